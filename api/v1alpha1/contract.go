@@ -1,0 +1,123 @@
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Contract is a contract with a foreign cluster, as this cluster holds it. Its
+// envelope is the truth; the rest of the spec is the envelope made readable.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Cluster,categories=entente
+// +kubebuilder:printcolumn:name="Peer",type=string,JSONPath=`.spec.foreignCluster`
+// +kubebuilder:printcolumn:name="Role",type=string,JSONPath=`.spec.role`
+// +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
+// +kubebuilder:printcolumn:name="CPU",type=string,JSONPath=`.spec.resources.cpu`
+// +kubebuilder:printcolumn:name="Memory",type=string,JSONPath=`.spec.resources.memory`
+// +kubebuilder:printcolumn:name="Until",type=string,JSONPath=`.spec.notAfter`
+type Contract struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec is what was agreed.
+	Spec ContractSpec `json:"spec"`
+	// status is the state it is in.
+	// +optional
+	Status ContractStatus `json:"status,omitempty"`
+}
+
+// ContractRole is this cluster's part in a contract.
+// +kubebuilder:validation:Enum=Consumer;Provider
+type ContractRole string
+
+// The parts.
+const (
+	ContractConsumer ContractRole = "Consumer"
+	ContractProvider ContractRole = "Provider"
+)
+
+// ContractSpec is what was agreed.
+type ContractSpec struct {
+	// foreignCluster is the name of the other side's ForeignCluster.
+	ForeignCluster string `json:"foreignCluster"`
+	// peerID is the other side's cluster ID.
+	PeerID string `json:"peerID"`
+	// role is this cluster's part.
+	Role ContractRole `json:"role"`
+	// revision counts the contract's revisions, from 1.
+	// +kubebuilder:validation:Minimum=1
+	Revision int64 `json:"revision"`
+	// requestID is the UID of the consumer's ResourceSlice.
+	RequestID string `json:"requestID"`
+	// resources is what is lent.
+	Resources corev1.ResourceList `json:"resources"`
+	// notBefore is when the contract begins.
+	NotBefore metav1.Time `json:"notBefore"`
+	// notAfter is when it ends.
+	NotAfter metav1.Time `json:"notAfter"`
+	// network is Tunnel or None.
+	Network NetworkMode `json:"network"`
+	// podSecurity is the Pod Security level that offloaded pods have to meet.
+	PodSecurity PodSecurityLevel `json:"podSecurity"`
+	// nodeLabels are the labels of the virtual node.
+	// +optional
+	NodeLabels map[string]string `json:"nodeLabels,omitempty"`
+	// envelope is the DSSE envelope, JSON, with both signatures. Verify it with
+	// `entente contract verify`.
+	// +kubebuilder:validation:MaxLength=131072
+	Envelope string `json:"envelope"`
+	// termination asks to end the contract: Drain lets what runs move away first,
+	// Now does not.
+	// +optional
+	// +kubebuilder:validation:Enum=Drain;Now
+	Termination Termination `json:"termination,omitempty"`
+}
+
+// Termination is how a contract ends.
+type Termination string
+
+// How a contract ends.
+const (
+	TerminateDrain Termination = "Drain"
+	TerminateNow   Termination = "Now"
+)
+
+// ContractStatus is the state a contract is in.
+type ContractStatus struct {
+	// phase is Active, Draining or Closed.
+	// +optional
+	Phase string `json:"phase,omitempty"`
+	// message is why.
+	// +optional
+	Message string `json:"message,omitempty"`
+	// closedAt is when it closed.
+	// +optional
+	ClosedAt *metav1.Time `json:"closedAt,omitempty"`
+	// conditions has, at the consumer, NodeReady: whether the virtual node takes
+	// pods.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+	// used is what live pods use of the resources, at the provider by its own
+	// count.
+	// +optional
+	Used corev1.ResourceList `json:"used,omitempty"`
+	// pods is how many live pods there are.
+	// +optional
+	Pods int32 `json:"pods,omitempty"`
+	// node is the virtual node, at the consumer.
+	// +optional
+	Node string `json:"node,omitempty"`
+}
+
+// ContractList is a list of Contracts.
+//
+// +kubebuilder:object:root=true
+type ContractList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []Contract `json:"items"`
+}

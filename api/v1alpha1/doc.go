@@ -1,0 +1,64 @@
+// Package v1alpha1 holds Entente's custom resources: what people declare, what
+// the agents agreed on, and what is so. It knows nothing of the wire and nothing
+// of the peering logic; internal/store converts.
+//
+// +kubebuilder:object:generate=true
+// +groupName=entente.dev
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// GroupVersion is the API group and version of every kind in this package.
+var GroupVersion = schema.GroupVersion{Group: "entente.dev", Version: "v1alpha1"}
+
+// Labels, annotations and taints that Entente puts on objects of other kinds.
+const (
+	// LabelManaged marks everything that Entente made: "entente".
+	LabelManaged = "app.kubernetes.io/managed-by"
+	// LabelPeer is the cluster ID of the peer that an object is there for.
+	LabelPeer = "entente.dev/peer"
+	// LabelContract is the contract that an object is there for.
+	LabelContract = "entente.dev/contract"
+	// LabelOriginNamespace is the namespace of the object at its home.
+	LabelOriginNamespace = "entente.dev/origin-namespace"
+	// LabelOriginName is the name of the object at its home, where it fits a label.
+	LabelOriginName = "entente.dev/origin-name"
+	// LabelOriginUID is the UID of the object at its home.
+	LabelOriginUID = "entente.dev/origin-uid"
+	// AnnotationHash is the hash with which an object was applied by its home.
+	AnnotationHash = "entente.dev/hash"
+	// LabelVirtualNode marks nodes that stand for contracts: "true".
+	LabelVirtualNode = "entente.dev/virtual-node"
+	// LabelOffloading marks namespaces in which placement is decided by a
+	// NamespaceOffloading: "enabled".
+	LabelOffloading = "entente.dev/offloading"
+	// TaintVirtualNode keeps pods off virtual nodes unless they opted in.
+	TaintVirtualNode = "entente.dev/virtual-node"
+
+	// Manager is the value of LabelManaged and the field manager of server-side
+	// apply.
+	Manager = "entente"
+	// Finalizer holds an object until what it stands for was taken down. Only
+	// the local agent has to live for it to go; a peer never.
+	Finalizer = "entente.dev/finalizer"
+)
+
+// AddToScheme registers the kinds of this package.
+func AddToScheme(s *runtime.Scheme) error {
+	s.AddKnownTypes(GroupVersion,
+		&ForeignCluster{}, &ForeignClusterList{},
+		&PeeringPolicy{}, &PeeringPolicyList{},
+		&ResourceSlice{}, &ResourceSliceList{},
+		&Contract{}, &ContractList{},
+		&NamespaceOffloading{}, &NamespaceOffloadingList{},
+		&OffloadedPod{}, &OffloadedPodList{},
+		&FabricNode{}, &FabricNodeList{},
+		&Tunnel{}, &TunnelList{},
+	)
+	metav1.AddToGroupVersion(s, GroupVersion)
+	return nil
+}

@@ -1,0 +1,153 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// FabricNode is a node of this cluster as the fabric on it sees it.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Cluster,shortName=fn,categories=entente
+// +kubebuilder:printcolumn:name="Gateway",type=boolean,JSONPath=`.spec.gateway`
+// +kubebuilder:printcolumn:name="Backend",type=string,JSONPath=`.status.backend`
+// +kubebuilder:printcolumn:name="Overlay",type=string,JSONPath=`.status.overlay`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type FabricNode struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec is what the agent wants of the node.
+	// +optional
+	Spec FabricNodeSpec `json:"spec,omitempty"`
+	// status is what the fabric on the node says.
+	// +optional
+	Status FabricNodeStatus `json:"status,omitempty"`
+}
+
+// FabricNodeSpec is what the agent wants of the node.
+type FabricNodeSpec struct {
+	// gateway says whether the node speaks to other clusters for all nodes.
+	// +optional
+	Gateway bool `json:"gateway,omitempty"`
+}
+
+// FabricNodeStatus is what the fabric on the node says.
+type FabricNodeStatus struct {
+	// publicKey is the node's Curve25519 public key, base64.
+	// +optional
+	PublicKey string `json:"publicKey,omitempty"`
+	// endpoints is where the node's WireGuard listens, as host:port, best first.
+	// +optional
+	// +kubebuilder:validation:MaxItems=8
+	Endpoints []string `json:"endpoints,omitempty"`
+	// overlay is the node's IPv6 address inside tunnels.
+	// +optional
+	Overlay string `json:"overlay,omitempty"`
+	// podCIDRs is the node's pod prefixes.
+	// +optional
+	// +kubebuilder:validation:MaxItems=8
+	PodCIDRs []string `json:"podCIDRs,omitempty"`
+	// backend is kernel or userspace.
+	// +optional
+	Backend string `json:"backend,omitempty"`
+	// paths tells of each tunnel of this node.
+	// +optional
+	// +listType=map
+	// +listMapKey=peerID
+	// +kubebuilder:validation:MaxItems=512
+	Paths []FabricPath `json:"paths,omitempty"`
+	// problems is what is wrong on this node, where, and what to do next.
+	// +optional
+	// +kubebuilder:validation:MaxItems=32
+	Problems []string `json:"problems,omitempty"`
+	// observedAt is when the fabric last wrote this. It writes at least each
+	// minute.
+	// +optional
+	ObservedAt metav1.Time `json:"observedAt,omitempty"`
+}
+
+// FabricPath is a node's tunnel to one peer.
+type FabricPath struct {
+	// peerID is the peer's cluster ID.
+	PeerID string `json:"peerID"`
+	// state is Up, Down or Unknown, by probes answered inside the tunnel.
+	State string `json:"state"`
+	// message is why, and what to do next.
+	// +optional
+	Message string `json:"message,omitempty"`
+	// roundTripMicroseconds is the smoothed round trip, rounded so that it does
+	// not change all the time.
+	// +optional
+	RoundTripMicroseconds int64 `json:"roundTripMicroseconds,omitempty"`
+	// endpoint is the peer's endpoint in use.
+	// +optional
+	Endpoint string `json:"endpoint,omitempty"`
+}
+
+// FabricNodeList is a list of FabricNodes.
+//
+// +kubebuilder:object:root=true
+type FabricNodeList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []FabricNode `json:"items"`
+}
+
+// Tunnel is what the fabric has to do for one peer: a function of the contracts
+// with it and of what both sides said over the session. Only the agent writes
+// it. Its preshared key is in the Secret "entente-fabric", under the cluster ID.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster,categories=entente
+// +kubebuilder:printcolumn:name="Peer",type=string,JSONPath=`.spec.foreignCluster`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type Tunnel struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec is what the fabric has to do.
+	Spec TunnelSpec `json:"spec"`
+}
+
+// TunnelSpec is what the fabric has to do for one peer.
+type TunnelSpec struct {
+	// foreignCluster is the name of the ForeignCluster.
+	ForeignCluster string `json:"foreignCluster"`
+	// peerID is the peer's cluster ID.
+	PeerID string `json:"peerID"`
+	// gateways is the peer's nodes that speak WireGuard.
+	// +kubebuilder:validation:MaxItems=64
+	Gateways []Gateway `json:"gateways"`
+	// local is this cluster's pod prefixes, each with the alias under which the
+	// peer knows it.
+	// +kubebuilder:validation:MaxItems=16
+	Local []PrefixAlias `json:"local"`
+	// remote is the peer's pod prefixes, each with the alias under which this
+	// cluster knows it.
+	// +kubebuilder:validation:MaxItems=16
+	Remote []PrefixAlias `json:"remote"`
+	// allow is what the peer may reach here.
+	// +optional
+	// +kubebuilder:validation:MaxItems=8
+	Allow []Exposure `json:"allow,omitempty"`
+}
+
+// Exposure lets each of some sources reach each of some destinations.
+type Exposure struct {
+	// from is addresses of the peer as this cluster knows them. Empty is all of
+	// the peer's prefixes.
+	// +optional
+	// +kubebuilder:validation:MaxItems=10000
+	From []string `json:"from,omitempty"`
+	// to is addresses of this cluster.
+	// +kubebuilder:validation:MaxItems=10000
+	To []string `json:"to"`
+}
+
+// TunnelList is a list of Tunnels.
+//
+// +kubebuilder:object:root=true
+type TunnelList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []Tunnel `json:"items"`
+}

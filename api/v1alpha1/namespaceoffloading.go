@@ -1,0 +1,101 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// NamespaceOffloading lets the pods of its namespace run in foreign clusters.
+// It is a singleton: its name is always "offloading".
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Namespaced,shortName=nsof,categories=entente
+// +kubebuilder:printcolumn:name="Strategy",type=string,JSONPath=`.spec.podStrategy`
+// +kubebuilder:printcolumn:name="Mapping",type=string,JSONPath=`.spec.nameMapping`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="self.metadata.name == 'offloading'",message="a namespace has one NamespaceOffloading, named offloading"
+type NamespaceOffloading struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec is where pods may run.
+	Spec NamespaceOffloadingSpec `json:"spec"`
+	// status is what came of it.
+	// +optional
+	Status NamespaceOffloadingStatus `json:"status,omitempty"`
+}
+
+// NamespaceOffloadingName is the one name of a NamespaceOffloading.
+const NamespaceOffloadingName = "offloading"
+
+// PodStrategy is where the pods of a namespace may run.
+// +kubebuilder:validation:Enum=Local;Remote;LocalAndRemote
+type PodStrategy string
+
+// Where the pods of a namespace may run.
+const (
+	StrategyLocal          PodStrategy = "Local"
+	StrategyRemote         PodStrategy = "Remote"
+	StrategyLocalAndRemote PodStrategy = "LocalAndRemote"
+)
+
+// NameMapping is what a namespace is called in the provider.
+// +kubebuilder:validation:Enum=Suffixed;Same
+type NameMapping string
+
+// What a namespace is called in the provider.
+const (
+	// MappingSuffixed is NAME-CONSUMER, where CONSUMER is short for the
+	// consumer's cluster ID.
+	MappingSuffixed NameMapping = "Suffixed"
+	// MappingSame is the same name; the provider refuses it where it has such a
+	// namespace already.
+	MappingSame NameMapping = "Same"
+)
+
+// NamespaceOffloadingSpec is where pods may run.
+type NamespaceOffloadingSpec struct {
+	// podStrategy is where pods may run.
+	// +kubebuilder:default=LocalAndRemote
+	// +optional
+	PodStrategy PodStrategy `json:"podStrategy,omitempty"`
+	// nameMapping is what the namespace is called in the provider.
+	// +kubebuilder:default=Suffixed
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="nameMapping never changes; delete the NamespaceOffloading and create another"
+	// +optional
+	NameMapping NameMapping `json:"nameMapping,omitempty"`
+	// clusterSelector selects ForeignClusters by their labels. Absent selects all.
+	// +optional
+	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
+}
+
+// NamespaceOffloadingStatus is what came of it.
+type NamespaceOffloadingStatus struct {
+	// clusters tells of each provider whether the namespace is there.
+	// +optional
+	// +listType=map
+	// +listMapKey=foreignCluster
+	// +kubebuilder:validation:MaxItems=256
+	Clusters []NamespaceInCluster `json:"clusters,omitempty"`
+}
+
+// NamespaceInCluster is a namespace in one provider.
+type NamespaceInCluster struct {
+	// foreignCluster is the provider.
+	ForeignCluster string `json:"foreignCluster"`
+	// remoteName is what the namespace is called there.
+	// +optional
+	RemoteName string `json:"remoteName,omitempty"`
+	// state is Ready, Pending or Refused.
+	State string `json:"state"`
+	// message is why.
+	// +optional
+	Message string `json:"message,omitempty"`
+}
+
+// NamespaceOffloadingList is a list of NamespaceOffloadings.
+//
+// +kubebuilder:object:root=true
+type NamespaceOffloadingList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []NamespaceOffloading `json:"items"`
+}

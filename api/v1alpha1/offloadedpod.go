@@ -1,0 +1,82 @@
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// OffloadedPod is a consumer's pod that this provider runs. It holds the pod's
+// desired state, so that the pod outlives a consumer that is away, and its last
+// word, so that a pod that ended is never run again.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Namespaced,shortName=op,categories=entente
+// +kubebuilder:printcolumn:name="Contract",type=string,JSONPath=`.spec.contract`
+// +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type OffloadedPod struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec is the pod as the consumer wants it.
+	Spec OffloadedPodSpec `json:"spec"`
+	// status is what became of it.
+	// +optional
+	Status OffloadedPodStatus `json:"status,omitempty"`
+}
+
+// OffloadedPodSpec is the pod as the consumer wants it.
+type OffloadedPodSpec struct {
+	// contract is the contract by which it runs.
+	Contract string `json:"contract"`
+	// peerID is the consumer's cluster ID.
+	PeerID string `json:"peerID"`
+	// originNamespace is its namespace at home.
+	OriginNamespace string `json:"originNamespace"`
+	// originName is its name at home.
+	OriginName string `json:"originName"`
+	// originUID is its UID at home.
+	OriginUID string `json:"originUID"`
+	// hash is the hash with which the consumer applied it, hexadecimal.
+	Hash string `json:"hash"`
+	// template is the pod: labels, annotations and spec, in the provider's terms.
+	// +kubebuilder:pruning:PreserveUnknownFields
+	// +kubebuilder:validation:Type=object
+	// +kubebuilder:validation:Schemaless
+	Template runtime.RawExtension `json:"template"`
+	// requests is what the pod takes of the contract.
+	Requests corev1.ResourceList `json:"requests"`
+}
+
+// OffloadedPodStatus is what became of it.
+type OffloadedPodStatus struct {
+	// podUID is the UID of the pod that was made; it is made once.
+	// +optional
+	PodUID string `json:"podUID,omitempty"`
+	// phase is the pod's last known phase. Succeeded and Failed are final.
+	// +optional
+	Phase corev1.PodPhase `json:"phase,omitempty"`
+	// podStatus is the pod's last status, kept when it ended.
+	// +optional
+	// +kubebuilder:pruning:PreserveUnknownFields
+	// +kubebuilder:validation:Type=object
+	// +kubebuilder:validation:Schemaless
+	PodStatus *runtime.RawExtension `json:"podStatus,omitempty"`
+	// reason is why the pod could not be made, one word.
+	// +optional
+	Reason string `json:"reason,omitempty"`
+	// message is the same for people.
+	// +optional
+	Message string `json:"message,omitempty"`
+}
+
+// OffloadedPodList is a list of OffloadedPods.
+//
+// +kubebuilder:object:root=true
+type OffloadedPodList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []OffloadedPod `json:"items"`
+}

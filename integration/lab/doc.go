@@ -1,0 +1,25 @@
+// Package lab runs real Kubernetes clusters on one Linux machine, each node in
+// namespaces of its own, with an "internet" between the clusters that can be
+// cut, shaped and captured.
+//
+// A lab has a name; everything that belongs to it carries that name, so that
+// two labs on one machine do not meet and so that Down finds all of it, also
+// after a crash. Its owner is one process, the daemon, which lives in the
+// network namespace that is the internet:
+//
+//	host namespace     127.0.0.1:port ──┐ (sockets only, no interface)
+//	                                    │
+//	daemon's namespace   forwarder ─────┤      = the internet
+//	                     lan1 bridge 172.30.1.1 ── router ── lan2 bridge 172.30.2.1
+//	                       │        │                            │
+//	node namespaces     lab-1-1  lab-1-2                      lab-2-1
+//	                    eth0 .11  eth0 .12                     eth0 .11
+//
+// A node is a process too: PID 1 of its own PID, mount, network, UTS and IPC
+// namespaces and a child of the daemon that the kernel kills with it. When the
+// daemon dies, however it dies, nodes, pods, mounts and interfaces go with it;
+// cgroups, files and saved kernel settings remain for Down to remove.
+//
+// The light variant has no nodes: etcd and the control plane run as plain
+// processes on loopback ports, without root, for controller tests.
+package lab

@@ -1,0 +1,196 @@
+package peering
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+)
+
+// Kind is a kind of object that crosses from a consumer to its provider.
+type Kind uint8
+
+// The kinds, in the order in which a provider has to see them: a pod's
+// namespace and what it refers to before the pod.
+const (
+	KindNamespace Kind = iota + 1
+	KindConfigMap
+	KindSecret
+	KindService
+	KindPod
+)
+
+// String returns the kind's Kubernetes name.
+func (k Kind) String() string {
+	switch k {
+	case KindNamespace:
+		return "Namespace"
+	case KindConfigMap:
+		return "ConfigMap"
+	case KindSecret:
+		return "Secret"
+	case KindService:
+		return "Service"
+	case KindPod:
+		return "Pod"
+	}
+	return fmt.Sprintf("Kind(%d)", uint8(k))
+}
+
+// ObjectRef names an object of the consumer, in the consumer's terms. Another
+// UID is another object, whatever its name. It is comparable.
+type ObjectRef struct {
+	Kind Kind
+	// Namespace is empty for a namespace.
+	Namespace string
+	Name      string
+	UID       string
+}
+
+// String returns kind, namespace/name and UID, for messages.
+func (r ObjectRef) String() string {
+	if r.Namespace == "" {
+		return fmt.Sprintf("%s %s (%s)", r.Kind, r.Name, r.UID)
+	}
+	return fmt.Sprintf("%s %s/%s (%s)", r.Kind, r.Namespace, r.Name, r.UID)
+}
+
+// Hash is the SHA-256 of an object as it crosses. Both sides compare it to see
+// whether they are in step.
+type Hash [sha256.Size]byte
+
+// String returns the hash in hexadecimal.
+func (h Hash) String() string { return hex.EncodeToString(h[:]) }
+
+// ParseHash reads what String wrote.
+func ParseHash(s string) (Hash, error) {
+	var h Hash
+	b, err := hex.DecodeString(s)
+	if err != nil || len(b) != len(h) {
+		return Hash{}, fmt.Errorf("hash %q is not %d hexadecimal digits", s, 2*len(h))
+	}
+	copy(h[:], b)
+	return h, nil
+}
+
+// Object is an object as it crosses: JSON, already translated by the consumer
+// (what must not leave the consumer is gone), not yet by the provider.
+type Object struct {
+	Ref  ObjectRef
+	JSON []byte
+}
+
+// Hash returns the hash over the object's kind, names and JSON.
+func (o Object) Hash() Hash {
+	h := sha256.New()
+	fmt.Fprintf(h, "%s\x00%s\x00%s\x00%s\x00", o.Ref.Kind, o.Ref.Namespace, o.Ref.Name, o.Ref.UID)
+	h.Write(o.JSON)
+	return Hash(h.Sum(nil))
+}
+
+// Held says that the provider holds an object, in the form that has this hash.
+type Held struct {
+	Ref  ObjectRef
+	Hash Hash
+}
+
+// RefusalReason is why a provider refuses an object. Reasons are part of the
+// protocol: they never change their meaning.
+type RefusalReason string
+
+// The reasons.
+const (
+	RefusedQuota       RefusalReason = "QUOTA_EXCEEDED"
+	RefusedContract    RefusalReason = "CONTRACT_CLOSED"
+	RefusedPodSecurity RefusalReason = "POD_SECURITY"
+	RefusedNamespace   RefusalReason = "NAMESPACE_REFUSED"
+	RefusedInvalid     RefusalReason = "OBJECT_INVALID"
+	RefusedInternal    RefusalReason = "INTERNAL"
+)
+
+// Refusal is a provider's no to an object. It is an error with a message that
+// says what was refused, why, and what to do.
+type Refusal struct {
+	Reason  RefusalReason
+	Message string
+	// Retryable says that trying again, unchanged, may help.
+	Retryable bool
+}
+
+// Error implements error.
+func (r *Refusal) Error() string { return string(r.Reason) + ": " + r.Message }
+
+// Ack answers an object that was applied, or a delete (then Hash is zero).
+type Ack struct {
+	Ref  ObjectRef
+	Hash Hash
+	// Refusal is nil when it was carried out.
+	Refusal *Refusal
+}
+
+// PodStatus is a provider's word on a pod.
+type PodStatus struct {
+	Ref ObjectRef
+	// RemoteName is the pod's namespace/name in the provider.
+	RemoteName string
+	// RemoteUID is the pod's UID in the provider.
+	RemoteUID string
+	// Status is a Kubernetes PodStatus as JSON, addresses in the provider's terms.
+	Status []byte
+	// Gone says that the pod is no more and that nothing of it runs.
+	Gone bool
+	// DeletionTimestamp is when the provider's cluster began to delete it, RFC
+	// 3339; empty if it did not.
+	DeletionTimestamp string
+}
+
+// PodEvent is a Kubernetes Event of a pod in the provider.
+type PodEvent struct {
+	Ref     ObjectRef
+	Type    string
+	Reason  string
+	Message string
+	Count   int32
+}
+
+// NamespaceObject is the JSON of an Object of KindNamespace.
+type NamespaceObject struct {
+	// Mapping is Suffixed or Same.
+	Mapping string `json:"mapping"`
+}
+
+// ServiceObject is the JSON of an Object of KindService: what of a Service
+// another cluster needs in order to answer by its name.
+type ServiceObject struct {
+	Labels map[string]string `json:"labels,omitempty"`
+	// Headless says that the name resolves to the endpoints themselves.
+	Headless bool          `json:"headless,omitempty"`
+	Ports    []ServicePort `json:"ports"`
+	// SessionAffinity is None or ClientIP.
+	SessionAffinity string            `json:"sessionAffinity,omitempty"`
+	Endpoints       []ServiceEndpoint `json:"endpoints,omitempty"`
+}
+
+// ServicePort is a port of a Service. Endpoints listen on Port themselves only
+// where TargetPort says so.
+type ServicePort struct {
+	Name        string `json:"name,omitempty"`
+	Protocol    string `json:"protocol"`
+	AppProtocol string `json:"appProtocol,omitempty"`
+	Port        int32  `json:"port"`
+}
+
+// ServiceEndpoint is an address that answers for a Service.
+type ServiceEndpoint struct {
+	// Address is an IP in the consumer's terms: one of its own pods, or a pod in
+	// a foreign cluster under the consumer's alias.
+	Address string `json:"address"`
+	Ready   bool   `json:"ready"`
+	// Serving and Terminating are as in a Kubernetes EndpointSlice.
+	Serving     bool   `json:"serving"`
+	Terminating bool   `json:"terminating,omitempty"`
+	Hostname    string `json:"hostname,omitempty"`
+	// Ports maps the Service's port names to the ports on this endpoint.
+	Ports map[string]int32 `json:"ports"`
+	// PodUID is the UID of the consumer's pod behind it, if any.
+	PodUID string `json:"podUID,omitempty"`
+}

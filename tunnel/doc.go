@@ -1,0 +1,55 @@
+// Package tunnel is the fabric: the WireGuard device of a node, the routes into
+// it, the address translation and the firewall around it, and the probes that
+// tell whether traffic really passes.
+//
+// It knows nothing of Kubernetes. [Desired] goes in, [Status] comes out;
+// [Plan] decides between the two as a function from values to values, and
+// [Fabric] makes the kernel agree with the plan, again and again.
+//
+// # Addresses
+//
+// Two clusters that peer may use the same pod addresses, and usually do. Each
+// therefore knows the other's prefixes under aliases of its own choice
+// ([Allocate]). Let A know B's prefix as RA and B know A's prefix as RB. A
+// packet from pod p of A to pod q of B then travels like this, and each cluster
+// rewrites only its own addresses:
+//
+//	where                source      destination
+//	leaves pod p         p           q in RA
+//	inside the tunnel    p in RB     q in RA      source by A, leaving
+//	reaches pod q        p in RB     q            destination by B, entering
+//
+// The source that a packet carries inside the tunnel is what the receiver calls
+// the sender, so the AllowedIPs of WireGuard are the aliases and a forged
+// source is dropped by the cipher. The source is also what tells apart peers
+// that happen to use the same alias for us.
+//
+// Translation keeps the host part and no state. It sits outside connection
+// tracking: entering packets are translated before it (priority raw), leaving
+// ones after all source NAT. Connection tracking, kube-proxy, the CNI and
+// NetworkPolicies thus see the real address of the local pod and the alias of
+// the remote one, on all nodes, in both directions. ICMP errors quote a packet
+// of the opposite direction; the quoted address is translated with the packet.
+//
+// # Nodes and gateways
+//
+// Every node has one device. For each peer one home node is the carrier
+// ([Peer.Via]): it holds the tunnel to the peer's gateways and translates. The
+// other nodes send what is for the peer to the carrier over the same device,
+// and get the answers back that way, so nothing is asked of the CNI. On the
+// carrier such packets are not tracked at all. The node of the pod is the one
+// that decides about exposure, because it sees both directions.
+//
+// # Exposure
+//
+// What enters from the tunnel is dropped unless it answers a flow that the
+// local side opened, or its (source, destination) pair is listed in
+// [Peer.Inbound]. Nothing passes from peer to peer. What is meant for an alias
+// leaves through the device or not at all: an unreachable route and a firewall
+// rule stay behind when the device is gone.
+//
+// # What is ours
+//
+// The device (default "entente0"), the nftables table "entente", routes and
+// rules with protocol number 141. [Clean] removes all of that by these marks.
+package tunnel

@@ -1,0 +1,87 @@
+package tunnel
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"log/slog"
+)
+
+// keyLen is the length of all WireGuard keys, in bytes.
+const keyLen = 32
+
+// redacted is what a secret prints as.
+const redacted = "[redacted]"
+
+// ErrKey says that a text is no WireGuard key. It does not repeat the text,
+// which may be a secret.
+var ErrKey = errors.New("not a WireGuard key: want 32 bytes in base64")
+
+// PublicKey identifies a node's device to others. It is no secret.
+type PublicKey [keyLen]byte
+
+// PresharedKey is mixed into the handshakes of one peering, so that tunnels of
+// two peerings never share all their secrets. It is never printed.
+type PresharedKey [keyLen]byte
+
+// privateKey is the device's own secret. It never leaves this package.
+type privateKey [keyLen]byte
+
+// ParsePublicKey reads the usual base64 form. The error is [ErrKey].
+func ParsePublicKey(s string) (PublicKey, error) {
+	k, err := parseKey(s)
+	return PublicKey(k), err
+}
+
+// ParsePresharedKey reads the usual base64 form. The error is [ErrKey].
+func ParsePresharedKey(s string) (PresharedKey, error) {
+	k, err := parseKey(s)
+	return PresharedKey(k), err
+}
+
+func parseKey(s string) ([keyLen]byte, error) {
+	b, err := base64.StdEncoding.Strict().DecodeString(s)
+	if err != nil || len(b) != keyLen {
+		return [keyLen]byte{}, ErrKey
+	}
+	return [keyLen]byte(b), nil
+}
+
+// String is the base64 form.
+func (k PublicKey) String() string { return base64.StdEncoding.EncodeToString(k[:]) }
+
+// MarshalText is the base64 form.
+func (k PublicKey) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
+
+// UnmarshalText reads the base64 form.
+func (k *PublicKey) UnmarshalText(b []byte) (err error) {
+	*k, err = ParsePublicKey(string(b))
+	return err
+}
+
+// IsZero tells whether the key is missing.
+func (k PublicKey) IsZero() bool { return k == PublicKey{} }
+
+// IsZero tells whether the key is missing.
+func (k PresharedKey) IsZero() bool { return k == PresharedKey{} }
+
+// String hides the key.
+func (PresharedKey) String() string { return redacted }
+
+// GoString hides the key.
+func (PresharedKey) GoString() string { return redacted }
+
+// Format hides the key from every verb of fmt.
+func (PresharedKey) Format(s fmt.State, _ rune) { _, _ = s.Write([]byte(redacted)) }
+
+// LogValue hides the key.
+func (PresharedKey) LogValue() slog.Value { return slog.StringValue(redacted) }
+
+// MarshalText hides the key.
+func (PresharedKey) MarshalText() ([]byte, error) { return []byte(redacted), nil }
+
+func (privateKey) String() string               { return redacted }
+func (privateKey) GoString() string             { return redacted }
+func (privateKey) Format(s fmt.State, _ rune)   { _, _ = s.Write([]byte(redacted)) }
+func (privateKey) LogValue() slog.Value         { return slog.StringValue(redacted) }
+func (privateKey) MarshalText() ([]byte, error) { return []byte(redacted), nil }

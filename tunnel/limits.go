@@ -1,0 +1,63 @@
+package tunnel
+
+import "time"
+
+// Limits on what comes from outside. What exceeds one is refused by [Plan] with
+// the limit's name.
+const (
+	// MaxPeers is the number of clusters that a node peers with.
+	MaxPeers = 512
+	// MaxNodes is the number of nodes of the home cluster.
+	MaxNodes = 5000
+	// MaxGateways is the number of gateways that one peer announces.
+	MaxGateways = 16
+	// MaxEndpoints is the number of endpoints of one WireGuard peer.
+	MaxEndpoints = 8
+	// MaxEndpointLen is the length of one endpoint, in bytes.
+	MaxEndpointLen = 261
+	// MaxPrefixes is the number of prefixes that one peer maps, each way.
+	MaxPrefixes = 16
+	// MaxInbound is the number of open (source, destination) pairs of one peer.
+	MaxInbound = 1 << 16
+	// MaxPairShapes is the number of different (source bits, destination bits)
+	// among the open pairs of all peers: each costs a set lookup per packet.
+	MaxPairShapes = 32
+	// MinBits4 is the shortest IPv4 prefix that may be mapped.
+	MinBits4 = 8
+	// MinBits6 is the shortest IPv6 prefix that may be mapped.
+	MinBits6 = 32
+	// MinMTU is the smallest device MTU: IPv6, and so the overlay, needs it.
+	MinMTU = 1280
+	// MaxMTU is the largest device MTU.
+	MaxMTU = 65535 - wireGuardOverhead
+)
+
+// wireGuardOverhead is what the tunnel adds to a packet when the outer packet
+// is IPv6: 40 IP + 8 UDP + 32 transport header and tag.
+const wireGuardOverhead = 80
+
+// Timers.
+const (
+	// keepalive holds NAT mappings open and makes a peer with an endpoint
+	// handshake without waiting for traffic.
+	keepalive = 25 * time.Second
+	// sessionLife is how long a WireGuard session can be used after its
+	// handshake; a live peer renews it after 120 s.
+	sessionLife = 180 * time.Second
+	// endpointTry is how long one endpoint is tried before the next: two
+	// handshake attempts of WireGuard (5 s apart) and a margin.
+	endpointTry = 11 * time.Second
+	// resolveEvery is how often the names of endpoints are looked up again,
+	// resolveDead how often while the peer does not answer.
+	resolveEvery = time.Minute
+	resolveDead  = 10 * time.Second
+	// resolveTimeout bounds one lookup.
+	resolveTimeout = 4 * time.Second
+	// resyncEvery is how often the kernel is compared with the plan when no
+	// event was seen.
+	resyncEvery = 2 * time.Second
+	// settle is how long events are collected before the kernel is read.
+	settle = 50 * time.Millisecond
+	// deviceTimeout bounds one exchange with the tunnel process.
+	deviceTimeout = 5 * time.Second
+)
