@@ -41,6 +41,10 @@ const (
 	// keepalive holds NAT mappings open and makes a peer with an endpoint
 	// handshake without waiting for traffic.
 	keepalive = 25 * time.Second
+	// silence is how long nothing may come from a peer that is probed each
+	// second before another endpoint is tried: its WireGuard answers data with
+	// a keepalive within 10 s, even when nobody answers probes.
+	silence = 15 * time.Second
 	// sessionLife is how long a WireGuard session can be used after its
 	// handshake; a live peer renews it after 120 s.
 	sessionLife = 180 * time.Second

@@ -1,0 +1,138 @@
+package tunnel
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.zx2c4.com/wireguard/conn"
+	"golang.zx2c4.com/wireguard/device"
+	"golang.zx2c4.com/wireguard/tun"
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+)
+
+// rolePlain is wireguard-go as it comes: no bounds, no fabric.
+func rolePlain() error {
+	t, err := tun.CreateTUN(os.Getenv("TUNNEL_TEST_DEVICE"), 1420)
+	if err != nil {
+		return err
+	}
+	d := device.NewDevice(t, conn.NewDefaultBind(), device.NewLogger(device.LogLevelError, ""))
+	l, err := listenControl(os.Getenv("TUNNEL_TEST_DEVICE"))
+	if err != nil {
+		return err
+	}
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return err
+		}
+		go d.IpcHandle(c)
+	}
+}
+
+// TestThroughput compares the fabric, translation and firewall included, with
+// wireguard-go alone on the same machine, round by round, and prints medians and
+// the tunnel processes' memory. It fails below 0.85, which leaves room for a
+// noisy machine; the aim is 0.95. It takes a minute:
+// TUNNEL_BENCH=1 go test -run TestThroughput -v ./tunnel/
+func TestThroughput(t *testing.T) {
+	if os.Getenv("TUNNEL_BENCH") == "" {
+		t.Skip("takes a minute; set TUNNEL_BENCH=1")
+	}
+	if _, err := exec.LookPath("iperf3"); err != nil {
+		t.Skipf("needs the tool iperf3: %v", err)
+	}
+	r := newRig(t)
+	a, b := r.node("a", 1, "11"), r.node("b", 2, "12")
+	const aliasOfA, aliasOfB = "10.241.0.0/16", "10.242.0.0/16"
+	a.set(a.desired([]*rigNode{a}, peering(b, a, aliasOfA, aliasOfB)))
+	b.set(b.desired([]*rigNode{b}, peering(a, b, aliasOfB, aliasOfA, Pair{prefix(aliasOfA), host(b.podAddr)})))
+	a.up()
+	b.up()
+	plainA, plainB := r.plain(a, b, 51999), r.plain(b, a, 51998)
+
+	server := r.command(b.pod, "iperf3", "-s", "-1")
+	_ = server
+	ours, plain := []float64{}, []float64{}
+	for range 5 {
+		ours = append(ours, r.iperf(a.pod, b.pod, remap(t, b.podAddr, aliasOfB).String()))
+		plain = append(plain, r.iperf(a.pod, b.pod, b.podAddr.String()))
+	}
+	report := func(name string, p *process) {
+		status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+		for line := range strings.Lines(string(status)) {
+			if strings.HasPrefix(line, "VmHWM") || strings.HasPrefix(line, "VmRSS") {
+				t.Logf("%s: %s", name, strings.Join(strings.Fields(line), " "))
+			}
+		}
+	}
+	report("fabric", a.fabric)
+	report("tunnel process, sending", a.wireguard)
+	report("tunnel process, receiving", b.wireguard)
+	report("wireguard-go alone, sending", plainA)
+	report("wireguard-go alone, receiving", plainB)
+	slices.Sort(ours)
+	slices.Sort(plain)
+	ratio := ours[2] / plain[2]
+	t.Logf("ours %.2f, wireguard-go alone %.2f Gbit/s: ratio %.2f (ours %.2f, alone %.2f)", ours[2], plain[2], ratio, ours, plain)
+	if ratio < 0.85 {
+		t.Errorf("ratio %.2f, want at least 0.85", ratio)
+	}
+}
+
+// plain sets up wireguard-go alone from a node to another.
+func (r *rig) plain(n, to *rigNode, port int) *process {
+	r.t.Helper()
+	name := n.device + "p"
+	p := r.start(n.ns, "plain", []string{"TUNNEL_TEST_DEVICE=" + name})
+	r.t.Cleanup(func() {
+		p.kill()
+		_ = os.Remove(socketDirectory + "/" + name + ".sock")
+	})
+	r.eventually("plain device", 5*time.Second, func() error {
+		_, err := os.Stat(socketDirectory + "/" + name + ".sock")
+		return err
+	})
+	key := func(n *rigNode) wgtypes.Key { return wgtypes.Key{8, n.name[0]} }
+	private := r.t.TempDir() + "/key"
+	if err := os.WriteFile(private, []byte(key(n).String()), 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+	otherPort := map[int]int{51999: 51998, 51998: 51999}[port]
+	r.in(n.ns, fmt.Sprintf(`set -e
+wg set %[1]s listen-port %[2]d private-key %[3]s peer %[4]s endpoint %[5]v:%[6]d allowed-ips %[7]v
+ip link set %[1]s mtu 1420 up
+ip route add %[7]v dev %[1]s
+nft insert rule ip cni post ip saddr 10.200.0.0/16 ip daddr 10.200.0.0/16 accept`,
+		name, port, private, key(to).PublicKey(), to.underlay, otherPort, to.podCIDR))
+	return p
+}
+
+// iperf is the speed of one TCP stream, in Gbit/s.
+func (r *rig) iperf(from, at, to string) float64 {
+	r.t.Helper()
+	server := r.command(at, "iperf3", "-s", "-1")
+	if err := server.Start(); err != nil {
+		r.t.Fatal(err)
+	}
+	time.Sleep(300 * time.Millisecond)
+	out, err := r.command(from, "iperf3", "-J", "-t", "4", "-O", "1", "-c", to).Output()
+	_ = server.Wait()
+	var result struct {
+		End struct {
+			Received struct {
+				Bits float64 `json:"bits_per_second"`
+			} `json:"sum_received"`
+		} `json:"end"`
+	}
+	if err != nil || json.Unmarshal(out, &result) != nil {
+		r.t.Fatalf("iperf3: %v: %s", err, out)
+	}
+	return result.End.Received.Bits / 1e9
+}

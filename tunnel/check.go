@@ -1,0 +1,182 @@
+package tunnel
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+)
+
+// check tells what is wrong with a peer, before anything of it is used.
+func (p *planner) check(q Peer) error {
+	switch {
+	case q.ClusterID == "":
+		return errors.New("no cluster ID")
+	case q.ClusterID == p.d.ClusterID:
+		return errors.New("the peer has our own cluster ID")
+	case slices.Contains(p.clusters, q.ClusterID):
+		return errors.New("the cluster ID is listed twice")
+	case len(q.Gateways) > MaxGateways:
+		return fmt.Errorf("%d gateways, more than %d (MaxGateways)", len(q.Gateways), MaxGateways)
+	case len(q.Local) > MaxPrefixes || len(q.Remote) > MaxPrefixes:
+		return fmt.Errorf("more than %d prefixes one way (MaxPrefixes)", MaxPrefixes)
+	case len(q.Inbound) > MaxInbound:
+		return fmt.Errorf("%d open flows, more than %d (MaxInbound)", len(q.Inbound), MaxInbound)
+	}
+	busy := slices.Concat(p.homeNet, p.out.Remote)
+	var aliases []netip.Prefix
+	for _, m := range q.Remote {
+		if err := checkMapping(m); err != nil {
+			return fmt.Errorf("remote prefix: %w", err)
+		}
+		for _, b := range slices.Concat(busy, aliases) {
+			if b.Overlaps(m.Alias) {
+				return fmt.Errorf("alias %v of its prefix %v overlaps %v, which is in use: allocate another alias", m.Alias, m.Real, b)
+			}
+		}
+		aliases = append(aliases, m.Alias)
+	}
+	if err := checkLocal(q.Local, aliases); err != nil {
+		return err
+	}
+	if err := p.checkGateways(q, aliases); err != nil {
+		return err
+	}
+	for _, pair := range q.Inbound {
+		if !pair.Source.IsValid() || !pair.Destination.IsValid() || !slices.ContainsFunc(aliases, covers(pair.Source)) {
+			return fmt.Errorf("open flow from %v is not from an alias of this peer", pair.Source)
+		}
+		if !slices.ContainsFunc(q.Local, func(m Mapping) bool { return covers(pair.Destination)(m.Real) }) {
+			return fmt.Errorf("open flow to %v is not to a prefix that the peer can reach", pair.Destination)
+		}
+	}
+	return nil
+}
+
+// checkLocal makes sure that our prefixes and what the peer calls them are a
+// bijection, and that translation cannot be mistaken for the peer itself.
+func checkLocal(local []Mapping, remote []netip.Prefix) error {
+	for i, m := range local {
+		if err := checkMapping(m); err != nil {
+			return fmt.Errorf("local prefix: %w", err)
+		}
+		for _, r := range remote {
+			if r.Overlaps(m.Real) {
+				return fmt.Errorf("our prefix %v overlaps %v, an alias of the peer: allocate another alias", m.Real, r)
+			}
+		}
+		for _, n := range local[:i] {
+			if n.Real.Overlaps(m.Real) || n.Alias.Overlaps(m.Alias) {
+				return fmt.Errorf("our prefixes %v and %v, known to it as %v and %v, overlap", n.Real, m.Real, n.Alias, m.Alias)
+			}
+		}
+	}
+	return nil
+}
+
+func (p *planner) checkGateways(q Peer, aliases []netip.Prefix) error {
+	own := OverlayPrefix(q.ClusterID)
+	seen := map[PublicKey]bool{}
+	names := map[string]bool{}
+	for _, g := range q.Gateways {
+		overlay := gatewayOverlay(q, g)
+		switch {
+		case g.PublicKey.IsZero():
+			return fmt.Errorf("gateway %s has no WireGuard key", g.Node)
+		case seen[g.PublicKey] || names[g.Node]:
+			return fmt.Errorf("gateway %s is listed twice", g.Node)
+		case !own.Contains(overlay):
+			return fmt.Errorf("gateway %s announces the overlay address %v, which is not in its cluster's %v", g.Node, overlay, own)
+		}
+		if who, dup := p.keys[g.PublicKey]; dup {
+			return fmt.Errorf("gateway %s announces the WireGuard key of %s", g.Node, who)
+		}
+		if who, dup := p.overlays[overlay]; dup {
+			return fmt.Errorf("gateway %s announces the overlay address of %s", g.Node, who)
+		}
+		if err := checkEndpoints(g.Endpoints, aliases); err != nil {
+			return fmt.Errorf("gateway %s: %w", g.Node, err)
+		}
+		seen[g.PublicKey], names[g.Node] = true, true
+	}
+	return nil
+}
+
+func checkMapping(m Mapping) error {
+	for _, p := range []netip.Prefix{m.Real, m.Alias} {
+		if err := checkPrefix(p); err != nil {
+			return err
+		}
+	}
+	if m.Real.Bits() != m.Alias.Bits() || m.Real.Addr().BitLen() != m.Alias.Addr().BitLen() {
+		return fmt.Errorf("%v and its alias %v differ in family or length", m.Real, m.Alias)
+	}
+	return nil
+}
+
+// checkPrefix refuses what must never be routed into a tunnel.
+func checkPrefix(p netip.Prefix) error {
+	if !p.IsValid() || p.Addr().Is4In6() {
+		return fmt.Errorf("invalid prefix %q", p)
+	}
+	least := MinBits4
+	if p.Addr().Is6() {
+		least = MinBits6
+	}
+	if p.Bits() < least {
+		return fmt.Errorf("%v is shorter than /%d", p, least)
+	}
+	for _, special := range []netip.Prefix{
+		netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"),
+		netip.MustParsePrefix("224.0.0.0/3"), netip.MustParsePrefix("::/32"), netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("ff00::/8"),
+	} {
+		if p.Overlaps(special) {
+			return fmt.Errorf("%v overlaps %v, which is not for pods", p, special)
+		}
+	}
+	return nil
+}
+
+// checkEndpoints refuses endpoints that cannot be dialled, or that would be
+// dialled through the tunnel itself.
+func checkEndpoints(endpoints []string, aliases []netip.Prefix) error {
+	if len(endpoints) > MaxEndpoints {
+		return fmt.Errorf("%d endpoints, more than %d (MaxEndpoints)", len(endpoints), MaxEndpoints)
+	}
+	for _, e := range endpoints {
+		if len(e) > MaxEndpointLen {
+			return fmt.Errorf("an endpoint of %d bytes, more than %d (MaxEndpointLen)", len(e), MaxEndpointLen)
+		}
+		name, port, err := net.SplitHostPort(e)
+		if err != nil || name == "" {
+			return fmt.Errorf("endpoint %q is not host:port", e)
+		}
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return fmt.Errorf("endpoint %q has no port number", e)
+		}
+		addr, err := netip.ParseAddr(name)
+		if err != nil {
+			continue // a name; what it resolves to is checked when it is used
+		}
+		if err := checkDial(addr, aliases); err != nil {
+			return fmt.Errorf("endpoint %q: %w", e, err)
+		}
+	}
+	return nil
+}
+
+// checkDial refuses addresses that no peer can be at.
+func checkDial(addr netip.Addr, aliases []netip.Prefix) error {
+	addr = addr.Unmap()
+	if !addr.IsValid() || addr.IsUnspecified() || addr.IsLoopback() || addr.IsMulticast() || addr == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
+		return fmt.Errorf("%v is no address of a host", addr)
+	}
+	for _, a := range aliases {
+		if a.Contains(addr) {
+			return fmt.Errorf("%v lies in %v, which is reached through the tunnel", addr, a)
+		}
+	}
+	return nil
+}

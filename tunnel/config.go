@@ -1,0 +1,50 @@
+package tunnel
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+)
+
+// Config is what a fabric is told once.
+type Config struct {
+	// Device is the name of the WireGuard device. Default "entente0".
+	Device string
+	// ListenPort is the UDP port of the device, for all peers. Default 51820.
+	ListenPort int
+	// ProbePort is the UDP port, inside the tunnel only, where probes are
+	// answered. Default 7445. It must be the same for all who peer.
+	ProbePort int
+	// MTU of the device. Default: that of the network on the way to the peers,
+	// less 80 bytes, at least MinMTU.
+	MTU int
+	// Userspace keeps the fabric from using the kernel's WireGuard.
+	Userspace bool
+	// Log receives what changes. Default: none.
+	Log *slog.Logger
+}
+
+func (c Config) withDefaults() (Config, error) {
+	if c.Device == "" {
+		c.Device = "entente0"
+	}
+	if c.ListenPort == 0 {
+		c.ListenPort = 51820
+	}
+	if c.ProbePort == 0 {
+		c.ProbePort = 7445
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	switch {
+	case len(c.Device) > 15 || strings.ContainsAny(c.Device, "/ \t\n%:") || c.Device == "." || c.Device == "..":
+		return c, fmt.Errorf("%q is no name for an interface", c.Device)
+	case c.ListenPort < 1 || c.ListenPort > 65535 || c.ProbePort < 1 || c.ProbePort > 65535:
+		return c, errors.New("ports must be from 1 to 65535")
+	case c.MTU != 0 && (c.MTU < MinMTU || c.MTU > MaxMTU):
+		return c, fmt.Errorf("MTU %d is not between %d and %d", c.MTU, MinMTU, MaxMTU)
+	}
+	return c, nil
+}

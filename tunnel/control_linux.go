@@ -1,0 +1,74 @@
+package tunnel
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.zx2c4.com/wireguard/wgctrl"
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+)
+
+// control talks to the WireGuard device. The protocol of the tunnel process has
+// no deadlines, so each exchange runs apart and is given up after a while; as
+// long as one hangs no other is begun.
+type control struct {
+	device string
+	busy   chan struct{} // holds one token while an exchange runs
+}
+
+func newControl(device string) *control {
+	return &control{device: device, busy: make(chan struct{}, 1)}
+}
+
+func (c *control) read() (dev *wgtypes.Device, err error) {
+	err = c.exchange(func(client *wgctrl.Client) error {
+		d, err := client.Device(c.device)
+		dev = d
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read WireGuard device %s: %w", c.device, err)
+	}
+	return dev, nil
+}
+
+func (c *control) configure(cfg wgtypes.Config) error {
+	if err := c.exchange(func(client *wgctrl.Client) error { return client.ConfigureDevice(c.device, cfg) }); err != nil {
+		return fmt.Errorf("configure WireGuard device %s: %w", c.device, err)
+	}
+	return nil
+}
+
+func (c *control) exchange(do func(*wgctrl.Client) error) error {
+	select {
+	case c.busy <- struct{}{}:
+	default:
+		return errors.New("the tunnel process still owes an answer: restart container wireguard of this pod")
+	}
+	done := make(chan error, 1)
+	client, err := wgctrl.New()
+	if err != nil {
+		<-c.busy
+		return fmt.Errorf("open WireGuard control: %w", err)
+	}
+	go func() {
+		err := do(client)
+		_ = client.Close()
+		<-c.busy
+		done <- err
+	}()
+	return withTimeout(done)
+}
+
+// withTimeout waits for an exchange with the device.
+func withTimeout(done <-chan error) error {
+	t := time.NewTimer(deviceTimeout)
+	defer t.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-t.C:
+		return fmt.Errorf("no answer within %v: restart container wireguard of this pod", deviceTimeout)
+	}
+}

@@ -1,0 +1,89 @@
+package tunnel
+
+import "net/netip"
+
+// Desired is all that a node's fabric should do. It is complete: what it does
+// not mention is removed.
+type Desired struct {
+	// ClusterID is the ID of the home cluster. Required.
+	ClusterID string
+	// Node is the name of this node; it must be among Nodes. Required.
+	Node string
+	// Nodes are the nodes of the home cluster, this one included.
+	Nodes []Node
+	// Reserved are prefixes that the home cluster routes and that no alias may
+	// overlap: services, node networks.
+	Reserved []netip.Prefix
+	// Peers are the clusters to be connected with, in the order in which they
+	// came to be trusted: of two that claim the same key or address, the first
+	// has it and the other is refused.
+	Peers []Peer
+}
+
+// Node is a node of the home cluster.
+type Node struct {
+	Name string
+	// PublicKey is zero while the node's fabric has not announced it; such a
+	// node is left out. Ignored for this node.
+	PublicKey PublicKey
+	// Endpoints are where the node's device listens, "address:port", tried in
+	// order of last success.
+	Endpoints []string
+	// PodCIDRs are the prefixes of the node's pods.
+	PodCIDRs []netip.Prefix
+	// Gateway tells that the node may be the carrier of a peer. One that
+	// carries without is told as a problem.
+	Gateway bool
+}
+
+// Peer is a foreign cluster.
+type Peer struct {
+	// ClusterID of the peer. Required, unique.
+	ClusterID string
+	// Via is the name of the home node that carries this peer's traffic.
+	Via string
+	// PresharedKey of this peering. Zero means none.
+	PresharedKey PresharedKey
+	// Gateways are the peer's nodes that tunnels end on, in order of
+	// preference. One that says itself, in its answers to probes, that it
+	// carries us goes before one that does not; one that does not answer comes
+	// last.
+	Gateways []Gateway
+	// Local are our prefixes and the aliases under which the peer knows them.
+	Local []Mapping
+	// Remote are the peer's prefixes and the aliases under which we know them.
+	Remote []Mapping
+	// Inbound are the flows that the peer may open. Empty: none.
+	Inbound []Pair
+}
+
+// Gateway is a node of a peer on which tunnels end.
+type Gateway struct {
+	// Node is its name in the peer's cluster.
+	Node      string
+	PublicKey PublicKey
+	// Endpoints are where to dial it, "host:port", tried in order of last
+	// success. Empty if it can only dial us.
+	Endpoints []string
+	// Overlay is its address inside the tunnel. Zero means what [Overlay] gives
+	// for its cluster and name.
+	Overlay netip.Addr
+}
+
+// Mapping is a prefix and the alias under which the other side knows it. Both
+// are equal when nothing needs to be translated.
+type Mapping struct{ Real, Alias netip.Prefix }
+
+// Pair is an open flow: from a source, by the alias under which we know it, to
+// the real address of one of our pods. Single addresses are /32 or /128.
+type Pair struct{ Source, Destination netip.Prefix }
+
+// Observed is what a plan depends on and the node finds out for itself.
+type Observed struct {
+	// Sources are addresses that the node itself owns among those of its pods,
+	// at most one per family: what the node sends to peers comes from there.
+	Sources []netip.Addr
+	// Active is the gateway in use by the cluster ID of its peer. A peer that
+	// is missing uses its first gateway.
+	Active map[string]string
+}

@@ -1,0 +1,206 @@
+package tunnel
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// family is what differs between IPv4 and IPv6 rules.
+type family struct {
+	number         byte
+	source, dest   uint32 // offsets in the header
+	size           uint32
+	checksum       uint32 // offset of the header's checksum; IPv4 only
+	icmp           byte
+	addr           nftables.SetDatatype
+	quotedSum      uint32 // checksum to fix for a change in a quoted packet, from the ICMP header
+	suffix         string
+	overhead       int // IP and TCP headers
+	secondRegister uint32
+}
+
+func ipv4() family {
+	return family{
+		number: unix.NFPROTO_IPV4, source: 12, dest: 16, size: 4, checksum: 10, icmp: unix.IPPROTO_ICMP, addr: nftables.TypeIPAddr,
+		quotedSum: icmpHeader + 10, suffix: "4", overhead: 40, secondRegister: unix.NFT_REG32_01,
+	}
+}
+
+func ipv6() family {
+	return family{
+		number: unix.NFPROTO_IPV6, source: 8, dest: 24, size: 16, icmp: unix.IPPROTO_ICMPV6, addr: nftables.TypeIP6Addr,
+		quotedSum: 2, suffix: "6", overhead: 60, secondRegister: unix.NFT_REG_2,
+	}
+}
+
+// icmpHeader is the length of the header before the packet that is quoted.
+const icmpHeader = 8
+
+func families() []family { return []family{ipv4(), ipv6()} }
+
+func (f family) of(p netip.Prefix) bool { return (p.Addr().BitLen() == 128) == (f.size == 16) }
+
+func (f family) only(ps []netip.Prefix) []netip.Prefix {
+	return slices.DeleteFunc(slices.Clone(ps), func(p netip.Prefix) bool { return !f.of(p) })
+}
+
+// translate rewrites one address of a packet, and the other one in a packet
+// that is quoted in an ICMP error, from one prefix to another.
+func (f family) translate(offset, quoted uint32, from, to netip.Prefix, end expr.VerdictKind) []chainRule {
+	text := fmt.Sprintf("%v is %v", from, to)
+	done := chainRule{text: text, exprs: slices.Concat(f.nfproto(), f.inPrefix(expr.PayloadBaseNetworkHeader, offset, from))}
+	if from.Masked() == to.Masked() {
+		done.exprs = append(done.exprs, verdict(end))
+		return []chainRule{done}
+	}
+	quotedAt := icmpHeader + quoted
+	quote := chainRule{text: text + " in errors", exprs: slices.Concat(
+		f.nfproto(), f.inPrefix(expr.PayloadBaseNetworkHeader, offset, from), l4proto(f.icmp),
+		load(expr.PayloadBaseTransportHeader, 0, 1, unix.NFT_REG_1), lookup(setErrors+f.suffix),
+		f.inPrefix(expr.PayloadBaseTransportHeader, quotedAt, from),
+		load(expr.PayloadBaseTransportHeader, quotedAt, f.size, unix.NFT_REG_1), f.move(to),
+		// The quoted IPv4 header has a checksum of its own, which evens the
+		// change out for the one of ICMP. The quoted transport checksum is of
+		// no interest to anyone.
+		[]expr.Any{&expr.Payload{
+			OperationType: expr.PayloadWrite, SourceRegister: unix.NFT_REG_1, Base: expr.PayloadBaseTransportHeader,
+			Offset: quotedAt, Len: f.size, CsumType: expr.CsumTypeInet, CsumOffset: f.quotedSum,
+		}},
+	)}
+	// IPv6 has no header checksum, but the netlink library sends the flag for
+	// the transport checksum only together with the offset of one. The kernel
+	// fixes checksums before it writes the address, so an offset inside the
+	// address is overwritten at once.
+	sumAt := offset
+	if f.checksum != 0 {
+		sumAt = f.checksum
+	}
+	done.exprs = slices.Concat(done.exprs,
+		load(expr.PayloadBaseNetworkHeader, offset, f.size, unix.NFT_REG_1), f.move(to),
+		[]expr.Any{&expr.Payload{
+			OperationType: expr.PayloadWrite, SourceRegister: unix.NFT_REG_1, Base: expr.PayloadBaseNetworkHeader,
+			Offset: offset, Len: f.size, CsumType: expr.CsumTypeInet, CsumOffset: sumAt, CsumFlags: unix.NFT_PAYLOAD_L4CSUM_PSEUDOHDR,
+		}, verdict(end)},
+	)
+	return []chainRule{quote, done}
+}
+
+// move puts the address in register 1 into a prefix.
+func (f family) move(to netip.Prefix) []expr.Any {
+	keep := prefixMask(to)
+	for i := range keep {
+		keep[i] = ^keep[i]
+	}
+	return []expr.Any{&expr.Bitwise{SourceRegister: unix.NFT_REG_1, DestRegister: unix.NFT_REG_1, Len: f.size, Mask: keep, Xor: to.Masked().Addr().AsSlice()}}
+}
+
+// inPrefix matches an address of the packet.
+func (f family) inPrefix(base expr.PayloadBase, offset uint32, p netip.Prefix) []expr.Any {
+	return slices.Concat(load(base, offset, f.size, unix.NFT_REG_1), []expr.Any{
+		&expr.Bitwise{SourceRegister: unix.NFT_REG_1, DestRegister: unix.NFT_REG_1, Len: f.size, Mask: prefixMask(p), Xor: make([]byte, f.size)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: p.Masked().Addr().AsSlice()},
+	})
+}
+
+func drop(text string) chainRule {
+	return chainRule{text: text, exprs: counted(expr.VerdictDrop)}
+}
+
+func counted(k expr.VerdictKind) []expr.Any { return []expr.Any{&expr.Counter{}, verdict(k)} }
+func accept() []expr.Any                    { return []expr.Any{verdict(expr.VerdictAccept)} }
+func verdict(k expr.VerdictKind) expr.Any   { return &expr.Verdict{Kind: k} }
+
+func (b *rulesBuilder) iif(op expr.CmpOp) []expr.Any {
+	return match(expr.MetaKeyIIFNAME, op, ifname(b.device))
+}
+
+func (b *rulesBuilder) oif(op expr.CmpOp) []expr.Any {
+	return match(expr.MetaKeyOIFNAME, op, ifname(b.device))
+}
+
+func (b *rulesBuilder) vmap(set string) []expr.Any {
+	return []expr.Any{&expr.Lookup{SourceRegister: unix.NFT_REG_1, SetName: set, DestRegister: unix.NFT_REG_VERDICT, IsDestRegSet: true}}
+}
+
+func (f family) nfproto() []expr.Any {
+	return match(expr.MetaKeyNFPROTO, expr.CmpOpEq, []byte{f.number})
+}
+
+func (f family) loadSource() []expr.Any {
+	return load(expr.PayloadBaseNetworkHeader, f.source, f.size, unix.NFT_REG_1)
+}
+
+func (f family) loadDest() []expr.Any {
+	return load(expr.PayloadBaseNetworkHeader, f.dest, f.size, unix.NFT_REG_1)
+}
+
+func (f family) loadMasked(offset uint32, bits int, register uint32) []expr.Any {
+	l := load(expr.PayloadBaseNetworkHeader, offset, f.size, register)
+	if bits == int(f.size)*8 {
+		return l
+	}
+	mask := prefixMask(netip.PrefixFrom(map[bool]netip.Addr{false: netip.IPv4Unspecified(), true: netip.IPv6Unspecified()}[f.size == 16], bits))
+	return append(l, &expr.Bitwise{SourceRegister: register, DestRegister: register, Len: f.size, Mask: mask, Xor: make([]byte, f.size)})
+}
+
+func (f family) from(set string) []expr.Any {
+	return slices.Concat(f.nfproto(), f.loadSource(), lookup(set+f.suffix))
+}
+
+func (f family) to(set string) []expr.Any {
+	return slices.Concat(f.nfproto(), f.loadDest(), lookup(set+f.suffix))
+}
+
+func load(base expr.PayloadBase, offset, size, register uint32) []expr.Any {
+	return []expr.Any{&expr.Payload{OperationType: expr.PayloadLoad, DestRegister: register, Base: base, Offset: offset, Len: size}}
+}
+
+func lookup(set string) []expr.Any {
+	return []expr.Any{&expr.Lookup{SourceRegister: unix.NFT_REG_1, SetName: set}}
+}
+
+func match(key expr.MetaKey, op expr.CmpOp, data []byte) []expr.Any {
+	return []expr.Any{&expr.Meta{Key: key, Register: unix.NFT_REG_1}, &expr.Cmp{Op: op, Register: unix.NFT_REG_1, Data: data}}
+}
+
+func l4proto(p byte) []expr.Any { return match(expr.MetaKeyL4PROTO, expr.CmpOpEq, []byte{p}) }
+
+func ctState(bit uint32) []expr.Any {
+	return []expr.Any{
+		&expr.Ct{Register: unix.NFT_REG_1, Key: expr.CtKeySTATE},
+		&expr.Bitwise{SourceRegister: unix.NFT_REG_1, DestRegister: unix.NFT_REG_1, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(bit), Xor: make([]byte, 4)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: unix.NFT_REG_1, Data: make([]byte, 4)},
+	}
+}
+
+func ifname(name string) []byte {
+	b := make([]byte, unix.IFNAMSIZ)
+	copy(b, name)
+	return b
+}
+
+// interval is a prefix as the two elements of an interval set.
+func interval(p netip.Prefix, v *expr.Verdict) []nftables.SetElement {
+	es := []nftables.SetElement{{Key: p.Masked().Addr().AsSlice(), VerdictData: v}}
+	if end, ok := after(p, p); ok {
+		es = append(es, nftables.SetElement{Key: end.AsSlice(), IntervalEnd: true})
+	}
+	return es
+}
+
+func compareString(a, b string) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	default:
+		return 0
+	}
+}

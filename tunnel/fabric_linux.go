@@ -1,0 +1,347 @@
+package tunnel
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+)
+
+// Fabric keeps a node's tunnels, routes, translation and firewall as desired.
+// It works in the network namespace of the process, which it must not change,
+// and needs NET_ADMIN there and nothing else. What it made stays when it ends,
+// so that traffic flows on; [Clean] removes it.
+type Fabric struct {
+	cfg     Config
+	log     *slog.Logger
+	wake    chan struct{}
+	changed chan struct{}
+
+	mu      sync.Mutex
+	desired *Desired
+	status  Status
+
+	// What follows belongs to the goroutine of Run.
+	control  *control
+	prober   *prober
+	resolver *resolver
+	firewall firewall
+	key      privateKey // to give it to a device that was made anew
+	active   map[string]string
+	dialers  map[PublicKey]*dialer
+	heard    map[PublicKey]heard
+	wrote    bool // the last pass changed WireGuard peers
+	said     map[Problem]bool
+}
+
+// heard tells when the counter of received bytes last grew.
+type heard struct {
+	bytes int64
+	at    time.Time
+}
+
+// New checks the configuration.
+func New(cfg Config) (*Fabric, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("configure fabric: %w", err)
+	}
+	f := &Fabric{
+		cfg: cfg, log: cfg.Log,
+		wake: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+		control: newControl(cfg.Device),
+		active:  map[string]string{}, dialers: map[PublicKey]*dialer{}, heard: map[PublicKey]heard{}, said: map[Problem]bool{},
+	}
+	f.prober = newProber(cfg.Device, cfg.ProbePort, f.poke)
+	f.resolver = newResolver(f.poke)
+	return f, nil
+}
+
+// Set replaces what is desired. The latest wins. The caller must not change the
+// value afterwards. Until the first call nothing but the device is made, and
+// nothing that is found is removed.
+func (f *Fabric) Set(d Desired) {
+	f.mu.Lock()
+	f.desired = &d
+	f.mu.Unlock()
+	f.poke()
+}
+
+// Status is what was seen last.
+func (f *Fabric) Status() Status {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := f.status
+	s.Peers, s.Problems = slices.Clone(s.Peers), slices.Clone(s.Problems)
+	return s
+}
+
+// Changed holds a token when the status became another, counters, handshakes
+// and round trips aside. It has one slot and one reader.
+func (f *Fabric) Changed() <-chan struct{} { return f.changed }
+
+func (f *Fabric) poke() {
+	select {
+	case f.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run works until ctx ends, and then returns nil. The kernel's state remains.
+func (f *Fabric) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	defer f.resolver.wait()
+	g.Go(func() error { return watch(ctx, f.poke) })
+	g.Go(func() error { return f.prober.run(ctx) })
+	g.Go(func() error {
+		resync := time.NewTicker(resyncEvery)
+		defer resync.Stop()
+		for {
+			f.reconcile(ctx, time.Now())
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-resync.C:
+				continue
+			case <-f.wake:
+			}
+			// One change seldom comes alone.
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(settle):
+			}
+			select {
+			case <-f.wake:
+			default:
+			}
+		}
+	})
+	if err := g.Wait(); err != nil {
+		return fmt.Errorf("run fabric: %w", err)
+	}
+	return nil
+}
+
+// pass is one comparison of the kernel with what is desired.
+type pass struct {
+	now      time.Time
+	status   Status
+	layout   Layout
+	link     int // index of the device; zero if there is none
+	device   *wgtypes.Device
+	problems []Problem
+}
+
+func (p *pass) fail(err error) {
+	if err != nil {
+		p.problems = append(p.problems, Problem{Text: err.Error()})
+	}
+}
+
+// reconcile makes the kernel agree with what is desired. Each step that fails
+// is told in the status and does not keep the others from being taken.
+func (f *Fabric) reconcile(ctx context.Context, now time.Time) {
+	f.mu.Lock()
+	desired := f.desired
+	f.mu.Unlock()
+
+	p := &pass{now: now}
+	f.adopt(ctx, p, desired)
+	if desired != nil {
+		f.apply(ctx, p, *desired)
+	}
+	f.report(p)
+}
+
+// adopt finds or makes the device. It writes only what does not fit: a device
+// that has a key keeps it.
+func (f *Fabric) adopt(ctx context.Context, p *pass, desired *Desired) {
+	link, backend, err := ensureLink(f.cfg.Device, f.cfg.Userspace)
+	if err != nil {
+		p.fail(err)
+		return
+	}
+	p.status.MTU = f.cfg.MTU
+	if p.status.MTU == 0 {
+		p.status.MTU = deviceMTU(underlayMTU(f.endpoints(ctx, p.now, desired)))
+	}
+	dev, err := f.control.read()
+	if err != nil {
+		p.fail(err)
+		return
+	}
+	var cfg wgtypes.Config
+	if dev.PrivateKey == (wgtypes.Key{}) {
+		key := wgtypes.Key(f.key)
+		if key == (wgtypes.Key{}) {
+			if key, err = wgtypes.GeneratePrivateKey(); err != nil {
+				p.fail(fmt.Errorf("generate WireGuard key: %w", err))
+				return
+			}
+		}
+		cfg.PrivateKey = &key
+	}
+	if dev.ListenPort != f.cfg.ListenPort {
+		cfg.ListenPort = &f.cfg.ListenPort
+	}
+	if cfg.PrivateKey != nil || cfg.ListenPort != nil {
+		if err := f.control.configure(cfg); err != nil {
+			p.fail(fmt.Errorf("%w: is another program using UDP port %d?", err, f.cfg.ListenPort))
+			return
+		}
+		if dev, err = f.control.read(); err != nil {
+			p.fail(err)
+			return
+		}
+	}
+	if _, err := ensureUp(link, p.status.MTU); err != nil {
+		p.fail(err)
+	}
+	f.key = privateKey(dev.PrivateKey)
+	p.link, p.device = link.Attrs().Index, dev
+	p.status.PublicKey, p.status.ListenPort, p.status.Backend = PublicKey(dev.PublicKey), dev.ListenPort, backend
+}
+
+// endpoints are the addresses of all that may be dialled.
+func (f *Fabric) endpoints(ctx context.Context, now time.Time, d *Desired) []netip.Addr {
+	if d == nil {
+		return nil
+	}
+	var addrs []netip.Addr
+	for _, q := range d.Peers {
+		for _, g := range q.Gateways {
+			if q.Via != d.Node {
+				continue
+			}
+			found, _ := f.resolver.candidates(ctx, now, g.Endpoints[:min(len(g.Endpoints), MaxEndpoints)], resolveEvery, nil)
+			for _, e := range found {
+				addrs = append(addrs, e.Addr())
+			}
+		}
+	}
+	return addrs
+}
+
+// apply takes the steps in an order in which nothing is open before it is
+// guarded: firewall, routes that end nowhere, then the tunnel.
+func (f *Fabric) apply(ctx context.Context, p *pass, d Desired) {
+	var own []netip.Prefix
+	for _, n := range d.Nodes {
+		if n.Name == d.Node {
+			own = n.PodCIDRs
+		}
+	}
+	if len(own) == 0 { // the CNI gives nodes no prefixes of their own
+		for _, q := range d.Peers {
+			for _, m := range q.Local {
+				own = append(own, m.Real)
+			}
+		}
+	}
+	sources, err := ownAddresses(f.cfg.Device, own)
+	p.fail(err)
+	for _, q := range d.Peers {
+		f.active[q.ClusterID] = f.chooseGateway(q)
+	}
+	layout, err := Plan(d, Observed{Sources: sources, Active: f.active})
+	if err != nil {
+		p.fail(err)
+		return
+	}
+	p.layout = layout
+	p.problems = append(p.problems, layout.Problems...)
+	p.status.Overlay = layout.Overlay
+
+	mtu := p.status.MTU
+	if mtu == 0 {
+		mtu = MinMTU
+	}
+	f.did(f.firewall.apply(p.now, rules(layout, f.cfg.Device, mtu, f.cfg.ProbePort)))(p, "nftables table")
+	f.did(ensureRules(wantRules(f.cfg.Device)))(p, "routing rules")
+	if p.link != 0 {
+		f.tunnel(ctx, p)
+	}
+	f.did(ensureRoutes(wantRoutes(layout, p.link)))(p, "routes")
+	p.problems = append(p.problems, f.surroundings(layout)...)
+	var targets []target
+	for _, w := range layout.Peers {
+		targets = append(targets, target{overlay: w.Overlay, carries: w.Carries})
+	}
+	f.prober.set(layout.Overlay, p.link, mtu, targets)
+	if text := f.prober.trouble(); text != "" && p.link != 0 {
+		p.problems = append(p.problems, Problem{Text: text})
+	}
+}
+
+// did logs what was changed and notes what failed.
+func (f *Fabric) did(changed bool, err error) func(*pass, string) {
+	return func(p *pass, what string) {
+		if changed {
+			f.log.Info("changed", "what", what)
+		}
+		p.fail(err)
+	}
+}
+
+func (f *Fabric) chooseGateway(q Peer) string {
+	var states []gatewayState
+	for _, g := range q.Gateways {
+		s := f.prober.look(gatewayOverlay(q, g))
+		states = append(states, gatewayState{node: g.Node, path: s.state, carries: s.carries})
+	}
+	return activeGateway(states, f.active[q.ClusterID])
+}
+
+// tunnel configures the peers and addresses of the device.
+func (f *Fabric) tunnel(ctx context.Context, p *pass) {
+	link, _, err := ensureLink(f.cfg.Device, f.cfg.Userspace)
+	if err != nil {
+		p.fail(err)
+		return
+	}
+	f.did(ensureAddresses(link, p.layout.Overlay))(p, "addresses")
+
+	dial := map[PublicKey]netip.AddrPort{}
+	for _, w := range p.layout.Peers {
+		if e, ok := f.chooseEndpoint(ctx, p, w); ok {
+			dial[w.PublicKey] = e
+		}
+	}
+	changes := peerChanges(p.layout.Peers, p.device.Peers, dial)
+	if len(changes) == 0 {
+		f.wrote = false
+		return
+	}
+	err = f.control.configure(wgtypes.Config{Peers: changes})
+	f.did(err == nil, err)(p, "WireGuard peers")
+	if dev, err := f.control.read(); err == nil {
+		p.device = dev
+	}
+	if err == nil && !f.wrote {
+		f.poke() // what was written is read back at once, but not again and again
+	}
+	f.wrote = true
+}
+
+// surroundings are conditions that we depend on and cannot or must not change.
+func (f *Fabric) surroundings(l Layout) []Problem {
+	var out []Problem
+	if len(l.Remote) == 0 {
+		return nil
+	}
+	add := func(format string, args ...any) { out = append(out, Problem{Text: fmt.Sprintf(format, args...)}) }
+	if sysctl("net/ipv4/ip_forward") == 0 {
+		add("this node does not forward IPv4: set net.ipv4.ip_forward=1")
+	}
+	if slices.ContainsFunc(l.Remote, func(p netip.Prefix) bool { return p.Addr().Is6() }) && sysctl("net/ipv6/conf/all/forwarding") == 0 {
+		add("this node does not forward IPv6: set net.ipv6.conf.all.forwarding=1")
+	}
+	return out
+}

@@ -1,0 +1,193 @@
+package tunnel
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// errNoDevice says that nobody made a device yet.
+var errNoDevice = errors.New("the kernel has no WireGuard and the tunnel process has made no device yet: look at the log of container wireguard of this pod")
+
+// ensureLink finds the device, or makes one when the kernel can.
+func ensureLink(name string, userspace bool) (netlink.Link, Backend, error) {
+	link, err := netlink.LinkByName(name)
+	var missing netlink.LinkNotFoundError
+	if errors.As(err, &missing) {
+		if userspace {
+			return nil, "", errNoDevice
+		}
+		if err := addKernelLink(name); err != nil {
+			if errors.Is(err, unix.EOPNOTSUPP) {
+				return nil, "", errNoDevice
+			}
+			return nil, "", err
+		}
+		link, err = netlink.LinkByName(name)
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("find interface %s: %w", name, err)
+	}
+	switch link.Type() {
+	case "wireguard":
+		return link, BackendKernel, nil
+	case "tuntap", "tun":
+		return link, BackendUserspace, nil
+	default:
+		return nil, "", fmt.Errorf("interface %s exists and is of type %s, not ours: remove it or configure another name", name, link.Type())
+	}
+}
+
+// addKernelLink makes a device of the kernel's WireGuard. EOPNOTSUPP if it has
+// none.
+func addKernelLink(name string) error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = name
+	err := netlink.LinkAdd(&netlink.Wireguard{LinkAttrs: attrs})
+	switch {
+	case err == nil, errors.Is(err, unix.EEXIST):
+		return nil
+	case errors.Is(err, unix.EPERM):
+		return fmt.Errorf("create interface %s: %w: the container needs the capability NET_ADMIN", name, err)
+	default:
+		return fmt.Errorf("create interface %s: %w", name, err)
+	}
+}
+
+// ensureUp sets MTU and state.
+func ensureUp(link netlink.Link, mtu int) (changed bool, err error) {
+	a := link.Attrs()
+	if a.MTU != mtu {
+		if err := netlink.LinkSetMTU(link, mtu); err != nil {
+			return false, fmt.Errorf("set MTU %d of %s: %w", mtu, a.Name, err)
+		}
+		changed = true
+	}
+	if a.Flags&net.FlagUp == 0 {
+		if err := netlink.LinkSetUp(link); err != nil {
+			return changed, fmt.Errorf("set %s up: %w", a.Name, err)
+		}
+		changed = true
+	}
+	return changed, nil
+}
+
+// ensureAddresses leaves exactly the overlay address on the device, besides
+// link-local ones.
+func ensureAddresses(link netlink.Link, overlay netip.Addr) (changed bool, err error) {
+	have, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		return false, fmt.Errorf("list addresses of %s: %w", link.Attrs().Name, err)
+	}
+	want := netlink.Addr{IPNet: &net.IPNet{IP: overlay.AsSlice(), Mask: net.CIDRMask(128, 128)}, Flags: unix.IFA_F_NODAD | unix.IFA_F_NOPREFIXROUTE}
+	found := false
+	for _, a := range have {
+		if a.IPNet.String() == want.IPNet.String() {
+			found = true
+			continue
+		}
+		if a.IP.IsLinkLocalUnicast() {
+			continue
+		}
+		if err := netlink.AddrDel(link, &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+			return changed, fmt.Errorf("remove address %v from %s: %w", a.IPNet, link.Attrs().Name, err)
+		}
+		changed = true
+	}
+	if found {
+		return changed, nil
+	}
+	if err := netlink.AddrAdd(link, &want); err != nil && !errors.Is(err, unix.EEXIST) {
+		if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT) {
+			err = fmt.Errorf("%w: IPv6 is off on this node; set net.ipv6.conf.all.disable_ipv6=0 (only the tunnel's own addresses are IPv6, the network need not be)", err)
+		}
+		return changed, fmt.Errorf("add overlay address to %s: %w", link.Attrs().Name, err)
+	}
+	return true, nil
+}
+
+// ownAddresses are addresses of the node inside its pods' prefixes, the first
+// of each family, on other interfaces than the tunnel's.
+func ownAddresses(device string, pods []netip.Prefix) ([]netip.Addr, error) {
+	skip := 0
+	if link, err := netlink.LinkByName(device); err == nil {
+		skip = link.Attrs().Index
+	}
+	have, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	var inside []netip.Addr
+	for _, h := range have {
+		a, ok := netip.AddrFromSlice(h.IP)
+		a = a.Unmap()
+		if ok && h.LinkIndex != skip && !a.IsLinkLocalUnicast() && !a.IsLoopback() &&
+			slices.ContainsFunc(pods, func(p netip.Prefix) bool { return p.Contains(a) }) {
+			inside = append(inside, a)
+		}
+	}
+	slices.SortFunc(inside, netip.Addr.Compare)
+	var first []netip.Addr
+	for _, a := range inside {
+		if !slices.ContainsFunc(first, func(f netip.Addr) bool { return f.BitLen() == a.BitLen() }) {
+			first = append(first, a)
+		}
+	}
+	return first, nil
+}
+
+// underlayMTU is the smallest MTU on the way to any of the endpoints, or to
+// the default gateway if there are none; 1500 if there is no way at all.
+func underlayMTU(endpoints []netip.Addr) int {
+	to := slices.Clone(endpoints)
+	if len(to) == 0 {
+		// Addresses for documentation: only their routes are looked up.
+		to = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
+	}
+	least := 0
+	for _, a := range to {
+		routes, err := netlink.RouteGet(a.AsSlice())
+		if err != nil || len(routes) == 0 {
+			continue
+		}
+		mtu := routes[0].MTU
+		if mtu == 0 {
+			link, err := netlink.LinkByIndex(routes[0].LinkIndex)
+			if err != nil || link.Attrs().Flags&net.FlagLoopback != 0 {
+				continue
+			}
+			mtu = link.Attrs().MTU
+		}
+		if least == 0 || mtu < least {
+			least = mtu
+		}
+	}
+	if least == 0 {
+		return 1500
+	}
+	return least
+}
+
+// deviceMTU is what fits into an underlay, IPv6 outside or not.
+func deviceMTU(underlay int) int { return min(max(underlay-wireGuardOverhead, MinMTU), MaxMTU) }
+
+// sysctl reads a kernel setting; -1 if there is none.
+func sysctl(name string) int {
+	b, err := os.ReadFile("/proc/sys/" + name)
+	if err != nil {
+		return -1
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		return -1
+	}
+	return n
+}

@@ -1,0 +1,102 @@
+package tunnel
+
+import "time"
+
+// PathState is what probes say about the way to a gateway and back.
+type PathState int
+
+// The states of a path.
+const (
+	// PathUnknown: too few probes were sent to say.
+	PathUnknown PathState = iota
+	// PathUp: a probe was answered, and at most two were lost since.
+	PathUp
+	// PathDown: the last three probes, or more, were lost.
+	PathDown
+)
+
+// String is the name of the state, in lower case.
+func (s PathState) String() string {
+	switch s {
+	case PathUp:
+		return "up"
+	case PathDown:
+		return "down"
+	default:
+		return "unknown"
+	}
+}
+
+const (
+	// probeEvery is the pace of probes, probeLoss how many must be lost in a
+	// row for a path to be down.
+	probeEvery = time.Second
+	probeLoss  = 3
+	// probePatience is how long an answer may take before its probe counts as
+	// lost, at least; on slow paths it is twice the usual time.
+	probePatience = 500 * time.Millisecond
+	// probeMemory is how many probes are remembered, and so bounds the round
+	// trip that can be measured, to as many seconds.
+	probeMemory = 16
+)
+
+// Path is the history of the probes of one path, as a value.
+type Path struct {
+	sent     [probeMemory]time.Time // by sequence number modulo memory
+	next     uint64                 // the sequence number of the next probe
+	answered uint64                 // one more than the highest that was answered
+	rtt      time.Duration
+	last     time.Time
+}
+
+// Next is the sequence number of the next probe.
+func (p Path) Next() uint64 { return p.next }
+
+// Sent notes that probe Next was sent.
+func (p Path) Sent(now time.Time) Path {
+	p.sent[p.next%probeMemory] = now
+	p.next++
+	return p
+}
+
+// Answered notes the answer to a probe. Answers to probes that were not sent,
+// or are forgotten, or were answered before, change nothing.
+func (p Path) Answered(seq uint64, now time.Time) Path {
+	if seq >= p.next || p.next-seq > probeMemory || p.sent[seq%probeMemory].IsZero() {
+		return p
+	}
+	took := max(0, now.Sub(p.sent[seq%probeMemory]))
+	p.sent[seq%probeMemory] = time.Time{}
+	if p.rtt == 0 {
+		p.rtt = took
+	} else {
+		p.rtt += (took - p.rtt) / 8 // RFC 6298's smoothing
+	}
+	p.answered = max(p.answered, seq+1)
+	p.last = now
+	return p
+}
+
+// RTT is the smoothed round trip. Zero before the first answer.
+func (p Path) RTT() time.Duration { return p.rtt }
+
+// LastAnswer is when the path was last seen to work. Zero if never.
+func (p Path) LastAnswer() time.Time { return p.last }
+
+// State judges the path.
+func (p Path) State(now time.Time) PathState {
+	patience := max(probePatience, 2*p.rtt)
+	lost := 0
+	for seq := p.answered; seq < p.next; seq++ {
+		if p.next-seq > probeMemory || now.Sub(p.sent[seq%probeMemory]) >= patience {
+			lost++
+		}
+		if lost >= probeLoss {
+			return PathDown
+		}
+	}
+	if p.answered == 0 {
+		return PathUnknown
+	}
+	return PathUp
+}

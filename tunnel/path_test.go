@@ -1,0 +1,97 @@
+package tunnel
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+func TestPathStateFollowsTheLastThreeProbes(t *testing.T) {
+	start := time.Unix(1000, 0)
+	for name, tt := range map[string]struct {
+		probes string // one per second: a answered at once, x lost
+		after  time.Duration
+		want   PathState
+	}{
+		"nothing sent":                           {"", time.Hour, PathUnknown},
+		"one answered":                           {"a", 0, PathUp},
+		"two lost at the start":                  {"xx", time.Second, PathUnknown},
+		"three lost at the start":                {"xxx", time.Second, PathDown},
+		"three lost, the last may still come":    {"axxx", 100 * time.Millisecond, PathUp},
+		"three lost in a row":                    {"axxx", 600 * time.Millisecond, PathDown},
+		"two lost between answers":               {"axxaxx", time.Second, PathUp},
+		"down, then one answered":                {"xxxxxxa", 0, PathUp},
+		"down for longer than is remembered":     {"axxxxxxxxxxxxxxxxxxxxxxxxxxxxx", time.Second, PathDown},
+		"back after longer than is remembered":   {"axxxxxxxxxxxxxxxxxxxxxxxxxxxxxa", time.Second, PathUp},
+		"up for longer than is remembered":       {"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", time.Second, PathUp},
+		"answered once and nothing sent for 1 h": {"a", time.Hour, PathUp},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var p Path
+			now := start
+			for _, c := range tt.probes {
+				now = now.Add(time.Second)
+				seq := p.Next()
+				p = p.Sent(now)
+				if c == 'a' {
+					p = p.Answered(seq, now.Add(10*time.Millisecond))
+				}
+			}
+			if got := p.State(now.Add(tt.after)); got != tt.want {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestAVerySlowPathIsNotDown(t *testing.T) {
+	var p Path
+	now := time.Unix(1000, 0)
+	for i := range 60 {
+		now = now.Add(time.Second)
+		p = p.Sent(now)
+		if i >= 4 { // answers take four seconds
+			p = p.Answered(uint64(i-4), now)
+		}
+		if i > 10 && p.State(now) != PathUp {
+			t.Fatalf("second %d: %v, round trip %v", i, p.State(now), p.RTT())
+		}
+	}
+	if p.RTT() != 4*time.Second {
+		t.Errorf("round trip %v, want 4s", p.RTT())
+	}
+}
+
+func TestAnswersToProbesThatWereNotSentChangeNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var p Path
+		now := time.Unix(1000, 0)
+		for range rapid.IntRange(0, 40).Draw(t, "sent") {
+			p = p.Sent(now)
+		}
+		seq := rapid.Uint64().Draw(t, "seq")
+		q := p.Answered(seq, now)
+		if seq >= p.Next() && q != p {
+			t.Fatalf("answer %d of %d counted", seq, p.Next())
+		}
+		if again := q.Answered(seq, now.Add(time.Second)); again != q {
+			t.Fatal("the same answer counted twice")
+		}
+	})
+}
+
+func FuzzProbe(f *testing.F) {
+	f.Add(probe{carries: true, seq: 7}.encode(0))
+	f.Add(probe{answer: true, large: true, seq: 1 << 63}.encode(1372))
+	f.Add([]byte("entp"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m, ok := decodeProbe(b)
+		if !ok {
+			return
+		}
+		if back, ok := decodeProbe(m.encode(len(b))); !ok || back != m {
+			t.Errorf("%+v came back as %+v", m, back)
+		}
+	})
+}

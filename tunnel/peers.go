@@ -1,0 +1,92 @@
+package tunnel
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+)
+
+// peerChanges compares the peers of the device with those planned and returns
+// what to configure, nothing if all fits. It touches only what the plan owns:
+// never an endpoint (see dialer), never a peer that fits.
+//
+// A prefix that moves from one peer to another is added to the new one, which
+// takes it from the old in one step; nothing is removed before. dial gives the
+// endpoint to write for a peer, if any.
+func peerChanges(want []WireGuardPeer, have []wgtypes.Peer, dial map[PublicKey]netip.AddrPort) []wgtypes.PeerConfig {
+	present := map[PublicKey]wgtypes.Peer{}
+	for _, h := range have {
+		present[PublicKey(h.PublicKey)] = h
+	}
+	given := map[netip.Prefix]bool{} // what this change gives to a peer, and so takes from others
+	var changes, shrink, remove []wgtypes.PeerConfig
+	for _, w := range want {
+		h, exists := present[w.PublicKey]
+		delete(present, w.PublicKey)
+		c, differs := wgtypes.PeerConfig{PublicKey: wgtypes.Key(w.PublicKey), UpdateOnly: exists}, !exists
+		if psk := wgtypes.Key(w.PresharedKey); !exists && !w.PresharedKey.IsZero() || exists && h.PresharedKey != psk {
+			c.PresharedKey, differs = &psk, true
+		}
+		if h.PersistentKeepaliveInterval != w.Keepalive {
+			c.PersistentKeepaliveInterval, differs = pointer(w.Keepalive), true
+		}
+		if e, ok := dial[w.PublicKey]; ok {
+			c.Endpoint, differs = net.UDPAddrFromAddrPort(e), true
+		}
+		for _, a := range w.AllowedIPs {
+			if !containsNet(h.AllowedIPs, a) {
+				c.AllowedIPs, differs = append(c.AllowedIPs, ipNet(a)), true
+				given[a] = true
+			}
+		}
+		if differs {
+			changes = append(changes, c)
+		}
+	}
+	for _, w := range want {
+		i := slices.IndexFunc(have, func(h wgtypes.Peer) bool { return PublicKey(h.PublicKey) == w.PublicKey })
+		if i < 0 || !slices.ContainsFunc(have[i].AllowedIPs, func(n net.IPNet) bool {
+			p := prefixOf(n)
+			return !slices.Contains(w.AllowedIPs, p) && !given[p]
+		}) {
+			continue
+		}
+		c := wgtypes.PeerConfig{PublicKey: wgtypes.Key(w.PublicKey), UpdateOnly: true, ReplaceAllowedIPs: true}
+		for _, a := range w.AllowedIPs {
+			c.AllowedIPs = append(c.AllowedIPs, ipNet(a))
+		}
+		shrink = append(shrink, c)
+	}
+	for key := range present {
+		remove = append(remove, wgtypes.PeerConfig{PublicKey: wgtypes.Key(key), UpdateOnly: true, Remove: true})
+	}
+	return slices.Concat(changes, shrink, remove)
+}
+
+func pointer(d time.Duration) *time.Duration { return &d }
+
+func containsNet(nets []net.IPNet, p netip.Prefix) bool {
+	return slices.ContainsFunc(nets, func(n net.IPNet) bool { return prefixOf(n) == p })
+}
+
+func ipNet(p netip.Prefix) net.IPNet {
+	p = p.Masked()
+	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// prefixOf is the prefix of an IPNet; the zero prefix if it has none.
+func prefixOf(n net.IPNet) netip.Prefix {
+	addr, ok := netip.AddrFromSlice(n.IP)
+	ones, bits := n.Mask.Size()
+	if !ok || bits == 0 {
+		return netip.Prefix{}
+	}
+	addr = addr.Unmap()
+	if bits != addr.BitLen() {
+		return netip.Prefix{}
+	}
+	return netip.PrefixFrom(addr, ones).Masked()
+}

@@ -1,0 +1,325 @@
+package tunnel
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// Layout is what the kernel of a node should hold: the outcome of [Plan].
+type Layout struct {
+	// Overlay is this node's address inside the tunnels.
+	Overlay netip.Addr
+	// Sources are the addresses for traffic of the node itself, by family.
+	Sources []netip.Addr
+	// Peers are the peers of the WireGuard device, by public key.
+	Peers []WireGuardPeer
+	// Routes lead into the device.
+	Routes []Route
+	// Translations are done here, on the carrier, for each peer.
+	Translations []Translation
+	// Own are the pod prefixes of this node, Home those of the whole cluster,
+	// Others those of home nodes that are reached through the device, Remote
+	// the aliases of all peers. Sorted, none inside another.
+	Own, Home, Others, Remote []netip.Prefix
+	// Inbound are the flows that peers may open. Sorted, without duplicates.
+	Inbound []Pair
+	// Problems are the parts of the input that were refused.
+	Problems []Problem
+}
+
+// WireGuardPeer is one peer of the device.
+type WireGuardPeer struct {
+	PublicKey    PublicKey
+	PresharedKey PresharedKey
+	// Endpoints are the candidates to dial.
+	Endpoints []string
+	// AllowedIPs are what the peer may send from and is sent.
+	AllowedIPs []netip.Prefix
+	Keepalive  time.Duration
+	// Cluster is the ID of the cluster that the peer belongs to, Node its name
+	// there, Overlay its address inside the tunnel, which is probed.
+	Cluster, Node string
+	Overlay       netip.Addr
+	// Carries tells it that this node carries the traffic to its cluster.
+	Carries bool
+}
+
+// Route is one route of the fabric.
+type Route struct {
+	Prefix netip.Prefix
+	// Return routes are used only for what comes out of the device.
+	Return bool
+	// Source is the address that the node itself sends from. May be zero.
+	Source netip.Addr
+}
+
+// Translation is the rewriting of our addresses for one peer.
+type Translation struct {
+	Cluster string
+	// Remote are the aliases of the peer.
+	Remote []netip.Prefix
+	// Local are our prefixes and what the peer calls them.
+	Local []Mapping
+}
+
+// Problem says what is wrong, where, and what to do next.
+type Problem struct {
+	// Peer is the ID of the cluster that is concerned; empty for this node.
+	Peer string
+	// Text is a sentence for people. It holds no secrets.
+	Text string
+}
+
+// Plan decides what the kernel should hold. It is a pure function. An error
+// means that the home cluster's own part is wrong and nothing should be
+// changed; what is wrong with a single peer or node leaves that one out and is
+// told in Layout.Problems.
+func Plan(d Desired, o Observed) (Layout, error) {
+	p := planner{d: d, o: o, keys: map[PublicKey]string{}, overlays: map[netip.Addr]string{}}
+	if err := p.home(); err != nil {
+		return Layout{}, fmt.Errorf("plan fabric of node %s: %w", d.Node, err)
+	}
+	for i := range d.Peers {
+		if i >= MaxPeers {
+			p.problem(d.Peers[i].ClusterID, "more than %d peers (MaxPeers): left out; end a peering", MaxPeers)
+			continue
+		}
+		peer := d.Peers[i]
+		if err := p.check(peer); err != nil {
+			p.problem(peer.ClusterID, "left out: %v", err)
+			continue
+		}
+		p.peer(peer)
+	}
+	return p.finish(), nil
+}
+
+// planner holds what is known while a plan grows.
+type planner struct {
+	d        Desired
+	o        Observed
+	self     Node
+	out      Layout
+	keys     map[PublicKey]string  // who has a key
+	overlays map[netip.Addr]string // who has an overlay address
+	clusters []string
+	homeNet  []netip.Prefix // what no alias may overlap
+	nodes    map[string]*WireGuardPeer
+	remote   []*WireGuardPeer
+}
+
+func (p *planner) problem(peer, format string, args ...any) {
+	p.out.Problems = append(p.out.Problems, Problem{Peer: peer, Text: fmt.Sprintf(format, args...)})
+}
+
+// home takes in the nodes of the home cluster.
+func (p *planner) home() error {
+	d := p.d
+	if d.ClusterID == "" || d.Node == "" {
+		return errors.New("cluster ID and node name are required")
+	}
+	if len(d.Nodes) > MaxNodes {
+		return fmt.Errorf("%d nodes, more than %d (MaxNodes)", len(d.Nodes), MaxNodes)
+	}
+	self := slices.IndexFunc(d.Nodes, func(n Node) bool { return n.Name == d.Node })
+	if self < 0 {
+		return errors.New("the node is not among the nodes of the cluster")
+	}
+	p.self = d.Nodes[self]
+	for _, r := range d.Reserved {
+		if !r.IsValid() {
+			return errors.New("invalid reserved prefix")
+		}
+	}
+	p.homeNet = append(p.homeNet, d.Reserved...)
+	p.out.Overlay = Overlay(d.ClusterID, d.Node)
+	p.overlays[p.out.Overlay] = "this node"
+	p.nodes = map[string]*WireGuardPeer{}
+
+	var owned []netip.Prefix
+	for _, n := range d.Nodes {
+		for _, c := range n.PodCIDRs {
+			if err := checkPrefix(c); err != nil {
+				return fmt.Errorf("pod prefix of node %s: %w", n.Name, err)
+			}
+			if slices.ContainsFunc(owned, c.Overlaps) {
+				return fmt.Errorf("pod prefix %v of node %s overlaps another node's", c, n.Name)
+			}
+			owned = append(owned, c)
+		}
+	}
+	p.homeNet = append(p.homeNet, owned...)
+	p.out.Home = append(p.out.Home, owned...)
+	p.out.Own = append(p.out.Own, p.self.PodCIDRs...)
+	for _, n := range d.Nodes {
+		if n.Name != d.Node && !n.PublicKey.IsZero() {
+			p.node(n)
+		}
+	}
+	for _, s := range p.o.Sources {
+		p.out.Sources = append(p.out.Sources, s)
+	}
+	return nil
+}
+
+// node makes another home node a peer of the device, when one of the two
+// carries a peer for the other.
+func (p *planner) node(n Node) {
+	needed := slices.ContainsFunc(p.d.Peers, func(q Peer) bool { return q.Via == p.d.Node || q.Via == n.Name })
+	if !needed {
+		return
+	}
+	overlay := Overlay(p.d.ClusterID, n.Name)
+	if who, dup := p.keys[n.PublicKey]; dup {
+		p.problem("", "node %s announces the same WireGuard key as %s: delete its announcement, its fabric will write a new one", n.Name, who)
+		return
+	}
+	if who, dup := p.overlays[overlay]; dup {
+		p.problem("", "node %s has the same overlay address as %s: rename one", n.Name, who)
+		return
+	}
+	if err := checkEndpoints(n.Endpoints, nil); err != nil {
+		p.problem("", "node %s is left out: %v", n.Name, err)
+		return
+	}
+	p.keys[n.PublicKey], p.overlays[overlay] = "node "+n.Name, "node "+n.Name
+	w := &WireGuardPeer{
+		PublicKey: n.PublicKey, Endpoints: slices.Clone(n.Endpoints), Keepalive: keepalive,
+		Cluster: p.d.ClusterID, Node: n.Name, Overlay: overlay,
+		AllowedIPs: append([]netip.Prefix{host(overlay)}, n.PodCIDRs...),
+	}
+	p.nodes[n.Name] = w
+	p.out.Routes = append(p.out.Routes, Route{Prefix: host(overlay), Source: p.out.Overlay})
+	for _, c := range n.PodCIDRs {
+		p.out.Others = append(p.out.Others, c)
+		p.out.Routes = append(p.out.Routes, Route{Prefix: c, Return: true})
+	}
+}
+
+func gatewayOverlay(q Peer, g Gateway) netip.Addr {
+	if g.Overlay.IsValid() {
+		return g.Overlay
+	}
+	return Overlay(q.ClusterID, g.Node)
+}
+
+// peer takes in a peer that was checked.
+func (p *planner) peer(q Peer) {
+	p.clusters = append(p.clusters, q.ClusterID)
+	var aliases []netip.Prefix
+	for _, m := range q.Remote {
+		aliases = append(aliases, m.Alias.Masked())
+	}
+	slices.SortFunc(aliases, comparePrefix)
+	p.out.Remote = append(p.out.Remote, aliases...)
+	p.out.Inbound = append(p.out.Inbound, q.Inbound...)
+	for _, m := range q.Local {
+		p.homeNet = append(p.homeNet, m.Real)
+		p.out.Home = append(p.out.Home, m.Real)
+	}
+	for _, a := range aliases {
+		p.out.Routes = append(p.out.Routes, Route{Prefix: a, Source: p.source(a)})
+		if !p.source(a).IsValid() {
+			p.problem(q.ClusterID, "node %s has no address of its own among its pods' (%v), so the node itself, and NodePorts on it, do not reach %v; pods do. It comes with the CNI's bridge or its first pod", p.d.Node, p.self.PodCIDRs, a)
+		}
+	}
+	if slices.ContainsFunc(p.d.Nodes, func(n Node) bool { return n.Name == q.Via && !n.Gateway }) {
+		p.problem(q.ClusterID, "its carrier %q is no gateway: make it one, or let a gateway carry the peer", q.Via)
+	}
+	if q.Via == p.d.Node {
+		p.carry(q, aliases)
+		return
+	}
+	via, known := p.nodes[q.Via]
+	if !known {
+		p.problem(q.ClusterID, "its carrier %q has not announced a WireGuard key: look at the fabric of that node", q.Via)
+		return
+	}
+	via.AllowedIPs = append(via.AllowedIPs, aliases...)
+}
+
+// carry makes the peer's gateways peers of this node's device.
+func (p *planner) carry(q Peer, aliases []netip.Prefix) {
+	p.out.Translations = append(p.out.Translations, Translation{Cluster: q.ClusterID, Remote: aliases, Local: slices.Clone(q.Local)})
+	if len(q.Gateways) == 0 {
+		p.problem(q.ClusterID, "the peer has announced no gateway: look at its fabric")
+	}
+	active := max(0, slices.IndexFunc(q.Gateways, func(g Gateway) bool { return g.Node == p.o.Active[q.ClusterID] }))
+	for i, g := range q.Gateways {
+		overlay := gatewayOverlay(q, g)
+		who := "gateway " + g.Node + " of " + q.ClusterID
+		p.keys[g.PublicKey], p.overlays[overlay] = who, who
+		w := &WireGuardPeer{
+			PublicKey: g.PublicKey, PresharedKey: q.PresharedKey, Endpoints: slices.Clone(g.Endpoints), Keepalive: keepalive,
+			Cluster: q.ClusterID, Node: g.Node, Overlay: overlay, Carries: true,
+			AllowedIPs: []netip.Prefix{host(overlay)},
+		}
+		if i == active {
+			w.AllowedIPs = append(w.AllowedIPs, aliases...)
+		}
+		p.remote = append(p.remote, w)
+		p.out.Routes = append(p.out.Routes, Route{Prefix: host(overlay), Source: p.out.Overlay})
+	}
+}
+
+// source is the node's own address for what it sends to a prefix.
+func (p *planner) source(to netip.Prefix) netip.Addr {
+	for _, s := range p.out.Sources {
+		if s.BitLen() == to.Addr().BitLen() {
+			return s
+		}
+	}
+	return netip.Addr{}
+}
+
+// finish sorts, so that equal input gives equal plans.
+func (p *planner) finish() Layout {
+	out := p.out
+	for _, w := range p.nodes {
+		out.Peers = append(out.Peers, *w)
+	}
+	for _, w := range p.remote {
+		out.Peers = append(out.Peers, *w)
+	}
+	for i := range out.Peers {
+		for j, a := range out.Peers[i].AllowedIPs {
+			out.Peers[i].AllowedIPs[j] = a.Masked()
+		}
+		slices.SortFunc(out.Peers[i].AllowedIPs, comparePrefix)
+	}
+	slices.SortFunc(out.Peers, func(a, b WireGuardPeer) int { return slices.Compare(a.PublicKey[:], b.PublicKey[:]) })
+	for i := range out.Routes {
+		out.Routes[i].Prefix = out.Routes[i].Prefix.Masked()
+	}
+	slices.SortFunc(out.Routes, func(a, b Route) int {
+		if a.Return != b.Return {
+			return map[bool]int{false: -1, true: 1}[a.Return]
+		}
+		return comparePrefix(a.Prefix, b.Prefix)
+	})
+	if len(out.Own) == 0 {
+		out.Own = out.Home // the CNI gives nodes no prefixes of their own
+	}
+	out.Own, out.Home, out.Others, out.Remote = minimal(out.Own), minimal(out.Home), minimal(out.Others), minimal(out.Remote)
+	for i := range out.Inbound {
+		out.Inbound[i].Source, out.Inbound[i].Destination = out.Inbound[i].Source.Masked(), out.Inbound[i].Destination.Masked()
+	}
+	slices.SortFunc(out.Inbound, comparePair)
+	out.Inbound = slices.Compact(out.Inbound)
+	if shapes := pairShapes(out.Inbound); len(shapes) > MaxPairShapes {
+		p.problem("", "open flows of %d different prefix lengths, more than %d (MaxPairShapes): the rest stay closed", len(shapes), MaxPairShapes)
+		out.Problems = p.out.Problems
+	}
+	return out
+}
+
+// host is the prefix of one address.
+func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+
+// covers tells whether a prefix holds all of p.
+func covers(p netip.Prefix) func(netip.Prefix) bool {
+	return func(q netip.Prefix) bool { return q.Bits() <= p.Bits() && q.Overlaps(p) }
+}

@@ -1,0 +1,262 @@
+package tunnel
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+func pfx(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+
+// home is a cluster with a gateway and a worker that peers with one other.
+func home(node string) Desired {
+	return Desired{
+		ClusterID: "home", Node: node, Reserved: []netip.Prefix{pfx("10.96.0.0/16")},
+		Nodes: []Node{
+			{Name: "gw", PublicKey: PublicKey{1}, Endpoints: []string{"192.0.2.1:51820"}, PodCIDRs: []netip.Prefix{pfx("10.200.1.0/24")}, Gateway: true},
+			{Name: "worker", PublicKey: PublicKey{2}, Endpoints: []string{"192.0.2.2:51820"}, PodCIDRs: []netip.Prefix{pfx("10.200.2.0/24")}},
+		},
+		Peers: []Peer{{
+			ClusterID: "away", Via: "gw", PresharedKey: PresharedKey{7},
+			Gateways: []Gateway{{Node: "x", PublicKey: PublicKey{3}, Endpoints: []string{"away.example:51820"}}, {Node: "y", PublicKey: PublicKey{4}}},
+			Local:    []Mapping{{pfx("10.200.0.0/16"), pfx("10.241.0.0/16")}},
+			Remote:   []Mapping{{pfx("10.200.0.0/16"), pfx("10.242.0.0/16")}},
+			Inbound:  []Pair{{pfx("10.242.0.0/16"), pfx("10.200.2.9/32")}},
+		}},
+	}
+}
+
+func compareAddrs() cmp.Option {
+	return cmp.Options{
+		cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
+		cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
+	}
+}
+
+func TestPlanOfTheCarrier(t *testing.T) {
+	source := netip.MustParseAddr("10.200.1.1")
+	got, err := Plan(home("gw"), Observed{Sources: []netip.Addr{source}, Active: map[string]string{"away": "y"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	self, worker, x, y := Overlay("home", "gw"), Overlay("home", "worker"), Overlay("away", "x"), Overlay("away", "y")
+	routes := []Route{{Prefix: pfx("10.242.0.0/16"), Source: source}}
+	overlays := []netip.Addr{worker, x, y}
+	slices.SortFunc(overlays, netip.Addr.Compare)
+	for _, o := range overlays {
+		routes = append(routes, Route{Prefix: host(o), Source: self})
+	}
+	routes = append(routes, Route{Prefix: pfx("10.200.2.0/24"), Return: true})
+	want := Layout{
+		Overlay: self, Sources: []netip.Addr{source},
+		Peers: []WireGuardPeer{
+			{PublicKey: PublicKey{2}, Endpoints: []string{"192.0.2.2:51820"}, AllowedIPs: []netip.Prefix{pfx("10.200.2.0/24"), host(worker)}, Keepalive: keepalive, Cluster: "home", Node: "worker", Overlay: worker},
+			{PublicKey: PublicKey{3}, PresharedKey: PresharedKey{7}, Endpoints: []string{"away.example:51820"}, AllowedIPs: []netip.Prefix{host(x)}, Keepalive: keepalive, Cluster: "away", Node: "x", Overlay: x, Carries: true},
+			{PublicKey: PublicKey{4}, PresharedKey: PresharedKey{7}, AllowedIPs: []netip.Prefix{pfx("10.242.0.0/16"), host(y)}, Keepalive: keepalive, Cluster: "away", Node: "y", Overlay: y, Carries: true},
+		},
+		Routes:       routes,
+		Translations: []Translation{{Cluster: "away", Remote: []netip.Prefix{pfx("10.242.0.0/16")}, Local: []Mapping{{pfx("10.200.0.0/16"), pfx("10.241.0.0/16")}}}},
+		Own:          []netip.Prefix{pfx("10.200.1.0/24")}, Home: []netip.Prefix{pfx("10.200.0.0/16")},
+		Others: []netip.Prefix{pfx("10.200.2.0/24")}, Remote: []netip.Prefix{pfx("10.242.0.0/16")},
+		Inbound: []Pair{{pfx("10.242.0.0/16"), pfx("10.200.2.9/32")}},
+	}
+	if diff := cmp.Diff(want, got, compareAddrs()); diff != "" {
+		t.Errorf("plan differs (-want +got):\n%s", diff)
+	}
+}
+
+func TestPlanOfAWorkerLeadsToTheCarrier(t *testing.T) {
+	got, err := Plan(home("worker"), Observed{Sources: []netip.Addr{netip.MustParseAddr("10.200.2.1")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gw := Overlay("home", "gw")
+	peers := []WireGuardPeer{{
+		PublicKey: PublicKey{1}, Endpoints: []string{"192.0.2.1:51820"}, Keepalive: keepalive, Cluster: "home", Node: "gw", Overlay: gw,
+		AllowedIPs: []netip.Prefix{pfx("10.200.1.0/24"), pfx("10.242.0.0/16"), host(gw)},
+	}}
+	if diff := cmp.Diff(peers, got.Peers, compareAddrs()); diff != "" {
+		t.Errorf("peers differ (-want +got):\n%s", diff)
+	}
+	if len(got.Translations) != 0 || len(got.Problems) != 0 {
+		t.Errorf("translations %v, problems %v, want none", got.Translations, got.Problems)
+	}
+}
+
+func TestPlanRefusesABadPeerAndKeepsTheOthers(t *testing.T) {
+	evil := func(change func(*Peer)) Peer {
+		p := Peer{
+			ClusterID: "evil", Via: "gw",
+			Gateways: []Gateway{{Node: "e", PublicKey: PublicKey{66}, Endpoints: []string{"203.0.113.1:51820"}}},
+			Local:    []Mapping{{pfx("10.200.0.0/16"), pfx("10.241.0.0/16")}},
+			Remote:   []Mapping{{pfx("10.200.0.0/16"), pfx("10.243.0.0/16")}},
+		}
+		change(&p)
+		return p
+	}
+	for name, tt := range map[string]struct {
+		change func(*Peer)
+		want   string
+	}{
+		"the key of another peer":             {func(p *Peer) { p.Gateways[0].PublicKey = PublicKey{3} }, "WireGuard key of gateway x of away"},
+		"the key of a home node":              {func(p *Peer) { p.Gateways[0].PublicKey = PublicKey{2} }, "WireGuard key of node worker"},
+		"no key":                              {func(p *Peer) { p.Gateways[0].PublicKey = PublicKey{} }, "no WireGuard key"},
+		"an overlay address of another":       {func(p *Peer) { p.Gateways[0].Overlay = Overlay("away", "x") }, "not in its cluster's"},
+		"our overlay address":                 {func(p *Peer) { p.Gateways[0].Overlay = Overlay("home", "gw") }, "not in its cluster's"},
+		"the alias of another peer":           {func(p *Peer) { p.Remote[0].Alias = pfx("10.242.0.0/16") }, "in use"},
+		"part of the alias of another peer":   {func(p *Peer) { p.Remote[0] = Mapping{pfx("10.9.0.0/24"), pfx("10.242.7.0/24")} }, "in use"},
+		"an alias over our pods":              {func(p *Peer) { p.Remote[0].Alias = pfx("10.200.0.0/16") }, "in use"},
+		"an alias over our services":          {func(p *Peer) { p.Remote[0].Alias = pfx("10.96.0.0/16") }, "in use"},
+		"an alias of another length":          {func(p *Peer) { p.Remote[0].Alias = pfx("10.243.0.0/17") }, "differ in family or length"},
+		"an alias of another family":          {func(p *Peer) { p.Remote[0].Alias = pfx("fd00:1::/16") }, "fd00:1::/16"},
+		"all addresses":                       {func(p *Peer) { p.Remote[0] = Mapping{pfx("0.0.0.0/0"), pfx("0.0.0.0/0")} }, "shorter than"},
+		"loopback":                            {func(p *Peer) { p.Remote[0] = Mapping{pfx("127.0.0.0/8"), pfx("127.0.0.0/8")} }, "not for pods"},
+		"an IPv4 address written as IPv6":     {func(p *Peer) { p.Remote[0] = Mapping{pfx("::ffff:10.0.0.0/112"), pfx("::ffff:10.0.0.0/112")} }, "invalid prefix"},
+		"an endpoint inside the tunnel":       {func(p *Peer) { p.Gateways[0].Endpoints = []string{"10.243.0.1:51820"} }, "reached through the tunnel"},
+		"an endpoint on loopback":             {func(p *Peer) { p.Gateways[0].Endpoints = []string{"127.0.0.1:51820"} }, "no address of a host"},
+		"an endpoint without port":            {func(p *Peer) { p.Gateways[0].Endpoints = []string{"203.0.113.1"} }, "host:port"},
+		"too many endpoints":                  {func(p *Peer) { p.Gateways[0].Endpoints = slices.Repeat([]string{"h:1"}, MaxEndpoints+1) }, "MaxEndpoints"},
+		"an endless endpoint":                 {func(p *Peer) { p.Gateways[0].Endpoints = []string{strings.Repeat("h", 300) + ":1"} }, "MaxEndpointLen"},
+		"too many gateways":                   {func(p *Peer) { p.Gateways = make([]Gateway, MaxGateways+1) }, "MaxGateways"},
+		"too many prefixes":                   {func(p *Peer) { p.Remote = make([]Mapping, MaxPrefixes+1) }, "MaxPrefixes"},
+		"a flow from an alias of another":     {func(p *Peer) { p.Inbound = []Pair{{pfx("10.242.0.1/32"), pfx("10.200.2.9/32")}} }, "not from an alias"},
+		"a flow to what it cannot reach":      {func(p *Peer) { p.Inbound = []Pair{{pfx("10.243.0.1/32"), pfx("192.0.2.1/32")}} }, "not to a prefix"},
+		"our own cluster ID":                  {func(p *Peer) { p.ClusterID = "home" }, "our own cluster ID"},
+		"the cluster ID of another":           {func(p *Peer) { p.ClusterID = "away" }, "listed twice"},
+		"two names for the same local prefix": {func(p *Peer) { p.Local = append(p.Local, p.Local[0]) }, "overlap"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := home("gw")
+			without, err := Plan(d, Observed{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			d.Peers = append(d.Peers, evil(tt.change))
+			got, err := Plan(d, Observed{})
+			if err != nil {
+				t.Fatalf("one bad peer stops all: %v", err)
+			}
+			last := got.Problems[len(got.Problems)-1]
+			if !strings.Contains(last.Text, tt.want) {
+				t.Errorf("problem %q, want it to tell %q", last.Text, tt.want)
+			}
+			got.Problems = without.Problems
+			if diff := cmp.Diff(without, got, compareAddrs()); diff != "" {
+				t.Errorf("the bad peer changed the plan (-without +with):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestPlanNeverGivesAPrefixToTwoPeers(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		d := home(rapid.SampledFrom([]string{"gw", "worker"}).Draw(t, "node"))
+		for i := range rapid.IntRange(0, 6).Draw(t, "peers") {
+			d.Peers = append(d.Peers, Peer{
+				ClusterID: fmt.Sprintf("c%d", rapid.IntRange(0, 4).Draw(t, "id")), Via: rapid.SampledFrom([]string{"gw", "worker", "?"}).Draw(t, "via"),
+				Gateways: []Gateway{{Node: fmt.Sprint("g", i), PublicKey: PublicKey{byte(rapid.IntRange(0, 9).Draw(t, "key"))}}},
+				Local:    []Mapping{{pfx("10.200.0.0/16"), drawPrefix(t, "local", 16, 16)}},
+				Remote:   []Mapping{{pfx("10.200.0.0/16"), drawPrefix(t, "remote", 16, 16)}, {pfx("10.201.0.0/20"), drawPrefix(t, "second", 20, 20)}},
+			})
+		}
+		got, err := Plan(d, Observed{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, _ := Plan(d, Observed{})
+		if diff := cmp.Diff(got, again, compareAddrs()); diff != "" {
+			t.Fatalf("not the same twice:\n%s", diff)
+		}
+		seen := map[PublicKey]bool{}
+		var all []netip.Prefix
+		for _, p := range got.Peers {
+			if seen[p.PublicKey] || p.PublicKey.IsZero() {
+				t.Fatalf("key %v twice or missing", p.PublicKey)
+			}
+			seen[p.PublicKey] = true
+			for _, a := range p.AllowedIPs {
+				if slices.ContainsFunc(all, a.Overlaps) {
+					t.Fatalf("%v is given to two peers", a)
+				}
+				all = append(all, a)
+			}
+		}
+		for _, r := range got.Remote {
+			if slices.ContainsFunc(append(got.Home, d.Reserved...), r.Overlaps) {
+				t.Fatalf("alias %v covers what is ours", r)
+			}
+		}
+	})
+}
+
+func FuzzPlan(f *testing.F) {
+	f.Add("away2", "gw", "h:1", "10.0.0.0/16", "10.9.0.0/16", "10.9.0.1/32")
+	f.Fuzz(func(t *testing.T, id, via, endpoint, real, alias, source string) {
+		parse := func(s string) netip.Prefix { p, _ := netip.ParsePrefix(s); return p }
+		d := home("gw")
+		d.Peers = append(d.Peers, Peer{
+			ClusterID: id, Via: via, Gateways: []Gateway{{Node: id, PublicKey: PublicKey{9}, Endpoints: []string{endpoint}}},
+			Local: []Mapping{{pfx("10.200.0.0/16"), parse(alias)}}, Remote: []Mapping{{parse(real), parse(alias)}},
+			Inbound: []Pair{{parse(source), pfx("10.200.1.1/32")}},
+		})
+		got, err := Plan(d, Observed{})
+		if err != nil {
+			t.Fatalf("a peer stops all: %v", err)
+		}
+		if len(got.Peers) < 3 {
+			t.Fatal("a peer pushed another out")
+		}
+	})
+}
+
+func TestPlanRefusesAWrongHome(t *testing.T) {
+	for name, change := range map[string]func(*Desired){
+		"no cluster ID":            func(d *Desired) { d.ClusterID = "" },
+		"a node that is not there": func(d *Desired) { d.Node = "nobody" },
+		"pods of two nodes":        func(d *Desired) { d.Nodes[1].PodCIDRs = d.Nodes[0].PodCIDRs },
+		"pods everywhere":          func(d *Desired) { d.Nodes[0].PodCIDRs = []netip.Prefix{pfx("0.0.0.0/0")} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := home("gw")
+			change(&d)
+			if _, err := Plan(d, Observed{}); err == nil {
+				t.Error("accepted")
+			}
+		})
+	}
+}
+
+func TestSecretsAreNeverPrinted(t *testing.T) {
+	secret := PresharedKey{1, 2, 3}
+	private := privateKey{1, 2, 3}
+	plain := PublicKey(secret).String()
+	var log strings.Builder
+	slog.New(slog.NewTextHandler(&log, nil)).Info("x", "key", secret, "private", private, "peer", Peer{PresharedKey: secret})
+	data, err := json.Marshal(struct {
+		A PresharedKey
+		B privateKey
+	}{secret, private})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, parse := ParsePresharedKey(plain + "x")
+	for _, text := range []string{
+		fmt.Sprint(secret, private), fmt.Sprintf("%v %+v %#v %x %s %d", secret, secret, secret, secret, secret, secret),
+		fmt.Sprintf("%v %+v %#v %x %s %d", private, private, private, private, private, private),
+		fmt.Sprintf("%+v", Peer{PresharedKey: secret}), log.String(), string(data), parse.Error(),
+	} {
+		if strings.Contains(text, plain) || strings.Contains(text, "1 2 3") || strings.Contains(text, "010203") || strings.Contains(text, "0x1, 0x2") {
+			t.Errorf("printed: %s", text)
+		}
+	}
+	if got, err := ParsePublicKey(plain); err != nil || got != PublicKey(secret) {
+		t.Errorf("there and back: %v, %v", got, err)
+	}
+}

@@ -1,0 +1,174 @@
+package tunnel
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+)
+
+// report publishes the outcome of a pass.
+func (f *Fabric) report(p *pass) {
+	s := p.status
+	s.Peers = f.peerStatus(p)
+	for _, q := range s.Peers {
+		if text := f.judge(p, q); text != "" {
+			p.problems = append(p.problems, Problem{Peer: q.Cluster, Text: text})
+		}
+	}
+	s.Problems = p.problems
+	for _, problem := range s.Problems {
+		if !f.said[problem] {
+			f.log.Warn("problem", "peer", problem.Peer, "text", problem.Text)
+		}
+	}
+	clear(f.said)
+	for _, problem := range s.Problems {
+		f.said[problem] = true
+	}
+	f.forget(p)
+
+	f.mu.Lock()
+	differs := !sameStatus(f.status, s)
+	f.status = s
+	f.mu.Unlock()
+	if differs {
+		select {
+		case f.changed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (f *Fabric) peerStatus(p *pass) []PeerStatus {
+	var out []PeerStatus
+	for _, w := range p.layout.Peers {
+		seen := f.prober.look(w.Overlay)
+		q := PeerStatus{
+			Cluster: w.Cluster, Node: w.Node, PublicKey: w.PublicKey, State: seen.state, Since: seen.since,
+			RTT:    seen.path.RTT(),
+			Active: slices.ContainsFunc(w.AllowedIPs, func(a netip.Prefix) bool { return slices.ContainsFunc(p.layout.Remote, a.Overlaps) }),
+		}
+		if p.device != nil {
+			for _, h := range p.device.Peers {
+				if PublicKey(h.PublicKey) != w.PublicKey {
+					continue
+				}
+				q.LastHandshake, q.Received, q.Sent = h.LastHandshakeTime, h.ReceiveBytes, h.TransmitBytes
+				if h.LastHandshakeTime.Unix() <= 0 {
+					q.LastHandshake = time.Time{}
+				}
+				if h.Endpoint != nil {
+					q.Endpoint = unmapPort(h.Endpoint.AddrPort())
+				}
+			}
+		}
+		out = append(out, q)
+	}
+	slices.SortFunc(out, func(a, b PeerStatus) int {
+		return strings.Compare(a.Cluster+"\x00"+a.Node, b.Cluster+"\x00"+b.Node)
+	})
+	return out
+}
+
+// judge says in a sentence why a peer cannot be reached, and what to do.
+func (f *Fabric) judge(p *pass, q PeerStatus) string {
+	var seen sight
+	for _, w := range p.layout.Peers {
+		if w.PublicKey == q.PublicKey {
+			seen = f.prober.look(w.Overlay)
+		}
+	}
+	fresh := !q.LastHandshake.IsZero() && p.now.Sub(q.LastHandshake) < sessionLife
+	switch {
+	case q.State == PathUp && seen.large.State(p.now) == PathDown:
+		return fmt.Sprintf("packets of %d bytes do not pass the tunnel to %s though small ones do: configure a smaller MTU on both sides", p.status.MTU, q.Node)
+	case q.State != PathDown:
+		return ""
+	case !q.Endpoint.IsValid():
+		return fmt.Sprintf("%s has no endpoint to dial and has not dialled us: one of the two sides must be reachable, on UDP port %d here", q.Node, f.cfg.ListenPort)
+	case !fresh:
+		return fmt.Sprintf("no WireGuard handshake with %s at %v: check that UDP to there passes the firewalls and that the peer runs", q.Node, q.Endpoint)
+	default:
+		return fmt.Sprintf("WireGuard has a session with %s at %v, but probes are lost since %s: look at the fabric of that node", q.Node, q.Endpoint, q.Since.UTC().Format(time.RFC3339))
+	}
+}
+
+// forget drops what is known about peers that are gone.
+func (f *Fabric) forget(p *pass) {
+	if p.layout.Overlay == (netip.Addr{}) {
+		return
+	}
+	keep, clusters := map[PublicKey]bool{}, map[string]bool{}
+	for _, w := range p.layout.Peers {
+		keep[w.PublicKey], clusters[w.Cluster] = true, true
+	}
+	for k := range f.dialers {
+		if !keep[k] {
+			delete(f.dialers, k)
+			delete(f.heard, k)
+		}
+	}
+	for c := range f.active {
+		if !clusters[c] {
+			delete(f.active, c)
+		}
+	}
+}
+
+// sameStatus compares all but what changes by itself.
+func sameStatus(a, b Status) bool {
+	return a.PublicKey == b.PublicKey && a.ListenPort == b.ListenPort && a.Backend == b.Backend && a.MTU == b.MTU && a.Overlay == b.Overlay &&
+		slices.Equal(a.Problems, b.Problems) &&
+		slices.EqualFunc(a.Peers, b.Peers, func(x, y PeerStatus) bool {
+			return x.Cluster == y.Cluster && x.Node == y.Node && x.PublicKey == y.PublicKey && x.Endpoint == y.Endpoint &&
+				x.State == y.State && x.Active == y.Active && x.LastHandshake.IsZero() == y.LastHandshake.IsZero()
+		})
+}
+
+// chooseEndpoint decides whether a peer is to be dialled elsewhere.
+func (f *Fabric) chooseEndpoint(ctx context.Context, p *pass, w WireGuardPeer) (netip.AddrPort, bool) {
+	var have wgtypes.Peer
+	for _, h := range p.device.Peers {
+		if PublicKey(h.PublicKey) == w.PublicKey {
+			have = h
+		}
+	}
+	last, known := f.heard[w.PublicKey]
+	if have.ReceiveBytes != last.bytes || !known {
+		// At the first look a session that can still be used counts. Less than
+		// before means that the device is another one.
+		if known && have.ReceiveBytes > last.bytes || !known && !have.LastHandshakeTime.IsZero() && p.now.Sub(have.LastHandshakeTime) < sessionLife {
+			last.at = p.now
+		}
+		last.bytes = have.ReceiveBytes
+		f.heard[w.PublicKey] = last
+	}
+	alive := p.now.Sub(last.at) < silence
+	every := resolveEvery
+	if !alive {
+		every = resolveDead
+	}
+	candidates, bad := f.resolver.candidates(ctx, p.now, w.Endpoints, every, p.layout.Remote)
+	if !alive {
+		for _, text := range bad {
+			p.problems = append(p.problems, Problem{Peer: w.Cluster, Text: fmt.Sprintf("endpoint of %s: %s", w.Node, text)})
+		}
+	}
+	if f.dialers[w.PublicKey] == nil {
+		f.dialers[w.PublicKey] = &dialer{}
+	}
+	s := sighting{alive: alive, candidates: candidates}
+	if have.Endpoint != nil {
+		s.endpoint = unmapPort(have.Endpoint.AddrPort())
+	}
+	return f.dialers[w.PublicKey].choose(p.now, s)
+}
+
+func unmapPort(a netip.AddrPort) netip.AddrPort {
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+}

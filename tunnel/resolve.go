@@ -1,0 +1,123 @@
+package tunnel
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// resolver turns endpoints into addresses without making anybody wait: it
+// answers with what it knows and looks names up behind the scenes.
+type resolver struct {
+	lookup func(ctx context.Context, name string) ([]netip.Addr, error)
+	poke   func()
+
+	mu    sync.Mutex
+	names map[string]*resolution
+	group sync.WaitGroup
+}
+
+type resolution struct {
+	addrs  []netip.Addr
+	err    error
+	asked  time.Time
+	wanted time.Time
+	busy   bool
+}
+
+func newResolver(poke func()) *resolver {
+	return &resolver{
+		poke:  poke,
+		names: map[string]*resolution{},
+		lookup: func(ctx context.Context, name string) ([]netip.Addr, error) {
+			return net.DefaultResolver.LookupNetIP(ctx, "ip", name)
+		},
+	}
+}
+
+// candidates are the addresses of some endpoints, in their order, as far as
+// known. Names are looked up again when the last time was longer ago than
+// every. What lies in a prefix of not is left out. The texts say which names
+// could not be resolved.
+func (r *resolver) candidates(ctx context.Context, now time.Time, endpoints []string, every time.Duration, not []netip.Prefix) (out []netip.AddrPort, bad []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range endpoints {
+		name, service, err := net.SplitHostPort(e)
+		if err != nil {
+			continue
+		}
+		port, err := strconv.ParseUint(service, 10, 16)
+		if err != nil {
+			continue
+		}
+		addrs := []netip.Addr{}
+		if a, err := netip.ParseAddr(name); err == nil {
+			addrs = append(addrs, a)
+		} else {
+			known := r.ask(ctx, now, name, every)
+			addrs = known.addrs
+			if known.err != nil {
+				bad = append(bad, known.err.Error())
+			}
+		}
+		for _, a := range addrs {
+			a = a.Unmap()
+			if p := netip.AddrPortFrom(a, uint16(port)); checkDial(a, not) == nil && !slices.Contains(out, p) && len(out) < 2*MaxEndpoints {
+				out = append(out, p)
+			}
+		}
+	}
+	return out, bad
+}
+
+// ask returns what is known of a name and looks it up again if that is old.
+func (r *resolver) ask(ctx context.Context, now time.Time, name string, every time.Duration) *resolution {
+	known := r.names[name]
+	if known == nil {
+		known = &resolution{}
+		r.names[name] = known
+	}
+	known.wanted = now
+	if !known.busy && now.Sub(known.asked) >= every {
+		known.busy, known.asked = true, now
+		r.group.Go(func() { r.find(ctx, name) })
+	}
+	for other, o := range r.names {
+		if !o.busy && now.Sub(o.wanted) > 10*resolveEvery {
+			delete(r.names, other)
+		}
+	}
+	return known
+}
+
+func (r *resolver) find(ctx context.Context, name string) {
+	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
+	defer cancel()
+	addrs, err := r.lookup(ctx, name)
+	slices.SortFunc(addrs, func(a, b netip.Addr) int { // IPv4 first: it needs less room
+		if a.Unmap().Is4() != b.Unmap().Is4() {
+			return map[bool]int{true: -1, false: 1}[a.Unmap().Is4()]
+		}
+		return a.Compare(b)
+	})
+	r.mu.Lock()
+	known := r.names[name]
+	changed := known.err != nil != (err != nil)
+	if known.err = err; err == nil { // what was known stays good while the name server is away
+		changed = changed || !slices.Equal(known.addrs, addrs)
+		known.addrs = addrs
+	}
+	known.busy = false
+	r.mu.Unlock()
+	if changed {
+		r.poke()
+	}
+}
+
+// wait returns when no lookup runs any more.
+func (r *resolver) wait() { r.group.Wait() }

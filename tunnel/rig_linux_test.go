@@ -1,0 +1,465 @@
+package tunnel
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/gob"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The rig is a small Internet of network namespaces: a bridge, clusters of
+// nodes on it, a pod behind each node. Fabrics, tunnel processes and servers
+// are this test binary, run again in the namespace with a role.
+
+const roleVariable = "TUNNEL_TEST_ROLE"
+
+func runRole(role string) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	defer stop()
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	var err error
+	switch role {
+	case "wireguard":
+		packets, _ := strconv.Atoi(os.Getenv("TUNNEL_TEST_PACKETS"))
+		err = RunUserspace(ctx, UserspaceConfig{Device: os.Getenv("TUNNEL_TEST_DEVICE"), MaxPackets: packets, Log: log})
+	case "fabric":
+		err = roleFabric(ctx, log)
+	case "clean":
+		err = Clean(Config{Device: os.Getenv("TUNNEL_TEST_DEVICE")})
+	case "plain":
+		err = rolePlain()
+	case "server":
+		err = roleServer(ctx)
+	default:
+		err = fmt.Errorf("unknown role %q", role)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// roleFabric takes gob-encoded Desired values on standard input and writes its
+// status as JSON lines.
+func roleFabric(ctx context.Context, log *slog.Logger) error {
+	f, err := New(Config{Device: os.Getenv("TUNNEL_TEST_DEVICE"), Log: log})
+	if err != nil {
+		return err
+	}
+	go func() {
+		dec := gob.NewDecoder(os.Stdin)
+		for {
+			var d Desired
+			if dec.Decode(&d) != nil {
+				return
+			}
+			f.Set(d)
+		}
+	}()
+	go func() {
+		enc := json.NewEncoder(os.Stdout)
+		for {
+			select {
+			case <-f.Changed():
+			case <-time.After(200 * time.Millisecond):
+			}
+			if enc.Encode(f.Status()) != nil {
+				return
+			}
+		}
+	}()
+	return f.Run(ctx)
+}
+
+// roleServer answers TCP and UDP on port 8080 with the address that it sees. A
+// TCP client that sends "count" is sent how many bytes it sent.
+func roleServer(ctx context.Context) error {
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", ":8080")
+	if err != nil {
+		return err
+	}
+	u, err := lc.ListenPacket(ctx, "udp", ":8080")
+	if err != nil {
+		return err
+	}
+	go func() {
+		buf := make([]byte, 1<<16)
+		for {
+			n, from, err := u.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			reply := []byte(from.(*net.UDPAddr).AddrPort().Addr().Unmap().String() + "\n")
+			if n > 64 {
+				reply = buf[:n]
+			}
+			_, _ = u.WriteTo(reply, from)
+		}
+	}()
+	fmt.Println("ready")
+	go func() { <-ctx.Done(); l.Close(); u.Close() }()
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return nil
+		}
+		go func() {
+			defer c.Close()
+			fmt.Fprintln(c, c.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap())
+			_, _ = io.Copy(c, c)
+		}()
+	}
+}
+
+type rig struct {
+	t      testing.TB
+	prefix string
+	ns     []string
+}
+
+type rigNode struct {
+	r                 *rig
+	cluster, name     string
+	ns, pod, device   string
+	underlay          netip.Addr
+	podCIDR           netip.Prefix
+	podAddr, bridge   netip.Addr
+	wireguard, fabric *process
+}
+
+type process struct {
+	cmd  *exec.Cmd
+	in   io.WriteCloser
+	gob  *gob.Encoder
+	done chan struct{}
+
+	mu     sync.Mutex
+	status Status
+	errors bytes.Buffer
+}
+
+func newRig(t testing.TB) *rig {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to make network namespaces")
+	}
+	for _, tool := range []string{"ip", "nft", "nsenter", "ping", "tcpdump", "wg", "setpriv"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("needs the tool %s: %v", tool, err)
+		}
+	}
+	if _, err := os.Stat("/dev/net/tun"); err != nil {
+		t.Skipf("needs /dev/net/tun: %v", err)
+	}
+	r := &rig{t: t, prefix: fmt.Sprintf("tt%x", os.Getpid()&0xffff)}
+	if out, err := exec.Command("ip", "netns", "add", r.prefix+"probe").CombinedOutput(); err != nil {
+		t.Skipf("cannot make network namespaces: %s", out)
+	}
+	run(t, "ip", "netns", "del", r.prefix+"probe")
+	r.addNS("inet")
+	r.in("inet", "ip link add br0 type bridge && ip addr add 172.31.0.1/24 dev br0 && ip link set br0 up && ip link set lo up")
+	t.Cleanup(func() {
+		for _, ns := range r.ns {
+			_ = exec.Command("ip", "netns", "del", r.prefix+ns).Run()
+		}
+	})
+	return r
+}
+
+func (r *rig) addNS(name string) {
+	r.t.Helper()
+	run(r.t, "ip", "netns", "add", r.prefix+name)
+	r.ns = append(r.ns, name)
+}
+
+func run(t testing.TB, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(args[0], args[1:]...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+func (r *rig) command(ns string, args ...string) *exec.Cmd {
+	cmd := exec.Command("nsenter", append([]string{"--net=/run/netns/" + r.prefix + ns, "--"}, args...)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return cmd
+}
+
+// in runs a shell script in a namespace.
+func (r *rig) in(ns, script string) string {
+	r.t.Helper()
+	out, err := r.try(ns, script)
+	if err != nil {
+		r.t.Fatalf("%s: %s: %v\n%s", ns, script, err, out)
+	}
+	return out
+}
+
+func (r *rig) try(ns, script string) (string, error) {
+	out, err := r.command(ns, "sh", "-c", script).CombinedOutput()
+	return string(out), err
+}
+
+// node makes a node with a pod. All clusters have the pod prefix 10.200.0.0/16.
+func (r *rig) node(cluster string, number int, at string) *rigNode {
+	r.t.Helper()
+	n := &rigNode{
+		r: r, cluster: cluster, name: fmt.Sprintf("%s%d", cluster, number),
+		underlay: netip.MustParseAddr("172.31.0." + at),
+		podCIDR:  netip.MustParsePrefix(fmt.Sprintf("10.200.%d.0/24", number)),
+		podAddr:  netip.MustParseAddr(fmt.Sprintf("10.200.%d.10", number)),
+		bridge:   netip.MustParseAddr(fmt.Sprintf("10.200.%d.1", number)),
+	}
+	n.ns, n.pod = n.name, n.name+"p"
+	n.device = fmt.Sprintf("%s%s", r.prefix, n.name)
+	r.addNS(n.ns)
+	r.addNS(n.pod)
+	node, pod := r.prefix+n.ns, r.prefix+n.pod
+	r.in("inet", fmt.Sprintf("ip link add e%s type veth peer name eth0 netns %s && ip link set e%s master br0 up", n.name, node, n.name))
+	r.in(n.ns, fmt.Sprintf(`set -e
+ip link set lo up
+ip addr add %v/24 dev eth0; ip link set eth0 up; ip route add default via 172.31.0.1
+ip link add cni0 type bridge; ip addr add %v/24 dev cni0; ip addr add fd77:%d::1/64 dev cni0 nodad; ip link set cni0 up
+ip link add vpod type veth peer name eth0 netns %s; ip link set vpod master cni0 up
+echo 1 > /proc/sys/net/ipv4/ip_forward
+echo 1 > /proc/sys/net/ipv6/conf/all/forwarding
+echo 1 > /proc/sys/net/ipv4/conf/all/rp_filter
+echo 1 > /proc/sys/net/ipv4/conf/default/rp_filter
+# what a CNI and kube-proxy do
+nft add table ip cni
+nft 'add chain ip cni post { type nat hook postrouting priority 100; }'
+nft 'add rule ip cni post ip saddr 10.200.0.0/16 ip daddr != 10.200.0.0/16 counter masquerade'
+nft 'add rule ip cni post meta mark 0x4000 counter masquerade'
+`, n.underlay, n.bridge, number, pod))
+	r.in(n.pod, fmt.Sprintf("ip link set lo up; ip addr add %v/24 dev eth0; ip addr add fd77:%d::10/64 dev eth0 nodad; ip link set eth0 up; ip route add default via %v; ip -6 route add default via fd77:%d::1", n.podAddr, number, n.bridge, number))
+	n.startWireGuard()
+	n.startFabric()
+	server := r.start(n.pod, "server", nil)
+	_ = server
+	r.t.Cleanup(func() {
+		n.fabric.kill()
+		n.wireguard.kill()
+		server.kill()
+		_ = os.Remove(filepath.Join(socketDirectory, n.device+".sock"))
+	})
+	return n
+}
+
+func (n *rigNode) startWireGuard() {
+	n.wireguard = n.r.start(n.ns, "wireguard", []string{"TUNNEL_TEST_DEVICE=" + n.device, "TUNNEL_TEST_PACKETS=" + os.Getenv("TUNNEL_TEST_PACKETS")})
+}
+
+func (n *rigNode) startFabric() {
+	n.fabric = n.r.start(n.ns, "fabric", []string{"TUNNEL_TEST_DEVICE=" + n.device})
+}
+
+func (r *rig) start(ns, role string, env []string) *process {
+	r.t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	args := []string{self}
+	if role != "server" { // ours must do with what their containers get
+		args = []string{"setpriv", "--bounding-set=-all,+net_admin", "--no-new-privs", self}
+	}
+	p := &process{cmd: r.command(ns, args...), done: make(chan struct{})}
+	p.cmd.Env = append(append(os.Environ(), roleVariable+"="+role), env...)
+	if p.in, err = p.cmd.StdinPipe(); err != nil {
+		r.t.Fatal(err)
+	}
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	p.cmd.Stderr = lockedWriter{&p.mu, &p.errors}
+	started := make(chan error)
+	go func() { // Pdeathsig is about the thread that starts the child
+		runtime.LockOSThread()
+		started <- p.cmd.Start()
+		<-p.done
+	}()
+	if err := <-started; err != nil {
+		r.t.Fatal(err)
+	}
+	p.gob = gob.NewEncoder(p.in)
+	go func() {
+		lines := bufio.NewScanner(out)
+		lines.Buffer(nil, 1<<22)
+		for lines.Scan() {
+			var s Status
+			if json.Unmarshal(lines.Bytes(), &s) == nil {
+				p.mu.Lock()
+				p.status = s
+				p.mu.Unlock()
+			}
+		}
+		_ = p.cmd.Wait()
+		close(p.done)
+	}()
+	return p
+}
+
+type lockedWriter struct {
+	mu *sync.Mutex
+	w  io.Writer
+}
+
+func (l lockedWriter) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(b)
+}
+
+func (p *process) kill() {
+	if p != nil && p.cmd.Process != nil {
+		_ = p.cmd.Process.Kill()
+		<-p.done
+	}
+}
+
+func (p *process) seen() Status {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.status
+}
+
+func (p *process) log() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.errors.String()
+}
+
+func (n *rigNode) set(d Desired) {
+	n.r.t.Helper()
+	if err := n.fabric.gob.Encode(d); err != nil {
+		n.r.t.Fatalf("set desired of %s: %v\n%s", n.name, err, n.fabric.log())
+	}
+}
+
+// key waits for the fabric's public key.
+func (n *rigNode) key() PublicKey {
+	n.r.t.Helper()
+	n.r.eventually(n.name+" has a key", 10*time.Second, func() error {
+		if n.fabric.seen().PublicKey.IsZero() {
+			return fmt.Errorf("no key yet: %v\n%s\n%s", n.fabric.seen().Problems, n.fabric.log(), n.wireguard.log())
+		}
+		return nil
+	})
+	return n.fabric.seen().PublicKey
+}
+
+func (r *rig) eventually(what string, within time.Duration, check func() error) time.Duration {
+	r.t.Helper()
+	began := time.Now()
+	for {
+		err := check()
+		if err == nil {
+			return time.Since(began)
+		}
+		if time.Since(began) > within {
+			r.t.Fatalf("%s: not within %v: %v", what, within, err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// up waits until all paths of a node are up.
+func (n *rigNode) up() {
+	n.r.t.Helper()
+	n.r.eventually(n.name+" sees its paths up", 20*time.Second, func() error {
+		s := n.fabric.seen()
+		if len(s.Peers) == 0 {
+			return fmt.Errorf("no peers: %v\n%s", s.Problems, n.fabric.log())
+		}
+		for _, p := range s.Peers {
+			if p.State != PathUp {
+				return fmt.Errorf("path to %s is %v: %+v\n%s", p.Node, p.State, s, n.fabric.log())
+			}
+		}
+		return nil
+	})
+}
+
+// inNS calls a function on a thread in a namespace.
+func (r *rig) inNS(ns string, do func() error) error {
+	failed := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends here
+		fd, err := os.Open("/run/netns/" + r.prefix + ns)
+		if err == nil {
+			defer fd.Close()
+			err = unix.Setns(int(fd.Fd()), unix.CLONE_NEWNET)
+		}
+		if err == nil {
+			err = do()
+		}
+		failed <- err
+	}()
+	return <-failed
+}
+
+// ask connects from a namespace and returns the address that the server saw.
+func (r *rig) ask(ns, network string, to netip.Addr, port int) (string, error) {
+	var seen string
+	err := r.inNS(ns, func() error {
+		c, err := net.DialTimeout(network, netip.AddrPortFrom(to, uint16(port)).String(), time.Second)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(time.Second))
+		if strings.HasPrefix(network, "udp") {
+			if _, err := c.Write([]byte("hello")); err != nil {
+				return err
+			}
+		}
+		seen, err = bufio.NewReader(c).ReadString('\n')
+		return err
+	})
+	return strings.TrimSpace(seen), err
+}
+
+func (r *rig) wantSeen(what, ns, network string, to netip.Addr, port int, want string) {
+	r.t.Helper()
+	var got string
+	r.eventually(what, 5*time.Second, func() (err error) {
+		if got, err = r.ask(ns, network, to, port); err != nil {
+			return err
+		}
+		return nil
+	})
+	if got != want {
+		r.t.Errorf("%s: the server saw %s, want %s", what, got, want)
+	}
+}
+
+func (r *rig) wantClosed(what, ns, network string, to netip.Addr, port int) {
+	r.t.Helper()
+	if got, err := r.ask(ns, network, to, port); err == nil {
+		r.t.Errorf("%s: reached, seen as %s, want it closed", what, got)
+	}
+}

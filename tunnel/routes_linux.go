@@ -1,0 +1,212 @@
+package tunnel
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// protocolNumber marks our routes and rules.
+	protocolNumber = 141
+	// aliasTable holds the ways to aliases and overlay addresses, for all
+	// packets; returnTable the ways to the pods of other home nodes, for
+	// packets that come out of the device.
+	aliasTable  = 14100
+	returnTable = 14101
+	// returnPriority and aliasPriority are the places of our rules: behind the
+	// local table and the rules that CNIs put right behind it, before the main
+	// table and the ones that CNIs send pods' traffic elsewhere with.
+	returnPriority = 140
+	aliasPriority  = 141
+	// routeMetric is that of the routes into the device, lastMetric that of
+	// the unreachable routes that take over when the device is gone.
+	routeMetric = 100
+	lastMetric  = 4000000000
+)
+
+// routeKey is a route as far as it matters.
+type routeKey struct {
+	prefix netip.Prefix
+	table  int
+	kind   int
+	metric int
+	link   int
+	source netip.Addr
+}
+
+// wantRoutes lists the routes of a layout. Without a device only the
+// unreachable ones can be.
+func wantRoutes(l Layout, link int) []routeKey {
+	var want []routeKey
+	for _, r := range l.Routes {
+		table := aliasTable
+		if r.Return {
+			table = returnTable
+		}
+		if link != 0 {
+			want = append(want, routeKey{prefix: r.Prefix, table: table, kind: unix.RTN_UNICAST, metric: routeMetric, link: link, source: r.Source})
+		}
+		if !r.Return {
+			want = append(want, routeKey{prefix: r.Prefix, table: table, kind: unix.RTN_UNREACHABLE, metric: lastMetric})
+		}
+	}
+	return want
+}
+
+// ensureRoutes makes the routes with our protocol number those that are wanted.
+// One that cannot be added does not keep the others from being added.
+func ensureRoutes(want []routeKey) (changed bool, err error) {
+	have, err := ourRoutes()
+	if err != nil {
+		return false, err
+	}
+	var errs []error
+	for _, w := range want {
+		if slices.Contains(have, w) {
+			continue
+		}
+		changed = true
+		if err := netlink.RouteReplace(w.route()); err != nil {
+			errs = append(errs, fmt.Errorf("add route to %v: %w", w.prefix, err))
+		}
+	}
+	for _, h := range have {
+		if slices.Contains(want, h) || slices.ContainsFunc(want, h.replacedBy) {
+			continue
+		}
+		changed = true
+		if err := netlink.RouteDel(h.route()); err != nil && !errors.Is(err, unix.ESRCH) {
+			errs = append(errs, fmt.Errorf("remove route to %v: %w", h.prefix, err))
+		}
+	}
+	return changed, errors.Join(errs...)
+}
+
+// replacedBy tells that adding w has replaced h already: the kernel holds one
+// route of a prefix, table and metric.
+func (h routeKey) replacedBy(w routeKey) bool {
+	return h.prefix == w.prefix && h.table == w.table && h.metric == w.metric
+}
+
+func ourRoutes() ([]routeKey, error) {
+	var keys []routeKey
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		routes, err := retryDump(func() ([]netlink.Route, error) {
+			return netlink.RouteListFiltered(family, &netlink.Route{Protocol: protocolNumber}, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
+		})
+		if err != nil {
+			return nil, fmt.Errorf("list routes: %w", err)
+		}
+		for _, r := range routes {
+			k := routeKey{table: r.Table, kind: r.Type, metric: r.Priority, link: r.LinkIndex}
+			if r.Dst != nil {
+				k.prefix = prefixOf(*r.Dst)
+			}
+			if r.Type != unix.RTN_UNICAST {
+				k.link = 0 // IPv6 shows the loopback interface here
+			}
+			if a, ok := netip.AddrFromSlice(r.Src); ok {
+				k.source = a.Unmap()
+			}
+			keys = append(keys, k)
+		}
+	}
+	return keys, nil
+}
+
+func (k routeKey) route() *netlink.Route {
+	dst := ipNet(k.prefix)
+	r := &netlink.Route{Dst: &dst, Table: k.table, Type: k.kind, Priority: k.metric, LinkIndex: k.link, Protocol: protocolNumber}
+	if k.kind == unix.RTN_UNICAST && k.prefix.Addr().Is4() {
+		r.Scope = netlink.SCOPE_LINK
+	}
+	if k.source.IsValid() {
+		r.Src = net.IP(k.source.AsSlice())
+	}
+	return r
+}
+
+// ruleKey is a routing rule as far as it matters.
+type ruleKey struct {
+	family, priority, table int
+	iif                     string
+}
+
+func wantRules(device string) []ruleKey {
+	var want []ruleKey
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		want = append(want,
+			ruleKey{family: family, priority: returnPriority, table: returnTable, iif: device},
+			ruleKey{family: family, priority: aliasPriority, table: aliasTable})
+	}
+	return want
+}
+
+// ensureRules makes the rules with our protocol number those that are wanted,
+// each once.
+func ensureRules(want []ruleKey) (changed bool, err error) {
+	have, err := ourRules()
+	if err != nil {
+		return false, err
+	}
+	var errs []error
+	for _, w := range want {
+		if slices.Contains(have, w) {
+			continue
+		}
+		changed = true
+		if err := netlink.RuleAdd(w.rule()); err != nil && !errors.Is(err, unix.EEXIST) {
+			errs = append(errs, fmt.Errorf("add routing rule %d: %w", w.priority, err))
+		}
+	}
+	seen := map[ruleKey]bool{}
+	for _, h := range have {
+		if slices.Contains(want, h) && !seen[h] {
+			seen[h] = true
+			continue
+		}
+		changed = true
+		if err := netlink.RuleDel(h.rule()); err != nil && !errors.Is(err, unix.ENOENT) {
+			errs = append(errs, fmt.Errorf("remove routing rule %d: %w", h.priority, err))
+		}
+	}
+	return changed, errors.Join(errs...)
+}
+
+func ourRules() ([]ruleKey, error) {
+	var keys []ruleKey
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		rules, err := retryDump(func() ([]netlink.Rule, error) { return netlink.RuleList(family) })
+		if err != nil {
+			return nil, fmt.Errorf("list routing rules: %w", err)
+		}
+		for _, r := range rules {
+			if r.Protocol == protocolNumber {
+				keys = append(keys, ruleKey{family: family, priority: r.Priority, table: r.Table, iif: r.IifName})
+			}
+		}
+	}
+	return keys, nil
+}
+
+func (k ruleKey) rule() *netlink.Rule {
+	r := netlink.NewRule()
+	r.Family, r.Priority, r.Table, r.IifName, r.Protocol = k.family, k.priority, k.table, k.iif, protocolNumber
+	return r
+}
+
+// retryDump lists again when the kernel says that the list changed meanwhile.
+func retryDump[T any](list func() ([]T, error)) (out []T, err error) {
+	for range 5 {
+		if out, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return out, err
+		}
+	}
+	return out, err
+}

@@ -1,0 +1,362 @@
+package tunnel
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// tableName is the nftables table, of family inet, that is ours.
+const tableName = "entente"
+
+// ruleset is the content of the table, as a value.
+type ruleset struct {
+	sets   []ruleSet
+	chains []ruleChain
+	digest string
+}
+
+// ruleSet is a named set. Elements of a live one are changed one by one; all
+// others belong to the structure.
+type ruleSet struct {
+	name     string
+	key      nftables.SetDatatype
+	interval bool
+	verdicts bool
+	live     bool
+	elements []nftables.SetElement
+}
+
+// ruleChain is a chain; kind is empty for one that is only jumped to.
+type ruleChain struct {
+	name     string
+	kind     nftables.ChainType
+	hook     *nftables.ChainHook
+	priority nftables.ChainPriority
+	rules    []chainRule
+}
+
+type chainRule struct {
+	text  string
+	exprs []expr.Any
+}
+
+// Names of sets; each exists once per family, with its digit behind.
+const (
+	setRemote  = "remote"  // aliases of all peers
+	setHome    = "home"    // pods of the home cluster
+	setOwn     = "own"     // pods of this node
+	setOthers  = "others"  // pods of home nodes behind the device
+	setErrors  = "errors"  // ICMP types that quote a packet
+	setEnter   = "enter"   // alias of a peer → its chain of translations, entering
+	setLeave   = "leave"   // the same, leaving
+	setOverlay = "overlay" // overlay addresses of WireGuard peers
+)
+
+// rules builds the table for a layout: a pure function.
+func rules(l Layout, device string, mtu, probePort int) ruleset {
+	b := rulesBuilder{l: l, device: device, mtu: mtu, probePort: probePort}
+	b.prefixSets()
+	b.translationChains()
+	b.out.chains = append(b.out.chains,
+		b.entering(), b.leaving(), b.source(), b.forward(), b.fromTunnel(), b.toTunnel(), b.input())
+	b.out.digest = b.out.sum()
+	return b.out
+}
+
+type rulesBuilder struct {
+	l         Layout
+	device    string
+	mtu       int
+	probePort int
+	out       ruleset
+}
+
+func (b *rulesBuilder) has(set string, f family) bool {
+	return slices.ContainsFunc(b.out.sets, func(s ruleSet) bool { return s.name == set+f.suffix })
+}
+
+// prefixSets makes the sets of what is where.
+func (b *rulesBuilder) prefixSets() {
+	for _, f := range families() {
+		for name, prefixes := range map[string][]netip.Prefix{
+			setRemote: b.l.Remote, setHome: b.l.Home, setOwn: b.l.Own, setOthers: b.l.Others,
+		} {
+			s := ruleSet{name: name + f.suffix, key: f.addr, interval: true}
+			for _, p := range f.only(prefixes) {
+				s.elements = append(s.elements, interval(p, nil)...)
+			}
+			if len(s.elements) > 0 {
+				b.out.sets = append(b.out.sets, s)
+			}
+		}
+	}
+	overlays := ruleSet{name: setOverlay + "6", key: nftables.TypeIP6Addr, live: true}
+	for _, p := range b.l.Peers {
+		overlays.elements = append(overlays.elements, nftables.SetElement{Key: p.Overlay.AsSlice()})
+	}
+	errors4 := ruleSet{name: setErrors + "4", key: nftables.TypeICMPType}
+	for _, t := range []byte{3, 11, 12} { // unreachable, time exceeded, parameter problem
+		errors4.elements = append(errors4.elements, nftables.SetElement{Key: []byte{t}})
+	}
+	errors6 := ruleSet{name: setErrors + "6", key: nftables.TypeICMP6Type}
+	for _, t := range []byte{1, 2, 3, 4} { // unreachable, too big, time exceeded, parameter problem
+		errors6.elements = append(errors6.elements, nftables.SetElement{Key: []byte{t}})
+	}
+	b.out.sets = append(b.out.sets, overlays, errors4, errors6)
+	for _, s := range b.shapes() {
+		f := s.family()
+		set := ruleSet{name: s.name(), key: nftables.MustConcatSetType(f.addr, f.addr), live: true}
+		for _, p := range b.l.Inbound {
+			if shapeOf(p) == s {
+				set.elements = append(set.elements, nftables.SetElement{Key: slices.Concat(p.Source.Addr().AsSlice(), p.Destination.Addr().AsSlice())})
+			}
+		}
+		b.out.sets = append(b.out.sets, set)
+	}
+	slices.SortFunc(b.out.sets, func(a, c ruleSet) int { return compareString(a.name, c.name) })
+}
+
+func (s shape) family() family {
+	if s.six {
+		return ipv6()
+	}
+	return ipv4()
+}
+
+func (b *rulesBuilder) shapes() []shape {
+	shapes := pairShapes(b.l.Inbound)
+	return shapes[:min(len(shapes), MaxPairShapes)]
+}
+
+// translationChains makes two chains for each peer carried here, and the maps
+// that lead to them by the peer's aliases.
+func (b *rulesBuilder) translationChains() {
+	for _, f := range families() {
+		enter := ruleSet{name: setEnter + f.suffix, key: f.addr, interval: true, verdicts: true}
+		leave := ruleSet{name: setLeave + f.suffix, key: f.addr, interval: true, verdicts: true}
+		for _, t := range b.l.Translations {
+			aliases := f.only(t.Remote)
+			if len(aliases) == 0 {
+				continue
+			}
+			sum := sha256.Sum256([]byte(t.Cluster))
+			name := f.suffix + "-" + hex.EncodeToString(sum[:6])
+			for _, a := range aliases {
+				enter.elements = append(enter.elements, interval(a, &expr.Verdict{Kind: expr.VerdictJump, Chain: "enter" + name})...)
+				leave.elements = append(leave.elements, interval(a, &expr.Verdict{Kind: expr.VerdictGoto, Chain: "leave" + name})...)
+			}
+			in, out := ruleChain{name: "enter" + name}, ruleChain{name: "leave" + name}
+			for _, m := range t.Local {
+				if !f.of(m.Real) {
+					continue
+				}
+				in.rules = append(in.rules, f.translate(f.dest, f.source, m.Alias, m.Real, expr.VerdictReturn)...)
+				out.rules = append(out.rules, f.translate(f.source, f.dest, m.Real, m.Alias, expr.VerdictAccept)...)
+			}
+			in.rules = append(in.rules, drop("peer "+t.Cluster+" sends to what is not ours"))
+			out.rules = append(out.rules, drop("peer "+t.Cluster+" knows no alias of the source"))
+			b.out.chains = append(b.out.chains, in, out)
+		}
+		if len(enter.elements) > 0 {
+			b.out.sets = append(b.out.sets, enter, leave)
+		}
+	}
+}
+
+// entering is the first thing that happens to packets: before connection
+// tracking.
+func (b *rulesBuilder) entering() ruleChain {
+	c := ruleChain{name: "entering", kind: nftables.ChainTypeFilter, hook: nftables.ChainHookPrerouting, priority: *nftables.ChainPriorityRaw}
+	c.add("not from the tunnel", b.iif(expr.CmpOpNeq), accept())
+	b.clamp(&c)
+	for _, f := range families() {
+		if b.has(setEnter, f) {
+			c.add("to our real addresses", f.nfproto(), f.loadSource(), b.vmap(setEnter+f.suffix))
+		}
+	}
+	for _, f := range families() {
+		if b.has(setRemote, f) && b.has(setOthers, f) {
+			c.add("carried to a node", f.from(setRemote), f.to(setOthers), []expr.Any{&expr.Notrack{}})
+			c.add("carried for a node", f.from(setOthers), f.to(setRemote), []expr.Any{&expr.Notrack{}})
+		}
+	}
+	return c
+}
+
+// leaving is the last thing that happens to packets: after all source NAT.
+func (b *rulesBuilder) leaving() ruleChain {
+	c := ruleChain{name: "leaving", kind: nftables.ChainTypeFilter, hook: nftables.ChainHookPostrouting, priority: 300}
+	for _, f := range families() {
+		if b.has(setRemote, f) {
+			c.add("never in clear", b.oif(expr.CmpOpNeq), f.to(setRemote), counted(expr.VerdictDrop))
+		}
+	}
+	c.add("not into the tunnel", b.oif(expr.CmpOpNeq), accept())
+	b.clamp(&c)
+	for _, f := range families() {
+		if b.has(setLeave, f) {
+			c.add("to our aliases", f.nfproto(), f.loadDest(), b.vmap(setLeave+f.suffix))
+		}
+	}
+	return c
+}
+
+// clamp limits the segment size of TCP, in both directions: SYN and SYN-ACK.
+func (b *rulesBuilder) clamp(c *ruleChain) {
+	for _, f := range families() {
+		mss := binary.BigEndian.AppendUint16(nil, uint16(b.mtu-f.overhead))
+		c.add(fmt.Sprintf("segments of at most %d", b.mtu-f.overhead), f.nfproto(), l4proto(unix.IPPROTO_TCP),
+			load(expr.PayloadBaseTransportHeader, 13, 1, unix.NFT_REG_1), []expr.Any{
+				&expr.Bitwise{SourceRegister: unix.NFT_REG_1, DestRegister: unix.NFT_REG_1, Len: 1, Mask: []byte{0x06}, Xor: []byte{0}}, // SYN, RST
+				&expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: []byte{0x02}},
+				&expr.Immediate{Register: unix.NFT_REG_1, Data: mss},
+				&expr.Exthdr{SourceRegister: unix.NFT_REG_1, Type: 2, Offset: 2, Len: 2, Op: expr.ExthdrOpTcpopt},
+			})
+	}
+}
+
+// source comes before the chains of CNI and kube-proxy, at priority 100.
+// The first source NAT of a connection is the only one, so giving a connection
+// the source that it has keeps theirs from changing it.
+func (b *rulesBuilder) source() ruleChain {
+	c := ruleChain{name: "source", kind: nftables.ChainTypeNAT, hook: nftables.ChainHookPostrouting, priority: 90}
+	for _, f := range families() {
+		if !b.has(setRemote, f) {
+			continue
+		}
+		keep := []expr.Any{&expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(f.number), RegAddrMin: unix.NFT_REG_1}}
+		if b.has(setOwn, f) {
+			c.add("pods keep their address", b.oif(expr.CmpOpEq), f.to(setRemote), f.from(setOwn), f.loadSource(), keep)
+		}
+		c.add("peers keep their alias", f.from(setRemote), f.loadSource(), keep)
+		for _, s := range b.l.Sources {
+			if !f.of(host(s)) {
+				continue
+			}
+			match := []expr.Any{}
+			if b.has(setHome, f) {
+				match = slices.Concat(f.loadSource(), []expr.Any{&expr.Lookup{SourceRegister: unix.NFT_REG_1, SetName: setHome + f.suffix, Invert: true}})
+			}
+			c.add("the node and those it answers for", b.oif(expr.CmpOpEq), f.to(setRemote), match,
+				[]expr.Any{&expr.Immediate{Register: unix.NFT_REG_1, Data: s.AsSlice()}}, keep)
+		}
+	}
+	return c
+}
+
+func (b *rulesBuilder) forward() ruleChain {
+	c := ruleChain{name: "forward", kind: nftables.ChainTypeFilter, hook: nftables.ChainHookForward, priority: -5}
+	c.add("from the tunnel", b.iif(expr.CmpOpEq), []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: "from-tunnel"}})
+	c.add("into the tunnel", b.oif(expr.CmpOpEq), []expr.Any{&expr.Verdict{Kind: expr.VerdictGoto, Chain: "to-tunnel"}})
+	return c
+}
+
+// fromTunnel is closed but for answers and what is listed.
+func (b *rulesBuilder) fromTunnel() ruleChain {
+	c := ruleChain{name: "from-tunnel"}
+	for _, f := range families() {
+		if b.has(setRemote, f) && b.has(setOthers, f) {
+			c.add("carried to a node, which decides", b.oif(expr.CmpOpEq), f.from(setRemote), f.to(setOthers), accept())
+			c.add("carried for a node", b.oif(expr.CmpOpEq), f.from(setOthers), f.to(setRemote), accept())
+		}
+	}
+	c.add("no transit", b.oif(expr.CmpOpEq), counted(expr.VerdictDrop))
+	b.exposure(&c)
+	c.rules = append(c.rules, drop("not exposed"))
+	return c
+}
+
+// exposure accepts answers to flows that the local side opened and flows that
+// are listed. What answers is known by its direction: a flow that the peer
+// opened is looked up again for each packet, so that closing one cuts it.
+func (b *rulesBuilder) exposure(c *ruleChain) {
+	c.add("answers", ctState(expr.CtStateBitESTABLISHED), []expr.Any{
+		&expr.Ct{Register: unix.NFT_REG_1, Key: expr.CtKeyDIRECTION},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: []byte{1}}, // reply
+	}, accept())
+	for _, f := range families() {
+		c.add("errors about known flows", f.nfproto(), l4proto(f.icmp), ctState(expr.CtStateBitRELATED), accept())
+	}
+	for _, s := range b.shapes() {
+		f := s.family()
+		c.add("exposed", f.nfproto(), f.loadMasked(f.source, s.sourceBits, unix.NFT_REG_1),
+			f.loadMasked(f.dest, s.destinationBits, f.secondRegister), lookup(s.name()), accept())
+	}
+}
+
+// toTunnel lets only pods and answers of Services out.
+func (b *rulesBuilder) toTunnel() ruleChain {
+	c := ruleChain{name: "to-tunnel"}
+	for _, f := range families() {
+		if b.has(setHome, f) {
+			c.add("from pods", f.from(setHome), accept())
+		}
+	}
+	c.add("through a Service of this node", []expr.Any{
+		&expr.Ct{Register: unix.NFT_REG_1, Key: expr.CtKeySTATUS},
+		&expr.Bitwise{SourceRegister: unix.NFT_REG_1, DestRegister: unix.NFT_REG_1, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(1 << 5), Xor: make([]byte, 4)}, // IPS_DST_NAT
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: unix.NFT_REG_1, Data: make([]byte, 4)},
+	}, accept())
+	c.rules = append(c.rules, drop("not from a pod"))
+	return c
+}
+
+// input guards the node itself.
+func (b *rulesBuilder) input() ruleChain {
+	c := ruleChain{name: "input", kind: nftables.ChainTypeFilter, hook: nftables.ChainHookInput, priority: -5}
+	f := ipv6()
+	overlay := slices.Concat(f.nfproto(), f.loadDest(), []expr.Any{&expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: b.l.Overlay.AsSlice()}})
+	c.add("the overlay is not on the network", overlay, b.iif(expr.CmpOpNeq), match(expr.MetaKeyIIFNAME, expr.CmpOpNeq, ifname("lo")), counted(expr.VerdictDrop))
+	c.add("not from the tunnel", b.iif(expr.CmpOpNeq), accept())
+	c.add("probes", overlay, f.from(setOverlay), l4proto(unix.IPPROTO_UDP),
+		load(expr.PayloadBaseTransportHeader, 2, 2, unix.NFT_REG_1),
+		[]expr.Any{&expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: binary.BigEndian.AppendUint16(nil, uint16(b.probePort))}}, accept())
+	c.add("ping", overlay, f.from(setOverlay), l4proto(f.icmp), accept())
+	b.exposure(&c)
+	c.rules = append(c.rules, drop("not exposed"))
+	return c
+}
+
+func (c *ruleChain) add(text string, parts ...[]expr.Any) {
+	c.rules = append(c.rules, chainRule{text: text, exprs: slices.Concat(parts...)})
+}
+
+// sum is a digest of all but the elements of live sets.
+func (r ruleset) sum() string {
+	h := sha256.New()
+	for _, s := range r.sets {
+		fmt.Fprintf(h, "set %s %s %t %t\n", s.name, s.key.Name, s.interval, s.verdicts)
+		if s.live {
+			continue
+		}
+		for _, e := range s.elements {
+			fmt.Fprintf(h, "%x %t", e.Key, e.IntervalEnd)
+			if e.VerdictData != nil {
+				fmt.Fprintf(h, " %d %s", e.VerdictData.Kind, e.VerdictData.Chain)
+			}
+			fmt.Fprintln(h)
+		}
+	}
+	for _, c := range r.chains {
+		fmt.Fprintf(h, "chain %s %s %d\n", c.name, c.kind, c.priority)
+		for _, r := range c.rules {
+			fmt.Fprintf(h, "rule %s\n", r.text)
+			for _, e := range r.exprs {
+				// Marshalling fails for no expression used here; were it to,
+				// the batch would fail in the same way and say so.
+				data, _ := expr.Marshal(unix.NFPROTO_INET, e)
+				fmt.Fprintf(h, "%x\n", data)
+			}
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)[:6])
+}

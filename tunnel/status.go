@@ -1,0 +1,53 @@
+package tunnel
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Backend tells who moves the packets.
+type Backend string
+
+// The backends.
+const (
+	BackendKernel    Backend = "kernel"
+	BackendUserspace Backend = "userspace"
+)
+
+// Status is what a fabric sees.
+type Status struct {
+	// PublicKey of this node's device. Zero until there is a device.
+	PublicKey PublicKey
+	// ListenPort is the UDP port of the device.
+	ListenPort int
+	// Backend is empty until there is a device.
+	Backend Backend
+	// MTU of the device.
+	MTU int
+	// Overlay is this node's address inside the tunnels.
+	Overlay netip.Addr
+	// Peers are the home nodes and remote gateways that this node has tunnels
+	// with, sorted by cluster and node.
+	Peers []PeerStatus
+	// Problems are what stands in the way, worst first. Empty when all is well.
+	Problems []Problem
+}
+
+// PeerStatus is what a fabric sees of one WireGuard peer.
+type PeerStatus struct {
+	Cluster, Node string
+	PublicKey     PublicKey
+	// Endpoint is where the peer was last heard of, or is being dialled.
+	Endpoint netip.AddrPort
+	// LastHandshake is zero if there was none.
+	LastHandshake time.Time
+	// Received and Sent count bytes, those of WireGuard included.
+	Received, Sent int64
+	// State of the path to it, since Since, with its smoothed round trip.
+	State PathState
+	Since time.Time
+	RTT   time.Duration
+	// Active tells that what is for aliases of peers goes this way: to the
+	// gateway of the peer that is in use, or to the home node that carries it.
+	Active bool
+}

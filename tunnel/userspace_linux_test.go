@@ -1,0 +1,150 @@
+package tunnel
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"golang.zx2c4.com/wireguard/conn/bindtest"
+	"golang.zx2c4.com/wireguard/device"
+	"golang.zx2c4.com/wireguard/tun/tuntest"
+)
+
+// If this fails after an update of wireguard-go, boundBuffers must be adapted:
+// the process would use as much memory as there is traffic.
+func TestBuffersOfTheTunnelProcessAreBounded(t *testing.T) {
+	gate := &gatedTUN{Device: tuntest.NewChannelTUN().TUN(), ready: make(chan struct{}), before: func() {}}
+	dev := device.NewDevice(gate, bindtest.NewChannelBinds()[0], &device.Logger{Verbosef: device.DiscardLogf, Errorf: device.DiscardLogf})
+	const most = 8
+	pool, err := boundBuffers(dev, most)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// All but one are taken through the device, the last through the pool: it
+	// is the same.
+	var taken []*[device.MaxMessageSize]byte
+	for range most {
+		taken = append(taken, dev.GetMessageBuffer())
+	}
+	got := make(chan struct{})
+	go func() {
+		pool.Put(pool.Get())
+		close(got)
+	}()
+	select {
+	case <-got:
+		t.Error("a ninth buffer of eight")
+	case <-time.After(50 * time.Millisecond):
+	}
+	if !pool.scarce() {
+		t.Error("no buffer is free, and that is not seen")
+	}
+	for _, b := range taken {
+		dev.PutMessageBuffer(b)
+	}
+	<-got
+	close(gate.ready)
+	dev.Close()
+}
+
+func TestControlSocketIsPrivateAndReplacesAStaleOne(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to write to " + socketDirectory)
+	}
+	const name = "entente-test"
+	first, err := listenControl(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first.(*net.UnixListener).SetUnlinkOnClose(false)
+	path := first.Addr().String()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := info.Mode().Perm(); got != 0o600 {
+		t.Errorf("mode %o, want 600", got)
+	}
+	if _, err := listenControl(name); err == nil {
+		t.Error("a socket in use was taken over")
+	}
+	first.Close() // as a killed process: the file stays
+	second, err := listenControl(name)
+	if err != nil {
+		t.Fatalf("stale socket: %v", err)
+	}
+	second.Close()
+}
+
+// A pod that floods a peer that is not there must not stop the others, however
+// few buffers there are.
+func TestFloodingADeadPeerDoesNotStopALiveOne(t *testing.T) {
+	t.Setenv("TUNNEL_TEST_PACKETS", "768")
+	r := newRig(t)
+	a, b := r.node("a", 1, "11"), r.node("b", 1, "12")
+	const aliasOfA, aliasOfB, aliasOfDead = "10.241.0.0/16", "10.242.0.0/16", "10.243.0.0/16"
+	dead := peering(b, a, aliasOfA, aliasOfDead)
+	dead.ClusterID = clusterID("z")
+	dead.Gateways = []Gateway{{Node: "gone", PublicKey: PublicKey{77}, Endpoints: []string{"172.31.0.77:51820"}}}
+	a.set(a.desired([]*rigNode{a}, peering(b, a, aliasOfA, aliasOfB), dead))
+	b.set(b.desired([]*rigNode{b}, peering(a, b, aliasOfB, aliasOfA, Pair{prefix(aliasOfA), host(b.podAddr)})))
+	b.up()
+
+	stop := make(chan struct{})
+	var group sync.WaitGroup
+	group.Go(func() {
+		_ = r.inNS(a.pod, func() error {
+			c, err := net.Dial("udp", netip.AddrPortFrom(remap(t, b.podAddr, aliasOfDead), 8080).String())
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			raw, err := c.(*net.UDPConn).SyscallConn()
+			if err != nil {
+				return err
+			}
+			// Many packets in one, so that one read of the TUN device takes as
+			// many buffers.
+			if err := raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_SEGMENT, 1200) }); err != nil {
+				return err
+			}
+			many := make([]byte, 1200*40)
+			for {
+				select {
+				case <-stop:
+					return nil
+				case <-time.After(2 * time.Millisecond): // 20,000 packets per second: a flood, but not one of the processor
+					_, _ = c.Write(many)
+				}
+			}
+		})
+	})
+	time.Sleep(time.Second)
+	slowest, failed := time.Duration(0), 0
+	for range 40 {
+		began := time.Now()
+		if _, err := r.ask(a.pod, "tcp", remap(t, b.podAddr, aliasOfB), 8080); err != nil {
+			failed++
+			t.Logf("after %v: %v", time.Since(began).Round(time.Millisecond), err)
+		}
+		slowest = max(slowest, time.Since(began))
+	}
+	close(stop)
+	group.Wait()
+	t.Logf("40 connections under the flood: %d failed, slowest took %v", failed, slowest.Round(time.Millisecond))
+	if failed > 20 {
+		t.Errorf("%d of 40 connections failed", failed)
+	}
+	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", a.wireguard.cmd.Process.Pid))
+	for line := range strings.Lines(string(status)) {
+		if strings.HasPrefix(line, "VmHWM") {
+			t.Log("tunnel process: " + strings.Join(strings.Fields(line), " "))
+		}
+	}
+}
