@@ -69,9 +69,9 @@ type ContractSpec struct {
 	// +kubebuilder:validation:MaxLength=131072
 	Envelope string `json:"envelope"`
 	// termination asks to end the contract: Drain lets what runs move away first,
-	// Now does not.
+	// Now does not. Peer is what the agent writes when the other side ended it.
 	// +optional
-	// +kubebuilder:validation:Enum=Drain;Now
+	// +kubebuilder:validation:Enum=Drain;Now;Peer
 	Termination Termination `json:"termination,omitempty"`
 }
 
@@ -82,6 +82,7 @@ type Termination string
 const (
 	TerminateDrain Termination = "Drain"
 	TerminateNow   Termination = "Now"
+	TerminatePeer  Termination = "Peer"
 )
 
 // ContractStatus is the state a contract is in.

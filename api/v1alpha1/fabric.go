@@ -25,6 +25,10 @@ type FabricNode struct {
 
 // FabricNodeSpec is what the agent wants of the node.
 type FabricNodeSpec struct {
+	// clusterID is this cluster's ID, from which the node's overlay address is
+	// derived.
+	// +optional
+	ClusterID string `json:"clusterID,omitempty"`
 	// gateway says whether the node speaks to other clusters for all nodes.
 	// +optional
 	Gateway bool `json:"gateway,omitempty"`

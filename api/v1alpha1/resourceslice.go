@@ -10,7 +10,7 @@ import (
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:resource:scope=Cluster,shortName=rs,categories=entente
+// +kubebuilder:resource:scope=Cluster,shortName=eslice,categories=entente
 // +kubebuilder:printcolumn:name="Provider",type=string,JSONPath=`.spec.foreignCluster`
 // +kubebuilder:printcolumn:name="Accepted",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`
 // +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.status.node`

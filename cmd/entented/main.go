@@ -1,0 +1,242 @@
+// Command entented is what Entente runs in a cluster: the agent, the fabric on
+// each node, and what takes both away again.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/entente-dev/entente/internal/agent"
+	"github.com/entente-dev/entente/internal/version"
+	"github.com/entente-dev/entente/tunnel"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	err := root().ExecuteContext(ctx)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "entented:", err)
+		os.Exit(1)
+	}
+}
+
+func root() *cobra.Command {
+	var logs logFlags
+	cmd := &cobra.Command{
+		Use:           "entented",
+		Short:         "Entente's daemons: the agent of a cluster and the fabric of its nodes",
+		Version:       version.Version,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	logs.add(cmd.PersistentFlags())
+	cmd.AddCommand(agentCommand(&logs), nodeCommand(&logs), wireguardCommand(&logs), cleanCommand(&logs), cleanupCommand(&logs))
+	return cmd
+}
+
+type logFlags struct{ level, format string }
+
+func (f *logFlags) add(flags *pflag.FlagSet) {
+	flags.StringVar(&f.level, "log-level", "info", "least severe level that is logged: debug, info, warn or error")
+	flags.StringVar(&f.format, "log-format", "json", "json or text")
+}
+
+func (f *logFlags) logger() (*slog.Logger, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(f.level)); err != nil {
+		return nil, fmt.Errorf("--log-level %q: use debug, info, warn or error", f.level)
+	}
+	options := &slog.HandlerOptions{Level: level}
+	switch f.format {
+	case "json":
+		return slog.New(slog.NewJSONHandler(os.Stderr, options)), nil
+	case "text":
+		return slog.New(slog.NewTextHandler(os.Stderr, options)), nil
+	}
+	return nil, fmt.Errorf("--log-format %q: use json or text", f.format)
+}
+
+// cluster returns how to reach the API server, and the logger.
+func (f *logFlags) cluster() (*rest.Config, *slog.Logger, error) {
+	log, err := f.logger()
+	if err != nil {
+		return nil, nil, err
+	}
+	cfg, err := ctrl.GetConfig()
+	if err != nil {
+		return nil, nil, fmt.Errorf("no way to reach the API server (run in a cluster, or set KUBECONFIG): %w", err)
+	}
+	cfg.UserAgent = "entented/" + version.Version
+	// API priority and fairness limits us; a client-side limit would only hide
+	// where the time goes.
+	cfg.QPS = -1
+	return cfg, log, nil
+}
+
+func agentCommand(logs *logFlags) *cobra.Command {
+	var cfg agent.Config
+	var podCIDRs, serviceCIDRs, aliasPool []string
+	cmd := &cobra.Command{
+		Use:   "agent",
+		Short: "Run the agent: peer API, admin API, contracts, virtual nodes",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var err error
+			if cfg.Kubernetes, cfg.Log, err = logs.cluster(); err != nil {
+				return err
+			}
+			if cfg.PodCIDRs, err = prefixFlag("pod-cidr", podCIDRs); err != nil {
+				return err
+			}
+			if cfg.ServiceCIDRs, err = prefixFlag("service-cidr", serviceCIDRs); err != nil {
+				return err
+			}
+			if cfg.AliasPool, err = prefixFlag("alias-pool", aliasPool); err != nil {
+				return err
+			}
+			cfg.Namespace, cfg.Pod = os.Getenv("POD_NAMESPACE"), os.Getenv("POD_NAME")
+			if cfg.PodIP, err = netip.ParseAddr(os.Getenv("POD_IP")); err != nil || cfg.Namespace == "" || cfg.Pod == "" {
+				return errors.New("POD_NAME, POD_NAMESPACE and POD_IP have to be set: the chart does")
+			}
+			return agent.Run(cmd.Context(), cfg)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&cfg.ClusterName, "cluster-name", "", "how this cluster calls itself; a DNS label (default: the first 8 characters of its ID)")
+	flags.StringArrayVar(&cfg.PeerEndpoints, "peer-endpoint", nil, "where peers can dial this cluster, as HOST:PORT; repeat for several, best first (default: by --peer-service)")
+	flags.StringVar(&cfg.PeerService, "peer-service", "", "the Service, in the agent's namespace, that leads to the peer API")
+	flags.StringArrayVar(&podCIDRs, "pod-cidr", nil, "this cluster's pod prefix; repeat for several (default: what the nodes carry)")
+	flags.StringArrayVar(&serviceCIDRs, "service-cidr", nil, "this cluster's service prefix, which no alias may overlap; repeat for several")
+	flags.StringArrayVar(&aliasPool, "alias-pool", []string{"10.240.0.0/12"}, "where aliases for peers' prefixes come from; repeat for several")
+	flags.StringVar(&cfg.PeerAddress, "peer-address", ":7443", "where the peer API listens")
+	flags.StringVar(&cfg.AdminAddress, "admin-address", ":7444", "where the admin API listens")
+	flags.StringVar(&cfg.KubeletAddress, "kubelet-address", ":10250", "where the virtual nodes' kubelet API listens")
+	flags.StringVar(&cfg.HealthAddress, "health-address", ":7446", "where /healthz, /readyz and /metrics listen")
+	flags.DurationVar(&cfg.LeafLife, "leaf-life", 24*time.Hour, "how long a certificate of this agent lives; it is renewed at half of that")
+	return cmd
+}
+
+func prefixFlag(name string, texts []string) ([]netip.Prefix, error) {
+	var out []netip.Prefix
+	for _, text := range texts {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, fmt.Errorf("--%s: %w", name, err)
+		}
+		out = append(out, p.Masked())
+	}
+	return out, nil
+}
+
+func nodeCommand(logs *logFlags) *cobra.Command {
+	var cfg agent.NodeConfig
+	cmd := &cobra.Command{
+		Use:   "node",
+		Short: "Run the fabric of a node: tunnels, routes, translation, probes",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var err error
+			if cfg.Kubernetes, cfg.Log, err = logs.cluster(); err != nil {
+				return err
+			}
+			cfg.Node, cfg.Namespace = os.Getenv("NODE_NAME"), os.Getenv("POD_NAMESPACE")
+			if cfg.Node == "" || cfg.Namespace == "" {
+				return errors.New("NODE_NAME and POD_NAMESPACE have to be set: the chart does")
+			}
+			return agent.RunNode(cmd.Context(), cfg)
+		},
+	}
+	flags := cmd.Flags()
+	device(flags, &cfg.Interface)
+	flags.IntVar(&cfg.Port, "wireguard-port", 51820, "UDP port of the WireGuard device")
+	flags.IntVar(&cfg.MTU, "mtu", 0, "MTU of the WireGuard device (0: by the node's links)")
+	flags.StringVar(&cfg.HealthAddress, "health-address", "127.0.0.1:7446", "where /healthz and /readyz listen")
+	socketDirectory(flags)
+	return cmd
+}
+
+func device(flags *pflag.FlagSet, name *string) {
+	flags.StringVar(name, "interface", "entente0", "name of the WireGuard device")
+}
+
+// socketDirectory takes a flag whose value wgctrl fixes: the chart passes it so
+// that it stands in one place where the volume is mounted.
+func socketDirectory(flags *pflag.FlagSet) {
+	flags.String("userspace", "/var/run/wireguard", "directory of the control socket where WireGuard runs in user space")
+}
+
+func wireguardCommand(logs *logFlags) *cobra.Command {
+	var cfg tunnel.UserspaceConfig
+	cmd := &cobra.Command{
+		Use:   "wireguard",
+		Short: "Carry packets where the kernel has no WireGuard",
+		Long: `Carry packets where the kernel has no WireGuard. It runs in a process of its
+own so that the fabric can be restarted without losing any. Where the kernel has
+WireGuard it has nothing to do, and waits for its end.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var err error
+			if cfg.Log, err = logs.logger(); err != nil {
+				return err
+			}
+			return tunnel.RunUserspace(cmd.Context(), cfg)
+		},
+	}
+	device(cmd.Flags(), &cfg.Device)
+	socketDirectory(cmd.Flags())
+	return cmd
+}
+
+func cleanCommand(logs *logFlags) *cobra.Command {
+	var cfg tunnel.Config
+	cmd := &cobra.Command{
+		Use:   "clean",
+		Short: "Remove everything of the fabric from this node, by its marks; needs no API server",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			var err error
+			if cfg.Log, err = logs.logger(); err != nil {
+				return err
+			}
+			return tunnel.Clean(cfg)
+		},
+	}
+	device(cmd.Flags(), &cfg.Device)
+	return cmd
+}
+
+func cleanupCommand(logs *logFlags) *cobra.Command {
+	var cfg agent.CleanupConfig
+	cmd := &cobra.Command{
+		Use:   "cleanup",
+		Short: "End all peerings and remove everything of Entente from this cluster, before it is uninstalled",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var err error
+			if cfg.Kubernetes, cfg.Log, err = logs.cluster(); err != nil {
+				return err
+			}
+			if cfg.Namespace = os.Getenv("POD_NAMESPACE"); cfg.Namespace == "" {
+				return errors.New("POD_NAMESPACE has to be set: the chart does")
+			}
+			cfg.Out = os.Stdout
+			return agent.Cleanup(cmd.Context(), cfg)
+		},
+	}
+	cmd.Flags().DurationVar(&cfg.Timeout, "timeout", 2*time.Minute, "how long the orderly part may take")
+	cmd.Flags().BoolVar(&cfg.KeepIdentity, "keep-identity", false, "keep the cluster's identity for a later install")
+	return cmd
+}

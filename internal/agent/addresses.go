@@ -1,0 +1,63 @@
+package agent
+
+import (
+	"context"
+	"net/netip"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/tunnel"
+)
+
+// addresses translates between a peer's terms and this cluster's, by what both
+// sides said of their prefixes. It reads from a cache.
+type addresses struct{ client client.Reader }
+
+func (a addresses) peer(id peering.ClusterID) *v1alpha1.ForeignCluster {
+	var list v1alpha1.ForeignClusterList
+	if err := a.client.List(context.Background(), &list); err != nil { //nolint:forbidigo // a cache answers at once
+		return nil
+	}
+	for i := range list.Items {
+		if list.Items[i].Spec.ClusterID == string(id) {
+			return &list.Items[i]
+		}
+	}
+	return nil
+}
+
+// home returns a peer's pod address in this cluster's terms.
+func (a addresses) home(peer peering.ClusterID, addr netip.Addr) (netip.Addr, bool) {
+	fc := a.peer(peer)
+	if fc == nil {
+		return netip.Addr{}, false
+	}
+	return remap(fc.Status.Aliases, addr)
+}
+
+// fromPeer returns an address that a peer named, in its own terms, in this
+// cluster's: one of its pods becomes our alias of it, and its alias of one of our
+// pods becomes that pod's own address.
+func (a addresses) fromPeer(peer peering.ClusterID, addr netip.Addr) (netip.Addr, bool) {
+	fc := a.peer(peer)
+	if fc == nil || fc.Status.Network == nil {
+		return netip.Addr{}, false
+	}
+	for _, alias := range mappings(fc.Status.Network.Aliases) {
+		if real, ok := tunnel.Remap(addr, alias.Alias, alias.Real); ok {
+			return real, true
+		}
+	}
+	return remap(fc.Status.Aliases, addr)
+}
+
+func remap(aliases []v1alpha1.PrefixAlias, addr netip.Addr) (netip.Addr, bool) {
+	for _, m := range mappings(aliases) {
+		if out, ok := tunnel.Remap(addr, m.Real, m.Alias); ok {
+			return out, true
+		}
+	}
+	return netip.Addr{}, false
+}

@@ -1,0 +1,413 @@
+package agent
+
+import (
+	"context"
+	"crypto/hkdf"
+	"crypto/sha256"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/client"
+	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/heartbeat"
+	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/offload"
+	"github.com/entente-dev/entente/internal/session"
+	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/version"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/server"
+	"github.com/entente-dev/entente/tunnel"
+	"github.com/entente-dev/entente/vk"
+)
+
+// Config is what the agent of a cluster needs.
+type Config struct {
+	// Kubernetes is how to reach the API server. Required.
+	Kubernetes *rest.Config
+	// Namespace and Pod name the agent's own pod, PodIP is its address. Required.
+	Namespace, Pod string
+	PodIP          netip.Addr
+	// ClusterName is how this cluster calls itself; default: the short form of its
+	// ID.
+	ClusterName string
+	// PeerEndpoints is where peers can dial this cluster. Default: as the Service
+	// PeerService says.
+	PeerEndpoints []string
+	PeerService   string
+	// PodCIDRs overrides what the nodes carry, ServiceCIDRs is what aliases may not
+	// overlap, AliasPool where they come from.
+	PodCIDRs, ServiceCIDRs, AliasPool []netip.Prefix
+	// PeerAddress, AdminAddress, KubeletAddress and HealthAddress are where the
+	// agent listens.
+	PeerAddress, AdminAddress, KubeletAddress, HealthAddress string
+	// LeafLife is how long a certificate of the agent lives.
+	LeafLife time.Duration
+	Log      *slog.Logger
+}
+
+const (
+	// ServiceAccount is the agent's.
+	ServiceAccount = "entente-agent"
+	// CAConfigMap is where clients of the admin API find its certificate
+	// authority, under CAKey.
+	CAConfigMap = "entente-ca"
+	// CAKey is the key of the certificate, PEM.
+	CAKey = "ca.crt"
+
+	leaseName = "entente-agent"
+)
+
+// agent is the parts of a running agent.
+type agent struct {
+	cfg        Config
+	log        *slog.Logger
+	mgr        ctrl.Manager
+	kubernetes kubernetes.Interface
+	// direct reads and writes without a cache.
+	direct    ctrlclient.WithWatch
+	identity  *identity.Identity
+	source    *identity.Source
+	bundles   *identity.Bundles
+	states    *controller.States
+	speech    *speech
+	addresses addresses
+	sessions  *session.Manager
+	lender    *controller.Lender
+	tokens    *store.Tokens
+	nodes     *nodes
+	lent      *offload.Provider
+
+	peersWake, contractsWake waker
+	serving                  atomic.Bool
+}
+
+// Run runs the agent until ctx ends. One agent of a cluster leads and serves;
+// others wait.
+func Run(ctx context.Context, cfg Config) error {
+	a := &agent{
+		cfg: cfg, log: cfg.Log, bundles: identity.NewBundles(),
+		peersWake: make(waker, 1024), contractsWake: make(waker, 1024),
+	}
+	ctrl.SetLogger(logr.FromSlogHandler(cfg.Log.Handler()))
+	steps := []func(context.Context) error{a.clients, a.identify, a.manager, a.sayings, a.peerAPI, a.virtualNodes, a.adminAPI, a.controllers}
+	for _, step := range steps {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	a.log.Info("starting", "version", version.Version, "cluster", a.identity.ID(), "name", a.name())
+	return a.mgr.Start(ctx)
+}
+
+func (a *agent) clients(context.Context) error {
+	var err error
+	if a.direct, err = ctrlclient.NewWithWatch(a.cfg.Kubernetes, ctrlclient.Options{Scheme: Scheme()}); err != nil {
+		return fmt.Errorf("reach the API server: %w", err)
+	}
+	if a.kubernetes, err = kubernetes.NewForConfig(a.cfg.Kubernetes); err != nil {
+		return fmt.Errorf("reach the API server: %w", err)
+	}
+	return nil
+}
+
+func (a *agent) identify(ctx context.Context) error {
+	var err error
+	if a.identity, err = store.LoadIdentity(ctx, a.direct, a.cfg.Namespace, time.Now()); err != nil {
+		return err
+	}
+	a.source, err = identity.NewSource(identity.SourceConfig{Identity: a.identity, LeafLife: a.cfg.LeafLife, Log: a.log})
+	if err != nil {
+		return err
+	}
+	return store.PublishCA(ctx, a.direct, a.cfg.Namespace, CAConfigMap, CAKey, a.identity.RootPEM())
+}
+
+func (a *agent) name() string {
+	if a.cfg.ClusterName != "" {
+		return a.cfg.ClusterName
+	}
+	return a.identity.ID().Short()
+}
+
+func (a *agent) manager(context.Context) error {
+	var err error
+	own := map[string]cache.Config{a.cfg.Namespace: {}}
+	a.mgr, err = ctrl.NewManager(a.cfg.Kubernetes, ctrl.Options{
+		Scheme: Scheme(),
+		Logger: logr.FromSlogHandler(a.log.Handler()),
+		Cache: cache.Options{
+			// Nothing secret is cached, and nothing of other namespaces that is
+			// not ours to see.
+			ByObject: map[ctrlclient.Object]cache.ByObject{
+				&corev1.Service{}: {Namespaces: own},
+			},
+			DefaultTransform: cache.TransformStripManagedFields(),
+		},
+		Client: ctrlclient.Options{Cache: &ctrlclient.CacheOptions{
+			DisableFor: []ctrlclient.Object{&corev1.Secret{}, &corev1.ConfigMap{}, &rbacv1.RoleBinding{}},
+		}},
+		LeaderElection:                true,
+		LeaderElectionID:              leaseName,
+		LeaderElectionNamespace:       a.cfg.Namespace,
+		LeaderElectionReleaseOnCancel: true,
+		// One port for all that looks at the process.
+		Metrics: metricsserver.Options{BindAddress: a.cfg.HealthAddress, ExtraHandlers: map[string]http.Handler{
+			"/healthz": healthz.CheckHandler{Checker: healthz.Ping},
+			"/readyz":  healthz.CheckHandler{Checker: a.ready},
+		}},
+		HealthProbeBindAddress: "0",
+	})
+	if err != nil {
+		return fmt.Errorf("reach the API server: %w", err)
+	}
+	a.addresses = addresses{a.mgr.GetCache()}
+	return a.run(a.source.Run)
+}
+
+func (a *agent) ready(*http.Request) error {
+	if !a.serving.Load() {
+		return errors.New("another agent leads, or this one is starting")
+	}
+	return nil
+}
+
+// run has the manager run a task while this agent leads.
+func (a *agent) run(task func(context.Context) error) error {
+	return a.mgr.Add(manager.RunnableFunc(task))
+}
+
+// endpoints returns where this cluster can be dialled; none if that is not
+// known now.
+func (a *agent) endpoints() []string {
+	out, err := endpoints(context.Background(), a.mgr.GetCache(), &a.cfg) //nolint:forbidigo // a cache answers at once
+	if err != nil {
+		a.log.Warn("cannot tell where this cluster can be dialled", "err", err)
+	}
+	return out
+}
+
+func (a *agent) sayings(context.Context) error {
+	a.states = &controller.States{
+		Client: a.mgr.GetClient(), Namespace: a.cfg.Namespace, Self: a.identity.ID(),
+		Endpoints: a.endpoints, PodCIDRs: a.cfg.PodCIDRs, Half: a.half,
+	}
+	a.speech = &speech{states: a.states, log: a.log}
+	a.tokens = &store.Tokens{Client: a.direct, Namespace: a.cfg.Namespace, Now: time.Now}
+	a.lender = &controller.Lender{
+		Client: a.mgr.GetClient(), Reader: a.direct, Identity: a.identity, Now: time.Now, Changed: a.speech.spoken,
+	}
+	return nil
+}
+
+// half returns this cluster's half of the preshared key with a peer: derived
+// from the identity key (RFC 5869), so that it outlives restarts without being
+// stored.
+func (a *agent) half(peer peering.ClusterID) wire.PresharedHalf {
+	secret, err := x509.MarshalPKCS8PrivateKey(a.identity.Signer())
+	if err != nil {
+		panic(err) // the key was marshalled when it was stored
+	}
+	out, err := hkdf.Key(sha256.New, secret, nil, "entente tunnel preshared half "+string(peer), len(wire.PresharedHalf{}))
+	if err != nil {
+		panic(err) // 32 bytes are never too many
+	}
+	return wire.PresharedHalf(out)
+}
+
+// peerAPI builds what other clusters see.
+func (a *agent) peerAPI(context.Context) error {
+	contracts := &contractCache{reader: a.mgr.GetCache(), self: a.identity.ID()}
+	var err error
+	a.lent, err = offload.New(offload.Config{
+		Client: a.direct, REST: a.cfg.Kubernetes, Contracts: contracts.lent,
+		Translate: a.addresses.fromPeer,
+		Namespace: a.cfg.Namespace, ServiceAccount: ServiceAccount,
+		Changed: func(contract string) {
+			a.contractsWake.wake(contractNamed(contract))
+			a.wakePeer(contracts.peer(contract))
+		},
+		Log: a.log,
+	})
+	if err != nil {
+		return err
+	}
+	offloadService, err := server.NewOffload(server.OffloadConfig{
+		Objects: a.lent, Streams: a.lent, Contracts: contracts.offered,
+		Peer: func(ctx context.Context) (peering.ClusterID, bool) {
+			info, ok := identity.PeerFromContext(ctx)
+			return info.ID, ok && info.Trusted
+		},
+		Log: a.log,
+	})
+	if err != nil {
+		return err
+	}
+	peer, err := server.NewPeer(server.PeerConfig{
+		Log: a.log, Credentials: session.ServerCredentials(), Self: a.identity.ID(), Trusted: a.bundles.Has,
+		Trust: joining{a}, Negotiator: a.lender, Sessions: a.speech, Offload: offloadService,
+	})
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", a.cfg.PeerAddress)
+	if err != nil {
+		return fmt.Errorf("listen for peers on %s: %w", a.cfg.PeerAddress, err)
+	}
+	a.sessions, err = session.New(session.Config{
+		Source: a.source, Bundles: a.bundles, Server: peer.GRPC(), Listener: listener, Up: a.talk, Log: a.log,
+	})
+	if err != nil {
+		return err
+	}
+	return errors.Join(a.run(a.lent.Run), a.run(func(ctx context.Context) error { return peer.Run(ctx) }), a.run(func(ctx context.Context) error {
+		a.serving.Store(true)
+		defer a.serving.Store(false)
+		return a.sessions.Run(ctx)
+	}))
+}
+
+// talk runs as long as a session lives.
+func (a *agent) talk(ctx context.Context, s session.Info) error {
+	a.wakePeer(s.Peer)
+	defer a.wakePeer(s.Peer)
+	if !s.Dialled {
+		<-ctx.Done() // the side that dialled opens the exchange
+		return nil
+	}
+	return client.RunSession(ctx, a.sessions.Conn(s.Peer), heartbeat.Config{
+		Current: func(ctx context.Context) (*peerState, <-chan struct{}, error) { return a.speech.State(ctx, s.Peer) },
+		Observe: func(ctx context.Context, state *peerState) error { return a.speech.Observe(ctx, s.Peer, state) },
+	})
+}
+
+// wakePeer has a peer's ForeignCluster looked at again.
+func (a *agent) wakePeer(id peering.ClusterID) {
+	if fc := a.addresses.peer(id); fc != nil {
+		a.peersWake.wake(foreignClusterNamed(fc.Name))
+	}
+}
+
+// virtualNodes builds the consumer's half of offloading.
+func (a *agent) virtualNodes(context.Context) error {
+	certificate, err := vk.NewServingCertificate(vk.ServingCertificateConfig{
+		Client: a.kubernetes, NodeName: "entente-" + a.identity.ID().Short(),
+		Addresses: func() []netip.Addr { return []netip.Addr{a.cfg.PodIP} },
+		Logger:    a.log,
+	})
+	if err != nil {
+		return err
+	}
+	kubelet, err := vk.NewKubelet(vk.KubeletConfig{
+		Client: a.kubernetes, Address: a.cfg.KubeletAddress, GetCertificate: certificate.GetCertificate, Logger: a.log,
+	})
+	if err != nil {
+		return err
+	}
+	a.nodes = &nodes{
+		kubernetes: a.kubernetes, cache: a.mgr.GetCache(), addresses: a.addresses, conn: a.sessions.Conn,
+		kubelet: kubelet, podIP: a.cfg.PodIP, log: a.log,
+		contractChanged: func(contract string) { a.contractsWake.wake(contractNamed(contract)) },
+		exposureChanged: a.wakePeer,
+	}
+	return errors.Join(a.run(certificate.Run), a.run(kubelet.Run), a.run(a.nodes.Run))
+}
+
+// adminAPI builds what the cluster's own people use.
+func (a *agent) adminAPI(context.Context) error {
+	name := "entente-agent." + a.cfg.Namespace + ".svc"
+	admin, err := server.NewAdmin(server.AdminConfig{
+		Log: a.log, Client: a.direct, Kubernetes: a.kubernetes,
+		TLS: a.source.AdminTLS([]string{name, "entente-agent", "localhost"}, []netip.Addr{a.cfg.PodIP, netip.MustParseAddr("127.0.0.1")}),
+		Self: func(context.Context) (server.Self, error) {
+			return server.Self{ID: a.identity.ID(), Name: a.name(), Version: version.Version, Endpoints: a.endpoints()}, nil
+		},
+		MintToken: func(ctx context.Context, ttl time.Duration) (peering.Token, error) {
+			return a.tokens.Mint(ctx, a.identity.ID(), a.endpoints(), ttl)
+		},
+		Join: a.join,
+	})
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", a.cfg.AdminAddress)
+	if err != nil {
+		return fmt.Errorf("listen for administrators on %s: %w", a.cfg.AdminAddress, err)
+	}
+	return a.run(func(ctx context.Context) error { return admin.Run(ctx, listener) })
+}
+
+// controllers registers the reconcilers.
+func (a *agent) controllers(context.Context) error {
+	provider := provider{a.sessions.Conn}
+	gateways := &controller.Gateways{Client: a.mgr.GetClient(), Self: a.identity.ID(), Now: time.Now}
+	peers := &controller.Peers{
+		Client: a.mgr.GetClient(), States: a.states,
+		Trust:     &trust{self: a.identity.ID(), bundles: a.bundles, sessions: a.sessions},
+		AliasPool: a.cfg.AliasPool, Reserved: a.cfg.ServiceCIDRs, Allocate: tunnel.Allocate,
+		Exposed: a.exposed, Wake: a.peersWake, Spoken: a.speech.spoken, Now: time.Now,
+	}
+	slices := &controller.Slices{
+		Client: a.mgr.GetClient(), Reader: a.direct, Identity: a.identity, Provider: provider, Now: time.Now,
+	}
+	contracts := &controller.Contracts{
+		Client: a.mgr.GetClient(), Self: a.identity.ID(), Nodes: a.nodes, Lent: lent{a.lent}, Provider: provider,
+		Wake: a.contractsWake, Now: time.Now,
+	}
+	namespaces := &controller.Namespaces{
+		Client:         a.mgr.GetClient(),
+		ServiceAccount: ctrlclient.ObjectKey{Namespace: a.cfg.Namespace, Name: ServiceAccount},
+		Evict:          a.evict, Changed: a.nodes.namespacesChanged,
+	}
+	return errors.Join(
+		gateways.SetupWithManager(a.mgr), peers.SetupWithManager(a.mgr), slices.SetupWithManager(a.mgr),
+		contracts.SetupWithManager(a.mgr), namespaces.SetupWithManager(a.mgr),
+	)
+}
+
+// exposed returns what a peer may reach: as a consumer the pods that it runs
+// here, as a provider what our pods there need.
+func (a *agent) exposed(ctx context.Context, peer peering.ClusterID) ([]controller.Exposed, error) {
+	own, err := a.states.Prefixes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := a.nodes.exposed(peer, own)
+	var contracts v1alpha1.ContractList
+	err = a.mgr.GetClient().List(ctx, &contracts, ctrlclient.MatchingLabels{v1alpha1.LabelPeer: string(peer)})
+	if err != nil {
+		return nil, fmt.Errorf("list contracts: %w", err)
+	}
+	for i := range contracts.Items {
+		if contracts.Items[i].Spec.Role != v1alpha1.ContractProvider {
+			continue
+		}
+		pods, err := a.lent.Exposed(ctx, contracts.Items[i].Name)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, controller.Exposed{To: pods})
+	}
+	return out, nil
+}

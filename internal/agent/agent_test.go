@@ -1,0 +1,266 @@
+package agent
+
+import (
+	"encoding/json"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/tunnel"
+)
+
+func nodeWith(name, external, internal string, isReady bool) corev1.Node {
+	n := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if external != "" {
+		n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: external})
+	}
+	n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: internal})
+	status := corev1.ConditionFalse
+	if isReady {
+		status = corev1.ConditionTrue
+	}
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status}}
+	return n
+}
+
+func TestServiceEndpoints(t *testing.T) {
+	t.Parallel()
+	service := func(kind corev1.ServiceType, ingress ...corev1.LoadBalancerIngress) *corev1.Service {
+		return &corev1.Service{
+			Spec:   corev1.ServiceSpec{Type: kind, Ports: []corev1.ServicePort{{Name: "other", Port: 1}, {Name: "peer", Port: 7443, NodePort: 30743}}},
+			Status: corev1.ServiceStatus{LoadBalancer: corev1.LoadBalancerStatus{Ingress: ingress}},
+		}
+	}
+	virtual := nodeWith("v", "", "10.0.0.9", true)
+	virtual.Labels = map[string]string{v1alpha1.LabelVirtualNode: "true"}
+	var many []corev1.Node
+	for i := range 20 {
+		many = append(many, nodeWith(string(rune('a'+i)), "", netip.AddrFrom4([4]byte{10, 0, 1, byte(i)}).String(), true))
+	}
+	for name, tc := range map[string]struct {
+		service *corev1.Service
+		nodes   []corev1.Node
+		count   int
+		want    []string
+	}{
+		"a NodePort is dialled at each ready node": {
+			service: service(corev1.ServiceTypeNodePort),
+			nodes:   []corev1.Node{nodeWith("b", "", "10.0.0.2", true), nodeWith("a", "", "10.0.0.1", true), nodeWith("c", "", "10.0.0.3", false), virtual},
+			want:    []string{"10.0.0.1:30743", "10.0.0.2:30743"},
+		},
+		"external addresses go before internal ones": {
+			service: service(corev1.ServiceTypeNodePort), nodes: []corev1.Node{nodeWith("a", "192.0.2.1", "10.0.0.1", true)}, want: []string{"192.0.2.1:30743"},
+		},
+		"IPv6 is bracketed": {service: service(corev1.ServiceTypeNodePort), nodes: []corev1.Node{nodeWith("a", "", "fd00::1", true)}, want: []string{"[fd00::1]:30743"}},
+		"a load balancer is dialled at its own port": {
+			service: service(corev1.ServiceTypeLoadBalancer, corev1.LoadBalancerIngress{IP: "192.0.2.7"}, corev1.LoadBalancerIngress{Hostname: "lb.example"}),
+			want:    []string{"192.0.2.7:7443", "lb.example:7443"},
+		},
+		"a ClusterIP cannot be dialled":         {service: service(corev1.ServiceTypeClusterIP), nodes: many},
+		"no more than a peer may be told":       {service: service(corev1.ServiceTypeNodePort), nodes: many, count: peering.MaxEndpoints},
+		"a Service without our port is nothing": {service: &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort}}, nodes: many},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := ServiceEndpoints(tc.service, tc.nodes)
+			if tc.count > 0 {
+				if len(got) != tc.count {
+					t.Errorf("%d endpoints, want %d", len(got), tc.count)
+				}
+				return
+			}
+			if diff := cmp.Diff(tc.want, got, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("endpoints (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+const (
+	keyA = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAE="
+	keyB = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAI="
+)
+
+func fabricNode(name, cluster, key string, gateway bool) v1alpha1.FabricNode {
+	n := v1alpha1.FabricNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	n.Spec = v1alpha1.FabricNodeSpec{ClusterID: cluster, Gateway: gateway}
+	n.Status.PublicKey, n.Status.Endpoints, n.Status.PodCIDRs = key, []string{"10.0.0.1:51820"}, []string{"10.200.1.0/24"}
+	return n
+}
+
+func tunnelTo(peer string, age time.Duration, allow ...v1alpha1.Exposure) v1alpha1.Tunnel {
+	t := v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Name: "t-" + peer, CreationTimestamp: metav1.NewTime(time.Unix(1e9, 0).Add(-age))}}
+	t.Spec = v1alpha1.TunnelSpec{
+		PeerID:   peer,
+		Gateways: []v1alpha1.Gateway{{Name: "g", PublicKey: keyB, Endpoints: []string{"172.30.2.11:51820"}, Overlay: "fd00::2"}},
+		Local:    []v1alpha1.PrefixAlias{{Prefix: "10.200.0.0/16", Alias: "10.250.0.0/16"}},
+		Remote:   []v1alpha1.PrefixAlias{{Prefix: "10.200.0.0/16", Alias: "10.240.0.0/16"}},
+		Allow:    allow,
+	}
+	return t
+}
+
+func TestDesired(t *testing.T) {
+	t.Parallel()
+	psk := make([]byte, 32)
+	own := []netip.Prefix{netip.MustParsePrefix("10.200.0.0/24")}
+	nodes := []v1alpha1.FabricNode{fabricNode("a", "me", keyA, true), fabricNode("b", "me", "", false)}
+
+	t.Run("nothing before the agent said which cluster this is", func(t *testing.T) {
+		t.Parallel()
+		if got := Desired("a", own, []v1alpha1.FabricNode{fabricNode("a", "", keyA, false)}, nil, nil); got != nil {
+			t.Errorf("desired %+v", got)
+		}
+	})
+	t.Run("a peer without a preshared key waits for it", func(t *testing.T) {
+		t.Parallel()
+		got := Desired("a", own, nodes, []v1alpha1.Tunnel{tunnelTo("p", 0), tunnelTo("q", 0)}, map[string][]byte{"q": psk, "p": psk[:16]})
+		if len(got.Peers) != 1 || got.Peers[0].ClusterID != "q" || got.Peers[0].Via != "a" {
+			t.Errorf("peers are %+v", got.Peers)
+		}
+	})
+	t.Run("who was trusted first comes first", func(t *testing.T) {
+		t.Parallel()
+		got := Desired("a", own, nodes, []v1alpha1.Tunnel{tunnelTo("p", 0), tunnelTo("q", time.Hour)}, map[string][]byte{"p": psk, "q": psk})
+		if got.Peers[0].ClusterID != "q" {
+			t.Errorf("first is %s", got.Peers[0].ClusterID)
+		}
+	})
+	t.Run("a node's own prefixes are those of its Node", func(t *testing.T) {
+		t.Parallel()
+		got := Desired("a", own, nodes, nil, nil)
+		if diff := cmp.Diff(own, got.Nodes[0].PodCIDRs, cmpopts.EquateComparable(netip.Prefix{})); diff != "" {
+			t.Errorf("prefixes (-want +got):\n%s", diff)
+		}
+	})
+	t.Run("exposure is pairs, and prefixes where there would be too many", func(t *testing.T) {
+		t.Parallel()
+		var from, to []string
+		for i := range 200 {
+			from = append(from, netip.AddrFrom4([4]byte{10, 240, 0, byte(i)}).String())
+			to = append(to, netip.AddrFrom4([4]byte{10, 200, 0, byte(i)}).String())
+		}
+		few := Desired("a", own, nodes, []v1alpha1.Tunnel{tunnelTo("p", 0, v1alpha1.Exposure{From: from[:2], To: to[:3]})}, map[string][]byte{"p": psk})
+		if got := len(few.Peers[0].Inbound); got != 6 {
+			t.Errorf("%d pairs, want 6", got)
+		}
+		if got := few.Peers[0].Inbound[0].Source; got != netip.MustParsePrefix("10.240.0.0/32") {
+			t.Errorf("source %s is not one address", got)
+		}
+		many := Desired("a", own, nodes, []v1alpha1.Tunnel{tunnelTo("p", 0, v1alpha1.Exposure{From: from, To: to})}, map[string][]byte{"p": psk})
+		if got := len(many.Peers[0].Inbound); got != 200 || many.Peers[0].Inbound[0].Source != netip.MustParsePrefix("10.240.0.0/16") {
+			t.Errorf("%d pairs from %s, want 200 from the peer's prefix", got, many.Peers[0].Inbound[0].Source)
+		}
+	})
+}
+
+func TestNodeStatusSaysOnlyWhatWasSeen(t *testing.T) {
+	t.Parallel()
+	own := nodeWith("a", "", "172.30.1.11", true)
+	status := NodeStatus(tunnel.Status{
+		ListenPort: 51820, Backend: tunnel.BackendUserspace,
+		Peers: []tunnel.PeerStatus{
+			{Cluster: "up", State: tunnel.PathUp, RTT: 1100 * time.Microsecond, Active: true},
+			{Cluster: "down", Node: "g", State: tunnel.PathDown, Active: true, Endpoint: netip.MustParseAddrPort("172.30.2.11:51820")},
+			{Cluster: "spare", State: tunnel.PathUp},
+		},
+		Problems: []tunnel.Problem{{Text: "ip_forward is off"}},
+	}, &own)
+	if diff := cmp.Diff([]string{"172.30.1.11:51820"}, status.Endpoints); diff != "" {
+		t.Errorf("endpoints (-want +got):\n%s", diff)
+	}
+	if len(status.Paths) != 2 || status.Paths[0].PeerID != "down" || status.Paths[0].State != "Down" || status.Paths[0].Message == "" {
+		t.Errorf("paths are %+v", status.Paths)
+	}
+	if status.Paths[1].State != "Up" || status.Paths[1].RoundTripMicroseconds != 2048 {
+		t.Errorf("the path that is up is %+v", status.Paths[1])
+	}
+	if len(status.Problems) != 1 || status.PublicKey != "" {
+		t.Errorf("status is %+v", status)
+	}
+}
+
+func TestAddressesAreTranslatedByBothSidesWords(t *testing.T) {
+	t.Parallel()
+	fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "milan"}}
+	fc.Spec.ClusterID = "p"
+	fc.Status.Aliases = []v1alpha1.PrefixAlias{{Prefix: "10.200.0.0/16", Alias: "10.240.0.0/16"}}
+	fc.Status.Network = &v1alpha1.PeerNetwork{Aliases: []v1alpha1.PrefixAlias{{Prefix: "10.200.0.0/16", Alias: "10.250.0.0/16"}}}
+	a := addresses{fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(fc).Build()}
+	for name, tc := range map[string]struct {
+		translate func(peering.ClusterID, netip.Addr) (netip.Addr, bool)
+		peer      peering.ClusterID
+		in, want  string
+	}{
+		"the peer's pod at home":             {translate: a.home, peer: "p", in: "10.200.3.4", want: "10.240.3.4"},
+		"what is not the peer's is nobody's": {translate: a.home, peer: "p", in: "10.9.3.4"},
+		"a stranger has no addresses":        {translate: a.home, peer: "x", in: "10.200.3.4"},
+		"the peer names one of its pods":     {translate: a.fromPeer, peer: "p", in: "10.200.3.4", want: "10.240.3.4"},
+		"the peer names one of ours":         {translate: a.fromPeer, peer: "p", in: "10.250.3.4", want: "10.200.3.4"},
+		"the peer names the world":           {translate: a.fromPeer, peer: "p", in: "8.8.8.8"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, ok := tc.translate(tc.peer, netip.MustParseAddr(tc.in))
+			if ok != (tc.want != "") || (ok && got.String() != tc.want) {
+				t.Errorf("%s is %s (%t), want %q", tc.in, got, ok, tc.want)
+			}
+		})
+	}
+}
+
+func TestAProviderReachesWhatItWasToldOfAndNothingElse(t *testing.T) {
+	t.Parallel()
+	changes := 0
+	e := &exposure{changed: func() { changes++ }}
+	own := []netip.Prefix{netip.MustParsePrefix("10.200.0.0/16")}
+	home := func(a netip.Addr) (netip.Addr, bool) {
+		return tunnel.Remap(a, own[0], netip.MustParsePrefix("10.240.0.0/16"))
+	}
+	check := func(when string, from, to []string) {
+		t.Helper()
+		got := e.exposed(own)
+		text := func(addrs []netip.Addr) (out []string) {
+			for _, a := range addrs {
+				out = append(out, a.String())
+			}
+			return out
+		}
+		if diff := cmp.Diff([][]string{from, to}, [][]string{text(got.From), text(got.To)}, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", when, diff)
+		}
+	}
+	check("at first nothing is exposed", nil, nil)
+
+	service := peering.ObjectRef{Kind: peering.KindService, Namespace: "shop", Name: "web", UID: "s"}
+	body, err := json.Marshal(peering.ServiceObject{Endpoints: []peering.ServiceEndpoint{{Address: "10.200.0.5"}, {Address: "10.240.0.9"}, {Address: "x"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.want(peering.Object{Ref: service, JSON: body})
+	e.want(peering.Object{Ref: peering.ObjectRef{Kind: peering.KindSecret, UID: "k"}, JSON: []byte(`{}`)})
+	pod := peering.ObjectRef{Kind: peering.KindPod, Namespace: "shop", Name: "web-1", UID: "p"}
+	status, err := json.Marshal(corev1.PodStatus{PodIPs: []corev1.PodIP{{IP: "10.200.0.7"}, {IP: "192.0.2.1"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.status(peering.PodStatus{Ref: pod, Status: status}, home)
+	check("our endpoints, from the pod that it runs", []string{"10.240.0.7"}, []string{"10.200.0.5"})
+
+	before := changes
+	e.status(peering.PodStatus{Ref: pod, Status: status}, home)
+	if changes != before {
+		t.Error("the same status counts as a change")
+	}
+	e.status(peering.PodStatus{Ref: pod, Gone: true}, home)
+	e.unwant(service)
+	check("when both are gone nothing is exposed", nil, nil)
+}

@@ -1,0 +1,366 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	appsv1 "k8s.io/api/apps/v1"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/store"
+)
+
+// CleanupConfig is what Cleanup needs.
+type CleanupConfig struct {
+	// Kubernetes is how to reach the API server. Required.
+	Kubernetes *rest.Config
+	// Namespace is that of the install. Required.
+	Namespace string
+	// Timeout bounds the orderly part, in which the agent still lives.
+	Timeout time.Duration
+	// KeepIdentity leaves the cluster's identity for a later install.
+	KeepIdentity bool
+	// Out gets one line for each step. Required.
+	Out io.Writer
+	Log *slog.Logger
+}
+
+const (
+	agentDeployment = "entente-agent"
+	cleanupPoll     = time.Second
+	fabricCleanWait = 30 * time.Second
+	agentGoneWait   = 45 * time.Second
+	fabricAlive     = 2 * time.Minute
+)
+
+// Cleanup ends all peerings and removes everything of Entente from a cluster but
+// what Helm removes itself: first in order, by the agent that still lives, then
+// by force what is left. It waits for no peer. Its error lists what is left.
+func Cleanup(ctx context.Context, cfg CleanupConfig) error {
+	c, err := client.New(cfg.Kubernetes, client.Options{Scheme: Scheme()})
+	if err != nil {
+		return fmt.Errorf("reach the API server: %w", err)
+	}
+	w := &cleanup{cfg: cfg, client: c}
+	if w.agentLives(ctx) {
+		w.step("ending all peerings", w.endPeerings(ctx))
+		w.step("waiting until the agent took everything down", w.await(ctx, cfg.Timeout, w.peeringsGone))
+	}
+	w.step("removing tunnels", w.removeAll(ctx, &v1alpha1.TunnelList{}))
+	w.step("waiting until the nodes are clean", w.await(ctx, fabricCleanWait, w.fabricClean))
+	w.step("stopping the agent", w.stopAgent(ctx))
+	w.step("removing what is left", w.force(ctx))
+	left, err := w.left(ctx)
+	if err != nil {
+		return err
+	}
+	if len(left) > 0 {
+		return fmt.Errorf("left behind: %s; remove them by hand, or run this again", strings.Join(left, ", "))
+	}
+	fmt.Fprintln(cfg.Out, "nothing is left")
+	return nil
+}
+
+type cleanup struct {
+	cfg    CleanupConfig
+	client client.Client
+}
+
+// step prints how a step went. No step's failure keeps the next from running:
+// what matters is what is left in the end.
+func (w *cleanup) step(what string, err error) {
+	if err != nil {
+		fmt.Fprintf(w.cfg.Out, "%s: %v\n", what, err)
+		return
+	}
+	fmt.Fprintf(w.cfg.Out, "%s: done\n", what)
+}
+
+func (w *cleanup) agentLives(ctx context.Context) bool {
+	var d appsv1.Deployment
+	err := w.client.Get(ctx, client.ObjectKey{Namespace: w.cfg.Namespace, Name: agentDeployment}, &d)
+	return err == nil && d.Status.ReadyReplicas > 0
+}
+
+// ours returns lists of the kinds by which people ask for something; deleting
+// them makes the agent take down the rest.
+func asks() []client.ObjectList {
+	return []client.ObjectList{&v1alpha1.NamespaceOffloadingList{}, &v1alpha1.ResourceSliceList{}, &v1alpha1.ForeignClusterList{}}
+}
+
+// kinds returns lists of all our kinds.
+func kinds() []client.ObjectList {
+	return append(asks(), &v1alpha1.ContractList{}, &v1alpha1.OffloadedPodList{}, &v1alpha1.TunnelList{}, &v1alpha1.FabricNodeList{})
+}
+
+func (w *cleanup) endPeerings(ctx context.Context) error {
+	var contracts v1alpha1.ContractList
+	if err := w.list(ctx, &contracts); err != nil {
+		return err
+	}
+	for i := range contracts.Items {
+		patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"termination":"Now"}}`))
+		if err := w.client.Patch(ctx, &contracts.Items[i], patch); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("end contract %s: %w", contracts.Items[i].Name, err)
+		}
+	}
+	for _, list := range asks() {
+		if err := w.removeAll(ctx, list); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// list lists, and takes a kind that the cluster does not have for one without
+// objects.
+func (w *cleanup) list(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	err := w.client.List(ctx, list, opts...)
+	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("list %T: %w", list, err)
+	}
+	return nil
+}
+
+func objects(list client.ObjectList) []client.Object {
+	items, err := meta.ExtractList(list)
+	if err != nil {
+		return nil
+	}
+	out := make([]client.Object, 0, len(items))
+	for _, item := range items {
+		if o, ok := item.(client.Object); ok {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+func (w *cleanup) removeAll(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	if err := w.list(ctx, list, opts...); err != nil {
+		return err
+	}
+	var errs []error
+	for _, o := range objects(list) {
+		uid := o.GetUID()
+		if err := w.client.Delete(ctx, o, client.Preconditions{UID: &uid}); client.IgnoreNotFound(err) != nil {
+			errs = append(errs, fmt.Errorf("remove %T %s: %w", o, o.GetName(), err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (w *cleanup) await(ctx context.Context, limit time.Duration, done func(context.Context) (string, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for {
+		waiting, err := done(ctx)
+		if err == nil && waiting == "" {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("not within %s: %s", limit, errors.Join(errors.New(waiting), err))
+		case <-time.After(cleanupPoll):
+		}
+	}
+}
+
+func (w *cleanup) peeringsGone(ctx context.Context) (string, error) {
+	for _, list := range append(asks(), &v1alpha1.ContractList{}, &v1alpha1.OffloadedPodList{}) {
+		if err := w.list(ctx, list); err != nil {
+			return "", err
+		}
+		if found := objects(list); len(found) > 0 {
+			return fmt.Sprintf("%d %T, the first %s", len(found), found[0], found[0].GetName()), nil
+		}
+	}
+	return "", nil
+}
+
+// fabricClean waits for the fabrics that live; one that is silent cannot be
+// waited for.
+func (w *cleanup) fabricClean(ctx context.Context) (string, error) {
+	var nodes v1alpha1.FabricNodeList
+	if err := w.list(ctx, &nodes); err != nil {
+		return "", err
+	}
+	for i := range nodes.Items {
+		n := &nodes.Items[i]
+		if time.Since(n.Status.ObservedAt.Time) < fabricAlive && len(n.Status.Paths) > 0 {
+			return fmt.Sprintf("node %s still has tunnels", n.Name), nil
+		}
+	}
+	return "", nil
+}
+
+// stopAgent keeps the agent from making again what is removed next.
+func (w *cleanup) stopAgent(ctx context.Context) error {
+	d := &appsv1.Deployment{}
+	d.Namespace, d.Name = w.cfg.Namespace, agentDeployment
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"replicas":0}}`))
+	if err := w.client.SubResource("scale").Patch(ctx, d, patch); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	return w.await(ctx, agentGoneWait, func(ctx context.Context) (string, error) {
+		var pods corev1.PodList
+		err := w.client.List(ctx, &pods, client.InNamespace(w.cfg.Namespace), client.MatchingLabels{
+			"app.kubernetes.io/name": "entente", "app.kubernetes.io/component": "agent",
+		})
+		if err != nil || len(pods.Items) == 0 {
+			return "", err
+		}
+		return "pod " + pods.Items[0].Name, nil
+	})
+}
+
+var managed = client.MatchingLabels{v1alpha1.LabelManaged: v1alpha1.Manager} //nolint:gochecknoglobals // a constant
+
+// force removes by its marks what the agent did not.
+func (w *cleanup) force(ctx context.Context) error {
+	errs := []error{w.virtualNodes(ctx)}
+	for _, list := range kinds() {
+		errs = append(errs, w.release(ctx, list))
+	}
+	errs = append(errs,
+		w.removeAll(ctx, &rbacv1.RoleBindingList{}, managed),
+		w.removeAll(ctx, &corev1.NamespaceList{}, managed),
+		w.unlabel(ctx),
+		w.removeAll(ctx, &certificatesv1.CertificateSigningRequestList{}, managed),
+		w.secrets(ctx),
+		w.removeAll(ctx, &corev1.ConfigMapList{}, client.InNamespace(w.cfg.Namespace), managed),
+		client.IgnoreNotFound(w.client.Delete(ctx, leaseOf(w.cfg.Namespace, agentDeployment))),
+	)
+	return errors.Join(errs...)
+}
+
+func leaseOf(namespace, name string) *coordinationv1.Lease {
+	lease := &coordinationv1.Lease{}
+	lease.Namespace, lease.Name = namespace, name
+	return lease
+}
+
+// virtualNodes removes them with the pods on them: nothing stands behind them
+// any more.
+func (w *cleanup) virtualNodes(ctx context.Context) error {
+	var nodes corev1.NodeList
+	if err := w.list(ctx, &nodes, client.HasLabels{v1alpha1.LabelVirtualNode}); err != nil {
+		return err
+	}
+	if len(nodes.Items) == 0 {
+		return nil
+	}
+	virtual := map[string]bool{}
+	for i := range nodes.Items {
+		virtual[nodes.Items[i].Name] = true
+	}
+	var pods corev1.PodList
+	errs := []error{w.list(ctx, &pods)}
+	for i := range pods.Items {
+		p := &pods.Items[i]
+		if !virtual[p.Spec.NodeName] {
+			continue
+		}
+		err := w.client.Delete(ctx, p, client.Preconditions{UID: &p.UID}, client.GracePeriodSeconds(0))
+		errs = append(errs, client.IgnoreNotFound(err))
+	}
+	for i := range nodes.Items {
+		n := &nodes.Items[i]
+		errs = append(errs,
+			client.IgnoreNotFound(w.client.Delete(ctx, n, client.Preconditions{UID: &n.UID})),
+			client.IgnoreNotFound(w.client.Delete(ctx, leaseOf(corev1.NamespaceNodeLease, n.Name))))
+	}
+	return errors.Join(errs...)
+}
+
+// release deletes all objects of a kind and drops our finalizer from them.
+func (w *cleanup) release(ctx context.Context, list client.ObjectList) error {
+	if err := w.removeAll(ctx, list); err != nil {
+		return err
+	}
+	if err := w.list(ctx, list); err != nil {
+		return err
+	}
+	var errs []error
+	for _, o := range objects(list) {
+		patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
+		errs = append(errs, client.IgnoreNotFound(w.client.Patch(ctx, o, patch)))
+	}
+	return errors.Join(errs...)
+}
+
+func (w *cleanup) unlabel(ctx context.Context) error {
+	var list corev1.NamespaceList
+	if err := w.list(ctx, &list, client.HasLabels{v1alpha1.LabelOffloading}); err != nil {
+		return err
+	}
+	var errs []error
+	for i := range list.Items {
+		patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"`+v1alpha1.LabelOffloading+`":null}}}`))
+		errs = append(errs, client.IgnoreNotFound(w.client.Patch(ctx, &list.Items[i], patch)))
+	}
+	return errors.Join(errs...)
+}
+
+func (w *cleanup) secrets(ctx context.Context) error {
+	var list corev1.SecretList
+	if err := w.list(ctx, &list, client.InNamespace(w.cfg.Namespace), managed); err != nil {
+		return err
+	}
+	var errs []error
+	for i := range list.Items {
+		if s := &list.Items[i]; s.Name != store.IdentitySecret || !w.cfg.KeepIdentity {
+			errs = append(errs, client.IgnoreNotFound(w.client.Delete(ctx, s)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// left names what is still there.
+func (w *cleanup) left(ctx context.Context) ([]string, error) {
+	var left []string
+	look := func() (string, error) {
+		left = left[:0]
+		lists := append(kinds(), &corev1.NodeList{}, &corev1.NamespaceList{}, &rbacv1.RoleBindingList{})
+		for i, list := range lists {
+			var opts []client.ListOption
+			switch {
+			case i == len(kinds()):
+				opts = []client.ListOption{client.HasLabels{v1alpha1.LabelVirtualNode}}
+			case i > len(kinds()):
+				opts = []client.ListOption{managed}
+			}
+			if err := w.list(ctx, list, opts...); err != nil {
+				return "", err
+			}
+			for _, o := range objects(list) {
+				left = append(left, strings.TrimPrefix(fmt.Sprintf("%T %s", o, client.ObjectKeyFromObject(o)), "*"))
+			}
+		}
+		return strings.Join(left, ", "), nil
+	}
+	// Namespaces take a moment to empty.
+	err := w.await(ctx, agentGoneWait, func(context.Context) (string, error) { return look() })
+	if err != nil && len(left) == 0 {
+		return nil, err
+	}
+	return left, nil
+}

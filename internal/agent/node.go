@@ -1,0 +1,286 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/tunnel"
+)
+
+// NodeConfig is what the fabric of a node needs.
+type NodeConfig struct {
+	// Kubernetes is how to reach the API server. Required.
+	Kubernetes *rest.Config
+	// Node is this node's name, Namespace that of the install. Required.
+	Node, Namespace string
+	// Interface is the WireGuard device's name, Port its UDP port, MTU its MTU
+	// (0: by the node's own links).
+	Interface string
+	Port, MTU int
+	// HealthAddress is where /healthz, /readyz and /metrics are served.
+	HealthAddress string
+	Log           *slog.Logger
+}
+
+const (
+	nodeResync      = 10 * time.Second
+	nodeStatusEvery = time.Minute
+	nodeStatusPause = time.Second
+)
+
+// RunNode runs the fabric of a node until ctx ends: it makes the node's tunnels
+// as the Tunnels say, and reports in the node's FabricNode. Its end leaves the
+// tunnels as they are, unless none is wanted any more.
+func RunNode(ctx context.Context, cfg NodeConfig) error {
+	fabric, err := tunnel.New(tunnel.Config{
+		Device: cfg.Interface, ListenPort: cfg.Port, MTU: cfg.MTU, Log: cfg.Log,
+	})
+	if err != nil {
+		return err
+	}
+	mgr, err := ctrl.NewManager(cfg.Kubernetes, ctrl.Options{
+		Scheme: Scheme(),
+		Logger: logr.FromSlogHandler(cfg.Log.Handler()),
+		Cache: cache.Options{
+			ByObject: map[client.Object]cache.ByObject{
+				&corev1.Secret{}: {Namespaces: map[string]cache.Config{
+					cfg.Namespace: {FieldSelector: fields.OneTermEqualSelector("metadata.name", controller.FabricSecret)},
+				}},
+			},
+			DefaultTransform: cache.TransformStripManagedFields(),
+		},
+		Client:                 client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Node{}}}},
+		Metrics:                metricsserver.Options{BindAddress: "0"},
+		HealthProbeBindAddress: cfg.HealthAddress,
+	})
+	if err != nil {
+		return fmt.Errorf("reach the API server: %w", err)
+	}
+	n := &node{cfg: cfg, fabric: fabric, client: mgr.GetClient()}
+	if err := errors.Join(
+		mgr.AddHealthzCheck("ping", healthz.Ping),
+		mgr.AddReadyzCheck("synced", n.ready),
+	); err != nil {
+		return err
+	}
+	// The fabric outlives the manager, so that its last act can be to clean.
+	fabricCtx, stopFabric := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopFabric()
+	var fabricDone errgroup.Group
+	fabricDone.Go(func() error { return fabric.Run(fabricCtx) })
+
+	tasks, ctx := errgroup.WithContext(ctx)
+	tasks.Go(func() error { return mgr.Start(ctx) })
+	tasks.Go(func() error { return n.follow(ctx, mgr.GetCache()) })
+	tasks.Go(func() error { return n.report(ctx) })
+	err = tasks.Wait()
+	ending := n.ending(context.WithoutCancel(ctx))
+	stopFabric()
+	err = errors.Join(err, fabricDone.Wait())
+	if ending {
+		cfg.Log.Info("the fabric is going: cleaning the node")
+		err = errors.Join(err, tunnel.Clean(n.tunnelConfig()))
+	}
+	return err
+}
+
+// node is the fabric of one node between the custom resources and the kernel.
+type node struct {
+	cfg    NodeConfig
+	fabric *tunnel.Fabric
+	client client.Client
+	synced atomic.Bool
+	// tunnels is how many Tunnels there were when last looked at; -1 is unknown.
+	tunnels atomic.Int64
+}
+
+func (n *node) tunnelConfig() tunnel.Config {
+	return tunnel.Config{Device: n.cfg.Interface, ListenPort: n.cfg.Port, MTU: n.cfg.MTU, Log: n.cfg.Log}
+}
+
+func (n *node) ready(*http.Request) error {
+	if !n.synced.Load() {
+		return errors.New("not synced with the API server yet")
+	}
+	return nil
+}
+
+// follow hands the fabric what the custom resources want, whenever they change.
+func (n *node) follow(ctx context.Context, objects cache.Cache) error {
+	kick := make(chan struct{}, 1)
+	poke := func(any) {
+		select {
+		case kick <- struct{}{}:
+		default:
+		}
+	}
+	for _, object := range []client.Object{&v1alpha1.Tunnel{}, &v1alpha1.FabricNode{}, &corev1.Secret{}} {
+		informer, err := objects.GetInformer(ctx, object)
+		if err != nil {
+			return fmt.Errorf("watch %T: %w", object, err)
+		}
+		if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+			AddFunc: poke, UpdateFunc: func(_, o any) { poke(o) }, DeleteFunc: poke,
+		}); err != nil {
+			return fmt.Errorf("watch %T: %w", object, err)
+		}
+	}
+	if !objects.WaitForCacheSync(ctx) {
+		return nil
+	}
+	tick := time.NewTicker(nodeResync)
+	defer tick.Stop()
+	for {
+		desired, err := n.desired(ctx)
+		switch {
+		case err != nil && ctx.Err() == nil:
+			n.cfg.Log.Warn("cannot tell what the fabric should do; it goes on as it is", "err", err)
+		case err == nil && desired != nil:
+			n.fabric.Set(*desired)
+			n.synced.Store(true)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-kick:
+		case <-tick.C:
+		}
+	}
+}
+
+// desired reads what the fabric should do. It is nil as long as the agent has
+// not said which cluster this is.
+func (n *node) desired(ctx context.Context) (*tunnel.Desired, error) {
+	var nodes v1alpha1.FabricNodeList
+	var tunnels v1alpha1.TunnelList
+	var secret corev1.Secret
+	if err := n.client.List(ctx, &nodes); err != nil {
+		return nil, fmt.Errorf("list fabric nodes: %w", err)
+	}
+	if err := n.client.List(ctx, &tunnels); err != nil {
+		return nil, fmt.Errorf("list tunnels: %w", err)
+	}
+	err := n.client.Get(ctx, client.ObjectKey{Namespace: n.cfg.Namespace, Name: controller.FabricSecret}, &secret)
+	if client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("read Secret %s: %w", controller.FabricSecret, err)
+	}
+	own, err := n.ownNode(ctx)
+	if err != nil {
+		return nil, err
+	}
+	n.tunnels.Store(int64(len(tunnels.Items)) + 1)
+	return Desired(n.cfg.Node, podCIDRs(own), nodes.Items, tunnels.Items, secret.Data), nil
+}
+
+func (n *node) ownNode(ctx context.Context) (*corev1.Node, error) {
+	var own corev1.Node
+	if err := n.client.Get(ctx, client.ObjectKey{Name: n.cfg.Node}, &own); err != nil {
+		return nil, fmt.Errorf("read node %s: %w", n.cfg.Node, err)
+	}
+	return &own, nil
+}
+
+// report keeps the node's FabricNode true.
+func (n *node) report(ctx context.Context) error {
+	every := time.NewTicker(nodeStatusEvery)
+	defer every.Stop()
+	var last v1alpha1.FabricNodeStatus
+	for force := true; ; {
+		err := n.writeStatus(ctx, &last, force)
+		if err != nil && ctx.Err() == nil {
+			n.cfg.Log.Warn("cannot report the fabric's status; the fabric goes on", "err", err)
+		}
+		pause := time.NewTimer(nodeStatusPause)
+		select {
+		case <-ctx.Done():
+			pause.Stop()
+			return nil
+		case <-pause.C:
+		}
+		force = err != nil
+		if force {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-every.C:
+			force = true
+		case <-n.fabric.Changed():
+		}
+	}
+}
+
+func (n *node) writeStatus(ctx context.Context, last *v1alpha1.FabricNodeStatus, force bool) error {
+	own, err := n.ownNode(ctx)
+	if err != nil {
+		return err
+	}
+	status := NodeStatus(n.fabric.Status(), own)
+	if !force && equality.Semantic.DeepEqual(*last, status) {
+		return nil
+	}
+	fn := &v1alpha1.FabricNode{ObjectMeta: metav1.ObjectMeta{
+		Name: n.cfg.Node, Labels: map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager},
+	}}
+	err = n.client.Get(ctx, client.ObjectKeyFromObject(fn), fn)
+	if apierrors.IsNotFound(err) {
+		err = n.client.Create(ctx, fn, client.FieldOwner(fabricManager))
+	}
+	if err != nil {
+		return fmt.Errorf("fabric node %s: %w", n.cfg.Node, err)
+	}
+	patch := client.MergeFrom(fn.DeepCopy())
+	fn.Status = status
+	fn.Status.ObservedAt = metav1.Now()
+	if err := n.client.Status().Patch(ctx, fn, patch, client.FieldOwner(fabricManager)); err != nil {
+		return fmt.Errorf("status of fabric node %s: %w", n.cfg.Node, err)
+	}
+	*last = status
+	return nil
+}
+
+// fabricManager is the fabric's field manager.
+const fabricManager = "entente-fabric"
+
+// ending says whether the fabric is being taken away for good, rather than
+// restarted: no tunnel is wanted any more. When in doubt it is a restart.
+func (n *node) ending(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	direct, err := client.New(n.cfg.Kubernetes, client.Options{Scheme: Scheme()})
+	if err == nil {
+		var tunnels v1alpha1.TunnelList
+		err = direct.List(ctx, &tunnels)
+		switch {
+		case err == nil:
+			return len(tunnels.Items) == 0
+		case meta.IsNoMatchError(err), apierrors.IsNotFound(err):
+			return true // the kind itself is gone
+		}
+	}
+	return n.tunnels.Load() == 1
+}

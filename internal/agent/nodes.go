@@ -1,0 +1,373 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/kubernetes"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/client"
+	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/version"
+	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/vk"
+)
+
+// nodeWatch is how often a virtual node's status is looked at for changes.
+const nodeWatch = time.Second
+
+// nodes runs the virtual nodes: for each contract a node, and the mirror that
+// keeps its objects in step at the provider. It implements controller.Nodes.
+type nodes struct {
+	kubernetes kubernetes.Interface
+	cache      ctrlclient.Reader
+	addresses  addresses
+	conn       func(peering.ClusterID) *grpc.ClientConn
+	kubelet    *vk.Kubelet
+	podIP      netip.Addr
+	// contractChanged and exposureChanged are called with a contract and a peer.
+	contractChanged func(contract string)
+	exposureChanged func(peer peering.ClusterID)
+	log             *slog.Logger
+
+	mu      sync.Mutex
+	ctx     context.Context //nolint:containedctx // that of Run, in which nodes live
+	running map[string]*virtual
+	tasks   sync.WaitGroup
+}
+
+// virtual is one contract's node.
+type virtual struct {
+	spec     controller.NodeSpec
+	node     *vk.Node
+	exposure *exposure
+	cancel   context.CancelFunc
+	done     chan struct{}
+	drain    sync.Once
+}
+
+// Run lets nodes live until ctx ends. Its end leaves node objects and pods as
+// they are: a restart is not an end.
+func (n *nodes) Run(ctx context.Context) error {
+	n.mu.Lock()
+	n.ctx = ctx
+	n.running = map[string]*virtual{}
+	n.mu.Unlock()
+	<-ctx.Done()
+	n.mu.Lock()
+	n.ctx = nil
+	n.mu.Unlock()
+	n.tasks.Wait()
+	return nil
+}
+
+var errNotRunning = errors.New("the virtual nodes are not running yet")
+
+// Ensure implements controller.Nodes.
+func (n *nodes) Ensure(ctx context.Context, spec controller.NodeSpec) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.ctx == nil {
+		return errNotRunning
+	}
+	if v, ok := n.running[spec.Contract]; ok {
+		select {
+		case <-v.done: // it failed; make another
+			n.kubelet.Remove(v.node)
+		default:
+			same := v.spec
+			same.AcceptNew = spec.AcceptNew
+			if !equality.Semantic.DeepEqual(same, spec) {
+				return fmt.Errorf("contract %s changed what its node is; that takes a new contract", spec.Contract)
+			}
+			return nil
+		}
+	}
+	v, err := n.start(spec)
+	if err != nil {
+		return err
+	}
+	n.running[spec.Contract] = v
+	return nil
+}
+
+func (n *nodes) start(spec controller.NodeSpec) (*virtual, error) {
+	log := n.log.With("node", spec.Name, "contract", spec.Contract, "peer", spec.Peer)
+	home := func(a netip.Addr) (netip.Addr, bool) { return n.addresses.home(spec.Peer, a) }
+	v := &virtual{
+		spec: spec, done: make(chan struct{}),
+		exposure: &exposure{changed: func() { n.exposureChanged(spec.Peer) }},
+	}
+	hears := &hearing{exposure: v.exposure, home: home}
+	conn := n.conn(spec.Peer)
+	mirror, err := client.NewMirror(client.MirrorConfig{Contract: spec.Contract, Conn: conn, Handler: hears, Log: log})
+	if err != nil {
+		return nil, err
+	}
+	v.node, err = vk.New(vk.Config{
+		Name: spec.Name, Contract: spec.Contract, Peer: string(spec.Peer),
+		Client:      n.kubernetes,
+		Remote:      &remote{Mirror: mirror, conn: conn, contract: spec.Contract, exposure: v.exposure},
+		Resources:   spec.Capacity,
+		Labels:      maps.Clone(spec.Labels),
+		Version:     version.Version,
+		Address:     n.podIP,
+		TranslateIP: home,
+		Namespaces:  func() ([]vk.Namespace, error) { return n.namespaces(spec.Peer) },
+		Logger:      log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	hears.Node = v.node
+	var ctx context.Context
+	ctx, v.cancel = context.WithCancel(n.ctx)
+	n.kubelet.Add(v.node)
+	n.tasks.Go(func() {
+		defer close(v.done)
+		var tasks sync.WaitGroup
+		tasks.Go(func() {
+			if err := mirror.Run(ctx); err != nil {
+				log.Error("the mirror of a virtual node failed", "err", err)
+			}
+		})
+		tasks.Go(func() { n.watch(ctx, v) })
+		if err := v.node.Run(ctx); err != nil {
+			log.Error("a virtual node failed", "err", err)
+		}
+		v.cancel()
+		tasks.Wait()
+		n.contractChanged(spec.Contract)
+	})
+	return v, nil
+}
+
+// watch tells of changes of a node's status.
+func (n *nodes) watch(ctx context.Context, v *virtual) {
+	tick := time.NewTicker(nodeWatch)
+	defer tick.Stop()
+	var last vk.Status
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if now := v.node.Status(); now != last {
+			last = now
+			n.contractChanged(v.spec.Contract)
+		}
+	}
+}
+
+func (n *nodes) of(contract string) *virtual {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.running[contract]
+}
+
+// Drain implements controller.Nodes. It begins once and goes on by itself.
+func (n *nodes) Drain(_ context.Context, contract string) (int, error) {
+	v := n.of(contract)
+	if v == nil {
+		return 0, errNotRunning
+	}
+	v.drain.Do(func() {
+		n.mu.Lock()
+		ctx := n.ctx
+		n.mu.Unlock()
+		if ctx == nil {
+			return
+		}
+		n.tasks.Go(func() {
+			err := v.node.Drain(ctx, func(p vk.DrainProgress) {
+				n.log.Info("draining a virtual node", "node", v.spec.Name, "progress", fmt.Sprintf("%+v", p))
+			})
+			if err != nil && ctx.Err() == nil {
+				n.log.Error("draining a virtual node", "node", v.spec.Name, "err", err)
+			}
+			n.contractChanged(contract)
+		})
+	})
+	return v.node.Status().Pods, nil
+}
+
+// Remove implements controller.Nodes.
+func (n *nodes) Remove(ctx context.Context, spec controller.NodeSpec) (bool, error) {
+	v := n.of(spec.Contract)
+	if v == nil {
+		// The agent was restarted since: make it known again, so that what it left
+		// can be taken away.
+		if err := n.Ensure(ctx, spec); err != nil {
+			return false, err
+		}
+		return false, nil
+	}
+	if err := v.node.Remove(ctx); err != nil {
+		return false, err
+	}
+	v.cancel()
+	<-v.done
+	n.kubelet.Remove(v.node)
+	n.mu.Lock()
+	delete(n.running, spec.Contract)
+	n.mu.Unlock()
+	n.exposureChanged(spec.Peer)
+	return true, nil
+}
+
+// Status implements controller.Nodes.
+func (n *nodes) Status(contract string) controller.NodeStatus {
+	v := n.of(contract)
+	if v == nil {
+		return controller.NodeStatus{Reason: "NodeStarting", Message: "the virtual node is not running yet"}
+	}
+	s := v.node.Status()
+	return controller.NodeStatus{Ready: s.Ready, Reason: s.Reason, Message: s.Message, Pods: s.Pods}
+}
+
+// exposed returns what a peer, as a provider, may reach here.
+func (n *nodes) exposed(peer peering.ClusterID, own []netip.Prefix) []controller.Exposed {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var out []controller.Exposed
+	for _, v := range n.running {
+		if v.spec.Peer == peer {
+			out = append(out, v.exposure.exposed(own))
+		}
+	}
+	return out
+}
+
+// namespacesChanged tells all nodes that the offloaded namespaces may have
+// changed.
+func (n *nodes) namespacesChanged() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, v := range n.running {
+		v.node.NamespacesChanged()
+	}
+}
+
+// namespaces returns the namespaces that are offloaded to a peer.
+func (n *nodes) namespaces(peer peering.ClusterID) ([]vk.Namespace, error) {
+	ctx := context.Background() //nolint:forbidigo // a cache answers at once
+	fc := n.addresses.peer(peer)
+	if fc == nil {
+		return nil, fmt.Errorf("cluster %s is not known", peer)
+	}
+	var list v1alpha1.NamespaceOffloadingList
+	if err := n.cache.List(ctx, &list); err != nil {
+		return nil, fmt.Errorf("list namespace offloadings: %w", err)
+	}
+	var out []vk.Namespace
+	for i := range list.Items {
+		o := &list.Items[i]
+		if o.Spec.ClusterSelector != nil {
+			selector, err := metav1.LabelSelectorAsSelector(o.Spec.ClusterSelector)
+			if err != nil || !selector.Matches(labels.Set(fc.Labels)) {
+				continue
+			}
+		}
+		var namespace corev1.Namespace
+		if err := n.cache.Get(ctx, ctrlclient.ObjectKey{Name: o.Namespace}, &namespace); err != nil {
+			if ctrlclient.IgnoreNotFound(err) == nil {
+				continue
+			}
+			return nil, fmt.Errorf("read namespace %s: %w", o.Namespace, err)
+		}
+		if namespace.Labels[v1alpha1.LabelOffloading] != "enabled" {
+			continue
+		}
+		out = append(out, vk.Namespace{Name: namespace.Name, UID: string(namespace.UID), Mapping: string(o.Spec.NameMapping)})
+	}
+	return out, nil
+}
+
+// hearing is what a node hears, and what the exposure follows from.
+type hearing struct {
+	*vk.Node
+	exposure *exposure
+	home     func(netip.Addr) (netip.Addr, bool)
+}
+
+// PodStatus implements vk.Handler.
+func (h *hearing) PodStatus(s peering.PodStatus) {
+	h.exposure.status(s, h.home)
+	h.Node.PodStatus(s)
+}
+
+// remote is a contract's provider, as vk sees it.
+type remote struct {
+	*client.Mirror
+	conn     grpc.ClientConnInterface
+	contract string
+	exposure *exposure
+}
+
+var _ vk.Remote = (*remote)(nil)
+
+// Want implements vk.Remote.
+func (r *remote) Want(o peering.Object) {
+	r.exposure.want(o)
+	r.Mirror.Want(o)
+}
+
+// Unwant implements vk.Remote.
+func (r *remote) Unwant(ref peering.ObjectRef, grace *int64) {
+	r.exposure.unwant(ref)
+	r.Mirror.Unwant(ref, grace)
+}
+
+// Logs implements vk.Remote.
+func (r *remote) Logs(ctx context.Context, pod peering.ObjectRef, o vk.LogOptions) (io.ReadCloser, error) {
+	return client.Logs(ctx, r.conn, r.contract, pod, client.LogOptions(o))
+}
+
+// Exec implements vk.Remote.
+func (r *remote) Exec(ctx context.Context, pod peering.ObjectRef, o vk.ExecOptions) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	options := client.ExecOptions{
+		Container: o.Container, Command: o.Command, Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, TTY: o.TTY,
+	}
+	if o.Resize != nil {
+		sizes := make(chan client.TerminalSize)
+		options.Resize = sizes
+		go func() {
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case s := <-o.Resize:
+					select {
+					case sizes <- client.TerminalSize{Width: s.Width, Height: s.Height}:
+					case <-ctx.Done():
+						return
+					}
+				}
+			}
+		}()
+	}
+	return client.Exec(ctx, r.conn, r.contract, pod, options)
+}
+
+// PortForward implements vk.Remote.
+func (r *remote) PortForward(ctx context.Context, pod peering.ObjectRef, port int32, conn io.ReadWriteCloser) error {
+	return client.PortForward(ctx, r.conn, r.contract, pod, port, conn)
+}

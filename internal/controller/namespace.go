@@ -1,0 +1,137 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+)
+
+// ConsumerClusterRole holds the rights that the agent needs in a namespace whose
+// pods it offloads: to read what the pods refer to and who answers for services.
+const ConsumerClusterRole = "entente-consumer-namespace"
+
+// evictPoll is how often a namespace that is being closed is looked at.
+const evictPoll = 2 * time.Second
+
+// Namespaces opens a namespace for offloading and closes it again: it gives the
+// agent its rights there and puts the label on which placement goes by.
+type Namespaces struct {
+	Client client.Client
+	// ServiceAccount is the agent's, as namespace and name.
+	ServiceAccount client.ObjectKey
+	// Evict moves the namespace's pods off virtual nodes and says how many are
+	// still there.
+	Evict func(ctx context.Context, namespace string) (int, error)
+	// Changed tells the virtual nodes that the set of offloaded namespaces may
+	// have changed.
+	Changed func()
+}
+
+// SetupWithManager registers the reconciler.
+func (r *Namespaces) SetupWithManager(mgr ctrl.Manager) error {
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("namespaces").
+		For(&v1alpha1.NamespaceOffloading{}).
+		Complete(r)
+}
+
+// Reconcile implements reconcile.Reconciler.
+func (r *Namespaces) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	var offloading v1alpha1.NamespaceOffloading
+	if err := r.Client.Get(ctx, req.NamespacedName, &offloading); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	defer r.Changed()
+	if !offloading.DeletionTimestamp.IsZero() {
+		return r.end(ctx, &offloading)
+	}
+	if controllerutil.AddFinalizer(&offloading, v1alpha1.Finalizer) {
+		if err := r.Client.Update(ctx, &offloading, client.FieldOwner(v1alpha1.Manager)); err != nil {
+			return reconcile.Result{}, fmt.Errorf("hold namespace offloading %s: %w", req.Namespace, err)
+		}
+	}
+	if err := r.bind(ctx, req.Namespace); err != nil {
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{}, r.label(ctx, req.Namespace, true)
+}
+
+// end closes the namespace. Placement stops first, so that what is moved away
+// does not come back; the rights go last.
+func (r *Namespaces) end(ctx context.Context, offloading *v1alpha1.NamespaceOffloading) (reconcile.Result, error) {
+	if !controllerutil.ContainsFinalizer(offloading, v1alpha1.Finalizer) {
+		return reconcile.Result{}, nil
+	}
+	namespace := offloading.Namespace
+	if err := r.label(ctx, namespace, false); err != nil {
+		return reconcile.Result{}, err
+	}
+	left, err := r.Evict(ctx, namespace)
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("move the pods of namespace %s home: %w", namespace, err)
+	}
+	if left > 0 {
+		return reconcile.Result{RequeueAfter: evictPoll}, nil
+	}
+	binding := r.binding(namespace)
+	if err := r.Client.Delete(ctx, binding); client.IgnoreNotFound(err) != nil {
+		return reconcile.Result{}, fmt.Errorf("drop the agent's rights in namespace %s: %w", namespace, err)
+	}
+	controllerutil.RemoveFinalizer(offloading, v1alpha1.Finalizer)
+	if err := r.Client.Update(ctx, offloading, client.FieldOwner(v1alpha1.Manager)); client.IgnoreNotFound(err) != nil {
+		return reconcile.Result{}, fmt.Errorf("release namespace offloading %s: %w", namespace, err)
+	}
+	return reconcile.Result{}, nil
+}
+
+func (r *Namespaces) label(ctx context.Context, name string, on bool) error {
+	var namespace corev1.Namespace
+	if err := r.Client.Get(ctx, client.ObjectKey{Name: name}, &namespace); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if (namespace.Labels[v1alpha1.LabelOffloading] == "enabled") == on {
+		return nil
+	}
+	patch := client.MergeFrom(namespace.DeepCopy())
+	if on {
+		metav1.SetMetaDataLabel(&namespace.ObjectMeta, v1alpha1.LabelOffloading, "enabled")
+	} else {
+		delete(namespace.Labels, v1alpha1.LabelOffloading)
+	}
+	if err := r.Client.Patch(ctx, &namespace, patch, client.FieldOwner(v1alpha1.Manager)); err != nil {
+		return fmt.Errorf("label namespace %s: %w", name, err)
+	}
+	return nil
+}
+
+func (r *Namespaces) binding(namespace string) *rbacv1.RoleBinding {
+	return &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: ConsumerClusterRole,
+			Labels: map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager},
+		},
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: ConsumerClusterRole},
+		Subjects: []rbacv1.Subject{{
+			Kind: rbacv1.ServiceAccountKind, Namespace: r.ServiceAccount.Namespace, Name: r.ServiceAccount.Name,
+		}},
+	}
+}
+
+func (r *Namespaces) bind(ctx context.Context, namespace string) error {
+	err := r.Client.Create(ctx, r.binding(namespace), client.FieldOwner(v1alpha1.Manager))
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("give the agent its rights in namespace %s: %w", namespace, err)
+	}
+	return nil
+}

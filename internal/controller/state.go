@@ -1,0 +1,289 @@
+package controller
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+// Protocol is the newest protocol revision that this agent speaks.
+const Protocol = 1
+
+// FabricSecret is the Secret that holds the tunnels' preshared keys, one key a
+// peer, named by its cluster ID. It is all of the agent's secrets that the
+// fabric can read.
+const FabricSecret = "entente-fabric"
+
+// fabricFresh is how old a fabric's word may be: it writes each minute.
+const fabricFresh = 3 * time.Minute
+
+// States is what this cluster says to each peer, and what it keeps of what they
+// say.
+type States struct {
+	Client    client.Client
+	Namespace string
+	// Self is this cluster's ID.
+	Self peering.ClusterID
+	// Endpoints is where this cluster's peer API can be dialled, best first.
+	Endpoints func() []string
+	// PodCIDRs overrides the prefixes that nodes carry in spec.podCIDRs.
+	PodCIDRs []netip.Prefix
+	// Half is this cluster's half of a tunnel's preshared key, 32 bytes, the same
+	// at each call.
+	Half func(peer peering.ClusterID) wire.PresharedHalf
+}
+
+// State returns everything that this cluster currently says to a peer, but for
+// the fields that count and time messages.
+func (s *States) State(ctx context.Context, peer peering.ClusterID) (wire.State, error) {
+	state := wire.State{Protocol: Protocol, Endpoints: s.Endpoints()}
+	var contracts v1alpha1.ContractList
+	if err := s.Client.List(ctx, &contracts, client.MatchingLabels{v1alpha1.LabelPeer: string(peer)}); err != nil {
+		return state, fmt.Errorf("list contracts: %w", err)
+	}
+	slices.SortFunc(contracts.Items, func(a, b v1alpha1.Contract) int { return cmp.Compare(a.Name, b.Name) })
+	for i := range contracts.Items {
+		c := &contracts.Items[i]
+		state.Contracts = append(state.Contracts, wire.ContractState{
+			ID: c.Name, Revision: uint64(c.Spec.Revision), Phase: peering.ParsePhase(c.Status.Phase), Message: c.Status.Message,
+		})
+	}
+	if !slices.ContainsFunc(contracts.Items, wantsTunnel) {
+		return state, nil
+	}
+	fc, err := foreignCluster(ctx, s.Client, peer)
+	if err != nil || fc == nil {
+		return state, err
+	}
+	if state.Network, err = s.network(ctx, fc); err != nil {
+		return state, err
+	}
+	state.Network.PresharedHalf = s.Half(peer)
+	return state, nil
+}
+
+func (s *States) network(ctx context.Context, fc *v1alpha1.ForeignCluster) (*wire.Network, error) {
+	var nodes v1alpha1.FabricNodeList
+	if err := s.Client.List(ctx, &nodes); err != nil {
+		return nil, fmt.Errorf("list fabric nodes: %w", err)
+	}
+	slices.SortFunc(nodes.Items, func(a, b v1alpha1.FabricNode) int { return cmp.Compare(a.Name, b.Name) })
+	network := &wire.Network{}
+	for i := range nodes.Items {
+		n := &nodes.Items[i]
+		key, err := base64.StdEncoding.DecodeString(n.Status.PublicKey)
+		overlay, overlayErr := netip.ParseAddr(n.Status.Overlay)
+		if !n.Spec.Gateway || err != nil || len(key) != 32 || overlayErr != nil || !overlay.Is6() {
+			continue
+		}
+		network.Gateways = append(network.Gateways, wire.Gateway{
+			Name: n.Name, PublicKey: [32]byte(key), Endpoints: n.Status.Endpoints, Overlay: overlay,
+		})
+	}
+	var err error
+	if network.Prefixes, err = s.Prefixes(ctx); err != nil {
+		return nil, err
+	}
+	for _, a := range fc.Status.Aliases {
+		prefix, err := netip.ParsePrefix(a.Prefix)
+		alias, aliasErr := netip.ParsePrefix(a.Alias)
+		if err == nil && aliasErr == nil {
+			network.Aliases = append(network.Aliases, wire.Alias{Prefix: prefix, Alias: alias})
+		}
+	}
+	return network, nil
+}
+
+// Prefixes returns this cluster's pod prefixes, sorted.
+func (s *States) Prefixes(ctx context.Context) ([]netip.Prefix, error) {
+	if len(s.PodCIDRs) > 0 {
+		return s.PodCIDRs, nil
+	}
+	var nodes corev1.NodeList
+	if err := s.Client.List(ctx, &nodes); err != nil {
+		return nil, fmt.Errorf("list nodes: %w", err)
+	}
+	var out []netip.Prefix
+	for i := range nodes.Items {
+		if nodes.Items[i].Labels[v1alpha1.LabelVirtualNode] != "" {
+			continue
+		}
+		for _, text := range nodes.Items[i].Spec.PodCIDRs {
+			if p, err := netip.ParsePrefix(text); err == nil {
+				out = append(out, p.Masked())
+			}
+		}
+	}
+	slices.SortFunc(out, netip.Prefix.Compare)
+	if len(out) > maxPrefixes {
+		return nil, fmt.Errorf("the nodes have %d pod prefixes, and a peer can be told %d: set the prefix that holds them all with --pod-cidr", len(out), maxPrefixes)
+	}
+	return out, nil
+}
+
+// maxPrefixes is how many prefixes a Network message holds.
+const maxPrefixes = 16
+
+// Observe keeps what a peer says: what is to outlive the session goes into its
+// ForeignCluster and the tunnel's key into the fabric's Secret.
+func (s *States) Observe(ctx context.Context, peer peering.ClusterID, state wire.State) error {
+	fc, err := foreignCluster(ctx, s.Client, peer)
+	if err != nil {
+		return err
+	}
+	if fc == nil {
+		return fmt.Errorf("cluster %s is not known here any more", peer)
+	}
+	if len(state.Endpoints) > 0 && !slices.Equal(state.Endpoints, fc.Spec.Endpoints) {
+		patch := client.MergeFrom(fc.DeepCopy())
+		fc.Spec.Endpoints = state.Endpoints
+		if err := s.Client.Patch(ctx, fc, patch, client.FieldOwner(v1alpha1.Manager)); err != nil {
+			return fmt.Errorf("keep the endpoints of %s: %w", fc.Name, err)
+		}
+	}
+	before := fc.DeepCopy()
+	fc.Status.Protocol = int32(min(state.Protocol, 1<<30))
+	if fc.Status.Network, err = networkFromWire(state.Network); err != nil {
+		return fmt.Errorf("network of peer %s: %w", fc.Name, err)
+	}
+	fc.Status.Contracts = contractsFromWire(state.Contracts)
+	if !equality.Semantic.DeepEqual(before.Status, fc.Status) {
+		// The reconciler writes other fields of the status, so the two cannot undo
+		// each other; what a stale cache hides is made good by the next heartbeat.
+		if err := s.Client.Status().Patch(ctx, fc, client.MergeFrom(before), client.FieldOwner(v1alpha1.Manager)); err != nil {
+			return fmt.Errorf("keep the state of %s: %w", fc.Name, err)
+		}
+	}
+	if state.Network == nil || state.Network.PresharedHalf.IsZero() {
+		return nil
+	}
+	return s.keepKey(ctx, peer, PresharedKey(s.Self, s.Half(peer), peer, state.Network.PresharedHalf))
+}
+
+// PresharedKey returns a tunnel's preshared key from both sides' halves: their
+// SHA-256, the half of the lower cluster ID first.
+func PresharedKey(a peering.ClusterID, halfA wire.PresharedHalf, b peering.ClusterID, halfB wire.PresharedHalf) []byte {
+	if a > b {
+		halfA, halfB = halfB, halfA
+	}
+	sum := sha256.Sum256(slices.Concat(halfA[:], halfB[:]))
+	return sum[:]
+}
+
+func (s *States) keepKey(ctx context.Context, peer peering.ClusterID, key []byte) error {
+	return editSecret(ctx, s.Client, s.Namespace, FabricSecret, func(data map[string][]byte) bool {
+		if bytes.Equal(data[string(peer)], key) {
+			return false
+		}
+		data[string(peer)] = key
+		return true
+	})
+}
+
+// editSecret changes a Secret's data with a compare-and-swap, creating it where
+// it lacks. edit says whether it changed anything.
+func editSecret(ctx context.Context, c client.Client, namespace, name string, edit func(map[string][]byte) bool) error {
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	err := c.Get(ctx, client.ObjectKeyFromObject(secret), secret)
+	missing := client.IgnoreNotFound(err) == nil && err != nil
+	if err != nil && !missing {
+		return fmt.Errorf("read Secret %s/%s: %w", namespace, name, err)
+	}
+	if secret.Data == nil {
+		secret.Data = map[string][]byte{}
+	}
+	if !edit(secret.Data) {
+		return nil
+	}
+	if missing {
+		secret.Labels = map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager}
+		err = c.Create(ctx, secret, client.FieldOwner(v1alpha1.Manager))
+	} else {
+		err = c.Update(ctx, secret, client.FieldOwner(v1alpha1.Manager))
+	}
+	if err != nil {
+		return fmt.Errorf("write Secret %s/%s: %w", namespace, name, err)
+	}
+	return nil
+}
+
+// foreignCluster returns the ForeignCluster with this ID, or nil.
+func foreignCluster(ctx context.Context, c client.Reader, id peering.ClusterID) (*v1alpha1.ForeignCluster, error) {
+	var list v1alpha1.ForeignClusterList
+	if err := c.List(ctx, &list); err != nil {
+		return nil, fmt.Errorf("list foreign clusters: %w", err)
+	}
+	for i := range list.Items {
+		if list.Items[i].Spec.ClusterID == string(id) {
+			return &list.Items[i], nil
+		}
+	}
+	return nil, nil //nolint:nilnil // absent is an answer
+}
+
+// networkFromWire checks what a peer's network means; its form was checked when
+// it was read.
+func networkFromWire(n *wire.Network) (*v1alpha1.PeerNetwork, error) {
+	if n == nil {
+		return nil, nil //nolint:nilnil // no contract wants a tunnel
+	}
+	out := &v1alpha1.PeerNetwork{}
+	for _, g := range n.Gateways {
+		out.Gateways = append(out.Gateways, v1alpha1.Gateway{
+			Name: g.Name, PublicKey: base64.StdEncoding.EncodeToString(g.PublicKey[:]),
+			Endpoints: g.Endpoints, Overlay: g.Overlay.String(),
+		})
+	}
+	for _, p := range n.Prefixes {
+		if p.Bits() < minPrefixBits {
+			return nil, fmt.Errorf("%s is wider than a /%d: no cluster's pods need that much", p, minPrefixBits)
+		}
+		out.Prefixes = append(out.Prefixes, p.String())
+	}
+	for _, a := range n.Aliases {
+		out.Aliases = append(out.Aliases, v1alpha1.PrefixAlias{Prefix: a.Prefix.String(), Alias: a.Alias.String()})
+	}
+	return out, nil
+}
+
+// minPrefixBits keeps a peer from announcing half the Internet as its pods.
+const minPrefixBits = 8
+
+func contractsFromWire(states []wire.ContractState) []v1alpha1.PeerContract {
+	var out []v1alpha1.PeerContract
+	for _, c := range states {
+		if c.Phase == peering.PhaseUnspecified {
+			continue // newer than we are: it says nothing to us
+		}
+		out = append(out, v1alpha1.PeerContract{
+			ID: c.ID, Revision: int64(min(c.Revision, peering.MaxRevision)), Phase: c.Phase.String(), Message: c.Message,
+		})
+	}
+	slices.SortFunc(out, func(a, b v1alpha1.PeerContract) int { return cmp.Compare(a.ID, b.ID) })
+	return out
+}
+
+// inForce says whether a contract still binds. One that was just signed and not
+// looked at yet does.
+func inForce(c *v1alpha1.Contract) bool {
+	return peering.ParsePhase(c.Status.Phase) != peering.PhaseClosed
+}
+
+func wantsTunnel(c v1alpha1.Contract) bool {
+	return c.Spec.Network == v1alpha1.NetworkTunnel && inForce(&c)
+}

@@ -1,0 +1,28 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+)
+
+// PublishCA keeps a certificate authority, PEM, where clients of the admin API
+// find it.
+func PublishCA(ctx context.Context, c client.Client, namespace, name, key string, pem []byte) error {
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	_, err := controllerutil.CreateOrUpdate(ctx, c, cm, func() error {
+		metav1.SetMetaDataLabel(&cm.ObjectMeta, v1alpha1.LabelManaged, v1alpha1.Manager)
+		cm.Data = map[string]string{key: string(pem)}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("publish the certificate authority in ConfigMap %s/%s: %w", namespace, name, err)
+	}
+	return nil
+}
