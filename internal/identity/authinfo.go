@@ -1,0 +1,56 @@
+package identity
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+
+	"github.com/entente-dev/entente/peering"
+)
+
+// AuthInfo is what a connection proved of the cluster at its other end. It
+// travels with each call as gRPC's AuthInfo; get it by PeerFromContext.
+type AuthInfo struct {
+	credentials.CommonAuthInfo
+
+	// ID is the other cluster. Empty when it presented no certificate: then it may
+	// ask for health and nothing else.
+	ID peering.ClusterID
+	// Trusted says that a bundle for ID is held here and that the certificate
+	// verified against it. Without it the caller has only proved that it holds the
+	// key behind ID: it may join and nothing else.
+	Trusted bool
+	// Root is the root certificate, DER, to which the chain was verified.
+	Root []byte
+	// NotAfter is when the certificate ends that it presented.
+	NotAfter time.Time
+	// Session numbers the session that the call came over, as in session.Info. It
+	// is 0 on a connection of its own.
+	Session uint64
+}
+
+// AuthType implements credentials.AuthInfo.
+func (AuthInfo) AuthType() string { return "entente" }
+
+// PeerFromContext returns what the caller of a gRPC handler proved. It is false
+// when the call did not come through the peer API.
+func PeerFromContext(ctx context.Context) (AuthInfo, bool) {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return AuthInfo{}, false
+	}
+	info, ok := p.AuthInfo.(AuthInfo)
+	return info, ok
+}
+
+// ContextWithPeer returns a context as a gRPC handler gets it from a caller that
+// proved info.
+func ContextWithPeer(ctx context.Context, info AuthInfo) context.Context {
+	p := &peer.Peer{AuthInfo: info}
+	if old, ok := peer.FromContext(ctx); ok {
+		p.Addr, p.LocalAddr = old.Addr, old.LocalAddr
+	}
+	return peer.NewContext(ctx, p)
+}

@@ -1,0 +1,207 @@
+package session
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/entente-dev/entente/internal/identity"
+)
+
+// listen accepts connections until ctx ends.
+func (m *Manager) listen(ctx context.Context, wg *sync.WaitGroup) error {
+	var pause time.Duration
+	for {
+		raw, err := m.cfg.Listener.Accept()
+		if err != nil {
+			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+				return fmt.Errorf("listen on %s: %w", m.cfg.Listener.Addr(), err)
+			}
+			// Out of file descriptors, say: it passes.
+			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
+			m.cfg.Log.Warn("accept", "err", err, "pause", pause)
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(pause):
+			}
+			continue
+		}
+		pause = 0
+		done, ok := m.limiter.admit(raw.RemoteAddr(), time.Now())
+		if !ok {
+			reset(raw)
+			continue
+		}
+		wg.Go(func() {
+			defer done()
+			m.greet(ctx, raw, done)
+		})
+	}
+}
+
+// reset closes a connection and leaves nothing of it in the kernel.
+func reset(c net.Conn) {
+	if tcp, ok := c.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0)
+	}
+	_ = c.Close()
+}
+
+// greet does the handshake of a connection that came in and serves it; done ends
+// its place among the handshakes.
+func (m *Manager) greet(ctx context.Context, raw net.Conn, done func()) {
+	stop := context.AfterFunc(ctx, func() { _ = raw.Close() })
+	defer stop()
+	refuse := func(err error) {
+		_ = raw.Close()
+		// Anybody can cause these, so they are not worth a line in the log by default;
+		// but clocks that differ are what nobody finds otherwise.
+		level := slog.LevelDebug
+		var late *identity.TimeError
+		if errors.As(err, &late) && m.limiter.mayWarn(time.Now()) {
+			level = slog.LevelWarn
+		}
+		m.cfg.Log.Log(ctx, level, "connection refused", "remote", raw.RemoteAddr().String(), "err", err)
+	}
+	if err := raw.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
+		refuse(err)
+		return
+	}
+	conn := tls.Server(raw, m.serverTLS)
+	if err := conn.HandshakeContext(ctx); err != nil {
+		refuse(err)
+		return
+	}
+	auth, err := identity.PeerOf(conn.ConnectionState(), m.cfg.Bundles)
+	if err != nil {
+		refuse(err)
+		return
+	}
+	switch proto := conn.ConnectionState().NegotiatedProtocol; proto {
+	case protoSession:
+		l, err := m.welcome(conn, auth)
+		if err != nil {
+			refuse(err)
+			return
+		}
+		done()
+		m.serve(ctx, l)
+	case protoGRPC:
+		if err := m.acceptDirect(conn, auth); err != nil {
+			refuse(err)
+		}
+	default:
+		refuse(fmt.Errorf("no common protocol (ALPN %q)", proto))
+	}
+}
+
+// welcome decides on a session that a peer dialled, tells it, and registers it.
+func (m *Manager) welcome(conn *tls.Conn, auth identity.AuthInfo) (*link, error) {
+	code := m.judge(auth)
+	if _, err := conn.Write(encodePreface(code, time.Now())); err != nil {
+		return nil, err
+	}
+	if code != welcome {
+		// The verdict has to arrive before the connection is reset.
+		_ = conn.CloseWrite()
+		return nil, fmt.Errorf("session of %s refused (code %d)", auth.ID, code)
+	}
+	if err := conn.SetDeadline(time.Time{}); err != nil {
+		return nil, err
+	}
+	l, err := newLink(conn, auth, Info{
+		Peer:         auth.ID,
+		RemoteAddr:   conn.RemoteAddr().String(),
+		PeerNotAfter: auth.NotAfter,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := m.register(l); err != nil {
+		l.close(err)
+		return nil, err
+	}
+	return l, nil
+}
+
+// judge says what to answer to a peer that dialled.
+func (m *Manager) judge(auth identity.AuthInfo) verdict {
+	if !auth.Trusted {
+		return refusedUntrusted
+	}
+	m.mu.Lock()
+	full := m.links[auth.ID] == nil && len(m.links) >= maxSessions
+	m.mu.Unlock()
+	if full {
+		return refusedFull
+	}
+	if !m.clear(auth.ID, false) {
+		return refusedDuplicate
+	}
+	return welcome
+}
+
+// acceptDirect hands an h2 connection to gRPC.
+func (m *Manager) acceptDirect(conn *tls.Conn, auth identity.AuthInfo) error {
+	c := &Conn{Conn: conn, info: auth}
+	raw := conn.NetConn()
+	var expiry *time.Timer
+	if !auth.Trusted {
+		expiry = time.AfterFunc(strangerLife, func() { _ = raw.Close() })
+	}
+	c.closed = func() {
+		if expiry != nil {
+			expiry.Stop()
+		}
+		m.mu.Lock()
+		delete(m.direct, c)
+		m.mu.Unlock()
+	}
+	if err := m.track(c, raw); err != nil {
+		c.closed()
+		return err
+	}
+	if err := raw.SetDeadline(time.Time{}); err != nil {
+		c.closed()
+		return err
+	}
+	m.feed.give(c)
+	return nil
+}
+
+// track counts an h2 connection in.
+func (m *Manager) track(c *Conn, raw net.Conn) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var strangers, trusted, same int
+	for other := range m.direct {
+		if !other.info.Trusted {
+			strangers++
+			continue
+		}
+		trusted++
+		if other.info.ID == c.info.ID {
+			same++
+		}
+	}
+	switch {
+	case m.stopped:
+		return errStopping
+	case !c.info.Trusted:
+		if strangers >= maxStrangers {
+			return fmt.Errorf("%d connections of clients that are not trusted", strangers)
+		}
+	case !m.cfg.Bundles.Has(c.info.ID):
+		return errUntrusted
+	case trusted >= maxDirect || same >= maxDirectPerPeer:
+		return fmt.Errorf("%d connections of %s, %d of all peers", same, c.info.ID, trusted)
+	}
+	m.direct[c] = raw
+	return nil
+}

@@ -1,0 +1,119 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+
+	"github.com/entente-dev/entente/internal/identity"
+)
+
+// Conn is a connection that is secured already: a stream of a session, or a TLS
+// connection of its own. It knows who is at the other end.
+type Conn struct {
+	net.Conn
+	info   identity.AuthInfo
+	once   sync.Once
+	closed func()
+}
+
+// Close ends the connection, and reads that wait on it.
+func (c *Conn) Close() error {
+	// A yamux stream that this side closed goes on reading until the other side
+	// closes too.
+	_ = c.SetDeadline(time.Unix(1, 0))
+	err := c.Conn.Close()
+	if c.closed != nil {
+		c.once.Do(c.closed)
+	}
+	return err
+}
+
+// transportCreds hands gRPC the identity that a Conn already proved; there is no
+// second handshake.
+type transportCreds struct{}
+
+// ServerCredentials returns the transport credentials that the gRPC server has
+// to have that is given to New. Handlers get who calls by
+// identity.PeerFromContext.
+func ServerCredentials() credentials.TransportCredentials { return transportCreds{} }
+
+var errNotSecured = errors.New("session: not a connection of a session")
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (transportCreds) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	c, ok := raw.(*Conn)
+	if !ok {
+		return nil, nil, errNotSecured
+	}
+	return c, c.info, nil
+}
+
+// ClientHandshake implements credentials.TransportCredentials.
+func (t transportCreds) ClientHandshake(_ context.Context, _ string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return t.ServerHandshake(raw)
+}
+
+// Info implements credentials.TransportCredentials.
+func (transportCreds) Info() credentials.ProtocolInfo {
+	return credentials.ProtocolInfo{SecurityProtocol: "entente"}
+}
+
+// Clone implements credentials.TransportCredentials.
+func (t transportCreds) Clone() credentials.TransportCredentials { return t }
+
+// OverrideServerName implements credentials.TransportCredentials.
+func (transportCreds) OverrideServerName(string) error { return nil }
+
+// handoff is the net.Listener from which gRPC gets its connections.
+type handoff struct {
+	addr net.Addr
+	c    chan net.Conn
+	done chan struct{}
+	once sync.Once
+}
+
+func newHandoff(addr net.Addr) *handoff {
+	if addr == nil {
+		addr = noAddr{}
+	}
+	return &handoff{addr: addr, c: make(chan net.Conn), done: make(chan struct{})}
+}
+
+// give hands a connection to gRPC, or closes it when gRPC stopped.
+func (h *handoff) give(c net.Conn) {
+	select {
+	case h.c <- c:
+	case <-h.done:
+		_ = c.Close()
+	}
+}
+
+// Accept implements net.Listener.
+func (h *handoff) Accept() (net.Conn, error) {
+	select {
+	case c := <-h.c:
+		return c, nil
+	case <-h.done:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener.
+func (h *handoff) Close() error {
+	h.once.Do(func() { close(h.done) })
+	return nil
+}
+
+// Addr implements net.Listener.
+func (h *handoff) Addr() net.Addr { return h.addr }
+
+// noAddr is the address of a manager that does not listen.
+type noAddr struct{}
+
+func (noAddr) Network() string { return "none" }
+func (noAddr) String() string  { return "not listening" }

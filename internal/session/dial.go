@@ -1,0 +1,320 @@
+package session
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/peering"
+)
+
+// DialError says what a round of dialling ran into, endpoint by endpoint.
+type DialError struct {
+	Peer  peering.ClusterID
+	Tries []EndpointError
+}
+
+// EndpointError is what happened at one endpoint.
+type EndpointError struct {
+	Endpoint string
+	Err      error
+}
+
+// Error implements error.
+func (e *DialError) Error() string {
+	parts := make([]string, len(e.Tries))
+	for i, t := range e.Tries {
+		parts[i] = fmt.Sprintf("at %s: %v", t.Endpoint, t.Err)
+	}
+	return fmt.Sprintf("dial peer %s %s", e.Peer, strings.Join(parts, "; "))
+}
+
+// Unwrap returns the errors of the endpoints.
+func (e *DialError) Unwrap() []error {
+	errs := make([]error, len(e.Tries))
+	for i, t := range e.Tries {
+		errs[i] = t.Err
+	}
+	return errs
+}
+
+// RejectedError says that the peer broke off the handshake: it did not accept
+// this cluster's certificate.
+type RejectedError struct {
+	// Now is this cluster's clock.
+	Now   time.Time
+	Cause error
+}
+
+// Error implements error.
+func (e *RejectedError) Error() string {
+	return fmt.Sprintf("the peer did not accept this cluster's certificate (%v); this cluster's clock says %s: if the peer's differs much, set the clocks right",
+		e.Cause, e.Now.UTC().Format(time.RFC3339))
+}
+
+// Unwrap returns the TLS alert.
+func (e *RejectedError) Unwrap() error { return e.Cause }
+
+// dialer dials one peer.
+type dialer struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+	// again says that the endpoints changed.
+	again     chan struct{}
+	endpoints []string
+}
+
+// dialAll keeps one dialer for each wanted peer until ctx ends.
+func (m *Manager) dialAll(ctx context.Context, wg *sync.WaitGroup) {
+	running := map[peering.ClusterID]*dialer{}
+	for {
+		m.mu.Lock()
+		wanted := maps.Clone(m.wanted)
+		m.mu.Unlock()
+		for id, d := range running {
+			if _, ok := wanted[id]; !ok {
+				d.cancel()
+				<-d.done
+				delete(running, id)
+			}
+		}
+		for id, endpoints := range wanted {
+			d := running[id]
+			if d == nil {
+				dctx, cancel := context.WithCancel(ctx)
+				d = &dialer{cancel: cancel, done: make(chan struct{}), again: make(chan struct{}, 1), endpoints: endpoints}
+				running[id] = d
+				wg.Go(func() {
+					defer close(d.done)
+					m.dialLoop(dctx, ctx, wg, id, d.again)
+				})
+			} else if !slices.Equal(d.endpoints, endpoints) {
+				d.endpoints = endpoints
+				poke(d.again)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			for _, d := range running {
+				d.cancel()
+			}
+			return
+		case <-m.changed:
+		}
+	}
+}
+
+// dialLoop dials one peer whenever there is no session with it, until ctx ends.
+// Sessions that it brings up live as long as run.
+func (m *Manager) dialLoop(ctx, run context.Context, wg *sync.WaitGroup, id peering.ClusterID, again <-chan struct{}) {
+	pause := backoffMin
+	// wait returns false when ctx ended. Changed endpoints are tried at once.
+	wait := func(d time.Duration) bool {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-again:
+			pause = backoffMin
+		case <-time.After(d):
+		}
+		return true
+	}
+	yield := func() bool { return id > m.self || wait(yieldDelay) }
+	if !yield() {
+		return
+	}
+	for {
+		if l := m.link(id); l != nil {
+			select {
+			case <-ctx.Done():
+				return
+			case <-l.gone:
+			}
+			if time.Since(l.info.Since) >= stableAfter {
+				pause = backoffMin
+				if !yield() {
+					return
+				}
+				continue
+			}
+		} else {
+			l, err := m.dial(ctx, id)
+			if ctx.Err() != nil {
+				if l != nil {
+					m.CloseSession(l.info.Number, errStopping)
+					wg.Go(func() { m.serve(run, l) })
+				}
+				return
+			}
+			if l != nil {
+				wg.Go(func() { m.serve(run, l) })
+				continue
+			}
+			m.failed(id, err)
+		}
+		if !wait(jitter(pause)) {
+			return
+		}
+		pause = min(time.Duration(float64(pause)*backoffFactor), backoffMax)
+	}
+}
+
+// jitter spreads a pause.
+func jitter(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * (1 + backoffJitter*(2*rand.Float64()-1)))
+}
+
+func (m *Manager) link(id peering.ClusterID) *link {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.links[id]
+}
+
+// failed records a round of dialling that brought up no session.
+func (m *Manager) failed(id peering.ClusterID, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err == nil || m.links[id] != nil {
+		return
+	}
+	n := m.noteOf(id)
+	first := n.tries == 0
+	n.err, n.errAt = err, time.Now()
+	n.tries++
+	if first {
+		m.cfg.Log.Warn("no session", "peer", id, "err", err)
+	}
+	m.notify()
+}
+
+// dial tries each endpoint once, the one that worked last first. It returns
+// neither link nor error when the peer's session came up meanwhile.
+func (m *Manager) dial(ctx context.Context, id peering.ClusterID) (*link, error) {
+	m.mu.Lock()
+	endpoints := slices.Clone(m.wanted[id])
+	good := ""
+	if n := m.notes[id]; n != nil {
+		good = n.lastGood
+	}
+	m.mu.Unlock()
+	if i := slices.Index(endpoints, good); i > 0 {
+		endpoints = slices.Insert(slices.Delete(endpoints, i, i+1), 0, good)
+	}
+	failure := &DialError{Peer: id}
+	for _, endpoint := range endpoints {
+		l, err := m.dialEndpoint(ctx, id, endpoint)
+		if err == nil {
+			return l, nil
+		}
+		if m.link(id) != nil || ctx.Err() != nil {
+			return nil, nil
+		}
+		failure.Tries = append(failure.Tries, EndpointError{Endpoint: endpoint, Err: err})
+	}
+	if len(failure.Tries) == 0 {
+		return nil, nil
+	}
+	return nil, failure
+}
+
+// dialEndpoint brings up a session through one endpoint. It returns neither link
+// nor error when it found the peer's session up before it asked for another.
+func (m *Manager) dialEndpoint(ctx context.Context, id peering.ClusterID, endpoint string) (*link, error) {
+	host, _, err := net.SplitHostPort(endpoint)
+	if err != nil {
+		return nil, errors.New("not host:port")
+	}
+	cctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	raw, err := m.cfg.Dial(cctx, "tcp", endpoint)
+	if err != nil {
+		return nil, err
+	}
+	if m.link(id) != nil {
+		_ = raw.Close()
+		return nil, nil
+	}
+	l, err := m.shake(ctx, raw, id, endpoint, host)
+	if err != nil {
+		_ = raw.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// shake does the dialling side's handshake and registers the session.
+func (m *Manager) shake(ctx context.Context, raw net.Conn, id peering.ClusterID, endpoint, host string) (*link, error) {
+	defer context.AfterFunc(ctx, func() { _ = raw.Close() })()
+	if err := raw.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
+		return nil, err
+	}
+	conn := tls.Client(raw, m.cfg.Source.ClientTLS(id, m.cfg.Bundles, serverName(host), protoSession))
+	if err := conn.HandshakeContext(ctx); err != nil {
+		return nil, alertError(err)
+	}
+	if p := conn.ConnectionState().NegotiatedProtocol; p != protoSession {
+		return nil, fmt.Errorf("the peer does not speak %s", protoSession)
+	}
+	auth, err := identity.PeerOf(conn.ConnectionState(), m.cfg.Bundles)
+	if err != nil {
+		return nil, err
+	}
+	asked := time.Now()
+	code, theirs, err := readPreface(conn)
+	if err != nil {
+		return nil, alertError(err)
+	}
+	if code != welcome {
+		return nil, &RefusedError{Peer: id, code: code}
+	}
+	now := time.Now()
+	if err := conn.SetDeadline(time.Time{}); err != nil {
+		return nil, err
+	}
+	if !m.clear(id, true) {
+		return nil, errDuplicate
+	}
+	l, err := newLink(conn, auth, Info{
+		Peer:         id,
+		Dialled:      true,
+		Endpoint:     endpoint,
+		RemoteAddr:   raw.RemoteAddr().String(),
+		ClockSkew:    theirs.Sub(asked.Add(now.Sub(asked) / 2)).Round(time.Millisecond),
+		PeerNotAfter: auth.NotAfter,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := m.register(l); err != nil {
+		l.close(err)
+		return nil, err
+	}
+	return l, nil
+}
+
+// serverName is what to send as SNI: a DNS name or nothing.
+func serverName(host string) string {
+	if _, err := netip.ParseAddr(host); err == nil {
+		return ""
+	}
+	return strings.TrimSuffix(host, ".")
+}
+
+// alertError says in words that the other side broke off the handshake.
+func alertError(err error) error {
+	var op *net.OpError
+	if errors.As(err, &op) && op.Op == "remote error" {
+		return &RejectedError{Now: time.Now(), Cause: err}
+	}
+	return err
+}

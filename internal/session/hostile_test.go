@@ -1,0 +1,425 @@
+package session
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/peering"
+)
+
+// proxy relays TCP, and can break it.
+type proxy struct {
+	addr string
+
+	mu    sync.Mutex
+	conns []net.Conn
+	// frozen relays nothing more, and closes nothing.
+	frozen chan struct{}
+}
+
+func newProxy(t *testing.T, target string) *proxy {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{addr: l.Addr().String(), frozen: make(chan struct{})}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", target)
+			if err != nil {
+				_ = in.Close()
+				continue
+			}
+			p.mu.Lock()
+			p.conns = append(p.conns, in, out)
+			p.mu.Unlock()
+			wg.Go(func() { p.relay(in, out) })
+			wg.Go(func() { p.relay(out, in) })
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		p.cut()
+		wg.Wait()
+	})
+	return p
+}
+
+func (p *proxy) relay(from, to net.Conn) {
+	buf := make([]byte, 16<<10)
+	for {
+		n, err := from.Read(buf)
+		select {
+		case <-p.frozen:
+			return
+		default:
+		}
+		if n > 0 {
+			if _, err := to.Write(buf[:n]); err != nil {
+				return
+			}
+		}
+		if err != nil {
+			_ = to.Close()
+			return
+		}
+	}
+}
+
+func (p *proxy) cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range p.conns {
+		_ = c.Close()
+	}
+	p.conns = nil
+}
+
+func (p *proxy) freeze() { close(p.frozen) }
+
+// rawSession does the dialling side's handshake and leaves the rest to the test.
+func rawSession(t *testing.T, from, to *node) *tls.Conn {
+	t.Helper()
+	cfg := from.source.ClientTLS(to.id, nil, "", protoSession)
+	c, err := tls.Dial("tcp", to.addr, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	if v, _, err := readPreface(c); err != nil || v != welcome {
+		t.Fatalf("verdict %d, %v", v, err)
+	}
+	return c
+}
+
+func frame(kind byte, flags uint16, stream, length uint32) []byte {
+	b := []byte{0, kind}
+	b = binary.BigEndian.AppendUint16(b, flags)
+	b = binary.BigEndian.AppendUint32(b, stream)
+	return binary.BigEndian.AppendUint32(b, length)
+}
+
+func TestAbuseEndsTheSession(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name  string
+		bytes func() []byte
+		want  string
+	}{
+		{"a frame larger than any window", func() []byte {
+			return append(frame(yamuxWindow, yamuxSYN, 1, 0), frame(yamuxData, 0, 1, 1<<31)...)
+		}, "a frame of 2147483648 bytes"},
+		{"a flood of pings", func() []byte {
+			var b []byte
+			for i := range uint32(pingBurst + 50) {
+				b = append(b, frame(yamuxPing, yamuxSYN, 0, i)...)
+			}
+			return b
+		}, "too many pings"},
+		{"a flood of streams", func() []byte {
+			var b []byte
+			for i := range uint32(streamBurst + 50) {
+				b = append(b, frame(yamuxWindow, yamuxSYN, 2*i+1, 0)...)
+			}
+			return b
+		}, "too fast"},
+		{"a stream with the other side's number", func() []byte {
+			return frame(yamuxWindow, yamuxSYN, 2, 0)
+		}, "not its to use"},
+		{"what is no frame", func() []byte { return []byte("GET / HTTP/1.1\r\n\r\n") }, "not a yamux frame"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			victim, peer := start(t), start(t, dialOnly)
+			trust(t, victim, peer)
+			c := rawSession(t, peer, victim)
+			eventually(t, "the session is up", up(victim, peer))
+			if _, err := c.Write(tt.bytes()); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the session is closed", func() bool { return !up(victim, peer)() })
+			err := victim.Status(peer.id).Err
+			var abuse *AbuseError
+			if !errors.As(err, &abuse) || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("status says %v, want %q", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestTooManyStreamsEndTheSession(t *testing.T) {
+	t.Parallel()
+	victim, peer := start(t), start(t, dialOnly)
+	trust(t, victim, peer)
+	c := rawSession(t, peer, victim)
+	for i := range uint32(maxStreams + 2) {
+		// Slow enough for each to be accepted.
+		if _, err := c.Write(frame(yamuxWindow, yamuxSYN, 2*i+1, 0)); err != nil {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	eventually(t, "the session is closed", func() bool { return !up(victim, peer)() })
+	if err := victim.Status(peer.id).Err; !strings.Contains(err.Error(), "streams are open") {
+		t.Errorf("status says %v", err)
+	}
+}
+
+func TestSlowHandshakesDoNotKeepOthersOut(t *testing.T) {
+	t.Parallel()
+	a, b := start(t), start(t, dialOnly)
+	trustEachOther(t, a, b)
+	var stalled []net.Conn
+	for range maxHandshakesPerIP - 2 {
+		c, err := net.Dial("tcp", a.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_, _ = c.Write([]byte{22, 3, 1}) // the first bytes of a handshake, and no more
+		stalled = append(stalled, c)
+	}
+	b.SetPeers([]Peer{{ID: a.id, Endpoints: []string{a.addr}}})
+	mustWho(t, b, a)
+	began := time.Now()
+	for _, c := range stalled {
+		_ = c.SetReadDeadline(time.Now().Add(handshakeTimeout + 5*time.Second))
+		if _, err := io.Copy(io.Discard, c); errors.Is(err, context.DeadlineExceeded) || isTimeout(err) {
+			t.Fatalf("a stalled handshake was still open after %s", time.Since(began))
+		}
+	}
+	mustWho(t, b, a)
+}
+
+func isTimeout(err error) bool {
+	var ne net.Error
+	return errors.As(err, &ne) && ne.Timeout()
+}
+
+func TestConnectionsBeyondTheRateAreDroppedUnread(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	var conns []net.Conn
+	dropped := 0
+	for range acceptBurst + 60 {
+		c, err := net.Dial("tcp", a.addr)
+		if err != nil {
+			dropped++
+			continue
+		}
+		defer c.Close()
+		conns = append(conns, c)
+	}
+	end := time.Now().Add(5 * time.Second)
+	for _, c := range slices.Backward(conns) {
+		_ = c.SetReadDeadline(end)
+		if dropped >= 20 {
+			break
+		}
+		if _, err := c.Read(make([]byte, 1)); err != nil && !isTimeout(err) {
+			dropped++
+		}
+	}
+	if dropped < 20 {
+		t.Errorf("only %d connections were dropped", dropped)
+	}
+}
+
+func TestLimiterCountsAddressesApartAndForgetsThem(t *testing.T) {
+	t.Parallel()
+	var l limiter
+	now := time.Unix(1_700_000_000, 0)
+	addr := func(ip string) net.Addr { return &net.TCPAddr{IP: net.ParseIP(ip), Port: 1} }
+	admitted := 0
+	for range 2 * acceptBurst {
+		if done, ok := l.admit(addr("192.0.2.1"), now); ok {
+			admitted++
+			done()
+			done() // twice is once
+		}
+	}
+	if admitted != acceptBurst {
+		t.Errorf("%d at once, want %d", admitted, acceptBurst)
+	}
+	if _, ok := l.admit(addr("192.0.2.2"), now); !ok {
+		t.Error("another address pays for the first")
+	}
+	if _, ok := l.admit(addr("192.0.2.1"), now.Add(time.Second)); !ok {
+		t.Error("a second later it is still shut out")
+	}
+	for range acceptBurst {
+		if done, ok := l.admit(addr("2001:db8::1"), now); ok {
+			done()
+		}
+	}
+	if _, ok := l.admit(addr("2001:db8::2"), now); ok {
+		t.Error("one /64 counts as many sources")
+	}
+	for i := range 2 * maxAddresses {
+		if done, ok := l.admit(addr(net.IPv4(10, byte(i>>16), byte(i>>8), byte(i)).String()), now); ok {
+			done()
+		}
+	}
+	if n := len(l.byAddr); n > maxAddresses {
+		t.Errorf("%d addresses remembered", n)
+	}
+	later := now.Add(time.Hour)
+	if _, ok := l.admit(addr("198.51.100.1"), later); !ok || len(l.byAddr) > 3 {
+		t.Errorf("after an hour %d addresses are remembered", len(l.byAddr))
+	}
+	before := l.busy
+	for range 2 * maxHandshakes {
+		_, _ = l.admit(addr("203.0.113.1"), later)
+	}
+	if n := l.busy - before; n != maxHandshakesPerIP {
+		t.Errorf("%d handshakes from one address", n)
+	}
+}
+
+func TestClientOfASessionThatIsNoPeerIsRefused(t *testing.T) {
+	t.Parallel()
+	a := start(t)
+	c, err := tls.Dial("tcp", a.addr, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{protoSession}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if v, _, err := readPreface(c); err != nil || v != refusedUntrusted {
+		t.Errorf("without a certificate: verdict %d, %v", v, err)
+	}
+	c, err = tls.Dial("tcp", a.addr, &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12})
+	if err == nil {
+		_ = c.Close()
+		t.Error("TLS 1.2 was accepted")
+	}
+	c, err = tls.Dial("tcp", a.addr, &tls.Config{InsecureSkipVerify: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
+	if _, err := c.Read(make([]byte, 1)); err == nil || isTimeout(err) {
+		t.Errorf("without ALPN: %v", err)
+	}
+}
+
+func TestExpiredCertificateIsRefusedWithBothClocks(t *testing.T) {
+	t.Parallel()
+	a, b := start(t), start(t, dialOnly)
+	trustEachOther(t, a, b)
+	// A source that cannot renew: its clock stands still.
+	cfg := b.source.ClientTLS(a.id, nil, "", protoSession)
+	old := expiredLeaf(t, b.source)
+	cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return old, nil }
+	c, err := tls.Dial("tcp", a.addr, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_, _, err = readPreface(c)
+	var rejected *RejectedError
+	if !errors.As(alertError(err), &rejected) || !strings.Contains(alertError(err).Error(), "clock") {
+		t.Errorf("got %v", err)
+	}
+	if up(a, b)() {
+		t.Error("a session came up")
+	}
+}
+
+// expiredLeaf is a certificate of a source whose machine sleeps: it was minted
+// for a second, two seconds ago.
+func expiredLeaf(t *testing.T, source *identity.Source) *tls.Certificate {
+	t.Helper()
+	short, err := identity.NewSource(identity.SourceConfig{Identity: source.Identity(), LeafLife: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := short.ClientTLS(source.ID(), nil, "").GetClientCertificate(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Until(cert.Leaf.NotAfter) + 1500*time.Millisecond)
+	return cert
+}
+
+func TestReplaces(t *testing.T) {
+	t.Parallel()
+	const low, high peering.ClusterID = "a", "b"
+	for _, tt := range []struct {
+		name             string
+		self, peer       peering.ClusterID
+		oldDial, newDial bool
+		want             bool
+	}{
+		{"the lower side dialled anew while the other's stood", low, high, false, true, true},
+		{"the lower side keeps its own", low, high, true, false, false},
+		{"the higher side gives up its own", high, low, true, false, true},
+		{"the higher side keeps the lower's", high, low, false, true, false},
+		{"a second dial of the same side", low, high, false, false, true},
+		{"a second dial of our own", high, low, true, true, true},
+	} {
+		if got := replaces(tt.self, tt.peer, tt.oldDial, tt.newDial); got != tt.want {
+			t.Errorf("%s: %t", tt.name, got)
+		}
+		// Both ends of the same two connections decide alike.
+		if replaces(tt.peer, tt.self, !tt.oldDial, !tt.newDial) != tt.want {
+			t.Errorf("%s: the other side decides otherwise", tt.name)
+		}
+	}
+}
+
+func FuzzMeter(f *testing.F) {
+	f.Add(frame(yamuxWindow, yamuxSYN, 1, 0), uint8(3))
+	f.Add(append(frame(yamuxData, 0, 1, 5), "hello"...), uint8(1))
+	f.Add(frame(yamuxPing, yamuxSYN, 0, 7), uint8(12))
+	f.Fuzz(func(t *testing.T, b []byte, cut uint8) {
+		now := time.Unix(1_700_000_000, 0)
+		whole, pieces := meter{odd: true}, meter{odd: true}
+		err := whole.feed(b, now)
+		step := int(cut)%16 + 1
+		rest := b
+		for len(rest) > 0 {
+			n := min(step, len(rest))
+			_ = pieces.feed(rest[:n], now)
+			rest = rest[n:]
+		}
+		if (err == nil) != (pieces.failed == nil) {
+			t.Fatalf("in one piece: %v, in pieces of %d: %v", err, step, pieces.failed)
+		}
+		if whole.body > streamWindow {
+			t.Fatalf("let a frame of %d bytes pass", whole.body)
+		}
+	})
+}
+
+func FuzzPreface(f *testing.F) {
+	f.Add(encodePreface(welcome, time.Unix(1_700_000_000, 0)))
+	f.Add([]byte("HTTP/1.1 400 Bad Request\r\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		v, at, err := readPreface(strings.NewReader(string(b)))
+		if err != nil {
+			return
+		}
+		v2, at2, err := readPreface(strings.NewReader(string(encodePreface(v, at))))
+		if err != nil || v2 != v || !at2.Equal(at) {
+			t.Fatalf("%d %s became %d %s, %v", v, at, v2, at2, err)
+		}
+		_ = (&RefusedError{code: v}).Error()
+	})
+}

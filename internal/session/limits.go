@@ -1,0 +1,74 @@
+package session
+
+import "time"
+
+// Limits of what a stranger or a peer can make this side spend.
+const (
+	// maxHandshakes is the most TLS handshakes under way at once, and
+	// maxHandshakesPerIP of them from one address (IPv6: one /64). More are dropped
+	// before a byte is read.
+	maxHandshakes      = 128
+	maxHandshakesPerIP = 32
+	// handshakeTimeout bounds a handshake from the first byte to the verdict.
+	handshakeTimeout = 10 * time.Second
+	// acceptRate and acceptBurst bound new connections from one address, a second.
+	acceptRate  = 15
+	acceptBurst = 60
+	// maxAddresses is the most addresses that are counted apart.
+	maxAddresses = 4096
+
+	// warnRate and warnBurst bound the warnings a second that strangers can cause.
+	warnRate  = 0.1
+	warnBurst = 5
+
+	// maxSessions is the most sessions, hence of connected peers.
+	maxSessions = 1024
+	// maxDirect is the most h2 connections of trusted peers, and maxDirectPerPeer of
+	// one peer.
+	maxDirect        = 512
+	maxDirectPerPeer = 16
+	// maxStrangers is the most h2 connections of clients that are not trusted, and
+	// strangerLife how long such a connection lasts.
+	maxStrangers = 64
+	strangerLife = time.Minute
+
+	// maxStreams is the most yamux streams of one session; each carries gRPC, which
+	// multiplexes calls in turn, so an honest peer needs one or two.
+	maxStreams = 16
+	// acceptBacklog is the most streams that wait to be accepted.
+	acceptBacklog = maxStreams
+	// streamWindow is the most bytes that a stream buffers for a slow reader.
+	streamWindow = 1 << 20
+	// streamRate and streamBurst bound the streams that a peer opens a second,
+	// pingRate and pingBurst the pings that it wants answered.
+	streamRate  = 4
+	streamBurst = 64
+	pingRate    = 4
+	pingBurst   = 32
+
+	// keepAlive is how often a session is pinged, writeTimeout how long a write or
+	// the answer to a ping may take: a dead path is seen after their sum.
+	keepAlive    = 5 * time.Second
+	writeTimeout = 10 * time.Second
+	// openTimeout is how long the peer may take to accept a stream.
+	openTimeout = 10 * time.Second
+	// closeTimeout is how long a half-closed stream is kept.
+	closeTimeout = 30 * time.Second
+	// aliveTimeout is how long an old session may take to prove itself alive when a
+	// new one comes in.
+	aliveTimeout = 2 * time.Second
+
+	// connectTimeout bounds a TCP connect to one endpoint, name lookup included.
+	connectTimeout = 5 * time.Second
+	// backoffMin to backoffMax is the pause between rounds of dialling, growing by
+	// backoffFactor, give or take backoffJitter.
+	backoffMin    = time.Second
+	backoffMax    = 30 * time.Second
+	backoffFactor = 1.6
+	backoffJitter = 0.2
+	// stableAfter is how long a session has to last for the pause to start over.
+	stableAfter = 10 * time.Second
+	// yieldDelay is how much later the higher cluster ID dials, so that both seldom
+	// dial at once.
+	yieldDelay = 250 * time.Millisecond
+)

@@ -1,0 +1,260 @@
+package session
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/yamux"
+
+	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/peering"
+)
+
+// link is a session that is up.
+type link struct {
+	info Info
+	auth identity.AuthInfo
+	raw  net.Conn // the TCP connection
+	mux  *yamux.Session
+	// gone is closed when the link is no longer the peer's session.
+	gone chan struct{}
+
+	mu     sync.Mutex
+	reason error
+}
+
+// newLink starts yamux on a TLS connection. Whoever calls it registers the link
+// or closes it.
+func newLink(conn *tls.Conn, auth identity.AuthInfo, info Info) (*link, error) {
+	l := &link{info: info, auth: auth, raw: conn.NetConn(), gone: make(chan struct{})}
+	metered := &meteredConn{Conn: conn, meter: meter{odd: !info.Dialled}, abuse: l.close}
+	start := yamux.Server
+	if info.Dialled {
+		start = yamux.Client
+	}
+	mux, err := start(metered, &yamux.Config{
+		AcceptBacklog:          acceptBacklog,
+		EnableKeepAlive:        true,
+		KeepAliveInterval:      keepAlive,
+		ConnectionWriteTimeout: writeTimeout,
+		MaxStreamWindowSize:    streamWindow,
+		StreamOpenTimeout:      openTimeout,
+		StreamCloseTimeout:     closeTimeout,
+		// It logs what the peer sends, without bound. Why a session ended comes from
+		// its error.
+		Logger: log.New(io.Discard, "", 0),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("start yamux: %w", err)
+	}
+	l.mux = mux
+	return l, nil
+}
+
+// close cuts the connection; the first reason counts. yamux notices by its read
+// that fails, so this may be called from anywhere and never waits.
+func (l *link) close(reason error) {
+	l.mu.Lock()
+	if l.reason == nil {
+		l.reason = reason
+	}
+	l.mu.Unlock()
+	_ = l.raw.Close()
+}
+
+// why returns why the link ended.
+func (l *link) why() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.reason
+}
+
+// alive says whether the other end answers a ping in time.
+func (l *link) alive() bool {
+	answered := make(chan bool, 1)
+	go func() { // ends with the ping: within writeTimeout, or when the link closes
+		_, err := l.mux.Ping()
+		answered <- err == nil
+	}()
+	select {
+	case ok := <-answered:
+		return ok
+	case <-time.After(aliveTimeout):
+		return false
+	}
+}
+
+// replaces says what becomes of an old session when a new one with the same peer
+// comes up: true, the new one takes its place; false, the old one stays if it is
+// alive. The lower ID's dial wins. A second dial from the same side means that it
+// lost the first.
+func replaces(self, peer peering.ClusterID, oldDialled, newDialled bool) bool {
+	if oldDialled == newDialled {
+		return true
+	}
+	return newDialled == (self < peer)
+}
+
+// clear says whether a new session with a peer may come up, after asking the old
+// one, if there is one that has precedence, whether it is alive.
+func (m *Manager) clear(id peering.ClusterID, dialled bool) bool {
+	m.mu.Lock()
+	old := m.links[id]
+	m.mu.Unlock()
+	if old == nil || replaces(m.self, id, old.info.Dialled, dialled) {
+		return true
+	}
+	if old.alive() {
+		return false
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.drop(old, errUnresponsive)
+	return true
+}
+
+// register makes a link the peer's session.
+func (m *Manager) register(l *link) error {
+	id := l.info.Peer
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	// Removing a bundle closes what is registered; what comes after sees it gone.
+	if !l.auth.Trusted || !m.cfg.Bundles.Has(id) {
+		return errUntrusted
+	}
+	if m.stopped {
+		return errStopping
+	}
+	old := m.links[id]
+	if old == nil && len(m.links) >= maxSessions {
+		return errFull
+	}
+	if old != nil {
+		if !replaces(m.self, id, old.info.Dialled, l.info.Dialled) {
+			return errDuplicate
+		}
+		m.drop(old, ErrReplaced)
+	}
+	m.number++
+	l.info.Number, l.auth.Session = m.number, m.number
+	l.info.Since = time.Now()
+	m.links[id] = l
+	n := m.noteOf(id)
+	n.err, n.tries = nil, 0
+	if l.info.Endpoint != "" {
+		n.lastGood = l.info.Endpoint
+	}
+	if cc := m.conns[id]; cc != nil {
+		go func() { // gRPC's own locks are not to be taken under ours
+			cc.ResetConnectBackoff()
+			cc.Connect()
+		}()
+	}
+	m.notify()
+	return nil
+}
+
+// drop ends a link and forgets it, if it is the peer's session. The lock is held.
+func (m *Manager) drop(l *link, reason error) {
+	l.close(reason)
+	id := l.info.Peer
+	if m.links[id] != l {
+		return
+	}
+	delete(m.links, id)
+	close(l.gone)
+	n := m.noteOf(id)
+	n.err, n.errAt = fmt.Errorf("session with %s ended: %w", id, l.why()), time.Now()
+	m.notify()
+}
+
+// serve hands the peer's streams to gRPC until the link ends.
+func (m *Manager) serve(parent context.Context, l *link) {
+	ctx, cancel := context.WithCancel(parent)
+	defer cancel()
+	log := m.cfg.Log.With("peer", l.info.Peer, "session", l.info.Number)
+	log.Info("session up", "remote", l.info.RemoteAddr, "dialled", l.info.Dialled, "endpoint", l.info.Endpoint)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		defer cancel()
+		l.close(m.acceptStreams(l))
+	})
+	if m.cfg.Up != nil {
+		wg.Go(func() {
+			if err := m.cfg.Up(ctx, l.info); err != nil && ctx.Err() == nil {
+				m.mu.Lock()
+				m.drop(l, err)
+				m.mu.Unlock()
+			}
+		})
+	}
+	<-ctx.Done()
+	m.mu.Lock()
+	if parent.Err() != nil {
+		m.drop(l, errStopping)
+	} else {
+		m.drop(l, net.ErrClosed) // there is a reason already
+	}
+	m.mu.Unlock()
+	_ = l.mux.Close()
+	log.Info("session down", "reason", l.why(), "lasted", time.Since(l.info.Since).Round(time.Millisecond))
+	wg.Wait()
+}
+
+// acceptStreams returns why there are no more.
+func (m *Manager) acceptStreams(l *link) error {
+	for {
+		stream, err := l.mux.AcceptStream()
+		if err != nil {
+			return muxError(err)
+		}
+		if n := l.mux.NumStreams(); n > maxStreams {
+			return &AbuseError{What: fmt.Sprintf("%d streams are open, more than %d", n, maxStreams)}
+		}
+		m.feed.give(&Conn{Conn: stream, info: l.auth})
+	}
+}
+
+// muxError says in words why yamux ended.
+func muxError(err error) error {
+	switch {
+	case errors.Is(err, yamux.ErrKeepAliveTimeout):
+		return fmt.Errorf("the peer did not answer for %s", writeTimeout)
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return errors.New("the peer closed the connection")
+	case errors.Is(err, yamux.ErrRecvWindowExceeded):
+		return &AbuseError{What: "it sent more than it was allowed to"}
+	case errors.Is(err, yamux.ErrDuplicateStream), errors.Is(err, yamux.ErrInvalidVersion), errors.Is(err, yamux.ErrInvalidMsgType), errors.Is(err, yamux.ErrUnexpectedFlag):
+		return &AbuseError{What: err.Error()}
+	}
+	return err
+}
+
+// open opens a stream to a peer, for gRPC.
+func (m *Manager) open(id peering.ClusterID) (net.Conn, error) {
+	m.mu.Lock()
+	l, n := m.links[id], m.notes[id]
+	var last error
+	if n != nil {
+		last = n.err
+	}
+	m.mu.Unlock()
+	if l == nil {
+		if last != nil {
+			return nil, fmt.Errorf("no session with %s: %w", id, last)
+		}
+		return nil, fmt.Errorf("no session with %s: waiting for it to come up", id)
+	}
+	stream, err := l.mux.OpenStream()
+	if err != nil {
+		return nil, fmt.Errorf("open stream to %s: %w", id, err)
+	}
+	return &Conn{Conn: stream, info: l.auth}, nil
+}

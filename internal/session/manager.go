@@ -1,0 +1,399 @@
+package session
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+
+	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/peering"
+)
+
+// The application protocols of TLS (ALPN) on the peer API's port.
+const (
+	protoSession = "entente/1"
+	protoGRPC    = "h2"
+)
+
+// Config configures a Manager.
+type Config struct {
+	// Source is this cluster's identity. Required.
+	Source *identity.Source
+	// Bundles says who is trusted. A peer that is removed from it loses its
+	// connections at once. Required.
+	Bundles *identity.Bundles
+	// Server answers the calls of peers. Make it with
+	// grpc.Creds(ServerCredentials()). Run serves and stops it. Required.
+	Server *grpc.Server
+	// Listener is the peer API's port, TCP. Run closes it. Nil: this side dials only.
+	Listener net.Listener
+	// Up runs for as long as a session lives, in a goroutine of its own: ctx ends
+	// with the session. An error that it returns ends the session, which is then
+	// dialled again. Nil does nothing.
+	Up func(ctx context.Context, s Info) error
+	// Dial connects to an endpoint; nil is a net.Dialer, which looks names up anew
+	// each time.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// ClientOptions are added to those of the client connections that Conn returns.
+	ClientOptions []grpc.DialOption
+	// Log gets a line for each session that comes or goes; nil discards.
+	Log *slog.Logger
+}
+
+// Peer is a cluster to keep a session with.
+type Peer struct {
+	ID peering.ClusterID
+	// Endpoints is where it can be dialled, as host:port, best first. Empty: it
+	// dials.
+	Endpoints []string
+}
+
+// Info tells of a session.
+type Info struct {
+	Peer peering.ClusterID
+	// Number tells this session from every other of this process.
+	Number uint64
+	// Dialled says that this side dialled.
+	Dialled bool
+	// Endpoint is the one that was dialled; empty if the peer dialled.
+	Endpoint string
+	// RemoteAddr is the other end of the TCP connection.
+	RemoteAddr string
+	// Since is when it came up.
+	Since time.Time
+	// ClockSkew is how far the peer's clock is ahead of this one's, give or take
+	// half a round trip. It is known only where this side dialled.
+	ClockSkew time.Duration
+	// PeerNotAfter is when the certificate ends that the peer showed.
+	PeerNotAfter time.Time
+}
+
+// Status tells how things stand with a peer.
+type Status struct {
+	// Session is the session, if it is up.
+	Session *Info
+	// Err is why there is none: what the last try to dial ran into, or why the last
+	// session ended. Nil while a session is up, or when nothing was tried.
+	Err error
+	// ErrAt is when.
+	ErrAt time.Time
+	// Tries counts the rounds of dialling since a session was up.
+	Tries int
+}
+
+// Why a session ended; Status and the log show them.
+var (
+	// ErrRevoked: the peer is no longer trusted here.
+	ErrRevoked = errors.New("the peer is no longer trusted here")
+	// ErrReplaced: another session with the same peer took its place.
+	ErrReplaced = errors.New("another session with the peer took its place")
+
+	errStopping     = errors.New("this agent is stopping")
+	errUnresponsive = errors.New("the session no longer answered and the peer made another")
+	errDuplicate    = errors.New("there is another session with the peer")
+	errUntrusted    = errors.New("the peer is not trusted here")
+	errFull         = fmt.Errorf("there are %d sessions already", maxSessions)
+)
+
+// Manager keeps the sessions. All methods are safe for concurrent use.
+type Manager struct {
+	cfg       Config
+	self      peering.ClusterID
+	serverTLS *tls.Config
+	feed      *handoff
+	limiter   limiter
+	// changed pokes Run after SetPeers.
+	changed chan struct{}
+
+	mu       sync.Mutex
+	started  bool
+	stopped  bool
+	number   uint64
+	wanted   map[peering.ClusterID][]string
+	links    map[peering.ClusterID]*link
+	direct   map[*Conn]net.Conn // with the TCP connection below
+	notes    map[peering.ClusterID]*note
+	conns    map[peering.ClusterID]*grpc.ClientConn
+	watchers map[chan struct{}]struct{}
+}
+
+// note is what is remembered of a peer between sessions.
+type note struct {
+	err      error
+	errAt    time.Time
+	tries    int
+	lastGood string
+}
+
+// New checks the configuration. Nothing happens before Run.
+func New(cfg Config) (*Manager, error) {
+	if cfg.Source == nil || cfg.Bundles == nil || cfg.Server == nil {
+		return nil, errors.New("session: Source, Bundles and Server are required")
+	}
+	if cfg.Dial == nil {
+		cfg.Dial = (&net.Dialer{}).DialContext
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	var addr net.Addr
+	if cfg.Listener != nil {
+		addr = cfg.Listener.Addr()
+	}
+	m := &Manager{
+		cfg:       cfg,
+		self:      cfg.Source.ID(),
+		serverTLS: cfg.Source.ServerTLS(cfg.Bundles, protoSession, protoGRPC),
+		feed:      newHandoff(addr),
+		changed:   make(chan struct{}, 1),
+		wanted:    map[peering.ClusterID][]string{},
+		links:     map[peering.ClusterID]*link{},
+		direct:    map[*Conn]net.Conn{},
+		notes:     map[peering.ClusterID]*note{},
+		conns:     map[peering.ClusterID]*grpc.ClientConn{},
+		watchers:  map[chan struct{}]struct{}{},
+	}
+	// A client connection fails to be made only for its options: find out now.
+	cc, err := m.newConn(m.self)
+	if err != nil {
+		return nil, fmt.Errorf("session: client options: %w", err)
+	}
+	if err := cc.Close(); err != nil {
+		return nil, fmt.Errorf("session: client options: %w", err)
+	}
+	return m, nil
+}
+
+// Run listens, dials and serves until ctx ends, then closes everything and
+// returns nil. It returns an error when the listener or the server fails. It runs
+// once.
+func (m *Manager) Run(parent context.Context) error {
+	m.mu.Lock()
+	if m.started {
+		m.mu.Unlock()
+		return errors.New("session: Run was called twice")
+	}
+	m.started = true
+	m.mu.Unlock()
+
+	unwatch := m.cfg.Bundles.Watch(func(id peering.ClusterID, trusted bool) {
+		if !trusted {
+			m.Close(id, ErrRevoked)
+		}
+	})
+	defer unwatch()
+
+	ctx, fail := context.WithCancelCause(parent)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		err := m.cfg.Server.Serve(m.feed)
+		if err == nil {
+			err = grpc.ErrServerStopped
+		}
+		if ctx.Err() == nil {
+			fail(fmt.Errorf("serve gRPC: %w", err))
+		}
+	})
+	if m.cfg.Listener != nil {
+		wg.Go(func() {
+			if err := m.listen(ctx, &wg); err != nil && ctx.Err() == nil {
+				fail(err)
+			}
+		})
+	}
+	m.dialAll(ctx, &wg)
+	m.shutdown()
+	wg.Wait()
+	if parent.Err() == nil {
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// shutdown closes all that Run opened.
+func (m *Manager) shutdown() {
+	if m.cfg.Listener != nil {
+		_ = m.cfg.Listener.Close()
+	}
+	m.mu.Lock()
+	m.stopped = true
+	for _, l := range m.links {
+		l.close(errStopping)
+	}
+	for _, raw := range m.direct {
+		_ = raw.Close()
+	}
+	conns := slices.Collect(maps.Values(m.conns))
+	m.mu.Unlock()
+	_ = m.feed.Close()
+	m.cfg.Server.Stop()
+	for _, cc := range conns {
+		_ = cc.Close()
+	}
+}
+
+// Addr returns where the peer API listens, or nil.
+func (m *Manager) Addr() net.Addr {
+	if m.cfg.Listener == nil {
+		return nil
+	}
+	return m.cfg.Listener.Addr()
+}
+
+// SetPeers says with which clusters to keep a session, in place of what was said
+// before. Those that have endpoints are dialled, again and again, until a session
+// is up; changed endpoints are tried at once. Who is left out is no longer
+// dialled; a session that is up stays up as long as the peer is trusted.
+func (m *Manager) SetPeers(peers []Peer) {
+	wanted := make(map[peering.ClusterID][]string, len(peers))
+	for _, p := range peers {
+		if p.ID != m.self && len(p.Endpoints) > 0 {
+			n := min(len(p.Endpoints), peering.MaxEndpoints)
+			wanted[p.ID] = slices.Clone(p.Endpoints[:n])
+		}
+	}
+	m.mu.Lock()
+	m.wanted = wanted
+	m.mu.Unlock()
+	poke(m.changed)
+}
+
+// Conn returns the client connection to a peer. It is the same for the life of
+// the manager, whichever sessions come and go: calls fail with Unavailable while
+// there is none, or wait for one with grpc.WaitForReady.
+func (m *Manager) Conn(id peering.ClusterID) *grpc.ClientConn {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if cc := m.conns[id]; cc != nil {
+		return cc
+	}
+	cc, err := m.newConn(id)
+	if err != nil {
+		panic("session: New accepted client options that now fail: " + err.Error()) // New tried the same
+	}
+	if m.stopped {
+		_ = cc.Close()
+		return cc
+	}
+	m.conns[id] = cc
+	return cc
+}
+
+func (m *Manager) newConn(id peering.ClusterID) (*grpc.ClientConn, error) {
+	retry := backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: backoffFactor, Jitter: backoffJitter, MaxDelay: backoffMax}
+	opts := []grpc.DialOption{
+		grpc.WithTransportCredentials(transportCreds{}),
+		grpc.WithAuthority("entente"),
+		grpc.WithNoProxy(),
+		grpc.WithDisableServiceConfig(),
+		// A session that comes up wakes the connection; see register.
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: retry, MinConnectTimeout: openTimeout}),
+		grpc.WithContextDialer(func(_ context.Context, _ string) (net.Conn, error) {
+			return m.open(id)
+		}),
+	}
+	return grpc.NewClient("passthrough:///session", append(opts, m.cfg.ClientOptions...)...)
+}
+
+// Status tells how things stand with a peer.
+func (m *Manager) Status(id peering.ClusterID) Status {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var s Status
+	if l := m.links[id]; l != nil {
+		info := l.info
+		s.Session = &info
+		return s
+	}
+	if n := m.notes[id]; n != nil {
+		s.Err, s.ErrAt, s.Tries = n.err, n.errAt, n.tries
+	}
+	return s
+}
+
+// Sessions returns the sessions that are up, by peer.
+func (m *Manager) Sessions() []Info {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	list := make([]Info, 0, len(m.links))
+	for _, id := range slices.Sorted(maps.Keys(m.links)) {
+		list = append(list, m.links[id].info)
+	}
+	return list
+}
+
+// Subscribe returns a channel on which a value arrives after sessions came or
+// went or a status changed: one for any number of changes. cancel ends it.
+func (m *Manager) Subscribe() (changes <-chan struct{}, cancel func()) {
+	c := make(chan struct{}, 1)
+	m.mu.Lock()
+	m.watchers[c] = struct{}{}
+	m.mu.Unlock()
+	return c, func() {
+		m.mu.Lock()
+		delete(m.watchers, c)
+		m.mu.Unlock()
+	}
+}
+
+// Close closes a peer's session and every other connection of it, at once. It is
+// dialled again if SetPeers says so and the peer is trusted.
+func (m *Manager) Close(id peering.ClusterID, reason error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if l := m.links[id]; l != nil {
+		m.drop(l, reason)
+	}
+	for c, raw := range m.direct {
+		if c.info.ID == id {
+			_ = raw.Close()
+		}
+	}
+}
+
+// CloseSession closes one session, by Info.Number, and no later one.
+func (m *Manager) CloseSession(number uint64, reason error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, l := range m.links {
+		if l.info.Number == number {
+			m.drop(l, reason)
+			return
+		}
+	}
+}
+
+// notify wakes the subscribers. The lock is held.
+func (m *Manager) notify() {
+	for c := range m.watchers {
+		poke(c)
+	}
+}
+
+// noteOf returns what is remembered of a peer. The lock is held.
+func (m *Manager) noteOf(id peering.ClusterID) *note {
+	n := m.notes[id]
+	if n == nil {
+		n = &note{}
+		m.notes[id] = n
+	}
+	return n
+}
+
+// poke fills a one-slot channel.
+func poke(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

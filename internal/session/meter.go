@@ -1,0 +1,119 @@
+package session
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"time"
+)
+
+// meter reads along with a yamux session and ends it when the peer sends what no
+// honest one does. yamux itself answers each ping in a goroutine of its own and
+// keeps each stream that was ever opened until both sides closed it, so a flood of
+// either would cost memory without bound.
+type meter struct {
+	// odd says that the peer's streams have odd numbers: it dialled.
+	odd    bool
+	head   [yamuxHeader]byte
+	got    int
+	body   uint32
+	opens  bucket
+	pings  bucket
+	failed error
+}
+
+// The header of a yamux frame: version, type, flags (2), stream (4), length (4).
+const (
+	yamuxHeader = 12
+
+	yamuxData   = 0
+	yamuxWindow = 1
+	yamuxPing   = 2
+	yamuxGoAway = 3
+
+	yamuxSYN = 1
+)
+
+// AbuseError says that a peer broke the rules of a session, which was closed for
+// it.
+type AbuseError struct{ What string }
+
+// Error implements error.
+func (e *AbuseError) Error() string { return "the peer broke the rules of the session: " + e.What }
+
+// feed takes the next bytes of the stream, in pieces of any size. Once it failed
+// it goes on failing.
+func (m *meter) feed(b []byte, now time.Time) error {
+	for len(b) > 0 && m.failed == nil {
+		if m.body > 0 {
+			n := min(uint32(min(len(b), streamWindow)), m.body)
+			m.body -= n
+			b = b[n:]
+			continue
+		}
+		n := copy(m.head[m.got:], b)
+		m.got += n
+		b = b[n:]
+		if m.got == yamuxHeader {
+			m.got = 0
+			m.failed = m.frame(now)
+		}
+	}
+	return m.failed
+}
+
+// frame judges a complete header.
+func (m *meter) frame(now time.Time) error {
+	kind, flags := m.head[1], binary.BigEndian.Uint16(m.head[2:4])
+	stream, length := binary.BigEndian.Uint32(m.head[4:8]), binary.BigEndian.Uint32(m.head[8:12])
+	if m.head[0] != 0 || kind > yamuxGoAway {
+		return &AbuseError{What: "not a yamux frame"}
+	}
+	if kind == yamuxPing {
+		if flags&yamuxSYN != 0 && !m.pings.take(now, pingRate, pingBurst) {
+			return &AbuseError{What: "too many pings"}
+		}
+		return nil
+	}
+	if kind == yamuxGoAway {
+		return nil
+	}
+	if flags&yamuxSYN != 0 {
+		if stream == 0 || (stream%2 == 1) != m.odd {
+			return &AbuseError{What: fmt.Sprintf("it opened stream %d, a number that is not its to use", stream)}
+		}
+		if !m.opens.take(now, streamRate, streamBurst) {
+			return &AbuseError{What: "it opens streams too fast"}
+		}
+	}
+	if kind == yamuxData {
+		if length > streamWindow {
+			return &AbuseError{What: fmt.Sprintf("a frame of %d bytes, more than %d", length, streamWindow)}
+		}
+		m.body = length
+	}
+	return nil
+}
+
+// meteredConn feeds what it reads to a meter.
+type meteredConn struct {
+	net.Conn
+	meter meter
+	// abuse is called once, before the read that fails.
+	abuse func(error)
+}
+
+// Read implements net.Conn. yamux calls it from one goroutine.
+func (c *meteredConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if n > 0 {
+		first := c.meter.failed == nil
+		if bad := c.meter.feed(b[:n], time.Now()); bad != nil {
+			if first {
+				c.abuse(bad)
+			}
+			return 0, bad
+		}
+	}
+	return n, err
+}

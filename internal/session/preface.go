@@ -1,0 +1,72 @@
+package session
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/entente-dev/entente/peering"
+)
+
+// verdict is what the dialled side says after the handshake.
+type verdict byte
+
+const (
+	welcome verdict = iota
+	// refusedDuplicate: there is a session already, and it stays.
+	refusedDuplicate
+	// refusedUntrusted: this side does not trust the dialling cluster.
+	refusedUntrusted
+	// refusedFull: this side has as many sessions as it can.
+	refusedFull
+)
+
+const (
+	prefaceMagic = "ENT1"
+	prefaceLen   = 16
+)
+
+// RefusedError says that a peer proved to be the right one but refused a session.
+type RefusedError struct {
+	Peer peering.ClusterID
+	code verdict
+}
+
+// Error implements error.
+func (e *RefusedError) Error() string {
+	switch e.code {
+	case refusedDuplicate:
+		return fmt.Sprintf("%s already has a session with this cluster", e.Peer)
+	case refusedUntrusted:
+		return fmt.Sprintf("%s does not trust this cluster: it never joined there, or was revoked", e.Peer)
+	case refusedFull:
+		return fmt.Sprintf("%s has no room for another session", e.Peer)
+	case welcome:
+	}
+	return fmt.Sprintf("%s refused a session (code %d)", e.Peer, e.code)
+}
+
+// Untrusted says that the peer does not trust this cluster.
+func (e *RefusedError) Untrusted() bool { return e.code == refusedUntrusted }
+
+// Duplicate says that the peer already has a session with this cluster.
+func (e *RefusedError) Duplicate() bool { return e.code == refusedDuplicate }
+
+func encodePreface(v verdict, now time.Time) []byte {
+	b := append([]byte(prefaceMagic), byte(v), 0, 0, 0)
+	return binary.BigEndian.AppendUint64(b, uint64(now.UnixMilli()))
+}
+
+// readPreface reads what the dialled side says, and its clock.
+func readPreface(r io.Reader) (verdict, time.Time, error) {
+	var b [prefaceLen]byte
+	if _, err := io.ReadFull(r, b[:]); err != nil {
+		return 0, time.Time{}, err
+	}
+	if string(b[:4]) != prefaceMagic {
+		return 0, time.Time{}, errors.New("the peer does not speak " + protoSession)
+	}
+	return verdict(b[4]), time.UnixMilli(int64(binary.BigEndian.Uint64(b[8:]))), nil
+}

@@ -1,0 +1,285 @@
+package peering
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Rejection is why an event does not apply.
+type Rejection string
+
+// The rejections.
+const (
+	// RejectedState: a contract in this state cannot take the event.
+	RejectedState Rejection = "state"
+	// RejectedClosed: the contract is over.
+	RejectedClosed Rejection = "closed"
+	// RejectedStale: the revision is not the one that comes next.
+	RejectedStale Rejection = "stale revision"
+	// RejectedMismatch: it is about another contract, offer or payload.
+	RejectedMismatch Rejection = "mismatch"
+	// RejectedLapsed: the offer is no longer valid.
+	RejectedLapsed Rejection = "offer lapsed"
+	// RejectedInvalid: the event makes no sense.
+	RejectedInvalid Rejection = "invalid event"
+)
+
+// RejectedError says why an event left a contract as it was.
+type RejectedError struct {
+	Contract string
+	State    State
+	Why      Rejection
+	Detail   string
+}
+
+// Error implements error.
+func (e *RejectedError) Error() string {
+	return fmt.Sprintf("contract %s, %s: %s: %s", e.Contract, e.State, e.Why, e.Detail)
+}
+
+// IsRejected says whether err is a rejection for that reason.
+func IsRejected(err error, why Rejection) bool {
+	var r *RejectedError
+	return errors.As(err, &r) && r.Why == why
+}
+
+func (c Contract) reject(why Rejection, format string, args ...any) (Contract, error) {
+	return c, &RejectedError{Contract: c.ID, State: c.State, Why: why, Detail: fmt.Sprintf(format, args...)}
+}
+
+// Apply returns the contract after an event. Every state has an answer to every
+// event; an event that cannot apply is a *RejectedError and changes nothing;
+// applying one again changes nothing more. A closed contract stays closed.
+func (c Contract) Apply(e Event) (Contract, error) {
+	switch e := e.(type) {
+	case Offer:
+		return c.offer(e)
+	case Sign:
+		return c.sign(e)
+	case Countersigned:
+		return c.countersigned(e)
+	case Tick:
+		return c.tick(normTime(e.Now)), nil
+	case Terminate:
+		return c.terminate(e)
+	case PeerSaid:
+		return c.peerSaid(e), nil
+	case Drained:
+		return c.drained(e)
+	}
+	return c.reject(RejectedInvalid, "unknown event %T", e)
+}
+
+func (c Contract) offer(e Offer) (Contract, error) {
+	e.ValidUntil = normTime(e.ValidUntil)
+	if err := CheckContractID(e.ContractID); err != nil {
+		return c.reject(RejectedInvalid, "%v", err)
+	}
+	if e.Role != Consumer && e.Role != Provider || e.ValidUntil.IsZero() {
+		return c.reject(RejectedInvalid, "an offer needs a role and an end of validity")
+	}
+	if c.State == Nothing {
+		return Contract{ID: e.ContractID, Role: e.Role, State: Offered, ValidUntil: e.ValidUntil, Network: e.Network}, nil
+	}
+	if c.ID != e.ContractID || c.Role != e.Role {
+		return c.reject(RejectedMismatch, "the offer is of another contract")
+	}
+	if c.State == Closed {
+		return c.reject(RejectedClosed, "it is over")
+	}
+	if c.State == Offered && (!c.ValidUntil.Equal(e.ValidUntil) || c.Network != e.Network) {
+		return c.reject(RejectedMismatch, "another offer was made under this ID")
+	}
+	return c, nil
+}
+
+func (c Contract) sign(e Sign) (Contract, error) {
+	if c.State == Closed {
+		return c.reject(RejectedClosed, "it is over")
+	}
+	if c.State == Nothing {
+		return c.reject(RejectedState, "nothing was offered")
+	}
+	if e.Terms.ContractID != c.ID {
+		return c.reject(RejectedMismatch, "the payload is of contract %s", e.Terms.ContractID)
+	}
+	if c.State != Offered {
+		if e.Hash == c.Hash {
+			return c, nil
+		}
+		return c.reject(RejectedStale, "revision %d was signed with another payload", c.Revision)
+	}
+	if e.Terms.Revision != 1 {
+		return c.reject(RejectedStale, "the first revision is 1, not %d", e.Terms.Revision)
+	}
+	if e.Terms.Network != c.Network {
+		return c.reject(RejectedMismatch, "network is not as offered")
+	}
+	if !normTime(e.Now).Before(c.ValidUntil) {
+		return c.reject(RejectedLapsed, "it was valid until %s", c.ValidUntil.Format(time.RFC3339))
+	}
+	c.State = Signed
+	return c.adopt(e.Terms, e.Hash), nil
+}
+
+func (c Contract) countersigned(e Countersigned) (Contract, error) {
+	now := normTime(e.Now)
+	if c.State == Closed {
+		return c.reject(RejectedClosed, "it is over")
+	}
+	if c.State == Nothing || c.State == Offered {
+		return c.reject(RejectedState, "the consumer has not signed")
+	}
+	if e.Terms.ContractID != c.ID {
+		return c.reject(RejectedMismatch, "the payload is of contract %s", e.Terms.ContractID)
+	}
+	if c.State == Signed {
+		if e.Hash != c.Hash {
+			return c.reject(RejectedMismatch, "the consumer signed another payload")
+		}
+		c.State = Active
+		return c.tick(now), nil
+	}
+	if e.Hash == c.Hash {
+		return c, nil
+	}
+	if e.Terms.Revision != c.Revision+1 || e.Terms.Previous != c.Hash {
+		return c.reject(RejectedStale, "revision %d does not follow revision %d", e.Terms.Revision, c.Revision)
+	}
+	if c.State == Draining {
+		return c.reject(RejectedState, "it is ending")
+	}
+	return c.adopt(e.Terms, e.Hash).tick(now), nil
+}
+
+// adopt takes over a payload.
+func (c Contract) adopt(t Terms, hash Hash) Contract {
+	c.Revision, c.Hash = t.Revision, hash
+	c.NotBefore, c.NotAfter = normTime(t.NotBefore), normTime(t.NotAfter)
+	c.Network = t.Network
+	return c
+}
+
+// tick lets time pass. Several deadlines may have passed since the last.
+func (c Contract) tick(now time.Time) Contract {
+	switch c.State {
+	case Offered, Signed:
+		if !now.Before(c.ValidUntil) {
+			return c.close(ReasonLapsed, c.ValidUntil)
+		}
+	case Active:
+		if !now.Before(c.NotBefore) {
+			c.Begun = true
+		}
+		if !now.Before(c.NotAfter) {
+			return c.drain(ReasonExpired, c.NotAfter.Add(ExpiryGrace)).tick(now)
+		}
+	case Draining:
+		if c.DrainUntil.IsZero() {
+			c.DrainUntil = c.drainLimit(now, DefaultDrain)
+		}
+		if !now.Before(c.DrainUntil) {
+			return c.close(c.Reason, c.DrainUntil)
+		}
+	case Nothing, Closed:
+	}
+	return c
+}
+
+func (c Contract) terminate(e Terminate) (Contract, error) {
+	if e.By != Consumer && e.By != Provider || e.Mode != Drain && e.Mode != Now {
+		return c.reject(RejectedInvalid, "a termination needs a side and a mode")
+	}
+	now, reason := normTime(e.Now), c.reasonBy(e.By)
+	switch c.State {
+	case Nothing:
+		return c.reject(RejectedState, "there is nothing to end")
+	case Offered, Signed:
+		return c.close(reason, now), nil
+	case Active:
+		if e.Mode == Now {
+			return c.close(reason, now), nil
+		}
+		return c.drain(reason, c.drainLimit(now, e.Grace)), nil
+	case Draining:
+		if e.Mode == Now {
+			return c.close(reason, now), nil
+		}
+	case Closed:
+	}
+	return c, nil
+}
+
+// peerSaid takes the other side's word. That it drains or closed stays true
+// whenever it was said and of whatever revision; that it is active says nothing
+// that both signatures do not say better.
+func (c Contract) peerSaid(e PeerSaid) Contract {
+	now := normTime(e.Now)
+	switch c.State {
+	case Offered, Signed:
+		// Nothing can run here yet, so there is nothing to drain.
+		if e.Phase == PhaseClosed || e.Phase == PhaseDraining {
+			return c.close(ReasonEndedByPeer, now)
+		}
+	case Active:
+		switch e.Phase {
+		case PhaseDraining:
+			return c.drain(ReasonEndedByPeer, c.drainLimit(now, MaxDrain))
+		case PhaseClosed:
+			return c.close(ReasonEndedByPeer, now)
+		case PhaseActive, PhaseUnspecified:
+		}
+	case Draining:
+		if e.Phase == PhaseClosed {
+			return c.close(c.Reason, now)
+		}
+	case Nothing, Closed:
+	}
+	return c
+}
+
+func (c Contract) drained(e Drained) (Contract, error) {
+	switch c.State {
+	case Draining:
+		c.Drained = true
+		return c.close(c.Reason, normTime(e.Now)), nil
+	case Closed:
+		return c, nil
+	case Nothing, Offered, Signed, Active:
+	}
+	return c.reject(RejectedState, "it is not draining")
+}
+
+func (c Contract) reasonBy(by Role) Reason {
+	if by == c.Role {
+		return ReasonEndedHere
+	}
+	return ReasonEndedByPeer
+}
+
+// drainLimit is when draining that begins now has to end: after grace, but not
+// after the contract itself is over.
+func (c Contract) drainLimit(now time.Time, grace time.Duration) time.Time {
+	if grace <= 0 {
+		grace = DefaultDrain
+	}
+	until := now.Add(min(grace, MaxDrain))
+	if end := c.NotAfter.Add(ExpiryGrace); end.Before(until) {
+		return normTime(end)
+	}
+	return normTime(until)
+}
+
+func (c Contract) drain(r Reason, until time.Time) Contract {
+	c.State, c.Reason, c.DrainUntil = Draining, r, normTime(until)
+	return c
+}
+
+func (c Contract) close(r Reason, at time.Time) Contract {
+	if r != NoReason {
+		c.Reason = r
+	}
+	c.State, c.ClosedAt = Closed, normTime(at)
+	return c
+}

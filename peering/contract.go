@@ -1,0 +1,269 @@
+package peering
+
+import (
+	"fmt"
+	"time"
+)
+
+// State is where a contract is in its life. The zero State is a contract that
+// does not exist yet.
+type State uint8
+
+// The states, in the only order in which a contract goes through them.
+const (
+	// Nothing: not even offered.
+	Nothing State = iota
+	// Offered: the provider advertised, nobody signed. The provider holds the
+	// capacity back.
+	Offered
+	// Signed: the consumer signed, the provider has not, as far as this side
+	// knows. It may have.
+	Signed
+	// Active: both signed.
+	Active
+	// Draining: what runs goes on running, nothing new begins.
+	Draining
+	// Closed: over, for ever.
+	Closed
+)
+
+// String returns the state's name.
+func (s State) String() string {
+	switch s {
+	case Nothing:
+		return "Nothing"
+	case Offered:
+		return "Offered"
+	case Signed:
+		return "Signed"
+	case Active:
+		return "Active"
+	case Draining:
+		return "Draining"
+	case Closed:
+		return "Closed"
+	}
+	return fmt.Sprintf("State(%d)", uint8(s))
+}
+
+// Phase is what one side says to the other of a contract's state.
+type Phase uint8
+
+// The phases. They are those of the protocol and of the Contract resource.
+const (
+	// PhaseUnspecified says nothing: not in force yet, or not known to the reader.
+	PhaseUnspecified Phase = iota
+	PhaseActive
+	PhaseDraining
+	PhaseClosed
+)
+
+// String returns Active, Draining, Closed or, for what is not said, the empty
+// string.
+func (p Phase) String() string {
+	switch p {
+	case PhaseActive:
+		return "Active"
+	case PhaseDraining:
+		return "Draining"
+	case PhaseClosed:
+		return "Closed"
+	case PhaseUnspecified:
+	}
+	return ""
+}
+
+// ParsePhase reads what String wrote; anything else is PhaseUnspecified.
+func ParsePhase(s string) Phase {
+	for _, p := range []Phase{PhaseActive, PhaseDraining, PhaseClosed} {
+		if p.String() == s {
+			return p
+		}
+	}
+	return PhaseUnspecified
+}
+
+// Reason is why a contract drains or closed.
+type Reason uint8
+
+// The reasons.
+const (
+	NoReason Reason = iota
+	// ReasonExpired: it reached its end.
+	ReasonExpired
+	// ReasonEndedHere: this side ended it.
+	ReasonEndedHere
+	// ReasonEndedByPeer: the other side ended it.
+	ReasonEndedByPeer
+	// ReasonLapsed: the offer was not signed by both in time.
+	ReasonLapsed
+)
+
+// String says why, for people.
+func (r Reason) String() string {
+	switch r {
+	case NoReason:
+		return ""
+	case ReasonExpired:
+		return "the contract reached its end"
+	case ReasonEndedHere:
+		return "this cluster ended the contract"
+	case ReasonEndedByPeer:
+		return "the peer ended the contract"
+	case ReasonLapsed:
+		return "the offer was not signed by both sides in time"
+	}
+	return fmt.Sprintf("Reason(%d)", uint8(r))
+}
+
+// Contract is one side's copy of a contract. It is a comparable value; times are
+// UTC, in whole seconds.
+type Contract struct {
+	ID    string
+	Role  Role
+	State State
+	// Revision and Hash are of the newest payload that this side accepted; in
+	// Offered the hash is zero, as there is no payload yet.
+	Revision uint64
+	Hash     Hash
+	// ValidUntil is when the offer lapses.
+	ValidUntil time.Time
+	// NotBefore and NotAfter bound the contract; zero until there is a payload.
+	NotBefore time.Time
+	NotAfter  time.Time
+	// Network says that the contract includes a tunnel.
+	Network bool
+	// Begun says that NotBefore was seen to pass.
+	Begun bool
+	// DrainUntil is when draining ends whatever still runs. Zero in a Draining
+	// contract that was restored: the next Tick sets it anew.
+	DrainUntil time.Time
+	// Drained says that draining ended because nothing ran any more.
+	Drained bool
+	// Reason is why it drains or closed.
+	Reason Reason
+	// ClosedAt is when it closed.
+	ClosedAt time.Time
+}
+
+// Phase returns what to say of the contract to the other side.
+func (c Contract) Phase() Phase {
+	switch c.State {
+	case Nothing, Offered, Signed:
+		return PhaseUnspecified
+	case Active:
+		return PhaseActive
+	case Draining:
+		return PhaseDraining
+	case Closed:
+		return PhaseClosed
+	}
+	return PhaseUnspecified
+}
+
+// Deadline returns when to apply the next Tick, or the zero time when no time
+// changes anything.
+func (c Contract) Deadline() time.Time {
+	switch c.State {
+	case Offered, Signed:
+		return c.ValidUntil
+	case Active:
+		if !c.Begun {
+			return c.NotBefore
+		}
+		return c.NotAfter
+	case Draining:
+		return c.DrainUntil
+	case Nothing, Closed:
+	}
+	return time.Time{}
+}
+
+// Wants is what should exist because of a contract. Whoever acts on it makes the
+// world so, whatever it was before.
+type Wants struct {
+	// Capacity: the provider holds the amounts back for this consumer.
+	Capacity bool
+	// Quota: at the provider, the quota and what was offloaded exist.
+	Quota bool
+	// Node: at the consumer, the virtual node exists.
+	Node bool
+	// Tunnel: the two clusters' pods are joined.
+	Tunnel bool
+	// AcceptNew: new work may begin: at the consumer the node is schedulable, at
+	// the provider new pods are taken.
+	AcceptNew bool
+	// Evict: at the consumer, what runs there is asked to leave.
+	Evict bool
+	// Countersign: at the consumer, the signed payload still has to reach the
+	// provider; send it again.
+	Countersign bool
+	// Tell: the state is one that the other side has to hear of.
+	Tell bool
+}
+
+// Wants returns what should exist because of the contract.
+func (c Contract) Wants() Wants {
+	provider, consumer := c.Role == Provider, c.Role == Consumer
+	switch c.State {
+	case Offered:
+		return Wants{Capacity: provider}
+	case Signed:
+		return Wants{Capacity: provider, Countersign: consumer}
+	case Active:
+		return Wants{
+			Capacity:  provider,
+			Quota:     provider && c.Begun,
+			Node:      consumer && c.Begun,
+			Tunnel:    c.Network && c.Begun,
+			AcceptNew: c.Begun,
+			Tell:      true,
+		}
+	case Draining:
+		return Wants{
+			Capacity: provider,
+			Quota:    provider && c.Begun,
+			Node:     consumer && c.Begun,
+			Tunnel:   c.Network && c.Begun,
+			Evict:    consumer,
+			Tell:     true,
+		}
+	case Closed:
+		return Wants{Tell: true}
+	case Nothing:
+	}
+	return Wants{}
+}
+
+// Restore returns a contract as it was stored: signed by both, in a phase, with
+// when it closed if it did. What was not stored comes back by the next Tick. A
+// phase that says nothing counts as Active.
+func Restore(t Terms, hash Hash, role Role, phase Phase, closedAt time.Time) Contract {
+	c := Contract{
+		ID:        t.ContractID,
+		Role:      role,
+		State:     Active,
+		Revision:  t.Revision,
+		Hash:      hash,
+		NotBefore: t.NotBefore,
+		NotAfter:  t.NotAfter,
+		Network:   t.Network,
+	}
+	switch phase {
+	case PhaseDraining:
+		c.State, c.Begun = Draining, true
+	case PhaseClosed:
+		c.State, c.Begun = Closed, true
+		c.ClosedAt = normTime(closedAt)
+	case PhaseActive, PhaseUnspecified:
+	}
+	return c
+}
+
+// normTime makes equal instants equal values.
+func normTime(t time.Time) time.Time {
+	if t.IsZero() {
+		return time.Time{}
+	}
+	return t.Round(0).UTC().Truncate(time.Second)
+}

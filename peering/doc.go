@@ -1,0 +1,23 @@
+// Package peering is the core: what a cluster is called, how a token and a
+// contract are written down, who may sign what, how a contract lives and ends,
+// and how much is lent. It is values and functions of values: no clock (time is
+// an argument or an event), no input or output, nothing but the standard
+// library. Both sides of a peering run the same code on their own copy.
+//
+// A contract goes this way and never back:
+//
+//	          Offer            Signed           Countersigned
+//	(nothing) ─────► Offered ─────────► Signed ───────────────► Active ◄─┐ Countersigned
+//	                    │                  │                      │ │    │ (next revision)
+//	                    │                  │                      │ └────┘
+//	                    │ Tick past        │ Tick past            │ Tick past NotAfter,
+//	                    │ ValidUntil,      │ ValidUntil,          │ Terminate Drain,
+//	                    │ Terminate,       │ Terminate,           │ PeerSaid Draining
+//	                    │ PeerSaid Closed  │ PeerSaid Closed      ▼
+//	                    │                  │                   Draining
+//	                    │                  │                      │ Drained, Tick past
+//	                    ▼                  ▼                      ▼ DrainUntil, Terminate
+//	                 Closed ◄──────────────┴───────────────────── Now, PeerSaid Closed
+//
+// Active goes to Closed at once on Terminate Now and PeerSaid Closed.
+package peering

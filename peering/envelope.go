@@ -1,0 +1,250 @@
+package peering
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+)
+
+// Envelope is a DSSE envelope, version 1
+// (https://github.com/secure-systems-lab/dsse): exact payload bytes, what they
+// are, and signatures over both.
+type Envelope struct {
+	Payload     []byte
+	PayloadType string
+	Signatures  []Signature
+}
+
+// Signature is one party's signature: ECDSA P-256 over the SHA-256 of the
+// pre-authentication encoding, ASN.1 DER.
+type Signature struct {
+	// KeyID is the signer's cluster ID.
+	KeyID ClusterID
+	Sig   []byte
+}
+
+// SignatureError says that an envelope is not signed as it has to be.
+type SignatureError struct {
+	// Signer is whose signature it is about; empty if it is about the envelope.
+	Signer ClusterID
+	// Problem is what is wrong.
+	Problem string
+}
+
+// Error implements error.
+func (e *SignatureError) Error() string {
+	if e.Signer == "" {
+		return "envelope: " + e.Problem
+	}
+	return fmt.Sprintf("signature of %s: %s", e.Signer, e.Problem)
+}
+
+// PAE returns DSSE's pre-authentication encoding, the bytes that are signed.
+func PAE(payloadType string, payload []byte) []byte {
+	b := []byte("DSSEv1 ")
+	b = strconv.AppendInt(b, int64(len(payloadType)), 10)
+	b = append(b, ' ')
+	b = append(b, payloadType...)
+	b = append(b, ' ')
+	b = strconv.AppendInt(b, int64(len(payload)), 10)
+	b = append(b, ' ')
+	return append(b, payload...)
+}
+
+// NewEnvelope wraps terms, with no signature yet.
+func NewEnvelope(t Terms) (Envelope, error) {
+	payload, err := t.Marshal()
+	if err != nil {
+		return Envelope{}, err
+	}
+	return Envelope{Payload: payload, PayloadType: PayloadType}, nil
+}
+
+// Hash is the SHA-256 of the payload.
+func (e Envelope) Hash() Hash { return PayloadHash(e.Payload) }
+
+// Sign returns the envelope with the signature of signer's key added, in place
+// of one that the same cluster made before. The key has to be ECDSA P-256; rand
+// is passed to it.
+func (e Envelope) Sign(rand io.Reader, signer crypto.Signer) (Envelope, error) {
+	id, err := ClusterIDOf(signer.Public())
+	if err != nil {
+		return Envelope{}, err
+	}
+	digest := sha256.Sum256(PAE(e.PayloadType, e.Payload))
+	sig, err := signer.Sign(rand, digest[:], crypto.SHA256)
+	if err != nil {
+		return Envelope{}, fmt.Errorf("sign envelope: %w", err)
+	}
+	sigs := slices.DeleteFunc(slices.Clone(e.Signatures), func(s Signature) bool { return s.KeyID == id })
+	e.Signatures = append(sigs, Signature{KeyID: id, Sig: sig})
+	return e, nil
+}
+
+// Verify returns the terms of an envelope that both parties signed: payload type
+// and terms are understood, both keys are those behind the IDs, and there is
+// exactly one signature by each party, valid, and no other. It needs nothing
+// besides the envelope; compare the two IDs with those that you expect. What is
+// wrong with the signatures is a *SignatureError.
+func (e Envelope) Verify() (Terms, error) {
+	return e.verify(Consumer, Provider)
+}
+
+// VerifyConsumer is Verify for an envelope that the provider has not signed yet:
+// it wants exactly the consumer's signature.
+func (e Envelope) VerifyConsumer() (Terms, error) {
+	return e.verify(Consumer)
+}
+
+func (e Envelope) verify(signers ...Role) (Terms, error) {
+	if e.PayloadType != PayloadType {
+		return Terms{}, &SignatureError{Problem: "unknown payload type"}
+	}
+	t, err := ParseTerms(e.Payload)
+	if err != nil {
+		return Terms{}, err
+	}
+	if len(e.Signatures) > MaxSignatures {
+		return Terms{}, &SignatureError{Problem: "too many signatures"}
+	}
+	digest := sha256.Sum256(PAE(e.PayloadType, e.Payload))
+	seen := map[ClusterID]bool{}
+	for _, s := range e.Signatures {
+		role, ok := t.RoleOf(s.KeyID)
+		if !ok || !slices.Contains(signers, role) {
+			return Terms{}, &SignatureError{Signer: s.KeyID, Problem: "not asked for"}
+		}
+		if seen[s.KeyID] {
+			return Terms{}, &SignatureError{Signer: s.KeyID, Problem: "there are two"}
+		}
+		seen[s.KeyID] = true
+		key, err := t.Party(role).Key()
+		if err != nil {
+			return Terms{}, err
+		}
+		if len(s.Sig) > MaxSignatureLen || !ecdsa.VerifyASN1(key, digest[:], s.Sig) {
+			return Terms{}, &SignatureError{Signer: s.KeyID, Problem: "wrong: payload or signature was changed, or another key made it"}
+		}
+	}
+	for _, role := range signers {
+		if id := t.Party(role).ID; !seen[id] {
+			return Terms{}, &SignatureError{Signer: id, Problem: "missing (" + role.String() + ")"}
+		}
+	}
+	return t, nil
+}
+
+type jsonEnvelope struct {
+	Payload     string          `json:"payload"`
+	PayloadType string          `json:"payloadType"`
+	Signatures  []jsonSignature `json:"signatures"`
+}
+
+type jsonSignature struct {
+	KeyID string `json:"keyid"`
+	Sig   string `json:"sig"`
+}
+
+// Marshal writes DSSE's JSON form.
+func (e Envelope) Marshal() ([]byte, error) {
+	j := jsonEnvelope{
+		Payload:     base64.StdEncoding.EncodeToString(e.Payload),
+		PayloadType: e.PayloadType,
+		Signatures:  []jsonSignature{},
+	}
+	for _, s := range e.Signatures {
+		j.Signatures = append(j.Signatures, jsonSignature{
+			KeyID: string(s.KeyID),
+			Sig:   base64.StdEncoding.EncodeToString(s.Sig),
+		})
+	}
+	b, err := json.Marshal(j)
+	if err != nil {
+		return nil, fmt.Errorf("encode envelope: %w", err)
+	}
+	return b, nil
+}
+
+// ParseEnvelope reads DSSE's JSON form. As DSSE wants, either alphabet of base64
+// is taken and unknown names are ignored: nothing outside the payload is signed,
+// so nothing outside it means anything. It verifies no signature.
+func ParseEnvelope(b []byte) (Envelope, error) {
+	if len(b) > MaxEnvelope {
+		return Envelope{}, fmt.Errorf("envelope has %d bytes, more than %d", len(b), MaxEnvelope)
+	}
+	var j jsonEnvelope
+	if err := json.Unmarshal(b, &j); err != nil {
+		return Envelope{}, fmt.Errorf("envelope: %w", err)
+	}
+	e := Envelope{PayloadType: j.PayloadType}
+	var err error
+	if e.Payload, err = decodeBase64(j.Payload); err != nil {
+		return Envelope{}, fmt.Errorf("envelope: payload: %w", err)
+	}
+	for _, s := range j.Signatures {
+		if len(e.Signatures) == MaxSignatures {
+			break
+		}
+		sig, err := decodeBase64(s.Sig)
+		if err != nil {
+			return Envelope{}, fmt.Errorf("envelope: signature: %w", err)
+		}
+		id, err := ParseClusterID(s.KeyID)
+		if err != nil {
+			return Envelope{}, fmt.Errorf("envelope: keyid: %w", err)
+		}
+		e.Signatures = append(e.Signatures, Signature{KeyID: id, Sig: sig})
+	}
+	if len(j.Signatures) > MaxSignatures {
+		return Envelope{}, fmt.Errorf("envelope has %d signatures, more than %d", len(j.Signatures), MaxSignatures)
+	}
+	return e, e.check()
+}
+
+// check holds the limits of an envelope's parts.
+func (e Envelope) check() error {
+	switch {
+	case len(e.Payload) == 0 || len(e.Payload) > MaxPayload:
+		return fmt.Errorf("envelope: payload has %d bytes, want 1 to %d", len(e.Payload), MaxPayload)
+	case e.PayloadType == "" || len(e.PayloadType) > MaxPayloadTypeLen:
+		return fmt.Errorf("envelope: payload type has %d characters, want 1 to %d", len(e.PayloadType), MaxPayloadTypeLen)
+	}
+	for _, s := range e.Signatures {
+		if len(s.Sig) == 0 || len(s.Sig) > MaxSignatureLen {
+			return fmt.Errorf("envelope: a signature has %d bytes, want 1 to %d", len(s.Sig), MaxSignatureLen)
+		}
+	}
+	return nil
+}
+
+// Equal says whether two envelopes are the same, signatures in any order.
+func (e Envelope) Equal(o Envelope) bool {
+	if e.PayloadType != o.PayloadType || !bytes.Equal(e.Payload, o.Payload) || len(e.Signatures) != len(o.Signatures) {
+		return false
+	}
+	for _, s := range e.Signatures {
+		if !slices.ContainsFunc(o.Signatures, func(t Signature) bool {
+			return s.KeyID == t.KeyID && bytes.Equal(s.Sig, t.Sig)
+		}) {
+			return false
+		}
+	}
+	return true
+}
+
+func decodeBase64(s string) ([]byte, error) {
+	for _, enc := range []*base64.Encoding{base64.StdEncoding, base64.URLEncoding, base64.RawStdEncoding, base64.RawURLEncoding} {
+		if b, err := enc.DecodeString(s); err == nil {
+			return b, nil
+		}
+	}
+	return nil, errors.New("not base64")
+}

@@ -1,0 +1,77 @@
+package peering
+
+import "time"
+
+// Event is something that happened to a contract.
+//
+//sumtype:decl
+type Event interface{ event() }
+
+// Offer is an advertisement: made, at the provider; received, at the consumer.
+type Offer struct {
+	ContractID string
+	Role       Role
+	ValidUntil time.Time
+	Network    bool
+}
+
+// Sign is the consumer's signature under the first revision: made, at the
+// consumer (store it before it is sent); received and verified, at the provider.
+// It counts only before the offer lapses, by the clock of whoever applies it.
+type Sign struct {
+	Terms Terms
+	Hash  Hash
+	Now   time.Time
+}
+
+// Countersigned is an envelope with both signatures: at the provider, that it
+// signed; at the consumer, that it got the provider's signature and verified it.
+// Besides the payload of Sign it may be the next revision of a contract in force.
+type Countersigned struct {
+	Terms Terms
+	Hash  Hash
+	Now   time.Time
+}
+
+// Tick is the time.
+type Tick struct{ Now time.Time }
+
+// Mode is how a contract ends.
+type Mode uint8
+
+// The modes.
+const (
+	// Drain lets what runs leave first.
+	Drain Mode = iota + 1
+	// Now does not.
+	Now
+)
+
+// Terminate ends the contract.
+type Terminate struct {
+	// By is the side that wants it.
+	By   Role
+	Mode Mode
+	Now  time.Time
+	// Grace is how long draining may take; zero is DefaultDrain, more than MaxDrain
+	// is MaxDrain.
+	Grace time.Duration
+}
+
+// PeerSaid is the other side's word on the contract. It may be old.
+type PeerSaid struct {
+	Revision uint64
+	Phase    Phase
+	Now      time.Time
+}
+
+// Drained says that this side saw that nothing runs under the contract any more.
+type Drained struct{ Now time.Time }
+
+func (Offer) event()         {}
+func (Sign) event()          {}
+func (Countersigned) event() {}
+func (Tick) event()          {}
+func (Terminate) event()     {}
+func (PeerSaid) event()      {}
+func (Drained) event()       {}

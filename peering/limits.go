@@ -1,0 +1,57 @@
+package peering
+
+import "time"
+
+// Limits of what may come from outside. Every decoder of this package holds them.
+const (
+	// MaxTokenLen is the most characters that an encoded token has.
+	MaxTokenLen = 4096
+	// MaxEndpoints is the most endpoints that a cluster names for itself.
+	MaxEndpoints = 8
+	// MaxEndpointLen is the most characters of an endpoint: a DNS name of 253, a
+	// colon, a port, and brackets.
+	MaxEndpointLen = 261
+	// MaxTokenIDLen is the most characters of a token's public part.
+	MaxTokenIDLen = 32
+
+	// MaxPayload is the most bytes that a contract's payload has.
+	MaxPayload = 64 << 10
+	// MaxEnvelope is the most bytes of an envelope in its JSON form.
+	MaxEnvelope = 128 << 10
+	// MaxSignatures is the most signatures that an envelope has.
+	MaxSignatures = 4
+	// MaxSignatureLen is the most bytes of one signature.
+	MaxSignatureLen = 256
+	// MaxPayloadTypeLen is the most characters of a payload type.
+	MaxPayloadTypeLen = 128
+
+	// MaxContractIDLen and MaxRequestIDLen are in characters.
+	MaxContractIDLen = 64
+	MaxRequestIDLen  = 64
+	// MaxPublicKeyLen is the most bytes of a SubjectPublicKeyInfo.
+	MaxPublicKeyLen = 256
+	// MaxResources is the most resources that a contract names.
+	MaxResources = 64
+	// MaxResourceNameLen is the most characters of a resource's name.
+	MaxResourceNameLen = 128
+	// MaxQuantityLen is the most characters of a quantity.
+	MaxQuantityLen = 64
+	// MaxNodeLabels is the most labels of a virtual node.
+	MaxNodeLabels = 64
+	// MaxLabelKeyLen and MaxLabelValueLen are Kubernetes' own.
+	MaxLabelKeyLen   = 317
+	MaxLabelValueLen = 63
+	// MaxContractLife is the longest a contract lasts.
+	MaxContractLife = 10 * 366 * 24 * time.Hour
+	// MaxRevision is the highest revision: the largest integer that every JSON
+	// reader keeps exact (RFC 8259 section 6).
+	MaxRevision = 1<<53 - 1
+
+	// DefaultDrain is how long draining takes at most where nobody says: then what
+	// still runs under the contract is no longer covered by it.
+	DefaultDrain = time.Hour
+	// MaxDrain is the longest drain that can be asked for.
+	MaxDrain = 24 * time.Hour
+	// ExpiryGrace is how long a contract that reached its end drains.
+	ExpiryGrace = 10 * time.Minute
+)

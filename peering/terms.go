@@ -1,0 +1,407 @@
+package peering
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Role is a cluster's part in a contract.
+type Role uint8
+
+// The parts.
+const (
+	Consumer Role = iota + 1
+	Provider
+)
+
+// String returns Consumer or Provider.
+func (r Role) String() string {
+	switch r {
+	case Consumer:
+		return "Consumer"
+	case Provider:
+		return "Provider"
+	}
+	return fmt.Sprintf("Role(%d)", uint8(r))
+}
+
+// Other returns the other side.
+func (r Role) Other() Role {
+	switch r {
+	case Consumer:
+		return Provider
+	case Provider:
+		return Consumer
+	}
+	return r
+}
+
+// Party is one side of a contract. It carries the key so that a contract can be
+// checked with nothing but the two IDs.
+type Party struct {
+	ID ClusterID
+	// PublicKey is the identity key, an ECDSA P-256 SubjectPublicKeyInfo in DER. Its
+	// hash is ID.
+	PublicKey []byte
+}
+
+// PodSecurity is a level of the Kubernetes Pod Security Standards.
+type PodSecurity string
+
+// The levels.
+const (
+	PodSecurityPrivileged PodSecurity = "privileged"
+	PodSecurityBaseline   PodSecurity = "baseline"
+	PodSecurityRestricted PodSecurity = "restricted"
+)
+
+// Terms is what two clusters agree on: the payload of a contract's envelope.
+type Terms struct {
+	// ContractID names the contract; the provider chose it. Up to 64 characters of
+	// a-z, 0-9 and inner hyphens.
+	ContractID string
+	// RequestID names the consumer's request for ever. Up to 64 characters of
+	// letters, digits, dots, hyphens and underscores.
+	RequestID string
+	// Revision counts from 1.
+	Revision uint64
+	// Previous is the hash of the revision before; zero for the first.
+	Previous Hash
+
+	Consumer Party
+	Provider Party
+
+	// Resources is what the provider lends.
+	Resources Resources
+	// NotBefore and NotAfter bound the contract, in whole seconds, UTC.
+	NotBefore time.Time
+	NotAfter  time.Time
+	// Network says that a tunnel joins the two clusters.
+	Network bool
+	// PodSecurity is the level that offloaded pods have to meet.
+	PodSecurity PodSecurity
+	// NodeLabels are the labels of the virtual node.
+	NodeLabels map[string]string
+}
+
+// PayloadType is the type of a contract's payload, in its envelope.
+const PayloadType = "application/vnd.entente.contract.v1+json"
+
+// jsonTerms is Terms as written. Fields are in the order of their JSON names,
+// so that encoding/json gives the canonical form.
+type jsonTerms struct {
+	Consumer    jsonParty         `json:"consumer"`
+	ContractID  string            `json:"contractID"`
+	Network     bool              `json:"network"`
+	NodeLabels  map[string]string `json:"nodeLabels"`
+	NotAfter    string            `json:"notAfter"`
+	NotBefore   string            `json:"notBefore"`
+	PodSecurity string            `json:"podSecurity"`
+	Previous    string            `json:"previousHash"`
+	Provider    jsonParty         `json:"provider"`
+	RequestID   string            `json:"requestID"`
+	Resources   map[string]string `json:"resources"`
+	Revision    uint64            `json:"revision"`
+}
+
+type jsonParty struct {
+	ID        ClusterID `json:"id"`
+	PublicKey []byte    `json:"publicKey"`
+}
+
+// Marshal writes the terms in their only form, which is that of RFC 8785: no
+// white space, names sorted, times as RFC 3339 in UTC, amounts in canonical form,
+// nothing left out. It fails if the terms are not valid.
+func (t Terms) Marshal() ([]byte, error) {
+	if err := t.Check(); err != nil {
+		return nil, fmt.Errorf("encode terms: %w", err)
+	}
+	j := jsonTerms{
+		Consumer:    jsonParty(t.Consumer),
+		ContractID:  t.ContractID,
+		Network:     t.Network,
+		NodeLabels:  t.NodeLabels,
+		NotAfter:    t.NotAfter.Format(time.RFC3339),
+		NotBefore:   t.NotBefore.Format(time.RFC3339),
+		PodSecurity: string(t.PodSecurity),
+		Provider:    jsonParty(t.Provider),
+		RequestID:   t.RequestID,
+		Resources:   t.Resources.Strings(),
+		Revision:    t.Revision,
+	}
+	if j.NodeLabels == nil {
+		j.NodeLabels = map[string]string{}
+	}
+	if t.Previous != (Hash{}) {
+		j.Previous = t.Previous.String()
+	}
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(j); err != nil {
+		return nil, fmt.Errorf("encode terms: %w", err)
+	}
+	return bytes.TrimSuffix(buf.Bytes(), []byte("\n")), nil
+}
+
+// ParseTerms reads what Marshal wrote, and nothing else: a payload that is not
+// byte for byte what Marshal would write is refused. So a name that is unknown,
+// written twice or in another case is refused too. Whoever signs must have
+// understood every word, and two readers must never understand two things; what a
+// later version adds comes with a payload type of its own.
+func ParseTerms(payload []byte) (Terms, error) {
+	if len(payload) > MaxPayload {
+		return Terms{}, fmt.Errorf("terms have %d bytes, more than %d", len(payload), MaxPayload)
+	}
+	var j jsonTerms
+	dec := json.NewDecoder(bytes.NewReader(payload))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&j); err != nil {
+		return Terms{}, fmt.Errorf("terms: %w", err)
+	}
+	t, err := j.terms()
+	if err != nil {
+		return Terms{}, fmt.Errorf("terms: %w", err)
+	}
+	again, err := t.Marshal()
+	if err != nil {
+		return Terms{}, err
+	}
+	if !bytes.Equal(again, payload) {
+		return Terms{}, errors.New("terms are not in canonical form: a name is repeated or missing, or the text differs from what RFC 8785 gives")
+	}
+	return t, nil
+}
+
+func (j jsonTerms) terms() (Terms, error) {
+	t := Terms{
+		ContractID:  j.ContractID,
+		RequestID:   j.RequestID,
+		Revision:    j.Revision,
+		Consumer:    Party(j.Consumer),
+		Provider:    Party(j.Provider),
+		Network:     j.Network,
+		PodSecurity: PodSecurity(j.PodSecurity),
+		NodeLabels:  j.NodeLabels,
+	}
+	var err error
+	if j.Previous != "" {
+		if t.Previous, err = ParseHash(j.Previous); err != nil {
+			return Terms{}, fmt.Errorf("previousHash: %w", err)
+		}
+	}
+	if t.Resources, err = ParseResources(j.Resources); err != nil {
+		return Terms{}, err
+	}
+	if t.NotBefore, err = time.Parse(time.RFC3339, j.NotBefore); err != nil {
+		return Terms{}, errors.New("notBefore is not RFC 3339")
+	}
+	if t.NotAfter, err = time.Parse(time.RFC3339, j.NotAfter); err != nil {
+		return Terms{}, errors.New("notAfter is not RFC 3339")
+	}
+	return t, nil
+}
+
+// Check says what is wrong with the terms, if anything. It looks at no clock.
+func (t Terms) Check() error {
+	for _, check := range []func() error{t.checkNames, t.checkParties, t.checkTimes, t.checkAmounts} {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t Terms) checkNames() error {
+	if err := CheckContractID(t.ContractID); err != nil {
+		return err
+	}
+	if err := checkRequestID(t.RequestID); err != nil {
+		return err
+	}
+	if t.Revision == 0 || t.Revision > MaxRevision {
+		return fmt.Errorf("revision %d is not from 1 to %d", t.Revision, uint64(MaxRevision))
+	}
+	if (t.Revision == 1) != (t.Previous == Hash{}) {
+		return errors.New("previousHash has to be empty in the first revision and present in every other")
+	}
+	switch t.PodSecurity {
+	case PodSecurityPrivileged, PodSecurityBaseline, PodSecurityRestricted:
+	default:
+		return errors.New("podSecurity is not privileged, baseline or restricted")
+	}
+	return CheckNodeLabels(t.NodeLabels)
+}
+
+func (t Terms) checkParties() error {
+	if t.Consumer.ID == t.Provider.ID {
+		return errors.New("consumer and provider are the same cluster")
+	}
+	if _, err := t.Consumer.Key(); err != nil {
+		return fmt.Errorf("consumer: %w", err)
+	}
+	if _, err := t.Provider.Key(); err != nil {
+		return fmt.Errorf("provider: %w", err)
+	}
+	return nil
+}
+
+func (t Terms) checkTimes() error {
+	for _, at := range []time.Time{t.NotBefore, t.NotAfter} {
+		if at.Location() != time.UTC || at.Nanosecond() != 0 || at.Unix() <= 0 || at.Unix() > maxUnix {
+			return errors.New("notBefore and notAfter have to be whole seconds, UTC, from 1970 to 9999")
+		}
+	}
+	if d := t.NotAfter.Sub(t.NotBefore); d <= 0 || d > MaxContractLife {
+		return fmt.Errorf("notAfter is not within %s after notBefore", MaxContractLife)
+	}
+	return nil
+}
+
+func (t Terms) checkAmounts() error {
+	if len(t.Resources) == 0 || len(t.Resources) > MaxResources {
+		return fmt.Errorf("%d resources, want 1 to %d", len(t.Resources), MaxResources)
+	}
+	for _, name := range t.Resources.Names() {
+		if err := checkResourceName(name); err != nil {
+			return err
+		}
+		if !Fractional(name) && !t.Resources[name].IsWhole() {
+			return fmt.Errorf("resource %s is not a whole number", name)
+		}
+	}
+	return nil
+}
+
+// Key returns the party's public key after checking that it is the one behind
+// the party's ID.
+func (p Party) Key() (*ecdsa.PublicKey, error) {
+	if len(p.PublicKey) > MaxPublicKeyLen {
+		return nil, fmt.Errorf("public key has %d bytes, more than %d", len(p.PublicKey), MaxPublicKeyLen)
+	}
+	if _, err := ParseClusterID(string(p.ID)); err != nil {
+		return nil, err
+	}
+	if got := ClusterIDOfSPKI(p.PublicKey); got != p.ID {
+		return nil, fmt.Errorf("public key is that of %s, not of %s", got, p.ID)
+	}
+	pub, err := x509.ParsePKIXPublicKey(p.PublicKey)
+	if err != nil {
+		return nil, errors.New("public key is not a SubjectPublicKeyInfo")
+	}
+	key, ok := pub.(*ecdsa.PublicKey)
+	if !ok || key.Curve != elliptic.P256() {
+		return nil, errors.New("public key is not ECDSA P-256")
+	}
+	return key, nil
+}
+
+// PayloadHash is what a later revision names as its previous one: the SHA-256 of
+// the payload's bytes.
+func PayloadHash(payload []byte) Hash { return Hash(sha256.Sum256(payload)) }
+
+// Party returns the side that has a role.
+func (t Terms) Party(r Role) Party {
+	if r == Consumer {
+		return t.Consumer
+	}
+	return t.Provider
+}
+
+// RoleOf returns the part that a cluster has, or false if it has none.
+func (t Terms) RoleOf(id ClusterID) (Role, bool) {
+	switch id {
+	case t.Consumer.ID:
+		return Consumer, true
+	case t.Provider.ID:
+		return Provider, true
+	}
+	return 0, false
+}
+
+// CheckContractID checks the form of a contract ID: a DNS label of up to 64
+// characters' room, as it names objects.
+func CheckContractID(s string) error {
+	if s == "" || len(s) > MaxContractIDLen {
+		return fmt.Errorf("contract ID has %d characters, want 1 to %d", len(s), MaxContractIDLen)
+	}
+	for i := range len(s) {
+		c := s[i]
+		alnum := c >= 'a' && c <= 'z' || c >= '0' && c <= '9'
+		if !alnum && (c != '-' || i == 0 || i == len(s)-1) {
+			return errors.New("contract ID has other characters than a-z, 0-9 and inner hyphens")
+		}
+	}
+	return nil
+}
+
+func checkRequestID(s string) error {
+	if s == "" || len(s) > MaxRequestIDLen {
+		return fmt.Errorf("request ID has %d characters, want 1 to %d", len(s), MaxRequestIDLen)
+	}
+	if !onlyNameChars(s) {
+		return errors.New("request ID has other characters than letters, digits, dots, hyphens and underscores")
+	}
+	return nil
+}
+
+// CheckNodeLabels checks number, names and values of labels by the rules of
+// Kubernetes.
+func CheckNodeLabels(labels map[string]string) error {
+	if len(labels) > MaxNodeLabels {
+		return fmt.Errorf("%d node labels, more than %d", len(labels), MaxNodeLabels)
+	}
+	for k, v := range labels {
+		if len(k) > MaxLabelKeyLen {
+			return fmt.Errorf("a node label's name has %d characters, more than %d", len(k), MaxLabelKeyLen)
+		}
+		if err := checkQualifiedName(k); err != nil {
+			return fmt.Errorf("node label %q: %w", k, err)
+		}
+		if len(v) > MaxLabelValueLen || v != "" && !isName(v) {
+			return fmt.Errorf("node label %q: its value is not one of a Kubernetes label", k)
+		}
+	}
+	return nil
+}
+
+// checkQualifiedName checks [prefix/]name: prefix a DNS name, name up to 63
+// characters.
+func checkQualifiedName(s string) error {
+	name := s
+	if prefix, rest, ok := strings.Cut(s, "/"); ok {
+		if prefix != strings.ToLower(prefix) || strings.HasSuffix(prefix, ".") || checkDNSName(prefix) != nil {
+			return errors.New("prefix is not a lower-case DNS name")
+		}
+		name = rest
+	}
+	if len(name) > 63 || !isName(name) {
+		return errors.New("name is not 1 to 63 letters, digits, inner dots, hyphens and underscores")
+	}
+	return nil
+}
+
+// isName says whether s begins and ends with a letter or digit and has only name
+// characters.
+func isName(s string) bool {
+	return s != "" && onlyNameChars(s) && !strings.ContainsAny(s[:1]+s[len(s)-1:], ".-_")
+}
+
+func onlyNameChars(s string) bool {
+	for i := range len(s) {
+		c := s[i]
+		alnum := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !alnum && c != '.' && c != '-' && c != '_' {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,293 @@
+package peering
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"time"
+)
+
+// Token is a one-time invitation: whoever presents its secret to the cluster
+// that made it is trusted by it, and trusts it. It is written as one line of
+// text, which Encode makes and ParseToken reads:
+//
+//	ent1.<body, base64url without padding>.<checksum, 8 characters>
+//
+// The body is, in this order: the length of the ID (1 byte) and the ID, the
+// secret (32 bytes), the issuer's cluster ID (its 20 bytes), the expiry (8 bytes,
+// big endian, seconds since 1970), the number of endpoints (1 byte), and for each
+// its length (2 bytes, big endian) and itself.
+type Token struct {
+	// ID is public: it names the token in logs and lists. 1 to 32 characters of
+	// a-z and 0-9.
+	ID string
+	// Secret is what the token is worth.
+	Secret Secret
+	// Issuer is the cluster that made the token. It pins the key that the other end
+	// of the connection must hold.
+	Issuer ClusterID
+	// Endpoints is where the issuer can be dialled, as host:port, best first.
+	Endpoints []string
+	// Expires is when the issuer no longer takes it, in whole seconds, UTC.
+	Expires time.Time
+}
+
+// Secret is a token's secret part, 256 random bits. It never shows itself: every
+// way of printing it gives "[redacted]". Convert it to read it.
+type Secret [32]byte
+
+// What ParseToken says of what it cannot read; look with errors.Is.
+var (
+	// ErrTokenMalformed: this is no token at all, or its content makes no sense.
+	ErrTokenMalformed = errors.New("not an Entente token")
+	// ErrTokenTruncated: the end of the token is missing.
+	ErrTokenTruncated = errors.New("token is cut off: copy the whole line")
+	// ErrTokenChecksum: a character was changed.
+	ErrTokenChecksum = errors.New("token is damaged: its checksum does not match; copy it again")
+	// ErrTokenVersion: a newer version made it.
+	ErrTokenVersion = errors.New("token has a version that this program does not know; update it")
+)
+
+const (
+	tokenScheme   = "ent"
+	tokenVersion  = "1"
+	tokenPrefix   = tokenScheme + tokenVersion + "."
+	checksumBytes = 5
+	checksumLen   = 8
+	tokenIDBytes  = 10
+	// maxUnix is the end of the year 9999, the last that RFC 3339 can write.
+	maxUnix = 253402300799
+)
+
+const redacted = "[redacted]"
+
+// NewToken makes a token with a random ID and secret. The expiry is cut to whole
+// seconds. It fails if rand does, or if an argument is not well formed.
+func NewToken(rand io.Reader, issuer ClusterID, endpoints []string, expires time.Time) (Token, error) {
+	var id [tokenIDBytes]byte
+	t := Token{Issuer: issuer, Endpoints: append([]string(nil), endpoints...), Expires: expires.UTC().Truncate(time.Second)}
+	if _, err := io.ReadFull(rand, id[:]); err != nil {
+		return Token{}, fmt.Errorf("read randomness: %w", err)
+	}
+	if _, err := io.ReadFull(rand, t.Secret[:]); err != nil {
+		return Token{}, fmt.Errorf("read randomness: %w", err)
+	}
+	t.ID = idEncoding.EncodeToString(id[:])
+	if err := t.check(); err != nil {
+		return Token{}, err
+	}
+	return t, nil
+}
+
+func (t Token) check() error {
+	if t.ID == "" || len(t.ID) > MaxTokenIDLen {
+		return fmt.Errorf("token ID has %d characters, want 1 to %d", len(t.ID), MaxTokenIDLen)
+	}
+	for i := range len(t.ID) {
+		if c := t.ID[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') {
+			return fmt.Errorf("token ID has %q, want a-z or 0-9", c)
+		}
+	}
+	if _, err := ParseClusterID(string(t.Issuer)); err != nil {
+		return fmt.Errorf("issuer: %w", err)
+	}
+	if len(t.Endpoints) == 0 {
+		return errors.New("no endpoint")
+	}
+	if err := CheckEndpoints(t.Endpoints); err != nil {
+		return err
+	}
+	if s := t.Expires.Unix(); s < 0 || s > maxUnix {
+		return errors.New("expiry is not between the years 1970 and 9999")
+	}
+	return nil
+}
+
+// Encode returns the token as text, secret included: show it once, to whom it is
+// for. It fails if a field is not well formed.
+func (t Token) Encode() (string, error) {
+	if err := t.check(); err != nil {
+		return "", fmt.Errorf("encode token: %w", err)
+	}
+	issuer, err := t.Issuer.hash()
+	if err != nil {
+		return "", fmt.Errorf("encode token: %w", err)
+	}
+	b := append([]byte{byte(len(t.ID))}, t.ID...)
+	b = append(b, t.Secret[:]...)
+	b = append(b, issuer[:]...)
+	b = binary.BigEndian.AppendUint64(b, uint64(t.Expires.Unix()))
+	b = append(b, byte(len(t.Endpoints)))
+	for _, e := range t.Endpoints {
+		b = binary.BigEndian.AppendUint16(b, uint16(len(e)))
+		b = append(b, e...)
+	}
+	s := tokenPrefix + base64.RawURLEncoding.EncodeToString(b)
+	return s + "." + checksum(s), nil
+}
+
+// checksum is not a protection, it finds slips of copying.
+func checksum(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	return idEncoding.EncodeToString(sum[:checksumBytes])
+}
+
+// ParseToken reads what Encode wrote. White space is ignored, since programs
+// break long lines. Errors are ErrTokenMalformed, ErrTokenTruncated,
+// ErrTokenChecksum or ErrTokenVersion, and never contain the token. Whether it
+// has expired is not checked.
+func ParseToken(text string) (Token, error) {
+	if len(text) > 2*MaxTokenLen {
+		return Token{}, fmt.Errorf("%w: longer than %d characters", ErrTokenMalformed, MaxTokenLen)
+	}
+	s := strings.Join(strings.Fields(text), "")
+	if len(s) > MaxTokenLen {
+		return Token{}, fmt.Errorf("%w: longer than %d characters", ErrTokenMalformed, MaxTokenLen)
+	}
+	version, rest, err := cutPrefix(s)
+	if err != nil {
+		return Token{}, err
+	}
+	if version != tokenVersion {
+		return Token{}, fmt.Errorf("%w: version %s", ErrTokenVersion, version)
+	}
+	body, sum, ok := strings.Cut(rest, ".")
+	if !ok || len(sum) < checksumLen {
+		return Token{}, ErrTokenTruncated
+	}
+	if sum != checksum(tokenPrefix+body) {
+		return Token{}, ErrTokenChecksum
+	}
+	raw, err := base64.RawURLEncoding.Strict().DecodeString(body)
+	if err != nil {
+		return Token{}, fmt.Errorf("%w: body is not base64url", ErrTokenMalformed)
+	}
+	t, err := decodeToken(raw)
+	if err != nil {
+		return Token{}, fmt.Errorf("%w: %w", ErrTokenMalformed, err)
+	}
+	return t, nil
+}
+
+// cutPrefix splits ent<digits>. from a token.
+func cutPrefix(s string) (version, rest string, err error) {
+	if s != "" && strings.HasPrefix(tokenPrefix, s) {
+		return "", "", ErrTokenTruncated
+	}
+	tail, ok := strings.CutPrefix(s, tokenScheme)
+	if !ok {
+		return "", "", fmt.Errorf("%w: it does not begin with %q", ErrTokenMalformed, tokenPrefix)
+	}
+	version, rest, ok = strings.Cut(tail, ".")
+	if !ok || version == "" || len(version) > 3 || strings.Trim(version, "0123456789") != "" {
+		return "", "", fmt.Errorf("%w: it does not begin with %q", ErrTokenMalformed, tokenPrefix)
+	}
+	return version, rest, nil
+}
+
+func decodeToken(b []byte) (Token, error) {
+	r := reader{rest: b}
+	var t Token
+	t.ID = string(r.take(int(r.byte())))
+	copy(t.Secret[:], r.take(len(t.Secret)))
+	t.Issuer = ClusterID(idEncoding.EncodeToString(r.take(clusterIDBytes)))
+	expires := r.uint(8)
+	n := int(r.byte())
+	if r.short || n > MaxEndpoints || expires > maxUnix {
+		return Token{}, errors.New("fields are missing or out of range")
+	}
+	t.Expires = time.Unix(int64(expires), 0).UTC()
+	for range n {
+		t.Endpoints = append(t.Endpoints, string(r.take(int(r.uint(2)))))
+	}
+	if r.short || len(r.rest) != 0 {
+		return Token{}, errors.New("body is shorter or longer than it says")
+	}
+	return t, t.check()
+}
+
+// reader takes fields from the front of a slice; short stays true once one did
+// not fit.
+type reader struct {
+	rest  []byte
+	short bool
+}
+
+func (r *reader) take(n int) []byte {
+	if n > len(r.rest) {
+		r.short, r.rest = true, nil
+		return nil
+	}
+	b := r.rest[:n]
+	r.rest = r.rest[n:]
+	return b
+}
+
+func (r *reader) uint(n int) uint64 {
+	var v uint64
+	for _, c := range r.take(n) {
+		v = v<<8 | uint64(c)
+	}
+	return v
+}
+
+func (r *reader) byte() byte { return byte(r.uint(1)) }
+
+// String tells of the token without its secret. Encode gives the token itself.
+func (t Token) String() string {
+	return fmt.Sprintf("token %s of %s, expires %s", t.ID, t.Issuer, t.Expires.Format(time.RFC3339))
+}
+
+// GoString is String.
+func (t Token) GoString() string { return t.String() }
+
+// LogValue implements slog.LogValuer, without the secret.
+func (t Token) LogValue() slog.Value {
+	return slog.GroupValue(
+		slog.String("id", t.ID),
+		slog.String("issuer", string(t.Issuer)),
+		slog.Time("expires", t.Expires),
+	)
+}
+
+// Format implements fmt.Formatter: every verb prints "[redacted]".
+func (Secret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, redacted) }
+
+// String returns "[redacted]".
+func (Secret) String() string { return redacted }
+
+// MarshalText returns "[redacted]", so that JSON, YAML and logs show no secret.
+func (Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
+
+// LogValue implements slog.LogValuer.
+func (Secret) LogValue() slog.Value { return slog.StringValue(redacted) }
+
+// secretDomain keeps the hash of a secret apart from every other SHA-256.
+const secretDomain = "entente token secret\x00"
+
+// Hash returns what the issuer keeps of the secret. It cannot be redeemed.
+func (s Secret) Hash() Hash {
+	return Hash(sha256.Sum256(append([]byte(secretDomain), s[:]...)))
+}
+
+// Matches says whether h is the hash of the secret, in constant time.
+func (s Secret) Matches(h Hash) bool {
+	own := s.Hash()
+	return subtle.ConstantTimeCompare(own[:], h[:]) == 1
+}
+
+// ParseSecret takes the 32 bytes that came over the wire.
+func ParseSecret(b []byte) (Secret, error) {
+	var s Secret
+	if len(b) != len(s) {
+		return Secret{}, fmt.Errorf("secret has %d bytes, want %d", len(b), len(s))
+	}
+	copy(s[:], b)
+	return s, nil
+}
