@@ -9,18 +9,17 @@ import (
 // kubeconfig renders a kubeconfig with one context, as JSON (which is YAML),
 // with everything inside, so that the file can be copied anywhere.
 func kubeconfig(cluster, user string, c credentials) ([]byte, error) {
-	type object = map[string]any
-	b, err := json.MarshalIndent(object{
+	b, err := json.MarshalIndent(m{
 		"apiVersion":      "v1",
 		"kind":            "Config",
 		"current-context": cluster,
-		"clusters": []object{{"name": cluster, "cluster": object{
+		"clusters": []m{{"name": cluster, "cluster": m{
 			"server": c.Server, "certificate-authority-data": c.CA,
 		}}},
-		"users": []object{{"name": user, "user": object{
+		"users": []m{{"name": user, "user": m{
 			"client-certificate-data": c.Cert, "client-key-data": c.Key,
 		}}},
-		"contexts": []object{{"name": cluster, "context": object{"cluster": cluster, "user": user}}},
+		"contexts": []m{{"name": cluster, "context": m{"cluster": cluster, "user": user}}},
 	}, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("encode kubeconfig: %w", err)

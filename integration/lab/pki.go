@@ -169,8 +169,8 @@ func certificates(c ClusterPlan) []request {
 
 // credentials are an administrator's access to one API server.
 type credentials struct {
-	Server         string
-	CA, Cert, Key  []byte
+	Server        string
+	CA, Cert, Key []byte
 }
 
 func readCredentials(pki, user, server string) (credentials, error) {

@@ -207,3 +207,17 @@ func (p Plan) Node(name string) (ClusterPlan, NodePlan, error) {
 
 // took rounds a duration for people.
 func took(d time.Duration) string { return d.Round(100 * time.Millisecond).String() }
+
+// preferredPort is the port on which cluster number i of a lab is reached from
+// the machine if nothing else has it: the same one each time, so that windows
+// left open in a browser or a shell go on working.
+func preferredPort(lab string, i int) uint16 {
+	h := uint16(0)
+	if lab != DefaultName {
+		for _, r := range lab {
+			h = h*31 + uint16(r)
+		}
+		h = 1 + h%99
+	}
+	return 16440 + h*(maxClusters+1) + uint16(i)
+}

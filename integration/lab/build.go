@@ -1,0 +1,474 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// component is one set of binaries, built together from one Go module and
+// cached together under the hash of everything that goes into it.
+type component struct {
+	name string
+	// module is the folder of the Go module, under the lab's folder.
+	module string
+	// builds are the go build runs; all write into one folder.
+	builds []build
+	// files are copied from the modules that the component is built from:
+	// module path, folder inside it, and names.
+	files []moduleFiles
+	// links are further names of files: name to file.
+	links map[string]string
+	// sources are the folders under the lab's folder whose files count for
+	// the hash; default module.
+	sources []string
+}
+
+type build struct {
+	packages []string
+	tags     string
+	ldflags  string
+	output   string // file name, if one package is to be called otherwise
+}
+
+type moduleFiles struct {
+	module string
+	names  []string // paths inside the module, slash-separated
+}
+
+// Versions that show up in the binaries; go.mod says what is built.
+const (
+	kubeVersion       = "v1.37.1"
+	containerdVersion = "v2.4.2"
+	coreDNSVersion    = "v1.15.0"
+)
+
+const (
+	staticTags  = "osusergo,netgo"
+	smallLink   = "-s -w"
+	kubeLdflags = smallLink + " -X k8s.io/component-base/version.gitVersion=" + kubeVersion +
+		" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=37"
+)
+
+func kubeComponent() component {
+	return component{name: "kube", module: "kube", builds: []build{
+		{packages: []string{"."}, tags: staticTags, ldflags: kubeLdflags, output: "kube"},
+	}, links: map[string]string{
+		"kubectl": "kube", "etcd": "kube", "kube-apiserver": "kube", "kube-controller-manager": "kube",
+		"kube-scheduler": "kube", "kubelet": "kube", "kube-proxy": "kube",
+	}}
+}
+
+func nodeComponent() component {
+	const containerd, plugins = "github.com/containerd/containerd/v2/", "github.com/containernetworking/plugins/plugins/"
+	return component{name: "node", module: "node", builds: []build{
+		{
+			packages: []string{containerd + "cmd/containerd", containerd + "cmd/containerd-shim-runc-v2", containerd + "cmd/ctr"},
+			tags:     staticTags + ",no_btrfs,no_devmapper,no_zfs,no_aufs",
+			ldflags:  smallLink + " -X " + containerd + "version.Version=" + containerdVersion,
+		},
+		{
+			packages: []string{plugins + "main/bridge", plugins + "ipam/host-local", plugins + "main/loopback", plugins + "meta/portmap"},
+			tags:     staticTags,
+			ldflags:  smallLink,
+		},
+	}}
+}
+
+func coreDNSComponent() component {
+	return component{name: "coredns", module: "coredns", builds: []build{
+		{packages: []string{"."}, tags: staticTags, ldflags: smallLink, output: "coredns"},
+	}}
+}
+
+func kwokComponent() component {
+	return component{name: "kwok", module: "kwok",
+		builds: []build{
+			{packages: []string{"sigs.k8s.io/kwok/cmd/kwok"}, tags: staticTags, ldflags: smallLink},
+		},
+		files: []moduleFiles{{module: "sigs.k8s.io/kwok", names: []string{
+			"kustomize/stage/node/fast/node-initialize.yaml",
+			"kustomize/stage/node/heartbeat-with-lease/node-heartbeat-with-lease.yaml",
+			"kustomize/stage/pod/fast/pod-ready.yaml",
+			"kustomize/stage/pod/fast/pod-complete.yaml",
+			"kustomize/stage/pod/fast/pod-delete.yaml",
+		}}},
+	}
+}
+
+func imageComponent() component {
+	return component{name: "image", module: ".", sources: []string{"image/pause", "image/tool"}, builds: []build{
+		{packages: []string{"./image/pause", "./image/tool"}, tags: staticTags, ldflags: smallLink},
+	}}
+}
+
+// needed lists the components that a lab with these options runs.
+func needed(o Options) []component {
+	cs := []component{kubeComponent()}
+	if !o.Light {
+		cs = append(cs, nodeComponent(), coreDNSComponent(), imageComponent())
+	}
+	if o.FakeNodes > 0 {
+		cs = append(cs, kwokComponent())
+	}
+	return cs
+}
+
+// allComponents lists everything that the lab can build.
+func allComponents() []component {
+	return []component{kubeComponent(), nodeComponent(), coreDNSComponent(), imageComponent(), kwokComponent()}
+}
+
+// Binaries are the folders of built components, by component name.
+type Binaries map[string]string
+
+// Path of one file of a component.
+func (b Binaries) Path(component, file string) string { return filepath.Join(b[component], file) }
+
+// CacheDir is where built binaries are kept: entente-lab in XDG_CACHE_HOME or
+// the home directory's .cache.
+func CacheDir() (string, error) {
+	d, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("find the cache directory: %w", err)
+	}
+	return filepath.Join(d, "entente-lab"), nil
+}
+
+// Build makes the components that o needs, or takes them from the cache, and
+// tells progress what it does and how long that took the last time.
+func Build(ctx context.Context, o Options, progress func(string)) (Binaries, error) {
+	return buildComponents(ctx, needed(o), progress)
+}
+
+// BuildAll is Build for everything that any lab may need.
+func BuildAll(ctx context.Context, progress func(string)) (Binaries, error) {
+	return buildComponents(ctx, allComponents(), progress)
+}
+
+// BinaryPath returns the path of one binary of the cache, such as kubectl, and
+// builds it if need be.
+func BinaryPath(ctx context.Context, name string, progress func(string)) (string, error) {
+	for _, c := range allComponents() {
+		if !slices.Contains(c.programs(), name) {
+			continue
+		}
+		bins, err := buildComponents(ctx, []component{c}, progress)
+		if err != nil {
+			return "", err
+		}
+		return bins.Path(c.name, name), nil
+	}
+	return "", fmt.Errorf("the lab has no binary %q", name)
+}
+
+// programs are the names of the component's binaries.
+func (c component) programs() []string {
+	var names []string
+	for n := range c.links {
+		names = append(names, n)
+	}
+	for _, b := range c.builds {
+		if b.output != "" {
+			names = append(names, b.output)
+			continue
+		}
+		for _, p := range b.packages {
+			names = append(names, path.Base(p))
+		}
+	}
+	return names
+}
+
+func buildComponents(ctx context.Context, cs []component, progress func(string)) (Binaries, error) {
+	source, err := sourceDir()
+	if err != nil {
+		return nil, err
+	}
+	cache, err := CacheDir()
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return nil, err
+	}
+	bins := Binaries{}
+	for _, c := range cs {
+		dir, err := c.ensure(ctx, source, cache, progress)
+		if err != nil {
+			return nil, fmt.Errorf("build %s: %w", c.name, err)
+		}
+		bins[c.name] = dir
+	}
+	return bins, nil
+}
+
+// ensure returns the folder of c's files, after building them if need be.
+func (c component) ensure(ctx context.Context, source, cache string, progress func(string)) (string, error) {
+	key, err := c.key(source, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(cache, c.name+"-"+key)
+	if _, err := os.Stat(dir); err == nil {
+		return dir, nil
+	}
+	// Others may be building the same: one does, the others wait.
+	unlock, err := lockFile(ctx, filepath.Join(cache, c.name+".lock"))
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if _, err := os.Stat(dir); err == nil {
+		return dir, nil
+	}
+	history := filepath.Join(cache, "times.json")
+	if last, ok := readTimes(history)[c.name]; ok {
+		progress(fmt.Sprintf("building %s (last time this took %s)", c.name, took(last)))
+	} else {
+		progress(fmt.Sprintf("building %s (first time here: may take minutes)", c.name))
+	}
+	begin := time.Now()
+	// We hold the lock: what is there is left of a build that was killed.
+	if stale, err := filepath.Glob(filepath.Join(cache, ".building-"+c.name+"-*")); err == nil {
+		for _, d := range stale {
+			_ = os.RemoveAll(d)
+		}
+	}
+	tmp, err := os.MkdirTemp(cache, ".building-"+c.name+"-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(tmp)
+	if err := os.Chmod(tmp, 0o755); err != nil {
+		return "", err
+	}
+	if err := c.build(ctx, source, tmp, progress); err != nil {
+		return "", err
+	}
+	if err := os.Rename(tmp, dir); err != nil {
+		return "", err
+	}
+	progress(fmt.Sprintf("built %s in %s", c.name, took(time.Since(begin))))
+	return dir, recordTime(history, c.name, time.Since(begin))
+}
+
+func (c component) build(ctx context.Context, source, to string, progress func(string)) error {
+	module := filepath.Join(source, c.module)
+	compiled := &lineCounter{}
+	defer c.report(progress, compiled)()
+	for _, b := range c.builds {
+		out := to + string(filepath.Separator)
+		if b.output != "" {
+			out = filepath.Join(to, b.output)
+		}
+		args := append([]string{"build", "-v", "-trimpath", "-tags", b.tags, "-ldflags", b.ldflags, "-o", out}, b.packages...)
+		if _, err := goCommand(ctx, module, compiled, args...); err != nil {
+			return err
+		}
+	}
+	for name, file := range c.links {
+		if err := os.Symlink(file, filepath.Join(to, name)); err != nil {
+			return err
+		}
+	}
+	for _, f := range c.files {
+		out, err := goCommand(ctx, module, nil, "list", "-m", "-f", "{{.Dir}}", f.module)
+		if err != nil {
+			return err
+		}
+		for _, n := range f.names {
+			b, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(out)), filepath.FromSlash(n)))
+			if err != nil {
+				return err
+			}
+			if err := os.WriteFile(filepath.Join(to, filepath.Base(n)), b, 0o644); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// reportEvery is how often a build that takes long says how far it is.
+const reportEvery = 20 * time.Second
+
+// report tells progress how far a build is, until the function that it returns
+// is called.
+func (c component) report(progress func(string), compiled *lineCounter) (stop func()) {
+	begin, done := time.Now(), make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		t := time.NewTicker(reportEvery)
+		defer t.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-t.C:
+				progress(fmt.Sprintf("building %s: %d packages compiled in %s", c.name, compiled.lines.Load(), took(time.Since(begin))))
+			}
+		}
+	})
+	return func() { close(done); wg.Wait() }
+}
+
+// lineCounter counts the lines that are written to it.
+type lineCounter struct{ lines atomic.Int64 }
+
+func (l *lineCounter) Write(b []byte) (int, error) {
+	l.lines.Add(int64(bytes.Count(b, []byte("\n"))))
+	return len(b), nil
+}
+
+// goCommand runs the go command in a module, for this machine and without a
+// workspace file, and returns what it prints. What it says on its way goes to
+// also, unless nil.
+func goCommand(ctx context.Context, module string, also io.Writer, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = module
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOOS="+runtime.GOOS, "GOARCH="+runtime.GOARCH, "PWD="+module)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if also != nil {
+		cmd.Stderr = io.MultiWriter(&errs, also)
+	}
+	if err := cmd.Run(); err != nil {
+		return nil, fmt.Errorf("go %s: %w\n%s", args[0], err, tail(errs.String(), 20))
+	}
+	return out.Bytes(), nil
+}
+
+// key is the hash of all that decides what c's files will be: the module's own
+// files (go.sum pins the rest), the flags, the Go release and the platform.
+func (c component) key(source string, facts ...string) (string, error) {
+	h := sha256.New()
+	fmt.Fprintf(h, "%q %q %+v %+v %v\n", c.name, facts, c.builds, c.files, c.links)
+	sources := c.sources
+	if sources == nil {
+		sources = []string{c.module}
+	}
+	for _, s := range sources {
+		if err := hashFolder(h, source, s); err != nil {
+			return "", err
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil))[:16], nil
+}
+
+// hashFolder adds the Go and module files directly in a folder, tests aside.
+func hashFolder(h io.Writer, source, folder string) error {
+	entries, err := os.ReadDir(filepath.Join(source, folder))
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		n := e.Name()
+		counts := n == "go.mod" || n == "go.sum" || strings.HasSuffix(n, ".go") && !strings.HasSuffix(n, "_test.go")
+		if e.IsDir() || !counts {
+			continue
+		}
+		b, err := os.ReadFile(filepath.Join(source, folder, n))
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(h, "%s/%s %d\n%s", folder, n, len(b), b)
+	}
+	return nil
+}
+
+// sourceDir finds the folder of this package's source, which the go command
+// needs: above the working directory, above the running binary, or where this
+// file was compiled.
+func sourceDir() (string, error) {
+	var starts []string
+	if wd, err := os.Getwd(); err == nil {
+		starts = append(starts, wd)
+	}
+	if exe, err := os.Executable(); err == nil {
+		starts = append(starts, filepath.Dir(exe))
+	}
+	if _, file, _, ok := runtime.Caller(0); ok {
+		starts = append(starts, filepath.Dir(file))
+	}
+	for _, s := range starts {
+		for d := s; ; d = filepath.Dir(d) {
+			for _, lab := range []string{filepath.Join(d, "integration", "lab"), filepath.Join(d, "lab"), d} {
+				if _, err := os.Stat(filepath.Join(lab, "kube", "go.sum")); err == nil {
+					return lab, nil
+				}
+			}
+			if filepath.Dir(d) == d {
+				break
+			}
+		}
+	}
+	return "", errors.New("the lab's source (integration/lab) is neither above the working directory nor above the binary: run from a clone of the repository")
+}
+
+// readTimes reads how long each component took to build; nothing if unreadable.
+func readTimes(file string) map[string]time.Duration {
+	m := map[string]time.Duration{}
+	b, err := os.ReadFile(file)
+	if err != nil || json.Unmarshal(b, &m) != nil {
+		return map[string]time.Duration{}
+	}
+	return m
+}
+
+func recordTime(file, name string, d time.Duration) error {
+	m := readTimes(file)
+	m[name] = d
+	return writeJSON(file, m, 0o644)
+}
+
+// writeJSON replaces a file in one step.
+func writeJSON(file string, v any, mode fs.FileMode) error {
+	b, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	tmp, err := os.CreateTemp(filepath.Dir(file), ".tmp-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name())
+	_, err = tmp.Write(append(b, '\n'))
+	if err := errors.Join(err, tmp.Chmod(mode), tmp.Close()); err != nil {
+		return err
+	}
+	return os.Rename(tmp.Name(), file)
+}
+
+// tail is the last n lines of s.
+func tail(s string, n int) string {
+	lines := strings.Split(strings.TrimRight(s, "\n"), "\n")
+	return strings.Join(slices.Clip(lines[max(0, len(lines)-n):]), "\n")
+}
+
+// kwokStages are the files that tell kwok what its nodes and pods do.
+func kwokStages() []string {
+	var names []string
+	for _, f := range kwokComponent().files {
+		for _, n := range f.names {
+			names = append(names, filepath.Base(n))
+		}
+	}
+	return names
+}

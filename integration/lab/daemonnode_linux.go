@@ -1,0 +1,274 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// node is a node that runs.
+type node struct {
+	cluster ClusterPlan
+	plan    NodePlan
+	pid     int
+	ended   chan struct{} // closed when its first process is gone, and all with it
+}
+
+func (d *daemon) nodeSpec(c ClusterPlan, n NodePlan) nodeSpec {
+	s := nodeSpec{
+		Lab: d.spec.Plan.Options.Name, Cluster: c, Node: n,
+		Mounts: map[string]string{
+			nodeBin + "/kube":   d.spec.Binaries["kube"],
+			nodeBin + "/node":   d.spec.Binaries["node"],
+			nodeBin + "/images": filepath.Join(d.dir, "images"),
+		},
+	}
+	for _, f := range d.spec.Images {
+		s.Images = append(s.Images, nodeBin+"/images/"+filepath.Base(f))
+	}
+	if kwok := d.spec.Binaries["kwok"]; kwok != "" && n.Control {
+		s.Kwok = true
+		s.Mounts[nodeBin+"/kwok"] = kwok
+		for _, f := range kwokStages() {
+			s.Stages = append(s.Stages, nodeBin+"/kwok/"+f)
+		}
+	}
+	return s
+}
+
+func (d *daemon) prepareNode(c ClusterPlan, n NodePlan) error {
+	root := nodeRoot(d.dir, n.Name)
+	if err := os.MkdirAll(root, 0o755); err != nil {
+		return err
+	}
+	return d.nodeSpec(c, n).prepare(root, filepath.Join(clusterDir(d.dir, c.Name), "pki"))
+}
+
+// startNode switches a node on.
+func (d *daemon) startNode(c ClusterPlan, n NodePlan) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.nodes[n.Name] != nil {
+		return nil
+	}
+	if err := makeCgroup(n.Cgroup); err != nil {
+		return fmt.Errorf("make cgroup: %w", err)
+	}
+	root := nodeRoot(d.dir, n.Name)
+	out, err := os.OpenFile(filepath.Join(root, nodeLogs, "init.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	uplink, uplinkReady, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer uplink.Close()
+	defer uplinkReady.Close()
+	cmd := exec.Command("/proc/self/exe", "node-init", root)
+	cmd.Env = []string{nodePath, "HOME=/root", labMark(d.spec.Plan.Options.Name)}
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.ExtraFiles = []*os.File{uplink}
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC,
+		Setsid:     true,
+		Pdeathsig:  syscall.SIGKILL,
+	}
+	r := &node{cluster: c, plan: n, ended: make(chan struct{})}
+	started := make(chan error)
+	go func() {
+		// The kernel ends the node when the thread that started it ends.
+		runtime.LockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err != nil {
+			return
+		}
+		err = cmd.Wait()
+		d.logger.Info("node ended", "node", n.Name, "err", err)
+		d.mu.Lock()
+		delete(d.nodes, n.Name)
+		d.mu.Unlock()
+		close(r.ended)
+	}()
+	if err := <-started; err != nil {
+		return err
+	}
+	r.pid = cmd.Process.Pid
+	d.nodes[n.Name] = r
+	if err := d.internet.attach(c, n, r.pid); err != nil {
+		return errors.Join(err, cmd.Process.Kill())
+	}
+	return nil
+}
+
+// stopNode switches a node off, as if its plug were pulled. Its disk remains.
+func (d *daemon) stopNode(ctx context.Context, n NodePlan) error {
+	d.mu.Lock()
+	r := d.nodes[n.Name]
+	d.mu.Unlock()
+	if r == nil {
+		return nil
+	}
+	if err := syscall.Kill(r.pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("kill node: %w", err)
+	}
+	select {
+	case <-r.ended:
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the node's processes to end: %w", ctx.Err())
+	}
+	return errors.Join(d.internet.detach(n), removeCgroups(ctx, func(name string) bool { return "/"+name == n.Cgroup }))
+}
+
+// loadImage imports an image archive into nodes.
+func (d *daemon) loadImage(ctx context.Context, archive string, nodes []string) ([]string, error) {
+	d.mu.Lock()
+	var to []*node
+	for _, r := range d.nodes {
+		if len(nodes) == 0 {
+			to = append(to, r)
+			continue
+		}
+		for _, n := range nodes {
+			if r.plan.Name == n || r.cluster.Name == n {
+				to = append(to, r)
+			}
+		}
+	}
+	d.mu.Unlock()
+	if len(to) == 0 {
+		return nil, errors.New("no such node is running")
+	}
+	var mu sync.Mutex
+	var done []string
+	var errs []error
+	var wg sync.WaitGroup
+	for _, r := range to {
+		wg.Go(func() {
+			err := r.importImage(ctx, archive)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", r.plan.Name, err))
+				return
+			}
+			done = append(done, r.plan.Name)
+		})
+	}
+	wg.Wait()
+	return done, errors.Join(errs...)
+}
+
+func (n *node) importImage(ctx context.Context, archive string) error {
+	f, err := os.Open(archive)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	// The path stands for the inside of the node: only the pipe crosses.
+	cmd := exec.CommandContext(ctx, "nsenter", fmt.Sprintf("--target=%d", n.pid), "--mount", "--net", "--pid", "--root", "--wd=/", "--",
+		nodeBin+"/node/ctr", "--address", containerd, "--namespace", "k8s.io", "images", "import", "-")
+	cmd.Stdin = f
+	cmd.Env = append(os.Environ(), nodePath)
+	var out strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("import %s: %w: %s", filepath.Base(archive), err, tail(out.String(), 5))
+	}
+	return nil
+}
+
+// setFault changes what the internet does to packets.
+func (d *daemon) setFault(ctx, lab context.Context, r FaultRequest) (Faults, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.spec.Plan.Options.Light {
+		return d.faults, errors.New("a light lab has no network to disturb")
+	}
+	f, err := d.faults.with(d.spec.Plan, r)
+	if err != nil {
+		return d.faults, err
+	}
+	if err := d.openDelays(lab, f); err != nil {
+		return d.faults, err
+	}
+	if err := d.internet.apply(ctx, f); err != nil {
+		return d.faults, err
+	}
+	translated := strings.Join(d.faults.NAT, " ") != strings.Join(f.NAT, " ")
+	d.faults = f
+	d.closeDelays(f)
+	if translated {
+		return f, d.internet.forget(ctx)
+	}
+	return f, nil
+}
+
+// openDelays opens the delay lines that f needs and adjusts those that are open.
+func (d *daemon) openDelays(ctx context.Context, f Faults) error {
+	for q, delay := range d.delayed(f) {
+		if h, ok := d.delays[q]; ok {
+			h.line.delay.Store(int64(delay))
+			continue
+		}
+		lineCtx, cancel := context.WithCancel(ctx)
+		wg := &sync.WaitGroup{}
+		line, err := openDelayLine(lineCtx, q, delay, wg)
+		if err != nil {
+			cancel()
+			return err
+		}
+		d.delays[q] = delayHandle{line: line, stop: func() { cancel(); wg.Wait() }}
+	}
+	return nil
+}
+
+// closeDelays closes the lines that f no longer uses, after the packets in them
+// had time to leave.
+func (d *daemon) closeDelays(f Faults) {
+	wanted := d.delayed(f)
+	for q, h := range d.delays {
+		if _, ok := wanted[q]; ok {
+			continue
+		}
+		delete(d.delays, q)
+		last := time.Duration(h.line.delay.Load())
+		go func() {
+			time.Sleep(last)
+			h.stop()
+		}()
+	}
+}
+
+func (d *daemon) delayed(f Faults) map[uint16]time.Duration {
+	q := map[uint16]time.Duration{}
+	for _, x := range f.Pairs {
+		a, errA := d.spec.Plan.Cluster(x.A)
+		b, errB := d.spec.Plan.Cluster(x.B)
+		if errA == nil && errB == nil && x.Delay > 0 {
+			q[queueNumber(a, b)] = x.Delay
+		}
+	}
+	return q
+}
+
+// raiseLimits raises what the kernel allows all namespaces together, and notes
+// what it was for whoever takes the last lab down.
+func (d *daemon) raiseLimits() error {
+	unlock, err := lockFile(context.Background(), filepath.Join(baseDir(), lockName))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return raiseSysctls(filepath.Join(baseDir(), kernelFile))
+}

@@ -1,0 +1,239 @@
+package lab
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Limits of faults.
+const maxDelay = time.Minute
+
+// Pair is two clusters, by name, the lesser name first.
+type Pair struct {
+	A string `json:"a"`
+	B string `json:"b"`
+}
+
+// NewPair orders two clusters' names.
+func NewPair(a, b string) Pair {
+	if b < a {
+		a, b = b, a
+	}
+	return Pair{A: a, B: b}
+}
+
+// PairFault is what the internet does to the packets between two clusters,
+// both ways alike.
+type PairFault struct {
+	Pair
+	// Cut loses all packets.
+	Cut bool `json:"cut,omitempty"`
+	// LossPercent of the packets are lost, 0 to 100, in steps of 0.01.
+	LossPercent float64 `json:"lossPercent,omitempty"`
+	// Delay is added to each packet's way; a round trip takes twice as long.
+	Delay time.Duration `json:"delay,omitempty"`
+}
+
+// Faults are all faults of a lab's internet.
+type Faults struct {
+	Pairs []PairFault `json:"pairs,omitempty"`
+	// NAT lists the clusters behind address translation: they can dial out,
+	// nobody can dial in.
+	NAT []string `json:"nat,omitempty"`
+}
+
+// FaultRequest is one change of the Faults. Kind is cut, heal, loss, delay,
+// nat or nonat. Without A, heal is for all faults; with A alone, for all that
+// A is part of.
+type FaultRequest struct {
+	Kind        string        `json:"kind"`
+	A           string        `json:"a,omitempty"`
+	B           string        `json:"b,omitempty"`
+	LossPercent float64       `json:"lossPercent,omitempty"`
+	Delay       time.Duration `json:"delay,omitempty"`
+}
+
+// with returns the faults after the change r. Cluster names are the plan's.
+func (f Faults) with(p Plan, r FaultRequest) (Faults, error) {
+	names, err := r.names(p)
+	if err != nil {
+		return f, err
+	}
+	f = Faults{Pairs: slices.Clone(f.Pairs), NAT: slices.Clone(f.NAT)}
+	switch r.Kind {
+	case "heal":
+		f.Pairs = slices.DeleteFunc(f.Pairs, func(x PairFault) bool {
+			switch len(names) {
+			case 0:
+				return true
+			case 1:
+				return x.A == names[0] || x.B == names[0]
+			}
+			return x.Pair == NewPair(names[0], names[1])
+		})
+		if len(names) < 2 {
+			f.NAT = slices.DeleteFunc(f.NAT, func(n string) bool { return len(names) == 0 || n == names[0] })
+		}
+	case "nat", "nonat":
+		f.NAT = slices.DeleteFunc(f.NAT, func(n string) bool { return n == names[0] })
+		if r.Kind == "nat" {
+			f.NAT = append(f.NAT, names[0])
+			slices.Sort(f.NAT)
+		}
+	case "cut":
+		f.pair(names).Cut = true
+	case "loss":
+		if !(r.LossPercent >= 0 && r.LossPercent <= 100) {
+			return f, fmt.Errorf("loss of %v percent: want 0 to 100", r.LossPercent)
+		}
+		f.pair(names).LossPercent = r.LossPercent
+	case "delay":
+		if r.Delay < 0 || r.Delay > maxDelay {
+			return f, fmt.Errorf("delay of %v: want 0 to %v", r.Delay, maxDelay)
+		}
+		f.pair(names).Delay = r.Delay
+	}
+	f.Pairs = slices.DeleteFunc(f.Pairs, func(x PairFault) bool { return x == PairFault{Pair: x.Pair} })
+	return f, nil
+}
+
+// names resolves the request's clusters and checks that their number fits.
+func (r FaultRequest) names(p Plan) ([]string, error) {
+	var names []string
+	for _, n := range []string{r.A, r.B} {
+		if n == "" {
+			continue
+		}
+		c, err := p.Cluster(n)
+		if err != nil {
+			return nil, err
+		}
+		names = append(names, c.Name)
+	}
+	least, most := 2, 2
+	switch r.Kind {
+	case "heal":
+		least = 0
+	case "nat", "nonat":
+		least, most = 1, 1
+	case "cut", "loss", "delay":
+	default:
+		return nil, fmt.Errorf("unknown fault %q", r.Kind)
+	}
+	if len(names) < least || len(names) > most {
+		return nil, fmt.Errorf("%s: want %d to %d clusters, have %d", r.Kind, least, most, len(names))
+	}
+	if len(names) == 2 && names[0] == names[1] {
+		return nil, fmt.Errorf("%s: want two clusters, have %s twice", r.Kind, names[0])
+	}
+	return names, nil
+}
+
+// pair finds or makes the entry for two clusters.
+func (f *Faults) pair(names []string) *PairFault {
+	p := NewPair(names[0], names[1])
+	for i := range f.Pairs {
+		if f.Pairs[i].Pair == p {
+			return &f.Pairs[i]
+		}
+	}
+	f.Pairs = append(f.Pairs, PairFault{Pair: p})
+	return &f.Pairs[len(f.Pairs)-1]
+}
+
+// String is what the fault does, for people.
+func (f PairFault) String() string {
+	var what []string
+	if f.Cut {
+		what = append(what, "cut")
+	}
+	if f.LossPercent > 0 {
+		what = append(what, fmt.Sprintf("loss %g%%", f.LossPercent))
+	}
+	if f.Delay > 0 {
+		what = append(what, fmt.Sprintf("delay %v each way", f.Delay))
+	}
+	return f.A + " - " + f.B + ": " + strings.Join(what, ", ")
+}
+
+// routerRules renders the nftables rule set of the router: what is cut, what is
+// lost, and who is behind NAT. It replaces what was there in one step.
+func routerRules(p Plan, f Faults) string {
+	var b strings.Builder
+	b.WriteString("table ip lab\ndelete table ip lab\ntable ip lab {\n")
+	b.WriteString("  chain forward {\n    type filter hook forward priority filter; policy accept;\n")
+	for _, x := range f.Pairs {
+		ca, errA := p.Cluster(x.A)
+		cb, errB := p.Cluster(x.B)
+		if errA != nil || errB != nil {
+			continue
+		}
+		for _, way := range [][2]string{{ca.LANName, cb.LANName}, {cb.LANName, ca.LANName}} {
+			match := fmt.Sprintf("    iifname %q oifname %q ", way[0], way[1])
+			if x.Cut {
+				b.WriteString(match + "counter drop\n")
+			} else if x.LossPercent > 0 {
+				fmt.Fprintf(&b, "%snumgen random mod 10000 < %d counter drop\n", match, int(x.LossPercent*100+0.5))
+			}
+		}
+	}
+	for _, n := range f.NAT {
+		if c, err := p.Cluster(n); err == nil {
+			fmt.Fprintf(&b, "    oifname %q iifname != %q ct state != { established, related } counter drop\n", c.LANName, c.LANName)
+		}
+	}
+	b.WriteString("  }\n  chain input {\n    type filter hook input priority filter; policy accept;\n")
+	for _, n := range f.NAT {
+		if c, err := p.Cluster(n); err == nil {
+			fmt.Fprintf(&b, "    ip daddr %s counter drop\n", c.Public)
+		}
+	}
+	b.WriteString("  }\n")
+	if len(f.NAT) > 0 {
+		b.WriteString("  chain postrouting {\n    type nat hook postrouting priority srcnat; policy accept;\n")
+		for _, n := range f.NAT {
+			if c, err := p.Cluster(n); err == nil {
+				// Ports change too, as behind the worse kind of home router.
+				fmt.Fprintf(&b, "    ip saddr %s oifname != %q snat to %s fully-random\n", c.LAN, c.LANName, c.Public)
+			}
+		}
+		b.WriteString("  }\n")
+	}
+	b.WriteString("}\n")
+	return b.String()
+}
+
+// delayRules renders, for iptables-restore, the rules that hand delayed packets
+// to this process. (Not nftables: kernels without its queue expression are
+// common, and this one serves them all.) Should the process be gone, packets
+// pass.
+func delayRules(p Plan, f Faults) string {
+	var b strings.Builder
+	b.WriteString("*mangle\n:FORWARD ACCEPT [0:0]\n")
+	for _, x := range f.Pairs {
+		if x.Delay == 0 || x.Cut {
+			continue
+		}
+		ca, errA := p.Cluster(x.A)
+		cb, errB := p.Cluster(x.B)
+		if errA != nil || errB != nil {
+			continue
+		}
+		q := queueNumber(ca, cb)
+		for _, way := range [][2]string{{ca.LANName, cb.LANName}, {cb.LANName, ca.LANName}} {
+			fmt.Fprintf(&b, "-A FORWARD -i %s -o %s -j NFQUEUE --queue-num %d --queue-bypass\n", way[0], way[1], q)
+		}
+	}
+	b.WriteString("COMMIT\n")
+	return b.String()
+}
+
+// queueNumber is the netfilter queue of the packets between two clusters.
+func queueNumber(a, b ClusterPlan) uint16 {
+	if a.Index > b.Index {
+		a, b = b, a
+	}
+	return uint16(a.Index*(maxClusters+1) + b.Index)
+}

@@ -1,0 +1,86 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"runtime"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// listenIn listens on a TCP port of another network namespace: on port if it is
+// free there, else on any.
+func listenIn(namespace int, address netip.Addr, port uint16) (net.Listener, error) {
+	type answer struct {
+		l   net.Listener
+		err error
+	}
+	c := make(chan answer)
+	go func() {
+		// Never unlocked: the thread, being elsewhere, ends with the goroutine.
+		runtime.LockOSThread()
+		if err := unix.Setns(namespace, unix.CLONE_NEWNET); err != nil {
+			c <- answer{err: fmt.Errorf("enter network namespace: %w", err)}
+			return
+		}
+		l, err := net.Listen("tcp4", netip.AddrPortFrom(address, port).String())
+		if errors.Is(err, unix.EADDRINUSE) {
+			l, err = net.Listen("tcp4", netip.AddrPortFrom(address, 0).String())
+		}
+		c <- answer{l: l, err: err}
+	}()
+	a := <-c
+	return a.l, a.err
+}
+
+// forward takes connections until ctx ends and hands each on to target.
+func forward(ctx context.Context, l net.Listener, target string, logger *slog.Logger) {
+	context.AfterFunc(ctx, func() { l.Close() })
+	for {
+		c, err := l.Accept()
+		if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // out of files, most likely: give back some first
+			logger.Warn("connection not accepted", "err", err)
+			time.Sleep(100 * time.Millisecond)
+			continue
+		}
+		go func() {
+			if err := forwardOne(ctx, c.(*net.TCPConn), target); err != nil {
+				logger.Debug("connection not forwarded", "target", target, "err", err)
+			}
+		}()
+	}
+}
+
+func forwardOne(ctx context.Context, client *net.TCPConn, target string) error {
+	defer client.Close()
+	s, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp4", target)
+	if err != nil {
+		return err
+	}
+	server := s.(*net.TCPConn)
+	defer server.Close()
+	var wg sync.WaitGroup
+	way := func(to, from *net.TCPConn) {
+		if _, err := io.Copy(to, from); err != nil {
+			// One way broken is both broken.
+			to.Close()
+			from.Close()
+			return
+		}
+		_ = to.CloseWrite()
+	}
+	wg.Go(func() { way(server, client) })
+	wg.Go(func() { way(client, server) })
+	wg.Wait()
+	return nil
+}

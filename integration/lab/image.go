@@ -1,0 +1,139 @@
+package lab
+
+import (
+	"archive/tar"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+)
+
+// Names of the images that every node of the lab has.
+const (
+	PauseImage   = "lab.entente.dev/pause:v1"
+	CoreDNSImage = "lab.entente.dev/coredns:" + coreDNSVersion
+	// ToolImage has one static binary, /tool: a web server by default, and a
+	// DNS and HTTP client, an echo server and a sleeper as subcommands.
+	ToolImage = "lab.entente.dev/tool:v1"
+)
+
+// image is one image made of a single static binary.
+type image struct {
+	name   string // reference with tag
+	binary string // path of the binary
+	path   string // where it is in the image, without the slash
+	user   string
+	ports  []string
+}
+
+// labImages lists the images that each node is given.
+func labImages(b Binaries) []image {
+	return []image{
+		{name: PauseImage, binary: b.Path("image", "pause"), path: "pause", user: "65535:65535"},
+		{name: CoreDNSImage, binary: b.Path("coredns", "coredns"), path: "coredns", user: "65532:65532"},
+		{name: ToolImage, binary: b.Path("image", "tool"), path: "tool", user: "65532:65532", ports: []string{"8080/tcp"}},
+	}
+}
+
+// writeImages writes the lab's images as archives into dir and returns their
+// names. The same binaries give the same archives.
+func writeImages(dir string, images []image) ([]string, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	var files []string
+	for _, im := range images {
+		b, err := im.archive()
+		if err != nil {
+			return nil, fmt.Errorf("make image %s: %w", im.name, err)
+		}
+		f := filepath.Join(dir, im.path+".tar")
+		if err := os.WriteFile(f, b, 0o644); err != nil {
+			return nil, err
+		}
+		files = append(files, f)
+	}
+	return files, nil
+}
+
+// archive renders the image in the format of docker save, which containerd
+// imports: a manifest, a configuration and one layer.
+func (im image) archive() ([]byte, error) {
+	binary, err := os.ReadFile(im.binary)
+	if err != nil {
+		return nil, err
+	}
+	layer, err := tarFiles([]tarFile{
+		{name: "tmp/", mode: 0o1777},
+		{name: im.path, mode: 0o755, data: binary},
+	})
+	if err != nil {
+		return nil, err
+	}
+	digest := sha256.Sum256(layer)
+	exposed := map[string]struct{}{}
+	for _, p := range im.ports {
+		exposed[p] = struct{}{}
+	}
+	config, err := json.Marshal(map[string]any{
+		"architecture": runtime.GOARCH,
+		"os":           "linux",
+		"created":      time.Unix(0, 0).UTC(),
+		"config": map[string]any{
+			"Entrypoint":   []string{"/" + im.path},
+			"Env":          []string{"PATH=/"},
+			"User":         im.user,
+			"WorkingDir":   "/",
+			"ExposedPorts": exposed,
+		},
+		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + hex.EncodeToString(digest[:])}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	configDigest := sha256.Sum256(config)
+	configName := hex.EncodeToString(configDigest[:]) + ".json"
+	manifest, err := json.Marshal([]map[string]any{{
+		"Config": configName, "RepoTags": []string{im.name}, "Layers": []string{"layer.tar"},
+	}})
+	if err != nil {
+		return nil, err
+	}
+	return tarFiles([]tarFile{
+		{name: configName, mode: 0o644, data: config},
+		{name: "layer.tar", mode: 0o644, data: layer},
+		{name: "manifest.json", mode: 0o644, data: manifest},
+	})
+}
+
+type tarFile struct {
+	name string // a folder if it ends in a slash
+	mode int64
+	data []byte
+}
+
+func tarFiles(files []tarFile) ([]byte, error) {
+	var buf bytes.Buffer
+	w := tar.NewWriter(&buf)
+	for _, f := range files {
+		h := &tar.Header{Name: f.name, Mode: f.mode, Size: int64(len(f.data)), Typeflag: tar.TypeReg, Format: tar.FormatUSTAR}
+		if f.name[len(f.name)-1] == '/' {
+			h.Typeflag = tar.TypeDir
+		}
+		if err := w.WriteHeader(h); err != nil {
+			return nil, err
+		}
+		if _, err := w.Write(f.data); err != nil {
+			return nil, err
+		}
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	return buf.Bytes(), nil
+}

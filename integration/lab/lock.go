@@ -1,0 +1,61 @@
+//go:build unix
+
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// lockName is the lock of what all labs of a machine share.
+const lockName = ".lock"
+
+// lockFile waits for an exclusive lock on a file, which it makes. The lock ends
+// with the process, too. Whoever holds it may remove the file.
+func lockFile(ctx context.Context, name string) (unlock func(), err error) {
+	var held *os.File
+	var failed error
+	err = poll(ctx, 50*time.Millisecond, func() bool {
+		held, failed = tryLock(name)
+		return held != nil || failed != nil
+	})
+	if err := errors.Join(failed, err); err != nil {
+		return nil, fmt.Errorf("lock %s: %w", name, err)
+	}
+	return func() { held.Close() }, nil
+}
+
+// tryLock returns nil if somebody else has the lock.
+func tryLock(name string) (*os.File, error) {
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o644)
+	if os.IsNotExist(err) {
+		return nil, nil // the folder was just removed
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		f.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) || errors.Is(err, syscall.EINTR) {
+			return nil, nil
+		}
+		return nil, err
+	}
+	// The file may have been removed by its last holder: a lock on that is
+	// none.
+	is, err := f.Stat()
+	there, errThere := os.Stat(name)
+	if err != nil || errThere != nil || !os.SameFile(is, there) {
+		f.Close()
+		return nil, nil
+	}
+	return f, nil
+}

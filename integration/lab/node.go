@@ -1,0 +1,308 @@
+package lab
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+)
+
+// Paths inside a node's root.
+const (
+	nodeBin      = "/opt/lab"
+	nodePKI      = "/etc/kubernetes/pki"
+	nodeConfig   = "/etc/kubernetes"
+	nodeLogs     = "/var/log/lab"
+	nodeSpecFile = "/etc/lab-node.json"
+	nodeStatus   = "/run/lab/status.json"
+	containerd   = "/run/containerd/containerd.sock"
+)
+
+// nodeSpec is all that a node's first process has to know.
+type nodeSpec struct {
+	Lab     string      `json:"lab"`
+	Cluster ClusterPlan `json:"cluster"`
+	Node    NodePlan    `json:"node"`
+	// Mounts are folders of the machine to show read-only inside, by their
+	// path inside.
+	Mounts map[string]string `json:"mounts"`
+	// Images are the archives to import, as paths inside.
+	Images []string `json:"images"`
+	// Kwok is set if the control plane is to run fake nodes too.
+	Kwok   bool     `json:"kwok"`
+	Stages []string `json:"stages,omitempty"`
+}
+
+// processes lists what the node runs.
+func (s nodeSpec) processes() []process {
+	kube := nodeBin + "/kube/kube"
+	var ps []process
+	apiReady := condition{Ready: nodeConfig + "/kubelet.kubeconfig"}
+	if s.Node.Control {
+		ps = s.control().processes()
+		apiReady = condition{Ready: nodePKI + "/admin.kubeconfig"}
+	}
+	return append(ps,
+		process{Name: "containerd", Args: []string{nodeBin + "/node/containerd", "--config=/etc/containerd/config.toml"}},
+		process{Name: "kubelet", Args: []string{kube, "kubelet",
+			"--config=" + nodeConfig + "/kubelet.json",
+			"--kubeconfig=" + nodeConfig + "/kubelet.kubeconfig",
+			"--hostname-override=" + s.Node.Name,
+			"--node-ip=" + s.Node.Address.String(),
+			"--housekeeping-interval=60s",
+		}, After: []condition{{Step: "import images"}, apiReady}},
+		process{Name: "kube-proxy", Args: []string{kube, "kube-proxy",
+			"--config=" + nodeConfig + "/kube-proxy.json",
+			"--hostname-override=" + s.Node.Name,
+		}, After: []condition{apiReady}},
+	)
+}
+
+// unspecified is the address that means all addresses.
+var unspecified = netip.IPv4Unspecified()
+
+func machineID(node string) string {
+	h := sha256.Sum256([]byte("entente lab node " + node))
+	return hex.EncodeToString(h[:16])
+}
+
+func (s nodeSpec) control() controlPlane {
+	c := controlPlane{
+		cluster: s.Cluster, kube: nodeBin + "/kube/kube", pki: nodePKI, data: "/var/lib/etcd",
+		bind: unspecified, advertise: s.Node.Address, ports: nodePorts,
+	}
+	if s.Kwok {
+		c.kwok, c.stages = nodeBin+"/kwok/kwok", s.Stages
+	}
+	return c
+}
+
+// files are the configuration files of the node's components.
+func (s nodeSpec) files() (map[string]string, error) {
+	fs := map[string]string{
+		"/etc/hostname":               s.Node.Name + "\n",
+		"/etc/hosts":                  fmt.Sprintf("127.0.0.1 localhost\n::1 localhost ip6-localhost\n%s %s\n", s.Node.Address, s.Node.Name),
+		"/etc/resolv.conf":            "",
+		"/etc/machine-id":             machineID(s.Node.Name) + "\n",
+		"/etc/containerd/config.toml": containerdConfig,
+	}
+	for name, v := range map[string]any{
+		nodeConfig + "/kubelet.json":     s.kubeletConfig(),
+		nodeConfig + "/kube-proxy.json":  s.proxyConfig(),
+		"/etc/cni/net.d/10-lab.conflist": s.cniConfig(),
+	} {
+		b, err := json.MarshalIndent(v, "", "  ")
+		if err != nil {
+			return nil, fmt.Errorf("encode %s: %w", name, err)
+		}
+		fs[name] = string(b) + "\n"
+	}
+	return fs, nil
+}
+
+func (s nodeSpec) kubeletConfig() map[string]any {
+	return m{
+		"apiVersion":     "kubelet.config.k8s.io/v1beta1",
+		"kind":           "KubeletConfiguration",
+		"authentication": m{"anonymous": m{"enabled": false}, "webhook": m{"enabled": true}, "x509": m{"clientCAFile": nodePKI + "/ca.crt"}},
+		"authorization":  m{"mode": "Webhook"},
+		"tlsCertFile":    nodePKI + "/kubelet-serving-" + s.Node.Name + ".crt", "tlsPrivateKeyFile": nodePKI + "/kubelet-serving-" + s.Node.Name + ".key",
+		"cgroupDriver":             "cgroupfs",
+		"cgroupRoot":               s.Node.Cgroup,
+		"failCgroupV1":             false,
+		"failSwapOn":               false,
+		"clusterDNS":               []string{s.Cluster.DNSService.String()},
+		"clusterDomain":            "cluster.local",
+		"resolvConf":               "",
+		"containerRuntimeEndpoint": "unix://" + containerd,
+		"serializeImagePulls":      false,
+		"makeIPTablesUtilChains":   false,
+		// The machine's own disk and memory are not the lab's to judge, and
+		// polling them costs more than the rest of an idle kubelet.
+		"localStorageCapacityIsolation": false,
+		"evictionHard": m{
+			"memory.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%", "imagefs.inodesFree": "0%",
+		},
+		"imageGCHighThresholdPercent": 100,
+		"readOnlyPort":                0,
+	}
+}
+
+func (s nodeSpec) proxyConfig() map[string]any {
+	return m{
+		"apiVersion":       "kubeproxy.config.k8s.io/v1alpha1",
+		"kind":             "KubeProxyConfiguration",
+		"mode":             "nftables",
+		"clusterCIDR":      s.Cluster.PodCIDR.String(),
+		"clientConnection": m{"kubeconfig": nodeConfig + "/kube-proxy.kubeconfig"},
+		// The machine's connection table is not writable from a namespace.
+		"conntrack": m{"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
+		"nftables":  m{"minSyncPeriod": "200ms"},
+	}
+}
+
+func (s nodeSpec) cniConfig() map[string]any {
+	return m{
+		"cniVersion": "1.0.0",
+		"name":       "lab",
+		"plugins": []m{
+			{
+				"type": "bridge", "bridge": "cni0", "isDefaultGateway": true, "hairpinMode": true,
+				"ipMasq": false, // masquerade() below does it for all nodes' pods alike
+				"ipam": m{
+					"type": "host-local", "ranges": [][]m{{{"subnet": s.Node.PodCIDR.String()}}},
+					"dataDir": "/run/cni/networks",
+				},
+			},
+			{"type": "portmap", "backend": "nftables", "capabilities": m{"portMappings": true}},
+		},
+	}
+}
+
+// masquerade is the rule set that gives pods the node's address when they speak
+// to anything that is not a pod of their cluster, as network plugins do: also
+// through interfaces that somebody adds later.
+func (s nodeSpec) masquerade() string {
+	return fmt.Sprintf(`table ip lab-node {
+  chain postrouting {
+    type nat hook postrouting priority srcnat; policy accept;
+    ip saddr %[1]s ip daddr != %[1]s ip daddr != 224.0.0.0/4 masquerade
+  }
+}
+`, s.Cluster.PodCIDR)
+}
+
+// pkiFiles lists the keys and certificates that the node needs; nil for all.
+func (s nodeSpec) pkiFiles() []string {
+	if s.Node.Control {
+		return nil
+	}
+	return []string{"ca.crt", "kubelet-serving-" + s.Node.Name + ".crt", "kubelet-serving-" + s.Node.Name + ".key"}
+}
+
+// prepare fills the node's root: everything that the node's components read.
+// pki is the folder with the cluster's keys and certificates.
+func (s nodeSpec) prepare(root, pki string) error {
+	for _, d := range []string{
+		"/etc/kubernetes/pki", "/etc/cni/net.d", "/etc/containerd", "/etc/ssl", "/etc/alternatives", "/etc/iproute2",
+		"/var/lib/kubelet", "/var/lib/containerd", nodeLogs, "/var/tmp", "/tmp", "/root", "/run", "/proc", "/sys", "/dev", "/opt", "/home", "/mnt", "/old",
+	} {
+		if err := os.MkdirAll(filepath.Join(root, d), 0o755); err != nil {
+			return err
+		}
+	}
+	if err := os.MkdirAll(filepath.Join(root, "/var/lib/etcd"), 0o700); err != nil {
+		return err
+	}
+	for in := range s.Mounts {
+		if err := os.MkdirAll(filepath.Join(root, in), 0o755); err != nil {
+			return err
+		}
+	}
+	for link, to := range map[string]string{"/var/run": "/run", "/var/lock": "/run/lock"} {
+		if err := os.Symlink(to, filepath.Join(root, link)); err != nil && !os.IsExist(err) {
+			return err
+		}
+	}
+	files, err := s.files()
+	if err != nil {
+		return err
+	}
+	spec, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return err
+	}
+	files[nodeSpecFile] = string(spec)
+	for name, data := range files {
+		if err := os.WriteFile(filepath.Join(root, name), []byte(data), 0o644); err != nil {
+			return err
+		}
+	}
+	for _, f := range []string{"passwd", "group", "nsswitch.conf", "protocols", "services", "ethertypes", "ld.so.cache", "localtime"} {
+		if err := copyFile(filepath.Join("/etc", f), filepath.Join(root, "etc", f)); err != nil && !os.IsNotExist(err) {
+			return err
+		}
+	}
+	return s.prepareKeys(filepath.Join(root, nodePKI), filepath.Join(root, nodeConfig), pki)
+}
+
+func (s nodeSpec) prepareKeys(to, config, pki string) error {
+	names := s.pkiFiles()
+	if names == nil {
+		entries, err := os.ReadDir(pki)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+	}
+	for _, n := range names {
+		if err := copyFile(filepath.Join(pki, n), filepath.Join(to, n)); err != nil {
+			return err
+		}
+	}
+	server := "https://" + s.Cluster.Control().Address.String() + ":6443"
+	if err := writeKubeconfig(filepath.Join(config, "kubelet.kubeconfig"), s.Cluster.Name, pki, "kubelet-"+s.Node.Name, server); err != nil {
+		return err
+	}
+	if err := writeKubeconfig(filepath.Join(config, "kube-proxy.kubeconfig"), s.Cluster.Name, pki, "kube-proxy", server); err != nil {
+		return err
+	}
+	if !s.Node.Control {
+		return nil
+	}
+	c := s.control()
+	c.pki = to
+	return c.writeKubeconfigs()
+}
+
+func copyFile(from, to string) error {
+	b, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	fi, err := os.Stat(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, b, fi.Mode().Perm())
+}
+
+// containerdConfig is the same for all nodes: each has its own root.
+const containerdConfig = `version = 3
+root = '/var/lib/containerd'
+state = '/run/containerd'
+
+[grpc]
+  address = '/run/containerd/containerd.sock'
+
+[plugins.'io.containerd.cri.v1.images']
+  snapshotter = 'overlayfs'
+  [plugins.'io.containerd.cri.v1.images'.pinned_images]
+    sandbox = '` + PauseImage + `'
+
+[plugins.'io.containerd.cri.v1.runtime']
+  # Root without CAP_SYS_RESOURCE may not lower the score.
+  restrict_oom_score_adj = true
+  # Every second is the default, and costs a third of a percent of a core a pod.
+  stats_collect_period = '60s'
+  [plugins.'io.containerd.cri.v1.runtime'.containerd]
+    default_runtime_name = 'runc'
+    [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
+      runtime_type = 'io.containerd.runc.v2'
+      [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+        SystemdCgroup = false
+  [plugins.'io.containerd.cri.v1.runtime'.cni]
+    bin_dirs = ['/opt/lab/node']
+    conf_dir = '/etc/cni/net.d'
+
+[plugins.'io.containerd.nri.v1.nri']
+  disable = true
+`
+
+// nodePath is the PATH of a node's processes.
+const nodePath = "PATH=" + nodeBin + "/node:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

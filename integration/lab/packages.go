@@ -1,0 +1,87 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+)
+
+// programs are what a lab of real nodes takes from the machine, with the Debian
+// packages that have them.
+var programs = map[string]string{
+	"runc":             "runc",
+	"nft":              "nftables",
+	"iptables-restore": "iptables",
+	"conntrack":        "conntrack",
+	"ethtool":          "ethtool",
+	"ip":               "iproute2",
+	"ping":             "iputils-ping",
+	"tcpdump":          "tcpdump",
+	"nsenter":          "util-linux",
+	"mount":            "mount",
+	"wg":               "wireguard-tools",
+}
+
+// systemPath is where programs for root are, also if PATH does not say so.
+var systemPath = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
+
+// MissingPackages lists the Debian packages of the programs that this machine
+// lacks.
+func MissingPackages() []string {
+	var missing []string
+	for program, pkg := range programs {
+		if !installed(program) && !slices.Contains(missing, pkg) {
+			missing = append(missing, pkg)
+		}
+	}
+	slices.Sort(missing)
+	return missing
+}
+
+func installed(program string) bool {
+	if _, err := exec.LookPath(program); err == nil {
+		return true
+	}
+	return slices.ContainsFunc(systemPath, func(d string) bool {
+		fi, err := os.Stat(filepath.Join(d, program))
+		return err == nil && fi.Mode()&0o111 != 0
+	})
+}
+
+// InstallPackages installs what is missing, if this is root on Debian; else it
+// says what is missing.
+func InstallPackages(ctx context.Context, progress func(string)) error {
+	missing := MissingPackages()
+	if len(missing) == 0 {
+		return nil
+	}
+	if _, err := os.Stat("/etc/debian_version"); err != nil || os.Getuid() != 0 {
+		return fmt.Errorf("programs are missing; install the packages %v (their names in Debian)", missing)
+	}
+	progress(fmt.Sprintf("installing Debian packages: %v", missing))
+	for _, args := range [][]string{
+		{"update", "--quiet"},
+		append([]string{"install", "--quiet", "--yes", "--no-install-recommends"}, missing...),
+	} {
+		cmd := exec.CommandContext(ctx, "apt-get", args...)
+		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
+		if err := runQuiet(cmd); err != nil {
+			return fmt.Errorf("install packages %v: %w", missing, err)
+		}
+	}
+	return nil
+}
+
+// runQuiet runs a command and puts what it says into the error.
+func runQuiet(cmd *exec.Cmd) error {
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%s: %w: %s", filepath.Base(cmd.Path), err, tail(out.String(), 5))
+	}
+	return nil
+}
