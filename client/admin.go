@@ -1,0 +1,211 @@
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/transport"
+
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+)
+
+// Where the agent is, in each cluster.
+const (
+	// DefaultNamespace is the namespace of the installation.
+	DefaultNamespace = "entente-system"
+	// AgentService is the Service of the agent; its certificate is for
+	// AgentService.NAMESPACE.svc.
+	AgentService = "entente-agent"
+	// AdminPort is the port of the admin API.
+	AdminPort = 7444
+	// CAConfigMap is the ConfigMap in which the agent publishes the certificate
+	// authority of its admin API, under CAKey.
+	CAConfigMap = "entente-ca"
+	CAKey       = "ca.crt"
+	// AgentSelector selects the agent's pods.
+	AgentSelector = "app.kubernetes.io/name=entente,app.kubernetes.io/component=agent"
+)
+
+// Limits of the connection to the agent.
+const (
+	adminDialTimeout = 20 * time.Second
+	adminMaxMessage  = 4 << 20
+)
+
+// AdminConfig says which cluster's agent to reach, and as whom.
+type AdminConfig struct {
+	// REST reaches the Kubernetes API server, as from a kubeconfig. Its client
+	// certificate or bearer token (also of an exec plugin) is what the agent knows
+	// the caller by. Required.
+	REST *rest.Config
+	// Namespace is where Entente is installed; empty is DefaultNamespace.
+	Namespace string
+	// Address dials the agent directly, as host:port, and not through the API
+	// server. It is for callers in the cluster.
+	Address string
+	// CA is the agent's certificate authority, PEM; empty reads it from the
+	// cluster.
+	CA []byte
+}
+
+// Admin is a connection to a cluster's own agent. Its methods are those of the
+// AdminService.
+type Admin struct {
+	ententev1.AdminServiceClient
+	conn *grpc.ClientConn
+}
+
+// Close ends the connection.
+func (a *Admin) Close() error { return a.conn.Close() }
+
+// Conn returns the connection, for services besides the AdminService, such as
+// health.
+func (a *Admin) Conn() grpc.ClientConnInterface { return a.conn }
+
+// DialAdmin connects to the agent of a cluster. Nothing of the agent has to be
+// reachable from outside: the connection goes through the API server, like
+// kubectl port-forward, and is encrypted end to end. It needs the permissions to
+// get the ConfigMap entente-ca, to list pods, and to create pods/portforward in
+// the namespace of the installation.
+//
+// It returns without having dialled if the cluster answered; the first call
+// tells whether the agent does.
+func DialAdmin(ctx context.Context, cfg AdminConfig) (*Admin, error) {
+	if cfg.REST == nil {
+		return nil, errors.New("dial agent: no kubeconfig")
+	}
+	if cfg.REST.Impersonate.UserName != "" {
+		return nil, errors.New("dial agent: impersonation (--as) works at the API server only; use a kubeconfig of that user")
+	}
+	if cfg.Namespace == "" {
+		cfg.Namespace = DefaultNamespace
+	}
+	clients, err := kubernetes.NewForConfig(cfg.REST)
+	if err != nil {
+		return nil, fmt.Errorf("dial agent: %w", err)
+	}
+	if len(cfg.CA) == 0 {
+		if cfg.CA, err = publishedCA(ctx, clients, cfg.Namespace); err != nil {
+			return nil, err
+		}
+	}
+	secure, err := adminTLS(cfg)
+	if err != nil {
+		return nil, err
+	}
+	dial := func(ctx context.Context, _ string) (net.Conn, error) {
+		return forwardPort(ctx, cfg.REST, clients, cfg.Namespace)
+	}
+	if cfg.Address != "" {
+		dial = func(ctx context.Context, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "tcp", cfg.Address)
+		}
+	}
+	conn, err := grpc.NewClient("passthrough:///"+secure.ServerName,
+		grpc.WithTransportCredentials(credentials.NewTLS(secure)),
+		grpc.WithPerRPCCredentials(bearerOf{cfg.REST}),
+		grpc.WithContextDialer(dial),
+		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: adminDialTimeout}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 15 * time.Second, Timeout: 10 * time.Second}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(adminMaxMessage)),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithNoProxy(),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("dial agent: %w", err)
+	}
+	return &Admin{AdminServiceClient: ententev1.NewAdminServiceClient(conn), conn: conn}, nil
+}
+
+// publishedCA reads the agent's certificate authority, which whoever may read
+// the ConfigMap trusts the API server to have from the agent.
+func publishedCA(ctx context.Context, clients kubernetes.Interface, namespace string) ([]byte, error) {
+	cm, err := clients.CoreV1().ConfigMaps(namespace).Get(ctx, CAConfigMap, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("no ConfigMap %s/%s: Entente is not installed in this cluster, is in another namespace (--entente-namespace), or its agent has not started yet", namespace, CAConfigMap)
+	case err != nil:
+		return nil, fmt.Errorf("get ConfigMap %s/%s: %w", namespace, CAConfigMap, err)
+	case cm.Data[CAKey] == "":
+		return nil, fmt.Errorf("ConfigMap %s/%s has no %s", namespace, CAConfigMap, CAKey)
+	}
+	return []byte(cm.Data[CAKey]), nil
+}
+
+// adminTLS trusts the agent's own authority only, and shows the client
+// certificate that the API server would be shown.
+func adminTLS(cfg AdminConfig) (*tls.Config, error) {
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(cfg.CA) {
+		return nil, errors.New("dial agent: its certificate authority cannot be read")
+	}
+	out := &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		RootCAs:    roots,
+		ServerName: AgentService + "." + cfg.Namespace + ".svc",
+	}
+	tc, err := cfg.REST.TransportConfig()
+	if err != nil {
+		return nil, fmt.Errorf("dial agent: read credentials: %w", err)
+	}
+	own, err := transport.TLSConfigFor(tc)
+	if err != nil {
+		return nil, fmt.Errorf("dial agent: read credentials: %w", err)
+	}
+	if own != nil {
+		out.Certificates, out.GetClientCertificate = own.Certificates, own.GetClientCertificate
+	}
+	return out, nil
+}
+
+// bearerOf gives each call the bearer token that a kubeconfig gives to requests
+// of the API server, wherever it comes from: the file, a token file, or a plugin.
+type bearerOf struct{ config *rest.Config }
+
+// GetRequestMetadata implements credentials.PerRPCCredentials.
+func (b bearerOf) GetRequestMetadata(ctx context.Context, _ ...string) (map[string]string, error) {
+	seen := &headerCatcher{}
+	wrapped, err := rest.HTTPWrappersForConfig(b.config, seen)
+	if err != nil {
+		return nil, fmt.Errorf("read credentials: %w", err)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+AgentService, nil)
+	if err != nil {
+		return nil, fmt.Errorf("read credentials: %w", err)
+	}
+	resp, err := wrapped.RoundTrip(req)
+	if err != nil {
+		return nil, fmt.Errorf("read credentials: %w", err)
+	}
+	_ = resp.Body.Close()
+	if !strings.HasPrefix(seen.authorization, "Bearer ") {
+		return nil, nil
+	}
+	return map[string]string{"authorization": seen.authorization}, nil
+}
+
+// RequireTransportSecurity implements credentials.PerRPCCredentials.
+func (bearerOf) RequireTransportSecurity() bool { return true }
+
+// headerCatcher is where a request ends that is made to see what credentials are
+// put on it.
+type headerCatcher struct{ authorization string }
+
+func (h *headerCatcher) RoundTrip(r *http.Request) (*http.Response, error) {
+	h.authorization = r.Header.Get("Authorization")
+	return &http.Response{StatusCode: http.StatusNoContent, Body: http.NoBody, Request: r, Header: http.Header{}}, nil
+}

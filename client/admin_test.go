@@ -1,0 +1,290 @@
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/httpstream"
+	"k8s.io/apimachinery/pkg/util/httpstream/spdy"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/tools/portforward"
+
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/identity"
+)
+
+// cert is short for tests.
+type cert = x509.Certificate
+
+// agent is an AdminService that tells whom it saw.
+type agent struct {
+	ententev1.UnimplementedAdminServiceServer
+	bearer, user string
+}
+
+func (a *agent) GetInfo(ctx context.Context, _ *ententev1.GetInfoRequest) (*ententev1.GetInfoResponse, error) {
+	a.bearer, a.user = strings.Join(metadata.ValueFromIncomingContext(ctx, "authorization"), "|"), ""
+	if p, ok := peer.FromContext(ctx); ok {
+		if info, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(info.State.PeerCertificates) > 0 {
+			a.user = info.State.PeerCertificates[0].Subject.CommonName
+		}
+	}
+	return &ententev1.GetInfoResponse{ClusterName: "home"}, nil
+}
+
+// apiServer is as much of a Kubernetes API server as reaching the agent takes.
+// It forwards ports by SPDY and knows no WebSockets.
+type apiServer struct {
+	t         testing.TB
+	agent     *agent
+	agentAddr string
+	ca        []byte
+	pods      []corev1.Pod
+	broken    string
+	server    *httptest.Server
+	upgrades  []string
+}
+
+func newAPIServer(t testing.TB) *apiServer {
+	t.Helper()
+	source := newSource(t)
+	s := &apiServer{t: t, agent: &agent{}, ca: source.Identity().RootPEM(), pods: []corev1.Pod{pod("old", false, 2*time.Hour), pod("ready", true, time.Hour)}}
+	s.agentAddr = serveAgent(t, source, s.agent)
+	s.server = httptest.NewTLSServer(s)
+	t.Cleanup(s.server.Close)
+	return s
+}
+
+func serveAgent(t testing.TB, source *identity.Source, a *agent) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := source.AdminTLS([]string{AgentService + "." + DefaultNamespace + ".svc"}, nil)
+	config.ClientAuth = tls.RequestClientCert
+	g := grpc.NewServer(grpc.Creds(credentials.NewTLS(config)))
+	ententev1.RegisterAdminServiceServer(g, a)
+	go func() { _ = g.Serve(l) }()
+	t.Cleanup(g.Stop)
+	return l.Addr().String()
+}
+
+func pod(name string, ready bool, age time.Duration) corev1.Pod {
+	status := corev1.ConditionFalse
+	if ready {
+		status = corev1.ConditionTrue
+	}
+	return corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(time.Now().Add(-age))},
+		Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: status}}},
+	}
+}
+
+func (s *apiServer) config() *rest.Config {
+	return &rest.Config{Host: s.server.URL, TLSClientConfig: rest.TLSClientConfig{
+		CAData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.server.Certificate().Raw}),
+	}}
+}
+
+func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	reply := func(v any) {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(v)
+	}
+	const base = "/api/v1/namespaces/entente-system/"
+	switch path := strings.TrimPrefix(r.URL.Path, base); {
+	case path == "configmaps/entente-ca" && s.ca != nil:
+		reply(&corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, Data: map[string]string{CAKey: string(s.ca)}})
+	case path == "pods":
+		if r.URL.Query().Get("labelSelector") != AgentSelector {
+			s.t.Errorf("listed pods by %q", r.URL.Query().Get("labelSelector"))
+		}
+		reply(&corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, Items: s.pods})
+	case path == "pods/ready/portforward":
+		s.upgrades = append(s.upgrades, r.Header.Get("Upgrade"))
+		s.forward(w, r)
+	default:
+		w.WriteHeader(http.StatusNotFound)
+		reply(&metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: "Failure", Reason: metav1.StatusReasonNotFound, Code: 404})
+	}
+}
+
+func (s *apiServer) forward(w http.ResponseWriter, r *http.Request) {
+	if !strings.EqualFold(r.Header.Get("Upgrade"), "SPDY/3.1") {
+		http.Error(w, "unable to upgrade", http.StatusBadRequest)
+		return
+	}
+	if _, err := httpstream.Handshake(r, w, []string{portforward.PortForwardProtocolV1Name}); err != nil {
+		s.t.Errorf("handshake: %v", err)
+		return
+	}
+	streams := make(chan httpstream.Stream, 2)
+	conn := spdy.NewResponseUpgrader().UpgradeResponse(w, r, func(stream httpstream.Stream, _ <-chan struct{}) error {
+		streams <- stream
+		return nil
+	})
+	if conn == nil {
+		return
+	}
+	defer func() { _ = conn.Close() }()
+	problems, data := <-streams, <-streams
+	if s.broken != "" {
+		_, _ = io.WriteString(problems, s.broken)
+		_ = problems.Close()
+		<-conn.CloseChan()
+		return
+	}
+	target, err := net.Dial("tcp", s.agentAddr)
+	if err != nil {
+		s.t.Errorf("reach the agent: %v", err)
+		return
+	}
+	defer func() { _ = target.Close() }()
+	go func() { _, _ = io.Copy(target, data) }()
+	go func() { _, _ = io.Copy(data, target); _ = conn.Close() }()
+	<-conn.CloseChan()
+}
+
+func dialTest(t testing.TB, cfg AdminConfig) (*Admin, error) {
+	t.Helper()
+	a, err := DialAdmin(t.Context(), cfg)
+	if err == nil {
+		t.Cleanup(func() { _ = a.Close() })
+	}
+	return a, err
+}
+
+func TestTheAgentIsReachedThroughTheAPIServer(t *testing.T) {
+	s := newAPIServer(t)
+	config := s.config()
+	config.BearerToken = "secret-of-alice"
+	a, err := dialTest(t, AdminConfig{REST: config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := a.GetInfo(t.Context(), &ententev1.GetInfoRequest{})
+	if err != nil || info.GetClusterName() != "home" || s.agent.bearer != "Bearer secret-of-alice" {
+		t.Errorf("got %v, %v; the agent saw %q", info, err, s.agent.bearer)
+	}
+	if got := strings.ToLower(strings.Join(s.upgrades, ",")); got != "websocket,spdy/3.1" {
+		t.Errorf("upgrades were %s", got)
+	}
+}
+
+func TestWhoTheAgentSees(t *testing.T) {
+	s := newAPIServer(t)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "token")
+	if err := os.WriteFile(file, []byte("from-file\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	plugin := filepath.Join(dir, "plugin")
+	script := `#!/bin/sh
+echo '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"from-plugin"}}'`
+	if err := os.WriteFile(plugin, []byte(script), 0o700); err != nil { //nolint:gosec // a script has to be executable
+		t.Fatal(err)
+	}
+	certPEM, keyPEM := clientCertificate(t, "bob")
+	for name, tc := range map[string]struct {
+		change       func(*rest.Config)
+		bearer, user string
+	}{
+		"a token":      {func(c *rest.Config) { c.BearerToken = "plain" }, "Bearer plain", ""},
+		"a token file": {func(c *rest.Config) { c.BearerTokenFile = file }, "Bearer from-file", ""},
+		"a plugin": {func(c *rest.Config) {
+			c.ExecProvider = &api.ExecConfig{Command: plugin, APIVersion: "client.authentication.k8s.io/v1", InteractiveMode: api.NeverExecInteractiveMode}
+		}, "Bearer from-plugin", ""},
+		"a client certificate":                          {func(c *rest.Config) { c.CertData, c.KeyData = certPEM, keyPEM }, "", "bob"},
+		"a password, which is for the API server alone": {func(c *rest.Config) { c.Username, c.Password = "a", "b" }, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := s.config()
+			tc.change(config)
+			a, err := dialTest(t, AdminConfig{REST: config, Address: s.agentAddr})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := a.GetInfo(t.Context(), &ententev1.GetInfoRequest{}); err != nil {
+				t.Fatal(err)
+			}
+			if s.agent.bearer != tc.bearer || s.agent.user != tc.user {
+				t.Errorf("the agent saw %q and %q, want %q and %q", s.agent.bearer, s.agent.user, tc.bearer, tc.user)
+			}
+		})
+	}
+}
+
+func clientCertificate(t testing.TB, user string) (certPEM, keyPEM []byte) {
+	t.Helper()
+	certPEM, keyPEM, err := selfSigned(user)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return certPEM, keyPEM
+}
+
+func TestTheTokenGoesToNobodyButTheAgent(t *testing.T) {
+	s := newAPIServer(t)
+	// What answers in the agent's place has a certificate of another authority.
+	impostor := &agent{}
+	config := s.config()
+	config.BearerToken = "secret-of-alice"
+	a, err := dialTest(t, AdminConfig{REST: config, Address: serveAgent(t, newSource(t), impostor)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.GetInfo(t.Context(), &ententev1.GetInfoRequest{}); ReasonOf(err) != "UNAVAILABLE" || !strings.Contains(err.Error(), "unknown authority") {
+		t.Errorf("got %v", err)
+	}
+	if impostor.bearer != "" {
+		t.Error("the impostor saw the token")
+	}
+}
+
+func TestWhatIsSaidWhenTheAgentCannotBeReached(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*apiServer, *rest.Config)
+		want   string
+	}{
+		"Entente is not installed":    {func(s *apiServer, _ *rest.Config) { s.ca = nil }, "not installed in this cluster"},
+		"the published CA is garbage": {func(s *apiServer, _ *rest.Config) { s.ca = []byte("x") }, "cannot be read"},
+		"the agent has no pod":        {func(s *apiServer, _ *rest.Config) { s.pods = nil }, "no pod of the agent"},
+		"the agent is not ready":      {func(s *apiServer, _ *rest.Config) { s.pods = s.pods[:1] }, "is ready"},
+		"the kubelet cannot reach it": {func(s *apiServer, _ *rest.Config) { s.broken = "dial tcp4 127.0.0.1:7444: connection refused" }, "7444: connection refused"},
+		"the user is impersonated":    {func(_ *apiServer, c *rest.Config) { c.Impersonate.UserName = "root" }, "impersonation"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newAPIServer(t)
+			config := s.config()
+			tc.change(s, config)
+			a, err := dialTest(t, AdminConfig{REST: config})
+			if err == nil {
+				_, err = a.GetInfo(t.Context(), &ententev1.GetInfoRequest{})
+			}
+			if err == nil || !strings.Contains(fmt.Sprint(err), tc.want) {
+				t.Errorf("got %v, want %q", err, tc.want)
+			}
+		})
+	}
+}

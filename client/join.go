@@ -1,0 +1,265 @@
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+// Limits of joining.
+const (
+	// joinDialTimeout is how long one endpoint may take to connect and to finish
+	// the TLS handshake.
+	joinDialTimeout = 10 * time.Second
+	// joinCallTimeout is how long it may then take to answer.
+	joinCallTimeout = 30 * time.Second
+	// joinMaxMessage is the most bytes of an answer.
+	joinMaxMessage = 64 << 10
+	// skewWorthTelling is how far apart two clocks have to be to be mentioned.
+	skewWorthTelling = 30 * time.Second
+)
+
+// JoinConfig configures Join.
+type JoinConfig struct {
+	// Token is the invitation. Required.
+	Token peering.Token
+	// Source is this cluster's identity. Required.
+	Source *identity.Source
+	// Self is what this cluster says of itself. Required.
+	Self wire.ClusterInfo
+	// Dial opens TCP connections; nil is net.Dialer.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// Now is the clock; nil is time.Now.
+	Now func() time.Time
+}
+
+// Join redeems a token: it dials the token's endpoints in turn, makes sure that
+// who answers holds the key that the token pins, and asks to be trusted. What it
+// returns is the issuer, verified, to be trusted in turn. Repeating it with the
+// same token is safe.
+//
+// Errors are *wire.Error, with the reasons PEER_UNREACHABLE,
+// PEER_IDENTITY_MISMATCH, TOKEN_INVALID, TOKEN_EXPIRED, PEER_IS_SELF, or what
+// else the issuer answered.
+func Join(ctx context.Context, cfg JoinConfig) (wire.ClusterInfo, error) {
+	if cfg.Source == nil || len(cfg.Token.Endpoints) == 0 || len(cfg.Self.Roots) == 0 {
+		return wire.ClusterInfo{}, errors.New("join: Token, Source and Self are required")
+	}
+	if cfg.Token.Issuer == cfg.Source.ID() {
+		return wire.ClusterInfo{}, &wire.Error{Reason: wire.ReasonPeerIsSelf, Message: "the token is this cluster's own: redeem it in the other cluster"}
+	}
+	if cfg.Dial == nil {
+		cfg.Dial = (&net.Dialer{}).DialContext
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	var failures []error
+	for _, endpoint := range cfg.Token.Endpoints {
+		info, err := joinAt(ctx, cfg, endpoint)
+		switch {
+		case err == nil:
+			return info, nil
+		case ctx.Err() != nil:
+			return wire.ClusterInfo{}, fmt.Errorf("join by %s: %w", endpoint, context.Cause(ctx))
+		case !tryNext(err):
+			return wire.ClusterInfo{}, err
+		}
+		failures = append(failures, err)
+	}
+	return wire.ClusterInfo{}, noEndpoint(failures)
+}
+
+// tryNext says whether another endpoint may do better: nobody answered at this
+// one, or somebody else did, or it cannot just now.
+func tryNext(err error) bool {
+	switch wire.ReasonOf(err) {
+	case wire.ReasonPeerUnreachable, wire.ReasonPeerIdentity, wire.ReasonStopping, wire.ReasonRateLimited, wire.ReasonTooManyCalls,
+		"UNAVAILABLE", "DEADLINE_EXCEEDED":
+		return true
+	}
+	return false
+}
+
+// noEndpoint makes one error of what each endpoint said.
+func noEndpoint(failures []error) error {
+	out := &wire.Error{Reason: wire.ReasonPeerUnreachable, Err: errors.Join(failures...)}
+	texts := make([]string, 0, len(failures))
+	for _, err := range failures {
+		if wire.ReasonOf(err) == wire.ReasonPeerIdentity {
+			out.Reason = wire.ReasonPeerIdentity
+		}
+		texts = append(texts, err.Error())
+	}
+	out.Message = strings.Join(texts, "; ")
+	return out
+}
+
+// joinAt redeems the token at one endpoint.
+func joinAt(ctx context.Context, cfg JoinConfig, endpoint string) (wire.ClusterInfo, error) {
+	secured, err := dialPinned(ctx, cfg, endpoint)
+	if err != nil {
+		return wire.ClusterInfo{}, err
+	}
+	conn, err := overConn(secured, endpoint)
+	if err != nil {
+		_ = secured.Close()
+		return wire.ClusterInfo{}, err
+	}
+	defer func() { _ = conn.Close() }()
+	ctx, cancel := context.WithTimeout(ctx, joinCallTimeout)
+	defer cancel()
+	secret := [32]byte(cfg.Token.Secret)
+	resp, err := ententev1.NewTrustServiceClient(conn).Join(ctx, &ententev1.JoinRequest{
+		TokenId: cfg.Token.ID, Secret: secret[:], Cluster: wire.ClusterInfoTo(cfg.Self),
+	})
+	if err != nil {
+		return wire.ClusterInfo{}, joinRefused(err, cfg, endpoint)
+	}
+	info, err := wire.ClusterInfoFrom(resp.GetCluster(), cfg.Token.Issuer)
+	if err != nil {
+		return wire.ClusterInfo{}, fmt.Errorf("%s: %w", endpoint, wire.Response(err))
+	}
+	return info, nil
+}
+
+// dialPinned connects and shakes hands by itself, so that what goes wrong keeps
+// its type: gRPC makes text of it.
+func dialPinned(ctx context.Context, cfg JoinConfig, endpoint string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, joinDialTimeout)
+	defer cancel()
+	raw, err := cfg.Dial(ctx, "tcp", endpoint)
+	if err != nil {
+		return nil, &wire.Error{
+			Reason: wire.ReasonPeerUnreachable, Err: err,
+			Message: fmt.Sprintf("cannot connect to %s: %s; check that the address is right and that TCP may pass", endpoint, dialProblem(err)),
+		}
+	}
+	host, _, err := net.SplitHostPort(endpoint)
+	if err != nil {
+		_ = raw.Close()
+		return nil, fmt.Errorf("endpoint %s: %w", endpoint, err)
+	}
+	conn := tls.Client(raw, cfg.Source.ClientTLS(cfg.Token.Issuer, nil, host, "h2"))
+	if err := conn.HandshakeContext(ctx); err != nil {
+		_ = raw.Close()
+		return nil, handshakeFailed(err, cfg.Token.Issuer, endpoint)
+	}
+	return conn, nil
+}
+
+func handshakeFailed(err error, issuer peering.ClusterID, endpoint string) error {
+	var pin *identity.PinError
+	var clock *identity.TimeError
+	switch {
+	case errors.As(err, &pin):
+		return &wire.Error{
+			Reason: wire.ReasonPeerIdentity, Err: err,
+			Message: fmt.Sprintf("at %s answers cluster %s, but the token was made by %s: the address leads elsewhere, or somebody is in between", endpoint, pin.Got, issuer),
+		}
+	case errors.As(err, &clock):
+		return &wire.Error{Reason: wire.ReasonPeerIdentity, Err: err, Message: fmt.Sprintf("%s: %s", endpoint, clock.Error())}
+	case errors.Is(err, context.DeadlineExceeded):
+		return &wire.Error{
+			Reason: wire.ReasonPeerUnreachable, Err: err,
+			Message: fmt.Sprintf("%s accepts connections but does not answer; check what listens there", endpoint),
+		}
+	}
+	return &wire.Error{
+		Reason: wire.ReasonPeerIdentity, Err: err,
+		Message: fmt.Sprintf("what answers at %s is not an Entente agent: %s", endpoint, wire.Text(err.Error(), wire.MaxMessageLen)),
+	}
+}
+
+func dialProblem(err error) string {
+	var timeout net.Error
+	switch {
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+		return fmt.Sprintf("no answer within %s", joinDialTimeout)
+	}
+	var op *net.OpError
+	if errors.As(err, &op) {
+		return op.Err.Error()
+	}
+	return err.Error()
+}
+
+// joinRefused makes the issuer's answer one that says what to do.
+func joinRefused(err error, cfg JoinConfig, endpoint string) error {
+	e := *wire.FromStatus(err)
+	e.Err = err
+	switch {
+	case e.Reason == wire.ReasonTokenInvalid && e.Metadata[wire.TokenCause] == wire.TokenCauseExpired:
+		e.Reason = wire.ReasonTokenExpired
+		e.Message = fmt.Sprintf("the token expired at %s%s; make another with `entente token create`",
+			cfg.Token.Expires.Format(time.RFC3339), skew(e.Metadata[wire.TokenClock], cfg.Now()))
+	case e.Reason == wire.ReasonTokenInvalid && e.Metadata[wire.TokenCause] == wire.TokenCauseUsed:
+		e.Message = "the token was redeemed by another cluster; make another with `entente token create`, and if you do not know that cluster, end its trust"
+	case e.Reason == wire.ReasonTokenInvalid:
+		e.Message = "the issuer does not take the token: it was used, revoked or has expired; make another with `entente token create`"
+		if now := cfg.Now(); now.After(cfg.Token.Expires) {
+			e.Reason = wire.ReasonTokenExpired
+			e.Message = fmt.Sprintf("the token expired at %s; make another with `entente token create`", cfg.Token.Expires.Format(time.RFC3339))
+		}
+	case status.Code(err) == codes.Unavailable && e.Reason == "UNAVAILABLE":
+		e.Reason = wire.ReasonPeerUnreachable
+		e.Message = fmt.Sprintf("the connection to %s broke: %s", endpoint, e.Message)
+	case status.Code(err) == codes.DeadlineExceeded:
+		e.Message = fmt.Sprintf("%s did not answer within %s", endpoint, joinCallTimeout)
+	}
+	return &e
+}
+
+// skew tells how far apart the clocks are, where that is worth telling.
+func skew(issuer string, now time.Time) string {
+	at, err := time.Parse(time.RFC3339, issuer)
+	if err != nil {
+		return ""
+	}
+	d := now.Sub(at).Round(time.Second)
+	if d.Abs() < skewWorthTelling {
+		return ""
+	}
+	if d < 0 {
+		return fmt.Sprintf(" by the issuer's clock, which is %s ahead of this cluster's: set the clocks right", -d)
+	}
+	return fmt.Sprintf(" by the issuer's clock, which is %s behind this cluster's: set the clocks right", d)
+}
+
+// overConn is gRPC over a connection that is there and secured already.
+func overConn(c net.Conn, endpoint string) (*grpc.ClientConn, error) {
+	var once sync.Once
+	conn, err := grpc.NewClient("passthrough:///"+endpoint,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) {
+			var out net.Conn
+			once.Do(func() { out = c })
+			if out == nil {
+				return nil, errors.New("the connection was lost")
+			}
+			return out, nil
+		}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(joinMaxMessage)),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithNoProxy(),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("call %s: %w", endpoint, err)
+	}
+	return conn, nil
+}

@@ -1,0 +1,400 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+// MirrorHandler hears what a Mirror learns. All but Orphan are called one at a
+// time, in order, and must not block for long. None may call the Mirror's Run.
+type MirrorHandler interface {
+	// Connected says whether the provider and this side are in touch: true once
+	// the provider said all that it holds, false when the stream ended.
+	Connected(bool)
+	// PodStatus brings a pod's status. With Gone nothing of the pod runs, and it
+	// will not run again.
+	PodStatus(peering.PodStatus)
+	// PodEvent brings an event of a pod.
+	PodEvent(peering.PodEvent)
+	// Ack brings the answer to an object that was sent, or this side's own refusal
+	// of one that must not cross.
+	Ack(peering.Ack)
+	// Orphan asks about an object that the provider holds and nobody here wants.
+	// True, and only with positive evidence that the object is gone at home, has
+	// it deleted. It may take its time, and is asked again if it says false.
+	Orphan(context.Context, peering.Held) bool
+}
+
+// MirrorConfig configures a Mirror.
+type MirrorConfig struct {
+	// Contract is the contract's ID. Required.
+	Contract string
+	// Conn reaches the provider, whatever connection there is at the moment.
+	// Required.
+	Conn grpc.ClientConnInterface
+	// Handler hears what comes back. Required.
+	Handler MirrorHandler
+	// MinBackoff and MaxBackoff bound the pause between two streams. They default
+	// to 250 ms and 10 s.
+	MinBackoff, MaxBackoff time.Duration
+	// Log is for what happens to the stream. Nil discards.
+	Log *slog.Logger
+}
+
+// Mirror keeps the objects of one contract at the provider as they are wanted
+// here. It compares, on each new stream, what is wanted with what the provider
+// holds, and sends what differs. It deletes only what it was told is gone.
+type Mirror struct {
+	cfg    MirrorConfig
+	client ententev1.OffloadServiceClient
+
+	mu    sync.Mutex
+	state *mirrorState
+	// refused are objects that must not cross, to be reported by Run.
+	refused []peering.Ack
+	// wake tells Run that there may be something to do.
+	wake chan struct{}
+
+	// calls serialises the handler's calls.
+	calls sync.Mutex
+}
+
+// NewMirror returns a Mirror that does nothing until Run.
+func NewMirror(cfg MirrorConfig) (*Mirror, error) {
+	if cfg.Contract == "" || cfg.Conn == nil || cfg.Handler == nil {
+		return nil, errors.New("mirror: contract, connection and handler are required")
+	}
+	if cfg.MinBackoff <= 0 {
+		cfg.MinBackoff = 250 * time.Millisecond
+	}
+	if cfg.MaxBackoff < cfg.MinBackoff {
+		cfg.MaxBackoff = max(10*time.Second, cfg.MinBackoff)
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	cfg.Log = cfg.Log.With("contract", cfg.Contract)
+	return &Mirror{
+		cfg:    cfg,
+		client: ententev1.NewOffloadServiceClient(cfg.Conn),
+		state:  newMirrorState(),
+		wake:   make(chan struct{}, 1),
+	}, nil
+}
+
+// Want says that the object should be at the provider, like this. The latest
+// word counts. An object that must not cross is refused through Handler.Ack. It
+// never blocks.
+func (m *Mirror) Want(o peering.Object) {
+	m.mu.Lock()
+	refusal := m.state.want(o)
+	if refusal != nil && len(m.refused) < mirrorMaxObjects {
+		m.refused = append(m.refused, peering.Ack{Ref: o.Ref, Hash: o.Hash(), Refusal: refusal})
+	}
+	m.mu.Unlock()
+	m.poke()
+}
+
+// Unwant says that the object is positively gone at home, or about to be: a pod
+// that is being deleted. Only so, or by Handler.Orphan, is anything deleted at
+// the provider. grace is for pods, in seconds; nil leaves it to the pod. A
+// second call with another grace period deletes again, with that one. For a pod,
+// Handler.PodStatus with Gone is the end.
+func (m *Mirror) Unwant(ref peering.ObjectRef, grace *int64) {
+	if wire.CheckObjectRef(ref) != nil {
+		// It was never wanted, and the provider cannot have it.
+		return
+	}
+	m.mu.Lock()
+	m.state.unwantObject(ref, grace)
+	m.mu.Unlock()
+	m.poke()
+}
+
+// Ran says that the provider is known to have run the pod, before this process
+// began. If it turns out not to hold the pod, the pod is reported Gone and not
+// sent, for it would be run a second time.
+func (m *Mirror) Ran(ref peering.ObjectRef) {
+	if ref.Kind != peering.KindPod || wire.CheckObjectRef(ref) != nil {
+		return
+	}
+	m.mu.Lock()
+	m.state.markRan(ref)
+	m.mu.Unlock()
+	m.poke()
+}
+
+// Ready says that everything that is wanted has been said. Before that nothing
+// is deleted: what the caller has not got round to is not unwanted.
+func (m *Mirror) Ready() {
+	m.mu.Lock()
+	m.state.setReady()
+	m.mu.Unlock()
+	m.poke()
+}
+
+func (m *Mirror) poke() {
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run keeps a stream to the provider until ctx ends, and then returns nil.
+func (m *Mirror) Run(ctx context.Context) error {
+	backoff := m.cfg.MinBackoff
+	for ctx.Err() == nil {
+		synced, err := m.session(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if synced {
+			backoff = m.cfg.MinBackoff
+		}
+		if wire.ReasonOf(err) == wire.ReasonSyncSuperseded {
+			// Another process of this cluster took over: leave it to that, and look
+			// again in a while.
+			backoff = m.cfg.MaxBackoff
+		}
+		m.cfg.Log.Info("sync stream ended", "err", err, "retryIn", backoff)
+		pause := time.NewTimer(backoff/2 + rand.N(backoff/2+1))
+		select {
+		case <-ctx.Done():
+		case <-pause.C:
+		}
+		pause.Stop()
+		backoff = min(2*backoff, m.cfg.MaxBackoff)
+	}
+	return nil
+}
+
+// session runs one stream from Open to its end. synced says whether it came as
+// far as a comparison.
+func (m *Mirror) session(parent context.Context) (synced bool, err error) {
+	ctx, cancel := context.WithCancelCause(parent)
+	defer cancel(nil)
+	stream, err := m.client.Sync(ctx, grpc.WaitForReady(true),
+		grpc.MaxCallSendMsgSize(wire.MaxOffloadMessage), grpc.MaxCallRecvMsgSize(mirrorMaxMessage))
+	if err != nil {
+		return false, fmt.Errorf("open sync stream: %w", err)
+	}
+	if err := stream.Send(wire.OpenTo(m.cfg.Contract)); err != nil {
+		// What went wrong is what Recv says.
+		_, err = stream.Recv()
+		return false, fmt.Errorf("open sync stream: %w", err)
+	}
+	m.mu.Lock()
+	m.state.connect()
+	m.mu.Unlock()
+
+	limit := time.AfterFunc(mirrorSyncTimeout, func() { cancel(errors.New("the provider did not say what it holds")) })
+	defer limit.Stop()
+	if err := m.receiveHeld(stream); err != nil {
+		return false, errors.Join(err, context.Cause(ctx))
+	}
+	limit.Stop()
+
+	asks := make(chan peering.Held, mirrorMaxInFlight)
+	var work sync.WaitGroup
+	work.Go(func() { cancel(m.sendLoop(ctx, stream, asks)) })
+	work.Go(func() { m.askLoop(ctx, asks) })
+	m.call(func(h MirrorHandler) { h.Connected(true) })
+	m.poke()
+	err = m.receiveLoop(stream)
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
+	cancel(nil)
+	work.Wait()
+	m.call(func(h MirrorHandler) { h.Connected(false) })
+	return true, err
+}
+
+func (m *Mirror) call(f func(MirrorHandler)) {
+	m.calls.Lock()
+	defer m.calls.Unlock()
+	f(m.cfg.Handler)
+}
+
+// receiveHeld takes what the provider holds.
+func (m *Mirror) receiveHeld(stream ententev1.OffloadService_SyncClient) error {
+	for {
+		msg, err := stream.Recv()
+		if err != nil {
+			return fmt.Errorf("receive what the provider holds: %w", err)
+		}
+		switch x := msg.GetMessage().(type) {
+		case *ententev1.SyncResponse_Held_:
+			held, err := wire.HeldFrom(x.Held)
+			if err != nil {
+				return wire.Response(err)
+			}
+			m.mu.Lock()
+			ok := m.state.hold(held)
+			m.mu.Unlock()
+			if !ok {
+				return fmt.Errorf("the provider holds more than %d objects", mirrorMaxObjects)
+			}
+		case *ententev1.SyncResponse_Synced_:
+			m.mu.Lock()
+			m.state.sync()
+			m.mu.Unlock()
+			return nil
+		default:
+			return fmt.Errorf("the provider sent %T before all that it holds", x)
+		}
+	}
+}
+
+// receiveLoop takes answers, statuses and events until the stream ends.
+func (m *Mirror) receiveLoop(stream ententev1.OffloadService_SyncClient) error {
+	for {
+		msg, err := stream.Recv()
+		if err != nil {
+			return fmt.Errorf("receive from the provider: %w", err)
+		}
+		if err := m.receive(msg); err != nil {
+			return wire.Response(err)
+		}
+	}
+}
+
+func (m *Mirror) receive(msg *ententev1.SyncResponse) error {
+	switch x := msg.GetMessage().(type) {
+	case *ententev1.SyncResponse_Ack_:
+		ack, err := wire.AckFrom(x.Ack)
+		if err != nil {
+			return err
+		}
+		m.mu.Lock()
+		known := m.state.ack(ack, time.Now())
+		m.mu.Unlock()
+		m.poke()
+		if known {
+			m.call(func(h MirrorHandler) { h.Ack(ack) })
+		}
+	case *ententev1.SyncResponse_Status_:
+		status, err := wire.PodStatusFrom(x.Status)
+		if err != nil {
+			return err
+		}
+		m.mu.Lock()
+		known := m.state.podStatus(status)
+		m.mu.Unlock()
+		if status.Gone {
+			m.poke()
+		}
+		if known {
+			m.call(func(h MirrorHandler) { h.PodStatus(status) })
+		}
+	case *ententev1.SyncResponse_Event_:
+		event, err := wire.PodEventFrom(x.Event)
+		if err != nil {
+			return err
+		}
+		m.mu.Lock()
+		_, known := m.state.records[keyOf(event.Ref)]
+		m.mu.Unlock()
+		if known {
+			m.call(func(h MirrorHandler) { h.PodEvent(event) })
+		}
+	}
+	// Anything else is of a later version, and no answer to anything of this one.
+	return nil
+}
+
+// sendLoop does what the state says, whenever something changed.
+func (m *Mirror) sendLoop(ctx context.Context, stream ententev1.OffloadService_SyncClient, asks chan<- peering.Held) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-m.wake:
+		case <-timer.C:
+		}
+		now := time.Now()
+		m.mu.Lock()
+		overdue := m.state.overdue(now)
+		steps, wake := m.state.plan(now)
+		refused := m.refused
+		m.refused = nil
+		m.mu.Unlock()
+		if overdue {
+			return fmt.Errorf("the provider did not answer within %s", mirrorAckTimeout)
+		}
+		for _, ack := range refused {
+			m.call(func(h MirrorHandler) { h.Ack(ack) })
+		}
+		if err := m.take(stream, steps, asks); err != nil {
+			return err
+		}
+		timer.Stop()
+		if len(steps) > 0 {
+			// A step may make room for another.
+			m.poke()
+		} else if !wake.IsZero() {
+			timer.Reset(time.Until(wake))
+		}
+	}
+}
+
+func (m *Mirror) take(stream ententev1.OffloadService_SyncClient, steps []mirrorStep, asks chan<- peering.Held) error {
+	for _, st := range steps {
+		var msg *ententev1.SyncRequest
+		switch st.kind {
+		case stepGone:
+			gone := peering.PodStatus{Ref: st.ref, Gone: true}
+			m.call(func(h MirrorHandler) { h.PodStatus(gone) })
+			continue
+		case stepAsk:
+			select {
+			case asks <- st.held:
+			default:
+				// Enough to ask about for now; the interval brings it back.
+			}
+			continue
+		case stepDelete:
+			msg = wire.DeleteTo(st.ref, st.grace)
+		case stepApply:
+			msg = wire.ApplyTo(st.object)
+		default:
+			continue
+		}
+		if err := stream.Send(msg); err != nil {
+			return fmt.Errorf("send %s: %w", st.ref, err)
+		}
+	}
+	return nil
+}
+
+// askLoop asks about orphans, one after the other, beside the stream.
+func (m *Mirror) askLoop(ctx context.Context, asks <-chan peering.Held) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case held := <-asks:
+			mayGo := m.cfg.Handler.Orphan(ctx, held)
+			if ctx.Err() != nil {
+				return
+			}
+			m.mu.Lock()
+			m.state.orphan(held.Ref, mayGo, time.Now())
+			m.mu.Unlock()
+			m.poke()
+		}
+	}
+}

@@ -1,0 +1,499 @@
+package client
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/entente-dev/entente/peering"
+)
+
+// mirrorKey names an object: another UID is another object, whatever its name.
+type mirrorKey struct {
+	kind peering.Kind
+	uid  string
+}
+
+func keyOf(r peering.ObjectRef) mirrorKey { return mirrorKey{r.Kind, r.UID} }
+
+// sentKind is what of an object is on its way and not answered.
+type sentKind uint8
+
+const (
+	sentNothing sentKind = iota
+	sentApply
+	sentDelete
+)
+
+// mirrorRecord is all that is known of one object, on both sides.
+type mirrorRecord struct {
+	ref peering.ObjectRef
+
+	// At home: wanted in this form, or positively gone. Neither: an orphan, if it
+	// is held.
+	want   bool
+	object peering.Object
+	hash   peering.Hash
+	unwant bool
+	grace  *int64
+
+	// At the provider, as of this stream.
+	held     bool
+	heldHash peering.Hash
+	// deleted: this stream's delete was carried out. A pod then still ends.
+	deleted bool
+	// ran: the provider once had this pod. If it no longer does, the pod is gone
+	// and is not run again.
+	ran  bool
+	lost bool
+
+	// On its way.
+	sent     sentKind
+	sentHash peering.Hash
+	sentAt   time.Time
+
+	// Refused: the last answer to this form was no.
+	refused     bool
+	refusedHash peering.Hash
+	final       bool
+	attempts    int
+	notBefore   time.Time
+}
+
+// mirrorStepKind is what to do about an object.
+type mirrorStepKind uint8
+
+const (
+	// stepWait: nothing, or nothing before a time.
+	stepWait mirrorStepKind = iota
+	// stepForget: neither side has it.
+	stepForget
+	// stepGone: report that the pod is no more, then as stepWait.
+	stepGone
+	// stepAsk: ask whether an orphan may be deleted.
+	stepAsk
+	stepDelete
+	stepApply
+)
+
+// mirrorStep is one thing to do, with what it needs.
+type mirrorStep struct {
+	kind   mirrorStepKind
+	ref    peering.ObjectRef
+	object peering.Object
+	grace  *int64
+	held   peering.Held
+}
+
+// decide says what to do about an object now. A zero wake means that only an
+// event changes the answer. namespaceOpen says that the answer about the
+// object's namespace is still to come.
+func decide(r *mirrorRecord, ready, namespaceOpen bool, now time.Time) (step mirrorStepKind, wake time.Time) {
+	if r.sent != sentNothing {
+		return stepWait, r.sentAt.Add(mirrorAckTimeout)
+	}
+	switch {
+	case r.unwant:
+		return decideUnwanted(r, ready, now)
+	case r.want:
+		return decideWanted(r, namespaceOpen, now)
+	case !r.held:
+		return stepForget, time.Time{}
+	case !ready:
+		return stepWait, time.Time{}
+	case now.Before(r.notBefore):
+		return stepWait, r.notBefore
+	}
+	return stepAsk, time.Time{}
+}
+
+func decideUnwanted(r *mirrorRecord, ready bool, now time.Time) (mirrorStepKind, time.Time) {
+	switch {
+	case !r.held && r.ref.Kind == peering.KindPod && !r.lost:
+		return stepGone, time.Time{}
+	case !r.held:
+		return stepForget, time.Time{}
+	case !ready || r.deleted:
+		return stepWait, time.Time{}
+	case now.Before(r.notBefore):
+		return stepWait, r.notBefore
+	}
+	return stepDelete, time.Time{}
+}
+
+func decideWanted(r *mirrorRecord, namespaceOpen bool, now time.Time) (mirrorStepKind, time.Time) {
+	switch {
+	case r.held && r.heldHash == r.hash:
+		return stepWait, time.Time{}
+	case r.ref.Kind == peering.KindPod && !r.held && r.ran && !r.lost:
+		return stepGone, time.Time{}
+	case r.ref.Kind == peering.KindPod && r.lost:
+		return stepWait, time.Time{}
+	case namespaceOpen:
+		return stepWait, time.Time{}
+	case r.refused && r.refusedHash == r.hash && r.final:
+		return stepWait, time.Time{}
+	case r.refused && r.refusedHash == r.hash && now.Before(r.notBefore):
+		return stepWait, r.notBefore
+	}
+	return stepApply, time.Time{}
+}
+
+// mirrorBackoff is the pause after so many refusals in a row.
+func mirrorBackoff(attempts int) time.Duration {
+	d := mirrorRetryMin
+	for range attempts - 1 {
+		if d *= 2; d >= mirrorRetryMax {
+			return mirrorRetryMax
+		}
+	}
+	return d
+}
+
+// mirrorState is what a Mirror knows: a value without lock, clock or stream.
+type mirrorState struct {
+	records map[mirrorKey]*mirrorRecord
+	// spaces finds a namespace's record by its name.
+	spaces map[string]mirrorKey
+	// bytes is the size of all wanted objects.
+	bytes int
+	// ready: everything that is wanted was said.
+	ready bool
+	// synced: what is held was said, on the stream of now.
+	synced bool
+	// inFlight counts what is sent and not answered.
+	inFlight int
+	// dirty has what to decide; waiting what to decide when.
+	dirty   map[mirrorKey]struct{}
+	waiting map[mirrorKey]time.Time
+}
+
+func newMirrorState() *mirrorState {
+	return &mirrorState{
+		records: make(map[mirrorKey]*mirrorRecord),
+		spaces:  make(map[string]mirrorKey),
+		dirty:   make(map[mirrorKey]struct{}),
+		waiting: make(map[mirrorKey]time.Time),
+	}
+}
+
+func (s *mirrorState) record(ref peering.ObjectRef) *mirrorRecord {
+	k := keyOf(ref)
+	r, ok := s.records[k]
+	if !ok {
+		r = &mirrorRecord{ref: ref}
+		s.records[k] = r
+		if ref.Kind == peering.KindNamespace {
+			s.spaces[ref.Name] = k
+		}
+	}
+	return r
+}
+
+func (s *mirrorState) forget(k mirrorKey) {
+	r, ok := s.records[k]
+	if !ok {
+		return
+	}
+	s.bytes -= len(r.object.JSON)
+	delete(s.records, k)
+	delete(s.dirty, k)
+	delete(s.waiting, k)
+	if r.ref.Kind == peering.KindNamespace && s.spaces[r.ref.Name] == k {
+		delete(s.spaces, r.ref.Name)
+	}
+}
+
+func (s *mirrorState) touch(k mirrorKey) {
+	delete(s.waiting, k)
+	s.dirty[k] = struct{}{}
+}
+
+// want notes that the object should be there like this. It returns why not, if
+// it is beyond a limit.
+func (s *mirrorState) want(o peering.Object) *peering.Refusal {
+	if refusal := s.admits(o); refusal != nil {
+		return refusal
+	}
+	r := s.record(o.Ref)
+	if o.Ref.Kind == peering.KindNamespace {
+		s.spaces[o.Ref.Name] = keyOf(o.Ref)
+	}
+	hash := o.Hash()
+	r.unwant, r.grace = false, nil
+	if r.want && r.hash == hash {
+		return nil
+	}
+	s.bytes += len(o.JSON) - len(r.object.JSON)
+	r.want, r.object, r.hash = true, o, hash
+	s.touch(keyOf(o.Ref))
+	return nil
+}
+
+func (s *mirrorState) unwantObject(ref peering.ObjectRef, grace *int64) {
+	r := s.record(ref)
+	if r.unwant && equalGrace(r.grace, grace) {
+		return
+	}
+	s.bytes -= len(r.object.JSON)
+	r.want, r.object, r.hash = false, peering.Object{}, peering.Hash{}
+	// A new grace period is a new delete.
+	r.unwant, r.grace, r.deleted = true, grace, false
+	r.attempts, r.notBefore = 0, time.Time{}
+	s.touch(keyOf(ref))
+}
+
+func equalGrace(a, b *int64) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return *a == *b
+}
+
+// markRan notes that the provider once ran the pod.
+func (s *mirrorState) markRan(ref peering.ObjectRef) {
+	s.record(ref).ran = true
+	s.touch(keyOf(ref))
+}
+
+func (s *mirrorState) setReady() {
+	s.ready = true
+	s.touchAll()
+}
+
+func (s *mirrorState) touchAll() {
+	for k := range s.records {
+		s.touch(k)
+	}
+}
+
+// connect begins a stream: what is held is about to be said, what was on its
+// way is lost.
+func (s *mirrorState) connect() {
+	s.synced, s.inFlight = false, 0
+	for _, r := range s.records {
+		r.held, r.heldHash, r.deleted, r.sent = false, peering.Hash{}, false, sentNothing
+		r.final = false
+	}
+}
+
+// hold notes that the provider holds an object. It reports whether there is
+// room to know of it.
+func (s *mirrorState) hold(h peering.Held) bool {
+	if _, known := s.records[keyOf(h.Ref)]; !known && len(s.records) >= mirrorMaxObjects {
+		return false
+	}
+	r := s.record(h.Ref)
+	r.held, r.heldHash = true, h.Hash
+	r.ran = h.Ref.Kind == peering.KindPod
+	return true
+}
+
+// sync ends the list of what is held.
+func (s *mirrorState) sync() {
+	s.synced = true
+	s.touchAll()
+}
+
+// ack takes an answer, and reports whether it answers something.
+func (s *mirrorState) ack(a peering.Ack, now time.Time) bool {
+	k := keyOf(a.Ref)
+	r, ok := s.records[k]
+	if !ok || r.sent == sentNothing || (r.sent == sentApply) != (a.Hash != peering.Hash{}) ||
+		r.sent == sentApply && a.Hash != r.sentHash {
+		return false
+	}
+	sent := r.sent
+	r.sent = sentNothing
+	s.inFlight--
+	s.touch(k)
+	if a.Refusal != nil {
+		r.attempts++
+		r.notBefore = now.Add(mirrorBackoff(r.attempts))
+		if sent == sentApply {
+			r.refused, r.refusedHash, r.final = true, r.sentHash, !a.Refusal.Retryable
+		}
+	} else {
+		r.attempts, r.notBefore, r.refused = 0, time.Time{}, false
+		switch {
+		case sent == sentApply:
+			r.held, r.heldHash = true, r.sentHash
+			r.ran = a.Ref.Kind == peering.KindPod
+		case a.Ref.Kind == peering.KindPod && !r.lost:
+			r.deleted = true
+		default:
+			r.held, r.heldHash = false, peering.Hash{}
+		}
+	}
+	if a.Ref.Kind == peering.KindNamespace && sent == sentApply {
+		s.namespaceAnswered(a.Ref.Name, a.Refusal == nil)
+	}
+	return true
+}
+
+// namespaceAnswered lets what waited for a namespace go on.
+func (s *mirrorState) namespaceAnswered(name string, accepted bool) {
+	for k, r := range s.records {
+		if r.ref.Namespace != name {
+			continue
+		}
+		if accepted && r.refused && !r.final {
+			r.notBefore = time.Time{}
+		}
+		s.touch(k)
+	}
+}
+
+// podStatus takes a provider's word on a pod, and reports whether the pod is
+// known.
+func (s *mirrorState) podStatus(p peering.PodStatus) bool {
+	k := keyOf(p.Ref)
+	r, ok := s.records[k]
+	if !ok {
+		return false
+	}
+	if p.Gone {
+		r.ran, r.lost = true, true
+		if r.unwant && r.sent == sentNothing {
+			r.held = false
+		}
+		s.touch(k)
+	}
+	return true
+}
+
+// orphan takes the answer to a stepAsk.
+func (s *mirrorState) orphan(ref peering.ObjectRef, mayGo bool, now time.Time) {
+	r, ok := s.records[keyOf(ref)]
+	if !ok || r.want || r.unwant {
+		return
+	}
+	r.unwant = mayGo
+	r.notBefore = time.Time{}
+	if !mayGo {
+		r.notBefore = now.Add(mirrorOrphanInterval)
+	}
+	s.touch(keyOf(ref))
+}
+
+// overdue says whether something was sent so long ago that the stream has to be
+// taken for dead.
+func (s *mirrorState) overdue(now time.Time) bool {
+	if s.inFlight == 0 {
+		return false
+	}
+	for _, r := range s.records {
+		if r.sent != sentNothing && !now.Before(r.sentAt.Add(mirrorAckTimeout)) {
+			return true
+		}
+	}
+	return false
+}
+
+// namespaceOpen says whether an object has to wait for the answer about its
+// namespace.
+func (s *mirrorState) namespaceOpen(r *mirrorRecord) bool {
+	if r.ref.Kind == peering.KindNamespace {
+		return false
+	}
+	k, ok := s.spaces[r.ref.Namespace]
+	if !ok {
+		return false
+	}
+	ns := s.records[k]
+	return ns.want && !ns.held && !ns.refused
+}
+
+// plan returns what to do now, in the order in which to do it, and when to ask
+// again at the latest (zero: when something happens). What it returns to be
+// sent counts as sent.
+func (s *mirrorState) plan(now time.Time) (steps []mirrorStep, wake time.Time) {
+	if !s.synced {
+		return nil, time.Time{}
+	}
+	for k, at := range s.waiting {
+		if !now.Before(at) {
+			s.touch(k)
+		}
+	}
+	for k := range s.dirty {
+		r := s.records[k]
+		if r == nil {
+			delete(s.dirty, k)
+			continue
+		}
+		kind, at := decide(r, s.ready, s.namespaceOpen(r), now)
+		switch kind {
+		case stepWait:
+			delete(s.dirty, k)
+			if !at.IsZero() {
+				s.waiting[k] = at
+			}
+		case stepForget:
+			s.forget(k)
+		default:
+			steps = append(steps, mirrorStep{
+				kind: kind, ref: r.ref, object: r.object, grace: r.grace,
+				held: peering.Held{Ref: r.ref, Hash: r.heldHash},
+			})
+		}
+	}
+	slices.SortFunc(steps, compareSteps)
+	steps = s.commit(steps, now)
+	for _, at := range s.waiting {
+		if wake.IsZero() || at.Before(wake) {
+			wake = at
+		}
+	}
+	return steps, wake
+}
+
+// commit notes steps as taken; what does not fit into what may be on its way
+// stays to be done.
+func (s *mirrorState) commit(steps []mirrorStep, now time.Time) []mirrorStep {
+	taken := steps[:0]
+	for _, st := range steps {
+		k := keyOf(st.ref)
+		r := s.records[k]
+		switch st.kind {
+		case stepGone:
+			// Stays dirty: an unwanted pod is forgotten in the next round.
+			r.lost = true
+		case stepAsk:
+			delete(s.dirty, k)
+			r.notBefore = now.Add(mirrorOrphanInterval)
+			s.waiting[k] = r.notBefore
+		case stepDelete, stepApply:
+			if s.inFlight >= mirrorMaxInFlight {
+				continue
+			}
+			delete(s.dirty, k)
+			s.inFlight++
+			r.sentAt = now
+			s.waiting[k] = now.Add(mirrorAckTimeout)
+			r.sent = sentDelete
+			if st.kind == stepApply {
+				r.sent, r.sentHash = sentApply, r.hash
+			}
+		default:
+			continue
+		}
+		taken = append(taken, st)
+	}
+	return taken
+}
+
+// compareSteps orders: reports and questions, then deletes from the pods down,
+// which makes room, then applies from the namespaces up, which a pod needs.
+func compareSteps(a, b mirrorStep) int {
+	kinds := cmp.Compare(a.ref.Kind, b.ref.Kind)
+	if a.kind == stepDelete {
+		kinds = -kinds
+	}
+	return cmp.Or(
+		cmp.Compare(a.kind, b.kind), kinds,
+		cmp.Compare(a.ref.Namespace, b.ref.Namespace),
+		cmp.Compare(a.ref.Name, b.ref.Name),
+		cmp.Compare(a.ref.UID, b.ref.UID),
+	)
+}

@@ -1,0 +1,419 @@
+package client
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/entente-dev/entente/peering"
+)
+
+var t0 = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func testRef(k peering.Kind, name, uid string) peering.ObjectRef {
+	r := peering.ObjectRef{Kind: k, Namespace: "shop", Name: name, UID: uid}
+	if k == peering.KindNamespace {
+		r.Namespace = ""
+	}
+	return r
+}
+
+func TestDecideTakesOneStepForEachSituation(t *testing.T) {
+	pod := testRef(peering.KindPod, "web", "u1")
+	config := testRef(peering.KindConfigMap, "cfg", "u2")
+	a, b := peering.Hash{1}, peering.Hash{2}
+	tests := map[string]struct {
+		r        mirrorRecord
+		notReady bool
+		nsOpen   bool
+		want     mirrorStepKind
+	}{
+		"what is wanted and not held is applied":                       {r: mirrorRecord{ref: pod, want: true, hash: a}, want: stepApply},
+		"what is wanted is applied before all is said":                 {r: mirrorRecord{ref: pod, want: true, hash: a}, notReady: true, want: stepApply},
+		"what is held in that form is left alone":                      {r: mirrorRecord{ref: pod, want: true, hash: a, held: true, heldHash: a}, want: stepWait},
+		"what is held in another form is applied":                      {r: mirrorRecord{ref: pod, want: true, hash: a, held: true, heldHash: b}, want: stepApply},
+		"what waits for its namespace waits":                           {r: mirrorRecord{ref: pod, want: true, hash: a}, nsOpen: true, want: stepWait},
+		"what is on its way is not sent twice":                         {r: mirrorRecord{ref: pod, want: true, hash: a, sent: sentApply, sentAt: t0}, want: stepWait},
+		"a pod that ran and is no longer held is gone":                 {r: mirrorRecord{ref: pod, want: true, hash: a, ran: true}, want: stepGone},
+		"a pod that is gone is not run again":                          {r: mirrorRecord{ref: pod, want: true, hash: a, ran: true, lost: true}, want: stepWait},
+		"a config map that was taken away is applied again":            {r: mirrorRecord{ref: config, want: true, hash: a}, want: stepApply},
+		"a final refusal stands":                                       {r: mirrorRecord{ref: pod, want: true, hash: a, refused: true, refusedHash: a, final: true}, want: stepWait},
+		"another form of what was refused is tried":                    {r: mirrorRecord{ref: pod, want: true, hash: b, refused: true, refusedHash: a, final: true}, want: stepApply},
+		"a refusal that may pass waits its time":                       {r: mirrorRecord{ref: pod, want: true, hash: a, refused: true, refusedHash: a, notBefore: t0.Add(time.Second)}, want: stepWait},
+		"a refusal that may pass is tried after that":                  {r: mirrorRecord{ref: pod, want: true, hash: a, refused: true, refusedHash: a, notBefore: t0}, want: stepApply},
+		"what is positively gone is deleted":                           {r: mirrorRecord{ref: pod, unwant: true, held: true}, want: stepDelete},
+		"nothing is deleted before all is said":                        {r: mirrorRecord{ref: pod, unwant: true, held: true}, notReady: true, want: stepWait},
+		"a pod that is being deleted is waited for":                    {r: mirrorRecord{ref: pod, unwant: true, held: true, deleted: true}, want: stepWait},
+		"a pod that is gone on both sides is reported":                 {r: mirrorRecord{ref: pod, unwant: true}, want: stepGone},
+		"a pod that was reported is forgotten":                         {r: mirrorRecord{ref: pod, unwant: true, lost: true}, want: stepForget},
+		"a config map that is gone on both sides is forgotten":         {r: mirrorRecord{ref: config, unwant: true}, want: stepForget},
+		"an orphan is asked about":                                     {r: mirrorRecord{ref: pod, held: true}, want: stepAsk},
+		"an orphan is not asked about before all is said":              {r: mirrorRecord{ref: pod, held: true}, notReady: true, want: stepWait},
+		"an orphan that may not go is asked about after a while":       {r: mirrorRecord{ref: pod, held: true, notBefore: t0.Add(time.Minute)}, want: stepWait},
+		"what is neither wanted nor held is forgotten":                 {r: mirrorRecord{ref: pod}, want: stepForget},
+		"a delete that was refused waits its time":                     {r: mirrorRecord{ref: config, unwant: true, held: true, notBefore: t0.Add(time.Second)}, want: stepWait},
+		"a pod that is unwanted while its apply is on its way, waits":  {r: mirrorRecord{ref: pod, unwant: true, sent: sentApply, sentAt: t0}, want: stepWait},
+		"a lost pod whose remains are held is deleted when it may be":  {r: mirrorRecord{ref: pod, unwant: true, held: true, ran: true, lost: true}, want: stepDelete},
+		"a pod held though its loss was reported is not applied again": {r: mirrorRecord{ref: pod, want: true, hash: a, held: true, heldHash: b, ran: true, lost: true}, want: stepWait},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got, _ := decide(&tc.r, !tc.notReady, tc.nsOpen, t0); got != tc.want {
+				t.Fatalf("decide = %d, want %d", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestObjectsGoInTheOrderInWhichTheyDepend(t *testing.T) {
+	s := newMirrorState()
+	s.setReady()
+	s.connect()
+	old := testRef(peering.KindSecret, "old", "o1")
+	oldPod := testRef(peering.KindPod, "old", "o2")
+	s.hold(peering.Held{Ref: old})
+	s.hold(peering.Held{Ref: oldPod})
+	s.unwantObject(old, nil)
+	s.unwantObject(oldPod, nil)
+	for i, k := range []peering.Kind{peering.KindPod, peering.KindService, peering.KindSecret, peering.KindConfigMap} {
+		s.want(peering.Object{Ref: testRef(k, "x", fmt.Sprint("u", i)), JSON: []byte("{}")})
+	}
+	s.sync()
+	steps, _ := s.plan(t0)
+	var got []string
+	for _, st := range steps {
+		got = append(got, fmt.Sprintf("%d%s", st.kind, st.ref.Kind))
+	}
+	want := fmt.Sprint([]string{"4Pod", "4Secret", "5ConfigMap", "5Secret", "5Service", "5Pod"})
+	if fmt.Sprint(got) != want {
+		t.Fatalf("order %v, want %v", got, want)
+	}
+}
+
+func TestAPodWaitsForTheAnswerAboutItsNamespace(t *testing.T) {
+	s := newMirrorState()
+	s.connect()
+	s.sync()
+	ns := peering.Object{Ref: testRef(peering.KindNamespace, "shop", "n"), JSON: []byte("{}")}
+	pod := peering.Object{Ref: testRef(peering.KindPod, "web", "u"), JSON: []byte("{}")}
+	s.want(pod)
+	s.want(ns)
+	if steps, _ := s.plan(t0); len(steps) != 1 || steps[0].ref != ns.Ref {
+		t.Fatalf("first %v", steps)
+	}
+	s.ack(peering.Ack{Ref: ns.Ref, Hash: ns.Hash(), Refusal: &peering.Refusal{Reason: peering.RefusedNamespace, Retryable: true}}, t0)
+	if steps, _ := s.plan(t0); len(steps) != 1 || steps[0].ref != pod.Ref {
+		t.Fatalf("a pod of a refused namespace has to get its own answer: %v", steps)
+	}
+	s.ack(peering.Ack{Ref: pod.Ref, Hash: pod.Hash(), Refusal: &peering.Refusal{Reason: peering.RefusedNamespace, Retryable: true}}, t0)
+	later := t0.Add(mirrorRetryMin)
+	steps, _ := s.plan(later)
+	if len(steps) == 0 || steps[0].ref != ns.Ref {
+		t.Fatalf("the namespace is tried again: %v", steps)
+	}
+	s.ack(peering.Ack{Ref: ns.Ref, Hash: ns.Hash()}, later)
+	if len(steps) == 1 {
+		if steps, _ = s.plan(later); len(steps) != 1 || steps[0].ref != pod.Ref {
+			t.Fatalf("the pod follows its namespace at once: %v", steps)
+		}
+	}
+}
+
+func TestAnAnswerThatAnswersNothingIsIgnored(t *testing.T) {
+	s := newMirrorState()
+	s.connect()
+	s.sync()
+	o := peering.Object{Ref: testRef(peering.KindPod, "web", "u"), JSON: []byte("{}")}
+	s.want(o)
+	s.plan(t0)
+	for name, a := range map[string]peering.Ack{
+		"an object that nobody knows": {Ref: testRef(peering.KindPod, "web", "other"), Hash: o.Hash()},
+		"a form that was not sent":    {Ref: o.Ref, Hash: peering.Hash{9}},
+		"a delete that was not sent":  {Ref: o.Ref},
+	} {
+		if s.ack(a, t0) {
+			t.Errorf("took an answer to %s", name)
+		}
+	}
+	if !s.ack(peering.Ack{Ref: o.Ref, Hash: o.Hash()}, t0) {
+		t.Error("did not take the answer")
+	}
+	if s.inFlight != 0 {
+		t.Errorf("%d in flight", s.inFlight)
+	}
+}
+
+func TestObjectsBeyondLimitsAreRefusedHere(t *testing.T) {
+	s := newMirrorState()
+	big := peering.Object{Ref: testRef(peering.KindConfigMap, "big", "u"), JSON: make([]byte, 2<<20)}
+	if r := s.want(big); r == nil || r.Reason != peering.RefusedInvalid {
+		t.Errorf("a big object: %v", r)
+	}
+	bad := peering.Object{Ref: testRef(peering.KindConfigMap, "../x", "u"), JSON: []byte("{}")}
+	if r := s.want(bad); r == nil || r.Reason != peering.RefusedInvalid {
+		t.Errorf("a bad name: %v", r)
+	}
+	for i := range mirrorMaxObjects {
+		if !s.hold(peering.Held{Ref: testRef(peering.KindPod, "x", fmt.Sprint("u", i))}) {
+			t.Fatalf("no room for object %d", i)
+		}
+	}
+	if s.hold(peering.Held{Ref: testRef(peering.KindPod, "x", "more")}) {
+		t.Error("a provider may hold any number of objects")
+	}
+}
+
+// world is a mirrorState, the home whose words it takes, a provider, and the
+// channel between them.
+type world struct {
+	t     *rapid.T
+	state *mirrorState
+	now   time.Time
+
+	// home is what there is at home; acked the pods that are known there to have
+	// been taken by the provider.
+	home  map[mirrorKey]peering.Object
+	acked map[mirrorKey]bool
+	// unwanted was said to be gone.
+	unwanted map[mirrorKey]bool
+
+	provider map[mirrorKey]peering.Held
+	ran      map[string]int
+	lost     map[mirrorKey]bool
+
+	up   bool
+	toP  []mirrorStep
+	toC  []func()
+	next int
+}
+
+func newWorld(t *rapid.T) *world {
+	return &world{
+		t: t, state: newMirrorState(), now: t0,
+		home: map[mirrorKey]peering.Object{}, acked: map[mirrorKey]bool{}, unwanted: map[mirrorKey]bool{},
+		provider: map[mirrorKey]peering.Held{}, ran: map[string]int{}, lost: map[mirrorKey]bool{},
+	}
+}
+
+func (w *world) connect() {
+	w.up, w.toP, w.toC = true, nil, nil
+	w.state.connect()
+	for k, h := range w.provider {
+		w.state.hold(h)
+		_ = k
+	}
+	w.state.sync()
+}
+
+func (w *world) drop() { w.up, w.toP, w.toC = false, nil, nil }
+
+func (w *world) plan() {
+	if !w.up {
+		return
+	}
+	steps, _ := w.state.plan(w.now)
+	for _, st := range steps {
+		switch st.kind {
+		case stepGone:
+			k := keyOf(st.ref)
+			if _, runs := w.provider[k]; runs {
+				w.t.Fatalf("%s was reported gone and is there", st.ref)
+			}
+		case stepAsk:
+			_, there := w.home[keyOf(st.ref)]
+			w.state.orphan(st.ref, !there, w.now)
+		case stepApply, stepDelete:
+			w.toP = append(w.toP, st)
+		}
+	}
+}
+
+// provide has the provider take the next message.
+func (w *world) provide(refuse bool) {
+	if len(w.toP) == 0 {
+		return
+	}
+	st := w.toP[0]
+	w.toP = w.toP[1:]
+	k := keyOf(st.ref)
+	ack := peering.Ack{Ref: st.ref}
+	if st.kind == stepApply {
+		ack.Hash = st.object.Hash()
+	}
+	if refuse {
+		ack.Refusal = &peering.Refusal{Reason: peering.RefusedQuota, Retryable: w.next%2 == 0}
+	} else if st.kind == stepApply && w.lost[k] {
+		// A provider does not run again what it saw go away.
+		w.toC = append(w.toC, func() { w.state.podStatus(peering.PodStatus{Ref: st.ref, Gone: true}) })
+	} else if st.kind == stepApply {
+		if _, there := w.provider[k]; !there && k.kind == peering.KindPod {
+			w.ran[k.uid]++
+			if w.ran[k.uid] > 1 {
+				w.t.Fatalf("%s was run twice", st.ref)
+			}
+		}
+		w.provider[k] = peering.Held{Ref: st.ref, Hash: ack.Hash}
+	} else {
+		if _, there := w.home[k]; there {
+			w.t.Fatalf("%s was deleted without evidence", st.ref)
+		}
+		delete(w.provider, k)
+	}
+	accepted := st.kind == stepApply && !refuse
+	w.toC = append(w.toC, func() {
+		if w.state.ack(ack, w.now) && accepted {
+			w.acked[k] = true
+		}
+	})
+	if st.kind == stepDelete && !refuse && k.kind == peering.KindPod {
+		w.toC = append(w.toC, func() { w.state.podStatus(peering.PodStatus{Ref: st.ref, Gone: true}) })
+	}
+}
+
+func (w *world) hear() {
+	if len(w.toC) > 0 {
+		f := w.toC[0]
+		w.toC = w.toC[1:]
+		f()
+	}
+}
+
+// restart is a consumer's process that forgets all but what its cluster knows.
+func (w *world) restart() {
+	w.drop()
+	w.state = newMirrorState()
+	for k, o := range w.home {
+		w.state.want(o)
+		if w.acked[k] {
+			w.state.markRan(o.Ref)
+		}
+	}
+}
+
+func (w *world) settle() {
+	for k := range w.home {
+		if w.lost[k] {
+			continue
+		}
+		w.state.want(w.home[k])
+	}
+	w.state.setReady()
+	if !w.up {
+		w.connect()
+	}
+	for range 20 {
+		for range 200 {
+			w.plan()
+			if len(w.toP) == 0 && len(w.toC) == 0 {
+				break
+			}
+			w.provide(false)
+			w.hear()
+		}
+		w.now = w.now.Add(mirrorRetryMax)
+	}
+	// A final refusal is not tried again before a new comparison.
+	w.connect()
+	for range 500 {
+		w.plan()
+		w.provide(false)
+		w.hear()
+	}
+}
+
+func TestTheProviderEndsWithExactlyWhatIsWanted(t *testing.T) {
+	kinds := []peering.Kind{peering.KindConfigMap, peering.KindService, peering.KindPod, peering.KindPod}
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(t)
+		pick := func() (mirrorKey, bool) {
+			var keys []mirrorKey
+			for i := range w.next {
+				k := mirrorKey{kinds[i%len(kinds)], fmt.Sprint("u", i)}
+				if _, ok := w.home[k]; ok {
+					keys = append(keys, k)
+				}
+			}
+			if len(keys) == 0 {
+				return mirrorKey{}, false
+			}
+			return rapid.SampledFrom(keys).Draw(t, "object"), true
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"create": func(t *rapid.T) {
+				k := kinds[w.next%len(kinds)]
+				o := peering.Object{Ref: testRef(k, fmt.Sprint("x", w.next), fmt.Sprint("u", w.next)), JSON: []byte("{}")}
+				w.next++
+				w.home[keyOf(o.Ref)] = o
+				w.state.want(o)
+			},
+			"change": func(t *rapid.T) {
+				if k, ok := pick(); ok {
+					o := w.home[k]
+					o.JSON = fmt.Appendf(nil, "{%q:%d}", "v", rapid.IntRange(0, 3).Draw(t, "v"))
+					w.home[k] = o
+					w.state.want(o)
+				}
+			},
+			"delete": func(t *rapid.T) {
+				if k, ok := pick(); ok {
+					ref := w.home[k].Ref
+					delete(w.home, k)
+					w.unwanted[k] = true
+					w.state.unwantObject(ref, nil)
+				}
+			},
+			"delete while nobody looks": func(t *rapid.T) {
+				if k, ok := pick(); ok {
+					delete(w.home, k)
+					w.restart()
+				}
+			},
+			"ready":   func(*rapid.T) { w.state.setReady() },
+			"connect": func(*rapid.T) { w.connect() },
+			"drop":    func(*rapid.T) { w.drop() },
+			"restart": func(*rapid.T) { w.restart() },
+			"plan":    func(*rapid.T) { w.plan() },
+			"provide": func(*rapid.T) { w.plan(); w.provide(false) },
+			"refuse":  func(*rapid.T) { w.provide(true) },
+			"hear":    func(*rapid.T) { w.hear() },
+			"wait":    func(*rapid.T) { w.now = w.now.Add(mirrorRetryMin) },
+			"the provider's owner deletes a pod": func(t *rapid.T) {
+				k, ok := pick()
+				if !ok || k.kind != peering.KindPod || !w.acked[k] {
+					return
+				}
+				if _, there := w.provider[k]; !there {
+					return
+				}
+				delete(w.provider, k)
+				w.lost[k] = true
+				ref := w.home[k].Ref
+				if w.up {
+					w.toC = append(w.toC, func() { w.state.podStatus(peering.PodStatus{Ref: ref, Gone: true}) })
+				}
+			},
+			"": func(t *rapid.T) {
+				if w.state.inFlight < 0 || w.state.inFlight > mirrorMaxInFlight {
+					t.Fatalf("%d in flight", w.state.inFlight)
+				}
+			},
+		})
+		w.settle()
+		for k, o := range w.home {
+			h, held := w.provider[k]
+			switch {
+			case w.lost[k] && held:
+				t.Fatalf("%s was lost and is there again", o.Ref)
+			case !w.lost[k] && (!held || h.Hash != o.Hash()):
+				t.Fatalf("%s is wanted, and held: %v", o.Ref, held)
+			}
+		}
+		for k, h := range w.provider {
+			if _, ok := w.home[k]; !ok {
+				t.Fatalf("%s is held and not wanted", h.Ref)
+			}
+		}
+	})
+}

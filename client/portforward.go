@@ -1,0 +1,199 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/portforward"
+	"k8s.io/client-go/transport/spdy"
+	"k8s.io/streaming/pkg/httpstream"
+)
+
+// forwardPort opens a connection to the admin port of an agent's pod through the
+// API server. Nothing listens on this machine meanwhile, so nobody else on it
+// can use the connection.
+func forwardPort(ctx context.Context, config *rest.Config, clients kubernetes.Interface, namespace string) (net.Conn, error) {
+	pod, err := readyAgent(ctx, clients, namespace)
+	if err != nil {
+		return nil, err
+	}
+	url := clients.CoreV1().RESTClient().Post().Resource("pods").Namespace(namespace).Name(pod).SubResource("portforward").URL()
+	transport, upgrader, err := spdy.RoundTripperFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("reach pod %s: %w", pod, err)
+	}
+	// As kubectl: WebSocket, which passes proxies, and SPDY where the API server
+	// or something before it does not know better.
+	old := spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: transport}, http.MethodPost, url)
+	websocket, err := portforward.NewSPDYOverWebsocketDialerForStreaming(url, config)
+	if err != nil {
+		return nil, fmt.Errorf("reach pod %s: %w", pod, err)
+	}
+	dialer := portforward.NewFallbackDialerForStreaming(websocket, old, func(err error) bool {
+		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
+	})
+	streams, _, err := dialer.Dial(portforward.PortForwardProtocolV1Name)
+	if err != nil {
+		return nil, fmt.Errorf("forward a port to pod %s/%s: %w", namespace, pod, err)
+	}
+	conn, err := newPodConn(streams, namespace+"/"+pod, AdminPort)
+	if err != nil {
+		_ = streams.Close()
+		return nil, fmt.Errorf("forward a port to pod %s/%s: %w", namespace, pod, err)
+	}
+	return conn, nil
+}
+
+// readyAgent returns a pod of the agent that is ready, the youngest if several
+// are.
+func readyAgent(ctx context.Context, clients kubernetes.Interface, namespace string) (string, error) {
+	pods, err := clients.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: AgentSelector})
+	if err != nil {
+		return "", fmt.Errorf("list the agent's pods in %s: %w", namespace, err)
+	}
+	var best *corev1.Pod
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		if pod.DeletionTimestamp.IsZero() && podReady(pod) &&
+			(best == nil || best.CreationTimestamp.Before(&pod.CreationTimestamp)) {
+			best = pod
+		}
+	}
+	switch {
+	case best != nil:
+		return best.Name, nil
+	case len(pods.Items) == 0:
+		return "", fmt.Errorf("no pod of the agent in namespace %s: is Entente installed there?", namespace)
+	}
+	return "", fmt.Errorf("no pod of the agent in namespace %s is ready: see `kubectl -n %s describe pod -l %s`", namespace, namespace, AgentSelector)
+}
+
+func podReady(pod *corev1.Pod) bool {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// podConn is one forwarded connection as a net.Conn. The streams below have no
+// deadlines; gRPC closes the connection where it would set one.
+type podConn struct {
+	data    httpstream.Stream
+	streams httpstream.Connection
+	pod     podAddr
+
+	// told is closed when the kubelet has said all about why the pod cannot be
+	// reached; remote is what it said.
+	told   chan struct{}
+	remote error
+	closed sync.Once
+}
+
+// toldWait is how long the kubelet's reason may come after the connection broke.
+const toldWait = 200 * time.Millisecond
+
+type podAddr string
+
+func (podAddr) Network() string  { return "portforward" }
+func (a podAddr) String() string { return string(a) }
+
+func newPodConn(streams httpstream.Connection, pod string, port int) (*podConn, error) {
+	headers := http.Header{}
+	headers.Set(corev1.StreamType, corev1.StreamTypeError)
+	headers.Set(corev1.PortHeader, strconv.Itoa(port))
+	headers.Set(corev1.PortForwardRequestIDHeader, "0")
+	problems, err := streams.CreateStream(headers)
+	if err != nil {
+		return nil, fmt.Errorf("open error stream: %w", err)
+	}
+	// Nothing is written to it.
+	_ = problems.Close()
+	headers.Set(corev1.StreamType, corev1.StreamTypeData)
+	data, err := streams.CreateStream(headers)
+	if err != nil {
+		return nil, fmt.Errorf("open data stream: %w", err)
+	}
+	c := &podConn{data: data, streams: streams, pod: podAddr(pod), told: make(chan struct{})}
+	go func() {
+		text, err := io.ReadAll(io.LimitReader(problems, 4096))
+		if err == nil && len(text) > 0 {
+			c.remote = fmt.Errorf("pod %s: %s", pod, text)
+		}
+		close(c.told)
+		if c.remote != nil {
+			_ = c.Close()
+		}
+	}()
+	return c, nil
+}
+
+// why is the kubelet's word on what went wrong, if there is one, and err else.
+func (c *podConn) why(doing string, err error) error {
+	select {
+	case <-c.told:
+		if c.remote != nil {
+			return c.remote
+		}
+	case <-time.After(toldWait):
+	}
+	if errors.Is(err, io.EOF) && doing == "read from" {
+		return io.EOF
+	}
+	return fmt.Errorf("%s pod %s: %w", doing, c.pod, err)
+}
+
+// Read implements net.Conn.
+func (c *podConn) Read(b []byte) (int, error) {
+	n, err := c.data.Read(b)
+	if err != nil {
+		return n, c.why("read from", err)
+	}
+	return n, nil
+}
+
+// Write implements net.Conn.
+func (c *podConn) Write(b []byte) (int, error) {
+	n, err := c.data.Write(b)
+	if err != nil {
+		return n, c.why("write to", err)
+	}
+	return n, nil
+}
+
+// Close implements net.Conn.
+func (c *podConn) Close() error {
+	var err error
+	c.closed.Do(func() {
+		_ = c.data.Reset()
+		err = c.streams.Close()
+	})
+	return err
+}
+
+// LocalAddr implements net.Conn.
+func (c *podConn) LocalAddr() net.Addr { return podAddr("local") }
+
+// RemoteAddr implements net.Conn.
+func (c *podConn) RemoteAddr() net.Addr { return c.pod }
+
+// SetDeadline implements net.Conn; there are no deadlines.
+func (c *podConn) SetDeadline(time.Time) error { return nil }
+
+// SetReadDeadline implements net.Conn; there are no deadlines.
+func (c *podConn) SetReadDeadline(time.Time) error { return nil }
+
+// SetWriteDeadline implements net.Conn; there are no deadlines.
+func (c *podConn) SetWriteDeadline(time.Time) error { return nil }

@@ -1,0 +1,279 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"google.golang.org/grpc"
+	"k8s.io/client-go/util/exec"
+
+	"github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+// streamChunk is how many bytes cross in one message; the proto allows 64 KiB.
+const streamChunk = 32 << 10
+
+// LogOptions selects a part of a container's log.
+type LogOptions struct {
+	// Container is required.
+	Container string
+	// Follow goes on with what comes.
+	Follow bool
+	// Previous is the log of the container's previous run.
+	Previous bool
+	// Timestamps begins each line with its time.
+	Timestamps bool
+	// TailLines is how many lines from the end; nil is all.
+	TailLines *int64
+	// LimitBytes is how many bytes at most; nil is all.
+	LimitBytes *int64
+	// SinceSeconds is how old at most; nil is all.
+	SinceSeconds *int64
+}
+
+// TerminalSize is a terminal's size in characters.
+type TerminalSize struct {
+	Width, Height uint16
+}
+
+// ExecOptions says what to run in a container, and with what.
+type ExecOptions struct {
+	// Container is required.
+	Container string
+	// Command is what to run; empty attaches to the container's own process.
+	Command []string
+	// Stdin, Stdout and Stderr are the process's; nil is none. With TTY there is
+	// no Stderr. Exec does not wait for a Read of Stdin that blocks: close it.
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	// TTY runs it on a terminal, whose sizes come on Resize (may be nil).
+	TTY    bool
+	Resize <-chan TerminalSize
+}
+
+// Logs streams a container's log from the pod's provider. The error of opening
+// it, such as one with reason POD_UNKNOWN, is returned at once; what goes wrong
+// later is returned by Read. It has no total timeout: ctx or Close ends it.
+func Logs(ctx context.Context, conn grpc.ClientConnInterface, contract string, pod peering.ObjectRef, o LogOptions) (io.ReadCloser, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	stream, err := ententev1.NewOffloadServiceClient(conn).Logs(ctx, &ententev1.LogsRequest{
+		ContractId: contract, Pod: wire.ObjectRefTo(pod), Container: o.Container,
+		Follow: o.Follow, Previous: o.Previous, Timestamps: o.Timestamps,
+		TailLines: o.TailLines, LimitBytes: o.LimitBytes, SinceSeconds: o.SinceSeconds,
+	})
+	if err != nil {
+		cancel()
+		return nil, fmt.Errorf("open log of %s: %w", pod, err)
+	}
+	// The provider sends headers once the log is open: until then it can refuse.
+	if header, err := stream.Header(); err != nil || header == nil {
+		_, err = stream.Recv()
+		if !errors.Is(err, io.EOF) {
+			cancel()
+			return nil, fmt.Errorf("open log of %s: %w", pod, wire.FromStatus(err))
+		}
+	}
+	return &logReader{stream: stream, cancel: cancel}, nil
+}
+
+// logReader reads what a Logs stream brings.
+type logReader struct {
+	stream ententev1.OffloadService_LogsClient
+	cancel context.CancelFunc
+	rest   []byte
+	err    error
+}
+
+// Read implements io.Reader.
+func (r *logReader) Read(p []byte) (int, error) {
+	for len(r.rest) == 0 {
+		if r.err != nil {
+			return 0, r.err
+		}
+		msg, err := r.stream.Recv()
+		if err != nil {
+			if r.err = io.EOF; !errors.Is(err, io.EOF) {
+				r.err = fmt.Errorf("read log: %w", wire.FromStatus(err))
+			}
+			continue
+		}
+		r.rest = msg.GetData()
+	}
+	n := copy(p, r.rest)
+	r.rest = r.rest[n:]
+	return n, nil
+}
+
+// Close ends the stream.
+func (r *logReader) Close() error {
+	r.cancel()
+	return nil
+}
+
+// Exec runs a command in a container of a pod at its provider, or attaches to
+// it, until the process ends. A process that exits with another code than 0 is
+// an exec.CodeExitError of k8s.io/client-go/util/exec. It has no total timeout.
+func Exec(ctx context.Context, conn grpc.ClientConnInterface, contract string, pod peering.ObjectRef, o ExecOptions) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := ententev1.NewOffloadServiceClient(conn).Exec(ctx)
+	if err != nil {
+		return fmt.Errorf("exec in %s: %w", pod, err)
+	}
+	start := &ententev1.ExecRequest{Message: &ententev1.ExecRequest_Start_{Start: &ententev1.ExecRequest_Start{
+		ContractId: contract, Pod: wire.ObjectRefTo(pod), Container: o.Container, Command: o.Command,
+		Stdin: o.Stdin != nil, Stdout: o.Stdout != nil, Stderr: o.Stderr != nil && !o.TTY, Tty: o.TTY,
+	}}}
+	if err := stream.Send(start); err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("exec in %s: %w", pod, err)
+	}
+	out := make(chan *ententev1.ExecRequest)
+	// A Read of stdin cannot be interrupted, so nothing waits for this goroutine;
+	// it ends with the Read that follows the end of ctx.
+	go readStdin(ctx, o.Stdin, out)
+	go sendExec(ctx, stream, out, o.Resize)
+	for {
+		msg, err := stream.Recv()
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				return fmt.Errorf("exec in %s: the provider did not say how the process ended", pod)
+			}
+			return fmt.Errorf("exec in %s: %w", pod, wire.FromStatus(err))
+		}
+		switch x := msg.GetMessage().(type) {
+		case *ententev1.ExecResponse_Stdout:
+			err = writeAll(o.Stdout, x.Stdout)
+		case *ententev1.ExecResponse_Stderr:
+			err = writeAll(o.Stderr, x.Stderr)
+		case *ententev1.ExecResponse_Exit_:
+			return exitError(x.Exit)
+		}
+		if err != nil {
+			return fmt.Errorf("exec in %s: write output: %w", pod, err)
+		}
+	}
+}
+
+func exitError(e *ententev1.ExecResponse_Exit) error {
+	switch message := wire.Text(e.GetMessage(), wire.MaxMessageLen); {
+	case e.GetCode() != 0:
+		if message == "" {
+			message = fmt.Sprintf("command terminated with exit code %d", e.GetCode())
+		}
+		return exec.CodeExitError{Err: errors.New(message), Code: int(e.GetCode())}
+	case message != "":
+		return errors.New(message)
+	}
+	return nil
+}
+
+func writeAll(w io.Writer, b []byte) error {
+	if w == nil {
+		return nil
+	}
+	_, err := w.Write(b)
+	return err
+}
+
+// readStdin hands the bytes of in on, and then its end.
+func readStdin(ctx context.Context, in io.Reader, out chan<- *ententev1.ExecRequest) {
+	if in == nil {
+		return
+	}
+	buf := make([]byte, streamChunk)
+	for {
+		n, err := in.Read(buf)
+		msgs := make([]*ententev1.ExecRequest, 0, 2)
+		if n > 0 {
+			msgs = append(msgs, &ententev1.ExecRequest{Message: &ententev1.ExecRequest_Stdin{Stdin: append([]byte(nil), buf[:n]...)}})
+		}
+		if err != nil {
+			msgs = append(msgs, &ententev1.ExecRequest{Message: &ententev1.ExecRequest_StdinEnd_{StdinEnd: &ententev1.ExecRequest_StdinEnd{}}})
+		}
+		for _, m := range msgs {
+			select {
+			case out <- m:
+			case <-ctx.Done():
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// sendExec sends input and sizes until ctx or the stream ends.
+func sendExec(ctx context.Context, stream ententev1.OffloadService_ExecClient, in <-chan *ententev1.ExecRequest, sizes <-chan TerminalSize) {
+	for {
+		var msg *ententev1.ExecRequest
+		select {
+		case <-ctx.Done():
+			return
+		case msg = <-in:
+		case size, ok := <-sizes:
+			if !ok {
+				sizes = nil
+				continue
+			}
+			msg = &ententev1.ExecRequest{Message: &ententev1.ExecRequest_Resize_{Resize: &ententev1.ExecRequest_Resize{
+				Width: uint32(size.Width), Height: uint32(size.Height),
+			}}}
+		}
+		if stream.Send(msg) != nil {
+			// What went wrong is what Recv says.
+			return
+		}
+	}
+}
+
+// PortForward carries one connection to a port of a pod at its provider until
+// either end closes it. It closes rw.
+func PortForward(ctx context.Context, conn grpc.ClientConnInterface, contract string, pod peering.ObjectRef, port int32, rw io.ReadWriteCloser) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	// Closing rw is what ends the Read of the goroutine below.
+	defer rw.Close()
+	stream, err := ententev1.NewOffloadServiceClient(conn).PortForward(ctx)
+	if err != nil {
+		return fmt.Errorf("forward to port %d of %s: %w", port, pod, err)
+	}
+	start := &ententev1.PortForwardRequest{Message: &ententev1.PortForwardRequest_Start_{Start: &ententev1.PortForwardRequest_Start{
+		ContractId: contract, Pod: wire.ObjectRefTo(pod), Port: uint32(port),
+	}}}
+	if err := stream.Send(start); err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("forward to port %d of %s: %w", port, pod, err)
+	}
+	go func() {
+		buf := make([]byte, streamChunk)
+		for {
+			n, err := rw.Read(buf)
+			if n > 0 {
+				data := &ententev1.PortForwardRequest{Message: &ententev1.PortForwardRequest_Data{Data: append([]byte(nil), buf[:n]...)}}
+				if stream.Send(data) != nil {
+					return
+				}
+			}
+			if err != nil {
+				_ = stream.CloseSend()
+				return
+			}
+		}
+	}()
+	for {
+		msg, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("forward to port %d of %s: %w", port, pod, wire.FromStatus(err))
+		}
+		if _, err := rw.Write(msg.GetData()); err != nil {
+			return fmt.Errorf("forward to port %d of %s: %w", port, pod, err)
+		}
+	}
+}

@@ -1,0 +1,38 @@
+// Command entente drives Entente in a Kubernetes cluster: it makes and redeems
+// tokens, peers clusters, offloads namespaces and tells how things are. It is a
+// thin wrapper of the AdminService; whatever it does can be done with kubectl
+// too. As kubectl-entente it is a kubectl plugin.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/term"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	a := &app{
+		in: os.Stdin, out: os.Stdout, errOut: os.Stderr,
+		connect:     connectCluster,
+		interactive: term.IsTerminal(int(os.Stdin.Fd())),
+		spinner:     term.IsTerminal(int(os.Stderr.Fd())) && os.Getenv("TERM") != "dumb",
+		now:         time.Now,
+		sleep:       sleep,
+	}
+	cmd := a.root(filepath.Base(os.Args[0]))
+	cmd.SetArgs(os.Args[1:])
+	err := cmd.ExecuteContext(ctx)
+	interrupted := ctx.Err() != nil
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, a.problem(err))
+	}
+	os.Exit(exitCode(err, interrupted))
+}

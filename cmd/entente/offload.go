@@ -1,0 +1,96 @@
+package main
+
+import (
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/entente-dev/entente/client"
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+)
+
+func (a *app) offloadCommand() *cobra.Command {
+	cmd := group(&cobra.Command{Use: "offload", Short: "Let pods run in other clusters"})
+	cmd.AddCommand(a.offloadNamespaceCommand())
+	return cmd
+}
+
+func (a *app) offloadNamespaceCommand() *cobra.Command {
+	var strategy, mapping string
+	var peers []string
+	strategies, mappings := []string{"Local", "Remote", "LocalAndRemote"}, []string{"Suffixed", "Same"}
+	cmd := &cobra.Command{
+		Use:   "namespace NAMESPACE",
+		Short: "Let the pods of a namespace run in other clusters",
+		Long: `Let the pods of a namespace run in other clusters, where this one consumes.
+
+Pods that exist stay where they are; what is scheduled from now on may go
+abroad, by --strategy:
+  Local           pods stay here; Services are known abroad
+  Remote          pods go abroad
+  LocalAndRemote  the scheduler decides`,
+		Example: indent(`# Let pods of "shop" run here and abroad
+entente offload namespace shop
+
+# Only abroad, only at one peer, under the same name there
+entente offload namespace batch --strategy Remote --peer office --mapping Same`),
+		Args: args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, argv []string) error {
+			if !slices.Contains(strategies, strategy) {
+				return usageError("--strategy %q: want one of %v", strategy, strategies)
+			}
+			if mapping != "" && !slices.Contains(mappings, mapping) {
+				return usageError("--mapping %q: want one of %v", mapping, mappings)
+			}
+			c, err := a.local(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer c.done()
+			p := a.progress()
+			_, err = c.admin.OffloadNamespace(cmd.Context(), &ententev1.OffloadNamespaceRequest{
+				Namespace: "namespaces/" + argv[0], PodStrategy: strategy, NameMapping: mapping, Peers: peers,
+			})
+			if err != nil {
+				return c.call("offload namespace "+argv[0], err)
+			}
+			p.done(c.label, "Pods of namespace %s may run by strategy %s", argv[0], strategy)
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&strategy, "strategy", "LocalAndRemote", "Where pods may run: Local, Remote or LocalAndRemote")
+	cmd.Flags().StringVar(&mapping, "mapping", "", "What the namespace is called abroad: Suffixed (NAME-CONSUMER, the default) or Same; it never changes")
+	cmd.Flags().StringArrayVar(&peers, "peer", nil, "A peer in which they may run; may be repeated (default: all)")
+	return cmd
+}
+
+func (a *app) unoffloadCommand() *cobra.Command {
+	cmd := group(&cobra.Command{Use: "unoffload", Short: "Stop letting pods run in other clusters"})
+	cmd.AddCommand(&cobra.Command{
+		Use:   "namespace NAMESPACE",
+		Short: "Stop letting the pods of a namespace run in other clusters",
+		Long: `Stop letting the pods of a namespace run in other clusters. What runs abroad
+ends there and is made anew here by whatever made it.`,
+		Example: indent("entente unoffload namespace shop"),
+		Args:    args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, argv []string) error {
+			c, err := a.local(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer c.done()
+			p := a.progress()
+			_, err = c.admin.UnoffloadNamespace(cmd.Context(), &ententev1.UnoffloadNamespaceRequest{Namespace: "namespaces/" + argv[0]})
+			if client.ReasonOf(err) == "NAMESPACE_NOT_OFFLOADED" {
+				p.done(c.label, "Namespace %s is not offloaded: nothing to do", argv[0])
+				return nil
+			}
+			if err != nil {
+				return c.call("unoffload namespace "+argv[0], err)
+			}
+			p.done(c.label, "Pods of namespace %s run here only", argv[0])
+			return nil
+		},
+	})
+	return cmd
+}

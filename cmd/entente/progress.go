@@ -1,0 +1,127 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/entente-dev/entente/client"
+)
+
+// pollEvery is how often a cluster is asked how far it is.
+const pollEvery = 500 * time.Millisecond
+
+// progress tells of the steps of a command: a line for each that is done, with
+// how long it took, and on a terminal a line that turns while one is waited for.
+type progress struct {
+	app   *app
+	start time.Time
+
+	mu      sync.Mutex
+	waiting string
+}
+
+func (a *app) progress() *progress { return &progress{app: a, start: a.now()} }
+
+// begin marks the beginning of a step, for its elapsed time.
+func (p *progress) begin() { p.start = p.app.now() }
+
+// done prints a step that is done.
+func (p *progress) done(cluster, format string, args ...any) {
+	p.clear()
+	took := p.app.now().Sub(p.start)
+	_, _ = fmt.Fprintf(p.app.out, " INFO   (%s) %s (%s)\n", cluster, fmt.Sprintf(format, args...), elapsed(took))
+	p.begin()
+}
+
+// note prints what is worth knowing but no step.
+func (p *progress) note(cluster, format string, args ...any) {
+	p.clear()
+	_, _ = fmt.Fprintf(p.app.out, " NOTE   (%s) %s\n", cluster, fmt.Sprintf(format, args...))
+}
+
+func elapsed(d time.Duration) string {
+	if d < 10*time.Second {
+		return d.Round(100 * time.Millisecond).String()
+	}
+	return d.Round(time.Second).String()
+}
+
+const frames = `|/-\`
+
+// wait shows what is waited for.
+func (p *progress) wait(cluster, what string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.app.spinner {
+		frame := frames[int(p.app.now().Sub(p.start)/pollEvery)%len(frames)]
+		text := fmt.Sprintf(" %c      (%s) waiting for %s (%s)", frame, cluster, what, elapsed(p.app.now().Sub(p.start)))
+		if len(text) > 150 {
+			text = text[:150]
+		}
+		_, _ = io.WriteString(p.app.errOut, "\r\x1b[K"+text)
+		p.waiting = what
+		return
+	}
+	if what != p.waiting {
+		_, _ = fmt.Fprintf(p.app.errOut, " WAIT   (%s) for %s\n", cluster, what)
+		p.waiting = what
+	}
+}
+
+func (p *progress) clear() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.app.spinner && p.waiting != "" {
+		_, _ = io.WriteString(p.app.errOut, "\r\x1b[K")
+	}
+	p.waiting = ""
+}
+
+// poll asks until the answer is done. check returns what is waited for; an error
+// of it ends the wait unless it is one that passes. When ctx ends, the error says
+// what was waited for last, and hint what to do about it.
+func (p *progress) poll(ctx context.Context, c *cluster, hint string, check func(context.Context) (done bool, waiting string, err error)) error {
+	last := "an answer"
+	for {
+		done, waiting, err := check(ctx)
+		switch {
+		case err == nil && done:
+			return nil
+		case err == nil:
+			last = waiting
+		case ctx.Err() == nil && passes(err):
+			last = fmt.Sprintf("the agent to answer (%s)", client.Explain(err))
+		case ctx.Err() == nil:
+			p.clear()
+			return err
+		}
+		if ctx.Err() == nil {
+			p.wait(c.label, last)
+			if p.app.sleep(ctx, pollEvery) == nil {
+				continue
+			}
+		}
+		p.clear()
+		if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+			msg := fmt.Sprintf("timed out; (%s) was waiting for %s", c.label, last)
+			if hint != "" {
+				msg += "\n  next: " + hint
+			}
+			return &codeError{exitTimeout, errors.New(msg)}
+		}
+		return &codeError{exitInterrupted, errors.New("interrupted; what was begun goes on in the clusters")}
+	}
+}
+
+// passes says whether a failed call is worth repeating.
+func passes(err error) bool {
+	switch client.ReasonOf(err) {
+	case "UNAVAILABLE", "KUBERNETES_UNAVAILABLE", "RATE_LIMITED", "TOO_MANY_CALLS", "CONFLICT", "STOPPING":
+		return true
+	}
+	return false
+}

@@ -1,0 +1,234 @@
+package heartbeat
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/wire"
+)
+
+// pipe is one end of a stream in memory whose other end is a pipe too. Sends
+// block once the buffer is full, as under flow control.
+type pipe struct {
+	ctx context.Context
+	out chan<- *ententev1.PeerState
+	in  <-chan *ententev1.PeerState
+}
+
+func pipes(ctx context.Context, buffer int) (*pipe, *pipe) {
+	ab, ba := make(chan *ententev1.PeerState, buffer), make(chan *ententev1.PeerState, buffer)
+	return &pipe{ctx, ab, ba}, &pipe{ctx, ba, ab}
+}
+
+func (p *pipe) send(s *ententev1.PeerState) error {
+	select {
+	case p.out <- s:
+		return nil
+	case <-p.ctx.Done():
+		return p.ctx.Err()
+	}
+}
+
+func (p *pipe) recv() (*ententev1.PeerState, error) {
+	select {
+	case s, ok := <-p.in:
+		if !ok {
+			return nil, io.EOF
+		}
+		return s, nil
+	case <-p.ctx.Done():
+		return nil, p.ctx.Err()
+	}
+}
+
+func (p *pipe) stream() Stream { return Stream{Send: p.send, Recv: p.recv} }
+
+// side is one cluster of a test.
+type side struct {
+	mu      sync.Mutex
+	state   *ententev1.PeerState
+	changed chan struct{}
+	seen    []*ententev1.PeerState
+}
+
+func newSide(protocol uint32) *side {
+	return &side{state: &ententev1.PeerState{Protocol: protocol}, changed: make(chan struct{})}
+}
+
+func (s *side) set(protocol uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.state.Protocol = protocol
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+func (s *side) current(context.Context) (*ententev1.PeerState, <-chan struct{}, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return proto.CloneOf(s.state), s.changed, nil
+}
+
+func (s *side) observe(_ context.Context, state *ententev1.PeerState) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen = append(s.seen, state)
+	return nil
+}
+
+func (s *side) config() Config { return Config{Current: s.current, Observe: s.observe} }
+
+func (s *side) last() *ententev1.PeerState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.seen) == 0 {
+		return &ententev1.PeerState{}
+	}
+	return s.seen[len(s.seen)-1]
+}
+
+func TestBothSidesHearEachOtherForHours(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		a, b := pipes(ctx, 1)
+		one, two := newSide(1), newSide(2)
+		done := make(chan error, 2)
+		go func() { done <- Run(ctx, a.stream(), one.config()) }()
+		go func() { done <- Run(ctx, b.stream(), two.config()) }()
+
+		time.Sleep(2 * time.Hour)
+		for name, got := range map[string]*ententev1.PeerState{"two": one.last(), "one": two.last()} {
+			if got.Sequence < 3500 || got.Sequence > 3700 {
+				t.Errorf("side %s sent %d states in two hours, want about 3600", name, got.Sequence)
+			}
+			if got.EchoSequence == 0 || got.EchoSequence+2 < got.Sequence {
+				t.Errorf("side %s echoed %d at its state %d", name, got.EchoSequence, got.Sequence)
+			}
+		}
+		cancel()
+		for range 2 {
+			if err := <-done; err != nil {
+				t.Errorf("Run returned %v after its context ended, want nil", err)
+			}
+		}
+	})
+}
+
+func TestAChangeIsSentAtOnceAndABurstOfChangesIsOneState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		a, b := pipes(ctx, 1)
+		one, two := newSide(1), newSide(2)
+		go func() { _ = Run(ctx, a.stream(), one.config()) }()
+		go func() { _ = Run(ctx, b.stream(), two.config()) }()
+		time.Sleep(time.Second)
+		before := two.last().Sequence
+		for i := range uint32(100) {
+			one.set(10 + i)
+		}
+		time.Sleep(2 * MinGap)
+		if got := two.last(); got.Protocol != 109 || got.Sequence > before+2 {
+			t.Errorf("after 100 changes the peer has protocol %d in state %d, want 109 in state %d or so", got.Protocol, got.Sequence, before+1)
+		}
+		cancel()
+		synctest.Wait()
+	})
+}
+
+func TestASilentPeerIsGivenUpAfterThreeIntervals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		// Nobody reads or writes at the other end, and the buffer fills: Run has to
+		// end although its own sends block.
+		a, _ := pipes(ctx, 0)
+		start := time.Now()
+		err := Run(ctx, a.stream(), newSide(1).config())
+		if got := wire.ReasonOf(err); got != wire.ReasonHeartbeatLost {
+			t.Errorf("Run returned %v (reason %s), want HEARTBEAT_LOST", err, got)
+		}
+		if took := time.Since(start); took != SilentIntervals*DefaultInterval {
+			t.Errorf("gave up after %s, want %s", took, SilentIntervals*DefaultInterval)
+		}
+	})
+}
+
+func TestAFloodOfStatesIsReadSlowly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		a, b := pipes(ctx, 0)
+		one := newSide(1)
+		done := make(chan error, 1)
+		go func() { done <- Run(ctx, a.stream(), one.config()) }()
+		go func() {
+			for i := uint64(1); ; i++ {
+				if b.send(&ententev1.PeerState{Sequence: i}) != nil {
+					return
+				}
+			}
+		}()
+		go func() {
+			for {
+				if _, err := b.recv(); err != nil {
+					return
+				}
+			}
+		}()
+		time.Sleep(10 * time.Second)
+		if got, most := one.last().Sequence, uint64(10*MaxReceivedRate+MaxReceivedBurst); got > most {
+			t.Errorf("read %d states in ten seconds, want at most %d", got, most)
+		}
+		cancel()
+		<-done
+	})
+}
+
+func TestWhatEndsAnExchange(t *testing.T) {
+	boom := errors.New("boom")
+	for name, tc := range map[string]struct {
+		send    []*ententev1.PeerState
+		close   bool
+		observe error
+		want    error
+		reason  wire.Reason
+	}{
+		"the peer closing its direction is the end of the stream": {close: true, want: io.EOF},
+		"an error of the observer is returned":                    {send: []*ententev1.PeerState{{Sequence: 1}}, observe: boom, want: boom},
+		"a state that repeats a sequence breaks the protocol":     {send: []*ententev1.PeerState{{Sequence: 4}, {Sequence: 4}}, reason: wire.ReasonRequestInvalid},
+		"a state without a sequence breaks the protocol":          {send: []*ententev1.PeerState{{}}, reason: wire.ReasonRequestInvalid},
+		"a state that breaks a limit of the wire ends it":         {send: []*ententev1.PeerState{{Sequence: 1, Endpoints: []string{"no port"}}}, reason: wire.ReasonRequestInvalid},
+		"a state that goes back in sequence breaks the protocol":  {send: []*ententev1.PeerState{{Sequence: 9}, {Sequence: 3}}, reason: wire.ReasonRequestInvalid},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				in := make(chan *ententev1.PeerState, len(tc.send))
+				for _, s := range tc.send {
+					in <- s
+				}
+				if tc.close {
+					close(in)
+				}
+				cfg := newSide(1).config()
+				cfg.Observe = func(context.Context, *ententev1.PeerState) error { return tc.observe }
+				err := Run(ctx, (&pipe{ctx, make(chan *ententev1.PeerState, 10), in}).stream(), cfg)
+				if tc.want != nil && !errors.Is(err, tc.want) {
+					t.Errorf("Run returned %v, want %v", err, tc.want)
+				}
+				if tc.reason != "" && wire.ReasonOf(err) != tc.reason {
+					t.Errorf("Run returned %v (%s), want reason %s", err, wire.ReasonOf(err), tc.reason)
+				}
+			})
+		})
+	}
+}

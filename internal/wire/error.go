@@ -1,0 +1,341 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/types/known/durationpb"
+)
+
+// Domain is the domain of every google.rpc.ErrorInfo of Entente.
+const Domain = "entente.dev"
+
+// Reason says what is wrong in one word of UPPER_SNAKE_CASE. Reasons are part
+// of the API: programs may compare them, and they never change their meaning.
+type Reason string
+
+// The reasons, with the gRPC code that goes with each.
+const (
+	// ReasonInternal is INTERNAL: a fault of the callee; its log says more.
+	ReasonInternal Reason = "INTERNAL"
+	// ReasonRequestInvalid is INVALID_ARGUMENT; the field violations say why.
+	ReasonRequestInvalid Reason = "REQUEST_INVALID"
+	// ReasonResponseInvalid is INTERNAL: what the other side answered breaks the
+	// protocol.
+	ReasonResponseInvalid Reason = "RESPONSE_INVALID"
+	// ReasonRateLimited is RESOURCE_EXHAUSTED: too many calls a second.
+	ReasonRateLimited Reason = "RATE_LIMITED"
+	// ReasonTooManyCalls is RESOURCE_EXHAUSTED: too many calls at once.
+	ReasonTooManyCalls Reason = "TOO_MANY_CALLS"
+	// ReasonStopping is UNAVAILABLE: the agent is about to stop.
+	ReasonStopping Reason = "STOPPING"
+
+	// ReasonPeerNotTrusted is PERMISSION_DENIED: only joining is open to a
+	// cluster that did not join.
+	ReasonPeerNotTrusted Reason = "PEER_NOT_TRUSTED"
+	// ReasonTokenInvalid is UNAUTHENTICATED.
+	ReasonTokenInvalid Reason = "TOKEN_INVALID"
+	// ReasonPeerIsSelf is FAILED_PRECONDITION: a cluster cannot join itself.
+	ReasonPeerIsSelf Reason = "PEER_IS_SELF"
+
+	// ReasonPolicyRefused is PERMISSION_DENIED.
+	ReasonPolicyRefused Reason = "POLICY_REFUSED"
+	// ReasonPolicyPending is FAILED_PRECONDITION: an administrator has to approve.
+	ReasonPolicyPending Reason = "POLICY_PENDING"
+	// ReasonCapacityExhausted is RESOURCE_EXHAUSTED.
+	ReasonCapacityExhausted Reason = "CAPACITY_EXHAUSTED"
+	// ReasonAdvertisementExpired is FAILED_PRECONDITION.
+	ReasonAdvertisementExpired Reason = "ADVERTISEMENT_EXPIRED"
+	// ReasonContractMismatch is INVALID_ARGUMENT.
+	ReasonContractMismatch Reason = "CONTRACT_MISMATCH"
+	// ReasonSignatureInvalid is INVALID_ARGUMENT.
+	ReasonSignatureInvalid Reason = "SIGNATURE_INVALID"
+	// ReasonRevisionStale is FAILED_PRECONDITION.
+	ReasonRevisionStale Reason = "REVISION_STALE"
+	// ReasonHeartbeatLost is UNAVAILABLE: the other side of a session fell
+	// silent.
+	ReasonHeartbeatLost Reason = "HEARTBEAT_LOST"
+	// ReasonSessionSuperseded is ABORTED: the peer opened a newer session.
+	ReasonSessionSuperseded Reason = "SESSION_SUPERSEDED"
+
+	// ReasonContractUnknown is NOT_FOUND.
+	ReasonContractUnknown Reason = "CONTRACT_UNKNOWN"
+	// ReasonContractClosed is FAILED_PRECONDITION.
+	ReasonContractClosed Reason = "CONTRACT_CLOSED"
+	// ReasonSyncSuperseded is ABORTED.
+	ReasonSyncSuperseded Reason = "SYNC_SUPERSEDED"
+	// ReasonPodUnknown is NOT_FOUND.
+	ReasonPodUnknown Reason = "POD_UNKNOWN"
+
+	// ReasonCallerUnknown is UNAUTHENTICATED.
+	ReasonCallerUnknown Reason = "CALLER_UNKNOWN"
+	// ReasonCallerNotAllowed is PERMISSION_DENIED.
+	ReasonCallerNotAllowed Reason = "CALLER_NOT_ALLOWED"
+	// ReasonPeerUnknown is NOT_FOUND.
+	ReasonPeerUnknown Reason = "PEER_UNKNOWN"
+	// ReasonTokensOutstanding is RESOURCE_EXHAUSTED.
+	ReasonTokensOutstanding Reason = "TOKENS_OUTSTANDING"
+	// ReasonNoEndpoint is FAILED_PRECONDITION.
+	ReasonNoEndpoint Reason = "NO_ENDPOINT"
+	// ReasonTokenMalformed is INVALID_ARGUMENT.
+	ReasonTokenMalformed Reason = "TOKEN_MALFORMED"
+	// ReasonTokenExpired is FAILED_PRECONDITION.
+	ReasonTokenExpired Reason = "TOKEN_EXPIRED"
+	// ReasonPeerUnreachable is UNAVAILABLE: no endpoint of the peer answers.
+	ReasonPeerUnreachable Reason = "PEER_UNREACHABLE"
+	// ReasonPeerIdentity is FAILED_PRECONDITION: who answers at the peer's
+	// endpoint is not the peer.
+	ReasonPeerIdentity Reason = "PEER_IDENTITY_MISMATCH"
+	// ReasonPeerNameTaken is ALREADY_EXISTS: another cluster has that name here.
+	ReasonPeerNameTaken Reason = "PEER_NAME_TAKEN"
+	// ReasonPeeringExists is ALREADY_EXISTS.
+	ReasonPeeringExists Reason = "PEERING_EXISTS"
+	// ReasonPodsRunning is FAILED_PRECONDITION.
+	ReasonPodsRunning Reason = "PODS_RUNNING"
+	// ReasonNamespaceUnknown is NOT_FOUND.
+	ReasonNamespaceUnknown Reason = "NAMESPACE_UNKNOWN"
+	// ReasonNamespaceNotOffloaded is NOT_FOUND.
+	ReasonNamespaceNotOffloaded Reason = "NAMESPACE_NOT_OFFLOADED"
+	// ReasonMappingFixed is FAILED_PRECONDITION: a namespace's mapping never
+	// changes.
+	ReasonMappingFixed Reason = "MAPPING_FIXED"
+	// ReasonConflict is ABORTED: something else changed the same object; try
+	// again.
+	ReasonConflict Reason = "CONFLICT"
+	// ReasonKubernetes is UNAVAILABLE: the API server of the callee's own cluster
+	// did not do its part.
+	ReasonKubernetes Reason = "KUBERNETES_UNAVAILABLE"
+)
+
+// What an issuer says in the metadata of TOKEN_INVALID to a caller that knew the
+// token's secret.
+const (
+	// TokenCause is why: TokenCauseExpired or TokenCauseUsed.
+	TokenCause        = "cause"
+	TokenCauseExpired = "expired"
+	TokenCauseUsed    = "used"
+	// TokenClock is the issuer's time, RFC 3339.
+	TokenClock = "time"
+)
+
+// Code returns the gRPC code of a reason, and Internal for one that it does not
+// know.
+func (r Reason) Code() codes.Code {
+	switch r {
+	case ReasonRequestInvalid, ReasonContractMismatch, ReasonSignatureInvalid, ReasonTokenMalformed:
+		return codes.InvalidArgument
+	case ReasonRateLimited, ReasonTooManyCalls, ReasonCapacityExhausted, ReasonTokensOutstanding:
+		return codes.ResourceExhausted
+	case ReasonStopping, ReasonHeartbeatLost, ReasonPeerUnreachable, ReasonKubernetes:
+		return codes.Unavailable
+	case ReasonPeerNotTrusted, ReasonPolicyRefused, ReasonCallerNotAllowed:
+		return codes.PermissionDenied
+	case ReasonTokenInvalid, ReasonCallerUnknown:
+		return codes.Unauthenticated
+	case ReasonPeerIsSelf, ReasonPolicyPending, ReasonAdvertisementExpired, ReasonRevisionStale,
+		ReasonContractClosed, ReasonNoEndpoint, ReasonTokenExpired, ReasonPeerIdentity, ReasonPodsRunning,
+		ReasonMappingFixed:
+		return codes.FailedPrecondition
+	case ReasonContractUnknown, ReasonPodUnknown, ReasonPeerUnknown, ReasonNamespaceUnknown,
+		ReasonNamespaceNotOffloaded:
+		return codes.NotFound
+	case ReasonPeerNameTaken, ReasonPeeringExists:
+		return codes.AlreadyExists
+	case ReasonSessionSuperseded, ReasonSyncSuperseded, ReasonConflict:
+		return codes.Aborted
+	case ReasonInternal, ReasonResponseInvalid:
+		return codes.Internal
+	}
+	return codes.Internal
+}
+
+// Violation is what is wrong with one field of a request.
+type Violation struct {
+	// Field is the path of the field, as in the proto.
+	Field string
+	// Message says what is wrong with it.
+	Message string
+}
+
+// Error is an error that crosses the wire with its reason.
+type Error struct {
+	// Reason is required.
+	Reason Reason
+	// Message is for people: what is wrong, where, and what to do next. It
+	// crosses, so it holds no secret and nothing of the inside.
+	Message string
+	// RetryAfter is how long to wait before trying again; 0 means that trying
+	// again, unchanged, does not help or that nothing is known about it.
+	RetryAfter time.Duration
+	// Metadata is further facts, by lowerCamelCase name.
+	Metadata map[string]string
+	// Violations is set with ReasonRequestInvalid.
+	Violations []Violation
+	// Err is the cause. It is for errors.Is and for the log of the side where it
+	// happened, and never crosses.
+	Err error
+}
+
+// Errorf makes an Error. A %w among the arguments becomes its cause, and its
+// text part of the message that crosses: wrap only what the other side may read.
+func Errorf(r Reason, format string, args ...any) *Error {
+	err := fmt.Errorf(format, args...)
+	return &Error{Reason: r, Message: err.Error(), Err: errors.Unwrap(err)}
+}
+
+// Error implements error.
+func (e *Error) Error() string {
+	msg := e.Message
+	for _, v := range e.Violations {
+		msg += "; " + v.Field + ": " + v.Message
+	}
+	return msg
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// GRPCStatus is how the error crosses. It makes status.FromError and the gRPC
+// runtime understand an Error.
+func (e *Error) GRPCStatus() *status.Status {
+	st := status.New(e.Reason.Code(), clip(e.Message, MaxMessageLen))
+	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{
+		Reason: string(e.Reason), Domain: Domain, Metadata: e.Metadata,
+	}}
+	if e.RetryAfter > 0 {
+		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(e.RetryAfter)})
+	}
+	if len(e.Violations) > 0 {
+		br := &errdetails.BadRequest{}
+		for _, v := range e.Violations {
+			br.FieldViolations = append(br.FieldViolations, &errdetails.BadRequest_FieldViolation{
+				Field: v.Field, Description: v.Message,
+			})
+		}
+		details = append(details, br)
+	}
+	with, err := st.WithDetails(details...)
+	if err != nil {
+		return st
+	}
+	return with
+}
+
+// FromStatus returns the Error that an error of a call means: one with the
+// reason that the other side gave, or, where it gave none, one whose reason is
+// the name of the code. It returns nil for nil. Text from outside is cut and
+// rid of control characters, so that it can be shown on a terminal.
+func FromStatus(err error) *Error {
+	if err == nil {
+		return nil
+	}
+	var own *Error
+	if errors.As(err, &own) {
+		return own
+	}
+	// Not status.FromError: that makes the wrapping part of the message.
+	var carrier interface{ GRPCStatus() *status.Status }
+	st := status.FromContextError(err)
+	if errors.As(err, &carrier) && carrier.GRPCStatus() != nil {
+		st = carrier.GRPCStatus()
+	}
+	e := &Error{Reason: codeReason(st.Code()), Message: Text(st.Message(), MaxMessageLen), Err: err}
+	for _, d := range st.Details() {
+		switch d := d.(type) {
+		case *errdetails.ErrorInfo:
+			if d.GetDomain() != Domain || !validReason(d.GetReason()) {
+				continue
+			}
+			e.Reason = Reason(d.GetReason())
+			for k, v := range d.GetMetadata() {
+				if len(e.Metadata) == MaxErrorMetadata {
+					break
+				}
+				if e.Metadata == nil {
+					e.Metadata = make(map[string]string)
+				}
+				e.Metadata[Text(k, MaxReasonLen)] = Text(v, MaxMessageLen)
+			}
+		case *errdetails.RetryInfo:
+			e.RetryAfter = min(max(d.GetRetryDelay().AsDuration(), 0), MaxRetryAfter)
+		case *errdetails.BadRequest:
+			for _, v := range d.GetFieldViolations() {
+				if len(e.Violations) == MaxErrorMetadata {
+					break
+				}
+				e.Violations = append(e.Violations, Violation{
+					Field: Text(v.GetField(), MaxMessageLen), Message: Text(v.GetDescription(), MaxMessageLen),
+				})
+			}
+		}
+	}
+	return e
+}
+
+// ReasonOf returns the reason of an error of a call, and "" for nil.
+func ReasonOf(err error) Reason {
+	if err == nil {
+		return ""
+	}
+	return FromStatus(err).Reason
+}
+
+// codeReason names a code like a reason: DEADLINE_EXCEEDED.
+func codeReason(c codes.Code) Reason {
+	var b strings.Builder
+	for i, r := range c.String() {
+		if unicode.IsUpper(r) && i > 0 {
+			b.WriteByte('_')
+		}
+		b.WriteRune(unicode.ToUpper(r))
+	}
+	return Reason(b.String())
+}
+
+func validReason(s string) bool {
+	if s == "" || len(s) > MaxReasonLen || s[0] < 'A' || s[0] > 'Z' {
+		return false
+	}
+	for _, c := range []byte(s) {
+		if (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '_' {
+			return false
+		}
+	}
+	return true
+}
+
+// Text makes a text from outside fit to be stored and shown: at most n bytes of
+// valid UTF-8, control characters, line breaks and such as change the direction
+// of writing replaced by spaces.
+func Text(s string, n int) string {
+	// Cut first, so that work is bounded by n; a rune takes at most four bytes.
+	if len(s) > n+utf8.UTFMax {
+		s = s[:n+utf8.UTFMax]
+	}
+	s = strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || unicode.Is(unicode.C, r) || unicode.Is(unicode.Zl, r) || unicode.Is(unicode.Zp, r) {
+			return ' '
+		}
+		return r
+	}, s)
+	return clip(s, n)
+}
+
+// clip cuts s to at most n bytes at a rune's border.
+func clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
+}

@@ -1,0 +1,360 @@
+package wire
+
+import (
+	"strings"
+	"time"
+
+	"github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/peering"
+)
+
+// Limits of what crosses in an OffloadService. They equal the constraints of the
+// proto where that has one.
+const (
+	// MaxObjectBytes is the largest object, as JSON. It is what an API server
+	// takes.
+	MaxObjectBytes = 1536 << 10
+	// MaxStatusBytes is the largest PodStatus, as JSON. One of a pod with a
+	// hundred containers stays below.
+	MaxStatusBytes = 512 << 10
+	// MaxObjectNameLen is the longest name of an object.
+	MaxObjectNameLen = 253
+	// MaxUIDLen is the longest UID.
+	MaxUIDLen = 64
+	// MaxGraceSeconds is the longest grace period that a delete may ask for: a
+	// day.
+	MaxGraceSeconds = 24 * 60 * 60
+	// MaxOffloadMessage is the largest message of an OffloadService: an object
+	// with its reference and room for framing.
+	MaxOffloadMessage = MaxObjectBytes + 64<<10
+	// maxEventReasonLen and maxEventMessageLen bound a PodEvent's texts; more is
+	// cut. Kubernetes allows as much.
+	maxEventReasonLen  = 128
+	maxEventMessageLen = 1024
+)
+
+// KindTo returns a kind as it crosses; unknown kinds become unspecified.
+func KindTo(k peering.Kind) ententev1.Kind {
+	switch k {
+	case peering.KindNamespace:
+		return ententev1.Kind_KIND_NAMESPACE
+	case peering.KindConfigMap:
+		return ententev1.Kind_KIND_CONFIG_MAP
+	case peering.KindSecret:
+		return ententev1.Kind_KIND_SECRET
+	case peering.KindService:
+		return ententev1.Kind_KIND_SERVICE
+	case peering.KindPod:
+		return ententev1.Kind_KIND_POD
+	}
+	return ententev1.Kind_KIND_UNSPECIFIED
+}
+
+// KindFrom reads a kind.
+func KindFrom(k ententev1.Kind) (peering.Kind, error) {
+	switch k {
+	case ententev1.Kind_KIND_NAMESPACE:
+		return peering.KindNamespace, nil
+	case ententev1.Kind_KIND_CONFIG_MAP:
+		return peering.KindConfigMap, nil
+	case ententev1.Kind_KIND_SECRET:
+		return peering.KindSecret, nil
+	case ententev1.Kind_KIND_SERVICE:
+		return peering.KindService, nil
+	case ententev1.Kind_KIND_POD:
+		return peering.KindPod, nil
+	default:
+		return 0, invalid("ref.kind", "want a kind that crosses, not %d", int32(k))
+	}
+}
+
+// ObjectRefTo returns a reference as it crosses.
+func ObjectRefTo(r peering.ObjectRef) *ententev1.ObjectRef {
+	return &ententev1.ObjectRef{Kind: KindTo(r.Kind), Namespace: r.Namespace, Name: r.Name, Uid: r.UID}
+}
+
+// ObjectRefFrom reads a reference: names that Kubernetes would take and a UID
+// that can be a label's value.
+func ObjectRefFrom(m *ententev1.ObjectRef) (peering.ObjectRef, error) {
+	if m == nil {
+		return peering.ObjectRef{}, invalid("ref", "is required")
+	}
+	kind, err := KindFrom(m.GetKind())
+	if err != nil {
+		return peering.ObjectRef{}, err
+	}
+	r := peering.ObjectRef{Kind: kind, Namespace: m.GetNamespace(), Name: m.GetName(), UID: m.GetUid()}
+	return r, CheckObjectRef(r)
+}
+
+// CheckObjectRef says whether a reference may cross.
+func CheckObjectRef(r peering.ObjectRef) error {
+	if KindTo(r.Kind) == ententev1.Kind_KIND_UNSPECIFIED {
+		return invalid("ref.kind", "want a kind that crosses")
+	}
+	if r.Kind == peering.KindNamespace {
+		if r.Namespace != "" {
+			return invalid("ref.namespace", "is empty for a namespace")
+		}
+		if r.Name == "" {
+			return invalid("ref.name", "is required")
+		}
+		if err := checkLabel("ref.name", r.Name); err != nil {
+			return err
+		}
+	} else {
+		if r.Namespace == "" {
+			return invalid("ref.namespace", "is required")
+		}
+		if err := checkLabel("ref.namespace", r.Namespace); err != nil {
+			return err
+		}
+		if err := checkSubdomain("ref.name", r.Name); err != nil {
+			return err
+		}
+	}
+	if r.UID == "" || len(r.UID) > min(MaxUIDLen, 63) {
+		return invalid("ref.uid", "want 1 to 63 characters")
+	}
+	for i, c := range []byte(r.UID) {
+		alnum := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !alnum && (c != '-' || i == 0 || i == len(r.UID)-1) {
+			return invalid("ref.uid", "want letters, digits and dashes only")
+		}
+	}
+	return nil
+}
+
+// checkSubdomain accepts a DNS subdomain as in RFC 1123, which the names of all
+// objects that cross are.
+func checkSubdomain(field, s string) error {
+	if s == "" || len(s) > MaxObjectNameLen {
+		return invalid(field, "want 1 to %d characters", MaxObjectNameLen)
+	}
+	for label := range strings.SplitSeq(s, ".") {
+		if label == "" || label[0] == '-' || label[len(label)-1] == '-' {
+			return invalid(field, "want a DNS subdomain")
+		}
+		for _, c := range []byte(label) {
+			if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
+				return invalid(field, "want a DNS subdomain: lower-case letters, digits, dashes and dots")
+			}
+		}
+	}
+	return nil
+}
+
+// OpenTo returns the first message of a Sync stream.
+func OpenTo(contract string) *ententev1.SyncRequest {
+	return &ententev1.SyncRequest{Message: &ententev1.SyncRequest_Open_{
+		Open: &ententev1.SyncRequest_Open{ContractId: contract},
+	}}
+}
+
+// ContractIDFrom reads the ID of a contract.
+func ContractIDFrom(id string) (string, error) { return id, checkID("contract_id", id) }
+
+// ApplyTo returns an object as it crosses.
+func ApplyTo(o peering.Object) *ententev1.SyncRequest {
+	hash := o.Hash()
+	return &ententev1.SyncRequest{Message: &ententev1.SyncRequest_Apply_{Apply: &ententev1.SyncRequest_Apply{
+		Ref: ObjectRefTo(o.Ref), Hash: hash[:], Object: o.JSON,
+	}}}
+}
+
+// ApplyFrom reads an object. The hash has to be that of the object. The object
+// shares its bytes with the message.
+func ApplyFrom(m *ententev1.SyncRequest_Apply) (peering.Object, error) {
+	ref, err := ObjectRefFrom(m.GetRef())
+	if err != nil {
+		return peering.Object{}, err
+	}
+	if n := len(m.GetObject()); n < 2 || n > MaxObjectBytes {
+		return peering.Object{}, invalid("apply.object", "has %d bytes, want 2 to %d", n, MaxObjectBytes)
+	}
+	o := peering.Object{Ref: ref, JSON: m.GetObject()}
+	hash, err := hashFrom("apply.hash", m.GetHash())
+	if err != nil {
+		return peering.Object{}, err
+	}
+	if hash != o.Hash() {
+		return peering.Object{}, invalid("apply.hash", "is not the hash of the object")
+	}
+	return o, nil
+}
+
+// DeleteTo returns a delete as it crosses.
+func DeleteTo(r peering.ObjectRef, grace *int64) *ententev1.SyncRequest {
+	return &ententev1.SyncRequest{Message: &ententev1.SyncRequest_Delete_{Delete: &ententev1.SyncRequest_Delete{
+		Ref: ObjectRefTo(r), GracePeriodSeconds: grace,
+	}}}
+}
+
+// DeleteFrom reads a delete. A grace period beyond MaxGraceSeconds is cut to
+// that; a negative one is an error.
+func DeleteFrom(m *ententev1.SyncRequest_Delete) (peering.ObjectRef, *int64, error) {
+	ref, err := ObjectRefFrom(m.GetRef())
+	if err != nil {
+		return peering.ObjectRef{}, nil, err
+	}
+	if m == nil || m.GracePeriodSeconds == nil {
+		return ref, nil, nil
+	}
+	grace := m.GetGracePeriodSeconds()
+	if grace < 0 {
+		return peering.ObjectRef{}, nil, invalid("delete.grace_period_seconds", "is negative")
+	}
+	grace = min(grace, MaxGraceSeconds)
+	return ref, &grace, nil
+}
+
+// HeldTo returns what the provider holds as it crosses.
+func HeldTo(h peering.Held) *ententev1.SyncResponse {
+	return &ententev1.SyncResponse{Message: &ententev1.SyncResponse_Held_{Held: &ententev1.SyncResponse_Held{
+		Ref: ObjectRefTo(h.Ref), Hash: h.Hash[:],
+	}}}
+}
+
+// HeldFrom reads what the provider holds.
+func HeldFrom(m *ententev1.SyncResponse_Held) (peering.Held, error) {
+	ref, err := ObjectRefFrom(m.GetRef())
+	if err != nil {
+		return peering.Held{}, err
+	}
+	hash, err := hashFrom("held.hash", m.GetHash())
+	return peering.Held{Ref: ref, Hash: hash}, err
+}
+
+// SyncedTo returns the end of the list of what is held.
+func SyncedTo() *ententev1.SyncResponse {
+	return &ententev1.SyncResponse{Message: &ententev1.SyncResponse_Synced_{Synced: &ententev1.SyncResponse_Synced{}}}
+}
+
+// AckTo returns an answer as it crosses.
+func AckTo(a peering.Ack) *ententev1.SyncResponse {
+	m := &ententev1.SyncResponse_Ack{Ref: ObjectRefTo(a.Ref)}
+	if a.Hash != (peering.Hash{}) {
+		m.Hash = a.Hash[:]
+	}
+	if a.Refusal != nil {
+		m.Reason = string(peering.RefusedInternal)
+		if validReason(string(a.Refusal.Reason)) {
+			m.Reason = string(a.Refusal.Reason)
+		}
+		m.Message = Text(a.Refusal.Message, MaxMessageLen)
+		m.Retryable = a.Refusal.Retryable
+	}
+	return &ententev1.SyncResponse{Message: &ententev1.SyncResponse_Ack_{Ack: m}}
+}
+
+// AckFrom reads an answer. A reason that this version does not know stays as it
+// is, so that people see it.
+func AckFrom(m *ententev1.SyncResponse_Ack) (peering.Ack, error) {
+	ref, err := ObjectRefFrom(m.GetRef())
+	if err != nil {
+		return peering.Ack{}, err
+	}
+	a := peering.Ack{Ref: ref}
+	if len(m.GetHash()) > 0 {
+		if a.Hash, err = hashFrom("ack.hash", m.GetHash()); err != nil {
+			return peering.Ack{}, err
+		}
+	}
+	if m.GetReason() == "" {
+		return a, nil
+	}
+	if !validReason(m.GetReason()) {
+		return peering.Ack{}, invalid("ack.reason", "want a reason in UPPER_SNAKE_CASE")
+	}
+	a.Refusal = &peering.Refusal{
+		Reason:    peering.RefusalReason(m.GetReason()),
+		Message:   Text(m.GetMessage(), MaxMessageLen),
+		Retryable: m.GetRetryable(),
+	}
+	return a, nil
+}
+
+// PodStatusTo returns a pod's status as it crosses.
+func PodStatusTo(s peering.PodStatus) *ententev1.SyncResponse {
+	return &ententev1.SyncResponse{Message: &ententev1.SyncResponse_Status_{Status: &ententev1.SyncResponse_Status{
+		Ref: ObjectRefTo(s.Ref), RemoteName: s.RemoteName, RemoteUid: s.RemoteUID, Status: s.Status,
+		Gone: s.Gone, DeletionTimestamp: s.DeletionTimestamp,
+	}}}
+}
+
+// PodStatusFrom reads a pod's status. The status itself is checked for size
+// only; who decodes the JSON checks the rest. It shares its bytes with the
+// message.
+func PodStatusFrom(m *ententev1.SyncResponse_Status) (peering.PodStatus, error) {
+	ref, err := ObjectRefFrom(m.GetRef())
+	if err != nil {
+		return peering.PodStatus{}, err
+	}
+	if ref.Kind != peering.KindPod {
+		return peering.PodStatus{}, invalid("status.ref.kind", "want a pod")
+	}
+	if len(m.GetStatus()) > MaxStatusBytes {
+		return peering.PodStatus{}, invalid("status.status", "has %d bytes, want at most %d", len(m.GetStatus()), MaxStatusBytes)
+	}
+	name, err := cleanString("status.remote_name", m.GetRemoteName(), 63+1+MaxObjectNameLen)
+	if err != nil {
+		return peering.PodStatus{}, err
+	}
+	uid, err := cleanString("status.remote_uid", m.GetRemoteUid(), MaxUIDLen)
+	if err != nil {
+		return peering.PodStatus{}, err
+	}
+	if t := m.GetDeletionTimestamp(); t != "" {
+		if _, err := time.Parse(time.RFC3339, t); err != nil || len(t) > len(time.RFC3339Nano) {
+			return peering.PodStatus{}, invalid("status.deletion_timestamp", "want a time as in RFC 3339")
+		}
+	}
+	s := peering.PodStatus{
+		Ref: ref, RemoteName: name, RemoteUID: uid, Gone: m.GetGone(), DeletionTimestamp: m.GetDeletionTimestamp(),
+	}
+	if len(m.GetStatus()) > 0 {
+		s.Status = m.GetStatus()
+	}
+	return s, nil
+}
+
+// PodEventTo returns an event as it crosses, its texts cut to what the other
+// side takes.
+func PodEventTo(e peering.PodEvent) *ententev1.SyncResponse {
+	return &ententev1.SyncResponse{Message: &ententev1.SyncResponse_Event_{Event: &ententev1.SyncResponse_Event{
+		Ref: ObjectRefTo(e.Ref), Type: eventType(e.Type), Reason: Text(e.Reason, maxEventReasonLen),
+		Message: Text(e.Message, maxEventMessageLen), Count: max(e.Count, 1),
+	}}}
+}
+
+// PodEventFrom reads an event; texts are cut and rid of control characters, a
+// type that Kubernetes does not know becomes Warning.
+func PodEventFrom(m *ententev1.SyncResponse_Event) (peering.PodEvent, error) {
+	ref, err := ObjectRefFrom(m.GetRef())
+	if err != nil {
+		return peering.PodEvent{}, err
+	}
+	if ref.Kind != peering.KindPod {
+		return peering.PodEvent{}, invalid("event.ref.kind", "want a pod")
+	}
+	return peering.PodEvent{
+		Ref: ref, Type: eventType(m.GetType()), Reason: Text(m.GetReason(), maxEventReasonLen),
+		Message: Text(m.GetMessage(), maxEventMessageLen), Count: max(m.GetCount(), 1),
+	}, nil
+}
+
+func eventType(s string) string {
+	if s == "Normal" {
+		return s
+	}
+	return "Warning"
+}
+
+func hashFrom(field string, b []byte) (peering.Hash, error) {
+	var h peering.Hash
+	if len(b) != len(h) {
+		return h, invalid(field, "has %d bytes, want %d", len(b), len(h))
+	}
+	copy(h[:], b)
+	return h, nil
+}

@@ -1,0 +1,381 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/peering"
+)
+
+func fullState() State {
+	return State{
+		Sequence: 7, SentAt: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC), Protocol: 1,
+		Capabilities: []string{"exec", "usage.v2"},
+		Endpoints:    []string{"peer.example:7443", "[2001:db8::1]:30743"},
+		Network: &Network{
+			Gateways: []Gateway{{
+				Name: "node-1", PublicKey: [32]byte{1, 2, 3}, Endpoints: []string{"192.0.2.1:51820"},
+				Overlay: netip.MustParseAddr("fd00:1::2"),
+			}},
+			Prefixes:      []netip.Prefix{netip.MustParsePrefix("10.200.0.0/16"), netip.MustParsePrefix("fd12::/64")},
+			Aliases:       []Alias{{Prefix: netip.MustParsePrefix("10.200.0.0/16"), Alias: netip.MustParsePrefix("10.241.0.0/16")}},
+			PresharedHalf: PresharedHalf{9},
+		},
+		Contracts:    []ContractState{{ID: "abc-1", Revision: 3, Phase: peering.PhaseDraining, Message: "ended by its owner"}},
+		EchoSequence: 6,
+	}
+}
+
+func TestAStateCrossesUnchanged(t *testing.T) {
+	want := fullState()
+	got, err := StateFrom(StateTo(want))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+func TestStatesThatAreRefused(t *testing.T) {
+	long := strings.Repeat("x", 2000)
+	for name, tc := range map[string]struct {
+		change func(*ententev1.PeerState)
+		field  string
+	}{
+		"an endpoint without a port": {func(s *ententev1.PeerState) { s.Endpoints = []string{"host"} }, "state.endpoints"},
+		"more endpoints than a cluster may have": {func(s *ententev1.PeerState) {
+			s.Endpoints = strings.Split(strings.TrimSuffix(strings.Repeat("a:1,", 9), ","), ",")
+		}, "state.endpoints"},
+		"a capability that would draw on a terminal": {func(s *ententev1.PeerState) { s.Capabilities = []string{"a\x1b[2J"} }, "state.capabilities[0]"},
+		"a capability that is too long":              {func(s *ententev1.PeerState) { s.Capabilities = []string{long} }, "state.capabilities[0]"},
+		"a prefix with bits beyond its length":       {func(s *ententev1.PeerState) { s.Network.Prefixes = []string{"10.0.0.1/8"} }, "state.network.prefixes[0]"},
+		"a prefix that is IPv4 dressed as IPv6":      {func(s *ententev1.PeerState) { s.Network.Prefixes = []string{"::ffff:10.0.0.0/104"} }, "state.network.prefixes[0]"},
+		"an alias of another length":                 {func(s *ententev1.PeerState) { s.Network.Aliases[0].Alias = "10.0.0.0/8" }, "state.network.aliases[0].alias"},
+		"an alias of another family":                 {func(s *ententev1.PeerState) { s.Network.Aliases[0].Alias = "fd00::/16" }, "state.network.aliases[0].alias"},
+		"a public key of 31 bytes":                   {func(s *ententev1.PeerState) { s.Network.Gateways[0].PublicKey = make([]byte, 31) }, "state.network.gateways[0].public_key"},
+		"an overlay address that everybody can reach": {func(s *ententev1.PeerState) {
+			s.Network.Gateways[0].Overlay = netip.MustParseAddr("2001:db8::1").AsSlice()
+		}, "state.network.gateways[0].overlay"},
+		"an overlay address that is IPv4": {func(s *ententev1.PeerState) { s.Network.Gateways[0].Overlay = []byte{10, 0, 0, 1} }, "state.network.gateways[0].overlay"},
+		"half of a preshared half":        {func(s *ententev1.PeerState) { s.Network.PresharedHalf = make([]byte, 16) }, "state.network.preshared_half"},
+		"a preshared half of zeros":       {func(s *ententev1.PeerState) { s.Network.PresharedHalf = make([]byte, 32) }, "state.network.preshared_half"},
+		"a contract ID with a slash":      {func(s *ententev1.PeerState) { s.Contracts[0].ContractId = "../x" }, "state.contracts[0].contract_id"},
+		"two words on one contract":       {func(s *ententev1.PeerState) { s.Contracts = append(s.Contracts, s.Contracts[0]) }, "state.contracts[1].contract_id"},
+		"a time that no calendar has":     {func(s *ententev1.PeerState) { s.SentAt = &timestamppb.Timestamp{Seconds: 1 << 60} }, "state.sent_at"},
+		"more contracts than a peer may have": {func(s *ententev1.PeerState) {
+			s.Contracts = nil
+			for i := range MaxContracts + 1 {
+				s.Contracts = append(s.Contracts, &ententev1.ContractState{ContractId: fmt.Sprintf("c%d", i)})
+			}
+		}, "state.contracts"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := StateTo(fullState())
+			tc.change(m)
+			_, err := StateFrom(m)
+			var e *Error
+			if !errors.As(err, &e) || e.Reason != ReasonRequestInvalid || len(e.Violations) != 1 || e.Violations[0].Field != tc.field {
+				t.Errorf("got %v, want a violation of %s", err, tc.field)
+			}
+		})
+	}
+}
+
+func TestAPhaseOfANewerPeerIsNoReasonToRefuse(t *testing.T) {
+	m := StateTo(fullState())
+	m.Contracts[0].Phase = 99
+	got, err := StateFrom(m)
+	if err != nil || got.Contracts[0].Phase != peering.PhaseUnspecified {
+		t.Errorf("got %v, %v", got.Contracts, err)
+	}
+}
+
+func TestAPresharedHalfDoesNotShowItself(t *testing.T) {
+	h := PresharedHalf{0xde, 0xad}
+	for _, format := range []string{"%v", "%+v", "%#v", "%s"} {
+		if s := fmt.Sprintf(format, h); s != "(hidden)" {
+			t.Errorf("%s prints %s", format, s)
+		}
+	}
+}
+
+func TestAskAndAdvertisementCrossUnchanged(t *testing.T) {
+	resources := peering.Resources{"cpu": mustQuantity(t, "500m"), "memory": mustQuantity(t, "8Gi"), "pods": peering.Whole(10)}
+	ask := peering.Ask{RequestID: "0b3e1f5c-1", Resources: resources, Duration: time.Hour, Network: true}
+	gotAsk, err := AskFrom(AskTo(ask))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(ask, gotAsk, cmp.Comparer(func(a, b peering.Quantity) bool { return a == b })); diff != "" {
+		t.Errorf("ask (-want +got)\n%s", diff)
+	}
+	ad := Advertisement{
+		ContractID: "c-1", RequestID: "r-1", ValidUntil: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
+		Grant: peering.Grant{
+			Resources: resources, Duration: 24 * time.Hour, Network: true, PodSecurity: peering.PodSecurityBaseline,
+			NodeLabels: map[string]string{"kubernetes.io/arch": "arm64"},
+		},
+	}
+	gotAd, err := AdvertisementFrom(AdvertisementTo(ad))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(ad, gotAd, cmp.Comparer(func(a, b peering.Quantity) bool { return a == b })); diff != "" {
+		t.Errorf("advertisement (-want +got)\n%s", diff)
+	}
+}
+
+func mustQuantity(t *testing.T, s string) peering.Quantity {
+	t.Helper()
+	q, err := peering.ParseQuantity(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q
+}
+
+func TestAdvertisementsThatAreRefused(t *testing.T) {
+	good := func() *ententev1.Advertisement {
+		return &ententev1.Advertisement{
+			ContractId: "c", RequestId: "r", Resources: &ententev1.ResourceList{Amounts: map[string]string{"cpu": "1"}},
+			Duration: durationpb.New(time.Hour), ValidUntil: timestamppb.Now(), PodSecurity: "restricted",
+		}
+	}
+	if _, err := AdvertisementFrom(good()); err != nil {
+		t.Fatalf("the good one is refused: %v", err)
+	}
+	for name, change := range map[string]func(*ententev1.Advertisement){
+		"one that offers nothing":             func(m *ententev1.Advertisement) { m.Resources = nil },
+		"one with a negative amount":          func(m *ententev1.Advertisement) { m.Resources.Amounts["cpu"] = "-1" },
+		"one without a duration":              func(m *ententev1.Advertisement) { m.Duration = nil },
+		"one for longer than anything lasts":  func(m *ententev1.Advertisement) { m.Duration = durationpb.New(MaxDuration + 1) },
+		"one that never lapses":               func(m *ententev1.Advertisement) { m.ValidUntil = nil },
+		"one with an unknown security level":  func(m *ententev1.Advertisement) { m.PodSecurity = "anything" },
+		"one with a label that no node takes": func(m *ententev1.Advertisement) { m.NodeLabels = map[string]string{"a b": "c"} },
+		"one whose ID cannot name an object":  func(m *ententev1.Advertisement) { m.ContractId = "A/B" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := good()
+			change(m)
+			if _, err := AdvertisementFrom(m); ReasonOf(err) != ReasonRequestInvalid {
+				t.Errorf("got %v", err)
+			}
+			if _, err := AdvertisementFrom(m); ReasonOf(Response(err)) != ReasonResponseInvalid {
+				t.Errorf("as an answer it is %v", ReasonOf(Response(err)))
+			}
+		})
+	}
+}
+
+func TestABundleHasToBeThatOfTheCaller(t *testing.T) {
+	mine, err := identity.Generate(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := identity.Generate(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &ententev1.ClusterInfo{Name: "office", Endpoints: []string{"office.example:7443"}, Bundle: mine.Bundle()}
+	info, err := ClusterInfoFrom(m, mine.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(m, ClusterInfoTo(info), protocmp.Transform()); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if info.PEM() != string(mine.RootPEM()) {
+		t.Errorf("PEM is %q, want %q", info.PEM(), mine.RootPEM())
+	}
+	for name, change := range map[string]func(*ententev1.ClusterInfo){
+		"another cluster's root":            func(m *ententev1.ClusterInfo) { m.Bundle = other.Bundle() },
+		"another's root beside the own":     func(m *ententev1.ClusterInfo) { m.Bundle = append(mine.Bundle(), other.Bundle()...) },
+		"no root":                           func(m *ententev1.ClusterInfo) { m.Bundle = nil },
+		"bytes that are no certificate":     func(m *ententev1.ClusterInfo) { m.Bundle = []byte("hello") },
+		"a name that is no DNS label":       func(m *ententev1.ClusterInfo) { m.Name = "Büro" },
+		"an endpoint that cannot be dialed": func(m *ententev1.ClusterInfo) { m.Endpoints = []string{":0"} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := proto.CloneOf(m)
+			change(m)
+			if _, err := ClusterInfoFrom(m, mine.ID()); ReasonOf(err) != ReasonRequestInvalid {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+func TestAnErrorCrossesWithItsReason(t *testing.T) {
+	sent := &Error{
+		Reason: ReasonCapacityExhausted, Message: "no GPU is free", RetryAfter: time.Minute,
+		Metadata: map[string]string{"resource": "nvidia.com/gpu"}, Err: errors.New("secret of the inside"),
+	}
+	st, ok := status.FromError(fmt.Errorf("advertise: %w", sent))
+	if !ok || st.Code() != codes.ResourceExhausted {
+		t.Fatalf("status is %v", st)
+	}
+	got := FromStatus(sent.GRPCStatus().Err())
+	if got.Reason != sent.Reason || got.Message != sent.Message || got.RetryAfter != sent.RetryAfter || got.Metadata["resource"] != "nvidia.com/gpu" {
+		t.Errorf("got %+v", got)
+	}
+	if strings.Contains(sent.GRPCStatus().String(), "secret of the inside") {
+		t.Error("the cause crosses")
+	}
+}
+
+func TestErrorsThatCarryNoReason(t *testing.T) {
+	for name, tc := range map[string]struct {
+		err  error
+		want Reason
+	}{
+		"none":                             {nil, ""},
+		"a status without details":         {status.Error(codes.Unavailable, "x"), "UNAVAILABLE"},
+		"a deadline":                       {context.DeadlineExceeded, "DEADLINE_EXCEEDED"},
+		"an error of something else":       {io.ErrUnexpectedEOF, "UNKNOWN"},
+		"a reason in a shape of its own":   {(&Error{Reason: "not a reason"}).GRPCStatus().Err(), "INTERNAL"},
+		"a reason of a newer agent":        {(&Error{Reason: "MOON_PHASE"}).GRPCStatus().Err(), "MOON_PHASE"},
+		"an error wrapped around a status": {fmt.Errorf("dial: %w", status.Error(codes.Aborted, "x")), "ABORTED"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := ReasonOf(tc.err); got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestTheMessageIsTheOneThatWasSent(t *testing.T) {
+	err := fmt.Errorf("get peer: %w", status.Error(codes.NotFound, "no peer"))
+	if got := FromStatus(err).Message; got != "no peer" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestEveryReasonHasACodeAndAProperName(t *testing.T) {
+	for _, r := range []Reason{
+		ReasonRequestInvalid, ReasonRateLimited, ReasonTooManyCalls, ReasonStopping, ReasonPeerNotTrusted, ReasonTokenInvalid, ReasonPeerIsSelf,
+		ReasonPolicyRefused, ReasonPolicyPending, ReasonCapacityExhausted, ReasonAdvertisementExpired, ReasonContractMismatch, ReasonSignatureInvalid,
+		ReasonRevisionStale, ReasonHeartbeatLost, ReasonSessionSuperseded, ReasonContractUnknown, ReasonContractClosed, ReasonSyncSuperseded,
+		ReasonPodUnknown, ReasonCallerUnknown, ReasonCallerNotAllowed, ReasonPeerUnknown, ReasonTokensOutstanding, ReasonNoEndpoint,
+		ReasonTokenMalformed, ReasonTokenExpired, ReasonPeerUnreachable, ReasonPeerIdentity, ReasonPeerNameTaken, ReasonPeeringExists, ReasonPodsRunning,
+		ReasonNamespaceUnknown, ReasonNamespaceNotOffloaded, ReasonMappingFixed, ReasonConflict, ReasonKubernetes,
+	} {
+		if r.Code() == codes.Internal || !validReason(string(r)) {
+			t.Errorf("%s has code %s", r, r.Code())
+		}
+	}
+}
+
+func TestTextFromOutsideCannotDrawOnATerminal(t *testing.T) {
+	for in, want := range map[string]string{
+		"fine, Büro №1":        "fine, Büro №1",
+		"red\x1b[31m\r\nalert": "red [31m  alert",
+		"right\u202eleft":      "right left",
+		"bad\xffbyte":          "bad byte",
+		"line\u2028sep":        "line sep",
+	} {
+		if got := Text(in, 100); got != want {
+			t.Errorf("Text(%q) = %q, want %q", in, got, want)
+		}
+	}
+	if got := Text(strings.Repeat("ü", 100), 7); got != "üüü" {
+		t.Errorf("cut to %q", got)
+	}
+}
+
+func FuzzText(f *testing.F) {
+	f.Add("a\x1bb", 10)
+	f.Fuzz(func(t *testing.T, s string, n int) {
+		if n < 0 || n > 1<<16 {
+			return
+		}
+		got := Text(s, n)
+		if len(got) > n || !utf8.ValidString(got) || Text(got, n) != got {
+			t.Errorf("Text(%q, %d) = %q", s, n, got)
+		}
+	})
+}
+
+// fuzzMessage checks a pair of conversions on any message: what is read, written
+// and read again is the same, and nothing panics.
+func fuzzMessage[M proto.Message, V any](f *testing.F, seeds []M, empty func() M, from func(M) (V, error), to func(V) M) {
+	f.Helper()
+	for _, seed := range seeds {
+		b, err := proto.Marshal(seed)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m := empty()
+		if proto.Unmarshal(b, m) != nil {
+			return
+		}
+		v, err := from(m)
+		if err != nil {
+			if ReasonOf(err) != ReasonRequestInvalid {
+				t.Fatalf("refused with %v", err)
+			}
+			return
+		}
+		first := to(v)
+		again, err := from(first)
+		if err != nil {
+			t.Fatalf("what was written is refused: %v", err)
+		}
+		if diff := cmp.Diff(first, to(again), protocmp.Transform()); diff != "" {
+			t.Fatalf("(-first +second)\n%s", diff)
+		}
+	})
+}
+
+func FuzzState(f *testing.F) {
+	fuzzMessage(f, []*ententev1.PeerState{StateTo(fullState()), {}}, func() *ententev1.PeerState { return &ententev1.PeerState{} }, StateFrom, StateTo)
+}
+
+func FuzzAsk(f *testing.F) {
+	seed := &ententev1.PeeringRequest{RequestId: "r", Resources: &ententev1.ResourceList{Amounts: map[string]string{"cpu": "1500m", "memory": "1Gi"}}, Duration: durationpb.New(time.Minute)}
+	fuzzMessage(f, []*ententev1.PeeringRequest{seed}, func() *ententev1.PeeringRequest { return &ententev1.PeeringRequest{} }, AskFrom, AskTo)
+}
+
+func FuzzAdvertisement(f *testing.F) {
+	seed := &ententev1.Advertisement{
+		ContractId: "c", RequestId: "r", Resources: &ententev1.ResourceList{Amounts: map[string]string{"cpu": "1"}},
+		Duration: durationpb.New(time.Hour), ValidUntil: timestamppb.New(time.Unix(1e9, 0)), PodSecurity: "restricted", NodeLabels: map[string]string{"a": "b"},
+	}
+	fuzzMessage(f, []*ententev1.Advertisement{seed}, func() *ententev1.Advertisement { return &ententev1.Advertisement{} }, AdvertisementFrom, AdvertisementTo)
+}
+
+func FuzzEnvelope(f *testing.F) {
+	seed := &ententev1.Envelope{Payload: []byte("{}"), PayloadType: peering.PayloadType, Signatures: []*ententev1.Signature{{KeyId: strings.Repeat("a", 32), Sig: []byte{1}}}}
+	fuzzMessage(f, []*ententev1.Envelope{seed}, func() *ententev1.Envelope { return &ententev1.Envelope{} }, EnvelopeFrom, EnvelopeTo)
+}
+
+func FuzzClusterInfo(f *testing.F) {
+	id, err := identity.Generate(time.Unix(1_700_000_000, 0))
+	if err != nil {
+		f.Fatal(err)
+	}
+	seed := &ententev1.ClusterInfo{Name: "a", Endpoints: []string{"a:1"}, Bundle: id.Bundle()}
+	fuzzMessage(f, []*ententev1.ClusterInfo{seed}, func() *ententev1.ClusterInfo { return &ententev1.ClusterInfo{} },
+		func(m *ententev1.ClusterInfo) (ClusterInfo, error) { return ClusterInfoFrom(m, id.ID()) }, ClusterInfoTo)
+}

@@ -1,0 +1,307 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	"k8s.io/client-go/kubernetes"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+// Self is this cluster, as its administrators see it.
+type Self struct {
+	// ID is the cluster ID.
+	ID peering.ClusterID
+	// Name is the cluster's name.
+	Name string
+	// Version is the agent's version.
+	Version string
+	// Endpoints is where its peer API can be dialled, as host:port.
+	Endpoints []string
+	// Protocol is the newest protocol revision that it speaks.
+	Protocol uint32
+}
+
+// AdminConfig configures the API for the cluster's own people.
+type AdminConfig struct {
+	// Log takes one line for each call that changes something; nil discards.
+	Log *slog.Logger
+	// Client reads and writes custom resources and reads Namespaces. It reads what
+	// it wrote: no cache. Required.
+	Client ctrlclient.Client
+	// Kubernetes reviews tokens and access and reads the cluster's client CA.
+	// Required.
+	Kubernetes kubernetes.Interface
+	// TLS has the serving certificate. What it says of clients is replaced.
+	// Required.
+	TLS *tls.Config
+	// Self tells of this cluster. Required.
+	Self func(context.Context) (Self, error)
+	// MintToken makes a one-time token that lives for ttl. Required.
+	MintToken func(ctx context.Context, ttl time.Duration) (peering.Token, error)
+	// Join redeems a token and returns the name of the peer's ForeignCluster, which
+	// is name where that is not empty. Required.
+	Join func(ctx context.Context, token peering.Token, name string) (foreignCluster string, err error)
+	// Now is the clock; nil is time.Now.
+	Now func() time.Time
+}
+
+// Admin serves the admin API: gRPC and REST on the same port.
+type Admin struct {
+	cfg     AdminConfig
+	grpc    *grpc.Server
+	health  *health.Server
+	ca      *clientCA
+	gateway *gateway
+}
+
+// NewAdmin returns a server that serves nothing yet.
+func NewAdmin(cfg AdminConfig) (*Admin, error) {
+	switch {
+	case cfg.Client == nil || cfg.Kubernetes == nil || cfg.TLS == nil:
+		return nil, errors.New("admin server: Client, Kubernetes and TLS are required")
+	case cfg.Self == nil || cfg.MintToken == nil || cfg.Join == nil:
+		return nil, errors.New("admin server: Self, MintToken and Join are required")
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	validate, err := validated()
+	if err != nil {
+		return nil, err
+	}
+	gw, err := newGateway(cfg.Now())
+	if err != nil {
+		return nil, err
+	}
+	a := &Admin{
+		cfg: cfg, health: health.NewServer(), gateway: gw,
+		ca: &clientCA{client: cfg.Kubernetes, log: cfg.Log},
+	}
+	auth := &authenticator{client: cfg.Kubernetes, ca: a.ca.get, now: cfg.Now, gateway: gw.fingerprint}
+	addresses := newLimiter(AddressRate, AddressBurst, AddressCalls, cfg.Now)
+	users := newLimiter(UserRate, UserBurst, UserCalls, cfg.Now)
+	opts := append(options(
+		audited(cfg.Log, true, adminMutates),
+		recovered,
+		presentedBy(auth),
+		limited(addresses, func(ctx context.Context, _ *call) (string, bool) {
+			p, _ := ctx.Value(presentedKey{}).(presented)
+			return addressKey(p.address), true
+		}),
+		deadlined(AdminTimeout),
+		authenticated(auth, users),
+		validate,
+		authorized(auth),
+	),
+		// For the gateway's connection; all others are net/http's.
+		grpc.Creds(credentials.NewTLS(gw.serverTLS)),
+		grpc.MaxRecvMsgSize(MaxAdminMessage),
+		grpc.MaxConcurrentStreams(MaxStreams),
+		grpc.MaxHeaderListSize(MaxHeader),
+		grpc.ConnectionTimeout(HandshakeTimeout),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: KeepaliveMin, PermitWithoutStream: true}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: KeepaliveTime, Timeout: KeepaliveTimeout}),
+	)
+	a.grpc = grpc.NewServer(opts...)
+	ententev1.RegisterAdminServiceServer(a.grpc, &adminServer{cfg: cfg})
+	healthpb.RegisterHealthServer(a.grpc, a.health)
+	reflection.Register(a.grpc)
+	setServing(a.grpc, a.health, healthpb.HealthCheckResponse_NOT_SERVING)
+	return a, nil
+}
+
+// Run serves gRPC and REST on a TCP listener until ctx ends; then calls have
+// DrainTimeout to end. It closes the listener.
+func (a *Admin) Run(ctx context.Context, listener net.Listener) error {
+	loopback, err := listenLoopback(ctx)
+	if err != nil {
+		_ = listener.Close()
+		return err
+	}
+	rest, closeREST, err := a.gateway.handler(ctx, loopback.Addr().String())
+	if err != nil {
+		_ = listener.Close()
+		_ = loopback.Close()
+		return err
+	}
+	defer closeREST()
+	web := &http.Server{
+		Handler:           a.handler(rest),
+		TLSConfig:         a.tls(),
+		ReadHeaderTimeout: HandshakeTimeout,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    MaxHeader,
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: MaxStreams,
+			SendPingTimeout:      KeepaliveTime,
+			PingTimeout:          KeepaliveTimeout,
+			WriteByteTimeout:     DrainTimeout + KeepaliveTime,
+		},
+		ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
+			return context.WithValue(ctx, connectedKey{}, time.Now())
+		},
+		ErrorLog: slog.NewLogLogger(a.cfg.Log.Handler(), slog.LevelDebug),
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		a.ca.run(ctx)
+		return nil
+	})
+	group.Go(func() error {
+		if err := a.grpc.Serve(loopback); err != nil && ctx.Err() == nil {
+			return fmt.Errorf("serve the gateway: %w", err)
+		}
+		return nil
+	})
+	group.Go(func() error {
+		if err := web.ServeTLS(listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve administrators on %s: %w", listener.Addr(), err)
+		}
+		return nil
+	})
+	group.Go(func() error {
+		<-ctx.Done()
+		a.health.Shutdown()
+		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), DrainTimeout)
+		defer cancel()
+		if web.Shutdown(drain) != nil {
+			_ = web.Close()
+		}
+		// Calls that came over net/http end with it; what is left is the gateway's.
+		a.grpc.Stop()
+		return nil
+	})
+	setServing(a.grpc, a.health, healthpb.HealthCheckResponse_SERVING)
+	return group.Wait()
+}
+
+// tls asks clients for a certificate and leaves it to the authenticator what it
+// is worth, so that the error says why, and so that a bearer token counts beside
+// a certificate that does not.
+func (a *Admin) tls() *tls.Config {
+	c := a.cfg.TLS.Clone()
+	c.MinVersion = tls.VersionTLS13
+	c.ClientAuth = tls.RequestClientCert
+	c.ClientCAs = nil
+	c.NextProtos = []string{"h2", "http/1.1"}
+	return c
+}
+
+type (
+	connectedKey struct{}
+	presentedKey struct{}
+	userKey      struct{}
+)
+
+// handler gives gRPC to gRPC and the rest to REST.
+func (a *Admin) handler(rest http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if at, ok := r.Context().Value(connectedKey{}).(time.Time); ok && time.Since(at) > ConnectionAge {
+			// net/http makes this a GOAWAY on HTTP/2: what runs goes on.
+			w.Header().Set("Connection", "close")
+		}
+		if r.ProtoMajor == 2 && isGRPC(r.Header.Get("Content-Type")) {
+			a.grpc.ServeHTTP(w, r)
+			return
+		}
+		rest.ServeHTTP(w, r)
+	})
+}
+
+func isGRPC(contentType string) bool {
+	rest, ok := strings.CutPrefix(contentType, "application/grpc")
+	return ok && (rest == "" || rest[0] == '+' || rest[0] == ';')
+}
+
+// presentedBy reads what a call comes with, for what follows.
+func presentedBy(auth *authenticator) middleware {
+	return func(ctx context.Context, _ *call, next func(context.Context) error) error {
+		p, err := auth.present(ctx)
+		if err != nil {
+			return err
+		}
+		return next(context.WithValue(ctx, presentedKey{}, p))
+	}
+}
+
+// open says which methods need no caller: health, which tells nothing.
+func open(method string) bool {
+	return strings.HasPrefix(method, "/"+healthpb.Health_ServiceDesc.ServiceName+"/")
+}
+
+// authenticated finds out who calls and counts the calls of each.
+func authenticated(auth *authenticator, users *limiter) middleware {
+	return func(ctx context.Context, c *call, next func(context.Context) error) error {
+		if open(c.method) {
+			return next(ctx)
+		}
+		p, _ := ctx.Value(presentedKey{}).(presented)
+		user, err := auth.authenticate(ctx, p)
+		if err != nil {
+			return err
+		}
+		c.who = wire.Text(user.Username, 256)
+		leave, err := users.enter(user.Username)
+		if err != nil {
+			return err
+		}
+		defer leave()
+		return next(context.WithValue(ctx, userKey{}, user))
+	}
+}
+
+// authorized asks whether the caller may. Reflection is for every known caller;
+// what is neither that nor known is for nobody.
+func authorized(auth *authenticator) middleware {
+	return func(ctx context.Context, c *call, next func(context.Context) error) error {
+		if open(c.method) || strings.HasPrefix(c.method, "/grpc.reflection.v1.") || strings.HasPrefix(c.method, "/grpc.reflection.v1alpha.") {
+			return next(ctx)
+		}
+		user, ok := ctx.Value(userKey{}).(authenticationv1.UserInfo)
+		if !ok {
+			return unknownCaller("the caller is not known")
+		}
+		need, ok := permissions(c.method, c.request)
+		if !ok {
+			return &wire.Error{Reason: wire.ReasonCallerNotAllowed, Message: "this method is for nobody"}
+		}
+		if err := auth.authorize(ctx, user, need); err != nil {
+			return err
+		}
+		return next(ctx)
+	}
+}
+
+// adminMutates says which calls of administrators are worth a line in the log.
+func adminMutates(method string) bool {
+	switch method {
+	case ententev1.AdminService_GetInfo_FullMethodName,
+		ententev1.AdminService_ListPeers_FullMethodName,
+		ententev1.AdminService_GetPeer_FullMethodName:
+		return false
+	}
+	return strings.HasPrefix(method, "/"+ententev1.AdminService_ServiceDesc.ServiceName+"/")
+}

@@ -1,0 +1,151 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+)
+
+// view is everything that tells of peers, read once for a call.
+type view struct {
+	contracts []v1alpha1.Contract
+	tunnels   []v1alpha1.Tunnel
+	nodes     []v1alpha1.FabricNode
+	now       time.Time
+}
+
+func (s *adminServer) view(ctx context.Context) (*view, error) {
+	var (
+		contracts v1alpha1.ContractList
+		tunnels   v1alpha1.TunnelList
+		nodes     v1alpha1.FabricNodeList
+	)
+	if err := s.cfg.Client.List(ctx, &contracts); err != nil {
+		return nil, fmt.Errorf("list contracts: %w", err)
+	}
+	if err := s.cfg.Client.List(ctx, &tunnels); err != nil {
+		return nil, fmt.Errorf("list tunnels: %w", err)
+	}
+	if err := s.cfg.Client.List(ctx, &nodes); err != nil {
+		return nil, fmt.Errorf("list fabric nodes: %w", err)
+	}
+	slices.SortFunc(contracts.Items, func(a, b v1alpha1.Contract) int { return cmp.Compare(a.Name, b.Name) })
+	return &view{contracts: contracts.Items, tunnels: tunnels.Items, nodes: nodes.Items, now: s.cfg.Now()}, nil
+}
+
+// peer is a ForeignCluster and what belongs to it as one message.
+func (v *view) peer(fc *v1alpha1.ForeignCluster) *ententev1.Peer {
+	p := &ententev1.Peer{
+		Name:       "peers/" + fc.Name,
+		ClusterId:  fc.Spec.ClusterID,
+		Role:       string(fc.Status.Role),
+		Endpoints:  fc.Spec.Endpoints,
+		Tunnel:     v.tunnel(fc.Spec.ClusterID),
+		CreateTime: writeTime(fc.CreationTimestamp),
+		Protocol:   uint32(max(fc.Status.Protocol, 0)),
+	}
+	if p.GetRole() == "" {
+		p.Role = string(v1alpha1.RoleNone)
+	}
+	for _, c := range fc.Status.Conditions {
+		p.Conditions = append(p.Conditions, &ententev1.Condition{
+			Type: c.Type, Status: string(c.Status), Reason: c.Reason, Message: c.Message,
+			LastTransitionTime: writeTime(c.LastTransitionTime),
+		})
+	}
+	for i := range v.contracts {
+		if c := &v.contracts[i]; c.Spec.PeerID == fc.Spec.ClusterID {
+			p.Contracts = append(p.Contracts, contractMessage(c))
+		}
+	}
+	return p
+}
+
+func contractMessage(c *v1alpha1.Contract) *ententev1.Contract {
+	return &ententev1.Contract{
+		ContractId: c.Name,
+		Revision:   uint64(max(c.Spec.Revision, 0)),
+		Phase:      c.Status.Phase,
+		Role:       string(c.Spec.Role),
+		Resources:  resourceMessage(c.Spec.Resources),
+		Used:       resourceMessage(c.Status.Used),
+		NotBefore:  writeTime(c.Spec.NotBefore),
+		NotAfter:   writeTime(c.Spec.NotAfter),
+		Node:       c.Status.Node,
+		Pods:       c.Status.Pods,
+	}
+}
+
+func resourceMessage(list corev1.ResourceList) *ententev1.ResourceList {
+	if len(list) == 0 {
+		return nil
+	}
+	amounts := make(map[string]string, len(list))
+	for name, q := range list {
+		amounts[string(name)] = q.String()
+	}
+	return &ententev1.ResourceList{Amounts: amounts}
+}
+
+// States of a FabricPath.
+const pathUp = "Up"
+
+// tunnel is what the fabric says of a peer; nil if there is no tunnel to it. It
+// is up where a node that spoke lately has traffic passing.
+func (v *view) tunnel(peerID string) *ententev1.Tunnel {
+	i := slices.IndexFunc(v.tunnels, func(t v1alpha1.Tunnel) bool { return t.Spec.PeerID == peerID })
+	if i < 0 {
+		return nil
+	}
+	spec := v.tunnels[i].Spec
+	t := &ententev1.Tunnel{LocalPrefixes: aliasMessage(spec.Local), RemotePrefixes: aliasMessage(spec.Remote)}
+	for n := range v.nodes {
+		node := &v.nodes[n]
+		if v.now.Sub(node.Status.ObservedAt.Time) > FabricFresh {
+			continue
+		}
+		for _, path := range node.Status.Paths {
+			if path.PeerID != peerID || t.GetUp() && path.State != pathUp {
+				continue
+			}
+			rtt := time.Duration(path.RoundTripMicroseconds) * time.Microsecond
+			if t.GetUp() && t.GetRoundTrip().AsDuration() <= rtt {
+				continue
+			}
+			t.Up = path.State == pathUp
+			t.Backend, t.Endpoint, t.RoundTrip = node.Status.Backend, path.Endpoint, nil
+			if t.GetUp() && rtt > 0 {
+				t.RoundTrip = durationpb.New(rtt)
+			}
+		}
+	}
+	return t
+}
+
+func aliasMessage(list []v1alpha1.PrefixAlias) map[string]string {
+	if len(list) == 0 {
+		return nil
+	}
+	m := make(map[string]string, len(list))
+	for _, a := range list {
+		m[a.Prefix] = a.Alias
+	}
+	return m
+}
+
+func writeTime(t metav1.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t.Time)
+}

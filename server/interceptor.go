@@ -1,0 +1,259 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"buf.build/go/protovalidate"
+	"github.com/google/uuid"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/entente-dev/entente/internal/wire"
+)
+
+// call is one call, unary or stream, as the middleware sees it.
+type call struct {
+	// method is the full name: /entente.v1.TrustService/Join.
+	method string
+	// request is the message of a unary call; nil for a stream.
+	request any
+	// id names the call in the log and in hidden errors.
+	id string
+	// who is the caller, once known.
+	who string
+	// check looks at each message of a stream that comes in.
+	check func(message any) error
+}
+
+// middleware is around a call: it returns an error instead of calling next, or
+// looks at what next returned. The same one serves unary calls and streams, so
+// that none can be forgotten on one of the two.
+type middleware func(ctx context.Context, c *call, next func(context.Context) error) error
+
+// options makes gRPC run the middleware, the first one outermost, around every
+// call: also those of health, reflection and unknown methods.
+func options(mw ...middleware) []grpc.ServerOption {
+	unary := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		var resp any
+		c := &call{method: info.FullMethod, request: req}
+		err := run(ctx, c, mw, func(ctx context.Context) error {
+			var err error
+			resp, err = handler(ctx, req)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		return resp, nil
+	}
+	stream := func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		c := &call{method: info.FullMethod}
+		return run(ss.Context(), c, mw, func(ctx context.Context) error {
+			return handler(srv, &checkedStream{ServerStream: ss, ctx: ctx, check: c.check})
+		})
+	}
+	return []grpc.ServerOption{grpc.UnaryInterceptor(unary), grpc.StreamInterceptor(stream)}
+}
+
+func run(ctx context.Context, c *call, mw []middleware, last func(context.Context) error) error {
+	if len(mw) == 0 {
+		return last(ctx)
+	}
+	return mw[0](ctx, c, func(ctx context.Context) error { return run(ctx, c, mw[1:], last) })
+}
+
+// checkedStream is a stream with the context and the check of its call.
+type checkedStream struct {
+	grpc.ServerStream
+	ctx   context.Context //nolint:containedctx // grpc.ServerStream hands out its context by a method
+	check func(any) error
+}
+
+func (s *checkedStream) Context() context.Context { return s.ctx }
+
+func (s *checkedStream) RecvMsg(m any) error {
+	if err := s.ServerStream.RecvMsg(m); err != nil {
+		return err
+	}
+	if s.check == nil {
+		return nil
+	}
+	return s.check(m)
+}
+
+// audited gives each call an ID, makes its error a status, and writes one line
+// about it where it changes something or was refused. It is the outermost one.
+func audited(log *slog.Logger, admin bool, mutates func(method string) bool) middleware {
+	return func(ctx context.Context, c *call, next func(context.Context) error) error {
+		c.id = callID(ctx)
+		_ = grpc.SetHeader(ctx, metadata.Pairs(callIDHeader, c.id))
+		start := time.Now()
+		err := next(ctx)
+		st := statusOf(err, c.id, admin)
+		code := codes.OK
+		if st != nil {
+			code = st.Code()
+		}
+		level := slog.LevelDebug
+		switch {
+		case code == codes.Internal:
+			level = slog.LevelError
+		case code == codes.Canceled:
+		case wire.ReasonOf(err) == wire.ReasonRateLimited || wire.ReasonOf(err) == wire.ReasonTooManyCalls:
+			// A flood must not become a flood of log lines.
+		case mutates(c.method), code == codes.PermissionDenied, code == codes.Unauthenticated:
+			level = slog.LevelInfo
+		}
+		if log.Enabled(ctx, level) {
+			log.LogAttrs(ctx, level, "call", auditAttrs(ctx, c, code, err, time.Since(start))...)
+		}
+		if st != nil {
+			return st.Err()
+		}
+		return nil
+	}
+}
+
+func auditAttrs(ctx context.Context, c *call, code codes.Code, err error, took time.Duration) []slog.Attr {
+	attrs := []slog.Attr{
+		slog.String("call", c.id),
+		slog.String("method", strings.TrimPrefix(c.method, "/")),
+		slog.String("who", c.who),
+		slog.String("address", remoteAddress(ctx)),
+		slog.String("code", code.String()),
+		slog.Duration("took", took.Round(time.Microsecond)),
+	}
+	// What it was about: names only, never a token, key or payload.
+	for key, value := range subjects(c.request) {
+		attrs = append(attrs, slog.String(key, value))
+	}
+	if err != nil {
+		attrs = append(attrs, slog.String("reason", string(wire.ReasonOf(err))), slog.String("err", wire.Text(err.Error(), wire.MaxMessageLen)))
+	}
+	return attrs
+}
+
+// subjects returns the names in a request that say what it is about.
+func subjects(request any) map[string]string {
+	out := make(map[string]string)
+	put := func(key, value string) {
+		if value != "" {
+			out[key] = wire.Text(value, 260)
+		}
+	}
+	if m, ok := request.(interface{ GetPeer() string }); ok {
+		put("peer", m.GetPeer())
+	}
+	if m, ok := request.(interface{ GetName() string }); ok {
+		put("name", m.GetName())
+	}
+	if m, ok := request.(interface{ GetNamespace() string }); ok {
+		put("namespace", m.GetNamespace())
+	}
+	if m, ok := request.(interface{ GetContractId() string }); ok {
+		put("contract", m.GetContractId())
+	}
+	if m, ok := request.(interface{ GetTokenId() string }); ok {
+		put("token", m.GetTokenId())
+	}
+	return out
+}
+
+const callIDHeader = "x-request-id"
+
+// callID takes the caller's ID where it gave one that can be logged, so that one
+// ID goes from the CLI to the peer, and makes one otherwise.
+func callID(ctx context.Context) string {
+	if ids := metadata.ValueFromIncomingContext(ctx, callIDHeader); len(ids) == 1 && validCallID(ids[0]) {
+		return ids[0]
+	}
+	return uuid.NewString()
+}
+
+func validCallID(id string) bool {
+	return id != "" && len(id) <= 64 &&
+		strings.Trim(id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-") == ""
+}
+
+// recovered makes a panic an error of its call.
+func recovered(ctx context.Context, c *call, next func(context.Context) error) (err error) {
+	defer recoverTo(&err, c.method)
+	return next(ctx)
+}
+
+// recoverTo is to be deferred: it makes a panic an error.
+func recoverTo(err *error, where string) {
+	if p := recover(); p != nil {
+		*err = &wire.Error{Reason: wire.ReasonInternal, Message: fmt.Sprintf("panic in %s: %v\n%s", where, p, debug.Stack())}
+	}
+}
+
+// validated holds each message to the constraints of the proto.
+func validated() (middleware, error) {
+	v, err := protovalidate.New()
+	if err != nil {
+		return nil, fmt.Errorf("compile validation rules: %w", err)
+	}
+	check := func(message any) error {
+		m, ok := message.(proto.Message)
+		if !ok {
+			return errors.New("message is not a protobuf message")
+		}
+		return v.Validate(m)
+	}
+	return func(ctx context.Context, c *call, next func(context.Context) error) error {
+		c.check = check
+		if c.request != nil {
+			if err := check(c.request); err != nil {
+				return err
+			}
+		}
+		return next(ctx)
+	}, nil
+}
+
+// deadlined bounds unary calls; streams live as long as both sides want.
+func deadlined(d time.Duration) middleware {
+	return func(ctx context.Context, c *call, next func(context.Context) error) error {
+		if c.request == nil {
+			return next(ctx)
+		}
+		ctx, cancel := context.WithTimeout(ctx, d)
+		defer cancel()
+		return next(ctx)
+	}
+}
+
+// limited admits a call by a key that it has by now.
+func limited(l *limiter, key func(context.Context, *call) (string, bool)) middleware {
+	return func(ctx context.Context, c *call, next func(context.Context) error) error {
+		k, ok := key(ctx, c)
+		if !ok {
+			return next(ctx)
+		}
+		leave, err := l.enter(k)
+		if err != nil {
+			return err
+		}
+		defer leave()
+		return next(ctx)
+	}
+}
+
+// remoteAddress is where a call came from.
+func remoteAddress(ctx context.Context) string {
+	p, ok := peer.FromContext(ctx)
+	if !ok || p.Addr == nil {
+		return ""
+	}
+	return p.Addr.String()
+}

@@ -1,0 +1,104 @@
+package server
+
+import (
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/entente-dev/entente/internal/wire"
+)
+
+// limiter bounds, for each key, how many calls begin a second and how many run
+// at once. It keeps count of MaxTracked keys: one that has no call and has had
+// the time to refill its bucket makes room for another.
+type limiter struct {
+	rate  rate.Limit
+	burst int
+	calls int
+	now   func() time.Time
+
+	mu    sync.Mutex
+	keys  map[string]*quota
+	swept time.Time
+}
+
+type quota struct {
+	bucket *rate.Limiter
+	calls  int
+	seen   time.Time
+}
+
+func newLimiter(perSecond float64, burst, calls int, now func() time.Time) *limiter {
+	return &limiter{rate: rate.Limit(perSecond), burst: burst, calls: calls, now: now, keys: make(map[string]*quota)}
+}
+
+// enter admits a call, or says when to try again. leave has to be called when
+// the call is over.
+func (l *limiter) enter(key string) (leave func(), err error) {
+	now := l.now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	q := l.keys[key]
+	if q == nil {
+		if len(l.keys) >= MaxTracked && !l.makeRoom(now) {
+			return nil, &wire.Error{Reason: wire.ReasonRateLimited, Message: "too many callers", RetryAfter: time.Second}
+		}
+		q = &quota{bucket: rate.NewLimiter(l.rate, l.burst)}
+		l.keys[key] = q
+	}
+	q.seen = now
+	if q.calls >= l.calls {
+		return nil, &wire.Error{Reason: wire.ReasonTooManyCalls, Message: "too many calls at once", RetryAfter: time.Second}
+	}
+	if r := q.bucket.ReserveN(now, 1); r.DelayFrom(now) > 0 {
+		wait := r.DelayFrom(now)
+		r.CancelAt(now)
+		return nil, &wire.Error{Reason: wire.ReasonRateLimited, Message: "too many calls a second", RetryAfter: max(wait, 100*time.Millisecond)}
+	}
+	q.calls++
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		q.calls--
+	}, nil
+}
+
+// makeRoom forgets keys that are as good as new, and says whether there is room.
+// It looks through them once a second at most, so that a flood of addresses
+// costs little.
+func (l *limiter) makeRoom(now time.Time) bool {
+	if now.Sub(l.swept) < time.Second {
+		return false
+	}
+	l.swept = now
+	refill := time.Duration(float64(l.burst) / float64(l.rate) * float64(time.Second))
+	for key, q := range l.keys {
+		if q.calls == 0 && now.Sub(q.seen) >= refill {
+			delete(l.keys, key)
+		}
+	}
+	return len(l.keys) < MaxTracked
+}
+
+// addressKey is what an address counts as: an IPv4 address, or the /64 of an
+// IPv6 address, which is the least that one holder has (RFC 6177).
+func addressKey(addr string) string {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		host = addr
+	}
+	a, err := netip.ParseAddr(host)
+	if err != nil {
+		return "unknown"
+	}
+	a = a.Unmap().WithZone("")
+	if a.Is6() {
+		if p, err := a.Prefix(64); err == nil {
+			return p.String()
+		}
+	}
+	return a.String()
+}

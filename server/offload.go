@@ -1,0 +1,195 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/remotecommand"
+
+	"github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+// OffloadObjects holds the objects of contracts.
+type OffloadObjects interface {
+	// Held returns all that is held for the contract.
+	Held(ctx context.Context, contract string) ([]peering.Held, error)
+	// Apply makes the object so, and returns nil once that is persisted. A no is a
+	// *peering.Refusal.
+	Apply(ctx context.Context, contract string, o peering.Object) error
+	// Delete removes the object if it has the UID of ref, and returns nil once
+	// that is persisted or when there is no such object. A pod then ends with
+	// grace, in seconds; nil leaves it to the pod.
+	Delete(ctx context.Context, contract string, ref peering.ObjectRef, grace *int64) error
+	// Watch calls status for each pod of the contract and then whenever one
+	// changes, and event whenever something happens to one, until ctx ends. The
+	// functions do not block.
+	Watch(ctx context.Context, contract string, status func(peering.PodStatus), event func(peering.PodEvent)) error
+}
+
+// OffloadStreams reaches into the pods of contracts. An error for which
+// k8s.io/apimachinery's IsNotFound is true means that there is no such pod.
+type OffloadStreams interface {
+	// Logs opens a container's log.
+	Logs(ctx context.Context, contract string, pod peering.ObjectRef, o *corev1.PodLogOptions) (io.ReadCloser, error)
+	// Exec runs o.Command, or attaches if that is empty, until the process ends.
+	// An exit code is an exec.CodeExitError of k8s.io/client-go/util/exec. It
+	// calls ready before it starts the process, when there is a pod to run it in.
+	Exec(ctx context.Context, contract string, pod peering.ObjectRef, o *corev1.PodExecOptions, s remotecommand.StreamOptions, ready func()) error
+	// PortForward carries one connection, until either end closes it. It closes
+	// rw. It calls ready when there is a pod to connect to.
+	PortForward(ctx context.Context, contract string, pod peering.ObjectRef, port int32, rw io.ReadWriteCloser, ready func()) error
+}
+
+// OffloadContract is what an OffloadService needs to know of a contract.
+type OffloadContract struct {
+	// Consumer is the cluster that may use it.
+	Consumer peering.ClusterID
+	// Closed says that it ended.
+	Closed bool
+}
+
+// OffloadConfig configures an Offload.
+type OffloadConfig struct {
+	// Objects and Streams do the work. Required.
+	Objects OffloadObjects
+	Streams OffloadStreams
+	// Contracts returns a contract in which this cluster is the provider.
+	// Required. It must not block.
+	Contracts func(id string) (OffloadContract, bool)
+	// Peer returns who calls. Required.
+	Peer func(context.Context) (peering.ClusterID, bool)
+	// Log is for what the other side is not told. Nil discards.
+	Log *slog.Logger
+}
+
+// Offload serves the OffloadService: it checks who calls about which contract,
+// keeps to limits, and leaves the work to others.
+type Offload struct {
+	ententev1.UnimplementedOffloadServiceServer
+	cfg OffloadConfig
+
+	mu sync.Mutex
+	// syncs has the one Sync stream of each contract.
+	syncs map[string]*syncTurn
+	// streams counts the open logs, execs and port-forwards of each peer.
+	streams map[peering.ClusterID]int
+}
+
+// syncTurn is a Sync stream's hold on its contract.
+type syncTurn struct {
+	cancel context.CancelCauseFunc
+	done   chan struct{}
+}
+
+// NewOffload returns an OffloadService to be registered with a gRPC server. The
+// server has to take messages of wire.MaxOffloadMessage bytes.
+func NewOffload(cfg OffloadConfig) (*Offload, error) {
+	if cfg.Objects == nil || cfg.Streams == nil || cfg.Contracts == nil || cfg.Peer == nil {
+		return nil, errors.New("offload service: objects, streams, contracts and peer are required")
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Offload{cfg: cfg, syncs: make(map[string]*syncTurn), streams: make(map[peering.ClusterID]int)}, nil
+}
+
+// authorize returns the caller, if the contract is the caller's and open.
+func (s *Offload) authorize(ctx context.Context, contract string) (peering.ClusterID, error) {
+	peer, ok := s.cfg.Peer(ctx)
+	if !ok {
+		return "", wire.Errorf(wire.ReasonPeerNotTrusted, "the caller is not a cluster that is trusted here; join first")
+	}
+	if _, err := wire.ContractIDFrom(contract); err != nil {
+		return "", err
+	}
+	return peer, s.open(peer, contract)
+}
+
+// open says whether the contract is the peer's and open. A contract of another
+// peer is as unknown as one that there is not.
+func (s *Offload) open(peer peering.ClusterID, contract string) error {
+	c, ok := s.cfg.Contracts(contract)
+	if !ok || c.Consumer != peer {
+		return wire.Errorf(wire.ReasonContractUnknown, "there is no contract %s with the caller here; ask for a new one", contract)
+	}
+	if c.Closed {
+		return wire.Errorf(wire.ReasonContractClosed, "contract %s is closed; ask for a new one", contract)
+	}
+	return nil
+}
+
+// supersede makes this stream the contract's own: it ends an older one and
+// waits until that does nothing more.
+func (s *Offload) supersede(ctx context.Context, contract string, cancel context.CancelCauseFunc) (release func(), err error) {
+	turn := &syncTurn{cancel: cancel, done: make(chan struct{})}
+	release = func() {
+		s.mu.Lock()
+		if s.syncs[contract] == turn {
+			delete(s.syncs, contract)
+		}
+		s.mu.Unlock()
+		close(turn.done)
+	}
+	s.mu.Lock()
+	older := s.syncs[contract]
+	s.syncs[contract] = turn
+	s.mu.Unlock()
+	if older == nil {
+		return release, nil
+	}
+	older.cancel(wire.Errorf(wire.ReasonSyncSuperseded, "the consumer opened a newer stream for contract %s", contract))
+	select {
+	case <-older.done:
+		return release, nil
+	case <-ctx.Done():
+		release()
+		return nil, context.Cause(ctx)
+	}
+}
+
+// stream counts a peer's stream, until release is called.
+func (s *Offload) stream(peer peering.ClusterID) (release func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.streams[peer] >= offloadMaxStreams {
+		e := wire.Errorf(wire.ReasonTooManyCalls, "a peer has at most %d logs, execs and port-forwards open at once; close some", offloadMaxStreams)
+		e.RetryAfter = time.Second
+		return nil, e
+	}
+	s.streams[peer]++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.streams[peer]--; s.streams[peer] == 0 {
+			delete(s.streams, peer)
+		}
+	}, nil
+}
+
+// podError is what a peer hears of an error of reaching into a pod.
+func podError(err error, pod peering.ObjectRef) error {
+	var own *wire.Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &own):
+		return own
+	case apierrors.IsNotFound(err):
+		return &wire.Error{Reason: wire.ReasonPodUnknown, Message: pod.String() + " is not here, or not any more", Err: err}
+	case apierrors.IsBadRequest(err), apierrors.IsInvalid(err):
+		return &wire.Error{Reason: wire.ReasonRequestInvalid, Message: wire.Text(err.Error(), wire.MaxMessageLen), Err: err}
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return wire.FromStatus(err)
+	}
+	return &wire.Error{
+		Reason: wire.ReasonKubernetes, Message: "the provider's cluster did not reach into " + pod.String() + ": " + wire.Text(err.Error(), 256), Err: err,
+	}
+}

@@ -1,0 +1,128 @@
+package server
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+// outbox is what waits to be sent on a Sync stream. Answers wait for room, so
+// that the one who works waits for a slow reader and so takes no more work. Of
+// statuses only the latest of each pod waits, of events only the latest few: a
+// slow reader costs a bounded amount of memory, and a stuck one is cut off.
+type outbox struct {
+	// answers has what must not be lost, in order.
+	answers chan *ententev1.SyncResponse
+
+	mu       sync.Mutex
+	statuses map[peering.ObjectRef]peering.PodStatus
+	order    []peering.ObjectRef
+	events   []peering.PodEvent
+	// wake tells the sender of statuses and events.
+	wake chan struct{}
+}
+
+func newOutbox() *outbox {
+	return &outbox{
+		answers:  make(chan *ententev1.SyncResponse, offloadMaxInFlight),
+		statuses: make(map[peering.ObjectRef]peering.PodStatus),
+		wake:     make(chan struct{}, 1),
+	}
+}
+
+// put queues a message that must not be lost. Its error is that ctx ended.
+func (o *outbox) put(ctx context.Context, m *ententev1.SyncResponse) error {
+	select {
+	case o.answers <- m:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// status queues a pod's status in place of an older one. It does not block.
+func (o *outbox) status(s peering.PodStatus) {
+	o.mu.Lock()
+	if _, waits := o.statuses[s.Ref]; !waits {
+		o.order = append(o.order, s.Ref)
+	}
+	o.statuses[s.Ref] = s
+	o.mu.Unlock()
+	o.poke()
+}
+
+// event queues an event. It does not block.
+func (o *outbox) event(e peering.PodEvent) {
+	o.mu.Lock()
+	if len(o.events) >= offloadMaxEvents {
+		o.events = append(o.events[:0], o.events[1:]...)
+	}
+	o.events = append(o.events, e)
+	o.mu.Unlock()
+	o.poke()
+}
+
+func (o *outbox) poke() {
+	select {
+	case o.wake <- struct{}{}:
+	default:
+	}
+}
+
+// next returns a status or event that waits, and nil if none does.
+func (o *outbox) next() *ententev1.SyncResponse {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.order) > 0 {
+		s := o.statuses[o.order[0]]
+		delete(o.statuses, s.Ref)
+		o.order = o.order[1:]
+		return wire.PodStatusTo(s)
+	}
+	if len(o.events) > 0 {
+		e := o.events[0]
+		o.events = o.events[1:]
+		return wire.PodEventTo(e)
+	}
+	return nil
+}
+
+// send sends what waits until ctx ends. A message that cannot be sent within
+// offloadSendTimeout cancels the stream.
+func (o *outbox) send(ctx context.Context, cancel context.CancelCauseFunc, stream ententev1.OffloadService_SyncServer) {
+	cut := time.AfterFunc(offloadSendTimeout, func() {
+		e := wire.Errorf(wire.ReasonTooManyCalls, "the consumer did not read for %s", offloadSendTimeout)
+		e.RetryAfter = time.Second
+		cancel(e)
+	})
+	defer cut.Stop()
+	for {
+		cut.Stop()
+		var m *ententev1.SyncResponse
+		select {
+		case <-ctx.Done():
+			return
+		case m = <-o.answers:
+		default:
+			if m = o.next(); m != nil {
+				break
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case m = <-o.answers:
+			case <-o.wake:
+				continue
+			}
+		}
+		cut.Reset(offloadSendTimeout)
+		if err := stream.Send(m); err != nil {
+			cancel(wire.FromStatus(err))
+			return
+		}
+	}
+}

@@ -1,0 +1,336 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+
+	"google.golang.org/grpc/metadata"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/client-go/util/exec"
+
+	"github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+// admit checks the first words of a stream into a pod, and counts it.
+func (s *Offload) admit(ctx context.Context, contract string, ref *ententev1.ObjectRef) (pod peering.ObjectRef, release func(), err error) {
+	peer, err := s.authorize(ctx, contract)
+	if err != nil {
+		return pod, nil, err
+	}
+	if pod, err = wire.ObjectRefFrom(ref); err != nil {
+		return pod, nil, err
+	}
+	if pod.Kind != peering.KindPod {
+		return pod, nil, wire.Errorf(wire.ReasonRequestInvalid, "want a pod, not a %s", pod.Kind)
+	}
+	release, err = s.stream(peer)
+	return pod, release, err
+}
+
+func checkContainer(name string) error {
+	if name == "" || len(name) > wire.MaxNameLen {
+		return wire.Errorf(wire.ReasonRequestInvalid, "want a container's name of 1 to %d characters", wire.MaxNameLen)
+	}
+	return nil
+}
+
+// Logs implements the OffloadService.
+func (s *Offload) Logs(req *ententev1.LogsRequest, stream ententev1.OffloadService_LogsServer) error {
+	ctx := stream.Context()
+	pod, release, err := s.admit(ctx, req.GetContractId(), req.GetPod())
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := checkContainer(req.GetContainer()); err != nil {
+		return err
+	}
+	if req.GetTailLines() < 0 || req.LimitBytes != nil && req.GetLimitBytes() < 1 || req.SinceSeconds != nil && req.GetSinceSeconds() < 1 {
+		return wire.Errorf(wire.ReasonRequestInvalid, "want no negative number of lines, and at least one byte and one second")
+	}
+	log, err := s.cfg.Streams.Logs(ctx, req.GetContractId(), pod, &corev1.PodLogOptions{
+		Container: req.GetContainer(), Follow: req.GetFollow(), Previous: req.GetPrevious(), Timestamps: req.GetTimestamps(),
+		TailLines: req.TailLines, LimitBytes: req.LimitBytes, SinceSeconds: req.SinceSeconds,
+	})
+	if err != nil {
+		return podError(err, pod)
+	}
+	defer log.Close()
+	// Tells the caller that the log is open, before there is any of it.
+	if err := stream.SendHeader(metadata.MD{}); err != nil {
+		return err
+	}
+	buf := make([]byte, offloadChunk)
+	for {
+		n, err := log.Read(buf)
+		if n > 0 {
+			if err := stream.Send(&ententev1.LogsResponse{Data: buf[:n]}); err != nil {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return podError(err, pod)
+		}
+	}
+}
+
+// Exec implements the OffloadService.
+func (s *Offload) Exec(stream ententev1.OffloadService_ExecServer) error {
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	start := first.GetStart()
+	if start == nil {
+		return wire.Errorf(wire.ReasonRequestInvalid, "the first message of an exec stream is start")
+	}
+	pod, release, err := s.admit(ctx, start.GetContractId(), start.GetPod())
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := checkContainer(start.GetContainer()); err != nil {
+		return err
+	}
+	size := 0
+	for _, word := range start.GetCommand() {
+		size += len(word)
+	}
+	if len(start.GetCommand()) > offloadMaxCommand || size > offloadMaxCommandLen {
+		return wire.Errorf(wire.ReasonRequestInvalid, "a command has at most %d words and %d bytes", offloadMaxCommand, offloadMaxCommandLen)
+	}
+	if !start.GetStdin() && !start.GetStdout() && !start.GetStderr() {
+		return wire.Errorf(wire.ReasonRequestInvalid, "want at least one of standard input, output and error")
+	}
+	out := &execOutput{stream: stream}
+	stdin, stdinWriter := io.Pipe()
+	sizes := make(sizeQueue, 1)
+	opts := remotecommand.StreamOptions{Tty: start.GetTty()}
+	if start.GetStdin() {
+		opts.Stdin = stdin
+	}
+	if start.GetStdout() {
+		opts.Stdout = out.writer(false)
+	}
+	if start.GetStderr() && !start.GetTty() {
+		opts.Stderr = out.writer(true)
+	}
+	if start.GetTty() {
+		opts.TerminalSizeQueue = sizes
+	}
+	// Recv ends when this function returns; nothing can wait for it before.
+	go func() {
+		defer cancel()
+		defer stdinWriter.Close()
+		defer close(sizes)
+		receiveExec(stream, stdinWriter, sizes)
+	}()
+	err = s.cfg.Streams.Exec(ctx, start.GetContractId(), pod, &corev1.PodExecOptions{
+		Container: start.GetContainer(), Command: start.GetCommand(),
+		Stdin: opts.Stdin != nil, Stdout: opts.Stdout != nil, Stderr: opts.Stderr != nil, TTY: opts.Tty,
+	}, opts, func() { _ = stream.SendHeader(metadata.MD{}) })
+	// Whoever is writing into it shall not wait for ever.
+	stdin.CloseWithError(io.ErrClosedPipe)
+	var exit exec.CodeExitError
+	switch {
+	case err == nil:
+		return out.exit(0, "")
+	case errors.As(err, &exit):
+		return out.exit(int32(exit.Code), "")
+	}
+	return podError(err, pod)
+}
+
+// receiveExec hands input and sizes on until the stream ends or breaks the
+// protocol.
+func receiveExec(stream ententev1.OffloadService_ExecServer, stdin *io.PipeWriter, sizes sizeQueue) {
+	for {
+		msg, err := stream.Recv()
+		if err != nil {
+			// The caller half-closed: it sends no more, but still listens.
+			if errors.Is(err, io.EOF) {
+				stdin.Close()
+				<-stream.Context().Done()
+			}
+			return
+		}
+		switch x := msg.GetMessage().(type) {
+		case *ententev1.ExecRequest_Stdin:
+			if len(x.Stdin) > offloadStdinChunk {
+				return
+			}
+			// A process that closed its input does not mind more of it.
+			_, _ = stdin.Write(x.Stdin)
+		case *ententev1.ExecRequest_StdinEnd_:
+			stdin.Close()
+		case *ententev1.ExecRequest_Resize_:
+			sizes.put(remotecommand.TerminalSize{
+				Width:  uint16(min(x.Resize.GetWidth(), 65535)),
+				Height: uint16(min(x.Resize.GetHeight(), 65535)),
+			})
+		default:
+			return
+		}
+	}
+}
+
+// sizeQueue holds the latest size of a terminal.
+type sizeQueue chan remotecommand.TerminalSize
+
+// put replaces the size that waits. Only one goroutine may call it.
+func (q sizeQueue) put(s remotecommand.TerminalSize) {
+	select {
+	case <-q:
+	default:
+	}
+	q <- s
+}
+
+// Next implements remotecommand.TerminalSizeQueue.
+func (q sizeQueue) Next() *remotecommand.TerminalSize {
+	s, ok := <-q
+	if !ok {
+		return nil
+	}
+	return &s
+}
+
+// execOutput sends output of a process; two streams share it.
+type execOutput struct {
+	mu     sync.Mutex
+	stream ententev1.OffloadService_ExecServer
+	ended  bool
+}
+
+func (o *execOutput) exit(code int32, message string) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.ended = true
+	return o.stream.Send(&ententev1.ExecResponse{Message: &ententev1.ExecResponse_Exit_{
+		Exit: &ententev1.ExecResponse_Exit{Code: code, Message: message},
+	}})
+}
+
+func (o *execOutput) writer(stderr bool) io.Writer {
+	return writerFunc(func(p []byte) (int, error) {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		sent := 0
+		for sent < len(p) {
+			if o.ended {
+				return sent, io.ErrClosedPipe
+			}
+			piece := p[sent:min(sent+offloadChunk, len(p))]
+			msg := &ententev1.ExecResponse{Message: &ententev1.ExecResponse_Stdout{Stdout: piece}}
+			if stderr {
+				msg.Message = &ententev1.ExecResponse_Stderr{Stderr: piece}
+			}
+			if err := o.stream.Send(msg); err != nil {
+				return sent, err
+			}
+			sent += len(piece)
+		}
+		return sent, nil
+	})
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+// PortForward implements the OffloadService.
+func (s *Offload) PortForward(stream ententev1.OffloadService_PortForwardServer) error {
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	start := first.GetStart()
+	if start == nil {
+		return wire.Errorf(wire.ReasonRequestInvalid, "the first message of a port-forward stream is start")
+	}
+	pod, release, err := s.admit(ctx, start.GetContractId(), start.GetPod())
+	if err != nil {
+		return err
+	}
+	defer release()
+	if start.GetPort() < 1 || start.GetPort() > 65535 {
+		return wire.Errorf(wire.ReasonRequestInvalid, "want a port from 1 to 65535")
+	}
+	reader, writer := io.Pipe()
+	// Recv ends when this function returns; nothing can wait for it before.
+	go func() {
+		for {
+			msg, err := stream.Recv()
+			if err != nil {
+				if !errors.Is(err, io.EOF) {
+					cancel()
+				}
+				writer.Close()
+				return
+			}
+			if _, ok := msg.GetMessage().(*ententev1.PortForwardRequest_Data); !ok || len(msg.GetData()) > offloadStdinChunk {
+				writer.CloseWithError(errors.New("the caller broke the protocol"))
+				cancel()
+				return
+			}
+			if _, err := writer.Write(msg.GetData()); err != nil {
+				return
+			}
+		}
+	}()
+	conn := &forwardConn{reader: reader, stream: stream}
+	defer func() { _ = conn.Close() }()
+	err = s.cfg.Streams.PortForward(ctx, start.GetContractId(), pod, int32(start.GetPort()), conn,
+		func() { _ = stream.SendHeader(metadata.MD{}) })
+	return podError(err, pod)
+}
+
+// forwardConn is the consumer's end of a forwarded connection.
+type forwardConn struct {
+	reader *io.PipeReader
+	stream ententev1.OffloadService_PortForwardServer
+	mu     sync.Mutex
+	closed bool
+}
+
+// Read implements io.Reader: what the consumer sends.
+func (c *forwardConn) Read(p []byte) (int, error) { return c.reader.Read(p) }
+
+// Write implements io.Writer: what the port says.
+func (c *forwardConn) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	sent := 0
+	for sent < len(p) {
+		if c.closed {
+			return sent, io.ErrClosedPipe
+		}
+		piece := p[sent:min(sent+offloadChunk, len(p))]
+		if err := c.stream.Send(&ententev1.PortForwardResponse{Data: piece}); err != nil {
+			return sent, err
+		}
+		sent += len(piece)
+	}
+	return sent, nil
+}
+
+// Close implements io.Closer. It does not end what was written already.
+func (c *forwardConn) Close() error {
+	err := c.reader.CloseWithError(io.ErrClosedPipe)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	return err
+}

@@ -1,0 +1,242 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+// PeerConfig configures what other clusters see.
+type PeerConfig struct {
+	// Log takes one line for each call that changes something; nil discards.
+	Log *slog.Logger
+	// Credentials makes the identity.AuthInfo of each connection. Required.
+	Credentials credentials.TransportCredentials
+	// Self is this cluster's ID. Required.
+	Self peering.ClusterID
+	// Trusted says whether a cluster is trusted now. It is asked for each call, and
+	// again each TrustCheck while a stream lives, so that a stream does not outlive
+	// the trust that it began with. Required.
+	Trusted func(peering.ClusterID) bool
+	// Trust is what joining needs. Required.
+	Trust Trust
+	// Negotiator is what negotiating contracts needs. Required.
+	Negotiator Negotiator
+	// Sessions is what exchanging states needs. Required.
+	Sessions Sessions
+	// Offload runs the peers' pods; nil leaves the service out.
+	Offload ententev1.OffloadServiceServer
+	// HeartbeatInterval is the pause between two states of a session; 0 is the
+	// default of package heartbeat.
+	HeartbeatInterval time.Duration
+	// Now is the clock of the limits; nil is time.Now.
+	Now func() time.Time
+}
+
+// Peer serves the peer API.
+type Peer struct {
+	cfg    PeerConfig
+	grpc   *grpc.Server
+	health *health.Server
+	// stopping is closed when calls should come to an end.
+	stopping chan struct{}
+	stopOnce sync.Once
+}
+
+// NewPeer returns a server that serves nothing yet.
+func NewPeer(cfg PeerConfig) (*Peer, error) {
+	switch {
+	case cfg.Credentials == nil:
+		return nil, errors.New("peer server: no credentials")
+	case cfg.Trusted == nil || cfg.Trust == nil || cfg.Negotiator == nil || cfg.Sessions == nil:
+		return nil, errors.New("peer server: Trusted, Trust, Negotiator and Sessions are required")
+	}
+	if _, err := peering.ParseClusterID(string(cfg.Self)); err != nil {
+		return nil, fmt.Errorf("peer server: own ID: %w", err)
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	validate, err := validated()
+	if err != nil {
+		return nil, err
+	}
+	strangers := newLimiter(StrangerRate, StrangerBurst, StrangerCalls, cfg.Now)
+	peers := newLimiter(PeerRate, PeerBurst, PeerCalls, cfg.Now)
+	p := &Peer{cfg: cfg, health: health.NewServer(), stopping: make(chan struct{})}
+	opts := append(options(
+		audited(cfg.Log, false, peerMutates),
+		recovered,
+		limited(strangers, func(ctx context.Context, _ *call) (string, bool) {
+			info, ok := identity.PeerFromContext(ctx)
+			return addressKey(remoteAddress(ctx)), !ok || !p.trusts(info)
+		}),
+		p.admit,
+		limited(peers, func(ctx context.Context, _ *call) (string, bool) {
+			info, ok := identity.PeerFromContext(ctx)
+			return string(info.ID), ok && p.trusts(info)
+		}),
+		deadlined(UnaryTimeout),
+		validate,
+	),
+		grpc.Creds(cfg.Credentials),
+		grpc.MaxRecvMsgSize(MaxMessage),
+		grpc.MaxConcurrentStreams(MaxStreams),
+		grpc.MaxHeaderListSize(MaxHeader),
+		grpc.ConnectionTimeout(HandshakeTimeout),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: KeepaliveMin, PermitWithoutStream: true}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			Time: KeepaliveTime, Timeout: KeepaliveTimeout,
+			MaxConnectionAge: ConnectionAge, MaxConnectionAgeGrace: ConnectionGrace,
+		}),
+	)
+	p.grpc = grpc.NewServer(opts...)
+	ententev1.RegisterTrustServiceServer(p.grpc, &trustServer{cfg: cfg})
+	ententev1.RegisterPeeringServiceServer(p.grpc, &peeringServer{cfg: cfg, sessions: newSessionCount()})
+	if cfg.Offload != nil {
+		ententev1.RegisterOffloadServiceServer(p.grpc, cfg.Offload)
+	}
+	healthpb.RegisterHealthServer(p.grpc, p.health)
+	reflection.Register(p.grpc)
+	setServing(p.grpc, p.health, healthpb.HealthCheckResponse_NOT_SERVING)
+	return p, nil
+}
+
+// GRPC returns the gRPC server, for whoever accepts connections.
+func (p *Peer) GRPC() *grpc.Server { return p.grpc }
+
+// Run serves the listeners, if any, until ctx ends; then calls have DrainTimeout
+// to end. It returns an error when a listener fails.
+func (p *Peer) Run(ctx context.Context, listeners ...net.Listener) error {
+	setServing(p.grpc, p.health, healthpb.HealthCheckResponse_SERVING)
+	group, ctx := errgroup.WithContext(ctx)
+	for _, l := range listeners {
+		group.Go(func() error {
+			if err := p.grpc.Serve(l); err != nil && ctx.Err() == nil {
+				return fmt.Errorf("serve peers on %s: %w", l.Addr(), err)
+			}
+			return nil
+		})
+	}
+	group.Go(func() error {
+		<-ctx.Done()
+		p.health.Shutdown()
+		p.stopOnce.Do(func() { close(p.stopping) })
+		stop(p.grpc)
+		return nil
+	})
+	return group.Wait()
+}
+
+// stop lets calls end for DrainTimeout, then cuts them.
+func stop(s *grpc.Server) {
+	cut := time.AfterFunc(DrainTimeout, s.Stop)
+	defer cut.Stop()
+	s.GracefulStop()
+}
+
+// setServing sets the health of every service and of the whole ("").
+func setServing(s *grpc.Server, h *health.Server, status healthpb.HealthCheckResponse_ServingStatus) {
+	h.SetServingStatus("", status)
+	for name := range s.GetServiceInfo() {
+		h.SetServingStatus(name, status)
+	}
+}
+
+func (p *Peer) trusts(info identity.AuthInfo) bool {
+	return info.Trusted && info.ID != "" && p.cfg.Trusted(info.ID)
+}
+
+// admit lets strangers join and ask for health, and peers do everything for as
+// long as they are trusted.
+func (p *Peer) admit(ctx context.Context, c *call, next func(context.Context) error) error {
+	info, ok := identity.PeerFromContext(ctx)
+	if ok {
+		c.who = string(info.ID)
+	}
+	if strings.HasPrefix(c.method, "/"+healthpb.Health_ServiceDesc.ServiceName+"/") {
+		return next(ctx)
+	}
+	switch {
+	case !ok || info.ID == "":
+		return &wire.Error{Reason: wire.ReasonPeerNotTrusted, Message: "present a certificate of your cluster's identity"}
+	case c.method == ententev1.TrustService_Join_FullMethodName:
+		return next(ctx)
+	case !p.trusts(info):
+		return &wire.Error{
+			Reason:   wire.ReasonPeerNotTrusted,
+			Message:  "this cluster does not trust yours: join with a token first",
+			Metadata: map[string]string{"clusterId": string(info.ID)},
+		}
+	case c.request != nil:
+		return next(ctx)
+	}
+	return p.whileTrusted(ctx, info.ID, next)
+}
+
+// whileTrusted ends a stream when its caller is no longer trusted, or when the
+// process is about to stop.
+func (p *Peer) whileTrusted(ctx context.Context, id peering.ClusterID, next func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	// A handler that waits in Recv does not see that its context ended, but that
+	// the stream did, which is when this returns.
+	result := make(chan error, 1)
+	go func() {
+		result <- func() (err error) {
+			defer recoverTo(&err, "stream")
+			return next(ctx)
+		}()
+	}()
+	tick := time.NewTicker(TrustCheck)
+	defer tick.Stop()
+	for {
+		select {
+		case err := <-result:
+			return err
+		case <-p.stopping:
+			return &wire.Error{Reason: wire.ReasonStopping, Message: "the agent is about to stop", RetryAfter: retryStopping}
+		case <-tick.C:
+			if !p.cfg.Trusted(id) {
+				return &wire.Error{Reason: wire.ReasonPeerNotTrusted, Message: "this cluster ended its trust in yours"}
+			}
+		}
+	}
+}
+
+// peerMutates says which calls of peers are worth a line in the log.
+func peerMutates(method string) bool {
+	switch method {
+	case ententev1.TrustService_Join_FullMethodName,
+		ententev1.PeeringService_RequestPeering_FullMethodName,
+		ententev1.PeeringService_SignContract_FullMethodName,
+		ententev1.PeeringService_TerminateContract_FullMethodName,
+		ententev1.PeeringService_Session_FullMethodName,
+		ententev1.OffloadService_Sync_FullMethodName,
+		ententev1.OffloadService_Exec_FullMethodName,
+		ententev1.OffloadService_PortForward_FullMethodName:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,184 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"google.golang.org/grpc"
+
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/heartbeat"
+	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+// Negotiator is what negotiating contracts needs. Its errors are *wire.Error,
+// *peering.GrantError, *peering.SignatureError and *peering.RejectedError where
+// the peer is to learn why.
+type Negotiator interface {
+	// Advertise answers an ask. The same request ID gets the same answer while that
+	// is valid.
+	Advertise(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (wire.Advertisement, error)
+	// Sign takes a contract that the peer signed, and returns it signed by both.
+	Sign(ctx context.Context, peer peering.ClusterID, e peering.Envelope) (peering.Envelope, error)
+	// Terminate records that the peer ended a contract. One that is closed or
+	// unknown, or another peer's, is no error and changes nothing.
+	Terminate(ctx context.Context, peer peering.ClusterID, contract, message string) error
+}
+
+// Sessions is what exchanging states with peers needs.
+type Sessions interface {
+	// State returns what this cluster says to a peer now, and a channel that is
+	// closed once it may say something else; nil never is. The caller may change
+	// the state.
+	State(ctx context.Context, peer peering.ClusterID) (*ententev1.PeerState, <-chan struct{}, error)
+	// Observe records what a peer says. An error ends the session.
+	Observe(ctx context.Context, peer peering.ClusterID, state *ententev1.PeerState) error
+}
+
+// peeringServer is the PeeringService.
+type peeringServer struct {
+	ententev1.UnimplementedPeeringServiceServer
+	cfg      PeerConfig
+	sessions *sessionCount
+}
+
+// caller returns the trusted peer of a call; the middleware let no other pass.
+func caller(ctx context.Context) (peering.ClusterID, error) {
+	info, ok := identity.PeerFromContext(ctx)
+	if !ok || info.ID == "" || !info.Trusted {
+		return "", &wire.Error{Reason: wire.ReasonPeerNotTrusted, Message: "this cluster does not trust yours"}
+	}
+	return info.ID, nil
+}
+
+// RequestPeering implements PeeringService.
+func (s *peeringServer) RequestPeering(ctx context.Context, req *ententev1.RequestPeeringRequest) (*ententev1.RequestPeeringResponse, error) {
+	peer, err := caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ask, err := wire.AskFrom(req.GetRequest())
+	if err != nil {
+		return nil, err
+	}
+	ad, err := s.cfg.Negotiator.Advertise(ctx, peer, ask)
+	if err != nil {
+		return nil, fmt.Errorf("advertise to %s: %w", peer, err)
+	}
+	return &ententev1.RequestPeeringResponse{Advertisement: wire.AdvertisementTo(ad)}, nil
+}
+
+// SignContract implements PeeringService.
+func (s *peeringServer) SignContract(ctx context.Context, req *ententev1.SignContractRequest) (*ententev1.SignContractResponse, error) {
+	peer, err := caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	envelope, err := wire.EnvelopeFrom(req.GetEnvelope())
+	if err != nil {
+		return nil, err
+	}
+	signed, err := s.cfg.Negotiator.Sign(ctx, peer, envelope)
+	if err != nil {
+		return nil, fmt.Errorf("sign contract of %s: %w", peer, err)
+	}
+	return &ententev1.SignContractResponse{Envelope: wire.EnvelopeTo(signed)}, nil
+}
+
+// TerminateContract implements PeeringService.
+func (s *peeringServer) TerminateContract(ctx context.Context, req *ententev1.TerminateContractRequest) (*ententev1.TerminateContractResponse, error) {
+	peer, err := caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	message := wire.Text(req.GetMessage(), wire.MaxMessageLen)
+	if err := s.cfg.Negotiator.Terminate(ctx, peer, req.GetContractId(), message); err != nil {
+		return nil, fmt.Errorf("terminate contract of %s: %w", peer, err)
+	}
+	return &ententev1.TerminateContractResponse{}, nil
+}
+
+// Session implements PeeringService.
+func (s *peeringServer) Session(stream grpc.BidiStreamingServer[ententev1.SessionRequest, ententev1.SessionResponse]) error {
+	ctx := stream.Context()
+	peer, err := caller(ctx)
+	if err != nil {
+		return err
+	}
+	ctx, leave := s.sessions.enter(ctx, peer)
+	defer leave()
+	err = heartbeat.Run(ctx, heartbeat.Stream{
+		Send: func(state *ententev1.PeerState) error {
+			return stream.Send(&ententev1.SessionResponse{State: state})
+		},
+		Recv: func() (*ententev1.PeerState, error) {
+			m, err := stream.Recv()
+			return m.GetState(), err
+		},
+	}, heartbeat.Config{
+		Interval: s.cfg.HeartbeatInterval,
+		Current: func(ctx context.Context) (*ententev1.PeerState, <-chan struct{}, error) {
+			return s.cfg.Sessions.State(ctx, peer)
+		},
+		Observe: func(ctx context.Context, state *ententev1.PeerState) error {
+			return s.cfg.Sessions.Observe(ctx, peer, state)
+		},
+	})
+	if cause := context.Cause(ctx); errors.Is(cause, errSuperseded) {
+		return errSuperseded
+	}
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
+//nolint:gochecknoglobals // an error value
+var errSuperseded = &wire.Error{Reason: wire.ReasonSessionSuperseded, Message: "the peer opened newer sessions"}
+
+// sessionCount keeps a peer from holding more than MaxSessionsPerPeer exchanges:
+// the oldest one ends when another begins.
+type sessionCount struct {
+	mu   sync.Mutex
+	open map[peering.ClusterID][]*openSession
+}
+
+type openSession struct{ cancel context.CancelCauseFunc }
+
+func newSessionCount() *sessionCount {
+	return &sessionCount{open: make(map[peering.ClusterID][]*openSession)}
+}
+
+func (c *sessionCount) enter(ctx context.Context, peer peering.ClusterID) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	own := &openSession{cancel: cancel}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if list := c.open[peer]; len(list) >= MaxSessionsPerPeer {
+		list[0].cancel(errSuperseded)
+		c.open[peer] = list[1:]
+	}
+	c.open[peer] = append(c.open[peer], own)
+	return ctx, func() {
+		cancel(nil)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		list := c.open[peer]
+		for i, o := range list {
+			if o == own {
+				list = append(append([]*openSession(nil), list[:i]...), list[i+1:]...)
+				break
+			}
+		}
+		if len(list) == 0 {
+			delete(c.open, peer)
+		} else {
+			c.open[peer] = list
+		}
+	}
+}
