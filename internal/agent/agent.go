@@ -341,7 +341,7 @@ func (a *agent) adminAPI(context.Context) error {
 		Log: a.log, Client: a.direct, Kubernetes: a.kubernetes,
 		TLS: a.source.AdminTLS([]string{name, "entente-agent", "localhost"}, []netip.Addr{a.cfg.PodIP, netip.MustParseAddr("127.0.0.1")}),
 		Self: func(context.Context) (server.Self, error) {
-			return server.Self{ID: a.identity.ID(), Name: a.name(), Version: version.Version, Endpoints: a.endpoints()}, nil
+			return server.Self{ID: a.identity.ID(), Name: a.name(), Version: version.Version, Endpoints: a.endpoints(), Protocol: controller.Protocol}, nil
 		},
 		MintToken: func(ctx context.Context, ttl time.Duration) (peering.Token, error) {
 			return a.tokens.Mint(ctx, a.identity.ID(), a.endpoints(), ttl)
@@ -366,7 +366,7 @@ func (a *agent) controllers(context.Context) error {
 		Client: a.mgr.GetClient(), States: a.states,
 		Trust:     &trust{self: a.identity.ID(), bundles: a.bundles, sessions: a.sessions},
 		AliasPool: a.cfg.AliasPool, Reserved: a.cfg.ServiceCIDRs, Allocate: tunnel.Allocate,
-		Exposed: a.exposed, Wake: a.peersWake, Spoken: a.speech.spoken, Now: time.Now,
+		Exposed: a.exposed, Wake: a.peersWake, Spoken: a.speech.spoken, Readdressed: a.lent.Refresh, Now: time.Now,
 	}
 	slices := &controller.Slices{
 		Client: a.mgr.GetClient(), Reader: a.direct, Identity: a.identity, Provider: provider, Now: time.Now,
@@ -378,7 +378,7 @@ func (a *agent) controllers(context.Context) error {
 	namespaces := &controller.Namespaces{
 		Client:         a.mgr.GetClient(),
 		ServiceAccount: ctrlclient.ObjectKey{Namespace: a.cfg.Namespace, Name: ServiceAccount},
-		Evict:          a.evict, Changed: a.nodes.namespacesChanged,
+		Evict:          a.evict, States: a.nodes.states, Changed: a.nodes.namespacesChanged,
 	}
 	return errors.Join(
 		gateways.SetupWithManager(a.mgr), peers.SetupWithManager(a.mgr), slices.SetupWithManager(a.mgr),

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -262,6 +264,34 @@ func (n *nodes) namespacesChanged() {
 	for _, v := range n.running {
 		v.node.NamespacesChanged()
 	}
+}
+
+// states returns how a namespace fares at each provider.
+func (n *nodes) states(namespace string) []v1alpha1.NamespaceInCluster {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var out []v1alpha1.NamespaceInCluster
+	for _, v := range n.running {
+		fc := n.addresses.peer(v.spec.Peer)
+		if fc == nil || slices.ContainsFunc(out, func(s v1alpha1.NamespaceInCluster) bool { return s.ForeignCluster == fc.Name }) {
+			continue
+		}
+		for _, s := range v.node.Namespaces() {
+			if s.Name != namespace {
+				continue
+			}
+			state := v1alpha1.NamespaceInCluster{ForeignCluster: fc.Name, State: "Pending"}
+			switch {
+			case s.Refusal != nil:
+				state.State, state.Message = "Refused", s.Refusal.Error()
+			case s.Accepted:
+				state.State = "Ready"
+			}
+			out = append(out, state)
+		}
+	}
+	slices.SortFunc(out, func(a, b v1alpha1.NamespaceInCluster) int { return cmp.Compare(a.ForeignCluster, b.ForeignCluster) })
+	return out
 }
 
 // namespaces returns the namespaces that are offloaded to a peer.

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -21,8 +22,13 @@ import (
 // pods it offloads: to read what the pods refer to and who answers for services.
 const ConsumerClusterRole = "entente-consumer-namespace"
 
-// evictPoll is how often a namespace that is being closed is looked at.
-const evictPoll = 2 * time.Second
+const (
+	// evictPoll is how often a namespace that is being closed is looked at.
+	evictPoll = 2 * time.Second
+	// namespacePoll is how often is asked how a namespace fares at its providers:
+	// their answers change no object here.
+	namespacePoll = 5 * time.Second
+)
 
 // Namespaces opens a namespace for offloading and closes it again: it gives the
 // agent its rights there and puts the label on which placement goes by.
@@ -33,6 +39,8 @@ type Namespaces struct {
 	// Evict moves the namespace's pods off virtual nodes and says how many are
 	// still there.
 	Evict func(ctx context.Context, namespace string) (int, error)
+	// States tells how the namespace fares at each provider, sorted by name.
+	States func(namespace string) []v1alpha1.NamespaceInCluster
 	// Changed tells the virtual nodes that the set of offloaded namespaces may
 	// have changed.
 	Changed func()
@@ -64,7 +72,20 @@ func (r *Namespaces) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err := r.bind(ctx, req.Namespace); err != nil {
 		return reconcile.Result{}, err
 	}
-	return reconcile.Result{}, r.label(ctx, req.Namespace, true)
+	if err := r.label(ctx, req.Namespace, true); err != nil {
+		return reconcile.Result{}, err
+	}
+	before := offloading.DeepCopy()
+	offloading.Status.Clusters = r.States(req.Namespace)
+	if !equality.Semantic.DeepEqual(before.Status, offloading.Status) {
+		if err := r.Client.Status().Patch(ctx, &offloading, client.MergeFrom(before), client.FieldOwner(v1alpha1.Manager)); err != nil {
+			if apierrors.IsNotFound(err) {
+				return reconcile.Result{}, nil
+			}
+			return reconcile.Result{}, fmt.Errorf("status of namespace offloading %s: %w", req.Namespace, err)
+		}
+	}
+	return reconcile.Result{RequeueAfter: namespacePoll}, nil
 }
 
 // end closes the namespace. Placement stops first, so that what is moved away

@@ -60,7 +60,14 @@ type Peers struct {
 	Wake <-chan event.GenericEvent
 	// Spoken is called after this cluster's word to the peer may have changed.
 	Spoken func(peer peering.ClusterID)
-	Now    func() time.Time
+	// Readdressed is called when addresses translate otherwise than before.
+	Readdressed func()
+	Now         func() time.Time
+
+	// addressing is how each peer's addresses translated when last looked at. It
+	// is only a memory of what was announced: after a restart it is announced
+	// again.
+	addressing map[string]string
 }
 
 // SetupWithManager registers the reconciler.
@@ -83,6 +90,9 @@ func (r *Peers) SetupWithManager(mgr ctrl.Manager) error {
 		Named("peers").
 		For(&v1alpha1.ForeignCluster{}).
 		Watches(&v1alpha1.Contract{}, byContract).
+		Watches(&v1alpha1.ResourceSlice{}, handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
+			return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: o.(*v1alpha1.ResourceSlice).Spec.ForeignCluster}}}
+		})).
 		Watches(&v1alpha1.FabricNode{}, all, builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
 		Watches(&v1alpha1.Tunnel{}, handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
 			return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: o.(*v1alpha1.Tunnel).Spec.ForeignCluster}}}
@@ -118,15 +128,20 @@ func (r *Peers) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	if err := r.Client.List(ctx, &nodes); err != nil {
 		return reconcile.Result{}, fmt.Errorf("list fabric nodes: %w", err)
 	}
+	asks, err := r.asks(ctx, fc.Name)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
 	before := fc.DeepCopy()
 	waiting, err := r.tunnel(ctx, &fc, contracts)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
+	r.announce(&fc)
 	connected, why := r.Trust.Connected(id)
 	fc.Status.Role = RoleOf(contracts)
 	for _, c := range PeerConditions(PeerView{
-		Peer: &fc, Contracts: contracts, Connected: connected, NotConnected: why,
+		Peer: &fc, Contracts: contracts, Asks: asks, Connected: connected, NotConnected: why,
 		FabricNodes: nodes.Items, TunnelWaits: waiting, Now: r.Now(),
 	}) {
 		c.ObservedGeneration = fc.Generation
@@ -140,6 +155,20 @@ func (r *Peers) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	// A fabric that falls silent changes no object; look again when it would be
 	// stale.
 	return reconcile.Result{RequeueAfter: fabricFresh / 2}, nil
+}
+
+func (r *Peers) announce(fc *v1alpha1.ForeignCluster) {
+	now := fmt.Sprint(fc.Status.Aliases)
+	if fc.Status.Network != nil {
+		now += fmt.Sprint(fc.Status.Network.Aliases)
+	}
+	if r.addressing == nil {
+		r.addressing = map[string]string{}
+	}
+	if r.addressing[fc.Name] != now {
+		r.addressing[fc.Name] = now
+		r.Readdressed()
+	}
 }
 
 func (r *Peers) setTrust(ctx context.Context) error {
@@ -170,18 +199,27 @@ func (r *Peers) contracts(ctx context.Context, id peering.ClusterID) ([]v1alpha1
 	return list.Items, nil
 }
 
+// asks returns the ResourceSlices that ask a peer.
+func (r *Peers) asks(ctx context.Context, peer string) ([]v1alpha1.ResourceSlice, error) {
+	var list v1alpha1.ResourceSliceList
+	if err := r.Client.List(ctx, &list); err != nil {
+		return nil, fmt.Errorf("list resource slices: %w", err)
+	}
+	return slices.DeleteFunc(list.Items, func(s v1alpha1.ResourceSlice) bool { return s.Spec.ForeignCluster != peer }), nil
+}
+
 // forget ends everything with a peer. It waits for this cluster alone.
 func (r *Peers) forget(ctx context.Context, fc *v1alpha1.ForeignCluster, contracts []v1alpha1.Contract) (reconcile.Result, error) {
 	if !controllerutil.ContainsFinalizer(fc, v1alpha1.Finalizer) {
 		return reconcile.Result{}, nil
 	}
-	var slices v1alpha1.ResourceSliceList
-	if err := r.Client.List(ctx, &slices); err != nil {
-		return reconcile.Result{}, fmt.Errorf("list resource slices: %w", err)
+	asks, err := r.asks(ctx, fc.Name)
+	if err != nil {
+		return reconcile.Result{}, err
 	}
-	for i := range slices.Items {
-		s := &slices.Items[i]
-		if s.Spec.ForeignCluster != fc.Name || !s.DeletionTimestamp.IsZero() {
+	for i := range asks {
+		s := &asks[i]
+		if !s.DeletionTimestamp.IsZero() {
 			continue
 		}
 		if err := r.Client.Delete(ctx, s, client.Preconditions{UID: &s.UID}); client.IgnoreNotFound(err) != nil {

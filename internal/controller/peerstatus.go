@@ -16,6 +16,8 @@ import (
 type PeerView struct {
 	Peer      *v1alpha1.ForeignCluster
 	Contracts []v1alpha1.Contract
+	// Asks is the ResourceSlices that ask the peer.
+	Asks []v1alpha1.ResourceSlice
 	// Connected says whether a session is up; NotConnected says why not.
 	Connected    bool
 	NotConnected string
@@ -127,6 +129,12 @@ func offloading(v PeerView) metav1.Condition {
 	}
 	if asks > 0 {
 		return condition(kind, metav1.ConditionTrue, "NodeReady", "the virtual node takes pods")
+	}
+	for _, ask := range v.Asks {
+		accepted := meta.FindStatusCondition(ask.Status.Conditions, v1alpha1.ConditionAccepted)
+		if accepted != nil && accepted.Status == metav1.ConditionFalse {
+			return condition(kind, metav1.ConditionFalse, accepted.Reason, fmt.Sprintf("ResourceSlice %s: %s", ask.Name, accepted.Message))
+		}
 	}
 	for _, c := range v.Contracts {
 		if c.Spec.Role == v1alpha1.ContractProvider && c.Status.Phase == peering.PhaseActive.String() {

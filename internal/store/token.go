@@ -99,13 +99,18 @@ func (t *Tokens) Redeem(ctx context.Context, id string, secret peering.Secret, b
 		if err != nil {
 			return invalid
 		}
+		why := func(cause, format string, args ...any) error {
+			e := wire.Errorf(wire.ReasonTokenInvalid, format, args...)
+			e.Metadata = map[string]string{wire.TokenCause: cause, wire.TokenClock: t.Now().UTC().Format(time.RFC3339)}
+			return e
+		}
 		switch used := peering.ClusterID(stored.Data[tokenUsedBy]); {
 		case used == by:
 			return nil
 		case used != "":
-			return wire.Errorf(wire.ReasonTokenInvalid, "the token was used by another cluster, %s: ask for a new one, and find out who that was", used.Short())
+			return why(wire.TokenCauseUsed, "the token was used by another cluster, %s: ask for a new one, and find out who that was", used.Short())
 		case !t.Now().Before(expires):
-			return wire.Errorf(wire.ReasonTokenInvalid, "the token expired at %s, and it is %s here: ask for a new one",
+			return why(wire.TokenCauseExpired, "the token expired at %s, and it is %s here: ask for a new one",
 				expires.Format(time.RFC3339), t.Now().UTC().Format(time.RFC3339))
 		}
 		stored.Data[tokenUsedBy] = []byte(by)
