@@ -1,0 +1,189 @@
+# `make` alone says what there is.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.SUFFIXES:
+.DEFAULT_GOAL := help
+MAKEFLAGS += --warn-undefined-variables --no-builtin-rules --no-print-directory
+
+# The chart says which version this is; binaries, image and chart agree.
+VERSION := $(shell sed -n 's/^appVersion: *//p' charts/entente/Chart.yaml)
+IMAGE := entente/entente:$(VERSION)
+IMAGE_TAR := .build/image/entente.tar
+# What the API may not break. Empty skips the comparison.
+BREAKING_AGAINST ?= main
+
+# Tools live here, built from source at the versions that their go.mod names.
+BIN := $(CURDIR)/.build/bin
+LDFLAGS := -s -w -X github.com/entente-dev/entente/internal/version.Version=$(VERSION)
+GOBUILD := CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)'
+# All modules of the repository whose go.mod is kept tidy. tools/proto is not:
+# nothing is built of it.
+MODULES := $(filter-out tools/proto,$(patsubst ./%,%,$(patsubst %/go.mod,%,$(shell find . -name go.mod -not -path './.build/*'))))
+# What `make generate` writes.
+GENERATED := gen api/v1alpha1/zz_generated.deepcopy.go charts/entente/files/crds server/openapi
+
+# For what is built here and needs what is built here: tests and the demo.
+export ENTENTE_ROOT := $(CURDIR)
+export ENTENTE_HELM := $(BIN)/helm
+export ENTENTE_GRPCURL := $(BIN)/grpcurl
+export ENTENTE_IMAGE := $(IMAGE)
+export ENTENTE_IMAGE_TAR := $(CURDIR)/$(IMAGE_TAR)
+
+.PHONY: help
+help: ## Say what there is
+	@echo 'usage: make TARGET'
+	@echo
+	@awk -F ':.*## ' '/^##@ / { printf "\n%s\n", substr($$0, 5) } /^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+##@ See it
+
+.PHONY: demo
+demo: build image lab $(BIN)/helm $(BIN)/grpcurl ## Two real clusters peer and share work, before your eyes (KEEP=1 leaves them up)
+	@cd integration && go build -trimpath -buildvcs=false -o ../bin/demo ./cmd/demo
+	@bin/demo
+
+.PHONY: lab
+lab: ## Build bin/lab: real clusters on this machine (bin/lab up, bin/lab down)
+	@cd integration && go build -trimpath -buildvcs=false -o ../bin/lab ./lab/cmd/lab
+
+##@ Build
+
+.PHONY: build
+build: ## Build bin/entente and bin/entented
+	@$(GOBUILD) -o bin/ ./cmd/entente ./cmd/entented
+
+.PHONY: image
+image: ## Build the container image as an archive, .build/image/entente.tar
+	@$(GOBUILD) -o bin/ ./cmd/entented
+	@go run -buildvcs=false ./internal/image -binary bin/entented -output $(IMAGE_TAR) -tag $(IMAGE) -version $(VERSION) -arch "$$(go env GOARCH)"
+	@echo '$(IMAGE_TAR): $(IMAGE)'
+
+.PHONY: generate
+generate: .build/proto/.stamp $(BIN)/buf $(BIN)/controller-gen $(BIN)/protoc-gen-go $(BIN)/protoc-gen-go-grpc $(BIN)/protoc-gen-grpc-gateway $(BIN)/protoc-gen-openapiv3 ## Make what is generated: gen/, deepcopy functions, custom resource definitions
+	@$(BIN)/buf generate
+	@$(BIN)/controller-gen object paths=./api/...
+	@$(BIN)/controller-gen crd paths=./api/... output:crd:dir=charts/entente/files/crds
+	@install -m 0644 gen/openapi/entente/v1/admin.openapi.json server/openapi/
+
+.PHONY: clean
+clean: ## Remove what was built, but not the lab's cache (bin/lab down ends a lab)
+	@rm -rf bin .build
+
+##@ Test
+
+.PHONY: test
+test: unit e2e ## All tests: unit with the race detector, controllers and end to end on real clusters
+
+.PHONY: unit
+unit: $(BIN)/helm ## Unit tests, with the race detector
+	@CGO_ENABLED=1 go test -race ./...
+
+.PHONY: e2e
+e2e: build image lab chart-live $(BIN)/helm $(BIN)/grpcurl ## Controllers on a real API server, then end to end on real clusters (Linux, root)
+	@cd integration && go test -p 1 -count 1 -timeout 80m ./...
+
+# The chart's policies, on a control plane of their own.
+.PHONY: chart-live
+chart-live: lab $(BIN)/helm
+	@if [ "$$(go env GOOS)" != linux ]; then echo 'chart-live: the lab runs on Linux only: skipped'; exit 0; fi; \
+	trap 'bin/lab --name charttest down' EXIT; \
+	bin/lab --name charttest up --light --clusters 1; \
+	ENTENTE_TEST_KUBECONFIG="$$(bin/lab --name charttest kubeconfig charttest-1)" ENTENTE_CHARTTEST=must \
+		go test -count 1 -run TestOnAPIServer ./internal/charttest
+
+.PHONY: bench
+bench: ## Benchmarks
+	@go test -run '^$$' -bench . -benchmem ./...
+
+##@ Check
+
+.PHONY: check
+check: check-format lint check-generate check-tidy check-arch check-chart check-proto ## All that a change has to pass besides the tests
+
+.PHONY: fmt
+fmt: $(BIN)/golangci-lint $(BIN)/buf ## Format Go and protos
+	@$(BIN)/golangci-lint fmt
+	@cd integration && $(BIN)/golangci-lint fmt
+	@$(BIN)/buf format -w proto
+
+.PHONY: lint
+lint: $(BIN)/golangci-lint ## Lint Go
+	@$(BIN)/golangci-lint run ./...
+	@cd integration && $(BIN)/golangci-lint run ./...
+
+.PHONY: check-format
+check-format: $(BIN)/golangci-lint $(BIN)/buf
+	@$(BIN)/golangci-lint fmt --diff
+	@cd integration && $(BIN)/golangci-lint fmt --diff
+	@$(BIN)/buf format -d --exit-code proto
+
+.PHONY: check-generate
+check-generate:
+	@sums() { find $(GENERATED) -type f -print0 | sort -z | xargs -0 sha256sum; }; \
+	before=$$(sums); $(MAKE) generate; \
+	if ! diff <(echo "$$before") <(sums); then \
+		echo 'what is generated was out of date; it is not any more: look at it and commit it' >&2; exit 1; \
+	fi
+
+.PHONY: check-tidy
+check-tidy:
+	@for module in $(MODULES); do \
+		(cd "$$module" && go mod tidy -diff) || { echo "$$module: go mod tidy would change it" >&2; exit 1; }; \
+	done
+
+.PHONY: check-arch
+check-arch:
+	@go test ./internal/archtest
+
+.PHONY: check-chart
+check-chart: $(BIN)/helm
+	@$(BIN)/helm lint --strict --quiet charts/entente
+	@ENTENTE_CHARTTEST=must go test ./internal/charttest
+
+.PHONY: check-proto
+check-proto: .build/proto/.stamp $(BIN)/buf
+	@$(BIN)/buf lint
+	@if [ -z '$(BREAKING_AGAINST)' ] || ! git rev-parse --verify --quiet '$(BREAKING_AGAINST)^{commit}' >/dev/null; then \
+		echo 'buf breaking: nothing to compare with'; exit 0; \
+	fi; \
+	rm -rf .build/against && mkdir -p .build/against/.build; \
+	git archive '$(BREAKING_AGAINST)' proto buf.yaml | tar -x -C .build/against; \
+	cp -r .build/proto .build/against/.build/proto; \
+	(cd .build/against && $(BIN)/buf build proto -o ../against.binpb); \
+	$(BIN)/buf breaking proto --against .build/against.binpb
+
+# The tools. Each group is a module of its own, so that none decides the versions
+# of another or of ours.
+
+tool = cd $(1) && CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w $(3)' -o $(BIN)/ $(2)
+
+$(BIN)/buf $(BIN)/controller-gen $(BIN)/protoc-gen-go $(BIN)/protoc-gen-go-grpc $(BIN)/protoc-gen-grpc-gateway $(BIN)/protoc-gen-openapiv3 &: tools/go.mod tools/go.sum
+	@echo 'building buf, controller-gen and four protoc plugins (3 min the first time)'
+	@$(call tool,tools,tool,)
+
+$(BIN)/helm: tools/helm/go.mod tools/helm/go.sum
+	@echo 'building helm (3 min the first time)'
+	@$(call tool,tools/helm,helm.sh/helm/v4/cmd/helm,-X helm.sh/helm/v4/internal/version.version=$(call pinned,helm,helm.sh/helm/v4))
+
+$(BIN)/golangci-lint: tools/golangci/go.mod tools/golangci/go.sum
+	@echo 'building golangci-lint (2 min the first time)'
+	@$(call tool,tools/golangci,github.com/golangci/golangci-lint/v2/cmd/golangci-lint,-X main.version=$(call pinned,golangci,github.com/golangci/golangci-lint/v2))
+
+$(BIN)/grpcurl: tools/grpcurl/go.mod tools/grpcurl/go.sum
+	@echo 'building grpcurl (1 min the first time)'
+	@$(call tool,tools/grpcurl,github.com/fullstorydev/grpcurl/cmd/grpcurl,-X main.version=$(call pinned,grpcurl,github.com/fullstorydev/grpcurl))
+
+# The version of a module in the go.mod of a tool.
+pinned = $(shell sed -n 's|^\(require\)\{0,1\}[[:space:]]*$(2) \(v[^ ]*\).*|\2|p' tools/$(1)/go.mod)
+
+# The protos that ours import, from the Go modules that ship them; go.sum pins
+# their content.
+.build/proto/.stamp: tools/proto/go.mod tools/proto/go.sum
+	@rm -rf .build/proto && mkdir -p .build/proto/google/api .build/proto/buf/validate
+	@cd tools/proto && go mod download github.com/grpc-ecosystem/grpc-gateway github.com/bufbuild/protovalidate
+	@googleapis="$$(cd tools/proto && go list -m -f '{{.Dir}}' github.com/grpc-ecosystem/grpc-gateway)/third_party/googleapis"; \
+	validate="$$(cd tools/proto && go list -m -f '{{.Dir}}' github.com/bufbuild/protovalidate)/proto/protovalidate"; \
+	install -m 0644 "$$googleapis"/google/api/{annotations,http}.proto .build/proto/google/api/; \
+	install -m 0644 "$$validate"/buf/validate/validate.proto .build/proto/buf/validate/
+	@touch $@

@@ -1,0 +1,91 @@
+{{/* Labels of every object; call with (dict "root" $ "component" NAME). */}}
+{{- define "entente.labels" -}}
+helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: entente
+{{ include "entente.selector" . }}
+{{- end }}
+
+{{/* Labels that select a component's pods; they never change. */}}
+{{- define "entente.selector" -}}
+app.kubernetes.io/name: entente
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end }}
+
+{{- define "entente.image" -}}
+{{- with .Values.image -}}
+{{- if .digest -}}
+{{ .repository }}@{{ .digest }}
+{{- else -}}
+{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* What each process learns about where it runs. */}}
+{{- define "entente.env" -}}
+- name: POD_NAME
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
+- name: POD_NAMESPACE
+  valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
+- name: POD_IP
+  valueFrom: {fieldRef: {fieldPath: status.podIP}}
+- name: HOST_IP
+  valueFrom: {fieldRef: {fieldPath: status.hostIP}}
+- name: NODE_NAME
+  valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
+# Go collects rather than being killed.
+- name: GOMEMLIMIT
+  valueFrom: {resourceFieldRef: {resource: limits.memory}}
+{{- end }}
+
+{{- define "entente.logArgs" -}}
+- --log-level={{ .Values.log.level }}
+- --log-format={{ .Values.log.format }}
+{{- end }}
+
+{{/* Pod Security "restricted", and as little as there is beyond it. */}}
+{{- define "entente.restrictedPod" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+{{- define "entente.restrictedContainer" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}
+
+{{/* The fabric changes the host's network: root in name, with one capability. */}}
+{{- define "entente.fabricContainer" -}}
+runAsUser: 0
+runAsGroup: 0
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL], add: [NET_ADMIN]}
+{{- end }}
+
+{{/* Virtual nodes run none of our pods. */}}
+{{- define "entente.realNodes" -}}
+nodeAffinity:
+  requiredDuringSchedulingIgnoredDuringExecution:
+    nodeSelectorTerms:
+      - matchExpressions:
+          - {key: entente.dev/virtual-node, operator: DoesNotExist}
+          - {key: kubernetes.io/os, operator: In, values: [linux]}
+{{- end }}
+
+{{/* The user that a ServiceAccount of ours is to the API server. */}}
+{{- define "entente.user" -}}
+system:serviceaccount:{{ .root.Release.Namespace }}:{{ .name }}
+{{- end }}
+
+{{/* Runs before anything of the chart is deleted. */}}
+{{- define "entente.cleanup.hook" -}}
+helm.sh/hook: pre-delete
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end }}

@@ -1,0 +1,283 @@
+package archtest
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/entente-dev/entente"
+
+// rule says what the packages that it covers may depend on.
+type rule struct {
+	// packages are paths inside the module; "x/..." covers what is below x too.
+	packages string
+	// ours is every package of this module that may be reached, also through
+	// others. The packages covered by the same rule may always reach each other.
+	ours []string
+	// outside is what may be imported of other modules, as path prefixes. What
+	// those import in turn is theirs to say. The standard library is free.
+	outside []string
+}
+
+const everything = "..."
+
+// rules is the architecture. The first that covers a package decides.
+//
+// The five faces (server, client, vk, tunnel, discovery) never reach each other:
+// each says in small interfaces what it needs, and internal/agent introduces
+// them.
+var rules = []rule{
+	{packages: "peering"},
+	{packages: "api/...", outside: []string{"k8s.io/api/", "k8s.io/apimachinery/"}},
+	{packages: "gen/...", outside: []string{
+		"buf.build/gen/go/bufbuild/protovalidate/", "github.com/grpc-ecosystem/grpc-gateway/v2/",
+		"google.golang.org/genproto/googleapis/", "google.golang.org/grpc", "google.golang.org/protobuf/",
+	}},
+
+	{packages: "internal/version"},
+	{packages: "internal/identity", ours: []string{"peering"}, outside: []string{
+		"github.com/spiffe/go-spiffe/v2/", "google.golang.org/grpc/credentials", "google.golang.org/grpc/peer",
+	}},
+	{packages: "internal/wire", ours: []string{"gen/...", "peering", "internal/identity"}, outside: []string{
+		"google.golang.org/genproto/googleapis/rpc/", "google.golang.org/grpc/codes", "google.golang.org/grpc/status",
+		"google.golang.org/protobuf/",
+	}},
+	{packages: "internal/session", ours: []string{"peering", "internal/identity"}, outside: []string{
+		"github.com/hashicorp/yamux", "google.golang.org/grpc", "golang.org/x/sync/",
+	}},
+	{packages: "internal/heartbeat", ours: []string{"gen/...", "peering", "internal/wire", "internal/identity"}, outside: []string{
+		"golang.org/x/time/rate", "google.golang.org/grpc", "google.golang.org/protobuf/",
+	}},
+
+	{
+		packages: "server",
+		ours:     []string{"gen/...", "peering", "api/...", "internal/wire", "internal/identity", "internal/heartbeat", "internal/version"},
+		outside: []string{
+			"buf.build/go/protovalidate", "github.com/google/uuid", "github.com/grpc-ecosystem/", "golang.org/x/sync/",
+			"golang.org/x/time/rate", "google.golang.org/", "k8s.io/", "sigs.k8s.io/controller-runtime/pkg/client",
+		},
+	},
+	{
+		packages: "client",
+		ours:     []string{"gen/...", "peering", "internal/wire", "internal/identity", "internal/heartbeat"},
+		outside:  []string{"golang.org/x/sync/", "golang.org/x/time/rate", "google.golang.org/", "k8s.io/"},
+	},
+	{packages: "vk", ours: []string{"peering", "api/..."}, outside: []string{
+		"github.com/virtual-kubelet/virtual-kubelet/", "golang.org/x/sync/", "golang.org/x/time/rate", "k8s.io/", "sigs.k8s.io/",
+	}},
+	// The fabric knows nothing of Kubernetes.
+	{packages: "tunnel", ours: []string{"peering"}, outside: []string{
+		"github.com/google/nftables", "github.com/mdlayher/", "github.com/vishvananda/", "golang.org/x/sync/", "golang.org/x/sys/",
+		"golang.zx2c4.com/wireguard",
+	}},
+	{packages: "discovery", ours: []string{"peering"}, outside: []string{"github.com/miekg/dns", "golang.org/x/net/"}},
+
+	// What crossed the border is read by internal/wire, wherever it is kept.
+	{
+		packages: "internal/offload",
+		ours:     []string{"api/...", "peering", "internal/wire", "gen/...", "internal/identity"},
+		outside:  []string{"github.com/go-logr/logr", "golang.org/x/", "k8s.io/", "sigs.k8s.io/"},
+	},
+	{
+		packages: "internal/store",
+		ours:     []string{"api/...", "peering", "internal/wire", "gen/...", "internal/identity"},
+		outside:  []string{"k8s.io/", "sigs.k8s.io/controller-runtime/pkg/"},
+	},
+	{
+		packages: "internal/controller",
+		ours:     []string{"api/...", "peering", "internal/store", "internal/wire", "gen/...", "internal/identity"},
+		outside:  []string{"github.com/go-logr/logr", "golang.org/x/", "k8s.io/", "sigs.k8s.io/"},
+	},
+
+	// Where all meet.
+	{packages: "internal/agent", ours: []string{everything}, outside: []string{everything}},
+	{packages: "cmd/entented", ours: []string{everything}, outside: []string{everything}},
+	// The CLI is a user of the admin API: nothing of the agent is in it.
+	{
+		packages: "cmd/entente/...",
+		ours:     []string{"client", "api/...", "gen/...", "peering", "internal/wire", "internal/identity", "internal/heartbeat", "internal/version"},
+		outside:  []string{everything},
+	},
+
+	// Tools of the house.
+	{packages: "internal/archtest"},
+	{packages: "internal/charttest"},
+	{packages: "internal/image", outside: []string{"github.com/google/go-containerregistry/"}},
+}
+
+// pkg is what the test needs of `go list`.
+type pkg struct {
+	ImportPath string
+	Standard   bool
+	Imports    []string
+	Deps       []string
+}
+
+func TestPackagesDependOnlyOnWhatTheTableSays(t *testing.T) {
+	t.Parallel()
+	packages := list(t)
+	if len(packages) < 5 {
+		t.Fatalf("go list saw %d packages of %s; the test would prove nothing", len(packages), module)
+	}
+	for _, p := range packages {
+		for _, problem := range check(rules, p) {
+			t.Error(problem)
+		}
+	}
+}
+
+// check returns what is wrong with a package of this module.
+func check(rules []rule, p pkg) []string {
+	path := inside(p.ImportPath)
+	r, ok := find(rules, path)
+	if !ok {
+		return []string{path + ": no rule covers it; give it a place in the table"}
+	}
+	var problems []string
+	for _, dep := range p.Deps {
+		if to := inside(dep); to != "" && !covers(r.packages, to) && !slices.ContainsFunc(r.ours, func(s string) bool { return covers(s, to) }) {
+			problems = append(problems, fmt.Sprintf("%s: depends on %s, which the table does not allow%s", path, to, direct(p, dep)))
+		}
+	}
+	for _, dep := range p.Imports {
+		if inside(dep) == "" && !standard(dep) && !slices.ContainsFunc(r.outside, func(s string) bool { return s == everything || strings.HasPrefix(dep, s) }) {
+			problems = append(problems, fmt.Sprintf("%s: imports %s, which the table does not allow", path, dep))
+		}
+	}
+	return problems
+}
+
+func direct(p pkg, dep string) string {
+	if slices.Contains(p.Imports, dep) {
+		return ""
+	}
+	return " (through another package)"
+}
+
+// standard tells whether a path is of the standard library: others begin with a
+// host name.
+func standard(path string) bool {
+	first, _, _ := strings.Cut(path, "/")
+	return !strings.Contains(first, ".")
+}
+
+// inside returns the path in the module, or "" for a package of another.
+func inside(path string) string {
+	if rest, ok := strings.CutPrefix(path, module+"/"); ok {
+		return rest
+	}
+	return ""
+}
+
+func covers(pattern, path string) bool {
+	if pattern == everything {
+		return true
+	}
+	root, tree := strings.CutSuffix(pattern, "/...")
+	return path == root || tree && strings.HasPrefix(path, root+"/")
+}
+
+func find(rules []rule, path string) (rule, bool) {
+	i := slices.IndexFunc(rules, func(r rule) bool { return covers(r.packages, path) })
+	if i < 0 {
+		return rule{}, false
+	}
+	return rules[i], true
+}
+
+// list returns the packages of the module as they are built for Linux, where all
+// of it is built.
+func list(t *testing.T) []pkg {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-e", "-deps", "-json=ImportPath,Standard,Imports,Deps", "./...")
+	cmd.Dir = "../.."
+	cmd.Env = append(os.Environ(), "GOOS=linux", "GOFLAGS=-mod=readonly", "CGO_ENABLED=0")
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var packages []pkg
+	for dec := json.NewDecoder(out); ; {
+		var p pkg
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatalf("read go list: %v\n%s", err, &stderr)
+		}
+		if inside(p.ImportPath) != "" {
+			packages = append(packages, p)
+		}
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("go list: %v\n%s", err, &stderr)
+	}
+	return packages
+}
+
+func TestTheCheckFindsWhatItIsThereFor(t *testing.T) {
+	t.Parallel()
+	rules := []rule{
+		{packages: "core"},
+		{packages: "left", ours: []string{"core"}, outside: []string{"example.com/net"}},
+		{packages: "right/...", ours: []string{everything}, outside: []string{everything}},
+	}
+	in := func(names ...string) (paths []string) {
+		for _, n := range names {
+			paths = append(paths, module+"/"+n)
+		}
+		return paths
+	}
+	for name, c := range map[string]struct {
+		pkg  pkg
+		want string
+	}{
+		"an allowed package":                   {pkg: pkg{ImportPath: module + "/left", Imports: in("core"), Deps: in("core")}},
+		"a package without a rule":             {pkg: pkg{ImportPath: module + "/new"}, want: "no rule covers it"},
+		"a sideways import":                    {pkg: pkg{ImportPath: module + "/left", Imports: in("right"), Deps: in("right")}, want: "depends on right"},
+		"a sideways import through another":    {pkg: pkg{ImportPath: module + "/left", Imports: in("core"), Deps: in("core", "right/deep")}, want: "through another package"},
+		"another module":                       {pkg: pkg{ImportPath: module + "/left", Imports: []string{"example.com/other"}}, want: "imports example.com/other"},
+		"an allowed module":                    {pkg: pkg{ImportPath: module + "/left", Imports: []string{"example.com/net/x"}}},
+		"another module in the core":           {pkg: pkg{ImportPath: module + "/core", Imports: []string{"example.com/net"}}, want: "imports example.com/net"},
+		"the standard library":                 {pkg: pkg{ImportPath: module + "/core", Imports: []string{"crypto/x509", "fmt"}, Deps: []string{"unsafe"}}},
+		"where everything is allowed":          {pkg: pkg{ImportPath: module + "/right", Imports: append(in("left"), "example.com/other"), Deps: in("left")}},
+		"a folder below one that has a tree":   {pkg: pkg{ImportPath: module + "/right/deep", Deps: in("left")}},
+		"a folder below one that has no tree":  {pkg: pkg{ImportPath: module + "/left/deep"}, want: "no rule covers it"},
+		"a name that begins like another name": {pkg: pkg{ImportPath: module + "/corestuff"}, want: "no rule covers it"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := strings.Join(check(rules, c.pkg), "\n")
+			if c.want == "" && got != "" || !strings.Contains(got, c.want) {
+				t.Errorf("got %q, want %q in it", got, c.want)
+			}
+		})
+	}
+}
+
+func TestFacesAreKeptApart(t *testing.T) {
+	t.Parallel()
+	faces := []string{"server", "client", "vk", "tunnel", "discovery"}
+	for _, from := range faces {
+		r, ok := find(rules, from)
+		if !ok {
+			t.Fatalf("no rule for %s", from)
+		}
+		for _, to := range append(faces, "internal/agent", "internal/offload", "internal/controller", "internal/store") {
+			if from != to && slices.ContainsFunc(r.ours, func(s string) bool { return covers(s, to) }) {
+				t.Errorf("the table lets %s depend on %s", from, to)
+			}
+		}
+	}
+}

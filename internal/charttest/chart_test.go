@@ -1,0 +1,388 @@
+package charttest
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/pod-security-admission/api"
+	"k8s.io/pod-security-admission/policy"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+)
+
+var update = flag.Bool("update", false, "rewrite the expected files under testdata")
+
+// TestRights shows all that our ServiceAccounts and the cluster's people may do.
+// Whoever adds a right sees it here, one line each.
+func TestRights(t *testing.T) {
+	t.Parallel()
+	var b strings.Builder
+	found := render(t)
+	for _, r := range all[*rbacv1.ClusterRole](found) {
+		writeRules(&b, "ClusterRole "+r.Name, r.Rules)
+	}
+	for _, r := range all[*rbacv1.Role](found) {
+		writeRules(&b, "Role "+r.Namespace+"/"+r.Name, r.Rules)
+	}
+	for _, r := range all[*rbacv1.ClusterRoleBinding](found) {
+		writeBinding(&b, "everywhere", r.RoleRef, r.Subjects)
+	}
+	for _, r := range all[*rbacv1.RoleBinding](found) {
+		writeBinding(&b, "in "+r.Namespace, r.RoleRef, r.Subjects)
+	}
+	golden(t, "rights.txt", b.String())
+}
+
+func writeRules(b *strings.Builder, name string, rules []rbacv1.PolicyRule) {
+	fmt.Fprintln(b, name)
+	for _, rule := range rules {
+		for _, group := range rule.APIGroups {
+			for _, resource := range rule.Resources {
+				if group != "" {
+					resource += "." + group
+				}
+				if len(rule.ResourceNames) > 0 {
+					resource += " " + strings.Join(rule.ResourceNames, "|")
+				}
+				fmt.Fprintf(b, "  %s: %s\n", resource, strings.Join(rule.Verbs, " "))
+			}
+		}
+	}
+}
+
+func writeBinding(b *strings.Builder, where string, role rbacv1.RoleRef, subjects []rbacv1.Subject) {
+	for _, s := range subjects {
+		fmt.Fprintf(b, "%s %s/%s is %s %s %s\n", s.Kind, s.Namespace, s.Name, role.Kind, role.Name, where)
+	}
+}
+
+// golden compares with a file under testdata.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.MkdirAll("testdata", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatalf("%v (go test ./internal/charttest -update writes it)", err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got; -update takes what is):\n%s", path, diff)
+	}
+}
+
+func TestNothingIsAllowedThatIsNotNamed(t *testing.T) {
+	t.Parallel()
+	found := render(t)
+	rules := map[string][]rbacv1.PolicyRule{}
+	for _, r := range all[*rbacv1.ClusterRole](found) {
+		rules[r.Name] = r.Rules
+	}
+	for _, r := range all[*rbacv1.Role](found) {
+		rules[r.Namespace+"/"+r.Name] = r.Rules
+	}
+	for name, rules := range rules {
+		for _, r := range rules {
+			for _, list := range [][]string{r.APIGroups, r.Resources, r.Verbs} {
+				if slices.Contains(list, "*") {
+					t.Errorf("%s: a star in %v", name, r)
+				}
+			}
+			for _, verb := range []string{"escalate", "impersonate", "deletecollection"} {
+				if slices.Contains(r.Verbs, verb) {
+					t.Errorf("%s: %s of %v", name, verb, r.Resources)
+				}
+			}
+			if slices.Contains(r.Verbs, "bind") && len(r.ResourceNames) == 0 {
+				t.Errorf("%s: may bind any role", name)
+			}
+			if slices.Contains(r.Resources, "serviceaccounts/token") {
+				t.Errorf("%s: may make tokens", name)
+			}
+		}
+	}
+	// What a ClusterRoleBinding gives holds in every namespace.
+	for _, b := range all[*rbacv1.ClusterRoleBinding](found) {
+		if b.RoleRef.Name == "cluster-admin" {
+			t.Errorf("%s gives cluster-admin", b.Name)
+		}
+		for _, r := range rules[b.RoleRef.Name] {
+			for _, resource := range []string{"secrets", "configmaps", "pods/exec", "pods/attach", "pods/portforward", "serviceaccounts"} {
+				if slices.Contains(r.Resources, resource) {
+					t.Errorf("%s gives %v of %s in every namespace", b.Name, r.Verbs, resource)
+				}
+			}
+			if slices.Contains(r.Resources, "pods") && slices.Contains(r.Verbs, "create") {
+				t.Errorf("%s may create pods in every namespace", b.Name)
+			}
+		}
+	}
+}
+
+func TestNoWebhookCanStopTheCluster(t *testing.T) {
+	t.Parallel()
+	for _, o := range render(t) {
+		switch o.kind {
+		case "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration", "APIService":
+			t.Errorf("the chart has a %s", o.kind)
+		case "CustomResourceDefinition":
+			crd, ok := o.Object.(*apiextensionsv1.CustomResourceDefinition)
+			if ok && crd.Spec.Conversion != nil && crd.Spec.Conversion.Strategy == apiextensionsv1.WebhookConverter {
+				t.Errorf("%s converts through a webhook", crd.Name)
+			}
+		}
+	}
+}
+
+// violations returns the names of the Pod Security checks that a pod fails.
+func violations(t *testing.T, level api.Level, meta metav1.ObjectMeta, spec corev1.PodSpec) []string {
+	t.Helper()
+	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var failed []string
+	for _, r := range evaluator.EvaluatePod(api.LevelVersion{Level: level, Version: api.LatestVersion()}, &meta, &spec) {
+		if !r.Allowed {
+			failed = append(failed, r.ForbiddenReason)
+		}
+	}
+	slices.Sort(failed)
+	return failed
+}
+
+func TestAgentMeetsRestrictedAndFabricNeedsWhatItNamesOnly(t *testing.T) {
+	t.Parallel()
+	found := render(t)
+	agent := one[*appsv1.Deployment](t, found, "entente-agent").Spec.Template
+	cleanup := one[*batchv1.Job](t, found, "entente-cleanup").Spec.Template
+	fabric := one[*appsv1.DaemonSet](t, found, "entente-fabric").Spec.Template
+	for name, c := range map[string]struct {
+		pod   corev1.PodTemplateSpec
+		level api.Level
+		want  []string
+	}{
+		"agent":   {pod: agent, level: api.LevelRestricted},
+		"cleanup": {pod: cleanup, level: api.LevelRestricted},
+		"fabric": {pod: fabric, level: api.LevelBaseline, want: []string{
+			"host namespaces",          // tunnels and routes are the node's
+			"hostPath volumes",         // /dev/net/tun
+			"non-default capabilities", // NET_ADMIN
+			"probe or lifecycle host",  // loopback, where it answers
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if diff := cmp.Diff(c.want, violations(t, c.level, c.pod.ObjectMeta, c.pod.Spec)); diff != "" {
+				t.Errorf("failed checks of %s (-want +got):\n%s", c.level, diff)
+			}
+			for _, container := range c.pod.Spec.Containers {
+				sc := container.SecurityContext
+				if sc == nil || sc.ReadOnlyRootFilesystem == nil || !*sc.ReadOnlyRootFilesystem ||
+					sc.AllowPrivilegeEscalation == nil || *sc.AllowPrivilegeEscalation || sc.Privileged != nil {
+					t.Errorf("%s: %+v; want a read-only root and no way to more rights", container.Name, sc)
+				}
+				if container.Resources.Limits.Memory().IsZero() || container.Resources.Requests.Cpu().IsZero() {
+					t.Errorf("%s: no memory limit or no CPU request", container.Name)
+				}
+			}
+		})
+	}
+	for _, container := range fabric.Spec.Containers {
+		want := &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: []corev1.Capability{"NET_ADMIN"}}
+		if diff := cmp.Diff(want, container.SecurityContext.Capabilities); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", container.Name, diff)
+		}
+	}
+	tokens := 0
+	for _, container := range fabric.Spec.Containers {
+		for _, m := range container.VolumeMounts {
+			if m.Name == "token" {
+				tokens++
+			}
+		}
+	}
+	if tokens != 1 || *fabric.Spec.AutomountServiceAccountToken {
+		t.Errorf("%d containers of the fabric hold a token; want the one that speaks to the API server", tokens)
+	}
+}
+
+func TestTheBinaryTakesWhatTheChartPasses(t *testing.T) {
+	t.Parallel()
+	found := render(t, "--values", filepath.Join("testdata", "all-values.yaml"))
+	binary := filepath.Join(t.TempDir(), "entented")
+	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", binary, "./cmd/entented")
+	build.Dir = filepath.Join("..", "..")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build entented: %v\n%s", err, out)
+	}
+	containers := slices.Concat(
+		one[*appsv1.Deployment](t, found, "entente-agent").Spec.Template.Spec.Containers,
+		one[*appsv1.DaemonSet](t, found, "entente-fabric").Spec.Template.Spec.Containers,
+		one[*batchv1.Job](t, found, "entente-cleanup").Spec.Template.Spec.Containers)
+	if len(containers) != 4 {
+		t.Fatalf("%d containers, want 4", len(containers))
+	}
+	for _, c := range containers {
+		t.Run(c.Name, func(t *testing.T) {
+			t.Parallel()
+			// Flags are read before help is shown; one that does not exist is an error.
+			out, err := exec.CommandContext(t.Context(), binary, append(c.Args, "--help")...).CombinedOutput()
+			if err != nil || !strings.Contains(string(out), c.Args[0]) {
+				t.Errorf("entented %s: %v\n%s", strings.Join(c.Args, " "), err, out)
+			}
+		})
+	}
+}
+
+func TestValuesReachTheProcesses(t *testing.T) {
+	t.Parallel()
+	found := render(t, "--values", filepath.Join("testdata", "all-values.yaml"))
+	agent := one[*appsv1.Deployment](t, found, "entente-agent").Spec.Template
+	fabric := one[*appsv1.DaemonSet](t, found, "entente-fabric").Spec.Template
+	job := one[*batchv1.Job](t, found, "entente-cleanup").Spec.Template
+	for name, c := range map[string]struct{ got, want []string }{
+		"agent": {agent.Spec.Containers[0].Args, []string{
+			"agent", "--log-level=debug", "--log-format=text", "--peer-service=entente-peer", "--cluster-name=milano",
+			"--peer-endpoint=a.example:7443", "--peer-endpoint=[2001:db8::1]:443",
+			"--pod-cidr=10.0.0.0/16", "--service-cidr=10.96.0.0/12", "--alias-pool=100.64.0.0/10",
+		}},
+		"node": {fabric.Spec.Containers[0].Args, []string{
+			"node", "--log-level=debug", "--log-format=text", "--interface=wg7", "--wireguard-port=4500", "--mtu=1400",
+			"--health-address=0.0.0.0:9000", "--userspace=/var/run/wireguard",
+		}},
+		"wireguard": {fabric.Spec.Containers[1].Args, []string{
+			"wireguard", "--log-level=debug", "--log-format=text", "--interface=wg7", "--userspace=/var/run/wireguard",
+		}},
+		"cleanup": {job.Spec.Containers[0].Args, []string{
+			"cleanup", "--log-level=debug", "--log-format=text", "--timeout=30s", "--keep-identity",
+		}},
+	} {
+		if diff := cmp.Diff(c.want, c.got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+	const image = "registry.example/entente@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+	for _, c := range slices.Concat(agent.Spec.Containers, fabric.Spec.Containers, job.Spec.Containers) {
+		if c.Image != image {
+			t.Errorf("%s runs %s, want %s", c.Name, c.Image, image)
+		}
+	}
+	if got := agent.Labels["team"]; got != "net" {
+		t.Errorf("label of the pod template's patch is %q", got)
+	}
+	if got := agent.Labels["app.kubernetes.io/component"]; got != "agent" {
+		t.Errorf("the patch took away what selects the pods: component is %q", got)
+	}
+	if got := fabric.Spec.NodeSelector["pool"]; got != "edge" || len(fabric.Spec.Containers) != 2 {
+		t.Errorf("node selector %q, %d containers; want edge and 2", got, len(fabric.Spec.Containers))
+	}
+	service := one[*corev1.Service](t, found, "entente-peer")
+	if service.Spec.Type != corev1.ServiceTypeLoadBalancer || service.Spec.Ports[0].Port != 443 || service.Spec.Ports[0].NodePort != 0 {
+		t.Errorf("entente-peer is %v, port %+v", service.Spec.Type, service.Spec.Ports)
+	}
+	lent := one[*v1alpha1.PeeringPolicy](t, found, "default").Spec
+	if lent.Accept != v1alpha1.AcceptNever || *lent.Limits.PercentOfFree != 10 || lent.Limits.Resources.Cpu().String() != "4" {
+		t.Errorf("policy %+v", lent)
+	}
+}
+
+func TestImageIsTheChartsVersion(t *testing.T) {
+	t.Parallel()
+	agent := one[*appsv1.Deployment](t, render(t), "entente-agent").Spec.Template
+	want := "entente/entente:" + agent.Labels["app.kubernetes.io/version"]
+	if got := agent.Spec.Containers[0].Image; got != want || strings.HasSuffix(want, ":") {
+		t.Errorf("image %q, want %q", got, want)
+	}
+}
+
+func TestPartsCanBeLeftOut(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		set  string
+		gone func(object) bool
+	}{
+		"definitions": {"crds.enabled=false", func(o object) bool { return o.kind == "CustomResourceDefinition" }},
+		"policy":      {"policy.enabled=false", func(o object) bool { return o.kind == "PeeringPolicy" }},
+		"placement":   {"placement.enabled=false", func(o object) bool { return strings.HasPrefix(o.kind, "MutatingAdmissionPolicy") }},
+		"cleanup":     {"cleanup.enabled=false", func(o object) bool { return o.GetName() == "entente-cleanup" }},
+		"userspace": {"fabric.userspace.enabled=false", func(o object) bool {
+			ds, ok := o.Object.(*appsv1.DaemonSet)
+			return ok && (len(ds.Spec.Template.Spec.Containers) != 1 || slices.ContainsFunc(ds.Spec.Template.Spec.Volumes, func(v corev1.Volume) bool { return v.HostPath != nil }))
+		}},
+		"network policy": {"networkPolicy.enabled=false", func(o object) bool { return o.kind == "NetworkPolicy" }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			with := render(t, "--set", strings.ReplaceAll(c.set, "=false", "=true"))
+			without := render(t, "--set", c.set)
+			if name != "userspace" && !slices.ContainsFunc(with, c.gone) {
+				t.Errorf("not there with it")
+			}
+			if i := slices.IndexFunc(without, c.gone); i >= 0 {
+				t.Errorf("still there without it: %s %s", without[i].kind, without[i].GetName())
+			}
+		})
+	}
+}
+
+func TestDefinitionsAreThoseOfTheAPI(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob(filepath.Join(chart, "files", "crds", "*.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	crds := all[*apiextensionsv1.CustomResourceDefinition](render(t, "--set", "crds.keep=true"))
+	if len(files) == 0 || len(crds) != len(files) {
+		t.Errorf("%d definitions of %d files", len(crds), len(files))
+	}
+	for _, crd := range crds {
+		if crd.Annotations["helm.sh/resource-policy"] != "keep" || crd.Annotations["controller-gen.kubebuilder.io/version"] == "" {
+			t.Errorf("%s has annotations %v", crd.Name, crd.Annotations)
+		}
+	}
+	for _, crd := range all[*apiextensionsv1.CustomResourceDefinition](render(t)) {
+		if _, ok := crd.Annotations["helm.sh/resource-policy"]; ok {
+			t.Errorf("%s would stay after an uninstall", crd.Name)
+		}
+	}
+}
+
+func TestNonsenseIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, set := range []string{
+		"agent.replicas=3", "nonsense=1", "image.tag=a b", "image.digest=sha256:1", "image.pullPolicy=Sometimes",
+		"cluster.name=Not_A_Label", "cluster.podCIDRs={10.0.0.0}", "log.level=loud",
+		"peer.endpoints={nowhere}", "peer.endpoints={https://a:1}", "peer.service.type=ExternalName", "peer.service.nodePort=99999",
+		"fabric.wireguardPort=0", "fabric.wireguardPort=no", "fabric.mtu=100", "fabric.interface=a-name-that-is-too-long", "fabric.updateStrategy.type=Never",
+		"fabric.userspace.enabled=maybe", "agent.resources.limits.memory=much", "agent.podTemplate.status.x=1",
+		"policy.accept=Perhaps", "policy.percentOfFree=101", "policy.podSecurity=none", "policy.contractDuration=soon",
+		"cleanup.timeout=2",
+	} {
+		t.Run(set, func(t *testing.T) {
+			t.Parallel()
+			if _, err := template(t, "--set", set); err == nil || !strings.Contains(err.Error(), "schema") {
+				t.Errorf("got %v, want the schema to refuse it", err)
+			}
+		})
+	}
+}
