@@ -3,7 +3,6 @@ package client_test
 import (
 	"context"
 	"fmt"
-	"log"
 	"time"
 
 	"k8s.io/client-go/tools/clientcmd"
@@ -17,18 +16,21 @@ func ExampleDialAdmin() {
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
 		clientcmd.NewDefaultClientConfigLoadingRules(), nil).ClientConfig()
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	admin, err := client.DialAdmin(ctx, client.AdminConfig{REST: config})
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	defer func() { _ = admin.Close() }()
 	resp, err := admin.ListPeers(ctx, &ententev1.ListPeersRequest{})
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	for _, p := range resp.GetPeers() {
 		fmt.Println(p.GetName(), p.GetRole())

@@ -92,8 +92,9 @@ func tryNext(err error) bool {
 	case wire.ReasonPeerUnreachable, wire.ReasonPeerIdentity, wire.ReasonStopping, wire.ReasonRateLimited, wire.ReasonTooManyCalls,
 		"UNAVAILABLE", "DEADLINE_EXCEEDED":
 		return true
+	default:
+		return false
 	}
-	return false
 }
 
 // noEndpoint makes one error of what each endpoint said.
@@ -192,8 +193,7 @@ func dialProblem(err error) string {
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
 		return fmt.Sprintf("no answer within %s", joinDialTimeout)
 	}
-	var op *net.OpError
-	if errors.As(err, &op) {
+	if op, ok := errors.AsType[*net.OpError](err); ok {
 		return op.Err.Error()
 	}
 	return err.Error()

@@ -145,7 +145,8 @@ func TestWhatJoinSaysWhenItFails(t *testing.T) {
 		"something else listens": {tokenOf(t, foreign, soon, silent.Addr().String()), wire.ReasonPeerIdentity, []string{"not an Entente agent"}},
 		"the token was used": {
 			tokenOf(t, foreign, soon, serveIssuer(t, foreign, refuse(invalid(map[string]string{wire.TokenCause: wire.TokenCauseUsed})))),
-			wire.ReasonTokenInvalid, []string{"redeemed by another cluster"},
+			wire.ReasonTokenInvalid,
+			[]string{"redeemed by another cluster"},
 		},
 		"the issuer's clock is ahead": {
 			tokenOf(t, foreign, soon, serveIssuer(t, foreign, refuse(invalid(map[string]string{

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
@@ -155,19 +156,19 @@ func (m *Mirror) poke() {
 func (m *Mirror) Run(ctx context.Context) error {
 	backoff := m.cfg.MinBackoff
 	for ctx.Err() == nil {
-		synced, err := m.session(ctx)
+		synced, cause := m.session(ctx)
 		if ctx.Err() != nil {
-			return nil
+			break
 		}
 		if synced {
 			backoff = m.cfg.MinBackoff
 		}
-		if wire.ReasonOf(err) == wire.ReasonSyncSuperseded {
+		if wire.ReasonOf(cause) == wire.ReasonSyncSuperseded {
 			// Another process of this cluster took over: leave it to that, and look
 			// again in a while.
 			backoff = m.cfg.MaxBackoff
 		}
-		m.cfg.Log.Info("sync stream ended", "err", err, "retryIn", backoff)
+		m.cfg.Log.Info("sync stream ended", "err", cause, "retryIn", backoff)
 		pause := time.NewTimer(backoff/2 + rand.N(backoff/2+1))
 		select {
 		case <-ctx.Done():
@@ -176,7 +177,7 @@ func (m *Mirror) Run(ctx context.Context) error {
 		pause.Stop()
 		backoff = min(2*backoff, m.cfg.MaxBackoff)
 	}
-	return nil
+	return nil //nolint:nilerr // the error of a stream is logged, and ends no more than the stream
 }
 
 // session runs one stream from Open to its end. synced says whether it came as
@@ -338,7 +339,11 @@ func (m *Mirror) sendLoop(ctx context.Context, stream ententev1.OffloadService_S
 		for _, ack := range refused {
 			m.call(func(h MirrorHandler) { h.Ack(ack) })
 		}
-		if err := m.take(stream, steps, asks); err != nil {
+		if err := m.take(stream, steps, asks); errors.Is(err, io.EOF) {
+			// The stream ended, and Recv says why: that ends the session.
+			<-ctx.Done()
+			return context.Cause(ctx)
+		} else if err != nil {
 			return err
 		}
 		timer.Stop()

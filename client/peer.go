@@ -104,7 +104,7 @@ func RunSession(ctx context.Context, conn grpc.ClientConnInterface, cfg heartbea
 		},
 	}, cfg)
 	if ctx.Err() != nil {
-		return nil //nolint:nilerr // the end that the caller asked for
+		return nil
 	}
 	if err == nil || errors.Is(err, io.EOF) {
 		return errors.New("session: the peer ended it")

@@ -72,6 +72,7 @@ func apply(t testing.TB, c Contract, list ...Event) Contract {
 
 // inState is a contract in each state.
 func inState(t testing.TB, r Role) map[State]Contract {
+	t.Helper()
 	offered := apply(t, Contract{}, offer(r))
 	signed := apply(t, offered, Sign{terms1, hash1, t0})
 	active := apply(t, signed, Countersigned{terms1, hash1, begins})
@@ -301,8 +302,13 @@ func TestRestoredContractGoesOn(t *testing.T) {
 		now   time.Time
 		want  State
 	}{
-		{"Active", begins, Active}, {"", begins, Active}, {"Active", ends, Draining}, {"Active", over, Closed},
-		{"Draining", begins, Draining}, {"Draining", over, Closed}, {"Closed", begins, Closed},
+		{"Active", begins, Active},
+		{"", begins, Active},
+		{"Active", ends, Draining},
+		{"Active", over, Closed},
+		{"Draining", begins, Draining},
+		{"Draining", over, Closed},
+		{"Closed", begins, Closed},
 	} {
 		c := apply(t, Restore(terms1, hash1, Provider, ParsePhase(tt.phase), begins), Tick{tt.now})
 		if c.State != tt.want {
@@ -352,6 +358,7 @@ type message struct {
 }
 
 func newPair(t testing.TB) *pair {
+	t.Helper()
 	return &pair{
 		side:    [2]Contract{apply(t, Contract{}, offer(Consumer)), apply(t, Contract{}, offer(Provider))},
 		now:     t0,

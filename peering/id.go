@@ -28,7 +28,7 @@ const (
 
 // idEncoding is RFC 4648 base32 in lower case: what DNS labels and trust domains
 // allow.
-var idEncoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
+var idEncoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding) //nolint:gochecknoglobals // a constant
 
 // ClusterIDOf returns the ID of the cluster whose public identity key is pub. It
 // fails for keys that have no SubjectPublicKeyInfo.

@@ -3,6 +3,7 @@ package peering
 import (
 	"fmt"
 	"maps"
+	"strconv"
 	"time"
 )
 
@@ -192,7 +193,7 @@ func grantAll(p Policy, have Capacity) (Resources, error) {
 			continue
 		}
 		if _, now := headroom(name, p, have); !now.IsZero() {
-			got[name] = now
+			got[name] = round(name, now)
 		}
 	}
 	// Without one of these no pod can run, so there is nothing to offer.
@@ -206,4 +207,18 @@ func grantAll(p Policy, have Capacity) (Resources, error) {
 		return nil, &GrantError{Reason: GrantCapacityExhausted, Message: fmt.Sprintf("nothing is left to lend under policy %q", p.Name)}
 	}
 	return got, nil
+}
+
+// round rounds an amount of bytes down to whole mebibytes, since a person reads
+// it. What is less than one stays as it is.
+func round(name string, q Quantity) Quantity {
+	const mebi = 1 << 20
+	if name != "memory" && name != "ephemeral-storage" || q.Units() < mebi {
+		return q
+	}
+	whole, err := ParseQuantity(strconv.FormatInt(q.Units()/mebi, 10) + "Mi")
+	if err != nil {
+		return q // cannot be: it is a number of mebibytes
+	}
+	return whole
 }

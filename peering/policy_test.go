@@ -46,6 +46,7 @@ func TestDecide(t *testing.T) {
 		{"as much as there may be, whole where it has to be", ask(), half, peering.Capacity{Free: free}, "cpu=3500m, memory=8Gi, nvidia.com/gpu=1, pods=50", ""},
 		{"as much as there may be under ceilings", ask(), capped, peering.Capacity{Free: free}, "cpu=2, memory=8Gi, pods=50", ""},
 		{"as much as is left of it", ask(), half, peering.Capacity{Free: free, Lent: resources(t, "cpu", "1", "pods", "10"), LentToPeer: resources(t, "cpu", "1", "pods", "10")}, "cpu=2500m, memory=8Gi, nvidia.com/gpu=1, pods=40", ""},
+		{"bytes in whole mebibytes, which people can read", ask(), half, peering.Capacity{Free: resources(t, "memory", "25102446592")}, "memory=11969Mi", ""},
 		{"others hold what is free", ask("cpu", "1"), half, peering.Capacity{Free: free, Lent: resources(t, "cpu", "6500m")}, "", peering.GrantCapacityExhausted},
 		{"one peer after the other does not get more than there is", ask(), half, peering.Capacity{Free: free, Lent: resources(t, "cpu", "6", "memory", "15Gi", "pods", "100")}, "cpu=1, memory=1Gi, nvidia.com/gpu=1, pods=1", ""},
 		{"nothing is left", ask(), half, peering.Capacity{Free: free, Lent: free}, "", peering.GrantCapacityExhausted},

@@ -29,8 +29,10 @@ type Quantity struct {
 // ErrQuantityRange says that an amount is below zero or above 2^63-1.
 var ErrQuantityRange = errors.New("amount is out of range")
 
-var decimalSuffixes = []string{"", "k", "M", "G", "T", "P", "E"}
-var binarySuffixes = []string{"", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"}
+var (
+	decimalSuffixes = []string{"", "k", "M", "G", "T", "P", "E"}       //nolint:gochecknoglobals // a constant list
+	binarySuffixes  = []string{"", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"} //nolint:gochecknoglobals // a constant list
+)
 
 // Whole returns the quantity of n whole units, in decimal notation. A negative n
 // counts as 0.

@@ -323,8 +323,9 @@ func (t Terms) RoleOf(id ClusterID) (Role, bool) {
 		return Consumer, true
 	case t.Provider.ID:
 		return Provider, true
+	default:
+		return 0, false
 	}
-	return 0, false
 }
 
 // CheckContractID checks the form of a contract ID: a DNS label of up to 64

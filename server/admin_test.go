@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math/big"
 	"net"
 	"net/http"
@@ -132,7 +133,7 @@ type syncReviews struct {
 }
 
 // allowed is the RBAC of the tests: user → permissions.
-var allowed = map[string]bool{ //nolint:gochecknoglobals // a constant table
+var allowed = map[string]bool{
 	"alice": true, "admin-by-certificate": true, "system:serviceaccount:ci:bot": true,
 }
 
@@ -186,7 +187,7 @@ func newAdminTest(t *testing.T, objects ...ctrlclient.Object) *adminTest {
 	if err := a.server.ca.refresh(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- a.server.Run(ctx, l) }()
 	t.Cleanup(func() {
@@ -260,6 +261,7 @@ func (a *adminTest) dial(t testing.TB, token string, certs ...tls.Certificate) *
 }
 
 func (a *adminTest) alice(t testing.TB) ententev1.AdminServiceClient {
+	t.Helper()
 	return ententev1.NewAdminServiceClient(a.dial(t, aliceToken))
 }
 
@@ -272,9 +274,7 @@ func (a *adminTest) rest(t testing.TB, method, path, body string, header http.He
 	if err != nil {
 		t.Fatal(err)
 	}
-	for k, v := range header {
-		req.Header[k] = v
-	}
+	maps.Copy(req.Header, header)
 	resp, err := transport.RoundTrip(req)
 	if err != nil {
 		t.Fatal(err)
@@ -284,9 +284,7 @@ func (a *adminTest) rest(t testing.TB, method, path, body string, header http.He
 	if err != nil {
 		t.Fatal(err)
 	}
-	for k, v := range resp.Trailer {
-		resp.Header[k] = v
-	}
+	maps.Copy(resp.Header, resp.Trailer)
 	return resp.StatusCode, string(b), resp.Header
 }
 

@@ -10,6 +10,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	_ "embed"
+	"encoding/json"
 	"fmt"
 	"math/big"
 	"mime"
@@ -220,7 +221,10 @@ func refuse(w http.ResponseWriter, code int, message string) {
 	}
 	w.WriteHeader(code)
 	grpcCode := map[int]int{http.StatusUnauthorized: 16, http.StatusUnsupportedMediaType: 3}[code]
-	_, _ = fmt.Fprintf(w, "{\"code\":%d,\"message\":%q}\n", grpcCode, strings.ToValidUTF8(message, " "))
+	_ = json.NewEncoder(w).Encode(struct {
+		Code    int    `json:"code"`
+		Message string `json:"message"`
+	}{grpcCode, strings.ToValidUTF8(message, " ")})
 }
 
 // hardened keeps browsers from making anything of an answer but data.

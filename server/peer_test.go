@@ -48,6 +48,7 @@ func (c peerCreds) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo
 func (c peerCreds) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return nil, nil, errors.New("server only")
 }
+
 func (c peerCreds) Info() credentials.ProtocolInfo {
 	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
 }
@@ -202,7 +203,7 @@ func newPeerTest(t *testing.T, change ...func(*PeerConfig)) *peerTest {
 		t.Fatal(err)
 	}
 	p.address = l.Addr().String()
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- p.server.Run(ctx, l) }()
 	p.stop = cancel
@@ -311,7 +312,7 @@ func TestAStrangerCanJoinAndAskForHealthAndNothingElse(t *testing.T) {
 
 func TestAConnectionWithoutACertificateCannotEvenJoin(t *testing.T) {
 	p := newPeerTest(t)
-	conn, err := grpc.NewClient("passthrough:///"+p.address, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13}))) //nolint:gosec // the test is about the server
+	conn, err := grpc.NewClient("passthrough:///"+p.address, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13})))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -377,7 +378,7 @@ func TestOfAHundredRedeemersOneSucceedsAndItMayRepeat(t *testing.T) {
 		wg.Go(func() {
 			// Strangers share an address here and its budget: limits push some back.
 			for {
-				_, err := ententev1.NewTrustServiceClient(conn).Join(context.Background(), joinRequest(token, s))
+				_, err := ententev1.NewTrustServiceClient(conn).Join(t.Context(), joinRequest(token, s))
 				if e := wire.FromStatus(err); e != nil && e.Reason != wire.ReasonTokenInvalid && e.RetryAfter > 0 {
 					time.Sleep(e.RetryAfter / 50)
 					continue

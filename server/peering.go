@@ -138,7 +138,6 @@ func (s *peeringServer) Session(stream grpc.BidiStreamingServer[ententev1.Sessio
 	return err
 }
 
-//nolint:gochecknoglobals // an error value
 var errSuperseded = &wire.Error{Reason: wire.ReasonSessionSuperseded, Message: "the peer opened newer sessions"}
 
 // sessionCount keeps a peer from holding more than MaxSessionsPerPeer exchanges:

@@ -1,6 +1,7 @@
 package tunnel
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -17,13 +18,13 @@ import (
 )
 
 // rolePlain is wireguard-go as it comes: no bounds, no fabric.
-func rolePlain() error {
+func rolePlain(ctx context.Context) error {
 	t, err := tun.CreateTUN(os.Getenv("TUNNEL_TEST_DEVICE"), 1420)
 	if err != nil {
 		return err
 	}
 	d := device.NewDevice(t, conn.NewDefaultBind(), device.NewLogger(device.LogLevelError, ""))
-	l, err := listenControl(os.Getenv("TUNNEL_TEST_DEVICE"))
+	l, err := listenControl(ctx, os.Getenv("TUNNEL_TEST_DEVICE"))
 	if err != nil {
 		return err
 	}

@@ -141,7 +141,7 @@ func TestPeerChanges(t *testing.T) {
 		}
 		return out
 	}
-	keep := pointer(keepalive)
+	keep := new(keepalive)
 	has := func(n byte, ps ...netip.Prefix) wgtypes.Peer {
 		return wgtypes.Peer{PublicKey: wgtypes.Key(key(n)), AllowedIPs: nets(ps...), PersistentKeepaliveInterval: keepalive, Endpoint: net.UDPAddrFromAddrPort(netip.MustParseAddrPort("192.0.2.7:7"))}
 	}

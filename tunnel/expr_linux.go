@@ -109,12 +109,15 @@ func (f family) inPrefix(base expr.PayloadBase, offset uint32, p netip.Prefix) [
 }
 
 func drop(text string) chainRule {
-	return chainRule{text: text, exprs: counted(expr.VerdictDrop)}
+	return chainRule{text: text, exprs: countedDrop()}
 }
 
-func counted(k expr.VerdictKind) []expr.Any { return []expr.Any{&expr.Counter{}, verdict(k)} }
-func accept() []expr.Any                    { return []expr.Any{verdict(expr.VerdictAccept)} }
-func verdict(k expr.VerdictKind) expr.Any   { return &expr.Verdict{Kind: k} }
+func countedDrop() []expr.Any {
+	return []expr.Any{&expr.Counter{}, verdict(expr.VerdictDrop)}
+}
+
+func accept() []expr.Any                  { return []expr.Any{verdict(expr.VerdictAccept)} }
+func verdict(k expr.VerdictKind) expr.Any { return &expr.Verdict{Kind: k} }
 
 func (b *rulesBuilder) iif(op expr.CmpOp) []expr.Any {
 	return match(expr.MetaKeyIIFNAME, op, ifname(b.device))

@@ -37,7 +37,11 @@ type Fabric struct {
 	dialers  map[PublicKey]*dialer
 	heard    map[PublicKey]heard
 	wrote    bool // the last pass changed WireGuard peers
-	said     map[Problem]bool
+	// handshakes are the first ones that wait for an answer, again the timer by
+	// which they are looked at.
+	handshakes handshakes
+	again      *time.Timer
+	said       map[Problem]bool
 }
 
 // heard tells when the counter of received bytes last grew.
@@ -57,6 +61,7 @@ func New(cfg Config) (*Fabric, error) {
 		wake: make(chan struct{}, 1), changed: make(chan struct{}, 1),
 		control: newControl(cfg.Device),
 		active:  map[string]string{}, dialers: map[PublicKey]*dialer{}, heard: map[PublicKey]heard{}, said: map[Problem]bool{},
+		handshakes: handshakes{},
 	}
 	f.prober = newProber(cfg.Device, cfg.ProbePort, f.poke)
 	f.resolver = newResolver(f.poke)
@@ -91,6 +96,14 @@ func (f *Fabric) poke() {
 	case f.wake <- struct{}{}:
 	default:
 	}
+}
+
+// askAgain has the next comparison come at the latest after d.
+func (f *Fabric) askAgain(d time.Duration) {
+	if f.again != nil {
+		f.again.Stop()
+	}
+	f.again = time.AfterFunc(d, f.poke)
 }
 
 // Run works until ctx ends, and then returns nil. The kernel's state remains.
@@ -309,12 +322,30 @@ func (f *Fabric) tunnel(ctx context.Context, p *pass) {
 	f.did(ensureAddresses(link, p.layout.Overlay))(p, "addresses")
 
 	dial := map[PublicKey]netip.AddrPort{}
+	self := PublicKey(p.device.PublicKey)
+	answered := map[PublicKey]bool{}
+	var next time.Duration
 	for _, w := range p.layout.Peers {
+		answered[w.PublicKey] = !f.prober.look(w.Overlay).path.LastAnswer().IsZero()
+		dialled := slices.ContainsFunc(p.device.Peers, func(h wgtypes.Peer) bool { return PublicKey(h.PublicKey) == w.PublicKey && h.Endpoint != nil })
+		if !dialled && !answered[w.PublicKey] {
+			if left, yields := f.handshakes.yields(p.now, self, w.PublicKey); yields {
+				next = left
+				continue
+			}
+		}
 		if e, ok := f.chooseEndpoint(ctx, p, w); ok {
 			dial[w.PublicKey] = e
 		}
 	}
-	changes := peerChanges(p.layout.Peers, p.device.Peers, dial)
+	again, soon := f.handshakes.due(p.now, self, p.device.Peers, func(key PublicKey) bool { return answered[key] })
+	if soon > 0 && (next == 0 || soon < next) {
+		next = soon
+	}
+	if next > 0 {
+		f.askAgain(next)
+	}
+	changes := slices.Concat(anew(again, p.layout.Peers, p.device.Peers, dial), peerChanges(p.layout.Peers, p.device.Peers, dial))
 	if len(changes) == 0 {
 		f.wrote = false
 		return

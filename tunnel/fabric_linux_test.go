@@ -123,7 +123,7 @@ func TestTwoClustersWithEqualPodPrefixes(t *testing.T) {
 		r.eventually("refused", 3*time.Second, func() error {
 			_, err := r.ask(a.pod, "udp", bAsSeen, 9)
 			if err == nil || !strings.Contains(err.Error(), "refused") {
-				return fmt.Errorf("UDP to a closed port: got %v, want connection refused", err)
+				return fmt.Errorf("UDP to a closed port: got %v, want connection refused", err) //nolint:errorlint // it may be nil
 			}
 			return nil
 		})

@@ -20,8 +20,7 @@ var errNoDevice = errors.New("the kernel has no WireGuard and the tunnel process
 // ensureLink finds the device, or makes one when the kernel can.
 func ensureLink(name string, userspace bool) (netlink.Link, Backend, error) {
 	link, err := netlink.LinkByName(name)
-	var missing netlink.LinkNotFoundError
-	if errors.As(err, &missing) {
+	if _, ok := errors.AsType[netlink.LinkNotFoundError](err); ok {
 		if userspace {
 			return nil, "", errNoDevice
 		}

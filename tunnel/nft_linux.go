@@ -221,7 +221,7 @@ func replaceTable(c *nftables.Conn, want ruleset) error {
 		chains[i] = &nftables.Chain{Table: t, Name: w.name}
 		if w.kind != "" {
 			policy := nftables.ChainPolicyAccept
-			chains[i].Type, chains[i].Hooknum, chains[i].Priority, chains[i].Policy = w.kind, w.hook, nftables.ChainPriorityRef(w.priority), &policy
+			chains[i].Type, chains[i].Hooknum, chains[i].Priority, chains[i].Policy = w.kind, w.hook, new(w.priority), &policy
 		}
 		c.AddChain(chains[i])
 	}

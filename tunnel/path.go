@@ -67,8 +67,8 @@ func (p Path) Answered(seq uint64, now time.Time) Path {
 	}
 	took := max(0, now.Sub(p.sent[seq%probeMemory]))
 	p.sent[seq%probeMemory] = time.Time{}
-	if p.rtt == 0 {
-		p.rtt = took
+	if p.rtt == 0 || took < p.rtt/2 {
+		p.rtt = took // what waited for a handshake says nothing of the path
 	} else {
 		p.rtt += (took - p.rtt) / 8 // RFC 6298's smoothing
 	}

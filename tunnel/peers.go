@@ -4,7 +4,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"time"
 
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 )
@@ -31,7 +30,7 @@ func peerChanges(want []WireGuardPeer, have []wgtypes.Peer, dial map[PublicKey]n
 			c.PresharedKey, differs = &psk, true
 		}
 		if h.PersistentKeepaliveInterval != w.Keepalive {
-			c.PersistentKeepaliveInterval, differs = pointer(w.Keepalive), true
+			c.PersistentKeepaliveInterval, differs = new(w.Keepalive), true
 		}
 		if e, ok := dial[w.PublicKey]; ok {
 			c.Endpoint, differs = net.UDPAddrFromAddrPort(e), true
@@ -65,8 +64,6 @@ func peerChanges(want []WireGuardPeer, have []wgtypes.Peer, dial map[PublicKey]n
 	}
 	return slices.Concat(changes, shrink, remove)
 }
-
-func pointer(d time.Duration) *time.Duration { return &d }
 
 func containsNet(nets []net.IPNet, p netip.Prefix) bool {
 	return slices.ContainsFunc(nets, func(n net.IPNet) bool { return prefixOf(n) == p })

@@ -159,9 +159,7 @@ func (p *planner) home() error {
 			p.node(n)
 		}
 	}
-	for _, s := range p.o.Sources {
-		p.out.Sources = append(p.out.Sources, s)
-	}
+	p.out.Sources = append(p.out.Sources, p.o.Sources...)
 	return nil
 }
 

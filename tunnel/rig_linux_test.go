@@ -46,7 +46,7 @@ func runRole(role string) {
 	case "clean":
 		err = Clean(Config{Device: os.Getenv("TUNNEL_TEST_DEVICE")})
 	case "plain":
-		err = rolePlain()
+		err = rolePlain(ctx)
 	case "server":
 		err = roleServer(ctx)
 	default:
@@ -122,7 +122,7 @@ func roleServer(ctx context.Context) error {
 	for {
 		c, err := l.Accept()
 		if err != nil {
-			return nil
+			return nil //nolint:nilerr // ctx ended: closed above
 		}
 		go func() {
 			defer c.Close()

@@ -88,10 +88,10 @@ func ensureRoutes(want []routeKey) (changed bool, err error) {
 	return changed, errors.Join(errs...)
 }
 
-// replacedBy tells that adding w has replaced h already: the kernel holds one
+// replacedBy tells that adding w has replaced k already: the kernel holds one
 // route of a prefix, table and metric.
-func (h routeKey) replacedBy(w routeKey) bool {
-	return h.prefix == w.prefix && h.table == w.table && h.metric == w.metric
+func (k routeKey) replacedBy(w routeKey) bool {
+	return k.prefix == w.prefix && k.table == w.table && k.metric == w.metric
 }
 
 func ourRoutes() ([]routeKey, error) {

@@ -197,7 +197,7 @@ func (b *rulesBuilder) leaving() ruleChain {
 	c := ruleChain{name: "leaving", kind: nftables.ChainTypeFilter, hook: nftables.ChainHookPostrouting, priority: 300}
 	for _, f := range families() {
 		if b.has(setRemote, f) {
-			c.add("never in clear", b.oif(expr.CmpOpNeq), f.to(setRemote), counted(expr.VerdictDrop))
+			c.add("never in clear", b.oif(expr.CmpOpNeq), f.to(setRemote), countedDrop())
 		}
 	}
 	c.add("not into the tunnel", b.oif(expr.CmpOpNeq), accept())
@@ -269,7 +269,7 @@ func (b *rulesBuilder) fromTunnel() ruleChain {
 			c.add("carried for a node", b.oif(expr.CmpOpEq), f.from(setOthers), f.to(setRemote), accept())
 		}
 	}
-	c.add("no transit", b.oif(expr.CmpOpEq), counted(expr.VerdictDrop))
+	c.add("no transit", b.oif(expr.CmpOpEq), countedDrop())
 	b.exposure(&c)
 	c.rules = append(c.rules, drop("not exposed"))
 	return c
@@ -315,7 +315,7 @@ func (b *rulesBuilder) input() ruleChain {
 	c := ruleChain{name: "input", kind: nftables.ChainTypeFilter, hook: nftables.ChainHookInput, priority: -5}
 	f := ipv6()
 	overlay := slices.Concat(f.nfproto(), f.loadDest(), []expr.Any{&expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: b.l.Overlay.AsSlice()}})
-	c.add("the overlay is not on the network", overlay, b.iif(expr.CmpOpNeq), match(expr.MetaKeyIIFNAME, expr.CmpOpNeq, ifname("lo")), counted(expr.VerdictDrop))
+	c.add("the overlay is not on the network", overlay, b.iif(expr.CmpOpNeq), match(expr.MetaKeyIIFNAME, expr.CmpOpNeq, ifname("lo")), countedDrop())
 	c.add("not from the tunnel", b.iif(expr.CmpOpNeq), accept())
 	c.add("probes", overlay, f.from(setOverlay), l4proto(unix.IPPROTO_UDP),
 		load(expr.PayloadBaseTransportHeader, 2, 2, unix.NFT_REG_1),

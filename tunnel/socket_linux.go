@@ -16,12 +16,12 @@ import (
 
 // listenControl opens the control socket, for this user only. One that a dead
 // process left behind is removed.
-func listenControl(name string) (net.Listener, error) {
+func listenControl(ctx context.Context, name string) (net.Listener, error) {
 	if err := os.MkdirAll(socketDirectory, 0o700); err != nil {
 		return nil, fmt.Errorf("open control socket: %w", err)
 	}
 	path := filepath.Join(socketDirectory, name+".sock")
-	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
+	if c, err := net.DialTimeout("unix", path, time.Second); err == nil { //nolint:gosec,noctx // a socket of ours, and the end of ctx must not make it look stale
 		c.Close()
 		return nil, fmt.Errorf("open control socket %s: another process serves it", path)
 	}
@@ -29,7 +29,7 @@ func listenControl(name string) (net.Listener, error) {
 		return nil, fmt.Errorf("remove stale control socket: %w", err)
 	}
 	old := unix.Umask(0o177)
-	l, err := net.Listen("unix", path)
+	l, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
 	unix.Umask(old)
 	if err != nil {
 		return nil, fmt.Errorf("open control socket: %w", err)

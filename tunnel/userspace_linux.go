@@ -86,7 +86,7 @@ func RunUserspace(ctx context.Context, cfg UserspaceConfig) error {
 	for {
 		err := serveDevice(ctx, cfg)
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // the end that the caller asked for
 		}
 		if err != nil {
 			return fmt.Errorf("run userspace WireGuard: %w", err)
@@ -136,7 +136,7 @@ func serveDevice(ctx context.Context, cfg UserspaceConfig) error {
 		return err
 	}
 
-	listener, err := listenControl(cfg.Device)
+	listener, err := listenControl(ctx, cfg.Device)
 	if err != nil {
 		return err
 	}
@@ -162,7 +162,7 @@ func serveDevice(ctx context.Context, cfg UserspaceConfig) error {
 			if _, err := os.Lstat(listener.Addr().String()); !errors.Is(err, os.ErrNotExist) {
 				continue
 			}
-			again, err := listenControl(cfg.Device)
+			again, err := listenControl(ctx, cfg.Device)
 			if err != nil {
 				return err
 			}

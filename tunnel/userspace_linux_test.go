@@ -58,7 +58,7 @@ func TestControlSocketIsPrivateAndReplacesAStaleOne(t *testing.T) {
 		t.Skip("needs root to write to " + socketDirectory)
 	}
 	const name = "entente-test"
-	first, err := listenControl(name)
+	first, err := listenControl(t.Context(), name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,11 +71,11 @@ func TestControlSocketIsPrivateAndReplacesAStaleOne(t *testing.T) {
 	if got := info.Mode().Perm(); got != 0o600 {
 		t.Errorf("mode %o, want 600", got)
 	}
-	if _, err := listenControl(name); err == nil {
+	if _, err := listenControl(t.Context(), name); err == nil {
 		t.Error("a socket in use was taken over")
 	}
 	first.Close() // as a killed process: the file stays
-	second, err := listenControl(name)
+	second, err := listenControl(t.Context(), name)
 	if err != nil {
 		t.Fatalf("stale socket: %v", err)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -21,28 +22,27 @@ func watch(ctx context.Context, poke func()) error {
 	if err != nil {
 		return fmt.Errorf("subscribe to route events: %w", err)
 	}
-	defer route.Close()
+	defer func() { _ = route.Close() }()
 	nft, err := subscribe(unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES)
 	if err != nil {
 		return fmt.Errorf("subscribe to nftables events: %w", err)
 	}
-	defer nft.Close()
+	defer func() { _ = nft.Close() }()
 
 	failed := make(chan error, 2)
+	var group sync.WaitGroup
 	for _, f := range []*os.File{route, nft} {
-		go func() { failed <- drain(f, poke) }()
+		group.Go(func() { failed <- drain(f, poke) })
 	}
 	select {
 	case <-ctx.Done():
 		err = nil
 	case err = <-failed:
-		failed <- nil // as if it had still to end
 	}
 	past := time.Unix(1, 0)
 	_ = route.SetReadDeadline(past)
 	_ = nft.SetReadDeadline(past)
-	<-failed
-	<-failed
+	group.Wait()
 	return err
 }
 
@@ -71,12 +71,12 @@ func subscribe(protocol int, groups ...int) (*os.File, error) {
 	}
 	f := os.NewFile(uintptr(fd), "netlink")
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		f.Close()
+		_ = f.Close()
 		return nil, os.NewSyscallError("bind", err)
 	}
 	for _, g := range groups {
 		if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, g); err != nil {
-			f.Close()
+			_ = f.Close()
 			return nil, os.NewSyscallError("setsockopt", err)
 		}
 	}
@@ -90,7 +90,7 @@ func nftGeneration() (uint32, error) {
 	if err != nil {
 		return 0, os.NewSyscallError("socket", err)
 	}
-	defer unix.Close(fd)
+	defer func() { _ = unix.Close(fd) }()
 	timeout := unix.NsecToTimeval(int64(time.Second))
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
 		return 0, os.NewSyscallError("setsockopt", err)

@@ -51,7 +51,7 @@ type PeeringPolicySpec struct {
 	// contractDuration is how long a contract lasts.
 	// +kubebuilder:default="8760h"
 	// +optional
-	ContractDuration metav1.Duration `json:"contractDuration,omitempty"`
+	ContractDuration *metav1.Duration `json:"contractDuration,omitempty"`
 	// podSecurity is the Pod Security level that offloaded pods have to meet.
 	// +kubebuilder:default=baseline
 	// +optional

@@ -749,7 +749,11 @@ func (in *PeeringPolicySpec) DeepCopyInto(out *PeeringPolicySpec) {
 		(*in).DeepCopyInto(*out)
 	}
 	in.Limits.DeepCopyInto(&out.Limits)
-	out.ContractDuration = in.ContractDuration
+	if in.ContractDuration != nil {
+		in, out := &in.ContractDuration, &out.ContractDuration
+		*out = new(metav1.Duration)
+		**out = **in
+	}
 	if in.NodeLabels != nil {
 		in, out := &in.NodeLabels, &out.NodeLabels
 		*out = make(map[string]string, len(*in))

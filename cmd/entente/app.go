@@ -76,8 +76,7 @@ func exitCode(err error, interrupted bool) int {
 // problem is an error as people see it: what the agent said of it first, and the
 // reason in brackets for whoever searches for it.
 func (a *app) problem(err error) string {
-	var call *callError
-	if errors.As(err, &call) {
+	if call, ok := errors.AsType[*callError](err); ok {
 		return fmt.Sprintf("Error: %s", call)
 	}
 	return "Error: " + err.Error()

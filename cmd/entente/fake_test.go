@@ -53,7 +53,7 @@ type fakeCluster struct {
 	requests []string
 }
 
-var epoch = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC) //nolint:gochecknoglobals // a constant
+var epoch = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 func newWorld() *world {
 	w := &world{clock: epoch}

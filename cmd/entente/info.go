@@ -288,7 +288,7 @@ func (a *app) printPeer(p *ententev1.Peer) {
 		_, _ = fmt.Fprintln(a.out, "Contracts")
 		w = table(a.out)
 		for _, c := range p.GetContracts() {
-			row(w, "  "+c.GetContractId(), c.GetRole(), c.GetPhase(), amounts(c.GetResources()), "used "+amounts(c.GetUsed()), count(int(c.GetPods()), "pod"), orNone(c.GetNode(), "-"))
+			row(w, "  "+c.GetContractId(), c.GetRole(), c.GetPhase(), amounts(c.GetResources()), "used "+amounts(c.GetUsed()), countPods(int(c.GetPods())), orNone(c.GetNode(), "-"))
 		}
 		_ = w.Flush()
 	}

@@ -18,10 +18,10 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-var update = flag.Bool("update", false, "rewrite the golden files") //nolint:gochecknoglobals // as go test wants it
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 // testEnvelope is a contract that two clusters signed, made once for all tests.
-var testEnvelope, testConsumer, testProvider = makeEnvelope() //nolint:gochecknoglobals // made once
+var testEnvelope, testConsumer, testProvider = makeEnvelope()
 
 func makeEnvelope() (envelope, consumer, provider string) {
 	must := func(err error) {
@@ -290,8 +290,18 @@ func TestEveryCommandTeachesItsUse(t *testing.T) {
 		t.Errorf("as a plugin it is called %q", got)
 	}
 	for _, path := range [][]string{
-		{"token", "create"}, {"join"}, {"peer"}, {"unpeer"}, {"offload", "namespace"}, {"unoffload", "namespace"}, {"info"}, {"info", "peer"},
-		{"contract", "list"}, {"contract", "show"}, {"contract", "verify"}, {"version"},
+		{"token", "create"},
+		{"join"},
+		{"peer"},
+		{"unpeer"},
+		{"offload", "namespace"},
+		{"unoffload", "namespace"},
+		{"info"},
+		{"info", "peer"},
+		{"contract", "list"},
+		{"contract", "show"},
+		{"contract", "verify"},
+		{"version"},
 	} {
 		cmd, _, err := root.Find(path)
 		if err != nil || cmd.Short == "" || cmd.Example == "" || cmd.Name() != path[len(path)-1] {

@@ -126,7 +126,7 @@ func (u *unpeering) run(ctx context.Context) error {
 	if u.flags.now {
 		how = "at once"
 	}
-	u.progress.done("local", "Ending the peering with %s, %s; %s ran there", u.peer, how, count(int(resp.GetPods()), "pod"))
+	u.progress.done("local", "Ending the peering with %s, %s; %s ran there", u.peer, how, countPods(int(resp.GetPods())))
 	if err := u.awaitEnd(ctx, u.local, u.peer, "Consumer"); err != nil {
 		return err
 	}
@@ -143,7 +143,7 @@ func (u *unpeering) run(ctx context.Context) error {
 		u.progress.done("remote", "Nothing is lent any more")
 	}
 	if u.flags.forget {
-		if err := u.awaitForgotten(ctx); err != nil {
+		if err := u.awaitForgotten(ctx, u.local, u.peer); err != nil {
 			return err
 		}
 		u.progress.done("local", "Forgot %s", u.peer)
@@ -161,7 +161,7 @@ func (u *unpeering) confirm(peer *ententev1.Peer, pods int) error {
 	if !u.flags.now || losing == 0 {
 		return nil
 	}
-	u.progress.note("local", "%s by the contracts with %s will be killed", count(losing, "pod"), u.peer)
+	u.progress.note("local", "%s by the contracts with %s will be killed", countPods(losing), u.peer)
 	if u.flags.yes || !u.app.interactive {
 		return nil
 	}
@@ -190,7 +190,7 @@ func (u *unpeering) awaitEnd(ctx context.Context, c *cluster, name, role string)
 			return true, "", nil
 		}
 		_, pods := nodesAndPods(open)
-		return false, fmt.Sprintf("%s to close; %s left", ids(open), count(pods, "pod")), nil
+		return false, fmt.Sprintf("%s to close; %s left", ids(open), countPods(pods)), nil
 	})
 }
 
@@ -222,11 +222,11 @@ func (u *unpeering) awaitNodes(ctx context.Context, nodes []string) error {
 	return nil
 }
 
-func (u *unpeering) awaitForgotten(ctx context.Context) error {
+func (u *unpeering) awaitForgotten(ctx context.Context, side *cluster, peer string) error {
 	hint := "see what holds it: kubectl get foreignclusters -o yaml"
-	return u.progress.poll(ctx, u.local, hint, func(ctx context.Context) (bool, string, error) {
-		peer, err := u.local.find(ctx, u.peer)
-		return peer == nil, "foreign cluster " + u.peer + " to go", err
+	return u.progress.poll(ctx, side, hint, func(ctx context.Context) (bool, string, error) {
+		found, err := side.find(ctx, peer)
+		return found == nil, "foreign cluster " + peer + " to go", err
 	})
 }
 
@@ -238,6 +238,9 @@ func (u *unpeering) forgetRemote(ctx context.Context) error {
 	_, err := u.remote.admin.EndPeering(ctx, &ententev1.EndPeeringRequest{Peer: "peers/" + u.localID, Now: u.flags.now, Forget: true})
 	if err != nil && client.ReasonOf(err) != "PEER_UNKNOWN" {
 		return u.remote.call("forget this cluster", err)
+	}
+	if err := u.awaitForgotten(ctx, u.remote, u.localID); err != nil {
+		return err
 	}
 	u.progress.done("remote", "Forgot this cluster")
 	return nil
@@ -276,9 +279,9 @@ func ids(contracts []*ententev1.Contract) string {
 	return "Contracts " + strings.Join(list, ", ")
 }
 
-func count(n int, what string) string {
+func countPods(n int) string {
 	if n == 1 {
-		return "1 " + what
+		return "1 pod"
 	}
-	return fmt.Sprintf("%d %ss", n, what)
+	return fmt.Sprintf("%d pods", n)
 }

@@ -98,7 +98,8 @@ func coreDNSComponent() component {
 }
 
 func kwokComponent() component {
-	return component{name: "kwok", module: "kwok",
+	return component{
+		name: "kwok", module: "kwok",
 		builds: []build{
 			{packages: []string{"sigs.k8s.io/kwok/cmd/kwok"}, tags: staticTags, ldflags: smallLink},
 		},
@@ -255,7 +256,7 @@ func (c component) ensure(ctx context.Context, source, cache string, progress fu
 	if err != nil {
 		return "", err
 	}
-	defer os.RemoveAll(tmp)
+	defer func() { _ = os.RemoveAll(tmp) }()
 	if err := os.Chmod(tmp, 0o755); err != nil {
 		return "", err
 	}
@@ -448,7 +449,7 @@ func writeJSON(file string, v any, mode fs.FileMode) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(tmp.Name())
+	defer func() { _ = os.Remove(tmp.Name()) }()
 	_, err = tmp.Write(append(b, '\n'))
 	if err := errors.Join(err, tmp.Chmod(mode), tmp.Close()); err != nil {
 		return err

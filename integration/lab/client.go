@@ -51,7 +51,7 @@ func Up(ctx context.Context, o Options, progress func(string)) (*Lab, error) {
 		return nil, err
 	}
 	defer unlock()
-	defer os.Remove(upLockFile(o.Name))
+	defer func() { _ = os.Remove(upLockFile(o.Name)) }()
 	if l, err := resume(ctx, o, progress); l != nil || err != nil {
 		return l, err
 	}
@@ -65,7 +65,7 @@ func Up(ctx context.Context, o Options, progress func(string)) (*Lab, error) {
 // resume returns the lab if it runs already, with all its nodes switched on; nil
 // if it does not, after removing what there may be of it.
 func resume(ctx context.Context, o Options, progress func(string)) (*Lab, error) {
-	l, err := Open(o.Name)
+	l, err := Open(ctx, o.Name)
 	if err == nil && l.plan.Options != o {
 		return nil, fmt.Errorf("lab %s runs already, with %+v: take it down first, or name another with --name", o.Name, l.plan.Options)
 	}
@@ -110,7 +110,7 @@ func create(ctx context.Context, plan Plan, bins Binaries) (*Lab, error) {
 	if err := startDaemon(ctx, dir, o); err != nil {
 		return nil, err
 	}
-	return Open(o.Name)
+	return Open(ctx, o.Name)
 }
 
 // allowed says whether this user on this machine can have such a lab.
@@ -161,13 +161,13 @@ func labBinary(ctx context.Context) (string, error) {
 var errNotLinux = errors.New("the lab needs Linux: nodes are made of its namespaces and cgroups")
 
 // Open finds the lab called name, which has to run.
-func Open(name string) (*Lab, error) {
+func Open(ctx context.Context, name string) (*Lab, error) {
 	if name == "" {
 		name = DefaultName
 	}
 	dir := labDir(name)
 	socket := filepath.Join(dir, socketFile)
-	if !listens(context.Background(), socket) {
+	if !listens(ctx, socket) {
 		return nil, fmt.Errorf("lab %s is not up", name)
 	}
 	spec, err := readSpec(dir)
@@ -185,7 +185,7 @@ func ReadStatus(ctx context.Context, name string) (Status, error) {
 	if name == "" {
 		name = DefaultName
 	}
-	if l, err := Open(name); err == nil {
+	if l, err := Open(ctx, name); err == nil {
 		return l.Status(ctx)
 	}
 	left, err := leftovers(name)

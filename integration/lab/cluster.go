@@ -91,7 +91,7 @@ func StartLight(ctx context.Context, dir string, o Options, progress func(string
 	for i, c := range plan.Clusters {
 		ready.Go(func() {
 			cdir := clusterDir(dir, c.Name)
-			s, _, err := lightCluster(spec, c, cdir, filepath.Join(l.logs, c.Name), slog.New(slog.DiscardHandler))
+			s, _, err := lightCluster(ctx, spec, c, cdir, filepath.Join(l.logs, c.Name), slog.New(slog.DiscardHandler))
 			if err != nil {
 				errs[i] = err
 				return
@@ -134,7 +134,7 @@ func (l *LightLab) Logs(n int) string {
 }
 
 // TB is what Light needs of a testing.TB.
-type TB interface {
+type TB interface { //nolint:interfacebloat // what the function below calls
 	Helper()
 	Logf(format string, args ...any)
 	Fatalf(format string, args ...any)
@@ -142,6 +142,7 @@ type TB interface {
 	Cleanup(func())
 	Failed() bool
 	TempDir() string
+	Context() context.Context
 }
 
 // Light gives a test n control planes of its own, which end with it. Where
@@ -151,7 +152,7 @@ func Light(t TB, n int) []*Cluster {
 	if err := allowed(Options{Light: true}); err != nil {
 		t.Skipf("%v", err)
 	}
-	l, err := StartLight(context.Background(), t.TempDir(), Options{Clusters: n}, func(s string) { t.Logf("lab: %s", s) })
+	l, err := StartLight(t.Context(), t.TempDir(), Options{Clusters: n}, func(s string) { t.Logf("lab: %s", s) })
 	if err != nil {
 		t.Fatalf("start light lab: %v", err)
 	}

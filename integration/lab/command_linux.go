@@ -18,7 +18,7 @@ func Hidden(ctx context.Context, args []string) (bool, error) {
 	case args[0] == "daemon" && len(args) == 2:
 		return true, withPath(func() error { return runDaemon(ctx, args[1]) })
 	case args[0] == "node-init" && len(args) == 2:
-		return true, runNodeInit(args[1])
+		return true, runNodeInit(ctx, args[1])
 	case args[0] == "node-supervise" && len(args) == 1:
 		return true, runNodeSupervise(ctx)
 	}

@@ -13,7 +13,7 @@ type ports struct {
 }
 
 // nodePorts are used where the control plane has a network namespace to itself.
-var nodePorts = ports{API: 6443, Etcd: 2379, EtcdPeer: 2380, ControllerManager: 10257, Scheduler: 10259, Kwok: 10247}
+var nodePorts = ports{API: 6443, Etcd: 2379, EtcdPeer: 2380, ControllerManager: 10257, Scheduler: 10259, Kwok: 10247} //nolint:gochecknoglobals // a constant
 
 // controlPlane is what is needed to run one cluster's control plane.
 type controlPlane struct {
@@ -38,7 +38,8 @@ func (c controlPlane) processes() []process {
 	ready := []condition{{Ready: pki("admin.kubeconfig")}}
 	nodes := len(c.cluster.Nodes) > 0
 
-	etcd := []string{c.kube, "etcd",
+	etcd := []string{
+		c.kube, "etcd",
 		"--name=etcd",
 		"--data-dir=" + c.data,
 		"--unsafe-no-fsync",
@@ -54,7 +55,8 @@ func (c controlPlane) processes() []process {
 		"--peer-trusted-ca-file=" + pki("etcd-ca.crt"), "--peer-client-cert-auth",
 		"--log-level=warn",
 	}
-	apiserver := []string{c.kube, "kube-apiserver",
+	apiserver := []string{
+		c.kube, "kube-apiserver",
 		"--etcd-servers=" + url(c.ports.Etcd),
 		"--etcd-cafile=" + pki("etcd-ca.crt"), "--etcd-certfile=" + pki("etcd.crt"), "--etcd-keyfile=" + pki("etcd.key"),
 		"--bind-address=" + c.bind.String(),
@@ -83,7 +85,8 @@ func (c controlPlane) processes() []process {
 		"--allow-privileged=true",
 		"--profiling=false",
 	}
-	manager := []string{c.kube, "kube-controller-manager",
+	manager := []string{
+		c.kube, "kube-controller-manager",
 		"--kubeconfig=" + pki("kube-controller-manager.kubeconfig"),
 		"--authentication-kubeconfig=" + pki("kube-controller-manager.kubeconfig"),
 		"--authorization-kubeconfig=" + pki("kube-controller-manager.kubeconfig"),
@@ -104,7 +107,8 @@ func (c controlPlane) processes() []process {
 		manager = append(manager, "--allocate-node-cidrs=true",
 			"--cluster-cidr="+c.cluster.PodCIDR.String(), "--node-cidr-mask-size=24")
 	}
-	scheduler := []string{c.kube, "kube-scheduler",
+	scheduler := []string{
+		c.kube, "kube-scheduler",
 		"--kubeconfig=" + pki("kube-scheduler.kubeconfig"),
 		"--authentication-kubeconfig=" + pki("kube-scheduler.kubeconfig"),
 		"--authorization-kubeconfig=" + pki("kube-scheduler.kubeconfig"),
@@ -122,7 +126,8 @@ func (c controlPlane) processes() []process {
 		{Name: "kube-scheduler", Args: scheduler, After: ready},
 	}
 	if c.kwok != "" {
-		args := []string{c.kwok,
+		args := []string{
+			c.kwok,
 			"--kubeconfig=" + pki("admin.kubeconfig"),
 			"--manage-all-nodes=false",
 			"--manage-nodes-with-label-selector=" + fakeNodeLabel + "=true",

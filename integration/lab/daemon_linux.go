@@ -58,7 +58,7 @@ func runDaemon(ctx context.Context, dir string) error {
 	if !spec.Plan.Options.Light {
 		d.hostNet = 3
 	}
-	listener, err := net.Listen("unix", filepath.Join(dir, socketFile))
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "unix", filepath.Join(dir, socketFile))
 	if err != nil {
 		return fmt.Errorf("listen for commands: %w", err)
 	}
@@ -72,7 +72,7 @@ func runDaemon(ctx context.Context, dir string) error {
 	defer cancel()
 	srv := &http.Server{Handler: d.routes(ctx), ReadHeaderTimeout: 10 * time.Second}
 	go d.bringUp(ctx)
-	context.AfterFunc(ctx, func() { srv.Close() })
+	context.AfterFunc(ctx, func() { _ = srv.Close() })
 	if err := srv.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve commands: %w", err)
 	}
@@ -119,7 +119,7 @@ func (d *daemon) upFull(ctx, upCtx context.Context) error {
 	if err := d.internet.create(upCtx, Faults{}); err != nil {
 		return fmt.Errorf("make the internet: %w", err)
 	}
-	if err := d.raiseLimits(); err != nil {
+	if err := d.raiseLimits(upCtx); err != nil {
 		return fmt.Errorf("raise kernel limits: %w", err)
 	}
 	err := d.each(func(c ClusterPlan) error {
@@ -149,7 +149,7 @@ func (d *daemon) upFull(ctx, upCtx context.Context) error {
 func (d *daemon) upLight(ctx, upCtx context.Context) error {
 	return d.each(func(c ClusterPlan) error {
 		dir := clusterDir(d.dir, c.Name)
-		s, server, err := lightCluster(d.spec, c, dir, filepath.Join(d.dir, "log", c.Name), d.logger)
+		s, server, err := lightCluster(ctx, d.spec, c, dir, filepath.Join(d.dir, "log", c.Name), d.logger)
 		if err != nil {
 			return err
 		}
@@ -195,7 +195,7 @@ func (d *daemon) ownKubeconfig(c ClusterPlan) string {
 // forward listens on a loopback port of the machine for c's API server. Only
 // the socket is in the machine's namespace; the way on starts in the daemon's.
 func (d *daemon) forward(ctx context.Context, c ClusterPlan) error {
-	l, err := listenIn(d.hostNet, netip.MustParseAddr("127.0.0.1"), preferredPort(d.spec.Plan.Options.Name, c.Index))
+	l, err := listenIn(ctx, d.hostNet, netip.MustParseAddr("127.0.0.1"), preferredPort(d.spec.Plan.Options.Name, c.Index))
 	if err != nil {
 		return fmt.Errorf("listen for the API server: %w", err)
 	}

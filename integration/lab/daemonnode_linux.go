@@ -67,14 +67,14 @@ func (d *daemon) startNode(c ClusterPlan, n NodePlan) error {
 	if err != nil {
 		return err
 	}
-	defer out.Close()
+	defer func() { _ = out.Close() }()
 	uplink, uplinkReady, err := os.Pipe()
 	if err != nil {
 		return err
 	}
-	defer uplink.Close()
-	defer uplinkReady.Close()
-	cmd := exec.Command("/proc/self/exe", "node-init", root)
+	defer func() { _ = uplink.Close() }()
+	defer func() { _ = uplinkReady.Close() }()
+	cmd := exec.Command("/proc/self/exe", "node-init", root) //nolint:noctx // stopNode and the kernel end it
 	cmd.Env = []string{nodePath, "HOME=/root", labMark(d.spec.Plan.Options.Name)}
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.ExtraFiles = []*os.File{uplink}
@@ -174,7 +174,7 @@ func (n *node) importImage(ctx context.Context, archive string) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	// The path stands for the inside of the node: only the pipe crosses.
 	cmd := exec.CommandContext(ctx, "nsenter", fmt.Sprintf("--target=%d", n.pid), "--mount", "--net", "--pid", "--root", "--wd=/", "--",
 		nodeBin+"/node/ctr", "--address", containerd, "--namespace", "k8s.io", "images", "import", "-")
@@ -264,8 +264,8 @@ func (d *daemon) delayed(f Faults) map[uint16]time.Duration {
 
 // raiseLimits raises what the kernel allows all namespaces together, and notes
 // what it was for whoever takes the last lab down.
-func (d *daemon) raiseLimits() error {
-	unlock, err := lockFile(context.Background(), filepath.Join(baseDir(), lockName))
+func (d *daemon) raiseLimits(ctx context.Context) error {
+	unlock, err := lockFile(ctx, filepath.Join(baseDir(), lockName))
 	if err != nil {
 		return err
 	}

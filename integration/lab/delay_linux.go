@@ -18,7 +18,7 @@ const delayedPacketsMost = 1 << 16
 
 // From linux/netfilter/nfnetlink_queue.h.
 const (
-	nfqnlMsgPacket      = unix.NFNL_SUBSYS_QUEUE<<8 | 0
+	nfqnlMsgPacket      = unix.NFNL_SUBSYS_QUEUE << 8
 	nfqnlMsgVerdict     = unix.NFNL_SUBSYS_QUEUE<<8 | 1
 	nfqnlMsgConfig      = unix.NFNL_SUBSYS_QUEUE<<8 | 2
 	nfqaPacketHeader    = 1
@@ -60,12 +60,12 @@ func openDelayLine(ctx context.Context, queue uint16, delay time.Duration, wg *s
 	d := &delayLine{conn: conn, due: make(chan delayed, delayedPacketsMost)}
 	d.delay.Store(int64(delay))
 	if err := d.bind(queue); err != nil {
-		conn.Close()
+		_ = conn.Close()
 		return nil, fmt.Errorf("bind netfilter queue %d: %w", queue, err)
 	}
-	wg.Go(func() { d.receive(queue) })
+	wg.Go(d.receive)
 	wg.Go(func() { d.release(queue) })
-	context.AfterFunc(ctx, func() { conn.Close() })
+	context.AfterFunc(ctx, func() { _ = conn.Close() })
 	return d, nil
 }
 
@@ -105,7 +105,7 @@ func nfgenHeader(queue uint16) []byte {
 }
 
 // receive notes each packet's number and when it is due.
-func (d *delayLine) receive(queue uint16) {
+func (d *delayLine) receive() {
 	defer close(d.due)
 	for {
 		ms, err := d.conn.Receive()

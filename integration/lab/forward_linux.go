@@ -17,7 +17,7 @@ import (
 
 // listenIn listens on a TCP port of another network namespace: on port if it is
 // free there, else on any.
-func listenIn(namespace int, address netip.Addr, port uint16) (net.Listener, error) {
+func listenIn(ctx context.Context, namespace int, address netip.Addr, port uint16) (net.Listener, error) {
 	type answer struct {
 		l   net.Listener
 		err error
@@ -30,9 +30,10 @@ func listenIn(namespace int, address netip.Addr, port uint16) (net.Listener, err
 			c <- answer{err: fmt.Errorf("enter network namespace: %w", err)}
 			return
 		}
-		l, err := net.Listen("tcp4", netip.AddrPortFrom(address, port).String())
+		var lc net.ListenConfig
+		l, err := lc.Listen(ctx, "tcp4", netip.AddrPortFrom(address, port).String())
 		if errors.Is(err, unix.EADDRINUSE) {
-			l, err = net.Listen("tcp4", netip.AddrPortFrom(address, 0).String())
+			l, err = lc.Listen(ctx, "tcp4", netip.AddrPortFrom(address, 0).String())
 		}
 		c <- answer{l: l, err: err}
 	}()
@@ -62,19 +63,19 @@ func forward(ctx context.Context, l net.Listener, target string, logger *slog.Lo
 }
 
 func forwardOne(ctx context.Context, client *net.TCPConn, target string) error {
-	defer client.Close()
+	defer func() { _ = client.Close() }()
 	s, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp4", target)
 	if err != nil {
 		return err
 	}
 	server := s.(*net.TCPConn)
-	defer server.Close()
+	defer func() { _ = server.Close() }()
 	var wg sync.WaitGroup
 	way := func(to, from *net.TCPConn) {
 		if _, err := io.Copy(to, from); err != nil {
 			// One way broken is both broken.
-			to.Close()
-			from.Close()
+			_ = to.Close()
+			_ = from.Close()
 			return
 		}
 		_ = to.CloseWrite()

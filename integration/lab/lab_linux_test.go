@@ -41,7 +41,7 @@ func upLab(t *testing.T, o Options) *testLab {
 	t.Helper()
 	say := func(s string) { t.Logf("lab: %s", s) }
 	t.Cleanup(func() {
-		if err := Down(context.Background(), o.Name); err != nil {
+		if err := Down(context.WithoutCancel(t.Context()), o.Name); err != nil {
 			t.Errorf("take the lab down: %v", err)
 		}
 	})
@@ -547,7 +547,7 @@ func TestDownRemovesWhatACrashLeaves(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = Down(context.Background(), name) })
+	t.Cleanup(func() { _ = Down(context.WithoutCancel(t.Context()), name) })
 	for _, tt := range []struct {
 		name   string
 		after  time.Duration
@@ -566,7 +566,7 @@ func TestDownRemovesWhatACrashLeaves(t *testing.T) {
 			time.Sleep(tt.after)
 			var tr traces
 			if tt.daemon {
-				l, err := Open(name)
+				l, err := Open(t.Context(), name)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -12,12 +13,12 @@ import (
 
 // lightCluster prepares a control plane on free loopback ports in dir, and
 // returns what runs it and its URL.
-func lightCluster(spec daemonSpec, c ClusterPlan, dir, logs string, logger *slog.Logger) (*supervisor, string, error) {
+func lightCluster(ctx context.Context, spec daemonSpec, c ClusterPlan, dir, logs string, logger *slog.Logger) (*supervisor, string, error) {
 	pki := filepath.Join(dir, "pki")
 	if err := writePKI(pki, c); err != nil {
 		return nil, "", fmt.Errorf("make certificates: %w", err)
 	}
-	p, err := freePorts()
+	p, err := freePorts(ctx)
 	if err != nil {
 		return nil, "", fmt.Errorf("find free ports: %w", err)
 	}
@@ -58,10 +59,10 @@ const (
 )
 
 // freePorts finds loopback ports that nobody listens on.
-func freePorts() (ports, error) {
+func freePorts(ctx context.Context) (ports, error) {
 	var p ports
 	for _, to := range []*int{&p.API, &p.Etcd, &p.EtcdPeer, &p.ControllerManager, &p.Scheduler, &p.Kwok} {
-		l, err := listenSomewhere()
+		l, err := listenSomewhere(ctx)
 		if err != nil {
 			return p, err
 		}
@@ -71,12 +72,12 @@ func freePorts() (ports, error) {
 	return p, nil
 }
 
-func listenSomewhere() (net.Listener, error) {
+func listenSomewhere(ctx context.Context) (net.Listener, error) {
 	const tries = 200
 	var last error
 	for range tries {
 		port := lightPortFirst + rand.IntN(lightPortLast-lightPortFirst+1)
-		l, err := net.Listen("tcp4", fmt.Sprintf("127.0.0.1:%d", port))
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp4", fmt.Sprintf("127.0.0.1:%d", port))
 		if err == nil {
 			return l, nil
 		}

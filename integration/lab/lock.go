@@ -27,7 +27,7 @@ func lockFile(ctx context.Context, name string) (unlock func(), err error) {
 	if err := errors.Join(failed, err); err != nil {
 		return nil, fmt.Errorf("lock %s: %w", name, err)
 	}
-	return func() { held.Close() }, nil
+	return func() { _ = held.Close() }, nil
 }
 
 // tryLock returns nil if somebody else has the lock.
@@ -37,15 +37,15 @@ func tryLock(name string) (*os.File, error) {
 	}
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o644)
 	if os.IsNotExist(err) {
-		return nil, nil // the folder was just removed
+		return nil, nil //nolint:nilnil // the folder was just removed: no lock yet
 	}
 	if err != nil {
 		return nil, err
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		f.Close()
+		_ = f.Close()
 		if errors.Is(err, syscall.EWOULDBLOCK) || errors.Is(err, syscall.EINTR) {
-			return nil, nil
+			return nil, nil //nolint:nilnil // as documented
 		}
 		return nil, err
 	}
@@ -54,8 +54,8 @@ func tryLock(name string) (*os.File, error) {
 	is, err := f.Stat()
 	there, errThere := os.Stat(name)
 	if err != nil || errThere != nil || !os.SameFile(is, there) {
-		f.Close()
-		return nil, nil
+		_ = f.Close()
+		return nil, nil //nolint:nilnil,nilerr // whoever removed it gives way to the next try
 	}
 	return f, nil
 }

@@ -25,7 +25,7 @@ const kernelFile = "kernel.json" // kernel settings as they were
 const reapMost = 5 * time.Second
 
 // Kernel limits that several clusters on one machine need, at least.
-var kernelLimits = map[string]int{
+var kernelLimits = map[string]int{ //nolint:gochecknoglobals // a constant table
 	"fs/inotify/max_user_instances": 4096,
 	"fs/inotify/max_user_watches":   524288,
 }

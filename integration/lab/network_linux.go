@@ -17,7 +17,7 @@ import (
 // nodeNetwork configures the network namespace of a node, from inside: its
 // loopback, its uplink eth0, the ways to the pods of the cluster's other nodes
 // and the pods' masquerade.
-func nodeNetwork(s nodeSpec) error {
+func nodeNetwork(ctx context.Context, s nodeSpec) error {
 	if err := linkUp("lo"); err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func nodeNetwork(s nodeSpec) error {
 			return err
 		}
 	}
-	return nft(context.Background(), s.masquerade())
+	return nft(ctx, s.masquerade())
 }
 
 // internet is the part of the network that belongs to no cluster, made in the
@@ -126,8 +126,7 @@ func (n internet) attach(c ClusterPlan, node NodePlan, pid int) error {
 func (n internet) detach(node NodePlan) error {
 	link, err := netlink.LinkByName(node.Uplink)
 	if err != nil {
-		var gone netlink.LinkNotFoundError
-		if errors.As(err, &gone) {
+		if _, ok := errors.AsType[netlink.LinkNotFoundError](err); ok {
 			return nil
 		}
 		return err

@@ -47,22 +47,21 @@ func (s nodeSpec) processes() []process {
 	}
 	return append(ps,
 		process{Name: "containerd", Args: []string{nodeBin + "/node/containerd", "--config=/etc/containerd/config.toml"}},
-		process{Name: "kubelet", Args: []string{kube, "kubelet",
+		process{Name: "kubelet", Args: []string{
+			kube, "kubelet",
 			"--config=" + nodeConfig + "/kubelet.json",
 			"--kubeconfig=" + nodeConfig + "/kubelet.kubeconfig",
 			"--hostname-override=" + s.Node.Name,
 			"--node-ip=" + s.Node.Address.String(),
 			"--housekeeping-interval=60s",
 		}, After: []condition{{Step: "import images"}, apiReady}},
-		process{Name: "kube-proxy", Args: []string{kube, "kube-proxy",
+		process{Name: "kube-proxy", Args: []string{
+			kube, "kube-proxy",
 			"--config=" + nodeConfig + "/kube-proxy.json",
 			"--hostname-override=" + s.Node.Name,
 		}, After: []condition{apiReady}},
 	)
 }
-
-// unspecified is the address that means all addresses.
-var unspecified = netip.IPv4Unspecified()
 
 func machineID(node string) string {
 	h := sha256.Sum256([]byte("entente lab node " + node))
@@ -72,7 +71,7 @@ func machineID(node string) string {
 func (s nodeSpec) control() controlPlane {
 	c := controlPlane{
 		cluster: s.Cluster, kube: nodeBin + "/kube/kube", pki: nodePKI, data: "/var/lib/etcd",
-		bind: unspecified, advertise: s.Node.Address, ports: nodePorts,
+		bind: netip.IPv4Unspecified(), advertise: s.Node.Address, ports: nodePorts,
 	}
 	if s.Kwok {
 		c.kwok, c.stages = nodeBin+"/kwok/kwok", s.Stages

@@ -19,19 +19,19 @@ import (
 
 // kernelSettings are settings of the whole machine that a kubelet changes. In a
 // node they are files of its own, so that the machine keeps what it has.
-var kernelSettings = []string{
+var kernelSettings = []string{ //nolint:gochecknoglobals // a constant list
 	"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes",
 }
 
 // runNodeInit is PID 1 of a node. It was started in new namespaces with file 3
 // a pipe that closes once the node has its network interface. It makes the
 // node's file system, starts the supervisor and reaps.
-func runNodeInit(root string) error {
+func runNodeInit(ctx context.Context, root string) error {
 	uplink := os.NewFile(3, "uplink")
 	if _, err := io.Copy(io.Discard, uplink); err != nil {
 		return fmt.Errorf("wait for the network interface: %w", err)
 	}
-	uplink.Close()
+	_ = uplink.Close()
 	var spec nodeSpec
 	b, err := os.ReadFile(filepath.Join(root, nodeSpecFile))
 	if err != nil {
@@ -46,12 +46,12 @@ func runNodeInit(root string) error {
 	if err := unix.Sethostname([]byte(spec.Node.Name)); err != nil {
 		return fmt.Errorf("set the host name: %w", err)
 	}
-	if err := nodeNetwork(spec); err != nil {
+	if err := nodeNetwork(ctx, spec); err != nil {
 		return fmt.Errorf("set up the node's network: %w", err)
 	}
 	// /proc/self/exe still names the lab's own binary, which is outside of
 	// this root but open.
-	cmd := exec.Command("/proc/self/exe", "node-supervise")
+	cmd := exec.Command("/proc/self/exe", "node-supervise") //nolint:noctx // reap waits for its end
 	cmd.Env = []string{nodePath, "HOME=/root", labMark(spec.Lab)}
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	if err := cmd.Start(); err != nil {

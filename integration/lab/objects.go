@@ -48,7 +48,7 @@ func fakeNode(c ClusterPlan, i int) m {
 
 // kubeNodeLease is the namespace of node leases, which appears a moment after
 // the API server is ready.
-var kubeNodeLease = object{
+var kubeNodeLease = object{ //nolint:gochecknoglobals // a constant
 	path: "/api/v1/namespaces/kube-node-lease",
 	body: m{"apiVersion": "v1", "kind": "Namespace", "metadata": m{"name": "kube-node-lease"}},
 }

@@ -12,7 +12,7 @@ import (
 
 // programs are what a lab of real nodes takes from the machine, with the Debian
 // packages that have them.
-var programs = map[string]string{
+var programs = map[string]string{ //nolint:gochecknoglobals // a constant table
 	"runc":             "runc",
 	"nft":              "nftables",
 	"iptables-restore": "iptables",
@@ -27,7 +27,7 @@ var programs = map[string]string{
 }
 
 // systemPath is where programs for root are, also if PATH does not say so.
-var systemPath = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
+var systemPath = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"} //nolint:gochecknoglobals // a constant list
 
 // MissingPackages lists the Debian packages of the programs that this machine
 // lacks.

@@ -160,8 +160,10 @@ func certificates(c ClusterPlan) []request {
 		}
 		rs = append(rs,
 			request{file: "kubelet-" + n.Name, cn: "system:node:" + n.Name, orgs: []string{"system:nodes"}},
-			request{file: "kubelet-serving-" + n.Name, cn: "system:node:" + n.Name, orgs: []string{"system:nodes"},
-				hosts: []string{n.Name, n.Address.String()}},
+			request{
+				file: "kubelet-serving-" + n.Name, cn: "system:node:" + n.Name, orgs: []string{"system:nodes"},
+				hosts: []string{n.Name, n.Address.String()},
+			},
 		)
 	}
 	return append(rs, request{file: "apiserver", cn: "kube-apiserver", hosts: apiHosts})

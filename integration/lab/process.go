@@ -117,7 +117,7 @@ func (s *supervisor) run(ctx context.Context) error {
 		})
 	}
 	wg.Wait()
-	if err := context.Cause(ctx); err != nil && err != context.Canceled {
+	if err := context.Cause(ctx); err != nil && err != context.Canceled { //nolint:errorlint // the cause of a step may wrap it
 		return err
 	}
 	return nil
@@ -159,7 +159,7 @@ func (s *supervisor) once(ctx context.Context, i int, p process) error {
 	if err != nil {
 		return err
 	}
-	defer out.Close()
+	defer func() { _ = out.Close() }()
 	cmd := exec.CommandContext(ctx, p.Args[0], p.Args[1:]...)
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.Env = append(append(os.Environ(), p.Env...), s.mark)

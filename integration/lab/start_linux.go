@@ -22,8 +22,8 @@ func startDaemon(ctx context.Context, dir string, o Options) error {
 	if err != nil {
 		return err
 	}
-	defer out.Close()
-	cmd := exec.Command(binary, "daemon", dir)
+	defer func() { _ = out.Close() }()
+	cmd := exec.Command(binary, "daemon", dir) //nolint:noctx // it outlives this process
 	cmd.Dir = "/"
 	cmd.Env = append(os.Environ(), labMark(o.Name))
 	cmd.Stdout, cmd.Stderr = out, out
@@ -33,7 +33,7 @@ func startDaemon(ctx context.Context, dir string, o Options) error {
 		if err != nil {
 			return err
 		}
-		defer host.Close()
+		defer func() { _ = host.Close() }()
 		cmd.ExtraFiles = []*os.File{host}
 		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWNET
 	}

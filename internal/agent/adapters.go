@@ -180,7 +180,10 @@ func (a *agent) evict(ctx context.Context, namespace string) (int, error) {
 	left := 0
 	for i := range pods.Items {
 		p := &pods.Items[i]
-		if !virtual[p.Spec.NodeName] {
+		// A DaemonSet's pod would come back to the same node at once, and does not
+		// run there anyway.
+		owner := metav1.GetControllerOf(p)
+		if !virtual[p.Spec.NodeName] || (owner != nil && owner.Kind == "DaemonSet") {
 			continue
 		}
 		left++

@@ -237,7 +237,7 @@ func (a *agent) half(peer peering.ClusterID) wire.PresharedHalf {
 }
 
 // peerAPI builds what other clusters see.
-func (a *agent) peerAPI(context.Context) error {
+func (a *agent) peerAPI(ctx context.Context) error {
 	contracts := &contractCache{reader: a.mgr.GetCache(), self: a.identity.ID()}
 	var err error
 	a.lent, err = offload.New(offload.Config{
@@ -271,7 +271,7 @@ func (a *agent) peerAPI(context.Context) error {
 	if err != nil {
 		return err
 	}
-	listener, err := net.Listen("tcp", a.cfg.PeerAddress)
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", a.cfg.PeerAddress)
 	if err != nil {
 		return fmt.Errorf("listen for peers on %s: %w", a.cfg.PeerAddress, err)
 	}
@@ -335,7 +335,7 @@ func (a *agent) virtualNodes(context.Context) error {
 }
 
 // adminAPI builds what the cluster's own people use.
-func (a *agent) adminAPI(context.Context) error {
+func (a *agent) adminAPI(ctx context.Context) error {
 	name := "entente-agent." + a.cfg.Namespace + ".svc"
 	admin, err := server.NewAdmin(server.AdminConfig{
 		Log: a.log, Client: a.direct, Kubernetes: a.kubernetes,
@@ -351,7 +351,7 @@ func (a *agent) adminAPI(context.Context) error {
 	if err != nil {
 		return err
 	}
-	listener, err := net.Listen("tcp", a.cfg.AdminAddress)
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", a.cfg.AdminAddress)
 	if err != nil {
 		return fmt.Errorf("listen for administrators on %s: %w", a.cfg.AdminAddress, err)
 	}
@@ -372,7 +372,7 @@ func (a *agent) controllers(context.Context) error {
 		Client: a.mgr.GetClient(), Reader: a.direct, Identity: a.identity, Provider: provider, Now: time.Now,
 	}
 	contracts := &controller.Contracts{
-		Client: a.mgr.GetClient(), Self: a.identity.ID(), Nodes: a.nodes, Lent: lent{a.lent}, Provider: provider,
+		Client: a.mgr.GetClient(), Reader: a.direct, Self: a.identity.ID(), Nodes: a.nodes, Lent: lent{a.lent}, Provider: provider,
 		Wake: a.contractsWake, Now: time.Now,
 	}
 	namespaces := &controller.Namespaces{

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -18,8 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	appsv1 "k8s.io/api/apps/v1"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/store"
@@ -178,7 +177,10 @@ func (w *cleanup) await(ctx context.Context, limit time.Duration, done func(cont
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("not within %s: %s", limit, errors.Join(errors.New(waiting), err))
+			if err != nil {
+				return fmt.Errorf("not within %s: %w", limit, err)
+			}
+			return fmt.Errorf("not within %s: %s", limit, waiting)
 		case <-time.After(cleanupPoll):
 		}
 	}

@@ -74,6 +74,7 @@ func ServiceEndpoints(service *corev1.Service, nodes []corev1.Node) []string {
 				break // who has external addresses is dialled at these
 			}
 		}
+	case corev1.ServiceTypeClusterIP, corev1.ServiceTypeExternalName:
 	}
 	slices.Sort(out)
 	return out[:min(len(out), peering.MaxEndpoints)]

@@ -101,7 +101,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	stopFabric()
 	err = errors.Join(err, fabricDone.Wait())
 	if ending {
-		cfg.Log.Info("the fabric is going: cleaning the node")
+		cfg.Log.Info("no tunnel is wanted: cleaning the node")
 		err = errors.Join(err, tunnel.Clean(n.tunnelConfig()))
 	}
 	return err

@@ -14,13 +14,12 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
-
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/client"
@@ -213,24 +212,34 @@ func (n *nodes) Drain(_ context.Context, contract string) (int, error) {
 func (n *nodes) Remove(ctx context.Context, spec controller.NodeSpec) (bool, error) {
 	v := n.of(spec.Contract)
 	if v == nil {
-		// The agent was restarted since: make it known again, so that what it left
-		// can be taken away.
-		if err := n.Ensure(ctx, spec); err != nil {
-			return false, err
+		left, err := n.stands(ctx, spec.Contract)
+		if err != nil || !left {
+			return err == nil, err
 		}
-		return false, nil
-	}
-	if err := v.node.Remove(ctx); err != nil {
-		return false, err
+		// The agent was restarted since: make the node known again, so that what
+		// was left of it can be taken away.
+		return false, n.Ensure(ctx, spec)
 	}
 	v.cancel()
 	<-v.done
+	if err := v.node.Remove(ctx); err != nil {
+		return false, err
+	}
 	n.kubelet.Remove(v.node)
 	n.mu.Lock()
 	delete(n.running, spec.Contract)
 	n.mu.Unlock()
 	n.exposureChanged(spec.Peer)
 	return true, nil
+}
+
+// stands says whether there is a node object for a contract.
+func (n *nodes) stands(ctx context.Context, contract string) (bool, error) {
+	list, err := n.kubernetes.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: v1alpha1.LabelContract + "=" + contract})
+	if err != nil {
+		return false, fmt.Errorf("look for the node of contract %s: %w", contract, err)
+	}
+	return len(list.Items) > 0, nil
 }
 
 // Status implements controller.Nodes.

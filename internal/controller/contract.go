@@ -65,7 +65,10 @@ type Lent interface {
 
 // Contracts keeps each contract's state, and makes what it wants.
 type Contracts struct {
-	Client   client.Client
+	Client client.Client
+	// Reader reads contracts from the API server itself: what a contract stands
+	// for is taken down by what its status says stands, so that has to be true.
+	Reader   client.Reader
 	Self     peering.ClusterID
 	Nodes    Nodes
 	Lent     Lent
@@ -120,7 +123,7 @@ func (r *Contracts) SetupWithManager(mgr ctrl.Manager) error {
 // Reconcile implements reconcile.Reconciler.
 func (r *Contracts) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var stored v1alpha1.Contract
-	if err := r.Client.Get(ctx, req.NamespacedName, &stored); err != nil {
+	if err := r.Reader.Get(ctx, req.NamespacedName, &stored); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	before := stored.DeepCopy()
@@ -226,7 +229,7 @@ func (r *Contracts) consume(ctx context.Context, c *peering.Contract, stored *v1
 			return endPoll, nil
 		}
 		return usageEvery, nil
-	case c.State == peering.Closed && stored.Status.Node != "":
+	case c.State == peering.Closed:
 		gone, err := r.Nodes.Remove(ctx, spec)
 		if err != nil {
 			return 0, fmt.Errorf("remove the node of contract %s: %w", stored.Name, err)

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -106,10 +107,7 @@ func TestConditionsAreTrueOnlyForWhatWasSeen(t *testing.T) {
 	}
 	all := map[string]metav1.ConditionStatus{"Trusted": "True", "Connected": "True", "Network": "True", "Offloading": "True"}
 	except := func(kind string, status metav1.ConditionStatus) map[string]metav1.ConditionStatus {
-		out := map[string]metav1.ConditionStatus{}
-		for k, v := range all {
-			out[k] = v
-		}
+		out := maps.Clone(all)
 		out[kind] = status
 		return out
 	}

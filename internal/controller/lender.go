@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -34,6 +35,8 @@ const (
 	// MaxContractsPerPeer is how many contracts one peer may hold, closed ones
 	// that are still remembered included.
 	MaxContractsPerPeer = 64
+	// defaultDuration is how long a contract lasts where a policy does not say.
+	defaultDuration = 365 * 24 * time.Hour
 	// startSkew is how far a contract's begin may differ from this clock.
 	startSkew = 10 * time.Minute
 )
@@ -298,9 +301,12 @@ func (l *Lender) lends(ctx context.Context, p *v1alpha1.PeeringPolicy) (peering.
 	}
 	policy := peering.Policy{
 		Name: p.Name, Accept: p.Spec.Accept == v1alpha1.AcceptAutomatic, Ceilings: ceilings, PercentOfFree: 50,
-		Duration: p.Spec.ContractDuration.Duration, Network: true,
+		Duration: defaultDuration, Network: true,
 		PodSecurity: peering.PodSecurity(cmp.Or(p.Spec.PodSecurity, "baseline")),
 		NodeLabels:  map[string]string{},
+	}
+	if p.Spec.ContractDuration != nil {
+		policy.Duration = p.Spec.ContractDuration.Duration
 	}
 	if p.Spec.Limits.PercentOfFree != nil {
 		policy.PercentOfFree = int(*p.Spec.Limits.PercentOfFree)
@@ -314,9 +320,7 @@ func (l *Lender) lends(ctx context.Context, p *v1alpha1.PeeringPolicy) (peering.
 			policy.NodeLabels[key] = value
 		}
 	}
-	for key, value := range p.Spec.NodeLabels {
-		policy.NodeLabels[key] = value
-	}
+	maps.Copy(policy.NodeLabels, p.Spec.NodeLabels)
 	return policy, nil
 }
 

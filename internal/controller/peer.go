@@ -253,7 +253,7 @@ func (r *Peers) tunnel(ctx context.Context, fc *v1alpha1.ForeignCluster, contrac
 	}
 	local, err := r.States.Prefixes(ctx)
 	if err != nil {
-		return err.Error(), nil
+		return err.Error(), nil //nolint:nilerr // it is told in the status, where somebody can mend it
 	}
 	if fc.Status.Network != nil {
 		taken, err := r.taken(ctx, fc, local)
@@ -262,7 +262,7 @@ func (r *Peers) tunnel(ctx context.Context, fc *v1alpha1.ForeignCluster, contrac
 		}
 		aliases, err := PlanAliases(fc.Status.Aliases, fc.Status.Network.Prefixes, taken, r.allocate)
 		if err != nil {
-			return err.Error(), nil
+			return err.Error(), nil //nolint:nilerr // it is told in the status, where somebody can mend it
 		}
 		fc.Status.Aliases = aliases
 	}

@@ -111,7 +111,7 @@ func receive(ctx context.Context, stream Stream, observe func(context.Context, *
 	var last uint64
 	for {
 		if err := limit.Wait(ctx); err != nil {
-			return nil
+			return nil //nolint:nilerr // only ctx ends it
 		}
 		state, err := stream.Recv()
 		if err != nil {

@@ -356,7 +356,7 @@ func TestBundleSurvivesPEMAndDER(t *testing.T) {
 }
 
 // handshake runs one over a pipe; each side's error.
-func handshake(t *testing.T, client, server *tls.Config) (clientErr, serverErr error, seen tls.ConnectionState) {
+func handshake(t *testing.T, client, server *tls.Config) (seen tls.ConnectionState, clientErr, serverErr error) {
 	t.Helper()
 	cc, sc := net.Pipe()
 	defer cc.Close()
@@ -381,7 +381,8 @@ func handshake(t *testing.T, client, server *tls.Config) (clientErr, serverErr e
 		_, clientErr = cl.Read(make([]byte, 1))
 	}
 	_ = cc.Close()
-	return clientErr, <-done, srv.ConnectionState()
+	serverErr = <-done
+	return srv.ConnectionState(), clientErr, serverErr
 }
 
 func TestHandshakes(t *testing.T) {
@@ -408,7 +409,7 @@ func TestHandshakes(t *testing.T) {
 		{"TLS 1.2", &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12}, ss.ServerTLS(NewBundles()), func(err error) bool { return err != nil }, false, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			cerr, serr, state := handshake(t, tt.client, tt.server)
+			state, cerr, serr := handshake(t, tt.client, tt.server)
 			if tt.check != nil {
 				if !tt.check(cerr) {
 					t.Errorf("client: %v, server: %v", cerr, serr)
@@ -447,7 +448,7 @@ func TestServerRefusesBadClientCertificates(t *testing.T) {
 		}
 		cert := tls.Certificate{Certificate: [][]byte{leaf.Raw, tt.by.Root().Raw}, PrivateKey: key}
 		cfg := &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{cert}}
-		cerr, serr, _ := handshake(t, cfg, newSource(t, server, 0).ServerTLS(trusting(t, client, other)))
+		_, cerr, serr := handshake(t, cfg, newSource(t, server, 0).ServerTLS(trusting(t, client, other)))
 		if cerr == nil || serr == nil {
 			t.Errorf("%s: client %v, server %v", tt.name, cerr, serr)
 		}
@@ -463,14 +464,14 @@ func TestAdminCertificateServesNamesButNoPeer(t *testing.T) {
 		t.Fatal("RootPEM is no certificate")
 	}
 	for _, name := range []string{"entente.entente-system.svc", "127.0.0.1"} {
-		if cerr, serr, _ := handshake(t, &tls.Config{RootCAs: roots, ServerName: name}, admin); cerr != nil || serr != nil {
+		if _, cerr, serr := handshake(t, &tls.Config{RootCAs: roots, ServerName: name}, admin); cerr != nil || serr != nil {
 			t.Errorf("as %s: %v, %v", name, cerr, serr)
 		}
 	}
-	if cerr, _, _ := handshake(t, &tls.Config{RootCAs: roots, ServerName: "example.org"}, admin); cerr == nil {
+	if _, cerr, _ := handshake(t, &tls.Config{RootCAs: roots, ServerName: "example.org"}, admin); cerr == nil {
 		t.Error("serves any name")
 	}
-	if cerr, _, _ := handshake(t, s.ClientTLS(i.ID(), nil, ""), admin); cerr == nil {
+	if _, cerr, _ := handshake(t, s.ClientTLS(i.ID(), nil, ""), admin); cerr == nil {
 		t.Error("a peer takes the admin certificate for the agent")
 	}
 }

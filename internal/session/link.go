@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
 	"net"
 	"sync"
 	"time"
@@ -49,7 +48,7 @@ func newLink(conn *tls.Conn, auth identity.AuthInfo, info Info) (*link, error) {
 		StreamCloseTimeout:     closeTimeout,
 		// It logs what the peer sends, without bound. Why a session ended comes from
 		// its error.
-		Logger: log.New(io.Discard, "", 0),
+		LogOutput: io.Discard,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start yamux: %w", err)

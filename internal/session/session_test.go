@@ -26,7 +26,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // whoami answers with the caller's ID, whether it is trusted, and its session.
-func whoami(_ any, ctx context.Context, dec func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+func whoami(_ any, ctx context.Context, dec func(any) error, _ grpc.UnaryServerInterceptor) (any, error) { //nolint:revive // as grpc.MethodHandler has it
 	if err := dec(new(wrapperspb.StringValue)); err != nil {
 		return nil, err
 	}
@@ -115,7 +115,7 @@ func startAs(t *testing.T, id *identity.Identity, opts ...nodeOption) *node {
 	if a := m.Addr(); a != nil {
 		n.addr = a.String()
 	}
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- m.Run(ctx) }()
 	t.Cleanup(func() {

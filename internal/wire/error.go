@@ -193,11 +193,12 @@ func Errorf(r Reason, format string, args ...any) *Error {
 
 // Error implements error.
 func (e *Error) Error() string {
-	msg := e.Message
+	var msg strings.Builder
+	msg.WriteString(e.Message)
 	for _, v := range e.Violations {
-		msg += "; " + v.Field + ": " + v.Message
+		msg.WriteString("; " + v.Field + ": " + v.Message)
 	}
-	return msg
+	return msg.String()
 }
 
 // Unwrap returns the cause.
@@ -237,8 +238,7 @@ func FromStatus(err error) *Error {
 	if err == nil {
 		return nil
 	}
-	var own *Error
-	if errors.As(err, &own) {
+	if own, ok := errors.AsType[*Error](err); ok {
 		return own
 	}
 	// Not status.FromError: that makes the wrapping part of the message.

@@ -282,9 +282,9 @@ func PodStatusTo(s peering.PodStatus) *ententev1.SyncResponse {
 	}}}
 }
 
-// PodStatusFrom reads a pod's status. The status itself is checked for size
-// only; who decodes the JSON checks the rest. It shares its bytes with the
-// message.
+// PodStatusFrom reads a pod's status. The status itself is checked for its size
+// and for amounts only; who decodes the JSON checks the rest. It shares its bytes
+// with the message.
 func PodStatusFrom(m *ententev1.SyncResponse_Status) (peering.PodStatus, error) {
 	ref, err := ObjectRefFrom(m.GetRef())
 	if err != nil {
@@ -313,6 +313,9 @@ func PodStatusFrom(m *ententev1.SyncResponse_Status) (peering.PodStatus, error) 
 		Ref: ref, RemoteName: name, RemoteUID: uid, Gone: m.GetGone(), DeletionTimestamp: m.GetDeletionTimestamp(),
 	}
 	if len(m.GetStatus()) > 0 {
+		if err := CheckQuantities(m.GetStatus()); err != nil {
+			return peering.PodStatus{}, invalid("status.status", "%v", err)
+		}
 		s.Status = m.GetStatus()
 	}
 	return s, nil

@@ -19,7 +19,7 @@ func (c *command) fault(kind string) func(context.Context) error {
 		if err != nil {
 			return err
 		}
-		l, err := c.open()
+		l, err := c.open(ctx)
 		if err != nil {
 			return err
 		}
@@ -88,7 +88,7 @@ func (c *command) node(action string) func(context.Context) error {
 		if err != nil {
 			return err
 		}
-		l, err := c.open()
+		l, err := c.open(ctx)
 		if err != nil {
 			return err
 		}
@@ -106,7 +106,7 @@ func (c *command) capture(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l, err := c.open()
+	l, err := c.open(ctx)
 	if err != nil {
 		return err
 	}

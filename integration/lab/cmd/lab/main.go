@@ -249,7 +249,7 @@ func printStatus(out io.Writer, s lab.Status) {
 			fmt.Fprintf(w, "  %s\t%s\t%s\tpid %d\t%s\n", n.Name, state, n.Address, n.PID, troubles(n.Components))
 		}
 	}
-	w.Flush()
+	_ = w.Flush() // to the same out, which may be gone
 	for _, p := range s.Faults.Pairs {
 		fmt.Fprintln(out, "fault:", p)
 	}
@@ -271,16 +271,16 @@ func troubles(components []lab.Process) string {
 	return strings.Join(t, ", ")
 }
 
-func (c *command) open() (*lab.Lab, error) { return lab.Open(c.name) }
+func (c *command) open(ctx context.Context) (*lab.Lab, error) { return lab.Open(ctx, c.name) }
 
-func (c *command) kubeconfig(context.Context) error {
+func (c *command) kubeconfig(ctx context.Context) error {
 	fs := flags("kubeconfig")
 	internal := fs.Bool("internal", false, "for use inside the lab's network")
 	args, err := c.parse(fs, 1, 1)
 	if err != nil {
 		return err
 	}
-	l, err := c.open()
+	l, err := c.open(ctx)
 	if err != nil {
 		return err
 	}
@@ -300,7 +300,7 @@ func (c *command) kubectl(ctx context.Context) error {
 	if len(c.args) < 1 {
 		return errors.New("kubectl: which cluster?")
 	}
-	l, err := c.open()
+	l, err := c.open(ctx)
 	if err != nil {
 		return err
 	}
@@ -328,7 +328,7 @@ func (c *command) exec(ctx context.Context) error {
 	if len(args) < 2 {
 		return errors.New("exec: want NODE -- CMD…")
 	}
-	l, err := c.open()
+	l, err := c.open(ctx)
 	if err != nil {
 		return err
 	}
@@ -347,7 +347,7 @@ func (c *command) load(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l, err := c.open()
+	l, err := c.open(ctx)
 	if err != nil {
 		return err
 	}

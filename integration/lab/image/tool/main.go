@@ -30,8 +30,7 @@ const usage = `usage: tool [COMMAND]
   cat FILE...                print files
   write FILE TXT             write TXT to FILE
   open FILE                  open FILE for reading and writing, e.g. a device
-  exit [CODE]                end with CODE
-`
+  exit [CODE]                end with CODE`
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
@@ -164,11 +163,12 @@ func serve(ctx context.Context, args []string) error {
 		fmt.Fprintln(w, n, err)
 	})
 	srv := &http.Server{Addr: address, Handler: mux, ReadHeaderTimeout: 10 * time.Second}
-	tcp, err := net.Listen("tcp", echoAddress)
+	var listen net.ListenConfig
+	tcp, err := listen.Listen(ctx, "tcp", echoAddress)
 	if err != nil {
 		return err
 	}
-	udp, err := net.ListenPacket("udp", echoAddress)
+	udp, err := listen.ListenPacket(ctx, "udp", echoAddress)
 	if err != nil {
 		return err
 	}
@@ -177,7 +177,7 @@ func serve(ctx context.Context, args []string) error {
 	fmt.Printf("%s listens on %s, echo on %s\n", me().Pod, address, echoAddress)
 	go func() {
 		<-ctx.Done()
-		c, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		c, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 		defer cancel()
 		_ = srv.Shutdown(c)
 	}()
@@ -254,11 +254,11 @@ func curl(ctx context.Context, args []string) error {
 }
 
 func fetch(ctx context.Context, client *http.Client, url string) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil) //nolint:gosec // whatever it is told to fetch
 	if err != nil {
 		return err
 	}
-	resp, err := client.Do(req)
+	resp, err := client.Do(req) //nolint:gosec // see above
 	if err != nil {
 		return err
 	}

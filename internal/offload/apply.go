@@ -1,0 +1,352 @@
+package offload
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+func refuse(reason peering.RefusalReason, retryable bool, format string, args ...any) *peering.Refusal {
+	return &peering.Refusal{Reason: reason, Retryable: retryable, Message: fmt.Sprintf(format, args...)}
+}
+
+// contract returns a contract that may be applied to.
+func (p *Provider) contract(id string) (Contract, error) {
+	if err := checkContract(id); err != nil {
+		return Contract{}, refuse(peering.RefusedInvalid, false, "%v", err)
+	}
+	c, ok := p.cfg.Contracts(id)
+	if !ok {
+		return Contract{}, refuse(peering.RefusedContract, false, "contract %s is closed or unknown here; ask for a new one", id)
+	}
+	c.PodSecurity = securityLevel(c.PodSecurity)
+	return c, nil
+}
+
+// Apply makes an object of the consumer so, and returns nil once that is
+// persisted. A no is a *peering.Refusal; another error is this cluster's, and
+// trying again may help. Applying what is there already changes nothing.
+func (p *Provider) Apply(ctx context.Context, contract string, o peering.Object) error {
+	if err := wire.CheckObjectRef(o.Ref); err != nil {
+		return refuse(peering.RefusedInvalid, false, "%v", err)
+	}
+	if len(o.JSON) > wire.MaxObjectBytes {
+		return refuse(peering.RefusedInvalid, false, "%s has %d bytes; the most is %d", o.Ref, len(o.JSON), wire.MaxObjectBytes)
+	}
+	c, err := p.contract(contract)
+	if err != nil {
+		return err
+	}
+	if err := p.await(ctx); err != nil {
+		return err
+	}
+	// Each of these looks at what is and then writes; whoever wrote in between, as
+	// the reconciler does, makes it look again.
+	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		switch o.Ref.Kind {
+		case peering.KindNamespace:
+			return p.applyNamespace(ctx, contract, c, o)
+		case peering.KindConfigMap, peering.KindSecret:
+			return p.applyConfig(ctx, contract, c, o)
+		case peering.KindService:
+			return p.applyService(ctx, contract, c, o)
+		case peering.KindPod:
+			return p.applyPod(ctx, contract, c, o)
+		}
+		return refuse(peering.RefusedInvalid, false, "%s is of a kind that does not cross", o.Ref)
+	})
+	return refusalOf(err, o.Ref)
+}
+
+// refusalOf turns what this cluster's API server says about the object itself
+// into a refusal that the consumer can read.
+func refusalOf(err error, ref peering.ObjectRef) error {
+	var refusal *peering.Refusal
+	switch {
+	case err == nil || errors.As(err, &refusal):
+		return err
+	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
+		return refuse(peering.RefusedInvalid, false, "the provider's cluster does not take %s: %s", ref, wire.Text(err.Error(), statusDetail))
+	case apierrors.IsForbidden(err):
+		return refuse(peering.RefusedInternal, true, "the provider's cluster does not let its agent write %s; its owner has to look at the agent's log", ref)
+	}
+	return err
+}
+
+// home returns the namespace that is here for one of the consumer's, for an
+// object in it.
+func (p *Provider) home(ctx context.Context, contract string, c Contract, ref peering.ObjectRef) (*corev1.Namespace, error) {
+	ns, record, err := p.findNamespace(ctx, c.Peer, ref.Namespace, "")
+	if err != nil {
+		return nil, err
+	}
+	if ns != nil && record != nil {
+		if _, ok := heldBy(record, contract); ok {
+			return ns, nil
+		}
+	}
+	return nil, refuse(peering.RefusedNamespace, true, "namespace %s is not here yet; %s follows it", ref.Namespace, ref)
+}
+
+// applyPod persists a pod as an OffloadedPod.
+func (p *Provider) applyPod(ctx context.Context, contract string, c Contract, o peering.Object) error {
+	ns, err := p.home(ctx, contract, c, o.Ref)
+	if err != nil {
+		return err
+	}
+	// One pod of a contract after the other: between looking at what is used and
+	// using more there is no room for another.
+	release, err := p.locks.lock(ctx, "contract/"+contract)
+	if err != nil {
+		return err
+	}
+	defer release()
+	old := &api.OffloadedPod{}
+	err = p.client.Get(ctx, types.NamespacedName{Namespace: ns.Name, Name: o.Ref.Name}, old)
+	switch {
+	case apierrors.IsNotFound(err):
+		return p.newPod(ctx, contract, c, ns, o)
+	case err != nil:
+		return fmt.Errorf("look for offloaded pod: %w", err)
+	case old.Spec.PeerID != string(c.Peer) || old.Spec.OriginUID != o.Ref.UID:
+		return refuse(peering.RefusedInternal, true,
+			"pod %s with UID %s is still here, and ends first; what has its name waits", o.Ref.Name, old.Spec.OriginUID)
+	case old.Spec.Contract != contract:
+		return refuse(peering.RefusedContract, false, "%s runs by contract %s; a pod does not change its contract", o.Ref, old.Spec.Contract)
+	case old.Spec.Hash == o.Hash().String() || old.DeletionTimestamp != nil:
+		return nil
+	}
+	return p.changePod(ctx, c, o, old)
+}
+
+// judgePod reads a pod and decides whether it may run by the contract, apart
+// from what is used already.
+func (p *Provider) judgePod(c Contract, o peering.Object) (t *template, need corev1.ResourceList, err error) {
+	t, err = readPod(o.JSON)
+	if err == nil {
+		err = translatePod(t, c.PodSecurity)
+	}
+	if err == nil {
+		need, err = demand(&t.Spec)
+	}
+	if err != nil {
+		return nil, nil, refuse(peering.RefusedInvalid, false, "%s: %v", o.Ref, err)
+	}
+	if refusal := p.security.check(t, c.PodSecurity); refusal != nil {
+		return nil, nil, refusal
+	}
+	return t, need, nil
+}
+
+// graveOf is what is remembered of a pod that went. UIDs are the consumer's
+// word, so one consumer's say nothing of another's.
+func graveOf(contract, uid string) string { return contract + "/" + uid }
+
+func (p *Provider) newPod(ctx context.Context, contract string, c Contract, ns *corev1.Namespace, o peering.Object) error {
+	if !c.AcceptNew {
+		return refuse(peering.RefusedContract, false, "contract %s is ending and takes no new pods; ask for a new one", contract)
+	}
+	if p.graves.has(graveOf(contract, o.Ref.UID)) {
+		p.hub.gone(contract, o.Ref)
+		return nil
+	}
+	t, need, err := p.judgePod(c, o)
+	if err != nil {
+		return err
+	}
+	counted, err := p.counted(ctx, contract)
+	if err != nil {
+		return err
+	}
+	for _, pod := range counted {
+		if pod.Spec.OriginUID == o.Ref.UID && pod.Name != o.Ref.Name {
+			return refuse(peering.RefusedInvalid, false, "UID %s is that of %s here; a pod is not renamed", o.Ref.UID, podRef(pod))
+		}
+	}
+	used, _ := usage(counted)
+	if refusal := fits(c.Resources, used, need); refusal != nil {
+		return refusal
+	}
+	raw, err := json.Marshal(t)
+	if err != nil {
+		return fmt.Errorf("encode pod: %w", err)
+	}
+	pod := &api.OffloadedPod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: ns.Name, Name: o.Ref.Name, Finalizers: []string{api.Finalizer}},
+		Spec: api.OffloadedPodSpec{
+			Contract: contract, PeerID: string(c.Peer),
+			OriginNamespace: o.Ref.Namespace, OriginName: o.Ref.Name, OriginUID: o.Ref.UID,
+			Hash: o.Hash().String(), Template: runtime.RawExtension{Raw: raw}, Requests: need,
+		},
+	}
+	mark(pod, c.Peer, o.Ref.UID)
+	pod.Labels[api.LabelContract] = contract
+	if err := p.client.Create(ctx, pod, client.FieldOwner(api.Manager)); err != nil {
+		// Whether it was created is not sure if the answer was lost.
+		if !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) {
+			p.ledger.add(contract, pod)
+		}
+		return fmt.Errorf("create offloaded pod: %w", err)
+	}
+	p.ledger.add(contract, pod)
+	p.cfg.Changed(contract)
+	return nil
+}
+
+// changePod applies another form of a pod that is here. What it takes of the
+// contract does not change.
+func (p *Provider) changePod(ctx context.Context, c Contract, o peering.Object, old *api.OffloadedPod) error {
+	t, need, err := p.judgePod(c, o)
+	if err != nil {
+		return err
+	}
+	if !sameDemand(need, old.Spec.Requests) {
+		return refuse(peering.RefusedInvalid, false, "%s asks for other resources than before, which a pod that runs cannot; delete it", o.Ref)
+	}
+	raw, err := json.Marshal(t)
+	if err != nil {
+		return fmt.Errorf("encode pod: %w", err)
+	}
+	before := old.DeepCopy()
+	old.Spec.Hash, old.Spec.Template = o.Hash().String(), runtime.RawExtension{Raw: raw}
+	if err := p.patch(ctx, old, before); err != nil {
+		return fmt.Errorf("change offloaded pod: %w", err)
+	}
+	return nil
+}
+
+func sameDemand(a, b corev1.ResourceList) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for name, q := range a {
+		other, ok := b[name]
+		if !ok || q.Cmp(other) != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// Delete removes an object if it has the UID of ref, and returns nil once that
+// is persisted, or when there is no such object. A pod then ends with grace
+// seconds; nil leaves it to the pod, and Watch says when nothing of it runs.
+func (p *Provider) Delete(ctx context.Context, contract string, ref peering.ObjectRef, grace *int64) error {
+	if err := wire.CheckObjectRef(ref); err != nil {
+		return refuse(peering.RefusedInvalid, false, "%v", err)
+	}
+	c, err := p.contract(contract)
+	if err != nil {
+		return err
+	}
+	if err := p.await(ctx); err != nil {
+		return err
+	}
+	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		switch ref.Kind {
+		case peering.KindNamespace:
+			return p.deleteNamespace(ctx, contract, c, ref)
+		case peering.KindConfigMap, peering.KindSecret, peering.KindService:
+			return p.deleteShared(ctx, contract, c, ref)
+		case peering.KindPod:
+			return p.deletePod(ctx, contract, c, ref, grace)
+		}
+		return refuse(peering.RefusedInvalid, false, "%s is of a kind that does not cross", ref)
+	})
+	return refusalOf(err, ref)
+}
+
+func (p *Provider) deletePod(ctx context.Context, contract string, c Contract, ref peering.ObjectRef, grace *int64) error {
+	var list api.OffloadedPodList
+	if err := p.client.List(ctx, &list, client.MatchingLabels{
+		api.LabelContract: contract, api.LabelPeer: string(c.Peer), api.LabelOriginUID: ref.UID,
+	}); err != nil {
+		return fmt.Errorf("look for offloaded pod: %w", err)
+	}
+	found := false
+	for i := range list.Items {
+		o := &list.Items[i]
+		if o.Spec.OriginUID != ref.UID || o.Spec.Contract != contract {
+			continue
+		}
+		found = true
+		if err := p.endPod(ctx, o, grace); err != nil {
+			return err
+		}
+	}
+	if !found {
+		p.hub.gone(contract, ref)
+	}
+	return nil
+}
+
+// endPod has an OffloadedPod deleted: first how, then that. The reconciler does
+// the rest.
+func (p *Provider) endPod(ctx context.Context, o *api.OffloadedPod, grace *int64) error {
+	if grace != nil && o.Annotations[noteGrace] != strconv.FormatInt(*grace, 10) {
+		before := o.DeepCopy()
+		setAnnotation(o, noteGrace, strconv.FormatInt(*grace, 10))
+		if err := p.patch(ctx, o, before); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+	}
+	if o.DeletionTimestamp != nil {
+		return nil
+	}
+	err := p.client.Delete(ctx, o, client.Preconditions{UID: &o.UID})
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete offloaded pod: %w", err)
+	}
+	return nil
+}
+
+// Held returns all that is held for a contract, as it was applied.
+func (p *Provider) Held(ctx context.Context, contract string) ([]peering.Held, error) {
+	c, err := p.contract(contract)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.await(ctx); err != nil {
+		return nil, err
+	}
+	var held []peering.Held
+	var pods api.OffloadedPodList
+	if err := p.client.List(ctx, &pods, client.MatchingLabels{api.LabelContract: contract}); err != nil {
+		return nil, fmt.Errorf("list offloaded pods: %w", err)
+	}
+	for i := range pods.Items {
+		o := &pods.Items[i]
+		if o.Spec.Contract != contract {
+			continue
+		}
+		// A hash that cannot be read is zero: the consumer then applies again.
+		hash, _ := peering.ParseHash(o.Spec.Hash)
+		held = append(held, peering.Held{Ref: podRef(o), Hash: hash})
+	}
+	spaces, err := p.peerNamespaces(ctx, c.Peer)
+	if err != nil {
+		return nil, err
+	}
+	for i := range spaces {
+		h, err := p.heldIn(ctx, contract, &spaces[i])
+		if err != nil {
+			return nil, err
+		}
+		held = append(held, h...)
+	}
+	return held, nil
+}

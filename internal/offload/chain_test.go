@@ -1,0 +1,250 @@
+package offload
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	vkapi "github.com/virtual-kubelet/virtual-kubelet/node/api"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/exec"
+
+	"github.com/entente-dev/entente/client"
+	"github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/server"
+)
+
+var (
+	_ server.OffloadObjects = (*Provider)(nil)
+	_ server.OffloadStreams = (*Provider)(nil)
+)
+
+// kubelet answers an API server's paths for logs, exec, attach and port-forward
+// with the real protocols, and with processes that are functions.
+func kubelet(t *testing.T) *rest.Config {
+	t.Helper()
+	run := func(name string) vkapi.ContainerExecHandlerFunc {
+		return func(_ context.Context, namespace, pod, container string, cmd []string, io2 vkapi.AttachIO) error {
+			fmt.Fprintf(io2.Stdout(), "%s %s/%s/%s %s\n", name, namespace, pod, container, strings.Join(cmd, " "))
+			if io2.TTY() {
+				size := <-io2.Resize()
+				fmt.Fprintf(io2.Stdout(), "%dx%d\n", size.Width, size.Height)
+				return nil
+			}
+			if in := io2.Stdin(); in != nil {
+				if _, err := io.Copy(io2.Stdout(), in); err != nil {
+					return err
+				}
+			}
+			if len(cmd) > 0 && cmd[0] == "fail" {
+				fmt.Fprint(io2.Stderr(), "oh no")
+				return exec.CodeExitError{Err: errors.New("failed"), Code: 42}
+			}
+			return nil
+		}
+	}
+	attach := run("attach")
+	h := vkapi.PodHandler(vkapi.PodHandlerConfig{
+		RunInContainer: run("exec"),
+		AttachToContainer: func(ctx context.Context, ns, pod, c string, a vkapi.AttachIO) error {
+			return attach(ctx, ns, pod, c, nil, a)
+		},
+		GetContainerLogs: func(_ context.Context, namespace, pod, container string, o vkapi.ContainerLogOpts) (io.ReadCloser, error) {
+			return io.NopCloser(strings.NewReader(fmt.Sprintf("log of %s/%s/%s, tail %d\n", namespace, pod, container, o.Tail))), nil
+		},
+		PortForward: func(_ context.Context, _, pod string, port int32, rw io.ReadWriteCloser) error {
+			if port == 1 {
+				return errors.New("connection refused")
+			}
+			fmt.Fprintf(rw, "%s:%d\n", pod, port)
+			buf := make([]byte, 5)
+			if _, err := io.ReadFull(rw, buf); err != nil {
+				return err
+			}
+			_, err := rw.Write(bytes.ToUpper(buf))
+			return err
+		},
+	}, true)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		part := strings.Split(strings.TrimPrefix(r.URL.Path, "/api/v1/namespaces/"), "/")
+		if len(part) != 4 || part[1] != "pods" {
+			http.NotFound(w, r)
+			return
+		}
+		q := r.URL.Query()
+		container := q.Get("container")
+		for from, to := range map[string]string{"stdin": "input", "stdout": "output", "stderr": "error", "tty": "tty"} {
+			if q.Get(from) == "true" {
+				q.Set(to, "1")
+			}
+		}
+		sub := map[string]string{"log": "containerLogs", "exec": "exec", "attach": "attach", "portforward": "portForward"}[part[3]]
+		r.URL.Path = "/" + sub + "/" + part[0] + "/" + part[2]
+		if sub != "portForward" {
+			r.URL.Path += "/" + container
+		}
+		r.URL.RawQuery = q.Encode()
+		h.ServeHTTP(w, r)
+	}))
+	t.Cleanup(s.Close)
+	return &rest.Config{Host: s.URL}
+}
+
+// home is a consumer's side that remembers what it hears.
+type home struct {
+	mu    sync.Mutex
+	acks  map[peering.ObjectRef]peering.Ack
+	words map[peering.ObjectRef]peering.PodStatus
+}
+
+func (h *home) Connected(bool)            {}
+func (h *home) PodEvent(peering.PodEvent) {}
+func (h *home) PodStatus(s peering.PodStatus) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.words[s.Ref] = s
+}
+
+func (h *home) Ack(a peering.Ack) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.acks[a.Ref] = a
+}
+func (h *home) Orphan(context.Context, peering.Held) bool { return false }
+
+// dial serves a Provider's contracts to peerA, and returns the way to it.
+func dial(t *testing.T, c *cluster, p *Provider) *grpc.ClientConn {
+	t.Helper()
+	svc, err := server.NewOffload(server.OffloadConfig{
+		Objects: p, Streams: p,
+		Contracts: func(id string) (server.OffloadContract, bool) {
+			k, ok := c.contract(id)
+			return server.OffloadContract{Consumer: k.Peer, Closed: !ok}, true
+		},
+		Peer: func(context.Context) (peering.ClusterID, bool) { return peerA, true },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lis := bufconn.Listen(1 << 20)
+	g := grpc.NewServer(grpc.MaxRecvMsgSize(wire.MaxOffloadMessage))
+	ententev1.RegisterOffloadServiceServer(g, svc)
+	go g.Serve(lis)
+	t.Cleanup(g.Stop)
+	conn, err := grpc.NewClient("passthrough:///bufconn", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+func TestAPodGoesFromConsumerToProviderAndBack(t *testing.T) {
+	c := newFake(t)
+	c.rest = kubelet(t)
+	p, _ := c.start(t)
+	id, name := c.fresh("cpu=1")
+	conn := dial(t, c, p)
+	h := &home{acks: map[peering.ObjectRef]peering.Ack{}, words: map[peering.ObjectRef]peering.PodStatus{}}
+	m, err := client.NewMirror(client.MirrorConfig{Contract: id, Conn: conn, Handler: h})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- m.Run(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
+	pod := podObject(name, "web", "1")
+	m.Want(pod)
+	m.Want(namespaceObject(name, "Suffixed"))
+	m.Ready()
+	remote := name + "-aaaaaaaa"
+	eventually(t, "the pod is there", func() bool { return c.get(t, remote, "web", &corev1.Pod{}) })
+	c.setPhase(t, remote, "web", corev1.PodRunning, "10.200.0.7")
+	eventually(t, "its status is at home", func() bool {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return bytes.Contains(h.words[pod.Ref].Status, []byte(`"phase":"Running"`)) && h.acks[pod.Ref].Refusal == nil
+	})
+	testChainStreams(t, conn, id, pod.Ref, remote)
+	m.Unwant(pod.Ref, nil)
+	eventually(t, "it is gone on both sides", func() bool {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return h.words[pod.Ref].Gone && !c.get(t, remote, "web", &corev1.Pod{})
+	})
+}
+
+func testChainStreams(t *testing.T, conn *grpc.ClientConn, id string, pod peering.ObjectRef, remote string) {
+	log, err := client.Logs(t.Context(), conn, id, pod, client.LogOptions{Container: "c", TailLines: func() *int64 { n := int64(7); return &n }()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := io.ReadAll(log)
+	if want := "log of " + remote + "/web/c, tail 7\n"; err != nil || string(b) != want {
+		t.Errorf("log %q, %v", b, err)
+	}
+	var out, errs bytes.Buffer
+	err = client.Exec(t.Context(), conn, id, pod, client.ExecOptions{
+		Container: "c", Command: []string{"fail", "now"}, Stdin: strings.NewReader("input"), Stdout: &out, Stderr: &errs,
+	})
+	var exit exec.CodeExitError
+	if !errors.As(err, &exit) || exit.Code != 42 || out.String() != "exec "+remote+"/web/c fail now\ninput" || errs.String() != "oh no" {
+		t.Errorf("exec: %v, %q, %q", err, out.String(), errs.String())
+	}
+	out.Reset()
+	sizes := make(chan client.TerminalSize, 1)
+	sizes <- client.TerminalSize{Width: 100, Height: 30}
+	err = client.Exec(t.Context(), conn, id, pod, client.ExecOptions{Container: "c", Stdout: &out, TTY: true, Resize: sizes})
+	if err != nil || !strings.Contains(out.String(), "attach") || !strings.Contains(out.String(), "100x30") {
+		t.Errorf("attach: %v, %q", err, out.String())
+	}
+	near, far := net.Pipe()
+	defer near.Close()
+	done := make(chan error, 1)
+	go func() { done <- client.PortForward(t.Context(), conn, id, pod, 8080, far) }()
+	_ = near.SetDeadline(time.Now().Add(20 * time.Second))
+	buf := make([]byte, len("web:8080\n"))
+	if _, err := io.ReadFull(near, buf); err != nil || string(buf) != "web:8080\n" {
+		t.Fatalf("port-forward: %q, %v", buf, err)
+	}
+	if _, err := near.Write([]byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(near, buf[:5]); err != nil || string(buf[:5]) != "HELLO" {
+		t.Fatalf("port-forward: %q, %v", buf[:5], err)
+	}
+	if err := <-done; err != nil {
+		t.Errorf("port-forward: %v", err)
+	}
+	_, far = net.Pipe()
+	if err := client.PortForward(t.Context(), conn, id, pod, 1, far); err == nil || !strings.Contains(err.Error(), "connection refused") {
+		t.Errorf("a port on which nobody listens: %v", err)
+	}
+	gone := pod
+	gone.UID = "another"
+	if _, err := client.Logs(t.Context(), conn, id, gone, client.LogOptions{Container: "c"}); wire.ReasonOf(err) != wire.ReasonPodUnknown {
+		t.Errorf("a pod with another UID: %v", err)
+	}
+}

@@ -1,0 +1,170 @@
+package offload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
+)
+
+// Drained returns how many live pods a contract still has. A pod that is being
+// deleted is live until it ended.
+func (p *Provider) Drained(ctx context.Context, contract string) (pods int, err error) {
+	_, pods, err = p.Usage(ctx, contract)
+	return pods, err
+}
+
+// Exposed returns the addresses of a contract's live pods here: what the peer
+// may reach. Pods in the network of their node have none.
+func (p *Provider) Exposed(ctx context.Context, contract string) ([]netip.Addr, error) {
+	if err := p.await(ctx); err != nil {
+		return nil, err
+	}
+	var out []netip.Addr
+	for _, o := range p.inv.of(contract) {
+		if !live(o) {
+			continue
+		}
+		pod, known := p.inv.pod(o.Namespace, o.Name)
+		if !known {
+			return nil, fmt.Errorf("the pods of namespace %s are not known yet", o.Namespace)
+		}
+		if pod == nil || pod.Spec.HostNetwork || ended(pod.Status.Phase) || string(pod.UID) != o.Status.PodUID {
+			continue
+		}
+		for _, ip := range pod.Status.PodIPs {
+			if a, err := netip.ParseAddr(ip.IP); err == nil {
+				out = append(out, a)
+			}
+		}
+		if len(pod.Status.PodIPs) == 0 {
+			if a, err := netip.ParseAddr(pod.Status.PodIP); err == nil {
+				out = append(out, a)
+			}
+		}
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return slices.Compact(out), nil
+}
+
+// Left says what is left of a contract.
+type Left struct {
+	// Pods is how many OffloadedPods there still are.
+	Pods int
+	// Namespaces is how many namespaces the contract still holds, or that are
+	// being deleted after it held them.
+	Namespaces int
+}
+
+// None says that nothing is left.
+func (l Left) None() bool { return l == Left{} }
+
+// CloseContract takes away everything that is here for a contract: first its
+// pods, with at most 30 s of grace; when they are gone what is in their
+// namespaces; and the namespaces that no other contract uses. It does one step
+// and returns what is left: call it again until that is none. It needs nothing
+// of the consumer, and nothing of the contract but its ID and peer; calling it
+// for a contract of which there is nothing is fine. The caller sees to it that Contracts
+// no longer returns the contract, or no longer with AcceptNew.
+func (p *Provider) CloseContract(ctx context.Context, peer peering.ClusterID, contract string) (Left, error) {
+	if err := checkContract(contract); err != nil {
+		return Left{}, err
+	}
+	if err := p.await(ctx); err != nil {
+		return Left{}, err
+	}
+	// Nobody who began to apply before the contract was over may end after this.
+	release, err := p.locks.lock(ctx, "contract/"+contract)
+	if err != nil {
+		return Left{}, err
+	}
+	defer release()
+	var left Left
+	var pods api.OffloadedPodList
+	if err := p.client.List(ctx, &pods, client.MatchingLabels{api.LabelContract: contract}); err != nil {
+		return Left{}, fmt.Errorf("list offloaded pods: %w", err)
+	}
+	var problems []error
+	for i := range pods.Items {
+		o := &pods.Items[i]
+		left.Pods++
+		if err := p.endPod(ctx, o, p.closingGrace(o)); err != nil {
+			problems = append(problems, fmt.Errorf("pod %s/%s: %w", o.Namespace, o.Name, err))
+		}
+	}
+	spaces, err := p.peerNamespaces(ctx, peer)
+	if err != nil {
+		return Left{}, err
+	}
+	for i := range spaces {
+		ns := &spaces[i]
+		holds, err := p.holdsSpace(ctx, contract, ns)
+		if err != nil {
+			problems = append(problems, err)
+			continue
+		}
+		if !holds {
+			continue
+		}
+		left.Namespaces++
+		if left.Pods > 0 || ns.DeletionTimestamp != nil {
+			continue
+		}
+		var refusal *peering.Refusal
+		if err := p.vacate(ctx, contract, ns); err != nil && !errors.As(err, &refusal) {
+			problems = append(problems, fmt.Errorf("namespace %s: %w", ns.Name, err))
+		}
+	}
+	return left, errors.Join(problems...)
+}
+
+// closingGrace is the grace period of a pod whose contract is over: its own, or
+// closeGrace if that is shorter, or what it was deleted with.
+func (p *Provider) closingGrace(o *api.OffloadedPod) *int64 {
+	g := closeGrace
+	if asked := grace(o); asked != nil {
+		g = min(g, *asked)
+	}
+	if pod, _ := p.inv.pod(o.Namespace, o.Name); pod != nil && pod.Spec.TerminationGracePeriodSeconds != nil {
+		g = min(g, *pod.Spec.TerminationGracePeriodSeconds)
+	}
+	return new(max(g, 0))
+}
+
+// holdsSpace says whether a contract holds a namespace, or something in it. A
+// namespace without a record is held by whichever of the peer's contracts asks:
+// none got as far as recording that it uses it.
+func (p *Provider) holdsSpace(ctx context.Context, contract string, ns *corev1.Namespace) (bool, error) {
+	record := &corev1.ConfigMap{}
+	err := p.client.Get(ctx, types.NamespacedName{Namespace: ns.Name, Name: recordName}, record)
+	switch {
+	case err == nil:
+		_, ok := heldBy(record, contract)
+		return ok || len(holders(record)) == 0, nil
+	case ns.DeletionTimestamp != nil:
+		return p.lastPeerContract(ns, contract), nil
+	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
+		return p.lastPeerContract(ns, contract), nil
+	}
+	return false, fmt.Errorf("read record of namespace %s: %w", ns.Name, err)
+}
+
+// lastPeerContract says whether a contract is the one to see to a namespace
+// whose record is not there: the peer has no pods by another one in it.
+func (p *Provider) lastPeerContract(ns *corev1.Namespace, contract string) bool {
+	for _, o := range p.inv.all() {
+		if o.Namespace == ns.Name && o.Spec.Contract != contract {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,130 @@
+package offload
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	api "github.com/entente-dev/entente/api/v1alpha1"
+)
+
+// ledger has the OffloadedPods that were created and that the cache may not show
+// yet. With the cache it makes what a contract uses: after a restart the cache
+// alone has them all.
+type ledger struct {
+	mu sync.Mutex
+	// pending is by contract and UID of the pod at home.
+	pending map[string]map[string]pendingPod
+}
+
+type pendingPod struct {
+	pod *api.OffloadedPod
+	at  time.Time
+}
+
+func (l *ledger) add(contract string, pod *api.OffloadedPod) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.pending[contract] == nil {
+		l.pending[contract] = make(map[string]pendingPod)
+	}
+	l.pending[contract][pod.Spec.OriginUID] = pendingPod{pod: pod, at: time.Now()}
+}
+
+func (l *ledger) drop(contract, uid string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.pending[contract], uid)
+	if len(l.pending[contract]) == 0 {
+		delete(l.pending, contract)
+	}
+}
+
+func (l *ledger) of(contract string) map[string]pendingPod {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := make(map[string]pendingPod, len(l.pending[contract]))
+	maps.Copy(out, l.pending[contract])
+	return out
+}
+
+// graves remembers the UIDs of pods that were here and went, as far as this
+// process saw it: an apply that was on its way does not run one of them again.
+type graves struct {
+	mu    sync.Mutex
+	uids  map[string]struct{}
+	order []string
+}
+
+func (g *graves) add(uid string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.uids == nil {
+		g.uids = make(map[string]struct{})
+	}
+	if _, ok := g.uids[uid]; ok {
+		return
+	}
+	if len(g.order) >= maxGraves {
+		delete(g.uids, g.order[0])
+		g.order = g.order[1:]
+	}
+	g.uids[uid] = struct{}{}
+	g.order = append(g.order, uid)
+}
+
+func (g *graves) has(uid string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	_, ok := g.uids[uid]
+	return ok
+}
+
+// counted returns the OffloadedPods that count against a contract: those that
+// the cache shows, and those that it should show soon. Whether one of the latter
+// is there after all is asked for when it takes long.
+func (p *Provider) counted(ctx context.Context, contract string) ([]*api.OffloadedPod, error) {
+	pending := p.ledger.of(contract)
+	pods := p.inv.of(contract)
+	for _, o := range pods {
+		if _, ok := pending[o.Spec.OriginUID]; ok {
+			p.ledger.drop(contract, o.Spec.OriginUID)
+			delete(pending, o.Spec.OriginUID)
+		}
+	}
+	for uid, w := range pending {
+		if time.Since(w.at) > ledgerSettle {
+			now := &api.OffloadedPod{}
+			err := p.client.Get(ctx, client.ObjectKeyFromObject(w.pod), now)
+			if apierrors.IsNotFound(err) || err == nil && now.Spec.OriginUID != uid {
+				p.ledger.drop(contract, uid)
+				continue
+			}
+			if err != nil {
+				return nil, fmt.Errorf("look for offloaded pod: %w", err)
+			}
+		}
+		pods = append(pods, w.pod)
+	}
+	return pods, nil
+}
+
+// Usage returns what the live pods of a contract take of it, and how many there
+// are.
+func (p *Provider) Usage(ctx context.Context, contract string) (used corev1.ResourceList, pods int, err error) {
+	if err := p.await(ctx); err != nil {
+		return nil, 0, err
+	}
+	counted, err := p.counted(ctx, contract)
+	if err != nil {
+		return nil, 0, err
+	}
+	used, pods = usage(counted)
+	return used, pods, nil
+}

@@ -1,0 +1,101 @@
+package offload
+
+import (
+	"crypto/sha256"
+	"encoding/base32"
+	"fmt"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
+)
+
+const (
+	// recordName is the ConfigMap in each namespace of ours that says which
+	// contracts use the namespace.
+	recordName = "entente-namespace"
+	// bindingName is the RoleBinding that gives the agent its rights there.
+	bindingName = "entente-agent"
+	// heldPrefix begins the annotations that say which contract holds an object,
+	// and with which hash. Contracts of one peer share its namespaces, so an object
+	// may be held by several.
+	heldPrefix = "held.entente.dev/"
+	// noteService keeps a reflected Service as the consumer described it.
+	noteService = "entente.dev/service"
+	// noteDropped names endpoints that could not be translated.
+	noteDropped = "entente.dev/dropped-endpoints"
+	// noteGrace keeps the grace period with which an OffloadedPod is deleted, in
+	// seconds.
+	noteGrace = "entente.dev/grace-seconds"
+)
+
+// remoteNamespace returns what a consumer's namespace is called here.
+func remoteNamespace(peer peering.ClusterID, name string, mapping api.NameMapping) (string, error) {
+	switch mapping {
+	case api.MappingSuffixed:
+		remote := name + "-" + peer.Short()
+		if len(remote) > validation.DNS1123LabelMaxLength {
+			// Cut, with a hash of the whole so that two long names stay two.
+			sum := sha256.Sum256([]byte(name))
+			tail := "-" + short(sum[:]) + "-" + peer.Short()
+			remote = strings.TrimRight(name[:validation.DNS1123LabelMaxLength-len(tail)], "-") + tail
+		}
+		return remote, nil
+	case api.MappingSame:
+		if strings.HasPrefix(name, "kube-") {
+			return "", fmt.Errorf("names that begin with kube- are this cluster's own; use the mapping %s", api.MappingSuffixed)
+		}
+		return name, nil
+	}
+	return "", fmt.Errorf("mapping %q is neither %s nor %s", mapping, api.MappingSuffixed, api.MappingSame)
+}
+
+// short returns eight characters that stand for a hash in a name.
+func short(sum []byte) string {
+	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum))[:8]
+}
+
+// heldKey is the annotation by which a contract holds an object.
+func heldKey(contract string) string { return heldPrefix + contract }
+
+// checkContract says whether a contract's ID can be a label and part of an
+// annotation's key.
+func checkContract(id string) error {
+	if problems := validation.IsValidLabelValue(id); id == "" || len(problems) > 0 {
+		return fmt.Errorf("contract ID %q cannot be a label: %s", id, strings.Join(problems, "; "))
+	}
+	return nil
+}
+
+// ours says whether an object was made here for the peer.
+func ours(o metav1.Object, peer peering.ClusterID) bool {
+	l := o.GetLabels()
+	return l[api.LabelManaged] == api.Manager && l[api.LabelPeer] == string(peer)
+}
+
+// holders returns the contracts that hold an object.
+func holders(o metav1.Object) (contracts []string) {
+	for k := range o.GetAnnotations() {
+		if id, ok := strings.CutPrefix(k, heldPrefix); ok {
+			contracts = append(contracts, id)
+		}
+	}
+	return contracts
+}
+
+// heldBy returns the hash with which a contract holds an object. A hash that
+// cannot be read is zero: the consumer then applies again.
+func heldBy(o metav1.Object, contract string) (peering.Hash, bool) {
+	s, ok := o.GetAnnotations()[heldKey(contract)]
+	if !ok {
+		return peering.Hash{}, false
+	}
+	h, err := peering.ParseHash(s)
+	if err != nil {
+		return peering.Hash{}, true
+	}
+	return h, true
+}

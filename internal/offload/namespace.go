@@ -1,0 +1,282 @@
+package offload
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
+)
+
+// The labels of a namespace by which its API server enforces Pod Security.
+const (
+	labelEnforce        = "pod-security.kubernetes.io/enforce"
+	labelEnforceVersion = "pod-security.kubernetes.io/enforce-version"
+)
+
+// peerNamespaces lists the namespaces that are here for a peer.
+func (p *Provider) peerNamespaces(ctx context.Context, peer peering.ClusterID) ([]corev1.Namespace, error) {
+	var list corev1.NamespaceList
+	if err := p.client.List(ctx, &list, client.MatchingLabels{
+		api.LabelManaged: api.Manager, api.LabelPeer: string(peer),
+	}); err != nil {
+		return nil, fmt.Errorf("list namespaces: %w", err)
+	}
+	return list.Items, nil
+}
+
+// findNamespace returns the namespace that is here for the one of that name at
+// the peer, and its record; nil if there is none. With a UID it has to be the
+// namespace of that UID. One that is being deleted counts as well.
+func (p *Provider) findNamespace(ctx context.Context, peer peering.ClusterID, name, uid string) (*corev1.Namespace, *corev1.ConfigMap, error) {
+	ns := matchNamespace(p.inv.namespaces(), peer, name, uid)
+	if ns == nil {
+		list, err := p.peerNamespaces(ctx, peer)
+		if err != nil {
+			return nil, nil, err
+		}
+		fresh := make([]*corev1.Namespace, len(list))
+		for i := range list {
+			fresh[i] = &list[i]
+		}
+		ns = matchNamespace(fresh, peer, name, uid)
+	}
+	if ns == nil {
+		return nil, nil, nil
+	}
+	record := &corev1.ConfigMap{}
+	err := p.client.Get(ctx, types.NamespacedName{Namespace: ns.Name, Name: recordName}, record)
+	if apierrors.IsNotFound(err) {
+		return ns, nil, nil
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("read record of namespace %s: %w", ns.Name, err)
+	}
+	return ns, record, nil
+}
+
+func matchNamespace(list []*corev1.Namespace, peer peering.ClusterID, name, uid string) *corev1.Namespace {
+	for _, ns := range list {
+		if ours(ns, peer) && ns.Labels[api.LabelOriginNamespace] == name && (uid == "" || ns.Labels[api.LabelOriginUID] == uid) {
+			return ns
+		}
+	}
+	return nil
+}
+
+func namespaceLock(peer peering.ClusterID, name string) string {
+	return "namespace/" + string(peer) + "/" + name
+}
+
+// applyNamespace makes the namespace, gives the agent its rights in it, and
+// records that the contract uses it.
+func (p *Provider) applyNamespace(ctx context.Context, contract string, c Contract, o peering.Object) error {
+	var want peering.NamespaceObject
+	if err := json.Unmarshal(o.JSON, &want); err != nil {
+		return refuse(peering.RefusedInvalid, false, "read %s: %v", o.Ref, err)
+	}
+	remote, err := remoteNamespace(c.Peer, o.Ref.Name, api.NameMapping(want.Mapping))
+	if err != nil {
+		return refuse(peering.RefusedNamespace, false, "%s: %v", o.Ref, err)
+	}
+	release, err := p.locks.lock(ctx, namespaceLock(c.Peer, o.Ref.Name))
+	if err != nil {
+		return err
+	}
+	defer release()
+	list, err := p.peerNamespaces(ctx, c.Peer)
+	if err != nil {
+		return err
+	}
+	var ns *corev1.Namespace
+	for i := range list {
+		if list[i].Labels[api.LabelOriginNamespace] == o.Ref.Name {
+			ns = &list[i]
+		}
+	}
+	if ns == nil {
+		if ns, err = p.makeNamespace(ctx, c, o.Ref, remote); err != nil {
+			return err
+		}
+	}
+	switch {
+	case ns.DeletionTimestamp != nil:
+		return refuse(peering.RefusedNamespace, true, "namespace %s is being deleted at the provider; %s follows", ns.Name, o.Ref)
+	case ns.Labels[api.LabelOriginUID] != o.Ref.UID:
+		return refuse(peering.RefusedNamespace, true, "what is left of an older namespace %s, UID %s, is still here; %s follows",
+			o.Ref.Name, ns.Labels[api.LabelOriginUID], o.Ref)
+	case ns.Name != remote:
+		return refuse(peering.RefusedNamespace, false, "%s is here as %s; its mapping never changes, so stop offloading it first", o.Ref, ns.Name)
+	}
+	if err := p.bind(ctx, ns); err != nil {
+		return err
+	}
+	limited, cancel := context.WithTimeoutCause(ctx, grantTimeout, fmt.Errorf(
+		"the agent got no rights in namespace %s within %s", ns.Name, grantTimeout))
+	defer cancel()
+	if err := p.awaitGrant(limited, ns.Name); err != nil {
+		return err
+	}
+	return p.record(ctx, contract, ns, o)
+}
+
+func (p *Provider) makeNamespace(ctx context.Context, c Contract, ref peering.ObjectRef, remote string) (*corev1.Namespace, error) {
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: remote}}
+	mark(ns, c.Peer, ref.UID)
+	ns.Labels[api.LabelOriginNamespace] = ref.Name
+	ns.Labels[labelEnforce] = string(c.PodSecurity)
+	ns.Labels[labelEnforceVersion] = "latest"
+	err := p.client.Create(ctx, ns, client.FieldOwner(api.Manager))
+	if apierrors.IsAlreadyExists(err) {
+		return nil, refuse(peering.RefusedNamespace, true,
+			"the provider has a namespace %s of its own, which is not touched; use the mapping %s, or another name", remote, api.MappingSuffixed)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("create namespace %s: %w", remote, err)
+	}
+	return ns, nil
+}
+
+// bind gives the agent its rights in a namespace that it made.
+func (p *Provider) bind(ctx context.Context, ns *corev1.Namespace) error {
+	have := &rbacv1.RoleBinding{}
+	err := p.client.Get(ctx, types.NamespacedName{Namespace: ns.Name, Name: bindingName}, have)
+	if err == nil {
+		return nil
+	}
+	if !apierrors.IsNotFound(err) {
+		return fmt.Errorf("read role binding in %s: %w", ns.Name, err)
+	}
+	b := &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: ns.Name, Name: bindingName, Labels: map[string]string{api.LabelManaged: api.Manager}},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: p.cfg.ClusterRole},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: p.cfg.Namespace, Name: p.cfg.ServiceAccount}},
+	}
+	if err := p.client.Create(ctx, b, client.FieldOwner(api.Manager)); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create role binding in %s: %w", ns.Name, err)
+	}
+	return nil
+}
+
+// awaitGrant waits until the agent may work in a namespace: a new role binding
+// takes a moment to reach every API server.
+func (p *Provider) awaitGrant(ctx context.Context, namespace string) error {
+	pause := grantPoll
+	for {
+		err := p.client.Get(ctx, types.NamespacedName{Namespace: namespace, Name: recordName}, &corev1.ConfigMap{})
+		if err == nil || apierrors.IsNotFound(err) {
+			return nil
+		}
+		if ctx.Err() == nil && !apierrors.IsForbidden(err) {
+			p.cfg.Log.Debug("look into namespace", "namespace", namespace, "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, 2*time.Second)
+	}
+}
+
+// record writes down that the contract uses the namespace.
+func (p *Provider) record(ctx context.Context, contract string, ns *corev1.Namespace, o peering.Object) error {
+	have := &corev1.ConfigMap{}
+	err := p.client.Get(ctx, types.NamespacedName{Namespace: ns.Name, Name: recordName}, have)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("read record of namespace %s: %w", ns.Name, err)
+	}
+	missing := err != nil
+	if hash, ok := heldBy(have, contract); ok && hash == o.Hash() && !missing {
+		return nil
+	}
+	have.Namespace, have.Name = ns.Name, recordName
+	mark(have, peering.ClusterID(ns.Labels[api.LabelPeer]), o.Ref.UID)
+	setAnnotation(have, heldKey(contract), o.Hash().String())
+	if missing {
+		err = p.client.Create(ctx, have, client.FieldOwner(api.Manager))
+	} else {
+		err = p.client.Update(ctx, have, client.FieldOwner(api.Manager))
+	}
+	if err != nil {
+		return fmt.Errorf("write record of namespace %s: %w", ns.Name, err)
+	}
+	return nil
+}
+
+// deleteNamespace takes the contract out of a namespace, and the namespace away
+// when no other contract uses it.
+func (p *Provider) deleteNamespace(ctx context.Context, contract string, c Contract, ref peering.ObjectRef) error {
+	ns, _, err := p.findNamespace(ctx, c.Peer, ref.Name, ref.UID)
+	if err != nil || ns == nil {
+		return err
+	}
+	var pods api.OffloadedPodList
+	if err := p.client.List(ctx, &pods, client.InNamespace(ns.Name), client.MatchingLabels{api.LabelContract: contract}); err != nil {
+		return fmt.Errorf("list offloaded pods: %w", err)
+	}
+	if n := len(pods.Items); n > 0 {
+		return refuse(peering.RefusedNamespace, true, "%d pods of %s are still here; they go first", n, ref)
+	}
+	return p.vacate(ctx, contract, ns)
+}
+
+// vacate takes away all that a contract holds in a namespace but pods, and the
+// namespace itself when nobody else holds it.
+func (p *Provider) vacate(ctx context.Context, contract string, ns *corev1.Namespace) error {
+	peer := peering.ClusterID(ns.Labels[api.LabelPeer])
+	release, err := p.locks.lock(ctx, namespaceLock(peer, ns.Labels[api.LabelOriginNamespace]))
+	if err != nil {
+		return err
+	}
+	defer release()
+	// As it is now, not as a cache has it: a younger namespace of the same name is
+	// another.
+	uid := ns.UID
+	now := &corev1.Namespace{}
+	if err := p.client.Get(ctx, client.ObjectKeyFromObject(ns), now); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if now.UID != uid || now.DeletionTimestamp != nil || !ours(now, peer) {
+		return nil
+	}
+	record := &corev1.ConfigMap{}
+	err = p.client.Get(ctx, types.NamespacedName{Namespace: ns.Name, Name: recordName}, record)
+	switch {
+	case apierrors.IsNotFound(err):
+	case err != nil:
+		return fmt.Errorf("read record of namespace %s: %w", ns.Name, err)
+	default:
+		others := false
+		for _, id := range holders(record) {
+			others = others || id != contract
+		}
+		if others {
+			if err := p.releaseShared(ctx, contract, ns, peer); err != nil {
+				return err
+			}
+			return p.release(ctx, contract, record)
+		}
+	}
+	// Pods of whichever contract keep a namespace, whatever its record says.
+	var pods api.OffloadedPodList
+	if err := p.client.List(ctx, &pods, client.InNamespace(ns.Name), client.Limit(1)); err != nil {
+		return fmt.Errorf("list offloaded pods: %w", err)
+	}
+	if len(pods.Items) > 0 {
+		return refuse(peering.RefusedNamespace, true, "pods are still in namespace %s; they go first", ns.Name)
+	}
+	if err := p.client.Delete(ctx, now, client.Preconditions{UID: &uid}); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete namespace %s: %w", ns.Name, err)
+	}
+	return nil
+}

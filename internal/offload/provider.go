@@ -1,0 +1,220 @@
+package offload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
+)
+
+// Contract is what a Provider has to know of a contract.
+type Contract struct {
+	// Peer is the consumer.
+	Peer peering.ClusterID
+	// Resources is what is lent. Without "pods", pods are not counted.
+	Resources corev1.ResourceList
+	// PodSecurity is the level that pods have to meet; empty is restricted.
+	PodSecurity api.PodSecurityLevel
+	// AcceptNew says whether new pods are taken: not while it drains, nor later.
+	AcceptNew bool
+}
+
+// Config configures a Provider.
+type Config struct {
+	// Client reads and writes this cluster, without a cache: what it reads is what
+	// is. It should have no rate limit of its own worth speaking of. Required.
+	Client client.WithWatch
+	// REST reaches into pods (logs, exec, port-forward). Required for these.
+	REST *rest.Config
+	// Contracts returns a contract in which this cluster is the provider, unless
+	// it is closed. Required. It must not block.
+	Contracts func(id string) (Contract, bool)
+	// Translate returns an address of the peer's terms in this cluster's, if it
+	// can be reached. Nil reaches none.
+	Translate func(peer peering.ClusterID, a netip.Addr) (netip.Addr, bool)
+	// Namespace and ServiceAccount are the agent's own; the account gets its
+	// rights in each namespace made here. Required.
+	Namespace, ServiceAccount string
+	// ClusterRole has those rights. It defaults to entente-provider-namespace.
+	ClusterRole string
+	// Changed is called, if set, when what a contract uses or exposes may have
+	// changed. It must not block.
+	Changed func(contract string)
+	// Workers is how many pods are reconciled at once. It defaults to 8.
+	Workers int
+	// Log is for what consumers are not told. Nil discards.
+	Log *slog.Logger
+}
+
+// Provider makes what consumers apply. Its methods work while Run runs, and wait
+// until Run has seen the cluster.
+type Provider struct {
+	cfg      Config
+	client   client.WithWatch
+	security *podSecurity
+	inv      *inventory
+	hub      *hub
+	ledger   *ledger
+	graves   graves
+
+	// locks has a lock for each contract that pods are applied to, and for each
+	// namespace that is made or unmade.
+	locks keyedLocks
+	// services wakes the reflection of Services.
+	services *reflector
+}
+
+// New returns a Provider that does nothing until Run.
+func New(cfg Config) (*Provider, error) {
+	if cfg.Client == nil || cfg.Contracts == nil || cfg.Namespace == "" || cfg.ServiceAccount == "" {
+		return nil, errors.New("offload: client, contracts, namespace and service account are required")
+	}
+	if cfg.ClusterRole == "" {
+		cfg.ClusterRole = "entente-provider-namespace"
+	}
+	if cfg.Translate == nil {
+		cfg.Translate = func(peering.ClusterID, netip.Addr) (netip.Addr, bool) { return netip.Addr{}, false }
+	}
+	if cfg.Changed == nil {
+		cfg.Changed = func(string) {}
+	}
+	if cfg.Workers <= 0 {
+		cfg.Workers = 8
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	security, err := newPodSecurity()
+	if err != nil {
+		return nil, err
+	}
+	p := &Provider{cfg: cfg, client: cfg.Client, security: security, hub: newHub()}
+	p.ledger = &ledger{pending: make(map[string]map[string]pendingPod)}
+	p.services = newReflector(p)
+	p.inv = newInventory(p)
+	return p, nil
+}
+
+// Run watches the cluster and makes pods and Services until ctx ends, and then
+// returns nil. It should run in one process at a time.
+func (p *Provider) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	queues := make(chan workqueue.TypedRateLimitingInterface[reconcile.Request], 1)
+	pods, err := controller.NewUnmanaged("offloadedpod", controller.Options{
+		Reconciler:              reconcile.Func(p.Reconcile),
+		MaxConcurrentReconciles: p.cfg.Workers,
+		SkipNameValidation:      new(true),
+		RecoverPanic:            new(true),
+		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](reconcileRetryMin, reconcileRetryMax),
+		LogConstructor: func(r *reconcile.Request) logr.Logger {
+			log := logr.FromSlogHandler(p.cfg.Log.Handler())
+			if r != nil {
+				log = log.WithValues("pod", r.String())
+			}
+			return log
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("make controller of offloaded pods: %w", err)
+	}
+	if err := pods.Watch(source.Func(func(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		queues <- q
+		return nil
+	})); err != nil {
+		return fmt.Errorf("watch offloaded pods: %w", err)
+	}
+	var work sync.WaitGroup
+	defer work.Wait()
+	defer cancel()
+	failed := make(chan error, 1)
+	work.Go(func() {
+		if err := pods.Start(ctx); err != nil {
+			failed <- fmt.Errorf("run controller of offloaded pods: %w", err)
+			cancel()
+		}
+	})
+	select {
+	case q := <-queues:
+		work.Go(func() { p.services.run(ctx) })
+		p.inv.run(ctx, q)
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-failed:
+		return err
+	default:
+		return nil
+	}
+}
+
+// Synced is closed once Run has seen the cluster.
+func (p *Provider) Synced() <-chan struct{} { return p.inv.synced }
+
+// await waits until the cluster was seen.
+func (p *Provider) await(ctx context.Context) error {
+	select {
+	case <-p.inv.synced:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait for this cluster's state: %w", context.Cause(ctx))
+	}
+}
+
+// Refresh compares reflected Services with what they should be, at once: call it
+// when what Translate says may have changed.
+func (p *Provider) Refresh() { p.services.all() }
+
+// keyedLocks is a lock for each of many names.
+type keyedLocks struct {
+	mu    sync.Mutex
+	locks map[string]*keyedLock
+}
+
+type keyedLock struct {
+	turn  chan struct{}
+	users int
+}
+
+// lock waits for the lock of a name, and returns what releases it.
+func (k *keyedLocks) lock(ctx context.Context, name string) (release func(), err error) {
+	k.mu.Lock()
+	if k.locks == nil {
+		k.locks = make(map[string]*keyedLock)
+	}
+	l, ok := k.locks[name]
+	if !ok {
+		l = &keyedLock{turn: make(chan struct{}, 1)}
+		k.locks[name] = l
+	}
+	l.users++
+	k.mu.Unlock()
+	leave := func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if l.users--; l.users == 0 {
+			delete(k.locks, name)
+		}
+	}
+	select {
+	case l.turn <- struct{}{}:
+		return func() { <-l.turn; leave() }, nil
+	case <-ctx.Done():
+		leave()
+		return nil, context.Cause(ctx)
+	}
+}

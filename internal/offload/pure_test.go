@@ -1,0 +1,499 @@
+package offload
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"pgregory.net/rapid"
+
+	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
+)
+
+const (
+	peerA = peering.ClusterID("aaaaaaaabbbbbbbbccccccccdddddddd")
+	peerB = peering.ClusterID("zzzzzzzzbbbbbbbbccccccccdddddddd")
+)
+
+func TestRemoteNamespaceIsALabelAndTellsNamesApart(t *testing.T) {
+	long := strings.Repeat("a", 63)
+	tests := map[string]struct {
+		name    string
+		mapping api.NameMapping
+		want    string
+		refused bool
+	}{
+		"a name gets the consumer's ID":           {"shop", api.MappingSuffixed, "shop-aaaaaaaa", false},
+		"the same name stays":                     {"shop", api.MappingSame, "shop", false},
+		"this cluster's own names are not given":  {"kube-public", api.MappingSame, "", true},
+		"a mapping that there is not is refused":  {"shop", "Other", "", true},
+		"a system name can be had with a suffix":  {"kube-system", api.MappingSuffixed, "kube-system-aaaaaaaa", false},
+		"a name that just fits is not cut":        {long[:54], api.MappingSuffixed, long[:54] + "-aaaaaaaa", false},
+		"a name that is too long gets a hash too": {long, api.MappingSuffixed, "", false},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, err := remoteNamespace(peerA, tc.name, tc.mapping)
+			if (err != nil) != tc.refused {
+				t.Fatalf("remoteNamespace: %v", err)
+			}
+			if tc.want != "" && got != tc.want || len(got) > 63 {
+				t.Fatalf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+	x, _ := remoteNamespace(peerA, long, api.MappingSuffixed)
+	y, _ := remoteNamespace(peerA, long[:62]+"b", api.MappingSuffixed)
+	z, _ := remoteNamespace(peerB, long, api.MappingSuffixed)
+	if x == y || x == z || len(x) != 63 {
+		t.Fatalf("%q, %q and %q", x, y, z)
+	}
+}
+
+func container(requests, limits string) corev1.Container {
+	c := corev1.Container{Name: "c", Image: "i"}
+	parse := func(s string) corev1.ResourceList {
+		if s == "" {
+			return nil
+		}
+		l := corev1.ResourceList{}
+		for part := range strings.SplitSeq(s, ",") {
+			k, v, _ := strings.Cut(part, "=")
+			l[corev1.ResourceName(k)] = resource.MustParse(v)
+		}
+		return l
+	}
+	c.Resources.Requests, c.Resources.Limits = parse(requests), parse(limits)
+	return c
+}
+
+func TestDemandIsWhatTheSchedulerCounts(t *testing.T) {
+	sidecar := container("cpu=50m", "")
+	sidecar.RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
+	tests := map[string]struct {
+		spec corev1.PodSpec
+		want string
+	}{
+		"nothing asked for is a pod":        {corev1.PodSpec{Containers: []corev1.Container{container("", "")}}, "pods=1"},
+		"containers add up":                 {corev1.PodSpec{Containers: []corev1.Container{container("cpu=1,memory=1Gi", ""), container("cpu=500m", "")}}, "cpu=1500m memory=1Gi pods=1"},
+		"a larger init container counts":    {corev1.PodSpec{InitContainers: []corev1.Container{container("cpu=2", "")}, Containers: []corev1.Container{container("cpu=1", "")}}, "cpu=2 pods=1"},
+		"a sidecar adds to the containers":  {corev1.PodSpec{InitContainers: []corev1.Container{sidecar}, Containers: []corev1.Container{container("cpu=1", "")}}, "cpu=1050m pods=1"},
+		"a limit alone is a request":        {corev1.PodSpec{Containers: []corev1.Container{container("", "cpu=3,nvidia.com/gpu=1")}}, "cpu=3 nvidia.com/gpu=1 pods=1"},
+		"a limit beside a request is not":   {corev1.PodSpec{Containers: []corev1.Container{container("cpu=1", "cpu=3")}}, "cpu=1 pods=1"},
+		"overhead counts":                   {corev1.PodSpec{Overhead: corev1.ResourceList{"cpu": resource.MustParse("250m")}, Containers: []corev1.Container{container("cpu=1", "")}}, "cpu=1250m pods=1"},
+		"the pod's own resources rule":      {corev1.PodSpec{Resources: &corev1.ResourceRequirements{Limits: corev1.ResourceList{"cpu": resource.MustParse("4")}}, Containers: []corev1.Container{container("cpu=1", "")}}, "cpu=4 pods=1"},
+		"a negative amount is refused":      {corev1.PodSpec{Containers: []corev1.Container{container("cpu=-1", "")}}, "error"},
+		"a negative limit is refused":       {corev1.PodSpec{Containers: []corev1.Container{container("", "memory=-1Gi")}}, "error"},
+		"more than there can be is refused": {corev1.PodSpec{Containers: []corev1.Container{container("memory=8Ei", "")}}, "error"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, err := demand(&tc.spec)
+			var parts []string
+			for k, q := range got {
+				parts = append(parts, fmt.Sprintf("%s=%s", k, q.String()))
+			}
+			slices.Sort(parts)
+			s := strings.Join(parts, " ")
+			if err != nil {
+				s = "error"
+			}
+			if s != tc.want {
+				t.Fatalf("demand = %s (%v), want %s", s, err, tc.want)
+			}
+		})
+	}
+}
+
+func TestFitsCountsEveryResourceOfTheContract(t *testing.T) {
+	list := func(s string) corev1.ResourceList { return container(s, "").Resources.Requests }
+	tests := map[string]struct {
+		limit, used, need string
+		want, names       string
+	}{
+		"what fits, fits":                        {"cpu=2,pods=10", "cpu=1,pods=1", "cpu=1,pods=1", "", ""},
+		"what is one milli too much does not":    {"cpu=2", "cpu=1", "cpu=1001m", "QUOTA_EXCEEDED", "cpu"},
+		"pods are counted":                       {"cpu=2,pods=1", "pods=1", "pods=1", "QUOTA_EXCEEDED", "pods"},
+		"pods are not counted if not in it":      {"cpu=2", "pods=500", "pods=1", "", ""},
+		"what the contract has not is refused":   {"cpu=2", "", "nvidia.com/gpu=1", "QUOTA_EXCEEDED", "nvidia.com/gpu"},
+		"nothing of what it has not is fine":     {"cpu=2", "", "nvidia.com/gpu=0,cpu=1", "", ""},
+		"an empty contract lends nothing":        {"", "", "cpu=1m", "QUOTA_EXCEEDED", "cpu"},
+		"used beyond the contract stays refused": {"cpu=1", "cpu=2", "cpu=1m", "QUOTA_EXCEEDED", "cpu"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			got := fits(list(tc.limit), list(tc.used), list(tc.need))
+			if tc.want == "" && got != nil {
+				t.Fatalf("refused: %v", got)
+			}
+			if tc.want != "" && (got == nil || string(got.Reason) != tc.want || !strings.Contains(got.Message, tc.names)) {
+				t.Fatalf("got %v, want %s about %s", got, tc.want, tc.names)
+			}
+		})
+	}
+}
+
+func TestTranslatedPodsKeepWhatIsTheirsAndNothingElse(t *testing.T) {
+	raw := `{"metadata":{"name":"evil","namespace":"kube-system","finalizers":["x"],"ownerReferences":[{"uid":"1"}],
+	 "labels":{"app":"web","entente.dev/peer":"other","app.kubernetes.io/managed-by":"Helm"},
+	 "annotations":{"note":"x","k8s.v1.cni.cncf.io/networks":"host","cluster-autoscaler.kubernetes.io/safe-to-evict":"false","container.apparmor.security.beta.kubernetes.io/c":"runtime/default"}},
+	"spec":{"nodeName":"control-plane","serviceAccountName":"admin","serviceAccount":"admin","automountServiceAccountToken":true,
+	 "schedulerName":"mine","priorityClassName":"system-node-critical","priority":2000001000,"terminationGracePeriodSeconds":99999999,
+	 "readinessGates":[{"conditionType":"x"}],"schedulingGates":[{"name":"x"}],"overhead":{"cpu":"-5"},
+	 "tolerations":[{"operator":"Exists"},{"key":"node-role.kubernetes.io/control-plane","operator":"Exists"},{"key":"node.kubernetes.io/unreachable","operator":"Exists","effect":"NoExecute","tolerationSeconds":5}],
+	 "nodeSelector":{"disk":"ssd"},"restartPolicy":"Always","hostname":"web-0","containers":[{"name":"c","image":"i"}]}}`
+	tpl, err := readPod([]byte(raw))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := translatePod(tpl, baseline); err != nil {
+		t.Fatal(err)
+	}
+	want := template{Spec: corev1.PodSpec{
+		ServiceAccountName: "default", AutomountServiceAccountToken: new(false), TerminationGracePeriodSeconds: new(maxGrace),
+		NodeSelector: map[string]string{"disk": "ssd"}, RestartPolicy: "Always", Hostname: "web-0",
+		Tolerations: []corev1.Toleration{{Key: "node.kubernetes.io/unreachable", Operator: "Exists", Effect: "NoExecute", TolerationSeconds: new(int64(5))}},
+		Containers:  []corev1.Container{{Name: "c", Image: "i"}},
+		Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: api.LabelVirtualNode, Operator: "DoesNotExist"}}}},
+		}}},
+	}}
+	want.Metadata.Labels = map[string]string{"app": "web"}
+	want.Metadata.Annotations = map[string]string{"note": "x", "container.apparmor.security.beta.kubernetes.io/c": "runtime/default"}
+	if diff := cmp.Diff(&want, tpl); diff != "" {
+		t.Fatalf("(-want +got)\n%s", diff)
+	}
+	o := &api.OffloadedPod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop-aaaaaaaa", Name: "web-0", UID: "o1"}}
+	o.Spec.Contract, o.Spec.PeerID, o.Spec.OriginUID, o.Spec.Hash = "c-1", string(peerA), "u1", "h"
+	if o.Spec.Template.Raw, err = json.Marshal(tpl); err != nil {
+		t.Fatal(err)
+	}
+	pod, err := makePod(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pod.Namespace != o.Namespace || pod.Name != o.Name || len(pod.Finalizers) > 0 || !isPodOf(pod, o) ||
+		pod.Labels[api.LabelPeer] != string(peerA) || pod.Labels[api.LabelContract] != "c-1" {
+		t.Fatalf("pod %+v", pod.ObjectMeta)
+	}
+}
+
+func TestAPodThatChoosesItsNodesIsStillKeptOffVirtualOnes(t *testing.T) {
+	s := corev1.PodSpec{Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+		NodeSelectorTerms: []corev1.NodeSelectorTerm{
+			{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: "In", Values: []string{"a"}}}},
+			{MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: "In", Values: []string{"n"}}}},
+			{},
+		},
+	}}}}
+	avoidVirtualNodes(&s)
+	terms := s.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	for i, want := range []int{2, 1, 0} {
+		if len(terms[i].MatchExpressions) != want {
+			t.Errorf("term %d: %v", i, terms[i])
+		}
+	}
+}
+
+func TestVolumesThatReachBeyondTheNamespaceAreRefused(t *testing.T) {
+	tests := map[string]struct {
+		volume string
+		level  api.PodSecurityLevel
+		want   string
+	}{
+		"emptyDir":                               {`{"name":"v","emptyDir":{}}`, restricted, ""},
+		"nothing is emptyDir":                    {`{"name":"v"}`, restricted, ""},
+		"configMap":                              {`{"name":"v","configMap":{"name":"x"}}`, restricted, ""},
+		"projected secrets":                      {`{"name":"v","projected":{"sources":[{"secret":{"name":"x"}},{"downwardAPI":{}}]}}`, restricted, ""},
+		"a token of this cluster":                {`{"name":"v","projected":{"sources":[{"serviceAccountToken":{"path":"t"}}]}}`, privileged, "token"},
+		"a trust bundle":                         {`{"name":"v","projected":{"sources":[{"clusterTrustBundle":{"path":"t"}}]}}`, privileged, "projects"},
+		"a claim":                                {`{"name":"v","persistentVolumeClaim":{"claimName":"x"}}`, privileged, "claim"},
+		"a claim made on the spot":               {`{"name":"v","ephemeral":{}}`, privileged, "does not cross"},
+		"a file server":                          {`{"name":"v","nfs":{"server":"10.0.0.1","path":"/"}}`, baseline, "does not cross"},
+		"the node's files":                       {`{"name":"v","hostPath":{"path":"/"}}`, baseline, "does not cross"},
+		"the node's files, where that is agreed": {`{"name":"v","hostPath":{"path":"/"}}`, privileged, ""},
+		"a driver":                               {`{"name":"v","csi":{"driver":"x"}}`, baseline, "does not cross"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			var v corev1.Volume
+			if err := json.Unmarshal([]byte(tc.volume), &v); err != nil {
+				t.Fatal(err)
+			}
+			err := checkVolume(&v, tc.level)
+			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+				t.Fatalf("checkVolume: %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestPodSecurityIsTheContracts(t *testing.T) {
+	ps, err := newPodSecurity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain := `{"spec":{"containers":[{"name":"c","image":"i"}]}}`
+	host := `{"spec":{"hostNetwork":true,"containers":[{"name":"c","image":"i","securityContext":{"privileged":true}}]}}`
+	for _, tc := range []struct {
+		pod   string
+		level api.PodSecurityLevel
+		ok    bool
+	}{
+		{plain, privileged, true},
+		{plain, baseline, true},
+		{plain, restricted, false},
+		{host, privileged, true},
+		{host, baseline, false},
+		{host, restricted, false},
+		{plain, securityLevel(""), false},
+		{plain, securityLevel("else"), false},
+	} {
+		tpl, err := readPod([]byte(tc.pod))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ps.check(tpl, tc.level)
+		if (got == nil) != tc.ok {
+			t.Errorf("%s at %s: %v", tc.pod, tc.level, got)
+		}
+		if got != nil && (got.Reason != peering.RefusedPodSecurity || !strings.Contains(got.Message, string(tc.level)) || !strings.Contains(got.Message, "securityContext")) {
+			t.Errorf("message %q", got.Message)
+		}
+	}
+}
+
+func TestDecidePodIsTotal(t *testing.T) {
+	now := metav1.Now()
+	made := func(edit func(*api.OffloadedPod)) *api.OffloadedPod {
+		o := &api.OffloadedPod{ObjectMeta: metav1.ObjectMeta{UID: "o1", Finalizers: []string{api.Finalizer}}}
+		o.Spec.OriginUID, o.Spec.Hash = "u1", "h1"
+		if edit != nil {
+			edit(o)
+		}
+		return o
+	}
+	pod := func(uid types.UID, owner types.UID, edit func(*corev1.Pod)) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			UID: uid, Labels: map[string]string{api.LabelManaged: api.Manager, api.LabelOriginUID: "u1"},
+			Annotations:     map[string]string{api.AnnotationHash: "h1"},
+			OwnerReferences: []metav1.OwnerReference{{UID: owner, Controller: new(true)}},
+		}}
+		if edit != nil {
+			edit(p)
+		}
+		return p
+	}
+	running := func(o *api.OffloadedPod) { o.Status.PodUID, o.Status.Phase = "p1", corev1.PodRunning }
+	runs := func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning }
+	ends := func(o *api.OffloadedPod) { running(o); o.DeletionTimestamp = &now }
+	tests := map[string]struct {
+		o    *api.OffloadedPod
+		pod  *corev1.Pod
+		want podStep
+	}{
+		"a new one without finalizer gets it":           {made(func(o *api.OffloadedPod) { o.Finalizers = nil }), nil, podHold},
+		"a new one gets its pod":                        {made(nil), nil, podCreate},
+		"a new one whose pod was made before, adopts":   {made(nil), pod("p1", "o1", nil), podAdopt},
+		"a name that another pod has is waited for":     {made(nil), pod("p1", "someone", nil), podTaken},
+		"a pod that runs is left alone":                 {made(running), pod("p1", "o1", runs), podWait},
+		"another phase is recorded":                     {made(running), pod("p1", "o1", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), podRecord},
+		"a solved problem is recorded":                  {made(func(o *api.OffloadedPod) { running(o); o.Status.Reason = "Refused" }), pod("p1", "o1", runs), podRecord},
+		"another form is brought to the pod":            {made(func(o *api.OffloadedPod) { running(o); o.Spec.Hash = "h2" }), pod("p1", "o1", runs), podUpdate},
+		"a pod that went is lost":                       {made(running), nil, podLost},
+		"a pod that was replaced is lost":               {made(running), pod("p2", "o1", runs), podLost},
+		"one that ended stays ended":                    {made(func(o *api.OffloadedPod) { o.Status.Phase = corev1.PodSucceeded }), nil, podWait},
+		"one that ended without a pod is not made":      {made(func(o *api.OffloadedPod) { o.Status.Phase = corev1.PodFailed }), nil, podWait},
+		"being deleted, the pod is deleted":             {made(ends), pod("p1", "o1", runs), podDelete},
+		"being deleted, an ended pod is deleted":        {made(func(o *api.OffloadedPod) { ends(o); o.Status.Phase = corev1.PodSucceeded }), pod("p1", "o1", nil), podDelete},
+		"being deleted, a pod that ends is waited for":  {made(ends), pod("p1", "o1", func(p *corev1.Pod) { p.DeletionTimestamp = &now }), podWait},
+		"being deleted, a pod that is in hurry is told": {made(func(o *api.OffloadedPod) { ends(o); o.Annotations = map[string]string{noteGrace: "0"} }), pod("p1", "o1", func(p *corev1.Pod) { p.DeletionTimestamp = &now; p.DeletionGracePeriodSeconds = new(int64(30)) }), podDelete},
+		"being deleted, without a pod it may go":        {made(ends), nil, podRelease},
+		"being deleted, another's pod is let be":        {made(ends), pod("p2", "o1", runs), podRelease},
+		"being deleted before its pod was recorded":     {made(func(o *api.OffloadedPod) { o.DeletionTimestamp = &now }), pod("p1", "o1", nil), podDelete},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := decidePod(tc.o, tc.pod); got != tc.want {
+				t.Fatalf("decidePod = %d, want %d", got, tc.want)
+			}
+		})
+	}
+}
+
+func service(headless bool, endpoints ...peering.ServiceEndpoint) peering.ServiceObject {
+	return peering.ServiceObject{
+		Headless: headless, Ports: []peering.ServicePort{{Name: "http", Protocol: "TCP", Port: 80}, {Name: "dns", Protocol: "UDP", Port: 53}},
+		Endpoints: endpoints,
+	}
+}
+
+func end(addr string, port int32) peering.ServiceEndpoint {
+	return peering.ServiceEndpoint{Address: addr, Ready: true, Serving: true, Ports: map[string]int32{"http": port}}
+}
+
+func TestEndpointSlicesHoldWhatCanBeReached(t *testing.T) {
+	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop-a", Name: "web", UID: "s1", Labels: map[string]string{api.LabelPeer: string(peerA)}}}
+	shift := func(e peering.ServiceEndpoint) (netip.Addr, bool) {
+		a, err := netip.ParseAddr(e.Address)
+		if err != nil || strings.HasPrefix(e.Address, "192.168.") {
+			return a, false
+		}
+		return a, true
+	}
+	got, dropped := endpointSlices(svc, service(true,
+		end("10.241.0.9", 8080), end("10.241.0.7", 8080), end("10.241.0.7", 8080), end("fd00::1", 8080), end("10.241.0.8", 9090),
+		end("192.168.1.1", 80), end("127.0.0.1", 80), end("169.254.169.254", 80), end("224.0.0.1", 80), end("not an address", 80),
+	), shift)
+	if diff := cmp.Diff([]string{"192.168.1.1", "127.0.0.1", "169.254.169.254", "224.0.0.1", "not an address"}, dropped); diff != "" {
+		t.Errorf("dropped (-want +got)\n%s", diff)
+	}
+	var all []string
+	for _, s := range got {
+		if s.Labels[discoveryv1.LabelManagedBy] != "entente" || s.Labels[discoveryv1.LabelServiceName] != "web" || len(s.OwnerReferences) != 1 {
+			t.Errorf("slice %+v", s.ObjectMeta)
+		}
+		if _, ok := s.Labels[corev1.IsHeadlessService]; !ok {
+			t.Error("a slice of a headless service does not say so")
+		}
+		for _, e := range s.Endpoints {
+			all = append(all, fmt.Sprintf("%s %s %s:%d", s.AddressType, *s.Ports[0].Name, e.Addresses[0], *s.Ports[0].Port))
+		}
+		if len(s.Ports) != 1 {
+			t.Errorf("ports %v", s.Ports)
+		}
+	}
+	slices.Sort(all)
+	want := []string{"IPv4 http 10.241.0.7:8080", "IPv4 http 10.241.0.8:9090", "IPv4 http 10.241.0.9:8080", "IPv6 http fd00::1:8080"}
+	if diff := cmp.Diff(want, all); diff != "" {
+		t.Errorf("endpoints (-want +got)\n%s", diff)
+	}
+}
+
+func TestEndpointSlicesAreAFunctionOfTheSetOfEndpoints(t *testing.T) {
+	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "web", Labels: map[string]string{}}}
+	direct := func(e peering.ServiceEndpoint) (netip.Addr, bool) {
+		a, err := netip.ParseAddr(e.Address)
+		return a, err == nil
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(0, 350).Draw(t, "n")
+		var ends []peering.ServiceEndpoint
+		for i := range n {
+			ends = append(ends, end(fmt.Sprintf("10.%d.%d.%d", i%3, i/250, i%250), int32(8080+i%2)))
+		}
+		a, _ := endpointSlices(svc, service(false, ends...), direct)
+		b, _ := endpointSlices(svc, service(false, rapid.Permutation(ends).Draw(t, "order")...), direct)
+		if diff := cmp.Diff(a, b); diff != "" {
+			t.Fatalf("order matters:\n%s", diff)
+		}
+		names, total := map[string]bool{}, 0
+		for _, s := range a {
+			if names[s.Name] || len(s.Endpoints) == 0 || len(s.Endpoints) > sliceSize {
+				t.Fatalf("slice %s has %d endpoints", s.Name, len(s.Endpoints))
+			}
+			names[s.Name] = true
+			total += len(s.Endpoints)
+		}
+		if total != n {
+			t.Fatalf("%d of %d endpoints", total, n)
+		}
+	})
+}
+
+func TestSecretsThatAreCredentialsOfAClusterAreRefused(t *testing.T) {
+	for typ, ok := range map[string]bool{
+		"": true, "Opaque": true, "kubernetes.io/tls": true, "example.org/own": true,
+		"kubernetes.io/service-account-token": false, "bootstrap.kubernetes.io/token": false,
+	} {
+		_, err := readConfig(peering.Object{
+			Ref: peering.ObjectRef{Kind: peering.KindSecret, Namespace: "shop", Name: "s", UID: "u"}, JSON: fmt.Appendf(nil, `{"type":%q}`, typ),
+		})
+		if (err == nil) != ok {
+			t.Errorf("type %q: %v", typ, err)
+		}
+	}
+	_, err := readConfig(peering.Object{Ref: peering.ObjectRef{Kind: peering.KindSecret, Name: "s"}, JSON: []byte(`{"data":{"k":"!hunter2!"}}`)})
+	if err == nil || strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("an error that quotes a secret: %v", err)
+	}
+}
+
+// FuzzReadPod: no pod makes the agent fall over, and none keeps what it must not
+// have.
+func FuzzReadPod(f *testing.F) {
+	f.Add([]byte(`{"spec":{"containers":[{"name":"c","image":"i","resources":{"limits":{"cpu":"1"}}}]}}`))
+	f.Add([]byte(`{"metadata":{"labels":{"a":"b"}},"spec":{"nodeName":"n","containers":[{}],"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{}}},"volumes":[{"projected":{"sources":[{}]}}]}}`))
+	ps, err := newPodSecurity()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add([]byte(`{"spec":{"containers":[{"name":"c","resources":{"limits":{"cpu":"1e2147483647"}}}]}}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		tpl, err := readPod(b)
+		if err != nil || translatePod(tpl, baseline) != nil {
+			return
+		}
+		need, err := demand(&tpl.Spec)
+		if err != nil {
+			return
+		}
+		for name, q := range need {
+			if q.Sign() < 0 {
+				t.Fatalf("%s: %s", name, q.String())
+			}
+		}
+		ps.check(tpl, restricted)
+		s := tpl.Spec
+		if s.NodeName != "" || s.ServiceAccountName != "default" || *s.AutomountServiceAccountToken || s.Priority != nil || s.RuntimeClassName != nil && *s.RuntimeClassName != "" {
+			t.Fatalf("kept %+v", s)
+		}
+		raw, err := json.Marshal(tpl)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := readPod(raw); err != nil {
+			t.Fatalf("what is stored cannot be read: %v", err)
+		}
+	})
+}
+
+// FuzzReadService: no Service makes the agent fall over.
+func FuzzReadService(f *testing.F) {
+	b, _ := json.Marshal(service(true, end("10.0.0.1", 80)))
+	f.Add(b)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		o := peering.Object{Ref: peering.ObjectRef{Kind: peering.KindService, Namespace: "shop", Name: "web", UID: "u"}, JSON: b}
+		svc, err := readService(o)
+		if err != nil {
+			return
+		}
+		if svc.Spec.Selector != nil || svc.Spec.Type != corev1.ServiceTypeClusterIP || len(svc.Spec.ExternalIPs) > 0 {
+			t.Fatalf("%+v", svc.Spec)
+		}
+		var in peering.ServiceObject
+		if err := json.Unmarshal([]byte(svc.Annotations[noteService]), &in); err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range must(endpointSlices(svc, in, func(e peering.ServiceEndpoint) (netip.Addr, bool) {
+			a, err := netip.ParseAddr(e.Address)
+			return a, err == nil
+		})) {
+			if len(s.Endpoints) > sliceSize {
+				t.Fatal("a slice is too large")
+			}
+		}
+	})
+}
+
+func must[A, B any](a A, _ B) A { return a }

@@ -1,0 +1,141 @@
+package offload
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	podresource "k8s.io/component-helpers/resource"
+
+	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
+)
+
+// demand returns what a pod takes of a contract: its effective requests as the
+// scheduler counts them (init containers, sidecars, overhead, pod-level
+// resources). Where only a limit is set, the limit is the request, as the API
+// server will say too. The pod itself is counted as a pod.
+func demand(spec *corev1.PodSpec) (corev1.ResourceList, error) {
+	defaultRequests(spec)
+	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
+		if err := checkQuantities(c.Name, c.Resources.Requests, c.Resources.Limits); err != nil {
+			return nil, err
+		}
+	}
+	if spec.Resources != nil {
+		if err := checkQuantities("pod", spec.Resources.Requests, spec.Resources.Limits); err != nil {
+			return nil, err
+		}
+	}
+	need := podresource.PodRequests(&corev1.Pod{Spec: *spec}, podresource.PodResourcesOptions{})
+	for name, q := range need {
+		if q.IsZero() {
+			delete(need, name)
+		}
+	}
+	if len(need) > maxDemands {
+		return nil, fmt.Errorf("the pod asks for %d resources; the most is %d", len(need), maxDemands)
+	}
+	need[corev1.ResourcePods] = *resource.NewQuantity(1, resource.DecimalSI)
+	return need, nil
+}
+
+// defaultRequests sets requests that are not set to the limits.
+func defaultRequests(spec *corev1.PodSpec) {
+	fill := func(r *corev1.ResourceRequirements) {
+		for name, limit := range r.Limits {
+			if _, ok := r.Requests[name]; !ok {
+				if r.Requests == nil {
+					r.Requests = corev1.ResourceList{}
+				}
+				r.Requests[name] = limit.DeepCopy()
+			}
+		}
+	}
+	for i := range spec.InitContainers {
+		fill(&spec.InitContainers[i].Resources)
+	}
+	for i := range spec.Containers {
+		fill(&spec.Containers[i].Resources)
+	}
+	if spec.Resources != nil {
+		fill(spec.Resources)
+	}
+}
+
+// checkQuantities refuses negative amounts, with which a pod would seem to give
+// instead of take.
+func checkQuantities(where string, lists ...corev1.ResourceList) error {
+	for _, l := range lists {
+		if len(l) > maxDemands {
+			return fmt.Errorf("%s names %d resources; the most is %d", where, len(l), maxDemands)
+		}
+		for name, q := range l {
+			if q.Sign() < 0 {
+				return fmt.Errorf("%s asks for a negative amount of %s", where, name)
+			}
+			if q.CmpInt64(1<<62) > 0 {
+				return fmt.Errorf("%s asks for more %s than there can be", where, name)
+			}
+		}
+	}
+	return nil
+}
+
+// live says whether a pod counts: until it ended. A pod that is being deleted
+// still takes what it takes.
+func live(p *api.OffloadedPod) bool {
+	return p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed
+}
+
+// usage sums what the live pods among these take.
+func usage(pods []*api.OffloadedPod) (used corev1.ResourceList, count int) {
+	used = corev1.ResourceList{}
+	for _, p := range pods {
+		if !live(p) {
+			continue
+		}
+		count++
+		for name, q := range p.Spec.Requests {
+			sum := used[name]
+			sum.Add(q)
+			used[name] = sum
+		}
+	}
+	return used, count
+}
+
+// fits says whether need fits into what is left of limit, and if not, why. A
+// resource that the contract does not have is refused; pods are the exception:
+// a contract that does not count them does not limit them.
+func fits(limit, used, need corev1.ResourceList) *peering.Refusal {
+	names := make([]corev1.ResourceName, 0, len(need))
+	for name := range need {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		want := need[name]
+		if want.IsZero() {
+			continue
+		}
+		most, ok := limit[name]
+		if !ok && name == corev1.ResourcePods {
+			continue
+		}
+		if !ok {
+			return &peering.Refusal{Reason: peering.RefusedQuota, Message: fmt.Sprintf(
+				"the contract has no %s and the pod asks for %s; ask for a contract with it, or take the request away", name, want.String())}
+		}
+		sum := used[name].DeepCopy()
+		sum.Add(want)
+		if sum.Cmp(most) > 0 {
+			u := used[name]
+			return &peering.Refusal{Reason: peering.RefusedQuota, Retryable: true, Message: fmt.Sprintf(
+				"the contract has %s %s, of which live pods use %s; the pod asks for %s more; end a pod or ask for a larger contract",
+				most.String(), name, u.String(), want.String())}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,313 @@
+package offload
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/wire"
+)
+
+// podStep is what to do about an OffloadedPod.
+type podStep uint8
+
+const (
+	// podWait: nothing.
+	podWait podStep = iota
+	// podHold: set the finalizer, so that it cannot go before its pod.
+	podHold
+	// podCreate: make the pod.
+	podCreate
+	// podAdopt: record the pod, which a process before this one made.
+	podAdopt
+	// podUpdate: give the pod the labels, annotations and images of now.
+	podUpdate
+	// podRecord: record the phase.
+	podRecord
+	// podLost: record that the pod went away without being asked to.
+	podLost
+	// podTaken: record that another pod has the name.
+	podTaken
+	// podDelete: delete the pod.
+	podDelete
+	// podRelease: nothing runs; let the OffloadedPod go.
+	podRelease
+)
+
+// decidePod says what to do about an OffloadedPod. pod is the pod of its name,
+// nil if there positively is none.
+//
+//	OffloadedPod       no pod        its pod             another's pod
+//	new                create        adopt               taken, wait
+//	made               lost (final)  update, record      lost (final)
+//	ended              wait          wait                wait
+//	being deleted      release       delete, then wait   release
+func decidePod(o *api.OffloadedPod, pod *corev1.Pod) podStep {
+	mine := pod != nil && isPodOf(pod, o) && (o.Status.PodUID == "" || o.Status.PodUID == string(pod.UID))
+	if o.DeletionTimestamp != nil {
+		switch {
+		case !mine:
+			return podRelease
+		case pod.DeletionTimestamp == nil || shorter(o, pod):
+			return podDelete
+		}
+		return podWait
+	}
+	switch {
+	case !live(o):
+		return podWait
+	case !controllerutil.ContainsFinalizer(o, api.Finalizer):
+		return podHold
+	case o.Status.PodUID == "" && pod == nil:
+		return podCreate
+	case o.Status.PodUID == "" && mine:
+		return podAdopt
+	case o.Status.PodUID == "":
+		return podTaken
+	case !mine:
+		return podLost
+	case pod.DeletionTimestamp == nil && pod.Annotations[api.AnnotationHash] != o.Spec.Hash:
+		return podUpdate
+	case phaseOf(pod) != o.Status.Phase || o.Status.Reason != "":
+		return podRecord
+	}
+	return podWait
+}
+
+// phaseOf returns a pod's phase; one that was just made has none yet.
+func phaseOf(pod *corev1.Pod) corev1.PodPhase {
+	if pod.Status.Phase == "" {
+		return corev1.PodPending
+	}
+	return pod.Status.Phase
+}
+
+// grace returns the grace period with which a pod is to be deleted; nil leaves
+// it to the pod.
+func grace(o *api.OffloadedPod) *int64 {
+	s, ok := o.Annotations[noteGrace]
+	if !ok {
+		return nil
+	}
+	g, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || g < 0 {
+		return nil
+	}
+	return new(min(g, maxGrace))
+}
+
+// shorter says whether a pod that is being deleted is to end sooner than that.
+func shorter(o *api.OffloadedPod, pod *corev1.Pod) bool {
+	g := grace(o)
+	return g != nil && pod.DeletionGracePeriodSeconds != nil && *g < *pod.DeletionGracePeriodSeconds
+}
+
+// Reconcile makes one OffloadedPod's pod so. It is what Run calls.
+func (p *Provider) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	o := &api.OffloadedPod{}
+	if err := p.client.Get(ctx, req.NamespacedName, o); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	pod, err := p.currentPod(ctx, o)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	switch decidePod(o, pod) {
+	case podHold:
+		before := o.DeepCopy()
+		controllerutil.AddFinalizer(o, api.Finalizer)
+		return reconcile.Result{}, p.patch(ctx, o, before)
+	case podCreate:
+		return reconcile.Result{}, p.createPod(ctx, o)
+	case podAdopt, podRecord:
+		return reconcile.Result{}, p.recordPod(ctx, o, pod)
+	case podUpdate:
+		return reconcile.Result{}, p.updatePod(ctx, o)
+	case podTaken:
+		return reconcile.Result{}, p.recordProblem(ctx, o, "NameTaken", fmt.Sprintf(
+			"a pod %s/%s that is not the consumer's is there already; the provider has to delete or rename it", pod.Namespace, pod.Name), true)
+	case podLost:
+		return reconcile.Result{}, p.recordLost(ctx, o)
+	case podDelete:
+		opts := &client.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}, GracePeriodSeconds: grace(o)}
+		if err := p.client.Delete(ctx, pod, opts); client.IgnoreNotFound(err) != nil {
+			return reconcile.Result{}, fmt.Errorf("delete pod: %w", err)
+		}
+	case podWait:
+	case podRelease:
+		p.inv.lastWords(o.Namespace, types.UID(o.Status.PodUID))
+		before := o.DeepCopy()
+		if controllerutil.RemoveFinalizer(o, api.Finalizer) {
+			return reconcile.Result{}, client.IgnoreNotFound(p.patch(ctx, o, before))
+		}
+	}
+	return reconcile.Result{}, nil
+}
+
+// currentPod returns the pod of the OffloadedPod's name, nil if there positively
+// is none: what the cache does not show is asked for.
+func (p *Provider) currentPod(ctx context.Context, o *api.OffloadedPod) (*corev1.Pod, error) {
+	if pod, _ := p.inv.pod(o.Namespace, o.Name); pod != nil && string(pod.UID) == o.Status.PodUID {
+		return pod, nil
+	}
+	pod := &corev1.Pod{}
+	err := p.client.Get(ctx, types.NamespacedName{Namespace: o.Namespace, Name: o.Name}, pod)
+	switch {
+	case err == nil:
+		return pod, nil
+	case apierrors.IsNotFound(err):
+		return nil, nil //nolint:nilnil // no pod is the answer
+	case apierrors.IsForbidden(err) && o.DeletionTimestamp != nil && p.terminating(ctx, o.Namespace):
+		// The namespace is being deleted by its cluster's owner, and our right to look
+		// went first. Its pods go with it, whatever we do.
+		return nil, nil //nolint:nilnil // no pod is the answer
+	}
+	return nil, fmt.Errorf("look for pod: %w", err)
+}
+
+// terminating says whether a namespace positively is being deleted, or gone.
+func (p *Provider) terminating(ctx context.Context, name string) bool {
+	ns := &corev1.Namespace{}
+	if err := p.client.Get(ctx, types.NamespacedName{Name: name}, ns); err != nil {
+		return apierrors.IsNotFound(err)
+	}
+	return ns.DeletionTimestamp != nil
+}
+
+// patch writes metadata, unless something else did in the meantime.
+func (p *Provider) patch(ctx context.Context, o, before client.Object) error {
+	return p.client.Patch(ctx, o, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(api.Manager))
+}
+
+// createPod makes the pod. If this process dies before the pod is recorded, the
+// next finds it by its name and owner.
+func (p *Provider) createPod(ctx context.Context, o *api.OffloadedPod) error {
+	pod, err := makePod(o)
+	if err != nil {
+		return p.recordProblem(ctx, o, "TemplateInvalid", err.Error(), false)
+	}
+	err = p.client.Create(ctx, pod, client.FieldOwner(api.Manager))
+	switch {
+	case err == nil:
+		return p.recordPod(ctx, o, pod)
+	case apierrors.IsAlreadyExists(err):
+		return fmt.Errorf("create pod: %w", err)
+	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsNotFound(err):
+		return p.recordProblem(ctx, o, "Refused", "the provider's cluster does not take the pod: "+err.Error(), true)
+	}
+	return fmt.Errorf("create pod: %w", err)
+}
+
+// updatePod gives the pod what may change of a pod that runs.
+func (p *Provider) updatePod(ctx context.Context, o *api.OffloadedPod) error {
+	want, err := makePod(o)
+	if err != nil {
+		return p.recordProblem(ctx, o, "TemplateInvalid", err.Error(), false)
+	}
+	pod := &corev1.Pod{}
+	if err := p.client.Get(ctx, client.ObjectKeyFromObject(want), pod); err != nil {
+		return fmt.Errorf("look for pod: %w", err)
+	}
+	if string(pod.UID) != o.Status.PodUID {
+		return fmt.Errorf("pod %s/%s was replaced", pod.Namespace, pod.Name)
+	}
+	pod.Labels, pod.Annotations = want.Labels, want.Annotations
+	setImages(pod.Spec.InitContainers, want.Spec.InitContainers)
+	setImages(pod.Spec.Containers, want.Spec.Containers)
+	err = p.client.Update(ctx, pod, client.FieldOwner(api.Manager))
+	if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
+		return p.recordProblem(ctx, o, "UpdateRefused", "the provider's cluster does not take the change: "+err.Error(), true)
+	}
+	if err != nil {
+		return fmt.Errorf("update pod: %w", err)
+	}
+	return nil
+}
+
+func setImages(have, want []corev1.Container) {
+	images := make(map[string]string, len(want))
+	for _, c := range want {
+		images[c.Name] = c.Image
+	}
+	for i := range have {
+		if image, ok := images[have[i].Name]; ok {
+			have[i].Image = image
+		}
+	}
+}
+
+// recordPod writes down that there is the pod, and its phase; when it ended, its
+// status for good.
+func (p *Provider) recordPod(ctx context.Context, o *api.OffloadedPod, pod *corev1.Pod) error {
+	o.Status.PodUID, o.Status.Phase = string(pod.UID), phaseOf(pod)
+	o.Status.Reason, o.Status.Message = "", ""
+	if ended(pod.Status.Phase) {
+		if err := keepStatus(o, pod.Status); err != nil {
+			return err
+		}
+	}
+	return p.writeStatus(ctx, o)
+}
+
+func keepStatus(o *api.OffloadedPod, s corev1.PodStatus) error {
+	raw, err := json.Marshal(s)
+	if err != nil {
+		return fmt.Errorf("encode status: %w", err)
+	}
+	o.Status.PodStatus = &runtime.RawExtension{Raw: raw}
+	return nil
+}
+
+// recordLost writes down that a pod went away here: by its last word, if it had
+// ended, else as failed. It is not made again; whoever made it at home makes
+// another.
+func (p *Provider) recordLost(ctx context.Context, o *api.OffloadedPod) error {
+	if s, ok := p.inv.lastWords(o.Namespace, types.UID(o.Status.PodUID)); ok {
+		o.Status.Phase, o.Status.Reason, o.Status.Message = s.Phase, "", ""
+		if err := keepStatus(o, s); err != nil {
+			return err
+		}
+		return p.writeStatus(ctx, o)
+	}
+	o.Status.Phase = corev1.PodFailed
+	o.Status.Reason = "PodDeleted"
+	o.Status.Message = "the pod was deleted or evicted in the provider's cluster, by its owner or its node; it is not run again"
+	return p.writeStatus(ctx, o)
+}
+
+// recordProblem writes down why there is no pod, and with retry has it tried
+// again.
+func (p *Provider) recordProblem(ctx context.Context, o *api.OffloadedPod, reason, message string, retry bool) error {
+	message = wire.Text(message, statusDetail)
+	if o.Status.Reason != reason || o.Status.Message != message {
+		o.Status.Reason, o.Status.Message = reason, message
+		if o.Status.Phase == "" {
+			o.Status.Phase = corev1.PodPending
+		}
+		if err := p.writeStatus(ctx, o); err != nil {
+			return err
+		}
+	}
+	if retry {
+		return fmt.Errorf("%s: %s", reason, message)
+	}
+	return nil
+}
+
+func (p *Provider) writeStatus(ctx context.Context, o *api.OffloadedPod) error {
+	if err := p.client.Status().Update(ctx, o, client.FieldOwner(api.Manager)); err != nil {
+		return fmt.Errorf("record status: %w", err)
+	}
+	return nil
+}

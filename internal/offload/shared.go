@@ -1,0 +1,288 @@
+package offload
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
+)
+
+// applyConfig writes a ConfigMap or Secret.
+func (p *Provider) applyConfig(ctx context.Context, contract string, c Contract, o peering.Object) error {
+	want, err := readConfig(o)
+	if err != nil {
+		return err
+	}
+	ns, err := p.home(ctx, contract, c, o.Ref)
+	if err != nil {
+		return err
+	}
+	return p.writeShared(ctx, contract, c, ns, o, want)
+}
+
+// readConfig decodes what of a ConfigMap or Secret crosses: its data, and a
+// Secret's type. Nothing here is immutable, so that it can follow its original.
+func readConfig(o peering.Object) (client.Object, error) {
+	if o.Ref.Name == recordName {
+		return nil, refuse(peering.RefusedInvalid, false, "%s has a name that the provider's agent needs itself; use another", o.Ref)
+	}
+	if o.Ref.Kind == peering.KindConfigMap {
+		var in corev1.ConfigMap
+		if err := json.Unmarshal(o.JSON, &in); err != nil {
+			return nil, refuse(peering.RefusedInvalid, false, "read %s: %v", o.Ref, err)
+		}
+		return &corev1.ConfigMap{Data: in.Data, BinaryData: in.BinaryData}, nil
+	}
+	var in corev1.Secret
+	if err := json.Unmarshal(o.JSON, &in); err != nil {
+		// What json says may quote the secret.
+		return nil, refuse(peering.RefusedInvalid, false, "%s is not a Secret in JSON", o.Ref)
+	}
+	// Secrets of these types make a cluster's controllers act: they would write a
+	// credential of this cluster into it, or take it for one.
+	if in.Type == corev1.SecretTypeServiceAccountToken || strings.HasPrefix(string(in.Type), "bootstrap.kubernetes.io/") {
+		return nil, refuse(peering.RefusedInvalid, false, "%s is of type %s, and no cluster credential crosses", o.Ref, in.Type)
+	}
+	out := &corev1.Secret{Type: in.Type, Data: in.Data}
+	for k, v := range in.StringData {
+		if out.Data == nil {
+			out.Data = make(map[string][]byte)
+		}
+		out.Data[k] = []byte(v)
+	}
+	if out.Type == "" {
+		out.Type = corev1.SecretTypeOpaque
+	}
+	return out, nil
+}
+
+// writeShared writes an object that contracts of a peer share, unless something
+// that is not the peer's has its name.
+func (p *Provider) writeShared(ctx context.Context, contract string, c Contract, ns *corev1.Namespace, o peering.Object, want client.Object) error {
+	have := newShared(o.Ref.Kind)
+	err := p.client.Get(ctx, types.NamespacedName{Namespace: ns.Name, Name: o.Ref.Name}, have)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("read %s: %w", o.Ref, err)
+	}
+	if err == nil && !ours(have, c.Peer) {
+		return refuse(peering.RefusedInvalid, true,
+			"the provider's namespace %s has a %s %s that is not the consumer's, and it is not overwritten; use another name", ns.Name, o.Ref.Kind, o.Ref.Name)
+	}
+	if err == nil && replaces(have, want) {
+		if err := p.client.Delete(ctx, have, client.Preconditions{UID: new(have.GetUID())}); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("replace %s: %w", o.Ref, err)
+		}
+		want.SetAnnotations(keepHolders(have, o.Ref.UID, want.GetAnnotations()))
+		err = apierrors.NewNotFound(corev1.Resource("object"), o.Ref.Name)
+	}
+	if err != nil {
+		want.SetNamespace(ns.Name)
+		want.SetName(o.Ref.Name)
+		mark(want, c.Peer, o.Ref.UID)
+		setAnnotation(want, heldKey(contract), o.Hash().String())
+		if err := p.client.Create(ctx, want, client.FieldOwner(api.Manager)); err != nil {
+			return fmt.Errorf("create %s: %w", o.Ref, err)
+		}
+		return nil
+	}
+	annotations := keepHolders(have, o.Ref.UID, want.GetAnnotations())
+	have.SetLabels(want.GetLabels())
+	have.SetAnnotations(annotations)
+	mark(have, c.Peer, o.Ref.UID)
+	setAnnotation(have, heldKey(contract), o.Hash().String())
+	adopt(have, want)
+	if err := p.client.Update(ctx, have, client.FieldOwner(api.Manager)); err != nil {
+		return fmt.Errorf("update %s: %w", o.Ref, err)
+	}
+	return nil
+}
+
+// keepHolders returns annotations with those of other contracts that hold the
+// object, if it is the same object at home.
+func keepHolders(have metav1.Object, uid string, annotations map[string]string) map[string]string {
+	out := make(map[string]string)
+	maps.Copy(out, annotations)
+	if have.GetLabels()[api.LabelOriginUID] == uid {
+		for _, id := range holders(have) {
+			out[heldKey(id)] = have.GetAnnotations()[heldKey(id)]
+		}
+	}
+	return out
+}
+
+func newShared(k peering.Kind) client.Object {
+	switch k {
+	case peering.KindConfigMap:
+		return &corev1.ConfigMap{}
+	case peering.KindSecret:
+		return &corev1.Secret{}
+	default:
+		return &corev1.Service{}
+	}
+}
+
+// replaces says whether have cannot become want but by being made anew.
+func replaces(have, want client.Object) bool {
+	switch h := have.(type) {
+	case *corev1.Secret:
+		return h.Type != want.(*corev1.Secret).Type
+	case *corev1.Service:
+		return (h.Spec.ClusterIP == corev1.ClusterIPNone) != (want.(*corev1.Service).Spec.ClusterIP == corev1.ClusterIPNone)
+	}
+	return false
+}
+
+// adopt gives have the contents of want.
+func adopt(have, want client.Object) {
+	switch h := have.(type) {
+	case *corev1.ConfigMap:
+		w := want.(*corev1.ConfigMap)
+		h.Data, h.BinaryData = w.Data, w.BinaryData
+	case *corev1.Secret:
+		h.Data = want.(*corev1.Secret).Data
+	case *corev1.Service:
+		w := want.(*corev1.Service)
+		h.Spec.Ports, h.Spec.SessionAffinity = w.Spec.Ports, w.Spec.SessionAffinity
+		h.Spec.Selector, h.Spec.Type = nil, corev1.ServiceTypeClusterIP
+		h.Spec.PublishNotReadyAddresses = w.Spec.PublishNotReadyAddresses
+		if w.Spec.SessionAffinity != corev1.ServiceAffinityClientIP {
+			h.Spec.SessionAffinityConfig = nil
+		}
+	}
+}
+
+// deleteShared ends a contract's hold on an object, and takes the object away
+// when no other holds it.
+func (p *Provider) deleteShared(ctx context.Context, contract string, c Contract, ref peering.ObjectRef) error {
+	ns, _, err := p.findNamespace(ctx, c.Peer, ref.Namespace, "")
+	if err != nil || ns == nil {
+		return err
+	}
+	have := newShared(ref.Kind)
+	err = p.client.Get(ctx, types.NamespacedName{Namespace: ns.Name, Name: ref.Name}, have)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read %s: %w", ref, err)
+	}
+	if !ours(have, c.Peer) || have.GetLabels()[api.LabelOriginUID] != ref.UID {
+		return nil
+	}
+	return p.release(ctx, contract, have)
+}
+
+// release ends a contract's hold on an object, and deletes the object when no
+// other holds it. EndpointSlices go with their Service.
+func (p *Provider) release(ctx context.Context, contract string, o client.Object) error {
+	if _, ok := heldBy(o, contract); !ok && len(holders(o)) > 0 {
+		return nil
+	}
+	annotations := o.GetAnnotations()
+	delete(annotations, heldKey(contract))
+	o.SetAnnotations(annotations)
+	if len(holders(o)) > 0 {
+		if err := p.client.Update(ctx, o, client.FieldOwner(api.Manager)); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("release %s/%s: %w", o.GetNamespace(), o.GetName(), err)
+		}
+		return nil
+	}
+	version := o.GetResourceVersion()
+	err := p.client.Delete(ctx, o, client.Preconditions{UID: new(o.GetUID()), ResourceVersion: &version})
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete %s/%s: %w", o.GetNamespace(), o.GetName(), err)
+	}
+	if svc, ok := o.(*corev1.Service); ok {
+		return p.deleteSlices(ctx, svc)
+	}
+	return nil
+}
+
+// eachShared calls f for each ConfigMap, Secret and Service of a peer in a
+// namespace, but not for the namespace's record.
+func (p *Provider) eachShared(ctx context.Context, ns *corev1.Namespace, peer peering.ClusterID, f func(peering.Kind, client.Object) error) error {
+	own := client.MatchingLabels{api.LabelManaged: api.Manager, api.LabelPeer: string(peer)}
+	var maps corev1.ConfigMapList
+	var secrets corev1.SecretList
+	var services corev1.ServiceList
+	for _, list := range []client.ObjectList{&maps, &secrets, &services} {
+		if err := p.client.List(ctx, list, client.InNamespace(ns.Name), own); err != nil {
+			return fmt.Errorf("list what is in namespace %s: %w", ns.Name, err)
+		}
+	}
+	for i := range maps.Items {
+		if maps.Items[i].Name == recordName {
+			continue
+		}
+		if err := f(peering.KindConfigMap, &maps.Items[i]); err != nil {
+			return err
+		}
+	}
+	for i := range secrets.Items {
+		if err := f(peering.KindSecret, &secrets.Items[i]); err != nil {
+			return err
+		}
+	}
+	for i := range services.Items {
+		if err := f(peering.KindService, &services.Items[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// releaseShared ends a contract's hold on everything in a namespace but pods.
+func (p *Provider) releaseShared(ctx context.Context, contract string, ns *corev1.Namespace, peer peering.ClusterID) error {
+	return p.eachShared(ctx, ns, peer, func(_ peering.Kind, o client.Object) error {
+		if !slices.Contains(holders(o), contract) {
+			return nil
+		}
+		return p.release(ctx, contract, o)
+	})
+}
+
+// heldIn returns what a contract holds in a namespace, but pods.
+func (p *Provider) heldIn(ctx context.Context, contract string, ns *corev1.Namespace) (held []peering.Held, err error) {
+	record := &corev1.ConfigMap{}
+	err = p.client.Get(ctx, types.NamespacedName{Namespace: ns.Name, Name: recordName}, record)
+	switch {
+	case apierrors.IsNotFound(err), apierrors.IsForbidden(err) && ns.DeletionTimestamp != nil:
+		// Half made, or half gone: the consumer applies it again.
+		return nil, nil
+	case apierrors.IsForbidden(err):
+		// Our rights in it were not given yet, or taken away: it is made again.
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("read record of namespace %s: %w", ns.Name, err)
+	}
+	hash, ok := heldBy(record, contract)
+	if !ok {
+		return nil, nil
+	}
+	origin := ns.Labels[api.LabelOriginNamespace]
+	held = append(held, peering.Held{
+		Ref:  peering.ObjectRef{Kind: peering.KindNamespace, Name: origin, UID: ns.Labels[api.LabelOriginUID]},
+		Hash: hash,
+	})
+	err = p.eachShared(ctx, ns, peering.ClusterID(ns.Labels[api.LabelPeer]), func(k peering.Kind, o client.Object) error {
+		if hash, ok := heldBy(o, contract); ok {
+			held = append(held, peering.Held{
+				Ref:  peering.ObjectRef{Kind: k, Namespace: origin, Name: o.GetName(), UID: o.GetLabels()[api.LabelOriginUID]},
+				Hash: hash,
+			})
+		}
+		return nil
+	})
+	return held, err
+}

@@ -1,0 +1,221 @@
+package offload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/portforward"
+	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/client-go/transport/spdy"
+	"k8s.io/streaming/pkg/httpstream"
+
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+// runningPod returns the pod here that is the consumer's pod of ref. If there is
+// none, the error is NotFound.
+func (p *Provider) runningPod(ctx context.Context, contract string, ref peering.ObjectRef) (types.NamespacedName, error) {
+	var none types.NamespacedName
+	if err := p.await(ctx); err != nil {
+		return none, err
+	}
+	for _, o := range p.inv.of(contract) {
+		if o.Spec.OriginUID != ref.UID || o.Spec.OriginNamespace != ref.Namespace || o.Spec.OriginName != ref.Name {
+			continue
+		}
+		key := types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
+		pod := &corev1.Pod{}
+		if err := p.client.Get(ctx, key, pod); err != nil {
+			return none, fmt.Errorf("look for pod: %w", err)
+		}
+		// Whatever else has its name now is not the consumer's to look into.
+		if !isPodOf(pod, o) {
+			break
+		}
+		return key, nil
+	}
+	return none, apierrors.NewNotFound(corev1.Resource("pods"), ref.Name)
+}
+
+// endpoint returns a client for streams and the URL of a pod's subresource.
+// Streams have no total timeout.
+func (p *Provider) endpoint(pod types.NamespacedName, subresource string, params any) (*rest.Config, *url.URL, error) {
+	if p.cfg.REST == nil {
+		return nil, nil, errors.New("this agent has no way to reach into pods")
+	}
+	cfg := rest.CopyConfig(p.cfg.REST)
+	cfg.Timeout = 0
+	set, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make client: %w", err)
+	}
+	req := set.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource(subresource)
+	switch o := params.(type) {
+	case *corev1.PodExecOptions:
+		req = req.VersionedParams(o, scheme.ParameterCodec)
+	case *corev1.PodAttachOptions:
+		req = req.VersionedParams(o, scheme.ParameterCodec)
+	}
+	return cfg, req.URL(), nil
+}
+
+// Logs opens the log of a container.
+func (p *Provider) Logs(ctx context.Context, contract string, ref peering.ObjectRef, o *corev1.PodLogOptions) (io.ReadCloser, error) {
+	pod, err := p.runningPod(ctx, contract, ref)
+	if err != nil {
+		return nil, err
+	}
+	if p.cfg.REST == nil {
+		return nil, errors.New("this agent has no way to reach into pods")
+	}
+	cfg := rest.CopyConfig(p.cfg.REST)
+	cfg.Timeout = 0
+	set, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("make client: %w", err)
+	}
+	log, err := set.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, o).Stream(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("open log: %w", err)
+	}
+	return log, nil
+}
+
+// Exec runs a command in a container, or attaches to it if there is none, until
+// the process ends. An exit code is an exec.CodeExitError of
+// k8s.io/client-go/util/exec. It calls ready when there is a pod.
+func (p *Provider) Exec(ctx context.Context, contract string, ref peering.ObjectRef, o *corev1.PodExecOptions, s remotecommand.StreamOptions, ready func()) error {
+	pod, err := p.runningPod(ctx, contract, ref)
+	if err != nil {
+		return err
+	}
+	subresource, params := "exec", any(o)
+	if len(o.Command) == 0 {
+		subresource = "attach"
+		params = &corev1.PodAttachOptions{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, TTY: o.TTY, Container: o.Container}
+	}
+	cfg, u, err := p.endpoint(pod, subresource, params)
+	if err != nil {
+		return err
+	}
+	overWebsocket, err := remotecommand.NewWebSocketExecutor(cfg, http.MethodGet, u.String())
+	if err != nil {
+		return fmt.Errorf("%s: %w", subresource, err)
+	}
+	overSPDY, err := remotecommand.NewSPDYExecutor(cfg, http.MethodPost, u)
+	if err != nil {
+		return fmt.Errorf("%s: %w", subresource, err)
+	}
+	executor, err := remotecommand.NewFallbackExecutor(overWebsocket, overSPDY, upgradeFailed)
+	if err != nil {
+		return fmt.Errorf("%s: %w", subresource, err)
+	}
+	ready()
+	return executor.StreamWithContext(ctx, s)
+}
+
+// upgradeFailed says whether the API server, or a proxy before it, does not
+// speak websocket.
+func upgradeFailed(err error) bool {
+	return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
+}
+
+// PortForward carries one connection to a port of a pod, until either end closes
+// it. It closes rw, and calls ready when there is a pod.
+func (p *Provider) PortForward(ctx context.Context, contract string, ref peering.ObjectRef, port int32, rw io.ReadWriteCloser, ready func()) error {
+	defer rw.Close()
+	pod, err := p.runningPod(ctx, contract, ref)
+	if err != nil {
+		return err
+	}
+	cfg, u, err := p.endpoint(pod, "portforward", nil)
+	if err != nil {
+		return err
+	}
+	transport, upgrader, err := spdy.RoundTripperFor(cfg)
+	if err != nil {
+		return fmt.Errorf("port-forward: %w", err)
+	}
+	overSPDY := spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: transport}, http.MethodPost, u)
+	overWebsocket, err := portforward.NewSPDYOverWebsocketDialerForStreaming(u, cfg)
+	if err != nil {
+		return fmt.Errorf("port-forward: %w", err)
+	}
+	conn, _, err := portforward.NewFallbackDialerForStreaming(overWebsocket, overSPDY, upgradeFailed).Dial(portforward.PortForwardProtocolV1Name)
+	if err != nil {
+		return fmt.Errorf("port-forward: %w", err)
+	}
+	defer func() { _ = conn.Close() }()
+	ready()
+	return carry(ctx, conn, port, rw)
+}
+
+// carry joins rw with a port, over the two streams of the protocol: one for
+// data, one on which the other end says what went wrong.
+func carry(ctx context.Context, conn httpstream.Connection, port int32, rw io.ReadWriteCloser) error {
+	headers := http.Header{}
+	headers.Set(corev1.PortHeader, strconv.Itoa(int(port)))
+	headers.Set(corev1.PortForwardRequestIDHeader, "0")
+	headers.Set(corev1.StreamType, corev1.StreamTypeError)
+	problems, err := conn.CreateStream(headers)
+	if err != nil {
+		return fmt.Errorf("open error stream: %w", err)
+	}
+	// Nothing is written to it.
+	_ = problems.Close()
+	headers.Set(corev1.StreamType, corev1.StreamTypeData)
+	data, err := conn.CreateStream(headers)
+	if err != nil {
+		return fmt.Errorf("open data stream: %w", err)
+	}
+	said := make(chan string, 1)
+	go func() {
+		b, _ := io.ReadAll(io.LimitReader(problems, statusDetail))
+		said <- string(b)
+	}()
+	go func() {
+		_, _ = io.Copy(data, rw)
+		// Half-closed: the port may still have something to say.
+		_ = data.Close()
+	}()
+	done := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(rw, data)
+		done <- err
+	}()
+	select {
+	case <-ctx.Done():
+		_ = conn.Close()
+		err = context.Cause(ctx)
+	case <-conn.CloseChan():
+		err = errors.New("the connection to the pod was lost")
+	case err = <-done:
+	}
+	// What is not sent yet must not keep the other end from saying what went wrong.
+	_ = data.Reset()
+	rw.Close()
+	late := time.NewTimer(lastWordTimeout)
+	defer late.Stop()
+	select {
+	case problem := <-said:
+		if problem = strings.TrimSpace(problem); problem != "" && ctx.Err() == nil {
+			return apierrors.NewBadRequest(fmt.Sprintf("port %d: %s", port, wire.Text(problem, statusDetail)))
+		}
+	case <-late.C:
+	}
+	return err
+}

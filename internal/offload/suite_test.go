@@ -1,0 +1,859 @@
+package offload
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
+)
+
+func testScheme(t *testing.T) *runtime.Scheme {
+	t.Helper()
+	s := runtime.NewScheme()
+	if err := clientgoscheme.AddToScheme(s); err != nil {
+		t.Fatal(err)
+	}
+	if err := api.AddToScheme(s); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// cluster is the provider's cluster: as its owner sees it, and as the agent may.
+type cluster struct {
+	owner, agent client.WithWatch
+	rest         *rest.Config
+	real         bool
+
+	mu        sync.Mutex
+	contracts map[string]Contract
+	n         int
+}
+
+func (c *cluster) contract(id string) (Contract, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k, ok := c.contracts[id]
+	return k, ok
+}
+
+func (c *cluster) set(id string, k *Contract) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if k == nil {
+		delete(c.contracts, id)
+		return
+	}
+	c.contracts[id] = *k
+}
+
+// fresh makes up a contract and a name of a namespace that no other test has.
+func (c *cluster) fresh(resources string) (id, ns string) {
+	c.mu.Lock()
+	c.n++
+	id, ns = fmt.Sprint("c-", c.n), fmt.Sprint("shop", c.n)
+	c.mu.Unlock()
+	c.set(id, &Contract{Peer: peerA, Resources: container(resources, "").Resources.Requests, PodSecurity: baseline, AcceptNew: true})
+	return id, ns
+}
+
+func (c *cluster) start(t *testing.T) (p *Provider, stop func()) {
+	t.Helper()
+	p, err := New(Config{
+		Client: c.agent, REST: c.rest, Contracts: c.contract, Namespace: "entente-system", ServiceAccount: "entente-agent",
+		Translate: func(_ peering.ClusterID, a netip.Addr) (netip.Addr, bool) {
+			// 10.1.x.y of the consumer is 10.241.x.y here.
+			b := a.As4()
+			if b[0] != 10 || b[1] != 1 {
+				return netip.Addr{}, false
+			}
+			b[1] = 241
+			return netip.AddrFrom4(b), true
+		},
+		Log: slog.New(slog.NewTextHandler(testLog{t}, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- p.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	t.Cleanup(stop)
+	select {
+	case <-p.Synced():
+	case <-time.After(30 * time.Second):
+		t.Fatal("never synced")
+	}
+	return p, stop
+}
+
+// testLog keeps logs with their test, and quiet once that is over.
+type testLog struct{ t *testing.T }
+
+func (l testLog) Write(b []byte) (int, error) {
+	if l.t.Context().Err() == nil {
+		l.t.Log(strings.TrimSpace(string(b)))
+	}
+	return len(b), nil
+}
+
+// replayed lets a watch begin with what there is: the fake client's begins with
+// what comes, and an informer would miss what came between list and watch.
+type replayed struct {
+	watch.Interface
+	out  chan watch.Event
+	done chan struct{}
+	once sync.Once
+}
+
+func (r *replayed) ResultChan() <-chan watch.Event { return r.out }
+func (r *replayed) Stop()                          { r.once.Do(func() { close(r.done); r.Interface.Stop() }) }
+
+func replay(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) (watch.Interface, error) {
+	w, err := c.Watch(ctx, list, opts...)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.List(ctx, list, opts...); err != nil {
+		return nil, err
+	}
+	items, err := meta.ExtractList(list)
+	if err != nil {
+		return nil, err
+	}
+	r := &replayed{Interface: w, out: make(chan watch.Event), done: make(chan struct{})}
+	var queue []watch.Event
+	for _, o := range items {
+		queue = append(queue, watch.Event{Type: watch.Added, Object: o})
+	}
+	go func() {
+		defer close(r.out)
+		in := w.ResultChan()
+		for {
+			var out chan watch.Event
+			var next watch.Event
+			if len(queue) > 0 {
+				out, next = r.out, queue[0]
+			}
+			select {
+			case e, ok := <-in:
+				if !ok {
+					return
+				}
+				queue = append(queue, e)
+			case out <- next:
+				queue = queue[1:]
+			case <-r.done:
+				return
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return r, nil
+}
+
+func newFake(t *testing.T) *cluster {
+	t.Helper()
+	inner := fake.NewClientBuilder().WithScheme(testScheme(t)).
+		WithStatusSubresource(&api.OffloadedPod{}, &corev1.Pod{}).
+		WithIndex(&corev1.Event{}, "involvedObject.kind", func(o client.Object) []string {
+			return []string{o.(*corev1.Event).InvolvedObject.Kind}
+		}).Build()
+	uids := 0
+	var mu sync.Mutex
+	c := interceptor.NewClient(inner, interceptor.Funcs{
+		// The fake client gives no UIDs.
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			mu.Lock()
+			uids++
+			o.SetUID(types.UID(fmt.Sprint("fake-", uids)))
+			mu.Unlock()
+			return c.Create(ctx, o, opts...)
+		},
+		Watch: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) (watch.Interface, error) {
+			return replay(ctx, c, list, opts...)
+		},
+	})
+	return &cluster{owner: c, agent: c, contracts: map[string]Contract{}}
+}
+
+// newReal starts an API server, and an agent that has the rights that it should
+// have and no more.
+func newReal(t *testing.T) *cluster {
+	t.Helper()
+	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
+		t.Skip("KUBEBUILDER_ASSETS does not name a directory with etcd and kube-apiserver")
+	}
+	env := &envtest.Environment{
+		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "charts", "entente", "files", "crds")},
+		ErrorIfCRDPathMissing: true,
+	}
+	cfg, err := env.Start()
+	if err != nil {
+		t.Fatalf("start API server: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := env.Stop(); err != nil {
+			t.Errorf("stop API server: %v", err)
+		}
+	})
+	cfg.QPS = -1
+	s := testScheme(t)
+	owner, err := client.NewWithWatch(cfg, client.Options{Scheme: s})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := []string{"get", "list", "watch", "create", "update", "patch", "delete"}
+	for _, o := range []client.Object{
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "entente-system"}},
+		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "entente-agent"}, Rules: []rbacv1.PolicyRule{
+			{APIGroups: []string{"entente.dev"}, Resources: []string{"offloadedpods"}, Verbs: []string{"get", "list", "watch", "create", "patch", "delete"}},
+			{APIGroups: []string{"entente.dev"}, Resources: []string{"offloadedpods/status"}, Verbs: []string{"update"}},
+			{APIGroups: []string{""}, Resources: []string{"namespaces"}, Verbs: []string{"get", "list", "watch", "create", "delete"}},
+			{APIGroups: []string{rbacv1.GroupName}, Resources: []string{"rolebindings"}, Verbs: []string{"get", "create"}},
+			{APIGroups: []string{rbacv1.GroupName}, Resources: []string{"clusterroles"}, ResourceNames: []string{"entente-provider-namespace"}, Verbs: []string{"bind"}},
+		}},
+		&rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: "entente-agent"},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "entente-agent"},
+			Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: "entente-system", Name: "entente-agent"}},
+		},
+		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "entente-provider-namespace"}, Rules: []rbacv1.PolicyRule{
+			{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "list", "watch", "create", "update", "delete"}},
+			{APIGroups: []string{""}, Resources: []string{"configmaps", "secrets"}, Verbs: []string{"get", "list", "create", "update", "delete"}},
+			{APIGroups: []string{""}, Resources: []string{"services"}, Verbs: []string{"get", "list", "create", "update", "patch", "delete"}},
+			{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"list", "watch"}},
+			{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: all},
+			{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices/restricted"}, Verbs: []string{"create"}},
+		}},
+	} {
+		if err := owner.Create(t.Context(), o); err != nil {
+			t.Fatalf("set up: %v", err)
+		}
+	}
+	as := rest.CopyConfig(cfg)
+	as.Impersonate = rest.ImpersonationConfig{
+		UserName: "system:serviceaccount:entente-system:entente-agent",
+		Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:entente-system", "system:authenticated"},
+	}
+	agent, err := client.NewWithWatch(as, client.Options{Scheme: s})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cluster{owner: owner, agent: agent, rest: as, real: true, contracts: map[string]Contract{}}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); c.endNamespaces(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	return c
+}
+
+// endNamespaces does what the controller manager would: it empties namespaces
+// that are being deleted, and lets them go.
+func (c *cluster) endNamespaces(ctx context.Context) {
+	for ctx.Err() == nil {
+		var list corev1.NamespaceList
+		if c.owner.List(ctx, &list) == nil {
+			for i := range list.Items {
+				ns := &list.Items[i]
+				if ns.DeletionTimestamp == nil {
+					continue
+				}
+				for _, o := range []client.Object{&corev1.Pod{}, &corev1.ConfigMap{}, &corev1.Secret{}, &discoveryv1.EndpointSlice{}, &rbacv1.RoleBinding{}, &api.OffloadedPod{}} {
+					_ = c.owner.DeleteAllOf(ctx, o, client.InNamespace(ns.Name), client.GracePeriodSeconds(0))
+				}
+				var services corev1.ServiceList
+				_ = c.owner.List(ctx, &services, client.InNamespace(ns.Name))
+				for j := range services.Items {
+					_ = c.owner.Delete(ctx, &services.Items[j])
+				}
+				var pods api.OffloadedPodList
+				if c.owner.List(ctx, &pods, client.InNamespace(ns.Name)) != nil || len(pods.Items) > 0 {
+					continue
+				}
+				ns.Spec.Finalizers = nil
+				_ = c.owner.SubResource("finalize").Update(ctx, ns)
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+func eventually(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		if f() {
+			return
+		}
+	}
+	t.Fatalf("never: %s", what)
+}
+
+func (c *cluster) get(t *testing.T, ns, name string, o client.Object) bool {
+	t.Helper()
+	err := c.owner.Get(t.Context(), types.NamespacedName{Namespace: ns, Name: name}, o)
+	if err != nil && !apierrors.IsNotFound(err) {
+		t.Fatalf("get %s/%s: %v", ns, name, err)
+	}
+	return err == nil
+}
+
+func thing(k peering.Kind, ns, name, uid, json string) peering.Object {
+	return peering.Object{Ref: peering.ObjectRef{Kind: k, Namespace: ns, Name: name, UID: uid}, JSON: []byte(json)}
+}
+
+func namespaceObject(name, mapping string) peering.Object {
+	return thing(peering.KindNamespace, "", name, "uid-"+name, fmt.Sprintf(`{"mapping":%q}`, mapping))
+}
+
+func podObject(ns, name, cpu string) peering.Object {
+	return thing(peering.KindPod, ns, name, "uid-"+ns+"-"+name, fmt.Sprintf(
+		`{"metadata":{"labels":{"app":"web"}},"spec":{"containers":[{"name":"c","image":"i","resources":{"requests":{"cpu":%q}}}]}}`, cpu))
+}
+
+func apply(t *testing.T, p *Provider, contract string, objects ...peering.Object) {
+	t.Helper()
+	for _, o := range objects {
+		if err := p.Apply(t.Context(), contract, o); err != nil {
+			t.Fatalf("apply %s: %v", o.Ref, err)
+		}
+	}
+}
+
+func refused(t *testing.T, err error, reason peering.RefusalReason, retryable bool, words string) {
+	t.Helper()
+	var r *peering.Refusal
+	if !errors.As(err, &r) || r.Reason != reason || r.Retryable != retryable || !strings.Contains(r.Message, words) {
+		t.Errorf("got %v, want %s (retryable %v) about %q", err, reason, retryable, words)
+	}
+}
+
+// setPhase is the kubelet.
+func (c *cluster) setPhase(t *testing.T, ns, name string, phase corev1.PodPhase, ip string) {
+	t.Helper()
+	eventually(t, "the pod takes a status", func() bool {
+		pod := &corev1.Pod{}
+		if !c.get(t, ns, name, pod) {
+			return false
+		}
+		pod.Status.Phase, pod.Status.PodIP = phase, ip
+		if ip != "" {
+			pod.Status.PodIPs = []corev1.PodIP{{IP: ip}}
+		}
+		return c.owner.Status().Update(t.Context(), pod) == nil
+	})
+}
+
+// heard collects what Watch says.
+type heard struct {
+	mu     sync.Mutex
+	last   map[string]peering.PodStatus
+	events []peering.PodEvent
+}
+
+func listen(t *testing.T, p *Provider, contract string) *heard {
+	t.Helper()
+	h := &heard{last: map[string]peering.PodStatus{}}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- p.Watch(ctx, contract, func(s peering.PodStatus) {
+			h.mu.Lock()
+			h.last[s.Ref.Name] = s
+			h.mu.Unlock()
+		}, func(e peering.PodEvent) {
+			h.mu.Lock()
+			h.events = append(h.events, e)
+			h.mu.Unlock()
+		})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Watch: %v", err)
+		}
+	})
+	return h
+}
+
+func (h *heard) of(name string) (s peering.PodStatus, phase corev1.PodPhase) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s = h.last[name]
+	var st corev1.PodStatus
+	_ = json.Unmarshal(s.Status, &st)
+	return s, st.Phase
+}
+
+func TestProviderOnAFakeCluster(t *testing.T) { suite(t, newFake(t)) }
+
+func TestProviderOnARealAPIServer(t *testing.T) { suite(t, newReal(t)) }
+
+func suite(t *testing.T, c *cluster) {
+	t.Run("a namespace is made once, marked, and only where there is none", func(t *testing.T) { testNamespaces(t, c) })
+	t.Run("config follows its original and never overwrites another's", func(t *testing.T) { testConfig(t, c) })
+	t.Run("a pod lives, ends, and is not run again", func(t *testing.T) { testPodLife(t, c) })
+	t.Run("a pod that the provider deletes is lost and not run again", func(t *testing.T) { testPodLost(t, c) })
+	t.Run("a delete needs the UID and ends the pod", func(t *testing.T) { testDelete(t, c) })
+	t.Run("a hundred applies at once stay within the quota, also after a restart", func(t *testing.T) { testQuota(t, c) })
+	t.Run("a crash between making and recording a pod does not run it twice", func(t *testing.T) { testCrash(t, c) })
+	t.Run("what may not run is refused with the reason", func(t *testing.T) { testRefusals(t, c) })
+	t.Run("services answer with endpoints in this cluster's terms", func(t *testing.T) { testServices(t, c) })
+	t.Run("events of pods come back", func(t *testing.T) { testEvents(t, c) })
+	t.Run("closing a contract leaves nothing of it and all of others", func(t *testing.T) { testClose(t, c) })
+}
+
+func testNamespaces(t *testing.T, c *cluster) {
+	p, _ := c.start(t)
+	id, name := c.fresh("cpu=1")
+	o := namespaceObject(name, "Suffixed")
+	apply(t, p, id, o, o)
+	ns := &corev1.Namespace{}
+	if !c.get(t, "", name+"-aaaaaaaa", ns) {
+		t.Fatal("the namespace is not there")
+	}
+	for k, v := range map[string]string{
+		api.LabelManaged: "entente", api.LabelPeer: string(peerA), api.LabelOriginNamespace: name, api.LabelOriginUID: o.Ref.UID,
+		"pod-security.kubernetes.io/enforce": "baseline",
+	} {
+		if ns.Labels[k] != v {
+			t.Errorf("label %s is %q, want %q", k, ns.Labels[k], v)
+		}
+	}
+	binding := &rbacv1.RoleBinding{}
+	if !c.get(t, ns.Name, bindingName, binding) || binding.RoleRef.Name != "entente-provider-namespace" || binding.Subjects[0].Name != "entente-agent" {
+		t.Errorf("role binding %+v", binding)
+	}
+	held, err := p.Held(t.Context(), id)
+	if err != nil || len(held) != 1 || held[0] != (peering.Held{Ref: o.Ref, Hash: o.Hash()}) {
+		t.Errorf("held %v, %v", held, err)
+	}
+	refused(t, p.Apply(t.Context(), id, namespaceObject(name, "Same")), peering.RefusedNamespace, false, "never changes")
+	younger := o
+	younger.Ref.UID = "another"
+	refused(t, p.Apply(t.Context(), id, younger), peering.RefusedNamespace, true, "older namespace")
+
+	own := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name + "-own", Labels: map[string]string{"team": "a"}}}
+	if err := c.owner.Create(t.Context(), own); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, p.Apply(t.Context(), id, namespaceObject(name+"-own", "Same")), peering.RefusedNamespace, true, "of its own")
+	if c.get(t, "", own.Name, own); own.Labels[api.LabelManaged] != "" {
+		t.Error("a namespace of the provider's was touched")
+	}
+	refused(t, p.Apply(t.Context(), id, namespaceObject("kube-extra", "Same")), peering.RefusedNamespace, false, "kube-")
+	refused(t, p.Apply(t.Context(), "c-none", namespaceObject("x", "Same")), peering.RefusedContract, false, "unknown")
+}
+
+func testConfig(t *testing.T, c *cluster) {
+	p, _ := c.start(t)
+	id, name := c.fresh("cpu=1")
+	other, _ := c.fresh("cpu=1")
+	remote := name + "-aaaaaaaa"
+	cm := thing(peering.KindConfigMap, name, "cfg", "u1", `{"data":{"a":"1"},"immutable":true}`)
+	refused(t, p.Apply(t.Context(), id, cm), peering.RefusedNamespace, true, "not here yet")
+	apply(t, p, id, namespaceObject(name, "Suffixed"))
+	refused(t, p.Apply(t.Context(), other, cm), peering.RefusedNamespace, true, "not here yet")
+	apply(t, p, id, cm, thing(peering.KindSecret, name, "sec", "u2", `{"data":{"k":"dg=="},"type":"Opaque"}`))
+	var got corev1.ConfigMap
+	if !c.get(t, remote, "cfg", &got) || got.Data["a"] != "1" || got.Immutable != nil {
+		t.Errorf("config map %+v", got)
+	}
+	cm.JSON = []byte(`{"data":{"b":"2"}}`)
+	apply(t, p, id, cm)
+	got = corev1.ConfigMap{}
+	if !c.get(t, remote, "cfg", &got) || len(got.Data) != 1 || got.Data["b"] != "2" {
+		t.Errorf("config map %+v", got)
+	}
+	// Another type is another Secret to Kubernetes; it follows nevertheless.
+	apply(t, p, id, thing(peering.KindSecret, name, "sec", "u2", `{"data":{"k":"dg=="},"type":"example.org/x"}`))
+	var sec corev1.Secret
+	if !c.get(t, remote, "sec", &sec) || sec.Type != "example.org/x" || string(sec.Data["k"]) != "v" {
+		t.Errorf("secret of type %s", sec.Type)
+	}
+	if err := c.owner.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: remote, Name: "theirs"}, Data: map[string]string{"keep": "1"}}); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, p.Apply(t.Context(), id, thing(peering.KindConfigMap, name, "theirs", "u3", `{}`)), peering.RefusedInvalid, true, "not overwritten")
+	refused(t, p.Apply(t.Context(), id, thing(peering.KindConfigMap, name, recordName, "u4", `{}`)), peering.RefusedInvalid, false, "another")
+
+	apply(t, p, other, namespaceObject(name, "Suffixed"), cm)
+	wrong := cm.Ref
+	wrong.UID = "u9"
+	if err := p.Delete(t.Context(), id, wrong, nil); err != nil || !c.get(t, remote, "cfg", &got) {
+		t.Errorf("a delete with another UID: %v", err)
+	}
+	if err := p.Delete(t.Context(), id, cm.Ref, nil); err != nil || !c.get(t, remote, "cfg", &got) {
+		t.Errorf("what another contract holds went: %v", err)
+	}
+	if err := p.Delete(t.Context(), other, cm.Ref, nil); err != nil || c.get(t, remote, "cfg", &got) {
+		t.Errorf("what nobody holds stays: %v", err)
+	}
+}
+
+func testPodLife(t *testing.T, c *cluster) {
+	p, stop := c.start(t)
+	id, name := c.fresh("cpu=1,pods=10")
+	remote := name + "-aaaaaaaa"
+	h := listen(t, p, id)
+	o := podObject(name, "web", "600m")
+	apply(t, p, id, namespaceObject(name, "Suffixed"), o, o)
+	pod := &corev1.Pod{}
+	eventually(t, "the pod is made", func() bool { return c.get(t, remote, "web", pod) })
+	if pod.Labels["app"] != "web" || pod.Labels[api.LabelContract] != id || *pod.Spec.AutomountServiceAccountToken {
+		t.Errorf("pod %+v", pod.ObjectMeta)
+	}
+	refused(t, p.Apply(t.Context(), id, podObject(name, "more", "600m")), peering.RefusedQuota, true, "cpu")
+	c.setPhase(t, remote, "web", corev1.PodRunning, "10.200.0.7")
+	eventually(t, "the status comes back", func() bool { _, ph := h.of("web"); return ph == corev1.PodRunning })
+	if s, _ := h.of("web"); s.RemoteName != remote+"/web" || s.RemoteUID != string(pod.UID) || s.Gone {
+		t.Errorf("status %+v", s)
+	}
+	ips, err := p.Exposed(t.Context(), id)
+	if err != nil || !slices.Equal(ips, []netip.Addr{netip.MustParseAddr("10.200.0.7")}) {
+		t.Errorf("exposed %v, %v", ips, err)
+	}
+	used, n, err := p.Usage(t.Context(), id)
+	if q := used[corev1.ResourceCPU]; err != nil || n != 1 || q.Cmp(resource.MustParse("600m")) != 0 {
+		t.Errorf("usage %v %d %v", used, n, err)
+	}
+	changed := o
+	changed.JSON = []byte(strings.Replace(string(o.JSON), `"image":"i"`, `"image":"i2"`, 1))
+	apply(t, p, id, changed)
+	eventually(t, "the image follows", func() bool {
+		return c.get(t, remote, "web", pod) && pod.Spec.Containers[0].Image == "i2" && pod.Annotations[api.AnnotationHash] == changed.Hash().String()
+	})
+	bigger := o
+	bigger.JSON = []byte(strings.Replace(string(o.JSON), `600m`, `700m`, 1))
+	refused(t, p.Apply(t.Context(), id, bigger), peering.RefusedInvalid, false, "resources")
+
+	c.setPhase(t, remote, "web", corev1.PodSucceeded, "")
+	eventually(t, "a pod that ended is free at once", func() bool { n, err := p.Drained(t.Context(), id); return err == nil && n == 0 })
+	apply(t, p, id, podObject(name, "more", "600m"))
+	stop()
+	// The ended pod goes while nobody looks.
+	if err := c.owner.Delete(t.Context(), pod, client.GracePeriodSeconds(0)); err != nil {
+		t.Fatal(err)
+	}
+	p, _ = c.start(t)
+	h = listen(t, p, id)
+	apply(t, p, id, changed)
+	eventually(t, "its last word is known", func() bool { s, ph := h.of("web"); return ph == corev1.PodSucceeded && s.Gone })
+	time.Sleep(100 * time.Millisecond)
+	if c.get(t, remote, "web", &corev1.Pod{}) {
+		t.Error("a pod that ended was run again")
+	}
+}
+
+func testPodLost(t *testing.T, c *cluster) {
+	p, _ := c.start(t)
+	id, name := c.fresh("cpu=1")
+	remote := name + "-aaaaaaaa"
+	h := listen(t, p, id)
+	o := podObject(name, "web", "1")
+	apply(t, p, id, namespaceObject(name, "Suffixed"), o)
+	c.setPhase(t, remote, "web", corev1.PodRunning, "10.200.0.8")
+	eventually(t, "it runs", func() bool { _, ph := h.of("web"); return ph == corev1.PodRunning })
+	if err := c.owner.Delete(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: remote, Name: "web"}}, client.GracePeriodSeconds(0)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the loss is told", func() bool { s, ph := h.of("web"); return ph == corev1.PodFailed && s.Gone })
+	apply(t, p, id, o)
+	time.Sleep(100 * time.Millisecond)
+	if c.get(t, remote, "web", &corev1.Pod{}) {
+		t.Error("a pod that was lost was run again")
+	}
+	held, err := p.Held(t.Context(), id)
+	if err != nil || !slices.Contains(held, peering.Held{Ref: o.Ref, Hash: o.Hash()}) {
+		t.Errorf("held %v, %v", held, err)
+	}
+	// The owner of the provider takes even the memory of it away.
+	eventually(t, "the record goes", func() bool {
+		op := &api.OffloadedPod{}
+		if !c.get(t, remote, "web", op) {
+			return true
+		}
+		_ = c.owner.Delete(t.Context(), op)
+		return false
+	})
+	eventually(t, "an apply on its way does not run it again", func() bool {
+		return p.Apply(t.Context(), id, o) == nil && !c.get(t, remote, "web", &api.OffloadedPod{})
+	})
+}
+
+func testDelete(t *testing.T, c *cluster) {
+	p, _ := c.start(t)
+	id, name := c.fresh("cpu=1")
+	remote := name + "-aaaaaaaa"
+	h := listen(t, p, id)
+	o := podObject(name, "web", "1")
+	ns := namespaceObject(name, "Suffixed")
+	apply(t, p, id, ns, o)
+	eventually(t, "the pod is made", func() bool { return c.get(t, remote, "web", &corev1.Pod{}) })
+	wrong := o.Ref
+	wrong.UID = "another"
+	if err := p.Delete(t.Context(), id, wrong, nil); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "what there is not is told gone", func() bool { s, _ := h.of("web"); return s.Gone && s.Ref.UID == "another" })
+	if op := (&api.OffloadedPod{}); !c.get(t, remote, "web", op) || op.DeletionTimestamp != nil {
+		t.Fatal("a delete with another UID did something")
+	}
+	refused(t, p.Delete(t.Context(), id, ns.Ref, nil), peering.RefusedNamespace, true, "go first")
+	if err := p.Delete(t.Context(), id, o.Ref, new(int64(1))); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the pod is gone and said to be", func() bool {
+		s, _ := h.of("web")
+		return s.Gone && s.Ref == o.Ref && !c.get(t, remote, "web", &corev1.Pod{}) && !c.get(t, remote, "web", &api.OffloadedPod{})
+	})
+	if err := p.Delete(t.Context(), id, o.Ref, nil); err != nil {
+		t.Errorf("a second delete: %v", err)
+	}
+	if err := p.Delete(t.Context(), id, ns.Ref, nil); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the namespace is gone", func() bool { return !c.get(t, "", remote, &corev1.Namespace{}) })
+	if err := p.Delete(t.Context(), id, ns.Ref, nil); err != nil {
+		t.Errorf("a second delete of the namespace: %v", err)
+	}
+}
+
+func testQuota(t *testing.T, c *cluster) {
+	p, stop := c.start(t)
+	id, name := c.fresh("cpu=1,pods=50")
+	apply(t, p, id, namespaceObject(name, "Suffixed"))
+	var ok, no int
+	var mu sync.Mutex
+	try := func(p *Provider, from int) {
+		var wg sync.WaitGroup
+		for i := range 100 {
+			wg.Go(func() {
+				err := p.Apply(t.Context(), id, podObject(name, fmt.Sprint("web-", from+i), "100m"))
+				var r *peering.Refusal
+				mu.Lock()
+				defer mu.Unlock()
+				switch {
+				case err == nil:
+					ok++
+				case errors.As(err, &r) && r.Reason == peering.RefusedQuota:
+					no++
+				default:
+					t.Errorf("apply: %v", err)
+				}
+			})
+		}
+		wg.Wait()
+	}
+	try(p, 0)
+	if ok != 10 || no != 90 {
+		t.Fatalf("%d taken and %d refused, want 10 and 90", ok, no)
+	}
+	stop()
+	p, _ = c.start(t)
+	ok, no = 0, 0
+	try(p, 1000)
+	if ok != 0 || no != 100 {
+		t.Fatalf("after a restart %d taken and %d refused, want 0 and 100", ok, no)
+	}
+}
+
+func testCrash(t *testing.T, c *cluster) {
+	p, stop := c.start(t)
+	id, name := c.fresh("cpu=1")
+	remote := name + "-aaaaaaaa"
+	o := podObject(name, "web", "1")
+	apply(t, p, id, namespaceObject(name, "Suffixed"), o)
+	op := &api.OffloadedPod{}
+	eventually(t, "the pod is recorded", func() bool { return c.get(t, remote, "web", op) && op.Status.PodUID != "" })
+	stop()
+	uid := op.Status.PodUID
+	// As if the process had died between making and recording.
+	op.Status = api.OffloadedPodStatus{}
+	if err := c.owner.Status().Update(t.Context(), op); err != nil {
+		t.Fatal(err)
+	}
+	c.start(t)
+	eventually(t, "the pod is found again", func() bool { return c.get(t, remote, "web", op) && op.Status.PodUID == uid })
+	pod := &corev1.Pod{}
+	if !c.get(t, remote, "web", pod) || string(pod.UID) != uid {
+		t.Errorf("pod %s, want %s", pod.UID, uid)
+	}
+}
+
+func testRefusals(t *testing.T, c *cluster) {
+	p, _ := c.start(t)
+	id, name := c.fresh("cpu=1")
+	apply(t, p, id, namespaceObject(name, "Suffixed"))
+	pod := func(spec string) peering.Object {
+		return thing(peering.KindPod, name, "web", "u1", `{"spec":`+spec+`}`)
+	}
+	try := func(o peering.Object) error { return p.Apply(t.Context(), id, o) }
+	refused(t, try(pod(`{"hostNetwork":true,"containers":[{"name":"c","image":"i"}]}`)), peering.RefusedPodSecurity, false, "host namespaces")
+	refused(t, try(pod(`{"containers":[{"name":"c","image":"i","resources":{"requests":{"nvidia.com/gpu":"1"}}}]}`)), peering.RefusedQuota, false, "nvidia.com/gpu")
+	refused(t, try(pod(`{"containers":[{"name":"c","image":"i","resources":{"limits":{"cpu":"2"}}}]}`)), peering.RefusedQuota, true, "cpu")
+	refused(t, try(pod(`{"containers":[]}`)), peering.RefusedInvalid, false, "containers")
+	refused(t, try(pod(`[]`)), peering.RefusedInvalid, false, "read pod")
+	refused(t, try(thing(peering.KindService, name, "s", "u2", `nonsense`)), peering.RefusedInvalid, false, "read")
+	k, _ := c.contract(id)
+	k.AcceptNew = false
+	c.set(id, &k)
+	refused(t, try(podObject(name, "web", "1m")), peering.RefusedContract, false, "ending")
+}
+
+func testServices(t *testing.T, c *cluster) {
+	p, _ := c.start(t)
+	id, name := c.fresh("cpu=1")
+	remote := name + "-aaaaaaaa"
+	o := podObject(name, "web", "100m")
+	apply(t, p, id, namespaceObject(name, "Suffixed"), o)
+	c.setPhase(t, remote, "web", corev1.PodRunning, "10.200.0.9")
+	atHome, abroad, away := end("10.1.0.5", 8080), end("10.241.3.9", 8080), end("192.168.0.1", 8080)
+	abroad.PodUID = o.Ref.UID
+	b, err := json.Marshal(service(false, atHome, abroad, away))
+	if err != nil {
+		t.Fatal(err)
+	}
+	svc := thing(peering.KindService, name, "web", "us", string(b))
+	apply(t, p, id, svc)
+	addresses := func() (out []string) {
+		var list discoveryv1.EndpointSliceList
+		if err := c.owner.List(t.Context(), &list, client.InNamespace(remote)); err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range list.Items {
+			for _, e := range s.Endpoints {
+				out = append(out, e.Addresses...)
+			}
+		}
+		slices.Sort(out)
+		return out
+	}
+	eventually(t, "the endpoints are there", func() bool { return slices.Equal(addresses(), []string{"10.200.0.9", "10.241.0.5"}) })
+	got := &corev1.Service{}
+	eventually(t, "what was left out is said", func() bool {
+		return c.get(t, remote, "web", got) && strings.Contains(got.Annotations[noteDropped], "192.168.0.1")
+	})
+	if len(got.Spec.Selector) > 0 || len(got.Spec.Ports) != 2 {
+		t.Errorf("service %+v", got.Spec)
+	}
+	c.setPhase(t, remote, "web", corev1.PodRunning, "10.200.0.77")
+	eventually(t, "a pod's new address follows", func() bool { return slices.Equal(addresses(), []string{"10.200.0.77", "10.241.0.5"}) })
+	b, err = json.Marshal(service(true, atHome))
+	if err != nil {
+		t.Fatal(err)
+	}
+	svc.JSON = b
+	apply(t, p, id, svc)
+	eventually(t, "a service that became headless is one", func() bool {
+		return c.get(t, remote, "web", got) && got.Spec.ClusterIP == "None" && slices.Equal(addresses(), []string{"10.241.0.5"})
+	})
+	if err := p.Delete(t.Context(), id, svc.Ref, nil); err != nil || c.get(t, remote, "web", got) || len(addresses()) > 0 {
+		t.Errorf("after the delete: %v, %v", err, addresses())
+	}
+}
+
+func testEvents(t *testing.T, c *cluster) {
+	p, _ := c.start(t)
+	id, name := c.fresh("cpu=1")
+	remote := name + "-aaaaaaaa"
+	h := listen(t, p, id)
+	apply(t, p, id, namespaceObject(name, "Suffixed"), podObject(name, "web", "1"))
+	pod := &corev1.Pod{}
+	eventually(t, "the pod is made", func() bool { return c.get(t, remote, "web", pod) })
+	n := 0
+	eventually(t, "the event comes back", func() bool {
+		n++
+		e := &corev1.Event{
+			ObjectMeta:     metav1.ObjectMeta{Namespace: remote, Name: fmt.Sprint("e", n)},
+			InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: remote, Name: "web", UID: pod.UID},
+			Type:           "Warning", Reason: "BackOff", Message: "pulling", Count: 3,
+		}
+		if err := c.owner.Create(t.Context(), e); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(20 * time.Millisecond)
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return len(h.events) > 0 && h.events[0].Reason == "BackOff" && h.events[0].Count == 3 && h.events[0].Ref.Name == "web"
+	})
+}
+
+func testClose(t *testing.T, c *cluster) {
+	p, _ := c.start(t)
+	id, name := c.fresh("cpu=1")
+	other, own := c.fresh("cpu=1")
+	web, side := podObject(name, "web", "100m"), podObject(name, "side", "100m")
+	cfg := thing(peering.KindConfigMap, name, "cfg", "u1", `{}`)
+	apply(t, p, id, namespaceObject(name, "Suffixed"), namespaceObject(own, "Suffixed"), web, cfg,
+		thing(peering.KindSecret, own, "sec", "u2", `{}`), podObject(own, "alone", "100m"))
+	apply(t, p, other, namespaceObject(name, "Suffixed"), side)
+	eventually(t, "the pods are made", func() bool {
+		return c.get(t, name+"-aaaaaaaa", "web", &corev1.Pod{}) && c.get(t, name+"-aaaaaaaa", "side", &corev1.Pod{}) && c.get(t, own+"-aaaaaaaa", "alone", &corev1.Pod{})
+	})
+	c.set(id, nil)
+	closed := func(id string) func() bool {
+		return func() bool {
+			left, err := p.CloseContract(t.Context(), peerA, id)
+			if err != nil {
+				t.Logf("close: %v", err)
+			}
+			return err == nil && left.None()
+		}
+	}
+	eventually(t, "nothing is left", closed(id))
+	if c.get(t, "", own+"-aaaaaaaa", &corev1.Namespace{}) || c.get(t, name+"-aaaaaaaa", "web", &api.OffloadedPod{}) || c.get(t, name+"-aaaaaaaa", "cfg", &corev1.ConfigMap{}) {
+		t.Error("something of the contract is left")
+	}
+	if !c.get(t, name+"-aaaaaaaa", "side", &corev1.Pod{}) {
+		t.Error("another contract's pod went")
+	}
+	refused(t, p.Apply(t.Context(), id, web), peering.RefusedContract, false, "closed")
+	c.set(other, nil)
+	eventually(t, "nothing is left of the other either", closed(other))
+	if c.get(t, "", name+"-aaaaaaaa", &corev1.Namespace{}) {
+		t.Error("a namespace that nobody uses is left")
+	}
+	if left, err := p.CloseContract(t.Context(), peerA, "c-never"); err != nil || !left.None() {
+		t.Errorf("closing what never was: %v %v", left, err)
+	}
+}

@@ -1,0 +1,226 @@
+package offload
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+// template is what of a pod crosses: the JSON of an OffloadedPod's template.
+type template struct {
+	Metadata struct {
+		Labels      map[string]string `json:"labels,omitempty"`
+		Annotations map[string]string `json:"annotations,omitempty"`
+	} `json:"metadata"`
+	Spec corev1.PodSpec `json:"spec"`
+}
+
+// readPod decodes a pod as a consumer sends it. Fields that this version does
+// not know are left out; so is everything but labels, annotations and spec.
+func readPod(raw []byte) (*template, error) {
+	if err := wire.CheckQuantities(raw); err != nil {
+		return nil, fmt.Errorf("read pod: %w", err)
+	}
+	var t template
+	if err := json.Unmarshal(raw, &t); err != nil {
+		return nil, fmt.Errorf("read pod: %w", err)
+	}
+	if n := len(t.Spec.Containers); n == 0 || n+len(t.Spec.InitContainers) > maxContainers {
+		return nil, fmt.Errorf("a pod has 1 to %d containers", maxContainers)
+	}
+	return &t, nil
+}
+
+// appArmor annotations are the exception: Pod Security checks them.
+const appArmor = "container.apparmor.security.beta.kubernetes.io"
+
+// foreignKey says whether a key is of a domain whose annotations speak to this
+// cluster's own controllers and network: not a peer's to say. Subdomains are
+// included.
+func foreignKey(key string) bool {
+	domain, _, ok := strings.Cut(key, "/")
+	if !ok {
+		return false
+	}
+	for _, d := range []string{
+		"kubernetes.io", "k8s.io", "entente.dev", "cncf.io", "projectcalico.org", "cilium.io", "ovn.org", "openshift.io",
+		"istio.io", "linkerd.io", "antrea.io", "kube-vip.io",
+	} {
+		if domain == d || strings.HasSuffix(domain, "."+d) {
+			return true
+		}
+	}
+	return false
+}
+
+// translatePod makes a consumer's pod one of this cluster, in place. It decides
+// alone what may stay, whatever the consumer has taken away before:
+//
+//	dropped    node name, host name to node bindings, service account and its
+//	           token, scheduler, priority and preemption, scheduling gates and
+//	           groups, readiness gates, overhead, ephemeral containers, eviction
+//	           responders, tolerations of all but unreachable nodes, labels and
+//	           annotations of domains that this cluster's controllers obey
+//	added      never on a virtual node, so that a pod is not lent on; no more
+//	           than maxGrace to end
+//	refused    runtime classes, resource claims, and every kind of volume but
+//	           those of checkVolume
+//
+// What is left is for Pod Security and the API server to judge.
+func translatePod(t *template, level api.PodSecurityLevel) error {
+	for k := range t.Metadata.Annotations {
+		if foreignKey(k) && !strings.HasPrefix(k, appArmor+"/") {
+			delete(t.Metadata.Annotations, k)
+		}
+	}
+	for k := range t.Metadata.Labels {
+		if domain, _, _ := strings.Cut(k, "/"); domain == "entente.dev" || strings.HasSuffix(domain, ".entente.dev") || k == api.LabelManaged {
+			delete(t.Metadata.Labels, k)
+		}
+	}
+	s := &t.Spec
+	if s.RuntimeClassName != nil && *s.RuntimeClassName != "" {
+		return fmt.Errorf("runtime class %s is not part of the contract; take runtimeClassName away", *s.RuntimeClassName)
+	}
+	if len(s.ResourceClaims) > 0 {
+		return fmt.Errorf("resource claim %s stays in the consumer's cluster; take resourceClaims away", s.ResourceClaims[0].Name)
+	}
+	for i := range s.Volumes {
+		if err := checkVolume(&s.Volumes[i], level); err != nil {
+			return err
+		}
+	}
+	s.NodeName = ""
+	s.ServiceAccountName = "default"
+	s.DeprecatedServiceAccount = ""
+	s.AutomountServiceAccountToken = new(false)
+	s.SchedulerName = ""
+	s.PriorityClassName, s.Priority, s.PreemptionPolicy = "", nil, nil
+	s.SchedulingGates, s.SchedulingGroup, s.ReadinessGates = nil, nil, nil
+	s.EvictionResponders = nil
+	s.Overhead = nil
+	s.EphemeralContainers = nil
+	if g := s.TerminationGracePeriodSeconds; g != nil && *g > maxGrace {
+		s.TerminationGracePeriodSeconds = new(maxGrace)
+	}
+	s.Tolerations = keepTolerations(s.Tolerations)
+	avoidVirtualNodes(s)
+	return nil
+}
+
+// keepTolerations keeps how long a pod stays on a node that is away. Every other
+// taint is the provider's way of keeping pods off a node.
+func keepTolerations(in []corev1.Toleration) (out []corev1.Toleration) {
+	for _, t := range in {
+		if t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// avoidVirtualNodes adds to each way in which the pod may be placed that it is
+// not placed on a virtual node.
+func avoidVirtualNodes(s *corev1.PodSpec) {
+	real := corev1.NodeSelectorRequirement{Key: api.LabelVirtualNode, Operator: corev1.NodeSelectorOpDoesNotExist}
+	if s.Affinity == nil {
+		s.Affinity = &corev1.Affinity{}
+	}
+	if s.Affinity.NodeAffinity == nil {
+		s.Affinity.NodeAffinity = &corev1.NodeAffinity{}
+	}
+	n := s.Affinity.NodeAffinity
+	if n.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		n.RequiredDuringSchedulingIgnoredDuringExecution = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{}}}
+		n.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchExpressions = []corev1.NodeSelectorRequirement{real}
+		return
+	}
+	terms := n.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	for i := range terms {
+		// An empty term matches no node, and shall go on to do so.
+		if len(terms[i].MatchExpressions) > 0 || len(terms[i].MatchFields) > 0 {
+			terms[i].MatchExpressions = append(terms[i].MatchExpressions, real)
+		}
+	}
+}
+
+// checkVolume refuses volumes that would reach beyond the pod's own namespace:
+// this cluster's storage, its nodes' file systems and networks, and its
+// credentials.
+func checkVolume(v *corev1.Volume, level api.PodSecurityLevel) error {
+	src := v.VolumeSource
+	switch {
+	case src.PersistentVolumeClaim != nil:
+		return fmt.Errorf("volume %s is a persistent volume claim, which stays in the consumer's cluster; keep the pod there", v.Name)
+	case src.Projected != nil:
+		for _, p := range src.Projected.Sources {
+			switch {
+			case p.ServiceAccountToken != nil:
+				return fmt.Errorf("volume %s projects a service account token, and no credential of this cluster is given to a peer", v.Name)
+			case p.Secret == nil && p.ConfigMap == nil && p.DownwardAPI == nil:
+				return fmt.Errorf("volume %s projects something else than a Secret, a ConfigMap or the downward API", v.Name)
+			}
+		}
+		return nil
+	case src.EmptyDir != nil, src.ConfigMap != nil, src.Secret != nil, src.DownwardAPI != nil, src.Image != nil:
+		return nil
+	case src.HostPath != nil && level == privileged:
+		return nil
+	case src == (corev1.VolumeSource{}):
+		// An empty source is an emptyDir.
+		return nil
+	}
+	return fmt.Errorf("volume %s is of a kind that does not cross; use emptyDir, configMap, secret, projected, downwardAPI or image", v.Name)
+}
+
+// makePod returns the pod of an OffloadedPod. Its name follows from the
+// OffloadedPod's, so that making it twice fails.
+func makePod(o *api.OffloadedPod) (*corev1.Pod, error) {
+	t, err := readPod(o.Spec.Template.Raw)
+	if err != nil {
+		return nil, err
+	}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: o.Namespace, Name: o.Name,
+			Labels: t.Metadata.Labels, Annotations: t.Metadata.Annotations,
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: api.GroupVersion.String(), Kind: "OffloadedPod", Name: o.Name, UID: o.UID,
+				Controller: new(true),
+			}},
+		},
+		Spec: t.Spec,
+	}
+	mark(pod, peering.ClusterID(o.Spec.PeerID), o.Spec.OriginUID)
+	pod.Labels[api.LabelContract] = o.Spec.Contract
+	setAnnotation(pod, api.AnnotationHash, o.Spec.Hash)
+	return pod, nil
+}
+
+// mark sets the labels by which an object is known to be a peer's.
+func mark(o metav1.Object, peer peering.ClusterID, uid string) {
+	l := o.GetLabels()
+	if l == nil {
+		l = make(map[string]string)
+	}
+	l[api.LabelManaged] = api.Manager
+	l[api.LabelPeer] = string(peer)
+	l[api.LabelOriginUID] = uid
+	o.SetLabels(l)
+}
+
+func setAnnotation(o metav1.Object, key, value string) {
+	a := o.GetAnnotations()
+	if a == nil {
+		a = make(map[string]string)
+	}
+	a[key] = value
+	o.SetAnnotations(a)
+}

@@ -1,0 +1,264 @@
+package vk
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+)
+
+// realHome is an API server, its owner, and the agent with the rights that it should
+// have and no more.
+type realHome struct {
+	t            *testing.T
+	owner, agent kubernetes.Interface
+	remote       *provider
+	node         *Node
+	stop         func()
+	spaces       []Namespace
+}
+
+func newReal(t *testing.T) *realHome {
+	t.Helper()
+	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
+		t.Skip("KUBEBUILDER_ASSETS does not name a directory with etcd and kube-apiserver")
+	}
+	env := &envtest.Environment{}
+	cfg, err := env.Start()
+	if err != nil {
+		t.Fatalf("start API server: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := env.Stop(); err != nil {
+			t.Errorf("stop API server: %v", err)
+		}
+	})
+	cfg.QPS = -1
+	r := &realHome{t: t, remote: newProvider()}
+	r.owner, err = kubernetes.NewForConfig(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	as := rest.CopyConfig(cfg)
+	as.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:entente-system:entente-agent", Groups: []string{"system:authenticated"}}
+	if r.agent, err = kubernetes.NewForConfig(as); err != nil {
+		t.Fatal(err)
+	}
+	ctx := t.Context()
+	rule := func(group, resources, verbs string) rbacv1.PolicyRule {
+		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: strings.Fields(resources), Verbs: strings.Fields(verbs)}
+	}
+	roles := map[string][]rbacv1.PolicyRule{
+		"entente-agent": {
+			rule("", "nodes", "get list watch create patch delete"), rule("", "nodes/status", "patch"),
+			rule("coordination.k8s.io", "leases", "get create update delete"),
+			rule("", "pods", "get list watch delete"), rule("", "pods/status", "patch"), rule("", "pods/eviction", "create"),
+			rule("", "events", "create patch"), rule("", "namespaces", "get"),
+		},
+		"entente-consumer-namespace": {rule("", "configmaps secrets services", "get list watch"), rule("discovery.k8s.io", "endpointslices", "get list watch")},
+	}
+	for name, rules := range roles {
+		if _, err := r.owner.RbacV1().ClusterRoles().Create(ctx, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := r.owner.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "entente-agent"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "entente-agent"}, Subjects: []rbacv1.Subject{agentSubject()},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	ns, err := r.owner.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.spaces = []Namespace{{Name: "shop", UID: string(ns.UID), Mapping: "Suffixed"}}
+	return r
+}
+
+func agentSubject() rbacv1.Subject {
+	return rbacv1.Subject{Kind: "ServiceAccount", Namespace: "entente-system", Name: "entente-agent"}
+}
+
+func (r *realHome) start() {
+	r.t.Helper()
+	n, err := New(Config{
+		Name: "office", Contract: "c-1", Peer: "peerpeerpeerpeerpeerpeerpeerpeer", Client: r.agent, Remote: r.remote,
+		Resources: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4")}, Version: "v1.37.2-entente", Address: netip.MustParseAddr("10.1.2.3"),
+		TranslateIP: testView().translate, Namespaces: func() ([]Namespace, error) { return r.spaces, nil },
+		Logger: slog.New(slog.NewTextHandler(r.t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})),
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.node = n
+	ctx, cancel := context.WithCancel(r.t.Context())
+	mirror, done := r.remote.attach(n), make(chan error, 2)
+	go func() { mirror(ctx); done <- nil }()
+	go func() { done <- n.Run(ctx) }()
+	r.stop = func() {
+		cancel()
+		for range 2 {
+			if err := <-done; err != nil {
+				r.t.Error(err)
+			}
+		}
+	}
+}
+
+// until waits for something that has to come true.
+func (r *realHome) until(what string, ok func() bool) {
+	r.t.Helper()
+	for end := time.Now().Add(40 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		if ok() {
+			return
+		}
+		if time.Now().After(end) {
+			r.t.Fatalf("it never came that %s", what)
+		}
+	}
+}
+
+func (r *realHome) pod(name string) *corev1.Pod {
+	r.t.Helper()
+	pod, err := r.owner.CoreV1().Pods("shop").Get(r.t.Context(), name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return pod
+}
+
+func (r *realHome) bind(name string, change ...func(*corev1.Pod)) *corev1.Pod {
+	r.t.Helper()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, Spec: corev1.PodSpec{NodeName: "office", Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
+	for _, f := range change {
+		f(pod)
+	}
+	pod, err := r.owner.CoreV1().Pods("shop").Create(r.t.Context(), pod, metav1.CreateOptions{})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return pod
+}
+
+func (r *realHome) office() *corev1.Node {
+	r.t.Helper()
+	node, err := r.owner.CoreV1().Nodes().Get(r.t.Context(), "office", metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return node
+}
+
+func TestOnARealAPIServer(t *testing.T) {
+	r := newReal(t)
+	ctx := t.Context()
+	r.start()
+	r.until("a node is there, not ready", func() bool { n := r.office(); return n != nil && readyOf(n).Reason == "PeerNotConnected" })
+	r.remote.connect(true)
+	r.until("the node is ready", func() bool { return readyOf(r.office()).Status == corev1.ConditionTrue })
+	r.until("it has a lease", func() bool {
+		_, err := r.owner.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, "office", metav1.GetOptions{})
+		return err == nil
+	})
+
+	web := r.bind("web")
+	r.until("a pod runs", func() bool {
+		p := r.pod("web")
+		return p.Status.Phase == corev1.PodRunning && p.Status.PodIP == "10.241.0.7" && p.Status.HostIP == "10.1.2.3" && offloadedBefore(p)
+	})
+	stale := r.pod("web").DeepCopy()
+	stale.UID = "another"
+	if err := r.node.patchStatus(ctx, stale, corev1.PodStatus{Phase: corev1.PodFailed}); err != nil || r.pod("web").Status.Phase != corev1.PodRunning {
+		t.Errorf("the status of another UID was written, %v", err)
+	}
+
+	if _, err := r.owner.CoreV1().Secrets("shop").Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}, StringData: map[string]string{"k": "v"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	r.bind("reader", func(p *corev1.Pod) {
+		p.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "s"}}}}
+	})
+	r.until("a pod waits for the right to read Secrets", func() bool {
+		return r.pod("reader").Status.Reason == ReasonMissing && strings.Contains(r.pod("reader").Status.Message, "forbidden")
+	})
+	if _, err := r.owner.RbacV1().RoleBindings("shop").Create(ctx, &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "entente"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "entente-consumer-namespace"}, Subjects: []rbacv1.Subject{agentSubject()},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	r.until("it runs when there is a RoleBinding", func() bool { return r.pod("reader").Status.Phase == corev1.PodRunning })
+	r.until("there is an event of it", func() bool {
+		list, err := r.owner.CoreV1().Events("shop").List(ctx, metav1.ListOptions{FieldSelector: "reason=" + ReasonMissing})
+		return err == nil && len(list.Items) > 0
+	})
+
+	before := r.office()
+	if err := r.owner.CoreV1().Nodes().Delete(ctx, "office", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	r.until("a deleted node is there again", func() bool {
+		n := r.office()
+		return n != nil && n.UID != before.UID && readyOf(n).Status == corev1.ConditionTrue && len(n.Spec.Taints) > 0
+	})
+
+	r.stop()
+	r.start()
+	r.remote.connect(true)
+	r.until("everything is declared after a restart", func() (ready bool) { r.remote.look(func() { ready = r.remote.ready }); return ready })
+	r.remote.look(func() {
+		if len(r.remote.unwants)+len(r.remote.applies) > 0 {
+			t.Errorf("a restart unwanted %v and applied %v", r.remote.unwants, r.remote.applies)
+		}
+		r.remote.linger = true
+	})
+
+	if err := r.owner.CoreV1().Pods("shop").Delete(ctx, "web", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	r.until("the provider is asked to end a pod", func() (asked bool) {
+		r.remote.look(func() { asked = r.remote.ending[string(web.UID)] })
+		return asked
+	})
+	if p := r.pod("web"); p == nil || p.DeletionTimestamp == nil {
+		t.Error("the local pod did not wait for the remote one")
+	}
+	r.remote.lose(string(web.UID))
+	r.until("the local pod is gone", func() bool { return r.pod("web") == nil })
+
+	r.remote.look(func() { r.remote.linger = false })
+	r.bind("job", func(p *corev1.Pod) { p.Finalizers = []string{"example.com/count"} })
+	r.until("a pod with a finalizer runs", func() bool { return r.pod("job").Status.Phase == corev1.PodRunning })
+	if err := r.node.Drain(ctx, nil); err != nil {
+		t.Error(err)
+	}
+	if p := r.pod("job"); p == nil || p.Status.Phase != corev1.PodFailed || r.pod("reader") != nil || !r.office().Spec.Unschedulable {
+		t.Error("after the drain the counted pod should have failed, and the other be gone, on a cordoned node")
+	}
+	r.stop()
+	if err := r.node.Remove(ctx); err != nil {
+		t.Error(err)
+	}
+	if r.office() != nil {
+		t.Error("the node is still there")
+	}
+}

@@ -1,0 +1,231 @@
+package vk
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	certv1 "k8s.io/client-go/kubernetes/typed/certificates/v1"
+	"k8s.io/client-go/util/certificate"
+
+	api "github.com/entente-dev/entente/api/v1alpha1"
+)
+
+// ServingCertificateConfig is what a ServingCertificate needs. Fields are
+// required where nothing else is said.
+type ServingCertificateConfig struct {
+	// Client may create certificate signing requests, and approve those for the
+	// signer kubernetes.io/kubelet-serving.
+	Client kubernetes.Interface
+	// NodeName is the name after system:node: that the certificate has.
+	NodeName string
+	// Addresses returns where the endpoint is reached now. The certificate is made
+	// anew when that changes.
+	Addresses func() []netip.Addr
+	// Logger may be nil.
+	Logger *slog.Logger
+}
+
+// ServingCertificate is the certificate of the kubelet endpoint: issued by the
+// cluster as those of kubelets are, renewed in time and when the address
+// changes. Until the first one is issued, or where nothing issues them, it is
+// self-signed: that serves an API server that does not check kubelets, as is the
+// default, and no other.
+type ServingCertificate struct {
+	cfg     ServingCertificateConfig
+	log     *slog.Logger
+	manager atomic.Pointer[certificate.Manager]
+
+	mu   sync.Mutex
+	self *tls.Certificate
+	ips  string // those that self is for
+}
+
+// NewServingCertificate returns a certificate that is self-signed until Run.
+func NewServingCertificate(cfg ServingCertificateConfig) (*ServingCertificate, error) {
+	if cfg.Client == nil || cfg.NodeName == "" || cfg.Addresses == nil {
+		return nil, errors.New("a serving certificate needs a Client, a NodeName and Addresses")
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &ServingCertificate{cfg: cfg, log: cfg.Logger}, nil
+}
+
+// Run asks for certificates until ctx ends, and then returns nil.
+func (s *ServingCertificate) Run(ctx context.Context) error {
+	m, err := certificate.NewManager(&certificate.Config{
+		ClientsetFn: func(*tls.Certificate) (kubernetes.Interface, error) {
+			return &approvingClient{Interface: s.cfg.Client}, nil
+		},
+		GetTemplate:      s.template,
+		SignerName:       certificatesv1.KubeletServingSignerName,
+		Usages:           []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth},
+		CertificateStore: &memoryStore{},
+		Name:             "kubelet endpoint",
+		Ctx:              &ctx,
+	})
+	if err != nil {
+		return fmt.Errorf("manage the kubelet endpoint's certificate: %w", err)
+	}
+	m.Start()
+	defer m.Stop()
+	s.manager.Store(&m)
+	<-ctx.Done()
+	return nil
+}
+
+// template returns the request for a certificate, nil while there is no address.
+func (s *ServingCertificate) template() *x509.CertificateRequest {
+	ips := s.addresses()
+	if len(ips) == 0 {
+		return nil
+	}
+	return &x509.CertificateRequest{
+		Subject:     pkix.Name{CommonName: "system:node:" + s.cfg.NodeName, Organization: []string{"system:nodes"}},
+		IPAddresses: ips,
+	}
+}
+
+func (s *ServingCertificate) addresses() []net.IP {
+	var out []net.IP
+	for _, a := range s.cfg.Addresses() {
+		if a.IsValid() {
+			out = append(out, a.Unmap().AsSlice())
+		}
+	}
+	return out
+}
+
+// GetCertificate returns the certificate of now, for tls.Config.
+func (s *ServingCertificate) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	if m := s.manager.Load(); m != nil {
+		if c := (*m).Current(); c != nil {
+			return c, nil
+		}
+	}
+	return s.selfSigned(time.Now())
+}
+
+func (s *ServingCertificate) selfSigned(now time.Time) (*tls.Certificate, error) {
+	ips := s.addresses()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.self != nil && s.ips == fmt.Sprint(ips) && now.Before(s.self.Leaf.NotAfter.Add(-time.Hour)) {
+		return s.self, nil
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("make a key for the kubelet endpoint: %w", err)
+	}
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		return nil, fmt.Errorf("make a serial number: %w", err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: serial,
+		Subject:      pkix.Name{CommonName: "system:node:" + s.cfg.NodeName, Organization: []string{"system:nodes"}},
+		IPAddresses:  ips,
+		NotBefore:    now.Add(-5 * time.Minute), NotAfter: now.Add(24 * time.Hour),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return nil, fmt.Errorf("sign the kubelet endpoint's certificate: %w", err)
+	}
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, fmt.Errorf("read back the kubelet endpoint's certificate: %w", err)
+	}
+	s.self, s.ips = &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, fmt.Sprint(ips)
+	return s.self, nil
+}
+
+// memoryStore keeps the certificate for as long as the process lives.
+type memoryStore struct {
+	mu   sync.Mutex
+	cert *tls.Certificate
+}
+
+// Current implements certificate.Store.
+func (m *memoryStore) Current() (*tls.Certificate, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.cert == nil {
+		none := certificate.NoCertKeyError("no certificate was issued yet")
+		return nil, &none
+	}
+	return m.cert, nil
+}
+
+// Update implements certificate.Store.
+func (m *memoryStore) Update(certPEM, keyPEM []byte) (*tls.Certificate, error) {
+	c, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil {
+		return nil, fmt.Errorf("read the issued certificate: %w", err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.cert = &c
+	return m.cert, nil
+}
+
+// approvingClient approves each signing request that it makes, and no other: it
+// has just made that one, so nobody else can have.
+type approvingClient struct{ kubernetes.Interface }
+
+// IsWatchListSemanticsUnSupported tells client-go what the wrapped client tells
+// it, if that says anything.
+func (c *approvingClient) IsWatchListSemanticsUnSupported() bool {
+	w, ok := c.Interface.(interface{ IsWatchListSemanticsUnSupported() bool })
+	return ok && w.IsWatchListSemanticsUnSupported()
+}
+
+// CertificatesV1 implements kubernetes.Interface.
+func (c *approvingClient) CertificatesV1() certv1.CertificatesV1Interface {
+	return &approvingGroup{c.Interface.CertificatesV1()}
+}
+
+type approvingGroup struct{ certv1.CertificatesV1Interface }
+
+// CertificateSigningRequests implements certv1.CertificatesV1Interface.
+func (g *approvingGroup) CertificateSigningRequests() certv1.CertificateSigningRequestInterface {
+	return &approvingRequests{g.CertificatesV1Interface.CertificateSigningRequests()}
+}
+
+type approvingRequests struct {
+	certv1.CertificateSigningRequestInterface
+}
+
+// Create implements certv1.CertificateSigningRequestInterface.
+func (r *approvingRequests) Create(ctx context.Context, csr *certificatesv1.CertificateSigningRequest, o metav1.CreateOptions) (*certificatesv1.CertificateSigningRequest, error) {
+	csr = csr.DeepCopy()
+	metav1.SetMetaDataLabel(&csr.ObjectMeta, api.LabelManaged, api.Manager) // by which it is found again
+	made, err := r.CertificateSigningRequestInterface.Create(ctx, csr, o)
+	if err != nil {
+		return nil, err
+	}
+	made.Status.Conditions = append(made.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
+		Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue,
+		Reason: "EntenteVirtualNode", Message: "approved by the agent that serves the virtual nodes at this address",
+	})
+	return r.UpdateApproval(ctx, made.Name, made, metav1.UpdateOptions{})
+}

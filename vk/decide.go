@@ -1,0 +1,105 @@
+package vk
+
+// step is what a reconcile of a pod does.
+type step uint8
+
+const (
+	// stepNothing leaves everything as it is.
+	stepNothing step = iota
+	// stepDrop drops what is remembered: nothing is left on either side.
+	stepDrop
+	// stepNotApplicable says that the pod is not run, as its namespace is not
+	// offloaded.
+	stepNotApplicable
+	// stepRefuse says that the pod cannot run elsewhere.
+	stepRefuse
+	// stepWait waits for what the pod refers to.
+	stepWait
+	// stepWant wants the pod, and shows what the provider says of it.
+	stepWant
+	// stepSettle makes the end of a pod final.
+	stepSettle
+	// stepFail ends a pod that is gone at the provider without having been asked.
+	stepFail
+	// stepUnwant asks the provider to end the pod.
+	stepUnwant
+	// stepFinalise deletes the local pod.
+	stepFinalise
+)
+
+// podFacts is all that the decision on a pod depends on.
+type podFacts struct {
+	// Of the local pod:
+
+	exists   bool // it is in the cache
+	deleting bool // it has a deletion timestamp
+	terminal bool // its phase is final
+	marked   bool // its status says that the provider took it
+
+	// Of its namespace and spec:
+
+	offloading answer // whether its namespace is offloaded
+	portable   bool   // it can run in another cluster
+	complete   bool   // what it has to refer to is there
+
+	// Of the provider:
+
+	wanted      bool // this process wanted it
+	held        bool // the provider took it
+	gone        bool // the provider said that nothing of it is left
+	deleteAcked bool // the provider said that it carried out the delete
+}
+
+// answer is a yes, a no, or neither.
+type answer uint8
+
+const (
+	unknown answer = iota
+	yes
+	no
+)
+
+// crossed says that the provider has or had the pod.
+func (f podFacts) crossed() bool { return f.held || f.marked }
+
+// ended says that the provider has nothing of the pod, on its word.
+func (f podFacts) ended() bool { return f.gone || (f.deleteAcked && !f.crossed()) }
+
+// neverCrossed says that the pod was not and will not be sent.
+func (f podFacts) neverCrossed() bool {
+	return !f.crossed() && !f.wanted && (f.offloading == no || !f.portable)
+}
+
+// decidePod says what to do about a pod.
+func decidePod(f podFacts) step {
+	switch {
+	case !f.exists:
+		if f.ended() || (!f.wanted && !f.held) {
+			return stepDrop
+		}
+		return stepUnwant
+	case f.deleting:
+		// A pod that ended runs nothing, so its object need not wait for a provider
+		// that is away.
+		if f.ended() || f.neverCrossed() || f.terminal {
+			return stepFinalise
+		}
+		return stepUnwant
+	case f.terminal:
+		return stepSettle
+	case f.gone:
+		return stepFail
+	case f.crossed() || f.wanted:
+		// What was sent goes on, whatever was decided about its namespace meanwhile.
+		return stepWant
+	case f.offloading == unknown:
+		return stepNothing
+	case f.offloading == no:
+		return stepNotApplicable
+	case !f.portable:
+		return stepRefuse
+	case !f.complete:
+		return stepWait
+	}
+	return stepWant
+}

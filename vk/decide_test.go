@@ -1,0 +1,107 @@
+package vk
+
+import (
+	"testing"
+	"time"
+)
+
+func TestDecidePod(t *testing.T) {
+	local := podFacts{exists: true, offloading: yes, portable: true, complete: true}
+	with := func(change func(*podFacts)) podFacts {
+		f := local
+		change(&f)
+		return f
+	}
+	tests := map[string]struct {
+		facts podFacts
+		want  step
+	}{
+		"a new pod is wanted":                                                {local, stepWant},
+		"a pod without what it refers to waits":                              {with(func(f *podFacts) { f.complete = false }), stepWait},
+		"a pod that runs does not wait for a lost ConfigMap":                 {with(func(f *podFacts) { f.complete, f.held = false, true }), stepWant},
+		"after a restart a running pod does not wait":                        {with(func(f *podFacts) { f.complete, f.marked = false, true }), stepWant},
+		"a foreign pod is not applicable":                                    {with(func(f *podFacts) { f.offloading = no }), stepNotApplicable},
+		"nothing happens while offloading is not known":                      {with(func(f *podFacts) { f.offloading = unknown }), stepNothing},
+		"a running pod goes on when its namespace is not offloaded any more": {with(func(f *podFacts) { f.offloading, f.held = no, true }), stepWant},
+		"a running pod goes on when nobody knows about its namespace":        {with(func(f *podFacts) { f.offloading, f.marked = unknown, true }), stepWant},
+		"a pod with host access is refused":                                  {with(func(f *podFacts) { f.portable = false }), stepRefuse},
+		"a pod that ended is settled":                                        {with(func(f *podFacts) { f.terminal, f.held = true, true }), stepSettle},
+		"a pod that ended and is gone is settled":                            {with(func(f *podFacts) { f.terminal, f.gone = true, true }), stepSettle},
+		"a pod that is gone unasked fails":                                   {with(func(f *podFacts) { f.held, f.wanted, f.gone = true, true, true }), stepFail},
+		"a pod that is being deleted is unwanted":                            {with(func(f *podFacts) { f.deleting, f.held = true, true }), stepUnwant},
+		"an ack is not the end of a pod that ran":                            {with(func(f *podFacts) { f.deleting, f.held, f.deleteAcked = true, true, true }), stepUnwant},
+		"an ack is the end of a pod that never came":                         {with(func(f *podFacts) { f.deleting, f.wanted, f.deleteAcked = true, true, true }), stepFinalise},
+		"a deleted pod that is gone is finalised":                            {with(func(f *podFacts) { f.deleting, f.held, f.gone = true, true, true }), stepFinalise},
+		"a deleted foreign pod is finalised":                                 {with(func(f *podFacts) { f.deleting, f.offloading = true, no }), stepFinalise},
+		"a deleted pod that could not cross is finalised":                    {with(func(f *podFacts) { f.deleting, f.portable = true, false }), stepFinalise},
+		"a deleted pod that may have crossed waits for word":                 {with(func(f *podFacts) { f.deleting = true }), stepUnwant},
+		"a deleted pod that ended is finalised":                              {with(func(f *podFacts) { f.deleting, f.terminal, f.marked = true, true, true }), stepFinalise},
+		"a vanished pod is unwanted":                                         {podFacts{wanted: true, portable: true, complete: true}, stepUnwant},
+		"a vanished pod that is gone is dropped":                             {podFacts{held: true, gone: true}, stepDrop},
+		"a vanished pod that never crossed is dropped":                       {podFacts{}, stepDrop},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := decidePod(test.facts); got != test.want {
+				t.Errorf("decidePod(%+v) = %d, want %d", test.facts, got, test.want)
+			}
+		})
+	}
+}
+
+// Of all that can be the case, none of these may happen.
+func TestDecidePodNeverHarms(t *testing.T) {
+	bit := func(i, n int) bool { return i&(1<<n) != 0 }
+	for i := range 1 << 10 {
+		for _, o := range []answer{unknown, yes, no} {
+			f := podFacts{
+				exists: bit(i, 0), deleting: bit(i, 1), terminal: bit(i, 2), marked: bit(i, 3), portable: bit(i, 4), complete: bit(i, 5),
+				wanted: bit(i, 6), held: bit(i, 7), gone: bit(i, 8), deleteAcked: bit(i, 9), offloading: o,
+			}
+			got := decidePod(f)
+			switch {
+			case got == stepWant && (f.terminal || f.gone || f.deleting || !f.exists):
+				t.Errorf("%+v: a pod that ended or goes is wanted", f)
+			case got == stepUnwant && f.exists && !f.deleting:
+				t.Errorf("%+v: a pod that nobody deletes is unwanted", f)
+			case got == stepFinalise && !f.deleting:
+				t.Errorf("%+v: a pod that nobody deletes is finalised", f)
+			case got == stepFinalise && f.held && !f.gone && !f.terminal:
+				t.Errorf("%+v: a pod is finalised while it runs", f)
+			case got == stepFail && !f.gone:
+				t.Errorf("%+v: a pod fails though nobody said it is gone", f)
+			case got == stepNotApplicable && f.held:
+				t.Errorf("%+v: a pod that runs is called not applicable", f)
+			case got == stepDrop && (f.exists || f.wanted && !f.gone && !f.deleteAcked):
+				t.Errorf("%+v: a pod is forgotten", f)
+			}
+		}
+	}
+}
+
+func TestLinkIsShownAsLostAfterAGrace(t *testing.T) {
+	at := func(s int) time.Time { return time.Unix(int64(1000+s), 0) }
+	var l link
+	for _, test := range []struct {
+		name     string
+		now      int
+		wasReady bool
+		change   func()
+		want     bool
+	}{
+		{"a new node is not connected", 0, false, nil, false},
+		{"a node that was ready stays so after a restart", 0, true, nil, true},
+		{"but not for ever", 20, true, nil, false},
+		{"it is up when the provider answers", 21, false, func() { l.set(true, at(21)) }, true},
+		{"a short loss is not shown", 31, false, func() { l.set(false, at(30)) }, true},
+		{"a long one is", 33, true, nil, false},
+		{"and so is the return", 34, false, func() { l.set(true, at(34)) }, true},
+	} {
+		if test.change != nil {
+			test.change()
+		}
+		if got, _ := l.shown(at(test.now), at(0), test.wasReady, 20*time.Second, 3*time.Second); got != test.want {
+			t.Errorf("%s: shown as up = %v", test.name, got)
+		}
+	}
+}

@@ -1,0 +1,22 @@
+// Package vk is the consumer's half of offloading: a virtual node for each
+// contract, the pods on it, what those pods refer to, the Services of offloaded
+// namespaces, and one kubelet endpoint for logs, exec and port-forward.
+//
+// It decides what the provider should hold and says so to a Remote; it learns
+// what became of it through the methods of Handler. How the two clusters talk is
+// not its business, and neither is what the provider does.
+//
+// # What may be deleted, and when
+//
+// Nothing is ever deleted at the provider because something is missing in a
+// cache. There are three ways to a delete, each with evidence:
+//
+//	the local pod has a deletion timestamp        Unwant with its grace period
+//	a live GET says that the UID is no more       Unwant, or Orphan answers true
+//	no pod on the node refers to an object        Unwant, or Orphan answers true,
+//	                                              once the pod cache is synced
+//
+// A local pod, in turn, is deleted only after the provider said that it is gone,
+// or when it ended, or when it never crossed; always with its UID as a
+// precondition. A pod that ended is final: it is never wanted again.
+package vk

@@ -1,0 +1,190 @@
+package vk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sort"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+)
+
+// evictInterval is how often an eviction that a budget does not allow is tried.
+const evictInterval = 3 * time.Second
+
+// DrainProgress is how far a drain has come.
+type DrainProgress struct {
+	// Pods is how many pods still live on the node.
+	Pods int
+	// Ending is how many of them were told to end.
+	Ending int
+	// Blocked has, by namespace/name, why a pod cannot be evicted (yet).
+	Blocked map[string]string
+}
+
+// Drain cordons the node and evicts the pods on it, as their disruption budgets
+// allow, until none lives that was offloaded. Pods that never ran here, such as
+// those of DaemonSets, are left alone. It tells progress when that changes and
+// returns nil when the node is empty; when ctx ends, an error that says what is
+// left. The node stays cordoned. Run has to be running.
+func (n *Node) Drain(ctx context.Context, progress func(DrainProgress)) error {
+	n.mu.Lock()
+	n.draining = true
+	node := n.node
+	n.mu.Unlock()
+	if node != nil {
+		if err := n.repairSpec(ctx, node, true); err != nil {
+			return fmt.Errorf("cordon node %s: %w", n.cfg.Name, err)
+		}
+	}
+	if !cache.WaitForCacheSync(ctx.Done(), n.pods.HasSynced) {
+		return fmt.Errorf("drain node %s: %w", n.cfg.Name, ctx.Err())
+	}
+	last := ""
+	for {
+		p := n.evictAll(ctx)
+		if text := fmt.Sprint(p); progress != nil && text != last {
+			progress(p)
+			last = text
+		}
+		if p.Pods == 0 {
+			return nil
+		}
+		wait := evictInterval
+		if len(p.Blocked) == 0 {
+			wait /= 6 // only waiting for what is ending
+		}
+		if !sleep(ctx, wait) {
+			return fmt.Errorf("drain node %s: %d pods are left, %d of them ending%s: %w",
+				n.cfg.Name, p.Pods, p.Ending, blockedText(p.Blocked), ctx.Err())
+		}
+	}
+}
+
+func blockedText(blocked map[string]string) string {
+	var names []string
+	for k := range blocked {
+		names = append(names, k)
+	}
+	sort.Strings(names)
+	text := ""
+	for i, k := range names {
+		if i == 5 {
+			return text + fmt.Sprintf("; and %d more", len(names)-i)
+		}
+		text += "; " + k + ": " + blocked[k]
+	}
+	return text
+}
+
+// evictAll evicts each pod that lives on the node and was offloaded, once.
+func (n *Node) evictAll(ctx context.Context) DrainProgress {
+	p := DrainProgress{Blocked: map[string]string{}}
+	for _, pod := range n.localPods() {
+		if terminal(pod.Status.Phase) || !n.occupies(pod) {
+			continue
+		}
+		p.Pods++
+		if pod.DeletionTimestamp != nil {
+			p.Ending++
+			continue
+		}
+		err := n.cfg.Client.PolicyV1().Evictions(pod.Namespace).Evict(ctx, &policyv1.Eviction{
+			ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
+			DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}},
+		})
+		switch {
+		case err == nil, apierrors.IsNotFound(err), apierrors.IsConflict(err):
+			p.Ending++
+		default:
+			p.Blocked[pod.Namespace+"/"+pod.Name] = clip(err.Error(), 256)
+		}
+	}
+	return p
+}
+
+// occupies says whether a pod is or may come to be at the provider.
+func (n *Node) occupies(pod *corev1.Pod) bool {
+	n.mu.Lock()
+	st := n.state[string(pod.UID)]
+	wanted := st != nil && (st.wanted || st.held) && !st.gone
+	n.mu.Unlock()
+	return wanted || offloadedBefore(pod) || n.offloads(pod.Namespace) != no
+}
+
+// Remove takes the node away when its contract is over: the pods that are left on
+// it, which run nowhere any more, and the node itself. Nothing of it needs the
+// provider. It can be repeated, and needs no Run: call it when Run has returned,
+// or the lease may come back once.
+func (n *Node) Remove(ctx context.Context) error {
+	n.mu.Lock()
+	n.removed, n.draining = true, true
+	n.mu.Unlock()
+	nodes := n.cfg.Client.CoreV1().Nodes()
+	node, err := nodes.Get(ctx, n.cfg.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		if err := n.removePods(ctx); err != nil {
+			return err
+		}
+		return n.removeLease(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("look for node %s: %w", n.cfg.Name, err)
+	}
+	if !n.ours(node) {
+		return fmt.Errorf("remove node %s: %w", n.cfg.Name, errForeignNode)
+	}
+	if err := n.repairSpec(ctx, node, true); err != nil {
+		return fmt.Errorf("cordon node %s: %w", n.cfg.Name, err)
+	}
+	if err := n.removePods(ctx); err != nil {
+		return err
+	}
+	err = nodes.Delete(ctx, n.cfg.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &node.UID}})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete node %s: %w", n.cfg.Name, err)
+	}
+	return n.removeLease(ctx)
+}
+
+// removePods deletes the pods on the node at once.
+func (n *Node) removePods(ctx context.Context) error {
+	list, err := n.cfg.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + n.cfg.Name})
+	if err != nil {
+		return fmt.Errorf("list the pods of node %s: %w", n.cfg.Name, err)
+	}
+	var errs []error
+	now, zero := metav1.Now(), int64(0)
+	for i := range list.Items {
+		pod := &list.Items[i]
+		if pod.Spec.NodeName != n.cfg.Name {
+			continue
+		}
+		status := failedStatus(pod, nil, n.view(), "ContractEnded", "the contract by which the pod ran is over", now)
+		if err := n.patchStatus(ctx, pod, status); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		err := n.cfg.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
+			GracePeriodSeconds: &zero, Preconditions: &metav1.Preconditions{UID: &pod.UID},
+		})
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			errs = append(errs, fmt.Errorf("delete %s: %w", podRef(pod), err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// removeLease deletes the node's lease; its owner reference would do so later.
+func (n *Node) removeLease(ctx context.Context) error {
+	err := n.cfg.Client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Delete(ctx, n.cfg.Name, metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete the lease of node %s: %w", n.cfg.Name, err)
+	}
+	return nil
+}

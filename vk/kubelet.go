@@ -1,0 +1,425 @@
+package vk
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/virtual-kubelet/virtual-kubelet/errdefs"
+	vkapi "github.com/virtual-kubelet/virtual-kubelet/node/api"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	utilexec "k8s.io/client-go/util/exec"
+
+	"github.com/entente-dev/entente/peering"
+)
+
+const (
+	// streamIdle is how long a stream may be silent, as a kubelet has it. There is
+	// no limit on how long one may last.
+	streamIdle = 4 * time.Hour
+	// streamCreation is how long a client has to open the streams it announced.
+	streamCreation = 30 * time.Second
+	// shutdownGrace is how long requests may go on when the endpoint ends.
+	shutdownGrace = 2 * time.Second
+	// maxHeaderBytes is the most that a request's header may have.
+	maxHeaderBytes = 64 << 10
+)
+
+// KubeletConfig is what a Kubelet needs. Fields are required where nothing else
+// is said.
+type KubeletConfig struct {
+	// Client is the home cluster: it says who a caller is and what it may do.
+	Client kubernetes.Interface
+	// Address is where to listen, as host:port. Default :10250.
+	Address string
+	// GetCertificate returns the serving certificate, as in tls.Config.
+	GetCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	// Logger may be nil.
+	Logger *slog.Logger
+}
+
+// Kubelet is the one HTTPS endpoint of all virtual nodes: logs, exec, attach,
+// port-forward and the list of pods, as the API server asks a kubelet for them.
+// A caller has to have a client certificate of the cluster's client CA or a
+// bearer token that a TokenReview accepts, and a SubjectAccessReview has to allow
+// what it does on the pod's node.
+type Kubelet struct {
+	cfg  KubeletConfig
+	log  *slog.Logger
+	auth *authenticator
+
+	mu    sync.Mutex
+	nodes map[*Node]bool
+}
+
+// NewKubelet returns a Kubelet without nodes.
+func NewKubelet(cfg KubeletConfig) (*Kubelet, error) {
+	if cfg.Client == nil || cfg.GetCertificate == nil {
+		return nil, errors.New("a kubelet endpoint needs a Client and GetCertificate")
+	}
+	if cfg.Address == "" {
+		cfg.Address = ":10250"
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Kubelet{
+		cfg: cfg, log: cfg.Logger, nodes: map[*Node]bool{},
+		auth: newAuthenticator(cfg.Client, cfg.Logger),
+	}, nil
+}
+
+// Add serves a node from now on.
+func (k *Kubelet) Add(n *Node) {
+	k.mu.Lock()
+	k.nodes[n] = true
+	k.mu.Unlock()
+}
+
+// Remove serves a node no longer.
+func (k *Kubelet) Remove(n *Node) {
+	k.mu.Lock()
+	delete(k.nodes, n)
+	k.mu.Unlock()
+}
+
+// Run listens until ctx ends, and then returns nil.
+func (k *Kubelet) Run(ctx context.Context) error {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", k.cfg.Address)
+	if err != nil {
+		return fmt.Errorf("listen for the API server: %w", err)
+	}
+	return k.serve(ctx, l)
+}
+
+// serverKey finds in a request's context the context of the server, which lives
+// on when the request's handler has returned.
+type serverKey struct{}
+
+func (k *Kubelet) serve(ctx context.Context, l net.Listener) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { k.auth.run(ctx) })
+	server := &http.Server{
+		Handler:           k,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(k.log.Handler(), slog.LevelDebug),
+		// A request is cut when ctx ends, also one that was upgraded.
+		BaseContext: func(net.Listener) context.Context { return context.WithValue(ctx, serverKey{}, ctx) },
+	}
+	wg.Go(func() {
+		<-ctx.Done()
+		stop, done := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
+		defer done()
+		if server.Shutdown(stop) != nil {
+			_ = server.Close()
+		}
+	})
+	err := server.Serve(tls.NewListener(l, &tls.Config{
+		MinVersion:     tls.VersionTLS12,
+		ClientAuth:     tls.RequestClientCert, // verified by the authenticator, whose CA may change
+		GetCertificate: k.cfg.GetCertificate,
+		NextProtos:     []string{"http/1.1"}, // exec upgrades the connection
+	}))
+	if ctx.Err() != nil || errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return fmt.Errorf("serve the API server: %w", err)
+}
+
+// find returns the node that has a pod, and the pod; nils if none has.
+func (k *Kubelet) find(namespace, name string) (*Node, *corev1.Pod) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for n := range k.nodes {
+		obj, ok, err := n.pods.GetStore().GetByKey(namespace + "/" + name)
+		if p := podOf(obj); err == nil && ok && p != nil && p.Spec.NodeName == n.cfg.Name {
+			return n, p
+		}
+	}
+	return nil, nil
+}
+
+// target is what a path asks for.
+type target struct {
+	verb                      string // containerLogs, exec, attach, portForward or pods
+	namespace, pod, container string
+}
+
+// parseTarget reads a path; false for one that is not served.
+func parseTarget(path string) (target, bool) {
+	parts := strings.Split(strings.TrimSuffix(strings.TrimPrefix(path, "/"), "/"), "/")
+	if slices.Contains(parts, "") {
+		return target{}, false
+	}
+	switch {
+	case len(parts) == 1 && parts[0] == "pods":
+		return target{verb: "pods"}, true
+	case len(parts) == 4 && (parts[0] == "containerLogs" || parts[0] == "exec" || parts[0] == "attach"):
+		return target{verb: parts[0], namespace: parts[1], pod: parts[2], container: parts[3]}, true
+	case len(parts) == 3 && parts[0] == "portForward":
+		return target{verb: parts[0], namespace: parts[1], pod: parts[2]}, true
+	}
+	return target{}, false
+}
+
+// ServeHTTP implements http.Handler.
+func (k *Kubelet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	who, err := k.auth.authenticate(r)
+	if err != nil {
+		k.log.Debug("kubelet endpoint", "path", r.URL.Path, "err", err)
+		http.Error(w, "Unauthorized", http.StatusUnauthorized)
+		return
+	}
+	t, served := parseTarget(r.URL.Path)
+	node, pod := (*Node)(nil), (*corev1.Pod)(nil)
+	name := ""
+	if t.pod != "" {
+		if node, pod = k.find(t.namespace, t.pod); node != nil {
+			name = node.cfg.Name
+		}
+	}
+	allowed, err := k.auth.authorise(r.Context(), who, accesses(r.Method, t, name))
+	if err != nil {
+		k.log.Warn("kubelet endpoint: authorise", "user", who.name, "err", err)
+		http.Error(w, "authorisation cannot be decided now", http.StatusInternalServerError)
+		return
+	}
+	switch {
+	case !allowed:
+		http.Error(w, fmt.Sprintf("Forbidden (user=%s, path=%s)", who.name, r.URL.Path), http.StatusForbidden)
+	case !served:
+		http.NotFound(w, r)
+	case t.pod != "" && pod == nil:
+		http.Error(w, fmt.Sprintf("pod %s/%s is not on a virtual node of this agent", t.namespace, t.pod), http.StatusNotFound)
+	case t.container != "" && !hasContainer(pod, t.container):
+		http.Error(w, fmt.Sprintf("container %s not found in pod %s/%s", t.container, t.namespace, t.pod), http.StatusNotFound)
+	default:
+		k.handle(w, r, t, node, pod)
+	}
+}
+
+func hasContainer(pod *corev1.Pod, name string) bool {
+	found := false
+	eachContainer(pod.Spec.DeepCopy(), func(_ string, c *corev1.Container) { found = found || c.Name == name })
+	return found
+}
+
+// handle lets the library speak the protocol of a request that is allowed. The
+// request's context ends when the caller goes, upgraded or not.
+func (k *Kubelet) handle(w http.ResponseWriter, r *http.Request, t target, node *Node, pod *corev1.Pod) {
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	r = r.WithContext(ctx)
+	out := &hijackWatcher{ResponseWriter: w, gone: cancel, atEnd: func(f func()) func() bool {
+		server, ok := ctx.Value(serverKey{}).(context.Context) //nolint:contextcheck // the connection outlives its request
+		if !ok {
+			server = ctx
+		}
+		return context.AfterFunc(server, f)
+	}}
+	var ref peering.ObjectRef
+	if pod != nil {
+		ref = podRef(pod)
+	}
+	h := vkapi.PodHandlerConfig{StreamIdleTimeout: streamIdle, StreamCreationTimeout: streamCreation}
+	switch t.verb {
+	case "pods":
+		h.GetPodsFromKubernetes = func(context.Context) ([]*corev1.Pod, error) { return k.allPods(), nil }
+	case "containerLogs":
+		h.GetContainerLogs = func(ctx context.Context, _, _, container string, o vkapi.ContainerLogOpts) (io.ReadCloser, error) {
+			logs, err := node.cfg.Remote.Logs(ctx, ref, logOptions(container, r.URL.Query(), o, time.Now()))
+			if err != nil {
+				return nil, remoteError(pod, err)
+			}
+			if o.Follow {
+				out.Flush() // the caller learns that it is connected, not only when a line comes
+			}
+			return &ctxReader{ReadCloser: logs, stop: context.AfterFunc(ctx, func() { _ = logs.Close() })}, nil
+		}
+	case "exec":
+		h.RunInContainer = func(ctx context.Context, _, _, container string, cmd []string, a vkapi.AttachIO) error {
+			return runExec(ctx, node.cfg.Remote, ref, container, cmd, r.URL.Query(), a)
+		}
+	case "attach":
+		h.AttachToContainer = func(ctx context.Context, _, _, container string, a vkapi.AttachIO) error {
+			return runExec(ctx, node.cfg.Remote, ref, container, nil, r.URL.Query(), a)
+		}
+	case "portForward":
+		// The library has these two the wrong way round for port-forward.
+		h.StreamIdleTimeout, h.StreamCreationTimeout = streamCreation, streamIdle
+		h.PortForward = func(_ context.Context, _, _ string, port int32, stream io.ReadWriteCloser) error {
+			return node.cfg.Remote.PortForward(ctx, ref, port, stream)
+		}
+	}
+	vkapi.PodHandler(h, false).ServeHTTP(out, r)
+}
+
+func (k *Kubelet) allPods() []*corev1.Pod {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var out []*corev1.Pod
+	for n := range k.nodes {
+		out = append(out, n.localPods()...)
+	}
+	return out
+}
+
+// remoteError makes of a provider's error one that the library answers rightly.
+func remoteError(pod *corev1.Pod, err error) error {
+	if !offloadedBefore(pod) {
+		return errdefs.NotFound(fmt.Sprintf("pod %s/%s has not started at the provider (%s): %v", pod.Namespace, pod.Name, pod.Status.Reason, err))
+	}
+	return err
+}
+
+// logOptions returns what a request for logs asks for. The library does not tell
+// a tail of no lines from no tail, so that is read from the query.
+func logOptions(container string, q url.Values, o vkapi.ContainerLogOpts, now time.Time) LogOptions {
+	out := LogOptions{Container: container, Follow: o.Follow, Previous: o.Previous, Timestamps: o.Timestamps}
+	if lines, err := strconv.ParseInt(q.Get("tailLines"), 10, 64); err == nil && lines >= 0 {
+		out.TailLines = &lines
+	}
+	if o.LimitBytes > 0 {
+		limit := int64(o.LimitBytes)
+		out.LimitBytes = &limit
+	}
+	since := int64(o.SinceSeconds)
+	if !o.SinceTime.IsZero() {
+		since = int64(math.Ceil(max(now.Sub(o.SinceTime).Seconds(), 1)))
+	}
+	if since > 0 {
+		out.SinceSeconds = &since
+	}
+	return out
+}
+
+// runExec joins the caller's streams to a process in the provider. Which streams
+// the caller wants is in the query: over WebSocket all of them are there.
+func runExec(ctx context.Context, remote Remote, ref peering.ObjectRef, container string, cmd []string, q url.Values, a vkapi.AttachIO) error {
+	opts := ExecOptions{Container: container, Command: cmd, TTY: a.TTY()}
+	if q.Get(corev1.ExecStdinParam) == "1" {
+		opts.Stdin = a.Stdin()
+	}
+	if q.Get(corev1.ExecStdoutParam) == "1" {
+		opts.Stdout = a.Stdout()
+	}
+	if q.Get(corev1.ExecStderrParam) == "1" && !a.TTY() {
+		opts.Stderr = a.Stderr()
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if a.TTY() {
+		sizes := make(chan TerminalSize)
+		opts.Resize = sizes
+		go func() {
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case s := <-a.Resize():
+					select {
+					case <-ctx.Done():
+						return
+					case sizes <- TerminalSize{Width: s.Width, Height: s.Height}:
+					}
+				}
+			}
+		}()
+	}
+	err := remote.Exec(ctx, ref, opts)
+	if exit, ok := errors.AsType[utilexec.CodeExitError](err); ok {
+		return exit // the library looks at the error itself, not at what it wraps
+	}
+	return err
+}
+
+// ctxReader is a log that is closed when its caller goes.
+type ctxReader struct {
+	io.ReadCloser
+	stop func() bool
+}
+
+func (r *ctxReader) Close() error {
+	r.stop()
+	return r.ReadCloser.Close()
+}
+
+// hijackWatcher tells when the connection of an upgraded request ends, which its
+// context does not.
+type hijackWatcher struct {
+	http.ResponseWriter
+	atEnd func(shut func()) (stop func() bool) // has the server's end close the connection
+	gone  func()
+}
+
+// Flush implements http.Flusher, for logs that are followed.
+func (w *hijackWatcher) Flush() {
+	if f, ok := w.ResponseWriter.(http.Flusher); ok {
+		f.Flush()
+	}
+}
+
+// Hijack implements http.Hijacker.
+func (w *hijackWatcher) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	h, ok := w.ResponseWriter.(http.Hijacker)
+	if !ok {
+		return nil, nil, errors.New("this connection cannot be upgraded")
+	}
+	conn, rw, err := h.Hijack()
+	if err != nil {
+		return nil, nil, err
+	}
+	// What was read ahead comes first.
+	ahead, err := rw.Reader.Peek(rw.Reader.Buffered())
+	if err != nil {
+		_ = conn.Close()
+		return nil, nil, fmt.Errorf("upgrade: %w", err)
+	}
+	c := &watchedConn{Conn: conn, gone: w.gone, stop: w.atEnd(func() { _ = conn.Close() })}
+	r := io.MultiReader(bytes.NewReader(bytes.Clone(ahead)), c)
+	return c, bufio.NewReadWriter(bufio.NewReader(r), bufio.NewWriter(c)), nil
+}
+
+// watchedConn calls gone when nothing more can be read from it.
+type watchedConn struct {
+	net.Conn
+	gone func()
+	stop func() bool
+}
+
+func (c *watchedConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if err != nil {
+		var t net.Error
+		if !errors.As(err, &t) || !t.Timeout() {
+			c.gone()
+		}
+	}
+	return n, err
+}
+
+func (c *watchedConn) Close() error {
+	c.stop()
+	c.gone()
+	return c.Conn.Close()
+}

@@ -1,0 +1,443 @@
+package vk
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	vknode "github.com/virtual-kubelet/virtual-kubelet/node"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	"k8s.io/client-go/tools/cache"
+
+	api "github.com/entente-dev/entente/api/v1alpha1"
+)
+
+const (
+	// defaultPods is how many pods a node takes if the contract does not say.
+	defaultPods = 110
+	// roleLabel is what kubectl prints as the node's role.
+	roleLabel = "node-role.kubernetes.io/agent"
+	// maxNodeLabels is how many labels of the provider a node takes.
+	maxNodeLabels = 64
+	// leaseSeconds and the pause between two renewals are those of a kubelet.
+	leaseSeconds = 40
+	// repairInterval is how often the node in the API is compared with what it
+	// should be, besides at every change.
+	repairInterval = 5 * time.Second
+)
+
+// Status is how a virtual node fares.
+type Status struct {
+	// Ready says whether the node takes pods; Reason and Message say why not.
+	Ready           bool
+	Reason, Message string
+	// Pods is how many pods are on the node that did not end.
+	Pods int
+}
+
+// Status returns how the node fares.
+func (n *Node) Status() Status {
+	now := time.Now()
+	n.mu.Lock()
+	c, _ := n.readiness(now)
+	n.mu.Unlock()
+	s := Status{Ready: c.Status == corev1.ConditionTrue, Reason: c.Reason, Message: c.Message}
+	for _, p := range n.localPods() {
+		if !terminal(p.Status.Phase) {
+			s.Pods++
+		}
+	}
+	return s
+}
+
+// readiness returns the node's Ready condition and until when it holds by
+// itself. n.mu is held.
+func (n *Node) readiness(now time.Time) (corev1.NodeCondition, time.Time) {
+	wasReady := !n.link.ever && n.ready.Status == corev1.ConditionTrue
+	up, until := n.link.shown(now, n.started, wasReady, n.cfg.StartGrace, n.cfg.LossGrace)
+	c := corev1.NodeCondition{
+		Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "PeerConnected",
+		Message: "the provider answers, and runs pods by contract " + n.cfg.Contract,
+	}
+	switch {
+	case up:
+	case n.link.ever:
+		c.Status, c.Reason = corev1.ConditionFalse, "PeerLost"
+		c.Message = "the provider does not answer since " + n.link.lost.UTC().Format(time.RFC3339) +
+			"; pods there go on running; see the Connected condition of its ForeignCluster"
+	default:
+		c.Status, c.Reason = corev1.ConditionFalse, "PeerNotConnected"
+		c.Message = "the provider was not reached yet; see the Connected condition of its ForeignCluster"
+	}
+	c.LastTransitionTime = metav1.NewTime(now)
+	if n.ready.Status == c.Status {
+		c.LastTransitionTime = n.ready.LastTransitionTime
+	}
+	return c, until
+}
+
+// nodeObject returns the node as it should be. ready is its Ready condition;
+// since is when the node came to be.
+func nodeObject(cfg Config, ready corev1.NodeCondition, draining bool, since, now time.Time) *corev1.Node {
+	capacity := corev1.ResourceList{}
+	for name, q := range cfg.Resources {
+		capacity[name] = q.DeepCopy()
+	}
+	if _, ok := capacity[corev1.ResourcePods]; !ok {
+		capacity[corev1.ResourcePods] = *resource.NewQuantity(defaultPods, resource.DecimalSI)
+	}
+	labels := nodeLabels(cfg)
+	ready.LastHeartbeatTime = metav1.NewTime(now)
+	conditions := []corev1.NodeCondition{ready}
+	for _, t := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure} {
+		conditions = append(conditions, corev1.NodeCondition{
+			Type: t, Status: corev1.ConditionFalse, Reason: "ContractShare", LastHeartbeatTime: ready.LastHeartbeatTime,
+			LastTransitionTime: metav1.NewTime(since),
+			Message:            "what the contract lends is set aside by the provider; its own nodes' pressure does not show here",
+		})
+	}
+	node := &corev1.Node{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
+		ObjectMeta: metav1.ObjectMeta{Name: cfg.Name, Labels: labels},
+		Spec: corev1.NodeSpec{
+			ProviderID:    "entente://" + cfg.Peer + "/" + cfg.Contract,
+			Unschedulable: draining,
+			Taints:        []corev1.Taint{virtualNodeTaint()},
+		},
+		Status: corev1.NodeStatus{
+			Capacity: capacity, Allocatable: capacity.DeepCopy(), Conditions: conditions,
+			NodeInfo: corev1.NodeSystemInfo{
+				KubeletVersion: cfg.Version, OSImage: "Entente virtual node",
+				ContainerRuntimeVersion: "entente://" + cfg.Peer,
+				OperatingSystem:         labels[corev1.LabelOSStable], Architecture: labels[corev1.LabelArchStable],
+			},
+			DaemonEndpoints: corev1.NodeDaemonEndpoints{KubeletEndpoint: corev1.DaemonEndpoint{Port: cfg.Port}},
+		},
+	}
+	if cfg.Address.IsValid() {
+		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: cfg.Address.String()})
+	}
+	node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeHostName, Address: cfg.Name})
+	return node
+}
+
+func virtualNodeTaint() corev1.Taint {
+	return corev1.Taint{Key: api.TaintVirtualNode, Value: "true", Effect: corev1.TaintEffectNoSchedule}
+}
+
+// nodeLabels returns the node's labels. Those of the contract are the provider's
+// words: of the names that Kubernetes and Entente reserve only those that
+// describe a machine are taken.
+func nodeLabels(cfg Config) map[string]string {
+	described := []string{
+		corev1.LabelOSStable, corev1.LabelArchStable, corev1.LabelTopologyRegion, corev1.LabelTopologyZone, corev1.LabelInstanceTypeStable,
+	}
+	var names []string
+	for k, v := range cfg.Labels {
+		domain, _, qualified := strings.Cut(k, "/")
+		reserved := qualified && slices.ContainsFunc([]string{"kubernetes.io", "k8s.io", "entente.dev"}, func(d string) bool {
+			return domain == d || strings.HasSuffix(domain, "."+d)
+		})
+		if (!reserved || slices.Contains(described, k)) &&
+			len(validation.IsQualifiedName(k)) == 0 && len(validation.IsValidLabelValue(v)) == 0 {
+			names = append(names, k)
+		}
+	}
+	slices.Sort(names)
+	out := map[string]string{corev1.LabelOSStable: "linux"}
+	for _, k := range names[:min(len(names), maxNodeLabels)] {
+		out[k] = cfg.Labels[k]
+	}
+	out[corev1.LabelHostname] = cfg.Name
+	out["type"] = "virtual-kubelet"
+	out[roleLabel] = ""
+	out[api.LabelVirtualNode] = "true"
+	out[api.LabelPeer] = cfg.Peer
+	out[api.LabelContract] = cfg.Contract
+	out[api.LabelManaged] = api.Manager
+	return out
+}
+
+// pokeNode has the node compared with what it should be.
+func (n *Node) pokeNode() {
+	select {
+	case n.nodePoke <- struct{}{}:
+	default:
+	}
+}
+
+// errForeignNode is a node of that name which is not ours.
+var errForeignNode = errors.New("there is a node of that name which is not a virtual node of this peer; rename the ForeignCluster or remove the node")
+
+// keepNode registers the node and keeps it as it should be until ctx ends. It
+// returns an error only if the name is taken.
+func (n *Node) keepNode(ctx context.Context) error {
+	for ctx.Err() == nil {
+		err := n.adopt(ctx)
+		if errors.Is(err, errForeignNode) {
+			return fmt.Errorf("virtual node %s: %w", n.cfg.Name, err)
+		}
+		if err == nil {
+			n.runNode(ctx)
+			break
+		}
+		n.log.Warn("look for the node", "err", err)
+		sleep(ctx, time.Second)
+	}
+	return nil
+}
+
+// runNode runs what keeps the node until ctx ends.
+func (n *Node) runNode(ctx context.Context) {
+	inf := n.watchNode()
+	n.goRun(func() { inf.RunWithContext(ctx) })
+	n.goRun(func() { n.repairNode(ctx) })
+
+	for ctx.Err() == nil {
+		err := n.runController(ctx)
+		n.mu.Lock()
+		removed := n.removed
+		n.mu.Unlock()
+		if removed {
+			<-ctx.Done()
+		}
+		if ctx.Err() == nil {
+			n.log.Warn("the node controller ended", "err", err)
+			sleep(ctx, time.Second)
+		}
+	}
+}
+
+// ours says whether a node is a virtual node of this peer.
+func (n *Node) ours(node *corev1.Node) bool {
+	return node.Labels[api.LabelVirtualNode] == "true" && node.Labels[api.LabelPeer] == n.cfg.Peer
+}
+
+// adopt looks for a node left by an earlier process. Whether it was Ready is
+// where this one begins.
+func (n *Node) adopt(ctx context.Context) error {
+	node, err := n.cfg.Client.CoreV1().Nodes().Get(ctx, n.cfg.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if !n.ours(node) {
+		return errForeignNode
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.node = node
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionUnknown {
+			n.ready = c
+		}
+	}
+	return nil
+}
+
+// nodeController returns the library's controller for the node as it should be
+// now: lease, heartbeats and status.
+func (n *Node) nodeController() (*vknode.NodeController, error) {
+	return vknode.NewNodeController(nodeProvider{n}, n.desired(), n.cfg.Client.CoreV1().Nodes(),
+		vknode.WithNodeEnableLeaseV1(n.cfg.Client.CoordinationV1().Leases(corev1.NamespaceNodeLease), leaseSeconds),
+		vknode.WithNodeStatusUpdateErrorHandler(n.recreate))
+}
+
+// runController runs one controller until it or ctx ends.
+func (n *Node) runController(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	c, err := n.nodeController()
+	if err != nil {
+		return err
+	}
+	return c.Run(ctx)
+}
+
+// desired returns the node as it should be now, and notes its Ready condition.
+func (n *Node) desired() *corev1.Node {
+	now := time.Now()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	c, until := n.readiness(now)
+	// What is shown by grace only is not yet the truth that the next one starts from.
+	if until.IsZero() || n.ready.Status == "" {
+		n.ready = c
+	}
+	since := n.started
+	if n.node != nil {
+		since = n.node.CreationTimestamp.Time
+	}
+	return nodeObject(n.cfg, c, n.draining, since, now)
+}
+
+// recreate makes the node again if somebody deleted it.
+func (n *Node) recreate(ctx context.Context, err error) error {
+	n.mu.Lock()
+	removed := n.removed
+	n.mu.Unlock()
+	if !apierrors.IsNotFound(err) || removed {
+		return err
+	}
+	n.log.Warn("the node was deleted; making it again")
+	if _, err := n.cfg.Client.CoreV1().Nodes().Create(ctx, n.desired(), metav1.CreateOptions{FieldManager: api.Manager}); err != nil {
+		return fmt.Errorf("create node %s again: %w", n.cfg.Name, err)
+	}
+	return nil
+}
+
+// nodeProvider is what the library asks about the node.
+type nodeProvider struct{ n *Node }
+
+// Ping says whether this process can speak for the node, which it can. That the
+// provider is lost must not stop the lease: then the home cluster would overwrite
+// the conditions, and the reason with them, with Unknown.
+func (nodeProvider) Ping(ctx context.Context) error { return ctx.Err() }
+
+// NotifyNodeStatus hands over the node whenever it should be otherwise.
+func (p nodeProvider) NotifyNodeStatus(ctx context.Context, write func(*corev1.Node)) {
+	p.n.goRun(func() {
+		for {
+			wake := p.n.nextChange()
+			t := time.NewTimer(wake)
+			select {
+			case <-ctx.Done():
+				t.Stop()
+				return
+			case <-p.n.nodePoke:
+			case <-t.C:
+			}
+			t.Stop()
+			node := p.n.desired()
+			written := make(chan struct{})
+			go func() { // the library takes it once its last write is done
+				write(node)
+				close(written)
+			}()
+			select {
+			case <-ctx.Done():
+				return
+			case <-written:
+			}
+		}
+	})
+}
+
+// nextChange is when the node's readiness changes by itself.
+func (n *Node) nextChange() time.Duration {
+	now := time.Now()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if _, until := n.readiness(now); !until.IsZero() {
+		return max(until.Sub(now), 0) + time.Millisecond
+	}
+	return time.Hour
+}
+
+// watchNode watches the node's own object.
+func (n *Node) watchNode() cache.SharedIndexInformer {
+	inf := coreinformers.NewFilteredNodeInformer(n.cfg.Client, 0, cache.Indexers{}, func(o *metav1.ListOptions) {
+		o.FieldSelector = fields.OneTermEqualSelector("metadata.name", n.cfg.Name).String()
+	})
+	// These fail only on an informer that has started.
+	_ = inf.SetTransform(dropManagedFields)
+	_ = inf.SetWatchErrorHandlerWithContext(n.watchError("nodes", ""))
+	seen := func(obj any, is bool) {
+		if d, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+			obj = d.Obj
+		}
+		node, ok := obj.(*corev1.Node)
+		if !ok || node.Name != n.cfg.Name {
+			return
+		}
+		n.mu.Lock()
+		had := n.node != nil
+		if n.node = node; !is {
+			n.node = nil
+		}
+		wrong := n.node == nil && had || n.node != nil && n.wrong(n.node)
+		n.mu.Unlock()
+		if wrong {
+			n.pokeNode()
+		}
+	}
+	_, _ = inf.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(obj any) { seen(obj, true) }, UpdateFunc: func(_, obj any) { seen(obj, true) },
+		DeleteFunc: func(obj any) { seen(obj, false) },
+	})
+	return inf
+}
+
+// wrong says whether the node shows another readiness than it should. n.mu is
+// held.
+func (n *Node) wrong(node *corev1.Node) bool {
+	want, _ := n.readiness(time.Now())
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Status != want.Status
+		}
+	}
+	return true
+}
+
+// repairNode mends now and then what the library does not: the node's spec, and
+// a status that it could not write.
+func (n *Node) repairNode(ctx context.Context) {
+	for sleep(ctx, repairInterval) {
+		n.mu.Lock()
+		node, draining := n.node, n.draining
+		wrong := !n.removed && (node == nil || n.wrong(node))
+		n.mu.Unlock()
+		if wrong {
+			n.pokeNode()
+		}
+		if node == nil {
+			continue
+		}
+		if err := n.repairSpec(ctx, node, draining); err != nil {
+			n.log.Warn("repair the node", "err", err)
+		}
+	}
+}
+
+// repairSpec puts our taint back, and cordons a node that drains. A cordon of
+// somebody else stays.
+func (n *Node) repairSpec(ctx context.Context, node *corev1.Node, draining bool) error {
+	spec := map[string]any{}
+	taint := virtualNodeTaint()
+	if !slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&taint) && t.Value == taint.Value }) {
+		rest := deleteIf(node.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&taint) })
+		spec["taints"] = append(rest, taint)
+	}
+	if draining && !node.Spec.Unschedulable {
+		spec["unschedulable"] = true
+	}
+	if len(spec) == 0 {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": node.UID, "resourceVersion": node.ResourceVersion},
+		"spec":     spec,
+	})
+	if err != nil {
+		return err
+	}
+	_, err = n.cfg.Client.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: api.Manager})
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) || otherUID(err) {
+		return nil // the next round knows better
+	}
+	return err
+}

@@ -1,0 +1,232 @@
+package vk
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	k8stesting "k8s.io/client-go/testing"
+
+	api "github.com/entente-dev/entente/api/v1alpha1"
+)
+
+func (h *home) office() *corev1.Node {
+	h.t.Helper()
+	node, err := h.client.CoreV1().Nodes().Get(h.t.Context(), "office", metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return node
+}
+
+func readyOf(node *corev1.Node) corev1.NodeCondition {
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c
+		}
+	}
+	return corev1.NodeCondition{}
+}
+
+func (h *home) wantReady(status corev1.ConditionStatus, reason string) {
+	h.t.Helper()
+	node := h.office()
+	if node == nil {
+		h.t.Fatal("there is no node")
+	}
+	if c := readyOf(node); c.Status != status || c.Reason != reason {
+		h.t.Errorf("node is Ready=%s %s (%s), want %s %s", c.Status, c.Reason, c.Message, status, reason)
+	}
+}
+
+func TestTheNodeStandsForTheContract(t *testing.T) {
+	atHome(t, func(h *home) {
+		node := h.office()
+		h.wantReady(corev1.ConditionTrue, "PeerConnected")
+		if cpu, pods := node.Status.Allocatable.Cpu().String(), node.Status.Capacity.Pods().String(); cpu != "4" || pods != "110" {
+			t.Errorf("the node has %s CPUs and %s pods, want 4 and 110", cpu, pods)
+		}
+		for k, want := range map[string]string{
+			"kubernetes.io/hostname": "office", "kubernetes.io/arch": "arm64", "kubernetes.io/os": "linux", "example.com/gpu": "a100",
+			"type": "virtual-kubelet", roleLabel: "", api.LabelVirtualNode: "true", api.LabelContract: "c-1",
+		} {
+			if got, ok := node.Labels[k]; !ok || got != want {
+				t.Errorf("label %s is %q, want %q", k, got, want)
+			}
+		}
+		if len(node.Spec.Taints) != 1 || node.Spec.Taints[0] != virtualNodeTaint() || node.Spec.ProviderID != "entente://peerpeerpeerpeerpeerpeerpeerpeer/c-1" {
+			t.Errorf("spec is %+v", node.Spec)
+		}
+		if node.Status.Addresses[0].Address != "10.1.2.3" || node.Status.DaemonEndpoints.KubeletEndpoint.Port != 10250 {
+			t.Errorf("the kubelet endpoint is %+v %+v", node.Status.Addresses, node.Status.DaemonEndpoints)
+		}
+		lease, err := h.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(h.t.Context(), "office", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		later, err := h.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(h.t.Context(), "office", metav1.GetOptions{})
+		if err != nil || !later.Spec.RenewTime.After(lease.Spec.RenewTime.Time) {
+			t.Errorf("the lease was not renewed: %v", err)
+		}
+	})
+}
+
+func TestALostPeerShowsWithinSeconds(t *testing.T) {
+	atHome(t, func(h *home) {
+		h.remote.connect(false)
+		h.settle()
+		h.wantReady(corev1.ConditionTrue, "PeerConnected") // it may be back at once
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		h.wantReady(corev1.ConditionFalse, "PeerLost")
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		h.wantReady(corev1.ConditionFalse, "PeerLost")
+		h.remote.connect(true)
+		h.settle()
+		h.wantReady(corev1.ConditionTrue, "PeerConnected")
+	})
+}
+
+func TestARestartDoesNotShow(t *testing.T) {
+	atHome(t, func(h *home) {
+		before := readyOf(h.office()).LastTransitionTime
+		h.stop()
+		h.start()
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		h.wantReady(corev1.ConditionTrue, "PeerConnected")
+		h.remote.connect(true)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if after := readyOf(h.office()).LastTransitionTime; !after.Equal(&before) {
+			t.Errorf("Ready changed at %s, first at %s", after, before)
+		}
+		h.stop()
+		h.start() // and now the provider stays away
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		h.wantReady(corev1.ConditionFalse, "PeerNotConnected")
+	})
+}
+
+func TestADeletedNodeIsMadeAgain(t *testing.T) {
+	atHome(t, func(h *home) {
+		if err := h.client.CoreV1().Nodes().Delete(h.t.Context(), "office", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		h.settle()
+		h.wantReady(corev1.ConditionTrue, "PeerConnected")
+	})
+}
+
+func TestTheTaintIsPutBackAndACordonStays(t *testing.T) {
+	atHome(t, func(h *home) {
+		node := h.office().DeepCopy()
+		other := corev1.Taint{Key: "mine", Effect: corev1.TaintEffectNoSchedule}
+		node.Spec.Taints, node.Spec.Unschedulable = []corev1.Taint{other}, true
+		if _, err := h.client.CoreV1().Nodes().Update(h.t.Context(), node, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * repairInterval)
+		synctest.Wait()
+		node = h.office()
+		if len(node.Spec.Taints) != 2 || node.Spec.Taints[0] != other || node.Spec.Taints[1] != virtualNodeTaint() || !node.Spec.Unschedulable {
+			t.Errorf("spec is %+v, want both taints and the cordon", node.Spec)
+		}
+	})
+}
+
+func TestARealNodeIsNeverTakenOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHome(t)
+		real := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "office"}}
+		if _, err := h.client.CoreV1().Nodes().Create(h.t.Context(), real, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		n, err := New(Config{Name: "office", Contract: "c", Peer: "p", Client: h.client, Remote: h.remote, Namespaces: func() ([]Namespace, error) { return nil, nil }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.remote.attach(n)
+		if err := n.Run(h.t.Context()); err == nil || !strings.Contains(err.Error(), "not a virtual node") {
+			t.Errorf("Run returned %v", err)
+		}
+		if err := n.Remove(h.t.Context()); err == nil {
+			t.Error("a real node was removed")
+		}
+		if len(h.office().Labels) > 0 {
+			t.Error("the real node was changed")
+		}
+	})
+}
+
+func TestDrainRespectsBudgetsAndRemoveLeavesNothing(t *testing.T) {
+	atHome(t, func(h *home) {
+		h.bind("u1", "web")
+		h.bind("u2", "guarded")
+		ctx := h.t.Context()
+		var allowed bool
+		h.client.PrependReactor("create", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
+			if a.GetSubresource() != "eviction" {
+				return false, nil, nil
+			}
+			e := a.(k8stesting.CreateAction).GetObject().(*policyv1.Eviction)
+			if e.Name == "guarded" && !allowed {
+				return true, nil, apierrors.NewTooManyRequests("the disruption budget guard needs 1 healthy pod", 5)
+			}
+			pods := corev1.SchemeGroupVersion.WithResource("pods")
+			obj, err := h.client.Tracker().Get(pods, e.Namespace, e.Name)
+			if err != nil {
+				return true, nil, err
+			}
+			pod := obj.(*corev1.Pod).DeepCopy()
+			now, grace := metav1.Now(), int64(30)
+			pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &now, &grace
+			return true, nil, h.client.Tracker().Update(pods, pod, e.Namespace)
+		})
+		short, cancel := context.WithTimeout(ctx, time.Minute)
+		defer cancel()
+		var said []string
+		err := h.node.Drain(short, func(p DrainProgress) { said = append(said, fmt.Sprint(p.Pods, p.Ending, len(p.Blocked))) })
+		if err == nil || !strings.Contains(err.Error(), "shop/guarded: the disruption budget") {
+			t.Errorf("Drain returned %v, want what is left and why", err)
+		}
+		if h.pod("web") != nil || h.pod("guarded") == nil || !h.office().Spec.Unschedulable {
+			t.Errorf("after half a drain the node should be cordoned and have the guarded pod only; said %q", said)
+		}
+		allowed = true
+		if err := h.node.Drain(ctx, nil); err != nil {
+			t.Error(err)
+		}
+		h.settle()
+		if h.pod("guarded") != nil {
+			t.Error("the guarded pod is still there")
+		}
+		h.bind("u3", "late")
+		h.stop()
+		if err := h.node.Remove(ctx); err != nil {
+			t.Error(err)
+		}
+		leases, _ := h.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).List(ctx, metav1.ListOptions{})
+		if h.office() != nil || h.pod("late") != nil || len(leases.Items) > 0 {
+			t.Error("Remove left something")
+		}
+		if err := h.node.Remove(ctx); err != nil {
+			t.Errorf("Remove cannot be repeated: %v", err)
+		}
+	})
+}

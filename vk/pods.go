@@ -1,0 +1,680 @@
+package vk
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	"k8s.io/client-go/tools/cache"
+
+	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
+)
+
+// podState is what is remembered of a pod, by its UID. All of it is lost with
+// the process, and nothing depends on it: what matters is in the local pod's
+// status and at the provider.
+type podState struct {
+	ref     peering.ObjectRef
+	wanted  bool
+	hash    peering.Hash
+	held    bool
+	refusal *peering.Refusal
+
+	remote         *corev1.PodStatus // the provider's last word
+	remoteName     string
+	remoteUID      string
+	remoteDeleting bool
+	gone           bool
+	settled        bool // the provider was told that the pod must not run again
+
+	unwanted    bool
+	grace       int64 // with unwanted; -1 if left to the pod
+	deleteAcked bool
+
+	told   string // the last problem that the user was told of
+	events map[eventKey]int32
+}
+
+// uidIndex finds a pod by its UID.
+const uidIndex = "uid"
+
+// newPodInformer watches the pods on this node, and no others.
+func (n *Node) newPodInformer() cache.SharedIndexInformer {
+	inf := coreinformers.NewFilteredPodInformer(n.cfg.Client, metav1.NamespaceAll, 0, cache.Indexers{
+		cache.NamespaceIndex: cache.MetaNamespaceIndexFunc,
+		uidIndex: func(obj any) ([]string, error) {
+			if p, ok := obj.(*corev1.Pod); ok {
+				return []string{string(p.UID)}, nil
+			}
+			return nil, nil
+		},
+	}, func(o *metav1.ListOptions) {
+		o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", n.cfg.Name).String()
+	})
+	// These fail only on an informer that has started.
+	_ = inf.SetTransform(dropManagedFields)
+	_ = inf.SetWatchErrorHandlerWithContext(n.watchError("pods", ""))
+	changed := func(obj any) {
+		if p := podOf(obj); p != nil && p.Spec.NodeName == n.cfg.Name {
+			n.noteReferences(p)
+			n.podQueue.Add(string(p.UID))
+		}
+	}
+	_, _ = inf.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: changed,
+		UpdateFunc: func(was, is any) {
+			// A pod deleted and made again under its name between two looks is an update.
+			if a, b := podOf(was), podOf(is); a != nil && b != nil && a.UID != b.UID {
+				n.forgetReferences(a)
+				n.podQueue.Add(string(a.UID))
+			}
+			changed(is)
+		},
+		DeleteFunc: func(obj any) {
+			if p := podOf(obj); p != nil {
+				n.forgetReferences(p)
+				n.podQueue.Add(string(p.UID))
+			}
+		},
+	})
+	return inf
+}
+
+func dropManagedFields(obj any) (any, error) {
+	if o, ok := obj.(metav1.Object); ok {
+		o.SetManagedFields(nil)
+	}
+	return obj, nil
+}
+
+// podOf returns the pod of an informer's event, also of a missed delete.
+func podOf(obj any) *corev1.Pod {
+	if d, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		obj = d.Obj
+	}
+	p, _ := obj.(*corev1.Pod)
+	return p
+}
+
+// localPods returns the pods on the node, in no order. They must not be changed.
+func (n *Node) localPods() []*corev1.Pod {
+	var out []*corev1.Pod
+	for _, obj := range n.pods.GetStore().List() {
+		if p := podOf(obj); p != nil && p.Spec.NodeName == n.cfg.Name {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// localPod returns the pod with a UID, or nil.
+func (n *Node) localPod(uid string) *corev1.Pod {
+	list, err := n.pods.GetIndexer().ByIndex(uidIndex, uid)
+	if err != nil || len(list) == 0 {
+		return nil
+	}
+	if p := podOf(list[0]); p != nil && p.Spec.NodeName == n.cfg.Name {
+		return p
+	}
+	return nil
+}
+
+func podRef(p *corev1.Pod) peering.ObjectRef {
+	return peering.ObjectRef{Kind: peering.KindPod, Namespace: p.Namespace, Name: p.Name, UID: string(p.UID)}
+}
+
+// podPlan is a pod with everything that was found out about it.
+type podPlan struct {
+	pod     *corev1.Pod // nil if it is not in the cache
+	st      podState    // a copy
+	step    step
+	object  peering.Object   // what to want
+	refusal *peering.Refusal // why it cannot cross
+	missing string           // what it waits for
+	soon    bool             // it need not be told of that
+	notes   []string         // what was left behind
+	up      bool             // the provider can be reached
+}
+
+// plan finds out about a pod and decides.
+func (n *Node) plan(uid string) podPlan {
+	p := podPlan{pod: n.localPod(uid)}
+	n.mu.Lock()
+	if st := n.state[uid]; st != nil {
+		p.st = *st
+	}
+	p.up = n.link.up
+	n.mu.Unlock()
+
+	f := podFacts{wanted: p.st.wanted, held: p.st.held, gone: p.st.gone, deleteAcked: p.st.deleteAcked, portable: true, complete: true}
+	if p.pod != nil {
+		f.exists = true
+		f.deleting = p.pod.DeletionTimestamp != nil
+		f.terminal = terminal(p.pod.Status.Phase)
+		f.marked = offloadedBefore(p.pod)
+		f.offloading = n.offloads(p.pod.Namespace)
+		t, object, refusal := podObject(p.pod)
+		p.object, p.refusal, p.notes = object, refusal, t.Notes
+		f.portable = refusal == nil
+		if f.portable {
+			p.missing, p.soon = n.missing(p.pod.Namespace, t.References)
+			f.complete = p.missing == ""
+		}
+	}
+	p.step = decidePod(f)
+	return p
+}
+
+// podObject returns a pod as the object that crosses.
+func podObject(pod *corev1.Pod) (Translation, peering.Object, *peering.Refusal) {
+	t, refusal := Translate(pod)
+	if refusal != nil {
+		return t, peering.Object{}, refusal
+	}
+	data, err := json.Marshal(t.Pod)
+	if err != nil {
+		return t, peering.Object{}, &peering.Refusal{Reason: peering.RefusedInvalid, Message: "the pod cannot be written as JSON: " + err.Error()}
+	}
+	if len(data) > maxObjectBytes {
+		return t, peering.Object{}, &peering.Refusal{Reason: peering.RefusedInvalid, Message: fmt.Sprintf("the pod is %d bytes, at most %d cross", len(data), maxObjectBytes)}
+	}
+	return t, peering.Object{Ref: podRef(pod), JSON: data}, nil
+}
+
+// offloads says whether a namespace is offloaded to this provider.
+func (n *Node) offloads(namespace string) answer {
+	spaces, err := n.cfg.Namespaces()
+	if err != nil {
+		return unknown
+	}
+	for _, s := range spaces {
+		if s.Name == namespace {
+			return yes
+		}
+	}
+	return no
+}
+
+// declarePod wants a pod if it is to be wanted, and does nothing else.
+func (n *Node) declarePod(pod *corev1.Pod) {
+	if p := n.plan(string(pod.UID)); p.step == stepWant {
+		n.wantPod(p)
+	}
+}
+
+// reconcilePod brings one pod in step, both ways.
+func (n *Node) reconcilePod(ctx context.Context, uid string) error {
+	p := n.plan(uid)
+	switch p.step {
+	case stepNothing:
+		return nil
+	case stepDrop:
+		n.mu.Lock()
+		delete(n.state, uid)
+		n.mu.Unlock()
+		if ns := p.st.ref.Namespace; ns != "" {
+			n.nsQueue.Add(ns) // it may have been the last one there
+		}
+		return nil
+	case stepNotApplicable:
+		return n.patchStatus(ctx, p.pod, waitingStatus(p.pod, ReasonNotApplicable,
+			fmt.Sprintf("namespace %s is not offloaded to this cluster, so this pod is not run here; that is no fault of the pod", p.pod.Namespace), metav1.Now()))
+	case stepRefuse:
+		n.warn(p, ReasonNotOffloaded, p.refusal.Message)
+		return n.patchStatus(ctx, p.pod, waitingStatus(p.pod, ReasonNotOffloaded, p.refusal.Message, metav1.Now()))
+	case stepWait:
+		n.wait(p)
+		if p.soon {
+			return nil
+		}
+		n.warn(p, ReasonMissing, p.missing)
+		return n.patchStatus(ctx, p.pod, waitingStatus(p.pod, ReasonMissing, p.missing, metav1.Now()))
+	case stepWant:
+		n.wantPod(p)
+		return n.show(ctx, p)
+	case stepSettle:
+		n.settle(p)
+		return nil
+	case stepFail:
+		return n.fail(ctx, p)
+	case stepUnwant:
+		return n.unwantPod(ctx, p)
+	case stepFinalise:
+		return n.finalise(ctx, p)
+	}
+	return nil
+}
+
+// wantPod wants a pod, unless that was said already.
+func (n *Node) wantPod(p podPlan) {
+	if p.refusal != nil { // it crossed under another table; it stays as it is
+		return
+	}
+	hash, before := p.object.Hash(), offloadedBefore(p.pod)
+	n.mu.Lock()
+	st := n.podState(p.object.Ref)
+	say, first := !st.wanted || st.hash != hash, !st.wanted && !st.held && !before
+	st.wanted, st.hash, st.ref = true, hash, p.object.Ref
+	n.mu.Unlock()
+	if !say {
+		return
+	}
+	n.wantReferences(p.pod.Namespace)
+	if before {
+		n.cfg.Remote.Ran(p.object.Ref)
+	}
+	n.cfg.Remote.Want(p.object)
+	if first {
+		for _, note := range p.notes {
+			n.recorder.Event(p.pod, corev1.EventTypeNormal, "NotCarried", note)
+		}
+	}
+}
+
+// podState returns the state of a pod, new if there is none. n.mu is held.
+func (n *Node) podState(ref peering.ObjectRef) *podState {
+	st := n.state[ref.UID]
+	if st == nil {
+		st = &podState{ref: ref, grace: -1}
+		n.state[ref.UID] = st
+	}
+	return st
+}
+
+// show writes what the provider says of a pod into its status. While the provider
+// cannot be reached the status stays as it is: nobody knows better.
+func (n *Node) show(ctx context.Context, p podPlan) error {
+	if r := p.st.refusal; r != nil {
+		n.warn(p, refusalReason(r.Reason), r.Message)
+	}
+	if p.st.remote == nil {
+		if r := p.st.refusal; r != nil && !p.st.held && !offloadedBefore(p.pod) {
+			return n.patchStatus(ctx, p.pod, waitingStatus(p.pod, refusalReason(r.Reason), r.Message, metav1.Now()))
+		}
+		if p.st.held && !offloadedBefore(p.pod) {
+			return n.patchStatus(ctx, p.pod, acceptedStatus(p.pod, metav1.Now()))
+		}
+		return nil
+	}
+	if !p.up {
+		return nil
+	}
+	if p.st.remoteDeleting && p.pod.DeletionTimestamp == nil {
+		n.warn(p, "RemoteDeleting",
+			"the provider's cluster is deleting this pod; when it is gone this one fails, so that its owner can replace it")
+	}
+	return n.patchStatus(ctx, p.pod, translateStatus(p.pod, p.st.remote, n.view(), metav1.Now()))
+}
+
+// acceptedStatus is the status of a pod that the provider took but has said
+// nothing of.
+func acceptedStatus(pod *corev1.Pod, now metav1.Time) corev1.PodStatus {
+	out := *pod.Status.DeepCopy()
+	out.Reason, out.Message = "", ""
+	setConditionAt(&out, corev1.PodCondition{Type: ConditionOffloaded, Status: corev1.ConditionTrue, Reason: ReasonAccepted}, now)
+	return out
+}
+
+func (n *Node) view() view { return view{translate: n.cfg.TranslateIP, host: n.cfg.Address} }
+
+// settle makes sure that a pod that ended is never applied again, also if the
+// provider should lose it.
+func (n *Node) settle(p podPlan) {
+	n.mu.Lock()
+	st := n.state[string(p.pod.UID)]
+	say := st != nil && st.wanted && !st.settled
+	if say {
+		st.settled, st.held = true, true
+	}
+	n.mu.Unlock()
+	if say {
+		n.cfg.Remote.Ran(podRef(p.pod))
+	}
+}
+
+// fail ends a pod that is gone at the provider, so that its owner replaces it.
+func (n *Node) fail(ctx context.Context, p podPlan) error {
+	const message = "the pod is gone in the provider's cluster, which was not asked to delete it"
+	status := failedStatus(p.pod, p.st.remote, n.view(), ReasonRemoteGone, message, metav1.Now())
+	if err := n.patchStatus(ctx, p.pod, status); err != nil {
+		return err
+	}
+	if status.Reason == ReasonRemoteGone {
+		n.warn(p, ReasonRemoteGone, message)
+	}
+	return nil
+}
+
+// unwantPod asks the provider to end a pod. That its object is not in the cache
+// is no evidence: then the API server is asked.
+func (n *Node) unwantPod(ctx context.Context, p podPlan) error {
+	grace := int64(-1)
+	ref := p.st.ref
+	if p.pod != nil {
+		ref = podRef(p.pod)
+		if g := p.pod.DeletionGracePeriodSeconds; g != nil {
+			// The provider's object must not go before its containers did.
+			grace = max(*g, 1)
+		}
+		if err := n.showEnding(ctx, p); err != nil {
+			return err
+		}
+	} else if !p.st.unwanted {
+		is, err := n.podExists(ctx, ref)
+		if err != nil {
+			return err
+		}
+		if is {
+			return fmt.Errorf("%s is in the API but not in the cache", ref)
+		}
+	}
+	n.mu.Lock()
+	st := n.podState(ref)
+	say := !st.unwanted || (grace >= 0 && st.grace != grace)
+	st.unwanted, st.wanted = true, false
+	if grace >= 0 {
+		st.grace = grace
+	}
+	g := st.grace
+	n.mu.Unlock()
+	if say {
+		n.sendUnwant(ref, g)
+	}
+	return nil
+}
+
+func (n *Node) sendUnwant(ref peering.ObjectRef, grace int64) {
+	if grace < 0 {
+		n.cfg.Remote.Unwant(ref, nil)
+		return
+	}
+	n.cfg.Remote.Unwant(ref, &grace)
+}
+
+// showEnding shows what the provider says of a pod that is being deleted.
+func (n *Node) showEnding(ctx context.Context, p podPlan) error {
+	if p.st.remote == nil || !p.up {
+		return nil
+	}
+	return n.patchStatus(ctx, p.pod, translateStatus(p.pod, p.st.remote, n.view(), metav1.Now()))
+}
+
+// podExists asks the API server whether the pod with this UID is there.
+func (n *Node) podExists(ctx context.Context, ref peering.ObjectRef) (bool, error) {
+	pod, err := n.cfg.Client.CoreV1().Pods(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look for %s: %w", ref, err)
+	}
+	return string(pod.UID) == ref.UID, nil
+}
+
+// finalise deletes a local pod whose containers run no more, after its last
+// status was written: owners decide by that.
+func (n *Node) finalise(ctx context.Context, p podPlan) error {
+	ref := podRef(p.pod)
+	crossed := p.st.held || p.st.wanted || offloadedBefore(p.pod)
+	if crossed && !p.st.gone {
+		n.mu.Lock()
+		st := n.podState(ref)
+		say := !st.unwanted
+		st.unwanted, st.wanted, st.held = true, false, true
+		n.mu.Unlock()
+		if say {
+			n.sendUnwant(ref, -1)
+		}
+	}
+	if crossed {
+		status := failedStatus(p.pod, p.st.remote, n.view(), ReasonDeleted, "the pod was deleted", metav1.Now())
+		if err := n.patchStatus(ctx, p.pod, status); err != nil {
+			return err
+		}
+	}
+	if g := p.pod.DeletionGracePeriodSeconds; g != nil && *g == 0 {
+		return nil // already so; a finalizer of somebody else holds it
+	}
+	zero := int64(0)
+	err := n.cfg.Client.CoreV1().Pods(ref.Namespace).Delete(ctx, ref.Name, metav1.DeleteOptions{
+		GracePeriodSeconds: &zero,
+		Preconditions:      &metav1.Preconditions{UID: &p.pod.UID},
+	})
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("finish the deletion of %s: %w", ref, err)
+	}
+	return nil
+}
+
+// patchStatus writes a pod's status if it differs, for this UID only.
+func (n *Node) patchStatus(ctx context.Context, pod *corev1.Pod, status corev1.PodStatus) error {
+	if apiequality.Semantic.DeepEqual(pod.Status, status) {
+		return nil
+	}
+	patch, err := statusPatch(pod, status)
+	if err != nil {
+		return fmt.Errorf("write the status of %s: %w", podRef(pod), err)
+	}
+	_, err = n.cfg.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{FieldManager: api.Manager}, "status")
+	switch {
+	case err == nil, apierrors.IsNotFound(err), apierrors.IsConflict(err), otherUID(err):
+		// Gone, or made again: the watch tells.
+		return nil
+	case apierrors.IsInvalid(err):
+		n.recorder.Event(pod, corev1.EventTypeWarning, "InvalidStatus", clip("the provider's status was refused by the API server: "+err.Error(), maxMessageBytes/4))
+	}
+	return fmt.Errorf("write the status of %s: %w", podRef(pod), err)
+}
+
+// otherUID says whether a patch was refused because the object has another UID.
+func otherUID(err error) bool {
+	status, ok := errors.AsType[*apierrors.StatusError](err)
+	if !ok || !apierrors.IsInvalid(err) || status.ErrStatus.Details == nil {
+		return false
+	}
+	return slices.ContainsFunc(status.ErrStatus.Details.Causes, func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
+}
+
+// statusPatch is the patch from a pod's status to another, with its UID as a
+// precondition.
+func statusPatch(pod *corev1.Pod, status corev1.PodStatus) ([]byte, error) {
+	was, err := json.Marshal(corev1.Pod{Status: pod.Status})
+	if err != nil {
+		return nil, err
+	}
+	is, err := json.Marshal(corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: pod.UID}, Status: status})
+	if err != nil {
+		return nil, err
+	}
+	return strategicpatch.CreateTwoWayMergePatch(was, is, corev1.Pod{})
+}
+
+// warn makes an event of a problem, once as long as it is the same.
+func (n *Node) warn(p podPlan, reason, message string) {
+	text := reason + ": " + message
+	n.mu.Lock()
+	st := n.podState(podRef(p.pod))
+	news := st.told != text
+	st.told = text
+	n.mu.Unlock()
+	if news {
+		n.recorder.Event(p.pod, corev1.EventTypeWarning, reason, clip(message, 1024))
+	}
+}
+
+// PodStatus implements Handler.
+func (n *Node) PodStatus(s peering.PodStatus) {
+	if s.Ref.Kind != peering.KindPod || s.Ref.UID == "" {
+		n.log.Warn("a status of something that is no pod", "ref", s.Ref.String())
+		return
+	}
+	var remote *corev1.PodStatus
+	if len(s.Status) > 0 {
+		var err error
+		if remote, err = decodeStatus(s.Status); err != nil {
+			n.log.Warn("a pod's status cannot be read", "ref", s.Ref.String(), "err", err)
+			if !s.Gone {
+				return
+			}
+		}
+	}
+	local := n.localPod(s.Ref.UID)
+	if local != nil {
+		s.Ref = podRef(local) // its names are ours to say
+	}
+	n.mu.Lock()
+	st := n.state[s.Ref.UID]
+	if st == nil && local == nil &&
+		(n.synced || len(n.state) >= maxUnknownPods || len(s.Status) > maxUnknownBytes) {
+		// Nobody here knows it. Before the pod cache is synced that says nothing,
+		// and some are kept; afterwards it is for Orphan to decide.
+		n.mu.Unlock()
+		return
+	}
+	st = n.podState(s.Ref)
+	if remote != nil {
+		st.remote = remote
+	}
+	if s.Gone {
+		st.gone = true
+	} else if !st.gone {
+		st.held, st.refusal = true, nil
+		st.remoteName, st.remoteUID, st.remoteDeleting = s.RemoteName, s.RemoteUID, s.DeletionTimestamp != ""
+	}
+	synced := n.synced
+	n.mu.Unlock()
+	if synced {
+		n.podQueue.Add(s.Ref.UID)
+	}
+}
+
+// Ack implements Handler.
+func (n *Node) Ack(a peering.Ack) {
+	if a.Ref.Kind != peering.KindPod {
+		n.ackObject(a)
+		return
+	}
+	deleted := a.Hash == (peering.Hash{})
+	n.mu.Lock()
+	st := n.state[a.Ref.UID]
+	if st == nil {
+		n.mu.Unlock()
+		return
+	}
+	switch {
+	case deleted && a.Refusal == nil:
+		st.deleteAcked = st.unwanted
+	case deleted:
+		n.log.Warn("the provider refused a delete", "ref", a.Ref.String(), "err", a.Refusal)
+	case a.Refusal == nil:
+		st.held, st.refusal = true, nil
+	default:
+		st.refusal = a.Refusal
+	}
+	synced := n.synced
+	n.mu.Unlock()
+	if synced {
+		n.podQueue.Add(a.Ref.UID)
+	}
+}
+
+// eventKey is by what events of a pod are the same.
+type eventKey struct{ kind, reason, message string }
+
+// PodEvent implements Handler. Events are repeated by the provider after a
+// reconnect; those that were told are not told again.
+func (n *Node) PodEvent(e peering.PodEvent) {
+	pod := n.localPod(e.Ref.UID)
+	if pod == nil || e.Ref.Kind != peering.KindPod {
+		return
+	}
+	key := eventKey{kind: corev1.EventTypeNormal, reason: eventReason(e.Reason), message: clip(e.Message, 1024)}
+	if e.Type == corev1.EventTypeWarning {
+		key.kind = corev1.EventTypeWarning
+	}
+	n.mu.Lock()
+	st := n.podState(podRef(pod))
+	count, seen := st.events[key]
+	news := !seen || e.Count > count
+	if news {
+		if st.events == nil || len(st.events) >= maxEventsPerPod {
+			st.events = map[eventKey]int32{}
+		}
+		st.events[key] = e.Count
+	}
+	n.mu.Unlock()
+	if news {
+		n.recorder.Event(pod, key.kind, key.reason, key.message)
+	}
+}
+
+// eventReason makes a reason of what a provider calls one.
+func eventReason(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
+			return r
+		}
+		return -1
+	}, clip(s, maxReasonBytes))
+	if s == "" {
+		return "Remote"
+	}
+	return s
+}
+
+// Orphan implements Handler: it says whether what the provider holds, and nobody
+// wants, may go.
+func (n *Node) Orphan(ctx context.Context, h peering.Held) bool {
+	n.mu.Lock()
+	synced := n.synced
+	n.mu.Unlock()
+	if !synced {
+		return false
+	}
+	may, err := n.orphan(ctx, h.Ref)
+	if err != nil {
+		if !errors.Is(err, context.Canceled) {
+			n.log.Warn("whether an object may go is not known, so it stays", "ref", h.Ref.String(), "err", err)
+		}
+		return false
+	}
+	return may
+}
+
+func (n *Node) orphan(ctx context.Context, ref peering.ObjectRef) (bool, error) {
+	switch ref.Kind {
+	case peering.KindPod:
+		is, err := n.podExists(ctx, ref)
+		if is {
+			n.podQueue.Add(ref.UID)
+		}
+		return err == nil && !is, err
+	case peering.KindNamespace:
+		return n.orphanNamespace(ctx, ref)
+	case peering.KindConfigMap, peering.KindSecret:
+		return n.orphanReference(ctx, ref)
+	case peering.KindService:
+		return n.orphanService(ctx, ref)
+	}
+	return false, fmt.Errorf("%s is of no kind that crosses", ref)
+}
+
+// eventScheme knows the kinds that events are about.
+func eventScheme() *runtime.Scheme {
+	s := runtime.NewScheme()
+	s.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Pod{}, &corev1.Node{})
+	return s
+}

@@ -1,0 +1,501 @@
+package vk
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	discoveryinformers "k8s.io/client-go/informers/discovery/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/entente-dev/entente/peering"
+)
+
+const (
+	// debounce gathers changes of a namespace.
+	debounce = 100 * time.Millisecond
+	// firstSync is for how long a start waits for the watches of namespaces. What
+	// is not readable by then (RBAC may come later) follows when it is.
+	firstSync = 3 * time.Second
+)
+
+// objectState is what is remembered of a wanted object that is no pod.
+type objectState struct {
+	hash    peering.Hash
+	acked   bool
+	refusal *peering.Refusal
+}
+
+// namespaceWatch is the watches in one namespace. Each pair is nil until it is
+// needed: access to Secrets is granted in offloaded namespaces only.
+type namespaceWatch struct {
+	stop                []context.CancelFunc
+	configMaps, secrets cache.SharedIndexInformer
+	services, slices    cache.SharedIndexInformer
+	problem             string // why a watch does not work, as last seen
+}
+
+func synced(list ...cache.SharedIndexInformer) bool {
+	for _, i := range list {
+		if i == nil || !i.HasSynced() {
+			return false
+		}
+	}
+	return true
+}
+
+// watchError returns a handler that tells of a watch that does not work. The
+// watch tries again by itself, ever more slowly.
+func (n *Node) watchError(what, namespace string) cache.WatchErrorHandlerWithContext {
+	return func(_ context.Context, _ *cache.Reflector, err error) {
+		if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+			return // the usual end of a watch
+		}
+		n.log.Warn("watch", "what", what, "namespace", namespace, "err", err)
+		if namespace == "" {
+			return
+		}
+		n.mu.Lock()
+		if w := n.watches[namespace]; w != nil {
+			w.problem = clip(err.Error(), 512)
+		}
+		n.mu.Unlock()
+		n.nsQueue.AddAfter(namespace, debounce)
+	}
+}
+
+// openWatches opens what some namespaces need, and waits a while for it.
+func (n *Node) openWatches(ctx context.Context, names map[string]bool) {
+	for name := range names {
+		if n.offloads(name) == yes {
+			n.watchServices(name)
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, firstSync)
+	defer cancel()
+	for name := range names {
+		for _, i := range n.informers(name) {
+			cache.WaitForCacheSync(ctx.Done(), i.HasSynced)
+		}
+	}
+}
+
+func (n *Node) informers(namespace string) []cache.SharedIndexInformer {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	w := n.watches[namespace]
+	if w == nil {
+		return nil
+	}
+	return deleteIf([]cache.SharedIndexInformer{w.configMaps, w.secrets, w.services, w.slices},
+		func(i cache.SharedIndexInformer) bool { return i == nil })
+}
+
+// watchReferences watches the ConfigMaps and Secrets of a namespace.
+func (n *Node) watchReferences(namespace string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	w := n.watch(namespace)
+	if w == nil || w.configMaps != nil {
+		return
+	}
+	w.configMaps = n.start(w, "configmaps", namespace, coreinformers.NewConfigMapInformer(n.cfg.Client, namespace, 0, cache.Indexers{}))
+	w.secrets = n.start(w, "secrets", namespace, coreinformers.NewSecretInformer(n.cfg.Client, namespace, 0, cache.Indexers{}))
+}
+
+// watchServices watches the Services of a namespace and their endpoints.
+func (n *Node) watchServices(namespace string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	w := n.watch(namespace)
+	if w == nil || w.services != nil {
+		return
+	}
+	w.services = n.start(w, "services", namespace, coreinformers.NewServiceInformer(n.cfg.Client, namespace, 0, cache.Indexers{}))
+	w.slices = n.start(w, "endpointslices", namespace, discoveryinformers.NewEndpointSliceInformer(n.cfg.Client, namespace, 0, cache.Indexers{}))
+}
+
+// watch returns the watches of a namespace, nil if the Node does not run. n.mu
+// is held.
+func (n *Node) watch(namespace string) *namespaceWatch {
+	if n.launch == nil {
+		return nil
+	}
+	w := n.watches[namespace]
+	if w == nil {
+		w = &namespaceWatch{}
+		n.watches[namespace] = w
+	}
+	return w
+}
+
+// start runs an informer until its namespace's watches are closed. n.mu is held.
+func (n *Node) start(w *namespaceWatch, what, namespace string, inf cache.SharedIndexInformer) cache.SharedIndexInformer {
+	poke := func(any) { n.nsQueue.AddAfter(namespace, debounce) }
+	// These fail only on an informer that has started.
+	_ = inf.SetTransform(dropManagedFields)
+	_ = inf.SetWatchErrorHandlerWithContext(n.watchError(what, namespace))
+	_, _ = inf.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: poke, UpdateFunc: func(_, is any) { poke(is) }, DeleteFunc: poke,
+	})
+	w.stop = append(w.stop, n.launch(inf.RunWithContext), n.launch(func(ctx context.Context) {
+		if cache.WaitForCacheSync(ctx.Done(), inf.HasSynced) {
+			n.mu.Lock()
+			w.problem = ""
+			n.mu.Unlock()
+			poke(nil) // an empty list makes no event
+		}
+	}))
+	return inf
+}
+
+// closeWatches ends the watches of a namespace. What is wanted stays so.
+func (n *Node) closeWatches(namespace string) {
+	n.mu.Lock()
+	w := n.watches[namespace]
+	delete(n.watches, namespace)
+	n.mu.Unlock()
+	if w != nil {
+		for _, stop := range w.stop {
+			stop()
+		}
+	}
+}
+
+// noteReferences remembers what a pod on the node refers to.
+func (n *Node) noteReferences(p *corev1.Pod) {
+	var refs []Reference
+	if !terminal(p.Status.Phase) && n.offloads(p.Namespace) != no || offloadedBefore(p) && !terminal(p.Status.Phase) {
+		if t, refusal := Translate(p); refusal == nil {
+			refs = t.References
+		}
+	}
+	if len(refs) == 0 {
+		n.forgetReferences(p)
+		return
+	}
+	n.mu.Lock()
+	if n.refs[p.Namespace] == nil {
+		n.refs[p.Namespace] = map[string][]Reference{}
+	}
+	n.refs[p.Namespace][string(p.UID)] = refs
+	n.mu.Unlock()
+	n.watchReferences(p.Namespace)
+}
+
+func (n *Node) forgetReferences(p *corev1.Pod) {
+	n.mu.Lock()
+	_, had := n.refs[p.Namespace][string(p.UID)]
+	delete(n.refs[p.Namespace], string(p.UID))
+	if len(n.refs[p.Namespace]) == 0 {
+		delete(n.refs, p.Namespace)
+	}
+	delete(n.waiting[p.Namespace], string(p.UID))
+	if len(n.waiting[p.Namespace]) == 0 {
+		delete(n.waiting, p.Namespace)
+	}
+	n.mu.Unlock()
+	if had {
+		n.nsQueue.AddAfter(p.Namespace, debounce)
+	}
+}
+
+// wait has a pod looked at again when its namespace changes.
+func (n *Node) wait(p podPlan) {
+	ns := p.pod.Namespace
+	n.mu.Lock()
+	if n.waiting[ns] == nil {
+		n.waiting[ns] = map[string]bool{}
+	}
+	n.waiting[ns][string(p.pod.UID)] = true
+	n.mu.Unlock()
+	n.watchReferences(ns)
+	// What it waits for may have come between the look and this line.
+	if t, refusal := Translate(p.pod); refusal == nil {
+		if what, _ := n.missing(ns, t.References); what == "" {
+			n.podQueue.Add(string(p.pod.UID))
+		}
+	}
+}
+
+// missing says which of a pod's references keep it from being sent, or nothing.
+// soon says that this is only because the namespace was never looked at before.
+func (n *Node) missing(namespace string, refs []Reference) (what string, soon bool) {
+	if len(refs) == 0 {
+		return "", false
+	}
+	n.mu.Lock()
+	var w namespaceWatch
+	if p := n.watches[namespace]; p != nil {
+		w = *p
+	}
+	n.mu.Unlock()
+	if !synced(w.configMaps, w.secrets) {
+		m := fmt.Sprintf("the ConfigMaps and Secrets of namespace %s are not known yet", namespace)
+		if w.problem != "" {
+			m += ": " + w.problem
+		}
+		return m, w.problem == ""
+	}
+	var problems []string
+	for _, r := range refs {
+		_, found, err := w.object(namespace, r)
+		switch {
+		case err != nil:
+			problems = append(problems, err.Error())
+		case !found && !r.Optional:
+			problems = append(problems, fmt.Sprintf("%s %q is not there", r.Kind, r.Name))
+		}
+	}
+	if len(problems) == 0 {
+		return "", false
+	}
+	return strings.Join(problems, "; ") + "; the pod waits for that", false
+}
+
+// object returns what a reference refers to, as it crosses, and whether the cache
+// has it. A ServiceAccount token is an error: it does not cross.
+func (w *namespaceWatch) object(namespace string, r Reference) (o peering.Object, found bool, err error) {
+	key := namespace + "/" + r.Name
+	switch r.Kind { //nolint:exhaustive // a pod refers to no other kinds
+	case peering.KindConfigMap:
+		obj, ok, err := w.configMaps.GetStore().GetByKey(key)
+		if cm, is := obj.(*corev1.ConfigMap); err == nil && ok && is {
+			o, err = configMapObject(cm)
+			return o, err == nil, err
+		}
+	case peering.KindSecret:
+		obj, ok, err := w.secrets.GetStore().GetByKey(key)
+		if s, is := obj.(*corev1.Secret); err == nil && ok && is {
+			o, err = secretObject(s)
+			return o, err == nil, err
+		}
+	}
+	return peering.Object{}, false, nil
+}
+
+// configMapObject is a ConfigMap as it crosses: its data and no more.
+func configMapObject(cm *corev1.ConfigMap) (peering.Object, error) {
+	return object(peering.ObjectRef{Kind: peering.KindConfigMap, Namespace: cm.Namespace, Name: cm.Name, UID: string(cm.UID)},
+		&corev1.ConfigMap{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: cm.Namespace, Name: cm.Name},
+			Immutable:  cm.Immutable, Data: cm.Data, BinaryData: cm.BinaryData,
+		})
+}
+
+// secretObject is a Secret as it crosses: its type, its data and no more.
+func secretObject(s *corev1.Secret) (peering.Object, error) {
+	if s.Type == corev1.SecretTypeServiceAccountToken || s.Type == corev1.SecretTypeBootstrapToken {
+		return peering.Object{}, fmt.Errorf("secret %q is a %s, a credential of this cluster, which does not cross", s.Name, s.Type)
+	}
+	return object(peering.ObjectRef{Kind: peering.KindSecret, Namespace: s.Namespace, Name: s.Name, UID: string(s.UID)},
+		&corev1.Secret{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name},
+			Type:       s.Type, Immutable: s.Immutable, Data: s.Data,
+		})
+}
+
+func object(ref peering.ObjectRef, v any) (peering.Object, error) {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return peering.Object{}, fmt.Errorf("write %s as JSON: %w", ref, err)
+	}
+	if len(data) > maxObjectBytes {
+		return peering.Object{}, fmt.Errorf("%s is %d bytes, at most %d cross", ref, len(data), maxObjectBytes)
+	}
+	return peering.Object{Ref: ref, JSON: data}, nil
+}
+
+// needed returns the references of a namespace's pods that crossed or will.
+func (n *Node) needed(namespace string) map[Reference]bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	out := map[Reference]bool{}
+	for uid, refs := range n.refs[namespace] {
+		st := n.state[uid]
+		if st == nil || !st.wanted && !st.held {
+			if p := n.localPod(uid); p == nil || !offloadedBefore(p) {
+				continue
+			}
+		}
+		for _, r := range refs {
+			out[Reference{Kind: r.Kind, Name: r.Name}] = true
+		}
+	}
+	return out
+}
+
+// wantReferences wants what the pods of a namespace refer to.
+func (n *Node) wantReferences(namespace string) {
+	n.refsMu.Lock()
+	defer n.refsMu.Unlock()
+	needed := n.needed(namespace)
+	n.mu.Lock()
+	var w namespaceWatch
+	if p := n.watches[namespace]; p != nil {
+		w = *p
+	}
+	n.mu.Unlock()
+	if !synced(w.configMaps, w.secrets) {
+		return // its sync makes another look
+	}
+	for r := range needed {
+		switch o, found, err := w.object(namespace, r); {
+		case err != nil:
+			n.log.Warn("a reference stays at home", "namespace", namespace, "name", r.Name, "err", err)
+		case found:
+			n.unwantNamesakes(o.Ref)
+			n.wantObject(o)
+		}
+	}
+}
+
+// unwantNamesakes unwants objects of the same name with another UID: the cache
+// has seen their successor.
+func (n *Node) unwantNamesakes(ref peering.ObjectRef) {
+	for _, old := range n.wantedObjects(ref.Namespace, ref.Kind) {
+		if old.Name == ref.Name && old.UID != ref.UID {
+			n.unwantObject(old)
+		}
+	}
+}
+
+// syncReferences brings ConfigMaps and Secrets of a namespace in step.
+func (n *Node) syncReferences(ctx context.Context, namespace string) error {
+	n.wantReferences(namespace)
+	needed := n.needed(namespace)
+	for _, ref := range n.wantedObjects(namespace, peering.KindConfigMap, peering.KindSecret) {
+		if needed[Reference{Kind: ref.Kind, Name: ref.Name}] {
+			is, err := n.cachedOrLive(ctx, ref)
+			if err != nil {
+				return err
+			}
+			if is {
+				continue
+			}
+		}
+		n.unwantObject(ref)
+	}
+	return nil
+}
+
+// cachedOrLive says whether an object is there: it is if the cache has it; that
+// the cache does not have it says nothing.
+func (n *Node) cachedOrLive(ctx context.Context, ref peering.ObjectRef) (bool, error) {
+	n.mu.Lock()
+	var w namespaceWatch
+	if p := n.watches[ref.Namespace]; p != nil {
+		w = *p
+	}
+	n.mu.Unlock()
+	store := map[peering.Kind]cache.SharedIndexInformer{
+		peering.KindConfigMap: w.configMaps, peering.KindSecret: w.secrets, peering.KindService: w.services,
+	}[ref.Kind]
+	if store != nil {
+		obj, ok, err := store.GetStore().GetByKey(ref.Namespace + "/" + ref.Name)
+		if o, is := obj.(metav1.Object); err == nil && ok && is && string(o.GetUID()) == ref.UID {
+			return true, nil
+		}
+	}
+	return n.live(ctx, ref)
+}
+
+// live asks the API server whether the object with this UID is there.
+func (n *Node) live(ctx context.Context, ref peering.ObjectRef) (bool, error) {
+	var o metav1.Object
+	var err error
+	core := n.cfg.Client.CoreV1()
+	switch ref.Kind {
+	case peering.KindConfigMap:
+		o, err = core.ConfigMaps(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+	case peering.KindSecret:
+		o, err = core.Secrets(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+	case peering.KindService:
+		o, err = core.Services(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
+	case peering.KindNamespace:
+		o, err = core.Namespaces().Get(ctx, ref.Name, metav1.GetOptions{})
+	default:
+		return false, fmt.Errorf("%s is of no kind that crosses", ref)
+	}
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look for %s: %w", ref, err)
+	}
+	return string(o.GetUID()) == ref.UID, nil
+}
+
+// orphanReference says whether a ConfigMap or Secret that the provider holds may
+// go. The pod cache is synced: that no pod needs it is evidence.
+func (n *Node) orphanReference(ctx context.Context, ref peering.ObjectRef) (bool, error) {
+	if !n.needed(ref.Namespace)[Reference{Kind: ref.Kind, Name: ref.Name}] {
+		return true, nil
+	}
+	is, err := n.cachedOrLive(ctx, ref)
+	return err == nil && !is, err
+}
+
+// wantObject wants an object, unless that was said already.
+func (n *Node) wantObject(o peering.Object) {
+	hash := o.Hash()
+	n.mu.Lock()
+	st := n.objects[o.Ref]
+	say := st == nil || st.hash != hash
+	if st == nil {
+		st = &objectState{}
+		n.objects[o.Ref] = st
+	}
+	st.hash = hash
+	n.mu.Unlock()
+	if say {
+		n.cfg.Remote.Want(o)
+	}
+}
+
+// unwantObject says that an object is positively no more wanted.
+func (n *Node) unwantObject(ref peering.ObjectRef) {
+	n.mu.Lock()
+	delete(n.objects, ref)
+	n.mu.Unlock()
+	n.cfg.Remote.Unwant(ref, nil)
+}
+
+// wantedObjects returns what is wanted of some kinds in a namespace.
+func (n *Node) wantedObjects(namespace string, kinds ...peering.Kind) []peering.ObjectRef {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var out []peering.ObjectRef
+	for ref := range n.objects {
+		for _, k := range kinds {
+			if ref.Kind == k && namespaceOf(ref) == namespace {
+				out = append(out, ref)
+			}
+		}
+	}
+	return out
+}
+
+// ackObject notes the provider's answer on an object that is no pod.
+func (n *Node) ackObject(a peering.Ack) {
+	n.mu.Lock()
+	st := n.objects[a.Ref]
+	if st == nil || a.Hash == (peering.Hash{}) {
+		n.mu.Unlock()
+		return
+	}
+	news := a.Refusal != nil && (st.refusal == nil || *st.refusal != *a.Refusal)
+	st.refusal, st.acked = a.Refusal, st.acked || a.Refusal == nil
+	n.mu.Unlock()
+	if news {
+		n.log.Warn("the provider refused an object", "ref", a.Ref.String(), "err", a.Refusal)
+	}
+}

@@ -1,0 +1,358 @@
+package vk
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"sort"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
+)
+
+// maxEndpoints is how many endpoints of one Service cross. They are sorted, so
+// the same ones do each time.
+const maxEndpoints = 5000
+
+// NamespaceState is how an offloaded namespace fares at the provider.
+type NamespaceState struct {
+	Namespace
+	// Accepted says that the provider has it.
+	Accepted bool
+	// Refusal is the provider's no, or nil.
+	Refusal *peering.Refusal
+}
+
+// Namespaces returns how the offloaded namespaces fare, sorted by name.
+func (n *Node) Namespaces() []NamespaceState {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	out := make([]NamespaceState, 0, len(n.exported))
+	for _, space := range n.exported {
+		s := NamespaceState{Namespace: space}
+		if st := n.objects[namespaceRef(space)]; st != nil {
+			s.Accepted, s.Refusal = st.acked && st.refusal == nil, st.refusal
+		}
+		out = append(out, s)
+	}
+	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
+	return out
+}
+
+func namespaceRef(s Namespace) peering.ObjectRef {
+	return peering.ObjectRef{Kind: peering.KindNamespace, Name: s.Name, UID: s.UID}
+}
+
+// syncNamespace brings everything of a namespace but its pods in step.
+func (n *Node) syncNamespace(ctx context.Context, name string) error {
+	spaces, err := n.cfg.Namespaces()
+	if err != nil {
+		return fmt.Errorf("which namespaces are offloaded: %w", err)
+	}
+	var space *Namespace
+	for i := range spaces {
+		if spaces[i].Name == name {
+			space = &spaces[i]
+		}
+	}
+	if space != nil {
+		err = n.export(ctx, *space)
+	} else {
+		n.unexport(name)
+	}
+	if refErr := n.syncReferences(ctx, name); err == nil {
+		err = refErr
+	}
+	n.wake(name)
+	return err
+}
+
+// wake has the pods of a namespace that wait for references looked at.
+func (n *Node) wake(namespace string) {
+	n.mu.Lock()
+	uids := n.waiting[namespace]
+	delete(n.waiting, namespace)
+	var ready []string
+	for uid := range uids {
+		ready = append(ready, uid)
+	}
+	n.mu.Unlock()
+	for _, uid := range ready {
+		n.podQueue.Add(uid)
+	}
+}
+
+// export wants a namespace and its Services.
+func (n *Node) export(ctx context.Context, space Namespace) error {
+	n.mu.Lock()
+	was, had := n.exported[space.Name]
+	n.exported[space.Name] = space
+	n.mu.Unlock()
+	if had && was.UID != space.UID {
+		n.unwantObject(namespaceRef(was))
+	}
+	data, err := json.Marshal(peering.NamespaceObject{Mapping: space.Mapping})
+	if err != nil {
+		return fmt.Errorf("write namespace %s as JSON: %w", space.Name, err)
+	}
+	n.wantObject(peering.Object{Ref: namespaceRef(space), JSON: data})
+	n.watchServices(space.Name)
+	return n.syncServices(ctx, space.Name)
+}
+
+// unexport takes back a namespace that is no more offloaded: its Services, and
+// when nothing of it is left at the provider the namespace.
+func (n *Node) unexport(name string) {
+	for _, ref := range n.wantedObjects(name, peering.KindService) {
+		n.unwantObject(ref)
+	}
+	if n.podsRemain(name) {
+		return
+	}
+	for _, ref := range n.wantedObjects(name, peering.KindConfigMap, peering.KindSecret) {
+		n.unwantObject(ref)
+	}
+	for _, ref := range n.wantedObjects(name, peering.KindNamespace) {
+		n.unwantObject(ref)
+	}
+	n.mu.Lock()
+	delete(n.exported, name)
+	n.mu.Unlock()
+	n.closeWatches(name)
+}
+
+// podsRemain says whether the provider has, or may have, pods of a namespace.
+func (n *Node) podsRemain(namespace string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, st := range n.state {
+		if st.ref.Namespace == namespace && (st.wanted || st.held) && !st.gone {
+			return true
+		}
+	}
+	for _, p := range n.localPods() {
+		if p.Namespace == namespace && offloadedBefore(p) {
+			return true
+		}
+	}
+	return false
+}
+
+// orphanNamespace says whether a namespace that the provider holds may go.
+func (n *Node) orphanNamespace(ctx context.Context, ref peering.ObjectRef) (bool, error) {
+	spaces, err := n.cfg.Namespaces()
+	if err != nil {
+		return false, err
+	}
+	for _, s := range spaces {
+		if s.Name == ref.Name && s.UID == ref.UID {
+			return false, nil
+		}
+	}
+	is, err := n.live(ctx, ref)
+	if err != nil {
+		return false, err
+	}
+	return !is || !n.podsRemain(ref.Name), nil
+}
+
+// syncServices brings the Services of an offloaded namespace in step.
+func (n *Node) syncServices(ctx context.Context, namespace string) error {
+	n.mu.Lock()
+	var w namespaceWatch
+	if p := n.watches[namespace]; p != nil {
+		w = *p
+	}
+	n.mu.Unlock()
+	if !synced(w.services, w.slices) {
+		return nil // their sync makes another look
+	}
+	slices := map[string][]*discoveryv1.EndpointSlice{}
+	for _, obj := range w.slices.GetStore().List() {
+		if s, ok := obj.(*discoveryv1.EndpointSlice); ok && s.Labels[api.LabelManaged] != api.Manager {
+			name := s.Labels[discoveryv1.LabelServiceName]
+			slices[name] = append(slices[name], s)
+		}
+	}
+	want, have := map[peering.ObjectRef]bool{}, map[string]bool{}
+	for _, obj := range w.services.GetStore().List() {
+		svc, ok := obj.(*corev1.Service)
+		if !ok {
+			continue
+		}
+		have[string(svc.UID)] = true
+		if !exportable(svc) {
+			continue
+		}
+		o, err := object(peering.ObjectRef{Kind: peering.KindService, Namespace: svc.Namespace, Name: svc.Name, UID: string(svc.UID)},
+			serviceObject(svc, slices[svc.Name]))
+		if err != nil {
+			return err
+		}
+		want[o.Ref] = true
+		n.unwantNamesakes(o.Ref)
+		n.wantObject(o)
+	}
+	for _, ref := range n.wantedObjects(namespace, peering.KindService) {
+		if want[ref] {
+			continue
+		}
+		if !have[ref.UID] {
+			is, err := n.live(ctx, ref)
+			if err != nil {
+				return err
+			}
+			if is {
+				continue // the cache is behind
+			}
+		}
+		n.unwantObject(ref)
+	}
+	return nil
+}
+
+// orphanService says whether a Service that the provider holds may go.
+func (n *Node) orphanService(ctx context.Context, ref peering.ObjectRef) (bool, error) {
+	switch n.offloads(ref.Namespace) {
+	case unknown:
+		return false, nil
+	case no:
+		return true, nil
+	case yes:
+	}
+	if svc := n.cachedService(ref); svc != nil {
+		return !exportable(svc), nil
+	}
+	is, err := n.live(ctx, ref)
+	return err == nil && !is, err
+}
+
+// cachedService returns a Service from the cache, nil if it is not there.
+func (n *Node) cachedService(ref peering.ObjectRef) *corev1.Service {
+	n.mu.Lock()
+	w := n.watches[ref.Namespace]
+	n.mu.Unlock()
+	if w == nil || w.services == nil {
+		return nil
+	}
+	obj, ok, err := w.services.GetStore().GetByKey(ref.Namespace + "/" + ref.Name)
+	if svc, is := obj.(*corev1.Service); err == nil && ok && is && string(svc.UID) == ref.UID {
+		return svc
+	}
+	return nil
+}
+
+// exportable says whether a Service crosses: not one that only names another
+// name, not one that came from another cluster, and never the API server's.
+func exportable(svc *corev1.Service) bool {
+	return svc.Spec.Type != corev1.ServiceTypeExternalName &&
+		svc.Labels[api.LabelManaged] != api.Manager &&
+		!(svc.Namespace == corev1.NamespaceDefault && svc.Name == "kubernetes")
+}
+
+// serviceObject is a Service as it crosses, with its endpoints in home terms.
+func serviceObject(svc *corev1.Service, slices []*discoveryv1.EndpointSlice) peering.ServiceObject {
+	o := peering.ServiceObject{
+		Labels:          svc.Labels,
+		Headless:        svc.Spec.ClusterIP == corev1.ClusterIPNone,
+		SessionAffinity: string(svc.Spec.SessionAffinity),
+		Ports:           []peering.ServicePort{},
+	}
+	for _, p := range svc.Spec.Ports {
+		sp := peering.ServicePort{Name: p.Name, Protocol: string(p.Protocol), Port: p.Port}
+		if sp.Protocol == "" {
+			sp.Protocol = string(corev1.ProtocolTCP)
+		}
+		if p.AppProtocol != nil {
+			sp.AppProtocol = *p.AppProtocol
+		}
+		o.Ports = append(o.Ports, sp)
+	}
+	o.Endpoints = endpoints(slices)
+	return o
+}
+
+// endpoints returns the endpoints in slices: one per address and set of ports,
+// sorted, at most maxEndpoints. Where two slices speak of the same one, as they
+// may while it moves between them, the one that says ready counts.
+func endpoints(slices []*discoveryv1.EndpointSlice) []peering.ServiceEndpoint {
+	type key struct {
+		address netip.Addr
+		ports   string
+	}
+	found := map[key]peering.ServiceEndpoint{}
+	var keys []key
+	for _, s := range slices {
+		if s.AddressType == discoveryv1.AddressTypeFQDN {
+			continue
+		}
+		ports := map[string]int32{}
+		for _, p := range s.Ports {
+			if p.Port == nil {
+				continue
+			}
+			name := ""
+			if p.Name != nil {
+				name = *p.Name
+			}
+			ports[name] = *p.Port
+		}
+		for _, e := range s.Endpoints {
+			for _, address := range e.Addresses {
+				a, err := netip.ParseAddr(address)
+				if err != nil {
+					continue
+				}
+				k := key{a, fmt.Sprint(ports)}
+				ep := endpoint(a, e, ports)
+				old, seen := found[k]
+				if !seen {
+					keys = append(keys, k)
+				}
+				if !seen || ep.Ready && !old.Ready {
+					found[k] = ep
+				}
+			}
+		}
+	}
+	sort.Slice(keys, func(i, j int) bool {
+		if c := keys[i].address.Compare(keys[j].address); c != 0 {
+			return c < 0
+		}
+		return keys[i].ports < keys[j].ports
+	})
+	if len(keys) > maxEndpoints {
+		keys = keys[:maxEndpoints]
+	}
+	var out []peering.ServiceEndpoint
+	for _, k := range keys {
+		out = append(out, found[k])
+	}
+	return out
+}
+
+func endpoint(a netip.Addr, e discoveryv1.Endpoint, ports map[string]int32) peering.ServiceEndpoint {
+	is := func(b *bool, otherwise bool) bool {
+		if b == nil {
+			return otherwise
+		}
+		return *b
+	}
+	ep := peering.ServiceEndpoint{
+		Address: a.String(), Ports: ports,
+		Ready:       is(e.Conditions.Ready, true),
+		Terminating: is(e.Conditions.Terminating, false),
+	}
+	ep.Serving = is(e.Conditions.Serving, ep.Ready)
+	if e.Hostname != nil {
+		ep.Hostname = *e.Hostname
+	}
+	if t := e.TargetRef; t != nil && t.Kind == "Pod" {
+		ep.PodUID = string(t.UID)
+	}
+	return ep
+}

@@ -1,0 +1,150 @@
+package vk
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
+)
+
+func service(name, uid string, change ...func(*corev1.Service)) *corev1.Service {
+	s := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID("svc-" + uid), Labels: map[string]string{"app": name}},
+		Spec:       corev1.ServiceSpec{ClusterIP: "10.96.0.9", SessionAffinity: corev1.ServiceAffinityNone, Ports: []corev1.ServicePort{{Name: "http", Port: 80}}},
+	}
+	for _, f := range change {
+		f(s)
+	}
+	return s
+}
+
+func slice(name, service string, addresses ...string) *discoveryv1.EndpointSlice {
+	port, http, ready := int32(8080), "http", true
+	s := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: "shop", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: &http, Port: &port}},
+	}
+	for _, a := range addresses {
+		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
+			Addresses: []string{a}, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
+			TargetRef: &corev1.ObjectReference{Kind: "Pod", UID: "pod-0"},
+		})
+	}
+	return s
+}
+
+func TestServiceObject(t *testing.T) {
+	yes, no := true, false
+	moving := slice("b", "web", "10.1.0.2")
+	moving.Endpoints[0].Conditions = discoveryv1.EndpointConditions{Ready: &no, Serving: &yes, Terminating: &yes}
+	got := serviceObject(service("web", "1"), []*discoveryv1.EndpointSlice{moving, slice("a", "web", "10.1.0.10", "10.1.0.9", "10.1.0.2", "name")})
+	ports := map[string]int32{"http": 8080}
+	want := peering.ServiceObject{
+		Labels: map[string]string{"app": "web"}, SessionAffinity: "None", Ports: []peering.ServicePort{{Name: "http", Protocol: "TCP", Port: 80}},
+		Endpoints: []peering.ServiceEndpoint{
+			{Address: "10.1.0.2", Ready: true, Serving: true, Ports: ports, PodUID: "pod-0"}, // the slice that says ready counts
+			{Address: "10.1.0.9", Ready: true, Serving: true, Ports: ports, PodUID: "pod-0"},
+			{Address: "10.1.0.10", Ready: true, Serving: true, Ports: ports, PodUID: "pod-0"},
+		},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("service (-want +got):\n%s", diff)
+	}
+	alone := serviceObject(service("web", "1"), []*discoveryv1.EndpointSlice{moving}).Endpoints[0]
+	if alone.Ready || !alone.Serving || !alone.Terminating {
+		t.Errorf("a terminating endpoint is %+v", alone)
+	}
+}
+
+func TestEndpointsAreBounded(t *testing.T) {
+	var slices []*discoveryv1.EndpointSlice
+	for i := range 60 {
+		var addresses []string
+		for j := range 100 {
+			addresses = append(addresses, fmt.Sprintf("10.1.%d.%d", i, j))
+		}
+		slices = append(slices, slice("s", "web", addresses...))
+	}
+	if n := len(endpoints(slices)); n != maxEndpoints {
+		t.Errorf("%d endpoints, want %d", n, maxEndpoints)
+	}
+	if _, err := object(peering.ObjectRef{Kind: peering.KindService, Name: "web"}, serviceObject(service("web", "1"), slices)); err != nil {
+		t.Errorf("so many do not cross: %v", err)
+	}
+}
+
+func TestExportable(t *testing.T) {
+	for name, test := range map[string]struct {
+		service *corev1.Service
+		want    bool
+	}{
+		"an ordinary one":              {service("web", "1"), true},
+		"a name for another name":      {service("web", "1", func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeExternalName }), false},
+		"one that was imported":        {service("web", "1", func(s *corev1.Service) { s.Labels[api.LabelManaged] = api.Manager }), false},
+		"the API server's":             {service("kubernetes", "1", func(s *corev1.Service) { s.Namespace = "default" }), false},
+		"one that is called like that": {service("kubernetes", "1"), true},
+	} {
+		if got := exportable(test.service); got != test.want {
+			t.Errorf("%s: exportable is %v", name, got)
+		}
+	}
+}
+
+func TestServicesOfAnOffloadedNamespaceAreInStep(t *testing.T) {
+	atHome(t, func(h *home) {
+		ctx, core := h.t.Context(), h.client.CoreV1()
+		if _, err := core.Services("shop").Create(ctx, service("web", "1"), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		h.settle()
+		endpointsAt := func() (n int) {
+			n = -1
+			h.remote.look(func() {
+				for ref, o := range h.remote.held {
+					if ref.Kind == peering.KindService {
+						var s peering.ServiceObject
+						if err := json.Unmarshal(o.JSON, &s); err != nil {
+							t.Fatal(err)
+						}
+						n = len(s.Endpoints)
+					}
+				}
+			})
+			return n
+		}
+		if n := endpointsAt(); n != 0 {
+			t.Fatalf("%d endpoints at the provider, want a service with none", n)
+		}
+		if _, err := h.client.DiscoveryV1().EndpointSlices("shop").Create(ctx, slice("web-a", "web", "10.1.0.2", "10.1.0.3"), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		h.settle()
+		if n := endpointsAt(); n != 2 {
+			t.Errorf("%d endpoints at the provider, want 2", n)
+		}
+		states := h.node.Namespaces()
+		if len(states) != 1 || !states[0].Accepted || states[0].Name != "shop" {
+			t.Errorf("namespaces are %+v", states)
+		}
+		if err := core.Services("shop").Delete(ctx, "web", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		h.settle()
+		if n := endpointsAt(); n != -1 {
+			t.Error("a deleted service stays at the provider")
+		}
+		h.offload()
+		if h.remote.holds("ns-1") || len(h.node.Namespaces()) > 0 {
+			t.Error("the namespace stays at the provider")
+		}
+		h.wantWatches("shop", 0)
+	})
+}

@@ -1,0 +1,470 @@
+package vk
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"sort"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
+)
+
+const (
+	// tokenVolumePrefix begins the name of the volume that the home cluster's
+	// admission adds for the pod's ServiceAccount token.
+	tokenVolumePrefix = "kube-api-access-"
+	// rootCAConfigMap is in every namespace of every cluster, with that cluster's
+	// own content; it never crosses.
+	rootCAConfigMap = "kube-root-ca.crt"
+	// lastAppliedAnnotation repeats the whole object as a user wrote it.
+	lastAppliedAnnotation = "kubectl.kubernetes.io/last-applied-configuration"
+)
+
+// fate is what becomes of a field of a PodSpec that crosses.
+type fate string
+
+const (
+	kept      fate = "kept"
+	dropped   fate = "dropped"
+	rewritten fate = "rewritten"
+	refused   fate = "refused"
+)
+
+// fieldDecision is a row of the table in docs/offloading.md.
+type fieldDecision struct {
+	path string
+	fate fate
+	why  string
+}
+
+// fieldDecisions says what becomes of each field of a PodSpec. The longest path
+// that matches decides; what is below a kept field and has no row is kept. The
+// tests hold the translation, the documentation and the fields that Kubernetes
+// has against this table.
+func fieldDecisions() []fieldDecision {
+	return []fieldDecision{
+		{"spec.activeDeadlineSeconds", kept, "the provider's kubelet enforces it"},
+		{"spec.affinity", dropped, "it speaks of the home cluster's nodes, and the home scheduler has satisfied it"},
+		{"spec.automountServiceAccountToken", rewritten, "always false: the provider mounts no token of its own either"},
+		{"spec.containers", kept, ""},
+		{"spec.containers[].env[].valueFrom.fieldRef", rewritten, "metadata.name, metadata.namespace, metadata.uid, spec.nodeName and spec.serviceAccountName become their values at home; other fields resolve in the provider, so status.podIP and status.hostIP are in the provider's terms"},
+		{"spec.containers[].ports[].hostIP", refused, "a port of the provider's node"},
+		{"spec.containers[].ports[].hostPort", refused, "a port of the provider's node"},
+		{"spec.containers[].securityContext.windowsOptions.hostProcess", refused, "it is the provider's node"},
+		{"spec.containers[].volumeDevices", refused, "block devices of PersistentVolumeClaims do not cross"},
+		{"spec.containers[].volumeMounts", rewritten, "mounts of the ServiceAccount token volume go with it"},
+		{"spec.dnsConfig", kept, ""},
+		{"spec.dnsPolicy", kept, "with ClusterFirst the provider's DNS answers, which knows the reflected Services"},
+		{"spec.enableServiceLinks", kept, "variables are of the Services in the provider's namespace, which are the reflected ones"},
+		{"spec.ephemeralContainers", kept, "so kubectl debug works"},
+		{"spec.evictionResponders", dropped, "they answer evictions at home"},
+		{"spec.hostAliases", kept, ""},
+		{"spec.hostIPC", refused, "a namespace of the provider's node"},
+		{"spec.hostNetwork", refused, "a namespace of the provider's node"},
+		{"spec.hostPID", refused, "a namespace of the provider's node"},
+		{"spec.hostUsers", kept, "false asks for a user namespace; true is the default"},
+		{"spec.hostname", kept, ""},
+		{"spec.hostnameOverride", kept, ""},
+		{"spec.imagePullSecrets", kept, "the Secrets cross with the pod"},
+		{"spec.initContainers", kept, "in them the same fields are changed as in containers"},
+		{"spec.nodeName", dropped, "it names the virtual node"},
+		{"spec.nodeSelector", dropped, "it speaks of the home cluster's nodes, and the home scheduler has satisfied it"},
+		{"spec.os", kept, ""},
+		{"spec.overhead", dropped, "it belongs to the RuntimeClass, the provider's has its own"},
+		{"spec.preemptionPolicy", dropped, "priorities are those of the home cluster"},
+		{"spec.priority", dropped, "priorities are those of the home cluster"},
+		{"spec.priorityClassName", dropped, "priorities are those of the home cluster"},
+		{"spec.readinessGates", dropped, "home controllers set those conditions; the local Ready waits for them"},
+		{"spec.resourceClaims", refused, "devices are claimed at home and cannot be used elsewhere"},
+		{"spec.containers[].resources.claims", refused, "devices are claimed at home and cannot be used elsewhere"},
+		{"spec.resources", kept, ""},
+		{"spec.resources.claims", refused, "devices are claimed at home and cannot be used elsewhere"},
+		{"spec.restartPolicy", kept, ""},
+		{"spec.runtimeClassName", kept, "a pod that asks for a sandbox must not run without one; a provider without the class refuses it"},
+		{"spec.schedulerName", dropped, "it names a scheduler of the home cluster"},
+		{"spec.schedulingGates", dropped, "the pod is scheduled"},
+		{"spec.schedulingGroup", dropped, "the pod is scheduled"},
+		{"spec.securityContext", kept, "the provider checks it against the contract's Pod Security level"},
+		{"spec.securityContext.windowsOptions.hostProcess", refused, "it is the provider's node"},
+		{"spec.serviceAccount", dropped, "no identity of the home cluster is known in the provider"},
+		{"spec.serviceAccountName", dropped, "no identity of the home cluster is known in the provider"},
+		{"spec.setHostnameAsFQDN", kept, ""},
+		{"spec.shareProcessNamespace", kept, ""},
+		{"spec.subdomain", kept, ""},
+		{"spec.terminationGracePeriodSeconds", kept, ""},
+		{"spec.tolerations", rewritten, "those for virtual nodes, and one that tolerates everything, go, so that a pod is not lent on"},
+		{"spec.topologySpreadConstraints", rewritten, "DoNotSchedule becomes ScheduleAnyway without minDomains: replicas still spread over the provider's nodes, and none waits for a topology that only home has"},
+		{"spec.volumes", rewritten, "the ServiceAccount token volume goes"},
+		{"spec.volumes[].name", kept, ""},
+		{"spec.volumes[].configMap", kept, "the ConfigMap crosses with the pod"},
+		{"spec.volumes[].downwardAPI", kept, "resolved in the provider: names, namespaces and UIDs are the provider's"},
+		{"spec.volumes[].emptyDir", kept, ""},
+		{"spec.volumes[].image", kept, ""},
+		{"spec.volumes[].projected", kept, ""},
+		{"spec.volumes[].projected.sources[].serviceAccountToken", dropped, "no credential of the home cluster crosses; what else is in the volume does"},
+		{"spec.volumes[].projected.sources[].clusterTrustBundle", refused, "trust bundles are objects of the home cluster"},
+		{"spec.volumes[].projected.sources[].podCertificate", refused, "a credential of the home cluster"},
+		{"spec.volumes[].secret", kept, "the Secret crosses with the pod, unless it is a ServiceAccount token"},
+		{"spec.volumes[].awsElasticBlockStore", refused, "storage of the home cluster"},
+		{"spec.volumes[].azureDisk", refused, "storage of the home cluster"},
+		{"spec.volumes[].azureFile", refused, "storage of the home cluster"},
+		{"spec.volumes[].cephfs", refused, "storage of the home cluster"},
+		{"spec.volumes[].cinder", refused, "storage of the home cluster"},
+		{"spec.volumes[].csi", refused, "drivers and what they refer to are the home cluster's"},
+		{"spec.volumes[].ephemeral", refused, "its storage class is the home cluster's"},
+		{"spec.volumes[].fc", refused, "storage of the home cluster"},
+		{"spec.volumes[].flexVolume", refused, "storage of the home cluster"},
+		{"spec.volumes[].flocker", refused, "storage of the home cluster"},
+		{"spec.volumes[].gcePersistentDisk", refused, "storage of the home cluster"},
+		{"spec.volumes[].gitRepo", refused, "removed from Kubernetes; use an init container"},
+		{"spec.volumes[].glusterfs", refused, "storage of the home cluster"},
+		{"spec.volumes[].hostPath", refused, "files of the provider's node"},
+		{"spec.volumes[].iscsi", refused, "storage of the home cluster"},
+		{"spec.volumes[].nfs", refused, "the same address may be another server in the provider"},
+		{"spec.volumes[].persistentVolumeClaim", refused, "the volume is in the home cluster"},
+		{"spec.volumes[].photonPersistentDisk", refused, "storage of the home cluster"},
+		{"spec.volumes[].portworxVolume", refused, "storage of the home cluster"},
+		{"spec.volumes[].quobyte", refused, "storage of the home cluster"},
+		{"spec.volumes[].rbd", refused, "storage of the home cluster"},
+		{"spec.volumes[].scaleIO", refused, "storage of the home cluster"},
+		{"spec.volumes[].storageos", refused, "storage of the home cluster"},
+		{"spec.volumes[].vsphereVolume", refused, "storage of the home cluster"},
+	}
+}
+
+// Reference is a ConfigMap or Secret that a pod refers to, in its own namespace.
+type Reference struct {
+	// Kind is KindConfigMap or KindSecret.
+	Kind peering.Kind
+	Name string
+	// Optional says that the pod runs without it.
+	Optional bool
+}
+
+// Translation is a pod as it crosses.
+type Translation struct {
+	// Pod has name, namespace, labels, annotations and spec.
+	Pod *corev1.Pod
+	// References is what has to cross with it, sorted.
+	References []Reference
+	// Notes tells the user what was left behind that the pod may miss.
+	Notes []string
+}
+
+// Translate returns a pod as it crosses: all of it, but for the fields in the
+// table of docs/offloading.md. A pod that cannot run elsewhere is refused, with
+// every reason at once. It does not change pod.
+func Translate(pod *corev1.Pod) (Translation, *peering.Refusal) {
+	if problems := offloadProblems(&pod.Spec); len(problems) > 0 {
+		return Translation{}, &peering.Refusal{
+			Reason:  peering.RefusedInvalid,
+			Message: "this pod cannot run in another cluster: " + strings.Join(problems, "; "),
+		}
+	}
+	t := Translation{Pod: &corev1.Pod{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        pod.Name,
+			Namespace:   pod.Namespace,
+			Labels:      copyMap(pod.Labels),
+			Annotations: copyMap(pod.Annotations, lastAppliedAnnotation),
+		},
+		Spec: *pod.Spec.DeepCopy(),
+	}}
+	s := &t.Pod.Spec
+	no := false
+	s.NodeName, s.NodeSelector, s.Affinity, s.SchedulerName = "", nil, nil, ""
+	s.SchedulingGates, s.SchedulingGroup, s.EvictionResponders = nil, nil, nil
+	s.ServiceAccountName, s.DeprecatedServiceAccount, s.AutomountServiceAccountToken = "", "", &no
+	s.Priority, s.PriorityClassName, s.PreemptionPolicy, s.Overhead = nil, "", nil, nil
+	s.ReadinessGates = nil
+	s.Tolerations = tolerationsAbroad(s.Tolerations)
+	s.TopologySpreadConstraints = spreadAbroad(s.TopologySpreadConstraints)
+
+	gone, notes := dropTokens(s)
+	t.Notes = notes
+	eachContainer(s, func(_ string, c *corev1.Container) {
+		c.VolumeMounts = deleteIf(c.VolumeMounts, func(m corev1.VolumeMount) bool { return gone[m.Name] })
+		for i := range c.Env {
+			resolveAtHome(&c.Env[i], pod)
+		}
+	})
+	t.References = references(s)
+	return t, nil
+}
+
+// offloadProblems returns why a pod cannot run in another cluster.
+func offloadProblems(s *corev1.PodSpec) []string {
+	var out []string
+	no := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+	for _, host := range []struct {
+		field string
+		set   bool
+	}{{"hostNetwork", s.HostNetwork}, {"hostPID", s.HostPID}, {"hostIPC", s.HostIPC}} {
+		if host.set {
+			no("spec.%s is a namespace of the provider's node; run it with node affinity for your own nodes", host.field)
+		}
+	}
+	if len(s.ResourceClaims) > 0 || (s.Resources != nil && len(s.Resources.Claims) > 0) {
+		no("spec.resourceClaims claims devices of the home cluster")
+	}
+	if sc := s.SecurityContext; sc != nil && hostProcess(sc.WindowsOptions) {
+		no("spec.securityContext.windowsOptions.hostProcess is the provider's node")
+	}
+	for _, v := range s.Volumes {
+		for _, kind := range foreignVolume(v.VolumeSource) {
+			no("volume %q is a %s, which cannot be had in another cluster; use configMap, secret, projected, downwardAPI, emptyDir or image", v.Name, kind)
+		}
+		if v.Projected == nil {
+			continue
+		}
+		for _, p := range v.Projected.Sources {
+			if p.ClusterTrustBundle != nil || p.PodCertificate != nil {
+				no("volume %q projects a certificate or trust bundle of the home cluster", v.Name)
+			}
+		}
+	}
+	eachContainer(s, func(where string, c *corev1.Container) {
+		for _, p := range c.Ports {
+			if p.HostPort != 0 || p.HostIP != "" {
+				no("%s %q wants port %d of the provider's node; use a Service", where, c.Name, p.HostPort)
+			}
+		}
+		if len(c.VolumeDevices) > 0 {
+			no("%s %q wants block devices, which do not cross", where, c.Name)
+		}
+		if len(c.Resources.Claims) > 0 {
+			no("%s %q claims devices of the home cluster", where, c.Name)
+		}
+		if c.SecurityContext != nil && hostProcess(c.SecurityContext.WindowsOptions) {
+			no("%s %q is a host process", where, c.Name)
+		}
+	})
+	return out
+}
+
+func hostProcess(w *corev1.WindowsSecurityContextOptions) bool {
+	return w != nil && w.HostProcess != nil && *w.HostProcess
+}
+
+// foreignVolume returns the volume kinds in a source that do not cross. A kind
+// that is not known here does not.
+func foreignVolume(src corev1.VolumeSource) []string {
+	var out []string
+	v := reflect.ValueOf(src)
+	for i := range v.NumField() {
+		if v.Field(i).IsNil() {
+			continue
+		}
+		name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
+		switch name {
+		case "configMap", "secret", "projected", "downwardAPI", "emptyDir", "image":
+		default:
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// dropTokens takes ServiceAccount tokens out of the pod's volumes. It returns
+// the volumes that went as a whole.
+func dropTokens(s *corev1.PodSpec) (gone map[string]bool, notes []string) {
+	gone = map[string]bool{}
+	isToken := func(p corev1.VolumeProjection) bool { return p.ServiceAccountToken != nil }
+	s.Volumes = deleteIf(s.Volumes, func(v corev1.Volume) bool {
+		if v.Projected == nil || !strings.HasPrefix(v.Name, tokenVolumePrefix) {
+			return false
+		}
+		gone[v.Name] = slices.ContainsFunc(v.Projected.Sources, isToken)
+		return gone[v.Name]
+	})
+	for i := range s.Volumes {
+		p := s.Volumes[i].Projected
+		if p == nil {
+			continue
+		}
+		before := len(p.Sources)
+		p.Sources = deleteIf(p.Sources, isToken)
+		if len(p.Sources) != before {
+			notes = append(notes, fmt.Sprintf("volume %q is without its ServiceAccount token: no credential of this cluster crosses", s.Volumes[i].Name))
+		}
+	}
+	return gone, notes
+}
+
+// resolveAtHome replaces a reference to a field that has another value in the
+// provider by the value at home, where it never changes.
+func resolveAtHome(e *corev1.EnvVar, pod *corev1.Pod) {
+	if e.ValueFrom == nil || e.ValueFrom.FieldRef == nil {
+		return
+	}
+	var value string
+	switch e.ValueFrom.FieldRef.FieldPath {
+	case "metadata.name":
+		value = pod.Name
+	case "metadata.namespace":
+		value = pod.Namespace
+	case "metadata.uid":
+		value = string(pod.UID)
+	case "spec.nodeName":
+		value = pod.Spec.NodeName
+	case "spec.serviceAccountName":
+		value = pod.Spec.ServiceAccountName
+	default:
+		return
+	}
+	e.Value, e.ValueFrom = value, nil
+}
+
+// tolerationsAbroad leaves out what would let the provider lend the pod on.
+func tolerationsAbroad(in []corev1.Toleration) []corev1.Toleration {
+	return deleteIf(in, func(t corev1.Toleration) bool {
+		return t.Key == "" || t.Key == api.TaintVirtualNode
+	})
+}
+
+// spreadAbroad makes wishes of demands. Two constraints on one topology must not
+// become the same.
+func spreadAbroad(in []corev1.TopologySpreadConstraint) []corev1.TopologySpreadConstraint {
+	var out []corev1.TopologySpreadConstraint
+	seen := map[string]bool{}
+	for _, c := range in {
+		if c.WhenUnsatisfiable == corev1.ScheduleAnyway {
+			seen[c.TopologyKey] = true
+		}
+	}
+	for _, c := range in {
+		if c.WhenUnsatisfiable != corev1.ScheduleAnyway {
+			if seen[c.TopologyKey] {
+				continue
+			}
+			seen[c.TopologyKey] = true
+			c.WhenUnsatisfiable, c.MinDomains = corev1.ScheduleAnyway, nil
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// references returns the ConfigMaps and Secrets that a translated pod needs.
+func references(s *corev1.PodSpec) []Reference {
+	type key struct {
+		kind peering.Kind
+		name string
+	}
+	optional := map[key]bool{}
+	add := func(kind peering.Kind, name string, opt *bool) {
+		if name == "" || (kind == peering.KindConfigMap && name == rootCAConfigMap) {
+			return
+		}
+		k := key{kind, name}
+		is := opt != nil && *opt
+		if was, ok := optional[k]; ok {
+			is = is && was
+		}
+		optional[k] = is
+	}
+	yes := true
+	for _, ref := range s.ImagePullSecrets {
+		// A kubelet goes on without a pull secret that is missing.
+		add(peering.KindSecret, ref.Name, &yes)
+	}
+	for _, v := range s.Volumes {
+		if v.ConfigMap != nil {
+			add(peering.KindConfigMap, v.ConfigMap.Name, v.ConfigMap.Optional)
+		}
+		if v.Secret != nil {
+			add(peering.KindSecret, v.Secret.SecretName, v.Secret.Optional)
+		}
+		if v.Projected == nil {
+			continue
+		}
+		for _, p := range v.Projected.Sources {
+			if p.ConfigMap != nil {
+				add(peering.KindConfigMap, p.ConfigMap.Name, p.ConfigMap.Optional)
+			}
+			if p.Secret != nil {
+				add(peering.KindSecret, p.Secret.Name, p.Secret.Optional)
+			}
+		}
+	}
+	eachContainer(s, func(_ string, c *corev1.Container) {
+		for _, e := range c.EnvFrom {
+			if e.ConfigMapRef != nil {
+				add(peering.KindConfigMap, e.ConfigMapRef.Name, e.ConfigMapRef.Optional)
+			}
+			if e.SecretRef != nil {
+				add(peering.KindSecret, e.SecretRef.Name, e.SecretRef.Optional)
+			}
+		}
+		for _, e := range c.Env {
+			if e.ValueFrom == nil {
+				continue
+			}
+			if r := e.ValueFrom.ConfigMapKeyRef; r != nil {
+				add(peering.KindConfigMap, r.Name, r.Optional)
+			}
+			if r := e.ValueFrom.SecretKeyRef; r != nil {
+				add(peering.KindSecret, r.Name, r.Optional)
+			}
+		}
+	})
+	out := make([]Reference, 0, len(optional))
+	for k, opt := range optional {
+		out = append(out, Reference{Kind: k.kind, Name: k.name, Optional: opt})
+	}
+	sort.Slice(out, func(i, j int) bool {
+		if out[i].Kind != out[j].Kind {
+			return out[i].Kind < out[j].Kind
+		}
+		return out[i].Name < out[j].Name
+	})
+	return out
+}
+
+// eachContainer calls f for each container of any sort, with what it is.
+func eachContainer(s *corev1.PodSpec, f func(where string, c *corev1.Container)) {
+	for i := range s.InitContainers {
+		f("init container", &s.InitContainers[i])
+	}
+	for i := range s.Containers {
+		f("container", &s.Containers[i])
+	}
+	for i := range s.EphemeralContainers {
+		f("ephemeral container", (*corev1.Container)(&s.EphemeralContainers[i].EphemeralContainerCommon))
+	}
+}
+
+// deleteIf returns the elements for which drop is false, nil if there are none.
+func deleteIf[T any](in []T, drop func(T) bool) []T {
+	var out []T
+	for _, e := range in {
+		if !drop(e) {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// copyMap copies a map but for some keys; nil if nothing is left.
+func copyMap(in map[string]string, except ...string) map[string]string {
+	var out map[string]string
+next:
+	for k, v := range in {
+		for _, e := range except {
+			if k == e {
+				continue next
+			}
+		}
+		if out == nil {
+			out = make(map[string]string, len(in))
+		}
+		out[k] = v
+	}
+	return out
+}

@@ -1,0 +1,465 @@
+package vk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/kubernetes"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/client-go/util/workqueue"
+
+	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
+)
+
+// Remote is the provider as this package sees it, for one contract.
+type Remote interface {
+	Mirror
+	Streams
+}
+
+// Mirror keeps what is wanted of a contract in step at the provider. Its methods
+// return at once.
+type Mirror interface {
+	// Want says that the provider should hold an object like this. The latest
+	// counts. A refusal that may be retried is, without being wanted again.
+	Want(peering.Object)
+	// Unwant says that an object is positively no more wanted. For a pod it ends in
+	// a PodStatus with Gone, also when the provider never held it. The grace period
+	// is nil to leave it to the pod.
+	Unwant(ref peering.ObjectRef, graceSeconds *int64)
+	// Ran says that the provider is known to have had the pod. If it does not hold
+	// it, the pod is reported Gone and not sent: it would be run again.
+	Ran(pod peering.ObjectRef)
+	// Ready says that every Want was declared. Nothing is deleted before.
+	Ready()
+}
+
+// Streams reaches into the pods of a contract.
+type Streams interface {
+	// Logs streams a container's log until it ends or ctx does.
+	Logs(ctx context.Context, pod peering.ObjectRef, opts LogOptions) (io.ReadCloser, error)
+	// Exec runs a command in a container, or attaches to it, and returns when that
+	// ended. An exit code other than 0 is a k8s.io/client-go/util/exec.CodeExitError.
+	Exec(ctx context.Context, pod peering.ObjectRef, opts ExecOptions) error
+	// PortForward joins conn to a port of the pod until either side ends.
+	PortForward(ctx context.Context, pod peering.ObjectRef, port int32, conn io.ReadWriteCloser) error
+}
+
+// Handler is what a Node learns from the provider. None of it blocks, but Orphan.
+type Handler interface {
+	// Connected says whether the provider can be reached. True comes after the
+	// provider said all that it holds.
+	Connected(bool)
+	// PodStatus is the provider's word on a pod. After each Connected(true) it
+	// comes for every pod that the provider holds.
+	PodStatus(peering.PodStatus)
+	// PodEvent is something that happened to a pod.
+	PodEvent(peering.PodEvent)
+	// Ack answers a Want or an Unwant.
+	Ack(peering.Ack)
+	// Orphan says whether an object that the provider holds and that is not wanted
+	// may be deleted. It is true only with positive evidence.
+	Orphan(context.Context, peering.Held) bool
+}
+
+var _ Handler = (*Node)(nil)
+
+// LogOptions says which part of a container's log is wanted.
+type LogOptions struct {
+	Container  string
+	Follow     bool
+	Previous   bool
+	Timestamps bool
+	// TailLines is the last so many lines, nil for all.
+	TailLines *int64
+	// LimitBytes is the most that is returned, nil for all.
+	LimitBytes *int64
+	// SinceSeconds leaves out what is older, nil for all.
+	SinceSeconds *int64
+}
+
+// ExecOptions says what to run and with which streams.
+type ExecOptions struct {
+	Container string
+	// Command is the command; empty attaches to the container's own process.
+	Command []string
+	// Stdin, Stdout and Stderr are nil where they are not wanted.
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	TTY            bool
+	// Resize has the terminal's sizes, nil without TTY. It is never closed.
+	Resize <-chan TerminalSize
+}
+
+// TerminalSize is the size of a terminal in characters.
+type TerminalSize struct{ Width, Height uint16 }
+
+// Namespace is an offloaded namespace.
+type Namespace struct {
+	Name string
+	UID  string
+	// Mapping is Suffixed or Same.
+	Mapping string
+}
+
+// Config is what a Node needs. Fields are required where nothing else is said.
+type Config struct {
+	// Name is the node's name: the ForeignCluster's.
+	Name string
+	// Contract is the contract's ID, Peer the provider's cluster ID.
+	Contract, Peer string
+	// Client is the home cluster. Its rate limits should be off or generous: they
+	// bound how fast pods cross.
+	Client kubernetes.Interface
+	// Remote is the provider.
+	Remote Remote
+	// Resources is what the contract lends. Pods default to 110.
+	Resources corev1.ResourceList
+	// Labels are the contract's node labels: the provider's words, of which only
+	// harmless ones are taken. Optional.
+	Labels map[string]string
+	// Version is shown as the node's kubelet version.
+	Version string
+	// Address is where the kubelet endpoint is reached: the agent's pod IP.
+	Address netip.Addr
+	// Port is the kubelet endpoint's port. Default 10250.
+	Port int32
+	// TranslateIP returns a provider's pod address in home terms, false for one
+	// that does not belong to the provider. Nil where there is no tunnel.
+	TranslateIP func(netip.Addr) (netip.Addr, bool)
+	// Namespaces returns the namespaces that are offloaded to this provider: those
+	// labelled entente.dev/offloading=enabled whose NamespaceOffloading selects it.
+	// An error means that this is not known now, and changes nothing. It is called
+	// often and should answer from a cache.
+	Namespaces func() ([]Namespace, error)
+	// LossGrace is for how long a lost provider is not yet shown. Default 3 s.
+	LossGrace time.Duration
+	// StartGrace is for how long, after a restart, a node that was Ready stays so
+	// while the provider has not been reached yet. Default 20 s.
+	StartGrace time.Duration
+	// Workers is how many pods are reconciled at once. Default 8.
+	Workers int
+	// Logger may be nil.
+	Logger *slog.Logger
+}
+
+// Node is a virtual node and everything of the home cluster that follows from it.
+type Node struct {
+	cfg      Config
+	log      *slog.Logger
+	events   record.EventBroadcaster
+	recorder record.EventRecorder
+	pods     cache.SharedIndexInformer
+	podQueue workqueue.TypedRateLimitingInterface[string]
+	nsQueue  workqueue.TypedRateLimitingInterface[string]
+	nodePoke chan struct{}
+
+	// refsMu orders what is wanted of ConfigMaps and Secrets: it is held from the
+	// look into the cache until the Want.
+	refsMu sync.Mutex
+
+	mu sync.Mutex
+	// launch runs something until Run ends or it is cancelled; nil without Run.
+	launch   func(func(context.Context)) context.CancelFunc
+	running  sync.WaitGroup // what was started within Run
+	synced   bool           // the pod cache is complete and every Want was declared
+	link     link
+	started  time.Time
+	draining bool
+	removed  bool
+	node     *corev1.Node // as last seen in the API, nil if it is not there
+	ready    corev1.NodeCondition
+	state    map[string]*podState // by UID
+	objects  map[peering.ObjectRef]*objectState
+	watches  map[string]*namespaceWatch
+	refs     map[string]map[string][]Reference // namespace → pod UID → references
+	waiting  map[string]map[string]bool        // namespace → UIDs of pods that wait for references
+	exported map[string]Namespace              // last known, by name
+}
+
+// Limits on what a provider can make a Node keep.
+const (
+	maxUnknownPods  = 10_000    // statuses kept before the pod cache is synced
+	maxUnknownBytes = 32 << 10  // the most that each of those may have
+	maxObjectBytes  = 1_572_864 // the most that an object may have on the wire
+	maxEventsPerPod = 64
+)
+
+// New returns a Node for one contract. It does nothing before Run, whose end
+// frees it.
+func New(cfg Config) (*Node, error) {
+	if errs := validation.IsDNS1123Subdomain(cfg.Name); len(errs) > 0 {
+		return nil, fmt.Errorf("node name %q: %s", cfg.Name, errs[0])
+	}
+	if cfg.Client == nil || cfg.Remote == nil || cfg.Namespaces == nil {
+		return nil, errors.New("a virtual node needs a Client, a Remote and Namespaces")
+	}
+	if cfg.Contract == "" || cfg.Peer == "" {
+		return nil, errors.New("a virtual node needs a Contract and a Peer")
+	}
+	if cfg.Port == 0 {
+		cfg.Port = 10250
+	}
+	if cfg.LossGrace == 0 {
+		cfg.LossGrace = 3 * time.Second
+	}
+	if cfg.StartGrace == 0 {
+		cfg.StartGrace = 20 * time.Second
+	}
+	if cfg.Workers <= 0 {
+		cfg.Workers = 8
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	n := &Node{
+		cfg:      cfg,
+		log:      cfg.Logger.With("node", cfg.Name, "contract", cfg.Contract),
+		nodePoke: make(chan struct{}, 1),
+		started:  time.Now(),
+		state:    map[string]*podState{},
+		objects:  map[peering.ObjectRef]*objectState{},
+		watches:  map[string]*namespaceWatch{},
+		refs:     map[string]map[string][]Reference{},
+		waiting:  map[string]map[string]bool{},
+		exported: map[string]Namespace{},
+		podQueue: newQueue(),
+		nsQueue:  newQueue(),
+	}
+	n.pods = n.newPodInformer()
+	n.events = record.NewBroadcaster(record.WithCorrelatorOptions(record.CorrelatorOptions{BurstSize: 25, QPS: 1.0 / 60}))
+	n.recorder = n.events.NewRecorder(eventScheme(), corev1.EventSource{Component: api.Manager, Host: cfg.Name})
+	return n, nil
+}
+
+// newQueue returns a queue in which only retries wait: first adds never do.
+func newQueue() workqueue.TypedRateLimitingInterface[string] {
+	return workqueue.NewTypedRateLimitingQueue(
+		workqueue.NewTypedItemExponentialFailureRateLimiter[string](100*time.Millisecond, 30*time.Second))
+}
+
+// Run registers the node and keeps it, its pods and what they refer to in step
+// until ctx ends; then it returns nil and leaves node and pods as they are: a
+// restart is not an end. It returns an error if the name is taken by a node that
+// is not ours. It can be called once.
+func (n *Node) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	sink := n.events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: n.cfg.Client.CoreV1().Events("")})
+	defer n.events.Shutdown()
+	defer sink.Stop()
+
+	n.mu.Lock()
+	n.started = time.Now()
+	n.launch = func(f func(context.Context)) context.CancelFunc {
+		ctx, cancel := context.WithCancel(ctx)
+		n.goRun(func() {
+			defer cancel()
+			f(ctx)
+		})
+		return cancel
+	}
+	n.mu.Unlock()
+	fail := make(chan error, 1)
+	n.goRun(func() {
+		if err := n.keepNode(ctx); err != nil {
+			fail <- err
+		}
+	})
+	n.goRun(func() { n.pods.RunWithContext(ctx) })
+	n.goRun(func() {
+		if n.declare(ctx) {
+			n.work(ctx)
+		}
+	})
+
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-fail:
+	}
+	n.mu.Lock()
+	n.launch = nil // no more watches start
+	n.mu.Unlock()
+	cancel()
+	n.podQueue.ShutDown()
+	n.nsQueue.ShutDown()
+	n.running.Wait()
+	return err
+}
+
+func (n *Node) goRun(f func()) { n.running.Go(f) }
+
+// declare fills the caches, declares every Want and then says so. It returns
+// false if ctx ended first.
+func (n *Node) declare(ctx context.Context) bool {
+	if !cache.WaitForCacheSync(ctx.Done(), n.pods.HasSynced) {
+		return false
+	}
+	var spaces []Namespace
+	for {
+		var err error
+		if spaces, err = n.cfg.Namespaces(); err == nil {
+			break
+		}
+		n.log.Warn("offloaded namespaces are not known yet", "err", err)
+		if !sleep(ctx, time.Second) {
+			return false
+		}
+	}
+	names := map[string]bool{}
+	for _, s := range spaces {
+		names[s.Name] = true
+	}
+	for _, p := range n.localPods() {
+		names[p.Namespace] = true
+		n.noteReferences(p)
+	}
+	n.openWatches(ctx, names)
+	for name := range names {
+		if err := n.syncNamespace(ctx, name); err != nil {
+			n.log.Warn("namespace is not in step", "namespace", name, "err", err)
+			n.nsQueue.AddRateLimited(name)
+		}
+	}
+	for _, p := range n.localPods() {
+		n.declarePod(p)
+		n.podQueue.Add(string(p.UID))
+	}
+	n.mu.Lock()
+	n.synced = true
+	for uid := range n.state {
+		if n.localPod(uid) == nil {
+			delete(n.state, uid) // Orphan decides
+		}
+	}
+	n.mu.Unlock()
+	n.cfg.Remote.Ready()
+	return true
+}
+
+// work reconciles until ctx ends.
+func (n *Node) work(ctx context.Context) {
+	var wg sync.WaitGroup
+	for range n.cfg.Workers {
+		wg.Go(func() { n.drainQueue(ctx, "pod", n.podQueue, n.reconcilePod) })
+	}
+	for range 2 {
+		wg.Go(func() { n.drainQueue(ctx, "namespace", n.nsQueue, n.syncNamespace) })
+	}
+	wg.Go(func() { n.sweep(ctx) })
+	wg.Wait()
+}
+
+func (n *Node) drainQueue(ctx context.Context, what string, q workqueue.TypedRateLimitingInterface[string], f func(context.Context, string) error) {
+	for {
+		key, stop := q.Get()
+		if stop {
+			return
+		}
+		if ctx.Err() != nil {
+			q.Done(key)
+			continue
+		}
+		err := f(ctx, key)
+		switch {
+		case err == nil:
+			q.Forget(key)
+		case ctx.Err() == nil:
+			n.log.Warn("reconcile", what, key, "err", err)
+			q.AddRateLimited(key)
+		}
+		q.Done(key)
+	}
+}
+
+// sweep looks at everything now and then, so that nothing that was missed stays
+// so.
+func (n *Node) sweep(ctx context.Context) {
+	for sleep(ctx, time.Minute) {
+		for _, p := range n.localPods() {
+			n.podQueue.Add(string(p.UID))
+		}
+		n.mu.Lock()
+		for uid := range n.state {
+			n.podQueue.Add(uid)
+		}
+		n.mu.Unlock()
+		n.NamespacesChanged()
+	}
+}
+
+// Connected implements Handler.
+func (n *Node) Connected(up bool) {
+	n.mu.Lock()
+	changed := n.link.set(up, time.Now())
+	var all []string
+	if changed && up && n.synced {
+		for uid := range n.state {
+			all = append(all, uid)
+		}
+	}
+	n.mu.Unlock()
+	if changed {
+		n.log.Info("peer", "connected", up)
+		n.pokeNode()
+	}
+	for _, uid := range all {
+		n.podQueue.Add(uid)
+	}
+}
+
+// NamespacesChanged says that Config.Namespaces may answer otherwise than before.
+func (n *Node) NamespacesChanged() {
+	names := map[string]bool{}
+	if spaces, err := n.cfg.Namespaces(); err == nil {
+		for _, s := range spaces {
+			names[s.Name] = true
+		}
+	}
+	n.mu.Lock()
+	for ref := range n.objects {
+		names[namespaceOf(ref)] = true
+	}
+	for ns := range n.watches {
+		names[ns] = true
+	}
+	n.mu.Unlock()
+	for name := range names {
+		n.nsQueue.Add(name)
+	}
+	for _, p := range n.localPods() {
+		n.podQueue.Add(string(p.UID))
+	}
+}
+
+// namespaceOf returns the namespace that an object is in or is.
+func namespaceOf(ref peering.ObjectRef) string {
+	if ref.Kind == peering.KindNamespace {
+		return ref.Name
+	}
+	return ref.Namespace
+}
+
+// sleep waits; false if ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
