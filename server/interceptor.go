@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/entente-dev/entente/internal/wire"
@@ -114,7 +115,7 @@ func audited(log *slog.Logger, admin bool, mutates func(method string) bool) mid
 			level = slog.LevelInfo
 		}
 		if log.Enabled(ctx, level) {
-			log.LogAttrs(ctx, level, "call", auditAttrs(ctx, c, code, err, time.Since(start))...)
+			log.LogAttrs(ctx, level, "call", auditAttrs(ctx, c, st, err, time.Since(start))...)
 		}
 		if st != nil {
 			return st.Err()
@@ -123,13 +124,13 @@ func audited(log *slog.Logger, admin bool, mutates func(method string) bool) mid
 	}
 }
 
-func auditAttrs(ctx context.Context, c *call, code codes.Code, err error, took time.Duration) []slog.Attr {
+func auditAttrs(ctx context.Context, c *call, st *status.Status, err error, took time.Duration) []slog.Attr {
 	attrs := []slog.Attr{
 		slog.String("call", c.id),
 		slog.String("method", strings.TrimPrefix(c.method, "/")),
 		slog.String("who", c.who),
 		slog.String("address", remoteAddress(ctx)),
-		slog.String("code", code.String()),
+		slog.String("code", st.Code().String()),
 		slog.Duration("took", took.Round(time.Microsecond)),
 	}
 	// What it was about: names only, never a token, key or payload.
@@ -137,7 +138,8 @@ func auditAttrs(ctx context.Context, c *call, code codes.Code, err error, took t
 		attrs = append(attrs, slog.String(key, value))
 	}
 	if err != nil {
-		attrs = append(attrs, slog.String("reason", string(wire.ReasonOf(err))), slog.String("err", wire.Text(err.Error(), wire.MaxMessageLen)))
+		// The caller's reason, and the whole truth behind it.
+		attrs = append(attrs, slog.String("reason", string(wire.ReasonOf(st.Err()))), slog.String("err", wire.Text(err.Error(), wire.MaxMessageLen)))
 	}
 	return attrs
 }

@@ -548,10 +548,10 @@ func testPodLife(t *testing.T, c *cluster) {
 	if s, _ := h.of("web"); s.RemoteName != remote+"/web" || s.RemoteUID != string(pod.UID) || s.Gone {
 		t.Errorf("status %+v", s)
 	}
-	ips, err := p.Exposed(t.Context(), id)
-	if err != nil || !slices.Equal(ips, []netip.Addr{netip.MustParseAddr("10.200.0.7")}) {
-		t.Errorf("exposed %v, %v", ips, err)
-	}
+	eventually(t, "the pod is exposed", func() bool {
+		ips, err := p.Exposed(t.Context(), id)
+		return err == nil && slices.Equal(ips, []netip.Addr{netip.MustParseAddr("10.200.0.7")})
+	})
 	used, n, err := p.Usage(t.Context(), id)
 	if q := used[corev1.ResourceCPU]; err != nil || n != 1 || q.Cmp(resource.MustParse("600m")) != 0 {
 		t.Errorf("usage %v %d %v", used, n, err)
@@ -615,8 +615,15 @@ func testPodLost(t *testing.T, c *cluster) {
 		_ = c.owner.Delete(t.Context(), op)
 		return false
 	})
+	var late error
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the last apply: %v", late)
+		}
+	})
 	eventually(t, "an apply on its way does not run it again", func() bool {
-		return p.Apply(t.Context(), id, o) == nil && !c.get(t, remote, "web", &api.OffloadedPod{})
+		late = p.Apply(t.Context(), id, o)
+		return late == nil && !c.get(t, remote, "web", &api.OffloadedPod{})
 	})
 }
 
