@@ -56,6 +56,14 @@ type PeeringPolicySpec struct {
 	// +kubebuilder:default=baseline
 	// +optional
 	PodSecurity PodSecurityLevel `json:"podSecurity,omitempty"`
+	// sameNamespaces is the names that a consumer's namespaces may have here
+	// unchanged (nameMapping Same). None by default: a namespace's name is part of
+	// what this cluster's other pods resolve.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=63
+	SameNamespaces []string `json:"sameNamespaces,omitempty"`
 	// nodeLabels are shown on the consumer's virtual node, besides architecture
 	// and operating system.
 	// +optional

@@ -754,6 +754,11 @@ func (in *PeeringPolicySpec) DeepCopyInto(out *PeeringPolicySpec) {
 		*out = new(metav1.Duration)
 		**out = **in
 	}
+	if in.SameNamespaces != nil {
+		in, out := &in.SameNamespaces, &out.SameNamespaces
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.NodeLabels != nil {
 		in, out := &in.NodeLabels, &out.NodeLabels
 		*out = make(map[string]string, len(*in))

@@ -15,6 +15,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/client"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/offload"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/wire"
@@ -94,6 +95,7 @@ func (a *agent) join(ctx context.Context, token peering.Token, name string) (str
 type contractCache struct {
 	reader ctrlclient.Reader
 	self   peering.ClusterID
+	lender *controller.Lender
 }
 
 func (c *contractCache) get(id string) (*v1alpha1.Contract, bool) {
@@ -140,8 +142,9 @@ func (c *contractCache) lent(id string) (offload.Contract, bool) {
 	}
 	return offload.Contract{
 		Peer: terms.Consumer.ID, Resources: resources,
-		PodSecurity: v1alpha1.PodSecurityLevel(terms.PodSecurity),
-		AcceptNew:   contract.Wants().AcceptNew && stored.Spec.Termination == "",
+		PodSecurity:    v1alpha1.PodSecurityLevel(terms.PodSecurity),
+		SameNamespaces: c.lender.SameNamespaces(context.Background(), terms.Consumer.ID), //nolint:forbidigo // a cache answers at once
+		AcceptNew:      contract.Wants().AcceptNew && stored.Spec.Termination == "",
 	}, true
 }
 

@@ -37,22 +37,6 @@ func (a addresses) home(peer peering.ClusterID, addr netip.Addr) (netip.Addr, bo
 	return remap(fc.Status.Aliases, addr)
 }
 
-// fromPeer returns an address that a peer named, in its own terms, in this
-// cluster's: one of its pods becomes our alias of it, and its alias of one of our
-// pods becomes that pod's own address.
-func (a addresses) fromPeer(peer peering.ClusterID, addr netip.Addr) (netip.Addr, bool) {
-	fc := a.peer(peer)
-	if fc == nil || fc.Status.Network == nil {
-		return netip.Addr{}, false
-	}
-	for _, alias := range mappings(fc.Status.Network.Aliases) {
-		if real, ok := tunnel.Remap(addr, alias.Alias, alias.Real); ok {
-			return real, true
-		}
-	}
-	return remap(fc.Status.Aliases, addr)
-}
-
 func remap(aliases []v1alpha1.PrefixAlias, addr netip.Addr) (netip.Addr, bool) {
 	for _, m := range mappings(aliases) {
 		if out, ok := tunnel.Remap(addr, m.Real, m.Alias); ok {

@@ -238,11 +238,13 @@ func (a *agent) half(peer peering.ClusterID) wire.PresharedHalf {
 
 // peerAPI builds what other clusters see.
 func (a *agent) peerAPI(ctx context.Context) error {
-	contracts := &contractCache{reader: a.mgr.GetCache(), self: a.identity.ID()}
+	contracts := &contractCache{reader: a.mgr.GetCache(), self: a.identity.ID(), lender: a.lender}
 	var err error
 	a.lent, err = offload.New(offload.Config{
 		Client: a.direct, REST: a.cfg.Kubernetes, Contracts: contracts.lent,
-		Translate: a.addresses.fromPeer,
+		// Of the addresses that a consumer names only its own pods are believed; the
+		// pods that it runs here are known by their UIDs.
+		Translate: a.addresses.home,
 		Namespace: a.cfg.Namespace, ServiceAccount: ServiceAccount,
 		Changed: func(contract string) {
 			a.contractsWake.wake(contractNamed(contract))

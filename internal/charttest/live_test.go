@@ -153,13 +153,15 @@ func TestOnAPIServer(t *testing.T) {
 
 func (c cluster) testGuard(t *testing.T) {
 	agent := c.as(t, "entente-agent", nil)
+	const enforce = "pod-security.kubernetes.io/enforce"
 	ours := labels(v1alpha1.LabelManaged, v1alpha1.Manager)
+	lent := labels(v1alpha1.LabelManaged, v1alpha1.Manager, enforce, "baseline")
 	var (
 		realNode  = newNode(nil)
 		virtual   = newNode(labels(virtualNode, "true"))
 		foreign   = newNamespace(labels("team", "a"))
 		offloaded = newNamespace(labels(v1alpha1.LabelOffloading, "enabled"))
-		provided  = newNamespace(ours)
+		provided  = newNamespace(lent)
 	)
 	c.create(t, realNode, virtual, foreign, offloaded, provided)
 	for _, ns := range []string{foreign.Name, provided.Name, offloaded.Name} {
@@ -223,7 +225,10 @@ func (c cluster) testGuard(t *testing.T) {
 		{"make a virtual node an ordinary one", merge(virtual, `{"metadata":{"labels":{"entente.dev/virtual-node":null}}}`), false},
 		{"delete an ordinary node", remove(realNode), false},
 
-		{"make a namespace for a consumer", create(newNamespace(ours)), true},
+		{"make a namespace for a consumer", create(newNamespace(lent)), true},
+		{"make a namespace for privileged pods", create(newNamespace(labels(v1alpha1.LabelManaged, v1alpha1.Manager, enforce, "privileged"))), false},
+		{"make a namespace without Pod Security", create(newNamespace(ours)), false},
+		{"weaken the Pod Security of a namespace of its own", label(provided, enforce, "privileged"), false},
 		{"make a namespace that is not marked", create(newNamespace(nil)), false},
 		{"delete a foreign namespace", remove(foreign), false},
 		{"say of a namespace that it is offloaded", label(foreign, v1alpha1.LabelOffloading, "enabled"), true},

@@ -267,16 +267,35 @@ func (l *Lender) Terminate(ctx context.Context, peer peering.ClusterID, id, _ st
 // policy returns what is lent to a peer: the first policy by name that selects
 // it decides.
 func (l *Lender) policy(ctx context.Context, peer peering.ClusterID) (peering.Policy, error) {
-	fc, err := foreignCluster(ctx, l.Client, peer)
+	p, err := l.selecting(ctx, peer)
 	if err != nil {
 		return peering.Policy{}, err
 	}
+	return l.lends(ctx, p)
+}
+
+// SameNamespaces returns the names that namespaces of a peer may have here
+// unchanged.
+func (l *Lender) SameNamespaces(ctx context.Context, peer peering.ClusterID) []string {
+	p, err := l.selecting(ctx, peer)
+	if err != nil {
+		return nil // who cannot be told allows nothing
+	}
+	return p.Spec.SameNamespaces
+}
+
+// selecting returns the policy that decides about a peer.
+func (l *Lender) selecting(ctx context.Context, peer peering.ClusterID) (*v1alpha1.PeeringPolicy, error) {
+	fc, err := foreignCluster(ctx, l.Client, peer)
+	if err != nil {
+		return nil, err
+	}
 	if fc == nil {
-		return peering.Policy{}, wire.Errorf(wire.ReasonPeerNotTrusted, "this cluster does not know cluster %s", peer)
+		return nil, wire.Errorf(wire.ReasonPeerNotTrusted, "this cluster does not know cluster %s", peer)
 	}
 	var list v1alpha1.PeeringPolicyList
 	if err := l.Client.List(ctx, &list); err != nil {
-		return peering.Policy{}, fmt.Errorf("list peering policies: %w", err)
+		return nil, fmt.Errorf("list peering policies: %w", err)
 	}
 	slices.SortFunc(list.Items, func(a, b v1alpha1.PeeringPolicy) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range list.Items {
@@ -288,10 +307,10 @@ func (l *Lender) policy(ctx context.Context, peer peering.ClusterID) (peering.Po
 			}
 		}
 		if selector.Matches(labels.Set(fc.Labels)) {
-			return l.lends(ctx, p)
+			return p, nil
 		}
 	}
-	return peering.Policy{}, wire.Errorf(wire.ReasonPolicyRefused, "no PeeringPolicy of the provider selects this cluster: its administrator has to make one")
+	return nil, wire.Errorf(wire.ReasonPolicyRefused, "no PeeringPolicy of the provider selects this cluster: its administrator has to make one")
 }
 
 func (l *Lender) lends(ctx context.Context, p *v1alpha1.PeeringPolicy) (peering.Policy, error) {

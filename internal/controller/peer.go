@@ -52,7 +52,7 @@ type Peers struct {
 	// Reserved is prefixes that no alias may overlap: services, nodes.
 	Reserved []netip.Prefix
 	// Allocate returns a free prefix as long as wanted: wanted itself if it is
-	// free, else one from the pool.
+	// not taken, else one from the pool.
 	Allocate func(taken []netip.Prefix, wanted, pool netip.Prefix) (netip.Prefix, error)
 	// Exposed is what a peer may reach here now.
 	Exposed func(ctx context.Context, peer peering.ClusterID) ([]Exposed, error)
@@ -260,7 +260,7 @@ func (r *Peers) tunnel(ctx context.Context, fc *v1alpha1.ForeignCluster, contrac
 		if err != nil {
 			return "", err
 		}
-		aliases, err := PlanAliases(fc.Status.Aliases, fc.Status.Network.Prefixes, taken, r.allocate)
+		aliases, err := PlanAliases(fc.Status.Aliases, fc.Status.Network.Prefixes, r.AliasPool, taken, r.allocate)
 		if err != nil {
 			return err.Error(), nil //nolint:nilerr // it is told in the status, where somebody can mend it
 		}
@@ -294,7 +294,8 @@ func (r *Peers) allocate(taken []netip.Prefix, wanted netip.Prefix) (netip.Prefi
 			continue
 		}
 		var p netip.Prefix
-		if p, err = r.Allocate(taken, wanted, pool); err == nil {
+		// Its own prefix counts as taken, so that it gets one of the pool.
+		if p, err = r.Allocate(append(slices.Clone(taken), wanted), wanted, pool); err == nil {
 			return p, nil
 		}
 	}

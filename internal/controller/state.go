@@ -249,10 +249,16 @@ func networkFromWire(n *wire.Network) (*v1alpha1.PeerNetwork, error) {
 			Endpoints: g.Endpoints, Overlay: g.Overlay.String(),
 		})
 	}
+	left := 1 << maxPeerBits
 	for _, p := range n.Prefixes {
-		if p.Bits() < minPrefixBits {
-			return nil, fmt.Errorf("%s is wider than a /%d: no cluster's pods need that much", p, minPrefixBits)
+		hosts := p.Addr().BitLen() - p.Bits()
+		if p.Addr().Is6() {
+			hosts -= 64 // of IPv6 the first half counts
 		}
+		if hosts > maxPeerBits || left < 1<<max(hosts, 0) {
+			return nil, fmt.Errorf("%s, with the prefixes before it, is more than 2^%d addresses: that is the most that one peer may announce", p, maxPeerBits)
+		}
+		left -= 1 << max(hosts, 0)
 		out.Prefixes = append(out.Prefixes, p.String())
 	}
 	for _, a := range n.Aliases {
@@ -261,8 +267,9 @@ func networkFromWire(n *wire.Network) (*v1alpha1.PeerNetwork, error) {
 	return out, nil
 }
 
-// minPrefixBits keeps a peer from announcing half the Internet as its pods.
-const minPrefixBits = 8
+// maxPeerBits bounds how much of the alias pool one peer can take: a /14 of IPv4,
+// or a /46 of IPv6.
+const maxPeerBits = 18
 
 func contractsFromWire(states []wire.ContractState) []v1alpha1.PeerContract {
 	var out []v1alpha1.PeerContract

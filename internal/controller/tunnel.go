@@ -86,7 +86,11 @@ func addresses(addrs []netip.Addr) []string {
 // PlanAliases returns the aliases for a peer's prefixes: those that stand stay,
 // others are allocated, and those of prefixes that are gone go. taken is what
 // this cluster uses itself or gave to other peers.
-func PlanAliases(have []v1alpha1.PrefixAlias, prefixes []string, taken []netip.Prefix,
+//
+// Aliases come from the pool alone, even where the peer's own prefix is free
+// here: what a peer announces becomes routes on every node, and a peer that
+// announced somebody else's addresses would be sent what is meant for them.
+func PlanAliases(have []v1alpha1.PrefixAlias, prefixes []string, pool, taken []netip.Prefix,
 	allocate func(taken []netip.Prefix, wanted netip.Prefix) (netip.Prefix, error),
 ) ([]v1alpha1.PrefixAlias, error) {
 	taken = slices.Clone(taken)
@@ -99,7 +103,8 @@ func PlanAliases(have []v1alpha1.PrefixAlias, prefixes []string, taken []netip.P
 		}
 		alias, ok := aliasOf(have, text)
 		kept, err := netip.ParsePrefix(alias)
-		if !ok || err != nil || kept.Bits() != prefix.Bits() || slices.ContainsFunc(taken, kept.Overlaps) {
+		inPool := func(p netip.Prefix) bool { return p.Bits() <= kept.Bits() && p.Overlaps(kept) }
+		if !ok || err != nil || kept.Bits() != prefix.Bits() || !slices.ContainsFunc(pool, inPool) || slices.ContainsFunc(taken, kept.Overlaps) {
 			missing = append(missing, prefix)
 			continue
 		}

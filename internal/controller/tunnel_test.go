@@ -88,7 +88,7 @@ func TestPlanAliases(t *testing.T) {
 	t.Parallel()
 	// first gives the first prefix of the pool that is free.
 	first := func(taken []netip.Prefix, wanted netip.Prefix) (netip.Prefix, error) {
-		for _, candidate := range []netip.Prefix{wanted, prefix("10.240.0.0/16"), prefix("10.241.0.0/16")} {
+		for _, candidate := range []netip.Prefix{prefix("10.240.0.0/16"), prefix("10.241.0.0/16")} {
 			free := true
 			for _, p := range taken {
 				free = free && !p.Overlaps(candidate)
@@ -107,18 +107,19 @@ func TestPlanAliases(t *testing.T) {
 		want     []v1alpha1.PrefixAlias
 		fails    bool
 	}{
-		"a free prefix keeps its name":           {prefixes: []string{"10.9.0.0/16"}, want: []v1alpha1.PrefixAlias{alias("10.9.0.0/16", "10.9.0.0/16")}},
-		"our own prefix gets another":            {prefixes: []string{"10.200.0.0/16"}, want: []v1alpha1.PrefixAlias{alias("10.200.0.0/16", "10.240.0.0/16")}},
-		"what stands stays":                      {have: []v1alpha1.PrefixAlias{alias("10.200.0.0/16", "10.241.0.0/16")}, prefixes: []string{"10.200.0.0/16"}, want: []v1alpha1.PrefixAlias{alias("10.200.0.0/16", "10.241.0.0/16")}},
-		"what stands stays when a prefix joins":  {have: []v1alpha1.PrefixAlias{alias("10.200.0.0/16", "10.240.0.0/16")}, prefixes: []string{"10.1.0.0/16", "10.200.0.0/16"}, want: []v1alpha1.PrefixAlias{alias("10.1.0.0/16", "10.1.0.0/16"), alias("10.200.0.0/16", "10.240.0.0/16")}},
-		"what is no longer announced goes":       {have: []v1alpha1.PrefixAlias{alias("10.200.0.0/16", "10.240.0.0/16")}},
-		"an alias that became taken is replaced": {have: []v1alpha1.PrefixAlias{alias("10.200.0.0/16", "10.200.0.0/16")}, prefixes: []string{"10.200.0.0/16"}, want: []v1alpha1.PrefixAlias{alias("10.200.0.0/16", "10.240.0.0/16")}},
-		"a full pool is an error":                {prefixes: []string{"10.200.0.0/16", "10.200.0.0/17"}, fails: true},
-		"nonsense is an error":                   {prefixes: []string{"10.200.0.1/16"}, fails: true},
+		"a prefix that is free here gets an alias all the same": {prefixes: []string{"10.9.0.0/16"}, want: []v1alpha1.PrefixAlias{alias("10.9.0.0/16", "10.240.0.0/16")}},
+		"an alias outside the pool is replaced":                 {have: []v1alpha1.PrefixAlias{alias("8.8.0.0/16", "8.8.0.0/16")}, prefixes: []string{"8.8.0.0/16"}, want: []v1alpha1.PrefixAlias{alias("8.8.0.0/16", "10.240.0.0/16")}},
+		"our own prefix gets another":                           {prefixes: []string{"10.200.0.0/16"}, want: []v1alpha1.PrefixAlias{alias("10.200.0.0/16", "10.240.0.0/16")}},
+		"what stands stays":                                     {have: []v1alpha1.PrefixAlias{alias("10.200.0.0/16", "10.241.0.0/16")}, prefixes: []string{"10.200.0.0/16"}, want: []v1alpha1.PrefixAlias{alias("10.200.0.0/16", "10.241.0.0/16")}},
+		"what stands stays when a prefix joins":                 {have: []v1alpha1.PrefixAlias{alias("10.200.0.0/16", "10.240.0.0/16")}, prefixes: []string{"10.1.0.0/16", "10.200.0.0/16"}, want: []v1alpha1.PrefixAlias{alias("10.1.0.0/16", "10.241.0.0/16"), alias("10.200.0.0/16", "10.240.0.0/16")}},
+		"what is no longer announced goes":                      {have: []v1alpha1.PrefixAlias{alias("10.200.0.0/16", "10.240.0.0/16")}},
+		"an alias that became taken is replaced":                {have: []v1alpha1.PrefixAlias{alias("10.200.0.0/16", "10.200.0.0/16")}, prefixes: []string{"10.200.0.0/16"}, want: []v1alpha1.PrefixAlias{alias("10.200.0.0/16", "10.240.0.0/16")}},
+		"a full pool is an error":                               {prefixes: []string{"10.200.0.0/16", "10.200.0.0/17"}, fails: true},
+		"nonsense is an error":                                  {prefixes: []string{"10.200.0.1/16"}, fails: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got, err := PlanAliases(tc.have, tc.prefixes, own, first)
+			got, err := PlanAliases(tc.have, tc.prefixes, []netip.Prefix{prefix("10.240.0.0/12")}, own, first)
 			if (err != nil) != tc.fails {
 				t.Fatalf("error %v, want one: %t", err, tc.fails)
 			}

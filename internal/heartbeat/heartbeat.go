@@ -32,8 +32,8 @@ const (
 	MinGap = 100 * time.Millisecond
 	// MaxReceivedRate and MaxReceivedBurst is how many states a second are read
 	// from a peer. What comes faster waits in the peer: flow control holds it.
-	MaxReceivedRate  = 20
-	MaxReceivedBurst = 40
+	MaxReceivedRate  = 4
+	MaxReceivedBurst = 16
 )
 
 // Stream is the stream, in terms of states. Both are required.

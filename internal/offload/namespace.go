@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -87,6 +88,11 @@ func (p *Provider) applyNamespace(ctx context.Context, contract string, c Contra
 	remote, err := remoteNamespace(c.Peer, o.Ref.Name, api.NameMapping(want.Mapping))
 	if err != nil {
 		return refuse(peering.RefusedNamespace, false, "%s: %v", o.Ref, err)
+	}
+	// A name is worth something: other pods here would resolve what it holds.
+	if api.NameMapping(want.Mapping) == api.MappingSame && !slices.Contains(c.SameNamespaces, o.Ref.Name) {
+		return refuse(peering.RefusedNamespace, false,
+			"%s may not keep its name at the provider; use the mapping %s, or have the provider list it in sameNamespaces of its PeeringPolicy", o.Ref, api.MappingSuffixed)
 	}
 	release, err := p.locks.lock(ctx, namespaceLock(c.Peer, o.Ref.Name))
 	if err != nil {

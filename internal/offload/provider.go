@@ -29,6 +29,9 @@ type Contract struct {
 	Resources corev1.ResourceList
 	// PodSecurity is the level that pods have to meet; empty is restricted.
 	PodSecurity api.PodSecurityLevel
+	// SameNamespaces is the names that namespaces of the peer may have here
+	// unchanged.
+	SameNamespaces []string
 	// AcceptNew says whether new pods are taken: not while it drains, nor later.
 	AcceptNew bool
 }

@@ -143,10 +143,31 @@ func TestFitsCountsEveryResourceOfTheContract(t *testing.T) {
 	}
 }
 
+func TestAPodCannotShunThePodsOfOthers(t *testing.T) {
+	term := `{"topologyKey":"kubernetes.io/os","namespaceSelector":{},"namespaces":["default"],"labelSelector":{}}`
+	raw := `{"spec":{"containers":[{"name":"c","image":"i"}],"affinity":{
+	 "podAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":[` + term + `],"preferredDuringSchedulingIgnoredDuringExecution":[{"weight":1,"podAffinityTerm":` + term + `}]},
+	 "podAntiAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":[` + term + `],"preferredDuringSchedulingIgnoredDuringExecution":[{"weight":1,"podAffinityTerm":` + term + `}]}}}}`
+	tpl, err := readPod([]byte(raw))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := translatePod(tpl, baseline); err != nil {
+		t.Fatal(err)
+	}
+	out, err := json.Marshal(tpl.Spec.Affinity)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := string(out); strings.Contains(text, "namespace") || strings.Count(text, "topologyKey") != 4 {
+		t.Errorf("affinity is %s", text)
+	}
+}
+
 func TestTranslatedPodsKeepWhatIsTheirsAndNothingElse(t *testing.T) {
 	raw := `{"metadata":{"name":"evil","namespace":"kube-system","finalizers":["x"],"ownerReferences":[{"uid":"1"}],
-	 "labels":{"app":"web","entente.dev/peer":"other","app.kubernetes.io/managed-by":"Helm"},
-	 "annotations":{"note":"x","k8s.v1.cni.cncf.io/networks":"host","cluster-autoscaler.kubernetes.io/safe-to-evict":"false","container.apparmor.security.beta.kubernetes.io/c":"runtime/default"}},
+	 "labels":{"app":"web","app.kubernetes.io/name":"web","entente.dev/peer":"other","app.kubernetes.io/managed-by":"Helm","azure.workload.identity/use":"true","sidecar.istio.io/inject":"true"},
+	 "annotations":{"note":"x","iam.amazonaws.com/role":"admin","vault.hashicorp.com/agent-inject":"true","k8s.v1.cni.cncf.io/networks":"host","cluster-autoscaler.kubernetes.io/safe-to-evict":"false","container.apparmor.security.beta.kubernetes.io/c":"runtime/default"}},
 	"spec":{"nodeName":"control-plane","serviceAccountName":"admin","serviceAccount":"admin","automountServiceAccountToken":true,
 	 "schedulerName":"mine","priorityClassName":"system-node-critical","priority":2000001000,"terminationGracePeriodSeconds":99999999,
 	 "readinessGates":[{"conditionType":"x"}],"schedulingGates":[{"name":"x"}],"overhead":{"cpu":"-5"},
@@ -168,7 +189,7 @@ func TestTranslatedPodsKeepWhatIsTheirsAndNothingElse(t *testing.T) {
 			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: api.LabelVirtualNode, Operator: "DoesNotExist"}}}},
 		}}},
 	}}
-	want.Metadata.Labels = map[string]string{"app": "web"}
+	want.Metadata.Labels = map[string]string{"app": "web", "app.kubernetes.io/name": "web"}
 	want.Metadata.Annotations = map[string]string{"note": "x", "container.apparmor.security.beta.kubernetes.io/c": "runtime/default"}
 	if diff := cmp.Diff(&want, tpl); diff != "" {
 		t.Fatalf("(-want +got)\n%s", diff)

@@ -82,7 +82,10 @@ func (c *cluster) fresh(resources string) (id, ns string) {
 	c.n++
 	id, ns = fmt.Sprint("c-", c.n), fmt.Sprint("shop", c.n)
 	c.mu.Unlock()
-	c.set(id, &Contract{Peer: peerA, Resources: container(resources, "").Resources.Requests, PodSecurity: baseline, AcceptNew: true})
+	c.set(id, &Contract{
+		Peer: peerA, Resources: container(resources, "").Resources.Requests, PodSecurity: baseline, AcceptNew: true,
+		SameNamespaces: []string{ns, ns + "-own", "kube-extra"},
+	})
 	return id, ns
 }
 
@@ -468,6 +471,7 @@ func testNamespaces(t *testing.T, c *cluster) {
 		t.Errorf("held %v, %v", held, err)
 	}
 	refused(t, p.Apply(t.Context(), id, namespaceObject(name, "Same")), peering.RefusedNamespace, false, "never changes")
+	refused(t, p.Apply(t.Context(), id, namespaceObject("com", "Same")), peering.RefusedNamespace, false, "may not keep its name")
 	younger := o
 	younger.Ref.UID = "another"
 	refused(t, p.Apply(t.Context(), id, younger), peering.RefusedNamespace, true, "older namespace")

@@ -3,6 +3,7 @@ package offload
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -41,23 +42,13 @@ func readPod(raw []byte) (*template, error) {
 // appArmor annotations are the exception: Pod Security checks them.
 const appArmor = "container.apparmor.security.beta.kubernetes.io"
 
-// foreignKey says whether a key is of a domain whose annotations speak to this
-// cluster's own controllers and network: not a peer's to say. Subdomains are
-// included.
+// foreignKey says whether a label or annotation may speak to a controller of
+// this cluster, which is not a peer's to do: a cloud role, a secret, a sidecar.
+// Nobody can list all such controllers, so every key with a domain counts, but
+// for the recommended labels, which name an application and nothing else.
 func foreignKey(key string) bool {
 	domain, _, ok := strings.Cut(key, "/")
-	if !ok {
-		return false
-	}
-	for _, d := range []string{
-		"kubernetes.io", "k8s.io", "entente.dev", "cncf.io", "projectcalico.org", "cilium.io", "ovn.org", "openshift.io",
-		"istio.io", "linkerd.io", "antrea.io", "kube-vip.io",
-	} {
-		if domain == d || strings.HasSuffix(domain, "."+d) {
-			return true
-		}
-	}
-	return false
+	return ok && (domain != "app.kubernetes.io" || key == api.LabelManaged)
 }
 
 // translatePod makes a consumer's pod one of this cluster, in place. It decides
@@ -67,7 +58,7 @@ func foreignKey(key string) bool {
 //	           token, scheduler, priority and preemption, scheduling gates and
 //	           groups, readiness gates, overhead, ephemeral containers, eviction
 //	           responders, tolerations of all but unreachable nodes, labels and
-//	           annotations of domains that this cluster's controllers obey
+//	           annotations with a domain, affinity to pods of other namespaces
 //	added      never on a virtual node, so that a pod is not lent on; no more
 //	           than maxGrace to end
 //	refused    runtime classes, resource claims, and every kind of volume but
@@ -80,11 +71,7 @@ func translatePod(t *template, level api.PodSecurityLevel) error {
 			delete(t.Metadata.Annotations, k)
 		}
 	}
-	for k := range t.Metadata.Labels {
-		if domain, _, _ := strings.Cut(k, "/"); domain == "entente.dev" || strings.HasSuffix(domain, ".entente.dev") || k == api.LabelManaged {
-			delete(t.Metadata.Labels, k)
-		}
-	}
+	maps.DeleteFunc(t.Metadata.Labels, func(k, _ string) bool { return foreignKey(k) })
 	s := &t.Spec
 	if s.RuntimeClassName != nil && *s.RuntimeClassName != "" {
 		return fmt.Errorf("runtime class %s is not part of the contract; take runtimeClassName away", *s.RuntimeClassName)
@@ -111,8 +98,34 @@ func translatePod(t *template, level api.PodSecurityLevel) error {
 		s.TerminationGracePeriodSeconds = new(maxGrace)
 	}
 	s.Tolerations = keepTolerations(s.Tolerations)
+	keepToOwnNamespace(s.Affinity)
 	avoidVirtualNodes(s)
 	return nil
+}
+
+// keepToOwnNamespace lets a pod seek or shun only pods of its own namespace: one
+// that shuns those of others keeps them from being scheduled.
+func keepToOwnNamespace(a *corev1.Affinity) {
+	if a == nil {
+		return
+	}
+	own := func(t *corev1.PodAffinityTerm) { t.Namespaces, t.NamespaceSelector = nil, nil }
+	if p := a.PodAffinity; p != nil {
+		for i := range p.RequiredDuringSchedulingIgnoredDuringExecution {
+			own(&p.RequiredDuringSchedulingIgnoredDuringExecution[i])
+		}
+		for i := range p.PreferredDuringSchedulingIgnoredDuringExecution {
+			own(&p.PreferredDuringSchedulingIgnoredDuringExecution[i].PodAffinityTerm)
+		}
+	}
+	if p := a.PodAntiAffinity; p != nil {
+		for i := range p.RequiredDuringSchedulingIgnoredDuringExecution {
+			own(&p.RequiredDuringSchedulingIgnoredDuringExecution[i])
+		}
+		for i := range p.PreferredDuringSchedulingIgnoredDuringExecution {
+			own(&p.PreferredDuringSchedulingIgnoredDuringExecution[i].PodAffinityTerm)
+		}
+	}
 }
 
 // keepTolerations keeps how long a pod stays on a node that is away. Every other
