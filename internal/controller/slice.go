@@ -146,7 +146,9 @@ func (r *Slices) accepted(ctx context.Context, slice *v1alpha1.ResourceSlice, co
 		if contract, err = r.ask(ctx, slice); err != nil {
 			e := wire.FromStatus(err)
 			after := askSoon
-			if e.Reason != wire.ReasonInternal && e.Reason.Code().String() != "Unavailable" {
+			switch e.Reason { //nolint:exhaustive // everything else may be over in a moment
+			case wire.ReasonPolicyRefused, wire.ReasonPolicyPending, wire.ReasonCapacityExhausted, wire.ReasonRequestInvalid,
+				wire.ReasonPeerUnknown, wire.ReasonPeerNotTrusted, wire.ReasonContractMismatch, wire.ReasonSignatureInvalid:
 				after = askAgain
 			}
 			return no(camel(string(e.Reason)), e.Message), max(after, e.RetryAfter)

@@ -123,13 +123,7 @@ func (p *Provider) applyNamespace(ctx context.Context, contract string, c Contra
 	case ns.Name != remote:
 		return refuse(peering.RefusedNamespace, false, "%s is here as %s; its mapping never changes, so stop offloading it first", o.Ref, ns.Name)
 	}
-	if err := p.bind(ctx, ns); err != nil {
-		return err
-	}
-	limited, cancel := context.WithTimeoutCause(ctx, grantTimeout, fmt.Errorf(
-		"the agent got no rights in namespace %s within %s", ns.Name, grantTimeout))
-	defer cancel()
-	if err := p.awaitGrant(limited, ns.Name); err != nil {
+	if err := p.grant(ctx, ns); err != nil {
 		return err
 	}
 	return p.record(ctx, contract, ns, o)
@@ -150,6 +144,18 @@ func (p *Provider) makeNamespace(ctx context.Context, c Contract, ref peering.Ob
 		return nil, fmt.Errorf("create namespace %s: %w", remote, err)
 	}
 	return ns, nil
+}
+
+// grant gives the agent its rights in a namespace that it made, and waits until
+// it has them.
+func (p *Provider) grant(ctx context.Context, ns *corev1.Namespace) error {
+	if err := p.bind(ctx, ns); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, grantTimeout, fmt.Errorf(
+		"the agent got no rights in namespace %s within %s", ns.Name, grantTimeout))
+	defer cancel()
+	return p.awaitGrant(ctx, ns.Name)
 }
 
 // bind gives the agent its rights in a namespace that it made.
@@ -254,6 +260,10 @@ func (p *Provider) vacate(ctx context.Context, contract string, ns *corev1.Names
 	}
 	if now.UID != uid || now.DeletionTimestamp != nil || !ours(now, peer) {
 		return nil
+	}
+	// Who made the namespace may have died before it took its rights there.
+	if err := p.grant(ctx, now); err != nil {
+		return err
 	}
 	record := &corev1.ConfigMap{}
 	err = p.client.Get(ctx, types.NamespacedName{Namespace: ns.Name, Name: recordName}, record)
