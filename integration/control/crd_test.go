@@ -1,0 +1,235 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+)
+
+// anID has the form of a cluster ID and is nobody's.
+const anID = "abcdefghijklmnopqrstuvwxyz234567"
+
+func foreignCluster(name, id string, endpoints ...string) *v1alpha1.ForeignCluster {
+	return &v1alpha1.ForeignCluster{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       v1alpha1.ForeignClusterSpec{ClusterID: id, Endpoints: endpoints},
+	}
+}
+
+func offloadingOf(namespace string, change func(*v1alpha1.NamespaceOffloading)) *v1alpha1.NamespaceOffloading {
+	o := &v1alpha1.NamespaceOffloading{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.NamespaceOffloadingName}}
+	if change != nil {
+		change(o)
+	}
+	return o
+}
+
+func sliceOf(name, peer string, change func(*v1alpha1.ResourceSlice)) *v1alpha1.ResourceSlice {
+	s := &v1alpha1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.ResourceSliceSpec{ForeignCluster: peer}}
+	if change != nil {
+		change(s)
+	}
+	return s
+}
+
+func contractWith(change func(*v1alpha1.Contract)) *v1alpha1.Contract {
+	c := &v1alpha1.Contract{ObjectMeta: metav1.ObjectMeta{Name: "c-crd"}, Spec: v1alpha1.ContractSpec{
+		ForeignCluster: "x", PeerID: anID, Role: v1alpha1.ContractConsumer, Revision: 1, RequestID: "r",
+		Resources: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")},
+		NotBefore: metav1.Now(), NotAfter: metav1.Now(), Network: v1alpha1.NetworkNone, PodSecurity: "baseline", Envelope: "{}",
+	}}
+	change(c)
+	return c
+}
+
+func policyWith(change func(*v1alpha1.PeeringPolicySpec)) *v1alpha1.PeeringPolicy {
+	p := &v1alpha1.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: "zz-crd"}}
+	change(&p.Spec)
+	return p
+}
+
+func TestNonsenseIsRefusedWithItsReason(t *testing.T) {
+	home, _ := needLab(t)
+	namespace := newNamespace(t, home, "crd")
+	percent := func(n int32) *int32 { return &n }
+	for name, tc := range map[string]struct {
+		object ctrlclient.Object
+		// want is what the refusal says; empty takes the object.
+		want string
+	}{
+		"a cluster ID is 32 characters of base32":   {object: foreignCluster("crd-a", "abc"), want: "spec.clusterID: Invalid value: \"abc\": spec.clusterID in body should match '^[a-z2-7]{32}$'"},
+		"a cluster ID has no capitals":              {object: foreignCluster("crd-b", strings.ToUpper(anID)), want: "should match '^[a-z2-7]{32}$'"},
+		"a cluster ID has no digits 0, 1, 8 and 9":  {object: foreignCluster("crd-c", anID[:31]+"8"), want: "should match"},
+		"eight endpoints are enough":                {object: foreignCluster("crd-d", anID, strings.Split("1:1,2:1,3:1,4:1,5:1,6:1,7:1,8:1,9:1", ",")...), want: "spec.endpoints: Too many: 9: must have at most 8 items"},
+		"an endpoint is no novel":                   {object: foreignCluster("crd-e", anID, strings.Repeat("x", 262)), want: "Too long: may not be more than 261 bytes"},
+		"a well formed foreign cluster is taken":    {object: foreignCluster("crd-f", anID, "peer.example:7443")},
+		"a slice asks somebody":                     {object: sliceOf("crd-a", "", nil), want: "spec.foreignCluster in body should be at least 1 chars long"},
+		"a slice's network is Tunnel or None":       {object: sliceOf("crd-b", "x", func(s *v1alpha1.ResourceSlice) { s.Spec.Network = "Wire" }), want: `spec.network: Unsupported value: "Wire": supported values: "Tunnel", "None"`},
+		"a well formed slice is taken":              {object: sliceOf("crd-c", "nobody", func(s *v1alpha1.ResourceSlice) { s.Spec.Network = "None" })},
+		"a namespace has one offloading":            {object: &v1alpha1.NamespaceOffloading{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "mine"}}, want: "a namespace has one NamespaceOffloading, named offloading"},
+		"a strategy is one of three":                {object: offloadingOf(namespace, func(o *v1alpha1.NamespaceOffloading) { o.Spec.PodStrategy = "Anywhere" }), want: `spec.podStrategy: Unsupported value: "Anywhere": supported values: "Local", "Remote", "LocalAndRemote"`},
+		"a mapping is one of two":                   {object: offloadingOf(namespace, func(o *v1alpha1.NamespaceOffloading) { o.Spec.NameMapping = "Other" }), want: `spec.nameMapping: Unsupported value: "Other": supported values: "Suffixed", "Same"`},
+		"the system's namespaces are not offloaded": {object: offloadingOf("kube-system", nil), want: "the namespaces of the system and of Entente are not offloaded"},
+		"our own namespace is not offloaded":        {object: offloadingOf(systemNamespace, nil), want: "the namespaces of the system and of Entente are not offloaded"},
+		"a well formed offloading is taken":         {object: offloadingOf(namespace, nil)},
+		"a policy accepts automatically or never":   {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.Accept = "Sometimes" }), want: `spec.accept: Unsupported value: "Sometimes": supported values: "Automatic", "Never"`},
+		"a percentage is at most 100":               {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.Limits.PercentOfFree = percent(101) }), want: "should be less than or equal to 100"},
+		"a percentage is not negative":              {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.Limits.PercentOfFree = percent(-1) }), want: "should be greater than or equal to 0"},
+		"a level of Pod Security exists":            {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.PodSecurity = "lax" }), want: `spec.podSecurity: Unsupported value: "lax"`},
+		"a well formed policy is taken":             {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.Accept = v1alpha1.AcceptNever })},
+		"a contract's role is one of two":           {object: contractWith(func(c *v1alpha1.Contract) { c.Spec.Role = "Broker" }), want: `spec.role: Unsupported value: "Broker": supported values: "Consumer", "Provider"`},
+		"a contract's revisions begin with 1":       {object: contractWith(func(c *v1alpha1.Contract) { c.Spec.Revision = 0 }), want: "spec.revision in body should be greater than or equal to 1"},
+		"a contract ends in one of three ways":      {object: contractWith(func(c *v1alpha1.Contract) { c.Spec.Termination = "Soon" }), want: `spec.termination: Unsupported value: "Soon"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := home.client.Create(t.Context(), tc.object)
+			if err == nil {
+				t.Cleanup(func() { remove(t, home, tc.object) })
+			}
+			said(t, err, tc.want)
+		})
+	}
+}
+
+func TestWhatNeverChangesCannotBeChanged(t *testing.T) {
+	home, _ := needLab(t)
+	namespace := newNamespace(t, home, "crd")
+	for name, tc := range map[string]struct {
+		object ctrlclient.Object
+		change func(ctrlclient.Object)
+		want   string
+	}{
+		"a cluster's ID": {
+			object: foreignCluster("crd-x", anID),
+			change: func(o ctrlclient.Object) { o.(*v1alpha1.ForeignCluster).Spec.ClusterID = "z" + anID[1:] },
+			want:   "a cluster's ID never changes; create another ForeignCluster",
+		},
+		"a cluster's endpoints may": {
+			object: foreignCluster("crd-y", anID),
+			change: func(o ctrlclient.Object) { o.(*v1alpha1.ForeignCluster).Spec.Endpoints = []string{"192.0.2.1:7443"} },
+		},
+		"whom a slice asks": {
+			object: sliceOf("crd-x", "nobody", nil),
+			change: func(o ctrlclient.Object) { o.(*v1alpha1.ResourceSlice).Spec.ForeignCluster = "somebody" },
+			want:   "foreignCluster never changes; create another ResourceSlice",
+		},
+		"what a namespace is called abroad": {
+			object: offloadingOf(namespace, nil),
+			change: func(o ctrlclient.Object) { o.(*v1alpha1.NamespaceOffloading).Spec.NameMapping = v1alpha1.MappingSame },
+			want:   "nameMapping never changes; delete the NamespaceOffloading and create another",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := home.client.Create(t.Context(), tc.object); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { remove(t, home, tc.object) })
+			// The agent writes too.
+			err := until(t.Context(), soon, "change it", func(ctx context.Context) error {
+				if err := home.client.Get(ctx, ctrlclient.ObjectKeyFromObject(tc.object), tc.object); err != nil {
+					return permanent(err)
+				}
+				tc.change(tc.object)
+				err := home.client.Update(ctx, tc.object)
+				if apierrors.IsConflict(err) {
+					return err
+				}
+				return permanent(err)
+			})
+			said(t, err, tc.want)
+		})
+	}
+}
+
+// said checks that err is an API server's refusal that says want, or none if that
+// is empty.
+func said(t *testing.T, err error, want string) {
+	t.Helper()
+	switch {
+	case want == "" && err != nil:
+		t.Errorf("it was refused: %v", err)
+	case want != "" && err == nil:
+		t.Error("it was taken")
+	case want != "" && !strings.Contains(err.Error(), want):
+		t.Errorf("the refusal is\n%v\nand does not say\n%s", err, want)
+	}
+}
+
+func TestKubectlGetForeignClustersPrintsNameRoleAge(t *testing.T) {
+	home, _ := needLab(t)
+	fc := foreignCluster("crd-table", anID)
+	if err := home.client.Create(t.Context(), fc); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { remove(t, home, fc) })
+	fc.Status.Role = v1alpha1.RoleProvider
+	if err := home.client.Status().Update(t.Context(), fc); err != nil && !apierrors.IsConflict(err) {
+		t.Fatal(err)
+	}
+	for resources, want := range map[string][]string{
+		"foreignclusters":      {"NAME", "ROLE", "AGE"},
+		"resourceslices":       {"NAME", "PROVIDER", "ACCEPTED", "NODE", "AGE"},
+		"contracts":            {"NAME", "PEER", "ROLE", "PHASE", "CPU", "MEMORY", "UNTIL"},
+		"namespaceoffloadings": {"NAME", "STRATEGY", "MAPPING", "AGE"},
+		"peeringpolicies":      {"NAME", "ACCEPT", "PERCENT", "AGE"},
+	} {
+		table, err := tableOf(t.Context(), home, resources)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var columns []string
+		for _, c := range table.ColumnDefinitions {
+			if c.Priority == 0 {
+				columns = append(columns, strings.ToUpper(c.Name))
+			}
+		}
+		if diff := cmp.Diff(want, columns); diff != "" {
+			t.Errorf("kubectl get %s (-want +got):\n%s", resources, diff)
+		}
+		if resources != "foreignclusters" {
+			continue
+		}
+		found := false
+		for _, row := range table.Rows {
+			if fmt.Sprint(row.Cells[0]) == fc.Name {
+				found = true
+				if role := fmt.Sprint(row.Cells[1]); role != "Provider" && role != "None" { // the agent may have looked
+					t.Errorf("its role is shown as %q", role)
+				}
+			}
+		}
+		if !found {
+			t.Error("the cluster is not in the table")
+		}
+	}
+}
+
+// tableOf asks for a table as kubectl does.
+func tableOf(ctx context.Context, c *cluster, resources string) (*metav1.Table, error) {
+	config := rest.CopyConfig(c.config)
+	config.GroupVersion, config.APIPath = &v1alpha1.GroupVersion, "/apis"
+	config.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
+	rc, err := rest.RESTClientFor(config)
+	if err != nil {
+		return nil, err
+	}
+	b, err := rc.Get().Resource(resources).SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").DoRaw(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var table metav1.Table
+	return &table, json.Unmarshal(b, &table)
+}

@@ -1,0 +1,396 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
+)
+
+// convergence is how long two clusters may take to agree after an agent that was
+// killed serves again.
+const convergence = 20 * time.Second
+
+// tooMany is how many rounds may fail before the rest is not worth the time.
+const tooMany = 3
+
+// number reads a number from the environment.
+func number(t *testing.T, variable string, preset int) int {
+	t.Helper()
+	text := os.Getenv(variable)
+	if text == "" {
+		return preset
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatalf("%s: %v", variable, err)
+	}
+	return n
+}
+
+// moment is when an agent is killed.
+type moment struct {
+	name string
+	// cluster and list are where to look; none is a random moment of the whole.
+	cluster func() *cluster
+	list    ctrlclient.ObjectList
+	seen    func(watch.Event) bool
+}
+
+func homeCluster() *cluster   { return world.home }
+func abroadCluster() *cluster { return world.abroad }
+
+func added(e watch.Event) bool { return e.Type == watch.Added }
+
+func phase(p peering.Phase) func(watch.Event) bool {
+	return func(e watch.Event) bool {
+		c, ok := e.Object.(*v1alpha1.Contract)
+		return ok && c.Status.Phase == p.String()
+	}
+}
+
+func terminated(e watch.Event) bool {
+	c, ok := e.Object.(*v1alpha1.Contract)
+	return ok && c.Spec.Termination != ""
+}
+
+func deletionOf(kind ctrlclient.Object) func(watch.Event) bool {
+	return func(e watch.Event) bool {
+		o, ok := e.Object.(ctrlclient.Object)
+		return ok && fmt.Sprintf("%T", o) == fmt.Sprintf("%T", kind) && (!o.GetDeletionTimestamp().IsZero() || e.Type == watch.Deleted)
+	}
+}
+
+// moments are those at which what one side knows and what the other knows differ.
+func moments() []moment {
+	return []moment{
+		{name: "at a random moment"},
+		{"when the provider trusts the consumer", abroadCluster, &v1alpha1.ForeignClusterList{}, added},
+		{"when the consumer trusts the provider", homeCluster, &v1alpha1.ForeignClusterList{}, added},
+		{"when the consumer asks", homeCluster, &v1alpha1.ResourceSliceList{}, added},
+		{"when the provider signed", abroadCluster, &v1alpha1.ContractList{}, added},
+		{"when the consumer has the contract", homeCluster, &v1alpha1.ContractList{}, added},
+		{"when the contract is in force at the provider", abroadCluster, &v1alpha1.ContractList{}, phase(peering.PhaseActive)},
+		{"when the virtual node appears", homeCluster, &corev1.NodeList{}, added},
+		{"when the slice is deleted", homeCluster, &v1alpha1.ResourceSliceList{}, deletionOf(&v1alpha1.ResourceSlice{})},
+		{"when the consumer ends the contract", homeCluster, &v1alpha1.ContractList{}, terminated},
+		{"when the contract is over at the consumer", homeCluster, &v1alpha1.ContractList{}, phase(peering.PhaseClosed)},
+		{"when the provider hears of the end", abroadCluster, &v1alpha1.ContractList{}, terminated},
+		{"when the contract is over at the provider", abroadCluster, &v1alpha1.ContractList{}, phase(peering.PhaseClosed)},
+		{"when the virtual node goes", homeCluster, &corev1.NodeList{}, deletionOf(&corev1.Node{})},
+		{"when the consumer forgets", homeCluster, &v1alpha1.ForeignClusterList{}, deletionOf(&v1alpha1.ForeignCluster{})},
+		{"when the provider forgets", abroadCluster, &v1alpha1.ForeignClusterList{}, deletionOf(&v1alpha1.ForeignCluster{})},
+	}
+}
+
+// await returns what waits for a moment. It begins to look at once.
+func (m moment) await(ctx context.Context, random time.Duration) (func() error, error) {
+	if m.cluster == nil {
+		timer := time.NewTimer(random)
+		return func() error {
+			select {
+			case <-timer.C:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}, nil
+	}
+	var opts []ctrlclient.ListOption
+	if _, nodes := m.list.(*corev1.NodeList); nodes {
+		opts = append(opts, ctrlclient.HasLabels{v1alpha1.LabelVirtualNode})
+	}
+	w, err := m.cluster().client.Watch(ctx, m.list, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return func() error {
+		defer w.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case e, ok := <-w.ResultChan():
+				if !ok {
+					return errors.New("the watch ended")
+				}
+				if m.seen(e) {
+					return nil
+				}
+			}
+		}
+	}, nil
+}
+
+// TestAnAgentMayDieAtAnyMoment kills one side while two clusters join, peer and
+// part, and expects both to arrive all the same.
+func TestAnAgentMayDieAtAnyMoment(t *testing.T) {
+	home, abroad := agents(t)
+	rounds := number(t, "ENTENTE_CONTROL_ROUNDS", 20)
+	seed := number(t, "ENTENTE_CONTROL_SEED", int(time.Now().UnixNano()&0x7fffffff))
+	t.Logf("ENTENTE_CONTROL_SEED=%d", seed)
+	lend(t, abroad, "cpu=4", "memory=8Gi", "pods=20")
+	w := watchContracts(t, home, abroad)
+	for _, victim := range []*cluster{home, abroad} {
+		random := rand.New(rand.NewPCG(uint64(seed), uint64(len(victim.name))))
+		failures := 0
+		for round := range rounds {
+			m := moments()[(round+seed)%len(moments())]
+			r := roundOf(random)
+			t.Run(fmt.Sprintf("%s dies %s, %d", victim.name, m.name, round), func(t *testing.T) {
+				if err := dieAndConverge(t, home, abroad, victim, m, r); err != nil {
+					failures++
+					t.Errorf("%+v: %v", r, err)
+				}
+				for _, twice := range w.twice() {
+					t.Error(twice)
+				}
+				// The next one starts from nothing.
+				if err := both(func(c *cluster) error { return c.start(t.Context()) }); err != nil {
+					t.Fatal(err)
+				}
+				if err := part(t.Context(), home, abroad, convergence); err != nil {
+					failures = tooMany
+					t.Errorf("clear up: %v", err)
+				}
+			})
+			if failures >= tooMany {
+				t.Fatalf("%s died, and that is enough", victim.name)
+			}
+		}
+	}
+}
+
+// round is what is left to chance.
+type round struct {
+	// After is when the random moment is, Late how late the kill, Down how long
+	// the agent stays dead.
+	After, Late, Down time.Duration
+	// Ends is who ends the peering, and how.
+	Ends int
+}
+
+func roundOf(r *rand.Rand) round {
+	return round{
+		After: time.Duration(r.Int64N(int64(1200 * time.Millisecond))),
+		Late:  time.Duration(r.Int64N(int64(20*time.Millisecond))) * time.Duration(r.Int64N(2)),
+		Down:  time.Duration(r.Int64N(int64(300 * time.Millisecond))),
+		Ends:  r.IntN(3),
+	}
+}
+
+func dieAndConverge(t *testing.T, home, abroad, victim *cluster, m moment, r round) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	wait, err := m.await(ctx, r.After)
+	if err != nil {
+		return err
+	}
+	var died sync.WaitGroup
+	var back error
+	killed := make(chan struct{})
+	died.Go(func() {
+		defer close(killed)
+		if back = wait(); back != nil {
+			return
+		}
+		time.Sleep(r.Late)
+		victim.kill()
+		time.Sleep(r.Down)
+		back = victim.start(ctx)
+	})
+	err = errors.Join(
+		stage("join", func() error { return patientJoin(ctx, home, abroad) }),
+		stage("peer", func() error { return peerOnce(ctx, home, abroad) }),
+		stage("part", func() error { return partOnce(ctx, home, abroad, r.Ends) }),
+	)
+	if err != nil {
+		cancel()
+		died.Wait()
+		return err
+	}
+	select {
+	case <-killed:
+	case <-time.After(soon):
+		cancel()
+		died.Wait()
+		return errors.New("the moment did not come")
+	}
+	died.Wait()
+	if back != nil {
+		return back
+	}
+	// What is over stays over.
+	return part(ctx, home, abroad, convergence)
+}
+
+func stage(name string, do func() error) error {
+	if err := do(); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+// patientJoin joins as a person would whose command fails: again, with the token
+// that there is.
+func patientJoin(ctx context.Context, home, abroad *cluster) error {
+	token := ""
+	err := until(ctx, convergence+soon, "a token and its use", func(ctx context.Context) error {
+		var err error
+		if token == "" {
+			if token, err = createToken(ctx, abroad); err != nil {
+				return err
+			}
+		}
+		return redeem(ctx, home, token)
+	})
+	if err != nil {
+		return err
+	}
+	return both(func(c *cluster) error { return connected(ctx, c, convergence) })
+}
+
+// peerOnce asks once, and checks that the provider gave once.
+func peerOnce(ctx context.Context, home, abroad *cluster) error {
+	if err := home.client.Create(ctx, ask("cpu=4", "memory=8Gi", "pods=20")); err != nil {
+		return err
+	}
+	if _, err := contract(ctx, home, abroad, convergence); err != nil {
+		return err
+	}
+	return lentIs(ctx, abroad, "4")
+}
+
+// lentIs checks how many processors a provider lends in all.
+func lentIs(ctx context.Context, c *cluster, want string) error {
+	contracts, err := list[v1alpha1.ContractList](ctx, c)
+	if err != nil {
+		return err
+	}
+	sum := resource.Quantity{}
+	for i := range contracts.Items {
+		if contracts.Items[i].Status.Phase != peering.PhaseClosed.String() {
+			sum.Add(contracts.Items[i].Spec.Resources[corev1.ResourceCPU])
+		}
+	}
+	if sum.Cmp(resource.MustParse(want)) != 0 {
+		return fmt.Errorf("%s lends %s processors by %d contracts, want %s", c.name, &sum, len(contracts.Items), want)
+	}
+	return nil
+}
+
+// partOnce ends the peering in one of three ways, and waits until both sides
+// agree that it is over.
+func partOnce(ctx context.Context, home, abroad *cluster, how int) error {
+	switch how {
+	case 0: // in good order: the contract first, then the trust
+		if err := home.client.DeleteAllOf(ctx, &v1alpha1.ResourceSlice{}); err != nil {
+			return err
+		}
+		for _, c := range []*cluster{home, abroad} {
+			err := until(ctx, convergence, "no contract at "+c.name, func(ctx context.Context) error {
+				contracts, err := list[v1alpha1.ContractList](ctx, c)
+				if err == nil && len(contracts.Items) > 0 {
+					err = fmt.Errorf("there is %s", describe(&contracts.Items[0]))
+				}
+				return err
+			})
+			if err != nil {
+				return err
+			}
+		}
+	case 1: // by the consumer, at once
+		if err := forget(ctx, home); err != nil {
+			return err
+		}
+	case 2: // by the provider, at once
+		if err := forget(ctx, abroad); err != nil {
+			return err
+		}
+	}
+	return part(ctx, home, abroad, convergence)
+}
+
+// lend makes a policy of the test's own decide what a cluster lends.
+func lend(t *testing.T, c *cluster, ceiling ...string) *v1alpha1.PeeringPolicy {
+	t.Helper()
+	all := int32(100)
+	p := &v1alpha1.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: "aa-control"}, Spec: v1alpha1.PeeringPolicySpec{
+		Accept: v1alpha1.AcceptAutomatic, PodSecurity: "baseline",
+		Limits: v1alpha1.PolicyLimits{Resources: amounts(ceiling...), PercentOfFree: &all},
+	}}
+	if err := c.client.Create(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { remove(t, c, p) })
+	return p
+}
+
+// contractWatch sees whether two contracts are ever in force for one request.
+type contractWatch struct {
+	mu    sync.Mutex
+	found []string
+}
+
+func watchContracts(t *testing.T, clusters ...*cluster) *contractWatch {
+	t.Helper()
+	out := &contractWatch{}
+	var wg sync.WaitGroup
+	ctx, cancel := context.WithCancel(t.Context())
+	for _, c := range clusters {
+		w, err := c.client.Watch(ctx, &v1alpha1.ContractList{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		wg.Go(func() { out.watch(c.name, w) })
+	}
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	return out
+}
+
+func (w *contractWatch) watch(where string, events watch.Interface) {
+	defer events.Stop()
+	inForce := map[string]map[string]bool{}
+	for e := range events.ResultChan() {
+		c, ok := e.Object.(*v1alpha1.Contract)
+		if !ok {
+			continue
+		}
+		if inForce[c.Spec.RequestID] == nil {
+			inForce[c.Spec.RequestID] = map[string]bool{}
+		}
+		delete(inForce[c.Spec.RequestID], c.Name)
+		if e.Type != watch.Deleted && c.Status.Phase != peering.PhaseClosed.String() {
+			inForce[c.Spec.RequestID][c.Name] = true
+		}
+		if n := inForce[c.Spec.RequestID]; len(n) > 1 {
+			w.mu.Lock()
+			w.found = append(w.found, fmt.Sprintf("at %s contracts %v are in force for one request", where, sorted(n)))
+			w.mu.Unlock()
+		}
+	}
+}
+
+// twice returns what was seen since the last call.
+func (w *contractWatch) twice() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	out := w.found
+	w.found = nil
+	return out
+}

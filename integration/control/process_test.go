@@ -1,0 +1,146 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"sync"
+)
+
+// process is the agent of a cluster as a process of this machine.
+type process struct {
+	name, binary, kubeconfig, log string
+	// peerAddress, adminAddress, kubeletAddress and healthAddress stay the same
+	// over restarts.
+	peerAddress, adminAddress, kubeletAddress, healthAddress string
+
+	mu   sync.Mutex
+	cmd  *exec.Cmd
+	done chan struct{}
+}
+
+func newProcess(name, dir, binary string) (*process, error) {
+	p := &process{name: name, binary: binary, kubeconfig: filepath.Join(dir, "agent.kubeconfig"), log: filepath.Join(dir, "agent.log")}
+	if logs := os.Getenv("ENTENTE_CONTROL_LOGS"); logs != "" {
+		if err := os.MkdirAll(logs, 0o755); err != nil {
+			return p, err
+		}
+		p.log = filepath.Join(logs, name+".log")
+	}
+	addresses, err := freeAddresses(4)
+	if err != nil {
+		return p, err
+	}
+	p.peerAddress, p.adminAddress, p.kubeletAddress, p.healthAddress = addresses[0], addresses[1], addresses[2], addresses[3]
+	return p, nil
+}
+
+// freeAddresses finds loopback ports that nobody listens on, below those that the
+// lab and outgoing connections use.
+func freeAddresses(n int) ([]string, error) {
+	var out []string
+	for tries := 0; len(out) < n; tries++ {
+		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(11000+rand.IntN(7000)))
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			if tries > 200 {
+				return nil, fmt.Errorf("find a free port: %w", err)
+			}
+			continue
+		}
+		defer l.Close() // all at the end, so that all are different
+		out = append(out, address)
+	}
+	return out, nil
+}
+
+// spawn starts the agent.
+func (p *process) spawn() error {
+	out, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(p.binary, "agent", "--log-format=text", "--log-level=debug",
+		"--cluster-name="+p.name, "--peer-endpoint="+p.peerAddress, "--pod-cidr=10.200.0.0/16", "--service-cidr=10.96.0.0/16",
+		"--peer-address="+p.peerAddress, "--admin-address="+p.adminAddress,
+		"--kubelet-address="+p.kubeletAddress, "--health-address="+p.healthAddress)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+p.kubeconfig, "POD_NAME=entente-agent-"+p.name, "POD_NAMESPACE="+systemNamespace, "POD_IP=127.0.0.1")
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.SysProcAttr = dieWithParent()
+	started, done := make(chan error), make(chan struct{})
+	go func() {
+		// The kernel ends a child with the thread that started it.
+		runtime.LockOSThread()
+		defer out.Close()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait()
+			close(done)
+		}
+	}()
+	if err := <-started; err != nil {
+		return fmt.Errorf("start the agent of %s: %w", p.name, err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cmd, p.done = cmd, done
+	return nil
+}
+
+// running says whether the agent lives.
+func (p *process) running() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cmd == nil {
+		return false
+	}
+	select {
+	case <-p.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// kill ends the agent as a crash would: with SIGKILL.
+func (p *process) kill() {
+	p.mu.Lock()
+	cmd, done := p.cmd, p.done
+	p.cmd = nil
+	p.mu.Unlock()
+	if cmd == nil {
+		return
+	}
+	_ = cmd.Process.Kill()
+	<-done
+}
+
+// ready asks the agent whether it leads and serves.
+func (p *process) ready(ctx context.Context) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.healthAddress+"/readyz", nil)
+	if err != nil {
+		return err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		b, _ := io.ReadAll(io.LimitReader(resp.Body, 1024))
+		return errors.New(string(b))
+	}
+	return nil
+}
+
+func (p *process) lastWords(lines int) string { return tail(p.log, lines) }

@@ -1,0 +1,128 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// The parts of Entente that run as processes, by their command.
+const (
+	PartAgent     = "agent"
+	PartNode      = "node"
+	PartWireGuard = "wireguard"
+)
+
+// process finds the process of a part in a pod, by its command line and what the
+// chart puts into its environment.
+func process(pod *corev1.Pod, part string) (int, error) {
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		return 0, err
+	}
+	for _, file := range files {
+		cmdline, err := os.ReadFile(file)
+		if err != nil {
+			continue // it ended
+		}
+		args := strings.Split(string(cmdline), "\x00")
+		if len(args) < 2 || filepath.Base(args[0]) != "entented" || args[1] != part {
+			continue
+		}
+		environ, err := os.ReadFile(filepath.Join(filepath.Dir(file), "environ"))
+		if err != nil || !bytes.Contains(append([]byte{0}, environ...), []byte("\x00POD_NAME="+pod.Name+"\x00")) {
+			continue
+		}
+		return strconv.Atoi(filepath.Base(filepath.Dir(file)))
+	}
+	return 0, fmt.Errorf("no process `entented %s` of pod %s", part, pod.Name)
+}
+
+// Process is the process of a part of Entente on this cluster's node.
+func (s *Side) Process(ctx context.Context, part string) (int, error) {
+	find := s.FabricPod
+	if part == PartAgent {
+		find = s.AgentPod
+	}
+	pod, err := find(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return process(pod, part)
+}
+
+// Memory is the resident memory of a part, in bytes.
+func (s *Side) Memory(ctx context.Context, part string) (uint64, error) {
+	pid, err := s.Process(ctx, part)
+	if err != nil {
+		return 0, err
+	}
+	return memory(pid)
+}
+
+// Kill kills the process of a part, without warning; the kubelet starts it again.
+func (s *Side) Kill(ctx context.Context, part string) error {
+	pid, err := s.Process(ctx, part)
+	if err != nil {
+		return err
+	}
+	return kill(pid)
+}
+
+func kill(pid int) error {
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("kill %d: %w", pid, err)
+	}
+	return nil
+}
+
+// KillAgent kills the agent without warning and replaces its pod, so that the
+// kubelet's back-off delays nothing. It is for use in the middle of things: the
+// pod need not be ready.
+func (s *Side) KillAgent(ctx context.Context) error {
+	pods, err := s.Pods(ctx, SystemNamespace, map[string]string{"app.kubernetes.io/name": "entente", "app.kubernetes.io/component": "agent"})
+	if err != nil {
+		return err
+	}
+	killed := 0
+	for i := range pods {
+		pid, err := process(&pods[i], PartAgent)
+		if err != nil {
+			continue
+		}
+		if err := kill(pid); err != nil {
+			return err
+		}
+		killed++
+		err = s.Kube.CoreV1().Pods(SystemNamespace).Delete(ctx, pods[i].Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)})
+		if ctrlclient.IgnoreNotFound(err) != nil {
+			return err
+		}
+	}
+	if killed == 0 {
+		return fmt.Errorf("no agent of %s runs", s.Name)
+	}
+	return nil
+}
+
+// field is the first word after a name at the beginning of a line.
+func field(text, name string) string {
+	for line := range strings.Lines(text) {
+		if rest, ok := strings.CutPrefix(line, name); ok {
+			if words := strings.Fields(rest); len(words) > 0 {
+				return words[0]
+			}
+		}
+	}
+	return ""
+}

@@ -1,0 +1,139 @@
+package e2e
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/entente-dev/entente/client"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+// TestTokensThatAreNoGood redeems, with the CLI, what is no good token.
+func TestTokensThatAreNoGood(t *testing.T) {
+	ctx, w := onStage(t)
+	ok(t, w.Unpeer(ctx))
+	good, err := w.Abroad.CreateToken(ctx)
+	ok(t, err)
+	expired, err := w.Abroad.CreateToken(ctx, "--ttl", "1s")
+	ok(t, err)
+	expires := time.Now().Add(2 * time.Second)
+	own, err := w.Home.CreateToken(ctx)
+	ok(t, err)
+	other, used := newStranger(ctx, t, w, "naples")
+	ok(t, other.join(ctx, used))
+	t.Cleanup(func() { other.forget(t) })
+	usedText, err := used.Encode()
+	ok(t, err)
+
+	changed := func(change func(*peering.Token)) string {
+		token, err := peering.ParseToken(good)
+		ok(t, err)
+		change(&token)
+		text, err := token.Encode()
+		ok(t, err)
+		return text
+	}
+	flipped := []byte(good)
+	if flipped[40]++; flipped[40] > 'z' {
+		flipped[40] = 'a'
+	}
+	tests := []struct {
+		name, token string
+		words       []string
+	}{
+		{"a token that is cut off", good[:len(good)-6], []string{"TOKEN_MALFORMED", "cut off"}},
+		{"a token of which only the beginning was copied", good[:30], []string{"TOKEN_MALFORMED", "cut off"}},
+		{"a token with a wrong character", string(flipped), []string{"TOKEN_MALFORMED"}},
+		{"something else", "hello", []string{"TOKEN_MALFORMED"}},
+		{"a token of a later version", "ent9." + strings.TrimPrefix(good, "ent1."), []string{"TOKEN_MALFORMED", "version"}},
+		{"a token with another secret", changed(func(token *peering.Token) { token.Secret[0]++ }), []string{"TOKEN_INVALID"}},
+		{"a token with an ID that was never made", changed(func(token *peering.Token) { token.ID = "abcdefgh22" }), []string{"TOKEN_INVALID"}},
+		{
+			"a token that pins another cluster's key", changed(func(token *peering.Token) { token.Issuer = other.identity.ID() }),
+			[]string{"PEER_IDENTITY_MISMATCH", string(used.Issuer), string(other.identity.ID())},
+		},
+		{
+			"a token that leads nowhere", changed(func(token *peering.Token) { token.Endpoints = []string{"172.30.2.11:30744"} }),
+			[]string{"PEER_UNREACHABLE", "172.30.2.11:30744"},
+		},
+		{"a token that another cluster used", usedText, []string{"TOKEN_INVALID", "redeemed by another cluster"}},
+		{"a token of the cluster itself", own, []string{"PEER_IS_SELF"}},
+		{"a token that expired", expired, []string{"EXPIRED", "expired"}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			if test.token == expired {
+				time.Sleep(time.Until(expires))
+			}
+			_, err := w.Home.Entente(ctx, "join", test.token)
+			ok(t, Ended(err, test.words...))
+			if failed := err.(*CommandError); failed.Code != 1 { //nolint:errorlint // Ended looked
+				t.Errorf("exit code is %d, want 1", failed.Code)
+			}
+			if strings.Contains(err.(*CommandError).Output, test.token) { //nolint:errorlint // as above
+				t.Error("the message repeats the token")
+			}
+		})
+	}
+	peer, err := w.Home.Peer(ctx)
+	ok(t, err)
+	if peer != nil {
+		t.Errorf("%s trusts %s by one of these tokens", w.Home.Name, peer.Name)
+	}
+	// The good one was not used up by all this.
+	if _, err := w.Home.Entente(ctx, "join", good); err != nil {
+		t.Errorf("the good token does not work any more: %v", err)
+	}
+}
+
+// TestTokenIsRedeemedOnce lets several clusters redeem a token at once.
+func TestTokenIsRedeemedOnce(t *testing.T) {
+	ctx, w := onStage(t)
+	const redeemers = 6
+	var all []*stranger
+	first, token := newStranger(ctx, t, w, "one")
+	all = append(all, first)
+	for len(all) < redeemers {
+		next, _ := newStranger(ctx, t, w, "")
+		all = append(all, next)
+	}
+	results := make(chan error, redeemers)
+	for _, s := range all {
+		go func() { results <- s.join(ctx, token) }()
+		t.Cleanup(func() { s.forget(t) })
+	}
+	joined := 0
+	for range all {
+		switch err := <-results; {
+		case err == nil:
+			joined++
+		default:
+			wantReason(t, err, wire.ReasonTokenInvalid)
+		}
+	}
+	if joined != 1 {
+		t.Errorf("%d of %d clusters joined by one token, want one", joined, redeemers)
+	}
+}
+
+// TestStrangersMayOnlyJoin calls what only peers may call.
+func TestStrangersMayOnlyJoin(t *testing.T) {
+	ctx, w := onStage(t)
+	s, _ := newStranger(ctx, t, w, "nobody")
+	ctx, cancel := context.WithTimeout(ctx, Soon)
+	defer cancel()
+	peer := client.Peering{Conn: s.dial(t)}
+	_, err := peer.Request(ctx, peering.Ask{RequestID: "give-me"})
+	wantReason(t, err, wire.ReasonPeerNotTrusted)
+	_, err = peer.Sign(ctx, peering.Envelope{Payload: []byte("{}"), PayloadType: peering.PayloadType})
+	wantReason(t, err, wire.ReasonPeerNotTrusted)
+	wantReason(t, peer.Terminate(ctx, "c-1", ""), wire.ReasonPeerNotTrusted)
+
+	_, err = w.Home.Entente(ctx, "peer", "atlantis")
+	ok(t, Ended(err, "PEER_UNKNOWN", "atlantis"))
+	_, err = w.Home.Entente(ctx, "info", "peer", "atlantis")
+	ok(t, Ended(err, "PEER_UNKNOWN", "atlantis"))
+}

@@ -1,0 +1,437 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+)
+
+const shop = "shop"
+
+// TestPeerDoesEverything peers two clusters that never met with one command.
+func TestPeerDoesEverything(t *testing.T) {
+	ctx, w := onStage(t)
+	ok(t, w.Unpeer(ctx))
+	begin := time.Now()
+	out, err := w.Home.Entente(ctx, "peer", "--remote-kubeconfig", w.Abroad.Kubeconfig)
+	ok(t, err)
+	t.Logf("peered in %s:\n%s", time.Since(begin).Round(100*time.Millisecond), out)
+	for _, step := range []string{"token", "Contract", "tunnel", "Virtual node"} {
+		if !strings.Contains(out, step) {
+			t.Errorf("it does not say how %q went", step)
+		}
+	}
+	// Once more changes nothing.
+	home, _ := theContract(ctx, t, w)
+	_, err = w.Home.Entente(ctx, "peer", "--remote-kubeconfig", w.Abroad.Kubeconfig)
+	ok(t, err)
+	again, abroad := theContract(ctx, t, w)
+	if home.Name != again.Name {
+		t.Errorf("peering again made contract %s of %s", again.Name, home.Name)
+	}
+	if again.Spec.Envelope != abroad.Spec.Envelope {
+		t.Error("the two sides hold different envelopes")
+	}
+}
+
+// TestWhatKubectlShows looks at a peering as a user does.
+func TestWhatKubectlShows(t *testing.T) {
+	ctx, w := onStage(t)
+	name := peered(ctx, t, w)
+	contract, _ := theContract(ctx, t, w)
+
+	for _, side := range []struct {
+		s    *Side
+		role v1alpha1.Role
+	}{{w.Home, v1alpha1.RoleProvider}, {w.Abroad, v1alpha1.RoleConsumer}} {
+		out, err := side.s.Kubectl(ctx, "get", "foreignclusters")
+		ok(t, err)
+		lines := strings.Split(strings.TrimSpace(out), "\n")
+		if len(lines) != 2 || !slices.Equal(strings.Fields(lines[0]), []string{"NAME", "ROLE", "AGE"}) {
+			t.Fatalf("kubectl get foreignclusters in %s printed\n%s", side.s.Name, out)
+		}
+		row := strings.Fields(lines[1])
+		if len(row) != 3 || row[0] != side.s.Other.Name || row[1] != string(side.role) {
+			t.Errorf("in %s the peer is %q, want %s with role %s", side.s.Name, lines[1], side.s.Other.Name, side.role)
+		}
+	}
+
+	var node corev1.Node
+	ok(t, w.Home.Client.Get(ctx, ctrlclient.ObjectKey{Name: name}, &node))
+	for resource, amount := range contract.Spec.Resources {
+		capacity, allocatable := node.Status.Capacity[resource], node.Status.Allocatable[resource]
+		if capacity.Cmp(amount) != 0 || allocatable.Cmp(amount) != 0 {
+			t.Errorf("the node has %s of %s, %s allocatable; the contract lends %s", capacity.String(), resource, allocatable.String(), amount.String())
+		}
+	}
+	for _, resource := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		if q := node.Status.Capacity[resource]; q.IsZero() {
+			t.Errorf("the node has no %s", resource)
+		}
+	}
+	if ready, why := NodeCondition(&node); !ready {
+		t.Errorf("the node is not Ready: %s", why)
+	}
+	if arch := node.Labels[corev1.LabelArchStable]; arch == "" {
+		t.Error("the node does not say its architecture")
+	}
+	for _, s := range w.Sides() {
+		for _, condition := range []string{v1alpha1.ConditionTrusted, v1alpha1.ConditionConnected, v1alpha1.ConditionNetwork, v1alpha1.ConditionOffloading} {
+			_, err := s.Condition(ctx, Soon, condition, metav1.ConditionTrue)
+			ok(t, err)
+		}
+		out, err := s.WireGuard(ctx, "interfaces")
+		ok(t, err)
+		if devices := strings.Fields(out); len(devices) != 1 {
+			t.Errorf("WireGuard devices on node %s are %q, want one", s.Node(), devices)
+		}
+	}
+	out, err := w.Home.Entente(ctx, "contract", "show", contract.Name)
+	ok(t, err)
+	if !strings.Contains(out, "signed") {
+		t.Errorf("entente contract show printed\n%s", out)
+	}
+	for _, s := range w.Sides() {
+		if _, err := s.Entente(ctx, "info"); err != nil {
+			t.Errorf("entente info in %s: %v", s.Name, err)
+		}
+	}
+}
+
+// TestAdminAPIHasOneTruth asks for the same peering through gRPC, REST and the
+// CLI, and as somebody who may not.
+func TestAdminAPIHasOneTruth(t *testing.T) {
+	ctx, w := onStage(t)
+	peered(ctx, t, w)
+	clerk, err := w.Home.NewClerk(ctx, "clerk", "entente-admin")
+	ok(t, err)
+	t.Cleanup(func() { ok(t, clerk.Dismiss(context.WithoutCancel(t.Context()))) })
+	guest, err := w.Home.NewClerk(ctx, "guest", "")
+	ok(t, err)
+	t.Cleanup(func() { ok(t, guest.Dismiss(context.WithoutCancel(t.Context()))) })
+
+	out, err := clerk.Grpcurl(ctx, "", "list")
+	ok(t, err)
+	for _, service := range []string{"entente.v1.AdminService", "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection"} {
+		if !slices.Contains(strings.Fields(out), service) {
+			t.Errorf("grpcurl list does not show %s:\n%s", service, out)
+		}
+	}
+	out, err = clerk.Grpcurl(ctx, "", "describe", "entente.v1.AdminService")
+	ok(t, err)
+	if !strings.Contains(out, "rpc GetPeer") {
+		t.Errorf("grpcurl describe printed\n%s", out)
+	}
+
+	viaGRPC, err := clerk.Grpcurl(ctx, `{"name":"peers/`+w.Abroad.Name+`"}`, "entente.v1.AdminService/GetPeer")
+	ok(t, err)
+	status, viaREST, err := clerk.Get(ctx, "/v1/peers/"+w.Abroad.Name)
+	ok(t, err)
+	if status != http.StatusOK {
+		t.Fatalf("REST answers %d: %s", status, viaREST)
+	}
+	viaCLI, err := w.Home.Entente(ctx, "info", "peer", w.Abroad.Name, "-o", "json")
+	ok(t, err)
+	grpcPeer, restPeer := facts(t, []byte(viaGRPC)), facts(t, viaREST)
+	cliPeer := facts(t, []byte(`{"peer":`+viaCLI+`}`))
+	if grpcPeer != restPeer || restPeer != cliPeer {
+		t.Errorf("the same peering is\n%s through gRPC,\n%s through REST,\n%s through the CLI", grpcPeer, restPeer, cliPeer)
+	}
+	if !strings.Contains(grpcPeer, "Active") || !strings.Contains(grpcPeer, "Provider") {
+		t.Errorf("the peering is %s", grpcPeer)
+	}
+
+	for what, c := range map[string]*Clerk{"a user without rights": guest, "nobody": {side: w.Home, Address: clerk.Address, CA: clerk.CA}} {
+		status, body, err := c.Get(ctx, "/v1/peers/"+w.Abroad.Name)
+		ok(t, err)
+		if status != http.StatusForbidden && status != http.StatusUnauthorized {
+			t.Errorf("REST answers %s with %d: %s", what, status, body)
+		}
+	}
+	if out, err := guest.Grpcurl(ctx, "", "entente.v1.AdminService/CreateToken"); err == nil {
+		t.Errorf("a user without rights made a token: %s", out)
+	} else if !strings.Contains(err.Error(), "CALLER_NOT_ALLOWED") {
+		t.Errorf("the refusal does not give the reason: %v", err)
+	}
+}
+
+// facts is what is told of a peer, without what changes from call to call and
+// without what one form leaves out because it is empty.
+func facts(t *testing.T, b []byte) string {
+	t.Helper()
+	var answer struct {
+		Peer struct {
+			Name, ClusterID, Role string
+			Endpoints             []string
+			Conditions            []struct{ Type, Status, Reason string }
+			Contracts             []struct {
+				ContractID, Phase, Role, Node string
+				Resources                     struct{ Amounts map[string]string }
+			}
+			Tunnel struct {
+				Up                            bool
+				Backend                       string
+				LocalPrefixes, RemotePrefixes map[string]string
+			}
+		}
+	}
+	if err := json.Unmarshal(b, &answer); err != nil {
+		t.Fatalf("read %s: %v", b, err)
+	}
+	return fmt.Sprintf("%+v", answer.Peer)
+}
+
+// TestDeploymentRunsInBothClusters is the main job: pods on both sides of the
+// border, reached by name from both sides.
+func TestDeploymentRunsInBothClusters(t *testing.T) {
+	ctx, w := onStage(t)
+	node := peered(ctx, t, w)
+	offloaded(ctx, t, w, shop)
+	const replicas = 4
+	both, bothService := Web(shop, "web", replicas, Everywhere)
+	inn, innService := Web(shop, "inn", 1, AtHome)
+	out, outService := Web(shop, "out", 1, Away)
+	config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: "config"}, Data: map[string]string{"greeting": "ciao"}}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: "secret"}, StringData: map[string]string{"word": "segreto"}}
+	private := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: "private"}, StringData: map[string]string{"word": "not for abroad"}}
+	c := &out.Spec.Template.Spec.Containers[0]
+	c.EnvFrom = []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "config"}}}}
+	c.VolumeMounts = []corev1.VolumeMount{{Name: "secret", MountPath: "/secret"}}
+	out.Spec.Template.Spec.Volumes = []corev1.Volume{{Name: "secret", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "secret"}}}}
+	ok(t, w.Home.Create(ctx, config, secret, private, both, bothService, inn, innService, out, outService))
+
+	pods, err := w.Home.PodsReady(ctx, Scheduled, shop, both.Labels, replicas)
+	ok(t, err)
+	inns, err := w.Home.PodsReady(ctx, Scheduled, shop, inn.Labels, 1)
+	ok(t, err)
+	outs, err := w.Home.PodsReady(ctx, Scheduled, shop, out.Labels, 1)
+	ok(t, err)
+	home, away := Split(pods, node)
+	if len(home) != replicas/2 || len(away) != replicas/2 {
+		t.Fatalf("%d pods are at home and %d abroad, want half and half", len(home), len(away))
+	}
+	remote, err := w.RemoteNamespace(ctx, shop)
+	ok(t, err)
+
+	t.Run("each pod abroad is one pod, with the address that home translates", func(t *testing.T) {
+		for i := range away {
+			twin, err := w.Abroad.Twin(ctx, &away[i])
+			ok(t, err)
+			if twin.Namespace != remote {
+				t.Errorf("%s runs in %s, want %s", twin.Name, twin.Namespace, remote)
+			}
+			if twin.Status.PodIP == away[i].Status.PodIP || away[i].Status.PodIP == "" {
+				t.Errorf("%s has the address %q at home and %q abroad: the prefixes are the same, so an alias is wanted", twin.Name, away[i].Status.PodIP, twin.Status.PodIP)
+			}
+		}
+	})
+	t.Run("pods answer by the Service's name on both sides, wherever they run", func(t *testing.T) {
+		for _, from := range []string{home[0].Name, away[0].Name} {
+			for url, answering := range map[string][]corev1.Pod{
+				"http://web:8080/name": pods, "http://inn:8080/name": inns, "http://out:8080/name": outs,
+			} {
+				ok(t, w.Home.ReachesAll(ctx, Soon, shop, from, url, answering))
+			}
+		}
+	})
+	t.Run("pods reach each other by address, and large answers fit through", func(t *testing.T) {
+		for _, path := range []struct{ from, to corev1.Pod }{{home[0], away[0]}} {
+			out, err := w.Home.InPod(ctx, shop, path.from.Name, "/tool", "curl", "-t", "20s", "http://"+path.to.Status.PodIP+":8080/bytes/5000000")
+			ok(t, err)
+			if len(out) != 5000000 {
+				t.Errorf("%d bytes came through, want 5000000", len(out))
+			}
+		}
+		out, err := w.Home.InPod(ctx, shop, away[0].Name, "/tool", "curl", "-t", "20s", "http://inn:8080/bytes/5000000")
+		ok(t, err)
+		if len(out) != 5000000 {
+			t.Errorf("%d bytes came back through, want 5000000", len(out))
+		}
+		if _, err := w.Home.InPod(ctx, shop, home[0].Name, "/tool", "echo", "udp", away[0].Status.PodIP+":8081", "hello"); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("what a pod refers to is there with it, and nothing else", func(t *testing.T) {
+		text, err := w.Home.InPod(ctx, shop, outs[0].Name, "/tool", "env")
+		ok(t, err)
+		if !strings.Contains(text, "greeting=ciao\n") {
+			t.Errorf("the ConfigMap is not in the environment:\n%s", text)
+		}
+		if text, err = w.Home.InPod(ctx, shop, outs[0].Name, "/tool", "cat", "/secret/word"); err != nil || text != "segreto" {
+			t.Errorf("the Secret is %q (%v)", text, err)
+		}
+		var secrets corev1.SecretList
+		ok(t, w.Abroad.Client.List(ctx, &secrets, ctrlclient.InNamespace(remote)))
+		for _, s := range secrets.Items {
+			if s.Name != "secret" {
+				t.Errorf("Secret %s of type %s is abroad too", s.Name, s.Type)
+			}
+		}
+	})
+	t.Run("a ConfigMap that changes changes abroad", func(t *testing.T) {
+		config.Data["greeting"] = "buongiorno"
+		ok(t, w.Home.Client.Update(ctx, config))
+		ok(t, w.Until(ctx, Soon, "the ConfigMap to change abroad", func(ctx context.Context) (string, error) {
+			var there corev1.ConfigMap
+			err := w.Abroad.Client.Get(ctx, ctrlclient.ObjectKey{Namespace: remote, Name: "config"}, &there)
+			if err == nil && there.Data["greeting"] != "buongiorno" {
+				return fmt.Sprintf("it has %v", there.Data), nil
+			}
+			return "", err
+		}))
+	})
+	t.Run("events of a pod abroad are seen at home", func(t *testing.T) {
+		ok(t, w.Until(ctx, Soon, "an event of pod "+away[0].Name, func(ctx context.Context) (string, error) {
+			var events corev1.EventList
+			if err := w.Home.Client.List(ctx, &events, ctrlclient.InNamespace(shop)); err != nil {
+				return "", err
+			}
+			var reasons []string
+			for _, e := range events.Items {
+				if e.InvolvedObject.UID == away[0].UID {
+					reasons = append(reasons, e.Reason)
+				}
+			}
+			// The scheduler's is of home, the kubelet's is of abroad.
+			if !slices.Contains(reasons, "Started") {
+				return fmt.Sprintf("there are %q, and no Started", reasons), nil
+			}
+			return "", nil
+		}))
+	})
+	t.Run("logs and exec work through kubectl", func(t *testing.T) {
+		text, err := w.Home.Kubectl(ctx, "logs", "-n", shop, away[0].Name)
+		ok(t, err)
+		if !strings.Contains(text, "GET /name") {
+			t.Errorf("the log of %s has no request:\n%s", away[0].Name, text)
+		}
+		text, err = w.Home.InPod(ctx, shop, away[0].Name, "/tool", "env")
+		ok(t, err)
+		if !strings.Contains(text, "NODE_NAME="+node+"\n") || !strings.Contains(text, "POD_NAME="+away[0].Name+"\n") {
+			t.Errorf("exec printed\n%s", text)
+		}
+		_, err = w.Home.InPod(ctx, shop, away[0].Name, "/tool", "exit", "7")
+		if failed, is := err.(*CommandError); !is || failed.Code != 7 { //nolint:errorlint // as InPod returns it
+			t.Errorf("a command that ends with 7 ends with %v", err)
+		}
+	})
+	t.Run("a pod that is deleted at home ends abroad, and another takes its place", func(t *testing.T) {
+		gone := away[0]
+		ok(t, w.Home.Client.Delete(ctx, &gone))
+		ok(t, w.Until(ctx, Soon, "its twin to be gone", func(ctx context.Context) (string, error) {
+			if twin, err := w.Abroad.Twin(ctx, &gone); err == nil {
+				return podText(twin), nil
+			}
+			return "", nil
+		}))
+		_, err := w.Home.PodsReady(ctx, Scheduled, shop, both.Labels, replicas)
+		ok(t, err)
+	})
+	t.Run("the internet sees WireGuard and TLS only", func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "internet.pcap")
+		ok(t, w.Record(ctx, file, func(ctx context.Context) error {
+			if _, err := w.Home.Answers(ctx, shop, home[0].Name, 20, "http://out:8080/name"); err != nil {
+				return err
+			}
+			if _, err := w.Home.Answers(ctx, shop, outs[0].Name, 20, "http://inn:8080/name"); err != nil {
+				return err
+			}
+			if _, err := w.Home.Kubectl(ctx, "logs", "-n", shop, outs[0].Name); err != nil {
+				return err
+			}
+			time.Sleep(3 * time.Second) // a few heartbeats
+			return nil
+		}))
+		traffic, err := ReadTraffic(file, "GET /name", "segreto", outs[0].Name, inns[0].Name)
+		ok(t, err)
+		t.Log(traffic)
+		if traffic.WireGuard < 100 || traffic.Records < 3 || traffic.Others > 0 {
+			t.Errorf("the internet saw %s", traffic)
+		}
+	})
+	t.Run("what was not offloaded cannot be reached from abroad", func(t *testing.T) {
+		closed := WebPod("default", "closed", map[string]string{"app": "closed"})
+		place(&closed.Spec, AtHome, nil)
+		ok(t, w.Home.Create(ctx, closed))
+		t.Cleanup(func() { ok(t, w.Home.Client.Delete(context.WithoutCancel(t.Context()), closed)) })
+		found, err := w.Home.PodsReady(ctx, Scheduled, "default", closed.Labels, 1)
+		ok(t, err)
+		peer, err := w.Abroad.Peer(ctx)
+		ok(t, err)
+		alias, err := Alias(peer, found[0].Status.PodIP)
+		ok(t, err)
+		if _, err := w.Home.InPod(ctx, shop, outs[0].Name, "/tool", "curl", "-t", "3s", "http://"+alias+":8080/name"); err == nil {
+			t.Errorf("a pod abroad reaches %s, a pod of namespace default at home, as %s", found[0].Status.PodIP, alias)
+		}
+		// The way is right: a pod that is offloaded answers there.
+		open, err := Alias(peer, inns[0].Status.PodIP)
+		ok(t, err)
+		if _, err := w.Home.InPod(ctx, shop, outs[0].Name, "/tool", "curl", "-t", "3s", "http://"+open+":8080/name"); err != nil {
+			t.Errorf("a pod abroad does not reach %s as %s: %v", inns[0].Status.PodIP, open, err)
+		}
+	})
+}
+
+// TestFabricRepairsItself takes the fabric's parts away by hand.
+func TestFabricRepairsItself(t *testing.T) {
+	ctx, w := onStage(t)
+	node := peered(ctx, t, w)
+	offloaded(ctx, t, w, shop)
+	inn, _ := Web(shop, "inn", 1, AtHome)
+	out, _ := Web(shop, "out", 1, Away)
+	ok(t, w.Home.Create(ctx, inn, out))
+	inns, err := w.Home.PodsReady(ctx, Scheduled, shop, inn.Labels, 1)
+	ok(t, err)
+	outs, err := w.Home.PodsReady(ctx, Scheduled, shop, out.Labels, 1)
+	ok(t, err)
+	url := "http://" + outs[0].Status.PodIP + ":8080/name"
+	ok(t, w.Home.ReachesAll(ctx, Soon, shop, inns[0].Name, url, outs))
+	for _, damage := range []struct {
+		name string
+		argv []string
+	}{
+		{"the nftables table is deleted", []string{"nft", "delete", "table", "inet", "entente"}},
+		{"all routes are flushed", []string{"ip", "route", "flush", "table", "all", "proto", "141"}},
+		{"the device is set down", []string{"ip", "link", "set", "entente0", "down"}},
+	} {
+		t.Run(damage.name, func(t *testing.T) {
+			for _, s := range w.Sides() {
+				before, err := s.snapshotNetwork(ctx)
+				ok(t, err)
+				_, err = s.OnNode(ctx, damage.argv...)
+				ok(t, err)
+				begin := time.Now()
+				ok(t, w.Until(ctx, 5*time.Second, "the fabric of "+s.Name+" to be as before", func(ctx context.Context) (string, error) {
+					now, err := s.snapshotNetwork(ctx)
+					if err != nil {
+						return "", err
+					}
+					var missing []string
+					for _, line := range before {
+						if !slices.Contains(now, line) {
+							missing = append(missing, line)
+						}
+					}
+					return strings.Join(missing, "; "), nil
+				}))
+				t.Logf("%s: repaired after %s", s.Name, time.Since(begin).Round(10*time.Millisecond))
+			}
+			ok(t, w.Home.ReachesAll(ctx, 5*time.Second, shop, inns[0].Name, url, outs))
+		})
+	}
+	if ready, err := w.Home.VirtualNodeReady(ctx, Soon); err != nil || ready.Name != node {
+		t.Errorf("node %v (%v)", ready, err)
+	}
+}

@@ -1,0 +1,240 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+)
+
+// TestTrafficOutlivesItsMasters kills the fabric's process on both sides, and an
+// agent, while packets pass between pods. The tunnel's own process lives, so none
+// is lost.
+func TestTrafficOutlivesItsMasters(t *testing.T) {
+	ctx, w := onStage(t)
+	peered(ctx, t, w)
+	offloaded(ctx, t, w, shop)
+	inn, _ := Web(shop, "inn", 1, AtHome)
+	out, _ := Web(shop, "out", 1, Away)
+	ok(t, w.Home.Create(ctx, inn, out))
+	inns, err := w.Home.PodsReady(ctx, Scheduled, shop, inn.Labels, 1)
+	ok(t, err)
+	outs, err := w.Home.PodsReady(ctx, Scheduled, shop, out.Labels, 1)
+	ok(t, err)
+	ok(t, w.Home.ReachesAll(ctx, Soon, shop, inns[0].Name, "http://"+outs[0].Status.PodIP+":8080/name", outs))
+
+	twin, err := w.Abroad.Twin(ctx, &outs[0])
+	ok(t, err)
+	lives := LivesOf([]corev1.Pod{inns[0], outs[0], *twin})
+
+	deaths := []struct {
+		name string
+		side *Side
+		part string
+	}{
+		{"the fabric at home dies", w.Home, PartNode},
+		{"the fabric abroad dies", w.Abroad, PartNode},
+		{"the agent abroad dies", w.Abroad, PartAgent},
+	}
+	for _, death := range deaths {
+		t.Run(death.name, func(t *testing.T) {
+			wireguard, err := death.side.Process(ctx, PartWireGuard)
+			ok(t, err)
+			before, err := death.side.Process(ctx, death.part)
+			ok(t, err)
+			stream, err := w.Home.StartStream(ctx, inns[0].Status.PodIP, outs[0].Status.PodIP)
+			ok(t, err)
+			time.Sleep(time.Second)
+			killErr := death.side.Kill(ctx, death.part)
+			backErr := w.Until(ctx, Restarted, death.part+" of "+death.side.Name+" to be back", func(ctx context.Context) (string, error) {
+				now, err := death.side.Process(ctx, death.part)
+				if now == before {
+					return "it is still dying", err
+				}
+				return "", err
+			})
+			time.Sleep(3 * time.Second)
+			result := stream.Stop()
+			ok(t, killErr)
+			ok(t, backErr)
+			t.Log(result)
+			if result.Lost > 0 || result.TCPError != nil || result.Sent < 500 {
+				t.Errorf("%s", result)
+			}
+			if now, err := death.side.Process(ctx, PartWireGuard); err != nil || now != wireguard {
+				t.Errorf("the tunnel's process was %d and is %d (%v)", wireguard, now, err)
+			}
+		})
+	}
+	ok(t, w.Abroad.AgentReady(ctx, Restarted))
+	_, err = w.Peered(ctx, Restarted)
+	ok(t, err)
+	pods, err := w.Home.Pods(ctx, shop, nil)
+	ok(t, err)
+	if twin, err = w.Abroad.Twin(ctx, &outs[0]); err != nil {
+		t.Fatal(err)
+	}
+	if err := lives.Same(LivesOf(append(pods, *twin))); err != nil {
+		t.Errorf("pods did not outlive it: %v", err)
+	}
+}
+
+// TestProviderIsAway cuts the internet and heals it again.
+func TestProviderIsAway(t *testing.T) {
+	ctx, w := onStage(t)
+	name := peered(ctx, t, w)
+	offloaded(ctx, t, w, shop)
+	out, _ := Web(shop, "out", 3, Away)
+	ok(t, w.Home.Create(ctx, out))
+	pods, err := w.Home.PodsReady(ctx, Scheduled, shop, out.Labels, 3)
+	ok(t, err)
+	remote, err := w.RemoteNamespace(ctx, shop)
+	ok(t, err)
+	twins, err := w.Abroad.Pods(ctx, remote, out.Labels)
+	ok(t, err)
+	home, abroad := LivesOf(pods), LivesOf(twins)
+	if len(twins) != 3 {
+		t.Fatalf("%d pods abroad, want 3", len(twins))
+	}
+
+	begin := time.Now()
+	ok(t, w.Cut(ctx))
+	ok(t, w.Until(ctx, time.Minute, "node "+name+" to be NotReady", func(ctx context.Context) (string, error) {
+		var node corev1.Node
+		if err := w.Home.Client.Get(ctx, ctrlclient.ObjectKey{Name: name}, &node); err != nil {
+			return "", err
+		}
+		if ready, _ := NodeCondition(&node); ready {
+			return "it is Ready", nil
+		}
+		_, why := NodeCondition(&node)
+		t.Logf("NotReady %s after the cut: %s", time.Since(begin).Round(100*time.Millisecond), why)
+		return "", nil
+	}))
+	for _, condition := range []string{v1alpha1.ConditionConnected, v1alpha1.ConditionNetwork} {
+		c, err := w.Home.Condition(ctx, time.Minute, condition, metav1.ConditionFalse)
+		ok(t, err)
+		t.Logf("%s: %s: %s", condition, c.Reason, c.Message)
+		if c.Message == "" {
+			t.Errorf("condition %s does not say why", condition)
+		}
+	}
+	_, err = w.Home.Entente(ctx, "info")
+	ok(t, Ended(err, "unhealthy", w.Abroad.Name, v1alpha1.ConditionConnected))
+	if failed := err.(*CommandError); failed.Code != 3 { //nolint:errorlint // Ended looked
+		t.Errorf("entente info ends with %d, want 3", failed.Code)
+	}
+	// Long enough for whoever would take silence for an end.
+	time.Sleep(20 * time.Second)
+	same := func() {
+		t.Helper()
+		now, err := w.Home.Pods(ctx, shop, out.Labels)
+		ok(t, err)
+		if err := home.Same(LivesOf(now)); err != nil {
+			t.Errorf("at home: %v", err)
+		}
+		there, err := w.Abroad.Pods(ctx, remote, out.Labels)
+		ok(t, err)
+		if err := abroad.Same(LivesOf(there)); err != nil {
+			t.Errorf("abroad: %v", err)
+		}
+	}
+	same()
+
+	begin = time.Now()
+	ok(t, w.Heal(ctx))
+	_, err = w.Home.VirtualNodeReady(ctx, Restarted)
+	ok(t, err)
+	t.Logf("Ready again %s after the cut was healed", time.Since(begin).Round(100*time.Millisecond))
+	_, err = w.Peered(ctx, Restarted)
+	ok(t, err)
+	_, err = w.Home.PodsReady(ctx, Soon, shop, out.Labels, 3)
+	ok(t, err)
+	time.Sleep(5 * time.Second)
+	same()
+}
+
+// TestConsumersAgentRestarts kills the consumer's agent while 20 of its pods run
+// abroad, and watches that nobody touches them.
+func TestConsumersAgentRestarts(t *testing.T) {
+	ctx, w := onStage(t)
+	name := peered(ctx, t, w)
+	offloaded(ctx, t, w, shop, "--strategy", "Remote")
+	const replicas = 20
+	out, _ := Web(shop, "out", replicas, Anywhere) // the strategy places them
+	begin := time.Now()
+	ok(t, w.Home.Create(ctx, out))
+	pods, err := w.Home.PodsReady(ctx, 2*Scheduled, shop, out.Labels, replicas)
+	ok(t, err)
+	t.Logf("%d pods ran abroad after %s", replicas, time.Since(begin).Round(100*time.Millisecond))
+	if atHome, _ := Split(pods, name); len(atHome) > 0 {
+		t.Fatalf("%d pods are at home, with the strategy Remote", len(atHome))
+	}
+	remote, err := w.RemoteNamespace(ctx, shop)
+	ok(t, err)
+	twins, err := w.Abroad.Pods(ctx, remote, out.Labels)
+	ok(t, err)
+	home, abroad := LivesOf(pods), LivesOf(twins)
+
+	changes, err := w.Abroad.Client.Watch(ctx, &corev1.PodList{}, ctrlclient.InNamespace(remote))
+	ok(t, err)
+	touched := make(chan string, 1000)
+	go func() {
+		for e := range changes.ResultChan() {
+			p, is := e.Object.(*corev1.Pod)
+			if !is {
+				continue
+			}
+			was := abroad[p.Namespace+"/"+p.Name]
+			switch {
+			case e.Type == watch.Deleted:
+				touched <- p.Name + " was deleted"
+			case !p.DeletionTimestamp.IsZero():
+				touched <- p.Name + " is being deleted"
+			case was != LivesOf([]corev1.Pod{*p})[p.Namespace+"/"+p.Name]:
+				touched <- p.Name + " is new or was restarted"
+			}
+		}
+		close(touched)
+	}()
+
+	begin = time.Now()
+	ok(t, w.Home.KillAgent(ctx))
+	ok(t, w.Home.AgentReady(ctx, Restarted))
+	t.Logf("the agent was ready again after %s", time.Since(begin).Round(100*time.Millisecond))
+	_, err = w.Peered(ctx, Restarted)
+	ok(t, err)
+	time.Sleep(10 * time.Second)
+	changes.Stop()
+	for what := range touched {
+		t.Errorf("abroad, pod %s", what)
+	}
+	now, err := w.Home.PodsReady(ctx, Soon, shop, out.Labels, replicas)
+	ok(t, err)
+	if err := home.Same(LivesOf(now)); err != nil {
+		t.Errorf("at home: %v", err)
+	}
+	there, err := w.Abroad.Pods(ctx, remote, out.Labels)
+	ok(t, err)
+	if err := abroad.Same(LivesOf(there)); err != nil {
+		t.Errorf("abroad: %v", err)
+	}
+	// And it still does its work.
+	if _, err := w.Home.Kubectl(ctx, "logs", "-n", shop, pods[0].Name, "--tail=1"); err != nil {
+		t.Error(err)
+	}
+	ok(t, w.Home.Client.Delete(ctx, &pods[0]))
+	ok(t, w.Until(ctx, Soon, "the twin of a deleted pod to be gone", func(ctx context.Context) (string, error) {
+		if twin, err := w.Abroad.Twin(ctx, &pods[0]); err == nil {
+			return fmt.Sprint(podText(twin)), nil
+		}
+		return "", nil
+	}))
+}

@@ -1,0 +1,225 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/entente-dev/entente/integration/lab"
+)
+
+const (
+	// SystemNamespace is where the chart is installed.
+	SystemNamespace = "entente-system"
+	// Release is the name of the Helm release.
+	Release = "entente"
+)
+
+// Config says where things are. The zero Config takes what `make` built, in the
+// repository around the working directory.
+type Config struct {
+	// Lab is the lab's name; default ENTENTE_LAB_NAME, else "e2e".
+	Lab string
+	// Root is the repository; default ENTENTE_ROOT, else above the working
+	// directory.
+	Root string
+	// Image is the image's name and tag; default ENTENTE_IMAGE, else the chart's.
+	// Archive holds it; default ENTENTE_IMAGE_TAR, else as `make image` writes it.
+	Image, Archive string
+	// CLI, Helm and Grpcurl are binaries; default as `make` builds them.
+	CLI, Helm, Grpcurl string
+	// Home and Abroad are the clusters' names to each other; default rome and
+	// milan.
+	Home, Abroad string
+	// Values are further Helm values, as for --set.
+	Values []string
+	// Waiting is told what is waited for; nil is nobody.
+	Waiting func(what string)
+}
+
+func or(values ...string) string {
+	for _, v := range values {
+		if v != "" {
+			return v
+		}
+	}
+	return ""
+}
+
+// withDefaults fills what was left out and checks that all is there.
+func (c Config) withDefaults() (Config, error) {
+	c.Lab = or(c.Lab, os.Getenv("ENTENTE_LAB_NAME"), "e2e")
+	c.Home, c.Abroad = or(c.Home, "rome"), or(c.Abroad, "milan")
+	var err error
+	if c.Root = or(c.Root, os.Getenv("ENTENTE_ROOT")); c.Root == "" {
+		if c.Root, err = findRoot(); err != nil {
+			return c, err
+		}
+	}
+	c.Image = or(c.Image, os.Getenv("ENTENTE_IMAGE"))
+	c.Archive = or(c.Archive, os.Getenv("ENTENTE_IMAGE_TAR"), filepath.Join(c.Root, ".build/image/entente.tar"))
+	c.CLI = or(c.CLI, os.Getenv("ENTENTE_CLI"), filepath.Join(c.Root, "bin/entente"))
+	c.Helm = or(c.Helm, os.Getenv("ENTENTE_HELM"), filepath.Join(c.Root, ".build/bin/helm"))
+	c.Grpcurl = or(c.Grpcurl, os.Getenv("ENTENTE_GRPCURL"), filepath.Join(c.Root, ".build/bin/grpcurl"))
+	if c.Waiting == nil {
+		c.Waiting = func(string) {}
+	}
+	for _, f := range []struct{ file, target string }{
+		{c.Archive, "image"}, {c.CLI, "build"}, {c.Helm, "demo"}, {c.Grpcurl, "demo"},
+	} {
+		if _, err := os.Stat(f.file); err != nil {
+			return c, fmt.Errorf("%w: run `make %s` first", err, f.target)
+		}
+	}
+	return c, nil
+}
+
+// findRoot finds the repository above the working directory.
+func findRoot() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for ; ; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "charts/entente/Chart.yaml")); err == nil {
+			return dir, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", errors.New("not inside the repository: set ENTENTE_ROOT")
+		}
+	}
+}
+
+// World is two clusters with the same addresses.
+type World struct {
+	Config
+	Lab *lab.Lab
+	// Home consumes, Abroad provides.
+	Home, Abroad *Side
+}
+
+// Up brings the clusters up, or finds them up. Nothing is installed yet.
+func Up(ctx context.Context, cfg Config) (*World, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	w := &World{Config: cfg}
+	if err := lab.InstallPackages(ctx, cfg.Waiting); err != nil {
+		return nil, err
+	}
+	if w.Lab, err = lab.Up(ctx, lab.Options{Name: cfg.Lab, Clusters: 2, CIDRs: lab.SameCIDRs}, cfg.Waiting); err != nil {
+		return nil, err
+	}
+	kubectl, err := lab.BinaryPath(ctx, "kubectl", cfg.Waiting)
+	if err != nil {
+		return nil, err
+	}
+	plan := w.Lab.Plan()
+	if w.Home, err = openSide(w, cfg.Home, plan.Clusters[0], kubectl); err != nil {
+		return nil, err
+	}
+	if w.Abroad, err = openSide(w, cfg.Abroad, plan.Clusters[1], kubectl); err != nil {
+		return nil, err
+	}
+	w.Home.Other, w.Abroad.Other = w.Abroad, w.Home
+	return w, nil
+}
+
+// Down takes the clusters away, and says so if something of them is left.
+func (w *World) Down(ctx context.Context) error {
+	w.Wait("processes, mounts and cgroups to go")
+	if err := lab.Down(ctx, w.Config.Lab); err != nil {
+		return err
+	}
+	status, err := lab.ReadStatus(ctx, w.Config.Lab)
+	if err != nil {
+		return err
+	}
+	if status.State != lab.StateDown {
+		return fmt.Errorf("lab %s is %s after it was taken down: %s", w.Config.Lab, status.State, status.Error)
+	}
+	return nil
+}
+
+// Sides are both clusters, home first.
+func (w *World) Sides() []*Side { return []*Side{w.Home, w.Abroad} }
+
+// Each does something for both clusters at once.
+func (w *World) Each(ctx context.Context, do func(context.Context, *Side) error) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for _, s := range w.Sides() {
+		g.Go(func() error {
+			if err := do(ctx, s); err != nil {
+				return fmt.Errorf("%s: %w", s.Name, err)
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// LoadImage imports the image into all nodes.
+func (w *World) LoadImage(ctx context.Context) error {
+	w.Wait("the nodes to import the image")
+	_, err := w.Lab.Load(ctx, w.Archive)
+	return err
+}
+
+// Wait says what is waited for.
+func (w *World) Wait(what string) { w.Waiting(what) }
+
+// InstallArgs are helm's arguments for installing the chart in a cluster. Both
+// clusters have the same prefixes, which the chart is told, as on a cluster whose
+// nodes do not say.
+func (w *World) InstallArgs(s *Side) []string {
+	args := []string{
+		"upgrade", "--install", Release, filepath.Join(w.Root, "charts/entente"),
+		"--namespace", SystemNamespace, "--create-namespace",
+		"--set", "cluster.name=" + s.Name,
+		"--set", "cluster.podCIDRs={" + s.Plan.PodCIDR.String() + "}",
+		"--set", "cluster.serviceCIDRs={" + s.Plan.ServiceCIDR.String() + "}",
+		"--wait", "--timeout", "3m",
+	}
+	if i := strings.LastIndex(w.Image, ":"); i > 0 {
+		args = append(args, "--set", "image.repository="+w.Image[:i], "--set-string", "image.tag="+w.Image[i+1:])
+	}
+	for _, v := range w.Values {
+		args = append(args, "--set", v)
+	}
+	return args
+}
+
+// Install installs the chart in a cluster and waits until it is ready.
+func (w *World) Install(ctx context.Context, s *Side) error {
+	w.Wait("helm to install, and the agent and the fabric to be ready")
+	_, err := s.Helm(ctx, w.InstallArgs(s)...)
+	return err
+}
+
+// Uninstall removes the release and then its namespace, which Helm leaves.
+func (w *World) Uninstall(ctx context.Context, s *Side) error {
+	w.Wait("helm to uninstall")
+	if _, err := s.Helm(ctx, "uninstall", Release, "--namespace", SystemNamespace, "--wait", "--timeout", "4m"); err != nil {
+		return err
+	}
+	_, err := s.Kubectl(ctx, "delete", "namespace", SystemNamespace, "--timeout=60s")
+	return err
+}
+
+// Cut loses all packets between the clusters; Heal ends that.
+func (w *World) Cut(ctx context.Context) error {
+	_, err := w.Lab.Fault(ctx, lab.FaultRequest{Kind: "cut", A: w.Home.Plan.Name, B: w.Abroad.Plan.Name})
+	return err
+}
+
+// Heal ends all faults of the internet.
+func (w *World) Heal(ctx context.Context) error {
+	_, err := w.Lab.Fault(ctx, lab.FaultRequest{Kind: "heal"})
+	return err
+}
