@@ -76,7 +76,7 @@ func Run(ctx context.Context, stream Stream, cfg Config) error {
 
 	heard := make(chan uint64, 1)
 	failed := make(chan error, 2)
-	go func() { failed <- receive(ctx, stream, cfg.Observe, heard) }()
+	go func() { failed <- receive(ctx, stream, cfg, heard) }()
 	echo := make(chan uint64, 1)
 	go func() { failed <- send(ctx, stream, cfg, echo) }()
 
@@ -106,8 +106,9 @@ func Run(ctx context.Context, stream Stream, cfg Config) error {
 }
 
 // receive reads states and hands them over.
-func receive(ctx context.Context, stream Stream, observe func(context.Context, *ententev1.PeerState) error, heard chan<- uint64) error {
-	limit := rate.NewLimiter(MaxReceivedRate, MaxReceivedBurst)
+func receive(ctx context.Context, stream Stream, cfg Config, heard chan<- uint64) error {
+	// Two an interval are always read: a peer that only beats is never throttled.
+	limit := rate.NewLimiter(max(MaxReceivedRate, 2*rate.Every(cfg.Interval)), MaxReceivedBurst)
 	var last uint64
 	for {
 		if err := limit.Wait(ctx); err != nil {
@@ -124,7 +125,7 @@ func receive(ctx context.Context, stream Stream, observe func(context.Context, *
 			return wire.Errorf(wire.ReasonRequestInvalid, "state %d came after state %d", state.GetSequence(), last)
 		}
 		last = state.GetSequence()
-		if err := observe(ctx, state); err != nil {
+		if err := cfg.Observe(ctx, state); err != nil {
 			return fmt.Errorf("observe state: %w", err)
 		}
 		select {
