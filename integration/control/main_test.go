@@ -18,7 +18,9 @@ import (
 
 // world is what all tests of a run share. They run one after the other.
 var world struct {
-	skip         string
+	skip string
+	// broken names the test that left something behind.
+	broken       string
 	home, abroad *cluster
 }
 

@@ -32,6 +32,9 @@ const (
 func agents(t *testing.T) (home, abroad *cluster) {
 	t.Helper()
 	home, abroad = needLab(t)
+	if world.broken != "" {
+		t.Fatalf("%s left something behind that nobody clears up", world.broken)
+	}
 	if err := both(func(c *cluster) error { return c.start(t.Context()) }); err != nil {
 		t.Fatal(err)
 	}
@@ -41,6 +44,7 @@ func agents(t *testing.T) (home, abroad *cluster) {
 			t.Error(err)
 		}
 		if err := part(ctx, home, abroad, later); err != nil {
+			world.broken = t.Name()
 			t.Errorf("clear up: %v", err)
 		}
 	})

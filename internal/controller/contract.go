@@ -325,7 +325,7 @@ func (r *Contracts) bury(ctx context.Context, before, stored *v1alpha1.Contract,
 // told says whether the peer knows that a contract is over, telling it if it can
 // be told now.
 func (r *Contracts) told(ctx context.Context, stored *v1alpha1.Contract, fc *v1alpha1.ForeignCluster) bool {
-	if stored.Spec.Termination == v1alpha1.TerminatePeer {
+	if endedByPeer(stored) {
 		return true
 	}
 	for _, said := range fc.Status.Contracts {

@@ -138,7 +138,7 @@ func (r *Slices) accepted(ctx context.Context, slice *v1alpha1.ResourceSlice, co
 	no := func(reason, message string) metav1.Condition {
 		return condition(v1alpha1.ConditionAccepted, metav1.ConditionFalse, reason, message)
 	}
-	if contract != nil && !inForce(contract) && contract.Spec.Termination == v1alpha1.TerminatePeer {
+	if contract != nil && !inForce(contract) && endedByPeer(contract) {
 		return no("EndedByProvider", "the provider ended the contract; delete this ResourceSlice, and create another to ask again"), 0
 	}
 	if contract == nil || !inForce(contract) {
@@ -157,6 +157,12 @@ func (r *Slices) accepted(ctx context.Context, slice *v1alpha1.ResourceSlice, co
 	slice.Status.Contract = contract.Name
 	slice.Status.Node = contract.Status.Node
 	return condition(v1alpha1.ConditionAccepted, metav1.ConditionTrue, "Contracted", "contract "+contract.Name+" was signed by both"), 0
+}
+
+// endedByPeer says whether the other side ended a contract, however this one
+// heard of it: by a call, or by what the peer says over the session.
+func endedByPeer(c *v1alpha1.Contract) bool {
+	return c.Spec.Termination == v1alpha1.TerminatePeer || c.Status.Message == peering.ReasonEndedByPeer.String()
 }
 
 // ask negotiates a contract and stores it. It can be repeated at any point: the
