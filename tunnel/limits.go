@@ -30,6 +30,9 @@ const (
 	MinMTU = 1280
 	// MaxMTU is the largest device MTU.
 	MaxMTU = 65535 - wireGuardOverhead
+	// MaxControls is how many control connections the tunnel process answers at a
+	// time.
+	MaxControls = 16
 )
 
 // wireGuardOverhead is what the tunnel adds to a packet when the outer packet

@@ -41,7 +41,7 @@ func listenControl(ctx context.Context, name string) (net.Listener, error) {
 func acceptControl(ctx context.Context, l net.Listener, dev *device.Device) {
 	var group sync.WaitGroup
 	defer group.Wait()
-	slots := make(chan struct{}, maxControls)
+	slots := make(chan struct{}, MaxControls)
 	for {
 		c, err := l.Accept()
 		if err != nil {

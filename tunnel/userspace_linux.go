@@ -33,8 +33,6 @@ const (
 	// the peers without a session are listed.
 	reliefEvery   = 20 * time.Millisecond
 	listIdleEvery = time.Second
-	// maxControls bounds the control connections at a time.
-	maxControls = 16
 )
 
 // UserspaceConfig is what the tunnel process is told.

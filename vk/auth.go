@@ -34,10 +34,6 @@ const (
 	denyTTL  = 10 * time.Second
 	// reviewTimeout bounds one question to the API server.
 	reviewTimeout = 10 * time.Second
-	// maxAnswers is how many answers are kept, of each kind.
-	maxAnswers = 4096
-	// maxTokenBytes is the most that a bearer token may have.
-	maxTokenBytes = 32 << 10
 )
 
 // caller is who asks.

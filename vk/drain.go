@@ -27,20 +27,29 @@ type DrainProgress struct {
 	Blocked map[string]string
 }
 
+// Cordon keeps new pods off the node from now on. What runs there goes on.
+func (n *Node) Cordon(ctx context.Context) error {
+	n.mu.Lock()
+	n.draining = true
+	node := n.node
+	n.mu.Unlock()
+	if node == nil {
+		return nil // it is made cordoned
+	}
+	if err := n.repairObject(ctx, node); err != nil {
+		return fmt.Errorf("cordon node %s: %w", n.cfg.Name, err)
+	}
+	return nil
+}
+
 // Drain cordons the node and evicts the pods on it, as their disruption budgets
 // allow, until none lives that was offloaded. Pods that never ran here, such as
 // those of DaemonSets, are left alone. It tells progress when that changes and
 // returns nil when the node is empty; when ctx ends, an error that says what is
 // left. The node stays cordoned. Run has to be running.
 func (n *Node) Drain(ctx context.Context, progress func(DrainProgress)) error {
-	n.mu.Lock()
-	n.draining = true
-	node := n.node
-	n.mu.Unlock()
-	if node != nil {
-		if err := n.repairSpec(ctx, node, true); err != nil {
-			return fmt.Errorf("cordon node %s: %w", n.cfg.Name, err)
-		}
+	if err := n.Cordon(ctx); err != nil {
+		return err
 	}
 	if !cache.WaitForCacheSync(ctx.Done(), n.pods.HasSynced) {
 		return fmt.Errorf("drain node %s: %w", n.cfg.Name, ctx.Err())
@@ -139,7 +148,7 @@ func (n *Node) Remove(ctx context.Context) error {
 	if !n.ours(node) {
 		return fmt.Errorf("remove node %s: %w", n.cfg.Name, errForeignNode)
 	}
-	if err := n.repairSpec(ctx, node, true); err != nil {
+	if err := n.repairObject(ctx, node); err != nil {
 		return fmt.Errorf("cordon node %s: %w", n.cfg.Name, err)
 	}
 	if err := n.removePods(ctx); err != nil {

@@ -36,8 +36,6 @@ const (
 	streamCreation = 30 * time.Second
 	// shutdownGrace is how long requests may go on when the endpoint ends.
 	shutdownGrace = 2 * time.Second
-	// maxHeaderBytes is the most that a request's header may have.
-	maxHeaderBytes = 64 << 10
 )
 
 // KubeletConfig is what a Kubelet needs. Fields are required where nothing else

@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	vknode "github.com/virtual-kubelet/virtual-kubelet/node"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,8 +30,6 @@ const (
 	defaultPods = 110
 	// roleLabel is what kubectl prints as the node's role.
 	roleLabel = "node-role.kubernetes.io/agent"
-	// maxNodeLabels is how many labels of the provider a node takes.
-	maxNodeLabels = 64
 	// leaseSeconds and the pause between two renewals are those of a kubelet.
 	leaseSeconds = 40
 	// repairInterval is how often the node in the API is compared with what it
@@ -90,14 +90,7 @@ func (n *Node) readiness(now time.Time) (corev1.NodeCondition, time.Time) {
 // nodeObject returns the node as it should be. ready is its Ready condition;
 // since is when the node came to be.
 func nodeObject(cfg Config, ready corev1.NodeCondition, draining bool, since, now time.Time) *corev1.Node {
-	capacity := corev1.ResourceList{}
-	for name, q := range cfg.Resources {
-		capacity[name] = q.DeepCopy()
-	}
-	if _, ok := capacity[corev1.ResourcePods]; !ok {
-		capacity[corev1.ResourcePods] = *resource.NewQuantity(defaultPods, resource.DecimalSI)
-	}
-	labels := nodeLabels(cfg)
+	capacity, labels := nodeCapacity(cfg), nodeLabels(cfg)
 	ready.LastHeartbeatTime = metav1.NewTime(now)
 	conditions := []corev1.NodeCondition{ready}
 	for _, t := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure} {
@@ -130,6 +123,18 @@ func nodeObject(cfg Config, ready corev1.NodeCondition, draining bool, since, no
 	}
 	node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeHostName, Address: cfg.Name})
 	return node
+}
+
+// nodeCapacity returns what the contract lends, as a node says it.
+func nodeCapacity(cfg Config) corev1.ResourceList {
+	capacity := cfg.Resources.DeepCopy()
+	if capacity == nil {
+		capacity = corev1.ResourceList{}
+	}
+	if _, ok := capacity[corev1.ResourcePods]; !ok {
+		capacity[corev1.ResourcePods] = *resource.NewQuantity(defaultPods, resource.DecimalSI)
+	}
+	return capacity
 }
 
 func virtualNodeTaint() corev1.Taint {
@@ -381,9 +386,34 @@ func (n *Node) watchNode() cache.SharedIndexInformer {
 	return inf
 }
 
-// wrong says whether the node shows another readiness than it should. n.mu is
-// held.
+// SetShare changes what the contract lends, and the labels of the node: a later
+// revision may. Pods that are there stay, also when they are more than it lends now.
+func (n *Node) SetShare(ctx context.Context, resources corev1.ResourceList, labels map[string]string) error {
+	n.mu.Lock()
+	before := nodeLabels(n.cfg)
+	n.cfg.Resources, n.cfg.Labels = resources.DeepCopy(), maps.Clone(labels)
+	after, node := nodeLabels(n.cfg), n.node
+	n.dropped = slices.DeleteFunc(append(n.dropped, slices.Collect(maps.Keys(before))...), func(k string) bool {
+		_, ok := after[k]
+		return ok
+	})
+	n.mu.Unlock()
+	n.pokeNode()
+	if node == nil {
+		return nil // it is made so
+	}
+	if err := n.repairObject(ctx, node); err != nil {
+		return fmt.Errorf("label node %s: %w", n.cfg.Name, err)
+	}
+	return nil
+}
+
+// wrong says whether the node shows another readiness or capacity than it should.
+// n.mu is held.
 func (n *Node) wrong(node *corev1.Node) bool {
+	if !equality.Semantic.DeepEqual(node.Status.Capacity, nodeCapacity(n.cfg)) {
+		return true
+	}
 	want, _ := n.readiness(time.Now())
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady {
@@ -393,12 +423,12 @@ func (n *Node) wrong(node *corev1.Node) bool {
 	return true
 }
 
-// repairNode mends now and then what the library does not: the node's spec, and
-// a status that it could not write.
+// repairNode mends now and then what the library does not: the node's spec and
+// labels, and a status that it could not write.
 func (n *Node) repairNode(ctx context.Context) {
 	for sleep(ctx, repairInterval) {
 		n.mu.Lock()
-		node, draining := n.node, n.draining
+		node := n.node
 		wrong := !n.removed && (node == nil || n.wrong(node))
 		n.mu.Unlock()
 		if wrong {
@@ -407,16 +437,19 @@ func (n *Node) repairNode(ctx context.Context) {
 		if node == nil {
 			continue
 		}
-		if err := n.repairSpec(ctx, node, draining); err != nil {
+		if err := n.repairObject(ctx, node); err != nil {
 			n.log.Warn("repair the node", "err", err)
 		}
 	}
 }
 
-// repairSpec puts our taint back, and cordons a node that drains. A cordon of
-// somebody else stays.
-func (n *Node) repairSpec(ctx context.Context, node *corev1.Node, draining bool) error {
-	spec := map[string]any{}
+// repairObject puts our taint and labels back, and cordons a node that drains. A
+// cordon of somebody else stays, and so do labels.
+func (n *Node) repairObject(ctx context.Context, node *corev1.Node) error {
+	n.mu.Lock()
+	draining, wanted, dropped := n.draining, nodeLabels(n.cfg), slices.Clone(n.dropped)
+	n.mu.Unlock()
+	spec, labels := map[string]any{}, map[string]any{}
 	taint := virtualNodeTaint()
 	if !slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&taint) && t.Value == taint.Value }) {
 		rest := deleteIf(node.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&taint) })
@@ -425,11 +458,21 @@ func (n *Node) repairSpec(ctx context.Context, node *corev1.Node, draining bool)
 	if draining && !node.Spec.Unschedulable {
 		spec["unschedulable"] = true
 	}
-	if len(spec) == 0 {
+	for k, v := range wanted {
+		if node.Labels[k] != v {
+			labels[k] = v
+		}
+	}
+	for _, k := range dropped {
+		if _, ok := node.Labels[k]; ok {
+			labels[k] = nil
+		}
+	}
+	if len(spec) == 0 && len(labels) == 0 {
 		return nil
 	}
 	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": node.UID, "resourceVersion": node.ResourceVersion},
+		"metadata": map[string]any{"uid": node.UID, "resourceVersion": node.ResourceVersion, "labels": labels},
 		"spec":     spec,
 	})
 	if err != nil {

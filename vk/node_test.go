@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	k8stesting "k8s.io/client-go/testing"
@@ -130,6 +131,42 @@ func TestADeletedNodeIsMadeAgain(t *testing.T) {
 		}
 		h.settle()
 		h.wantReady(corev1.ConditionTrue, "PeerConnected")
+	})
+}
+
+func TestALaterRevisionChangesTheNode(t *testing.T) {
+	atHome(t, func(h *home) {
+		node := h.office().DeepCopy()
+		node.Labels["mine.example.com/rack"] = "7"
+		if _, err := h.client.CoreV1().Nodes().Update(h.t.Context(), node, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		h.settle()
+		share := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("6"), corev1.ResourcePods: resource.MustParse("20")}
+		if err := h.node.SetShare(h.t.Context(), share, map[string]string{"kubernetes.io/arch": "arm64", "example.com/site": "north"}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * repairInterval)
+		synctest.Wait()
+		node = h.office()
+		if cpu, pods := node.Status.Allocatable.Cpu().String(), node.Status.Capacity.Pods().String(); cpu != "6" || pods != "20" {
+			t.Errorf("the node has %s CPUs and %s pods, want 6 and 20", cpu, pods)
+		}
+		if _, memory := node.Status.Capacity[corev1.ResourceMemory]; memory {
+			t.Error("the node still has memory, which is not lent any more")
+		}
+		if _, gpu := node.Labels["example.com/gpu"]; gpu || node.Labels["example.com/site"] != "north" || node.Labels["mine.example.com/rack"] != "7" {
+			t.Errorf("labels are %v, want the new ones, those of others, and none that were dropped", node.Labels)
+		}
+		if node.Spec.Unschedulable {
+			t.Error("the node is cordoned")
+		}
+		if err := h.node.Cordon(h.t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if !h.office().Spec.Unschedulable {
+			t.Error("the node is not cordoned")
+		}
 	})
 }
 

@@ -27,15 +27,6 @@ const (
 	ReasonDeleted       = "Deleted"
 )
 
-// Limits on what a provider says of a pod.
-const (
-	maxStatusBytes  = 256 << 10
-	maxReasonBytes  = 128
-	maxMessageBytes = 4096
-	maxConditions   = 64
-	maxPodIPs       = 8
-)
-
 // decodeStatus reads the status that a provider sent.
 func decodeStatus(data []byte) (*corev1.PodStatus, error) {
 	if len(data) > maxStatusBytes {

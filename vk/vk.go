@@ -177,6 +177,8 @@ type Node struct {
 	link     link
 	started  time.Time
 	draining bool
+	// dropped is labels that earlier revisions of the contract gave the node.
+	dropped  []string
 	removed  bool
 	node     *corev1.Node // as last seen in the API, nil if it is not there
 	ready    corev1.NodeCondition
@@ -187,14 +189,6 @@ type Node struct {
 	waiting  map[string]map[string]bool        // namespace → UIDs of pods that wait for references
 	exported map[string]Namespace              // last known, by name
 }
-
-// Limits on what a provider can make a Node keep.
-const (
-	maxUnknownPods  = 10_000    // statuses kept before the pod cache is synced
-	maxUnknownBytes = 32 << 10  // the most that each of those may have
-	maxObjectBytes  = 1_572_864 // the most that an object may have on the wire
-	maxEventsPerPod = 64
-)
 
 // New returns a Node for one contract. It does nothing before Run, whose end
 // frees it.

@@ -60,6 +60,7 @@ type virtual struct {
 	cancel   context.CancelFunc
 	done     chan struct{}
 	drain    sync.Once
+	cordoned bool
 }
 
 // Run lets nodes live until ctx ends. Its end leaves node objects and pods as
@@ -91,12 +92,7 @@ func (n *nodes) Ensure(ctx context.Context, spec controller.NodeSpec) error {
 		case <-v.done: // it failed; make another
 			n.kubelet.Remove(v.node)
 		default:
-			same := v.spec
-			same.AcceptNew = spec.AcceptNew
-			if !equality.Semantic.DeepEqual(same, spec) {
-				return fmt.Errorf("contract %s changed what its node is; that takes a new contract", spec.Contract)
-			}
-			return nil
+			return v.follow(ctx, spec)
 		}
 	}
 	v, err := n.start(spec)
@@ -104,6 +100,24 @@ func (n *nodes) Ensure(ctx context.Context, spec controller.NodeSpec) error {
 		return err
 	}
 	n.running[spec.Contract] = v
+	return v.follow(ctx, spec)
+}
+
+// follow makes a node that runs as its contract says now: a later revision may
+// lend something else. n.mu is held.
+func (v *virtual) follow(ctx context.Context, spec controller.NodeSpec) error {
+	if !equality.Semantic.DeepEqual(v.spec.Capacity, spec.Capacity) || !maps.Equal(v.spec.Labels, spec.Labels) {
+		if err := v.node.SetShare(ctx, spec.Capacity, spec.Labels); err != nil {
+			return err
+		}
+		v.spec.Capacity, v.spec.Labels = spec.Capacity, spec.Labels
+	}
+	if !spec.AcceptNew && !v.cordoned {
+		if err := v.node.Cordon(ctx); err != nil {
+			return err
+		}
+		v.cordoned = true
+	}
 	return nil
 }
 

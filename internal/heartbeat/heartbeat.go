@@ -30,10 +30,6 @@ const (
 	// MinGap is the least time between two states sent, so that a burst of
 	// changes is one message.
 	MinGap = 100 * time.Millisecond
-	// MaxReceivedRate and MaxReceivedBurst is how many states a second are read
-	// from a peer. What comes faster waits in the peer: flow control holds it.
-	MaxReceivedRate  = 4
-	MaxReceivedBurst = 16
 )
 
 // Stream is the stream, in terms of states. Both are required.
