@@ -64,6 +64,27 @@ type ContractSpec struct {
 	// nodeLabels are the labels of the virtual node.
 	// +optional
 	NodeLabels map[string]string `json:"nodeLabels,omitempty"`
+	// price is what use costs.
+	// +optional
+	Price *PriceList `json:"price,omitempty"`
+	// renewable says whether the provider means to renew it.
+	// +optional
+	Renewable bool `json:"renewable,omitempty"`
+	// notice is how long pods may run on when the provider ends it before its time.
+	// +optional
+	Notice *metav1.Duration `json:"notice,omitempty"`
+	// statementPeriod is how long each statement of use covers.
+	// +optional
+	StatementPeriod *metav1.Duration `json:"statementPeriod,omitempty"`
+	// exposure is what of each other the two clusters' pods reach.
+	// +optional
+	Exposure string `json:"exposure,omitempty"`
+	// nodeSelector is labels of the nodes on which offloaded pods run.
+	// +optional
+	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
+	// runtimeClasses is the runtime classes that offloaded pods may name.
+	// +optional
+	RuntimeClasses []string `json:"runtimeClasses,omitempty"`
 	// envelope is the DSSE envelope, JSON, with both signatures. Verify it with
 	// `entente contract verify`.
 	// +kubebuilder:validation:MaxLength=131072
@@ -90,9 +111,15 @@ type ContractStatus struct {
 	// phase is Active, Draining or Closed.
 	// +optional
 	Phase string `json:"phase,omitempty"`
-	// message is why.
+	// reason is why it drains or closed: Expired, EndedHere, EndedByPeer or Lapsed.
+	// +optional
+	Reason string `json:"reason,omitempty"`
+	// message is why, for people.
 	// +optional
 	Message string `json:"message,omitempty"`
+	// drainUntil is when draining ends.
+	// +optional
+	DrainUntil *metav1.Time `json:"drainUntil,omitempty"`
 	// closedAt is when it closed.
 	// +optional
 	ClosedAt *metav1.Time `json:"closedAt,omitempty"`
@@ -112,6 +139,56 @@ type ContractStatus struct {
 	// node is the virtual node, at the consumer.
 	// +optional
 	Node string `json:"node,omitempty"`
+	// usage is what was used, by this cluster's own count.
+	// +optional
+	Usage *Usage `json:"usage,omitempty"`
+	// statements is the provider's newest statements of use, oldest first.
+	// +optional
+	// +kubebuilder:validation:MaxItems=32
+	Statements []Statement `json:"statements,omitempty"`
+}
+
+// Usage is a count of use that goes on.
+type Usage struct {
+	// since is when the current period began.
+	Since metav1.MicroTime `json:"since"`
+	// until is up to when it was counted.
+	Until metav1.MicroTime `json:"until"`
+	// using is what was in use then.
+	// +optional
+	Using corev1.ResourceList `json:"using,omitempty"`
+	// unitSeconds is what was used in the current period: amount times seconds,
+	// decimal, by resource.
+	// +optional
+	UnitSeconds map[string]string `json:"unitSeconds,omitempty"`
+	// periods is the newest periods that have ended, oldest first, at the consumer:
+	// its own count for each of the provider's statements.
+	// +optional
+	// +kubebuilder:validation:MaxItems=32
+	Periods []UsagePeriod `json:"periods,omitempty"`
+	// sequence is the number of the last period that ended.
+	// +optional
+	Sequence int64 `json:"sequence,omitempty"`
+}
+
+// UsagePeriod is what was used in a period that has ended.
+type UsagePeriod struct {
+	// since is when it began.
+	Since metav1.MicroTime `json:"since"`
+	// until is when it ended.
+	Until metav1.MicroTime `json:"until"`
+	// unitSeconds is amount times seconds, decimal, by resource.
+	// +optional
+	UnitSeconds map[string]string `json:"unitSeconds,omitempty"`
+}
+
+// Statement is a provider's statement of use.
+type Statement struct {
+	// sequence counts the contract's statements, from 1.
+	Sequence int64 `json:"sequence"`
+	// envelope is the DSSE envelope, JSON, with the provider's signature.
+	// +kubebuilder:validation:MaxLength=32768
+	Envelope string `json:"envelope"`
 }
 
 // ContractList is a list of Contracts.

@@ -1,6 +1,9 @@
 package v1alpha1
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 // ForeignCluster is another cluster that is known here. Knowing is not trusting:
 // trust is made by joining and shows in the Trusted condition.
@@ -27,12 +30,38 @@ type ForeignCluster struct {
 }
 
 // ForeignClusterSpec is who a cluster is and where it can be reached.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.clusterID) || has(self.joinToken)",message="say who the cluster is by clusterID, or name the Secret with a token of it in joinToken"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.clusterID) || (has(self.clusterID) && self.clusterID == oldSelf.clusterID)",message="a cluster's ID never changes; create another ForeignCluster"
 type ForeignClusterSpec struct {
 	// clusterID is the SHA-256 of the cluster's identity key, base32: whoever
-	// holds the key is the cluster.
+	// holds the key is the cluster. The agent fills it in from the token where
+	// joinToken is set.
+	// +optional
 	// +kubebuilder:validation:Pattern=`^[a-z2-7]{32}$`
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a cluster's ID never changes; create another ForeignCluster"
-	ClusterID string `json:"clusterID"`
+	ClusterID string `json:"clusterID,omitempty"`
+	// joinToken names a Secret with a token that the cluster made. The agent
+	// redeems it once, and may be told of it before the Secret exists.
+	// +optional
+	JoinToken *SecretKey `json:"joinToken,omitempty"`
+	// decision is what an administrator decided about trusting the cluster.
+	// Approved trusts whoever proves to be clusterID. Denied trusts it no longer, or
+	// never: it stays known as denied. Absent leaves it to tokens.
+	// +optional
+	Decision Decision `json:"decision,omitempty"`
+	// approvedRequests is the IDs of this cluster's requests that an administrator
+	// let through, where the policy says AfterApproval.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=64
+	ApprovedRequests []string `json:"approvedRequests,omitempty"`
+	// deniedRequests is the IDs of those that an administrator refused.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=64
+	DeniedRequests []string `json:"deniedRequests,omitempty"`
 	// endpoints is where its peer API can be dialled, as host:port, best first.
 	// Empty when only the other side can dial.
 	// +optional
@@ -45,6 +74,29 @@ type ForeignClusterSpec struct {
 	// +kubebuilder:validation:MaxLength=32768
 	TrustBundle string `json:"trustBundle,omitempty"`
 }
+
+// SecretKey names a key of a Secret in the agent's namespace.
+type SecretKey struct {
+	// name is the Secret's name.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+	// key is the key in it.
+	// +kubebuilder:default=token
+	// +kubebuilder:validation:MaxLength=253
+	// +optional
+	Key string `json:"key,omitempty"`
+}
+
+// Decision is what an administrator decided about trusting a cluster.
+// +kubebuilder:validation:Enum=Approved;Denied
+type Decision string
+
+// The decisions.
+const (
+	DecisionApproved Decision = "Approved"
+	DecisionDenied   Decision = "Denied"
+)
 
 // Role is what a foreign cluster is to this one.
 // +kubebuilder:validation:Enum=None;Provider;Consumer;ProviderAndConsumer
@@ -60,7 +112,7 @@ const (
 
 // Condition types of a ForeignCluster, one for each hop.
 const (
-	// ConditionTrusted: the two clusters joined.
+	// ConditionTrusted: the two clusters trust each other.
 	ConditionTrusted = "Trusted"
 	// ConditionConnected: a session to the peer's agent is up.
 	ConditionConnected = "Connected"
@@ -96,6 +148,129 @@ type ForeignClusterStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxItems=256
 	Contracts []PeerContract `json:"contracts,omitempty"`
+	// found is how the cluster came to be known.
+	// +optional
+	Found Found `json:"found,omitempty"`
+	// introduction is what an untrusted cluster said of itself; it lapses.
+	// +optional
+	Introduction *Introduction `json:"introduction,omitempty"`
+	// session is the connection to the peer's agent; absent while there is none.
+	// +optional
+	Session *PeerSession `json:"session,omitempty"`
+	// bundleHash is the SHA-256 of this cluster's trust bundle as the peer holds it,
+	// hexadecimal.
+	// +optional
+	BundleHash string `json:"bundleHash,omitempty"`
+	// offer is what the peer would lend this cluster, as it last said.
+	// +optional
+	Offer *Offer `json:"offer,omitempty"`
+	// requests is what the peer asks for and an administrator has to approve, by
+	// adding its ID to spec.approvedRequests or spec.deniedRequests.
+	// +optional
+	// +kubebuilder:validation:MaxItems=8
+	// +listType=map
+	// +listMapKey=id
+	Requests []PendingRequest `json:"requests,omitempty"`
+}
+
+// Found is how a cluster came to be known.
+// +kubebuilder:validation:Enum=Token;Introduction;Manual
+type Found string
+
+// How a cluster came to be known.
+const (
+	// FoundToken: by a token that one of the two made.
+	FoundToken Found = "Token"
+	// FoundIntroduction: it, or this cluster, introduced itself.
+	FoundIntroduction Found = "Introduction"
+	// FoundManual: somebody wrote its ForeignCluster.
+	FoundManual Found = "Manual"
+)
+
+// Introduction is what a cluster that is not trusted said of itself.
+type Introduction struct {
+	// time is when.
+	Time metav1.Time `json:"time"`
+	// code is the short authentication string: compare it with the other side's
+	// before you approve. Absent until both random numbers are known.
+	// +optional
+	Code string `json:"code,omitempty"`
+	// name is how it calls itself.
+	// +optional
+	Name string `json:"name,omitempty"`
+	// bundle is its root certificates, PEM, which prove to be those of clusterID.
+	// +kubebuilder:validation:MaxLength=32768
+	Bundle string `json:"bundle"`
+}
+
+// PeerSession is the connection to a peer's agent.
+type PeerSession struct {
+	// dialled says whether this side dialled.
+	Dialled bool `json:"dialled"`
+	// endpoint is the one in use; absent if the peer dialled.
+	// +optional
+	Endpoint string `json:"endpoint,omitempty"`
+	// since is when it came up.
+	Since metav1.Time `json:"since"`
+	// clockSkew is how far the peer's clock is ahead of this one's, in whole
+	// seconds. It is known where this side dialled.
+	// +optional
+	ClockSkew *metav1.Duration `json:"clockSkew,omitempty"`
+	// roundTrip is that of a heartbeat, rounded so that it does not change with
+	// each.
+	// +optional
+	RoundTrip *metav1.Duration `json:"roundTrip,omitempty"`
+	// certificateNotAfter is when the certificate ends that the peer showed.
+	// +optional
+	CertificateNotAfter *metav1.Time `json:"certificateNotAfter,omitempty"`
+}
+
+// Offer is what a peer would lend this cluster. It binds nobody.
+type Offer struct {
+	// available says whether a request would be answered at all.
+	Available bool `json:"available"`
+	// message says why not.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message,omitempty"`
+	// resources is the amounts.
+	// +optional
+	Resources corev1.ResourceList `json:"resources,omitempty"`
+	// price is what they cost.
+	// +optional
+	Price *PriceList `json:"price,omitempty"`
+	// nodeLabels are labels that all its nodes have.
+	// +optional
+	NodeLabels map[string]string `json:"nodeLabels,omitempty"`
+	// architectures are those of its nodes.
+	// +optional
+	Architectures []string `json:"architectures,omitempty"`
+	// storageClasses are those that it has.
+	// +optional
+	StorageClasses []string `json:"storageClasses,omitempty"`
+	// duration is how long a contract lasts at most.
+	// +optional
+	Duration *metav1.Duration `json:"duration,omitempty"`
+	// observedAt is when it last changed.
+	ObservedAt metav1.Time `json:"observedAt"`
+}
+
+// PendingRequest is what a peer asks for and an administrator has to approve.
+type PendingRequest struct {
+	// id is the request's ID.
+	// +kubebuilder:validation:MaxLength=64
+	ID string `json:"id"`
+	// resources is what is asked for; absent is all that the policy gives.
+	// +optional
+	Resources corev1.ResourceList `json:"resources,omitempty"`
+	// duration is for how long.
+	// +optional
+	Duration *metav1.Duration `json:"duration,omitempty"`
+	// priceCeiling is the most that it may cost an hour.
+	// +optional
+	PriceCeiling *Money `json:"priceCeiling,omitempty"`
+	// time is when it was first asked.
+	Time metav1.Time `json:"time"`
 }
 
 // PeerContract is the peer's word on a contract.
@@ -109,6 +284,12 @@ type PeerContract struct {
 	// message is why it is draining or closed.
 	// +optional
 	Message string `json:"message,omitempty"`
+	// drainUntil is when draining ends.
+	// +optional
+	DrainUntil *metav1.Time `json:"drainUntil,omitempty"`
+	// statement is the sequence number of the provider's newest statement of use.
+	// +optional
+	Statement int64 `json:"statement,omitempty"`
 }
 
 // PeerNetwork is the peer's end of the tunnel.

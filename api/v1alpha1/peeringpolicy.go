@@ -23,13 +23,24 @@ type PeeringPolicy struct {
 }
 
 // Acceptance is what happens to a request.
-// +kubebuilder:validation:Enum=Automatic;Never
+// +kubebuilder:validation:Enum=Automatic;AfterApproval;Never
 type Acceptance string
 
 // What happens to a request.
 const (
-	AcceptAutomatic Acceptance = "Automatic"
-	AcceptNever     Acceptance = "Never"
+	AcceptAutomatic     Acceptance = "Automatic"
+	AcceptAfterApproval Acceptance = "AfterApproval"
+	AcceptNever         Acceptance = "Never"
+)
+
+// Renewal is what happens when a consumer asks to renew.
+// +kubebuilder:validation:Enum=Automatic;Never
+type Renewal string
+
+// What happens when a consumer asks to renew.
+const (
+	RenewalAutomatic Renewal = "Automatic"
+	RenewalNever     Renewal = "Never"
 )
 
 // PodSecurityLevel is a level of the Pod Security Standards.
@@ -39,15 +50,64 @@ type PodSecurityLevel string
 // PeeringPolicySpec is the policy.
 type PeeringPolicySpec struct {
 	// clusterSelector selects ForeignClusters by their labels. Absent selects all
-	// that are trusted.
+	// that are trusted. Of this and the three lists that follow, each that is
+	// present has to match.
 	// +optional
 	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
+	// clusterIDs selects clusters by their IDs.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:Pattern=`^[a-z2-7]{32}$`
+	ClusterIDs []string `json:"clusterIDs,omitempty"`
+	// names selects ForeignClusters by their names here.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MaxLength=253
+	Names []string `json:"names,omitempty"`
+	// found selects clusters by how they came to be known.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=8
+	Found []Found `json:"found,omitempty"`
 	// accept says what happens to a request from a selected cluster.
 	// +kubebuilder:default=Automatic
 	Accept Acceptance `json:"accept,omitempty"`
 	// limits is the most that is lent.
 	// +optional
 	Limits PolicyLimits `json:"limits,omitempty"`
+	// price is what use costs. Absent is nothing.
+	// +optional
+	Price *PriceList `json:"price,omitempty"`
+	// renewal says whether a contract can be renewed before its end, on the terms
+	// that hold then.
+	// +kubebuilder:default=Automatic
+	// +optional
+	Renewal Renewal `json:"renewal,omitempty"`
+	// notice is how long pods may run on when this cluster ends a contract before
+	// its time.
+	// +kubebuilder:default="1h"
+	// +optional
+	Notice *metav1.Duration `json:"notice,omitempty"`
+	// statementPeriod is how long each statement of use covers: one minute to
+	// 31 days.
+	// +kubebuilder:default="1h"
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1m') && duration(self) <= duration('744h')",message="statementPeriod is from 1m to 744h"
+	// +optional
+	StatementPeriod *metav1.Duration `json:"statementPeriod,omitempty"`
+	// runtimeClasses is the runtime classes that offloaded pods may name.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=253
+	RuntimeClasses []string `json:"runtimeClasses,omitempty"`
+	// storageClasses is the storage classes that consumers are shown.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=253
+	StorageClasses []string `json:"storageClasses,omitempty"`
 	// contractDuration is how long a contract lasts.
 	// +kubebuilder:default="8760h"
 	// +optional
@@ -82,6 +142,28 @@ type PolicyLimits struct {
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100
 	// +kubebuilder:default=50
+	// +optional
+	PercentOfFree *int32 `json:"percentOfFree,omitempty"`
+	// total is the most that all peers together get that this policy selects.
+	// +optional
+	Total *TotalLimits `json:"total,omitempty"`
+	// overcommitPercent is what counts as free, in percent of what is: 100 lends
+	// what is free, 200 twice as much, as consumers rarely use all of it.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000
+	// +kubebuilder:default=100
+	// +optional
+	OvercommitPercent *int32 `json:"overcommitPercent,omitempty"`
+}
+
+// TotalLimits is the most that all peers together get.
+type TotalLimits struct {
+	// resources is the most, by resource.
+	// +optional
+	Resources corev1.ResourceList `json:"resources,omitempty"`
+	// percentOfFree is the most of what this cluster's nodes have free.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=100
 	// +optional
 	PercentOfFree *int32 `json:"percentOfFree,omitempty"`
 }

@@ -20,7 +20,6 @@ type ResourceSlice struct {
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
 	// spec is the ask.
-	// +kubebuilder:validation:XValidation:rule="self.foreignCluster == oldSelf.foreignCluster",message="foreignCluster never changes; create another ResourceSlice"
 	Spec ResourceSliceSpec `json:"spec"`
 	// status is what came of it.
 	// +optional
@@ -28,11 +27,46 @@ type ResourceSlice struct {
 }
 
 // ResourceSliceSpec is the ask.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.foreignCluster) != has(self.clusterSelector)",message="say who is asked either by foreignCluster or by clusterSelector"
+// +kubebuilder:validation:XValidation:rule="has(self.foreignCluster) == has(oldSelf.foreignCluster) && (!has(self.foreignCluster) || self.foreignCluster == oldSelf.foreignCluster)",message="foreignCluster never changes; create another ResourceSlice"
 type ResourceSliceSpec struct {
 	// foreignCluster is the name of the ForeignCluster that is asked.
+	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	ForeignCluster string `json:"foreignCluster"`
+	ForeignCluster string `json:"foreignCluster,omitempty"`
+	// clusterSelector asks all trusted ForeignClusters with these labels, and takes
+	// the cheapest offer that fits; of equal ones that of the nearest. When that
+	// provider ends the contract, the next is taken.
+	// +optional
+	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
+	// priceCeiling is the most that the whole may cost an hour. Absent is any price.
+	// +optional
+	PriceCeiling *Money `json:"priceCeiling,omitempty"`
+	// renewal says whether the contract is renewed before its end, as long as the
+	// provider does and the price stays below the ceiling.
+	// +kubebuilder:default=Automatic
+	// +optional
+	Renewal Renewal `json:"renewal,omitempty"`
+	// nodeSelector is labels that the provider's nodes must have: architecture, GPU
+	// type, region.
+	// +optional
+	// +kubebuilder:validation:MaxProperties=32
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="nodeSelector never changes; create another ResourceSlice"
+	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
+	// storageClasses is the storage classes that the provider must have.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=253
+	StorageClasses []string `json:"storageClasses,omitempty"`
+	// runtimeClasses is the runtime classes that the provider must have.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=253
+	RuntimeClasses []string `json:"runtimeClasses,omitempty"`
 	// resources is what is asked for. Empty leaves it to the provider's policy.
 	// +optional
 	Resources corev1.ResourceList `json:"resources,omitempty"`
@@ -71,6 +105,12 @@ type ResourceSliceStatus struct {
 	// node is the name of the virtual node.
 	// +optional
 	Node string `json:"node,omitempty"`
+	// foreignCluster is the name of the ForeignCluster that lends.
+	// +optional
+	ForeignCluster string `json:"foreignCluster,omitempty"`
+	// observedGeneration is the generation of the spec that the contract fulfils.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 }
 
 // ResourceSliceList is a list of ResourceSlices.

@@ -12,6 +12,7 @@ import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
+	fieldmaskpb "google.golang.org/protobuf/types/known/fieldmaskpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -127,7 +128,20 @@ type Peer struct {
 	// When trust was made.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	// Its protocol revision; 0 while it was never connected.
-	Protocol      uint32 `protobuf:"varint,9,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	Protocol uint32 `protobuf:"varint,9,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	// How it came to be known: Token, Introduction or Manual.
+	Found string `protobuf:"bytes,10,opt,name=found,proto3" json:"found,omitempty"`
+	// Whether an administrator decided about it: empty, Approved or Denied.
+	Decision string `protobuf:"bytes,11,opt,name=decision,proto3" json:"decision,omitempty"`
+	// The code to compare with the other side's before approving; empty when there
+	// is no introduction.
+	Code string `protobuf:"bytes,12,opt,name=code,proto3" json:"code,omitempty"`
+	// The session with it; unset while there is none.
+	Session *Session `protobuf:"bytes,13,opt,name=session,proto3" json:"session,omitempty"`
+	// What it would lend this cluster, as it last said.
+	Offer *Offer `protobuf:"bytes,14,opt,name=offer,proto3" json:"offer,omitempty"`
+	// Labels of its ForeignCluster, which policies and peerings select by.
+	Labels        map[string]string `protobuf:"bytes,15,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -225,6 +239,139 @@ func (x *Peer) GetProtocol() uint32 {
 	return 0
 }
 
+func (x *Peer) GetFound() string {
+	if x != nil {
+		return x.Found
+	}
+	return ""
+}
+
+func (x *Peer) GetDecision() string {
+	if x != nil {
+		return x.Decision
+	}
+	return ""
+}
+
+func (x *Peer) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
+func (x *Peer) GetSession() *Session {
+	if x != nil {
+		return x.Session
+	}
+	return nil
+}
+
+func (x *Peer) GetOffer() *Offer {
+	if x != nil {
+		return x.Offer
+	}
+	return nil
+}
+
+func (x *Peer) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+// Session is the connection to a peer's agent.
+type Session struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whether this side dialled.
+	Dialled bool `protobuf:"varint,1,opt,name=dialled,proto3" json:"dialled,omitempty"`
+	// The endpoint in use; empty if the peer dialled.
+	Endpoint string `protobuf:"bytes,2,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
+	// Since when.
+	Since *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
+	// How far the peer's clock is ahead of this one's.
+	ClockSkew *durationpb.Duration `protobuf:"bytes,4,opt,name=clock_skew,json=clockSkew,proto3" json:"clock_skew,omitempty"`
+	// The round trip of the heartbeats.
+	RoundTrip *durationpb.Duration `protobuf:"bytes,5,opt,name=round_trip,json=roundTrip,proto3" json:"round_trip,omitempty"`
+	// When the certificate ends that the peer showed.
+	CertificateExpireTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=certificate_expire_time,json=certificateExpireTime,proto3" json:"certificate_expire_time,omitempty"`
+	unknownFields         protoimpl.UnknownFields
+	sizeCache             protoimpl.SizeCache
+}
+
+func (x *Session) Reset() {
+	*x = Session{}
+	mi := &file_entente_v1_admin_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Session) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Session) ProtoMessage() {}
+
+func (x *Session) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Session.ProtoReflect.Descriptor instead.
+func (*Session) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Session) GetDialled() bool {
+	if x != nil {
+		return x.Dialled
+	}
+	return false
+}
+
+func (x *Session) GetEndpoint() string {
+	if x != nil {
+		return x.Endpoint
+	}
+	return ""
+}
+
+func (x *Session) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *Session) GetClockSkew() *durationpb.Duration {
+	if x != nil {
+		return x.ClockSkew
+	}
+	return nil
+}
+
+func (x *Session) GetRoundTrip() *durationpb.Duration {
+	if x != nil {
+		return x.RoundTrip
+	}
+	return nil
+}
+
+func (x *Session) GetCertificateExpireTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CertificateExpireTime
+	}
+	return nil
+}
+
 // Contract is a contract as this cluster holds it.
 type Contract struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -247,14 +394,26 @@ type Contract struct {
 	// The virtual node; empty at the provider.
 	Node string `protobuf:"bytes,9,opt,name=node,proto3" json:"node,omitempty"`
 	// How many pods run by it.
-	Pods          int32 `protobuf:"varint,10,opt,name=pods,proto3" json:"pods,omitempty"`
+	Pods int32 `protobuf:"varint,10,opt,name=pods,proto3" json:"pods,omitempty"`
+	// contracts/ID.
+	Name string `protobuf:"bytes,11,opt,name=name,proto3" json:"name,omitempty"`
+	// peers/NAME of the other side.
+	Peer string `protobuf:"bytes,12,opt,name=peer,proto3" json:"peer,omitempty"`
+	// What it costs.
+	Price *PriceList `protobuf:"bytes,13,opt,name=price,proto3" json:"price,omitempty"`
+	// Why it drains or closed.
+	Message string `protobuf:"bytes,14,opt,name=message,proto3" json:"message,omitempty"`
+	// When draining ends; unset unless it is draining.
+	DrainUntil *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=drain_until,json=drainUntil,proto3" json:"drain_until,omitempty"`
+	// The signed envelope in its JSON form. Only GetContract fills it in.
+	Envelope      string `protobuf:"bytes,16,opt,name=envelope,proto3" json:"envelope,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Contract) Reset() {
 	*x = Contract{}
-	mi := &file_entente_v1_admin_proto_msgTypes[2]
+	mi := &file_entente_v1_admin_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -266,7 +425,7 @@ func (x *Contract) String() string {
 func (*Contract) ProtoMessage() {}
 
 func (x *Contract) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[2]
+	mi := &file_entente_v1_admin_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -279,7 +438,7 @@ func (x *Contract) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Contract.ProtoReflect.Descriptor instead.
 func (*Contract) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{2}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Contract) GetContractId() string {
@@ -352,6 +511,48 @@ func (x *Contract) GetPods() int32 {
 	return 0
 }
 
+func (x *Contract) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Contract) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+func (x *Contract) GetPrice() *PriceList {
+	if x != nil {
+		return x.Price
+	}
+	return nil
+}
+
+func (x *Contract) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *Contract) GetDrainUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DrainUntil
+	}
+	return nil
+}
+
+func (x *Contract) GetEnvelope() string {
+	if x != nil {
+		return x.Envelope
+	}
+	return ""
+}
+
 // Tunnel is the fabric's view of a peer.
 type Tunnel struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -373,7 +574,7 @@ type Tunnel struct {
 
 func (x *Tunnel) Reset() {
 	*x = Tunnel{}
-	mi := &file_entente_v1_admin_proto_msgTypes[3]
+	mi := &file_entente_v1_admin_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -385,7 +586,7 @@ func (x *Tunnel) String() string {
 func (*Tunnel) ProtoMessage() {}
 
 func (x *Tunnel) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[3]
+	mi := &file_entente_v1_admin_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -398,7 +599,7 @@ func (x *Tunnel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tunnel.ProtoReflect.Descriptor instead.
 func (*Tunnel) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{3}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Tunnel) GetUp() bool {
@@ -452,7 +653,7 @@ type GetInfoRequest struct {
 
 func (x *GetInfoRequest) Reset() {
 	*x = GetInfoRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[4]
+	mi := &file_entente_v1_admin_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -464,7 +665,7 @@ func (x *GetInfoRequest) String() string {
 func (*GetInfoRequest) ProtoMessage() {}
 
 func (x *GetInfoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[4]
+	mi := &file_entente_v1_admin_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -477,7 +678,7 @@ func (x *GetInfoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetInfoRequest.ProtoReflect.Descriptor instead.
 func (*GetInfoRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{4}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{5}
 }
 
 // GetInfoResponse is this cluster.
@@ -494,14 +695,20 @@ type GetInfoResponse struct {
 	// How many peers are known.
 	Peers int32 `protobuf:"varint,5,opt,name=peers,proto3" json:"peers,omitempty"`
 	// The newest protocol revision that it speaks.
-	Protocol      uint32 `protobuf:"varint,6,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	Protocol uint32 `protobuf:"varint,6,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	// When its root certificate ends.
+	RootExpireTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=root_expire_time,json=rootExpireTime,proto3" json:"root_expire_time,omitempty"`
+	// When the certificate ends that it shows to peers; it is renewed long before.
+	CertificateExpireTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=certificate_expire_time,json=certificateExpireTime,proto3" json:"certificate_expire_time,omitempty"`
+	// What is not as it should be, a line each; empty when all is well.
+	Problems      []string `protobuf:"bytes,9,rep,name=problems,proto3" json:"problems,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetInfoResponse) Reset() {
 	*x = GetInfoResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[5]
+	mi := &file_entente_v1_admin_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -513,7 +720,7 @@ func (x *GetInfoResponse) String() string {
 func (*GetInfoResponse) ProtoMessage() {}
 
 func (x *GetInfoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[5]
+	mi := &file_entente_v1_admin_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -526,7 +733,7 @@ func (x *GetInfoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetInfoResponse.ProtoReflect.Descriptor instead.
 func (*GetInfoResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{5}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *GetInfoResponse) GetClusterId() string {
@@ -571,6 +778,27 @@ func (x *GetInfoResponse) GetProtocol() uint32 {
 	return 0
 }
 
+func (x *GetInfoResponse) GetRootExpireTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RootExpireTime
+	}
+	return nil
+}
+
+func (x *GetInfoResponse) GetCertificateExpireTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CertificateExpireTime
+	}
+	return nil
+}
+
+func (x *GetInfoResponse) GetProblems() []string {
+	if x != nil {
+		return x.Problems
+	}
+	return nil
+}
+
 // ListPeersRequest asks for a page of peers.
 type ListPeersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -584,7 +812,7 @@ type ListPeersRequest struct {
 
 func (x *ListPeersRequest) Reset() {
 	*x = ListPeersRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[6]
+	mi := &file_entente_v1_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -596,7 +824,7 @@ func (x *ListPeersRequest) String() string {
 func (*ListPeersRequest) ProtoMessage() {}
 
 func (x *ListPeersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[6]
+	mi := &file_entente_v1_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -609,7 +837,7 @@ func (x *ListPeersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeersRequest.ProtoReflect.Descriptor instead.
 func (*ListPeersRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListPeersRequest) GetPageSize() int32 {
@@ -639,7 +867,7 @@ type ListPeersResponse struct {
 
 func (x *ListPeersResponse) Reset() {
 	*x = ListPeersResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[7]
+	mi := &file_entente_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -651,7 +879,7 @@ func (x *ListPeersResponse) String() string {
 func (*ListPeersResponse) ProtoMessage() {}
 
 func (x *ListPeersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[7]
+	mi := &file_entente_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -664,7 +892,7 @@ func (x *ListPeersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeersResponse.ProtoReflect.Descriptor instead.
 func (*ListPeersResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListPeersResponse) GetPeers() []*Peer {
@@ -692,7 +920,7 @@ type GetPeerRequest struct {
 
 func (x *GetPeerRequest) Reset() {
 	*x = GetPeerRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[8]
+	mi := &file_entente_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -704,7 +932,7 @@ func (x *GetPeerRequest) String() string {
 func (*GetPeerRequest) ProtoMessage() {}
 
 func (x *GetPeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[8]
+	mi := &file_entente_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -717,7 +945,7 @@ func (x *GetPeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPeerRequest.ProtoReflect.Descriptor instead.
 func (*GetPeerRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetPeerRequest) GetName() string {
@@ -738,7 +966,7 @@ type GetPeerResponse struct {
 
 func (x *GetPeerResponse) Reset() {
 	*x = GetPeerResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[9]
+	mi := &file_entente_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -750,7 +978,7 @@ func (x *GetPeerResponse) String() string {
 func (*GetPeerResponse) ProtoMessage() {}
 
 func (x *GetPeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[9]
+	mi := &file_entente_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -763,7 +991,7 @@ func (x *GetPeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPeerResponse.ProtoReflect.Descriptor instead.
 func (*GetPeerResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetPeerResponse) GetPeer() *Peer {
@@ -784,7 +1012,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[10]
+	mi := &file_entente_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -796,7 +1024,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[10]
+	mi := &file_entente_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -809,7 +1037,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *CreateTokenRequest) GetTtl() *durationpb.Duration {
@@ -834,7 +1062,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[11]
+	mi := &file_entente_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -846,7 +1074,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[11]
+	mi := &file_entente_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -859,7 +1087,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *CreateTokenResponse) GetToken() string {
@@ -896,7 +1124,7 @@ type JoinPeerRequest struct {
 
 func (x *JoinPeerRequest) Reset() {
 	*x = JoinPeerRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[12]
+	mi := &file_entente_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -908,7 +1136,7 @@ func (x *JoinPeerRequest) String() string {
 func (*JoinPeerRequest) ProtoMessage() {}
 
 func (x *JoinPeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[12]
+	mi := &file_entente_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -921,7 +1149,7 @@ func (x *JoinPeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinPeerRequest.ProtoReflect.Descriptor instead.
 func (*JoinPeerRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *JoinPeerRequest) GetToken() string {
@@ -949,7 +1177,7 @@ type JoinPeerResponse struct {
 
 func (x *JoinPeerResponse) Reset() {
 	*x = JoinPeerResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[13]
+	mi := &file_entente_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -961,7 +1189,7 @@ func (x *JoinPeerResponse) String() string {
 func (*JoinPeerResponse) ProtoMessage() {}
 
 func (x *JoinPeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[13]
+	mi := &file_entente_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -974,7 +1202,7 @@ func (x *JoinPeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinPeerResponse.ProtoReflect.Descriptor instead.
 func (*JoinPeerResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *JoinPeerResponse) GetPeer() *Peer {
@@ -996,14 +1224,32 @@ type CreatePeeringRequest struct {
 	// For how long; unset is as the provider's terms say.
 	Duration *durationpb.Duration `protobuf:"bytes,4,opt,name=duration,proto3" json:"duration,omitempty"`
 	// Do without the tunnel.
-	NoNetwork     bool `protobuf:"varint,5,opt,name=no_network,json=noNetwork,proto3" json:"no_network,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	NoNetwork bool `protobuf:"varint,5,opt,name=no_network,json=noNetwork,proto3" json:"no_network,omitempty"`
+	// The most that it may cost an hour; unset is any price.
+	PriceCeiling *Money `protobuf:"bytes,6,opt,name=price_ceiling,json=priceCeiling,proto3" json:"price_ceiling,omitempty"`
+	// Labels that the provider's nodes must have.
+	NodeSelector map[string]string `protobuf:"bytes,7,rep,name=node_selector,json=nodeSelector,proto3" json:"node_selector,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// With peers/-: labels of the ForeignClusters among which to choose. Empty is
+	// all.
+	PeerSelector map[string]string `protobuf:"bytes,8,rep,name=peer_selector,json=peerSelector,proto3" json:"peer_selector,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Let the contract end instead of renewing it.
+	NoRenewal bool `protobuf:"varint,9,opt,name=no_renewal,json=noRenewal,proto3" json:"no_renewal,omitempty"`
+	// Repeating a call with the same ID, up to 64 letters, digits and hyphens, does
+	// nothing more.
+	RequestId string `protobuf:"bytes,10,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// Only check, and ask the peer what it would offer; nothing is written.
+	ValidateOnly bool `protobuf:"varint,11,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
+	// Storage classes that the provider must have.
+	StorageClasses []string `protobuf:"bytes,12,rep,name=storage_classes,json=storageClasses,proto3" json:"storage_classes,omitempty"`
+	// Runtime classes that the provider must have.
+	RuntimeClasses []string `protobuf:"bytes,13,rep,name=runtime_classes,json=runtimeClasses,proto3" json:"runtime_classes,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *CreatePeeringRequest) Reset() {
 	*x = CreatePeeringRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[14]
+	mi := &file_entente_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1015,7 +1261,7 @@ func (x *CreatePeeringRequest) String() string {
 func (*CreatePeeringRequest) ProtoMessage() {}
 
 func (x *CreatePeeringRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[14]
+	mi := &file_entente_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1028,7 +1274,7 @@ func (x *CreatePeeringRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreatePeeringRequest.ProtoReflect.Descriptor instead.
 func (*CreatePeeringRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CreatePeeringRequest) GetPeer() string {
@@ -1066,18 +1312,78 @@ func (x *CreatePeeringRequest) GetNoNetwork() bool {
 	return false
 }
 
+func (x *CreatePeeringRequest) GetPriceCeiling() *Money {
+	if x != nil {
+		return x.PriceCeiling
+	}
+	return nil
+}
+
+func (x *CreatePeeringRequest) GetNodeSelector() map[string]string {
+	if x != nil {
+		return x.NodeSelector
+	}
+	return nil
+}
+
+func (x *CreatePeeringRequest) GetPeerSelector() map[string]string {
+	if x != nil {
+		return x.PeerSelector
+	}
+	return nil
+}
+
+func (x *CreatePeeringRequest) GetNoRenewal() bool {
+	if x != nil {
+		return x.NoRenewal
+	}
+	return false
+}
+
+func (x *CreatePeeringRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *CreatePeeringRequest) GetValidateOnly() bool {
+	if x != nil {
+		return x.ValidateOnly
+	}
+	return false
+}
+
+func (x *CreatePeeringRequest) GetStorageClasses() []string {
+	if x != nil {
+		return x.StorageClasses
+	}
+	return nil
+}
+
+func (x *CreatePeeringRequest) GetRuntimeClasses() []string {
+	if x != nil {
+		return x.RuntimeClasses
+	}
+	return nil
+}
+
 // CreatePeeringResponse is the ask, as it was written.
 type CreatePeeringResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The name of the ResourceSlice.
 	ResourceSlice string `protobuf:"bytes,1,opt,name=resource_slice,json=resourceSlice,proto3" json:"resource_slice,omitempty"`
+	// With validate_only: what the peer would offer.
+	Advertisement *Advertisement `protobuf:"bytes,2,opt,name=advertisement,proto3" json:"advertisement,omitempty"`
+	// With validate_only: peers/NAME that offers it.
+	Provider      string `protobuf:"bytes,3,opt,name=provider,proto3" json:"provider,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CreatePeeringResponse) Reset() {
 	*x = CreatePeeringResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[15]
+	mi := &file_entente_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1089,7 +1395,7 @@ func (x *CreatePeeringResponse) String() string {
 func (*CreatePeeringResponse) ProtoMessage() {}
 
 func (x *CreatePeeringResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[15]
+	mi := &file_entente_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1102,12 +1408,26 @@ func (x *CreatePeeringResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreatePeeringResponse.ProtoReflect.Descriptor instead.
 func (*CreatePeeringResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *CreatePeeringResponse) GetResourceSlice() string {
 	if x != nil {
 		return x.ResourceSlice
+	}
+	return ""
+}
+
+func (x *CreatePeeringResponse) GetAdvertisement() *Advertisement {
+	if x != nil {
+		return x.Advertisement
+	}
+	return nil
+}
+
+func (x *CreatePeeringResponse) GetProvider() string {
+	if x != nil {
+		return x.Provider
 	}
 	return ""
 }
@@ -1130,7 +1450,7 @@ type EndPeeringRequest struct {
 
 func (x *EndPeeringRequest) Reset() {
 	*x = EndPeeringRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[16]
+	mi := &file_entente_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1142,7 +1462,7 @@ func (x *EndPeeringRequest) String() string {
 func (*EndPeeringRequest) ProtoMessage() {}
 
 func (x *EndPeeringRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[16]
+	mi := &file_entente_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1155,7 +1475,7 @@ func (x *EndPeeringRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndPeeringRequest.ProtoReflect.Descriptor instead.
 func (*EndPeeringRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *EndPeeringRequest) GetPeer() string {
@@ -1197,7 +1517,7 @@ type EndPeeringResponse struct {
 
 func (x *EndPeeringResponse) Reset() {
 	*x = EndPeeringResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[17]
+	mi := &file_entente_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1209,7 +1529,7 @@ func (x *EndPeeringResponse) String() string {
 func (*EndPeeringResponse) ProtoMessage() {}
 
 func (x *EndPeeringResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[17]
+	mi := &file_entente_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1222,7 +1542,7 @@ func (x *EndPeeringResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndPeeringResponse.ProtoReflect.Descriptor instead.
 func (*EndPeeringResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *EndPeeringResponse) GetPods() int32 {
@@ -1250,7 +1570,7 @@ type OffloadNamespaceRequest struct {
 
 func (x *OffloadNamespaceRequest) Reset() {
 	*x = OffloadNamespaceRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[18]
+	mi := &file_entente_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1262,7 +1582,7 @@ func (x *OffloadNamespaceRequest) String() string {
 func (*OffloadNamespaceRequest) ProtoMessage() {}
 
 func (x *OffloadNamespaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[18]
+	mi := &file_entente_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1275,7 +1595,7 @@ func (x *OffloadNamespaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OffloadNamespaceRequest.ProtoReflect.Descriptor instead.
 func (*OffloadNamespaceRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *OffloadNamespaceRequest) GetNamespace() string {
@@ -1315,7 +1635,7 @@ type OffloadNamespaceResponse struct {
 
 func (x *OffloadNamespaceResponse) Reset() {
 	*x = OffloadNamespaceResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[19]
+	mi := &file_entente_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1327,7 +1647,7 @@ func (x *OffloadNamespaceResponse) String() string {
 func (*OffloadNamespaceResponse) ProtoMessage() {}
 
 func (x *OffloadNamespaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[19]
+	mi := &file_entente_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1340,7 +1660,7 @@ func (x *OffloadNamespaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OffloadNamespaceResponse.ProtoReflect.Descriptor instead.
 func (*OffloadNamespaceResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 // UnoffloadNamespaceRequest names a namespace.
@@ -1354,7 +1674,7 @@ type UnoffloadNamespaceRequest struct {
 
 func (x *UnoffloadNamespaceRequest) Reset() {
 	*x = UnoffloadNamespaceRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[20]
+	mi := &file_entente_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1366,7 +1686,7 @@ func (x *UnoffloadNamespaceRequest) String() string {
 func (*UnoffloadNamespaceRequest) ProtoMessage() {}
 
 func (x *UnoffloadNamespaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[20]
+	mi := &file_entente_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1379,7 +1699,7 @@ func (x *UnoffloadNamespaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnoffloadNamespaceRequest.ProtoReflect.Descriptor instead.
 func (*UnoffloadNamespaceRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *UnoffloadNamespaceRequest) GetNamespace() string {
@@ -1398,7 +1718,7 @@ type UnoffloadNamespaceResponse struct {
 
 func (x *UnoffloadNamespaceResponse) Reset() {
 	*x = UnoffloadNamespaceResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[21]
+	mi := &file_entente_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1410,7 +1730,7 @@ func (x *UnoffloadNamespaceResponse) String() string {
 func (*UnoffloadNamespaceResponse) ProtoMessage() {}
 
 func (x *UnoffloadNamespaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[21]
+	mi := &file_entente_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1423,7 +1743,2603 @@ func (x *UnoffloadNamespaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnoffloadNamespaceResponse.ProtoReflect.Descriptor instead.
 func (*UnoffloadNamespaceResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{22}
+}
+
+// ListTokensRequest asks for a page of tokens.
+type ListTokensRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most so many; 0 is 100, and more than 500 is 500.
+	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// The next_page_token of the page before.
+	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListTokensRequest) Reset() {
+	*x = ListTokensRequest{}
+	mi := &file_entente_v1_admin_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListTokensRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListTokensRequest) ProtoMessage() {}
+
+func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListTokensRequest.ProtoReflect.Descriptor instead.
+func (*ListTokensRequest) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ListTokensRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListTokensRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// ListTokensResponse is a page of tokens.
+type ListTokensResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The tokens, by name.
+	Tokens []*Token `protobuf:"bytes,1,rep,name=tokens,proto3" json:"tokens,omitempty"`
+	// Empty on the last page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListTokensResponse) Reset() {
+	*x = ListTokensResponse{}
+	mi := &file_entente_v1_admin_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListTokensResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListTokensResponse) ProtoMessage() {}
+
+func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListTokensResponse.ProtoReflect.Descriptor instead.
+func (*ListTokensResponse) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *ListTokensResponse) GetTokens() []*Token {
+	if x != nil {
+		return x.Tokens
+	}
+	return nil
+}
+
+func (x *ListTokensResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// Token is a one-time token, without its secret.
+type Token struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// tokens/ID.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// When it was made.
+	CreateTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
+	// Until when it can be redeemed.
+	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
+	// The cluster that redeemed it; empty while nobody did.
+	RedeemedBy    string `protobuf:"bytes,4,opt,name=redeemed_by,json=redeemedBy,proto3" json:"redeemed_by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Token) Reset() {
+	*x = Token{}
+	mi := &file_entente_v1_admin_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Token) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Token) ProtoMessage() {}
+
+func (x *Token) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Token.ProtoReflect.Descriptor instead.
+func (*Token) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *Token) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Token) GetCreateTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreateTime
+	}
+	return nil
+}
+
+func (x *Token) GetExpireTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpireTime
+	}
+	return nil
+}
+
+func (x *Token) GetRedeemedBy() string {
+	if x != nil {
+		return x.RedeemedBy
+	}
+	return ""
+}
+
+// RevokeTokenRequest names a token.
+type RevokeTokenRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// tokens/ID.
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeTokenRequest) Reset() {
+	*x = RevokeTokenRequest{}
+	mi := &file_entente_v1_admin_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeTokenRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeTokenRequest) ProtoMessage() {}
+
+func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
+func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *RevokeTokenRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// RevokeTokenResponse is empty.
+type RevokeTokenResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeTokenResponse) Reset() {
+	*x = RevokeTokenResponse{}
+	mi := &file_entente_v1_admin_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeTokenResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeTokenResponse) ProtoMessage() {}
+
+func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeTokenResponse.ProtoReflect.Descriptor instead.
+func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{27}
+}
+
+// IntroducePeerRequest says where another cluster is.
+type IntroducePeerRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Where its peer API can be dialled, as host:port.
+	Endpoint string `protobuf:"bytes,1,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
+	// The ID that it has to prove. Required with approve.
+	ClusterId string `protobuf:"bytes,2,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	// What to call the peer here; empty takes the name that it gives itself.
+	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	// Trust the cluster that proves cluster_id, with no code to compare: whoever
+	// gave the ID vouched for it.
+	Approve       bool `protobuf:"varint,4,opt,name=approve,proto3" json:"approve,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *IntroducePeerRequest) Reset() {
+	*x = IntroducePeerRequest{}
+	mi := &file_entente_v1_admin_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *IntroducePeerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*IntroducePeerRequest) ProtoMessage() {}
+
+func (x *IntroducePeerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use IntroducePeerRequest.ProtoReflect.Descriptor instead.
+func (*IntroducePeerRequest) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *IntroducePeerRequest) GetEndpoint() string {
+	if x != nil {
+		return x.Endpoint
+	}
+	return ""
+}
+
+func (x *IntroducePeerRequest) GetClusterId() string {
+	if x != nil {
+		return x.ClusterId
+	}
+	return ""
+}
+
+func (x *IntroducePeerRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *IntroducePeerRequest) GetApprove() bool {
+	if x != nil {
+		return x.Approve
+	}
+	return false
+}
+
+// IntroducePeerResponse is the peer.
+type IntroducePeerResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The peer, with its code.
+	Peer          *Peer `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *IntroducePeerResponse) Reset() {
+	*x = IntroducePeerResponse{}
+	mi := &file_entente_v1_admin_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *IntroducePeerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*IntroducePeerResponse) ProtoMessage() {}
+
+func (x *IntroducePeerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use IntroducePeerResponse.ProtoReflect.Descriptor instead.
+func (*IntroducePeerResponse) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *IntroducePeerResponse) GetPeer() *Peer {
+	if x != nil {
+		return x.Peer
+	}
+	return nil
+}
+
+// ApprovePeerRequest approves a peer.
+type ApprovePeerRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// peers/NAME; NAME may also be a cluster ID.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The code that the other side shows. It has to be this side's too.
+	Code          string `protobuf:"bytes,2,opt,name=code,proto3" json:"code,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApprovePeerRequest) Reset() {
+	*x = ApprovePeerRequest{}
+	mi := &file_entente_v1_admin_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApprovePeerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApprovePeerRequest) ProtoMessage() {}
+
+func (x *ApprovePeerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApprovePeerRequest.ProtoReflect.Descriptor instead.
+func (*ApprovePeerRequest) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *ApprovePeerRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ApprovePeerRequest) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
+// ApprovePeerResponse is the peer.
+type ApprovePeerResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The peer.
+	Peer          *Peer `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApprovePeerResponse) Reset() {
+	*x = ApprovePeerResponse{}
+	mi := &file_entente_v1_admin_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApprovePeerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApprovePeerResponse) ProtoMessage() {}
+
+func (x *ApprovePeerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApprovePeerResponse.ProtoReflect.Descriptor instead.
+func (*ApprovePeerResponse) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *ApprovePeerResponse) GetPeer() *Peer {
+	if x != nil {
+		return x.Peer
+	}
+	return nil
+}
+
+// DenyPeerRequest denies a peer.
+type DenyPeerRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// peers/NAME; NAME may also be a cluster ID.
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DenyPeerRequest) Reset() {
+	*x = DenyPeerRequest{}
+	mi := &file_entente_v1_admin_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DenyPeerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DenyPeerRequest) ProtoMessage() {}
+
+func (x *DenyPeerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DenyPeerRequest.ProtoReflect.Descriptor instead.
+func (*DenyPeerRequest) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *DenyPeerRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// DenyPeerResponse is the peer.
+type DenyPeerResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The peer.
+	Peer          *Peer `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DenyPeerResponse) Reset() {
+	*x = DenyPeerResponse{}
+	mi := &file_entente_v1_admin_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DenyPeerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DenyPeerResponse) ProtoMessage() {}
+
+func (x *DenyPeerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DenyPeerResponse.ProtoReflect.Descriptor instead.
+func (*DenyPeerResponse) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *DenyPeerResponse) GetPeer() *Peer {
+	if x != nil {
+		return x.Peer
+	}
+	return nil
+}
+
+// WatchPeersRequest asks for all peers.
+type WatchPeersRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchPeersRequest) Reset() {
+	*x = WatchPeersRequest{}
+	mi := &file_entente_v1_admin_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchPeersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchPeersRequest) ProtoMessage() {}
+
+func (x *WatchPeersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchPeersRequest.ProtoReflect.Descriptor instead.
+func (*WatchPeersRequest) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{34}
+}
+
+// WatchPeersResponse is a peer that is known or changed.
+type WatchPeersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The peer; of one that was forgotten only its name.
+	Peer *Peer `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`
+	// Whether it was forgotten.
+	Forgotten bool `protobuf:"varint,2,opt,name=forgotten,proto3" json:"forgotten,omitempty"`
+	// Whether all peers that were known at the begin have been sent. It comes in a
+	// message of its own.
+	Synced        bool `protobuf:"varint,3,opt,name=synced,proto3" json:"synced,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchPeersResponse) Reset() {
+	*x = WatchPeersResponse{}
+	mi := &file_entente_v1_admin_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchPeersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchPeersResponse) ProtoMessage() {}
+
+func (x *WatchPeersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchPeersResponse.ProtoReflect.Descriptor instead.
+func (*WatchPeersResponse) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *WatchPeersResponse) GetPeer() *Peer {
+	if x != nil {
+		return x.Peer
+	}
+	return nil
+}
+
+func (x *WatchPeersResponse) GetForgotten() bool {
+	if x != nil {
+		return x.Forgotten
+	}
+	return false
+}
+
+func (x *WatchPeersResponse) GetSynced() bool {
+	if x != nil {
+		return x.Synced
+	}
+	return false
+}
+
+// WatchEventsRequest asks for what happens.
+type WatchEventsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// peers/NAME to hear of one peer only; empty is all.
+	Peer          string `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchEventsRequest) Reset() {
+	*x = WatchEventsRequest{}
+	mi := &file_entente_v1_admin_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchEventsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchEventsRequest) ProtoMessage() {}
+
+func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchEventsRequest.ProtoReflect.Descriptor instead.
+func (*WatchEventsRequest) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *WatchEventsRequest) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+// WatchEventsResponse is something that happened.
+type WatchEventsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When.
+	Time *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=time,proto3" json:"time,omitempty"`
+	// The peer: peers/NAME.
+	Peer string `protobuf:"bytes,2,opt,name=peer,proto3" json:"peer,omitempty"`
+	// What it happened to: a name like contracts/ID, peerings/NAME or peers/NAME.
+	Subject string `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
+	// What happened, one word: a condition's reason or a contract's phase.
+	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	// What happened, for people.
+	Message       string `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchEventsResponse) Reset() {
+	*x = WatchEventsResponse{}
+	mi := &file_entente_v1_admin_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchEventsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchEventsResponse) ProtoMessage() {}
+
+func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchEventsResponse.ProtoReflect.Descriptor instead.
+func (*WatchEventsResponse) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *WatchEventsResponse) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *WatchEventsResponse) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+func (x *WatchEventsResponse) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *WatchEventsResponse) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *WatchEventsResponse) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+// Peering is what this cluster asks for: a ResourceSlice.
+type Peering struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// peerings/NAME, where NAME is that of the ResourceSlice.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// peers/NAME that is asked, or peers/- for any.
+	Peer string `protobuf:"bytes,2,opt,name=peer,proto3" json:"peer,omitempty"`
+	// What is asked for.
+	Resources *ResourceList `protobuf:"bytes,3,opt,name=resources,proto3" json:"resources,omitempty"`
+	// For how long.
+	Duration *durationpb.Duration `protobuf:"bytes,4,opt,name=duration,proto3" json:"duration,omitempty"`
+	// The most that it may cost an hour.
+	PriceCeiling *Money `protobuf:"bytes,5,opt,name=price_ceiling,json=priceCeiling,proto3" json:"price_ceiling,omitempty"`
+	// Whether the contract is left to end.
+	NoRenewal bool `protobuf:"varint,6,opt,name=no_renewal,json=noRenewal,proto3" json:"no_renewal,omitempty"`
+	// Whether there is a contract, and else why not.
+	Accepted *Condition `protobuf:"bytes,7,opt,name=accepted,proto3" json:"accepted,omitempty"`
+	// contracts/ID.
+	Contract string `protobuf:"bytes,8,opt,name=contract,proto3" json:"contract,omitempty"`
+	// The virtual node.
+	Node string `protobuf:"bytes,9,opt,name=node,proto3" json:"node,omitempty"`
+	// peers/NAME that lends; that is peer, or the one that was chosen.
+	Provider      string `protobuf:"bytes,10,opt,name=provider,proto3" json:"provider,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Peering) Reset() {
+	*x = Peering{}
+	mi := &file_entente_v1_admin_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Peering) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Peering) ProtoMessage() {}
+
+func (x *Peering) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Peering.ProtoReflect.Descriptor instead.
+func (*Peering) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *Peering) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Peering) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+func (x *Peering) GetResources() *ResourceList {
+	if x != nil {
+		return x.Resources
+	}
+	return nil
+}
+
+func (x *Peering) GetDuration() *durationpb.Duration {
+	if x != nil {
+		return x.Duration
+	}
+	return nil
+}
+
+func (x *Peering) GetPriceCeiling() *Money {
+	if x != nil {
+		return x.PriceCeiling
+	}
+	return nil
+}
+
+func (x *Peering) GetNoRenewal() bool {
+	if x != nil {
+		return x.NoRenewal
+	}
+	return false
+}
+
+func (x *Peering) GetAccepted() *Condition {
+	if x != nil {
+		return x.Accepted
+	}
+	return nil
+}
+
+func (x *Peering) GetContract() string {
+	if x != nil {
+		return x.Contract
+	}
+	return ""
+}
+
+func (x *Peering) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Peering) GetProvider() string {
+	if x != nil {
+		return x.Provider
+	}
+	return ""
+}
+
+// ListPeeringsRequest asks for a page of peerings.
+type ListPeeringsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most so many; 0 is 100, and more than 500 is 500.
+	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// The next_page_token of the page before.
+	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPeeringsRequest) Reset() {
+	*x = ListPeeringsRequest{}
+	mi := &file_entente_v1_admin_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPeeringsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPeeringsRequest) ProtoMessage() {}
+
+func (x *ListPeeringsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPeeringsRequest.ProtoReflect.Descriptor instead.
+func (*ListPeeringsRequest) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *ListPeeringsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListPeeringsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// ListPeeringsResponse is a page of peerings.
+type ListPeeringsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The peerings, by name.
+	Peerings []*Peering `protobuf:"bytes,1,rep,name=peerings,proto3" json:"peerings,omitempty"`
+	// Empty on the last page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPeeringsResponse) Reset() {
+	*x = ListPeeringsResponse{}
+	mi := &file_entente_v1_admin_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPeeringsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPeeringsResponse) ProtoMessage() {}
+
+func (x *ListPeeringsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPeeringsResponse.ProtoReflect.Descriptor instead.
+func (*ListPeeringsResponse) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *ListPeeringsResponse) GetPeerings() []*Peering {
+	if x != nil {
+		return x.Peerings
+	}
+	return nil
+}
+
+func (x *ListPeeringsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// GetPeeringRequest names a peering.
+type GetPeeringRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// peerings/NAME.
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetPeeringRequest) Reset() {
+	*x = GetPeeringRequest{}
+	mi := &file_entente_v1_admin_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetPeeringRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetPeeringRequest) ProtoMessage() {}
+
+func (x *GetPeeringRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetPeeringRequest.ProtoReflect.Descriptor instead.
+func (*GetPeeringRequest) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *GetPeeringRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// GetPeeringResponse is a peering.
+type GetPeeringResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The peering.
+	Peering       *Peering `protobuf:"bytes,1,opt,name=peering,proto3" json:"peering,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetPeeringResponse) Reset() {
+	*x = GetPeeringResponse{}
+	mi := &file_entente_v1_admin_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetPeeringResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetPeeringResponse) ProtoMessage() {}
+
+func (x *GetPeeringResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetPeeringResponse.ProtoReflect.Descriptor instead.
+func (*GetPeeringResponse) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *GetPeeringResponse) GetPeering() *Peering {
+	if x != nil {
+		return x.Peering
+	}
+	return nil
+}
+
+// UpdatePeeringRequest changes a peering.
+type UpdatePeeringRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The peering, of which resources, duration, price_ceiling and no_renewal can
+	// change.
+	Peering *Peering `protobuf:"bytes,1,opt,name=peering,proto3" json:"peering,omitempty"`
+	// Which of them change; unset is those that are set in peering (AIP-134).
+	UpdateMask *fieldmaskpb.FieldMask `protobuf:"bytes,2,opt,name=update_mask,json=updateMask,proto3" json:"update_mask,omitempty"`
+	// Only check; nothing is written.
+	ValidateOnly  bool `protobuf:"varint,3,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdatePeeringRequest) Reset() {
+	*x = UpdatePeeringRequest{}
+	mi := &file_entente_v1_admin_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdatePeeringRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdatePeeringRequest) ProtoMessage() {}
+
+func (x *UpdatePeeringRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdatePeeringRequest.ProtoReflect.Descriptor instead.
+func (*UpdatePeeringRequest) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *UpdatePeeringRequest) GetPeering() *Peering {
+	if x != nil {
+		return x.Peering
+	}
+	return nil
+}
+
+func (x *UpdatePeeringRequest) GetUpdateMask() *fieldmaskpb.FieldMask {
+	if x != nil {
+		return x.UpdateMask
+	}
+	return nil
+}
+
+func (x *UpdatePeeringRequest) GetValidateOnly() bool {
+	if x != nil {
+		return x.ValidateOnly
+	}
+	return false
+}
+
+// UpdatePeeringResponse is the peering.
+type UpdatePeeringResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The peering.
+	Peering       *Peering `protobuf:"bytes,1,opt,name=peering,proto3" json:"peering,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdatePeeringResponse) Reset() {
+	*x = UpdatePeeringResponse{}
+	mi := &file_entente_v1_admin_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdatePeeringResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdatePeeringResponse) ProtoMessage() {}
+
+func (x *UpdatePeeringResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdatePeeringResponse.ProtoReflect.Descriptor instead.
+func (*UpdatePeeringResponse) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *UpdatePeeringResponse) GetPeering() *Peering {
+	if x != nil {
+		return x.Peering
+	}
+	return nil
+}
+
+// DeletePeeringRequest names a peering.
+type DeletePeeringRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// peerings/NAME.
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeletePeeringRequest) Reset() {
+	*x = DeletePeeringRequest{}
+	mi := &file_entente_v1_admin_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeletePeeringRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeletePeeringRequest) ProtoMessage() {}
+
+func (x *DeletePeeringRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeletePeeringRequest.ProtoReflect.Descriptor instead.
+func (*DeletePeeringRequest) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *DeletePeeringRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// DeletePeeringResponse is empty.
+type DeletePeeringResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeletePeeringResponse) Reset() {
+	*x = DeletePeeringResponse{}
+	mi := &file_entente_v1_admin_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeletePeeringResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeletePeeringResponse) ProtoMessage() {}
+
+func (x *DeletePeeringResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeletePeeringResponse.ProtoReflect.Descriptor instead.
+func (*DeletePeeringResponse) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{46}
+}
+
+// PendingRequest is a peer's ask that waits for an administrator.
+type PendingRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// peers/NAME/requests/ID.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// What is asked for; empty is all that the policy gives.
+	Resources *ResourceList `protobuf:"bytes,2,opt,name=resources,proto3" json:"resources,omitempty"`
+	// For how long.
+	Duration *durationpb.Duration `protobuf:"bytes,3,opt,name=duration,proto3" json:"duration,omitempty"`
+	// The most that it may cost an hour.
+	PriceCeiling *Money `protobuf:"bytes,4,opt,name=price_ceiling,json=priceCeiling,proto3" json:"price_ceiling,omitempty"`
+	// When it was first asked.
+	CreateTime    *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PendingRequest) Reset() {
+	*x = PendingRequest{}
+	mi := &file_entente_v1_admin_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PendingRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PendingRequest) ProtoMessage() {}
+
+func (x *PendingRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PendingRequest.ProtoReflect.Descriptor instead.
+func (*PendingRequest) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *PendingRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PendingRequest) GetResources() *ResourceList {
+	if x != nil {
+		return x.Resources
+	}
+	return nil
+}
+
+func (x *PendingRequest) GetDuration() *durationpb.Duration {
+	if x != nil {
+		return x.Duration
+	}
+	return nil
+}
+
+func (x *PendingRequest) GetPriceCeiling() *Money {
+	if x != nil {
+		return x.PriceCeiling
+	}
+	return nil
+}
+
+func (x *PendingRequest) GetCreateTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreateTime
+	}
+	return nil
+}
+
+// ListPeeringRequestsRequest names a peer.
+type ListPeeringRequestsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// peers/NAME, or peers/- for all.
+	Parent string `protobuf:"bytes,1,opt,name=parent,proto3" json:"parent,omitempty"`
+	// At most so many; 0 is 100, and more than 500 is 500.
+	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// The next_page_token of the page before.
+	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPeeringRequestsRequest) Reset() {
+	*x = ListPeeringRequestsRequest{}
+	mi := &file_entente_v1_admin_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPeeringRequestsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPeeringRequestsRequest) ProtoMessage() {}
+
+func (x *ListPeeringRequestsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPeeringRequestsRequest.ProtoReflect.Descriptor instead.
+func (*ListPeeringRequestsRequest) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *ListPeeringRequestsRequest) GetParent() string {
+	if x != nil {
+		return x.Parent
+	}
+	return ""
+}
+
+func (x *ListPeeringRequestsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListPeeringRequestsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// ListPeeringRequestsResponse is a page of requests.
+type ListPeeringRequestsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The requests, by name.
+	Requests []*PendingRequest `protobuf:"bytes,1,rep,name=requests,proto3" json:"requests,omitempty"`
+	// Empty on the last page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPeeringRequestsResponse) Reset() {
+	*x = ListPeeringRequestsResponse{}
+	mi := &file_entente_v1_admin_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPeeringRequestsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPeeringRequestsResponse) ProtoMessage() {}
+
+func (x *ListPeeringRequestsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPeeringRequestsResponse.ProtoReflect.Descriptor instead.
+func (*ListPeeringRequestsResponse) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *ListPeeringRequestsResponse) GetRequests() []*PendingRequest {
+	if x != nil {
+		return x.Requests
+	}
+	return nil
+}
+
+func (x *ListPeeringRequestsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// ApprovePeeringRequestRequest names a request.
+type ApprovePeeringRequestRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// peers/NAME/requests/ID.
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApprovePeeringRequestRequest) Reset() {
+	*x = ApprovePeeringRequestRequest{}
+	mi := &file_entente_v1_admin_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApprovePeeringRequestRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApprovePeeringRequestRequest) ProtoMessage() {}
+
+func (x *ApprovePeeringRequestRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApprovePeeringRequestRequest.ProtoReflect.Descriptor instead.
+func (*ApprovePeeringRequestRequest) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{50}
+}
+
+func (x *ApprovePeeringRequestRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// ApprovePeeringRequestResponse is empty.
+type ApprovePeeringRequestResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ApprovePeeringRequestResponse) Reset() {
+	*x = ApprovePeeringRequestResponse{}
+	mi := &file_entente_v1_admin_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ApprovePeeringRequestResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ApprovePeeringRequestResponse) ProtoMessage() {}
+
+func (x *ApprovePeeringRequestResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ApprovePeeringRequestResponse.ProtoReflect.Descriptor instead.
+func (*ApprovePeeringRequestResponse) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{51}
+}
+
+// DenyPeeringRequestRequest names a request.
+type DenyPeeringRequestRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// peers/NAME/requests/ID.
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DenyPeeringRequestRequest) Reset() {
+	*x = DenyPeeringRequestRequest{}
+	mi := &file_entente_v1_admin_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DenyPeeringRequestRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DenyPeeringRequestRequest) ProtoMessage() {}
+
+func (x *DenyPeeringRequestRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DenyPeeringRequestRequest.ProtoReflect.Descriptor instead.
+func (*DenyPeeringRequestRequest) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *DenyPeeringRequestRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// DenyPeeringRequestResponse is empty.
+type DenyPeeringRequestResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DenyPeeringRequestResponse) Reset() {
+	*x = DenyPeeringRequestResponse{}
+	mi := &file_entente_v1_admin_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DenyPeeringRequestResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DenyPeeringRequestResponse) ProtoMessage() {}
+
+func (x *DenyPeeringRequestResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DenyPeeringRequestResponse.ProtoReflect.Descriptor instead.
+func (*DenyPeeringRequestResponse) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{53}
+}
+
+// TestPolicyRequest is an ask that nobody makes.
+type TestPolicyRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// peers/NAME, or peers/- for each.
+	Peer string `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`
+	// What is asked for; unset is all that the policy gives.
+	Resources *ResourceList `protobuf:"bytes,2,opt,name=resources,proto3" json:"resources,omitempty"`
+	// For how long.
+	Duration *durationpb.Duration `protobuf:"bytes,3,opt,name=duration,proto3" json:"duration,omitempty"`
+	// Labels that nodes must have.
+	NodeSelector map[string]string `protobuf:"bytes,4,rep,name=node_selector,json=nodeSelector,proto3" json:"node_selector,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Storage classes that are wanted.
+	StorageClasses []string `protobuf:"bytes,5,rep,name=storage_classes,json=storageClasses,proto3" json:"storage_classes,omitempty"`
+	// Runtime classes that are wanted.
+	RuntimeClasses []string `protobuf:"bytes,6,rep,name=runtime_classes,json=runtimeClasses,proto3" json:"runtime_classes,omitempty"`
+	// Without a tunnel.
+	NoNetwork bool `protobuf:"varint,7,opt,name=no_network,json=noNetwork,proto3" json:"no_network,omitempty"`
+	// The most that it may cost an hour.
+	PriceCeiling  *Money `protobuf:"bytes,8,opt,name=price_ceiling,json=priceCeiling,proto3" json:"price_ceiling,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TestPolicyRequest) Reset() {
+	*x = TestPolicyRequest{}
+	mi := &file_entente_v1_admin_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TestPolicyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TestPolicyRequest) ProtoMessage() {}
+
+func (x *TestPolicyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TestPolicyRequest.ProtoReflect.Descriptor instead.
+func (*TestPolicyRequest) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{54}
+}
+
+func (x *TestPolicyRequest) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+func (x *TestPolicyRequest) GetResources() *ResourceList {
+	if x != nil {
+		return x.Resources
+	}
+	return nil
+}
+
+func (x *TestPolicyRequest) GetDuration() *durationpb.Duration {
+	if x != nil {
+		return x.Duration
+	}
+	return nil
+}
+
+func (x *TestPolicyRequest) GetNodeSelector() map[string]string {
+	if x != nil {
+		return x.NodeSelector
+	}
+	return nil
+}
+
+func (x *TestPolicyRequest) GetStorageClasses() []string {
+	if x != nil {
+		return x.StorageClasses
+	}
+	return nil
+}
+
+func (x *TestPolicyRequest) GetRuntimeClasses() []string {
+	if x != nil {
+		return x.RuntimeClasses
+	}
+	return nil
+}
+
+func (x *TestPolicyRequest) GetNoNetwork() bool {
+	if x != nil {
+		return x.NoNetwork
+	}
+	return false
+}
+
+func (x *TestPolicyRequest) GetPriceCeiling() *Money {
+	if x != nil {
+		return x.PriceCeiling
+	}
+	return nil
+}
+
+// TestPolicyResponse is what would be answered.
+type TestPolicyResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// An answer a peer, by name.
+	Results       []*PolicyTest `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TestPolicyResponse) Reset() {
+	*x = TestPolicyResponse{}
+	mi := &file_entente_v1_admin_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TestPolicyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TestPolicyResponse) ProtoMessage() {}
+
+func (x *TestPolicyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TestPolicyResponse.ProtoReflect.Descriptor instead.
+func (*TestPolicyResponse) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{55}
+}
+
+func (x *TestPolicyResponse) GetResults() []*PolicyTest {
+	if x != nil {
+		return x.Results
+	}
+	return nil
+}
+
+// PolicyTest is what one peer would be answered.
+type PolicyTest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// peers/NAME.
+	Peer string `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`
+	// The PeeringPolicy that decides; empty if none selects the peer.
+	Policy string `protobuf:"bytes,2,opt,name=policy,proto3" json:"policy,omitempty"`
+	// What would be offered; unset if nothing.
+	Advertisement *Advertisement `protobuf:"bytes,3,opt,name=advertisement,proto3" json:"advertisement,omitempty"`
+	// Why nothing, as the peer would be told.
+	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Why, for people: which ceiling bounds which resource.
+	Message       string `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PolicyTest) Reset() {
+	*x = PolicyTest{}
+	mi := &file_entente_v1_admin_proto_msgTypes[56]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PolicyTest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PolicyTest) ProtoMessage() {}
+
+func (x *PolicyTest) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[56]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PolicyTest.ProtoReflect.Descriptor instead.
+func (*PolicyTest) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{56}
+}
+
+func (x *PolicyTest) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+func (x *PolicyTest) GetPolicy() string {
+	if x != nil {
+		return x.Policy
+	}
+	return ""
+}
+
+func (x *PolicyTest) GetAdvertisement() *Advertisement {
+	if x != nil {
+		return x.Advertisement
+	}
+	return nil
+}
+
+func (x *PolicyTest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *PolicyTest) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+// ListContractsRequest asks for a page of contracts.
+type ListContractsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// peers/NAME to list those with one peer; empty is all.
+	Peer string `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`
+	// At most so many; 0 is 100, and more than 500 is 500.
+	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// The next_page_token of the page before.
+	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListContractsRequest) Reset() {
+	*x = ListContractsRequest{}
+	mi := &file_entente_v1_admin_proto_msgTypes[57]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListContractsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListContractsRequest) ProtoMessage() {}
+
+func (x *ListContractsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[57]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListContractsRequest.ProtoReflect.Descriptor instead.
+func (*ListContractsRequest) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{57}
+}
+
+func (x *ListContractsRequest) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+func (x *ListContractsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListContractsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// ListContractsResponse is a page of contracts.
+type ListContractsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The contracts, by name.
+	Contracts []*Contract `protobuf:"bytes,1,rep,name=contracts,proto3" json:"contracts,omitempty"`
+	// Empty on the last page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListContractsResponse) Reset() {
+	*x = ListContractsResponse{}
+	mi := &file_entente_v1_admin_proto_msgTypes[58]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListContractsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListContractsResponse) ProtoMessage() {}
+
+func (x *ListContractsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[58]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListContractsResponse.ProtoReflect.Descriptor instead.
+func (*ListContractsResponse) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{58}
+}
+
+func (x *ListContractsResponse) GetContracts() []*Contract {
+	if x != nil {
+		return x.Contracts
+	}
+	return nil
+}
+
+func (x *ListContractsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// AdminServiceGetContractRequest names a contract.
+type AdminServiceGetContractRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// contracts/ID.
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdminServiceGetContractRequest) Reset() {
+	*x = AdminServiceGetContractRequest{}
+	mi := &file_entente_v1_admin_proto_msgTypes[59]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdminServiceGetContractRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdminServiceGetContractRequest) ProtoMessage() {}
+
+func (x *AdminServiceGetContractRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[59]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdminServiceGetContractRequest.ProtoReflect.Descriptor instead.
+func (*AdminServiceGetContractRequest) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{59}
+}
+
+func (x *AdminServiceGetContractRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// AdminServiceGetContractResponse is a contract.
+type AdminServiceGetContractResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The contract, envelope included.
+	Contract      *Contract `protobuf:"bytes,1,opt,name=contract,proto3" json:"contract,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdminServiceGetContractResponse) Reset() {
+	*x = AdminServiceGetContractResponse{}
+	mi := &file_entente_v1_admin_proto_msgTypes[60]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdminServiceGetContractResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdminServiceGetContractResponse) ProtoMessage() {}
+
+func (x *AdminServiceGetContractResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[60]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdminServiceGetContractResponse.ProtoReflect.Descriptor instead.
+func (*AdminServiceGetContractResponse) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{60}
+}
+
+func (x *AdminServiceGetContractResponse) GetContract() *Contract {
+	if x != nil {
+		return x.Contract
+	}
+	return nil
+}
+
+// AdminServiceTerminateContractRequest ends a contract.
+type AdminServiceTerminateContractRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// contracts/ID.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// At once, without the notice that the contract gives.
+	Now           bool `protobuf:"varint,2,opt,name=now,proto3" json:"now,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdminServiceTerminateContractRequest) Reset() {
+	*x = AdminServiceTerminateContractRequest{}
+	mi := &file_entente_v1_admin_proto_msgTypes[61]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdminServiceTerminateContractRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdminServiceTerminateContractRequest) ProtoMessage() {}
+
+func (x *AdminServiceTerminateContractRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[61]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdminServiceTerminateContractRequest.ProtoReflect.Descriptor instead.
+func (*AdminServiceTerminateContractRequest) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{61}
+}
+
+func (x *AdminServiceTerminateContractRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *AdminServiceTerminateContractRequest) GetNow() bool {
+	if x != nil {
+		return x.Now
+	}
+	return false
+}
+
+// AdminServiceTerminateContractResponse is the contract.
+type AdminServiceTerminateContractResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The contract.
+	Contract      *Contract `protobuf:"bytes,1,opt,name=contract,proto3" json:"contract,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdminServiceTerminateContractResponse) Reset() {
+	*x = AdminServiceTerminateContractResponse{}
+	mi := &file_entente_v1_admin_proto_msgTypes[62]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdminServiceTerminateContractResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdminServiceTerminateContractResponse) ProtoMessage() {}
+
+func (x *AdminServiceTerminateContractResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[62]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdminServiceTerminateContractResponse.ProtoReflect.Descriptor instead.
+func (*AdminServiceTerminateContractResponse) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{62}
+}
+
+func (x *AdminServiceTerminateContractResponse) GetContract() *Contract {
+	if x != nil {
+		return x.Contract
+	}
+	return nil
+}
+
+// ListUsageRequest asks for a page of usage.
+type ListUsageRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// contracts/ID for one; empty is all.
+	Contract string `protobuf:"bytes,1,opt,name=contract,proto3" json:"contract,omitempty"`
+	// At most so many; 0 is 100, and more than 500 is 500.
+	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// The next_page_token of the page before.
+	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListUsageRequest) Reset() {
+	*x = ListUsageRequest{}
+	mi := &file_entente_v1_admin_proto_msgTypes[63]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListUsageRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListUsageRequest) ProtoMessage() {}
+
+func (x *ListUsageRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[63]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListUsageRequest.ProtoReflect.Descriptor instead.
+func (*ListUsageRequest) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{63}
+}
+
+func (x *ListUsageRequest) GetContract() string {
+	if x != nil {
+		return x.Contract
+	}
+	return ""
+}
+
+func (x *ListUsageRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListUsageRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// ListUsageResponse is a page of usage.
+type ListUsageResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A row a period, by contract and time.
+	Usage []*Usage `protobuf:"bytes,1,rep,name=usage,proto3" json:"usage,omitempty"`
+	// Empty on the last page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListUsageResponse) Reset() {
+	*x = ListUsageResponse{}
+	mi := &file_entente_v1_admin_proto_msgTypes[64]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListUsageResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListUsageResponse) ProtoMessage() {}
+
+func (x *ListUsageResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[64]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListUsageResponse.ProtoReflect.Descriptor instead.
+func (*ListUsageResponse) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{64}
+}
+
+func (x *ListUsageResponse) GetUsage() []*Usage {
+	if x != nil {
+		return x.Usage
+	}
+	return nil
+}
+
+func (x *ListUsageResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// Usage is what was used of a contract in one period.
+type Usage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// contracts/ID.
+	Contract string `protobuf:"bytes,1,opt,name=contract,proto3" json:"contract,omitempty"`
+	// peers/NAME of the other side.
+	Peer string `protobuf:"bytes,2,opt,name=peer,proto3" json:"peer,omitempty"`
+	// This cluster's part: Consumer or Provider.
+	Role string `protobuf:"bytes,3,opt,name=role,proto3" json:"role,omitempty"`
+	// The statement's sequence number; 0 for the period that has not ended.
+	Sequence uint64 `protobuf:"varint,4,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	// From when.
+	StartTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
+	// Until when.
+	EndTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
+	// What the provider counted, in unit-hours (GiB-hours of memory and storage),
+	// decimal, by resource.
+	Stated map[string]string `protobuf:"bytes,7,rep,name=stated,proto3" json:"stated,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// What this cluster counted itself.
+	Counted map[string]string `protobuf:"bytes,8,rep,name=counted,proto3" json:"counted,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// What the provider asks for it.
+	Amount *Money `protobuf:"bytes,9,opt,name=amount,proto3" json:"amount,omitempty"`
+	// What it would be by this cluster's own count.
+	CountedAmount *Money `protobuf:"bytes,10,opt,name=counted_amount,json=countedAmount,proto3" json:"counted_amount,omitempty"`
+	// How far the two amounts are apart, in percent of the larger, decimal.
+	DifferencePercent string `protobuf:"bytes,11,opt,name=difference_percent,json=differencePercent,proto3" json:"difference_percent,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
+}
+
+func (x *Usage) Reset() {
+	*x = Usage{}
+	mi := &file_entente_v1_admin_proto_msgTypes[65]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Usage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Usage) ProtoMessage() {}
+
+func (x *Usage) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[65]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Usage.ProtoReflect.Descriptor instead.
+func (*Usage) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{65}
+}
+
+func (x *Usage) GetContract() string {
+	if x != nil {
+		return x.Contract
+	}
+	return ""
+}
+
+func (x *Usage) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+func (x *Usage) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *Usage) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+func (x *Usage) GetStartTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StartTime
+	}
+	return nil
+}
+
+func (x *Usage) GetEndTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.EndTime
+	}
+	return nil
+}
+
+func (x *Usage) GetStated() map[string]string {
+	if x != nil {
+		return x.Stated
+	}
+	return nil
+}
+
+func (x *Usage) GetCounted() map[string]string {
+	if x != nil {
+		return x.Counted
+	}
+	return nil
+}
+
+func (x *Usage) GetAmount() *Money {
+	if x != nil {
+		return x.Amount
+	}
+	return nil
+}
+
+func (x *Usage) GetCountedAmount() *Money {
+	if x != nil {
+		return x.CountedAmount
+	}
+	return nil
+}
+
+func (x *Usage) GetDifferencePercent() string {
+	if x != nil {
+		return x.DifferencePercent
+	}
+	return ""
+}
+
+// RolloverIdentityRequest replaces the root's key.
+type RolloverIdentityRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RolloverIdentityRequest) Reset() {
+	*x = RolloverIdentityRequest{}
+	mi := &file_entente_v1_admin_proto_msgTypes[66]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RolloverIdentityRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RolloverIdentityRequest) ProtoMessage() {}
+
+func (x *RolloverIdentityRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[66]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RolloverIdentityRequest.ProtoReflect.Descriptor instead.
+func (*RolloverIdentityRequest) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{66}
+}
+
+// RolloverIdentityResponse tells of the new root.
+type RolloverIdentityResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When the new root certificate ends.
+	RootExpireTime *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=root_expire_time,json=rootExpireTime,proto3" json:"root_expire_time,omitempty"`
+	// Until when the old one is still shown to peers.
+	OverlapEndTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=overlap_end_time,json=overlapEndTime,proto3" json:"overlap_end_time,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *RolloverIdentityResponse) Reset() {
+	*x = RolloverIdentityResponse{}
+	mi := &file_entente_v1_admin_proto_msgTypes[67]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RolloverIdentityResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RolloverIdentityResponse) ProtoMessage() {}
+
+func (x *RolloverIdentityResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[67]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RolloverIdentityResponse.ProtoReflect.Descriptor instead.
+func (*RolloverIdentityResponse) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{67}
+}
+
+func (x *RolloverIdentityResponse) GetRootExpireTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RootExpireTime
+	}
+	return nil
+}
+
+func (x *RolloverIdentityResponse) GetOverlapEndTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.OverlapEndTime
+	}
+	return nil
 }
 
 var File_entente_v1_admin_proto protoreflect.FileDescriptor
@@ -1431,13 +4347,13 @@ var File_entente_v1_admin_proto protoreflect.FileDescriptor
 const file_entente_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"\x16entente/v1/admin.proto\x12\n" +
-	"entente.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1aentente/v1/resources.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb7\x01\n" +
+	"entente.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1aentente/v1/resources.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb7\x01\n" +
 	"\tCondition\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x16\n" +
 	"\x06status\x18\x02 \x01(\tR\x06status\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
 	"\amessage\x18\x04 \x01(\tR\amessage\x12L\n" +
-	"\x14last_transition_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x12lastTransitionTime\"\xdb\x02\n" +
+	"\x14last_transition_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x12lastTransitionTime\"\xea\x04\n" +
 	"\x04Peer\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
 	"\n" +
@@ -1451,7 +4367,26 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x06tunnel\x18\a \x01(\v2\x12.entente.v1.TunnelR\x06tunnel\x12;\n" +
 	"\vcreate_time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"createTime\x12\x1a\n" +
-	"\bprotocol\x18\t \x01(\rR\bprotocol\"\xf3\x02\n" +
+	"\bprotocol\x18\t \x01(\rR\bprotocol\x12\x14\n" +
+	"\x05found\x18\n" +
+	" \x01(\tR\x05found\x12\x1a\n" +
+	"\bdecision\x18\v \x01(\tR\bdecision\x12\x12\n" +
+	"\x04code\x18\f \x01(\tR\x04code\x12-\n" +
+	"\asession\x18\r \x01(\v2\x13.entente.v1.SessionR\asession\x12'\n" +
+	"\x05offer\x18\x0e \x01(\v2\x11.entente.v1.OfferR\x05offer\x124\n" +
+	"\x06labels\x18\x0f \x03(\v2\x1c.entente.v1.Peer.LabelsEntryR\x06labels\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xb9\x02\n" +
+	"\aSession\x12\x18\n" +
+	"\adialled\x18\x01 \x01(\bR\adialled\x12\x1a\n" +
+	"\bendpoint\x18\x02 \x01(\tR\bendpoint\x120\n" +
+	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x128\n" +
+	"\n" +
+	"clock_skew\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\tclockSkew\x128\n" +
+	"\n" +
+	"round_trip\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\troundTrip\x12R\n" +
+	"\x17certificate_expire_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x15certificateExpireTime\"\xbb\x04\n" +
 	"\bContract\x12\x1f\n" +
 	"\vcontract_id\x18\x01 \x01(\tR\n" +
 	"contractId\x12\x1a\n" +
@@ -1465,7 +4400,14 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\tnot_after\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\bnotAfter\x12\x12\n" +
 	"\x04node\x18\t \x01(\tR\x04node\x12\x12\n" +
 	"\x04pods\x18\n" +
-	" \x01(\x05R\x04pods\"\xac\x03\n" +
+	" \x01(\x05R\x04pods\x12\x12\n" +
+	"\x04name\x18\v \x01(\tR\x04name\x12\x12\n" +
+	"\x04peer\x18\f \x01(\tR\x04peer\x12+\n" +
+	"\x05price\x18\r \x01(\v2\x15.entente.v1.PriceListR\x05price\x12\x18\n" +
+	"\amessage\x18\x0e \x01(\tR\amessage\x12;\n" +
+	"\vdrain_until\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"drainUntil\x12\x1a\n" +
+	"\benvelope\x18\x10 \x01(\tR\benvelope\"\xac\x03\n" +
 	"\x06Tunnel\x12\x0e\n" +
 	"\x02up\x18\x01 \x01(\bR\x02up\x128\n" +
 	"\n" +
@@ -1480,7 +4422,7 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x13RemotePrefixesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x10\n" +
-	"\x0eGetInfoRequest\"\xbd\x01\n" +
+	"\x0eGetInfoRequest\"\xf3\x02\n" +
 	"\x0fGetInfoResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12!\n" +
@@ -1488,7 +4430,10 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\aversion\x18\x03 \x01(\tR\aversion\x12\x1c\n" +
 	"\tendpoints\x18\x04 \x03(\tR\tendpoints\x12\x14\n" +
 	"\x05peers\x18\x05 \x01(\x05R\x05peers\x12\x1a\n" +
-	"\bprotocol\x18\x06 \x01(\rR\bprotocol\"a\n" +
+	"\bprotocol\x18\x06 \x01(\rR\bprotocol\x12D\n" +
+	"\x10root_expire_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x0erootExpireTime\x12R\n" +
+	"\x17certificate_expire_time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x15certificateExpireTime\x12\x1a\n" +
+	"\bproblems\x18\t \x03(\tR\bproblems\"a\n" +
 	"\x10ListPeersRequest\x12$\n" +
 	"\tpage_size\x18\x01 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
 	"\n" +
@@ -1512,16 +4457,35 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\xbaH\ar\x05\x10\x01\x18\x80 R\x05token\x12?\n" +
 	"\x04name\x18\x02 \x01(\tB+\xbaH(r&\x18?2\"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$R\x04name\"8\n" +
 	"\x10JoinPeerResponse\x12$\n" +
-	"\x04peer\x18\x01 \x01(\v2\x10.entente.v1.PeerR\x04peer\"\xbe\x02\n" +
-	"\x14CreatePeeringRequest\x12D\n" +
-	"\x04peer\x18\x01 \x01(\tB0\xbaH-r+\x18\x84\x022&^peers/[a-z0-9]([-a-z0-9.]*[a-z0-9])?$R\x04peer\x12R\n" +
+	"\x04peer\x18\x01 \x01(\v2\x10.entente.v1.PeerR\x04peer\"\xa5\a\n" +
+	"\x14CreatePeeringRequest\x12H\n" +
+	"\x04peer\x18\x01 \x01(\tB4\xbaH1r/\x18\x84\x022*^peers/(-|[a-z0-9]([-a-z0-9.]*[a-z0-9])?)$R\x04peer\x12R\n" +
 	"\x0eresource_slice\x18\x02 \x01(\tB+\xbaH(r&\x18?2\"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$R\rresourceSlice\x126\n" +
 	"\tresources\x18\x03 \x01(\v2\x18.entente.v1.ResourceListR\tresources\x125\n" +
 	"\bduration\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\bduration\x12\x1d\n" +
 	"\n" +
-	"no_network\x18\x05 \x01(\bR\tnoNetwork\">\n" +
+	"no_network\x18\x05 \x01(\bR\tnoNetwork\x126\n" +
+	"\rprice_ceiling\x18\x06 \x01(\v2\x11.entente.v1.MoneyR\fpriceCeiling\x12a\n" +
+	"\rnode_selector\x18\a \x03(\v22.entente.v1.CreatePeeringRequest.NodeSelectorEntryB\b\xbaH\x05\x9a\x01\x02\x10 R\fnodeSelector\x12a\n" +
+	"\rpeer_selector\x18\b \x03(\v22.entente.v1.CreatePeeringRequest.PeerSelectorEntryB\b\xbaH\x05\x9a\x01\x02\x10 R\fpeerSelector\x12\x1d\n" +
+	"\n" +
+	"no_renewal\x18\t \x01(\bR\tnoRenewal\x127\n" +
+	"\n" +
+	"request_id\x18\n" +
+	" \x01(\tB\x18\xbaH\x15r\x13\x18@2\x0f^[A-Za-z0-9-]*$R\trequestId\x12#\n" +
+	"\rvalidate_only\x18\v \x01(\bR\fvalidateOnly\x121\n" +
+	"\x0fstorage_classes\x18\f \x03(\tB\b\xbaH\x05\x92\x01\x02\x10\x10R\x0estorageClasses\x121\n" +
+	"\x0fruntime_classes\x18\r \x03(\tB\b\xbaH\x05\x92\x01\x02\x10\x10R\x0eruntimeClasses\x1a?\n" +
+	"\x11NodeSelectorEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a?\n" +
+	"\x11PeerSelectorEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9b\x01\n" +
 	"\x15CreatePeeringResponse\x12%\n" +
-	"\x0eresource_slice\x18\x01 \x01(\tR\rresourceSlice\"\xaf\x01\n" +
+	"\x0eresource_slice\x18\x01 \x01(\tR\rresourceSlice\x12?\n" +
+	"\radvertisement\x18\x02 \x01(\v2\x19.entente.v1.AdvertisementR\radvertisement\x12\x1a\n" +
+	"\bprovider\x18\x03 \x01(\tR\bprovider\"\xaf\x01\n" +
 	"\x11EndPeeringRequest\x12D\n" +
 	"\x04peer\x18\x01 \x01(\tB0\xbaH-r+\x18\x84\x022&^peers/[a-z0-9]([-a-z0-9.]*[a-z0-9])?$R\x04peer\x12\x10\n" +
 	"\x03now\x18\x02 \x01(\bR\x03now\x12\x16\n" +
@@ -1537,16 +4501,216 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x18OffloadNamespaceResponse\"n\n" +
 	"\x19UnoffloadNamespaceRequest\x12Q\n" +
 	"\tnamespace\x18\x01 \x01(\tB3\xbaH0r.\x18P2*^namespaces/[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\tnamespace\"\x1c\n" +
-	"\x1aUnoffloadNamespaceResponse2\x86\b\n" +
+	"\x1aUnoffloadNamespaceResponse\"b\n" +
+	"\x11ListTokensRequest\x12$\n" +
+	"\tpage_size\x18\x01 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\tpageToken\"g\n" +
+	"\x12ListTokensResponse\x12)\n" +
+	"\x06tokens\x18\x01 \x03(\v2\x11.entente.v1.TokenR\x06tokens\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xb6\x01\n" +
+	"\x05Token\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12;\n" +
+	"\vcreate_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"createTime\x12;\n" +
+	"\vexpire_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"expireTime\x12\x1f\n" +
+	"\vredeemed_by\x18\x04 \x01(\tR\n" +
+	"redeemedBy\"J\n" +
+	"\x12RevokeTokenRequest\x124\n" +
+	"\x04name\x18\x01 \x01(\tB \xbaH\x1dr\x1b\x18'2\x17^tokens/[a-z0-9]{1,32}$R\x04name\"\x15\n" +
+	"\x13RevokeTokenResponse\"\xd2\x01\n" +
+	"\x14IntroducePeerRequest\x12&\n" +
+	"\bendpoint\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x85\x02R\bendpoint\x127\n" +
+	"\n" +
+	"cluster_id\x18\x02 \x01(\tB\x18\xbaH\x15r\x132\x11^([a-z2-7]{32})?$R\tclusterId\x12?\n" +
+	"\x04name\x18\x03 \x01(\tB+\xbaH(r&\x18?2\"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$R\x04name\x12\x18\n" +
+	"\aapprove\x18\x04 \x01(\bR\aapprove\"=\n" +
+	"\x15IntroducePeerResponse\x12$\n" +
+	"\x04peer\x18\x01 \x01(\v2\x10.entente.v1.PeerR\x04peer\"\x8e\x01\n" +
+	"\x12ApprovePeerRequest\x12D\n" +
+	"\x04name\x18\x01 \x01(\tB0\xbaH-r+\x18\x84\x022&^peers/[a-z0-9]([-a-z0-9.]*[a-z0-9])?$R\x04name\x122\n" +
+	"\x04code\x18\x02 \x01(\tB\x1e\xbaH\x1br\x192\x17^([0-9]{3} ?[0-9]{3})?$R\x04code\";\n" +
+	"\x13ApprovePeerResponse\x12$\n" +
+	"\x04peer\x18\x01 \x01(\v2\x10.entente.v1.PeerR\x04peer\"W\n" +
+	"\x0fDenyPeerRequest\x12D\n" +
+	"\x04name\x18\x01 \x01(\tB0\xbaH-r+\x18\x84\x022&^peers/[a-z0-9]([-a-z0-9.]*[a-z0-9])?$R\x04name\"8\n" +
+	"\x10DenyPeerResponse\x12$\n" +
+	"\x04peer\x18\x01 \x01(\v2\x10.entente.v1.PeerR\x04peer\"\x13\n" +
+	"\x11WatchPeersRequest\"p\n" +
+	"\x12WatchPeersResponse\x12$\n" +
+	"\x04peer\x18\x01 \x01(\v2\x10.entente.v1.PeerR\x04peer\x12\x1c\n" +
+	"\tforgotten\x18\x02 \x01(\bR\tforgotten\x12\x16\n" +
+	"\x06synced\x18\x03 \x01(\bR\x06synced\"2\n" +
+	"\x12WatchEventsRequest\x12\x1c\n" +
+	"\x04peer\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x84\x02R\x04peer\"\xa5\x01\n" +
+	"\x13WatchEventsResponse\x12.\n" +
+	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x12\n" +
+	"\x04peer\x18\x02 \x01(\tR\x04peer\x12\x18\n" +
+	"\asubject\x18\x03 \x01(\tR\asubject\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x18\n" +
+	"\amessage\x18\x05 \x01(\tR\amessage\"\xf6\x02\n" +
+	"\aPeering\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04peer\x18\x02 \x01(\tR\x04peer\x126\n" +
+	"\tresources\x18\x03 \x01(\v2\x18.entente.v1.ResourceListR\tresources\x125\n" +
+	"\bduration\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\bduration\x126\n" +
+	"\rprice_ceiling\x18\x05 \x01(\v2\x11.entente.v1.MoneyR\fpriceCeiling\x12\x1d\n" +
+	"\n" +
+	"no_renewal\x18\x06 \x01(\bR\tnoRenewal\x121\n" +
+	"\baccepted\x18\a \x01(\v2\x15.entente.v1.ConditionR\baccepted\x12\x1a\n" +
+	"\bcontract\x18\b \x01(\tR\bcontract\x12\x12\n" +
+	"\x04node\x18\t \x01(\tR\x04node\x12\x1a\n" +
+	"\bprovider\x18\n" +
+	" \x01(\tR\bprovider\"d\n" +
+	"\x13ListPeeringsRequest\x12$\n" +
+	"\tpage_size\x18\x01 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\tpageToken\"o\n" +
+	"\x14ListPeeringsResponse\x12/\n" +
+	"\bpeerings\x18\x01 \x03(\v2\x13.entente.v1.PeeringR\bpeerings\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\\\n" +
+	"\x11GetPeeringRequest\x12G\n" +
+	"\x04name\x18\x01 \x01(\tB3\xbaH0r.\x18\x86\x022)^peerings/[a-z0-9]([-a-z0-9.]*[a-z0-9])?$R\x04name\"C\n" +
+	"\x12GetPeeringResponse\x12-\n" +
+	"\apeering\x18\x01 \x01(\v2\x13.entente.v1.PeeringR\apeering\"\xaf\x01\n" +
+	"\x14UpdatePeeringRequest\x125\n" +
+	"\apeering\x18\x01 \x01(\v2\x13.entente.v1.PeeringB\x06\xbaH\x03\xc8\x01\x01R\apeering\x12;\n" +
+	"\vupdate_mask\x18\x02 \x01(\v2\x1a.google.protobuf.FieldMaskR\n" +
+	"updateMask\x12#\n" +
+	"\rvalidate_only\x18\x03 \x01(\bR\fvalidateOnly\"F\n" +
+	"\x15UpdatePeeringResponse\x12-\n" +
+	"\apeering\x18\x01 \x01(\v2\x13.entente.v1.PeeringR\apeering\"_\n" +
+	"\x14DeletePeeringRequest\x12G\n" +
+	"\x04name\x18\x01 \x01(\tB3\xbaH0r.\x18\x86\x022)^peerings/[a-z0-9]([-a-z0-9.]*[a-z0-9])?$R\x04name\"\x17\n" +
+	"\x15DeletePeeringResponse\"\x88\x02\n" +
+	"\x0ePendingRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x126\n" +
+	"\tresources\x18\x02 \x01(\v2\x18.entente.v1.ResourceListR\tresources\x125\n" +
+	"\bduration\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\bduration\x126\n" +
+	"\rprice_ceiling\x18\x04 \x01(\v2\x11.entente.v1.MoneyR\fpriceCeiling\x12;\n" +
+	"\vcreate_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"createTime\"\xb9\x01\n" +
+	"\x1aListPeeringRequestsRequest\x12L\n" +
+	"\x06parent\x18\x01 \x01(\tB4\xbaH1r/\x18\x84\x022*^peers/(-|[a-z0-9]([-a-z0-9.]*[a-z0-9])?)$R\x06parent\x12$\n" +
+	"\tpage_size\x18\x02 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
+	"\n" +
+	"page_token\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\tpageToken\"}\n" +
+	"\x1bListPeeringRequestsResponse\x126\n" +
+	"\brequests\x18\x01 \x03(\v2\x1a.entente.v1.PendingRequestR\brequests\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x82\x01\n" +
+	"\x1cApprovePeeringRequestRequest\x12b\n" +
+	"\x04name\x18\x01 \x01(\tBN\xbaHKrI\x18\xd4\x022D^peers/[a-z0-9]([-a-z0-9.]*[a-z0-9])?/requests/[A-Za-z0-9._-]{1,64}$R\x04name\"\x1f\n" +
+	"\x1dApprovePeeringRequestResponse\"\x7f\n" +
+	"\x19DenyPeeringRequestRequest\x12b\n" +
+	"\x04name\x18\x01 \x01(\tBN\xbaHKrI\x18\xd4\x022D^peers/[a-z0-9]([-a-z0-9.]*[a-z0-9])?/requests/[A-Za-z0-9._-]{1,64}$R\x04name\"\x1c\n" +
+	"\x1aDenyPeeringRequestResponse\"\xaa\x04\n" +
+	"\x11TestPolicyRequest\x12H\n" +
+	"\x04peer\x18\x01 \x01(\tB4\xbaH1r/\x18\x84\x022*^peers/(-|[a-z0-9]([-a-z0-9.]*[a-z0-9])?)$R\x04peer\x126\n" +
+	"\tresources\x18\x02 \x01(\v2\x18.entente.v1.ResourceListR\tresources\x125\n" +
+	"\bduration\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\bduration\x12^\n" +
+	"\rnode_selector\x18\x04 \x03(\v2/.entente.v1.TestPolicyRequest.NodeSelectorEntryB\b\xbaH\x05\x9a\x01\x02\x10 R\fnodeSelector\x121\n" +
+	"\x0fstorage_classes\x18\x05 \x03(\tB\b\xbaH\x05\x92\x01\x02\x10\x10R\x0estorageClasses\x121\n" +
+	"\x0fruntime_classes\x18\x06 \x03(\tB\b\xbaH\x05\x92\x01\x02\x10\x10R\x0eruntimeClasses\x12\x1d\n" +
+	"\n" +
+	"no_network\x18\a \x01(\bR\tnoNetwork\x126\n" +
+	"\rprice_ceiling\x18\b \x01(\v2\x11.entente.v1.MoneyR\fpriceCeiling\x1a?\n" +
+	"\x11NodeSelectorEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"Q\n" +
+	"\x12TestPolicyResponse\x12;\n" +
+	"\aresults\x18\x01 \x03(\v2\x16.entente.v1.PolicyTestB\t\xbaH\x06\x92\x01\x03\x10\xf4\x03R\aresults\"\xab\x01\n" +
+	"\n" +
+	"PolicyTest\x12\x12\n" +
+	"\x04peer\x18\x01 \x01(\tR\x04peer\x12\x16\n" +
+	"\x06policy\x18\x02 \x01(\tR\x06policy\x12?\n" +
+	"\radvertisement\x18\x03 \x01(\v2\x19.entente.v1.AdvertisementR\radvertisement\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x18\n" +
+	"\amessage\x18\x05 \x01(\tR\amessage\"\x83\x01\n" +
+	"\x14ListContractsRequest\x12\x1c\n" +
+	"\x04peer\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x84\x02R\x04peer\x12$\n" +
+	"\tpage_size\x18\x02 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
+	"\n" +
+	"page_token\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\tpageToken\"s\n" +
+	"\x15ListContractsResponse\x122\n" +
+	"\tcontracts\x18\x01 \x03(\v2\x14.entente.v1.ContractR\tcontracts\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"h\n" +
+	"\x1eAdminServiceGetContractRequest\x12F\n" +
+	"\x04name\x18\x01 \x01(\tB2\xbaH/r-\x18J2)^contracts/[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\x04name\"S\n" +
+	"\x1fAdminServiceGetContractResponse\x120\n" +
+	"\bcontract\x18\x01 \x01(\v2\x14.entente.v1.ContractR\bcontract\"\x80\x01\n" +
+	"$AdminServiceTerminateContractRequest\x12F\n" +
+	"\x04name\x18\x01 \x01(\tB2\xbaH/r-\x18J2)^contracts/[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\x04name\x12\x10\n" +
+	"\x03now\x18\x02 \x01(\bR\x03now\"Y\n" +
+	"%AdminServiceTerminateContractResponse\x120\n" +
+	"\bcontract\x18\x01 \x01(\v2\x14.entente.v1.ContractR\bcontract\"\x86\x01\n" +
+	"\x10ListUsageRequest\x12#\n" +
+	"\bcontract\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18JR\bcontract\x12$\n" +
+	"\tpage_size\x18\x02 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
+	"\n" +
+	"page_token\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\tpageToken\"d\n" +
+	"\x11ListUsageResponse\x12'\n" +
+	"\x05usage\x18\x01 \x03(\v2\x11.entente.v1.UsageR\x05usage\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xd5\x04\n" +
+	"\x05Usage\x12\x1a\n" +
+	"\bcontract\x18\x01 \x01(\tR\bcontract\x12\x12\n" +
+	"\x04peer\x18\x02 \x01(\tR\x04peer\x12\x12\n" +
+	"\x04role\x18\x03 \x01(\tR\x04role\x12\x1a\n" +
+	"\bsequence\x18\x04 \x01(\x04R\bsequence\x129\n" +
+	"\n" +
+	"start_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\tstartTime\x125\n" +
+	"\bend_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\aendTime\x125\n" +
+	"\x06stated\x18\a \x03(\v2\x1d.entente.v1.Usage.StatedEntryR\x06stated\x128\n" +
+	"\acounted\x18\b \x03(\v2\x1e.entente.v1.Usage.CountedEntryR\acounted\x12)\n" +
+	"\x06amount\x18\t \x01(\v2\x11.entente.v1.MoneyR\x06amount\x128\n" +
+	"\x0ecounted_amount\x18\n" +
+	" \x01(\v2\x11.entente.v1.MoneyR\rcountedAmount\x12-\n" +
+	"\x12difference_percent\x18\v \x01(\tR\x11differencePercent\x1a9\n" +
+	"\vStatedEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a:\n" +
+	"\fCountedEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x19\n" +
+	"\x17RolloverIdentityRequest\"\xa6\x01\n" +
+	"\x18RolloverIdentityResponse\x12D\n" +
+	"\x10root_expire_time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x0erootExpireTime\x12D\n" +
+	"\x10overlap_end_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x0eoverlapEndTime2\xfe\x1a\n" +
 	"\fAdminService\x12T\n" +
 	"\aGetInfo\x12\x1a.entente.v1.GetInfoRequest\x1a\x1b.entente.v1.GetInfoResponse\"\x10\x82\xd3\xe4\x93\x02\n" +
 	"\x12\b/v1/info\x12[\n" +
 	"\tListPeers\x12\x1c.entente.v1.ListPeersRequest\x1a\x1d.entente.v1.ListPeersResponse\"\x11\x82\xd3\xe4\x93\x02\v\x12\t/v1/peers\x12^\n" +
 	"\aGetPeer\x12\x1a.entente.v1.GetPeerRequest\x1a\x1b.entente.v1.GetPeerResponse\"\x1a\x82\xd3\xe4\x93\x02\x14\x12\x12/v1/{name=peers/*}\x12e\n" +
 	"\vCreateToken\x12\x1e.entente.v1.CreateTokenRequest\x1a\x1f.entente.v1.CreateTokenResponse\"\x15\x82\xd3\xe4\x93\x02\x0f:\x01*\"\n" +
-	"/v1/tokens\x12`\n" +
-	"\bJoinPeer\x12\x1b.entente.v1.JoinPeerRequest\x1a\x1c.entente.v1.JoinPeerResponse\"\x19\x82\xd3\xe4\x93\x02\x13:\x01*\"\x0e/v1/peers:join\x12|\n" +
-	"\rCreatePeering\x12 .entente.v1.CreatePeeringRequest\x1a!.entente.v1.CreatePeeringResponse\"&\x82\xd3\xe4\x93\x02 :\x01*\"\x1b/v1/{peer=peers/*}/peerings\x12q\n" +
+	"/v1/tokens\x12_\n" +
+	"\n" +
+	"ListTokens\x12\x1d.entente.v1.ListTokensRequest\x1a\x1e.entente.v1.ListTokensResponse\"\x12\x82\xd3\xe4\x93\x02\f\x12\n" +
+	"/v1/tokens\x12k\n" +
+	"\vRevokeToken\x12\x1e.entente.v1.RevokeTokenRequest\x1a\x1f.entente.v1.RevokeTokenResponse\"\x1b\x82\xd3\xe4\x93\x02\x15*\x13/v1/{name=tokens/*}\x12`\n" +
+	"\bJoinPeer\x12\x1b.entente.v1.JoinPeerRequest\x1a\x1c.entente.v1.JoinPeerResponse\"\x19\x82\xd3\xe4\x93\x02\x13:\x01*\"\x0e/v1/peers:join\x12t\n" +
+	"\rIntroducePeer\x12 .entente.v1.IntroducePeerRequest\x1a!.entente.v1.IntroducePeerResponse\"\x1e\x82\xd3\xe4\x93\x02\x18:\x01*\"\x13/v1/peers:introduce\x12u\n" +
+	"\vApprovePeer\x12\x1e.entente.v1.ApprovePeerRequest\x1a\x1f.entente.v1.ApprovePeerResponse\"%\x82\xd3\xe4\x93\x02\x1f:\x01*\"\x1a/v1/{name=peers/*}:approve\x12i\n" +
+	"\bDenyPeer\x12\x1b.entente.v1.DenyPeerRequest\x1a\x1c.entente.v1.DenyPeerResponse\"\"\x82\xd3\xe4\x93\x02\x1c:\x01*\"\x17/v1/{name=peers/*}:deny\x12f\n" +
+	"\n" +
+	"WatchPeers\x12\x1d.entente.v1.WatchPeersRequest\x1a\x1e.entente.v1.WatchPeersResponse\"\x17\x82\xd3\xe4\x93\x02\x11\x12\x0f/v1/peers:watch0\x01\x12j\n" +
+	"\vWatchEvents\x12\x1e.entente.v1.WatchEventsRequest\x1a\x1f.entente.v1.WatchEventsResponse\"\x18\x82\xd3\xe4\x93\x02\x12\x12\x10/v1/events:watch0\x01\x12|\n" +
+	"\rCreatePeering\x12 .entente.v1.CreatePeeringRequest\x1a!.entente.v1.CreatePeeringResponse\"&\x82\xd3\xe4\x93\x02 :\x01*\"\x1b/v1/{peer=peers/*}/peerings\x12g\n" +
+	"\fListPeerings\x12\x1f.entente.v1.ListPeeringsRequest\x1a .entente.v1.ListPeeringsResponse\"\x14\x82\xd3\xe4\x93\x02\x0e\x12\f/v1/peerings\x12j\n" +
+	"\n" +
+	"GetPeering\x12\x1d.entente.v1.GetPeeringRequest\x1a\x1e.entente.v1.GetPeeringResponse\"\x1d\x82\xd3\xe4\x93\x02\x17\x12\x15/v1/{name=peerings/*}\x12\x84\x01\n" +
+	"\rUpdatePeering\x12 .entente.v1.UpdatePeeringRequest\x1a!.entente.v1.UpdatePeeringResponse\".\x82\xd3\xe4\x93\x02(:\apeering2\x1d/v1/{peering.name=peerings/*}\x12s\n" +
+	"\rDeletePeering\x12 .entente.v1.DeletePeeringRequest\x1a!.entente.v1.DeletePeeringResponse\"\x1d\x82\xd3\xe4\x93\x02\x17*\x15/v1/{name=peerings/*}\x12\x8d\x01\n" +
+	"\x13ListPeeringRequests\x12&.entente.v1.ListPeeringRequestsRequest\x1a'.entente.v1.ListPeeringRequestsResponse\"%\x82\xd3\xe4\x93\x02\x1f\x12\x1d/v1/{parent=peers/*}/requests\x12\x9e\x01\n" +
+	"\x15ApprovePeeringRequest\x12(.entente.v1.ApprovePeeringRequestRequest\x1a).entente.v1.ApprovePeeringRequestResponse\"0\x82\xd3\xe4\x93\x02*:\x01*\"%/v1/{name=peers/*/requests/*}:approve\x12\x92\x01\n" +
+	"\x12DenyPeeringRequest\x12%.entente.v1.DenyPeeringRequestRequest\x1a&.entente.v1.DenyPeeringRequestResponse\"-\x82\xd3\xe4\x93\x02':\x01*\"\"/v1/{name=peers/*/requests/*}:deny\x12i\n" +
+	"\n" +
+	"TestPolicy\x12\x1d.entente.v1.TestPolicyRequest\x1a\x1e.entente.v1.TestPolicyResponse\"\x1c\x82\xd3\xe4\x93\x02\x16:\x01*\"\x11/v1/policies:test\x12k\n" +
+	"\rListContracts\x12 .entente.v1.ListContractsRequest\x1a!.entente.v1.ListContractsResponse\"\x15\x82\xd3\xe4\x93\x02\x0f\x12\r/v1/contracts\x12\x86\x01\n" +
+	"\vGetContract\x12*.entente.v1.AdminServiceGetContractRequest\x1a+.entente.v1.AdminServiceGetContractResponse\"\x1e\x82\xd3\xe4\x93\x02\x18\x12\x16/v1/{name=contracts/*}\x12\xa5\x01\n" +
+	"\x11TerminateContract\x120.entente.v1.AdminServiceTerminateContractRequest\x1a1.entente.v1.AdminServiceTerminateContractResponse\"+\x82\xd3\xe4\x93\x02%:\x01*\" /v1/{name=contracts/*}:terminate\x12[\n" +
+	"\tListUsage\x12\x1c.entente.v1.ListUsageRequest\x1a\x1d.entente.v1.ListUsageResponse\"\x11\x82\xd3\xe4\x93\x02\v\x12\t/v1/usage\x12\x7f\n" +
+	"\x10RolloverIdentity\x12#.entente.v1.RolloverIdentityRequest\x1a$.entente.v1.RolloverIdentityResponse\" \x82\xd3\xe4\x93\x02\x1a:\x01*\"\x15/v1/identity:rollover\x12q\n" +
 	"\n" +
 	"EndPeering\x12\x1d.entente.v1.EndPeeringRequest\x1a\x1e.entente.v1.EndPeeringResponse\"$\x82\xd3\xe4\x93\x02\x1e:\x01*\"\x19/v1/{peer=peers/*}:unpeer\x12\x91\x01\n" +
 	"\x10OffloadNamespace\x12#.entente.v1.OffloadNamespaceRequest\x1a$.entente.v1.OffloadNamespaceResponse\"2\x82\xd3\xe4\x93\x02,:\x01*\x1a'/v1/{namespace=namespaces/*}/offloading\x12\x94\x01\n" +
@@ -1568,79 +4732,231 @@ func file_entente_v1_admin_proto_rawDescGZIP() []byte {
 	return file_entente_v1_admin_proto_rawDescData
 }
 
-var file_entente_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_entente_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 76)
 var file_entente_v1_admin_proto_goTypes = []any{
-	(*Condition)(nil),                  // 0: entente.v1.Condition
-	(*Peer)(nil),                       // 1: entente.v1.Peer
-	(*Contract)(nil),                   // 2: entente.v1.Contract
-	(*Tunnel)(nil),                     // 3: entente.v1.Tunnel
-	(*GetInfoRequest)(nil),             // 4: entente.v1.GetInfoRequest
-	(*GetInfoResponse)(nil),            // 5: entente.v1.GetInfoResponse
-	(*ListPeersRequest)(nil),           // 6: entente.v1.ListPeersRequest
-	(*ListPeersResponse)(nil),          // 7: entente.v1.ListPeersResponse
-	(*GetPeerRequest)(nil),             // 8: entente.v1.GetPeerRequest
-	(*GetPeerResponse)(nil),            // 9: entente.v1.GetPeerResponse
-	(*CreateTokenRequest)(nil),         // 10: entente.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),        // 11: entente.v1.CreateTokenResponse
-	(*JoinPeerRequest)(nil),            // 12: entente.v1.JoinPeerRequest
-	(*JoinPeerResponse)(nil),           // 13: entente.v1.JoinPeerResponse
-	(*CreatePeeringRequest)(nil),       // 14: entente.v1.CreatePeeringRequest
-	(*CreatePeeringResponse)(nil),      // 15: entente.v1.CreatePeeringResponse
-	(*EndPeeringRequest)(nil),          // 16: entente.v1.EndPeeringRequest
-	(*EndPeeringResponse)(nil),         // 17: entente.v1.EndPeeringResponse
-	(*OffloadNamespaceRequest)(nil),    // 18: entente.v1.OffloadNamespaceRequest
-	(*OffloadNamespaceResponse)(nil),   // 19: entente.v1.OffloadNamespaceResponse
-	(*UnoffloadNamespaceRequest)(nil),  // 20: entente.v1.UnoffloadNamespaceRequest
-	(*UnoffloadNamespaceResponse)(nil), // 21: entente.v1.UnoffloadNamespaceResponse
-	nil,                                // 22: entente.v1.Tunnel.LocalPrefixesEntry
-	nil,                                // 23: entente.v1.Tunnel.RemotePrefixesEntry
-	(*timestamppb.Timestamp)(nil),      // 24: google.protobuf.Timestamp
-	(*ResourceList)(nil),               // 25: entente.v1.ResourceList
-	(*durationpb.Duration)(nil),        // 26: google.protobuf.Duration
+	(*Condition)(nil),                             // 0: entente.v1.Condition
+	(*Peer)(nil),                                  // 1: entente.v1.Peer
+	(*Session)(nil),                               // 2: entente.v1.Session
+	(*Contract)(nil),                              // 3: entente.v1.Contract
+	(*Tunnel)(nil),                                // 4: entente.v1.Tunnel
+	(*GetInfoRequest)(nil),                        // 5: entente.v1.GetInfoRequest
+	(*GetInfoResponse)(nil),                       // 6: entente.v1.GetInfoResponse
+	(*ListPeersRequest)(nil),                      // 7: entente.v1.ListPeersRequest
+	(*ListPeersResponse)(nil),                     // 8: entente.v1.ListPeersResponse
+	(*GetPeerRequest)(nil),                        // 9: entente.v1.GetPeerRequest
+	(*GetPeerResponse)(nil),                       // 10: entente.v1.GetPeerResponse
+	(*CreateTokenRequest)(nil),                    // 11: entente.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),                   // 12: entente.v1.CreateTokenResponse
+	(*JoinPeerRequest)(nil),                       // 13: entente.v1.JoinPeerRequest
+	(*JoinPeerResponse)(nil),                      // 14: entente.v1.JoinPeerResponse
+	(*CreatePeeringRequest)(nil),                  // 15: entente.v1.CreatePeeringRequest
+	(*CreatePeeringResponse)(nil),                 // 16: entente.v1.CreatePeeringResponse
+	(*EndPeeringRequest)(nil),                     // 17: entente.v1.EndPeeringRequest
+	(*EndPeeringResponse)(nil),                    // 18: entente.v1.EndPeeringResponse
+	(*OffloadNamespaceRequest)(nil),               // 19: entente.v1.OffloadNamespaceRequest
+	(*OffloadNamespaceResponse)(nil),              // 20: entente.v1.OffloadNamespaceResponse
+	(*UnoffloadNamespaceRequest)(nil),             // 21: entente.v1.UnoffloadNamespaceRequest
+	(*UnoffloadNamespaceResponse)(nil),            // 22: entente.v1.UnoffloadNamespaceResponse
+	(*ListTokensRequest)(nil),                     // 23: entente.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),                    // 24: entente.v1.ListTokensResponse
+	(*Token)(nil),                                 // 25: entente.v1.Token
+	(*RevokeTokenRequest)(nil),                    // 26: entente.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),                   // 27: entente.v1.RevokeTokenResponse
+	(*IntroducePeerRequest)(nil),                  // 28: entente.v1.IntroducePeerRequest
+	(*IntroducePeerResponse)(nil),                 // 29: entente.v1.IntroducePeerResponse
+	(*ApprovePeerRequest)(nil),                    // 30: entente.v1.ApprovePeerRequest
+	(*ApprovePeerResponse)(nil),                   // 31: entente.v1.ApprovePeerResponse
+	(*DenyPeerRequest)(nil),                       // 32: entente.v1.DenyPeerRequest
+	(*DenyPeerResponse)(nil),                      // 33: entente.v1.DenyPeerResponse
+	(*WatchPeersRequest)(nil),                     // 34: entente.v1.WatchPeersRequest
+	(*WatchPeersResponse)(nil),                    // 35: entente.v1.WatchPeersResponse
+	(*WatchEventsRequest)(nil),                    // 36: entente.v1.WatchEventsRequest
+	(*WatchEventsResponse)(nil),                   // 37: entente.v1.WatchEventsResponse
+	(*Peering)(nil),                               // 38: entente.v1.Peering
+	(*ListPeeringsRequest)(nil),                   // 39: entente.v1.ListPeeringsRequest
+	(*ListPeeringsResponse)(nil),                  // 40: entente.v1.ListPeeringsResponse
+	(*GetPeeringRequest)(nil),                     // 41: entente.v1.GetPeeringRequest
+	(*GetPeeringResponse)(nil),                    // 42: entente.v1.GetPeeringResponse
+	(*UpdatePeeringRequest)(nil),                  // 43: entente.v1.UpdatePeeringRequest
+	(*UpdatePeeringResponse)(nil),                 // 44: entente.v1.UpdatePeeringResponse
+	(*DeletePeeringRequest)(nil),                  // 45: entente.v1.DeletePeeringRequest
+	(*DeletePeeringResponse)(nil),                 // 46: entente.v1.DeletePeeringResponse
+	(*PendingRequest)(nil),                        // 47: entente.v1.PendingRequest
+	(*ListPeeringRequestsRequest)(nil),            // 48: entente.v1.ListPeeringRequestsRequest
+	(*ListPeeringRequestsResponse)(nil),           // 49: entente.v1.ListPeeringRequestsResponse
+	(*ApprovePeeringRequestRequest)(nil),          // 50: entente.v1.ApprovePeeringRequestRequest
+	(*ApprovePeeringRequestResponse)(nil),         // 51: entente.v1.ApprovePeeringRequestResponse
+	(*DenyPeeringRequestRequest)(nil),             // 52: entente.v1.DenyPeeringRequestRequest
+	(*DenyPeeringRequestResponse)(nil),            // 53: entente.v1.DenyPeeringRequestResponse
+	(*TestPolicyRequest)(nil),                     // 54: entente.v1.TestPolicyRequest
+	(*TestPolicyResponse)(nil),                    // 55: entente.v1.TestPolicyResponse
+	(*PolicyTest)(nil),                            // 56: entente.v1.PolicyTest
+	(*ListContractsRequest)(nil),                  // 57: entente.v1.ListContractsRequest
+	(*ListContractsResponse)(nil),                 // 58: entente.v1.ListContractsResponse
+	(*AdminServiceGetContractRequest)(nil),        // 59: entente.v1.AdminServiceGetContractRequest
+	(*AdminServiceGetContractResponse)(nil),       // 60: entente.v1.AdminServiceGetContractResponse
+	(*AdminServiceTerminateContractRequest)(nil),  // 61: entente.v1.AdminServiceTerminateContractRequest
+	(*AdminServiceTerminateContractResponse)(nil), // 62: entente.v1.AdminServiceTerminateContractResponse
+	(*ListUsageRequest)(nil),                      // 63: entente.v1.ListUsageRequest
+	(*ListUsageResponse)(nil),                     // 64: entente.v1.ListUsageResponse
+	(*Usage)(nil),                                 // 65: entente.v1.Usage
+	(*RolloverIdentityRequest)(nil),               // 66: entente.v1.RolloverIdentityRequest
+	(*RolloverIdentityResponse)(nil),              // 67: entente.v1.RolloverIdentityResponse
+	nil,                                           // 68: entente.v1.Peer.LabelsEntry
+	nil,                                           // 69: entente.v1.Tunnel.LocalPrefixesEntry
+	nil,                                           // 70: entente.v1.Tunnel.RemotePrefixesEntry
+	nil,                                           // 71: entente.v1.CreatePeeringRequest.NodeSelectorEntry
+	nil,                                           // 72: entente.v1.CreatePeeringRequest.PeerSelectorEntry
+	nil,                                           // 73: entente.v1.TestPolicyRequest.NodeSelectorEntry
+	nil,                                           // 74: entente.v1.Usage.StatedEntry
+	nil,                                           // 75: entente.v1.Usage.CountedEntry
+	(*timestamppb.Timestamp)(nil),                 // 76: google.protobuf.Timestamp
+	(*Offer)(nil),                                 // 77: entente.v1.Offer
+	(*durationpb.Duration)(nil),                   // 78: google.protobuf.Duration
+	(*ResourceList)(nil),                          // 79: entente.v1.ResourceList
+	(*PriceList)(nil),                             // 80: entente.v1.PriceList
+	(*Money)(nil),                                 // 81: entente.v1.Money
+	(*Advertisement)(nil),                         // 82: entente.v1.Advertisement
+	(*fieldmaskpb.FieldMask)(nil),                 // 83: google.protobuf.FieldMask
 }
 var file_entente_v1_admin_proto_depIdxs = []int32{
-	24, // 0: entente.v1.Condition.last_transition_time:type_name -> google.protobuf.Timestamp
-	0,  // 1: entente.v1.Peer.conditions:type_name -> entente.v1.Condition
-	2,  // 2: entente.v1.Peer.contracts:type_name -> entente.v1.Contract
-	3,  // 3: entente.v1.Peer.tunnel:type_name -> entente.v1.Tunnel
-	24, // 4: entente.v1.Peer.create_time:type_name -> google.protobuf.Timestamp
-	25, // 5: entente.v1.Contract.resources:type_name -> entente.v1.ResourceList
-	25, // 6: entente.v1.Contract.used:type_name -> entente.v1.ResourceList
-	24, // 7: entente.v1.Contract.not_before:type_name -> google.protobuf.Timestamp
-	24, // 8: entente.v1.Contract.not_after:type_name -> google.protobuf.Timestamp
-	26, // 9: entente.v1.Tunnel.round_trip:type_name -> google.protobuf.Duration
-	22, // 10: entente.v1.Tunnel.local_prefixes:type_name -> entente.v1.Tunnel.LocalPrefixesEntry
-	23, // 11: entente.v1.Tunnel.remote_prefixes:type_name -> entente.v1.Tunnel.RemotePrefixesEntry
-	1,  // 12: entente.v1.ListPeersResponse.peers:type_name -> entente.v1.Peer
-	1,  // 13: entente.v1.GetPeerResponse.peer:type_name -> entente.v1.Peer
-	26, // 14: entente.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	24, // 15: entente.v1.CreateTokenResponse.expire_time:type_name -> google.protobuf.Timestamp
-	1,  // 16: entente.v1.JoinPeerResponse.peer:type_name -> entente.v1.Peer
-	25, // 17: entente.v1.CreatePeeringRequest.resources:type_name -> entente.v1.ResourceList
-	26, // 18: entente.v1.CreatePeeringRequest.duration:type_name -> google.protobuf.Duration
-	4,  // 19: entente.v1.AdminService.GetInfo:input_type -> entente.v1.GetInfoRequest
-	6,  // 20: entente.v1.AdminService.ListPeers:input_type -> entente.v1.ListPeersRequest
-	8,  // 21: entente.v1.AdminService.GetPeer:input_type -> entente.v1.GetPeerRequest
-	10, // 22: entente.v1.AdminService.CreateToken:input_type -> entente.v1.CreateTokenRequest
-	12, // 23: entente.v1.AdminService.JoinPeer:input_type -> entente.v1.JoinPeerRequest
-	14, // 24: entente.v1.AdminService.CreatePeering:input_type -> entente.v1.CreatePeeringRequest
-	16, // 25: entente.v1.AdminService.EndPeering:input_type -> entente.v1.EndPeeringRequest
-	18, // 26: entente.v1.AdminService.OffloadNamespace:input_type -> entente.v1.OffloadNamespaceRequest
-	20, // 27: entente.v1.AdminService.UnoffloadNamespace:input_type -> entente.v1.UnoffloadNamespaceRequest
-	5,  // 28: entente.v1.AdminService.GetInfo:output_type -> entente.v1.GetInfoResponse
-	7,  // 29: entente.v1.AdminService.ListPeers:output_type -> entente.v1.ListPeersResponse
-	9,  // 30: entente.v1.AdminService.GetPeer:output_type -> entente.v1.GetPeerResponse
-	11, // 31: entente.v1.AdminService.CreateToken:output_type -> entente.v1.CreateTokenResponse
-	13, // 32: entente.v1.AdminService.JoinPeer:output_type -> entente.v1.JoinPeerResponse
-	15, // 33: entente.v1.AdminService.CreatePeering:output_type -> entente.v1.CreatePeeringResponse
-	17, // 34: entente.v1.AdminService.EndPeering:output_type -> entente.v1.EndPeeringResponse
-	19, // 35: entente.v1.AdminService.OffloadNamespace:output_type -> entente.v1.OffloadNamespaceResponse
-	21, // 36: entente.v1.AdminService.UnoffloadNamespace:output_type -> entente.v1.UnoffloadNamespaceResponse
-	28, // [28:37] is the sub-list for method output_type
-	19, // [19:28] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	76,  // 0: entente.v1.Condition.last_transition_time:type_name -> google.protobuf.Timestamp
+	0,   // 1: entente.v1.Peer.conditions:type_name -> entente.v1.Condition
+	3,   // 2: entente.v1.Peer.contracts:type_name -> entente.v1.Contract
+	4,   // 3: entente.v1.Peer.tunnel:type_name -> entente.v1.Tunnel
+	76,  // 4: entente.v1.Peer.create_time:type_name -> google.protobuf.Timestamp
+	2,   // 5: entente.v1.Peer.session:type_name -> entente.v1.Session
+	77,  // 6: entente.v1.Peer.offer:type_name -> entente.v1.Offer
+	68,  // 7: entente.v1.Peer.labels:type_name -> entente.v1.Peer.LabelsEntry
+	76,  // 8: entente.v1.Session.since:type_name -> google.protobuf.Timestamp
+	78,  // 9: entente.v1.Session.clock_skew:type_name -> google.protobuf.Duration
+	78,  // 10: entente.v1.Session.round_trip:type_name -> google.protobuf.Duration
+	76,  // 11: entente.v1.Session.certificate_expire_time:type_name -> google.protobuf.Timestamp
+	79,  // 12: entente.v1.Contract.resources:type_name -> entente.v1.ResourceList
+	79,  // 13: entente.v1.Contract.used:type_name -> entente.v1.ResourceList
+	76,  // 14: entente.v1.Contract.not_before:type_name -> google.protobuf.Timestamp
+	76,  // 15: entente.v1.Contract.not_after:type_name -> google.protobuf.Timestamp
+	80,  // 16: entente.v1.Contract.price:type_name -> entente.v1.PriceList
+	76,  // 17: entente.v1.Contract.drain_until:type_name -> google.protobuf.Timestamp
+	78,  // 18: entente.v1.Tunnel.round_trip:type_name -> google.protobuf.Duration
+	69,  // 19: entente.v1.Tunnel.local_prefixes:type_name -> entente.v1.Tunnel.LocalPrefixesEntry
+	70,  // 20: entente.v1.Tunnel.remote_prefixes:type_name -> entente.v1.Tunnel.RemotePrefixesEntry
+	76,  // 21: entente.v1.GetInfoResponse.root_expire_time:type_name -> google.protobuf.Timestamp
+	76,  // 22: entente.v1.GetInfoResponse.certificate_expire_time:type_name -> google.protobuf.Timestamp
+	1,   // 23: entente.v1.ListPeersResponse.peers:type_name -> entente.v1.Peer
+	1,   // 24: entente.v1.GetPeerResponse.peer:type_name -> entente.v1.Peer
+	78,  // 25: entente.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	76,  // 26: entente.v1.CreateTokenResponse.expire_time:type_name -> google.protobuf.Timestamp
+	1,   // 27: entente.v1.JoinPeerResponse.peer:type_name -> entente.v1.Peer
+	79,  // 28: entente.v1.CreatePeeringRequest.resources:type_name -> entente.v1.ResourceList
+	78,  // 29: entente.v1.CreatePeeringRequest.duration:type_name -> google.protobuf.Duration
+	81,  // 30: entente.v1.CreatePeeringRequest.price_ceiling:type_name -> entente.v1.Money
+	71,  // 31: entente.v1.CreatePeeringRequest.node_selector:type_name -> entente.v1.CreatePeeringRequest.NodeSelectorEntry
+	72,  // 32: entente.v1.CreatePeeringRequest.peer_selector:type_name -> entente.v1.CreatePeeringRequest.PeerSelectorEntry
+	82,  // 33: entente.v1.CreatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
+	25,  // 34: entente.v1.ListTokensResponse.tokens:type_name -> entente.v1.Token
+	76,  // 35: entente.v1.Token.create_time:type_name -> google.protobuf.Timestamp
+	76,  // 36: entente.v1.Token.expire_time:type_name -> google.protobuf.Timestamp
+	1,   // 37: entente.v1.IntroducePeerResponse.peer:type_name -> entente.v1.Peer
+	1,   // 38: entente.v1.ApprovePeerResponse.peer:type_name -> entente.v1.Peer
+	1,   // 39: entente.v1.DenyPeerResponse.peer:type_name -> entente.v1.Peer
+	1,   // 40: entente.v1.WatchPeersResponse.peer:type_name -> entente.v1.Peer
+	76,  // 41: entente.v1.WatchEventsResponse.time:type_name -> google.protobuf.Timestamp
+	79,  // 42: entente.v1.Peering.resources:type_name -> entente.v1.ResourceList
+	78,  // 43: entente.v1.Peering.duration:type_name -> google.protobuf.Duration
+	81,  // 44: entente.v1.Peering.price_ceiling:type_name -> entente.v1.Money
+	0,   // 45: entente.v1.Peering.accepted:type_name -> entente.v1.Condition
+	38,  // 46: entente.v1.ListPeeringsResponse.peerings:type_name -> entente.v1.Peering
+	38,  // 47: entente.v1.GetPeeringResponse.peering:type_name -> entente.v1.Peering
+	38,  // 48: entente.v1.UpdatePeeringRequest.peering:type_name -> entente.v1.Peering
+	83,  // 49: entente.v1.UpdatePeeringRequest.update_mask:type_name -> google.protobuf.FieldMask
+	38,  // 50: entente.v1.UpdatePeeringResponse.peering:type_name -> entente.v1.Peering
+	79,  // 51: entente.v1.PendingRequest.resources:type_name -> entente.v1.ResourceList
+	78,  // 52: entente.v1.PendingRequest.duration:type_name -> google.protobuf.Duration
+	81,  // 53: entente.v1.PendingRequest.price_ceiling:type_name -> entente.v1.Money
+	76,  // 54: entente.v1.PendingRequest.create_time:type_name -> google.protobuf.Timestamp
+	47,  // 55: entente.v1.ListPeeringRequestsResponse.requests:type_name -> entente.v1.PendingRequest
+	79,  // 56: entente.v1.TestPolicyRequest.resources:type_name -> entente.v1.ResourceList
+	78,  // 57: entente.v1.TestPolicyRequest.duration:type_name -> google.protobuf.Duration
+	73,  // 58: entente.v1.TestPolicyRequest.node_selector:type_name -> entente.v1.TestPolicyRequest.NodeSelectorEntry
+	81,  // 59: entente.v1.TestPolicyRequest.price_ceiling:type_name -> entente.v1.Money
+	56,  // 60: entente.v1.TestPolicyResponse.results:type_name -> entente.v1.PolicyTest
+	82,  // 61: entente.v1.PolicyTest.advertisement:type_name -> entente.v1.Advertisement
+	3,   // 62: entente.v1.ListContractsResponse.contracts:type_name -> entente.v1.Contract
+	3,   // 63: entente.v1.AdminServiceGetContractResponse.contract:type_name -> entente.v1.Contract
+	3,   // 64: entente.v1.AdminServiceTerminateContractResponse.contract:type_name -> entente.v1.Contract
+	65,  // 65: entente.v1.ListUsageResponse.usage:type_name -> entente.v1.Usage
+	76,  // 66: entente.v1.Usage.start_time:type_name -> google.protobuf.Timestamp
+	76,  // 67: entente.v1.Usage.end_time:type_name -> google.protobuf.Timestamp
+	74,  // 68: entente.v1.Usage.stated:type_name -> entente.v1.Usage.StatedEntry
+	75,  // 69: entente.v1.Usage.counted:type_name -> entente.v1.Usage.CountedEntry
+	81,  // 70: entente.v1.Usage.amount:type_name -> entente.v1.Money
+	81,  // 71: entente.v1.Usage.counted_amount:type_name -> entente.v1.Money
+	76,  // 72: entente.v1.RolloverIdentityResponse.root_expire_time:type_name -> google.protobuf.Timestamp
+	76,  // 73: entente.v1.RolloverIdentityResponse.overlap_end_time:type_name -> google.protobuf.Timestamp
+	5,   // 74: entente.v1.AdminService.GetInfo:input_type -> entente.v1.GetInfoRequest
+	7,   // 75: entente.v1.AdminService.ListPeers:input_type -> entente.v1.ListPeersRequest
+	9,   // 76: entente.v1.AdminService.GetPeer:input_type -> entente.v1.GetPeerRequest
+	11,  // 77: entente.v1.AdminService.CreateToken:input_type -> entente.v1.CreateTokenRequest
+	23,  // 78: entente.v1.AdminService.ListTokens:input_type -> entente.v1.ListTokensRequest
+	26,  // 79: entente.v1.AdminService.RevokeToken:input_type -> entente.v1.RevokeTokenRequest
+	13,  // 80: entente.v1.AdminService.JoinPeer:input_type -> entente.v1.JoinPeerRequest
+	28,  // 81: entente.v1.AdminService.IntroducePeer:input_type -> entente.v1.IntroducePeerRequest
+	30,  // 82: entente.v1.AdminService.ApprovePeer:input_type -> entente.v1.ApprovePeerRequest
+	32,  // 83: entente.v1.AdminService.DenyPeer:input_type -> entente.v1.DenyPeerRequest
+	34,  // 84: entente.v1.AdminService.WatchPeers:input_type -> entente.v1.WatchPeersRequest
+	36,  // 85: entente.v1.AdminService.WatchEvents:input_type -> entente.v1.WatchEventsRequest
+	15,  // 86: entente.v1.AdminService.CreatePeering:input_type -> entente.v1.CreatePeeringRequest
+	39,  // 87: entente.v1.AdminService.ListPeerings:input_type -> entente.v1.ListPeeringsRequest
+	41,  // 88: entente.v1.AdminService.GetPeering:input_type -> entente.v1.GetPeeringRequest
+	43,  // 89: entente.v1.AdminService.UpdatePeering:input_type -> entente.v1.UpdatePeeringRequest
+	45,  // 90: entente.v1.AdminService.DeletePeering:input_type -> entente.v1.DeletePeeringRequest
+	48,  // 91: entente.v1.AdminService.ListPeeringRequests:input_type -> entente.v1.ListPeeringRequestsRequest
+	50,  // 92: entente.v1.AdminService.ApprovePeeringRequest:input_type -> entente.v1.ApprovePeeringRequestRequest
+	52,  // 93: entente.v1.AdminService.DenyPeeringRequest:input_type -> entente.v1.DenyPeeringRequestRequest
+	54,  // 94: entente.v1.AdminService.TestPolicy:input_type -> entente.v1.TestPolicyRequest
+	57,  // 95: entente.v1.AdminService.ListContracts:input_type -> entente.v1.ListContractsRequest
+	59,  // 96: entente.v1.AdminService.GetContract:input_type -> entente.v1.AdminServiceGetContractRequest
+	61,  // 97: entente.v1.AdminService.TerminateContract:input_type -> entente.v1.AdminServiceTerminateContractRequest
+	63,  // 98: entente.v1.AdminService.ListUsage:input_type -> entente.v1.ListUsageRequest
+	66,  // 99: entente.v1.AdminService.RolloverIdentity:input_type -> entente.v1.RolloverIdentityRequest
+	17,  // 100: entente.v1.AdminService.EndPeering:input_type -> entente.v1.EndPeeringRequest
+	19,  // 101: entente.v1.AdminService.OffloadNamespace:input_type -> entente.v1.OffloadNamespaceRequest
+	21,  // 102: entente.v1.AdminService.UnoffloadNamespace:input_type -> entente.v1.UnoffloadNamespaceRequest
+	6,   // 103: entente.v1.AdminService.GetInfo:output_type -> entente.v1.GetInfoResponse
+	8,   // 104: entente.v1.AdminService.ListPeers:output_type -> entente.v1.ListPeersResponse
+	10,  // 105: entente.v1.AdminService.GetPeer:output_type -> entente.v1.GetPeerResponse
+	12,  // 106: entente.v1.AdminService.CreateToken:output_type -> entente.v1.CreateTokenResponse
+	24,  // 107: entente.v1.AdminService.ListTokens:output_type -> entente.v1.ListTokensResponse
+	27,  // 108: entente.v1.AdminService.RevokeToken:output_type -> entente.v1.RevokeTokenResponse
+	14,  // 109: entente.v1.AdminService.JoinPeer:output_type -> entente.v1.JoinPeerResponse
+	29,  // 110: entente.v1.AdminService.IntroducePeer:output_type -> entente.v1.IntroducePeerResponse
+	31,  // 111: entente.v1.AdminService.ApprovePeer:output_type -> entente.v1.ApprovePeerResponse
+	33,  // 112: entente.v1.AdminService.DenyPeer:output_type -> entente.v1.DenyPeerResponse
+	35,  // 113: entente.v1.AdminService.WatchPeers:output_type -> entente.v1.WatchPeersResponse
+	37,  // 114: entente.v1.AdminService.WatchEvents:output_type -> entente.v1.WatchEventsResponse
+	16,  // 115: entente.v1.AdminService.CreatePeering:output_type -> entente.v1.CreatePeeringResponse
+	40,  // 116: entente.v1.AdminService.ListPeerings:output_type -> entente.v1.ListPeeringsResponse
+	42,  // 117: entente.v1.AdminService.GetPeering:output_type -> entente.v1.GetPeeringResponse
+	44,  // 118: entente.v1.AdminService.UpdatePeering:output_type -> entente.v1.UpdatePeeringResponse
+	46,  // 119: entente.v1.AdminService.DeletePeering:output_type -> entente.v1.DeletePeeringResponse
+	49,  // 120: entente.v1.AdminService.ListPeeringRequests:output_type -> entente.v1.ListPeeringRequestsResponse
+	51,  // 121: entente.v1.AdminService.ApprovePeeringRequest:output_type -> entente.v1.ApprovePeeringRequestResponse
+	53,  // 122: entente.v1.AdminService.DenyPeeringRequest:output_type -> entente.v1.DenyPeeringRequestResponse
+	55,  // 123: entente.v1.AdminService.TestPolicy:output_type -> entente.v1.TestPolicyResponse
+	58,  // 124: entente.v1.AdminService.ListContracts:output_type -> entente.v1.ListContractsResponse
+	60,  // 125: entente.v1.AdminService.GetContract:output_type -> entente.v1.AdminServiceGetContractResponse
+	62,  // 126: entente.v1.AdminService.TerminateContract:output_type -> entente.v1.AdminServiceTerminateContractResponse
+	64,  // 127: entente.v1.AdminService.ListUsage:output_type -> entente.v1.ListUsageResponse
+	67,  // 128: entente.v1.AdminService.RolloverIdentity:output_type -> entente.v1.RolloverIdentityResponse
+	18,  // 129: entente.v1.AdminService.EndPeering:output_type -> entente.v1.EndPeeringResponse
+	20,  // 130: entente.v1.AdminService.OffloadNamespace:output_type -> entente.v1.OffloadNamespaceResponse
+	22,  // 131: entente.v1.AdminService.UnoffloadNamespace:output_type -> entente.v1.UnoffloadNamespaceResponse
+	103, // [103:132] is the sub-list for method output_type
+	74,  // [74:103] is the sub-list for method input_type
+	74,  // [74:74] is the sub-list for extension type_name
+	74,  // [74:74] is the sub-list for extension extendee
+	0,   // [0:74] is the sub-list for field type_name
 }
 
 func init() { file_entente_v1_admin_proto_init() }
@@ -1655,7 +4971,7 @@ func file_entente_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_entente_v1_admin_proto_rawDesc), len(file_entente_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   24,
+			NumMessages:   76,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -19,15 +19,35 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	AdminService_GetInfo_FullMethodName            = "/entente.v1.AdminService/GetInfo"
-	AdminService_ListPeers_FullMethodName          = "/entente.v1.AdminService/ListPeers"
-	AdminService_GetPeer_FullMethodName            = "/entente.v1.AdminService/GetPeer"
-	AdminService_CreateToken_FullMethodName        = "/entente.v1.AdminService/CreateToken"
-	AdminService_JoinPeer_FullMethodName           = "/entente.v1.AdminService/JoinPeer"
-	AdminService_CreatePeering_FullMethodName      = "/entente.v1.AdminService/CreatePeering"
-	AdminService_EndPeering_FullMethodName         = "/entente.v1.AdminService/EndPeering"
-	AdminService_OffloadNamespace_FullMethodName   = "/entente.v1.AdminService/OffloadNamespace"
-	AdminService_UnoffloadNamespace_FullMethodName = "/entente.v1.AdminService/UnoffloadNamespace"
+	AdminService_GetInfo_FullMethodName               = "/entente.v1.AdminService/GetInfo"
+	AdminService_ListPeers_FullMethodName             = "/entente.v1.AdminService/ListPeers"
+	AdminService_GetPeer_FullMethodName               = "/entente.v1.AdminService/GetPeer"
+	AdminService_CreateToken_FullMethodName           = "/entente.v1.AdminService/CreateToken"
+	AdminService_ListTokens_FullMethodName            = "/entente.v1.AdminService/ListTokens"
+	AdminService_RevokeToken_FullMethodName           = "/entente.v1.AdminService/RevokeToken"
+	AdminService_JoinPeer_FullMethodName              = "/entente.v1.AdminService/JoinPeer"
+	AdminService_IntroducePeer_FullMethodName         = "/entente.v1.AdminService/IntroducePeer"
+	AdminService_ApprovePeer_FullMethodName           = "/entente.v1.AdminService/ApprovePeer"
+	AdminService_DenyPeer_FullMethodName              = "/entente.v1.AdminService/DenyPeer"
+	AdminService_WatchPeers_FullMethodName            = "/entente.v1.AdminService/WatchPeers"
+	AdminService_WatchEvents_FullMethodName           = "/entente.v1.AdminService/WatchEvents"
+	AdminService_CreatePeering_FullMethodName         = "/entente.v1.AdminService/CreatePeering"
+	AdminService_ListPeerings_FullMethodName          = "/entente.v1.AdminService/ListPeerings"
+	AdminService_GetPeering_FullMethodName            = "/entente.v1.AdminService/GetPeering"
+	AdminService_UpdatePeering_FullMethodName         = "/entente.v1.AdminService/UpdatePeering"
+	AdminService_DeletePeering_FullMethodName         = "/entente.v1.AdminService/DeletePeering"
+	AdminService_ListPeeringRequests_FullMethodName   = "/entente.v1.AdminService/ListPeeringRequests"
+	AdminService_ApprovePeeringRequest_FullMethodName = "/entente.v1.AdminService/ApprovePeeringRequest"
+	AdminService_DenyPeeringRequest_FullMethodName    = "/entente.v1.AdminService/DenyPeeringRequest"
+	AdminService_TestPolicy_FullMethodName            = "/entente.v1.AdminService/TestPolicy"
+	AdminService_ListContracts_FullMethodName         = "/entente.v1.AdminService/ListContracts"
+	AdminService_GetContract_FullMethodName           = "/entente.v1.AdminService/GetContract"
+	AdminService_TerminateContract_FullMethodName     = "/entente.v1.AdminService/TerminateContract"
+	AdminService_ListUsage_FullMethodName             = "/entente.v1.AdminService/ListUsage"
+	AdminService_RolloverIdentity_FullMethodName      = "/entente.v1.AdminService/RolloverIdentity"
+	AdminService_EndPeering_FullMethodName            = "/entente.v1.AdminService/EndPeering"
+	AdminService_OffloadNamespace_FullMethodName      = "/entente.v1.AdminService/OffloadNamespace"
+	AdminService_UnoffloadNamespace_FullMethodName    = "/entente.v1.AdminService/UnoffloadNamespace"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -59,17 +79,107 @@ type AdminServiceClient interface {
 	// Errors: RESOURCE_EXHAUSTED TOKENS_OUTSTANDING, FAILED_PRECONDITION
 	// NO_ENDPOINT (nothing says where this cluster can be dialled).
 	CreateToken(ctx context.Context, in *CreateTokenRequest, opts ...grpc.CallOption) (*CreateTokenResponse, error)
+	// ListTokens tells of the tokens that can still be redeemed, never their
+	// secrets. Permission: list tokens.
+	ListTokens(ctx context.Context, in *ListTokensRequest, opts ...grpc.CallOption) (*ListTokensResponse, error)
+	// RevokeToken makes a token worthless. Revoking one that is unknown or expired
+	// is an error, so that a slip of the pen shows. Permission: delete tokens.
+	//
+	// Errors: NOT_FOUND TOKEN_UNKNOWN.
+	RevokeToken(ctx context.Context, in *RevokeTokenRequest, opts ...grpc.CallOption) (*RevokeTokenResponse, error)
 	// JoinPeer redeems a token that another cluster made: afterwards both trust
 	// each other. Permission: create foreignclusters.
 	//
 	// Errors: INVALID_ARGUMENT TOKEN_MALFORMED, UNAUTHENTICATED TOKEN_INVALID,
 	// FAILED_PRECONDITION TOKEN_EXPIRED, UNAVAILABLE PEER_UNREACHABLE.
 	JoinPeer(ctx context.Context, in *JoinPeerRequest, opts ...grpc.CallOption) (*JoinPeerResponse, error)
-	// CreatePeering asks a peer for resources: it writes a ResourceSlice.
-	// Permission: create resourceslices.
+	// IntroducePeer dials a cluster without a token. It makes no trust by itself:
+	// unless approve is set, both sides show a code, which their administrators
+	// compare and then approve. Permission: create foreignclusters.
+	//
+	// Errors: UNAVAILABLE PEER_UNREACHABLE, FAILED_PRECONDITION
+	// PEER_IDENTITY_MISMATCH (another cluster than cluster_id answers),
+	// PERMISSION_DENIED TRUST_DENIED.
+	IntroducePeer(ctx context.Context, in *IntroducePeerRequest, opts ...grpc.CallOption) (*IntroducePeerResponse, error)
+	// ApprovePeer trusts a cluster that introduced itself or that this cluster
+	// introduced itself to. Trust is there once both sides approved. Permission:
+	// update foreignclusters.
+	//
+	// Errors: NOT_FOUND PEER_UNKNOWN, FAILED_PRECONDITION CODE_MISMATCH.
+	ApprovePeer(ctx context.Context, in *ApprovePeerRequest, opts ...grpc.CallOption) (*ApprovePeerResponse, error)
+	// DenyPeer trusts a cluster no longer, or never: sessions and tunnel are cut,
+	// contracts end at once, and the peer stays known as denied until it is
+	// forgotten or joins with a new token. Permission: update foreignclusters.
+	//
+	// Errors: NOT_FOUND PEER_UNKNOWN.
+	DenyPeer(ctx context.Context, in *DenyPeerRequest, opts ...grpc.CallOption) (*DenyPeerResponse, error)
+	// WatchPeers tells of the peers: each one that is known first, then an event a
+	// change. Permission: list foreignclusters.
+	WatchPeers(ctx context.Context, in *WatchPeersRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchPeersResponse], error)
+	// WatchEvents tells what happens to peers, peerings and contracts, from now on.
+	// Permission: list foreignclusters.
+	WatchEvents(ctx context.Context, in *WatchEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchEventsResponse], error)
+	// CreatePeering asks a peer for resources, or, with peers/-, whichever trusted
+	// peer lends them at the lowest price: it writes a ResourceSlice. Permission:
+	// create resourceslices.
 	//
 	// Errors: NOT_FOUND PEER_UNKNOWN, ALREADY_EXISTS PEERING_EXISTS.
 	CreatePeering(ctx context.Context, in *CreatePeeringRequest, opts ...grpc.CallOption) (*CreatePeeringResponse, error)
+	// ListPeerings tells of what this cluster asks for: its ResourceSlices.
+	// Permission: list resourceslices.
+	ListPeerings(ctx context.Context, in *ListPeeringsRequest, opts ...grpc.CallOption) (*ListPeeringsResponse, error)
+	// GetPeering tells of one. Permission: get resourceslices.
+	//
+	// Errors: NOT_FOUND PEERING_UNKNOWN.
+	GetPeering(ctx context.Context, in *GetPeeringRequest, opts ...grpc.CallOption) (*GetPeeringResponse, error)
+	// UpdatePeering asks for more, less, or longer: the contract is amended.
+	// Permission: update resourceslices.
+	//
+	// Errors: NOT_FOUND PEERING_UNKNOWN.
+	UpdatePeering(ctx context.Context, in *UpdatePeeringRequest, opts ...grpc.CallOption) (*UpdatePeeringResponse, error)
+	// DeletePeering ends one peering. Permission: delete resourceslices.
+	//
+	// Errors: NOT_FOUND PEERING_UNKNOWN.
+	DeletePeering(ctx context.Context, in *DeletePeeringRequest, opts ...grpc.CallOption) (*DeletePeeringResponse, error)
+	// ListPeeringRequests tells of what peers ask for and an administrator has to
+	// approve. Permission: list foreignclusters.
+	ListPeeringRequests(ctx context.Context, in *ListPeeringRequestsRequest, opts ...grpc.CallOption) (*ListPeeringRequestsResponse, error)
+	// ApprovePeeringRequest lets a request through. Permission: update
+	// foreignclusters.
+	//
+	// Errors: NOT_FOUND REQUEST_UNKNOWN.
+	ApprovePeeringRequest(ctx context.Context, in *ApprovePeeringRequestRequest, opts ...grpc.CallOption) (*ApprovePeeringRequestResponse, error)
+	// DenyPeeringRequest refuses a request for good. Permission: update
+	// foreignclusters.
+	//
+	// Errors: NOT_FOUND REQUEST_UNKNOWN.
+	DenyPeeringRequest(ctx context.Context, in *DenyPeeringRequestRequest, opts ...grpc.CallOption) (*DenyPeeringRequestResponse, error)
+	// TestPolicy says what would be granted to a peer that asked, and why.
+	// Permission: list peeringpolicies.
+	//
+	// Errors: NOT_FOUND PEER_UNKNOWN.
+	TestPolicy(ctx context.Context, in *TestPolicyRequest, opts ...grpc.CallOption) (*TestPolicyResponse, error)
+	// ListContracts tells of the contracts, in both roles. Permission: list
+	// contracts.
+	ListContracts(ctx context.Context, in *ListContractsRequest, opts ...grpc.CallOption) (*ListContractsResponse, error)
+	// GetContract returns one with its signed envelope. Permission: get contracts.
+	//
+	// Errors: NOT_FOUND CONTRACT_UNKNOWN.
+	GetContract(ctx context.Context, in *AdminServiceGetContractRequest, opts ...grpc.CallOption) (*AdminServiceGetContractResponse, error)
+	// TerminateContract ends a contract, in either role, with its notice or at
+	// once. Permission: update contracts.
+	//
+	// Errors: NOT_FOUND CONTRACT_UNKNOWN.
+	TerminateContract(ctx context.Context, in *AdminServiceTerminateContractRequest, opts ...grpc.CallOption) (*AdminServiceTerminateContractResponse, error)
+	// ListUsage tells what was used of each contract and what it costs, by this
+	// cluster's count and by the provider's signed statements. Permission: list
+	// contracts.
+	ListUsage(ctx context.Context, in *ListUsageRequest, opts ...grpc.CallOption) (*ListUsageResponse, error)
+	// RolloverIdentity replaces the key under this cluster's root certificate. The
+	// cluster ID stays, peers follow by themselves. Permission: update identity.
+	//
+	// Errors: FAILED_PRECONDITION ROLLOVER_TOO_SOON (the one before is not over).
+	RolloverIdentity(ctx context.Context, in *RolloverIdentityRequest, opts ...grpc.CallOption) (*RolloverIdentityResponse, error)
 	// EndPeering ends the contracts by which this cluster consumes from a peer,
 	// and, where asked, forgets the peer. It never waits for the peer. Permission:
 	// delete resourceslices (to forget: delete foreignclusters).
@@ -134,6 +244,26 @@ func (c *adminServiceClient) CreateToken(ctx context.Context, in *CreateTokenReq
 	return out, nil
 }
 
+func (c *adminServiceClient) ListTokens(ctx context.Context, in *ListTokensRequest, opts ...grpc.CallOption) (*ListTokensResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListTokensResponse)
+	err := c.cc.Invoke(ctx, AdminService_ListTokens_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) RevokeToken(ctx context.Context, in *RevokeTokenRequest, opts ...grpc.CallOption) (*RevokeTokenResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RevokeTokenResponse)
+	err := c.cc.Invoke(ctx, AdminService_RevokeToken_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminServiceClient) JoinPeer(ctx context.Context, in *JoinPeerRequest, opts ...grpc.CallOption) (*JoinPeerResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(JoinPeerResponse)
@@ -144,10 +274,208 @@ func (c *adminServiceClient) JoinPeer(ctx context.Context, in *JoinPeerRequest, 
 	return out, nil
 }
 
+func (c *adminServiceClient) IntroducePeer(ctx context.Context, in *IntroducePeerRequest, opts ...grpc.CallOption) (*IntroducePeerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(IntroducePeerResponse)
+	err := c.cc.Invoke(ctx, AdminService_IntroducePeer_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) ApprovePeer(ctx context.Context, in *ApprovePeerRequest, opts ...grpc.CallOption) (*ApprovePeerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ApprovePeerResponse)
+	err := c.cc.Invoke(ctx, AdminService_ApprovePeer_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) DenyPeer(ctx context.Context, in *DenyPeerRequest, opts ...grpc.CallOption) (*DenyPeerResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DenyPeerResponse)
+	err := c.cc.Invoke(ctx, AdminService_DenyPeer_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) WatchPeers(ctx context.Context, in *WatchPeersRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchPeersResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &AdminService_ServiceDesc.Streams[0], AdminService_WatchPeers_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchPeersRequest, WatchPeersResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_WatchPeersClient = grpc.ServerStreamingClient[WatchPeersResponse]
+
+func (c *adminServiceClient) WatchEvents(ctx context.Context, in *WatchEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchEventsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &AdminService_ServiceDesc.Streams[1], AdminService_WatchEvents_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchEventsRequest, WatchEventsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_WatchEventsClient = grpc.ServerStreamingClient[WatchEventsResponse]
+
 func (c *adminServiceClient) CreatePeering(ctx context.Context, in *CreatePeeringRequest, opts ...grpc.CallOption) (*CreatePeeringResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(CreatePeeringResponse)
 	err := c.cc.Invoke(ctx, AdminService_CreatePeering_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) ListPeerings(ctx context.Context, in *ListPeeringsRequest, opts ...grpc.CallOption) (*ListPeeringsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListPeeringsResponse)
+	err := c.cc.Invoke(ctx, AdminService_ListPeerings_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) GetPeering(ctx context.Context, in *GetPeeringRequest, opts ...grpc.CallOption) (*GetPeeringResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetPeeringResponse)
+	err := c.cc.Invoke(ctx, AdminService_GetPeering_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) UpdatePeering(ctx context.Context, in *UpdatePeeringRequest, opts ...grpc.CallOption) (*UpdatePeeringResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UpdatePeeringResponse)
+	err := c.cc.Invoke(ctx, AdminService_UpdatePeering_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) DeletePeering(ctx context.Context, in *DeletePeeringRequest, opts ...grpc.CallOption) (*DeletePeeringResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DeletePeeringResponse)
+	err := c.cc.Invoke(ctx, AdminService_DeletePeering_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) ListPeeringRequests(ctx context.Context, in *ListPeeringRequestsRequest, opts ...grpc.CallOption) (*ListPeeringRequestsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListPeeringRequestsResponse)
+	err := c.cc.Invoke(ctx, AdminService_ListPeeringRequests_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) ApprovePeeringRequest(ctx context.Context, in *ApprovePeeringRequestRequest, opts ...grpc.CallOption) (*ApprovePeeringRequestResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ApprovePeeringRequestResponse)
+	err := c.cc.Invoke(ctx, AdminService_ApprovePeeringRequest_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) DenyPeeringRequest(ctx context.Context, in *DenyPeeringRequestRequest, opts ...grpc.CallOption) (*DenyPeeringRequestResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DenyPeeringRequestResponse)
+	err := c.cc.Invoke(ctx, AdminService_DenyPeeringRequest_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) TestPolicy(ctx context.Context, in *TestPolicyRequest, opts ...grpc.CallOption) (*TestPolicyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(TestPolicyResponse)
+	err := c.cc.Invoke(ctx, AdminService_TestPolicy_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) ListContracts(ctx context.Context, in *ListContractsRequest, opts ...grpc.CallOption) (*ListContractsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListContractsResponse)
+	err := c.cc.Invoke(ctx, AdminService_ListContracts_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) GetContract(ctx context.Context, in *AdminServiceGetContractRequest, opts ...grpc.CallOption) (*AdminServiceGetContractResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AdminServiceGetContractResponse)
+	err := c.cc.Invoke(ctx, AdminService_GetContract_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) TerminateContract(ctx context.Context, in *AdminServiceTerminateContractRequest, opts ...grpc.CallOption) (*AdminServiceTerminateContractResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AdminServiceTerminateContractResponse)
+	err := c.cc.Invoke(ctx, AdminService_TerminateContract_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) ListUsage(ctx context.Context, in *ListUsageRequest, opts ...grpc.CallOption) (*ListUsageResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListUsageResponse)
+	err := c.cc.Invoke(ctx, AdminService_ListUsage_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) RolloverIdentity(ctx context.Context, in *RolloverIdentityRequest, opts ...grpc.CallOption) (*RolloverIdentityResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RolloverIdentityResponse)
+	err := c.cc.Invoke(ctx, AdminService_RolloverIdentity_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -213,17 +541,107 @@ type AdminServiceServer interface {
 	// Errors: RESOURCE_EXHAUSTED TOKENS_OUTSTANDING, FAILED_PRECONDITION
 	// NO_ENDPOINT (nothing says where this cluster can be dialled).
 	CreateToken(context.Context, *CreateTokenRequest) (*CreateTokenResponse, error)
+	// ListTokens tells of the tokens that can still be redeemed, never their
+	// secrets. Permission: list tokens.
+	ListTokens(context.Context, *ListTokensRequest) (*ListTokensResponse, error)
+	// RevokeToken makes a token worthless. Revoking one that is unknown or expired
+	// is an error, so that a slip of the pen shows. Permission: delete tokens.
+	//
+	// Errors: NOT_FOUND TOKEN_UNKNOWN.
+	RevokeToken(context.Context, *RevokeTokenRequest) (*RevokeTokenResponse, error)
 	// JoinPeer redeems a token that another cluster made: afterwards both trust
 	// each other. Permission: create foreignclusters.
 	//
 	// Errors: INVALID_ARGUMENT TOKEN_MALFORMED, UNAUTHENTICATED TOKEN_INVALID,
 	// FAILED_PRECONDITION TOKEN_EXPIRED, UNAVAILABLE PEER_UNREACHABLE.
 	JoinPeer(context.Context, *JoinPeerRequest) (*JoinPeerResponse, error)
-	// CreatePeering asks a peer for resources: it writes a ResourceSlice.
-	// Permission: create resourceslices.
+	// IntroducePeer dials a cluster without a token. It makes no trust by itself:
+	// unless approve is set, both sides show a code, which their administrators
+	// compare and then approve. Permission: create foreignclusters.
+	//
+	// Errors: UNAVAILABLE PEER_UNREACHABLE, FAILED_PRECONDITION
+	// PEER_IDENTITY_MISMATCH (another cluster than cluster_id answers),
+	// PERMISSION_DENIED TRUST_DENIED.
+	IntroducePeer(context.Context, *IntroducePeerRequest) (*IntroducePeerResponse, error)
+	// ApprovePeer trusts a cluster that introduced itself or that this cluster
+	// introduced itself to. Trust is there once both sides approved. Permission:
+	// update foreignclusters.
+	//
+	// Errors: NOT_FOUND PEER_UNKNOWN, FAILED_PRECONDITION CODE_MISMATCH.
+	ApprovePeer(context.Context, *ApprovePeerRequest) (*ApprovePeerResponse, error)
+	// DenyPeer trusts a cluster no longer, or never: sessions and tunnel are cut,
+	// contracts end at once, and the peer stays known as denied until it is
+	// forgotten or joins with a new token. Permission: update foreignclusters.
+	//
+	// Errors: NOT_FOUND PEER_UNKNOWN.
+	DenyPeer(context.Context, *DenyPeerRequest) (*DenyPeerResponse, error)
+	// WatchPeers tells of the peers: each one that is known first, then an event a
+	// change. Permission: list foreignclusters.
+	WatchPeers(*WatchPeersRequest, grpc.ServerStreamingServer[WatchPeersResponse]) error
+	// WatchEvents tells what happens to peers, peerings and contracts, from now on.
+	// Permission: list foreignclusters.
+	WatchEvents(*WatchEventsRequest, grpc.ServerStreamingServer[WatchEventsResponse]) error
+	// CreatePeering asks a peer for resources, or, with peers/-, whichever trusted
+	// peer lends them at the lowest price: it writes a ResourceSlice. Permission:
+	// create resourceslices.
 	//
 	// Errors: NOT_FOUND PEER_UNKNOWN, ALREADY_EXISTS PEERING_EXISTS.
 	CreatePeering(context.Context, *CreatePeeringRequest) (*CreatePeeringResponse, error)
+	// ListPeerings tells of what this cluster asks for: its ResourceSlices.
+	// Permission: list resourceslices.
+	ListPeerings(context.Context, *ListPeeringsRequest) (*ListPeeringsResponse, error)
+	// GetPeering tells of one. Permission: get resourceslices.
+	//
+	// Errors: NOT_FOUND PEERING_UNKNOWN.
+	GetPeering(context.Context, *GetPeeringRequest) (*GetPeeringResponse, error)
+	// UpdatePeering asks for more, less, or longer: the contract is amended.
+	// Permission: update resourceslices.
+	//
+	// Errors: NOT_FOUND PEERING_UNKNOWN.
+	UpdatePeering(context.Context, *UpdatePeeringRequest) (*UpdatePeeringResponse, error)
+	// DeletePeering ends one peering. Permission: delete resourceslices.
+	//
+	// Errors: NOT_FOUND PEERING_UNKNOWN.
+	DeletePeering(context.Context, *DeletePeeringRequest) (*DeletePeeringResponse, error)
+	// ListPeeringRequests tells of what peers ask for and an administrator has to
+	// approve. Permission: list foreignclusters.
+	ListPeeringRequests(context.Context, *ListPeeringRequestsRequest) (*ListPeeringRequestsResponse, error)
+	// ApprovePeeringRequest lets a request through. Permission: update
+	// foreignclusters.
+	//
+	// Errors: NOT_FOUND REQUEST_UNKNOWN.
+	ApprovePeeringRequest(context.Context, *ApprovePeeringRequestRequest) (*ApprovePeeringRequestResponse, error)
+	// DenyPeeringRequest refuses a request for good. Permission: update
+	// foreignclusters.
+	//
+	// Errors: NOT_FOUND REQUEST_UNKNOWN.
+	DenyPeeringRequest(context.Context, *DenyPeeringRequestRequest) (*DenyPeeringRequestResponse, error)
+	// TestPolicy says what would be granted to a peer that asked, and why.
+	// Permission: list peeringpolicies.
+	//
+	// Errors: NOT_FOUND PEER_UNKNOWN.
+	TestPolicy(context.Context, *TestPolicyRequest) (*TestPolicyResponse, error)
+	// ListContracts tells of the contracts, in both roles. Permission: list
+	// contracts.
+	ListContracts(context.Context, *ListContractsRequest) (*ListContractsResponse, error)
+	// GetContract returns one with its signed envelope. Permission: get contracts.
+	//
+	// Errors: NOT_FOUND CONTRACT_UNKNOWN.
+	GetContract(context.Context, *AdminServiceGetContractRequest) (*AdminServiceGetContractResponse, error)
+	// TerminateContract ends a contract, in either role, with its notice or at
+	// once. Permission: update contracts.
+	//
+	// Errors: NOT_FOUND CONTRACT_UNKNOWN.
+	TerminateContract(context.Context, *AdminServiceTerminateContractRequest) (*AdminServiceTerminateContractResponse, error)
+	// ListUsage tells what was used of each contract and what it costs, by this
+	// cluster's count and by the provider's signed statements. Permission: list
+	// contracts.
+	ListUsage(context.Context, *ListUsageRequest) (*ListUsageResponse, error)
+	// RolloverIdentity replaces the key under this cluster's root certificate. The
+	// cluster ID stays, peers follow by themselves. Permission: update identity.
+	//
+	// Errors: FAILED_PRECONDITION ROLLOVER_TOO_SOON (the one before is not over).
+	RolloverIdentity(context.Context, *RolloverIdentityRequest) (*RolloverIdentityResponse, error)
 	// EndPeering ends the contracts by which this cluster consumes from a peer,
 	// and, where asked, forgets the peer. It never waits for the peer. Permission:
 	// delete resourceslices (to forget: delete foreignclusters).
@@ -260,11 +678,71 @@ func (UnimplementedAdminServiceServer) GetPeer(context.Context, *GetPeerRequest)
 func (UnimplementedAdminServiceServer) CreateToken(context.Context, *CreateTokenRequest) (*CreateTokenResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CreateToken not implemented")
 }
+func (UnimplementedAdminServiceServer) ListTokens(context.Context, *ListTokensRequest) (*ListTokensResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListTokens not implemented")
+}
+func (UnimplementedAdminServiceServer) RevokeToken(context.Context, *RevokeTokenRequest) (*RevokeTokenResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RevokeToken not implemented")
+}
 func (UnimplementedAdminServiceServer) JoinPeer(context.Context, *JoinPeerRequest) (*JoinPeerResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method JoinPeer not implemented")
 }
+func (UnimplementedAdminServiceServer) IntroducePeer(context.Context, *IntroducePeerRequest) (*IntroducePeerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method IntroducePeer not implemented")
+}
+func (UnimplementedAdminServiceServer) ApprovePeer(context.Context, *ApprovePeerRequest) (*ApprovePeerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ApprovePeer not implemented")
+}
+func (UnimplementedAdminServiceServer) DenyPeer(context.Context, *DenyPeerRequest) (*DenyPeerResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DenyPeer not implemented")
+}
+func (UnimplementedAdminServiceServer) WatchPeers(*WatchPeersRequest, grpc.ServerStreamingServer[WatchPeersResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchPeers not implemented")
+}
+func (UnimplementedAdminServiceServer) WatchEvents(*WatchEventsRequest, grpc.ServerStreamingServer[WatchEventsResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchEvents not implemented")
+}
 func (UnimplementedAdminServiceServer) CreatePeering(context.Context, *CreatePeeringRequest) (*CreatePeeringResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CreatePeering not implemented")
+}
+func (UnimplementedAdminServiceServer) ListPeerings(context.Context, *ListPeeringsRequest) (*ListPeeringsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListPeerings not implemented")
+}
+func (UnimplementedAdminServiceServer) GetPeering(context.Context, *GetPeeringRequest) (*GetPeeringResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetPeering not implemented")
+}
+func (UnimplementedAdminServiceServer) UpdatePeering(context.Context, *UpdatePeeringRequest) (*UpdatePeeringResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method UpdatePeering not implemented")
+}
+func (UnimplementedAdminServiceServer) DeletePeering(context.Context, *DeletePeeringRequest) (*DeletePeeringResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DeletePeering not implemented")
+}
+func (UnimplementedAdminServiceServer) ListPeeringRequests(context.Context, *ListPeeringRequestsRequest) (*ListPeeringRequestsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListPeeringRequests not implemented")
+}
+func (UnimplementedAdminServiceServer) ApprovePeeringRequest(context.Context, *ApprovePeeringRequestRequest) (*ApprovePeeringRequestResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ApprovePeeringRequest not implemented")
+}
+func (UnimplementedAdminServiceServer) DenyPeeringRequest(context.Context, *DenyPeeringRequestRequest) (*DenyPeeringRequestResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DenyPeeringRequest not implemented")
+}
+func (UnimplementedAdminServiceServer) TestPolicy(context.Context, *TestPolicyRequest) (*TestPolicyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method TestPolicy not implemented")
+}
+func (UnimplementedAdminServiceServer) ListContracts(context.Context, *ListContractsRequest) (*ListContractsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListContracts not implemented")
+}
+func (UnimplementedAdminServiceServer) GetContract(context.Context, *AdminServiceGetContractRequest) (*AdminServiceGetContractResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetContract not implemented")
+}
+func (UnimplementedAdminServiceServer) TerminateContract(context.Context, *AdminServiceTerminateContractRequest) (*AdminServiceTerminateContractResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method TerminateContract not implemented")
+}
+func (UnimplementedAdminServiceServer) ListUsage(context.Context, *ListUsageRequest) (*ListUsageResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListUsage not implemented")
+}
+func (UnimplementedAdminServiceServer) RolloverIdentity(context.Context, *RolloverIdentityRequest) (*RolloverIdentityResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RolloverIdentity not implemented")
 }
 func (UnimplementedAdminServiceServer) EndPeering(context.Context, *EndPeeringRequest) (*EndPeeringResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method EndPeering not implemented")
@@ -368,6 +846,42 @@ func _AdminService_CreateToken_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_ListTokens_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListTokensRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ListTokens(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ListTokens_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ListTokens(ctx, req.(*ListTokensRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_RevokeToken_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RevokeTokenRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).RevokeToken(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_RevokeToken_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).RevokeToken(ctx, req.(*RevokeTokenRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _AdminService_JoinPeer_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(JoinPeerRequest)
 	if err := dec(in); err != nil {
@@ -386,6 +900,82 @@ func _AdminService_JoinPeer_Handler(srv interface{}, ctx context.Context, dec fu
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_IntroducePeer_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(IntroducePeerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).IntroducePeer(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_IntroducePeer_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).IntroducePeer(ctx, req.(*IntroducePeerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_ApprovePeer_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ApprovePeerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ApprovePeer(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ApprovePeer_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ApprovePeer(ctx, req.(*ApprovePeerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_DenyPeer_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DenyPeerRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).DenyPeer(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_DenyPeer_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).DenyPeer(ctx, req.(*DenyPeerRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_WatchPeers_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchPeersRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(AdminServiceServer).WatchPeers(m, &grpc.GenericServerStream[WatchPeersRequest, WatchPeersResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_WatchPeersServer = grpc.ServerStreamingServer[WatchPeersResponse]
+
+func _AdminService_WatchEvents_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchEventsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(AdminServiceServer).WatchEvents(m, &grpc.GenericServerStream[WatchEventsRequest, WatchEventsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_WatchEventsServer = grpc.ServerStreamingServer[WatchEventsResponse]
+
 func _AdminService_CreatePeering_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(CreatePeeringRequest)
 	if err := dec(in); err != nil {
@@ -400,6 +990,240 @@ func _AdminService_CreatePeering_Handler(srv interface{}, ctx context.Context, d
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(AdminServiceServer).CreatePeering(ctx, req.(*CreatePeeringRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_ListPeerings_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListPeeringsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ListPeerings(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ListPeerings_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ListPeerings(ctx, req.(*ListPeeringsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_GetPeering_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetPeeringRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).GetPeering(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_GetPeering_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).GetPeering(ctx, req.(*GetPeeringRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_UpdatePeering_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UpdatePeeringRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).UpdatePeering(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_UpdatePeering_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).UpdatePeering(ctx, req.(*UpdatePeeringRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_DeletePeering_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DeletePeeringRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).DeletePeering(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_DeletePeering_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).DeletePeering(ctx, req.(*DeletePeeringRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_ListPeeringRequests_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListPeeringRequestsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ListPeeringRequests(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ListPeeringRequests_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ListPeeringRequests(ctx, req.(*ListPeeringRequestsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_ApprovePeeringRequest_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ApprovePeeringRequestRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ApprovePeeringRequest(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ApprovePeeringRequest_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ApprovePeeringRequest(ctx, req.(*ApprovePeeringRequestRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_DenyPeeringRequest_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DenyPeeringRequestRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).DenyPeeringRequest(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_DenyPeeringRequest_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).DenyPeeringRequest(ctx, req.(*DenyPeeringRequestRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_TestPolicy_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(TestPolicyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).TestPolicy(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_TestPolicy_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).TestPolicy(ctx, req.(*TestPolicyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_ListContracts_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListContractsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ListContracts(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ListContracts_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ListContracts(ctx, req.(*ListContractsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_GetContract_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AdminServiceGetContractRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).GetContract(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_GetContract_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).GetContract(ctx, req.(*AdminServiceGetContractRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_TerminateContract_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AdminServiceTerminateContractRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).TerminateContract(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_TerminateContract_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).TerminateContract(ctx, req.(*AdminServiceTerminateContractRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_ListUsage_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListUsageRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ListUsage(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ListUsage_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ListUsage(ctx, req.(*ListUsageRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_RolloverIdentity_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RolloverIdentityRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).RolloverIdentity(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_RolloverIdentity_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).RolloverIdentity(ctx, req.(*RolloverIdentityRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -482,12 +1306,84 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _AdminService_CreateToken_Handler,
 		},
 		{
+			MethodName: "ListTokens",
+			Handler:    _AdminService_ListTokens_Handler,
+		},
+		{
+			MethodName: "RevokeToken",
+			Handler:    _AdminService_RevokeToken_Handler,
+		},
+		{
 			MethodName: "JoinPeer",
 			Handler:    _AdminService_JoinPeer_Handler,
 		},
 		{
+			MethodName: "IntroducePeer",
+			Handler:    _AdminService_IntroducePeer_Handler,
+		},
+		{
+			MethodName: "ApprovePeer",
+			Handler:    _AdminService_ApprovePeer_Handler,
+		},
+		{
+			MethodName: "DenyPeer",
+			Handler:    _AdminService_DenyPeer_Handler,
+		},
+		{
 			MethodName: "CreatePeering",
 			Handler:    _AdminService_CreatePeering_Handler,
+		},
+		{
+			MethodName: "ListPeerings",
+			Handler:    _AdminService_ListPeerings_Handler,
+		},
+		{
+			MethodName: "GetPeering",
+			Handler:    _AdminService_GetPeering_Handler,
+		},
+		{
+			MethodName: "UpdatePeering",
+			Handler:    _AdminService_UpdatePeering_Handler,
+		},
+		{
+			MethodName: "DeletePeering",
+			Handler:    _AdminService_DeletePeering_Handler,
+		},
+		{
+			MethodName: "ListPeeringRequests",
+			Handler:    _AdminService_ListPeeringRequests_Handler,
+		},
+		{
+			MethodName: "ApprovePeeringRequest",
+			Handler:    _AdminService_ApprovePeeringRequest_Handler,
+		},
+		{
+			MethodName: "DenyPeeringRequest",
+			Handler:    _AdminService_DenyPeeringRequest_Handler,
+		},
+		{
+			MethodName: "TestPolicy",
+			Handler:    _AdminService_TestPolicy_Handler,
+		},
+		{
+			MethodName: "ListContracts",
+			Handler:    _AdminService_ListContracts_Handler,
+		},
+		{
+			MethodName: "GetContract",
+			Handler:    _AdminService_GetContract_Handler,
+		},
+		{
+			MethodName: "TerminateContract",
+			Handler:    _AdminService_TerminateContract_Handler,
+		},
+		{
+			MethodName: "ListUsage",
+			Handler:    _AdminService_ListUsage_Handler,
+		},
+		{
+			MethodName: "RolloverIdentity",
+			Handler:    _AdminService_RolloverIdentity_Handler,
 		},
 		{
 			MethodName: "EndPeering",
@@ -502,6 +1398,17 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _AdminService_UnoffloadNamespace_Handler,
 		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "WatchPeers",
+			Handler:       _AdminService_WatchPeers_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "WatchEvents",
+			Handler:       _AdminService_WatchEvents_Handler,
+			ServerStreams: true,
+		},
+	},
 	Metadata: "entente/v1/admin.proto",
 }

@@ -77,14 +77,17 @@ func (x ContractState_Phase) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ContractState_Phase.Descriptor instead.
 func (ContractState_Phase) EnumDescriptor() ([]byte, []int) {
-	return file_entente_v1_peering_proto_rawDescGZIP(), []int{9, 0}
+	return file_entente_v1_peering_proto_rawDescGZIP(), []int{15, 0}
 }
 
 // RequestPeeringRequest carries the ask.
 type RequestPeeringRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The ask.
-	Request       *PeeringRequest `protobuf:"bytes,1,opt,name=request,proto3" json:"request,omitempty"`
+	Request *PeeringRequest `protobuf:"bytes,1,opt,name=request,proto3" json:"request,omitempty"`
+	// Only say what would be advertised: nothing is held back, and the answer
+	// cannot be signed. It has no contract ID.
+	ValidateOnly  bool `protobuf:"varint,2,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -124,6 +127,13 @@ func (x *RequestPeeringRequest) GetRequest() *PeeringRequest {
 		return x.Request
 	}
 	return nil
+}
+
+func (x *RequestPeeringRequest) GetValidateOnly() bool {
+	if x != nil {
+		return x.ValidateOnly
+	}
+	return false
 }
 
 // RequestPeeringResponse carries the offer.
@@ -264,20 +274,320 @@ func (x *SignContractResponse) GetEnvelope() *Envelope {
 	return nil
 }
 
+// GetContractRequest names a contract.
+type GetContractRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The contract.
+	ContractId    string `protobuf:"bytes,1,opt,name=contract_id,json=contractId,proto3" json:"contract_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetContractRequest) Reset() {
+	*x = GetContractRequest{}
+	mi := &file_entente_v1_peering_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetContractRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetContractRequest) ProtoMessage() {}
+
+func (x *GetContractRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_peering_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetContractRequest.ProtoReflect.Descriptor instead.
+func (*GetContractRequest) Descriptor() ([]byte, []int) {
+	return file_entente_v1_peering_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *GetContractRequest) GetContractId() string {
+	if x != nil {
+		return x.ContractId
+	}
+	return ""
+}
+
+// GetContractResponse is a contract.
+type GetContractResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The newest revision, signed by both.
+	Envelope      *Envelope `protobuf:"bytes,1,opt,name=envelope,proto3" json:"envelope,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetContractResponse) Reset() {
+	*x = GetContractResponse{}
+	mi := &file_entente_v1_peering_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetContractResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetContractResponse) ProtoMessage() {}
+
+func (x *GetContractResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_peering_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetContractResponse.ProtoReflect.Descriptor instead.
+func (*GetContractResponse) Descriptor() ([]byte, []int) {
+	return file_entente_v1_peering_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *GetContractResponse) GetEnvelope() *Envelope {
+	if x != nil {
+		return x.Envelope
+	}
+	return nil
+}
+
+// WatchOfferRequest asks for the callee's offer to the caller.
+type WatchOfferRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchOfferRequest) Reset() {
+	*x = WatchOfferRequest{}
+	mi := &file_entente_v1_peering_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchOfferRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchOfferRequest) ProtoMessage() {}
+
+func (x *WatchOfferRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_peering_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchOfferRequest.ProtoReflect.Descriptor instead.
+func (*WatchOfferRequest) Descriptor() ([]byte, []int) {
+	return file_entente_v1_peering_proto_rawDescGZIP(), []int{6}
+}
+
+// WatchOfferResponse is an offer or a change of it.
+type WatchOfferResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whether this is the whole offer: whatever was said before is void. If not,
+	// only the fields of offer that are set changed, of its resources only those
+	// that are listed, and price, node_labels and the other lists are replaced where
+	// they are set.
+	Snapshot bool `protobuf:"varint,1,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	// The offer, or what changed of it.
+	Offer *Offer `protobuf:"bytes,2,opt,name=offer,proto3" json:"offer,omitempty"`
+	// Resources that are no longer offered.
+	Removed       []string `protobuf:"bytes,3,rep,name=removed,proto3" json:"removed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchOfferResponse) Reset() {
+	*x = WatchOfferResponse{}
+	mi := &file_entente_v1_peering_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchOfferResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchOfferResponse) ProtoMessage() {}
+
+func (x *WatchOfferResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_peering_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchOfferResponse.ProtoReflect.Descriptor instead.
+func (*WatchOfferResponse) Descriptor() ([]byte, []int) {
+	return file_entente_v1_peering_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *WatchOfferResponse) GetSnapshot() bool {
+	if x != nil {
+		return x.Snapshot
+	}
+	return false
+}
+
+func (x *WatchOfferResponse) GetOffer() *Offer {
+	if x != nil {
+		return x.Offer
+	}
+	return nil
+}
+
+func (x *WatchOfferResponse) GetRemoved() []string {
+	if x != nil {
+		return x.Removed
+	}
+	return nil
+}
+
+// ListStatementsRequest asks for statements of use.
+type ListStatementsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The contract.
+	ContractId string `protobuf:"bytes,1,opt,name=contract_id,json=contractId,proto3" json:"contract_id,omitempty"`
+	// Only those that come after this sequence number.
+	AfterSequence uint64 `protobuf:"varint,2,opt,name=after_sequence,json=afterSequence,proto3" json:"after_sequence,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListStatementsRequest) Reset() {
+	*x = ListStatementsRequest{}
+	mi := &file_entente_v1_peering_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListStatementsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListStatementsRequest) ProtoMessage() {}
+
+func (x *ListStatementsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_peering_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListStatementsRequest.ProtoReflect.Descriptor instead.
+func (*ListStatementsRequest) Descriptor() ([]byte, []int) {
+	return file_entente_v1_peering_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ListStatementsRequest) GetContractId() string {
+	if x != nil {
+		return x.ContractId
+	}
+	return ""
+}
+
+func (x *ListStatementsRequest) GetAfterSequence() uint64 {
+	if x != nil {
+		return x.AfterSequence
+	}
+	return 0
+}
+
+// ListStatementsResponse is statements of use.
+type ListStatementsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The statements, signed by the provider, by sequence number.
+	Statements    []*Envelope `protobuf:"bytes,1,rep,name=statements,proto3" json:"statements,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListStatementsResponse) Reset() {
+	*x = ListStatementsResponse{}
+	mi := &file_entente_v1_peering_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListStatementsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListStatementsResponse) ProtoMessage() {}
+
+func (x *ListStatementsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_peering_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListStatementsResponse.ProtoReflect.Descriptor instead.
+func (*ListStatementsResponse) Descriptor() ([]byte, []int) {
+	return file_entente_v1_peering_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ListStatementsResponse) GetStatements() []*Envelope {
+	if x != nil {
+		return x.Statements
+	}
+	return nil
+}
+
 // TerminateContractRequest names what ended.
 type TerminateContractRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The contract.
 	ContractId string `protobuf:"bytes,1,opt,name=contract_id,json=contractId,proto3" json:"contract_id,omitempty"`
 	// Why, for people.
-	Message       string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	// Until when pods may run on: the caller ends the contract with notice. Unset
+	// ends it at once.
+	DrainUntil    *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=drain_until,json=drainUntil,proto3" json:"drain_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TerminateContractRequest) Reset() {
 	*x = TerminateContractRequest{}
-	mi := &file_entente_v1_peering_proto_msgTypes[4]
+	mi := &file_entente_v1_peering_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -289,7 +599,7 @@ func (x *TerminateContractRequest) String() string {
 func (*TerminateContractRequest) ProtoMessage() {}
 
 func (x *TerminateContractRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_peering_proto_msgTypes[4]
+	mi := &file_entente_v1_peering_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -302,7 +612,7 @@ func (x *TerminateContractRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TerminateContractRequest.ProtoReflect.Descriptor instead.
 func (*TerminateContractRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_peering_proto_rawDescGZIP(), []int{4}
+	return file_entente_v1_peering_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *TerminateContractRequest) GetContractId() string {
@@ -319,6 +629,13 @@ func (x *TerminateContractRequest) GetMessage() string {
 	return ""
 }
 
+func (x *TerminateContractRequest) GetDrainUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DrainUntil
+	}
+	return nil
+}
+
 // TerminateContractResponse is empty.
 type TerminateContractResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -328,7 +645,7 @@ type TerminateContractResponse struct {
 
 func (x *TerminateContractResponse) Reset() {
 	*x = TerminateContractResponse{}
-	mi := &file_entente_v1_peering_proto_msgTypes[5]
+	mi := &file_entente_v1_peering_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -340,7 +657,7 @@ func (x *TerminateContractResponse) String() string {
 func (*TerminateContractResponse) ProtoMessage() {}
 
 func (x *TerminateContractResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_peering_proto_msgTypes[5]
+	mi := &file_entente_v1_peering_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -353,7 +670,7 @@ func (x *TerminateContractResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TerminateContractResponse.ProtoReflect.Descriptor instead.
 func (*TerminateContractResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_peering_proto_rawDescGZIP(), []int{5}
+	return file_entente_v1_peering_proto_rawDescGZIP(), []int{11}
 }
 
 // SessionRequest is the dialling side's state.
@@ -367,7 +684,7 @@ type SessionRequest struct {
 
 func (x *SessionRequest) Reset() {
 	*x = SessionRequest{}
-	mi := &file_entente_v1_peering_proto_msgTypes[6]
+	mi := &file_entente_v1_peering_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -379,7 +696,7 @@ func (x *SessionRequest) String() string {
 func (*SessionRequest) ProtoMessage() {}
 
 func (x *SessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_peering_proto_msgTypes[6]
+	mi := &file_entente_v1_peering_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -392,7 +709,7 @@ func (x *SessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionRequest.ProtoReflect.Descriptor instead.
 func (*SessionRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_peering_proto_rawDescGZIP(), []int{6}
+	return file_entente_v1_peering_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SessionRequest) GetState() *PeerState {
@@ -413,7 +730,7 @@ type SessionResponse struct {
 
 func (x *SessionResponse) Reset() {
 	*x = SessionResponse{}
-	mi := &file_entente_v1_peering_proto_msgTypes[7]
+	mi := &file_entente_v1_peering_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -425,7 +742,7 @@ func (x *SessionResponse) String() string {
 func (*SessionResponse) ProtoMessage() {}
 
 func (x *SessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_peering_proto_msgTypes[7]
+	mi := &file_entente_v1_peering_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -438,7 +755,7 @@ func (x *SessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionResponse.ProtoReflect.Descriptor instead.
 func (*SessionResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_peering_proto_rawDescGZIP(), []int{7}
+	return file_entente_v1_peering_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SessionResponse) GetState() *PeerState {
@@ -468,14 +785,18 @@ type PeerState struct {
 	Contracts []*ContractState `protobuf:"bytes,7,rep,name=contracts,proto3" json:"contracts,omitempty"`
 	// The sequence of the newest message received from the other side, and when
 	// it arrived: the other side's measure of the round trip.
-	EchoSequence  uint64 `protobuf:"varint,8,opt,name=echo_sequence,json=echoSequence,proto3" json:"echo_sequence,omitempty"`
+	EchoSequence uint64 `protobuf:"varint,8,opt,name=echo_sequence,json=echoSequence,proto3" json:"echo_sequence,omitempty"`
+	// The SHA-256 of the receiver's trust bundle as the sender holds it: the roots,
+	// then the successions, as in ClusterInfo. The receiver sends UpdateBundle when
+	// it is not that of its own.
+	BundleHash    []byte `protobuf:"bytes,9,opt,name=bundle_hash,json=bundleHash,proto3" json:"bundle_hash,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PeerState) Reset() {
 	*x = PeerState{}
-	mi := &file_entente_v1_peering_proto_msgTypes[8]
+	mi := &file_entente_v1_peering_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -487,7 +808,7 @@ func (x *PeerState) String() string {
 func (*PeerState) ProtoMessage() {}
 
 func (x *PeerState) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_peering_proto_msgTypes[8]
+	mi := &file_entente_v1_peering_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -500,7 +821,7 @@ func (x *PeerState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeerState.ProtoReflect.Descriptor instead.
 func (*PeerState) Descriptor() ([]byte, []int) {
-	return file_entente_v1_peering_proto_rawDescGZIP(), []int{8}
+	return file_entente_v1_peering_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PeerState) GetSequence() uint64 {
@@ -559,6 +880,13 @@ func (x *PeerState) GetEchoSequence() uint64 {
 	return 0
 }
 
+func (x *PeerState) GetBundleHash() []byte {
+	if x != nil {
+		return x.BundleHash
+	}
+	return nil
+}
+
 // ContractState is one side's word on one contract.
 type ContractState struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -569,14 +897,19 @@ type ContractState struct {
 	// Its state.
 	Phase ContractState_Phase `protobuf:"varint,3,opt,name=phase,proto3,enum=entente.v1.ContractState_Phase" json:"phase,omitempty"`
 	// Why it is closed or draining, for people.
-	Message       string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	Message string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	// When draining ends; unset unless it is draining.
+	DrainUntil *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=drain_until,json=drainUntil,proto3" json:"drain_until,omitempty"`
+	// The sequence number of the newest statement of use, 0 for none. Only the
+	// provider says it.
+	Statement     uint64 `protobuf:"varint,6,opt,name=statement,proto3" json:"statement,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ContractState) Reset() {
 	*x = ContractState{}
-	mi := &file_entente_v1_peering_proto_msgTypes[9]
+	mi := &file_entente_v1_peering_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -588,7 +921,7 @@ func (x *ContractState) String() string {
 func (*ContractState) ProtoMessage() {}
 
 func (x *ContractState) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_peering_proto_msgTypes[9]
+	mi := &file_entente_v1_peering_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -601,7 +934,7 @@ func (x *ContractState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContractState.ProtoReflect.Descriptor instead.
 func (*ContractState) Descriptor() ([]byte, []int) {
-	return file_entente_v1_peering_proto_rawDescGZIP(), []int{9}
+	return file_entente_v1_peering_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ContractState) GetContractId() string {
@@ -632,6 +965,20 @@ func (x *ContractState) GetMessage() string {
 	return ""
 }
 
+func (x *ContractState) GetDrainUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DrainUntil
+	}
+	return nil
+}
+
+func (x *ContractState) GetStatement() uint64 {
+	if x != nil {
+		return x.Statement
+	}
+	return 0
+}
+
 // Network is one side's end of the tunnel.
 type Network struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -651,7 +998,7 @@ type Network struct {
 
 func (x *Network) Reset() {
 	*x = Network{}
-	mi := &file_entente_v1_peering_proto_msgTypes[10]
+	mi := &file_entente_v1_peering_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -663,7 +1010,7 @@ func (x *Network) String() string {
 func (*Network) ProtoMessage() {}
 
 func (x *Network) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_peering_proto_msgTypes[10]
+	mi := &file_entente_v1_peering_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -676,7 +1023,7 @@ func (x *Network) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Network.ProtoReflect.Descriptor instead.
 func (*Network) Descriptor() ([]byte, []int) {
-	return file_entente_v1_peering_proto_rawDescGZIP(), []int{10}
+	return file_entente_v1_peering_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Network) GetGateways() []*Gateway {
@@ -724,7 +1071,7 @@ type Gateway struct {
 
 func (x *Gateway) Reset() {
 	*x = Gateway{}
-	mi := &file_entente_v1_peering_proto_msgTypes[11]
+	mi := &file_entente_v1_peering_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -736,7 +1083,7 @@ func (x *Gateway) String() string {
 func (*Gateway) ProtoMessage() {}
 
 func (x *Gateway) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_peering_proto_msgTypes[11]
+	mi := &file_entente_v1_peering_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -749,7 +1096,7 @@ func (x *Gateway) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gateway.ProtoReflect.Descriptor instead.
 func (*Gateway) Descriptor() ([]byte, []int) {
-	return file_entente_v1_peering_proto_rawDescGZIP(), []int{11}
+	return file_entente_v1_peering_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Gateway) GetName() string {
@@ -793,7 +1140,7 @@ type Alias struct {
 
 func (x *Alias) Reset() {
 	*x = Alias{}
-	mi := &file_entente_v1_peering_proto_msgTypes[12]
+	mi := &file_entente_v1_peering_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -805,7 +1152,7 @@ func (x *Alias) String() string {
 func (*Alias) ProtoMessage() {}
 
 func (x *Alias) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_peering_proto_msgTypes[12]
+	mi := &file_entente_v1_peering_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -818,7 +1165,7 @@ func (x *Alias) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Alias.ProtoReflect.Descriptor instead.
 func (*Alias) Descriptor() ([]byte, []int) {
-	return file_entente_v1_peering_proto_rawDescGZIP(), []int{12}
+	return file_entente_v1_peering_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Alias) GetPrefix() string {
@@ -840,24 +1187,45 @@ var File_entente_v1_peering_proto protoreflect.FileDescriptor
 const file_entente_v1_peering_proto_rawDesc = "" +
 	"\n" +
 	"\x18entente/v1/peering.proto\x12\n" +
-	"entente.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1aentente/v1/resources.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"U\n" +
+	"entente.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1aentente/v1/resources.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"z\n" +
 	"\x15RequestPeeringRequest\x12<\n" +
-	"\arequest\x18\x01 \x01(\v2\x1a.entente.v1.PeeringRequestB\x06\xbaH\x03\xc8\x01\x01R\arequest\"Y\n" +
+	"\arequest\x18\x01 \x01(\v2\x1a.entente.v1.PeeringRequestB\x06\xbaH\x03\xc8\x01\x01R\arequest\x12#\n" +
+	"\rvalidate_only\x18\x02 \x01(\bR\fvalidateOnly\"Y\n" +
 	"\x16RequestPeeringResponse\x12?\n" +
 	"\radvertisement\x18\x01 \x01(\v2\x19.entente.v1.AdvertisementR\radvertisement\"O\n" +
 	"\x13SignContractRequest\x128\n" +
 	"\benvelope\x18\x01 \x01(\v2\x14.entente.v1.EnvelopeB\x06\xbaH\x03\xc8\x01\x01R\benvelope\"H\n" +
 	"\x14SignContractResponse\x120\n" +
-	"\benvelope\x18\x01 \x01(\v2\x14.entente.v1.EnvelopeR\benvelope\"j\n" +
+	"\benvelope\x18\x01 \x01(\v2\x14.entente.v1.EnvelopeR\benvelope\"@\n" +
+	"\x12GetContractRequest\x12*\n" +
+	"\vcontract_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\n" +
+	"contractId\"G\n" +
+	"\x13GetContractResponse\x120\n" +
+	"\benvelope\x18\x01 \x01(\v2\x14.entente.v1.EnvelopeR\benvelope\"\x13\n" +
+	"\x11WatchOfferRequest\"\x8e\x01\n" +
+	"\x12WatchOfferResponse\x12\x1a\n" +
+	"\bsnapshot\x18\x01 \x01(\bR\bsnapshot\x12/\n" +
+	"\x05offer\x18\x02 \x01(\v2\x11.entente.v1.OfferB\x06\xbaH\x03\xc8\x01\x01R\x05offer\x12+\n" +
+	"\aremoved\x18\x03 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10@\"\ar\x05\x10\x01\x18\x80\x01R\aremoved\"j\n" +
+	"\x15ListStatementsRequest\x12*\n" +
+	"\vcontract_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\n" +
+	"contractId\x12%\n" +
+	"\x0eafter_sequence\x18\x02 \x01(\x04R\rafterSequence\"X\n" +
+	"\x16ListStatementsResponse\x12>\n" +
+	"\n" +
+	"statements\x18\x01 \x03(\v2\x14.entente.v1.EnvelopeB\b\xbaH\x05\x92\x01\x02\x10@R\n" +
+	"statements\"\xa7\x01\n" +
 	"\x18TerminateContractRequest\x12*\n" +
 	"\vcontract_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\n" +
 	"contractId\x12\"\n" +
-	"\amessage\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\amessage\"\x1b\n" +
+	"\amessage\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\amessage\x12;\n" +
+	"\vdrain_until\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"drainUntil\"\x1b\n" +
 	"\x19TerminateContractResponse\"E\n" +
 	"\x0eSessionRequest\x123\n" +
 	"\x05state\x18\x01 \x01(\v2\x15.entente.v1.PeerStateB\x06\xbaH\x03\xc8\x01\x01R\x05state\"F\n" +
 	"\x0fSessionResponse\x123\n" +
-	"\x05state\x18\x01 \x01(\v2\x15.entente.v1.PeerStateB\x06\xbaH\x03\xc8\x01\x01R\x05state\"\xf3\x02\n" +
+	"\x05state\x18\x01 \x01(\v2\x15.entente.v1.PeerStateB\x06\xbaH\x03\xc8\x01\x01R\x05state\"\x9d\x03\n" +
 	"\tPeerState\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x123\n" +
 	"\asent_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x06sentAt\x12\x1a\n" +
@@ -866,13 +1234,18 @@ const file_entente_v1_peering_proto_rawDesc = "" +
 	"\tendpoints\x18\x05 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10\b\"\x05r\x03\x18\x85\x02R\tendpoints\x12-\n" +
 	"\anetwork\x18\x06 \x01(\v2\x13.entente.v1.NetworkR\anetwork\x12B\n" +
 	"\tcontracts\x18\a \x03(\v2\x19.entente.v1.ContractStateB\t\xbaH\x06\x92\x01\x03\x10\x80\x02R\tcontracts\x12#\n" +
-	"\recho_sequence\x18\b \x01(\x04R\fechoSequence\"\x8a\x02\n" +
+	"\recho_sequence\x18\b \x01(\x04R\fechoSequence\x12(\n" +
+	"\vbundle_hash\x18\t \x01(\fB\a\xbaH\x04z\x02\x18 R\n" +
+	"bundleHash\"\xe5\x02\n" +
 	"\rContractState\x12*\n" +
 	"\vcontract_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\n" +
 	"contractId\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x125\n" +
 	"\x05phase\x18\x03 \x01(\x0e2\x1f.entente.v1.ContractState.PhaseR\x05phase\x12\"\n" +
-	"\amessage\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\amessage\"V\n" +
+	"\amessage\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\amessage\x12;\n" +
+	"\vdrain_until\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"drainUntil\x12\x1c\n" +
+	"\tstatement\x18\x06 \x01(\x04R\tstatement\"V\n" +
 	"\x05Phase\x12\x15\n" +
 	"\x11PHASE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fPHASE_ACTIVE\x10\x01\x12\x12\n" +
@@ -892,10 +1265,14 @@ const file_entente_v1_peering_proto_rawDesc = "" +
 	"\aoverlay\x18\x04 \x01(\fB\a\xbaH\x04z\x02h\x10R\aoverlay\"K\n" +
 	"\x05Alias\x12!\n" +
 	"\x06prefix\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x181R\x06prefix\x12\x1f\n" +
-	"\x05alias\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x181R\x05alias2\xe6\x02\n" +
+	"\x05alias\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x181R\x05alias2\xde\x04\n" +
 	"\x0ePeeringService\x12W\n" +
 	"\x0eRequestPeering\x12!.entente.v1.RequestPeeringRequest\x1a\".entente.v1.RequestPeeringResponse\x12Q\n" +
-	"\fSignContract\x12\x1f.entente.v1.SignContractRequest\x1a .entente.v1.SignContractResponse\x12`\n" +
+	"\fSignContract\x12\x1f.entente.v1.SignContractRequest\x1a .entente.v1.SignContractResponse\x12N\n" +
+	"\vGetContract\x12\x1e.entente.v1.GetContractRequest\x1a\x1f.entente.v1.GetContractResponse\x12M\n" +
+	"\n" +
+	"WatchOffer\x12\x1d.entente.v1.WatchOfferRequest\x1a\x1e.entente.v1.WatchOfferResponse0\x01\x12W\n" +
+	"\x0eListStatements\x12!.entente.v1.ListStatementsRequest\x1a\".entente.v1.ListStatementsResponse\x12`\n" +
 	"\x11TerminateContract\x12$.entente.v1.TerminateContractRequest\x1a%.entente.v1.TerminateContractResponse\x12F\n" +
 	"\aSession\x12\x1a.entente.v1.SessionRequest\x1a\x1b.entente.v1.SessionResponse(\x010\x01B\xa0\x01\n" +
 	"\x0ecom.entente.v1B\fPeeringProtoP\x01Z7github.com/entente-dev/entente/gen/entente/v1;ententev1\xa2\x02\x03EXX\xaa\x02\n" +
@@ -915,53 +1292,71 @@ func file_entente_v1_peering_proto_rawDescGZIP() []byte {
 }
 
 var file_entente_v1_peering_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_entente_v1_peering_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_entente_v1_peering_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_entente_v1_peering_proto_goTypes = []any{
 	(ContractState_Phase)(0),          // 0: entente.v1.ContractState.Phase
 	(*RequestPeeringRequest)(nil),     // 1: entente.v1.RequestPeeringRequest
 	(*RequestPeeringResponse)(nil),    // 2: entente.v1.RequestPeeringResponse
 	(*SignContractRequest)(nil),       // 3: entente.v1.SignContractRequest
 	(*SignContractResponse)(nil),      // 4: entente.v1.SignContractResponse
-	(*TerminateContractRequest)(nil),  // 5: entente.v1.TerminateContractRequest
-	(*TerminateContractResponse)(nil), // 6: entente.v1.TerminateContractResponse
-	(*SessionRequest)(nil),            // 7: entente.v1.SessionRequest
-	(*SessionResponse)(nil),           // 8: entente.v1.SessionResponse
-	(*PeerState)(nil),                 // 9: entente.v1.PeerState
-	(*ContractState)(nil),             // 10: entente.v1.ContractState
-	(*Network)(nil),                   // 11: entente.v1.Network
-	(*Gateway)(nil),                   // 12: entente.v1.Gateway
-	(*Alias)(nil),                     // 13: entente.v1.Alias
-	(*PeeringRequest)(nil),            // 14: entente.v1.PeeringRequest
-	(*Advertisement)(nil),             // 15: entente.v1.Advertisement
-	(*Envelope)(nil),                  // 16: entente.v1.Envelope
-	(*timestamppb.Timestamp)(nil),     // 17: google.protobuf.Timestamp
+	(*GetContractRequest)(nil),        // 5: entente.v1.GetContractRequest
+	(*GetContractResponse)(nil),       // 6: entente.v1.GetContractResponse
+	(*WatchOfferRequest)(nil),         // 7: entente.v1.WatchOfferRequest
+	(*WatchOfferResponse)(nil),        // 8: entente.v1.WatchOfferResponse
+	(*ListStatementsRequest)(nil),     // 9: entente.v1.ListStatementsRequest
+	(*ListStatementsResponse)(nil),    // 10: entente.v1.ListStatementsResponse
+	(*TerminateContractRequest)(nil),  // 11: entente.v1.TerminateContractRequest
+	(*TerminateContractResponse)(nil), // 12: entente.v1.TerminateContractResponse
+	(*SessionRequest)(nil),            // 13: entente.v1.SessionRequest
+	(*SessionResponse)(nil),           // 14: entente.v1.SessionResponse
+	(*PeerState)(nil),                 // 15: entente.v1.PeerState
+	(*ContractState)(nil),             // 16: entente.v1.ContractState
+	(*Network)(nil),                   // 17: entente.v1.Network
+	(*Gateway)(nil),                   // 18: entente.v1.Gateway
+	(*Alias)(nil),                     // 19: entente.v1.Alias
+	(*PeeringRequest)(nil),            // 20: entente.v1.PeeringRequest
+	(*Advertisement)(nil),             // 21: entente.v1.Advertisement
+	(*Envelope)(nil),                  // 22: entente.v1.Envelope
+	(*Offer)(nil),                     // 23: entente.v1.Offer
+	(*timestamppb.Timestamp)(nil),     // 24: google.protobuf.Timestamp
 }
 var file_entente_v1_peering_proto_depIdxs = []int32{
-	14, // 0: entente.v1.RequestPeeringRequest.request:type_name -> entente.v1.PeeringRequest
-	15, // 1: entente.v1.RequestPeeringResponse.advertisement:type_name -> entente.v1.Advertisement
-	16, // 2: entente.v1.SignContractRequest.envelope:type_name -> entente.v1.Envelope
-	16, // 3: entente.v1.SignContractResponse.envelope:type_name -> entente.v1.Envelope
-	9,  // 4: entente.v1.SessionRequest.state:type_name -> entente.v1.PeerState
-	9,  // 5: entente.v1.SessionResponse.state:type_name -> entente.v1.PeerState
-	17, // 6: entente.v1.PeerState.sent_at:type_name -> google.protobuf.Timestamp
-	11, // 7: entente.v1.PeerState.network:type_name -> entente.v1.Network
-	10, // 8: entente.v1.PeerState.contracts:type_name -> entente.v1.ContractState
-	0,  // 9: entente.v1.ContractState.phase:type_name -> entente.v1.ContractState.Phase
-	12, // 10: entente.v1.Network.gateways:type_name -> entente.v1.Gateway
-	13, // 11: entente.v1.Network.aliases:type_name -> entente.v1.Alias
-	1,  // 12: entente.v1.PeeringService.RequestPeering:input_type -> entente.v1.RequestPeeringRequest
-	3,  // 13: entente.v1.PeeringService.SignContract:input_type -> entente.v1.SignContractRequest
-	5,  // 14: entente.v1.PeeringService.TerminateContract:input_type -> entente.v1.TerminateContractRequest
-	7,  // 15: entente.v1.PeeringService.Session:input_type -> entente.v1.SessionRequest
-	2,  // 16: entente.v1.PeeringService.RequestPeering:output_type -> entente.v1.RequestPeeringResponse
-	4,  // 17: entente.v1.PeeringService.SignContract:output_type -> entente.v1.SignContractResponse
-	6,  // 18: entente.v1.PeeringService.TerminateContract:output_type -> entente.v1.TerminateContractResponse
-	8,  // 19: entente.v1.PeeringService.Session:output_type -> entente.v1.SessionResponse
-	16, // [16:20] is the sub-list for method output_type
-	12, // [12:16] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	20, // 0: entente.v1.RequestPeeringRequest.request:type_name -> entente.v1.PeeringRequest
+	21, // 1: entente.v1.RequestPeeringResponse.advertisement:type_name -> entente.v1.Advertisement
+	22, // 2: entente.v1.SignContractRequest.envelope:type_name -> entente.v1.Envelope
+	22, // 3: entente.v1.SignContractResponse.envelope:type_name -> entente.v1.Envelope
+	22, // 4: entente.v1.GetContractResponse.envelope:type_name -> entente.v1.Envelope
+	23, // 5: entente.v1.WatchOfferResponse.offer:type_name -> entente.v1.Offer
+	22, // 6: entente.v1.ListStatementsResponse.statements:type_name -> entente.v1.Envelope
+	24, // 7: entente.v1.TerminateContractRequest.drain_until:type_name -> google.protobuf.Timestamp
+	15, // 8: entente.v1.SessionRequest.state:type_name -> entente.v1.PeerState
+	15, // 9: entente.v1.SessionResponse.state:type_name -> entente.v1.PeerState
+	24, // 10: entente.v1.PeerState.sent_at:type_name -> google.protobuf.Timestamp
+	17, // 11: entente.v1.PeerState.network:type_name -> entente.v1.Network
+	16, // 12: entente.v1.PeerState.contracts:type_name -> entente.v1.ContractState
+	0,  // 13: entente.v1.ContractState.phase:type_name -> entente.v1.ContractState.Phase
+	24, // 14: entente.v1.ContractState.drain_until:type_name -> google.protobuf.Timestamp
+	18, // 15: entente.v1.Network.gateways:type_name -> entente.v1.Gateway
+	19, // 16: entente.v1.Network.aliases:type_name -> entente.v1.Alias
+	1,  // 17: entente.v1.PeeringService.RequestPeering:input_type -> entente.v1.RequestPeeringRequest
+	3,  // 18: entente.v1.PeeringService.SignContract:input_type -> entente.v1.SignContractRequest
+	5,  // 19: entente.v1.PeeringService.GetContract:input_type -> entente.v1.GetContractRequest
+	7,  // 20: entente.v1.PeeringService.WatchOffer:input_type -> entente.v1.WatchOfferRequest
+	9,  // 21: entente.v1.PeeringService.ListStatements:input_type -> entente.v1.ListStatementsRequest
+	11, // 22: entente.v1.PeeringService.TerminateContract:input_type -> entente.v1.TerminateContractRequest
+	13, // 23: entente.v1.PeeringService.Session:input_type -> entente.v1.SessionRequest
+	2,  // 24: entente.v1.PeeringService.RequestPeering:output_type -> entente.v1.RequestPeeringResponse
+	4,  // 25: entente.v1.PeeringService.SignContract:output_type -> entente.v1.SignContractResponse
+	6,  // 26: entente.v1.PeeringService.GetContract:output_type -> entente.v1.GetContractResponse
+	8,  // 27: entente.v1.PeeringService.WatchOffer:output_type -> entente.v1.WatchOfferResponse
+	10, // 28: entente.v1.PeeringService.ListStatements:output_type -> entente.v1.ListStatementsResponse
+	12, // 29: entente.v1.PeeringService.TerminateContract:output_type -> entente.v1.TerminateContractResponse
+	14, // 30: entente.v1.PeeringService.Session:output_type -> entente.v1.SessionResponse
+	24, // [24:31] is the sub-list for method output_type
+	17, // [17:24] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_entente_v1_peering_proto_init() }
@@ -976,7 +1371,7 @@ func file_entente_v1_peering_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_entente_v1_peering_proto_rawDesc), len(file_entente_v1_peering_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   13,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -21,6 +21,9 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	PeeringService_RequestPeering_FullMethodName    = "/entente.v1.PeeringService/RequestPeering"
 	PeeringService_SignContract_FullMethodName      = "/entente.v1.PeeringService/SignContract"
+	PeeringService_GetContract_FullMethodName       = "/entente.v1.PeeringService/GetContract"
+	PeeringService_WatchOffer_FullMethodName        = "/entente.v1.PeeringService/WatchOffer"
+	PeeringService_ListStatements_FullMethodName    = "/entente.v1.PeeringService/ListStatements"
 	PeeringService_TerminateContract_FullMethodName = "/entente.v1.PeeringService/TerminateContract"
 	PeeringService_Session_FullMethodName           = "/entente.v1.PeeringService/Session"
 )
@@ -33,11 +36,15 @@ const (
 // Both sides serve it to each other over the one session that either could
 // dial.
 type PeeringServiceClient interface {
-	// RequestPeering asks the provider what it would lend.
+	// RequestPeering asks the provider what it would lend: for a new contract, or,
+	// with a contract ID, for the next revision of that one with other amounts, a
+	// later end or both.
 	//
 	// Errors: PERMISSION_DENIED POLICY_REFUSED (no policy of the provider accepts
-	// this peer), FAILED_PRECONDITION POLICY_PENDING (an administrator has to
-	// approve first), RESOURCE_EXHAUSTED CAPACITY_EXHAUSTED.
+	// this peer, or what it wants), FAILED_PRECONDITION POLICY_PENDING (an
+	// administrator has to approve first), FAILED_PRECONDITION PRICE_ABOVE_CEILING,
+	// RESOURCE_EXHAUSTED CAPACITY_EXHAUSTED, NOT_FOUND CONTRACT_UNKNOWN,
+	// FAILED_PRECONDITION CONTRACT_CLOSED.
 	RequestPeering(ctx context.Context, in *RequestPeeringRequest, opts ...grpc.CallOption) (*RequestPeeringResponse, error)
 	// SignContract turns an advertisement into a contract: the consumer sends the
 	// payload that it built from the advertisement, signed; the provider checks
@@ -49,6 +56,22 @@ type PeeringServiceClient interface {
 	// SIGNATURE_INVALID (missing, foreign or wrong), FAILED_PRECONDITION
 	// REVISION_STALE.
 	SignContract(ctx context.Context, in *SignContractRequest, opts ...grpc.CallOption) (*SignContractResponse, error)
+	// GetContract returns a contract with both signatures, as this side holds it. A
+	// side that hears of a revision that it lacks gets it by this: its own signature
+	// on it is the proof that it agreed.
+	//
+	// Errors: NOT_FOUND CONTRACT_UNKNOWN.
+	GetContract(ctx context.Context, in *GetContractRequest, opts ...grpc.CallOption) (*GetContractResponse, error)
+	// WatchOffer tells what the callee would lend the caller: the whole first, then
+	// what changes, at most once a second, small changes less often. A caller that
+	// no policy accepts is told so and waits for a change like any other.
+	WatchOffer(ctx context.Context, in *WatchOfferRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchOfferResponse], error)
+	// ListStatements returns what the provider counted of the use of a contract, a
+	// signed statement for each period, oldest first. Only the contract's consumer
+	// may ask.
+	//
+	// Errors: NOT_FOUND CONTRACT_UNKNOWN.
+	ListStatements(ctx context.Context, in *ListStatementsRequest, opts ...grpc.CallOption) (*ListStatementsResponse, error)
 	// TerminateContract says that the caller ended a contract. It is a courtesy:
 	// the caller has already ended it on its side, and the session's state says
 	// the same again. Terminating what is closed or unknown succeeds.
@@ -87,6 +110,45 @@ func (c *peeringServiceClient) SignContract(ctx context.Context, in *SignContrac
 	return out, nil
 }
 
+func (c *peeringServiceClient) GetContract(ctx context.Context, in *GetContractRequest, opts ...grpc.CallOption) (*GetContractResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetContractResponse)
+	err := c.cc.Invoke(ctx, PeeringService_GetContract_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *peeringServiceClient) WatchOffer(ctx context.Context, in *WatchOfferRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchOfferResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &PeeringService_ServiceDesc.Streams[0], PeeringService_WatchOffer_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchOfferRequest, WatchOfferResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type PeeringService_WatchOfferClient = grpc.ServerStreamingClient[WatchOfferResponse]
+
+func (c *peeringServiceClient) ListStatements(ctx context.Context, in *ListStatementsRequest, opts ...grpc.CallOption) (*ListStatementsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListStatementsResponse)
+	err := c.cc.Invoke(ctx, PeeringService_ListStatements_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *peeringServiceClient) TerminateContract(ctx context.Context, in *TerminateContractRequest, opts ...grpc.CallOption) (*TerminateContractResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(TerminateContractResponse)
@@ -99,7 +161,7 @@ func (c *peeringServiceClient) TerminateContract(ctx context.Context, in *Termin
 
 func (c *peeringServiceClient) Session(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[SessionRequest, SessionResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &PeeringService_ServiceDesc.Streams[0], PeeringService_Session_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &PeeringService_ServiceDesc.Streams[1], PeeringService_Session_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -118,11 +180,15 @@ type PeeringService_SessionClient = grpc.BidiStreamingClient[SessionRequest, Ses
 // Both sides serve it to each other over the one session that either could
 // dial.
 type PeeringServiceServer interface {
-	// RequestPeering asks the provider what it would lend.
+	// RequestPeering asks the provider what it would lend: for a new contract, or,
+	// with a contract ID, for the next revision of that one with other amounts, a
+	// later end or both.
 	//
 	// Errors: PERMISSION_DENIED POLICY_REFUSED (no policy of the provider accepts
-	// this peer), FAILED_PRECONDITION POLICY_PENDING (an administrator has to
-	// approve first), RESOURCE_EXHAUSTED CAPACITY_EXHAUSTED.
+	// this peer, or what it wants), FAILED_PRECONDITION POLICY_PENDING (an
+	// administrator has to approve first), FAILED_PRECONDITION PRICE_ABOVE_CEILING,
+	// RESOURCE_EXHAUSTED CAPACITY_EXHAUSTED, NOT_FOUND CONTRACT_UNKNOWN,
+	// FAILED_PRECONDITION CONTRACT_CLOSED.
 	RequestPeering(context.Context, *RequestPeeringRequest) (*RequestPeeringResponse, error)
 	// SignContract turns an advertisement into a contract: the consumer sends the
 	// payload that it built from the advertisement, signed; the provider checks
@@ -134,6 +200,22 @@ type PeeringServiceServer interface {
 	// SIGNATURE_INVALID (missing, foreign or wrong), FAILED_PRECONDITION
 	// REVISION_STALE.
 	SignContract(context.Context, *SignContractRequest) (*SignContractResponse, error)
+	// GetContract returns a contract with both signatures, as this side holds it. A
+	// side that hears of a revision that it lacks gets it by this: its own signature
+	// on it is the proof that it agreed.
+	//
+	// Errors: NOT_FOUND CONTRACT_UNKNOWN.
+	GetContract(context.Context, *GetContractRequest) (*GetContractResponse, error)
+	// WatchOffer tells what the callee would lend the caller: the whole first, then
+	// what changes, at most once a second, small changes less often. A caller that
+	// no policy accepts is told so and waits for a change like any other.
+	WatchOffer(*WatchOfferRequest, grpc.ServerStreamingServer[WatchOfferResponse]) error
+	// ListStatements returns what the provider counted of the use of a contract, a
+	// signed statement for each period, oldest first. Only the contract's consumer
+	// may ask.
+	//
+	// Errors: NOT_FOUND CONTRACT_UNKNOWN.
+	ListStatements(context.Context, *ListStatementsRequest) (*ListStatementsResponse, error)
 	// TerminateContract says that the caller ended a contract. It is a courtesy:
 	// the caller has already ended it on its side, and the session's state says
 	// the same again. Terminating what is closed or unknown succeeds.
@@ -157,6 +239,15 @@ func (UnimplementedPeeringServiceServer) RequestPeering(context.Context, *Reques
 }
 func (UnimplementedPeeringServiceServer) SignContract(context.Context, *SignContractRequest) (*SignContractResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method SignContract not implemented")
+}
+func (UnimplementedPeeringServiceServer) GetContract(context.Context, *GetContractRequest) (*GetContractResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetContract not implemented")
+}
+func (UnimplementedPeeringServiceServer) WatchOffer(*WatchOfferRequest, grpc.ServerStreamingServer[WatchOfferResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchOffer not implemented")
+}
+func (UnimplementedPeeringServiceServer) ListStatements(context.Context, *ListStatementsRequest) (*ListStatementsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListStatements not implemented")
 }
 func (UnimplementedPeeringServiceServer) TerminateContract(context.Context, *TerminateContractRequest) (*TerminateContractResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method TerminateContract not implemented")
@@ -221,6 +312,53 @@ func _PeeringService_SignContract_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _PeeringService_GetContract_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetContractRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeeringServiceServer).GetContract(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PeeringService_GetContract_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeeringServiceServer).GetContract(ctx, req.(*GetContractRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _PeeringService_WatchOffer_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchOfferRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(PeeringServiceServer).WatchOffer(m, &grpc.GenericServerStream[WatchOfferRequest, WatchOfferResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type PeeringService_WatchOfferServer = grpc.ServerStreamingServer[WatchOfferResponse]
+
+func _PeeringService_ListStatements_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListStatementsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PeeringServiceServer).ListStatements(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PeeringService_ListStatements_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PeeringServiceServer).ListStatements(ctx, req.(*ListStatementsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _PeeringService_TerminateContract_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(TerminateContractRequest)
 	if err := dec(in); err != nil {
@@ -262,11 +400,24 @@ var PeeringService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _PeeringService_SignContract_Handler,
 		},
 		{
+			MethodName: "GetContract",
+			Handler:    _PeeringService_GetContract_Handler,
+		},
+		{
+			MethodName: "ListStatements",
+			Handler:    _PeeringService_ListStatements_Handler,
+		},
+		{
 			MethodName: "TerminateContract",
 			Handler:    _PeeringService_TerminateContract_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "WatchOffer",
+			Handler:       _PeeringService_WatchOffer_Handler,
+			ServerStreams: true,
+		},
 		{
 			StreamName:    "Session",
 			Handler:       _PeeringService_Session_Handler,

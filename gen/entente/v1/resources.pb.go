@@ -83,7 +83,19 @@ type PeeringRequest struct {
 	// How long the contract should last. Unset leaves it to the provider's terms.
 	Duration *durationpb.Duration `protobuf:"bytes,3,opt,name=duration,proto3" json:"duration,omitempty"`
 	// Whether the two clusters should be joined by a tunnel.
-	Network       bool `protobuf:"varint,4,opt,name=network,proto3" json:"network,omitempty"`
+	Network bool `protobuf:"varint,4,opt,name=network,proto3" json:"network,omitempty"`
+	// The most that the whole may cost an hour. Unset is any price.
+	PriceCeiling *Money `protobuf:"bytes,5,opt,name=price_ceiling,json=priceCeiling,proto3" json:"price_ceiling,omitempty"`
+	// Labels that the provider's nodes must have: architecture
+	// (kubernetes.io/arch), GPU type, region, or whatever it labels.
+	NodeSelector map[string]string `protobuf:"bytes,6,rep,name=node_selector,json=nodeSelector,proto3" json:"node_selector,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Storage classes that the provider must have.
+	StorageClasses []string `protobuf:"bytes,7,rep,name=storage_classes,json=storageClasses,proto3" json:"storage_classes,omitempty"`
+	// Runtime classes that the provider must have and pods may then name.
+	RuntimeClasses []string `protobuf:"bytes,8,rep,name=runtime_classes,json=runtimeClasses,proto3" json:"runtime_classes,omitempty"`
+	// The contract that this request amends or renews; empty asks for a new one.
+	// The request ID is then that of the contract's own request.
+	ContractId    string `protobuf:"bytes,9,opt,name=contract_id,json=contractId,proto3" json:"contract_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -146,6 +158,153 @@ func (x *PeeringRequest) GetNetwork() bool {
 	return false
 }
 
+func (x *PeeringRequest) GetPriceCeiling() *Money {
+	if x != nil {
+		return x.PriceCeiling
+	}
+	return nil
+}
+
+func (x *PeeringRequest) GetNodeSelector() map[string]string {
+	if x != nil {
+		return x.NodeSelector
+	}
+	return nil
+}
+
+func (x *PeeringRequest) GetStorageClasses() []string {
+	if x != nil {
+		return x.StorageClasses
+	}
+	return nil
+}
+
+func (x *PeeringRequest) GetRuntimeClasses() []string {
+	if x != nil {
+		return x.RuntimeClasses
+	}
+	return nil
+}
+
+func (x *PeeringRequest) GetContractId() string {
+	if x != nil {
+		return x.ContractId
+	}
+	return ""
+}
+
+// Money is an amount in a currency. It is decimal, never floating point.
+type Money struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// ISO 4217, or another name of three capital letters.
+	Currency string `protobuf:"bytes,1,opt,name=currency,proto3" json:"currency,omitempty"`
+	// Decimal: digits, and up to nine more after a point.
+	Amount        string `protobuf:"bytes,2,opt,name=amount,proto3" json:"amount,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Money) Reset() {
+	*x = Money{}
+	mi := &file_entente_v1_resources_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Money) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Money) ProtoMessage() {}
+
+func (x *Money) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_resources_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Money.ProtoReflect.Descriptor instead.
+func (*Money) Descriptor() ([]byte, []int) {
+	return file_entente_v1_resources_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Money) GetCurrency() string {
+	if x != nil {
+		return x.Currency
+	}
+	return ""
+}
+
+func (x *Money) GetAmount() string {
+	if x != nil {
+		return x.Amount
+	}
+	return ""
+}
+
+// PriceList is what resources cost.
+type PriceList struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// ISO 4217, or another name of three capital letters. Empty with an empty list.
+	Currency string `protobuf:"bytes,1,opt,name=currency,proto3" json:"currency,omitempty"`
+	// What one unit costs an hour, decimal as in Money, by resource name. A unit is
+	// one core, one pod, one device; of memory and storage one gibibyte. What is not
+	// listed costs nothing.
+	PerHour       map[string]string `protobuf:"bytes,2,rep,name=per_hour,json=perHour,proto3" json:"per_hour,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PriceList) Reset() {
+	*x = PriceList{}
+	mi := &file_entente_v1_resources_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PriceList) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PriceList) ProtoMessage() {}
+
+func (x *PriceList) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_resources_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PriceList.ProtoReflect.Descriptor instead.
+func (*PriceList) Descriptor() ([]byte, []int) {
+	return file_entente_v1_resources_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *PriceList) GetCurrency() string {
+	if x != nil {
+		return x.Currency
+	}
+	return ""
+}
+
+func (x *PriceList) GetPerHour() map[string]string {
+	if x != nil {
+		return x.PerHour
+	}
+	return nil
+}
+
 // Advertisement is the provider's answer: what it would lend, and on what
 // terms. Signing it within its validity makes it a contract.
 type Advertisement struct {
@@ -167,14 +326,40 @@ type Advertisement struct {
 	Network bool `protobuf:"varint,7,opt,name=network,proto3" json:"network,omitempty"`
 	// The Pod Security level that offloaded pods have to meet: privileged,
 	// baseline or restricted.
-	PodSecurity   string `protobuf:"bytes,8,opt,name=pod_security,json=podSecurity,proto3" json:"pod_security,omitempty"`
+	PodSecurity string `protobuf:"bytes,8,opt,name=pod_security,json=podSecurity,proto3" json:"pod_security,omitempty"`
+	// What it costs; use is counted by what live pods request.
+	Price *PriceList `protobuf:"bytes,9,opt,name=price,proto3" json:"price,omitempty"`
+	// Whether the provider means to renew the contract when it is asked to before
+	// the end. Renewing is a new advertisement, whose terms may differ.
+	Renewable bool `protobuf:"varint,10,opt,name=renewable,proto3" json:"renewable,omitempty"`
+	// How long the provider lets pods run on when it ends the contract before its
+	// time.
+	Notice *durationpb.Duration `protobuf:"bytes,11,opt,name=notice,proto3" json:"notice,omitempty"`
+	// What of each other the two clusters' pods reach through the tunnel: Offloaded
+	// (offloaded pods and the services of their namespaces, nothing else).
+	Exposure string `protobuf:"bytes,12,opt,name=exposure,proto3" json:"exposure,omitempty"`
+	// Labels that the nodes have on which offloaded pods run.
+	NodeSelector map[string]string `protobuf:"bytes,13,rep,name=node_selector,json=nodeSelector,proto3" json:"node_selector,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Runtime classes that offloaded pods may name.
+	RuntimeClasses []string `protobuf:"bytes,14,rep,name=runtime_classes,json=runtimeClasses,proto3" json:"runtime_classes,omitempty"`
+	// Storage classes that the provider has, of those that were asked for.
+	StorageClasses []string `protobuf:"bytes,15,rep,name=storage_classes,json=storageClasses,proto3" json:"storage_classes,omitempty"`
+	// The revision of the contract that signing this makes, from 1.
+	Revision uint64 `protobuf:"varint,16,opt,name=revision,proto3" json:"revision,omitempty"`
+	// The SHA-256 of the payload of the revision before; empty for the first.
+	PreviousHash []byte `protobuf:"bytes,17,opt,name=previous_hash,json=previousHash,proto3" json:"previous_hash,omitempty"`
+	// How long each statement of use covers. The periods follow each other from the
+	// contract's begin.
+	StatementPeriod *durationpb.Duration `protobuf:"bytes,18,opt,name=statement_period,json=statementPeriod,proto3" json:"statement_period,omitempty"`
+	// The price of the whole an hour, if all of it is used.
+	Hourly        *Money `protobuf:"bytes,19,opt,name=hourly,proto3" json:"hourly,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Advertisement) Reset() {
 	*x = Advertisement{}
-	mi := &file_entente_v1_resources_proto_msgTypes[2]
+	mi := &file_entente_v1_resources_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -186,7 +371,7 @@ func (x *Advertisement) String() string {
 func (*Advertisement) ProtoMessage() {}
 
 func (x *Advertisement) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_resources_proto_msgTypes[2]
+	mi := &file_entente_v1_resources_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -199,7 +384,7 @@ func (x *Advertisement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Advertisement.ProtoReflect.Descriptor instead.
 func (*Advertisement) Descriptor() ([]byte, []int) {
-	return file_entente_v1_resources_proto_rawDescGZIP(), []int{2}
+	return file_entente_v1_resources_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Advertisement) GetContractId() string {
@@ -258,13 +443,201 @@ func (x *Advertisement) GetPodSecurity() string {
 	return ""
 }
 
+func (x *Advertisement) GetPrice() *PriceList {
+	if x != nil {
+		return x.Price
+	}
+	return nil
+}
+
+func (x *Advertisement) GetRenewable() bool {
+	if x != nil {
+		return x.Renewable
+	}
+	return false
+}
+
+func (x *Advertisement) GetNotice() *durationpb.Duration {
+	if x != nil {
+		return x.Notice
+	}
+	return nil
+}
+
+func (x *Advertisement) GetExposure() string {
+	if x != nil {
+		return x.Exposure
+	}
+	return ""
+}
+
+func (x *Advertisement) GetNodeSelector() map[string]string {
+	if x != nil {
+		return x.NodeSelector
+	}
+	return nil
+}
+
+func (x *Advertisement) GetRuntimeClasses() []string {
+	if x != nil {
+		return x.RuntimeClasses
+	}
+	return nil
+}
+
+func (x *Advertisement) GetStorageClasses() []string {
+	if x != nil {
+		return x.StorageClasses
+	}
+	return nil
+}
+
+func (x *Advertisement) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *Advertisement) GetPreviousHash() []byte {
+	if x != nil {
+		return x.PreviousHash
+	}
+	return nil
+}
+
+func (x *Advertisement) GetStatementPeriod() *durationpb.Duration {
+	if x != nil {
+		return x.StatementPeriod
+	}
+	return nil
+}
+
+func (x *Advertisement) GetHourly() *Money {
+	if x != nil {
+		return x.Hourly
+	}
+	return nil
+}
+
+// Offer is what a provider would lend a peer now, were it asked for all that it
+// may have. It binds nobody.
+type Offer struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whether a request would be answered at all; if not, message says why.
+	Available bool `protobuf:"varint,1,opt,name=available,proto3" json:"available,omitempty"`
+	// Why not, for people.
+	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	// The amounts.
+	Resources *ResourceList `protobuf:"bytes,3,opt,name=resources,proto3" json:"resources,omitempty"`
+	// What they cost.
+	Price *PriceList `protobuf:"bytes,4,opt,name=price,proto3" json:"price,omitempty"`
+	// Labels that all its nodes have, architecture and operating system among them.
+	NodeLabels map[string]string `protobuf:"bytes,5,rep,name=node_labels,json=nodeLabels,proto3" json:"node_labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// The architectures of its nodes.
+	Architectures []string `protobuf:"bytes,6,rep,name=architectures,proto3" json:"architectures,omitempty"`
+	// The storage classes that it has.
+	StorageClasses []string `protobuf:"bytes,7,rep,name=storage_classes,json=storageClasses,proto3" json:"storage_classes,omitempty"`
+	// How long a contract lasts at most.
+	Duration      *durationpb.Duration `protobuf:"bytes,8,opt,name=duration,proto3" json:"duration,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Offer) Reset() {
+	*x = Offer{}
+	mi := &file_entente_v1_resources_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Offer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Offer) ProtoMessage() {}
+
+func (x *Offer) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_resources_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Offer.ProtoReflect.Descriptor instead.
+func (*Offer) Descriptor() ([]byte, []int) {
+	return file_entente_v1_resources_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Offer) GetAvailable() bool {
+	if x != nil {
+		return x.Available
+	}
+	return false
+}
+
+func (x *Offer) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *Offer) GetResources() *ResourceList {
+	if x != nil {
+		return x.Resources
+	}
+	return nil
+}
+
+func (x *Offer) GetPrice() *PriceList {
+	if x != nil {
+		return x.Price
+	}
+	return nil
+}
+
+func (x *Offer) GetNodeLabels() map[string]string {
+	if x != nil {
+		return x.NodeLabels
+	}
+	return nil
+}
+
+func (x *Offer) GetArchitectures() []string {
+	if x != nil {
+		return x.Architectures
+	}
+	return nil
+}
+
+func (x *Offer) GetStorageClasses() []string {
+	if x != nil {
+		return x.StorageClasses
+	}
+	return nil
+}
+
+func (x *Offer) GetDuration() *durationpb.Duration {
+	if x != nil {
+		return x.Duration
+	}
+	return nil
+}
+
 // Envelope is a DSSE envelope (https://github.com/secure-systems-lab/dsse):
 // exact payload bytes, their type, and signatures over both.
 type Envelope struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The signed bytes.
 	Payload []byte `protobuf:"bytes,1,opt,name=payload,proto3" json:"payload,omitempty"`
-	// What the payload is: application/vnd.entente.contract.v1+json.
+	// What the payload is: application/vnd.entente.contract.v1+json or
+	// application/vnd.entente.usage.v1+json.
 	PayloadType string `protobuf:"bytes,2,opt,name=payload_type,json=payloadType,proto3" json:"payload_type,omitempty"`
 	// One signature a party.
 	Signatures    []*Signature `protobuf:"bytes,3,rep,name=signatures,proto3" json:"signatures,omitempty"`
@@ -274,7 +647,7 @@ type Envelope struct {
 
 func (x *Envelope) Reset() {
 	*x = Envelope{}
-	mi := &file_entente_v1_resources_proto_msgTypes[3]
+	mi := &file_entente_v1_resources_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -286,7 +659,7 @@ func (x *Envelope) String() string {
 func (*Envelope) ProtoMessage() {}
 
 func (x *Envelope) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_resources_proto_msgTypes[3]
+	mi := &file_entente_v1_resources_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -299,7 +672,7 @@ func (x *Envelope) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Envelope.ProtoReflect.Descriptor instead.
 func (*Envelope) Descriptor() ([]byte, []int) {
-	return file_entente_v1_resources_proto_rawDescGZIP(), []int{3}
+	return file_entente_v1_resources_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Envelope) GetPayload() []byte {
@@ -336,7 +709,7 @@ type Signature struct {
 
 func (x *Signature) Reset() {
 	*x = Signature{}
-	mi := &file_entente_v1_resources_proto_msgTypes[4]
+	mi := &file_entente_v1_resources_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -348,7 +721,7 @@ func (x *Signature) String() string {
 func (*Signature) ProtoMessage() {}
 
 func (x *Signature) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_resources_proto_msgTypes[4]
+	mi := &file_entente_v1_resources_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -361,7 +734,7 @@ func (x *Signature) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Signature.ProtoReflect.Descriptor instead.
 func (*Signature) Descriptor() ([]byte, []int) {
-	return file_entente_v1_resources_proto_rawDescGZIP(), []int{4}
+	return file_entente_v1_resources_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Signature) GetKeyId() string {
@@ -388,13 +761,32 @@ const file_entente_v1_resources_proto_rawDesc = "" +
 	"\aamounts\x18\x01 \x03(\v2%.entente.v1.ResourceList.AmountsEntryB\x19\xbaH\x16\x9a\x01\x13\x10@\"\ar\x05\x10\x01\x18\x80\x01*\x06r\x04\x10\x01\x18@R\aamounts\x1a:\n" +
 	"\fAmountsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xcb\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xd6\x04\n" +
 	"\x0ePeeringRequest\x12(\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\trequestId\x12>\n" +
 	"\tresources\x18\x02 \x01(\v2\x18.entente.v1.ResourceListB\x06\xbaH\x03\xc8\x01\x01R\tresources\x125\n" +
 	"\bduration\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\bduration\x12\x18\n" +
-	"\anetwork\x18\x04 \x01(\bR\anetwork\"\xc3\x03\n" +
+	"\anetwork\x18\x04 \x01(\bR\anetwork\x126\n" +
+	"\rprice_ceiling\x18\x05 \x01(\v2\x11.entente.v1.MoneyR\fpriceCeiling\x12j\n" +
+	"\rnode_selector\x18\x06 \x03(\v2,.entente.v1.PeeringRequest.NodeSelectorEntryB\x17\xbaH\x14\x9a\x01\x11\x10 \"\ar\x05\x10\x01\x18\xbd\x02*\x04r\x02\x18?R\fnodeSelector\x12<\n" +
+	"\x0fstorage_classes\x18\a \x03(\tB\x13\xbaH\x10\x92\x01\r\x10\x10\x18\x01\"\ar\x05\x10\x01\x18\xfd\x01R\x0estorageClasses\x12<\n" +
+	"\x0fruntime_classes\x18\b \x03(\tB\x13\xbaH\x10\x92\x01\r\x10\x10\x18\x01\"\ar\x05\x10\x01\x18\xfd\x01R\x0eruntimeClasses\x12(\n" +
+	"\vcontract_id\x18\t \x01(\tB\a\xbaH\x04r\x02\x18@R\n" +
+	"contractId\x1a?\n" +
+	"\x11NodeSelectorEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x83\x01\n" +
+	"\x05Money\x12-\n" +
+	"\bcurrency\x18\x01 \x01(\tB\x11\xbaH\x0er\f2\n" +
+	"^[A-Z]{3}$R\bcurrency\x12K\n" +
+	"\x06amount\x18\x02 \x01(\tB3\xbaH0r.\x18\x132*^(0|[1-9][0-9]{0,8})([.][0-9]{0,8}[1-9])?$R\x06amount\"\xfe\x01\n" +
+	"\tPriceList\x120\n" +
+	"\bcurrency\x18\x01 \x01(\tB\x14\xbaH\x11r\x0f2\r^([A-Z]{3})?$R\bcurrency\x12\x82\x01\n" +
+	"\bper_hour\x18\x02 \x03(\v2\".entente.v1.PriceList.PerHourEntryBC\xbaH@\x9a\x01=\x10@\"\ar\x05\x10\x01\x18\x80\x01*0r.\x18\x132*^(0|[1-9][0-9]{0,8})([.][0-9]{0,8}[1-9])?$R\aperHour\x1a:\n" +
+	"\fPerHourEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xfd\a\n" +
 	"\rAdvertisement\x12\x1f\n" +
 	"\vcontract_id\x18\x01 \x01(\tR\n" +
 	"contractId\x12\x1d\n" +
@@ -407,7 +799,35 @@ const file_entente_v1_resources_proto_rawDesc = "" +
 	"\vnode_labels\x18\x06 \x03(\v2).entente.v1.Advertisement.NodeLabelsEntryR\n" +
 	"nodeLabels\x12\x18\n" +
 	"\anetwork\x18\a \x01(\bR\anetwork\x12!\n" +
-	"\fpod_security\x18\b \x01(\tR\vpodSecurity\x1a=\n" +
+	"\fpod_security\x18\b \x01(\tR\vpodSecurity\x12+\n" +
+	"\x05price\x18\t \x01(\v2\x15.entente.v1.PriceListR\x05price\x12\x1c\n" +
+	"\trenewable\x18\n" +
+	" \x01(\bR\trenewable\x121\n" +
+	"\x06notice\x18\v \x01(\v2\x19.google.protobuf.DurationR\x06notice\x12\x1a\n" +
+	"\bexposure\x18\f \x01(\tR\bexposure\x12P\n" +
+	"\rnode_selector\x18\r \x03(\v2+.entente.v1.Advertisement.NodeSelectorEntryR\fnodeSelector\x12'\n" +
+	"\x0fruntime_classes\x18\x0e \x03(\tR\x0eruntimeClasses\x12'\n" +
+	"\x0fstorage_classes\x18\x0f \x03(\tR\x0estorageClasses\x12\x1a\n" +
+	"\brevision\x18\x10 \x01(\x04R\brevision\x12,\n" +
+	"\rprevious_hash\x18\x11 \x01(\fB\a\xbaH\x04z\x02\x18 R\fpreviousHash\x12D\n" +
+	"\x10statement_period\x18\x12 \x01(\v2\x19.google.protobuf.DurationR\x0fstatementPeriod\x12)\n" +
+	"\x06hourly\x18\x13 \x01(\v2\x11.entente.v1.MoneyR\x06hourly\x1a=\n" +
+	"\x0fNodeLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a?\n" +
+	"\x11NodeSelectorEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xd5\x03\n" +
+	"\x05Offer\x12\x1c\n" +
+	"\tavailable\x18\x01 \x01(\bR\tavailable\x12\"\n" +
+	"\amessage\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\amessage\x126\n" +
+	"\tresources\x18\x03 \x01(\v2\x18.entente.v1.ResourceListR\tresources\x12+\n" +
+	"\x05price\x18\x04 \x01(\v2\x15.entente.v1.PriceListR\x05price\x12L\n" +
+	"\vnode_labels\x18\x05 \x03(\v2!.entente.v1.Offer.NodeLabelsEntryB\b\xbaH\x05\x9a\x01\x02\x10@R\n" +
+	"nodeLabels\x12.\n" +
+	"\rarchitectures\x18\x06 \x03(\tB\b\xbaH\x05\x92\x01\x02\x10\x10R\rarchitectures\x121\n" +
+	"\x0fstorage_classes\x18\a \x03(\tB\b\xbaH\x05\x92\x01\x02\x10@R\x0estorageClasses\x125\n" +
+	"\bduration\x18\b \x01(\v2\x19.google.protobuf.DurationR\bduration\x1a=\n" +
 	"\x0fNodeLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa1\x01\n" +
@@ -438,32 +858,51 @@ func file_entente_v1_resources_proto_rawDescGZIP() []byte {
 	return file_entente_v1_resources_proto_rawDescData
 }
 
-var file_entente_v1_resources_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_entente_v1_resources_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_entente_v1_resources_proto_goTypes = []any{
 	(*ResourceList)(nil),          // 0: entente.v1.ResourceList
 	(*PeeringRequest)(nil),        // 1: entente.v1.PeeringRequest
-	(*Advertisement)(nil),         // 2: entente.v1.Advertisement
-	(*Envelope)(nil),              // 3: entente.v1.Envelope
-	(*Signature)(nil),             // 4: entente.v1.Signature
-	nil,                           // 5: entente.v1.ResourceList.AmountsEntry
-	nil,                           // 6: entente.v1.Advertisement.NodeLabelsEntry
-	(*durationpb.Duration)(nil),   // 7: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
+	(*Money)(nil),                 // 2: entente.v1.Money
+	(*PriceList)(nil),             // 3: entente.v1.PriceList
+	(*Advertisement)(nil),         // 4: entente.v1.Advertisement
+	(*Offer)(nil),                 // 5: entente.v1.Offer
+	(*Envelope)(nil),              // 6: entente.v1.Envelope
+	(*Signature)(nil),             // 7: entente.v1.Signature
+	nil,                           // 8: entente.v1.ResourceList.AmountsEntry
+	nil,                           // 9: entente.v1.PeeringRequest.NodeSelectorEntry
+	nil,                           // 10: entente.v1.PriceList.PerHourEntry
+	nil,                           // 11: entente.v1.Advertisement.NodeLabelsEntry
+	nil,                           // 12: entente.v1.Advertisement.NodeSelectorEntry
+	nil,                           // 13: entente.v1.Offer.NodeLabelsEntry
+	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
 }
 var file_entente_v1_resources_proto_depIdxs = []int32{
-	5, // 0: entente.v1.ResourceList.amounts:type_name -> entente.v1.ResourceList.AmountsEntry
-	0, // 1: entente.v1.PeeringRequest.resources:type_name -> entente.v1.ResourceList
-	7, // 2: entente.v1.PeeringRequest.duration:type_name -> google.protobuf.Duration
-	0, // 3: entente.v1.Advertisement.resources:type_name -> entente.v1.ResourceList
-	7, // 4: entente.v1.Advertisement.duration:type_name -> google.protobuf.Duration
-	8, // 5: entente.v1.Advertisement.valid_until:type_name -> google.protobuf.Timestamp
-	6, // 6: entente.v1.Advertisement.node_labels:type_name -> entente.v1.Advertisement.NodeLabelsEntry
-	4, // 7: entente.v1.Envelope.signatures:type_name -> entente.v1.Signature
-	8, // [8:8] is the sub-list for method output_type
-	8, // [8:8] is the sub-list for method input_type
-	8, // [8:8] is the sub-list for extension type_name
-	8, // [8:8] is the sub-list for extension extendee
-	0, // [0:8] is the sub-list for field type_name
+	8,  // 0: entente.v1.ResourceList.amounts:type_name -> entente.v1.ResourceList.AmountsEntry
+	0,  // 1: entente.v1.PeeringRequest.resources:type_name -> entente.v1.ResourceList
+	14, // 2: entente.v1.PeeringRequest.duration:type_name -> google.protobuf.Duration
+	2,  // 3: entente.v1.PeeringRequest.price_ceiling:type_name -> entente.v1.Money
+	9,  // 4: entente.v1.PeeringRequest.node_selector:type_name -> entente.v1.PeeringRequest.NodeSelectorEntry
+	10, // 5: entente.v1.PriceList.per_hour:type_name -> entente.v1.PriceList.PerHourEntry
+	0,  // 6: entente.v1.Advertisement.resources:type_name -> entente.v1.ResourceList
+	14, // 7: entente.v1.Advertisement.duration:type_name -> google.protobuf.Duration
+	15, // 8: entente.v1.Advertisement.valid_until:type_name -> google.protobuf.Timestamp
+	11, // 9: entente.v1.Advertisement.node_labels:type_name -> entente.v1.Advertisement.NodeLabelsEntry
+	3,  // 10: entente.v1.Advertisement.price:type_name -> entente.v1.PriceList
+	14, // 11: entente.v1.Advertisement.notice:type_name -> google.protobuf.Duration
+	12, // 12: entente.v1.Advertisement.node_selector:type_name -> entente.v1.Advertisement.NodeSelectorEntry
+	14, // 13: entente.v1.Advertisement.statement_period:type_name -> google.protobuf.Duration
+	2,  // 14: entente.v1.Advertisement.hourly:type_name -> entente.v1.Money
+	0,  // 15: entente.v1.Offer.resources:type_name -> entente.v1.ResourceList
+	3,  // 16: entente.v1.Offer.price:type_name -> entente.v1.PriceList
+	13, // 17: entente.v1.Offer.node_labels:type_name -> entente.v1.Offer.NodeLabelsEntry
+	14, // 18: entente.v1.Offer.duration:type_name -> google.protobuf.Duration
+	7,  // 19: entente.v1.Envelope.signatures:type_name -> entente.v1.Signature
+	20, // [20:20] is the sub-list for method output_type
+	20, // [20:20] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_entente_v1_resources_proto_init() }
@@ -477,7 +916,7 @@ func file_entente_v1_resources_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_entente_v1_resources_proto_rawDesc), len(file_entente_v1_resources_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

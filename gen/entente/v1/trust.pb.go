@@ -22,6 +22,369 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// IntroduceRequest presents a cluster.
+type IntroduceRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The caller as it wants to be known.
+	Cluster *ClusterInfo `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// The SHA-256 of "entente introduction", a zero byte, the caller's cluster ID,
+	// a zero byte and its nonce.
+	Commitment    []byte `protobuf:"bytes,2,opt,name=commitment,proto3" json:"commitment,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *IntroduceRequest) Reset() {
+	*x = IntroduceRequest{}
+	mi := &file_entente_v1_trust_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *IntroduceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*IntroduceRequest) ProtoMessage() {}
+
+func (x *IntroduceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_trust_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use IntroduceRequest.ProtoReflect.Descriptor instead.
+func (*IntroduceRequest) Descriptor() ([]byte, []int) {
+	return file_entente_v1_trust_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *IntroduceRequest) GetCluster() *ClusterInfo {
+	if x != nil {
+		return x.Cluster
+	}
+	return nil
+}
+
+func (x *IntroduceRequest) GetCommitment() []byte {
+	if x != nil {
+		return x.Commitment
+	}
+	return nil
+}
+
+// IntroduceResponse presents the cluster that answers.
+type IntroduceResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The cluster.
+	Cluster *ClusterInfo `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// Its 32 random bytes.
+	Nonce         []byte `protobuf:"bytes,2,opt,name=nonce,proto3" json:"nonce,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *IntroduceResponse) Reset() {
+	*x = IntroduceResponse{}
+	mi := &file_entente_v1_trust_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *IntroduceResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*IntroduceResponse) ProtoMessage() {}
+
+func (x *IntroduceResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_trust_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use IntroduceResponse.ProtoReflect.Descriptor instead.
+func (*IntroduceResponse) Descriptor() ([]byte, []int) {
+	return file_entente_v1_trust_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *IntroduceResponse) GetCluster() *ClusterInfo {
+	if x != nil {
+		return x.Cluster
+	}
+	return nil
+}
+
+func (x *IntroduceResponse) GetNonce() []byte {
+	if x != nil {
+		return x.Nonce
+	}
+	return nil
+}
+
+// RevealRequest opens a commitment.
+type RevealRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The caller's 32 random bytes.
+	Nonce         []byte `protobuf:"bytes,1,opt,name=nonce,proto3" json:"nonce,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevealRequest) Reset() {
+	*x = RevealRequest{}
+	mi := &file_entente_v1_trust_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevealRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevealRequest) ProtoMessage() {}
+
+func (x *RevealRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_trust_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevealRequest.ProtoReflect.Descriptor instead.
+func (*RevealRequest) Descriptor() ([]byte, []int) {
+	return file_entente_v1_trust_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *RevealRequest) GetNonce() []byte {
+	if x != nil {
+		return x.Nonce
+	}
+	return nil
+}
+
+// RevealResponse is empty: each side computes the code by itself. It is the
+// SHA-256 of "entente code", a zero byte, the cluster ID of the side that
+// introduced itself, its nonce, the other side's ID and its nonce; of that the
+// first 8 bytes, big endian, modulo 1,000,000, written with six digits.
+type RevealResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevealResponse) Reset() {
+	*x = RevealResponse{}
+	mi := &file_entente_v1_trust_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevealResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevealResponse) ProtoMessage() {}
+
+func (x *RevealResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_trust_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevealResponse.ProtoReflect.Descriptor instead.
+func (*RevealResponse) Descriptor() ([]byte, []int) {
+	return file_entente_v1_trust_proto_rawDescGZIP(), []int{3}
+}
+
+// UpdateBundleRequest carries new roots.
+type UpdateBundleRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The caller as it is now.
+	Cluster       *ClusterInfo `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdateBundleRequest) Reset() {
+	*x = UpdateBundleRequest{}
+	mi := &file_entente_v1_trust_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateBundleRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateBundleRequest) ProtoMessage() {}
+
+func (x *UpdateBundleRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_trust_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateBundleRequest.ProtoReflect.Descriptor instead.
+func (*UpdateBundleRequest) Descriptor() ([]byte, []int) {
+	return file_entente_v1_trust_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *UpdateBundleRequest) GetCluster() *ClusterInfo {
+	if x != nil {
+		return x.Cluster
+	}
+	return nil
+}
+
+// UpdateBundleResponse is empty.
+type UpdateBundleResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdateBundleResponse) Reset() {
+	*x = UpdateBundleResponse{}
+	mi := &file_entente_v1_trust_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateBundleResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateBundleResponse) ProtoMessage() {}
+
+func (x *UpdateBundleResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_trust_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateBundleResponse.ProtoReflect.Descriptor instead.
+func (*UpdateBundleResponse) Descriptor() ([]byte, []int) {
+	return file_entente_v1_trust_proto_rawDescGZIP(), []int{5}
+}
+
+// RevokeRequest says why.
+type RevokeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Why, for people.
+	Message       string `protobuf:"bytes,1,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeRequest) Reset() {
+	*x = RevokeRequest{}
+	mi := &file_entente_v1_trust_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeRequest) ProtoMessage() {}
+
+func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_trust_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeRequest.ProtoReflect.Descriptor instead.
+func (*RevokeRequest) Descriptor() ([]byte, []int) {
+	return file_entente_v1_trust_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *RevokeRequest) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+// RevokeResponse is empty.
+type RevokeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeResponse) Reset() {
+	*x = RevokeResponse{}
+	mi := &file_entente_v1_trust_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeResponse) ProtoMessage() {}
+
+func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_trust_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeResponse.ProtoReflect.Descriptor instead.
+func (*RevokeResponse) Descriptor() ([]byte, []int) {
+	return file_entente_v1_trust_proto_rawDescGZIP(), []int{7}
+}
+
 // JoinRequest redeems a token.
 type JoinRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -37,7 +400,7 @@ type JoinRequest struct {
 
 func (x *JoinRequest) Reset() {
 	*x = JoinRequest{}
-	mi := &file_entente_v1_trust_proto_msgTypes[0]
+	mi := &file_entente_v1_trust_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -49,7 +412,7 @@ func (x *JoinRequest) String() string {
 func (*JoinRequest) ProtoMessage() {}
 
 func (x *JoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_trust_proto_msgTypes[0]
+	mi := &file_entente_v1_trust_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -62,7 +425,7 @@ func (x *JoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
 func (*JoinRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_trust_proto_rawDescGZIP(), []int{0}
+	return file_entente_v1_trust_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *JoinRequest) GetTokenId() string {
@@ -97,7 +460,7 @@ type JoinResponse struct {
 
 func (x *JoinResponse) Reset() {
 	*x = JoinResponse{}
-	mi := &file_entente_v1_trust_proto_msgTypes[1]
+	mi := &file_entente_v1_trust_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -109,7 +472,7 @@ func (x *JoinResponse) String() string {
 func (*JoinResponse) ProtoMessage() {}
 
 func (x *JoinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_trust_proto_msgTypes[1]
+	mi := &file_entente_v1_trust_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -122,7 +485,7 @@ func (x *JoinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinResponse.ProtoReflect.Descriptor instead.
 func (*JoinResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_trust_proto_rawDescGZIP(), []int{1}
+	return file_entente_v1_trust_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *JoinResponse) GetCluster() *ClusterInfo {
@@ -141,14 +504,21 @@ type ClusterInfo struct {
 	// cannot be dialled and dials itself.
 	Endpoints []string `protobuf:"bytes,2,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
 	// The trust bundle: root certificates, X.509 DER, concatenated.
-	Bundle        []byte `protobuf:"bytes,3,opt,name=bundle,proto3" json:"bundle,omitempty"`
+	Bundle []byte `protobuf:"bytes,3,opt,name=bundle,proto3" json:"bundle,omitempty"`
+	// The public key behind the cluster ID, SubjectPublicKeyInfo in DER. Unset
+	// while the bundle still has the root of that key.
+	IdentityKey []byte `protobuf:"bytes,4,opt,name=identity_key,json=identityKey,proto3" json:"identity_key,omitempty"`
+	// How the newest root's key follows from the identity key: certificates, X.509
+	// DER, each for the next key and signed by the one before. Empty while there
+	// was no rollover.
+	Succession    [][]byte `protobuf:"bytes,5,rep,name=succession,proto3" json:"succession,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ClusterInfo) Reset() {
 	*x = ClusterInfo{}
-	mi := &file_entente_v1_trust_proto_msgTypes[2]
+	mi := &file_entente_v1_trust_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -160,7 +530,7 @@ func (x *ClusterInfo) String() string {
 func (*ClusterInfo) ProtoMessage() {}
 
 func (x *ClusterInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_trust_proto_msgTypes[2]
+	mi := &file_entente_v1_trust_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -173,7 +543,7 @@ func (x *ClusterInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterInfo.ProtoReflect.Descriptor instead.
 func (*ClusterInfo) Descriptor() ([]byte, []int) {
-	return file_entente_v1_trust_proto_rawDescGZIP(), []int{2}
+	return file_entente_v1_trust_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ClusterInfo) GetName() string {
@@ -197,24 +567,63 @@ func (x *ClusterInfo) GetBundle() []byte {
 	return nil
 }
 
+func (x *ClusterInfo) GetIdentityKey() []byte {
+	if x != nil {
+		return x.IdentityKey
+	}
+	return nil
+}
+
+func (x *ClusterInfo) GetSuccession() [][]byte {
+	if x != nil {
+		return x.Succession
+	}
+	return nil
+}
+
 var File_entente_v1_trust_proto protoreflect.FileDescriptor
 
 const file_entente_v1_trust_proto_rawDesc = "" +
 	"\n" +
 	"\x16entente/v1/trust.proto\x12\n" +
-	"entente.v1\x1a\x1bbuf/validate/validate.proto\"\x8f\x01\n" +
+	"entente.v1\x1a\x1bbuf/validate/validate.proto\"v\n" +
+	"\x10IntroduceRequest\x129\n" +
+	"\acluster\x18\x01 \x01(\v2\x17.entente.v1.ClusterInfoB\x06\xbaH\x03\xc8\x01\x01R\acluster\x12'\n" +
+	"\n" +
+	"commitment\x18\x02 \x01(\fB\a\xbaH\x04z\x02h R\n" +
+	"commitment\"m\n" +
+	"\x11IntroduceResponse\x129\n" +
+	"\acluster\x18\x01 \x01(\v2\x17.entente.v1.ClusterInfoB\x06\xbaH\x03\xc8\x01\x01R\acluster\x12\x1d\n" +
+	"\x05nonce\x18\x02 \x01(\fB\a\xbaH\x04z\x02h R\x05nonce\".\n" +
+	"\rRevealRequest\x12\x1d\n" +
+	"\x05nonce\x18\x01 \x01(\fB\a\xbaH\x04z\x02h R\x05nonce\"\x10\n" +
+	"\x0eRevealResponse\"P\n" +
+	"\x13UpdateBundleRequest\x129\n" +
+	"\acluster\x18\x01 \x01(\v2\x17.entente.v1.ClusterInfoB\x06\xbaH\x03\xc8\x01\x01R\acluster\"\x16\n" +
+	"\x14UpdateBundleResponse\"3\n" +
+	"\rRevokeRequest\x12\"\n" +
+	"\amessage\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\amessage\"\x10\n" +
+	"\x0eRevokeResponse\"\x8f\x01\n" +
 	"\vJoinRequest\x12$\n" +
 	"\btoken_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18 R\atokenId\x12\x1f\n" +
 	"\x06secret\x18\x02 \x01(\fB\a\xbaH\x04z\x02h R\x06secret\x129\n" +
 	"\acluster\x18\x03 \x01(\v2\x17.entente.v1.ClusterInfoB\x06\xbaH\x03\xc8\x01\x01R\acluster\"I\n" +
 	"\fJoinResponse\x129\n" +
-	"\acluster\x18\x01 \x01(\v2\x17.entente.v1.ClusterInfoB\x06\xbaH\x03\xc8\x01\x01R\acluster\"\xa4\x01\n" +
+	"\acluster\x18\x01 \x01(\v2\x17.entente.v1.ClusterInfoB\x06\xbaH\x03\xc8\x01\x01R\acluster\"\x84\x02\n" +
 	"\vClusterInfo\x12?\n" +
 	"\x04name\x18\x01 \x01(\tB+\xbaH(r&\x18?2\"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$R\x04name\x12/\n" +
 	"\tendpoints\x18\x02 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\b\"\ar\x05\x10\x01\x18\x85\x02R\tendpoints\x12#\n" +
-	"\x06bundle\x18\x03 \x01(\fB\v\xbaH\bz\x06\x10\x01\x18\x80\x80\x01R\x06bundle2I\n" +
+	"\x06bundle\x18\x03 \x01(\fB\v\xbaH\bz\x06\x10\x01\x18\x80\x80\x01R\x06bundle\x12+\n" +
+	"\fidentity_key\x18\x04 \x01(\fB\b\xbaH\x05z\x03\x18\x80\x02R\videntityKey\x121\n" +
+	"\n" +
+	"succession\x18\x05 \x03(\fB\x11\xbaH\x0e\x92\x01\v\x10\b\"\az\x05\x10\x01\x18\x80\x10R\n" +
+	"succession2\xe8\x02\n" +
 	"\fTrustService\x129\n" +
-	"\x04Join\x12\x17.entente.v1.JoinRequest\x1a\x18.entente.v1.JoinResponseB\x9e\x01\n" +
+	"\x04Join\x12\x17.entente.v1.JoinRequest\x1a\x18.entente.v1.JoinResponse\x12H\n" +
+	"\tIntroduce\x12\x1c.entente.v1.IntroduceRequest\x1a\x1d.entente.v1.IntroduceResponse\x12?\n" +
+	"\x06Reveal\x12\x19.entente.v1.RevealRequest\x1a\x1a.entente.v1.RevealResponse\x12Q\n" +
+	"\fUpdateBundle\x12\x1f.entente.v1.UpdateBundleRequest\x1a .entente.v1.UpdateBundleResponse\x12?\n" +
+	"\x06Revoke\x12\x19.entente.v1.RevokeRequest\x1a\x1a.entente.v1.RevokeResponseB\x9e\x01\n" +
 	"\x0ecom.entente.v1B\n" +
 	"TrustProtoP\x01Z7github.com/entente-dev/entente/gen/entente/v1;ententev1\xa2\x02\x03EXX\xaa\x02\n" +
 	"Entente.V1\xca\x02\n" +
@@ -232,22 +641,41 @@ func file_entente_v1_trust_proto_rawDescGZIP() []byte {
 	return file_entente_v1_trust_proto_rawDescData
 }
 
-var file_entente_v1_trust_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_entente_v1_trust_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_entente_v1_trust_proto_goTypes = []any{
-	(*JoinRequest)(nil),  // 0: entente.v1.JoinRequest
-	(*JoinResponse)(nil), // 1: entente.v1.JoinResponse
-	(*ClusterInfo)(nil),  // 2: entente.v1.ClusterInfo
+	(*IntroduceRequest)(nil),     // 0: entente.v1.IntroduceRequest
+	(*IntroduceResponse)(nil),    // 1: entente.v1.IntroduceResponse
+	(*RevealRequest)(nil),        // 2: entente.v1.RevealRequest
+	(*RevealResponse)(nil),       // 3: entente.v1.RevealResponse
+	(*UpdateBundleRequest)(nil),  // 4: entente.v1.UpdateBundleRequest
+	(*UpdateBundleResponse)(nil), // 5: entente.v1.UpdateBundleResponse
+	(*RevokeRequest)(nil),        // 6: entente.v1.RevokeRequest
+	(*RevokeResponse)(nil),       // 7: entente.v1.RevokeResponse
+	(*JoinRequest)(nil),          // 8: entente.v1.JoinRequest
+	(*JoinResponse)(nil),         // 9: entente.v1.JoinResponse
+	(*ClusterInfo)(nil),          // 10: entente.v1.ClusterInfo
 }
 var file_entente_v1_trust_proto_depIdxs = []int32{
-	2, // 0: entente.v1.JoinRequest.cluster:type_name -> entente.v1.ClusterInfo
-	2, // 1: entente.v1.JoinResponse.cluster:type_name -> entente.v1.ClusterInfo
-	0, // 2: entente.v1.TrustService.Join:input_type -> entente.v1.JoinRequest
-	1, // 3: entente.v1.TrustService.Join:output_type -> entente.v1.JoinResponse
-	3, // [3:4] is the sub-list for method output_type
-	2, // [2:3] is the sub-list for method input_type
-	2, // [2:2] is the sub-list for extension type_name
-	2, // [2:2] is the sub-list for extension extendee
-	0, // [0:2] is the sub-list for field type_name
+	10, // 0: entente.v1.IntroduceRequest.cluster:type_name -> entente.v1.ClusterInfo
+	10, // 1: entente.v1.IntroduceResponse.cluster:type_name -> entente.v1.ClusterInfo
+	10, // 2: entente.v1.UpdateBundleRequest.cluster:type_name -> entente.v1.ClusterInfo
+	10, // 3: entente.v1.JoinRequest.cluster:type_name -> entente.v1.ClusterInfo
+	10, // 4: entente.v1.JoinResponse.cluster:type_name -> entente.v1.ClusterInfo
+	8,  // 5: entente.v1.TrustService.Join:input_type -> entente.v1.JoinRequest
+	0,  // 6: entente.v1.TrustService.Introduce:input_type -> entente.v1.IntroduceRequest
+	2,  // 7: entente.v1.TrustService.Reveal:input_type -> entente.v1.RevealRequest
+	4,  // 8: entente.v1.TrustService.UpdateBundle:input_type -> entente.v1.UpdateBundleRequest
+	6,  // 9: entente.v1.TrustService.Revoke:input_type -> entente.v1.RevokeRequest
+	9,  // 10: entente.v1.TrustService.Join:output_type -> entente.v1.JoinResponse
+	1,  // 11: entente.v1.TrustService.Introduce:output_type -> entente.v1.IntroduceResponse
+	3,  // 12: entente.v1.TrustService.Reveal:output_type -> entente.v1.RevealResponse
+	5,  // 13: entente.v1.TrustService.UpdateBundle:output_type -> entente.v1.UpdateBundleResponse
+	7,  // 14: entente.v1.TrustService.Revoke:output_type -> entente.v1.RevokeResponse
+	10, // [10:15] is the sub-list for method output_type
+	5,  // [5:10] is the sub-list for method input_type
+	5,  // [5:5] is the sub-list for extension type_name
+	5,  // [5:5] is the sub-list for extension extendee
+	0,  // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_entente_v1_trust_proto_init() }
@@ -261,7 +689,7 @@ func file_entente_v1_trust_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_entente_v1_trust_proto_rawDesc), len(file_entente_v1_trust_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   3,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -19,7 +19,11 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	TrustService_Join_FullMethodName = "/entente.v1.TrustService/Join"
+	TrustService_Join_FullMethodName         = "/entente.v1.TrustService/Join"
+	TrustService_Introduce_FullMethodName    = "/entente.v1.TrustService/Introduce"
+	TrustService_Reveal_FullMethodName       = "/entente.v1.TrustService/Reveal"
+	TrustService_UpdateBundle_FullMethodName = "/entente.v1.TrustService/UpdateBundle"
+	TrustService_Revoke_FullMethodName       = "/entente.v1.TrustService/Revoke"
 )
 
 // TrustServiceClient is the client API for TrustService service.
@@ -43,6 +47,34 @@ type TrustServiceClient interface {
 	// another cluster, or expired: the reason's metadata says which only where
 	// the secret was right), FAILED_PRECONDITION PEER_IS_SELF.
 	Join(ctx context.Context, in *JoinRequest, opts ...grpc.CallOption) (*JoinResponse, error)
+	// Introduce presents the caller's cluster and learns who answers. It makes no
+	// trust: that needs an administrator of each side, who names the other
+	// cluster's ID or compares a short code with the other one.
+	//
+	// The code is a short authentication string over both identities and a random
+	// number of each side. The caller commits to its number first, so that nobody
+	// between the two can look for numbers that make two codes equal.
+	//
+	// Introducing again replaces what the same cluster said before.
+	//
+	// Errors: FAILED_PRECONDITION PEER_IS_SELF, PERMISSION_DENIED TRUST_DENIED (an
+	// administrator said no), RESOURCE_EXHAUSTED INTRODUCTIONS_PENDING (as many
+	// clusters wait for approval as may, or this one came too often).
+	Introduce(ctx context.Context, in *IntroduceRequest, opts ...grpc.CallOption) (*IntroduceResponse, error)
+	// Reveal opens the commitment of the caller's introduction.
+	//
+	// Errors: FAILED_PRECONDITION INTRODUCTION_UNKNOWN (there is none, or it
+	// lapsed), INVALID_ARGUMENT COMMITMENT_MISMATCH.
+	Reveal(ctx context.Context, in *RevealRequest, opts ...grpc.CallOption) (*RevealResponse, error)
+	// UpdateBundle gives a peer the caller's new roots. The peer takes them if they
+	// are those of the same cluster ID, directly or by signed succession, and never
+	// fewer successions than it holds. Only for peers.
+	//
+	// Errors: INVALID_ARGUMENT BUNDLE_INVALID.
+	UpdateBundle(ctx context.Context, in *UpdateBundleRequest, opts ...grpc.CallOption) (*UpdateBundleResponse, error)
+	// Revoke says that the caller trusts this cluster no longer. It is a courtesy:
+	// the caller hangs up in any case. Only for peers.
+	Revoke(ctx context.Context, in *RevokeRequest, opts ...grpc.CallOption) (*RevokeResponse, error)
 }
 
 type trustServiceClient struct {
@@ -57,6 +89,46 @@ func (c *trustServiceClient) Join(ctx context.Context, in *JoinRequest, opts ...
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(JoinResponse)
 	err := c.cc.Invoke(ctx, TrustService_Join_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *trustServiceClient) Introduce(ctx context.Context, in *IntroduceRequest, opts ...grpc.CallOption) (*IntroduceResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(IntroduceResponse)
+	err := c.cc.Invoke(ctx, TrustService_Introduce_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *trustServiceClient) Reveal(ctx context.Context, in *RevealRequest, opts ...grpc.CallOption) (*RevealResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RevealResponse)
+	err := c.cc.Invoke(ctx, TrustService_Reveal_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *trustServiceClient) UpdateBundle(ctx context.Context, in *UpdateBundleRequest, opts ...grpc.CallOption) (*UpdateBundleResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UpdateBundleResponse)
+	err := c.cc.Invoke(ctx, TrustService_UpdateBundle_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *trustServiceClient) Revoke(ctx context.Context, in *RevokeRequest, opts ...grpc.CallOption) (*RevokeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RevokeResponse)
+	err := c.cc.Invoke(ctx, TrustService_Revoke_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -84,6 +156,34 @@ type TrustServiceServer interface {
 	// another cluster, or expired: the reason's metadata says which only where
 	// the secret was right), FAILED_PRECONDITION PEER_IS_SELF.
 	Join(context.Context, *JoinRequest) (*JoinResponse, error)
+	// Introduce presents the caller's cluster and learns who answers. It makes no
+	// trust: that needs an administrator of each side, who names the other
+	// cluster's ID or compares a short code with the other one.
+	//
+	// The code is a short authentication string over both identities and a random
+	// number of each side. The caller commits to its number first, so that nobody
+	// between the two can look for numbers that make two codes equal.
+	//
+	// Introducing again replaces what the same cluster said before.
+	//
+	// Errors: FAILED_PRECONDITION PEER_IS_SELF, PERMISSION_DENIED TRUST_DENIED (an
+	// administrator said no), RESOURCE_EXHAUSTED INTRODUCTIONS_PENDING (as many
+	// clusters wait for approval as may, or this one came too often).
+	Introduce(context.Context, *IntroduceRequest) (*IntroduceResponse, error)
+	// Reveal opens the commitment of the caller's introduction.
+	//
+	// Errors: FAILED_PRECONDITION INTRODUCTION_UNKNOWN (there is none, or it
+	// lapsed), INVALID_ARGUMENT COMMITMENT_MISMATCH.
+	Reveal(context.Context, *RevealRequest) (*RevealResponse, error)
+	// UpdateBundle gives a peer the caller's new roots. The peer takes them if they
+	// are those of the same cluster ID, directly or by signed succession, and never
+	// fewer successions than it holds. Only for peers.
+	//
+	// Errors: INVALID_ARGUMENT BUNDLE_INVALID.
+	UpdateBundle(context.Context, *UpdateBundleRequest) (*UpdateBundleResponse, error)
+	// Revoke says that the caller trusts this cluster no longer. It is a courtesy:
+	// the caller hangs up in any case. Only for peers.
+	Revoke(context.Context, *RevokeRequest) (*RevokeResponse, error)
 	mustEmbedUnimplementedTrustServiceServer()
 }
 
@@ -96,6 +196,18 @@ type UnimplementedTrustServiceServer struct{}
 
 func (UnimplementedTrustServiceServer) Join(context.Context, *JoinRequest) (*JoinResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Join not implemented")
+}
+func (UnimplementedTrustServiceServer) Introduce(context.Context, *IntroduceRequest) (*IntroduceResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Introduce not implemented")
+}
+func (UnimplementedTrustServiceServer) Reveal(context.Context, *RevealRequest) (*RevealResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Reveal not implemented")
+}
+func (UnimplementedTrustServiceServer) UpdateBundle(context.Context, *UpdateBundleRequest) (*UpdateBundleResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method UpdateBundle not implemented")
+}
+func (UnimplementedTrustServiceServer) Revoke(context.Context, *RevokeRequest) (*RevokeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Revoke not implemented")
 }
 func (UnimplementedTrustServiceServer) mustEmbedUnimplementedTrustServiceServer() {}
 func (UnimplementedTrustServiceServer) testEmbeddedByValue()                      {}
@@ -136,6 +248,78 @@ func _TrustService_Join_Handler(srv interface{}, ctx context.Context, dec func(i
 	return interceptor(ctx, in, info, handler)
 }
 
+func _TrustService_Introduce_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(IntroduceRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TrustServiceServer).Introduce(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: TrustService_Introduce_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TrustServiceServer).Introduce(ctx, req.(*IntroduceRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _TrustService_Reveal_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RevealRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TrustServiceServer).Reveal(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: TrustService_Reveal_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TrustServiceServer).Reveal(ctx, req.(*RevealRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _TrustService_UpdateBundle_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UpdateBundleRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TrustServiceServer).UpdateBundle(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: TrustService_UpdateBundle_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TrustServiceServer).UpdateBundle(ctx, req.(*UpdateBundleRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _TrustService_Revoke_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RevokeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TrustServiceServer).Revoke(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: TrustService_Revoke_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TrustServiceServer).Revoke(ctx, req.(*RevokeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // TrustService_ServiceDesc is the grpc.ServiceDesc for TrustService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -146,6 +330,22 @@ var TrustService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Join",
 			Handler:    _TrustService_Join_Handler,
+		},
+		{
+			MethodName: "Introduce",
+			Handler:    _TrustService_Introduce_Handler,
+		},
+		{
+			MethodName: "Reveal",
+			Handler:    _TrustService_Reveal_Handler,
+		},
+		{
+			MethodName: "UpdateBundle",
+			Handler:    _TrustService_UpdateBundle_Handler,
+		},
+		{
+			MethodName: "Revoke",
+			Handler:    _TrustService_Revoke_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
