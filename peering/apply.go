@@ -144,12 +144,13 @@ func (c Contract) countersigned(e Countersigned) (Contract, error) {
 	if e.Hash == c.Hash {
 		return c, nil
 	}
-	if e.Terms.Revision != c.Revision+1 || e.Terms.Previous != c.Hash {
+	// Both signatures prove that both agreed, so a side that missed a revision takes
+	// the one after it; what follows directly has to follow what is held here.
+	if e.Terms.Revision <= c.Revision || e.Terms.Revision == c.Revision+1 && e.Terms.Previous != c.Hash {
 		return c.reject(RejectedStale, "revision %d does not follow revision %d", e.Terms.Revision, c.Revision)
 	}
-	if c.State == Draining {
-		return c.reject(RejectedState, "it is ending")
-	}
+	// A contract that drains goes on draining: that the other side signed before it
+	// knew changes what was agreed, not that it ends.
 	return c.adopt(e.Terms, e.Hash).tick(now), nil
 }
 
@@ -157,7 +158,7 @@ func (c Contract) countersigned(e Countersigned) (Contract, error) {
 func (c Contract) adopt(t Terms, hash Hash) Contract {
 	c.Revision, c.Hash = t.Revision, hash
 	c.NotBefore, c.NotAfter = normTime(t.NotBefore), normTime(t.NotAfter)
-	c.Network = t.Network
+	c.Network, c.Notice = t.Network, t.Notice
 	return c
 }
 
@@ -177,7 +178,7 @@ func (c Contract) tick(now time.Time) Contract {
 		}
 	case Draining:
 		if c.DrainUntil.IsZero() {
-			c.DrainUntil = c.drainLimit(now, DefaultDrain)
+			c.DrainUntil = c.drainLimit(now, c.grace(Provider, 0))
 		}
 		if !now.Before(c.DrainUntil) {
 			return c.close(c.Reason, c.DrainUntil)
@@ -201,7 +202,7 @@ func (c Contract) terminate(e Terminate) (Contract, error) {
 		if e.Mode == Now {
 			return c.close(reason, now), nil
 		}
-		return c.drain(reason, c.drainLimit(now, e.Grace)), nil
+		return c.drain(reason, c.drainLimit(now, c.grace(e.By, e.Grace))), nil
 	case Draining:
 		if e.Mode == Now {
 			return c.close(reason, now), nil
@@ -225,18 +226,40 @@ func (c Contract) peerSaid(e PeerSaid) Contract {
 	case Active:
 		switch e.Phase {
 		case PhaseDraining:
-			return c.drain(ReasonEndedByPeer, c.drainLimit(now, MaxDrain))
+			return c.drain(c.reasonTold(now), c.toldDrain(now, e.DrainUntil))
 		case PhaseClosed:
-			return c.close(ReasonEndedByPeer, now)
+			return c.close(c.reasonTold(now), now)
 		case PhaseActive, PhaseUnspecified:
 		}
 	case Draining:
 		if e.Phase == PhaseClosed {
 			return c.close(c.Reason, now)
 		}
+		// Whichever side stops first, then it is over for both.
+		if until := c.toldDrain(now, e.DrainUntil); e.Phase == PhaseDraining && !e.DrainUntil.IsZero() && until.Before(c.DrainUntil) {
+			c.DrainUntil = until
+		}
 	case Nothing, Closed:
 	}
 	return c
+}
+
+// reasonTold is why the other side ended a contract that is in force here. Close
+// to its end, that side's clock may only be ahead of this one's.
+func (c Contract) reasonTold(now time.Time) Reason {
+	if skew := min(ExpirySkew, c.NotAfter.Sub(c.NotBefore)/4); now.Before(c.NotAfter.Add(-skew)) {
+		return ReasonEndedByPeer
+	}
+	return ReasonExpired
+}
+
+// toldDrain is when draining ends of which the other side said so.
+func (c Contract) toldDrain(now, told time.Time) time.Time {
+	limit := c.drainLimit(now, max(MaxDrain, c.Notice))
+	if told.IsZero() || limit.Before(told) {
+		return limit
+	}
+	return normTime(told)
 }
 
 func (c Contract) drained(e Drained) (Contract, error) {
@@ -258,13 +281,22 @@ func (c Contract) reasonBy(by Role) Reason {
 	return ReasonEndedByPeer
 }
 
+// grace is how long draining takes that a side wanted to take that long.
+func (c Contract) grace(by Role, wanted time.Duration) time.Duration {
+	if wanted <= 0 {
+		wanted = DefaultDrain
+	}
+	wanted = min(wanted, MaxDrain)
+	if by == Provider {
+		return max(wanted, c.Notice)
+	}
+	return wanted
+}
+
 // drainLimit is when draining that begins now has to end: after grace, but not
 // after the contract itself is over.
 func (c Contract) drainLimit(now time.Time, grace time.Duration) time.Time {
-	if grace <= 0 {
-		grace = DefaultDrain
-	}
-	until := now.Add(min(grace, MaxDrain))
+	until := now.Add(grace)
 	if end := c.NotAfter.Add(ExpiryGrace); end.Before(until) {
 		return normTime(end)
 	}

@@ -116,6 +116,33 @@ func (r Reason) String() string {
 	return fmt.Sprintf("Reason(%d)", uint8(r))
 }
 
+// Name returns the reason's name in the Contract resource; empty for none.
+func (r Reason) Name() string {
+	switch r {
+	case NoReason:
+		return ""
+	case ReasonExpired:
+		return "Expired"
+	case ReasonEndedHere:
+		return "EndedHere"
+	case ReasonEndedByPeer:
+		return "EndedByPeer"
+	case ReasonLapsed:
+		return "Lapsed"
+	}
+	return ""
+}
+
+// ParseReason reads what Name wrote; anything else is NoReason.
+func ParseReason(s string) Reason {
+	for _, r := range []Reason{ReasonExpired, ReasonEndedHere, ReasonEndedByPeer, ReasonLapsed} {
+		if r.Name() == s {
+			return r
+		}
+	}
+	return NoReason
+}
+
 // Contract is one side's copy of a contract. It is a comparable value; times are
 // UTC, in whole seconds.
 type Contract struct {
@@ -133,6 +160,8 @@ type Contract struct {
 	NotAfter  time.Time
 	// Network says that the contract includes a tunnel.
 	Network bool
+	// Notice is how long draining takes at least when the provider ends it early.
+	Notice time.Duration
 	// Begun says that NotBefore was seen to pass.
 	Begun bool
 	// DrainUntil is when draining ends whatever still runs. Zero in a Draining
@@ -235,29 +264,57 @@ func (c Contract) Wants() Wants {
 	return Wants{}
 }
 
-// Restore returns a contract as it was stored: signed by both, in a phase, with
-// when it closed if it did. What was not stored comes back by the next Tick. A
-// phase that says nothing counts as Active.
-func Restore(t Terms, hash Hash, role Role, phase Phase, closedAt time.Time) Contract {
-	c := Contract{
-		ID:        t.ContractID,
-		Role:      role,
-		State:     Active,
-		Revision:  t.Revision,
-		Hash:      hash,
-		NotBefore: t.NotBefore,
-		NotAfter:  t.NotAfter,
-		Network:   t.Network,
-	}
-	switch phase {
+// Stored is what is kept of a contract besides its envelope. What is zero in it
+// comes back by the next Tick.
+type Stored struct {
+	// Phase counts as Active if it says nothing.
+	Phase      Phase
+	Reason     Reason
+	DrainUntil time.Time
+	ClosedAt   time.Time
+}
+
+// Stored returns what to keep of a contract that both signed.
+func (c Contract) Stored() Stored {
+	return Stored{Phase: c.Phase(), Reason: c.Reason, DrainUntil: c.DrainUntil, ClosedAt: c.ClosedAt}
+}
+
+// Restore returns a contract as it was stored: signed by both, with what Stored
+// returned.
+func Restore(t Terms, hash Hash, role Role, s Stored) Contract {
+	c := Contract{ID: t.ContractID, Role: role, State: Active}.adopt(t, hash)
+	// Only a contract that had begun was ever revised.
+	c.Begun = c.Revision > 1
+	switch s.Phase {
 	case PhaseDraining:
 		c.State, c.Begun = Draining, true
+		c.Reason, c.DrainUntil = s.Reason, normTime(s.DrainUntil)
 	case PhaseClosed:
 		c.State, c.Begun = Closed, true
-		c.ClosedAt = normTime(closedAt)
+		c.Reason, c.DrainUntil, c.ClosedAt = s.Reason, normTime(s.DrainUntil), normTime(s.ClosedAt)
 	case PhaseActive, PhaseUnspecified:
 	}
 	return c
+}
+
+const (
+	// renewPart is the part of a contract's term after which it is renewed, in
+	// quarters.
+	renewPart = 3
+	// renewMargin is how long before the end that is at least.
+	renewMargin = 30 * time.Second
+)
+
+// RenewAt returns when to ask for the next revision of a contract that is to last
+// on: after three quarters of its term, but no later than 30 seconds before the
+// end, or half the term of one that lasts less than a minute. The zero time is
+// never: it is not in force.
+func RenewAt(c Contract) time.Time {
+	if c.State != Active {
+		return time.Time{}
+	}
+	term := c.NotAfter.Sub(c.NotBefore)
+	return c.NotAfter.Add(-max(term-term/4*renewPart, min(renewMargin, term/2)))
 }
 
 // normTime makes equal instants equal values.

@@ -3,29 +3,30 @@ package peering
 import (
 	"errors"
 	"fmt"
-	"slices"
+	"strings"
 	"testing"
 	"time"
-
-	"pgregory.net/rapid"
 )
 
 // Moments of a contract's life, in order.
 var (
-	valid   = t0.Add(time.Minute)     // the offer lapses
-	begins  = t0.Add(2 * time.Minute) // NotBefore
-	ends    = t0.Add(time.Hour)       // NotAfter
-	ends2   = t0.Add(2 * time.Hour)   // NotAfter of the second revision
-	over    = ends.Add(ExpiryGrace)   // the end of draining after NotAfter
-	over2   = ends2.Add(ExpiryGrace)  //
-	moments = []time.Time{t0, valid, begins, t0.Add(10 * time.Minute), ends, over, ends2, over2}
+	valid  = t0.Add(time.Minute)          // the offer lapses
+	begins = t0.Add(2 * time.Minute)      // NotBefore
+	ends   = t0.Add(time.Hour)            // NotAfter
+	ends2  = t0.Add(2 * time.Hour)        // NotAfter of the second revision
+	over   = ends.Add(ExpiryGrace)        // the end of draining after NotAfter
+	over2  = ends2.Add(ExpiryGrace)       //
+	soon   = begins.Add(30 * time.Minute) // an end of draining
+	later  = begins.Add(50 * time.Minute) // another
 )
 
 var (
 	hash1, hash1b, hash2 = Hash{1}, Hash{1, 1}, Hash{2}
+	hash3                = Hash{3}
 	terms1               = Terms{ContractID: "c", Revision: 1, NotBefore: begins, NotAfter: ends, Network: true}
 	terms1b              = Terms{ContractID: "c", Revision: 1, NotBefore: begins, NotAfter: ends2, Network: true}
 	terms2               = Terms{ContractID: "c", Revision: 2, Previous: hash1, NotBefore: begins, NotAfter: ends2, Network: true}
+	terms3               = Terms{ContractID: "c", Revision: 3, Previous: hash2, NotBefore: begins, NotAfter: ends, Network: true}
 	foreign              = Terms{ContractID: "d", Revision: 1, NotBefore: begins, NotAfter: ends, Network: true}
 )
 
@@ -48,12 +49,15 @@ func events(r Role) []Event {
 		list = append(list,
 			Tick{now}, Drained{now},
 			Sign{terms1, hash1, now}, Sign{terms1b, hash1b, now}, Sign{terms2, hash2, now}, Sign{foreign, Hash{9}, now},
-			Countersigned{terms1, hash1, now}, Countersigned{terms1b, hash1b, now}, Countersigned{terms2, hash2, now}, Countersigned{foreign, Hash{9}, now},
+			Countersigned{terms1, hash1, now}, Countersigned{terms1b, hash1b, now}, Countersigned{terms2, hash2, now}, Countersigned{terms3, hash3, now}, Countersigned{foreign, Hash{9}, now},
 			Terminate{By: r, Mode: Drain, Now: now}, Terminate{By: r, Mode: Drain, Now: now, Grace: time.Minute}, Terminate{By: r, Mode: Now, Now: now},
 			Terminate{By: r.Other(), Mode: Drain, Now: now}, Terminate{By: r.Other(), Mode: Now, Now: now},
 		)
 		for _, p := range []Phase{PhaseUnspecified, PhaseActive, PhaseDraining, PhaseClosed, 99} {
 			list = append(list, PeerSaid{Revision: 1, Phase: p, Now: now}, PeerSaid{Revision: 7, Phase: p, Now: now})
+			for _, until := range []time.Time{t0, soon, over2} {
+				list = append(list, PeerSaid{Revision: 1, Phase: p, DrainUntil: until, Now: now})
+			}
 		}
 	}
 	return list
@@ -108,9 +112,10 @@ func TestAllStatesAndEvents(t *testing.T) {
 		{"the consumer signs another contract", Sign{foreign, Hash{9}, t0}, [6]string{refuse + "state", refuse + "mismatch", refuse + "mismatch", refuse + "mismatch", refuse + "mismatch", refuse + "closed"}},
 		{"both signed", Countersigned{terms1, hash1, now}, [6]string{refuse + "state", refuse + "state", "Active", stay, stay, refuse + "closed"}},
 		{"both signed other terms", Countersigned{terms1b, hash1b, now}, [6]string{refuse + "state", refuse + "state", refuse + "mismatch", refuse + "stale revision", refuse + "stale revision", refuse + "closed"}},
-		{"both signed the next revision", Countersigned{terms2, hash2, now}, [6]string{refuse + "state", refuse + "state", refuse + "mismatch", "Active", refuse + "state", refuse + "closed"}},
+		{"both signed the next revision", Countersigned{terms2, hash2, now}, [6]string{refuse + "state", refuse + "state", refuse + "mismatch", "revision 2", "revision 2", refuse + "closed"}},
 		{"both signed what follows another first revision", Countersigned{Terms{ContractID: "c", Revision: 2, Previous: hash1b, NotBefore: begins, NotAfter: ends2}, Hash{8}, now}, [6]string{refuse + "state", refuse + "state", refuse + "mismatch", refuse + "stale revision", refuse + "stale revision", refuse + "closed"}},
-		{"both signed a revision that skips one", Countersigned{Terms{ContractID: "c", Revision: 3, Previous: hash1, NotBefore: begins, NotAfter: ends2}, Hash{8}, now}, [6]string{refuse + "state", refuse + "state", refuse + "mismatch", refuse + "stale revision", refuse + "stale revision", refuse + "closed"}},
+		{"both signed a revision that skips one", Countersigned{terms3, hash3, now}, [6]string{refuse + "state", refuse + "state", refuse + "mismatch", "revision 3", "revision 3", refuse + "closed"}},
+		{"both signed revision 0", Countersigned{Terms{ContractID: "c", Revision: 0}, Hash{8}, now}, [6]string{refuse + "state", refuse + "state", refuse + "mismatch", refuse + "stale revision", refuse + "stale revision", refuse + "closed"}},
 		{"both signed another contract", Countersigned{foreign, Hash{9}, now}, [6]string{refuse + "state", refuse + "state", refuse + "mismatch", refuse + "mismatch", refuse + "mismatch", refuse + "closed"}},
 		{"time passes", Tick{t0}, [6]string{stay, stay, stay, stay, stay, stay}},
 		{"the offer lapses", Tick{valid}, [6]string{stay, "Closed", "Closed", stay, stay, stay}},
@@ -125,6 +130,8 @@ func TestAllStatesAndEvents(t *testing.T) {
 		{"the peer says nothing", PeerSaid{Now: now}, [6]string{stay, stay, stay, stay, stay, stay}},
 		{"the peer says it is active", PeerSaid{Revision: 1, Phase: PhaseActive, Now: now}, [6]string{stay, stay, stay, stay, stay, stay}},
 		{"the peer says it drains", PeerSaid{Revision: 1, Phase: PhaseDraining, Now: now}, [6]string{stay, "Closed", "Closed", "Draining", stay, stay}},
+		{"the peer says until when it drains", PeerSaid{Revision: 1, Phase: PhaseDraining, DrainUntil: soon, Now: now}, [6]string{stay, "Closed", "Closed", "Draining", stay, stay}},
+		{"the peer says that it drains until earlier", PeerSaid{Revision: 1, Phase: PhaseDraining, DrainUntil: begins.Add(5 * time.Minute), Now: now}, [6]string{stay, "Closed", "Closed", "Draining", "drains until earlier", stay}},
 		{"the peer said long ago that it is closed", PeerSaid{Phase: PhaseClosed, Now: now}, [6]string{stay, "Closed", "Closed", "Closed", "Closed", stay}},
 		{"nothing runs any more", Drained{now}, [6]string{refuse + "state", refuse + "state", refuse + "state", refuse + "state", "Closed", stay}},
 		{"no event", nil, [6]string{refuse + "invalid event", refuse + "invalid event", refuse + "invalid event", refuse + "invalid event", refuse + "invalid event", refuse + "invalid event"}},
@@ -147,7 +154,10 @@ func TestAllStatesAndEvents(t *testing.T) {
 					t.Errorf("an error of another kind: %v", err)
 				case got == c:
 					what = stay
-				case s == Active && got.State == Active && got.Revision == 2:
+				case got.State == s && got.Revision != c.Revision:
+					what = fmt.Sprintf("revision %d", got.Revision)
+				case s == Draining && got.State == s && got.DrainUntil.Before(c.DrainUntil):
+					what = "drains until earlier"
 				case got.State == s:
 					what = fmt.Sprintf("%s, changed to %+v", got.State, got)
 				}
@@ -206,6 +216,9 @@ func checkStep(t testing.TB, c Contract, e Event, next Contract, err error) {
 	}
 	if next.State == Active && c.State != Active && c.State != Signed {
 		t.Fatalf("active without the consumer's signature, from %s", c.State)
+	}
+	if c.State == Draining && next.State == Draining && !c.DrainUntil.IsZero() && next.DrainUntil.After(c.DrainUntil) {
+		t.Fatalf("%T%+v made draining longer: %+v became %+v", e, e, c, next)
 	}
 	if next.Revision < c.Revision || c.State != Nothing && (next.ID != c.ID || next.Role != c.Role) {
 		t.Fatalf("%+v became %+v", c, next)
@@ -295,6 +308,101 @@ func TestDrainingHasAnEnd(t *testing.T) {
 	}
 }
 
+func TestNoticeIsGiven(t *testing.T) {
+	with := func(notice time.Duration) Contract {
+		c := inState(t, Consumer)[Active]
+		c.Notice, c.NotAfter = notice, t0.Add(100*24*time.Hour)
+		return c
+	}
+	for _, tt := range []struct {
+		name          string
+		notice, grace time.Duration
+		by            Role
+		want          time.Duration
+	}{
+		{"the provider's, no grace named", 2 * time.Hour, 0, Provider, 2 * time.Hour},
+		{"the provider's, less grace than notice", 2 * time.Hour, time.Minute, Provider, 2 * time.Hour},
+		{"the provider's, more grace than notice", 2 * time.Hour, 3 * time.Hour, Provider, 3 * time.Hour},
+		{"the provider's, notice beyond every drain", 10 * 24 * time.Hour, time.Minute, Provider, 10 * 24 * time.Hour},
+		{"the provider's, no notice", 0, time.Minute, Provider, time.Minute},
+		{"the consumer's", 2 * time.Hour, time.Minute, Consumer, time.Minute},
+		{"the consumer's, endless", 10 * 24 * time.Hour, 1000 * time.Hour, Consumer, MaxDrain},
+	} {
+		c := apply(t, with(tt.notice), Terminate{By: tt.by, Mode: Drain, Now: begins, Grace: tt.grace})
+		if got := c.DrainUntil.Sub(begins); got != tt.want {
+			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
+		}
+		// The other side, told of it, stops at the same time.
+		other := with(tt.notice)
+		other.Role = Provider
+		other = apply(t, other, PeerSaid{Phase: PhaseDraining, DrainUntil: c.DrainUntil, Now: begins.Add(time.Minute)})
+		if !other.DrainUntil.Equal(c.DrainUntil) {
+			t.Errorf("%s: one side until %s, the other until %s", tt.name, c.DrainUntil, other.DrainUntil)
+		}
+	}
+	// Now is now, whatever the notice.
+	if c := apply(t, with(time.Hour), Terminate{By: Provider, Mode: Now, Now: begins}); c.State != Closed {
+		t.Errorf("%+v", c)
+	}
+}
+
+func TestPeersDrainLimitIsBounded(t *testing.T) {
+	c := inState(t, Provider)[Active]
+	c.NotAfter = t0.Add(1000 * time.Hour)
+	for _, tt := range []struct {
+		name string
+		told time.Time
+		want time.Time
+	}{
+		{"not said", time.Time{}, begins.Add(MaxDrain)},
+		{"soon", soon, soon},
+		{"in a year", begins.Add(8760 * time.Hour), begins.Add(MaxDrain)},
+		{"it is over", t0, t0},
+	} {
+		got := apply(t, c, PeerSaid{Phase: PhaseDraining, DrainUntil: tt.told, Now: begins})
+		if !got.DrainUntil.Equal(tt.want) {
+			t.Errorf("%s: until %s, want %s", tt.name, got.DrainUntil, tt.want)
+		}
+	}
+}
+
+func TestBothDrainUntilTheEarlier(t *testing.T) {
+	active := inState(t, Consumer)[Active]
+	consumer := apply(t, active, Terminate{By: Consumer, Mode: Drain, Now: begins, Grace: later.Sub(begins)})
+	active.Role = Provider
+	provider := apply(t, active, Terminate{By: Provider, Mode: Drain, Now: begins, Grace: soon.Sub(begins)})
+	said := PeerSaid{Phase: PhaseDraining, DrainUntil: consumer.DrainUntil, Now: begins}
+	consumer = apply(t, consumer, PeerSaid{Phase: PhaseDraining, DrainUntil: provider.DrainUntil, Now: begins})
+	provider = apply(t, provider, said)
+	if !consumer.DrainUntil.Equal(soon) || !provider.DrainUntil.Equal(soon) {
+		t.Errorf("until %s and %s", consumer.DrainUntil, provider.DrainUntil)
+	}
+}
+
+// A peer whose clock is ahead ends a contract that ends in a moment anyway.
+func TestClockAheadIsNoTermination(t *testing.T) {
+	c := inState(t, Consumer)[Active]
+	for _, tt := range []struct {
+		now  time.Time
+		want Reason
+	}{
+		{ends.Add(-ExpirySkew - time.Second), ReasonEndedByPeer},
+		{ends.Add(-ExpirySkew), ReasonExpired},
+		{ends.Add(-time.Second), ReasonExpired},
+	} {
+		for _, p := range []Phase{PhaseDraining, PhaseClosed} {
+			if got := apply(t, c, PeerSaid{Phase: p, DrainUntil: over, Now: tt.now}); got.Reason != tt.want {
+				t.Errorf("%s before the end, %s: %s", ends.Sub(tt.now), p, got.Reason.Name())
+			}
+		}
+	}
+	short := c
+	short.NotBefore, short.NotAfter = ends.Add(-time.Minute), ends
+	if got := apply(t, short, PeerSaid{Phase: PhaseClosed, Now: ends.Add(-20 * time.Second)}); got.Reason != ReasonEndedByPeer {
+		t.Errorf("a contract of a minute, 20 s before its end: %s", got.Reason.Name())
+	}
+}
+
 func TestRestoredContractGoesOn(t *testing.T) {
 	states := inState(t, Provider)
 	for _, tt := range []struct {
@@ -310,7 +418,7 @@ func TestRestoredContractGoesOn(t *testing.T) {
 		{"Draining", over, Closed},
 		{"Closed", begins, Closed},
 	} {
-		c := apply(t, Restore(terms1, hash1, Provider, ParsePhase(tt.phase), begins), Tick{tt.now})
+		c := apply(t, Restore(terms1, hash1, Provider, Stored{Phase: ParsePhase(tt.phase), ClosedAt: begins}), Tick{tt.now})
 		if c.State != tt.want {
 			t.Errorf("%q at %s: %s, want %s", tt.phase, tt.now, c.State, tt.want)
 		}
@@ -318,11 +426,66 @@ func TestRestoredContractGoesOn(t *testing.T) {
 			t.Errorf("%q: draining without end", tt.phase)
 		}
 	}
-	again := apply(t, Restore(terms1, hash1, Provider, PhaseActive, time.Time{}), Tick{begins})
-	want := states[Active]
-	want.ValidUntil = time.Time{}
-	if again != want {
-		t.Errorf("%+v, want %+v", again, want)
+	// What Stored keeps is all that there is to keep.
+	for s := Active; s <= Closed; s++ {
+		want := states[s]
+		got := Restore(terms1, hash1, Provider, want.Stored())
+		if s == Active {
+			got = apply(t, got, Tick{begins})
+		}
+		want.ValidUntil, want.Drained = time.Time{}, false
+		if got != want {
+			t.Errorf("%s: %+v, want %+v", s, got, want)
+		}
+	}
+	// A later revision may begin by the other side's clock: what runs goes on.
+	if c := Restore(terms2, hash2, Consumer, Stored{Phase: PhaseActive}); !c.Wants().Node {
+		t.Errorf("%+v", c)
+	}
+}
+
+func TestReasonsSurviveText(t *testing.T) {
+	for _, r := range []Reason{NoReason, ReasonExpired, ReasonEndedHere, ReasonEndedByPeer, ReasonLapsed} {
+		if ParseReason(r.Name()) != r {
+			t.Errorf("%q", r.Name())
+		}
+	}
+	if ParseReason("Bored") != NoReason || Reason(9).Name() != "" {
+		t.Error("an unknown reason says something")
+	}
+}
+
+func TestRejectionsSayWhy(t *testing.T) {
+	_, err := inState(t, Consumer)[Closed].Apply(Sign{terms1, hash1, t0})
+	if !IsRejected(err, RejectedClosed) || IsRejected(err, RejectedStale) || IsRejected(nil, RejectedClosed) || !strings.Contains(err.Error(), "contract c, Closed") {
+		t.Errorf("got %v", err)
+	}
+	for r := NoReason; r <= ReasonLapsed; r++ {
+		if (r == NoReason) != (r.String() == "") {
+			t.Errorf("%s says %q", r.Name(), r)
+		}
+	}
+}
+
+func TestRenewAt(t *testing.T) {
+	for _, tt := range []struct{ term, want time.Duration }{
+		{24 * time.Hour, 18 * time.Hour},
+		{4 * time.Minute, 3 * time.Minute},
+		{2 * time.Minute, 90 * time.Second},
+		{90 * time.Second, time.Minute},
+		{time.Minute, 30 * time.Second},
+		{40 * time.Second, 20 * time.Second},
+		{time.Second, 500 * time.Millisecond},
+	} {
+		c := Contract{State: Active, NotBefore: t0, NotAfter: t0.Add(tt.term)}
+		if got := RenewAt(c).Sub(t0); got != tt.want {
+			t.Errorf("of %s: after %s, want %s", tt.term, got, tt.want)
+		}
+	}
+	for s, c := range inState(t, Consumer) {
+		if (s == Active) == RenewAt(c).IsZero() {
+			t.Errorf("%s: %s", s, RenewAt(c))
+		}
 	}
 }
 
@@ -335,286 +498,4 @@ func TestPhasesSurviveText(t *testing.T) {
 	if ParsePhase("Opening") != PhaseUnspecified || Phase(9).String() != "" {
 		t.Error("an unknown phase says something")
 	}
-}
-
-// pair is two sides of one contract, and what is under way between them.
-type pair struct {
-	side [2]Contract // 0 consumer, 1 provider
-	// inbox of each side; a message stays until it is dropped or replaced.
-	inbox [2][]message
-	now   time.Time
-	// granted is what the provider ever countersigned.
-	granted map[Hash]bool
-	closed  [2]bool
-}
-
-// message is one of the protocol's: a signature, both, or a state.
-type message struct {
-	kind  string
-	hash  Hash
-	terms Terms
-	rev   uint64
-	phase Phase
-}
-
-func newPair(t testing.TB) *pair {
-	t.Helper()
-	return &pair{
-		side:    [2]Contract{apply(t, Contract{}, offer(Consumer)), apply(t, Contract{}, offer(Provider))},
-		now:     t0,
-		granted: map[Hash]bool{},
-	}
-}
-
-func (p *pair) clone() *pair {
-	c := *p
-	c.inbox = [2][]message{slices.Clone(p.inbox[0]), slices.Clone(p.inbox[1])}
-	c.granted = map[Hash]bool{}
-	for h := range p.granted {
-		c.granted[h] = true
-	}
-	return &c
-}
-
-// send puts a message under way, keeping a bound on how many there are.
-func (p *pair) send(to int, m message) {
-	if !slices.ContainsFunc(p.inbox[to], func(o message) bool {
-		return o.kind == m.kind && o.hash == m.hash && o.phase == m.phase && o.rev == m.rev
-	}) {
-		p.inbox[to] = append(p.inbox[to], m)
-	}
-}
-
-// tell does what each side does again and again: what Wants says.
-func (p *pair) tell(i int) {
-	c := p.side[i]
-	w := c.Wants()
-	if w.Countersign {
-		p.send(1, message{kind: "sign", hash: c.Hash, terms: terms1})
-	}
-	if w.Tell {
-		p.send(1-i, message{kind: "state", rev: c.Revision, phase: c.Phase()})
-	}
-}
-
-func (p *pair) do(t testing.TB, i int, e Event) {
-	t.Helper()
-	before := p.side[i]
-	next, err := before.Apply(e)
-	checkStep(t, before, e, next, err)
-	p.side[i] = next
-	p.check(t)
-}
-
-// deliver hands side i a message; the message may come again.
-func (p *pair) deliver(t testing.TB, i int, m message) {
-	t.Helper()
-	switch m.kind {
-	case "sign": // the provider's SignContract
-		p.do(t, 1, Sign{m.terms, m.hash, p.now})
-		if c := p.side[1]; c.State == Signed && c.Hash == m.hash {
-			p.granted[m.hash] = true
-			p.do(t, 1, Countersigned{m.terms, m.hash, p.now})
-		}
-		if c := p.side[1]; c.Hash == m.hash && c.State == Active {
-			p.send(0, message{kind: "both", hash: m.hash, terms: m.terms})
-		}
-	case "renew": // the provider takes the next revision
-		if c := p.side[1]; c.State == Active && c.Hash == m.terms.Previous {
-			p.granted[m.hash] = true
-			p.do(t, 1, Countersigned{m.terms, m.hash, p.now})
-		}
-		if c := p.side[1]; c.Hash == m.hash && c.State == Active {
-			p.send(0, message{kind: "both", hash: m.hash, terms: m.terms})
-		}
-	case "both":
-		p.do(t, 0, Countersigned{m.terms, m.hash, p.now})
-	case "state":
-		p.do(t, i, PeerSaid{Revision: m.rev, Phase: m.phase, Now: p.now})
-	}
-}
-
-func (p *pair) check(t testing.TB) {
-	t.Helper()
-	consumer, provider := p.side[0], p.side[1]
-	for i, c := range p.side {
-		if p.closed[i] && c.State != Closed {
-			t.Fatalf("%s opened again", c.Role)
-		}
-		p.closed[i] = c.State == Closed
-		checkValue(t, c)
-	}
-	// The consumer never believes that it has what the provider did not grant.
-	if w := consumer.Wants(); (w.Node || w.AcceptNew) && !p.granted[consumer.Hash] {
-		t.Fatalf("the consumer uses what was not granted: %+v", consumer)
-	}
-	// The provider gives its capacity away only once it is sure to take nothing more.
-	if w := provider.Wants(); w.Quota && !w.Capacity {
-		t.Fatalf("the provider lends what it does not hold: %+v", provider)
-	}
-}
-
-// local is what each side may do of its own accord.
-func (p *pair) local(t testing.TB, i, what int) {
-	t.Helper()
-	switch what {
-	case 0:
-		p.do(t, i, Tick{p.now})
-	case 1:
-		p.do(t, i, Terminate{By: p.side[i].Role, Mode: Drain, Now: p.now})
-	case 2:
-		p.do(t, i, Terminate{By: p.side[i].Role, Mode: Now, Now: p.now})
-	case 3:
-		p.do(t, i, Drained{p.now})
-	case 4:
-		if i == 0 {
-			p.do(t, 0, Sign{terms1, hash1, p.now})
-		}
-	case 5: // a restart: what is stored comes back
-		if c := p.side[i]; c.State >= Active {
-			terms := terms1
-			if c.Hash == hash2 {
-				terms = terms2
-			}
-			p.side[i] = apply(t, Restore(terms, c.Hash, c.Role, c.Phase(), c.ClosedAt), Tick{p.now})
-			p.check(t)
-		}
-	case 6:
-		if c := p.side[0]; i == 0 && c.State == Active && c.Hash == hash1 {
-			p.send(1, message{kind: "renew", hash: hash2, terms: terms2})
-		}
-	}
-}
-
-const locals = 7
-
-// settle ends the faults: messages arrive, and time goes on where it has to.
-func (p *pair) settle(t testing.TB) {
-	t.Helper()
-	round := func() {
-		for i := range 2 {
-			p.do(t, i, Tick{p.now})
-			p.tell(i)
-		}
-		for i := range 2 {
-			list := p.inbox[i]
-			p.inbox[i] = nil
-			for _, m := range list {
-				p.deliver(t, i, m)
-			}
-		}
-	}
-	for range 6 {
-		round()
-	}
-	a, b := p.side[0], p.side[1]
-	inForce := func(c Contract) bool { return c.State == Active }
-	if inForce(a) != inForce(b) && a.State != Draining && b.State != Draining {
-		// One offered side may still wait for its offer to lapse.
-		if !(a.State == Closed && b.State == Offered || b.State == Closed && a.State == Offered) {
-			t.Fatalf("did not converge: consumer %s, provider %s", a.State, b.State)
-		}
-	}
-	// In the end all is over, on both sides.
-	for _, at := range moments {
-		if at.After(p.now) {
-			p.now = at
-			round()
-		}
-	}
-	p.now = over2.Add(MaxDrain)
-	round()
-	for _, c := range p.side {
-		if c.State != Closed {
-			t.Fatalf("at the end of time %s is %s", c.Role, c.State)
-		}
-	}
-}
-
-// TestPairsConvergeOverABadChannel drops, repeats and reorders at random.
-func TestPairsConvergeOverABadChannel(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
-		p := newPair(t)
-		for range rapid.IntRange(0, 60).Draw(rt, "steps") {
-			switch rapid.IntRange(0, 9).Draw(rt, "step") {
-			case 0, 1, 2, 3, 4:
-				i := rapid.IntRange(0, 1).Draw(rt, "to")
-				if n := len(p.inbox[i]); n > 0 {
-					k := rapid.IntRange(0, n-1).Draw(rt, "which") // out of order
-					p.deliver(t, i, p.inbox[i][k])
-					if rapid.Bool().Draw(rt, "forget") { // or it comes again
-						p.inbox[i] = slices.Delete(p.inbox[i], k, k+1)
-					}
-				}
-			case 5:
-				i := rapid.IntRange(0, 1).Draw(rt, "to")
-				p.inbox[i] = nil // the connection broke
-			case 6:
-				p.local(t, rapid.IntRange(0, 1).Draw(rt, "who"), rapid.IntRange(0, locals-1).Draw(rt, "what"))
-			case 7, 8:
-				p.tell(rapid.IntRange(0, 1).Draw(rt, "who"))
-			case 9:
-				if i := slices.Index(moments, p.now); i >= 0 && i+1 < len(moments) && rapid.Bool().Draw(rt, "later") {
-					p.now = moments[i+1]
-				}
-			}
-		}
-		p.settle(t)
-	})
-}
-
-// TestAllInterleavingsToASmallDepth tries every order of everything.
-func TestAllInterleavingsToASmallDepth(t *testing.T) {
-	depth := 4
-	if testing.Short() {
-		depth = 3
-	}
-	pairs := 0
-	seen := map[string]bool{}
-	var walk func(p *pair, left int)
-	walk = func(p *pair, left int) {
-		key := fmt.Sprintf("%v %v %v %v %d", p.side, p.inbox, p.now, p.granted, left)
-		if seen[key] {
-			return
-		}
-		seen[key] = true
-		pairs++
-		p.clone().settle(t)
-		if left == 0 {
-			return
-		}
-		for i := range 2 {
-			for what := range locals {
-				next := p.clone()
-				next.local(t, i, what)
-				walk(next, left-1)
-			}
-			next := p.clone()
-			next.tell(i)
-			walk(next, left-1)
-			for k := range p.inbox[i] {
-				next := p.clone()
-				next.deliver(t, i, next.inbox[i][k]) // and may come again
-				walk(next, left-1)
-				lost := p.clone()
-				lost.inbox[i] = slices.Delete(lost.inbox[i], k, k+1)
-				walk(lost, left-1)
-			}
-		}
-		if i := slices.Index(moments, p.now); i+1 < len(moments) {
-			next := p.clone()
-			next.now = moments[i+1]
-			walk(next, left-1)
-		}
-	}
-	walk(newPair(t), depth)
-	// From the middle of its life too.
-	p := newPair(t)
-	p.local(t, 0, 4)
-	p.tell(0)
-	p.deliver(t, 1, p.inbox[1][0])
-	p.deliver(t, 0, p.inbox[0][0])
-	p.now = begins
-	walk(p, depth)
-	t.Logf("%d pairs", pairs)
 }

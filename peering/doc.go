@@ -1,7 +1,8 @@
-// Package peering is the core: what a cluster is called, how a token and a
-// contract are written down, who may sign what, how a contract lives and ends,
-// and how much is lent. It is values and functions of values: no clock (time is
-// an argument or an event), no input or output, nothing but the standard
+// Package peering is the core: what a cluster is called and how its key changes,
+// how a token, a contract and a statement of use are written down, who may sign
+// what, how a contract lives and ends, how much is lent, and what its use costs.
+// It is values and functions of values: no clock (time is an argument or an
+// event), no input or output, no floating point, nothing but the standard
 // library. Both sides of a peering run the same code on their own copy.
 //
 // A contract goes this way and never back:
@@ -19,5 +20,7 @@
 //	                    ▼                  ▼                      ▼ DrainUntil, Terminate
 //	                 Closed ◄──────────────┴───────────────────── Now, PeerSaid Closed
 //
-// Active goes to Closed at once on Terminate Now and PeerSaid Closed.
+// Active goes to Closed at once on Terminate Now and PeerSaid Closed. Draining
+// takes the next revision too, and goes on draining: of what was signed before
+// both knew. Both sides drain until the earlier of what each of them said.
 package peering

@@ -9,6 +9,9 @@ import (
 	"strings"
 )
 
+// maxInterfaceName is Linux' IFNAMSIZ without the end.
+const maxInterfaceName = 15
+
 // CheckEndpoint checks that s is host:port, where host is a DNS name, an IPv4
 // address or a bracketed IPv6 address, and port is from 1 to 65535 in decimal.
 func CheckEndpoint(s string) error {
@@ -22,7 +25,11 @@ func CheckEndpoint(s string) error {
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 || strconv.FormatUint(n, 10) != port {
 		return fmt.Errorf("endpoint %q: port is not a number from 1 to 65535", s)
 	}
-	if _, err := netip.ParseAddr(host); err == nil {
+	if addr, err := netip.ParseAddr(host); err == nil {
+		// The zone of a link-local address is an interface's name.
+		if zone := addr.Zone(); len(zone) > maxInterfaceName || !onlyNameChars(zone) {
+			return fmt.Errorf("endpoint %q: zone is not the name of an interface", s)
+		}
 		return nil
 	}
 	if err := checkDNSName(host); err != nil {

@@ -71,14 +71,10 @@ func NewEnvelope(t Terms) (Envelope, error) {
 // Hash is the SHA-256 of the payload.
 func (e Envelope) Hash() Hash { return PayloadHash(e.Payload) }
 
-// Sign returns the envelope with the signature of signer's key added, in place
-// of one that the same cluster made before. The key has to be ECDSA P-256; rand
+// Sign returns the envelope with the signature of cluster id added, in place of
+// one that it made before. signer is the cluster's newest key, ECDSA P-256; rand
 // is passed to it.
-func (e Envelope) Sign(rand io.Reader, signer crypto.Signer) (Envelope, error) {
-	id, err := ClusterIDOf(signer.Public())
-	if err != nil {
-		return Envelope{}, err
-	}
+func (e Envelope) Sign(rand io.Reader, id ClusterID, signer crypto.Signer) (Envelope, error) {
 	digest := sha256.Sum256(PAE(e.PayloadType, e.Payload))
 	sig, err := signer.Sign(rand, digest[:], crypto.SHA256)
 	if err != nil {
@@ -115,7 +111,6 @@ func (e Envelope) verify(signers ...Role) (Terms, error) {
 	if len(e.Signatures) > MaxSignatures {
 		return Terms{}, &SignatureError{Problem: "too many signatures"}
 	}
-	digest := sha256.Sum256(PAE(e.PayloadType, e.Payload))
 	seen := map[ClusterID]bool{}
 	for _, s := range e.Signatures {
 		role, ok := t.RoleOf(s.KeyID)
@@ -130,8 +125,8 @@ func (e Envelope) verify(signers ...Role) (Terms, error) {
 		if err != nil {
 			return Terms{}, err
 		}
-		if len(s.Sig) > MaxSignatureLen || !ecdsa.VerifyASN1(key, digest[:], s.Sig) {
-			return Terms{}, &SignatureError{Signer: s.KeyID, Problem: "wrong: payload or signature was changed, or another key made it"}
+		if !e.signedBy(s.Sig, key) {
+			return Terms{}, &SignatureError{Signer: s.KeyID, Problem: wrongSignature}
 		}
 	}
 	for _, role := range signers {
@@ -140,6 +135,17 @@ func (e Envelope) verify(signers ...Role) (Terms, error) {
 		}
 	}
 	return t, nil
+}
+
+const wrongSignature = "wrong: payload or signature was changed, or another key made it"
+
+// signedBy says whether one of the keys made a signature of the envelope.
+func (e Envelope) signedBy(sig []byte, keys ...*ecdsa.PublicKey) bool {
+	if len(sig) > MaxSignatureLen {
+		return false
+	}
+	digest := sha256.Sum256(PAE(e.PayloadType, e.Payload))
+	return slices.ContainsFunc(keys, func(key *ecdsa.PublicKey) bool { return ecdsa.VerifyASN1(key, digest[:], sig) })
 }
 
 type jsonEnvelope struct {

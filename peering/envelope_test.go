@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -24,12 +25,22 @@ type cluster struct {
 	party Party
 }
 
-func newCluster(t testing.TB) cluster {
+func newKey(t testing.TB) *ecdsa.PrivateKey {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return key
+}
+
+func newCluster(t testing.TB) cluster {
+	t.Helper()
+	return clusterOf(t, newKey(t))
+}
+
+func clusterOf(t testing.TB, key *ecdsa.PrivateKey) cluster {
+	t.Helper()
 	der, err := x509.MarshalPKIXPublicKey(key.Public())
 	if err != nil {
 		t.Fatal(err)
@@ -39,7 +50,7 @@ func newCluster(t testing.TB) cluster {
 
 func (c cluster) sign(t testing.TB, e Envelope) Envelope {
 	t.Helper()
-	signed, err := e.Sign(rand.Reader, c.key)
+	signed, err := e.Sign(rand.Reader, c.party.ID, c.key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,6 +69,9 @@ func testTerms(t testing.TB, consumer, provider cluster) Terms {
 		Resources: resources, NotBefore: t0, NotAfter: t0.Add(time.Hour),
 		Network: true, PodSecurity: PodSecurityBaseline,
 		NodeLabels: map[string]string{"kubernetes.io/arch": "amd64", "empty": ""},
+		Price:      PriceList{Currency: "EUR", PerHour: map[string]Decimal{"cpu": {25_000_000}, "memory": {3_000_000}}},
+		Renewable:  true, Notice: time.Hour, StatementPeriod: time.Hour, Exposure: ExposureOffloaded,
+		NodeSelector: map[string]string{"topology.kubernetes.io/region": "eu"}, RuntimeClasses: []string{"gvisor", "kata"},
 	}
 }
 
@@ -106,7 +120,7 @@ func TestContractSignedByBothIsVerifiedFromTheEnvelopeAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(terms, got, cmp.AllowUnexported(Quantity{})); diff != "" {
+	if diff := cmp.Diff(terms, got, cmp.AllowUnexported(Quantity{}, Decimal{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if twice := provider.sign(t, e); len(twice.Signatures) != 2 {
@@ -270,6 +284,17 @@ func TestTermsHaveOneForm(t *testing.T) {
 		{"names in another order", `{"revision":1,` + strings.Replace(s[1:], `,"revision":1`, ``, 1)},
 		{"too large", s + strings.Repeat(" ", MaxPayload)},
 		{"nothing", ""},
+		{"a price in another form", strings.Replace(s, `"0.025"`, `"0.0250"`, 1)},
+		{"a price as a number", strings.Replace(s, `"0.025"`, `0.025`, 1)},
+		{"no prices at all", strings.Replace(s, `"perHour":{"cpu":"0.025","memory":"0.003"}`, `"perHour":null`, 1)},
+		{"no succession", strings.Replace(s, `,"succession":[]`, ``, 1)},
+		{"a succession that is null", strings.Replace(s, `"succession":[]`, `"succession":null`, 1)},
+		{"classes in another order", strings.Replace(s, `["gvisor","kata"]`, `["kata","gvisor"]`, 1)},
+		{"a notice in parts of a second", strings.Replace(s, `"noticeSeconds":3600`, `"noticeSeconds":3600.5`, 1)},
+		{"a notice that overflows", strings.Replace(s, `"noticeSeconds":3600`, `"noticeSeconds":9223372036854775807`, 1)},
+		{"a notice below zero", strings.Replace(s, `"noticeSeconds":3600`, `"noticeSeconds":-1`, 1)},
+		{"no exposure", strings.Replace(s, `"exposure":"Offloaded",`, ``, 1)},
+		{"a key in another alphabet", strings.NewReplacer("+", "-", "/", "_").Replace(s)},
 	} {
 		if tt.in == s {
 			t.Errorf("%s: the test changes nothing", tt.name)
@@ -322,10 +347,32 @@ func TestTermsAreChecked(t *testing.T) {
 		"a label value that begins with dot": func(t *Terms) { t.NodeLabels = map[string]string{"a": ".b"} },
 		"a long label value":                 func(t *Terms) { t.NodeLabels = map[string]string{"a": strings.Repeat("b", 64)} },
 		"too many labels":                    func(t *Terms) { t.NodeLabels = many },
+		"too many labels to choose by":       func(t *Terms) { t.NodeSelector = many },
+		"a price in no currency":             func(t *Terms) { t.Price.Currency = "" },
+		"a currency of no price":             func(t *Terms) { t.Price.PerHour = nil },
+		"a notice beyond a month":            func(t *Terms) { t.Notice = MaxNotice + time.Second },
+		"a notice in parts of a second":      func(t *Terms) { t.Notice = time.Millisecond },
+		"statements by the second":           func(t *Terms) { t.StatementPeriod = time.Second },
+		"statements by the year":             func(t *Terms) { t.StatementPeriod = 8760 * time.Hour },
+		"statements in parts of a second":    func(t *Terms) { t.StatementPeriod += time.Millisecond },
+		"another exposure":                   func(t *Terms) { t.Exposure = "Everything" },
+		"a runtime class twice":              func(t *Terms) { t.RuntimeClasses = []string{"a", "a"} },
+		"runtime classes out of order":       func(t *Terms) { t.RuntimeClasses = []string{"b", "a"} },
+		"a runtime class that is no name":    func(t *Terms) { t.RuntimeClasses = []string{"A"} },
+		"an empty runtime class":             func(t *Terms) { t.RuntimeClasses = []string{""} },
+		"a forged succession":                func(t *Terms) { t.Consumer.Succession = [][]byte{[]byte("x")} },
+		"more than a payload holds":          nil,
 	} {
 		terms := testTerms(t, consumer, provider)
 		terms.Resources = maps.Clone(terms.Resources)
-		change(&terms)
+		if change == nil {
+			fill(t, &terms)
+			if err := terms.Check(); err != nil {
+				t.Error(err)
+			}
+		} else {
+			change(&terms)
+		}
 		if _, err := terms.Marshal(); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
@@ -336,6 +383,34 @@ func TestTermsAreChecked(t *testing.T) {
 	}
 	if _, ok := terms.RoleOf(idA); ok {
 		t.Error("a stranger has a role")
+	}
+}
+
+// fill makes terms whose every part is within its limit, and the whole is not.
+func fill(tb testing.TB, t *Terms) {
+	tb.Helper()
+	c := newCluster(tb)
+	for range MaxSuccession {
+		next := newKey(tb)
+		der := cross(tb, rand.Reader, c.party.ID, next.Public(), c.key, func(c *x509.Certificate) { c.Subject.CommonName = strings.Repeat("x", 1400) })
+		c.party.Succession, c.key = append(c.party.Succession, der), next
+	}
+	t.Consumer = c.party
+	t.NodeLabels, t.NodeSelector = map[string]string{}, map[string]string{}
+	for i := range MaxNodeLabels {
+		t.NodeLabels[fmt.Sprintf("%s%02d/%s", strings.Repeat("a.", 125), i, strings.Repeat("a", 63))] = strings.Repeat("a", 63)
+	}
+	for i := range MaxNodeSelector {
+		t.NodeSelector[fmt.Sprintf("%s%02d/%s", strings.Repeat("a.", 125), i, strings.Repeat("a", 63))] = strings.Repeat("a", 63)
+	}
+	t.Resources, t.Price = Resources{}, PriceList{Currency: "EUR", PerHour: map[string]Decimal{}}
+	for i := range MaxResources {
+		name := fmt.Sprintf("%s%02d/%s", strings.Repeat("a", 60), i, strings.Repeat("a", 63))
+		t.Resources[name], t.Price.PerHour[name] = Whole(1<<62+1), Decimal{maxDecimal}
+	}
+	t.RuntimeClasses = nil
+	for i := range MaxClasses {
+		t.RuntimeClasses = append(t.RuntimeClasses, fmt.Sprintf("%s%02d", strings.Repeat("a.", 125), i))
 	}
 }
 
@@ -369,11 +444,13 @@ func TestEnvelopeJSON(t *testing.T) {
 }
 
 func FuzzParseTerms(f *testing.F) {
-	good, err := testTerms(f, newCluster(f), newCluster(f)).Marshal()
-	if err != nil {
-		f.Fatal(err)
+	for _, name := range []string{"contract", "contract-revised"} {
+		b, err := os.ReadFile("testdata/" + name + ".payload.json")
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(bytes.TrimSpace(b))
 	}
-	f.Add(good)
 	f.Add([]byte(`{}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		terms, err := ParseTerms(b)
@@ -388,13 +465,20 @@ func FuzzParseTerms(f *testing.F) {
 }
 
 func FuzzParseEnvelope(f *testing.F) {
-	consumer, provider := newCluster(f), newCluster(f)
-	e := provider.sign(f, consumer.sign(f, envelope(f, testTerms(f, consumer, provider))))
-	good, err := e.Marshal()
-	if err != nil {
-		f.Fatal(err)
+	provider := clusterOf(f, fixedKey(f, 2))
+	signed := map[string]bool{}
+	for _, name := range []string{"contract", "contract-revised", "statement"} {
+		b, err := os.ReadFile("testdata/" + name + ".json")
+		if err != nil {
+			f.Fatal(err)
+		}
+		e, err := ParseEnvelope(b)
+		if err != nil {
+			f.Fatal(err)
+		}
+		signed[string(e.Payload)] = true
+		f.Add(b)
 	}
-	f.Add(good)
 	f.Add([]byte(`{"payload":"AA==","payloadType":"x","signatures":[]}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		got, err := ParseEnvelope(b)
@@ -409,8 +493,11 @@ func FuzzParseEnvelope(f *testing.F) {
 		if err != nil || !again.Equal(got) {
 			t.Fatalf("%q became %q, %v", b, out, err)
 		}
-		if terms, err := got.Verify(); err == nil && terms.ContractID != "c-1" {
+		if _, err := got.Verify(); err == nil && !signed[string(got.Payload)] {
 			t.Error("a contract that nobody signed was verified")
+		}
+		if _, err := got.VerifyStatement(provider.party); err == nil && !signed[string(got.Payload)] {
+			t.Error("a statement that nobody signed was verified")
 		}
 	})
 }

@@ -54,7 +54,7 @@ type Terminate struct {
 	Mode Mode
 	Now  time.Time
 	// Grace is how long draining may take; zero is DefaultDrain, more than MaxDrain
-	// is MaxDrain.
+	// is MaxDrain. If the provider ends it, it takes at least the contract's notice.
 	Grace time.Duration
 }
 
@@ -62,7 +62,10 @@ type Terminate struct {
 type PeerSaid struct {
 	Revision uint64
 	Phase    Phase
-	Now      time.Time
+	// DrainUntil is when it stops draining, by this side's clock as far as the
+	// difference is known; zero if it did not say.
+	DrainUntil time.Time
+	Now        time.Time
 }
 
 // Drained says that this side saw that nothing runs under the contract any more.

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/base32"
+	"net"
 	"strings"
 	"testing"
 )
@@ -65,9 +66,49 @@ func TestCheckEndpoint(t *testing.T) {
 			t.Errorf("%s: %v", s, err)
 		}
 	}
-	for _, s := range []string{"", "a", "a:", ":1", "a:0", "a:65536", "a:http", "a:01", "2001:db8::1:7443", "a..b:1", "-a:1", "a_b:1", "a/b:1", "http://a:1", strings.Repeat("a", 64) + ":1", strings.Repeat("a.", 140) + "a:1"} {
+	for _, s := range []string{"", "a", "a:", ":1", "a:0", "a:65536", "a:http", "a:01", "2001:db8::1:7443", "a..b:1", "-a:1", "a_b:1", "a/b:1", "http://a:1", "[fe80::1%eth 0]:1", "[fe80::1%../../x]:1", "[fe80::1%" + strings.Repeat("x", 16) + "]:1", strings.Repeat("a", 64) + ":1", strings.Repeat("a.", 140) + "a:1"} {
 		if err := CheckEndpoint(s); err == nil {
 			t.Errorf("%q was accepted", s)
 		}
 	}
+}
+
+func FuzzParseClusterID(f *testing.F) {
+	for _, s := range []string{string(idA), idA.TrustDomainURI(), idA.AgentURI(), "", "spiffe:///agent", strings.Repeat("1", ClusterIDLen)} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if id, err := ParseClusterID(s); err == nil {
+			if string(id) != s {
+				t.Fatalf("%q was read as %s", s, id)
+			}
+			if _, err := id.hash(); err != nil {
+				t.Fatalf("%s: %v", id, err)
+			}
+			if again, err := ParseAgentURI(id.AgentURI()); err != nil || again != id {
+				t.Fatalf("%s: %s, %v", id, again, err)
+			}
+		}
+		if id, err := ParseAgentURI(s); err == nil && id.AgentURI() != s {
+			t.Fatalf("%q was read as that of %s", s, id)
+		}
+	})
+}
+
+func FuzzCheckEndpoint(f *testing.F) {
+	for _, s := range []string{"a.example:1", "192.0.2.1:65535", "[2001:db8::1]:443", "[fe80::1%eth0]:1", "a.:1", ":1", "a:0", "a:01", "a:+1", "[a]:1", "a b:1", "a:1\n"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if CheckEndpoint(s) != nil {
+			return
+		}
+		host, port, err := net.SplitHostPort(s)
+		if err != nil || host == "" || port == "" {
+			t.Fatalf("%q is %q and %q, %v", s, host, port, err)
+		}
+		if strings.ContainsFunc(host, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '/' || r == '@' || r == '?' || r == '#' }) {
+			t.Fatalf("%q has a host that is none", s)
+		}
+	})
 }

@@ -30,14 +30,26 @@ const (
 	MaxRequestIDLen  = 64
 	// MaxPublicKeyLen is the most bytes of a SubjectPublicKeyInfo.
 	MaxPublicKeyLen = 256
+	// MaxSuccession is how often a cluster's key is rolled over at most.
+	MaxSuccession = 8
+	// MaxCertificateLen is the most bytes of a certificate in a succession.
+	MaxCertificateLen = 2048
 	// MaxResources is the most resources that a contract names.
 	MaxResources = 64
 	// MaxResourceNameLen is the most characters of a resource's name.
 	MaxResourceNameLen = 128
 	// MaxQuantityLen is the most characters of a quantity.
 	MaxQuantityLen = 64
+	// MaxUnitSecondsLen is the most characters of a UnitSeconds.
+	MaxUnitSecondsLen = 40
 	// MaxNodeLabels is the most labels of a virtual node.
 	MaxNodeLabels = 64
+	// MaxNodeSelector is the most labels by which nodes are chosen.
+	MaxNodeSelector = 32
+	// MaxClasses is the most runtime classes or storage classes that are asked for.
+	MaxClasses = 16
+	// MaxClassNameLen is the most characters of the name of a class.
+	MaxClassNameLen = 253
 	// MaxLabelKeyLen and MaxLabelValueLen are Kubernetes' own.
 	MaxLabelKeyLen   = 317
 	MaxLabelValueLen = 63
@@ -52,6 +64,25 @@ const (
 	DefaultDrain = time.Hour
 	// MaxDrain is the longest drain that can be asked for.
 	MaxDrain = 24 * time.Hour
+	// MaxNotice is the longest notice that a provider can give.
+	MaxNotice = 31 * 24 * time.Hour
 	// ExpiryGrace is how long a contract that reached its end drains.
 	ExpiryGrace = 10 * time.Minute
+	// ExpirySkew is how far two clocks may differ for an end that the peer told of to
+	// count as the contract's own; at most a quarter of its term.
+	ExpirySkew = time.Minute
+
+	// MinStatementPeriod and MaxStatementPeriod bound what a statement of use
+	// covers.
+	MinStatementPeriod = time.Minute
+	MaxStatementPeriod = 31 * 24 * time.Hour
+	// MaxStatement is the most bytes of a statement's payload: in an envelope in
+	// JSON it is less than 32 KiB.
+	MaxStatement = 23 << 10
+	// MaxSample is the longest that a Meter believes that use stayed as it was.
+	MaxSample = 2 * time.Minute
+	// MaxPeriods is how many periods a Meter ends at once.
+	MaxPeriods = 32
+	// MaxOvercommit is the most percent of what is free that count as free.
+	MaxOvercommit = 1000
 )

@@ -1,8 +1,11 @@
 package peering
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
+	"math"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -11,43 +14,102 @@ import (
 type Ask struct {
 	// RequestID names the request for ever.
 	RequestID string
+	// ContractID is the contract whose next revision is asked for; empty asks for a
+	// new one.
+	ContractID string
 	// Resources is what it asks for; empty means as much as the policy gives.
 	Resources Resources
 	// Duration is for how long; zero leaves it to the policy.
 	Duration time.Duration
 	// Network says that it wants a tunnel.
 	Network bool
+	// PriceCeiling is the most that the whole may cost an hour; none is any price.
+	PriceCeiling Money
+	// NodeSelector are labels that the provider's nodes must have.
+	NodeSelector map[string]string
+	// StorageClasses are those that the provider must have, sorted.
+	StorageClasses []string
+	// RuntimeClasses are those that the provider must have and pods may then name,
+	// sorted.
+	RuntimeClasses []string
 }
+
+// Acceptance says whether a policy answers a request.
+type Acceptance uint8
+
+// The answers.
+const (
+	// Never lends nothing.
+	Never Acceptance = iota
+	// AfterApproval lends once an administrator said yes to the request.
+	AfterApproval
+	// Automatic lends what the policy allows.
+	Automatic
+)
 
 // Policy is what a provider lends to one peer.
 type Policy struct {
 	// Name is what to call the policy in messages.
 	Name string
 	// Accept says whether anything is lent at all.
-	Accept bool
+	Accept Acceptance
+	// Approved says that an administrator approved this request.
+	Approved bool
 	// Ceilings is the most that the peer gets, by resource. A resource without one
-	// is bounded by PercentOfFree alone.
+	// is bounded by the percentages alone.
 	Ceilings Resources
 	// PercentOfFree is the most that the peer gets of what is free, 0 to 100, of
 	// each resource.
 	PercentOfFree int
+	// Total is the most that all peers together get that the policy selects, by
+	// resource.
+	Total Resources
+	// TotalPercent is the most that they get of what is free, 0 to 100, of each
+	// resource.
+	TotalPercent int
+	// OvercommitPercent is how much counts as free, in percent of what is: 100 is
+	// what is free, 0 nothing, more than MaxOvercommit as much as that.
+	OvercommitPercent int
 	// Duration is how long a contract lasts at most.
 	Duration time.Duration
 	// Network says that a tunnel may be had.
 	Network     bool
 	PodSecurity PodSecurity
 	NodeLabels  map[string]string
+	// Price is what use costs.
+	Price PriceList
+	// Renewable says that contracts are renewed.
+	Renewable bool
+	// Notice is how long pods may run on when this side ends a contract early.
+	Notice time.Duration
+	// StatementPeriod is how long each statement of use covers; zero makes none.
+	StatementPeriod time.Duration
+	// RuntimeClasses and StorageClasses are those that peers may have.
+	RuntimeClasses []string
+	StorageClasses []string
 }
 
 // Capacity is what a provider has.
 type Capacity struct {
-	// Free is what its nodes have unrequested. What offloaded pods request counts
-	// as free here: it is in Lent.
+	// Free is what its nodes have unrequested, those that have the labels that are
+	// asked for. What offloaded pods request counts as free here: it is in Lent.
 	Free Resources
 	// Lent is what contracts and standing offers hold back, of all peers.
 	Lent Resources
-	// LentToPeer is the part of Lent that this peer holds.
+	// LentByPolicy is the part of Lent that peers hold whom the policy selects.
+	LentByPolicy Resources
+	// LentToPeer is the part of LentByPolicy that this peer holds.
 	LentToPeer Resources
+	// RuntimeClasses and StorageClasses are those that the cluster has.
+	RuntimeClasses []string
+	StorageClasses []string
+}
+
+// Without returns the capacity as it is if amounts of this peer were not lent: to
+// decide on the next revision of the contract that holds them.
+func (c Capacity) Without(amounts Resources) Capacity {
+	c.Lent, c.LentByPolicy, c.LentToPeer = c.Lent.Sub(amounts), c.LentByPolicy.Sub(amounts), c.LentToPeer.Sub(amounts)
+	return c
 }
 
 // Grant is what a provider offers.
@@ -57,6 +119,19 @@ type Grant struct {
 	Network     bool
 	PodSecurity PodSecurity
 	NodeLabels  map[string]string
+	// Price is what use costs.
+	Price PriceList
+	// Renewable says that the provider means to renew.
+	Renewable bool
+	// Notice and StatementPeriod are in whole seconds, as in Terms.
+	Notice          time.Duration
+	StatementPeriod time.Duration
+	// Exposure is ExposureOffloaded.
+	Exposure string
+	// NodeSelector, RuntimeClasses and StorageClasses are what was asked for.
+	NodeSelector   map[string]string
+	RuntimeClasses []string
+	StorageClasses []string
 }
 
 // GrantReason is why nothing is granted; reasons are part of the protocol.
@@ -66,6 +141,10 @@ type GrantReason string
 const (
 	// GrantPolicyRefused: the policy gives less than was asked, or nothing.
 	GrantPolicyRefused GrantReason = "POLICY_REFUSED"
+	// GrantPending: an administrator has to approve first.
+	GrantPending GrantReason = "POLICY_PENDING"
+	// GrantPrice: it costs more than the ask allows.
+	GrantPrice GrantReason = "PRICE_ABOVE_CEILING"
 	// GrantCapacityExhausted: the policy would give it, but it is not free now.
 	GrantCapacityExhausted GrantReason = "CAPACITY_EXHAUSTED"
 	// GrantInvalid: the request makes no sense.
@@ -85,31 +164,38 @@ func (e *GrantError) Error() string { return e.Message }
 
 // Decide decides what to lend: what was asked for, if every ceiling allows it,
 // and else nothing, with a *GrantError. An ask that names no resources gets as
-// much of each as the ceilings allow. Resources other than cpu come in whole
-// units.
+// much of each as the ceilings allow; if that costs more than its price ceiling,
+// nothing. Resources other than cpu come in whole units.
 func Decide(ask Ask, p Policy, have Capacity) (Grant, error) {
-	if !p.Accept {
-		return Grant{}, &GrantError{Reason: GrantPolicyRefused, Message: fmt.Sprintf("policy %q lends nothing to this peer", p.Name)}
+	if p.Accept != Automatic && p.Accept != AfterApproval {
+		return Grant{}, refuse(GrantPolicyRefused, "", "policy %q lends nothing to this peer", p.Name)
 	}
 	if err := checkAsk(ask); err != nil {
 		return Grant{}, err
 	}
-	if ask.Network && !p.Network {
-		return Grant{}, &GrantError{Reason: GrantPolicyRefused, Message: fmt.Sprintf("policy %q allows no tunnel", p.Name)}
+	if err := checkFeatures(ask, p, have); err != nil {
+		return Grant{}, err
 	}
 	g := Grant{
-		Duration:    p.Duration,
-		Network:     ask.Network,
-		PodSecurity: p.PodSecurity,
-		NodeLabels:  maps.Clone(p.NodeLabels),
+		Network:         ask.Network,
+		PodSecurity:     p.PodSecurity,
+		NodeLabels:      maps.Clone(p.NodeLabels),
+		Price:           p.Price.Clone(),
+		Renewable:       p.Renewable,
+		Notice:          min(max(p.Notice, 0), MaxNotice).Truncate(time.Second),
+		StatementPeriod: statementPeriod(p.StatementPeriod),
+		Exposure:        ExposureOffloaded,
+		NodeSelector:    maps.Clone(ask.NodeSelector),
+		RuntimeClasses:  slices.Clone(ask.RuntimeClasses),
+		StorageClasses:  slices.Clone(ask.StorageClasses),
 	}
-	if ask.Duration > 0 && (p.Duration <= 0 || ask.Duration < p.Duration) {
-		g.Duration = ask.Duration
-	}
-	if g.Duration = min(g.Duration, MaxContractLife).Truncate(time.Second); g.Duration < time.Second {
-		return Grant{}, &GrantError{Reason: GrantInvalid, Message: "neither the request nor the policy says for how long"}
+	if len(g.Price.PerHour) == 0 {
+		g.Price = PriceList{}
 	}
 	var err error
+	if g.Duration, err = grantDuration(ask, p); err != nil {
+		return Grant{}, err
+	}
 	if len(ask.Resources) == 0 {
 		g.Resources, err = grantAll(p, have)
 	} else {
@@ -118,70 +204,192 @@ func Decide(ask Ask, p Policy, have Capacity) (Grant, error) {
 	if err != nil {
 		return Grant{}, err
 	}
+	if err := checkPrice(ask, g); err != nil {
+		return Grant{}, err
+	}
+	if p.Accept == AfterApproval && !p.Approved {
+		return Grant{}, refuse(GrantPending, "", "policy %q lends to this peer after an administrator of the provider approved the request", p.Name)
+	}
 	return g, nil
 }
 
-func checkAsk(ask Ask) error {
-	invalid := func(format string, args ...any) error {
-		return &GrantError{Reason: GrantInvalid, Message: fmt.Sprintf(format, args...)}
+func refuse(why GrantReason, resource, format string, args ...any) *GrantError {
+	return &GrantError{Reason: why, Resource: resource, Message: fmt.Sprintf(format, args...)}
+}
+
+// checkFeatures checks what is had or not, whatever is free.
+func checkFeatures(ask Ask, p Policy, have Capacity) error {
+	if ask.Network && !p.Network {
+		return refuse(GrantPolicyRefused, "", "policy %q allows no tunnel", p.Name)
 	}
-	if err := checkRequestID(ask.RequestID); err != nil {
-		return invalid("%v", err)
-	}
-	if len(ask.Resources) > MaxResources {
-		return invalid("%d resources, more than %d", len(ask.Resources), MaxResources)
-	}
-	if ask.Duration < 0 {
-		return invalid("duration is below zero")
-	}
-	for _, name := range ask.Resources.Names() {
-		if err := checkResourceName(name); err != nil {
-			return invalid("%v", err)
-		}
-		if !Fractional(name) && !ask.Resources[name].IsWhole() {
-			return &GrantError{Reason: GrantInvalid, Resource: name, Message: fmt.Sprintf("%s %s is not a whole number", name, ask.Resources[name])}
+	for _, kind := range []struct {
+		name              string
+		want, may, exists []string
+	}{
+		{"runtime class", ask.RuntimeClasses, p.RuntimeClasses, have.RuntimeClasses},
+		{"storage class", ask.StorageClasses, p.StorageClasses, have.StorageClasses},
+	} {
+		for _, class := range kind.want {
+			if !slices.Contains(kind.may, class) {
+				return refuse(GrantPolicyRefused, "", "policy %q gives this peer no %s %s", p.Name, kind.name, class)
+			}
+			if !slices.Contains(kind.exists, class) {
+				return refuse(GrantPolicyRefused, "", "the provider has no %s %s", kind.name, class)
+			}
 		}
 	}
 	return nil
 }
 
-// headroom is what a policy still gives a peer of one resource, and what of
-// that is free now.
-func headroom(name string, p Policy, have Capacity) (byPolicy, now Quantity) {
-	byPolicy = have.Free[name].Percent(p.PercentOfFree)
+func grantDuration(ask Ask, p Policy) (time.Duration, error) {
+	d := p.Duration
+	if ask.Duration > 0 && (d <= 0 || ask.Duration < d) {
+		d = ask.Duration
+	}
+	if d = min(d, MaxContractLife).Truncate(time.Second); d < time.Second {
+		return 0, refuse(GrantInvalid, "", "neither the request nor the policy says for how long")
+	}
+	return d, nil
+}
+
+func statementPeriod(d time.Duration) time.Duration {
+	if d <= 0 {
+		return 0
+	}
+	return min(max(d, MinStatementPeriod), MaxStatementPeriod).Truncate(time.Second)
+}
+
+// checkPrice checks that a grant costs no more than was asked for.
+func checkPrice(ask Ask, g Grant) error {
+	if err := g.Price.Check(); err != nil {
+		return refuse(GrantPolicyRefused, "", "the provider's policy has prices that make no sense: %v", err)
+	}
+	hourly, err := g.Price.Hourly(g.Resources)
+	if err != nil {
+		return refuse(GrantPolicyRefused, "", "%v", err)
+	}
+	switch ceiling := ask.PriceCeiling; {
+	case ceiling.IsNone() || hourly.Amount.IsZero():
+	case hourly.Currency != ceiling.Currency:
+		return refuse(GrantPrice, "", "it costs %s an hour, and the ceiling is %s: they are of two currencies", hourly, ceiling)
+	case hourly.Amount.Cmp(ceiling.Amount) > 0:
+		return refuse(GrantPrice, "", "it costs %s an hour, more than the ceiling of %s", hourly, ceiling)
+	}
+	return nil
+}
+
+func checkAsk(ask Ask) error {
+	invalid := func(err error) error { return refuse(GrantInvalid, "", "%v", err) }
+	if err := checkRequestID(ask.RequestID); err != nil {
+		return invalid(err)
+	}
+	if ask.ContractID != "" {
+		if err := CheckContractID(ask.ContractID); err != nil {
+			return invalid(err)
+		}
+	}
+	if len(ask.Resources) > MaxResources {
+		return refuse(GrantInvalid, "", "%d resources, more than %d", len(ask.Resources), MaxResources)
+	}
+	if ask.Duration < 0 {
+		return refuse(GrantInvalid, "", "duration is below zero")
+	}
+	for _, name := range ask.Resources.Names() {
+		if err := checkResourceName(name); err != nil {
+			return invalid(err)
+		}
+		if !Fractional(name) && !ask.Resources[name].IsWhole() {
+			return refuse(GrantInvalid, name, "%s %s is not a whole number", name, ask.Resources[name])
+		}
+	}
+	if err := ask.PriceCeiling.Check(); err != nil {
+		return refuse(GrantInvalid, "", "price ceiling: %v", err)
+	}
+	for _, err := range []error{CheckNodeSelector(ask.NodeSelector), CheckClasses(ask.RuntimeClasses), CheckClasses(ask.StorageClasses)} {
+		if err != nil {
+			return invalid(err)
+		}
+	}
+	return nil
+}
+
+// What bounds a grant.
+const (
+	BoundCeiling = "ceiling"
+	BoundPercent = "percent of free"
+	BoundTotal   = "total"
+	BoundFree    = "free"
+)
+
+// bound is one of the limits on one resource.
+type bound struct {
+	by string
+	// fixed says that it does not depend on what is free.
+	fixed bool
+	// limit is the most that may be lent, held what is lent of it already.
+	limit, held Quantity
+}
+
+func (b bound) left() Quantity { return b.limit.Sub(b.held) }
+
+// bounds returns what limits one resource: first what is fixed, then what
+// depends on what is free.
+func bounds(name string, p Policy, have Capacity) []bound {
+	var list []bound
 	if ceiling, ok := p.Ceilings[name]; ok {
-		byPolicy = byPolicy.Min(ceiling)
+		list = append(list, bound{BoundCeiling, true, ceiling, have.LentToPeer[name]})
 	}
-	byPolicy = byPolicy.Sub(have.LentToPeer[name])
-	now = byPolicy.Min(have.Free[name].Sub(have.Lent[name]))
+	if total, ok := p.Total[name]; ok {
+		list = append(list, bound{BoundTotal, true, total, have.LentByPolicy[name]})
+	}
+	free := have.Free[name].percent(min(p.OvercommitPercent, MaxOvercommit))
+	return append(list,
+		bound{BoundPercent, false, free.Percent(p.PercentOfFree), have.LentToPeer[name]},
+		bound{BoundTotal, false, free.Percent(p.TotalPercent), have.LentByPolicy[name]},
+		bound{BoundFree, false, free, have.Lent[name]},
+	)
+}
+
+// headroom is what may still be lent of one resource, and the bound that says
+// so: of equal ones the first.
+func headroom(name string, p Policy, have Capacity) (Quantity, bound) {
+	list := bounds(name, p, have)
+	tightest := slices.MinFunc(list, func(a, b bound) int { return a.left().Cmp(b.left()) })
+	left := tightest.left()
 	if !Fractional(name) {
-		byPolicy, now = byPolicy.Floor(), now.Floor()
+		left = left.Floor()
 	}
-	return byPolicy, now
+	return left, tightest
 }
 
 func grantAsked(ask Ask, p Policy, have Capacity) (Resources, error) {
 	got := make(Resources, len(ask.Resources))
 	for _, name := range ask.Resources.Names() {
 		want := ask.Resources[name]
-		byPolicy, now := headroom(name, p, have)
-		if ceiling, ok := p.Ceilings[name]; ok && want.Cmp(ceiling.Sub(have.LentToPeer[name])) > 0 {
-			return nil, &GrantError{Reason: GrantPolicyRefused, Resource: name, Message: fmt.Sprintf(
-				"%s: asked for %s, policy %q gives this peer at most %s, of which it holds %s",
-				name, want, p.Name, ceiling, have.LentToPeer[name])}
-		}
-		if want.Cmp(byPolicy) > 0 {
-			return nil, &GrantError{Reason: GrantCapacityExhausted, Resource: name, Message: fmt.Sprintf(
-				"%s: asked for %s, policy %q gives this peer %d%% of what is free, which is %s more now",
-				name, want, p.Name, p.PercentOfFree, byPolicy)}
-		}
-		if want.Cmp(now) > 0 {
-			return nil, &GrantError{Reason: GrantCapacityExhausted, Resource: name, Message: fmt.Sprintf(
-				"%s: asked for %s, only %s is free", name, want, now)}
+		for _, b := range bounds(name, p, have) {
+			if want.Cmp(b.left()) > 0 {
+				return nil, b.refuse(name, want, p)
+			}
 		}
 		got[name] = want
 	}
 	return got, nil
+}
+
+// refuse says why a bound allows no more.
+func (b bound) refuse(name string, want Quantity, p Policy) error {
+	switch b.by {
+	case BoundCeiling:
+		return refuse(GrantPolicyRefused, name, "%s: asked for %s, policy %q gives this peer at most %s, of which it holds %s", name, want, p.Name, b.limit, b.held)
+	case BoundTotal:
+		if b.fixed && want.Cmp(b.limit) > 0 {
+			return refuse(GrantPolicyRefused, name, "%s: asked for %s, policy %q gives all peers together at most %s", name, want, p.Name, b.limit)
+		}
+		return refuse(GrantCapacityExhausted, name, "%s: asked for %s, policy %q gives all peers together %s more now", name, want, p.Name, b.left())
+	case BoundPercent:
+		return refuse(GrantCapacityExhausted, name, "%s: asked for %s, policy %q gives this peer %d%% of what is free, which is %s more now", name, want, p.Name, p.PercentOfFree, b.left())
+	}
+	return refuse(GrantCapacityExhausted, name, "%s: asked for %s, only %s is free", name, want, b.left())
 }
 
 // grantAll gives of every resource that is free as much as it may. What comes to
@@ -192,19 +400,18 @@ func grantAll(p Policy, have Capacity) (Resources, error) {
 		if checkResourceName(name) != nil || len(got) == MaxResources {
 			continue
 		}
-		if _, now := headroom(name, p, have); !now.IsZero() {
+		if now, _ := headroom(name, p, have); !now.IsZero() {
 			got[name] = round(name, now)
 		}
 	}
 	// Without one of these no pod can run, so there is nothing to offer.
 	for _, name := range []string{"cpu", "memory", "pods"} {
 		if _, offered := have.Free[name]; offered && got[name].IsZero() {
-			return nil, &GrantError{Reason: GrantCapacityExhausted, Resource: name, Message: fmt.Sprintf(
-				"%s: nothing is left to lend under policy %q", name, p.Name)}
+			return nil, refuse(GrantCapacityExhausted, name, "%s: nothing is left to lend under policy %q", name, p.Name)
 		}
 	}
 	if len(got) == 0 {
-		return nil, &GrantError{Reason: GrantCapacityExhausted, Message: fmt.Sprintf("nothing is left to lend under policy %q", p.Name)}
+		return nil, refuse(GrantCapacityExhausted, "", "nothing is left to lend under policy %q", p.Name)
 	}
 	return got, nil
 }
@@ -213,7 +420,7 @@ func grantAll(p Policy, have Capacity) (Resources, error) {
 // it. What is less than one stays as it is.
 func round(name string, q Quantity) Quantity {
 	const mebi = 1 << 20
-	if name != "memory" && name != "ephemeral-storage" || q.Units() < mebi {
+	if !InBytes(name) || q.Units() < mebi {
 		return q
 	}
 	whole, err := ParseQuantity(strconv.FormatInt(q.Units()/mebi, 10) + "Mi")
@@ -221,4 +428,100 @@ func round(name string, q Quantity) Quantity {
 		return q // cannot be: it is a number of mebibytes
 	}
 	return whole
+}
+
+// Bound is how much of one resource may be lent, and what bounds it.
+type Bound struct {
+	Resource string
+	// Asked is what was asked for; as much as there is if nothing was named.
+	Asked Quantity
+	// Granted is what there may be of it.
+	Granted Quantity
+	// By is what keeps Granted below Asked: BoundCeiling, BoundPercent, BoundTotal
+	// or BoundFree. It is empty if nothing does.
+	By string
+	// Limit is that bound's amount, of which some may be lent already.
+	Limit Quantity
+}
+
+// Explain says what bounds each resource of an ask, by name. It is for the
+// provider's own administrators.
+func Explain(ask Ask, p Policy, have Capacity) []Bound {
+	all := len(ask.Resources) == 0
+	names := ask.Resources.Names()
+	if all {
+		names = have.Free.Names()
+	}
+	var list []Bound
+	for _, name := range names {
+		left, tightest := headroom(name, p, have)
+		b := Bound{Resource: name, Asked: ask.Resources[name], Granted: left, By: tightest.by, Limit: tightest.limit}
+		if all {
+			b.Asked, b.Granted = left, round(name, left)
+		} else if b.Asked.Cmp(left) <= 0 {
+			b.Granted, b.By, b.Limit = b.Asked, "", Quantity{}
+		}
+		list = append(list, b)
+	}
+	return list
+}
+
+// Candidate is a provider's offer, to be compared with others.
+type Candidate struct {
+	Peer ClusterID
+	// Hourly is what the whole costs an hour.
+	Hourly Money
+	// RoundTrip is that to the provider; zero if it is not known.
+	RoundTrip time.Duration
+}
+
+// Cheapest returns the indexes of candidates, best first: what is free of charge,
+// then what is priced in currency, by price, then the other currencies, of which
+// nobody knows what they are worth. Of equal ones the nearest is better, then
+// the lower ID. Without a currency that of the first candidate with a price
+// counts.
+func Cheapest(c []Candidate, currency string) []int {
+	for i := 0; currency == "" && i < len(c); i++ {
+		currency = c[i].Hourly.Currency
+	}
+	class := func(m Money) int {
+		switch {
+		case m.Amount.IsZero():
+			return 0
+		case m.Currency == currency:
+			return 1
+		}
+		return 2
+	}
+	order := make([]int, len(c))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(i, j int) int {
+		a, b := c[i], c[j]
+		return cmp.Or(
+			cmp.Compare(class(a.Hourly), class(b.Hourly)),
+			cmp.Compare(paid(a.Hourly), paid(b.Hourly)),
+			a.Hourly.Amount.Cmp(b.Hourly.Amount),
+			cmp.Compare(distance(a), distance(b)),
+			cmp.Compare(a.Peer, b.Peer),
+		)
+	})
+	return order
+}
+
+// paid is the currency in which something is paid at all.
+func paid(m Money) string {
+	if m.Amount.IsZero() {
+		return ""
+	}
+	return m.Currency
+}
+
+// distance is the round trip, the longest there is where it is not known.
+func distance(c Candidate) time.Duration {
+	if c.RoundTrip <= 0 {
+		return math.MaxInt64
+	}
+	return c.RoundTrip
 }

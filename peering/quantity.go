@@ -182,13 +182,16 @@ func (q Quantity) notation(o Quantity) bool {
 
 // Percent returns p hundredths of q, rounded down to a thousandth. Below 0 counts
 // as 0, above 100 as 100.
-func (q Quantity) Percent(p int) Quantity {
+func (q Quantity) Percent(p int) Quantity { return q.percent(min(p, 100)) }
+
+// percent is Percent that also makes more of q, up to the most that there is.
+func (q Quantity) percent(p int) Quantity {
 	n := q.bigMilli()
-	n.Mul(n, big.NewInt(int64(min(max(p, 0), 100))))
+	n.Mul(n, big.NewInt(int64(max(p, 0))))
 	n.Quo(n, big.NewInt(100))
 	r, err := fromMilli(n, false)
-	if err != nil { // no more than q, which is in range
-		return Quantity{}
+	if err != nil {
+		return Quantity{units: math.MaxInt64}
 	}
 	if r.milli == 0 {
 		r.binary = q.binary
@@ -315,6 +318,16 @@ func checkResourceName(s string) error {
 		return fmt.Errorf("resource name %q: %w", s, err)
 	}
 	return nil
+}
+
+// InBytes says whether a resource is counted in bytes: memory and storage. Its
+// price is that of a gibibyte.
+func InBytes(resource string) bool {
+	if domain, name, ok := strings.Cut(resource, "/"); ok {
+		return strings.HasSuffix(domain, ".storageclass.storage.k8s.io") && name == "requests.storage"
+	}
+	name := strings.TrimPrefix(strings.TrimPrefix(resource, "requests."), "limits.")
+	return name == "memory" || strings.HasSuffix(name, "storage") || strings.HasPrefix(name, "hugepages-")
 }
 
 // Fractional says whether a resource may be lent in parts of a unit. Only cpu

@@ -2,11 +2,7 @@ package peering
 
 import (
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/sha256"
-	"crypto/x509"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -51,6 +47,9 @@ type Party struct {
 	// PublicKey is the identity key, an ECDSA P-256 SubjectPublicKeyInfo in DER. Its
 	// hash is ID.
 	PublicKey []byte
+	// Succession is how the key was rolled over since: X.509 certificates in DER,
+	// each for the next key and signed by the one before. The last key signs.
+	Succession [][]byte
 }
 
 // PodSecurity is a level of the Kubernetes Pod Security Standards.
@@ -90,7 +89,28 @@ type Terms struct {
 	PodSecurity PodSecurity
 	// NodeLabels are the labels of the virtual node.
 	NodeLabels map[string]string
+
+	// Price is what use costs.
+	Price PriceList
+	// Renewable says that the provider means to renew the contract.
+	Renewable bool
+	// Notice is how long pods may run on when the provider ends the contract before
+	// its time, in whole seconds.
+	Notice time.Duration
+	// StatementPeriod is how long each statement of use covers, in whole seconds;
+	// zero if none are made.
+	StatementPeriod time.Duration
+	// Exposure is what of each other the two clusters' pods reach.
+	Exposure string
+	// NodeSelector are labels of the nodes on which offloaded pods run.
+	NodeSelector map[string]string
+	// RuntimeClasses are those that offloaded pods may name, sorted.
+	RuntimeClasses []string
 }
+
+// ExposureOffloaded is the one exposure there is: offloaded pods and the services
+// of their namespaces, nothing else.
+const ExposureOffloaded = "Offloaded"
 
 // PayloadType is the type of a contract's payload, in its envelope.
 const PayloadType = "application/vnd.entente.contract.v1+json"
@@ -98,23 +118,47 @@ const PayloadType = "application/vnd.entente.contract.v1+json"
 // jsonTerms is Terms as written. Fields are in the order of their JSON names,
 // so that encoding/json gives the canonical form.
 type jsonTerms struct {
-	Consumer    jsonParty         `json:"consumer"`
-	ContractID  string            `json:"contractID"`
-	Network     bool              `json:"network"`
-	NodeLabels  map[string]string `json:"nodeLabels"`
-	NotAfter    string            `json:"notAfter"`
-	NotBefore   string            `json:"notBefore"`
-	PodSecurity string            `json:"podSecurity"`
-	Previous    string            `json:"previousHash"`
-	Provider    jsonParty         `json:"provider"`
-	RequestID   string            `json:"requestID"`
-	Resources   map[string]string `json:"resources"`
-	Revision    uint64            `json:"revision"`
+	Consumer        jsonParty         `json:"consumer"`
+	ContractID      string            `json:"contractID"`
+	Exposure        string            `json:"exposure"`
+	Network         bool              `json:"network"`
+	NodeLabels      map[string]string `json:"nodeLabels"`
+	NodeSelector    map[string]string `json:"nodeSelector"`
+	NotAfter        string            `json:"notAfter"`
+	NotBefore       string            `json:"notBefore"`
+	Notice          int64             `json:"noticeSeconds"`
+	PodSecurity     string            `json:"podSecurity"`
+	Previous        string            `json:"previousHash"`
+	Price           jsonPriceList     `json:"price"`
+	Provider        jsonParty         `json:"provider"`
+	Renewable       bool              `json:"renewable"`
+	RequestID       string            `json:"requestID"`
+	Resources       map[string]string `json:"resources"`
+	Revision        uint64            `json:"revision"`
+	RuntimeClasses  []string          `json:"runtimeClasses"`
+	StatementPeriod int64             `json:"statementPeriodSeconds"`
 }
 
 type jsonParty struct {
-	ID        ClusterID `json:"id"`
-	PublicKey []byte    `json:"publicKey"`
+	ID         ClusterID `json:"id"`
+	PublicKey  []byte    `json:"publicKey"`
+	Succession [][]byte  `json:"succession"`
+}
+
+func partyJSON(p Party) jsonParty {
+	j := jsonParty(p)
+	if j.Succession == nil {
+		j.Succession = [][]byte{}
+	}
+	return j
+}
+
+func (j jsonParty) party() Party {
+	p := Party(j)
+	if len(p.Succession) == 0 {
+		p.Succession = nil
+	}
+	return p
 }
 
 // Marshal writes the terms in their only form, which is that of RFC 8785: no
@@ -124,32 +168,31 @@ func (t Terms) Marshal() ([]byte, error) {
 	if err := t.Check(); err != nil {
 		return nil, fmt.Errorf("encode terms: %w", err)
 	}
-	j := jsonTerms{
-		Consumer:    jsonParty(t.Consumer),
-		ContractID:  t.ContractID,
-		Network:     t.Network,
-		NodeLabels:  t.NodeLabels,
-		NotAfter:    t.NotAfter.Format(time.RFC3339),
-		NotBefore:   t.NotBefore.Format(time.RFC3339),
-		PodSecurity: string(t.PodSecurity),
-		Provider:    jsonParty(t.Provider),
-		RequestID:   t.RequestID,
-		Resources:   t.Resources.Strings(),
-		Revision:    t.Revision,
-	}
-	if j.NodeLabels == nil {
-		j.NodeLabels = map[string]string{}
-	}
-	if t.Previous != (Hash{}) {
-		j.Previous = t.Previous.String()
-	}
-	var buf bytes.Buffer
-	enc := json.NewEncoder(&buf)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(j); err != nil {
+	b, err := canonical(jsonTerms{
+		Consumer:        partyJSON(t.Consumer),
+		ContractID:      t.ContractID,
+		Exposure:        t.Exposure,
+		Network:         t.Network,
+		NodeLabels:      orEmpty(t.NodeLabels),
+		NodeSelector:    orEmpty(t.NodeSelector),
+		NotAfter:        t.NotAfter.Format(time.RFC3339),
+		NotBefore:       t.NotBefore.Format(time.RFC3339),
+		Notice:          seconds(t.Notice),
+		PodSecurity:     string(t.PodSecurity),
+		Previous:        hashText(t.Previous),
+		Price:           priceJSON(t.Price),
+		Provider:        partyJSON(t.Provider),
+		Renewable:       t.Renewable,
+		RequestID:       t.RequestID,
+		Resources:       t.Resources.Strings(),
+		Revision:        t.Revision,
+		RuntimeClasses:  append([]string{}, t.RuntimeClasses...),
+		StatementPeriod: seconds(t.StatementPeriod),
+	}, MaxPayload)
+	if err != nil {
 		return nil, fmt.Errorf("encode terms: %w", err)
 	}
-	return bytes.TrimSuffix(buf.Bytes(), []byte("\n")), nil
+	return b, nil
 }
 
 // ParseTerms reads what Marshal wrote, and nothing else: a payload that is not
@@ -162,9 +205,7 @@ func ParseTerms(payload []byte) (Terms, error) {
 		return Terms{}, fmt.Errorf("terms have %d bytes, more than %d", len(payload), MaxPayload)
 	}
 	var j jsonTerms
-	dec := json.NewDecoder(bytes.NewReader(payload))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&j); err != nil {
+	if err := decodeStrict(payload, &j); err != nil {
 		return Terms{}, fmt.Errorf("terms: %w", err)
 	}
 	t, err := j.terms()
@@ -183,14 +224,21 @@ func ParseTerms(payload []byte) (Terms, error) {
 
 func (j jsonTerms) terms() (Terms, error) {
 	t := Terms{
-		ContractID:  j.ContractID,
-		RequestID:   j.RequestID,
-		Revision:    j.Revision,
-		Consumer:    Party(j.Consumer),
-		Provider:    Party(j.Provider),
-		Network:     j.Network,
-		PodSecurity: PodSecurity(j.PodSecurity),
-		NodeLabels:  j.NodeLabels,
+		ContractID:   j.ContractID,
+		RequestID:    j.RequestID,
+		Revision:     j.Revision,
+		Consumer:     j.Consumer.party(),
+		Provider:     j.Provider.party(),
+		Network:      j.Network,
+		PodSecurity:  PodSecurity(j.PodSecurity),
+		NodeLabels:   j.NodeLabels,
+		Price:        j.Price.list(),
+		Renewable:    j.Renewable,
+		Exposure:     j.Exposure,
+		NodeSelector: j.NodeSelector,
+	}
+	if len(j.RuntimeClasses) > 0 {
+		t.RuntimeClasses = j.RuntimeClasses
 	}
 	var err error
 	if j.Previous != "" {
@@ -207,12 +255,18 @@ func (j jsonTerms) terms() (Terms, error) {
 	if t.NotAfter, err = time.Parse(time.RFC3339, j.NotAfter); err != nil {
 		return Terms{}, errors.New("notAfter is not RFC 3339")
 	}
+	if t.Notice, err = duration(j.Notice); err != nil {
+		return Terms{}, fmt.Errorf("noticeSeconds: %w", err)
+	}
+	if t.StatementPeriod, err = duration(j.StatementPeriod); err != nil {
+		return Terms{}, fmt.Errorf("statementPeriodSeconds: %w", err)
+	}
 	return t, nil
 }
 
 // Check says what is wrong with the terms, if anything. It looks at no clock.
 func (t Terms) Check() error {
-	for _, check := range []func() error{t.checkNames, t.checkParties, t.checkTimes, t.checkAmounts} {
+	for _, check := range []func() error{t.checkNames, t.checkParties, t.checkTimes, t.checkAmounts, t.checkConditions} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -256,7 +310,7 @@ func (t Terms) checkParties() error {
 
 func (t Terms) checkTimes() error {
 	for _, at := range []time.Time{t.NotBefore, t.NotAfter} {
-		if at.Location() != time.UTC || at.Nanosecond() != 0 || at.Unix() <= 0 || at.Unix() > maxUnix {
+		if !wholeSecond(at) {
 			return errors.New("notBefore and notAfter have to be whole seconds, UTC, from 1970 to 9999")
 		}
 	}
@@ -281,27 +335,36 @@ func (t Terms) checkAmounts() error {
 	return nil
 }
 
-// Key returns the party's public key after checking that it is the one behind
-// the party's ID.
-func (p Party) Key() (*ecdsa.PublicKey, error) {
-	if len(p.PublicKey) > MaxPublicKeyLen {
-		return nil, fmt.Errorf("public key has %d bytes, more than %d", len(p.PublicKey), MaxPublicKeyLen)
+func (t Terms) checkConditions() error {
+	if err := t.Price.Check(); err != nil {
+		return err
 	}
-	if _, err := ParseClusterID(string(p.ID)); err != nil {
-		return nil, err
+	switch {
+	case t.Notice < 0 || t.Notice > MaxNotice || t.Notice%time.Second != 0:
+		return fmt.Errorf("notice is not in whole seconds up to %s", MaxNotice)
+	case t.StatementPeriod != 0 && (t.StatementPeriod < MinStatementPeriod || t.StatementPeriod > MaxStatementPeriod || t.StatementPeriod%time.Second != 0):
+		return fmt.Errorf("statementPeriod is not in whole seconds from %s to %s", MinStatementPeriod, MaxStatementPeriod)
+	case t.Exposure != ExposureOffloaded:
+		return fmt.Errorf("exposure is not %s", ExposureOffloaded)
 	}
-	if got := ClusterIDOfSPKI(p.PublicKey); got != p.ID {
-		return nil, fmt.Errorf("public key is that of %s, not of %s", got, p.ID)
+	if err := CheckNodeSelector(t.NodeSelector); err != nil {
+		return err
 	}
-	pub, err := x509.ParsePKIXPublicKey(p.PublicKey)
-	if err != nil {
-		return nil, errors.New("public key is not a SubjectPublicKeyInfo")
+	return CheckClasses(t.RuntimeClasses)
+}
+
+// wholeSecond says whether a time can be written in a payload.
+func wholeSecond(t time.Time) bool {
+	return t.Location() == time.UTC && t.Nanosecond() == 0 && t.Unix() > 0 && t.Unix() <= maxUnix
+}
+
+func seconds(d time.Duration) int64 { return int64(d / time.Second) }
+
+func duration(seconds int64) (time.Duration, error) {
+	if seconds < 0 || seconds > int64(MaxContractLife/time.Second) {
+		return 0, fmt.Errorf("%d is not from 0 to %d", seconds, int64(MaxContractLife/time.Second))
 	}
-	key, ok := pub.(*ecdsa.PublicKey)
-	if !ok || key.Curve != elliptic.P256() {
-		return nil, errors.New("public key is not ECDSA P-256")
-	}
-	return key, nil
+	return time.Duration(seconds) * time.Second, nil
 }
 
 // PayloadHash is what a later revision names as its previous one: the SHA-256 of
@@ -356,9 +419,32 @@ func checkRequestID(s string) error {
 
 // CheckNodeLabels checks number, names and values of labels by the rules of
 // Kubernetes.
-func CheckNodeLabels(labels map[string]string) error {
-	if len(labels) > MaxNodeLabels {
-		return fmt.Errorf("%d node labels, more than %d", len(labels), MaxNodeLabels)
+func CheckNodeLabels(labels map[string]string) error { return checkLabels(labels, MaxNodeLabels) }
+
+// CheckNodeSelector checks number, names and values of the labels by which nodes
+// are chosen.
+func CheckNodeSelector(labels map[string]string) error { return checkLabels(labels, MaxNodeSelector) }
+
+// CheckClasses checks names of runtime classes or storage classes: DNS
+// subdomains, in order, none twice.
+func CheckClasses(names []string) error {
+	if len(names) > MaxClasses {
+		return fmt.Errorf("%d classes, more than %d", len(names), MaxClasses)
+	}
+	for i, name := range names {
+		if len(name) > MaxClassNameLen || name != strings.ToLower(name) || strings.HasSuffix(name, ".") || checkDNSName(name) != nil {
+			return fmt.Errorf("class %.64q: its name is not a lower-case DNS name", name)
+		}
+		if i > 0 && names[i-1] >= name {
+			return fmt.Errorf("class %s: it is there twice, or not in its place", name)
+		}
+	}
+	return nil
+}
+
+func checkLabels(labels map[string]string, limit int) error {
+	if len(labels) > limit {
+		return fmt.Errorf("%d node labels, more than %d", len(labels), limit)
 	}
 	for k, v := range labels {
 		if len(k) > MaxLabelKeyLen {

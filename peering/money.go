@@ -1,0 +1,257 @@
+package peering
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math/big"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Decimal is a number that is never below zero, exact to the ninth place after
+// the point, at most 999999999.999999999. It is comparable with ==. Its text has
+// one form: digits, and after a point as many as it needs, the last of them not
+// 0.
+type Decimal struct{ nano int64 }
+
+const (
+	decimalPlaces = 9
+	nanoPerUnit   = 1_000_000_000
+	maxDecimal    = 1_000_000_000*nanoPerUnit - 1
+	// maxDecimalLen is the length of 999999999.999999999.
+	maxDecimalLen = 19
+)
+
+// ErrDecimalRange says that a number is above 999999999.999999999.
+var ErrDecimalRange = errors.New("number is above 999999999.999999999")
+
+// ParseDecimal reads a decimal in its one form.
+func ParseDecimal(s string) (Decimal, error) {
+	if s == "" || len(s) > maxDecimalLen {
+		return Decimal{}, fmt.Errorf("number has %d characters, want 1 to %d", len(s), maxDecimalLen)
+	}
+	whole, fraction, point := strings.Cut(s, ".")
+	digits := func(t string) bool { return t != "" && len(t) <= decimalPlaces && strings.Trim(t, "0123456789") == "" }
+	if !digits(whole) || point && !digits(fraction) {
+		return Decimal{}, fmt.Errorf("number %q is not up to %d digits, and up to %d after a point", s, decimalPlaces, decimalPlaces)
+	}
+	n, err := strconv.ParseInt(whole+fraction+strings.Repeat("0", decimalPlaces-len(fraction)), 10, 64)
+	if err != nil {
+		return Decimal{}, fmt.Errorf("number %q is not decimal", s) // cannot be: 18 digits at most
+	}
+	d := Decimal{n}
+	if d.String() != s {
+		return Decimal{}, fmt.Errorf("number %q has zeros too many, write %s", s, d)
+	}
+	return d, nil
+}
+
+// String returns the text form.
+func (d Decimal) String() string {
+	s := strconv.FormatInt(d.nano/nanoPerUnit, 10)
+	if rest := d.nano % nanoPerUnit; rest != 0 {
+		s += "." + strings.TrimRight(fmt.Sprintf("%0*d", decimalPlaces, rest), "0")
+	}
+	return s
+}
+
+// Cmp returns -1, 0 or 1 as d is less than, equal to or more than o.
+func (d Decimal) Cmp(o Decimal) int {
+	switch {
+	case d.nano < o.nano:
+		return -1
+	case d.nano > o.nano:
+		return 1
+	}
+	return 0
+}
+
+// IsZero says whether the number is 0.
+func (d Decimal) IsZero() bool { return d.nano == 0 }
+
+// Add returns d + o, or ErrDecimalRange.
+func (d Decimal) Add(o Decimal) (Decimal, error) {
+	if d.nano > maxDecimal-o.nano {
+		return Decimal{}, ErrDecimalRange
+	}
+	return Decimal{d.nano + o.nano}, nil
+}
+
+// MarshalText writes the text form.
+func (d Decimal) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText reads the text form.
+func (d *Decimal) UnmarshalText(b []byte) error {
+	v, err := ParseDecimal(string(b))
+	if err != nil {
+		return err
+	}
+	*d = v
+	return nil
+}
+
+// Money is an amount in a currency. The zero Money is none: nothing was said.
+type Money struct {
+	// Currency is three capital letters, as in ISO 4217.
+	Currency string
+	Amount   Decimal
+}
+
+// IsNone says whether there is no money, not even none in a currency.
+func (m Money) IsNone() bool { return m == Money{} }
+
+// String returns currency and amount, as in "EUR 0.42"; "0" without a currency.
+func (m Money) String() string {
+	if m.Currency == "" {
+		return m.Amount.String()
+	}
+	return m.Currency + " " + m.Amount.String()
+}
+
+// Check says what is wrong with it, if anything. None is well formed.
+func (m Money) Check() error {
+	if m.IsNone() {
+		return nil
+	}
+	return checkCurrency(m.Currency)
+}
+
+func checkCurrency(s string) error {
+	if len(s) != 3 || strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") != "" {
+		return fmt.Errorf("currency %.16q is not three capital letters", s)
+	}
+	return nil
+}
+
+// PriceList is what resources cost. The zero PriceList is free of charge.
+type PriceList struct {
+	// Currency is three capital letters; empty if there are no prices.
+	Currency string
+	// PerHour is what one unit costs an hour, by resource: one core, pod or device;
+	// of what is counted in bytes one gibibyte. What is not listed costs nothing.
+	PerHour map[string]Decimal
+}
+
+// Check says what is wrong with the list, if anything.
+func (p PriceList) Check() error {
+	if len(p.PerHour) == 0 {
+		if p.Currency != "" {
+			return errors.New("price list has a currency and no price")
+		}
+		return nil
+	}
+	if len(p.PerHour) > MaxResources {
+		return fmt.Errorf("%d prices, more than %d", len(p.PerHour), MaxResources)
+	}
+	if err := checkCurrency(p.Currency); err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.PerHour)) {
+		if err := checkResourceName(name); err != nil {
+			return fmt.Errorf("price: %w", err)
+		}
+	}
+	return nil
+}
+
+// IsFree says whether nothing costs anything.
+func (p PriceList) IsFree() bool {
+	for _, price := range p.PerHour {
+		if !price.IsZero() {
+			return false
+		}
+	}
+	return true
+}
+
+// Clone returns a copy.
+func (p PriceList) Clone() PriceList {
+	p.PerHour = maps.Clone(p.PerHour)
+	return p
+}
+
+// Equal says whether two lists have the same prices.
+func (p PriceList) Equal(o PriceList) bool {
+	return p.Currency == o.Currency && maps.Equal(p.PerHour, o.PerHour)
+}
+
+// Hourly returns what it costs to hold r for an hour, exact but for the last
+// place, which is rounded half to even.
+func (p PriceList) Hourly(r Resources) (Money, error) {
+	sum := new(big.Int)
+	for name, price := range p.PerHour {
+		sum.Add(sum, priced(name, price, r[name].bigMilli()))
+	}
+	return p.money(sum, 1000)
+}
+
+// Cost returns what the use cost, exact but for the last place, which is rounded
+// half to even, once for the whole.
+func (p PriceList) Cost(u Usage) (Money, error) {
+	sum := new(big.Int)
+	for name, price := range p.PerHour {
+		sum.Add(sum, priced(name, price, u[name].big()))
+	}
+	return p.money(sum, unitSecond*secondsPerHour)
+}
+
+const (
+	gibi           = 1 << 30
+	secondsPerHour = 3600
+)
+
+// priced returns amount times price, in billionths of a gibi-th of what the
+// amount counts.
+func priced(name string, price Decimal, amount *big.Int) *big.Int {
+	n := new(big.Int).Mul(amount, big.NewInt(price.nano))
+	if InBytes(name) {
+		return n
+	}
+	return n.Mul(n, big.NewInt(gibi))
+}
+
+// money divides what priced summed up by how many of its amounts make one unit
+// for one hour.
+func (p PriceList) money(sum *big.Int, perUnit int64) (Money, error) {
+	n := divHalfEven(sum, new(big.Int).Mul(big.NewInt(perUnit), big.NewInt(gibi)))
+	if !n.IsInt64() || n.Int64() > maxDecimal {
+		return Money{}, fmt.Errorf("price in %s: %w", p.Currency, ErrDecimalRange)
+	}
+	return Money{Currency: p.Currency, Amount: Decimal{n.Int64()}}, nil
+}
+
+// divHalfEven returns a / b, rounded to the nearest, and of two that are as near
+// to the even one. Neither is below zero, b is not zero.
+func divHalfEven(a, b *big.Int) *big.Int {
+	quotient, rest := new(big.Int).QuoRem(a, b, new(big.Int))
+	switch rest.Lsh(rest, 1).Cmp(b) {
+	case 1:
+		quotient.Add(quotient, big.NewInt(1))
+	case 0:
+		if quotient.Bit(0) == 1 {
+			quotient.Add(quotient, big.NewInt(1))
+		}
+	}
+	return quotient
+}
+
+// Difference returns by how much two amounts differ, in percent of the larger,
+// decimal with at most two places, rounded half to even: "0" if both are the
+// same, "100" if they are of two currencies or one of them is zero.
+func Difference(a, b Money) string {
+	small, large := a.Amount.nano, b.Amount.nano
+	if small > large {
+		small, large = large, small
+	}
+	switch {
+	case large == 0:
+		return "0"
+	case a.Currency != b.Currency:
+		return "100"
+	}
+	n := new(big.Int).Mul(big.NewInt(large-small), big.NewInt(100*100))
+	hundredths := divHalfEven(n, big.NewInt(large)).Int64()
+	return Decimal{hundredths * (nanoPerUnit / 100)}.String()
+}

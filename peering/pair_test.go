@@ -1,0 +1,573 @@
+package peering
+
+import (
+	"cmp"
+	"hash/maphash"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// The whole protocol in small: a consumer and a provider, each with its own copy
+// of one contract, that offer, sign, countersign, amend, renew and end it over a
+// channel that drops, repeats and reorders; and a second consumer, who takes what
+// the provider has left. What they do is what package peering decides: Apply,
+// Wants, Decide, Restore. What is tested is that it is enough.
+
+// hours is the clock of the model: of every moment that makes a difference one.
+var hours = []time.Time{t0, valid, begins, begins.Add(10 * time.Minute), ends, over, ends2, over2}
+
+const (
+	capacity  = 8 // cores that the provider has
+	firstAsk  = 3 // cores of the first revision
+	otherAsk  = 2 // cores that the other consumer asks for at a time
+	revisions = 3 // the most that are made
+	// endFirst and endLater are the ends of contracts, as indexes of hours.
+	endFirst, endLater = 4, 6
+	notice             = 20 * time.Minute
+)
+
+// history is a payload's hash that tells all of its revisions: how many, and of
+// each its cores and its end.
+func history(revs ...[2]byte) Hash {
+	var h Hash
+	h[0] = byte(len(revs))
+	for i, r := range revs {
+		h[1+2*i], h[2+2*i] = r[0], r[1]
+	}
+	return h
+}
+
+func before(h Hash) Hash {
+	n := h[0]
+	if n <= 1 {
+		return Hash{}
+	}
+	h[0], h[2*n-1], h[2*n] = n-1, 0, 0
+	return h
+}
+
+func after(h Hash, cores, end byte) Hash {
+	n := h[0]
+	h[0], h[2*n+1], h[2*n+2] = n+1, cores, end
+	return h
+}
+
+func coresOf(h Hash) int {
+	if h[0] == 0 {
+		return 0
+	}
+	return int(h[2*h[0]-1])
+}
+
+func termsOf(h Hash) Terms {
+	return Terms{
+		ContractID: "c", Revision: uint64(h[0]), Previous: before(h), NotBefore: begins, NotAfter: hours[h[2*h[0]]],
+		Network: true, Notice: notice,
+	}
+}
+
+// follows says whether b is a or a later revision of it.
+func follows(b, a Hash) bool {
+	for b[0] > a[0] {
+		b = before(b)
+	}
+	return a == b
+}
+
+type kind uint8
+
+const (
+	none kind = iota
+	asks
+	offers
+	signs
+	both
+	states
+	fetches
+)
+
+// message is one of the protocol's.
+type message struct {
+	kind kind
+	// hash is of what is offered, signed or fetched.
+	hash Hash
+	// cores and end are asked for.
+	cores, end byte
+	// revision, phase and until are a state.
+	revision uint64
+	phase    Phase
+	until    time.Time
+}
+
+func order(a, b message) int {
+	return cmp.Or(
+		cmp.Compare(b.kind, a.kind), slices.Compare(a.hash[:8], b.hash[:8]), cmp.Compare(a.cores, b.cores), cmp.Compare(a.end, b.end),
+		cmp.Compare(a.revision, b.revision), cmp.Compare(a.phase, b.phase), a.until.Compare(b.until),
+	)
+}
+
+// world is everything. It is comparable, and a copy of it is another world.
+type world struct {
+	side [2]Contract // 0 consumer, 1 provider
+	// inbox is what is under way to each side, in order, at most six messages: one
+	// more pushes another out, which is a loss.
+	inbox [2][6]message
+	hour  int
+	// standing is what the provider offered of the next revision until when.
+	standing Hash
+	until    time.Time
+	// other is what the other consumer holds.
+	other  int
+	closed [2]bool
+	fault  string
+}
+
+func newWorld() world {
+	w := world{}
+	for i, role := range []Role{Consumer, Provider} {
+		w.side[i], _ = Contract{}.Apply(offer(role))
+	}
+	return w
+}
+
+func (w *world) now() time.Time { return hours[w.hour] }
+
+func (w *world) fail(why string) {
+	if w.fault == "" {
+		w.fault = why
+	}
+}
+
+func (w *world) send(to int, m message) {
+	box := &w.inbox[to]
+	if slices.Contains(box[:], m) {
+		return
+	}
+	box[len(box)-1] = m
+	slices.SortFunc(box[:], order)
+}
+
+// take removes a message.
+func (w *world) take(from, i int) {
+	box := &w.inbox[from]
+	box[i] = message{}
+	slices.SortFunc(box[:], order)
+}
+
+// do applies an event, and checks what is true of every event.
+func (w *world) do(i int, e Event) {
+	c := w.side[i]
+	next, err := c.Apply(e)
+	if err != nil && next != c {
+		w.fail("a refusal changed the contract")
+	}
+	if again, _ := next.Apply(e); again != next {
+		w.fail("an event counted twice")
+	}
+	if next.State < c.State || c.State == Closed && next != c || next.Revision < c.Revision {
+		w.fail("it went back")
+	}
+	w.side[i] = next
+	w.check()
+}
+
+// held is what the provider holds back: for the contract, for the offer that
+// stands beyond it, and for the other.
+func (w *world) held() (contract, offered int) {
+	p := w.side[1]
+	if !p.Wants().Capacity {
+		return 0, 0
+	}
+	if contract = coresOf(p.Hash); p.State == Offered {
+		contract = firstAsk
+	}
+	return contract, max(coresOf(w.standing)-contract, 0)
+}
+
+func (w *world) check() {
+	consumer, provider := w.side[0], w.side[1]
+	for i, c := range w.side {
+		if w.closed[i] && c.State != Closed {
+			w.fail("it opened again")
+		}
+		w.closed[i] = c.State == Closed
+	}
+	if contract, offered := w.held(); contract+offered+w.other > capacity {
+		w.fail("over-granted")
+	}
+	if wants := consumer.Wants(); (wants.Node || wants.AcceptNew || wants.Tunnel) && !follows(provider.Hash, consumer.Hash) {
+		w.fail("the consumer uses what was not granted")
+	}
+	if wants := provider.Wants(); wants.Quota && !wants.Capacity {
+		w.fail("the provider lends what it does not hold")
+	}
+}
+
+func (w *world) capacity(own int) Capacity {
+	contract, offered := w.held()
+	lent := Resources{"cpu": Whole(int64(contract + offered + w.other))}
+	return Capacity{Free: Resources{"cpu": Whole(capacity)}, Lent: lent, LentByPolicy: lent, LentToPeer: Resources{"cpu": Whole(int64(own))}}
+}
+
+func (w *world) decides(cores int, have Capacity) bool {
+	_, err := Decide(Ask{RequestID: "r", Resources: Resources{"cpu": Whole(int64(cores))}}, Policy{
+		Accept: Automatic, PercentOfFree: 100, TotalPercent: 100, OvercommitPercent: 100, Duration: time.Hour,
+	}, have)
+	return err == nil
+}
+
+// deliver hands a side a message.
+func (w *world) deliver(i int, m message) {
+	c := w.side[i]
+	switch m.kind {
+	case asks: // RequestPeering for the next revision
+		if c.State != Active || c.Revision >= revisions {
+			return
+		}
+		if next := after(c.Hash, m.cores, m.end); w.standing != next {
+			w.standing = Hash{} // it asks for something else now
+			contract, _ := w.held()
+			if !w.decides(int(m.cores), w.capacity(contract).Without(Resources{"cpu": Whole(int64(contract))})) {
+				return
+			}
+			w.standing, w.until = next, w.now().Add(time.Minute)
+			w.check()
+		}
+		w.send(0, message{kind: offers, hash: w.standing})
+	case offers:
+		if c.State == Active && before(m.hash) == c.Hash {
+			w.send(1, message{kind: signs, hash: m.hash})
+		}
+	case signs: // SignContract
+		if m.hash[0] == 1 {
+			w.do(1, Sign{termsOf(m.hash), m.hash, w.now()})
+			if c := w.side[1]; c.State == Signed && c.Hash == m.hash {
+				w.do(1, Countersigned{termsOf(m.hash), m.hash, w.now()})
+			}
+		} else if c.State == Active && m.hash == w.standing && w.now().Before(w.until) {
+			w.standing = Hash{}
+			w.do(1, Countersigned{termsOf(m.hash), m.hash, w.now()})
+		}
+		if c := w.side[1]; c.Hash == m.hash && (c.State == Active || c.State == Draining) {
+			w.send(0, message{kind: both, hash: m.hash})
+		}
+	case both:
+		w.do(i, Countersigned{termsOf(m.hash), m.hash, w.now()})
+	case states:
+		w.do(i, PeerSaid{Revision: m.revision, Phase: m.phase, DrainUntil: m.until, Now: w.now()})
+		if c := w.side[i]; m.revision > c.Revision && (c.State == Active || c.State == Draining) {
+			w.send(1-i, message{kind: fetches})
+		}
+	case fetches: // GetContract
+		if c.State == Active || c.State == Draining {
+			w.send(1-i, message{kind: both, hash: c.Hash})
+		}
+	case none:
+	}
+}
+
+// tell does what each side does again and again: what Wants says.
+func (w *world) tell(i int) {
+	c := w.side[i]
+	wants := c.Wants()
+	if wants.Countersign {
+		w.send(1, message{kind: signs, hash: c.Hash})
+	}
+	if wants.Tell {
+		m := message{kind: states, revision: c.Revision, phase: c.Phase()}
+		if c.State == Draining {
+			m.until = c.DrainUntil
+		}
+		w.send(1-i, m)
+	}
+}
+
+// step is what may happen next, besides messages.
+type step func(*world)
+
+func locals() (going, ending []step) {
+	for i := range 2 {
+		going = append(going,
+			func(w *world) { w.tell(i) },
+			func(w *world) { w.do(i, Tick{w.now()}) },
+			func(w *world) { w.restart(i) },
+			func(w *world) { w.inbox[i] = [6]message{} }, // the connection broke
+		)
+		ending = append(ending,
+			func(w *world) {
+				w.do(i, Terminate{By: w.side[i].Role, Mode: Drain, Now: w.now(), Grace: 5 * time.Minute})
+			},
+			func(w *world) { w.do(i, Terminate{By: w.side[i].Role, Mode: Now, Now: w.now()}) },
+			func(w *world) { w.do(i, Drained{w.now()}) },
+		)
+	}
+	ask := func(cores, end byte) step {
+		return func(w *world) {
+			if c := w.side[0]; c.State == Active {
+				w.send(1, message{kind: asks, cores: cores, end: end})
+			}
+		}
+	}
+	going = append(going,
+		func(w *world) {
+			w.do(0, Sign{termsOf(history([2]byte{firstAsk, endFirst})), history([2]byte{firstAsk, endFirst}), w.now()})
+		},
+		ask(6, endFirst),        // more
+		ask(1, endFirst),        // less
+		ask(firstAsk, endLater), // longer
+		ask(5, endLater),        // both
+		func(w *world) {
+			if w.decides(otherAsk, w.capacity(w.other)) {
+				w.other += otherAsk
+				w.check()
+			}
+		},
+		func(w *world) { w.other = 0 },
+		func(w *world) { w.lapse() },
+	)
+	return going, append(ending, func(w *world) { w.hour = min(w.hour+1, len(hours)-1) })
+}
+
+func everything() []step {
+	going, ending := locals()
+	return append(going, ending...)
+}
+
+func (w *world) lapse() {
+	if w.standing != (Hash{}) && !w.now().Before(w.until) {
+		w.standing, w.until = Hash{}, time.Time{}
+	}
+}
+
+// restart leaves what is stored: contracts that both signed, and no offers.
+func (w *world) restart(i int) {
+	if i == 1 {
+		w.standing, w.until = Hash{}, time.Time{}
+	}
+	c := w.side[i]
+	switch {
+	case c.State >= Active && c.Revision > 0:
+		w.side[i] = Restore(termsOf(c.Hash), c.Hash, c.Role, c.Stored())
+	case c.State == Offered && i == 1:
+		w.side[i] = Contract{}
+	}
+	w.check()
+}
+
+// round is one of a fair channel: everything arrives.
+func (w *world) round() {
+	w.lapse()
+	for i := range 2 {
+		w.do(i, Tick{w.now()})
+		w.tell(i)
+	}
+	for i := range 2 {
+		box := w.inbox[i]
+		w.inbox[i] = [6]message{}
+		for _, m := range box {
+			if m.kind != asks { // nobody asks for more
+				w.deliver(i, m)
+			}
+		}
+	}
+}
+
+// settle ends the faults: messages arrive, and then time goes on to the end.
+func (w world) settle() string {
+	for i := 0; ; i++ {
+		before := w.side
+		w.round()
+		// Answers take two rounds to come back, and to fetch takes three.
+		if i >= 5 && w.side == before {
+			break
+		}
+		if i > 20 {
+			return "it never comes to rest"
+		}
+	}
+	if w.fault != "" {
+		return w.fault
+	}
+	a, b := w.side[0], w.side[1]
+	inForce := func(c Contract) bool { return c.State == Active || c.State == Draining }
+	switch {
+	case inForce(a) != inForce(b), inForce(a) && a.State != b.State:
+		return "did not converge: consumer " + a.State.String() + ", provider " + b.State.String()
+	case inForce(a) && (a.Hash != b.Hash || a.NotAfter != b.NotAfter):
+		return "did not converge to one revision"
+	case a.State == Draining && !a.DrainUntil.Equal(b.DrainUntil):
+		return "did not converge to one end of draining: " + a.DrainUntil.String() + " and " + b.DrainUntil.String()
+	case (a.State == Closed) != (b.State == Closed) && b.State != Nothing:
+		return "did not converge: consumer " + a.State.String() + ", provider " + b.State.String()
+	}
+	for w.hour < len(hours)-1 {
+		w.hour++
+		w.round()
+		w.round()
+	}
+	for _, c := range w.side {
+		if c.State != Closed && c.State != Nothing {
+			return "at the end of time it is " + c.State.String()
+		}
+	}
+	return w.fault
+}
+
+// begun is a world in the middle of its life: revision 1 in force on both sides.
+func begun() world {
+	w := newWorld()
+	first := history([2]byte{firstAsk, endFirst})
+	w.do(0, Sign{termsOf(first), first, w.now()})
+	w.hour = 2
+	w.deliverAt(1, message{kind: signs, hash: first}, 0)
+	// The answer arrived, and may come again, as may what was signed.
+	w.do(0, Countersigned{termsOf(first), first, w.now()})
+	w.send(1, message{kind: signs, hash: first})
+	for i := range 2 {
+		w.do(i, Tick{w.now()})
+	}
+	return w
+}
+
+// deliverAt hands a message over at another time.
+func (w *world) deliverAt(i int, m message, hour int) {
+	now := w.hour
+	w.hour = hour
+	w.deliver(i, m)
+	w.hour = now
+}
+
+// starts is where the walk begins: with the offer, in force, with an amendment
+// under way that the provider took or not, and with an end of which one side knows.
+func starts() map[string]world {
+	amending := begun()
+	amending.deliver(1, message{kind: asks, cores: 6, end: endFirst})
+	signed := amending
+	signed.deliver(0, message{kind: offers, hash: signed.standing})
+	taken := signed
+	taken.deliver(1, message{kind: signs, hash: taken.standing})
+	taken.inbox = [2][6]message{} // and the answer was lost
+	ending := taken
+	ending.do(0, Terminate{By: Consumer, Mode: Drain, Now: ending.now(), Grace: 5 * time.Minute})
+	giving := taken
+	giving.do(1, Terminate{By: Provider, Mode: Drain, Now: giving.now(), Grace: time.Minute})
+	late := taken
+	late.hour = 4
+	return map[string]world{
+		"offered": newWorld(), "in force": begun(), "offered more": amending, "signed more": signed, "has more, unknown": taken,
+		"has more, unknown, and the consumer ends it": ending, "has more, unknown, and the provider ends it": giving,
+		"has more, unknown, at the end": late,
+	}
+}
+
+// TestAllInterleavingsToASmallDepth tries everything that may happen, in every
+// order, so many steps deep from each of eight worlds. After each step the channel
+// becomes fair, and both sides have to agree.
+func TestAllInterleavingsToASmallDepth(t *testing.T) {
+	depth := 5
+	if testing.Short() {
+		depth = 3
+	}
+	seed := maphash.MakeSeed()
+	seen := map[uint64]bool{}
+	all := everything()
+	for name, start := range starts() {
+		if start.fault != "" {
+			t.Fatalf("%s: %s", name, start.fault)
+		}
+		todo := []world{start}
+		for left := depth - 1; len(todo) > 0; left-- {
+			var next []world
+			visit := func(w world) {
+				if w.fault != "" {
+					t.Fatalf("%s: %s: %+v", name, w.fault, w)
+				}
+				if key := maphash.Comparable(seed, w); !seen[key] {
+					seen[key] = true
+					if why := w.settle(); why != "" {
+						t.Fatalf("%s: %s, from %+v", name, why, w)
+					}
+					if left > 0 {
+						next = append(next, w)
+					}
+				}
+			}
+			for i := range todo {
+				for _, s := range all {
+					w := todo[i]
+					s(&w)
+					visit(w)
+				}
+				for side := range 2 {
+					for k, m := range todo[i].inbox[side] {
+						if m.kind == none {
+							break
+						}
+						w := todo[i]
+						w.deliver(side, m) // and it may come again
+						visit(w)
+						w = todo[i]
+						w.take(side, k) // or never
+						visit(w)
+					}
+				}
+			}
+			todo = next
+		}
+	}
+	if len(seen) < 10_000 && !testing.Short() {
+		t.Errorf("%d worlds: the walk is not what it was meant to be", len(seen))
+	}
+	t.Logf("%d worlds, %d steps deep", len(seen), depth)
+}
+
+// TestPairsConvergeOverABadChannel goes deep at random.
+func TestPairsConvergeOverABadChannel(t *testing.T) {
+	going, ending := locals()
+	revised := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		w := newWorld()
+		if rapid.Bool().Draw(rt, "begun") {
+			w = begun()
+		}
+		for range rapid.IntRange(0, 150).Draw(rt, "steps") {
+			i := rapid.IntRange(0, 1).Draw(rt, "side")
+			switch what := rapid.IntRange(0, 59).Draw(rt, "what"); {
+			case what < 30: // messages arrive, most of the time
+				n := slices.IndexFunc(w.inbox[i][:], func(m message) bool { return m.kind == none })
+				if n < 0 {
+					n = len(w.inbox[i])
+				}
+				if n > 0 {
+					k := rapid.IntRange(0, n-1).Draw(rt, "which")
+					m := w.inbox[i][k]
+					if rapid.Bool().Draw(rt, "once") {
+						w.take(i, k)
+					}
+					w.deliver(i, m)
+				}
+			case what < 40:
+				w.tell(i)
+			case what < 59:
+				going[rapid.IntRange(0, len(going)-1).Draw(rt, "step")](&w)
+			default:
+				ending[rapid.IntRange(0, len(ending)-1).Draw(rt, "end")](&w)
+			}
+			if w.fault != "" {
+				rt.Fatalf("%s: %+v", w.fault, w)
+			}
+		}
+		if w.side[0].Revision > 1 {
+			revised++
+		}
+		if why := w.settle(); why != "" {
+			rt.Fatalf("%s, from %+v", why, w)
+		}
+	})
+	if revised == 0 && !testing.Short() {
+		t.Error("no contract was ever revised: the walk is not what it was meant to be")
+	}
+}
