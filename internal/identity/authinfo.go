@@ -11,7 +11,8 @@ import (
 )
 
 // AuthInfo is what a connection proved of the cluster at its other end. It
-// travels with each call as gRPC's AuthInfo; get it by PeerFromContext.
+// travels with each call as gRPC's AuthInfo, as it was when the connection began;
+// get it by PeerFromContext.
 type AuthInfo struct {
 	credentials.CommonAuthInfo
 
@@ -22,10 +23,9 @@ type AuthInfo struct {
 	// verified against it. Without it the caller has only proved that it holds the
 	// key behind ID: it may join and nothing else.
 	Trusted bool
-	// Root is the root certificate, DER, to which the chain was verified.
-	Root []byte
-	// NotAfter is when the certificate ends that it presented.
-	NotAfter time.Time
+	// NotAfter is when the certificate ends that it presented, RootNotAfter when the
+	// one ends to which that was verified.
+	NotAfter, RootNotAfter time.Time
 	// Session numbers the session that the call came over, as in session.Info. It
 	// is 0 on a connection of its own.
 	Session uint64

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"math/big"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/entente-dev/entente/peering"
@@ -20,26 +21,40 @@ import (
 
 const (
 	// rootLife is how long a root certificate is valid. What makes it the root is
-	// its key, which is the cluster; it is replaced by rollover, not by time.
+	// its key; it is replaced by rollover, not by time.
 	rootLife = 20 * 365 * 24 * time.Hour
 	// rootBackdate and leafBackdate let clocks differ: a certificate is valid some
 	// time before it was made.
 	rootBackdate = 24 * time.Hour
 	leafBackdate = time.Hour
 
-	pemKey  = "PRIVATE KEY"
-	pemCert = "CERTIFICATE"
+	pemKey       = "PRIVATE KEY"
+	pemPublicKey = "PUBLIC KEY"
+	pemCert      = "CERTIFICATE"
 
-	// maxIdentityPEM bounds what Parse reads.
-	maxIdentityPEM = 64 << 10
+	// untilHeader marks the root of the key before in what Marshal writes: until
+	// when it is shown to peers.
+	untilHeader = "Until"
 )
 
-// Identity is a cluster's key and the self-signed root certificate over it. The
-// cluster ID is the hash of the key. It does not change.
+// Identity is a cluster's key, the self-signed root certificate over it, and how
+// that key follows from the first one, the identity key. The cluster ID is the
+// hash of the identity key. It does not change. An Identity is a value: Rollover
+// makes another.
 type Identity struct {
-	id   peering.ClusterID
-	key  *ecdsa.PrivateKey
-	root *x509.Certificate
+	id  peering.ClusterID
+	key *ecdsa.PrivateKey
+	// root is the certificate of key, first that of the identity key. They are the
+	// same until the first rollover. first carries the identity key to clusters that
+	// know nothing but the ID.
+	root, first *x509.Certificate
+	// succession leads from first's key to key: each certificate is for the next key
+	// and signed by the one before.
+	succession []*x509.Certificate
+	// older is the root of the key before while it is still shown beside root, which
+	// is before until. Nil after that, and where there was no rollover.
+	older *x509.Certificate
+	until time.Time
 }
 
 // Generate makes a new identity: an ECDSA P-256 key and a root certificate that
@@ -53,62 +68,88 @@ func Generate(now time.Time) (*Identity, error) {
 	if err != nil {
 		return nil, err
 	}
+	template, err := authority(id, 0, now)
+	if err != nil {
+		return nil, err
+	}
+	root, err := sign(template, template, key.Public(), key)
+	if err != nil {
+		return nil, fmt.Errorf("root certificate: %w", err)
+	}
+	return &Identity{id: id, key: key, root: root, first: root}, nil
+}
+
+// authority returns what the certificates say that are over a cluster's key:
+// its root, and the one by which the key before makes it the next. number is how
+// many keys came before.
+func authority(id peering.ClusterID, number int, now time.Time) (*x509.Certificate, error) {
 	uri, err := url.Parse(id.TrustDomainURI())
 	if err != nil {
 		return nil, fmt.Errorf("trust domain of %s: %w", id, err)
 	}
-	serial, err := newSerial()
-	if err != nil {
-		return nil, err
+	// Each key has a name of its own: chains are built by names.
+	name := "Entente cluster " + id.Short()
+	if number > 0 {
+		name += fmt.Sprintf(" key %d", number+1)
 	}
-	template := &x509.Certificate{
-		SerialNumber:          serial,
-		Subject:               pkix.Name{CommonName: "Entente cluster " + id.Short()},
+	return &x509.Certificate{
+		Subject:               pkix.Name{CommonName: name},
 		NotBefore:             now.Add(-rootBackdate),
 		NotAfter:              now.Add(rootLife),
 		URIs:                  []*url.URL{uri},
 		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
 		BasicConstraintsValid: true,
 		IsCA:                  true,
-		MaxPathLenZero:        true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		return nil, fmt.Errorf("sign root certificate: %w", err)
-	}
-	root, err := x509.ParseCertificate(der)
-	if err != nil {
-		return nil, fmt.Errorf("root certificate: %w", err)
-	}
-	return &Identity{id: id, key: key, root: root}, nil
+		// Below it are its successors.
+		MaxPathLen: peering.MaxSuccession,
+	}, nil
 }
 
-// newSerial returns a random positive serial number of at most 127 bits.
-func newSerial() (*big.Int, error) {
-	n, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+// sign makes a certificate.
+func sign(template, parent *x509.Certificate, pub crypto.PublicKey, key crypto.Signer) (*x509.Certificate, error) {
+	// A random positive serial number of at most 127 bits.
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
 		return nil, fmt.Errorf("draw serial number: %w", err)
 	}
-	return n.Add(n, big.NewInt(1)), nil
+	template.SerialNumber = serial.Add(serial, big.NewInt(1))
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, pub, key)
+	if err != nil {
+		return nil, err
+	}
+	return x509.ParseCertificate(der)
 }
 
-// Marshal writes the private key (PKCS #8) and the root certificate as PEM. Keep
-// it secret.
+// Marshal writes the private key (PKCS #8) and the certificates as PEM. Keep it
+// secret.
 func (i *Identity) Marshal() ([]byte, error) {
 	der, err := x509.MarshalPKCS8PrivateKey(i.key)
 	if err != nil {
 		return nil, fmt.Errorf("encode identity key: %w", err)
 	}
 	out := pem.EncodeToMemory(&pem.Block{Type: pemKey, Bytes: der})
-	return append(out, i.RootPEM()...), nil
+	written := map[string]bool{}
+	for _, c := range append([]*x509.Certificate{i.root}, append(slices.Clone(i.succession), i.first, i.older)...) {
+		if c == nil || written[string(c.Raw)] {
+			continue
+		}
+		written[string(c.Raw)] = true
+		block := &pem.Block{Type: pemCert, Bytes: c.Raw}
+		if c == i.older {
+			block.Headers = map[string]string{untilHeader: i.until.UTC().Format(time.RFC3339Nano)}
+		}
+		out = append(out, pem.EncodeToMemory(block)...)
+	}
+	return out, nil
 }
 
-// Parse reads what Marshal wrote, and checks that key and root belong together.
+// Parse reads what Marshal wrote, and checks that it all belongs together.
 func Parse(b []byte) (*Identity, error) {
 	if len(b) > maxIdentityPEM {
 		return nil, fmt.Errorf("identity has %d bytes, more than %d", len(b), maxIdentityPEM)
 	}
 	i := &Identity{}
+	var roots []*x509.Certificate
 	for {
 		var block *pem.Block
 		if block, b = pem.Decode(b); block == nil {
@@ -125,51 +166,110 @@ func Parse(b []byte) (*Identity, error) {
 				return nil, errors.New("identity: private key is not ECDSA P-256")
 			}
 			i.key = ec
-		case block.Type == pemCert && i.root == nil:
-			root, err := x509.ParseCertificate(block.Bytes)
+		case block.Type == pemCert:
+			c, err := x509.ParseCertificate(block.Bytes)
 			if err != nil {
-				return nil, fmt.Errorf("identity: root certificate: %w", err)
+				return nil, fmt.Errorf("identity: certificate: %w", err)
 			}
-			i.root = root
+			if !selfSigned(c) {
+				i.succession = append(i.succession, c)
+				continue
+			}
+			roots = append(roots, c)
+			if until := block.Headers[untilHeader]; until != "" && i.older == nil {
+				if i.until, err = time.Parse(time.RFC3339Nano, until); err != nil {
+					return nil, errors.New("identity: the end of the overlap is not RFC 3339")
+				}
+				i.older = c
+			}
 		default:
 			return nil, fmt.Errorf("identity: unexpected PEM block %q", block.Type)
 		}
 	}
-	if i.key == nil || i.root == nil {
+	if i.key == nil || len(roots) == 0 {
 		return nil, errors.New("identity: private key or root certificate is missing")
 	}
-	if !i.key.PublicKey.Equal(i.root.PublicKey) {
-		return nil, errors.New("identity: root certificate is of another key")
-	}
-	i.id = peering.ClusterIDOfSPKI(i.root.RawSubjectPublicKeyInfo)
-	if err := checkRoot(i.id, i.root); err != nil {
+	if err := i.assemble(roots); err != nil {
 		return nil, fmt.Errorf("identity: %w", err)
 	}
 	return i, nil
 }
 
+// assemble finds out which root is which, and whether all belong together.
+func (i *Identity) assemble(roots []*x509.Certificate) error {
+	for _, c := range roots {
+		switch {
+		case i.root == nil && i.key.PublicKey.Equal(c.PublicKey):
+			i.root = c
+		case i.first == nil && len(i.succession) > 0 && i.succession[0].CheckSignatureFrom(c) == nil:
+			i.first = c
+		case c != i.older:
+			return fmt.Errorf("root certificate of another key, %s", peering.ClusterIDOfSPKI(c.RawSubjectPublicKeyInfo))
+		}
+	}
+	if len(i.succession) == 0 {
+		i.first = i.root
+	}
+	if i.root == nil || i.first == nil {
+		return errors.New("the root certificate of the private key, or of the first key, is missing")
+	}
+	i.id = peering.ClusterIDOfSPKI(i.first.RawSubjectPublicKeyInfo)
+	if err := i.TrustBundle().check(i.id); err != nil {
+		return err
+	}
+	return checkRoot(i.id, i.first)
+}
+
 // ID returns the cluster's ID.
 func (i *Identity) ID() peering.ClusterID { return i.id }
 
-// Signer returns the identity key, with which contracts are signed.
+// Signer returns the newest key, with which contracts are signed.
 func (i *Identity) Signer() crypto.Signer { return i.key }
 
-// PublicKey returns the public key as SubjectPublicKeyInfo, DER.
-func (i *Identity) PublicKey() []byte { return bytes.Clone(i.root.RawSubjectPublicKeyInfo) }
+// PublicKey returns the identity key, the one behind the ID, as
+// SubjectPublicKeyInfo, DER. Where there was a rollover, Signer has another.
+func (i *Identity) PublicKey() []byte { return bytes.Clone(i.first.RawSubjectPublicKeyInfo) }
 
 // Party returns the cluster as a party of a contract.
-func (i *Identity) Party() peering.Party {
-	return peering.Party{ID: i.id, PublicKey: i.PublicKey()}
-}
+func (i *Identity) Party() peering.Party { return i.TrustBundle().Party(i.id) }
 
-// Root returns the root certificate. Do not change it.
+// Root returns the root certificate of the newest key. Do not change it.
 func (i *Identity) Root() *x509.Certificate { return i.root }
 
-// RootPEM returns the root certificate as PEM, as in a ca.crt.
+// RootPEM returns the root certificates as PEM, as in a ca.crt: the newest first,
+// and in an overlap the one before.
 func (i *Identity) RootPEM() []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: pemCert, Bytes: i.root.Raw})
+	var out []byte
+	for _, c := range i.roots() {
+		out = append(out, pem.EncodeToMemory(&pem.Block{Type: pemCert, Bytes: c.Raw})...)
+	}
+	return out
 }
 
-// Bundle returns the cluster's trust bundle, DER certificates one after the
-// other: what a peer needs in order to trust it.
-func (i *Identity) Bundle() []byte { return bytes.Clone(i.root.Raw) }
+// TrustBundle returns what a peer needs in order to trust the cluster.
+func (i *Identity) TrustBundle() Bundle {
+	b := Bundle{Roots: i.roots(), IdentityKey: i.PublicKey()}
+	for _, c := range i.succession {
+		b.Succession = append(b.Succession, c.Raw)
+	}
+	return b
+}
+
+// Bundle returns the roots, DER certificates one after the other.
+func (i *Identity) Bundle() []byte { return i.TrustBundle().DER() }
+
+func (i *Identity) roots() []*x509.Certificate {
+	if i.older == nil {
+		return []*x509.Certificate{i.root}
+	}
+	return []*x509.Certificate{i.root, i.older}
+}
+
+// chain returns the certificates that lead from a leaf to the identity key. With
+// them a peer that knows any of the cluster's roots verifies the leaf, also one
+// that was away during a rollover, and a cluster that knows nothing learns the ID.
+func (i *Identity) chain() []*x509.Certificate {
+	out := slices.Clone(i.succession)
+	slices.Reverse(out)
+	return append(out, i.first)
+}

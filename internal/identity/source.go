@@ -2,6 +2,7 @@ package identity
 
 import (
 	"context"
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -23,8 +24,8 @@ import (
 )
 
 const (
-	// DefaultLeafLife is how long a leaf certificate is valid where Config says
-	// nothing.
+	// DefaultLeafLife is how long a leaf certificate is valid where SourceConfig
+	// says nothing.
 	DefaultLeafLife = 24 * time.Hour
 	// minLeafLife keeps renewal from spinning.
 	minLeafLife = time.Second
@@ -45,13 +46,18 @@ type SourceConfig struct {
 
 // Source mints the leaf certificates of a cluster's agent, each with a key of its
 // own and the SPIFFE ID spiffe://<id>/agent. It implements x509svid.Source.
-// Connections that exist go on with the leaf that they began with.
+// Connections begin with the leaf of their moment; what happens to those that
+// live longer is for their owner, who hears of new leaves by Subscribe.
 type Source struct {
-	cfg     SourceConfig
-	agent   spiffeid.ID
-	mu      sync.Mutex
-	svid    *x509svid.SVID
-	renewAt time.Time
+	cfg   SourceConfig
+	id    peering.ClusterID
+	agent spiffeid.ID
+
+	mu       sync.Mutex
+	identity *Identity
+	svid     *x509svid.SVID
+	renewAt  time.Time
+	watchers map[chan struct{}]struct{}
 }
 
 // NewSource makes the first leaf.
@@ -68,35 +74,104 @@ func NewSource(cfg SourceConfig) (*Source, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	agent, err := spiffeid.FromString(cfg.Identity.ID().AgentURI())
+	id := cfg.Identity.ID()
+	agent, err := spiffeid.FromString(id.AgentURI())
 	if err != nil {
 		return nil, fmt.Errorf("identity source: %w", err)
 	}
-	s := &Source{cfg: cfg, agent: agent}
+	s := &Source{cfg: cfg, id: id, agent: agent, identity: cfg.Identity, watchers: map[chan struct{}]struct{}{}}
+	s.cfg.Identity = nil // the key that a rollover ends is not kept
 	if _, err := s.current(time.Now()); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
-// Identity returns the cluster's identity.
-func (s *Source) Identity() *Identity { return s.cfg.Identity }
-
 // ID returns the cluster's ID.
-func (s *Source) ID() peering.ClusterID { return s.cfg.Identity.ID() }
+func (s *Source) ID() peering.ClusterID { return s.id }
 
-// Run renews the leaf at half of its life until ctx ends, so that what Leaf tells
-// is current. Whoever asks for a leaf gets one that is, also where Run was late or
-// the machine slept.
+// Identity returns the cluster's identity as it is now. Ask for it each time: it
+// changes by SetIdentity, and when an overlap ends.
+func (s *Source) Identity() *Identity {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.settle(time.Now())
+	return s.identity
+}
+
+// SetIdentity goes on with what Rollover made of the identity: from here on leaves
+// are signed by the new key. Another cluster's identity, or one that undoes a
+// rollover, is refused.
+func (s *Source) SetIdentity(next *Identity) error {
+	if next.ID() != s.id {
+		return fmt.Errorf("identity source: %w", &PinError{Want: s.id, Got: next.ID()})
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	s.settle(now)
+	next = next.at(now)
+	if err := Supersedes(s.identity.TrustBundle(), next.TrustBundle()); err != nil {
+		return fmt.Errorf("identity source: %w", err)
+	}
+	if s.identity.key.Equal(next.key) {
+		s.identity = next
+		return nil
+	}
+	if err := s.renew(next, now); err != nil {
+		return err
+	}
+	s.identity = next
+	return nil
+}
+
+// Overlap is how long the old root has to be shown beside the new one in a
+// rollover: until the last leaf that the old key signed has ended.
+func (s *Source) Overlap() time.Duration { return s.cfg.LeafLife }
+
+// Subscribe returns a channel on which a value arrives after there is a new leaf
+// or the identity changed: one for any number of changes. cancel ends it.
+func (s *Source) Subscribe() (changes <-chan struct{}, cancel func()) {
+	c := make(chan struct{}, 1)
+	s.mu.Lock()
+	s.watchers[c] = struct{}{}
+	s.mu.Unlock()
+	return c, func() {
+		s.mu.Lock()
+		delete(s.watchers, c)
+		s.mu.Unlock()
+	}
+}
+
+// notify wakes the subscribers. The lock is held.
+func (s *Source) notify() {
+	for c := range s.watchers {
+		select {
+		case c <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// settle ends an overlap that is over. The lock is held.
+func (s *Source) settle(now time.Time) {
+	if settled := s.identity.at(now); settled != s.identity {
+		s.identity = settled
+		s.cfg.Log.Info("the root before the rollover is no longer shown")
+		s.notify()
+	}
+}
+
+// Run renews the leaf at half of its life, and ends overlaps, until ctx ends, so
+// that what Leaf tells is current and subscribers hear of it. Whoever asks for a
+// leaf gets one that is, also where Run was late or the machine slept.
 func (s *Source) Run(ctx context.Context) error {
 	for {
 		wait := retryRenewal
 		if _, err := s.current(time.Now()); err != nil {
 			s.cfg.Log.Error("renew certificate", "err", err)
 		} else {
-			s.mu.Lock()
-			wait = max(time.Until(s.renewAt), 0)
-			s.mu.Unlock()
+			wait = max(time.Until(s.Next()), 0)
 		}
 		select {
 		case <-ctx.Done():
@@ -106,7 +181,18 @@ func (s *Source) Run(ctx context.Context) error {
 	}
 }
 
-// GetX509SVID implements x509svid.Source: leaf first, then the root.
+// Next is when GetX509SVID or Identity will return another value at the latest.
+func (s *Source) Next() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if until, ok := s.identity.Overlap(); ok && until.Before(s.renewAt) {
+		return until
+	}
+	return s.renewAt
+}
+
+// GetX509SVID implements x509svid.Source: leaf first, then what leads from its
+// signer to the identity key.
 func (s *Source) GetX509SVID() (*x509svid.SVID, error) { return s.current(time.Now()) }
 
 // Leaf tells which certificate is in use: its serial number in hexadecimal and
@@ -123,33 +209,46 @@ func (s *Source) Leaf() (serial string, notAfter time.Time) {
 func (s *Source) current(now time.Time) (*x509svid.SVID, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.settle(now)
 	if s.svid != nil && now.Before(s.renewAt) && !now.Before(s.svid.Certificates[0].NotBefore) {
 		return s.svid, nil
 	}
-	uri, err := url.Parse(s.cfg.Identity.ID().AgentURI())
-	if err != nil {
-		return nil, fmt.Errorf("agent's SPIFFE ID: %w", err)
+	if err := s.renew(s.identity, now); err != nil && (s.svid == nil || !now.Before(s.svid.Certificates[0].NotAfter)) {
+		return nil, err
 	}
-	leaf, key, err := s.cfg.Identity.mint(&x509.Certificate{
+	return s.svid, nil
+}
+
+// renew makes a leaf of an identity and puts it in use. The lock is held.
+func (s *Source) renew(by *Identity, now time.Time) error {
+	uri, err := url.Parse(s.id.AgentURI())
+	if err != nil {
+		return fmt.Errorf("agent's SPIFFE ID: %w", err)
+	}
+	leaf, key, err := by.mint(&x509.Certificate{
 		NotBefore:   now.Add(-leafBackdate),
-		NotAfter:    now.Add(s.cfg.LeafLife),
+		NotAfter:    leafEnd(now, s.cfg.LeafLife),
 		URIs:        []*url.URL{uri},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	})
 	if err != nil {
-		if s.svid != nil && now.Before(s.svid.Certificates[0].NotAfter) {
-			return s.svid, nil
-		}
-		return nil, err
+		return err
 	}
 	s.svid = &x509svid.SVID{
 		ID:           s.agent,
-		Certificates: []*x509.Certificate{leaf, s.cfg.Identity.root},
+		Certificates: append([]*x509.Certificate{leaf}, by.chain()...),
 		PrivateKey:   key,
 	}
 	s.renewAt = now.Add(s.cfg.LeafLife / 2)
 	s.cfg.Log.Info("certificate renewed", "serial", leaf.SerialNumber.Text(16), "notAfter", leaf.NotAfter)
-	return s.svid, nil
+	s.notify()
+	return nil
+}
+
+// leafEnd is the end of a leaf: certificates know whole seconds, and none lives for
+// less than it should.
+func leafEnd(now time.Time, life time.Duration) time.Time {
+	return now.Add(life + time.Second - time.Nanosecond).Truncate(time.Second)
 }
 
 // mint signs a leaf over a fresh key.
@@ -158,16 +257,9 @@ func (i *Identity) mint(template *x509.Certificate) (*x509.Certificate, *ecdsa.P
 	if err != nil {
 		return nil, nil, fmt.Errorf("generate leaf key: %w", err)
 	}
-	if template.SerialNumber, err = newSerial(); err != nil {
-		return nil, nil, err
-	}
 	template.KeyUsage = x509.KeyUsageDigitalSignature
 	template.BasicConstraintsValid = true
-	der, err := x509.CreateCertificate(rand.Reader, template, i.root, key.Public(), i.key)
-	if err != nil {
-		return nil, nil, fmt.Errorf("sign leaf certificate: %w", err)
-	}
-	leaf, err := x509.ParseCertificate(der)
+	leaf, err := sign(template, i.root, key.Public(), i.key)
 	if err != nil {
 		return nil, nil, fmt.Errorf("leaf certificate: %w", err)
 	}
@@ -180,17 +272,22 @@ func (s *Source) tlsCertificate() (*tls.Certificate, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &tls.Certificate{PrivateKey: svid.PrivateKey, Leaf: svid.Certificates[0]}
-	for _, cert := range svid.Certificates {
+	return tlsCertificate(svid.Certificates[0], svid.PrivateKey, svid.Certificates[1:]), nil
+}
+
+func tlsCertificate(leaf *x509.Certificate, key crypto.Signer, chain []*x509.Certificate) *tls.Certificate {
+	c := &tls.Certificate{Certificate: [][]byte{leaf.Raw}, PrivateKey: key, Leaf: leaf}
+	for _, cert := range chain {
 		c.Certificate = append(c.Certificate, cert.Raw)
 	}
-	return c, nil
+	return c
 }
 
 // AdminTLS returns the TLS configuration of a server of this cluster's own users:
-// a certificate for these names and addresses, signed by the root (RootPEM is the
-// ca.crt), renewed at half life. It has no SPIFFE ID, so no peer takes it for the
-// agent. Client certificates are left to the caller.
+// a certificate for these names and addresses, signed by the newest key (RootPEM
+// is the ca.crt; an older one does too), renewed at half life. It has no SPIFFE
+// ID, so no peer takes it for the agent. Client certificates are left to the
+// caller.
 func (s *Source) AdminTLS(dnsNames []string, ips []netip.Addr) *tls.Config {
 	a := &adminLeaf{source: s, dnsNames: dnsNames}
 	for _, ip := range ips {
@@ -212,19 +309,21 @@ type adminLeaf struct {
 
 	mu      sync.Mutex
 	cert    *tls.Certificate
+	root    *x509.Certificate
 	renewAt time.Time
 }
 
 func (a *adminLeaf) current(now time.Time) (*tls.Certificate, error) {
+	by := a.source.Identity()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.cert != nil && now.Before(a.renewAt) {
+	if a.cert != nil && a.root == by.root && now.Before(a.renewAt) {
 		return a.cert, nil
 	}
 	life := a.source.cfg.LeafLife
-	leaf, key, err := a.source.cfg.Identity.mint(&x509.Certificate{
+	leaf, key, err := by.mint(&x509.Certificate{
 		NotBefore:   now.Add(-leafBackdate),
-		NotAfter:    now.Add(life),
+		NotAfter:    leafEnd(now, life),
 		DNSNames:    a.dnsNames,
 		IPAddresses: a.ips,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
@@ -232,11 +331,7 @@ func (a *adminLeaf) current(now time.Time) (*tls.Certificate, error) {
 	if err != nil {
 		return nil, fmt.Errorf("admin certificate: %w", err)
 	}
-	a.cert = &tls.Certificate{
-		Certificate: [][]byte{leaf.Raw, a.source.cfg.Identity.root.Raw},
-		PrivateKey:  key,
-		Leaf:        leaf,
-	}
+	a.cert, a.root = tlsCertificate(leaf, key, by.chain()), by.root
 	a.renewAt = now.Add(life / 2)
 	return a.cert, nil
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
@@ -14,10 +15,6 @@ import (
 
 	"github.com/entente-dev/entente/peering"
 )
-
-// maxChain is the most certificates that a peer may present: leaf, root, and
-// room for a successor's.
-const maxChain = 4
 
 // PinError says that another cluster answered than the one expected, or that a
 // certificate claims an ID that its key does not have.
@@ -40,32 +37,52 @@ func (e *UntrustedError) Error() string {
 	return fmt.Sprintf("cluster %s is not trusted here: join it first", e.ID)
 }
 
-// TimeError says that a certificate is not valid by this machine's clock.
+// TimeError says that a certificate is not valid by this machine's clock. But for
+// that the chain proves that the peer is ID.
 type TimeError struct {
 	ID                  peering.ClusterID
 	NotBefore, NotAfter time.Time
 	// Now is this machine's clock.
 	Now time.Time
+	// Clock is the peer's, zero where it did not say.
+	Clock time.Time
 }
+
+// sameClock is how far two clocks may be apart for the clocks not to be the
+// reason.
+const sameClock = 10 * time.Second
 
 // Error implements error.
 func (e *TimeError) Error() string {
 	const layout = "2006-01-02T15:04:05Z"
-	now := e.Now.UTC().Format(layout)
-	if e.Now.Before(e.NotBefore) {
-		return fmt.Sprintf("certificate of %s is not valid yet: its cluster's clock says at least %s, this one's %s, %s behind; set the clocks right",
-			e.ID, e.NotBefore.UTC().Format(layout), now, e.NotBefore.Sub(e.Now).Round(time.Second))
+	text := fmt.Sprintf("certificate of %s ended at %s", e.ID, e.NotAfter.UTC().Format(layout))
+	early := e.Now.Before(e.NotBefore)
+	if early {
+		text = fmt.Sprintf("certificate of %s is not valid yet, it begins at %s", e.ID, e.NotBefore.UTC().Format(layout))
 	}
-	return fmt.Sprintf("certificate of %s ended at %s, this cluster's clock says %s, %s later: the clocks differ, or the peer does not renew its certificate",
-		e.ID, e.NotAfter.UTC().Format(layout), now, e.Now.Sub(e.NotAfter).Round(time.Second))
+	now := e.Now.UTC().Format(layout)
+	skew := e.Clock.Sub(e.Now).Round(time.Second)
+	switch {
+	case !e.Clock.IsZero() && skew.Abs() > sameClock:
+		side := "ahead"
+		if skew < 0 {
+			side = "behind"
+		}
+		return fmt.Sprintf("%s: its cluster's clock says %s, this one's %s, so it is %s %s; set the clocks right", text, e.Clock.UTC().Format(layout), now, skew.Abs(), side)
+	case !e.Clock.IsZero():
+		return fmt.Sprintf("%s, and the clocks agree that it is %s: the peer does not renew its certificate", text, now)
+	case early:
+		return fmt.Sprintf("%s: its cluster's clock says at least that, this one's %s, %s behind; set the clocks right", text, now, e.NotBefore.Sub(e.Now).Round(time.Second))
+	}
+	return fmt.Sprintf("%s, this cluster's clock says %s, %s later: the clocks differ, or the peer does not renew its certificate", text, now, e.Now.Sub(e.NotAfter).Round(time.Second))
 }
 
 // VerifyPeer returns what a chain of certificates, leaf first, proves. The leaf
 // has exactly one URI, the SPIFFE ID of an agent. If its cluster is trusted, the
-// chain has to verify against its bundle; if not, against the root at its end,
-// which has to be of the key behind the ID: then Trusted is false. Errors are
-// *PinError, *TimeError, or say what is wrong with the chain. A nil bundles
-// trusts nobody.
+// chain has to verify against its bundle; if not, it has to lead, signature by
+// signature, to the root of the key behind the ID, which is its last certificate:
+// then Trusted is false. Errors are *PinError, *TimeError, or say what is wrong
+// with the chain. A nil bundles trusts nobody.
 func VerifyPeer(chain []*x509.Certificate, bundles *Bundles, now time.Time) (AuthInfo, error) {
 	if len(chain) == 0 || len(chain) > maxChain {
 		return AuthInfo{}, fmt.Errorf("%d certificates, want 1 to %d", len(chain), maxChain)
@@ -84,15 +101,17 @@ func VerifyPeer(chain []*x509.Certificate, bundles *Bundles, now time.Time) (Aut
 	}
 	_, chains, err := x509svid.Verify(chain, source, x509svid.WithTime(now))
 	if err != nil {
-		return AuthInfo{}, timeError(id, err, chain, now)
+		if late := timeError(id, chain, source, now); late != nil {
+			return AuthInfo{}, late
+		}
+		return AuthInfo{}, err
 	}
-	root := chains[0][len(chains[0])-1]
 	return AuthInfo{
 		CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity},
 		ID:             id,
 		Trusted:        trusted,
-		Root:           root.Raw,
 		NotAfter:       chain[0].NotAfter,
+		RootNotAfter:   chains[0][len(chains[0])-1].NotAfter,
 	}, nil
 }
 
@@ -104,31 +123,49 @@ func bundleFor(id peering.ClusterID, domain spiffeid.TrustDomain, chain []*x509.
 			return bundle, true, nil
 		}
 	}
-	root := chain[len(chain)-1]
 	if len(chain) < 2 {
 		return nil, false, &UntrustedError{ID: id}
 	}
-	if err := checkRoot(id, root); err != nil {
+	newest, err := chainRoot(id, chain[1:])
+	if err != nil {
 		return nil, false, err
 	}
-	return x509bundle.FromX509Authorities(domain, []*x509.Certificate{root}), false, nil
+	return x509bundle.FromX509Authorities(domain, []*x509.Certificate{newest}), false, nil
 }
 
-// timeError turns what x509 says of time into what both clocks say.
-func timeError(id peering.ClusterID, err error, chain []*x509.Certificate, now time.Time) error {
-	var invalid x509.CertificateInvalidError
-	if errors.As(err, &invalid) && invalid.Reason == x509.Expired && invalid.Cert != nil {
-		return &TimeError{ID: id, NotBefore: invalid.Cert.NotBefore, NotAfter: invalid.Cert.NotAfter, Now: now}
+// chainRoot returns the certificate of a cluster's newest key, given what an
+// unknown cluster shows beside its leaf: the succession, newest first, and the
+// root of the key behind its ID.
+func chainRoot(id peering.ClusterID, authorities []*x509.Certificate) (*x509.Certificate, error) {
+	first := authorities[len(authorities)-1]
+	if got := peering.ClusterIDOfSPKI(first.RawSubjectPublicKeyInfo); got != id {
+		return nil, &PinError{Want: id, Got: got}
 	}
-	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
-		// An expired root makes the chain end early; say so where it is the cause.
-		for _, c := range chain {
+	if err := checkRoot(id, first); err != nil {
+		return nil, err
+	}
+	var succession [][]byte
+	for _, c := range slices.Backward(authorities[:len(authorities)-1]) {
+		succession = append(succession, c.Raw)
+	}
+	if _, err := peering.CheckSuccession(id, first.RawSubjectPublicKeyInfo, succession); err != nil {
+		return nil, err
+	}
+	return authorities[0], nil
+}
+
+// timeError tells a chain that is only early or late from one that is wrong: it
+// was right when its leaf began. Nil if it was not.
+func timeError(id peering.ClusterID, chain []*x509.Certificate, source x509bundle.Source, now time.Time) *TimeError {
+	_, chains, err := x509svid.Verify(chain, source, x509svid.WithTime(chain[0].NotBefore))
+	if err == nil {
+		for _, c := range chains[0] {
 			if now.Before(c.NotBefore) || now.After(c.NotAfter) {
 				return &TimeError{ID: id, NotBefore: c.NotBefore, NotAfter: c.NotAfter, Now: now}
 			}
 		}
 	}
-	return err
+	return nil
 }
 
 // PeerOf returns what the client of a finished TLS handshake proved. It is the
@@ -162,7 +199,7 @@ func (s *Source) ServerTLS(bundles *Bundles, protocols ...string) *tls.Config {
 }
 
 // ClientTLS returns the TLS configuration of a client that expects one cluster:
-// TLS 1.3 only, this cluster's current leaf and root. With bundles the cluster has
+// TLS 1.3 only, this cluster's current leaf. With bundles the cluster has
 // to be trusted; with nil, its root key has to be the one behind expect, which is
 // what joining by token does. serverName is sent as SNI, for what routes by it; it
 // proves nothing and may be empty. Errors of the handshake are *PinError,
@@ -180,7 +217,11 @@ func (s *Source) ClientTLS(expect peering.ClusterID, bundles *Bundles, serverNam
 		InsecureSkipVerify: true, //nolint:gosec // see above
 		VerifyConnection: func(cs tls.ConnectionState) error {
 			info, err := VerifyPeer(cs.PeerCertificates, bundles, time.Now())
-			if err != nil {
+			late, ok := errors.AsType[*TimeError](err)
+			switch {
+			case ok:
+				info.ID, info.Trusted = late.ID, bundles.Has(late.ID)
+			case err != nil:
 				return err
 			}
 			if info.ID != expect {
@@ -189,7 +230,7 @@ func (s *Source) ClientTLS(expect peering.ClusterID, bundles *Bundles, serverNam
 			if bundles != nil && !info.Trusted {
 				return &UntrustedError{ID: info.ID}
 			}
-			return nil
+			return err
 		},
 	}
 }

@@ -80,6 +80,9 @@ func (m *Manager) greet(ctx context.Context, raw net.Conn, done func()) {
 	}
 	auth, err := identity.PeerOf(conn.ConnectionState(), m.cfg.Bundles)
 	if err != nil {
+		if late, ok := errors.AsType[*identity.TimeError](err); ok && conn.ConnectionState().NegotiatedProtocol == protoSession {
+			m.refuseLate(conn, late)
+		}
 		refuse(err)
 		return
 	}
@@ -104,12 +107,10 @@ func (m *Manager) greet(ctx context.Context, raw net.Conn, done func()) {
 // welcome decides on a session that a peer dialled, tells it, and registers it.
 func (m *Manager) welcome(conn *tls.Conn, auth identity.AuthInfo) (*link, error) {
 	code := m.judge(auth)
-	if _, err := conn.Write(encodePreface(code, time.Now())); err != nil {
+	if err := sayVerdict(conn, code); err != nil {
 		return nil, err
 	}
 	if code != welcome {
-		// The verdict has to arrive before the connection is reset.
-		_ = conn.CloseWrite()
 		return nil, fmt.Errorf("session of %s refused (code %d)", auth.ID, code)
 	}
 	if err := conn.SetDeadline(time.Time{}); err != nil {
@@ -130,8 +131,38 @@ func (m *Manager) welcome(conn *tls.Conn, auth identity.AuthInfo) (*link, error)
 	return l, nil
 }
 
+func sayVerdict(conn *tls.Conn, code verdict) error {
+	if _, err := conn.Write(encodePreface(code, time.Now())); err != nil {
+		return err
+	}
+	if code != welcome {
+		// The verdict has to arrive before the connection is reset.
+		_ = conn.CloseWrite()
+	}
+	return nil
+}
+
+// refuseLate tells a peer whose certificate is right but for its time what the
+// clock says here, and remembers it for the administrators of this side.
+func (m *Manager) refuseLate(conn *tls.Conn, late *identity.TimeError) {
+	_ = sayVerdict(conn, refusedClock)
+	if !m.cfg.Bundles.Has(late.ID) {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.links[late.ID] == nil {
+		n := m.noteOf(late.ID)
+		n.err, n.errAt = late, time.Now()
+		m.notify()
+	}
+}
+
 // judge says what to answer to a peer that dialled.
 func (m *Manager) judge(auth identity.AuthInfo) verdict {
+	if auth.ID != "" && m.cfg.Denied != nil && m.cfg.Denied(auth.ID) {
+		return refusedDenied
+	}
 	if !auth.Trusted {
 		return refusedUntrusted
 	}
@@ -151,14 +182,14 @@ func (m *Manager) judge(auth identity.AuthInfo) verdict {
 func (m *Manager) acceptDirect(conn *tls.Conn, auth identity.AuthInfo) error {
 	c := &Conn{Conn: conn, info: auth}
 	raw := conn.NetConn()
-	var expiry *time.Timer
+	// Such a connection has no way to show a new certificate.
+	life := time.Until(auth.NotAfter.Add(expiryGrace))
 	if !auth.Trusted {
-		expiry = time.AfterFunc(strangerLife, func() { _ = raw.Close() })
+		life = strangerLife
 	}
+	expiry := time.AfterFunc(life, func() { _ = raw.Close() })
 	c.closed = func() {
-		if expiry != nil {
-			expiry.Stop()
-		}
+		expiry.Stop()
 		m.mu.Lock()
 		delete(m.direct, c)
 		m.mu.Unlock()
@@ -166,6 +197,10 @@ func (m *Manager) acceptDirect(conn *tls.Conn, auth identity.AuthInfo) error {
 	if err := m.track(c, raw); err != nil {
 		c.closed()
 		return err
+	}
+	if auth.Trusted {
+		// The bundle may have changed between the handshake and here.
+		m.recheck(auth.ID)
 	}
 	if err := raw.SetDeadline(time.Time{}); err != nil {
 		c.closed()

@@ -219,6 +219,11 @@ func (m *Manager) dial(ctx context.Context, id peering.ClusterID) (*link, error)
 		if m.link(id) != nil || ctx.Err() != nil {
 			return nil, nil //nolint:nilnil,nilerr // whatever failed, there is nothing to dial any more
 		}
+		if refused, ok := errors.AsType[*RefusedError](err); ok && refused.Denied() {
+			m.mu.Lock()
+			m.noteOf(id).denied = true
+			m.mu.Unlock()
+		}
 		failure.Tries = append(failure.Tries, EndpointError{Endpoint: endpoint, Err: err})
 	}
 	if len(failure.Tries) == 0 {
@@ -258,26 +263,39 @@ func (m *Manager) shake(ctx context.Context, raw net.Conn, id peering.ClusterID,
 	if err := raw.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
 		return nil, err
 	}
-	conn := tls.Client(raw, m.cfg.Source.ClientTLS(id, m.cfg.Bundles, serverName(host), protoSession))
+	cfg := m.cfg.Source.ClientTLS(id, m.cfg.Bundles, serverName(host), protoSession)
+	var late *identity.TimeError
+	tolerateTime(cfg, func(_ tls.ConnectionState, err *identity.TimeError) bool {
+		late = err
+		return true
+	})
+	conn := tls.Client(raw, cfg)
 	if err := conn.HandshakeContext(ctx); err != nil {
 		return nil, alertError(err)
 	}
 	if p := conn.ConnectionState().NegotiatedProtocol; p != protoSession {
 		return nil, fmt.Errorf("the peer does not speak %s", protoSession)
 	}
-	auth, err := identity.PeerOf(conn.ConnectionState(), m.cfg.Bundles)
-	if err != nil {
-		return nil, err
-	}
 	asked := time.Now()
 	code, theirs, err := readPreface(conn)
+	now := time.Now()
+	if late != nil {
+		// Of what such a peer says only the clock is of use.
+		if err == nil {
+			late.Clock = theirs
+		}
+		return nil, late
+	}
 	if err != nil {
 		return nil, alertError(err)
 	}
 	if code != welcome {
-		return nil, &RefusedError{Peer: id, code: code}
+		return nil, &RefusedError{Peer: id, code: code, Clock: theirs, Now: now}
 	}
-	now := time.Now()
+	auth, err := identity.PeerOf(conn.ConnectionState(), m.cfg.Bundles)
+	if err != nil {
+		return nil, err
+	}
 	if err := conn.SetDeadline(time.Time{}); err != nil {
 		return nil, err
 	}
@@ -289,7 +307,7 @@ func (m *Manager) shake(ctx context.Context, raw net.Conn, id peering.ClusterID,
 		Dialled:      true,
 		Endpoint:     endpoint,
 		RemoteAddr:   raw.RemoteAddr().String(),
-		ClockSkew:    theirs.Sub(asked.Add(now.Sub(asked) / 2)).Round(time.Millisecond),
+		ClockSkew:    skewOf(theirs, asked, now),
 		PeerNotAfter: auth.NotAfter,
 	})
 	if err != nil {
@@ -300,6 +318,21 @@ func (m *Manager) shake(ctx context.Context, raw net.Conn, id peering.ClusterID,
 		return nil, err
 	}
 	return l, nil
+}
+
+// tolerateTime has a handshake succeed although the other side's certificate is
+// early or late, if nothing else is wrong with it and pass says so. Whoever goes
+// on has to refuse the other side after the handshake: only then can clocks be
+// told, and so an administrator learns which one is wrong.
+func tolerateTime(cfg *tls.Config, pass func(tls.ConnectionState, *identity.TimeError) bool) {
+	verify := cfg.VerifyConnection
+	cfg.VerifyConnection = func(cs tls.ConnectionState) error {
+		err := verify(cs)
+		if late, ok := errors.AsType[*identity.TimeError](err); ok && pass(cs, late) {
+			return nil
+		}
+		return err
+	}
 }
 
 // serverName is what to send as SNI: a DNS name or nothing.

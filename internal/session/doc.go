@@ -11,7 +11,10 @@
 // letters ENT1, a verdict, three zero bytes, and its clock (milliseconds since
 // 1970, 8 bytes, big endian). Without them a client of TLS 1.3 would not know
 // whether it was let in, since the server judges it last. The dialling side is
-// the yamux client.
+// the yamux client. The first stream that it opens is the control stream, on
+// which both sides prove their identity anew with each new leaf certificate; all
+// others carry gRPC. A session is cut soon after the certificate ended that the
+// peer showed last. Why: docs/design/0006-identity-outlives-keys-and-certificates.md.
 //
 // Of two sessions between the same clusters, as when both dial at once, the one
 // that the lower cluster ID dialled stays. A session that does not answer a ping

@@ -332,13 +332,97 @@ func TestExpiredCertificateIsRefusedWithBothClocks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	_, _, err = readPreface(c)
-	var rejected *RejectedError
-	if !errors.As(alertError(err), &rejected) || !strings.Contains(alertError(err).Error(), "clock") {
-		t.Errorf("got %v", err)
+	code, clock, err := readPreface(c)
+	if err != nil || code != refusedClock || time.Since(clock).Abs() > time.Minute {
+		t.Errorf("verdict %d, clock %s, %v", code, clock, err)
 	}
 	if up(a, b)() {
 		t.Error("a session came up")
+	}
+	eventually(t, "the side that refused says why", func() bool {
+		var late *identity.TimeError
+		return errors.As(a.Status(b.id).Err, &late) && late.ID == b.id
+	})
+}
+
+// impostor answers one connection as a peer's agent would, with this certificate
+// and verdict and a clock that is ahead.
+func impostor(t *testing.T, as *node, cert *tls.Certificate, code verdict, ahead time.Duration) string {
+	t.Helper()
+	cfg := as.source.ServerTLS(as.bundles, protoSession)
+	cfg.VerifyConnection = nil
+	cfg.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return cert, nil }
+	l, err := tls.Listen("tcp", "127.0.0.1:0", cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = c.Write(encodePreface(code, time.Now().Add(ahead)))
+			_, _ = io.Copy(io.Discard, c)
+			_ = c.Close()
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		wg.Wait()
+	})
+	return l.Addr().String()
+}
+
+// What a peer says whose certificate has expired counts for nothing, but its
+// clock is worth telling.
+func TestPeerWithAnExpiredCertificateTellsItsClockAndNothingElse(t *testing.T) {
+	t.Parallel()
+	a, b := start(t, dialOnly), start(t)
+	trustEachOther(t, a, b)
+	for _, code := range []verdict{welcome, refusedDenied} {
+		addr := impostor(t, b, expiredLeaf(t, b.source), code, 3*time.Hour)
+		a.SetPeers([]Peer{{ID: b.id, Endpoints: []string{addr}}})
+		var late *identity.TimeError
+		eventually(t, "the dial fails for the time", func() bool {
+			err := a.Status(b.id).Err
+			return errors.As(err, &late) && strings.Contains(err.Error(), addr)
+		})
+		if skew := time.Until(late.Clock); skew < 2*time.Hour || skew > 4*time.Hour {
+			t.Errorf("the peer's clock is said to be %s ahead", skew)
+		}
+		if !strings.Contains(late.Error(), "ahead; set the clocks right") {
+			t.Errorf("status says %v", late)
+		}
+		if status := a.Status(b.id); status.Denied || status.Session != nil {
+			t.Errorf("verdict %d was believed: %+v", code, status)
+		}
+	}
+}
+
+// The certificate is expired and another cluster's, too.
+func TestExpiredCertificateOfAnotherClusterIsAnotherCluster(t *testing.T) {
+	t.Parallel()
+	a, b, mallory := start(t, dialOnly), start(t), start(t)
+	trustEachOther(t, a, b)
+	trustEachOther(t, a, mallory)
+	a.SetPeers([]Peer{{ID: b.id, Endpoints: []string{impostor(t, mallory, expiredLeaf(t, mallory.source), welcome, 0)}}})
+	var pin *identity.PinError
+	eventually(t, "the dial fails for the identity", func() bool { return errors.As(a.Status(b.id).Err, &pin) })
+}
+
+func TestRefusedForTheClockNamesBoth(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	for skew, want := range map[time.Duration]string{
+		2 * time.Hour:  "its clock, which says 2026-01-02T14:00:00Z; this cluster's says 2026-01-02T12:00:00Z, so the peer's is 2h0m0s ahead: set the clocks right",
+		-2 * time.Hour: "so the peer's is 2h0m0s behind: set the clocks right",
+		0:              "this agent does not renew its certificate",
+	} {
+		if text := (&RefusedError{Peer: "x", code: refusedClock, Clock: now.Add(skew), Now: now}).Error(); !strings.Contains(text, want) {
+			t.Errorf("%s ahead: %q", skew, text)
+		}
 	}
 }
 
@@ -410,6 +494,7 @@ func FuzzMeter(f *testing.F) {
 
 func FuzzPreface(f *testing.F) {
 	f.Add(encodePreface(welcome, time.Unix(1_700_000_000, 0)))
+	f.Add(encodePreface(refusedClock, time.Unix(1_700_000_000, 0)))
 	f.Add([]byte("HTTP/1.1 400 Bad Request\r\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		v, at, err := readPreface(strings.NewReader(string(b)))

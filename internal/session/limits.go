@@ -46,6 +46,22 @@ const (
 	pingRate    = 4
 	pingBurst   = 32
 
+	// maxControl is the most bytes of a control message, maxProofCerts the most
+	// certificates in one. controlRate and controlBurst bound how many a peer sends a
+	// second.
+	maxControl    = 24 << 10
+	maxProofCerts = 16
+	controlRate   = 4
+	controlBurst  = 32
+	// measureEvery is the pause between two looks at the round trip and the peer's
+	// clock.
+	measureEvery = 10 * time.Second
+	// expiryGrace is how long a connection outlives the certificate that the peer
+	// last showed on it.
+	expiryGrace = 5 * time.Second
+	// minKeepPause keeps the look at certificates from spinning.
+	minKeepPause = 50 * time.Millisecond
+
 	// keepAlive is how often a session is pinged, writeTimeout how long a write or
 	// the answer to a ping may take: a dead path is seen after their sum.
 	keepAlive    = 5 * time.Second

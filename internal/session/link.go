@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -18,21 +19,45 @@ import (
 
 // link is a session that is up.
 type link struct {
+	// info is as it was when the link came up; see snapshot.
 	info Info
 	auth identity.AuthInfo
 	raw  net.Conn // the TCP connection
 	mux  *yamux.Session
+	// binding is the channel binding of the TLS connection.
+	binding []byte
+	// control gets the control stream, once.
+	control chan net.Conn
 	// gone is closed when the link is no longer the peer's session.
 	gone chan struct{}
 
 	mu     sync.Mutex
 	reason error
+	// chain is what the peer showed last and notAfter when its leaf ends; refused
+	// is why what it showed after that was not taken.
+	chain    []*x509.Certificate
+	notAfter time.Time
+	refused  error
+	// asked numbers the questions for the peer's clock; askedAt is zero while none is
+	// open.
+	asked     uint64
+	askedAt   time.Time
+	roundTrip time.Duration
+	clockSkew time.Duration
 }
 
 // newLink starts yamux on a TLS connection. Whoever calls it registers the link
 // or closes it.
 func newLink(conn *tls.Conn, auth identity.AuthInfo, info Info) (*link, error) {
-	l := &link{info: info, auth: auth, raw: conn.NetConn(), gone: make(chan struct{})}
+	binding, err := bindingOf(conn)
+	if err != nil {
+		return nil, err
+	}
+	l := &link{
+		info: info, auth: auth, raw: conn.NetConn(), binding: binding,
+		control: make(chan net.Conn, 1), gone: make(chan struct{}),
+		chain: conn.ConnectionState().PeerCertificates, notAfter: auth.NotAfter, clockSkew: info.ClockSkew,
+	}
 	metered := &meteredConn{Conn: conn, meter: meter{odd: !info.Dialled}, abuse: l.close}
 	start := yamux.Server
 	if info.Dialled {
@@ -54,7 +79,25 @@ func newLink(conn *tls.Conn, auth identity.AuthInfo, info Info) (*link, error) {
 		return nil, fmt.Errorf("start yamux: %w", err)
 	}
 	l.mux = mux
+	if info.Dialled {
+		// Before anybody else can open a stream: it is known by its number.
+		stream, err := mux.OpenStream()
+		if err != nil {
+			_ = mux.Close()
+			return nil, fmt.Errorf("open control stream: %w", muxError(err))
+		}
+		l.control <- stream
+	}
 	return l, nil
+}
+
+// snapshot tells of the session as it is now.
+func (l *link) snapshot() Info {
+	info := l.info
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	info.PeerNotAfter, info.RoundTrip, info.ClockSkew = l.notAfter, l.roundTrip, l.clockSkew
+	return info
 }
 
 // close cuts the connection; the first reason counts. yamux notices by its read
@@ -146,7 +189,7 @@ func (m *Manager) register(l *link) error {
 	l.info.Since = time.Now()
 	m.links[id] = l
 	n := m.noteOf(id)
-	n.err, n.tries = nil, 0
+	n.err, n.tries, n.denied = nil, 0, false
 	if l.info.Endpoint != "" {
 		n.lastGood = l.info.Endpoint
 	}
@@ -185,9 +228,18 @@ func (m *Manager) serve(parent context.Context, l *link) {
 		defer cancel()
 		l.close(m.acceptStreams(l))
 	})
+	wg.Go(func() {
+		if err := m.keep(ctx, l, &wg); err != nil && ctx.Err() == nil {
+			m.mu.Lock()
+			m.drop(l, err)
+			m.mu.Unlock()
+		}
+	})
+	// The bundle may have changed between the handshake and here.
+	m.recheck(l.info.Peer)
 	if m.cfg.Up != nil {
 		wg.Go(func() {
-			if err := m.cfg.Up(ctx, l.info); err != nil && ctx.Err() == nil {
+			if err := m.cfg.Up(ctx, l.snapshot()); err != nil && ctx.Err() == nil {
 				m.mu.Lock()
 				m.drop(l, err)
 				m.mu.Unlock()
@@ -209,6 +261,7 @@ func (m *Manager) serve(parent context.Context, l *link) {
 
 // acceptStreams returns why there are no more.
 func (m *Manager) acceptStreams(l *link) error {
+	controlled := l.info.Dialled
 	for {
 		stream, err := l.mux.AcceptStream()
 		if err != nil {
@@ -216,6 +269,14 @@ func (m *Manager) acceptStreams(l *link) error {
 		}
 		if n := l.mux.NumStreams(); n > maxStreams {
 			return &AbuseError{What: fmt.Sprintf("%d streams are open, more than %d", n, maxStreams)}
+		}
+		if stream.StreamID() == controlStream {
+			if controlled {
+				return &AbuseError{What: "it opened the control stream twice"}
+			}
+			controlled = true
+			l.control <- stream
+			continue
 		}
 		m.feed.give(&Conn{Conn: stream, info: l.auth})
 	}

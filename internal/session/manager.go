@@ -30,8 +30,13 @@ type Config struct {
 	// Source is this cluster's identity. Required.
 	Source *identity.Source
 	// Bundles says who is trusted. A peer that is removed from it loses its
-	// connections at once. Required.
+	// connections at once, and so does one whose bundle no longer covers what it
+	// showed. Required.
 	Bundles *identity.Bundles
+	// Denied says whether an administrator of this side denied a cluster, which it
+	// is told when it dials. It is called at any time and does not wait. Nil denies
+	// nobody.
+	Denied func(peering.ClusterID) bool
 	// Server answers the calls of peers. Make it with
 	// grpc.Creds(ServerCredentials()). Run serves and stops it. Required.
 	Server *grpc.Server
@@ -71,10 +76,14 @@ type Info struct {
 	RemoteAddr string
 	// Since is when it came up.
 	Since time.Time
+	// RoundTrip is that of a message of the session, smoothed; 0 until it was
+	// measured.
+	RoundTrip time.Duration
 	// ClockSkew is how far the peer's clock is ahead of this one's, give or take
-	// half a round trip. It is known only where this side dialled.
+	// half a round trip. The side that was dialled knows it once RoundTrip is known.
 	ClockSkew time.Duration
-	// PeerNotAfter is when the certificate ends that the peer showed.
+	// PeerNotAfter is when the certificate ends that the peer showed last. The peer
+	// shows another before that, or the session is cut.
 	PeerNotAfter time.Time
 }
 
@@ -89,6 +98,9 @@ type Status struct {
 	ErrAt time.Time
 	// Tries counts the rounds of dialling since a session was up.
 	Tries int
+	// Denied says that the peer, proven to be it, said that one of its administrators
+	// denied this cluster. It stays until there is a session again.
+	Denied bool
 }
 
 // Why a session ended; Status and the log show them.
@@ -132,6 +144,7 @@ type note struct {
 	err      error
 	errAt    time.Time
 	tries    int
+	denied   bool
 	lastGood string
 }
 
@@ -163,6 +176,9 @@ func New(cfg Config) (*Manager, error) {
 		conns:     map[peering.ClusterID]*grpc.ClientConn{},
 		watchers:  map[chan struct{}]struct{}{},
 	}
+	// Whoever dials a session with a certificate that is early or late is told by the
+	// verdict; see greet, which judges it again.
+	tolerateTime(m.serverTLS, func(cs tls.ConnectionState, _ *identity.TimeError) bool { return cs.NegotiatedProtocol == protoSession })
 	// A client connection fails to be made only for its options: find out now.
 	cc, err := m.newConn(m.self)
 	if err != nil {
@@ -189,7 +205,9 @@ func (m *Manager) Run(parent context.Context) error {
 	unwatch := m.cfg.Bundles.Watch(func(id peering.ClusterID, trusted bool) {
 		if !trusted {
 			m.Close(id, ErrRevoked)
+			return
 		}
+		m.recheck(id)
 	})
 	defer unwatch()
 
@@ -311,12 +329,12 @@ func (m *Manager) Status(id peering.ClusterID) Status {
 	defer m.mu.Unlock()
 	var s Status
 	if l := m.links[id]; l != nil {
-		info := l.info
+		info := l.snapshot()
 		s.Session = &info
 		return s
 	}
 	if n := m.notes[id]; n != nil {
-		s.Err, s.ErrAt, s.Tries = n.err, n.errAt, n.tries
+		s.Err, s.ErrAt, s.Tries, s.Denied = n.err, n.errAt, n.tries, n.denied
 	}
 	return s
 }
@@ -327,7 +345,7 @@ func (m *Manager) Sessions() []Info {
 	defer m.mu.Unlock()
 	list := make([]Info, 0, len(m.links))
 	for _, id := range slices.Sorted(maps.Keys(m.links)) {
-		list = append(list, m.links[id].info)
+		list = append(list, m.links[id].snapshot())
 	}
 	return list
 }

@@ -21,6 +21,11 @@ const (
 	refusedUntrusted
 	// refusedFull: this side has as many sessions as it can.
 	refusedFull
+	// refusedDenied: an administrator of this side denied the dialling cluster.
+	refusedDenied
+	// refusedClock: by this side's clock the dialling cluster's certificate is not
+	// valid yet, or no longer.
+	refusedClock
 )
 
 const (
@@ -31,7 +36,9 @@ const (
 // RefusedError says that a peer proved to be the right one but refused a session.
 type RefusedError struct {
 	Peer peering.ClusterID
-	code verdict
+	// Clock is what the peer's clock said, Now this cluster's.
+	Clock, Now time.Time
+	code       verdict
 }
 
 // Error implements error.
@@ -43,10 +50,30 @@ func (e *RefusedError) Error() string {
 		return fmt.Sprintf("%s does not trust this cluster: it never joined there, or was revoked", e.Peer)
 	case refusedFull:
 		return fmt.Sprintf("%s has no room for another session", e.Peer)
+	case refusedDenied:
+		return fmt.Sprintf("an administrator of %s denied this cluster", e.Peer)
+	case refusedClock:
+		return e.clockText()
 	case welcome:
 	}
 	return fmt.Sprintf("%s refused a session (code %d)", e.Peer, e.code)
 }
+
+// clockText names both clocks.
+func (e *RefusedError) clockText() string {
+	text := fmt.Sprintf("%s does not accept this cluster's certificate by its clock, which says %s; this cluster's says %s",
+		e.Peer, e.Clock.UTC().Format(time.RFC3339), e.Now.UTC().Format(time.RFC3339))
+	switch skew := e.Clock.Sub(e.Now).Round(time.Second); {
+	case skew > 0:
+		return fmt.Sprintf("%s, so the peer's is %s ahead: set the clocks right", text, skew)
+	case skew < 0:
+		return fmt.Sprintf("%s, so the peer's is %s behind: set the clocks right", text, skew.Abs())
+	}
+	return text + ": this agent does not renew its certificate"
+}
+
+// Denied says that an administrator of the peer denied this cluster.
+func (e *RefusedError) Denied() bool { return e.code == refusedDenied }
 
 // Untrusted says that the peer does not trust this cluster.
 func (e *RefusedError) Untrusted() bool { return e.code == refusedUntrusted }

@@ -3,7 +3,6 @@ package session
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -135,7 +134,7 @@ func startAs(t *testing.T, id *identity.Identity, opts ...nodeOption) *node {
 // trust makes a trust b.
 func trust(t *testing.T, a, b *node) {
 	t.Helper()
-	if err := a.bundles.Set(b.id, []*x509.Certificate{b.source.Identity().Root()}); err != nil {
+	if err := a.bundles.Trust(b.id, b.source.Identity().TrustBundle()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -507,42 +506,6 @@ func TestDeadSessionHasNoPrecedence(t *testing.T) {
 	trustEachOther(t, low, high)
 	high.SetPeers([]Peer{{ID: low.id, Endpoints: []string{low.addr}}})
 	soonWho(t, high, low)
-}
-
-func TestLeafIsRenewedUnderAStreamOfCalls(t *testing.T) {
-	t.Parallel()
-	short := func(_ *Config, s *identity.SourceConfig) { s.LeafLife = 2 * time.Second }
-	a, b := start(t, short, dialOnly), start(t, short)
-	trustEachOther(t, a, b)
-	a.SetPeers([]Peer{{ID: b.id, Endpoints: []string{b.addr}}})
-	mustWho(t, a, b)
-	session := a.Status(b.id).Session.Number
-	serial, _ := a.source.Leaf()
-	calls, end := 0, time.Now().Add(5*time.Second)
-	for time.Now().Before(end) {
-		for _, pair := range [][2]*node{{a, b}, {b, a}} {
-			if _, err := who(t.Context(), pair[0], pair[1]); err != nil {
-				t.Fatalf("call %d: %v", calls, err)
-			}
-			calls++
-		}
-		// New connections too, each with the leaf of its moment.
-		if calls%50 == 0 {
-			cc := dialDirect(t, a, b)
-			if out, err := whoDirect(t, cc); err != nil || !strings.Contains(out, "true") {
-				t.Fatalf("new connection after %d calls: %q, %v", calls, out, err)
-			}
-			_ = cc.Close()
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	if got := a.Status(b.id).Session.Number; got != session {
-		t.Errorf("session %d became %d", session, got)
-	}
-	if now, notAfter := a.source.Leaf(); now == serial || time.Until(notAfter) < 0 {
-		t.Errorf("leaf %s, until %s: not renewed", now, notAfter)
-	}
-	t.Logf("%d calls", calls)
 }
 
 func TestUpRunsForTheLifeOfASession(t *testing.T) {

@@ -1,0 +1,70 @@
+package session
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/entente-dev/entente/peering"
+)
+
+// collector tells of the sessions and of the certificates. Each series that
+// names a peer is of a session that is up, so there are no more than maxSessions
+// of a kind.
+type collector struct {
+	m                                   *Manager
+	notAfter, sessions, roundTrip, skew *prometheus.Desc
+}
+
+// Collector returns the metrics of the sessions and of the certificates, this
+// side's own among them:
+//
+//	entente_certificate_not_after_seconds{kind,peer}  when the root, the leaf, or
+//	    the leaf that a peer showed last ends, in seconds since 1970
+//	entente_sessions                                  how many are up
+//	entente_session_round_trip_seconds{peer}
+//	entente_session_clock_skew_seconds{peer}          how far the peer's clock is ahead
+func (m *Manager) Collector() prometheus.Collector {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("entente_"+name, help, labels, nil)
+	}
+	return &collector{
+		m:         m,
+		notAfter:  desc("certificate_not_after_seconds", "When a certificate ends, in seconds since 1970: this cluster's root, its agent's leaf, or the leaf that a peer showed last.", "kind", "peer"),
+		sessions:  desc("sessions", "Sessions with peers that are up."),
+		roundTrip: desc("session_round_trip_seconds", "Smoothed round trip time of a session.", "peer"),
+		skew:      desc("session_clock_skew_seconds", "How far a peer's clock is ahead of this one's.", "peer"),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *collector) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{c.notAfter, c.sessions, c.roundTrip, c.skew} {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *collector) Collect(out chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	end := func(kind string, peer peering.ClusterID, at time.Time) {
+		gauge(c.notAfter, float64(at.Unix()), kind, string(peer))
+	}
+	source := c.m.cfg.Source
+	_, leaf := source.Leaf()
+	end("root", "", source.Identity().Root().NotAfter)
+	end("leaf", "", leaf)
+	sessions := c.m.Sessions()
+	gauge(c.sessions, float64(len(sessions)))
+	for _, s := range sessions {
+		end("peer", s.Peer, s.PeerNotAfter)
+		if s.RoundTrip > 0 {
+			gauge(c.roundTrip, s.RoundTrip.Seconds(), string(s.Peer))
+		}
+		if s.RoundTrip > 0 || s.Dialled {
+			gauge(c.skew, s.ClockSkew.Seconds(), string(s.Peer))
+		}
+	}
+}
