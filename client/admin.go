@@ -63,14 +63,21 @@ type AdminConfig struct {
 }
 
 // Admin is a connection to a cluster's own agent. Its methods are those of the
-// AdminService.
+// AdminService, and a few that take several calls.
 type Admin struct {
 	ententev1.AdminServiceClient
-	conn *grpc.ClientConn
+	conn  grpc.ClientConnInterface
+	close func() error
 }
 
-// Close ends the connection.
-func (a *Admin) Close() error { return a.conn.Close() }
+// NewAdmin speaks to an agent over a connection of the caller's, who also closes
+// it.
+func NewAdmin(conn grpc.ClientConnInterface) *Admin {
+	return &Admin{AdminServiceClient: ententev1.NewAdminServiceClient(conn), conn: conn, close: func() error { return nil }}
+}
+
+// Close ends the connection that DialAdmin made.
+func (a *Admin) Close() error { return a.close() }
 
 // Conn returns the connection, for services besides the AdminService, such as
 // health.
@@ -128,7 +135,9 @@ func DialAdmin(ctx context.Context, cfg AdminConfig) (*Admin, error) {
 	if err != nil {
 		return nil, fmt.Errorf("dial agent: %w", err)
 	}
-	return &Admin{AdminServiceClient: ententev1.NewAdminServiceClient(conn), conn: conn}, nil
+	a := NewAdmin(conn)
+	a.close = conn.Close
+	return a, nil
 }
 
 // publishedCA reads the agent's certificate authority, which whoever may read

@@ -21,19 +21,6 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Limits of joining.
-const (
-	// joinDialTimeout is how long one endpoint may take to connect and to finish
-	// the TLS handshake.
-	joinDialTimeout = 10 * time.Second
-	// joinCallTimeout is how long it may then take to answer.
-	joinCallTimeout = 30 * time.Second
-	// joinMaxMessage is the most bytes of an answer.
-	joinMaxMessage = 64 << 10
-	// skewWorthTelling is how far apart two clocks have to be to be mentioned.
-	skewWorthTelling = 30 * time.Second
-)
-
 // JoinConfig configures Join.
 type JoinConfig struct {
 	// Token is the invitation. Required.
@@ -113,16 +100,11 @@ func noEndpoint(failures []error) error {
 
 // joinAt redeems the token at one endpoint.
 func joinAt(ctx context.Context, cfg JoinConfig, endpoint string) (wire.ClusterInfo, error) {
-	secured, err := dialPinned(ctx, cfg, endpoint)
+	conn, _, err := stranger{source: cfg.Source, dial: cfg.Dial, expect: cfg.Token.Issuer, by: "the token was made by"}.call(ctx, endpoint)
 	if err != nil {
 		return wire.ClusterInfo{}, err
 	}
-	conn, err := overConn(secured, endpoint)
-	if err != nil {
-		_ = secured.Close()
-		return wire.ClusterInfo{}, err
-	}
-	defer func() { _ = conn.Close() }()
+	defer conn.Close()
 	ctx, cancel := context.WithTimeout(ctx, joinCallTimeout)
 	defer cancel()
 	secret := [32]byte(cfg.Token.Secret)
@@ -139,39 +121,76 @@ func joinAt(ctx context.Context, cfg JoinConfig, endpoint string) (wire.ClusterI
 	return info, nil
 }
 
-// dialPinned connects and shakes hands by itself, so that what goes wrong keeps
-// its type: gRPC makes text of it.
-func dialPinned(ctx context.Context, cfg JoinConfig, endpoint string) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, joinDialTimeout)
+// stranger calls clusters that do not trust this one.
+type stranger struct {
+	source *identity.Source
+	dial   func(ctx context.Context, network, address string) (net.Conn, error)
+	// expect is who has to answer; empty is anybody who proves an ID.
+	expect peering.ClusterID
+	// by says where expect is from, for people.
+	by string
+}
+
+// strangerConn is a connection to a cluster that need not trust this one.
+type strangerConn struct {
+	*grpc.ClientConn
+	// below is closed too: gRPC does not know it before the first call.
+	below net.Conn
+}
+
+// Close ends the connection.
+func (c strangerConn) Close() {
+	_ = c.ClientConn.Close()
+	_ = c.below.Close()
+}
+
+// call connects to an endpoint and returns who answers, with a connection to it.
+// It shakes hands by itself, so that what goes wrong keeps its type: gRPC makes
+// text of it.
+func (s stranger) call(ctx context.Context, endpoint string) (strangerConn, peering.ClusterID, error) {
+	dialCtx, cancel := context.WithTimeout(ctx, joinDialTimeout)
 	defer cancel()
-	raw, err := cfg.Dial(ctx, "tcp", endpoint)
+	host, _, err := net.SplitHostPort(endpoint)
 	if err != nil {
-		return nil, &wire.Error{
+		return strangerConn{}, "", wire.Errorf(wire.ReasonPeerUnreachable, "endpoint %s is not host:port", wire.Text(endpoint, peering.MaxEndpointLen))
+	}
+	raw, err := s.dial(dialCtx, "tcp", endpoint)
+	if err != nil {
+		return strangerConn{}, "", &wire.Error{
 			Reason: wire.ReasonPeerUnreachable, Err: err,
 			Message: fmt.Sprintf("cannot connect to %s: %s; check that the address is right and that TCP may pass", endpoint, dialProblem(err)),
 		}
 	}
-	host, _, err := net.SplitHostPort(endpoint)
+	id := s.expect
+	config := s.source.ClientTLS(s.expect, nil, host, "h2")
+	if s.expect == "" {
+		config.VerifyConnection = func(cs tls.ConnectionState) error {
+			info, err := identity.VerifyPeer(cs.PeerCertificates, nil, time.Now())
+			id = info.ID
+			return err
+		}
+	}
+	secured := tls.Client(raw, config)
+	if err := secured.HandshakeContext(dialCtx); err != nil {
+		_ = raw.Close()
+		return strangerConn{}, "", s.handshakeFailed(err, endpoint)
+	}
+	conn, err := overConn(secured, endpoint)
 	if err != nil {
-		_ = raw.Close()
-		return nil, fmt.Errorf("endpoint %s: %w", endpoint, err)
+		_ = secured.Close()
+		return strangerConn{}, "", err
 	}
-	conn := tls.Client(raw, cfg.Source.ClientTLS(cfg.Token.Issuer, nil, host, "h2"))
-	if err := conn.HandshakeContext(ctx); err != nil {
-		_ = raw.Close()
-		return nil, handshakeFailed(err, cfg.Token.Issuer, endpoint)
-	}
-	return conn, nil
+	return strangerConn{ClientConn: conn, below: secured}, id, nil
 }
 
-func handshakeFailed(err error, issuer peering.ClusterID, endpoint string) error {
+func (s stranger) handshakeFailed(err error, endpoint string) error {
 	var pin *identity.PinError
 	var clock *identity.TimeError
 	switch {
-	case errors.As(err, &pin):
+	case errors.As(err, &pin) && s.expect != "":
 		return &wire.Error{
 			Reason: wire.ReasonPeerIdentity, Err: err,
-			Message: fmt.Sprintf("at %s answers cluster %s, but the token was made by %s: the address leads elsewhere, or somebody is in between", endpoint, pin.Got, issuer),
+			Message: fmt.Sprintf("at %s answers cluster %s, but %s %s: the address leads elsewhere, or somebody is in between", endpoint, pin.Got, s.by, s.expect),
 		}
 	case errors.As(err, &clock):
 		return &wire.Error{Reason: wire.ReasonPeerIdentity, Err: err, Message: fmt.Sprintf("%s: %s", endpoint, clock.Error())}
@@ -216,6 +235,23 @@ func joinRefused(err error, cfg JoinConfig, endpoint string) error {
 			e.Reason = wire.ReasonTokenExpired
 			e.Message = fmt.Sprintf("the token expired at %s; make another with `entente token create`", cfg.Token.Expires.Format(time.RFC3339))
 		}
+	default:
+		e = *callFailed(err, endpoint)
+	}
+	return &e
+}
+
+// callFailed makes a broken or silent connection one of the reasons, where the
+// answer is none by itself.
+func callFailed(err error, endpoint string) *wire.Error {
+	e := *wire.FromStatus(err)
+	e.Err = err
+	switch {
+	case status.Code(err) == codes.Unavailable && strings.Contains(e.Message, "tls: bad certificate"):
+		// In TLS 1.3 a client learns of it only when it reads.
+		e.Reason = wire.ReasonPeerIdentity
+		e.Message = fmt.Sprintf("%s did not accept this cluster's certificate; this cluster's clock says %s: if the other one's differs much, set the clocks right",
+			endpoint, time.Now().UTC().Format(time.RFC3339))
 	case status.Code(err) == codes.Unavailable && e.Reason == "UNAVAILABLE":
 		e.Reason = wire.ReasonPeerUnreachable
 		e.Message = fmt.Sprintf("the connection to %s broke: %s", endpoint, e.Message)

@@ -5,13 +5,25 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/heartbeat"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
+)
+
+const (
+	// maxStatements is how many statements a peer may return at once.
+	maxStatements = 64
+	// offerRate and offerBurst is how many messages of a peer's offer are read a
+	// second: it should say no more than one.
+	offerRate  = 2
+	offerBurst = 4
 )
 
 // Peering negotiates contracts with one peer. Errors of its methods are
@@ -22,13 +34,34 @@ type Peering struct {
 	Conn grpc.ClientConnInterface
 }
 
-// Request asks the peer what it would lend.
+// Request asks the peer what it would lend: for a new contract, or with a contract
+// ID for the next revision of that one.
 func (p Peering) Request(ctx context.Context, ask peering.Ask) (wire.Advertisement, error) {
-	resp, err := ententev1.NewPeeringServiceClient(p.Conn).RequestPeering(ctx, &ententev1.RequestPeeringRequest{Request: wire.AskTo(ask)})
+	ad, err := p.request(ctx, ask, false, wire.AdvertisementFrom)
+	switch {
+	case err != nil:
+		return wire.Advertisement{}, err
+	case ask.ContractID != "" && ad.ContractID != ask.ContractID:
+		return wire.Advertisement{}, wire.Errorf(wire.ReasonResponseInvalid, "the peer answered for contract %s, not %s", ad.ContractID, ask.ContractID)
+	}
+	return ad, nil
+}
+
+// Preview asks the peer what it would answer to Request. Nothing follows from it.
+func (p Peering) Preview(ctx context.Context, ask peering.Ask) (wire.Advertisement, error) {
+	return p.request(ctx, ask, true, wire.PreviewFrom)
+}
+
+func (p Peering) request(
+	ctx context.Context, ask peering.Ask, preview bool, read func(*ententev1.Advertisement) (wire.Advertisement, error),
+) (wire.Advertisement, error) {
+	resp, err := ententev1.NewPeeringServiceClient(p.Conn).RequestPeering(ctx, &ententev1.RequestPeeringRequest{
+		Request: wire.AskTo(ask), ValidateOnly: preview,
+	})
 	if err != nil {
 		return wire.Advertisement{}, fmt.Errorf("request peering: %w", wire.FromStatus(err))
 	}
-	ad, err := wire.AdvertisementFrom(resp.GetAdvertisement())
+	ad, err := read(resp.GetAdvertisement())
 	if err != nil {
 		return wire.Advertisement{}, fmt.Errorf("read advertisement: %w", wire.Response(err))
 	}
@@ -66,15 +99,94 @@ func (p Peering) Sign(ctx context.Context, e peering.Envelope) (peering.Envelope
 	return signed, nil
 }
 
-// Terminate tells the peer that this cluster ended a contract.
-func (p Peering) Terminate(ctx context.Context, contract, message string) error {
-	_, err := ententev1.NewPeeringServiceClient(p.Conn).TerminateContract(ctx, &ententev1.TerminateContractRequest{
-		ContractId: contract, Message: wire.Text(message, wire.MaxMessageLen),
+// Contract returns the newest revision of a contract that the peer holds. Both
+// signatures were verified, so one of them is this cluster's own if it is a party.
+func (p Peering) Contract(ctx context.Context, contract string) (peering.Envelope, error) {
+	resp, err := ententev1.NewPeeringServiceClient(p.Conn).GetContract(ctx, &ententev1.GetContractRequest{ContractId: contract})
+	if err != nil {
+		return peering.Envelope{}, fmt.Errorf("get contract %s: %w", contract, wire.FromStatus(err))
+	}
+	envelope, err := wire.EnvelopeFrom(resp.GetEnvelope())
+	if err != nil {
+		return peering.Envelope{}, fmt.Errorf("read contract %s: %w", contract, wire.Response(err))
+	}
+	terms, err := envelope.Verify()
+	if err != nil {
+		return peering.Envelope{}, wire.Errorf(wire.ReasonResponseInvalid, "the signatures of what the peer returned do not hold: %w", err)
+	}
+	if terms.ContractID != contract {
+		return peering.Envelope{}, wire.Errorf(wire.ReasonResponseInvalid, "the peer returned contract %s, not %s", terms.ContractID, contract)
+	}
+	return envelope, nil
+}
+
+// Statements returns the statements of use of a contract that come after a
+// sequence number, oldest first. Their signatures are not verified: that takes
+// the provider's keys.
+func (p Peering) Statements(ctx context.Context, contract string, after uint64) ([]peering.Envelope, error) {
+	resp, err := ententev1.NewPeeringServiceClient(p.Conn).ListStatements(ctx, &ententev1.ListStatementsRequest{
+		ContractId: contract, AfterSequence: after,
 	})
 	if err != nil {
+		return nil, fmt.Errorf("list statements of contract %s: %w", contract, wire.FromStatus(err))
+	}
+	if n := len(resp.GetStatements()); n > maxStatements {
+		return nil, wire.Errorf(wire.ReasonResponseInvalid, "the peer returned %d statements at once, more than %d", n, maxStatements)
+	}
+	out := make([]peering.Envelope, 0, len(resp.GetStatements()))
+	for _, m := range resp.GetStatements() {
+		e, err := wire.EnvelopeFrom(m)
+		if err != nil {
+			return nil, fmt.Errorf("read statements of contract %s: %w", contract, wire.Response(err))
+		}
+		out = append(out, e)
+	}
+	return out, nil
+}
+
+// Terminate tells the peer that this cluster ended a contract: with notice until
+// drainUntil, or at once where that is zero.
+func (p Peering) Terminate(ctx context.Context, contract, message string, drainUntil time.Time) error {
+	req := &ententev1.TerminateContractRequest{ContractId: contract, Message: wire.Text(message, wire.MaxMessageLen)}
+	if !drainUntil.IsZero() {
+		req.DrainUntil = timestamppb.New(drainUntil)
+	}
+	if _, err := ententev1.NewPeeringServiceClient(p.Conn).TerminateContract(ctx, req); err != nil {
 		return fmt.Errorf("terminate contract %s: %w", contract, wire.FromStatus(err))
 	}
 	return nil
+}
+
+// WatchOffer hands over what the peer would lend now, at first and whenever that
+// changes, until ctx ends (then it returns nil) or the stream does; then it says
+// why. A peer that says more than offerRate waits: flow control holds it.
+func (p Peering) WatchOffer(ctx context.Context, changed func(wire.Offer)) error {
+	streamCtx, cancel := context.WithCancel(ctx)
+	defer cancel() // the stream ends with this function
+	stream, err := ententev1.NewPeeringServiceClient(p.Conn).WatchOffer(streamCtx, &ententev1.WatchOfferRequest{}, grpc.WaitForReady(true))
+	limit := rate.NewLimiter(offerRate, offerBurst)
+	var offer wire.Offer
+	for err == nil {
+		if limit.Wait(ctx) != nil {
+			return nil // only ctx ends it
+		}
+		var m *ententev1.WatchOfferResponse
+		if m, err = stream.Recv(); err != nil {
+			break
+		}
+		if offer, err = offer.Apply(m); err != nil {
+			err = wire.Response(err)
+			break
+		}
+		changed(offer)
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	if errors.Is(err, io.EOF) {
+		return errors.New("watch offer: the peer ended it")
+	}
+	return fmt.Errorf("watch offer: %w", wire.FromStatus(err))
 }
 
 // RunSession opens the exchange of states with a peer and keeps it up until ctx

@@ -2,14 +2,21 @@ package server
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
+	"strings"
 
+	"google.golang.org/protobuf/types/known/durationpb"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/apimachinery/pkg/util/validation"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
@@ -18,92 +25,348 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
+// anyPeer stands for whichever peer lends, in peers/-.
+const anyPeer = "-"
+
+// annotationRequest is the ID of the call that made a ResourceSlice, and a hash
+// of what it asked for: a call that comes twice makes one.
+const annotationRequest = "entente.dev/request-id"
+
 // CreatePeering implements AdminService: it writes a ResourceSlice.
 func (s *adminServer) CreatePeering(ctx context.Context, req *ententev1.CreatePeeringRequest) (*ententev1.CreatePeeringResponse, error) {
-	fc, err := s.foreignCluster(ctx, req.GetPeer())
+	slice, err := s.newSlice(ctx, req)
 	if err != nil {
 		return nil, err
 	}
-	spec, err := sliceSpec(fc.Name, req)
-	if err != nil {
-		return nil, err
+	if req.GetValidateOnly() {
+		return s.validatePeering(ctx, slice)
 	}
-	name := req.GetResourceSlice()
-	if name == "" {
-		name = fc.Name
+	if id := req.GetRequestId(); id != "" {
+		mark := id + ":" + hashOf(slice)
+		slice.Annotations = map[string]string{annotationRequest: mark}
+		made, err := s.madeBy(ctx, id, mark)
+		if err != nil || made != "" {
+			return &ententev1.CreatePeeringResponse{ResourceSlice: made}, err
+		}
 	}
-	slice := &v1alpha1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
+	if slice.Name == "" {
+		slice.Name = nameFor(req.GetRequestId())
+	}
 	err = s.cfg.Client.Create(ctx, slice, ctrlclient.FieldOwner(adminFieldManager))
 	if apierrors.IsAlreadyExists(err) {
-		return nil, s.peeringExists(ctx, name, fc.Name)
+		return s.peeringExists(ctx, slice)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("create resource slice %s: %w", name, err)
+		return nil, fmt.Errorf("create resource slice %s: %w", slice.Name, err)
 	}
-	return &ententev1.CreatePeeringResponse{ResourceSlice: name}, nil
+	return &ententev1.CreatePeeringResponse{ResourceSlice: slice.Name}, nil
 }
 
-// sliceSpec is the ask as a ResourceSlice says it.
-func sliceSpec(foreignCluster string, req *ententev1.CreatePeeringRequest) (v1alpha1.ResourceSliceSpec, error) {
-	spec := v1alpha1.ResourceSliceSpec{ForeignCluster: foreignCluster, Network: v1alpha1.NetworkTunnel}
+// newSlice is what a request asks for as a ResourceSlice. It has no name where
+// the request leaves that to this cluster.
+func (s *adminServer) newSlice(ctx context.Context, req *ententev1.CreatePeeringRequest) (*v1alpha1.ResourceSlice, error) {
+	slice := &v1alpha1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: req.GetResourceSlice()}}
+	spec := &slice.Spec
+	if peerName(req.GetPeer()) == anyPeer {
+		spec.ClusterSelector = &metav1.LabelSelector{MatchLabels: req.GetPeerSelector()}
+		if _, err := metav1.LabelSelectorAsSelector(spec.ClusterSelector); err != nil {
+			return nil, badField("peer_selector", "%s", wire.Text(err.Error(), wire.MaxMessageLen))
+		}
+	} else {
+		if len(req.GetPeerSelector()) > 0 {
+			return nil, badField("peer_selector", "chooses among peers: ask peers/- for any that it selects")
+		}
+		fc, err := s.foreignCluster(ctx, req.GetPeer())
+		if err != nil {
+			return nil, err
+		}
+		spec.ForeignCluster = fc.Name
+		if slice.Name == "" {
+			slice.Name = fc.Name
+		}
+	}
+	if err := askedTerms(spec, req); err != nil {
+		return nil, err
+	}
+	spec.Renewal = askedRenewal(req.GetNoRenewal())
+	return slice, nil
+}
+
+// askedTerms writes what is asked for into a ResourceSlice.
+func askedTerms(spec *v1alpha1.ResourceSliceSpec, req *ententev1.CreatePeeringRequest) error {
+	var err error
+	if spec.Resources, err = askedResources("resources", req.GetResources()); err != nil {
+		return err
+	}
+	if spec.Duration, err = askedDuration("duration", req.GetDuration()); err != nil {
+		return err
+	}
+	if spec.PriceCeiling, err = askedMoney("price_ceiling", req.GetPriceCeiling()); err != nil {
+		return err
+	}
+	if err := peering.CheckNodeSelector(req.GetNodeSelector()); err != nil {
+		return badField("node_selector", "%s", wire.Text(err.Error(), wire.MaxMessageLen))
+	}
+	spec.NodeSelector = req.GetNodeSelector()
+	if spec.StorageClasses, err = askedClasses("storage_classes", req.GetStorageClasses()); err != nil {
+		return err
+	}
+	if spec.RuntimeClasses, err = askedClasses("runtime_classes", req.GetRuntimeClasses()); err != nil {
+		return err
+	}
+	spec.Network = v1alpha1.NetworkTunnel
 	if req.GetNoNetwork() {
 		spec.Network = v1alpha1.NetworkNone
 	}
-	// The core's rules for amounts, so that what cannot be agreed on is refused
-	// here and not by the provider.
-	resources, err := peering.ParseResources(req.GetResources().GetAmounts())
+	return nil
+}
+
+// askedResources reads amounts by the core's rules, so that what cannot be agreed
+// on is refused here and not by the provider.
+func askedResources(field string, m *ententev1.ResourceList) (corev1.ResourceList, error) {
+	resources, err := peering.ParseResources(m.GetAmounts())
 	if err != nil {
-		return spec, badField("resources", "%s", err)
+		return nil, badField(field, "%s", wire.Text(err.Error(), wire.MaxMessageLen))
 	}
+	var out corev1.ResourceList
 	for _, name := range resources.Names() {
 		q := resources[name]
 		if q.IsZero() {
-			return spec, badField("resources", "%s is nothing: leave it out", name)
+			return nil, badField(field, "%s is nothing: leave it out", name)
 		}
 		if !peering.Fractional(name) && !q.IsWhole() {
-			return spec, badField("resources", "%s is not a whole number", name)
+			return nil, badField(field, "%s is not a whole number", name)
 		}
 		amount, err := resource.ParseQuantity(q.String())
 		if err != nil {
-			return spec, badField("resources", "%s: %s", name, err)
+			return nil, badField(field, "%s: %s", name, err)
 		}
-		if spec.Resources == nil {
-			spec.Resources = corev1.ResourceList{}
+		if out == nil {
+			out = corev1.ResourceList{}
 		}
-		spec.Resources[corev1.ResourceName(name)] = amount
+		out[corev1.ResourceName(name)] = amount
 	}
-	if req.GetDuration() != nil {
-		d := req.GetDuration().AsDuration()
-		if err := req.GetDuration().CheckValid(); err != nil || d <= 0 || d > peering.MaxContractLife {
-			return spec, badField("duration", "want more than nothing and at most %s", peering.MaxContractLife)
-		}
-		spec.Duration = &metav1.Duration{Duration: d}
-	}
-	return spec, nil
+	return out, nil
 }
 
-func (s *adminServer) peeringExists(ctx context.Context, name, foreignCluster string) error {
+func askedDuration(field string, m *durationpb.Duration) (*metav1.Duration, error) {
+	if m == nil {
+		return nil, nil //nolint:nilnil // no duration leaves it to the provider
+	}
+	d := m.AsDuration()
+	if err := m.CheckValid(); err != nil || d <= 0 || d > peering.MaxContractLife {
+		return nil, badField(field, "want more than nothing and at most %s", peering.MaxContractLife)
+	}
+	return &metav1.Duration{Duration: d}, nil
+}
+
+func askedMoney(field string, m *ententev1.Money) (*v1alpha1.Money, error) {
+	if m == nil {
+		return nil, nil //nolint:nilnil // no ceiling is any price
+	}
+	money, err := wire.MoneyFrom(field, m)
+	if err != nil {
+		return nil, err
+	}
+	return &v1alpha1.Money{Currency: money.Currency, Amount: money.Amount.String()}, nil
+}
+
+func askedRenewal(none bool) v1alpha1.Renewal {
+	if none {
+		return v1alpha1.RenewalNever
+	}
+	return v1alpha1.RenewalAutomatic
+}
+
+// askedClasses puts the names of classes in order.
+func askedClasses(field string, names []string) ([]string, error) {
+	names = slices.Sorted(slices.Values(names))
+	if err := peering.CheckClasses(names); err != nil {
+		return nil, badField(field, "%s", wire.Text(err.Error(), wire.MaxMessageLen))
+	}
+	return names, nil
+}
+
+// hashOf tells two asks apart.
+func hashOf(slice *v1alpha1.ResourceSlice) string {
+	// Structs of strings, numbers and maps of them: it cannot fail, and JSON of maps
+	// is ordered.
+	b, _ := json.Marshal(slice.Spec)
+	sum := sha256.Sum256(append(b, slice.Name...))
+	return hex.EncodeToString(sum[:8])
+}
+
+// nameFor is the name of a ResourceSlice that asks any peer: derived from the
+// call's ID, so that a call that comes twice finds it.
+func nameFor(requestID string) string {
+	if requestID == "" {
+		return "any-" + rand.String(8)
+	}
+	sum := sha256.Sum256([]byte(requestID))
+	return "any-" + hex.EncodeToString(sum[:4])
+}
+
+// madeBy returns the ResourceSlice that a call with this ID made before, if any.
+func (s *adminServer) madeBy(ctx context.Context, id, mark string) (string, error) {
+	var list v1alpha1.ResourceSliceList
+	if err := s.cfg.Client.List(ctx, &list); err != nil {
+		return "", fmt.Errorf("list resource slices: %w", err)
+	}
+	for i := range list.Items {
+		switch got := list.Items[i].Annotations[annotationRequest]; {
+		case got == mark:
+			return list.Items[i].Name, nil
+		case strings.HasPrefix(got, id+":"):
+			return "", badField("request_id", "was used for another ask, resource slice %s: a new ask needs a new ID", list.Items[i].Name)
+		}
+	}
+	return "", nil
+}
+
+// peeringExists answers a call that found its name taken: by itself, when it
+// came twice at once, or by another.
+func (s *adminServer) peeringExists(ctx context.Context, slice *v1alpha1.ResourceSlice) (*ententev1.CreatePeeringResponse, error) {
 	var old v1alpha1.ResourceSlice
-	if err := s.cfg.Client.Get(ctx, ctrlclient.ObjectKey{Name: name}, &old); err != nil {
-		return fmt.Errorf("get resource slice %s: %w", name, err)
+	if err := s.cfg.Client.Get(ctx, ctrlclient.ObjectKeyFromObject(slice), &old); err != nil {
+		return nil, fmt.Errorf("get resource slice %s: %w", slice.Name, err)
+	}
+	if mark := slice.Annotations[annotationRequest]; mark != "" && mark == old.Annotations[annotationRequest] {
+		return &ententev1.CreatePeeringResponse{ResourceSlice: slice.Name}, nil
 	}
 	e := &wire.Error{
 		Reason: wire.ReasonPeeringExists,
 		Metadata: map[string]string{
-			"resourceSlice": name, "peer": old.Spec.ForeignCluster,
+			"resourceSlice": slice.Name, "peer": old.Spec.ForeignCluster,
 		},
 	}
 	switch {
 	case !old.DeletionTimestamp.IsZero():
-		e.Message = fmt.Sprintf("resource slice %s is being taken down; try again when it is gone", name)
+		e.Message = fmt.Sprintf("resource slice %s is being taken down; try again when it is gone", slice.Name)
 		e.Metadata["ending"] = "true"
 		e.RetryAfter = retryConflict
-	case old.Spec.ForeignCluster != foreignCluster:
-		e.Message = fmt.Sprintf("resource slice %s asks another peer, %s: choose another name", name, old.Spec.ForeignCluster)
+	case old.Spec.ForeignCluster != slice.Spec.ForeignCluster:
+		e.Message = fmt.Sprintf("resource slice %s asks %s: choose another name", slice.Name, asked(&old))
 	default:
-		e.Message = fmt.Sprintf("resource slice %s asks peer %s already", name, foreignCluster)
+		e.Message = fmt.Sprintf("resource slice %s asks %s already", slice.Name, asked(&old))
 	}
-	return e
+	return nil, e
+}
+
+// asked names whom a ResourceSlice asks.
+func asked(slice *v1alpha1.ResourceSlice) string {
+	if slice.Spec.ForeignCluster == "" {
+		return "any peer"
+	}
+	return "peer " + slice.Spec.ForeignCluster
+}
+
+// ListPeerings implements AdminService.
+func (s *adminServer) ListPeerings(ctx context.Context, req *ententev1.ListPeeringsRequest) (*ententev1.ListPeeringsResponse, error) {
+	var list v1alpha1.ResourceSliceList
+	if err := s.cfg.Client.List(ctx, &list); err != nil {
+		return nil, fmt.Errorf("list resource slices: %w", err)
+	}
+	part, next, err := page(req, "peerings", list.Items, func(r *v1alpha1.ResourceSlice) string { return r.Name })
+	if err != nil {
+		return nil, err
+	}
+	resp := &ententev1.ListPeeringsResponse{NextPageToken: next}
+	for i := range part {
+		resp.Peerings = append(resp.Peerings, peeringMessage(&part[i]))
+	}
+	return resp, nil
+}
+
+// GetPeering implements AdminService.
+func (s *adminServer) GetPeering(ctx context.Context, req *ententev1.GetPeeringRequest) (*ententev1.GetPeeringResponse, error) {
+	slice, err := s.slice(ctx, req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	return &ententev1.GetPeeringResponse{Peering: peeringMessage(slice)}, nil
+}
+
+func (s *adminServer) slice(ctx context.Context, resource string) (*v1alpha1.ResourceSlice, error) {
+	name := named("peerings", resource)
+	var slice v1alpha1.ResourceSlice
+	if err := s.cfg.Client.Get(ctx, ctrlclient.ObjectKey{Name: name}, &slice); err != nil {
+		return nil, peeringUnknown(name, err)
+	}
+	return &slice, nil
+}
+
+// peeringUnknown makes an error of reading a ResourceSlice one that callers know.
+func peeringUnknown(name string, err error) error {
+	if apierrors.IsNotFound(err) {
+		return unknown(wire.ReasonPeeringUnknown, "peering", name, "no peering %q is there: no ResourceSlice has that name", name)
+	}
+	return fmt.Errorf("resource slice %s: %w", name, err)
+}
+
+// UpdatePeering implements AdminService (AIP-134).
+func (s *adminServer) UpdatePeering(ctx context.Context, req *ententev1.UpdatePeeringRequest) (*ententev1.UpdatePeeringResponse, error) {
+	name, ok := strings.CutPrefix(req.GetPeering().GetName(), "peerings/")
+	if !ok || len(validation.IsDNS1123Subdomain(name)) > 0 {
+		return nil, badField("peering.name", "want peerings/NAME")
+	}
+	var opts []ctrlclient.PatchOption
+	if req.GetValidateOnly() {
+		opts = append(opts, ctrlclient.DryRunAll)
+	}
+	slice := &v1alpha1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	err := change(ctx, s.cfg.Client, slice, func() error {
+		return updateSlice(slice, req.GetPeering(), req.GetUpdateMask())
+	}, opts...)
+	if err != nil {
+		return nil, peeringUnknown(name, err)
+	}
+	return &ententev1.UpdatePeeringResponse{Peering: peeringMessage(slice)}, nil
+}
+
+// DeletePeering implements AdminService: the contract ends with the ask.
+func (s *adminServer) DeletePeering(ctx context.Context, req *ententev1.DeletePeeringRequest) (*ententev1.DeletePeeringResponse, error) {
+	slice, err := s.slice(ctx, req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	if err := s.remove(ctx, slice); err != nil {
+		return nil, fmt.Errorf("delete resource slice %s: %w", slice.Name, err)
+	}
+	return &ententev1.DeletePeeringResponse{}, nil
+}
+
+// peeringMessage is a ResourceSlice as a message.
+func peeringMessage(slice *v1alpha1.ResourceSlice) *ententev1.Peering {
+	p := &ententev1.Peering{
+		Name:         "peerings/" + slice.Name,
+		Peer:         "peers/" + anyPeer,
+		Resources:    resourceMessage(slice.Spec.Resources),
+		Duration:     durationMessage(slice.Spec.Duration),
+		PriceCeiling: moneyMessage(slice.Spec.PriceCeiling),
+		NoRenewal:    slice.Spec.Renewal == v1alpha1.RenewalNever,
+		Node:         slice.Status.Node,
+	}
+	if slice.Spec.ForeignCluster != "" {
+		p.Peer = "peers/" + slice.Spec.ForeignCluster
+	}
+	if c := meta.FindStatusCondition(slice.Status.Conditions, v1alpha1.ConditionAccepted); c != nil {
+		p.Accepted = conditionMessage(*c)
+	}
+	if slice.Status.Contract != "" {
+		p.Contract = "contracts/" + slice.Status.Contract
+		if provider := provider(slice); provider != "" {
+			p.Provider = "peers/" + provider
+		}
+	}
+	return p
+}
+
+// provider is the ForeignCluster that lends, or is asked to.
+func provider(slice *v1alpha1.ResourceSlice) string {
+	if slice.Status.ForeignCluster != "" {
+		return slice.Status.ForeignCluster
+	}
+	return slice.Spec.ForeignCluster
 }
 
 // EndPeering implements AdminService. It says what is to end and leaves ending
@@ -123,7 +386,7 @@ func (s *adminServer) EndPeering(ctx context.Context, req *ententev1.EndPeeringR
 	}
 	ending := slices.DeleteFunc(contracts.Items, func(c v1alpha1.Contract) bool {
 		ours := c.Spec.Role == v1alpha1.ContractConsumer || req.GetForget()
-		return c.Spec.PeerID != fc.Spec.ClusterID || !ours || c.Status.Phase == peering.PhaseClosed.String()
+		return c.Spec.PeerID != fc.Spec.ClusterID || !ours || closed(&c)
 	})
 	resp := &ententev1.EndPeeringResponse{}
 	for i := range ending {
@@ -136,15 +399,21 @@ func (s *adminServer) EndPeering(ctx context.Context, req *ententev1.EndPeeringR
 			Metadata: map[string]string{"pods": fmt.Sprint(resp.GetPods())},
 		}
 	}
-	if err := s.terminate(ctx, ending, req.GetNow()); err != nil {
-		return nil, err
+	for i := range ending {
+		if err := s.terminate(ctx, &ending[i], req.GetNow()); err != nil {
+			return nil, err
+		}
 	}
 	for i := range asks.Items {
-		if asks.Items[i].Spec.ForeignCluster != fc.Name {
+		ask := &asks.Items[i]
+		// An ask of any peer that this one fulfils would only come back to it. A peer
+		// that is forgotten is not asked, and another may fulfil it.
+		asksIt := ask.Spec.ForeignCluster == fc.Name || !req.GetForget() && ask.Status.ForeignCluster == fc.Name
+		if !asksIt {
 			continue
 		}
-		if err := s.remove(ctx, &asks.Items[i]); err != nil {
-			return nil, fmt.Errorf("delete resource slice %s: %w", asks.Items[i].Name, err)
+		if err := s.remove(ctx, ask); err != nil {
+			return nil, fmt.Errorf("delete resource slice %s: %w", ask.Name, err)
 		}
 	}
 	if req.GetForget() {
@@ -153,131 +422,4 @@ func (s *adminServer) EndPeering(ctx context.Context, req *ententev1.EndPeeringR
 		}
 	}
 	return resp, nil
-}
-
-// terminate asks contracts to end: at once, or where nothing was asked yet, by
-// draining.
-func (s *adminServer) terminate(ctx context.Context, contracts []v1alpha1.Contract, now bool) error {
-	for i := range contracts {
-		c := &contracts[i]
-		mode := v1alpha1.TerminateDrain
-		if now {
-			mode = v1alpha1.TerminateNow
-		}
-		if c.Spec.Termination == v1alpha1.TerminateNow || c.Spec.Termination == mode {
-			continue
-		}
-		before := c.DeepCopy()
-		c.Spec.Termination = mode
-		err := s.cfg.Client.Patch(ctx, c, ctrlclient.MergeFrom(before), ctrlclient.FieldOwner(adminFieldManager))
-		if ctrlclient.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("terminate contract %s: %w", c.Name, err)
-		}
-	}
-	return nil
-}
-
-// remove deletes what was looked at and nothing that came by its name since.
-func (s *adminServer) remove(ctx context.Context, o ctrlclient.Object) error {
-	if !o.GetDeletionTimestamp().IsZero() {
-		return nil
-	}
-	uid := o.GetUID()
-	err := s.cfg.Client.Delete(ctx, o, ctrlclient.Preconditions{UID: &uid})
-	return ctrlclient.IgnoreNotFound(err)
-}
-
-// OffloadNamespace implements AdminService: it writes a NamespaceOffloading.
-func (s *adminServer) OffloadNamespace(ctx context.Context, req *ententev1.OffloadNamespaceRequest) (*ententev1.OffloadNamespaceResponse, error) {
-	namespace := namespaceName(req.GetNamespace())
-	var ns corev1.Namespace
-	if err := s.cfg.Client.Get(ctx, ctrlclient.ObjectKey{Name: namespace}, &ns); err != nil {
-		if apierrors.IsNotFound(err) {
-			return nil, wire.Errorf(wire.ReasonNamespaceUnknown, "there is no namespace %s", namespace)
-		}
-		return nil, fmt.Errorf("get namespace %s: %w", namespace, err)
-	}
-	selector, err := s.selectPeers(ctx, req.GetPeers())
-	if err != nil {
-		return nil, err
-	}
-	want := v1alpha1.NamespaceOffloadingSpec{
-		PodStrategy:     v1alpha1.PodStrategy(req.GetPodStrategy()),
-		NameMapping:     v1alpha1.NameMapping(req.GetNameMapping()),
-		ClusterSelector: selector,
-	}
-	if want.PodStrategy == "" {
-		want.PodStrategy = v1alpha1.StrategyLocalAndRemote
-	}
-	key := ctrlclient.ObjectKey{Namespace: namespace, Name: v1alpha1.NamespaceOffloadingName}
-	var old v1alpha1.NamespaceOffloading
-	err = s.cfg.Client.Get(ctx, key, &old)
-	switch {
-	case apierrors.IsNotFound(err):
-		if want.NameMapping == "" {
-			want.NameMapping = v1alpha1.MappingSuffixed
-		}
-		o := &v1alpha1.NamespaceOffloading{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: key.Name}, Spec: want}
-		if err := s.cfg.Client.Create(ctx, o, ctrlclient.FieldOwner(adminFieldManager)); err != nil {
-			return nil, fmt.Errorf("create namespace offloading in %s: %w", namespace, err)
-		}
-		return &ententev1.OffloadNamespaceResponse{}, nil
-	case err != nil:
-		return nil, fmt.Errorf("get namespace offloading in %s: %w", namespace, err)
-	}
-	if want.NameMapping == "" {
-		want.NameMapping = old.Spec.NameMapping
-	}
-	if want.NameMapping != old.Spec.NameMapping {
-		return nil, wire.Errorf(wire.ReasonMappingFixed, "namespace %s is offloaded with mapping %s, which never changes: `entente unoffload namespace %s` first",
-			namespace, old.Spec.NameMapping, namespace)
-	}
-	old.Spec = want
-	if err := s.cfg.Client.Update(ctx, &old, ctrlclient.FieldOwner(adminFieldManager)); err != nil {
-		return nil, fmt.Errorf("update namespace offloading in %s: %w", namespace, err)
-	}
-	return &ententev1.OffloadNamespaceResponse{}, nil
-}
-
-// selectPeers returns a selector of the named peers; nil, which is all, for none.
-// Peers are selected by the label that carries their cluster ID.
-func (s *adminServer) selectPeers(ctx context.Context, names []string) (*metav1.LabelSelector, error) {
-	if len(names) == 0 {
-		return nil, nil //nolint:nilnil // no selector is what selects all
-	}
-	ids := make(map[string]bool, len(names))
-	for i, name := range names {
-		fc, err := s.foreignCluster(ctx, name)
-		if err != nil {
-			return nil, err
-		}
-		if fc.Labels[v1alpha1.LabelPeer] != fc.Spec.ClusterID {
-			before := fc.DeepCopy()
-			metav1.SetMetaDataLabel(&fc.ObjectMeta, v1alpha1.LabelPeer, fc.Spec.ClusterID)
-			if err := s.cfg.Client.Patch(ctx, fc, ctrlclient.MergeFrom(before), ctrlclient.FieldOwner(adminFieldManager)); err != nil {
-				return nil, fmt.Errorf("label foreign cluster %s: %w", names[i], err)
-			}
-		}
-		ids[fc.Spec.ClusterID] = true
-	}
-	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
-		Key: v1alpha1.LabelPeer, Operator: metav1.LabelSelectorOpIn, Values: slices.Sorted(maps.Keys(ids)),
-	}}}, nil
-}
-
-// UnoffloadNamespace implements AdminService.
-func (s *adminServer) UnoffloadNamespace(ctx context.Context, req *ententev1.UnoffloadNamespaceRequest) (*ententev1.UnoffloadNamespaceResponse, error) {
-	namespace := namespaceName(req.GetNamespace())
-	var o v1alpha1.NamespaceOffloading
-	err := s.cfg.Client.Get(ctx, ctrlclient.ObjectKey{Namespace: namespace, Name: v1alpha1.NamespaceOffloadingName}, &o)
-	if apierrors.IsNotFound(err) {
-		return nil, wire.Errorf(wire.ReasonNamespaceNotOffloaded, "namespace %s is not offloaded", namespace)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("get namespace offloading in %s: %w", namespace, err)
-	}
-	if err := s.remove(ctx, &o); err != nil {
-		return nil, fmt.Errorf("delete namespace offloading in %s: %w", namespace, err)
-	}
-	return &ententev1.UnoffloadNamespaceResponse{}, nil
 }

@@ -39,6 +39,9 @@ type Self struct {
 	Endpoints []string
 	// Protocol is the newest protocol revision that it speaks.
 	Protocol uint32
+	// RootExpires is when its newest root certificate ends, CertificateExpires when
+	// that ends which it shows to peers.
+	RootExpires, CertificateExpires time.Time
 }
 
 // AdminConfig configures the API for the cluster's own people.
@@ -48,6 +51,8 @@ type AdminConfig struct {
 	// Client reads and writes custom resources and reads Namespaces. It reads what
 	// it wrote: no cache. Required.
 	Client ctrlclient.Client
+	// Cache tells of changes. Required.
+	Cache Cache
 	// Kubernetes reviews tokens and access and reads the cluster's client CA.
 	// Required.
 	Kubernetes kubernetes.Interface
@@ -56,13 +61,33 @@ type AdminConfig struct {
 	TLS *tls.Config
 	// Self tells of this cluster. Required.
 	Self func(context.Context) (Self, error)
-	// MintToken makes a one-time token that lives for ttl. Required.
-	MintToken func(ctx context.Context, ttl time.Duration) (peering.Token, error)
+	// Tokens is this cluster's one-time tokens. Required.
+	Tokens Tokens
 	// Join redeems a token and returns the name of the peer's ForeignCluster, which
 	// is name where that is not empty. Required.
 	Join func(ctx context.Context, token peering.Token, name string) (foreignCluster string, err error)
+	// Introduce introduces this cluster to the one at an endpoint, which has to prove
+	// id unless that is empty, and approves it where approve says so. It returns the
+	// name of the ForeignCluster, as Join. Required.
+	Introduce func(ctx context.Context, endpoint string, id peering.ClusterID, name string, approve bool) (foreignCluster string, err error)
+	// Preview asks a peer what it would offer; nothing is held back there. Required.
+	Preview func(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (wire.Advertisement, error)
+	// TestPolicy says what a peer would be offered here. That nothing would be is no
+	// error. Required.
+	TestPolicy func(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (PolicyTest, error)
+	// Rollover replaces the key under this cluster's root, and returns when the new
+	// root ends and until when the old one is shown too. Required.
+	Rollover func(ctx context.Context) (root, overlap time.Time, err error)
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
+
+	// pace replaces the pauses of watches in tests.
+	pace *pace
+}
+
+// pace is how long things take that go on by themselves.
+type pace struct {
+	check, grace, write time.Duration
 }
 
 // Admin serves the admin API: gRPC and REST on the same port.
@@ -72,21 +97,28 @@ type Admin struct {
 	health  *health.Server
 	ca      *clientCA
 	gateway *gateway
+	// stopping is closed when watches should come to an end.
+	stopping chan struct{}
 }
 
 // NewAdmin returns a server that serves nothing yet.
 func NewAdmin(cfg AdminConfig) (*Admin, error) {
 	switch {
-	case cfg.Client == nil || cfg.Kubernetes == nil || cfg.TLS == nil:
-		return nil, errors.New("admin server: Client, Kubernetes and TLS are required")
-	case cfg.Self == nil || cfg.MintToken == nil || cfg.Join == nil:
-		return nil, errors.New("admin server: Self, MintToken and Join are required")
+	case cfg.Client == nil || cfg.Cache == nil || cfg.Kubernetes == nil || cfg.TLS == nil:
+		return nil, errors.New("admin server: Client, Cache, Kubernetes and TLS are required")
+	case cfg.Self == nil || cfg.Tokens == nil || cfg.Join == nil || cfg.Introduce == nil:
+		return nil, errors.New("admin server: Self, Tokens, Join and Introduce are required")
+	case cfg.Preview == nil || cfg.TestPolicy == nil || cfg.Rollover == nil:
+		return nil, errors.New("admin server: Preview, TestPolicy and Rollover are required")
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now
+	}
+	if cfg.pace == nil {
+		cfg.pace = &pace{check: WatchCheck, grace: WatchGrace, write: WriteTimeout}
 	}
 	validate, err := validated()
 	if err != nil {
@@ -97,14 +129,15 @@ func NewAdmin(cfg AdminConfig) (*Admin, error) {
 		return nil, err
 	}
 	a := &Admin{
-		cfg: cfg, health: health.NewServer(), gateway: gw,
+		cfg: cfg, health: health.NewServer(), gateway: gw, stopping: make(chan struct{}),
 		ca: &clientCA{client: cfg.Kubernetes, log: cfg.Log},
 	}
 	auth := &authenticator{client: cfg.Kubernetes, ca: a.ca.get, now: cfg.Now, gateway: gw.fingerprint}
 	addresses := newLimiter(AddressRate, AddressBurst, AddressCalls, cfg.Now)
 	users := newLimiter(UserRate, UserBurst, UserCalls, cfg.Now)
+	watches := newLimiter(UserRate, UserBurst, UserWatches, cfg.Now)
 	opts := append(options(
-		audited(cfg.Log, true, adminMutates),
+		audited(cfg.Log, true, mutates),
 		recovered,
 		presentedBy(auth),
 		limited(addresses, func(ctx context.Context, _ *call) (string, bool) {
@@ -115,6 +148,11 @@ func NewAdmin(cfg AdminConfig) (*Admin, error) {
 		authenticated(auth, users),
 		validate,
 		authorized(auth),
+		limited(watches, func(ctx context.Context, c *call) (string, bool) {
+			user, ok := ctx.Value(userKey{}).(authenticationv1.UserInfo)
+			return user.Username, ok && c.request == nil
+		}),
+		a.whileAllowed(auth),
 	),
 		// For the gateway's connection; all others are net/http's.
 		grpc.Creds(credentials.NewTLS(gw.serverTLS)),
@@ -185,6 +223,7 @@ func (a *Admin) Run(ctx context.Context, listener net.Listener) error {
 	group.Go(func() error {
 		<-ctx.Done()
 		a.health.Shutdown()
+		close(a.stopping)
 		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), DrainTimeout)
 		defer cancel()
 		if web.Shutdown(drain) != nil {
@@ -223,6 +262,7 @@ func (a *Admin) handler(rest http.Handler) http.Handler {
 			// net/http makes this a GOAWAY on HTTP/2: what runs goes on.
 			w.Header().Set("Connection", "close")
 		}
+		w = &patientWriter{ResponseWriter: w, patience: a.cfg.pace.write}
 		if r.ProtoMajor == 2 && isGRPC(r.Header.Get("Content-Type")) {
 			a.grpc.ServeHTTP(w, r)
 			return
@@ -230,6 +270,38 @@ func (a *Admin) handler(rest http.Handler) http.Handler {
 		rest.ServeHTTP(w, r)
 	})
 }
+
+// patientWriter cuts off a reader that makes no room for what it asked for: a
+// watch that nobody reads would hold its goroutines for ever. While nothing is
+// being written it waits as long as it likes.
+type patientWriter struct {
+	http.ResponseWriter
+	patience time.Duration
+}
+
+func (w *patientWriter) hurry() func() {
+	rc := http.NewResponseController(w.ResponseWriter)
+	_ = rc.SetWriteDeadline(time.Now().Add(w.patience))
+	return func() { _ = rc.SetWriteDeadline(time.Time{}) }
+}
+
+// Write implements http.ResponseWriter.
+func (w *patientWriter) Write(b []byte) (int, error) {
+	defer w.hurry()()
+	return w.ResponseWriter.Write(b) //nolint:wrapcheck // a writer's own error
+}
+
+// Flush implements http.Flusher.
+func (w *patientWriter) Flush() { _ = w.FlushError() }
+
+// FlushError is what http.ResponseController looks for.
+func (w *patientWriter) FlushError() error {
+	defer w.hurry()()
+	return http.NewResponseController(w.ResponseWriter).Flush()
+}
+
+// Unwrap is what http.ResponseController looks for.
+func (w *patientWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 func isGRPC(contentType string) bool {
 	rest, ok := strings.CutPrefix(contentType, "application/grpc")
@@ -295,13 +367,60 @@ func authorized(auth *authenticator) middleware {
 	}
 }
 
-// adminMutates says which calls of administrators are worth a line in the log.
-func adminMutates(method string) bool {
-	switch method {
-	case ententev1.AdminService_GetInfo_FullMethodName,
-		ententev1.AdminService_ListPeers_FullMethodName,
-		ententev1.AdminService_GetPeer_FullMethodName:
-		return false
+// whileAllowed ends a watch when its caller may not watch any longer, or when the
+// process is about to stop. Handlers see it by their context, whose cause says
+// which.
+func (a *Admin) whileAllowed(auth *authenticator) middleware {
+	return func(ctx context.Context, c *call, next func(context.Context) error) error {
+		if c.request != nil || !strings.HasPrefix(c.method, "/"+ententev1.AdminService_ServiceDesc.ServiceName+"/") {
+			return next(ctx)
+		}
+		ctx, cancel := context.WithCancelCause(ctx)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			cancel(a.allowed(ctx, auth, c))
+		}()
+		err := next(ctx)
+		cancel(nil)
+		<-done
+		return err
 	}
-	return strings.HasPrefix(method, "/"+ententev1.AdminService_ServiceDesc.ServiceName+"/")
+}
+
+// allowed returns why a watch has to end, once it has to.
+func (a *Admin) allowed(ctx context.Context, auth *authenticator, c *call) error {
+	tick := time.NewTicker(a.cfg.pace.check)
+	defer tick.Stop()
+	sure := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-a.stopping:
+			return &wire.Error{Reason: wire.ReasonStopping, Message: "the agent is about to stop", RetryAfter: retryStopping}
+		case <-tick.C:
+		}
+		err := a.allowedNow(ctx, auth, c)
+		switch {
+		case err == nil:
+			sure = time.Now()
+		case wire.ReasonOf(err) == wire.ReasonKubernetes && time.Since(sure) < a.cfg.pace.grace:
+			// Nobody said no.
+		default:
+			return err
+		}
+	}
+}
+
+// allowedNow asks again who calls, since a token can be taken back, and whether
+// they may.
+func (a *Admin) allowedNow(ctx context.Context, auth *authenticator, c *call) error {
+	p, _ := ctx.Value(presentedKey{}).(presented)
+	user, err := auth.authenticate(ctx, p)
+	if err != nil {
+		return err
+	}
+	need, _ := permissions(c.method, nil)
+	return auth.authorize(ctx, user, need)
 }

@@ -21,7 +21,10 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -38,11 +41,14 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
+	toolscache "k8s.io/client-go/tools/cache"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 	ctrlfake "sigs.k8s.io/controller-runtime/pkg/client/fake"
 
@@ -52,6 +58,8 @@ import (
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
+
+var epoch = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 const (
 	aliceToken  = "token-of-alice"
@@ -114,7 +122,9 @@ func (a *authority) issue(t testing.TB, user string, groups []string, change ...
 
 // adminTest is an admin API that runs.
 type adminTest struct {
-	client     ctrlclient.Client
+	client     ctrlclient.WithWatch
+	cache      *testCache
+	tokens     *testTokens
 	kubernetes *fake.Clientset
 	ca         *authority
 	agent      *identity.Source
@@ -126,6 +136,111 @@ type adminTest struct {
 	reviews *syncReviews
 	joined  []string
 	joinErr error
+	// introduced is what this cluster was introduced with.
+	introduced []string
+	// offers is what peers would offer, by cluster ID, and asks what they were asked.
+	offers map[string]func(peering.Ask) (wire.Advertisement, error)
+	asks   chan peering.Ask
+	// policies is what peers would be answered.
+	policies map[string]PolicyTest
+	rollover error
+	// self changes what this cluster is.
+	self func(*Self)
+	// denied takes every permission, revoked every token, and away the API server.
+	denied, revoked, away atomic.Bool
+	stop   context.CancelFunc
+}
+
+// testTokens is tokens in memory.
+type testTokens struct {
+	mu     sync.Mutex
+	issuer peering.ClusterID
+	list   []TokenInfo
+}
+
+func (s *testTokens) Mint(_ context.Context, ttl time.Duration) (peering.Token, error) {
+	t, err := peering.NewToken(rand.Reader, s.issuer, []string{"192.0.2.1:7443"}, time.Now().Add(ttl))
+	if err == nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.list = append(s.list, TokenInfo{ID: t.ID, Created: time.Now(), Expires: t.Expires})
+	}
+	return t, err
+}
+
+func (s *testTokens) List(context.Context) ([]TokenInfo, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.list), nil
+}
+
+func (s *testTokens) Revoke(_ context.Context, id string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := len(s.list)
+	if s.list = slices.DeleteFunc(s.list, func(t TokenInfo) bool { return t.ID == id }); len(s.list) == n {
+		return wire.Errorf(wire.ReasonTokenUnknown, "there is no token %s", id)
+	}
+	return nil
+}
+
+// testCache is informers over the client of a test.
+type testCache struct {
+	ctrlclient.WithWatch
+	watching atomic.Int32
+}
+
+func (c *testCache) Watch(ctx context.Context, kind ctrlclient.Object, handler toolscache.ResourceEventHandler) (func(), error) {
+	lists := map[string]func() ctrlclient.ObjectList{
+		"*v1alpha1.ForeignCluster": func() ctrlclient.ObjectList { return &v1alpha1.ForeignClusterList{} },
+		"*v1alpha1.Contract":       func() ctrlclient.ObjectList { return &v1alpha1.ContractList{} },
+		"*v1alpha1.ResourceSlice":  func() ctrlclient.ObjectList { return &v1alpha1.ResourceSliceList{} },
+		"*v1alpha1.Tunnel":         func() ctrlclient.ObjectList { return &v1alpha1.TunnelList{} },
+		"*v1alpha1.FabricNode":     func() ctrlclient.ObjectList { return &v1alpha1.FabricNodeList{} },
+	}
+	list := lists[fmt.Sprintf("%T", kind)]()
+	// Not an informer of client-go: it waits for bookmarks, which a fake has not.
+	w, err := c.WithWatch.Watch(ctx, list)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.List(ctx, list); err != nil {
+		return nil, err
+	}
+	known := map[string]ctrlclient.Object{}
+	err = meta.EachListItem(list, func(o runtime.Object) error {
+		known[o.(ctrlclient.Object).GetName()] = o.(ctrlclient.Object)
+		handler.OnAdd(o, true)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	done := make(chan struct{})
+	c.watching.Add(1)
+	go func() {
+		defer close(done)
+		for e := range w.ResultChan() {
+			o := e.Object.(ctrlclient.Object)
+			old := known[o.GetName()]
+			switch {
+			case e.Type == watch.Deleted:
+				delete(known, o.GetName())
+				handler.OnDelete(o)
+				continue
+			case old == nil:
+				handler.OnAdd(o, false)
+			default:
+				handler.OnUpdate(old, o)
+			}
+			known[o.GetName()] = o
+		}
+	}()
+	return func() {
+		w.Stop()
+		<-done
+		c.watching.Add(-1)
+	}, nil
 }
 
 type syncReviews struct {
@@ -139,6 +254,11 @@ var allowed = map[string]bool{
 
 func newAdminTest(t *testing.T, objects ...ctrlclient.Object) *adminTest {
 	t.Helper()
+	return newAdminTestWith(t, func(*AdminConfig) {}, objects...)
+}
+
+func newAdminTestWith(t *testing.T, change func(*AdminConfig), objects ...ctrlclient.Object) *adminTest {
+	t.Helper()
 	leaks := goleak.IgnoreCurrent()
 	t.Cleanup(func() { goleak.VerifyNone(t, leaks) })
 	scheme := runtime.NewScheme()
@@ -147,26 +267,31 @@ func newAdminTest(t *testing.T, objects ...ctrlclient.Object) *adminTest {
 			t.Fatal(err)
 		}
 	}
-	a := &adminTest{ca: newAuthority(t), agent: newSource(t), log: &syncBuffer{}, reviews: &syncReviews{make(chan authorizationv1.SubjectAccessReviewSpec, 1000)}}
+	a := &adminTest{
+		ca: newAuthority(t), agent: newSource(t), log: &syncBuffer{}, reviews: &syncReviews{make(chan authorizationv1.SubjectAccessReviewSpec, 1000)},
+		offers: map[string]func(peering.Ask) (wire.Advertisement, error){}, asks: make(chan peering.Ask, 100), policies: map[string]PolicyTest{}, self: func(*Self) {},
+	}
 	a.client = ctrlfake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()
+	a.cache, a.tokens = &testCache{WithWatch: a.client}, &testTokens{issuer: a.agent.ID()}
 	a.kubernetes = fake.NewClientset(&corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: clientCANamespace, Name: clientCAConfigMap},
 		Data:       map[string]string{clientCAKey: a.ca.pem()},
 	})
-	a.kubernetes.PrependReactor("create", "tokenreviews", reviewToken)
+	a.kubernetes.PrependReactor("create", "tokenreviews", a.reviewToken)
 	a.kubernetes.PrependReactor("create", "subjectaccessreviews", a.reviewAccess)
 	var err error
-	a.server, err = NewAdmin(AdminConfig{
+	cfg := AdminConfig{
 		Log:        slog.New(slog.NewJSONHandler(a.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Client:     a.client,
+		Cache:      a.cache,
 		Kubernetes: a.kubernetes,
 		TLS:        a.agent.AdminTLS([]string{agentName}, nil),
 		Self: func(context.Context) (Self, error) {
-			return Self{ID: a.agent.ID(), Name: "home", Version: "v1.2.3", Endpoints: []string{"192.0.2.1:7443"}, Protocol: 1}, nil
+			self := Self{ID: a.agent.ID(), Name: "home", Version: "v1.2.3", Endpoints: []string{"192.0.2.1:7443"}, Protocol: 1}
+			a.self(&self)
+			return self, nil
 		},
-		MintToken: func(_ context.Context, ttl time.Duration) (peering.Token, error) {
-			return peering.NewToken(rand.Reader, a.agent.ID(), []string{"192.0.2.1:7443"}, time.Now().Add(ttl))
-		},
+		Tokens: a.tokens,
 		Join: func(ctx context.Context, token peering.Token, name string) (string, error) {
 			if a.joinErr != nil {
 				return "", a.joinErr
@@ -175,7 +300,35 @@ func newAdminTest(t *testing.T, objects ...ctrlclient.Object) *adminTest {
 			fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: string(token.Issuer)}}
 			return name, a.client.Create(ctx, fc)
 		},
-	})
+		Introduce: func(ctx context.Context, endpoint string, id peering.ClusterID, name string, approve bool) (string, error) {
+			a.introduced = append(a.introduced, fmt.Sprint(endpoint, " ", id, " ", name, " ", approve))
+			if a.joinErr != nil {
+				return "", a.joinErr
+			}
+			fc := &v1alpha1.ForeignCluster{
+				ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: strings.Repeat("s", 32), Endpoints: []string{endpoint}},
+				Status: v1alpha1.ForeignClusterStatus{Found: v1alpha1.FoundIntroduction, Introduction: &v1alpha1.Introduction{Code: "042917"}},
+			}
+			return name, a.client.Create(ctx, fc)
+		},
+		Preview: func(_ context.Context, peer peering.ClusterID, ask peering.Ask) (wire.Advertisement, error) {
+			a.asks <- ask
+			offer := a.offers[string(peer)]
+			if offer == nil {
+				return wire.Advertisement{}, status.Error(codes.Unavailable, "no session with the peer")
+			}
+			return offer(ask)
+		},
+		TestPolicy: func(_ context.Context, peer peering.ClusterID, ask peering.Ask) (PolicyTest, error) {
+			a.asks <- ask
+			return a.policies[string(peer)], nil
+		},
+		Rollover: func(context.Context) (root, overlap time.Time, err error) {
+			return epoch.AddDate(10, 0, 0), epoch.AddDate(0, 0, 1), a.rollover
+		},
+	}
+	change(&cfg)
+	a.server, err = NewAdmin(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,6 +341,7 @@ func newAdminTest(t *testing.T, objects ...ctrlclient.Object) *adminTest {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
+	a.stop = cancel
 	done := make(chan error, 1)
 	go func() { done <- a.server.Run(ctx, l) }()
 	t.Cleanup(func() {
@@ -199,7 +353,13 @@ func newAdminTest(t *testing.T, objects ...ctrlclient.Object) *adminTest {
 	return a
 }
 
-func reviewToken(action k8stesting.Action) (bool, runtime.Object, error) {
+func (a *adminTest) reviewToken(action k8stesting.Action) (bool, runtime.Object, error) {
+	switch {
+	case a.away.Load():
+		return true, nil, errors.New("etcdserver: no leader")
+	case a.revoked.Load():
+		return true, &authenticationv1.TokenReview{}, nil
+	}
 	review := action.(k8stesting.CreateAction).GetObject().(*authenticationv1.TokenReview).DeepCopy()
 	switch review.Spec.Token {
 	case aliceToken:
@@ -215,7 +375,7 @@ func reviewToken(action k8stesting.Action) (bool, runtime.Object, error) {
 func (a *adminTest) reviewAccess(action k8stesting.Action) (bool, runtime.Object, error) {
 	review := action.(k8stesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview).DeepCopy()
 	a.reviews.ch <- review.Spec
-	review.Status.Allowed = allowed[review.Spec.User]
+	review.Status.Allowed = allowed[review.Spec.User] && !a.denied.Load()
 	return true, review, nil
 }
 
@@ -529,11 +689,6 @@ func TestEachMethodAsksForItsPermission(t *testing.T) {
 	if need, ok := permissions(ententev1.AdminService_EndPeering_FullMethodName, &ententev1.EndPeeringRequest{Peer: "peers/office", Forget: true}); !ok || len(need) != 2 || need[1].String() != "delete foreignclusters.entente.dev office" {
 		t.Errorf("to forget: %v", need)
 	}
-	for _, m := range ententev1.AdminService_ServiceDesc.Methods {
-		if _, ok := permissions("/"+ententev1.AdminService_ServiceDesc.ServiceName+"/"+m.MethodName, nil); !ok {
-			t.Errorf("method %s is for nobody", m.MethodName)
-		}
-	}
 }
 
 func TestHealthNeedsNoCallerAndNothingElseDoes(t *testing.T) {
@@ -604,7 +759,7 @@ func TestAPeerIsToldWithItsContractsAndTunnel(t *testing.T) {
 		Name: "peers/office", ClusterId: id, Role: "Provider", Endpoints: []string{"192.0.2.9:7443"}, Protocol: 1,
 		Conditions: []*ententev1.Condition{{Type: "Trusted", Status: "True", Reason: "Joined", Message: "ok"}},
 		Contracts: []*ententev1.Contract{{
-			ContractId: "k1", Revision: 1, Phase: "Active", Role: "Consumer", Node: "entente-k1", Pods: 3,
+			ContractId: "k1", Name: "contracts/k1", Peer: "peers/office", Revision: 1, Phase: "Active", Role: "Consumer", Node: "entente-k1", Pods: 3,
 			Resources: &ententev1.ResourceList{Amounts: map[string]string{"cpu": "2", "memory": "4Gi"}},
 		}},
 		Tunnel: &ententev1.Tunnel{
@@ -666,7 +821,7 @@ func TestPeersComeInPages(t *testing.T) {
 	if diff := cmp.Diff([]string{"p0", "p1", "p2", "p3", "p4", "p5", "p6"}, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	for _, bad := range []string{"%%%", base64.RawURLEncoding.EncodeToString([]byte("2:p1")), base64.RawURLEncoding.EncodeToString([]byte("1:"))} {
+	for _, bad := range []string{"%%%", "AA", base64.RawURLEncoding.EncodeToString([]byte("1:p1")), pageToken("contracts of ", "p1"), pageToken("peers", "p1") + "="} {
 		if _, err := a.alice(t).ListPeers(t.Context(), &ententev1.ListPeersRequest{PageToken: bad}); wire.ReasonOf(err) != wire.ReasonRequestInvalid {
 			t.Errorf("page token %q: got %v", bad, err)
 		}
@@ -754,7 +909,7 @@ func TestAPeeringIsAskedForOnceAndEnded(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := v1alpha1.ResourceSliceSpec{
-		ForeignCluster: "office", Network: v1alpha1.NetworkNone, Duration: &metav1.Duration{Duration: time.Hour},
+		ForeignCluster: "office", Network: v1alpha1.NetworkNone, Renewal: v1alpha1.RenewalAutomatic, Duration: &metav1.Duration{Duration: time.Hour},
 		Resources: corev1.ResourceList{"cpu": resource.MustParse("1500m"), "memory": resource.MustParse("2Gi")},
 	}
 	if diff := cmp.Diff(want, slice.Spec); diff != "" {
@@ -904,7 +1059,8 @@ func TestRESTSaysTheSame(t *testing.T) {
 		{"a body that is no JSON", "POST", "/v1/tokens", `ttl=60`, jsonHeader, 400, ""},
 		{"a form", "POST", "/v1/tokens", `ttl=60`, http.Header{"Authorization": asAlice()["Authorization"], "Content-Type": {"application/x-www-form-urlencoded"}}, 415, "application/json"},
 		{"a field that is not valid", "POST", "/v1/tokens", `{"ttl":"3600s"}`, jsonHeader, 400, `"field":"ttl"`},
-		{"a GET that pretends to be a POST", "GET", "/v1/tokens", "", http.Header{"Authorization": asAlice()["Authorization"], "X-Http-Method-Override": {"POST"}}, 501, ""},
+		{"a GET that pretends to be a POST", "GET", "/v1/peers:join", "", http.Header{"Authorization": asAlice()["Authorization"], "X-Http-Method-Override": {"POST"}}, 501, ""},
+		{"a change without a kind of content", "PATCH", "/v1/peerings/office", `{}`, asAlice(), 415, "application/json"},
 		{"a page of another site", "POST", "/v1/tokens", `{}`, http.Header{"Authorization": asAlice()["Authorization"], "Content-Type": {"application/json"}, "Sec-Fetch-Site": {"cross-site"}}, 403, ""},
 		{"the description", "GET", "/openapi.json", "", nil, 200, `"openapi"`},
 		{"the front page", "GET", "/", "", nil, 200, "/openapi.json"},

@@ -11,9 +11,11 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/peering"
 )
 
 // view is everything that tells of peers, read once for a call.
@@ -24,19 +26,19 @@ type view struct {
 	now       time.Time
 }
 
-func (s *adminServer) view(ctx context.Context) (*view, error) {
+func (s *adminServer) view(ctx context.Context, from ctrlclient.Reader) (*view, error) {
 	var (
 		contracts v1alpha1.ContractList
 		tunnels   v1alpha1.TunnelList
 		nodes     v1alpha1.FabricNodeList
 	)
-	if err := s.cfg.Client.List(ctx, &contracts); err != nil {
+	if err := from.List(ctx, &contracts); err != nil {
 		return nil, fmt.Errorf("list contracts: %w", err)
 	}
-	if err := s.cfg.Client.List(ctx, &tunnels); err != nil {
+	if err := from.List(ctx, &tunnels); err != nil {
 		return nil, fmt.Errorf("list tunnels: %w", err)
 	}
-	if err := s.cfg.Client.List(ctx, &nodes); err != nil {
+	if err := from.List(ctx, &nodes); err != nil {
 		return nil, fmt.Errorf("list fabric nodes: %w", err)
 	}
 	slices.SortFunc(contracts.Items, func(a, b v1alpha1.Contract) int { return cmp.Compare(a.Name, b.Name) })
@@ -53,26 +55,65 @@ func (v *view) peer(fc *v1alpha1.ForeignCluster) *ententev1.Peer {
 		Tunnel:     v.tunnel(fc.Spec.ClusterID),
 		CreateTime: writeTime(fc.CreationTimestamp),
 		Protocol:   uint32(max(fc.Status.Protocol, 0)),
+		Found:      string(fc.Status.Found),
+		Decision:   string(fc.Spec.Decision),
+		Session:    sessionMessage(fc.Status.Session),
+		Offer:      offerMessage(fc.Status.Offer),
+		Labels:     fc.Labels,
 	}
 	if p.GetRole() == "" {
 		p.Role = string(v1alpha1.RoleNone)
 	}
+	if fc.Status.Introduction != nil {
+		p.Code = fc.Status.Introduction.Code
+	}
 	for _, c := range fc.Status.Conditions {
-		p.Conditions = append(p.Conditions, &ententev1.Condition{
-			Type: c.Type, Status: string(c.Status), Reason: c.Reason, Message: c.Message,
-			LastTransitionTime: writeTime(c.LastTransitionTime),
-		})
+		p.Conditions = append(p.Conditions, conditionMessage(c))
 	}
 	for i := range v.contracts {
-		if c := &v.contracts[i]; c.Spec.PeerID == fc.Spec.ClusterID {
+		if c := &v.contracts[i]; c.Spec.PeerID == fc.Spec.ClusterID && c.Spec.PeerID != "" {
 			p.Contracts = append(p.Contracts, contractMessage(c))
 		}
 	}
 	return p
 }
 
+func conditionMessage(c metav1.Condition) *ententev1.Condition {
+	return &ententev1.Condition{
+		Type: c.Type, Status: string(c.Status), Reason: c.Reason, Message: c.Message,
+		LastTransitionTime: writeTime(c.LastTransitionTime),
+	}
+}
+
+func sessionMessage(s *v1alpha1.PeerSession) *ententev1.Session {
+	if s == nil {
+		return nil
+	}
+	m := &ententev1.Session{
+		Dialled: s.Dialled, Endpoint: s.Endpoint, Since: writeTime(s.Since),
+		ClockSkew: durationMessage(s.ClockSkew), RoundTrip: durationMessage(s.RoundTrip),
+	}
+	if s.CertificateNotAfter != nil {
+		m.CertificateExpireTime = writeTime(*s.CertificateNotAfter)
+	}
+	return m
+}
+
+func offerMessage(o *v1alpha1.Offer) *ententev1.Offer {
+	if o == nil {
+		return nil
+	}
+	return &ententev1.Offer{
+		Available: o.Available, Message: o.Message,
+		Resources: resourceMessage(o.Resources), Price: priceMessage(o.Price),
+		NodeLabels: o.NodeLabels, Architectures: o.Architectures, StorageClasses: o.StorageClasses,
+		Duration: durationMessage(o.Duration),
+	}
+}
+
+// contractMessage is a contract as a message, without its envelope.
 func contractMessage(c *v1alpha1.Contract) *ententev1.Contract {
-	return &ententev1.Contract{
+	m := &ententev1.Contract{
 		ContractId: c.Name,
 		Revision:   uint64(max(c.Spec.Revision, 0)),
 		Phase:      c.Status.Phase,
@@ -83,7 +124,40 @@ func contractMessage(c *v1alpha1.Contract) *ententev1.Contract {
 		NotAfter:   writeTime(c.Spec.NotAfter),
 		Node:       c.Status.Node,
 		Pods:       c.Status.Pods,
+		Name:       "contracts/" + c.Name,
+		Peer:       "peers/" + c.Spec.ForeignCluster,
+		Price:      priceMessage(c.Spec.Price),
+		Message:    c.Status.Message,
 	}
+	if c.Status.DrainUntil != nil && c.Status.Phase == peering.PhaseDraining.String() {
+		m.DrainUntil = writeTime(*c.Status.DrainUntil)
+	}
+	return m
+}
+
+func moneyMessage(m *v1alpha1.Money) *ententev1.Money {
+	if m == nil {
+		return nil
+	}
+	return &ententev1.Money{Currency: m.Currency, Amount: m.Amount}
+}
+
+func priceMessage(p *v1alpha1.PriceList) *ententev1.PriceList {
+	if p == nil {
+		return nil
+	}
+	m := &ententev1.PriceList{Currency: p.Currency, PerHour: make(map[string]string, len(p.PerHour))}
+	for name, price := range p.PerHour {
+		m.PerHour[name] = string(price)
+	}
+	return m
+}
+
+func durationMessage(d *metav1.Duration) *durationpb.Duration {
+	if d == nil {
+		return nil
+	}
+	return durationpb.New(d.Duration)
 }
 
 func resourceMessage(list corev1.ResourceList) *ententev1.ResourceList {

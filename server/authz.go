@@ -3,7 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
-	"strings"
+	"slices"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -32,41 +32,99 @@ func (p permission) String() string {
 	return s
 }
 
+// Resources of group entente.dev. tokens and identity are no objects: they are
+// there for roles to name.
+const (
+	resourcePeers       = "foreignclusters"
+	resourcePolicies    = "peeringpolicies"
+	resourcePeerings    = "resourceslices"
+	resourceContracts   = "contracts"
+	resourceOffloadings = "namespaceoffloadings"
+	resourceTokens      = "tokens"
+	resourceIdentity    = "identity"
+)
+
 // permissions returns what a call to the AdminService needs; false for methods
-// that are not known, which are refused.
+// that are not known, which are refused. Streams have no request yet.
 func permissions(method string, request any) ([]permission, bool) {
-	const foreignClusters, slices, offloadings = "foreignclusters", "resourceslices", "namespaceoffloadings"
+	need := func(verb, resource, name string) ([]permission, bool) {
+		return []permission{{verb: verb, resource: resource, name: name}}, true
+	}
 	switch method {
-	case ententev1.AdminService_GetInfo_FullMethodName, ententev1.AdminService_ListPeers_FullMethodName:
-		return []permission{{verb: "list", resource: foreignClusters}}, true
+	case ententev1.AdminService_GetInfo_FullMethodName, ententev1.AdminService_ListPeers_FullMethodName,
+		ententev1.AdminService_WatchPeers_FullMethodName, ententev1.AdminService_WatchEvents_FullMethodName,
+		ententev1.AdminService_ListPeeringRequests_FullMethodName:
+		return need("list", resourcePeers, "")
 	case ententev1.AdminService_GetPeer_FullMethodName:
-		r, _ := request.(*ententev1.GetPeerRequest)
-		return []permission{{verb: "get", resource: foreignClusters, name: permissionName(r.GetName())}}, true
+		return need("get", resourcePeers, permissionName(nameOf(request)))
 	case ententev1.AdminService_CreateToken_FullMethodName:
-		return []permission{{verb: "create", resource: "tokens"}}, true
-	case ententev1.AdminService_JoinPeer_FullMethodName:
-		return []permission{{verb: "create", resource: foreignClusters}}, true
+		return need("create", resourceTokens, "")
+	case ententev1.AdminService_ListTokens_FullMethodName:
+		return need("list", resourceTokens, "")
+	case ententev1.AdminService_RevokeToken_FullMethodName:
+		return need("delete", resourceTokens, named("tokens", nameOf(request)))
+	case ententev1.AdminService_JoinPeer_FullMethodName, ententev1.AdminService_IntroducePeer_FullMethodName:
+		return need("create", resourcePeers, "")
+	case ententev1.AdminService_ApprovePeer_FullMethodName, ententev1.AdminService_DenyPeer_FullMethodName:
+		return need("update", resourcePeers, permissionName(nameOf(request)))
+	case ententev1.AdminService_ApprovePeeringRequest_FullMethodName, ententev1.AdminService_DenyPeeringRequest_FullMethodName:
+		peer, _ := requestName(nameOf(request))
+		return need("update", resourcePeers, permissionName(peer))
 	case ententev1.AdminService_CreatePeering_FullMethodName:
-		return []permission{{verb: "create", resource: slices}}, true
+		return need("create", resourcePeerings, "")
+	case ententev1.AdminService_ListPeerings_FullMethodName:
+		return need("list", resourcePeerings, "")
+	case ententev1.AdminService_GetPeering_FullMethodName:
+		return need("get", resourcePeerings, named("peerings", nameOf(request)))
+	case ententev1.AdminService_UpdatePeering_FullMethodName:
+		r, _ := request.(*ententev1.UpdatePeeringRequest)
+		return need("update", resourcePeerings, named("peerings", r.GetPeering().GetName()))
+	case ententev1.AdminService_DeletePeering_FullMethodName:
+		return need("delete", resourcePeerings, named("peerings", nameOf(request)))
 	case ententev1.AdminService_EndPeering_FullMethodName:
 		r, _ := request.(*ententev1.EndPeeringRequest)
-		need := []permission{{verb: "delete", resource: slices}}
+		needs := []permission{{verb: "delete", resource: resourcePeerings}}
 		if r.GetForget() {
-			need = append(need, permission{verb: "delete", resource: foreignClusters, name: permissionName(r.GetPeer())})
+			needs = append(needs, permission{verb: "delete", resource: resourcePeers, name: permissionName(r.GetPeer())})
 		}
-		return need, true
+		return needs, true
+	case ententev1.AdminService_TestPolicy_FullMethodName:
+		return need("list", resourcePolicies, "")
+	case ententev1.AdminService_ListContracts_FullMethodName, ententev1.AdminService_ListUsage_FullMethodName:
+		return need("list", resourceContracts, "")
+	case ententev1.AdminService_GetContract_FullMethodName:
+		return need("get", resourceContracts, named("contracts", nameOf(request)))
+	case ententev1.AdminService_TerminateContract_FullMethodName:
+		return need("update", resourceContracts, named("contracts", nameOf(request)))
+	case ententev1.AdminService_RolloverIdentity_FullMethodName:
+		return need("update", resourceIdentity, "")
 	case ententev1.AdminService_OffloadNamespace_FullMethodName:
 		r, _ := request.(*ententev1.OffloadNamespaceRequest)
-		return []permission{{verb: "create", resource: offloadings, namespace: namespaceName(r.GetNamespace())}}, true
+		return []permission{{verb: "create", resource: resourceOffloadings, namespace: namespaceName(r.GetNamespace())}}, true
 	case ententev1.AdminService_UnoffloadNamespace_FullMethodName:
 		r, _ := request.(*ententev1.UnoffloadNamespaceRequest)
-		return []permission{{verb: "delete", resource: offloadings, namespace: namespaceName(r.GetNamespace())}}, true
+		return []permission{{verb: "delete", resource: resourceOffloadings, namespace: namespaceName(r.GetNamespace())}}, true
 	}
 	return nil, false
 }
 
-func peerName(resource string) string      { return strings.TrimPrefix(resource, "peers/") }
-func namespaceName(resource string) string { return strings.TrimPrefix(resource, "namespaces/") }
+// nameOf returns the name that a request is about.
+func nameOf(request any) string {
+	if m, ok := request.(interface{ GetName() string }); ok {
+		return m.GetName()
+	}
+	return ""
+}
+
+// mutates says whether a call to the AdminService changes something: it needs
+// more than the right to look.
+func mutates(method string) bool {
+	needs, ok := permissions(method, nil)
+	return ok && slices.ContainsFunc(needs, func(p permission) bool { return p.verb != "get" && p.verb != "list" })
+}
+
+func peerName(resource string) string      { return named("peers", resource) }
+func namespaceName(resource string) string { return named("namespaces", resource) }
 
 // permissionName is the name for which permission is asked. A cluster ID may
 // stand for a ForeignCluster of any name, so permission for all is asked then.

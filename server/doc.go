@@ -7,7 +7,8 @@
 // from it is the reconcilers' to do.
 //
 // There are two servers. [Peer] is what other clusters see: a cluster that is
-// not trusted can join and ask for health, nothing else. [Admin] is for the
-// cluster's own people, who are known by a client certificate or a bearer token
-// of their Kubernetes cluster and allowed what its RBAC allows them.
+// not trusted can join, introduce itself and ask for health, nothing else.
+// [Admin] is for the cluster's own people, who are known by a client certificate
+// or a bearer token of their Kubernetes cluster and allowed what its RBAC allows
+// them.
 package server

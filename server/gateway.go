@@ -122,20 +122,25 @@ func (g *gateway) handler(ctx context.Context, address string) (http.Handler, fu
 		runtime.WithMetadata(forwarded),
 		runtime.WithDisablePathLengthFallback(),
 		runtime.WithDisableHTTPMethodOverride(),
-		runtime.WithMarshalerOption(runtime.MIMEWildcard, &runtime.JSONPb{
+		runtime.WithMarshalerOption(runtime.MIMEWildcard, marshaler{&runtime.JSONPb{
 			MarshalOptions:   protojson.MarshalOptions{EmitUnpopulated: false},
 			UnmarshalOptions: protojson.UnmarshalOptions{DiscardUnknown: false},
-		}),
+		}}),
 	)
 	if err := ententev1.RegisterAdminServiceHandler(ctx, mux, conn); err != nil {
 		_ = conn.Close()
 		return nil, nil, fmt.Errorf("register the gateway: %w", err)
 	}
+	description, err := describe(openAPI)
+	if err != nil {
+		_ = conn.Close()
+		return nil, nil, err
+	}
 	root := http.NewServeMux()
 	root.Handle("/v1/", sanitized(mux))
 	root.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(openAPI)
+		_, _ = w.Write(description)
 	})
 	root.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -145,11 +150,18 @@ func (g *gateway) handler(ctx context.Context, address string) (http.Handler, fu
 	return hardened(http.NewCrossOriginProtection().Handler(root)), func() { _ = conn.Close() }, nil
 }
 
+// marshaler is JSON as the proto says. A watch is a message a line.
+type marshaler struct{ *runtime.JSONPb }
+
+// StreamContentType implements runtime.StreamContentType.
+func (marshaler) StreamContentType(any) string { return streamType }
+
 const hints = `Entente's admin API, over gRPC and REST on this port.
 
   /openapi.json   what there is (OpenAPI)
   /v1/info        this cluster
   /v1/peers       its peers
+  /v1/peers:watch its peers, and a line of JSON whenever one changes
 
 Authenticate with a client certificate or a bearer token of this Kubernetes
 cluster. The CLI does it all: entente --help
@@ -199,7 +211,7 @@ func sanitized(next http.Handler) http.Handler {
 			}
 			clean.Set("Authorization", "Bearer "+token)
 		}
-		if r.Method == http.MethodPost || r.Method == http.MethodPut {
+		if r.Method == http.MethodPost || r.Method == http.MethodPut || r.Method == http.MethodPatch {
 			if t, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || t != "application/json" {
 				refuse(w, http.StatusUnsupportedMediaType, "want Content-Type: application/json")
 				return

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
 )
 
@@ -25,8 +28,9 @@ import (
 type call struct {
 	// method is the full name: /entente.v1.TrustService/Join.
 	method string
-	// request is the message of a unary call; nil for a stream.
-	request any
+	// request is the message of a unary call, response what it was answered; nil
+	// for a stream.
+	request, response any
 	// id names the call in the log and in hidden errors.
 	id string
 	// who is the caller, once known.
@@ -49,6 +53,7 @@ func options(mw ...middleware) []grpc.ServerOption {
 		err := run(ctx, c, mw, func(ctx context.Context) error {
 			var err error
 			resp, err = handler(ctx, req)
+			c.response = resp
 			return err
 		})
 		if err != nil {
@@ -134,8 +139,10 @@ func auditAttrs(ctx context.Context, c *call, st *status.Status, err error, took
 		slog.Duration("took", took.Round(time.Microsecond)),
 	}
 	// What it was about: names only, never a token, key or payload.
-	for key, value := range subjects(c.request) {
-		attrs = append(attrs, slog.String(key, value))
+	about := subjects(c.response)
+	maps.Copy(about, subjects(c.request))
+	for _, key := range slices.Sorted(maps.Keys(about)) {
+		attrs = append(attrs, slog.String(key, about[key]))
 	}
 	if err != nil {
 		// The caller's reason, and the whole truth behind it.
@@ -144,28 +151,65 @@ func auditAttrs(ctx context.Context, c *call, st *status.Status, err error, took
 	return attrs
 }
 
-// subjects returns the names in a request that say what it is about.
-func subjects(request any) map[string]string {
+// subjects returns the names in a request or response that say what it is about,
+// and how it was meant.
+func subjects(message any) map[string]string {
 	out := make(map[string]string)
-	put := func(key, value string) {
-		if value != "" {
+	text := func(key string, get func() string) {
+		if value := get(); value != "" {
 			out[key] = wire.Text(value, 260)
 		}
 	}
-	if m, ok := request.(interface{ GetPeer() string }); ok {
-		put("peer", m.GetPeer())
+	flag := func(key string, get func() bool) {
+		if get() {
+			out[key] = "true"
+		}
 	}
-	if m, ok := request.(interface{ GetName() string }); ok {
-		put("name", m.GetName())
+	if m, ok := message.(interface{ GetPeer() string }); ok {
+		text("peer", m.GetPeer)
 	}
-	if m, ok := request.(interface{ GetNamespace() string }); ok {
-		put("namespace", m.GetNamespace())
+	if m, ok := message.(interface{ GetPeer() *ententev1.Peer }); ok {
+		text("peer", m.GetPeer().GetName)
+		text("cluster", m.GetPeer().GetClusterId)
 	}
-	if m, ok := request.(interface{ GetContractId() string }); ok {
-		put("contract", m.GetContractId())
+	if m, ok := message.(interface{ GetName() string }); ok {
+		text("name", m.GetName)
 	}
-	if m, ok := request.(interface{ GetTokenId() string }); ok {
-		put("token", m.GetTokenId())
+	if m, ok := message.(interface{ GetPeering() *ententev1.Peering }); ok {
+		text("name", m.GetPeering().GetName)
+	}
+	if m, ok := message.(interface{ GetResourceSlice() string }); ok {
+		text("peering", m.GetResourceSlice)
+	}
+	if m, ok := message.(interface{ GetNamespace() string }); ok {
+		text("namespace", m.GetNamespace)
+	}
+	if m, ok := message.(interface{ GetContractId() string }); ok {
+		text("contract", m.GetContractId)
+	}
+	if m, ok := message.(interface{ GetTokenId() string }); ok {
+		text("token", m.GetTokenId)
+	}
+	if m, ok := message.(interface{ GetEndpoint() string }); ok {
+		text("endpoint", m.GetEndpoint)
+	}
+	if m, ok := message.(interface{ GetClusterId() string }); ok {
+		text("cluster", m.GetClusterId)
+	}
+	if m, ok := message.(interface{ GetRequestId() string }); ok {
+		text("request", m.GetRequestId)
+	}
+	if m, ok := message.(interface{ GetNow() bool }); ok {
+		flag("now", m.GetNow)
+	}
+	if m, ok := message.(interface{ GetForget() bool }); ok {
+		flag("forget", m.GetForget)
+	}
+	if m, ok := message.(interface{ GetApprove() bool }); ok {
+		flag("approve", m.GetApprove)
+	}
+	if m, ok := message.(interface{ GetValidateOnly() bool }); ok {
+		flag("validateOnly", m.GetValidateOnly)
 	}
 	return out
 }

@@ -42,9 +42,18 @@ const (
 	// AdminTimeout is how long a unary call of an administrator may take. Joining
 	// dials each endpoint of a token in turn.
 	AdminTimeout = 2 * time.Minute
-	// MaxSessionsPerPeer is how many exchanges of states a peer can have open: the
-	// one that works and the one that takes over.
+	// MaxSessionsPerPeer is how many exchanges of states a peer can have open, and
+	// how many watches of its offer: the one that works and the one that takes
+	// over.
 	MaxSessionsPerPeer = 2
+	// OfferPause is the least time between two messages of a peer's offer, and
+	// OfferSmallPause where no amount changed by OfferSmallPercent. Whether there is
+	// anything at all is told at once.
+	OfferPause        = time.Second
+	OfferSmallPause   = 30 * time.Second
+	OfferSmallPercent = 5
+	// MaxStatements is how many statements of use one answer has.
+	MaxStatements = 64
 	// TrustCheck is how often the caller of a stream is checked to be trusted
 	// still.
 	TrustCheck = 2 * time.Second
@@ -67,7 +76,7 @@ const (
 	// DefaultTokenTTL and MaxTokenTTL is how long a token can be redeemed.
 	DefaultTokenTTL = 15 * time.Minute
 	MaxTokenTTL     = 15 * time.Minute
-	// DefaultPageSize and MaxPageSize is how many peers a page has.
+	// DefaultPageSize and MaxPageSize is how many rows a page has.
 	DefaultPageSize = 100
 	MaxPageSize     = 500
 	// MaxBearerToken is the most bytes of a bearer token that are looked at.
@@ -79,11 +88,83 @@ const (
 	FabricFresh = 3 * time.Minute
 )
 
+// Limits of watches and of what an administrator's call may set going.
+const (
+	// UserWatches is how many watches one administrator may have open at once.
+	UserWatches = 16
+	// WatchCheck is how often the caller of a watch is checked to be allowed still.
+	// While the API server cannot say, a watch goes on for WatchGrace.
+	WatchCheck = 30 * time.Second
+	WatchGrace = 5 * time.Minute
+	// WatchPause is how long changes are gathered before peers are looked at again,
+	// and WatchRefresh how often they are looked at for what changes by time alone.
+	WatchPause   = 200 * time.Millisecond
+	WatchRefresh = 30 * time.Second
+	// WatchQueue is how many events wait for a reader before it is given up.
+	WatchQueue = 1024
+	// WriteTimeout is how long a reader may take to make room for what it asked for.
+	WriteTimeout = 30 * time.Second
+
+	// MaxPreviews is how many peers are asked, MaxPreviewsAtOnce of them at a time,
+	// what they would offer, and PreviewTimeout is how long each may take.
+	MaxPreviews       = 64
+	MaxPreviewsAtOnce = 8
+	PreviewTimeout    = 10 * time.Second
+	// MaxPolicyTests is how many peers a policy is tested for.
+	MaxPolicyTests = 500
+	// MaxDecidedRequests is how many of a peer's requests are kept as approved, and
+	// as denied: the same as in the definition of ForeignCluster.
+	MaxDecidedRequests = 64
+	// MaxProblems is how many lines GetInfo has of what is not as it should be.
+	MaxProblems = 100
+)
+
 // Pauses that are asked for with errors that pass.
 const (
-	retryCapacity   = time.Minute
-	retryConflict   = time.Second
+	// retryCapacity: until somebody gives something back.
+	retryCapacity = time.Minute
+	// retryConflict: until whoever was faster is done.
+	retryConflict = time.Second
+	// retryKubernetes: until the API server answers again.
 	retryKubernetes = 5 * time.Second
-	retryStopping   = 2 * time.Second
-	retryPending    = 15 * time.Second
+	// retryStopping: until another agent leads.
+	retryStopping = 2 * time.Second
+	// retryPending: until an administrator may have looked.
+	retryPending = 15 * time.Second
+)
+
+// Limits of an OffloadService, by contract unless said otherwise.
+const (
+	// offloadMaxObjects is how many objects a contract may have here.
+	offloadMaxObjects = 20_000
+	// offloadMaxInFlight and offloadMaxInFlightBytes bound what was read from a
+	// stream and is not carried out; beyond that nothing is read.
+	offloadMaxInFlight      = 128
+	offloadMaxInFlightBytes = 16 << 20
+	// offloadMaxPods is how many pods of a stream are applied or deleted at once.
+	offloadMaxPods = 16
+	// offloadMaxEvents is how many events wait to be sent; the oldest goes first.
+	offloadMaxEvents = 256
+	// offloadSendTimeout is how long one message may wait for a slow reader,
+	// before the stream is cut off.
+	offloadSendTimeout = 30 * time.Second
+	// offloadOpenTimeout is how long a stream may take to say what it wants.
+	offloadOpenTimeout = 10 * time.Second
+	// offloadApplyTimeout is how long one object may take here.
+	offloadApplyTimeout = 90 * time.Second
+	// offloadRecheck is how often an open stream is asked whether its contract
+	// still is open.
+	offloadRecheck = 2 * time.Second
+	// offloadMaxStreams is how many logs, execs and port-forwards one peer may
+	// have open at once, over all its contracts.
+	offloadMaxStreams = 128
+	// offloadChunk is how many bytes of a log, a process or a connection cross in
+	// one message.
+	offloadChunk = 32 << 10
+	// offloadStdinChunk is the largest piece of input taken, as in the proto.
+	offloadStdinChunk = 64 << 10
+	// offloadMaxCommand is how many words a command may have, and
+	// offloadMaxCommandLen how many bytes in all.
+	offloadMaxCommand    = 1024
+	offloadMaxCommandLen = 256 << 10
 )

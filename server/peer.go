@@ -40,6 +40,8 @@ type PeerConfig struct {
 	Trust Trust
 	// Negotiator is what negotiating contracts needs. Required.
 	Negotiator Negotiator
+	// Offers is what telling peers of offers needs. Required.
+	Offers Offers
 	// Sessions is what exchanging states needs. Required.
 	Sessions Sessions
 	// Offload runs the peers' pods; nil leaves the service out.
@@ -66,8 +68,8 @@ func NewPeer(cfg PeerConfig) (*Peer, error) {
 	switch {
 	case cfg.Credentials == nil:
 		return nil, errors.New("peer server: no credentials")
-	case cfg.Trusted == nil || cfg.Trust == nil || cfg.Negotiator == nil || cfg.Sessions == nil:
-		return nil, errors.New("peer server: Trusted, Trust, Negotiator and Sessions are required")
+	case cfg.Trusted == nil || cfg.Trust == nil || cfg.Negotiator == nil || cfg.Offers == nil || cfg.Sessions == nil:
+		return nil, errors.New("peer server: Trusted, Trust, Negotiator, Offers and Sessions are required")
 	}
 	if _, err := peering.ParseClusterID(string(cfg.Self)); err != nil {
 		return nil, fmt.Errorf("peer server: own ID: %w", err)
@@ -113,7 +115,7 @@ func NewPeer(cfg PeerConfig) (*Peer, error) {
 	)
 	p.grpc = grpc.NewServer(opts...)
 	ententev1.RegisterTrustServiceServer(p.grpc, &trustServer{cfg: cfg})
-	ententev1.RegisterPeeringServiceServer(p.grpc, &peeringServer{cfg: cfg, sessions: newSessionCount()})
+	ententev1.RegisterPeeringServiceServer(p.grpc, &peeringServer{cfg: cfg, sessions: newStreamCount(), watches: newStreamCount()})
 	if cfg.Offload != nil {
 		ententev1.RegisterOffloadServiceServer(p.grpc, cfg.Offload)
 	}
@@ -168,8 +170,8 @@ func (p *Peer) trusts(info identity.AuthInfo) bool {
 	return info.Trusted && info.ID != "" && p.cfg.Trusted(info.ID)
 }
 
-// admit lets strangers join and ask for health, and peers do everything for as
-// long as they are trusted.
+// admit lets strangers join, introduce themselves and ask for health, and peers do
+// everything for as long as they are trusted.
 func (p *Peer) admit(ctx context.Context, c *call, next func(context.Context) error) error {
 	info, ok := identity.PeerFromContext(ctx)
 	if ok {
@@ -181,12 +183,12 @@ func (p *Peer) admit(ctx context.Context, c *call, next func(context.Context) er
 	switch {
 	case !ok || info.ID == "":
 		return &wire.Error{Reason: wire.ReasonPeerNotTrusted, Message: "present a certificate of your cluster's identity"}
-	case c.method == ententev1.TrustService_Join_FullMethodName:
+	case openToStrangers(c.method):
 		return next(ctx)
 	case !p.trusts(info):
 		return &wire.Error{
 			Reason:   wire.ReasonPeerNotTrusted,
-			Message:  "this cluster does not trust yours: join with a token first",
+			Message:  "this cluster does not trust yours: join with a token, or introduce yourself and have it approved, first",
 			Metadata: map[string]string{"clusterId": string(info.ID)},
 		}
 	case c.request != nil:
@@ -229,6 +231,10 @@ func (p *Peer) whileTrusted(ctx context.Context, id peering.ClusterID, next func
 func peerMutates(method string) bool {
 	switch method {
 	case ententev1.TrustService_Join_FullMethodName,
+		ententev1.TrustService_Introduce_FullMethodName,
+		ententev1.TrustService_Reveal_FullMethodName,
+		ententev1.TrustService_UpdateBundle_FullMethodName,
+		ententev1.TrustService_Revoke_FullMethodName,
 		ententev1.PeeringService_RequestPeering_FullMethodName,
 		ententev1.PeeringService_SignContract_FullMethodName,
 		ententev1.PeeringService_TerminateContract_FullMethodName,

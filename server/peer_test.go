@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -63,6 +64,8 @@ type fakeTrust struct {
 	tokens  map[string]*fakeToken
 	peers   map[peering.ClusterID]wire.ClusterInfo
 	failAdd error
+
+	introduced
 }
 
 type fakeToken struct {
@@ -70,27 +73,19 @@ type fakeToken struct {
 	by   peering.ClusterID
 }
 
-func (f *fakeTrust) Self(context.Context) (wire.ClusterInfo, error) { return f.self, nil }
-
-func (f *fakeTrust) Redeem(_ context.Context, id string, secret peering.Secret, by peering.ClusterID) error {
+func (f *fakeTrust) Join(_ context.Context, by peering.ClusterID, info wire.ClusterInfo, id string, secret peering.Secret) (wire.ClusterInfo, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	t := f.tokens[id]
 	if t == nil || !secret.Matches(t.hash) || t.by != "" && t.by != by {
-		return &wire.Error{Reason: wire.ReasonTokenInvalid, Message: "the token is not valid"}
+		return wire.ClusterInfo{}, &wire.Error{Reason: wire.ReasonTokenInvalid, Message: "the token is not valid"}
 	}
 	t.by = by
-	return nil
-}
-
-func (f *fakeTrust) AddPeer(_ context.Context, id peering.ClusterID, info wire.ClusterInfo) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	if f.failAdd != nil {
-		return f.failAdd
+		return wire.ClusterInfo{}, f.failAdd
 	}
-	f.peers[id] = info
-	return nil
+	f.peers[by] = info
+	return f.self, nil
 }
 
 // fakePeering is a Negotiator and Sessions in memory.
@@ -113,7 +108,25 @@ func (f *fakePeering) Sign(_ context.Context, _ peering.ClusterID, e peering.Env
 	return e, nil
 }
 
-func (f *fakePeering) Terminate(_ context.Context, _ peering.ClusterID, contract, message string) error {
+func (f *fakePeering) Preview(_ context.Context, _ peering.ClusterID, ask peering.Ask) (wire.Advertisement, error) {
+	ad, err := f.advertise(ask)
+	ad.ContractID = ""
+	return ad, err
+}
+
+func (f *fakePeering) Contract(_ context.Context, _ peering.ClusterID, contract string) (peering.Envelope, error) {
+	return peering.Envelope{}, wire.Errorf(wire.ReasonContractUnknown, "no contract %s", contract)
+}
+
+func (f *fakePeering) Statements(context.Context, peering.ClusterID, string, uint64) ([]peering.Envelope, error) {
+	return nil, nil
+}
+
+func (f *fakePeering) Offer(context.Context, peering.ClusterID) (wire.Offer, <-chan struct{}, error) {
+	return wire.Offer{Message: "nothing"}, nil, nil
+}
+
+func (f *fakePeering) Terminate(_ context.Context, _ peering.ClusterID, contract, message string, _ time.Time) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.terminated = append(f.terminated, contract+": "+message)
@@ -188,7 +201,7 @@ func newPeerTest(t *testing.T, change ...func(*PeerConfig)) *peerTest {
 		Log:         slog.New(slog.NewJSONHandler(p.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Credentials: peerCreds{p.self.ServerTLS(p.bundles, "h2"), p.bundles},
 		Self:        p.self.ID(), Trusted: p.bundles.Has,
-		Trust: p.trust, Negotiator: p.peering, Sessions: p.peering,
+		Trust: p.trust, Negotiator: p.peering, Offers: p.peering, Sessions: p.peering,
 		HeartbeatInterval: 50 * time.Millisecond,
 	}
 	for _, c := range change {
@@ -232,7 +245,7 @@ func (p *peerTest) dial(t testing.TB, as *identity.Source) *grpc.ClientConn {
 
 func (p *peerTest) trustCaller(t testing.TB) {
 	t.Helper()
-	if err := p.bundles.Set(p.caller.ID(), roots(p.caller)); err != nil {
+	if err := p.bundles.Trust(p.caller.ID(), p.caller.Identity().TrustBundle()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -430,11 +443,11 @@ func TestWhatTrustedPeersGet(t *testing.T) {
 	ctx := t.Context()
 	c := ententev1.NewPeeringServiceClient(p.dial(t, p.caller))
 	ask := peering.Ask{RequestID: "r-1", Resources: peering.Resources{"cpu": peering.Whole(2)}, Network: true}
-	ad := wire.Advertisement{ContractID: "c-1", RequestID: "r-1", ValidUntil: time.Now().Add(time.Minute).Truncate(time.Second).UTC(), Grant: peering.Grant{
-		Resources: ask.Resources, Duration: time.Hour, Network: true, PodSecurity: peering.PodSecurityBaseline,
+	ad := wire.Advertisement{ContractID: "c-1", RequestID: "r-1", Revision: 1, ValidUntil: time.Now().Add(time.Minute).Truncate(time.Second).UTC(), Grant: peering.Grant{
+		Resources: ask.Resources, Duration: time.Hour, Network: true, PodSecurity: peering.PodSecurityBaseline, Exposure: peering.ExposureOffloaded,
 	}}
 	p.peering.advertise = func(got peering.Ask) (wire.Advertisement, error) {
-		if diff := cmp.Diff(ask, got, cmp.Comparer(func(a, b peering.Quantity) bool { return a == b })); diff != "" {
+		if diff := cmp.Diff(ask, got, cmpopts.EquateComparable(peering.Quantity{}, peering.Decimal{})); diff != "" {
 			t.Errorf("ask (-want +got)\n%s", diff)
 		}
 		return ad, nil
@@ -447,7 +460,7 @@ func TestWhatTrustedPeersGet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(ad, got, cmp.Comparer(func(a, b peering.Quantity) bool { return a == b })); diff != "" {
+	if diff := cmp.Diff(ad, got, cmpopts.EquateComparable(peering.Quantity{}, peering.Decimal{})); diff != "" {
 		t.Errorf("advertisement (-want +got)\n%s", diff)
 	}
 	if _, err := c.TerminateContract(ctx, &ententev1.TerminateContractRequest{ContractId: "c-1", Message: "bye\x1b[2J"}); err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -23,11 +24,27 @@ type Negotiator interface {
 	// Advertise answers an ask. The same request ID gets the same answer while that
 	// is valid.
 	Advertise(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (wire.Advertisement, error)
+	// Preview says what Advertise would answer, and holds nothing back. The answer
+	// has no contract ID.
+	Preview(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (wire.Advertisement, error)
 	// Sign takes a contract that the peer signed, and returns it signed by both.
 	Sign(ctx context.Context, peer peering.ClusterID, e peering.Envelope) (peering.Envelope, error)
-	// Terminate records that the peer ended a contract. One that is closed or
-	// unknown, or another peer's, is no error and changes nothing.
-	Terminate(ctx context.Context, peer peering.ClusterID, contract, message string) error
+	Contracts
+}
+
+// Contracts is what peers may do with contracts that both sides signed.
+type Contracts interface {
+	// Contract returns the newest revision of a contract with the peer, in either
+	// role, signed by both.
+	Contract(ctx context.Context, peer peering.ClusterID, contract string) (peering.Envelope, error)
+	// Statements returns the statements of use of a contract by which the peer
+	// consumes that come after a sequence number, oldest first, at most
+	// MaxStatements.
+	Statements(ctx context.Context, peer peering.ClusterID, contract string, after uint64) ([]peering.Envelope, error)
+	// Terminate records that the peer ended a contract: pods may run on until
+	// drainUntil; zero ends it at once. One that is closed or unknown, or another
+	// peer's, is no error and changes nothing.
+	Terminate(ctx context.Context, peer peering.ClusterID, contract, message string, drainUntil time.Time) error
 }
 
 // Sessions is what exchanging states with peers needs.
@@ -43,8 +60,9 @@ type Sessions interface {
 // peeringServer is the PeeringService.
 type peeringServer struct {
 	ententev1.UnimplementedPeeringServiceServer
-	cfg      PeerConfig
-	sessions *sessionCount
+	cfg PeerConfig
+	// sessions and watches are the streams that peers have open.
+	sessions, watches *streamCount
 }
 
 // caller returns the trusted peer of a call; the middleware let no other pass.
@@ -66,7 +84,11 @@ func (s *peeringServer) RequestPeering(ctx context.Context, req *ententev1.Reque
 	if err != nil {
 		return nil, err
 	}
-	ad, err := s.cfg.Negotiator.Advertise(ctx, peer, ask)
+	answer := s.cfg.Negotiator.Advertise
+	if req.GetValidateOnly() {
+		answer = s.cfg.Negotiator.Preview
+	}
+	ad, err := answer(ctx, peer, ask)
 	if err != nil {
 		return nil, fmt.Errorf("advertise to %s: %w", peer, err)
 	}
@@ -90,14 +112,48 @@ func (s *peeringServer) SignContract(ctx context.Context, req *ententev1.SignCon
 	return &ententev1.SignContractResponse{Envelope: wire.EnvelopeTo(signed)}, nil
 }
 
+// GetContract implements PeeringService.
+func (s *peeringServer) GetContract(ctx context.Context, req *ententev1.GetContractRequest) (*ententev1.GetContractResponse, error) {
+	peer, err := caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	envelope, err := s.cfg.Negotiator.Contract(ctx, peer, req.GetContractId())
+	if err != nil {
+		return nil, fmt.Errorf("contract for %s: %w", peer, err)
+	}
+	return &ententev1.GetContractResponse{Envelope: wire.EnvelopeTo(envelope)}, nil
+}
+
+// ListStatements implements PeeringService.
+func (s *peeringServer) ListStatements(ctx context.Context, req *ententev1.ListStatementsRequest) (*ententev1.ListStatementsResponse, error) {
+	peer, err := caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	statements, err := s.cfg.Negotiator.Statements(ctx, peer, req.GetContractId(), req.GetAfterSequence())
+	if err != nil {
+		return nil, fmt.Errorf("statements for %s: %w", peer, err)
+	}
+	resp := &ententev1.ListStatementsResponse{}
+	for _, e := range statements[:min(len(statements), MaxStatements)] {
+		resp.Statements = append(resp.Statements, wire.EnvelopeTo(e))
+	}
+	return resp, nil
+}
+
 // TerminateContract implements PeeringService.
 func (s *peeringServer) TerminateContract(ctx context.Context, req *ententev1.TerminateContractRequest) (*ententev1.TerminateContractResponse, error) {
 	peer, err := caller(ctx)
 	if err != nil {
 		return nil, err
 	}
+	drainUntil, err := wire.DrainUntilFrom(req.GetDrainUntil())
+	if err != nil {
+		return nil, err
+	}
 	message := wire.Text(req.GetMessage(), wire.MaxMessageLen)
-	if err := s.cfg.Negotiator.Terminate(ctx, peer, req.GetContractId(), message); err != nil {
+	if err := s.cfg.Negotiator.Terminate(ctx, peer, req.GetContractId(), message, drainUntil); err != nil {
 		return nil, fmt.Errorf("terminate contract of %s: %w", peer, err)
 	}
 	return &ententev1.TerminateContractResponse{}, nil
@@ -138,24 +194,24 @@ func (s *peeringServer) Session(stream grpc.BidiStreamingServer[ententev1.Sessio
 	return err
 }
 
-var errSuperseded = &wire.Error{Reason: wire.ReasonSessionSuperseded, Message: "the peer opened newer sessions"}
+var errSuperseded = &wire.Error{Reason: wire.ReasonSessionSuperseded, Message: "the peer opened newer streams of the kind"}
 
-// sessionCount keeps a peer from holding more than MaxSessionsPerPeer exchanges:
-// the oldest one ends when another begins.
-type sessionCount struct {
+// streamCount keeps a peer from holding more than MaxSessionsPerPeer streams of a
+// kind: the oldest one ends when another begins.
+type streamCount struct {
 	mu   sync.Mutex
-	open map[peering.ClusterID][]*openSession
+	open map[peering.ClusterID][]*openStream
 }
 
-type openSession struct{ cancel context.CancelCauseFunc }
+type openStream struct{ cancel context.CancelCauseFunc }
 
-func newSessionCount() *sessionCount {
-	return &sessionCount{open: make(map[peering.ClusterID][]*openSession)}
+func newStreamCount() *streamCount {
+	return &streamCount{open: make(map[peering.ClusterID][]*openStream)}
 }
 
-func (c *sessionCount) enter(ctx context.Context, peer peering.ClusterID) (context.Context, func()) {
+func (c *streamCount) enter(ctx context.Context, peer peering.ClusterID) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	own := &openSession{cancel: cancel}
+	own := &openStream{cancel: cancel}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if list := c.open[peer]; len(list) >= MaxSessionsPerPeer {
@@ -170,7 +226,7 @@ func (c *sessionCount) enter(ctx context.Context, peer peering.ClusterID) (conte
 		list := c.open[peer]
 		for i, o := range list {
 			if o == own {
-				list = append(append([]*openSession(nil), list[:i]...), list[i+1:]...)
+				list = append(append([]*openStream(nil), list[:i]...), list[i+1:]...)
 				break
 			}
 		}

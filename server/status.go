@@ -86,6 +86,10 @@ func grantError(e *peering.GrantError) *wire.Error {
 	switch e.Reason {
 	case peering.GrantPolicyRefused:
 		out.Reason = wire.ReasonPolicyRefused
+	case peering.GrantPending:
+		out.Reason, out.RetryAfter = wire.ReasonPolicyPending, retryPending
+	case peering.GrantPrice:
+		out.Reason = wire.ReasonPriceAboveCeiling
 	case peering.GrantCapacityExhausted:
 		out.Reason, out.RetryAfter = wire.ReasonCapacityExhausted, retryCapacity
 	case peering.GrantInvalid:

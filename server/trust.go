@@ -10,17 +10,38 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Trust is what joining needs.
+// Trust is what making and ending trust needs. Who a cluster is was proven by the
+// connection, and what it says of itself was checked against that.
 type Trust interface {
-	// Self returns what this cluster says of itself.
-	Self(ctx context.Context) (wire.ClusterInfo, error)
-	// Redeem uses up a token for a cluster. Of several clusters exactly one
-	// succeeds, and the same one succeeds again. A token that is unknown, expired,
-	// used by another or has another secret is a *wire.Error with the reason
-	// TOKEN_INVALID.
-	Redeem(ctx context.Context, tokenID string, secret peering.Secret, by peering.ClusterID) error
-	// AddPeer makes a cluster trusted; repeating it is no error.
-	AddPeer(ctx context.Context, id peering.ClusterID, info wire.ClusterInfo) error
+	// Join uses a token up for a cluster, makes the cluster trusted, and returns
+	// what this one says of itself. Of several clusters exactly one succeeds, and
+	// the same one succeeds again. A token that is unknown, expired, used by another
+	// or has another secret is a *wire.Error with the reason TOKEN_INVALID.
+	Join(ctx context.Context, by peering.ClusterID, info wire.ClusterInfo, tokenID string, secret peering.Secret) (wire.ClusterInfo, error)
+	// Introduce keeps what a cluster says of itself until it opens its commitment,
+	// and returns what this one says of itself and its random number. Errors have
+	// the reasons TRUST_DENIED and INTRODUCTIONS_PENDING.
+	Introduce(ctx context.Context, i Introduction) (self wire.ClusterInfo, nonce [32]byte, err error)
+	// Reveal opens the commitment of a cluster's introduction. Errors have the
+	// reasons TRUST_DENIED, INTRODUCTION_UNKNOWN and COMMITMENT_MISMATCH.
+	Reveal(ctx context.Context, id peering.ClusterID, nonce [32]byte) error
+	// UpdateBundle takes a peer's new roots. The error is BUNDLE_INVALID where they
+	// do not follow from those that are held.
+	UpdateBundle(ctx context.Context, id peering.ClusterID, info wire.ClusterInfo) error
+	// Revoked records that a peer trusts this cluster no longer.
+	Revoked(ctx context.Context, id peering.ClusterID, message string) error
+}
+
+// Introduction is a cluster that introduces itself.
+type Introduction struct {
+	// ID is what it proved to be.
+	ID peering.ClusterID
+	// From is what its address counts as, for limits.
+	From string
+	// Info is what it says of itself.
+	Info wire.ClusterInfo
+	// Commitment is the hash of its random number.
+	Commitment peering.Hash
 }
 
 // trustServer is the TrustService.
@@ -29,17 +50,34 @@ type trustServer struct {
 	cfg PeerConfig
 }
 
-// Join implements TrustService. Who joins is who holds the key of the
-// connection; what the request says of itself is checked against that.
-func (s *trustServer) Join(ctx context.Context, req *ententev1.JoinRequest) (*ententev1.JoinResponse, error) {
+// openToStrangers says which calls a cluster may make that is not trusted.
+func openToStrangers(method string) bool {
+	switch method {
+	case ententev1.TrustService_Join_FullMethodName,
+		ententev1.TrustService_Introduce_FullMethodName,
+		ententev1.TrustService_Reveal_FullMethodName:
+		return true
+	}
+	return false
+}
+
+// stranger returns the cluster that calls, which need not be trusted, and what it
+// says of itself. Who it is is who holds the key of the connection.
+func (s *trustServer) stranger(ctx context.Context, m *ententev1.ClusterInfo) (peering.ClusterID, wire.ClusterInfo, error) {
 	caller, ok := identity.PeerFromContext(ctx)
 	if !ok || caller.ID == "" {
-		return nil, &wire.Error{Reason: wire.ReasonPeerNotTrusted, Message: "present a certificate of your cluster's identity"}
+		return "", wire.ClusterInfo{}, &wire.Error{Reason: wire.ReasonPeerNotTrusted, Message: "present a certificate of your cluster's identity"}
 	}
 	if caller.ID == s.cfg.Self {
-		return nil, &wire.Error{Reason: wire.ReasonPeerIsSelf, Message: "the token is this cluster's own: redeem it in the other cluster"}
+		return "", wire.ClusterInfo{}, &wire.Error{Reason: wire.ReasonPeerIsSelf, Message: "the call came from this cluster itself: make it from the other cluster"}
 	}
-	info, err := wire.ClusterInfoFrom(req.GetCluster(), caller.ID)
+	info, err := wire.ClusterInfoFrom(m, caller.ID)
+	return caller.ID, info, err
+}
+
+// Join implements TrustService.
+func (s *trustServer) Join(ctx context.Context, req *ententev1.JoinRequest) (*ententev1.JoinResponse, error) {
+	id, info, err := s.stranger(ctx, req.GetCluster())
 	if err != nil {
 		return nil, err
 	}
@@ -47,16 +85,64 @@ func (s *trustServer) Join(ctx context.Context, req *ententev1.JoinRequest) (*en
 	if err != nil {
 		return nil, &wire.Error{Reason: wire.ReasonTokenInvalid, Message: "the token is not valid", Err: err}
 	}
-	// Before the token is used up, so that an answer can be given once it is.
-	self, err := s.cfg.Trust.Self(ctx)
+	self, err := s.cfg.Trust.Join(ctx, id, info, req.GetTokenId(), secret)
 	if err != nil {
-		return nil, fmt.Errorf("tell of this cluster: %w", err)
-	}
-	if err := s.cfg.Trust.Redeem(ctx, req.GetTokenId(), secret, caller.ID); err != nil {
-		return nil, fmt.Errorf("redeem token: %w", err)
-	}
-	if err := s.cfg.Trust.AddPeer(ctx, caller.ID, info); err != nil {
-		return nil, fmt.Errorf("add peer %s: %w", caller.ID, err)
+		return nil, fmt.Errorf("join %s: %w", id, err)
 	}
 	return &ententev1.JoinResponse{Cluster: wire.ClusterInfoTo(self)}, nil
+}
+
+// Introduce implements TrustService.
+func (s *trustServer) Introduce(ctx context.Context, req *ententev1.IntroduceRequest) (*ententev1.IntroduceResponse, error) {
+	id, info, err := s.stranger(ctx, req.GetCluster())
+	if err != nil {
+		return nil, err
+	}
+	if len(req.GetCommitment()) != len(peering.Hash{}) {
+		return nil, badField("commitment", "want %d bytes", len(peering.Hash{}))
+	}
+	self, nonce, err := s.cfg.Trust.Introduce(ctx, Introduction{
+		ID: id, From: addressKey(remoteAddress(ctx)), Info: info, Commitment: peering.Hash(req.GetCommitment()),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("introduction of %s: %w", id, err)
+	}
+	return &ententev1.IntroduceResponse{Cluster: wire.ClusterInfoTo(self), Nonce: nonce[:]}, nil
+}
+
+// Reveal implements TrustService.
+func (s *trustServer) Reveal(ctx context.Context, req *ententev1.RevealRequest) (*ententev1.RevealResponse, error) {
+	caller, ok := identity.PeerFromContext(ctx)
+	if !ok || caller.ID == "" {
+		return nil, &wire.Error{Reason: wire.ReasonPeerNotTrusted, Message: "present a certificate of your cluster's identity"}
+	}
+	if len(req.GetNonce()) != 32 {
+		return nil, badField("nonce", "want 32 bytes")
+	}
+	if err := s.cfg.Trust.Reveal(ctx, caller.ID, [32]byte(req.GetNonce())); err != nil {
+		return nil, fmt.Errorf("introduction of %s: %w", caller.ID, err)
+	}
+	return &ententev1.RevealResponse{}, nil
+}
+
+// UpdateBundle implements TrustService.
+func (s *trustServer) UpdateBundle(ctx context.Context, req *ententev1.UpdateBundleRequest) (*ententev1.UpdateBundleResponse, error) {
+	caller, _ := identity.PeerFromContext(ctx)
+	info, err := wire.ClusterInfoFrom(req.GetCluster(), caller.ID)
+	if err != nil {
+		return nil, &wire.Error{Reason: wire.ReasonBundleInvalid, Message: wire.FromStatus(err).Error(), Err: err}
+	}
+	if err := s.cfg.Trust.UpdateBundle(ctx, caller.ID, info); err != nil {
+		return nil, fmt.Errorf("update bundle of %s: %w", caller.ID, err)
+	}
+	return &ententev1.UpdateBundleResponse{}, nil
+}
+
+// Revoke implements TrustService.
+func (s *trustServer) Revoke(ctx context.Context, req *ententev1.RevokeRequest) (*ententev1.RevokeResponse, error) {
+	caller, _ := identity.PeerFromContext(ctx)
+	if err := s.cfg.Trust.Revoked(ctx, caller.ID, wire.Text(req.GetMessage(), wire.MaxMessageLen)); err != nil {
+		return nil, fmt.Errorf("revocation by %s: %w", caller.ID, err)
+	}
+	return &ententev1.RevokeResponse{}, nil
 }

@@ -7,6 +7,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/tunnel"
 )
@@ -20,12 +21,7 @@ func (a addresses) peer(id peering.ClusterID) *v1alpha1.ForeignCluster {
 	if err := a.client.List(context.Background(), &list); err != nil { //nolint:forbidigo // a cache answers at once
 		return nil
 	}
-	for i := range list.Items {
-		if list.Items[i].Spec.ClusterID == string(id) {
-			return &list.Items[i]
-		}
-	}
-	return nil
+	return store.Known(list.Items, id)
 }
 
 // home returns a peer's pod address in this cluster's terms.

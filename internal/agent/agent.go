@@ -4,13 +4,13 @@ import (
 	"context"
 	"crypto/hkdf"
 	"crypto/sha256"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,11 +19,13 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
@@ -76,7 +78,8 @@ const (
 	// CAKey is the key of the certificate, PEM.
 	CAKey = "ca.crt"
 
-	leaseName = "entente-agent"
+	leaseName   = "entente-agent"
+	eventSource = "entente-agent"
 )
 
 // agent is the parts of a running agent.
@@ -87,9 +90,12 @@ type agent struct {
 	kubernetes kubernetes.Interface
 	// direct reads and writes without a cache.
 	direct    ctrlclient.WithWatch
-	identity  *identity.Identity
 	source    *identity.Source
+	tunnelKey []byte
 	bundles   *identity.Bundles
+	trust     *trust
+	peers     *controller.Peers
+	events    events.EventRecorder
 	states    *controller.States
 	speech    *speech
 	addresses addresses
@@ -99,8 +105,8 @@ type agent struct {
 	nodes     *nodes
 	lent      *offload.Provider
 
-	peersWake, contractsWake waker
-	serving                  atomic.Bool
+	peersWake, trustWake, contractsWake waker
+	serving                             atomic.Bool
 }
 
 // Run runs the agent until ctx ends. One agent of a cluster leads and serves;
@@ -108,7 +114,7 @@ type agent struct {
 func Run(ctx context.Context, cfg Config) error {
 	a := &agent{
 		cfg: cfg, log: cfg.Log, bundles: identity.NewBundles(),
-		peersWake: make(waker, 1024), contractsWake: make(waker, 1024),
+		peersWake: make(waker, 1024), trustWake: make(waker, 1024), contractsWake: make(waker, 1024),
 	}
 	ctrl.SetLogger(logr.FromSlogHandler(cfg.Log.Handler()))
 	steps := []func(context.Context) error{a.clients, a.identify, a.manager, a.sayings, a.peerAPI, a.virtualNodes, a.adminAPI, a.controllers}
@@ -117,7 +123,7 @@ func Run(ctx context.Context, cfg Config) error {
 			return err
 		}
 	}
-	a.log.Info("starting", "version", version.Version, "cluster", a.identity.ID(), "name", a.name())
+	a.log.Info("starting", "version", version.Version, "cluster", a.source.ID(), "name", a.name())
 	return a.mgr.Start(ctx)
 }
 
@@ -133,22 +139,60 @@ func (a *agent) clients(context.Context) error {
 }
 
 func (a *agent) identify(ctx context.Context) error {
-	var err error
-	if a.identity, err = store.LoadIdentity(ctx, a.direct, a.cfg.Namespace, time.Now()); err != nil {
-		return err
-	}
-	a.source, err = identity.NewSource(identity.SourceConfig{Identity: a.identity, LeafLife: a.cfg.LeafLife, Log: a.log})
+	id, err := store.LoadIdentity(ctx, a.direct, a.cfg.Namespace, time.Now())
 	if err != nil {
 		return err
 	}
-	return store.PublishCA(ctx, a.direct, a.cfg.Namespace, CAConfigMap, CAKey, a.identity.RootPEM())
+	if a.tunnelKey, err = store.TunnelKey(ctx, a.direct, a.cfg.Namespace); err != nil {
+		return err
+	}
+	a.source, err = identity.NewSource(identity.SourceConfig{Identity: id, LeafLife: a.cfg.LeafLife, Log: a.log})
+	if err != nil {
+		return err
+	}
+	return a.publishCA(ctx)
+}
+
+// publishCA tells clients of the admin API by which roots to know it.
+func (a *agent) publishCA(ctx context.Context) error {
+	return store.PublishCA(ctx, a.direct, a.cfg.Namespace, CAConfigMap, CAKey, a.source.Identity().RootPEM())
+}
+
+// vouch keeps certificates fresh while this agent leads. Another agent may have
+// led before and replaced the key.
+func (a *agent) vouch(ctx context.Context) error {
+	id, err := store.LoadIdentity(ctx, a.direct, a.cfg.Namespace, time.Now())
+	if err != nil {
+		return err
+	}
+	if err := a.source.SetIdentity(id); err != nil {
+		return err
+	}
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	changes, cancel := a.source.Subscribe()
+	defer cancel()
+	tasks.Go(func() {
+		for {
+			// The roots change with a rollover, and again when its overlap ends.
+			if err := a.publishCA(ctx); err != nil && ctx.Err() == nil {
+				a.log.Warn("cannot publish the roots of the admin API", "err", err)
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-changes:
+			}
+		}
+	})
+	return a.source.Run(ctx)
 }
 
 func (a *agent) name() string {
 	if a.cfg.ClusterName != "" {
 		return a.cfg.ClusterName
 	}
-	return a.identity.ID().Short()
+	return a.source.ID().Short()
 }
 
 func (a *agent) manager(context.Context) error {
@@ -183,7 +227,7 @@ func (a *agent) manager(context.Context) error {
 		return fmt.Errorf("reach the API server: %w", err)
 	}
 	a.addresses = addresses{a.mgr.GetCache()}
-	return a.run(a.source.Run)
+	return a.run(a.vouch)
 }
 
 func (a *agent) ready(*http.Request) error {
@@ -210,26 +254,24 @@ func (a *agent) endpoints() []string {
 
 func (a *agent) sayings(context.Context) error {
 	a.states = &controller.States{
-		Client: a.mgr.GetClient(), Namespace: a.cfg.Namespace, Self: a.identity.ID(),
+		Client: a.mgr.GetClient(), Namespace: a.cfg.Namespace, Self: a.source.ID(),
 		Endpoints: a.endpoints, PodCIDRs: a.cfg.PodCIDRs, Half: a.half,
 	}
 	a.speech = &speech{states: a.states, log: a.log}
+	a.trust = &trust{self: a.source.ID(), bundles: a.bundles}
+	a.events = a.mgr.GetEventRecorder(eventSource)
 	a.tokens = &store.Tokens{Client: a.direct, Namespace: a.cfg.Namespace, Now: time.Now}
 	a.lender = &controller.Lender{
-		Client: a.mgr.GetClient(), Reader: a.direct, Identity: a.identity, Now: time.Now, Changed: a.speech.spoken,
+		Client: a.mgr.GetClient(), Reader: a.direct, Identity: a.source.Identity, Now: time.Now, Changed: a.speech.spoken,
+		Informers: a.mgr.GetCache(), Log: a.log,
 	}
 	return nil
 }
 
-// half returns this cluster's half of the preshared key with a peer: derived
-// from the identity key (RFC 5869), so that it outlives restarts without being
-// stored.
+// half returns this cluster's half of the preshared key with a peer, derived
+// (RFC 5869) so that it is the same after a restart.
 func (a *agent) half(peer peering.ClusterID) wire.PresharedHalf {
-	secret, err := x509.MarshalPKCS8PrivateKey(a.identity.Signer())
-	if err != nil {
-		panic(err) // the key was marshalled when it was stored
-	}
-	out, err := hkdf.Key(sha256.New, secret, nil, "entente tunnel preshared half "+string(peer), len(wire.PresharedHalf{}))
+	out, err := hkdf.Key(sha256.New, a.tunnelKey, nil, "entente tunnel preshared half "+string(peer), len(wire.PresharedHalf{}))
 	if err != nil {
 		panic(err) // 32 bytes are never too many
 	}
@@ -238,7 +280,7 @@ func (a *agent) half(peer peering.ClusterID) wire.PresharedHalf {
 
 // peerAPI builds what other clusters see.
 func (a *agent) peerAPI(ctx context.Context) error {
-	contracts := &contractCache{reader: a.mgr.GetCache(), self: a.identity.ID(), lender: a.lender}
+	contracts := &contractCache{reader: a.mgr.GetCache(), self: a.source.ID(), lender: a.lender}
 	var err error
 	a.lent, err = offload.New(offload.Config{
 		Client: a.direct, REST: a.cfg.Kubernetes, Contracts: contracts.lent,
@@ -267,8 +309,9 @@ func (a *agent) peerAPI(ctx context.Context) error {
 		return err
 	}
 	peer, err := server.NewPeer(server.PeerConfig{
-		Log: a.log, Credentials: session.ServerCredentials(), Self: a.identity.ID(), Trusted: a.bundles.Has,
-		Trust: joining{a}, Negotiator: a.lender, Sessions: a.speech, Offload: offloadService,
+		Log: a.log, Credentials: session.ServerCredentials(), Self: a.source.ID(), Trusted: a.bundles.Has,
+		Trust:      a.joining(),
+		Negotiator: a.lender, Offers: a.lender, Sessions: a.speech, Offload: offloadService,
 	})
 	if err != nil {
 		return err
@@ -279,21 +322,34 @@ func (a *agent) peerAPI(ctx context.Context) error {
 	}
 	a.sessions, err = session.New(session.Config{
 		Source: a.source, Bundles: a.bundles, Server: peer.GRPC(), Listener: listener, Up: a.talk, Log: a.log,
+		Denied: a.trust.isDenied,
 	})
 	if err != nil {
 		return err
 	}
-	return errors.Join(a.run(a.lent.Run), a.run(func(ctx context.Context) error { return peer.Run(ctx) }), a.run(func(ctx context.Context) error {
+	a.trust.sessions = a.sessions
+	if err := metrics.Registry.Register(a.sessions.Collector()); err != nil {
+		return fmt.Errorf("metrics of sessions: %w", err)
+	}
+	return errors.Join(a.run(a.lent.Run), a.run(a.lender.Run), a.run(func(ctx context.Context) error { return peer.Run(ctx) }), a.run(func(ctx context.Context) error {
+		if err := a.peers.Load(ctx); err != nil {
+			return err
+		}
 		a.serving.Store(true)
 		defer a.serving.Store(false)
 		return a.sessions.Run(ctx)
-	}))
+	}), a.run(a.watchSessions))
 }
 
 // talk runs as long as a session lives.
 func (a *agent) talk(ctx context.Context, s session.Info) error {
 	a.wakePeer(s.Peer)
 	defer a.wakePeer(s.Peer)
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	tasks.Go(func() { a.watchOffer(ctx, s) })
 	if !s.Dialled {
 		<-ctx.Done() // the side that dialled opens the exchange
 		return nil
@@ -314,7 +370,7 @@ func (a *agent) wakePeer(id peering.ClusterID) {
 // virtualNodes builds the consumer's half of offloading.
 func (a *agent) virtualNodes(context.Context) error {
 	certificate, err := vk.NewServingCertificate(vk.ServingCertificateConfig{
-		Client: a.kubernetes, NodeName: "entente-" + a.identity.ID().Short(),
+		Client: a.kubernetes, NodeName: "entente-" + a.source.ID().Short(),
 		Addresses: func() []netip.Addr { return []netip.Addr{a.cfg.PodIP} },
 		Logger:    a.log,
 	})
@@ -336,55 +392,27 @@ func (a *agent) virtualNodes(context.Context) error {
 	return errors.Join(a.run(certificate.Run), a.run(kubelet.Run), a.run(a.nodes.Run))
 }
 
-// adminAPI builds what the cluster's own people use.
-func (a *agent) adminAPI(ctx context.Context) error {
-	name := "entente-agent." + a.cfg.Namespace + ".svc"
-	admin, err := server.NewAdmin(server.AdminConfig{
-		Log: a.log, Client: a.direct, Kubernetes: a.kubernetes,
-		TLS: a.source.AdminTLS([]string{name, "entente-agent", "localhost"}, []netip.Addr{a.cfg.PodIP, netip.MustParseAddr("127.0.0.1")}),
-		Self: func(context.Context) (server.Self, error) {
-			return server.Self{ID: a.identity.ID(), Name: a.name(), Version: version.Version, Endpoints: a.endpoints(), Protocol: controller.Protocol}, nil
-		},
-		MintToken: func(ctx context.Context, ttl time.Duration) (peering.Token, error) {
-			return a.tokens.Mint(ctx, a.identity.ID(), a.endpoints(), ttl)
-		},
-		Join: a.join,
-	})
-	if err != nil {
-		return err
-	}
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", a.cfg.AdminAddress)
-	if err != nil {
-		return fmt.Errorf("listen for administrators on %s: %w", a.cfg.AdminAddress, err)
-	}
-	return a.run(func(ctx context.Context) error { return admin.Run(ctx, listener) })
-}
-
 // controllers registers the reconcilers.
-func (a *agent) controllers(context.Context) error {
-	provider := provider{a.sessions.Conn}
-	gateways := &controller.Gateways{Client: a.mgr.GetClient(), Self: a.identity.ID(), Now: time.Now}
-	peers := &controller.Peers{
+func (a *agent) controllers(ctx context.Context) error {
+	gateways := &controller.Gateways{Client: a.mgr.GetClient(), Self: a.source.ID(), Now: time.Now}
+	trusts := a.trusts()
+	a.peers = &controller.Peers{
 		Client: a.mgr.GetClient(), States: a.states,
-		Trust:     &trust{self: a.identity.ID(), bundles: a.bundles, sessions: a.sessions},
+		Trust: a.trust, Attempt: trusts.Attempt, Forget: a.tokens.Forget, Events: a.events,
+		Again:     func(name string) { a.peersWake.wake(foreignClusterNamed(name)) },
 		AliasPool: a.cfg.AliasPool, Reserved: a.cfg.ServiceCIDRs, Allocate: tunnel.Allocate,
 		Exposed: a.exposed, Wake: a.peersWake, Spoken: a.speech.spoken, Readdressed: a.lent.Refresh, Now: time.Now,
 	}
-	slices := &controller.Slices{
-		Client: a.mgr.GetClient(), Reader: a.direct, Identity: a.identity, Provider: provider, Now: time.Now,
-	}
-	contracts := &controller.Contracts{
-		Client: a.mgr.GetClient(), Reader: a.direct, Self: a.identity.ID(), Nodes: a.nodes, Lent: lent{a.lent}, Provider: provider,
-		Wake: a.contractsWake, Now: time.Now,
-	}
+	slices, strays, contracts := a.negotiation()
 	namespaces := &controller.Namespaces{
 		Client:         a.mgr.GetClient(),
 		ServiceAccount: ctrlclient.ObjectKey{Namespace: a.cfg.Namespace, Name: ServiceAccount},
 		Evict:          a.evict, States: a.nodes.states, Changed: a.nodes.namespacesChanged,
 	}
 	return errors.Join(
-		gateways.SetupWithManager(a.mgr), peers.SetupWithManager(a.mgr), slices.SetupWithManager(a.mgr),
-		contracts.SetupWithManager(a.mgr), namespaces.SetupWithManager(a.mgr),
+		gateways.SetupWithManager(a.mgr), a.peers.SetupWithManager(a.mgr), trusts.SetupWithManager(a.mgr), slices.SetupWithManager(a.mgr),
+		strays.SetupWithManager(a.mgr), contracts.SetupWithManager(ctx, a.mgr), namespaces.SetupWithManager(a.mgr),
+		a.registerMetrics(), a.run(keepCount(contracts)),
 	)
 }
 

@@ -122,7 +122,7 @@ func (v *virtual) follow(ctx context.Context, spec controller.NodeSpec) error {
 }
 
 func (n *nodes) start(spec controller.NodeSpec) (*virtual, error) {
-	log := n.log.With("node", spec.Name, "contract", spec.Contract, "peer", spec.Peer)
+	log := n.log.With("peer", spec.Peer) // the parts add node and contract
 	home := func(a netip.Addr) (netip.Addr, bool) { return n.addresses.home(spec.Peer, a) }
 	v := &virtual{
 		spec: spec, done: make(chan struct{}),
@@ -158,12 +158,12 @@ func (n *nodes) start(spec controller.NodeSpec) (*virtual, error) {
 		var tasks sync.WaitGroup
 		tasks.Go(func() {
 			if err := mirror.Run(ctx); err != nil {
-				log.Error("the mirror of a virtual node failed", "err", err)
+				log.Error("the mirror of a virtual node failed", "contract", spec.Contract, "err", err)
 			}
 		})
 		tasks.Go(func() { n.watch(ctx, v) })
 		if err := v.node.Run(ctx); err != nil {
-			log.Error("a virtual node failed", "err", err)
+			log.Error("a virtual node failed", "node", spec.Name, "contract", spec.Contract, "err", err)
 		}
 		v.cancel()
 		tasks.Wait()

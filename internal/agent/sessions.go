@@ -2,8 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 
@@ -13,8 +11,6 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/controller"
-	"github.com/entente-dev/entente/internal/identity"
-	"github.com/entente-dev/entente/internal/session"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
@@ -71,56 +67,6 @@ func (s *speech) spoken(peer peering.ClusterID) {
 		close(changed)
 		delete(s.changed, peer)
 	}
-}
-
-// trust makes bundles and sessions fit the ForeignClusters. It implements
-// controller.Trust.
-type trust struct {
-	self     peering.ClusterID
-	bundles  *identity.Bundles
-	sessions *session.Manager
-}
-
-// Set implements controller.Trust. A bundle that cannot be read trusts nobody
-// and keeps no other from being trusted.
-func (t *trust) Set(peers []controller.TrustedPeer) error {
-	wanted := map[peering.ClusterID]bool{}
-	var dial []session.Peer
-	var errs []error
-	for _, p := range peers {
-		if p.ID == t.self {
-			continue
-		}
-		roots, err := identity.ParseBundlePEM(p.ID, []byte(p.Bundle))
-		if err == nil {
-			err = t.bundles.Set(p.ID, roots)
-		}
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		wanted[p.ID] = true
-		dial = append(dial, session.Peer{ID: p.ID, Endpoints: p.Endpoints})
-	}
-	for _, id := range t.bundles.IDs() {
-		if !wanted[id] {
-			t.bundles.Remove(id) // which cuts its sessions
-		}
-	}
-	t.sessions.SetPeers(dial)
-	return errors.Join(errs...)
-}
-
-// Connected implements controller.Trust.
-func (t *trust) Connected(id peering.ClusterID) (bool, string) {
-	status := t.sessions.Status(id)
-	switch {
-	case status.Session != nil:
-		return true, ""
-	case status.Err != nil:
-		return false, fmt.Sprintf("no session with the peer's agent: %v", status.Err)
-	}
-	return false, "no session with the peer's agent yet: it has no endpoint that could be dialled, or has not dialled"
 }
 
 // waker turns names into requests for a reconciler, without ever blocking: a

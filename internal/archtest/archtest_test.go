@@ -50,7 +50,8 @@ var rules = []rule{
 		"google.golang.org/protobuf/",
 	}},
 	{packages: "internal/session", ours: []string{"peering", "internal/identity"}, outside: []string{
-		"github.com/hashicorp/yamux", "google.golang.org/grpc", "golang.org/x/sync/",
+		"github.com/hashicorp/yamux", "github.com/prometheus/client_golang/prometheus", "github.com/spiffe/go-spiffe/v2/svid/x509svid",
+		"google.golang.org/grpc", "golang.org/x/sync/",
 	}},
 	{packages: "internal/heartbeat", ours: []string{"gen/...", "peering", "internal/wire", "internal/identity"}, outside: []string{
 		"golang.org/x/time/rate", "google.golang.org/grpc", "google.golang.org/protobuf/",

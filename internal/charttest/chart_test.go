@@ -268,10 +268,10 @@ func TestValuesReachTheProcesses(t *testing.T) {
 		}},
 		"node": {fabric.Spec.Containers[0].Args, []string{
 			"node", "--log-level=debug", "--log-format=text", "--interface=wg7", "--wireguard-port=4500", "--mtu=1400",
-			"--health-address=0.0.0.0:9000", "--userspace=/var/run/wireguard",
+			"--health-address=0.0.0.0:9000",
 		}},
 		"wireguard": {fabric.Spec.Containers[1].Args, []string{
-			"wireguard", "--log-level=debug", "--log-format=text", "--interface=wg7", "--userspace=/var/run/wireguard",
+			"wireguard", "--log-level=debug", "--log-format=text", "--interface=wg7",
 		}},
 		"cleanup": {job.Spec.Containers[0].Args, []string{
 			"cleanup", "--log-level=debug", "--log-format=text", "--timeout=30s", "--keep-identity",

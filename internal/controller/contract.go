@@ -2,7 +2,10 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -11,14 +14,17 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
@@ -63,19 +69,36 @@ type Lent interface {
 	Close(ctx context.Context, contract *v1alpha1.Contract) (gone bool, err error)
 }
 
-// Contracts keeps each contract's state, and makes what it wants.
+// Counterpart is what one side of a contract asks the other, over the session.
+type Counterpart interface {
+	// Contract returns the newest revision that the peer holds, signed by both.
+	Contract(ctx context.Context, peer peering.ClusterID, contract string) (peering.Envelope, error)
+	// Statements returns the provider's statements of use that come after a sequence
+	// number, oldest first.
+	Statements(ctx context.Context, peer peering.ClusterID, contract string, after uint64) ([]peering.Envelope, error)
+	// Terminate says that this side ended the contract: with notice until drainUntil,
+	// or at once where that is zero.
+	Terminate(ctx context.Context, peer peering.ClusterID, contract, message string, drainUntil time.Time) error
+}
+
+// Contracts keeps each contract's state, makes what it wants, and counts its use.
 type Contracts struct {
 	Client client.Client
 	// Reader reads contracts from the API server itself: what a contract stands
 	// for is taken down by what its status says stands, so that has to be true.
-	Reader   client.Reader
-	Self     peering.ClusterID
-	Nodes    Nodes
-	Lent     Lent
-	Provider Provider
+	Reader client.Reader
+	// Identity is this cluster's, as of now.
+	Identity    func() *identity.Identity
+	Nodes       Nodes
+	Lent        Lent
+	Counterpart Counterpart
 	// Wake makes the named Contract be looked at again.
 	Wake <-chan event.GenericEvent
 	Now  func() time.Time
+	Log  *slog.Logger
+
+	meters meters
+	asked  pauses
 }
 
 const (
@@ -83,29 +106,38 @@ const (
 	usageEvery = 15 * time.Second
 	// endPoll is how often what is being taken down is looked at.
 	endPoll = time.Second
-	// tellTimeout bounds telling a peer that a contract ended.
+	// tellTimeout bounds telling a peer of a contract, or asking it.
 	tellTimeout = 5 * time.Second
+	// fetchAgain is how long to wait before a peer is asked again for a revision or
+	// for statements that it said it has and did not give.
+	fetchAgain = 15 * time.Second
+	// lastWord is for how long a contract that costs is kept after it closed, so that
+	// the last statement of use arrives.
+	lastWord = time.Minute
 	// tombstone is how long a closed contract whose peer could not be told is
 	// kept, to tell it when it is back.
 	tombstone = 7 * 24 * time.Hour
 )
 
 // SetupWithManager registers the reconciler.
-func (r *Contracts) SetupWithManager(mgr ctrl.Manager) error {
+func (r *Contracts) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
 	all := func(match func(c *v1alpha1.Contract, o client.Object) bool) handler.EventHandler {
 		return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
-			contracts, err := contractsOf(ctx, r.Client)
-			if err != nil {
+			var list v1alpha1.ContractList
+			if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil { // match only reads
 				return nil
 			}
 			var out []reconcile.Request
-			for i := range contracts {
-				if match(&contracts[i], o) {
-					out = append(out, reconcile.Request{NamespacedName: client.ObjectKey{Name: contracts[i].Name}})
+			for i := range list.Items {
+				if match(&list.Items[i], o) {
+					out = append(out, reconcile.Request{NamespacedName: client.ObjectKey{Name: list.Items[i].Name}})
 				}
 			}
 			return out
 		})
+	}
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, byNode, nodeOf); err != nil {
+		return fmt.Errorf("index pods by node: %w", err)
 	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("contracts").
@@ -116,6 +148,15 @@ func (r *Contracts) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.ResourceSlice{}, all(func(c *v1alpha1.Contract, o client.Object) bool {
 			return c.Spec.RequestID == string(o.GetUID())
 		})).
+		Watches(&corev1.Pod{}, all(func(c *v1alpha1.Contract, o client.Object) bool {
+			return c.Status.Node != "" && c.Status.Node == o.(*corev1.Pod).Spec.NodeName
+		}), builder.WithPredicates(predicate.Funcs{
+			CreateFunc: func(e event.CreateEvent) bool { return nodeOf(e.Object) != nil },
+			UpdateFunc: func(e event.UpdateEvent) bool {
+				return changesUse(e.ObjectOld.(*corev1.Pod), e.ObjectNew.(*corev1.Pod))
+			},
+			DeleteFunc: func(e event.DeleteEvent) bool { return nodeOf(e.Object) != nil },
+		})).
 		WatchesRawSource(source.Channel(r.Wake, &handler.EnqueueRequestForObject{})).
 		Complete(r)
 }
@@ -124,42 +165,139 @@ func (r *Contracts) SetupWithManager(mgr ctrl.Manager) error {
 func (r *Contracts) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var stored v1alpha1.Contract
 	if err := r.Reader.Get(ctx, req.NamespacedName, &stored); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.meters.forget(req.Name)
+			r.asked.forget(req.Name)
+		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	before := stored.DeepCopy()
-	contract, _, err := store.ReadContract(&stored, r.Self)
+	contract, terms, err := store.ReadContract(&stored, r.Identity().ID())
 	if err != nil {
 		// Nobody signed this, so it binds nobody; what stands because of it stays
 		// until a person looks.
 		stored.Status.Message = err.Error()
-		return r.write(ctx, before, &stored, time.Minute)
+		_, err := r.write(ctx, before, &stored)
+		return reconcile.Result{RequeueAfter: time.Minute}, err
 	}
 	fc, err := foreignCluster(ctx, r.Client, peering.ClusterID(stored.Spec.PeerID))
 	if err != nil {
 		return reconcile.Result{}, err
 	}
+	if later, err := r.catchUp(ctx, &stored, fc); later || err != nil {
+		return reconcile.Result{RequeueAfter: time.Millisecond}, err // on the new terms
+	}
+	was := contract.State
 	contract = r.hear(contract, &stored, fc)
-	after, err := r.make(ctx, &contract, &stored)
+	after, use, err := r.make(ctx, &contract, &stored)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	stored.Status.Phase = contract.Phase().String()
-	if stored.Status.Message == "" || contract.Reason != peering.NoReason {
-		stored.Status.Message = contract.Reason.String()
+	store.WriteState(&stored, contract)
+	measured, err := r.measure(contract, terms, &stored, before, use)
+	if err != nil {
+		return reconcile.Result{}, err
 	}
-	if !contract.ClosedAt.IsZero() {
-		closed := metav1.NewTime(contract.ClosedAt)
-		stored.Status.ClosedAt = &closed
+	if contract.Role == peering.Consumer {
+		r.statements(ctx, contract, terms, &stored, fc)
 	}
-	if contract.State == peering.Closed && after == 0 {
-		return r.bury(ctx, before, &stored, fc)
+	written, err := r.writeMeasured(ctx, before, &stored, measured)
+	switch {
+	case err != nil:
+		return reconcile.Result{}, err
+	case !written:
+		return reconcile.Result{RequeueAfter: endPoll}, nil
+	case contract.State == peering.Closed && after == 0:
+		return r.bury(ctx, &stored, fc, terms)
+	case was == peering.Active && contract.State == peering.Draining && contract.Reason == peering.ReasonEndedHere:
+		_ = r.tell(ctx, &stored, fc) // a courtesy: the session's state says the same
 	}
-	if deadline := contract.Deadline(); !deadline.IsZero() {
+	if deadline := nextLook(contract); !deadline.IsZero() {
 		if left := max(deadline.Sub(r.Now()), endPoll); after == 0 || left < after {
 			after = left
 		}
 	}
-	return r.write(ctx, before, &stored, after)
+	return reconcile.Result{RequeueAfter: after}, nil
+}
+
+// nextLook is when time changes something about a contract.
+func nextLook(c peering.Contract) time.Time {
+	at := c.Deadline()
+	if evict := evictAt(c); c.State == peering.Draining && !evict.IsZero() && evict.Before(at) {
+		return evict
+	}
+	return at
+}
+
+// evictAt is when what runs on the node of a contract that drains is asked to
+// leave. When this side ended it, or it reached its end, that is at once, which is
+// the zero time. A notice of the provider's is time to run on: the first half of it
+// is left in peace, the second is for moving away as disruption budgets allow.
+func evictAt(c peering.Contract) time.Time {
+	if c.Reason != peering.ReasonEndedByPeer || c.Notice <= 0 {
+		return time.Time{}
+	}
+	return c.DrainUntil.Add(-c.Notice / 2)
+}
+
+// catchUp takes over a later revision if the peer says that it has one, and says
+// whether it did. This cluster's own signature on it is the proof of having agreed:
+// it missed the answer, or was restored from a backup.
+func (r *Contracts) catchUp(ctx context.Context, stored *v1alpha1.Contract, fc *v1alpha1.ForeignCluster) (bool, error) {
+	said := saidOf(fc, stored.Name)
+	if said == nil || said.Revision <= stored.Spec.Revision || !r.asked.due(stored.Name, "revision", r.Now()) {
+		return false, nil
+	}
+	self := r.Identity().ID()
+	askCtx, cancel := context.WithTimeout(ctx, tellTimeout)
+	defer cancel()
+	envelope, err := r.Counterpart.Contract(askCtx, peering.ClusterID(stored.Spec.PeerID), stored.Name)
+	if err == nil {
+		err = laterRevision(stored, envelope, self)
+	}
+	r.asked.answered(stored.Name, "revision", err)
+	if err != nil {
+		r.Log.Warn("cannot take over the revision that the peer holds", "contract", stored.Name, "peer", stored.Spec.PeerID, "revision", said.Revision, "err", err)
+		return false, nil
+	}
+	_, err = replaceRevision(ctx, r.Client, r.Reader, stored, envelope, self, nil)
+	return err == nil, err
+}
+
+// laterRevision says why an envelope is no later revision of a contract; nil is
+// that it is one.
+func laterRevision(stored *v1alpha1.Contract, envelope peering.Envelope, self peering.ClusterID) error {
+	state, held, err := store.ReadContract(stored, self)
+	if err != nil {
+		return err
+	}
+	terms, err := envelope.Verify()
+	if err != nil {
+		return err
+	}
+	if terms.ContractID != held.ContractID || terms.RequestID != held.RequestID || terms.Consumer.ID != held.Consumer.ID || terms.Provider.ID != held.Provider.ID {
+		return fmt.Errorf("it is of contract %s between %s and %s", terms.ContractID, terms.Consumer.ID, terms.Provider.ID)
+	}
+	if terms.Revision <= held.Revision {
+		return fmt.Errorf("it is revision %d, and revision %d is held", terms.Revision, held.Revision)
+	}
+	if terms.Revision == held.Revision+1 && terms.Previous != state.Hash {
+		return fmt.Errorf("revision %d does not follow the revision %d that is held", terms.Revision, held.Revision)
+	}
+	return nil
+}
+
+// saidOf returns what the peer last said of a contract, or nil.
+func saidOf(fc *v1alpha1.ForeignCluster, contract string) *v1alpha1.PeerContract {
+	if fc == nil {
+		return nil
+	}
+	for i := range fc.Status.Contracts {
+		if fc.Status.Contracts[i].ID == contract {
+			return &fc.Status.Contracts[i]
+		}
+	}
+	return nil
 }
 
 // hear applies to a contract all that is known to have happened.
@@ -171,15 +309,17 @@ func (r *Contracts) hear(c peering.Contract, stored *v1alpha1.Contract, fc *v1al
 		events = append(events, peering.PeerSaid{Revision: c.Revision, Phase: peering.PhaseClosed, Now: now})
 	case stored.Spec.Termination == v1alpha1.TerminateNow, !stored.DeletionTimestamp.IsZero(), fc == nil:
 		events = append(events, peering.Terminate{By: c.Role, Mode: peering.Now, Now: now})
+	case stored.Spec.Termination == v1alpha1.TerminateDrain && c.Role == peering.Provider:
+		events = append(events, peering.Terminate{By: c.Role, Mode: peering.Drain, Now: now, Grace: c.Notice})
 	case stored.Spec.Termination == v1alpha1.TerminateDrain:
 		events = append(events, peering.Terminate{By: c.Role, Mode: peering.Drain, Now: now})
 	}
-	if fc != nil {
-		for _, said := range fc.Status.Contracts {
-			if said.ID == stored.Name {
-				events = append(events, peering.PeerSaid{Revision: uint64(said.Revision), Phase: peering.ParsePhase(said.Phase), Now: now})
-			}
+	if said := saidOf(fc, stored.Name); said != nil {
+		e := peering.PeerSaid{Revision: uint64(max(said.Revision, 0)), Phase: peering.ParsePhase(said.Phase), Now: now}
+		if said.DrainUntil != nil {
+			e.DrainUntil = said.DrainUntil.Time
 		}
+		events = append(events, e)
 	}
 	for _, e := range events {
 		// A refusal leaves the contract as it is, which is all there is to do.
@@ -188,32 +328,67 @@ func (r *Contracts) hear(c peering.Contract, stored *v1alpha1.Contract, fc *v1al
 	return c
 }
 
-// make makes what the contract wants, and says when to look again; 0 is not
-// before something changes.
-func (r *Contracts) make(ctx context.Context, c *peering.Contract, stored *v1alpha1.Contract) (time.Duration, error) {
+// endedByPeer says whether the other side ended a contract, however this one
+// heard of it: by a call, or by what the peer says over the session.
+func endedByPeer(c *v1alpha1.Contract) bool {
+	return c.Spec.Termination == v1alpha1.TerminatePeer || c.Status.Reason == peering.ReasonEndedByPeer.Name()
+}
+
+// peerEnds records that the peer ended a contract: at once, or with notice until
+// drainUntil. It is the peer's call; the session's state says the same again.
+func peerEnds(ctx context.Context, c client.Client, stored *v1alpha1.Contract, self peering.ClusterID, drainUntil, now time.Time) error {
+	if drainUntil.IsZero() {
+		return terminate(ctx, c, stored, v1alpha1.TerminatePeer)
+	}
+	value, _, err := store.ReadContract(stored, self)
+	if err != nil {
+		return err
+	}
+	value, _ = value.Apply(peering.PeerSaid{Revision: value.Revision, Phase: peering.PhaseDraining, DrainUntil: drainUntil, Now: now})
+	before := stored.DeepCopy()
+	store.WriteState(stored, value)
+	if equality.Semantic.DeepEqual(before.Status, stored.Status) {
+		return nil
+	}
+	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	if err := c.Status().Patch(ctx, stored, patch, client.FieldOwner(v1alpha1.Manager)); client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
+		return fmt.Errorf("status of contract %s: %w", stored.Name, err)
+	}
+	return nil
+}
+
+// make makes what the contract wants. It says when to look again, 0 for not
+// before something changes, and what is in use.
+func (r *Contracts) make(ctx context.Context, c *peering.Contract, stored *v1alpha1.Contract) (time.Duration, corev1.ResourceList, error) {
 	if c.Role == peering.Provider {
 		return r.lend(ctx, c, stored)
 	}
 	return r.consume(ctx, c, stored)
 }
 
-func (r *Contracts) consume(ctx context.Context, c *peering.Contract, stored *v1alpha1.Contract) (time.Duration, error) {
+func (r *Contracts) consume(ctx context.Context, c *peering.Contract, stored *v1alpha1.Contract) (time.Duration, corev1.ResourceList, error) {
 	name, err := r.nodeName(ctx, stored)
 	if err != nil {
-		return 0, err
+		return 0, nil, err
+	}
+	used, left, err := r.onNode(ctx, name)
+	if err != nil {
+		return 0, nil, err
 	}
 	spec := NodeSpec{
 		Name: name, Contract: stored.Name, Peer: peering.ClusterID(stored.Spec.PeerID),
-		Labels: stored.Spec.NodeLabels, Capacity: stored.Spec.Resources, AcceptNew: c.Wants().AcceptNew,
+		Labels: nodeLabels(stored), Capacity: stored.Spec.Resources, AcceptNew: c.Wants().AcceptNew,
 	}
 	if c.Wants().Evict {
 		if err := r.Nodes.Ensure(ctx, spec); err != nil {
-			return 0, fmt.Errorf("virtual node of contract %s: %w", stored.Name, err)
+			return 0, nil, fmt.Errorf("virtual node of contract %s: %w", stored.Name, err)
 		}
-		left, err := r.Nodes.Drain(ctx, stored.Name)
-		if err != nil {
-			return 0, fmt.Errorf("drain the node of contract %s: %w", stored.Name, err)
+		if !r.Now().Before(evictAt(*c)) {
+			if _, err := r.Nodes.Drain(ctx, stored.Name); err != nil {
+				return 0, nil, fmt.Errorf("drain the node of contract %s: %w", stored.Name, err)
+			}
 		}
+		// The node's own count begins at nothing after a restart.
 		if left == 0 {
 			*c, _ = c.Apply(peering.Drained{Now: r.Now()})
 		}
@@ -221,26 +396,38 @@ func (r *Contracts) consume(ctx context.Context, c *peering.Contract, stored *v1
 	switch wants := c.Wants(); {
 	case wants.Node:
 		if err := r.Nodes.Ensure(ctx, spec); err != nil {
-			return 0, fmt.Errorf("virtual node of contract %s: %w", stored.Name, err)
+			return 0, nil, fmt.Errorf("virtual node of contract %s: %w", stored.Name, err)
 		}
 		stored.Status.Node = name
 		r.nodeStatus(stored)
-		if wants.Evict {
-			return endPoll, nil
+		stored.Status.Used = used
+		if wants.Evict && !r.Now().Before(evictAt(*c)) {
+			return endPoll, used, nil
 		}
-		return usageEvery, nil
+		return usageEvery, used, nil
 	case c.State == peering.Closed:
 		gone, err := r.Nodes.Remove(ctx, spec)
 		if err != nil {
-			return 0, fmt.Errorf("remove the node of contract %s: %w", stored.Name, err)
+			return 0, nil, fmt.Errorf("remove the node of contract %s: %w", stored.Name, err)
 		}
 		if !gone {
-			return endPoll, nil
+			return endPoll, nil, nil
 		}
-		stored.Status.Node, stored.Status.Pods = "", 0
+		stored.Status.Node, stored.Status.Pods, stored.Status.Used = "", 0, nil
 		meta.RemoveStatusCondition(&stored.Status.Conditions, ConditionNodeReady)
 	}
-	return 0, nil
+	return 0, nil, nil
+}
+
+// nodeLabels returns the labels of a contract's virtual node: all of the nodes on
+// which its pods run have those by which they were chosen.
+func nodeLabels(stored *v1alpha1.Contract) map[string]string {
+	out := maps.Clone(stored.Spec.NodeLabels)
+	if out == nil {
+		out = map[string]string{}
+	}
+	maps.Copy(out, stored.Spec.NodeSelector)
+	return out
 }
 
 func (r *Contracts) nodeStatus(stored *v1alpha1.Contract) {
@@ -272,41 +459,42 @@ func (r *Contracts) nodeName(ctx context.Context, stored *v1alpha1.Contract) (st
 	return stored.Name, nil
 }
 
-func (r *Contracts) lend(ctx context.Context, c *peering.Contract, stored *v1alpha1.Contract) (time.Duration, error) {
+func (r *Contracts) lend(ctx context.Context, c *peering.Contract, stored *v1alpha1.Contract) (time.Duration, corev1.ResourceList, error) {
 	if c.State == peering.Closed {
 		gone, err := r.Lent.Close(ctx, stored)
 		if err != nil {
-			return 0, fmt.Errorf("close contract %s: %w", stored.Name, err)
+			return 0, nil, fmt.Errorf("close contract %s: %w", stored.Name, err)
 		}
 		stored.Status.Used, stored.Status.Pods = nil, 0
 		if !gone {
-			return endPoll, nil
+			return endPoll, nil, nil
 		}
-		return 0, nil
+		return 0, nil, nil
 	}
 	used, pods, err := r.Lent.Usage(ctx, stored.Name)
 	if err != nil {
-		return 0, fmt.Errorf("use of contract %s: %w", stored.Name, err)
+		return 0, nil, fmt.Errorf("use of contract %s: %w", stored.Name, err)
 	}
 	stored.Status.Used, stored.Status.Pods = used, int32(min(pods, 1<<30))
 	if c.State == peering.Draining && pods == 0 {
 		*c, _ = c.Apply(peering.Drained{Now: r.Now()})
-		return endPoll, nil
+		return endPoll, used, nil
 	}
-	return usageEvery, nil
+	return usageEvery, used, nil
 }
 
-// bury lets a closed contract go, once nothing stands because of it and the peer
-// knows, or cannot be told. At the consumer it stays as long as its
-// ResourceSlice does, to say why that has none.
-func (r *Contracts) bury(ctx context.Context, before, stored *v1alpha1.Contract, fc *v1alpha1.ForeignCluster) (reconcile.Result, error) {
-	if result, err := r.write(ctx, before, stored, 0); err != nil {
-		return result, err
-	}
+// bury lets a closed contract go, once nothing stands because of it, the peer
+// knows or cannot be told, and what it cost was said. At the consumer it stays as
+// long as its ResourceSlice needs it.
+func (r *Contracts) bury(ctx context.Context, stored *v1alpha1.Contract, fc *v1alpha1.ForeignCluster, terms peering.Terms) (reconcile.Result, error) {
+	closed := r.Now().Sub(timeOf(stored.Status.ClosedAt))
 	if fc != nil && !r.told(ctx, stored, fc) {
 		return reconcile.Result{RequeueAfter: usageEvery}, nil
 	}
-	if wanted, err := r.sliceWants(ctx, stored); err != nil || wanted {
+	if fc != nil && fc.DeletionTimestamp.IsZero() && !terms.Price.IsFree() && closed < lastWord {
+		return reconcile.Result{RequeueAfter: min(usageEvery, lastWord-closed)}, nil
+	}
+	if wanted, err := r.sliceWants(ctx, stored, closed); err != nil || wanted {
 		return reconcile.Result{RequeueAfter: usageEvery}, err
 	}
 	if err := r.Client.Delete(ctx, stored, client.Preconditions{UID: &stored.UID}); client.IgnoreNotFound(err) != nil {
@@ -325,25 +513,32 @@ func (r *Contracts) bury(ctx context.Context, before, stored *v1alpha1.Contract,
 // told says whether the peer knows that a contract is over, telling it if it can
 // be told now.
 func (r *Contracts) told(ctx context.Context, stored *v1alpha1.Contract, fc *v1alpha1.ForeignCluster) bool {
-	if endedByPeer(stored) {
+	if endedByPeer(stored) || fc.Spec.Decision == v1alpha1.DecisionDenied {
 		return true
 	}
-	for _, said := range fc.Status.Contracts {
-		if said.ID == stored.Name && peering.ParsePhase(said.Phase) == peering.PhaseClosed {
-			return true
-		}
+	if said := saidOf(fc, stored.Name); said != nil && peering.ParsePhase(said.Phase) == peering.PhaseClosed {
+		return true
 	}
 	if stored.Status.ClosedAt != nil && r.Now().Sub(stored.Status.ClosedAt.Time) > tombstone {
 		return true
 	}
-	ctx, cancel := context.WithTimeout(ctx, tellTimeout)
-	defer cancel()
-	err := r.Provider.Terminate(ctx, peering.ClusterID(stored.Spec.PeerID), stored.Name, stored.Status.Message)
 	// A peer that is being forgotten is told as well as can be.
-	return err == nil || !fc.DeletionTimestamp.IsZero()
+	return r.tell(ctx, stored, fc) == nil || !fc.DeletionTimestamp.IsZero()
 }
 
-func (r *Contracts) sliceWants(ctx context.Context, stored *v1alpha1.Contract) (bool, error) {
+// tell tells the peer that this side ended a contract, or ends it.
+func (r *Contracts) tell(ctx context.Context, stored *v1alpha1.Contract, fc *v1alpha1.ForeignCluster) error {
+	if fc == nil {
+		return errors.New("the peer is not known any more")
+	}
+	ctx, cancel := context.WithTimeout(ctx, tellTimeout)
+	defer cancel()
+	return r.Counterpart.Terminate(ctx, peering.ClusterID(stored.Spec.PeerID), stored.Name, stored.Status.Message, timeOf(stored.Status.DrainUntil))
+}
+
+// sliceWants says whether a ResourceSlice needs a contract that is over: to say why
+// it has none, or to know whom not to ask again.
+func (r *Contracts) sliceWants(ctx context.Context, stored *v1alpha1.Contract, closed time.Duration) (bool, error) {
 	if stored.Spec.Role != v1alpha1.ContractConsumer {
 		return false, nil
 	}
@@ -353,25 +548,49 @@ func (r *Contracts) sliceWants(ctx context.Context, stored *v1alpha1.Contract) (
 	}
 	for i := range list.Items {
 		s := &list.Items[i]
-		if string(s.UID) == stored.Spec.RequestID {
-			return s.DeletionTimestamp.IsZero() && (s.Status.Contract == stored.Name || s.Status.Contract == ""), nil
+		if string(s.UID) != stored.Spec.RequestID {
+			continue
 		}
+		leaveOut := s.Spec.ClusterSelector != nil && endedByPeer(stored) && closed < leftOut
+		return s.DeletionTimestamp.IsZero() && (s.Status.Contract == stored.Name || s.Status.Contract == "" || leaveOut), nil
 	}
 	return false, nil
 }
 
-func (r *Contracts) write(ctx context.Context, before, stored *v1alpha1.Contract, after time.Duration) (reconcile.Result, error) {
-	if !equality.Semantic.DeepEqual(before.Status, stored.Status) {
-		patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-		if err := r.Client.Status().Patch(ctx, stored, patch, client.FieldOwner(v1alpha1.Manager)); err != nil {
-			if apierrors.IsConflict(err) {
-				return reconcile.Result{RequeueAfter: endPoll}, nil
-			}
-			if apierrors.IsNotFound(err) {
-				return reconcile.Result{}, nil
-			}
-			return reconcile.Result{}, fmt.Errorf("status of contract %s: %w", stored.Name, err)
-		}
+func timeOf(t *metav1.Time) time.Time {
+	if t == nil {
+		return time.Time{}
 	}
-	return reconcile.Result{RequeueAfter: after}, nil
+	return t.Time
+}
+
+// write writes the status, and says whether it did: not if the contract changed
+// meanwhile, or is gone.
+func (r *Contracts) write(ctx context.Context, before, stored *v1alpha1.Contract) (bool, error) {
+	if equalStatus(before, stored) {
+		return true, nil
+	}
+	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	err := r.Client.Status().Patch(ctx, stored, patch, client.FieldOwner(v1alpha1.Manager))
+	switch {
+	case err == nil:
+		return true, nil
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		return false, nil
+	}
+	return false, fmt.Errorf("status of contract %s: %w", stored.Name, err)
+}
+
+// writeMeasured writes the status, and remembers a reading of the contract's meter
+// if it did: what the status was to say of it is said.
+func (r *Contracts) writeMeasured(ctx context.Context, before, stored *v1alpha1.Contract, measured *peering.Meter) (bool, error) {
+	ok, err := r.write(ctx, before, stored)
+	if ok && measured != nil {
+		r.meters.note(stored, *measured)
+	}
+	return ok, err
+}
+
+func equalStatus(a, b *v1alpha1.Contract) bool {
+	return equality.Semantic.DeepEqual(a.Status, b.Status)
 }

@@ -1,21 +1,21 @@
 package controller
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
+	"reflect"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
@@ -25,37 +25,43 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-const (
-	// OfferValidity is how long an advertisement can be signed.
-	OfferValidity = time.Minute
-	// MaxOffers is how many advertisements may stand, of all peers.
-	MaxOffers = 1024
-	// MaxOffersPerPeer is how many of them one peer may hold.
-	MaxOffersPerPeer = 32
-	// MaxContractsPerPeer is how many contracts one peer may hold, closed ones
-	// that are still remembered included.
-	MaxContractsPerPeer = 64
-	// defaultDuration is how long a contract lasts where a policy does not say.
-	defaultDuration = 365 * 24 * time.Hour
-	// startSkew is how far a contract's begin may differ from this clock.
-	startSkew = 10 * time.Minute
-)
-
 // Lender answers, as a provider, what peers ask. What it advertised it holds
 // back until the offer was signed or lapsed, so that many requests at once never
 // get more than there is. Offers live in memory only: after a restart a consumer
 // asks again.
 type Lender struct {
+	// Client reads from a cache, and writes.
 	Client client.Client
 	// Reader reads from the API server itself.
-	Reader   client.Reader
-	Identity *identity.Identity
+	Reader client.Reader
+	// Identity is this cluster's identity as it is now.
+	Identity func() *identity.Identity
 	Now      func() time.Time
-	// Changed is called when a contract was made.
+	// Changed is called when a contract with a peer was made or revised.
 	Changed func(peer peering.ClusterID)
+	// Informers tell when what there is to lend may have changed. Without them each
+	// answer looks at everything anew, and what is told of offers does not follow.
+	Informers cache.Informers
+	Log       *slog.Logger
 
-	mu     sync.Mutex
-	offers map[offerKey]wire.Advertisement
+	mu      sync.Mutex
+	offers  map[offerKey]*offer
+	signing map[string]chan struct{}
+	// recent is the contracts that were signed and that the cache may not show yet.
+	recent map[string]recentContract
+	// changed is closed when offers may be others than before.
+	changed chan struct{}
+	// asked is when requests that wait were repeated last, and recorded when a
+	// peer's were changed last.
+	asked    map[string]time.Time
+	recorded map[peering.ClusterID]time.Time
+
+	// The last look at what there is, and whether it still holds.
+	view      view
+	following atomic.Bool
+	moved     atomic.Bool
+	supplied  atomic.Bool
+	wake      wakeup
 }
 
 type offerKey struct {
@@ -63,82 +69,241 @@ type offerKey struct {
 	request string
 }
 
-// Advertise answers a request by this cluster's policy and what is free.
+// offer is an advertisement that stands.
+type offer struct {
+	ad  wire.Advertisement
+	ask peering.Ask
+	// latest is the latest end of the contract, whatever the clocks say; zero for
+	// none.
+	latest time.Time
+	// signing says that it is being made a contract, during which it does not
+	// lapse.
+	signing bool
+}
+
+type recentContract struct {
+	contract *v1alpha1.Contract
+	at       time.Time
+}
+
+// Advertise answers a request by this cluster's policy and what is free. The
+// same request gets the same answer while that is valid.
 func (l *Lender) Advertise(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (wire.Advertisement, error) {
+	ad, pending, err := l.advertise(ctx, peer, ask)
+	if pending != nil {
+		if err := l.record(ctx, peer, ask.RequestID, *pending); err != nil {
+			return wire.Advertisement{}, err
+		}
+	}
+	return ad, err
+}
+
+func (l *Lender) advertise(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (wire.Advertisement, *v1alpha1.PendingRequest, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	contracts, err := contractsOf(ctx, l.Reader)
+	m, err := l.marketFor(ctx, peer)
 	if err != nil {
-		return wire.Advertisement{}, err
+		return wire.Advertisement{}, nil, err
 	}
-	l.lapse()
 	key := offerKey{peer, ask.RequestID}
-	if offer, ok := l.offers[key]; ok {
-		return offer, nil
-	}
-	mine := 0
-	for i := range contracts {
-		c := &contracts[i]
-		if c.Spec.PeerID != string(peer) {
-			continue
+	if o, ok := l.offers[key]; ok {
+		if o.signing || reflect.DeepEqual(o.ask, ask) {
+			return o.ad, nil, nil
 		}
-		if mine++; mine >= MaxContractsPerPeer {
-			return wire.Advertisement{}, wire.Errorf(wire.ReasonCapacityExhausted, "this peer holds %d contracts here, and that is the most", mine)
-		}
-		if c.Spec.Role == v1alpha1.ContractProvider && c.Spec.RequestID == ask.RequestID && inForce(c) {
-			return l.readvertise(c)
+		// Another ask under the same name: what was held for the one before is
+		// free for this one.
+		delete(l.offers, key)
+		l.touch()
+		if m, err = l.marketFor(ctx, peer); err != nil {
+			return wire.Advertisement{}, nil, err
 		}
 	}
-	policy, err := l.policy(ctx, peer)
-	if err != nil {
-		return wire.Advertisement{}, err
+	if ask.ContractID == "" {
+		if c := l.view.contractOf(peer, ask.RequestID); c != nil {
+			ad, err := l.readvertise(c)
+			return ad, nil, err
+		}
+		if n := l.view.contractsWith(peer); n >= MaxContractsPerPeer {
+			return wire.Advertisement{}, nil, wire.Errorf(wire.ReasonCapacityExhausted, "this peer holds %d contracts here, and that is the most", n)
+		}
 	}
-	have, err := l.capacity(ctx, peer, contracts)
+	a, err := l.answer(m, peer, ask)
 	if err != nil {
-		return wire.Advertisement{}, err
-	}
-	grant, err := peering.Decide(ask, policy, have)
-	if err != nil {
-		return wire.Advertisement{}, refusal(err)
+		return wire.Advertisement{}, a.pending, err
 	}
 	if l.held(peer) >= MaxOffersPerPeer || len(l.offers) >= MaxOffers {
-		return wire.Advertisement{}, wire.Errorf(wire.ReasonCapacityExhausted, "too many offers stand unsigned; sign or let them lapse, which takes %s", OfferValidity)
+		return wire.Advertisement{}, nil, wire.Errorf(wire.ReasonCapacityExhausted, "too many offers stand unsigned; sign or let them lapse, which takes %s", OfferValidity)
 	}
-	offer := wire.Advertisement{
-		ContractID: newContractID(), RequestID: ask.RequestID, Grant: grant,
-		ValidUntil: l.Now().UTC().Truncate(time.Second).Add(OfferValidity),
+	if a.ad.ContractID == "" {
+		a.ad.ContractID = newContractID()
 	}
 	if l.offers == nil {
-		l.offers = map[offerKey]wire.Advertisement{}
+		l.offers = map[offerKey]*offer{}
 	}
-	l.offers[key] = offer
-	return offer, nil
+	l.offers[key] = &offer{ad: a.ad, ask: ask, latest: a.latest}
+	l.touch()
+	return a.ad, nil, nil
+}
+
+// Preview says what Advertise would answer, and holds nothing back.
+func (l *Lender) Preview(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (wire.Advertisement, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m, err := l.marketFor(ctx, peer)
+	if err != nil {
+		return wire.Advertisement{}, err
+	}
+	a, err := l.answer(m, peer, ask)
+	if err != nil {
+		return wire.Advertisement{}, err
+	}
+	a.ad.ContractID = ""
+	return a.ad, nil
+}
+
+// answer is what an ask comes to.
+type answer struct {
+	ad wire.Advertisement
+	// latest is as in an offer.
+	latest time.Time
+	// policy is the PeeringPolicy that decided; empty if none selects the peer.
+	policy string
+	// pending is the request that an administrator has to approve; nil if none has
+	// to.
+	pending *v1alpha1.PendingRequest
+}
+
+// answer decides. The advertisement has a contract's ID only for a revision. The
+// lock is held.
+func (l *Lender) answer(m *market, peer peering.ClusterID, ask peering.Ask) (answer, error) {
+	var old *revision
+	if ask.ContractID != "" {
+		var err error
+		if old, err = l.revising(peer, ask); err != nil {
+			return answer{}, err
+		}
+		if len(ask.Resources) == 0 {
+			ask.Resources = old.terms.Resources.Clone()
+		}
+	}
+	now := l.Now().UTC()
+	a := answer{ad: wire.Advertisement{
+		RequestID: ask.RequestID, Revision: 1, ValidUntil: now.Truncate(time.Second).Add(OfferValidity),
+	}}
+	fc, lending, err := m.policyOf(peer)
+	var policy peering.Policy
+	if err == nil {
+		a.policy = lending.policy.Name
+		policy, err = lending.lends()
+	}
+	if err == nil && policy.Accept == peering.AfterApproval {
+		var held peering.Resources
+		if old != nil {
+			held = old.terms.Resources
+		}
+		policy.Approved, a.pending, err = approval(fc, ask, held)
+	}
+	if old == nil {
+		if err != nil {
+			return a, err
+		}
+		a.ad.Grant, err = m.decide(peer, ask, policy, "")
+		return a.unlessPending(err), err
+	}
+	a.ad.ContractID, a.ad.Revision, a.ad.PreviousHash = old.terms.ContractID, old.terms.Revision+1, old.contract.Hash
+	if err == nil {
+		a.ad.Grant, err = m.amend(peer, ask, policy, old.terms, now)
+	}
+	if !policy.Renewable {
+		a.latest = old.terms.NotAfter
+	}
+	if err != nil {
+		// Giving back is always possible, if need be on the terms that hold.
+		less, ok := lessened(old.terms, ask, now)
+		if !ok || refusedFor(err, peering.GrantInvalid) || refusedFor(err, peering.GrantPrice) {
+			return a.unlessPending(err), err
+		}
+		a.ad.Grant, a.latest = less, old.terms.NotAfter
+	}
+	a.pending = nil
+	// A period that changed on its way would end for the two sides at two times.
+	a.ad.Grant.StatementPeriod = old.terms.StatementPeriod
+	return a, nil
+}
+
+// unlessPending returns the answer without what waits for approval, if that is
+// not what the request waits for.
+func (a answer) unlessPending(err error) answer {
+	if !refusedFor(err, peering.GrantPending) {
+		a.pending = nil
+	}
+	return a
+}
+
+func refusedFor(err error, why peering.GrantReason) bool {
+	var grant *peering.GrantError
+	return errors.As(err, &grant) && grant.Reason == why
+}
+
+// revision is a contract that is to be revised.
+type revision struct {
+	contract peering.Contract
+	terms    peering.Terms
+}
+
+// revising returns the contract that an ask is to revise. The lock is held.
+func (l *Lender) revising(peer peering.ClusterID, ask peering.Ask) (*revision, error) {
+	c := l.view.contracts[ask.ContractID]
+	if c == nil || c.Spec.PeerID != string(peer) || c.Spec.Role != v1alpha1.ContractProvider {
+		return nil, wire.Errorf(wire.ReasonContractUnknown, "this cluster does not lend to the caller by contract %s", ask.ContractID)
+	}
+	contract, terms, err := store.ReadContract(c, l.Identity().ID())
+	if err != nil {
+		return nil, err
+	}
+	if contract, err = contract.Apply(peering.Tick{Now: l.Now()}); err != nil {
+		return nil, err
+	}
+	if over(c, contract) || terms.NotAfter.Sub(l.Now()) < time.Second {
+		return nil, wire.Errorf(wire.ReasonContractClosed, "contract %s is over or ends: ask for another", ask.ContractID)
+	}
+	if terms.RequestID != ask.RequestID {
+		return nil, wire.Errorf(wire.ReasonRequestInvalid, "contract %s is of request %s, not %s", ask.ContractID, terms.RequestID, ask.RequestID)
+	}
+	if terms.Revision >= peering.MaxRevision {
+		return nil, wire.Errorf(wire.ReasonContractClosed, "contract %s has as many revisions as there can be", ask.ContractID)
+	}
+	return &revision{contract, terms}, nil
 }
 
 // readvertise repeats the offer of a contract that is in force: its consumer
 // lost the answer. Signing it returns the contract as it is.
 func (l *Lender) readvertise(c *v1alpha1.Contract) (wire.Advertisement, error) {
-	_, terms, err := store.ReadContract(c, l.Identity.ID())
+	_, terms, err := store.ReadContract(c, l.Identity().ID())
 	if err != nil {
 		return wire.Advertisement{}, err
 	}
 	return wire.Advertisement{
-		ContractID: terms.ContractID, RequestID: terms.RequestID,
-		Grant: peering.Grant{
-			Resources: terms.Resources, Duration: terms.NotAfter.Sub(terms.NotBefore), Network: terms.Network,
-			PodSecurity: terms.PodSecurity, NodeLabels: terms.NodeLabels,
-		},
-		ValidUntil: l.Now().UTC().Truncate(time.Second).Add(OfferValidity),
+		ContractID: terms.ContractID, RequestID: terms.RequestID, Revision: terms.Revision, PreviousHash: terms.Previous,
+		Grant: grantOf(terms), ValidUntil: l.Now().UTC().Truncate(time.Second).Add(OfferValidity),
 	}, nil
 }
 
-func (l *Lender) lapse() {
-	now := l.Now()
-	for key, offer := range l.offers {
-		if !now.Before(offer.ValidUntil) {
-			delete(l.offers, key)
-		}
+// grantOf returns what was granted by terms.
+func grantOf(t peering.Terms) peering.Grant {
+	return peering.Grant{
+		Resources: t.Resources, Duration: t.NotAfter.Sub(t.NotBefore), Network: t.Network, PodSecurity: t.PodSecurity, NodeLabels: t.NodeLabels,
+		Price: t.Price, Renewable: t.Renewable, Notice: t.Notice, StatementPeriod: t.StatementPeriod, Exposure: t.Exposure,
+		NodeSelector: t.NodeSelector, RuntimeClasses: t.RuntimeClasses,
 	}
+}
+
+// lapse lets go of offers that lapsed and says whether there were any. The lock
+// is held.
+func (l *Lender) lapse() bool {
+	now, n := l.Now(), len(l.offers)
+	maps.DeleteFunc(l.offers, func(_ offerKey, o *offer) bool { return !o.signing && !now.Before(o.ad.ValidUntil) })
+	return len(l.offers) != n
 }
 
 func (l *Lender) held(peer peering.ClusterID) int {
@@ -151,109 +316,312 @@ func (l *Lender) held(peer peering.ClusterID) int {
 	return n
 }
 
-// Sign countersigns what a consumer signed, if it is what was advertised to it.
+// Sign countersigns what a consumer signed, if it is what was advertised to it:
+// a new contract, or the next revision of one. Repeating it returns what was
+// signed.
 func (l *Lender) Sign(ctx context.Context, peer peering.ClusterID, envelope peering.Envelope) (peering.Envelope, error) {
 	terms, err := envelope.VerifyConsumer()
 	if err != nil {
 		return peering.Envelope{}, &wire.Error{Reason: wire.ReasonSignatureInvalid, Message: err.Error(), Err: err}
 	}
-	if terms.Consumer.ID != peer || terms.Provider.ID != l.Identity.ID() {
+	self := l.Identity()
+	if terms.Consumer.ID != peer || terms.Provider.ID != self.ID() {
 		return peering.Envelope{}, wire.Errorf(wire.ReasonSignatureInvalid, "the contract is between %s and %s, and the caller is %s", terms.Consumer.ID, terms.Provider.ID, peer)
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var existing v1alpha1.Contract
-	err = l.Reader.Get(ctx, client.ObjectKey{Name: terms.ContractID}, &existing)
-	if err == nil {
-		return l.signedBefore(&existing, peer)
+	release, err := l.claim(ctx, terms.ContractID)
+	if err != nil {
+		return peering.Envelope{}, err
 	}
-	if !apierrors.IsNotFound(err) {
+	defer release()
+	for {
+		signed, err := l.countersign(ctx, self, envelope, terms)
+		if apierrors.IsConflict(err) && ctx.Err() == nil {
+			continue // its state was written meanwhile; look again
+		}
+		return signed, err
+	}
+}
+
+// claim waits until no other call signs the contract.
+func (l *Lender) claim(ctx context.Context, contract string) (release func(), err error) {
+	for {
+		l.mu.Lock()
+		busy, ok := l.signing[contract]
+		if !ok {
+			done := make(chan struct{})
+			if l.signing == nil {
+				l.signing = map[string]chan struct{}{}
+			}
+			l.signing[contract] = done
+			l.mu.Unlock()
+			return func() {
+				l.mu.Lock()
+				delete(l.signing, contract)
+				l.mu.Unlock()
+				close(done)
+			}, nil
+		}
+		l.mu.Unlock()
+		select {
+		case <-busy:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// countersign looks at what there is of the contract and goes on from there.
+func (l *Lender) countersign(ctx context.Context, self *identity.Identity, envelope peering.Envelope, terms peering.Terms) (peering.Envelope, error) {
+	peer := terms.Consumer.ID
+	var stored v1alpha1.Contract
+	err := l.Reader.Get(ctx, client.ObjectKey{Name: terms.ContractID}, &stored)
+	first := apierrors.IsNotFound(err)
+	if err != nil && !first {
 		return peering.Envelope{}, fmt.Errorf("read contract %s: %w", terms.ContractID, err)
 	}
-	l.lapse()
-	key := offerKey{peer, terms.RequestID}
-	offer, ok := l.offers[key]
-	if !ok || offer.ContractID != terms.ContractID {
-		return peering.Envelope{}, wire.Errorf(wire.ReasonAdvertisementExpired, "no advertisement %s stands: it lapsed, or this agent was restarted; ask again", terms.ContractID)
+	var before peering.Contract
+	if !first {
+		var settled *peering.Envelope
+		if before, settled, err = l.signedBefore(&stored, envelope, terms); err != nil || settled != nil {
+			return envelopeOr(settled), err
+		}
 	}
-	if why := mismatch(offer, terms, l.Now()); why != "" {
+	o, done, err := l.standing(terms)
+	if err != nil {
+		return peering.Envelope{}, err
+	}
+	defer done()
+	if why := mismatch(o, terms, self, l.Now()); why != "" {
 		return peering.Envelope{}, wire.Errorf(wire.ReasonContractMismatch, "the contract is not what was advertised: %s", why)
 	}
-	signed, err := envelope.Sign(rand.Reader, l.Identity.Signer())
+	fc, err := l.trusted(ctx, peer, terms.Consumer)
+	if err != nil {
+		return peering.Envelope{}, err
+	}
+	if err := adopt(before, o.ad, envelope, terms, l.Now()); err != nil {
+		return peering.Envelope{}, err
+	}
+	signed, err := envelope.Sign(rand.Reader, self.ID(), self.Signer())
 	if err != nil {
 		return peering.Envelope{}, fmt.Errorf("sign contract %s: %w", terms.ContractID, err)
 	}
-	fc, err := foreignCluster(ctx, l.Reader, peer)
+	contract := &stored
+	if first {
+		if contract, err = store.NewContract(signed, self.ID(), fc.Name); err == nil {
+			err = l.Client.Create(ctx, contract, client.FieldOwner(v1alpha1.Manager))
+		}
+	} else if err = store.Revise(contract, signed, self.ID()); err == nil {
+		err = l.Client.Update(ctx, contract, client.FieldOwner(v1alpha1.Manager))
+	}
 	if err != nil {
-		return peering.Envelope{}, err
-	}
-	if fc == nil || !fc.DeletionTimestamp.IsZero() {
-		return peering.Envelope{}, wire.Errorf(wire.ReasonPeerNotTrusted, "this cluster no longer knows cluster %s", peer)
-	}
-	contract, err := store.NewContract(signed, l.Identity.ID(), fc.Name)
-	if err != nil {
-		return peering.Envelope{}, err
-	}
-	if err := l.Client.Create(ctx, contract, client.FieldOwner(v1alpha1.Manager)); err != nil {
 		return peering.Envelope{}, fmt.Errorf("keep contract %s: %w", terms.ContractID, err)
 	}
-	delete(l.offers, key)
+	l.signed(peer, contract)
+	l.settle(ctx, fc, terms)
 	l.Changed(peer)
 	return signed, nil
 }
 
-// signedBefore answers for a contract that both sides signed already.
-func (l *Lender) signedBefore(c *v1alpha1.Contract, peer peering.ClusterID) (peering.Envelope, error) {
-	if c.Spec.PeerID != string(peer) || c.Spec.Role != v1alpha1.ContractProvider {
-		return peering.Envelope{}, wire.Errorf(wire.ReasonContractMismatch, "contract %s is not the caller's", c.Name)
+func envelopeOr(e *peering.Envelope) peering.Envelope {
+	if e == nil {
+		return peering.Envelope{}
 	}
-	if !inForce(c) || c.Spec.Termination != "" {
-		return peering.Envelope{}, wire.Errorf(wire.ReasonContractClosed, "contract %s is over: ask for another", c.Name)
+	return *e
+}
+
+// standing returns the offer that terms are made of, and keeps it from lapsing
+// until done is called.
+func (l *Lender) standing(terms peering.Terms) (o *offer, done func(), err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lapse()
+	o = l.offers[offerKey{terms.Consumer.ID, terms.RequestID}]
+	if o == nil || o.ad.ContractID != terms.ContractID || o.ad.Revision != terms.Revision {
+		return nil, nil, wire.Errorf(wire.ReasonAdvertisementExpired,
+			"no advertisement of revision %d of contract %s stands: it lapsed, or this agent was restarted; ask again", terms.Revision, terms.ContractID)
 	}
-	return peering.ParseEnvelope([]byte(c.Spec.Envelope))
+	o.signing = true
+	return o, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		o.signing = false
+	}, nil
+}
+
+// signed puts a contract into its offer's place.
+func (l *Lender) signed(peer peering.ClusterID, contract *v1alpha1.Contract) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.recent == nil {
+		l.recent = map[string]recentContract{}
+	}
+	l.recent[contract.Name] = recentContract{contract: contract.DeepCopy(), at: l.Now()}
+	delete(l.offers, offerKey{peer, contract.Spec.RequestID})
+	l.touch()
+}
+
+// trusted returns the ForeignCluster of the consumer after checking that it
+// signed with a key that this cluster knows it by, or with a later one.
+func (l *Lender) trusted(ctx context.Context, peer peering.ClusterID, consumer peering.Party) (*v1alpha1.ForeignCluster, error) {
+	fc, err := foreignCluster(ctx, l.Reader, peer)
+	if err != nil {
+		return nil, err
+	}
+	if fc == nil || !fc.DeletionTimestamp.IsZero() {
+		return nil, wire.Errorf(wire.ReasonPeerNotTrusted, "this cluster no longer knows cluster %s", peer)
+	}
+	bundle, err := identity.ReadBundlePEM(peer, []byte(fc.Spec.TrustBundle))
+	if err != nil {
+		return nil, fmt.Errorf("trust bundle of %s: %w", fc.Name, err)
+	}
+	known := bundle.Succession
+	if len(consumer.Succession) < len(known) || !slices.EqualFunc(known, consumer.Succession[:len(known)], slices.Equal) {
+		return nil, wire.Errorf(wire.ReasonSignatureInvalid, "the consumer signed with a key that it has rolled over")
+	}
+	return fc, nil
+}
+
+// signedBefore answers for a contract that both sides signed already: with what
+// they signed, where this is that again; with the contract, where this may be its
+// next revision.
+func (l *Lender) signedBefore(c *v1alpha1.Contract, envelope peering.Envelope, terms peering.Terms) (peering.Contract, *peering.Envelope, error) {
+	if c.Spec.PeerID != string(terms.Consumer.ID) || c.Spec.Role != v1alpha1.ContractProvider || c.Spec.RequestID != terms.RequestID {
+		return peering.Contract{}, nil, wire.Errorf(wire.ReasonContractMismatch, "contract %s is not the caller's, or of another request", c.Name)
+	}
+	contract, _, err := store.ReadContract(c, l.Identity().ID())
+	if err != nil {
+		return peering.Contract{}, nil, err
+	}
+	if over(c, contract) {
+		return peering.Contract{}, nil, wire.Errorf(wire.ReasonContractClosed, "contract %s is over: ask for another", c.Name)
+	}
+	switch {
+	case terms.Revision == contract.Revision:
+		// It may be another payload of this revision: that of a round whose answer
+		// was lost. What is in force is what both signed.
+		signed, err := peering.ParseEnvelope([]byte(c.Spec.Envelope))
+		return peering.Contract{}, &signed, err
+	case terms.Revision != contract.Revision+1:
+		return peering.Contract{}, nil, wire.Errorf(wire.ReasonRevisionStale, "contract %s is at revision %d, and revision %d does not follow it", c.Name, contract.Revision, terms.Revision)
+	case terms.Previous != contract.Hash:
+		return peering.Contract{}, nil, wire.Errorf(wire.ReasonContractMismatch, "revision %d does not follow the revision %d that this cluster holds: its previous hash is another", terms.Revision, contract.Revision)
+	}
+	return contract, nil, nil
+}
+
+// over says whether nothing can be agreed about a contract any more.
+func over(c *v1alpha1.Contract, contract peering.Contract) bool {
+	return contract.State != peering.Active || c.Spec.Termination != "" || !c.DeletionTimestamp.IsZero()
+}
+
+// adopt lets the machine that both sides run judge a payload.
+func adopt(c peering.Contract, ad wire.Advertisement, envelope peering.Envelope, terms peering.Terms, now time.Time) error {
+	var events []peering.Event
+	hash := envelope.Hash()
+	if c.State == peering.Nothing {
+		events = append(events,
+			peering.Offer{ContractID: ad.ContractID, Role: peering.Provider, ValidUntil: ad.ValidUntil, Network: ad.Grant.Network},
+			peering.Sign{Terms: terms, Hash: hash, Now: now})
+	} else {
+		events = append(events, peering.Tick{Now: now})
+	}
+	events = append(events, peering.Countersigned{Terms: terms, Hash: hash, Now: now})
+	for _, e := range events {
+		var err error
+		if c, err = c.Apply(e); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // mismatch says in what a contract differs from its offer; empty is in nothing.
-func mismatch(offer wire.Advertisement, terms peering.Terms, now time.Time) string {
+func mismatch(o *offer, terms peering.Terms, self *identity.Identity, now time.Time) string {
+	ad, grant := o.ad, o.ad.Grant
 	got := terms.Resources.Strings()
-	for name, amount := range offer.Grant.Resources.Strings() {
+	for name, amount := range grant.Resources.Strings() {
 		if got[name] != amount {
 			return fmt.Sprintf("%s is %q, advertised %q", name, got[name], amount)
 		}
 	}
-	switch {
-	case terms.Revision != 1:
-		return fmt.Sprintf("its revision is %d, not 1", terms.Revision)
-	case len(terms.Resources) != len(offer.Grant.Resources):
-		return "it names resources that were not advertised"
-	case terms.NotAfter.Sub(terms.NotBefore) > offer.Grant.Duration:
-		return fmt.Sprintf("it lasts %s, advertised %s", terms.NotAfter.Sub(terms.NotBefore), offer.Grant.Duration)
-	case terms.NotBefore.Sub(now).Abs() > startSkew:
-		return fmt.Sprintf("it begins at %s and it is %s here: look at both clocks", terms.NotBefore.Format(time.RFC3339), now.UTC().Format(time.RFC3339))
-	case terms.Network != offer.Grant.Network:
-		return "network differs"
-	case terms.PodSecurity != offer.Grant.PodSecurity:
-		return "Pod Security level differs"
-	case !equalLabels(terms.NodeLabels, offer.Grant.NodeLabels):
-		return "node labels differ"
+	length := terms.NotAfter.Sub(terms.NotBefore)
+	for _, check := range []struct {
+		ok   bool
+		what string
+	}{
+		{terms.Provider.Equal(self.Party()), "it names another key of the provider than its newest: wait for its bundle"},
+		{terms.Revision == ad.Revision && terms.Previous == ad.PreviousHash, fmt.Sprintf("it is revision %d, or does not follow what revision %d has to", terms.Revision, ad.Revision)},
+		{len(terms.Resources) == len(grant.Resources), "it names resources that were not advertised"},
+		{length <= grant.Duration, fmt.Sprintf("it lasts %s, advertised %s", length, grant.Duration)},
+		{terms.NotBefore.Sub(now).Abs() <= startSkew, fmt.Sprintf("it begins at %s and it is %s here: look at both clocks", terms.NotBefore.Format(time.RFC3339), now.UTC().Format(time.RFC3339))},
+		{o.latest.IsZero() || !terms.NotAfter.After(o.latest), fmt.Sprintf("it ends at %s, and may last until %s", terms.NotAfter.Format(time.RFC3339), o.latest.Format(time.RFC3339))},
+		{terms.Network == grant.Network, "network differs"},
+		{terms.PodSecurity == grant.PodSecurity, "Pod Security level differs"},
+		{maps.Equal(terms.NodeLabels, grant.NodeLabels), "node labels differ"},
+		{terms.Price.Equal(grant.Price), "price differs"},
+		{terms.Renewable == grant.Renewable, "renewable differs"},
+		{terms.Notice == grant.Notice, "notice differs"},
+		{terms.StatementPeriod == grant.StatementPeriod, "statement period differs"},
+		{terms.Exposure == grant.Exposure, "exposure differs"},
+		{maps.Equal(terms.NodeSelector, grant.NodeSelector), "node selector differs"},
+		{slices.Equal(terms.RuntimeClasses, grant.RuntimeClasses), "runtime classes differ"},
+	} {
+		if !check.ok {
+			return check.what
+		}
 	}
 	return ""
 }
 
-func equalLabels(a, b map[string]string) bool {
-	if len(a) != len(b) {
-		return false
+// contract returns a contract with a peer, in either role.
+func (l *Lender) contract(ctx context.Context, peer peering.ClusterID, id string) (*v1alpha1.Contract, error) {
+	var c v1alpha1.Contract
+	err := l.Reader.Get(ctx, client.ObjectKey{Name: id}, &c)
+	if client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("read contract %s: %w", id, err)
 	}
-	for k, v := range a {
-		if w, ok := b[k]; !ok || v != w {
-			return false
+	if err != nil || c.Spec.PeerID != string(peer) {
+		return nil, wire.Errorf(wire.ReasonContractUnknown, "there is no contract %s with this cluster", id)
+	}
+	return &c, nil
+}
+
+// Contract returns the newest revision of a contract with a peer, in either
+// role.
+func (l *Lender) Contract(ctx context.Context, peer peering.ClusterID, id string) (peering.Envelope, error) {
+	c, err := l.contract(ctx, peer, id)
+	if err != nil {
+		return peering.Envelope{}, err
+	}
+	return peering.ParseEnvelope([]byte(c.Spec.Envelope))
+}
+
+// Statements returns the statements of use of a contract by which a peer
+// consumes that come after a sequence number, oldest first.
+func (l *Lender) Statements(ctx context.Context, peer peering.ClusterID, id string, after uint64) ([]peering.Envelope, error) {
+	c, err := l.contract(ctx, peer, id)
+	if err != nil {
+		return nil, err
+	}
+	if c.Spec.Role != v1alpha1.ContractProvider {
+		return nil, wire.Errorf(wire.ReasonContractUnknown, "this cluster does not lend by contract %s", id)
+	}
+	var out []peering.Envelope
+	for _, s := range c.Status.Statements {
+		if s.Sequence < 0 || uint64(s.Sequence) <= after {
+			continue
 		}
+		e, err := peering.ParseEnvelope([]byte(s.Envelope))
+		if err != nil {
+			return nil, fmt.Errorf("statement %d of contract %s: %w", s.Sequence, id, err)
+		}
+		out = append(out, e)
 	}
-	return true
+	return out, nil
 }
 
 // Terminate ends a contract because its other side did.
-func (l *Lender) Terminate(ctx context.Context, peer peering.ClusterID, id, _ string) error {
+func (l *Lender) Terminate(ctx context.Context, peer peering.ClusterID, id, _ string, drainUntil time.Time) error {
 	var c v1alpha1.Contract
 	if err := l.Reader.Get(ctx, client.ObjectKey{Name: id}, &c); err != nil {
 		return client.IgnoreNotFound(err)
@@ -261,139 +629,25 @@ func (l *Lender) Terminate(ctx context.Context, peer peering.ClusterID, id, _ st
 	if c.Spec.PeerID != string(peer) {
 		return nil // not the caller's: unknown to it
 	}
-	return terminate(ctx, l.Client, &c, v1alpha1.TerminatePeer)
-}
-
-// policy returns what is lent to a peer: the first policy by name that selects
-// it decides.
-func (l *Lender) policy(ctx context.Context, peer peering.ClusterID) (peering.Policy, error) {
-	p, err := l.selecting(ctx, peer)
-	if err != nil {
-		return peering.Policy{}, err
-	}
-	return l.lends(ctx, p)
+	return peerEnds(ctx, l.Client, &c, l.Identity().ID(), drainUntil, l.Now())
 }
 
 // SameNamespaces returns the names that namespaces of a peer may have here
 // unchanged.
 func (l *Lender) SameNamespaces(ctx context.Context, peer peering.ClusterID) []string {
-	p, err := l.selecting(ctx, peer)
-	if err != nil {
+	fc, err := foreignCluster(ctx, l.Client, peer)
+	if err != nil || fc == nil {
 		return nil // who cannot be told allows nothing
 	}
-	return p.Spec.SameNamespaces
-}
-
-// selecting returns the policy that decides about a peer.
-func (l *Lender) selecting(ctx context.Context, peer peering.ClusterID) (*v1alpha1.PeeringPolicy, error) {
-	fc, err := foreignCluster(ctx, l.Client, peer)
+	policies, err := readPolicies(ctx, l.Client)
 	if err != nil {
-		return nil, err
+		return nil
 	}
-	if fc == nil {
-		return nil, wire.Errorf(wire.ReasonPeerNotTrusted, "this cluster does not know cluster %s", peer)
-	}
-	var list v1alpha1.PeeringPolicyList
-	if err := l.Client.List(ctx, &list); err != nil {
-		return nil, fmt.Errorf("list peering policies: %w", err)
-	}
-	slices.SortFunc(list.Items, func(a, b v1alpha1.PeeringPolicy) int { return cmp.Compare(a.Name, b.Name) })
-	for i := range list.Items {
-		p := &list.Items[i]
-		selector := labels.Everything()
-		if p.Spec.ClusterSelector != nil {
-			if selector, err = metav1.LabelSelectorAsSelector(p.Spec.ClusterSelector); err != nil {
-				continue // selects nobody
-			}
-		}
-		if selector.Matches(labels.Set(fc.Labels)) {
-			return p, nil
-		}
-	}
-	return nil, wire.Errorf(wire.ReasonPolicyRefused, "no PeeringPolicy of the provider selects this cluster: its administrator has to make one")
-}
-
-func (l *Lender) lends(ctx context.Context, p *v1alpha1.PeeringPolicy) (peering.Policy, error) {
-	ceilings, err := store.Resources(p.Spec.Limits.Resources)
+	p, err := selecting(policies, fc)
 	if err != nil {
-		return peering.Policy{}, fmt.Errorf("limits of peering policy %s: %w", p.Name, err)
+		return nil
 	}
-	policy := peering.Policy{
-		Name: p.Name, Accept: p.Spec.Accept == v1alpha1.AcceptAutomatic, Ceilings: ceilings, PercentOfFree: 50,
-		Duration: defaultDuration, Network: true,
-		PodSecurity: peering.PodSecurity(cmp.Or(p.Spec.PodSecurity, "baseline")),
-		NodeLabels:  map[string]string{},
-	}
-	if p.Spec.ContractDuration != nil {
-		policy.Duration = p.Spec.ContractDuration.Duration
-	}
-	if p.Spec.Limits.PercentOfFree != nil {
-		policy.PercentOfFree = int(*p.Spec.Limits.PercentOfFree)
-	}
-	var nodes corev1.NodeList
-	if err := l.Client.List(ctx, &nodes); err != nil {
-		return peering.Policy{}, fmt.Errorf("list nodes: %w", err)
-	}
-	for _, key := range []string{corev1.LabelArchStable, corev1.LabelOSStable} {
-		if value := common(nodes.Items, key); value != "" {
-			policy.NodeLabels[key] = value
-		}
-	}
-	maps.Copy(policy.NodeLabels, p.Spec.NodeLabels)
-	return policy, nil
-}
-
-// common returns the value that a label has on all own nodes, or nothing.
-func common(nodes []corev1.Node, key string) string {
-	value := ""
-	for i := range nodes {
-		n := &nodes[i]
-		if n.Labels[v1alpha1.LabelVirtualNode] != "" {
-			continue
-		}
-		if value != "" && n.Labels[key] != value {
-			return ""
-		}
-		value = n.Labels[key]
-	}
-	return value
-}
-
-// capacity returns what is free, and what contracts and offers hold back.
-func (l *Lender) capacity(ctx context.Context, peer peering.ClusterID, contracts []v1alpha1.Contract) (peering.Capacity, error) {
-	have := peering.Capacity{Lent: peering.Resources{}, LentToPeer: peering.Resources{}}
-	var err error
-	if have.Free, err = free(ctx, l.Client); err != nil {
-		return have, err
-	}
-	hold := func(id peering.ClusterID, amounts peering.Resources) error {
-		if have.Lent, err = have.Lent.Add(amounts); err != nil {
-			return err
-		}
-		if id == peer {
-			have.LentToPeer, err = have.LentToPeer.Add(amounts)
-		}
-		return err
-	}
-	for i := range contracts {
-		c := &contracts[i]
-		if c.Spec.Role != v1alpha1.ContractProvider || !inForce(c) {
-			continue
-		}
-		amounts, err := store.Resources(c.Spec.Resources)
-		if err != nil {
-			return have, fmt.Errorf("resources of contract %s: %w", c.Name, err)
-		}
-		if err := hold(peering.ClusterID(c.Spec.PeerID), amounts); err != nil {
-			return have, err
-		}
-	}
-	for key, offer := range l.offers {
-		if err := hold(key.peer, offer.Grant.Resources); err != nil {
-			return have, err
-		}
-	}
-	return have, nil
+	return slices.Clone(p.spec.SameNamespaces)
 }
 
 func contractsOf(ctx context.Context, c client.Reader) ([]v1alpha1.Contract, error) {
@@ -402,23 +656,6 @@ func contractsOf(ctx context.Context, c client.Reader) ([]v1alpha1.Contract, err
 		return nil, fmt.Errorf("list contracts: %w", err)
 	}
 	return list.Items, nil
-}
-
-// refusal translates a policy's no.
-func refusal(err error) error {
-	var no *peering.GrantError
-	if !errors.As(err, &no) {
-		return err
-	}
-	reason := wire.ReasonRequestInvalid
-	switch no.Reason {
-	case peering.GrantPolicyRefused:
-		reason = wire.ReasonPolicyRefused
-	case peering.GrantCapacityExhausted:
-		reason = wire.ReasonCapacityExhausted
-	case peering.GrantInvalid:
-	}
-	return &wire.Error{Reason: reason, Message: no.Message, Err: err}
 }
 
 // newContractID returns a name that nobody has: 80 random bits.

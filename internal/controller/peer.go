@@ -5,12 +5,16 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -28,10 +32,41 @@ import (
 // Trust is the set of clusters that are trusted, and the sessions with them.
 type Trust interface {
 	// Set makes trust and sessions fit the given clusters: those that are not
-	// among them are cut off at once.
-	Set(peers []TrustedPeer) error
-	// Connected says whether a session with the peer is up, and if not, why.
-	Connected(id peering.ClusterID) (bool, string)
+	// among them are cut off at once. Those that were denied are told so when they
+	// dial. A bundle that cannot be read trusts nobody.
+	Set(peers []TrustedPeer, denied []peering.ClusterID)
+	// Session tells of the session with a peer.
+	Session(id peering.ClusterID) Session
+	// Revoke tells a peer, if there is a session, that it is trusted no longer.
+	Revoke(ctx context.Context, id peering.ClusterID, message string) error
+}
+
+// Session tells how things stand with a peer's agent.
+type Session struct {
+	// Up is the session; nil while there is none.
+	Up *SessionInfo
+	// Why says why there is none, and At when that was found out.
+	Why string
+	At  time.Time
+	// Denied says that the peer, when it was dialled last, proved who it is and said
+	// that an administrator there denied this cluster; Untrusted, that it does not
+	// know or trust this cluster.
+	Denied, Untrusted bool
+}
+
+// SessionInfo tells of a session that is up.
+type SessionInfo struct {
+	// Dialled says that this side dialled, Endpoint where.
+	Dialled  bool
+	Endpoint string
+	Since    time.Time
+	// RoundTrip is that of a message; 0 until it was measured.
+	RoundTrip time.Duration
+	// ClockSkew is how far the peer's clock is ahead. The side that was dialled knows
+	// it once RoundTrip is known.
+	ClockSkew time.Duration
+	// NotAfter is when the certificate ends that the peer showed.
+	NotAfter time.Time
 }
 
 // TrustedPeer is a cluster that is trusted.
@@ -47,6 +82,12 @@ type Peers struct {
 	Client client.Client
 	States *States
 	Trust  Trust
+	// Attempt tells why there is no trust in a cluster yet.
+	Attempt func(fc *v1alpha1.ForeignCluster) Attempt
+	// Forget makes what a cluster was once trusted by worthless.
+	Forget func(ctx context.Context, id peering.ClusterID) error
+	// Events gets what happened to a peer.
+	Events events.EventRecorder
 	// AliasPool is where aliases for peers' prefixes come from.
 	AliasPool []netip.Prefix
 	// Reserved is prefixes that no alias may overlap: services, nodes.
@@ -56,8 +97,9 @@ type Peers struct {
 	Allocate func(taken []netip.Prefix, wanted, pool netip.Prefix) (netip.Prefix, error)
 	// Exposed is what a peer may reach here now.
 	Exposed func(ctx context.Context, peer peering.ClusterID) ([]Exposed, error)
-	// Wake makes the named ForeignCluster be looked at again.
-	Wake <-chan event.GenericEvent
+	// Wake makes the named ForeignCluster be looked at again, as does Again.
+	Wake  <-chan event.GenericEvent
+	Again func(name string)
 	// Spoken is called after this cluster's word to the peer may have changed.
 	Spoken func(peer peering.ClusterID)
 	// Readdressed is called when addresses translate otherwise than before.
@@ -68,7 +110,14 @@ type Peers struct {
 	// is only a memory of what was announced: after a restart it is announced
 	// again.
 	addressing map[string]string
+
+	mu sync.Mutex
+	// telling is the peers that are being told, or were, that they were denied.
+	telling map[types.UID]*farewell
 }
+
+// farewell is telling a peer that it is trusted no longer.
+type farewell struct{ said bool }
 
 // SetupWithManager registers the reconciler.
 func (r *Peers) SetupWithManager(mgr ctrl.Manager) error {
@@ -103,7 +152,8 @@ func (r *Peers) SetupWithManager(mgr ctrl.Manager) error {
 
 // Reconcile implements reconcile.Reconciler.
 func (r *Peers) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	if err := r.setTrust(ctx); err != nil {
+	primary, err := r.setTrust(ctx)
+	if err != nil {
 		return reconcile.Result{}, err
 	}
 	var fc v1alpha1.ForeignCluster
@@ -117,44 +167,176 @@ func (r *Peers) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 		return reconcile.Result{}, err
 	}
 	if !fc.DeletionTimestamp.IsZero() {
-		return r.forget(ctx, &fc, contracts)
+		return r.forget(ctx, &fc, contracts, primary[id])
 	}
-	if controllerutil.AddFinalizer(&fc, v1alpha1.Finalizer) {
-		if err := r.Client.Update(ctx, &fc, client.FieldOwner(v1alpha1.Manager)); err != nil {
-			return reconcile.Result{}, fmt.Errorf("hold foreign cluster %s: %w", fc.Name, err)
+	if err := r.hold(ctx, &fc); err != nil {
+		return reconcile.Result{}, err
+	}
+	if fc.Spec.Decision == v1alpha1.DecisionDenied && fc.Spec.TrustBundle != "" {
+		if gone, err := r.endTrust(ctx, fc.DeepCopy()); gone || err != nil {
+			return reconcile.Result{}, err // the object changed, so it is looked at again
 		}
 	}
-	var nodes v1alpha1.FabricNodeList
-	if err := r.Client.List(ctx, &nodes); err != nil {
-		return reconcile.Result{}, fmt.Errorf("list fabric nodes: %w", err)
-	}
-	asks, err := r.asks(ctx, fc.Name)
-	if err != nil {
-		return reconcile.Result{}, err
-	}
 	before := fc.DeepCopy()
-	waiting, err := r.tunnel(ctx, &fc, contracts)
+	view, result, err := r.make(ctx, &fc, contracts, primary[id])
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	r.announce(&fc)
-	connected, why := r.Trust.Connected(id)
-	fc.Status.Role = RoleOf(contracts)
-	for _, c := range PeerConditions(PeerView{
-		Peer: &fc, Contracts: contracts, Asks: asks, Connected: connected, NotConnected: why,
-		FabricNodes: nodes.Items, TunnelWaits: waiting, Now: r.Now(),
-	}) {
+	fc.Status.Found = foundBy(&fc)
+	fc.Status.Role = RoleOf(view.Contracts)
+	fc.Status.Session = sessionStatus(before.Status.Session, view.Session)
+	for _, c := range PeerConditions(view) {
 		c.ObservedGeneration = fc.Generation
 		meta.SetStatusCondition(&fc.Status.Conditions, c)
 	}
+	if fc.Spec.TrustBundle == "" {
+		meta.RemoveStatusCondition(&fc.Status.Conditions, ConditionCertificateValid)
+	}
 	if !equality.Semantic.DeepEqual(before.Status, fc.Status) {
-		if err := r.Client.Status().Patch(ctx, &fc, client.MergeFrom(before), client.FieldOwner(v1alpha1.Manager)); err != nil {
+		// A peer's word that it revoked trust is written by who heard it, and must not
+		// be overwritten by what was so a moment before.
+		patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+		if err := r.Client.Status().Patch(ctx, &fc, patch, client.FieldOwner(v1alpha1.Manager)); err != nil {
+			if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+				return reconcile.Result{RequeueAfter: endPoll}, nil
+			}
 			return reconcile.Result{}, fmt.Errorf("status of foreign cluster %s: %w", fc.Name, err)
 		}
+		for _, e := range peerEvents(before, &fc) {
+			r.Events.Eventf(&fc, nil, e.Type, e.Reason, e.Action, "%s", e.Note)
+		}
 	}
+	return result, nil
+}
+
+// make makes what stands because of a peer as it should be, and returns what its
+// conditions are a function of. primary is the object that stands for the cluster.
+func (r *Peers) make(ctx context.Context, fc *v1alpha1.ForeignCluster, contracts []v1alpha1.Contract, primary string) (PeerView, reconcile.Result, error) {
+	view := PeerView{Peer: fc, Attempt: r.Attempt(fc), Now: r.Now()}
 	// A fabric that falls silent changes no object; look again when it would be
 	// stale.
-	return reconcile.Result{RequeueAfter: fabricFresh / 2}, nil
+	result := reconcile.Result{RequeueAfter: fabricFresh / 2}
+	if primary != "" && primary != fc.Name {
+		return view, result, nil // contracts and tunnel are the other's
+	}
+	view.Contracts = contracts
+	var nodes v1alpha1.FabricNodeList
+	if err := r.Client.List(ctx, &nodes); err != nil {
+		return view, result, fmt.Errorf("list fabric nodes: %w", err)
+	}
+	view.FabricNodes = nodes.Items
+	var err error
+	if view.Asks, err = r.asks(ctx, fc.Name); err != nil {
+		return view, result, err
+	}
+	view.Session = r.Trust.Session(peering.ClusterID(fc.Spec.ClusterID))
+	view.Revoked = hearRevoked(fc, view.Session, view.Now)
+	switch {
+	case fc.Spec.Decision == v1alpha1.DecisionDenied:
+		err = r.takeDown(ctx, fc, contracts, v1alpha1.TerminateNow)
+		if fc.Spec.TrustBundle != "" {
+			result.RequeueAfter = endPoll
+		}
+	case view.Revoked:
+		err = r.takeDown(ctx, fc, contracts, v1alpha1.TerminatePeer)
+		if view.Session.Up != nil {
+			result.RequeueAfter = sessionDead / 4
+		}
+	default:
+		view.TunnelWaits, err = r.tunnel(ctx, fc, contracts)
+	}
+	r.announce(fc)
+	return view, result, err
+}
+
+// hold keeps a trusted peer's object until what stands because of it was taken
+// down, and gives it the label by which peers are selected. One that was never
+// trusted has nothing to take down.
+func (r *Peers) hold(ctx context.Context, fc *v1alpha1.ForeignCluster) error {
+	changed := fc.Spec.TrustBundle != "" && controllerutil.AddFinalizer(fc, v1alpha1.Finalizer)
+	if fc.Spec.ClusterID != "" && fc.Labels[v1alpha1.LabelPeer] != fc.Spec.ClusterID {
+		metav1.SetMetaDataLabel(&fc.ObjectMeta, v1alpha1.LabelPeer, fc.Spec.ClusterID)
+		changed = true
+	}
+	if !changed {
+		return nil
+	}
+	if err := r.Client.Update(ctx, fc, client.FieldOwner(v1alpha1.Manager)); err != nil {
+		return fmt.Errorf("hold foreign cluster %s: %w", fc.Name, err)
+	}
+	return nil
+}
+
+// endTrust removes the roots of a peer that was denied, which cuts it off, and
+// says whether they are gone. The peer is told first, if it listens. What it is
+// known by stays with the tombstone, so that approving it needs nothing of it.
+func (r *Peers) endTrust(ctx context.Context, fc *v1alpha1.ForeignCluster) (bool, error) {
+	if !r.farewell(ctx, fc) {
+		return false, nil
+	}
+	if _, err := r.setTrust(ctx); err != nil {
+		return false, err
+	}
+	if err := r.Forget(ctx, peering.ClusterID(fc.Spec.ClusterID)); err != nil {
+		return false, err
+	}
+	before := fc.DeepCopy()
+	fc.Status.Introduction = &v1alpha1.Introduction{Time: metav1.NewTime(r.Now()), Bundle: fc.Spec.TrustBundle}
+	if err := r.Client.Status().Patch(ctx, fc, client.MergeFrom(before), client.FieldOwner(v1alpha1.Manager)); err != nil {
+		return false, fmt.Errorf("status of foreign cluster %s: %w", fc.Name, err)
+	}
+	before = fc.DeepCopy()
+	fc.Spec.TrustBundle = ""
+	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	if err := r.Client.Patch(ctx, fc, patch, client.FieldOwner(v1alpha1.Manager)); err != nil {
+		return false, fmt.Errorf("end the trust in %s: %w", fc.Name, err)
+	}
+	return true, nil
+}
+
+// farewell says whether a peer that was denied was told so, or cannot be. It never
+// waits: the first call sets out, and whoever is told is looked at again.
+func (r *Peers) farewell(ctx context.Context, fc *v1alpha1.ForeignCluster) bool {
+	id, uid, name := peering.ClusterID(fc.Spec.ClusterID), fc.UID, fc.Name
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if f := r.telling[uid]; f != nil {
+		return f.said
+	}
+	if r.telling == nil {
+		r.telling = map[types.UID]*farewell{}
+	}
+	f := &farewell{said: r.Trust.Session(id).Up == nil}
+	r.telling[uid] = f
+	if f.said {
+		return true
+	}
+	go func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewellTimeout)
+		defer cancel()
+		if err := r.Trust.Revoke(ctx, id, "an administrator denied your cluster"); err != nil {
+			ctrl.LoggerFrom(ctx).Info("a peer that was denied could not be told", "peer", name, "err", err.Error())
+		}
+		r.mu.Lock()
+		f.said = true
+		r.mu.Unlock()
+		r.Again(name)
+	}()
+	return false
+}
+
+// takeDown ends contracts with a peer and takes the tunnel away.
+func (r *Peers) takeDown(ctx context.Context, fc *v1alpha1.ForeignCluster, contracts []v1alpha1.Contract, how v1alpha1.Termination) error {
+	for i := range contracts {
+		if !inForce(&contracts[i]) {
+			continue
+		}
+		if err := terminate(ctx, r.Client, &contracts[i], how); err != nil {
+			return err
+		}
+	}
+	fc.Status.Aliases, fc.Status.Network = nil, nil
+	return r.dropTunnel(ctx, fc)
 }
 
 func (r *Peers) announce(fc *v1alpha1.ForeignCluster) {
@@ -171,24 +353,61 @@ func (r *Peers) announce(fc *v1alpha1.ForeignCluster) {
 	}
 }
 
-func (r *Peers) setTrust(ctx context.Context) error {
+// Load makes trust fit the ForeignClusters before anybody is answered: a peer that
+// dials an agent that just started must not hear that it is unknown.
+func (r *Peers) Load(ctx context.Context) error {
+	_, err := r.setTrust(ctx)
+	return err
+}
+
+// setTrust makes trust fit the ForeignClusters, and returns the name of the one
+// that stands for each cluster.
+func (r *Peers) setTrust(ctx context.Context) (map[peering.ClusterID]string, error) {
+	r.mu.Lock() // what was listed first must not be set last
+	defer r.mu.Unlock()
 	var list v1alpha1.ForeignClusterList
 	if err := r.Client.List(ctx, &list); err != nil {
-		return fmt.Errorf("list foreign clusters: %w", err)
+		return nil, fmt.Errorf("list foreign clusters: %w", err)
 	}
+	primary := map[peering.ClusterID]string{}
+	exists := map[types.UID]bool{}
 	var peers []TrustedPeer
+	var denied []peering.ClusterID
 	for i := range list.Items {
 		fc := &list.Items[i]
-		// A peer that is being forgotten stays trusted until its contracts are
-		// closed, so that it can be told; that takes moments.
-		if fc.Spec.TrustBundle == "" || (!fc.DeletionTimestamp.IsZero() && !controllerutil.ContainsFinalizer(fc, v1alpha1.Finalizer)) {
+		id := peering.ClusterID(fc.Spec.ClusterID)
+		exists[fc.UID] = true
+		if id == "" || known(list.Items, id) != fc {
 			continue
 		}
-		peers = append(peers, TrustedPeer{
-			ID: peering.ClusterID(fc.Spec.ClusterID), Endpoints: fc.Spec.Endpoints, Bundle: fc.Spec.TrustBundle,
-		})
+		primary[id] = fc.Name
+		trusted := fc.Spec.TrustBundle != ""
+		if fc.Spec.Decision == v1alpha1.DecisionDenied {
+			// For as long as it takes to tell it.
+			f := r.telling[fc.UID]
+			trusted = trusted && (f == nil || !f.said)
+			if !trusted {
+				denied = append(denied, id)
+			}
+		} else {
+			delete(r.telling, fc.UID)
+		}
+		// A peer that is being forgotten stays trusted until its contracts are
+		// closed, so that it can be told; that takes moments.
+		if !fc.DeletionTimestamp.IsZero() && !controllerutil.ContainsFinalizer(fc, v1alpha1.Finalizer) {
+			trusted = false
+		}
+		if trusted {
+			peers = append(peers, TrustedPeer{ID: id, Endpoints: fc.Spec.Endpoints, Bundle: fc.Spec.TrustBundle})
+		}
 	}
-	return r.Trust.Set(peers)
+	for uid := range r.telling {
+		if !exists[uid] {
+			delete(r.telling, uid)
+		}
+	}
+	r.Trust.Set(peers, denied)
+	return primary, nil
 }
 
 func (r *Peers) contracts(ctx context.Context, id peering.ClusterID) ([]v1alpha1.Contract, error) {
@@ -208,10 +427,14 @@ func (r *Peers) asks(ctx context.Context, peer string) ([]v1alpha1.ResourceSlice
 	return slices.DeleteFunc(list.Items, func(s v1alpha1.ResourceSlice) bool { return s.Spec.ForeignCluster != peer }), nil
 }
 
-// forget ends everything with a peer. It waits for this cluster alone.
-func (r *Peers) forget(ctx context.Context, fc *v1alpha1.ForeignCluster, contracts []v1alpha1.Contract) (reconcile.Result, error) {
+// forget ends everything with a peer. It waits for this cluster alone. What
+// belongs to another object that stands for the same cluster stays.
+func (r *Peers) forget(ctx context.Context, fc *v1alpha1.ForeignCluster, contracts []v1alpha1.Contract, primary string) (reconcile.Result, error) {
 	if !controllerutil.ContainsFinalizer(fc, v1alpha1.Finalizer) {
 		return reconcile.Result{}, nil
+	}
+	if primary != "" && primary != fc.Name {
+		return reconcile.Result{}, r.release(ctx, fc)
 	}
 	asks, err := r.asks(ctx, fc.Name)
 	if err != nil {
@@ -237,11 +460,23 @@ func (r *Peers) forget(ctx context.Context, fc *v1alpha1.ForeignCluster, contrac
 	if err := r.dropTunnel(ctx, fc); err != nil {
 		return reconcile.Result{}, err
 	}
+	if err := r.Forget(ctx, peering.ClusterID(fc.Spec.ClusterID)); err != nil {
+		return reconcile.Result{}, err
+	}
+	if err := r.release(ctx, fc); err != nil {
+		return reconcile.Result{}, err
+	}
+	_, err = r.setTrust(ctx)
+	return reconcile.Result{}, err
+}
+
+// release lets a ForeignCluster go.
+func (r *Peers) release(ctx context.Context, fc *v1alpha1.ForeignCluster) error {
 	controllerutil.RemoveFinalizer(fc, v1alpha1.Finalizer)
 	if err := r.Client.Update(ctx, fc, client.FieldOwner(v1alpha1.Manager)); client.IgnoreNotFound(err) != nil {
-		return reconcile.Result{}, fmt.Errorf("release foreign cluster %s: %w", fc.Name, err)
+		return fmt.Errorf("release foreign cluster %s: %w", fc.Name, err)
 	}
-	return reconcile.Result{}, r.setTrust(ctx)
+	return nil
 }
 
 // tunnel makes the Tunnel as it should be and keeps the aliases in fc's status.

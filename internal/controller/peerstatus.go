@@ -3,12 +3,16 @@ package controller
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -18,10 +22,13 @@ type PeerView struct {
 	Contracts []v1alpha1.Contract
 	// Asks is the ResourceSlices that ask the peer.
 	Asks []v1alpha1.ResourceSlice
-	// Connected says whether a session is up; NotConnected says why not.
-	Connected    bool
-	NotConnected string
-	FabricNodes  []v1alpha1.FabricNode
+	// Session is the session with it, or why there is none.
+	Session Session
+	// Revoked says that the peer said that it trusts this cluster no longer.
+	Revoked bool
+	// Attempt is why there is no trust yet.
+	Attempt     Attempt
+	FabricNodes []v1alpha1.FabricNode
 	// TunnelWaits is what the tunnel waits for; empty when it was planned.
 	TunnelWaits string
 	Now         time.Time
@@ -51,22 +58,254 @@ func RoleOf(contracts []v1alpha1.Contract) v1alpha1.Role {
 // PeerConditions returns a peer's conditions, one for each hop. A condition is
 // True only when what it says was seen.
 func PeerConditions(v PeerView) []metav1.Condition {
-	return []metav1.Condition{trusted(v), connected(v), network(v), offloading(v)}
+	conditions := []metav1.Condition{trusted(v), connected(v), network(v), offloading(v)}
+	if v.Peer.Spec.TrustBundle != "" {
+		conditions = append(conditions, certificateValid(v))
+	}
+	return conditions
 }
 
 func trusted(v PeerView) metav1.Condition {
-	if v.Peer.Spec.TrustBundle == "" {
-		return condition(v1alpha1.ConditionTrusted, metav1.ConditionFalse, "NotJoined",
-			"known but not trusted: make a token there with `entente token create` and redeem it here with `entente join`")
+	const kind = v1alpha1.ConditionTrusted
+	fc := v.Peer
+	no := func(reason, message string) metav1.Condition {
+		return condition(kind, metav1.ConditionFalse, reason, message)
 	}
-	return condition(v1alpha1.ConditionTrusted, metav1.ConditionTrue, "Joined", "the two clusters joined")
+	was := meta.FindStatusCondition(fc.Status.Conditions, kind)
+	approved := fc.Spec.Decision == v1alpha1.DecisionApproved
+	switch {
+	case fc.Spec.Decision == v1alpha1.DecisionDenied:
+		return no("Denied", "an administrator of this cluster denied it; `entente approve`, or a new token, ends that")
+	case v.Revoked && was != nil:
+		return no(was.Reason, was.Message)
+	case fc.Spec.TrustBundle == "" && v.Attempt.Reason != "", v.Attempt.Reason == reasonDuplicate:
+		return no(v.Attempt.Reason, v.Attempt.Message)
+	case fc.Spec.TrustBundle == "":
+		return notTrusted(fc)
+	case v.Session.Up == nil && v.Session.Untrusted && !fresh(was, v.Session.At):
+		return no("NotTrustedByPeer", notMutual(fc, "this cluster trusts it, and it does not trust this cluster"))
+	case approved && v.Session.Up == nil && (was == nil || was.Status != metav1.ConditionTrue):
+		return no("AwaitingPeer", notMutual(fc, "this cluster trusts it; it has not connected since"))
+	case approved:
+		return condition(kind, metav1.ConditionTrue, reasonApproved, "administrators of both clusters approved")
+	}
+	return condition(kind, metav1.ConditionTrue, store.ReasonJoined, "the two clusters joined")
+}
+
+// fresh says whether trust was made so shortly before that the peer may not have
+// known of it: the answer to a join is on its way while the issuer dials already.
+func fresh(was *metav1.Condition, at time.Time) bool {
+	return was != nil && was.Status == metav1.ConditionTrue && at.Before(was.LastTransitionTime.Add(joinSettles))
+}
+
+// Reasons of the Trusted condition that something hangs on.
+const (
+	reasonApproved         = "Approved"
+	reasonAwaitingApproval = "AwaitingApproval"
+	reasonDuplicate        = "Duplicate"
+)
+
+// notTrusted says what a cluster waits for that is not trusted.
+func notTrusted(fc *v1alpha1.ForeignCluster) metav1.Condition {
+	no := func(reason, message string) metav1.Condition {
+		return condition(v1alpha1.ConditionTrusted, metav1.ConditionFalse, reason, message)
+	}
+	switch intro := fc.Status.Introduction; {
+	case fc.Spec.Decision == v1alpha1.DecisionApproved && intro == nil && len(fc.Spec.Endpoints) == 0:
+		return no("AwaitingIntroduction", "approved, and nothing says where it can be dialled: add spec.endpoints, or wait until it introduces itself")
+	case fc.Spec.Decision == v1alpha1.DecisionApproved:
+		return no("Introducing", "approved; this cluster introduces itself to it")
+	case fc.Spec.JoinToken != nil:
+		return no("Joining", "its token is being redeemed")
+	case intro != nil && intro.Code != "":
+		return no(reasonAwaitingApproval, fmt.Sprintf("it waits for an administrator: compare the code %s with the one that the other side shows, then `entente approve %s`, or `entente deny %s`",
+			spaced(intro.Code), fc.Name, fc.Name))
+	}
+	return no("NotJoined", "known but not trusted: make a token there with `entente token create` and redeem it here with `entente join`")
+}
+
+// notMutual says what is to be done where only this side trusts.
+func notMutual(fc *v1alpha1.ForeignCluster, what string) string {
+	if fc.Spec.Decision != v1alpha1.DecisionApproved {
+		return what + ": it never heard of the join, or forgot this cluster; join again with a new token"
+	}
+	if intro := fc.Status.Introduction; intro != nil && intro.Code != "" {
+		return fmt.Sprintf("%s: an administrator there has to approve this cluster; the code is %s", what, spaced(intro.Code))
+	}
+	return what + ": an administrator there has to approve this cluster, or name its ID"
+}
+
+// spaced writes a code for people.
+func spaced(code string) string {
+	if len(code) != 6 {
+		return code
+	}
+	return code[:3] + " " + code[3:]
+}
+
+// hearRevoked says whether the peer trusts this cluster no longer, and keeps that
+// in the Trusted condition: until a session comes up after it, which it refuses to
+// whom it does not trust, or is still up when the one over which it was said is
+// dead for certain. now is when it is written down.
+func hearRevoked(fc *v1alpha1.ForeignCluster, s Session, now time.Time) bool {
+	if fc.Spec.TrustBundle == "" {
+		return false
+	}
+	// The time in a condition is in whole seconds.
+	var since time.Time
+	if c := meta.FindStatusCondition(fc.Status.Conditions, v1alpha1.ConditionTrusted); c != nil {
+		since = c.LastTransitionTime.Add(time.Second)
+	}
+	switch revoked := store.Revoked(fc); {
+	case revoked && s.Up != nil && (!s.Up.Since.Before(since) || !now.Before(since.Add(sessionDead))):
+		meta.RemoveStatusCondition(&fc.Status.Conditions, v1alpha1.ConditionTrusted)
+		return false
+	case !revoked && s.Up == nil && s.Denied && !s.At.Before(since):
+		// What was heard before trust was made anew is no news.
+		store.SetRevoked(&fc.Status, "", now)
+		return true
+	default:
+		return revoked
+	}
+}
+
+// foundBy says how a cluster came to be known.
+func foundBy(fc *v1alpha1.ForeignCluster) v1alpha1.Found {
+	switch ours := fc.Labels[v1alpha1.LabelManaged] == v1alpha1.Manager; {
+	case fc.Status.Found != "" && (fc.Status.Found != v1alpha1.FoundManual || fc.Spec.JoinToken == nil):
+		return fc.Status.Found
+	case fc.Spec.JoinToken != nil, ours && fc.Spec.TrustBundle != "":
+		return v1alpha1.FoundToken
+	case ours:
+		return v1alpha1.FoundIntroduction
+	}
+	return v1alpha1.FoundManual
 }
 
 func connected(v PeerView) metav1.Condition {
-	if v.Connected {
-		return condition(v1alpha1.ConditionConnected, metav1.ConditionTrue, "SessionUp", "a session with the peer's agent is up")
+	const kind = v1alpha1.ConditionConnected
+	switch s := v.Session; {
+	case v.Peer.Spec.TrustBundle == "":
+		return condition(kind, metav1.ConditionFalse, "NoTrust", "a session needs trust; see condition Trusted")
+	case s.Up == nil:
+		return condition(kind, metav1.ConditionFalse, "NoSession", s.Why)
+	case s.Up.ClockSkew.Abs() > maxSkew:
+		ahead := "ahead of"
+		if s.Up.ClockSkew < 0 {
+			ahead = "behind"
+		}
+		return condition(kind, metav1.ConditionTrue, "ClocksDiffer", fmt.Sprintf(
+			"a session with the peer's agent is up, but its clock is %s %s this cluster's: set the clocks right, or certificates and contracts will be taken for expired or not yet valid",
+			s.Up.ClockSkew.Abs().Round(time.Second), ahead))
 	}
-	return condition(v1alpha1.ConditionConnected, metav1.ConditionFalse, "NoSession", v.NotConnected)
+	return condition(kind, metav1.ConditionTrue, "SessionUp", "a session with the peer's agent is up")
+}
+
+// ConditionCertificateValid tells of a trusted peer whether its root certificate
+// lasts.
+const ConditionCertificateValid = "CertificateValid"
+
+// certificateValid tells of the peer's newest root. Its leaf certificates live for
+// hours by design and are renewed without anybody's doing; one that was not shows
+// in Connected.
+func certificateValid(v PeerView) metav1.Condition {
+	const day = 24 * time.Hour
+	b, err := identity.ReadBundlePEM(peering.ClusterID(v.Peer.Spec.ClusterID), []byte(v.Peer.Spec.TrustBundle))
+	if err != nil {
+		return condition(ConditionCertificateValid, metav1.ConditionFalse, "BundleInvalid",
+			fmt.Sprintf("spec.trustBundle cannot be read: %s; join again with a new token", err))
+	}
+	ends := b.Roots[0].NotAfter
+	left := ends.Sub(v.Now)
+	text := "the peer's root certificate ends at " + ends.UTC().Format(time.RFC3339)
+	const todo = ": have `entente identity rollover` run there"
+	if left <= 0 {
+		return condition(ConditionCertificateValid, metav1.ConditionFalse, "RootEnded",
+			strings.Replace(text, "ends", "ended", 1)+todo+", then join again")
+	}
+	for _, limit := range []time.Duration{day, 7 * day, 30 * day} {
+		if left < limit {
+			return condition(ConditionCertificateValid, metav1.ConditionTrue, "RootEndsSoon",
+				fmt.Sprintf("%s, in less than %d days%s", text, limit/day, todo))
+		}
+	}
+	return condition(ConditionCertificateValid, metav1.ConditionTrue, "Valid", text)
+}
+
+// sessionStatus is a session as the status shows it: nothing in it changes with
+// each heartbeat.
+func sessionStatus(was *v1alpha1.PeerSession, s Session) *v1alpha1.PeerSession {
+	if s.Up == nil {
+		return nil
+	}
+	out := &v1alpha1.PeerSession{Dialled: s.Up.Dialled, Endpoint: s.Up.Endpoint, Since: metav1.NewTime(s.Up.Since.Truncate(time.Second))}
+	if s.Up.Dialled || s.Up.RoundTrip > 0 {
+		skew := s.Up.ClockSkew.Round(time.Second)
+		if was != nil && was.ClockSkew != nil && (s.Up.ClockSkew-was.ClockSkew.Duration).Abs() < time.Second {
+			skew = was.ClockSkew.Duration
+		}
+		out.ClockSkew = &metav1.Duration{Duration: skew}
+	}
+	if !s.Up.NotAfter.IsZero() {
+		ends := metav1.NewTime(s.Up.NotAfter)
+		out.CertificateNotAfter = &ends
+	}
+	if s.Up.RoundTrip > 0 {
+		rtt := s.Up.RoundTrip
+		if was != nil && was.RoundTrip != nil && was.Since.Equal(&out.Since) {
+			if old := was.RoundTrip.Duration; rtt > old/2 && rtt < 2*old {
+				rtt = old
+			}
+		}
+		out.RoundTrip = &metav1.Duration{Duration: roundTrip(rtt)}
+	}
+	return out
+}
+
+// roundTrip rounds to one significant digit: what is shown is a magnitude.
+func roundTrip(d time.Duration) time.Duration {
+	unit := 10 * time.Microsecond
+	for 10*unit <= d {
+		unit *= 10
+	}
+	return max(d.Round(unit), unit)
+}
+
+// peerEvent is something that happened to a peer.
+type peerEvent struct{ Type, Reason, Action, Note string }
+
+// peerEvents returns what happened between two looks at a peer.
+func peerEvents(before, after *v1alpha1.ForeignCluster) []peerEvent {
+	var out []peerEvent
+	find := func(fc *v1alpha1.ForeignCluster, kind string) metav1.Condition {
+		if c := meta.FindStatusCondition(fc.Status.Conditions, kind); c != nil {
+			return *c
+		}
+		return metav1.Condition{}
+	}
+	was, is := find(before, v1alpha1.ConditionTrusted), find(after, v1alpha1.ConditionTrusted)
+	if was.Status != is.Status || was.Reason != is.Reason || (is.Reason == reasonAwaitingApproval && was.Message != is.Message) {
+		kind, reason := corev1.EventTypeNormal, ""
+		switch is.Reason {
+		case store.ReasonJoined, reasonApproved, "Denied":
+			reason = is.Reason
+		case reasonAwaitingApproval:
+			reason = "Introduced"
+		case store.RevokedByPeer:
+			kind, reason = corev1.EventTypeWarning, "Revoked"
+		}
+		if reason != "" {
+			out = append(out, peerEvent{Type: kind, Reason: reason, Action: "Trust", Note: is.Message})
+		}
+	}
+	was, is = find(before, v1alpha1.ConditionConnected), find(after, v1alpha1.ConditionConnected)
+	switch {
+	case was.Status == metav1.ConditionTrue && is.Status != metav1.ConditionTrue:
+		out = append(out, peerEvent{Type: corev1.EventTypeWarning, Reason: "Lost", Action: "Connect", Note: is.Message})
+	case was.Status != metav1.ConditionTrue && is.Status == metav1.ConditionTrue:
+		out = append(out, peerEvent{Type: corev1.EventTypeNormal, Reason: "Connected", Action: "Connect", Note: is.Message})
+	}
+	return out
 }
 
 func network(v PeerView) metav1.Condition {

@@ -3,17 +3,25 @@ package controller
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
+	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/util/retry"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
@@ -29,24 +37,29 @@ const (
 	// askAgain is how long to wait after a no, askSoon when nobody answered.
 	askAgain = 30 * time.Second
 	askSoon  = 2 * time.Second
-	// backdate is how far a contract begins before it is signed, so that a
-	// provider whose clock is a little behind takes it up at once.
-	backdate = time.Minute
+	// previewTimeout bounds asking one of several providers what it would lend,
+	// maxPreviews how many are asked at once.
+	previewTimeout = 5 * time.Second
+	maxPreviews    = 8
 )
 
-// Provider is what a consumer asks of a provider, over the session.
+// Provider is what a consumer negotiates with a provider, over the session.
 type Provider interface {
+	// Request asks what the provider would lend, which holds it back for a moment.
 	Request(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (wire.Advertisement, error)
+	// Preview asks the same, and nothing follows from it.
+	Preview(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (wire.Advertisement, error)
+	// Sign sends a contract that this cluster signed, and returns it signed by both.
 	Sign(ctx context.Context, peer peering.ClusterID, envelope peering.Envelope) (peering.Envelope, error)
-	Terminate(ctx context.Context, peer peering.ClusterID, contract, message string) error
 }
 
-// Slices turns ResourceSlices into contracts.
+// Slices turns ResourceSlices into contracts, and keeps these as the slices ask.
 type Slices struct {
 	Client client.Client
 	// Reader reads from the API server itself: a cache that lags would sign twice.
-	Reader   client.Reader
-	Identity *identity.Identity
+	Reader client.Reader
+	// Identity is this cluster's, as of now.
+	Identity func() *identity.Identity
 	Provider Provider
 	Now      func() time.Time
 }
@@ -54,17 +67,45 @@ type Slices struct {
 // SetupWithManager registers the reconciler.
 func (r *Slices) SetupWithManager(mgr ctrl.Manager) error {
 	byPeer := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
-		return r.slicesOf(ctx, func(s *v1alpha1.ResourceSlice) bool { return s.Spec.ForeignCluster == o.GetName() })
+		return r.slicesOf(ctx, func(s *v1alpha1.ResourceSlice) bool { return asks(s, o) })
 	})
 	byContract := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 		return r.slicesOf(ctx, func(s *v1alpha1.ResourceSlice) bool { return string(s.UID) == o.(*v1alpha1.Contract).Spec.RequestID })
 	})
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("slices").
-		For(&v1alpha1.ResourceSlice{}).
-		Watches(&v1alpha1.ForeignCluster{}, byPeer).
-		Watches(&v1alpha1.Contract{}, byContract).
+		For(&v1alpha1.ResourceSlice{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1alpha1.ForeignCluster{}, byPeer, updates(mattersToSlices)).
+		Watches(&v1alpha1.Contract{}, byContract, updates(func(before, after client.Object) bool {
+			a, b := before.(*v1alpha1.Contract), after.(*v1alpha1.Contract)
+			return a.Generation != b.Generation || a.Status.Phase != b.Status.Phase || a.Status.Reason != b.Status.Reason || a.Status.Node != b.Status.Node
+		})).
 		Complete(r)
+}
+
+// updates lets of updates only those pass that matter.
+func updates(matters func(before, after client.Object) bool) builder.Predicates {
+	return builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		return matters(e.ObjectOld, e.ObjectNew)
+	}})
+}
+
+// asks says whether a ResourceSlice may ask a ForeignCluster.
+func asks(s *v1alpha1.ResourceSlice, fc client.Object) bool {
+	if s.Spec.ClusterSelector == nil {
+		return s.Spec.ForeignCluster == fc.GetName()
+	}
+	selector, err := metav1.LabelSelectorAsSelector(s.Spec.ClusterSelector)
+	return err == nil && (selector.Matches(labels.Set(fc.GetLabels())) || s.Status.ForeignCluster == fc.GetName())
+}
+
+// mattersToSlices says whether a change of a ForeignCluster may change what comes
+// of an ask. Most of its status changes with every word of the peer.
+func mattersToSlices(before, after client.Object) bool {
+	a, b := before.(*v1alpha1.ForeignCluster), after.(*v1alpha1.ForeignCluster)
+	offers := func(fc *v1alpha1.ForeignCluster) bool { return fc.Status.Offer != nil && fc.Status.Offer.Available }
+	return a.Generation != b.Generation || !equality.Semantic.DeepEqual(a.Labels, b.Labels) ||
+		(unusable(a) == "") != (unusable(b) == "") || offers(a) != offers(b)
 }
 
 func (r *Slices) slicesOf(ctx context.Context, match func(*v1alpha1.ResourceSlice) bool) []reconcile.Request {
@@ -84,90 +125,184 @@ func (r *Slices) slicesOf(ctx context.Context, match func(*v1alpha1.ResourceSlic
 // Reconcile implements reconcile.Reconciler.
 func (r *Slices) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var slice v1alpha1.ResourceSlice
-	if err := r.Client.Get(ctx, req.NamespacedName, &slice); err != nil {
+	if err := r.Reader.Get(ctx, req.NamespacedName, &slice); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	contract, err := r.contract(ctx, string(slice.UID))
+	contracts, err := r.contracts(ctx, string(slice.UID))
 	if err != nil {
 		return reconcile.Result{}, err
 	}
 	if !slice.DeletionTimestamp.IsZero() {
-		return r.end(ctx, &slice, contract)
+		return r.end(ctx, &slice, contracts)
 	}
 	if controllerutil.AddFinalizer(&slice, v1alpha1.Finalizer) {
 		if err := r.Client.Update(ctx, &slice, client.FieldOwner(v1alpha1.Manager)); err != nil {
 			return reconcile.Result{}, fmt.Errorf("hold resource slice %s: %w", slice.Name, err)
 		}
 	}
-	before := slice.DeepCopy()
-	accepted, after := r.accepted(ctx, &slice, contract)
-	accepted.ObservedGeneration = slice.Generation
-	meta.SetStatusCondition(&slice.Status.Conditions, accepted)
-	if !equality.Semantic.DeepEqual(before.Status, slice.Status) {
-		if err := r.Client.Status().Patch(ctx, &slice, client.MergeFrom(before), client.FieldOwner(v1alpha1.Manager)); err != nil {
-			return reconcile.Result{}, fmt.Errorf("status of resource slice %s: %w", slice.Name, err)
-		}
+	edit := &sliceEdit{client: r.Client, written: slice.DeepCopy(), ResourceSlice: &slice}
+	after := r.pursue(ctx, edit, contracts)
+	if err := edit.write(ctx); err != nil {
+		return reconcile.Result{}, err
 	}
 	return reconcile.Result{RequeueAfter: after}, nil
 }
 
-// contract returns the newest contract for a request, one in force before one
-// that is over; nil if there is none.
-func (r *Slices) contract(ctx context.Context, request string) (*v1alpha1.Contract, error) {
-	contracts, err := contractsOf(ctx, r.Reader)
+// sliceEdit is a ResourceSlice whose status is being changed.
+type sliceEdit struct {
+	*v1alpha1.ResourceSlice
+	client client.Client
+	// written is the slice as it is stored.
+	written *v1alpha1.ResourceSlice
+}
+
+func (e *sliceEdit) write(ctx context.Context) error {
+	if equality.Semantic.DeepEqual(e.written.Status, e.Status) {
+		return nil
+	}
+	if err := e.client.Status().Patch(ctx, e.ResourceSlice, client.MergeFrom(e.written), client.FieldOwner(v1alpha1.Manager)); err != nil {
+		return fmt.Errorf("status of resource slice %s: %w", e.Name, err)
+	}
+	e.written = e.DeepCopy()
+	return nil
+}
+
+func (e *sliceEdit) say(c metav1.Condition) {
+	c.ObservedGeneration = e.Generation
+	meta.SetStatusCondition(&e.Status.Conditions, c)
+}
+
+// contracts returns a request's contracts: first those in force, then those that
+// are over, each newest first.
+func (r *Slices) contracts(ctx context.Context, request string) ([]*v1alpha1.Contract, error) {
+	all, err := contractsOf(ctx, r.Reader)
 	if err != nil {
 		return nil, err
 	}
-	var found *v1alpha1.Contract
-	for i := range contracts {
-		c := &contracts[i]
-		if c.Spec.RequestID != request || c.Spec.Role != v1alpha1.ContractConsumer {
-			continue
-		}
-		if found == nil || (inForce(c) && !inForce(found)) ||
-			(inForce(c) == inForce(found) && found.Spec.NotBefore.Before(&c.Spec.NotBefore)) {
-			found = c
+	var found []*v1alpha1.Contract
+	for i := range all {
+		if c := &all[i]; c.Spec.RequestID == request && c.Spec.Role == v1alpha1.ContractConsumer {
+			found = append(found, c)
 		}
 	}
+	sortContracts(found)
 	return found, nil
 }
 
-// accepted makes sure that there is a contract, and says so, or why there is
-// none and when to look again.
-func (r *Slices) accepted(ctx context.Context, slice *v1alpha1.ResourceSlice, contract *v1alpha1.Contract) (metav1.Condition, time.Duration) {
-	no := func(reason, message string) metav1.Condition {
-		return condition(v1alpha1.ConditionAccepted, metav1.ConditionFalse, reason, message)
+// pursue does what is to be done for a ResourceSlice, keeps in its status how it
+// stands, and returns when to look again.
+func (r *Slices) pursue(ctx context.Context, slice *sliceEdit, contracts []*v1alpha1.Contract) time.Duration {
+	held, gone, err := r.held(ctx, contracts)
+	if err != nil {
+		slice.say(condition(v1alpha1.ConditionAccepted, metav1.ConditionFalse, "ContractInvalid", err.Error()))
+		return askAgain
 	}
-	if contract != nil && !inForce(contract) && endedByPeer(contract) {
-		return no("EndedByProvider", "the provider ended the contract; delete this ResourceSlice, and create another to ask again"), 0
+	plan := planSlice(slice.ResourceSlice, held, gone, standing(contracts), r.Now())
+	accepted, after := plan.accepted, plan.after
+	switch plan.course {
+	case courseHold:
+	case courseAsk:
+		if held, err = r.ask(ctx, slice, contracts); err != nil {
+			accepted, after = refused(err, ""), pause(err)
+			break
+		}
+		accepted = condition(v1alpha1.ConditionAccepted, metav1.ConditionTrue, "Contracted", "contract "+held.stored.Name+" was signed by both")
+		meta.RemoveStatusCondition(&slice.Status.Conditions, ConditionRenewed)
+	case courseAmend:
+		err := r.revise(ctx, slice.ResourceSlice, held, courseAmend)
+		if err == nil {
+			after = max(peering.RenewAt(held.state).Sub(r.Now()), askSoon)
+			break
+		}
+		accepted, after = refused(err, fmt.Sprintf("contract %s goes on as it is; the change of spec was not accepted: ", held.stored.Name)), pause(err)
+		// That it cannot be changed is no reason to let it end.
+		if plan.renewal && held.terms.Renewable {
+			after = min(after, r.renew(ctx, slice, held))
+		}
+	case courseRenew:
+		after = r.renew(ctx, slice, held)
 	}
-	if contract == nil || !inForce(contract) {
-		var err error
-		if contract, err = r.ask(ctx, slice); err != nil {
-			e := wire.FromStatus(err)
-			after := askSoon
-			switch e.Reason { //nolint:exhaustive // everything else may be over in a moment
-			case wire.ReasonPolicyRefused, wire.ReasonPolicyPending, wire.ReasonCapacityExhausted, wire.ReasonRequestInvalid,
-				wire.ReasonPeerUnknown, wire.ReasonPeerNotTrusted, wire.ReasonContractMismatch, wire.ReasonSignatureInvalid:
-				after = askAgain
-			}
-			return no(camel(string(e.Reason)), e.Message), max(after, e.RetryAfter)
+	if plan.renewal && !held.terms.Renewable {
+		slice.say(condition(ConditionRenewed, metav1.ConditionFalse, "NotRenewable", fmt.Sprintf(
+			"the provider does not renew contract %s, which ends at %s; another is asked for then", held.stored.Name, held.terms.NotAfter.Format(time.RFC3339))))
+	}
+	slice.say(accepted)
+	if held != nil && inForce(held.stored) {
+		slice.Status.Contract, slice.Status.ForeignCluster = held.stored.Name, held.stored.Spec.ForeignCluster
+		slice.Status.Node = held.stored.Status.Node
+		slice.Status.ObservedGeneration = store.Fulfils(held.stored).Generation
+	}
+	return after
+}
+
+// standing names a virtual node of a contract that is over; empty is that there
+// is none. The next contract's node has the same name.
+func standing(contracts []*v1alpha1.Contract) string {
+	for _, c := range contracts {
+		if !inForce(c) && c.Status.Node != "" {
+			return c.Status.Node
 		}
 	}
-	slice.Status.Contract = contract.Name
-	slice.Status.Node = contract.Status.Node
-	return condition(v1alpha1.ConditionAccepted, metav1.ConditionTrue, "Contracted", "contract "+contract.Name+" was signed by both"), 0
+	return ""
 }
 
-// endedByPeer says whether the other side ended a contract, however this one
-// heard of it: by a call, or by what the peer says over the session.
-func endedByPeer(c *v1alpha1.Contract) bool {
-	return c.Spec.Termination == v1alpha1.TerminatePeer || c.Status.Message == peering.ReasonEndedByPeer.String()
+// held returns the contract of a request that counts, or nil, and whether its
+// ForeignCluster is gone or going.
+func (r *Slices) held(ctx context.Context, contracts []*v1alpha1.Contract) (*heldContract, bool, error) {
+	if len(contracts) == 0 {
+		return nil, false, nil
+	}
+	h, err := r.hold(contracts[0])
+	if err != nil {
+		return nil, false, err
+	}
+	fc, err := foreignCluster(ctx, r.Client, peering.ClusterID(h.stored.Spec.PeerID))
+	return h, fc == nil || !fc.DeletionTimestamp.IsZero(), err
 }
 
-// ask negotiates a contract and stores it. It can be repeated at any point: the
+func (r *Slices) hold(stored *v1alpha1.Contract) (*heldContract, error) {
+	state, terms, err := store.ReadContract(stored, r.Identity().ID())
+	return &heldContract{stored: stored, state: state, terms: terms}, err
+}
+
+// refused says why there is no contract, or none as it is asked for.
+func refused(err error, context string) metav1.Condition {
+	e := wire.FromStatus(err)
+	return condition(v1alpha1.ConditionAccepted, metav1.ConditionFalse, camel(string(e.Reason)), context+e.Error())
+}
+
+// pause is how long to wait after an ask failed.
+func pause(err error) time.Duration {
+	e := wire.FromStatus(err)
+	if definite(e) {
+		return max(askAgain, e.RetryAfter)
+	}
+	return max(askSoon, e.RetryAfter)
+}
+
+// definite says whether an ask was answered by a no, after which nothing was
+// signed. Anything else may be over in a moment, and may have come after the
+// provider signed.
+func definite(e *wire.Error) bool {
+	switch e.Reason { //nolint:exhaustive // see above
+	case wire.ReasonPolicyRefused, wire.ReasonPolicyPending, wire.ReasonPriceAboveCeiling, wire.ReasonCapacityExhausted,
+		wire.ReasonRequestInvalid, wire.ReasonPeerUnknown, wire.ReasonPeerNotTrusted, wire.ReasonTrustDenied,
+		wire.ReasonContractMismatch, wire.ReasonSignatureInvalid, wire.ReasonContractClosed, wire.ReasonContractUnknown:
+		return true
+	}
+	return false
+}
+
+// ask negotiates a contract and stores it. It can be repeated at any point: a
 // provider knows the request by the slice's UID.
-func (r *Slices) ask(ctx context.Context, slice *v1alpha1.ResourceSlice) (*v1alpha1.Contract, error) {
+func (r *Slices) ask(ctx context.Context, slice *sliceEdit, contracts []*v1alpha1.Contract) (*heldContract, error) {
+	ask, err := askOf(slice.ResourceSlice)
+	if err != nil {
+		return nil, err
+	}
+	if slice.Spec.ClusterSelector != nil {
+		return r.choose(ctx, slice, ask, contracts)
+	}
 	var fc v1alpha1.ForeignCluster
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: slice.Spec.ForeignCluster}, &fc); err != nil {
 		if apierrors.IsNotFound(err) {
@@ -175,111 +310,320 @@ func (r *Slices) ask(ctx context.Context, slice *v1alpha1.ResourceSlice) (*v1alp
 		}
 		return nil, err
 	}
-	if fc.Spec.TrustBundle == "" {
+	if fc.Spec.TrustBundle == "" || !fc.DeletionTimestamp.IsZero() {
 		return nil, wire.Errorf(wire.ReasonPeerNotTrusted, "ForeignCluster %s is not trusted: join it first", fc.Name)
 	}
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	peer := peering.ClusterID(fc.Spec.ClusterID)
-	resources, err := store.Resources(slice.Spec.Resources)
-	if err != nil {
-		return nil, wire.Errorf(wire.ReasonRequestInvalid, "spec.resources: %s", err)
+	return r.contract(ctx, slice.ResourceSlice, &fc, ask, func(context.Context) error { return nil })
+}
+
+// choose makes a contract with the cheapest provider that grants one. With which
+// it is about to sign is kept in the slice's status first: if the answer is lost,
+// that provider is asked again before any other, for it may have signed.
+func (r *Slices) choose(ctx context.Context, slice *sliceEdit, ask peering.Ask, contracts []*v1alpha1.Contract) (*heldContract, error) {
+	var list v1alpha1.ForeignClusterList
+	if err := r.Client.List(ctx, &list); err != nil {
+		return nil, fmt.Errorf("list foreign clusters: %w", err)
 	}
-	ask := peering.Ask{RequestID: string(slice.UID), Resources: resources, Network: slice.Spec.Network != v1alpha1.NetworkNone}
-	if slice.Spec.Duration != nil {
-		ask.Duration = slice.Spec.Duration.Duration
+	peers, not := eligible(slice.ResourceSlice, list.Items, contracts, r.Now())
+	try := func(fc *v1alpha1.ForeignCluster) (*heldContract, error) {
+		return r.contract(ctx, slice.ResourceSlice, fc, ask, func(ctx context.Context) error {
+			slice.Status.ForeignCluster, slice.Status.Contract, slice.Status.Node = fc.Name, "", ""
+			return slice.write(ctx)
+		})
 	}
-	offer, err := r.Provider.Request(ctx, peer, ask)
+	if slice.Status.Contract == "" && slice.Status.ForeignCluster != "" {
+		for _, fc := range peers {
+			if fc.Name != slice.Status.ForeignCluster {
+				continue
+			}
+			if h, err := try(fc); err == nil || !definite(wire.FromStatus(err)) {
+				return h, err
+			}
+		}
+	}
+	ordered, refusals := r.compare(ctx, peers, ask)
+	for _, fc := range ordered {
+		h, err := try(fc)
+		if err == nil || !definite(wire.FromStatus(err)) {
+			return h, err
+		}
+		refusals = append(refusals, fc.Name+": "+wire.FromStatus(err).Error())
+	}
+	slice.Status.ForeignCluster = ""
+	if len(peers) == 0 {
+		return nil, wire.Errorf(wire.ReasonPeerUnknown, "no cluster that spec.clusterSelector selects can be asked%s", listed(not))
+	}
+	return nil, wire.Errorf(wire.ReasonCapacityExhausted, "none of the clusters that spec.clusterSelector selects grants it%s", listed(append(refusals, not...)))
+}
+
+// listed makes a few reasons readable.
+func listed(reasons []string) string {
+	const most = 5
+	if len(reasons) == 0 {
+		return ""
+	}
+	text := ": " + strings.Join(reasons[:min(len(reasons), most)], "; ")
+	if n := len(reasons) - most; n > 0 {
+		text += fmt.Sprintf("; and %d more", n)
+	}
+	return text
+}
+
+// compare asks several providers at once what they would lend, and returns those
+// that would lend what is asked for, cheapest first, and why the others do not.
+func (r *Slices) compare(ctx context.Context, peers []*v1alpha1.ForeignCluster, ask peering.Ask) ([]*v1alpha1.ForeignCluster, []string) {
+	type answer struct {
+		hourly peering.Money
+		no     string
+	}
+	answers := make([]answer, len(peers))
+	var group errgroup.Group
+	group.SetLimit(maxPreviews)
+	for i, fc := range peers {
+		group.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, previewTimeout)
+			defer cancel()
+			offer, err := r.Provider.Preview(ctx, peering.ClusterID(fc.Spec.ClusterID), ask)
+			if err != nil {
+				answers[i].no = wire.FromStatus(err).Error()
+				return nil
+			}
+			if answers[i].no = unacceptable(ask, offer.Grant, nil); answers[i].no != "" {
+				return nil
+			}
+			if answers[i].hourly, err = offer.Grant.Price.Hourly(offer.Grant.Resources); err != nil {
+				answers[i].no = err.Error()
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // each keeps its own error
+	var would []*v1alpha1.ForeignCluster
+	var candidates []peering.Candidate
+	var no []string
+	for i, fc := range peers {
+		if answers[i].no != "" {
+			no = append(no, fc.Name+": "+answers[i].no)
+			continue
+		}
+		c := peering.Candidate{Peer: peering.ClusterID(fc.Spec.ClusterID), Hourly: answers[i].hourly}
+		if s := fc.Status.Session; s != nil && s.RoundTrip != nil {
+			c.RoundTrip = s.RoundTrip.Duration
+		}
+		would, candidates = append(would, fc), append(candidates, c)
+	}
+	ordered := make([]*v1alpha1.ForeignCluster, 0, len(would))
+	for _, i := range peering.Cheapest(candidates, ask.PriceCeiling.Currency) {
+		ordered = append(ordered, would[i])
+	}
+	return ordered, no
+}
+
+// contract makes a contract with one provider and stores it. commit is called
+// before the provider is told that this side signed.
+func (r *Slices) contract(
+	ctx context.Context, slice *v1alpha1.ResourceSlice, fc *v1alpha1.ForeignCluster, ask peering.Ask, commit func(context.Context) error,
+) (*heldContract, error) {
+	envelope, fulfils, err := r.agree(ctx, slice, fc, ask, nil, commit)
 	if err != nil {
 		return nil, err
 	}
-	if why := unacceptable(ask, offer); why != "" {
-		return nil, wire.Errorf(wire.ReasonContractMismatch, "the provider offers something else than was asked for: %s", why)
-	}
-	envelope, err := r.signed(offer, fc)
+	contract, err := store.NewContract(envelope, r.Identity().ID(), fc.Name)
 	if err != nil {
 		return nil, err
 	}
-	if envelope, err = r.Provider.Sign(ctx, peer, envelope); err != nil {
-		return nil, err
-	}
-	// An envelope that carries our signature is one that we signed: this one, or
-	// one of an earlier round whose answer was lost.
-	terms, err := envelope.Verify()
-	if err != nil {
-		return nil, wire.Errorf(wire.ReasonSignatureInvalid, "what the provider returned: %s", err)
-	}
-	if terms.RequestID != ask.RequestID || terms.Provider.ID != peer {
-		return nil, wire.Errorf(wire.ReasonContractMismatch, "the provider returned a contract of another request")
-	}
-	contract, err := store.NewContract(envelope, r.Identity.ID(), fc.Name)
-	if err != nil {
+	if err := store.SetFulfils(contract, fulfils); err != nil {
 		return nil, err
 	}
 	err = r.Client.Create(ctx, contract, client.FieldOwner(v1alpha1.Manager))
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return nil, fmt.Errorf("keep contract %s: %w", contract.Name, err)
 	}
-	return contract, nil
+	return r.hold(contract)
 }
 
-// unacceptable says in what an offer is worse than the ask; empty is in nothing.
-func unacceptable(ask peering.Ask, offer wire.Advertisement) string {
-	for name, amount := range ask.Resources {
-		if got := offer.Grant.Resources[name]; got.Cmp(amount) != 0 {
-			return fmt.Sprintf("%s of %s instead of %s", got, name, amount)
+// agree negotiates a contract, or the next revision of the one held, and returns
+// it signed by both, with what of the slice it fulfils.
+func (r *Slices) agree(
+	ctx context.Context, slice *v1alpha1.ResourceSlice, fc *v1alpha1.ForeignCluster, ask peering.Ask, held *heldContract, commit func(context.Context) error,
+) (peering.Envelope, store.Fulfilment, error) {
+	none := store.Fulfilment{}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	peer, self := peering.ClusterID(fc.Spec.ClusterID), r.Identity()
+	bundle, err := identity.ReadBundlePEM(peer, []byte(fc.Spec.TrustBundle))
+	if err != nil {
+		return peering.Envelope{}, none, fmt.Errorf("trust bundle of %s: %w", fc.Name, err)
+	}
+	offer, err := r.Provider.Request(ctx, peer, ask)
+	if err != nil {
+		return peering.Envelope{}, none, err
+	}
+	var before *peering.Terms
+	if held != nil {
+		before = &held.terms
+		if offer.Revision != held.state.Revision+1 || offer.PreviousHash != held.state.Hash {
+			return peering.Envelope{}, none, wire.Errorf(wire.ReasonRevisionStale, "the provider offers revision %d and this cluster holds revision %d: they agree on the newest first", offer.Revision, held.state.Revision)
 		}
 	}
-	if len(ask.Resources) > 0 && len(offer.Grant.Resources) != len(ask.Resources) {
-		return "resources that were not asked for"
+	if why := unacceptable(ask, offer.Grant, before); why != "" {
+		return peering.Envelope{}, none, wire.Errorf(wire.ReasonContractMismatch, "the provider offers something else than was asked for: %s", why)
 	}
-	if offer.Grant.Network != ask.Network {
-		return "network differs"
+	envelope, err := peering.NewEnvelope(termsOf(offer, self.Party(), bundle.Party(peer), r.Now()))
+	if err != nil {
+		return peering.Envelope{}, none, wire.Errorf(wire.ReasonContractMismatch, "the offer makes no contract: %s", err)
 	}
-	if ask.Duration > 0 && offer.Grant.Duration > ask.Duration {
-		return fmt.Sprintf("for %s instead of %s", offer.Grant.Duration, ask.Duration)
+	if envelope, err = envelope.Sign(rand.Reader, self.ID(), self.Signer()); err != nil {
+		return peering.Envelope{}, none, fmt.Errorf("sign contract %s: %w", offer.ContractID, err)
 	}
-	return ""
+	if err := commit(ctx); err != nil {
+		return peering.Envelope{}, none, err
+	}
+	signed, err := r.Provider.Sign(ctx, peer, envelope)
+	if err != nil {
+		return peering.Envelope{}, none, err
+	}
+	// An envelope that carries our signature is one that we signed: this one, or
+	// one of an earlier round whose answer was lost.
+	terms, err := signed.Verify()
+	if err != nil {
+		return peering.Envelope{}, none, wire.Errorf(wire.ReasonResponseInvalid, "what the provider returned: %s", err)
+	}
+	if terms.RequestID != ask.RequestID || terms.Provider.ID != peer || terms.Consumer.ID != self.ID() || terms.ContractID != offer.ContractID {
+		return peering.Envelope{}, none, wire.Errorf(wire.ReasonResponseInvalid, "the provider returned a contract of another request")
+	}
+	got := grantOf(terms)
+	got.StorageClasses = offer.Grant.StorageClasses // of which terms say nothing
+	if signed.Hash() != envelope.Hash() && unacceptable(ask, got, nil) != "" {
+		return signed, none, nil // of an earlier spec: the next revision mends it
+	}
+	return signed, store.Fulfilment{Generation: slice.Generation, Duration: ask.Duration}, nil
 }
 
-// signed returns the contract that an offer makes, with this cluster's signature.
-func (r *Slices) signed(offer wire.Advertisement, fc v1alpha1.ForeignCluster) (peering.Envelope, error) {
-	provider, err := identity.ParseBundlePEM(peering.ClusterID(fc.Spec.ClusterID), []byte(fc.Spec.TrustBundle))
+// revise makes the next revision of the contract held and puts it in its place.
+func (r *Slices) revise(ctx context.Context, slice *v1alpha1.ResourceSlice, held *heldContract, why course) error {
+	ask, err := askOf(slice)
 	if err != nil {
-		return peering.Envelope{}, fmt.Errorf("trust bundle of %s: %w", fc.Name, err)
+		return err
 	}
-	begin := r.Now().UTC().Add(-backdate).Truncate(time.Second)
-	terms := peering.Terms{
-		ContractID: offer.ContractID, RequestID: offer.RequestID, Revision: 1,
-		Consumer:  peering.Party{ID: r.Identity.ID(), PublicKey: r.Identity.PublicKey()},
-		Provider:  peering.Party{ID: peering.ClusterID(fc.Spec.ClusterID)},
-		Resources: offer.Grant.Resources, NotBefore: begin, NotAfter: begin.Add(offer.Grant.Duration),
-		Network: offer.Grant.Network, PodSecurity: offer.Grant.PodSecurity, NodeLabels: offer.Grant.NodeLabels,
+	asked := ask.Duration
+	fc, err := foreignCluster(ctx, r.Client, peering.ClusterID(held.stored.Spec.PeerID))
+	if err != nil {
+		return err
 	}
-	for _, root := range provider {
-		if peering.ClusterIDOfSPKI(root.RawSubjectPublicKeyInfo) == terms.Provider.ID {
-			terms.Provider.PublicKey = root.RawSubjectPublicKeyInfo
+	if fc == nil || fc.Spec.TrustBundle == "" {
+		return wire.Errorf(wire.ReasonPeerNotTrusted, "the provider of contract %s is not trusted any more", held.stored.Name)
+	}
+	ask = nextAsk(ask, slice, held, why, r.Now())
+	envelope, fulfils, err := r.agree(ctx, slice, fc, ask, held, func(context.Context) error { return nil })
+	if err != nil {
+		return err
+	}
+	if fulfils.Duration = asked; why == courseRenew {
+		// A renewal changes the end, and says nothing of a spec that changed meanwhile.
+		fulfils = store.Fulfils(held.stored)
+	}
+	terms, err := envelope.Verify()
+	if err != nil {
+		return err
+	}
+	if _, err := held.state.Apply(peering.Countersigned{Terms: terms, Hash: envelope.Hash(), Now: r.Now()}); err != nil {
+		return wire.Errorf(wire.ReasonResponseInvalid, "what the provider returned: %s", err)
+	}
+	revised, err := replaceRevision(ctx, r.Client, r.Reader, held.stored, envelope, r.Identity().ID(), &fulfils)
+	if err != nil {
+		return err
+	}
+	next, err := r.hold(revised)
+	if err != nil {
+		return err
+	}
+	*held = *next
+	return nil
+}
+
+// replaceRevision puts a later revision in a contract's place by compare-and-swap:
+// if the contract was revised meanwhile, to this revision or a later one, it stays
+// as it is. fulfils is recorded with it unless it is nil.
+func replaceRevision(
+	ctx context.Context, c client.Client, reader client.Reader, stored *v1alpha1.Contract, envelope peering.Envelope, self peering.ClusterID, fulfils *store.Fulfilment,
+) (*v1alpha1.Contract, error) {
+	terms, err := envelope.Verify()
+	if err != nil {
+		return nil, err
+	}
+	current := stored.DeepCopy()
+	err = retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		if err := reader.Get(ctx, client.ObjectKeyFromObject(stored), current); err != nil {
+			return err
 		}
-	}
-	envelope, err := peering.NewEnvelope(terms)
+		if current.UID != stored.UID {
+			return errors.New("another contract took its name")
+		}
+		if uint64(current.Spec.Revision) >= terms.Revision {
+			return nil
+		}
+		if err := store.Revise(current, envelope, self); err != nil {
+			return err
+		}
+		if fulfils != nil {
+			if err := store.SetFulfils(current, *fulfils); err != nil {
+				return err
+			}
+		}
+		return c.Update(ctx, current, client.FieldOwner(v1alpha1.Manager))
+	})
 	if err != nil {
-		return peering.Envelope{}, fmt.Errorf("contract %s: %w", offer.ContractID, err)
+		return nil, fmt.Errorf("keep revision %d of contract %s: %w", terms.Revision, stored.Name, err)
 	}
-	return envelope.Sign(rand.Reader, r.Identity.Signer())
+	return current, nil
+}
+
+// renew asks for a later end of the contract held, says whether it got it, and
+// returns when to look again.
+func (r *Slices) renew(ctx context.Context, slice *sliceEdit, held *heldContract) time.Duration {
+	until := held.terms.NotAfter
+	err := r.revise(ctx, slice.ResourceSlice, held, courseRenew)
+	if err == nil {
+		slice.say(condition(ConditionRenewed, metav1.ConditionTrue, "Renewed", fmt.Sprintf(
+			"contract %s was renewed until %s, at %s", held.stored.Name, held.terms.NotAfter.Format(time.RFC3339), priceText(held.terms))))
+		return max(peering.RenewAt(held.state).Sub(r.Now()), askSoon)
+	}
+	e := wire.FromStatus(err)
+	slice.say(condition(ConditionRenewed, metav1.ConditionFalse, camel(string(e.Reason)), fmt.Sprintf(
+		"contract %s ends at %s and was not renewed: %s", held.stored.Name, until.Format(time.RFC3339), e.Error())))
+	// A short contract leaves little time to ask again.
+	return min(pause(err), max(until.Sub(r.Now())/4, askSoon))
+}
+
+// priceText says what a contract costs an hour.
+func priceText(t peering.Terms) string {
+	hourly, err := t.Price.Hourly(t.Resources)
+	switch {
+	case err != nil:
+		return "a price that cannot be told"
+	case hourly.Amount.IsZero():
+		return "no cost"
+	}
+	return hourly.String() + " an hour"
 }
 
 // end ends the contract and waits until this cluster took down what it stood
 // for; the provider may be dead.
-func (r *Slices) end(ctx context.Context, slice *v1alpha1.ResourceSlice, contract *v1alpha1.Contract) (reconcile.Result, error) {
+func (r *Slices) end(ctx context.Context, slice *v1alpha1.ResourceSlice, contracts []*v1alpha1.Contract) (reconcile.Result, error) {
 	if !controllerutil.ContainsFinalizer(slice, v1alpha1.Finalizer) {
 		return reconcile.Result{}, nil
 	}
-	if contract != nil && inForce(contract) {
-		if err := terminate(ctx, r.Client, contract, v1alpha1.TerminateDrain); err != nil {
-			return reconcile.Result{}, err
+	standing := false
+	for _, c := range contracts {
+		if inForce(c) {
+			if err := terminate(ctx, r.Client, c, v1alpha1.TerminateDrain); err != nil {
+				return reconcile.Result{}, err
+			}
 		}
+		standing = standing || inForce(c) || c.Status.Node != ""
 	}
-	if contract != nil && (inForce(contract) || contract.Status.Node != "") {
+	if standing {
 		return reconcile.Result{RequeueAfter: askSoon}, nil
 	}
 	controllerutil.RemoveFinalizer(slice, v1alpha1.Finalizer)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -46,6 +47,39 @@ type States struct {
 	// Half is this cluster's half of a tunnel's preshared key, 32 bytes, the same
 	// at each call.
 	Half func(peer peering.ClusterID) wire.PresharedHalf
+
+	mu sync.Mutex
+	// hashes is the hash of each peer's trust bundle, as text.
+	hashes map[peering.ClusterID]hashed
+}
+
+// hashed is the hash of a text.
+type hashed struct {
+	text string
+	hash peering.Hash
+}
+
+// maxHashes is how many hashes are remembered, so that those of peers that were
+// forgotten do not gather.
+const maxHashes = 4096
+
+// heldHash is HeldHash, which takes a signature's check, remembered.
+func (s *States) heldHash(fc *v1alpha1.ForeignCluster) peering.Hash {
+	id := peering.ClusterID(fc.Spec.ClusterID)
+	s.mu.Lock()
+	known, ok := s.hashes[id]
+	s.mu.Unlock()
+	if ok && known.text == fc.Spec.TrustBundle {
+		return known.hash
+	}
+	out := hashed{text: fc.Spec.TrustBundle, hash: HeldHash(fc)}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.hashes == nil || len(s.hashes) >= maxHashes {
+		s.hashes = map[peering.ClusterID]hashed{}
+	}
+	s.hashes[id] = out
+	return out.hash
 }
 
 // State returns everything that this cluster currently says to a peer, but for
@@ -53,28 +87,48 @@ type States struct {
 func (s *States) State(ctx context.Context, peer peering.ClusterID) (wire.State, error) {
 	state := wire.State{Protocol: Protocol, Endpoints: s.Endpoints()}
 	var contracts v1alpha1.ContractList
-	if err := s.Client.List(ctx, &contracts, client.MatchingLabels{v1alpha1.LabelPeer: string(peer)}); err != nil {
+	// They are only read, each few seconds for each peer.
+	if err := s.Client.List(ctx, &contracts, client.MatchingLabels{v1alpha1.LabelPeer: string(peer)}, client.UnsafeDisableDeepCopy); err != nil {
 		return state, fmt.Errorf("list contracts: %w", err)
 	}
-	slices.SortFunc(contracts.Items, func(a, b v1alpha1.Contract) int { return cmp.Compare(a.Name, b.Name) })
-	for i := range contracts.Items {
-		c := &contracts.Items[i]
-		state.Contracts = append(state.Contracts, wire.ContractState{
-			ID: c.Name, Revision: uint64(c.Spec.Revision), Phase: peering.ParsePhase(c.Status.Phase), Message: c.Status.Message,
-		})
-	}
-	if !slices.ContainsFunc(contracts.Items, wantsTunnel) {
-		return state, nil
-	}
+	state.Contracts = contractStates(contracts.Items)
 	fc, err := foreignCluster(ctx, s.Client, peer)
 	if err != nil || fc == nil {
 		return state, err
+	}
+	state.BundleHash = s.heldHash(fc)
+	if !slices.ContainsFunc(contracts.Items, wantsTunnel) {
+		return state, nil
 	}
 	if state.Network, err = s.network(ctx, fc); err != nil {
 		return state, err
 	}
 	state.Network.PresharedHalf = s.Half(peer)
 	return state, nil
+}
+
+// contractStates returns what to say of contracts: of as many as a peer listens
+// to, those in force first.
+func contractStates(contracts []v1alpha1.Contract) []wire.ContractState {
+	sorted := make([]*v1alpha1.Contract, 0, len(contracts))
+	for i := range contracts {
+		sorted = append(sorted, &contracts[i])
+	}
+	sortContracts(sorted)
+	sorted = sorted[:min(len(sorted), wire.MaxContracts)]
+	slices.SortFunc(sorted, func(a, b *v1alpha1.Contract) int { return cmp.Compare(a.Name, b.Name) })
+	var out []wire.ContractState
+	for _, c := range sorted {
+		state := wire.ContractState{
+			ID: c.Name, Revision: uint64(max(c.Spec.Revision, 0)), Phase: peering.ParsePhase(c.Status.Phase), Message: c.Status.Message,
+			DrainUntil: timeOf(c.Status.DrainUntil),
+		}
+		if n := len(c.Status.Statements); n > 0 && c.Spec.Role == v1alpha1.ContractProvider {
+			state.Statement = uint64(max(c.Status.Statements[n-1].Sequence, 0))
+		}
+		out = append(out, state)
+	}
+	return out
 }
 
 func (s *States) network(ctx context.Context, fc *v1alpha1.ForeignCluster) (*wire.Network, error) {
@@ -162,6 +216,10 @@ func (s *States) Observe(ctx context.Context, peer peering.ClusterID, state wire
 		return fmt.Errorf("network of peer %s: %w", fc.Name, err)
 	}
 	fc.Status.Contracts = contractsFromWire(state.Contracts)
+	fc.Status.BundleHash = ""
+	if state.BundleHash != (peering.Hash{}) {
+		fc.Status.BundleHash = state.BundleHash.String()
+	}
 	if !equality.Semantic.DeepEqual(before.Status, fc.Status) {
 		// The reconciler writes other fields of the status, so the two cannot undo
 		// each other; what a stale cache hides is made good by the next heartbeat.
@@ -222,16 +280,15 @@ func editSecret(ctx context.Context, c client.Client, namespace, name string, ed
 	return nil
 }
 
-// foreignCluster returns the ForeignCluster with this ID, or nil.
+// foreignCluster returns the ForeignCluster with this ID, or nil. It is looked for
+// with each word said or heard, so of a cache's objects only that one is copied.
 func foreignCluster(ctx context.Context, c client.Reader, id peering.ClusterID) (*v1alpha1.ForeignCluster, error) {
 	var list v1alpha1.ForeignClusterList
-	if err := c.List(ctx, &list); err != nil {
+	if err := c.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list foreign clusters: %w", err)
 	}
-	for i := range list.Items {
-		if list.Items[i].Spec.ClusterID == string(id) {
-			return &list.Items[i], nil
-		}
+	if fc := known(list.Items, id); fc != nil {
+		return fc.DeepCopy(), nil
 	}
 	return nil, nil //nolint:nilnil // absent is an answer
 }
@@ -277,9 +334,14 @@ func contractsFromWire(states []wire.ContractState) []v1alpha1.PeerContract {
 		if c.Phase == peering.PhaseUnspecified {
 			continue // newer than we are: it says nothing to us
 		}
-		out = append(out, v1alpha1.PeerContract{
+		said := v1alpha1.PeerContract{
 			ID: c.ID, Revision: int64(min(c.Revision, peering.MaxRevision)), Phase: c.Phase.String(), Message: c.Message,
-		})
+			Statement: int64(min(c.Statement, peering.MaxRevision)),
+		}
+		if !c.DrainUntil.IsZero() {
+			said.DrainUntil = &metav1.Time{Time: c.DrainUntil.Truncate(time.Second)}
+		}
+		out = append(out, said)
 	}
 	slices.SortFunc(out, func(a, b v1alpha1.PeerContract) int { return cmp.Compare(a.ID, b.ID) })
 	return out

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -135,21 +136,44 @@ func (p *Provider) applyPod(ctx context.Context, contract string, c Contract, o 
 
 // judgePod reads a pod and decides whether it may run by the contract, apart
 // from what is used already.
-func (p *Provider) judgePod(c Contract, o peering.Object) (t *template, need corev1.ResourceList, err error) {
+func (p *Provider) judgePod(ctx context.Context, c Contract, o peering.Object) (t *template, need corev1.ResourceList, err error) {
 	t, err = readPod(o.JSON)
 	if err == nil {
-		err = translatePod(t, c.PodSecurity)
-	}
-	if err == nil {
-		need, err = demand(&t.Spec)
+		err = translatePod(t, c)
 	}
 	if err != nil {
+		return nil, nil, refuse(peering.RefusedInvalid, false, "%s: %v", o.Ref, err)
+	}
+	if err := p.addOverhead(ctx, o.Ref, &t.Spec); err != nil {
+		return nil, nil, err
+	}
+	if need, err = demand(&t.Spec); err != nil {
 		return nil, nil, refuse(peering.RefusedInvalid, false, "%s: %v", o.Ref, err)
 	}
 	if refusal := p.security.check(t, c.PodSecurity); refusal != nil {
 		return nil, nil, refusal
 	}
 	return t, need, nil
+}
+
+// addOverhead adds what this cluster's runtime class takes besides the pod's
+// containers, as the API server will: it counts against the contract.
+func (p *Provider) addOverhead(ctx context.Context, ref peering.ObjectRef, spec *corev1.PodSpec) error {
+	if spec.RuntimeClassName == nil || *spec.RuntimeClassName == "" {
+		return nil
+	}
+	var class nodev1.RuntimeClass
+	err := p.client.Get(ctx, client.ObjectKey{Name: *spec.RuntimeClassName}, &class)
+	if apierrors.IsNotFound(err) {
+		return refuse(peering.RefusedInvalid, true, "%s: the provider's cluster has no runtime class %s any more", ref, *spec.RuntimeClassName)
+	}
+	if err != nil {
+		return fmt.Errorf("read runtime class %s: %w", *spec.RuntimeClassName, err)
+	}
+	if class.Overhead != nil {
+		spec.Overhead = class.Overhead.PodFixed
+	}
+	return nil
 }
 
 // graveOf is what is remembered of a pod that went. UIDs are the consumer's
@@ -164,7 +188,7 @@ func (p *Provider) newPod(ctx context.Context, contract string, c Contract, ns *
 		p.hub.gone(contract, o.Ref)
 		return nil
 	}
-	t, need, err := p.judgePod(c, o)
+	t, need, err := p.judgePod(ctx, c, o)
 	if err != nil {
 		return err
 	}
@@ -210,7 +234,7 @@ func (p *Provider) newPod(ctx context.Context, contract string, c Contract, ns *
 // changePod applies another form of a pod that is here. What it takes of the
 // contract does not change.
 func (p *Provider) changePod(ctx context.Context, c Contract, o peering.Object, old *api.OffloadedPod) error {
-	t, need, err := p.judgePod(c, o)
+	t, need, err := p.judgePod(ctx, c, o)
 	if err != nil {
 		return err
 	}

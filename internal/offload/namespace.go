@@ -56,7 +56,8 @@ func (p *Provider) findNamespace(ctx context.Context, peer peering.ClusterID, na
 	}
 	record := &corev1.ConfigMap{}
 	err := p.client.Get(ctx, types.NamespacedName{Namespace: ns.Name, Name: recordName}, record)
-	if apierrors.IsNotFound(err) {
+	// In a namespace that just went, or was just made, the agent has no rights.
+	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
 		return ns, nil, nil
 	}
 	if err != nil {

@@ -29,6 +29,10 @@ type Contract struct {
 	Resources corev1.ResourceList
 	// PodSecurity is the level that pods have to meet; empty is restricted.
 	PodSecurity api.PodSecurityLevel
+	// NodeSelector is labels that the nodes have on which its pods run.
+	NodeSelector map[string]string
+	// RuntimeClasses is those that its pods may name.
+	RuntimeClasses []string
 	// SameNamespaces is the names that namespaces of the peer may have here
 	// unchanged.
 	SameNamespaces []string

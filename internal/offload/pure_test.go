@@ -152,7 +152,7 @@ func TestAPodCannotShunThePodsOfOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := translatePod(tpl, baseline); err != nil {
+	if err := translatePod(tpl, Contract{PodSecurity: baseline}); err != nil {
 		t.Fatal(err)
 	}
 	out, err := json.Marshal(tpl.Spec.Affinity)
@@ -177,7 +177,7 @@ func TestTranslatedPodsKeepWhatIsTheirsAndNothingElse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := translatePod(tpl, baseline); err != nil {
+	if err := translatePod(tpl, Contract{PodSecurity: baseline}); err != nil {
 		t.Fatal(err)
 	}
 	want := template{Spec: corev1.PodSpec{
@@ -217,11 +217,61 @@ func TestAPodThatChoosesItsNodesIsStillKeptOffVirtualOnes(t *testing.T) {
 			{},
 		},
 	}}}}
-	avoidVirtualNodes(&s)
+	keepToNodes(&s, nil)
 	terms := s.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 	for i, want := range []int{2, 1, 0} {
 		if len(terms[i].MatchExpressions) != want {
 			t.Errorf("term %d: %v", i, terms[i])
+		}
+	}
+}
+
+func TestPodsAreKeptToTheNodesOfTheContract(t *testing.T) {
+	t.Parallel()
+	gpu, arm := corev1.NodeSelectorRequirement{Key: "gpu", Operator: "In", Values: []string{"a100"}}, corev1.NodeSelectorRequirement{Key: "kubernetes.io/arch", Operator: "In", Values: []string{"arm64"}}
+	zone, real := corev1.NodeSelectorRequirement{Key: "zone", Operator: "Exists"}, corev1.NodeSelectorRequirement{Key: api.LabelVirtualNode, Operator: "DoesNotExist"}
+	labels := map[string]string{"kubernetes.io/arch": "arm64", "gpu": "a100"}
+	for name, tc := range map[string]struct{ in, want []corev1.NodeSelectorTerm }{
+		"a pod that runs anywhere":             {nil, []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{real, gpu, arm}}}},
+		"a pod that chooses":                   {[]corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{zone}}}, []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{zone, real, gpu, arm}}}},
+		"each of its choices":                  {[]corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{zone}}, {MatchFields: []corev1.NodeSelectorRequirement{zone}}}, []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{zone, real, gpu, arm}}, {MatchFields: []corev1.NodeSelectorRequirement{zone}, MatchExpressions: []corev1.NodeSelectorRequirement{real, gpu, arm}}}},
+		"a choice of nothing stays of nothing": {[]corev1.NodeSelectorTerm{{}}, []corev1.NodeSelectorTerm{{}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			// A selector of the pod's own that says otherwise stays: it then runs nowhere.
+			tpl := &template{Spec: corev1.PodSpec{NodeSelector: map[string]string{"gpu": "h100"}, Containers: []corev1.Container{{Name: "c"}}}}
+			if tc.in != nil {
+				tpl.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: tc.in}}}
+			}
+			if err := translatePod(tpl, Contract{PodSecurity: baseline, NodeSelector: labels}); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, tpl.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+			if tpl.Spec.NodeSelector["gpu"] != "h100" {
+				t.Errorf("the pod's own selector is %v", tpl.Spec.NodeSelector)
+			}
+		})
+	}
+}
+
+func TestRuntimeClassesAreThoseOfTheContract(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		class *string
+		want  bool
+	}{
+		"none": {nil, true}, "the empty one": {new(""), true}, "one of the contract": {new("gvisor"), true}, "another": {new("runc-debug"), false},
+	} {
+		tpl := &template{Spec: corev1.PodSpec{RuntimeClassName: tc.class, Containers: []corev1.Container{{Name: "c"}}}}
+		err := translatePod(tpl, Contract{PodSecurity: baseline, RuntimeClasses: []string{"gvisor", "kata"}})
+		if (err == nil) != tc.want {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err == nil && tpl.Spec.RuntimeClassName != tc.class {
+			t.Errorf("%s: it is another now", name)
 		}
 	}
 }
@@ -462,7 +512,7 @@ func FuzzReadPod(f *testing.F) {
 	f.Add([]byte(`{"spec":{"containers":[{"name":"c","resources":{"limits":{"cpu":"1e2147483647"}}}]}}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		tpl, err := readPod(b)
-		if err != nil || translatePod(tpl, baseline) != nil {
+		if err != nil || translatePod(tpl, Contract{PodSecurity: baseline}) != nil {
 			return
 		}
 		need, err := demand(&tpl.Spec)

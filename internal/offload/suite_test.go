@@ -23,11 +23,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
@@ -213,7 +215,68 @@ func newFake(t *testing.T) *cluster {
 			return replay(ctx, c, list, opts...)
 		},
 	})
-	return &cluster{owner: c, agent: c, contracts: map[string]Contract{}}
+	return &cluster{owner: c, agent: withoutRights(c), contracts: map[string]Contract{}}
+}
+
+// withoutRights is the agent's view of a fake cluster: in a namespace where its
+// RoleBinding is missing it may do nothing but make one.
+func withoutRights(owner client.WithWatch) client.WithWatch {
+	check := func(ctx context.Context, verb, namespace string, o runtime.Object) error {
+		if namespace == "" {
+			return nil
+		}
+		gvk, err := apiutil.GVKForObject(o, owner.Scheme())
+		if err != nil {
+			return err
+		}
+		if gvk.Group == rbacv1.GroupName || gvk.Group == api.GroupVersion.Group {
+			return nil
+		}
+		err = owner.Get(ctx, types.NamespacedName{Namespace: namespace, Name: bindingName}, &rbacv1.RoleBinding{})
+		if apierrors.IsNotFound(err) {
+			return apierrors.NewForbidden(schema.GroupResource{Group: gvk.Group, Resource: strings.ToLower(gvk.Kind)}, verb, errors.New("the agent is not bound in "+namespace))
+		}
+		return err
+	}
+	listed := func(opts []client.ListOption) string { return (&client.ListOptions{}).ApplyOptions(opts).Namespace }
+	return interceptor.NewClient(owner, interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			if err := check(ctx, "get", key.Namespace, o); err != nil {
+				return err
+			}
+			return c.Get(ctx, key, o, opts...)
+		},
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			if err := check(ctx, "list", listed(opts), list); err != nil {
+				return err
+			}
+			return c.List(ctx, list, opts...)
+		},
+		Watch: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) (watch.Interface, error) {
+			if err := check(ctx, "watch", listed(opts), list); err != nil {
+				return nil, err
+			}
+			return c.Watch(ctx, list, opts...)
+		},
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			if err := check(ctx, "create", o.GetNamespace(), o); err != nil {
+				return err
+			}
+			return c.Create(ctx, o, opts...)
+		},
+		Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
+			if err := check(ctx, "update", o.GetNamespace(), o); err != nil {
+				return err
+			}
+			return c.Update(ctx, o, opts...)
+		},
+		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+			if err := check(ctx, "delete", o.GetNamespace(), o); err != nil {
+				return err
+			}
+			return c.Delete(ctx, o, opts...)
+		},
+	})
 }
 
 // newReal starts an API server, and an agent that has the rights that it should
@@ -390,18 +453,20 @@ func (c *cluster) setPhase(t *testing.T, ns, name string, phase corev1.PodPhase,
 type heard struct {
 	mu     sync.Mutex
 	last   map[string]peering.PodStatus
+	gone   map[string]bool // UIDs
 	events []peering.PodEvent
 }
 
 func listen(t *testing.T, p *Provider, contract string) *heard {
 	t.Helper()
-	h := &heard{last: map[string]peering.PodStatus{}}
+	h := &heard{last: map[string]peering.PodStatus{}, gone: map[string]bool{}}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
 		done <- p.Watch(ctx, contract, func(s peering.PodStatus) {
 			h.mu.Lock()
 			h.last[s.Ref.Name] = s
+			h.gone[s.Ref.UID] = h.gone[s.Ref.UID] || s.Gone
 			h.mu.Unlock()
 		}, func(e peering.PodEvent) {
 			h.mu.Lock()
@@ -414,6 +479,12 @@ func listen(t *testing.T, p *Provider, contract string) *heard {
 		if err := <-done; err != nil {
 			t.Errorf("Watch: %v", err)
 		}
+	})
+	// What is told before it listens is told to nobody.
+	eventually(t, "the watch listens", func() bool {
+		listens := false
+		p.hub.each(contract, func(*subscription) { listens = true })
+		return listens
 	})
 	return h
 }
@@ -443,6 +514,7 @@ func suite(t *testing.T, c *cluster) {
 	t.Run("services answer with endpoints in this cluster's terms", func(t *testing.T) { testServices(t, c) })
 	t.Run("events of pods come back", func(t *testing.T) { testEvents(t, c) })
 	t.Run("closing a contract leaves nothing of it and all of others", func(t *testing.T) { testClose(t, c) })
+	t.Run("a namespace whose maker died before it had its rights there goes", func(t *testing.T) { testVacateWithoutRights(t, c) })
 }
 
 func testNamespaces(t *testing.T, c *cluster) {
@@ -645,7 +717,12 @@ func testDelete(t *testing.T, c *cluster) {
 	if err := p.Delete(t.Context(), id, wrong, nil); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "what there is not is told gone", func() bool { s, _ := h.of("web"); return s.Gone && s.Ref.UID == "another" })
+	// The pod of that name may be spoken of again after that.
+	eventually(t, "what there is not is told gone", func() bool {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return h.gone["another"]
+	})
 	if op := (&api.OffloadedPod{}); !c.get(t, remote, "web", op) || op.DeletionTimestamp != nil {
 		t.Fatal("a delete with another UID did something")
 	}
@@ -842,11 +919,17 @@ func testClose(t *testing.T, c *cluster) {
 		return c.get(t, name+"-aaaaaaaa", "web", &corev1.Pod{}) && c.get(t, name+"-aaaaaaaa", "side", &corev1.Pod{}) && c.get(t, own+"-aaaaaaaa", "alone", &corev1.Pod{})
 	})
 	c.set(id, nil)
+	var last string
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log("what was left at last: ", last)
+		}
+	})
 	closed := func(id string) func() bool {
 		return func() bool {
 			left, err := p.CloseContract(t.Context(), peerA, id)
-			if err != nil {
-				t.Logf("close: %v", err)
+			if err != nil || !left.None() {
+				last = fmt.Sprintf("%+v, %v", left, err)
 			}
 			return err == nil && left.None()
 		}
@@ -867,4 +950,70 @@ func testClose(t *testing.T, c *cluster) {
 	if left, err := p.CloseContract(t.Context(), peerA, "c-never"); err != nil || !left.None() {
 		t.Errorf("closing what never was: %v %v", left, err)
 	}
+}
+
+// The agent makes a namespace first and binds itself in it after. Between the
+// two it can die, and what is left is a namespace in which it may do nothing.
+func testVacateWithoutRights(t *testing.T, c *cluster) {
+	p, _ := c.start(t)
+	id, name := c.fresh("cpu=1")
+	k, _ := c.contract(id)
+	orphan := func(t *testing.T, name string) *corev1.Namespace {
+		t.Helper()
+		ref := namespaceObject(name, "Suffixed").Ref
+		ns, err := p.makeNamespace(t.Context(), k, ref, name+"-aaaaaaaa")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.get(t, ns.Name, bindingName, &rbacv1.RoleBinding{}) {
+			t.Fatal("the namespace was born with rights in it, so this tests nothing")
+		}
+		if err := p.client.Get(t.Context(), types.NamespacedName{Namespace: ns.Name, Name: recordName}, &corev1.ConfigMap{}); !apierrors.IsForbidden(err) {
+			t.Fatalf("the agent may look into the namespace: %v", err)
+		}
+		return ns
+	}
+	t.Run("an offload that is repeated takes the rights", func(t *testing.T) {
+		ns := orphan(t, name)
+		apply(t, p, id, namespaceObject(name, "Suffixed"))
+		if !c.get(t, ns.Name, bindingName, &rbacv1.RoleBinding{}) || !c.get(t, ns.Name, recordName, &corev1.ConfigMap{}) {
+			t.Error("the namespace has no role binding, or no record")
+		}
+		if err := p.vacate(t.Context(), id, ns); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the namespace is gone", func() bool { return !c.get(t, "", ns.Name, &corev1.Namespace{}) })
+	})
+	t.Run("vacating takes the rights and then the namespace", func(t *testing.T) {
+		ns := orphan(t, name+"-b")
+		if err := p.vacate(t.Context(), id, ns); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the namespace is gone", func() bool { return !c.get(t, "", ns.Name, &corev1.Namespace{}) })
+	})
+	t.Run("closing the contract does too", func(t *testing.T) {
+		ns := orphan(t, name+"-c")
+		c.set(id, nil)
+		eventually(t, "nothing is left", func() bool {
+			left, err := p.CloseContract(t.Context(), peerA, id)
+			if err != nil {
+				t.Fatalf("close: %v", err)
+			}
+			return left.None()
+		})
+		if c.get(t, "", ns.Name, &corev1.Namespace{}) {
+			t.Error("the namespace is left")
+		}
+	})
+	t.Run("nothing is taken where the namespace is another's by now", func(t *testing.T) {
+		ns := orphan(t, name+"-d")
+		old := ns.DeepCopy()
+		old.UID = "an older one"
+		if err := p.vacate(t.Context(), id, old); err != nil {
+			t.Fatal(err)
+		}
+		if c.get(t, ns.Name, bindingName, &rbacv1.RoleBinding{}) || !c.get(t, "", ns.Name, &corev1.Namespace{}) {
+			t.Error("a younger namespace of the same name was touched")
+		}
+	})
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -59,13 +60,14 @@ func foreignKey(key string) bool {
 //	           groups, readiness gates, overhead, ephemeral containers, eviction
 //	           responders, tolerations of all but unreachable nodes, labels and
 //	           annotations with a domain, affinity to pods of other namespaces
-//	added      never on a virtual node, so that a pod is not lent on; no more
-//	           than maxGrace to end
-//	refused    runtime classes, resource claims, and every kind of volume but
-//	           those of checkVolume
+//	added      only on nodes with the labels that the contract names, and never
+//	           on a virtual node, so that a pod is not lent on; no more than
+//	           maxGrace to end
+//	refused    runtime classes that the contract does not name, resource claims,
+//	           and every kind of volume but those of checkVolume
 //
 // What is left is for Pod Security and the API server to judge.
-func translatePod(t *template, level api.PodSecurityLevel) error {
+func translatePod(t *template, c Contract) error {
 	for k := range t.Metadata.Annotations {
 		if foreignKey(k) && !strings.HasPrefix(k, appArmor+"/") {
 			delete(t.Metadata.Annotations, k)
@@ -73,14 +75,14 @@ func translatePod(t *template, level api.PodSecurityLevel) error {
 	}
 	maps.DeleteFunc(t.Metadata.Labels, func(k, _ string) bool { return foreignKey(k) })
 	s := &t.Spec
-	if s.RuntimeClassName != nil && *s.RuntimeClassName != "" {
-		return fmt.Errorf("runtime class %s is not part of the contract; take runtimeClassName away", *s.RuntimeClassName)
+	if s.RuntimeClassName != nil && *s.RuntimeClassName != "" && !slices.Contains(c.RuntimeClasses, *s.RuntimeClassName) {
+		return fmt.Errorf("runtime class %s is not part of the contract; ask for a contract with it, or take runtimeClassName away", *s.RuntimeClassName)
 	}
 	if len(s.ResourceClaims) > 0 {
 		return fmt.Errorf("resource claim %s stays in the consumer's cluster; take resourceClaims away", s.ResourceClaims[0].Name)
 	}
 	for i := range s.Volumes {
-		if err := checkVolume(&s.Volumes[i], level); err != nil {
+		if err := checkVolume(&s.Volumes[i], c.PodSecurity); err != nil {
 			return err
 		}
 	}
@@ -99,7 +101,7 @@ func translatePod(t *template, level api.PodSecurityLevel) error {
 	}
 	s.Tolerations = keepTolerations(s.Tolerations)
 	keepToOwnNamespace(s.Affinity)
-	avoidVirtualNodes(s)
+	keepToNodes(s, c.NodeSelector)
 	return nil
 }
 
@@ -139,10 +141,13 @@ func keepTolerations(in []corev1.Toleration) (out []corev1.Toleration) {
 	return out
 }
 
-// avoidVirtualNodes adds to each way in which the pod may be placed that it is
-// not placed on a virtual node.
-func avoidVirtualNodes(s *corev1.PodSpec) {
-	real := corev1.NodeSelectorRequirement{Key: api.LabelVirtualNode, Operator: corev1.NodeSelectorOpDoesNotExist}
+// keepToNodes adds to each way in which the pod may be placed that it is placed on
+// a node with these labels, and not on a virtual one.
+func keepToNodes(s *corev1.PodSpec, labels map[string]string) {
+	wanted := []corev1.NodeSelectorRequirement{{Key: api.LabelVirtualNode, Operator: corev1.NodeSelectorOpDoesNotExist}}
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		wanted = append(wanted, corev1.NodeSelectorRequirement{Key: key, Operator: corev1.NodeSelectorOpIn, Values: []string{labels[key]}})
+	}
 	if s.Affinity == nil {
 		s.Affinity = &corev1.Affinity{}
 	}
@@ -151,15 +156,14 @@ func avoidVirtualNodes(s *corev1.PodSpec) {
 	}
 	n := s.Affinity.NodeAffinity
 	if n.RequiredDuringSchedulingIgnoredDuringExecution == nil {
-		n.RequiredDuringSchedulingIgnoredDuringExecution = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{}}}
-		n.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchExpressions = []corev1.NodeSelectorRequirement{real}
+		n.RequiredDuringSchedulingIgnoredDuringExecution = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: wanted}}}
 		return
 	}
 	terms := n.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 	for i := range terms {
 		// An empty term matches no node, and shall go on to do so.
 		if len(terms[i].MatchExpressions) > 0 || len(terms[i].MatchFields) > 0 {
-			terms[i].MatchExpressions = append(terms[i].MatchExpressions, real)
+			terms[i].MatchExpressions = append(terms[i].MatchExpressions, wanted...)
 		}
 	}
 }

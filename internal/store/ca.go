@@ -16,10 +16,14 @@ import (
 // find it.
 func PublishCA(ctx context.Context, c client.Client, namespace, name, key string, pem []byte) error {
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
-	_, err := controllerutil.CreateOrUpdate(ctx, c, cm, func() error {
-		metav1.SetMetaDataLabel(&cm.ObjectMeta, v1alpha1.LabelManaged, v1alpha1.Manager)
-		cm.Data = map[string]string{key: string(pem)}
-		return nil
+	// A rollover and the renewal that follows from it publish at the same time.
+	err := retry(func() error {
+		_, err := controllerutil.CreateOrUpdate(ctx, c, cm, func() error {
+			metav1.SetMetaDataLabel(&cm.ObjectMeta, v1alpha1.LabelManaged, v1alpha1.Manager)
+			cm.Data = map[string]string{key: string(pem)}
+			return nil
+		})
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("publish the certificate authority in ConfigMap %s/%s: %w", namespace, name, err)

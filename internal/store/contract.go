@@ -1,6 +1,7 @@
 package store
 
 import (
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -52,8 +53,17 @@ func NewContract(envelope peering.Envelope, self peering.ClusterID, foreignClust
 			Network:        v1alpha1.NetworkNone,
 			PodSecurity:    v1alpha1.PodSecurityLevel(terms.PodSecurity),
 			NodeLabels:     terms.NodeLabels,
+			Price:          PricesOf(terms.Price),
+			Renewable:      terms.Renewable,
+			Notice:         &metav1.Duration{Duration: terms.Notice},
+			Exposure:       terms.Exposure,
+			NodeSelector:   terms.NodeSelector,
+			RuntimeClasses: terms.RuntimeClasses,
 			Envelope:       string(text),
 		},
+	}
+	if terms.StatementPeriod > 0 {
+		c.Spec.StatementPeriod = &metav1.Duration{Duration: terms.StatementPeriod}
 	}
 	if role == peering.Provider {
 		c.Spec.Role = v1alpha1.ContractProvider
@@ -80,11 +90,107 @@ func ReadContract(c *v1alpha1.Contract, self peering.ClusterID) (peering.Contrac
 	if !ok || terms.ContractID != c.Name || string(terms.Party(role.Other()).ID) != c.Spec.PeerID {
 		return peering.Contract{}, peering.Terms{}, fmt.Errorf("envelope of contract %s is of contract %s between %s and %s", c.Name, terms.ContractID, terms.Consumer.ID, terms.Provider.ID)
 	}
-	var closedAt time.Time
-	if c.Status.ClosedAt != nil {
-		closedAt = c.Status.ClosedAt.Time
+	return peering.Restore(terms, envelope.Hash(), role, peering.Stored{
+		Phase: peering.ParsePhase(c.Status.Phase), Reason: peering.ParseReason(c.Status.Reason),
+		DrainUntil: timeOf(c.Status.DrainUntil), ClosedAt: timeOf(c.Status.ClosedAt),
+	}), terms, nil
+}
+
+// WriteState keeps a contract's state in the status of its custom resource, from
+// which ReadContract restores it.
+func WriteState(c *v1alpha1.Contract, value peering.Contract) {
+	c.Status.Phase = value.Phase().String()
+	c.Status.Reason, c.Status.Message = value.Reason.Name(), value.Reason.String()
+	c.Status.DrainUntil, c.Status.ClosedAt = nil, nil
+	if value.State == peering.Draining {
+		c.Status.DrainUntil = timeTo(value.DrainUntil)
 	}
-	return peering.Restore(terms, envelope.Hash(), role, peering.ParsePhase(c.Status.Phase), closedAt), terms, nil
+	if value.State == peering.Closed {
+		c.Status.ClosedAt = timeTo(value.ClosedAt)
+	}
+}
+
+// annotationFulfils says what a consumer's contract fulfils. It is written with
+// the envelope, in one write, so it is never true of another revision.
+const annotationFulfils = "entente.dev/fulfils"
+
+// annotationBefore is the envelope of the revision before: by it a statement is
+// checked that was made just before a revision.
+const annotationBefore = "entente.dev/previous-envelope"
+
+// Fulfilment is what of its ResourceSlice a consumer's contract fulfils. The zero
+// Fulfilment is not known.
+type Fulfilment struct {
+	// Generation is that of the ResourceSlice.
+	Generation int64 `json:"generation"`
+	// Duration is what it then said; zero for nothing.
+	Duration time.Duration `json:"duration,omitempty"`
+}
+
+// Fulfils returns what a contract fulfils.
+func Fulfils(c *v1alpha1.Contract) Fulfilment {
+	var f Fulfilment
+	if err := json.Unmarshal([]byte(c.Annotations[annotationFulfils]), &f); err != nil {
+		return Fulfilment{}
+	}
+	return f
+}
+
+// SetFulfils records it.
+func SetFulfils(c *v1alpha1.Contract, f Fulfilment) error {
+	text, err := json.Marshal(f)
+	if err != nil {
+		return fmt.Errorf("contract %s: %w", c.Name, err)
+	}
+	metav1.SetMetaDataAnnotation(&c.ObjectMeta, annotationFulfils, string(text))
+	return nil
+}
+
+// Revise puts a later revision into a Contract's place. What is no part of the
+// terms stays: state, and what was asked of it meanwhile.
+func Revise(c *v1alpha1.Contract, later peering.Envelope, self peering.ClusterID) error {
+	revised, err := NewContract(later, self, c.Spec.ForeignCluster)
+	if err != nil {
+		return err
+	}
+	if revised.Name != c.Name || revised.Spec.PeerID != c.Spec.PeerID || revised.Spec.Role != c.Spec.Role || revised.Spec.RequestID != c.Spec.RequestID {
+		return fmt.Errorf("contract %s: what is called a later revision of it is of another contract, peer or request", c.Name)
+	}
+	if revised.Spec.Revision <= c.Spec.Revision {
+		return fmt.Errorf("contract %s: revision %d is not later than revision %d", c.Name, revised.Spec.Revision, c.Spec.Revision)
+	}
+	metav1.SetMetaDataAnnotation(&c.ObjectMeta, annotationBefore, c.Spec.Envelope)
+	delete(c.Annotations, annotationFulfils)
+	revised.Spec.Termination = c.Spec.Termination
+	c.Spec = revised.Spec
+	return nil
+}
+
+// Before returns the terms of the revision before, if they are kept. Like the
+// terms themselves they come from an envelope that both signed.
+func Before(c *v1alpha1.Contract, self peering.ClusterID) (peering.Terms, bool) {
+	text, ok := c.Annotations[annotationBefore]
+	if !ok {
+		return peering.Terms{}, false
+	}
+	old := c.DeepCopy()
+	old.Spec.Envelope = text
+	_, terms, err := ReadContract(old, self)
+	return terms, err == nil && terms.RequestID == c.Spec.RequestID
+}
+
+func timeOf(t *metav1.Time) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.Time
+}
+
+func timeTo(t time.Time) *metav1.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &metav1.Time{Time: t}
 }
 
 // ResourceList returns amounts as Kubernetes writes them.

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"time"
 
@@ -14,30 +15,30 @@ import (
 	"github.com/entente-dev/entente/internal/identity"
 )
 
-// IdentitySecret is the Secret that holds the cluster's identity key. Who can
-// read it is this cluster.
+// IdentitySecret is the Secret that holds the cluster's key and what ties it to
+// the cluster's ID. Who can read it is this cluster.
 const IdentitySecret = "entente-identity"
 
-const identityKey = "identity.pem"
+const (
+	identityKey = "identity.pem"
+	// tunnelKey is a secret of 32 random bytes from which this cluster's halves of
+	// the tunnels' preshared keys are derived. It is not the identity key, so that
+	// replacing that key does not change the tunnels'.
+	tunnelKey    = "tunnel.key"
+	tunnelKeyLen = 32
+)
 
 // LoadIdentity returns the cluster's identity, making it at the first start. Of
-// several that start at once one makes it and the others read that.
+// several that start at once one makes it and the others read that. An agent that
+// was waiting to lead has to load it again: the key may have been rolled over
+// meanwhile.
 func LoadIdentity(ctx context.Context, c client.Client, namespace string, now time.Time) (*identity.Identity, error) {
 	for {
-		var secret corev1.Secret
-		err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: IdentitySecret}, &secret)
-		if err == nil {
-			id, err := identity.Parse(secret.Data[identityKey])
-			if err != nil {
-				return nil, fmt.Errorf("identity in Secret %s/%s: %w; restore the Secret from a backup, or delete it to become another cluster, which ends all peerings", namespace, IdentitySecret, err)
-			}
-			return id, nil
+		_, id, err := readIdentity(ctx, c, namespace)
+		if err == nil || !apierrors.IsNotFound(err) {
+			return id, err
 		}
-		if !apierrors.IsNotFound(err) {
-			return nil, fmt.Errorf("read Secret %s/%s: %w", namespace, IdentitySecret, err)
-		}
-		id, err := identity.Generate(now)
-		if err != nil {
+		if id, err = identity.Generate(now); err != nil {
 			return nil, err
 		}
 		text, err := id.Marshal()
@@ -49,10 +50,77 @@ func LoadIdentity(ctx context.Context, c client.Client, namespace string, now ti
 				Namespace: namespace, Name: IdentitySecret,
 				Labels: map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager},
 			},
-			Data: map[string][]byte{identityKey: text},
+			Data: map[string][]byte{identityKey: text, tunnelKey: newTunnelKey()},
 		}, client.FieldOwner(v1alpha1.Manager))
 		if err != nil && !apierrors.IsAlreadyExists(err) {
 			return nil, fmt.Errorf("keep the identity in Secret %s/%s: %w", namespace, IdentitySecret, err)
 		}
 	}
+}
+
+func newTunnelKey() []byte {
+	key := make([]byte, tunnelKeyLen)
+	_, _ = rand.Read(key) // never fails
+	return key
+}
+
+// TunnelKey returns the secret from which halves of preshared keys are derived,
+// 32 bytes. The identity has to be there.
+func TunnelKey(ctx context.Context, c client.Client, namespace string) ([]byte, error) {
+	for {
+		secret, _, err := readIdentity(ctx, c, namespace)
+		if err != nil {
+			return nil, err
+		}
+		if key := secret.Data[tunnelKey]; len(key) == tunnelKeyLen {
+			return key, nil
+		}
+		secret.Data[tunnelKey] = newTunnelKey()
+		if err := c.Update(ctx, secret, client.FieldOwner(v1alpha1.Manager)); err != nil && !apierrors.IsConflict(err) {
+			return nil, fmt.Errorf("keep the tunnels' key in Secret %s/%s: %w", namespace, IdentitySecret, err)
+		}
+	}
+}
+
+// RolloverIdentity replaces the cluster's key, as identity.Identity.Rollover has
+// it, and returns what is kept from then on: the private key before is gone. Of
+// several rollovers at once one succeeds; the others find it done, which is an
+// *identity.TooSoonError. The Secret has to be there.
+func RolloverIdentity(ctx context.Context, c client.Client, namespace string, now time.Time, overlap time.Duration) (*identity.Identity, error) {
+	for {
+		secret, id, err := readIdentity(ctx, c, namespace)
+		if err != nil {
+			return nil, err
+		}
+		next, err := id.Rollover(now, overlap)
+		if err != nil {
+			return nil, err
+		}
+		text, err := next.Marshal()
+		if err != nil {
+			return nil, err
+		}
+		secret.Data[identityKey] = text
+		// With the resourceVersion that was read: who wrote in between is not undone.
+		err = c.Update(ctx, secret, client.FieldOwner(v1alpha1.Manager))
+		if err == nil {
+			return next, nil
+		}
+		if !apierrors.IsConflict(err) {
+			return nil, fmt.Errorf("keep the identity in Secret %s/%s: %w", namespace, IdentitySecret, err)
+		}
+	}
+}
+
+// readIdentity returns the Secret and the identity in it.
+func readIdentity(ctx context.Context, c client.Client, namespace string) (*corev1.Secret, *identity.Identity, error) {
+	var secret corev1.Secret
+	if err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: IdentitySecret}, &secret); err != nil {
+		return nil, nil, fmt.Errorf("read Secret %s/%s: %w", namespace, IdentitySecret, err)
+	}
+	id, err := identity.Parse(secret.Data[identityKey])
+	if err != nil {
+		return nil, nil, fmt.Errorf("identity in Secret %s/%s: %w; restore the Secret from a backup, or delete it to become another cluster, which ends all peerings", namespace, IdentitySecret, err)
+	}
+	return &secret, id, nil
 }

@@ -3,61 +3,370 @@ package store
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
+	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
-// AddPeer records that a cluster is trusted and returns the name of its
-// ForeignCluster. A cluster that is known keeps its name. wanted overrides the
-// name that the cluster gives itself; a name that another cluster has here is
-// refused where it was wanted, and else extended.
-func AddPeer(ctx context.Context, c client.Client, id peering.ClusterID, info wire.ClusterInfo, wanted string) (string, error) {
-	var list v1alpha1.ForeignClusterList
-	if err := c.List(ctx, &list); err != nil {
-		return "", fmt.Errorf("list foreign clusters: %w", err)
-	}
-	taken := map[string]bool{}
-	for i := range list.Items {
-		fc := &list.Items[i]
-		taken[fc.Name] = true
-		if fc.Spec.ClusterID != string(id) {
+// RevokedByPeer is the reason of a Trusted condition that is False because the
+// peer said, over a connection that proved who it is, that it trusts this cluster
+// no longer. It stands until trust is made anew.
+const RevokedByPeer = "RevokedByPeer"
+
+// ReasonJoined is the reason of a Trusted condition that a token made True.
+const ReasonJoined = "Joined"
+
+// Known returns, of several ForeignClusters, the one that stands for a cluster,
+// or nil: of those with its ID the one that is trusted, else the one that somebody
+// wrote, else the oldest.
+func Known(items []v1alpha1.ForeignCluster, id peering.ClusterID) *v1alpha1.ForeignCluster {
+	var found *v1alpha1.ForeignCluster
+	for i := range items {
+		fc := &items[i]
+		if id == "" || fc.Spec.ClusterID != string(id) {
 			continue
 		}
-		if !fc.DeletionTimestamp.IsZero() {
-			return "", wire.Errorf(wire.ReasonConflict, "cluster %s is being forgotten here as %s; try again in a moment", id.Short(), fc.Name)
+		if found == nil || precedes(fc, found) {
+			found = fc
+		}
+	}
+	return found
+}
+
+func precedes(a, b *v1alpha1.ForeignCluster) bool {
+	if at, bt := a.Spec.TrustBundle != "", b.Spec.TrustBundle != ""; at != bt {
+		return at
+	}
+	if ap, bp := Pending(a), Pending(b); ap != bp {
+		return bp
+	}
+	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
+		return a.CreationTimestamp.Before(&b.CreationTimestamp)
+	}
+	return a.Name < b.Name
+}
+
+// Pending says whether a ForeignCluster is there only because its cluster
+// introduced itself, or this one did: nobody decided yet.
+func Pending(fc *v1alpha1.ForeignCluster) bool {
+	return fc.Labels[v1alpha1.LabelManaged] == v1alpha1.Manager &&
+		(fc.Status.Found == v1alpha1.FoundIntroduction || fc.Status.Found == "") &&
+		fc.Spec.TrustBundle == "" && fc.Spec.Decision == "" && fc.Spec.JoinToken == nil
+}
+
+// Revoked says whether the peer said that it trusts this cluster no longer.
+func Revoked(fc *v1alpha1.ForeignCluster) bool {
+	c := meta.FindStatusCondition(fc.Status.Conditions, v1alpha1.ConditionTrusted)
+	return c != nil && c.Status == metav1.ConditionFalse && c.Reason == RevokedByPeer
+}
+
+// AddPeer records that a cluster is trusted by a token, and returns the name of
+// its ForeignCluster. A token is consent: it ends a denial, and what the peer
+// revoked. A cluster that is known keeps its name. wanted overrides the name that
+// the cluster gives itself; a name that another cluster has here is refused where
+// it was wanted, and else extended.
+func AddPeer(ctx context.Context, c client.Client, id peering.ClusterID, info wire.ClusterInfo, wanted string) (string, error) {
+	return addPeer(ctx, c, id, info, wanted, false)
+}
+
+// AddPeerAgain is AddPeer for a token that the same cluster used before. It makes
+// good what a lost answer left undone, and does not end a denial.
+func AddPeerAgain(ctx context.Context, c client.Client, id peering.ClusterID, info wire.ClusterInfo) (string, error) {
+	return addPeer(ctx, c, id, info, "", true)
+}
+
+func addPeer(ctx context.Context, c client.Client, id peering.ClusterID, info wire.ClusterInfo, wanted string, again bool) (string, error) {
+	fc, err := place(ctx, c, id, info, wanted, func(fc *v1alpha1.ForeignCluster) error {
+		if fc.Spec.Decision == v1alpha1.DecisionDenied {
+			if again {
+				return wire.Errorf(wire.ReasonTokenInvalid, "the token was used before an administrator of this cluster denied yours: ask for a new one")
+			}
+			fc.Spec.Decision = ""
 		}
 		fc.Spec.TrustBundle, fc.Spec.Endpoints = info.PEM(), info.Endpoints
-		if err := c.Update(ctx, fc, client.FieldOwner(v1alpha1.Manager)); err != nil {
-			return "", fmt.Errorf("renew the trust in %s: %w", fc.Name, err)
-		}
-		return fc.Name, nil
-	}
-	name := info.Name
-	switch {
-	case wanted != "" && taken[wanted]:
-		return "", wire.Errorf(wire.ReasonPeerNameTaken, "another cluster is called %s here: choose another name", wanted)
-	case wanted != "":
-		name = wanted
-	case name == "":
-		name = "peer-" + id.Short()
-	case taken[name]:
-		name = name[:min(len(name), 63-1-len(id.Short()))] + "-" + id.Short()
-	}
-	err := c.Create(ctx, &v1alpha1.ForeignCluster{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1alpha1.LabelPeer: string(id)}},
-		Spec:       v1alpha1.ForeignClusterSpec{ClusterID: string(id), Endpoints: info.Endpoints, TrustBundle: info.PEM()},
-	}, client.FieldOwner(v1alpha1.Manager))
-	if apierrors.IsAlreadyExists(err) {
-		return "", wire.Errorf(wire.ReasonConflict, "another cluster just took the name %s; try again", name)
-	}
+		return nil
+	})
 	if err != nil {
-		return "", fmt.Errorf("keep the trust in %s: %w", name, err)
+		return "", err
 	}
-	return name, nil
+	return fc.Name, MarkJoined(ctx, c, fc)
+}
+
+// MarkJoined records that a token made trust, which ends whatever was wrong with
+// it before.
+func MarkJoined(ctx context.Context, c client.Client, fc *v1alpha1.ForeignCluster) error {
+	return editStatus(ctx, c, fc, func(status *v1alpha1.ForeignClusterStatus) {
+		if status.Found != v1alpha1.FoundManual || fc.Spec.JoinToken != nil {
+			status.Found = v1alpha1.FoundToken
+		}
+		status.Introduction = nil
+		// What was heard before this moment is no news after it.
+		meta.SetStatusCondition(&status.Conditions, metav1.Condition{
+			Type: v1alpha1.ConditionTrusted, Status: metav1.ConditionTrue, Reason: ReasonJoined, Message: "the two clusters joined",
+		})
+	})
+}
+
+// Introduction is what is kept of an introduction.
+type Introduction struct {
+	ID   peering.ClusterID
+	Info wire.ClusterInfo
+	// Code is the short authentication string; empty where no commitment was opened.
+	Code string
+	// Time is when.
+	Time time.Time
+	// Endpoint is where this cluster dialled; empty if the other one did.
+	Endpoint string
+	// Name is what to call it here; empty takes its own.
+	Name string
+	// Approve decides for trusting it, in the name of who asked.
+	Approve bool
+}
+
+// Introduce keeps what a cluster says of itself that is not trusted, for an
+// administrator to decide, and returns the name of its ForeignCluster. Where that
+// was decided already the cluster is trusted now, as it proved to be the one that
+// was meant. Errors have the reasons TRUST_DENIED, PEER_NAME_TAKEN and CONFLICT.
+func Introduce(ctx context.Context, c client.Client, i Introduction) (string, error) {
+	fc, err := place(ctx, c, i.ID, i.Info, i.Name, func(fc *v1alpha1.ForeignCluster) error {
+		switch {
+		case i.Approve:
+			fc.Spec.Decision = v1alpha1.DecisionApproved
+		case fc.Spec.Decision == v1alpha1.DecisionDenied:
+			return wire.Errorf(wire.ReasonTrustDenied, "an administrator denied trust between the two clusters; that ends with a token, or with approval")
+		}
+		if fc.Spec.Decision == v1alpha1.DecisionApproved && fc.Spec.TrustBundle == "" {
+			fc.Spec.TrustBundle = i.Info.PEM()
+		}
+		if len(fc.Spec.Endpoints) == 0 || i.Endpoint != "" {
+			fc.Spec.Endpoints = endpoints(i.Endpoint, slices.Concat(i.Info.Endpoints, fc.Spec.Endpoints))
+		}
+		return nil
+	})
+	if err != nil {
+		return "", err
+	}
+	return fc.Name, editStatus(ctx, c, fc, func(status *v1alpha1.ForeignClusterStatus) {
+		if status.Found == "" && fc.Labels[v1alpha1.LabelManaged] == v1alpha1.Manager {
+			status.Found = v1alpha1.FoundIntroduction
+		}
+		status.Introduction = &v1alpha1.Introduction{
+			Time: metav1.NewTime(i.Time), Code: i.Code, Name: i.Info.Name, Bundle: i.Info.PEM(),
+		}
+	})
+}
+
+// endpoints returns first, if there is one, and then the others, each once.
+func endpoints(first string, others []string) []string {
+	var out []string
+	for _, e := range append([]string{first}, others...) {
+		if e != "" && !slices.Contains(out, e) && len(out) < peering.MaxEndpoints {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// UpdateBundle keeps a peer's new roots. They have to follow from those that are
+// held; else the error is BUNDLE_INVALID.
+func UpdateBundle(ctx context.Context, c client.Client, id peering.ClusterID, info wire.ClusterInfo) error {
+	return retry(func() error {
+		fc, _, err := lookUp(ctx, c, id)
+		if err != nil {
+			return err
+		}
+		if fc == nil || fc.Spec.TrustBundle == "" || fc.Spec.Decision == v1alpha1.DecisionDenied {
+			return wire.Errorf(wire.ReasonPeerNotTrusted, "this cluster does not trust yours any more")
+		}
+		// What cannot be read is nothing to follow from.
+		held, err := identity.ReadBundlePEM(id, []byte(fc.Spec.TrustBundle))
+		if err == nil {
+			err = identity.Supersedes(held, info.Bundle())
+			if err != nil {
+				return &wire.Error{Reason: wire.ReasonBundleInvalid, Message: err.Error() + "; if the old key may be in other hands, join anew with a token", Err: err}
+			}
+		}
+		if fc.Spec.TrustBundle == info.PEM() {
+			return nil
+		}
+		fc.Spec.TrustBundle = info.PEM()
+		if err := c.Update(ctx, fc, client.FieldOwner(v1alpha1.Manager)); err != nil {
+			return fmt.Errorf("renew the roots of %s: %w", fc.Name, err)
+		}
+		return nil
+	})
+}
+
+// MarkRevoked records that a peer trusts this cluster no longer, and returns its
+// ForeignCluster; nil if it is not trusted here either, or that was known.
+func MarkRevoked(ctx context.Context, c client.Client, id peering.ClusterID, message string, now time.Time) (*v1alpha1.ForeignCluster, error) {
+	fc, _, err := lookUp(ctx, c, id)
+	if err != nil || fc == nil || fc.Spec.TrustBundle == "" || Revoked(fc) {
+		return nil, err
+	}
+	return fc, editStatus(ctx, c, fc, func(status *v1alpha1.ForeignClusterStatus) { SetRevoked(status, message, now) })
+}
+
+// SetRevoked is what MarkRevoked writes.
+func SetRevoked(status *v1alpha1.ForeignClusterStatus, message string, now time.Time) {
+	text := "the peer ended its trust in this cluster"
+	if message = strings.TrimSpace(message); message != "" {
+		text += ", saying: " + message
+	}
+	if t := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionTrusted); t != nil && t.Reason != RevokedByPeer {
+		// It was not so before, whatever was wrong then.
+		meta.RemoveStatusCondition(&status.Conditions, v1alpha1.ConditionTrusted)
+	}
+	meta.SetStatusCondition(&status.Conditions, metav1.Condition{
+		Type: v1alpha1.ConditionTrusted, Status: metav1.ConditionFalse, Reason: RevokedByPeer,
+		Message:            text + "; contracts with it ended. To be trusted again: `entente join` with a new token of either side, or have an administrator there approve this cluster",
+		LastTransitionTime: metav1.NewTime(now),
+	})
+}
+
+// lookUp finds the ForeignCluster of a cluster, and all by name.
+func lookUp(ctx context.Context, c client.Client, id peering.ClusterID) (*v1alpha1.ForeignCluster, map[string]*v1alpha1.ForeignCluster, error) {
+	var list v1alpha1.ForeignClusterList
+	if err := c.List(ctx, &list); err != nil {
+		return nil, nil, fmt.Errorf("list foreign clusters: %w", err)
+	}
+	byName := make(map[string]*v1alpha1.ForeignCluster, len(list.Items))
+	for i := range list.Items {
+		byName[list.Items[i].Name] = &list.Items[i]
+	}
+	return Known(list.Items, id), byName, nil
+}
+
+// place finds or makes the ForeignCluster of a cluster, changed by edit.
+func place(ctx context.Context, c client.Client, id peering.ClusterID, info wire.ClusterInfo, wanted string,
+	edit func(*v1alpha1.ForeignCluster) error,
+) (*v1alpha1.ForeignCluster, error) {
+	var out *v1alpha1.ForeignCluster
+	return out, retry(func() error {
+		fc, taken, err := lookUp(ctx, c, id)
+		if err != nil {
+			return err
+		}
+		if fc != nil && wanted != "" && wanted != fc.Name && Pending(fc) {
+			// Strangers choose the name of what they cause; who wants another, gets it.
+			if err := yield(ctx, c, fc); err != nil {
+				return err
+			}
+			delete(taken, fc.Name)
+			fc = nil
+		}
+		if fc != nil {
+			if !fc.DeletionTimestamp.IsZero() {
+				return wire.Errorf(wire.ReasonConflict, "cluster %s is being forgotten here as %s; try again in a moment", id.Short(), fc.Name)
+			}
+			out = fc
+			before := fc.DeepCopy()
+			if err := edit(fc); err != nil || equality.Semantic.DeepEqual(before.Spec, fc.Spec) {
+				return err
+			}
+			if err := c.Update(ctx, fc, client.FieldOwner(v1alpha1.Manager)); err != nil {
+				return fmt.Errorf("renew what is known of %s: %w", fc.Name, err)
+			}
+			return nil
+		}
+		name, err := freeName(ctx, c, id, info.Name, wanted, taken)
+		if err != nil {
+			return err
+		}
+		out = &v1alpha1.ForeignCluster{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
+				v1alpha1.LabelPeer: string(id), v1alpha1.LabelManaged: v1alpha1.Manager,
+			}},
+			Spec: v1alpha1.ForeignClusterSpec{ClusterID: string(id)},
+		}
+		if err := edit(out); err != nil {
+			return err
+		}
+		err = c.Create(ctx, out, client.FieldOwner(v1alpha1.Manager))
+		if apierrors.IsAlreadyExists(err) {
+			return wire.Errorf(wire.ReasonConflict, "another cluster just took the name %s; try again", name)
+		}
+		if err != nil {
+			return fmt.Errorf("keep foreign cluster %s: %w", name, err)
+		}
+		return nil
+	})
+}
+
+// freeName returns what to call a cluster that is not known.
+func freeName(ctx context.Context, c client.Client, id peering.ClusterID, own, wanted string, taken map[string]*v1alpha1.ForeignCluster) (string, error) {
+	if wanted != "" {
+		switch other := taken[wanted]; {
+		case other == nil:
+		case Pending(other):
+			if err := yield(ctx, c, other); err != nil {
+				return "", err
+			}
+		default:
+			return "", wire.Errorf(wire.ReasonPeerNameTaken, "another cluster is called %s here: choose another name", wanted)
+		}
+		return wanted, nil
+	}
+	if own == "" {
+		own = "peer-" + id.Short()
+	}
+	if taken[own] != nil {
+		own = own[:min(len(own), 63-1-len(id.Short()))] + "-" + id.Short()
+	}
+	return own, nil
+}
+
+// yield removes a ForeignCluster that nobody decided about.
+func yield(ctx context.Context, c client.Client, fc *v1alpha1.ForeignCluster) error {
+	err := c.Delete(ctx, fc, client.Preconditions{UID: &fc.UID, ResourceVersion: &fc.ResourceVersion})
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("give up the introduction of %s: %w", fc.Name, err)
+	}
+	return nil
+}
+
+// editStatus changes an object's status by compare-and-swap, so that no word in
+// it is lost.
+func editStatus(ctx context.Context, c client.Client, fc *v1alpha1.ForeignCluster, edit func(*v1alpha1.ForeignClusterStatus)) error {
+	first := true
+	return retry(func() error {
+		if !first {
+			if err := c.Get(ctx, client.ObjectKeyFromObject(fc), fc); err != nil {
+				return fmt.Errorf("read foreign cluster %s: %w", fc.Name, err)
+			}
+		}
+		first = false
+		before := fc.DeepCopy()
+		edit(&fc.Status)
+		if equality.Semantic.DeepEqual(before.Status, fc.Status) {
+			return nil
+		}
+		patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+		if err := c.Status().Patch(ctx, fc, patch, client.FieldOwner(v1alpha1.Manager)); err != nil {
+			return fmt.Errorf("status of foreign cluster %s: %w", fc.Name, err)
+		}
+		return nil
+	})
+}
+
+// retry repeats what failed because something else wrote at the same time.
+func retry(do func() error) error {
+	var err error
+	for range editTries {
+		if err = do(); !apierrors.IsConflict(err) {
+			return err
+		}
+	}
+	return err
 }

@@ -34,7 +34,7 @@ func newClient(t *testing.T) client.Client {
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
-	return fake.NewClientBuilder().WithScheme(scheme).Build()
+	return fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.ForeignCluster{}).Build()
 }
 
 type clock struct {
@@ -96,8 +96,8 @@ func TestATokenIsRedeemedOnce(t *testing.T) {
 		"again by the same, whose answer was lost": {by: []peering.ClusterID{other, other}},
 		"not by a second cluster":                  {by: []peering.ClusterID{other, third}, want: wire.ReasonTokenInvalid, says: "used by another cluster, bbbbbbbb"},
 		"not after it expired":                     {by: []peering.ClusterID{other}, after: MaxTokenTTL, want: wire.ReasonTokenInvalid, says: "expired at 2026-11-20T12:15:00Z"},
-		"not with another secret":                  {by: []peering.ClusterID{other}, change: func(x *peering.Token) { x.Secret[0] ^= 1 }, want: wire.ReasonTokenInvalid, says: "unknown here, wrong, expired or used"},
-		"not under another ID":                     {by: []peering.ClusterID{other}, change: func(x *peering.Token) { x.ID = "0" }, want: wire.ReasonTokenInvalid, says: "unknown here, wrong, expired or used"},
+		"not with another secret":                  {by: []peering.ClusterID{other}, change: func(x *peering.Token) { x.Secret[0] ^= 1 }, want: wire.ReasonTokenInvalid, says: "unknown here, wrong, expired, revoked or used"},
+		"not under another ID":                     {by: []peering.ClusterID{other}, change: func(x *peering.Token) { x.ID = "0" }, want: wire.ReasonTokenInvalid, says: "unknown here, wrong, expired, revoked or used"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -111,7 +111,7 @@ func TestATokenIsRedeemedOnce(t *testing.T) {
 				tc.change(&token)
 			}
 			for _, by := range tc.by {
-				err = tokens.Redeem(t.Context(), token.ID, token.Secret, by)
+				_, err = tokens.Redeem(t.Context(), token.ID, token.Secret, by)
 			}
 			if tc.want == "" {
 				if err != nil {
@@ -137,7 +137,10 @@ func TestOfAHundredRedeemersExactlyOneWins(t *testing.T) {
 	results := make(chan error, 100)
 	for i := range 100 {
 		by := peering.ClusterID(strings.Repeat(string(alphabet[i%32]), 31) + string(alphabet[i/32]))
-		go func() { results <- tokens.Redeem(context.WithoutCancel(t.Context()), token.ID, token.Secret, by) }()
+		go func() {
+			_, err := tokens.Redeem(context.WithoutCancel(t.Context()), token.ID, token.Secret, by)
+			results <- err
+		}()
 	}
 	won := 0
 	for range 100 {
@@ -212,11 +215,7 @@ func TestAddPeerNamesClusters(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		roots, err := identity.ParseBundle(id.ID(), id.Bundle())
-		if err != nil {
-			t.Fatal(err)
-		}
-		return id.ID(), wire.ClusterInfo{Name: name, Endpoints: here, Roots: roots}
+		return id.ID(), wire.NewClusterInfo(name, here, id.TrustBundle())
 	}
 	c := newClient(t)
 	add := func(id peering.ClusterID, info wire.ClusterInfo, wanted string) string {
@@ -264,12 +263,13 @@ func contract(t *testing.T, consumer, provider *identity.Identity) peering.Envel
 	envelope, err := peering.NewEnvelope(peering.Terms{
 		ContractID: "c-1", RequestID: "request", Revision: 1, Consumer: consumer.Party(), Provider: provider.Party(),
 		Resources: resources, NotBefore: start, NotAfter: start.Add(time.Hour), Network: true, PodSecurity: peering.PodSecurityBaseline,
+		Exposure: peering.ExposureOffloaded,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, id := range []*identity.Identity{consumer, provider} {
-		if envelope, err = envelope.Sign(nil, id.Signer()); err != nil {
+		if envelope, err = envelope.Sign(nil, id.ID(), id.Signer()); err != nil {
 			t.Fatal(err)
 		}
 	}

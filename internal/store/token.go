@@ -1,9 +1,11 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,11 +19,6 @@ import (
 )
 
 const (
-	// MaxTokens is how many tokens may be outstanding.
-	MaxTokens = 64
-	// MaxTokenTTL is how long a token can be redeemed at most.
-	MaxTokenTTL = 15 * time.Minute
-
 	tokenPrefix  = "entente-token-"
 	tokenType    = corev1.SecretType("entente.dev/token")
 	tokenHash    = "hash"
@@ -35,6 +32,16 @@ type Tokens struct {
 	Client    client.Client
 	Namespace string
 	Now       func() time.Time
+}
+
+// TokenInfo is what can be told of a token.
+type TokenInfo struct {
+	// ID is its public part.
+	ID string
+	// Created is when it was made, Expires until when it can be redeemed.
+	Created, Expires time.Time
+	// RedeemedBy is the cluster that redeemed it; empty while nobody did.
+	RedeemedBy peering.ClusterID
 }
 
 // Mint makes a token that can be redeemed once within ttl. Errors are
@@ -53,7 +60,7 @@ func (t *Tokens) Mint(ctx context.Context, issuer peering.ClusterID, endpoints [
 	}
 	if live >= MaxTokens {
 		return peering.Token{}, wire.Errorf(wire.ReasonTokensOutstanding,
-			"%d tokens are outstanding, and that is the most; wait until some expire", live)
+			"%d tokens are outstanding, and that is the most; wait until some expire, or revoke some", live)
 	}
 	token, err := peering.NewToken(rand.Reader, issuer, endpoints, t.Now().Add(ttl))
 	if err != nil {
@@ -78,26 +85,27 @@ func (t *Tokens) Mint(ctx context.Context, issuer peering.ClusterID, endpoints [
 
 // Redeem uses a token up, for the cluster by. Of several redeemers at once
 // exactly one succeeds: the Secret's resourceVersion decides. The same cluster
-// may redeem it again, so that a lost answer locks nobody out. The error is
-// TOKEN_INVALID, and says why only to who had the secret.
-func (t *Tokens) Redeem(ctx context.Context, id string, secret peering.Secret, by peering.ClusterID) error {
-	invalid := wire.Errorf(wire.ReasonTokenInvalid, "the token is unknown here, wrong, expired or used: ask for a new one")
+// may redeem it again, so that a lost answer locks nobody out; again says that
+// this is what happened. The error is TOKEN_INVALID, and says why only to who had
+// the secret.
+func (t *Tokens) Redeem(ctx context.Context, id string, secret peering.Secret, by peering.ClusterID) (again bool, err error) {
+	invalid := wire.Errorf(wire.ReasonTokenInvalid, "the token is unknown here, wrong, expired, revoked or used: ask for a new one")
 	for {
 		var stored corev1.Secret
 		err := t.Client.Get(ctx, client.ObjectKey{Namespace: t.Namespace, Name: tokenPrefix + id}, &stored)
 		if apierrors.IsNotFound(err) {
-			return invalid
+			return false, invalid
 		}
 		if err != nil {
-			return fmt.Errorf("read token %s: %w", id, err)
+			return false, fmt.Errorf("read token %s: %w", id, err)
 		}
 		hash, err := peering.ParseHash(string(stored.Data[tokenHash]))
 		if err != nil || stored.Type != tokenType || !secret.Matches(hash) {
-			return invalid
+			return false, invalid
 		}
 		expires, err := time.Parse(time.RFC3339, string(stored.Data[tokenExpires]))
 		if err != nil {
-			return invalid
+			return false, invalid
 		}
 		why := func(cause, format string, args ...any) error {
 			e := wire.Errorf(wire.ReasonTokenInvalid, format, args...)
@@ -105,43 +113,113 @@ func (t *Tokens) Redeem(ctx context.Context, id string, secret peering.Secret, b
 			return e
 		}
 		switch used := peering.ClusterID(stored.Data[tokenUsedBy]); {
-		case used == by:
-			return nil
-		case used != "":
-			return why(wire.TokenCauseUsed, "the token was used by another cluster, %s: ask for a new one, and find out who that was", used.Short())
+		case used != "" && used != by:
+			return false, why(wire.TokenCauseUsed, "the token was used by another cluster, %s: ask for a new one, and find out who that was", used.Short())
 		case !t.Now().Before(expires):
-			return why(wire.TokenCauseExpired, "the token expired at %s, and it is %s here: ask for a new one",
+			return false, why(wire.TokenCauseExpired, "the token expired at %s, and it is %s here: ask for a new one",
 				expires.Format(time.RFC3339), t.Now().UTC().Format(time.RFC3339))
+		case used == by:
+			return true, nil
 		}
 		stored.Data[tokenUsedBy] = []byte(by)
 		err = t.Client.Update(ctx, &stored, client.FieldOwner(v1alpha1.Manager))
-		if apierrors.IsConflict(err) {
-			continue // somebody else was faster; look who
+		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+			continue // somebody else was faster, or revoked it; look again
 		}
 		if err != nil {
-			return fmt.Errorf("redeem token %s: %w", id, err)
+			return false, fmt.Errorf("redeem token %s: %w", id, err)
+		}
+		return false, nil
+	}
+}
+
+// List tells of the tokens that have not expired, by ID.
+func (t *Tokens) List(ctx context.Context) ([]TokenInfo, error) {
+	stored, err := t.stored(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var out []TokenInfo
+	for i := range stored {
+		if token, live := t.info(&stored[i]); live {
+			out = append(out, token)
+		}
+	}
+	slices.SortFunc(out, func(a, b TokenInfo) int { return cmp.Compare(a.ID, b.ID) })
+	return out, nil
+}
+
+// Revoke makes a token worthless. The error is TOKEN_UNKNOWN where there is none,
+// or none that could still be redeemed.
+func (t *Tokens) Revoke(ctx context.Context, id string) error {
+	var stored corev1.Secret
+	err := t.Client.Get(ctx, client.ObjectKey{Namespace: t.Namespace, Name: tokenPrefix + id}, &stored)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("read token %s: %w", id, err)
+	}
+	if _, live := t.info(&stored); err == nil && live && stored.Type == tokenType {
+		err = t.Client.Delete(ctx, &stored, client.Preconditions{UID: &stored.UID})
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("revoke token %s: %w", id, err)
 		}
 		return nil
 	}
+	return wire.Errorf(wire.ReasonTokenUnknown, "there is no token %s that could be redeemed: it expired, was revoked before, or never was", wire.Text(id, peering.MaxTokenIDLen))
+}
+
+// Forget makes the tokens worthless that a cluster redeemed: it is trusted no
+// longer, and an old token must not change that.
+func (t *Tokens) Forget(ctx context.Context, by peering.ClusterID) error {
+	stored, err := t.stored(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range stored {
+		if token, _ := t.info(&stored[i]); token.RedeemedBy != by {
+			continue
+		}
+		err := t.Client.Delete(ctx, &stored[i], client.Preconditions{UID: &stored[i].UID})
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("forget a token of %s: %w", by, err)
+		}
+	}
+	return nil
+}
+
+// info reads a token's Secret and says whether it has not expired.
+func (t *Tokens) info(s *corev1.Secret) (TokenInfo, bool) {
+	expires, err := time.Parse(time.RFC3339, string(s.Data[tokenExpires]))
+	out := TokenInfo{
+		Created: s.CreationTimestamp.Time, Expires: expires, RedeemedBy: peering.ClusterID(s.Data[tokenUsedBy]),
+	}
+	if len(s.Name) > len(tokenPrefix) {
+		out.ID = s.Name[len(tokenPrefix):]
+	}
+	return out, err == nil && t.Now().Before(expires)
+}
+
+// stored returns the tokens' Secrets.
+func (t *Tokens) stored(ctx context.Context) ([]corev1.Secret, error) {
+	var list corev1.SecretList
+	if err := t.Client.List(ctx, &list, client.InNamespace(t.Namespace),
+		client.MatchingLabels{v1alpha1.LabelManaged: v1alpha1.Manager}); err != nil {
+		return nil, fmt.Errorf("list tokens: %w", err)
+	}
+	return slices.DeleteFunc(list.Items, func(s corev1.Secret) bool { return s.Type != tokenType }), nil
 }
 
 // sweep removes tokens that expired and counts those that can still be redeemed.
 // A used token stays until it expires, so that its redeemer may ask again.
 func (t *Tokens) sweep(ctx context.Context) (int, error) {
-	var list corev1.SecretList
-	if err := t.Client.List(ctx, &list, client.InNamespace(t.Namespace),
-		client.MatchingLabels{v1alpha1.LabelManaged: v1alpha1.Manager}); err != nil {
-		return 0, fmt.Errorf("list tokens: %w", err)
+	stored, err := t.stored(ctx)
+	if err != nil {
+		return 0, err
 	}
 	live := 0
-	for i := range list.Items {
-		s := &list.Items[i]
-		if s.Type != tokenType {
-			continue
-		}
-		expires, err := time.Parse(time.RFC3339, string(s.Data[tokenExpires]))
-		if err == nil && t.Now().Before(expires) {
-			if len(s.Data[tokenUsedBy]) == 0 {
+	for i := range stored {
+		s := &stored[i]
+		if token, ok := t.info(s); ok {
+			if token.RedeemedBy == "" {
 				live++
 			}
 			continue

@@ -45,11 +45,28 @@ const (
 	ReasonTokenInvalid Reason = "TOKEN_INVALID"
 	// ReasonPeerIsSelf is FAILED_PRECONDITION: a cluster cannot join itself.
 	ReasonPeerIsSelf Reason = "PEER_IS_SELF"
+	// ReasonTrustDenied is PERMISSION_DENIED: an administrator denied the caller.
+	ReasonTrustDenied Reason = "TRUST_DENIED"
+	// ReasonIntroductionsPending is RESOURCE_EXHAUSTED: as many introductions wait
+	// for an administrator as can.
+	ReasonIntroductionsPending Reason = "INTRODUCTIONS_PENDING"
+	// ReasonIntroductionUnknown is FAILED_PRECONDITION: there is no introduction to
+	// go on with, or not any more.
+	ReasonIntroductionUnknown Reason = "INTRODUCTION_UNKNOWN"
+	// ReasonCommitmentMismatch is INVALID_ARGUMENT: the number is not the one that
+	// was committed to.
+	ReasonCommitmentMismatch Reason = "COMMITMENT_MISMATCH"
+	// ReasonBundleInvalid is INVALID_ARGUMENT: the trust bundle is not the caller's,
+	// or does not follow from the one before.
+	ReasonBundleInvalid Reason = "BUNDLE_INVALID"
 
 	// ReasonPolicyRefused is PERMISSION_DENIED.
 	ReasonPolicyRefused Reason = "POLICY_REFUSED"
 	// ReasonPolicyPending is FAILED_PRECONDITION: an administrator has to approve.
 	ReasonPolicyPending Reason = "POLICY_PENDING"
+	// ReasonPriceAboveCeiling is FAILED_PRECONDITION: what was asked for costs more
+	// than it may.
+	ReasonPriceAboveCeiling Reason = "PRICE_ABOVE_CEILING"
 	// ReasonCapacityExhausted is RESOURCE_EXHAUSTED.
 	ReasonCapacityExhausted Reason = "CAPACITY_EXHAUSTED"
 	// ReasonAdvertisementExpired is FAILED_PRECONDITION.
@@ -75,6 +92,9 @@ const (
 	// ReasonPodUnknown is NOT_FOUND.
 	ReasonPodUnknown Reason = "POD_UNKNOWN"
 
+	// ReasonReaderTooSlow is RESOURCE_EXHAUSTED: a watch whose reader does not keep
+	// up; watch again.
+	ReasonReaderTooSlow Reason = "READER_TOO_SLOW"
 	// ReasonCallerUnknown is UNAUTHENTICATED.
 	ReasonCallerUnknown Reason = "CALLER_UNKNOWN"
 	// ReasonCallerNotAllowed is PERMISSION_DENIED.
@@ -85,6 +105,17 @@ const (
 	ReasonTokensOutstanding Reason = "TOKENS_OUTSTANDING"
 	// ReasonNoEndpoint is FAILED_PRECONDITION.
 	ReasonNoEndpoint Reason = "NO_ENDPOINT"
+	// ReasonTokenUnknown is NOT_FOUND.
+	ReasonTokenUnknown Reason = "TOKEN_UNKNOWN"
+	// ReasonCodeMismatch is FAILED_PRECONDITION: the code is not the one that both
+	// sides show.
+	ReasonCodeMismatch Reason = "CODE_MISMATCH"
+	// ReasonPeeringUnknown is NOT_FOUND.
+	ReasonPeeringUnknown Reason = "PEERING_UNKNOWN"
+	// ReasonRequestUnknown is NOT_FOUND: no such request waits for an administrator.
+	ReasonRequestUnknown Reason = "REQUEST_UNKNOWN"
+	// ReasonRolloverTooSoon is FAILED_PRECONDITION: the rollover before is not over.
+	ReasonRolloverTooSoon Reason = "ROLLOVER_TOO_SOON"
 	// ReasonTokenMalformed is INVALID_ARGUMENT.
 	ReasonTokenMalformed Reason = "TOKEN_MALFORMED"
 	// ReasonTokenExpired is FAILED_PRECONDITION.
@@ -130,22 +161,24 @@ const (
 // know.
 func (r Reason) Code() codes.Code {
 	switch r {
-	case ReasonRequestInvalid, ReasonContractMismatch, ReasonSignatureInvalid, ReasonTokenMalformed:
+	case ReasonRequestInvalid, ReasonContractMismatch, ReasonSignatureInvalid, ReasonTokenMalformed,
+		ReasonCommitmentMismatch, ReasonBundleInvalid:
 		return codes.InvalidArgument
-	case ReasonRateLimited, ReasonTooManyCalls, ReasonCapacityExhausted, ReasonTokensOutstanding:
+	case ReasonRateLimited, ReasonTooManyCalls, ReasonCapacityExhausted, ReasonTokensOutstanding,
+		ReasonIntroductionsPending, ReasonReaderTooSlow:
 		return codes.ResourceExhausted
 	case ReasonStopping, ReasonHeartbeatLost, ReasonPeerUnreachable, ReasonKubernetes:
 		return codes.Unavailable
-	case ReasonPeerNotTrusted, ReasonPolicyRefused, ReasonCallerNotAllowed:
+	case ReasonPeerNotTrusted, ReasonTrustDenied, ReasonPolicyRefused, ReasonCallerNotAllowed:
 		return codes.PermissionDenied
 	case ReasonTokenInvalid, ReasonCallerUnknown:
 		return codes.Unauthenticated
-	case ReasonPeerIsSelf, ReasonPolicyPending, ReasonAdvertisementExpired, ReasonRevisionStale,
-		ReasonContractClosed, ReasonNoEndpoint, ReasonTokenExpired, ReasonPeerIdentity, ReasonPodsRunning,
-		ReasonMappingFixed:
+	case ReasonPeerIsSelf, ReasonIntroductionUnknown, ReasonPolicyPending, ReasonPriceAboveCeiling,
+		ReasonAdvertisementExpired, ReasonRevisionStale, ReasonContractClosed, ReasonNoEndpoint, ReasonTokenExpired,
+		ReasonCodeMismatch, ReasonRolloverTooSoon, ReasonPeerIdentity, ReasonPodsRunning, ReasonMappingFixed:
 		return codes.FailedPrecondition
 	case ReasonContractUnknown, ReasonPodUnknown, ReasonPeerUnknown, ReasonNamespaceUnknown,
-		ReasonNamespaceNotOffloaded:
+		ReasonNamespaceNotOffloaded, ReasonTokenUnknown, ReasonPeeringUnknown, ReasonRequestUnknown:
 		return codes.NotFound
 	case ReasonPeerNameTaken, ReasonPeeringExists:
 		return codes.AlreadyExists

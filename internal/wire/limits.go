@@ -15,6 +15,9 @@ const (
 	MaxPrefixes = 16
 	// MaxContracts is how many contracts a peer may report.
 	MaxContracts = 256
+	// MaxStorageClasses and MaxArchitectures is how many of each an offer may have.
+	MaxStorageClasses = 64
+	MaxArchitectures  = 16
 	// MaxMessageLen is the longest text for people, in bytes; more is cut.
 	MaxMessageLen = 1024
 	// MaxNameLen is the longest cluster name.
@@ -32,4 +35,35 @@ const (
 	MaxErrorMetadata = 16
 	// MaxRetryAfter is the longest pause that an error from outside can ask for.
 	MaxRetryAfter = time.Hour
+)
+
+// Limits of what crosses in an OffloadService. They equal the constraints of the
+// proto where that has one.
+const (
+	// MaxObjectBytes is the largest object, as JSON. It is what an API server
+	// takes.
+	MaxObjectBytes = 1536 << 10
+	// MaxStatusBytes is the largest PodStatus, as JSON. One of a pod with a
+	// hundred containers stays below.
+	MaxStatusBytes = 512 << 10
+	// MaxObjectNameLen is the longest name of an object.
+	MaxObjectNameLen = 253
+	// MaxUIDLen is the longest UID.
+	MaxUIDLen = 64
+	// MaxGraceSeconds is the longest grace period that a delete may ask for: a
+	// day.
+	MaxGraceSeconds = 24 * 60 * 60
+	// MaxOffloadMessage is the largest message of an OffloadService: an object
+	// with its reference and room for framing.
+	MaxOffloadMessage = MaxObjectBytes + 64<<10
+	// maxEventReasonLen and maxEventMessageLen bound a PodEvent's texts; more is
+	// cut. Kubernetes allows as much.
+	maxEventReasonLen  = 128
+	maxEventMessageLen = 1024
+	// maxQuantityExponent is the largest exponent of ten in an amount: exa.
+	maxQuantityExponent = 18
+	// maxAmountLen is the longest amount, in characters.
+	maxAmountLen = 64
+	// maxJSONDepth is how deep the JSON of an object may nest.
+	maxJSONDepth = 1000
 )

@@ -8,31 +8,6 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Limits of what crosses in an OffloadService. They equal the constraints of the
-// proto where that has one.
-const (
-	// MaxObjectBytes is the largest object, as JSON. It is what an API server
-	// takes.
-	MaxObjectBytes = 1536 << 10
-	// MaxStatusBytes is the largest PodStatus, as JSON. One of a pod with a
-	// hundred containers stays below.
-	MaxStatusBytes = 512 << 10
-	// MaxObjectNameLen is the longest name of an object.
-	MaxObjectNameLen = 253
-	// MaxUIDLen is the longest UID.
-	MaxUIDLen = 64
-	// MaxGraceSeconds is the longest grace period that a delete may ask for: a
-	// day.
-	MaxGraceSeconds = 24 * 60 * 60
-	// MaxOffloadMessage is the largest message of an OffloadService: an object
-	// with its reference and room for framing.
-	MaxOffloadMessage = MaxObjectBytes + 64<<10
-	// maxEventReasonLen and maxEventMessageLen bound a PodEvent's texts; more is
-	// cut. Kubernetes allows as much.
-	maxEventReasonLen  = 128
-	maxEventMessageLen = 1024
-)
-
 // KindTo returns a kind as it crosses; unknown kinds become unspecified.
 func KindTo(k peering.Kind) ententev1.Kind {
 	switch k {

@@ -10,15 +10,6 @@ import (
 	"strings"
 )
 
-const (
-	// maxQuantityExponent is the largest exponent of ten in an amount: exa.
-	maxQuantityExponent = 18
-	// maxAmountLen is the longest amount, in characters.
-	maxAmountLen = 64
-	// maxJSONDepth is how deep the JSON of an object may nest.
-	maxJSONDepth = 1000
-)
-
 // CheckQuantities refuses Kubernetes JSON in which an amount of a resource is
 // written with an exponent beyond any that there can be. Decoding such an amount,
 // "1e999999999", keeps a processor busy for hours, so this comes before decoding

@@ -1,7 +1,11 @@
 package wire
 
 import (
+	"slices"
 	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/peering"
@@ -9,10 +13,15 @@ import (
 
 // Advertisement is what a provider offers for an ask.
 type Advertisement struct {
-	// ContractID names the advertisement and the contract that may follow.
+	// ContractID names the advertisement and the contract that may follow. It is
+	// empty in a preview, which cannot be signed.
 	ContractID string
 	// RequestID is that of the ask.
 	RequestID string
+	// Revision is the revision of the contract that signing this makes, from 1, and
+	// PreviousHash that of the one before; zero for the first.
+	Revision     uint64
+	PreviousHash peering.Hash
 	// ValidUntil is when the offer lapses unless it was signed.
 	ValidUntil time.Time
 	// Grant is what is offered.
@@ -33,13 +42,80 @@ func ResourcesFrom(field string, m *ententev1.ResourceList) (peering.Resources, 
 	return r, nil
 }
 
+// MoneyTo writes an amount of money; none is nil.
+func MoneyTo(m peering.Money) *ententev1.Money {
+	if m.IsNone() {
+		return nil
+	}
+	return &ententev1.Money{Currency: m.Currency, Amount: m.Amount.String()}
+}
+
+// MoneyFrom reads an amount of money. A missing one is none.
+func MoneyFrom(field string, m *ententev1.Money) (peering.Money, error) {
+	if m == nil {
+		return peering.Money{}, nil
+	}
+	amount, err := peering.ParseDecimal(m.GetAmount())
+	if err != nil {
+		return peering.Money{}, invalid(field+".amount", "%s", Text(err.Error(), MaxMessageLen))
+	}
+	out := peering.Money{Currency: m.GetCurrency(), Amount: amount}
+	// A currency that is missing would make nothing of what is no money.
+	if out.IsNone() {
+		return peering.Money{}, invalid(field+".currency", "want three capital letters")
+	}
+	if err := out.Check(); err != nil {
+		return peering.Money{}, invalid(field+".currency", "%s", Text(err.Error(), MaxMessageLen))
+	}
+	return out, nil
+}
+
+// PriceListTo writes prices; where everything is free of charge it is nil.
+func PriceListTo(p peering.PriceList) *ententev1.PriceList {
+	if len(p.PerHour) == 0 {
+		return nil
+	}
+	m := &ententev1.PriceList{Currency: p.Currency, PerHour: make(map[string]string, len(p.PerHour))}
+	for name, price := range p.PerHour {
+		m.PerHour[name] = price.String()
+	}
+	return m
+}
+
+// PriceListFrom reads prices. A missing list is free of charge.
+func PriceListFrom(field string, m *ententev1.PriceList) (peering.PriceList, error) {
+	if n := len(m.GetPerHour()); n > peering.MaxResources {
+		return peering.PriceList{}, invalid(field, "has %d prices, want at most %d", n, peering.MaxResources)
+	}
+	p := peering.PriceList{Currency: m.GetCurrency()}
+	for name, text := range m.GetPerHour() {
+		price, err := peering.ParseDecimal(text)
+		if err != nil {
+			return peering.PriceList{}, invalid(field+".per_hour", "%s", Text(err.Error(), MaxMessageLen))
+		}
+		if p.PerHour == nil {
+			p.PerHour = make(map[string]peering.Decimal, len(m.GetPerHour()))
+		}
+		p.PerHour[name] = price
+	}
+	if err := p.Check(); err != nil {
+		return peering.PriceList{}, invalid(field, "%s", Text(err.Error(), MaxMessageLen))
+	}
+	return p, nil
+}
+
 // AskTo writes an ask.
 func AskTo(a peering.Ask) *ententev1.PeeringRequest {
 	return &ententev1.PeeringRequest{
-		RequestId: a.RequestID,
-		Resources: ResourcesTo(a.Resources),
-		Duration:  writeDuration(a.Duration),
-		Network:   a.Network,
+		RequestId:      a.RequestID,
+		ContractId:     a.ContractID,
+		Resources:      ResourcesTo(a.Resources),
+		Duration:       writeDuration(a.Duration),
+		Network:        a.Network,
+		PriceCeiling:   MoneyTo(a.PriceCeiling),
+		NodeSelector:   a.NodeSelector,
+		StorageClasses: a.StorageClasses,
+		RuntimeClasses: a.RuntimeClasses,
 	}
 }
 
@@ -51,7 +127,12 @@ func AskFrom(m *ententev1.PeeringRequest) (peering.Ask, error) {
 	if err := checkID("request.request_id", m.GetRequestId()); err != nil {
 		return peering.Ask{}, err
 	}
-	a := peering.Ask{RequestID: m.GetRequestId(), Network: m.GetNetwork()}
+	if id := m.GetContractId(); id != "" {
+		if err := peering.CheckContractID(id); err != nil {
+			return peering.Ask{}, invalid("request.contract_id", "%s", err)
+		}
+	}
+	a := peering.Ask{RequestID: m.GetRequestId(), ContractID: m.GetContractId(), Network: m.GetNetwork()}
 	var err error
 	if a.Resources, err = ResourcesFrom("request.resources", m.GetResources()); err != nil {
 		return peering.Ask{}, err
@@ -59,68 +140,207 @@ func AskFrom(m *ententev1.PeeringRequest) (peering.Ask, error) {
 	if a.Duration, err = readDuration("request.duration", m.GetDuration()); err != nil {
 		return peering.Ask{}, err
 	}
+	if a.PriceCeiling, err = MoneyFrom("request.price_ceiling", m.GetPriceCeiling()); err != nil {
+		return peering.Ask{}, err
+	}
+	if a.NodeSelector, err = readLabels("request.node_selector", m.GetNodeSelector(), peering.CheckNodeSelector); err != nil {
+		return peering.Ask{}, err
+	}
+	if a.StorageClasses, err = readNames("request.storage_classes", m.GetStorageClasses(), peering.MaxClasses); err != nil {
+		return peering.Ask{}, err
+	}
+	if a.RuntimeClasses, err = readNames("request.runtime_classes", m.GetRuntimeClasses(), peering.MaxClasses); err != nil {
+		return peering.Ask{}, err
+	}
 	return a, nil
 }
 
 // AdvertisementTo writes an advertisement.
 func AdvertisementTo(a Advertisement) *ententev1.Advertisement {
-	return &ententev1.Advertisement{
-		ContractId:  a.ContractID,
-		RequestId:   a.RequestID,
-		Resources:   ResourcesTo(a.Grant.Resources),
-		Duration:    writeDuration(a.Grant.Duration),
-		ValidUntil:  writeTime(a.ValidUntil),
-		NodeLabels:  a.Grant.NodeLabels,
-		Network:     a.Grant.Network,
-		PodSecurity: string(a.Grant.PodSecurity),
+	g := a.Grant
+	m := &ententev1.Advertisement{
+		ContractId:      a.ContractID,
+		RequestId:       a.RequestID,
+		Revision:        a.Revision,
+		Resources:       ResourcesTo(g.Resources),
+		Duration:        writeDuration(g.Duration),
+		ValidUntil:      writeTime(a.ValidUntil),
+		NodeLabels:      g.NodeLabels,
+		Network:         g.Network,
+		PodSecurity:     string(g.PodSecurity),
+		Price:           PriceListTo(g.Price),
+		Renewable:       g.Renewable,
+		Notice:          writeDuration(g.Notice),
+		Exposure:        g.Exposure,
+		NodeSelector:    g.NodeSelector,
+		RuntimeClasses:  g.RuntimeClasses,
+		StorageClasses:  g.StorageClasses,
+		StatementPeriod: writeDuration(g.StatementPeriod),
 	}
+	if a.PreviousHash != (peering.Hash{}) {
+		m.PreviousHash = a.PreviousHash[:]
+	}
+	if hourly, err := g.Price.Hourly(g.Resources); err == nil {
+		m.Hourly = MoneyTo(hourly)
+	}
+	return m
 }
 
-// AdvertisementFrom reads an advertisement.
+// AdvertisementFrom reads an advertisement that can be signed.
 func AdvertisementFrom(m *ententev1.Advertisement) (Advertisement, error) {
-	if m == nil {
-		return Advertisement{}, invalid("advertisement", "is required")
-	}
 	if err := peering.CheckContractID(m.GetContractId()); err != nil {
 		return Advertisement{}, invalid("advertisement.contract_id", "%s", err)
 	}
+	a, err := advertisementFrom(m)
+	a.ContractID = m.GetContractId()
+	return a, err
+}
+
+// PreviewFrom reads an advertisement that only says what would be advertised. It
+// has no contract ID.
+func PreviewFrom(m *ententev1.Advertisement) (Advertisement, error) {
+	if m.GetContractId() != "" {
+		return Advertisement{}, invalid("advertisement.contract_id", "want none in a preview")
+	}
+	return advertisementFrom(m)
+}
+
+func advertisementFrom(m *ententev1.Advertisement) (Advertisement, error) {
 	if err := checkID("advertisement.request_id", m.GetRequestId()); err != nil {
 		return Advertisement{}, err
 	}
-	a := Advertisement{ContractID: m.GetContractId(), RequestID: m.GetRequestId()}
-	a.Grant.Network = m.GetNetwork()
+	if r := m.GetRevision(); r == 0 || r > peering.MaxRevision {
+		return Advertisement{}, invalid("advertisement.revision", "want 1 to %d", uint64(peering.MaxRevision))
+	}
+	a := Advertisement{RequestID: m.GetRequestId(), Revision: m.GetRevision()}
+	switch n := len(m.GetPreviousHash()); {
+	case n == len(a.PreviousHash):
+		a.PreviousHash = peering.Hash(m.GetPreviousHash())
+	case n != 0:
+		return Advertisement{}, invalid("advertisement.previous_hash", "want %d bytes or none", len(a.PreviousHash))
+	}
+	if (a.Revision == 1) != (a.PreviousHash == peering.Hash{}) {
+		return Advertisement{}, invalid("advertisement.previous_hash", "want none for the first revision and that of the one before for others")
+	}
 	var err error
-	if a.Grant.Resources, err = ResourcesFrom("advertisement.resources", m.GetResources()); err != nil {
-		return Advertisement{}, err
-	}
-	if len(a.Grant.Resources) == 0 {
-		return Advertisement{}, invalid("advertisement.resources", "offers nothing")
-	}
-	if a.Grant.Duration, err = readDuration("advertisement.duration", m.GetDuration()); err != nil {
-		return Advertisement{}, err
-	}
-	if a.Grant.Duration == 0 {
-		return Advertisement{}, invalid("advertisement.duration", "is required")
-	}
 	if a.ValidUntil, err = readTime("advertisement.valid_until", m.GetValidUntil()); err != nil {
 		return Advertisement{}, err
 	}
 	if a.ValidUntil.IsZero() {
 		return Advertisement{}, invalid("advertisement.valid_until", "is required")
 	}
-	if err := peering.CheckNodeLabels(m.GetNodeLabels()); err != nil {
-		return Advertisement{}, invalid("advertisement.node_labels", "%s", Text(err.Error(), MaxMessageLen))
+	a.Grant, err = grantFrom(m)
+	return a, err
+}
+
+func grantFrom(m *ententev1.Advertisement) (peering.Grant, error) {
+	g := peering.Grant{Network: m.GetNetwork(), Renewable: m.GetRenewable()}
+	var err error
+	if g.Resources, err = ResourcesFrom("advertisement.resources", m.GetResources()); err != nil {
+		return peering.Grant{}, err
 	}
-	if len(m.GetNodeLabels()) > 0 {
-		a.Grant.NodeLabels = m.GetNodeLabels()
+	if len(g.Resources) == 0 {
+		return peering.Grant{}, invalid("advertisement.resources", "offers nothing")
+	}
+	for _, d := range []struct {
+		field    string
+		message  *durationpb.Duration
+		value    *time.Duration
+		optional bool
+	}{
+		{"advertisement.duration", m.GetDuration(), &g.Duration, false},
+		{"advertisement.notice", m.GetNotice(), &g.Notice, true},
+		{"advertisement.statement_period", m.GetStatementPeriod(), &g.StatementPeriod, true},
+	} {
+		if *d.value, err = readDuration(d.field, d.message); err != nil {
+			return peering.Grant{}, err
+		}
+		if *d.value == 0 && !d.optional {
+			return peering.Grant{}, invalid(d.field, "is required")
+		}
+		if *d.value%time.Second != 0 {
+			return peering.Grant{}, invalid(d.field, "want whole seconds")
+		}
+	}
+	if g.NodeLabels, err = readLabels("advertisement.node_labels", m.GetNodeLabels(), peering.CheckNodeLabels); err != nil {
+		return peering.Grant{}, err
+	}
+	if g.NodeSelector, err = readLabels("advertisement.node_selector", m.GetNodeSelector(), peering.CheckNodeSelector); err != nil {
+		return peering.Grant{}, err
+	}
+	if g.RuntimeClasses, err = readNames("advertisement.runtime_classes", m.GetRuntimeClasses(), peering.MaxClasses); err != nil {
+		return peering.Grant{}, err
+	}
+	if g.StorageClasses, err = readNames("advertisement.storage_classes", m.GetStorageClasses(), peering.MaxClasses); err != nil {
+		return peering.Grant{}, err
 	}
 	switch level := peering.PodSecurity(m.GetPodSecurity()); level {
 	case peering.PodSecurityPrivileged, peering.PodSecurityBaseline, peering.PodSecurityRestricted:
-		a.Grant.PodSecurity = level
+		g.PodSecurity = level
 	default:
-		return Advertisement{}, invalid("advertisement.pod_security", "want privileged, baseline or restricted")
+		return peering.Grant{}, invalid("advertisement.pod_security", "want privileged, baseline or restricted")
 	}
-	return a, nil
+	// A kind of exposure that this version does not know is one that it cannot
+	// keep to.
+	if g.Exposure = m.GetExposure(); g.Exposure != peering.ExposureOffloaded {
+		return peering.Grant{}, invalid("advertisement.exposure", "want %s", peering.ExposureOffloaded)
+	}
+	if g.Price, err = PriceListFrom("advertisement.price", m.GetPrice()); err != nil {
+		return peering.Grant{}, err
+	}
+	return g, checkHourly(g, m.GetHourly())
+}
+
+// checkHourly refuses a sum that does not follow from prices and amounts: what
+// is signed is the prices.
+func checkHourly(g peering.Grant, m *ententev1.Money) error {
+	said, err := MoneyFrom("advertisement.hourly", m)
+	if err != nil {
+		return err
+	}
+	hourly, err := g.Price.Hourly(g.Resources)
+	if err != nil {
+		return invalid("advertisement.price", "%s", Text(err.Error(), MaxMessageLen))
+	}
+	if said != hourly {
+		return invalid("advertisement.hourly", "is %s, and the prices give %s", said, hourly)
+	}
+	return nil
+}
+
+// readLabels accepts what check does; none are nil.
+func readLabels(field string, m map[string]string, check func(map[string]string) error) (map[string]string, error) {
+	if err := check(m); err != nil {
+		return nil, invalid(field, "%s", Text(err.Error(), MaxMessageLen))
+	}
+	if len(m) == 0 {
+		return nil, nil //nolint:nilnil // none is an answer
+	}
+	return m, nil
+}
+
+// readNames accepts names of classes, at most so many, each once, in any order,
+// and returns them sorted; none are nil.
+func readNames(field string, names []string, most int) ([]string, error) {
+	if len(names) > most {
+		return nil, invalid(field, "want at most %d", most)
+	}
+	sorted := slices.Sorted(slices.Values(names))
+	for i, name := range sorted {
+		if err := peering.CheckClasses(sorted[i : i+1]); err != nil {
+			return nil, invalid(field, "%s", Text(err.Error(), MaxMessageLen))
+		}
+		if i > 0 && sorted[i-1] == name {
+			return nil, invalid(field, "has %s twice", name)
+		}
+	}
+	return sorted, nil
+}
+
+// DrainUntilFrom reads until when pods may run on under a contract that the
+// caller ends; zero is that it ends at once.
+func DrainUntilFrom(t *timestamppb.Timestamp) (time.Time, error) {
+	return readTime("drain_until", t)
 }
 
 // EnvelopeTo writes an envelope.

@@ -28,6 +28,9 @@ type State struct {
 	Contracts []ContractState
 	// EchoSequence is the sequence of the newest message that the sender received.
 	EchoSequence uint64
+	// BundleHash is the hash of the receiver's trust bundle as the sender holds it;
+	// zero is unset.
+	BundleHash peering.Hash
 }
 
 // Network is one side's end of the tunnel.
@@ -89,6 +92,11 @@ type ContractState struct {
 	Phase peering.Phase
 	// Message is why it is draining or closed.
 	Message string
+	// DrainUntil is when draining ends; zero unless it is draining.
+	DrainUntil time.Time
+	// Statement is the sequence number of the provider's newest statement of use;
+	// 0 for none, and from a consumer.
+	Statement uint64
 }
 
 // StateTo writes a state.
@@ -101,12 +109,16 @@ func StateTo(s State) *ententev1.PeerState {
 		Endpoints:    s.Endpoints,
 		EchoSequence: s.EchoSequence,
 	}
+	if s.BundleHash != (peering.Hash{}) {
+		m.BundleHash = s.BundleHash[:]
+	}
 	if s.Network != nil {
 		m.Network = networkTo(s.Network)
 	}
 	for _, c := range s.Contracts {
 		m.Contracts = append(m.Contracts, &ententev1.ContractState{
 			ContractId: c.ID, Revision: c.Revision, Phase: PhaseTo(c.Phase), Message: Text(c.Message, MaxMessageLen),
+			DrainUntil: writeTime(c.DrainUntil), Statement: c.Statement,
 		})
 	}
 	return m
@@ -134,30 +146,51 @@ func StateFrom(m *ententev1.PeerState) (State, error) {
 	if s.Endpoints, err = checkEndpoints("state.endpoints", m.GetEndpoints()); err != nil {
 		return State{}, err
 	}
+	if h := m.GetBundleHash(); len(h) > 0 {
+		if len(h) != len(s.BundleHash) {
+			return State{}, invalid("state.bundle_hash", "want %d bytes or none", len(s.BundleHash))
+		}
+		s.BundleHash = peering.Hash(h)
+	}
 	if m.GetNetwork() != nil {
 		if s.Network, err = networkFrom(m.GetNetwork()); err != nil {
 			return State{}, err
 		}
 	}
-	if len(m.GetContracts()) > MaxContracts {
-		return State{}, invalid("state.contracts", "want at most %d", MaxContracts)
+	s.Contracts, err = contractStatesFrom(m.GetContracts())
+	return s, err
+}
+
+func contractStatesFrom(list []*ententev1.ContractState) ([]ContractState, error) {
+	if len(list) > MaxContracts {
+		return nil, invalid("state.contracts", "want at most %d", MaxContracts)
 	}
-	seen := make(map[string]bool, len(m.GetContracts()))
-	for i, c := range m.GetContracts() {
+	var out []ContractState
+	seen := make(map[string]bool, len(list))
+	for i, m := range list {
 		field := index("state.contracts", i)
-		if err := peering.CheckContractID(c.GetContractId()); err != nil {
-			return State{}, invalid(field+".contract_id", "%s", err)
+		if err := peering.CheckContractID(m.GetContractId()); err != nil {
+			return nil, invalid(field+".contract_id", "%s", err)
 		}
-		if seen[c.GetContractId()] {
-			return State{}, invalid(field+".contract_id", "appears twice")
+		if seen[m.GetContractId()] {
+			return nil, invalid(field+".contract_id", "appears twice")
 		}
-		seen[c.GetContractId()] = true
-		s.Contracts = append(s.Contracts, ContractState{
-			ID: c.GetContractId(), Revision: c.GetRevision(), Phase: PhaseFrom(c.GetPhase()),
-			Message: Text(c.GetMessage(), MaxMessageLen),
-		})
+		seen[m.GetContractId()] = true
+		// Both are kept as signed numbers that every JSON reader has to take.
+		if m.GetRevision() > peering.MaxRevision || m.GetStatement() > peering.MaxRevision {
+			return nil, invalid(field, "want a revision and a statement of at most %d", uint64(peering.MaxRevision))
+		}
+		c := ContractState{
+			ID: m.GetContractId(), Revision: m.GetRevision(), Phase: PhaseFrom(m.GetPhase()),
+			Message: Text(m.GetMessage(), MaxMessageLen), Statement: m.GetStatement(),
+		}
+		var err error
+		if c.DrainUntil, err = readTime(field+".drain_until", m.GetDrainUntil()); err != nil {
+			return nil, err
+		}
+		out = append(out, c)
 	}
-	return s, nil
+	return out, nil
 }
 
 func networkTo(n *Network) *ententev1.Network {

@@ -117,32 +117,6 @@ func TestAPresharedHalfDoesNotShowItself(t *testing.T) {
 	}
 }
 
-func TestAskAndAdvertisementCrossUnchanged(t *testing.T) {
-	resources := peering.Resources{"cpu": mustQuantity(t, "500m"), "memory": mustQuantity(t, "8Gi"), "pods": peering.Whole(10)}
-	ask := peering.Ask{RequestID: "0b3e1f5c-1", Resources: resources, Duration: time.Hour, Network: true}
-	gotAsk, err := AskFrom(AskTo(ask))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(ask, gotAsk, cmp.Comparer(func(a, b peering.Quantity) bool { return a == b })); diff != "" {
-		t.Errorf("ask (-want +got)\n%s", diff)
-	}
-	ad := Advertisement{
-		ContractID: "c-1", RequestID: "r-1", ValidUntil: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
-		Grant: peering.Grant{
-			Resources: resources, Duration: 24 * time.Hour, Network: true, PodSecurity: peering.PodSecurityBaseline,
-			NodeLabels: map[string]string{"kubernetes.io/arch": "arm64"},
-		},
-	}
-	gotAd, err := AdvertisementFrom(AdvertisementTo(ad))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(ad, gotAd, cmp.Comparer(func(a, b peering.Quantity) bool { return a == b })); diff != "" {
-		t.Errorf("advertisement (-want +got)\n%s", diff)
-	}
-}
-
 func mustQuantity(t *testing.T, s string) peering.Quantity {
 	t.Helper()
 	q, err := peering.ParseQuantity(s)
@@ -150,39 +124,6 @@ func mustQuantity(t *testing.T, s string) peering.Quantity {
 		t.Fatal(err)
 	}
 	return q
-}
-
-func TestAdvertisementsThatAreRefused(t *testing.T) {
-	good := func() *ententev1.Advertisement {
-		return &ententev1.Advertisement{
-			ContractId: "c", RequestId: "r", Resources: &ententev1.ResourceList{Amounts: map[string]string{"cpu": "1"}},
-			Duration: durationpb.New(time.Hour), ValidUntil: timestamppb.Now(), PodSecurity: "restricted",
-		}
-	}
-	if _, err := AdvertisementFrom(good()); err != nil {
-		t.Fatalf("the good one is refused: %v", err)
-	}
-	for name, change := range map[string]func(*ententev1.Advertisement){
-		"one that offers nothing":             func(m *ententev1.Advertisement) { m.Resources = nil },
-		"one with a negative amount":          func(m *ententev1.Advertisement) { m.Resources.Amounts["cpu"] = "-1" },
-		"one without a duration":              func(m *ententev1.Advertisement) { m.Duration = nil },
-		"one for longer than anything lasts":  func(m *ententev1.Advertisement) { m.Duration = durationpb.New(MaxDuration + 1) },
-		"one that never lapses":               func(m *ententev1.Advertisement) { m.ValidUntil = nil },
-		"one with an unknown security level":  func(m *ententev1.Advertisement) { m.PodSecurity = "anything" },
-		"one with a label that no node takes": func(m *ententev1.Advertisement) { m.NodeLabels = map[string]string{"a b": "c"} },
-		"one whose ID cannot name an object":  func(m *ententev1.Advertisement) { m.ContractId = "A/B" },
-	} {
-		t.Run(name, func(t *testing.T) {
-			m := good()
-			change(m)
-			if _, err := AdvertisementFrom(m); ReasonOf(err) != ReasonRequestInvalid {
-				t.Errorf("got %v", err)
-			}
-			if _, err := AdvertisementFrom(m); ReasonOf(Response(err)) != ReasonResponseInvalid {
-				t.Errorf("as an answer it is %v", ReasonOf(Response(err)))
-			}
-		})
-	}
 }
 
 func TestABundleHasToBeThatOfTheCaller(t *testing.T) {

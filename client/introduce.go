@@ -1,0 +1,115 @@
+package client
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+
+	"google.golang.org/grpc"
+
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+// IntroduceConfig configures Introduce.
+type IntroduceConfig struct {
+	// Endpoint is where the other cluster is dialled, as host:port. Required.
+	Endpoint string
+	// ID is who has to answer; empty is anybody. Then only the code tells whether it
+	// is the one that was meant.
+	ID peering.ClusterID
+	// Source is this cluster's identity. Required.
+	Source *identity.Source
+	// Self is what this cluster says of itself. Required.
+	Self wire.ClusterInfo
+	// Dial opens TCP connections; nil is net.Dialer.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// Introduction is a cluster that this one introduced itself to.
+type Introduction struct {
+	// ID is who answered, by the key that it holds.
+	ID peering.ClusterID
+	// Info is what it says of itself; its trust bundle is that of ID.
+	Info wire.ClusterInfo
+	// Code is the short authentication string, six digits: the other side shows the
+	// same, unless somebody is in between.
+	Code string
+}
+
+// Introduce tells another cluster of this one and learns who it is. It makes no
+// trust by itself.
+//
+// This side commits to its random number before it sees the other's, and each
+// computes the code from both: somebody in between, with a key of his own to each
+// side, cannot look for numbers that make two codes equal.
+//
+// Errors are *wire.Error, with the reasons PEER_UNREACHABLE,
+// PEER_IDENTITY_MISMATCH, PEER_IS_SELF, TRUST_DENIED, INTRODUCTIONS_PENDING, or
+// what else the other side answered.
+func Introduce(ctx context.Context, cfg IntroduceConfig) (Introduction, error) {
+	if cfg.Source == nil || len(cfg.Self.Roots) == 0 {
+		return Introduction{}, errors.New("introduce: Source and Self are required")
+	}
+	self := cfg.Source.ID()
+	isSelf := &wire.Error{Reason: wire.ReasonPeerIsSelf, Message: fmt.Sprintf("%s is this cluster itself: name an endpoint of the other one", cfg.Endpoint)}
+	if cfg.ID == self {
+		return Introduction{}, isSelf
+	}
+	if cfg.Dial == nil {
+		cfg.Dial = (&net.Dialer{}).DialContext
+	}
+	conn, id, err := stranger{source: cfg.Source, dial: cfg.Dial, expect: cfg.ID, by: "what was meant is"}.call(ctx, cfg.Endpoint)
+	if err != nil {
+		return Introduction{}, err
+	}
+	defer conn.Close()
+	if id == self {
+		return Introduction{}, isSelf
+	}
+	ctx, cancel := context.WithTimeout(ctx, joinCallTimeout)
+	defer cancel()
+	var nonce [32]byte
+	if _, err := rand.Read(nonce[:]); err != nil {
+		return Introduction{}, fmt.Errorf("read randomness: %w", err)
+	}
+	commitment := peering.Commitment(self, nonce)
+	trust := ententev1.NewTrustServiceClient(conn)
+	resp, err := trust.Introduce(ctx, &ententev1.IntroduceRequest{Cluster: wire.ClusterInfoTo(cfg.Self), Commitment: commitment[:]})
+	if err != nil {
+		return Introduction{}, callFailed(err, cfg.Endpoint)
+	}
+	info, err := wire.ClusterInfoFrom(resp.GetCluster(), id)
+	if err != nil {
+		return Introduction{}, fmt.Errorf("%s: %w", cfg.Endpoint, wire.Response(err))
+	}
+	if len(resp.GetNonce()) != len(nonce) {
+		return Introduction{}, wire.Errorf(wire.ReasonResponseInvalid, "%s: the peer's random number has %d bytes, want %d", cfg.Endpoint, len(resp.GetNonce()), len(nonce))
+	}
+	if _, err := trust.Reveal(ctx, &ententev1.RevealRequest{Nonce: nonce[:]}); err != nil {
+		return Introduction{}, callFailed(err, cfg.Endpoint)
+	}
+	return Introduction{ID: id, Info: info, Code: peering.Code(self, nonce, id, [32]byte(resp.GetNonce()))}, nil
+}
+
+// UpdateBundle gives a peer this cluster's new roots, over their session.
+func UpdateBundle(ctx context.Context, conn grpc.ClientConnInterface, self wire.ClusterInfo) error {
+	_, err := ententev1.NewTrustServiceClient(conn).UpdateBundle(ctx, &ententev1.UpdateBundleRequest{Cluster: wire.ClusterInfoTo(self)})
+	if err != nil {
+		return fmt.Errorf("update bundle: %w", wire.FromStatus(err))
+	}
+	return nil
+}
+
+// Revoke tells a peer, over their session, that this cluster trusts it no longer.
+func Revoke(ctx context.Context, conn grpc.ClientConnInterface, message string) error {
+	_, err := ententev1.NewTrustServiceClient(conn).Revoke(ctx, &ententev1.RevokeRequest{Message: wire.Text(message, wire.MaxMessageLen)})
+	if err != nil {
+		return fmt.Errorf("revoke: %w", wire.FromStatus(err))
+	}
+	return nil
+}

@@ -1,0 +1,121 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/client"
+	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/version"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/server"
+)
+
+// adminAPI builds what the cluster's own people use.
+func (a *agent) adminAPI(ctx context.Context) error {
+	name := "entente-agent." + a.cfg.Namespace + ".svc"
+	admin, err := server.NewAdmin(server.AdminConfig{
+		Log: a.log, Client: a.direct, Cache: watched{a.mgr.GetCache()}, Kubernetes: a.kubernetes,
+		TLS:  a.source.AdminTLS([]string{name, "entente-agent", "localhost"}, []netip.Addr{a.cfg.PodIP, netip.MustParseAddr("127.0.0.1")}),
+		Self: a.adminSelf, Tokens: issued{a}, Join: a.join,
+		Introduce: a.introduce, Preview: a.preview, TestPolicy: a.testPolicy, Rollover: a.rollover,
+	})
+	if err != nil {
+		return err
+	}
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", a.cfg.AdminAddress)
+	if err != nil {
+		return fmt.Errorf("listen for administrators on %s: %w", a.cfg.AdminAddress, err)
+	}
+	return a.run(func(ctx context.Context) error { return admin.Run(ctx, listener) })
+}
+
+// adminSelf is what administrators are told of this cluster.
+func (a *agent) adminSelf(context.Context) (server.Self, error) {
+	_, expires := a.source.Leaf()
+	return server.Self{
+		ID: a.source.ID(), Name: a.name(), Version: version.Version, Endpoints: a.endpoints(), Protocol: controller.Protocol,
+		RootExpires: a.source.Identity().Root().NotAfter, CertificateExpires: expires,
+	}, nil
+}
+
+// issued is the tokens of this cluster. It implements server.Tokens.
+type issued struct{ a *agent }
+
+// Mint implements server.Tokens.
+func (i issued) Mint(ctx context.Context, ttl time.Duration) (peering.Token, error) {
+	return i.a.tokens.Mint(ctx, i.a.source.ID(), i.a.endpoints(), ttl)
+}
+
+// List implements server.Tokens.
+func (i issued) List(ctx context.Context) ([]server.TokenInfo, error) {
+	list, err := i.a.tokens.List(ctx)
+	out := make([]server.TokenInfo, len(list))
+	for n, t := range list {
+		out[n] = server.TokenInfo(t)
+	}
+	return out, err
+}
+
+// Revoke implements server.Tokens.
+func (i issued) Revoke(ctx context.Context, id string) error { return i.a.tokens.Revoke(ctx, id) }
+
+// preview asks a peer over its session what it would offer.
+func (a *agent) preview(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (wire.Advertisement, error) {
+	return client.Peering{Conn: a.sessions.Conn(peer)}.Preview(ctx, ask)
+}
+
+// testPolicy says what a peer would be answered.
+func (a *agent) testPolicy(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (server.PolicyTest, error) {
+	t, err := a.lender.Test(ctx, peer, ask)
+	return server.PolicyTest{Policy: t.Policy, Advertisement: t.Advertisement, Reason: wire.Reason(t.Reason), Message: t.Message}, err
+}
+
+// rollover replaces the key under this cluster's root. What was stored is what
+// holds: an agent that stops halfway starts with the new key.
+func (a *agent) rollover(ctx context.Context) (root, overlap time.Time, err error) {
+	next, err := store.RolloverIdentity(ctx, a.direct, a.cfg.Namespace, time.Now(), a.source.Overlap())
+	if early := (*identity.TooSoonError)(nil); errors.As(err, &early) {
+		return root, overlap, wire.Errorf(wire.ReasonRolloverTooSoon,
+			"the rollover before is not over until %s: peers still learn of it", early.Until.UTC().Format(time.RFC3339))
+	}
+	if errors.Is(err, identity.ErrNoSuccession) {
+		return root, overlap, wire.Errorf(wire.ReasonRolloverTooSoon, "this cluster's key was replaced as often as it can be: %w", err)
+	}
+	if err != nil {
+		return root, overlap, err
+	}
+	if err := a.source.SetIdentity(next); err != nil {
+		return root, overlap, err
+	}
+	until, _ := next.Overlap()
+	return next.Root().NotAfter, until, a.publishCA(ctx)
+}
+
+// watched is the agent's cache. It implements server.Cache.
+type watched struct{ cache.Cache }
+
+// Watch implements server.Cache.
+func (w watched) Watch(ctx context.Context, kind ctrlclient.Object, handler toolscache.ResourceEventHandler) (func(), error) {
+	informer, err := w.GetInformer(ctx, kind)
+	if err != nil {
+		return nil, fmt.Errorf("watch %T: %w", kind, err)
+	}
+	registration, err := informer.AddEventHandler(handler)
+	if err != nil {
+		return nil, fmt.Errorf("watch %T: %w", kind, err)
+	}
+	// Removing fails only where nothing is left to remove.
+	return func() { _ = informer.RemoveEventHandler(registration) }, nil
+}

@@ -1,0 +1,228 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/client"
+	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/offload"
+	"github.com/entente-dev/entente/internal/session"
+	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/server"
+)
+
+// provider asks the other sides of contracts over their sessions. It
+// implements controller.Provider and controller.Counterpart.
+type provider struct {
+	conn func(peering.ClusterID) *grpc.ClientConn
+}
+
+func (p provider) of(peer peering.ClusterID) client.Peering {
+	return client.Peering{Conn: p.conn(peer)}
+}
+
+// Request implements controller.Provider.
+func (p provider) Request(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (wire.Advertisement, error) {
+	return p.of(peer).Request(ctx, ask)
+}
+
+// Preview implements controller.Provider.
+func (p provider) Preview(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (wire.Advertisement, error) {
+	return p.of(peer).Preview(ctx, ask)
+}
+
+// Sign implements controller.Provider.
+func (p provider) Sign(ctx context.Context, peer peering.ClusterID, e peering.Envelope) (peering.Envelope, error) {
+	return p.of(peer).Sign(ctx, e)
+}
+
+// Contract implements controller.Counterpart.
+func (p provider) Contract(ctx context.Context, peer peering.ClusterID, contract string) (peering.Envelope, error) {
+	return p.of(peer).Contract(ctx, contract)
+}
+
+// Statements implements controller.Counterpart.
+func (p provider) Statements(ctx context.Context, peer peering.ClusterID, contract string, after uint64) ([]peering.Envelope, error) {
+	return p.of(peer).Statements(ctx, contract, after)
+}
+
+// Terminate implements controller.Counterpart.
+func (p provider) Terminate(ctx context.Context, peer peering.ClusterID, contract, message string, drainUntil time.Time) error {
+	return p.of(peer).Terminate(ctx, contract, message, drainUntil)
+}
+
+// negotiation returns the reconcilers that make contracts, change them, keep them
+// and count what is used of them.
+func (a *agent) negotiation() (*controller.Slices, *controller.Strays, *controller.Contracts) {
+	peers := provider{a.sessions.Conn}
+	slices := &controller.Slices{
+		Client: a.mgr.GetClient(), Reader: a.direct, Identity: a.source.Identity, Provider: peers, Now: time.Now,
+	}
+	strays := &controller.Strays{
+		Client: a.mgr.GetClient(), Reader: a.direct, Self: a.source.ID(), Counterpart: peers, Now: time.Now,
+	}
+	contracts := &controller.Contracts{
+		Client: a.mgr.GetClient(), Reader: a.direct, Identity: a.source.Identity, Nodes: a.nodes, Lent: lent{a.lent}, Counterpart: peers,
+		Wake: a.contractsWake, Now: time.Now, Log: a.log,
+	}
+	return slices, strays, contracts
+}
+
+// keepCount keeps the contracts' meters when the agent stops.
+func keepCount(contracts *controller.Contracts) func(context.Context) error {
+	return func(ctx context.Context) error {
+		<-ctx.Done()
+		contracts.Flush(ctx)
+		return nil
+	}
+}
+
+// watchOffer keeps what a peer would lend for as long as a session with it lives.
+func (a *agent) watchOffer(ctx context.Context, s session.Info) {
+	watch := &controller.OfferWatch{
+		Client: a.mgr.GetClient(), Now: time.Now, Log: a.log,
+		Watch: func(ctx context.Context, peer peering.ClusterID, changed func(wire.Offer)) error {
+			return provider{a.sessions.Conn}.of(peer).WatchOffer(ctx, changed)
+		},
+	}
+	watch.Run(ctx, s.Peer)
+}
+
+// contractCache tells of contracts in which this cluster lends.
+type contractCache struct {
+	reader ctrlclient.Reader
+	self   peering.ClusterID
+	lender *controller.Lender
+}
+
+func (c *contractCache) get(id string) (*v1alpha1.Contract, bool) {
+	var contract v1alpha1.Contract
+	err := c.reader.Get(context.Background(), ctrlclient.ObjectKey{Name: id}, &contract) //nolint:forbidigo // a cache answers at once
+	if err != nil || contract.Spec.Role != v1alpha1.ContractProvider {
+		return nil, false
+	}
+	return &contract, true
+}
+
+// state returns the contract as a value. What is asked for is what was signed:
+// the envelope, not the readable copy.
+func (c *contractCache) state(id string) (*v1alpha1.Contract, peering.Contract, peering.Terms, bool) {
+	stored, ok := c.get(id)
+	if !ok {
+		return nil, peering.Contract{}, peering.Terms{}, false
+	}
+	contract, terms, err := store.ReadContract(stored, c.self)
+	if err != nil {
+		return nil, peering.Contract{}, peering.Terms{}, false
+	}
+	// Restored, it has not seen the time yet; its reconciler, which has, wrote the
+	// phase.
+	contract.Begun = contract.Begun || stored.Status.Phase != ""
+	return stored, contract, terms, true
+}
+
+func (c *contractCache) peer(id string) peering.ClusterID {
+	if contract, ok := c.get(id); ok {
+		return peering.ClusterID(contract.Spec.PeerID)
+	}
+	return ""
+}
+
+func (c *contractCache) lent(id string) (offload.Contract, bool) {
+	stored, contract, terms, ok := c.state(id)
+	if !ok || contract.State == peering.Closed {
+		return offload.Contract{}, false
+	}
+	resources, err := store.ResourceList(terms.Resources)
+	if err != nil {
+		return offload.Contract{}, false
+	}
+	return offload.Contract{
+		Peer: terms.Consumer.ID, Resources: resources,
+		PodSecurity:    v1alpha1.PodSecurityLevel(terms.PodSecurity),
+		NodeSelector:   terms.NodeSelector,
+		RuntimeClasses: terms.RuntimeClasses,
+		SameNamespaces: c.lender.SameNamespaces(context.Background(), terms.Consumer.ID), //nolint:forbidigo // a cache answers at once
+		AcceptNew:      contract.Wants().AcceptNew && stored.Spec.Termination == "",
+	}, true
+}
+
+func (c *contractCache) offered(id string) (server.OffloadContract, bool) {
+	_, contract, terms, ok := c.state(id)
+	if !ok {
+		return server.OffloadContract{}, false
+	}
+	return server.OffloadContract{Consumer: terms.Consumer.ID, Closed: contract.State == peering.Closed}, true
+}
+
+// lent is what runs here for others. It implements controller.Lent.
+type lent struct{ *offload.Provider }
+
+// Close implements controller.Lent.
+func (l lent) Close(ctx context.Context, c *v1alpha1.Contract) (bool, error) {
+	left, err := l.CloseContract(ctx, peering.ClusterID(c.Spec.PeerID), c.Name)
+	return err == nil && left.None(), err
+}
+
+// contractMetrics tells of the contracts that are in force.
+type contractMetrics struct {
+	reader ctrlclient.Reader
+	// timeout bounds one look into the cache, which is not there at the very start.
+	timeout        time.Duration
+	notAfter, used *prometheus.Desc
+}
+
+// registerMetrics makes the contracts' metrics show beside the others.
+func (a *agent) registerMetrics() error {
+	labels := []string{"contract", "role", "peer"}
+	err := metrics.Registry.Register(&contractMetrics{
+		reader: a.mgr.GetCache(), timeout: time.Second,
+		notAfter: prometheus.NewDesc("entente_contract_not_after_seconds", "When the contract ends, in seconds since 1970.", labels, nil),
+		used: prometheus.NewDesc("entente_contract_used",
+			"What live pods use of the contract, in base units (cores, bytes), by this cluster's own count.", append(slices.Clone(labels), "resource"), nil),
+	})
+	if err != nil {
+		return fmt.Errorf("register the metrics of contracts: %w", err)
+	}
+	return nil
+}
+
+// Describe implements prometheus.Collector.
+func (m *contractMetrics) Describe(out chan<- *prometheus.Desc) {
+	out <- m.notAfter
+	out <- m.used
+}
+
+// Collect implements prometheus.Collector.
+func (m *contractMetrics) Collect(out chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), m.timeout) //nolint:forbidigo // the interface gives none
+	defer cancel()
+	var list v1alpha1.ContractList
+	if err := m.reader.List(ctx, &list); err != nil {
+		return // the next look tells
+	}
+	for i := range list.Items {
+		c := &list.Items[i]
+		if c.Status.Phase == "" || c.Status.Phase == peering.PhaseClosed.String() {
+			continue
+		}
+		labels := []string{c.Name, strings.ToLower(string(c.Spec.Role)), c.Spec.PeerID}
+		out <- prometheus.MustNewConstMetric(m.notAfter, prometheus.GaugeValue, float64(c.Spec.NotAfter.Unix()), labels...)
+		for name := range c.Spec.Resources {
+			amount := c.Status.Used[name]
+			out <- prometheus.MustNewConstMetric(m.used, prometheus.GaugeValue, amount.AsApproximateFloat64(), append(slices.Clone(labels), string(name))...)
+		}
+	}
+}

@@ -1,0 +1,320 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+func afterApproval(s *v1alpha1.PeeringPolicySpec) { s.Accept = v1alpha1.AcceptAfterApproval }
+
+func (l *lentTest) peer(i int) *v1alpha1.ForeignCluster {
+	l.t.Helper()
+	var fc v1alpha1.ForeignCluster
+	if err := l.Client.Get(l.t.Context(), client.ObjectKey{Name: fmt.Sprint("peer-", i)}, &fc); err != nil {
+		l.t.Fatal(err)
+	}
+	return &fc
+}
+
+func (l *lentTest) waiting(peer int) []string {
+	l.t.Helper()
+	var ids []string
+	for _, r := range l.peer(peer).Status.Requests {
+		ids = append(ids, r.ID)
+	}
+	return ids
+}
+
+func (l *lentTest) decided(peer int, approved, denied []string) {
+	l.t.Helper()
+	fc := l.peer(peer)
+	fc.Spec.ApprovedRequests, fc.Spec.DeniedRequests = approved, denied
+	if err := l.Client.Update(l.t.Context(), fc); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// pends asks, and checks that it waits.
+func (l *lentTest) pends(peer int, ask peering.Ask) {
+	l.t.Helper()
+	_, err := l.Advertise(l.t.Context(), l.peers[peer].ID(), ask)
+	wants(l.t, err, wire.ReasonPolicyPending, "administrator")
+	l.pass(requestPause)
+}
+
+func TestARequestWaitsForAnAdministrator(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 2, append(nodes(3), policyNamed("p", afterApproval))...)
+	ask := l.ask("r", "cpu=2")
+	ask.Duration, ask.PriceCeiling = time.Hour, euros(t, "1.5")
+	l.pends(0, ask)
+	l.pends(0, ask)
+	requests := l.peer(0).Status.Requests
+	if len(requests) != 1 || requests[0].ID != "r" || requests[0].Resources.Cpu().String() != "2" || requests[0].Duration.Duration != time.Hour ||
+		requests[0].PriceCeiling.Amount != "1.5" || !requests[0].Time.Time.Equal(now) {
+		t.Fatalf("to be seen is %+v", requests)
+	}
+	if _, err := l.Preview(t.Context(), l.peers[1].ID(), ask); reasonOf(err) != wire.ReasonPolicyPending || len(l.waiting(1)) != 0 {
+		t.Errorf("a preview: %v, waiting %v", err, l.waiting(1))
+	}
+	if offer, _, err := l.Offer(t.Context(), l.peers[0].ID()); err != nil || !offer.Available || !strings.Contains(offer.Message, "approves") {
+		t.Errorf("offered %+v, %v", offer, err)
+	}
+	l.decided(0, []string{"r"}, nil)
+	terms := l.mustContract(0, ask)
+	if got := l.waiting(0); len(got) != 0 {
+		t.Errorf("what was signed waits still: %v", got)
+	}
+	// It is renewed and may give back without being asked about again.
+	l.pass(30 * time.Minute)
+	if _, err := l.contracted(t.Context(), 0, l.amend(terms, time.Hour, "cpu=1")); err != nil {
+		t.Error(err)
+	}
+	// Another peer's request of that name is another request.
+	l.pends(1, ask)
+}
+
+func TestWhatWasApprovedIsWhatWasToBeSeen(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 1, append(nodes(5), policyNamed("p", afterApproval))...)
+	l.pends(0, l.ask("r", "cpu=2"))
+	// Just before the administrator says yes the peer asks for more.
+	l.pends(0, l.ask("r", "cpu=12"))
+	if got := l.waiting(0); !slices.Equal(got, []string{"r.2"}) {
+		t.Fatalf("waiting are %v", got)
+	}
+	l.decided(0, []string{"r"}, nil)
+	l.pends(0, l.ask("r", "cpu=12"))
+	l.pends(0, l.ask("r")) // all there is
+	if got := l.waiting(0); !slices.Equal(got, []string{"r.3"}) && !slices.Equal(got, []string{"r.2"}) {
+		t.Fatalf("waiting are %v", got)
+	}
+	l.decided(0, append([]string{"r"}, l.waiting(0)...), nil)
+	terms := l.mustContract(0, l.ask("r", "cpu=12"))
+	// The contract is to grow: that is for the administrator again.
+	more := l.amend(terms, 0, "cpu=13")
+	l.pends(0, more)
+	waiting := l.waiting(0)
+	if len(waiting) != 1 || !isRequest(waiting[0], "r") || waiting[0] == "r" {
+		t.Fatalf("waiting are %v", waiting)
+	}
+	if got, err := l.contracted(t.Context(), 0, l.amend(terms, 0, "cpu=3")); err != nil || got.Resources.String() != "cpu=3" {
+		t.Errorf("giving back meanwhile: %v", err)
+	}
+	l.decided(0, append(l.peer(0).Spec.ApprovedRequests, waiting...), nil)
+	if _, err := l.contracted(t.Context(), 0, more); err != nil {
+		t.Error(err)
+	}
+	if got := l.waiting(0); len(got) != 0 {
+		t.Errorf("waiting are %v", got)
+	}
+}
+
+func TestWhatWasDeniedIsRefused(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 1, append(nodes(3), policyNamed("p", afterApproval))...)
+	l.pends(0, l.ask("r", "cpu=2"))
+	l.decided(0, nil, []string{"r"})
+	_, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("r", "cpu=1"))
+	wants(t, err, wire.ReasonPolicyRefused, "denied")
+	l.sweep(t.Context(), now)
+	if got := l.waiting(0); len(got) != 0 {
+		t.Errorf("waiting are %v", got)
+	}
+	// Approved, and then denied more.
+	l.pends(0, l.ask("s", "cpu=1"))
+	l.decided(0, []string{"s"}, nil)
+	terms := l.mustContract(0, l.ask("s", "cpu=1"))
+	l.pends(0, l.amend(terms, 0, "cpu=2"))
+	l.decided(0, []string{"s"}, l.waiting(0))
+	_, err = l.Advertise(t.Context(), l.peers[0].ID(), l.amend(terms, 0, "cpu=2"))
+	wants(t, err, wire.ReasonPolicyRefused, "denied to lend more")
+	if _, err := l.contracted(t.Context(), 0, l.amend(terms, 0)); err != nil {
+		t.Errorf("what was approved is not renewed: %v", err)
+	}
+}
+
+func TestAnAnswerThatIsNoAnywayWaitsForNobody(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 1, append(nodes(1), policyNamed("p", afterApproval))...)
+	_, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("r", "cpu=50"))
+	wants(t, err, wire.ReasonCapacityExhausted, "")
+	if got := l.waiting(0); len(got) != 0 {
+		t.Errorf("waiting are %v", got)
+	}
+}
+
+func TestRequestsThatWaitAreBounded(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 1, append(nodes(3), policyNamed("p", afterApproval))...)
+	for i := range maxRequests {
+		l.pends(0, l.ask(fmt.Sprint("r", i), "cpu=1"))
+	}
+	_, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("more", "cpu=1"))
+	wants(t, err, wire.ReasonPolicyPending, "that is the most")
+	if got := len(l.waiting(0)); got != maxRequests {
+		t.Errorf("%d wait", got)
+	}
+	// All but one are forgotten by their peer.
+	for range 5 {
+		l.pass(requestLife / 5)
+		l.pends(0, l.ask("r3", "cpu=1"))
+	}
+	l.sweep(t.Context(), now)
+	if got := l.waiting(0); !slices.Equal(got, []string{"r3"}) {
+		t.Errorf("waiting are %v", got)
+	}
+	if len(l.asked) != 1 {
+		t.Errorf("%d are remembered", len(l.asked))
+	}
+}
+
+// After a restart nobody knows when requests were repeated last: they wait an
+// hour from then.
+func TestRequestsOutliveARestart(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 1, append(nodes(3), policyNamed("p", afterApproval))...)
+	l.pends(0, l.ask("r", "cpu=1"))
+	l.pass(2 * requestLife)
+	l.asked = nil
+	started := l.now()
+	l.sweep(t.Context(), started)
+	if got := l.waiting(0); len(got) != 1 {
+		t.Fatalf("waiting are %v", got)
+	}
+	l.pass(requestLife)
+	l.sweep(t.Context(), started)
+	if got := l.waiting(0); len(got) != 0 {
+		t.Errorf("waiting are %v", got)
+	}
+}
+
+// A peer cannot have this cluster write as often as it likes.
+func TestRequestsAreNotWrittenAllTheTime(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 1, append(nodes(3), policyNamed("p", afterApproval))...)
+	writes := 0
+	l.Client = interceptor.NewClient(l.Client.(client.WithWatch), interceptor.Funcs{
+		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+			writes++
+			return c.SubResource(sub).Patch(ctx, o, patch, opts...)
+		},
+	})
+	for i := range 500 {
+		_, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask(fmt.Sprint("r", i%3), fmt.Sprint("cpu=", 1+i%10)))
+		wants(t, err, wire.ReasonPolicyPending, "")
+		l.pass(10 * time.Millisecond)
+	}
+	if writes > 5 {
+		t.Errorf("%d writes in 5 seconds", writes)
+	}
+	if len(l.asked) > maxRequests {
+		t.Errorf("%d requests are remembered", len(l.asked))
+	}
+}
+
+func TestAnotherWriterOfThePeerLosesNoRequest(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 1, append(nodes(3), policyNamed("p", afterApproval))...)
+	inner, once := l.Client, false
+	l.Client = interceptor.NewClient(inner.(client.WithWatch), interceptor.Funcs{
+		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+			if !once {
+				once = true
+				fc := l.peer(0)
+				fc.Status.Protocol = 7
+				if err := inner.Status().Update(ctx, fc); err != nil {
+					return err
+				}
+			}
+			return c.SubResource(sub).Patch(ctx, o, patch, opts...)
+		},
+	})
+	l.pends(0, l.ask("r", "cpu=1"))
+	if fc := l.peer(0); fc.Status.Protocol != 7 || len(fc.Status.Requests) != 1 {
+		t.Errorf("protocol %d, %d requests", fc.Status.Protocol, len(fc.Status.Requests))
+	}
+}
+
+func TestApproval(t *testing.T) {
+	t.Parallel()
+	entry := func(id, cpu string) v1alpha1.PendingRequest {
+		r := v1alpha1.PendingRequest{ID: id, Time: metav1.NewTime(now)}
+		if cpu != "" {
+			r.Resources = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}
+		}
+		return r
+	}
+	long := strings.Repeat("a", peering.MaxRequestIDLen)
+	for name, tc := range map[string]struct {
+		request          string
+		asked, held      []string
+		entries          []v1alpha1.PendingRequest
+		approved, denied []string
+		want             string // approved, refused, or the ID that waits
+	}{
+		"a new one waits":                               {asked: []string{"cpu=1"}, want: "r"},
+		"one that was seen waits on":                    {asked: []string{"cpu=1"}, entries: []v1alpha1.PendingRequest{entry("r", "1")}, want: "r"},
+		"approved beforehand":                           {asked: []string{"cpu=1"}, approved: []string{"r"}, want: "approved"},
+		"approved as seen":                              {asked: []string{"cpu=1"}, entries: []v1alpha1.PendingRequest{entry("r", "1")}, approved: []string{"r"}, want: "approved"},
+		"approved, asked for less":                      {asked: []string{"cpu=500m"}, entries: []v1alpha1.PendingRequest{entry("r", "1")}, approved: []string{"r"}, want: "approved"},
+		"approved, asked for more":                      {asked: []string{"cpu=2"}, entries: []v1alpha1.PendingRequest{entry("r", "1")}, approved: []string{"r"}, want: "r.2"},
+		"approved, asked for another":                   {asked: []string{"memory=1Gi"}, entries: []v1alpha1.PendingRequest{entry("r", "1")}, approved: []string{"r"}, want: "r.2"},
+		"approved, asked for all":                       {entries: []v1alpha1.PendingRequest{entry("r", "1")}, approved: []string{"r"}, want: "r.2"},
+		"approved all":                                  {asked: []string{"cpu=9"}, entries: []v1alpha1.PendingRequest{entry("r", "")}, approved: []string{"r"}, want: "approved"},
+		"approved more":                                 {asked: []string{"cpu=2"}, entries: []v1alpha1.PendingRequest{entry("r", "1"), entry("r.2", "2")}, approved: []string{"r", "r.2"}, want: "approved"},
+		"the third time":                                {asked: []string{"cpu=3"}, entries: []v1alpha1.PendingRequest{entry("r", "1"), entry("r.2", "2")}, approved: []string{"r", "r.2"}, want: "r.3"},
+		"another's approval":                            {asked: []string{"cpu=1"}, approved: []string{"rr", "r-2", "r.x"}, want: "r"},
+		"denied":                                        {asked: []string{"cpu=1"}, denied: []string{"r"}, want: "refused"},
+		"denied and approved":                           {asked: []string{"cpu=1"}, approved: []string{"r"}, denied: []string{"r"}, want: "refused"},
+		"a contract within what it holds":               {asked: []string{"cpu=1"}, held: []string{"cpu=1"}, approved: []string{"r"}, want: "approved"},
+		"a contract within, never approved":             {asked: []string{"cpu=1"}, held: []string{"cpu=1"}, want: "r"},
+		"a contract that grows":                         {asked: []string{"cpu=2"}, held: []string{"cpu=1"}, approved: []string{"r"}, want: "r.2"},
+		"a contract that grew as approved":              {asked: []string{"cpu=2"}, held: []string{"cpu=1"}, entries: []v1alpha1.PendingRequest{entry("r.2", "2")}, approved: []string{"r", "r.2"}, want: "approved"},
+		"a contract denied to grow":                     {asked: []string{"cpu=2"}, held: []string{"cpu=1"}, approved: []string{"r"}, denied: []string{"r.2"}, want: "refused"},
+		"an ID that has no room for more":               {request: long, asked: []string{"cpu=2"}, held: []string{"cpu=1"}, approved: []string{long}, want: "refused"},
+		"an ID that has no room and needs none":         {request: long, asked: []string{"cpu=2"}, want: long},
+		"one whose end is later than what was approved": {asked: []string{"cpu=1"}, entries: []v1alpha1.PendingRequest{{ID: "r", Duration: &metav1.Duration{Duration: time.Minute}}}, approved: []string{"r"}, want: "r.2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			fc := &v1alpha1.ForeignCluster{}
+			fc.Spec.ApprovedRequests, fc.Spec.DeniedRequests, fc.Status.Requests = tc.approved, tc.denied, tc.entries
+			ask := peering.Ask{RequestID: "r", Resources: quantities(t, tc.asked...)}
+			if tc.request != "" {
+				ask.RequestID = tc.request
+			}
+			var held peering.Resources
+			if tc.held != nil {
+				held = quantities(t, tc.held...)
+			}
+			approved, pending, err := approval(fc, ask, held)
+			got := "nothing"
+			switch {
+			case err != nil && reasonOf(err) == wire.ReasonPolicyRefused:
+				got = "refused"
+			case approved:
+				got = "approved"
+			case pending != nil:
+				got = pending.ID
+			}
+			if got != tc.want {
+				t.Errorf("it is %s, want %s", got, tc.want)
+			}
+		})
+	}
+}

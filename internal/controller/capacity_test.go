@@ -1,0 +1,164 @@
+package controller
+
+import (
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+)
+
+func listOf(cpu, memory, pods string) corev1.ResourceList {
+	return corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory), corev1.ResourcePods: resource.MustParse(pods),
+	}
+}
+
+// aNode has 4 cores, 8 GiB and 110 pods.
+func aNode(name string, edit ...func(*corev1.Node)) corev1.Node {
+	n := corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelArchStable: "amd64", corev1.LabelOSStable: "linux"}},
+		Status: corev1.NodeStatus{
+			Allocatable: listOf("4", "8Gi", "110"),
+			Conditions:  []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+		},
+	}
+	for _, e := range edit {
+		e(&n)
+	}
+	return n
+}
+
+// aPod asks for 1 core and 1 GiB.
+func aPod(on string, edit ...func(*corev1.Pod)) corev1.Pod {
+	p := corev1.Pod{Spec: corev1.PodSpec{NodeName: on, Containers: []corev1.Container{{Resources: corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1"), corev1.ResourceMemory: resource.MustParse("1Gi")},
+	}}}}}
+	for _, e := range edit {
+		e(&p)
+	}
+	return p
+}
+
+func phase(p corev1.PodPhase) func(*corev1.Pod) { return func(x *corev1.Pod) { x.Status.Phase = p } }
+
+func offloadedPod(contract string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		p.Labels = map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager, v1alpha1.LabelContract: contract}
+	}
+}
+
+func tainted(effect corev1.TaintEffect) func(*corev1.Node) {
+	return func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: "x", Effect: effect}} }
+}
+
+func readyIs(s corev1.ConditionStatus) func(*corev1.Node) {
+	return func(n *corev1.Node) { n.Status.Conditions[0].Status = s }
+}
+
+func TestWhatIsFree(t *testing.T) {
+	t.Parallel()
+	full := "cpu=4, memory=8Gi, pods=110"
+	for name, tc := range map[string]struct {
+		nodes []corev1.Node
+		pods  []corev1.Pod
+		want  string
+	}{
+		"no node is nothing":                        {},
+		"an empty node is all free":                 {nodes: []corev1.Node{aNode("a")}, want: full},
+		"a pod takes what it requests":              {nodes: []corev1.Node{aNode("a")}, pods: []corev1.Pod{aPod("a")}, want: "cpu=3, memory=7Gi, pods=109"},
+		"a pod that is ending takes it still":       {nodes: []corev1.Node{aNode("a")}, pods: []corev1.Pod{aPod("a", func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{} })}, want: "cpu=3, memory=7Gi, pods=109"},
+		"a pod that succeeded takes nothing":        {nodes: []corev1.Node{aNode("a")}, pods: []corev1.Pod{aPod("a", phase(corev1.PodSucceeded))}, want: full},
+		"a pod that failed takes nothing":           {nodes: []corev1.Node{aNode("a")}, pods: []corev1.Pod{aPod("a", phase(corev1.PodFailed))}, want: full},
+		"a pod that nobody placed takes nothing":    {nodes: []corev1.Node{aNode("a")}, pods: []corev1.Pod{aPod("")}, want: full},
+		"an offloaded pod uses what was lent":       {nodes: []corev1.Node{aNode("a")}, pods: []corev1.Pod{aPod("a", offloadedPod("held"))}, want: full},
+		"after the contract's end it takes its own": {nodes: []corev1.Node{aNode("a")}, pods: []corev1.Pod{aPod("a", offloadedPod("over"))}, want: "cpu=3, memory=7Gi, pods=109"},
+		"a label alone makes no pod an offloaded one": {nodes: []corev1.Node{aNode("a")}, pods: []corev1.Pod{aPod("a", func(p *corev1.Pod) {
+			p.Labels = map[string]string{v1alpha1.LabelContract: "held"}
+		})}, want: "cpu=3, memory=7Gi, pods=109"},
+		"a virtual node is not ours":         {nodes: []corev1.Node{aNode("a", func(n *corev1.Node) { n.Labels[v1alpha1.LabelVirtualNode] = "true" })}},
+		"a cordoned node is not lent":        {nodes: []corev1.Node{aNode("a", func(n *corev1.Node) { n.Spec.Unschedulable = true })}},
+		"a node that is not ready is not":    {nodes: []corev1.Node{aNode("a", readyIs(corev1.ConditionFalse))}},
+		"nor one that fell silent":           {nodes: []corev1.Node{aNode("a", readyIs(corev1.ConditionUnknown))}},
+		"nor one that was never ready":       {nodes: []corev1.Node{aNode("a", func(n *corev1.Node) { n.Status.Conditions = nil })}},
+		"nor one that keeps pods away":       {nodes: []corev1.Node{aNode("a", tainted(corev1.TaintEffectNoSchedule)), aNode("b", tainted(corev1.TaintEffectNoExecute))}},
+		"one that would rather not, is":      {nodes: []corev1.Node{aNode("a", tainted(corev1.TaintEffectPreferNoSchedule))}, want: full},
+		"a pod elsewhere takes nothing here": {nodes: []corev1.Node{aNode("a"), aNode("v", readyIs(corev1.ConditionUnknown))}, pods: []corev1.Pod{aPod("v")}, want: full},
+		"an overfull node takes from no other": {
+			nodes: []corev1.Node{aNode("a"), aNode("b")},
+			pods: []corev1.Pod{aPod("a", func(p *corev1.Pod) {
+				p.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse("9")
+			})},
+			want: "cpu=4, memory=15Gi, pods=219",
+		},
+		"what cannot be said of a device is left out": {
+			nodes: []corev1.Node{aNode("a", func(n *corev1.Node) {
+				n.Status.Allocatable["odd.example/x"] = resource.MustParse("1e3")
+				n.Status.Allocatable["nvidia.com/gpu"] = resource.MustParse("2")
+			})},
+			want: "cpu=4, memory=8Gi, nvidia.com/gpu=2, pods=110",
+		},
+		"init containers count as the scheduler counts them": {
+			nodes: []corev1.Node{aNode("a")},
+			pods: []corev1.Pod{aPod("a", func(p *corev1.Pod) {
+				p.Spec.InitContainers = []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("3")}}}}
+			})},
+			want: "cpu=1, memory=7Gi, pods=109",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := supplyOf(tc.nodes, tc.pods).free(func(int) bool { return true }, func(contract string) bool { return contract == "held" })
+			if got.String() != tc.want {
+				t.Errorf("free is %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestLookingAtWhatIsFreeChangesNothing(t *testing.T) {
+	t.Parallel()
+	nodes, pods := []corev1.Node{aNode("a")}, []corev1.Pod{aPod("a"), aPod("a", offloadedPod("over"))}
+	s := supplyOf(nodes, pods)
+	none := func(string) bool { return false }
+	first := s.free(func(int) bool { return true }, none).String()
+	if again := s.free(func(int) bool { return true }, none).String(); again != first {
+		t.Errorf("%q at first, then %q", first, again)
+	}
+	if q := nodes[0].Status.Allocatable[corev1.ResourceCPU]; q.String() != "4" {
+		t.Errorf("the node itself has %s now", q.String())
+	}
+	if q := pods[0].Spec.Containers[0].Resources.Requests[corev1.ResourceCPU]; q.String() != "1" {
+		t.Errorf("the pod itself asks for %s now", q.String())
+	}
+}
+
+func TestNodesAreToldByTheirLabels(t *testing.T) {
+	t.Parallel()
+	label := func(k, v string) func(*corev1.Node) { return func(n *corev1.Node) { n.Labels[k] = v } }
+	s := supplyOf([]corev1.Node{aNode("a"), aNode("b", label(corev1.LabelArchStable, "arm64")), aNode("c", label("gpu", "a100"))}, nil)
+	if got := s.architectures(); !slices.Equal(got, []string{"amd64", "arm64"}) {
+		t.Errorf("architectures are %v", got)
+	}
+	for _, tc := range []struct {
+		selector map[string]string
+		want     []bool
+		arch     string
+	}{
+		{nil, []bool{true, true, true}, ""},
+		{map[string]string{corev1.LabelArchStable: "amd64"}, []bool{true, false, true}, "amd64"},
+		{map[string]string{"gpu": "a100", corev1.LabelOSStable: "linux"}, []bool{false, false, true}, "amd64"},
+		{map[string]string{"gpu": ""}, []bool{false, false, false}, ""},
+	} {
+		in := s.matching(tc.selector)
+		if !slices.Equal(in, tc.want) {
+			t.Errorf("%v matches %v, want %v", tc.selector, in, tc.want)
+		}
+		if got := s.common(in, corev1.LabelArchStable); got != tc.arch {
+			t.Errorf("the nodes with %v have architecture %q in common, want %q", tc.selector, got, tc.arch)
+		}
+	}
+}

@@ -1,0 +1,477 @@
+package controller
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/peering"
+)
+
+// parties is the two sides of a contract.
+type parties struct{ consumer, provider *identity.Identity }
+
+func newParties(t *testing.T) parties {
+	t.Helper()
+	a, err1 := identity.Generate(now)
+	b, err2 := identity.Generate(now)
+	if err := errors.Join(err1, err2); err != nil {
+		t.Fatal(err)
+	}
+	return parties{a, b}
+}
+
+func resourcesOf(t *testing.T, texts map[string]string) peering.Resources {
+	t.Helper()
+	r, err := peering.ParseResources(texts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func decimal(t *testing.T, text string) peering.Decimal {
+	t.Helper()
+	d, err := peering.ParseDecimal(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// eur is a price list of one resource.
+func eur(t *testing.T, resource, price string) peering.PriceList {
+	t.Helper()
+	return peering.PriceList{Currency: "EUR", PerHour: map[string]peering.Decimal{resource: decimal(t, price)}}
+}
+
+// terms are those of an hour that began a minute ago.
+func (p parties) terms(t *testing.T, change func(*peering.Terms)) peering.Terms {
+	t.Helper()
+	out := peering.Terms{
+		ContractID: "c-1", RequestID: "uid", Revision: 1, Consumer: p.consumer.Party(), Provider: p.provider.Party(),
+		Resources: resourcesOf(t, map[string]string{"cpu": "4", "memory": "8Gi", "pods": "20"}),
+		NotBefore: now.Add(-time.Minute), NotAfter: now.Add(59 * time.Minute), PodSecurity: peering.PodSecurityBaseline,
+		Price: eur(t, "cpu", "0.1"), Renewable: true, Notice: 10 * time.Minute, StatementPeriod: 5 * time.Minute, Exposure: peering.ExposureOffloaded,
+	}
+	if change != nil {
+		change(&out)
+	}
+	return out
+}
+
+// envelope is terms that these signed.
+func envelopeOf(t *testing.T, terms peering.Terms, by ...*identity.Identity) peering.Envelope {
+	t.Helper()
+	e, err := peering.NewEnvelope(terms)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range by {
+		if e, err = e.Sign(rand.Reader, id.ID(), id.Signer()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return e
+}
+
+func (p parties) signed(t *testing.T, terms peering.Terms) peering.Envelope {
+	t.Helper()
+	return envelopeOf(t, terms, p.consumer, p.provider)
+}
+
+// stored is a contract as one side holds it, Active.
+func (p parties) stored(t *testing.T, terms peering.Terms, self *identity.Identity) *v1alpha1.Contract {
+	t.Helper()
+	c, err := store.NewContract(p.signed(t, terms), self.ID(), "peer")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.UID = "contract-uid"
+	c.Status.Phase = peering.PhaseActive.String()
+	return c
+}
+
+// foreign is a ForeignCluster as the other side has it.
+func foreign(name string, id *identity.Identity) *v1alpha1.ForeignCluster {
+	return &v1alpha1.ForeignCluster{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       v1alpha1.ForeignClusterSpec{ClusterID: string(id.ID()), TrustBundle: string(id.TrustBundle().PEM())},
+		Status: v1alpha1.ForeignClusterStatus{Conditions: []metav1.Condition{
+			{Type: v1alpha1.ConditionTrusted, Status: metav1.ConditionTrue}, {Type: v1alpha1.ConditionConnected, Status: metav1.ConditionTrue},
+		}},
+	}
+}
+
+func fakeClient(t *testing.T, objects ...client.Object) client.WithWatch {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		t.Fatal(err)
+	}
+	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
+		WithStatusSubresource(&v1alpha1.Contract{}, &v1alpha1.ForeignCluster{}, &v1alpha1.ResourceSlice{}).
+		WithIndex(&corev1.Pod{}, byNode, nodeOf).Build()
+}
+
+// fakeCounterpart is the other side, as a test wants it.
+type fakeCounterpart struct {
+	mu         sync.Mutex
+	contract   func() (peering.Envelope, error)
+	statements func(after uint64) ([]peering.Envelope, error)
+	told       []time.Time // the drainUntil of each Terminate
+	calls      int
+}
+
+func (f *fakeCounterpart) Contract(context.Context, peering.ClusterID, string) (peering.Envelope, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls++
+	if f.contract == nil {
+		return peering.Envelope{}, errors.New("no contract here")
+	}
+	return f.contract()
+}
+
+func (f *fakeCounterpart) Statements(_ context.Context, _ peering.ClusterID, _ string, after uint64) ([]peering.Envelope, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls++
+	if f.statements == nil {
+		return nil, nil
+	}
+	return f.statements(after)
+}
+
+func (f *fakeCounterpart) Terminate(_ context.Context, _ peering.ClusterID, _, _ string, drainUntil time.Time) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.told = append(f.told, drainUntil)
+	return nil
+}
+
+// fakeNodes counts what is asked of it.
+type fakeNodes struct {
+	acceptNew       bool
+	drains, removes int
+	spec            NodeSpec
+}
+
+func (f *fakeNodes) Ensure(_ context.Context, spec NodeSpec) error {
+	f.spec, f.acceptNew = spec, spec.AcceptNew
+	return nil
+}
+func (f *fakeNodes) Drain(context.Context, string) (int, error)     { f.drains++; return 0, nil }
+func (f *fakeNodes) Remove(context.Context, NodeSpec) (bool, error) { f.removes++; return true, nil }
+
+func (f *fakeNodes) Status(string) NodeStatus {
+	return NodeStatus{Ready: true, Reason: "PeerConnected"}
+}
+
+// fakeLent uses what a test says.
+type fakeLent struct {
+	used corev1.ResourceList
+	pods int
+}
+
+func (f *fakeLent) Usage(context.Context, string) (corev1.ResourceList, int, error) {
+	return f.used, f.pods, nil
+}
+func (f *fakeLent) Close(context.Context, *v1alpha1.Contract) (bool, error) { return true, nil }
+
+// bench is one side's Contracts with everything around them a fake, and a clock.
+type bench struct {
+	*Contracts
+	client client.WithWatch
+	clock  time.Time
+	nodes  *fakeNodes
+	lent   *fakeLent
+	peer   *fakeCounterpart
+}
+
+func newBench(t *testing.T, self *identity.Identity, objects ...client.Object) *bench {
+	t.Helper()
+	b := &bench{client: fakeClient(t, objects...), clock: now, nodes: &fakeNodes{}, lent: &fakeLent{}, peer: &fakeCounterpart{}}
+	b.Contracts = b.agent(self)
+	return b
+}
+
+// agent is another process of the same cluster.
+func (b *bench) agent(self *identity.Identity) *Contracts {
+	return &Contracts{
+		Client: b.client, Reader: b.client, Identity: func() *identity.Identity { return self }, Nodes: b.nodes, Lent: b.lent, Counterpart: b.peer,
+		Now: func() time.Time { return b.clock }, Log: slog.New(slog.DiscardHandler),
+	}
+}
+
+// look reconciles until nothing changes at once, and returns the contract; nil is
+// that it is gone.
+func (b *bench) look(t *testing.T) *v1alpha1.Contract {
+	t.Helper()
+	for range 5 {
+		result, err := b.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: "c-1"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if result.RequeueAfter > endPoll || result.RequeueAfter == 0 {
+			break
+		}
+	}
+	var c v1alpha1.Contract
+	if err := b.client.Get(t.Context(), client.ObjectKey{Name: "c-1"}, &c); err != nil {
+		if client.IgnoreNotFound(err) == nil {
+			return nil
+		}
+		t.Fatal(err)
+	}
+	return &c
+}
+
+// says makes the peer say something of the contract.
+func (b *bench) says(t *testing.T, said v1alpha1.PeerContract) {
+	t.Helper()
+	var fc v1alpha1.ForeignCluster
+	if err := b.client.Get(t.Context(), client.ObjectKey{Name: "peer"}, &fc); err != nil {
+		t.Fatal(err)
+	}
+	said.ID = "c-1"
+	fc.Status.Contracts = []v1alpha1.PeerContract{said}
+	if err := b.client.Status().Update(t.Context(), &fc); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func onNodeOf(slice string, names ...string) []client.Object {
+	var out []client.Object
+	for _, name := range names {
+		out = append(out, &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: corev1.PodSpec{NodeName: slice},
+			Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: podOffloaded, Status: corev1.ConditionTrue}}},
+		})
+	}
+	return out
+}
+
+func TestWhenPodsAreAskedToLeave(t *testing.T) {
+	t.Parallel()
+	until := now.Add(time.Hour)
+	for name, tc := range map[string]struct {
+		reason peering.Reason
+		notice time.Duration
+		until  time.Time
+		want   time.Time
+	}{
+		"this side ended it: at once":                          {peering.ReasonEndedHere, time.Hour, until, time.Time{}},
+		"it reached its end: at once":                          {peering.ReasonExpired, time.Hour, until, time.Time{}},
+		"the provider ended it with notice: after half of it":  {peering.ReasonEndedByPeer, time.Hour, until, now.Add(30 * time.Minute)},
+		"the provider ended it without notice: at once":        {peering.ReasonEndedByPeer, 0, until, time.Time{}},
+		"the provider keeps less than its notice: before long": {peering.ReasonEndedByPeer, time.Hour, now.Add(10 * time.Minute), now.Add(-20 * time.Minute)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := peering.Contract{State: peering.Draining, Reason: tc.reason, Notice: tc.notice, DrainUntil: tc.until}
+			if got := evictAt(c); !got.Equal(tc.want) {
+				t.Errorf("at %s, want %s", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestANoticeIsTimeToRunOn(t *testing.T) {
+	t.Parallel()
+	p := newParties(t)
+	c := p.stored(t, p.terms(t, nil), p.consumer)
+	c.Status.Node = "slice"
+	slice := &v1alpha1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "slice", UID: "uid"}}
+	slice.Spec.ForeignCluster = "peer"
+	b := newBench(t, p.consumer, append(onNodeOf("slice", "a"), c, slice, foreign("peer", p.provider))...)
+	if got := b.look(t); got.Status.Phase != "Active" || !b.nodes.acceptNew {
+		t.Fatalf("at first it is %+v", got.Status)
+	}
+	until := metav1.NewTime(now.Add(10 * time.Minute))
+	b.says(t, v1alpha1.PeerContract{Revision: 1, Phase: "Draining", DrainUntil: &until})
+	got := b.look(t)
+	if got.Status.Phase != "Draining" || got.Status.Reason != "EndedByPeer" || got.Status.DrainUntil == nil || !got.Status.DrainUntil.Time.Equal(until.Time) {
+		t.Fatalf("after the notice it is %+v", got.Status)
+	}
+	if b.nodes.acceptNew || b.nodes.drains > 0 {
+		t.Errorf("in the first half the node takes pods (%t) or its pods are evicted (%d times)", b.nodes.acceptNew, b.nodes.drains)
+	}
+	// A restart in between forgets nothing.
+	b.clock = now.Add(4 * time.Minute)
+	b.Contracts = b.agent(p.consumer)
+	if got := b.look(t); got.Status.Phase != "Draining" || !got.Status.DrainUntil.Time.Equal(until.Time) || b.nodes.drains > 0 {
+		t.Errorf("after a restart it is %+v, evicted %d times", got.Status, b.nodes.drains)
+	}
+	b.clock = now.Add(5 * time.Minute)
+	if b.look(t); b.nodes.drains == 0 {
+		t.Error("in the second half nothing is evicted")
+	}
+	b.clock = now.Add(10 * time.Minute)
+	if got := b.look(t); got.Status.Phase != "Closed" || got.Status.Reason != "EndedByPeer" || b.nodes.removes == 0 {
+		t.Errorf("after the notice it is %+v", got.Status)
+	}
+}
+
+func TestANodeWithoutPodsNeedsNoNotice(t *testing.T) {
+	t.Parallel()
+	p := newParties(t)
+	c := p.stored(t, p.terms(t, nil), p.consumer)
+	c.Status.Node = "slice"
+	b := newBench(t, p.consumer, c, foreign("peer", p.provider))
+	until := metav1.NewTime(now.Add(10 * time.Minute))
+	b.says(t, v1alpha1.PeerContract{Revision: 1, Phase: "Draining", DrainUntil: &until})
+	if got := b.look(t); got != nil && got.Status.Phase != "Closed" {
+		t.Errorf("it is %+v", got.Status)
+	}
+}
+
+func TestAProviderEndsWithItsNotice(t *testing.T) {
+	t.Parallel()
+	p := newParties(t)
+	c := p.stored(t, p.terms(t, nil), p.provider)
+	c.Spec.Termination = v1alpha1.TerminateDrain
+	b := newBench(t, p.provider, c, foreign("peer", p.consumer))
+	b.lent.pods = 1
+	got := b.look(t)
+	want := now.Add(10 * time.Minute)
+	if got.Status.Phase != "Draining" || got.Status.Reason != "EndedHere" || !timeOf(got.Status.DrainUntil).Equal(want) {
+		t.Fatalf("it is %+v, want Draining until %s", got.Status, want)
+	}
+	if len(b.peer.told) != 1 || !b.peer.told[0].Equal(want) {
+		t.Errorf("the consumer was told %v, want once %s", b.peer.told, want)
+	}
+	b.clock = want
+	if got := b.look(t); got != nil && got.Status.Phase != "Closed" {
+		t.Errorf("with a consumer that does not answer it is %+v", got.Status)
+	}
+}
+
+func TestAPeersCallToEndIsKept(t *testing.T) {
+	t.Parallel()
+	p := newParties(t)
+	until := now.Add(5 * time.Minute)
+	c := p.stored(t, p.terms(t, nil), p.consumer)
+	b := newBench(t, p.consumer, c, foreign("peer", p.provider))
+	get := func() *v1alpha1.Contract {
+		t.Helper()
+		var c v1alpha1.Contract
+		if err := b.client.Get(t.Context(), client.ObjectKey{Name: "c-1"}, &c); err != nil {
+			t.Fatal(err)
+		}
+		return &c
+	}
+	if err := peerEnds(t.Context(), b.client, get(), p.consumer.ID(), until, now); err != nil {
+		t.Fatal(err)
+	}
+	if got := get(); got.Status.Phase != "Draining" || got.Status.Reason != "EndedByPeer" || !timeOf(got.Status.DrainUntil).Equal(until) || got.Spec.Termination != "" {
+		t.Errorf("with notice it is %+v", got.Status)
+	}
+	if err := peerEnds(t.Context(), b.client, get(), p.consumer.ID(), time.Time{}, now); err != nil {
+		t.Fatal(err)
+	}
+	if got := get(); got.Spec.Termination != v1alpha1.TerminatePeer {
+		t.Errorf("at once it is %+v", got.Spec.Termination)
+	}
+}
+
+// next is the revision after terms.
+func next(terms peering.Terms, e peering.Envelope, change func(*peering.Terms)) peering.Terms {
+	terms.Revision, terms.Previous = terms.Revision+1, e.Hash()
+	terms.NotBefore, terms.NotAfter = terms.NotBefore.Add(time.Minute), terms.NotAfter.Add(time.Hour)
+	if change != nil {
+		change(&terms)
+	}
+	return terms
+}
+
+func TestARevisionThatThePeerHoldsIsTakenOver(t *testing.T) {
+	t.Parallel()
+	p := newParties(t)
+	stranger := newParties(t).consumer
+	first := p.terms(t, nil)
+	e1 := p.signed(t, first)
+	second := next(first, e1, nil)
+	for name, tc := range map[string]struct {
+		envelope peering.Envelope
+		why      string // empty: it is taken
+	}{
+		"the next one":                           {envelope: p.signed(t, second)},
+		"one of which one in between was missed": {envelope: p.signed(t, next(second, p.signed(t, second), nil))},
+		"without this cluster's signature":       {envelopeOf(t, second, p.provider), "missing"},
+		"signed by somebody in its place":        {envelopeOf(t, second, stranger, p.provider), "not asked for"},
+		"the same again":                         {e1, "revision 1 is held"},
+		"one that follows something else":        {p.signed(t, next(first, e1, func(x *peering.Terms) { x.Previous = peering.Hash{1} })), "does not follow"},
+		"of another contract":                    {p.signed(t, next(first, e1, func(x *peering.Terms) { x.ContractID = "c-2" })), "c-2"},
+		"of another request":                     {p.signed(t, next(first, e1, func(x *peering.Terms) { x.RequestID = "other" })), "it is of contract"},
+		"with the parties in each other's place": {p.signed(t, next(first, e1, func(x *peering.Terms) { x.Consumer, x.Provider = x.Provider, x.Consumer })), "it is of contract"},
+		"what is not an envelope":                {peering.Envelope{Payload: []byte("{}"), PayloadType: peering.PayloadType}, "terms"},
+		"a statement of use in its place":        {peering.Envelope{Payload: []byte("{}"), PayloadType: peering.StatementPayloadType}, "payload type"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := p.stored(t, first, p.consumer)
+			err := laterRevision(c, tc.envelope, p.consumer.ID())
+			if (err == nil) != (tc.why == "") || err != nil && !strings.Contains(err.Error(), tc.why) {
+				t.Errorf("error %v, want %q", err, tc.why)
+			}
+			b := newBench(t, p.consumer, c, foreign("peer", p.provider))
+			b.peer.contract = func() (peering.Envelope, error) { return tc.envelope, nil }
+			b.says(t, v1alpha1.PeerContract{Revision: 9, Phase: "Active"})
+			got := b.look(t)
+			if taken := got.Spec.Revision > 1; taken != (tc.why == "") {
+				t.Errorf("revision %d is held", got.Spec.Revision)
+			}
+			if got.Status.Phase != "Active" {
+				t.Errorf("it is %+v", got.Status)
+			}
+			if b.peer.calls > 2 {
+				t.Errorf("the peer was asked %d times in a moment", b.peer.calls)
+			}
+		})
+	}
+}
+
+func TestWhatRevisedStaysWhatItWas(t *testing.T) {
+	t.Parallel()
+	p := newParties(t)
+	first := p.terms(t, nil)
+	c := p.stored(t, first, p.consumer)
+	c.Spec.Termination = v1alpha1.TerminateDrain
+	if err := store.SetFulfils(c, store.Fulfilment{Generation: 3}); err != nil {
+		t.Fatal(err)
+	}
+	second := next(first, p.signed(t, first), func(x *peering.Terms) { x.Resources = resourcesOf(t, map[string]string{"cpu": "8"}) })
+	if err := store.Revise(c, p.signed(t, second), p.consumer.ID()); err != nil {
+		t.Fatal(err)
+	}
+	if c.Spec.Revision != 2 || c.Spec.Resources.Cpu().String() != "8" || c.Spec.Termination != v1alpha1.TerminateDrain || c.Status.Phase != "Active" {
+		t.Errorf("it is %+v", c.Spec)
+	}
+	if store.Fulfils(c).Generation != 0 {
+		t.Error("it still says which spec it fulfils")
+	}
+	before, ok := store.Before(c, p.consumer.ID())
+	if !ok || before.Revision != 1 || before.Resources["cpu"].String() != "4" {
+		t.Errorf("before it were %+v, %t", before, ok)
+	}
+	if err := store.Revise(c, p.signed(t, first), p.consumer.ID()); err == nil {
+		t.Error("the first revision comes back")
+	}
+}

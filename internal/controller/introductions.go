@@ -1,0 +1,181 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+// Introductions answers clusters that introduce themselves. Between the two
+// messages of an introduction its numbers are in memory only; then what the
+// cluster said is in its ForeignCluster, with the code to compare.
+type Introductions struct {
+	// Client reads and writes ForeignClusters at the API server itself.
+	Client client.Client
+	// Cache reads them as they were a moment ago: what a stranger asks costs the API
+	// server nothing.
+	Cache client.Reader
+	Self  peering.ClusterID
+	// Rand is where numbers come from.
+	Rand io.Reader
+	Now  func() time.Time
+
+	mu      sync.Mutex
+	pending map[peering.ClusterID]*introduction
+}
+
+// introduction is what is remembered of one.
+type introduction struct {
+	info       wire.ClusterInfo
+	commitment peering.Hash
+	nonce      [32]byte
+	from       string
+	at         time.Time
+	// revealed says that the commitment was opened, or need not be any more.
+	revealed bool
+	// counts says that it takes one of the places of clusters that nobody decided
+	// about.
+	counts bool
+	limit  *rate.Limiter
+}
+
+// Introduce keeps what a cluster says of itself until it opens its commitment, and
+// returns this side's number. from is what its address counts as. Errors have the
+// reasons TRUST_DENIED and INTRODUCTIONS_PENDING.
+func (r *Introductions) Introduce(ctx context.Context, id peering.ClusterID, from string, info wire.ClusterInfo, commitment peering.Hash) (nonce [32]byte, err error) {
+	var list v1alpha1.ForeignClusterList
+	if err := r.Cache.List(ctx, &list); err != nil {
+		return nonce, fmt.Errorf("list foreign clusters: %w", err)
+	}
+	fc := known(list.Items, id)
+	if fc != nil && fc.Spec.Decision == v1alpha1.DecisionDenied {
+		return nonce, denied()
+	}
+	if _, err := io.ReadFull(r.Rand, nonce[:]); err != nil {
+		return nonce, fmt.Errorf("read randomness: %w", err)
+	}
+	if err := r.admit(list.Items, fc, &introduction{info: info, commitment: commitment, nonce: nonce, from: from}, id); err != nil {
+		return nonce, err
+	}
+	if fc != nil && fc.Spec.Decision == v1alpha1.DecisionApproved && fc.Spec.TrustBundle == "" {
+		// Named here already: it proved to be the one that was meant.
+		i := store.Introduction{ID: id, Info: info, Time: r.Now()}
+		if _, err := store.Introduce(ctx, r.Client, i); err != nil {
+			return nonce, err
+		}
+	}
+	return nonce, nil
+}
+
+func denied() error {
+	return wire.Errorf(wire.ReasonTrustDenied, "an administrator of this cluster denied yours; that ends with a token, or with approval there")
+}
+
+// admit takes an introduction in, in place of what the same cluster said before.
+func (r *Introductions) admit(all []v1alpha1.ForeignCluster, fc *v1alpha1.ForeignCluster, i *introduction, id peering.ClusterID) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.pending == nil {
+		r.pending = map[peering.ClusterID]*introduction{}
+	}
+	i.at = r.Now()
+	waiting := r.waiting(all, i.at)
+	old := r.pending[id]
+	// Who somebody here wrote down takes nobody's place.
+	i.counts = fc == nil || store.Pending(fc)
+	if i.counts && !waiting[id] {
+		sameAddress := 0
+		for _, other := range r.pending {
+			if other.counts && other.from == i.from {
+				sameAddress++
+			}
+		}
+		if len(waiting) >= MaxIntroductions || sameAddress >= MaxIntroductionsPerAddress {
+			e := wire.Errorf(wire.ReasonIntroductionsPending, "%d clusters wait for an administrator of this cluster, %d of them from your address, and that is the most", len(waiting), sameAddress)
+			e.RetryAfter = introductionsPause
+			return e
+		}
+	}
+	if old != nil {
+		i.limit = old.limit
+	} else {
+		i.limit = rate.NewLimiter(rate.Every(IntroductionPause), IntroductionBurst)
+	}
+	if res := i.limit.ReserveN(i.at, 1); res.DelayFrom(i.at) > 0 {
+		e := wire.Errorf(wire.ReasonIntroductionsPending, "your cluster introduces itself too often")
+		e.RetryAfter = max(res.DelayFrom(i.at), time.Second)
+		res.CancelAt(i.at)
+		return e
+	}
+	r.pending[id] = i
+	return nil
+}
+
+// waiting returns the clusters that nobody decided about, after forgetting what
+// lapsed. The lock is held.
+func (r *Introductions) waiting(all []v1alpha1.ForeignCluster, now time.Time) map[peering.ClusterID]bool {
+	out := map[peering.ClusterID]bool{}
+	for i := range all {
+		if store.Pending(&all[i]) {
+			out[peering.ClusterID(all[i].Spec.ClusterID)] = true
+		}
+	}
+	for id, i := range r.pending {
+		// One that was opened is in a ForeignCluster, which a cache may not show yet.
+		if now.Sub(i.at) >= RevealTimeout && (!i.revealed || !out[id] || now.Sub(i.at) >= IntroductionLife) {
+			delete(r.pending, id)
+			continue
+		}
+		if i.counts {
+			out[id] = true
+		}
+	}
+	return out
+}
+
+// Reveal opens the commitment of a cluster's introduction, and shows the code.
+// Errors have the reasons TRUST_DENIED, INTRODUCTION_UNKNOWN and
+// COMMITMENT_MISMATCH.
+func (r *Introductions) Reveal(ctx context.Context, id peering.ClusterID, nonce [32]byte) error {
+	now := r.Now()
+	i, err := r.open(id, nonce, now)
+	if err != nil {
+		return err
+	}
+	_, err = store.Introduce(ctx, r.Client, store.Introduction{
+		ID: id, Info: i.info, Code: peering.Code(id, nonce, r.Self, i.nonce), Time: now,
+	})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err != nil {
+		i.revealed = false // it can be opened again: nothing of it was kept
+		return err
+	}
+	i.nonce, i.commitment, i.info = [32]byte{}, peering.Hash{}, wire.ClusterInfo{}
+	return nil
+}
+
+// open checks a number against the commitment. There is one try.
+func (r *Introductions) open(id peering.ClusterID, nonce [32]byte, now time.Time) (*introduction, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i := r.pending[id]
+	if i == nil || i.revealed || now.Sub(i.at) >= RevealTimeout {
+		return nil, wire.Errorf(wire.ReasonIntroductionUnknown, "there is no introduction of your cluster to go on with: it lapsed, or this agent was restarted; introduce it again")
+	}
+	i.revealed = true
+	if peering.Commitment(id, nonce) != i.commitment {
+		return nil, wire.Errorf(wire.ReasonCommitmentMismatch, "the number is not the one that was committed to; introduce your cluster again")
+	}
+	return i, nil
+}

@@ -1,0 +1,1112 @@
+package controller
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+func testScheme(t testing.TB) *runtime.Scheme {
+	t.Helper()
+	s := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(s), v1alpha1.AddToScheme(s)); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func generated(t testing.TB) *identity.Identity {
+	t.Helper()
+	id, err := identity.Generate(now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// lent is a provider with peers that ask it.
+type lentTest struct {
+	t testing.TB
+	*Lender
+	self  *identity.Identity
+	peers []*identity.Identity
+
+	mu    sync.Mutex
+	clock time.Time
+	told  []peering.ClusterID
+}
+
+func (l *lentTest) pass(d time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.clock = l.clock.Add(d)
+}
+
+func (l *lentTest) now() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.clock
+}
+
+// newLent returns a provider with so many peers and what else there is.
+func newLent(t testing.TB, peers int, objects ...client.Object) *lentTest {
+	t.Helper()
+	l := &lentTest{t: t, self: generated(t), clock: now}
+	for i := range peers {
+		id := generated(t)
+		l.peers = append(l.peers, id)
+		objects = append(objects, &v1alpha1.ForeignCluster{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("peer-%d", i), Labels: map[string]string{"tier": "gold"}},
+			Spec:       v1alpha1.ForeignClusterSpec{ClusterID: string(id.ID()), TrustBundle: string(id.TrustBundle().PEM())},
+			Status:     v1alpha1.ForeignClusterStatus{Found: v1alpha1.FoundToken},
+		})
+	}
+	c := fake.NewClientBuilder().WithScheme(testScheme(t)).WithObjects(objects...).
+		WithStatusSubresource(&v1alpha1.ForeignCluster{}, &v1alpha1.Contract{}).Build()
+	l.Lender = &Lender{
+		Client: c, Reader: c, Identity: func() *identity.Identity { return l.self }, Now: l.now,
+		Changed: func(id peering.ClusterID) {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.told = append(l.told, id)
+		},
+	}
+	return l
+}
+
+func policyNamed(name string, edit ...func(*v1alpha1.PeeringPolicySpec)) *v1alpha1.PeeringPolicy {
+	p := &v1alpha1.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.PeeringPolicySpec{
+		Accept: v1alpha1.AcceptAutomatic, Limits: v1alpha1.PolicyLimits{PercentOfFree: new(int32(100))},
+		ContractDuration: &metav1.Duration{Duration: 24 * time.Hour},
+	}}
+	for _, e := range edit {
+		e(&p.Spec)
+	}
+	return p
+}
+
+func nodes(n int) []client.Object {
+	var out []client.Object
+	for i := range n {
+		node := aNode(fmt.Sprintf("n%d", i))
+		out = append(out, &node)
+	}
+	return out
+}
+
+func quantities(t testing.TB, pairs ...string) peering.Resources {
+	t.Helper()
+	m := map[string]string{}
+	for _, p := range pairs {
+		name, amount, _ := strings.Cut(p, "=")
+		m[name] = amount
+	}
+	r, err := peering.ParseResources(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func (l *lentTest) ask(request string, pairs ...string) peering.Ask {
+	l.t.Helper()
+	return peering.Ask{RequestID: request, Resources: quantities(l.t, pairs...)}
+}
+
+// terms returns what a peer builds from an advertisement.
+func (l *lentTest) terms(peer int, ad wire.Advertisement) peering.Terms {
+	begin := l.now().UTC().Truncate(time.Second).Add(-time.Minute)
+	g := ad.Grant
+	return peering.Terms{
+		ContractID: ad.ContractID, RequestID: ad.RequestID, Revision: ad.Revision, Previous: ad.PreviousHash,
+		Consumer: l.peers[peer].Party(), Provider: l.self.Party(), Resources: g.Resources,
+		NotBefore: begin, NotAfter: begin.Add(g.Duration), Network: g.Network, PodSecurity: g.PodSecurity, NodeLabels: g.NodeLabels,
+		Price: g.Price, Renewable: g.Renewable, Notice: g.Notice, StatementPeriod: g.StatementPeriod, Exposure: g.Exposure,
+		NodeSelector: g.NodeSelector, RuntimeClasses: g.RuntimeClasses,
+	}
+}
+
+func (l *lentTest) envelope(peer int, terms peering.Terms) peering.Envelope {
+	l.t.Helper()
+	e, err := peering.NewEnvelope(terms)
+	if err == nil {
+		e, err = e.Sign(rand.Reader, l.peers[peer].ID(), l.peers[peer].Signer())
+	}
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return e
+}
+
+// contracted asks and signs.
+func (l *lentTest) contracted(ctx context.Context, peer int, ask peering.Ask) (peering.Terms, error) {
+	ad, err := l.Advertise(ctx, l.peers[peer].ID(), ask)
+	if err != nil {
+		return peering.Terms{}, err
+	}
+	signed, err := l.Sign(ctx, l.peers[peer].ID(), l.envelope(peer, l.terms(peer, ad)))
+	if err != nil {
+		return peering.Terms{}, err
+	}
+	return signed.Verify()
+}
+
+func (l *lentTest) mustContract(peer int, ask peering.Ask) peering.Terms {
+	l.t.Helper()
+	terms, err := l.contracted(l.t.Context(), peer, ask)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return terms
+}
+
+// lends returns what the stored contracts lend in all.
+func (l *lentTest) lends() peering.Resources {
+	l.t.Helper()
+	contracts, err := contractsOf(l.t.Context(), l.Client)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	sum := peering.Resources{}
+	for i := range contracts {
+		r, err := store.Resources(contracts[i].Spec.Resources)
+		if err == nil {
+			sum, err = sum.Add(r)
+		}
+		if err != nil {
+			l.t.Fatal(err)
+		}
+	}
+	return sum
+}
+
+func (l *lentTest) stored(id string) *v1alpha1.Contract {
+	l.t.Helper()
+	var c v1alpha1.Contract
+	if err := l.Client.Get(l.t.Context(), client.ObjectKey{Name: id}, &c); err != nil {
+		l.t.Fatal(err)
+	}
+	return &c
+}
+
+// reasonOf returns the reason that a peer would be told.
+func reasonOf(err error) wire.Reason {
+	var grant *peering.GrantError
+	var rejected *peering.RejectedError
+	switch {
+	case err == nil:
+		return ""
+	case errors.As(err, &grant):
+		return wire.Reason(grant.Reason)
+	case errors.As(err, &rejected):
+		return wire.Reason("REJECTED " + string(rejected.Why))
+	}
+	return wire.ReasonOf(err)
+}
+
+func wants(t testing.TB, err error, reason wire.Reason, says string) {
+	t.Helper()
+	if got := reasonOf(err); got != reason || (err != nil && !strings.Contains(err.Error(), says)) {
+		t.Fatalf("got %s: %v; want %s saying %q", got, err, reason, says)
+	}
+}
+
+func TestAnOfferIsHeldBackUntilItIsSignedOrLapses(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 2, append(nodes(1), policyNamed("all"))...)
+	ctx := t.Context()
+	first, err := l.Advertise(ctx, l.peers[0].ID(), l.ask("a", "cpu=3"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := l.Advertise(ctx, l.peers[0].ID(), l.ask("a", "cpu=3"))
+	if err != nil || again.ContractID != first.ContractID {
+		t.Errorf("the same request got %s, then %s, %v", first.ContractID, again.ContractID, err)
+	}
+	_, err = l.Advertise(ctx, l.peers[1].ID(), l.ask("b", "cpu=2"))
+	wants(t, err, wire.ReasonCapacityExhausted, "1 ")
+	if p, err := l.Preview(ctx, l.peers[1].ID(), l.ask("b", "cpu=1")); err != nil || p.ContractID != "" || p.Revision != 1 {
+		t.Errorf("previewed %+v, %v", p, err)
+	}
+	if _, err := l.Advertise(ctx, l.peers[1].ID(), l.ask("c", "cpu=1")); err != nil {
+		t.Errorf("a preview held something back: %v", err)
+	}
+	l.pass(OfferValidity)
+	if _, err := l.Advertise(ctx, l.peers[1].ID(), l.ask("d", "cpu=4")); err != nil {
+		t.Errorf("what lapsed is held back still: %v", err)
+	}
+	_, err = l.Sign(ctx, l.peers[0].ID(), l.envelope(0, l.terms(0, first)))
+	wants(t, err, wire.ReasonAdvertisementExpired, "lapsed")
+}
+
+func TestAnotherAskByTheSameNameTakesTheOffersPlace(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 1, append(nodes(1), policyNamed("all"))...)
+	first, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("a", "cpu=3"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("a", "cpu=4"))
+	if err != nil || second.ContractID == first.ContractID || second.Grant.Resources.String() != "cpu=4" {
+		t.Fatalf("got %+v, %v", second, err)
+	}
+	_, err = l.Sign(t.Context(), l.peers[0].ID(), l.envelope(0, l.terms(0, first)))
+	wants(t, err, wire.ReasonAdvertisementExpired, "")
+}
+
+func TestOffersOfAPeerAreBounded(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 1, append(nodes(20), policyNamed("all"))...)
+	for i := range MaxOffersPerPeer {
+		if _, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask(fmt.Sprint("r", i), "cpu=1")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("more", "cpu=1"))
+	wants(t, err, wire.ReasonCapacityExhausted, "too many offers")
+}
+
+func TestContractsOfAPeerAreBounded(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 2, append(nodes(1), policyNamed("all"))...)
+	for i := range MaxContractsPerPeer {
+		c := &v1alpha1.Contract{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("c-", i)}, Spec: v1alpha1.ContractSpec{
+			PeerID: string(l.peers[0].ID()), Role: v1alpha1.ContractProvider, RequestID: fmt.Sprint("r", i), Revision: 1,
+		}, Status: v1alpha1.ContractStatus{Phase: "Closed"}}
+		if err := l.Client.Create(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("more", "cpu=1"))
+	wants(t, err, wire.ReasonCapacityExhausted, "that is the most")
+	if _, err := l.Advertise(t.Context(), l.peers[1].ID(), l.ask("more", "cpu=1")); err != nil {
+		t.Errorf("it bounds another peer too: %v", err)
+	}
+}
+
+// A hundred requests at once, of ten peers, each for one core: what is lent is as
+// much as the tightest ceiling gives, and never more.
+func TestManyAtOnceNeverGetMoreThanTheCeiling(t *testing.T) {
+	t.Parallel()
+	gpu := func(n *corev1.Node) { n.Labels["gpu"] = "a100" }
+	fast := func(n *corev1.Node) { n.Labels["disk"] = "fast" }
+	node := func(name string, edit ...func(*corev1.Node)) client.Object {
+		n := aNode(name, edit...)
+		return &n
+	}
+	ofCPU := func(n string) corev1.ResourceList {
+		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(n)}
+	}
+	for name, tc := range map[string]struct {
+		nodes    []client.Object
+		policies []*v1alpha1.PeeringPolicy
+		ask      func(i int, a *peering.Ask)
+		want     string // of all together
+		perPeer  int64  // at most, if not 0
+	}{
+		"what is free":            {nodes: nodes(5), policies: []*v1alpha1.PeeringPolicy{policyNamed("p")}, want: "20"},
+		"so many percent of free": {nodes: nodes(20), policies: []*v1alpha1.PeeringPolicy{policyNamed("p", func(s *v1alpha1.PeeringPolicySpec) { s.Limits.PercentOfFree = new(int32(5)) })}, want: "40", perPeer: 4},
+		"a ceiling for each":      {nodes: nodes(30), policies: []*v1alpha1.PeeringPolicy{policyNamed("p", func(s *v1alpha1.PeeringPolicySpec) { s.Limits.Resources = ofCPU("3") })}, want: "30", perPeer: 3},
+		"a ceiling for all": {nodes: nodes(30), policies: []*v1alpha1.PeeringPolicy{policyNamed("p", func(s *v1alpha1.PeeringPolicySpec) {
+			s.Limits.Total = &v1alpha1.TotalLimits{Resources: ofCPU("17")}
+		})}, want: "17"},
+		"percent for all": {nodes: nodes(10), policies: []*v1alpha1.PeeringPolicy{policyNamed("p", func(s *v1alpha1.PeeringPolicySpec) {
+			s.Limits.Total = &v1alpha1.TotalLimits{PercentOfFree: new(int32(50))}
+		})}, want: "20"},
+		"two policies of which each has its total": {nodes: nodes(30), policies: []*v1alpha1.PeeringPolicy{
+			policyNamed("a", func(s *v1alpha1.PeeringPolicySpec) {
+				s.Names = []string{"peer-0", "peer-1", "peer-2"}
+				s.Limits.Total = &v1alpha1.TotalLimits{Resources: ofCPU("5")}
+			}),
+			policyNamed("b", func(s *v1alpha1.PeeringPolicySpec) { s.Limits.Total = &v1alpha1.TotalLimits{Resources: ofCPU("7")} }),
+		}, want: "12"},
+		"more than there is": {nodes: nodes(5), policies: []*v1alpha1.PeeringPolicy{policyNamed("p", func(s *v1alpha1.PeeringPolicySpec) {
+			s.Limits.OvercommitPercent = new(int32(150))
+		})}, want: "30"},
+		"the nodes with a label": {
+			nodes: append(nodes(5), node("g1", gpu), node("g2", gpu)), policies: []*v1alpha1.PeeringPolicy{policyNamed("p")},
+			ask: func(_ int, a *peering.Ask) { a.NodeSelector = map[string]string{"gpu": "a100"} }, want: "8",
+		},
+		// Two thirds overlap: g and f have 8 each, both together only 12.
+		"nodes with labels that overlap": {
+			nodes: append(nodes(5), node("g", gpu), node("f", fast), node("gf", gpu, fast)), policies: []*v1alpha1.PeeringPolicy{policyNamed("p")},
+			ask: func(i int, a *peering.Ask) {
+				a.NodeSelector = map[string]string{"gpu": "a100"}
+				if i%2 == 0 {
+					a.NodeSelector = map[string]string{"disk": "fast"}
+				}
+			}, want: "12",
+		},
+		"some nodes of those with a label": {
+			nodes: append(nodes(5), node("g", gpu), node("gf", gpu, fast)), policies: []*v1alpha1.PeeringPolicy{policyNamed("p")},
+			ask: func(i int, a *peering.Ask) {
+				a.NodeSelector = map[string]string{"gpu": "a100"}
+				if i%2 == 0 {
+					a.NodeSelector = map[string]string{"gpu": "a100", "disk": "fast"}
+				}
+			}, want: "8",
+		},
+		"any nodes and those with a label": {
+			nodes: append(nodes(1), node("g", gpu)), policies: []*v1alpha1.PeeringPolicy{policyNamed("p")},
+			ask: func(i int, a *peering.Ask) {
+				if i%2 == 0 {
+					a.NodeSelector = map[string]string{"gpu": "a100"}
+				}
+			}, want: "8",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			objects := tc.nodes
+			for _, p := range tc.policies {
+				objects = append(objects, p)
+			}
+			l := newLent(t, 10, objects...)
+			errs := make(chan error, 100)
+			for i := range 100 {
+				ask := l.ask(fmt.Sprint("r", i), "cpu=1")
+				if tc.ask != nil {
+					tc.ask(i, &ask)
+				}
+				go func() {
+					_, err := l.contracted(context.WithoutCancel(t.Context()), i%10, ask)
+					errs <- err
+				}()
+			}
+			for range 100 {
+				if err := <-errs; err != nil {
+					if r := reasonOf(err); r != wire.ReasonCapacityExhausted && r != wire.ReasonPolicyRefused {
+						t.Errorf("a loser got %v", err)
+					}
+				}
+			}
+			if got := l.lends()["cpu"].String(); got != tc.want {
+				t.Errorf("%s cores are lent, want %s", got, tc.want)
+			}
+			contracts, err := contractsOf(t.Context(), l.Client)
+			if err != nil {
+				t.Fatal(err)
+			}
+			by := map[string]int64{}
+			for i := range contracts {
+				if by[contracts[i].Spec.PeerID]++; tc.perPeer > 0 && by[contracts[i].Spec.PeerID] > tc.perPeer {
+					t.Errorf("peer %s has more than %d", contracts[i].Spec.PeerID, tc.perPeer)
+				}
+			}
+		})
+	}
+}
+
+// Ten contracts that all want to grow at once share what is left.
+func TestManyThatGrowAtOnceNeverGetMoreThanThereIs(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 10, append(nodes(5), policyNamed("p"))...)
+	var held [10]peering.Terms
+	for i := range held {
+		held[i] = l.mustContract(i, l.ask(fmt.Sprint("r", i), "cpu=1"))
+	}
+	errs := make(chan error, 100)
+	for i := range 100 {
+		go func() {
+			ask := l.ask(fmt.Sprint("r", i%10), fmt.Sprint("cpu=", 2+i/10))
+			ask.ContractID = held[i%10].ContractID
+			_, err := l.contracted(context.WithoutCancel(t.Context()), i%10, ask)
+			errs <- err
+		}()
+	}
+	for range 100 {
+		err := <-errs
+		switch r := reasonOf(err); r {
+		case "", wire.ReasonCapacityExhausted, wire.ReasonAdvertisementExpired, wire.ReasonContractMismatch, wire.ReasonRevisionStale:
+		default:
+			t.Errorf("one got %v", err)
+		}
+		if got := l.lends()["cpu"]; got.Cmp(peering.Whole(20)) > 0 {
+			t.Fatalf("%s cores are lent of 20", got)
+		}
+	}
+	if got := l.lends()["cpu"]; got.Cmp(peering.Whole(11)) < 0 {
+		t.Errorf("%s cores are lent: none grew", got)
+	}
+}
+
+func TestCordoningTakesEffectAtOnce(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 1, append(nodes(2), policyNamed("p"))...)
+	var node corev1.Node
+	if err := l.Client.Get(t.Context(), client.ObjectKey{Name: "n0"}, &node); err != nil {
+		t.Fatal(err)
+	}
+	node.Spec.Unschedulable = true
+	if err := l.Client.Update(t.Context(), &node); err != nil {
+		t.Fatal(err)
+	}
+	_, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("a", "cpu=5"))
+	wants(t, err, wire.ReasonCapacityExhausted, "4 more now")
+}
+
+// A contract that gave back less than its pods use leaves to others what is
+// really left.
+func TestWhatRunsOnCountsUntilItEnds(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 2, append(nodes(1), policyNamed("p"))...)
+	held := l.mustContract(0, l.ask("a", "cpu=3"))
+	for i := range 3 {
+		p := aPod("n0", offloadedPod(held.ContractID))
+		p.Namespace, p.Name = "default", fmt.Sprint("p", i)
+		if err := l.Client.Create(t.Context(), &p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	less := l.ask("a", "cpu=1")
+	less.ContractID = held.ContractID
+	l.mustContract(0, less)
+	_, err := l.Advertise(t.Context(), l.peers[1].ID(), l.ask("b", "cpu=2"))
+	wants(t, err, wire.ReasonCapacityExhausted, "1 ")
+	for i := range 2 {
+		if err := l.Client.Delete(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint("p", i)}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := l.Advertise(t.Context(), l.peers[1].ID(), l.ask("b", "cpu=3")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTheTermsOfAPolicyAreAdvertised(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 1, append(nodes(1), policyNamed("p", func(s *v1alpha1.PeeringPolicySpec) {
+		s.Price = &v1alpha1.PriceList{Currency: "EUR", PerHour: map[string]v1alpha1.Decimal{"cpu": "0.025"}}
+		s.Renewal, s.Notice, s.StatementPeriod = v1alpha1.RenewalNever, &metav1.Duration{Duration: 2 * time.Hour}, &metav1.Duration{Duration: time.Minute}
+		s.RuntimeClasses, s.StorageClasses = []string{"gvisor", "missing"}, []string{"fast"}
+		s.PodSecurity, s.NodeLabels = "restricted", map[string]string{"region": "eu"}
+	}), &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "gvisor"}}, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}})...)
+	ask := l.ask("a", "cpu=2")
+	ask.RuntimeClasses, ask.StorageClasses, ask.Network = []string{"gvisor"}, []string{"fast"}, true
+	ask.NodeSelector = map[string]string{corev1.LabelArchStable: "amd64"}
+	ad, err := l.Advertise(t.Context(), l.peers[0].ID(), ask)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := ad.Grant
+	hourly, err := g.Price.Hourly(g.Resources)
+	if err != nil || hourly.String() != "EUR 0.05" {
+		t.Errorf("it costs %s, %v", hourly, err)
+	}
+	if g.Renewable || g.Notice != 2*time.Hour || g.StatementPeriod != time.Minute || g.PodSecurity != "restricted" || g.Duration != 24*time.Hour ||
+		!g.Network || g.Exposure != peering.ExposureOffloaded || !slices.Equal(g.RuntimeClasses, []string{"gvisor"}) || !slices.Equal(g.StorageClasses, []string{"fast"}) {
+		t.Errorf("granted %+v", g)
+	}
+	if want := (map[string]string{corev1.LabelArchStable: "amd64", corev1.LabelOSStable: "linux", "region": "eu"}); fmt.Sprint(g.NodeLabels) != fmt.Sprint(want) {
+		t.Errorf("the node's labels are %v, want %v", g.NodeLabels, want)
+	}
+	if _, err := l.Sign(t.Context(), l.peers[0].ID(), l.envelope(0, l.terms(0, ad))); err != nil {
+		t.Error(err)
+	}
+	for name, tc := range map[string]struct {
+		edit   func(*peering.Ask)
+		reason wire.Reason
+		says   string
+	}{
+		"a price above the ceiling":        {func(a *peering.Ask) { a.PriceCeiling = euros(t, "0.02") }, wire.ReasonPriceAboveCeiling, "EUR 0.025"},
+		"a runtime class that is not lent": {func(a *peering.Ask) { a.RuntimeClasses = []string{"kata"} }, wire.ReasonPolicyRefused, "kata"},
+		"one that is lent and not there":   {func(a *peering.Ask) { a.RuntimeClasses = []string{"missing"} }, wire.ReasonPolicyRefused, "has no runtime class missing"},
+		"a storage class that is not lent": {func(a *peering.Ask) { a.StorageClasses = []string{"slow"} }, wire.ReasonPolicyRefused, "slow"},
+		"an architecture that is not here": {func(a *peering.Ask) { a.NodeSelector = map[string]string{corev1.LabelArchStable: "riscv64"} }, wire.ReasonCapacityExhausted, "no node of the provider"},
+	} {
+		ask := l.ask("b"+name[:1], "cpu=1")
+		tc.edit(&ask)
+		ask.RequestID = "x"
+		_, err := l.Advertise(t.Context(), l.peers[0].ID(), ask)
+		if got := reasonOf(err); got != tc.reason || !strings.Contains(fmt.Sprint(err), tc.says) {
+			t.Errorf("%s: got %v, want %s saying %q", name, err, tc.reason, tc.says)
+		}
+	}
+}
+
+func euros(t testing.TB, amount string) peering.Money {
+	t.Helper()
+	d, err := peering.ParseDecimal(amount)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return peering.Money{Currency: "EUR", Amount: d}
+}
+
+func TestThePolicyThatSelectsDecides(t *testing.T) {
+	t.Parallel()
+	never := func(s *v1alpha1.PeeringPolicySpec) { s.Accept = v1alpha1.AcceptNever }
+	for name, tc := range map[string]struct {
+		policies func(id string) []client.Object
+		want     wire.Reason
+	}{
+		"none":                 {func(string) []client.Object { return nil }, wire.ReasonPolicyRefused},
+		"one that selects all": {func(string) []client.Object { return []client.Object{policyNamed("a")} }, ""},
+		"the first by name":    {func(string) []client.Object { return []client.Object{policyNamed("b"), policyNamed("a", never)} }, wire.ReasonPolicyRefused},
+		"the second, if the first is of others": {func(string) []client.Object {
+			return []client.Object{policyNamed("a", never, func(s *v1alpha1.PeeringPolicySpec) { s.Names = []string{"peer-9"} }), policyNamed("b")}
+		}, ""},
+		"by label": {func(string) []client.Object {
+			return []client.Object{policyNamed("a", func(s *v1alpha1.PeeringPolicySpec) {
+				s.ClusterSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "gold"}}
+			})}
+		}, ""},
+		"not by another label": {func(string) []client.Object {
+			return []client.Object{policyNamed("a", func(s *v1alpha1.PeeringPolicySpec) {
+				s.ClusterSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "tin"}}
+			})}
+		}, wire.ReasonPolicyRefused},
+		"not by a selector that makes no sense": {func(string) []client.Object {
+			return []client.Object{policyNamed("a", func(s *v1alpha1.PeeringPolicySpec) {
+				s.ClusterSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "x", Operator: "Like"}}}
+			})}
+		}, wire.ReasonPolicyRefused},
+		"by ID": {func(id string) []client.Object {
+			return []client.Object{policyNamed("a", func(s *v1alpha1.PeeringPolicySpec) { s.ClusterIDs = []string{id} })}
+		}, ""},
+		"not by another": {func(string) []client.Object {
+			return []client.Object{policyNamed("a", func(s *v1alpha1.PeeringPolicySpec) { s.ClusterIDs = []string{"x"} })}
+		}, wire.ReasonPolicyRefused},
+		"by how it came": {func(string) []client.Object {
+			return []client.Object{policyNamed("a", func(s *v1alpha1.PeeringPolicySpec) { s.Found = []v1alpha1.Found{v1alpha1.FoundToken} })}
+		}, ""},
+		"not otherwise": {func(string) []client.Object {
+			return []client.Object{policyNamed("a", func(s *v1alpha1.PeeringPolicySpec) { s.Found = []v1alpha1.Found{v1alpha1.FoundIntroduction} })}
+		}, wire.ReasonPolicyRefused},
+		"all that is said": {func(id string) []client.Object {
+			return []client.Object{policyNamed("a", func(s *v1alpha1.PeeringPolicySpec) { s.ClusterIDs, s.Names = []string{id}, []string{"peer-9"} })}
+		}, wire.ReasonPolicyRefused},
+		"one whose prices make no sense": {func(string) []client.Object {
+			return []client.Object{policyNamed("a", func(s *v1alpha1.PeeringPolicySpec) {
+				s.Price = &v1alpha1.PriceList{Currency: "EUR", PerHour: map[string]v1alpha1.Decimal{"cpu": "a lot"}}
+			})}
+		}, wire.ReasonPolicyRefused},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLent(t, 1, nodes(1)...)
+			for _, p := range tc.policies(string(l.peers[0].ID())) {
+				if err := l.Client.Create(t.Context(), p); err != nil {
+					t.Fatal(err)
+				}
+			}
+			_, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("r", "cpu=1"))
+			wants(t, err, tc.want, "")
+			offer, _, err := l.Offer(t.Context(), l.peers[0].ID())
+			if err != nil || offer.Available != (tc.want == "") || offer.Available == (offer.Message != "") {
+				t.Errorf("offered %+v, %v", offer, err)
+			}
+		})
+	}
+}
+
+func TestAStrangerIsOfferedNothing(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 0, append(nodes(1), policyNamed("all"))...)
+	_, err := l.Advertise(t.Context(), generated(t).ID(), l.ask("r", "cpu=1"))
+	wants(t, err, wire.ReasonPeerNotTrusted, "does not know")
+}
+
+func TestASignedContractHasToBeWhatWasAdvertised(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 2, append(nodes(2), policyNamed("p", func(s *v1alpha1.PeeringPolicySpec) {
+		s.Price = &v1alpha1.PriceList{Currency: "EUR", PerHour: map[string]v1alpha1.Decimal{"cpu": "0.025"}}
+	}))...)
+	ask := l.ask("r", "cpu=2", "memory=4Gi")
+	ask.Network = true
+	ad, err := l.Advertise(t.Context(), l.peers[0].ID(), ask)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := generated(t)
+	for name, tc := range map[string]struct {
+		edit   func(*peering.Terms)
+		reason wire.Reason
+		says   string
+	}{
+		"more of a resource":    {func(x *peering.Terms) { x.Resources = quantities(t, "cpu=3", "memory=4Gi") }, wire.ReasonContractMismatch, "cpu"},
+		"another resource":      {func(x *peering.Terms) { x.Resources = quantities(t, "cpu=2", "memory=4Gi", "nvidia.com/gpu=1") }, wire.ReasonContractMismatch, "not advertised"},
+		"a resource less":       {func(x *peering.Terms) { x.Resources = quantities(t, "memory=4Gi") }, wire.ReasonContractMismatch, "cpu"},
+		"a second revision":     {func(x *peering.Terms) { x.Revision, x.Previous = 2, peering.Hash{1} }, wire.ReasonAdvertisementExpired, "revision 2"},
+		"longer":                {func(x *peering.Terms) { x.NotAfter = x.NotAfter.Add(time.Second) }, wire.ReasonContractMismatch, "lasts"},
+		"beginning in a week":   {func(x *peering.Terms) { x.NotBefore, x.NotAfter = now.Add(168*time.Hour), now.Add(169*time.Hour) }, wire.ReasonContractMismatch, "clocks"},
+		"no tunnel":             {func(x *peering.Terms) { x.Network = false }, wire.ReasonContractMismatch, "network"},
+		"a weaker Pod Security": {func(x *peering.Terms) { x.PodSecurity = peering.PodSecurityPrivileged }, wire.ReasonContractMismatch, "Pod Security"},
+		"another node label value": {func(x *peering.Terms) {
+			x.NodeLabels = map[string]string{corev1.LabelArchStable: "arm64", corev1.LabelOSStable: "linux"}
+		}, wire.ReasonContractMismatch, "labels"},
+		"another node label":       {func(x *peering.Terms) { x.NodeLabels = map[string]string{"a": "b"} }, wire.ReasonContractMismatch, "labels"},
+		"a lower price":            {func(x *peering.Terms) { x.Price = peering.PriceList{} }, wire.ReasonContractMismatch, "price"},
+		"not renewable":            {func(x *peering.Terms) { x.Renewable = !x.Renewable }, wire.ReasonContractMismatch, "renewable"},
+		"a longer notice":          {func(x *peering.Terms) { x.Notice += time.Hour }, wire.ReasonContractMismatch, "notice"},
+		"another statement period": {func(x *peering.Terms) { x.StatementPeriod += time.Minute }, wire.ReasonContractMismatch, "statement"},
+		"chosen nodes":             {func(x *peering.Terms) { x.NodeSelector = map[string]string{"gpu": "a100"} }, wire.ReasonContractMismatch, "selector"},
+		"a runtime class":          {func(x *peering.Terms) { x.RuntimeClasses = []string{"gvisor"} }, wire.ReasonContractMismatch, "runtime"},
+		"another contract":         {func(x *peering.Terms) { x.ContractID = "c-other" }, wire.ReasonAdvertisementExpired, "c-other"},
+		"another request":          {func(x *peering.Terms) { x.RequestID = "other" }, wire.ReasonAdvertisementExpired, ""},
+		"another provider":         {func(x *peering.Terms) { x.Provider = other.Party() }, wire.ReasonSignatureInvalid, "between"},
+	} {
+		terms := l.terms(0, ad)
+		tc.edit(&terms)
+		_, err := l.Sign(t.Context(), l.peers[0].ID(), l.envelope(0, terms))
+		if got := reasonOf(err); got != tc.reason || !strings.Contains(fmt.Sprint(err), tc.says) {
+			t.Errorf("%s: got %v, want %s saying %q", name, err, tc.reason, tc.says)
+		}
+	}
+	_, err = l.Sign(t.Context(), l.peers[1].ID(), l.envelope(0, l.terms(0, ad)))
+	wants(t, err, wire.ReasonSignatureInvalid, "caller")
+	unsigned, err := peering.NewEnvelope(l.terms(0, ad))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = l.Sign(t.Context(), l.peers[0].ID(), unsigned)
+	wants(t, err, wire.ReasonSignatureInvalid, "")
+	if _, err := l.Sign(t.Context(), l.peers[0].ID(), l.envelope(0, l.terms(0, ad))); err != nil {
+		t.Errorf("what was advertised is refused: %v", err)
+	}
+	if !slices.Equal(l.told, []peering.ClusterID{l.peers[0].ID()}) {
+		t.Errorf("told %v", l.told)
+	}
+}
+
+func TestSigningAgainReturnsWhatWasSigned(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 1, append(nodes(1), policyNamed("p"))...)
+	ad, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("r", "cpu=1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	envelope := l.envelope(0, l.terms(0, ad))
+	results := make(chan peering.Envelope, 20)
+	for range 20 {
+		go func() {
+			signed, err := l.Sign(context.WithoutCancel(t.Context()), l.peers[0].ID(), envelope)
+			if err != nil {
+				t.Error(err)
+			}
+			results <- signed
+		}()
+	}
+	first := <-results
+	for range 19 {
+		if again := <-results; again.Hash() != first.Hash() || fmt.Sprint(again.Signatures) != fmt.Sprint(first.Signatures) {
+			t.Error("two calls got two contracts")
+		}
+	}
+	// The answer was lost, and the consumer began anew a minute later.
+	l.pass(2 * time.Minute)
+	ad, err = l.Advertise(t.Context(), l.peers[0].ID(), l.ask("r", "cpu=1"))
+	if err != nil || ad.ContractID != l.stored(ad.ContractID).Name || ad.Revision != 1 {
+		t.Fatalf("got %+v, %v", ad, err)
+	}
+	signed, err := l.Sign(t.Context(), l.peers[0].ID(), l.envelope(0, l.terms(0, ad)))
+	if err != nil || signed.Hash() != first.Hash() {
+		t.Errorf("another payload of the revision: %v, the same %v", err, signed.Hash() == first.Hash())
+	}
+	if got := l.lends().String(); got != "cpu=1" {
+		t.Errorf("%s is lent", got)
+	}
+}
+
+func (l *lentTest) amend(terms peering.Terms, duration time.Duration, pairs ...string) peering.Ask {
+	a := l.ask(terms.RequestID, pairs...)
+	a.ContractID, a.Duration = terms.ContractID, duration
+	return a
+}
+
+func TestAmendmentsAndRenewals(t *testing.T) {
+	t.Parallel()
+	const day = 24 * time.Hour
+	never := func(s *v1alpha1.PeeringPolicySpec) { s.Accept = v1alpha1.AcceptNever }
+	notRenewed := func(s *v1alpha1.PeeringPolicySpec) { s.Renewal = v1alpha1.RenewalNever }
+	ceiling := func(n string) func(*v1alpha1.PeeringPolicySpec) {
+		return func(s *v1alpha1.PeeringPolicySpec) {
+			s.Limits.Resources = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(n)}
+		}
+	}
+	// The contract lends 4 of 12 cores for a day less a minute; half of it passed.
+	left := day/2 - time.Minute
+	for name, tc := range map[string]struct {
+		policy   func(*v1alpha1.PeeringPolicySpec)
+		duration time.Duration
+		amounts  []string
+		reason   wire.Reason
+		says     string
+		want     string
+		lasts    time.Duration
+	}{
+		"renewed as it is": {want: "cpu=4", lasts: day},
+		"renewed for less": {duration: 18 * time.Hour, want: "cpu=4", lasts: 18 * time.Hour},
+		"renewed for no longer than the policy gives": {duration: 10 * day, want: "cpu=4", lasts: day},
+		"shortened":                    {duration: time.Hour, want: "cpu=4", lasts: time.Hour},
+		"grown":                        {amounts: []string{"cpu=12"}, want: "cpu=12", lasts: day},
+		"grown by another resource":    {amounts: []string{"cpu=4", "memory=1Gi"}, want: "cpu=4, memory=1Gi", lasts: day},
+		"grown without lasting longer": {amounts: []string{"cpu=12"}, duration: time.Hour, want: "cpu=12", lasts: time.Hour},
+		"not beyond what is free":      {amounts: []string{"cpu=13"}, reason: wire.ReasonCapacityExhausted, says: "12"},
+		"lessened":                     {amounts: []string{"cpu=1"}, want: "cpu=1", lasts: day},
+		"traded":                       {amounts: []string{"cpu=1", "memory=20Gi"}, want: "cpu=1, memory=20Gi", lasts: day},
+
+		"not renewed by a policy that renews none": {policy: notRenewed, reason: wire.ReasonPolicyRefused, says: "does not renew"},
+		"nor when it asks for a time":              {policy: notRenewed, duration: day, reason: wire.ReasonPolicyRefused, says: "does not renew"},
+		"but grown until its end":                  {policy: notRenewed, amounts: []string{"cpu=8"}, want: "cpu=8", lasts: left},
+		"whatever time it asks for":                {policy: notRenewed, amounts: []string{"cpu=8"}, duration: day, want: "cpu=8", lasts: left},
+		"and lessened until its end":               {policy: notRenewed, amounts: []string{"cpu=2"}, want: "cpu=2", lasts: left},
+
+		"not renewed by one that accepts none": {policy: never, reason: wire.ReasonPolicyRefused, says: "lends nothing"},
+		"nor grown":                            {policy: never, amounts: []string{"cpu=5"}, reason: wire.ReasonPolicyRefused, says: "lends nothing"},
+		"but lessened until its end by it":     {policy: never, amounts: []string{"cpu=1"}, want: "cpu=1", lasts: left},
+		"nor renewed when lessened":            {policy: never, amounts: []string{"cpu=1"}, duration: day, reason: wire.ReasonPolicyRefused, says: "lends nothing"},
+
+		"not renewed under a lower ceiling":     {policy: ceiling("2"), reason: wire.ReasonPolicyRefused, says: "at most 2"},
+		"unless it fits in":                     {policy: ceiling("2"), amounts: []string{"cpu=2"}, want: "cpu=2", lasts: day},
+		"but lessened under one, until its end": {policy: ceiling("2"), amounts: []string{"cpu=3"}, want: "cpu=3", lasts: left},
+		"nor grown under one":                   {policy: ceiling("5"), amounts: []string{"cpu=6"}, reason: wire.ReasonPolicyRefused, says: "at most 5, of which it holds 0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLent(t, 1, append(nodes(3), policyNamed("p", func(s *v1alpha1.PeeringPolicySpec) { s.StatementPeriod = &metav1.Duration{Duration: time.Minute} }))...)
+			old := l.mustContract(0, l.ask("r", "cpu=4"))
+			l.pass(day / 2)
+			if tc.policy != nil {
+				var p v1alpha1.PeeringPolicy
+				if err := l.Client.Get(t.Context(), client.ObjectKey{Name: "p"}, &p); err != nil {
+					t.Fatal(err)
+				}
+				tc.policy(&p.Spec)
+				p.Spec.StatementPeriod = &metav1.Duration{Duration: time.Hour}
+				if err := l.Client.Update(t.Context(), &p); err != nil {
+					t.Fatal(err)
+				}
+			}
+			ad, err := l.Advertise(t.Context(), l.peers[0].ID(), l.amend(old, tc.duration, tc.amounts...))
+			wants(t, err, tc.reason, tc.says)
+			if err != nil {
+				return
+			}
+			if ad.ContractID != old.ContractID || ad.Revision != 2 || ad.PreviousHash == (peering.Hash{}) || ad.Grant.StatementPeriod != time.Minute {
+				t.Errorf("advertised %+v", ad)
+			}
+			if got := ad.Grant.Resources.String(); got != tc.want || ad.Grant.Duration != tc.lasts {
+				t.Errorf("granted %s for %s, want %s for %s", got, ad.Grant.Duration, tc.want, tc.lasts)
+			}
+			terms := l.terms(0, ad)
+			signed, err := l.Sign(t.Context(), l.peers[0].ID(), l.envelope(0, terms))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := signed.Verify(); err != nil {
+				t.Error(err)
+			}
+			c := l.stored(old.ContractID)
+			if got, err := store.Resources(c.Spec.Resources); err != nil || got.String() != tc.want || c.Spec.Revision != 2 || !c.Spec.NotAfter.Time.Equal(terms.NotAfter) {
+				t.Errorf("stored %s at revision %d until %s, %v", got, c.Spec.Revision, c.Spec.NotAfter, err)
+			}
+			if kept, _, err := store.ReadContract(c, l.self.ID()); err != nil || kept.Hash != signed.Hash() {
+				t.Errorf("the envelope that is kept: %v", err)
+			}
+		})
+	}
+}
+
+func TestWhatIsNotRenewedDoesNotEndLater(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 1, append(nodes(3), policyNamed("p", func(s *v1alpha1.PeeringPolicySpec) { s.Renewal = v1alpha1.RenewalNever }))...)
+	old := l.mustContract(0, l.ask("r", "cpu=4"))
+	l.pass(time.Hour)
+	ad, err := l.Advertise(t.Context(), l.peers[0].ID(), l.amend(old, 0, "cpu=5"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	later := l.terms(0, ad)
+	// A clock that is ahead, or says so.
+	later.NotBefore, later.NotAfter = later.NotBefore.Add(5*time.Minute), later.NotAfter.Add(5*time.Minute)
+	_, err = l.Sign(t.Context(), l.peers[0].ID(), l.envelope(0, later))
+	wants(t, err, wire.ReasonContractMismatch, "may last until")
+	if _, err := l.Sign(t.Context(), l.peers[0].ID(), l.envelope(0, l.terms(0, ad))); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAsksForARevisionThatAreRefused(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 2, append(nodes(3), policyNamed("p"))...)
+	old := l.mustContract(0, l.ask("r", "cpu=4"))
+	ended := l.mustContract(0, l.ask("ended", "cpu=1"))
+	c := l.stored(ended.ContractID)
+	c.Spec.Termination = v1alpha1.TerminateDrain
+	if err := l.Client.Update(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		peer   int
+		ask    peering.Ask
+		reason wire.Reason
+	}{
+		"of an unknown contract":    {0, l.amend(peering.Terms{ContractID: "c-1", RequestID: "r"}, 0), wire.ReasonContractUnknown},
+		"of another's":              {1, l.amend(old, 0), wire.ReasonContractUnknown},
+		"by another request's name": {0, l.amend(peering.Terms{ContractID: old.ContractID, RequestID: "other"}, 0), wire.ReasonRequestInvalid},
+		"of one that ends":          {0, l.amend(ended, 0), wire.ReasonContractClosed},
+		"for half a pod":            {0, l.amend(old, 0, "pods=500m"), wire.ReasonRequestInvalid},
+	} {
+		if _, err := l.Advertise(t.Context(), l.peers[tc.peer].ID(), tc.ask); reasonOf(err) != tc.reason {
+			t.Errorf("%s: got %v, want %s", name, err, tc.reason)
+		}
+	}
+	l.pass(24 * time.Hour)
+	_, err := l.Advertise(t.Context(), l.peers[0].ID(), l.amend(old, 0))
+	wants(t, err, wire.ReasonContractClosed, "")
+}
+
+func TestRevisionsFollowEachOther(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 1, append(nodes(3), policyNamed("p"))...)
+	ctx, peer := t.Context(), l.peers[0].ID()
+	first, err := l.Advertise(ctx, peer, l.ask("r", "cpu=1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := l.envelope(0, l.terms(0, first))
+	if _, err := l.Sign(ctx, peer, one); err != nil {
+		t.Fatal(err)
+	}
+	l.pass(time.Hour)
+	second, err := l.Advertise(ctx, peer, l.amend(l.terms(0, first), 0, "cpu=2"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	terms := l.terms(0, second)
+	wrong := terms
+	wrong.Previous = peering.Hash{7}
+	_, err = l.Sign(ctx, peer, l.envelope(0, wrong))
+	wants(t, err, wire.ReasonContractMismatch, "previous hash")
+	skipped := terms
+	skipped.Revision = 3
+	_, err = l.Sign(ctx, peer, l.envelope(0, skipped))
+	wants(t, err, wire.ReasonRevisionStale, "")
+	two := l.envelope(0, terms)
+	signed, err := l.Sign(ctx, peer, two)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := l.Sign(ctx, peer, two)
+	if err != nil || again.Hash() != signed.Hash() {
+		t.Errorf("again: %v", err)
+	}
+	_, err = l.Sign(ctx, peer, one)
+	wants(t, err, wire.ReasonRevisionStale, "revision 2")
+	// The consumer that lost the answer gets it by asking, as by the contract.
+	if got, err := l.Contract(ctx, peer, first.ContractID); err != nil || got.Hash() != signed.Hash() {
+		t.Errorf("the contract is another, %v", err)
+	}
+	if ad, err := l.Advertise(ctx, peer, l.ask("r", "cpu=1")); err != nil || ad.Revision != 2 || ad.PreviousHash != one.Hash() {
+		t.Errorf("asked as if it were new: %+v, %v", ad, err)
+	}
+	c := l.stored(first.ContractID)
+	c.Status.Phase = peering.PhaseClosed.String()
+	if err := l.Client.Status().Update(ctx, c); err != nil {
+		t.Fatal(err)
+	}
+	_, err = l.Sign(ctx, peer, two)
+	wants(t, err, wire.ReasonContractClosed, "")
+}
+
+// The reconciler writes the contract's status all the time; a revision that is
+// signed meanwhile is neither lost nor undoes it.
+func TestARevisionIsSignedWhileItsStatusIsWritten(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 1, append(nodes(3), policyNamed("p"))...)
+	terms := l.mustContract(0, l.ask("r", "cpu=1"))
+	inner, writes := l.Client, 0
+	l.Client = interceptor.NewClient(inner.(client.WithWatch), interceptor.Funcs{
+		Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
+			if writes++; writes <= 3 {
+				status := l.stored(terms.ContractID)
+				status.Status.Pods = int32(writes)
+				if err := inner.Status().Update(ctx, status); err != nil {
+					return err
+				}
+			}
+			return c.Update(ctx, o, opts...)
+		},
+	})
+	l.mustContract(0, l.amend(terms, 0, "cpu=2"))
+	if c := l.stored(terms.ContractID); c.Spec.Revision != 2 || c.Status.Pods != 3 || writes != 4 {
+		t.Errorf("revision %d, %d pods, %d writes", c.Spec.Revision, c.Status.Pods, writes)
+	}
+}
+
+// What was just signed counts before the cache shows it, and no longer when it
+// turns out not to be there.
+func TestACacheThatLagsLendsNothingTwice(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 2, append(nodes(1), policyNamed("p"))...)
+	inner, lag := l.Client, true
+	l.Client = interceptor.NewClient(inner.(client.WithWatch), interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			if _, ok := list.(*v1alpha1.ContractList); ok && lag {
+				return nil
+			}
+			return c.List(ctx, list, opts...)
+		},
+	})
+	held := l.mustContract(0, l.ask("a", "cpu=3"))
+	_, err := l.Advertise(t.Context(), l.peers[1].ID(), l.ask("b", "cpu=2"))
+	wants(t, err, wire.ReasonCapacityExhausted, "")
+	l.mustContract(0, l.amend(held, 0, "cpu=4"))
+	_, err = l.Advertise(t.Context(), l.peers[1].ID(), l.ask("b", "cpu=1"))
+	wants(t, err, wire.ReasonCapacityExhausted, "")
+	l.pass(recentSettle)
+	_, err = l.Advertise(t.Context(), l.peers[1].ID(), l.ask("b", "cpu=1"))
+	wants(t, err, wire.ReasonCapacityExhausted, "")
+	c := l.stored(held.ContractID)
+	c.Finalizers = nil
+	if err := errors.Join(inner.Update(t.Context(), c), inner.Delete(t.Context(), c)); err != nil {
+		t.Fatal(err)
+	}
+	l.pass(recentSettle)
+	if _, err := l.Advertise(t.Context(), l.peers[1].ID(), l.ask("b", "cpu=4")); err != nil {
+		t.Errorf("what is gone is held back still: %v", err)
+	}
+}
+
+func TestAKeyThatWasRolledOverSignsNothing(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 1, append(nodes(1), policyNamed("p"))...)
+	old := l.peers[0]
+	rolled, err := old.Rollover(now, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var fc v1alpha1.ForeignCluster
+	if err := l.Client.Get(t.Context(), client.ObjectKey{Name: "peer-0"}, &fc); err != nil {
+		t.Fatal(err)
+	}
+	fc.Spec.TrustBundle = string(rolled.TrustBundle().PEM())
+	if err := l.Client.Update(t.Context(), &fc); err != nil {
+		t.Fatal(err)
+	}
+	_, err = l.contracted(t.Context(), 0, l.ask("a", "cpu=1"))
+	wants(t, err, wire.ReasonSignatureInvalid, "rolled over")
+	l.peers[0] = rolled
+	if _, err := l.contracted(t.Context(), 0, l.ask("a", "cpu=1")); err != nil {
+		t.Errorf("the new key: %v", err)
+	}
+	// The provider rolls over too; a consumer that has not heard of it waits.
+	ad, err := l.Advertise(t.Context(), rolled.ID(), l.ask("b", "cpu=1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stale := l.terms(0, ad)
+	if l.self, err = l.self.Rollover(now, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	_, err = l.Sign(t.Context(), rolled.ID(), l.envelope(0, stale))
+	wants(t, err, wire.ReasonContractMismatch, "newest")
+	if _, err := l.Sign(t.Context(), rolled.ID(), l.envelope(0, l.terms(0, ad))); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestContractsAndStatementsAreTheirPartiesOwn(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 2, append(nodes(1), policyNamed("p"))...)
+	terms := l.mustContract(0, l.ask("a", "cpu=1"))
+	ctx := t.Context()
+	c := l.stored(terms.ContractID)
+	for i := range 3 {
+		c.Status.Statements = append(c.Status.Statements, v1alpha1.Statement{Sequence: int64(i + 1), Envelope: c.Spec.Envelope})
+	}
+	if err := l.Client.Status().Update(ctx, c); err != nil {
+		t.Fatal(err)
+	}
+	for after, want := range map[uint64]int{0: 3, 1: 2, 3: 0, 1 << 63: 0} {
+		got, err := l.Statements(ctx, l.peers[0].ID(), terms.ContractID, after)
+		if err != nil || len(got) != want {
+			t.Errorf("after %d: %d statements, %v; want %d", after, len(got), err, want)
+		}
+	}
+	_, err := l.Statements(ctx, l.peers[1].ID(), terms.ContractID, 0)
+	wants(t, err, wire.ReasonContractUnknown, "")
+	_, err = l.Contract(ctx, l.peers[1].ID(), terms.ContractID)
+	wants(t, err, wire.ReasonContractUnknown, "")
+	_, err = l.Contract(ctx, l.peers[0].ID(), "c-none")
+	wants(t, err, wire.ReasonContractUnknown, "")
+	c = l.stored(terms.ContractID)
+	c.Spec.Role = v1alpha1.ContractConsumer
+	if err := l.Client.Update(ctx, c); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Contract(ctx, l.peers[0].ID(), terms.ContractID); err != nil {
+		t.Errorf("a contract by which this cluster consumes: %v", err)
+	}
+	_, err = l.Statements(ctx, l.peers[0].ID(), terms.ContractID, 0)
+	wants(t, err, wire.ReasonContractUnknown, "does not lend")
+}
+
+// A peer that just joined is known before the cache shows it.
+func TestAPeerThatJustJoinedIsAnswered(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 1, append(nodes(1), policyNamed("p"))...)
+	l.Client = interceptor.NewClient(l.Client.(client.WithWatch), interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			if _, ok := list.(*v1alpha1.ForeignClusterList); ok {
+				return nil
+			}
+			return c.List(ctx, list, opts...)
+		},
+	})
+	l.mustContract(0, l.ask("r", "cpu=1"))
+	if offer, _, err := l.Offer(t.Context(), l.peers[0].ID()); err != nil || !offer.Available {
+		t.Errorf("offered %+v, %v", offer, err)
+	}
+}
+
+func TestAPeerEndsItsContractsAndNoOthers(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 2, append(nodes(1), policyNamed("p"))...)
+	at, drained := l.mustContract(0, l.ask("a", "cpu=1")), l.mustContract(0, l.ask("b", "cpu=1"))
+	ctx := t.Context()
+	for _, id := range []string{at.ContractID, "c-none"} {
+		if err := l.Terminate(ctx, l.peers[1].ID(), id, "", time.Time{}); err != nil {
+			t.Errorf("%s: %v", id, err)
+		}
+	}
+	if c := l.stored(at.ContractID); c.Spec.Termination != "" {
+		t.Errorf("another peer ended it: %s", c.Spec.Termination)
+	}
+	if err := l.Terminate(ctx, l.peers[0].ID(), at.ContractID, "", time.Time{}); err != nil || l.stored(at.ContractID).Spec.Termination != v1alpha1.TerminatePeer {
+		t.Errorf("at once: %v", err)
+	}
+	until := now.Add(time.Hour)
+	if err := l.Terminate(ctx, l.peers[0].ID(), drained.ContractID, "", until); err != nil {
+		t.Fatal(err)
+	}
+	if c := l.stored(drained.ContractID); c.Spec.Termination != "" || c.Status.Phase != peering.PhaseDraining.String() || !c.Status.DrainUntil.Time.Equal(until) {
+		t.Errorf("with notice it is %s until %v", c.Status.Phase, c.Status.DrainUntil)
+	}
+	_, err := l.Advertise(ctx, l.peers[0].ID(), l.amend(drained, 0, "cpu=2"))
+	wants(t, err, wire.ReasonContractClosed, "")
+}

@@ -1,0 +1,99 @@
+package controller
+
+import "time"
+
+// Limits of clusters that introduce themselves. Making a cluster ID costs nothing,
+// so what counts is places, by address (IPv6: one /64), and how long they are
+// taken.
+const (
+	// MaxIntroductions is how many clusters can wait for an administrator, and
+	// MaxIntroductionsPerAddress how many of them from one address.
+	MaxIntroductions           = 32
+	MaxIntroductionsPerAddress = 8
+	// IntroductionLife is how long one waits.
+	IntroductionLife = time.Hour
+	// RevealTimeout is how long one may take to open its commitment.
+	RevealTimeout = time.Minute
+	// IntroductionBurst is how often one cluster can introduce itself at once, and
+	// IntroductionPause how often in the long run.
+	IntroductionBurst = 5
+	IntroductionPause = 30 * time.Second
+
+	// introductionsPause is what is asked for when there is no place.
+	introductionsPause = 5 * time.Minute
+)
+
+// Limits of calling other clusters about trust.
+const (
+	// trustWorkers is how many clusters are called at once.
+	trustWorkers = 4
+	// joinTimeout bounds a join or an introduction: several endpoints in turn.
+	joinTimeout = 90 * time.Second
+	// updateTimeout bounds giving a peer this cluster's roots.
+	updateTimeout = 10 * time.Second
+	// farewellTimeout is how long a peer that was denied may take to hear of it; then
+	// it is cut off.
+	farewellTimeout = 2 * time.Second
+	// joinSettles is how long the two sides of a join may take to both know of it.
+	joinSettles = 10 * time.Second
+	// sessionDead is how long a session can seem to be up that the peer has cut: as
+	// long as two heartbeats on a dead path.
+	sessionDead = 20 * time.Second
+	// maxSkew is how far clocks may differ without a word about it.
+	maxSkew = time.Minute
+)
+
+// Limits of what peers can have held back for them.
+const (
+	// OfferValidity is how long an advertisement can be signed.
+	OfferValidity = time.Minute
+	// MaxOffers is how many advertisements may stand, of all peers.
+	MaxOffers = 1024
+	// MaxOffersPerPeer is how many of them one peer may hold.
+	MaxOffersPerPeer = 32
+	// MaxContractsPerPeer is how many contracts one peer may hold, closed ones that
+	// are still remembered included.
+	MaxContractsPerPeer = 64
+	// maxSelectors is how many different sets of node labels contracts may want.
+	maxSelectors = 64
+	// startSkew is how far a contract's begin may differ from this clock.
+	startSkew = 10 * time.Minute
+	// maxRequests is how many requests of a peer can wait for an administrator, as
+	// in the custom resource.
+	maxRequests = 8
+	// requestLife is how long one waits that is not repeated.
+	requestLife = time.Hour
+	// requestPause is the least time between two changes of the requests that a
+	// peer has waiting.
+	requestPause = time.Second
+)
+
+// What holds for a contract where the policy does not say, as in the custom
+// resource.
+const (
+	// defaultDuration is how long a contract lasts.
+	defaultDuration = 365 * 24 * time.Hour
+	// defaultNotice is how long pods may run on when this cluster ends it early.
+	defaultNotice = time.Hour
+	// defaultStatementPeriod is how long a statement of use covers.
+	defaultStatementPeriod = time.Hour
+)
+
+// Pauses in looking at what there is to lend.
+const (
+	// supplyPause is how old what nodes and pods come to may be when they change
+	// all the time.
+	supplyPause = 100 * time.Millisecond
+	// offerDebounce is how long changes are gathered before peers' offers are
+	// looked at again.
+	offerDebounce = 100 * time.Millisecond
+	// classesPause is how old what is known of runtime and storage classes may be.
+	classesPause = 30 * time.Second
+	// lapsePause is how often offers that lapsed are looked for while nobody asks.
+	lapsePause = 5 * time.Second
+	// sweepPause is how often requests are looked for that wait for nothing.
+	sweepPause = time.Minute
+	// recentSettle is how old a contract may be that the cache does not show before
+	// the API server is asked about it.
+	recentSettle = 5 * time.Second
+)

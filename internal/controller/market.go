@@ -1,0 +1,412 @@
+package controller
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+// market is everything that decides what a peer may have, at one moment. It is
+// made once for all peers and only read then.
+type market struct {
+	supply   supply
+	policies []lending
+	peers    map[peering.ClusterID]*v1alpha1.ForeignCluster
+	// runtimeClasses and storageClasses are those that the cluster has.
+	runtimeClasses, storageClasses []string
+	holdings                       []holding
+
+	// all is the capacity of all nodes, but for what single peers and policies
+	// hold of it.
+	all      peering.Capacity
+	byPolicy map[string]peering.Resources
+	byPeer   map[peering.ClusterID]peering.Resources
+}
+
+// holding is what a contract or an offer holds back.
+type holding struct {
+	peer peering.ClusterID
+	// policy is the one that selects the peer now; empty if none does.
+	policy   string
+	contract string
+	amounts  peering.Resources
+	// selector is the labels of the nodes on which it runs.
+	selector map[string]string
+}
+
+// newMarket sums up. The holdings of one contract on the same nodes count as the
+// most of each: its old and its next revision are never in force at once, and
+// pods that its next revision has no room for run on.
+func newMarket(m market, held []holding) (*market, error) {
+	m.byPolicy, m.byPeer = map[string]peering.Resources{}, map[peering.ClusterID]peering.Resources{}
+	m.all = peering.Capacity{Lent: peering.Resources{}, RuntimeClasses: m.runtimeClasses, StorageClasses: m.storageClasses}
+	index := map[string]int{}
+	for _, h := range held {
+		if fc := m.peers[h.peer]; fc != nil {
+			if l, err := selecting(m.policies, fc); err == nil {
+				h.policy = l.policy.Name
+			}
+		}
+		key := h.contract + "/" + selectorKey(h.selector)
+		at, ok := index[key]
+		if !ok {
+			at = len(m.holdings)
+			index[key] = at
+			h.amounts = most(h.amounts, amounts(m.supply.used[h.contract]))
+			m.holdings = append(m.holdings, h)
+			continue
+		}
+		m.holdings[at].amounts = most(m.holdings[at].amounts, h.amounts)
+	}
+	var err error
+	sum := func(to, amounts peering.Resources) peering.Resources {
+		if err != nil {
+			return to
+		}
+		total, addErr := to.Add(amounts)
+		if addErr != nil {
+			err = fmt.Errorf("sum up what is lent: %w", addErr)
+		}
+		return total
+	}
+	for _, h := range m.holdings {
+		m.all.Lent = sum(m.all.Lent, h.amounts)
+		m.byPeer[h.peer] = sum(m.byPeer[h.peer], h.amounts)
+		if h.policy != "" {
+			m.byPolicy[h.policy] = sum(m.byPolicy[h.policy], h.amounts)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	m.all.Free = m.supply.free(func(int) bool { return true }, m.holds())
+	return &m, nil
+}
+
+// most returns the larger of each of two amounts.
+func most(a, b peering.Resources) peering.Resources {
+	out := a.Clone()
+	for name, q := range b {
+		if q.Cmp(out[name]) > 0 {
+			out[name] = q
+		}
+	}
+	return out
+}
+
+func selectorKey(selector map[string]string) string {
+	var b strings.Builder
+	for _, k := range slices.Sorted(maps.Keys(selector)) {
+		b.WriteString(k + "=" + selector[k] + ",")
+	}
+	return b.String()
+}
+
+func (m *market) holds() func(contract string) bool {
+	held := make(map[string]bool, len(m.holdings))
+	for _, h := range m.holdings {
+		held[h.contract] = true
+	}
+	return func(contract string) bool { return held[contract] }
+}
+
+// policyOf returns the policy that decides about a peer.
+func (m *market) policyOf(peer peering.ClusterID) (*v1alpha1.ForeignCluster, *lending, error) {
+	fc := m.peers[peer]
+	if fc == nil {
+		return nil, nil, wire.Errorf(wire.ReasonPeerNotTrusted, "this cluster does not know cluster %s", peer)
+	}
+	l, err := selecting(m.policies, fc)
+	return fc, l, err
+}
+
+// decide decides what a peer gets for an ask. What the contract named except
+// holds counts as free.
+func (m *market) decide(peer peering.ClusterID, ask peering.Ask, policy peering.Policy, except string) (peering.Grant, error) {
+	levels, err := m.levels(peer, policy.Name, ask.NodeSelector, except)
+	if err != nil {
+		return peering.Grant{}, err
+	}
+	policy.NodeLabels = m.nodeLabels(policy, ask.NodeSelector)
+	if len(ask.Resources) == 0 && len(levels) > 1 {
+		// As much as there is on every level; then once more for the price of it.
+		free := ask
+		free.PriceCeiling = peering.Money{}
+		for i, have := range levels {
+			g, err := peering.Decide(free, policy, have)
+			if err != nil {
+				return peering.Grant{}, err
+			}
+			if i == 0 {
+				ask.Resources = g.Resources
+			}
+			ask.Resources = least(ask.Resources, g.Resources)
+		}
+	}
+	var g peering.Grant
+	for _, have := range levels {
+		if g, err = peering.Decide(ask, policy, have); err != nil {
+			return peering.Grant{}, err
+		}
+	}
+	return g, nil
+}
+
+// amend decides on the next revision of a contract, whose own amounts count as
+// free. It lasts as long as the policy gives from now, but never less than the
+// contract does where nobody asked for that; where the policy does not renew, no
+// longer than the contract. What a contract that is not prolonged has already it
+// may keep, whatever the policy says now.
+func (m *market) amend(peer peering.ClusterID, ask peering.Ask, policy peering.Policy, old peering.Terms, now time.Time) (peering.Grant, error) {
+	left := old.NotAfter.Sub(now).Truncate(time.Second)
+	longest := max(policy.Duration, left)
+	if !policy.Renewable {
+		longest = left
+	}
+	wanted := longest
+	if ask.Duration > 0 {
+		wanted = min(ask.Duration, longest)
+	}
+	same := sameAmounts(ask.Resources, old.Resources) && maps.Equal(ask.NodeSelector, old.NodeSelector) &&
+		slices.Equal(ask.RuntimeClasses, old.RuntimeClasses) && ask.Network == old.Network
+	var err error
+	if wanted > left {
+		longer := ask
+		longer.Duration, policy.Duration = wanted, longest
+		var g peering.Grant
+		if g, err = m.decide(peer, longer, policy, old.ContractID); err == nil || ask.Duration > 0 {
+			return g, err
+		}
+	}
+	switch {
+	case same && err != nil:
+		return peering.Grant{}, err
+	case same && !policy.Renewable && policy.Accept != peering.Never:
+		return peering.Grant{}, &peering.GrantError{Reason: peering.GrantPolicyRefused, Message: fmt.Sprintf("policy %q does not renew contracts", policy.Name)}
+	}
+	ask.Duration = min(wanted, left)
+	more := peering.Resources{}
+	for name, q := range ask.Resources {
+		if q.Cmp(old.Resources[name]) > 0 || !maps.Equal(ask.NodeSelector, old.NodeSelector) {
+			more[name] = q
+		}
+	}
+	policy.Duration = left
+	if len(more) > 0 {
+		grown := ask
+		grown.Resources, grown.PriceCeiling = more, peering.Money{}
+		if _, err := m.decide(peer, grown, policy, old.ContractID); err != nil {
+			return peering.Grant{}, err
+		}
+	}
+	policy.NodeLabels = m.nodeLabels(policy, ask.NodeSelector)
+	policy.Ceilings, policy.Total = nil, nil
+	policy.PercentOfFree, policy.TotalPercent, policy.OvercommitPercent = 100, 100, 100
+	return peering.Decide(ask, policy, peering.Capacity{
+		Free: ask.Resources, RuntimeClasses: m.runtimeClasses, StorageClasses: m.storageClasses,
+	})
+}
+
+func sameAmounts(a, b peering.Resources) bool { return maps.Equal(a.Strings(), b.Strings()) }
+
+// lessened returns the terms of a contract with what an ask gives back of it. It
+// fails if the ask wants anything more than that.
+func lessened(old peering.Terms, ask peering.Ask, now time.Time) (peering.Grant, bool) {
+	left := old.NotAfter.Sub(now).Truncate(time.Second)
+	if _, fits := ask.Resources.Fits(old.Resources); !fits || len(ask.Resources) == 0 || sameAmounts(ask.Resources, old.Resources) ||
+		ask.Duration > left+startSkew || !maps.Equal(ask.NodeSelector, old.NodeSelector) || ask.Network != old.Network ||
+		!slices.Equal(ask.RuntimeClasses, old.RuntimeClasses) || len(ask.StorageClasses) > 0 {
+		return peering.Grant{}, false
+	}
+	g := grantOf(old)
+	g.Resources, g.Duration = ask.Resources.Clone(), left
+	if ask.Duration > 0 {
+		g.Duration = min(ask.Duration.Truncate(time.Second), left)
+	}
+	return g, g.Duration >= time.Second
+}
+
+// least returns the smaller of each of the amounts that both have.
+func least(a, b peering.Resources) peering.Resources {
+	out := peering.Resources{}
+	for name, q := range a {
+		if other, ok := b[name]; ok {
+			out[name] = q.Min(other)
+		}
+	}
+	return out
+}
+
+// levels returns the capacities that an ask has to fit into, each: that of all
+// nodes, and, if it wants labels, that of the nodes that have them. A contract
+// counts on a level if it can run nowhere else. With contracts whose nodes
+// overlap the ask's it has to fit into their union too.
+func (m *market) levels(peer peering.ClusterID, policy string, selector map[string]string, except string) ([]peering.Capacity, error) {
+	all := m.all
+	all.LentToPeer, all.LentByPolicy = m.byPeer[peer], m.byPolicy[policy]
+	for _, h := range m.holdings {
+		if except != "" && h.contract == except {
+			all = all.Without(h.amounts)
+		}
+	}
+	if len(selector) == 0 {
+		return []peering.Capacity{all}, nil
+	}
+	own := m.supply.matching(selector)
+	if !slices.Contains(own, true) {
+		return nil, &peering.GrantError{Reason: peering.GrantCapacityExhausted, Message: fmt.Sprintf(
+			"no node of the provider that takes pods has the labels %s", strings.TrimSuffix(selectorKey(selector), ","))}
+	}
+	others := map[string][]bool{selectorKey(selector): own}
+	for _, h := range m.holdings {
+		key := selectorKey(h.selector)
+		if _, ok := others[key]; ok || key == "" {
+			continue
+		}
+		if len(others) == maxSelectors {
+			return nil, &peering.GrantError{Reason: peering.GrantCapacityExhausted, Message: fmt.Sprintf(
+				"contracts here want %d different sets of node labels, and that is the most", maxSelectors)}
+		}
+		others[key] = m.supply.matching(h.selector)
+	}
+	levels := []peering.Capacity{all}
+	level := func(in []bool) error {
+		have := peering.Capacity{
+			Free:           m.supply.free(func(i int) bool { return in[i] }, m.holds()),
+			RuntimeClasses: m.runtimeClasses, StorageClasses: m.storageClasses,
+			Lent: peering.Resources{}, LentToPeer: peering.Resources{}, LentByPolicy: peering.Resources{},
+		}
+		var err error
+		for _, h := range m.holdings {
+			if h.contract == except || len(h.selector) == 0 || !within(others[selectorKey(h.selector)], in) {
+				continue
+			}
+			if have.Lent, err = have.Lent.Add(h.amounts); err != nil {
+				return err
+			}
+			if h.peer == peer {
+				if have.LentToPeer, err = have.LentToPeer.Add(h.amounts); err != nil {
+					return err
+				}
+			}
+			if h.policy == policy {
+				if have.LentByPolicy, err = have.LentByPolicy.Add(h.amounts); err != nil {
+					return err
+				}
+			}
+		}
+		levels = append(levels, have)
+		return nil
+	}
+	if err := level(own); err != nil {
+		return nil, err
+	}
+	for _, key := range slices.Sorted(maps.Keys(others)) {
+		if both, ok := overlap(own, others[key]); ok {
+			if err := level(both); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return levels, nil
+}
+
+// within says whether a has nodes, all of them of b.
+func within(a, b []bool) bool {
+	some := false
+	for i := range a {
+		if a[i] && !b[i] {
+			return false
+		}
+		some = some || a[i]
+	}
+	return some
+}
+
+// overlap returns the union of two sets of nodes that overlap, if that is more
+// than a.
+func overlap(a, b []bool) (union []bool, more bool) {
+	union, shared := slices.Clone(a), false
+	for i := range b {
+		shared = shared || a[i] && b[i]
+		union[i] = a[i] || b[i]
+	}
+	return union, shared && !within(b, a)
+}
+
+// nodeLabels returns the labels that a virtual node gets: what its nodes have in
+// common of architecture and operating system, what the policy shows, and what
+// was asked for.
+func (m *market) nodeLabels(policy peering.Policy, selector map[string]string) map[string]string {
+	var in []bool
+	if len(selector) > 0 {
+		in = m.supply.matching(selector)
+	}
+	out := map[string]string{}
+	for _, key := range []string{corev1.LabelArchStable, corev1.LabelOSStable} {
+		if value := m.supply.common(in, key); value != "" {
+			out[key] = value
+		}
+	}
+	maps.Copy(out, policy.NodeLabels)
+	for _, key := range slices.Sorted(maps.Keys(selector)) {
+		if _, ok := out[key]; ok || len(out) < peering.MaxNodeLabels {
+			out[key] = selector[key]
+		}
+	}
+	return out
+}
+
+// offer returns what a peer would get now.
+func (m *market) offer(peer peering.ClusterID) wire.Offer {
+	nothing := func(err error) wire.Offer { return wire.Offer{Message: why(err)} }
+	_, l, err := m.policyOf(peer)
+	if err != nil {
+		return nothing(err)
+	}
+	policy, err := l.lends()
+	if err != nil {
+		return nothing(err)
+	}
+	policy.Approved = true
+	g, err := m.decide(peer, peering.Ask{RequestID: "offer"}, policy, "")
+	if err != nil {
+		return nothing(err)
+	}
+	out := wire.Offer{
+		Available: true, Resources: g.Resources, Price: g.Price, NodeLabels: g.NodeLabels, Duration: g.Duration,
+		Architectures: m.supply.architectures(),
+	}
+	out.Architectures = out.Architectures[:min(len(out.Architectures), wire.MaxArchitectures)]
+	for _, class := range m.storageClasses {
+		if slices.Contains(policy.StorageClasses, class) && len(out.StorageClasses) < wire.MaxStorageClasses {
+			out.StorageClasses = append(out.StorageClasses, class)
+		}
+	}
+	if policy.Accept == peering.AfterApproval {
+		out.Message = "an administrator of the provider approves each request"
+	}
+	return out
+}
+
+// why says what an error of deciding says to the peer: nothing of the inside.
+func why(err error) string {
+	var grant *peering.GrantError
+	var own *wire.Error
+	switch {
+	case errors.As(err, &grant):
+		return grant.Message
+	case errors.As(err, &own):
+		return own.Message
+	}
+	return "the provider cannot tell now"
+}

@@ -1,0 +1,472 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+// view is the last look at what there is. What nodes and pods come to takes the
+// longest and changes most often, so it is kept apart.
+type view struct {
+	supply     supply
+	suppliedAt time.Time
+	// contracts is by name, those that were just signed included.
+	contracts map[string]*v1alpha1.Contract
+	market    *market
+
+	runtimeClasses, storageClasses []string
+	classesAt                      time.Time
+}
+
+// contractOf returns the contract in force that a request made; nil if there is
+// none.
+func (v *view) contractOf(peer peering.ClusterID, request string) *v1alpha1.Contract {
+	for _, c := range v.contracts {
+		if c.Spec.PeerID == string(peer) && c.Spec.Role == v1alpha1.ContractProvider && c.Spec.RequestID == request && inForce(c) {
+			return c
+		}
+	}
+	return nil
+}
+
+func (v *view) contractsWith(peer peering.ClusterID) int {
+	n := 0
+	for _, c := range v.contracts {
+		if c.Spec.PeerID == string(peer) {
+			n++
+		}
+	}
+	return n
+}
+
+// wakeup is a channel on which one value stands for any number of changes.
+type wakeup chan struct{}
+
+func (w wakeup) wake() {
+	select {
+	case w <- struct{}{}:
+	default:
+	}
+}
+
+// touch says that what is held back changed. The lock is held.
+func (l *Lender) touch() {
+	l.moved.Store(true)
+	if l.wake != nil {
+		l.wake.wake()
+	}
+}
+
+func (l *Lender) log() *slog.Logger {
+	if l.Log == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return l.Log
+}
+
+// market returns what there is now. While informers tell of changes, nothing is
+// looked at again that did not change. The lock is held.
+func (l *Lender) market(ctx context.Context) (*market, error) {
+	if l.lapse() {
+		l.touch()
+	}
+	following, now := l.following.Load(), l.Now()
+	// Reset before looking: a change that comes while looking is looked at again.
+	if !following || l.view.market == nil || l.supplied.Load() && now.Sub(l.view.suppliedAt) >= supplyPause {
+		l.supplied.Store(false)
+		s, err := readSupply(ctx, l.Client)
+		if err != nil {
+			l.supplied.Store(true)
+			return nil, err
+		}
+		l.view.supply, l.view.suppliedAt, l.view.market = s, now, nil
+	}
+	if moved := l.moved.Swap(false); moved || !following {
+		l.view.market = nil
+	}
+	if l.view.market != nil {
+		return l.view.market, nil
+	}
+	m, err := l.look(ctx)
+	if err != nil {
+		l.moved.Store(true)
+		return nil, err
+	}
+	l.view.market = m
+	return m, nil
+}
+
+// marketFor is market for a peer that asks. The cache may not show yet a peer that
+// just joined; then the API server is asked. The lock is held.
+func (l *Lender) marketFor(ctx context.Context, peer peering.ClusterID) (*market, error) {
+	m, err := l.market(ctx)
+	if err != nil || m.peers[peer] != nil {
+		return m, err
+	}
+	fc, err := foreignCluster(ctx, l.Reader, peer)
+	if err != nil {
+		return nil, err
+	}
+	if fc != nil {
+		m.peers[peer] = fc
+	}
+	return m, nil
+}
+
+// look reads everything but nodes and pods. The lock is held.
+func (l *Lender) look(ctx context.Context) (*market, error) {
+	m := market{supply: l.view.supply, peers: map[peering.ClusterID]*v1alpha1.ForeignCluster{}}
+	var err error
+	if m.policies, err = readPolicies(ctx, l.Client); err != nil {
+		return nil, err
+	}
+	var peers v1alpha1.ForeignClusterList
+	if err := l.Client.List(ctx, &peers, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list foreign clusters: %w", err)
+	}
+	for i := range peers.Items {
+		id := peering.ClusterID(peers.Items[i].Spec.ClusterID)
+		if m.peers[id] == nil {
+			m.peers[id] = known(peers.Items, id)
+		}
+	}
+	l.classes(ctx, m.policies)
+	m.runtimeClasses, m.storageClasses = l.view.runtimeClasses, l.view.storageClasses
+	if l.view.contracts, err = l.contracts(ctx); err != nil {
+		return nil, err
+	}
+	held := make([]holding, 0, len(l.view.contracts)+len(l.offers))
+	for _, name := range slices.Sorted(maps.Keys(l.view.contracts)) {
+		c := l.view.contracts[name]
+		if c.Spec.Role != v1alpha1.ContractProvider || !inForce(c) {
+			continue
+		}
+		amounts, err := store.Resources(c.Spec.Resources)
+		if err != nil {
+			return nil, fmt.Errorf("resources of contract %s: %w", c.Name, err)
+		}
+		held = append(held, holding{
+			peer: peering.ClusterID(c.Spec.PeerID), contract: c.Name, amounts: amounts, selector: c.Spec.NodeSelector,
+		})
+	}
+	for key, o := range l.offers {
+		held = append(held, holding{
+			peer: key.peer, contract: o.ad.ContractID, amounts: o.ad.Grant.Resources, selector: o.ad.Grant.NodeSelector,
+		})
+	}
+	return newMarket(m, held)
+}
+
+// contracts returns the contracts by name: those that the cache shows, and what
+// was signed since. Whether one of the latter is there after all is asked for
+// when the cache takes long.
+func (l *Lender) contracts(ctx context.Context) (map[string]*v1alpha1.Contract, error) {
+	var list v1alpha1.ContractList
+	if err := l.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list contracts: %w", err)
+	}
+	out := make(map[string]*v1alpha1.Contract, len(list.Items)+len(l.recent))
+	for i := range list.Items {
+		out[list.Items[i].Name] = &list.Items[i]
+	}
+	for name, r := range l.recent {
+		if shown := out[name]; shown != nil && shown.Spec.Revision >= r.contract.Spec.Revision {
+			delete(l.recent, name)
+			continue
+		}
+		if l.Now().Sub(r.at) >= recentSettle {
+			var now v1alpha1.Contract
+			err := l.Reader.Get(ctx, client.ObjectKey{Name: name}, &now)
+			if apierrors.IsNotFound(err) {
+				delete(l.recent, name)
+				delete(out, name)
+				continue
+			}
+			if err != nil {
+				return nil, fmt.Errorf("read contract %s: %w", name, err)
+			}
+			r = recentContract{contract: &now, at: l.Now()}
+			l.recent[name] = r
+		}
+		out[name] = r.contract
+	}
+	return out, nil
+}
+
+// classes reads which runtime and storage classes there are, if a policy lends
+// any. Where they cannot be read there are none. The lock is held.
+func (l *Lender) classes(ctx context.Context, policies []lending) {
+	if !slices.ContainsFunc(policies, func(p lending) bool { return len(p.spec.RuntimeClasses)+len(p.spec.StorageClasses) > 0 }) {
+		l.view.runtimeClasses, l.view.storageClasses, l.view.classesAt = nil, nil, time.Time{}
+		return
+	}
+	if now := l.Now(); !l.following.Load() || now.Sub(l.view.classesAt) >= classesPause {
+		l.view.classesAt = now
+		var runtime nodev1.RuntimeClassList
+		var storage storagev1.StorageClassList
+		if err := l.Reader.List(ctx, &runtime); err != nil {
+			l.log().Warn("cannot tell which runtime classes there are", "err", err)
+		} else {
+			l.view.runtimeClasses = nil
+			for i := range runtime.Items {
+				l.view.runtimeClasses = append(l.view.runtimeClasses, runtime.Items[i].Name)
+			}
+		}
+		if err := l.Reader.List(ctx, &storage); err != nil {
+			l.log().Warn("cannot tell which storage classes there are", "err", err)
+		} else {
+			l.view.storageClasses = nil
+			for i := range storage.Items {
+				l.view.storageClasses = append(l.view.storageClasses, storage.Items[i].Name)
+			}
+			slices.Sort(l.view.storageClasses)
+		}
+	}
+}
+
+// Offer returns what this cluster would lend a peer now, and a channel that is
+// closed once it may be something else. What nodes, pods and contracts come to is
+// computed once for all peers.
+func (l *Lender) Offer(ctx context.Context, peer peering.ClusterID) (wire.Offer, <-chan struct{}, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.changed == nil {
+		l.changed = make(chan struct{})
+	}
+	m, err := l.marketFor(ctx, peer)
+	if err != nil {
+		return wire.Offer{}, nil, err
+	}
+	return m.offer(peer), l.changed, nil
+}
+
+// Run follows what decides until ctx ends: it has offers told anew when they may
+// be others, and drops requests that nobody waits for.
+func (l *Lender) Run(ctx context.Context) error {
+	started := l.Now()
+	wake := make(wakeup, 1)
+	l.mu.Lock()
+	l.wake = wake
+	l.mu.Unlock()
+	if l.Informers != nil {
+		stop, err := l.follow(ctx, wake)
+		defer stop()
+		if err != nil {
+			return err
+		}
+	}
+	lapse, sweep := time.NewTicker(lapsePause), time.NewTicker(sweepPause)
+	defer lapse.Stop()
+	defer sweep.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-sweep.C:
+			l.sweep(ctx, started)
+		case <-lapse.C:
+			l.mu.Lock()
+			if l.lapse() {
+				l.touch()
+			}
+			l.mu.Unlock()
+		case <-wake:
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(offerDebounce):
+			}
+			l.mu.Lock()
+			if l.changed != nil {
+				close(l.changed)
+				l.changed = nil
+			}
+			l.mu.Unlock()
+		}
+	}
+}
+
+// follow has informers say when something that decides changed.
+func (l *Lender) follow(ctx context.Context, wake wakeup) (stop func(), err error) {
+	var stops []func()
+	stop = func() {
+		l.following.Store(false)
+		for _, f := range stops {
+			f()
+		}
+	}
+	supplied := func() { l.supplied.Store(true); wake.wake() }
+	moved := func() { l.moved.Store(true); wake.wake() }
+	for _, kind := range []struct {
+		object  client.Object
+		differs func(before, after any) bool
+		changed func()
+	}{
+		{&corev1.Node{}, nodeDiffers, supplied},
+		{&corev1.Pod{}, podDiffers, supplied},
+		{&v1alpha1.Contract{}, contractDiffers, moved},
+		{&v1alpha1.ForeignCluster{}, peerDiffers, moved},
+		{&v1alpha1.PeeringPolicy{}, generationDiffers, moved},
+	} {
+		informer, err := l.Informers.GetInformer(ctx, kind.object)
+		if err != nil {
+			return stop, fmt.Errorf("follow what can be lent: %w", err)
+		}
+		registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+			AddFunc:    func(any) { kind.changed() },
+			DeleteFunc: func(any) { kind.changed() },
+			UpdateFunc: func(before, after any) {
+				if kind.differs(before, after) {
+					kind.changed()
+				}
+			},
+		})
+		if err != nil {
+			return stop, fmt.Errorf("follow what can be lent: %w", err)
+		}
+		stops = append(stops, func() { _ = informer.RemoveEventHandler(registration) })
+	}
+	l.supplied.Store(true)
+	l.moved.Store(true)
+	l.following.Store(true)
+	return stop, nil
+}
+
+// differing compares two objects of a kind; what is of another kind differs.
+func differing[T any](before, after any, differ func(a, b T) bool) bool {
+	a, okA := before.(T)
+	b, okB := after.(T)
+	return !okA || !okB || differ(a, b)
+}
+
+// A node writes its status every few seconds. Only what is lent of it counts.
+func nodeDiffers(before, after any) bool {
+	return differing(before, after, func(a, b *corev1.Node) bool {
+		return takesPods(a) != takesPods(b) || !maps.Equal(a.Labels, b.Labels) ||
+			!equality.Semantic.DeepEqual(a.Status.Allocatable, b.Status.Allocatable)
+	})
+}
+
+func podDiffers(before, after any) bool {
+	return differing(before, after, func(a, b *corev1.Pod) bool {
+		return a.Spec.NodeName != b.Spec.NodeName || ended(a) != ended(b) || offloadedBy(a) != offloadedBy(b) ||
+			!equality.Semantic.DeepEqual(requests(a), requests(b))
+	})
+}
+
+func contractDiffers(before, after any) bool {
+	return differing(before, after, func(a, b *v1alpha1.Contract) bool {
+		return a.Generation != b.Generation || a.Spec.Revision != b.Spec.Revision || inForce(a) != inForce(b)
+	})
+}
+
+func peerDiffers(before, after any) bool {
+	return differing(before, after, func(a, b *v1alpha1.ForeignCluster) bool {
+		return a.Generation != b.Generation || a.Status.Found != b.Status.Found || !maps.Equal(a.Labels, b.Labels) ||
+			len(a.Status.Requests) != len(b.Status.Requests)
+	})
+}
+
+func generationDiffers(before, after any) bool {
+	return differing(before, after, func(a, b client.Object) bool { return a.GetGeneration() != b.GetGeneration() })
+}
+
+// PolicyTest is what a peer would be answered, and why.
+type PolicyTest struct {
+	// Policy is the PeeringPolicy that decides; empty if none selects the peer.
+	Policy string
+	// Advertisement is what would be offered; nil if nothing.
+	Advertisement *wire.Advertisement
+	// Reason is why nothing, as the peer would be told.
+	Reason string
+	// Message is for the provider's own people: why nothing, and which ceiling
+	// bounds which resource.
+	Message string
+}
+
+// Test says what a peer would be answered, and why. It holds nothing back, and
+// shows no request to anybody.
+func (l *Lender) Test(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (PolicyTest, error) {
+	if ask.RequestID == "" {
+		ask.RequestID = "test"
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m, err := l.market(ctx)
+	if err != nil {
+		return PolicyTest{}, err
+	}
+	a, err := l.answer(m, peer, ask)
+	out := PolicyTest{Policy: a.policy}
+	var said []string
+	var grant *peering.GrantError
+	var refused *wire.Error
+	switch {
+	case err == nil:
+		out.Advertisement = &a.ad
+	case errors.As(err, &grant):
+		out.Reason, said = string(grant.Reason), append(said, grant.Message)
+	case errors.As(err, &refused):
+		out.Reason, said = string(refused.Reason), append(said, refused.Message)
+		if refused.Err != nil {
+			said = append(said, refused.Err.Error())
+		}
+	default:
+		return PolicyTest{}, err
+	}
+	out.Message = strings.Join(append(said, m.explain(peer, ask)...), "; ")
+	return out, nil
+}
+
+// explain says what bounds each resource of an ask: on each level the tightest
+// bound, of the levels the tightest.
+func (m *market) explain(peer peering.ClusterID, ask peering.Ask) []string {
+	_, l, err := m.policyOf(peer)
+	if err != nil || l.err != nil {
+		return nil
+	}
+	levels, err := m.levels(peer, l.policy.Name, ask.NodeSelector, ask.ContractID)
+	if err != nil {
+		return nil
+	}
+	tightest := map[string]peering.Bound{}
+	for _, have := range levels {
+		for _, b := range peering.Explain(ask, l.policy, have) {
+			if was, ok := tightest[b.Resource]; !ok || b.Granted.Cmp(was.Granted) < 0 {
+				tightest[b.Resource] = b
+			}
+		}
+	}
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(tightest)) {
+		b := tightest[name]
+		switch {
+		case b.By == "":
+			out = append(out, fmt.Sprintf("%s: %s", name, b.Granted))
+		case len(ask.Resources) == 0:
+			out = append(out, fmt.Sprintf("%s: %s, bounded by %s of %s", name, b.Granted, b.By, b.Limit))
+		default:
+			out = append(out, fmt.Sprintf("%s: %s of %s, bounded by %s of %s", name, b.Granted, b.Asked, b.By, b.Limit))
+		}
+	}
+	return out
+}

@@ -1,0 +1,220 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+const (
+	// offerAgain is how long to wait before an offer is watched again whose stream
+	// ended, at first and at most.
+	offerAgain    = time.Second
+	offerAgainMax = time.Minute
+	// offerWrite is the least time between two writes of one peer's offer, offerSmall
+	// that between two that tell of small changes only.
+	offerWrite = 2 * time.Second
+	offerSmall = 30 * time.Second
+	// offerSmallPercent is by how much of the larger an amount changes that is a small
+	// change.
+	offerSmallPercent = 5
+	// offerDigits is how many digits of an amount are kept.
+	offerDigits = 2
+)
+
+// OfferWatch keeps in each ForeignCluster what the peer would lend this cluster.
+type OfferWatch struct {
+	Client client.Client
+	// Watch hands over a peer's offer, at first and whenever it changes, until ctx or
+	// the stream ends.
+	Watch func(ctx context.Context, peer peering.ClusterID, changed func(wire.Offer)) error
+	Now   func() time.Time
+	Log   *slog.Logger
+}
+
+// Run watches a peer's offer until ctx ends: run it for as long as a session with
+// the peer lives. An offer outlives the session, as the last that was heard.
+func (w *OfferWatch) Run(ctx context.Context, peer peering.ClusterID) {
+	offers := make(chan wire.Offer, 1)
+	go func() { // ends with ctx: Watch does
+		defer close(offers)
+		w.listen(ctx, peer, offers)
+	}()
+	pace := offerPace{}
+	var timer <-chan time.Time
+	var newest *wire.Offer
+	for {
+		select {
+		case offer, ok := <-offers:
+			if !ok {
+				return
+			}
+			newest = &offer
+		case <-timer:
+		}
+		timer = nil
+		if newest == nil {
+			continue
+		}
+		if wait := pace.wait(*newest, w.Now()); wait > 0 {
+			timer = time.After(wait)
+			continue
+		}
+		if err := w.keep(ctx, peer, *newest); err != nil {
+			if ctx.Err() != nil {
+				return
+			}
+			w.Log.Warn("cannot keep a peer's offer", "peer", peer, "err", err)
+			timer = time.After(offerSmall)
+			continue
+		}
+		pace.kept, pace.at = newest, w.Now()
+		newest = nil
+	}
+}
+
+// listen keeps the newest offer in a channel of one slot.
+func (w *OfferWatch) listen(ctx context.Context, peer peering.ClusterID, offers chan wire.Offer) {
+	for again := offerAgain; ; again = min(2*again, offerAgainMax) {
+		err := w.Watch(ctx, peer, func(o wire.Offer) {
+			again = offerAgain
+			select {
+			case <-offers:
+			default:
+			}
+			offers <- o
+		})
+		if ctx.Err() != nil {
+			return
+		}
+		w.Log.Debug("a peer's offer cannot be watched", "peer", peer, "again", again, "err", err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(again):
+		}
+	}
+}
+
+// offerPace says when a peer's offer may be written: whatever the peer says and
+// however often, this cluster's API server is not the one to bear it.
+type offerPace struct {
+	kept *wire.Offer
+	at   time.Time
+}
+
+// wait is how long to wait until an offer may be written.
+func (p offerPace) wait(o wire.Offer, now time.Time) time.Duration {
+	if p.kept == nil {
+		return 0
+	}
+	pause := offerWrite
+	if smallOfferChange(*p.kept, o) {
+		pause = offerSmall
+	}
+	return p.at.Add(pause).Sub(now)
+}
+
+// smallOfferChange says whether two offers differ in nothing but amounts, and in
+// each by little.
+func smallOfferChange(a, b wire.Offer) bool {
+	if a.Available != b.Available || a.Message != b.Message || a.Duration != b.Duration || !a.Price.Equal(b.Price) ||
+		!maps.Equal(a.NodeLabels, b.NodeLabels) || !slices.Equal(a.Architectures, b.Architectures) ||
+		!slices.Equal(a.StorageClasses, b.StorageClasses) || len(a.Resources) != len(b.Resources) {
+		return false
+	}
+	for name, was := range a.Resources {
+		is, ok := b.Resources[name]
+		if !ok {
+			return false
+		}
+		less, more := was, is
+		if more.Cmp(less) < 0 {
+			less, more = more, less
+		}
+		if more.Sub(less).Cmp(more.Percent(offerSmallPercent)) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// keep writes an offer into the peer's ForeignCluster, if it is another one.
+func (w *OfferWatch) keep(ctx context.Context, peer peering.ClusterID, o wire.Offer) error {
+	fc, err := foreignCluster(ctx, w.Client, peer)
+	if err != nil || fc == nil {
+		return err
+	}
+	offer, err := offerStatus(o)
+	if err != nil {
+		return err
+	}
+	if was := fc.Status.Offer; was != nil {
+		offer.ObservedAt = was.ObservedAt
+		if equality.Semantic.DeepEqual(was, offer) {
+			return nil
+		}
+	}
+	before := fc.DeepCopy()
+	offer.ObservedAt = metav1.NewTime(w.Now())
+	fc.Status.Offer = offer
+	if err := w.Client.Status().Patch(ctx, fc, client.MergeFrom(before), client.FieldOwner(v1alpha1.Manager)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("keep the offer of %s: %w", fc.Name, err)
+	}
+	return nil
+}
+
+// offerStatus returns an offer as custom resources have it, with amounts rounded
+// down.
+func offerStatus(o wire.Offer) (*v1alpha1.Offer, error) {
+	rounded := peering.Resources{}
+	for name, amount := range o.Resources {
+		rounded[name] = roundDown(amount)
+	}
+	resources, err := store.ResourceList(rounded)
+	if err != nil {
+		return nil, err
+	}
+	out := &v1alpha1.Offer{
+		Available: o.Available, Message: o.Message, Resources: resources, Price: store.PricesOf(o.Price),
+		NodeLabels: o.NodeLabels, Architectures: o.Architectures, StorageClasses: o.StorageClasses,
+	}
+	if len(resources) == 0 {
+		out.Resources = nil
+	}
+	if o.Duration > 0 {
+		out.Duration = &metav1.Duration{Duration: o.Duration}
+	}
+	return out, nil
+}
+
+// roundDown keeps the first digits of an amount, in the unit in which it is
+// written.
+func roundDown(q peering.Quantity) peering.Quantity {
+	text := q.String()
+	end := 0
+	for end < len(text) && text[end] >= '0' && text[end] <= '9' {
+		end++
+	}
+	digits := []byte(text[:end])
+	for i := offerDigits; i < len(digits); i++ {
+		digits[i] = '0'
+	}
+	out, err := peering.ParseQuantity(string(digits) + text[end:])
+	if err != nil {
+		return q
+	}
+	return out
+}

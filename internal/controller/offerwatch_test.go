@@ -1,0 +1,138 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+func TestAmountsOfAnOfferAreRoundedDown(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"0": "0", "7": "7", "12": "12", "123": "120", "1999": "1900", "420m": "420m", "1234m": "1200m", "16Gi": "16Gi", "16383Mi": "16000Mi", "110": "110", "119": "110",
+	} {
+		q, err := peering.ParseQuantity(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := roundDown(q); got.String() != want || got.Cmp(q) > 0 {
+			t.Errorf("%s becomes %s, want %s", in, got, want)
+		}
+	}
+}
+
+func TestSmallChangesOfAnOfferWait(t *testing.T) {
+	t.Parallel()
+	offer := func(cpu int64, change func(*wire.Offer)) wire.Offer {
+		o := wire.Offer{Available: true, Resources: peering.Resources{"cpu": peering.Whole(cpu), "memory": peering.Whole(1 << 30)}}
+		if change != nil {
+			change(&o)
+		}
+		return o
+	}
+	for name, tc := range map[string]struct {
+		offer wire.Offer
+		want  time.Duration
+	}{
+		"the same":             {offer(100, nil), offerSmall},
+		"a little less":        {offer(95, nil), offerSmall},
+		"a little more":        {offer(105, nil), offerSmall},
+		"much less":            {offer(94, nil), offerWrite},
+		"nothing":              {wire.Offer{Message: "no"}, offerWrite},
+		"another price":        {offer(100, func(o *wire.Offer) { o.Price = eur(t, "cpu", "1") }), offerWrite},
+		"another resource":     {offer(100, func(o *wire.Offer) { o.Resources["gpu"] = peering.Whole(1) }), offerWrite},
+		"another in its place": {offer(100, func(o *wire.Offer) { delete(o.Resources, "memory"); o.Resources["gpu"] = peering.Whole(1) }), offerWrite},
+		"another label":        {offer(100, func(o *wire.Offer) { o.NodeLabels = map[string]string{"a": "b"} }), offerWrite},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			kept := offer(100, nil)
+			if got := (offerPace{&kept, now}).wait(tc.offer, now); got != tc.want {
+				t.Errorf("it waits %s, want %s", got, tc.want)
+			}
+		})
+	}
+	if got := (offerPace{}).wait(offer(1, nil), now); got != 0 {
+		t.Errorf("the first waits %s", got)
+	}
+}
+
+func TestAPeersOfferIsKept(t *testing.T) {
+	t.Parallel()
+	p := newParties(t)
+	c := fakeClient(t, foreign("peer", p.provider))
+	say := make(chan wire.Offer)
+	var mu sync.Mutex
+	streams := 0
+	w := &OfferWatch{Client: c, Now: time.Now, Log: slog.New(slog.DiscardHandler), Watch: func(ctx context.Context, _ peering.ClusterID, changed func(wire.Offer)) error {
+		mu.Lock()
+		streams++
+		mu.Unlock()
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case o, ok := <-say:
+				if !ok || !o.Available && o.Message == "break" {
+					return errors.New("the stream broke")
+				}
+				changed(o)
+			}
+		}
+	}}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { w.Run(ctx, p.provider.ID()); close(done) }()
+	offer := func() *v1alpha1.Offer {
+		t.Helper()
+		var fc v1alpha1.ForeignCluster
+		if err := c.Get(t.Context(), client.ObjectKey{Name: "peer"}, &fc); err != nil {
+			t.Fatal(err)
+		}
+		return fc.Status.Offer
+	}
+	wait := func(what string, ok func(*v1alpha1.Offer) bool) {
+		t.Helper()
+		for end := time.Now().Add(20 * time.Second); !ok(offer()); time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%s: it is %+v", what, offer())
+			}
+		}
+	}
+	full := wire.Offer{Available: true, Resources: peering.Resources{"cpu": peering.Whole(123)}, Price: eur(t, "cpu", "0.1"), Duration: time.Hour}
+	say <- full
+	wait("the first offer", func(o *v1alpha1.Offer) bool {
+		return o != nil && o.Available && o.Resources.Cpu().String() == "120" && o.Price.PerHour["cpu"] == "0.1" && o.Duration.Duration == time.Hour
+	})
+	// What follows fast is written once, and the last of it counts.
+	for n := range int64(5) {
+		o := full
+		o.Resources = peering.Resources{"cpu": peering.Whole(10 * (n + 1))}
+		say <- o
+	}
+	if o := offer(); o.Resources.Cpu().String() != "120" {
+		t.Errorf("it is written again at once: %+v", o)
+	}
+	wait("the last of several", func(o *v1alpha1.Offer) bool { return o.Resources.Cpu().String() == "50" })
+	say <- wire.Offer{Message: "break"}
+	say <- wire.Offer{Message: "nothing is left"} // to the next stream
+	wait("the next stream", func(o *v1alpha1.Offer) bool {
+		return !o.Available && o.Message == "nothing is left" && o.Resources == nil
+	})
+	cancel()
+	<-done
+	mu.Lock()
+	defer mu.Unlock()
+	if streams != 2 {
+		t.Errorf("%d streams", streams)
+	}
+}

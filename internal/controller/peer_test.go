@@ -1,0 +1,679 @@
+package controller
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"math/big"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+// fakeTrust remembers who is trusted and who was told.
+type fakeTrust struct {
+	mu       sync.Mutex
+	trusted  []peering.ClusterID
+	denied   []peering.ClusterID
+	sessions map[peering.ClusterID]Session
+	told     []peering.ClusterID
+	hang     chan struct{}
+}
+
+func (f *fakeTrust) Set(peers []TrustedPeer, denied []peering.ClusterID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.trusted, f.denied = nil, denied
+	for _, p := range peers {
+		f.trusted = append(f.trusted, p.ID)
+	}
+}
+
+func (f *fakeTrust) Session(id peering.ClusterID) Session {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.sessions[id]
+}
+
+func (f *fakeTrust) Revoke(ctx context.Context, id peering.ClusterID, _ string) error {
+	f.mu.Lock()
+	f.told = append(f.told, id)
+	f.mu.Unlock()
+	if f.hang == nil {
+		return nil
+	}
+	select {
+	case <-f.hang:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (f *fakeTrust) set(id peering.ClusterID, s Session) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.sessions[id] = s
+}
+
+// recorder remembers events.
+type recorder struct {
+	mu     sync.Mutex
+	events []string
+}
+
+func (r *recorder) Eventf(_, _ runtime.Object, kind, reason, _, _ string, _ ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.events = append(r.events, kind+" "+reason)
+}
+
+// peersTest is a Peers that runs when the test says so.
+type peersTest struct {
+	*Peers
+	trust   *fakeTrust
+	events  *recorder
+	clock   *testClock
+	attempt Attempt
+	forgot  []peering.ClusterID
+	again   chan string
+}
+
+func newPeersTest(t testing.TB, objects ...client.Object) *peersTest {
+	t.Helper()
+	c := trustClient(t, objects...)
+	pt := &peersTest{
+		trust: &fakeTrust{sessions: map[peering.ClusterID]Session{}}, events: &recorder{}, clock: &testClock{now: time.Now()}, again: make(chan string, 8),
+	}
+	pt.Peers = &Peers{
+		Client: c, Trust: pt.trust, Events: pt.events, Now: pt.clock.Now,
+		States:  &States{Client: c, Namespace: "entente-system", Self: ownID, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}},
+		Attempt: func(*v1alpha1.ForeignCluster) Attempt { return pt.attempt },
+		Forget: func(_ context.Context, id peering.ClusterID) error {
+			pt.forgot = append(pt.forgot, id)
+			return nil
+		},
+		Again:  func(name string) { pt.again <- name },
+		Spoken: func(peering.ClusterID) {}, Readdressed: func() {},
+		Exposed: func(context.Context, peering.ClusterID) ([]Exposed, error) { return nil, nil },
+	}
+	return pt
+}
+
+func (pt *peersTest) look(t testing.TB, name string) {
+	t.Helper()
+	if _, err := pt.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Name: name}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func trustedAs(name string, o other) *v1alpha1.ForeignCluster {
+	fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name), Generation: 1}}
+	fc.Spec = v1alpha1.ForeignClusterSpec{ClusterID: string(o.id), TrustBundle: o.info.PEM(), Endpoints: o.info.Endpoints}
+	return fc
+}
+
+func contractWith(o other, name string, role v1alpha1.ContractRole) *v1alpha1.Contract {
+	c := &v1alpha1.Contract{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1alpha1.LabelPeer: string(o.id)}}}
+	c.Spec.Role, c.Spec.PeerID, c.Spec.Network = role, string(o.id), v1alpha1.NetworkTunnel
+	c.Status.Phase = peering.PhaseActive.String()
+	return c
+}
+
+func tunnelOf(name string) *v1alpha1.Tunnel {
+	return &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Name: name}}
+}
+
+func fabricKeys(o ...other) *corev1.Secret {
+	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "entente-system", Name: FabricSecret}, Data: map[string][]byte{}}
+	for _, o := range o {
+		s.Data[string(o.id)] = []byte("psk")
+	}
+	return s
+}
+
+func (pt *peersTest) trustedIs(t testing.TB, name string) metav1.Condition {
+	t.Helper()
+	c := meta.FindStatusCondition(peerCalled(t, pt.Client, name).Status.Conditions, v1alpha1.ConditionTrusted)
+	if c == nil {
+		return metav1.Condition{}
+	}
+	return *c
+}
+
+func (pt *peersTest) terminationOf(t testing.TB, name string) v1alpha1.Termination {
+	t.Helper()
+	var c v1alpha1.Contract
+	if err := pt.Client.Get(t.Context(), client.ObjectKey{Name: name}, &c); err != nil {
+		t.Fatal(err)
+	}
+	return c.Spec.Termination
+}
+
+func (pt *peersTest) hasTunnel(t testing.TB, name string) bool {
+	t.Helper()
+	err := pt.Client.Get(t.Context(), client.ObjectKey{Name: name}, &v1alpha1.Tunnel{})
+	if client.IgnoreNotFound(err) != nil {
+		t.Fatal(err)
+	}
+	return err == nil
+}
+
+func TestDenyingEndsEverythingAndLeavesATombstone(t *testing.T) {
+	t.Parallel()
+	milan, rome := newOther(t, "milan"), newOther(t, "rome")
+	fc := trustedAs("milan", milan)
+	pt := newPeersTest(t, fc, trustedAs("rome", rome), contractWith(milan, "c-1", v1alpha1.ContractConsumer), contractWith(milan, "c-2", v1alpha1.ContractProvider),
+		contractWith(rome, "c-3", v1alpha1.ContractConsumer), tunnelOf("milan"), tunnelOf("rome"), fabricKeys(milan, rome))
+	pt.trust.set(milan.id, Session{Up: &SessionInfo{Since: pt.clock.Now()}})
+	pt.look(t, "milan")
+	if got := pt.trustedIs(t, "milan"); got.Status != metav1.ConditionTrue || len(pt.trust.trusted) != 2 {
+		t.Fatalf("before: %+v, trusted %v", got, pt.trust.trusted)
+	}
+	denied := peerCalled(t, pt.Client, "milan")
+	denied.Spec.Decision = v1alpha1.DecisionDenied
+	if err := pt.Client.Update(t.Context(), denied); err != nil {
+		t.Fatal(err)
+	}
+	// Another peer is looked at first; the one that is denied is still to be told.
+	pt.look(t, "rome")
+	if !slices.Contains(pt.trust.trusted, milan.id) {
+		t.Error("it was cut off before it was told")
+	}
+	pt.look(t, "milan")
+	if pt.terminationOf(t, "c-1") != v1alpha1.TerminateNow || pt.terminationOf(t, "c-2") != v1alpha1.TerminateNow || pt.hasTunnel(t, "milan") {
+		t.Error("contracts or tunnel wait for the peer to be told")
+	}
+	if name := <-pt.again; name != "milan" {
+		t.Errorf("%s is looked at again", name)
+	}
+	pt.look(t, "milan")
+	fc = peerCalled(t, pt.Client, "milan")
+	if fc.Spec.TrustBundle != "" || slices.Contains(pt.trust.trusted, milan.id) || !slices.Contains(pt.trust.denied, milan.id) {
+		t.Errorf("after: %+v, trusted %v, denied %v", fc.Spec, pt.trust.trusted, pt.trust.denied)
+	}
+	if !slices.Equal(pt.trust.told, []peering.ClusterID{milan.id}) || !slices.Equal(pt.forgot, []peering.ClusterID{milan.id}) {
+		t.Errorf("told %v, forgot %v", pt.trust.told, pt.forgot)
+	}
+	if fc.Status.Introduction == nil || fc.Status.Introduction.Bundle != milan.info.PEM() || fc.Status.Introduction.Code != "" {
+		t.Errorf("the tombstone is %+v", fc.Status.Introduction)
+	}
+	pt.trust.set(milan.id, Session{})
+	pt.look(t, "milan")
+	if got := pt.trustedIs(t, "milan"); got.Reason != "Denied" || got.Status != metav1.ConditionFalse {
+		t.Errorf("it says %+v", got)
+	}
+	// Nobody else is any the worse.
+	if pt.terminationOf(t, "c-3") != "" || !pt.hasTunnel(t, "rome") || !slices.Contains(pt.trust.trusted, rome.id) {
+		t.Error("another peer suffered")
+	}
+	var keys corev1.Secret
+	if err := pt.Client.Get(t.Context(), client.ObjectKeyFromObject(fabricKeys()), &keys); err != nil || len(keys.Data) != 1 {
+		t.Errorf("%d preshared keys are left, %v", len(keys.Data), err)
+	}
+	if diff := cmp.Diff([]string{"Normal Joined", "Normal Connected"}, pt.events.events[:2]); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+	if !slices.Contains(pt.events.events, "Normal Denied") {
+		t.Errorf("events %v", pt.events.events)
+	}
+	// Approving it needs nothing of the peer.
+	fc = peerCalled(t, pt.Client, "milan")
+	fc.Spec.Decision = v1alpha1.DecisionApproved
+	if err := pt.Client.Update(t.Context(), fc); err != nil {
+		t.Fatal(err)
+	}
+	tt := newTrustsTest(t)
+	tt.Trusts.Client, tt.Trusts.Direct = pt.Client, pt.Client
+	tt.look(t, "milan")
+	pt.look(t, "milan")
+	if !slices.Contains(pt.trust.trusted, milan.id) || len(pt.trust.denied) != 0 {
+		t.Errorf("after approval: trusted %v, denied %v", pt.trust.trusted, pt.trust.denied)
+	}
+	if got := pt.trustedIs(t, "milan"); got.Reason != "AwaitingPeer" {
+		t.Errorf("it says %+v", got)
+	}
+}
+
+func TestAPeerThatDoesNotListenIsCutOffAllTheSame(t *testing.T) {
+	t.Parallel()
+	milan := newOther(t, "milan")
+	fc := trustedAs("milan", milan)
+	fc.Spec.Decision = v1alpha1.DecisionDenied
+	pt := newPeersTest(t, fc)
+	pt.trust.hang = make(chan struct{})
+	pt.trust.set(milan.id, Session{Up: &SessionInfo{Since: pt.clock.Now()}})
+	begin := time.Now()
+	pt.look(t, "milan")
+	if took := time.Since(begin); took > time.Second {
+		t.Errorf("the reconciler waited %s for the peer", took)
+	}
+	<-pt.again
+	if took := time.Since(begin); took > farewellTimeout+time.Second {
+		t.Errorf("it took %s", took)
+	}
+	pt.look(t, "milan")
+	if peerCalled(t, pt.Client, "milan").Spec.TrustBundle != "" || len(pt.trust.trusted) != 0 {
+		t.Error("it is trusted still")
+	}
+}
+
+func TestAPeerThatIsAwayIsCutOffAtOnceAndForItsReturn(t *testing.T) {
+	t.Parallel()
+	milan := newOther(t, "milan")
+	fc := trustedAs("milan", milan)
+	fc.Spec.Decision = v1alpha1.DecisionDenied
+	pt := newPeersTest(t, fc)
+	pt.look(t, "milan")
+	if peerCalled(t, pt.Client, "milan").Spec.TrustBundle != "" || len(pt.trust.trusted) != 0 || len(pt.trust.told) != 0 {
+		t.Errorf("trusted %v, told %v", pt.trust.trusted, pt.trust.told)
+	}
+	pt.look(t, "milan")
+	if !slices.Equal(pt.trust.denied, []peering.ClusterID{milan.id}) {
+		t.Errorf("denied %v", pt.trust.denied)
+	}
+}
+
+func TestAnAPIServerThatFailsDoesNotKeepADeniedPeer(t *testing.T) {
+	t.Parallel()
+	milan := newOther(t, "milan")
+	fc := trustedAs("milan", milan)
+	fc.Spec.Decision = v1alpha1.DecisionDenied
+	pt := newPeersTest(t, fc)
+	pt.Forget = func(context.Context, peering.ClusterID) error { return errors.New("etcd is away") }
+	if _, err := pt.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Name: "milan"}}); err == nil {
+		t.Error("no error")
+	}
+	if len(pt.trust.trusted) != 0 || len(pt.trust.denied) != 1 {
+		t.Errorf("trusted %v, denied %v", pt.trust.trusted, pt.trust.denied)
+	}
+}
+
+func TestWhoWasRevokedEndsItsSide(t *testing.T) {
+	t.Parallel()
+	milan := newOther(t, "milan")
+	for name, hear := range map[string]func(*testing.T, *peersTest){
+		"told over the session": func(t *testing.T, pt *peersTest) {
+			if _, err := store.MarkRevoked(t.Context(), pt.Client, milan.id, "we moved", pt.clock.Now()); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"told when it dialled": func(_ *testing.T, pt *peersTest) {
+			pt.trust.set(milan.id, Session{Why: "denied", At: pt.clock.Now().Add(2 * time.Second), Denied: true})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pt := newPeersTest(t, trustedAs("milan", milan), contractWith(milan, "c-1", v1alpha1.ContractConsumer), tunnelOf("milan"), fabricKeys(milan))
+			since := pt.clock.Now().Add(-time.Minute)
+			pt.trust.set(milan.id, Session{Up: &SessionInfo{Since: since}})
+			pt.look(t, "milan")
+			hear(t, pt)
+			for range 2 {
+				pt.look(t, "milan")
+				if got := pt.trustedIs(t, "milan"); got.Reason != store.RevokedByPeer || !strings.Contains(got.Message, "entente join") {
+					t.Errorf("it says %+v", got)
+				}
+			}
+			if pt.terminationOf(t, "c-1") != v1alpha1.TerminatePeer || pt.hasTunnel(t, "milan") {
+				t.Errorf("contract ends by %q, tunnel %t", pt.terminationOf(t, "c-1"), pt.hasTunnel(t, "milan"))
+			}
+			if !slices.Contains(pt.trust.trusted, milan.id) || len(pt.trust.denied) != 0 {
+				t.Error("that the peer trusts no longer makes this side not trust it")
+			}
+			// A session after that, which the peer would refuse, means trust again.
+			pt.trust.set(milan.id, Session{Up: &SessionInfo{Since: pt.clock.Now().Add(3 * time.Second)}})
+			pt.look(t, "milan")
+			if got := pt.trustedIs(t, "milan"); got.Status != metav1.ConditionTrue {
+				t.Errorf("with a new session it says %+v", got)
+			}
+		})
+	}
+}
+
+func TestTrustThatIsBackWithinTheSecondIsSeen(t *testing.T) {
+	t.Parallel()
+	milan := newOther(t, "milan")
+	pt := newPeersTest(t, trustedAs("milan", milan))
+	at := pt.clock.Now().Truncate(time.Second).Add(100 * time.Millisecond)
+	if _, err := store.MarkRevoked(t.Context(), pt.Client, milan.id, "", at); err != nil {
+		t.Fatal(err)
+	}
+	pt.trust.set(milan.id, Session{Up: &SessionInfo{Since: at.Add(50 * time.Millisecond)}})
+	pt.look(t, "milan")
+	if got := pt.trustedIs(t, "milan"); got.Reason != store.RevokedByPeer {
+		t.Errorf("while it may be the session over which it was said: %+v", got)
+	}
+	pt.clock.pass(sessionDead + time.Second)
+	pt.look(t, "milan")
+	if got := pt.trustedIs(t, "milan"); got.Status != metav1.ConditionTrue {
+		t.Errorf("when that would be dead: %+v", got)
+	}
+}
+
+func TestSilenceIsNoRevocation(t *testing.T) {
+	t.Parallel()
+	milan := newOther(t, "milan")
+	pt := newPeersTest(t, trustedAs("milan", milan), contractWith(milan, "c-1", v1alpha1.ContractConsumer), tunnelOf("milan"), fabricKeys(milan))
+	pt.look(t, "milan")
+	for _, s := range []Session{
+		{Why: "no route to host", At: pt.clock.Now().Add(time.Hour)},
+		{Why: "it does not know this cluster", At: pt.clock.Now().Add(time.Hour), Untrusted: true},
+		{Why: "denied, before trust was made anew", At: pt.clock.Now().Add(-time.Hour), Denied: true},
+	} {
+		pt.trust.set(milan.id, s)
+		pt.look(t, "milan")
+		if pt.terminationOf(t, "c-1") != "" || store.Revoked(peerCalled(t, pt.Client, "milan")) {
+			t.Errorf("%s: the contract ends by %q", s.Why, pt.terminationOf(t, "c-1"))
+		}
+	}
+	if !pt.hasTunnel(t, "milan") {
+		t.Error("the tunnel is gone")
+	}
+}
+
+func TestASecondObjectOfAClusterTouchesNothingOfTheFirst(t *testing.T) {
+	t.Parallel()
+	milan := newOther(t, "milan")
+	second := trustedAs("second", milan)
+	second.Spec.TrustBundle, second.Finalizers = "", []string{v1alpha1.Finalizer}
+	pt := newPeersTest(t, trustedAs("milan", milan), second, contractWith(milan, "c-1", v1alpha1.ContractConsumer), tunnelOf("milan"), fabricKeys(milan))
+	pt.attempt = Attempt{}
+	pt.look(t, "milan")
+	pt.attempt = Attempt{Reason: reasonDuplicate, Message: "known as milan"}
+	pt.look(t, "second")
+	if got := pt.trustedIs(t, "second"); got.Reason != reasonDuplicate {
+		t.Errorf("it says %+v", got)
+	}
+	if err := pt.Client.Delete(t.Context(), second); err != nil {
+		t.Fatal(err)
+	}
+	pt.look(t, "second")
+	var keys corev1.Secret
+	if err := pt.Client.Get(t.Context(), client.ObjectKeyFromObject(fabricKeys()), &keys); err != nil || len(keys.Data) != 1 {
+		t.Errorf("%d preshared keys are left, %v", len(keys.Data), err)
+	}
+	if pt.terminationOf(t, "c-1") != "" || !pt.hasTunnel(t, "milan") || len(peersOf(t, pt.Client)) != 1 || len(pt.forgot) != 0 {
+		t.Error("deleting the second took down what belongs to the first")
+	}
+}
+
+func TestAnUntrustedPeerIsNotHeld(t *testing.T) {
+	t.Parallel()
+	milan := newOther(t, "milan")
+	fc := trustedAs("milan", milan)
+	fc.Spec.TrustBundle = ""
+	pt := newPeersTest(t, fc)
+	pt.look(t, "milan")
+	got := peerCalled(t, pt.Client, "milan")
+	if len(got.Finalizers) != 0 || got.Labels[v1alpha1.LabelPeer] != string(milan.id) || got.Status.Found != v1alpha1.FoundManual {
+		t.Errorf("it is %+v %+v", got.ObjectMeta, got.Status)
+	}
+	got.Spec.TrustBundle = milan.info.PEM()
+	if err := pt.Client.Update(t.Context(), got); err != nil {
+		t.Fatal(err)
+	}
+	pt.look(t, "milan")
+	if got := peerCalled(t, pt.Client, "milan"); len(got.Finalizers) != 1 {
+		t.Error("a trusted one is not held")
+	}
+}
+
+func TestForgettingAPeerForgetsItsTokens(t *testing.T) {
+	t.Parallel()
+	milan := newOther(t, "milan")
+	fc := trustedAs("milan", milan)
+	fc.Finalizers = []string{v1alpha1.Finalizer}
+	pt := newPeersTest(t, fc)
+	if err := pt.Client.Delete(t.Context(), fc); err != nil {
+		t.Fatal(err)
+	}
+	pt.look(t, "milan")
+	if len(peersOf(t, pt.Client)) != 0 || !slices.Equal(pt.forgot, []peering.ClusterID{milan.id}) {
+		t.Errorf("%d peers are left, forgot %v", len(peersOf(t, pt.Client)), pt.forgot)
+	}
+}
+
+func TestTrustedSaysWhatIsWrongAndWhatToDo(t *testing.T) {
+	t.Parallel()
+	milan := newOther(t, "milan")
+	view := func(edit func(*PeerView)) PeerView {
+		fc := trustedAs("milan", milan)
+		fc.Spec.TrustBundle = ""
+		v := PeerView{Peer: fc, Now: now}
+		edit(&v)
+		return v
+	}
+	approved := func(v *PeerView) { v.Peer.Spec.Decision = v1alpha1.DecisionApproved }
+	trusted := func(v *PeerView) { v.Peer.Spec.TrustBundle = milan.info.PEM() }
+	introduced := func(v *PeerView) { v.Peer.Status.Introduction = &v1alpha1.Introduction{Code: "042917"} }
+	was := func(status metav1.ConditionStatus) func(*PeerView) {
+		return func(v *PeerView) {
+			v.Peer.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionTrusted, Status: status, Reason: "X"}}
+		}
+	}
+	up := func(v *PeerView) { v.Session = Session{Up: &SessionInfo{}} }
+	untrusted := func(v *PeerView) { v.Session = Session{Untrusted: true, At: now} }
+	for name, tc := range map[string]struct {
+		do     []func(*PeerView)
+		reason string
+		says   string
+	}{
+		"known":                    {nil, "NotJoined", "entente token create"},
+		"introduced":               {[]func(*PeerView){introduced}, "AwaitingApproval", "042 917"},
+		"joining":                  {[]func(*PeerView){func(v *PeerView) { v.Peer.Spec.JoinToken = &v1alpha1.SecretKey{} }}, "Joining", "redeemed"},
+		"a token that was refused": {[]func(*PeerView){func(v *PeerView) { v.Attempt = Attempt{"TokenExpired", "it expired"} }}, "TokenExpired", "it expired"},
+		"named, somewhere":         {[]func(*PeerView){approved}, "Introducing", "introduces itself"},
+		"named, nowhere":           {[]func(*PeerView){approved, func(v *PeerView) { v.Peer.Spec.Endpoints = nil }}, "AwaitingIntroduction", "spec.endpoints"},
+		"joined":                   {[]func(*PeerView){trusted}, "Joined", "joined"},
+		"joined, forgotten there":  {[]func(*PeerView){trusted, untrusted, was(metav1.ConditionTrue)}, "NotTrustedByPeer", "new token"},
+		"joined just now, not known there yet": {[]func(*PeerView){trusted, untrusted, was(metav1.ConditionTrue), func(v *PeerView) {
+			v.Peer.Status.Conditions[0].LastTransitionTime = metav1.NewTime(now.Add(-time.Second))
+		}}, "Joined", "joined"},
+		"approved here, not there":             {[]func(*PeerView){trusted, approved, untrusted, introduced}, "NotTrustedByPeer", "042 917"},
+		"approved here, nothing heard":         {[]func(*PeerView){trusted, approved}, "AwaitingPeer", "name its ID"},
+		"approved by both":                     {[]func(*PeerView){trusted, approved, up}, "Approved", "both"},
+		"approved by both, then away":          {[]func(*PeerView){trusted, approved, was(metav1.ConditionTrue)}, "Approved", "both"},
+		"denied":                               {[]func(*PeerView){func(v *PeerView) { v.Peer.Spec.Decision = v1alpha1.DecisionDenied }, trusted}, "Denied", "entente approve"},
+		"denied wins over what the peer says":  {[]func(*PeerView){func(v *PeerView) { v.Peer.Spec.Decision = v1alpha1.DecisionDenied }, trusted, func(v *PeerView) { v.Revoked = true }, was(metav1.ConditionFalse)}, "Denied", "denied"},
+		"a second object":                      {[]func(*PeerView){trusted, func(v *PeerView) { v.Attempt = Attempt{reasonDuplicate, "known as rome"} }}, reasonDuplicate, "rome"},
+		"an attempt of before it was trusted ": {[]func(*PeerView){trusted, func(v *PeerView) { v.Attempt = Attempt{"TokenExpired", "it expired"} }}, "Joined", "joined"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := trustedCondition(view(func(v *PeerView) {
+				for _, do := range tc.do {
+					do(v)
+				}
+			}))
+			if got.Reason != tc.reason || !strings.Contains(got.Message, tc.says) {
+				t.Errorf("it says %+v, want %s and %q", got, tc.reason, tc.says)
+			}
+		})
+	}
+}
+
+func trustedCondition(v PeerView) metav1.Condition { return trusted(v) }
+
+func TestClocksThatDifferAreNamed(t *testing.T) {
+	t.Parallel()
+	for skew, want := range map[time.Duration]string{
+		0: "", time.Minute: "", -time.Minute: "",
+		75 * time.Second: "1m15s ahead of", -2 * time.Hour: "2h0m0s behind",
+	} {
+		fc := &v1alpha1.ForeignCluster{}
+		fc.Spec.TrustBundle = "PEM"
+		got := connected(PeerView{Peer: fc, Session: Session{Up: &SessionInfo{Dialled: true, ClockSkew: skew}}})
+		if got.Status != metav1.ConditionTrue || (got.Reason == "ClocksDiffer") != (want != "") || !strings.Contains(got.Message, want) {
+			t.Errorf("%s: it says %+v", skew, got)
+		}
+	}
+}
+
+// rootThatEnds returns a cluster whose root ends at a time.
+func rootThatEnds(t *testing.T, at time.Time) (string, string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := peering.ClusterIDOf(key.Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	uri, err := url.Parse(id.TrustDomainURI())
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "x"}, NotBefore: at.Add(-time.Hour), NotAfter: at, URIs: []*url.URL{uri},
+		KeyUsage: x509.KeyUsageCertSign, BasicConstraintsValid: true, IsCA: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(id), string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+}
+
+func TestARootThatEndsIsToldInTime(t *testing.T) {
+	t.Parallel()
+	const day = 24 * time.Hour
+	for name, tc := range map[string]struct {
+		left   time.Duration
+		status metav1.ConditionStatus
+		reason string
+		says   string
+	}{
+		"in years":     {900 * day, metav1.ConditionTrue, "Valid", "ends at"},
+		"in 31 days":   {31 * day, metav1.ConditionTrue, "Valid", "ends at"},
+		"in 29 days":   {29 * day, metav1.ConditionTrue, "RootEndsSoon", "less than 30 days"},
+		"in a week":    {7*day - 1, metav1.ConditionTrue, "RootEndsSoon", "less than 7 days"},
+		"in hours":     {time.Hour, metav1.ConditionTrue, "RootEndsSoon", "less than 1 days: have `entente identity rollover`"},
+		"it has ended": {-time.Second, metav1.ConditionFalse, "RootEnded", "ended at"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ends := now.Add(400 * day).Truncate(time.Second)
+			fc := &v1alpha1.ForeignCluster{}
+			fc.Spec.ClusterID, fc.Spec.TrustBundle = rootThatEnds(t, ends)
+			got := certificateValid(PeerView{Peer: fc, Now: ends.Add(-tc.left)})
+			if got.Status != tc.status || got.Reason != tc.reason || !strings.Contains(got.Message, tc.says) {
+				t.Errorf("it says %+v", got)
+			}
+		})
+	}
+	fc := &v1alpha1.ForeignCluster{}
+	fc.Spec.ClusterID, fc.Spec.TrustBundle = string(ownID), "hello"
+	if got := certificateValid(PeerView{Peer: fc, Now: now}); got.Status != metav1.ConditionFalse || got.Reason != "BundleInvalid" {
+		t.Errorf("of what is no bundle it says %+v", got)
+	}
+}
+
+func TestASessionsStatusStaysWhileNothingMuchChanges(t *testing.T) {
+	t.Parallel()
+	session := func(rtt, skew time.Duration) Session {
+		return Session{Up: &SessionInfo{Dialled: true, Endpoint: "e:1", Since: now, RoundTrip: rtt, ClockSkew: skew, NotAfter: now.Add(time.Hour)}}
+	}
+	first := sessionStatus(nil, session(11300*time.Microsecond, 1400*time.Millisecond))
+	if first.RoundTrip.Duration != 10*time.Millisecond || first.ClockSkew.Duration != time.Second || first.Endpoint != "e:1" || !first.CertificateNotAfter.Time.Equal(now.Add(time.Hour)) {
+		t.Errorf("it shows %+v", first)
+	}
+	for _, s := range []Session{session(14*time.Millisecond, 1600*time.Millisecond), session(7*time.Millisecond, 500*time.Millisecond), session(19*time.Millisecond, time.Second)} {
+		if diff := cmp.Diff(first, sessionStatus(first, s)); diff != "" {
+			t.Errorf("it changes (-was +is):\n%s", diff)
+		}
+	}
+	if got := sessionStatus(first, session(40*time.Millisecond, 3*time.Second)); got.RoundTrip.Duration != 40*time.Millisecond || got.ClockSkew.Duration != 3*time.Second {
+		t.Errorf("what did change does not show: %+v", got)
+	}
+	if sessionStatus(first, Session{}) != nil {
+		t.Error("a session that is gone shows")
+	}
+	dialled := sessionStatus(nil, Session{Up: &SessionInfo{Since: now}})
+	if dialled.ClockSkew != nil || dialled.RoundTrip != nil || dialled.CertificateNotAfter != nil {
+		t.Errorf("what is not known shows: %+v", dialled)
+	}
+	for in, want := range map[time.Duration]time.Duration{
+		time.Nanosecond: 10 * time.Microsecond, 94 * time.Microsecond: 90 * time.Microsecond, 96 * time.Microsecond: 100 * time.Microsecond,
+		149 * time.Millisecond: 100 * time.Millisecond, 2 * time.Second: 2 * time.Second,
+	} {
+		if got := roundTrip(in); got != want {
+			t.Errorf("%s rounds to %s, want %s", in, got, want)
+		}
+	}
+}
+
+func TestEventsTellWhatHappenedOnce(t *testing.T) {
+	t.Parallel()
+	with := func(trusted, reason, message, connected string) *v1alpha1.ForeignCluster {
+		fc := &v1alpha1.ForeignCluster{}
+		if trusted != "" {
+			fc.Status.Conditions = append(fc.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionTrusted, Status: metav1.ConditionStatus(trusted), Reason: reason, Message: message})
+		}
+		if connected != "" {
+			fc.Status.Conditions = append(fc.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionConnected, Status: metav1.ConditionStatus(connected), Message: "m"})
+		}
+		return fc
+	}
+	for name, tc := range map[string]struct {
+		before, after *v1alpha1.ForeignCluster
+		want          []string
+	}{
+		"joined":                  {with("", "", "", ""), with("True", "Joined", "", "False"), []string{"Normal Joined"}},
+		"joined after a while":    {with("False", "Joining", "", ""), with("True", "Joined", "", ""), []string{"Normal Joined"}},
+		"approved":                {with("False", "AwaitingPeer", "", "False"), with("True", "Approved", "", "True"), []string{"Normal Approved", "Normal Connected"}},
+		"introduced":              {with("", "", "", ""), with("False", "AwaitingApproval", "code 1", ""), []string{"Normal Introduced"}},
+		"introduced again":        {with("False", "AwaitingApproval", "code 1", ""), with("False", "AwaitingApproval", "code 2", ""), []string{"Normal Introduced"}},
+		"nothing new":             {with("False", "AwaitingApproval", "code 1", "False"), with("False", "AwaitingApproval", "code 1", "False"), nil},
+		"denied, and so lost":     {with("True", "Joined", "", "True"), with("False", "Denied", "", "False"), []string{"Normal Denied", "Warning Lost"}},
+		"revoked":                 {with("True", "Joined", "", "False"), with("False", store.RevokedByPeer, "", "False"), []string{"Warning Revoked"}},
+		"lost":                    {with("True", "Joined", "", "True"), with("True", "Joined", "", "False"), []string{"Warning Lost"}},
+		"a token that is refused": {with("False", "Joining", "", ""), with("False", "TokenExpired", "", ""), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var got []string
+			for _, e := range peerEvents(tc.before, tc.after) {
+				got = append(got, e.Type+" "+e.Reason)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("events (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestHeldHashIsThatOfTheOwner(t *testing.T) {
+	t.Parallel()
+	milan := newOther(t, "milan")
+	if got := HeldHash(trustedAs("milan", milan)); got != wire.BundleHash(milan.info.Bundle()) || got == (peering.Hash{}) {
+		t.Errorf("it is %s", got)
+	}
+	if got := HeldHash(&v1alpha1.ForeignCluster{}); got != (peering.Hash{}) {
+		t.Errorf("of nothing it is %s", got)
+	}
+}

@@ -1,0 +1,129 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+// lending is a PeeringPolicy, read.
+type lending struct {
+	spec     *v1alpha1.PeeringPolicySpec
+	selector labels.Selector
+	policy   peering.Policy
+	// err says why it makes no sense. It then selects whom it selects, and lends
+	// nothing.
+	err error
+}
+
+// readPolicies returns the policies in the order in which they are asked.
+func readPolicies(ctx context.Context, c client.Reader) ([]lending, error) {
+	var list v1alpha1.PeeringPolicyList
+	if err := c.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list peering policies: %w", err)
+	}
+	out := make([]lending, 0, len(list.Items))
+	for i := range list.Items {
+		out = append(out, readPolicy(&list.Items[i]))
+	}
+	slices.SortFunc(out, func(a, b lending) int { return cmp.Compare(a.policy.Name, b.policy.Name) })
+	return out, nil
+}
+
+func readPolicy(p *v1alpha1.PeeringPolicy) lending {
+	limits := &p.Spec.Limits
+	out := lending{spec: &p.Spec, selector: labels.Everything(), policy: peering.Policy{
+		Name: p.Name, PercentOfFree: 50, TotalPercent: 100, OvercommitPercent: 100,
+		Duration: defaultDuration, Notice: defaultNotice, StatementPeriod: defaultStatementPeriod,
+		Network: true, PodSecurity: peering.PodSecurity(cmp.Or(p.Spec.PodSecurity, "baseline")),
+		NodeLabels: p.Spec.NodeLabels, Renewable: p.Spec.Renewal != v1alpha1.RenewalNever,
+		RuntimeClasses: p.Spec.RuntimeClasses, StorageClasses: p.Spec.StorageClasses,
+	}}
+	policy := &out.policy
+	switch p.Spec.Accept {
+	case v1alpha1.AcceptAutomatic, "":
+		policy.Accept = peering.Automatic
+	case v1alpha1.AcceptAfterApproval:
+		policy.Accept = peering.AfterApproval
+	case v1alpha1.AcceptNever:
+	}
+	set := func(to *int, from *int32) {
+		if from != nil {
+			*to = int(*from)
+		}
+	}
+	set(&policy.PercentOfFree, limits.PercentOfFree)
+	set(&policy.OvercommitPercent, limits.OvercommitPercent)
+	if d := p.Spec.ContractDuration; d != nil {
+		policy.Duration = d.Duration
+	}
+	if d := p.Spec.Notice; d != nil {
+		policy.Notice = d.Duration
+	}
+	if d := p.Spec.StatementPeriod; d != nil {
+		policy.StatementPeriod = d.Duration
+	}
+	fail := func(what string, err error) {
+		if err != nil && out.err == nil {
+			out.err = fmt.Errorf("%s: %w", what, err)
+		}
+	}
+	var err error
+	policy.Ceilings, err = store.Resources(limits.Resources)
+	fail("limits.resources", err)
+	if limits.Total != nil {
+		set(&policy.TotalPercent, limits.Total.PercentOfFree)
+		policy.Total, err = store.Resources(limits.Total.Resources)
+		fail("limits.total.resources", err)
+	}
+	policy.Price, err = store.Prices(p.Spec.Price)
+	fail("price", err)
+	fail("nodeLabels", peering.CheckNodeLabels(p.Spec.NodeLabels))
+	if p.Spec.ClusterSelector != nil {
+		if out.selector, err = metav1.LabelSelectorAsSelector(p.Spec.ClusterSelector); err != nil {
+			out.selector = labels.Nothing()
+		}
+	}
+	return out
+}
+
+// selects says whether the policy is about a cluster.
+func (l *lending) selects(fc *v1alpha1.ForeignCluster) bool {
+	s := l.spec
+	return l.selector.Matches(labels.Set(fc.Labels)) &&
+		(len(s.ClusterIDs) == 0 || slices.Contains(s.ClusterIDs, fc.Spec.ClusterID)) &&
+		(len(s.Names) == 0 || slices.Contains(s.Names, fc.Name)) &&
+		(len(s.Found) == 0 || slices.Contains(s.Found, fc.Status.Found))
+}
+
+// selecting returns the policy that decides about a cluster: the first that
+// selects it.
+func selecting(policies []lending, fc *v1alpha1.ForeignCluster) (*lending, error) {
+	i := slices.IndexFunc(policies, func(l lending) bool { return l.selects(fc) })
+	if i < 0 {
+		return nil, wire.Errorf(wire.ReasonPolicyRefused, "no PeeringPolicy of the provider selects this cluster: its administrator has to make one")
+	}
+	return &policies[i], nil
+}
+
+// lends returns the policy as a value.
+func (l *lending) lends() (peering.Policy, error) {
+	if l.err != nil {
+		return peering.Policy{}, &wire.Error{
+			Reason:  wire.ReasonPolicyRefused,
+			Message: fmt.Sprintf("policy %q of the provider makes no sense; its administrator has to look at it", l.policy.Name),
+			Err:     l.err,
+		}
+	}
+	return l.policy, nil
+}

@@ -1,0 +1,671 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+// sliceFor is a ResourceSlice that asks for what terms() lends.
+func sliceFor(change func(*v1alpha1.ResourceSlice)) *v1alpha1.ResourceSlice {
+	s := &v1alpha1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "slice", UID: "uid", Generation: 1}, Spec: v1alpha1.ResourceSliceSpec{
+		ForeignCluster: "peer", Resources: amountsIn("cpu=4", "memory=8Gi", "pods=20"), Network: v1alpha1.NetworkNone, Renewal: v1alpha1.RenewalAutomatic,
+	}}
+	if change != nil {
+		change(s)
+	}
+	return s
+}
+
+func choosing(s *v1alpha1.ResourceSlice) {
+	s.Spec.ForeignCluster, s.Spec.ClusterSelector = "", &metav1.LabelSelector{MatchLabels: map[string]string{"lends": "yes"}}
+}
+
+func TestWhatIsDoneForAResourceSlice(t *testing.T) {
+	t.Parallel()
+	p := newParties(t)
+	never := func(s *v1alpha1.ResourceSlice) { s.Spec.Renewal = v1alpha1.RenewalNever }
+	changed := func(s *v1alpha1.ResourceSlice) { s.Generation = 2 }
+	over := func(reason peering.Reason) func(*v1alpha1.Contract) {
+		return func(c *v1alpha1.Contract) { c.Status.Phase, c.Status.Reason = "Closed", reason.Name() }
+	}
+	type row struct {
+		slice    func(*v1alpha1.ResourceSlice)
+		contract func(*v1alpha1.Contract)
+		terms    func(*peering.Terms)
+		none     bool // no contract
+		gone     bool // its ForeignCluster
+		standing string
+		later    time.Duration
+		want     course
+		reason   string // of Accepted, where nothing is done
+		renewal  bool
+	}
+	for name, tc := range map[string]row{
+		"nothing yet":                              {none: true, want: courseAsk},
+		"a contract as asked":                      {want: courseHold, reason: "Contracted"},
+		"the spec changed":                         {slice: changed, want: courseAmend},
+		"it nears its end":                         {later: 45 * time.Minute, want: courseRenew, renewal: true},
+		"it nears its end and nobody wants more":   {slice: never, later: 45 * time.Minute, want: courseHold, reason: "Contracted"},
+		"the provider does not renew":              {terms: func(x *peering.Terms) { x.Renewable = false }, later: 45 * time.Minute, want: courseHold, reason: "Contracted", renewal: true},
+		"it nears its end and the spec changed":    {slice: changed, later: 45 * time.Minute, want: courseAmend, renewal: true},
+		"a moment before it is to be renewed":      {later: 43 * time.Minute, want: courseHold, reason: "Contracted"},
+		"it drains":                                {contract: func(c *v1alpha1.Contract) { c.Status.Phase = "Draining" }, slice: changed, want: courseHold, reason: "Draining"},
+		"somebody just asked for its end":          {contract: func(c *v1alpha1.Contract) { c.Spec.Termination = v1alpha1.TerminateDrain }, want: courseHold, reason: "Draining"},
+		"the provider ended it":                    {contract: over(peering.ReasonEndedByPeer), want: courseHold, reason: "EndedByProvider"},
+		"the provider ended it, as it called":      {contract: func(c *v1alpha1.Contract) { c.Status.Phase, c.Spec.Termination = "Closed", v1alpha1.TerminatePeer }, want: courseHold, reason: "EndedByProvider"},
+		"one of several providers ended it":        {slice: choosing, contract: over(peering.ReasonEndedByPeer), want: courseAsk},
+		"this side ended it":                       {contract: over(peering.ReasonEndedHere), want: courseAsk},
+		"this side ended it with one of several":   {slice: choosing, contract: over(peering.ReasonEndedHere), want: courseHold, reason: "EndedHere"},
+		"this side forgot one of several":          {slice: choosing, contract: over(peering.ReasonEndedHere), gone: true, want: courseAsk},
+		"it reached its end":                       {contract: over(peering.ReasonExpired), want: courseAsk},
+		"it reached its end and that was it":       {slice: never, contract: over(peering.ReasonExpired), want: courseHold, reason: "Expired"},
+		"its node still stands":                    {contract: over(peering.ReasonExpired), standing: "slice", want: courseHold, reason: "TakingDown"},
+		"one that a signature away made, unlooked": {contract: func(c *v1alpha1.Contract) { c.Status.Phase = "" }, want: courseHold, reason: "Contracted"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var h *heldContract
+			if !tc.none {
+				c := p.stored(t, p.terms(t, tc.terms), p.consumer)
+				if err := store.SetFulfils(c, store.Fulfilment{Generation: 1}); err != nil {
+					t.Fatal(err)
+				}
+				if tc.contract != nil {
+					tc.contract(c)
+				}
+				state, terms, err := store.ReadContract(c, p.consumer.ID())
+				if err != nil {
+					t.Fatal(err)
+				}
+				h = &heldContract{c, state, terms}
+			}
+			got := planSlice(sliceFor(tc.slice), h, tc.gone, tc.standing, now.Add(tc.later))
+			if got.course != tc.want || got.renewal != tc.renewal || got.course == courseHold && got.accepted.Reason != tc.reason {
+				t.Errorf("it does %d (renewal %t, %s), want %d (%t, %s)", got.course, got.renewal, got.accepted.Reason, tc.want, tc.renewal, tc.reason)
+			}
+		})
+	}
+}
+
+func TestWhatIsAskedForTheNextRevision(t *testing.T) {
+	t.Parallel()
+	p := newParties(t)
+	hour := &metav1.Duration{Duration: time.Hour}
+	for name, tc := range map[string]struct {
+		slice    func(*v1alpha1.ResourceSlice)
+		fulfils  store.Fulfilment
+		why      course
+		cpu      string
+		duration time.Duration
+	}{
+		"more, as the spec says":              {func(s *v1alpha1.ResourceSlice) { s.Generation, s.Spec.Resources = 2, amountsIn("cpu=8") }, store.Fulfilment{Generation: 1}, courseAmend, "8", 0},
+		"all that there is, as the spec says": {func(s *v1alpha1.ResourceSlice) { s.Generation, s.Spec.Resources = 2, nil }, store.Fulfilment{Generation: 1}, courseAmend, "0", 0},
+		"renewed: what there is":              {func(s *v1alpha1.ResourceSlice) { s.Spec.Resources = nil }, store.Fulfilment{Generation: 1}, courseRenew, "4", 0},
+		"renewed, for as long as was asked":   {func(s *v1alpha1.ResourceSlice) { s.Spec.Duration = hour }, store.Fulfilment{Generation: 1, Duration: time.Hour}, courseRenew, "4", time.Hour},
+		"renewed when the change was refused": {func(s *v1alpha1.ResourceSlice) { s.Generation, s.Spec.Resources = 2, amountsIn("cpu=800") }, store.Fulfilment{Generation: 1}, courseRenew, "4", 0},
+		"changed without a later end": {func(s *v1alpha1.ResourceSlice) {
+			s.Generation, s.Spec.Renewal, s.Spec.Duration = 2, v1alpha1.RenewalNever, hour
+		}, store.Fulfilment{Generation: 1, Duration: time.Hour}, courseAmend, "4", 60 * time.Minute},
+		"changed with the duration": {func(s *v1alpha1.ResourceSlice) {
+			s.Generation, s.Spec.Renewal, s.Spec.Duration = 2, v1alpha1.RenewalNever, &metav1.Duration{Duration: 5 * time.Hour}
+		}, store.Fulfilment{Generation: 1, Duration: time.Hour}, courseAmend, "4", 5 * time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := p.stored(t, p.terms(t, nil), p.consumer)
+			if err := store.SetFulfils(c, tc.fulfils); err != nil {
+				t.Fatal(err)
+			}
+			state, terms, err := store.ReadContract(c, p.consumer.ID())
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := sliceFor(tc.slice)
+			ask, err := askOf(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := nextAsk(ask, s, &heldContract{c, state, terms}, tc.why, now)
+			if got.ContractID != "c-1" || got.RequestID != "uid" || got.Resources["cpu"].String() != tc.cpu || got.Duration != tc.duration {
+				t.Errorf("it asks %+v", got)
+			}
+		})
+	}
+}
+
+func TestAnOfferHasToBeNoWorseThanTheAsk(t *testing.T) {
+	t.Parallel()
+	ask := peering.Ask{
+		Resources: resourcesOf(t, map[string]string{"cpu": "4"}), Duration: time.Hour, Network: true,
+		PriceCeiling: peering.Money{Currency: "EUR", Amount: decimal(t, "0.4")},
+		NodeSelector: map[string]string{"gpu": "a100"}, RuntimeClasses: []string{"gvisor"}, StorageClasses: []string{"fast"},
+	}
+	good := peering.Grant{
+		Resources: ask.Resources, Duration: time.Hour, Network: true, PodSecurity: peering.PodSecurityBaseline, Price: eur(t, "cpu", "0.1"),
+		NodeSelector: map[string]string{"gpu": "a100"}, RuntimeClasses: []string{"gvisor", "kata"}, StorageClasses: []string{"fast"},
+	}
+	held := &peering.Terms{PodSecurity: peering.PodSecurityBaseline}
+	for name, tc := range map[string]struct {
+		change func(*peering.Grant)
+		why    string // empty: it is as good
+	}{
+		"as asked":                     {func(*peering.Grant) {}, ""},
+		"shorter":                      {func(g *peering.Grant) { g.Duration = time.Minute }, ""},
+		"free of charge":               {func(g *peering.Grant) { g.Price = peering.PriceList{} }, ""},
+		"a weaker Pod Security":        {func(g *peering.Grant) { g.PodSecurity = peering.PodSecurityPrivileged }, ""},
+		"less":                         {func(g *peering.Grant) { g.Resources = resourcesOf(t, map[string]string{"cpu": "3"}) }, "3 of cpu"},
+		"more":                         {func(g *peering.Grant) { g.Resources = resourcesOf(t, map[string]string{"cpu": "5"}) }, "5 of cpu"},
+		"something else besides":       {func(g *peering.Grant) { g.Resources = resourcesOf(t, map[string]string{"cpu": "4", "memory": "1"}) }, "not asked for"},
+		"longer":                       {func(g *peering.Grant) { g.Duration = 2 * time.Hour }, "instead of 1h"},
+		"without a tunnel":             {func(g *peering.Grant) { g.Network = false }, "network"},
+		"above the ceiling":            {func(g *peering.Grant) { g.Price = eur(t, "cpu", "0.100000001") }, "ceiling"},
+		"in another currency":          {func(g *peering.Grant) { g.Price.Currency = "USD" }, "two currencies"},
+		"at a price beyond counting":   {func(g *peering.Grant) { g.Price = eur(t, "cpu", "999999999") }, "cannot be told"},
+		"on other nodes":               {func(g *peering.Grant) { g.NodeSelector = map[string]string{"gpu": "t4"} }, "gpu=a100"},
+		"on any nodes":                 {func(g *peering.Grant) { g.NodeSelector = nil }, "gpu=a100"},
+		"without the runtime class":    {func(g *peering.Grant) { g.RuntimeClasses = []string{"kata"} }, "gvisor"},
+		"without the storage class":    {func(g *peering.Grant) { g.StorageClasses = nil }, "fast"},
+		"stricter than what holds now": {func(g *peering.Grant) { g.PodSecurity = peering.PodSecurityRestricted }, "Pod Security"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := good
+			tc.change(&g)
+			got := unacceptable(ask, g, held)
+			if (got == "") != (tc.why == "") || !strings.Contains(got, tc.why) {
+				t.Errorf("it says %q, want %q in it", got, tc.why)
+			}
+		})
+	}
+	if got := unacceptable(peering.Ask{Network: true}, good, nil); got != "" {
+		t.Errorf("an ask for nothing in particular refuses: %s", got)
+	}
+}
+
+func TestWhoMayBeAsked(t *testing.T) {
+	t.Parallel()
+	peer := func(name string, change func(*v1alpha1.ForeignCluster)) v1alpha1.ForeignCluster {
+		fc := v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"lends": "yes"}}}
+		fc.Spec.ClusterID, fc.Spec.TrustBundle = "id-"+name, "PEM"
+		fc.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionTrusted, Status: metav1.ConditionTrue}, {Type: v1alpha1.ConditionConnected, Status: metav1.ConditionTrue}}
+		if change != nil {
+			change(&fc)
+		}
+		return fc
+	}
+	peers := []v1alpha1.ForeignCluster{
+		peer("b", nil), peer("a", nil),
+		peer("unlabelled", func(fc *v1alpha1.ForeignCluster) { fc.Labels = nil }),
+		peer("untrusted", func(fc *v1alpha1.ForeignCluster) { fc.Spec.TrustBundle = "" }),
+		peer("away", func(fc *v1alpha1.ForeignCluster) { fc.Status.Conditions[1].Status = metav1.ConditionFalse }),
+		peer("going", func(fc *v1alpha1.ForeignCluster) { fc.DeletionTimestamp = &metav1.Time{Time: now} }),
+		peer("ended", nil), peer("ended-long-ago", nil), peer("expired", nil),
+	}
+	over := func(peer string, reason peering.Reason, ago time.Duration) *v1alpha1.Contract {
+		c := &v1alpha1.Contract{Spec: v1alpha1.ContractSpec{PeerID: "id-" + peer}}
+		closed := metav1.NewTime(now.Add(-ago))
+		c.Status.Phase, c.Status.Reason, c.Status.ClosedAt = "Closed", reason.Name(), &closed
+		return c
+	}
+	contracts := []*v1alpha1.Contract{
+		over("ended", peering.ReasonEndedByPeer, 9*time.Minute), over("ended-long-ago", peering.ReasonEndedByPeer, 10*time.Minute),
+		over("expired", peering.ReasonExpired, time.Minute),
+	}
+	ask, not := eligible(sliceFor(choosing), peers, contracts, now)
+	var names []string
+	for _, fc := range ask {
+		names = append(names, fc.Name)
+	}
+	if diff := cmp.Diff([]string{"a", "b", "ended-long-ago", "expired"}, names); diff != "" {
+		t.Errorf("asked (-want +got):\n%s", diff)
+	}
+	if len(not) != 4 || !strings.Contains(strings.Join(not, "\n"), "ended: it ended a contract") {
+		t.Errorf("left out are %q", not)
+	}
+	var many []v1alpha1.ForeignCluster
+	for i := range maxCandidates + 3 {
+		many = append(many, peer(fmt.Sprintf("p-%03d", i), nil))
+	}
+	if ask, not := eligible(sliceFor(choosing), many, nil, now); len(ask) != maxCandidates || len(not) != 3 {
+		t.Errorf("of %d peers %d are asked and %d left out", len(many), len(ask), len(not))
+	}
+}
+
+// fakeMarket is several providers. Each holds what it signed, as a real one does.
+type fakeMarket struct {
+	t  *testing.T
+	mu sync.Mutex
+	// sellers are the providers by cluster ID.
+	sellers map[peering.ClusterID]*seller
+	now     func() time.Time
+	n       int
+}
+
+type seller struct {
+	id    *identity.Identity
+	price peering.PriceList
+	// refuses is why the provider refuses, changes what it offers.
+	refuses wire.Reason
+	changes func(*wire.Advertisement)
+	// deaf is how many signatures it takes without an answer.
+	deaf      int
+	held      map[string]peering.Envelope // by contract
+	previews  int
+	requests  int
+	signs     int
+	forgetful bool // it answers each request anew
+}
+
+func (m *fakeMarket) offer(s *seller, ask peering.Ask, preview bool) (wire.Advertisement, error) {
+	if s.refuses != "" {
+		return wire.Advertisement{}, wire.Errorf(s.refuses, "no")
+	}
+	m.n++
+	ad := wire.Advertisement{ContractID: fmt.Sprintf("c-%d", m.n), RequestID: ask.RequestID, Revision: 1, ValidUntil: m.now().Add(time.Minute)}
+	ad.Grant = peering.Grant{
+		Resources: ask.Resources.Clone(), Duration: time.Hour, Network: ask.Network, PodSecurity: peering.PodSecurityBaseline, Price: s.price,
+		Renewable: true, Notice: 10 * time.Minute, StatementPeriod: 5 * time.Minute, Exposure: peering.ExposureOffloaded,
+		NodeSelector: ask.NodeSelector, RuntimeClasses: ask.RuntimeClasses, StorageClasses: ask.StorageClasses,
+	}
+	if ask.Duration > 0 {
+		ad.Grant.Duration = min(ask.Duration, time.Hour)
+	}
+	if preview {
+		ad.ContractID = ""
+	}
+	for id, e := range s.held {
+		terms, err := peering.ParseTerms(e.Payload)
+		if err != nil {
+			m.t.Error(err)
+		}
+		switch {
+		case preview:
+		case ask.ContractID == id:
+			ad.ContractID, ad.Revision, ad.PreviousHash = id, terms.Revision+1, e.Hash()
+		case ask.ContractID == "" && terms.RequestID == ask.RequestID && !s.forgetful:
+			ad.ContractID, ad.Revision, ad.PreviousHash = id, terms.Revision, terms.Previous
+		}
+	}
+	if s.changes != nil {
+		s.changes(&ad)
+	}
+	return ad, nil
+}
+
+func (m *fakeMarket) Request(_ context.Context, peer peering.ClusterID, ask peering.Ask) (wire.Advertisement, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.sellers[peer].requests++
+	return m.offer(m.sellers[peer], ask, false)
+}
+
+func (m *fakeMarket) Preview(_ context.Context, peer peering.ClusterID, ask peering.Ask) (wire.Advertisement, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.sellers[peer].previews++
+	return m.offer(m.sellers[peer], ask, true)
+}
+
+func (m *fakeMarket) Sign(_ context.Context, peer peering.ClusterID, e peering.Envelope) (peering.Envelope, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.sellers[peer]
+	s.signs++
+	terms, err := e.VerifyConsumer()
+	if err != nil {
+		return peering.Envelope{}, wire.Errorf(wire.ReasonSignatureInvalid, "%v", err)
+	}
+	held, ok := s.held[terms.ContractID]
+	if ok {
+		if before, _ := peering.ParseTerms(held.Payload); before.Revision == terms.Revision {
+			return held, nil
+		}
+	}
+	if held, err = e.Sign(nil, s.id.ID(), s.id.Signer()); err != nil {
+		return peering.Envelope{}, err
+	}
+	if s.held == nil {
+		s.held = map[string]peering.Envelope{}
+	}
+	s.held[terms.ContractID] = held
+	if s.deaf > 0 {
+		s.deaf--
+		return peering.Envelope{}, context.DeadlineExceeded
+	}
+	return held, nil
+}
+
+// slicesBench is a consumer's Slices among fake providers.
+type slicesBench struct {
+	*Slices
+	client client.WithWatch
+	clock  time.Time
+	market *fakeMarket
+	self   *identity.Identity
+}
+
+func newSlicesBench(t *testing.T, slice *v1alpha1.ResourceSlice, sellers map[string]*seller) *slicesBench {
+	t.Helper()
+	self := newParties(t).consumer
+	b := &slicesBench{clock: now, self: self, market: &fakeMarket{t: t, sellers: map[peering.ClusterID]*seller{}}}
+	b.market.now = func() time.Time { return b.clock }
+	objects := []client.Object{slice}
+	for name, s := range sellers {
+		s.id = newParties(t).provider
+		b.market.sellers[s.id.ID()] = s
+		fc := foreign(name, s.id)
+		fc.Labels = map[string]string{"lends": "yes"}
+		objects = append(objects, fc)
+	}
+	b.client = fakeClient(t, objects...)
+	b.restart()
+	return b
+}
+
+func (b *slicesBench) restart() {
+	b.Slices = &Slices{
+		Client: b.client, Reader: b.client, Identity: func() *identity.Identity { return b.self }, Provider: b.market,
+		Now: func() time.Time { return b.clock },
+	}
+}
+
+// look reconciles once and returns the slice and its contracts in force.
+func (b *slicesBench) look(t *testing.T) (*v1alpha1.ResourceSlice, []v1alpha1.Contract) {
+	t.Helper()
+	key := client.ObjectKey{Name: "slice"}
+	if _, err := b.Reconcile(t.Context(), reconcile.Request{NamespacedName: key}); err != nil {
+		t.Fatal(err)
+	}
+	var s v1alpha1.ResourceSlice
+	var list v1alpha1.ContractList
+	if err := b.client.Get(t.Context(), key, &s); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.client.List(t.Context(), &list); err != nil {
+		t.Fatal(err)
+	}
+	return &s, slices.DeleteFunc(list.Items, func(c v1alpha1.Contract) bool { return !inForce(&c) })
+}
+
+func accepted(s *v1alpha1.ResourceSlice) *metav1.Condition {
+	return meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionAccepted)
+}
+
+func TestTheCheapestIsTakenThenTheNext(t *testing.T) {
+	t.Parallel()
+	cheap, dear, dearest := &seller{price: eur(t, "cpu", "0.1")}, &seller{price: eur(t, "cpu", "0.2")}, &seller{price: eur(t, "cpu", "0.9")}
+	b := newSlicesBench(t, sliceFor(func(s *v1alpha1.ResourceSlice) {
+		choosing(s)
+		s.Spec.PriceCeiling = &v1alpha1.Money{Currency: "EUR", Amount: "1"}
+	}), map[string]*seller{"dear": dear, "cheap": cheap, "dearest": dearest})
+	s, held := b.look(t)
+	if len(held) != 1 || held[0].Spec.ForeignCluster != "cheap" || s.Status.ForeignCluster != "cheap" || s.Status.Contract != held[0].Name || accepted(s).Status != metav1.ConditionTrue {
+		t.Fatalf("the slice has %+v", s.Status)
+	}
+	if s.Status.ObservedGeneration != 1 {
+		t.Errorf("it fulfils generation %d", s.Status.ObservedGeneration)
+	}
+	for range 3 {
+		b.look(t)
+	}
+	if n := cheap.requests + dear.requests; n != 1 {
+		t.Errorf("%d requests for one contract", n)
+	}
+	end := func(reason peering.Reason) {
+		t.Helper()
+		c := held[0].DeepCopy()
+		closed := metav1.NewTime(b.clock)
+		c.Status.Phase, c.Status.Reason, c.Status.ClosedAt = "Closed", reason.Name(), &closed
+		if err := b.client.Status().Update(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		delete(b.market.sellers[peering.ClusterID(c.Spec.PeerID)].held, c.Name)
+	}
+	end(peering.ReasonEndedByPeer)
+	b.clock = b.clock.Add(time.Minute)
+	if s, held = b.look(t); len(held) != 1 || held[0].Spec.ForeignCluster != "dear" || s.Status.ForeignCluster != "dear" {
+		t.Fatalf("after the cheapest ended it the slice has %+v", s.Status)
+	}
+	// That one ends too, and the first is still left out; the third is too dear.
+	end(peering.ReasonEndedByPeer)
+	s, held = b.look(t)
+	if len(held) != 0 || accepted(s).Status != metav1.ConditionFalse || !strings.Contains(accepted(s).Message, "left out until") || !strings.Contains(accepted(s).Message, "ceiling") {
+		t.Fatalf("after both ended it: %+v", accepted(s))
+	}
+	b.clock = b.clock.Add(leftOut - time.Minute)
+	if s, held = b.look(t); len(held) != 1 || held[0].Spec.ForeignCluster != "cheap" {
+		t.Fatalf("after %s the slice has %+v: %+v", leftOut, s.Status, accepted(s))
+	}
+	end(peering.ReasonEndedHere)
+	if s, held = b.look(t); len(held) != 0 || accepted(s).Reason != "EndedHere" {
+		t.Fatalf("after this side ended it: %+v", accepted(s))
+	}
+}
+
+func TestTheFirstThatStillGrantsIsTaken(t *testing.T) {
+	t.Parallel()
+	fickle, honest := &seller{price: eur(t, "cpu", "0.1")}, &seller{price: eur(t, "cpu", "0.2")}
+	// It previews one price and asks for another when it is to be signed.
+	fickle.changes = func(ad *wire.Advertisement) {
+		if ad.ContractID != "" {
+			ad.Grant.Price = eur(t, "cpu", "0.3")
+		}
+	}
+	b := newSlicesBench(t, sliceFor(func(s *v1alpha1.ResourceSlice) {
+		choosing(s)
+		s.Spec.PriceCeiling = &v1alpha1.Money{Currency: "EUR", Amount: "1"}
+	}), map[string]*seller{"fickle": fickle, "honest": honest})
+	if s, held := b.look(t); len(held) != 1 || held[0].Spec.ForeignCluster != "honest" {
+		t.Errorf("the slice has %+v", s.Status)
+	}
+	if fickle.signs > 0 {
+		t.Error("something else than was asked for was signed")
+	}
+}
+
+// TestAProviderThatMayHaveSignedIsAskedFirst: the answer to the signature is lost,
+// and the agent dies; another provider, cheaper by now, is not asked before the
+// first has answered.
+func TestAProviderThatMayHaveSignedIsAskedFirst(t *testing.T) {
+	t.Parallel()
+	first, second := &seller{price: eur(t, "cpu", "0.1"), deaf: 2}, &seller{price: eur(t, "cpu", "0.2")}
+	b := newSlicesBench(t, sliceFor(choosing), map[string]*seller{"first": first, "second": second})
+	s, held := b.look(t)
+	if len(held) != 0 || len(first.held) != 1 || s.Status.ForeignCluster != "first" || s.Status.Contract != "" {
+		t.Fatalf("the slice has %+v, the provider %d contracts", s.Status, len(first.held))
+	}
+	second.price = eur(t, "cpu", "0.01")
+	for range 3 {
+		b.restart()
+		b.clock = b.clock.Add(5 * time.Second)
+		s, held = b.look(t)
+	}
+	if len(held) != 1 || held[0].Spec.ForeignCluster != "first" || len(second.held) != 0 || len(first.held) != 1 {
+		t.Errorf("the slice has %+v, the providers %d and %d contracts", s.Status, len(first.held), len(second.held))
+	}
+}
+
+func TestAChangedSpecIsAmended(t *testing.T) {
+	t.Parallel()
+	provider := &seller{price: eur(t, "cpu", "0.1")}
+	b := newSlicesBench(t, sliceFor(nil), map[string]*seller{"peer": provider})
+	change := func(change func(*v1alpha1.ResourceSlice)) {
+		t.Helper()
+		var s v1alpha1.ResourceSlice
+		if err := b.client.Get(t.Context(), client.ObjectKey{Name: "slice"}, &s); err != nil {
+			t.Fatal(err)
+		}
+		change(&s)
+		s.Generation++
+		if err := b.client.Update(t.Context(), &s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.look(t)
+	change(func(s *v1alpha1.ResourceSlice) { s.Spec.Resources = amountsIn("cpu=8") })
+	s, held := b.look(t)
+	if len(held) != 1 || held[0].Spec.Revision != 2 || held[0].Spec.Resources.Cpu().String() != "8" || s.Status.ObservedGeneration != 2 {
+		t.Fatalf("the contract is %+v, the slice %+v", held[0].Spec, s.Status)
+	}
+	if b.look(t); provider.signs != 2 {
+		t.Errorf("%d signatures for two revisions", provider.signs)
+	}
+	// A ceiling below the price changes nothing, and says so.
+	change(func(s *v1alpha1.ResourceSlice) { s.Spec.PriceCeiling = &v1alpha1.Money{Currency: "EUR", Amount: "0.5"} })
+	s, held = b.look(t)
+	if len(held) != 1 || held[0].Spec.Revision != 2 || accepted(s).Status != metav1.ConditionFalse || !strings.Contains(accepted(s).Message, "goes on as it is") {
+		t.Fatalf("the contract is %+v, the slice %+v", held[0].Spec, accepted(s))
+	}
+	if s.Status.Contract != held[0].Name || s.Status.ObservedGeneration != 2 {
+		t.Errorf("the slice has %+v", s.Status)
+	}
+	// The answer is lost: the provider has the third revision, and this side catches
+	// up by the session; until then it asks for no fourth.
+	change(func(s *v1alpha1.ResourceSlice) { s.Spec.PriceCeiling, s.Spec.Resources = nil, amountsIn("cpu=6") })
+	provider.deaf = 1
+	b.look(t)
+	s, held = b.look(t)
+	if held[0].Spec.Revision != 2 || accepted(s).Reason != "RevisionStale" {
+		t.Errorf("revision %d is held, and the slice says %+v", held[0].Spec.Revision, accepted(s))
+	}
+	var newest peering.Envelope
+	for _, e := range provider.held {
+		newest = e
+	}
+	if _, err := replaceRevision(t.Context(), b.client, b.client, &held[0], newest, b.self.ID(), nil); err != nil {
+		t.Fatal(err)
+	}
+	s, held = b.look(t)
+	if held[0].Spec.Revision < 3 || held[0].Spec.Resources.Cpu().String() != "6" || accepted(s).Status != metav1.ConditionTrue {
+		t.Errorf("the contract is %+v, the slice %+v", held[0].Spec, accepted(s))
+	}
+}
+
+func TestAContractIsRenewedInTime(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		slice   func(*v1alpha1.ResourceSlice)
+		changes func(*wire.Advertisement) // what the provider offers later
+		refuses wire.Reason
+		status  metav1.ConditionStatus // of Renewed; empty is that there is none
+		reason  string
+	}{
+		"on the same terms":         {status: metav1.ConditionTrue, reason: "Renewed"},
+		"dearer, below the ceiling": {slice: ceiling("1"), changes: func(ad *wire.Advertisement) { ad.Grant.Price = eur(t, "cpu", "0.2") }, status: metav1.ConditionTrue, reason: "Renewed"},
+		"dearer, above the ceiling": {slice: ceiling("0.5"), changes: func(ad *wire.Advertisement) { ad.Grant.Price = eur(t, "cpu", "0.2") }, status: metav1.ConditionFalse, reason: "ContractMismatch"},
+		"less":                      {changes: func(ad *wire.Advertisement) { ad.Grant.Resources = resourcesOf(t, map[string]string{"cpu": "1"}) }, status: metav1.ConditionFalse, reason: "ContractMismatch"},
+		"stricter":                  {changes: func(ad *wire.Advertisement) { ad.Grant.PodSecurity = peering.PodSecurityRestricted }, status: metav1.ConditionFalse, reason: "ContractMismatch"},
+		"refused":                   {refuses: wire.ReasonPolicyRefused, status: metav1.ConditionFalse, reason: "PolicyRefused"},
+		"not wanted":                {slice: func(s *v1alpha1.ResourceSlice) { s.Spec.Renewal = v1alpha1.RenewalNever }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			provider := &seller{price: eur(t, "cpu", "0.1")}
+			b := newSlicesBench(t, sliceFor(tc.slice), map[string]*seller{"peer": provider})
+			_, held := b.look(t)
+			until := held[0].Spec.NotAfter
+			provider.changes, provider.refuses = tc.changes, tc.refuses
+			b.clock = now.Add(43 * time.Minute)
+			if _, held := b.look(t); held[0].Spec.Revision != 1 {
+				t.Error("it is renewed too early")
+			}
+			b.clock = now.Add(45 * time.Minute)
+			s, held := b.look(t)
+			renewed := meta.FindStatusCondition(s.Status.Conditions, ConditionRenewed)
+			switch {
+			case tc.status == "":
+				if renewed != nil || held[0].Spec.Revision != 1 {
+					t.Errorf("revision %d, %+v", held[0].Spec.Revision, renewed)
+				}
+				return
+			case renewed == nil || renewed.Status != tc.status || renewed.Reason != tc.reason:
+				t.Fatalf("it says %+v", renewed)
+			}
+			if later := held[0].Spec.NotAfter.After(until.Time); later != (tc.status == metav1.ConditionTrue) {
+				t.Errorf("it ends at %s, before %s", held[0].Spec.NotAfter, until)
+			}
+			if accepted(s).Status != metav1.ConditionTrue {
+				t.Errorf("the contract that goes on is %+v", accepted(s))
+			}
+			if signs := provider.signs; tc.status == metav1.ConditionTrue {
+				if b.look(t); provider.signs != signs || signs != 2 {
+					t.Errorf("%d signatures", provider.signs)
+				}
+			}
+		})
+	}
+}
+
+func ceiling(amount string) func(*v1alpha1.ResourceSlice) {
+	return func(s *v1alpha1.ResourceSlice) {
+		s.Spec.PriceCeiling = &v1alpha1.Money{Currency: "EUR", Amount: amount}
+	}
+}
+
+func TestStraysAreTakenUpOrEnded(t *testing.T) {
+	t.Parallel()
+	p := newParties(t)
+	for name, tc := range map[string]struct {
+		slice  *v1alpha1.ResourceSlice
+		holds  *v1alpha1.Contract
+		terms  func(*peering.Terms)
+		adopts bool
+		ends   bool
+	}{
+		"whose slice has none is taken up":        {slice: sliceFor(nil), adopts: true},
+		"whose slice is gone is ended":            {ends: true},
+		"whose slice has another is ended":        {slice: sliceFor(nil), holds: p.stored(t, p.terms(t, func(x *peering.Terms) { x.ContractID = "c-2" }), p.consumer), ends: true},
+		"that is over is ended":                   {slice: sliceFor(nil), terms: func(x *peering.Terms) { x.NotAfter = now }, ends: true},
+		"that is held is none":                    {slice: sliceFor(nil), holds: p.stored(t, p.terms(t, nil), p.consumer)},
+		"in which this cluster lends is nobody's": {slice: sliceFor(nil), terms: func(x *peering.Terms) { x.Consumer, x.Provider = x.Provider, x.Consumer }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			fc := foreign("peer", p.provider)
+			fc.Status.Contracts = []v1alpha1.PeerContract{{ID: "c-1", Revision: 1, Phase: "Active"}}
+			objects := []client.Object{fc}
+			if tc.slice != nil {
+				objects = append(objects, tc.slice)
+			}
+			if tc.holds != nil {
+				objects = append(objects, tc.holds.DeepCopy())
+			}
+			c, clock := fakeClient(t, objects...), now
+			peer := &fakeCounterpart{contract: func() (peering.Envelope, error) { return p.signed(t, p.terms(t, tc.terms)), nil }}
+			r := &Strays{Client: c, Reader: c, Self: p.consumer.ID(), Counterpart: peer, Now: func() time.Time { return clock }}
+			look := func() bool {
+				t.Helper()
+				if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: "peer"}}); err != nil {
+					t.Fatal(err)
+				}
+				return client.IgnoreNotFound(c.Get(t.Context(), client.ObjectKey{Name: "c-1"}, &v1alpha1.Contract{})) == nil &&
+					c.Get(t.Context(), client.ObjectKey{Name: "c-1"}, &v1alpha1.Contract{}) == nil
+			}
+			held := tc.holds != nil && tc.holds.Name == "c-1"
+			if got := look(); got != held || len(peer.told) > 0 {
+				t.Errorf("at once: held %t, ended %d times", got, len(peer.told))
+			}
+			clock = clock.Add(strayAge)
+			if got := look(); got != (tc.adopts || held) || (len(peer.told) > 0) != tc.ends {
+				t.Errorf("held %t, ended %d times", got, len(peer.told))
+			}
+		})
+	}
+}

@@ -1,0 +1,302 @@
+package controller
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+const (
+	// backdate is how far a contract begins before it is signed, so that a
+	// provider whose clock is a little behind takes it up at once.
+	backdate = time.Minute
+	// leftOut is for how long a provider that ended a contract is not asked again by
+	// a ResourceSlice that can choose.
+	leftOut = 10 * time.Minute
+	// maxCandidates is how many providers a ResourceSlice compares at most.
+	maxCandidates = 64
+)
+
+// ConditionRenewed tells of a ResourceSlice whether its contract was renewed when
+// that was last due.
+const ConditionRenewed = "Renewed"
+
+// course is what is to be done for a ResourceSlice.
+type course uint8
+
+const (
+	// courseHold: nothing, until something changes.
+	courseHold course = iota
+	// courseAsk: ask for a contract.
+	courseAsk
+	// courseAmend: ask for the next revision, because the spec changed.
+	courseAmend
+	// courseRenew: ask for the next revision, because the contract nears its end.
+	courseRenew
+)
+
+// heldContract is the contract of a ResourceSlice.
+type heldContract struct {
+	stored *v1alpha1.Contract
+	state  peering.Contract
+	terms  peering.Terms
+}
+
+// slicePlan is what is to be done for a ResourceSlice.
+type slicePlan struct {
+	course course
+	// accepted says how things stand where there is nothing to do.
+	accepted metav1.Condition
+	// renewal says that the contract should be renewed now, whatever else is done.
+	renewal bool
+	// after is when to look again; zero is when something changes.
+	after time.Duration
+}
+
+// planSlice decides what is to be done for a ResourceSlice that has a contract, or
+// had one, or has none yet. peerGone says that the contract's ForeignCluster is
+// gone or about to go; standing names a virtual node that is to go before another
+// can come.
+func planSlice(s *v1alpha1.ResourceSlice, h *heldContract, peerGone bool, standing string, now time.Time) slicePlan {
+	if h == nil {
+		return slicePlan{course: courseAsk}
+	}
+	hold := func(status metav1.ConditionStatus, reason, format string, args ...any) slicePlan {
+		return slicePlan{accepted: condition(v1alpha1.ConditionAccepted, status, reason, fmt.Sprintf(format, args...))}
+	}
+	name, chooses := h.stored.Name, s.Spec.ClusterSelector != nil
+	switch h.state.State {
+	case peering.Closed:
+		switch {
+		case endedByPeer(h.stored) && !chooses:
+			return hold(metav1.ConditionFalse, "EndedByProvider", "the provider ended contract %s; delete this ResourceSlice, and create another to ask again", name)
+		case h.state.Reason == peering.ReasonEndedHere && chooses && !peerGone:
+			return hold(metav1.ConditionFalse, "EndedHere", "this cluster ended contract %s; delete this ResourceSlice, and create another to ask again", name)
+		case h.state.Reason == peering.ReasonExpired && s.Spec.Renewal == v1alpha1.RenewalNever:
+			return hold(metav1.ConditionFalse, "Expired", "contract %s reached its end and spec.renewal is Never; delete this ResourceSlice, and create another to ask again", name)
+		case standing != "":
+			return hold(metav1.ConditionFalse, "TakingDown", "contract %s is over and node %s is being taken down", name, standing)
+		}
+		return slicePlan{course: courseAsk}
+	case peering.Draining:
+		return hold(metav1.ConditionTrue, "Draining", "contract %s is ending: %s", name, h.state.Reason)
+	case peering.Nothing, peering.Offered, peering.Signed, peering.Active:
+	}
+	if h.stored.Spec.Termination != "" {
+		return hold(metav1.ConditionTrue, "Draining", "contract %s is ending", name)
+	}
+	plan := hold(metav1.ConditionTrue, "Contracted", "contract %s was signed by both", name)
+	if at := peering.RenewAt(h.state); s.Spec.Renewal != v1alpha1.RenewalNever && !at.IsZero() {
+		plan.renewal, plan.after = !now.Before(at), max(at.Sub(now), 0)
+	}
+	switch {
+	case store.Fulfils(h.stored).Generation != s.Generation:
+		plan.course = courseAmend
+	case plan.renewal && h.terms.Renewable:
+		plan.course = courseRenew
+	}
+	return plan
+}
+
+// askOf returns what a ResourceSlice asks for.
+func askOf(s *v1alpha1.ResourceSlice) (peering.Ask, error) {
+	resources, err := store.Resources(s.Spec.Resources)
+	if err != nil {
+		return peering.Ask{}, wire.Errorf(wire.ReasonRequestInvalid, "spec.resources: %s", err)
+	}
+	ceiling, err := store.Money(s.Spec.PriceCeiling)
+	if err != nil {
+		return peering.Ask{}, wire.Errorf(wire.ReasonRequestInvalid, "spec.priceCeiling: %s", err)
+	}
+	ask := peering.Ask{
+		RequestID: string(s.UID), Resources: resources, Network: s.Spec.Network != v1alpha1.NetworkNone, PriceCeiling: ceiling,
+		NodeSelector: s.Spec.NodeSelector, StorageClasses: sortedNames(s.Spec.StorageClasses), RuntimeClasses: sortedNames(s.Spec.RuntimeClasses),
+	}
+	if s.Spec.Duration != nil {
+		ask.Duration = s.Spec.Duration.Duration.Truncate(time.Second)
+	}
+	return ask, nil
+}
+
+func sortedNames(names []string) []string {
+	return slices.Compact(slices.Sorted(slices.Values(names)))
+}
+
+// nextAsk returns what a ResourceSlice asks for the next revision of its contract.
+func nextAsk(ask peering.Ask, s *v1alpha1.ResourceSlice, h *heldContract, why course, now time.Time) peering.Ask {
+	ask.ContractID, ask.RequestID = h.stored.Name, h.terms.RequestID
+	fulfils := store.Fulfils(h.stored)
+	if why == courseRenew {
+		// What there is lasts on: an ask for all that is free would get what happens to
+		// be, and a changed spec was refused.
+		if len(ask.Resources) == 0 || fulfils.Generation != s.Generation {
+			ask.Resources = h.terms.Resources.Clone()
+		}
+		if fulfils.Generation != s.Generation {
+			ask.Network, ask.RuntimeClasses, ask.StorageClasses = h.terms.Network, h.terms.RuntimeClasses, nil
+		}
+	}
+	// Who wants no renewal wants none by the way.
+	if s.Spec.Renewal == v1alpha1.RenewalNever && ask.Duration == fulfils.Duration {
+		ask.Duration = max(h.terms.NotAfter.Sub(beginOf(now)), time.Second)
+	}
+	return ask
+}
+
+// beginOf is when a contract begins that is signed now.
+func beginOf(now time.Time) time.Time { return now.UTC().Add(-backdate).Truncate(time.Second) }
+
+// termsOf returns the contract that an offer makes when it is signed now.
+func termsOf(offer wire.Advertisement, consumer, provider peering.Party, now time.Time) peering.Terms {
+	begin, g := beginOf(now), offer.Grant
+	return peering.Terms{
+		ContractID: offer.ContractID, RequestID: offer.RequestID, Revision: offer.Revision, Previous: offer.PreviousHash,
+		Consumer: consumer, Provider: provider,
+		Resources: g.Resources, NotBefore: begin, NotAfter: begin.Add(g.Duration),
+		Network: g.Network, PodSecurity: g.PodSecurity, NodeLabels: g.NodeLabels,
+		Price: g.Price, Renewable: g.Renewable, Notice: g.Notice, StatementPeriod: g.StatementPeriod, Exposure: g.Exposure,
+		NodeSelector: g.NodeSelector, RuntimeClasses: g.RuntimeClasses,
+	}
+}
+
+// unacceptable says in what a grant is worse than the ask, or than the contract
+// that it is to revise; empty is in nothing. The provider said that it decided by
+// the ask; this is where it is not believed.
+func unacceptable(ask peering.Ask, g peering.Grant, held *peering.Terms) string {
+	for name, amount := range ask.Resources {
+		if got := g.Resources[name]; got.Cmp(amount) != 0 {
+			return fmt.Sprintf("%s of %s instead of %s", got, name, amount)
+		}
+	}
+	switch {
+	case len(ask.Resources) > 0 && len(g.Resources) != len(ask.Resources):
+		return "resources that were not asked for"
+	case g.Network != ask.Network:
+		return "network differs"
+	case ask.Duration > 0 && g.Duration > ask.Duration:
+		return fmt.Sprintf("for %s instead of %s", g.Duration, ask.Duration)
+	case held != nil && stricter(g.PodSecurity, held.PodSecurity):
+		return fmt.Sprintf("Pod Security level %s instead of the %s that holds now: pods that run would be refused", g.PodSecurity, held.PodSecurity)
+	}
+	for key, value := range ask.NodeSelector {
+		if got, ok := g.NodeSelector[key]; !ok || got != value {
+			return fmt.Sprintf("nodes without the label %s=%s", key, value)
+		}
+	}
+	for _, class := range ask.RuntimeClasses {
+		if !slices.Contains(g.RuntimeClasses, class) {
+			return "no runtime class " + class
+		}
+	}
+	for _, class := range ask.StorageClasses {
+		if !slices.Contains(g.StorageClasses, class) {
+			return "no storage class " + class
+		}
+	}
+	return tooDear(ask.PriceCeiling, g)
+}
+
+// tooDear says in what a grant costs more than the ceiling; empty is in nothing.
+func tooDear(ceiling peering.Money, g peering.Grant) string {
+	hourly, err := g.Price.Hourly(g.Resources)
+	switch {
+	case err != nil:
+		return "a price that cannot be told: " + err.Error()
+	case ceiling.IsNone() || hourly.Amount.IsZero():
+		return ""
+	case hourly.Currency != ceiling.Currency:
+		return fmt.Sprintf("a price of %s an hour, and the ceiling is %s: they are of two currencies", hourly, ceiling)
+	case hourly.Amount.Cmp(ceiling.Amount) > 0:
+		return fmt.Sprintf("a price of %s an hour, more than the ceiling of %s", hourly, ceiling)
+	}
+	return ""
+}
+
+// stricter says whether a Pod Security level refuses more than another.
+func stricter(a, b peering.PodSecurity) bool {
+	levels := []peering.PodSecurity{peering.PodSecurityPrivileged, peering.PodSecurityBaseline, peering.PodSecurityRestricted}
+	return slices.Index(levels, a) > slices.Index(levels, b)
+}
+
+// eligible returns the clusters that a ResourceSlice with a selector may ask now,
+// by name, and why others that match are left out. contracts are those that it
+// had.
+func eligible(s *v1alpha1.ResourceSlice, peers []v1alpha1.ForeignCluster, contracts []*v1alpha1.Contract, now time.Time) (ask []*v1alpha1.ForeignCluster, not []string) {
+	selector, err := metav1.LabelSelectorAsSelector(s.Spec.ClusterSelector)
+	if err != nil {
+		return nil, []string{"spec.clusterSelector: " + err.Error()}
+	}
+	sorted := slices.SortedFunc(slices.Values(peers), func(a, b v1alpha1.ForeignCluster) int { return cmp.Compare(a.Name, b.Name) })
+	for i := range sorted {
+		fc := &sorted[i]
+		if !selector.Matches(labels.Set(fc.Labels)) {
+			continue
+		}
+		if why := unusable(fc); why != "" {
+			not = append(not, fc.Name+": "+why)
+			continue
+		}
+		if until := outUntil(fc, contracts); now.Before(until) {
+			not = append(not, fmt.Sprintf("%s: it ended a contract and is left out until %s", fc.Name, until.UTC().Format(time.RFC3339)))
+			continue
+		}
+		if len(ask) == maxCandidates {
+			not = append(not, fmt.Sprintf("%s: %d others are compared, and that is the most", fc.Name, maxCandidates))
+			continue
+		}
+		ask = append(ask, fc)
+	}
+	return ask, not
+}
+
+// unusable says why a cluster cannot be asked now; empty is that it can.
+func unusable(fc *v1alpha1.ForeignCluster) string {
+	switch {
+	case !fc.DeletionTimestamp.IsZero():
+		return "it is being forgotten"
+	case fc.Spec.TrustBundle == "" || meta.IsStatusConditionFalse(fc.Status.Conditions, v1alpha1.ConditionTrusted):
+		return "it is not trusted"
+	case !meta.IsStatusConditionTrue(fc.Status.Conditions, v1alpha1.ConditionConnected):
+		return "there is no session with it"
+	}
+	return ""
+}
+
+// outUntil is until when a cluster is left out, because of contracts that it
+// ended.
+func outUntil(fc *v1alpha1.ForeignCluster, contracts []*v1alpha1.Contract) time.Time {
+	var until time.Time
+	for _, c := range contracts {
+		if c.Spec.PeerID != fc.Spec.ClusterID || inForce(c) || !endedByPeer(c) || c.Status.ClosedAt == nil {
+			continue
+		}
+		if t := c.Status.ClosedAt.Add(leftOut); t.After(until) {
+			until = t
+		}
+	}
+	return until
+}
+
+// sortContracts puts a request's contracts in order: first those in force, then
+// those that are over, each newest first.
+func sortContracts(contracts []*v1alpha1.Contract) {
+	slices.SortFunc(contracts, func(a, b *v1alpha1.Contract) int {
+		if inForce(a) != inForce(b) {
+			if inForce(a) {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Or(b.Spec.NotBefore.Compare(a.Spec.NotBefore.Time), cmp.Compare(a.Name, b.Name))
+	})
+}

@@ -1,0 +1,177 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/peering"
+)
+
+const (
+	// strayAge is how long a provider has to speak of a contract that is not held
+	// here before it counts as a stray: a contract that is being signed, or that was
+	// just let go, is none.
+	strayAge = 10 * time.Second
+	// strayAgain is how often strays are looked at, maxStrays how many of one peer at
+	// a time.
+	strayAgain = 30 * time.Second
+	maxStrays  = 4
+	// maxSightings is how many strays are remembered.
+	maxSightings = 1024
+)
+
+// Strays looks after contracts by which this cluster consumes, as the provider
+// says, and which it does not hold: the answer to its signature was lost, and it
+// lost interest before it asked again. Such a contract is taken up if its
+// ResourceSlice still wants one, and else ended.
+type Strays struct {
+	Client client.Client
+	// Reader reads from the API server itself.
+	Reader      client.Reader
+	Self        peering.ClusterID
+	Counterpart Counterpart
+	Now         func() time.Time
+
+	// seen is when each was first heard of. It is only a memory: after a restart
+	// they are heard of again.
+	seen map[string]time.Time
+}
+
+// SetupWithManager registers the reconciler.
+func (r *Strays) SetupWithManager(mgr ctrl.Manager) error {
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("strays").
+		For(&v1alpha1.ForeignCluster{}, updates(func(before, after client.Object) bool {
+			a, b := before.(*v1alpha1.ForeignCluster), after.(*v1alpha1.ForeignCluster)
+			return !equality.Semantic.DeepEqual(a.Status.Contracts, b.Status.Contracts)
+		})).
+		Complete(r)
+}
+
+// Reconcile implements reconcile.Reconciler.
+func (r *Strays) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	var fc v1alpha1.ForeignCluster
+	if err := r.Client.Get(ctx, req.NamespacedName, &fc); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if unusable(&fc) != "" {
+		return reconcile.Result{}, nil
+	}
+	strays, err := r.strays(ctx, &fc)
+	if err != nil || len(strays) == 0 {
+		return reconcile.Result{}, err
+	}
+	again := strayAgain
+	for i, id := range strays {
+		if i == maxStrays {
+			break
+		}
+		if age := r.Now().Sub(r.seen[id]); age < strayAge {
+			again = min(again, strayAge-age)
+			continue
+		}
+		if err := r.settle(ctx, &fc, id); err != nil {
+			return reconcile.Result{RequeueAfter: strayAgain}, nil //nolint:nilerr // the peer's trouble, and nobody's here to mend
+		}
+	}
+	return reconcile.Result{RequeueAfter: again}, nil
+}
+
+// strays returns the IDs of contracts that the peer says are in force and that are
+// not held here.
+func (r *Strays) strays(ctx context.Context, fc *v1alpha1.ForeignCluster) ([]string, error) {
+	var out []string
+	for _, said := range fc.Status.Contracts {
+		if peering.ParsePhase(said.Phase) != peering.PhaseActive {
+			continue
+		}
+		err := r.Reader.Get(ctx, client.ObjectKey{Name: said.ID}, &v1alpha1.Contract{})
+		switch {
+		case err == nil:
+			delete(r.seen, said.ID)
+		case apierrors.IsNotFound(err):
+			out = append(out, said.ID)
+			r.sight(said.ID)
+		default:
+			return nil, fmt.Errorf("read contract %s: %w", said.ID, err)
+		}
+	}
+	return out, nil
+}
+
+func (r *Strays) sight(id string) {
+	if r.seen == nil || len(r.seen) >= maxSightings {
+		r.seen = map[string]time.Time{}
+	}
+	if _, ok := r.seen[id]; !ok {
+		r.seen[id] = r.Now()
+	}
+}
+
+// settle takes a stray up or ends it.
+func (r *Strays) settle(ctx context.Context, fc *v1alpha1.ForeignCluster, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, tellTimeout)
+	defer cancel()
+	peer := peering.ClusterID(fc.Spec.ClusterID)
+	envelope, err := r.Counterpart.Contract(ctx, peer, id)
+	if err != nil {
+		return err
+	}
+	terms, err := envelope.Verify()
+	if err != nil {
+		return err
+	}
+	if terms.ContractID != id || terms.Consumer.ID != r.Self || terms.Provider.ID != peer {
+		return nil // not ours to consume
+	}
+	wanted, err := r.wanted(ctx, terms)
+	if err != nil {
+		return err
+	}
+	if !wanted {
+		return r.Counterpart.Terminate(ctx, peer, id, "the consumer does not hold this contract", time.Time{})
+	}
+	contract, err := store.NewContract(envelope, r.Self, fc.Name)
+	if err != nil {
+		return err
+	}
+	if err := r.Client.Create(ctx, contract, client.FieldOwner(v1alpha1.Manager)); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("keep contract %s: %w", id, err)
+	}
+	return nil
+}
+
+// wanted says whether the ResourceSlice of a contract is there and has none.
+func (r *Strays) wanted(ctx context.Context, terms peering.Terms) (bool, error) {
+	if !r.Now().Before(terms.NotAfter) {
+		return false, nil
+	}
+	contracts, err := contractsOf(ctx, r.Reader)
+	if err != nil {
+		return false, err
+	}
+	for i := range contracts {
+		if contracts[i].Spec.RequestID == terms.RequestID && inForce(&contracts[i]) {
+			return false, nil
+		}
+	}
+	var list v1alpha1.ResourceSliceList
+	if err := r.Reader.List(ctx, &list); err != nil {
+		return false, fmt.Errorf("list resource slices: %w", err)
+	}
+	for i := range list.Items {
+		if s := &list.Items[i]; string(s.UID) == terms.RequestID {
+			return s.DeletionTimestamp.IsZero(), nil
+		}
+	}
+	return false, nil
+}

@@ -1,0 +1,540 @@
+package controller
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+// known returns the ForeignCluster that stands for a cluster, or nil.
+func known(items []v1alpha1.ForeignCluster, id peering.ClusterID) *v1alpha1.ForeignCluster {
+	return store.Known(items, id)
+}
+
+// HeldHash is the hash of a peer's trust bundle as this cluster holds it; zero if
+// it holds none.
+func HeldHash(fc *v1alpha1.ForeignCluster) peering.Hash {
+	b, err := identity.ReadBundlePEM(peering.ClusterID(fc.Spec.ClusterID), []byte(fc.Spec.TrustBundle))
+	if err != nil {
+		return peering.Hash{}
+	}
+	return wire.BundleHash(b)
+}
+
+// Strangers is other clusters, called as one that they need not trust.
+type Strangers interface {
+	// Join redeems a token at the cluster that made it.
+	Join(ctx context.Context, token peering.Token) (wire.ClusterInfo, error)
+	// Introduce introduces this cluster at an endpoint, to the cluster with this ID
+	// and no other.
+	Introduce(ctx context.Context, endpoint string, id peering.ClusterID) (info wire.ClusterInfo, code string, err error)
+	// UpdateBundle gives a peer this cluster's roots, over their session.
+	UpdateBundle(ctx context.Context, id peering.ClusterID) error
+}
+
+const (
+	// trustRetryMin to trustRetryMax is the pause after a try that failed, and how
+	// often a Secret is looked for that is not there.
+	trustRetryMin = 2 * time.Second
+	trustRetryMax = 30 * time.Second
+	// introduceAgain is how often this cluster introduces itself to one that it
+	// trusts and that does not trust it yet: what the other keeps lapses.
+	introduceAgain = 10 * time.Minute
+	// deniedAgain is how often it tries where an administrator there said no.
+	deniedAgain = 5 * time.Minute
+	// updateAgain is how often a peer is given the roots that it does not hold.
+	updateAgain = 30 * time.Second
+)
+
+// Trusts makes trust of what ForeignClusters say: it redeems tokens, introduces
+// this cluster to those that are named, takes the roots of those that were
+// approved, and lets go of introductions that nobody decided about. What it cannot
+// do now shows in the Trusted condition.
+type Trusts struct {
+	Client client.Client
+	// Direct reads ForeignClusters from the API server itself: a cache that lags
+	// would make another for a cluster that has one.
+	Direct    client.Client
+	Namespace string
+	Self      peering.ClusterID
+	// OwnHash is the hash of this cluster's trust bundle.
+	OwnHash   func() peering.Hash
+	Strangers Strangers
+	// Session tells of the session with a peer.
+	Session func(peering.ClusterID) Session
+	// Wake makes the named ForeignCluster be looked at again.
+	Wake <-chan event.GenericEvent
+	// Said is called when Attempt says something else of a ForeignCluster.
+	Said func(name string)
+	Now  func() time.Time
+
+	mu       sync.Mutex
+	attempts map[types.UID]*attempt
+}
+
+// attempt is what is remembered of trying to make trust.
+type attempt struct {
+	generation int64
+	// said is the last outcome.
+	said Attempt
+	// again is when to try again, pause how long it was waited before.
+	again time.Time
+	pause time.Duration
+	// token is the SHA-256 of a token that is not to be tried again.
+	token [sha256.Size]byte
+	// updated is when the peer was given this cluster's roots.
+	updated time.Time
+}
+
+// Attempt is why there is no trust yet, as a condition says it.
+type Attempt struct{ Reason, Message string }
+
+// SetupWithManager registers the reconciler.
+func (r *Trusts) SetupWithManager(mgr ctrl.Manager) error {
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("trusts").
+		For(&v1alpha1.ForeignCluster{}).
+		WatchesRawSource(source.Channel(r.Wake, &handler.EnqueueRequestForObject{})).
+		WithOptions(controller.Options{MaxConcurrentReconciles: trustWorkers}).
+		Complete(r)
+}
+
+// Attempt tells why there is no trust in a cluster yet; empty if nothing was
+// tried.
+func (r *Trusts) Attempt(fc *v1alpha1.ForeignCluster) Attempt {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if a := r.attempts[fc.UID]; a != nil {
+		return a.said
+	}
+	return Attempt{}
+}
+
+// Reconcile implements reconcile.Reconciler.
+func (r *Trusts) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	var list v1alpha1.ForeignClusterList
+	if err := r.Client.List(ctx, &list); err != nil {
+		return reconcile.Result{}, fmt.Errorf("list foreign clusters: %w", err)
+	}
+	var fc *v1alpha1.ForeignCluster
+	exists := map[types.UID]bool{}
+	for i := range list.Items {
+		exists[list.Items[i].UID] = true
+		if list.Items[i].Name == req.Name {
+			fc = &list.Items[i]
+		}
+	}
+	r.prune(exists)
+	if fc == nil || !fc.DeletionTimestamp.IsZero() {
+		return reconcile.Result{}, nil
+	}
+	a, wait := r.attempt(fc)
+	primary := known(list.Items, peering.ClusterID(fc.Spec.ClusterID))
+	if primary != nil && primary.UID != fc.UID {
+		return r.double(ctx, primary, fc)
+	}
+	now := r.Now()
+	step, when := nextStep(fc, r.Session(peering.ClusterID(fc.Spec.ClusterID)), r.OwnHash(), now)
+	var err error
+	switch step {
+	case stepNothing:
+		r.say(fc, Attempt{})
+	case stepLapse:
+		err = r.lapse(ctx, fc)
+	case stepSettle:
+		err = r.settle(ctx, fc)
+	case stepTake:
+		err = r.take(ctx, fc)
+	case stepJoin:
+		return r.try(ctx, fc, a, wait, func(ctx context.Context) error { return r.join(ctx, fc, list.Items, a) })
+	case stepIntroduce:
+		return r.try(ctx, fc, a, wait, func(ctx context.Context) error { return r.introduce(ctx, fc) })
+	case stepUpdate:
+		return r.update(ctx, fc, a)
+	}
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return reconcile.Result{RequeueAfter: time.Second}, nil
+	}
+	return reconcile.Result{RequeueAfter: when}, err
+}
+
+// step is what is to be done next about the trust in a cluster.
+type step int
+
+const (
+	stepNothing step = iota
+	// stepLapse: an introduction is too old.
+	stepLapse
+	// stepSettle: trust is mutual, so what was said before is of no more use.
+	stepSettle
+	// stepTake: what was introduced is approved.
+	stepTake
+	// stepJoin: redeem the token.
+	stepJoin
+	// stepIntroduce: introduce this cluster to the one that is named.
+	stepIntroduce
+	// stepUpdate: the peer holds other roots than this cluster's.
+	stepUpdate
+)
+
+// nextStep says what to do about a ForeignCluster, and when to look at it again
+// where nothing else happens; 0 is never.
+func nextStep(fc *v1alpha1.ForeignCluster, s Session, own peering.Hash, now time.Time) (step, time.Duration) {
+	intro := fc.Status.Introduction
+	approved := fc.Spec.Decision == v1alpha1.DecisionApproved
+	since := fc.CreationTimestamp.Time
+	if intro != nil {
+		since = intro.Time.Time
+	}
+	switch {
+	case fc.Spec.Decision == v1alpha1.DecisionDenied:
+		return stepNothing, 0
+	case fc.Spec.TrustBundle != "" && s.Up != nil && intro != nil && s.Up.Since.After(since):
+		return stepSettle, 0
+	case fc.Spec.TrustBundle != "" && s.Up != nil && fc.Status.BundleHash != "" && fc.Status.BundleHash != own.String():
+		return stepUpdate, 0
+	case fc.Spec.TrustBundle != "" && s.Up == nil && s.Untrusted && approved && len(fc.Spec.Endpoints) > 0:
+		if intro != nil && now.Sub(since) < introduceAgain {
+			return stepNothing, introduceAgain - now.Sub(since)
+		}
+		return stepIntroduce, 0
+	case fc.Spec.TrustBundle != "" && s.Up == nil && store.Revoked(fc) && fc.Spec.JoinToken != nil:
+		return stepJoin, 0
+	case fc.Spec.TrustBundle != "":
+		return stepNothing, 0
+	case approved && intro != nil:
+		return stepTake, 0
+	case fc.Spec.JoinToken != nil:
+		return stepJoin, 0
+	case approved && len(fc.Spec.Endpoints) > 0:
+		return stepIntroduce, 0
+	case store.Pending(fc) || (intro != nil && !approved):
+		if left := IntroductionLife - now.Sub(since); left > 0 {
+			return stepNothing, left
+		}
+		return stepLapse, 0
+	}
+	return stepNothing, 0
+}
+
+// prune forgets attempts at what is no longer there.
+func (r *Trusts) prune(exists map[types.UID]bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for uid := range r.attempts {
+		if !exists[uid] {
+			delete(r.attempts, uid)
+		}
+	}
+}
+
+// attempt returns what is remembered of a ForeignCluster and how long to wait
+// before the next try. A change of its spec is tried at once.
+func (r *Trusts) attempt(fc *v1alpha1.ForeignCluster) (*attempt, time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.attempts == nil {
+		r.attempts = map[types.UID]*attempt{}
+	}
+	a := r.attempts[fc.UID]
+	if a == nil {
+		a = &attempt{generation: fc.Generation}
+		r.attempts[fc.UID] = a
+	}
+	if a.generation != fc.Generation {
+		a.generation, a.again, a.pause = fc.Generation, time.Time{}, 0
+	}
+	return a, a.again.Sub(r.Now())
+}
+
+// say records an outcome.
+func (r *Trusts) say(fc *v1alpha1.ForeignCluster, said Attempt) {
+	r.mu.Lock()
+	a := r.attempts[fc.UID]
+	changed := a != nil && a.said != said
+	if changed {
+		a.said = said
+	}
+	r.mu.Unlock()
+	if changed {
+		r.Said(fc.Name)
+	}
+}
+
+// notYetError is a try that ended before another cluster was called.
+type notYetError struct {
+	Attempt
+	// final says that the same again would end the same.
+	final bool
+}
+
+func (e *notYetError) Error() string { return e.Message }
+
+func notYet(reason, format string, args ...any) error {
+	return &notYetError{Attempt: Attempt{Reason: reason, Message: fmt.Sprintf(format, args...)}}
+}
+
+// try calls another cluster, unless it has to wait, and says how that went.
+func (r *Trusts) try(ctx context.Context, fc *v1alpha1.ForeignCluster, a *attempt, wait time.Duration, do func(context.Context) error) (reconcile.Result, error) {
+	if wait > 0 {
+		return reconcile.Result{RequeueAfter: wait}, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
+	defer cancel()
+	err := do(ctx)
+	if err == nil {
+		r.mu.Lock()
+		a.again, a.pause = time.Time{}, 0
+		r.mu.Unlock()
+		r.say(fc, Attempt{})
+		return reconcile.Result{}, nil
+	}
+	if apierrors.IsConflict(err) {
+		return reconcile.Result{RequeueAfter: time.Second}, nil
+	}
+	said, pause := outcome(err)
+	r.mu.Lock()
+	if pause == 0 {
+		pause = min(max(2*a.pause, trustRetryMin), trustRetryMax)
+		a.pause = pause
+	}
+	a.again = r.Now().Add(pause)
+	r.mu.Unlock()
+	r.say(fc, said)
+	return reconcile.Result{RequeueAfter: pause}, nil
+}
+
+// outcome is what a failed try says to people, and how long to wait before the
+// next; 0 is a little longer than the last time.
+func outcome(err error) (Attempt, time.Duration) {
+	if e, ok := errors.AsType[*notYetError](err); ok {
+		if e.final {
+			return e.Attempt, trustRetryMax
+		}
+		return e.Attempt, 0
+	}
+	e, ok := errors.AsType[*wire.Error](err)
+	if !ok {
+		return Attempt{Reason: "TryFailed", Message: err.Error()}, 0
+	}
+	switch e.Reason { //nolint:exhaustive // whatever else it is may be over in a moment
+	case wire.ReasonTrustDenied:
+		return Attempt{Reason: "DeniedByPeer", Message: "an administrator of the peer denied this cluster; have it approved there, or join with a token"}, deniedAgain
+	case wire.ReasonIntroductionsPending, wire.ReasonRateLimited, wire.ReasonTooManyCalls:
+		return Attempt{Reason: camel(string(e.Reason)), Message: e.Error()}, max(e.RetryAfter, trustRetryMax)
+	}
+	return Attempt{Reason: camel(string(e.Reason)), Message: e.Error()}, e.RetryAfter
+}
+
+// join redeems the token of a ForeignCluster, once.
+func (r *Trusts) join(ctx context.Context, fc *v1alpha1.ForeignCluster, all []v1alpha1.ForeignCluster, a *attempt) error {
+	text, err := r.tokenText(ctx, fc)
+	if err != nil {
+		return err
+	}
+	final := func(reason, format string, args ...any) error {
+		r.mu.Lock()
+		a.token = sha256.Sum256(text)
+		r.mu.Unlock()
+		return &notYetError{Attempt: Attempt{Reason: reason, Message: fmt.Sprintf(format, args...)}, final: true}
+	}
+	if r.spent(a, text) {
+		return &notYetError{Attempt: r.Attempt(fc), final: true}
+	}
+	where := fmt.Sprintf("the token in Secret %s/%s", r.Namespace, fc.Spec.JoinToken.Name)
+	token, err := peering.ParseToken(string(text))
+	switch {
+	case err != nil:
+		return final("TokenMalformed", "%s cannot be read: %s; put another in the Secret", where, err)
+	case token.Issuer == r.Self:
+		return final("PeerIsSelf", "%s is this cluster's own: redeem it in the other one", where)
+	case fc.Spec.ClusterID != "" && fc.Spec.ClusterID != string(token.Issuer):
+		return final("TokenOfAnotherCluster", "%s was made by cluster %s, and spec.clusterID is %s: put a token of that one in the Secret", where, token.Issuer, fc.Spec.ClusterID)
+	}
+	if other := known(all, token.Issuer); other != nil && other.UID != fc.UID && other.Spec.TrustBundle != "" {
+		return notYet(reasonDuplicate, "%s was made by a cluster that is trusted here already, as %s: delete one of the two", where, other.Name)
+	}
+	info, err := r.Strangers.Join(ctx, token)
+	if err != nil {
+		e := wire.FromStatus(err)
+		switch e.Reason { //nolint:exhaustive // the others are no fault of the token
+		case wire.ReasonTokenInvalid, wire.ReasonTokenExpired, wire.ReasonPeerIsSelf:
+			return final(camel(string(e.Reason)), "%s: %s; put a new one in the Secret", where, strings.TrimSuffix(e.Error(), "."))
+		}
+		return err
+	}
+	before := fc.DeepCopy()
+	fc.Spec.ClusterID, fc.Spec.TrustBundle = string(token.Issuer), info.PEM()
+	if len(info.Endpoints) > 0 {
+		fc.Spec.Endpoints = info.Endpoints
+	} else if len(fc.Spec.Endpoints) == 0 {
+		fc.Spec.Endpoints = token.Endpoints
+	}
+	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	if err := r.Client.Patch(ctx, fc, patch, client.FieldOwner(v1alpha1.Manager)); err != nil {
+		return fmt.Errorf("keep the trust in %s: %w", fc.Name, err) // the token can be redeemed again by this cluster
+	}
+	return store.MarkJoined(ctx, r.Direct, fc)
+}
+
+// spent says whether a token is known to be of no use.
+func (r *Trusts) spent(a *attempt, text []byte) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return a.token == sha256.Sum256(text)
+}
+
+// tokenText reads the token that a ForeignCluster names. Secrets are not cached.
+func (r *Trusts) tokenText(ctx context.Context, fc *v1alpha1.ForeignCluster) ([]byte, error) {
+	ref := *fc.Spec.JoinToken
+	if ref.Key == "" {
+		ref.Key = "token"
+	}
+	var secret corev1.Secret
+	err := r.Client.Get(ctx, client.ObjectKey{Namespace: r.Namespace, Name: ref.Name}, &secret)
+	if apierrors.IsNotFound(err) {
+		return nil, notYet("TokenMissing", "waiting for Secret %s/%s with the token under key %s", r.Namespace, ref.Name, ref.Key)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read Secret %s/%s: %w", r.Namespace, ref.Name, err)
+	}
+	text, ok := secret.Data[ref.Key]
+	if !ok || len(text) == 0 {
+		return nil, notYet("TokenMissing", "Secret %s/%s has nothing under key %s", r.Namespace, ref.Name, ref.Key)
+	}
+	return text, nil
+}
+
+// introduce introduces this cluster to one that an administrator named, and takes
+// the roots that prove to be that one's.
+func (r *Trusts) introduce(ctx context.Context, fc *v1alpha1.ForeignCluster) error {
+	id := peering.ClusterID(fc.Spec.ClusterID)
+	var failures []error
+	for _, endpoint := range fc.Spec.Endpoints {
+		info, code, err := r.Strangers.Introduce(ctx, endpoint, id)
+		if err == nil {
+			_, err = store.Introduce(ctx, r.Direct, store.Introduction{ID: id, Info: info, Code: code, Time: r.Now()})
+			return err
+		}
+		if wire.ReasonOf(err) != wire.ReasonPeerUnreachable && wire.ReasonOf(err) != wire.ReasonPeerIdentity {
+			return err
+		}
+		failures = append(failures, err)
+	}
+	texts := make([]string, 0, len(failures))
+	for _, err := range failures {
+		texts = append(texts, err.Error())
+	}
+	e := *wire.FromStatus(failures[len(failures)-1])
+	e.Message = strings.Join(texts, "; ")
+	return &e
+}
+
+// take trusts a cluster that introduced itself and was approved.
+func (r *Trusts) take(ctx context.Context, fc *v1alpha1.ForeignCluster) error {
+	bundle := fc.Status.Introduction.Bundle
+	if _, err := identity.ReadBundlePEM(peering.ClusterID(fc.Spec.ClusterID), []byte(bundle)); err != nil {
+		r.say(fc, Attempt{Reason: "IntroductionInvalid", Message: fmt.Sprintf("status.introduction.bundle does not prove spec.clusterID: %s", err)})
+		return nil
+	}
+	before := fc.DeepCopy()
+	fc.Spec.TrustBundle = bundle
+	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	if err := r.Client.Patch(ctx, fc, patch, client.FieldOwner(v1alpha1.Manager)); err != nil {
+		return fmt.Errorf("trust %s: %w", fc.Name, err)
+	}
+	r.say(fc, Attempt{})
+	return nil
+}
+
+// settle drops what an introduction said, now that trust was seen to be mutual.
+func (r *Trusts) settle(ctx context.Context, fc *v1alpha1.ForeignCluster) error {
+	before := fc.DeepCopy()
+	fc.Status.Introduction = nil
+	if err := r.Client.Status().Patch(ctx, fc, client.MergeFrom(before), client.FieldOwner(v1alpha1.Manager)); err != nil {
+		return fmt.Errorf("status of foreign cluster %s: %w", fc.Name, err)
+	}
+	r.say(fc, Attempt{})
+	return nil
+}
+
+// lapse removes an introduction that nobody decided about in time, and the
+// ForeignCluster that is there for nothing else.
+func (r *Trusts) lapse(ctx context.Context, fc *v1alpha1.ForeignCluster) error {
+	if store.Pending(fc) {
+		err := r.Client.Delete(ctx, fc, client.Preconditions{UID: &fc.UID, ResourceVersion: &fc.ResourceVersion})
+		if err != nil {
+			return fmt.Errorf("forget the introduction of %s: %w", fc.Name, err)
+		}
+		return nil
+	}
+	before := fc.DeepCopy()
+	fc.Status.Introduction = nil
+	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	if err := r.Client.Status().Patch(ctx, fc, patch, client.FieldOwner(v1alpha1.Manager)); err != nil {
+		return fmt.Errorf("forget the introduction of %s: %w", fc.Name, err)
+	}
+	return nil
+}
+
+// double deals with a second ForeignCluster of the same cluster. One that is there
+// only for an introduction hands that over to the one that somebody wrote.
+func (r *Trusts) double(ctx context.Context, primary, fc *v1alpha1.ForeignCluster) (reconcile.Result, error) {
+	if !store.Pending(fc) {
+		r.say(fc, Attempt{Reason: reasonDuplicate, Message: fmt.Sprintf("cluster %s is known here as %s already: delete one of the two", fc.Spec.ClusterID, primary.Name)})
+		return reconcile.Result{RequeueAfter: trustRetryMax}, nil
+	}
+	if primary.Spec.TrustBundle == "" && primary.Status.Introduction == nil && fc.Status.Introduction != nil {
+		before := primary.DeepCopy()
+		primary.Status.Introduction = fc.Status.Introduction
+		if err := r.Client.Status().Patch(ctx, primary, client.MergeFrom(before), client.FieldOwner(v1alpha1.Manager)); err != nil {
+			return reconcile.Result{}, fmt.Errorf("status of foreign cluster %s: %w", primary.Name, err)
+		}
+	}
+	err := r.Client.Delete(ctx, fc, client.Preconditions{UID: &fc.UID})
+	if client.IgnoreNotFound(err) != nil {
+		return reconcile.Result{}, fmt.Errorf("hand the introduction of %s to %s: %w", fc.Name, primary.Name, err)
+	}
+	return reconcile.Result{}, nil
+}
+
+// update gives the peer this cluster's roots, where it holds others.
+func (r *Trusts) update(ctx context.Context, fc *v1alpha1.ForeignCluster, a *attempt) (reconcile.Result, error) {
+	now := r.Now()
+	r.mu.Lock()
+	wait := updateAgain - now.Sub(a.updated)
+	if wait <= 0 {
+		a.updated = now
+	}
+	r.mu.Unlock()
+	if wait > 0 {
+		return reconcile.Result{RequeueAfter: wait}, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, updateTimeout)
+	defer cancel()
+	if err := r.Strangers.UpdateBundle(ctx, peering.ClusterID(fc.Spec.ClusterID)); err != nil {
+		ctrl.LoggerFrom(ctx).Info("a peer did not take this cluster's roots", "peer", fc.Name, "err", err.Error())
+	}
+	return reconcile.Result{RequeueAfter: updateAgain}, nil
+}

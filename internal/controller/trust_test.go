@@ -1,0 +1,595 @@
+package controller
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+// fakeStrangers is other clusters in memory.
+type fakeStrangers struct {
+	mu       sync.Mutex
+	join     func(peering.Token) (wire.ClusterInfo, error)
+	answer   func(endpoint string, id peering.ClusterID) (wire.ClusterInfo, string, error)
+	joins    int
+	intros   int
+	updates  int
+	updating error
+}
+
+func (f *fakeStrangers) Join(_ context.Context, token peering.Token) (wire.ClusterInfo, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.joins++
+	return f.join(token)
+}
+
+func (f *fakeStrangers) Introduce(_ context.Context, endpoint string, id peering.ClusterID) (wire.ClusterInfo, string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.intros++
+	return f.answer(endpoint, id)
+}
+
+func (f *fakeStrangers) UpdateBundle(context.Context, peering.ClusterID) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.updates++
+	return f.updating
+}
+
+// trustsTest is a Trusts that runs when the test says so.
+type trustsTest struct {
+	*Trusts
+	strangers *fakeStrangers
+	clock     *testClock
+	session   Session
+	said      int
+}
+
+func newTrustsTest(t testing.TB, objects ...client.Object) *trustsTest {
+	t.Helper()
+	tt := &trustsTest{strangers: &fakeStrangers{}, clock: &testClock{now: now}}
+	c := trustClient(t, objects...)
+	tt.Trusts = &Trusts{
+		Client: c, Direct: c, Namespace: "entente-system", Self: ownID, Strangers: tt.strangers, Now: tt.clock.Now,
+		OwnHash: func() peering.Hash { return peering.Hash{1} },
+		Session: func(peering.ClusterID) Session { return tt.session },
+		Said:    func(string) { tt.said++ },
+	}
+	return tt
+}
+
+// look reconciles one object, and says when it wants to be called again.
+func (tt *trustsTest) look(t testing.TB, name string) time.Duration {
+	t.Helper()
+	result, err := tt.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Name: name}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return result.RequeueAfter
+}
+
+func tokenBy(t testing.TB, issuer peering.ClusterID) (peering.Token, []byte) {
+	t.Helper()
+	token, err := peering.NewToken(rand.Reader, issuer, []string{"192.0.2.9:7443"}, now.Add(time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := token.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token, []byte(text)
+}
+
+func joiner(name string) *v1alpha1.ForeignCluster {
+	fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name)}}
+	fc.Spec.JoinToken = &v1alpha1.SecretKey{Name: "milan-token"}
+	return fc
+}
+
+func tokenSecret(text []byte) *corev1.Secret {
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "entente-system", Name: "milan-token"}, Data: map[string][]byte{"token": text}}
+}
+
+func TestAManifestJoinsWhenItsSecretComes(t *testing.T) {
+	t.Parallel()
+	milan := newOther(t, "milan")
+	token, text := tokenBy(t, milan.id)
+	tt := newTrustsTest(t, joiner("milan"))
+	tt.strangers.join = func(got peering.Token) (wire.ClusterInfo, error) {
+		if got.ID != token.ID || got.Secret != token.Secret {
+			t.Errorf("token %s is redeemed", got)
+		}
+		return milan.info, nil
+	}
+	var waits []time.Duration
+	for range 7 {
+		wait := tt.look(t, "milan")
+		waits = append(waits, wait)
+		if again := tt.look(t, "milan"); again != wait {
+			t.Errorf("looked at in between it waits %s, want %s", again, wait)
+		}
+		tt.clock.pass(wait)
+	}
+	if diff := cmp.Diff([]time.Duration{2e9, 4e9, 8e9, 16e9, 30e9, 30e9, 30e9}, waits); diff != "" {
+		t.Errorf("pauses (-want +got):\n%s", diff)
+	}
+	if got := tt.Attempt(peerCalled(t, tt.Client, "milan")); got.Reason != "TokenMissing" || !strings.Contains(got.Message, "entente-system/milan-token") || tt.said != 1 {
+		t.Errorf("it says %+v, %d times", got, tt.said)
+	}
+	if err := tt.Client.Create(t.Context(), tokenSecret(text)); err != nil {
+		t.Fatal(err)
+	}
+	tt.look(t, "milan")
+	fc := peerCalled(t, tt.Client, "milan")
+	if fc.Spec.ClusterID != string(milan.id) || fc.Spec.TrustBundle != milan.info.PEM() || fc.Spec.Endpoints[0] != "192.0.2.1:7443" ||
+		fc.Status.Found != v1alpha1.FoundToken || fc.Spec.JoinToken == nil {
+		t.Errorf("it joined as %+v %+v", fc.Spec, fc.Status)
+	}
+	if got := tt.Attempt(fc); got.Reason != "" {
+		t.Errorf("it says %+v", got)
+	}
+	// The token is of no more use, and its Secret of none either.
+	if err := tt.Client.Delete(t.Context(), tokenSecret(text)); err != nil {
+		t.Fatal(err)
+	}
+	tt.clock.pass(time.Hour)
+	tt.look(t, "milan")
+	if tt.strangers.joins != 1 || tt.Attempt(fc).Reason != "" {
+		t.Errorf("it was redeemed %d times, says %+v", tt.strangers.joins, tt.Attempt(fc))
+	}
+}
+
+func TestATokenThatIsRefusedIsTriedAgainOnlyWhenItChanged(t *testing.T) {
+	t.Parallel()
+	milan, other := newOther(t, "milan"), newOther(t, "other")
+	_, good := tokenBy(t, milan.id)
+	_, own := tokenBy(t, ownID)
+	_, others := tokenBy(t, other.id)
+	refuse := func(reason wire.Reason) func(peering.Token) (wire.ClusterInfo, error) {
+		return func(peering.Token) (wire.ClusterInfo, error) {
+			return wire.ClusterInfo{}, wire.Errorf(reason, "the token expired at noon")
+		}
+	}
+	for name, tc := range map[string]struct {
+		text   []byte
+		join   func(peering.Token) (wire.ClusterInfo, error)
+		reason string
+		says   string
+		joins  int
+	}{
+		"expired":              {good, refuse(wire.ReasonTokenExpired), "TokenExpired", "put a new one in the Secret", 1},
+		"used by another":      {good, refuse(wire.ReasonTokenInvalid), "TokenInvalid", "put a new one in the Secret", 1},
+		"not a token":          {[]byte("hello"), nil, "TokenMalformed", "cannot be read", 0},
+		"cut off":              {good[:40], nil, "TokenMalformed", "cut off", 0},
+		"this cluster's own":   {own, nil, "PeerIsSelf", "other one", 0},
+		"of another than said": {others, nil, "TokenOfAnotherCluster", string(other.id), 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			fc := joiner("milan")
+			fc.Spec.ClusterID = string(milan.id)
+			tt := newTrustsTest(t, fc, tokenSecret(tc.text))
+			tt.strangers.join = tc.join
+			for range 10 {
+				tt.clock.pass(tt.look(t, "milan"))
+			}
+			got := tt.Attempt(fc)
+			if got.Reason != tc.reason || !strings.Contains(got.Message, tc.says) || !strings.Contains(got.Message, "Secret entente-system/milan-token") {
+				t.Errorf("it says %+v, want %s and %q", got, tc.reason, tc.says)
+			}
+			if strings.Contains(got.Message, string(tc.text)) {
+				t.Errorf("the token is in %q", got.Message)
+			}
+			if tt.strangers.joins != tc.joins {
+				t.Errorf("it was tried %d times, want %d", tt.strangers.joins, tc.joins)
+			}
+			_, fresh := tokenBy(t, milan.id)
+			if err := tt.Client.Update(t.Context(), tokenSecret(fresh)); err != nil {
+				t.Fatal(err)
+			}
+			tt.strangers.join = func(peering.Token) (wire.ClusterInfo, error) { return milan.info, nil }
+			tt.look(t, "milan")
+			if got := peerCalled(t, tt.Client, "milan").Spec.TrustBundle; got == "" || tt.strangers.joins != tc.joins+1 {
+				t.Errorf("with another token it was tried %d times, trusts %q", tt.strangers.joins-tc.joins, got)
+			}
+		})
+	}
+}
+
+func TestWhatIsNoFaultOfTheTokenIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	milan := newOther(t, "milan")
+	_, text := tokenBy(t, milan.id)
+	tt := newTrustsTest(t, joiner("milan"), tokenSecret(text))
+	for _, err := range []error{
+		wire.Errorf(wire.ReasonPeerUnreachable, "cannot connect to 192.0.2.9:7443"), wire.Errorf(wire.ReasonPeerIdentity, "another answers"),
+		errors.New("the clock stopped"), wire.Errorf(wire.ReasonStopping, "soon"),
+	} {
+		tt.strangers.join = func(peering.Token) (wire.ClusterInfo, error) { return wire.ClusterInfo{}, err }
+		tt.clock.pass(tt.look(t, "milan"))
+		if got := tt.Attempt(joiner("milan")); got.Reason == "" || got.Message != err.Error() {
+			t.Errorf("it says %+v of %v", got, err)
+		}
+	}
+	tt.strangers.join = func(peering.Token) (wire.ClusterInfo, error) { return milan.info, nil }
+	tt.look(t, "milan")
+	if fc := peerCalled(t, tt.Client, "milan"); fc.Spec.TrustBundle == "" || tt.strangers.joins != 5 {
+		t.Errorf("after %d tries: %+v", tt.strangers.joins, fc.Spec)
+	}
+}
+
+func TestATokenOfAClusterThatIsTrustedAlreadyIsNotRedeemed(t *testing.T) {
+	t.Parallel()
+	milan := newOther(t, "milan")
+	_, text := tokenBy(t, milan.id)
+	known := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "m", UID: "m"}}
+	known.Spec = v1alpha1.ForeignClusterSpec{ClusterID: string(milan.id), TrustBundle: milan.info.PEM()}
+	tt := newTrustsTest(t, joiner("milan"), known, tokenSecret(text))
+	tt.look(t, "milan")
+	if got := tt.Attempt(joiner("milan")); got.Reason != reasonDuplicate || !strings.Contains(got.Message, "as m") || tt.strangers.joins != 0 {
+		t.Errorf("it says %+v after %d tries", got, tt.strangers.joins)
+	}
+	second := joiner("second")
+	second.Spec = v1alpha1.ForeignClusterSpec{ClusterID: string(milan.id), Decision: v1alpha1.DecisionApproved, Endpoints: []string{"192.0.2.1:1"}}
+	if err := tt.Client.Create(t.Context(), second); err != nil {
+		t.Fatal(err)
+	}
+	tt.look(t, "second")
+	if got := tt.Attempt(second); got.Reason != reasonDuplicate || tt.strangers.intros != 0 {
+		t.Errorf("a second one says %+v after %d tries", got, tt.strangers.intros)
+	}
+}
+
+func approvedAs(name string, o other, endpoints ...string) *v1alpha1.ForeignCluster {
+	fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name), CreationTimestamp: metav1.NewTime(now)}}
+	fc.Spec = v1alpha1.ForeignClusterSpec{ClusterID: string(o.id), Decision: v1alpha1.DecisionApproved, Endpoints: endpoints}
+	return fc
+}
+
+func TestWhoIsNamedIsIntroducedToAndTrusted(t *testing.T) {
+	t.Parallel()
+	milan := newOther(t, "milan")
+	tt := newTrustsTest(t, approvedAs("m", milan, "192.0.2.1:1", "192.0.2.2:1"))
+	tt.strangers.answer = func(endpoint string, id peering.ClusterID) (wire.ClusterInfo, string, error) {
+		if id != milan.id {
+			t.Errorf("it is introduced to %s", id)
+		}
+		if endpoint == "192.0.2.1:1" {
+			return wire.ClusterInfo{}, "", wire.Errorf(wire.ReasonPeerUnreachable, "cannot connect to %s", endpoint)
+		}
+		return milan.info, "042917", nil
+	}
+	tt.look(t, "m")
+	fc := peerCalled(t, tt.Client, "m")
+	if fc.Spec.TrustBundle != milan.info.PEM() || len(fc.Spec.Endpoints) != 2 || fc.Status.Introduction.Code != "042917" {
+		t.Errorf("it leaves %+v %+v", fc.Spec, fc.Status)
+	}
+	// The other side has not decided: it is asked again when what it keeps lapses.
+	tt.session = Session{Untrusted: true}
+	if wait := tt.look(t, "m"); wait <= 0 || wait > introduceAgain || tt.strangers.intros != 2 {
+		t.Errorf("it waits %s after %d tries", wait, tt.strangers.intros)
+	}
+	tt.clock.pass(introduceAgain)
+	tt.look(t, "m")
+	if tt.strangers.intros != 4 {
+		t.Errorf("%d tries", tt.strangers.intros)
+	}
+	tt.session = Session{Up: &SessionInfo{Since: tt.clock.Now().Add(time.Second)}}
+	tt.look(t, "m")
+	if fc := peerCalled(t, tt.Client, "m"); fc.Status.Introduction != nil || fc.Spec.TrustBundle == "" {
+		t.Errorf("once trust was seen to be mutual: %+v %+v", fc.Spec, fc.Status)
+	}
+}
+
+func TestWhatANamedClusterAnswersIsSaid(t *testing.T) {
+	t.Parallel()
+	milan := newOther(t, "milan")
+	for name, tc := range map[string]struct {
+		err    error
+		reason string
+		says   []string
+		wait   time.Duration
+	}{
+		"nobody answers":   {wire.Errorf(wire.ReasonPeerUnreachable, "cannot connect"), "PeerUnreachable", []string{"cannot connect; cannot connect"}, trustRetryMin},
+		"another answers":  {wire.Errorf(wire.ReasonPeerIdentity, "another"), "PeerIdentityMismatch", []string{"another"}, trustRetryMin},
+		"it was denied":    {wire.Errorf(wire.ReasonTrustDenied, "no"), "DeniedByPeer", []string{"administrator of the peer", "token"}, deniedAgain},
+		"too many wait":    {&wire.Error{Reason: wire.ReasonIntroductionsPending, Message: "full", RetryAfter: 5 * time.Minute}, "IntroductionsPending", []string{"full"}, 5 * time.Minute},
+		"it is overloaded": {&wire.Error{Reason: wire.ReasonRateLimited, Message: "slow"}, "RateLimited", []string{"slow"}, trustRetryMax},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			fc := approvedAs("m", milan, "192.0.2.1:1", "192.0.2.2:1")
+			tt := newTrustsTest(t, fc)
+			tt.strangers.answer = func(string, peering.ClusterID) (wire.ClusterInfo, string, error) {
+				return wire.ClusterInfo{}, "", tc.err
+			}
+			if wait := tt.look(t, "m"); wait != tc.wait {
+				t.Errorf("it waits %s, want %s", wait, tc.wait)
+			}
+			got := tt.Attempt(fc)
+			for _, want := range tc.says {
+				if got.Reason != tc.reason || !strings.Contains(got.Message, want) {
+					t.Errorf("it says %+v, want %s and %q", got, tc.reason, want)
+				}
+			}
+			if peerCalled(t, tt.Client, "m").Spec.TrustBundle != "" {
+				t.Error("it is trusted")
+			}
+		})
+	}
+}
+
+func TestADecisionThatChangedMeanwhileHolds(t *testing.T) {
+	t.Parallel()
+	milan := newOther(t, "milan")
+	tt := newTrustsTest(t, approvedAs("m", milan, "192.0.2.1:1"))
+	tt.strangers.answer = func(string, peering.ClusterID) (wire.ClusterInfo, string, error) {
+		fc := peerCalled(t, tt.Client, "m")
+		fc.Spec.Decision = v1alpha1.DecisionDenied
+		return milan.info, "1", tt.Client.Update(t.Context(), fc)
+	}
+	tt.look(t, "m")
+	if fc := peerCalled(t, tt.Client, "m"); fc.Spec.TrustBundle != "" {
+		t.Error("who was denied while it answered is trusted")
+	}
+}
+
+func TestAnApprovedIntroductionIsTakenIfItProvesTheID(t *testing.T) {
+	t.Parallel()
+	milan, mallory := newOther(t, "milan"), newOther(t, "mallory")
+	for name, tc := range map[string]struct {
+		bundle string
+		want   bool
+	}{
+		"its own roots":     {milan.info.PEM(), true},
+		"another's roots":   {mallory.info.PEM(), false},
+		"no roots":          {"", false},
+		"not roots at all":  {"hello", false},
+		"both one's roots,": {milan.info.PEM() + mallory.info.PEM(), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			fc := approvedAs("m", milan)
+			fc.Status.Introduction = &v1alpha1.Introduction{Time: metav1.NewTime(now), Code: "042917", Bundle: tc.bundle}
+			tt := newTrustsTest(t, fc)
+			tt.look(t, "m")
+			got := peerCalled(t, tt.Client, "m")
+			if (got.Spec.TrustBundle != "") != tc.want || got.Status.Introduction == nil {
+				t.Errorf("it leaves %+v", got.Spec)
+			}
+			if said := tt.Attempt(fc); (said.Reason == "") != tc.want {
+				t.Errorf("it says %+v", said)
+			}
+		})
+	}
+}
+
+func TestAnIntroductionLapsesUnlessSomebodyDecided(t *testing.T) {
+	t.Parallel()
+	milan := newOther(t, "milan")
+	old := &v1alpha1.Introduction{Time: metav1.NewTime(now.Add(-IntroductionLife)), Code: "042917", Bundle: milan.info.PEM()}
+	introduced := func(edit func(*v1alpha1.ForeignCluster)) *v1alpha1.ForeignCluster {
+		fc := approvedAs("m", milan)
+		fc.Spec.Decision = ""
+		fc.Labels = map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager}
+		fc.Status.Found, fc.Status.Introduction = v1alpha1.FoundIntroduction, old.DeepCopy()
+		fc.CreationTimestamp = old.Time
+		if edit != nil {
+			edit(fc)
+		}
+		return fc
+	}
+	for name, tc := range map[string]struct {
+		fc         *v1alpha1.ForeignCluster
+		gone       bool
+		introduced bool
+	}{
+		"nobody decided": {fc: introduced(nil), gone: true},
+		"nobody decided, and the agent died before it wrote it down": {fc: introduced(func(fc *v1alpha1.ForeignCluster) {
+			fc.Status = v1alpha1.ForeignClusterStatus{}
+		}), gone: true},
+		"it is not so old": {fc: introduced(func(fc *v1alpha1.ForeignCluster) {
+			fc.Status.Introduction.Time = metav1.NewTime(now.Add(time.Second - IntroductionLife))
+		}), introduced: true},
+		"it was denied":   {fc: introduced(func(fc *v1alpha1.ForeignCluster) { fc.Spec.Decision = v1alpha1.DecisionDenied }), introduced: true},
+		"it was approved": {fc: introduced(func(fc *v1alpha1.ForeignCluster) { fc.Spec.Decision = v1alpha1.DecisionApproved }), introduced: true},
+		"it is trusted":   {fc: introduced(func(fc *v1alpha1.ForeignCluster) { fc.Spec.TrustBundle = milan.info.PEM() }), introduced: true},
+		"somebody wrote the object, so that stays": {fc: introduced(func(fc *v1alpha1.ForeignCluster) {
+			fc.Labels, fc.Status.Found = nil, v1alpha1.FoundManual
+		})},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tt := newTrustsTest(t, tc.fc)
+			tt.look(t, "m")
+			left := peersOf(t, tt.Client)
+			if (len(left) == 0) != tc.gone {
+				t.Fatalf("%d are left", len(left))
+			}
+			if !tc.gone && (left[0].Status.Introduction != nil) != tc.introduced {
+				t.Errorf("the introduction is %+v", left[0].Status.Introduction)
+			}
+		})
+	}
+}
+
+func TestAnIntroductionIsHandedToTheObjectThatSomebodyWrote(t *testing.T) {
+	t.Parallel()
+	milan := newOther(t, "milan")
+	tt := newTrustsTest(t)
+	i := &Introductions{Client: tt.Client, Cache: tt.Client, Self: ownID, Rand: rand.Reader, Now: tt.clock.Now}
+	if _, err := i.introduce(t, milan, "x"); err != nil {
+		t.Fatal(err)
+	}
+	if err := tt.Client.Create(t.Context(), approvedAs("office", milan)); err != nil {
+		t.Fatal(err)
+	}
+	tt.look(t, "milan")
+	tt.look(t, "office")
+	left := peersOf(t, tt.Client)
+	if len(left) != 1 || left[0].Name != "office" || left[0].Spec.TrustBundle != milan.info.PEM() {
+		t.Errorf("there are %+v", left)
+	}
+}
+
+func TestAPeerIsGivenTheRootsThatItLacks(t *testing.T) {
+	t.Parallel()
+	milan := newOther(t, "milan")
+	fc := approvedAs("m", milan)
+	fc.Spec.TrustBundle = milan.info.PEM()
+	tt := newTrustsTest(t, fc)
+	for _, tc := range []struct {
+		hash    string
+		session Session
+		pass    time.Duration
+		updates int
+	}{
+		{"", Session{Up: &SessionInfo{}}, 0, 0},
+		{peering.Hash{1}.String(), Session{Up: &SessionInfo{}}, 0, 0},
+		{peering.Hash{2}.String(), Session{}, 0, 0},
+		{peering.Hash{2}.String(), Session{Up: &SessionInfo{}}, 0, 1},
+		{peering.Hash{2}.String(), Session{Up: &SessionInfo{}}, updateAgain / 2, 1},
+		{peering.Hash{2}.String(), Session{Up: &SessionInfo{}}, updateAgain / 2, 2},
+		{peering.Hash{1}.String(), Session{Up: &SessionInfo{}}, time.Hour, 2},
+	} {
+		tt.strangers.updating = errors.New("the peer says no")
+		got := peerCalled(t, tt.Client, "m")
+		got.Status.BundleHash = tc.hash
+		if err := tt.Client.Status().Update(t.Context(), got); err != nil {
+			t.Fatal(err)
+		}
+		tt.session = tc.session
+		tt.clock.pass(tc.pass)
+		tt.look(t, "m")
+		if tt.strangers.updates != tc.updates {
+			t.Errorf("with %q held it was told %d times, want %d", tc.hash, tt.strangers.updates, tc.updates)
+		}
+	}
+}
+
+func TestATokenInAManifestUndoesWhatThePeerRevoked(t *testing.T) {
+	t.Parallel()
+	milan := newOther(t, "milan")
+	_, text := tokenBy(t, milan.id)
+	fc := joiner("milan")
+	fc.Spec.ClusterID, fc.Spec.TrustBundle = string(milan.id), milan.info.PEM()
+	tt := newTrustsTest(t, fc, tokenSecret(text))
+	tt.strangers.join = func(peering.Token) (wire.ClusterInfo, error) { return milan.info, nil }
+	tt.look(t, "milan")
+	if tt.strangers.joins != 0 {
+		t.Fatal("a token was redeemed for a peer that is trusted")
+	}
+	if _, err := store.MarkRevoked(t.Context(), tt.Client, milan.id, "", now); err != nil {
+		t.Fatal(err)
+	}
+	tt.strangers.join = func(peering.Token) (wire.ClusterInfo, error) {
+		return wire.ClusterInfo{}, wire.Errorf(wire.ReasonTokenInvalid, "used")
+	}
+	for range 3 {
+		tt.clock.pass(tt.look(t, "milan"))
+	}
+	if !store.Revoked(peerCalled(t, tt.Client, "milan")) || tt.strangers.joins != 1 {
+		t.Errorf("with the old token, tried %d times: %+v", tt.strangers.joins, peerCalled(t, tt.Client, "milan").Status)
+	}
+	_, fresh := tokenBy(t, milan.id)
+	if err := tt.Client.Update(t.Context(), tokenSecret(fresh)); err != nil {
+		t.Fatal(err)
+	}
+	tt.strangers.join = func(peering.Token) (wire.ClusterInfo, error) { return milan.info, nil }
+	tt.look(t, "milan")
+	if got := peerCalled(t, tt.Client, "milan"); !meta.IsStatusConditionTrue(got.Status.Conditions, v1alpha1.ConditionTrusted) {
+		t.Errorf("with a new token: %+v", got.Status)
+	}
+}
+
+func TestWhatIsNextFollowsFromWhatIsSaid(t *testing.T) {
+	t.Parallel()
+	intro := func(age time.Duration) *v1alpha1.Introduction {
+		return &v1alpha1.Introduction{Time: metav1.NewTime(now.Add(-age)), Bundle: "PEM"}
+	}
+	up := Session{Up: &SessionInfo{Since: now}}
+	for name, tc := range map[string]struct {
+		edit    func(*v1alpha1.ForeignCluster)
+		session Session
+		want    step
+		again   bool
+	}{
+		"known only": {want: stepNothing},
+		"denied, whatever else": {edit: func(fc *v1alpha1.ForeignCluster) {
+			*fc = *approvedAs("m", other{}, "e")
+			fc.Spec.Decision = v1alpha1.DecisionDenied
+			fc.Spec.JoinToken = &v1alpha1.SecretKey{}
+			fc.Status.Introduction = intro(0)
+		}, want: stepNothing},
+		"a token": {edit: func(fc *v1alpha1.ForeignCluster) { fc.Spec.JoinToken = &v1alpha1.SecretKey{} }, want: stepJoin},
+		"a token and trust": {edit: func(fc *v1alpha1.ForeignCluster) {
+			fc.Spec.JoinToken = &v1alpha1.SecretKey{}
+			fc.Spec.TrustBundle = "PEM"
+		}, want: stepNothing},
+		"approved, nowhere to dial": {edit: func(fc *v1alpha1.ForeignCluster) { fc.Spec.Decision = v1alpha1.DecisionApproved }, want: stepNothing},
+		"approved": {edit: func(fc *v1alpha1.ForeignCluster) {
+			fc.Spec.Decision, fc.Spec.Endpoints = v1alpha1.DecisionApproved, []string{"e"}
+		}, want: stepIntroduce},
+		"approved after an introduction": {edit: func(fc *v1alpha1.ForeignCluster) {
+			fc.Spec.Decision, fc.Status.Introduction = v1alpha1.DecisionApproved, intro(24*time.Hour)
+		}, want: stepTake},
+		"introduced, undecided": {edit: func(fc *v1alpha1.ForeignCluster) { fc.Status.Introduction = intro(time.Minute) }, want: stepNothing, again: true},
+		"introduced long ago":   {edit: func(fc *v1alpha1.ForeignCluster) { fc.Status.Introduction = intro(IntroductionLife) }, want: stepLapse},
+		"trusted here, not there, by name": {edit: func(fc *v1alpha1.ForeignCluster) {
+			fc.Spec.Decision, fc.Spec.Endpoints, fc.Spec.TrustBundle = v1alpha1.DecisionApproved, []string{"e"}, "PEM"
+		}, session: Session{Untrusted: true}, want: stepIntroduce},
+		"trusted here, forgotten there": {edit: func(fc *v1alpha1.ForeignCluster) { fc.Spec.Endpoints, fc.Spec.TrustBundle = []string{"e"}, "PEM" }, session: Session{Untrusted: true}, want: stepNothing},
+		"mutual, with an old introduction": {edit: func(fc *v1alpha1.ForeignCluster) {
+			fc.Spec.TrustBundle, fc.Status.Introduction = "PEM", intro(time.Minute)
+		}, session: up, want: stepSettle},
+		"mutual, with other roots there": {edit: func(fc *v1alpha1.ForeignCluster) { fc.Spec.TrustBundle, fc.Status.BundleHash = "PEM", "00" }, session: up, want: stepUpdate},
+		"mutual": {edit: func(fc *v1alpha1.ForeignCluster) {
+			fc.Spec.TrustBundle, fc.Status.BundleHash = "PEM", peering.Hash{}.String()
+		}, session: up, want: stepNothing},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(now)}}
+			fc.Spec.ClusterID = string(ownID)
+			if tc.edit != nil {
+				tc.edit(fc)
+			}
+			got, when := nextStep(fc, tc.session, peering.Hash{}, now)
+			if got != tc.want || (when > 0) != tc.again {
+				t.Errorf("step %d in %s, want %d", got, when, tc.want)
+			}
+		})
+	}
+}
+
+func TestOutcomesNeverWaitForNothing(t *testing.T) {
+	t.Parallel()
+	for _, err := range []error{
+		errors.New("x"), fmt.Errorf("deep: %w", wire.Errorf(wire.ReasonPeerUnreachable, "x")), wire.Errorf(wire.ReasonRateLimited, "x"), notYet("X", "x"),
+	} {
+		if said, _ := outcome(err); said.Reason == "" || said.Message == "" {
+			t.Errorf("%v is said as %+v", err, said)
+		}
+	}
+}

@@ -1,0 +1,161 @@
+package wire
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/peering"
+)
+
+// Offer is what a provider would lend a peer now. It binds nobody.
+type Offer struct {
+	// Available says whether a request would be answered at all; if not, Message
+	// says why and the rest is empty.
+	Available bool
+	Message   string
+	// Resources is the amounts.
+	Resources peering.Resources
+	// Price is what they cost.
+	Price peering.PriceList
+	// NodeLabels are labels that all its nodes have.
+	NodeLabels map[string]string
+	// Architectures are those of its nodes, sorted.
+	Architectures []string
+	// StorageClasses are those that it has, sorted.
+	StorageClasses []string
+	// Duration is how long a contract lasts at most.
+	Duration time.Duration
+}
+
+// OfferSnapshot writes a whole offer.
+func OfferSnapshot(o Offer) *ententev1.WatchOfferResponse {
+	m := &ententev1.Offer{
+		Available: o.Available, Message: Text(o.Message, MaxMessageLen),
+		Price: PriceListTo(o.Price), NodeLabels: o.NodeLabels,
+		Architectures: o.Architectures, StorageClasses: o.StorageClasses, Duration: writeDuration(o.Duration),
+	}
+	if len(o.Resources) > 0 {
+		m.Resources = ResourcesTo(o.Resources)
+	}
+	return &ententev1.WatchOfferResponse{Snapshot: true, Offer: m}
+}
+
+// OfferChange writes what of an offer changed, and returns nil if nothing did.
+// What a change cannot say, because a field that is not set says nothing, is said
+// by the whole offer: that there is none, or that a list is empty now.
+func OfferChange(told, now Offer) *ententev1.WatchOfferResponse {
+	m := &ententev1.Offer{}
+	out := &ententev1.WatchOfferResponse{Offer: m}
+	for _, name := range told.Resources.Names() {
+		if _, ok := now.Resources[name]; !ok {
+			out.Removed = append(out.Removed, name)
+		}
+	}
+	for name, amount := range now.Resources {
+		if was, ok := told.Resources[name]; !ok || was.String() != amount.String() {
+			if m.Resources == nil {
+				m.Resources = &ententev1.ResourceList{Amounts: map[string]string{}}
+			}
+			m.Resources.Amounts[name] = amount.String()
+		}
+	}
+	changed, whole := len(out.Removed) > 0 || m.Resources != nil, !told.Available || !now.Available
+	field := func(same, empty bool, set func()) {
+		if !same {
+			changed, whole = true, whole || empty
+			set()
+		}
+	}
+	field(told.Available == now.Available, true, func() {})
+	field(told.Message == now.Message, now.Message == "", func() { m.Message = Text(now.Message, MaxMessageLen) })
+	field(told.Price.Equal(now.Price), len(now.Price.PerHour) == 0, func() { m.Price = PriceListTo(now.Price) })
+	field(maps.Equal(told.NodeLabels, now.NodeLabels), len(now.NodeLabels) == 0, func() { m.NodeLabels = now.NodeLabels })
+	field(slices.Equal(told.Architectures, now.Architectures), len(now.Architectures) == 0, func() { m.Architectures = now.Architectures })
+	field(slices.Equal(told.StorageClasses, now.StorageClasses), len(now.StorageClasses) == 0, func() { m.StorageClasses = now.StorageClasses })
+	field(told.Duration == now.Duration, now.Duration == 0, func() { m.Duration = writeDuration(now.Duration) })
+	switch {
+	case !changed:
+		return nil
+	case whole:
+		return OfferSnapshot(now)
+	}
+	return out
+}
+
+// Apply returns the offer after a message of WatchOffer. A change needs an offer
+// that it changes, so the first message has to be a whole offer, and one that
+// follows an offer of nothing. The receiver is left as it is.
+func (o Offer) Apply(m *ententev1.WatchOfferResponse) (Offer, error) {
+	if m.GetOffer() == nil {
+		return Offer{}, invalid("offer", "is required")
+	}
+	said, err := offerFrom(m.GetOffer())
+	if err != nil {
+		return Offer{}, err
+	}
+	if m.GetSnapshot() && !said.Available {
+		return Offer{Message: said.Message}, nil
+	}
+	if m.GetSnapshot() {
+		return said, nil
+	}
+	if !o.Available {
+		return Offer{}, invalid("snapshot", "want the whole offer before a change of it")
+	}
+	if len(m.GetRemoved()) > peering.MaxResources {
+		return Offer{}, invalid("removed", "want at most %d", peering.MaxResources)
+	}
+	o.Resources = o.Resources.Clone()
+	for _, name := range m.GetRemoved() {
+		delete(o.Resources, name)
+	}
+	maps.Copy(o.Resources, said.Resources)
+	if len(o.Resources) > peering.MaxResources {
+		return Offer{}, invalid("offer.resources", "comes to %d resources, want at most %d", len(o.Resources), peering.MaxResources)
+	}
+	if said.Message != "" {
+		o.Message = said.Message
+	}
+	if m.GetOffer().GetPrice() != nil {
+		o.Price = said.Price
+	}
+	if said.NodeLabels != nil {
+		o.NodeLabels = said.NodeLabels
+	}
+	if said.Architectures != nil {
+		o.Architectures = said.Architectures
+	}
+	if said.StorageClasses != nil {
+		o.StorageClasses = said.StorageClasses
+	}
+	if said.Duration != 0 {
+		o.Duration = said.Duration
+	}
+	return o, nil
+}
+
+func offerFrom(m *ententev1.Offer) (Offer, error) {
+	o := Offer{Available: m.GetAvailable(), Message: Text(m.GetMessage(), MaxMessageLen)}
+	var err error
+	if o.Resources, err = ResourcesFrom("offer.resources", m.GetResources()); err != nil {
+		return Offer{}, err
+	}
+	if o.Price, err = PriceListFrom("offer.price", m.GetPrice()); err != nil {
+		return Offer{}, err
+	}
+	if o.NodeLabels, err = readLabels("offer.node_labels", m.GetNodeLabels(), peering.CheckNodeLabels); err != nil {
+		return Offer{}, err
+	}
+	if o.Architectures, err = readNames("offer.architectures", m.GetArchitectures(), MaxArchitectures); err != nil {
+		return Offer{}, err
+	}
+	if o.StorageClasses, err = readNames("offer.storage_classes", m.GetStorageClasses(), MaxStorageClasses); err != nil {
+		return Offer{}, err
+	}
+	if o.Duration, err = readDuration("offer.duration", m.GetDuration()); err != nil {
+		return Offer{}, err
+	}
+	return o, nil
+}

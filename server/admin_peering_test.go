@@ -1,0 +1,492 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+func (a *adminTest) slices(t testing.TB) []v1alpha1.ResourceSlice {
+	t.Helper()
+	var list v1alpha1.ResourceSliceList
+	if err := a.client.List(t.Context(), &list); err != nil {
+		t.Fatal(err)
+	}
+	return list.Items
+}
+
+func TestAnAskSaysAllThatIsWanted(t *testing.T) {
+	a := newAdminTest(t, peerObject("office", strings.Repeat("a", 32)))
+	c := a.alice(t)
+	full := func(peer string) *ententev1.CreatePeeringRequest {
+		return &ententev1.CreatePeeringRequest{
+			Peer: peer, ResourceSlice: "batch", Resources: amounts("cpu", "4", "nvidia.com/gpu", "1"), Duration: durationpb.New(time.Hour),
+			PriceCeiling: &ententev1.Money{Currency: "EUR", Amount: "0.5"}, NodeSelector: map[string]string{"kubernetes.io/arch": "arm64"},
+			StorageClasses: []string{"slow", "fast"}, RuntimeClasses: []string{"gvisor"}, NoRenewal: true,
+		}
+	}
+	want := v1alpha1.ResourceSliceSpec{
+		ForeignCluster: "office", Network: v1alpha1.NetworkTunnel, Renewal: v1alpha1.RenewalNever,
+		Resources: corev1.ResourceList{"cpu": resource.MustParse("4"), "nvidia.com/gpu": resource.MustParse("1")}, Duration: &metav1.Duration{Duration: time.Hour},
+		PriceCeiling: &v1alpha1.Money{Currency: "EUR", Amount: "0.5"}, NodeSelector: map[string]string{"kubernetes.io/arch": "arm64"},
+		StorageClasses: []string{"fast", "slow"}, RuntimeClasses: []string{"gvisor"},
+	}
+	if resp, err := c.CreatePeering(t.Context(), full("peers/"+strings.Repeat("a", 32))); err != nil || resp.GetResourceSlice() != "batch" {
+		t.Fatalf("got %v, %v", resp, err)
+	}
+	if diff := cmp.Diff(want, a.slices(t)[0].Spec); diff != "" {
+		t.Errorf("one peer (-want +got)\n%s", diff)
+	}
+	anybody := full("peers/-")
+	anybody.ResourceSlice, anybody.PeerSelector = "", map[string]string{"region": "north"}
+	resp, err := c.CreatePeering(t.Context(), anybody)
+	if err != nil || !strings.HasPrefix(resp.GetResourceSlice(), "any-") {
+		t.Fatalf("got %v, %v", resp, err)
+	}
+	want.ForeignCluster, want.ClusterSelector = "", &metav1.LabelSelector{MatchLabels: map[string]string{"region": "north"}}
+	if diff := cmp.Diff(want, a.slices(t)[0].Spec); diff != "" {
+		t.Errorf("any peer (-want +got)\n%s", diff)
+	}
+	for name, change := range map[string]func(*ententev1.CreatePeeringRequest){
+		"a selector for one peer":    func(r *ententev1.CreatePeeringRequest) { r.PeerSelector = map[string]string{"a": "b"} },
+		"a price in no currency":     func(r *ententev1.CreatePeeringRequest) { r.PriceCeiling.Currency = "" },
+		"a price in euros and cents": func(r *ententev1.CreatePeeringRequest) { r.PriceCeiling.Amount = "0,50" },
+		"a price below nothing":      func(r *ententev1.CreatePeeringRequest) { r.PriceCeiling.Amount = "-1" },
+		"a price with zeros":         func(r *ententev1.CreatePeeringRequest) { r.PriceCeiling.Amount = "0.50" },
+		"a label that is none":       func(r *ententev1.CreatePeeringRequest) { r.NodeSelector = map[string]string{"a b": "c"} },
+		"a class that is none":       func(r *ententev1.CreatePeeringRequest) { r.StorageClasses = []string{"a/b"} },
+		"a class twice":              func(r *ententev1.CreatePeeringRequest) { r.RuntimeClasses = []string{"a", "a"} },
+		"a name that is none":        func(r *ententev1.CreatePeeringRequest) { r.ResourceSlice = "Batch" },
+		"an ID that is none":         func(r *ententev1.CreatePeeringRequest) { r.RequestId = "a b" },
+		"for ever": func(r *ententev1.CreatePeeringRequest) {
+			r.Duration = durationpb.New(peering.MaxContractLife + time.Second)
+		},
+		"a selector that is none": func(r *ententev1.CreatePeeringRequest) {
+			r.Peer, r.PeerSelector = "peers/-", map[string]string{"a": "b c"}
+		},
+	} {
+		req := full("peers/office")
+		req.ResourceSlice = "other"
+		change(req)
+		if _, err := c.CreatePeering(t.Context(), req); wire.ReasonOf(err) != wire.ReasonRequestInvalid {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	if n := len(a.slices(t)); n != 2 {
+		t.Errorf("%d resource slices, want two", n)
+	}
+}
+
+func TestACallThatComesTwiceAsksOnce(t *testing.T) {
+	a := newAdminTest(t, peerObject("office", strings.Repeat("a", 32)))
+	c := a.alice(t)
+	ask := func(change func(*ententev1.CreatePeeringRequest)) (string, error) {
+		req := &ententev1.CreatePeeringRequest{Peer: "peers/-", Resources: amounts("cpu", "1"), RequestId: "11111111-2222-3333-4444-555555555555"}
+		change(req)
+		resp, err := c.CreatePeering(t.Context(), req)
+		return resp.GetResourceSlice(), err
+	}
+	same := func(*ententev1.CreatePeeringRequest) {}
+	var wg sync.WaitGroup
+	names := make(chan string, 8)
+	for range cap(names) {
+		wg.Go(func() {
+			name, err := ask(same)
+			if err != nil {
+				t.Error(err)
+			}
+			names <- name
+		})
+	}
+	wg.Wait()
+	close(names)
+	first := <-names
+	for name := range names {
+		if name != first {
+			t.Errorf("made %s and %s", first, name)
+		}
+	}
+	if n := len(a.slices(t)); n != 1 {
+		t.Fatalf("%d resource slices, want one", n)
+	}
+	// What it became since does not make it another call.
+	if _, err := c.UpdatePeering(t.Context(), &ententev1.UpdatePeeringRequest{Peering: &ententev1.Peering{Name: "peerings/" + first, Resources: amounts("cpu", "2")}}); err != nil {
+		t.Fatal(err)
+	}
+	if name, err := ask(same); err != nil || name != first {
+		t.Errorf("after an update: got %s, %v", name, err)
+	}
+	for name, change := range map[string]func(*ententev1.CreatePeeringRequest){
+		"more":         func(r *ententev1.CreatePeeringRequest) { r.Resources = amounts("cpu", "2") },
+		"another peer": func(r *ententev1.CreatePeeringRequest) { r.Peer = "peers/office" },
+		"another name": func(r *ententev1.CreatePeeringRequest) { r.ResourceSlice = "other" },
+	} {
+		if _, err := ask(change); wire.ReasonOf(err) != wire.ReasonRequestInvalid || !strings.Contains(wire.FromStatus(err).Error(), "request_id") {
+			t.Errorf("%s by the same ID: got %v", name, err)
+		}
+	}
+	if _, err := ask(func(r *ententev1.CreatePeeringRequest) { r.RequestId += "1" }); err != nil {
+		t.Errorf("another ID, of which the first is the begin: %v", err)
+	}
+	// A name that is taken by a call without an ID is taken.
+	if _, err := c.CreatePeering(t.Context(), &ententev1.CreatePeeringRequest{Peer: "peers/office"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.CreatePeering(t.Context(), &ententev1.CreatePeeringRequest{Peer: "peers/office", RequestId: "x"}); wire.ReasonOf(err) != wire.ReasonPeeringExists {
+		t.Errorf("a name that is taken: got %v", err)
+	}
+}
+
+func offer(price string) func(peering.Ask) (wire.Advertisement, error) {
+	return func(ask peering.Ask) (wire.Advertisement, error) {
+		resources, err := peering.ParseResources(map[string]string{"cpu": "4"})
+		if err != nil {
+			return wire.Advertisement{}, err
+		}
+		g := peering.Grant{Resources: resources, Duration: time.Hour}
+		if price != "" {
+			d, err := peering.ParseDecimal(price)
+			if err != nil {
+				return wire.Advertisement{}, err
+			}
+			g.Price = peering.PriceList{Currency: "EUR", PerHour: map[string]peering.Decimal{"cpu": d}}
+		}
+		return wire.Advertisement{RequestID: ask.RequestID, Revision: 1, Grant: g, ValidUntil: epoch}, nil
+	}
+}
+
+func TestOnlyCheckingAsksThePeersAndWritesNothing(t *testing.T) {
+	dear, cheap, away, stranger := strings.Repeat("a", 32), strings.Repeat("b", 32), strings.Repeat("c", 32), strings.Repeat("d", 32)
+	objects := []ctrlclient.Object{peerObject("dear", dear), peerObject("cheap", cheap), peerObject("away", away)}
+	for _, o := range objects {
+		o.SetLabels(map[string]string{"region": "north"})
+	}
+	unknown := peerObject("stranger", stranger)
+	unknown.Status.Conditions[0].Status = metav1.ConditionFalse
+	a := newAdminTestWith(t, func(cfg *AdminConfig) {
+		// As an API server does, and the fake does not, it looks whether the name is
+		// taken where nothing is to be written.
+		cfg.Client = interceptor.NewClient(cfg.Client.(ctrlclient.WithWatch), interceptor.Funcs{
+			Create: func(ctx context.Context, c ctrlclient.WithWatch, o ctrlclient.Object, opts ...ctrlclient.CreateOption) error {
+				if err := c.Get(ctx, ctrlclient.ObjectKeyFromObject(o), &v1alpha1.ResourceSlice{}); err == nil {
+					return apierrors.NewAlreadyExists(v1alpha1.GroupVersion.WithResource("resourceslices").GroupResource(), o.GetName())
+				}
+				return c.Create(ctx, o, opts...)
+			},
+		})
+	}, append(objects, unknown)...)
+	a.offers = map[string]func(peering.Ask) (wire.Advertisement, error){dear: offer("0.5"), cheap: offer("0.25"), stranger: offer("")}
+	c := a.alice(t)
+	check := func(change func(*ententev1.CreatePeeringRequest)) (*ententev1.CreatePeeringResponse, error) {
+		req := &ententev1.CreatePeeringRequest{
+			Peer: "peers/dear", ValidateOnly: true, Resources: amounts("cpu", "4"), PriceCeiling: &ententev1.Money{Currency: "EUR", Amount: "3"},
+			NodeSelector: map[string]string{"kubernetes.io/arch": "arm64"}, StorageClasses: []string{"b", "a"}, Duration: durationpb.New(time.Minute), NoNetwork: true,
+		}
+		change(req)
+		return c.CreatePeering(t.Context(), req)
+	}
+	resp, err := check(func(*ententev1.CreatePeeringRequest) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &ententev1.CreatePeeringResponse{ResourceSlice: "dear", Provider: "peers/dear"}
+	want.Advertisement = &ententev1.Advertisement{
+		Resources: amounts("cpu", "4"), Duration: durationpb.New(time.Hour), Price: &ententev1.PriceList{Currency: "EUR", PerHour: map[string]string{"cpu": "0.5"}},
+		Hourly: &ententev1.Money{Currency: "EUR", Amount: "2"},
+	}
+	if diff := cmp.Diff(want, resp, protocmp.Transform(), protocmp.IgnoreFields(&ententev1.Advertisement{}, "valid_until", "revision")); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	got := <-a.asks
+	if got.RequestID == "" {
+		t.Error("the ask has no ID")
+	}
+	got.RequestID = ""
+	asked := peering.Ask{
+		Resources: got.Resources, Duration: time.Minute, PriceCeiling: got.PriceCeiling,
+		NodeSelector: map[string]string{"kubernetes.io/arch": "arm64"}, StorageClasses: []string{"a", "b"},
+	}
+	if diff := cmp.Diff(asked.Resources.Strings(), map[string]string{"cpu": "4"}); diff != "" || got.PriceCeiling.String() != "EUR 3" {
+		t.Errorf("asked for %v at %s", got.Resources.Strings(), got.PriceCeiling)
+	}
+	if got.Duration != asked.Duration || got.Network || !cmp.Equal(got.NodeSelector, asked.NodeSelector) || !cmp.Equal(got.StorageClasses, asked.StorageClasses) {
+		t.Errorf("asked %+v", got)
+	}
+
+	resp, err = check(func(r *ententev1.CreatePeeringRequest) {
+		r.Peer, r.PeerSelector = "peers/-", map[string]string{"region": "north"}
+	})
+	if err != nil || resp.GetProvider() != "peers/cheap" || resp.GetAdvertisement().GetHourly().GetAmount() != "1" {
+		t.Errorf("any peer: got %v, %v", resp, err)
+	}
+	if resp, err = check(func(r *ententev1.CreatePeeringRequest) { r.Peer = "peers/-" }); err != nil || resp.GetProvider() == "peers/stranger" {
+		t.Errorf("any peer without labels: got %v, %v", resp, err)
+	}
+	for name, tc := range map[string]struct {
+		change func(*ententev1.CreatePeeringRequest)
+		want   wire.Reason
+		text   string
+	}{
+		"a peer that is away": {func(r *ententev1.CreatePeeringRequest) { r.Peer = "peers/away" }, wire.ReasonPeerUnreachable, "peer away: no session"},
+		"an unknown peer":     {func(r *ententev1.CreatePeeringRequest) { r.Peer = "peers/nobody" }, wire.ReasonPeerUnknown, ""},
+		"nobody with such labels": {func(r *ententev1.CreatePeeringRequest) {
+			r.Peer, r.PeerSelector = "peers/-", map[string]string{"region": "south"}
+		}, wire.ReasonPeerUnknown, "labels"},
+		"what is not valid": {func(r *ententev1.CreatePeeringRequest) { r.Resources = amounts("cpu", "0") }, wire.ReasonRequestInvalid, ""},
+	} {
+		if _, err := check(tc.change); wire.ReasonOf(err) != tc.want || !strings.Contains(err.Error(), tc.text) {
+			t.Errorf("%s: got %v, want %s", name, err, tc.want)
+		}
+	}
+	refuse := func(err error) {
+		a.offers[dear] = func(peering.Ask) (wire.Advertisement, error) { return wire.Advertisement{}, err }
+	}
+	for name, tc := range map[string]struct {
+		err  error
+		want wire.Reason
+	}{
+		"it refuses":               {(&wire.Error{Reason: wire.ReasonPolicyRefused, Message: "lends nothing"}).GRPCStatus().Err(), wire.ReasonPolicyRefused},
+		"it is too dear":           {&peering.GrantError{Reason: peering.GrantPrice, Message: "costs more"}, wire.ReasonPriceAboveCeiling},
+		"it answers nonsense":      {wire.Errorf(wire.ReasonResponseInvalid, "nonsense"), wire.ReasonResponseInvalid},
+		"it does not answer":       {status.Error(codes.DeadlineExceeded, "too late"), wire.ReasonPeerUnreachable},
+		"something breaks at home": {errors.New("secret path /var/x"), wire.ReasonInternal},
+	} {
+		refuse(tc.err)
+		_, err := check(func(*ententev1.CreatePeeringRequest) {})
+		if wire.ReasonOf(err) != tc.want || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: got %v, want %s", name, err, tc.want)
+		}
+	}
+	refuse(&peering.GrantError{Reason: peering.GrantPolicyRefused, Message: "lends nothing"})
+	delete(a.offers, cheap)
+	if _, err := check(func(r *ententev1.CreatePeeringRequest) { r.Peer = "peers/-" }); wire.ReasonOf(err) != wire.ReasonPeerUnreachable || !strings.Contains(err.Error(), "none of 3 peers") {
+		t.Errorf("nobody offers: got %v", err)
+	}
+	if n := len(a.slices(t)); n != 0 {
+		t.Errorf("%d resource slices were written", n)
+	}
+	if _, err := c.CreatePeering(t.Context(), &ententev1.CreatePeeringRequest{Peer: "peers/dear"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := check(func(*ententev1.CreatePeeringRequest) {}); wire.ReasonOf(err) != wire.ReasonPeeringExists {
+		t.Errorf("one that is there: got %v", err)
+	}
+}
+
+func TestPeeringsAreReadChangedAndDeleted(t *testing.T) {
+	slice := func(name, to string) *v1alpha1.ResourceSlice {
+		return &v1alpha1.ResourceSlice{
+			ObjectMeta: metav1.ObjectMeta{Name: name, UID: "uid-1"},
+			Spec: v1alpha1.ResourceSliceSpec{
+				ForeignCluster: to, Network: v1alpha1.NetworkTunnel, Resources: corev1.ResourceList{"cpu": resource.MustParse("2")},
+				Renewal: v1alpha1.RenewalNever, PriceCeiling: &v1alpha1.Money{Currency: "EUR", Amount: "1"}, Duration: &metav1.Duration{Duration: time.Hour},
+			},
+		}
+	}
+	one, anybody := slice("batch", "office"), slice("any-1", "")
+	anybody.Spec.ClusterSelector = &metav1.LabelSelector{}
+	anybody.Status = v1alpha1.ResourceSliceStatus{
+		Contract: "k1", Node: "entente-k1", ForeignCluster: "lab", Conditions: []metav1.Condition{{Type: "Accepted", Status: "True", Reason: "Signed", Message: "ok"}},
+	}
+	a := newAdminTest(t, one, anybody, slice("third", "office"))
+	c := a.alice(t)
+	got, err := c.GetPeering(t.Context(), &ententev1.GetPeeringRequest{Name: "peerings/any-1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &ententev1.Peering{
+		Name: "peerings/any-1", Peer: "peers/-", Resources: amounts("cpu", "2"), Duration: durationpb.New(time.Hour), NoRenewal: true,
+		PriceCeiling: &ententev1.Money{Currency: "EUR", Amount: "1"}, Contract: "contracts/k1", Node: "entente-k1", Provider: "peers/lab",
+		Accepted: &ententev1.Condition{Type: "Accepted", Status: "True", Reason: "Signed", Message: "ok"},
+	}
+	if diff := cmp.Diff(want, got.GetPeering(), protocmp.Transform()); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	var names []string
+	token := ""
+	for {
+		resp, err := c.ListPeerings(t.Context(), &ententev1.ListPeeringsRequest{PageSize: 2, PageToken: token})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range resp.GetPeerings() {
+			names = append(names, p.GetName())
+		}
+		if token = resp.GetNextPageToken(); token == "" {
+			break
+		}
+	}
+	if diff := cmp.Diff([]string{"peerings/any-1", "peerings/batch", "peerings/third"}, names); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+
+	change := &ententev1.UpdatePeeringRequest{
+		Peering: &ententev1.Peering{Name: "peerings/batch", Resources: amounts("cpu", "8")}, UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"resources"}}, ValidateOnly: true,
+	}
+	resp, err := c.UpdatePeering(t.Context(), change)
+	if err != nil || resp.GetPeering().GetResources().GetAmounts()["cpu"] != "8" {
+		t.Errorf("only checking: got %v, %v", resp, err)
+	}
+	cpu := func() string {
+		t.Helper()
+		resp, err := c.GetPeering(t.Context(), &ententev1.GetPeeringRequest{Name: "peerings/batch"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.GetPeering().GetResources().GetAmounts()["cpu"]
+	}
+	if got := cpu(); got != "2" {
+		t.Errorf("only checking wrote %s", got)
+	}
+	change.ValidateOnly = false
+	if resp, err := c.UpdatePeering(t.Context(), change); err != nil || resp.GetPeering().GetPriceCeiling().GetAmount() != "1" || cpu() != "8" {
+		t.Errorf("got %v, %v, %s", resp, err, cpu())
+	}
+	header := asAlice()
+	header.Set("Content-Type", "application/json")
+	// Without a mask, REST takes the fields of the body for one.
+	code, body, _ := a.rest(t, "PATCH", "/v1/peerings/batch", `{"resources":{"amounts":{"cpu":"3"}},"priceCeiling":null,"noRenewal":false}`, header)
+	if code != 200 || cpu() != "3" || strings.Contains(body, "priceCeiling") || strings.Contains(body, "noRenewal") || !strings.Contains(body, "duration") {
+		t.Errorf("PATCH: got %d %s", code, body)
+	}
+	code, body, _ = a.rest(t, "PATCH", "/v1/peerings/batch?updateMask=duration", `{"duration":"60s","resources":{"amounts":{"cpu":"9"}}}`, header)
+	if code != 200 || cpu() != "3" || !strings.Contains(body, `"60s"`) {
+		t.Errorf("PATCH with a mask: got %d %s", code, body)
+	}
+	if code, body, _ = a.rest(t, "PATCH", "/v1/peerings/batch?updateMask=owner", `{}`, header); code != 400 || !strings.Contains(body, "update_mask") {
+		t.Errorf("PATCH with an unknown field: got %d %s", code, body)
+	}
+	for name, tc := range map[string]struct {
+		call func() error
+		want wire.Reason
+	}{
+		"get": {func() error {
+			_, err := c.GetPeering(t.Context(), &ententev1.GetPeeringRequest{Name: "peerings/nope"})
+			return err
+		}, wire.ReasonPeeringUnknown},
+		"update": {func() error {
+			_, err := c.UpdatePeering(t.Context(), &ententev1.UpdatePeeringRequest{Peering: &ententev1.Peering{Name: "peerings/nope"}})
+			return err
+		}, wire.ReasonPeeringUnknown},
+		"update without a name": {func() error {
+			_, err := c.UpdatePeering(t.Context(), &ententev1.UpdatePeeringRequest{Peering: &ententev1.Peering{}})
+			return err
+		}, wire.ReasonRequestInvalid},
+		"update by a path": {func() error {
+			_, err := c.UpdatePeering(t.Context(), &ententev1.UpdatePeeringRequest{Peering: &ententev1.Peering{Name: "peerings/../contracts/k1"}})
+			return err
+		}, wire.ReasonRequestInvalid},
+		"update of nothing": {func() error {
+			_, err := c.UpdatePeering(t.Context(), &ententev1.UpdatePeeringRequest{})
+			return err
+		}, wire.ReasonRequestInvalid},
+		"delete": {func() error {
+			_, err := c.DeletePeering(t.Context(), &ententev1.DeletePeeringRequest{Name: "peerings/nope"})
+			return err
+		}, wire.ReasonPeeringUnknown},
+		"get by a path": {func() error {
+			_, err := c.GetPeering(t.Context(), &ententev1.GetPeeringRequest{Name: "peerings/../x"})
+			return err
+		}, wire.ReasonRequestInvalid},
+	} {
+		if err := tc.call(); wire.ReasonOf(err) != tc.want {
+			t.Errorf("%s: got %v, want %s", name, err, tc.want)
+		}
+	}
+	if _, err := c.DeletePeering(t.Context(), &ententev1.DeletePeeringRequest{Name: "peerings/batch"}); err != nil || len(a.slices(t)) != 2 {
+		t.Errorf("got %v, %d left", err, len(a.slices(t)))
+	}
+}
+
+func TestUnpeeringEndsAsksOfAnyPeerThatComeToIt(t *testing.T) {
+	ask := func(name, provider string) *v1alpha1.ResourceSlice {
+		return &v1alpha1.ResourceSlice{
+			ObjectMeta: metav1.ObjectMeta{Name: name, UID: "uid-1"}, Spec: v1alpha1.ResourceSliceSpec{ClusterSelector: &metav1.LabelSelector{}},
+			Status: v1alpha1.ResourceSliceStatus{ForeignCluster: provider},
+		}
+	}
+	a := newAdminTest(t, peerObject("office", strings.Repeat("a", 32)), peerObject("lab", strings.Repeat("b", 32)), ask("x", "office"), ask("y", "lab"))
+	if _, err := a.alice(t).EndPeering(t.Context(), &ententev1.EndPeeringRequest{Peer: "peers/office"}); err != nil {
+		t.Fatal(err)
+	}
+	if left := a.slices(t); len(left) != 1 || left[0].Name != "y" {
+		t.Errorf("left are %v", left)
+	}
+	// Who is forgotten is not asked again, and another may do.
+	if _, err := a.alice(t).EndPeering(t.Context(), &ententev1.EndPeeringRequest{Peer: "peers/lab", Forget: true}); err != nil {
+		t.Fatal(err)
+	}
+	if left := a.slices(t); len(left) != 1 {
+		t.Errorf("left are %v", left)
+	}
+}
+
+func TestPoliciesAreTested(t *testing.T) {
+	id, other := strings.Repeat("a", 32), strings.Repeat("b", 32)
+	pending := peerObject("pending", "")
+	a := newAdminTest(t, peerObject("office", id), peerObject("lab", other), pending)
+	ad, err := offer("0.5")(peering.Ask{RequestID: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.policies[id] = PolicyTest{Policy: "default", Advertisement: &ad, Message: "cpu: 4 of 4 asked"}
+	a.policies[other] = PolicyTest{Reason: wire.ReasonPolicyRefused, Message: "no policy selects it"}
+	c := a.alice(t)
+	resp, err := c.TestPolicy(t.Context(), &ententev1.TestPolicyRequest{Peer: "peers/-", Resources: amounts("cpu", "4"), NodeSelector: map[string]string{"a": "b"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, r := range resp.GetResults() {
+		got = append(got, strings.Join([]string{r.GetPeer(), r.GetPolicy(), r.GetReason(), r.GetMessage(), r.GetAdvertisement().GetHourly().GetAmount(), r.GetAdvertisement().GetRequestId()}, "|"))
+	}
+	want := []string{
+		"peers/lab||POLICY_REFUSED|no policy selects it||",
+		"peers/office|default||cpu: 4 of 4 asked|2|",
+		"peers/pending||PEER_NOT_TRUSTED|which cluster this is becomes known when its token is redeemed||",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if ask := <-a.asks; ask.Resources.Strings()["cpu"] != "4" || ask.NodeSelector["a"] != "b" || !ask.Network {
+		t.Errorf("asked %+v", ask)
+	}
+	if resp, err := c.TestPolicy(t.Context(), &ententev1.TestPolicyRequest{Peer: "peers/office"}); err != nil || len(resp.GetResults()) != 1 {
+		t.Errorf("one peer: got %v, %v", resp, err)
+	}
+	for name, tc := range map[string]struct {
+		req  *ententev1.TestPolicyRequest
+		want wire.Reason
+	}{
+		"an unknown peer":     {&ententev1.TestPolicyRequest{Peer: "peers/nobody"}, wire.ReasonPeerUnknown},
+		"no peer":             {&ententev1.TestPolicyRequest{}, wire.ReasonRequestInvalid},
+		"nothing":             {&ententev1.TestPolicyRequest{Peer: "peers/-", Resources: amounts("cpu", "0")}, wire.ReasonRequestInvalid},
+		"a label of no form":  {&ententev1.TestPolicyRequest{Peer: "peers/-", NodeSelector: map[string]string{"": "x"}}, wire.ReasonRequestInvalid},
+		"a price of no money": {&ententev1.TestPolicyRequest{Peer: "peers/-", PriceCeiling: &ententev1.Money{}}, wire.ReasonRequestInvalid},
+	} {
+		if _, err := c.TestPolicy(t.Context(), tc.req); wire.ReasonOf(err) != tc.want {
+			t.Errorf("%s: got %v, want %s", name, err, tc.want)
+		}
+	}
+}

@@ -1,0 +1,180 @@
+package server
+
+import (
+	"context"
+	"crypto/rand"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+// introduced is what the fake remembers of calls that make and end trust.
+type introduced struct {
+	last     Introduction
+	revealed [32]byte
+	updated  map[peering.ClusterID]wire.ClusterInfo
+	revoked  map[peering.ClusterID]string
+	nonce    [32]byte
+	err      error
+}
+
+func (f *fakeTrust) Introduce(_ context.Context, i Introduction) (wire.ClusterInfo, [32]byte, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.last = i
+	return f.self, f.nonce, f.err
+}
+
+func (f *fakeTrust) Reveal(_ context.Context, id peering.ClusterID, nonce [32]byte) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if id != f.last.ID {
+		return wire.Errorf(wire.ReasonIntroductionUnknown, "there is none")
+	}
+	f.revealed = nonce
+	return f.err
+}
+
+func (f *fakeTrust) UpdateBundle(_ context.Context, id peering.ClusterID, info wire.ClusterInfo) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.updated == nil {
+		f.updated = map[peering.ClusterID]wire.ClusterInfo{}
+	}
+	f.updated[id] = info
+	return f.err
+}
+
+func (f *fakeTrust) Revoked(_ context.Context, id peering.ClusterID, message string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.revoked == nil {
+		f.revoked = map[peering.ClusterID]string{}
+	}
+	f.revoked[id] = message
+	return f.err
+}
+
+func introduceRequest(as *identity.Source) *ententev1.IntroduceRequest {
+	return &ententev1.IntroduceRequest{
+		Cluster:    &ententev1.ClusterInfo{Name: "consumer", Bundle: as.Identity().Bundle()},
+		Commitment: make([]byte, 32),
+	}
+}
+
+func TestAStrangerIntroducesItselfAsWhoItProvesToBe(t *testing.T) {
+	p := newPeerTest(t)
+	if _, err := rand.Read(p.trust.nonce[:]); err != nil {
+		t.Fatal(err)
+	}
+	c := ententev1.NewTrustServiceClient(p.dial(t, p.caller))
+	req := introduceRequest(p.caller)
+	req.Commitment[0] = 7
+	resp, err := c.Introduce(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := p.trust.last; got.ID != p.caller.ID() || got.Info.Name != "consumer" || got.Commitment[0] != 7 || got.From != "127.0.0.1" {
+		t.Errorf("it is introduced as %+v", got)
+	}
+	if string(resp.GetNonce()) != string(p.trust.nonce[:]) || resp.GetCluster().GetName() != "provider" {
+		t.Errorf("answered %v", resp)
+	}
+	nonce := make([]byte, 32)
+	nonce[31] = 9
+	if _, err := c.Reveal(t.Context(), &ententev1.RevealRequest{Nonce: nonce}); err != nil || p.trust.revealed[31] != 9 {
+		t.Errorf("reveal: %v", err)
+	}
+	stranger := ententev1.NewTrustServiceClient(p.dial(t, newSource(t)))
+	if _, err := stranger.Reveal(t.Context(), &ententev1.RevealRequest{Nonce: nonce}); wire.ReasonOf(err) != wire.ReasonIntroductionUnknown {
+		t.Errorf("another cluster opens its commitment: %v", err)
+	}
+	for _, err := range []error{
+		func() error {
+			_, err := c.UpdateBundle(t.Context(), &ententev1.UpdateBundleRequest{Cluster: req.GetCluster()})
+			return err
+		}(),
+		func() error { _, err := c.Revoke(t.Context(), &ententev1.RevokeRequest{}); return err }(),
+	} {
+		if wire.ReasonOf(err) != wire.ReasonPeerNotTrusted {
+			t.Errorf("what is for peers: %v", err)
+		}
+	}
+	if p.bundles.Has(p.caller.ID()) || len(p.trust.peers) != 0 {
+		t.Error("an introduction made trust")
+	}
+}
+
+func TestIntroductionsThatAreRefused(t *testing.T) {
+	p := newPeerTest(t)
+	stranger := newSource(t)
+	for name, tc := range map[string]struct {
+		as     *identity.Source
+		change func(*ententev1.IntroduceRequest)
+		want   wire.Reason
+	}{
+		"as another, by its bundle":      {p.caller, func(r *ententev1.IntroduceRequest) { r.Cluster.Bundle = stranger.Identity().Bundle() }, wire.ReasonRequestInvalid},
+		"as another, by its key":         {p.caller, func(r *ententev1.IntroduceRequest) { r.Cluster.IdentityKey = stranger.Identity().PublicKey() }, wire.ReasonRequestInvalid},
+		"with a succession out of order": {p.caller, func(r *ententev1.IntroduceRequest) { r.Cluster.Succession = [][]byte{stranger.Identity().Bundle()} }, wire.ReasonRequestInvalid},
+		"with nine successions": {p.caller, func(r *ententev1.IntroduceRequest) {
+			for range 9 {
+				r.Cluster.Succession = append(r.Cluster.Succession, []byte{1})
+			}
+		}, wire.ReasonRequestInvalid},
+		"with a long key":            {p.caller, func(r *ententev1.IntroduceRequest) { r.Cluster.IdentityKey = make([]byte, 257) }, wire.ReasonRequestInvalid},
+		"with a short commitment":    {p.caller, func(r *ententev1.IntroduceRequest) { r.Commitment = r.Commitment[:31] }, wire.ReasonRequestInvalid},
+		"with no bundle":             {p.caller, func(r *ententev1.IntroduceRequest) { r.Cluster.Bundle = nil }, wire.ReasonRequestInvalid},
+		"with no cluster":            {p.caller, func(r *ententev1.IntroduceRequest) { r.Cluster = nil }, wire.ReasonRequestInvalid},
+		"with a name that is none":   {p.caller, func(r *ententev1.IntroduceRequest) { r.Cluster.Name = "x\x1b[2J" }, wire.ReasonRequestInvalid},
+		"with half of an endpoint":   {p.caller, func(r *ententev1.IntroduceRequest) { r.Cluster.Endpoints = []string{"10.0.0.1"} }, wire.ReasonRequestInvalid},
+		"of the cluster to itself":   {p.self, func(*ententev1.IntroduceRequest) {}, wire.ReasonPeerIsSelf},
+		"a reveal of the wrong size": {p.caller, nil, wire.ReasonRequestInvalid},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := ententev1.NewTrustServiceClient(p.dial(t, tc.as))
+			var err error
+			if tc.change == nil {
+				_, err = c.Reveal(t.Context(), &ententev1.RevealRequest{Nonce: make([]byte, 33)})
+			} else {
+				req := introduceRequest(tc.as)
+				tc.change(req)
+				_, err = c.Introduce(t.Context(), req)
+			}
+			if got := wire.ReasonOf(err); got != tc.want {
+				t.Errorf("got %v (%s), want %s", err, got, tc.want)
+			}
+			if p.trust.last.ID != "" {
+				t.Error("it was introduced all the same")
+			}
+		})
+	}
+}
+
+func TestAPeerUpdatesItsOwnBundleAndRevokesItsOwnTrust(t *testing.T) {
+	p := newPeerTest(t)
+	p.trustCaller(t)
+	c := ententev1.NewTrustServiceClient(p.dial(t, p.caller))
+	own := &ententev1.ClusterInfo{Bundle: p.caller.Identity().Bundle()}
+	if _, err := c.UpdateBundle(t.Context(), &ententev1.UpdateBundleRequest{Cluster: own}); err != nil || len(p.trust.updated[p.caller.ID()].Roots) != 1 {
+		t.Errorf("update: %v, holds %v", err, p.trust.updated)
+	}
+	p.trust.updated = nil
+	others := &ententev1.ClusterInfo{Bundle: newSource(t).Identity().Bundle()}
+	_, err := c.UpdateBundle(t.Context(), &ententev1.UpdateBundleRequest{Cluster: others})
+	if wire.ReasonOf(err) != wire.ReasonBundleInvalid || status.Code(err) != codes.InvalidArgument || p.trust.updated != nil {
+		t.Errorf("another cluster's roots: %v, holds %v", err, p.trust.updated)
+	}
+	if _, err := c.Revoke(t.Context(), &ententev1.RevokeRequest{Message: "bye\x1b[2J"}); err != nil || p.trust.revoked[p.caller.ID()] != "bye [2J" {
+		t.Errorf("revoke: %v, %q", err, p.trust.revoked)
+	}
+	if _, err := c.Revoke(t.Context(), &ententev1.RevokeRequest{Message: strings.Repeat("x", 1025)}); wire.ReasonOf(err) != wire.ReasonRequestInvalid {
+		t.Errorf("a long message: %v", err)
+	}
+}
