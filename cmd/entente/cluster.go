@@ -8,13 +8,10 @@ import (
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
-	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/client"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
@@ -35,9 +32,7 @@ type cluster struct {
 	admin ententev1.AdminServiceClient
 	// nodeExists says whether a node is there. It may be nil: then nobody knows.
 	nodeExists func(ctx context.Context, name string) (bool, error)
-	// contract returns a contract with its envelope.
-	contract func(ctx context.Context, name string) (*v1alpha1.Contract, error)
-	close    func() error
+	close      func() error
 }
 
 // connectCluster reaches the agent of a cluster by its kubeconfig.
@@ -48,14 +43,11 @@ func connectCluster(ctx context.Context, t target) (*cluster, error) {
 	}
 	admin, err := client.DialAdmin(ctx, client.AdminConfig{REST: config, Namespace: t.namespace})
 	if err != nil {
-		return nil, fmt.Errorf("(%s) %w", t.label, err)
+		return nil, fmt.Errorf("(%s) %w\n  next: see whether kubectl works with the same kubeconfig: kubectl -n %s get pods", t.label, err, t.namespace)
 	}
 	return &cluster{
 		label: t.label, admin: admin, close: admin.Close,
 		nodeExists: func(ctx context.Context, name string) (bool, error) { return nodeExists(ctx, config, name) },
-		contract: func(ctx context.Context, name string) (*v1alpha1.Contract, error) {
-			return getContract(ctx, config, name)
-		},
 	}, nil
 }
 
@@ -74,51 +66,24 @@ func nodeExists(ctx context.Context, config *rest.Config, name string) (bool, er
 	return true, nil
 }
 
-func getContract(ctx context.Context, config *rest.Config, name string) (*v1alpha1.Contract, error) {
-	clients, err := dynamic.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("read kubeconfig: %w", err)
-	}
-	object, err := clients.Resource(v1alpha1.GroupVersion.WithResource("contracts")).Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("get contract %s: %w", name, err)
-	}
-	var c v1alpha1.Contract
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &c); err != nil {
-		return nil, fmt.Errorf("read contract %s: %w", name, err)
-	}
-	return &c, nil
-}
-
 // local reaches the cluster of the current kubeconfig.
 func (a *app) local(ctx context.Context) (*cluster, error) {
 	return a.connect(ctx, target{label: "local", flags: a.flags, namespace: a.namespace})
 }
 
-// remoteFlags say which other cluster to work on too.
-type remoteFlags struct{ kubeconfig, context, namespace string }
-
-func (r *remoteFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&r.kubeconfig, "remote-kubeconfig", "", "The kubeconfig of the other cluster")
-	cmd.Flags().StringVar(&r.context, "remote-context", "", "The context of the other cluster; without --remote-kubeconfig, one of the same kubeconfig")
-	cmd.Flags().StringVar(&r.namespace, "remote-entente-namespace", "", "The namespace in which Entente is installed there (default: as here)")
-}
-
-func (r *remoteFlags) given() bool { return r.kubeconfig != "" || r.context != "" }
-
-// remote reaches the other cluster.
-func (a *app) remote(ctx context.Context, r remoteFlags) (*cluster, error) {
-	flags := genericclioptions.NewConfigFlags(true)
-	flags.KubeConfig = &r.kubeconfig
-	flags.Context = &r.context
-	if r.kubeconfig == "" {
-		flags.KubeConfig = a.flags.KubeConfig
+// onLocal runs a command on the local cluster.
+func (a *app) onLocal(o *outputFlags, run func(ctx context.Context, c *cluster, argv []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, argv []string) error {
+		if err := o.check(); err != nil {
+			return err
+		}
+		c, err := a.local(cmd.Context())
+		if err != nil {
+			return err
+		}
+		defer c.done()
+		return run(cmd.Context(), c, argv)
 	}
-	namespace := r.namespace
-	if namespace == "" {
-		namespace = a.namespace
-	}
-	return a.connect(ctx, target{label: "remote", flags: flags, namespace: namespace})
 }
 
 // call is a failed call with where and what.
@@ -137,7 +102,7 @@ func (c *cluster) done() {
 
 // find returns a peer by name or cluster ID, or nil if it is not known.
 func (c *cluster) find(ctx context.Context, name string) (*ententev1.Peer, error) {
-	resp, err := c.admin.GetPeer(ctx, &ententev1.GetPeerRequest{Name: "peers/" + name})
+	resp, err := c.admin.GetPeer(ctx, &ententev1.GetPeerRequest{Name: peerName(name)})
 	if client.ReasonOf(err) == "PEER_UNKNOWN" {
 		return nil, nil //nolint:nilnil // not known is an answer
 	}
@@ -148,4 +113,34 @@ func (c *cluster) find(ctx context.Context, name string) (*ententev1.Peer, error
 		return nil, c.call("get peer "+name, errors.New("the agent answered with no peer"))
 	}
 	return resp.GetPeer(), nil
+}
+
+// pageSize is how many items of a list are asked for at once: as many as the agent
+// gives.
+const pageSize = 500
+
+// pages collects the pages of a list.
+func pages[T any](page func(token string) ([]T, string, error)) ([]T, error) {
+	var all []T
+	token := ""
+	for range maxPages {
+		items, next, err := page(token)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, items...)
+		if next == "" {
+			return all, nil
+		}
+		token = next
+	}
+	return nil, fmt.Errorf("the list has no end: more than %d pages", maxPages)
+}
+
+// peers returns all peers.
+func (c *cluster) peers(ctx context.Context) ([]*ententev1.Peer, error) {
+	return pages(func(token string) ([]*ententev1.Peer, string, error) {
+		resp, err := c.admin.ListPeers(ctx, &ententev1.ListPeersRequest{PageSize: pageSize, PageToken: token})
+		return resp.GetPeers(), resp.GetNextPageToken(), c.call("list peers", err)
+	})
 }

@@ -17,7 +17,6 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
 )
@@ -38,10 +37,31 @@ type world struct {
 	now, forgotten           bool
 	pods                     int32
 	noDrain                  bool
+	// introduced says that they know each other and nobody approved, decision what
+	// was decided.
+	introduced bool
+	decision   string
 	// away is the polls at which the API servers do not answer.
 	away map[int]bool
 	// hidden says that the provider cannot be dialled.
 	hidden bool
+	// revision is that of the contract, and want what the ask became.
+	revision uint64
+	want     *ententev1.Peering
+	// problems is what the agents say is wrong.
+	problems []string
+	// terminal says that somebody sits in front of it.
+	terminal bool
+	// contracted says that there was a contract before all this.
+	contracted bool
+	// terminated is the phase that the contract is about to have.
+	terminated string
+	// lends says that the local cluster is the provider.
+	lends bool
+	// goingDown is how many more tries find the ask before this being taken down.
+	goingDown int
+	// interrupt says that somebody interrupts the command once it waits.
+	interrupt bool
 }
 
 type fakeCluster struct {
@@ -51,14 +71,22 @@ type fakeCluster struct {
 	consumer bool
 	err      *wire.Error
 	requests []string
+	watches  int
 }
 
 var epoch = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 func newWorld() *world {
-	w := &world{clock: epoch}
+	w := &world{clock: epoch, revision: 1}
 	w.consumer = &fakeCluster{w: w, id: strings.Repeat("c", 32), name: "consumer", consumer: true}
 	w.provider = &fakeCluster{w: w, id: strings.Repeat("p", 32), name: "provider"}
+	return w
+}
+
+// peered is a world in which the two have peered.
+func peered() *world {
+	w := newWorld()
+	w.joined, w.asked, w.polls, w.pods, w.contracted = true, true, 100, 3, true
 	return w
 }
 
@@ -69,60 +97,32 @@ func (c *fakeCluster) other() *fakeCluster {
 	return c.w.consumer
 }
 
-func (c *fakeCluster) enter(request string) error {
+// enter notes a call and locks the world until it is over.
+func (c *fakeCluster) enter(format string, args ...any) (leave func(), err error) {
 	c.w.mu.Lock()
-	c.requests = append(c.requests, request)
+	c.requests = append(c.requests, strings.TrimSpace(fmt.Sprintf(format, args...)))
 	if c.err != nil {
-		return c.err.GRPCStatus().Err()
+		err = c.err.GRPCStatus().Err()
 	}
-	return nil
+	return c.w.mu.Unlock, err
+}
+
+func failure(r wire.Reason, format string, args ...any) error {
+	return wire.Errorf(r, format, args...).GRPCStatus().Err()
 }
 
 func (c *fakeCluster) GetInfo(context.Context, *ententev1.GetInfoRequest) (*ententev1.GetInfoResponse, error) {
-	err := c.enter("GetInfo")
-	defer c.w.mu.Unlock()
+	leave, err := c.enter("GetInfo")
+	defer leave()
 	return &ententev1.GetInfoResponse{
 		ClusterId: c.id, ClusterName: c.name, Version: "v0.1.0", Endpoints: []string{c.name + ".example:7443"}, Peers: 1, Protocol: 1,
+		RootExpireTime: timestamppb.New(epoch.AddDate(10, 0, 0)), Problems: c.w.problems,
 	}, err
 }
 
-func (c *fakeCluster) CreateToken(_ context.Context, r *ententev1.CreateTokenRequest) (*ententev1.CreateTokenResponse, error) {
-	err := c.enter("CreateToken " + r.GetTtl().AsDuration().String())
-	defer c.w.mu.Unlock()
-	return &ententev1.CreateTokenResponse{Token: "ent1.fake-token.checksum", TokenId: "fake", ExpireTime: timestamppb.New(epoch.Add(15 * time.Minute))}, err
-}
-
-func (c *fakeCluster) JoinPeer(_ context.Context, r *ententev1.JoinPeerRequest) (*ententev1.JoinPeerResponse, error) {
-	err := c.enter("JoinPeer " + r.GetToken() + " " + r.GetName())
-	defer c.w.mu.Unlock()
-	if err != nil {
-		return nil, err
-	}
-	if c.w.hidden && c.consumer {
-		return nil, (&wire.Error{Reason: wire.ReasonPeerUnreachable, Message: "cannot connect to provider.example:7443: no answer within 10s"}).GRPCStatus().Err()
-	}
-	c.w.joined = true
-	return &ententev1.JoinPeerResponse{Peer: c.peer()}, nil
-}
-
-func (c *fakeCluster) CreatePeering(_ context.Context, r *ententev1.CreatePeeringRequest) (*ententev1.CreatePeeringResponse, error) {
-	err := c.enter(fmt.Sprintf("CreatePeering %s %s %s %v", r.GetPeer(), amounts(r.GetResources()), r.GetDuration().AsDuration(), r.GetNoNetwork()))
-	defer c.w.mu.Unlock()
-	switch {
-	case err != nil:
-		return nil, err
-	case !c.w.joined:
-		return nil, (&wire.Error{Reason: wire.ReasonPeerUnknown, Message: `no peer "office" is known here`}).GRPCStatus().Err()
-	case c.w.asked:
-		return nil, (&wire.Error{Reason: wire.ReasonPeeringExists, Message: "asked already", Metadata: map[string]string{"resourceSlice": "provider", "peer": "provider"}}).GRPCStatus().Err()
-	}
-	c.w.asked, c.w.noNetwork, c.w.polls = true, r.GetNoNetwork(), 0
-	return &ententev1.CreatePeeringResponse{ResourceSlice: "provider"}, nil
-}
-
 func (c *fakeCluster) EndPeering(_ context.Context, r *ententev1.EndPeeringRequest) (*ententev1.EndPeeringResponse, error) {
-	err := c.enter(fmt.Sprintf("EndPeering %s now=%v forget=%v", r.GetPeer(), r.GetNow(), r.GetForget()))
-	defer c.w.mu.Unlock()
+	leave, err := c.enter("EndPeering %s now=%v forget=%v", r.GetPeer(), r.GetNow(), r.GetForget())
+	defer leave()
 	if err != nil {
 		return nil, err
 	}
@@ -135,40 +135,27 @@ func (c *fakeCluster) EndPeering(_ context.Context, r *ententev1.EndPeeringReque
 	return &ententev1.EndPeeringResponse{Pods: pods}, nil
 }
 
-func (c *fakeCluster) OffloadNamespace(_ context.Context, r *ententev1.OffloadNamespaceRequest) (*ententev1.OffloadNamespaceResponse, error) {
-	err := c.enter(fmt.Sprintf("OffloadNamespace %s %s %s %v", r.GetNamespace(), r.GetPodStrategy(), r.GetNameMapping(), r.GetPeers()))
-	defer c.w.mu.Unlock()
-	return &ententev1.OffloadNamespaceResponse{}, err
-}
-
-func (c *fakeCluster) UnoffloadNamespace(_ context.Context, r *ententev1.UnoffloadNamespaceRequest) (*ententev1.UnoffloadNamespaceResponse, error) {
-	err := c.enter("UnoffloadNamespace " + r.GetNamespace())
-	defer c.w.mu.Unlock()
-	return &ententev1.UnoffloadNamespaceResponse{}, err
-}
-
 func (c *fakeCluster) ListPeers(context.Context, *ententev1.ListPeersRequest) (*ententev1.ListPeersResponse, error) {
-	err := c.enter("ListPeers")
-	defer c.w.mu.Unlock()
-	if err != nil || !c.w.joined {
+	leave, err := c.enter("ListPeers")
+	defer leave()
+	if err != nil || !c.w.joined && !c.w.introduced {
 		return &ententev1.ListPeersResponse{}, err
 	}
 	return &ententev1.ListPeersResponse{Peers: []*ententev1.Peer{c.peer()}}, nil
 }
 
 func (c *fakeCluster) GetPeer(_ context.Context, r *ententev1.GetPeerRequest) (*ententev1.GetPeerResponse, error) {
-	err := c.enter("GetPeer " + r.GetName())
-	defer c.w.mu.Unlock()
+	leave, err := c.enter("GetPeer %s", r.GetName())
+	defer leave()
 	if err != nil {
 		return nil, err
 	}
-	known := slices.Contains([]string{"peers/" + c.other().id, "peers/" + c.other().name}, r.GetName())
 	gone := c.w.forgotten && c.w.ending > 3
-	if !c.w.joined || !known || gone {
-		return nil, (&wire.Error{Reason: wire.ReasonPeerUnknown, Message: fmt.Sprintf("no peer %q is known here", strings.TrimPrefix(r.GetName(), "peers/"))}).GRPCStatus().Err()
+	if !c.knows(r.GetName()) || gone {
+		return nil, failure(wire.ReasonPeerUnknown, "no peer %q is known here", strings.TrimPrefix(r.GetName(), "peers/"))
 	}
-	if c.w.polls++; c.w.away[c.w.polls] {
-		return nil, (&wire.Error{Reason: wire.ReasonKubernetes, Message: "no leader"}).GRPCStatus().Err()
+	if err := c.poll(); err != nil {
+		return nil, err
 	}
 	if c.w.ending > 0 && (!c.w.noDrain || c.w.now) {
 		c.w.ending++
@@ -177,11 +164,24 @@ func (c *fakeCluster) GetPeer(_ context.Context, r *ententev1.GetPeerRequest) (*
 	return &ententev1.GetPeerResponse{Peer: c.peer()}, nil
 }
 
+func (c *fakeCluster) knows(name string) bool {
+	known := slices.Contains([]string{"peers/" + c.other().id, "peers/" + c.other().name}, name)
+	return known && (c.w.joined || c.w.introduced)
+}
+
+// poll is a look at how far things are, by which they get on.
+func (c *fakeCluster) poll() error {
+	if c.w.polls++; c.w.away[c.w.polls] {
+		return failure(wire.ReasonKubernetes, "no leader")
+	}
+	return nil
+}
+
 // hops is how far the peering is after so many polls.
 func (w *world) hops() map[string]bool {
 	done := map[string]bool{}
 	for i, hop := range []string{"Trusted", "Connected", "Contract", "Network", "Offloading"} {
-		if w.stuck == hop || i > 1 && (!w.asked || w.polls < i) {
+		if w.stuck == hop || i > 1 && (!w.asked || w.polls < i) || !w.joined {
 			break
 		}
 		done[hop] = true
@@ -195,47 +195,48 @@ func (c *fakeCluster) peer() *ententev1.Peer {
 	condition := func(kind string, ok bool, reason, message string) *ententev1.Condition {
 		status := "False"
 		if ok {
-			status, message = "True", "ok"
+			status, reason, message = "True", kind, "ok"
 		}
 		return &ententev1.Condition{Type: kind, Status: status, Reason: reason, Message: message}
 	}
 	p := &ententev1.Peer{
 		Name: "peers/" + c.other().name, ClusterId: c.other().id, Role: "None", Endpoints: []string{c.other().name + ".example:7443"},
-		CreateTime: timestamppb.New(epoch.Add(-time.Hour)), Protocol: 1,
+		CreateTime: timestamppb.New(epoch.Add(-time.Hour)), Protocol: 1, Decision: w.decision,
+		Labels: map[string]string{"topology.kubernetes.io/region": "lombardia"},
+	}
+	if w.introduced {
+		p.Found, p.Code = "Introduction", "042917"
 	}
 	open := w.asked && hops["Contract"] && w.ending < 3
 	network := condition("Network", hops["Network"] && open, "ProbesLost", "probes to 192.0.2.9:51820 are not answered: is UDP blocked?")
 	if w.noNetwork || !open {
 		network = condition("Network", false, "NotWanted", "no contract in force wants a tunnel")
 	}
-	offloading := condition("Offloading", hops["Offloading"] && open, "NodeStarting", "the virtual node is starting")
-	if w.refuse != "" {
-		offloading = condition("Offloading", false, "PolicyRefused", w.refuse)
+	awaits := "NotJoined"
+	if w.introduced {
+		awaits = map[string]string{"": "AwaitingApproval", "Approved": "AwaitingPeer", "Denied": "Denied"}[w.decision]
 	}
 	p.Conditions = []*ententev1.Condition{
-		condition("Trusted", hops["Trusted"], "NotJoined", "the clusters have not joined"),
+		condition("Trusted", hops["Trusted"], awaits, "the clusters have not joined"),
 		condition("Connected", hops["Connected"], "NoSession", "cannot connect to provider.example:7443: connection refused"),
-		network, offloading,
+		network,
+		condition("Offloading", hops["Offloading"] && open, "NodeStarting", "the virtual node is starting"),
+	}
+	if hops["Connected"] {
+		p.Session = &ententev1.Session{
+			Dialled: true, Endpoint: "provider.example:7443", Since: timestamppb.New(epoch.Add(-time.Minute)),
+			ClockSkew: durationpb.New(2 * time.Second), RoundTrip: durationpb.New(2500 * time.Microsecond),
+			CertificateExpireTime: timestamppb.New(epoch.Add(20 * time.Hour)),
+		}
+		p.Offer = fakeOffer()
 	}
 	if w.asked && hops["Contract"] && w.refuse == "" {
-		role, node := "Provider", ""
-		p.Role = "Consumer"
-		if c.consumer {
-			role, node, p.Role = "Consumer", "entente-provider", "Provider"
+		k := c.contract()
+		p.Contracts = []*ententev1.Contract{k}
+		p.Role = map[string]string{"Consumer": "Provider", "Provider": "Consumer"}[k.GetRole()]
+		if k.GetPhase() == "Closed" {
+			p.Role = "None"
 		}
-		phase := "Active"
-		switch {
-		case w.ending >= 3:
-			phase, p.Role = "Closed", "None"
-		case w.ending > 0:
-			phase = "Draining"
-		}
-		p.Contracts = []*ententev1.Contract{{
-			ContractId: "7f3c9a", Revision: 1, Phase: phase, Role: role, Node: node, Pods: w.pods,
-			Resources: &ententev1.ResourceList{Amounts: map[string]string{"cpu": "4", "memory": "8Gi", "pods": "110"}},
-			Used:      &ententev1.ResourceList{Amounts: map[string]string{"cpu": "500m"}},
-			NotBefore: timestamppb.New(epoch), NotAfter: timestamppb.New(epoch.Add(24 * time.Hour)),
-		}}
 	}
 	if hops["Network"] && open && !w.noNetwork {
 		p.Tunnel = &ententev1.Tunnel{
@@ -246,19 +247,63 @@ func (c *fakeCluster) peer() *ententev1.Peer {
 	return p
 }
 
+func fakeOffer() *ententev1.Offer {
+	return &ententev1.Offer{
+		Available: true, Resources: list("cpu", "12", "memory", "48Gi", "pods", "110"), Price: fakePrice(),
+		Architectures: []string{"amd64", "arm64"}, StorageClasses: []string{"fast"}, Duration: durationpb.New(720 * time.Hour),
+		NodeLabels: map[string]string{"kubernetes.io/os": "linux"},
+	}
+}
+
+func fakePrice() *ententev1.PriceList {
+	return &ententev1.PriceList{Currency: "EUR", PerHour: map[string]string{"cpu": "0.02", "memory": "0.005"}}
+}
+
+func list(pairs ...string) *ententev1.ResourceList {
+	m := map[string]string{}
+	for i := 0; i < len(pairs); i += 2 {
+		m[pairs[i]] = pairs[i+1]
+	}
+	return &ententev1.ResourceList{Amounts: m}
+}
+
+// contract is the contract that the two make.
+func (c *fakeCluster) contract() *ententev1.Contract {
+	w := c.w
+	k := &ententev1.Contract{
+		Name: "contracts/7f3c9a", ContractId: "7f3c9a", Revision: w.revision, Phase: "Active", Role: "Provider", Pods: w.pods,
+		Peer: "peers/" + c.other().name, Resources: list("cpu", "4", "memory", "8Gi", "pods", "110"), Used: list("cpu", "500m"), Price: fakePrice(),
+		NotBefore: timestamppb.New(epoch), NotAfter: timestamppb.New(epoch.Add(24 * time.Hour)),
+	}
+	if c.consumer {
+		k.Role, k.Node = "Consumer", "entente-provider"
+	}
+	if w.want != nil {
+		k.Resources = w.want.GetResources()
+	}
+	switch {
+	case w.ending >= 3:
+		k.Phase = "Closed"
+	case w.ending > 0:
+		k.Phase = "Draining"
+	}
+	return k
+}
+
 // run runs the command in the world and returns what it printed and its exit
 // code. The world's clock moves by itself when the command waits.
 func (w *world) run(t *testing.T, input string, args ...string) (out, errOut string, code int) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
-	a := &app{
-		in: strings.NewReader(input), out: &stdout, errOut: &stderr,
-		interactive: input != "",
-		connect:     func(_ context.Context, target target) (*cluster, error) { return w.connect(t, target) },
-		now:         func() time.Time { w.mu.Lock(); defer w.mu.Unlock(); return w.clock },
-	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
+	a := &app{
+		in: strings.NewReader(input), out: &stdout, errOut: &stderr,
+		interactive: input != "", width: 100,
+		watched: w.terminal, redraw: w.terminal, colour: w.terminal, colourErr: w.terminal,
+		connect: func(_ context.Context, target target) (*cluster, error) { return w.connect(t, target) },
+		now:     func() time.Time { w.mu.Lock(); defer w.mu.Unlock(); return w.clock },
+	}
 	// Time in the world passes only here: a command that waits for ever times out
 	// at once.
 	waits := 0
@@ -268,10 +313,11 @@ func (w *world) run(t *testing.T, input string, args ...string) (out, errOut str
 		w.mu.Unlock()
 		if waits++; waits > 40 {
 			cancel(context.DeadlineExceeded)
-			<-ctx.Done()
-			return context.Cause(ctx)
 		}
-		return nil
+		if w.interrupt {
+			cancel(context.Canceled)
+		}
+		return context.Cause(ctx)
 	}
 	cmd := a.root("entente")
 	cmd.SetArgs(args)
@@ -284,7 +330,7 @@ func (w *world) run(t *testing.T, input string, args ...string) (out, errOut str
 
 func (w *world) connect(t *testing.T, target target) (*cluster, error) {
 	served := w.consumer
-	if target.label == "remote" {
+	if (target.label == "remote") != w.lends {
 		served = w.provider
 	}
 	l := bufconn.Listen(1 << 16)
@@ -304,12 +350,6 @@ func (w *world) connect(t *testing.T, target target) (*cluster, error) {
 			defer w.mu.Unlock()
 			w.ending++
 			return w.ending < 6, nil
-		},
-		contract: func(_ context.Context, name string) (*v1alpha1.Contract, error) {
-			if name != "c-1" {
-				return nil, fmt.Errorf("get contract %s: not found", name)
-			}
-			return &v1alpha1.Contract{Spec: v1alpha1.ContractSpec{Envelope: testEnvelope}}, nil
 		},
 	}, nil
 }

@@ -18,17 +18,28 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	out, errOut := int(os.Stdout.Fd()), int(os.Stderr.Fd())
+	smart := os.Getenv("TERM") != "dumb"
+	colour := smart && os.Getenv("NO_COLOR") == ""
+	width, _, err := term.GetSize(errOut)
+	if err != nil || width <= 0 {
+		width = 80
+	}
 	a := &app{
 		in: os.Stdin, out: os.Stdout, errOut: os.Stderr,
 		connect:     connectCluster,
-		interactive: term.IsTerminal(int(os.Stdin.Fd())),
-		spinner:     term.IsTerminal(int(os.Stderr.Fd())) && os.Getenv("TERM") != "dumb",
+		interactive: term.IsTerminal(int(os.Stdin.Fd())) && term.IsTerminal(errOut),
+		watched:     term.IsTerminal(errOut),
+		redraw:      term.IsTerminal(errOut) && smart,
+		width:       width,
+		colour:      term.IsTerminal(out) && colour,
+		colourErr:   term.IsTerminal(errOut) && colour,
 		now:         time.Now,
 		sleep:       sleep,
 	}
 	cmd := a.root(filepath.Base(os.Args[0]))
 	cmd.SetArgs(os.Args[1:])
-	err := cmd.ExecuteContext(ctx)
+	err = cmd.ExecuteContext(ctx)
 	interrupted := ctx.Err() != nil
 	stop()
 	if err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -10,14 +11,13 @@ import (
 )
 
 func (a *app) offloadCommand() *cobra.Command {
-	cmd := group(&cobra.Command{Use: "offload", Short: "Let pods run in other clusters"})
-	cmd.AddCommand(a.offloadNamespaceCommand())
-	return cmd
+	return group(&cobra.Command{Use: "offload", Short: "Let pods run in other clusters"}, a.offloadNamespaceCommand())
 }
 
 func (a *app) offloadNamespaceCommand() *cobra.Command {
 	var strategy, mapping string
 	var peers []string
+	var output outputFlags
 	strategies, mappings := []string{"Local", "Remote", "LocalAndRemote"}, []string{"Suffixed", "Same"}
 	cmd := &cobra.Command{
 		Use:   "namespace NAMESPACE",
@@ -36,6 +36,9 @@ entente offload namespace shop
 entente offload namespace batch --strategy Remote --peer office --mapping Same`),
 		Args: args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, argv []string) error {
+			if err := output.check(); err != nil {
+				return err
+			}
 			if !slices.Contains(strategies, strategy) {
 				return usageError("--strategy %q: want one of %v", strategy, strategies)
 			}
@@ -47,50 +50,56 @@ entente offload namespace batch --strategy Remote --peer office --mapping Same`)
 				return err
 			}
 			defer c.done()
-			p := a.progress()
-			_, err = c.admin.OffloadNamespace(cmd.Context(), &ententev1.OffloadNamespaceRequest{
+			p := a.progress(&output)
+			req := &ententev1.OffloadNamespaceRequest{
 				Namespace: "namespaces/" + argv[0], PodStrategy: strategy, NameMapping: mapping, Peers: peers,
-			})
-			if err != nil {
+			}
+			if _, err := c.admin.OffloadNamespace(cmd.Context(), req); err != nil {
 				return c.call("offload namespace "+argv[0], err)
 			}
 			p.done(c.label, "Pods of namespace %s may run by strategy %s", argv[0], strategy)
+			if output.structured() {
+				return output.write(a.out, req)
+			}
 			return nil
 		},
 	}
 	cmd.Flags().StringVar(&strategy, "strategy", "LocalAndRemote", "Where pods may run: Local, Remote or LocalAndRemote")
 	cmd.Flags().StringVar(&mapping, "mapping", "", "What the namespace is called abroad: Suffixed (NAME-CONSUMER, the default) or Same; it never changes")
 	cmd.Flags().StringArrayVar(&peers, "peer", nil, "A peer in which they may run; may be repeated (default: all)")
-	return cmd
+	complete(cmd, "strategy", strategies...)
+	complete(cmd, "mapping", mappings...)
+	a.completesFlag(cmd, "peer", peerNames)
+	output.add(cmd)
+	return a.completes(cmd, 0, nil)
 }
 
 func (a *app) unoffloadCommand() *cobra.Command {
-	cmd := group(&cobra.Command{Use: "unoffload", Short: "Stop letting pods run in other clusters"})
-	cmd.AddCommand(&cobra.Command{
+	var output outputFlags
+	cmd := &cobra.Command{
 		Use:   "namespace NAMESPACE",
 		Short: "Stop letting the pods of a namespace run in other clusters",
 		Long: `Stop letting the pods of a namespace run in other clusters. What runs abroad
 ends there and is made anew here by whatever made it.`,
 		Example: indent("entente unoffload namespace shop"),
 		Args:    args(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, argv []string) error {
-			c, err := a.local(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer c.done()
-			p := a.progress()
-			_, err = c.admin.UnoffloadNamespace(cmd.Context(), &ententev1.UnoffloadNamespaceRequest{Namespace: "namespaces/" + argv[0]})
-			if client.ReasonOf(err) == "NAMESPACE_NOT_OFFLOADED" {
+		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, argv []string) error {
+			p := a.progress(&output)
+			req := &ententev1.UnoffloadNamespaceRequest{Namespace: "namespaces/" + argv[0]}
+			switch _, err := c.admin.UnoffloadNamespace(ctx, req); {
+			case client.ReasonOf(err) == "NAMESPACE_NOT_OFFLOADED":
 				p.done(c.label, "Namespace %s is not offloaded: nothing to do", argv[0])
-				return nil
-			}
-			if err != nil {
+			case err != nil:
 				return c.call("unoffload namespace "+argv[0], err)
+			default:
+				p.done(c.label, "Pods of namespace %s run here only", argv[0])
 			}
-			p.done(c.label, "Pods of namespace %s run here only", argv[0])
+			if output.structured() {
+				return output.write(a.out, req)
+			}
 			return nil
-		},
-	})
-	return cmd
+		}),
+	}
+	output.add(cmd)
+	return group(&cobra.Command{Use: "unoffload", Short: "Stop letting pods run in other clusters"}, a.completes(cmd, 0, nil))
 }

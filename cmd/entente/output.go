@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -15,55 +14,67 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
+// The forms of output. What people read has no name but for lists, where it is a
+// table.
+const (
+	formJSON  = "json"
+	formYAML  = "yaml"
+	formTable = "table"
+	formCSV   = "csv"
+	formDSSE  = "dsse"
+)
+
 // outputFlags say in which form to print.
 type outputFlags struct {
-	format string
-	get    string
-	table  bool // whether table is among the formats
+	form string
+	get  string
+	// forms is what form may be.
+	forms []string
 }
 
-func (o *outputFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringVarP(&o.format, "output", "o", "", "The form of the output: json or yaml"+map[bool]string{true: ", or table (the default)"}[o.table])
-}
-
-func (o *outputFlags) addGet(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&o.get, "get", "", "Print one field only, by its path in the JSON output: tunnel.roundTrip, contracts.0.phase")
+// add adds --output, with forms besides json and yaml, and --get.
+func (o *outputFlags) add(cmd *cobra.Command, more ...string) {
+	o.forms = append(more, formJSON, formYAML)
+	last := len(o.forms) - 1
+	cmd.Flags().StringVarP(&o.form, "output", "o", "", "The form of the output: "+strings.Join(o.forms[:last], ", ")+" or "+o.forms[last])
+	complete(cmd, "output", o.forms...)
+	cmd.Flags().StringVar(&o.get, "get", "", "Print one field only, by its path in the JSON output, as a.b[0].c")
 }
 
 func (o *outputFlags) check() error {
-	switch o.format {
-	case "", "json", "yaml":
-		return nil
-	case "table":
-		if o.table {
-			return nil
-		}
+	if o.form != "" && !slices.Contains(o.forms, o.form) {
+		return usageError("--output %q: want one of %s", o.form, strings.Join(o.forms, ", "))
 	}
-	return usageError("--output %q: want json or yaml", o.format)
+	if _, err := splitPath(o.get); err != nil {
+		return usageError("--get %s: %w", o.get, err)
+	}
+	return nil
 }
 
 // structured says whether the output is for programs.
 func (o *outputFlags) structured() bool {
-	return o.format == "json" || o.format == "yaml" || o.get != ""
+	return o.form == formJSON || o.form == formYAML || o.get != ""
 }
 
-// print prints messages: one as an object, several as a list.
-func (o *outputFlags) print(w io.Writer, m ...proto.Message) error {
-	values := make([]any, 0, len(m))
-	for _, message := range m {
-		v, err := plainJSON(message)
-		if err != nil {
-			return err
-		}
-		values = append(values, v)
+// write prints a message as an object.
+func (o *outputFlags) write(w io.Writer, m proto.Message) error {
+	v, err := plainJSON(m)
+	if err != nil {
+		return err
 	}
-	if len(values) == 1 {
-		return o.printValue(w, values[0])
-	}
-	return o.printValue(w, values)
+	return o.writeValue(w, v)
 }
 
-func (o *outputFlags) printValue(w io.Writer, v any) error {
+// writeList prints messages as a list.
+func writeList[M proto.Message](o *outputFlags, w io.Writer, messages []M) error {
+	list, err := plainList(messages)
+	if err != nil {
+		return err
+	}
+	return o.writeValue(w, list)
+}
+
+func (o *outputFlags) writeValue(w io.Writer, v any) error {
 	if o.get != "" {
 		field, err := lookUp(v, o.get)
 		if err != nil {
@@ -73,14 +84,14 @@ func (o *outputFlags) printValue(w io.Writer, v any) error {
 	}
 	text, isText := v.(string)
 	switch {
-	case o.format == "yaml":
+	case o.form == formYAML:
 		b, err := yaml.Marshal(v)
 		if err != nil {
 			return fmt.Errorf("write YAML: %w", err)
 		}
 		_, err = w.Write(b)
 		return err
-	case o.format != "json" && isText:
+	case o.form != formJSON && isText:
 		// A single text is printed as it is, for scripts.
 		_, err := fmt.Fprintln(w, text)
 		return err
@@ -107,32 +118,14 @@ func plainJSON(m proto.Message) (any, error) {
 	return v, nil
 }
 
-// lookUp follows a path of names, in any case, and numbers.
-func lookUp(v any, path string) (any, error) {
-	for step := range strings.SplitSeq(path, ".") {
-		switch in := v.(type) {
-		case map[string]any:
-			names := make([]string, 0, len(in))
-			found := false
-			for name, value := range in {
-				if strings.EqualFold(name, step) {
-					v, found = value, true
-				}
-				names = append(names, name)
-			}
-			if !found {
-				slices.Sort(names)
-				return nil, fmt.Errorf("--get %s: no field %q here; there are %s", path, step, strings.Join(names, ", "))
-			}
-		case []any:
-			i, err := strconv.Atoi(step)
-			if err != nil || i < 0 || i >= len(in) {
-				return nil, fmt.Errorf("--get %s: %q is not one of the %d items here (0 to %d)", path, step, len(in), len(in)-1)
-			}
-			v = in[i]
-		default:
-			return nil, fmt.Errorf("--get %s: there is nothing in front of %q but a value", path, step)
+func plainList[M proto.Message](messages []M) ([]any, error) {
+	list := make([]any, 0, len(messages))
+	for _, m := range messages {
+		v, err := plainJSON(m)
+		if err != nil {
+			return nil, err
 		}
+		list = append(list, v)
 	}
-	return v, nil
+	return list, nil
 }

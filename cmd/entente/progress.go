@@ -7,6 +7,7 @@ import (
 	"io"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/entente-dev/entente/client"
 )
@@ -17,14 +18,27 @@ const pollEvery = 500 * time.Millisecond
 // progress tells of the steps of a command: a line for each that is done, with
 // how long it took, and on a terminal a line that turns while one is waited for.
 type progress struct {
-	app   *app
-	start time.Time
+	app *app
+	// steps is where what is done is told, waits where what is waited for is. They
+	// are silent where the output is for a program and nobody watches.
+	steps, waits io.Writer
 
 	mu      sync.Mutex
+	start   time.Time
 	waiting string
 }
 
-func (a *app) progress() *progress { return &progress{app: a, start: a.now()} }
+// progress begins to tell of the steps of a command with that output.
+func (a *app) progress(o *outputFlags) *progress {
+	p := &progress{app: a, start: a.now(), steps: a.out, waits: a.errOut}
+	if o.structured() {
+		p.steps = a.errOut
+		if !a.watched {
+			p.steps, p.waits = io.Discard, io.Discard
+		}
+	}
+	return p
+}
 
 // begin marks the beginning of a step, for its elapsed time.
 func (p *progress) begin() { p.start = p.app.now() }
@@ -33,14 +47,21 @@ func (p *progress) begin() { p.start = p.app.now() }
 func (p *progress) done(cluster, format string, args ...any) {
 	p.clear()
 	took := p.app.now().Sub(p.start)
-	_, _ = fmt.Fprintf(p.app.out, " INFO   (%s) %s (%s)\n", cluster, fmt.Sprintf(format, args...), elapsed(took))
+	_, _ = fmt.Fprintf(p.steps, " INFO   (%s) %s (%s)\n", cluster, clean(fmt.Sprintf(format, args...)), elapsed(took))
 	p.begin()
 }
 
 // note prints what is worth knowing but no step.
 func (p *progress) note(cluster, format string, args ...any) {
 	p.clear()
-	_, _ = fmt.Fprintf(p.app.out, " NOTE   (%s) %s\n", cluster, fmt.Sprintf(format, args...))
+	_, _ = fmt.Fprintf(p.steps, " NOTE   (%s) %s\n", cluster, clean(fmt.Sprintf(format, args...)))
+}
+
+// next says what can be done next, where somebody reads it.
+func (a *app) next(format string, args ...any) {
+	if a.watched {
+		_, _ = fmt.Fprintf(a.errOut, format+"\n", args...)
+	}
 }
 
 func elapsed(d time.Duration) string {
@@ -56,18 +77,20 @@ const frames = `|/-\`
 func (p *progress) wait(cluster, what string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.app.spinner {
+	what = clean(what)
+	if p.app.redraw {
 		frame := frames[int(p.app.now().Sub(p.start)/pollEvery)%len(frames)]
 		text := fmt.Sprintf(" %c      (%s) waiting for %s (%s)", frame, cluster, what, elapsed(p.app.now().Sub(p.start)))
-		if len(text) > 150 {
-			text = text[:150]
+		// A line that wraps cannot be redrawn.
+		if utf8.RuneCountInString(text) >= p.app.width {
+			text = string([]rune(text)[:p.app.width-1])
 		}
-		_, _ = io.WriteString(p.app.errOut, "\r\x1b[K"+text)
+		_, _ = io.WriteString(p.waits, "\r\x1b[K"+text)
 		p.waiting = what
 		return
 	}
 	if what != p.waiting {
-		_, _ = fmt.Fprintf(p.app.errOut, " WAIT   (%s) for %s\n", cluster, what)
+		_, _ = fmt.Fprintf(p.waits, " WAIT   (%s) for %s\n", cluster, what)
 		p.waiting = what
 	}
 }
@@ -75,8 +98,8 @@ func (p *progress) wait(cluster, what string) {
 func (p *progress) clear() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.app.spinner && p.waiting != "" {
-		_, _ = io.WriteString(p.app.errOut, "\r\x1b[K")
+	if p.app.redraw && p.waiting != "" {
+		_, _ = io.WriteString(p.waits, "\r\x1b[K")
 	}
 	p.waiting = ""
 }
@@ -107,7 +130,7 @@ func (p *progress) poll(ctx context.Context, c *cluster, hint string, check func
 		}
 		p.clear()
 		if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
-			msg := fmt.Sprintf("timed out; (%s) was waiting for %s", c.label, last)
+			msg := fmt.Sprintf("timed out; (%s) was waiting for %s", c.label, clean(last))
 			if hint != "" {
 				msg += "\n  next: " + hint
 			}

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"bufio"
+	"context"
 	"fmt"
-	"io"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,12 +12,10 @@ import (
 )
 
 func (a *app) tokenCommand() *cobra.Command {
-	cmd := group(&cobra.Command{
+	return group(&cobra.Command{
 		Use:   "token",
-		Short: "Make one-time tokens with which other clusters join this one",
-	})
-	cmd.AddCommand(a.tokenCreateCommand())
-	return cmd
+		Short: "Make, list and revoke one-time tokens with which other clusters join this one",
+	}, a.tokenCreateCommand(), a.tokenListCommand(), a.tokenRevokeCommand())
 }
 
 func (a *app) tokenCreateCommand() *cobra.Command {
@@ -56,69 +52,86 @@ TOKEN=$(entente token create --ttl 2m)`),
 				return c.call("make token", err)
 			}
 			if output.structured() {
-				return output.print(a.out, resp)
+				return output.write(a.out, resp)
 			}
 			// The token alone goes to standard output, so that it can be piped.
 			_, _ = fmt.Fprintln(a.out, resp.GetToken())
-			_, _ = fmt.Fprintf(a.errOut, "Redeem it in the other cluster before %s:\n  entente join <token>\n",
-				resp.GetExpireTime().AsTime().Format(time.RFC3339))
+			a.next("Redeem it in the other cluster before %s:\n  entente join <token>", moment(resp.GetExpireTime()))
 			return nil
 		},
 	}
 	cmd.Flags().DurationVar(&ttl, "ttl", 15*time.Minute, "How long the token can be redeemed, at most 15m")
 	output.add(cmd)
-	return cmd
+	return a.completes(cmd, 0, nil)
 }
 
-func (a *app) joinCommand() *cobra.Command {
-	var name string
+func (a *app) tokenListCommand() *cobra.Command {
+	var output outputFlags
 	cmd := &cobra.Command{
-		Use:   "join TOKEN",
-		Short: "Redeem a token that another cluster made: afterwards both trust each other",
-		Long: `Redeem a token that another cluster made: afterwards both trust each other.
-
-This cluster's agent dials the other's; the token says where and pins its key.
-With - the token is read from standard input, where other users of this machine
-cannot see it.`,
-		Example: indent(`# Join
-entente join ent1.…
-
-# Join with a token from a pipe, and call the peer "office" here
-pbpaste | entente join - --name office`),
-		Args: args(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, argv []string) error {
-			token := argv[0]
-			if token == "-" {
-				line, err := bufio.NewReader(io.LimitReader(a.in, 16<<10)).ReadString('\n')
-				if err != nil && line == "" {
-					return usageError("no token on standard input")
-				}
-				token = line
-			}
-			if token = strings.TrimSpace(token); token == "" {
-				return usageError("the token is empty")
-			}
-			c, err := a.local(cmd.Context())
+		Use: "list", Aliases: []string{"ls"},
+		Short:   "List the tokens that can still be redeemed, without their secrets",
+		Example: indent("entente token list\nentente token list -o json"),
+		Args:    args(cobra.NoArgs),
+		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, _ []string) error {
+			tokens, err := c.tokens(ctx)
 			if err != nil {
 				return err
 			}
-			defer c.done()
-			p := a.progress()
-			p.wait(c.label, "the other cluster")
-			resp, err := c.admin.JoinPeer(cmd.Context(), &ententev1.JoinPeerRequest{Token: token, Name: name})
-			p.clear()
-			if err != nil {
-				return c.call("join", err)
+			if output.structured() {
+				return writeList(&output, a.out, tokens)
 			}
-			peer := shortName(resp.GetPeer())
-			p.done(c.label, "Joined cluster %s (%s)", peer, resp.GetPeer().GetClusterId())
-			_, _ = fmt.Fprintf(a.errOut, "Ask it for resources with:\n  entente peer %s\n", peer)
+			if len(tokens) == 0 {
+				a.next("No token is left that could be redeemed. Make one with:\n  entente token create")
+				return nil
+			}
+			t := a.table("TOKEN", "AGE", "EXPIRES IN", "REDEEMED BY")
+			for _, k := range tokens {
+				t.row(short(k.GetName()), a.since(k.GetCreateTime()), a.until(k.GetExpireTime()), orNone(k.GetRedeemedBy(), "-"))
+			}
+			t.flush()
 			return nil
-		},
+		}),
 	}
-	cmd.Flags().StringVar(&name, "name", "", "What to call the peer here (default: the name that it gives itself)")
-	return cmd
+	output.add(cmd, formTable)
+	return a.completes(cmd, 0, nil)
 }
 
-// shortName is a peer's name without peers/.
-func shortName(p *ententev1.Peer) string { return strings.TrimPrefix(p.GetName(), "peers/") }
+func (a *app) tokenRevokeCommand() *cobra.Command {
+	var output outputFlags
+	cmd := &cobra.Command{
+		Use:   "revoke TOKEN...",
+		Short: "Make tokens worthless that nobody redeemed yet",
+		Long: `Make tokens worthless that nobody redeemed yet. TOKEN is the ID that
+` + "`entente token list`" + ` shows, not the token itself.
+
+Trust that a token made already stays; ` + "`entente deny`" + ` ends that.`,
+		Example: indent("entente token revoke 4k7qxw2m"),
+		Args:    args(cobra.MinimumNArgs(1)),
+		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, argv []string) error {
+			p := a.progress(&output)
+			var done []*ententev1.RevokeTokenRequest
+			for _, id := range argv {
+				req := &ententev1.RevokeTokenRequest{Name: tokenName(id)}
+				if _, err := c.admin.RevokeToken(ctx, req); err != nil {
+					return c.call("revoke token", err)
+				}
+				p.done(c.label, "Token %s is worthless now", short(req.GetName()))
+				done = append(done, req)
+			}
+			if output.structured() {
+				return writeList(&output, a.out, done)
+			}
+			return nil
+		}),
+	}
+	output.add(cmd)
+	return a.completes(cmd, 1, tokenNames)
+}
+
+// tokens returns all tokens.
+func (c *cluster) tokens(ctx context.Context) ([]*ententev1.Token, error) {
+	return pages(func(token string) ([]*ententev1.Token, string, error) {
+		resp, err := c.admin.ListTokens(ctx, &ententev1.ListTokensRequest{PageSize: pageSize, PageToken: token})
+		return resp.GetTokens(), resp.GetNextPageToken(), c.call("list tokens", err)
+	})
+}

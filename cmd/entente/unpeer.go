@@ -1,9 +1,9 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,8 +15,10 @@ import (
 
 type unpeerFlags struct {
 	remote           remoteFlags
+	peering          string
 	now, forget, yes bool
 	timeout          time.Duration
+	output           outputFlags
 }
 
 func (a *app) unpeerCommand() *cobra.Command {
@@ -31,7 +33,8 @@ By default what runs there is drained first, as kubectl drain does. With --now i
 is not: it says first what will die. It never waits for the peer, which may be
 gone for good.
 
-The peering in the other direction stays, unless the peer is forgotten.`,
+The peering in the other direction stays, unless the peer is forgotten. With
+--peering only one ask ends, of those that ` + "`entente peerings`" + ` lists.`,
 		Example: indent(`# Drain and end
 entente unpeer office
 
@@ -39,116 +42,181 @@ entente unpeer office
 entente unpeer office --now --forget
 
 # With access to both clusters; the provider is watched too
-entente unpeer --remote-kubeconfig provider.yaml`),
+entente unpeer --remote-kubeconfig provider.yaml
+
+# End one of several asks
+entente unpeer --peering gpus`),
 		Args: args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, argv []string) error {
-			if (len(argv) == 1) == f.remote.given() {
-				return usageError("name a peer, or the other cluster by --remote-kubeconfig or --remote-context, not both; see `%s --help`", cmd.CommandPath())
-			}
-			if f.timeout <= 0 {
-				return usageError("--timeout %s: want more than nothing", f.timeout)
-			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
-			defer cancel()
-			local, err := a.local(ctx)
+			peer, err := f.check(cmd, argv)
 			if err != nil {
 				return err
 			}
-			defer local.done()
-			u := &unpeering{app: a, progress: a.progress(), local: local, flags: f}
-			if f.remote.given() {
-				if u.remote, err = a.remote(ctx, f.remote); err != nil {
-					return err
-				}
-				defer u.remote.done()
-				if err := u.identify(ctx); err != nil {
-					return err
-				}
-			} else {
-				u.peer = argv[0]
+			ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
+			defer cancel()
+			u := &unpeering{app: a, progress: a.progress(&f.output), flags: &f}
+			if u.sides, err = a.sides(ctx, u.progress, peer, f.remote); err != nil {
+				return err
+			}
+			defer u.sides.done()
+			if f.peering != "" {
+				return u.endOne(ctx)
 			}
 			return u.run(ctx)
 		},
 	}
 	f.remote.add(cmd)
+	cmd.Flags().StringVar(&f.peering, "peering", "", "End this ask only")
+	a.completesFlag(cmd, "peering", peeringNames)
 	cmd.Flags().BoolVar(&f.now, "now", false, "Do not drain: what runs there ends with the contract")
 	cmd.Flags().BoolVar(&f.forget, "forget", false, "End the trust too, and with it the peering in the other direction; with --remote-kubeconfig on both sides")
 	cmd.Flags().BoolVarP(&f.yes, "yes", "y", false, "Do not ask")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 5*time.Minute, "How long to wait for everything together")
-	return cmd
+	f.output.add(cmd)
+	return a.completes(cmd, 1, peerNames)
+}
+
+// check checks that the arguments say in one way what ends, and returns the name
+// of the peer, if that is the way.
+func (f *unpeerFlags) check(cmd *cobra.Command, argv []string) (string, error) {
+	if err := f.output.check(); err != nil {
+		return "", err
+	}
+	if f.timeout <= 0 {
+		return "", usageError("--timeout %s: want more than nothing", f.timeout)
+	}
+	ways := len(argv)
+	for _, given := range []bool{f.remote.given(), f.peering != ""} {
+		if given {
+			ways++
+		}
+	}
+	switch {
+	case ways != 1:
+		return "", usageError("name a peer, or the other cluster by --remote-kubeconfig or --remote-context, or a --peering, one of these; see `%s --help`", cmd.CommandPath())
+	case f.peering != "" && (f.now || f.forget):
+		return "", usageError("--now and --forget are about all that is asked of a peer, not about one --peering; to end its contract at once: entente contract terminate CONTRACT --now")
+	case len(argv) == 1:
+		return argv[0], nil
+	}
+	return "", nil
 }
 
 // unpeering is one run of unpeer.
 type unpeering struct {
-	app           *app
-	progress      *progress
-	local, remote *cluster
-	flags         unpeerFlags
-	peer, localID string
-}
-
-// identify finds out what the two clusters call each other.
-func (u *unpeering) identify(ctx context.Context) error {
-	here, err := u.local.admin.GetInfo(ctx, &ententev1.GetInfoRequest{})
-	if err != nil {
-		return u.local.call("reach the agent", err)
-	}
-	there, err := u.remote.admin.GetInfo(ctx, &ententev1.GetInfoRequest{})
-	if err != nil {
-		return u.remote.call("reach the agent", err)
-	}
-	u.localID, u.peer = here.GetClusterId(), there.GetClusterId()
-	return nil
+	app      *app
+	progress *progress
+	sides    *sides
+	flags    *unpeerFlags
 }
 
 func (u *unpeering) run(ctx context.Context) error {
-	peer, err := u.local.find(ctx, u.peer)
+	local := &u.sides.local
+	peer, err := local.find(ctx, local.peer)
 	if err != nil {
 		return err
 	}
+	ended := &ententev1.EndPeeringResponse{}
 	if peer == nil {
-		u.progress.done("local", "No peer %s is known: nothing to end", u.peer)
-		return u.forgetRemote(ctx)
+		u.progress.done(local.label, "No peer %s is known: nothing to end", local.peer)
+	} else {
+		local.peer = shortName(peer)
+		if ended, err = u.end(ctx, peer); err != nil {
+			return err
+		}
 	}
-	u.peer = shortName(peer)
-	ending := openContracts(peer, "Consumer")
-	nodes, pods := nodesAndPods(ending)
-	if err := u.confirm(peer, pods); err != nil {
+	if err := u.forgetRemote(ctx); err != nil {
 		return err
 	}
-	resp, err := u.local.admin.EndPeering(ctx, &ententev1.EndPeeringRequest{
+	if u.flags.output.structured() {
+		return u.flags.output.write(u.app.out, ended)
+	}
+	return nil
+}
+
+// end ends what this cluster uses of the peer, and waits until it is gone.
+func (u *unpeering) end(ctx context.Context, peer *ententev1.Peer) (*ententev1.EndPeeringResponse, error) {
+	local := u.sides.local
+	ending := openContracts(peer, "Consumer")
+	if !u.flags.forget && len(ending) == 0 && !u.asks(ctx, shortName(peer)) {
+		u.progress.done(local.label, "Nothing is used of %s: nothing to end", local.peer)
+		if len(openContracts(peer, "Provider")) > 0 {
+			u.progress.note(local.label, "what is lent to it ends with --forget, or with: entente contract terminate CONTRACT")
+		}
+		return &ententev1.EndPeeringResponse{}, nil
+	}
+	nodes, pods := nodesAndPods(ending)
+	if err := u.confirm(peer, pods); err != nil {
+		return nil, err
+	}
+	resp, err := local.admin.EndPeering(ctx, &ententev1.EndPeeringRequest{
 		Peer: peer.GetName(), Now: u.flags.now, Forget: u.flags.forget,
 	})
 	if err != nil {
-		return u.local.call("end the peering", err)
+		return nil, local.call("end the peering", err)
 	}
 	how := "draining"
 	if u.flags.now {
 		how = "at once"
 	}
-	u.progress.done("local", "Ending the peering with %s, %s; %s ran there", u.peer, how, countPods(int(resp.GetPods())))
-	if err := u.awaitEnd(ctx, u.local, u.peer, "Consumer"); err != nil {
-		return err
+	u.progress.done(local.label, "Ending the peering with %s, %s; %s ran there", local.peer, how, countPods(int(resp.GetPods())))
+	if err := u.awaitEnd(ctx, local, "Consumer"); err != nil {
+		return nil, err
 	}
 	if len(ending) > 0 {
-		u.progress.done("local", "%s closed", ids(ending))
+		u.progress.done(local.label, "%s closed", ids(ending))
 	}
 	if err := u.awaitNodes(ctx, nodes); err != nil {
-		return err
+		return nil, err
 	}
-	if u.remote != nil {
-		if err := u.awaitEnd(ctx, u.remote, u.localID, "Provider"); err != nil {
-			return err
+	if remote := u.sides.remote; remote != nil {
+		if err := u.awaitEnd(ctx, *remote, "Provider"); err != nil {
+			return nil, err
 		}
-		u.progress.done("remote", "Nothing is lent any more")
+		u.progress.done(remote.label, "Nothing is lent any more")
 	}
 	if u.flags.forget {
-		if err := u.awaitForgotten(ctx, u.local, u.peer); err != nil {
-			return err
+		if err := u.awaitForgotten(ctx, local); err != nil {
+			return nil, err
 		}
-		u.progress.done("local", "Forgot %s", u.peer)
+		u.progress.done(local.label, "Forgot %s", local.peer)
 	}
-	return u.forgetRemote(ctx)
+	return resp, nil
+}
+
+// asks says whether this cluster asks a peer for anything, as far as the caller
+// may know.
+func (u *unpeering) asks(ctx context.Context, peer string) bool {
+	peerings, err := u.sides.local.peerings(ctx)
+	return err != nil || slices.ContainsFunc(peerings, func(p *ententev1.Peering) bool {
+		return short(p.GetPeer()) == peer || short(p.GetProvider()) == peer
+	})
+}
+
+// endOne ends one ask, and waits until it is gone.
+func (u *unpeering) endOne(ctx context.Context) error {
+	local := u.sides.local
+	name := u.flags.peering
+	req := &ententev1.DeletePeeringRequest{Name: peeringName(name)}
+	if _, err := local.admin.DeletePeering(ctx, req); err != nil {
+		return local.call("end peering "+name, err)
+	}
+	u.progress.done(local.label, "Ending peering %s, draining", name)
+	err := u.progress.poll(ctx, local.cluster, "see what holds it: kubectl get resourceslices -o yaml", func(ctx context.Context) (bool, string, error) {
+		_, err := local.peering(ctx, name)
+		if client.ReasonOf(err) == "PEERING_UNKNOWN" {
+			return true, "", nil
+		}
+		return false, "peering " + name + " to go", err
+	})
+	if err != nil {
+		return err
+	}
+	u.progress.done(local.label, "Peering %s is gone", name)
+	if u.flags.output.structured() {
+		return u.flags.output.write(u.app.out, req)
+	}
+	return nil
 }
 
 // confirm says what dies, and asks where somebody is there to answer.
@@ -161,27 +229,22 @@ func (u *unpeering) confirm(peer *ententev1.Peer, pods int) error {
 	if !u.flags.now || losing == 0 {
 		return nil
 	}
-	u.progress.note("local", "%s by the contracts with %s will be killed", countPods(losing), u.peer)
-	if u.flags.yes || !u.app.interactive {
-		return nil
-	}
-	_, _ = fmt.Fprint(u.app.errOut, "Go on? [y/N] ")
-	answer, _ := bufio.NewReader(u.app.in).ReadString('\n')
-	if a := strings.ToLower(strings.TrimSpace(answer)); a != "y" && a != "yes" {
-		return fmt.Errorf("nothing was done")
+	u.progress.note(u.sides.local.label, "%s by the contracts with %s will be killed", countPods(losing), shortName(peer))
+	if err := u.app.confirm(u.flags.yes, "Go on?"); err != nil {
+		return err
 	}
 	u.progress.begin()
 	return nil
 }
 
-// awaitEnd waits until no contract is open in which the cluster has the role.
-func (u *unpeering) awaitEnd(ctx context.Context, c *cluster, name, role string) error {
-	hint := "end it without draining: entente unpeer " + u.peer + " --now"
+// awaitEnd waits until no contract is open in which the side has the role.
+func (u *unpeering) awaitEnd(ctx context.Context, s side, role string) error {
+	hint := "end it without draining: entente unpeer " + u.sides.local.peer + " --now"
 	if u.flags.now {
 		hint = "see the Contract's conditions: kubectl get contracts -o yaml"
 	}
-	return u.progress.poll(ctx, c, hint, func(ctx context.Context) (bool, string, error) {
-		peer, err := c.find(ctx, name)
+	return u.progress.poll(ctx, s.cluster, hint, func(ctx context.Context) (bool, string, error) {
+		peer, err := s.find(ctx, s.peer)
 		if err != nil {
 			return false, "", err
 		}
@@ -197,17 +260,18 @@ func (u *unpeering) awaitEnd(ctx context.Context, c *cluster, name, role string)
 // awaitNodes waits until the virtual nodes are gone, where the caller may see
 // that.
 func (u *unpeering) awaitNodes(ctx context.Context, nodes []string) error {
-	if u.local.nodeExists == nil {
+	local := u.sides.local
+	if local.nodeExists == nil {
 		return nil
 	}
 	for _, node := range nodes {
 		seen := true
-		err := u.progress.poll(ctx, u.local, "see `kubectl describe node "+node+"`", func(ctx context.Context) (bool, string, error) {
-			exists, err := u.local.nodeExists(ctx, node)
+		err := u.progress.poll(ctx, local.cluster, "see `kubectl describe node "+node+"`", func(ctx context.Context) (bool, string, error) {
+			exists, err := local.nodeExists(ctx, node)
 			if err != nil {
 				// Who may not see nodes may end peerings nevertheless.
 				seen = false
-				u.progress.note("local", "cannot see whether node %s is gone: %v", node, err)
+				u.progress.note(local.label, "cannot see whether node %s is gone: %v", node, err)
 				return true, "", nil
 			}
 			return !exists, "virtual node " + node + " to go", nil
@@ -216,56 +280,35 @@ func (u *unpeering) awaitNodes(ctx context.Context, nodes []string) error {
 			return err
 		}
 		if seen {
-			u.progress.done("local", "Virtual node %s is gone", node)
+			u.progress.done(local.label, "Virtual node %s is gone", node)
 		}
 	}
 	return nil
 }
 
-func (u *unpeering) awaitForgotten(ctx context.Context, side *cluster, peer string) error {
+func (u *unpeering) awaitForgotten(ctx context.Context, s side) error {
 	hint := "see what holds it: kubectl get foreignclusters -o yaml"
-	return u.progress.poll(ctx, side, hint, func(ctx context.Context) (bool, string, error) {
-		found, err := side.find(ctx, peer)
-		return found == nil, "foreign cluster " + peer + " to go", err
+	return u.progress.poll(ctx, s.cluster, hint, func(ctx context.Context) (bool, string, error) {
+		found, err := s.find(ctx, s.peer)
+		return found == nil, "foreign cluster " + s.peer + " to go", err
 	})
 }
 
 // forgetRemote makes the other side forget this cluster too.
 func (u *unpeering) forgetRemote(ctx context.Context) error {
-	if u.remote == nil || !u.flags.forget {
+	remote := u.sides.remote
+	if remote == nil || !u.flags.forget {
 		return nil
 	}
-	_, err := u.remote.admin.EndPeering(ctx, &ententev1.EndPeeringRequest{Peer: "peers/" + u.localID, Now: u.flags.now, Forget: true})
+	_, err := remote.admin.EndPeering(ctx, &ententev1.EndPeeringRequest{Peer: peerName(remote.peer), Now: u.flags.now, Forget: true})
 	if err != nil && client.ReasonOf(err) != "PEER_UNKNOWN" {
-		return u.remote.call("forget this cluster", err)
+		return remote.call("forget this cluster", err)
 	}
-	if err := u.awaitForgotten(ctx, u.remote, u.localID); err != nil {
+	if err := u.awaitForgotten(ctx, *remote); err != nil {
 		return err
 	}
-	u.progress.done("remote", "Forgot this cluster")
+	u.progress.done(remote.label, "Forgot this cluster")
 	return nil
-}
-
-// openContracts is the contracts that are not over in which the cluster has a
-// role.
-func openContracts(peer *ententev1.Peer, role string) []*ententev1.Contract {
-	var open []*ententev1.Contract
-	for _, c := range peer.GetContracts() {
-		if c.GetRole() == role && c.GetPhase() != "Closed" {
-			open = append(open, c)
-		}
-	}
-	return open
-}
-
-func nodesAndPods(contracts []*ententev1.Contract) (nodes []string, pods int) {
-	for _, c := range contracts {
-		pods += int(c.GetPods())
-		if c.GetNode() != "" {
-			nodes = append(nodes, c.GetNode())
-		}
-	}
-	return nodes, pods
 }
 
 func ids(contracts []*ententev1.Contract) string {
@@ -277,11 +320,4 @@ func ids(contracts []*ententev1.Contract) string {
 		return "Contract " + list[0]
 	}
 	return "Contracts " + strings.Join(list, ", ")
-}
-
-func countPods(n int) string {
-	if n == 1 {
-		return "1 pod"
-	}
-	return fmt.Sprintf("%d pods", n)
 }

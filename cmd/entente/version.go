@@ -7,7 +7,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/version"
 )
 
@@ -38,7 +37,7 @@ func (a *app) versionCommand() *cobra.Command {
 				}
 			}
 			if output.structured() {
-				return output.printValue(a.out, versions)
+				return output.writeValue(a.out, versions)
 			}
 			_, _ = fmt.Fprintf(a.out, "client: %s\n", version.Version)
 			if agent, ok := versions["agent"]; ok {
@@ -52,7 +51,7 @@ func (a *app) versionCommand() *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&clientOnly, "client", false, "Do not ask the agent")
 	output.add(cmd)
-	return cmd
+	return a.completes(cmd, 0, nil)
 }
 
 func (a *app) agentVersion(ctx context.Context) (string, error) {
@@ -61,9 +60,6 @@ func (a *app) agentVersion(ctx context.Context) (string, error) {
 		return "", err
 	}
 	defer c.done()
-	info, err := c.admin.GetInfo(ctx, &ententev1.GetInfoRequest{})
-	if err != nil {
-		return "", c.call("reach the agent", err)
-	}
-	return info.GetVersion(), nil
+	info, err := c.self(ctx)
+	return info.GetVersion(), err
 }

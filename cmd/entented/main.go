@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 
@@ -54,24 +56,36 @@ func (f *logFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.format, "log-format", "json", "json or text")
 }
 
-func (f *logFlags) logger() (*slog.Logger, error) {
+// start returns the program's logger, which is the libraries' too from now on.
+func (f *logFlags) start() (*slog.Logger, error) {
+	log, err := f.logger(os.Stderr)
+	if err == nil {
+		takeLogs(log)
+	}
+	return log, err
+}
+
+func (f *logFlags) logger(out io.Writer) (*slog.Logger, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(f.level)); err != nil {
 		return nil, fmt.Errorf("--log-level %q: use debug, info, warn or error", f.level)
 	}
 	options := &slog.HandlerOptions{Level: level}
+	var handler slog.Handler
 	switch f.format {
 	case "json":
-		return slog.New(slog.NewJSONHandler(os.Stderr, options)), nil
+		handler = slog.NewJSONHandler(out, options)
 	case "text":
-		return slog.New(slog.NewTextHandler(os.Stderr, options)), nil
+		handler = slog.NewTextHandler(out, options)
+	default:
+		return nil, fmt.Errorf("--log-format %q: use json or text", f.format)
 	}
-	return nil, fmt.Errorf("--log-format %q: use json or text", f.format)
+	return slog.New(calm{handler}), nil
 }
 
 // cluster returns how to reach the API server, and the logger.
 func (f *logFlags) cluster() (*rest.Config, *slog.Logger, error) {
-	log, err := f.logger()
+	log, err := f.start()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -89,6 +103,7 @@ func (f *logFlags) cluster() (*rest.Config, *slog.Logger, error) {
 func agentCommand(logs *logFlags) *cobra.Command {
 	var cfg agent.Config
 	var podCIDRs, serviceCIDRs, aliasPool []string
+	var profiles string
 	cmd := &cobra.Command{
 		Use:   "agent",
 		Short: "Run the agent: peer API, admin API, contracts, virtual nodes",
@@ -111,7 +126,16 @@ func agentCommand(logs *logFlags) *cobra.Command {
 			if cfg.PodIP, err = netip.ParseAddr(os.Getenv("POD_IP")); err != nil || cfg.Namespace == "" || cfg.Pod == "" {
 				return errors.New("POD_NAME, POD_NAMESPACE and POD_IP have to be set: the chart does")
 			}
-			return agent.Run(cmd.Context(), cfg)
+			ctx, stop := context.WithCancel(cmd.Context())
+			tasks, ctx := errgroup.WithContext(ctx)
+			if profiles != "" {
+				tasks.Go(func() error { return serveProfiles(ctx, profiles) })
+			}
+			tasks.Go(func() error {
+				defer stop()
+				return agent.Run(ctx, cfg)
+			})
+			return tasks.Wait()
 		},
 	}
 	flags := cmd.Flags()
@@ -125,6 +149,7 @@ func agentCommand(logs *logFlags) *cobra.Command {
 	flags.StringVar(&cfg.AdminAddress, "admin-address", ":7444", "where the admin API listens")
 	flags.StringVar(&cfg.KubeletAddress, "kubelet-address", ":10250", "where the virtual nodes' kubelet API listens")
 	flags.StringVar(&cfg.HealthAddress, "health-address", ":7446", "where /healthz, /readyz and /metrics listen")
+	flags.StringVar(&profiles, "profile-address", "", "loopback address and port where profiles of this process can be read, by pprof (default: nowhere)")
 	flags.DurationVar(&cfg.LeafLife, "leaf-life", 24*time.Hour, "how long a certificate of this agent lives; it is renewed at half of that")
 	return cmd
 }
@@ -164,18 +189,11 @@ func nodeCommand(logs *logFlags) *cobra.Command {
 	flags.IntVar(&cfg.Port, "wireguard-port", 51820, "UDP port of the WireGuard device")
 	flags.IntVar(&cfg.MTU, "mtu", 0, "MTU of the WireGuard device (0: by the node's links)")
 	flags.StringVar(&cfg.HealthAddress, "health-address", "127.0.0.1:7446", "where /healthz and /readyz listen")
-	socketDirectory(flags)
 	return cmd
 }
 
 func device(flags *pflag.FlagSet, name *string) {
 	flags.StringVar(name, "interface", "entente0", "name of the WireGuard device")
-}
-
-// socketDirectory takes a flag whose value wgctrl fixes: the chart passes it so
-// that it stands in one place where the volume is mounted.
-func socketDirectory(flags *pflag.FlagSet) {
-	flags.String("userspace", "/var/run/wireguard", "directory of the control socket where WireGuard runs in user space")
 }
 
 func wireguardCommand(logs *logFlags) *cobra.Command {
@@ -189,14 +207,13 @@ WireGuard it has nothing to do, and waits for its end.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
-			if cfg.Log, err = logs.logger(); err != nil {
+			if cfg.Log, err = logs.start(); err != nil {
 				return err
 			}
 			return tunnel.RunUserspace(cmd.Context(), cfg)
 		},
 	}
 	device(cmd.Flags(), &cfg.Device)
-	socketDirectory(cmd.Flags())
 	return cmd
 }
 
@@ -208,7 +225,7 @@ func cleanCommand(logs *logFlags) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			var err error
-			if cfg.Log, err = logs.logger(); err != nil {
+			if cfg.Log, err = logs.start(); err != nil {
 				return err
 			}
 			return tunnel.Clean(cfg)

@@ -97,11 +97,13 @@ func (s stranger) sign(ctx context.Context, ad wire.Advertisement, provider peer
 		ContractID: ad.ContractID, RequestID: ad.RequestID, Revision: 1, Consumer: s.id.Party(), Provider: provider,
 		Resources: ad.Grant.Resources, NotBefore: begin, NotAfter: begin.Add(ad.Grant.Duration),
 		Network: ad.Grant.Network, PodSecurity: ad.Grant.PodSecurity, NodeLabels: ad.Grant.NodeLabels,
+		Price: ad.Grant.Price, Renewable: ad.Grant.Renewable, Notice: ad.Grant.Notice, StatementPeriod: ad.Grant.StatementPeriod,
+		Exposure: peering.ExposureOffloaded, NodeSelector: ad.Grant.NodeSelector, RuntimeClasses: ad.Grant.RuntimeClasses,
 	})
 	if err != nil {
 		return err
 	}
-	if envelope, err = envelope.Sign(rand.Reader, s.id.Signer()); err != nil {
+	if envelope, err = envelope.Sign(rand.Reader, s.id.ID(), s.id.Signer()); err != nil {
 		return err
 	}
 	_, err = client.Peering{Conn: s.conn}.Sign(ctx, envelope)

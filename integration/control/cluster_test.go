@@ -1,42 +1,31 @@
 package control
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/client"
+	"github.com/entente-dev/entente/integration/bare"
 	"github.com/entente-dev/entente/integration/lab"
 )
 
 const (
-	systemNamespace = "entente-system"
+	systemNamespace = bare.Namespace
 	fakeNodes       = 3
 )
 
@@ -76,105 +65,9 @@ func newCluster(name string, c *lab.Cluster, dir, binary string) (*cluster, erro
 }
 
 // install applies the chart, but for what needs nodes to run, and gives the agent
-// a kubeconfig of the chart's ServiceAccount: it has the rights that it has in
-// real life and no more.
+// a kubeconfig.
 func (c *cluster) install(ctx context.Context, root string) error {
-	helm := os.Getenv("ENTENTE_HELM")
-	if helm == "" {
-		helm = filepath.Join(root, ".build", "bin", "helm")
-	}
-	cmd := exec.CommandContext(ctx, helm, "template", "entente", filepath.Join(root, "charts", "entente"), "--namespace", systemNamespace)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	rendered, err := cmd.Output()
-	if err != nil {
-		return fmt.Errorf("render the chart (`make .build/bin/helm` builds helm): %w\n%s", err, &stderr)
-	}
-	objects, err := decode(rendered)
-	if err != nil {
-		return fmt.Errorf("read the rendered chart: %w", err)
-	}
-	objects = slices.DeleteFunc(objects, func(o *unstructured.Unstructured) bool {
-		hook := o.GetAnnotations()["helm.sh/hook"]
-		return o.GetKind() == "Deployment" || o.GetKind() == "DaemonSet" || (hook != "" && !strings.Contains(hook, "post-install"))
-	})
-	namespace := &unstructured.Unstructured{}
-	namespace.SetAPIVersion("v1")
-	namespace.SetKind("Namespace")
-	namespace.SetName(systemNamespace)
-	for _, stage := range stages(append(objects, namespace)) {
-		for _, o := range stage {
-			if err := c.apply(ctx, o); err != nil {
-				return err
-			}
-		}
-	}
-	token, err := c.token(ctx, systemNamespace, "entente-agent")
-	if err != nil {
-		return err
-	}
-	return clientcmd.WriteToFile(clientcmdapi.Config{
-		Clusters:       map[string]*clientcmdapi.Cluster{c.name: {Server: c.config.Host, CertificateAuthorityData: c.config.CAData}},
-		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"agent": {Token: token}},
-		Contexts:       map[string]*clientcmdapi.Context{"agent": {Cluster: c.name, AuthInfo: "agent"}},
-		CurrentContext: "agent",
-	}, c.kubeconfig)
-}
-
-func decode(text []byte) ([]*unstructured.Unstructured, error) {
-	var out []*unstructured.Unstructured
-	for d := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), 4096); ; {
-		o := &unstructured.Unstructured{}
-		err := d.Decode(o)
-		if errors.Is(err, io.EOF) {
-			return out, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		if len(o.Object) > 0 {
-			out = append(out, o)
-		}
-	}
-}
-
-// stages puts objects into an order in which they can be applied.
-func stages(objects []*unstructured.Unstructured) [][]*unstructured.Unstructured {
-	out := make([][]*unstructured.Unstructured, 3)
-	for _, o := range objects {
-		i := 1
-		switch {
-		case o.GetKind() == "Namespace" || o.GetKind() == "CustomResourceDefinition":
-			i = 0
-		case o.GroupVersionKind().Group == v1alpha1.GroupVersion.Group:
-			i = 2
-		}
-		out[i] = append(out[i], o)
-	}
-	return out
-}
-
-// apply applies an object, patiently: a kind takes a moment to appear after its
-// definition.
-func (c *cluster) apply(ctx context.Context, o *unstructured.Unstructured) error {
-	return until(ctx, 30*time.Second, "apply "+o.GetKind()+" "+o.GetName(), func(ctx context.Context) error {
-		err := c.client.Apply(ctx, ctrlclient.ApplyConfigurationFromUnstructured(o.DeepCopy()), ctrlclient.FieldOwner("helm"), ctrlclient.ForceOwnership)
-		if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
-			return err
-		}
-		return permanent(err)
-	})
-}
-
-// token returns a bearer token of a ServiceAccount.
-func (c *cluster) token(ctx context.Context, namespace, name string) (string, error) {
-	hours := int64(4 * 3600)
-	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &hours}}
-	out, err := c.kube.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, name, request, metav1.CreateOptions{})
-	if err != nil {
-		return "", fmt.Errorf("token of ServiceAccount %s/%s: %w", namespace, name, err)
-	}
-	return out.Status.Token, nil
+	return bare.Install(ctx, c.config, root, c.kubeconfig)
 }
 
 // user makes a ServiceAccount with a ClusterRole, or with none, and returns its
@@ -194,7 +87,9 @@ func (c *cluster) user(ctx context.Context, name, role string) (string, error) {
 			return "", err
 		}
 	}
-	return c.token(ctx, account.Namespace, name)
+	token, err := bare.Token(ctx, c.kube, account.Namespace, name)
+	world.secrets.Text("the bearer token of "+name+" at "+c.name, token)
+	return token, err
 }
 
 // admin speaks to the cluster's agent: with a bearer token, or as the cluster's

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/entente-dev/entente/integration/lab"
+	"github.com/entente-dev/entente/integration/leak"
 )
 
 // world is what all tests of a run share. They run one after the other.
@@ -22,6 +23,11 @@ var world struct {
 	// broken names the test that left something behind.
 	broken       string
 	home, abroad *cluster
+	// dir is for files of this run, cli the CLI's binary.
+	dir, cli string
+	// secrets are those that were used, and logs the files in which none may be.
+	secrets leak.Secrets
+	logs    []string
 }
 
 func TestMain(m *testing.M) {
@@ -37,13 +43,16 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
+	world.dir = dir
 	stop, err := setUp(ctx, dir)
-	defer stop()
 	if err != nil {
+		stop()
 		fmt.Fprintln(os.Stderr, "set up:", err)
 		return 1
 	}
-	return m.Run()
+	code := m.Run()
+	stop()
+	return max(code, secretsInLogs())
 }
 
 // setUp brings up two clusters with the chart installed, and builds the agent.
@@ -71,7 +80,8 @@ func setUp(ctx context.Context, dir string) (stop func(), err error) {
 	var wg sync.WaitGroup
 	errs := make([]error, 3)
 	binary := filepath.Join(dir, "entented")
-	wg.Go(func() { errs[2] = build(ctx, root, binary) })
+	world.cli = filepath.Join(dir, "entente")
+	wg.Go(func() { errs[2] = build(ctx, root, dir) })
 	clusters := make([]*cluster, 2)
 	for i, c := range l.Clusters {
 		name := []string{"home", "abroad"}[i]
@@ -88,6 +98,12 @@ func setUp(ctx context.Context, dir string) (stop func(), err error) {
 		}
 	}
 	world.home, world.abroad = clusters[0], clusters[1]
+	world.logs = append(world.logs, filepath.Join(dir, "cli.log"))
+	for _, c := range clusters {
+		if err := learnSecrets(ctx, c); err != nil {
+			return stop, err
+		}
+	}
 	say("two clusters and the agent were ready after %.1fs", time.Since(begin).Seconds())
 	return func() {
 		world.home.kill()
@@ -106,12 +122,13 @@ func noLab(err error) (string, bool) {
 	return "", false
 }
 
-func build(ctx context.Context, root, binary string) error {
-	cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", binary, "./cmd/entented")
+// build builds the agent and the CLI as they are in the tree.
+func build(ctx context.Context, root, dir string) error {
+	cmd := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", dir+string(filepath.Separator), "./cmd/entented", "./cmd/entente")
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "GOFLAGS=") // a -modfile is not meant for it
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("build entented: %w\n%s", err, out)
+		return fmt.Errorf("build entented and entente: %w\n%s", err, out)
 	}
 	return nil
 }

@@ -77,7 +77,10 @@ func createToken(ctx context.Context, c *cluster) (string, error) {
 	resp, err := call(ctx, c, func(ctx context.Context, a ententev1.AdminServiceClient) (*ententev1.CreateTokenResponse, error) {
 		return a.CreateToken(ctx, &ententev1.CreateTokenRequest{})
 	})
-	return resp.GetToken(), err
+	if err != nil {
+		return "", err
+	}
+	return resp.GetToken(), world.secrets.Token(resp.GetToken())
 }
 
 func redeem(ctx context.Context, c *cluster, token string) error {

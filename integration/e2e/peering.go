@@ -46,17 +46,20 @@ func (s *Side) CreateToken(ctx context.Context, args ...string) (string, error) 
 
 // Join makes home and abroad trust each other, by a token of abroad, unless they
 // do already.
-func (w *World) Join(ctx context.Context) error {
-	known, err := w.Home.Peer(ctx)
+func (w *World) Join(ctx context.Context) error { return w.JoinBy(ctx, w.Abroad) }
+
+// JoinBy is Join by a token of the given cluster, which the other redeems.
+func (w *World) JoinBy(ctx context.Context, issuer *Side) error {
+	known, err := issuer.Other.Peer(ctx)
 	if err != nil {
 		return err
 	}
 	if known == nil || known.Spec.TrustBundle == "" {
-		token, err := w.Abroad.CreateToken(ctx)
+		token, err := issuer.CreateToken(ctx)
 		if err != nil {
 			return err
 		}
-		if _, err := w.Home.Entente(ctx, "join", token); err != nil {
+		if _, err := issuer.Other.Entente(ctx, "join", token); err != nil {
 			return err
 		}
 	}

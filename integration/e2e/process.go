@@ -79,6 +79,18 @@ func (s *Side) Kill(ctx context.Context, part string) error {
 	return kill(pid)
 }
 
+// Freeze stops the process of a part, as if it hung, until thaw is called.
+func (s *Side) Freeze(ctx context.Context, part string) (thaw func() error, err error) {
+	pid, err := s.Process(ctx, part)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		return nil, fmt.Errorf("stop %d: %w", pid, err)
+	}
+	return func() error { return syscall.Kill(pid, syscall.SIGCONT) }, nil
+}
+
 func kill(pid int) error {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return fmt.Errorf("kill %d: %w", pid, err)

@@ -130,7 +130,7 @@ func TestStrangersMayOnlyJoin(t *testing.T) {
 	wantReason(t, err, wire.ReasonPeerNotTrusted)
 	_, err = peer.Sign(ctx, peering.Envelope{Payload: []byte("{}"), PayloadType: peering.PayloadType})
 	wantReason(t, err, wire.ReasonPeerNotTrusted)
-	wantReason(t, peer.Terminate(ctx, "c-1", ""), wire.ReasonPeerNotTrusted)
+	wantReason(t, peer.Terminate(ctx, "c-1", "", time.Time{}), wire.ReasonPeerNotTrusted)
 
 	_, err = w.Home.Entente(ctx, "peer", "atlantis")
 	ok(t, Ended(err, "PEER_UNKNOWN", "atlantis"))

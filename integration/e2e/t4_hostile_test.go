@@ -33,6 +33,8 @@ func (s *stranger) terms(ad wire.Advertisement, provider []byte) peering.Terms {
 		Provider:  peering.Party{ID: s.issuer, PublicKey: provider},
 		Resources: ad.Grant.Resources, NotBefore: begin, NotAfter: begin.Add(ad.Grant.Duration),
 		Network: ad.Grant.Network, PodSecurity: ad.Grant.PodSecurity, NodeLabels: ad.Grant.NodeLabels,
+		Price: ad.Grant.Price, Renewable: ad.Grant.Renewable, Notice: ad.Grant.Notice, StatementPeriod: ad.Grant.StatementPeriod,
+		Exposure: peering.ExposureOffloaded, NodeSelector: ad.Grant.NodeSelector, RuntimeClasses: ad.Grant.RuntimeClasses,
 	}
 }
 
@@ -73,7 +75,7 @@ func TestPeerThatLies(t *testing.T) {
 		return e
 	}
 	signed := func(e peering.Envelope, by *identity.Identity) peering.Envelope {
-		e, err := e.Sign(rand.Reader, by.Signer())
+		e, err := e.Sign(rand.Reader, by.ID(), by.Signer())
 		ok(t, err)
 		return e
 	}
@@ -131,7 +133,7 @@ func TestPeerThatLies(t *testing.T) {
 	t.Run("an end to somebody else's contract", func(t *testing.T) {
 		peered(ctx, t, w)
 		_, abroad := theContract(ctx, t, w)
-		ok(t, peer.Terminate(ctx, abroad.Name, "because I can"))
+		ok(t, peer.Terminate(ctx, abroad.Name, "because I can", time.Time{}))
 		time.Sleep(2 * time.Second)
 		if _, still := theContract(ctx, t, w); still.Name != abroad.Name || still.Spec.Termination != "" {
 			t.Errorf("contract %s is now %s, termination %q", abroad.Name, still.Name, still.Spec.Termination)

@@ -218,6 +218,22 @@ func (w *World) Cut(ctx context.Context) error {
 	return err
 }
 
+// NAT puts a cluster behind address translation: it can dial out, and nobody can
+// dial in. Heal ends that.
+func (w *World) NAT(ctx context.Context, s *Side) error {
+	_, err := w.Lab.Fault(ctx, lab.FaultRequest{Kind: "nat", A: s.Plan.Name})
+	return err
+}
+
+// OnInternet runs a command of this machine on the router between the clusters.
+func (w *World) OnInternet(ctx context.Context, argv ...string) (string, error) {
+	cmd, err := w.Lab.Exec(ctx, "internet", false, argv...)
+	if err != nil {
+		return "", err
+	}
+	return capture(cmd, Line(argv[0], argv[1:]...))
+}
+
 // Heal ends all faults of the internet.
 func (w *World) Heal(ctx context.Context) error {
 	_, err := w.Lab.Fault(ctx, lab.FaultRequest{Kind: "heal"})

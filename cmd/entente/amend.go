@@ -1,0 +1,211 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
+
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+)
+
+// amendFlags is what can change of an ask.
+type amendFlags struct {
+	resources    resourceFlags
+	duration     time.Duration
+	priceCeiling string
+	renewal      bool
+	noRenewal    bool
+	dryRun, wait bool
+	timeout      time.Duration
+	output       outputFlags
+}
+
+func (a *app) amendCommand() *cobra.Command {
+	var f amendFlags
+	cmd := &cobra.Command{
+		Use:   "amend PEERING",
+		Short: "Ask for more, for less, for longer or at another price",
+		Long: `Change what this cluster asks for: more, less, for longer, or at another price.
+The contract gets a new revision, which both sides sign; until then the old one
+holds. Pods run on meanwhile.
+
+Amounts that are not told stay as they are; an amount of 0 asks for none. PEERING
+is a name that ` + "`entente peerings`" + ` shows.`,
+		Example: indent(`entente amend office --resources cpu=8,memory=16Gi
+entente amend office --price-ceiling "EUR 1" --duration 720h
+entente amend office --no-renewal`),
+		Args: args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, argv []string) error {
+			if err := f.output.check(); err != nil {
+				return err
+			}
+			if f.timeout <= 0 {
+				return usageError("--timeout %s: want more than nothing", f.timeout)
+			}
+			req, err := f.request(argv[0])
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), f.timeout)
+			defer cancel()
+			c, err := a.local(ctx)
+			if err != nil {
+				return err
+			}
+			defer c.done()
+			return a.amend(ctx, c, &f, req)
+		},
+	}
+	f.resources.add(cmd)
+	cmd.Flags().DurationVar(&f.duration, "duration", 0, "For how long to ask, from the new revision on")
+	cmd.Flags().StringVar(&f.priceCeiling, "price-ceiling", "", "The most that all of it may cost an hour, as \"EUR 0.5\"; \"any\" takes any price")
+	cmd.Flags().BoolVar(&f.renewal, "renewal", false, "Renew the contract before it ends")
+	cmd.Flags().BoolVar(&f.noRenewal, "no-renewal", false, "Let the contract end instead of renewing it")
+	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "Only check; change nothing")
+	cmd.Flags().BoolVar(&f.wait, "wait", true, "Wait until both sides signed the new revision")
+	cmd.Flags().DurationVar(&f.timeout, "timeout", 2*time.Minute, "How long to wait")
+	f.output.add(cmd)
+	return a.completes(cmd, 1, peeringNames)
+}
+
+// request is what the flags change. Of the resources it has those that were told.
+func (f *amendFlags) request(name string) (*ententev1.UpdatePeeringRequest, error) {
+	peering := &ententev1.Peering{Name: peeringName(name), NoRenewal: f.noRenewal}
+	var paths []string
+	var err error
+	if peering.Resources, err = f.resources.list(); err != nil {
+		return nil, err
+	}
+	if peering.GetResources() != nil {
+		paths = append(paths, "resources")
+	}
+	if peering.Duration, err = parseSpan("--duration", f.duration); err != nil {
+		return nil, err
+	}
+	if peering.GetDuration() != nil {
+		paths = append(paths, "duration")
+	}
+	if f.priceCeiling != "" {
+		if f.priceCeiling != "any" {
+			if peering.PriceCeiling, err = parseMoney("--price-ceiling", f.priceCeiling); err != nil {
+				return nil, err
+			}
+		}
+		paths = append(paths, "price_ceiling")
+	}
+	if f.renewal && f.noRenewal {
+		return nil, usageError("--renewal and --no-renewal contradict each other")
+	}
+	if f.renewal || f.noRenewal {
+		paths = append(paths, "no_renewal")
+	}
+	if len(paths) == 0 {
+		return nil, usageError("nothing changes: say --resources, --duration, --price-ceiling, --renewal or --no-renewal")
+	}
+	return &ententev1.UpdatePeeringRequest{
+		Peering: peering, UpdateMask: &fieldmaskpb.FieldMask{Paths: paths}, ValidateOnly: f.dryRun,
+	}, nil
+}
+
+func (a *app) amend(ctx context.Context, c *cluster, f *amendFlags, req *ententev1.UpdatePeeringRequest) error {
+	name := short(req.GetPeering().GetName())
+	before, err := c.peering(ctx, name)
+	if err != nil {
+		return err
+	}
+	var signed *ententev1.Contract
+	if before.GetContract() != "" {
+		if signed, err = c.contract(ctx, before.GetContract()); err != nil {
+			return err
+		}
+	}
+	if told := req.GetPeering().GetResources(); told != nil {
+		req.Peering.Resources = overlay(told, before.GetResources(), signed.GetResources())
+	}
+	resp, err := c.admin.UpdatePeering(ctx, req)
+	if err != nil {
+		return c.call("amend "+name, err)
+	}
+	p := a.progress(&f.output)
+	after := resp.GetPeering()
+	switch {
+	case f.dryRun:
+		p.done(c.label, "%s could be amended; nothing was changed", name)
+	default:
+		p.done(c.label, "Peering %s asks for %s now", name, asked(after.GetResources()))
+		if f.wait && signed != nil && takesRevision(before, after) {
+			if after, err = p.revised(ctx, c, before, signed); err != nil {
+				return err
+			}
+		}
+	}
+	if f.output.structured() {
+		return f.output.write(a.out, after)
+	}
+	return nil
+}
+
+// overlay is the amounts of an amended ask: those that were told, and of the
+// others those of the ask before. Where that left it to the provider, they are
+// what the contract has: who asks for more CPU does not mean to lose the memory.
+func overlay(told, before, signed *ententev1.ResourceList) *ententev1.ResourceList {
+	base := before.GetAmounts()
+	if len(base) == 0 {
+		base = signed.GetAmounts()
+	}
+	all := maps.Clone(base)
+	if all == nil {
+		all = map[string]string{}
+	}
+	for _, name := range slices.Sorted(maps.Keys(told.GetAmounts())) {
+		all[name] = told.GetAmounts()[name]
+		if all[name] == "0" {
+			delete(all, name)
+		}
+	}
+	return &ententev1.ResourceList{Amounts: all}
+}
+
+// takesRevision says whether what changed of an ask is part of the contract.
+func takesRevision(before, after *ententev1.Peering) bool {
+	return !maps.Equal(before.GetResources().GetAmounts(), after.GetResources().GetAmounts()) ||
+		before.GetDuration().AsDuration() != after.GetDuration().AsDuration()
+}
+
+// revised waits until both sides signed the next revision.
+func (p *progress) revised(ctx context.Context, c *cluster, before *ententev1.Peering, signed *ententev1.Contract) (*ententev1.Peering, error) {
+	var now *ententev1.Contract
+	same := 0
+	peering, err := p.awaitPeering(ctx, c, short(before.GetName()), func(peering *ententev1.Peering) (bool, string, error) {
+		if peering.GetContract() == "" {
+			return false, "a contract" + why(peering.GetAccepted()), nil
+		}
+		accepted := peering.GetAccepted()
+		if accepted.GetMessage() == before.GetAccepted().GetMessage() {
+			// It may be the word on what was asked before.
+			same++
+		} else {
+			same = settledPolls
+		}
+		if refused(accepted) && same >= settledPolls {
+			return false, "", &codeError{exitRefused, fmt.Errorf("(%s) the provider refuses: %s", c.label, clean(accepted.GetReason()+why(accepted)))}
+		}
+		var err error
+		if now, err = c.contract(ctx, peering.GetContract()); err != nil {
+			return false, "", err
+		}
+		done := now.GetContractId() != signed.GetContractId() || now.GetRevision() > signed.GetRevision()
+		return done, "the next revision of the contract" + why(accepted), nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.done(c.label, "Contract %s, revision %d, is signed by both: %s until %s, %s", now.GetContractId(), now.GetRevision(),
+		amounts(now.GetResources()), moment(now.GetNotAfter()), cost(now))
+	return peering, nil
+}

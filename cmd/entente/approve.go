@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"regexp"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+)
+
+func (a *app) approveCommand() *cobra.Command {
+	var codeSeen string
+	var yes bool
+	var output outputFlags
+	cmd := &cobra.Command{
+		Use:   "approve PEER",
+		Short: "Trust a cluster that introduced itself, or let a request through",
+		Long: `Trust a cluster that introduced itself, or to which this one introduced itself.
+Trust is there once both sides approved.
+
+Each side shows a code for the other: ` + "`entente info peer PEER`" + `. Ask the other side's
+administrator, by a way that you trust, which code they see, and say it with
+--code. It has to be the one that this cluster has, or somebody is between the two.
+Without --code the command asks whether the codes are the same.
+
+` + "`entente approve request`" + ` lets a peer's request for resources through.`,
+		Example: indent(`# The other side reads out 042917
+entente approve office --code 042917
+
+# Let a request through that the policy leaves to you
+entente requests
+entente approve request office/5f1d…`),
+		Args: args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, argv []string) error {
+			if err := output.check(); err != nil {
+				return err
+			}
+			codeSeen = strings.TrimSpace(codeSeen)
+			if codeSeen != "" && !regexp.MustCompile(`^[0-9]{3} ?[0-9]{3}$`).MatchString(codeSeen) {
+				return usageError("--code %q: want six digits", codeSeen)
+			}
+			c, err := a.local(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer c.done()
+			if codeSeen == "" && !yes {
+				if codeSeen, err = a.compare(cmd.Context(), c, argv[0]); err != nil {
+					return err
+				}
+			}
+			resp, err := c.admin.ApprovePeer(cmd.Context(), &ententev1.ApprovePeerRequest{Name: peerName(argv[0]), Code: codeSeen})
+			if err != nil {
+				return c.call("approve "+argv[0], err)
+			}
+			peer := resp.GetPeer()
+			a.progress(&output).done(c.label, "Approved %s (%s)", shortName(peer), peer.GetClusterId())
+			if output.structured() {
+				return output.write(a.out, peer)
+			}
+			if isTrue(peer, "Trusted") {
+				a.next("Ask it for resources with:\n  entente peer %s", shortName(peer))
+			} else {
+				a.next("Trust is there as soon as the other side approves this cluster, too. See:\n  entente info peer %s", shortName(peer))
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&codeSeen, "code", "", "The code that the other side sees")
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "Approve without comparing codes")
+	output.add(cmd)
+	cmd.AddCommand(a.approveRequestCommand())
+	return a.completes(cmd, 1, peerNames)
+}
+
+// compare makes somebody compare the codes of an introduction, and returns the one
+// that they compared.
+func (a *app) compare(ctx context.Context, c *cluster, name string) (string, error) {
+	peer, err := c.find(ctx, name)
+	if err != nil || peer == nil || peer.GetCode() == "" {
+		// With nothing to compare, the ID that somebody wrote down is what counts.
+		return "", err
+	}
+	if !a.interactive {
+		return "", usageError("say with --code which code the other side sees, or --yes to trust without comparing; this cluster has it under `entente info peer %s --get code`", shortName(peer))
+	}
+	return peer.GetCode(), a.confirm(false, "The code for "+shortName(peer)+" is "+code(peer)+" here. Does the other side see the same?")
+}
+
+func (a *app) approveRequestCommand() *cobra.Command {
+	return a.requestDecision("approve", "Let a peer's request for resources through, where the policy says AfterApproval",
+		"Let request %s through", func(ctx context.Context, c *cluster, name string) error {
+			_, err := c.admin.ApprovePeeringRequest(ctx, &ententev1.ApprovePeeringRequestRequest{Name: name})
+			return err
+		})
+}

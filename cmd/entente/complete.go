@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+)
+
+// completeTimeout is how long the shell may have to wait for names.
+const completeTimeout = 3 * time.Second
+
+// complete offers fixed values of a flag to the shell.
+func complete(cmd *cobra.Command, flag string, values ...string) {
+	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// names lists what an argument can be.
+type names func(ctx context.Context, c *cluster) ([]string, error)
+
+// completes offers names of the local cluster for a command's arguments, for at
+// most so many of them.
+func (a *app) completes(cmd *cobra.Command, most int, list names) *cobra.Command {
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, have []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if len(have) >= most {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return a.offer(cmd, list)
+	}
+	return cmd
+}
+
+// completesFlag offers names of the local cluster for a flag.
+func (a *app) completesFlag(cmd *cobra.Command, flag string, list names) {
+	_ = cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return a.offer(cmd, list)
+	})
+}
+
+func (a *app) offer(cmd *cobra.Command, list names) ([]cobra.Completion, cobra.ShellCompDirective) {
+	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
+	defer cancel()
+	c, err := a.local(ctx)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	defer c.done()
+	found, err := list(ctx, c)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	return found, cobra.ShellCompDirectiveNoFileComp
+}
+
+func peerNames(ctx context.Context, c *cluster) ([]string, error) {
+	peers, err := c.peers(ctx)
+	return described(peers, shortName, func(p *ententev1.Peer) string { return p.GetRole() }), err
+}
+
+func contractNames(ctx context.Context, c *cluster) ([]string, error) {
+	contracts, err := c.contracts(ctx, "")
+	return described(contracts, (*ententev1.Contract).GetContractId, func(k *ententev1.Contract) string {
+		return k.GetRole() + ", " + k.GetPhase() + ", " + short(k.GetPeer())
+	}), err
+}
+
+func peeringNames(ctx context.Context, c *cluster) ([]string, error) {
+	peerings, err := c.peerings(ctx)
+	return described(peerings, func(p *ententev1.Peering) string { return short(p.GetName()) },
+		providerOf), err
+}
+
+func requestNames(ctx context.Context, c *cluster) ([]string, error) {
+	requests, err := c.requests(ctx, "-")
+	return described(requests, func(r *ententev1.PendingRequest) string { return short(r.GetName()) },
+		func(r *ententev1.PendingRequest) string { return asked(r.GetResources()) }), err
+}
+
+func tokenNames(ctx context.Context, c *cluster) ([]string, error) {
+	tokens, err := c.tokens(ctx)
+	return described(tokens, func(t *ententev1.Token) string { return short(t.GetName()) },
+		func(t *ententev1.Token) string { return t.GetRedeemedBy() }), err
+}
+
+// described writes names with what they are, as shells show them.
+func described[T any](items []T, name, what func(T) string) []string {
+	out := make([]string, 0, len(items))
+	for _, item := range items {
+		out = append(out, strings.TrimSuffix(name(item)+"\t"+clean(what(item)), "\t"))
+	}
+	return out
+}

@@ -1,0 +1,22 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// confirm asks a question where somebody is there to answer, and is an error if
+// the answer is no. Nobody is asked with --yes, and in scripts, which mean it.
+func (a *app) confirm(yes bool, question string) error {
+	if yes || !a.interactive {
+		return nil
+	}
+	_, _ = fmt.Fprintf(a.errOut, "%s [y/N] ", clean(question))
+	answer, _ := bufio.NewReader(a.in).ReadString('\n')
+	if s := strings.ToLower(strings.TrimSpace(answer)); s != "y" && s != "yes" {
+		return errors.New("nothing was done")
+	}
+	return nil
+}

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+)
+
+func (a *app) createCommand() *cobra.Command {
+	return group(&cobra.Command{Use: "create", Short: "Write custom resources"}, a.createResourceSliceCommand())
+}
+
+func (a *app) createResourceSliceCommand() *cobra.Command {
+	var ask askFlags
+	var whom whomFlags
+	var output outputFlags
+	var peer string
+	var dryRun bool
+	cmd := &cobra.Command{
+		Use:     "resourceslice [NAME]",
+		Aliases: []string{"eslice"},
+		Short:   "Ask a peer for resources, under a name of your choice, and do not wait",
+		Long: `Ask a peer for resources, as ` + "`entente peer`" + ` does, under a name of your choice, and
+do not wait for what comes of it. So one cluster can ask the same peer twice, for
+different things. NAME is the peer's if there is none.`,
+		Example: indent(`entente create resourceslice gpus --peer office --resources nvidia.com/gpu=2
+entente peerings gpus`),
+		Args: args(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, argv []string) error {
+			if err := output.check(); err != nil {
+				return err
+			}
+			if (peer != "") == whom.given() {
+				return usageError("say who is asked either by --peer or by --any; see `%s --help`", cmd.CommandPath())
+			}
+			req, err := ask.request()
+			if err != nil {
+				return err
+			}
+			req.Peer, req.PeerSelector = peerName(orNone(peer, anyPeer)), whom.selector
+			if len(argv) == 1 {
+				req.ResourceSlice = argv[0]
+			}
+			c, err := a.local(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer c.done()
+			if dryRun {
+				return a.dryRun(cmd.Context(), c, &output, req)
+			}
+			resp, err := c.admin.CreatePeering(cmd.Context(), req)
+			if err != nil {
+				return c.call("ask for resources", err)
+			}
+			a.progress(&output).done(c.label, "Wrote ResourceSlice %s", resp.GetResourceSlice())
+			if output.structured() {
+				return output.writeValue(a.out, map[string]any{"resourceSlice": resp.GetResourceSlice()})
+			}
+			a.next("See what comes of it with:\n  entente peerings %s", resp.GetResourceSlice())
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&peer, "peer", "", "The peer to ask")
+	a.completesFlag(cmd, "peer", peerNames)
+	whom.add(cmd)
+	ask.add(cmd)
+	ask.addRenewal(cmd)
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "Only ask the provider what it would lend; change nothing")
+	output.add(cmd)
+	return a.completes(cmd, 0, nil)
+}

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+)
+
+func (a *app) denyCommand() *cobra.Command {
+	var yes bool
+	var output outputFlags
+	cmd := &cobra.Command{
+		Use:   "deny PEER",
+		Short: "Trust a cluster no longer, or never, or refuse a request",
+		Long: `Trust a cluster no longer, or never. Session and tunnel are cut and contracts end
+at once, without draining, in both directions. The peer stays known as denied, so
+that it cannot introduce itself again, until it is forgotten
+(` + "`entente unpeer --forget`" + `) or joins with a new token.
+
+` + "`entente deny request`" + ` refuses one request for resources.`,
+		Example: indent(`entente deny office
+
+# Refuse one request only
+entente deny request office/5f1d…`),
+		Args: args(cobra.ExactArgs(1)),
+		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, argv []string) error {
+			known, err := c.find(ctx, argv[0])
+			if err != nil {
+				return err
+			}
+			if open := openContracts(known, ""); len(open) > 0 {
+				_, pods := nodesAndPods(open)
+				question := fmt.Sprintf("The contracts with %s end at once, and %s by them will be killed. Go on?", shortName(known), countPods(pods))
+				if err := a.confirm(yes, question); err != nil {
+					return err
+				}
+			}
+			resp, err := c.admin.DenyPeer(ctx, &ententev1.DenyPeerRequest{Name: peerName(argv[0])})
+			if err != nil {
+				return c.call("deny "+argv[0], err)
+			}
+			a.progress(&output).done(c.label, "Denied %s (%s)", shortName(resp.GetPeer()), resp.GetPeer().GetClusterId())
+			if output.structured() {
+				return output.write(a.out, resp.GetPeer())
+			}
+			return nil
+		}),
+	}
+	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "Do not ask")
+	output.add(cmd)
+	cmd.AddCommand(a.requestDecision("deny", "Refuse a peer's request for resources for good",
+		"Refused request %s", func(ctx context.Context, c *cluster, name string) error {
+			_, err := c.admin.DenyPeeringRequest(ctx, &ententev1.DenyPeeringRequestRequest{Name: name})
+			return err
+		}))
+	return a.completes(cmd, 1, peerNames)
+}

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// TestDocsAreThoseOfTheCommands holds docs/cli.md to what --help says.
+func TestDocsAreThoseOfTheCommands(t *testing.T) {
+	root := testApp().root("entente")
+	root.InitDefaultCompletionCmd()
+	var b strings.Builder
+	b.WriteString(`# The command entente
+
+` + "`entente`" + ` drives Entente in the cluster of the current kubeconfig. As ` + "`kubectl-entente`" + ` in the
+PATH it is a kubectl plugin: ` + "`kubectl entente info`" + `. It speaks to the agent's admin API through the
+Kubernetes API server, as ` + "`kubectl port-forward`" + ` does, and may do what Kubernetes RBAC allows its
+caller; whatever it does can be done with kubectl, too.
+
+This page is made from the commands themselves by ` + "`go test ./cmd/entente -update`" + `.
+
+- Tables are for people. With ` + "`-o json`" + ` and ` + "`-o yaml`" + ` nothing else is printed to standard output, the
+  names are those of the REST API, and lists are arrays. ` + "`--get a.b[0].c`" + ` prints one field.
+- What a command is doing and waiting for goes to the terminal: to standard output where people read
+  the result, to standard error where a program does, and then only if it is a terminal.
+- Colours are shown on terminals, unless NO_COLOR is set or TERM is dumb.
+- Questions are asked only where something is lost and somebody is there; ` + "`--yes`" + ` answers them.
+
+## Exit codes
+
+| code | means |
+| --- | --- |
+`)
+	for _, e := range exits() {
+		fmt.Fprintf(&b, "| %d | %s |\n", e.code, e.means)
+	}
+	b.WriteString(`
+## Reasons, and what to do next
+
+Errors of the agent end in a reason in brackets, which never changes its meaning.
+
+| reason | next |
+| --- | --- |
+`)
+	for _, h := range hints() {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", h.reason, strings.ReplaceAll(h.next, "|", `\|`))
+	}
+	b.WriteString("\n## Commands\n\n")
+	each(root, func(cmd *cobra.Command) {
+		if cmd.HasParent() {
+			fmt.Fprintf(&b, "- [`%s`](#%s): %s\n", cmd.CommandPath(), strings.ReplaceAll(cmd.CommandPath(), " ", "-"), cmd.Short)
+		}
+	})
+	fmt.Fprintf(&b, "\nAll of them take these flags, too:\n\n```\n%s```\n", flagText(root.PersistentFlags()))
+	each(root, func(cmd *cobra.Command) {
+		if cmd.HasParent() {
+			describe(&b, cmd)
+		}
+	})
+	compareFile(t, "../../docs/cli.md", b.String())
+}
+
+// each visits a command and those below it, as --help lists them. How completion
+// is set up in each shell says its own help.
+func each(cmd *cobra.Command, visit func(*cobra.Command)) {
+	visit(cmd)
+	for _, c := range cmd.Commands() {
+		if c.IsAvailableCommand() && cmd.Name() != "completion" {
+			each(c, visit)
+		}
+	}
+}
+
+func describe(b *strings.Builder, cmd *cobra.Command) {
+	fmt.Fprintf(b, "\n### %s\n\n", cmd.CommandPath())
+	text := cmd.Long
+	if text == "" {
+		text = cmd.Short + "."
+	}
+	// Indented lines are lists.
+	text = regexp.MustCompile(`(?m)^  (\S+) +`).ReplaceAllString(text, "- $1: ")
+	text = strings.ReplaceAll(text, ":\n- ", ":\n\n- ")
+	fmt.Fprintf(b, "%s\n", strings.TrimSpace(text))
+	if cmd.Runnable() && !cmd.HasSubCommands() || strings.Contains(cmd.Use, " ") || cmd.Name() == "info" {
+		fmt.Fprintf(b, "\n```\n%s\n```\n", cmd.UseLine())
+	}
+	if cmd.Example != "" {
+		fmt.Fprintf(b, "\n```sh\n%s\n```\n", strings.TrimPrefix(strings.ReplaceAll(cmd.Example, "\n  ", "\n"), "  "))
+	}
+	if cmd.HasAvailableLocalFlags() {
+		if flags := flagText(cmd.LocalFlags()); flags != "" {
+			fmt.Fprintf(b, "\n```\n%s```\n", flags)
+		}
+	}
+}
+
+func flagText(flags *pflag.FlagSet) string {
+	shown := pflag.NewFlagSet("", pflag.ContinueOnError)
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.Name != "help" {
+			shown.AddFlag(f)
+		}
+	})
+	return shown.FlagUsages()
+}

@@ -1,0 +1,412 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/wire"
+)
+
+func (c *fakeCluster) CreateToken(_ context.Context, r *ententev1.CreateTokenRequest) (*ententev1.CreateTokenResponse, error) {
+	leave, err := c.enter("CreateToken %s", r.GetTtl().AsDuration())
+	defer leave()
+	return &ententev1.CreateTokenResponse{Token: "ent1.fake-token.checksum", TokenId: "fake", ExpireTime: timestamppb.New(epoch.Add(15 * time.Minute))}, err
+}
+
+func (c *fakeCluster) ListTokens(_ context.Context, r *ententev1.ListTokensRequest) (*ententev1.ListTokensResponse, error) {
+	leave, err := c.enter("ListTokens %s", r.GetPageToken())
+	defer leave()
+	// They come in two pages.
+	if r.GetPageToken() == "" {
+		return &ententev1.ListTokensResponse{NextPageToken: "more", Tokens: []*ententev1.Token{{
+			Name: "tokens/4k7qxw2m", CreateTime: timestamppb.New(epoch.Add(-5 * time.Minute)), ExpireTime: timestamppb.New(epoch.Add(10 * time.Minute)),
+		}}}, err
+	}
+	return &ententev1.ListTokensResponse{Tokens: []*ententev1.Token{{
+		Name: "tokens/9z2rt5aa", CreateTime: timestamppb.New(epoch.Add(-14 * time.Minute)), ExpireTime: timestamppb.New(epoch.Add(time.Minute)),
+		RedeemedBy: c.other().id,
+	}}}, err
+}
+
+func (c *fakeCluster) RevokeToken(_ context.Context, r *ententev1.RevokeTokenRequest) (*ententev1.RevokeTokenResponse, error) {
+	leave, err := c.enter("RevokeToken %s", r.GetName())
+	defer leave()
+	if err == nil && r.GetName() != "tokens/4k7qxw2m" {
+		err = failure(wire.ReasonTokenUnknown, "there is no token %s", strings.TrimPrefix(r.GetName(), "tokens/"))
+	}
+	return &ententev1.RevokeTokenResponse{}, err
+}
+
+func (c *fakeCluster) JoinPeer(_ context.Context, r *ententev1.JoinPeerRequest) (*ententev1.JoinPeerResponse, error) {
+	leave, err := c.enter("JoinPeer %s %s", r.GetToken(), r.GetName())
+	defer leave()
+	if err != nil {
+		return nil, err
+	}
+	if r.GetToken() == "hello" {
+		return nil, failure(wire.ReasonTokenMalformed, "not an Entente token")
+	}
+	if c.w.hidden && c.consumer {
+		return nil, failure(wire.ReasonPeerUnreachable, "cannot connect to provider.example:7443: no answer within 10s")
+	}
+	c.w.joined = true
+	return &ententev1.JoinPeerResponse{Peer: c.peer()}, nil
+}
+
+func (c *fakeCluster) IntroducePeer(_ context.Context, r *ententev1.IntroducePeerRequest) (*ententev1.IntroducePeerResponse, error) {
+	leave, err := c.enter("IntroducePeer %s %s %s %v", r.GetEndpoint(), r.GetClusterId(), r.GetName(), r.GetApprove())
+	defer leave()
+	if err != nil {
+		return nil, err
+	}
+	if c.w.hidden {
+		return nil, failure(wire.ReasonPeerUnreachable, "cannot connect to %s: no answer within 10s", r.GetEndpoint())
+	}
+	c.w.introduced = true
+	if r.GetApprove() {
+		c.w.decision = "Approved"
+	}
+	return &ententev1.IntroducePeerResponse{Peer: c.peer()}, nil
+}
+
+func (c *fakeCluster) ApprovePeer(_ context.Context, r *ententev1.ApprovePeerRequest) (*ententev1.ApprovePeerResponse, error) {
+	leave, err := c.enter("ApprovePeer %s %s", r.GetName(), r.GetCode())
+	defer leave()
+	switch code := strings.ReplaceAll(r.GetCode(), " ", ""); {
+	case err != nil:
+		return nil, err
+	case !c.knows(r.GetName()):
+		return nil, failure(wire.ReasonPeerUnknown, "no peer %q is known here", strings.TrimPrefix(r.GetName(), "peers/"))
+	case code != "" && code != "042917":
+		return nil, failure(wire.ReasonCodeMismatch, "the code here is another one")
+	}
+	c.w.decision = "Approved"
+	return &ententev1.ApprovePeerResponse{Peer: c.peer()}, nil
+}
+
+func (c *fakeCluster) DenyPeer(_ context.Context, r *ententev1.DenyPeerRequest) (*ententev1.DenyPeerResponse, error) {
+	leave, err := c.enter("DenyPeer %s", r.GetName())
+	defer leave()
+	if err == nil && !c.knows(r.GetName()) {
+		err = failure(wire.ReasonPeerUnknown, "no peer %q is known here", strings.TrimPrefix(r.GetName(), "peers/"))
+	}
+	if err != nil {
+		return nil, err
+	}
+	c.w.decision = "Denied"
+	return &ententev1.DenyPeerResponse{Peer: c.peer()}, nil
+}
+
+func (c *fakeCluster) CreatePeering(_ context.Context, r *ententev1.CreatePeeringRequest) (*ententev1.CreatePeeringResponse, error) {
+	leave, err := c.enter("CreatePeering %s %s: %s for %s at most %s no-network=%v no-renewal=%v nodes=%s peers=%s storage=%v runtime=%v id=%s", r.GetPeer(), r.GetResourceSlice(),
+		amounts(r.GetResources()), r.GetDuration().AsDuration(), money(r.GetPriceCeiling(), "any price"), r.GetNoNetwork(), r.GetNoRenewal(),
+		pairs(r.GetNodeSelector()), pairs(r.GetPeerSelector()), r.GetStorageClasses(), r.GetRuntimeClasses(), r.GetRequestId())
+	defer leave()
+	switch {
+	case err != nil:
+		return nil, err
+	case !c.w.joined:
+		return nil, failure(wire.ReasonPeerUnknown, `no peer "office" is known here`)
+	case c.w.goingDown > 0:
+		c.w.goingDown--
+		e := &wire.Error{Reason: wire.ReasonPeeringExists, Message: "being taken down", Metadata: map[string]string{"resourceSlice": "provider", "peer": "provider", "ending": "true"}}
+		return nil, e.GRPCStatus().Err()
+	case r.GetValidateOnly() && c.w.refuse != "":
+		return nil, failure(wire.ReasonPolicyRefused, "%s", c.w.refuse)
+	case r.GetValidateOnly():
+		return &ententev1.CreatePeeringResponse{Advertisement: fakeAdvertisement(), Provider: "peers/provider"}, nil
+	case c.w.asked:
+		e := &wire.Error{Reason: wire.ReasonPeeringExists, Message: "asked already", Metadata: map[string]string{"resourceSlice": "provider", "peer": "provider"}}
+		return nil, e.GRPCStatus().Err()
+	}
+	c.w.asked, c.w.noNetwork, c.w.polls = true, r.GetNoNetwork(), 0
+	c.w.want = &ententev1.Peering{Peer: r.GetPeer(), Resources: list("cpu", "4", "memory", "8Gi", "pods", "110")}
+	return &ententev1.CreatePeeringResponse{ResourceSlice: orNone(r.GetResourceSlice(), "provider")}, nil
+}
+
+func fakeAdvertisement() *ententev1.Advertisement {
+	return &ententev1.Advertisement{
+		ContractId: "7f3c9a", Resources: list("cpu", "4", "memory", "8Gi"), Duration: durationpb.New(24 * time.Hour),
+		ValidUntil: timestamppb.New(epoch.Add(time.Minute)), Network: true, PodSecurity: "baseline", Price: fakePrice(), Renewable: true,
+		Notice: durationpb.New(time.Hour), Exposure: "Offloaded", NodeLabels: map[string]string{"kubernetes.io/arch": "amd64"},
+		NodeSelector: map[string]string{"pool": "guests"}, RuntimeClasses: []string{"gvisor"}, StorageClasses: []string{"fast"},
+		Revision: 1, StatementPeriod: durationpb.New(time.Hour), Hourly: &ententev1.Money{Currency: "EUR", Amount: "0.12"},
+	}
+}
+
+// ask is what the consumer asks for and what came of it.
+func (c *fakeCluster) ask() *ententev1.Peering {
+	w := c.w
+	p := &ententev1.Peering{
+		Name: "peerings/provider", Peer: "peers/provider", Resources: list("cpu", "4", "memory", "8Gi", "pods", "110"),
+		PriceCeiling: &ententev1.Money{Currency: "EUR", Amount: "0.5"},
+		Accepted:     &ententev1.Condition{Type: "Accepted", Status: "False", Reason: "PeerUnreachable", Message: "no session with the provider"},
+	}
+	if w.want != nil {
+		p.Resources = w.want.GetResources()
+		if w.want.GetPeer() != "" {
+			p.Peer = w.want.GetPeer()
+		}
+		p.Duration, p.NoRenewal = w.want.GetDuration(), w.want.GetNoRenewal()
+	}
+	if w.refuse != "" {
+		p.Accepted.Reason, p.Accepted.Message = "PolicyRefused", w.refuse
+		if w.contracted {
+			p.Contract = "contracts/7f3c9a"
+		}
+	}
+	if w.hops()["Contract"] && w.refuse == "" {
+		p.Accepted = &ententev1.Condition{Type: "Accepted", Status: "True", Reason: "Contracted", Message: "contract 7f3c9a was signed by both"}
+		p.Contract, p.Node, p.Provider = "contracts/7f3c9a", "entente-provider", "peers/provider"
+	}
+	return p
+}
+
+func (c *fakeCluster) GetPeering(_ context.Context, r *ententev1.GetPeeringRequest) (*ententev1.GetPeeringResponse, error) {
+	leave, err := c.enter("GetPeering %s", r.GetName())
+	defer leave()
+	if err != nil {
+		return nil, err
+	}
+	if !c.w.asked || r.GetName() != "peerings/provider" || c.w.ending > 2 {
+		return nil, failure(wire.ReasonPeeringUnknown, "there is no ResourceSlice %s", strings.TrimPrefix(r.GetName(), "peerings/"))
+	}
+	if err := c.poll(); err != nil {
+		return nil, err
+	}
+	if c.w.ending > 0 {
+		c.w.ending++
+	}
+	if c.w.want.GetName() == "amended" && c.w.stuck == "" {
+		c.w.revision = 2
+	}
+	return &ententev1.GetPeeringResponse{Peering: c.ask()}, nil
+}
+
+func (c *fakeCluster) ListPeerings(context.Context, *ententev1.ListPeeringsRequest) (*ententev1.ListPeeringsResponse, error) {
+	leave, err := c.enter("ListPeerings")
+	defer leave()
+	if err != nil || !c.w.asked || !c.consumer {
+		return &ententev1.ListPeeringsResponse{}, err
+	}
+	return &ententev1.ListPeeringsResponse{Peerings: []*ententev1.Peering{
+		{Name: "peerings/gpus", Peer: "peers/-", Accepted: &ententev1.Condition{Status: "False", Reason: "PolicyPending", Message: "an administrator there has to approve"}}, c.ask(),
+	}}, nil
+}
+
+func (c *fakeCluster) UpdatePeering(_ context.Context, r *ententev1.UpdatePeeringRequest) (*ententev1.UpdatePeeringResponse, error) {
+	p := r.GetPeering()
+	leave, err := c.enter("UpdatePeering %s %v: %s for %s at most %s no-renewal=%v", p.GetName(), r.GetUpdateMask().GetPaths(),
+		amounts(p.GetResources()), p.GetDuration().AsDuration(), money(p.GetPriceCeiling(), "any price"), p.GetNoRenewal())
+	defer leave()
+	if err != nil {
+		return nil, err
+	}
+	after := c.ask()
+	if slices.Contains(r.GetUpdateMask().GetPaths(), "resources") {
+		after.Resources = p.GetResources()
+	}
+	if slices.Contains(r.GetUpdateMask().GetPaths(), "duration") {
+		after.Duration = p.GetDuration()
+	}
+	if !r.GetValidateOnly() {
+		c.w.want = &ententev1.Peering{Name: "amended", Resources: after.GetResources(), Duration: after.GetDuration(), NoRenewal: p.GetNoRenewal()}
+	}
+	return &ententev1.UpdatePeeringResponse{Peering: after}, nil
+}
+
+func (c *fakeCluster) DeletePeering(_ context.Context, r *ententev1.DeletePeeringRequest) (*ententev1.DeletePeeringResponse, error) {
+	leave, err := c.enter("DeletePeering %s", r.GetName())
+	defer leave()
+	c.w.ending = 1
+	return &ententev1.DeletePeeringResponse{}, err
+}
+
+func (c *fakeCluster) ListPeeringRequests(_ context.Context, r *ententev1.ListPeeringRequestsRequest) (*ententev1.ListPeeringRequestsResponse, error) {
+	leave, err := c.enter("ListPeeringRequests %s", r.GetParent())
+	defer leave()
+	if err != nil || !c.w.joined {
+		return &ententev1.ListPeeringRequestsResponse{}, err
+	}
+	return &ententev1.ListPeeringRequestsResponse{Requests: []*ententev1.PendingRequest{
+		{Name: "peers/provider/requests/5f1d", CreateTime: timestamppb.New(epoch.Add(-3 * time.Minute))},
+		{
+			Name: "peers/provider/requests/a7e0", Resources: list("cpu", "64", "memory", "256Gi"), Duration: durationpb.New(720 * time.Hour),
+			PriceCeiling: &ententev1.Money{Currency: "EUR", Amount: "1.5"}, CreateTime: timestamppb.New(epoch.Add(-2 * time.Hour)),
+		},
+	}}, nil
+}
+
+func (c *fakeCluster) ApprovePeeringRequest(_ context.Context, r *ententev1.ApprovePeeringRequestRequest) (*ententev1.ApprovePeeringRequestResponse, error) {
+	leave, err := c.enter("ApprovePeeringRequest %s", r.GetName())
+	defer leave()
+	if err == nil && !strings.HasSuffix(r.GetName(), "/5f1d") {
+		err = failure(wire.ReasonRequestUnknown, "no such request waits")
+	}
+	return &ententev1.ApprovePeeringRequestResponse{}, err
+}
+
+func (c *fakeCluster) DenyPeeringRequest(_ context.Context, r *ententev1.DenyPeeringRequestRequest) (*ententev1.DenyPeeringRequestResponse, error) {
+	leave, err := c.enter("DenyPeeringRequest %s", r.GetName())
+	defer leave()
+	return &ententev1.DenyPeeringRequestResponse{}, err
+}
+
+func (c *fakeCluster) TestPolicy(_ context.Context, r *ententev1.TestPolicyRequest) (*ententev1.TestPolicyResponse, error) {
+	leave, err := c.enter("TestPolicy %s %s for %s nodes=%s", r.GetPeer(), amounts(r.GetResources()), r.GetDuration().AsDuration(), pairs(r.GetNodeSelector()))
+	defer leave()
+	if err != nil {
+		return nil, err
+	}
+	results := []*ententev1.PolicyTest{
+		{Peer: "peers/lab", Reason: "POLICY_REFUSED", Message: "no PeeringPolicy selects this peer"},
+		{Peer: "peers/provider", Policy: "default", Advertisement: fakeAdvertisement(), Message: "cpu: 4 of 4; memory: 8Gi by 50 percent of what is free"},
+	}
+	if r.GetPeer() != "peers/-" {
+		results = slices.DeleteFunc(results, func(t *ententev1.PolicyTest) bool { return t.GetPeer() != r.GetPeer() })
+	}
+	return &ententev1.TestPolicyResponse{Results: results}, nil
+}
+
+func (c *fakeCluster) ListContracts(_ context.Context, r *ententev1.ListContractsRequest) (*ententev1.ListContractsResponse, error) {
+	leave, err := c.enter("ListContracts %s", r.GetPeer())
+	defer leave()
+	if err != nil || !c.w.hops()["Contract"] {
+		return &ententev1.ListContractsResponse{}, err
+	}
+	return &ententev1.ListContractsResponse{Contracts: []*ententev1.Contract{c.contract()}}, nil
+}
+
+func (c *fakeCluster) GetContract(_ context.Context, r *ententev1.AdminServiceGetContractRequest) (*ententev1.AdminServiceGetContractResponse, error) {
+	leave, err := c.enter("GetContract %s", r.GetName())
+	defer leave()
+	if err != nil {
+		return nil, err
+	}
+	if r.GetName() != "contracts/7f3c9a" {
+		return nil, failure(wire.ReasonContractUnknown, "no contract %s is known here", strings.TrimPrefix(r.GetName(), "contracts/"))
+	}
+	k := c.contract()
+	if c.w.terminated != "" && c.poll() == nil && c.w.polls%3 == 0 {
+		k.Phase, k.Message = c.w.terminated, "ended by this cluster"
+		if k.GetPhase() == "Draining" {
+			k.DrainUntil = timestamppb.New(epoch.Add(time.Hour))
+		}
+	}
+	k.Envelope = string(evidenceFile("contract-2.json"))
+	return &ententev1.AdminServiceGetContractResponse{Contract: k}, nil
+}
+
+func (c *fakeCluster) TerminateContract(_ context.Context, r *ententev1.AdminServiceTerminateContractRequest) (*ententev1.AdminServiceTerminateContractResponse, error) {
+	leave, err := c.enter("TerminateContract %s now=%v", r.GetName(), r.GetNow())
+	defer leave()
+	c.w.terminated = "Draining"
+	if r.GetNow() {
+		c.w.terminated = "Closed"
+	}
+	return &ententev1.AdminServiceTerminateContractResponse{Contract: c.contract()}, err
+}
+
+func (c *fakeCluster) ListUsage(_ context.Context, r *ententev1.ListUsageRequest) (*ententev1.ListUsageResponse, error) {
+	leave, err := c.enter("ListUsage %s", r.GetContract())
+	defer leave()
+	if err != nil || !c.w.joined {
+		return &ententev1.ListUsageResponse{}, err
+	}
+	used := func(cpu, memory string) map[string]string { return map[string]string{"cpu": cpu, "memory": memory} }
+	eur := func(s string) *ententev1.Money { return &ententev1.Money{Currency: "EUR", Amount: s} }
+	row := func(contract, role string, seq uint64, hour int) *ententev1.Usage {
+		return &ententev1.Usage{
+			Contract: "contracts/" + contract, Peer: "peers/provider", Role: role, Sequence: seq,
+			StartTime: timestamppb.New(epoch.Add(time.Duration(hour) * time.Hour)), EndTime: timestamppb.New(epoch.Add(time.Duration(hour+1) * time.Hour)),
+		}
+	}
+	one, two, now := row("7f3c9a", "Consumer", 1, 0), row("7f3c9a", "Consumer", 2, 1), row("7f3c9a", "Consumer", 0, 2)
+	one.Stated, one.Counted, one.Amount, one.CountedAmount, one.DifferencePercent = used("2", "4.5"), used("2", "4.5"), eur("0.0625"), eur("0.0625"), "0"
+	two.Stated, two.Counted, two.Amount, two.CountedAmount, two.DifferencePercent = used("3", "6"), used("2.9", "6"), eur("0.09"), eur("0.088"), "2.22"
+	two.Stated["pods"], two.Counted["pods"] = "3", "3"
+	now.Counted, now.CountedAmount = used("0.5", "1"), eur("0.015")
+	lent := row("91ab", "Provider", 7, 0)
+	lent.Stated, lent.Counted, lent.Amount, lent.CountedAmount, lent.DifferencePercent = used("1", "1"), used("1", "1"), eur("0.025"), eur("0.025"), "0"
+	return &ententev1.ListUsageResponse{Usage: []*ententev1.Usage{one, two, now, lent}}, nil
+}
+
+func (c *fakeCluster) RolloverIdentity(context.Context, *ententev1.RolloverIdentityRequest) (*ententev1.RolloverIdentityResponse, error) {
+	leave, err := c.enter("RolloverIdentity")
+	defer leave()
+	return &ententev1.RolloverIdentityResponse{
+		RootExpireTime: timestamppb.New(epoch.AddDate(10, 0, 0)), OverlapEndTime: timestamppb.New(epoch.AddDate(0, 0, 30)),
+	}, err
+}
+
+func (c *fakeCluster) OffloadNamespace(_ context.Context, r *ententev1.OffloadNamespaceRequest) (*ententev1.OffloadNamespaceResponse, error) {
+	leave, err := c.enter("OffloadNamespace %s %s %s %v", r.GetNamespace(), r.GetPodStrategy(), r.GetNameMapping(), r.GetPeers())
+	defer leave()
+	return &ententev1.OffloadNamespaceResponse{}, err
+}
+
+func (c *fakeCluster) UnoffloadNamespace(_ context.Context, r *ententev1.UnoffloadNamespaceRequest) (*ententev1.UnoffloadNamespaceResponse, error) {
+	leave, err := c.enter("UnoffloadNamespace %s", r.GetNamespace())
+	defer leave()
+	if err == nil && r.GetNamespace() == "namespaces/home" {
+		err = failure(wire.ReasonNamespaceNotOffloaded, "namespace home is not offloaded")
+	}
+	return &ententev1.UnoffloadNamespaceResponse{}, err
+}
+
+// WatchEvents breaks off once, and fails for good the second time.
+func (c *fakeCluster) WatchEvents(r *ententev1.WatchEventsRequest, s grpc.ServerStreamingServer[ententev1.WatchEventsResponse]) error {
+	leave, err := c.enter("WatchEvents %s", r.GetPeer())
+	defer leave()
+	if err != nil {
+		return err
+	}
+	events := []*ententev1.WatchEventsResponse{
+		{Subject: "peers/provider", Reason: "Connected", Message: "a session is up"},
+		{Subject: "contracts/7f3c9a", Reason: "Active", Message: "contract 7f3c9a is in force\x1b[31m"},
+	}
+	if c.watches > 0 {
+		events = []*ententev1.WatchEventsResponse{{Subject: "contracts/7f3c9a", Reason: "Draining", Message: "ended by the provider"}}
+	}
+	for i, e := range events {
+		e.Peer, e.Time = "peers/provider", timestamppb.New(epoch.Add(time.Duration(c.watches*10+i)*time.Second))
+		if err := s.Send(e); err != nil {
+			return err
+		}
+	}
+	return c.brokenOff()
+}
+
+func (c *fakeCluster) WatchPeers(_ *ententev1.WatchPeersRequest, s grpc.ServerStreamingServer[ententev1.WatchPeersResponse]) error {
+	leave, err := c.enter("WatchPeers")
+	defer leave()
+	if err != nil {
+		return err
+	}
+	messages := []*ententev1.WatchPeersResponse{{Peer: c.peer()}, {Synced: true}}
+	if c.watches > 0 {
+		c.w.stuck = "Connected"
+		messages = append(messages, &ententev1.WatchPeersResponse{Peer: c.peer()}, &ententev1.WatchPeersResponse{Peer: &ententev1.Peer{Name: "peers/provider"}, Forgotten: true})
+		c.w.stuck = ""
+	}
+	for _, m := range messages {
+		if err := s.Send(m); err != nil {
+			return err
+		}
+	}
+	return c.brokenOff()
+}
+
+func (c *fakeCluster) brokenOff() error {
+	if c.watches++; c.watches == 1 {
+		return failure(wire.ReasonStopping, "the agent is about to stop")
+	}
+	return failure(wire.ReasonInternal, "the agent has a fault")
+}

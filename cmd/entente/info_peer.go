@@ -1,0 +1,188 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+)
+
+func (a *app) infoPeerCommand() *cobra.Command {
+	var output outputFlags
+	cmd := &cobra.Command{
+		Use:   "peer [PEER...]",
+		Short: "Tell all about peers, by name or cluster ID",
+		Long: `Tell all about peers, by name or cluster ID; all of them if none is named: how each
+hop of the peering is and why, the session, the tunnel, the contracts, and what the
+peer would lend this cluster.
+
+As JSON and YAML one named peer is an object, otherwise it is a list. --get prints
+one field of that.`,
+		Example: indent(`entente info peer
+entente info peer office
+entente info peer office --get tunnel.roundTrip
+entente info peer office --get 'labels["topology.kubernetes.io/region"]'
+entente info peer office lab -o json`),
+		Args: args(cobra.ArbitraryArgs),
+		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, argv []string) error {
+			peers, err := c.named(ctx, argv)
+			if err != nil {
+				return err
+			}
+			switch {
+			case output.structured() && len(argv) == 1:
+				return output.write(a.out, peers[0])
+			case output.structured():
+				return writeList(&output, a.out, peers)
+			case len(peers) == 0:
+				a.next("No peers yet. Make a token in one cluster and redeem it in the other:\n  entente token create\n  entente join <token>")
+			}
+			for i, p := range peers {
+				if i > 0 {
+					_, _ = fmt.Fprintln(a.out)
+				}
+				a.printPeer(p)
+			}
+			return nil
+		}),
+	}
+	output.add(cmd, formTable)
+	return a.completes(cmd, 1, peerNames)
+}
+
+// named returns the peers of these names, or all for none.
+func (c *cluster) named(ctx context.Context, names []string) ([]*ententev1.Peer, error) {
+	if len(names) == 0 {
+		return c.peers(ctx)
+	}
+	var out []*ententev1.Peer
+	for _, name := range names {
+		resp, err := c.admin.GetPeer(ctx, &ententev1.GetPeerRequest{Name: peerName(name)})
+		if err != nil {
+			return nil, c.call("get peer "+name, err)
+		}
+		out = append(out, resp.GetPeer())
+	}
+	return out, nil
+}
+
+func (a *app) printPeer(p *ententev1.Peer) {
+	t := a.table()
+	t.row("Name", shortName(p))
+	t.row("Cluster ID", p.GetClusterId())
+	t.row("Role", p.GetRole())
+	t.row("Reachable at", orNone(strings.Join(p.GetEndpoints(), ", "), "nowhere: it dials this cluster"))
+	if p.GetFound() != "" {
+		t.row("Found by", strings.ToLower(p.GetFound()))
+	}
+	if p.GetDecision() != "" {
+		t.row("Decision", p.GetDecision())
+	}
+	if p.GetCode() != "" {
+		t.row("Code", code(p), "compare it with the other side's before you approve")
+	}
+	if len(p.GetLabels()) > 0 {
+		t.row("Labels", pairs(p.GetLabels()))
+	}
+	t.row("Age", a.since(p.GetCreateTime()))
+	t.flush()
+	for _, part := range []struct {
+		name  string
+		print func(*table, *ententev1.Peer)
+	}{
+		{"Conditions", printConditions},
+		{"Session", a.printSession},
+		{"Tunnel", printTunnel},
+		{"Contracts", printContracts},
+		{"Offer", printOffer},
+	} {
+		t := a.table()
+		part.print(t, p)
+		if len(t.rows) > 0 {
+			_, _ = fmt.Fprintln(a.out, part.name)
+			t.flush()
+		}
+	}
+}
+
+func printConditions(t *table, p *ententev1.Peer) {
+	for _, c := range p.GetConditions() {
+		t.row("  "+c.GetType(), c.GetStatus(), c.GetReason(), c.GetMessage())
+	}
+}
+
+func (a *app) printSession(t *table, p *ententev1.Peer) {
+	s := p.GetSession()
+	if s == nil {
+		return
+	}
+	by := "the peer dialled"
+	if s.GetDialled() {
+		by = "dialled " + s.GetEndpoint()
+	}
+	t.row("  Up", "for "+a.since(s.GetSince()), by)
+	if s.GetRoundTrip() != nil {
+		t.row("  Round trip", s.GetRoundTrip().AsDuration().Round(10*time.Microsecond).String())
+	}
+	if skew := s.GetClockSkew().AsDuration(); skew != 0 {
+		t.row("  Clock", "the peer's is "+skew.String()+" ahead")
+	}
+	if s.GetCertificateExpireTime() != nil {
+		t.row("  Certificate", "holds until "+moment(s.GetCertificateExpireTime()))
+	}
+}
+
+func printTunnel(t *table, p *ententev1.Peer) {
+	tunnel := p.GetTunnel()
+	if tunnel == nil {
+		return
+	}
+	t.row("  Up", yesNo(tunnel.GetUp()))
+	t.row("  Carried by", orNone(tunnel.GetBackend(), "-"))
+	t.row("  Endpoint", orNone(tunnel.GetEndpoint(), "-"))
+	if tunnel.GetRoundTrip() != nil {
+		t.row("  Round trip", tunnel.GetRoundTrip().AsDuration().Round(10*time.Microsecond).String())
+	}
+	for _, prefix := range slices.Sorted(maps.Keys(tunnel.GetRemotePrefixes())) {
+		t.row("  Its "+prefix, "is "+tunnel.GetRemotePrefixes()[prefix]+" here")
+	}
+	for _, prefix := range slices.Sorted(maps.Keys(tunnel.GetLocalPrefixes())) {
+		t.row("  Our "+prefix, "is "+tunnel.GetLocalPrefixes()[prefix]+" there")
+	}
+}
+
+func printContracts(t *table, p *ententev1.Peer) {
+	for _, c := range p.GetContracts() {
+		t.row("  "+c.GetContractId(), c.GetRole(), c.GetPhase(), amounts(c.GetResources()), cost(c),
+			"used "+amounts(c.GetUsed()), countPods(int(c.GetPods())), orNone(c.GetNode(), "-"))
+	}
+}
+
+func printOffer(t *table, p *ententev1.Peer) {
+	o := p.GetOffer()
+	switch {
+	case o == nil:
+		return
+	case !o.GetAvailable():
+		t.row("  Nothing now", o.GetMessage())
+		return
+	}
+	t.row("  Resources", amounts(o.GetResources()))
+	t.row("  Price", prices(o.GetPrice()))
+	t.row("  Duration", "at most "+span(o.GetDuration(), "as long as you like"))
+	if len(o.GetArchitectures()) > 0 {
+		t.row("  Architectures", strings.Join(o.GetArchitectures(), ", "))
+	}
+	if len(o.GetStorageClasses()) > 0 {
+		t.row("  Storage classes", strings.Join(o.GetStorageClasses(), ", "))
+	}
+	if len(o.GetNodeLabels()) > 0 {
+		t.row("  Node labels", pairs(o.GetNodeLabels()))
+	}
+}

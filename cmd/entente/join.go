@@ -1,0 +1,172 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/peering"
+)
+
+func (a *app) joinCommand() *cobra.Command {
+	var name string
+	var output outputFlags
+	cmd := &cobra.Command{
+		Use:   "join TOKEN | HOST:PORT | ID@HOST:PORT",
+		Short: "Make this cluster and another trust each other",
+		Long: `Make this cluster and another trust each other. Nothing is shared by that.
+
+TOKEN is one that the other cluster made: afterwards both trust each other. The
+token says where to dial and pins the other's key. With - it is read from
+standard input, where other users of this machine cannot see it.
+
+HOST:PORT is where another cluster's peer API can be dialled. The two introduce
+themselves, and each shows a code. Compare the two codes by a way that you trust,
+as by phone, and approve on both sides: see ` + "`entente approve`" + `.
+
+ID@HOST:PORT trusts the cluster that proves to have that ID, with nothing to
+compare: whoever gave you the ID vouched for it. The other side has to approve
+this one, or to name its ID, too.`,
+		Example: indent(`# Join with a token
+entente join ent1.…
+
+# Join with a token from a pipe, and call the peer "office" here
+pbpaste | entente join - --name office
+
+# Without a token: introduce the two, compare codes, approve on both sides
+entente join office.example.com:7443
+entente approve office --code 042917
+
+# Without a token: each side names the other's ID (entente info --get cluster.clusterId)
+entente join k2a7…@office.example.com:7443`),
+		Args: args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, argv []string) error {
+			if err := output.check(); err != nil {
+				return err
+			}
+			whom, err := a.readInvitation(argv[0])
+			if err != nil {
+				return err
+			}
+			c, err := a.local(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer c.done()
+			p := a.progress(&output)
+			p.wait(c.label, "the other cluster")
+			peer, err := whom.join(cmd.Context(), c, name)
+			p.clear()
+			if err != nil {
+				return err
+			}
+			return a.joined(cmd.Context(), c, p, &output, whom, peer)
+		},
+	}
+	cmd.Flags().StringVar(&name, "name", "", "What to call the peer here (default: the name that it gives itself)")
+	output.add(cmd)
+	return a.completes(cmd, 0, nil)
+}
+
+// invitation is how another cluster is named to join it.
+type invitation struct {
+	// token is a secret: it is in no message.
+	token string
+	// endpoint is set where there is no token; id is the one to prove, if known.
+	endpoint, id string
+}
+
+// readInvitation reads the argument of join. What is no address is taken for a
+// token; the agent says what is wrong with it.
+func (a *app) readInvitation(arg string) (invitation, error) {
+	if arg == "-" {
+		line, err := bufio.NewReader(io.LimitReader(a.in, maxTokenLine)).ReadString('\n')
+		if err != nil && line == "" {
+			return invitation{}, usageError("no token on standard input")
+		}
+		arg = line
+	}
+	arg = strings.TrimSpace(arg)
+	if arg == "" {
+		return invitation{}, usageError("the token is empty")
+	}
+	if id, endpoint, ok := strings.Cut(arg, "@"); ok {
+		if _, err := peering.ParseClusterID(id); err != nil {
+			return invitation{}, usageError("what is before the @ has to be a cluster ID: %w", err)
+		}
+		if err := peering.CheckEndpoint(endpoint); err != nil {
+			return invitation{}, usageError("what is behind the @ has to be HOST:PORT: %w", err)
+		}
+		return invitation{id: id, endpoint: endpoint}, nil
+	}
+	if peering.CheckEndpoint(arg) == nil {
+		return invitation{endpoint: arg}, nil
+	}
+	return invitation{token: arg}, nil
+}
+
+func (i invitation) join(ctx context.Context, c *cluster, name string) (*ententev1.Peer, error) {
+	if i.token != "" {
+		resp, err := c.admin.JoinPeer(ctx, &ententev1.JoinPeerRequest{Token: i.token, Name: name})
+		return resp.GetPeer(), c.call("join", err)
+	}
+	resp, err := c.admin.IntroducePeer(ctx, &ententev1.IntroducePeerRequest{
+		Endpoint: i.endpoint, ClusterId: i.id, Name: name, Approve: i.id != "",
+	})
+	return resp.GetPeer(), c.call("introduce this cluster to "+i.endpoint, err)
+}
+
+// joined tells what came of joining, and what to do next.
+func (a *app) joined(ctx context.Context, c *cluster, p *progress, output *outputFlags, whom invitation, peer *ententev1.Peer) error {
+	name := shortName(peer)
+	switch {
+	case whom.token != "" || isTrue(peer, "Trusted"):
+		p.done(c.label, "Joined cluster %s (%s)", name, peer.GetClusterId())
+	case whom.id != "":
+		p.done(c.label, "Approved cluster %s (%s)", name, peer.GetClusterId())
+	default:
+		p.done(c.label, "Introduced to cluster %s (%s)", name, peer.GetClusterId())
+	}
+	if output.structured() {
+		return output.write(a.out, peer)
+	}
+	if isTrue(peer, "Trusted") || whom.token != "" {
+		a.next("Ask it for resources with:\n  entente peer %s", name)
+		return nil
+	}
+	// How this cluster is called there is not known; its ID always leads to it.
+	id := "THIS-CLUSTER"
+	if here, err := c.self(ctx); err == nil {
+		id = here.GetClusterId()
+	}
+	if whom.id != "" {
+		_, _ = fmt.Fprintf(a.out, "\nTrust is there as soon as the other side approves this cluster:\n  entente approve %s\n", id)
+		return nil
+	}
+	// The code is not in the commands: who copies it compares nothing.
+	_, _ = fmt.Fprintf(a.out, `
+The code is %s. Nothing is trusted yet.
+
+1. Ask the other side's administrator, by a way that you trust, which code they see:
+     entente info peer %s --get code
+2. Approve here with the code that they tell you, and there with the one above:
+     entente approve %s --code CODE
+     entente approve %s --code CODE
+3. Codes that differ mean that somebody is between the two clusters. Then say no:
+     entente deny %s
+`, code(peer), id, name, id, name)
+	return nil
+}
+
+// code is the code of an introduction, for people.
+func code(peer *ententev1.Peer) string {
+	if s := peer.GetCode(); len(s) == 6 {
+		return s[:3] + " " + s[3:]
+	}
+	return orNone(peer.GetCode(), "-")
+}

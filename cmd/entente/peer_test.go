@@ -1,0 +1,147 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/entente-dev/entente/internal/wire"
+)
+
+func TestPeerDoesBothSidesAndRepeatsNothing(t *testing.T) {
+	w := newWorld()
+	golden(t, "peer-both", w,
+		[]string{"peer", "--remote-kubeconfig", "provider.yaml", "--cpu", "4", "--memory", "8Gi"},
+		[]string{"peer", "--remote-kubeconfig", "provider.yaml"},
+		[]string{"peer", "--remote-kubeconfig", "provider.yaml", "--no-renewal", "-o", "yaml"},
+	)
+	if n := strings.Count(strings.Join(w.provider.requests, "\n"), "CreateToken"); n != 1 {
+		t.Errorf("%d tokens were made", n)
+	}
+}
+
+func TestPeerShowsItsStepsOnATerminal(t *testing.T) {
+	w := newWorld()
+	w.terminal = true
+	golden(t, "peer-terminal", w, []string{"peer", "--remote-kubeconfig", "provider.yaml"}, []string{"info"})
+}
+
+func TestWaitingRedrawsOneLineThatFits(t *testing.T) {
+	w := newWorld()
+	w.terminal, w.joined, w.stuck = true, true, "Network"
+	_, errOut, _ := w.run(t, "", "peer", "provider")
+	lines := strings.Split(errOut, "\r\x1b[K")
+	if len(lines) < 40 {
+		t.Fatalf("it was not redrawn: %q", errOut)
+	}
+	for _, line := range lines[1 : len(lines)-1] {
+		if n := utf8.RuneCountInString(line); n >= 100 || strings.Contains(line, "\n") || n > 0 && !strings.Contains(line, "waiting for traffic") {
+			t.Errorf("%d characters: %q", n, line)
+		}
+	}
+}
+
+func TestPeerWithAClusterThatHasJoined(t *testing.T) {
+	w := newWorld()
+	w.joined = true
+	golden(t, "peer-joined", w,
+		[]string{
+			"peer", "provider", "--no-network", "--resources", "nvidia.com/gpu=1,cpu=4", "--memory", "8192Mi", "--duration", "24h", "--price-ceiling", "EUR 0.50",
+			"--node-selector", "kubernetes.io/arch=arm64", "--storage-class", "fast", "--runtime-class", "gvisor", "--no-renewal",
+		},
+	)
+	sent(t, w.consumer, "CreatePeering peers/provider : cpu 4, memory 8Gi, nvidia.com/gpu 1 for 24h0m0s at most EUR 0.5 no-network=true no-renewal=true nodes=kubernetes.io/arch=arm64 peers= storage=[fast] runtime=[gvisor] id=")
+}
+
+func TestPeerTakesTheCheapestOfAll(t *testing.T) {
+	w := newWorld()
+	w.joined = true
+	golden(t, "peer-any", w,
+		[]string{"peer", "--any", "--resources", "cpu=4,memory=8Gi", "--dry-run"},
+		[]string{"peer", "--peer-selector", "region=lombardia", "--resources", "cpu=4,memory=8Gi"},
+	)
+	// The same again finds the same ask.
+	w.asked = false
+	w.run(t, "", "peer", "--peer-selector", "region=lombardia", "--resources", "memory=8Gi", "--cpu", "4")
+	w.asked = false
+	w.run(t, "", "peer", "--peer-selector", "region=lombardia", "--resources", "memory=8Gi", "--cpu", "5")
+	var ids []string
+	for _, r := range w.consumer.requests {
+		if _, id, ok := strings.Cut(r, " id="); ok && id != "" {
+			ids = append(ids, id)
+		}
+	}
+	if len(ids) != 3 || ids[0] != ids[1] || ids[1] == ids[2] {
+		t.Errorf("request IDs %q", ids)
+	}
+}
+
+func TestPeerDryRunChangesNothing(t *testing.T) {
+	w := newWorld()
+	golden(t, "peer-dry-run", w, []string{"peer", "--remote-context", "provider", "--dry-run"})
+	w.joined = true
+	golden(t, "peer-dry-run-joined", w,
+		[]string{"peer", "provider", "--resources", "cpu=4,memory=8Gi", "--dry-run"},
+		[]string{"peer", "provider", "--resources", "cpu=4,memory=8Gi", "--dry-run", "-o", "json"},
+	)
+	w.refuse = `policy "default" lends nothing to this peer`
+	golden(t, "peer-dry-run-refused", w, []string{"peer", "provider", "--dry-run"})
+	if w.asked || len(w.provider.requests) > 2 {
+		t.Errorf("something was asked: %v, %q", w.asked, w.provider.requests)
+	}
+}
+
+func TestPeerSaysWhatItWaitedFor(t *testing.T) {
+	for _, hop := range []string{"Connected", "Contract", "Network", "Offloading"} {
+		t.Run(hop, func(t *testing.T) {
+			w := newWorld()
+			w.stuck = hop
+			golden(t, "peer-stuck-"+strings.ToLower(hop), w, []string{"peer", "--remote-context", "provider"})
+		})
+	}
+}
+
+func TestPeerGivesUpWhenTheProviderRefuses(t *testing.T) {
+	w := newWorld()
+	w.refuse = `policy "default" lends nothing to this peer`
+	golden(t, "peer-refused", w, []string{"peer", "--remote-context", "provider"})
+}
+
+func TestPeerWaitsWhileTheAgentIsAway(t *testing.T) {
+	w := newWorld()
+	w.away = map[int]bool{3: true, 4: true, 7: true}
+	out, errOut, code := w.run(t, "", "peer", "--remote-context", "provider")
+	if code != exitOK || !strings.Contains(out, "is Ready") || !strings.Contains(errOut, "for the agent to answer (no leader)") {
+		t.Errorf("exit %d\n%s%s", code, out, errOut)
+	}
+}
+
+func TestPeerFailsAtOnceWhereItCannotAsk(t *testing.T) {
+	w := newWorld()
+	w.consumer.err = &wire.Error{Reason: wire.ReasonKubernetes, Message: "no API server"}
+	_, errOut, code := w.run(t, "", "peer", "provider")
+	if code != exitError || !strings.Contains(errOut, "KUBERNETES_UNAVAILABLE") {
+		t.Errorf("got %d %s", code, errOut)
+	}
+}
+
+func TestPeerJoinsTheOtherWayRoundWhereTheProviderCannotBeDialled(t *testing.T) {
+	w := newWorld()
+	w.hidden = true
+	golden(t, "peer-hidden", w, []string{"peer", "--remote-context", "provider"})
+}
+
+func TestPeerWaitsForTheAskBeforeToGo(t *testing.T) {
+	w := newWorld()
+	w.joined, w.goingDown = true, 3
+	golden(t, "peer-going-down", w, []string{"peer", "provider"})
+}
+
+func TestPeerCanBeInterrupted(t *testing.T) {
+	w := newWorld()
+	w.joined, w.stuck, w.interrupt = true, "Contract", true
+	_, errOut, code := w.run(t, "", "peer", "provider")
+	if code != exitInterrupted || !strings.Contains(errOut, "goes on in the clusters") {
+		t.Errorf("exit %d: %s", code, errOut)
+	}
+}

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/entente-dev/entente/client"
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+)
+
+// trust joins the two clusters where they have not joined yet, and learns what
+// the peer is called here.
+func (p *peeringRun) trust(ctx context.Context) error {
+	local, remote := &p.sides.local, p.sides.remote
+	known, err := local.find(ctx, local.peer)
+	if err != nil {
+		return err
+	}
+	back, err := remote.find(ctx, remote.peer)
+	if err != nil {
+		return err
+	}
+	if isTrue(known, "Trusted") && isTrue(back, "Trusted") {
+		local.peer = shortName(known)
+		p.progress.done(local.label, "The two clusters have joined already; the peer is called %s here", local.peer)
+		return nil
+	}
+	if p.flags.dryRun {
+		return fmt.Errorf("(%s) the two clusters have not joined yet, so there is nobody to ask\n  next: entente join, or the same without --dry-run", local.label)
+	}
+	joined, err := p.join(ctx)
+	if err != nil {
+		return err
+	}
+	local.peer = shortName(joined)
+	p.progress.done(local.label, "The peer is called %s here", local.peer)
+	for _, s := range p.sides.each() {
+		if err := p.progress.await(ctx, s, "", condition("Trusted", "trust in the other cluster")); err != nil {
+			return err
+		}
+		p.progress.done(s.label, "Trusts the other cluster")
+	}
+	return nil
+}
+
+// join joins the two clusters in the direction in which one can dial the other,
+// and returns the remote one as it is known here.
+func (p *peeringRun) join(ctx context.Context) (*ententev1.Peer, error) {
+	local, remote := p.sides.local, p.sides.remote
+	joined, err := p.redeem(ctx, remote.cluster, local.cluster, p.flags.name)
+	reason := client.ReasonOf(err)
+	if reason != "NO_ENDPOINT" && reason != "PEER_UNREACHABLE" {
+		return joined, err
+	}
+	// One of the two has to be reachable, no matter which.
+	p.progress.note(remote.label, "cannot be dialled from here (%s); trying the other way round", reason)
+	if _, back := p.redeem(ctx, local.cluster, remote.cluster, ""); back != nil {
+		return nil, fmt.Errorf("neither cluster can dial the other:\n  %w\n  %w", err, back)
+	}
+	joined, err = local.find(ctx, local.peer)
+	if err == nil && joined == nil {
+		err = fmt.Errorf("(%s) cluster %s joined, and is not known here", local.label, local.peer)
+	}
+	return joined, err
+}
+
+// redeem makes a token in one cluster and redeems it in the other, where the
+// issuer is called name if that is not empty.
+func (p *peeringRun) redeem(ctx context.Context, issuer, redeemer *cluster, name string) (*ententev1.Peer, error) {
+	token, err := issuer.admin.CreateToken(ctx, &ententev1.CreateTokenRequest{})
+	if err != nil {
+		return nil, issuer.call("make a token", err)
+	}
+	p.progress.done(issuer.label, "Made a one-time token")
+	joined, err := redeemer.admin.JoinPeer(ctx, &ententev1.JoinPeerRequest{Token: token.GetToken(), Name: name})
+	if err != nil {
+		return nil, redeemer.call("join", err)
+	}
+	p.progress.done(redeemer.label, "Redeemed the token")
+	return joined.GetPeer(), nil
+}

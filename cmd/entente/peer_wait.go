@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/entente-dev/entente/client"
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+)
+
+const (
+	hintConnected = "one of the two clusters has to be reachable by the other (TCP 7443): see the endpoints in `entente info peer`"
+	hintEnding    = "see what holds it: kubectl get resourceslices,contracts -o yaml"
+	hintContract  = "see what became of the ask: entente peerings; at the provider: entente policy test, entente requests"
+	hintTunnel    = "see each node's fabric: kubectl get fabricnodes -o yaml; one side has to be reachable by UDP 51820"
+	hintNode      = "see the Contract's conditions: kubectl get contracts -o yaml"
+)
+
+// contract waits until both signed, and, where the provider can be reached, until
+// the contract is in force there, too.
+func (p *peeringRun) contract(ctx context.Context) (*ententev1.Peering, error) {
+	local := &p.sides.local
+	peering, err := p.progress.awaitPeering(ctx, local.cluster, p.slice, func(peering *ententev1.Peering) (bool, string, error) {
+		accepted := peering.GetAccepted()
+		if refused(accepted) {
+			return false, "", &codeError{exitRefused, fmt.Errorf("(%s) the provider refuses: %s\n  next: the ask stays; change it with `entente amend %s`, or end it: entente unpeer --peering %s",
+				local.label, clean(accepted.GetReason()+why(accepted)), p.slice, p.slice)}
+		}
+		return peering.GetContract() != "" && accepted.GetStatus() == "True", "a contract" + why(accepted), nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if local.peer == anyPeer {
+		local.peer = short(orNone(peering.GetProvider(), peering.GetPeer()))
+		p.progress.done(local.label, "Of all that fit, %s lends", local.peer)
+	}
+	contract, err := local.contract(ctx, peering.GetContract())
+	if err != nil {
+		return nil, err
+	}
+	p.progress.done(local.label, "Contract %s is signed by both: %s until %s, %s", contract.GetContractId(),
+		amounts(contract.GetResources()), contract.GetNotAfter().AsTime().Format("2006-01-02 15:04 MST"), cost(contract))
+	remote := p.sides.remote
+	if remote == nil {
+		return peering, nil
+	}
+	err = p.progress.poll(ctx, remote.cluster, hintContract, func(ctx context.Context) (bool, string, error) {
+		there, err := remote.contract(ctx, contract.GetContractId())
+		if client.ReasonOf(err) == "CONTRACT_UNKNOWN" {
+			return false, "the contract to be known", nil
+		}
+		return there.GetPhase() == "Active", "the contract to be in force: it is " + there.GetPhase(), err
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.progress.done(remote.label, "Contract %s is in force", contract.GetContractId())
+	return peering, nil
+}
+
+// refused says whether a condition tells of a no that waiting does not change. An
+// administrator may approve any time, and capacity becomes free.
+func refused(c *ententev1.Condition) bool {
+	if c.GetStatus() != "False" {
+		return false
+	}
+	switch strings.ReplaceAll(strings.ToUpper(c.GetReason()), "_", "") {
+	case "POLICYREFUSED", "PRICEABOVECEILING", "TRUSTDENIED", "ENDEDBYPROVIDER":
+		return true
+	}
+	return false
+}
+
+// awaitPeering polls an ask until it is as it should be.
+func (p *progress) awaitPeering(ctx context.Context, c *cluster, name string, check func(*ententev1.Peering) (bool, string, error)) (*ententev1.Peering, error) {
+	var last *ententev1.Peering
+	err := p.poll(ctx, c, hintContract, func(ctx context.Context) (bool, string, error) {
+		resp, err := c.admin.GetPeering(ctx, &ententev1.GetPeeringRequest{Name: peeringName(name)})
+		if err != nil {
+			return false, "", c.call("get peering "+name, err)
+		}
+		last = resp.GetPeering()
+		return check(last)
+	})
+	return last, err
+}
+
+// settledPolls is for how many polls a condition has to say the same to be taken
+// for more than the word of before.
+const settledPolls = 6
+
+// network waits until traffic passes, where the contract wants a tunnel.
+func (p *peeringRun) network(ctx context.Context) error {
+	for _, s := range p.sides.each() {
+		var tunnel *ententev1.Tunnel
+		wanted, unwanted := true, 0
+		err := p.progress.await(ctx, s, hintTunnel, func(peer *ententev1.Peer) (bool, string, error) {
+			tunnel = peer.GetTunnel()
+			if conditionOf(peer, "Network").GetReason() == "NotWanted" {
+				// It may be the word of before the contract.
+				unwanted++
+				wanted = p.asked && !p.flags.ask.noNetwork || !p.asked && unwanted < settledPolls
+				return !wanted, "the tunnel to be made", nil
+			}
+			wanted = true
+			return isTrue(peer, "Network"), "traffic through the tunnel" + because(peer, "Network"), nil
+		})
+		if err != nil {
+			return err
+		}
+		if !wanted {
+			p.progress.done(s.label, "No tunnel is wanted")
+			continue
+		}
+		p.progress.done(s.label, "Traffic passes through the tunnel%s", tunnelFacts(tunnel))
+	}
+	return nil
+}
+
+// node waits until the virtual node takes pods.
+func (p *peeringRun) node(ctx context.Context, peering *ententev1.Peering) error {
+	local := p.sides.local
+	var node string
+	err := p.progress.await(ctx, local, hintNode, func(peer *ententev1.Peer) (bool, string, error) {
+		for _, c := range openContracts(peer, "Consumer") {
+			if contractName(c.GetContractId()) == contractName(short(peering.GetContract())) {
+				node = c.GetNode()
+			}
+		}
+		ready := isTrue(peer, "Offloading") && conditionOf(peer, "Offloading").GetReason() != "Lending"
+		return ready && node != "", "the virtual node" + because(peer, "Offloading"), nil
+	})
+	if err != nil {
+		return err
+	}
+	p.progress.done(local.label, "Virtual node %s is Ready", node)
+	return nil
+}
+
+func tunnelFacts(t *ententev1.Tunnel) string {
+	var facts []string
+	if t.GetBackend() != "" {
+		facts = append(facts, t.GetBackend()+" WireGuard")
+	}
+	if t.GetRoundTrip() != nil {
+		facts = append(facts, "round trip "+t.GetRoundTrip().AsDuration().Round(10*time.Microsecond).String())
+	}
+	if len(facts) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(facts, ", ") + ")"
+}

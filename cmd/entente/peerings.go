@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+)
+
+func (a *app) peeringsCommand() *cobra.Command {
+	var output outputFlags
+	cmd := &cobra.Command{
+		Use:   "peerings [PEERING...]",
+		Short: "List what this cluster asks for, and what came of it",
+		Long: `List what this cluster asks of others, its ResourceSlices, and what came of each.
+What it lends shows under ` + "`entente contract list`" + `.`,
+		Example: indent(`entente peerings
+entente peerings office -o yaml
+entente peerings office --get contract`),
+		Args: args(cobra.ArbitraryArgs),
+		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, argv []string) error {
+			peerings, err := c.namedPeerings(ctx, argv)
+			if err != nil {
+				return err
+			}
+			if output.structured() {
+				if len(argv) == 1 {
+					return output.write(a.out, peerings[0])
+				}
+				return writeList(&output, a.out, peerings)
+			}
+			if len(peerings) == 0 {
+				a.next("Nothing is asked for. Ask a peer with:\n  entente peer PEER")
+				return nil
+			}
+			t := a.table("PEERING", "PEER", "RESOURCES", "CEILING", "ACCEPTED", "CONTRACT", "NODE", "WHY")
+			for _, p := range peerings {
+				note := ""
+				if p.GetAccepted().GetStatus() != "True" {
+					note = orNone(p.GetAccepted().GetMessage(), p.GetAccepted().GetReason())
+				}
+				t.row(short(p.GetName()), providerOf(p), asked(p.GetResources()), money(p.GetPriceCeiling(), "-"),
+					orNone(p.GetAccepted().GetStatus(), "Unknown"), orNone(short(p.GetContract()), "-"), orNone(p.GetNode(), "-"), note)
+			}
+			t.flush()
+			return nil
+		}),
+	}
+	output.add(cmd, formTable)
+	return a.completes(cmd, 1, peeringNames)
+}
+
+// providerOf is who lends, or whom the ask is for.
+func providerOf(p *ententev1.Peering) string {
+	switch {
+	case p.GetProvider() != "" && short(p.GetPeer()) == anyPeer:
+		return short(p.GetProvider()) + " (of any)"
+	case short(p.GetPeer()) == anyPeer:
+		return "any"
+	}
+	return short(p.GetPeer())
+}
+
+// asked is what is asked for, where nothing means all that there is to have.
+func asked(r *ententev1.ResourceList) string {
+	if len(r.GetAmounts()) == 0 {
+		return "what the policy gives"
+	}
+	return amounts(r)
+}
+
+// peerings returns all that this cluster asks for.
+func (c *cluster) peerings(ctx context.Context) ([]*ententev1.Peering, error) {
+	return pages(func(token string) ([]*ententev1.Peering, string, error) {
+		resp, err := c.admin.ListPeerings(ctx, &ententev1.ListPeeringsRequest{PageSize: pageSize, PageToken: token})
+		return resp.GetPeerings(), resp.GetNextPageToken(), c.call("list peerings", err)
+	})
+}
+
+// peering returns one of them.
+func (c *cluster) peering(ctx context.Context, name string) (*ententev1.Peering, error) {
+	resp, err := c.admin.GetPeering(ctx, &ententev1.GetPeeringRequest{Name: peeringName(name)})
+	return resp.GetPeering(), c.call("get peering "+name, err)
+}
+
+// namedPeerings returns the peerings of these names, or all for none.
+func (c *cluster) namedPeerings(ctx context.Context, names []string) ([]*ententev1.Peering, error) {
+	if len(names) == 0 {
+		return c.peerings(ctx)
+	}
+	var out []*ententev1.Peering
+	for _, name := range names {
+		p, err := c.peering(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}

@@ -1,0 +1,68 @@
+package main
+
+import "testing"
+
+func TestUsageIsStatedAndCounted(t *testing.T) {
+	golden(t, "usage", peered(),
+		[]string{"usage"}, []string{"usage", "7f3c9a", "-o", "csv"}, []string{"usage", "-o", "json"}, []string{"usage", "-o", "xml"},
+	)
+	golden(t, "usage-none", newWorld(), []string{"usage"}, []string{"usage", "-o", "csv"})
+}
+
+func TestPolicyTestTellsWhatWouldBeLent(t *testing.T) {
+	w := peered()
+	golden(t, "policy", w,
+		[]string{"policy", "test"}, []string{"policy", "test", "provider", "--resources", "cpu=4,memory=8Gi", "--node-selector", "pool=guests"},
+		[]string{"policy", "test", "lab"}, []string{"policy", "test", "lab", "-o", "json"},
+	)
+	sent(t, w.consumer, "TestPolicy peers/- nothing for 0s nodes=", "TestPolicy peers/provider cpu 4, memory 8Gi for 0s nodes=pool=guests",
+		"TestPolicy peers/lab nothing for 0s nodes=", "TestPolicy peers/lab nothing for 0s nodes=")
+}
+
+func TestInfoTellsAndItsExitCodeSaysHowThingsAre(t *testing.T) {
+	w := newWorld()
+	golden(t, "info-alone", w, []string{"info"}, []string{"info", "peer"}, []string{"info", "peer", "-o", "json"})
+	w = peered()
+	golden(t, "info", w,
+		[]string{"info"}, []string{"info", "-o", "json"}, []string{"info", "--get", "cluster.clusterid"}, []string{"info", "--get", "healthy"},
+		[]string{"info", "--get", "peers[0].tunnel.up"},
+		[]string{"info", "peer"}, []string{"info", "peer", "provider", "-o", "yaml"},
+		[]string{"info", "peer", "provider", "--get", "tunnel.roundTrip"}, []string{"info", "peer", "provider", "--get", "contracts.0.phase"},
+		[]string{"info", "peer", "provider", "--get", `labels["topology.kubernetes.io/region"]`}, []string{"info", "peer", "provider", "--get", "tunnel", "-o", "yaml"},
+		[]string{"info", "peer", "provider", "--get", "nothing"}, []string{"info", "peer", "provider", "--get", "contracts[7]"},
+		[]string{"info", "peer", "provider", "--get", "contracts["}, []string{"info", "peer", "provider", "--get", "name.first"}, []string{"info", "peer", "nobody"},
+	)
+	w.stuck = "Network"
+	golden(t, "info-unhealthy", w, []string{"info"}, []string{"info", "--get", "healthy"}, []string{"info", "peer", "provider", "--get", "conditions[2].status"})
+	w.stuck, w.problems = "", []string{"two agents are ready\x1b[31m", "the fabric is not running on node a"}
+	golden(t, "info-problems", w, []string{"info"}, []string{"info", "--get", "problems"})
+}
+
+func TestWatchGoesOnAfterABreak(t *testing.T) {
+	for _, args := range [][]string{{"watch", "events", "provider"}, {"watch", "peers"}, {"watch", "events", "-o", "json"}, {"watch", "peers", "-o", "yaml"}} {
+		golden(t, "watch-"+args[1]+map[bool]string{true: "-" + args[len(args)-1]}[len(args) == 4], peered(), args)
+	}
+}
+
+func TestInterruptingIsHowAWatchEnds(t *testing.T) {
+	w := peered()
+	w.interrupt = true
+	if out, errOut, code := w.run(t, "", "watch", "events"); code != exitOK {
+		t.Errorf("exit %d\n%s%s", code, out, errOut)
+	}
+}
+
+func TestSmallCommands(t *testing.T) {
+	w := newWorld()
+	golden(t, "small", w,
+		[]string{"offload", "namespace", "shop"}, []string{"offload", "namespace", "shop", "--strategy", "Remote", "--mapping", "Same", "--peer", "office", "--peer", "lab", "-o", "yaml"},
+		[]string{"offload", "namespace", "shop", "--strategy", "Both"},
+		[]string{"unoffload", "namespace", "shop"}, []string{"unoffload", "namespace", "home"}, []string{"unoffload", "namespace", "shop", "-o", "json"},
+		[]string{"identity", "rollover"}, []string{"identity", "rollover", "-o", "json"},
+		[]string{"version"}, []string{"version", "--client", "-o", "json"},
+	)
+	sent(t, w.consumer,
+		"OffloadNamespace namespaces/shop LocalAndRemote  []", "OffloadNamespace namespaces/shop Remote Same [office lab]",
+		"UnoffloadNamespace namespaces/shop", "UnoffloadNamespace namespaces/home", "UnoffloadNamespace namespaces/shop", "RolloverIdentity", "RolloverIdentity",
+	)
+}

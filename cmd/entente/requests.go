@@ -1,0 +1,94 @@
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+)
+
+func (a *app) requestsCommand() *cobra.Command {
+	var output outputFlags
+	cmd := &cobra.Command{
+		Use:   "requests [PEER]",
+		Short: "List what peers ask for and you have to approve",
+		Long: `List what peers ask for and somebody has to approve, because the PeeringPolicy
+says AfterApproval. A request lasts as long as the peer repeats it.`,
+		Example: indent(`entente requests
+entente approve request office/5f1d…
+entente deny request office/5f1d…`),
+		Args: args(cobra.MaximumNArgs(1)),
+		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, argv []string) error {
+			peer := "-"
+			if len(argv) == 1 {
+				peer = argv[0]
+			}
+			requests, err := c.requests(ctx, peer)
+			if err != nil {
+				return err
+			}
+			if output.structured() {
+				return writeList(&output, a.out, requests)
+			}
+			if len(requests) == 0 {
+				a.next("Nothing waits for approval.")
+				return nil
+			}
+			t := a.table("REQUEST", "RESOURCES", "DURATION", "PRICE CEILING", "AGE")
+			for _, r := range requests {
+				t.row(short(r.GetName()), asked(r.GetResources()), span(r.GetDuration(), "-"), money(r.GetPriceCeiling(), "any"), a.since(r.GetCreateTime()))
+			}
+			t.flush()
+			return nil
+		}),
+	}
+	output.add(cmd, formTable)
+	return a.completes(cmd, 1, peerNames)
+}
+
+// requestDecision is approve request and deny request.
+func (a *app) requestDecision(verb, what, did string, decide func(ctx context.Context, c *cluster, name string) error) *cobra.Command {
+	var output outputFlags
+	cmd := &cobra.Command{
+		Use:     "request PEER/ID",
+		Short:   what,
+		Long:    what + ".\n\n`entente requests` lists what waits.",
+		Example: indent("entente requests\nentente " + verb + " request office/5f1d…"),
+		Args:    args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, argv []string) error {
+			if err := output.check(); err != nil {
+				return err
+			}
+			name, err := requestName(argv[0])
+			if err != nil {
+				return err
+			}
+			c, err := a.local(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer c.done()
+			if err := decide(cmd.Context(), c, name); err != nil {
+				return c.call(verb+" request "+argv[0], err)
+			}
+			a.progress(&output).done(c.label, did, short(name))
+			if output.structured() {
+				return output.writeValue(a.out, map[string]any{"name": name})
+			}
+			return nil
+		},
+	}
+	output.add(cmd)
+	return a.completes(cmd, 1, requestNames)
+}
+
+// requests returns the requests of a peer that wait for approval; - is all peers.
+func (c *cluster) requests(ctx context.Context, peer string) ([]*ententev1.PendingRequest, error) {
+	return pages(func(token string) ([]*ententev1.PendingRequest, string, error) {
+		resp, err := c.admin.ListPeeringRequests(ctx, &ententev1.ListPeeringRequestsRequest{
+			Parent: peerName(peer), PageSize: pageSize, PageToken: token,
+		})
+		return resp.GetRequests(), resp.GetNextPageToken(), c.call("list requests", err)
+	})
+}

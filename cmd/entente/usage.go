@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"encoding/csv"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+func (a *app) usageCommand() *cobra.Command {
+	var output outputFlags
+	cmd := &cobra.Command{
+		Use:   "usage [CONTRACT]",
+		Short: "Tell what was used of contracts, and what it costs",
+		Long: `Tell what was used of contracts and what it costs, a row a period: by the
+provider's signed statements, and by this cluster's own count beside them.
+
+Use is what live pods request, in unit-hours: of memory and storage GiB-hours, of
+everything else units times hours. A period that has not ended has no statement
+yet; it shows this cluster's own count.
+
+As CSV each resource has two columns, what was stated and what was counted.`,
+		Example: indent(`entente usage
+entente usage 7f3c… -o csv > usage.csv`),
+		Args: args(cobra.MaximumNArgs(1)),
+		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, argv []string) error {
+			name := ""
+			if len(argv) == 1 {
+				name = contractName(argv[0])
+			}
+			usage, err := c.usage(ctx, name)
+			if err != nil {
+				return err
+			}
+			switch {
+			case output.structured():
+				return writeList(&output, a.out, usage)
+			case output.form == formCSV:
+				return a.usageCSV(usage)
+			case len(usage) == 0:
+				a.next("Nothing was used yet.")
+				return nil
+			}
+			a.usageTable(usage)
+			return nil
+		}),
+	}
+	output.add(cmd, formTable, formCSV)
+	return a.completes(cmd, 1, contractNames)
+}
+
+// usage returns what was used of a contract; an empty name is all.
+func (c *cluster) usage(ctx context.Context, contract string) ([]*ententev1.Usage, error) {
+	return pages(func(token string) ([]*ententev1.Usage, string, error) {
+		resp, err := c.admin.ListUsage(ctx, &ententev1.ListUsageRequest{Contract: contract, PageSize: pageSize, PageToken: token})
+		return resp.GetUsage(), resp.GetNextPageToken(), c.call("list usage", err)
+	})
+}
+
+func (a *app) usageTable(usage []*ententev1.Usage) {
+	t := a.table("CONTRACT", "PEER", "ROLE", "FROM", "TO", "UNIT-HOURS", "AMOUNT", "OWN COUNT", "APART")
+	for _, u := range usage {
+		to, used := moment(u.GetEndTime()), u.GetStated()
+		if u.GetSequence() == 0 {
+			to = "so far"
+		}
+		if len(used) == 0 {
+			used = u.GetCounted()
+		}
+		apart := "-"
+		if u.GetDifferencePercent() != "" && u.GetAmount() != nil {
+			apart = u.GetDifferencePercent() + "%"
+		}
+		t.row(short(u.GetContract()), short(u.GetPeer()), u.GetRole(), moment(u.GetStartTime()), to,
+			listed(used), money(u.GetAmount(), "-"), money(u.GetCountedAmount(), "-"), apart)
+	}
+	t.flush()
+	if sums := totals(usage); sums != "" {
+		_, _ = fmt.Fprintf(a.out, "\nBy the statements listed, %s.\n", sums)
+	}
+}
+
+// totals sums up what is owed, a sum a currency.
+func totals(usage []*ententev1.Usage) string {
+	sums := map[string]map[string]peering.Decimal{"Consumer": {}, "Provider": {}}
+	for _, u := range usage {
+		m, err := wire.MoneyFrom("amount", u.GetAmount())
+		if err != nil || m.IsNone() || sums[u.GetRole()] == nil {
+			continue
+		}
+		sum, err := sums[u.GetRole()][m.Currency].Add(m.Amount)
+		if err != nil {
+			return "the sum is too large to show"
+		}
+		sums[u.GetRole()][m.Currency] = sum
+	}
+	var parts []string
+	for _, side := range []struct{ role, verb string }{{"Consumer", "this cluster owes"}, {"Provider", "this cluster is owed"}} {
+		var amounts []string
+		for _, currency := range slices.Sorted(maps.Keys(sums[side.role])) {
+			amounts = append(amounts, peering.Money{Currency: currency, Amount: sums[side.role][currency]}.String())
+		}
+		if len(amounts) > 0 {
+			parts = append(parts, side.verb+" "+strings.Join(amounts, " and "))
+		}
+	}
+	return strings.Join(parts, "; ")
+}
+
+// usageCSV writes a line a period. The columns of resources are those of all
+// lines together.
+func (a *app) usageCSV(usage []*ententev1.Usage) error {
+	resources := map[string]string{}
+	for _, u := range usage {
+		maps.Copy(resources, u.GetStated())
+		maps.Copy(resources, u.GetCounted())
+	}
+	names := resourceNames(resources)
+	header := []string{"contract", "peer", "role", "sequence", "start", "end", "currency", "amount", "counted_amount", "difference_percent"}
+	for _, name := range names {
+		header = append(header, "stated_hours:"+name, "counted_hours:"+name)
+	}
+	w := csv.NewWriter(a.out)
+	if err := w.Write(header); err != nil {
+		return fmt.Errorf("write CSV: %w", err)
+	}
+	for _, u := range usage {
+		line := []string{
+			short(u.GetContract()), short(u.GetPeer()), u.GetRole(), fmt.Sprint(u.GetSequence()),
+			moment(u.GetStartTime()), moment(u.GetEndTime()),
+			orNone(u.GetAmount().GetCurrency(), u.GetCountedAmount().GetCurrency()), u.GetAmount().GetAmount(), u.GetCountedAmount().GetAmount(), u.GetDifferencePercent(),
+		}
+		for _, name := range names {
+			line = append(line, u.GetStated()[name], u.GetCounted()[name])
+		}
+		if err := w.Write(line); err != nil {
+			return fmt.Errorf("write CSV: %w", err)
+		}
+	}
+	w.Flush()
+	return w.Error()
+}

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+
+	"github.com/go-logr/logr"
+	"google.golang.org/grpc/grpclog"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+)
+
+// takeLogs has the libraries, which log each in a way of its own, log where and
+// how this program does.
+func takeLogs(log *slog.Logger) {
+	slog.SetDefault(log) // and with it the standard library's log
+	klog.SetSlogLogger(log)
+	ctrl.SetLogger(logr.FromSlogHandler(log.Handler()))
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, slog.NewLogLogger(log.Handler(), slog.LevelError).Writer()))
+}
+
+// calm is a handler for whom what Kubernetes' libraries call an error is one only
+// if somebody should look at it. A reconciler returns an error also where it just
+// has to look again: then the record is for debugging.
+type calm struct{ slog.Handler }
+
+// Handle implements slog.Handler.
+func (h calm) Handle(ctx context.Context, r slog.Record) error {
+	if r.Level >= slog.LevelError && ordinaryRecord(r) {
+		r.Level = slog.LevelDebug
+		if !h.Enabled(ctx, r.Level) {
+			return nil
+		}
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+// WithAttrs implements slog.Handler.
+func (h calm) WithAttrs(attrs []slog.Attr) slog.Handler { return calm{h.Handler.WithAttrs(attrs)} }
+
+// WithGroup implements slog.Handler.
+func (h calm) WithGroup(name string) slog.Handler { return calm{h.Handler.WithGroup(name)} }
+
+// ordinaryRecord says whether a record is about an ordinary error.
+func ordinaryRecord(r slog.Record) bool {
+	found := false
+	r.Attrs(func(a slog.Attr) bool {
+		if err, ok := a.Value.Any().(error); ok && (a.Key == "err" || a.Key == "error") {
+			found = ordinary(err)
+			return false
+		}
+		return true
+	})
+	return found
+}
+
+// ordinary says whether an error is part of how Kubernetes works: another writer
+// was faster, a cache is behind, a namespace is on its way out, this process is
+// ending. Of several errors all have to be.
+func ordinary(err error) bool {
+	for err != nil {
+		if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // each level is looked at
+			all := joined.Unwrap()
+			for _, e := range all {
+				if !ordinary(e) {
+					return false
+				}
+			}
+			return len(all) > 0
+		}
+		if _, ok := err.(apierrors.APIStatus); ok { //nolint:errorlint // as above
+			return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
+		}
+		if err == context.Canceled { //nolint:errorlint // as above
+			return true
+		}
+		err = errors.Unwrap(err)
+	}
+	return false
+}
