@@ -79,6 +79,7 @@ test: unit e2e ## All tests: unit with the race detector, controllers and end to
 .PHONY: unit
 unit: $(BIN)/helm ## Unit tests, with the race detector
 	@CGO_ENABLED=1 go test -race ./...
+	@cd tools/dsse && go test ./...
 
 .PHONY: e2e
 e2e: build image lab chart-live $(BIN)/helm $(BIN)/grpcurl ## Controllers on a real API server, then end to end on real clusters (Linux, root)
@@ -94,8 +95,9 @@ chart-live: lab $(BIN)/helm
 		go test -count 1 -run TestOnAPIServer ./internal/charttest
 
 .PHONY: bench
-bench: ## Benchmarks
+bench: $(BIN)/helm ## Benchmarks, and what 250 peers cost an agent (Linux)
 	@go test -run '^$$' -bench . -benchmem ./...
+	@cd integration && go run -buildvcs=false ./bench
 
 ##@ Check
 
