@@ -14,3 +14,14 @@ const (
 	// skewWorthTelling is how far apart two clocks have to be to be mentioned.
 	skewWorthTelling = 30 * time.Second
 )
+
+// Limits of what a peer says when it is asked about contracts.
+const (
+	// maxStatements is how many statements a peer may return at once.
+	maxStatements = 64
+	// offerRate is how many messages of a peer's offer are read a second: it should
+	// say no more than one.
+	offerRate = 2
+	// offerBurst is how many of them are read at once.
+	offerBurst = 4
+)

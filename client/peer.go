@@ -17,15 +17,6 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-const (
-	// maxStatements is how many statements a peer may return at once.
-	maxStatements = 64
-	// offerRate and offerBurst is how many messages of a peer's offer are read a
-	// second: it should say no more than one.
-	offerRate  = 2
-	offerBurst = 4
-)
-
 // Peering negotiates contracts with one peer. Errors of its methods are
 // *wire.Error: the peer's reason, or RESPONSE_INVALID where its answer makes no
 // sense. The zero value is not usable; set Conn.

@@ -102,7 +102,7 @@ func (s *adminServer) peerNamed(ctx context.Context, name string) (*ententev1.Pe
 // IntroducePeer implements AdminService.
 func (s *adminServer) IntroducePeer(ctx context.Context, req *ententev1.IntroducePeerRequest) (*ententev1.IntroducePeerResponse, error) {
 	if err := peering.CheckEndpoint(req.GetEndpoint()); err != nil {
-		return nil, badField("endpoint", "%s", err)
+		return nil, badField("endpoint", "%s", withoutTokens(err.Error()))
 	}
 	id := peering.ClusterID(req.GetClusterId())
 	if req.GetApprove() && id == "" {

@@ -193,7 +193,7 @@ func (a *Admin) Run(ctx context.Context, listener net.Listener) error {
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    MaxHeader,
 		HTTP2: &http.HTTP2Config{
-			MaxConcurrentStreams: MaxStreams,
+			MaxConcurrentStreams: AdminStreams,
 			SendPingTimeout:      KeepaliveTime,
 			PingTimeout:          KeepaliveTimeout,
 			WriteByteTimeout:     DrainTimeout + KeepaliveTime,

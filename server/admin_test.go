@@ -148,7 +148,7 @@ type adminTest struct {
 	self func(*Self)
 	// denied takes every permission, revoked every token, and away the API server.
 	denied, revoked, away atomic.Bool
-	stop   context.CancelFunc
+	stop                  context.CancelFunc
 }
 
 // testTokens is tokens in memory.

@@ -41,7 +41,7 @@ func told[T any](t testing.TB, stream grpc.ServerStreamingClient[T], wanted func
 func TestAWatchTellsOfPeersAndTheirChanges(t *testing.T) {
 	id := strings.Repeat("a", 32)
 	a := newAdminTest(t, peerObject("office", id), peerObject("lab", strings.Repeat("b", 32)))
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	stream, err := a.alice(t).WatchPeers(ctx, &ententev1.WatchPeersRequest{})
 	if err != nil {
@@ -88,7 +88,7 @@ func TestAWatchTellsOfPeersAndTheirChanges(t *testing.T) {
 func TestAWatchTellsWhatHappensFromNowOn(t *testing.T) {
 	id, other := strings.Repeat("a", 32), strings.Repeat("b", 32)
 	a := newAdminTest(t, peerObject("office", id), peerObject("lab", other), contractObject("k0", "office", id, v1alpha1.ContractConsumer, "Closed", 0))
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	watch := func(peer string) grpc.ServerStreamingClient[ententev1.WatchEventsResponse] {
 		t.Helper()
@@ -192,7 +192,7 @@ func TestAWatchEndsWithTheRightToIt(t *testing.T) {
 	}
 	watch := func(t *testing.T, a *adminTest) (first, end func() error) {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		t.Cleanup(cancel)
 		stream, err := a.alice(t).WatchEvents(ctx, &ententev1.WatchEventsRequest{})
 		if err != nil {

@@ -146,7 +146,7 @@ func auditAttrs(ctx context.Context, c *call, st *status.Status, err error, took
 	}
 	if err != nil {
 		// The caller's reason, and the whole truth behind it.
-		attrs = append(attrs, slog.String("reason", string(wire.ReasonOf(st.Err()))), slog.String("err", wire.Text(err.Error(), wire.MaxMessageLen)))
+		attrs = append(attrs, slog.String("reason", string(wire.ReasonOf(st.Err()))), slog.String("err", wire.Text(withoutTokens(err.Error()), wire.MaxMessageLen)))
 	}
 	return attrs
 }
@@ -157,7 +157,7 @@ func subjects(message any) map[string]string {
 	out := make(map[string]string)
 	text := func(key string, get func() string) {
 		if value := get(); value != "" {
-			out[key] = wire.Text(value, 260)
+			out[key] = wire.Text(withoutTokens(value), 260)
 		}
 	}
 	flag := func(key string, get func() bool) {
@@ -212,6 +212,28 @@ func subjects(message any) map[string]string {
 		flag("validateOnly", m.GetValidateOnly)
 	}
 	return out
+}
+
+// withoutTokens takes the secret out of what may have a token in it: people paste tokens
+// where names belong, and names are logged.
+func withoutTokens(s string) string {
+	const scheme = "ent"
+	for from := 0; ; {
+		i := strings.Index(s[from:], scheme)
+		if i < 0 {
+			return s
+		}
+		from += i + len(scheme)
+		digits := from + len(s[from:]) - len(strings.TrimLeft(s[from:], "0123456789"))
+		if digits == from || !strings.HasPrefix(s[digits:], ".") {
+			continue
+		}
+		body := s[digits+1:]
+		end := len(body) - len(strings.TrimLeft(body, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_."))
+		if end > 8 {
+			s = s[:digits+1] + "[redacted]" + body[end:]
+		}
+	}
 }
 
 const callIDHeader = "x-request-id"

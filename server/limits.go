@@ -12,8 +12,10 @@ const (
 	MaxAdminMessage = 1 << 20
 	// MaxHeader is the most bytes of a call's headers.
 	MaxHeader = 64 << 10
-	// MaxStreams is the most calls at once on one connection.
-	MaxStreams = 1024
+	// MaxStreams is the most calls at once on one connection, and AdminStreams on
+	// one to the admin API.
+	MaxStreams   = 256
+	AdminStreams = 64
 
 	// StrangerRate, StrangerBurst and StrangerCalls bound the calls of clusters
 	// that are not trusted, by IP address (by /64 for IPv6).
@@ -23,7 +25,7 @@ const (
 	// PeerRate, PeerBurst and PeerCalls bound the calls of one trusted peer.
 	PeerRate  = 200
 	PeerBurst = 1000
-	PeerCalls = 2000
+	PeerCalls = 256
 	// AddressRate, AddressBurst and AddressCalls bound the calls to the admin API
 	// from one IP address, before the caller is known. Callers that come through
 	// the API server's port-forwarding share one address.

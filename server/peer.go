@@ -17,6 +17,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/tap"
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/identity"
@@ -90,19 +91,25 @@ func NewPeer(cfg PeerConfig) (*Peer, error) {
 	opts := append(options(
 		audited(cfg.Log, false, peerMutates),
 		recovered,
-		limited(strangers, func(ctx context.Context, _ *call) (string, bool) {
-			info, ok := identity.PeerFromContext(ctx)
-			return addressKey(remoteAddress(ctx)), !ok || !p.trusts(info)
-		}),
 		p.admit,
-		limited(peers, func(ctx context.Context, _ *call) (string, bool) {
-			info, ok := identity.PeerFromContext(ctx)
-			return string(info.ID), ok && p.trusts(info)
-		}),
 		deadlined(UnaryTimeout),
 		validate,
 	),
 		grpc.Creds(cfg.Credentials),
+		// Before a message is read: gRPC gives room to each that is announced, and
+		// interceptors see it only once it is whole.
+		grpc.InTapHandle(func(ctx context.Context, _ *tap.Info) (context.Context, error) {
+			limit, key := strangers, addressKey(remoteAddress(ctx))
+			if info, ok := identity.PeerFromContext(ctx); ok && p.trusts(info) {
+				limit, key = peers, string(info.ID)
+			}
+			leave, err := limit.enter(key)
+			if err != nil {
+				return nil, statusOf(err, "", false).Err()
+			}
+			context.AfterFunc(ctx, leave)
+			return ctx, nil
+		}),
 		grpc.MaxRecvMsgSize(MaxMessage),
 		grpc.MaxConcurrentStreams(MaxStreams),
 		grpc.MaxHeaderListSize(MaxHeader),

@@ -62,8 +62,8 @@ func ordinaryRecord(r slog.Record) bool {
 // was faster, a cache is behind, a namespace is on its way out, this process is
 // ending. Of several errors all have to be.
 func ordinary(err error) bool {
-	for err != nil {
-		if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // each level is looked at
+	for err != nil { // level by level
+		if joined, ok := err.(interface{ Unwrap() []error }); ok {
 			all := joined.Unwrap()
 			for _, e := range all {
 				if !ordinary(e) {
@@ -72,10 +72,10 @@ func ordinary(err error) bool {
 			}
 			return len(all) > 0
 		}
-		if _, ok := err.(apierrors.APIStatus); ok { //nolint:errorlint // as above
+		if _, ok := err.(apierrors.APIStatus); ok {
 			return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
 		}
-		if err == context.Canceled { //nolint:errorlint // as above
+		if err == context.Canceled { //nolint:errorlint // each level is looked at
 			return true
 		}
 		err = errors.Unwrap(err)

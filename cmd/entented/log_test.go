@@ -6,7 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -79,7 +79,7 @@ func TestAllLibrariesLogAsThisProgramDoes(t *testing.T) {
 		"structured klog":    func() { klog.ErrorS(errors.New("no"), "from structured klog", "node", "n1") },
 		"controller-runtime": func() { ctrl.Log.WithName("x").Error(errors.New("no"), "from controller-runtime") },
 		"grpc":               func() { grpclog.Error("from grpc") },
-		"log":                func() { log.Print("from log") },
+		"slog":               func() { slog.Info("from slog") },
 	}
 	out := libraries()
 	for name, say := range speak {

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/http/pprof" //nolint:gosec // what it adds to the default mux is served by nobody
+	"net/http/pprof" // what it adds to the default mux is served by nobody
 	"net/netip"
 	"time"
 )

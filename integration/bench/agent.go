@@ -159,6 +159,21 @@ func freeAddresses(ctx context.Context, n int) ([]string, error) {
 	return out, nil
 }
 
+// lives is a context that ends with the agent.
+func (a *agent) lives(ctx context.Context) context.Context {
+	ctx, end := context.WithCancelCause(ctx)
+	go func() {
+		select {
+		case <-ctx.Done():
+		case <-a.ended:
+			b, _ := os.ReadFile(a.log)
+			lines := strings.Split(strings.TrimSpace(string(b)), "\n")
+			end(fmt.Errorf("the agent ended: %s", lines[len(lines)-1]))
+		}
+	}()
+	return ctx
+}
+
 func (a *agent) stop() {
 	if a.cmd != nil && a.cmd.Process != nil {
 		_ = a.cmd.Process.Kill()

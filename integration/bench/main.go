@@ -193,7 +193,7 @@ func (b *bench) measure(ctx context.Context, n int, last bool) (r result, err er
 	}
 	b.say("%d peers: all join", n)
 	joining := b.whileJoining(ctx, a, n)
-	if err := r.join(ctx, peers, tokens); err != nil {
+	if err := r.join(a.lives(ctx), peers, tokens); err != nil {
 		return r, errors.Join(err, b.keepLog(a, n))
 	}
 	if err := joining(); err != nil {

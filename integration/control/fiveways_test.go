@@ -84,7 +84,7 @@ metadata: {name: abroad}
 spec:
   foreignCluster: abroad
   resources: {cpu: "2", memory: 4Gi, pods: "10"}
-  duration: 48h0m0s
+  duration: 48h
   priceCeiling: {currency: EUR, amount: "0.5"}
   nodeSelector: {kubernetes.io/arch: amd64}
   runtimeClasses: [control-five-ways]

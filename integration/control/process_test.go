@@ -22,6 +22,8 @@ type process struct {
 	// peerAddress, adminAddress, kubeletAddress and healthAddress stay the same
 	// over restarts.
 	peerAddress, adminAddress, kubeletAddress, healthAddress string
+	// flags are more of the command line, from the next start on.
+	flags []string
 
 	mu   sync.Mutex
 	cmd  *exec.Cmd
@@ -69,10 +71,12 @@ func (p *process) spawn() error {
 	if err != nil {
 		return err
 	}
-	cmd := exec.Command(p.binary, "agent", "--log-format=text", "--log-level=debug",
-		"--cluster-name="+p.name, "--peer-endpoint="+p.peerAddress, "--pod-cidr=10.200.0.0/16", "--service-cidr=10.96.0.0/16",
-		"--peer-address="+p.peerAddress, "--admin-address="+p.adminAddress,
-		"--kubelet-address="+p.kubeletAddress, "--health-address="+p.healthAddress)
+	cmd := exec.Command(p.binary, append([]string{
+		"agent", "--log-format=text", "--log-level=debug",
+		"--cluster-name=" + p.name, "--peer-endpoint=" + p.peerAddress, "--pod-cidr=10.200.0.0/16", "--service-cidr=10.96.0.0/16",
+		"--peer-address=" + p.peerAddress, "--admin-address=" + p.adminAddress,
+		"--kubelet-address=" + p.kubeletAddress, "--health-address=" + p.healthAddress,
+	}, p.flags...)...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+p.kubeconfig, "POD_NAME=entente-agent-"+p.name, "POD_NAMESPACE="+systemNamespace, "POD_IP=127.0.0.1")
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = dieWithParent()

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 )
@@ -106,7 +107,7 @@ func TestAContractIsRenewedBeforeItsEnd(t *testing.T) {
 	err = until(ctx, 60*time.Second, "the contract to end", func(ctx context.Context) error {
 		var c v1alpha1.Contract
 		if err := home.get(ctx, name, &c); err != nil {
-			return nil
+			return ctrlclient.IgnoreNotFound(err)
 		}
 		if c.Status.Phase == "Active" {
 			return fmt.Errorf("it is in force until %s", c.Spec.NotAfter)

@@ -31,7 +31,7 @@ func TestLimitsDoc(t *testing.T) {
 		t.Fatal(err)
 	}
 	if *update {
-		if err := os.WriteFile(limitsDoc, want, 0o644); err != nil { //nolint:gosec // a page for everybody
+		if err := os.WriteFile(limitsDoc, want, 0o644); err != nil {
 			t.Fatal(err)
 		}
 		return

@@ -16,6 +16,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -108,9 +109,6 @@ const (
 	endPoll = time.Second
 	// tellTimeout bounds telling a peer of a contract, or asking it.
 	tellTimeout = 5 * time.Second
-	// fetchAgain is how long to wait before a peer is asked again for a revision or
-	// for statements that it said it has and did not give.
-	fetchAgain = 15 * time.Second
 	// lastWord is for how long a contract that costs is kept after it closed, so that
 	// the last statement of use arrives.
 	lastWord = time.Minute
@@ -158,6 +156,7 @@ func (r *Contracts) SetupWithManager(ctx context.Context, mgr ctrl.Manager) erro
 			DeleteFunc: func(e event.DeleteEvent) bool { return nodeOf(e.Object) != nil },
 		})).
 		WatchesRawSource(source.Channel(r.Wake, &handler.EnqueueRequestForObject{})).
+		WithOptions(controller.Options{MaxConcurrentReconciles: contractWorkers}).
 		Complete(r)
 }
 
@@ -184,8 +183,12 @@ func (r *Contracts) Reconcile(ctx context.Context, req reconcile.Request) (recon
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if later, err := r.catchUp(ctx, &stored, fc); later || err != nil {
-		return reconcile.Result{RequeueAfter: time.Millisecond}, err // on the new terms
+	later, behind := r.catchUp(ctx, &stored, fc)
+	if later {
+		return reconcile.Result{RequeueAfter: time.Millisecond}, nil // on the new terms
+	}
+	if behind != nil {
+		r.Log.Warn("this side is behind", "contract", stored.Name, "err", behind) // and goes on by what it holds
 	}
 	was := contract.State
 	contract = r.hear(contract, &stored, fc)
@@ -212,10 +215,16 @@ func (r *Contracts) Reconcile(ctx context.Context, req reconcile.Request) (recon
 	case was == peering.Active && contract.State == peering.Draining && contract.Reason == peering.ReasonEndedHere:
 		_ = r.tell(ctx, &stored, fc) // a courtesy: the session's state says the same
 	}
-	if deadline := nextLook(contract); !deadline.IsZero() {
-		if left := max(deadline.Sub(r.Now()), endPoll); after == 0 || left < after {
-			after = left
+	sooner := func(d time.Duration) {
+		if after == 0 || d < after {
+			after = d
 		}
+	}
+	if deadline := nextLook(contract); !deadline.IsZero() {
+		sooner(max(deadline.Sub(r.Now()), endPoll))
+	}
+	if behind != nil {
+		sooner(askSoon)
 	}
 	return reconcile.Result{RequeueAfter: after}, nil
 }
@@ -244,24 +253,28 @@ func evictAt(c peering.Contract) time.Time {
 // whether it did. This cluster's own signature on it is the proof of having agreed:
 // it missed the answer, or was restored from a backup.
 func (r *Contracts) catchUp(ctx context.Context, stored *v1alpha1.Contract, fc *v1alpha1.ForeignCluster) (bool, error) {
-	said := saidOf(fc, stored.Name)
-	if said == nil || said.Revision <= stored.Spec.Revision || !r.asked.due(stored.Name, "revision", r.Now()) {
+	said, peer := saidOf(fc, stored.Name), peering.ClusterID(stored.Spec.PeerID)
+	if said == nil || said.Revision <= stored.Spec.Revision || !r.asked.due(peer, stored.Name, "revision", r.Now()) {
 		return false, nil
+	}
+	failed := func(err error) error {
+		return fmt.Errorf("take over revision %d of contract %s from %s: %w", said.Revision, stored.Name, stored.Spec.PeerID, err)
 	}
 	self := r.Identity().ID()
 	askCtx, cancel := context.WithTimeout(ctx, tellTimeout)
 	defer cancel()
-	envelope, err := r.Counterpart.Contract(askCtx, peering.ClusterID(stored.Spec.PeerID), stored.Name)
+	envelope, err := r.Counterpart.Contract(askCtx, peer, stored.Name)
 	if err == nil {
 		err = laterRevision(stored, envelope, self)
 	}
-	r.asked.answered(stored.Name, "revision", err)
+	r.asked.answered(peer, stored.Name, "revision", err, r.Now())
 	if err != nil {
-		r.Log.Warn("cannot take over the revision that the peer holds", "contract", stored.Name, "peer", stored.Spec.PeerID, "revision", said.Revision, "err", err)
-		return false, nil
+		return false, failed(err)
 	}
-	_, err = replaceRevision(ctx, r.Client, r.Reader, stored, envelope, self, nil)
-	return err == nil, err
+	if _, err := replaceRevision(ctx, r.Client, r.Reader, stored, envelope, self, nil); err != nil {
+		return false, failed(err)
+	}
+	return true, nil
 }
 
 // laterRevision says why an envelope is no later revision of a contract; nil is
@@ -528,12 +541,15 @@ func (r *Contracts) told(ctx context.Context, stored *v1alpha1.Contract, fc *v1a
 
 // tell tells the peer that this side ended a contract, or ends it.
 func (r *Contracts) tell(ctx context.Context, stored *v1alpha1.Contract, fc *v1alpha1.ForeignCluster) error {
-	if fc == nil {
-		return errors.New("the peer is not known any more")
+	peer := peering.ClusterID(stored.Spec.PeerID)
+	if fc == nil || r.asked.slow(peer, r.Now()) {
+		return errors.New("the peer is not known any more, or did not answer a moment ago")
 	}
 	ctx, cancel := context.WithTimeout(ctx, tellTimeout)
 	defer cancel()
-	return r.Counterpart.Terminate(ctx, peering.ClusterID(stored.Spec.PeerID), stored.Name, stored.Status.Message, timeOf(stored.Status.DrainUntil))
+	err := r.Counterpart.Terminate(ctx, peer, stored.Name, stored.Status.Message, timeOf(stored.Status.DrainUntil))
+	r.asked.answered(peer, stored.Name, "end", err, r.Now())
+	return err
 }
 
 // sliceWants says whether a ResourceSlice needs a contract that is over: to say why

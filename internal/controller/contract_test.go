@@ -21,6 +21,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -473,5 +474,27 @@ func TestWhatRevisedStaysWhatItWas(t *testing.T) {
 	}
 	if err := store.Revise(c, p.signed(t, first), p.consumer.ID()); err == nil {
 		t.Error("the first revision comes back")
+	}
+}
+
+func TestAPeerThatDoesNotAnswerHoldsUpItsOwn(t *testing.T) {
+	t.Parallel()
+	var p pauses
+	if !p.due("a", "c-1", "revision", now) || p.due("a", "c-1", "revision", now) {
+		t.Error("it may be asked never, or twice")
+	}
+	p.answered("a", "c-1", "revision", context.DeadlineExceeded, now)
+	if p.due("a", "c-2", "statements", now.Add(fetchAgain-1)) || !p.slow("a", now) {
+		t.Error("a peer that did not answer is asked for something else")
+	}
+	if !p.due("b", "c-3", "statements", now) || p.slow("b", now) {
+		t.Error("another peer is not asked")
+	}
+	if !p.due("a", "c-2", "statements", now.Add(fetchAgain)) {
+		t.Error("it is never asked again")
+	}
+	p.answered("a", "c-2", "statements", &wire.Error{Reason: unavailable}, now)
+	if !p.due("a", "c-2", "statements", now.Add(fetchAgain)) {
+		t.Error("what did not reach it counts as asked")
 	}
 }

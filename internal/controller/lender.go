@@ -382,7 +382,7 @@ func (l *Lender) countersign(ctx context.Context, self *identity.Identity, envel
 	var before peering.Contract
 	if !first {
 		var settled *peering.Envelope
-		if before, settled, err = l.signedBefore(&stored, envelope, terms); err != nil || settled != nil {
+		if before, settled, err = l.signedBefore(&stored, terms); err != nil || settled != nil {
 			return envelopeOr(settled), err
 		}
 	}
@@ -484,7 +484,7 @@ func (l *Lender) trusted(ctx context.Context, peer peering.ClusterID, consumer p
 // signedBefore answers for a contract that both sides signed already: with what
 // they signed, where this is that again; with the contract, where this may be its
 // next revision.
-func (l *Lender) signedBefore(c *v1alpha1.Contract, envelope peering.Envelope, terms peering.Terms) (peering.Contract, *peering.Envelope, error) {
+func (l *Lender) signedBefore(c *v1alpha1.Contract, terms peering.Terms) (peering.Contract, *peering.Envelope, error) {
 	if c.Spec.PeerID != string(terms.Consumer.ID) || c.Spec.Role != v1alpha1.ContractProvider || c.Spec.RequestID != terms.RequestID {
 		return peering.Contract{}, nil, wire.Errorf(wire.ReasonContractMismatch, "contract %s is not the caller's, or of another request", c.Name)
 	}

@@ -47,7 +47,7 @@ func generated(t testing.TB) *identity.Identity {
 	return id
 }
 
-// lent is a provider with peers that ask it.
+// lentTest is a provider with peers that ask it.
 type lentTest struct {
 	t testing.TB
 	*Lender

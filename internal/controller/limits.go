@@ -97,3 +97,30 @@ const (
 	// the API server is asked about it.
 	recentSettle = 5 * time.Second
 )
+
+// Limits of what follows from a peer's word on contracts.
+const (
+	// maxCandidates is how many providers a ResourceSlice compares at most.
+	maxCandidates = 64
+	// maxPreviews is how many of them are asked at once.
+	maxPreviews = 8
+	// contractWorkers is how many contracts, and how many ResourceSlices, are looked
+	// at at once: a peer that is slow to answer holds up its own.
+	contractWorkers = 8
+	// fetchAgain is how long to wait before a peer is asked again for a revision or
+	// for statements that it said it has and did not give.
+	fetchAgain = 15 * time.Second
+	// maxKept is how many statements of use, and periods of this cluster's own count,
+	// a Contract keeps.
+	maxKept = 32
+	// maxKeptBytes is how much text the statements of a Contract may have.
+	maxKeptBytes = 256 << 10
+	// maxStrays is how many contracts of one peer that this cluster does not hold are
+	// looked after at a time.
+	maxStrays = 4
+	// maxSightings is how many such contracts are remembered.
+	maxSightings = 1024
+	// maxHashes is how many hashes of trust bundles are remembered, so that those of
+	// peers that were forgotten do not gather.
+	maxHashes = 4096
+)

@@ -178,7 +178,8 @@ func large(t testing.TB, nodes, pods, peers int) (l *lentTest, lists *struct {
 	nodes []corev1.Node
 	pods  []corev1.Pod
 	reads int
-}) {
+},
+) {
 	t.Helper()
 	l = newLent(t, 0, policyNamed("p", func(s *v1alpha1.PeeringPolicySpec) { s.Limits.PercentOfFree = new(int32(10)) }))
 	lists = &struct {

@@ -18,6 +18,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -37,10 +38,8 @@ const (
 	// askAgain is how long to wait after a no, askSoon when nobody answered.
 	askAgain = 30 * time.Second
 	askSoon  = 2 * time.Second
-	// previewTimeout bounds asking one of several providers what it would lend,
-	// maxPreviews how many are asked at once.
+	// previewTimeout bounds asking one of several providers what it would lend.
 	previewTimeout = 5 * time.Second
-	maxPreviews    = 8
 )
 
 // Provider is what a consumer negotiates with a provider, over the session.
@@ -80,6 +79,7 @@ func (r *Slices) SetupWithManager(mgr ctrl.Manager) error {
 			a, b := before.(*v1alpha1.Contract), after.(*v1alpha1.Contract)
 			return a.Generation != b.Generation || a.Status.Phase != b.Status.Phase || a.Status.Reason != b.Status.Reason || a.Status.Node != b.Status.Node
 		})).
+		WithOptions(controller.Options{MaxConcurrentReconciles: contractWorkers}).
 		Complete(r)
 }
 
@@ -135,8 +135,12 @@ func (r *Slices) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	if !slice.DeletionTimestamp.IsZero() {
 		return r.end(ctx, &slice, contracts)
 	}
+	// A patch, because an update would rewrite what people wrote in their own form,
+	// such as 48h, and own it.
+	before := slice.DeepCopy()
 	if controllerutil.AddFinalizer(&slice, v1alpha1.Finalizer) {
-		if err := r.Client.Update(ctx, &slice, client.FieldOwner(v1alpha1.Manager)); err != nil {
+		patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+		if err := r.Client.Patch(ctx, &slice, patch, client.FieldOwner(v1alpha1.Manager)); err != nil {
 			return reconcile.Result{}, fmt.Errorf("hold resource slice %s: %w", slice.Name, err)
 		}
 	}

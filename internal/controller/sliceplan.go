@@ -23,8 +23,6 @@ const (
 	// leftOut is for how long a provider that ended a contract is not asked again by
 	// a ResourceSlice that can choose.
 	leftOut = 10 * time.Minute
-	// maxCandidates is how many providers a ResourceSlice compares at most.
-	maxCandidates = 64
 )
 
 // ConditionRenewed tells of a ResourceSlice whether its contract was renewed when

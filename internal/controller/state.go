@@ -59,10 +59,6 @@ type hashed struct {
 	hash peering.Hash
 }
 
-// maxHashes is how many hashes are remembered, so that those of peers that were
-// forgotten do not gather.
-const maxHashes = 4096
-
 // heldHash is HeldHash, which takes a signature's check, remembered.
 func (s *States) heldHash(fc *v1alpha1.ForeignCluster) peering.Hash {
 	id := peering.ClusterID(fc.Spec.ClusterID)

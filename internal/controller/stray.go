@@ -21,12 +21,8 @@ const (
 	// here before it counts as a stray: a contract that is being signed, or that was
 	// just let go, is none.
 	strayAge = 10 * time.Second
-	// strayAgain is how often strays are looked at, maxStrays how many of one peer at
-	// a time.
+	// strayAgain is how often strays are looked at.
 	strayAgain = 30 * time.Second
-	maxStrays  = 4
-	// maxSightings is how many strays are remembered.
-	maxSightings = 1024
 )
 
 // Strays looks after contracts by which this cluster consumes, as the provider

@@ -28,9 +28,6 @@ import (
 const (
 	// keepEvery is how often a meter is kept while what is in use stays the same.
 	keepEvery = 30 * time.Second
-	// maxKept is how many statements of use, and periods of this cluster's own count,
-	// a Contract keeps.
-	maxKept = 32
 	// agreeWithin is by how many percent a statement and this cluster's own count may
 	// differ: a change of use is seen at different moments on the two sides.
 	agreeWithin = 1
@@ -313,7 +310,18 @@ func (r *Contracts) state(stored *v1alpha1.Contract, terms peering.Terms, ended 
 		}
 		last = spoken{sequence: p.Sequence, hash: envelope.Hash()}
 	}
-	stored.Status.Statements = stored.Status.Statements[max(len(stored.Status.Statements)-maxKept, 0):]
+	stored.Status.Statements = newest(stored.Status.Statements)
+}
+
+// newest returns the statements that are kept.
+func newest(statements []v1alpha1.Statement) []v1alpha1.Statement {
+	bytes := 0
+	for i, s := range slices.Backward(statements) {
+		if bytes += len(s.Envelope); len(statements)-i > maxKept || bytes > maxKeptBytes {
+			return statements[i+1:]
+		}
+	}
+	return statements
 }
 
 func (r *Contracts) sign(stored *v1alpha1.Contract, sequence uint64, envelope peering.Envelope) error {
@@ -347,9 +355,9 @@ func statementOf(terms peering.Terms, p peering.Period, previous peering.Hash) (
 // and compares the newest with what this cluster counted.
 func (r *Contracts) statements(ctx context.Context, c peering.Contract, terms peering.Terms, stored *v1alpha1.Contract, fc *v1alpha1.ForeignCluster) {
 	said, last := saidOf(fc, stored.Name), lastStatement(stored)
-	if said != nil && uint64(max(said.Statement, 0)) > last.sequence && r.asked.due(stored.Name, "statements", r.Now()) {
+	if said != nil && uint64(max(said.Statement, 0)) > last.sequence && r.asked.due(terms.Provider.ID, stored.Name, "statements", r.Now()) {
 		err := r.fetchStatements(ctx, c, terms, stored, fc, last)
-		r.asked.answered(stored.Name, "statements", err)
+		r.asked.answered(terms.Provider.ID, stored.Name, "statements", err, r.Now())
 		var invalid *statementError
 		switch {
 		case err == nil:
@@ -415,7 +423,7 @@ func (r *Contracts) fetchStatements(
 		stored.Status.Statements = append(stored.Status.Statements, v1alpha1.Statement{Sequence: int64(s.Sequence), Envelope: string(text)})
 		check.last = spoken{sequence: s.Sequence, hash: e.Hash(), statement: s}
 	}
-	stored.Status.Statements = stored.Status.Statements[max(len(stored.Status.Statements)-maxKept, 0):]
+	stored.Status.Statements = newest(stored.Status.Statements)
 	return gap
 }
 
@@ -621,46 +629,70 @@ func (r *Contracts) flush(ctx context.Context, name string, reading reading) err
 	return err
 }
 
-// pauses is when something may be asked of a peer again, by contract and what.
+// pauses is when something may be asked of a peer again.
 type pauses struct {
 	mu   sync.Mutex
-	next map[string]map[string]time.Time
+	next map[pauseKey]time.Time
 }
 
-// due says whether it may be asked now, and if so lets fetchAgain pass until it
-// may be asked again.
-func (p *pauses) due(contract, what string, now time.Time) bool {
+// pauseKey is what may be asked about a contract, or with both empty, anything of
+// the peer.
+type pauseKey struct {
+	peer           peering.ClusterID
+	contract, what string
+}
+
+// due says whether something may be asked now, and if so lets fetchAgain pass until
+// it may be asked again.
+func (p *pauses) due(peer peering.ClusterID, contract, what string, now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if now.Before(p.next[contract][what]) {
+	key := pauseKey{peer, contract, what}
+	if now.Before(p.next[key]) || now.Before(p.next[pauseKey{peer: peer}]) {
 		return false
 	}
-	if p.next == nil {
-		p.next = map[string]map[string]time.Time{}
-	}
-	if p.next[contract] == nil {
-		p.next[contract] = map[string]time.Time{}
-	}
-	p.next[contract][what] = now.Add(fetchAgain)
+	p.set(key, now.Add(fetchAgain))
 	return true
 }
 
-// answered notes what came of it: after an answer it may be asked again at once, as
-// it may when the question did not reach the peer.
-func (p *pauses) answered(contract, what string, err error) {
-	if err != nil && wire.ReasonOf(err) != unavailable {
-		return
-	}
+// slow says whether the peer left something unanswered a moment ago.
+func (p *pauses) slow(peer peering.ClusterID, now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.next[contract], what)
+	return now.Before(p.next[pauseKey{peer: peer}])
 }
 
-// unavailable is the reason of a call that did not reach the peer.
-const unavailable wire.Reason = "UNAVAILABLE"
+// set is called with the lock held.
+func (p *pauses) set(key pauseKey, until time.Time) {
+	if p.next == nil {
+		p.next = map[pauseKey]time.Time{}
+	}
+	p.next[key] = until
+}
+
+// answered notes what came of it. After an answer it may be asked again at once, as
+// it may when the question did not reach the peer. A peer that does not answer is
+// asked nothing else for a while: whoever asks it waits.
+func (p *pauses) answered(peer peering.ClusterID, contract, what string, err error, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case err == nil, wire.ReasonOf(err) == unavailable:
+		delete(p.next, pauseKey{peer, contract, what})
+	case errors.Is(err, context.DeadlineExceeded), wire.ReasonOf(err) == deadlineExceeded:
+		p.set(pauseKey{peer: peer}, now.Add(fetchAgain))
+	}
+}
+
+// The reasons of a call that did not reach the peer, and of one that it did not
+// answer in time.
+const (
+	unavailable      wire.Reason = "UNAVAILABLE"
+	deadlineExceeded wire.Reason = "DEADLINE_EXCEEDED"
+)
 
 func (p *pauses) forget(contract string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.next, contract)
+	maps.DeleteFunc(p.next, func(key pauseKey, _ time.Time) bool { return key.contract == contract })
 }

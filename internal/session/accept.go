@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/entente-dev/entente/internal/identity"
@@ -186,6 +187,8 @@ func (m *Manager) acceptDirect(conn *tls.Conn, auth identity.AuthInfo) error {
 	life := time.Until(auth.NotAfter.Add(expiryGrace))
 	if !auth.Trusted {
 		life = strangerLife
+		c.limit = &atomic.Int64{}
+		c.limit.Store(strangerBytes)
 	}
 	expiry := time.AfterFunc(life, func() { _ = raw.Close() })
 	c.closed = func() {
@@ -214,10 +217,14 @@ func (m *Manager) acceptDirect(conn *tls.Conn, auth identity.AuthInfo) error {
 func (m *Manager) track(c *Conn, raw net.Conn) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var strangers, trusted, same int
-	for other := range m.direct {
+	var strangers, near, trusted, same int
+	from := prefixOf(raw.RemoteAddr())
+	for other, conn := range m.direct {
 		if !other.info.Trusted {
 			strangers++
+			if prefixOf(conn.RemoteAddr()) == from {
+				near++
+			}
 			continue
 		}
 		trusted++
@@ -229,8 +236,8 @@ func (m *Manager) track(c *Conn, raw net.Conn) error {
 	case m.stopped:
 		return errStopping
 	case !c.info.Trusted:
-		if strangers >= maxStrangers {
-			return fmt.Errorf("%d connections of clients that are not trusted", strangers)
+		if strangers >= maxStrangers || near >= maxStrangersPerIP {
+			return fmt.Errorf("%d connections of clients that are not trusted, %d of them from this address", strangers, near)
 		}
 	case !m.cfg.Bundles.Has(c.info.ID):
 		return errUntrusted

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/credentials"
@@ -19,6 +20,23 @@ type Conn struct {
 	info   identity.AuthInfo
 	once   sync.Once
 	closed func()
+	// limit is how many bytes may still be read; nil is any number. gRPC makes room
+	// for whatever length a message announces, so what a stranger sends is bounded
+	// here.
+	limit *atomic.Int64
+}
+
+// errTooMuch ends a connection that sends more than a stranger has to say.
+var errTooMuch = errors.New("session: more bytes than a client that is not trusted may send")
+
+// Read implements net.Conn.
+func (c *Conn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if c.limit != nil && c.limit.Add(-int64(n)) < 0 {
+		_ = c.Close()
+		return 0, errTooMuch
+	}
+	return n, err
 }
 
 // Close ends the connection, and reads that wait on it.

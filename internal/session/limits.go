@@ -28,9 +28,13 @@ const (
 	maxDirect        = 512
 	maxDirectPerPeer = 16
 	// maxStrangers is the most h2 connections of clients that are not trusted, and
-	// strangerLife how long such a connection lasts.
-	maxStrangers = 64
-	strangerLife = time.Minute
+	// maxStrangersPerIP of them from one address (IPv6: one /64); strangerLife how
+	// long such a connection lasts, strangerBytes the most bytes that are read from
+	// it: joining takes a tenth of that.
+	maxStrangers      = 64
+	maxStrangersPerIP = 16
+	strangerLife      = time.Minute
+	strangerBytes     = 512 << 10
 
 	// maxStreams is the most yamux streams of one session; each carries gRPC, which
 	// multiplexes calls in turn, so an honest peer needs one or two.

@@ -47,21 +47,22 @@ func OfferSnapshot(o Offer) *ententev1.WatchOfferResponse {
 // by the whole offer: that there is none, or that a list is empty now.
 func OfferChange(told, now Offer) *ententev1.WatchOfferResponse {
 	m := &ententev1.Offer{}
-	out := &ententev1.WatchOfferResponse{Offer: m}
+	var removed []string
 	for _, name := range told.Resources.Names() {
 		if _, ok := now.Resources[name]; !ok {
-			out.Removed = append(out.Removed, name)
+			removed = append(removed, name)
 		}
 	}
+	other := peering.Resources{}
 	for name, amount := range now.Resources {
 		if was, ok := told.Resources[name]; !ok || was.String() != amount.String() {
-			if m.Resources == nil {
-				m.Resources = &ententev1.ResourceList{Amounts: map[string]string{}}
-			}
-			m.Resources.Amounts[name] = amount.String()
+			other[name] = amount
 		}
 	}
-	changed, whole := len(out.Removed) > 0 || m.Resources != nil, !told.Available || !now.Available
+	if len(other) > 0 {
+		m.Resources = ResourcesTo(other)
+	}
+	changed, whole := len(removed)+len(other) > 0, !told.Available || !now.Available
 	field := func(same, empty bool, set func()) {
 		if !same {
 			changed, whole = true, whole || empty
@@ -81,7 +82,7 @@ func OfferChange(told, now Offer) *ententev1.WatchOfferResponse {
 	case whole:
 		return OfferSnapshot(now)
 	}
-	return out
+	return &ententev1.WatchOfferResponse{Offer: m, Removed: removed}
 }
 
 // Apply returns the offer after a message of WatchOffer. A change needs an offer

@@ -19,7 +19,7 @@ import (
 )
 
 // values compares the values of package peering.
-var values = cmp.Options{ //nolint:gochecknoglobals // a constant
+var values = cmp.Options{
 	cmp.Comparer(func(a, b peering.Quantity) bool { return a == b }),
 	cmp.Comparer(func(a, b peering.Decimal) bool { return a == b }),
 }

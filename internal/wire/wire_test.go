@@ -117,15 +117,6 @@ func TestAPresharedHalfDoesNotShowItself(t *testing.T) {
 	}
 }
 
-func mustQuantity(t *testing.T, s string) peering.Quantity {
-	t.Helper()
-	q, err := peering.ParseQuantity(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return q
-}
-
 func TestABundleHasToBeThatOfTheCaller(t *testing.T) {
 	mine, err := identity.Generate(time.Now())
 	if err != nil {

@@ -1,0 +1,199 @@
+package session
+
+import (
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"math/big"
+	"net"
+	"net/url"
+	"testing"
+	"time"
+)
+
+// A peer whose session is up and that reads nothing any more, while this side has
+// more to say than the kernel takes: it is given up when a write or a ping waited
+// too long, and nobody waits with it.
+func TestAPeerThatReadsNothingIsGivenUpAndHoldsUpNobody(t *testing.T) {
+	t.Parallel()
+	victim, silent, other := start(t), start(t, dialOnly), start(t, dialOnly)
+	trust(t, victim, silent)
+	trustEachOther(t, victim, other)
+	other.SetPeers([]Peer{{ID: victim.id, Endpoints: []string{victim.addr}}})
+	mustWho(t, other, victim)
+	c := rawSession(t, silent, victim)
+	eventually(t, "the session is up", up(victim, silent))
+	began := time.Now()
+	// Streams that it opens and on which this side then speaks: gRPC greets each.
+	for i := range uint32(maxStreams - 1) {
+		if _, err := c.Write(frame(yamuxWindow, yamuxSYN, 2*i+1, 0)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	for up(victim, silent)() {
+		if time.Since(began) > keepAlive+writeTimeout+15*time.Second {
+			t.Fatalf("after %s the session is still up", time.Since(began))
+		}
+		mustWho(t, other, victim)
+		mustWho(t, victim, other)
+		time.Sleep(100 * time.Millisecond)
+	}
+	t.Logf("given up after %.1fs: %v", time.Since(began).Seconds(), victim.Status(silent.id).Err)
+	mustWho(t, other, victim)
+}
+
+// shown is a leaf of a node's own key with these URIs.
+func shown(t *testing.T, by *node, uris ...string) *tls.Certificate {
+	t.Helper()
+	cert, err := by.source.ClientTLS(by.id, nil, "").GetClientCertificate(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := by.source.Identity()
+	leaf := &x509.Certificate{
+		SerialNumber: big.NewInt(2), KeyUsage: x509.KeyUsageDigitalSignature,
+		NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(time.Hour),
+	}
+	for _, text := range uris {
+		uri, err := url.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		leaf.URIs = append(leaf.URIs, uri)
+	}
+	signer := id.Signer()
+	der, err := x509.CreateCertificate(rand.Reader, leaf, id.Root(), cert.Leaf.PublicKey, signer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &tls.Certificate{Certificate: [][]byte{der, id.Root().Raw}, PrivateKey: cert.PrivateKey}
+}
+
+// A cluster that is trusted itself shows a certificate that says it is another, or
+// both: neither a session nor calls come of it, and the other's session stays.
+func TestATrustedPeerCannotBeAnother(t *testing.T) {
+	t.Parallel()
+	victim, other, liar := start(t), start(t, dialOnly), start(t, dialOnly)
+	trustEachOther(t, victim, other)
+	trustEachOther(t, victim, liar)
+	other.SetPeers([]Peer{{ID: victim.id, Endpoints: []string{victim.addr}}})
+	mustWho(t, other, victim)
+	session := victim.Status(other.id).Session.Number
+	for name, uris := range map[string][]string{
+		"another's ID":                       {other.id.AgentURI()},
+		"its own ID and another's":           {liar.id.AgentURI(), other.id.AgentURI()},
+		"another's ID and its own":           {other.id.AgentURI(), liar.id.AgentURI()},
+		"two SPIFFE IDs in its trust domain": {liar.id.AgentURI(), liar.id.TrustDomainURI() + "/admin"},
+		"no ID":                              nil,
+	} {
+		for _, proto := range []string{protoSession, protoGRPC} {
+			cert := shown(t, liar, uris...)
+			cfg := liar.source.ClientTLS(victim.id, nil, "", proto)
+			cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return cert, nil }
+			c, err := tls.Dial("tcp", victim.addr, cfg)
+			if err != nil {
+				continue // refused in the handshake
+			}
+			_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+			// TLS 1.3 tells a client of its certificate with the first read.
+			if proto == protoSession {
+				if v, _, err := readPreface(c); err == nil && v == welcome {
+					t.Errorf("%s: a session came of it", name)
+				}
+			} else if _, err := c.Read(make([]byte, 1)); err == nil || isTimeout(err) {
+				t.Errorf("%s: the connection is served: %v", name, err)
+			}
+			_ = c.Close()
+		}
+	}
+	if s := victim.Status(other.id).Session; s == nil || s.Number != session {
+		t.Errorf("the other's session became %+v", s)
+	}
+	if up(victim, liar)() {
+		t.Error("the liar has a session")
+	}
+	mustWho(t, other, victim)
+}
+
+// h2Client connects as a cluster does that calls over HTTP/2 alone, from an
+// address of this machine, and greets.
+func h2Client(t *testing.T, from, to *node, address string) (*tls.Conn, error) {
+	t.Helper()
+	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}, Timeout: 10 * time.Second}
+	c, err := tls.DialWithDialer(dialer, "tcp", to.addr, from.source.ClientTLS(to.id, nil, "", protoGRPC))
+	if err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	_, err = c.Write(append([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), 0, 0, 0, 4, 0, 0, 0, 0, 0))
+	return c, err
+}
+
+// lives says whether a connection is open still, after all that was said on it.
+func lives(c net.Conn) bool {
+	for {
+		_ = c.SetReadDeadline(time.Now().Add(500 * time.Millisecond))
+		if _, err := c.Read(make([]byte, 4096)); err != nil {
+			return isTimeout(err)
+		}
+	}
+}
+
+// What a client that is not trusted sends is bounded, whatever it is; what a peer
+// sends is not cut off by that.
+func TestAStrangerThatSendsTooMuchIsCutOff(t *testing.T) {
+	t.Parallel()
+	victim, stranger, peer := start(t), start(t, dialOnly), start(t, dialOnly)
+	trust(t, victim, peer)
+	for _, who := range []struct {
+		name string
+		from *node
+		cut  bool
+	}{{"a stranger", stranger, true}, {"a peer", peer, false}} {
+		c, err := h2Client(t, who.from, victim, "127.0.0.1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Frames of a kind that HTTP/2 does not know are to be ignored.
+		junk := append([]byte{0, 0x40, 0, 0xf0, 0, 0, 0, 0, 0}, make([]byte, 16<<10)...)
+		for range strangerBytes/len(junk) + 4 {
+			if _, err := c.Write(junk); err != nil {
+				break
+			}
+		}
+		if lives(c) == who.cut {
+			t.Errorf("%s is cut off: %t", who.name, !who.cut)
+		}
+	}
+}
+
+// One address gets only some of the places for strangers.
+func TestOneAddressLeavesOtherStrangersTheirPlaces(t *testing.T) {
+	t.Parallel()
+	victim, stranger := start(t), start(t, dialOnly)
+	if c, err := h2Client(t, stranger, victim, "127.0.0.2"); err != nil {
+		t.Skipf("this machine has one loopback address: %v", err)
+	} else {
+		_ = c.Close()
+	}
+	var all []net.Conn
+	for range maxStrangersPerIP + 8 {
+		if c, err := h2Client(t, stranger, victim, "127.0.0.1"); err == nil {
+			all = append(all, c)
+		}
+	}
+	kept := 0
+	for _, c := range all {
+		if lives(c) {
+			kept++
+		}
+	}
+	if kept != maxStrangersPerIP {
+		t.Errorf("%d connections of one address are kept, want %d", kept, maxStrangersPerIP)
+	}
+	c, err := h2Client(t, stranger, victim, "127.0.0.2")
+	if err != nil || !lives(c) {
+		t.Errorf("another address has no place: %v", err)
+	}
+}

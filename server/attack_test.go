@@ -1,0 +1,483 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+// Frames of HTTP/2 (RFC 9113, section 6), as far as attacks take them.
+const (
+	h2Data     = 0
+	h2Headers  = 1
+	h2Reset    = 3
+	h2Settings = 4
+	h2Ping     = 6
+	h2GoAway   = 7
+
+	h2EndHeaders = 4
+
+	// tooMuchPinging is what HTTP/2 calls ENHANCE_YOUR_CALM.
+	h2Calm = 0xb
+)
+
+// rawH2 is a client that says what it wants and not what HTTP/2 wants.
+type rawH2 struct {
+	conn *tls.Conn
+	// told is closed when the server has said its last; goAway is the code with
+	// which it ended the connection.
+	told   chan struct{}
+	goAway atomic.Uint32
+	resets atomic.Int64
+}
+
+// raw connects as a cluster and says no more than the preface.
+func (p *peerTest) raw(t *testing.T, as *identity.Source) *rawH2 {
+	t.Helper()
+	conn, err := tls.Dial("tcp", p.address, as.ClientTLS(p.self.ID(), nil, "", "h2"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rawH2{conn: conn, told: make(chan struct{})}
+	t.Cleanup(func() {
+		_ = conn.Close()
+		<-r.told
+	})
+	if _, err := io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.frame(h2Settings, 0, 0, nil); err != nil {
+		t.Fatal(err)
+	}
+	go r.read()
+	return r
+}
+
+func (r *rawH2) read() {
+	defer close(r.told)
+	for {
+		var head [9]byte
+		if _, err := io.ReadFull(r.conn, head[:]); err != nil {
+			return
+		}
+		body := make([]byte, int(head[0])<<16|int(head[1])<<8|int(head[2]))
+		if _, err := io.ReadFull(r.conn, body); err != nil {
+			return
+		}
+		switch head[3] {
+		case h2GoAway:
+			if len(body) >= 8 {
+				r.goAway.Store(binary.BigEndian.Uint32(body[4:]))
+			}
+		case h2Reset:
+			r.resets.Add(1)
+		}
+	}
+}
+
+func (r *rawH2) frame(kind, flags byte, stream uint32, body []byte) error {
+	head := []byte{byte(len(body) >> 16), byte(len(body) >> 8), byte(len(body)), kind, flags}
+	head = binary.BigEndian.AppendUint32(head, stream)
+	_, err := r.conn.Write(append(head, body...))
+	return err
+}
+
+// call begins a call and sends nothing of its message. Headers are written
+// literally (RFC 7541, section 6.2.2), short ones.
+func (r *rawH2) call(stream uint32, method string) error {
+	var block []byte
+	for _, h := range [][2]string{
+		{":method", "POST"}, {":scheme", "https"}, {":path", method}, {":authority", "x"}, {"te", "trailers"}, {"content-type", "application/grpc"},
+	} {
+		block = append(append(append(append(block, 0, byte(len(h[0]))), h[0]...), byte(len(h[1]))), h[1]...)
+	}
+	return r.frame(h2Headers, h2EndHeaders, stream, block)
+}
+
+// another makes a second trusted cluster.
+func (p *peerTest) another(t *testing.T) *identity.Source {
+	t.Helper()
+	s := newSource(t)
+	if err := p.bundles.Trust(s.ID(), s.Identity().TrustBundle()); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// served checks that a peer is served within a second or so.
+func (p *peerTest) served(t *testing.T, who string, as *identity.Source) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	begin := time.Now()
+	if _, err := healthpb.NewHealthClient(p.dial(t, as)).Check(ctx, &healthpb.HealthCheckRequest{}); err != nil {
+		t.Errorf("%s is not served: %v", who, err)
+	}
+	if took := time.Since(begin); took > 2*time.Second {
+		t.Errorf("%s had to wait for %s", who, took)
+	}
+}
+
+// bytesCodec sends bytes as they are: building a message of a million labels
+// costs more than refusing it.
+type bytesCodec struct{}
+
+func (bytesCodec) Marshal(v any) ([]byte, error) { return v.([]byte), nil }
+func (bytesCodec) Unmarshal([]byte, any) error   { return nil }
+func (bytesCodec) Name() string                  { return "proto" }
+
+// entries is a message with so many entries in a field; each is at least one
+// label as short as can be.
+func entries(field protowire.Number, n int, entry func(i int) []byte) []byte {
+	var out []byte
+	for i := range n {
+		out = protowire.AppendTag(out, field, protowire.BytesType)
+		out = protowire.AppendBytes(out, entry(i))
+	}
+	return out
+}
+
+func label(i int) []byte {
+	return protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), fmt.Sprintf("l%d", i))
+}
+
+// nested puts a message into the first field of another.
+func nested(message []byte) []byte {
+	return protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), message)
+}
+
+// A million labels do not fit a message. As many as fit are refused by the name of
+// the field, with an answer that is small, before anything looks at them.
+func TestAMillionLabelsAreRefusedAtOnce(t *testing.T) {
+	p := newPeerTest(t, func(c *PeerConfig) { c.HeartbeatInterval = time.Minute })
+	p.trustCaller(t)
+	p.peering.advertise = func(peering.Ask) (wire.Advertisement, error) {
+		t.Error("the request got through")
+		return wire.Advertisement{}, errors.New("no")
+	}
+	request := (&ententev1.PeeringRequest{}).ProtoReflect().Descriptor().Fields().ByName("node_selector").Number()
+	state := (&ententev1.PeerState{}).ProtoReflect().Descriptor().Fields().ByName("capabilities").Number()
+	for name, tc := range map[string]struct {
+		method  string
+		message []byte
+		code    codes.Code
+		field   string
+	}{
+		"a million": {ententev1.PeeringService_RequestPeering_FullMethodName, nested(entries(request, 1_000_000, label)), codes.ResourceExhausted, ""},
+		"as many as fit": {
+			ententev1.PeeringService_RequestPeering_FullMethodName, nested(entries(request, 160_000, label)), codes.InvalidArgument, "request.node_selector",
+		},
+		"a million in one": {
+			ententev1.PeeringService_RequestPeering_FullMethodName,
+			nested(entries(request, 1, func(int) []byte { return entries(1, 600_000, func(int) []byte { return []byte("l") }) })), codes.InvalidArgument, "",
+		},
+		"as many as fit in a state": {
+			ententev1.PeeringService_Session_FullMethodName,
+			nested(entries(state, 200_000, func(i int) []byte { return fmt.Appendf(nil, "l%d", i) })), codes.InvalidArgument, "state.capabilities",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if tc.code != codes.ResourceExhausted && len(tc.message) > MaxMessage {
+				t.Fatalf("what should fit has %d bytes", len(tc.message))
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			s, err := p.dial(t, p.caller).NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, tc.method, grpc.ForceCodec(bytesCodec{}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			begin := time.Now()
+			if err := s.SendMsg(tc.message); err != nil && !errors.Is(err, io.EOF) {
+				t.Fatal(err)
+			}
+			_ = s.CloseSend()
+			for err = nil; err == nil; {
+				err = s.RecvMsg(new([]byte))
+			}
+			if took := time.Since(begin); took > 10*time.Second {
+				t.Errorf("it took %s", took)
+			}
+			if status.Code(err) != tc.code {
+				t.Fatalf("got %.300v", err)
+			}
+			if e := wire.FromStatus(err); tc.field != "" && (e.Reason != wire.ReasonRequestInvalid || !slices.ContainsFunc(e.Violations, func(v wire.Violation) bool { return v.Field == tc.field })) {
+				t.Errorf("the reason is %s, of %.300v", e.Reason, e.Violations)
+			}
+			if n := proto.Size(status.Convert(err).Proto()); n > 4<<10 {
+				t.Errorf("the answer has %d bytes", n)
+			}
+		})
+	}
+	if n := len(p.log.String()); n > 16<<10 {
+		t.Errorf("%d bytes were logged", n)
+	}
+	p.served(t, "the caller", p.caller)
+}
+
+func TestHeadersBeyondTheLimitAreRefused(t *testing.T) {
+	p := newPeerTest(t)
+	p.trustCaller(t)
+	conn := p.dial(t, p.caller)
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-long", strings.Repeat("a", 2*MaxHeader))
+	if _, err := healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{}); err == nil {
+		t.Error("they were taken")
+	}
+	p.served(t, "the caller", p.caller)
+}
+
+// Pings are answered, so they cost: one that pings without end is cut off.
+func TestAFloodOfPingsEndsItsConnection(t *testing.T) {
+	p := newPeerTest(t)
+	p.trustCaller(t)
+	other := p.another(t)
+	r := p.raw(t, p.caller)
+	for range 10_000 {
+		if r.frame(h2Ping, 0, 0, make([]byte, 8)) != nil {
+			break
+		}
+	}
+	select {
+	case <-r.told:
+	case <-time.After(10 * time.Second):
+		t.Fatal("the connection is still there")
+	}
+	if code := r.goAway.Load(); code != h2Calm {
+		t.Errorf("it ended with code %d, want ENHANCE_YOUR_CALM", code)
+	}
+	p.served(t, "another", other)
+}
+
+// Calls that are begun and reset at once, as fast as they can be written, get as
+// many handlers as calls may run and no more (CVE-2023-44487).
+func TestCallsThatAreResetAtOnceHoldUpNobody(t *testing.T) {
+	p := newPeerTest(t, func(c *PeerConfig) { c.HeartbeatInterval = time.Minute })
+	p.trustCaller(t)
+	other := p.another(t)
+	var running, most atomic.Int64
+	p.peering.advertise = func(peering.Ask) (wire.Advertisement, error) {
+		n := running.Add(1)
+		defer running.Add(-1)
+		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+		}
+		time.Sleep(50 * time.Millisecond)
+		return wire.Advertisement{}, errors.New("no")
+	}
+	body, err := proto.Marshal(&ententev1.RequestPeeringRequest{Request: &ententev1.PeeringRequest{RequestId: "r"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	message := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(body))), body...)
+	r := p.raw(t, p.caller)
+	var flood sync.WaitGroup
+	flood.Go(func() {
+		for i := range uint32(20_000) {
+			stream := 2*i + 1
+			if r.call(stream, ententev1.PeeringService_RequestPeering_FullMethodName) != nil ||
+				r.frame(h2Data, 1, stream, message) != nil ||
+				r.frame(h2Reset, 0, stream, []byte{0, 0, 0, 8}) != nil {
+				return
+			}
+		}
+	})
+	for range 5 {
+		p.served(t, "another", other)
+	}
+	_ = r.conn.SetDeadline(time.Now().Add(20 * time.Second))
+	flood.Wait()
+	_ = r.conn.Close()
+	p.served(t, "another", other)
+	if n := most.Load(); n > PeerCalls {
+		t.Errorf("%d handlers ran at once", n)
+	}
+}
+
+// A peer that asks for streams and reads none of them, begins calls and does not
+// end them, costs its own places: others are served, and the server stops in
+// time.
+func TestAPeerThatStallsItsStreamsHoldsUpNobody(t *testing.T) {
+	p := newPeerTest(t, func(c *PeerConfig) { c.HeartbeatInterval = 10 * time.Millisecond })
+	p.trustCaller(t)
+	other := p.another(t)
+	r := p.raw(t, p.caller)
+	// Streams on which the server speaks, and a client that gives it no room: the
+	// window of a stream is 64 KiB, and nothing is ever read from these.
+	stalled := p.dial(t, p.caller)
+	for range MaxSessionsPerPeer {
+		s, err := ententev1.NewPeeringServiceClient(stalled).Session(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			// It beats, so that its silence is no reason to end it.
+			for i := uint64(1); s.Send(&ententev1.SessionRequest{State: &ententev1.PeerState{Sequence: i}}) == nil; i++ {
+				time.Sleep(10 * time.Millisecond)
+			}
+		}()
+	}
+	// Calls whose message is announced and never comes.
+	for i := range uint32(PeerCalls / 2) {
+		stream := 2*i + 1
+		if err := r.call(stream, ententev1.PeeringService_SignContract_FullMethodName); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.frame(h2Data, 0, stream, []byte{0, 0, 0, 1, 0}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	begin := time.Now()
+	for time.Since(begin) < 2*time.Second {
+		p.served(t, "another", other)
+		p.served(t, "the same", p.caller)
+		time.Sleep(100 * time.Millisecond)
+	}
+	begin = time.Now()
+	p.stop()
+	select {
+	case <-r.told:
+	case <-time.After(DrainTimeout + 5*time.Second):
+		t.Error("the server waits for calls that never come")
+	}
+	if took := time.Since(begin); took > DrainTimeout+2*time.Second {
+		t.Errorf("it took %s to stop", took)
+	}
+}
+
+// One peer's flood is refused beyond its rate, and takes nothing from another's.
+func TestAPeerThatFloodsLeavesOthersTheirTurn(t *testing.T) {
+	// The clock of the limits stands still: what is refused does not depend on how
+	// fast this machine is.
+	now := time.Now()
+	p := newPeerTest(t, func(c *PeerConfig) { c.Now = func() time.Time { return now } })
+	p.trustCaller(t)
+	other := p.another(t)
+	p.peering.advertise = func(ask peering.Ask) (wire.Advertisement, error) {
+		return wire.Advertisement{}, &wire.Error{Reason: wire.ReasonPolicyRefused, Message: "no"}
+	}
+	flood := ententev1.NewPeeringServiceClient(p.dial(t, p.caller))
+	var answered, limited atomic.Int64
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			for range 40 {
+				_, err := flood.RequestPeering(t.Context(), &ententev1.RequestPeeringRequest{Request: &ententev1.PeeringRequest{RequestId: "r", Resources: &ententev1.ResourceList{Amounts: map[string]string{"cpu": "1"}}}})
+				switch wire.ReasonOf(err) {
+				case wire.ReasonPolicyRefused:
+					answered.Add(1)
+				case wire.ReasonRateLimited:
+					limited.Add(1)
+				default:
+					t.Errorf("got %v", err)
+				}
+			}
+		})
+	}
+	calm := ententev1.NewPeeringServiceClient(p.dial(t, other))
+	for range 50 {
+		begin := time.Now()
+		_, err := calm.RequestPeering(t.Context(), &ententev1.RequestPeeringRequest{Request: &ententev1.PeeringRequest{RequestId: "r", Resources: &ententev1.ResourceList{Amounts: map[string]string{"cpu": "1"}}}})
+		if wire.ReasonOf(err) != wire.ReasonPolicyRefused {
+			t.Errorf("another got %v", err)
+		}
+		if took := time.Since(begin); took > 3*time.Second {
+			t.Errorf("another waited for %s", took)
+		}
+	}
+	wg.Wait()
+	if answered.Load() != PeerBurst || limited.Load() != 2000-PeerBurst {
+		t.Errorf("%d were answered and %d were refused, want %d and the rest", answered.Load(), limited.Load(), PeerBurst)
+	}
+	// A flood must not become a flood of log lines: what is refused for its rate is
+	// told to whoever looks for everything, and nobody else.
+	for line := range strings.Lines(p.log.String()) {
+		if strings.Contains(line, string(wire.ReasonRateLimited)) && !strings.Contains(line, `"level":"DEBUG"`) {
+			t.Fatalf("the log has %s", line)
+		}
+	}
+}
+
+// A stranger begins calls, announces the largest message for each and sends all of
+// it but the end. gRPC keeps what came of a message, so who begins a call has to
+// have a place for it before the message comes: the rest is refused unread.
+func TestMessagesThatNeverEndFillNoMemory(t *testing.T) {
+	p := newPeerTest(t)
+	p.trustCaller(t)
+	stranger := newSource(t)
+	r := p.raw(t, stranger)
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := heap()
+	const calls = 100
+	block := make([]byte, 16<<10)
+	for i := range uint32(calls) {
+		stream := 2*i + 1
+		if err := r.call(stream, healthpb.Health_Check_FullMethodName); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.frame(h2Data, 0, stream, binary.BigEndian.AppendUint32([]byte{0}, MaxMessage)); err != nil {
+			t.Fatal(err)
+		}
+		// The server has to have made room for it, or this breaks HTTP/2.
+		time.Sleep(5 * time.Millisecond)
+	}
+	for i := range uint32(calls) {
+		for sent := 0; sent < MaxMessage-len(block); sent += len(block) {
+			if r.frame(h2Data, 0, 2*i+1, block) != nil {
+				break // who sends more than there is room for is cut off
+			}
+		}
+	}
+	time.Sleep(200 * time.Millisecond)
+	after := heap()
+	if grown := int64(after) - int64(before); grown > (StrangerCalls+8)*MaxMessage {
+		t.Errorf("the heap grew by %d MiB", grown>>20)
+	}
+	if n := r.resets.Load(); n < calls-StrangerCalls-1 {
+		t.Errorf("%d calls were refused, want all but %d", n, StrangerCalls)
+	}
+	p.served(t, "a peer", p.caller)
+	_ = r.conn.Close()
+	<-r.told
+	// Its places are free again.
+	eventuallyServed(t, p, stranger)
+}
+
+func eventuallyServed(t *testing.T, p *peerTest, as *identity.Source) {
+	t.Helper()
+	c := healthpb.NewHealthClient(p.dial(t, as))
+	for end := time.Now().Add(15 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		_, err := c.Check(t.Context(), &healthpb.HealthCheckRequest{})
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("still: %v", err)
+		}
+	}
+}
