@@ -94,6 +94,10 @@ chart-live: lab $(BIN)/helm
 	ENTENTE_TEST_KUBECONFIG="$$(bin/lab --name charttest kubeconfig charttest-1)" ENTENTE_CHARTTEST=must \
 		go test -count 1 -run TestOnAPIServer ./internal/charttest
 
+.PHONY: soak
+soak: ## Kill loops and rotation at length (hours)
+	@cd integration && ENTENTE_ROUNDS=$${ENTENTE_ROUNDS:-100} ENTENTE_SOAK=1 go test -count 1 -timeout 6h -v -run '^(TestAPeeringSurvivesAKillInEachPart|TestCertificatesAndKeysChangeUnderLoad)$$' ./control
+
 .PHONY: bench
 bench: $(BIN)/helm ## Benchmarks, and what 250 peers cost an agent (Linux)
 	@go test -run '^$$' -bench . -benchmem ./...

@@ -34,7 +34,7 @@ func TestAHostilePeerHarmsNobodyElse(t *testing.T) {
 	lend(t, abroad, "cpu=4", "memory=8Gi", "pods=20")
 	name := peered(t, home, abroad, "cpu=1", "memory=1Gi", "pods=5")
 	liar := newStranger(t, abroad, 666)
-	pid, session := pidOf(abroad), sessionOf(t, home)
+	pid, session := pidOf(abroad), homesSession(t)
 	one := peering.Resources{"cpu": peering.Whole(1)}
 
 	t.Run("a flood of requests and of streams that it does not read", func(t *testing.T) {
@@ -115,7 +115,7 @@ func TestAHostilePeerHarmsNobodyElse(t *testing.T) {
 	} else {
 		t.Logf("the agent took %d MiB at most", peak>>20)
 	}
-	if now := sessionOf(t, home); now != session {
+	if now := homesSession(t); now != session {
 		t.Errorf("home's session was since %s and is since %s", session, now)
 	}
 	if err := nodeReady(ctx, home, sliceName); err != nil {
@@ -141,17 +141,14 @@ func pause(t *testing.T, s stranger) {
 	}
 }
 
-// sessionOf returns since when a cluster's session with the other is up.
-func sessionOf(t *testing.T, c *cluster) string {
+// homesSession returns since when home has its session.
+func homesSession(t *testing.T) string {
 	t.Helper()
-	var fc v1alpha1.ForeignCluster
-	if err := c.get(t.Context(), peerOf(c), &fc); err != nil {
+	s, err := sessionOf(t.Context(), world.home, abroadName)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if fc.Status.Session == nil {
-		t.Fatalf("%s has no session", c.name)
-	}
-	return fc.Status.Session.Since.String()
+	return s.Since.String()
 }
 
 func pidOf(c *cluster) int {

@@ -8,5 +8,7 @@
 // Variables: ENTENTE_CONTROL_ROUNDS is how many times each side is killed
 // (default 20), ENTENTE_CONTROL_CYCLES how often two clusters peer and unpeer
 // (default 20), ENTENTE_CONTROL_SEED repeats a run of kills, and
-// ENTENTE_CONTROL_LOGS keeps the agents' logs in that folder.
+// ENTENTE_CONTROL_LOGS keeps the agents' logs in that folder. ENTENTE_ROUNDS is how
+// often agents are killed in each part of a peering (default 3), ENTENTE_SEED
+// repeats that, and ENTENTE_SOAK=1 rotates certificates for five minutes.
 package control

@@ -496,9 +496,21 @@ func terminate(ctx context.Context, o *ordeal) error {
 	}
 }
 
-// over says in what a contract is not over yet, on either side.
+// over says in what a contract is not over yet, on either side. Who forgets a
+// cluster that is dead leaves no word for it: that one sees, when it is back, that it
+// is not trusted any more, and is cleared alone.
 func over(ctx context.Context, o *ordeal) error {
+	var forgotten *cluster
+	switch o.how {
+	case 4:
+		forgotten = o.abroad
+	case 5:
+		forgotten = o.home
+	}
 	for _, c := range []*cluster{o.home, o.abroad} {
+		if c == forgotten && notTrusted(ctx, c) == nil {
+			continue
+		}
 		all, err := list[v1alpha1.ContractList](ctx, c)
 		if err != nil {
 			return err
@@ -510,10 +522,25 @@ func over(ctx context.Context, o *ordeal) error {
 		}
 	}
 	nodes, err := list[corev1.NodeList](ctx, o.home, virtualNodes())
-	if err == nil && len(nodes.Items) > 0 {
+	if err == nil && len(nodes.Items) > 0 && (forgotten != o.home || notTrusted(ctx, o.home) != nil) {
 		err = fmt.Errorf("there is %s", describe(&nodes.Items[0]))
 	}
 	return err
+}
+
+// notTrusted says that a cluster does not say that the other one trusts it no
+// longer.
+func notTrusted(ctx context.Context, c *cluster) error {
+	var fc v1alpha1.ForeignCluster
+	if err := c.get(ctx, peerOf(c), &fc); err != nil {
+		return err
+	}
+	for _, kind := range []string{v1alpha1.ConditionTrusted, v1alpha1.ConditionConnected} {
+		if s := meta.FindStatusCondition(fc.Status.Conditions, kind); s == nil || s.Status != "False" {
+			return fmt.Errorf("%s: %s is %+v", c.name, kind, s)
+		}
+	}
+	return nil
 }
 
 // couldLend checks what the provider would give the consumer now: all that the

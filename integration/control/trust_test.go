@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -48,10 +49,8 @@ func trustedIs(ctx context.Context, c *cluster, limit time.Duration, reasons ...
 		if trusted == nil {
 			return errors.New("there is no such condition")
 		}
-		for _, reason := range reasons {
-			if trusted.Reason == reason {
-				return nil
-			}
+		if slices.Contains(reasons, trusted.Reason) {
+			return nil
 		}
 		return fmt.Errorf("it is %s: %s: %s", trusted.Status, trusted.Reason, trusted.Message)
 	})
@@ -413,13 +412,19 @@ func cut(ctx context.Context, home, abroad *cluster, contract string) error {
 			return fmt.Errorf("the contract is %q at %s", held.Status.Phase, c.name)
 		}
 		tunnels, err := list[v1alpha1.TunnelList](ctx, c)
-		if err != nil || len(tunnels.Items) > 0 {
-			return fmt.Errorf("%d tunnels at %s, error %v", len(tunnels.Items), c.name, err)
+		if err != nil {
+			return err
+		}
+		if len(tunnels.Items) > 0 {
+			return fmt.Errorf("%d tunnels at %s", len(tunnels.Items), c.name)
 		}
 	}
 	nodes, err := list[corev1.NodeList](ctx, home, ctrlclient.HasLabels{v1alpha1.LabelVirtualNode})
-	if err != nil || len(nodes.Items) > 0 {
-		return fmt.Errorf("%d virtual nodes, error %v", len(nodes.Items), err)
+	if err != nil {
+		return err
+	}
+	if len(nodes.Items) > 0 {
+		return fmt.Errorf("%d virtual nodes", len(nodes.Items))
 	}
 	return nil
 }

@@ -63,7 +63,7 @@ type Finding struct {
 func (f Finding) String() string { return fmt.Sprintf("%s:%d: %s", f.Where, f.Line, f.What) }
 
 // forms have the form of a secret, whoever made it.
-var forms = []struct {
+var forms = []struct { //nolint:gochecknoglobals // a constant
 	what    string
 	pattern *regexp.Regexp
 }{

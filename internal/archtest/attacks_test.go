@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -63,21 +64,12 @@ func checkAttacks(root fs.FS, page string) (named int, problems []string) {
 			switch {
 			case !ok:
 				problems = append(problems, fmt.Sprintf("line %d: there is no %s in %s", i+1, name, folder))
-			case sub != "" && !contains(words, sub):
+			case sub != "" && !slices.Contains(words, sub):
 				problems = append(problems, fmt.Sprintf("line %d: %s in %s has no case %q", i+1, name, folder, sub))
 			}
 		}
 	}
 	return named, problems
-}
-
-func contains(words []string, word string) bool {
-	for _, w := range words {
-		if w == word {
-			return true
-		}
-	}
-	return false
 }
 
 // testsIn returns the tests of a folder with the texts that are in each, which is

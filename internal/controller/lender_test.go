@@ -933,6 +933,49 @@ func TestRevisionsFollowEachOther(t *testing.T) {
 	wants(t, err, wire.ReasonContractClosed, "")
 }
 
+// Whoever signs may be gone while what was signed is stored: its call is cut off,
+// and what was offered is no offer any more.
+func TestAnOfferThatWasStoredIsNotMadeAgain(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 1, append(nodes(3), policyNamed("p"))...)
+	ctx, peer := t.Context(), l.peers[0].ID()
+	inner := l.Client
+	cut := func(err error) error {
+		if err != nil {
+			return err
+		}
+		return context.Canceled
+	}
+	l.Client = interceptor.NewClient(inner.(client.WithWatch), interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			return cut(c.Create(ctx, o, opts...))
+		},
+		Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
+			return cut(c.Update(ctx, o, opts...))
+		},
+	})
+	first, err := l.Advertise(ctx, peer, l.ask("r", "cpu=1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Sign(ctx, peer, l.envelope(0, l.terms(0, first))); !errors.Is(err, context.Canceled) {
+		t.Fatalf("it was not cut off: %v", err)
+	}
+	ask := l.amend(l.terms(0, first), 0, "cpu=2")
+	for revision := uint64(2); revision <= 3; revision++ {
+		next, err := l.Advertise(ctx, peer, ask)
+		if err != nil || next.Revision != revision {
+			t.Fatalf("revision %d is offered, want %d: %v", next.Revision, revision, err)
+		}
+		if _, err := l.Sign(ctx, peer, l.envelope(0, l.terms(0, next))); !errors.Is(err, context.Canceled) {
+			t.Fatalf("it was not cut off: %v", err)
+		}
+		if got := l.stored(first.ContractID).Spec.Revision; got != int64(revision) {
+			t.Fatalf("revision %d is stored, want %d", got, revision)
+		}
+	}
+}
+
 // The reconciler writes the contract's status all the time; a revision that is
 // signed meanwhile is neither lost nor undoes it.
 func TestARevisionIsSignedWhileItsStatusIsWritten(t *testing.T) {

@@ -169,6 +169,12 @@ func (l *Lender) look(ctx context.Context) (*market, error) {
 		})
 	}
 	for key, o := range l.offers {
+		// What it was to become may be stored, and whoever signed it gone before it
+		// could be told.
+		if c := l.view.contracts[o.ad.ContractID]; c != nil && !o.signing && uint64(max(c.Spec.Revision, 0)) >= o.ad.Revision {
+			delete(l.offers, key)
+			continue
+		}
 		held = append(held, holding{
 			peer: key.peer, contract: o.ad.ContractID, amounts: o.ad.Grant.Resources, selector: o.ad.Grant.NodeSelector,
 		})
