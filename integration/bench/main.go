@@ -145,6 +145,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	for i, n := range counts {
 		r, err := b.measure(ctx, n, i == len(counts)-1)
 		if err != nil {
+			if len(results) > 0 {
+				b.report(results)
+			}
 			return fmt.Errorf("%d peers: %w", n, err)
 		}
 		results = append(results, r)

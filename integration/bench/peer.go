@@ -147,7 +147,7 @@ func (p *peer) join(ctx context.Context, token peering.Token) (wire.ClusterInfo,
 			return info, err
 		}
 		switch wire.ReasonOf(err) {
-		case wire.ReasonPeerUnreachable, wire.ReasonRateLimited, wire.ReasonTooManyCalls:
+		case wire.ReasonPeerUnreachable, wire.ReasonPeerIdentity, wire.ReasonRateLimited, wire.ReasonTooManyCalls:
 		default:
 			return info, err
 		}

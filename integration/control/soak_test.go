@@ -243,7 +243,7 @@ func (o *ordeal) fate() fate {
 		Victims: victims[o.random.IntN(len(victims))], At: o.random.Float64() * o.random.Float64() * 1.5,
 		Down: time.Duration(o.random.Int64N(int64(300 * time.Millisecond))),
 	}
-	o.how = o.random.IntN(6)
+	o.how = o.random.IntN(4)
 	return f
 }
 
@@ -303,7 +303,7 @@ func (o *ordeal) round(ctx context.Context, c *chapter, f fate) (died, error) {
 func (o *ordeal) check(ctx context.Context, c *chapter) error {
 	lent := c.lent(o)
 	err := lentIs(ctx, o.abroad, lent)
-	if err == nil && (c.name != "terminate") {
+	if err == nil && c.name != "terminate" {
 		left := resource.MustParse(lendable)
 		left.Sub(resource.MustParse(lent))
 		err = until(ctx, holds, "the provider to have "+left.String()+" processors left to lend", func(ctx context.Context) error {
@@ -470,7 +470,8 @@ func revised(ctx context.Context, o *ordeal) error {
 	return nil
 }
 
-// terminate ends the contract in one of the ways that there are.
+// terminate ends the contract in one of the ways that there are. Forgetting the
+// cluster is none of them: it leaves no word for one that is dead.
 func terminate(ctx context.Context, o *ordeal) error {
 	if err := o.remember(ctx); err != nil {
 		return err
@@ -487,30 +488,14 @@ func terminate(ctx context.Context, o *ordeal) error {
 		return errors.Join(by(o.home, v1alpha1.TerminateNow), o.home.client.Delete(ctx, ask()))
 	case 2:
 		return by(o.abroad, v1alpha1.TerminateNow)
-	case 3:
-		return by(o.abroad, v1alpha1.TerminateDrain)
-	case 4:
-		return forget(ctx, o.home)
 	default:
-		return forget(ctx, o.abroad)
+		return by(o.abroad, v1alpha1.TerminateDrain)
 	}
 }
 
-// over says in what a contract is not over yet, on either side. Who forgets a
-// cluster that is dead leaves no word for it: that one sees, when it is back, that it
-// is not trusted any more, and is cleared alone.
+// over says in what a contract is not over yet, on either side.
 func over(ctx context.Context, o *ordeal) error {
-	var forgotten *cluster
-	switch o.how {
-	case 4:
-		forgotten = o.abroad
-	case 5:
-		forgotten = o.home
-	}
 	for _, c := range []*cluster{o.home, o.abroad} {
-		if c == forgotten && notTrusted(ctx, c) == nil {
-			continue
-		}
 		all, err := list[v1alpha1.ContractList](ctx, c)
 		if err != nil {
 			return err
@@ -522,25 +507,10 @@ func over(ctx context.Context, o *ordeal) error {
 		}
 	}
 	nodes, err := list[corev1.NodeList](ctx, o.home, virtualNodes())
-	if err == nil && len(nodes.Items) > 0 && (forgotten != o.home || notTrusted(ctx, o.home) != nil) {
+	if err == nil && len(nodes.Items) > 0 {
 		err = fmt.Errorf("there is %s", describe(&nodes.Items[0]))
 	}
 	return err
-}
-
-// notTrusted says that a cluster does not say that the other one trusts it no
-// longer.
-func notTrusted(ctx context.Context, c *cluster) error {
-	var fc v1alpha1.ForeignCluster
-	if err := c.get(ctx, peerOf(c), &fc); err != nil {
-		return err
-	}
-	for _, kind := range []string{v1alpha1.ConditionTrusted, v1alpha1.ConditionConnected} {
-		if s := meta.FindStatusCondition(fc.Status.Conditions, kind); s == nil || s.Status != "False" {
-			return fmt.Errorf("%s: %s is %+v", c.name, kind, s)
-		}
-	}
-	return nil
 }
 
 // couldLend checks what the provider would give the consumer now: all that the
