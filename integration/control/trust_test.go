@@ -363,22 +363,30 @@ func TestPeersFollowARollover(t *testing.T) {
 	if err := join(ctx, home, abroad); err != nil {
 		t.Fatal(err)
 	}
-	_, err := call(ctx, home, func(ctx context.Context, a ententev1.AdminServiceClient) (*ententev1.RolloverIdentityResponse, error) {
+	held := func(ctx context.Context) (identity.Bundle, error) {
+		var fc v1alpha1.ForeignCluster
+		if err := abroad.get(ctx, homeName, &fc); err != nil {
+			return identity.Bundle{}, err
+		}
+		return identity.ReadBundlePEM(peering.ClusterID(fc.Spec.ClusterID), []byte(fc.Spec.TrustBundle))
+	}
+	// The cluster may have replaced its key before.
+	before, err := held(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = call(ctx, home, func(ctx context.Context, a ententev1.AdminServiceClient) (*ententev1.RolloverIdentityResponse, error) {
 		return a.RolloverIdentity(ctx, &ententev1.RolloverIdentityRequest{})
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	err = until(ctx, soon, "abroad to hold the new root", func(ctx context.Context) error {
-		var fc v1alpha1.ForeignCluster
-		if err := abroad.get(ctx, homeName, &fc); err != nil {
+		b, err := held(ctx)
+		if err != nil {
 			return err
 		}
-		b, err := identity.ReadBundlePEM(peering.ClusterID(fc.Spec.ClusterID), []byte(fc.Spec.TrustBundle))
-		if err != nil {
-			return permanent(err)
-		}
-		if len(b.Roots) != 2 || len(b.Succession) != 1 {
+		if len(b.Roots) != 2 || len(b.Succession) != len(before.Succession)+1 {
 			return fmt.Errorf("it holds %d roots and %d successions", len(b.Roots), len(b.Succession))
 		}
 		return nil

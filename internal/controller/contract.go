@@ -344,7 +344,12 @@ func (r *Contracts) hear(c peering.Contract, stored *v1alpha1.Contract, fc *v1al
 // endedByPeer says whether the other side ended a contract, however this one
 // heard of it: by a call, or by what the peer says over the session.
 func endedByPeer(c *v1alpha1.Contract) bool {
-	return c.Spec.Termination == v1alpha1.TerminatePeer || c.Status.Reason == peering.ReasonEndedByPeer.Name()
+	// A peer whose clock is a little ahead says that it is over when it merely
+	// reached its end; the reason tells the two apart.
+	if c.Status.Reason != "" {
+		return c.Status.Reason == peering.ReasonEndedByPeer.Name()
+	}
+	return c.Spec.Termination == v1alpha1.TerminatePeer
 }
 
 // peerEnds records that the peer ended a contract: at once, or with notice until
