@@ -320,6 +320,11 @@ func (s *adminServer) UpdatePeering(ctx context.Context, req *ententev1.UpdatePe
 	if err != nil {
 		return nil, peeringUnknown(name, err)
 	}
+	if req.GetValidateOnly() {
+		if err := s.previewRevision(ctx, slice); err != nil {
+			return nil, err
+		}
+	}
 	return &ententev1.UpdatePeeringResponse{Peering: peeringMessage(slice)}, nil
 }
 

@@ -490,3 +490,36 @@ func TestPoliciesAreTested(t *testing.T) {
 		}
 	}
 }
+
+// TestADryAmendmentAsksTheProvider: that a peering could be changed so is what its
+// provider says, not only that the change is well formed.
+func TestADryAmendmentAsksTheProvider(t *testing.T) {
+	t.Parallel()
+	provider := strings.Repeat("a", 32)
+	contract := contractObject("c-1", "office", provider, v1alpha1.ContractConsumer, "Active", 0)
+	contract.Spec.RequestID = "uid-1"
+	slice := &v1alpha1.ResourceSlice{
+		ObjectMeta: metav1.ObjectMeta{Name: "batch", UID: "uid-1"},
+		Spec:       v1alpha1.ResourceSliceSpec{ForeignCluster: "office"},
+		Status:     v1alpha1.ResourceSliceStatus{Contract: "c-1"},
+	}
+	a := newAdminTest(t, peerObject("office", provider), contract, slice)
+	a.offers = map[string]func(peering.Ask) (wire.Advertisement, error){provider: func(ask peering.Ask) (wire.Advertisement, error) {
+		if ask.ContractID != "c-1" || ask.RequestID != "uid-1" {
+			t.Errorf("asked %+v", ask)
+		}
+		if ask.Resources["cpu"].Units() > 8 {
+			return wire.Advertisement{}, wire.Errorf(wire.ReasonPolicyRefused, "too much")
+		}
+		return wire.Advertisement{}, nil
+	}}
+	c := a.alice(t)
+	for amount, want := range map[string]wire.Reason{"8": "", "64": wire.ReasonPolicyRefused} {
+		_, err := c.UpdatePeering(t.Context(), &ententev1.UpdatePeeringRequest{
+			Peering: &ententev1.Peering{Name: "peerings/batch", Resources: amounts("cpu", amount)}, ValidateOnly: true,
+		})
+		if wire.ReasonOf(err) != want {
+			t.Errorf("%s: got %v, want %q", amount, err, want)
+		}
+	}
+}

@@ -115,6 +115,29 @@ func (s *adminServer) candidates(ctx context.Context, slice *v1alpha1.ResourceSl
 	return list[:min(len(list), MaxPreviews)], nil
 }
 
+// previewRevision asks the provider whether it would take a changed peering as the
+// next revision of its contract. One without a contract has nobody to ask.
+func (s *adminServer) previewRevision(ctx context.Context, slice *v1alpha1.ResourceSlice) error {
+	if slice.Status.Contract == "" || s.cfg.Preview == nil {
+		return nil
+	}
+	var contract v1alpha1.Contract
+	if err := s.cfg.Client.Get(ctx, ctrlclient.ObjectKey{Name: slice.Status.Contract}, &contract); err != nil {
+		return ctrlclient.IgnoreNotFound(err)
+	}
+	ask, err := askOf(slice)
+	if err != nil {
+		return err
+	}
+	ask.RequestID, ask.ContractID = contract.Spec.RequestID, contract.Name
+	ctx, cancel := context.WithTimeout(ctx, PreviewTimeout)
+	defer cancel()
+	if _, err := s.cfg.Preview(ctx, peering.ClusterID(contract.Spec.PeerID), ask); err != nil {
+		return previewError(contract.Spec.ForeignCluster, err)
+	}
+	return nil
+}
+
 // preview asks peers at once what they would offer, and returns the offer that
 // would be taken, and whose it is. Where none is, the error is the first peer's.
 func (s *adminServer) preview(ctx context.Context, peers []v1alpha1.ForeignCluster, ask peering.Ask) (provider string, best wire.Advertisement, err error) {

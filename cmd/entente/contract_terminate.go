@@ -22,7 +22,8 @@ func (a *app) contractTerminateCommand() *cobra.Command {
 until then pods run on, and none are added. With --now they end at once.
 
 It waits until the contract is draining, or with --now until it is closed. A
-consumer whose ask stays asks again; ` + "`entente unpeer`" + ` ends both.`,
+consumer that ends a contract whose ask stays asks again; ` + "`entente unpeer`" + ` ends
+both. One whose provider ended it asks again only if any provider will do.`,
 		Example: indent("entente contract terminate 7f3c…\nentente contract terminate 7f3c… --now --yes"),
 		Args:    args(cobra.ExactArgs(1)),
 		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, argv []string) error {

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	hintConnected = "one of the two clusters has to be reachable by the other (TCP 7443): see the endpoints in `entente info peer`"
+	hintConnected = "one of the two clusters has to be reachable by the other: see the endpoints in `entente info peer`"
 	hintEnding    = "see what holds it: kubectl get resourceslices,contracts -o yaml"
 	hintContract  = "see what became of the ask: entente peerings; at the provider: entente policy test, entente requests"
 	hintTunnel    = "see each node's fabric: kubectl get fabricnodes -o yaml; one side has to be reachable by UDP 51820"

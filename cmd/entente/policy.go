@@ -69,7 +69,11 @@ func (a *app) testPolicy(ctx context.Context, c *cluster, output *outputFlags, r
 	case output.structured():
 		err = writeList(output, a.out, results)
 	case one && results[0].GetAdvertisement() != nil:
-		_, _ = fmt.Fprintf(a.out, "Policy %s would lend %s:\n", results[0].GetPolicy(), short(results[0].GetPeer()))
+		when := ""
+		if results[0].GetReason() != "" {
+			when = ", once an administrator approves its request"
+		}
+		_, _ = fmt.Fprintf(a.out, "Policy %s would lend %s%s:\n", results[0].GetPolicy(), short(results[0].GetPeer()), when)
 		a.printAdvertisement(results[0].GetAdvertisement())
 		_, _ = fmt.Fprintln(a.out, clean(results[0].GetMessage()))
 	case one:
@@ -98,7 +102,11 @@ func (a *app) printTests(results []*ententev1.PolicyTest) {
 		if ad.GetHourly().GetCurrency() != "" {
 			price += " an hour"
 		}
-		t.row(short(r.GetPeer()), orNone(r.GetPolicy(), "-"), "granted", amounts(ad.GetResources()), price, r.GetMessage())
+		answer := "granted"
+		if r.GetReason() != "" {
+			answer = "after approval"
+		}
+		t.row(short(r.GetPeer()), orNone(r.GetPolicy(), "-"), answer, amounts(ad.GetResources()), price, r.GetMessage())
 	}
 	t.flush()
 }

@@ -64,10 +64,8 @@ func (r *Namespaces) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if !offloading.DeletionTimestamp.IsZero() {
 		return r.end(ctx, &offloading)
 	}
-	if controllerutil.AddFinalizer(&offloading, v1alpha1.Finalizer) {
-		if err := r.Client.Update(ctx, &offloading, client.FieldOwner(v1alpha1.Manager)); err != nil {
-			return reconcile.Result{}, fmt.Errorf("hold namespace offloading %s: %w", req.Namespace, err)
-		}
+	if err := hold(ctx, r.Client, &offloading); err != nil {
+		return reconcile.Result{}, fmt.Errorf("hold namespace offloading %s: %w", req.Namespace, err)
 	}
 	if err := r.bind(ctx, req.Namespace); err != nil {
 		return reconcile.Result{}, err
@@ -109,8 +107,7 @@ func (r *Namespaces) end(ctx context.Context, offloading *v1alpha1.NamespaceOffl
 	if err := r.Client.Delete(ctx, binding); client.IgnoreNotFound(err) != nil {
 		return reconcile.Result{}, fmt.Errorf("drop the agent's rights in namespace %s: %w", namespace, err)
 	}
-	controllerutil.RemoveFinalizer(offloading, v1alpha1.Finalizer)
-	if err := r.Client.Update(ctx, offloading, client.FieldOwner(v1alpha1.Manager)); client.IgnoreNotFound(err) != nil {
+	if err := release(ctx, r.Client, offloading); err != nil {
 		return reconcile.Result{}, fmt.Errorf("release namespace offloading %s: %w", namespace, err)
 	}
 	return reconcile.Result{}, nil

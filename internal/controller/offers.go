@@ -431,6 +431,7 @@ func (l *Lender) Test(ctx context.Context, peer peering.ClusterID, ask peering.A
 		out.Advertisement = &a.ad
 	case errors.As(err, &grant):
 		out.Reason, said = string(grant.Reason), append(said, grant.Message)
+		out.Advertisement = l.onceApproved(m, peer, ask, grant)
 	case errors.As(err, &refused):
 		out.Reason, said = string(refused.Reason), append(said, refused.Message)
 		if refused.Err != nil {
@@ -441,6 +442,28 @@ func (l *Lender) Test(ctx context.Context, peer peering.ClusterID, ask peering.A
 	}
 	out.Message = strings.Join(append(said, m.explain(peer, ask)...), "; ")
 	return out, nil
+}
+
+// onceApproved returns what a request that waits for an administrator would be
+// answered once it is let through; nil for one that does not wait, or would get
+// nothing then either.
+func (l *Lender) onceApproved(m *market, peer peering.ClusterID, ask peering.Ask, why *peering.GrantError) *wire.Advertisement {
+	_, lending, err := m.policyOf(peer)
+	if why.Reason != peering.GrantPending || ask.ContractID != "" || err != nil {
+		return nil
+	}
+	policy, err := lending.lends()
+	if err != nil {
+		return nil
+	}
+	policy.Approved = true
+	grant, err := m.decide(peer, ask, policy, "")
+	if err != nil {
+		return nil
+	}
+	return &wire.Advertisement{
+		RequestID: ask.RequestID, Revision: 1, Grant: grant, ValidUntil: l.Now().UTC().Truncate(time.Second).Add(OfferValidity),
+	}
 }
 
 // explain says what bounds each resource of an ask: on each level the tightest

@@ -316,10 +316,11 @@ func TestAPolicyIsTriedOut(t *testing.T) {
 		"more than percent of":   {l.peers[0].ID(), l.ask("", "cpu=5"), "gold", "CAPACITY_EXHAUSTED", "cpu: 4 of 5, bounded by percent of free of 4"},
 		"more than the ceiling":  {l.peers[0].ID(), l.ask("", "memory=4Gi"), "gold", "POLICY_REFUSED", "memory: 3Gi of 4Gi, bounded by ceiling of 3Gi"},
 		"what has to be allowed": {l.peers[1].ID(), l.ask("", "cpu=1"), "tin", "POLICY_PENDING", "cpu: 1"},
+		"more, and to allow":     {l.peers[1].ID(), l.ask("", "cpu=500"), "tin", "CAPACITY_EXHAUSTED", "cpu: 8 of 500"},
 		"of a stranger":          {generated(t).ID(), l.ask("", "cpu=1"), "", "PEER_NOT_TRUSTED", "does not know"},
 	} {
 		got, err := l.Test(ctx, tc.peer, tc.ask)
-		if err != nil || got.Policy != tc.policy || got.Reason != tc.reason || !strings.Contains(got.Message, tc.says) || (got.Advertisement == nil) != (tc.reason != "") {
+		if err != nil || got.Policy != tc.policy || got.Reason != tc.reason || !strings.Contains(got.Message, tc.says) || (got.Advertisement != nil) != (tc.reason == "" || name == "what has to be allowed") {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}

@@ -253,15 +253,15 @@ func (r *Peers) make(ctx context.Context, fc *v1alpha1.ForeignCluster, contracts
 // down, and gives it the label by which peers are selected. One that was never
 // trusted has nothing to take down.
 func (r *Peers) hold(ctx context.Context, fc *v1alpha1.ForeignCluster) error {
-	changed := fc.Spec.TrustBundle != "" && controllerutil.AddFinalizer(fc, v1alpha1.Finalizer)
-	if fc.Spec.ClusterID != "" && fc.Labels[v1alpha1.LabelPeer] != fc.Spec.ClusterID {
-		metav1.SetMetaDataLabel(&fc.ObjectMeta, v1alpha1.LabelPeer, fc.Spec.ClusterID)
-		changed = true
-	}
-	if !changed {
-		return nil
-	}
-	if err := r.Client.Update(ctx, fc, client.FieldOwner(v1alpha1.Manager)); err != nil {
+	err := mark(ctx, r.Client, fc, func() bool {
+		changed := fc.Spec.TrustBundle != "" && controllerutil.AddFinalizer(fc, v1alpha1.Finalizer)
+		if fc.Spec.ClusterID != "" && fc.Labels[v1alpha1.LabelPeer] != fc.Spec.ClusterID {
+			metav1.SetMetaDataLabel(&fc.ObjectMeta, v1alpha1.LabelPeer, fc.Spec.ClusterID)
+			changed = true
+		}
+		return changed
+	})
+	if err != nil {
 		return fmt.Errorf("hold foreign cluster %s: %w", fc.Name, err)
 	}
 	return nil
@@ -472,8 +472,7 @@ func (r *Peers) forget(ctx context.Context, fc *v1alpha1.ForeignCluster, contrac
 
 // release lets a ForeignCluster go.
 func (r *Peers) release(ctx context.Context, fc *v1alpha1.ForeignCluster) error {
-	controllerutil.RemoveFinalizer(fc, v1alpha1.Finalizer)
-	if err := r.Client.Update(ctx, fc, client.FieldOwner(v1alpha1.Manager)); client.IgnoreNotFound(err) != nil {
+	if err := release(ctx, r.Client, fc); err != nil {
 		return fmt.Errorf("release foreign cluster %s: %w", fc.Name, err)
 	}
 	return nil

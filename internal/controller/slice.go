@@ -135,14 +135,8 @@ func (r *Slices) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	if !slice.DeletionTimestamp.IsZero() {
 		return r.end(ctx, &slice, contracts)
 	}
-	// A patch, because an update would rewrite what people wrote in their own form,
-	// such as 48h, and own it.
-	before := slice.DeepCopy()
-	if controllerutil.AddFinalizer(&slice, v1alpha1.Finalizer) {
-		patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-		if err := r.Client.Patch(ctx, &slice, patch, client.FieldOwner(v1alpha1.Manager)); err != nil {
-			return reconcile.Result{}, fmt.Errorf("hold resource slice %s: %w", slice.Name, err)
-		}
+	if err := hold(ctx, r.Client, &slice); err != nil {
+		return reconcile.Result{}, fmt.Errorf("hold resource slice %s: %w", slice.Name, err)
 	}
 	edit := &sliceEdit{client: r.Client, written: slice.DeepCopy(), ResourceSlice: &slice}
 	after := r.pursue(ctx, edit, contracts)
@@ -630,8 +624,7 @@ func (r *Slices) end(ctx context.Context, slice *v1alpha1.ResourceSlice, contrac
 	if standing {
 		return reconcile.Result{RequeueAfter: askSoon}, nil
 	}
-	controllerutil.RemoveFinalizer(slice, v1alpha1.Finalizer)
-	if err := r.Client.Update(ctx, slice, client.FieldOwner(v1alpha1.Manager)); client.IgnoreNotFound(err) != nil {
+	if err := release(ctx, r.Client, slice); err != nil {
 		return reconcile.Result{}, fmt.Errorf("release resource slice %s: %w", slice.Name, err)
 	}
 	return reconcile.Result{}, nil

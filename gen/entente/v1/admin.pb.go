@@ -2892,7 +2892,8 @@ type UpdatePeeringRequest struct {
 	Peering *Peering `protobuf:"bytes,1,opt,name=peering,proto3" json:"peering,omitempty"`
 	// Which of them change; unset is those that are set in peering (AIP-134).
 	UpdateMask *fieldmaskpb.FieldMask `protobuf:"bytes,2,opt,name=update_mask,json=updateMask,proto3" json:"update_mask,omitempty"`
-	// Only check; nothing is written.
+	// Only check, and ask the provider whether it would amend the contract so;
+	// nothing is written.
 	ValidateOnly  bool `protobuf:"varint,3,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3607,9 +3608,10 @@ type PolicyTest struct {
 	Peer string `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`
 	// The PeeringPolicy that decides; empty if none selects the peer.
 	Policy string `protobuf:"bytes,2,opt,name=policy,proto3" json:"policy,omitempty"`
-	// What would be offered; unset if nothing.
+	// What would be offered; unset if nothing. With the reason POLICY_PENDING it is
+	// what would be offered once an administrator lets the request through.
 	Advertisement *Advertisement `protobuf:"bytes,3,opt,name=advertisement,proto3" json:"advertisement,omitempty"`
-	// Why nothing, as the peer would be told.
+	// Why nothing, as the peer would be told; empty if it would be offered at once.
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Why, for people: which ceiling bounds which resource.
 	Message       string `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
