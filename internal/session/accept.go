@@ -155,7 +155,7 @@ func (m *Manager) refuseLate(conn *tls.Conn, late *identity.TimeError) {
 	if m.links[late.ID] == nil {
 		n := m.noteOf(late.ID)
 		n.err, n.errAt = late, time.Now()
-		m.notify()
+		m.notify(late.ID)
 	}
 }
 

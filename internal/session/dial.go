@@ -194,7 +194,7 @@ func (m *Manager) failed(id peering.ClusterID, err error) {
 	if first {
 		m.cfg.Log.Warn("no session", "peer", id, "err", err)
 	}
-	m.notify()
+	m.notify(id)
 }
 
 // dial tries each endpoint once, the one that worked last first. It returns

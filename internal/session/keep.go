@@ -178,7 +178,7 @@ func (m *Manager) proven(l *link, p proof) error {
 	l.mu.Unlock()
 	if changed {
 		m.mu.Lock()
-		m.notify()
+		m.notify(l.info.Peer)
 		m.mu.Unlock()
 	}
 	return nil

@@ -193,13 +193,7 @@ func (m *Manager) register(l *link) error {
 	if l.info.Endpoint != "" {
 		n.lastGood = l.info.Endpoint
 	}
-	if cc := m.conns[id]; cc != nil {
-		go func() { // gRPC's own locks are not to be taken under ours
-			cc.ResetConnectBackoff()
-			cc.Connect()
-		}()
-	}
-	m.notify()
+	m.notify(id)
 	return nil
 }
 
@@ -214,7 +208,7 @@ func (m *Manager) drop(l *link, reason error) {
 	close(l.gone)
 	n := m.noteOf(id)
 	n.err, n.errAt = fmt.Errorf("session with %s ended: %w", id, l.why()), time.Now()
-	m.notify()
+	m.notify(id)
 }
 
 // serve hands the peer's streams to gRPC until the link ends.
@@ -295,26 +289,4 @@ func muxError(err error) error {
 		return &AbuseError{What: err.Error()}
 	}
 	return err
-}
-
-// open opens a stream to a peer, for gRPC.
-func (m *Manager) open(id peering.ClusterID) (net.Conn, error) {
-	m.mu.Lock()
-	l, n := m.links[id], m.notes[id]
-	var last error
-	if n != nil {
-		last = n.err
-	}
-	m.mu.Unlock()
-	if l == nil {
-		if last != nil {
-			return nil, fmt.Errorf("no session with %s: %w", id, last)
-		}
-		return nil, fmt.Errorf("no session with %s: waiting for it to come up", id)
-	}
-	stream, err := l.mux.OpenStream()
-	if err != nil {
-		return nil, fmt.Errorf("open stream to %s: %w", id, err)
-	}
-	return &Conn{Conn: stream, info: l.auth}, nil
 }

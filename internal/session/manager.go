@@ -136,6 +136,7 @@ type Manager struct {
 	direct   map[*Conn]net.Conn // with the TCP connection below
 	notes    map[peering.ClusterID]*note
 	conns    map[peering.ClusterID]*grpc.ClientConn
+	routes   map[peering.ClusterID]*route // of those conns that are in use
 	watchers map[chan struct{}]struct{}
 }
 
@@ -174,6 +175,7 @@ func New(cfg Config) (*Manager, error) {
 		direct:    map[*Conn]net.Conn{},
 		notes:     map[peering.ClusterID]*note{},
 		conns:     map[peering.ClusterID]*grpc.ClientConn{},
+		routes:    map[peering.ClusterID]*route{},
 		watchers:  map[chan struct{}]struct{}{},
 	}
 	// Whoever dials a session with a certificate that is early or late is told by the
@@ -314,13 +316,14 @@ func (m *Manager) newConn(id peering.ClusterID) (*grpc.ClientConn, error) {
 		grpc.WithAuthority("entente"),
 		grpc.WithNoProxy(),
 		grpc.WithDisableServiceConfig(),
-		// A session that comes up wakes the connection; see register.
+		// For what fails within a session: a new session is another address.
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: retry, MinConnectTimeout: openTimeout}),
-		grpc.WithContextDialer(func(_ context.Context, _ string) (net.Conn, error) {
-			return m.open(id)
+		grpc.WithContextDialer(func(_ context.Context, address string) (net.Conn, error) {
+			return m.open(id, address)
 		}),
+		grpc.WithResolvers(routes{m}),
 	}
-	return grpc.NewClient("passthrough:///session", append(opts, m.cfg.ClientOptions...)...)
+	return grpc.NewClient(routeScheme+":///"+string(id), append(opts, m.cfg.ClientOptions...)...)
 }
 
 // Status tells how things stand with a peer.
@@ -391,8 +394,10 @@ func (m *Manager) CloseSession(number uint64, reason error) {
 	}
 }
 
-// notify wakes the subscribers. The lock is held.
-func (m *Manager) notify() {
+// notify wakes the subscribers, and gRPC, after how things stand with a peer
+// changed. The lock is held.
+func (m *Manager) notify(id peering.ClusterID) {
+	m.update(id)
 	for c := range m.watchers {
 		poke(c)
 	}
