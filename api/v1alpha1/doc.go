@@ -36,6 +36,8 @@ const (
 	// LabelOffloading marks namespaces in which placement is decided by a
 	// NamespaceOffloading: "enabled".
 	LabelOffloading = "entente.dev/offloading"
+	// LabelExport withholds a Service from peers, whatever policies say: "false".
+	LabelExport = "entente.dev/export"
 	// TaintVirtualNode keeps pods off virtual nodes unless they opted in.
 	TaintVirtualNode = "entente.dev/virtual-node"
 

@@ -251,8 +251,68 @@ type Offer struct {
 	// duration is how long a contract lasts at most.
 	// +optional
 	Duration *metav1.Duration `json:"duration,omitempty"`
+	// services is the peer's Services that it lets this cluster import, by namespace
+	// and name. They are told whether or not anything is available. This version
+	// lists them; importing one, that is, an object here that reaches it, is not part
+	// of it yet.
+	// +optional
+	// +listType=map
+	// +listMapKey=namespace
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=256
+	Services []OfferedService `json:"services,omitempty"`
 	// observedAt is when it last changed.
 	ObservedAt metav1.Time `json:"observedAt"`
+}
+
+// OfferedService is a Service of a peer that this cluster may import. Its words are
+// those of the Multi-Cluster Services API (KEP-1645).
+type OfferedService struct {
+	// namespace is its namespace in the peer.
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace"`
+	// name is its name there.
+	// +kubebuilder:validation:MaxLength=63
+	Name string `json:"name"`
+	// type says whether one address stands for all its pods, or its name for the
+	// addresses of each.
+	Type OfferedServiceType `json:"type"`
+	// ports is the ports that it listens on. A headless one may have none.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	Ports []OfferedServicePort `json:"ports,omitempty"`
+}
+
+// OfferedServiceType is how a Service is reached.
+// +kubebuilder:validation:Enum=ClusterSetIP;Headless
+type OfferedServiceType string
+
+// How a Service is reached.
+const (
+	// ServiceClusterSetIP has one address for all its pods.
+	ServiceClusterSetIP OfferedServiceType = "ClusterSetIP"
+	// ServiceHeadless has none of its own: its name stands for its pods' addresses.
+	ServiceHeadless OfferedServiceType = "Headless"
+)
+
+// OfferedServicePort is a port of an offered Service.
+type OfferedServicePort struct {
+	// name is the port's name; absent where it is the only one and has none.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	Name string `json:"name,omitempty"`
+	// protocol is TCP, UDP or SCTP.
+	// +kubebuilder:validation:Enum=TCP;UDP;SCTP
+	Protocol corev1.Protocol `json:"protocol"`
+	// appProtocol is the application's protocol, as the Service says it.
+	// +optional
+	// +kubebuilder:validation:MaxLength=317
+	AppProtocol string `json:"appProtocol,omitempty"`
+	// port is the port's number.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	Port int32 `json:"port"`
 }
 
 // PendingRequest is what a peer asks for and an administrator has to approve.

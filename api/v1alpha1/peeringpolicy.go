@@ -108,6 +108,17 @@ type PeeringPolicySpec struct {
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=253
 	StorageClasses []string `json:"storageClasses,omitempty"`
+	// services is which Services of this cluster the selected clusters are told of,
+	// as ones that they may import. None by default: nobody is told of any. Each
+	// cluster sees what the policy lists that decides about it, whatever capacity is
+	// free, and nothing of the policies of others; where accept is Never it sees
+	// none. Telling opens nothing: what a Service's pods answer still takes an import,
+	// which this version cannot make yet. At most 256 Services are told, with at most
+	// 64 ports each, and 64 KiB of them in all, in the order of their names.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	Services []ServiceExports `json:"services,omitempty"`
 	// contractDuration is how long a contract lasts.
 	// +kubebuilder:default="8760h"
 	// +optional
@@ -129,6 +140,34 @@ type PeeringPolicySpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxProperties=32
 	NodeLabels map[string]string `json:"nodeLabels,omitempty"`
+}
+
+// ServiceExports is Services of one namespace: those that names lists, those that
+// selector selects, or, with neither, all. Never told are Services of type
+// ExternalName, those that Entente made, those labelled entente.dev/export=false,
+// whatever a policy says, and the Service of the API server; and those of namespaces
+// that are Kubernetes' own (kube-*), the agent's, or made for a consumer.
+//
+// +kubebuilder:validation:XValidation:rule="!(has(self.names) && has(self.selector))",message="say names or selector, not both"
+type ServiceExports struct {
+	// namespace is where the Services are.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	// +kubebuilder:validation:XValidation:rule="!self.startsWith('kube-')",message="Services of Kubernetes' own namespaces (kube-*) are not told to anybody"
+	Namespace string `json:"namespace"`
+	// names is the names of Services, whether they exist or not.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=63
+	Names []string `json:"names,omitempty"`
+	// selector selects Services by their labels. Whoever may edit a Service decides
+	// about those.
+	// +optional
+	Selector *metav1.LabelSelector `json:"selector,omitempty"`
 }
 
 // PolicyLimits is the most that is lent. Of amounts and percentage the smaller

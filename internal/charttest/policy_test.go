@@ -40,6 +40,10 @@ func TestThePolicyIsAsTheValuesSay(t *testing.T) {
 		Price:   &v1alpha1.PriceList{Currency: "EUR", PerHour: map[string]v1alpha1.Decimal{"cpu": "0.02", "nvidia.com/gpu": "1"}},
 		Renewal: v1alpha1.RenewalNever, Notice: duration(0), StatementPeriod: duration(24 * time.Hour),
 		RuntimeClasses: []string{"gvisor"}, StorageClasses: []string{"fast", "slow"},
+		Services: []v1alpha1.ServiceExports{
+			{Namespace: "shop", Names: []string{"cart", "db"}},
+			{Namespace: "media", Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "edge"}}},
+		},
 		PodSecurity: "restricted", ContractDuration: duration(time.Hour), NodeLabels: map[string]string{"topology.kubernetes.io/region": "it"},
 	}
 	got := policy("--values", filepath.Join("testdata", "policy-values.yaml"))
@@ -56,6 +60,8 @@ func TestThePolicyIsAsTheValuesSay(t *testing.T) {
 	for _, set := range []string{
 		"policy.price.perHour.cpu=2", "policy.price.currency=euro", "policy.overcommitPercent=0", "policy.total.percentOfFree=101",
 		"policy.total.cpu=1", "policy.renewal=Sometimes", "policy.notice=later", "policy.statementPeriod=1", "policy.runtimeClasses={A b}",
+		"policy.services[0].names={a}", "policy.services[0].namespace=A", "policy.services[0].namespace=a,policy.services[0].names={}",
+		"policy.services[0].namespace=a,policy.services[0].names={b},policy.services[0].selector.matchLabels.c=d",
 	} {
 		if _, err := template(t, "--set", set); err == nil || !strings.Contains(err.Error(), "schema") {
 			t.Errorf("%s: got %v, want the schema to refuse it", set, err)

@@ -401,12 +401,16 @@ type Contract struct {
 	Peer string `protobuf:"bytes,12,opt,name=peer,proto3" json:"peer,omitempty"`
 	// What it costs.
 	Price *PriceList `protobuf:"bytes,13,opt,name=price,proto3" json:"price,omitempty"`
-	// Why it drains or closed.
+	// Why it drains or closed, for people.
 	Message string `protobuf:"bytes,14,opt,name=message,proto3" json:"message,omitempty"`
 	// When draining ends; unset unless it is draining.
 	DrainUntil *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=drain_until,json=drainUntil,proto3" json:"drain_until,omitempty"`
 	// The signed envelope in its JSON form. Only GetContract fills it in.
-	Envelope      string `protobuf:"bytes,16,opt,name=envelope,proto3" json:"envelope,omitempty"`
+	Envelope string `protobuf:"bytes,16,opt,name=envelope,proto3" json:"envelope,omitempty"`
+	// Why it drains or closed, one word; empty while it is active.
+	Reason string `protobuf:"bytes,17,opt,name=reason,proto3" json:"reason,omitempty"`
+	// When it closed; unset while it is not over.
+	CloseTime     *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=close_time,json=closeTime,proto3" json:"close_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -551,6 +555,20 @@ func (x *Contract) GetEnvelope() string {
 		return x.Envelope
 	}
 	return ""
+}
+
+func (x *Contract) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Contract) GetCloseTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CloseTime
+	}
+	return nil
 }
 
 // Tunnel is the fabric's view of a peer.
@@ -1373,7 +1391,8 @@ type CreatePeeringResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The name of the ResourceSlice.
 	ResourceSlice string `protobuf:"bytes,1,opt,name=resource_slice,json=resourceSlice,proto3" json:"resource_slice,omitempty"`
-	// With validate_only: what the peer would offer.
+	// With validate_only: what the peer would offer, if need be once its
+	// administrator approved the request: see needs_approval.
 	Advertisement *Advertisement `protobuf:"bytes,2,opt,name=advertisement,proto3" json:"advertisement,omitempty"`
 	// With validate_only: peers/NAME that offers it.
 	Provider      string `protobuf:"bytes,3,opt,name=provider,proto3" json:"provider,omitempty"`
@@ -2954,7 +2973,11 @@ func (x *UpdatePeeringRequest) GetValidateOnly() bool {
 type UpdatePeeringResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The peering.
-	Peering       *Peering `protobuf:"bytes,1,opt,name=peering,proto3" json:"peering,omitempty"`
+	Peering *Peering `protobuf:"bytes,1,opt,name=peering,proto3" json:"peering,omitempty"`
+	// With validate_only: what the provider would offer for the next revision of the
+	// contract, if need be once its administrator approved that. Unset while there is
+	// no contract.
+	Advertisement *Advertisement `protobuf:"bytes,2,opt,name=advertisement,proto3" json:"advertisement,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2992,6 +3015,13 @@ func (*UpdatePeeringResponse) Descriptor() ([]byte, []int) {
 func (x *UpdatePeeringResponse) GetPeering() *Peering {
 	if x != nil {
 		return x.Peering
+	}
+	return nil
+}
+
+func (x *UpdatePeeringResponse) GetAdvertisement() *Advertisement {
+	if x != nil {
+		return x.Advertisement
 	}
 	return nil
 }
@@ -4124,25 +4154,31 @@ type Usage struct {
 	Peer string `protobuf:"bytes,2,opt,name=peer,proto3" json:"peer,omitempty"`
 	// This cluster's part: Consumer or Provider.
 	Role string `protobuf:"bytes,3,opt,name=role,proto3" json:"role,omitempty"`
-	// The statement's sequence number; 0 for the period that has not ended.
+	// The statement's sequence number; 0 for the period that still runs.
 	Sequence uint64 `protobuf:"varint,4,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	// From when.
 	StartTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
-	// Until when.
+	// Until when; of the period that still runs, until when it was counted.
 	EndTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
-	// What the provider counted, in unit-hours (GiB-hours of memory and storage),
-	// decimal, by resource.
+	// What the provider stated, signed, in unit-hours (GiB-hours of memory and
+	// storage), decimal, by resource. Empty while there is no statement.
 	Stated map[string]string `protobuf:"bytes,7,rep,name=stated,proto3" json:"stated,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// What this cluster counted itself.
+	// What this cluster counted itself, in the same units. The provider's own count
+	// is what it states.
 	Counted map[string]string `protobuf:"bytes,8,rep,name=counted,proto3" json:"counted,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// What the provider asks for it.
+	// What the provider asks for what it stated; unset while there is no statement.
 	Amount *Money `protobuf:"bytes,9,opt,name=amount,proto3" json:"amount,omitempty"`
 	// What it would be by this cluster's own count.
 	CountedAmount *Money `protobuf:"bytes,10,opt,name=counted_amount,json=countedAmount,proto3" json:"counted_amount,omitempty"`
 	// How far the two amounts are apart, in percent of the larger, decimal.
 	DifferencePercent string `protobuf:"bytes,11,opt,name=difference_percent,json=differencePercent,proto3" json:"difference_percent,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Stated: there is the provider's signed statement. Counted: the period ended,
+	// and there is only this cluster's own count. Running: it has not ended.
+	State string `protobuf:"bytes,12,opt,name=state,proto3" json:"state,omitempty"`
+	// The contract's phase: Active, Draining, Closed.
+	Phase         string `protobuf:"bytes,13,opt,name=phase,proto3" json:"phase,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Usage) Reset() {
@@ -4248,6 +4284,20 @@ func (x *Usage) GetCountedAmount() *Money {
 func (x *Usage) GetDifferencePercent() string {
 	if x != nil {
 		return x.DifferencePercent
+	}
+	return ""
+}
+
+func (x *Usage) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Usage) GetPhase() string {
+	if x != nil {
+		return x.Phase
 	}
 	return ""
 }
@@ -4388,7 +4438,7 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"clock_skew\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\tclockSkew\x128\n" +
 	"\n" +
 	"round_trip\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\troundTrip\x12R\n" +
-	"\x17certificate_expire_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x15certificateExpireTime\"\xbb\x04\n" +
+	"\x17certificate_expire_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x15certificateExpireTime\"\x8e\x05\n" +
 	"\bContract\x12\x1f\n" +
 	"\vcontract_id\x18\x01 \x01(\tR\n" +
 	"contractId\x12\x1a\n" +
@@ -4409,7 +4459,10 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\amessage\x18\x0e \x01(\tR\amessage\x12;\n" +
 	"\vdrain_until\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"drainUntil\x12\x1a\n" +
-	"\benvelope\x18\x10 \x01(\tR\benvelope\"\xac\x03\n" +
+	"\benvelope\x18\x10 \x01(\tR\benvelope\x12\x16\n" +
+	"\x06reason\x18\x11 \x01(\tR\x06reason\x129\n" +
+	"\n" +
+	"close_time\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampR\tcloseTime\"\xac\x03\n" +
 	"\x06Tunnel\x12\x0e\n" +
 	"\x02up\x18\x01 \x01(\bR\x02up\x128\n" +
 	"\n" +
@@ -4581,9 +4634,10 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\apeering\x18\x01 \x01(\v2\x13.entente.v1.PeeringB\x06\xbaH\x03\xc8\x01\x01R\apeering\x12;\n" +
 	"\vupdate_mask\x18\x02 \x01(\v2\x1a.google.protobuf.FieldMaskR\n" +
 	"updateMask\x12#\n" +
-	"\rvalidate_only\x18\x03 \x01(\bR\fvalidateOnly\"F\n" +
+	"\rvalidate_only\x18\x03 \x01(\bR\fvalidateOnly\"\x87\x01\n" +
 	"\x15UpdatePeeringResponse\x12-\n" +
-	"\apeering\x18\x01 \x01(\v2\x13.entente.v1.PeeringR\apeering\"_\n" +
+	"\apeering\x18\x01 \x01(\v2\x13.entente.v1.PeeringR\apeering\x12?\n" +
+	"\radvertisement\x18\x02 \x01(\v2\x19.entente.v1.AdvertisementR\radvertisement\"_\n" +
 	"\x14DeletePeeringRequest\x12G\n" +
 	"\x04name\x18\x01 \x01(\tB3\xbaH0r.\x18\x86\x022)^peerings/[a-z0-9]([-a-z0-9.]*[a-z0-9])?$R\x04name\"\x17\n" +
 	"\x15DeletePeeringResponse\"\x88\x02\n" +
@@ -4654,7 +4708,7 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"page_token\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\tpageToken\"d\n" +
 	"\x11ListUsageResponse\x12'\n" +
 	"\x05usage\x18\x01 \x03(\v2\x11.entente.v1.UsageR\x05usage\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xd5\x04\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x81\x05\n" +
 	"\x05Usage\x12\x1a\n" +
 	"\bcontract\x18\x01 \x01(\tR\bcontract\x12\x12\n" +
 	"\x04peer\x18\x02 \x01(\tR\x04peer\x12\x12\n" +
@@ -4668,7 +4722,9 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x06amount\x18\t \x01(\v2\x11.entente.v1.MoneyR\x06amount\x128\n" +
 	"\x0ecounted_amount\x18\n" +
 	" \x01(\v2\x11.entente.v1.MoneyR\rcountedAmount\x12-\n" +
-	"\x12difference_percent\x18\v \x01(\tR\x11differencePercent\x1a9\n" +
+	"\x12difference_percent\x18\v \x01(\tR\x11differencePercent\x12\x14\n" +
+	"\x05state\x18\f \x01(\tR\x05state\x12\x14\n" +
+	"\x05phase\x18\r \x01(\tR\x05phase\x1a9\n" +
 	"\vStatedEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a:\n" +
@@ -4840,125 +4896,127 @@ var file_entente_v1_admin_proto_depIdxs = []int32{
 	76,  // 15: entente.v1.Contract.not_after:type_name -> google.protobuf.Timestamp
 	80,  // 16: entente.v1.Contract.price:type_name -> entente.v1.PriceList
 	76,  // 17: entente.v1.Contract.drain_until:type_name -> google.protobuf.Timestamp
-	78,  // 18: entente.v1.Tunnel.round_trip:type_name -> google.protobuf.Duration
-	69,  // 19: entente.v1.Tunnel.local_prefixes:type_name -> entente.v1.Tunnel.LocalPrefixesEntry
-	70,  // 20: entente.v1.Tunnel.remote_prefixes:type_name -> entente.v1.Tunnel.RemotePrefixesEntry
-	76,  // 21: entente.v1.GetInfoResponse.root_expire_time:type_name -> google.protobuf.Timestamp
-	76,  // 22: entente.v1.GetInfoResponse.certificate_expire_time:type_name -> google.protobuf.Timestamp
-	1,   // 23: entente.v1.ListPeersResponse.peers:type_name -> entente.v1.Peer
-	1,   // 24: entente.v1.GetPeerResponse.peer:type_name -> entente.v1.Peer
-	78,  // 25: entente.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	76,  // 26: entente.v1.CreateTokenResponse.expire_time:type_name -> google.protobuf.Timestamp
-	1,   // 27: entente.v1.JoinPeerResponse.peer:type_name -> entente.v1.Peer
-	79,  // 28: entente.v1.CreatePeeringRequest.resources:type_name -> entente.v1.ResourceList
-	78,  // 29: entente.v1.CreatePeeringRequest.duration:type_name -> google.protobuf.Duration
-	81,  // 30: entente.v1.CreatePeeringRequest.price_ceiling:type_name -> entente.v1.Money
-	71,  // 31: entente.v1.CreatePeeringRequest.node_selector:type_name -> entente.v1.CreatePeeringRequest.NodeSelectorEntry
-	72,  // 32: entente.v1.CreatePeeringRequest.peer_selector:type_name -> entente.v1.CreatePeeringRequest.PeerSelectorEntry
-	82,  // 33: entente.v1.CreatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
-	25,  // 34: entente.v1.ListTokensResponse.tokens:type_name -> entente.v1.Token
-	76,  // 35: entente.v1.Token.create_time:type_name -> google.protobuf.Timestamp
-	76,  // 36: entente.v1.Token.expire_time:type_name -> google.protobuf.Timestamp
-	1,   // 37: entente.v1.IntroducePeerResponse.peer:type_name -> entente.v1.Peer
-	1,   // 38: entente.v1.ApprovePeerResponse.peer:type_name -> entente.v1.Peer
-	1,   // 39: entente.v1.DenyPeerResponse.peer:type_name -> entente.v1.Peer
-	1,   // 40: entente.v1.WatchPeersResponse.peer:type_name -> entente.v1.Peer
-	76,  // 41: entente.v1.WatchEventsResponse.time:type_name -> google.protobuf.Timestamp
-	79,  // 42: entente.v1.Peering.resources:type_name -> entente.v1.ResourceList
-	78,  // 43: entente.v1.Peering.duration:type_name -> google.protobuf.Duration
-	81,  // 44: entente.v1.Peering.price_ceiling:type_name -> entente.v1.Money
-	0,   // 45: entente.v1.Peering.accepted:type_name -> entente.v1.Condition
-	38,  // 46: entente.v1.ListPeeringsResponse.peerings:type_name -> entente.v1.Peering
-	38,  // 47: entente.v1.GetPeeringResponse.peering:type_name -> entente.v1.Peering
-	38,  // 48: entente.v1.UpdatePeeringRequest.peering:type_name -> entente.v1.Peering
-	83,  // 49: entente.v1.UpdatePeeringRequest.update_mask:type_name -> google.protobuf.FieldMask
-	38,  // 50: entente.v1.UpdatePeeringResponse.peering:type_name -> entente.v1.Peering
-	79,  // 51: entente.v1.PendingRequest.resources:type_name -> entente.v1.ResourceList
-	78,  // 52: entente.v1.PendingRequest.duration:type_name -> google.protobuf.Duration
-	81,  // 53: entente.v1.PendingRequest.price_ceiling:type_name -> entente.v1.Money
-	76,  // 54: entente.v1.PendingRequest.create_time:type_name -> google.protobuf.Timestamp
-	47,  // 55: entente.v1.ListPeeringRequestsResponse.requests:type_name -> entente.v1.PendingRequest
-	79,  // 56: entente.v1.TestPolicyRequest.resources:type_name -> entente.v1.ResourceList
-	78,  // 57: entente.v1.TestPolicyRequest.duration:type_name -> google.protobuf.Duration
-	73,  // 58: entente.v1.TestPolicyRequest.node_selector:type_name -> entente.v1.TestPolicyRequest.NodeSelectorEntry
-	81,  // 59: entente.v1.TestPolicyRequest.price_ceiling:type_name -> entente.v1.Money
-	56,  // 60: entente.v1.TestPolicyResponse.results:type_name -> entente.v1.PolicyTest
-	82,  // 61: entente.v1.PolicyTest.advertisement:type_name -> entente.v1.Advertisement
-	3,   // 62: entente.v1.ListContractsResponse.contracts:type_name -> entente.v1.Contract
-	3,   // 63: entente.v1.AdminServiceGetContractResponse.contract:type_name -> entente.v1.Contract
-	3,   // 64: entente.v1.AdminServiceTerminateContractResponse.contract:type_name -> entente.v1.Contract
-	65,  // 65: entente.v1.ListUsageResponse.usage:type_name -> entente.v1.Usage
-	76,  // 66: entente.v1.Usage.start_time:type_name -> google.protobuf.Timestamp
-	76,  // 67: entente.v1.Usage.end_time:type_name -> google.protobuf.Timestamp
-	74,  // 68: entente.v1.Usage.stated:type_name -> entente.v1.Usage.StatedEntry
-	75,  // 69: entente.v1.Usage.counted:type_name -> entente.v1.Usage.CountedEntry
-	81,  // 70: entente.v1.Usage.amount:type_name -> entente.v1.Money
-	81,  // 71: entente.v1.Usage.counted_amount:type_name -> entente.v1.Money
-	76,  // 72: entente.v1.RolloverIdentityResponse.root_expire_time:type_name -> google.protobuf.Timestamp
-	76,  // 73: entente.v1.RolloverIdentityResponse.overlap_end_time:type_name -> google.protobuf.Timestamp
-	5,   // 74: entente.v1.AdminService.GetInfo:input_type -> entente.v1.GetInfoRequest
-	7,   // 75: entente.v1.AdminService.ListPeers:input_type -> entente.v1.ListPeersRequest
-	9,   // 76: entente.v1.AdminService.GetPeer:input_type -> entente.v1.GetPeerRequest
-	11,  // 77: entente.v1.AdminService.CreateToken:input_type -> entente.v1.CreateTokenRequest
-	23,  // 78: entente.v1.AdminService.ListTokens:input_type -> entente.v1.ListTokensRequest
-	26,  // 79: entente.v1.AdminService.RevokeToken:input_type -> entente.v1.RevokeTokenRequest
-	13,  // 80: entente.v1.AdminService.JoinPeer:input_type -> entente.v1.JoinPeerRequest
-	28,  // 81: entente.v1.AdminService.IntroducePeer:input_type -> entente.v1.IntroducePeerRequest
-	30,  // 82: entente.v1.AdminService.ApprovePeer:input_type -> entente.v1.ApprovePeerRequest
-	32,  // 83: entente.v1.AdminService.DenyPeer:input_type -> entente.v1.DenyPeerRequest
-	34,  // 84: entente.v1.AdminService.WatchPeers:input_type -> entente.v1.WatchPeersRequest
-	36,  // 85: entente.v1.AdminService.WatchEvents:input_type -> entente.v1.WatchEventsRequest
-	15,  // 86: entente.v1.AdminService.CreatePeering:input_type -> entente.v1.CreatePeeringRequest
-	39,  // 87: entente.v1.AdminService.ListPeerings:input_type -> entente.v1.ListPeeringsRequest
-	41,  // 88: entente.v1.AdminService.GetPeering:input_type -> entente.v1.GetPeeringRequest
-	43,  // 89: entente.v1.AdminService.UpdatePeering:input_type -> entente.v1.UpdatePeeringRequest
-	45,  // 90: entente.v1.AdminService.DeletePeering:input_type -> entente.v1.DeletePeeringRequest
-	48,  // 91: entente.v1.AdminService.ListPeeringRequests:input_type -> entente.v1.ListPeeringRequestsRequest
-	50,  // 92: entente.v1.AdminService.ApprovePeeringRequest:input_type -> entente.v1.ApprovePeeringRequestRequest
-	52,  // 93: entente.v1.AdminService.DenyPeeringRequest:input_type -> entente.v1.DenyPeeringRequestRequest
-	54,  // 94: entente.v1.AdminService.TestPolicy:input_type -> entente.v1.TestPolicyRequest
-	57,  // 95: entente.v1.AdminService.ListContracts:input_type -> entente.v1.ListContractsRequest
-	59,  // 96: entente.v1.AdminService.GetContract:input_type -> entente.v1.AdminServiceGetContractRequest
-	61,  // 97: entente.v1.AdminService.TerminateContract:input_type -> entente.v1.AdminServiceTerminateContractRequest
-	63,  // 98: entente.v1.AdminService.ListUsage:input_type -> entente.v1.ListUsageRequest
-	66,  // 99: entente.v1.AdminService.RolloverIdentity:input_type -> entente.v1.RolloverIdentityRequest
-	17,  // 100: entente.v1.AdminService.EndPeering:input_type -> entente.v1.EndPeeringRequest
-	19,  // 101: entente.v1.AdminService.OffloadNamespace:input_type -> entente.v1.OffloadNamespaceRequest
-	21,  // 102: entente.v1.AdminService.UnoffloadNamespace:input_type -> entente.v1.UnoffloadNamespaceRequest
-	6,   // 103: entente.v1.AdminService.GetInfo:output_type -> entente.v1.GetInfoResponse
-	8,   // 104: entente.v1.AdminService.ListPeers:output_type -> entente.v1.ListPeersResponse
-	10,  // 105: entente.v1.AdminService.GetPeer:output_type -> entente.v1.GetPeerResponse
-	12,  // 106: entente.v1.AdminService.CreateToken:output_type -> entente.v1.CreateTokenResponse
-	24,  // 107: entente.v1.AdminService.ListTokens:output_type -> entente.v1.ListTokensResponse
-	27,  // 108: entente.v1.AdminService.RevokeToken:output_type -> entente.v1.RevokeTokenResponse
-	14,  // 109: entente.v1.AdminService.JoinPeer:output_type -> entente.v1.JoinPeerResponse
-	29,  // 110: entente.v1.AdminService.IntroducePeer:output_type -> entente.v1.IntroducePeerResponse
-	31,  // 111: entente.v1.AdminService.ApprovePeer:output_type -> entente.v1.ApprovePeerResponse
-	33,  // 112: entente.v1.AdminService.DenyPeer:output_type -> entente.v1.DenyPeerResponse
-	35,  // 113: entente.v1.AdminService.WatchPeers:output_type -> entente.v1.WatchPeersResponse
-	37,  // 114: entente.v1.AdminService.WatchEvents:output_type -> entente.v1.WatchEventsResponse
-	16,  // 115: entente.v1.AdminService.CreatePeering:output_type -> entente.v1.CreatePeeringResponse
-	40,  // 116: entente.v1.AdminService.ListPeerings:output_type -> entente.v1.ListPeeringsResponse
-	42,  // 117: entente.v1.AdminService.GetPeering:output_type -> entente.v1.GetPeeringResponse
-	44,  // 118: entente.v1.AdminService.UpdatePeering:output_type -> entente.v1.UpdatePeeringResponse
-	46,  // 119: entente.v1.AdminService.DeletePeering:output_type -> entente.v1.DeletePeeringResponse
-	49,  // 120: entente.v1.AdminService.ListPeeringRequests:output_type -> entente.v1.ListPeeringRequestsResponse
-	51,  // 121: entente.v1.AdminService.ApprovePeeringRequest:output_type -> entente.v1.ApprovePeeringRequestResponse
-	53,  // 122: entente.v1.AdminService.DenyPeeringRequest:output_type -> entente.v1.DenyPeeringRequestResponse
-	55,  // 123: entente.v1.AdminService.TestPolicy:output_type -> entente.v1.TestPolicyResponse
-	58,  // 124: entente.v1.AdminService.ListContracts:output_type -> entente.v1.ListContractsResponse
-	60,  // 125: entente.v1.AdminService.GetContract:output_type -> entente.v1.AdminServiceGetContractResponse
-	62,  // 126: entente.v1.AdminService.TerminateContract:output_type -> entente.v1.AdminServiceTerminateContractResponse
-	64,  // 127: entente.v1.AdminService.ListUsage:output_type -> entente.v1.ListUsageResponse
-	67,  // 128: entente.v1.AdminService.RolloverIdentity:output_type -> entente.v1.RolloverIdentityResponse
-	18,  // 129: entente.v1.AdminService.EndPeering:output_type -> entente.v1.EndPeeringResponse
-	20,  // 130: entente.v1.AdminService.OffloadNamespace:output_type -> entente.v1.OffloadNamespaceResponse
-	22,  // 131: entente.v1.AdminService.UnoffloadNamespace:output_type -> entente.v1.UnoffloadNamespaceResponse
-	103, // [103:132] is the sub-list for method output_type
-	74,  // [74:103] is the sub-list for method input_type
-	74,  // [74:74] is the sub-list for extension type_name
-	74,  // [74:74] is the sub-list for extension extendee
-	0,   // [0:74] is the sub-list for field type_name
+	76,  // 18: entente.v1.Contract.close_time:type_name -> google.protobuf.Timestamp
+	78,  // 19: entente.v1.Tunnel.round_trip:type_name -> google.protobuf.Duration
+	69,  // 20: entente.v1.Tunnel.local_prefixes:type_name -> entente.v1.Tunnel.LocalPrefixesEntry
+	70,  // 21: entente.v1.Tunnel.remote_prefixes:type_name -> entente.v1.Tunnel.RemotePrefixesEntry
+	76,  // 22: entente.v1.GetInfoResponse.root_expire_time:type_name -> google.protobuf.Timestamp
+	76,  // 23: entente.v1.GetInfoResponse.certificate_expire_time:type_name -> google.protobuf.Timestamp
+	1,   // 24: entente.v1.ListPeersResponse.peers:type_name -> entente.v1.Peer
+	1,   // 25: entente.v1.GetPeerResponse.peer:type_name -> entente.v1.Peer
+	78,  // 26: entente.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	76,  // 27: entente.v1.CreateTokenResponse.expire_time:type_name -> google.protobuf.Timestamp
+	1,   // 28: entente.v1.JoinPeerResponse.peer:type_name -> entente.v1.Peer
+	79,  // 29: entente.v1.CreatePeeringRequest.resources:type_name -> entente.v1.ResourceList
+	78,  // 30: entente.v1.CreatePeeringRequest.duration:type_name -> google.protobuf.Duration
+	81,  // 31: entente.v1.CreatePeeringRequest.price_ceiling:type_name -> entente.v1.Money
+	71,  // 32: entente.v1.CreatePeeringRequest.node_selector:type_name -> entente.v1.CreatePeeringRequest.NodeSelectorEntry
+	72,  // 33: entente.v1.CreatePeeringRequest.peer_selector:type_name -> entente.v1.CreatePeeringRequest.PeerSelectorEntry
+	82,  // 34: entente.v1.CreatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
+	25,  // 35: entente.v1.ListTokensResponse.tokens:type_name -> entente.v1.Token
+	76,  // 36: entente.v1.Token.create_time:type_name -> google.protobuf.Timestamp
+	76,  // 37: entente.v1.Token.expire_time:type_name -> google.protobuf.Timestamp
+	1,   // 38: entente.v1.IntroducePeerResponse.peer:type_name -> entente.v1.Peer
+	1,   // 39: entente.v1.ApprovePeerResponse.peer:type_name -> entente.v1.Peer
+	1,   // 40: entente.v1.DenyPeerResponse.peer:type_name -> entente.v1.Peer
+	1,   // 41: entente.v1.WatchPeersResponse.peer:type_name -> entente.v1.Peer
+	76,  // 42: entente.v1.WatchEventsResponse.time:type_name -> google.protobuf.Timestamp
+	79,  // 43: entente.v1.Peering.resources:type_name -> entente.v1.ResourceList
+	78,  // 44: entente.v1.Peering.duration:type_name -> google.protobuf.Duration
+	81,  // 45: entente.v1.Peering.price_ceiling:type_name -> entente.v1.Money
+	0,   // 46: entente.v1.Peering.accepted:type_name -> entente.v1.Condition
+	38,  // 47: entente.v1.ListPeeringsResponse.peerings:type_name -> entente.v1.Peering
+	38,  // 48: entente.v1.GetPeeringResponse.peering:type_name -> entente.v1.Peering
+	38,  // 49: entente.v1.UpdatePeeringRequest.peering:type_name -> entente.v1.Peering
+	83,  // 50: entente.v1.UpdatePeeringRequest.update_mask:type_name -> google.protobuf.FieldMask
+	38,  // 51: entente.v1.UpdatePeeringResponse.peering:type_name -> entente.v1.Peering
+	82,  // 52: entente.v1.UpdatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
+	79,  // 53: entente.v1.PendingRequest.resources:type_name -> entente.v1.ResourceList
+	78,  // 54: entente.v1.PendingRequest.duration:type_name -> google.protobuf.Duration
+	81,  // 55: entente.v1.PendingRequest.price_ceiling:type_name -> entente.v1.Money
+	76,  // 56: entente.v1.PendingRequest.create_time:type_name -> google.protobuf.Timestamp
+	47,  // 57: entente.v1.ListPeeringRequestsResponse.requests:type_name -> entente.v1.PendingRequest
+	79,  // 58: entente.v1.TestPolicyRequest.resources:type_name -> entente.v1.ResourceList
+	78,  // 59: entente.v1.TestPolicyRequest.duration:type_name -> google.protobuf.Duration
+	73,  // 60: entente.v1.TestPolicyRequest.node_selector:type_name -> entente.v1.TestPolicyRequest.NodeSelectorEntry
+	81,  // 61: entente.v1.TestPolicyRequest.price_ceiling:type_name -> entente.v1.Money
+	56,  // 62: entente.v1.TestPolicyResponse.results:type_name -> entente.v1.PolicyTest
+	82,  // 63: entente.v1.PolicyTest.advertisement:type_name -> entente.v1.Advertisement
+	3,   // 64: entente.v1.ListContractsResponse.contracts:type_name -> entente.v1.Contract
+	3,   // 65: entente.v1.AdminServiceGetContractResponse.contract:type_name -> entente.v1.Contract
+	3,   // 66: entente.v1.AdminServiceTerminateContractResponse.contract:type_name -> entente.v1.Contract
+	65,  // 67: entente.v1.ListUsageResponse.usage:type_name -> entente.v1.Usage
+	76,  // 68: entente.v1.Usage.start_time:type_name -> google.protobuf.Timestamp
+	76,  // 69: entente.v1.Usage.end_time:type_name -> google.protobuf.Timestamp
+	74,  // 70: entente.v1.Usage.stated:type_name -> entente.v1.Usage.StatedEntry
+	75,  // 71: entente.v1.Usage.counted:type_name -> entente.v1.Usage.CountedEntry
+	81,  // 72: entente.v1.Usage.amount:type_name -> entente.v1.Money
+	81,  // 73: entente.v1.Usage.counted_amount:type_name -> entente.v1.Money
+	76,  // 74: entente.v1.RolloverIdentityResponse.root_expire_time:type_name -> google.protobuf.Timestamp
+	76,  // 75: entente.v1.RolloverIdentityResponse.overlap_end_time:type_name -> google.protobuf.Timestamp
+	5,   // 76: entente.v1.AdminService.GetInfo:input_type -> entente.v1.GetInfoRequest
+	7,   // 77: entente.v1.AdminService.ListPeers:input_type -> entente.v1.ListPeersRequest
+	9,   // 78: entente.v1.AdminService.GetPeer:input_type -> entente.v1.GetPeerRequest
+	11,  // 79: entente.v1.AdminService.CreateToken:input_type -> entente.v1.CreateTokenRequest
+	23,  // 80: entente.v1.AdminService.ListTokens:input_type -> entente.v1.ListTokensRequest
+	26,  // 81: entente.v1.AdminService.RevokeToken:input_type -> entente.v1.RevokeTokenRequest
+	13,  // 82: entente.v1.AdminService.JoinPeer:input_type -> entente.v1.JoinPeerRequest
+	28,  // 83: entente.v1.AdminService.IntroducePeer:input_type -> entente.v1.IntroducePeerRequest
+	30,  // 84: entente.v1.AdminService.ApprovePeer:input_type -> entente.v1.ApprovePeerRequest
+	32,  // 85: entente.v1.AdminService.DenyPeer:input_type -> entente.v1.DenyPeerRequest
+	34,  // 86: entente.v1.AdminService.WatchPeers:input_type -> entente.v1.WatchPeersRequest
+	36,  // 87: entente.v1.AdminService.WatchEvents:input_type -> entente.v1.WatchEventsRequest
+	15,  // 88: entente.v1.AdminService.CreatePeering:input_type -> entente.v1.CreatePeeringRequest
+	39,  // 89: entente.v1.AdminService.ListPeerings:input_type -> entente.v1.ListPeeringsRequest
+	41,  // 90: entente.v1.AdminService.GetPeering:input_type -> entente.v1.GetPeeringRequest
+	43,  // 91: entente.v1.AdminService.UpdatePeering:input_type -> entente.v1.UpdatePeeringRequest
+	45,  // 92: entente.v1.AdminService.DeletePeering:input_type -> entente.v1.DeletePeeringRequest
+	48,  // 93: entente.v1.AdminService.ListPeeringRequests:input_type -> entente.v1.ListPeeringRequestsRequest
+	50,  // 94: entente.v1.AdminService.ApprovePeeringRequest:input_type -> entente.v1.ApprovePeeringRequestRequest
+	52,  // 95: entente.v1.AdminService.DenyPeeringRequest:input_type -> entente.v1.DenyPeeringRequestRequest
+	54,  // 96: entente.v1.AdminService.TestPolicy:input_type -> entente.v1.TestPolicyRequest
+	57,  // 97: entente.v1.AdminService.ListContracts:input_type -> entente.v1.ListContractsRequest
+	59,  // 98: entente.v1.AdminService.GetContract:input_type -> entente.v1.AdminServiceGetContractRequest
+	61,  // 99: entente.v1.AdminService.TerminateContract:input_type -> entente.v1.AdminServiceTerminateContractRequest
+	63,  // 100: entente.v1.AdminService.ListUsage:input_type -> entente.v1.ListUsageRequest
+	66,  // 101: entente.v1.AdminService.RolloverIdentity:input_type -> entente.v1.RolloverIdentityRequest
+	17,  // 102: entente.v1.AdminService.EndPeering:input_type -> entente.v1.EndPeeringRequest
+	19,  // 103: entente.v1.AdminService.OffloadNamespace:input_type -> entente.v1.OffloadNamespaceRequest
+	21,  // 104: entente.v1.AdminService.UnoffloadNamespace:input_type -> entente.v1.UnoffloadNamespaceRequest
+	6,   // 105: entente.v1.AdminService.GetInfo:output_type -> entente.v1.GetInfoResponse
+	8,   // 106: entente.v1.AdminService.ListPeers:output_type -> entente.v1.ListPeersResponse
+	10,  // 107: entente.v1.AdminService.GetPeer:output_type -> entente.v1.GetPeerResponse
+	12,  // 108: entente.v1.AdminService.CreateToken:output_type -> entente.v1.CreateTokenResponse
+	24,  // 109: entente.v1.AdminService.ListTokens:output_type -> entente.v1.ListTokensResponse
+	27,  // 110: entente.v1.AdminService.RevokeToken:output_type -> entente.v1.RevokeTokenResponse
+	14,  // 111: entente.v1.AdminService.JoinPeer:output_type -> entente.v1.JoinPeerResponse
+	29,  // 112: entente.v1.AdminService.IntroducePeer:output_type -> entente.v1.IntroducePeerResponse
+	31,  // 113: entente.v1.AdminService.ApprovePeer:output_type -> entente.v1.ApprovePeerResponse
+	33,  // 114: entente.v1.AdminService.DenyPeer:output_type -> entente.v1.DenyPeerResponse
+	35,  // 115: entente.v1.AdminService.WatchPeers:output_type -> entente.v1.WatchPeersResponse
+	37,  // 116: entente.v1.AdminService.WatchEvents:output_type -> entente.v1.WatchEventsResponse
+	16,  // 117: entente.v1.AdminService.CreatePeering:output_type -> entente.v1.CreatePeeringResponse
+	40,  // 118: entente.v1.AdminService.ListPeerings:output_type -> entente.v1.ListPeeringsResponse
+	42,  // 119: entente.v1.AdminService.GetPeering:output_type -> entente.v1.GetPeeringResponse
+	44,  // 120: entente.v1.AdminService.UpdatePeering:output_type -> entente.v1.UpdatePeeringResponse
+	46,  // 121: entente.v1.AdminService.DeletePeering:output_type -> entente.v1.DeletePeeringResponse
+	49,  // 122: entente.v1.AdminService.ListPeeringRequests:output_type -> entente.v1.ListPeeringRequestsResponse
+	51,  // 123: entente.v1.AdminService.ApprovePeeringRequest:output_type -> entente.v1.ApprovePeeringRequestResponse
+	53,  // 124: entente.v1.AdminService.DenyPeeringRequest:output_type -> entente.v1.DenyPeeringRequestResponse
+	55,  // 125: entente.v1.AdminService.TestPolicy:output_type -> entente.v1.TestPolicyResponse
+	58,  // 126: entente.v1.AdminService.ListContracts:output_type -> entente.v1.ListContractsResponse
+	60,  // 127: entente.v1.AdminService.GetContract:output_type -> entente.v1.AdminServiceGetContractResponse
+	62,  // 128: entente.v1.AdminService.TerminateContract:output_type -> entente.v1.AdminServiceTerminateContractResponse
+	64,  // 129: entente.v1.AdminService.ListUsage:output_type -> entente.v1.ListUsageResponse
+	67,  // 130: entente.v1.AdminService.RolloverIdentity:output_type -> entente.v1.RolloverIdentityResponse
+	18,  // 131: entente.v1.AdminService.EndPeering:output_type -> entente.v1.EndPeeringResponse
+	20,  // 132: entente.v1.AdminService.OffloadNamespace:output_type -> entente.v1.OffloadNamespaceResponse
+	22,  // 133: entente.v1.AdminService.UnoffloadNamespace:output_type -> entente.v1.UnoffloadNamespaceResponse
+	105, // [105:134] is the sub-list for method output_type
+	76,  // [76:105] is the sub-list for method input_type
+	76,  // [76:76] is the sub-list for extension type_name
+	76,  // [76:76] is the sub-list for extension extendee
+	0,   // [0:76] is the sub-list for field type_name
 }
 
 func init() { file_entente_v1_admin_proto_init() }

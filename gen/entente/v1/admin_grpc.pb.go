@@ -159,8 +159,8 @@ type AdminServiceClient interface {
 	//
 	// Errors: NOT_FOUND PEER_UNKNOWN.
 	TestPolicy(ctx context.Context, in *TestPolicyRequest, opts ...grpc.CallOption) (*TestPolicyResponse, error)
-	// ListContracts tells of the contracts, in both roles. Permission: list
-	// contracts.
+	// ListContracts tells of the contracts, in both roles, those included that are
+	// over and still kept. Permission: list contracts.
 	ListContracts(ctx context.Context, in *ListContractsRequest, opts ...grpc.CallOption) (*ListContractsResponse, error)
 	// GetContract returns one with its signed envelope. Permission: get contracts.
 	//
@@ -183,6 +183,10 @@ type AdminServiceClient interface {
 	// EndPeering ends the contracts by which this cluster consumes from a peer,
 	// and, where asked, forgets the peer. It never waits for the peer. Permission:
 	// delete resourceslices (to forget: delete foreignclusters).
+	//
+	// Asks of the peer go with their contracts. An ask of any peer (peers/-) stays
+	// and looks for another provider; this one is left out until the peer is taken
+	// off the annotation entente.dev/left-out of the ResourceSlice.
 	//
 	// Errors: NOT_FOUND PEER_UNKNOWN, FAILED_PRECONDITION PODS_RUNNING (with
 	// refuse_if_running).
@@ -621,8 +625,8 @@ type AdminServiceServer interface {
 	//
 	// Errors: NOT_FOUND PEER_UNKNOWN.
 	TestPolicy(context.Context, *TestPolicyRequest) (*TestPolicyResponse, error)
-	// ListContracts tells of the contracts, in both roles. Permission: list
-	// contracts.
+	// ListContracts tells of the contracts, in both roles, those included that are
+	// over and still kept. Permission: list contracts.
 	ListContracts(context.Context, *ListContractsRequest) (*ListContractsResponse, error)
 	// GetContract returns one with its signed envelope. Permission: get contracts.
 	//
@@ -645,6 +649,10 @@ type AdminServiceServer interface {
 	// EndPeering ends the contracts by which this cluster consumes from a peer,
 	// and, where asked, forgets the peer. It never waits for the peer. Permission:
 	// delete resourceslices (to forget: delete foreignclusters).
+	//
+	// Asks of the peer go with their contracts. An ask of any peer (peers/-) stays
+	// and looks for another provider; this one is left out until the peer is taken
+	// off the annotation entente.dev/left-out of the ResourceSlice.
 	//
 	// Errors: NOT_FOUND PEER_UNKNOWN, FAILED_PRECONDITION PODS_RUNNING (with
 	// refuse_if_running).

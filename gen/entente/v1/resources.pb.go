@@ -352,7 +352,11 @@ type Advertisement struct {
 	// contract's begin.
 	StatementPeriod *durationpb.Duration `protobuf:"bytes,18,opt,name=statement_period,json=statementPeriod,proto3" json:"statement_period,omitempty"`
 	// The price of the whole an hour, if all of it is used.
-	Hourly        *Money `protobuf:"bytes,19,opt,name=hourly,proto3" json:"hourly,omitempty"`
+	Hourly *Money `protobuf:"bytes,19,opt,name=hourly,proto3" json:"hourly,omitempty"`
+	// Whether an administrator of the provider has to approve the request first.
+	// Only an answer to validate_only says so: without it such a request is refused
+	// with POLICY_PENDING until it is approved.
+	NeedsApproval bool `protobuf:"varint,20,opt,name=needs_approval,json=needsApproval,proto3" json:"needs_approval,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -520,6 +524,13 @@ func (x *Advertisement) GetHourly() *Money {
 	return nil
 }
 
+func (x *Advertisement) GetNeedsApproval() bool {
+	if x != nil {
+		return x.NeedsApproval
+	}
+	return false
+}
+
 // Offer is what a provider would lend a peer now, were it asked for all that it
 // may have. It binds nobody.
 type Offer struct {
@@ -539,7 +550,13 @@ type Offer struct {
 	// The storage classes that it has.
 	StorageClasses []string `protobuf:"bytes,7,rep,name=storage_classes,json=storageClasses,proto3" json:"storage_classes,omitempty"`
 	// How long a contract lasts at most.
-	Duration      *durationpb.Duration `protobuf:"bytes,8,opt,name=duration,proto3" json:"duration,omitempty"`
+	Duration *durationpb.Duration `protobuf:"bytes,8,opt,name=duration,proto3" json:"duration,omitempty"`
+	// The services that the peer lets the caller import, each once, in any order;
+	// 64 KiB in all, where each service and each port counts 64 bytes, and each
+	// character of names and of application protocols one. They are told whether or not
+	// anything is available. Importing one takes more than this list, and is not part
+	// of this revision of the protocol.
+	Services      []*OfferedService `protobuf:"bytes,9,rep,name=services,proto3" json:"services,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -630,6 +647,162 @@ func (x *Offer) GetDuration() *durationpb.Duration {
 	return nil
 }
 
+func (x *Offer) GetServices() []*OfferedService {
+	if x != nil {
+		return x.Services
+	}
+	return nil
+}
+
+// OfferedService is a service that a peer may import. Its words are those of the
+// Multi-Cluster Services API (KEP-1645).
+type OfferedService struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its namespace in the cluster that has it: a DNS label.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Its name there: a DNS label.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// How it is reached: ClusterSetIP (one address for all its pods) or Headless (its
+	// name stands for the addresses of its pods).
+	Type string `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
+	// The ports that it listens on, each name once; a headless one may have none.
+	Ports         []*OfferedServicePort `protobuf:"bytes,4,rep,name=ports,proto3" json:"ports,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OfferedService) Reset() {
+	*x = OfferedService{}
+	mi := &file_entente_v1_resources_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OfferedService) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OfferedService) ProtoMessage() {}
+
+func (x *OfferedService) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_resources_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OfferedService.ProtoReflect.Descriptor instead.
+func (*OfferedService) Descriptor() ([]byte, []int) {
+	return file_entente_v1_resources_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *OfferedService) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *OfferedService) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *OfferedService) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *OfferedService) GetPorts() []*OfferedServicePort {
+	if x != nil {
+		return x.Ports
+	}
+	return nil
+}
+
+// OfferedServicePort is a port of an offered service.
+type OfferedServicePort struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name, a DNS label; empty where it is the only one and has none.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// TCP, UDP or SCTP.
+	Protocol string `protobuf:"bytes,2,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	// The application's protocol, as Kubernetes writes it: a registered name (https), or
+	// one with a prefix (kubernetes.io/h2c). Empty is not said.
+	AppProtocol string `protobuf:"bytes,3,opt,name=app_protocol,json=appProtocol,proto3" json:"app_protocol,omitempty"`
+	// Its number.
+	Port          uint32 `protobuf:"varint,4,opt,name=port,proto3" json:"port,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OfferedServicePort) Reset() {
+	*x = OfferedServicePort{}
+	mi := &file_entente_v1_resources_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OfferedServicePort) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OfferedServicePort) ProtoMessage() {}
+
+func (x *OfferedServicePort) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_resources_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OfferedServicePort.ProtoReflect.Descriptor instead.
+func (*OfferedServicePort) Descriptor() ([]byte, []int) {
+	return file_entente_v1_resources_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *OfferedServicePort) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *OfferedServicePort) GetProtocol() string {
+	if x != nil {
+		return x.Protocol
+	}
+	return ""
+}
+
+func (x *OfferedServicePort) GetAppProtocol() string {
+	if x != nil {
+		return x.AppProtocol
+	}
+	return ""
+}
+
+func (x *OfferedServicePort) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
 // Envelope is a DSSE envelope (https://github.com/secure-systems-lab/dsse):
 // exact payload bytes, their type, and signatures over both.
 type Envelope struct {
@@ -647,7 +820,7 @@ type Envelope struct {
 
 func (x *Envelope) Reset() {
 	*x = Envelope{}
-	mi := &file_entente_v1_resources_proto_msgTypes[6]
+	mi := &file_entente_v1_resources_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -659,7 +832,7 @@ func (x *Envelope) String() string {
 func (*Envelope) ProtoMessage() {}
 
 func (x *Envelope) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_resources_proto_msgTypes[6]
+	mi := &file_entente_v1_resources_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -672,7 +845,7 @@ func (x *Envelope) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Envelope.ProtoReflect.Descriptor instead.
 func (*Envelope) Descriptor() ([]byte, []int) {
-	return file_entente_v1_resources_proto_rawDescGZIP(), []int{6}
+	return file_entente_v1_resources_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Envelope) GetPayload() []byte {
@@ -709,7 +882,7 @@ type Signature struct {
 
 func (x *Signature) Reset() {
 	*x = Signature{}
-	mi := &file_entente_v1_resources_proto_msgTypes[7]
+	mi := &file_entente_v1_resources_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -721,7 +894,7 @@ func (x *Signature) String() string {
 func (*Signature) ProtoMessage() {}
 
 func (x *Signature) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_resources_proto_msgTypes[7]
+	mi := &file_entente_v1_resources_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -734,7 +907,7 @@ func (x *Signature) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Signature.ProtoReflect.Descriptor instead.
 func (*Signature) Descriptor() ([]byte, []int) {
-	return file_entente_v1_resources_proto_rawDescGZIP(), []int{7}
+	return file_entente_v1_resources_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Signature) GetKeyId() string {
@@ -786,7 +959,7 @@ const file_entente_v1_resources_proto_rawDesc = "" +
 	"\bper_hour\x18\x02 \x03(\v2\".entente.v1.PriceList.PerHourEntryBC\xbaH@\x9a\x01=\x10@\"\ar\x05\x10\x01\x18\x80\x01*0r.\x18\x132*^(0|[1-9][0-9]{0,8})([.][0-9]{0,8}[1-9])?$R\aperHour\x1a:\n" +
 	"\fPerHourEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xfd\a\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa4\b\n" +
 	"\rAdvertisement\x12\x1f\n" +
 	"\vcontract_id\x18\x01 \x01(\tR\n" +
 	"contractId\x12\x1d\n" +
@@ -811,13 +984,14 @@ const file_entente_v1_resources_proto_rawDesc = "" +
 	"\brevision\x18\x10 \x01(\x04R\brevision\x12,\n" +
 	"\rprevious_hash\x18\x11 \x01(\fB\a\xbaH\x04z\x02\x18 R\fpreviousHash\x12D\n" +
 	"\x10statement_period\x18\x12 \x01(\v2\x19.google.protobuf.DurationR\x0fstatementPeriod\x12)\n" +
-	"\x06hourly\x18\x13 \x01(\v2\x11.entente.v1.MoneyR\x06hourly\x1a=\n" +
+	"\x06hourly\x18\x13 \x01(\v2\x11.entente.v1.MoneyR\x06hourly\x12%\n" +
+	"\x0eneeds_approval\x18\x14 \x01(\bR\rneedsApproval\x1a=\n" +
 	"\x0fNodeLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a?\n" +
 	"\x11NodeSelectorEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xd5\x03\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x98\x04\n" +
 	"\x05Offer\x12\x1c\n" +
 	"\tavailable\x18\x01 \x01(\bR\tavailable\x12\"\n" +
 	"\amessage\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\amessage\x126\n" +
@@ -827,10 +1001,21 @@ const file_entente_v1_resources_proto_rawDesc = "" +
 	"nodeLabels\x12.\n" +
 	"\rarchitectures\x18\x06 \x03(\tB\b\xbaH\x05\x92\x01\x02\x10\x10R\rarchitectures\x121\n" +
 	"\x0fstorage_classes\x18\a \x03(\tB\b\xbaH\x05\x92\x01\x02\x10@R\x0estorageClasses\x125\n" +
-	"\bduration\x18\b \x01(\v2\x19.google.protobuf.DurationR\bduration\x1a=\n" +
+	"\bduration\x18\b \x01(\v2\x19.google.protobuf.DurationR\bduration\x12A\n" +
+	"\bservices\x18\t \x03(\v2\x1a.entente.v1.OfferedServiceB\t\xbaH\x06\x92\x01\x03\x10\x80\x02R\bservices\x1a=\n" +
 	"\x0fNodeLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa1\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x89\x02\n" +
+	"\x0eOfferedService\x12F\n" +
+	"\tnamespace\x18\x01 \x01(\tB(\xbaH%r#\x18?2\x1f^[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\tnamespace\x12<\n" +
+	"\x04name\x18\x02 \x01(\tB(\xbaH%r#\x18?2\x1f^[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\x04name\x121\n" +
+	"\x04type\x18\x03 \x01(\tB\x1d\xbaH\x1ar\x18R\fClusterSetIPR\bHeadlessR\x04type\x12>\n" +
+	"\x05ports\x18\x04 \x03(\v2\x1e.entente.v1.OfferedServicePortB\b\xbaH\x05\x92\x01\x02\x10@R\x05ports\"\xea\x01\n" +
+	"\x12OfferedServicePort\x12?\n" +
+	"\x04name\x18\x01 \x01(\tB+\xbaH(r&\x18?2\"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$R\x04name\x121\n" +
+	"\bprotocol\x18\x02 \x01(\tB\x15\xbaH\x12r\x10R\x03TCPR\x03UDPR\x04SCTPR\bprotocol\x12?\n" +
+	"\fapp_protocol\x18\x03 \x01(\tB\x1c\xbaH\x19r\x17\x18\xbd\x022\x12^[A-Za-z0-9._/-]*$R\vappProtocol\x12\x1f\n" +
+	"\x04port\x18\x04 \x01(\rB\v\xbaH\b*\x06\x18\xff\xff\x03(\x01R\x04port\"\xa1\x01\n" +
 	"\bEnvelope\x12%\n" +
 	"\apayload\x18\x01 \x01(\fB\v\xbaH\bz\x06\x10\x01\x18\x80\x80\x04R\apayload\x12-\n" +
 	"\fpayload_type\x18\x02 \x01(\tB\n" +
@@ -858,7 +1043,7 @@ func file_entente_v1_resources_proto_rawDescGZIP() []byte {
 	return file_entente_v1_resources_proto_rawDescData
 }
 
-var file_entente_v1_resources_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_entente_v1_resources_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_entente_v1_resources_proto_goTypes = []any{
 	(*ResourceList)(nil),          // 0: entente.v1.ResourceList
 	(*PeeringRequest)(nil),        // 1: entente.v1.PeeringRequest
@@ -866,43 +1051,47 @@ var file_entente_v1_resources_proto_goTypes = []any{
 	(*PriceList)(nil),             // 3: entente.v1.PriceList
 	(*Advertisement)(nil),         // 4: entente.v1.Advertisement
 	(*Offer)(nil),                 // 5: entente.v1.Offer
-	(*Envelope)(nil),              // 6: entente.v1.Envelope
-	(*Signature)(nil),             // 7: entente.v1.Signature
-	nil,                           // 8: entente.v1.ResourceList.AmountsEntry
-	nil,                           // 9: entente.v1.PeeringRequest.NodeSelectorEntry
-	nil,                           // 10: entente.v1.PriceList.PerHourEntry
-	nil,                           // 11: entente.v1.Advertisement.NodeLabelsEntry
-	nil,                           // 12: entente.v1.Advertisement.NodeSelectorEntry
-	nil,                           // 13: entente.v1.Offer.NodeLabelsEntry
-	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
+	(*OfferedService)(nil),        // 6: entente.v1.OfferedService
+	(*OfferedServicePort)(nil),    // 7: entente.v1.OfferedServicePort
+	(*Envelope)(nil),              // 8: entente.v1.Envelope
+	(*Signature)(nil),             // 9: entente.v1.Signature
+	nil,                           // 10: entente.v1.ResourceList.AmountsEntry
+	nil,                           // 11: entente.v1.PeeringRequest.NodeSelectorEntry
+	nil,                           // 12: entente.v1.PriceList.PerHourEntry
+	nil,                           // 13: entente.v1.Advertisement.NodeLabelsEntry
+	nil,                           // 14: entente.v1.Advertisement.NodeSelectorEntry
+	nil,                           // 15: entente.v1.Offer.NodeLabelsEntry
+	(*durationpb.Duration)(nil),   // 16: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 17: google.protobuf.Timestamp
 }
 var file_entente_v1_resources_proto_depIdxs = []int32{
-	8,  // 0: entente.v1.ResourceList.amounts:type_name -> entente.v1.ResourceList.AmountsEntry
+	10, // 0: entente.v1.ResourceList.amounts:type_name -> entente.v1.ResourceList.AmountsEntry
 	0,  // 1: entente.v1.PeeringRequest.resources:type_name -> entente.v1.ResourceList
-	14, // 2: entente.v1.PeeringRequest.duration:type_name -> google.protobuf.Duration
+	16, // 2: entente.v1.PeeringRequest.duration:type_name -> google.protobuf.Duration
 	2,  // 3: entente.v1.PeeringRequest.price_ceiling:type_name -> entente.v1.Money
-	9,  // 4: entente.v1.PeeringRequest.node_selector:type_name -> entente.v1.PeeringRequest.NodeSelectorEntry
-	10, // 5: entente.v1.PriceList.per_hour:type_name -> entente.v1.PriceList.PerHourEntry
+	11, // 4: entente.v1.PeeringRequest.node_selector:type_name -> entente.v1.PeeringRequest.NodeSelectorEntry
+	12, // 5: entente.v1.PriceList.per_hour:type_name -> entente.v1.PriceList.PerHourEntry
 	0,  // 6: entente.v1.Advertisement.resources:type_name -> entente.v1.ResourceList
-	14, // 7: entente.v1.Advertisement.duration:type_name -> google.protobuf.Duration
-	15, // 8: entente.v1.Advertisement.valid_until:type_name -> google.protobuf.Timestamp
-	11, // 9: entente.v1.Advertisement.node_labels:type_name -> entente.v1.Advertisement.NodeLabelsEntry
+	16, // 7: entente.v1.Advertisement.duration:type_name -> google.protobuf.Duration
+	17, // 8: entente.v1.Advertisement.valid_until:type_name -> google.protobuf.Timestamp
+	13, // 9: entente.v1.Advertisement.node_labels:type_name -> entente.v1.Advertisement.NodeLabelsEntry
 	3,  // 10: entente.v1.Advertisement.price:type_name -> entente.v1.PriceList
-	14, // 11: entente.v1.Advertisement.notice:type_name -> google.protobuf.Duration
-	12, // 12: entente.v1.Advertisement.node_selector:type_name -> entente.v1.Advertisement.NodeSelectorEntry
-	14, // 13: entente.v1.Advertisement.statement_period:type_name -> google.protobuf.Duration
+	16, // 11: entente.v1.Advertisement.notice:type_name -> google.protobuf.Duration
+	14, // 12: entente.v1.Advertisement.node_selector:type_name -> entente.v1.Advertisement.NodeSelectorEntry
+	16, // 13: entente.v1.Advertisement.statement_period:type_name -> google.protobuf.Duration
 	2,  // 14: entente.v1.Advertisement.hourly:type_name -> entente.v1.Money
 	0,  // 15: entente.v1.Offer.resources:type_name -> entente.v1.ResourceList
 	3,  // 16: entente.v1.Offer.price:type_name -> entente.v1.PriceList
-	13, // 17: entente.v1.Offer.node_labels:type_name -> entente.v1.Offer.NodeLabelsEntry
-	14, // 18: entente.v1.Offer.duration:type_name -> google.protobuf.Duration
-	7,  // 19: entente.v1.Envelope.signatures:type_name -> entente.v1.Signature
-	20, // [20:20] is the sub-list for method output_type
-	20, // [20:20] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	15, // 17: entente.v1.Offer.node_labels:type_name -> entente.v1.Offer.NodeLabelsEntry
+	16, // 18: entente.v1.Offer.duration:type_name -> google.protobuf.Duration
+	6,  // 19: entente.v1.Offer.services:type_name -> entente.v1.OfferedService
+	7,  // 20: entente.v1.OfferedService.ports:type_name -> entente.v1.OfferedServicePort
+	9,  // 21: entente.v1.Envelope.signatures:type_name -> entente.v1.Signature
+	22, // [22:22] is the sub-list for method output_type
+	22, // [22:22] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_entente_v1_resources_proto_init() }
@@ -916,7 +1105,7 @@ func file_entente_v1_resources_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_entente_v1_resources_proto_rawDesc), len(file_entente_v1_resources_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
