@@ -274,13 +274,8 @@ type Stored struct {
 	ClosedAt   time.Time
 }
 
-// Stored returns what to keep of a contract that both signed.
-func (c Contract) Stored() Stored {
-	return Stored{Phase: c.Phase(), Reason: c.Reason, DrainUntil: c.DrainUntil, ClosedAt: c.ClosedAt}
-}
-
-// Restore returns a contract as it was stored: signed by both, with what Stored
-// returned.
+// Restore returns a contract as it was stored: signed by both, with what was kept
+// of it.
 func Restore(t Terms, hash Hash, role Role, s Stored) Contract {
 	c := Contract{ID: t.ContractID, Role: role, State: Active}.adopt(t, hash)
 	// Only a contract that had begun was ever revised.

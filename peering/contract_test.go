@@ -426,10 +426,10 @@ func TestRestoredContractGoesOn(t *testing.T) {
 			t.Errorf("%q: draining without end", tt.phase)
 		}
 	}
-	// What Stored keeps is all that there is to keep.
+	// What is stored is all that there is to keep.
 	for s := Active; s <= Closed; s++ {
 		want := states[s]
-		got := Restore(terms1, hash1, Provider, want.Stored())
+		got := Restore(terms1, hash1, Provider, stored(want))
 		if s == Active {
 			got = apply(t, got, Tick{begins})
 		}
@@ -498,4 +498,9 @@ func TestPhasesSurviveText(t *testing.T) {
 	if ParsePhase("Opening") != PhaseUnspecified || Phase(9).String() != "" {
 		t.Error("an unknown phase says something")
 	}
+}
+
+// stored is what is kept of a contract that both signed.
+func stored(c Contract) Stored {
+	return Stored{Phase: c.Phase(), Reason: c.Reason, DrainUntil: c.DrainUntil, ClosedAt: c.ClosedAt}
 }

@@ -350,7 +350,7 @@ func (w *world) restart(i int) {
 	c := w.side[i]
 	switch {
 	case c.State >= Active && c.Revision > 0:
-		w.side[i] = Restore(termsOf(c.Hash), c.Hash, c.Role, c.Stored())
+		w.side[i] = Restore(termsOf(c.Hash), c.Hash, c.Role, stored(c))
 	case c.State == Offered && i == 1:
 		w.side[i] = Contract{}
 	}

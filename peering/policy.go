@@ -350,16 +350,21 @@ func bounds(name string, p Policy, have Capacity) []bound {
 	)
 }
 
-// headroom is what may still be lent of one resource, and the bound that says
-// so: of equal ones the first.
-func headroom(name string, p Policy, have Capacity) (Quantity, bound) {
+// headroom is what may still be lent of one resource, and the bounds that say
+// so, in the order of bounds: several where they allow the same.
+func headroom(name string, p Policy, have Capacity) (Quantity, []bound) {
 	list := bounds(name, p, have)
-	tightest := slices.MinFunc(list, func(a, b bound) int { return a.left().Cmp(b.left()) })
-	left := tightest.left()
+	least := slices.MinFunc(list, func(a, b bound) int { return a.left().Cmp(b.left()) }).left()
+	return lendable(name, least), slices.DeleteFunc(list, func(b bound) bool { return b.left().Cmp(least) != 0 })
+}
+
+// lendable is the part of an amount that can be lent: whole units of everything
+// but cpu.
+func lendable(name string, q Quantity) Quantity {
 	if !Fractional(name) {
-		left = left.Floor()
+		return q.Floor()
 	}
-	return left, tightest
+	return q
 }
 
 func grantAsked(ask Ask, p Policy, have Capacity) (Resources, error) {
@@ -378,19 +383,29 @@ func grantAsked(ask Ask, p Policy, have Capacity) (Resources, error) {
 
 // refuse says why a bound allows no more.
 func (b bound) refuse(name string, want Quantity, p Policy) error {
+	say := func(why GrantReason, format string, args ...any) error {
+		return refuse(why, name, "asked for %s, and "+format, append([]any{amount(name, want)}, args...)...)
+	}
+	left := lendable(name, b.left())
 	switch b.by {
 	case BoundCeiling:
-		return refuse(GrantPolicyRefused, name, "%s: asked for %s, policy %q gives this peer at most %s, of which it holds %s", name, want, p.Name, b.limit, b.held)
+		return say(GrantPolicyRefused, "policy %q gives this peer at most %s, of which it holds %s", p.Name, amount(name, b.limit), amount(name, b.held))
 	case BoundTotal:
 		if b.fixed && want.Cmp(b.limit) > 0 {
-			return refuse(GrantPolicyRefused, name, "%s: asked for %s, policy %q gives all peers together at most %s", name, want, p.Name, b.limit)
+			return say(GrantPolicyRefused, "policy %q gives all peers together at most %s", p.Name, amount(name, b.limit))
 		}
-		return refuse(GrantCapacityExhausted, name, "%s: asked for %s, policy %q gives all peers together %s more now", name, want, p.Name, b.left())
+		return say(GrantCapacityExhausted, "policy %q gives all peers together at most %s, of which %s is left now", p.Name, amount(name, b.limit), amount(name, left))
 	case BoundPercent:
-		return refuse(GrantCapacityExhausted, name, "%s: asked for %s, policy %q gives this peer %d%% of what is free, which is %s more now", name, want, p.Name, p.PercentOfFree, b.left())
+		return say(GrantCapacityExhausted, "policy %q gives this peer %d%% of what is free, of which %s is left now", p.Name, p.PercentOfFree, amount(name, left))
 	}
-	return refuse(GrantCapacityExhausted, name, "%s: asked for %s, only %s is free", name, want, b.left())
+	return say(GrantCapacityExhausted, "only %s is free", amount(name, left))
 }
+
+// amount is an amount with the name of its resource, for people: cpu 960m,
+// memory 15Gi. No more digits than anybody reads.
+func amount(name string, q Quantity) string { return name + " " + shown(name, q).String() }
+
+func shown(name string, q Quantity) Quantity { return round(name, lendable(name, q)) }
 
 // grantAll gives of every resource that is free as much as it may. What comes to
 // nothing is left out.
@@ -438,10 +453,37 @@ type Bound struct {
 	// Granted is what there may be of it.
 	Granted Quantity
 	// By is what keeps Granted below Asked: BoundCeiling, BoundPercent, BoundTotal
-	// or BoundFree. It is empty if nothing does.
+	// or BoundFree. It is empty if nothing does. Where several do, it is the first of
+	// ceiling, total, percent of free and free.
 	By string
 	// Limit is that bound's amount, of which some may be lent already.
 	Limit Quantity
+	// Also is the others that allow no more than By does, in that order.
+	Also []Limit
+	// all says that nothing was asked for by name.
+	all bool
+}
+
+// Limit is one bound's amount.
+type Limit struct {
+	By     string
+	Amount Quantity
+}
+
+// String says it for people: cpu: 2 of 3, bounded by ceiling of 2 and total of 2.
+func (b Bound) String() string {
+	text := b.Resource + ": " + shown(b.Resource, b.Granted).String()
+	if b.By == "" {
+		return text
+	}
+	if !b.all {
+		text += " of " + b.Asked.String()
+	}
+	text += fmt.Sprintf(", bounded by %s of %s", b.By, shown(b.Resource, b.Limit))
+	for _, l := range b.Also {
+		text += fmt.Sprintf(" and %s of %s", l.By, shown(b.Resource, l.Amount))
+	}
+	return text
 }
 
 // Explain says what bounds each resource of an ask, by name. It is for the
@@ -455,11 +497,16 @@ func Explain(ask Ask, p Policy, have Capacity) []Bound {
 	var list []Bound
 	for _, name := range names {
 		left, tightest := headroom(name, p, have)
-		b := Bound{Resource: name, Asked: ask.Resources[name], Granted: left, By: tightest.by, Limit: tightest.limit}
+		b := Bound{Resource: name, Asked: ask.Resources[name], Granted: left, By: tightest[0].by, Limit: tightest[0].limit, all: all}
+		for _, t := range tightest[1:] {
+			if l := (Limit{t.by, t.limit}); t.by != b.By && !slices.Contains(b.Also, l) {
+				b.Also = append(b.Also, l)
+			}
+		}
 		if all {
 			b.Asked, b.Granted = left, round(name, left)
 		} else if b.Asked.Cmp(left) <= 0 {
-			b.Granted, b.By, b.Limit = b.Asked, "", Quantity{}
+			b = Bound{Resource: name, Asked: b.Asked, Granted: b.Asked}
 		}
 		list = append(list, b)
 	}

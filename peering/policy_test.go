@@ -228,6 +228,82 @@ func TestExplain(t *testing.T) {
 	}
 }
 
+func TestBoundsThatTieAreAllNamed(t *testing.T) {
+	p := peering.Policy{
+		Name: "gold", Accept: peering.Automatic, PercentOfFree: 50, TotalPercent: 50, OvercommitPercent: 100, Duration: time.Hour,
+		Ceilings: resources(t, "pods", "50"), Total: resources(t, "pods", "60"),
+	}
+	have := peering.Capacity{
+		// Half of it is no whole number of bytes.
+		Free:         resources(t, "cpu", "1920m", "memory", "16473133875", "pods", "101"),
+		LentByPolicy: resources(t, "pods", "10"), LentToPeer: resources(t, "cpu", "0"),
+	}
+	for name, tc := range map[string]struct {
+		ask  peering.Ask
+		want []string
+	}{
+		"what was asked for": {
+			peering.Ask{RequestID: "r", Resources: resources(t, "cpu", "4", "memory", "1Gi", "pods", "51")},
+			[]string{
+				"cpu: 960m of 4, bounded by percent of free of 960m and total of 960m",
+				"memory: 1Gi",
+				"pods: 40 of 51, bounded by total of 50",
+			},
+		},
+		"all there is": {
+			peering.Ask{RequestID: "r"},
+			[]string{
+				"cpu: 960m, bounded by percent of free of 960m and total of 960m",
+				"memory: 7855Mi, bounded by percent of free of 7855Mi and total of 7855Mi",
+				"pods: 40, bounded by total of 50",
+			},
+		},
+	} {
+		var got []string
+		for _, b := range peering.Explain(tc.ask, p, have) {
+			got = append(got, b.String())
+		}
+		if diff := cmp.Diff(tc.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// TestRefusalsNameAmountsOnce holds each refusal to amounts that people read: one
+// quantity in its canonical form, with the name of what it is of.
+func TestRefusalsNameAmountsOnce(t *testing.T) {
+	free := resources(t, "cpu", "1920m", "memory", "16473133875", "pods", "100")
+	p := peering.Policy{
+		Name: "gold", Accept: peering.Automatic, PercentOfFree: 50, TotalPercent: 100, OvercommitPercent: 100, Duration: time.Hour,
+		Ceilings: resources(t, "pods", "20"), Total: resources(t, "nvidia.com/gpu", "4"),
+	}
+	for _, tc := range []struct {
+		name   string
+		amount string
+		change func(*peering.Policy, *peering.Capacity)
+		want   string
+	}{
+		{"cpu", "4", nil, `asked for cpu 4, and policy "gold" gives this peer 50% of what is free, of which cpu 960m is left now`},
+		{"memory", "8Gi", nil, `asked for memory 8Gi, and policy "gold" gives this peer 50% of what is free, of which memory 7855Mi is left now`},
+		{"pods", "30", func(_ *peering.Policy, c *peering.Capacity) { c.LentToPeer = resources(t, "pods", "5") }, `asked for pods 30, and policy "gold" gives this peer at most pods 20, of which it holds pods 5`},
+		{"nvidia.com/gpu", "5", nil, `asked for nvidia.com/gpu 5, and policy "gold" gives all peers together at most nvidia.com/gpu 4`},
+		{"nvidia.com/gpu", "2", func(_ *peering.Policy, c *peering.Capacity) { c.LentByPolicy = resources(t, "nvidia.com/gpu", "3") }, `asked for nvidia.com/gpu 2, and policy "gold" gives all peers together at most nvidia.com/gpu 4, of which nvidia.com/gpu 1 is left now`},
+		{"cpu", "1", func(p *peering.Policy, _ *peering.Capacity) { p.PercentOfFree, p.TotalPercent = 100, 50 }, `asked for cpu 1, and policy "gold" gives all peers together at most cpu 960m, of which cpu 960m is left now`},
+		{"memory", "8Gi", func(p *peering.Policy, c *peering.Capacity) {
+			p.PercentOfFree, c.Lent = 100, resources(t, "memory", "12Gi")
+		}, `asked for memory 8Gi, and only memory 3422Mi is free`},
+	} {
+		p, have := p, peering.Capacity{Free: free}
+		if tc.change != nil {
+			tc.change(&p, &have)
+		}
+		_, err := peering.Decide(peering.Ask{RequestID: "r", Resources: resources(t, tc.name, tc.amount)}, p, have)
+		if err == nil || err.Error() != tc.want {
+			t.Errorf("%s %s is refused by\n  %v\nwant\n  %s", tc.name, tc.amount, err, tc.want)
+		}
+	}
+}
+
 func TestCheapest(t *testing.T) {
 	id := func(c string) peering.ClusterID { return peering.ClusterID(strings.Repeat(c, peering.ClusterIDLen)) }
 	list := []peering.Candidate{

@@ -23,8 +23,9 @@ import (
 
 // Defaults and limits of an exchange.
 const (
-	// DefaultInterval is the pause between two states that say the same.
-	DefaultInterval = 2 * time.Second
+	// DefaultInterval is the pause between two states that say the same. Some peers
+	// give up whoever is silent for 6 s.
+	DefaultInterval = 4 * time.Second
 	// SilentIntervals is how many intervals without a word end the exchange.
 	SilentIntervals = 3
 	// MinGap is the least time between two states sent, so that a burst of

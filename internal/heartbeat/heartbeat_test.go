@@ -106,8 +106,8 @@ func TestBothSidesHearEachOtherForHours(t *testing.T) {
 
 		time.Sleep(2 * time.Hour)
 		for name, got := range map[string]*ententev1.PeerState{"two": one.last(), "one": two.last()} {
-			if got.Sequence < 3500 || got.Sequence > 3700 {
-				t.Errorf("side %s sent %d states in two hours, want about 3600", name, got.Sequence)
+			if got.Sequence < 1750 || got.Sequence > 1850 {
+				t.Errorf("side %s sent %d states in two hours, want about 1800", name, got.Sequence)
 			}
 			if got.EchoSequence == 0 || got.EchoSequence+2 < got.Sequence {
 				t.Errorf("side %s echoed %d at its state %d", name, got.EchoSequence, got.Sequence)
@@ -119,6 +119,27 @@ func TestBothSidesHearEachOtherForHours(t *testing.T) {
 				t.Errorf("Run returned %v after its context ended, want nil", err)
 			}
 		}
+	})
+}
+
+// A peer that beats each 2 s and gives up after 6 s is content with less.
+func TestAPeerThatBeatsFasterStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		a, b := pipes(ctx, 1)
+		fast, now := newSide(1), newSide(2)
+		cfg := fast.config()
+		cfg.Interval = 2 * time.Second
+		done := make(chan error, 2)
+		go func() { done <- Run(ctx, a.stream(), cfg) }()
+		go func() { done <- Run(ctx, b.stream(), now.config()) }()
+		select {
+		case err := <-done:
+			t.Errorf("an exchange ended: %v", err)
+		case <-time.After(2 * time.Hour):
+		}
+		cancel()
+		synctest.Wait()
 	})
 }
 

@@ -1,8 +1,12 @@
 package store
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -118,6 +122,41 @@ const annotationFulfils = "entente.dev/fulfils"
 // checked that was made just before a revision.
 const annotationBefore = "entente.dev/previous-envelope"
 
+// annotationEarlier, followed by its number, is the envelope of an earlier revision.
+// Statements of use have the prices of the revision that held: its envelope is the
+// proof that both agreed to them.
+const annotationEarlier = "entente.dev/envelope-of-revision-"
+
+// keepEarlier keeps what annotationBefore has, as it is about to be replaced, and
+// lets the oldest go of more than a few.
+func keepEarlier(c *v1alpha1.Contract) {
+	text := c.Annotations[annotationBefore]
+	envelope, err := peering.ParseEnvelope([]byte(text))
+	if err != nil {
+		return
+	}
+	terms, err := envelope.Verify()
+	if err != nil {
+		return
+	}
+	c.Annotations[annotationEarlier+strconv.FormatUint(terms.Revision, 10)] = text
+	var kept []uint64
+	for key := range c.Annotations {
+		if number, ok := strings.CutPrefix(key, annotationEarlier); ok {
+			revision, _ := strconv.ParseUint(number, 10, 64) // what is no number goes first
+			kept = append(kept, revision)
+		}
+	}
+	slices.SortFunc(kept, func(a, b uint64) int { return cmp.Compare(b, a) })
+	bytes := 0
+	for i, revision := range kept {
+		key := annotationEarlier + strconv.FormatUint(revision, 10)
+		if bytes += len(c.Annotations[key]); i >= maxEarlier || bytes > maxEarlierBytes {
+			delete(c.Annotations, key)
+		}
+	}
+}
+
 // Fulfilment is what of its ResourceSlice a consumer's contract fulfils. The zero
 // Fulfilment is not known.
 type Fulfilment struct {
@@ -159,6 +198,7 @@ func Revise(c *v1alpha1.Contract, later peering.Envelope, self peering.ClusterID
 	if revised.Spec.Revision <= c.Spec.Revision {
 		return fmt.Errorf("contract %s: revision %d is not later than revision %d", c.Name, revised.Spec.Revision, c.Spec.Revision)
 	}
+	keepEarlier(c)
 	metav1.SetMetaDataAnnotation(&c.ObjectMeta, annotationBefore, c.Spec.Envelope)
 	delete(c.Annotations, annotationFulfils)
 	revised.Spec.Termination = c.Spec.Termination

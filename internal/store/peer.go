@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/identity"
@@ -42,6 +43,29 @@ func Known(items []v1alpha1.ForeignCluster, id peering.ClusterID) *v1alpha1.Fore
 		}
 	}
 	return found
+}
+
+// KnownAll returns for each cluster what Known does.
+func KnownAll(items []v1alpha1.ForeignCluster) map[peering.ClusterID]*v1alpha1.ForeignCluster {
+	out := make(map[peering.ClusterID]*v1alpha1.ForeignCluster, len(items))
+	for i := range items {
+		fc, id := &items[i], peering.ClusterID(items[i].Spec.ClusterID)
+		if id != "" && (out[id] == nil || precedes(fc, out[id])) {
+			out[id] = fc
+		}
+	}
+	return out
+}
+
+// Find asks the API server for the ForeignCluster that stands for a cluster; nil if
+// there is none. However many there are, it costs the same: they have a label. Only
+// one that was written by hand a moment ago may not have it yet.
+func Find(ctx context.Context, c client.Reader, id peering.ClusterID) (*v1alpha1.ForeignCluster, error) {
+	var list v1alpha1.ForeignClusterList
+	if err := c.List(ctx, &list, client.MatchingLabels{v1alpha1.LabelPeer: string(id)}); err != nil {
+		return nil, fmt.Errorf("list foreign clusters: %w", err)
+	}
+	return Known(list.Items, id), nil
 }
 
 func precedes(a, b *v1alpha1.ForeignCluster) bool {
@@ -76,18 +100,22 @@ func Revoked(fc *v1alpha1.ForeignCluster) bool {
 // revoked. A cluster that is known keeps its name. wanted overrides the name that
 // the cluster gives itself; a name that another cluster has here is refused where
 // it was wanted, and else extended.
-func AddPeer(ctx context.Context, c client.Client, id peering.ClusterID, info wire.ClusterInfo, wanted string) (string, error) {
-	return addPeer(ctx, c, id, info, wanted, false)
+//
+// With a cache of ForeignClusters, the API server is asked only for the one of this
+// cluster, as many may join at once, and what the status of a new one says is left
+// to its reconciler. A nil cache has it asked for all.
+func AddPeer(ctx context.Context, c client.Client, cache client.Reader, id peering.ClusterID, info wire.ClusterInfo, wanted string) (string, error) {
+	return addPeer(ctx, c, cache, id, info, wanted, false)
 }
 
 // AddPeerAgain is AddPeer for a token that the same cluster used before. It makes
 // good what a lost answer left undone, and does not end a denial.
 func AddPeerAgain(ctx context.Context, c client.Client, id peering.ClusterID, info wire.ClusterInfo) (string, error) {
-	return addPeer(ctx, c, id, info, "", true)
+	return addPeer(ctx, c, nil, id, info, "", true)
 }
 
-func addPeer(ctx context.Context, c client.Client, id peering.ClusterID, info wire.ClusterInfo, wanted string, again bool) (string, error) {
-	fc, err := place(ctx, c, id, info, wanted, func(fc *v1alpha1.ForeignCluster) error {
+func addPeer(ctx context.Context, c client.Client, cache client.Reader, id peering.ClusterID, info wire.ClusterInfo, wanted string, again bool) (string, error) {
+	fc, made, err := place(ctx, c, cache, id, info, wanted, func(fc *v1alpha1.ForeignCluster) error {
 		if fc.Spec.Decision == v1alpha1.DecisionDenied {
 			if again {
 				return wire.Errorf(wire.ReasonTokenInvalid, "the token was used before an administrator of this cluster denied yours: ask for a new one")
@@ -99,6 +127,9 @@ func addPeer(ctx context.Context, c client.Client, id peering.ClusterID, info wi
 	})
 	if err != nil {
 		return "", err
+	}
+	if made && cache != nil {
+		return fc.Name, nil // nothing was said of it before, and what it is says that it joined
 	}
 	return fc.Name, MarkJoined(ctx, c, fc)
 }
@@ -139,7 +170,7 @@ type Introduction struct {
 // was decided already the cluster is trusted now, as it proved to be the one that
 // was meant. Errors have the reasons TRUST_DENIED, PEER_NAME_TAKEN and CONFLICT.
 func Introduce(ctx context.Context, c client.Client, i Introduction) (string, error) {
-	fc, err := place(ctx, c, i.ID, i.Info, i.Name, func(fc *v1alpha1.ForeignCluster) error {
+	fc, _, err := place(ctx, c, nil, i.ID, i.Info, i.Name, func(fc *v1alpha1.ForeignCluster) error {
 		switch {
 		case i.Approve:
 			fc.Spec.Decision = v1alpha1.DecisionApproved
@@ -248,13 +279,41 @@ func lookUp(ctx context.Context, c client.Client, id peering.ClusterID) (*v1alph
 	return Known(list.Items, id), byName, nil
 }
 
-// place finds or makes the ForeignCluster of a cluster, changed by edit.
-func place(ctx context.Context, c client.Client, id peering.ClusterID, info wire.ClusterInfo, wanted string,
+// glance is lookUp without asking the API server for all. What the cache does not
+// show yet of other clusters' names, it finds out when it makes a ForeignCluster.
+func glance(ctx context.Context, c client.Client, cache client.Reader, id peering.ClusterID) (*v1alpha1.ForeignCluster, map[string]*v1alpha1.ForeignCluster, error) {
+	fc, err := Find(ctx, c, id)
+	if err != nil || fc != nil {
+		return fc, nil, err
+	}
+	var list v1alpha1.ForeignClusterList
+	if err := cache.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, nil, fmt.Errorf("list foreign clusters: %w", err)
+	}
+	if Known(list.Items, id) != nil {
+		// It has no label yet, or is gone since.
+		return lookUp(ctx, c, id)
+	}
+	byName := make(map[string]*v1alpha1.ForeignCluster, len(list.Items))
+	for i := range list.Items {
+		byName[list.Items[i].Name] = &list.Items[i] // to look at only
+	}
+	return nil, byName, nil
+}
+
+// place finds or makes the ForeignCluster of a cluster, changed by edit, and says
+// whether it made it. With a cache it asks the API server for that one only.
+func place(ctx context.Context, c client.Client, cache client.Reader, id peering.ClusterID, info wire.ClusterInfo, wanted string,
 	edit func(*v1alpha1.ForeignCluster) error,
-) (*v1alpha1.ForeignCluster, error) {
-	var out *v1alpha1.ForeignCluster
-	return out, retry(func() error {
-		fc, taken, err := lookUp(ctx, c, id)
+) (out *v1alpha1.ForeignCluster, made bool, err error) {
+	look := func() (*v1alpha1.ForeignCluster, map[string]*v1alpha1.ForeignCluster, error) {
+		if cache == nil || wanted != "" {
+			return lookUp(ctx, c, id)
+		}
+		return glance(ctx, c, cache, id)
+	}
+	err = retry(func() error {
+		fc, taken, err := look()
 		if err != nil {
 			return err
 		}
@@ -293,15 +352,24 @@ func place(ctx context.Context, c client.Client, id peering.ClusterID, info wire
 		if err := edit(out); err != nil {
 			return err
 		}
+		if out.Spec.TrustBundle != "" {
+			controllerutil.AddFinalizer(out, v1alpha1.Finalizer)
+		}
 		err = c.Create(ctx, out, client.FieldOwner(v1alpha1.Manager))
+		if apierrors.IsAlreadyExists(err) && cache != nil {
+			cache = nil // it did not show whose the name is
+			return apierrors.NewConflict(v1alpha1.GroupVersion.WithResource("foreignclusters").GroupResource(), name, err)
+		}
 		if apierrors.IsAlreadyExists(err) {
 			return wire.Errorf(wire.ReasonConflict, "another cluster just took the name %s; try again", name)
 		}
 		if err != nil {
 			return fmt.Errorf("keep foreign cluster %s: %w", name, err)
 		}
+		made = true
 		return nil
 	})
+	return out, made, err
 }
 
 // freeName returns what to call a cluster that is not known.

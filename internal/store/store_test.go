@@ -3,12 +3,14 @@ package store
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -28,13 +30,13 @@ const (
 	third = peering.ClusterID("cccccccccccccccccccccccccccccccc")
 )
 
-func newClient(t *testing.T) client.Client {
+func newClient(t *testing.T, objects ...client.Object) client.Client {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
-	return fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.ForeignCluster{}).Build()
+	return fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.ForeignCluster{}).WithObjects(objects...).Build()
 }
 
 type clock struct {
@@ -208,6 +210,80 @@ func TestSeveralAgentsThatStartAreOneCluster(t *testing.T) {
 	}
 }
 
+// counting counts what the API server is asked for: all ForeignClusters, and to make
+// one or to change the status of one.
+type counting struct {
+	client.Client
+	all, written int
+}
+
+func (c *counting) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	if len(opts) == 0 {
+		c.all++
+	}
+	return c.Client.List(ctx, list, opts...)
+}
+
+func (c *counting) Create(ctx context.Context, o client.Object, opts ...client.CreateOption) error {
+	c.written++
+	return c.Client.Create(ctx, o, opts...)
+}
+
+func (c *counting) Status() client.SubResourceWriter {
+	c.written++
+	return c.Client.Status()
+}
+
+func TestAJoinAsksTheAPIServerForOneClusterOnly(t *testing.T) {
+	t.Parallel()
+	id, err := identity.Generate(start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info := wire.NewClusterInfo("milan", here, id.TrustBundle())
+	called := func(name string, id peering.ClusterID, labels map[string]string) *v1alpha1.ForeignCluster {
+		return &v1alpha1.ForeignCluster{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: string(id)},
+		}
+	}
+	labelled := map[string]string{v1alpha1.LabelPeer: string(id.ID())}
+	for _, tc := range []struct {
+		name          string
+		cached, there []client.Object
+		want          string
+		all, written  int
+	}{
+		{name: "nobody is known", want: "milan", written: 1},
+		{name: "another has the name", cached: []client.Object{called("milan", other, nil)}, there: []client.Object{called("milan", other, nil)}, want: "milan-" + id.ID().Short(), written: 1},
+		{name: "another has the name and the cache lags", there: []client.Object{called("milan", other, nil)}, want: "milan-" + id.ID().Short(), all: 1, written: 2},
+		{name: "it is known and the cache lags", there: []client.Object{called("office", id.ID(), labelled)}, want: "office", written: 1},
+		{name: "somebody wrote it and it has no label yet", cached: []client.Object{called("office", id.ID(), nil)}, there: []client.Object{called("office", id.ID(), nil)}, want: "office", all: 1, written: 1},
+		{name: "it was deleted and the cache lags", cached: []client.Object{called("office", id.ID(), labelled)}, want: "milan", all: 1, written: 1},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			direct := &counting{Client: newClient(t, tc.there...)}
+			name, err := AddPeer(t.Context(), direct, newClient(t, tc.cached...), id.ID(), info, "")
+			if err != nil || name != tc.want {
+				t.Fatalf("it is called %s (%v), want %s", name, err, tc.want)
+			}
+			if direct.all != tc.all || direct.written != tc.written {
+				t.Errorf("the API server was asked %d times for all and wrote %d times, want %d and %d", direct.all, direct.written, tc.all, tc.written)
+			}
+			var fc v1alpha1.ForeignCluster
+			if err := direct.Get(t.Context(), client.ObjectKey{Name: name}, &fc); err != nil {
+				t.Fatal(err)
+			}
+			if fc.Spec.ClusterID != string(id.ID()) || fc.Spec.TrustBundle != info.PEM() {
+				t.Errorf("it is %+v", fc.Spec)
+			}
+			if made := name != "office"; made && !slices.Contains(fc.Finalizers, v1alpha1.Finalizer) {
+				t.Error("who is trusted is not held")
+			}
+		})
+	}
+}
+
 func TestAddPeerNamesClusters(t *testing.T) {
 	t.Parallel()
 	info := func(name string) (peering.ClusterID, wire.ClusterInfo) {
@@ -220,7 +296,7 @@ func TestAddPeerNamesClusters(t *testing.T) {
 	c := newClient(t)
 	add := func(id peering.ClusterID, info wire.ClusterInfo, wanted string) string {
 		t.Helper()
-		name, err := AddPeer(t.Context(), c, id, info, wanted)
+		name, err := AddPeer(t.Context(), c, nil, id, info, wanted)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -242,7 +318,7 @@ func TestAddPeerNamesClusters(t *testing.T) {
 		t.Errorf("a cluster without a name is called %s, want %s", got, want)
 	}
 	rome, romeInfo := info("x")
-	if _, err := AddPeer(t.Context(), c, rome, romeInfo, "milan"); wire.ReasonOf(err) != wire.ReasonPeerNameTaken {
+	if _, err := AddPeer(t.Context(), c, nil, rome, romeInfo, "milan"); wire.ReasonOf(err) != wire.ReasonPeerNameTaken {
 		t.Errorf("a name that another has is given: %v", err)
 	}
 	var fc v1alpha1.ForeignCluster

@@ -143,7 +143,7 @@ func TestANewTokenEndsADenialAndAnOldOneDoesNot(t *testing.T) {
 	t.Parallel()
 	c := newPeersClient(t)
 	milan, info := cluster(t, "milan")
-	if _, err := AddPeer(t.Context(), c, milan.ID(), info, ""); err != nil {
+	if _, err := AddPeer(t.Context(), c, nil, milan.ID(), info, ""); err != nil {
 		t.Fatal(err)
 	}
 	fc := get(t, c, "milan")
@@ -160,7 +160,7 @@ func TestANewTokenEndsADenialAndAnOldOneDoesNot(t *testing.T) {
 	if fc := get(t, c, "milan"); fc.Spec.Decision != v1alpha1.DecisionDenied || fc.Spec.TrustBundle != "" {
 		t.Errorf("after it: %+v", fc.Spec)
 	}
-	if _, err := AddPeer(t.Context(), c, milan.ID(), info, ""); err != nil {
+	if _, err := AddPeer(t.Context(), c, nil, milan.ID(), info, ""); err != nil {
 		t.Fatal(err)
 	}
 	if fc := get(t, c, "milan"); fc.Spec.Decision != "" || fc.Spec.TrustBundle != info.PEM() {
@@ -176,7 +176,7 @@ func TestWhatAPeerRevokedStandsUntilATokenEndsIt(t *testing.T) {
 	c := newPeersClient(t)
 	milan, info := cluster(t, "milan")
 	stranger, _ := cluster(t, "x")
-	if _, err := AddPeer(t.Context(), c, milan.ID(), info, ""); err != nil {
+	if _, err := AddPeer(t.Context(), c, nil, milan.ID(), info, ""); err != nil {
 		t.Fatal(err)
 	}
 	if fc, err := MarkRevoked(t.Context(), c, stranger.ID(), "x", start); fc != nil || err != nil {
@@ -199,7 +199,7 @@ func TestWhatAPeerRevokedStandsUntilATokenEndsIt(t *testing.T) {
 	if fc, err := MarkRevoked(t.Context(), c, milan.ID(), "again", start.Add(time.Hour)); fc != nil || err != nil {
 		t.Errorf("hearing it again is news: %v, %v", fc, err)
 	}
-	if _, err := AddPeer(t.Context(), c, milan.ID(), info, ""); err != nil || Revoked(get(t, c, "milan")) {
+	if _, err := AddPeer(t.Context(), c, nil, milan.ID(), info, ""); err != nil || Revoked(get(t, c, "milan")) {
 		t.Errorf("after a new token it stands: %v", err)
 	}
 }
@@ -289,7 +289,7 @@ func TestAPendingIntroductionBecomesTrustedByAToken(t *testing.T) {
 	if _, err := Introduce(t.Context(), c, Introduction{ID: milan.ID(), Info: info, Code: "1", Time: start}); err != nil {
 		t.Fatal(err)
 	}
-	if name, err := AddPeer(t.Context(), c, milan.ID(), info, "office"); err != nil || name != "office" {
+	if name, err := AddPeer(t.Context(), c, nil, milan.ID(), info, "office"); err != nil || name != "office" {
 		t.Fatalf("it is called %s, %v", name, err)
 	}
 	if got := names(t, c); len(got) != 1 {
@@ -335,7 +335,7 @@ func TestABundleIsUpdatedOnlyForward(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := newPeersClient(t)
-			if _, err := AddPeer(t.Context(), c, zero.ID(), says(tc.held), ""); err != nil {
+			if _, err := AddPeer(t.Context(), c, nil, zero.ID(), says(tc.held), ""); err != nil {
 				t.Fatal(err)
 			}
 			fc := get(t, c, "milan")

@@ -37,6 +37,9 @@ const (
 	ReasonTooManyCalls Reason = "TOO_MANY_CALLS"
 	// ReasonStopping is UNAVAILABLE: the agent is about to stop.
 	ReasonStopping Reason = "STOPPING"
+	// ReasonProtocolUnsupported is FAILED_PRECONDITION: the two agents are of
+	// versions that do not fit, as a whole or in what was asked for.
+	ReasonProtocolUnsupported Reason = "PROTOCOL_UNSUPPORTED"
 
 	// ReasonPeerNotTrusted is PERMISSION_DENIED: only joining is open to a
 	// cluster that did not join.
@@ -175,7 +178,8 @@ func (r Reason) Code() codes.Code {
 		return codes.Unauthenticated
 	case ReasonPeerIsSelf, ReasonIntroductionUnknown, ReasonPolicyPending, ReasonPriceAboveCeiling,
 		ReasonAdvertisementExpired, ReasonRevisionStale, ReasonContractClosed, ReasonNoEndpoint, ReasonTokenExpired,
-		ReasonCodeMismatch, ReasonRolloverTooSoon, ReasonPeerIdentity, ReasonPodsRunning, ReasonMappingFixed:
+		ReasonCodeMismatch, ReasonRolloverTooSoon, ReasonPeerIdentity, ReasonPodsRunning, ReasonMappingFixed,
+		ReasonProtocolUnsupported:
 		return codes.FailedPrecondition
 	case ReasonContractUnknown, ReasonPodUnknown, ReasonPeerUnknown, ReasonNamespaceUnknown,
 		ReasonNamespaceNotOffloaded, ReasonTokenUnknown, ReasonPeeringUnknown, ReasonRequestUnknown:

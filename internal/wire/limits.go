@@ -18,6 +18,16 @@ const (
 	// MaxStorageClasses and MaxArchitectures is how many of each an offer may have.
 	MaxStorageClasses = 64
 	MaxArchitectures  = 16
+	// MaxServices is how many services an offer may have, MaxServicePorts how many
+	// ports each, and MaxServicesSize how large they may be in all, in bytes: each
+	// service and each port counts serviceSize, and besides what is written in it.
+	MaxServices     = 256
+	MaxServicePorts = 64
+	MaxServicesSize = 64 << 10
+	serviceSize     = 64
+	// MaxAppProtocolLen is the longest name of an application's protocol: a DNS name,
+	// a slash and a label.
+	MaxAppProtocolLen = 253 + 1 + 63
 	// MaxMessageLen is the longest text for people, in bytes; more is cut.
 	MaxMessageLen = 1024
 	// MaxNameLen is the longest cluster name.
@@ -29,6 +39,12 @@ const (
 	// MaxDuration is the longest duration that anything may last: ten years. It
 	// keeps arithmetic with times far from overflow.
 	MaxDuration = 10 * 365 * 24 * time.Hour
+	// MaxParts is how many fields a message may have, with those of the messages in it.
+	// The largest honest one, an offer with as many services and ports as there may be,
+	// has two thirds of that. maxNesting is how deep messages may be in each other; ours
+	// are at most seven.
+	MaxParts   = 8192
+	maxNesting = 32
 	// MaxReasonLen is the longest reason of an error (AIP-193).
 	MaxReasonLen = 63
 	// MaxErrorMetadata is how many facts an error from outside may carry.
@@ -64,6 +80,9 @@ const (
 	maxQuantityExponent = 18
 	// maxAmountLen is the longest amount, in characters.
 	maxAmountLen = 64
+	// maxJSONElements is how many elements the lists in a pod or its status have
+	// together.
+	maxJSONElements = 16384
 	// maxJSONDepth is how deep the JSON of an object may nest.
 	maxJSONDepth = 1000
 )

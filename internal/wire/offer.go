@@ -12,7 +12,7 @@ import (
 // Offer is what a provider would lend a peer now. It binds nobody.
 type Offer struct {
 	// Available says whether a request would be answered at all; if not, Message
-	// says why and the rest is empty.
+	// says why, and the rest but for Services is empty.
 	Available bool
 	Message   string
 	// Resources is the amounts.
@@ -27,10 +27,20 @@ type Offer struct {
 	StorageClasses []string
 	// Duration is how long a contract lasts at most.
 	Duration time.Duration
+	// Services are those that the peer may import, sorted by namespace and name.
+	Services []OfferedService
 }
 
-// OfferSnapshot writes a whole offer.
+// OfferSnapshot writes a whole offer, its services included: the first message of
+// a watch.
 func OfferSnapshot(o Offer) *ententev1.WatchOfferResponse {
+	m := offerSnapshot(o)
+	m.Offer.Services = servicesTo(o.Services)
+	return m
+}
+
+// offerSnapshot writes a whole offer but for its services.
+func offerSnapshot(o Offer) *ententev1.WatchOfferResponse {
 	m := &ententev1.Offer{
 		Available: o.Available, Message: Text(o.Message, MaxMessageLen),
 		Price: PriceListTo(o.Price), NodeLabels: o.NodeLabels,
@@ -44,7 +54,8 @@ func OfferSnapshot(o Offer) *ententev1.WatchOfferResponse {
 
 // OfferChange writes what of an offer changed, and returns nil if nothing did.
 // What a change cannot say, because a field that is not set says nothing, is said
-// by the whole offer: that there is none, or that a list is empty now.
+// by the whole offer: that there is none, or that a list is empty now. Services are
+// said by their changes in any case.
 func OfferChange(told, now Offer) *ententev1.WatchOfferResponse {
 	m := &ententev1.Offer{}
 	var removed []string
@@ -62,7 +73,9 @@ func OfferChange(told, now Offer) *ententev1.WatchOfferResponse {
 	if len(other) > 0 {
 		m.Resources = ResourcesTo(other)
 	}
-	changed, whole := len(removed)+len(other) > 0, !told.Available || !now.Available
+	services, removedServices := servicesChange(told.Services, now.Services)
+	changed := len(removed)+len(other)+len(services)+len(removedServices) > 0
+	whole := !told.Available || !now.Available
 	field := func(same, empty bool, set func()) {
 		if !same {
 			changed, whole = true, whole || empty
@@ -76,13 +89,15 @@ func OfferChange(told, now Offer) *ententev1.WatchOfferResponse {
 	field(slices.Equal(told.Architectures, now.Architectures), len(now.Architectures) == 0, func() { m.Architectures = now.Architectures })
 	field(slices.Equal(told.StorageClasses, now.StorageClasses), len(now.StorageClasses) == 0, func() { m.StorageClasses = now.StorageClasses })
 	field(told.Duration == now.Duration, now.Duration == 0, func() { m.Duration = writeDuration(now.Duration) })
-	switch {
-	case !changed:
+	if !changed {
 		return nil
-	case whole:
-		return OfferSnapshot(now)
 	}
-	return &ententev1.WatchOfferResponse{Offer: m, Removed: removed}
+	out := &ententev1.WatchOfferResponse{Offer: m, Removed: removed}
+	if whole {
+		out = offerSnapshot(now)
+	}
+	out.Offer.Services, out.RemovedServices = servicesTo(services), removedServices
+	return out
 }
 
 // Apply returns the offer after a message of WatchOffer. A change needs an offer
@@ -96,8 +111,11 @@ func (o Offer) Apply(m *ententev1.WatchOfferResponse) (Offer, error) {
 	if err != nil {
 		return Offer{}, err
 	}
+	if said.Services, err = servicesApply(o.Services, m); err != nil {
+		return Offer{}, err
+	}
 	if m.GetSnapshot() && !said.Available {
-		return Offer{Message: said.Message}, nil
+		return Offer{Message: said.Message, Services: said.Services}, nil
 	}
 	if m.GetSnapshot() {
 		return said, nil
@@ -108,7 +126,7 @@ func (o Offer) Apply(m *ententev1.WatchOfferResponse) (Offer, error) {
 	if len(m.GetRemoved()) > peering.MaxResources {
 		return Offer{}, invalid("removed", "want at most %d", peering.MaxResources)
 	}
-	o.Resources = o.Resources.Clone()
+	o.Resources, o.Services = o.Resources.Clone(), said.Services
 	for _, name := range m.GetRemoved() {
 		delete(o.Resources, name)
 	}
@@ -137,6 +155,7 @@ func (o Offer) Apply(m *ententev1.WatchOfferResponse) (Offer, error) {
 	return o, nil
 }
 
+// offerFrom reads what a message says of an offer, but for services.
 func offerFrom(m *ententev1.Offer) (Offer, error) {
 	o := Offer{Available: m.GetAvailable(), Message: Text(m.GetMessage(), MaxMessageLen)}
 	var err error

@@ -3,6 +3,8 @@ package wire
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -46,10 +48,40 @@ func randomOffer(t testing.TB, r *rand.Rand) Offer {
 		}
 		o.Price.PerHour[name] = decimal(t, fmt.Sprint(r.IntN(2)))
 	}
+	for _, name := range maybe("a/db", "a/web", "a-b/web", "b/db") {
+		s := service(t, name)
+		for range r.IntN(2) {
+			s.Ports = append(s.Ports, peering.ServicePort{Protocol: "TCP", Port: int32(1 + r.IntN(2))})
+		}
+		o.Services = append(o.Services, s)
+	}
 	if !o.Available {
-		return Offer{Message: o.Message}
+		return Offer{Message: o.Message, Services: o.Services}
 	}
 	return o
+}
+
+// service returns a service by namespace/name, without ports.
+func service(t testing.TB, key string) OfferedService {
+	t.Helper()
+	namespace, name, ok := strings.Cut(key, "/")
+	if !ok {
+		t.Fatal(key)
+	}
+	return OfferedService{Namespace: namespace, Name: name, Type: ServiceHeadless}
+}
+
+// servicesOf returns so many services with so many ports each.
+func servicesOf(services, ports int) []OfferedService {
+	var out []OfferedService
+	for i := range services {
+		s := OfferedService{Namespace: "shop", Name: fmt.Sprintf("s-%04d", i), Type: ServiceClusterSetIP}
+		for p := range ports {
+			s.Ports = append(s.Ports, peering.ServicePort{Name: fmt.Sprintf("p-%d", p), Protocol: "TCP", Port: int32(80 + p)})
+		}
+		out = append(out, s)
+	}
+	return out
 }
 
 func TestAnOfferAndItsChangesComeToTheSame(t *testing.T) {
@@ -112,14 +144,111 @@ func TestAChangeIsAsBigAsWhatChanged(t *testing.T) {
 	}
 }
 
+// However many services there are, and whether or not anything is available, a
+// change of one takes few bytes, and a change of something else says nothing of
+// them.
+func TestServicesAreToldByTheirChanges(t *testing.T) {
+	t.Parallel()
+	lends := Offer{Available: true, Resources: peering.Resources{"cpu": peering.Whole(4)}, Duration: time.Hour, Services: servicesOf(200, 3)}
+	for name, offer := range map[string]Offer{"that lends": lends, "that lends nothing": {Message: "nothing is left", Services: lends.Services}} {
+		whole := OfferSnapshot(offer)
+		if got := proto.Size(whole); got < 7000 {
+			t.Errorf("an offer %s has %d bytes in all", name, got)
+		}
+		first, err := Offer{}.Apply(whole)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for change, tc := range map[string]struct {
+			edit           func(*Offer)
+			size           int
+			added, removed int
+		}{
+			"a service that is new":     {func(o *Offer) { o.Services = slices.Insert(o.Services, 100, service(t, "shop/s-0099x")) }, 60, 1, 0},
+			"a service that is gone":    {func(o *Offer) { o.Services = slices.Delete(o.Services, 7, 8) }, 50, 0, 1},
+			"another port":              {func(o *Offer) { o.Services[9].Ports = slices.Clone(o.Services[9].Ports)[:2] }, 90, 1, 0},
+			"another type":              {func(o *Offer) { o.Services[9].Type = ServiceHeadless }, 100, 1, 0},
+			"a service after another":   {func(o *Offer) { o.Services[199] = service(t, "shop/t") }, 60, 1, 1},
+			"all of them gone":          {func(o *Offer) { o.Services = nil }, 200 * 15, 0, 200},
+			"nothing lent any more":     {func(o *Offer) { *o = Offer{Message: "no more", Services: o.Services} }, 20, 0, 0},
+			"something lent":            {func(o *Offer) { o.Available, o.Resources = true, peering.Resources{"cpu": peering.Whole(7)} }, 40, 0, 0},
+			"another price":             {func(o *Offer) { o.Available, o.Message = true, "soon" }, 40, 0, 0},
+			"another word for nothing":  {func(o *Offer) { *o = Offer{Message: "not now", Services: o.Services} }, 20, 0, 0},
+			"nothing, and one less":     {func(o *Offer) { *o = Offer{Message: "gone", Services: o.Services[1:]} }, 50, 0, 1},
+			"two at once, and one less": {func(o *Offer) { o.Services = append(o.Services[1:], service(t, "shop/u"), service(t, "shop/v")) }, 100, 2, 1},
+		} {
+			next := offer
+			next.Services = slices.Clone(offer.Services)
+			tc.edit(&next)
+			m := OfferChange(offer, next)
+			if m == nil {
+				t.Errorf("%s, of an offer %s, is not told", change, name)
+				continue
+			}
+			if got := proto.Size(m); got > tc.size || len(m.GetOffer().GetServices()) != tc.added || len(m.GetRemovedServices()) != tc.removed {
+				t.Errorf("%s, of an offer %s, took %d bytes with %d services told and %d taken back", change, name, got, len(m.GetOffer().GetServices()), len(m.GetRemovedServices()))
+			}
+			heard, err := first.Apply(m)
+			if err != nil {
+				t.Fatalf("%s, of an offer %s: %v", change, name, err)
+			}
+			if diff := OfferChange(next, heard); diff != nil {
+				t.Errorf("%s, of an offer %s: what was heard lacks %v", change, name, diff)
+			}
+		}
+		if diff := OfferChange(offer, first); diff != nil {
+			t.Errorf("the offer before is changed by %v", diff)
+		}
+	}
+}
+
+// A peer of a later version may offer what this one has no word for.
+func TestServicesOfAKindThatIsNotKnownAreLeftOut(t *testing.T) {
+	t.Parallel()
+	before := Offer{Available: true, Resources: peering.Resources{}, Services: servicesOf(3, 1)}
+	change := servicesTo(servicesOf(3, 1))
+	change[0].Type, change[1].Ports[0].Protocol = "ClusterSetName", "QUIC"
+	got, err := before.Apply(&ententev1.WatchOfferResponse{Offer: &ententev1.Offer{Services: change}})
+	if err != nil || len(got.Services) != 1 || got.Services[0].Name != "s-0002" || len(before.Services) != 3 {
+		t.Errorf("heard %+v, %v", got.Services, err)
+	}
+}
+
+func TestServicesAreBounded(t *testing.T) {
+	t.Parallel()
+	var largest []OfferedService
+	size := 0
+	for i, s := range servicesOf(MaxServices, 3) {
+		s.Namespace = strings.Repeat("n", 20)
+		if size += s.Size(); size > MaxServicesSize {
+			break
+		}
+		largest = append(largest, s)
+		if i == 0 && s.Size() < 3*serviceSize {
+			t.Errorf("a service counts %d", s.Size())
+		}
+	}
+	m := OfferSnapshot(Offer{Services: largest})
+	if _, err := (Offer{}).Apply(m); err != nil {
+		t.Errorf("%d services are refused: %v", len(largest), err)
+	}
+	if got := proto.Size(m); got > MaxServicesSize {
+		t.Errorf("%d services that count %d take %d bytes", len(largest), size, got)
+	}
+	few := Offer{Available: true, Resources: peering.Resources{}, Services: servicesOf(MaxServices, 1)}
+	more := servicesTo([]OfferedService{service(t, "other/one")})
+	if _, err := few.Apply(&ententev1.WatchOfferResponse{Offer: &ententev1.Offer{Services: more}}); err == nil {
+		t.Errorf("%d services and one more are taken", MaxServices)
+	}
+	if got, err := few.Apply(&ententev1.WatchOfferResponse{Offer: &ententev1.Offer{Services: more}, RemovedServices: []string{"shop/s-0000"}}); err != nil || len(got.Services) != MaxServices {
+		t.Errorf("one in another's place: %d, %v", len(got.Services), err)
+	}
+}
+
 func TestOffersThatAreRefused(t *testing.T) {
 	t.Parallel()
 	full := fullOffer(t)
-	for name, tc := range map[string]struct {
-		to    Offer
-		m     *ententev1.WatchOfferResponse
-		field string
-	}{
+	for name, tc := range map[string]refusedOffer{
 		"no offer":                      {m: &ententev1.WatchOfferResponse{Snapshot: true}, field: "offer"},
 		"a change before an offer":      {m: &ententev1.WatchOfferResponse{Offer: &ententev1.Offer{Available: true}}, field: "snapshot"},
 		"a change of nothing available": {to: Offer{Message: "no"}, m: &ententev1.WatchOfferResponse{Offer: &ententev1.Offer{}}, field: "snapshot"},
@@ -127,13 +256,33 @@ func TestOffersThatAreRefused(t *testing.T) {
 		"changes that pile up": {to: full, m: &ententev1.WatchOfferResponse{Offer: &ententev1.Offer{
 			Resources: &ententev1.ResourceList{Amounts: many2(64)},
 		}}, field: "offer.resources"},
-		"more removed than there can be": {to: full, m: &ententev1.WatchOfferResponse{Offer: &ententev1.Offer{}, Removed: many(65)}, field: "removed"},
-		"more architectures than exist":  {to: full, m: &ententev1.WatchOfferResponse{Offer: &ententev1.Offer{Architectures: many(17)}}, field: "offer.architectures"},
-		"an architecture with a newline": {to: full, m: &ententev1.WatchOfferResponse{Offer: &ententev1.Offer{Architectures: []string{"amd64\n"}}}, field: "offer.architectures"},
-		"more storage classes than told": {to: full, m: &ententev1.WatchOfferResponse{Offer: &ententev1.Offer{StorageClasses: many(65)}}, field: "offer.storage_classes"},
-		"a label that no node has":       {to: full, m: &ententev1.WatchOfferResponse{Offer: &ententev1.Offer{NodeLabels: map[string]string{"": ""}}}, field: "offer.node_labels"},
-		"a price without a currency":     {to: full, m: &ententev1.WatchOfferResponse{Offer: &ententev1.Offer{Price: &ententev1.PriceList{PerHour: map[string]string{"cpu": "1"}}}}, field: "offer.price"},
-		"a duration below zero":          {to: full, m: &ententev1.WatchOfferResponse{Offer: &ententev1.Offer{Duration: durationpb.New(-1)}}, field: "offer.duration"},
+		"more removed than there can be":      {to: full, m: &ententev1.WatchOfferResponse{Offer: &ententev1.Offer{}, Removed: many(65)}, field: "removed"},
+		"more architectures than exist":       {to: full, m: &ententev1.WatchOfferResponse{Offer: &ententev1.Offer{Architectures: many(17)}}, field: "offer.architectures"},
+		"an architecture with a newline":      {to: full, m: &ententev1.WatchOfferResponse{Offer: &ententev1.Offer{Architectures: []string{"amd64\n"}}}, field: "offer.architectures"},
+		"more storage classes than told":      {to: full, m: &ententev1.WatchOfferResponse{Offer: &ententev1.Offer{StorageClasses: many(65)}}, field: "offer.storage_classes"},
+		"a label that no node has":            {to: full, m: &ententev1.WatchOfferResponse{Offer: &ententev1.Offer{NodeLabels: map[string]string{"": ""}}}, field: "offer.node_labels"},
+		"a price without a currency":          {to: full, m: &ententev1.WatchOfferResponse{Offer: &ententev1.Offer{Price: &ententev1.PriceList{PerHour: map[string]string{"cpu": "1"}}}}, field: "offer.price"},
+		"more services than told":             refusedServices(full, "offer.services", servicesTo(servicesOf(MaxServices+1, 0))...),
+		"services that are too large in all":  refusedServices(full, "offer.services", servicesTo(servicesOf(MaxServices, 4))...),
+		"more services taken back than told":  {to: full, m: &ententev1.WatchOfferResponse{Offer: &ententev1.Offer{}, RemovedServices: many(MaxServices + 1)}, field: "removed_services"},
+		"a service twice":                     refusedServices(full, "offer.services[1]", append(servicesTo(servicesOf(1, 1)), servicesTo(servicesOf(1, 1))...)...),
+		"a service without a namespace":       refusedServices(full, "offer.services[0].namespace", &ententev1.OfferedService{Name: "a", Type: ServiceHeadless}),
+		"a service without a name":            refusedServices(full, "offer.services[0].name", &ententev1.OfferedService{Namespace: "a", Type: ServiceHeadless}),
+		"a service without a type":            refusedServices(full, "offer.services[0].type", &ententev1.OfferedService{Namespace: "a", Name: "a"}),
+		"a namespace that draws":              refusedServices(full, "offer.services[0].namespace", &ententev1.OfferedService{Namespace: "a\x1b[2J", Name: "a", Type: ServiceHeadless}),
+		"a name with a slash":                 refusedServices(full, "offer.services[0].name", &ententev1.OfferedService{Namespace: "a", Name: "b/c", Type: ServiceHeadless}),
+		"a name that is too long":             refusedServices(full, "offer.services[0].name", &ententev1.OfferedService{Namespace: "a", Name: strings.Repeat("a", 64), Type: ServiceHeadless}),
+		"more ports than a service has":       refusedServices(full, "offer.services[0].ports", servicesTo(servicesOf(1, MaxServicePorts+1))...),
+		"a million ports":                     refusedServices(full, "offer.services[0].ports", &ententev1.OfferedService{Namespace: "a", Name: "a", Type: ServiceHeadless, Ports: make([]*ententev1.OfferedServicePort, 1_000_000)}),
+		"a port twice":                        refusedPort(full, "offer.services[0].ports[1].name", &ententev1.OfferedServicePort{Protocol: "TCP", Port: 1}, &ententev1.OfferedServicePort{Protocol: "UDP", Port: 1}),
+		"a port's name with a newline":        refusedPort(full, "offer.services[0].ports[0].name", &ententev1.OfferedServicePort{Name: "a\n", Protocol: "TCP", Port: 1}),
+		"a port without a protocol":           refusedPort(full, "offer.services[0].ports[0].protocol", &ententev1.OfferedServicePort{Port: 1}),
+		"an application protocol with spaces": refusedPort(full, "offer.services[0].ports[0].app_protocol", &ententev1.OfferedServicePort{Protocol: "TCP", AppProtocol: "a b", Port: 1}),
+		"an application protocol too long":    refusedPort(full, "offer.services[0].ports[0].app_protocol", &ententev1.OfferedServicePort{Protocol: "TCP", AppProtocol: strings.Repeat("a", 318), Port: 1}),
+		"port 0":                              refusedPort(full, "offer.services[0].ports[0].port", &ententev1.OfferedServicePort{Protocol: "TCP"}),
+		"port 65536":                          refusedPort(full, "offer.services[0].ports[0].port", &ententev1.OfferedServicePort{Protocol: "TCP", Port: 65536}),
+		"a port that looks like another":      refusedPort(full, "offer.services[0].ports[0].port", &ententev1.OfferedServicePort{Protocol: "TCP", Port: 1<<32 - 1}),
+		"a duration below zero":               {to: full, m: &ententev1.WatchOfferResponse{Offer: &ententev1.Offer{Duration: durationpb.New(-1)}}, field: "offer.duration"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -141,6 +290,20 @@ func TestOffersThatAreRefused(t *testing.T) {
 			refused(t, err, tc.field)
 		})
 	}
+}
+
+type refusedOffer struct {
+	to    Offer
+	m     *ententev1.WatchOfferResponse
+	field string
+}
+
+func refusedServices(to Offer, field string, services ...*ententev1.OfferedService) refusedOffer {
+	return refusedOffer{to: to, m: &ententev1.WatchOfferResponse{Offer: &ententev1.Offer{Services: services}}, field: field}
+}
+
+func refusedPort(to Offer, field string, ports ...*ententev1.OfferedServicePort) refusedOffer {
+	return refusedServices(to, field, &ententev1.OfferedService{Namespace: "a", Name: "a", Type: ServiceHeadless, Ports: ports})
 }
 
 func TestWhatIsNotAvailableIsNothing(t *testing.T) {

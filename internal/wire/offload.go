@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"strconv"
 	"strings"
 	"time"
 
@@ -25,7 +26,7 @@ func KindTo(k peering.Kind) ententev1.Kind {
 	return ententev1.Kind_KIND_UNSPECIFIED
 }
 
-// KindFrom reads a kind.
+// KindFrom reads a kind. One that a later version sent is PROTOCOL_UNSUPPORTED.
 func KindFrom(k ententev1.Kind) (peering.Kind, error) {
 	switch k {
 	case ententev1.Kind_KIND_NAMESPACE:
@@ -38,8 +39,10 @@ func KindFrom(k ententev1.Kind) (peering.Kind, error) {
 		return peering.KindService, nil
 	case ententev1.Kind_KIND_POD:
 		return peering.KindPod, nil
+	case ententev1.Kind_KIND_UNSPECIFIED:
+		return 0, invalid("ref.kind", "want a kind that crosses")
 	default:
-		return 0, invalid("ref.kind", "want a kind that crosses, not %d", int32(k))
+		return 0, newer("ref.kind", strconv.Itoa(int(k)))
 	}
 }
 

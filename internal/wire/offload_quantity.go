@@ -14,7 +14,8 @@ import (
 // written with an exponent beyond any that there can be. Decoding such an amount,
 // "1e999999999", keeps a processor busy for hours, so this comes before decoding
 // anything from outside that may hold one. It looks at the members that hold
-// amounts in a PodSpec or PodStatus, wherever they stand.
+// amounts in a PodSpec or PodStatus, wherever they stand. It refuses lists of more
+// elements than there can be as well: an empty container takes a kilobyte.
 func CheckQuantities(raw []byte) error {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
@@ -25,6 +26,7 @@ func CheckQuantities(raw []byte) error {
 		key              string
 	}
 	var stack []frame
+	elements := 0
 	for {
 		tok, err := d.Token()
 		if errors.Is(err, io.EOF) {
@@ -37,6 +39,11 @@ func CheckQuantities(raw []byte) error {
 		if s, ok := tok.(string); ok && top >= 0 && stack[top].object && !stack[top].inMember {
 			stack[top].key, stack[top].inMember = s, true
 			continue
+		}
+		if end := tok == json.Delim(']') || tok == json.Delim('}'); !end && top >= 0 && !stack[top].object {
+			if elements++; elements > maxJSONElements {
+				return fmt.Errorf("the lists in the JSON have more than %d elements", maxJSONElements)
+			}
 		}
 		switch t := tok.(type) {
 		case json.Delim:

@@ -26,6 +26,9 @@ type Advertisement struct {
 	ValidUntil time.Time
 	// Grant is what is offered.
 	Grant peering.Grant
+	// NeedsApproval says that an administrator has to approve the request before it
+	// is offered so. Only a preview says that.
+	NeedsApproval bool
 }
 
 // ResourcesTo writes amounts.
@@ -176,6 +179,7 @@ func AdvertisementTo(a Advertisement) *ententev1.Advertisement {
 		RuntimeClasses:  g.RuntimeClasses,
 		StorageClasses:  g.StorageClasses,
 		StatementPeriod: writeDuration(g.StatementPeriod),
+		NeedsApproval:   a.NeedsApproval,
 	}
 	if a.PreviousHash != (peering.Hash{}) {
 		m.PreviousHash = a.PreviousHash[:]
@@ -190,6 +194,9 @@ func AdvertisementTo(a Advertisement) *ententev1.Advertisement {
 func AdvertisementFrom(m *ententev1.Advertisement) (Advertisement, error) {
 	if err := peering.CheckContractID(m.GetContractId()); err != nil {
 		return Advertisement{}, invalid("advertisement.contract_id", "%s", err)
+	}
+	if m.GetNeedsApproval() {
+		return Advertisement{}, invalid("advertisement.needs_approval", "what waits for approval cannot be signed")
 	}
 	a, err := advertisementFrom(m)
 	a.ContractID = m.GetContractId()
@@ -212,7 +219,7 @@ func advertisementFrom(m *ententev1.Advertisement) (Advertisement, error) {
 	if r := m.GetRevision(); r == 0 || r > peering.MaxRevision {
 		return Advertisement{}, invalid("advertisement.revision", "want 1 to %d", uint64(peering.MaxRevision))
 	}
-	a := Advertisement{RequestID: m.GetRequestId(), Revision: m.GetRevision()}
+	a := Advertisement{RequestID: m.GetRequestId(), Revision: m.GetRevision(), NeedsApproval: m.GetNeedsApproval()}
 	switch n := len(m.GetPreviousHash()); {
 	case n == len(a.PreviousHash):
 		a.PreviousHash = peering.Hash(m.GetPreviousHash())
@@ -277,13 +284,19 @@ func grantFrom(m *ententev1.Advertisement) (peering.Grant, error) {
 	switch level := peering.PodSecurity(m.GetPodSecurity()); level {
 	case peering.PodSecurityPrivileged, peering.PodSecurityBaseline, peering.PodSecurityRestricted:
 		g.PodSecurity = level
-	default:
+	case "":
 		return peering.Grant{}, invalid("advertisement.pod_security", "want privileged, baseline or restricted")
+	default:
+		return peering.Grant{}, newer("advertisement.pod_security", string(level))
 	}
 	// A kind of exposure that this version does not know is one that it cannot
 	// keep to.
-	if g.Exposure = m.GetExposure(); g.Exposure != peering.ExposureOffloaded {
+	switch g.Exposure = m.GetExposure(); g.Exposure {
+	case peering.ExposureOffloaded:
+	case "":
 		return peering.Grant{}, invalid("advertisement.exposure", "want %s", peering.ExposureOffloaded)
+	default:
+		return peering.Grant{}, newer("advertisement.exposure", g.Exposure)
 	}
 	if g.Price, err = PriceListFrom("advertisement.price", m.GetPrice()); err != nil {
 		return peering.Grant{}, err
@@ -292,7 +305,7 @@ func grantFrom(m *ententev1.Advertisement) (peering.Grant, error) {
 }
 
 // checkHourly refuses a sum that does not follow from prices and amounts: what
-// is signed is the prices.
+// is signed is the prices. Who says none says nothing wrong.
 func checkHourly(g peering.Grant, m *ententev1.Money) error {
 	said, err := MoneyFrom("advertisement.hourly", m)
 	if err != nil {
@@ -302,7 +315,7 @@ func checkHourly(g peering.Grant, m *ententev1.Money) error {
 	if err != nil {
 		return invalid("advertisement.price", "%s", Text(err.Error(), MaxMessageLen))
 	}
-	if said != hourly {
+	if m != nil && said != hourly {
 		return invalid("advertisement.hourly", "is %s, and the prices give %s", said, hourly)
 	}
 	return nil

@@ -1,0 +1,65 @@
+package wire
+
+import (
+	"strings"
+	"testing"
+
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+)
+
+// TestTwoRevisionsOfSkewWork: both sides come to the same answer, and name the
+// same agent to upgrade.
+func TestTwoRevisionsOfSkewWork(t *testing.T) {
+	for _, c := range []struct {
+		own, peer uint32
+		upgrade   string
+	}{
+		{Protocol, Protocol, ""},
+		{Protocol, 0, ""}, // says none
+		{Protocol, Protocol + 1, ""},
+		{Protocol, Protocol + 2, ""},
+		{1, 4, "speaks revision 1"},
+		{5, 3, ""},
+		{5, 2, "speaks revision 2"},
+		{3, 0, "speaks revision 0"},
+		{1, 1<<32 - 1, "speaks revision 1"},
+	} {
+		for _, pair := range [][2]uint32{{c.own, c.peer}, {c.peer, c.own}} {
+			err := CheckProtocol(pair[0], pair[1])
+			switch {
+			case c.upgrade == "" && err != nil:
+				t.Errorf("%d refuses %d: %v", pair[0], pair[1], err)
+			case c.upgrade != "" && (ReasonOf(err) != ReasonProtocolUnsupported || !strings.HasSuffix(err.Error(), "upgrade the agent that "+c.upgrade)):
+				t.Errorf("%d says of %d: %v", pair[0], pair[1], err)
+			}
+		}
+	}
+}
+
+// TestWhatHasToBeUnderstoodIsRefusedWithAReason: values of a later revision where
+// one has to know what they mean.
+func TestWhatHasToBeUnderstoodIsRefusedWithAReason(t *testing.T) {
+	exposed := AdvertisementTo(fullAdvertisement(t))
+	exposed.Exposure = "Everything\n"
+	secured := AdvertisementTo(fullAdvertisement(t))
+	secured.PodSecurity = "paranoid"
+	for name, read := range map[string]func() error{
+		"exposure": func() error { _, err := AdvertisementFrom(exposed); return Response(err) },
+		"level":    func() error { _, err := AdvertisementFrom(secured); return Response(err) },
+		"kind": func() error {
+			_, err := ObjectRefFrom(&ententev1.ObjectRef{Kind: 99, Namespace: "a", Name: "b", Uid: "c"})
+			return err
+		},
+	} {
+		err := read()
+		if ReasonOf(err) != ReasonProtocolUnsupported || !strings.Contains(err.Error(), "upgrade") || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	// What an older one does not say is not wrong.
+	silent := AdvertisementTo(fullAdvertisement(t))
+	silent.Hourly = nil
+	if _, err := AdvertisementFrom(silent); err != nil {
+		t.Error(err)
+	}
+}

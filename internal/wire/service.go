@@ -1,0 +1,206 @@
+package wire
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/peering"
+)
+
+// How an offered service is reached, in the words of the Multi-Cluster Services
+// API (KEP-1645).
+const (
+	// ServiceClusterSetIP has one address for all its pods.
+	ServiceClusterSetIP = "ClusterSetIP"
+	// ServiceHeadless has none: its name stands for the addresses of its pods.
+	ServiceHeadless = "Headless"
+)
+
+// OfferedService is a Service that a peer may import.
+type OfferedService struct {
+	// Namespace and Name are those in the cluster that has it.
+	Namespace, Name string
+	// Type is ServiceClusterSetIP or ServiceHeadless.
+	Type string
+	// Ports is what it listens on, in its own order.
+	Ports []peering.ServicePort
+}
+
+// Key names it: namespace/name.
+func (s OfferedService) Key() string { return s.Namespace + "/" + s.Name }
+
+// Size is what it counts of MaxServicesSize.
+func (s OfferedService) Size() int {
+	n := serviceSize + len(s.Namespace) + len(s.Name)
+	for _, p := range s.Ports {
+		n += serviceSize + len(p.Name) + len(p.AppProtocol)
+	}
+	return n
+}
+
+// Equal says whether two are the same in everything.
+func (s OfferedService) Equal(o OfferedService) bool {
+	return s.Namespace == o.Namespace && s.Name == o.Name && s.Type == o.Type && slices.Equal(s.Ports, o.Ports)
+}
+
+// CompareServices orders services by namespace and name.
+func CompareServices(a, b OfferedService) int {
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+}
+
+// CheckService says whether a service can be offered. Its error is one of a
+// field.
+func CheckService(field string, s OfferedService) error {
+	for _, label := range []struct{ field, value string }{{field + ".namespace", s.Namespace}, {field + ".name", s.Name}} {
+		if label.value == "" {
+			return invalid(label.field, "is required")
+		}
+		if err := checkLabel(label.field, label.value); err != nil {
+			return err
+		}
+	}
+	if !isServiceType(s.Type) {
+		return invalid(field+".type", "want %s or %s", ServiceClusterSetIP, ServiceHeadless)
+	}
+	if len(s.Ports) > MaxServicePorts {
+		return invalid(field+".ports", "want at most %d", MaxServicePorts)
+	}
+	seen := make(map[string]bool, len(s.Ports))
+	for i, p := range s.Ports {
+		field := index(field+".ports", i)
+		if err := checkLabel(field+".name", p.Name); err != nil {
+			return err
+		}
+		switch {
+		case seen[p.Name]:
+			return invalid(field+".name", "is that of two ports")
+		case !isProtocol(p.Protocol):
+			return invalid(field+".protocol", "want TCP, UDP or SCTP")
+		case len(p.AppProtocol) > MaxAppProtocolLen || strings.ContainsFunc(p.AppProtocol, notOfProtocol):
+			return invalid(field+".app_protocol", "want at most %d letters, digits, dots, dashes, underscores and slashes", MaxAppProtocolLen)
+		case p.Port < 1 || p.Port > 65535:
+			return invalid(field+".port", "want 1 to 65535")
+		}
+		seen[p.Name] = true
+	}
+	return nil
+}
+
+func isServiceType(s string) bool { return s == ServiceClusterSetIP || s == ServiceHeadless }
+
+func isProtocol(s string) bool { return s == "TCP" || s == "UDP" || s == "SCTP" }
+
+func notOfProtocol(c rune) bool {
+	return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune("._/-", c)
+}
+
+func servicesTo(list []OfferedService) []*ententev1.OfferedService {
+	var out []*ententev1.OfferedService
+	for _, s := range list {
+		m := &ententev1.OfferedService{Namespace: s.Namespace, Name: s.Name, Type: s.Type}
+		for _, p := range s.Ports {
+			m.Ports = append(m.Ports, &ententev1.OfferedServicePort{
+				Name: p.Name, Protocol: p.Protocol, AppProtocol: p.AppProtocol, Port: uint32(p.Port),
+			})
+		}
+		out = append(out, m)
+	}
+	return out
+}
+
+// servicesFrom accepts services in any order, each once. Those of a type or with a
+// protocol that only later versions know are nil.
+func servicesFrom(field string, list []*ententev1.OfferedService) (map[string]*OfferedService, error) {
+	if len(list) > MaxServices {
+		return nil, invalid(field, "want at most %d", MaxServices)
+	}
+	out := make(map[string]*OfferedService, len(list))
+	for i, m := range list {
+		s := OfferedService{Namespace: m.GetNamespace(), Name: m.GetName(), Type: m.GetType()}
+		if n := len(m.GetPorts()); n > 0 && n <= MaxServicePorts+1 { // one more is too many already
+			s.Ports = make([]peering.ServicePort, 0, n)
+		}
+		for _, p := range m.GetPorts()[:min(len(m.GetPorts()), MaxServicePorts+1)] {
+			s.Ports = append(s.Ports, peering.ServicePort{
+				Name: p.GetName(), Protocol: p.GetProtocol(), AppProtocol: p.GetAppProtocol(),
+				Port: int32(min(p.GetPort(), 1<<16)), // what is more is refused as well
+			})
+		}
+		if _, ok := out[s.Key()]; ok {
+			return nil, invalid(index(field, i), "is there twice")
+		}
+		if ofLaterVersion(s) {
+			out[s.Key()] = nil
+			continue
+		}
+		if err := CheckService(index(field, i), s); err != nil {
+			return nil, err
+		}
+		out[s.Key()] = &s
+	}
+	return out, nil
+}
+
+func ofLaterVersion(s OfferedService) bool {
+	return s.Type != "" && !isServiceType(s.Type) || slices.ContainsFunc(s.Ports, func(p peering.ServicePort) bool {
+		return p.Protocol != "" && !isProtocol(p.Protocol)
+	})
+}
+
+// servicesChange returns what of services has to be told again, and what has to
+// be taken back.
+func servicesChange(told, now []OfferedService) (changed []OfferedService, removed []string) {
+	before := make(map[string]OfferedService, len(told))
+	for _, s := range told {
+		before[s.Key()] = s
+	}
+	for _, s := range now {
+		if was, ok := before[s.Key()]; !ok || !was.Equal(s) {
+			changed = append(changed, s)
+		}
+		delete(before, s.Key())
+	}
+	return changed, slices.Sorted(maps.Keys(before))
+}
+
+// servicesApply returns services after a change of them, sorted. The list before
+// is left as it is.
+func servicesApply(before []OfferedService, m *ententev1.WatchOfferResponse) ([]OfferedService, error) {
+	if len(m.GetRemovedServices()) > MaxServices {
+		return nil, invalid("removed_services", "want at most %d", MaxServices)
+	}
+	said, err := servicesFrom("offer.services", m.GetOffer().GetServices())
+	if err != nil || len(said) == 0 && len(m.GetRemovedServices()) == 0 {
+		return before, err
+	}
+	now := make(map[string]OfferedService, len(before)+len(said))
+	for _, s := range before {
+		now[s.Key()] = s
+	}
+	for _, key := range m.GetRemovedServices() {
+		delete(now, key)
+	}
+	for key, s := range said {
+		delete(now, key)
+		if s != nil {
+			now[key] = *s
+		}
+	}
+	if len(now) > MaxServices {
+		return nil, invalid("offer.services", "comes to %d services, want at most %d", len(now), MaxServices)
+	}
+	size := 0
+	for _, s := range now {
+		size += s.Size()
+	}
+	if size > MaxServicesSize {
+		return nil, invalid("offer.services", "comes to %d bytes, want at most %d", size, MaxServicesSize)
+	}
+	if len(now) == 0 {
+		return nil, nil
+	}
+	return slices.SortedFunc(maps.Values(now), CompareServices), nil
+}
