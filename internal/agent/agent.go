@@ -10,11 +10,13 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
+	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/client-go/kubernetes"
@@ -80,6 +82,13 @@ const (
 
 	leaseName   = "entente-agent"
 	eventSource = "entente-agent"
+
+	// renewDeadline is for how long the lease may not be renewed before an agent gives
+	// up leading, each try taking half of it at most: an API server under load takes
+	// seconds. leaseDuration is how long the next agent waits after one that died. With
+	// its start, and the ten seconds since the lease of a virtual node was renewed, that
+	// stays below the 40 s after which a node counts as lost.
+	leaseDuration, renewDeadline, leaseRetry = 20 * time.Second, 15 * time.Second, 3 * time.Second
 )
 
 // agent is the parts of a running agent.
@@ -124,7 +133,18 @@ func Run(ctx context.Context, cfg Config) error {
 		}
 	}
 	a.log.Info("starting", "version", version.Version, "cluster", a.source.ID(), "name", a.name())
-	return a.mgr.Start(ctx)
+	return a.leaseLost(a.mgr.Start(ctx))
+}
+
+// leaseLost says of the end of an agent that could not renew its lease what
+// happened and what follows. It ends at once: whatever it still did could be in the
+// way of the next one.
+func (a *agent) leaseLost(err error) error {
+	if err == nil || !strings.Contains(err.Error(), "leader election lost") { // as manager.Manager says it
+		return err
+	}
+	return fmt.Errorf("lease %s/%s could not be renewed for %s, because the API server or this node was too slow, so this agent stops leading; "+
+		"it goes on where it was when it is restarted, and tunnels and running pods go on meanwhile: %w", a.cfg.Namespace, leaseName, renewDeadline, err)
 }
 
 func (a *agent) clients(context.Context) error {
@@ -205,7 +225,10 @@ func (a *agent) manager(context.Context) error {
 			// Nothing secret is cached, and nothing of other namespaces that is
 			// not ours to see.
 			ByObject: map[ctrlclient.Object]cache.ByObject{
-				&corev1.Service{}: {Namespaces: own},
+				// What peers may be told of Services, where a policy says so.
+				&corev1.Service{}: {Transform: controller.SlimService(a.cfg.Namespace)},
+				// Which there are and when they change, not what they hold.
+				&corev1.Secret{}: {Namespaces: own, Transform: controller.NamesOnly},
 			},
 			DefaultTransform: cache.TransformStripManagedFields(),
 		},
@@ -216,6 +239,9 @@ func (a *agent) manager(context.Context) error {
 		LeaderElectionID:              leaseName,
 		LeaderElectionNamespace:       a.cfg.Namespace,
 		LeaderElectionReleaseOnCancel: true,
+		LeaseDuration:                 new(leaseDuration),
+		RenewDeadline:                 new(renewDeadline),
+		RetryPeriod:                   new(leaseRetry),
 		// One port for all that looks at the process.
 		Metrics: metricsserver.Options{BindAddress: a.cfg.HealthAddress, ExtraHandlers: map[string]http.Handler{
 			"/healthz": healthz.CheckHandler{Checker: healthz.Ping},
@@ -255,15 +281,15 @@ func (a *agent) endpoints() []string {
 func (a *agent) sayings(context.Context) error {
 	a.states = &controller.States{
 		Client: a.mgr.GetClient(), Namespace: a.cfg.Namespace, Self: a.source.ID(),
-		Endpoints: a.endpoints, PodCIDRs: a.cfg.PodCIDRs, Half: a.half,
+		Endpoints: a.endpoints, PodCIDRs: a.cfg.PodCIDRs, Half: a.half, Versions: a.mgr.GetCache(),
 	}
 	a.speech = &speech{states: a.states, log: a.log}
-	a.trust = &trust{self: a.source.ID(), bundles: a.bundles}
+	a.trust = &trust{self: a.source.ID(), bundles: a.bundles, again: func() { a.peersWake.wake(foreignClusterNamed("")) }}
 	a.events = a.mgr.GetEventRecorder(eventSource)
 	a.tokens = &store.Tokens{Client: a.direct, Namespace: a.cfg.Namespace, Now: time.Now}
 	a.lender = &controller.Lender{
 		Client: a.mgr.GetClient(), Reader: a.direct, Identity: a.source.Identity, Now: time.Now, Changed: a.speech.spoken,
-		Informers: a.mgr.GetCache(), Log: a.log,
+		Informers: a.mgr.GetCache(), Namespace: a.cfg.Namespace, Log: a.log,
 	}
 	return nil
 }
@@ -322,7 +348,7 @@ func (a *agent) peerAPI(ctx context.Context) error {
 	}
 	a.sessions, err = session.New(session.Config{
 		Source: a.source, Bundles: a.bundles, Server: peer.GRPC(), Listener: listener, Up: a.talk, Log: a.log,
-		Denied: a.trust.isDenied,
+		Denied: a.trust.isDenied, ClientOptions: []grpc.DialOption{grpc.WithDefaultCallOptions(answers())},
 	})
 	if err != nil {
 		return err
@@ -345,15 +371,17 @@ func (a *agent) peerAPI(ctx context.Context) error {
 func (a *agent) talk(ctx context.Context, s session.Info) error {
 	a.wakePeer(s.Peer)
 	defer a.wakePeer(s.Peer)
+	defer a.speech.ended(s.Peer)
+	if !s.Dialled {
+		a.watchOffer(ctx, s) // the side that dialled opens the exchange
+		<-ctx.Done()
+		return nil
+	}
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	tasks.Go(func() { a.watchOffer(ctx, s) })
-	if !s.Dialled {
-		<-ctx.Done() // the side that dialled opens the exchange
-		return nil
-	}
 	return client.RunSession(ctx, a.sessions.Conn(s.Peer), heartbeat.Config{
 		Current: func(ctx context.Context) (*peerState, <-chan struct{}, error) { return a.speech.State(ctx, s.Peer) },
 		Observe: func(ctx context.Context, state *peerState) error { return a.speech.Observe(ctx, s.Peer, state) },
@@ -407,7 +435,7 @@ func (a *agent) controllers(ctx context.Context) error {
 	namespaces := &controller.Namespaces{
 		Client:         a.mgr.GetClient(),
 		ServiceAccount: ctrlclient.ObjectKey{Namespace: a.cfg.Namespace, Name: ServiceAccount},
-		Evict:          a.evict, States: a.nodes.states, Changed: a.nodes.namespacesChanged,
+		Evict:          a.evict, States: a.nodes.states, Changed: a.nodes.namespacesChanged, Events: a.events,
 	}
 	return errors.Join(
 		gateways.SetupWithManager(a.mgr), a.peers.SetupWithManager(a.mgr), trusts.SetupWithManager(a.mgr), slices.SetupWithManager(a.mgr),

@@ -2,7 +2,9 @@ package agent
 
 import (
 	"encoding/json"
+	"errors"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -260,4 +262,23 @@ func TestAProviderReachesWhatItWasToldOfAndNothingElse(t *testing.T) {
 	e.status(peering.PodStatus{Ref: pod, Gone: true}, home)
 	e.unwant(service)
 	check("when both are gone nothing is exposed", nil, nil)
+}
+
+func TestALostLeaseSaysWhatHappened(t *testing.T) {
+	t.Parallel()
+	a := &agent{cfg: Config{Namespace: "entente-system"}}
+	other := errors.New("the disk is full")
+	if a.leaseLost(nil) != nil || a.leaseLost(other) != other { //nolint:errorlint // the same, not one like it
+		t.Error("another end is taken for a lost lease")
+	}
+	lost := errors.New("leader election lost")
+	err := a.leaseLost(lost)
+	if !errors.Is(err, lost) || !strings.Contains(err.Error(), "entente-system/entente-agent") || !strings.Contains(err.Error(), "restarted") {
+		t.Errorf("it says %v", err)
+	}
+	// A virtual node's lease of 40 s is renewed each 10 s; its agent may be killed and
+	// another have to wait for the lease.
+	if slack := 40*time.Second - 10*time.Second - leaseDuration - leaseRetry; slack < 5*time.Second || renewDeadline >= leaseDuration {
+		t.Errorf("the next agent has %s to start", slack)
+	}
 }

@@ -118,7 +118,8 @@ func (w *cleanup) endPeerings(ctx context.Context) error {
 			return fmt.Errorf("end contract %s: %w", contracts.Items[i].Name, err)
 		}
 	}
-	for _, list := range asks() {
+	// Contracts that are over are kept for what they cost, until they are deleted.
+	for _, list := range append(asks(), &v1alpha1.ContractList{}) {
 		if err := w.removeAll(ctx, list); err != nil {
 			return err
 		}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"time"
 
+	"google.golang.org/protobuf/proto"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
@@ -23,6 +25,28 @@ type speech struct {
 
 	mu      sync.Mutex
 	changed map[peering.ClusterID]chan struct{}
+	// said is the word to each peer, heard what was recorded of its own. Most
+	// heartbeats say nothing new: those cost no look at what is stored.
+	said, heard map[peering.ClusterID]word
+}
+
+// wordLasts is for how long a word holds that nobody said had changed.
+const wordLasts = 10 * time.Second
+
+// word is what one side said.
+type word struct {
+	state *ententev1.PeerState
+	at    time.Time
+}
+
+// holds says whether a word need not be looked at again yet.
+func (w word) holds() bool { return w.state != nil && time.Since(w.at) < wordLasts }
+
+// meaning is a state without what counts and times messages.
+func meaning(s *ententev1.PeerState) *ententev1.PeerState {
+	s = proto.CloneOf(s)
+	s.Sequence, s.SentAt, s.EchoSequence = 0, nil, 0
+	return s
 }
 
 // State returns the word to a peer and a channel that is closed when that may be
@@ -37,32 +61,85 @@ func (s *speech) State(ctx context.Context, peer peering.ClusterID) (*ententev1.
 		changed = make(chan struct{})
 		s.changed[peer] = changed
 	}
+	last := s.said[peer]
 	s.mu.Unlock()
+	if last.holds() {
+		return proto.CloneOf(last.state), changed, nil
+	}
 	state, err := s.states.State(ctx, peer)
 	if err != nil {
 		return nil, nil, err
 	}
-	return wire.StateTo(state), changed, nil
+	now := wire.StateTo(state)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	// What changed while this looked is looked at again at once.
+	if s.changed[peer] == changed {
+		if s.said == nil {
+			s.said = map[peering.ClusterID]word{}
+		}
+		s.said[peer] = word{proto.CloneOf(now), time.Now()}
+	}
+	return now, changed, nil
 }
 
-// Observe records a peer's word.
+// Observe records a peer's word, and ends the exchange with one whose protocol
+// revision is too far from this agent's: once that has heard this side, so that
+// each can say by itself what is wrong.
 func (s *speech) Observe(ctx context.Context, peer peering.ClusterID, state *ententev1.PeerState) error {
+	if err := s.record(ctx, peer, state); err != nil || state.GetEchoSequence() == 0 {
+		return err
+	}
+	return wire.CheckProtocol(controller.Protocol, state.GetProtocol())
+}
+
+// record records a peer's word.
+func (s *speech) record(ctx context.Context, peer peering.ClusterID, state *ententev1.PeerState) error {
+	now := meaning(state)
+	s.mu.Lock()
+	last, changed := s.heard[peer], s.changed[peer]
+	s.mu.Unlock()
+	if last.holds() && proto.Equal(last.state, now) {
+		return nil
+	}
 	said, err := wire.StateFrom(state)
 	if err != nil {
 		return err
 	}
 	// What this cluster cannot record now it hears again with the next heartbeat:
 	// its own API server's troubles are no reason to hang up on a peer.
-	if err := s.states.Observe(ctx, peer, said); err != nil && ctx.Err() == nil {
-		s.log.Warn("cannot record what a peer says", "peer", peer, "err", err)
+	if err := s.states.Observe(ctx, peer, said); err != nil {
+		if ctx.Err() == nil {
+			s.log.Warn("cannot record what a peer says", "peer", peer, "err", err)
+		}
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	// What changed while this wrote may have undone it.
+	if s.changed[peer] == changed {
+		if s.heard == nil {
+			s.heard = map[peering.ClusterID]word{}
+		}
+		s.heard[peer] = word{now, time.Now()}
 	}
 	return nil
 }
 
-// spoken makes the word to a peer be looked at again.
+// ended forgets what was said in a session.
+func (s *speech) ended(peer peering.ClusterID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.said, peer)
+	delete(s.heard, peer)
+}
+
+// spoken makes the word to a peer, and the peer's, be looked at again.
 func (s *speech) spoken(peer peering.ClusterID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	delete(s.said, peer)
+	delete(s.heard, peer)
 	if changed, ok := s.changed[peer]; ok {
 		close(changed)
 		delete(s.changed, peer)

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -48,9 +49,9 @@ func (j joining) Join(ctx context.Context, by peering.ClusterID, info wire.Clust
 		if _, err := store.AddPeerAgain(ctx, j.a.direct, by, info); err != nil {
 			return self, err
 		}
-		return self, j.a.trust.admit(by, info)
+		return self, j.a.trust.admit(by, info, true)
 	}
-	_, err = j.a.addPeer(ctx, by, info, "")
+	_, err = j.a.addPeer(ctx, by, info, "", true)
 	return self, err
 }
 
@@ -81,14 +82,15 @@ func (j joining) Revoked(ctx context.Context, id peering.ClusterID, message stri
 	return nil
 }
 
-// addPeer records trust and lets the peer's session in at once: it will be
-// dialling while the reconciler still sleeps.
-func (a *agent) addPeer(ctx context.Context, id peering.ClusterID, info wire.ClusterInfo, wanted string) (string, error) {
-	name, err := store.AddPeer(ctx, a.direct, id, info, wanted)
+// addPeer records trust and lets the peer's session in at once: one that it called
+// will be dialling while the reconciler still sleeps, and one that was called waits to
+// be dialled.
+func (a *agent) addPeer(ctx context.Context, id peering.ClusterID, info wire.ClusterInfo, wanted string, called bool) (string, error) {
+	name, err := store.AddPeer(ctx, a.direct, a.mgr.GetClient(), id, info, wanted)
 	if err != nil {
 		return "", err
 	}
-	return name, a.trust.admit(id, info)
+	return name, a.trust.admit(id, info, called)
 }
 
 // join redeems a token at the cluster that made it.
@@ -97,7 +99,7 @@ func (a *agent) join(ctx context.Context, token peering.Token, name string) (str
 	if err != nil {
 		return "", err
 	}
-	return a.addPeer(ctx, token.Issuer, info, name)
+	return a.addPeer(ctx, token.Issuer, info, name, false)
 }
 
 // introduce introduces this cluster at an endpoint and keeps who answers, for an
@@ -144,45 +146,145 @@ type trust struct {
 	// sessions is there once the agent is built.
 	sessions *session.Manager
 
+	// again has the ForeignClusters be looked at once more.
+	again func()
+
 	mu     sync.Mutex
 	denied map[peering.ClusterID]bool
+	// held is the trust bundles that were set, PEM: to read one takes signatures.
+	held map[peering.ClusterID]string
+	// admitted is who just joined.
+	admitted map[peering.ClusterID]*admission
+	// dialled is whom the sessions dial.
+	dialled []session.Peer
+	// look is when it is looked again because of those that just joined.
+	look time.Time
 }
+
+// admission is a cluster that just joined.
+type admission struct {
+	at        time.Time
+	endpoints []string
+	// called says that it called this cluster to join, so that it dials too; before it
+	// has the answer it would refuse this cluster.
+	called bool
+	// shown says that its ForeignCluster was among those that were set since.
+	shown bool
+}
+
+const (
+	// admissionUnseen is for how long a cluster that joined is trusted although no
+	// ForeignCluster shows it: a cache may lag so much.
+	admissionUnseen = 3 * time.Second
+	// calledDials is how long one that called to join may take to dial, before this
+	// cluster does.
+	calledDials = time.Second
+)
 
 // Set implements controller.Trust.
 func (t *trust) Set(peers []controller.TrustedPeer, denied []peering.ClusterID) {
+	now := time.Now()
 	t.mu.Lock()
 	t.denied = make(map[peering.ClusterID]bool, len(denied))
 	for _, id := range denied {
-		t.denied[id] = true
+		// What was denied before it joined is no news.
+		if a := t.admitted[id]; a == nil || a.shown {
+			t.denied[id] = true
+		}
 	}
+	held := t.held
 	t.mu.Unlock()
-	wanted := map[peering.ClusterID]bool{}
-	var dial []session.Peer
+	keep := make(map[peering.ClusterID]string, len(peers))
+	wanted := make([]controller.TrustedPeer, 0, len(peers))
 	for _, p := range peers {
 		if p.ID == t.self {
 			continue
 		}
-		bundle, err := identity.ReadBundlePEM(p.ID, []byte(p.Bundle))
-		if err != nil || t.bundles.Trust(p.ID, bundle) != nil {
-			continue // its conditions say so
+		if held[p.ID] != p.Bundle || !t.bundles.Has(p.ID) {
+			bundle, err := identity.ReadBundlePEM(p.ID, []byte(p.Bundle))
+			if err != nil || t.bundles.Trust(p.ID, bundle) != nil {
+				continue // its conditions say so
+			}
 		}
-		wanted[p.ID] = true
-		dial = append(dial, session.Peer{ID: p.ID, Endpoints: p.Endpoints})
+		keep[p.ID] = p.Bundle
+		wanted = append(wanted, p)
 	}
-	for _, id := range t.bundles.IDs() {
-		if !wanted[id] {
-			t.bundles.Remove(id) // which cuts its sessions
+	t.mu.Lock()
+	t.held = keep
+	t.settle(wanted, now)
+	dial := make([]session.Peer, 0, len(wanted))
+	for _, p := range wanted {
+		a := t.admitted[p.ID]
+		if a != nil && a.called && now.Sub(a.at) < calledDials {
+			continue
+		}
+		dial = append(dial, session.Peer{ID: p.ID, Endpoints: p.Endpoints, Now: a != nil && !a.called})
+	}
+	for id, a := range t.admitted {
+		if !a.shown && !a.called {
+			dial = append(dial, session.Peer{ID: id, Endpoints: a.endpoints, Now: true})
 		}
 	}
+	t.dialled = dial
 	t.sessions.SetPeers(dial)
+	var gone []peering.ClusterID
+	for _, id := range t.bundles.IDs() {
+		if a := t.admitted[id]; keep[id] == "" && (a == nil || a.shown) {
+			gone = append(gone, id)
+		}
+	}
+	t.mu.Unlock()
+	for _, id := range gone {
+		t.bundles.Remove(id) // which cuts its sessions
+	}
 }
 
-// admit trusts a cluster before its ForeignCluster was looked at.
-func (t *trust) admit(id peering.ClusterID, info wire.ClusterInfo) error {
+// settle notes which of those that just joined are among the peers that are set,
+// forgets those of which nothing else is to be awaited, and has it looked again when
+// that comes. The lock is held.
+func (t *trust) settle(peers []controller.TrustedPeer, now time.Time) {
+	var later time.Duration
+	for _, p := range peers {
+		if a := t.admitted[p.ID]; a != nil {
+			a.shown = true
+		}
+	}
+	for id, a := range t.admitted {
+		left := admissionUnseen - now.Sub(a.at)
+		if a.shown {
+			left = calledDials - now.Sub(a.at)
+		}
+		if left <= 0 {
+			delete(t.admitted, id)
+		} else if later == 0 || left < later {
+			later = left
+		}
+	}
+	if at := now.Add(later); later > 0 && (!now.Before(t.look) || at.Before(t.look)) {
+		t.look = at
+		time.AfterFunc(later, t.again)
+	}
+}
+
+// admit trusts a cluster before its ForeignCluster was looked at. One that called
+// this cluster will dial; the other is dialled at once.
+func (t *trust) admit(id peering.ClusterID, info wire.ClusterInfo, called bool) error {
 	t.mu.Lock()
 	delete(t.denied, id)
+	if t.admitted == nil {
+		t.admitted = map[peering.ClusterID]*admission{}
+	}
+	t.admitted[id] = &admission{at: time.Now(), endpoints: info.Endpoints, called: called}
 	t.mu.Unlock()
-	return t.bundles.Trust(id, info.Bundle())
+	if err := t.bundles.Trust(id, info.Bundle()); err != nil || called {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	others := slices.DeleteFunc(slices.Clone(t.dialled), func(p session.Peer) bool { return p.ID == id })
+	t.dialled = append(others, session.Peer{ID: id, Endpoints: info.Endpoints, Now: true})
+	t.sessions.SetPeers(t.dialled)
+	return nil
 }
 
 // isDenied says whether an administrator denied a cluster.

@@ -130,7 +130,10 @@ func (m *Manager) dialLoop(ctx, run context.Context, wg *sync.WaitGroup, id peer
 		return true
 	}
 	yield := func() bool { return id > m.self || wait(yieldDelay) }
-	if !yield() {
+	m.mu.Lock()
+	now := m.now[id]
+	m.mu.Unlock()
+	if !now && !yield() {
 		return
 	}
 	for {
@@ -343,10 +346,17 @@ func serverName(host string) string {
 	return strings.TrimSuffix(host, ".")
 }
 
+// errGeneration: the peer answers, and none of its protocols is a session's.
+var errGeneration = errors.New("the peer's agent does not speak " + protoSession + ": the two agents are too many versions apart; upgrade the older one")
+
 // alertError says in words that the other side broke off the handshake.
 func alertError(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) && op.Op == "remote error" {
+		// crypto/tls does not export its alerts (RFC 7301, section 3.2).
+		if op.Err.Error() == "tls: no application protocol" {
+			return errGeneration
+		}
 		return &RejectedError{Now: time.Now(), Cause: err}
 	}
 	return err

@@ -66,6 +66,18 @@ const (
 	// minKeepPause keeps the look at certificates from spinning.
 	minKeepPause = 50 * time.Millisecond
 
+	// callBuffer is how many bytes gRPC gathers before it writes them to a session.
+	// It reads without a buffer: what came is in memory already.
+	callBuffer = 8 << 10
+	// callHeaders is the most bytes of headers, and of trailers, that an answer of a
+	// peer may have, callMessage the most of a message of it. callWindow is how many
+	// bytes of a call's answers may wait for who called, callsWindow of all calls of a
+	// session: gRPC would let each call have 16 MiB.
+	callHeaders = 64 << 10
+	callMessage = 2 << 20
+	callWindow  = 256 << 10
+	callsWindow = 1 << 20
+
 	// keepAlive is how often a session is pinged, writeTimeout how long a write or
 	// the answer to a ping may take: a dead path is seen after their sum.
 	keepAlive    = 5 * time.Second

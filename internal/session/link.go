@@ -219,10 +219,6 @@ func (m *Manager) serve(parent context.Context, l *link) {
 	log.Info("session up", "remote", l.info.RemoteAddr, "dialled", l.info.Dialled, "endpoint", l.info.Endpoint)
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		defer cancel()
-		l.close(m.acceptStreams(l))
-	})
-	wg.Go(func() {
 		if err := m.keep(ctx, l, &wg); err != nil && ctx.Err() == nil {
 			m.mu.Lock()
 			m.drop(l, err)
@@ -240,13 +236,13 @@ func (m *Manager) serve(parent context.Context, l *link) {
 			}
 		})
 	}
-	<-ctx.Done()
-	m.mu.Lock()
+	reason := m.acceptStreams(ctx, l)
+	cancel()
 	if parent.Err() != nil {
-		m.drop(l, errStopping)
-	} else {
-		m.drop(l, net.ErrClosed) // there is a reason already
+		reason = errStopping
 	}
+	m.mu.Lock()
+	m.drop(l, reason) // unless there is a reason already
 	m.mu.Unlock()
 	_ = l.mux.Close()
 	log.Info("session down", "reason", l.why(), "lasted", time.Since(l.info.Since).Round(time.Millisecond))
@@ -254,10 +250,10 @@ func (m *Manager) serve(parent context.Context, l *link) {
 }
 
 // acceptStreams returns why there are no more.
-func (m *Manager) acceptStreams(l *link) error {
+func (m *Manager) acceptStreams(ctx context.Context, l *link) error {
 	controlled := l.info.Dialled
 	for {
-		stream, err := l.mux.AcceptStream()
+		stream, err := l.mux.AcceptStreamWithContext(ctx)
 		if err != nil {
 			return muxError(err)
 		}

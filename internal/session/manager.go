@@ -61,6 +61,9 @@ type Peer struct {
 	// Endpoints is where it can be dialled, as host:port, best first. Empty: it
 	// dials.
 	Endpoints []string
+	// Now says that it does not dial itself yet, because it just let this cluster in:
+	// this side need not leave it the first try.
+	Now bool
 }
 
 // Info tells of a session.
@@ -132,6 +135,7 @@ type Manager struct {
 	stopped  bool
 	number   uint64
 	wanted   map[peering.ClusterID][]string
+	now      map[peering.ClusterID]bool
 	links    map[peering.ClusterID]*link
 	direct   map[*Conn]net.Conn // with the TCP connection below
 	notes    map[peering.ClusterID]*note
@@ -276,14 +280,18 @@ func (m *Manager) Addr() net.Addr {
 // dialled; a session that is up stays up as long as the peer is trusted.
 func (m *Manager) SetPeers(peers []Peer) {
 	wanted := make(map[peering.ClusterID][]string, len(peers))
+	now := map[peering.ClusterID]bool{}
 	for _, p := range peers {
 		if p.ID != m.self && len(p.Endpoints) > 0 {
 			n := min(len(p.Endpoints), peering.MaxEndpoints)
 			wanted[p.ID] = slices.Clone(p.Endpoints[:n])
+			if p.Now {
+				now[p.ID] = true
+			}
 		}
 	}
 	m.mu.Lock()
-	m.wanted = wanted
+	m.wanted, m.now = wanted, now
 	m.mu.Unlock()
 	poke(m.changed)
 }
@@ -316,6 +324,9 @@ func (m *Manager) newConn(id peering.ClusterID) (*grpc.ClientConn, error) {
 		grpc.WithAuthority("entente"),
 		grpc.WithNoProxy(),
 		grpc.WithDisableServiceConfig(),
+		grpc.WithReadBufferSize(0), grpc.WithWriteBufferSize(callBuffer),
+		grpc.WithMaxHeaderListSize(callHeaders), grpc.WithInitialWindowSize(callWindow), grpc.WithInitialConnWindowSize(callsWindow),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(callMessage)),
 		// For what fails within a session: a new session is another address.
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: retry, MinConnectTimeout: openTimeout}),
 		grpc.WithContextDialer(func(_ context.Context, address string) (net.Conn, error) {

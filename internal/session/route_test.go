@@ -1,7 +1,9 @@
 package session
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -155,4 +157,80 @@ func TestAddressIsOneSession(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = c.Close()
+}
+
+// A peer that answers with more headers than a call has fails that call, and costs
+// no other.
+func TestHeadersWithoutEndAreAnErrorOfTheCall(t *testing.T) {
+	t.Parallel()
+	victim, peer := start(t), start(t, dialOnly)
+	trustEachOther(t, victim, peer)
+	h := openControl(t, peer, victim)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			stream, err := h.mux.AcceptStream()
+			if err != nil {
+				return
+			}
+			wg.Go(func() { answerHuge(stream) })
+		}
+	})
+	for range 2 {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		_, err := who(ctx, victim, peer, grpc.WaitForReady(true))
+		cancel()
+		if code := status.Code(err); code != codes.Internal && code != codes.Unavailable {
+			t.Errorf("the call ended with %v", err)
+		}
+	}
+	if !up(victim, peer)() {
+		t.Errorf("the session is gone: %v", victim.Status(peer.id).Err)
+	}
+	_ = h.mux.Close()
+	wg.Wait()
+}
+
+// answerHuge answers calls, in HTTP/2 by hand, with headers of 1 MiB, until it is
+// hung up on.
+func answerHuge(stream net.Conn) {
+	const headers, settings, continuation, endHeaders, largest = 1, 4, 9, 4, 16 << 10
+	block := []byte{0x88, 0, 1, 'a', 0x7f, 0x81, 0xff, 0x3f} // ":status: 200", then "a" with 1 MiB
+	block = append(block, bytes.Repeat([]byte("a"), 1<<20)...)
+	write := func(kind, flags byte, id uint32, body []byte) error {
+		head := binary.BigEndian.AppendUint32(nil, uint32(len(body))<<8|uint32(kind))
+		head = binary.BigEndian.AppendUint32(append(head, flags), id)
+		_, err := stream.Write(append(head, body...))
+		return err
+	}
+	if write(settings, 0, 0, nil) != nil {
+		return
+	}
+	if _, err := io.CopyN(io.Discard, stream, int64(len("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"))); err != nil {
+		return
+	}
+	for {
+		var head [9]byte
+		if _, err := io.ReadFull(stream, head[:]); err != nil {
+			return
+		}
+		if _, err := io.CopyN(io.Discard, stream, int64(binary.BigEndian.Uint32(head[:])>>8)); err != nil {
+			return
+		}
+		if head[3] != headers {
+			continue
+		}
+		kind := byte(headers)
+		for rest := block; len(rest) > 0; kind = continuation {
+			part := rest[:min(largest, len(rest))]
+			rest = rest[len(part):]
+			flags := byte(0)
+			if len(rest) == 0 {
+				flags = endHeaders
+			}
+			if write(kind, flags, binary.BigEndian.Uint32(head[5:]), part) != nil {
+				return
+			}
+		}
+	}
 }

@@ -1,0 +1,35 @@
+package agent
+
+import (
+	"bytes"
+	"testing"
+
+	"google.golang.org/grpc/encoding"
+	grpcproto "google.golang.org/grpc/encoding/proto"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/wire"
+)
+
+func TestAnswersThatWouldGrowAreRefused(t *testing.T) {
+	codec := answerCodec{encoding.GetCodecV2(grpcproto.Name)}
+	honest := &ententev1.PeerState{Sequence: 7, Endpoints: []string{"a:1"}}
+	encoded, err := proto.Marshal(honest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got ententev1.PeerState
+	if err := codec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(encoded)}, &got); err != nil || !proto.Equal(&got, honest) {
+		t.Errorf("an honest answer became %v, %v", &got, err)
+	}
+	// Contracts without anything in them: two bytes each here, many in memory.
+	bomb := bytes.Repeat([]byte{7<<3 | 2, 0}, 1<<20)
+	if err := codec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(bomb)}, &got); wire.ReasonOf(err) != wire.ReasonRequestInvalid {
+		t.Errorf("a million empty contracts: %v", err)
+	}
+	if err := codec.Unmarshal(mem.BufferSlice{mem.SliceBuffer([]byte{0xff})}, &got); err == nil {
+		t.Error("what is no message was taken")
+	}
+}
