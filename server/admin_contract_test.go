@@ -28,7 +28,7 @@ func TestContractsAreListedReadAndEnded(t *testing.T) {
 	until := metav1.NewTime(epoch.Add(time.Hour))
 	k2.Status.DrainUntil, k2.Status.Message = &until, "the peer ended it"
 	k3 := contractObject("k3", "gone", strings.Repeat("c", 32), v1alpha1.ContractConsumer, "Closed", 0)
-	k3.Status.DrainUntil = &until
+	k3.Status.DrainUntil, k3.Status.ClosedAt, k3.Status.Reason = &until, &until, "Expired"
 	a := newAdminTest(t, k1, k2, k3)
 	c := a.alice(t)
 	list := func(peer string) (names []string) {
@@ -84,8 +84,9 @@ func TestContractsAreListedReadAndEnded(t *testing.T) {
 	if err != nil || !draining.GetContract().GetDrainUntil().AsTime().Equal(epoch.Add(time.Hour)) || draining.GetContract().GetMessage() != "the peer ended it" {
 		t.Errorf("got %v, %v", draining, err)
 	}
-	if over, err := c.GetContract(t.Context(), &ententev1.AdminServiceGetContractRequest{Name: "contracts/k3"}); err != nil || over.GetContract().GetDrainUntil() != nil {
-		t.Errorf("one that is over drains: %v, %v", over, err)
+	if over, err := c.GetContract(t.Context(), &ententev1.AdminServiceGetContractRequest{Name: "contracts/k3"}); err != nil || over.GetContract().GetDrainUntil() != nil ||
+		over.GetContract().GetReason() != "Expired" || !over.GetContract().GetCloseTime().AsTime().Equal(until.Time) {
+		t.Errorf("one that is over: %v, %v", over, err)
 	}
 
 	end := func(name string, now bool) (v1alpha1.Termination, error) {
@@ -228,6 +229,10 @@ func TestUsageIsToldByBothCounts(t *testing.T) {
 	// The oldest count is forgotten, the newest statement is not there yet, and in
 	// between both are, at the price of their time.
 	second, third, fourth, now := row(2, 1, 2), row(3, 2, 3), row(4, 3, 4), row(0, 4, 5)
+	for _, r := range []*ententev1.Usage{second, third, fourth, now} {
+		r.Phase, r.State = "Active", "Stated"
+	}
+	fourth.State, now.State = "Counted", "Running"
 	second.Stated, second.Amount = cpu("4"), eur("2")
 	third.Stated, third.Amount, third.Counted, third.CountedAmount, third.DifferencePercent = cpu("2"), eur("1"), cpu("1"), eur("0.5"), "50"
 	fourth.Counted, fourth.CountedAmount = cpu("1"), eur("1")
@@ -235,6 +240,7 @@ func TestUsageIsToldByBothCounts(t *testing.T) {
 	free := &ententev1.Usage{
 		Contract: "contracts/k2", Peer: "peers/lab", Role: "Provider", Sequence: 1,
 		StartTime: timestamppb.New(epoch), EndTime: timestamppb.New(epoch.Add(time.Hour)), Stated: cpu("3"), Counted: cpu("3"), DifferencePercent: "0",
+		State: "Stated", Phase: "Closed", // what is over is told as long as it is kept
 	}
 	want := []*ententev1.Usage{second, third, fourth, now, free}
 	for _, size := range []int32{0, 1, 2} {

@@ -320,12 +320,13 @@ func (s *adminServer) UpdatePeering(ctx context.Context, req *ententev1.UpdatePe
 	if err != nil {
 		return nil, peeringUnknown(name, err)
 	}
+	resp := &ententev1.UpdatePeeringResponse{Peering: peeringMessage(slice)}
 	if req.GetValidateOnly() {
-		if err := s.previewRevision(ctx, slice); err != nil {
+		if resp.Advertisement, err = s.previewRevision(ctx, slice); err != nil {
 			return nil, err
 		}
 	}
-	return &ententev1.UpdatePeeringResponse{Peering: peeringMessage(slice)}, nil
+	return resp, nil
 }
 
 // DeletePeering implements AdminService: the contract ends with the ask.
@@ -404,6 +405,9 @@ func (s *adminServer) EndPeering(ctx context.Context, req *ententev1.EndPeeringR
 			Metadata: map[string]string{"pods": fmt.Sprint(resp.GetPods())},
 		}
 	}
+	if err := s.leaveOut(ctx, asks.Items, fc, req.GetForget()); err != nil {
+		return nil, err
+	}
 	for i := range ending {
 		if err := s.terminate(ctx, &ending[i], req.GetNow()); err != nil {
 			return nil, err
@@ -411,10 +415,7 @@ func (s *adminServer) EndPeering(ctx context.Context, req *ententev1.EndPeeringR
 	}
 	for i := range asks.Items {
 		ask := &asks.Items[i]
-		// An ask of any peer that this one fulfils would only come back to it. A peer
-		// that is forgotten is not asked, and another may fulfil it.
-		asksIt := ask.Spec.ForeignCluster == fc.Name || !req.GetForget() && ask.Status.ForeignCluster == fc.Name
-		if !asksIt {
+		if ask.Spec.ForeignCluster != fc.Name {
 			continue
 		}
 		if err := s.remove(ctx, ask); err != nil {
@@ -427,4 +428,24 @@ func (s *adminServer) EndPeering(ctx context.Context, req *ententev1.EndPeeringR
 		}
 	}
 	return resp, nil
+}
+
+// leaveOut has the asks of any peer that this one fulfils look for another. They
+// would only come back to it if it were not left out, so that is written before
+// their contracts end. A peer that is forgotten is not asked anyway.
+func (s *adminServer) leaveOut(ctx context.Context, asks []v1alpha1.ResourceSlice, fc *v1alpha1.ForeignCluster, forget bool) error {
+	for i := range asks {
+		ask := &asks[i]
+		if forget || ask.Spec.ClusterSelector == nil || ask.Status.ForeignCluster != fc.Name {
+			continue
+		}
+		err := change(ctx, s.cfg.Client, ask, func() error {
+			ask.LeaveOut(fc.Name)
+			return nil
+		})
+		if ctrlclient.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("leave %s out of resource slice %s: %w", fc.Name, ask.Name, err)
+		}
+	}
+	return nil
 }

@@ -419,26 +419,88 @@ func TestPeeringsAreReadChangedAndDeleted(t *testing.T) {
 	}
 }
 
-func TestUnpeeringEndsAsksOfAnyPeerThatComeToIt(t *testing.T) {
+// TestUnpeeringLeavesAsksOfAnyPeerToLookForAnother: who ends a peering does not
+// mean to do without what any other cluster would lend.
+func TestUnpeeringLeavesAsksOfAnyPeerToLookForAnother(t *testing.T) {
 	ask := func(name, provider string) *v1alpha1.ResourceSlice {
 		return &v1alpha1.ResourceSlice{
 			ObjectMeta: metav1.ObjectMeta{Name: name, UID: "uid-1"}, Spec: v1alpha1.ResourceSliceSpec{ClusterSelector: &metav1.LabelSelector{}},
 			Status: v1alpha1.ResourceSliceStatus{ForeignCluster: provider},
 		}
 	}
-	a := newAdminTest(t, peerObject("office", strings.Repeat("a", 32)), peerObject("lab", strings.Repeat("b", 32)), ask("x", "office"), ask("y", "lab"))
-	if _, err := a.alice(t).EndPeering(t.Context(), &ententev1.EndPeeringRequest{Peer: "peers/office"}); err != nil {
-		t.Fatal(err)
+	named := ask("z", "office")
+	named.Spec = v1alpha1.ResourceSliceSpec{ForeignCluster: "office"}
+	contract := contractObject("k1", "office", strings.Repeat("a", 32), v1alpha1.ContractConsumer, "Active", 0)
+	a := newAdminTest(t, peerObject("office", strings.Repeat("a", 32)), peerObject("lab", strings.Repeat("b", 32)),
+		ask("x", "office"), ask("y", "lab"), named, contract)
+	leaves := func() map[string]string {
+		t.Helper()
+		out := map[string]string{}
+		for _, s := range a.slices(t) {
+			out[s.Name] = s.Annotations[v1alpha1.AnnotationLeftOut]
+		}
+		return out
 	}
-	if left := a.slices(t); len(left) != 1 || left[0].Name != "y" {
-		t.Errorf("left are %v", left)
+	for range 2 { // repeating it changes nothing
+		if _, err := a.alice(t).EndPeering(t.Context(), &ententev1.EndPeeringRequest{Peer: "peers/office"}); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(map[string]string{"x": "office", "y": ""}, leaves()); diff != "" {
+			t.Errorf("asks and whom they leave out (-want +got)\n%s", diff)
+		}
+	}
+	if err := a.client.Get(t.Context(), ctrlclient.ObjectKeyFromObject(contract), contract); err != nil || contract.Spec.Termination != v1alpha1.TerminateDrain {
+		t.Errorf("the contract's termination is %q, %v", contract.Spec.Termination, err)
 	}
 	// Who is forgotten is not asked again, and another may do.
 	if _, err := a.alice(t).EndPeering(t.Context(), &ententev1.EndPeeringRequest{Peer: "peers/lab", Forget: true}); err != nil {
 		t.Fatal(err)
 	}
-	if left := a.slices(t); len(left) != 1 {
-		t.Errorf("left are %v", left)
+	if diff := cmp.Diff(map[string]string{"x": "office", "y": ""}, leaves()); diff != "" {
+		t.Errorf("asks and whom they leave out (-want +got)\n%s", diff)
+	}
+}
+
+// TestADryRunTellsOfWhatWaitsForApproval: what it would cost is known before an
+// administrator there approved anything.
+func TestADryRunTellsOfWhatWaitsForApproval(t *testing.T) {
+	office, lab := strings.Repeat("a", 32), strings.Repeat("b", 32)
+	contract := contractObject("c-1", "office", office, v1alpha1.ContractConsumer, "Active", 0)
+	contract.Spec.RequestID = "uid-1"
+	slice := &v1alpha1.ResourceSlice{
+		ObjectMeta: metav1.ObjectMeta{Name: "batch", UID: "uid-1"},
+		Spec:       v1alpha1.ResourceSliceSpec{ForeignCluster: "office"},
+		Status:     v1alpha1.ResourceSliceStatus{Contract: "c-1"},
+	}
+	a := newAdminTest(t, peerObject("office", office), peerObject("lab", lab), contract, slice)
+	once := func(ask peering.Ask) (wire.Advertisement, error) {
+		ad, err := offer("0.25")(ask)
+		ad.NeedsApproval = true
+		return ad, err
+	}
+	a.offers = map[string]func(peering.Ask) (wire.Advertisement, error){office: once, lab: offer("0.5")}
+	c := a.alice(t)
+	check := func(peer string) (*ententev1.CreatePeeringResponse, error) {
+		return c.CreatePeering(t.Context(), &ententev1.CreatePeeringRequest{Peer: peer, ResourceSlice: "new", ValidateOnly: true, Resources: amounts("cpu", "4")})
+	}
+	resp, err := check("peers/office")
+	if ad := resp.GetAdvertisement(); err != nil || !ad.GetNeedsApproval() || ad.GetHourly().GetAmount() != "1" {
+		t.Errorf("one peer: got %v, %v", resp, err)
+	}
+	// Who chooses does not wait for one that may never say yes.
+	resp, err = check("peers/-")
+	if err != nil || resp.GetProvider() != "peers/lab" || resp.GetAdvertisement().GetNeedsApproval() {
+		t.Errorf("any peer: got %v, %v", resp, err)
+	}
+	a.offers[lab] = once
+	if _, err := check("peers/-"); wire.ReasonOf(err) != wire.ReasonPolicyPending || !strings.Contains(err.Error(), "by its name") {
+		t.Errorf("any peer, of which none lends at once: got %v", err)
+	}
+	amended, err := c.UpdatePeering(t.Context(), &ententev1.UpdatePeeringRequest{
+		Peering: &ententev1.Peering{Name: "peerings/batch", Resources: amounts("cpu", "4")}, ValidateOnly: true,
+	})
+	if ad := amended.GetAdvertisement(); err != nil || !ad.GetNeedsApproval() || ad.GetHourly().GetAmount() != "1" || ad.GetRequestId() != "" {
+		t.Errorf("an amendment: got %v, %v", amended, err)
 	}
 }
 
@@ -494,7 +556,6 @@ func TestPoliciesAreTested(t *testing.T) {
 // TestADryAmendmentAsksTheProvider: that a peering could be changed so is what its
 // provider says, not only that the change is well formed.
 func TestADryAmendmentAsksTheProvider(t *testing.T) {
-	t.Parallel()
 	provider := strings.Repeat("a", 32)
 	contract := contractObject("c-1", "office", provider, v1alpha1.ContractConsumer, "Active", 0)
 	contract.Spec.RequestID = "uid-1"

@@ -45,7 +45,7 @@ func (s *adminServer) validatePeering(ctx context.Context, slice *v1alpha1.Resou
 	if err != nil {
 		return nil, err
 	}
-	provider, best, err := s.preview(ctx, peers, ask)
+	provider, best, err := s.preview(ctx, peers, ask, slice.Spec.ClusterSelector != nil)
 	if err != nil {
 		return nil, err
 	}
@@ -115,32 +115,39 @@ func (s *adminServer) candidates(ctx context.Context, slice *v1alpha1.ResourceSl
 	return list[:min(len(list), MaxPreviews)], nil
 }
 
-// previewRevision asks the provider whether it would take a changed peering as the
-// next revision of its contract. One without a contract has nobody to ask.
-func (s *adminServer) previewRevision(ctx context.Context, slice *v1alpha1.ResourceSlice) error {
-	if slice.Status.Contract == "" || s.cfg.Preview == nil {
-		return nil
+// previewRevision asks the provider what it would offer for a changed peering as
+// the next revision of its contract. One without a contract has nobody to ask.
+func (s *adminServer) previewRevision(ctx context.Context, slice *v1alpha1.ResourceSlice) (*ententev1.Advertisement, error) {
+	if slice.Status.Contract == "" {
+		return nil, nil //nolint:nilnil // nobody is an answer
 	}
 	var contract v1alpha1.Contract
 	if err := s.cfg.Client.Get(ctx, ctrlclient.ObjectKey{Name: slice.Status.Contract}, &contract); err != nil {
-		return ctrlclient.IgnoreNotFound(err)
+		return nil, ctrlclient.IgnoreNotFound(err)
+	}
+	if closed(&contract) {
+		return nil, nil //nolint:nilnil // as above
 	}
 	ask, err := askOf(slice)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	ask.RequestID, ask.ContractID = contract.Spec.RequestID, contract.Name
 	ctx, cancel := context.WithTimeout(ctx, PreviewTimeout)
 	defer cancel()
-	if _, err := s.cfg.Preview(ctx, peering.ClusterID(contract.Spec.PeerID), ask); err != nil {
-		return previewError(contract.Spec.ForeignCluster, err)
+	ad, err := s.cfg.Preview(ctx, peering.ClusterID(contract.Spec.PeerID), ask)
+	if err != nil {
+		return nil, previewError(contract.Spec.ForeignCluster, err)
 	}
-	return nil
+	return previewMessage(ad), nil
 }
 
 // preview asks peers at once what they would offer, and returns the offer that
 // would be taken, and whose it is. Where none is, the error is the first peer's.
-func (s *adminServer) preview(ctx context.Context, peers []v1alpha1.ForeignCluster, ask peering.Ask) (provider string, best wire.Advertisement, err error) {
+// Who chooses among peers takes no offer that waits for an administrator.
+func (s *adminServer) preview(
+	ctx context.Context, peers []v1alpha1.ForeignCluster, ask peering.Ask, chooses bool,
+) (provider string, best wire.Advertisement, err error) {
 	offers := make([]wire.Advertisement, len(peers))
 	failures := make([]error, len(peers))
 	var group errgroup.Group
@@ -150,6 +157,9 @@ func (s *adminServer) preview(ctx context.Context, peers []v1alpha1.ForeignClust
 			ctx, cancel := context.WithTimeout(ctx, PreviewTimeout)
 			defer cancel()
 			offers[i], failures[i] = s.cfg.Preview(ctx, peering.ClusterID(peers[i].Spec.ClusterID), ask)
+			if failures[i] == nil && chooses && offers[i].NeedsApproval {
+				failures[i] = wire.Errorf(wire.ReasonPolicyPending, "an administrator there has to approve each request: ask it by its name")
+			}
 			return nil
 		})
 	}

@@ -186,8 +186,9 @@ func (a *Admin) Run(ctx context.Context, listener net.Listener) error {
 		return err
 	}
 	defer closeREST()
+	listener = atMost(listener, AdminConnections, AdminConnectionsPerAddress)
 	web := &http.Server{
-		Handler:           a.handler(rest),
+		Handler:           newAdminIntake().bounded(a.handler(rest)),
 		TLSConfig:         a.tls(),
 		ReadHeaderTimeout: HandshakeTimeout,
 		IdleTimeout:       2 * time.Minute,

@@ -119,10 +119,22 @@ func usageOf(c *v1alpha1.Contract) []usageRow {
 	return out
 }
 
+// state is what there is of a period.
+func (r *usageRow) state() string {
+	switch {
+	case r.stated != nil:
+		return "Stated"
+	case r.sequence == 0:
+		return "Running"
+	}
+	return "Counted"
+}
+
 func (r *usageRow) message() *ententev1.Usage {
 	m := &ententev1.Usage{
 		Contract: "contracts/" + r.contract.Name, Peer: "peers/" + r.contract.Spec.ForeignCluster, Role: string(r.contract.Spec.Role),
 		Sequence: r.sequence, StartTime: timeMessage(r.from), EndTime: timeMessage(r.to),
+		State: r.state(), Phase: r.contract.Status.Phase,
 	}
 	price, err := wire.PriceListFrom("price", priceMessage(r.contract.Spec.Price))
 	if r.stated != nil {

@@ -103,12 +103,22 @@ func offerMessage(o *v1alpha1.Offer) *ententev1.Offer {
 	if o == nil {
 		return nil
 	}
-	return &ententev1.Offer{
+	m := &ententev1.Offer{
 		Available: o.Available, Message: o.Message,
 		Resources: resourceMessage(o.Resources), Price: priceMessage(o.Price),
 		NodeLabels: o.NodeLabels, Architectures: o.Architectures, StorageClasses: o.StorageClasses,
 		Duration: durationMessage(o.Duration),
 	}
+	for _, s := range o.Services {
+		service := &ententev1.OfferedService{Namespace: s.Namespace, Name: s.Name, Type: string(s.Type)}
+		for _, p := range s.Ports {
+			service.Ports = append(service.Ports, &ententev1.OfferedServicePort{
+				Name: p.Name, Protocol: string(p.Protocol), AppProtocol: p.AppProtocol, Port: uint32(max(p.Port, 0)),
+			})
+		}
+		m.Services = append(m.Services, service)
+	}
+	return m
 }
 
 // contractMessage is a contract as a message, without its envelope.
@@ -128,6 +138,10 @@ func contractMessage(c *v1alpha1.Contract) *ententev1.Contract {
 		Peer:       "peers/" + c.Spec.ForeignCluster,
 		Price:      priceMessage(c.Spec.Price),
 		Message:    c.Status.Message,
+		Reason:     c.Status.Reason,
+	}
+	if c.Status.ClosedAt != nil && closed(c) {
+		m.CloseTime = writeTime(*c.Status.ClosedAt)
 	}
 	if c.Status.DrainUntil != nil && c.Status.Phase == peering.PhaseDraining.String() {
 		m.DrainUntil = writeTime(*c.Status.DrainUntil)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 	toolscache "k8s.io/client-go/tools/cache"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
@@ -72,7 +73,7 @@ func (s *adminServer) WatchPeers(_ *ententev1.WatchPeersRequest, stream grpc.Ser
 	defer stop()
 	// A call that is let through is answered at once, also while there is nothing to
 	// tell.
-	if err := stream.SendHeader(nil); err != nil {
+	if err := stream.SendHeader(metadata.Pairs(watchBegun, "1")); err != nil {
 		return err
 	}
 	refresh := time.NewTicker(WatchRefresh)
@@ -190,7 +191,7 @@ func (s *adminServer) WatchEvents(req *ententev1.WatchEventsRequest, stream grpc
 	}
 	defer stop()
 	// From here on nothing is missed, and the caller knows it.
-	if err := stream.SendHeader(nil); err != nil {
+	if err := stream.SendHeader(metadata.Pairs(watchBegun, "1")); err != nil {
 		return err
 	}
 	for {

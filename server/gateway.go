@@ -10,22 +10,22 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	_ "embed"
-	"encoding/json"
 	"fmt"
 	"math/big"
 	"mime"
 	"net"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/encoding/protojson"
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/wire"
 )
 
 // openAPI describes the REST API. It is a copy of gen/openapi, since a Go file
@@ -120,6 +120,8 @@ func (g *gateway) handler(ctx context.Context, address string) (http.Handler, fu
 		runtime.WithOutgoingHeaderMatcher(func(key string) (string, bool) { return "X-Request-Id", key == callIDHeader }),
 		runtime.WithOutgoingTrailerMatcher(none),
 		runtime.WithMetadata(forwarded),
+		runtime.WithErrorHandler(gatewayError),
+		runtime.WithForwardResponseOption(beginStream),
 		runtime.WithDisablePathLengthFallback(),
 		runtime.WithDisableHTTPMethodOverride(),
 		runtime.WithMarshalerOption(runtime.MIMEWildcard, marshaler{&runtime.JSONPb{
@@ -149,12 +151,6 @@ func (g *gateway) handler(ctx context.Context, address string) (http.Handler, fu
 	// A browser that holds a client certificate sends it for any page.
 	return hardened(http.NewCrossOriginProtection().Handler(root)), func() { _ = conn.Close() }, nil
 }
-
-// marshaler is JSON as the proto says. A watch is a message a line.
-type marshaler struct{ *runtime.JSONPb }
-
-// StreamContentType implements runtime.StreamContentType.
-func (marshaler) StreamContentType(any) string { return streamType }
 
 const hints = `Entente's admin API, over gRPC and REST on this port.
 
@@ -206,37 +202,43 @@ func sanitized(next http.Handler) http.Handler {
 		if authorization := r.Header.Values("Authorization"); len(authorization) > 0 {
 			token, err := bearerToken(authorization)
 			if err != nil {
-				refuse(w, http.StatusUnauthorized, err.Error())
+				refuse(w, err)
 				return
 			}
 			clean.Set("Authorization", "Bearer "+token)
 		}
 		if r.Method == http.MethodPost || r.Method == http.MethodPut || r.Method == http.MethodPatch {
 			if t, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || t != "application/json" {
-				refuse(w, http.StatusUnsupportedMediaType, "want Content-Type: application/json")
+				refuse(w, &wire.Error{
+					Reason: wire.ReasonRequestInvalid, Message: "the request is not valid",
+					Violations: []wire.Violation{{Field: "Content-Type", Message: "want application/json"}},
+				})
 				return
 			}
 		}
 		r2 := r.Clone(r.Context())
 		r2.Header = clean
 		r2.Host = ""
-		r2.Body = http.MaxBytesReader(w, r.Body, MaxAdminMessage)
+		r2.Body = http.MaxBytesReader(w, r.Body, MaxAdminBody)
 		next.ServeHTTP(w, r2)
 	})
 }
 
 // refuse answers as the gateway does for errors.
-func refuse(w http.ResponseWriter, code int, message string) {
+func refuse(w http.ResponseWriter, err error) {
+	st := wire.FromStatus(err).GRPCStatus()
 	w.Header().Set("Content-Type", "application/json")
-	if code == http.StatusUnauthorized {
+	code := http.StatusUnsupportedMediaType
+	if st.Code() == codes.Unauthenticated {
+		code = http.StatusUnauthorized
 		w.Header().Set("WWW-Authenticate", "Bearer")
 	}
 	w.WriteHeader(code)
-	grpcCode := map[int]int{http.StatusUnauthorized: 16, http.StatusUnsupportedMediaType: 3}[code]
-	_ = json.NewEncoder(w).Encode(struct {
-		Code    int    `json:"code"`
-		Message string `json:"message"`
-	}{grpcCode, strings.ToValidUTF8(message, " ")})
+	body, err := protojson.Marshal(st.Proto())
+	if err != nil {
+		return // a status can be written
+	}
+	_, _ = w.Write(body) //nolint:gosec // JSON of a status, said to be that and not to be sniffed
 }
 
 // hardened keeps browsers from making anything of an answer but data.

@@ -67,7 +67,7 @@ func options(mw ...middleware) []grpc.ServerOption {
 			return handler(srv, &checkedStream{ServerStream: ss, ctx: ctx, check: c.check})
 		})
 	}
-	return []grpc.ServerOption{grpc.UnaryInterceptor(unary), grpc.StreamInterceptor(stream)}
+	return []grpc.ServerOption{grpc.UnaryInterceptor(unary), grpc.StreamInterceptor(stream), requests()}
 }
 
 func run(ctx context.Context, c *call, mw []middleware, last func(context.Context) error) error {
@@ -90,6 +90,7 @@ func (s *checkedStream) RecvMsg(m any) error {
 	if err := s.ServerStream.RecvMsg(m); err != nil {
 		return err
 	}
+	taken(s.ctx)
 	if s.check == nil {
 		return nil
 	}
@@ -266,7 +267,7 @@ func recoverTo(err *error, where string) {
 }
 
 // validated holds each message to the constraints of the proto.
-func validated() (middleware, error) {
+func validated(opts ...protovalidate.ValidationOption) (middleware, error) {
 	v, err := protovalidate.New()
 	if err != nil {
 		return nil, fmt.Errorf("compile validation rules: %w", err)
@@ -276,7 +277,10 @@ func validated() (middleware, error) {
 		if !ok {
 			return errors.New("message is not a protobuf message")
 		}
-		return v.Validate(m)
+		if err := refused(m); err != nil {
+			return err
+		}
+		return v.Validate(m, opts...)
 	}
 	return func(ctx context.Context, c *call, next func(context.Context) error) error {
 		c.check = check

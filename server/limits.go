@@ -10,6 +10,26 @@ const (
 	// MaxAdminMessage is the most bytes of one message of the admin API, and of a
 	// REST body.
 	MaxAdminMessage = 1 << 20
+	// MaxAdminBody is the most bytes of one message to the admin API, and of a REST
+	// body, and MaxAdminBodyMessages how many messages one call may send. All of them
+	// take one; reflection takes more.
+	MaxAdminBody         = 256 << 10
+	MaxAdminBodyMessages = 256
+	// AdminUnread is how many bytes may be held for callers of the admin API from one
+	// address, who need not be known yet, and AdminAllUnread for all. adminGrowth times
+	// what was sent counts, since JSON grows by being decoded, and at least
+	// adminBodyLeast for each call. AdminBodyTimeout is how long a message may take to
+	// come.
+	AdminUnread      = 24 << 20
+	AdminAllUnread   = 96 << 20
+	adminGrowth      = 32
+	adminBodyLeast   = 64 << 10
+	AdminBodyTimeout = 10 * time.Second
+	// AdminConnections is how many connections to the admin API there may be, and
+	// AdminConnectionsPerAddress how many of them from one address. Who forwards a port
+	// through the API server has the address of the pod itself.
+	AdminConnections           = 512
+	AdminConnectionsPerAddress = 256
 	// MaxHeader is the most bytes of a call's headers.
 	MaxHeader = 64 << 10
 	// MaxStreams is the most calls at once on one connection, and AdminStreams on
@@ -59,6 +79,22 @@ const (
 	// TrustCheck is how often the caller of a stream is checked to be trusted
 	// still.
 	TrustCheck = 2 * time.Second
+
+	// ConnectionBuffer is how many bytes of a peer's connection are buffered each
+	// way.
+	ConnectionBuffer = 8 << 10
+	// StreamWindow is how many bytes of a call of a peer may wait for its handler, and
+	// ConnectionWindow how many may be under way on a connection. gRPC would let them
+	// grow to 16 MiB for each call.
+	StreamWindow     = 256 << 10
+	ConnectionWindow = 1 << 20
+	// PeerUnread is how many bytes of messages gRPC may hold of one peer that no
+	// handler has taken, StrangerUnread of the strangers from one address, and
+	// AllUnread of all: whoever has more is cut off, or has the most. What frames cost
+	// besides what is in them counts.
+	PeerUnread     = 64 << 20
+	StrangerUnread = 4 << 20
+	AllUnread      = 128 << 20
 
 	// KeepaliveTime is after how much silence a connection is probed, and
 	// KeepaliveTimeout how long the answer may take.

@@ -105,7 +105,7 @@ func offerPause(told, now wire.Offer) time.Duration {
 func smallChange(a, b wire.Offer) bool {
 	if a.Message != b.Message || a.Duration != b.Duration || !a.Price.Equal(b.Price) || !maps.Equal(a.NodeLabels, b.NodeLabels) ||
 		!slices.Equal(a.Architectures, b.Architectures) || !slices.Equal(a.StorageClasses, b.StorageClasses) ||
-		len(a.Resources) != len(b.Resources) {
+		!slices.EqualFunc(a.Services, b.Services, wire.OfferedService.Equal) || len(a.Resources) != len(b.Resources) {
 		return false
 	}
 	for name, was := range a.Resources {

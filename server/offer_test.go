@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -11,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
@@ -72,6 +74,13 @@ func TestOffersAreToldAsOftenAsTheyMatter(t *testing.T) {
 	again := func(o *wire.Offer) {
 		*o = wire.Offer{Available: true, Resources: peering.Resources{"cpu": peering.Whole(100)}, Duration: time.Hour}
 	}
+	// A service that is replaced ten times within a second, and then stays.
+	var flapping []step
+	for i := range 11 {
+		flapping = append(flapping, step{5*time.Second + time.Duration(i)*90*time.Millisecond, func(o *wire.Offer) {
+			o.Services = []wire.OfferedService{{Namespace: "shop", Name: fmt.Sprint("cart-", i), Type: wire.ServiceHeadless}}
+		}})
+	}
 	var flood []step
 	for i := range 500 {
 		flood = append(flood, step{time.Duration(i+1) * 10 * time.Millisecond, cpu(int64(50 + i%50*10))})
@@ -92,8 +101,12 @@ func TestOffersAreToldAsOftenAsTheyMatter(t *testing.T) {
 		"a price is no small thing": {[]step{{5 * time.Second, func(o *wire.Offer) {
 			o.Price = peering.PriceList{Currency: "EUR", PerHour: map[string]peering.Decimal{"cpu": {}}}
 		}}}, []time.Duration{0, 5 * time.Second}, "change"},
-		"a device that goes is no small thing":     {[]step{{5 * time.Second, func(o *wire.Offer) { delete(o.Resources, "gpu") }}}, []time.Duration{0, 5 * time.Second}, "change"},
-		"a flood of changes is told once a second": {flood, []time.Duration{0, time.Second, 2 * time.Second, 3 * time.Second, 4 * time.Second, 5 * time.Second}, "change"},
+		"a service that comes is no small thing": {[]step{{5 * time.Second, func(o *wire.Offer) {
+			o.Services = []wire.OfferedService{{Namespace: "shop", Name: "cart", Type: wire.ServiceHeadless}}
+		}}}, []time.Duration{0, 5 * time.Second}, "change"},
+		"one that comes and goes all the time is told once a second": {flapping, []time.Duration{0, 5 * time.Second, 6 * time.Second}, "change"},
+		"a device that goes is no small thing":                       {[]step{{5 * time.Second, func(o *wire.Offer) { delete(o.Resources, "gpu") }}}, []time.Duration{0, 5 * time.Second}, "change"},
+		"a flood of changes is told once a second":                   {flood, []time.Duration{0, time.Second, 2 * time.Second, 3 * time.Second, 4 * time.Second, 5 * time.Second}, "change"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -158,5 +171,46 @@ func TestWatchingAnOfferTakesFewBytes(t *testing.T) {
 	next.Resources["cpu"] = peering.Whole(7)
 	if whole, change := proto.Size(wire.OfferSnapshot(next)), proto.Size(wire.OfferChange(offer, next)); change > 20 || whole < 10*change {
 		t.Errorf("%d bytes of %d", change, whole)
+	}
+}
+
+// offersBy is what each peer is offered.
+type offersBy map[peering.ClusterID]wire.Offer
+
+func (o offersBy) Offer(_ context.Context, peer peering.ClusterID) (wire.Offer, <-chan struct{}, error) {
+	return o[peer], nil, nil
+}
+
+// Who is told what follows from the certificate alone: a peer cannot read what
+// another is offered, and a stranger nothing.
+func TestEachPeerIsToldItsOwnOffer(t *testing.T) {
+	offers := offersBy{}
+	p := newPeerTest(t, func(c *PeerConfig) { c.Offers = offers })
+	other, stranger := newSource(t), newSource(t)
+	p.trustCaller(t)
+	if err := p.bundles.Trust(other.ID(), other.Identity().TrustBundle()); err != nil {
+		t.Fatal(err)
+	}
+	for id, name := range map[peering.ClusterID]string{p.caller.ID(): "cart", other.ID(): "jobs", stranger.ID(): "none"} {
+		offers[id] = wire.Offer{Message: "nothing is left", Services: []wire.OfferedService{{Namespace: "shop", Name: name, Type: wire.ServiceHeadless}}}
+	}
+	heard := func(as *identity.Source) (wire.Offer, error) {
+		stream, err := ententev1.NewPeeringServiceClient(p.dial(t, as)).WatchOffer(t.Context(), &ententev1.WatchOfferRequest{})
+		if err != nil {
+			return wire.Offer{}, err
+		}
+		m, err := stream.Recv()
+		if err != nil {
+			return wire.Offer{}, err
+		}
+		return wire.Offer{}.Apply(m)
+	}
+	for as, want := range map[*identity.Source]string{p.caller: "shop/cart", other: "shop/jobs"} {
+		if offer, err := heard(as); err != nil || len(offer.Services) != 1 || offer.Services[0].Key() != want {
+			t.Errorf("told %+v, %v, want %s", offer, err, want)
+		}
+	}
+	if offer, err := heard(stranger); wire.ReasonOf(err) != wire.ReasonPeerNotTrusted {
+		t.Errorf("a stranger is told %+v, %v", offer, err)
 	}
 }

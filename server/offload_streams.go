@@ -178,6 +178,7 @@ func receiveExec(stream ententev1.OffloadService_ExecServer, stdin *io.PipeWrite
 				Width:  uint16(min(x.Resize.GetWidth(), 65535)),
 				Height: uint16(min(x.Resize.GetHeight(), 65535)),
 			})
+		case nil: // of a later revision
 		default:
 			return
 		}
@@ -279,6 +280,9 @@ func (s *Offload) PortForward(stream ententev1.OffloadService_PortForwardServer)
 				}
 				writer.Close()
 				return
+			}
+			if msg.GetMessage() == nil {
+				continue // of a later revision
 			}
 			if _, ok := msg.GetMessage().(*ententev1.PortForwardRequest_Data); !ok || len(msg.GetData()) > offloadStdinChunk {
 				writer.CloseWithError(errors.New("the caller broke the protocol"))

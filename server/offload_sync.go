@@ -193,6 +193,9 @@ func (r *syncRun) take(ctx context.Context, msg *ententev1.SyncRequest) error {
 		task.do = func(ctx context.Context) error { return r.apply(ctx, o) }
 	case *ententev1.SyncRequest_Delete_:
 		ref, grace, err := wire.DeleteFrom(x.Delete)
+		if wire.ReasonOf(err) == wire.ReasonProtocolUnsupported {
+			return r.refuseLater(ctx, x.Delete.GetRef(), nil, err)
+		}
 		if err != nil {
 			return err
 		}
@@ -200,6 +203,11 @@ func (r *syncRun) take(ctx context.Context, msg *ententev1.SyncRequest) error {
 		task.do = func(ctx context.Context) error {
 			return r.cfg.Objects.Delete(ctx, r.contract, ref, grace)
 		}
+	case nil:
+		if len(msg.ProtoReflect().GetUnknown()) == 0 {
+			return wire.Errorf(wire.ReasonRequestInvalid, "a message of a sync stream says something")
+		}
+		return nil // of a later revision, and so no word on what is known here
 	default:
 		return wire.Errorf(wire.ReasonRequestInvalid, "a sync stream takes apply and delete after open, not %T", x)
 	}
@@ -219,6 +227,9 @@ func (r *syncRun) take(ctx context.Context, msg *ententev1.SyncRequest) error {
 // that is. Otherwise the stream ends.
 func (r *syncRun) refuseInvalid(ctx context.Context, m *ententev1.SyncRequest_Apply, cause error) error {
 	ref, err := wire.ObjectRefFrom(m.GetRef())
+	if len(m.GetHash()) == len(peering.Hash{}) && wire.ReasonOf(err) == wire.ReasonProtocolUnsupported {
+		return r.refuseLater(ctx, m.GetRef(), m.GetHash(), err)
+	}
 	if err != nil || len(m.GetHash()) != len(peering.Hash{}) {
 		return cause
 	}
@@ -226,6 +237,15 @@ func (r *syncRun) refuseInvalid(ctx context.Context, m *ententev1.SyncRequest_Ap
 		Ref: ref, Hash: peering.Hash(m.GetHash()),
 		Refusal: &peering.Refusal{Reason: peering.RefusedInvalid, Message: cause.Error()},
 	}))
+}
+
+// refuseLater refuses an object of a kind that only a later revision knows, by the
+// name that it came with; nothing else is refused with it.
+func (r *syncRun) refuseLater(ctx context.Context, ref *ententev1.ObjectRef, hash []byte, cause error) error {
+	ref.ProtoReflect().SetUnknown(nil)
+	return r.out.put(ctx, &ententev1.SyncResponse{Message: &ententev1.SyncResponse_Ack_{Ack: &ententev1.SyncResponse_Ack{
+		Ref: ref, Hash: hash, Reason: string(peering.RefusedInvalid), Message: cause.Error(),
+	}}})
 }
 
 // enqueue puts a task behind the others of its namespace, and sees that someone

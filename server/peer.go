@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"buf.build/go/protovalidate"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -59,6 +60,7 @@ type Peer struct {
 	cfg    PeerConfig
 	grpc   *grpc.Server
 	health *health.Server
+	in     *intake
 	// stopping is closed when calls should come to an end.
 	stopping chan struct{}
 	stopOnce sync.Once
@@ -81,13 +83,14 @@ func NewPeer(cfg PeerConfig) (*Peer, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	validate, err := validated()
+	validate, err := validated(protovalidate.WithFilter(protovalidate.FilterFunc(known)))
 	if err != nil {
 		return nil, err
 	}
 	strangers := newLimiter(StrangerRate, StrangerBurst, StrangerCalls, cfg.Now)
 	peers := newLimiter(PeerRate, PeerBurst, PeerCalls, cfg.Now)
 	p := &Peer{cfg: cfg, health: health.NewServer(), stopping: make(chan struct{})}
+	p.in = newIntake(cfg.Log, p.trusts)
 	opts := append(options(
 		audited(cfg.Log, false, peerMutates),
 		recovered,
@@ -95,7 +98,7 @@ func NewPeer(cfg PeerConfig) (*Peer, error) {
 		deadlined(UnaryTimeout),
 		validate,
 	),
-		grpc.Creds(cfg.Credentials),
+		grpc.Creds(meteredCreds{cfg.Credentials, p.in}),
 		// Before a message is read: gRPC gives room to each that is announced, and
 		// interceptors see it only once it is whole.
 		grpc.InTapHandle(func(ctx context.Context, _ *tap.Info) (context.Context, error) {
@@ -108,9 +111,12 @@ func NewPeer(cfg PeerConfig) (*Peer, error) {
 				return nil, statusOf(err, "", false).Err()
 			}
 			context.AfterFunc(ctx, leave)
-			return ctx, nil
+			return p.in.enter(ctx), nil
 		}),
 		grpc.MaxRecvMsgSize(MaxMessage),
+		// The intake reads through a buffer of its own.
+		grpc.ReadBufferSize(0), grpc.WriteBufferSize(ConnectionBuffer),
+		grpc.InitialWindowSize(StreamWindow), grpc.InitialConnWindowSize(ConnectionWindow),
 		grpc.MaxConcurrentStreams(MaxStreams),
 		grpc.MaxHeaderListSize(MaxHeader),
 		grpc.ConnectionTimeout(HandshakeTimeout),

@@ -1,0 +1,471 @@
+package server
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/binary"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"runtime"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+const (
+	h2WindowUpdate = 8
+	h2Continuation = 9
+)
+
+// heapNow is what is in use after a collection.
+func heapNow() int64 {
+	var m runtime.MemStats
+	// What is pooled goes with the second one.
+	for range 3 {
+		runtime.GC()
+	}
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// holds is what the server holds of all messages that were not taken.
+func (p *peerTest) holds() int64 {
+	p.server.in.mu.Lock()
+	defer p.server.in.mu.Unlock()
+	return p.server.in.total
+}
+
+// announce begins a call and a message of the largest size, and waits for the room
+// for it.
+func (r *rawH2) announce(t *testing.T, stream uint32, method string) bool {
+	t.Helper()
+	had := r.windows.Load()
+	if r.call(stream, method) != nil || r.frame(h2Data, 0, stream, binary.BigEndian.AppendUint32([]byte{0}, MaxMessage)) != nil {
+		return false
+	}
+	for end := time.Now().Add(10 * time.Second); r.windows.Load() == had; time.Sleep(time.Millisecond) {
+		select {
+		case <-r.told:
+			return false
+		default:
+		}
+		if time.Now().After(end) {
+			t.Fatal("no room was made for the message")
+		}
+	}
+	return true
+}
+
+func (r *rawH2) cut() bool {
+	select {
+	case <-r.told:
+		return true
+	case <-time.After(10 * time.Second):
+		return false
+	}
+}
+
+// quiet waits until the server holds so much, and no more comes.
+func (p *peerTest) quiet() int64 {
+	for last := p.holds(); ; {
+		time.Sleep(300 * time.Millisecond)
+		now := p.holds()
+		if now == last {
+			return now
+		}
+		last = now
+	}
+}
+
+// A trusted peer announces the largest message on each call and sends all of it but
+// the end, in frames of any size: what that takes is counted as it is, bounded, and
+// given back.
+func TestWhatAPeerDoesNotEndIsBounded(t *testing.T) {
+	for name, size := range map[string]int{"in frames as large as may be": 16 << 10, "in frames that just miss a buffer": 4<<10 + 1, "in frames of a byte": 1} {
+		t.Run(name, func(t *testing.T) {
+			p := newPeerTest(t)
+			p.trustCaller(t)
+			const limit = 24 << 20
+			p.server.in.peer = limit
+			other := p.another(t)
+			p.served(t, "another", other)
+			before := heapNow()
+			r := p.raw(t, p.caller)
+			perCall := int64(MaxMessage-16<<10) / int64(size) * frameCost(uint32(size))
+			var chunk []byte
+			stream, sent := uint32(1), int64(0)
+			fill := func(until int64) bool {
+				for ; sent < until; stream += 2 {
+					if !r.announce(t, stream, ententev1.PeeringService_SignContract_FullMethodName) {
+						return false
+					}
+					chunk = chunk[:0]
+					for range 64 << 10 / (size + 9) {
+						chunk = append(chunk, byte(size>>16), byte(size>>8), byte(size), h2Data, 0)
+						chunk = binary.BigEndian.AppendUint32(chunk, stream)
+						chunk = append(chunk, make([]byte, size)...)
+					}
+					frames := int64(64 << 10 / (size + 9))
+					for mine := int64(0); mine+frames*frameCost(uint32(size)) < perCall && sent < until; {
+						if _, err := r.conn.Write(chunk); err != nil {
+							return false
+						}
+						mine += frames * frameCost(uint32(size))
+						sent += frames * frameCost(uint32(size))
+					}
+				}
+				return true
+			}
+			if !fill(limit * 3 / 4) {
+				t.Fatal("it was cut off before it was due")
+			}
+			held, grown := p.quiet(), heapNow()-before
+			t.Logf("%d calls, %d KiB are counted, the heap grew by %d KiB", stream/2, held>>10, grown>>10)
+			if held < limit/2 || held > limit {
+				t.Errorf("%d KiB are counted", held>>10)
+			}
+			if grown > held*5/4+4<<20 {
+				t.Errorf("the heap grew by %d KiB, and %d are counted", grown>>10, held>>10)
+			}
+			fill(4 * limit)
+			if !r.cut() {
+				t.Fatal("it may hold more than its share")
+			}
+			for end := time.Now().Add(10 * time.Second); p.holds() != 0 && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+			}
+			if held := p.holds(); held != 0 {
+				t.Errorf("%d bytes are never given back", held)
+			}
+			p.served(t, "another", other)
+			p.served(t, "the same", p.caller)
+		})
+	}
+}
+
+// When all together hold too much, it is who holds the most that has to go.
+func TestWhoHoldsTheMostIsCutOff(t *testing.T) {
+	p := newPeerTest(t)
+	p.trustCaller(t)
+	p.server.in.all = 12 << 20
+	var small []*rawH2
+	hold := func(r *rawH2, calls int) {
+		block := make([]byte, 16<<10)
+		for i := range uint32(calls) {
+			if !r.announce(t, 2*i+1, ententev1.PeeringService_SignContract_FullMethodName) {
+				return
+			}
+			for sent := 0; sent < MaxMessage-len(block); sent += len(block) {
+				if r.frame(h2Data, 0, 2*i+1, block) != nil {
+					return
+				}
+			}
+		}
+	}
+	for range 3 {
+		r := p.raw(t, p.another(t))
+		hold(r, 1)
+		small = append(small, r)
+	}
+	hog := p.raw(t, p.caller)
+	hold(hog, 8)
+	if !hog.cut() {
+		t.Fatal("it holds more than all may")
+	}
+	for i, r := range small {
+		if err := r.frame(h2Ping, 0, 0, make([]byte, 8)); err != nil {
+			t.Errorf("%d, which held little, was cut off: %v", i, err)
+		}
+		select {
+		case <-r.told:
+			t.Errorf("%d, which held little, was cut off", i)
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+	if held := p.quiet(); held > 8<<20 {
+		t.Errorf("%d KiB are held", held>>10)
+	}
+	p.served(t, "the same", p.caller)
+}
+
+// junk is an unknown field: what a message has in it is nobody's business here.
+func junk(n int) []byte {
+	return protowire.AppendBytes(protowire.AppendTag(nil, 100, protowire.BytesType), make([]byte, n))
+}
+
+// Messages as large as may be that are taken hold nothing, whatever their number.
+func TestLargeMessagesThatAreTakenPass(t *testing.T) {
+	p := newPeerTest(t)
+	p.trustCaller(t)
+	p.server.in.peer = 8 << 20
+	conn := p.dial(t, p.caller)
+	large := junk(MaxMessage - 1024)
+	for range 8 {
+		if err := conn.Invoke(t.Context(), healthpb.Health_Check_FullMethodName, large, new([]byte), grpc.ForceCodec(bytesCodec{})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, reflectionpb.ServerReflection_ServerReflectionInfo_FullMethodName, grpc.ForceCodec(bytesCodec{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := protowire.AppendString(protowire.AppendTag(nil, 7, protowire.BytesType), "")
+	for i := range 12 {
+		if err := s.SendMsg(append(list, large...)); err != nil {
+			t.Fatalf("message %d: %v", i, err)
+		}
+		// Small ones in between, of which a frame has several.
+		for range 50 {
+			if err := s.SendMsg(list); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 51 {
+			if err := s.RecvMsg(new([]byte)); err != nil {
+				t.Fatalf("message %d: %v", i, err)
+			}
+		}
+	}
+	if held := p.quiet(); held != 0 {
+		t.Errorf("a stream of which all was taken holds %d bytes", held)
+	}
+}
+
+// What a call holds adds up, however its frames cut its messages, and padded or not.
+func TestFramesAndMessagesAreCountedInAnyPieces(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for round := range 200 {
+		in := newIntake(nil, func(identity.AuthInfo) bool { return false })
+		in.stranger, in.all = 1<<40, 1<<40
+		c := in.meter(&addressed{}, identity.AuthInfo{})
+		s := &inbound{conn: c}
+		c.streams[1] = s
+		var messages [][]byte
+		var all []byte
+		for range 1 + random.IntN(6) {
+			m := binary.BigEndian.AppendUint32([]byte{0}, uint32(random.IntN(3000)))
+			m = append(m, make([]byte, binary.BigEndian.Uint32(m[1:]))...)
+			messages = append(messages, m)
+			all = append(all, m...)
+		}
+		sent := []byte(h2Preface)
+		frames := int64(0)
+		for rest := all; len(rest) > 0; {
+			n := min(len(rest), 1+random.IntN(2000))
+			body, flags := rest[:n], byte(0)
+			rest = rest[n:]
+			if random.IntN(2) == 0 {
+				pad := random.IntN(200)
+				body, flags = append(append([]byte{byte(pad)}, body...), make([]byte, pad)...), flagPadded
+			}
+			sent = append(sent, byte(len(body)>>16), byte(len(body)>>8), byte(len(body)), h2Data, flags, 0, 0, 0, 1)
+			sent = append(sent, body...)
+			frames += frameCost(uint32(len(body)))
+			// And what is nobody's.
+			sent = append(sent, 0, 0, 3, h2Data, 0, 0, 0, 0, 9, 1, 2, 3)
+			sent = append(sent, 0, 0, 8, h2Ping, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8)
+		}
+		for len(sent) > 0 {
+			n := min(len(sent), 1+random.IntN(500))
+			if c.feed(sent[:n]) != nil {
+				t.Fatal("it was cut off")
+			}
+			sent = sent[n:]
+		}
+		if len(s.whole) != len(messages) || s.part != 0 || s.got != 0 {
+			t.Fatalf("round %d: %d messages of %d, %d of another", round, len(s.whole), len(messages), s.part)
+		}
+		if in.total != frames || s.held() != frames || c.held != frames || c.from.held != frames {
+			t.Fatalf("round %d: %d, %d, %d and %d are held, want %d", round, in.total, s.held(), c.held, c.from.held, frames)
+		}
+	}
+}
+
+// addressed is a connection that has an address and nothing else.
+type addressed struct{ net.Conn }
+
+func (addressed) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1} }
+
+func TestANumberOfStreamsThatNobodyOpenedHoldsNothing(t *testing.T) {
+	p := newPeerTest(t)
+	p.trustCaller(t)
+	r := p.raw(t, p.caller)
+	if err := r.frame(h2Data, 0, 99, bytes.Repeat([]byte{1}, 1000)); err != nil {
+		t.Fatal(err)
+	}
+	if held := p.quiet(); held != 0 {
+		t.Errorf("%d bytes are held", held)
+	}
+}
+
+// Headers that never end are given up: the frames of a connection have to wait for
+// them, so no ping is answered either.
+func TestHeadersThatNeverEndAreGivenUp(t *testing.T) {
+	t.Parallel()
+	p := newPeerTest(t)
+	p.trustCaller(t)
+	r := p.raw(t, p.caller)
+	if err := r.frame(h2Headers, 0, 1, []byte{0x82}); err != nil {
+		t.Fatal(err)
+	}
+	p.served(t, "the same", p.caller)
+	select {
+	case <-r.told:
+	case <-time.After(KeepaliveTime + KeepaliveTimeout + 15*time.Second):
+		t.Error("they are waited for still")
+	}
+}
+
+// Headers that go on and on in further frames end their connection and fill nothing
+// (CVE-2023-45288).
+func TestAFloodOfContinuationsEndsItsConnection(t *testing.T) {
+	p := newPeerTest(t)
+	p.trustCaller(t)
+	before := heapNow()
+	r := p.raw(t, p.caller)
+	// A name and a value that are not indexed, again and again.
+	block := bytes.Repeat([]byte{0x10, 1, 'a', 1, 'b'}, 3200)
+	if err := r.frame(h2Headers, 0, 1, block); err != nil {
+		t.Fatal(err)
+	}
+	sent := 0
+	for ; sent < 4000; sent++ {
+		if r.frame(h2Continuation, 0, 1, block) != nil {
+			break
+		}
+	}
+	if !r.cut() {
+		t.Error("the connection is still there")
+	}
+	if grown := heapNow() - before; grown > 8<<20 {
+		t.Errorf("the heap grew by %d MiB", grown>>20)
+	}
+	t.Logf("cut off after at most %d KiB", sent*len(block)>>10)
+	p.served(t, "the same", p.caller)
+}
+
+// Frames that have to be answered, from one who reads no answer, are not read
+// either, so that nothing waits to be said.
+func TestAFloodOfSettingsFillsNothing(t *testing.T) {
+	p := newPeerTest(t)
+	p.trustCaller(t)
+	other := p.another(t)
+	before := heapNow()
+	r := p.rawSilent(t, p.caller)
+	flood := bytes.Repeat([]byte{0, 0, 6, h2Settings, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0}, 4000)
+	_ = r.conn.SetWriteDeadline(time.Now().Add(4 * time.Second))
+	sent := 0
+	for range 2000 {
+		n, err := r.conn.Write(flood)
+		sent += n
+		if err != nil {
+			break
+		}
+	}
+	if grown := heapNow() - before; grown > 16<<20 {
+		t.Errorf("the heap grew by %d MiB", grown>>20)
+	}
+	t.Logf("%d KiB were taken", sent>>10)
+	p.served(t, "another", other)
+}
+
+// Calls that are refused have to be answered too.
+func TestAFloodOfCallsThatAreRefusedFillsNothing(t *testing.T) {
+	p := newPeerTest(t)
+	p.trustCaller(t)
+	other := p.another(t)
+	before := heapNow()
+	r := p.rawSilent(t, p.caller)
+	_ = r.conn.SetWriteDeadline(time.Now().Add(4 * time.Second))
+	calls := uint32(0)
+	for ; calls < 400_000; calls++ {
+		if r.call(2*calls+1, "/none/none") != nil {
+			break
+		}
+	}
+	if grown := heapNow() - before; grown > 16<<20 {
+		t.Errorf("the heap grew by %d MiB", grown>>20)
+	}
+	t.Logf("%d calls were taken", calls)
+	p.served(t, "another", other)
+}
+
+// Nothing is decompressed, so nothing can become large by it.
+func TestCompressedMessagesAreNotTaken(t *testing.T) {
+	if encoding.GetCompressor("gzip") != nil {
+		t.Fatal("gRPC would decompress gzip")
+	}
+	p := newPeerTest(t)
+	p.trustCaller(t)
+	p.peering.advertise = func(peering.Ask) (wire.Advertisement, error) {
+		t.Error("it was taken")
+		return wire.Advertisement{}, errors.New("no")
+	}
+	r := p.raw(t, p.caller)
+	if err := r.callWith(1, ententev1.PeeringService_RequestPeering_FullMethodName, [2]string{"grpc-encoding", "gzip"}); err != nil {
+		t.Fatal(err)
+	}
+	request, err := proto.Marshal(&ententev1.RequestPeeringRequest{Request: &ententev1.PeeringRequest{RequestId: "r", Resources: &ententev1.ResourceList{Amounts: map[string]string{"cpu": "1"}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var packed bytes.Buffer
+	w := gzip.NewWriter(&packed)
+	_, _ = w.Write(request)
+	_ = w.Close()
+	// It says of itself that it is compressed.
+	message := append(binary.BigEndian.AppendUint32([]byte{1}, uint32(packed.Len())), packed.Bytes()...)
+	if err := r.frame(h2Data, 1, 1, message); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(10 * time.Second); r.ends.Load() == 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("there is no answer")
+		}
+	}
+	p.served(t, "the same", p.caller)
+}
+
+// What is not UTF-8 is no text, and an error of its call alone.
+func TestTextThatIsNoneIsRefused(t *testing.T) {
+	p := newPeerTest(t)
+	p.trustCaller(t)
+	bad := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), "a\xff\xfe\x00\x1b[2J")
+	conn := p.dial(t, p.caller)
+	for method, message := range map[string][]byte{
+		ententev1.PeeringService_RequestPeering_FullMethodName:    nested(bad),
+		ententev1.PeeringService_TerminateContract_FullMethodName: bad,
+		ententev1.TrustService_Join_FullMethodName:                bad,
+		ententev1.PeeringService_Session_FullMethodName:           nested(entries(4, 1, func(int) []byte { return []byte("\xff") })),
+	} {
+		s, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, method, grpc.ForceCodec(bytesCodec{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.SendMsg(message); err != nil && !errors.Is(err, io.EOF) {
+			t.Fatal(err)
+		}
+		_ = s.CloseSend()
+		for err = nil; err == nil; {
+			err = s.RecvMsg(new([]byte))
+		}
+		if code := status.Code(err); code != codes.Internal && code != codes.InvalidArgument {
+			t.Errorf("%s: got %v", method, err)
+		}
+	}
+	p.served(t, "the same", p.caller)
+}
