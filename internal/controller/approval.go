@@ -150,7 +150,7 @@ func askedKey(peer peering.ClusterID, id string) string { return string(peer) + 
 // compare-and-swap.
 func (l *Lender) editRequests(ctx context.Context, peer peering.ClusterID, edit func(*v1alpha1.ForeignCluster) error) error {
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		fc, err := foreignCluster(ctx, l.Reader, peer)
+		fc, err := store.Find(ctx, l.Reader, peer)
 		if err != nil || fc == nil {
 			return err
 		}

@@ -68,8 +68,8 @@ func TestARequestWaitsForAnAdministrator(t *testing.T) {
 		requests[0].PriceCeiling.Amount != "1.5" || !requests[0].Time.Time.Equal(now) {
 		t.Fatalf("to be seen is %+v", requests)
 	}
-	if _, err := l.Preview(t.Context(), l.peers[1].ID(), ask); reasonOf(err) != wire.ReasonPolicyPending || len(l.waiting(1)) != 0 {
-		t.Errorf("a preview: %v, waiting %v", err, l.waiting(1))
+	if ad, err := l.Preview(t.Context(), l.peers[1].ID(), ask); err != nil || !ad.NeedsApproval || ad.ContractID != "" || len(l.waiting(1)) != 0 {
+		t.Errorf("a preview: %+v, %v, waiting %v", ad, err, l.waiting(1))
 	}
 	if offer, _, err := l.Offer(t.Context(), l.peers[0].ID()); err != nil || !offer.Available || !strings.Contains(offer.Message, "approves") {
 		t.Errorf("offered %+v, %v", offer, err)
@@ -86,6 +86,40 @@ func TestARequestWaitsForAnAdministrator(t *testing.T) {
 	}
 	// Another peer's request of that name is another request.
 	l.pends(1, ask)
+}
+
+func TestWhoWaitsHearsOfADecisionByTheOffer(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 2, append(nodes(3), policyNamed("p", afterApproval))...)
+	says := func(peer int) *v1alpha1.ForeignCluster {
+		offer, _, err := l.Offer(t.Context(), l.peers[peer].ID())
+		if err != nil {
+			t.Fatal(err)
+		}
+		fc := &v1alpha1.ForeignCluster{}
+		if fc.Status.Offer, err = offerStatus(offer); err != nil {
+			t.Fatal(err)
+		}
+		return fc
+	}
+	l.pends(0, l.ask("r", "cpu=2"))
+	waits, other := says(0), says(1)
+	if decidedElse(waits, says(0)) {
+		t.Error("a decision is told before there is one")
+	}
+	for _, decision := range []struct{ approved, denied []string }{{nil, []string{"r"}}, {[]string{"r"}, nil}} {
+		before := says(0)
+		l.decided(0, decision.approved, decision.denied)
+		if after := says(0); !decidedElse(before, after) {
+			t.Errorf("after %v the offer says %q as before", decision, after.Status.Offer.Message)
+		}
+	}
+	if decidedElse(other, says(1)) {
+		t.Error("another peer hears of it")
+	}
+	if !decidedElse(says(0), says(1)) || decidedElse(&v1alpha1.ForeignCluster{}, waits) {
+		t.Error("what was said first is taken for a decision, or another word for none")
+	}
 }
 
 func TestWhatWasApprovedIsWhatWasToBeSeen(t *testing.T) {

@@ -1,11 +1,13 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -127,7 +129,7 @@ func (r *Contracts) SetupWithManager(ctx context.Context, mgr ctrl.Manager) erro
 			}
 			var out []reconcile.Request
 			for i := range list.Items {
-				if match(&list.Items[i], o) {
+				if !settled(&list.Items[i]) && match(&list.Items[i], o) {
 					out = append(out, reconcile.Request{NamespacedName: client.ObjectKey{Name: list.Items[i].Name}})
 				}
 			}
@@ -170,6 +172,9 @@ func (r *Contracts) Reconcile(ctx context.Context, req reconcile.Request) (recon
 		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
+	if settled(&stored) {
+		return r.keep(ctx, &stored)
+	}
 	before := stored.DeepCopy()
 	contract, terms, err := store.ReadContract(&stored, r.Identity().ID())
 	if err != nil {
@@ -189,6 +194,9 @@ func (r *Contracts) Reconcile(ctx context.Context, req reconcile.Request) (recon
 	}
 	if behind != nil {
 		r.Log.Warn("this side is behind", "contract", stored.Name, "err", behind) // and goes on by what it holds
+	}
+	if r.disowned(ctx, &stored, fc) {
+		return reconcile.Result{RequeueAfter: time.Millisecond}, terminate(ctx, r.Client, &stored, v1alpha1.TerminatePeer)
 	}
 	was := contract.State
 	contract = r.hear(contract, &stored, fc)
@@ -329,8 +337,9 @@ func (r *Contracts) hear(c peering.Contract, stored *v1alpha1.Contract, fc *v1al
 	}
 	if said := saidOf(fc, stored.Name); said != nil {
 		e := peering.PeerSaid{Revision: uint64(max(said.Revision, 0)), Phase: peering.ParsePhase(said.Phase), Now: now}
-		if said.DrainUntil != nil {
-			e.DrainUntil = said.DrainUntil.Time
+		// What is as good as what is known already is no news: clocks drift.
+		if until := ownClock(fc, timeOf(said.DrainUntil)); c.State != peering.Draining || until.Sub(c.DrainUntil).Abs() > drainSlack {
+			e.DrainUntil = until
 		}
 		events = append(events, e)
 	}
@@ -339,6 +348,15 @@ func (r *Contracts) hear(c peering.Contract, stored *v1alpha1.Contract, fc *v1al
 		c, _ = c.Apply(e)
 	}
 	return c
+}
+
+// ownClock returns a moment that the peer named by its clock as it is by this
+// cluster's; zero while it is not known how far the two are apart.
+func ownClock(fc *v1alpha1.ForeignCluster, t time.Time) time.Time {
+	if t.IsZero() || fc == nil || fc.Status.Session == nil || fc.Status.Session.ClockSkew == nil {
+		return time.Time{}
+	}
+	return t.Add(-fc.Status.Session.ClockSkew.Duration)
 }
 
 // endedByPeer says whether the other side ended a contract, however this one
@@ -353,7 +371,8 @@ func endedByPeer(c *v1alpha1.Contract) bool {
 }
 
 // peerEnds records that the peer ended a contract: at once, or with notice until
-// drainUntil. It is the peer's call; the session's state says the same again.
+// drainUntil, by its clock. It is the peer's call; the session's state says the same
+// again.
 func peerEnds(ctx context.Context, c client.Client, stored *v1alpha1.Contract, self peering.ClusterID, drainUntil, now time.Time) error {
 	if drainUntil.IsZero() {
 		return terminate(ctx, c, stored, v1alpha1.TerminatePeer)
@@ -362,7 +381,11 @@ func peerEnds(ctx context.Context, c client.Client, stored *v1alpha1.Contract, s
 	if err != nil {
 		return err
 	}
-	value, _ = value.Apply(peering.PeerSaid{Revision: value.Revision, Phase: peering.PhaseDraining, DrainUntil: drainUntil, Now: now})
+	fc, err := foreignCluster(ctx, c, peering.ClusterID(stored.Spec.PeerID))
+	if err != nil {
+		return err
+	}
+	value, _ = value.Apply(peering.PeerSaid{Revision: value.Revision, Phase: peering.PhaseDraining, DrainUntil: ownClock(fc, drainUntil), Now: now})
 	before := stored.DeepCopy()
 	store.WriteState(stored, value)
 	if equality.Semantic.DeepEqual(before.Status, stored.Status) {
@@ -503,10 +526,15 @@ func (r *Contracts) lend(ctx context.Context, c *peering.Contract, stored *v1alp
 
 // bury lets a closed contract go, once nothing stands because of it, the peer
 // knows or cannot be told, and what it cost was said. At the consumer it stays as
-// long as its ResourceSlice needs it.
+// long as its ResourceSlice needs it. One that had a price is kept on: with its
+// statements it is the only proof of what is owed. Nothing hangs on it then, and
+// whoever deletes it, or did before, is done with it at once.
 func (r *Contracts) bury(ctx context.Context, stored *v1alpha1.Contract, fc *v1alpha1.ForeignCluster, terms peering.Terms) (reconcile.Result, error) {
 	closed := r.Now().Sub(timeOf(stored.Status.ClosedAt))
 	if fc != nil && !r.told(ctx, stored, fc) {
+		if !fc.DeletionTimestamp.IsZero() {
+			return reconcile.Result{RequeueAfter: endPoll}, nil // it is not waited for long
+		}
 		return reconcile.Result{RequeueAfter: usageEvery}, nil
 	}
 	if fc != nil && fc.DeletionTimestamp.IsZero() && !terms.Price.IsFree() && closed < lastWord {
@@ -515,8 +543,10 @@ func (r *Contracts) bury(ctx context.Context, stored *v1alpha1.Contract, fc *v1a
 	if wanted, err := r.sliceWants(ctx, stored, closed); err != nil || wanted {
 		return reconcile.Result{RequeueAfter: usageEvery}, err
 	}
-	if err := r.Client.Delete(ctx, stored, client.Preconditions{UID: &stored.UID}); client.IgnoreNotFound(err) != nil {
-		return reconcile.Result{}, fmt.Errorf("bury contract %s: %w", stored.Name, err)
+	if terms.Price.IsFree() && owedBy(stored).IsZero() || !stored.DeletionTimestamp.IsZero() {
+		if err := r.Client.Delete(ctx, stored, client.Preconditions{UID: &stored.UID}); client.IgnoreNotFound(err) != nil {
+			return reconcile.Result{}, fmt.Errorf("bury contract %s: %w", stored.Name, err)
+		}
 	}
 	controllerutil.RemoveFinalizer(stored, v1alpha1.Finalizer)
 	stored.ResourceVersion = "" // the delete changed it; only the finalizer is ours to drop
@@ -526,6 +556,76 @@ func (r *Contracts) bury(ctx context.Context, stored *v1alpha1.Contract, fc *v1a
 		return reconcile.Result{}, fmt.Errorf("bury contract %s: %w", stored.Name, err)
 	}
 	return reconcile.Result{}, nil
+}
+
+// settled says whether a contract is over and done with, and kept only because of
+// what it cost.
+func settled(c *v1alpha1.Contract) bool {
+	return !inForce(c) && !controllerutil.ContainsFinalizer(c, v1alpha1.Finalizer)
+}
+
+// keep keeps a settled contract for as long as somebody may want to see what was
+// owed and why, and of each peer's no more than a few.
+func (r *Contracts) keep(ctx context.Context, stored *v1alpha1.Contract) (reconcile.Result, error) {
+	var list v1alpha1.ContractList
+	if err := r.Client.List(ctx, &list, client.MatchingLabels{v1alpha1.LabelPeer: stored.Spec.PeerID}, client.UnsafeDisableDeepCopy); err != nil {
+		return reconcile.Result{}, fmt.Errorf("list contracts: %w", err)
+	}
+	drop := tooMany(list.Items)
+	left := closedKept - r.Now().Sub(timeOf(stored.Status.ClosedAt))
+	if left <= 0 {
+		drop = append(drop, stored)
+	}
+	for _, c := range drop {
+		err := r.Client.Delete(ctx, &v1alpha1.Contract{ObjectMeta: metav1.ObjectMeta{Name: c.Name}}, client.Preconditions{UID: &c.UID})
+		if client.IgnoreNotFound(err) != nil {
+			return reconcile.Result{}, fmt.Errorf("drop contract %s: %w", c.Name, err)
+		}
+	}
+	return reconcile.Result{RequeueAfter: max(left, 0)}, nil
+}
+
+// tooMany returns the settled contracts of a peer that are not kept: those that came
+// to the least go first, so that many small ones do not make a large one be
+// forgotten, and of equals the oldest.
+func tooMany(contracts []v1alpha1.Contract) []*v1alpha1.Contract {
+	var over []*v1alpha1.Contract
+	for i := range contracts {
+		if c := &contracts[i]; settled(c) {
+			over = append(over, c)
+		}
+	}
+	if len(over) <= maxClosed {
+		return nil
+	}
+	owed := make(map[string]peering.Decimal, len(over))
+	for _, c := range over {
+		owed[c.Name] = owedBy(c)
+	}
+	slices.SortFunc(over, func(a, b *v1alpha1.Contract) int {
+		return cmp.Or(owed[a.Name].Cmp(owed[b.Name]), timeOf(a.Status.ClosedAt).Compare(timeOf(b.Status.ClosedAt)), cmp.Compare(a.Name, b.Name))
+	})
+	return over[:len(over)-maxClosed]
+}
+
+// owedBy sums up what the statements of a contract come to, in the contract's
+// currency.
+func owedBy(c *v1alpha1.Contract) peering.Decimal {
+	var sum peering.Decimal
+	for _, kept := range c.Status.Statements {
+		e, err := peering.ParseEnvelope([]byte(kept.Envelope))
+		if err != nil {
+			continue
+		}
+		s, err := peering.ParseStatement(e.Payload)
+		if err != nil {
+			continue
+		}
+		if total, err := sum.Add(s.Amount.Amount); err == nil {
+			sum = total
+		}
+	}
+	return sum
 }
 
 // told says whether the peer knows that a contract is over, telling it if it can
@@ -540,8 +640,7 @@ func (r *Contracts) told(ctx context.Context, stored *v1alpha1.Contract, fc *v1a
 	if stored.Status.ClosedAt != nil && r.Now().Sub(stored.Status.ClosedAt.Time) > tombstone {
 		return true
 	}
-	// A peer that is being forgotten is told as well as can be.
-	return r.tell(ctx, stored, fc) == nil || !fc.DeletionTimestamp.IsZero()
+	return r.tell(ctx, stored, fc) == nil || letGo(fc)
 }
 
 // tell tells the peer that this side ended a contract, or ends it.

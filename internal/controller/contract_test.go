@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -114,9 +116,12 @@ func foreign(name string, id *identity.Identity) *v1alpha1.ForeignCluster {
 	return &v1alpha1.ForeignCluster{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec:       v1alpha1.ForeignClusterSpec{ClusterID: string(id.ID()), TrustBundle: string(id.TrustBundle().PEM())},
-		Status: v1alpha1.ForeignClusterStatus{Conditions: []metav1.Condition{
-			{Type: v1alpha1.ConditionTrusted, Status: metav1.ConditionTrue}, {Type: v1alpha1.ConditionConnected, Status: metav1.ConditionTrue},
-		}},
+		Status: v1alpha1.ForeignClusterStatus{
+			Conditions: []metav1.Condition{
+				{Type: v1alpha1.ConditionTrusted, Status: metav1.ConditionTrue}, {Type: v1alpha1.ConditionConnected, Status: metav1.ConditionTrue},
+			},
+			Session: &v1alpha1.PeerSession{ClockSkew: &metav1.Duration{}},
+		},
 	}
 }
 
@@ -330,6 +335,72 @@ func TestANoticeIsTimeToRunOn(t *testing.T) {
 	}
 }
 
+func TestANoticeIsByThisClustersClock(t *testing.T) {
+	t.Parallel()
+	p := newParties(t)
+	for name, tc := range map[string]struct {
+		skew *time.Duration
+		call bool
+	}{
+		"said by a peer whose clock is ahead":    {skew: new(time.Hour)},
+		"said by one whose clock is behind":      {skew: new(-time.Hour)},
+		"called by one whose clock is behind":    {skew: new(-time.Hour), call: true},
+		"said by one whose clock is not known":   {},
+		"called by one whose clock is not known": {call: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, fc := p.stored(t, p.terms(t, nil), p.consumer), foreign("peer", p.provider)
+			c.Status.Node = "slice"
+			until := now.Add(10 * time.Minute) // the provider means
+			theirs := metav1.NewTime(until)
+			fc.Status.Session = nil
+			if tc.skew != nil {
+				theirs = metav1.NewTime(until.Add(*tc.skew))
+				fc.Status.Session = &v1alpha1.PeerSession{ClockSkew: &metav1.Duration{Duration: *tc.skew}}
+			}
+			b := newBench(t, p.consumer, append(onNodeOf("slice", "a"), c, fc)...)
+			b.look(t)
+			if tc.call {
+				var held v1alpha1.Contract
+				if err := b.client.Get(t.Context(), client.ObjectKey{Name: "c-1"}, &held); err != nil {
+					t.Fatal(err)
+				}
+				if err := peerEnds(t.Context(), b.client, &held, p.consumer.ID(), theirs.Time, now); err != nil {
+					t.Fatal(err)
+				}
+			}
+			b.says(t, v1alpha1.PeerContract{Revision: 1, Phase: "Draining", DrainUntil: &theirs})
+			got := b.look(t)
+			if got.Status.Phase != "Draining" || tc.skew != nil && !timeOf(got.Status.DrainUntil).Equal(until) ||
+				tc.skew == nil && timeOf(got.Status.DrainUntil).Before(until) {
+				t.Fatalf("it is %s until %s, and the provider means %s", got.Status.Phase, got.Status.DrainUntil, until)
+			}
+			// The session is lost, or is back with clocks that are a little further apart.
+			was := timeOf(got.Status.DrainUntil)
+			for i, session := range []*v1alpha1.PeerSession{nil, {}, {ClockSkew: &metav1.Duration{Duration: time.Hour}}, {ClockSkew: &metav1.Duration{Duration: -time.Hour}}} {
+				if tc.skew == nil && session != nil || session != nil && session.ClockSkew != nil && *tc.skew != session.ClockSkew.Duration {
+					continue
+				}
+				if session != nil && session.ClockSkew != nil {
+					session.ClockSkew.Duration += 2 * time.Second
+				}
+				var fc v1alpha1.ForeignCluster
+				if err := b.client.Get(t.Context(), client.ObjectKey{Name: "peer"}, &fc); err != nil {
+					t.Fatal(err)
+				}
+				fc.Status.Session = session
+				if err := b.client.Status().Update(t.Context(), &fc); err != nil {
+					t.Fatal(err)
+				}
+				if got := b.look(t); got.Status.Phase != "Draining" || !timeOf(got.Status.DrainUntil).Equal(was) {
+					t.Errorf("session %d: it is %s until %s, was %s", i, got.Status.Phase, got.Status.DrainUntil, was)
+				}
+			}
+		})
+	}
+}
+
 func TestANodeWithoutPodsNeedsNoNotice(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
@@ -449,6 +520,41 @@ func TestARevisionThatThePeerHoldsIsTakenOver(t *testing.T) {
 	}
 }
 
+func TestWhatBothAgreedToBeforeIsKept(t *testing.T) {
+	t.Parallel()
+	p := newParties(t)
+	terms := p.terms(t, nil)
+	c := p.stored(t, terms, p.consumer)
+	texts := map[string]string{}
+	for revision := range uint64(20) {
+		envelope := p.signed(t, terms)
+		text, err := envelope.Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[fmt.Sprintf("entente.dev/envelope-of-revision-%d", revision+1)] = string(text)
+		if revision > 0 {
+			if err := store.Revise(c, envelope, p.consumer.ID()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		terms = next(terms, envelope, nil)
+	}
+	kept, bytes := 0, 0
+	for key, text := range c.Annotations {
+		bytes += len(text)
+		if want, ok := texts[key]; ok {
+			if kept++; text != want {
+				t.Errorf("%s is %.40s...", key, text)
+			}
+		}
+	}
+	// The last is in the spec, the one before has a place of its own.
+	if kept < 8 || kept > 16 || bytes > 128<<10 || c.Annotations["entente.dev/envelope-of-revision-18"] == "" || c.Annotations["entente.dev/envelope-of-revision-1"] != "" {
+		t.Errorf("%d revisions are kept, with %d bytes", kept, bytes)
+	}
+}
+
 func TestWhatRevisedStaysWhatItWas(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
@@ -496,5 +602,115 @@ func TestAPeerThatDoesNotAnswerHoldsUpItsOwn(t *testing.T) {
 	p.answered("a", "c-2", "statements", &wire.Error{Reason: unavailable}, now)
 	if !p.due("a", "c-2", "statements", now.Add(fetchAgain)) {
 		t.Error("what did not reach it counts as asked")
+	}
+}
+
+func TestAContractThatCostIsKeptWhenItIsOver(t *testing.T) {
+	t.Parallel()
+	p := newParties(t)
+	free := func(x *peering.Terms) { x.Price = peering.PriceList{} }
+	for name, tc := range map[string]struct {
+		terms   func(*peering.Terms)
+		self    func(parties) *identity.Identity
+		peer    bool
+		deleted bool
+		kept    bool
+	}{
+		"by the provider":                {self: parties.lender, peer: true, kept: true},
+		"by the consumer":                {self: parties.borrower, peer: true, kept: true},
+		"of a peer that was forgotten":   {self: parties.lender, kept: true},
+		"not one that was free":          {self: parties.lender, peer: true, terms: free},
+		"not one that somebody deleted":  {self: parties.lender, peer: true, deleted: true},
+		"not a free one by its consumer": {self: parties.borrower, peer: true, terms: free},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			self := tc.self(p)
+			c := p.stored(t, p.terms(t, tc.terms), self)
+			objects := []client.Object{c}
+			if tc.peer {
+				other := p.consumer
+				if self == p.consumer {
+					other = p.provider
+				}
+				fc := foreign("peer", other)
+				fc.Status.Contracts = []v1alpha1.PeerContract{{ID: "c-1", Revision: 1, Phase: "Closed"}}
+				objects = append(objects, fc)
+			}
+			b := newBench(t, self, objects...)
+			if tc.deleted {
+				if err := b.client.Delete(t.Context(), c); err != nil {
+					t.Fatal(err)
+				}
+			}
+			b.look(t)
+			b.clock = b.clock.Add(lastWord)
+			got := b.look(t)
+			if (got != nil) != tc.kept {
+				t.Fatalf("it is kept: %t", got != nil)
+			}
+			if got == nil {
+				return
+			}
+			if !settled(got) || got.Status.ClosedAt == nil || got.Spec.Envelope != c.Spec.Envelope {
+				t.Errorf("what is kept is %+v", got)
+			}
+			if states := contractStates([]v1alpha1.Contract{*got}); len(states) != 0 {
+				t.Errorf("the peer is told of it still: %+v", states)
+			}
+			calls := b.peer.calls
+			b.clock = b.clock.Add(closedKept - time.Hour)
+			again := b.look(t)
+			if again == nil || again.ResourceVersion != got.ResourceVersion || b.peer.calls != calls {
+				t.Errorf("it does not rest: %+v", again)
+			}
+			b.clock = b.clock.Add(time.Hour)
+			if b.look(t) != nil {
+				t.Error("it is kept for ever")
+			}
+		})
+	}
+}
+
+func (p parties) lender() *identity.Identity   { return p.provider }
+func (p parties) borrower() *identity.Identity { return p.consumer }
+
+func TestOfManyContractsThatAreOverTheLeastGoFirst(t *testing.T) {
+	t.Parallel()
+	p := newParties(t)
+	var objects []client.Object
+	over := func(i int, spent bool) *v1alpha1.Contract {
+		terms := p.terms(t, func(x *peering.Terms) { x.ContractID = fmt.Sprintf("c-%d", i) })
+		c := p.stored(t, terms, p.provider)
+		c.UID, c.Finalizers = types.UID(c.Name), nil
+		c.Status.Phase, c.Status.ClosedAt = peering.PhaseClosed.String(), &metav1.Time{Time: now.Add(time.Duration(i) * time.Second)}
+		if spent {
+			text, err := p.statementsOf(t, terms, 1, nil)[0].Marshal()
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Status.Statements = []v1alpha1.Statement{{Sequence: 1, Envelope: string(text)}}
+		}
+		return c
+	}
+	// The oldest is the one by which something is owed.
+	for i := range maxClosed + 3 {
+		objects = append(objects, over(i, i == 0))
+	}
+	held := p.stored(t, p.terms(t, func(x *peering.Terms) { x.ContractID = "c-held" }), p.provider)
+	held.UID = "held"
+	b := newBench(t, p.provider, append(objects, held)...)
+	b.clock = now.Add(time.Hour)
+	b.look(t) // at c-1, which is one of those that go
+	var list v1alpha1.ContractList
+	if err := b.client.List(t.Context(), &list); err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for i := range list.Items {
+		names[list.Items[i].Name] = true
+	}
+	if len(names) != maxClosed+1 || !names["c-0"] || !names["c-held"] || names["c-1"] || names["c-2"] || names["c-3"] || !names["c-4"] {
+		t.Errorf("%d are kept: %v", len(names), names)
 	}
 }

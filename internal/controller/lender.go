@@ -42,6 +42,8 @@ type Lender struct {
 	// Informers tell when what there is to lend may have changed. Without them each
 	// answer looks at everything anew, and what is told of offers does not follow.
 	Informers cache.Informers
+	// Namespace is the agent's own, whose Services nobody is told of.
+	Namespace string
 	Log       *slog.Logger
 
 	mu      sync.Mutex
@@ -49,6 +51,8 @@ type Lender struct {
 	signing map[string]chan struct{}
 	// recent is the contracts that were signed and that the cache may not show yet.
 	recent map[string]recentContract
+	// met is the peers that just joined and that the cache may not show yet.
+	met map[peering.ClusterID]meeting
 	// changed is closed when offers may be others than before.
 	changed chan struct{}
 	// asked is when requests that wait were repeated last, and recorded when a
@@ -61,6 +65,11 @@ type Lender struct {
 	following atomic.Bool
 	moved     atomic.Bool
 	supplied  atomic.Bool
+	// counts is what pods take, once counted says that it has all; nil counts anew.
+	counts  *tally
+	counted func() bool
+	// exporting says that a policy tells of Services, so that they matter.
+	exporting atomic.Bool
 	wake      wakeup
 }
 
@@ -99,6 +108,9 @@ func (l *Lender) Advertise(ctx context.Context, peer peering.ClusterID, ask peer
 }
 
 func (l *Lender) advertise(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (wire.Advertisement, *v1alpha1.PendingRequest, error) {
+	if err := l.meet(ctx, peer); err != nil {
+		return wire.Advertisement{}, nil, err
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	m, err := l.marketFor(ctx, peer)
@@ -147,6 +159,9 @@ func (l *Lender) advertise(ctx context.Context, peer peering.ClusterID, ask peer
 
 // Preview says what Advertise would answer, and holds nothing back.
 func (l *Lender) Preview(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (wire.Advertisement, error) {
+	if err := l.meet(ctx, peer); err != nil {
+		return wire.Advertisement{}, err
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	m, err := l.marketFor(ctx, peer)
@@ -154,6 +169,11 @@ func (l *Lender) Preview(ctx context.Context, peer peering.ClusterID, ask peerin
 		return wire.Advertisement{}, err
 	}
 	a, err := l.answer(m, peer, ask)
+	if grant, ok := errors.AsType[*peering.GrantError](err); ok {
+		if ad := l.onceApproved(m, peer, ask, grant); ad != nil {
+			return *ad, nil
+		}
+	}
 	if err != nil {
 		return wire.Advertisement{}, err
 	}
@@ -333,9 +353,13 @@ func (l *Lender) Sign(ctx context.Context, peer peering.ClusterID, envelope peer
 		return peering.Envelope{}, err
 	}
 	defer release()
+	// A first revision of which the offer still stands was not signed before, unless
+	// who did could not tell.
+	look := terms.Revision > 1
 	for {
-		signed, err := l.countersign(ctx, self, envelope, terms)
-		if apierrors.IsConflict(err) && ctx.Err() == nil {
+		signed, err := l.countersign(ctx, self, envelope, terms, look)
+		if (apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)) && ctx.Err() == nil {
+			look = true
 			continue // its state was written meanwhile; look again
 		}
 		return signed, err
@@ -370,27 +394,33 @@ func (l *Lender) claim(ctx context.Context, contract string) (release func(), er
 	}
 }
 
-// countersign looks at what there is of the contract and goes on from there.
-func (l *Lender) countersign(ctx context.Context, self *identity.Identity, envelope peering.Envelope, terms peering.Terms) (peering.Envelope, error) {
+// countersign looks at what there is of the contract and goes on from there. Without
+// look it takes for granted that there is nothing, if its offer stands.
+func (l *Lender) countersign(ctx context.Context, self *identity.Identity, envelope peering.Envelope, terms peering.Terms, look bool) (peering.Envelope, error) {
 	peer := terms.Consumer.ID
-	var stored v1alpha1.Contract
-	err := l.Reader.Get(ctx, client.ObjectKey{Name: terms.ContractID}, &stored)
-	first := apierrors.IsNotFound(err)
-	if err != nil && !first {
-		return peering.Envelope{}, fmt.Errorf("read contract %s: %w", terms.ContractID, err)
+	o, done, lapsed := l.standing(terms)
+	if lapsed == nil {
+		defer done()
 	}
+	var stored v1alpha1.Contract
 	var before peering.Contract
-	if !first {
-		var settled *peering.Envelope
-		if before, settled, err = l.signedBefore(&stored, terms); err != nil || settled != nil {
-			return envelopeOr(settled), err
+	first := true
+	if look || lapsed != nil {
+		err := l.Reader.Get(ctx, client.ObjectKey{Name: terms.ContractID}, &stored)
+		if first = apierrors.IsNotFound(err); err != nil && !first {
+			return peering.Envelope{}, fmt.Errorf("read contract %s: %w", terms.ContractID, err)
 		}
 	}
-	o, done, err := l.standing(terms)
-	if err != nil {
-		return peering.Envelope{}, err
+	if !first {
+		held, settled, err := l.signedBefore(&stored, terms)
+		if err != nil || settled != nil {
+			return envelopeOr(settled), err
+		}
+		before = held
 	}
-	defer done()
+	if lapsed != nil {
+		return peering.Envelope{}, lapsed
+	}
 	if why := mismatch(o, terms, self, l.Now()); why != "" {
 		return peering.Envelope{}, wire.Errorf(wire.ReasonContractMismatch, "the contract is not what was advertised: %s", why)
 	}
@@ -461,24 +491,38 @@ func (l *Lender) signed(peer peering.ClusterID, contract *v1alpha1.Contract) {
 }
 
 // trusted returns the ForeignCluster of the consumer after checking that it
-// signed with a key that this cluster knows it by, or with a later one.
+// signed with a key that this cluster knows it by, or with a later one. The cache
+// shows what let the consumer call at all; where that does not do, the API server
+// is asked.
 func (l *Lender) trusted(ctx context.Context, peer peering.ClusterID, consumer peering.Party) (*v1alpha1.ForeignCluster, error) {
-	fc, err := foreignCluster(ctx, l.Reader, peer)
-	if err != nil {
+	fc, err := foreignCluster(ctx, l.Client, peer)
+	if err == nil && fc != nil && signedByKnown(fc, consumer) == nil {
+		return fc, nil
+	}
+	if fc, err = store.Find(ctx, l.Reader, peer); err != nil {
 		return nil, err
 	}
-	if fc == nil || !fc.DeletionTimestamp.IsZero() {
+	if fc == nil {
 		return nil, wire.Errorf(wire.ReasonPeerNotTrusted, "this cluster no longer knows cluster %s", peer)
 	}
-	bundle, err := identity.ReadBundlePEM(peer, []byte(fc.Spec.TrustBundle))
+	return fc, signedByKnown(fc, consumer)
+}
+
+// signedByKnown says why a consumer's key is not that of a cluster that is trusted;
+// nil is that it is.
+func signedByKnown(fc *v1alpha1.ForeignCluster, consumer peering.Party) error {
+	if !fc.DeletionTimestamp.IsZero() {
+		return wire.Errorf(wire.ReasonPeerNotTrusted, "this cluster no longer knows cluster %s", fc.Spec.ClusterID)
+	}
+	bundle, err := identity.ReadBundlePEM(peering.ClusterID(fc.Spec.ClusterID), []byte(fc.Spec.TrustBundle))
 	if err != nil {
-		return nil, fmt.Errorf("trust bundle of %s: %w", fc.Name, err)
+		return fmt.Errorf("trust bundle of %s: %w", fc.Name, err)
 	}
 	known := bundle.Succession
 	if len(consumer.Succession) < len(known) || !slices.EqualFunc(known, consumer.Succession[:len(known)], slices.Equal) {
-		return nil, wire.Errorf(wire.ReasonSignatureInvalid, "the consumer signed with a key that it has rolled over")
+		return wire.Errorf(wire.ReasonSignatureInvalid, "the consumer signed with a key that it has rolled over")
 	}
-	return fc, nil
+	return nil
 }
 
 // signedBefore answers for a contract that both sides signed already: with what
@@ -587,11 +631,14 @@ func (l *Lender) contract(ctx context.Context, peer peering.ClusterID, id string
 }
 
 // Contract returns the newest revision of a contract with a peer, in either
-// role.
+// role, unless it is over and done with.
 func (l *Lender) Contract(ctx context.Context, peer peering.ClusterID, id string) (peering.Envelope, error) {
 	c, err := l.contract(ctx, peer, id)
 	if err != nil {
 		return peering.Envelope{}, err
+	}
+	if settled(c) {
+		return peering.Envelope{}, wire.Errorf(wire.ReasonContractClosed, "contract %s is over", id)
 	}
 	return peering.ParseEnvelope([]byte(c.Spec.Envelope))
 }

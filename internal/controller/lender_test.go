@@ -79,9 +79,11 @@ func newLent(t testing.TB, peers int, objects ...client.Object) *lentTest {
 		id := generated(t)
 		l.peers = append(l.peers, id)
 		objects = append(objects, &v1alpha1.ForeignCluster{
-			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("peer-%d", i), Labels: map[string]string{"tier": "gold"}},
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("peer-%d", i), Labels: map[string]string{"tier": "gold", v1alpha1.LabelPeer: string(id.ID())}},
 			Spec:       v1alpha1.ForeignClusterSpec{ClusterID: string(id.ID()), TrustBundle: string(id.TrustBundle().PEM())},
-			Status:     v1alpha1.ForeignClusterStatus{Found: v1alpha1.FoundToken},
+			Status: v1alpha1.ForeignClusterStatus{
+				Found: v1alpha1.FoundToken, Session: &v1alpha1.PeerSession{ClockSkew: &metav1.Duration{}},
+			},
 		})
 	}
 	c := fake.NewClientBuilder().WithScheme(testScheme(t)).WithObjects(objects...).
@@ -293,11 +295,16 @@ func TestContractsOfAPeerAreBounded(t *testing.T) {
 	t.Parallel()
 	l := newLent(t, 2, append(nodes(1), policyNamed("all"))...)
 	for i := range MaxContractsPerPeer {
-		c := &v1alpha1.Contract{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("c-", i)}, Spec: v1alpha1.ContractSpec{
-			PeerID: string(l.peers[0].ID()), Role: v1alpha1.ContractProvider, RequestID: fmt.Sprint("r", i), Revision: 1,
-		}, Status: v1alpha1.ContractStatus{Phase: "Closed"}}
-		if err := l.Client.Create(t.Context(), c); err != nil {
-			t.Fatal(err)
+		for _, peer := range []int{0, 1} {
+			c := &v1alpha1.Contract{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("c-%d-%d", peer, i)}, Spec: v1alpha1.ContractSpec{
+				PeerID: string(l.peers[peer].ID()), Role: v1alpha1.ContractProvider, RequestID: fmt.Sprint("r", i), Revision: 1,
+			}, Status: v1alpha1.ContractStatus{Phase: "Closed"}}
+			if peer == 0 {
+				c.Finalizers = []string{v1alpha1.Finalizer} // those of the other are over and done with
+			}
+			if err := l.Client.Create(t.Context(), c); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	_, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("more", "cpu=1"))
@@ -465,7 +472,7 @@ func TestCordoningTakesEffectAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("a", "cpu=5"))
-	wants(t, err, wire.ReasonCapacityExhausted, "4 more now")
+	wants(t, err, wire.ReasonCapacityExhausted, "left now")
 }
 
 // A contract that gave back less than its pods use leaves to others what is
@@ -780,10 +787,10 @@ func TestAmendmentsAndRenewals(t *testing.T) {
 		"but lessened until its end by it":     {policy: never, amounts: []string{"cpu=1"}, want: "cpu=1", lasts: left},
 		"nor renewed when lessened":            {policy: never, amounts: []string{"cpu=1"}, duration: day, reason: wire.ReasonPolicyRefused, says: "lends nothing"},
 
-		"not renewed under a lower ceiling":     {policy: ceiling("2"), reason: wire.ReasonPolicyRefused, says: "at most 2"},
+		"not renewed under a lower ceiling":     {policy: ceiling("2"), reason: wire.ReasonPolicyRefused, says: "at most cpu 2"},
 		"unless it fits in":                     {policy: ceiling("2"), amounts: []string{"cpu=2"}, want: "cpu=2", lasts: day},
 		"but lessened under one, until its end": {policy: ceiling("2"), amounts: []string{"cpu=3"}, want: "cpu=3", lasts: left},
-		"nor grown under one":                   {policy: ceiling("5"), amounts: []string{"cpu=6"}, reason: wire.ReasonPolicyRefused, says: "at most 5, of which it holds 0"},
+		"nor grown under one":                   {policy: ceiling("5"), amounts: []string{"cpu=6"}, reason: wire.ReasonPolicyRefused, says: "at most cpu 5, of which it holds cpu 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

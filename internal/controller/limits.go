@@ -23,6 +23,10 @@ const (
 	introductionsPause = 5 * time.Minute
 )
 
+// peerWorkers is how many peers are looked at at once: what takes time is the API
+// server's answers, one after the other.
+const peerWorkers = 8
+
 // Limits of calling other clusters about trust.
 const (
 	// trustWorkers is how many clusters are called at once.
@@ -36,6 +40,20 @@ const (
 	farewellTimeout = 2 * time.Second
 	// joinSettles is how long the two sides of a join may take to both know of it.
 	joinSettles = 10 * time.Second
+	// settleLook is how often it is looked after that whether a peer that was last
+	// heard of before the join knows of it.
+	settleLook = 2 * time.Second
+	// forgetWait is how long a peer that is being forgotten, and that there is no
+	// session with, may take to come back and hear that its contracts are over.
+	forgetWait = 10 * time.Second
+	// forgottenAfter is for how long a peer has to refuse this cluster as one that it
+	// does not trust until contracts with it are over. It is as long as Kubernetes
+	// leaves pods on a node that it does not hear of, and time to undo a mistake there.
+	forgottenAfter = 5 * time.Minute
+	// maxWhy is the most bytes of why there is no session that an event says.
+	maxWhy = 300
+	// refusedAgain is how often it is looked then whether the peer refused again.
+	refusedAgain = 15 * time.Second
 	// sessionDead is how long a session can seem to be up that the peer has cut: as
 	// long as two heartbeats on a dead path.
 	sessionDead = 20 * time.Second
@@ -51,8 +69,8 @@ const (
 	MaxOffers = 1024
 	// MaxOffersPerPeer is how many of them one peer may hold.
 	MaxOffersPerPeer = 32
-	// MaxContractsPerPeer is how many contracts one peer may hold, closed ones that
-	// are still remembered included.
+	// MaxContractsPerPeer is how many contracts one peer may hold, closed ones
+	// included until nothing stands because of them and the peer knows.
 	MaxContractsPerPeer = 64
 	// maxSelectors is how many different sets of node labels contracts may want.
 	maxSelectors = 64
@@ -110,6 +128,12 @@ const (
 	// fetchAgain is how long to wait before a peer is asked again for a revision or
 	// for statements that it said it has and did not give.
 	fetchAgain = 15 * time.Second
+	// drainSlack is by how much a peer has to end earlier for that to be news.
+	drainSlack = 5 * time.Second
+	// closedKept is for how long a contract that cost something is kept after it is
+	// over, and maxClosed how many of each peer.
+	closedKept = 30 * 24 * time.Hour
+	maxClosed  = 32
 	// maxKept is how many statements of use, and periods of this cluster's own count,
 	// a Contract keeps.
 	maxKept = 32

@@ -24,6 +24,8 @@ type market struct {
 	// runtimeClasses and storageClasses are those that the cluster has.
 	runtimeClasses, storageClasses []string
 	holdings                       []holding
+	// exports is what the peers of each policy are told of Services.
+	exports map[string]exported
 
 	// all is the capacity of all nodes, but for what single peers and policies
 	// hold of it.
@@ -368,8 +370,9 @@ func (m *market) nodeLabels(policy peering.Policy, selector map[string]string) m
 
 // offer returns what a peer would get now.
 func (m *market) offer(peer peering.ClusterID) wire.Offer {
-	nothing := func(err error) wire.Offer { return wire.Offer{Message: why(err)} }
-	_, l, err := m.policyOf(peer)
+	services := m.tellsOf(peer).services
+	nothing := func(err error) wire.Offer { return wire.Offer{Message: why(err), Services: services} }
+	fc, l, err := m.policyOf(peer)
 	if err != nil {
 		return nothing(err)
 	}
@@ -384,7 +387,7 @@ func (m *market) offer(peer peering.ClusterID) wire.Offer {
 	}
 	out := wire.Offer{
 		Available: true, Resources: g.Resources, Price: g.Price, NodeLabels: g.NodeLabels, Duration: g.Duration,
-		Architectures: m.supply.architectures(),
+		Architectures: m.supply.architectures(), Services: services,
 	}
 	out.Architectures = out.Architectures[:min(len(out.Architectures), wire.MaxArchitectures)]
 	for _, class := range m.storageClasses {
@@ -393,7 +396,9 @@ func (m *market) offer(peer peering.ClusterID) wire.Offer {
 		}
 	}
 	if policy.Accept == peering.AfterApproval {
-		out.Message = "an administrator of the provider approves each request"
+		// It changes with each decision, so that whoever waits for one asks again then.
+		out.Message = fmt.Sprintf("an administrator of the provider approves each request; of this cluster's, %d were approved and %d denied",
+			len(fc.Spec.ApprovedRequests), len(fc.Spec.DeniedRequests))
 	}
 	return out
 }

@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -10,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -25,6 +27,9 @@ const ConsumerClusterRole = "entente-consumer-namespace"
 const (
 	// evictPoll is how often a namespace that is being closed is looked at.
 	evictPoll = 2 * time.Second
+	// placementLag is for how long after a namespace was closed placement may still
+	// send new pods to virtual nodes: API servers hear of its label a little later.
+	placementLag = 5 * time.Second
 	// namespacePoll is how often is asked how a namespace fares at its providers:
 	// their answers change no object here.
 	namespacePoll = 5 * time.Second
@@ -44,6 +49,8 @@ type Namespaces struct {
 	// Changed tells the virtual nodes that the set of offloaded namespaces may
 	// have changed.
 	Changed func()
+	// Events gets what people have to know of pods.
+	Events events.EventRecorder
 }
 
 // SetupWithManager registers the reconciler.
@@ -103,6 +110,13 @@ func (r *Namespaces) end(ctx context.Context, offloading *v1alpha1.NamespaceOffl
 	if left > 0 {
 		return reconcile.Result{RequeueAfter: evictPoll}, nil
 	}
+	made, err := r.remake(ctx, offloading)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	if made {
+		return reconcile.Result{RequeueAfter: evictPoll}, nil
+	}
 	binding := r.binding(namespace)
 	if err := r.Client.Delete(ctx, binding); client.IgnoreNotFound(err) != nil {
 		return reconcile.Result{}, fmt.Errorf("drop the agent's rights in namespace %s: %w", namespace, err)
@@ -111,6 +125,61 @@ func (r *Namespaces) end(ctx context.Context, offloading *v1alpha1.NamespaceOffl
 		return reconcile.Result{}, fmt.Errorf("release namespace offloading %s: %w", namespace, err)
 	}
 	return reconcile.Result{}, nil
+}
+
+// remake has pods made anew that no node took yet and that placement bound to
+// virtual nodes: they would wait for ever. Nothing of them ever ran, and they are
+// deleted only as they were seen, on no node. A pod that nobody would make anew is
+// left, and says so. It returns whether any were deleted.
+func (r *Namespaces) remake(ctx context.Context, offloading *v1alpha1.NamespaceOffloading) (bool, error) {
+	if offloading.Spec.PodStrategy != v1alpha1.StrategyRemote {
+		return false, nil
+	}
+	var pods corev1.PodList
+	if err := r.Client.List(ctx, &pods, client.InNamespace(offloading.Namespace)); err != nil {
+		return false, fmt.Errorf("list pods: %w", err)
+	}
+	made := false
+	for i := range pods.Items {
+		p := &pods.Items[i]
+		if !waitsForVirtualNode(p) || p.CreationTimestamp.After(offloading.DeletionTimestamp.Add(placementLag)) {
+			continue
+		}
+		if metav1.GetControllerOf(p) == nil {
+			r.Events.Eventf(p, nil, corev1.EventTypeWarning, "NotOffloaded", "Place",
+				"the namespace is not offloaded any more, and this pod may run on virtual nodes only; delete it and create it again to have it run here")
+			continue
+		}
+		err := r.Client.Delete(ctx, p, client.Preconditions{UID: &p.UID, ResourceVersion: &p.ResourceVersion})
+		switch {
+		case err == nil, apierrors.IsConflict(err): // one that changed is looked at again
+			made = true
+		case !apierrors.IsNotFound(err):
+			return false, fmt.Errorf("have pod %s/%s made anew: %w", p.Namespace, p.Name, err)
+		}
+	}
+	return made, nil
+}
+
+// waitsForVirtualNode says whether a pod waits for a node and may run on virtual
+// ones only, as placement writes it.
+func waitsForVirtualNode(p *corev1.Pod) bool {
+	if p.Spec.NodeName != "" || p.Status.Phase != corev1.PodPending && p.Status.Phase != "" || !p.DeletionTimestamp.IsZero() ||
+		p.Spec.Affinity == nil || p.Spec.Affinity.NodeAffinity == nil {
+		return false
+	}
+	required := p.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+	if required == nil || len(required.NodeSelectorTerms) == 0 {
+		return false
+	}
+	for _, term := range required.NodeSelectorTerms {
+		if !slices.ContainsFunc(term.MatchExpressions, func(e corev1.NodeSelectorRequirement) bool {
+			return e.Key == v1alpha1.LabelVirtualNode && e.Operator == corev1.NodeSelectorOpIn && slices.Equal(e.Values, []string{"true"})
+		}) {
+			return false
+		}
+	}
+	return true
 }
 
 func (r *Namespaces) label(ctx context.Context, name string, on bool) error {

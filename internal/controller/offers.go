@@ -35,6 +35,9 @@ type view struct {
 
 	runtimeClasses, storageClasses []string
 	classesAt                      time.Time
+	// exports is what the peers of each policy are told of Services; nil before the
+	// next look at them.
+	exports map[string]exported
 }
 
 // contractOf returns the contract in force that a request made; nil if there is
@@ -51,7 +54,7 @@ func (v *view) contractOf(peer peering.ClusterID, request string) *v1alpha1.Cont
 func (v *view) contractsWith(peer peering.ClusterID) int {
 	n := 0
 	for _, c := range v.contracts {
-		if c.Spec.PeerID == string(peer) {
+		if c.Spec.PeerID == string(peer) && !settled(c) {
 			n++
 		}
 	}
@@ -93,7 +96,7 @@ func (l *Lender) market(ctx context.Context) (*market, error) {
 	// Reset before looking: a change that comes while looking is looked at again.
 	if !following || l.view.market == nil || l.supplied.Load() && now.Sub(l.view.suppliedAt) >= supplyPause {
 		l.supplied.Store(false)
-		s, err := readSupply(ctx, l.Client)
+		s, err := l.readSupply(ctx)
 		if err != nil {
 			l.supplied.Store(true)
 			return nil, err
@@ -101,7 +104,7 @@ func (l *Lender) market(ctx context.Context) (*market, error) {
 		l.view.supply, l.view.suppliedAt, l.view.market = s, now, nil
 	}
 	if moved := l.moved.Swap(false); moved || !following {
-		l.view.market = nil
+		l.view.market, l.view.exports = nil, nil
 	}
 	if l.view.market != nil {
 		return l.view.market, nil
@@ -115,16 +118,51 @@ func (l *Lender) market(ctx context.Context) (*market, error) {
 	return m, nil
 }
 
-// marketFor is market for a peer that asks. The cache may not show yet a peer that
-// just joined; then the API server is asked. The lock is held.
+// meeting is a peer that the API server showed before the cache did.
+type meeting struct {
+	peer *v1alpha1.ForeignCluster
+	at   time.Time
+}
+
+// meet asks the API server for a peer that the cache does not show yet: it just
+// joined. It is called without the lock, so that others need not wait for that.
+func (l *Lender) meet(ctx context.Context, peer peering.ClusterID) error {
+	l.mu.Lock()
+	met := l.view.market != nil && l.view.market.peers[peer] != nil
+	l.mu.Unlock()
+	if met {
+		return nil
+	}
+	fc, err := foreignCluster(ctx, l.Client, peer)
+	if err != nil || fc != nil {
+		return err
+	}
+	if fc, err = store.Find(ctx, l.Reader, peer); err != nil || fc == nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.met == nil {
+		l.met = map[peering.ClusterID]meeting{}
+	}
+	l.met[peer] = meeting{peer: fc, at: l.Now()}
+	return nil
+}
+
+// marketFor is market for a peer that asks, and that may have just joined. The lock
+// is held.
 func (l *Lender) marketFor(ctx context.Context, peer peering.ClusterID) (*market, error) {
 	m, err := l.market(ctx)
 	if err != nil || m.peers[peer] != nil {
 		return m, err
 	}
-	fc, err := foreignCluster(ctx, l.Reader, peer)
-	if err != nil {
-		return nil, err
+	now := l.Now()
+	maps.DeleteFunc(l.met, func(_ peering.ClusterID, seen meeting) bool { return now.Sub(seen.at) >= recentSettle })
+	fc := l.met[peer].peer
+	if fc == nil { // what was looked at may be older than what the cache shows now
+		if fc, err = foreignCluster(ctx, l.Client, peer); err != nil {
+			return nil, err
+		}
 	}
 	if fc != nil {
 		m.peers[peer] = fc
@@ -134,7 +172,7 @@ func (l *Lender) marketFor(ctx context.Context, peer peering.ClusterID) (*market
 
 // look reads everything but nodes and pods. The lock is held.
 func (l *Lender) look(ctx context.Context) (*market, error) {
-	m := market{supply: l.view.supply, peers: map[peering.ClusterID]*v1alpha1.ForeignCluster{}}
+	m := market{supply: l.view.supply}
 	var err error
 	if m.policies, err = readPolicies(ctx, l.Client); err != nil {
 		return nil, err
@@ -143,14 +181,15 @@ func (l *Lender) look(ctx context.Context) (*market, error) {
 	if err := l.Client.List(ctx, &peers, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list foreign clusters: %w", err)
 	}
-	for i := range peers.Items {
-		id := peering.ClusterID(peers.Items[i].Spec.ClusterID)
-		if m.peers[id] == nil {
-			m.peers[id] = known(peers.Items, id)
-		}
-	}
+	m.peers = store.KnownAll(peers.Items)
 	l.classes(ctx, m.policies)
 	m.runtimeClasses, m.storageClasses = l.view.runtimeClasses, l.view.storageClasses
+	if l.view.exports == nil {
+		if l.view.exports, err = l.exports(ctx, m.policies); err != nil {
+			return nil, err
+		}
+	}
+	m.exports = l.view.exports
 	if l.view.contracts, err = l.contracts(ctx); err != nil {
 		return nil, err
 	}
@@ -253,6 +292,9 @@ func (l *Lender) classes(ctx context.Context, policies []lending) {
 // closed once it may be something else. What nodes, pods and contracts come to is
 // computed once for all peers.
 func (l *Lender) Offer(ctx context.Context, peer peering.ClusterID) (wire.Offer, <-chan struct{}, error) {
+	if err := l.meet(ctx, peer); err != nil {
+		return wire.Offer{}, nil, err
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.changed == nil {
@@ -316,22 +358,41 @@ func (l *Lender) follow(ctx context.Context, wake wakeup) (stop func(), err erro
 	var stops []func()
 	stop = func() {
 		l.following.Store(false)
+		l.mu.Lock()
+		l.counts, l.counted = nil, nil
+		l.mu.Unlock()
 		for _, f := range stops {
 			f()
 		}
 	}
 	supplied := func() { l.supplied.Store(true); wake.wake() }
 	moved := func() { l.moved.Store(true); wake.wake() }
+	served := func() {
+		if l.exporting.Load() {
+			moved()
+		}
+	}
+	pods, err := l.Informers.GetInformer(ctx, &corev1.Pod{})
+	if err != nil {
+		return stop, fmt.Errorf("follow what can be lent: %w", err)
+	}
+	counts := newTally()
+	counting, err := pods.AddEventHandler(counts.handler(supplied))
+	if err != nil {
+		return stop, fmt.Errorf("follow what can be lent: %w", err)
+	}
+	stops = append(stops, func() { _ = pods.RemoveEventHandler(counting) })
 	for _, kind := range []struct {
 		object  client.Object
 		differs func(before, after any) bool
 		changed func()
 	}{
 		{&corev1.Node{}, nodeDiffers, supplied},
-		{&corev1.Pod{}, podDiffers, supplied},
 		{&v1alpha1.Contract{}, contractDiffers, moved},
 		{&v1alpha1.ForeignCluster{}, peerDiffers, moved},
 		{&v1alpha1.PeeringPolicy{}, generationDiffers, moved},
+		{&corev1.Service{}, serviceDiffers, served},
+		{&corev1.Namespace{}, namespaceDiffers, served},
 	} {
 		informer, err := l.Informers.GetInformer(ctx, kind.object)
 		if err != nil {
@@ -351,6 +412,9 @@ func (l *Lender) follow(ctx context.Context, wake wakeup) (stop func(), err erro
 		}
 		stops = append(stops, func() { _ = informer.RemoveEventHandler(registration) })
 	}
+	l.mu.Lock()
+	l.counts, l.counted = counts, counting.HasSynced
+	l.mu.Unlock()
 	l.supplied.Store(true)
 	l.moved.Store(true)
 	l.following.Store(true)
@@ -369,13 +433,6 @@ func nodeDiffers(before, after any) bool {
 	return differing(before, after, func(a, b *corev1.Node) bool {
 		return takesPods(a) != takesPods(b) || !maps.Equal(a.Labels, b.Labels) ||
 			!equality.Semantic.DeepEqual(a.Status.Allocatable, b.Status.Allocatable)
-	})
-}
-
-func podDiffers(before, after any) bool {
-	return differing(before, after, func(a, b *corev1.Pod) bool {
-		return a.Spec.NodeName != b.Spec.NodeName || ended(a) != ended(b) || offloadedBy(a) != offloadedBy(b) ||
-			!equality.Semantic.DeepEqual(requests(a), requests(b))
 	})
 }
 
@@ -440,7 +497,11 @@ func (l *Lender) Test(ctx context.Context, peer peering.ClusterID, ask peering.A
 	default:
 		return PolicyTest{}, err
 	}
-	out.Message = strings.Join(append(said, m.explain(peer, ask)...), "; ")
+	said = append(said, m.explain(peer, ask)...)
+	if services := m.tellsOf(peer).String(); services != "" {
+		said = append(said, services)
+	}
+	out.Message = strings.Join(said, "; ")
 	return out, nil
 }
 
@@ -462,7 +523,7 @@ func (l *Lender) onceApproved(m *market, peer peering.ClusterID, ask peering.Ask
 		return nil
 	}
 	return &wire.Advertisement{
-		RequestID: ask.RequestID, Revision: 1, Grant: grant, ValidUntil: l.Now().UTC().Truncate(time.Second).Add(OfferValidity),
+		RequestID: ask.RequestID, Revision: 1, Grant: grant, ValidUntil: l.Now().UTC().Truncate(time.Second).Add(OfferValidity), NeedsApproval: true,
 	}
 }
 
@@ -487,15 +548,7 @@ func (m *market) explain(peer peering.ClusterID, ask peering.Ask) []string {
 	}
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(tightest)) {
-		b := tightest[name]
-		switch {
-		case b.By == "":
-			out = append(out, fmt.Sprintf("%s: %s", name, b.Granted))
-		case len(ask.Resources) == 0:
-			out = append(out, fmt.Sprintf("%s: %s, bounded by %s of %s", name, b.Granted, b.By, b.Limit))
-		default:
-			out = append(out, fmt.Sprintf("%s: %s of %s, bounded by %s of %s", name, b.Granted, b.Asked, b.By, b.Limit))
-		}
+		out = append(out, tightest[name].String())
 	}
 	return out
 }

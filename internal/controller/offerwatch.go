@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -132,7 +133,8 @@ func (p offerPace) wait(o wire.Offer, now time.Time) time.Duration {
 func smallOfferChange(a, b wire.Offer) bool {
 	if a.Available != b.Available || a.Message != b.Message || a.Duration != b.Duration || !a.Price.Equal(b.Price) ||
 		!maps.Equal(a.NodeLabels, b.NodeLabels) || !slices.Equal(a.Architectures, b.Architectures) ||
-		!slices.Equal(a.StorageClasses, b.StorageClasses) || len(a.Resources) != len(b.Resources) {
+		!slices.Equal(a.StorageClasses, b.StorageClasses) || !slices.EqualFunc(a.Services, b.Services, wire.OfferedService.Equal) ||
+		len(a.Resources) != len(b.Resources) {
 		return false
 	}
 	for name, was := range a.Resources {
@@ -193,6 +195,15 @@ func offerStatus(o wire.Offer) (*v1alpha1.Offer, error) {
 	}
 	if len(resources) == 0 {
 		out.Resources = nil
+	}
+	for _, s := range o.Services {
+		service := v1alpha1.OfferedService{Namespace: s.Namespace, Name: s.Name, Type: v1alpha1.OfferedServiceType(s.Type)}
+		for _, p := range s.Ports {
+			service.Ports = append(service.Ports, v1alpha1.OfferedServicePort{
+				Name: p.Name, Protocol: corev1.Protocol(p.Protocol), AppProtocol: p.AppProtocol, Port: p.Port,
+			})
+		}
+		out.Services = append(out.Services, service)
 	}
 	if o.Duration > 0 {
 		out.Duration = &metav1.Duration{Duration: o.Duration}

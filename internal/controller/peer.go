@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -18,6 +19,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -26,6 +28,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -106,14 +110,21 @@ type Peers struct {
 	Readdressed func()
 	Now         func() time.Time
 
+	mu sync.Mutex
 	// addressing is how each peer's addresses translated when last looked at. It
 	// is only a memory of what was announced: after a restart it is announced
 	// again.
-	addressing map[string]string
-
-	mu sync.Mutex
+	addressing map[types.UID]string
+	// aliases is what peers' prefixes were given here: no other peer may be given the
+	// same before the cache shows it.
+	aliases map[types.UID][]v1alpha1.PrefixAlias
+	// bare is the peers of which no tunnel and no key is left.
+	bare map[types.UID]bool
 	// telling is the peers that are being told, or were, that they were denied.
 	telling map[types.UID]*farewell
+	// leaving is since when contracts with a peer that is being forgotten are over
+	// here, and wait for the peer to hear of it.
+	leaving map[types.UID]time.Time
 }
 
 // farewell is telling a peer that it is trusted no longer.
@@ -147,6 +158,7 @@ func (r *Peers) SetupWithManager(mgr ctrl.Manager) error {
 			return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: o.(*v1alpha1.Tunnel).Spec.ForeignCluster}}}
 		})).
 		WatchesRawSource(source.Channel(r.Wake, &handler.EnqueueRequestForObject{})).
+		WithOptions(controller.Options{MaxConcurrentReconciles: peerWorkers}).
 		Complete(r)
 }
 
@@ -231,6 +243,13 @@ func (r *Peers) make(ctx context.Context, fc *v1alpha1.ForeignCluster, contracts
 	}
 	view.Session = r.Trust.Session(peering.ClusterID(fc.Spec.ClusterID))
 	view.Revoked = hearRevoked(fc, view.Session, view.Now)
+	if view.Session.Up == nil && view.Session.Untrusted {
+		if wait := unsettled(trustedOf(fc), view.Session.At, view.Now); wait > 0 {
+			// The same refusal again wakes nobody.
+			result.RequeueAfter = wait
+		}
+	}
+	gone, again := forgotten(fc, view.Session, view.Now)
 	switch {
 	case fc.Spec.Decision == v1alpha1.DecisionDenied:
 		err = r.takeDown(ctx, fc, contracts, v1alpha1.TerminateNow)
@@ -242,7 +261,16 @@ func (r *Peers) make(ctx context.Context, fc *v1alpha1.ForeignCluster, contracts
 		if view.Session.Up != nil {
 			result.RequeueAfter = sessionDead / 4
 		}
+	case gone:
+		if slices.ContainsFunc(contracts, func(c v1alpha1.Contract) bool { return inForce(&c) && !endsNow(&c) }) {
+			r.Events.Eventf(fc, nil, corev1.EventTypeWarning, "ForgottenByPeer", "Trust",
+				"for %s the peer has refused this cluster as one that it does not trust: contracts with it end", forgottenAfter)
+		}
+		err = r.takeDown(ctx, fc, contracts, v1alpha1.TerminatePeer)
 	default:
+		if again > 0 && len(contracts) > 0 {
+			result.RequeueAfter = min(result.RequeueAfter, again)
+		}
 		view.TunnelWaits, err = r.tunnel(ctx, fc, contracts)
 	}
 	r.announce(fc)
@@ -344,11 +372,14 @@ func (r *Peers) announce(fc *v1alpha1.ForeignCluster) {
 	if fc.Status.Network != nil {
 		now += fmt.Sprint(fc.Status.Network.Aliases)
 	}
+	r.mu.Lock()
+	was, known := r.addressing[fc.UID]
 	if r.addressing == nil {
-		r.addressing = map[string]string{}
+		r.addressing = map[types.UID]string{}
 	}
-	if r.addressing[fc.Name] != now {
-		r.addressing[fc.Name] = now
+	r.addressing[fc.UID] = now
+	r.mu.Unlock()
+	if was != now && (known || now != "[]") {
 		r.Readdressed()
 	}
 }
@@ -366,18 +397,20 @@ func (r *Peers) setTrust(ctx context.Context) (map[peering.ClusterID]string, err
 	r.mu.Lock() // what was listed first must not be set last
 	defer r.mu.Unlock()
 	var list v1alpha1.ForeignClusterList
-	if err := r.Client.List(ctx, &list); err != nil {
+	// They are only read, with each look at each peer.
+	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list foreign clusters: %w", err)
 	}
-	primary := map[peering.ClusterID]string{}
-	exists := map[types.UID]bool{}
+	known := store.KnownAll(list.Items)
+	primary := make(map[peering.ClusterID]string, len(known))
+	exists := make(map[types.UID]bool, len(list.Items))
 	var peers []TrustedPeer
 	var denied []peering.ClusterID
 	for i := range list.Items {
 		fc := &list.Items[i]
 		id := peering.ClusterID(fc.Spec.ClusterID)
 		exists[fc.UID] = true
-		if id == "" || known(list.Items, id) != fc {
+		if id == "" || known[id] != fc {
 			continue
 		}
 		primary[id] = fc.Name
@@ -393,7 +426,7 @@ func (r *Peers) setTrust(ctx context.Context) (map[peering.ClusterID]string, err
 			delete(r.telling, fc.UID)
 		}
 		// A peer that is being forgotten stays trusted until its contracts are
-		// closed, so that it can be told; that takes moments.
+		// closed and it was told; see forgetWait.
 		if !fc.DeletionTimestamp.IsZero() && !controllerutil.ContainsFinalizer(fc, v1alpha1.Finalizer) {
 			trusted = false
 		}
@@ -401,21 +434,27 @@ func (r *Peers) setTrust(ctx context.Context) (map[peering.ClusterID]string, err
 			peers = append(peers, TrustedPeer{ID: id, Endpoints: fc.Spec.Endpoints, Bundle: fc.Spec.TrustBundle})
 		}
 	}
-	for uid := range r.telling {
-		if !exists[uid] {
-			delete(r.telling, uid)
-		}
-	}
+	keep(r.telling, exists)
+	keep(r.leaving, exists)
+	keep(r.addressing, exists)
+	keep(r.aliases, exists)
+	keep(r.bare, exists)
 	r.Trust.Set(peers, denied)
 	return primary, nil
 }
 
+// keep forgets of objects those that exist no more.
+func keep[V any](of map[types.UID]V, exists map[types.UID]bool) {
+	maps.DeleteFunc(of, func(uid types.UID, _ V) bool { return !exists[uid] })
+}
+
+// contracts returns the contracts with a peer, but for those that are settled.
 func (r *Peers) contracts(ctx context.Context, id peering.ClusterID) ([]v1alpha1.Contract, error) {
 	var list v1alpha1.ContractList
 	if err := r.Client.List(ctx, &list, client.MatchingLabels{v1alpha1.LabelPeer: string(id)}); err != nil {
 		return nil, fmt.Errorf("list contracts: %w", err)
 	}
-	return list.Items, nil
+	return slices.DeleteFunc(list.Items, func(c v1alpha1.Contract) bool { return settled(&c) }), nil
 }
 
 // asks returns the ResourceSlices that ask a peer.
@@ -427,8 +466,9 @@ func (r *Peers) asks(ctx context.Context, peer string) ([]v1alpha1.ResourceSlice
 	return slices.DeleteFunc(list.Items, func(s v1alpha1.ResourceSlice) bool { return s.Spec.ForeignCluster != peer }), nil
 }
 
-// forget ends everything with a peer. It waits for this cluster alone. What
-// belongs to another object that stands for the same cluster stays.
+// forget ends everything with a peer. It waits for this cluster alone, but for a
+// moment in which the peer can hear of it. What belongs to another object that
+// stands for the same cluster stays.
 func (r *Peers) forget(ctx context.Context, fc *v1alpha1.ForeignCluster, contracts []v1alpha1.Contract, primary string) (reconcile.Result, error) {
 	if !controllerutil.ContainsFinalizer(fc, v1alpha1.Finalizer) {
 		return reconcile.Result{}, nil
@@ -455,8 +495,9 @@ func (r *Peers) forget(ctx context.Context, fc *v1alpha1.ForeignCluster, contrac
 		}
 	}
 	if len(contracts) > 0 {
-		return reconcile.Result{RequeueAfter: time.Second}, nil
+		return reconcile.Result{RequeueAfter: endPoll}, r.leave(ctx, fc, contracts)
 	}
+	r.setBare(fc.UID, false) // the last time it is made sure
 	if err := r.dropTunnel(ctx, fc); err != nil {
 		return reconcile.Result{}, err
 	}
@@ -468,6 +509,80 @@ func (r *Peers) forget(ctx context.Context, fc *v1alpha1.ForeignCluster, contrac
 	}
 	_, err = r.setTrust(ctx)
 	return reconcile.Result{}, err
+}
+
+// leave says when contracts that are over here are let go although the peer did not
+// hear of it: it has no part in them any more, or was waited for in vain. What it
+// holds of them is then its own to end; see forgotten.
+func (r *Peers) leave(ctx context.Context, fc *v1alpha1.ForeignCluster, contracts []v1alpha1.Contract) error {
+	if letGo(fc) || slices.ContainsFunc(contracts, func(c v1alpha1.Contract) bool { return inForce(&c) }) {
+		return nil
+	}
+	before, now, s := fc.DeepCopy(), r.Now(), r.Trust.Session(peering.ClusterID(fc.Spec.ClusterID))
+	reason, message := reasonForgetting, fmt.Sprintf("it is being forgotten, and has up to %s to hear that its contracts are over", forgetWait)
+	untold := false
+	switch since := r.leavingSince(fc.UID, now); {
+	case s.Up == nil && (s.Denied || s.Untrusted), store.Revoked(fc):
+		reason, message = reasonForgotten, "it is being forgotten, and trusts this cluster no longer"
+	case now.Sub(since) >= forgetWait:
+		reason, message, untold = reasonForgotten, "it is being forgotten, and could not be told that its contracts are over", true
+	}
+	c := condition(v1alpha1.ConditionTrusted, metav1.ConditionFalse, reason, message)
+	c.ObservedGeneration = fc.Generation
+	if !meta.SetStatusCondition(&fc.Status.Conditions, c) {
+		return nil
+	}
+	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	if err := r.Client.Status().Patch(ctx, fc, patch, client.FieldOwner(v1alpha1.Manager)); err != nil {
+		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+			return nil // it is looked at again
+		}
+		return fmt.Errorf("status of foreign cluster %s: %w", fc.Name, err)
+	}
+	if untold {
+		r.Events.Eventf(fc, nil, corev1.EventTypeWarning, "NotTold", "Forget",
+			"the peer could not be told within %s that %d contracts are over, and may hold what they reserve until this cluster refused it for %s, or an administrator there forgets this cluster: %s",
+			forgetWait, len(contracts), forgottenAfter, wire.Text(s.Why, maxWhy))
+	}
+	return nil
+}
+
+// letGo says whether contracts with a peer that is being forgotten are to be let go,
+// whether or not it heard that they are over.
+func letGo(fc *v1alpha1.ForeignCluster) bool {
+	c := meta.FindStatusCondition(fc.Status.Conditions, v1alpha1.ConditionTrusted)
+	return !fc.DeletionTimestamp.IsZero() && c != nil && c.Reason == reasonForgotten
+}
+
+func (r *Peers) leavingSince(uid types.UID, now time.Time) time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.leaving == nil {
+		r.leaving = map[types.UID]time.Time{}
+	}
+	since, ok := r.leaving[uid]
+	if !ok {
+		since = now
+		r.leaving[uid] = now
+	}
+	return since
+}
+
+// forgotten says whether the peer trusts this cluster no more for certain, or
+// if it may be so, when to look again; 0 is that nothing says so. The peer proved
+// who it is and refused this cluster, and did so again after a time in which there
+// was no session: what this cluster holds of contracts with it is of no use then.
+// A peer that is silent, or cannot be reached, proves nothing.
+func forgotten(fc *v1alpha1.ForeignCluster, s Session, now time.Time) (bool, time.Duration) {
+	if s.Up != nil || !s.Untrusted {
+		return false, 0
+	}
+	c := meta.FindStatusCondition(fc.Status.Conditions, v1alpha1.ConditionTrusted)
+	if c == nil || c.Status != metav1.ConditionFalse || c.Reason != reasonNotTrustedByPeer {
+		return false, 0
+	}
+	due := c.LastTransitionTime.Add(forgottenAfter)
+	return !s.At.Before(due), max(due.Sub(now), refusedAgain)
 }
 
 // release lets a ForeignCluster go.
@@ -483,22 +598,20 @@ func (r *Peers) release(ctx context.Context, fc *v1alpha1.ForeignCluster) error 
 func (r *Peers) tunnel(ctx context.Context, fc *v1alpha1.ForeignCluster, contracts []v1alpha1.Contract) (string, error) {
 	if !slices.ContainsFunc(contracts, wantsTunnel) {
 		fc.Status.Aliases = nil
+		if fc.Status.Network != nil {
+			r.setBare(fc.UID, false) // with what it says a key came
+		}
 		return "", r.dropTunnel(ctx, fc)
 	}
 	local, err := r.States.Prefixes(ctx)
 	if err != nil {
 		return err.Error(), nil //nolint:nilerr // it is told in the status, where somebody can mend it
 	}
+	r.setBare(fc.UID, false)
 	if fc.Status.Network != nil {
-		taken, err := r.taken(ctx, fc, local)
-		if err != nil {
-			return "", err
+		if waits, err := r.plan(ctx, fc, local); waits != "" || err != nil {
+			return waits, err
 		}
-		aliases, err := PlanAliases(fc.Status.Aliases, fc.Status.Network.Prefixes, r.AliasPool, taken, r.allocate)
-		if err != nil {
-			return err.Error(), nil //nolint:nilerr // it is told in the status, where somebody can mend it
-		}
-		fc.Status.Aliases = aliases
 	}
 	exposed, err := r.Exposed(ctx, peering.ClusterID(fc.Spec.ClusterID))
 	if err != nil {
@@ -521,6 +634,30 @@ func (r *Peers) tunnel(ctx context.Context, fc *v1alpha1.ForeignCluster, contrac
 	return "", nil
 }
 
+// plan gives aliases to a peer's prefixes, to one peer after the other. It returns
+// what is in the way, if anything.
+func (r *Peers) plan(ctx context.Context, fc *v1alpha1.ForeignCluster, local []netip.Prefix) (string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	taken, err := r.taken(ctx, fc, local)
+	if err != nil {
+		return "", err
+	}
+	have, ok := r.aliases[fc.UID]
+	if !ok {
+		have = fc.Status.Aliases
+	}
+	aliases, err := PlanAliases(have, fc.Status.Network.Prefixes, r.AliasPool, taken, r.allocate)
+	if err != nil {
+		return err.Error(), nil
+	}
+	if r.aliases == nil {
+		r.aliases = map[types.UID][]v1alpha1.PrefixAlias{}
+	}
+	r.aliases[fc.UID], fc.Status.Aliases = aliases, aliases
+	return "", nil
+}
+
 func (r *Peers) allocate(taken []netip.Prefix, wanted netip.Prefix) (netip.Prefix, error) {
 	err := fmt.Errorf("the alias pool has no prefixes of its family")
 	for _, pool := range r.AliasPool {
@@ -536,11 +673,12 @@ func (r *Peers) allocate(taken []netip.Prefix, wanted netip.Prefix) (netip.Prefi
 	return netip.Prefix{}, err
 }
 
-// taken returns the prefixes that no alias for this peer may overlap.
+// taken returns the prefixes that no alias for this peer may overlap. The lock is
+// held.
 func (r *Peers) taken(ctx context.Context, fc *v1alpha1.ForeignCluster, local []netip.Prefix) ([]netip.Prefix, error) {
 	taken := slices.Concat(local, r.Reserved)
 	var nodes corev1.NodeList
-	if err := r.Client.List(ctx, &nodes); err != nil {
+	if err := r.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
 	}
 	for i := range nodes.Items {
@@ -551,14 +689,19 @@ func (r *Peers) taken(ctx context.Context, fc *v1alpha1.ForeignCluster, local []
 		}
 	}
 	var list v1alpha1.ForeignClusterList
-	if err := r.Client.List(ctx, &list); err != nil {
+	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list foreign clusters: %w", err)
 	}
 	for i := range list.Items {
-		if list.Items[i].UID == fc.UID {
+		uid := list.Items[i].UID
+		if uid == fc.UID {
 			continue
 		}
-		for _, a := range list.Items[i].Status.Aliases {
+		given, ok := r.aliases[uid]
+		if !ok {
+			given = list.Items[i].Status.Aliases
+		}
+		for _, a := range given {
 			if p, err := netip.ParsePrefix(a.Alias); err == nil {
 				taken = append(taken, p)
 			}
@@ -567,22 +710,50 @@ func (r *Peers) taken(ctx context.Context, fc *v1alpha1.ForeignCluster, local []
 	return taken, nil
 }
 
+// dropTunnel takes away the tunnel to a peer, its key and its aliases. Once that is
+// done it costs nothing.
 func (r *Peers) dropTunnel(ctx context.Context, fc *v1alpha1.ForeignCluster) error {
+	r.mu.Lock()
+	bare := r.bare[fc.UID]
+	delete(r.aliases, fc.UID)
+	r.mu.Unlock()
+	if bare {
+		return nil
+	}
 	tunnel := &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Name: fc.Name}}
 	if err := r.Client.Delete(ctx, tunnel); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("drop the tunnel to %s: %w", fc.Name, err)
 	}
-	return editSecret(ctx, r.Client, r.States.Namespace, FabricSecret, func(data map[string][]byte) bool {
+	err := editSecret(ctx, r.Client, r.States.Namespace, FabricSecret, func(data map[string][]byte) bool {
 		_, had := data[fc.Spec.ClusterID]
 		delete(data, fc.Spec.ClusterID)
 		return had
 	})
+	if err == nil {
+		r.setBare(fc.UID, true)
+	}
+	return err
+}
+
+// setBare notes whether nothing of a tunnel to a peer is left.
+func (r *Peers) setBare(uid types.UID, is bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.bare == nil {
+		r.bare = map[types.UID]bool{}
+	}
+	r.bare[uid] = is
+}
+
+// endsNow says whether somebody asked for a contract's end at once.
+func endsNow(c *v1alpha1.Contract) bool {
+	return c.Spec.Termination != "" && c.Spec.Termination != v1alpha1.TerminateDrain
 }
 
 // terminate asks for a contract's end. The first to ask for an end at once is
 // who ended it; only Drain is overruled.
 func terminate(ctx context.Context, c client.Client, contract *v1alpha1.Contract, how v1alpha1.Termination) error {
-	if was := contract.Spec.Termination; was == how || (was != "" && was != v1alpha1.TerminateDrain) {
+	if contract.Spec.Termination == how || endsNow(contract) {
 		return nil
 	}
 	patch := client.MergeFrom(contract.DeepCopy())

@@ -147,7 +147,7 @@ func tunnelOf(name string) *v1alpha1.Tunnel {
 	return &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Name: name}}
 }
 
-func fabricKeys(o ...other) *corev1.Secret {
+func keysSecret(o ...other) *corev1.Secret {
 	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "entente-system", Name: FabricSecret}, Data: map[string][]byte{}}
 	for _, o := range o {
 		s.Data[string(o.id)] = []byte("psk")
@@ -187,7 +187,7 @@ func TestDenyingEndsEverythingAndLeavesATombstone(t *testing.T) {
 	milan, rome := newOther(t, "milan"), newOther(t, "rome")
 	fc := trustedAs("milan", milan)
 	pt := newPeersTest(t, fc, trustedAs("rome", rome), contractWith(milan, "c-1", v1alpha1.ContractConsumer), contractWith(milan, "c-2", v1alpha1.ContractProvider),
-		contractWith(rome, "c-3", v1alpha1.ContractConsumer), tunnelOf("milan"), tunnelOf("rome"), fabricKeys(milan, rome))
+		contractWith(rome, "c-3", v1alpha1.ContractConsumer), tunnelOf("milan"), tunnelOf("rome"), keysSecret(milan, rome))
 	pt.trust.set(milan.id, Session{Up: &SessionInfo{Since: pt.clock.Now()}})
 	pt.look(t, "milan")
 	if got := pt.trustedIs(t, "milan"); got.Status != metav1.ConditionTrue || len(pt.trust.trusted) != 2 {
@@ -231,7 +231,7 @@ func TestDenyingEndsEverythingAndLeavesATombstone(t *testing.T) {
 		t.Error("another peer suffered")
 	}
 	var keys corev1.Secret
-	if err := pt.Client.Get(t.Context(), client.ObjectKeyFromObject(fabricKeys()), &keys); err != nil || len(keys.Data) != 1 {
+	if err := pt.Client.Get(t.Context(), client.ObjectKeyFromObject(keysSecret()), &keys); err != nil || len(keys.Data) != 1 {
 		t.Errorf("%d preshared keys are left, %v", len(keys.Data), err)
 	}
 	if diff := cmp.Diff([]string{"Normal Joined", "Normal Connected"}, pt.events.events[:2]); diff != "" {
@@ -312,6 +312,51 @@ func TestAnAPIServerThatFailsDoesNotKeepADeniedPeer(t *testing.T) {
 	}
 }
 
+func TestARefusalThatCameRightAfterAJoinIsBelievedOnceTheJoinSettled(t *testing.T) {
+	t.Parallel()
+	milan := newOther(t, "milan")
+	for name, tc := range map[string]struct {
+		heard time.Duration
+		later string
+	}{
+		"after the join":  {time.Second, "NotTrustedByPeer"},
+		"before the join": {-time.Minute, store.ReasonJoined},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pt := newPeersTest(t, trustedAs("milan", milan))
+			pt.clock.now = pt.clock.now.Truncate(time.Second) // as conditions have it
+			if err := store.MarkJoined(t.Context(), pt.Client, peerCalled(t, pt.Client, "milan")); err != nil {
+				t.Fatal(err)
+			}
+			joined := pt.trustedIs(t, "milan").LastTransitionTime.Time
+			pt.trust.set(milan.id, Session{Why: "refused", At: joined.Add(tc.heard), Untrusted: true})
+			pt.clock.pass(joined.Add(2 * time.Second).Sub(pt.clock.Now()))
+			result, err := pt.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Name: "milan"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := pt.trustedIs(t, "milan"); got.Reason != store.ReasonJoined {
+				t.Errorf("it says %+v", got)
+			}
+			if want := joinSettles - 2*time.Second; result.RequeueAfter != want {
+				t.Errorf("it is looked at again after %s, want %s", result.RequeueAfter, want)
+			}
+			pt.clock.pass(result.RequeueAfter)
+			pt.look(t, "milan")
+			if got := pt.trustedIs(t, "milan"); got.Reason != tc.later {
+				t.Errorf("after it settled it says %+v, want %s", got, tc.later)
+			}
+			// What the peer says from then on counts at once.
+			pt.trust.set(milan.id, Session{Why: "refused", At: pt.clock.Now(), Untrusted: true})
+			pt.look(t, "milan")
+			if got := pt.trustedIs(t, "milan"); got.Reason != "NotTrustedByPeer" || got.Status != metav1.ConditionFalse {
+				t.Errorf("after another refusal it says %+v", got)
+			}
+		})
+	}
+}
+
 func TestWhoWasRevokedEndsItsSide(t *testing.T) {
 	t.Parallel()
 	milan := newOther(t, "milan")
@@ -327,7 +372,7 @@ func TestWhoWasRevokedEndsItsSide(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			pt := newPeersTest(t, trustedAs("milan", milan), contractWith(milan, "c-1", v1alpha1.ContractConsumer), tunnelOf("milan"), fabricKeys(milan))
+			pt := newPeersTest(t, trustedAs("milan", milan), contractWith(milan, "c-1", v1alpha1.ContractConsumer), tunnelOf("milan"), keysSecret(milan))
 			since := pt.clock.Now().Add(-time.Minute)
 			pt.trust.set(milan.id, Session{Up: &SessionInfo{Since: since}})
 			pt.look(t, "milan")
@@ -377,7 +422,7 @@ func TestTrustThatIsBackWithinTheSecondIsSeen(t *testing.T) {
 func TestSilenceIsNoRevocation(t *testing.T) {
 	t.Parallel()
 	milan := newOther(t, "milan")
-	pt := newPeersTest(t, trustedAs("milan", milan), contractWith(milan, "c-1", v1alpha1.ContractConsumer), tunnelOf("milan"), fabricKeys(milan))
+	pt := newPeersTest(t, trustedAs("milan", milan), contractWith(milan, "c-1", v1alpha1.ContractConsumer), tunnelOf("milan"), keysSecret(milan))
 	pt.look(t, "milan")
 	for _, s := range []Session{
 		{Why: "no route to host", At: pt.clock.Now().Add(time.Hour)},
@@ -400,7 +445,7 @@ func TestASecondObjectOfAClusterTouchesNothingOfTheFirst(t *testing.T) {
 	milan := newOther(t, "milan")
 	second := trustedAs("second", milan)
 	second.Spec.TrustBundle, second.Finalizers = "", []string{v1alpha1.Finalizer}
-	pt := newPeersTest(t, trustedAs("milan", milan), second, contractWith(milan, "c-1", v1alpha1.ContractConsumer), tunnelOf("milan"), fabricKeys(milan))
+	pt := newPeersTest(t, trustedAs("milan", milan), second, contractWith(milan, "c-1", v1alpha1.ContractConsumer), tunnelOf("milan"), keysSecret(milan))
 	pt.attempt = Attempt{}
 	pt.look(t, "milan")
 	pt.attempt = Attempt{Reason: reasonDuplicate, Message: "known as milan"}
@@ -413,7 +458,7 @@ func TestASecondObjectOfAClusterTouchesNothingOfTheFirst(t *testing.T) {
 	}
 	pt.look(t, "second")
 	var keys corev1.Secret
-	if err := pt.Client.Get(t.Context(), client.ObjectKeyFromObject(fabricKeys()), &keys); err != nil || len(keys.Data) != 1 {
+	if err := pt.Client.Get(t.Context(), client.ObjectKeyFromObject(keysSecret()), &keys); err != nil || len(keys.Data) != 1 {
 		t.Errorf("%d preshared keys are left, %v", len(keys.Data), err)
 	}
 	if pt.terminationOf(t, "c-1") != "" || !pt.hasTunnel(t, "milan") || len(peersOf(t, pt.Client)) != 1 || len(pt.forgot) != 0 {

@@ -13,6 +13,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -71,7 +72,7 @@ func trusted(v PeerView) metav1.Condition {
 	no := func(reason, message string) metav1.Condition {
 		return condition(kind, metav1.ConditionFalse, reason, message)
 	}
-	was := meta.FindStatusCondition(fc.Status.Conditions, kind)
+	was := trustedOf(fc)
 	approved := fc.Spec.Decision == v1alpha1.DecisionApproved
 	switch {
 	case fc.Spec.Decision == v1alpha1.DecisionDenied:
@@ -82,8 +83,12 @@ func trusted(v PeerView) metav1.Condition {
 		return no(v.Attempt.Reason, v.Attempt.Message)
 	case fc.Spec.TrustBundle == "":
 		return notTrusted(fc)
-	case v.Session.Up == nil && v.Session.Untrusted && !fresh(was, v.Session.At):
-		return no("NotTrustedByPeer", notMutual(fc, "this cluster trusts it, and it does not trust this cluster"))
+	case v.Session.Up == nil && v.Session.Untrusted && unsettled(was, v.Session.At, v.Now) == 0:
+		what := "this cluster trusts it, and it does not trust this cluster"
+		if slices.ContainsFunc(v.Contracts, func(c v1alpha1.Contract) bool { return inForce(&c) }) {
+			what += fmt.Sprintf(", so contracts with it end when that has been so for %s", forgottenAfter)
+		}
+		return no(reasonNotTrustedByPeer, notMutual(fc, what))
 	case approved && v.Session.Up == nil && (was == nil || was.Status != metav1.ConditionTrue):
 		return no("AwaitingPeer", notMutual(fc, "this cluster trusts it; it has not connected since"))
 	case approved:
@@ -92,10 +97,36 @@ func trusted(v PeerView) metav1.Condition {
 	return condition(kind, metav1.ConditionTrue, store.ReasonJoined, "the two clusters joined")
 }
 
-// fresh says whether trust was made so shortly before that the peer may not have
-// known of it: the answer to a join is on its way while the issuer dials already.
-func fresh(was *metav1.Condition, at time.Time) bool {
-	return was != nil && was.Status == metav1.ConditionTrue && at.Before(was.LastTransitionTime.Add(joinSettles))
+// trustedOf returns the Trusted condition as it was last written; nil if none was.
+// One that a token made, and that nobody looked at yet, was trusted from its
+// beginning.
+func trustedOf(fc *v1alpha1.ForeignCluster) *metav1.Condition {
+	c := meta.FindStatusCondition(fc.Status.Conditions, v1alpha1.ConditionTrusted)
+	if c == nil && fc.Spec.TrustBundle != "" && fc.Spec.Decision == "" && foundBy(fc) == v1alpha1.FoundToken {
+		return &metav1.Condition{
+			Type: v1alpha1.ConditionTrusted, Status: metav1.ConditionTrue, Reason: store.ReasonJoined, LastTransitionTime: fc.CreationTimestamp,
+		}
+	}
+	return c
+}
+
+// unsettled is how long it takes until a peer's word, at a time, that it does not
+// trust this cluster is to be believed; 0 is that it is. Shortly after trust was
+// made the peer may not know of it: the answer to a join is on its way while the
+// issuer dials already. What it said before is no word about this trust, so the
+// next try tells.
+func unsettled(was *metav1.Condition, at, now time.Time) time.Duration {
+	if was == nil || was.Status != metav1.ConditionTrue {
+		return 0
+	}
+	settled := was.LastTransitionTime.Add(joinSettles)
+	switch {
+	case !at.Before(settled):
+		return 0
+	case at.Before(was.LastTransitionTime.Time):
+		return max(settled.Sub(now), settleLook)
+	}
+	return max(settled.Sub(now), 0)
 }
 
 // Reasons of the Trusted condition that something hangs on.
@@ -103,6 +134,12 @@ const (
 	reasonApproved         = "Approved"
 	reasonAwaitingApproval = "AwaitingApproval"
 	reasonDuplicate        = "Duplicate"
+	// reasonNotTrustedByPeer: the peer proved who it is and refused this cluster.
+	reasonNotTrustedByPeer = "NotTrustedByPeer"
+	// reasonForgetting: the peer is being forgotten and may hear of it.
+	reasonForgetting = "Forgetting"
+	// reasonForgotten: the peer is being forgotten and is not waited for.
+	reasonForgotten = "Forgotten"
 )
 
 // notTrusted says what a cluster waits for that is not trusted.
@@ -153,7 +190,7 @@ func hearRevoked(fc *v1alpha1.ForeignCluster, s Session, now time.Time) bool {
 	}
 	// The time in a condition is in whole seconds.
 	var since time.Time
-	if c := meta.FindStatusCondition(fc.Status.Conditions, v1alpha1.ConditionTrusted); c != nil {
+	if c := trustedOf(fc); c != nil {
 		since = c.LastTransitionTime.Add(time.Second)
 	}
 	switch revoked := store.Revoked(fc); {
@@ -187,6 +224,13 @@ func connected(v PeerView) metav1.Condition {
 	switch s := v.Session; {
 	case v.Peer.Spec.TrustBundle == "":
 		return condition(kind, metav1.ConditionFalse, "NoTrust", "a session needs trust; see condition Trusted")
+	case v.Peer.Status.Protocol != 0 && wire.CheckProtocol(Protocol, uint32(v.Peer.Status.Protocol)) != nil:
+		which := "the peer's"
+		if v.Peer.Status.Protocol > Protocol {
+			which = "this cluster's"
+		}
+		return condition(kind, metav1.ConditionFalse, "ProtocolUnsupported",
+			wire.CheckProtocol(Protocol, uint32(v.Peer.Status.Protocol)).Error()+", which is "+which)
 	case s.Up == nil:
 		return condition(kind, metav1.ConditionFalse, "NoSession", s.Why)
 	case s.Up.ClockSkew.Abs() > maxSkew:

@@ -21,6 +21,8 @@ type lending struct {
 	spec     *v1alpha1.PeeringPolicySpec
 	selector labels.Selector
 	policy   peering.Policy
+	// exports is the Services that its peers are told of.
+	exports []export
 	// err says why it makes no sense. It then selects whom it selects, and lends
 	// nothing.
 	err error
@@ -89,6 +91,8 @@ func readPolicy(p *v1alpha1.PeeringPolicy) lending {
 	policy.Price, err = store.Prices(p.Spec.Price)
 	fail("price", err)
 	fail("nodeLabels", peering.CheckNodeLabels(p.Spec.NodeLabels))
+	out.exports, err = readExports(p.Spec.Services)
+	fail("services", err)
 	if p.Spec.ClusterSelector != nil {
 		if out.selector, err = metav1.LabelSelectorAsSelector(p.Spec.ClusterSelector); err != nil {
 			out.selector = labels.Nothing()
@@ -103,7 +107,7 @@ func (l *lending) selects(fc *v1alpha1.ForeignCluster) bool {
 	return l.selector.Matches(labels.Set(fc.Labels)) &&
 		(len(s.ClusterIDs) == 0 || slices.Contains(s.ClusterIDs, fc.Spec.ClusterID)) &&
 		(len(s.Names) == 0 || slices.Contains(s.Names, fc.Name)) &&
-		(len(s.Found) == 0 || slices.Contains(s.Found, fc.Status.Found))
+		(len(s.Found) == 0 || slices.Contains(s.Found, foundBy(fc)))
 }
 
 // selecting returns the policy that decides about a cluster: the first that

@@ -68,13 +68,18 @@ func (r *Slices) SetupWithManager(mgr ctrl.Manager) error {
 	byPeer := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 		return r.slicesOf(ctx, func(s *v1alpha1.ResourceSlice) bool { return asks(s, o) })
 	})
+	byName := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+		return r.slicesOf(ctx, func(s *v1alpha1.ResourceSlice) bool { return s.Spec.ForeignCluster == o.GetName() })
+	})
 	byContract := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 		return r.slicesOf(ctx, func(s *v1alpha1.ResourceSlice) bool { return string(s.UID) == o.(*v1alpha1.Contract).Spec.RequestID })
 	})
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("slices").
-		For(&v1alpha1.ResourceSlice{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		// Of the annotations one says whom not to ask.
+		For(&v1alpha1.ResourceSlice{}, builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
 		Watches(&v1alpha1.ForeignCluster{}, byPeer, updates(mattersToSlices)).
+		Watches(&v1alpha1.ForeignCluster{}, byName, updates(decidedElse)).
 		Watches(&v1alpha1.Contract{}, byContract, updates(func(before, after client.Object) bool {
 			a, b := before.(*v1alpha1.Contract), after.(*v1alpha1.Contract)
 			return a.Generation != b.Generation || a.Status.Phase != b.Status.Phase || a.Status.Reason != b.Status.Reason || a.Status.Node != b.Status.Node
@@ -106,6 +111,14 @@ func mattersToSlices(before, after client.Object) bool {
 	offers := func(fc *v1alpha1.ForeignCluster) bool { return fc.Status.Offer != nil && fc.Status.Offer.Available }
 	return a.Generation != b.Generation || !equality.Semantic.DeepEqual(a.Labels, b.Labels) ||
 		(unusable(a) == "") != (unusable(b) == "") || offers(a) != offers(b)
+}
+
+// decidedElse says whether a peer says something else of what it lends, as it does
+// when an administrator there decided about a request. Only who asks nobody but that
+// peer looks again: no peer has others asked by what it says.
+func decidedElse(before, after client.Object) bool {
+	a, b := before.(*v1alpha1.ForeignCluster).Status.Offer, after.(*v1alpha1.ForeignCluster).Status.Offer
+	return a != nil && b != nil && a.Message != b.Message
 }
 
 func (r *Slices) slicesOf(ctx context.Context, match func(*v1alpha1.ResourceSlice) bool) []reconcile.Request {
@@ -272,7 +285,10 @@ func refused(err error, context string) metav1.Condition {
 // pause is how long to wait after an ask failed.
 func pause(err error) time.Duration {
 	e := wire.FromStatus(err)
-	if definite(e) {
+	switch {
+	case e.Reason == wire.ReasonPolicyPending && e.RetryAfter > 0:
+		return max(askSoon, e.RetryAfter) // somebody there is to decide any moment
+	case definite(e):
 		return max(askAgain, e.RetryAfter)
 	}
 	return max(askSoon, e.RetryAfter)
@@ -384,6 +400,10 @@ func (r *Slices) compare(ctx context.Context, peers []*v1alpha1.ForeignCluster, 
 			offer, err := r.Provider.Preview(ctx, peering.ClusterID(fc.Spec.ClusterID), ask)
 			if err != nil {
 				answers[i].no = wire.FromStatus(err).Error()
+				return nil
+			}
+			if offer.NeedsApproval {
+				answers[i].no = "an administrator there has to approve each request: ask it by name"
 				return nil
 			}
 			if answers[i].no = unacceptable(ask, offer.Grant, nil); answers[i].no != "" {

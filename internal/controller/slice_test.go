@@ -619,6 +619,12 @@ func ceiling(amount string) func(*v1alpha1.ResourceSlice) {
 	}
 }
 
+// asSettled is a contract that is over and done with.
+func asSettled(c *v1alpha1.Contract) *v1alpha1.Contract {
+	c.Finalizers, c.Status.Phase = nil, peering.PhaseClosed.String()
+	return c
+}
+
 func TestStraysAreTakenUpOrEnded(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
@@ -633,6 +639,7 @@ func TestStraysAreTakenUpOrEnded(t *testing.T) {
 		"whose slice is gone is ended":            {ends: true},
 		"whose slice has another is ended":        {slice: sliceFor(nil), holds: p.stored(t, p.terms(t, func(x *peering.Terms) { x.ContractID = "c-2" }), p.consumer), ends: true},
 		"that is over is ended":                   {slice: sliceFor(nil), terms: func(x *peering.Terms) { x.NotAfter = now }, ends: true},
+		"that was never told of its end is ended": {slice: sliceFor(nil), holds: asSettled(p.stored(t, p.terms(t, nil), p.consumer)), ends: true},
 		"that is held is none":                    {slice: sliceFor(nil), holds: p.stored(t, p.terms(t, nil), p.consumer)},
 		"in which this cluster lends is nobody's": {slice: sliceFor(nil), terms: func(x *peering.Terms) { x.Consumer, x.Provider = x.Provider, x.Consumer }},
 	} {

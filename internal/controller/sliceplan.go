@@ -78,7 +78,7 @@ func planSlice(s *v1alpha1.ResourceSlice, h *heldContract, peerGone bool, standi
 		switch {
 		case endedByPeer(h.stored) && !chooses:
 			return hold(metav1.ConditionFalse, "EndedByProvider", "the provider ended contract %s; delete this ResourceSlice, and create another to ask again", name)
-		case h.state.Reason == peering.ReasonEndedHere && chooses && !peerGone:
+		case h.state.Reason == peering.ReasonEndedHere && chooses && !peerGone && !s.LeavesOut(h.stored.Spec.ForeignCluster):
 			return hold(metav1.ConditionFalse, "EndedHere", "this cluster ended contract %s; delete this ResourceSlice, and create another to ask again", name)
 		case h.state.Reason == peering.ReasonExpired && s.Spec.Renewal == v1alpha1.RenewalNever:
 			return hold(metav1.ConditionFalse, "Expired", "contract %s reached its end and spec.renewal is Never; delete this ResourceSlice, and create another to ask again", name)
@@ -238,6 +238,10 @@ func eligible(s *v1alpha1.ResourceSlice, peers []v1alpha1.ForeignCluster, contra
 	for i := range sorted {
 		fc := &sorted[i]
 		if !selector.Matches(labels.Set(fc.Labels)) {
+			continue
+		}
+		if s.LeavesOut(fc.Name) {
+			not = append(not, fmt.Sprintf("%s: it was unpeered from; take it off the annotation %s to have it asked again", fc.Name, v1alpha1.AnnotationLeftOut))
 			continue
 		}
 		if why := unusable(fc); why != "" {

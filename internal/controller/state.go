@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
@@ -23,7 +22,7 @@ import (
 )
 
 // Protocol is the newest protocol revision that this agent speaks.
-const Protocol = 1
+const Protocol = wire.Protocol
 
 // FabricSecret is the Secret that holds the tunnels' preshared keys, one key a
 // peer, named by its cluster ID. It is all of the agent's secrets that the
@@ -47,6 +46,11 @@ type States struct {
 	// Half is this cluster's half of a tunnel's preshared key, 32 bytes, the same
 	// at each call.
 	Half func(peer peering.ClusterID) wire.PresharedHalf
+	// Versions knows the version of the fabric's Secret, as a cache of metadata does.
+	// Nil: the Secret is read whenever a peer tells its half of a key.
+	Versions client.Reader
+
+	keys fabricKeys
 
 	mu sync.Mutex
 	// hashes is the hash of each peer's trust bundle, as text.
@@ -108,7 +112,9 @@ func (s *States) State(ctx context.Context, peer peering.ClusterID) (wire.State,
 func contractStates(contracts []v1alpha1.Contract) []wire.ContractState {
 	sorted := make([]*v1alpha1.Contract, 0, len(contracts))
 	for i := range contracts {
-		sorted = append(sorted, &contracts[i])
+		if !settled(&contracts[i]) {
+			sorted = append(sorted, &contracts[i])
+		}
 	}
 	sortContracts(sorted)
 	sorted = sorted[:min(len(sorted), wire.MaxContracts)]
@@ -239,30 +245,27 @@ func PresharedKey(a peering.ClusterID, halfA wire.PresharedHalf, b peering.Clust
 	return sum[:]
 }
 
-func (s *States) keepKey(ctx context.Context, peer peering.ClusterID, key []byte) error {
-	return editSecret(ctx, s.Client, s.Namespace, FabricSecret, func(data map[string][]byte) bool {
-		if bytes.Equal(data[string(peer)], key) {
-			return false
-		}
-		data[string(peer)] = key
-		return true
-	})
-}
-
 // editSecret changes a Secret's data with a compare-and-swap, creating it where
 // it lacks. edit says whether it changed anything.
 func editSecret(ctx context.Context, c client.Client, namespace, name string, edit func(map[string][]byte) bool) error {
+	_, err := editedSecret(ctx, c, namespace, name, edit)
+	return err
+}
+
+// editedSecret is editSecret, and returns the Secret as it is then. Its error is
+// also a conflict if somebody else wrote meanwhile.
+func editedSecret(ctx context.Context, c client.Client, namespace, name string, edit func(map[string][]byte) bool) (*corev1.Secret, error) {
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	err := c.Get(ctx, client.ObjectKeyFromObject(secret), secret)
 	missing := client.IgnoreNotFound(err) == nil && err != nil
 	if err != nil && !missing {
-		return fmt.Errorf("read Secret %s/%s: %w", namespace, name, err)
+		return nil, fmt.Errorf("read Secret %s/%s: %w", namespace, name, err)
 	}
 	if secret.Data == nil {
 		secret.Data = map[string][]byte{}
 	}
 	if !edit(secret.Data) {
-		return nil
+		return secret, nil
 	}
 	if missing {
 		secret.Labels = map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager}
@@ -271,9 +274,9 @@ func editSecret(ctx context.Context, c client.Client, namespace, name string, ed
 		err = c.Update(ctx, secret, client.FieldOwner(v1alpha1.Manager))
 	}
 	if err != nil {
-		return fmt.Errorf("write Secret %s/%s: %w", namespace, name, err)
+		return nil, fmt.Errorf("write Secret %s/%s: %w", namespace, name, err)
 	}
-	return nil
+	return secret, nil
 }
 
 // foreignCluster returns the ForeignCluster with this ID, or nil. It is looked for

@@ -83,18 +83,19 @@ func (r *Strays) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 }
 
 // strays returns the IDs of contracts that the peer says are in force and that are
-// not held here.
+// not held here, or only as ones that are over.
 func (r *Strays) strays(ctx context.Context, fc *v1alpha1.ForeignCluster) ([]string, error) {
 	var out []string
 	for _, said := range fc.Status.Contracts {
 		if peering.ParsePhase(said.Phase) != peering.PhaseActive {
 			continue
 		}
-		err := r.Reader.Get(ctx, client.ObjectKey{Name: said.ID}, &v1alpha1.Contract{})
+		var held v1alpha1.Contract
+		err := r.Reader.Get(ctx, client.ObjectKey{Name: said.ID}, &held)
 		switch {
-		case err == nil:
+		case err == nil && !settled(&held):
 			delete(r.seen, said.ID)
-		case apierrors.IsNotFound(err):
+		case err == nil, apierrors.IsNotFound(err):
 			out = append(out, said.ID)
 			r.sight(said.ID)
 		default:
@@ -140,7 +141,15 @@ func (r *Strays) settle(ctx context.Context, fc *v1alpha1.ForeignCluster, id str
 	if err != nil {
 		return err
 	}
-	if err := r.Client.Create(ctx, contract, client.FieldOwner(v1alpha1.Manager)); err != nil && !apierrors.IsAlreadyExists(err) {
+	err = r.Client.Create(ctx, contract, client.FieldOwner(v1alpha1.Manager))
+	if apierrors.IsAlreadyExists(err) {
+		var held v1alpha1.Contract
+		if err := r.Reader.Get(ctx, client.ObjectKey{Name: id}, &held); err != nil || !settled(&held) {
+			return client.IgnoreNotFound(err)
+		}
+		return r.Counterpart.Terminate(ctx, peer, id, "the contract is over", time.Time{}) // and never was told so
+	}
+	if err != nil {
 		return fmt.Errorf("keep contract %s: %w", id, err)
 	}
 	return nil

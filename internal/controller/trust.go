@@ -101,8 +101,9 @@ type attempt struct {
 	// again is when to try again, pause how long it was waited before.
 	again time.Time
 	pause time.Duration
-	// token is the SHA-256 of a token that is not to be tried again.
-	token [sha256.Size]byte
+	// token is the SHA-256 of a token that is not to be tried again, read of what the
+	// Secret held when it was read last.
+	token, read [sha256.Size]byte
 	// updated is when the peer was given this cluster's roots.
 	updated time.Time
 }
@@ -115,9 +116,26 @@ func (r *Trusts) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("trusts").
 		For(&v1alpha1.ForeignCluster{}).
+		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.waitingFor)).
 		WatchesRawSource(source.Channel(r.Wake, &handler.EnqueueRequestForObject{})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: trustWorkers}).
 		Complete(r)
+}
+
+// waitingFor returns the ForeignClusters whose token is in a Secret. Of Secrets
+// only names are watched, and only in this namespace.
+func (r *Trusts) waitingFor(ctx context.Context, secret client.Object) []reconcile.Request {
+	var list v1alpha1.ForeignClusterList
+	if secret.GetNamespace() != r.Namespace || r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy) != nil { // it is looked at again in time
+		return nil
+	}
+	var out []reconcile.Request
+	for i := range list.Items {
+		if t := list.Items[i].Spec.JoinToken; t != nil && t.Name == secret.GetName() {
+			out = append(out, reconcile.Request{NamespacedName: client.ObjectKey{Name: list.Items[i].Name}})
+		}
+	}
+	return out
 }
 
 // Attempt tells why there is no trust in a cluster yet; empty if nothing was
@@ -167,6 +185,9 @@ func (r *Trusts) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	case stepTake:
 		err = r.take(ctx, fc)
 	case stepJoin:
+		if wait > 0 && r.renewed(ctx, fc, a) {
+			wait = 0
+		}
 		return r.try(ctx, fc, a, wait, func(ctx context.Context) error { return r.join(ctx, fc, list.Items, a) })
 	case stepIntroduce:
 		return r.try(ctx, fc, a, wait, func(ctx context.Context) error { return r.introduce(ctx, fc) })
@@ -350,6 +371,9 @@ func outcome(err error) (Attempt, time.Duration) {
 // join redeems the token of a ForeignCluster, once.
 func (r *Trusts) join(ctx context.Context, fc *v1alpha1.ForeignCluster, all []v1alpha1.ForeignCluster, a *attempt) error {
 	text, err := r.tokenText(ctx, fc)
+	r.mu.Lock()
+	a.read = sha256.Sum256(text)
+	r.mu.Unlock()
 	if err != nil {
 		return err
 	}
@@ -403,6 +427,22 @@ func (r *Trusts) spent(a *attempt, text []byte) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return a.token == sha256.Sum256(text)
+}
+
+// renewed says whether the Secret holds something else than when it was read last,
+// which is tried without a pause.
+func (r *Trusts) renewed(ctx context.Context, fc *v1alpha1.ForeignCluster, a *attempt) bool {
+	text, err := r.tokenText(ctx, fc)
+	if _, missing := errors.AsType[*notYetError](err); err != nil && !missing {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if a.read == sha256.Sum256(text) {
+		return false
+	}
+	a.pause = 0
+	return true
 }
 
 // tokenText reads the token that a ForeignCluster names. Secrets are not cached.

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -160,6 +161,51 @@ func TestAManifestJoinsWhenItsSecretComes(t *testing.T) {
 	}
 }
 
+func TestASecretThatComesOrGoesIsLookedAtWithoutAPause(t *testing.T) {
+	t.Parallel()
+	milan := newOther(t, "milan")
+	_, text := tokenBy(t, milan.id)
+	elsewhere := joiner("rome")
+	elsewhere.Spec.JoinToken.Name = "rome-token"
+	tt := newTrustsTest(t, joiner("milan"), elsewhere, &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "oslo", UID: "uid-oslo"}})
+	tt.strangers.join = func(peering.Token) (wire.ClusterInfo, error) {
+		return wire.ClusterInfo{}, wire.Errorf(wire.ReasonTokenExpired, "the token expired at noon")
+	}
+	for range 5 {
+		tt.clock.pass(tt.look(t, "milan")) // the pause grows
+	}
+	tt.look(t, "milan")
+	if err := tt.Client.Create(t.Context(), tokenSecret(text)); err != nil {
+		t.Fatal(err)
+	}
+	tt.look(t, "milan")
+	if got := tt.Attempt(joiner("milan")); got.Reason != "TokenExpired" || tt.strangers.joins != 1 {
+		t.Errorf("with a Secret it says %+v, tried %d times", got, tt.strangers.joins)
+	}
+	for range 3 {
+		tt.look(t, "milan") // a Secret that was only touched
+	}
+	if tt.strangers.joins != 1 {
+		t.Errorf("the same token was tried %d times", tt.strangers.joins)
+	}
+	if err := tt.Client.Delete(t.Context(), tokenSecret(text)); err != nil {
+		t.Fatal(err)
+	}
+	tt.look(t, "milan")
+	if got := tt.Attempt(joiner("milan")); got.Reason != "TokenMissing" {
+		t.Errorf("without the Secret it says %+v", got)
+	}
+	woken := func(namespace, name string) []ctrl.Request {
+		return tt.waitingFor(t.Context(), &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}})
+	}
+	if got := woken("entente-system", "milan-token"); len(got) != 1 || got[0].Name != "milan" {
+		t.Errorf("its Secret wakes %v", got)
+	}
+	if got := slices.Concat(woken("elsewhere", "milan-token"), woken("entente-system", "other")); len(got) != 0 {
+		t.Errorf("other Secrets wake %v", got)
+	}
+}
+
 func TestATokenThatIsRefusedIsTriedAgainOnlyWhenItChanged(t *testing.T) {
 	t.Parallel()
 	milan, other := newOther(t, "milan"), newOther(t, "other")
@@ -191,8 +237,10 @@ func TestATokenThatIsRefusedIsTriedAgainOnlyWhenItChanged(t *testing.T) {
 			fc.Spec.ClusterID = string(milan.id)
 			tt := newTrustsTest(t, fc, tokenSecret(tc.text))
 			tt.strangers.join = tc.join
+			var wait time.Duration
 			for range 10 {
-				tt.clock.pass(tt.look(t, "milan"))
+				tt.clock.pass(wait)
+				wait = tt.look(t, "milan")
 			}
 			got := tt.Attempt(fc)
 			if got.Reason != tc.reason || !strings.Contains(got.Message, tc.says) || !strings.Contains(got.Message, "Secret entente-system/milan-token") {
@@ -209,7 +257,7 @@ func TestATokenThatIsRefusedIsTriedAgainOnlyWhenItChanged(t *testing.T) {
 				t.Fatal(err)
 			}
 			tt.strangers.join = func(peering.Token) (wire.ClusterInfo, error) { return milan.info, nil }
-			tt.look(t, "milan")
+			tt.look(t, "milan") // at once: whoever mended it waits for nothing
 			if got := peerCalled(t, tt.Client, "milan").Spec.TrustBundle; got == "" || tt.strangers.joins != tc.joins+1 {
 				t.Errorf("with another token it was tried %d times, trusts %q", tt.strangers.joins-tc.joins, got)
 			}

@@ -249,8 +249,8 @@ func TestTheLastPeriodIsStatedTooWhenAContractEnds(t *testing.T) {
 		t.Error("it is stated twice")
 	}
 	b.clock = b.clock.Add(lastWord)
-	if b.look(t) != nil {
-		t.Error("it is kept when everybody had the time to hear of it")
+	if got := b.look(t); got == nil || !settled(got) || len(got.Status.Statements) != 1 {
+		t.Errorf("when everybody had the time to hear of it, it is %+v", got)
 	}
 }
 

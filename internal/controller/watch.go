@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -25,4 +26,14 @@ func onlyExistence() builder.Predicates {
 		UpdateFunc:  func(event.UpdateEvent) bool { return false },
 		GenericFunc: func(event.GenericEvent) bool { return false },
 	})
+}
+
+// NamesOnly is a cache's transform for objects of which only names and versions are
+// to be remembered: what somebody applied is in an annotation of it.
+func NamesOnly(object any) (any, error) {
+	if m, ok := object.(metav1.Object); ok {
+		m.SetAnnotations(nil)
+		m.SetManagedFields(nil)
+	}
+	return object, nil
 }

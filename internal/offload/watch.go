@@ -3,6 +3,7 @@ package offload
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"sync"
 	"time"
 
@@ -16,8 +17,19 @@ import (
 
 // hub tells those who watch a contract which of its pods to look at.
 type hub struct {
+	now func() time.Time
+
 	mu   sync.Mutex
 	subs map[*subscription]struct{}
+	// left is, by contract, the pods that went a moment ago. Who begins to watch was
+	// told before what is held, and hears of what went in between.
+	left map[string][]leftPod
+}
+
+// leftPod is a pod of which there is nothing here any more.
+type leftPod struct {
+	ref peering.ObjectRef
+	at  time.Time
 }
 
 // subscription is one who watches a contract.
@@ -31,7 +43,9 @@ type subscription struct {
 	wake  chan struct{}
 }
 
-func newHub() *hub { return &hub{subs: make(map[*subscription]struct{})} }
+func newHub() *hub {
+	return &hub{now: time.Now, subs: make(map[*subscription]struct{}), left: make(map[string][]leftPod)}
+}
 
 func (h *hub) subscribe(contract string, event func(peering.PodEvent)) (*subscription, func()) {
 	s := &subscription{
@@ -40,6 +54,9 @@ func (h *hub) subscribe(contract string, event func(peering.PodEvent)) (*subscri
 	}
 	h.mu.Lock()
 	h.subs[s] = struct{}{}
+	for _, p := range h.prune(contract) {
+		s.leave(p.ref)
+	}
 	h.mu.Unlock()
 	return s, func() {
 		h.mu.Lock()
@@ -64,12 +81,35 @@ func (h *hub) touch(contract string, key types.NamespacedName) {
 
 // gone tells that there is nothing of a pod here.
 func (h *hub) gone(contract string, ref peering.ObjectRef) {
-	h.each(contract, func(s *subscription) {
-		s.mu.Lock()
-		s.gone = append(s.gone, ref)
-		s.mu.Unlock()
-		s.poke()
-	})
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for s := range h.subs {
+		if s.contract == contract {
+			s.leave(ref)
+		}
+	}
+	left := append(h.prune(contract), leftPod{ref: ref, at: h.now()})
+	h.left[contract] = left[max(len(left)-maxLeft, 0):]
+}
+
+// prune forgets what went too long ago, and returns what is left of a contract. The
+// lock is held.
+func (h *hub) prune(contract string) []leftPod {
+	since := h.now().Add(-leftKept)
+	for c, pods := range h.left {
+		recent := slices.DeleteFunc(pods, func(p leftPod) bool { return p.at.Before(since) })
+		if h.left[c] = recent; len(recent) == 0 {
+			delete(h.left, c)
+		}
+	}
+	return h.left[contract]
+}
+
+func (s *subscription) leave(ref peering.ObjectRef) {
+	s.mu.Lock()
+	s.gone = append(s.gone, ref)
+	s.mu.Unlock()
+	s.poke()
 }
 
 func (s *subscription) touch(key types.NamespacedName) {

@@ -1,0 +1,79 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+func TestAContractThatTheProviderDoesNotHoldEnds(t *testing.T) {
+	t.Parallel()
+	p := newParties(t)
+	unknown := wire.Errorf(wire.ReasonContractUnknown, "there is no contract c-1 with this cluster")
+	for name, tc := range map[string]struct {
+		answer error // nil is that it holds it
+		change func(*v1alpha1.Contract, *v1alpha1.ForeignCluster)
+		asked  bool
+		ends   bool
+	}{
+		"it does not know it":            {answer: unknown, asked: true, ends: true},
+		"it is over there":               {answer: wire.Errorf(wire.ReasonContractClosed, "contract c-1 is over"), asked: true, ends: true},
+		"it holds it and did not say so": {asked: true},
+		"it does not answer":             {answer: context.DeadlineExceeded, asked: true},
+		"it could not look":              {answer: errors.New("etcd is slow"), asked: true},
+		"it cannot be reached":           {answer: &wire.Error{Reason: unavailable}, asked: true},
+		"it does not trust us":           {answer: wire.Errorf(wire.ReasonPeerNotTrusted, "join first"), asked: true},
+		"it says that it is in force": {answer: unknown, change: func(_ *v1alpha1.Contract, fc *v1alpha1.ForeignCluster) {
+			fc.Status.Contracts = []v1alpha1.PeerContract{{ID: "c-1", Revision: 1, Phase: peering.PhaseActive.String()}}
+		}},
+		"there is no session": {answer: unknown, change: func(_ *v1alpha1.Contract, fc *v1alpha1.ForeignCluster) {
+			meta.RemoveStatusCondition(&fc.Status.Conditions, v1alpha1.ConditionConnected)
+		}},
+		"it was signed only a moment ago": {answer: unknown, change: func(c *v1alpha1.Contract, _ *v1alpha1.ForeignCluster) {
+			c.CreationTimestamp = metav1.NewTime(now.Add(time.Second - strayAge))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			fc, stored := foreign("peer", p.provider), p.stored(t, p.terms(t, nil), p.consumer)
+			stored.CreationTimestamp = metav1.NewTime(now.Add(-strayAge))
+			if tc.change != nil {
+				tc.change(stored, fc)
+			}
+			b := newBench(t, p.consumer, fc, stored)
+			b.peer.contract = func() (peering.Envelope, error) { return p.signed(t, p.terms(t, nil)), tc.answer }
+			c := b.look(t)
+			if ends := c == nil || c.Status.Phase == peering.PhaseClosed.String(); ends != tc.ends {
+				t.Errorf("it ends: %t, %+v", ends, c)
+			}
+			if c != nil && tc.ends && c.Status.Reason != peering.ReasonEndedByPeer.Name() {
+				t.Errorf("it ended because of %q", c.Status.Reason)
+			}
+			if (b.peer.calls > 0) != tc.asked {
+				t.Errorf("the provider was asked %d times", b.peer.calls)
+			}
+		})
+	}
+}
+
+func TestAProviderLeavesContractsThatItsConsumerDoesNotHoldToTheConsumer(t *testing.T) {
+	t.Parallel()
+	p := newParties(t)
+	stored := p.stored(t, p.terms(t, nil), p.provider)
+	stored.CreationTimestamp = metav1.NewTime(now.Add(-time.Hour))
+	b := newBench(t, p.provider, foreign("peer", p.consumer), stored)
+	b.peer.contract = func() (peering.Envelope, error) {
+		return peering.Envelope{}, wire.Errorf(wire.ReasonContractUnknown, "there is no contract c-1 with this cluster")
+	}
+	if c := b.look(t); c == nil || c.Status.Phase != peering.PhaseActive.String() || b.peer.calls > 0 {
+		t.Errorf("it is %+v, asked %d times", c, b.peer.calls)
+	}
+}

@@ -1,0 +1,224 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+// systemNamespaces is how the names of Kubernetes' own namespaces begin.
+const systemNamespaces = "kube-"
+
+// export is Services that a policy lets its peers import.
+type export struct {
+	namespace string
+	// selects says which.
+	selects func(*corev1.Service) bool
+}
+
+// exported is what the peers of one policy are told.
+type exported struct {
+	services []wire.OfferedService
+	// left is how many more they were told of, if there were not a limit.
+	left int
+}
+
+// readExports returns what a policy's services say.
+func readExports(entries []v1alpha1.ServiceExports) ([]export, error) {
+	var out []export
+	for i := range entries {
+		entry := &entries[i]
+		of := export{namespace: entry.Namespace, selects: func(*corev1.Service) bool { return true }}
+		switch {
+		case len(entry.Names) > 0 && entry.Selector != nil:
+			return nil, fmt.Errorf("services[%d] has both names and a selector", i)
+		case len(entry.Names) > 0:
+			of.selects = func(s *corev1.Service) bool { return slices.Contains(entry.Names, s.Name) }
+		case entry.Selector != nil:
+			selector, err := metav1.LabelSelectorAsSelector(entry.Selector)
+			if err != nil {
+				return nil, fmt.Errorf("services[%d].selector: %w", i, err)
+			}
+			of.selects = func(s *corev1.Service) bool { return selector.Matches(labels.Set(s.Labels)) }
+		}
+		out = append(out, of)
+	}
+	return out, nil
+}
+
+// exports returns the services that a policy lets its peers import, sorted, as
+// many as an offer may have. services is those of the namespaces that may be told
+// of.
+func exports(of []export, services []corev1.Service) exported {
+	told := map[string]wire.OfferedService{}
+	var out exported
+	for i := range services {
+		s := &services[i]
+		if withheld(s) || !slices.ContainsFunc(of, func(e export) bool { return e.namespace == s.Namespace && e.selects(s) }) {
+			continue
+		}
+		offered := offeredService(s)
+		if wire.CheckService("", offered) != nil {
+			out.left++ // more ports than can be told
+			continue
+		}
+		told[offered.Key()] = offered
+	}
+	size := 0
+	for _, s := range slices.SortedFunc(maps.Values(told), wire.CompareServices) {
+		if size += s.Size(); len(out.services) == wire.MaxServices || size > wire.MaxServicesSize {
+			out.left += len(told) - len(out.services)
+			break
+		}
+		out.services = append(out.services, s)
+	}
+	return out
+}
+
+// withheld says whether a Service is never told of: one that only names another
+// name, one that came from another cluster, one that its owner keeps back, one that
+// ends, and the API server's.
+func withheld(s *corev1.Service) bool {
+	return s.Spec.Type == corev1.ServiceTypeExternalName ||
+		s.Labels[v1alpha1.LabelManaged] == v1alpha1.Manager || s.Labels[v1alpha1.LabelExport] == "false" ||
+		!s.DeletionTimestamp.IsZero() || s.Namespace == corev1.NamespaceDefault && s.Name == "kubernetes"
+}
+
+// closed says whether no Service of a namespace is told of: one that holds what
+// belongs to Kubernetes, to this agent (own is its namespace) or to a consumer, or
+// one that ends.
+func closed(n *corev1.Namespace, own string) bool {
+	return strings.HasPrefix(n.Name, systemNamespaces) || n.Name == own || n.Labels[v1alpha1.LabelManaged] == v1alpha1.Manager ||
+		n.Labels[v1alpha1.LabelPeer] != "" || !n.DeletionTimestamp.IsZero()
+}
+
+// offeredService is what is told of a Service.
+func offeredService(s *corev1.Service) wire.OfferedService {
+	out := wire.OfferedService{Namespace: s.Namespace, Name: s.Name, Type: wire.ServiceClusterSetIP}
+	if s.Spec.ClusterIP == corev1.ClusterIPNone {
+		out.Type = wire.ServiceHeadless
+	}
+	for _, p := range s.Spec.Ports {
+		port := peering.ServicePort{Name: p.Name, Protocol: string(p.Protocol), Port: p.Port}
+		if port.Protocol == "" {
+			port.Protocol = string(corev1.ProtocolTCP)
+		}
+		if p.AppProtocol != nil {
+			port.AppProtocol = *p.AppProtocol
+		}
+		out.Ports = append(out.Ports, port)
+	}
+	return out
+}
+
+// SlimService makes a cache keep of Services only what is told of them, but for
+// those of the agent's own namespace, which it needs as they are.
+func SlimService(own string) toolscache.TransformFunc {
+	return func(o any) (any, error) {
+		s, ok := o.(*corev1.Service)
+		if !ok {
+			return o, nil
+		}
+		s.ManagedFields = nil
+		if s.Namespace == own {
+			return s, nil
+		}
+		slim := &corev1.Service{
+			TypeMeta: s.TypeMeta,
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: s.Namespace, Name: s.Name, UID: s.UID, ResourceVersion: s.ResourceVersion,
+				Labels: s.Labels, DeletionTimestamp: s.DeletionTimestamp,
+			},
+			Spec: corev1.ServiceSpec{Type: s.Spec.Type},
+		}
+		if s.Spec.ClusterIP == corev1.ClusterIPNone {
+			slim.Spec.ClusterIP = corev1.ClusterIPNone
+		}
+		for _, p := range s.Spec.Ports {
+			slim.Spec.Ports = append(slim.Spec.Ports, corev1.ServicePort{Name: p.Name, Protocol: p.Protocol, AppProtocol: p.AppProtocol, Port: p.Port})
+		}
+		return slim, nil
+	}
+}
+
+// exports returns what the peers of each policy are told, by the policy's name. The
+// lock is held.
+func (l *Lender) exports(ctx context.Context, policies []lending) (map[string]exported, error) {
+	named := map[string]bool{}
+	for i := range policies {
+		for _, e := range policies[i].exports {
+			named[e.namespace] = true
+		}
+	}
+	// Before looking: a change that comes while looking is looked at again.
+	l.exporting.Store(len(named) > 0)
+	var services []corev1.Service
+	for _, name := range slices.Sorted(maps.Keys(named)) {
+		var namespace corev1.Namespace
+		err := l.Client.Get(ctx, client.ObjectKey{Name: name}, &namespace)
+		if client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("read namespace %s: %w", name, err)
+		}
+		if err != nil || closed(&namespace, l.Namespace) {
+			continue
+		}
+		var list corev1.ServiceList
+		if err := l.Client.List(ctx, &list, client.InNamespace(name), client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("list services of namespace %s: %w", name, err)
+		}
+		services = append(services, list.Items...)
+	}
+	out := map[string]exported{}
+	for i := range policies {
+		if p := &policies[i]; len(p.exports) > 0 {
+			out[p.policy.Name] = exports(p.exports, services)
+		}
+	}
+	return out, nil
+}
+
+// tellsOf returns the services that a peer is told of: those of the policy that
+// decides about it, if that accepts anything.
+func (m *market) tellsOf(peer peering.ClusterID) exported {
+	_, l, err := m.policyOf(peer)
+	if err != nil || l.err != nil || l.policy.Accept == peering.Never {
+		return exported{}
+	}
+	return m.exports[l.policy.Name]
+}
+
+// String says it for the provider's own people.
+func (e exported) String() string {
+	if len(e.services)+e.left == 0 {
+		return ""
+	}
+	out := fmt.Sprintf("services: %d told", len(e.services))
+	if e.left > 0 {
+		out += fmt.Sprintf(", %d more are not: they are more, or have more ports, than can be told", e.left)
+	}
+	return out
+}
+
+// serviceDiffers says whether what may be told of a Service changed.
+func serviceDiffers(before, after any) bool {
+	return differing(before, after, func(a, b *corev1.Service) bool {
+		return withheld(a) != withheld(b) || !maps.Equal(a.Labels, b.Labels) || !offeredService(a).Equal(offeredService(b))
+	})
+}
+
+// namespaceDiffers says whether a namespace was closed or opened.
+func namespaceDiffers(before, after any) bool {
+	return differing(before, after, func(a, b *corev1.Namespace) bool { return closed(a, "") != closed(b, "") })
+}

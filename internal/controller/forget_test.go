@@ -1,0 +1,260 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/peering"
+)
+
+// turns does something, and has conditions that it changed change by the test's
+// clock.
+func (pt *peersTest) turns(t *testing.T, do func()) {
+	t.Helper()
+	was := pt.trustedIs(t, "milan")
+	do()
+	fc := peerCalled(t, pt.Client, "milan")
+	if is := meta.FindStatusCondition(fc.Status.Conditions, v1alpha1.ConditionTrusted); is != nil && is.Status != was.Status {
+		is.LastTransitionTime = metav1.NewTime(pt.clock.Now())
+		if err := pt.Client.Status().Update(t.Context(), fc); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// forgetting is a peer that is being forgotten, with a contract that is over here.
+func forgetting(t *testing.T, o other, phase peering.Phase) *peersTest {
+	t.Helper()
+	fc := trustedAs("milan", o)
+	fc.Finalizers = []string{v1alpha1.Finalizer}
+	c := contractWith(o, "c-1", v1alpha1.ContractConsumer)
+	c.Status.Phase, c.Finalizers = phase.String(), []string{v1alpha1.Finalizer}
+	pt := newPeersTest(t, fc, c)
+	if err := pt.Client.Delete(t.Context(), fc); err != nil {
+		t.Fatal(err)
+	}
+	return pt
+}
+
+func (pt *peersTest) lets(t *testing.T) bool {
+	t.Helper()
+	return letGo(peerCalled(t, pt.Client, "milan"))
+}
+
+func TestAPeerThatIsForgottenMayComeBackToHearOfIt(t *testing.T) {
+	t.Parallel()
+	milan := newOther(t, "milan")
+	for name, tc := range map[string]struct {
+		session Session
+		// after is when contracts are let go, says whether the peer counts as told.
+		after time.Duration
+		told  bool
+	}{
+		"it is away":                       {Session{Why: "connection refused"}, forgetWait, false},
+		"it was not dialled yet":           {Session{}, forgetWait, false},
+		"it does not answer":               {Session{Up: &SessionInfo{}}, forgetWait, false},
+		"it does not know us any more":     {Session{Why: "refused", Untrusted: true}, 0, true},
+		"an administrator there denied us": {Session{Why: "denied", Denied: true}, 0, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pt := forgetting(t, milan, peering.PhaseClosed)
+			pt.trust.set(milan.id, tc.session)
+			pt.look(t, "milan")
+			if pt.lets(t) != (tc.after == 0) {
+				t.Fatalf("at first it is let go: %t", pt.lets(t))
+			}
+			if tc.after > 0 {
+				if got := pt.trustedIs(t, "milan"); got.Reason != reasonForgetting || !strings.Contains(got.Message, forgetWait.String()) {
+					t.Errorf("meanwhile it says %+v", got)
+				}
+				pt.clock.pass(tc.after - time.Second)
+				pt.look(t, "milan")
+				if pt.lets(t) || !slices.Contains(pt.trust.trusted, milan.id) {
+					t.Errorf("a second before its time it is let go %t, trusted %v", pt.lets(t), pt.trust.trusted)
+				}
+				pt.clock.pass(time.Second)
+			}
+			for range 2 {
+				pt.look(t, "milan")
+				if !pt.lets(t) {
+					t.Error("it is waited for too long")
+				}
+			}
+			want := []string{"Warning NotTold"}
+			if tc.told {
+				want = nil
+			}
+			if !slices.Equal(pt.events.events, want) {
+				t.Errorf("events %v, want %v", pt.events.events, want)
+			}
+		})
+	}
+}
+
+func TestAWaitForAPeerBeginsWhenContractsAreOver(t *testing.T) {
+	t.Parallel()
+	milan := newOther(t, "milan")
+	pt := forgetting(t, milan, peering.PhaseDraining)
+	pt.look(t, "milan")
+	pt.clock.pass(time.Hour)
+	pt.look(t, "milan")
+	if pt.lets(t) || pt.terminationOf(t, "c-1") != v1alpha1.TerminateNow || len(pt.events.events) > 0 {
+		t.Errorf("let go %t, ends by %q, %v", pt.lets(t), pt.terminationOf(t, "c-1"), pt.events.events)
+	}
+	var c v1alpha1.Contract
+	if err := pt.Client.Get(t.Context(), client.ObjectKey{Name: "c-1"}, &c); err != nil {
+		t.Fatal(err)
+	}
+	c.Finalizers = nil // done with, and kept because of what it cost
+	if err := pt.Client.Update(t.Context(), &c); err != nil {
+		t.Fatal(err)
+	}
+	c.Status.Phase = peering.PhaseClosed.String()
+	if err := pt.Client.Status().Update(t.Context(), &c); err != nil {
+		t.Fatal(err)
+	}
+	pt.look(t, "milan")
+	if len(peersOf(t, pt.Client)) != 0 || len(pt.leaving) != 0 {
+		t.Errorf("it is waited for although nothing is left: %d peers, %v", len(peersOf(t, pt.Client)), pt.leaving)
+	}
+}
+
+// away is a counterpart that cannot be told until it is back.
+type away struct {
+	fakeCounterpart
+	back bool
+}
+
+func (a *away) Terminate(ctx context.Context, peer peering.ClusterID, contract, message string, until time.Time) error {
+	if !a.back {
+		return errors.New("no session")
+	}
+	return a.fakeCounterpart.Terminate(ctx, peer, contract, message, until)
+}
+
+func TestAContractStaysUntilAPeerThatIsForgottenHeardOrIsLetGo(t *testing.T) {
+	t.Parallel()
+	p := newParties(t)
+	for name, then := range map[string]func(*testing.T, *bench, *away){
+		"it is back": func(_ *testing.T, _ *bench, a *away) { a.back = true },
+		"it is let go": func(t *testing.T, b *bench, _ *away) {
+			var fc v1alpha1.ForeignCluster
+			if err := b.client.Get(t.Context(), client.ObjectKey{Name: "peer"}, &fc); err != nil {
+				t.Fatal(err)
+			}
+			meta.SetStatusCondition(&fc.Status.Conditions, condition(v1alpha1.ConditionTrusted, metav1.ConditionFalse, reasonForgotten, "it is being forgotten"))
+			if err := b.client.Status().Update(t.Context(), &fc); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"it says that it is over": func(t *testing.T, b *bench, _ *away) {
+			b.says(t, v1alpha1.PeerContract{Revision: 1, Phase: peering.PhaseClosed.String()})
+		},
+	} {
+		for _, self := range []*identity.Identity{p.consumer, p.provider} {
+			t.Run(name+", "+string(self.ID()), func(t *testing.T) {
+				t.Parallel()
+				peer := p.provider
+				if self == p.provider {
+					peer = p.consumer
+				}
+				fc := foreign("peer", peer)
+				fc.Finalizers = []string{v1alpha1.Finalizer}
+				stored := p.stored(t, p.terms(t, nil), self)
+				stored.Spec.Termination = v1alpha1.TerminateNow
+				b, there := newBench(t, self, fc, stored), &away{}
+				b.Counterpart = there
+				if err := b.client.Delete(t.Context(), fc); err != nil {
+					t.Fatal(err)
+				}
+				if c := b.look(t); c == nil || inForce(c) || settled(c) {
+					t.Fatalf("a peer that is away: %+v", c)
+				}
+				then(t, b, there)
+				if c := b.look(t); c != nil && !settled(c) {
+					t.Errorf("it is held: %+v", c.Status)
+				}
+				if got := len(there.told); (got == 1) != there.back {
+					t.Errorf("it was told %d times", got)
+				}
+			})
+		}
+	}
+}
+
+func TestOnlyRefusalsForLongEndContracts(t *testing.T) {
+	t.Parallel()
+	milan := newOther(t, "milan")
+	const minute = time.Minute
+	refused := func(at time.Duration) func(time.Time) Session {
+		return func(begin time.Time) Session {
+			return Session{Why: "it does not trust this cluster", At: begin.Add(at), Untrusted: true}
+		}
+	}
+	away := func(begin time.Time) Session { return Session{Why: "no route to host", At: begin.Add(time.Hour)} }
+	up := func(begin time.Time) Session { return Session{Up: &SessionInfo{Since: begin}} }
+	// Each look is a minute after the one before it.
+	for name, tc := range map[string]struct {
+		looks []func(time.Time) Session
+		ends  bool
+	}{
+		"refused again after five minutes": {[]func(time.Time) Session{refused(0), refused(minute), refused(2 * minute), refused(3 * minute), refused(4 * minute), refused(5*minute + time.Second)}, true},
+		"refused once":                     {[]func(time.Time) Session{refused(0), refused(0), refused(0), refused(0), refused(0), refused(0), refused(0), refused(0)}, false},
+		"refused for less long":            {[]func(time.Time) Session{refused(0), refused(minute), refused(2 * minute), refused(3 * minute), refused(4 * minute)}, false},
+		"refused, then cut off":            {[]func(time.Time) Session{refused(0), away, away, away, away, away, away, away}, false},
+		"cut off for long":                 {[]func(time.Time) Session{away, away, away, away, away, away, away, away}, false},
+		"trusted in between":               {[]func(time.Time) Session{refused(0), refused(minute), up, refused(3 * minute), refused(4 * minute), refused(5 * minute), refused(6 * minute)}, false},
+		"cut off in between":               {[]func(time.Time) Session{refused(0), refused(minute), away, refused(3 * minute), refused(4 * minute), refused(5 * minute), refused(6 * minute)}, false},
+	} {
+		for _, role := range []v1alpha1.ContractRole{v1alpha1.ContractConsumer, v1alpha1.ContractProvider} {
+			t.Run(name+", as "+string(role), func(t *testing.T) {
+				t.Parallel()
+				begin := time.Now()
+				fc := trustedAs("milan", milan)
+				was := condition(v1alpha1.ConditionTrusted, metav1.ConditionTrue, "Joined", "the two clusters joined")
+				was.LastTransitionTime = metav1.NewTime(begin.Add(-time.Hour))
+				fc.Status.Conditions = []metav1.Condition{was}
+				pt := newPeersTest(t, fc, contractWith(milan, "c-1", role), tunnelOf("milan"), keysSecret(milan))
+				for i, session := range tc.looks {
+					if pt.terminationOf(t, "c-1") != "" {
+						t.Fatalf("it ends after %d looks", i)
+					}
+					pt.trust.set(milan.id, session(begin))
+					pt.turns(t, func() { pt.look(t, "milan") })
+					if got := pt.trustedIs(t, "milan"); got.Reason == reasonNotTrustedByPeer && !strings.Contains(got.Message, forgottenAfter.String()) {
+						t.Errorf("it does not say when contracts end: %s", got.Message)
+					}
+					pt.clock.pass(minute)
+				}
+				ends := pt.terminationOf(t, "c-1") == v1alpha1.TerminatePeer
+				if ends != tc.ends || pt.hasTunnel(t, "milan") == tc.ends {
+					t.Fatalf("it ends %t, tunnel %t", ends, pt.hasTunnel(t, "milan"))
+				}
+				pt.look(t, "milan")
+				said := 0
+				for _, e := range pt.events.events {
+					if e == "Warning ForgottenByPeer" {
+						said++
+					}
+				}
+				if (said == 1) != tc.ends || said > 1 {
+					t.Errorf("it is said %d times: %v", said, pt.events.events)
+				}
+				if tc.ends && len(peersOf(t, pt.Client)) != 1 {
+					t.Error("the peer is forgotten, which nobody asked for")
+				}
+			})
+		}
+	}
+}

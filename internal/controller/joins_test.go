@@ -1,0 +1,178 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/tunnel"
+)
+
+// What many do at once must not cost the API server more than it has to.
+func TestAFirstRevisionIsSignedByOneWriteAndNoRead(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 1, append(nodes(1), policyNamed("p"))...)
+	reads := 0
+	l.Reader = interceptor.NewClient(l.Client.(client.WithWatch), interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			reads++
+			return c.Get(ctx, key, o, opts...)
+		},
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			reads++
+			return c.List(ctx, list, opts...)
+		},
+	})
+	terms := l.mustContract(0, l.ask("r", "cpu=1"))
+	if reads != 0 {
+		t.Errorf("the API server was asked %d times", reads)
+	}
+	// The offer is gone; what is signed again is what was signed.
+	signed, err := l.Sign(t.Context(), l.peers[0].ID(), l.envelope(0, terms))
+	if err != nil || reads != 1 {
+		t.Fatalf("signed again: %v, with %d reads", err, reads)
+	}
+	if again, err := signed.Verify(); err != nil || again.ContractID != terms.ContractID {
+		t.Errorf("it is %s, %v", again.ContractID, err)
+	}
+}
+
+// A contract may have been stored by a call that could not tell.
+func TestAFirstRevisionThatWasStoredIsReturned(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 1, append(nodes(1), policyNamed("p"))...)
+	inner, cuts := l.Client, 1
+	l.Client = interceptor.NewClient(inner.(client.WithWatch), interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			err := c.Create(ctx, o, opts...)
+			if cuts--; cuts >= 0 && err == nil {
+				return errors.New("the connection broke")
+			}
+			return err
+		},
+	})
+	ad, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("r", "cpu=1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	envelope := l.envelope(0, l.terms(0, ad))
+	if _, err := l.Sign(t.Context(), l.peers[0].ID(), envelope); err == nil {
+		t.Fatal("it was not cut off")
+	}
+	signed, err := l.Sign(t.Context(), l.peers[0].ID(), envelope)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if stored := l.stored(ad.ContractID); stored.Spec.Revision != 1 || len(signed.Signatures) != 2 {
+		t.Errorf("revision %d is stored, and %d signatures are returned", stored.Spec.Revision, len(signed.Signatures))
+	}
+	if contracts, err := contractsOf(t.Context(), inner); err != nil || len(contracts) != 1 {
+		t.Errorf("%d contracts, %v", len(contracts), err)
+	}
+}
+
+// The cache shows what was given to a peer a moment later; by then others have
+// asked.
+func TestPeersAtOnceAreGivenDifferentAliases(t *testing.T) {
+	t.Parallel()
+	const n = 6
+	var objects []client.Object
+	for i := range n {
+		o := newOther(t, fmt.Sprint("peer-", i))
+		fc := trustedAs(fmt.Sprint("peer-", i), o)
+		fc.Status.Network = &v1alpha1.PeerNetwork{Prefixes: []string{"10.0.0.0/16"}}
+		objects = append(objects, fc, contractWith(o, fmt.Sprint("c-", i), v1alpha1.ContractProvider))
+	}
+	pt := newPeersTest(t, objects...)
+	pt.AliasPool, pt.Allocate = []netip.Prefix{netip.MustParsePrefix("10.128.0.0/12")}, tunnel.Allocate
+	var stale v1alpha1.ForeignClusterList
+	if err := pt.Client.List(t.Context(), &stale); err != nil {
+		t.Fatal(err)
+	}
+	pt.Client = interceptor.NewClient(pt.Client.(client.WithWatch), interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			if fcs, ok := list.(*v1alpha1.ForeignClusterList); ok {
+				stale.DeepCopyInto(fcs)
+				return nil
+			}
+			return c.List(ctx, list, opts...)
+		},
+	})
+	given := make([]string, n)
+	var tasks sync.WaitGroup
+	for i := range n {
+		tasks.Go(func() {
+			fc := stale.Items[i].DeepCopy()
+			waits, err := pt.plan(t.Context(), fc, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")})
+			if err != nil || waits != "" || len(fc.Status.Aliases) != 1 {
+				t.Errorf("%s: %v, %q, %v", fc.Name, fc.Status.Aliases, waits, err)
+				return
+			}
+			given[i] = fc.Status.Aliases[0].Alias
+		})
+	}
+	tasks.Wait()
+	seen := map[string]bool{}
+	for i, alias := range given {
+		if seen[alias] {
+			t.Errorf("%s is given twice", alias)
+		}
+		seen[alias] = true
+		// What was given stays, whatever the cache shows.
+		fc := stale.Items[i].DeepCopy()
+		if _, err := pt.plan(t.Context(), fc, nil); err != nil || fc.Status.Aliases[0].Alias != alias {
+			t.Errorf("%s had %s and is given %v, %v", fc.Name, alias, fc.Status.Aliases, err)
+		}
+	}
+}
+
+// A peer without a tunnel costs nothing once it is certain that none is left.
+func TestWhatWasTakenDownIsNotTakenDownAgain(t *testing.T) {
+	t.Parallel()
+	milan := newOther(t, "milan")
+	pt := newPeersTest(t, trustedAs("milan", milan), tunnelOf("milan"), keysSecret(milan))
+	deletes, reads := 0, 0
+	pt.Client = interceptor.NewClient(pt.Client.(client.WithWatch), interceptor.Funcs{
+		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+			deletes++
+			return c.Delete(ctx, o, opts...)
+		},
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			if _, ok := o.(*corev1.Secret); ok {
+				reads++
+			}
+			return c.Get(ctx, key, o, opts...)
+		},
+	})
+	for range 3 {
+		pt.look(t, "milan")
+	}
+	if deletes != 1 || reads != 1 || pt.hasTunnel(t, "milan") {
+		t.Errorf("%d deletes, %d reads, tunnel %v", deletes, reads, pt.hasTunnel(t, "milan"))
+	}
+	// A contract brings a tunnel, and its end takes that away.
+	contract := contractWith(milan, "c-1", v1alpha1.ContractProvider)
+	if err := errors.Join(pt.Client.Create(t.Context(), contract), pt.Client.Create(t.Context(), tunnelOf("milan"))); err != nil {
+		t.Fatal(err)
+	}
+	pt.look(t, "milan")
+	if !pt.hasTunnel(t, "milan") {
+		t.Fatal("the tunnel of a contract is gone")
+	}
+	if err := pt.Client.Delete(t.Context(), &v1alpha1.Contract{ObjectMeta: metav1.ObjectMeta{Name: "c-1"}}); err != nil {
+		t.Fatal(err)
+	}
+	pt.look(t, "milan")
+	if pt.hasTunnel(t, "milan") {
+		t.Error("the tunnel outlives its contract")
+	}
+}

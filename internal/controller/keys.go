@@ -1,0 +1,118 @@
+package controller
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/peering"
+)
+
+// keysTimeout is how long a write of tunnels' keys may take.
+const keysTimeout = 30 * time.Second
+
+// fabricKeys is what is known of the Secret that holds all tunnels' keys. The
+// zero value knows nothing.
+type fabricKeys struct {
+	// writing is held while the Secret is read and written.
+	writing sync.Mutex
+
+	mu sync.Mutex
+	// held is what the Secret had at a version of it.
+	version string
+	held    map[string][]byte
+	// next is written once what is written now is done; nil while nobody waits.
+	next *keyBatch
+}
+
+// keyBatch is keys that are written together.
+type keyBatch struct {
+	keys map[string][]byte
+	done chan struct{}
+	err  error // once done is closed
+}
+
+// keepKey has the fabric's Secret hold the key of the tunnel to a peer. Peers that
+// come at the same time wait for one write that is for all of them. A key that is
+// there already costs nothing.
+func (s *States) keepKey(ctx context.Context, peer peering.ClusterID, key []byte) error {
+	if s.hasKey(ctx, peer, key) {
+		return nil
+	}
+	k := &s.keys
+	k.mu.Lock()
+	batch, first := k.next, k.next == nil
+	if first {
+		batch = &keyBatch{keys: map[string][]byte{}, done: make(chan struct{})}
+		k.next = batch
+	}
+	batch.keys[string(peer)] = key
+	k.mu.Unlock()
+	if first {
+		s.writeKeys(ctx, batch)
+	}
+	select {
+	case <-batch.done:
+		return batch.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// hasKey says whether the Secret is known to hold a key.
+func (s *States) hasKey(ctx context.Context, peer peering.ClusterID, key []byte) bool {
+	if s.Versions == nil {
+		return false
+	}
+	now := &metav1.PartialObjectMetadata{}
+	now.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
+	if err := s.Versions.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: FabricSecret}, now); err != nil {
+		return false // the write finds out
+	}
+	s.keys.mu.Lock()
+	defer s.keys.mu.Unlock()
+	return now.ResourceVersion == s.keys.version && bytes.Equal(s.keys.held[string(peer)], key)
+}
+
+// writeKeys writes a batch, which nobody can join from then on, when its turn has
+// come.
+func (s *States) writeKeys(ctx context.Context, batch *keyBatch) {
+	// The batch is not only for the peer whose session may end now.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keysTimeout)
+	defer cancel()
+	k := &s.keys
+	k.writing.Lock()
+	defer k.writing.Unlock()
+	k.mu.Lock()
+	k.next = nil
+	k.mu.Unlock()
+	defer close(batch.done)
+	var secret *corev1.Secret
+	// The removal of a peer writes it too.
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() (err error) {
+		secret, err = editedSecret(ctx, s.Client, s.Namespace, FabricSecret, func(data map[string][]byte) bool {
+			changed := false
+			for peer, key := range batch.keys {
+				changed = changed || !bytes.Equal(data[peer], key)
+				data[peer] = key
+			}
+			return changed
+		})
+		return err
+	})
+	if err != nil {
+		batch.err = fmt.Errorf("keep the keys of %d tunnels: %w", len(batch.keys), err)
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.version, k.held = secret.ResourceVersion, maps.Clone(secret.Data)
+}

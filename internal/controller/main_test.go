@@ -1,0 +1,14 @@
+package controller
+
+import (
+	"os"
+	"testing"
+
+	"github.com/go-logr/logr"
+	ctrl "sigs.k8s.io/controller-runtime"
+)
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard()) // else it says, with a stack, that nobody did
+	os.Exit(m.Run())
+}

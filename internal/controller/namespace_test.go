@@ -1,0 +1,145 @@
+package controller
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+)
+
+// placed is a pod of a controller, made before the end, that placement bound to
+// virtual nodes and that no node took yet.
+func placed(name string, end time.Time, edit func(*corev1.Pod)) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "shop", Name: name, CreationTimestamp: metav1.NewTime(end.Add(-time.Minute)),
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web", UID: "web", Controller: new(true)}},
+	}}
+	virtual := corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{
+		{Key: v1alpha1.LabelVirtualNode, Operator: corev1.NodeSelectorOpIn, Values: []string{"true"}},
+	}}
+	p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{virtual, virtual}},
+	}}
+	p.Status.Phase = corev1.PodPending
+	if edit != nil {
+		edit(p)
+	}
+	return p
+}
+
+func TestPodsThatWaitForAVirtualNodeAreMadeAnewWhenTheirNamespaceIsClosed(t *testing.T) {
+	t.Parallel()
+	end := now.Truncate(time.Second)
+	for strategy, gone := range map[v1alpha1.PodStrategy][]string{
+		v1alpha1.StrategyRemote:         {"late", "waits"},
+		v1alpha1.StrategyLocalAndRemote: nil,
+	} {
+		t.Run(string(strategy), func(t *testing.T) {
+			t.Parallel()
+			offloading := &v1alpha1.NamespaceOffloading{ObjectMeta: metav1.ObjectMeta{
+				Namespace: "shop", Name: "offloading", Finalizers: []string{v1alpha1.Finalizer}, DeletionTimestamp: &metav1.Time{Time: end},
+			}}
+			offloading.Spec.PodStrategy = strategy
+			terms := func(p *corev1.Pod) []corev1.NodeSelectorTerm {
+				return p.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+			}
+			created := func(after time.Duration) func(*corev1.Pod) {
+				return func(p *corev1.Pod) { p.CreationTimestamp = metav1.NewTime(end.Add(after)) }
+			}
+			pods := []*corev1.Pod{
+				placed("waits", end, nil),
+				placed("late", end, created(time.Second)), // placement had not heard of the end
+				placed("asks-itself", end, created(placementLag+time.Second)),
+				placed("bare", end, func(p *corev1.Pod) { p.OwnerReferences = nil }),
+				placed("bound", end, func(p *corev1.Pod) { p.Spec.NodeName = "office" }),
+				placed("ended", end, func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }),
+				placed("anywhere", end, func(p *corev1.Pod) { p.Spec.Affinity = nil }),
+				placed("home-too", end, func(p *corev1.Pod) { terms(p)[1].MatchExpressions[0].Operator = corev1.NodeSelectorOpDoesNotExist }),
+				placed("elsewhere", end, func(p *corev1.Pod) { p.Namespace = "bank" }),
+			}
+			objects := []client.Object{offloading}
+			want := map[string]bool{}
+			for _, p := range pods {
+				objects = append(objects, p)
+				want[p.Name] = true
+			}
+			for _, name := range gone {
+				delete(want, name)
+			}
+			said := &recorder{}
+			c := fakeClient(t, objects...)
+			r := &Namespaces{
+				Client: c, Events: said, Changed: func() {},
+				Evict: func(context.Context, string) (int, error) { return 0, nil },
+			}
+			for range 3 {
+				if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(offloading)}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var left corev1.PodList
+			if err := c.List(t.Context(), &left); err != nil {
+				t.Fatal(err)
+			}
+			got := map[string]bool{}
+			for i := range left.Items {
+				got[left.Items[i].Name] = true
+			}
+			if diff := cmp.Diff(slices.Sorted(maps.Keys(want)), slices.Sorted(maps.Keys(got))); diff != "" {
+				t.Errorf("what is left (-want +got):\n%s", diff)
+			}
+			if told := len(said.events) > 0; told != (gone != nil) {
+				t.Errorf("events: %v", said.events)
+			}
+			if err := c.Get(t.Context(), client.ObjectKeyFromObject(offloading), offloading); client.IgnoreNotFound(err) != nil || err == nil {
+				t.Errorf("the namespace is not let go: %v", err)
+			}
+		})
+	}
+}
+
+// A pod that the scheduler gave a node in between is not the one that was seen.
+func TestAPodThatGetsANodeMeanwhileIsNotDeleted(t *testing.T) {
+	t.Parallel()
+	end := now.Truncate(time.Second)
+	c := fakeClient(t, placed("waits", end, nil))
+	seen := &corev1.Pod{}
+	key := client.ObjectKey{Namespace: "shop", Name: "waits"}
+	if err := c.Get(t.Context(), key, seen); err != nil {
+		t.Fatal(err)
+	}
+	bound := seen.DeepCopy()
+	bound.Spec.NodeName = "office"
+	if err := c.Update(t.Context(), bound); err != nil {
+		t.Fatal(err)
+	}
+	r := &Namespaces{Client: staleList{c, corev1.PodList{Items: []corev1.Pod{*seen}}}, Events: &recorder{}}
+	offloading := &v1alpha1.NamespaceOffloading{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", DeletionTimestamp: &metav1.Time{Time: end}}}
+	offloading.Spec.PodStrategy = v1alpha1.StrategyRemote
+	if made, err := r.remake(t.Context(), offloading); err != nil || !made {
+		t.Errorf("made %t, %v", made, err)
+	}
+	if err := c.Get(t.Context(), key, seen); err != nil || seen.Spec.NodeName != "office" {
+		t.Errorf("the pod: %v on %q", err, seen.Spec.NodeName)
+	}
+}
+
+// staleList is a cache that lags.
+type staleList struct {
+	client.Client
+	pods corev1.PodList
+}
+
+func (s staleList) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
+	s.pods.DeepCopyInto(list.(*corev1.PodList))
+	return nil
+}

@@ -1,0 +1,61 @@
+package offload
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/entente-dev/entente/peering"
+)
+
+// A consumer is told what is held before anybody watches for it. What goes in
+// between it has to hear of all the same: it would wait for that pod for ever.
+func TestWhoBeginsToWatchHearsOfWhatJustWent(t *testing.T) {
+	t.Parallel()
+	clock := time.Unix(1_800_000_000, 0)
+	h := newHub()
+	h.now = func() time.Time { return clock }
+	ref := func(uid string) peering.ObjectRef {
+		return peering.ObjectRef{Kind: peering.KindPod, Namespace: "shop", Name: "web", UID: uid}
+	}
+	heard := func(contract string) []string {
+		s, leave := h.subscribe(contract, func(peering.PodEvent) {})
+		defer leave()
+		_, gone := s.take()
+		var out []string
+		for _, r := range gone {
+			out = append(out, r.UID)
+		}
+		if woken := len(s.wake) > 0; woken != (out != nil) {
+			t.Errorf("of %s there are %v, woken %t", contract, out, woken)
+		}
+		return out
+	}
+	h.gone("c-1", ref("long ago"))
+	clock = clock.Add(leftKept)
+	h.gone("c-1", ref("a"))
+	h.gone("c-2", ref("b"))
+	clock = clock.Add(time.Second)
+	if diff := cmp.Diff([]string{"a"}, heard("c-1")); diff != "" {
+		t.Errorf("heard (-want +got):\n%s", diff)
+	}
+	// Who watches hears it once.
+	s, leave := h.subscribe("c-3", func(peering.PodEvent) {})
+	defer leave()
+	h.gone("c-3", ref("c"))
+	if _, gone := s.take(); len(gone) != 1 {
+		t.Errorf("heard %v", gone)
+	}
+	for i := range 2 * maxLeft {
+		h.gone("c-2", ref(fmt.Sprint(i)))
+	}
+	if got := heard("c-2"); len(got) != maxLeft || got[maxLeft-1] != fmt.Sprint(2*maxLeft-1) {
+		t.Errorf("%d are remembered", len(got))
+	}
+	clock = clock.Add(leftKept + time.Second)
+	if got := heard("c-1"); got != nil || len(h.left) != 0 {
+		t.Errorf("later %v, of %d contracts", got, len(h.left))
+	}
+}
