@@ -5,9 +5,12 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
+	"math/rand/v2"
 	"net"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
@@ -38,7 +41,8 @@ type JoinConfig struct {
 // Join redeems a token: it dials the token's endpoints in turn, makes sure that
 // who answers holds the key that the token pins, and asks to be trusted. What it
 // returns is the issuer, verified, to be trusted in turn. Repeating it with the
-// same token is safe.
+// same token is safe. Where the issuer has too many joining at once, it tries again for
+// joinPatience, or until ctx ends: clusters behind one address share its limits.
 //
 // Errors are *wire.Error, with the reasons PEER_UNREACHABLE,
 // PEER_IDENTITY_MISMATCH, TOKEN_INVALID, TOKEN_EXPIRED, PEER_IS_SELF, or what
@@ -56,20 +60,66 @@ func Join(ctx context.Context, cfg JoinConfig) (wire.ClusterInfo, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
+	began := time.Now()
+	for pause := joinPauseMin; ; pause = min(2*pause, joinPauseMax) {
+		info, again, err := joinOnce(ctx, cfg)
+		if err == nil {
+			return info, nil
+		}
+		// Those that were pushed back together do not come back together.
+		wait := max(again, 0) + time.Duration(rand.Int64N(int64(pause)))
+		if again < 0 || ctx.Err() != nil || time.Since(began)+wait > joinPatience {
+			return wire.ClusterInfo{}, err
+		}
+		select {
+		case <-ctx.Done():
+			return wire.ClusterInfo{}, err
+		case <-time.After(wait):
+		}
+	}
+}
+
+// joinOnce tries each endpoint once. again is the pause after which an issuer that was
+// pushed to its limits may do better, and negative where none was.
+func joinOnce(ctx context.Context, cfg JoinConfig) (info wire.ClusterInfo, again time.Duration, err error) {
 	var failures []error
+	again = -1
 	for _, endpoint := range cfg.Token.Endpoints {
 		info, err := joinAt(ctx, cfg, endpoint)
 		switch {
 		case err == nil:
-			return info, nil
+			return info, 0, nil
 		case ctx.Err() != nil:
-			return wire.ClusterInfo{}, fmt.Errorf("join by %s: %w", endpoint, context.Cause(ctx))
+			return wire.ClusterInfo{}, -1, fmt.Errorf("join by %s: %w", endpoint, context.Cause(ctx))
 		case !tryNext(err):
-			return wire.ClusterInfo{}, err
+			return wire.ClusterInfo{}, -1, err
+		}
+		if pause, ok := crowded(err); ok && (again < 0 || pause < again) {
+			again = pause
 		}
 		failures = append(failures, err)
 	}
-	return wire.ClusterInfo{}, noEndpoint(failures)
+	return wire.ClusterInfo{}, again, noEndpoint(failures)
+}
+
+// crowded says that an issuer may have had too many at once, and after what pause to
+// try again. One that has no room for a connection takes it and hangs up.
+func crowded(err error) (time.Duration, bool) {
+	e, ok := errors.AsType[*wire.Error](err)
+	if !ok {
+		return 0, false
+	}
+	switch e.Reason {
+	case wire.ReasonStopping, wire.ReasonRateLimited, wire.ReasonTooManyCalls:
+		return e.RetryAfter, true
+	default:
+	}
+	for _, hungUp := range []error{io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE} {
+		if errors.Is(e.Err, hungUp) {
+			return 0, true
+		}
+	}
+	return 0, e.Reason == wire.ReasonPeerUnreachable && status.Code(e.Err) == codes.Unavailable
 }
 
 // tryNext says whether another endpoint may do better: nobody answered at this

@@ -9,6 +9,12 @@ const (
 	joinDialTimeout = 10 * time.Second
 	// joinCallTimeout is how long it may then take to answer.
 	joinCallTimeout = 30 * time.Second
+	// joinPatience is for how long joining is tried again where the issuer has too many
+	// at once, with pauses of up to joinPauseMin, growing to joinPauseMax, beyond what it
+	// asks for.
+	joinPatience = 30 * time.Second
+	joinPauseMin = 250 * time.Millisecond
+	joinPauseMax = 4 * time.Second
 	// joinMaxMessage is the most bytes of an answer.
 	joinMaxMessage = 64 << 10
 	// skewWorthTelling is how far apart two clocks have to be to be mentioned.

@@ -238,6 +238,9 @@ func (m *Mirror) receiveHeld(stream ententev1.OffloadService_SyncClient) error {
 		switch x := msg.GetMessage().(type) {
 		case *ententev1.SyncResponse_Held_:
 			held, err := wire.HeldFrom(x.Held)
+			if laterKind(err) {
+				continue // a later version of this cluster's agent had it held
+			}
 			if err != nil {
 				return wire.Response(err)
 			}
@@ -252,6 +255,7 @@ func (m *Mirror) receiveHeld(stream ententev1.OffloadService_SyncClient) error {
 			m.state.sync()
 			m.mu.Unlock()
 			return nil
+		case nil: // of a later version
 		default:
 			return fmt.Errorf("the provider sent %T before all that it holds", x)
 		}
@@ -265,11 +269,15 @@ func (m *Mirror) receiveLoop(stream ententev1.OffloadService_SyncClient) error {
 		if err != nil {
 			return fmt.Errorf("receive from the provider: %w", err)
 		}
-		if err := m.receive(msg); err != nil {
+		if err := m.receive(msg); err != nil && !laterKind(err) {
 			return wire.Response(err)
 		}
 	}
 }
+
+// laterKind says whether a message is about an object of a kind that only a later
+// version knows: it is nothing to this one.
+func laterKind(err error) bool { return wire.ReasonOf(err) == wire.ReasonProtocolUnsupported }
 
 func (m *Mirror) receive(msg *ententev1.SyncResponse) error {
 	switch x := msg.GetMessage().(type) {

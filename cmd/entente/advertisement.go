@@ -8,12 +8,13 @@ import (
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
-// printAdvertisement prints what a provider would lend, and on what terms.
+// printAdvertisement prints what a provider would lend, and on what terms. Nothing
+// is held back for who only asks.
 func (a *app) printAdvertisement(ad *ententev1.Advertisement) {
 	t := a.table()
 	t.row("Resources", amounts(ad.GetResources()))
 	t.row("Price", prices(ad.GetPrice()))
-	t.row("All of it", money(ad.GetHourly(), "free")+" an hour")
+	t.row("All of it", perHour(ad.GetHourly()))
 	t.row("Duration", span(ad.GetDuration(), "-"))
 	t.row("Renewable", yesNo(ad.GetRenewable()))
 	t.row("Notice", span(ad.GetNotice(), "none"))
@@ -31,9 +32,6 @@ func (a *app) printAdvertisement(ad *ententev1.Advertisement) {
 	}
 	if len(ad.GetStorageClasses()) > 0 {
 		t.row("Storage classes", strings.Join(ad.GetStorageClasses(), ", "))
-	}
-	if ad.GetValidUntil() != nil {
-		t.row("Holds until", moment(ad.GetValidUntil()))
 	}
 	t.flush()
 }

@@ -66,7 +66,7 @@ entente amend office --no-renewal`),
 	cmd.Flags().StringVar(&f.priceCeiling, "price-ceiling", "", "The most that all of it may cost an hour, as \"EUR 0.5\"; \"any\" takes any price")
 	cmd.Flags().BoolVar(&f.renewal, "renewal", false, "Renew the contract before it ends")
 	cmd.Flags().BoolVar(&f.noRenewal, "no-renewal", false, "Let the contract end instead of renewing it")
-	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "Only check; change nothing")
+	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "Only ask the provider what it would lend by the next revision; change nothing")
 	cmd.Flags().BoolVar(&f.wait, "wait", true, "Wait until both sides signed the new revision")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 2*time.Minute, "How long to wait")
 	f.output.add(cmd)
@@ -136,6 +136,13 @@ func (a *app) amend(ctx context.Context, c *cluster, f *amendFlags, req *entente
 	switch {
 	case f.dryRun:
 		p.done(c.label, "%s could be amended; nothing was changed", name)
+		if f.output.structured() {
+			return f.output.write(a.out, resp)
+		}
+		if resp.GetAdvertisement() != nil {
+			a.printPreview(orNone(clean(short(after.GetProvider())), "the provider"), resp.GetAdvertisement())
+		}
+		return nil
 	default:
 		p.done(c.label, "Peering %s asks for %s now", name, asked(after.GetResources()))
 		if f.wait && signed != nil && takesRevision(before, after) {
@@ -180,19 +187,15 @@ func takesRevision(before, after *ententev1.Peering) bool {
 // revised waits until both sides signed the next revision.
 func (p *progress) revised(ctx context.Context, c *cluster, before *ententev1.Peering, signed *ententev1.Contract) (*ententev1.Peering, error) {
 	var now *ententev1.Contract
-	same := 0
+	var same time.Time
 	peering, err := p.awaitPeering(ctx, c, short(before.GetName()), func(peering *ententev1.Peering) (bool, string, error) {
 		if peering.GetContract() == "" {
 			return false, "a contract" + why(peering.GetAccepted()), nil
 		}
 		accepted := peering.GetAccepted()
-		if accepted.GetMessage() == before.GetAccepted().GetMessage() {
-			// It may be the word on what was asked before.
-			same++
-		} else {
-			same = settledPolls
-		}
-		if refused(accepted) && same >= settledPolls {
+		// The same word as before may be the one on what was asked before.
+		isNew := accepted.GetMessage() != before.GetAccepted().GetMessage()
+		if refused(accepted) && (isNew || p.settles(&same)) {
 			return false, "", &codeError{exitRefused, fmt.Errorf("(%s) the provider refuses: %s", c.label, clean(accepted.GetReason()+why(accepted)))}
 		}
 		var err error

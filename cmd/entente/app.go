@@ -12,6 +12,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 
 	"github.com/entente-dev/entente/client"
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
 // app is the command and what it touches of the world.
@@ -30,6 +31,9 @@ type app struct {
 	colour, colourErr bool
 	now               func() time.Time
 	sleep             func(ctx context.Context, d time.Duration) error
+	// follow hears of changes at a cluster that is waited for; nil asks again and
+	// again.
+	follow func(ctx context.Context, admin ententev1.AdminServiceClient, sleep func(context.Context, time.Duration) error) *follower
 
 	flags     *genericclioptions.ConfigFlags
 	namespace string

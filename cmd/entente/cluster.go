@@ -33,6 +33,8 @@ type cluster struct {
 	// nodeExists says whether a node is there. It may be nil: then nobody knows.
 	nodeExists func(ctx context.Context, name string) (bool, error)
 	close      func() error
+	// follower is there once something is waited for at the cluster.
+	follower *follower
 }
 
 // connectCluster reaches the agent of a cluster by its kubeconfig.

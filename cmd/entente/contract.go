@@ -21,7 +21,9 @@ func (a *app) contractListCommand() *cobra.Command {
 	var peer string
 	cmd := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"},
-		Short:   "List the contracts of this cluster, in both roles",
+		Short: "List the contracts of this cluster, in both roles",
+		Long: `List the contracts of this cluster, in both roles. Those that are over are listed
+as long as this cluster keeps them, with why and when they ended.`,
 		Example: indent("entente contract list\nentente contract list --peer office -o json"),
 		Args:    args(cobra.NoArgs),
 		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, _ []string) error {
@@ -36,10 +38,10 @@ func (a *app) contractListCommand() *cobra.Command {
 				a.next("There are no contracts. Ask a peer for resources with:\n  entente peer PEER")
 				return nil
 			}
-			t := a.table("CONTRACT", "PEER", "ROLE", "PHASE", "REVISION", "RESOURCES", "PRICE", "PODS", "UNTIL", "NODE")
+			t := a.table("CONTRACT", "PEER", "ROLE", "PHASE", "REVISION", "RESOURCES", "PRICE", "PODS", "UNTIL", "NODE", "WHY")
 			for _, k := range contracts {
 				t.row(k.GetContractId(), short(k.GetPeer()), k.GetRole(), k.GetPhase(), fmt.Sprint(k.GetRevision()), amounts(k.GetResources()),
-					cost(k), fmt.Sprint(k.GetPods()), moment(k.GetNotAfter()), orNone(k.GetNode(), "-"))
+					cost(k), fmt.Sprint(k.GetPods()), moment(k.GetNotAfter()), orNone(k.GetNode(), "-"), whyEnding(k))
 			}
 			t.flush()
 			return nil
@@ -66,6 +68,26 @@ func (c *cluster) contracts(ctx context.Context, peer string) ([]*ententev1.Cont
 func (c *cluster) contract(ctx context.Context, name string) (*ententev1.Contract, error) {
 	resp, err := c.admin.GetContract(ctx, &ententev1.AdminServiceGetContractRequest{Name: contractName(name)})
 	return resp.GetContract(), c.call("get contract "+short(contractName(name)), err)
+}
+
+// whyEnding says why a contract ends or is over, and when; empty while it is in
+// force.
+func whyEnding(k *ententev1.Contract) string {
+	switch k.GetPhase() {
+	case "Closed":
+		text := orNone(k.GetMessage(), "closed")
+		if k.GetCloseTime() != nil {
+			text += " at " + moment(k.GetCloseTime())
+		}
+		return text
+	case "Draining":
+		text := orNone(k.GetMessage(), "draining")
+		if k.GetDrainUntil() != nil {
+			text += "; drains until " + moment(k.GetDrainUntil())
+		}
+		return text
+	}
+	return ""
 }
 
 // cost is what all of a contract's resources cost, for people.

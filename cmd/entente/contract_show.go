@@ -101,13 +101,13 @@ func payloadValue(e peering.Envelope) (any, error) {
 
 // printState prints how a contract is.
 func printState(a *app, t *table, k *ententev1.Contract) {
-	t.row("Phase", k.GetPhase(), k.GetMessage())
+	t.row("Phase", k.GetPhase(), whyEnding(k))
 	t.row("This cluster is", strings.ToLower(k.GetRole()), "the other is peer "+short(k.GetPeer()))
 	t.row("In use", amounts(k.GetUsed()), "by "+countPods(int(k.GetPods())))
 	if k.GetNode() != "" {
 		t.row("Virtual node", k.GetNode())
 	}
 	if k.GetDrainUntil() != nil {
-		t.row("Drains until", moment(k.GetDrainUntil()), a.until(k.GetDrainUntil()))
+		t.row("Drains", a.until(k.GetDrainUntil())+" yet")
 	}
 }

@@ -121,7 +121,9 @@ func (c *fakeCluster) CreatePeering(_ context.Context, r *ententev1.CreatePeerin
 	case r.GetValidateOnly() && c.w.refuse != "":
 		return nil, failure(wire.ReasonPolicyRefused, "%s", c.w.refuse)
 	case r.GetValidateOnly():
-		return &ententev1.CreatePeeringResponse{Advertisement: fakeAdvertisement(), Provider: "peers/provider"}, nil
+		ad := fakeAdvertisement()
+		ad.NeedsApproval = c.w.pending
+		return &ententev1.CreatePeeringResponse{Advertisement: ad, Provider: "peers/provider"}, nil
 	case c.w.asked:
 		e := &wire.Error{Reason: wire.ReasonPeeringExists, Message: "asked already", Metadata: map[string]string{"resourceSlice": "provider", "peer": "provider"}}
 		return nil, e.GRPCStatus().Err()
@@ -219,7 +221,12 @@ func (c *fakeCluster) UpdatePeering(_ context.Context, r *ententev1.UpdatePeerin
 	if !r.GetValidateOnly() {
 		c.w.want = &ententev1.Peering{Name: "amended", Resources: after.GetResources(), Duration: after.GetDuration(), NoRenewal: p.GetNoRenewal()}
 	}
-	return &ententev1.UpdatePeeringResponse{Peering: after}, nil
+	resp := &ententev1.UpdatePeeringResponse{Peering: after}
+	if r.GetValidateOnly() {
+		resp.Advertisement = fakeAdvertisement()
+		resp.Advertisement.Revision, resp.Advertisement.NeedsApproval = 2, c.w.pending
+	}
+	return resp, nil
 }
 
 func (c *fakeCluster) DeletePeering(_ context.Context, r *ententev1.DeletePeeringRequest) (*ententev1.DeletePeeringResponse, error) {
@@ -281,7 +288,15 @@ func (c *fakeCluster) ListContracts(_ context.Context, r *ententev1.ListContract
 	if err != nil || !c.w.hops()["Contract"] {
 		return &ententev1.ListContractsResponse{}, err
 	}
-	return &ententev1.ListContractsResponse{Contracts: []*ententev1.Contract{c.contract()}}, nil
+	return &ententev1.ListContractsResponse{Contracts: []*ententev1.Contract{c.contract(), c.formerContract()}}, nil
+}
+
+// formerContract is one that is over.
+func (c *fakeCluster) formerContract() *ententev1.Contract {
+	k := c.contract()
+	k.ContractId, k.Name, k.Phase, k.Node, k.Pods = "91ab", "contracts/91ab", "Closed", "", 0
+	k.Reason, k.Message, k.CloseTime = "EndedByPeer", "the peer ended the contract", timestamppb.New(epoch.Add(-time.Hour))
+	return k
 }
 
 func (c *fakeCluster) GetContract(_ context.Context, r *ententev1.AdminServiceGetContractRequest) (*ententev1.AdminServiceGetContractResponse, error) {
@@ -333,9 +348,13 @@ func (c *fakeCluster) ListUsage(_ context.Context, r *ententev1.ListUsageRequest
 	two.Stated, two.Counted, two.Amount, two.CountedAmount, two.DifferencePercent = used("3", "6"), used("2.9", "6"), eur("0.09"), eur("0.088"), "2.22"
 	two.Stated["pods"], two.Counted["pods"] = "3", "3"
 	now.Counted, now.CountedAmount = used("0.5", "1"), eur("0.015")
-	lent := row("91ab", "Provider", 7, 0)
+	one.State, two.State, now.State = "Stated", "Stated", "Running"
+	waits := row("7f3c9a", "Consumer", 3, 2)
+	waits.Counted, waits.CountedAmount, waits.State = used("1", "2"), eur("0.03"), "Counted"
+	now.StartTime, now.EndTime = timestamppb.New(epoch.Add(3*time.Hour)), timestamppb.New(epoch.Add(200*time.Minute))
+	lent := row("91ab", "Provider", 7, 0) // of an agent that does not tell the state yet
 	lent.Stated, lent.Counted, lent.Amount, lent.CountedAmount, lent.DifferencePercent = used("1", "1"), used("1", "1"), eur("0.025"), eur("0.025"), "0"
-	return &ententev1.ListUsageResponse{Usage: []*ententev1.Usage{one, two, now, lent}}, nil
+	return &ententev1.ListUsageResponse{Usage: []*ententev1.Usage{one, two, waits, now, lent}}, nil
 }
 
 func (c *fakeCluster) RolloverIdentity(context.Context, *ententev1.RolloverIdentityRequest) (*ententev1.RolloverIdentityResponse, error) {
@@ -364,6 +383,10 @@ func (c *fakeCluster) UnoffloadNamespace(_ context.Context, r *ententev1.Unofflo
 // WatchEvents breaks off once, and fails for good the second time.
 func (c *fakeCluster) WatchEvents(r *ententev1.WatchEventsRequest, s grpc.ServerStreamingServer[ententev1.WatchEventsResponse]) error {
 	leave, err := c.enter("WatchEvents %s", r.GetPeer())
+	if c.live != nil {
+		leave()
+		return c.tell(s, func() error { return s.Send(&ententev1.WatchEventsResponse{Subject: "peers/provider"}) })
+	}
 	defer leave()
 	if err != nil {
 		return err
@@ -386,6 +409,12 @@ func (c *fakeCluster) WatchEvents(r *ententev1.WatchEventsRequest, s grpc.Server
 
 func (c *fakeCluster) WatchPeers(_ *ententev1.WatchPeersRequest, s grpc.ServerStreamingServer[ententev1.WatchPeersResponse]) error {
 	leave, err := c.enter("WatchPeers")
+	if c.live != nil {
+		leave()
+		return c.tell(s, func() error {
+			return s.Send(&ententev1.WatchPeersResponse{Peer: &ententev1.Peer{Name: "peers/provider"}})
+		})
+	}
 	defer leave()
 	if err != nil {
 		return err
@@ -402,6 +431,26 @@ func (c *fakeCluster) WatchPeers(_ *ententev1.WatchPeersRequest, s grpc.ServerSt
 		}
 	}
 	return c.brokenOff()
+}
+
+// tell is a watch that goes on, and sends something whenever something changes.
+func (c *fakeCluster) tell(s grpc.ServerStream, send func() error) error {
+	if c.err != nil {
+		return c.err.GRPCStatus().Err()
+	}
+	if err := s.SendHeader(nil); err != nil {
+		return err
+	}
+	for {
+		select {
+		case <-s.Context().Done():
+			return s.Context().Err()
+		case <-c.live:
+			if err := send(); err != nil {
+				return err
+			}
+		}
+	}
 }
 
 func (c *fakeCluster) brokenOff() error {

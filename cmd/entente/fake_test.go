@@ -48,6 +48,9 @@ type world struct {
 	// revision is that of the contract, and want what the ask became.
 	revision uint64
 	want     *ententev1.Peering
+	// pending says that the provider lends after approval, and lent that it has
+	// nothing more.
+	pending, lent bool
 	// problems is what the agents say is wrong.
 	problems []string
 	// terminal says that somebody sits in front of it.
@@ -72,6 +75,9 @@ type fakeCluster struct {
 	err      *wire.Error
 	requests []string
 	watches  int
+	// live has a value whenever something changes; nil is a cluster whose watches
+	// break off.
+	live chan struct{}
 }
 
 var epoch = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -229,10 +235,19 @@ func (c *fakeCluster) peer() *ententev1.Peer {
 			CertificateExpireTime: timestamppb.New(epoch.Add(20 * time.Hour)),
 		}
 		p.Offer = fakeOffer()
+		if w.pending {
+			p.Offer.Message = "an administrator of the provider approves each request"
+		}
+		if w.lent {
+			p.Offer = &ententev1.Offer{Message: `cpu: nothing is left to lend under policy "default"`}
+		}
 	}
 	if w.asked && hops["Contract"] && w.refuse == "" {
 		k := c.contract()
 		p.Contracts = []*ententev1.Contract{k}
+		if w.lent {
+			p.Contracts = append(p.Contracts, c.formerContract())
+		}
 		p.Role = map[string]string{"Consumer": "Provider", "Provider": "Consumer"}[k.GetRole()]
 		if k.GetPhase() == "Closed" {
 			p.Role = "None"
@@ -252,6 +267,12 @@ func fakeOffer() *ententev1.Offer {
 		Available: true, Resources: list("cpu", "12", "memory", "48Gi", "pods", "110"), Price: fakePrice(),
 		Architectures: []string{"amd64", "arm64"}, StorageClasses: []string{"fast"}, Duration: durationpb.New(720 * time.Hour),
 		NodeLabels: map[string]string{"kubernetes.io/os": "linux"},
+		Services: []*ententev1.OfferedService{
+			{Namespace: "shop", Name: "cart", Type: "ClusterSetIP", Ports: []*ententev1.OfferedServicePort{
+				{Name: "http", Protocol: "TCP", AppProtocol: "kubernetes.io/h2c", Port: 80}, {Name: "dns", Protocol: "UDP", Port: 53},
+			}},
+			{Namespace: "shop", Name: "db", Type: "Headless"},
+		},
 	}
 }
 
@@ -352,4 +373,17 @@ func (w *world) connect(t *testing.T, target target) (*cluster, error) {
 			return w.ending < 6, nil
 		},
 	}, nil
+}
+
+// count is how many calls of a kind the local cluster got.
+func (w *world) count(call string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := 0
+	for _, r := range w.consumer.requests {
+		if strings.HasPrefix(r, call) {
+			n++
+		}
+	}
+	return n
 }

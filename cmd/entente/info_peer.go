@@ -11,6 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
 )
 
 func (a *app) infoPeerCommand() *cobra.Command {
@@ -19,8 +21,9 @@ func (a *app) infoPeerCommand() *cobra.Command {
 		Use:   "peer [PEER...]",
 		Short: "Tell all about peers, by name or cluster ID",
 		Long: `Tell all about peers, by name or cluster ID; all of them if none is named: how each
-hop of the peering is and why, the session, the tunnel, the contracts, and what the
-peer would lend this cluster.
+hop of the peering is and why, the session, the tunnel, the contracts, what the peer
+would lend this cluster, and which of its Services this cluster may import. This
+version only lists those; it makes no Service here that reaches them.
 
 As JSON and YAML one named peer is an object, otherwise it is a list. --get prints
 one field of that.`,
@@ -43,11 +46,18 @@ entente info peer office lab -o json`),
 			case len(peers) == 0:
 				a.next("No peers yet. Make a token in one cluster and redeem it in the other:\n  entente token create\n  entente join <token>")
 			}
+			if len(peers) == 0 {
+				return nil
+			}
+			own, err := c.self(ctx)
+			if err != nil {
+				return err
+			}
 			for i, p := range peers {
 				if i > 0 {
 					_, _ = fmt.Fprintln(a.out)
 				}
-				a.printPeer(p)
+				a.printPeer(p, own.GetProtocol())
 			}
 			return nil
 		}),
@@ -72,11 +82,13 @@ func (c *cluster) named(ctx context.Context, names []string) ([]*ententev1.Peer,
 	return out, nil
 }
 
-func (a *app) printPeer(p *ententev1.Peer) {
+// printPeer prints a peer; own is the protocol revision of this cluster's agent.
+func (a *app) printPeer(p *ententev1.Peer, own uint32) {
 	t := a.table()
 	t.row("Name", shortName(p))
 	t.row("Cluster ID", p.GetClusterId())
 	t.row("Role", p.GetRole())
+	t.row("Protocol", protocols(p.GetProtocol(), own))
 	t.row("Reachable at", orNone(strings.Join(p.GetEndpoints(), ", "), "nowhere: it dials this cluster"))
 	if p.GetFound() != "" {
 		t.row("Found by", strings.ToLower(p.GetFound()))
@@ -101,6 +113,7 @@ func (a *app) printPeer(p *ententev1.Peer) {
 		{"Tunnel", printTunnel},
 		{"Contracts", printContracts},
 		{"Offer", printOffer},
+		{"Services for import", printServices},
 	} {
 		t := a.table()
 		part.print(t, p)
@@ -109,6 +122,14 @@ func (a *app) printPeer(p *ententev1.Peer) {
 			t.flush()
 		}
 	}
+}
+
+// protocols tells of the protocol revisions of a peer's agent and this cluster's.
+func protocols(peer, own uint32) string {
+	if peer == 0 {
+		return fmt.Sprintf("it did not say its revision; this cluster speaks %d", own)
+	}
+	return fmt.Sprintf("it speaks revision %d, this cluster %d", peer, own)
 }
 
 func printConditions(t *table, p *ententev1.Peer) {
@@ -158,22 +179,41 @@ func printTunnel(t *table, p *ententev1.Peer) {
 }
 
 func printContracts(t *table, p *ententev1.Peer) {
-	for _, c := range p.GetContracts() {
+	open := openContracts(p, "")
+	for _, c := range open {
 		t.row("  "+c.GetContractId(), c.GetRole(), c.GetPhase(), amounts(c.GetResources()), cost(c),
 			"used "+amounts(c.GetUsed()), countPods(int(c.GetPods())), orNone(c.GetNode(), "-"))
+	}
+	if over := len(p.GetContracts()) - len(open); over > 0 {
+		t.row(fmt.Sprintf("  and %d over; see `entente contract list --peer %s`", over, shortName(p)))
 	}
 }
 
 func printOffer(t *table, p *ententev1.Peer) {
 	o := p.GetOffer()
+	if o == nil {
+		return
+	}
+	lent := lentBy(p)
+	if lent != "" {
+		t.row("  Lent already", lent)
+	}
 	switch {
-	case o == nil:
+	case !o.GetAvailable() && lent != "":
+		t.row("  Nothing more now", o.GetMessage())
 		return
 	case !o.GetAvailable():
 		t.row("  Nothing now", o.GetMessage())
 		return
 	}
-	t.row("  Resources", amounts(o.GetResources()))
+	what := "  Resources"
+	if lent != "" {
+		what = "  More now"
+	}
+	t.row(what, amounts(o.GetResources()))
+	if o.GetMessage() != "" {
+		t.row("  Note", o.GetMessage())
+	}
 	t.row("  Price", prices(o.GetPrice()))
 	t.row("  Duration", "at most "+span(o.GetDuration(), "as long as you like"))
 	if len(o.GetArchitectures()) > 0 {
@@ -185,4 +225,42 @@ func printOffer(t *table, p *ententev1.Peer) {
 	if len(o.GetNodeLabels()) > 0 {
 		t.row("  Node labels", pairs(o.GetNodeLabels()))
 	}
+}
+
+// printServices lists what the peer lets this cluster import, whether or not it
+// lends anything now.
+func printServices(t *table, p *ententev1.Peer) {
+	for _, s := range p.GetOffer().GetServices() {
+		var ports []string
+		for _, port := range s.GetPorts() {
+			text := fmt.Sprintf("%d/%s", port.GetPort(), port.GetProtocol())
+			if port.GetName() != "" {
+				text = port.GetName() + " " + text
+			}
+			if port.GetAppProtocol() != "" {
+				text += " (" + port.GetAppProtocol() + ")"
+			}
+			ports = append(ports, text)
+		}
+		t.row("  "+s.GetNamespace()+"/"+s.GetName(), s.GetType(), orNone(strings.Join(ports, ", "), "no ports"))
+	}
+}
+
+// lentBy is what a peer lends this cluster by contracts that are not over, all
+// together; empty is nothing.
+func lentBy(p *ententev1.Peer) string {
+	sum := peering.Resources{}
+	for _, c := range openContracts(p, "Consumer") {
+		lent, err := wire.ResourcesFrom("resources", c.GetResources())
+		if err != nil {
+			continue
+		}
+		if sum, err = sum.Add(lent); err != nil {
+			return "more than can be added up"
+		}
+	}
+	if len(sum) == 0 {
+		return ""
+	}
+	return amounts(wire.ResourcesTo(sum))
 }

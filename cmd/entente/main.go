@@ -36,6 +36,7 @@ func main() {
 		colourErr:   term.IsTerminal(errOut) && colour,
 		now:         time.Now,
 		sleep:       sleep,
+		follow:      follow,
 	}
 	cmd := a.root(filepath.Base(os.Args[0]))
 	cmd.SetArgs(os.Args[1:])

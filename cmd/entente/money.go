@@ -40,6 +40,14 @@ func money(m *ententev1.Money, none string) string {
 	return m.GetCurrency() + " " + m.GetAmount()
 }
 
+// perHour is what something costs an hour, for people.
+func perHour(m *ententev1.Money) string {
+	if m.GetCurrency() == "" {
+		return "free"
+	}
+	return money(m, "") + " an hour"
+}
+
 // prices is a price list for people, an hour: EUR: cpu 0.02, memory 0.005 a GiB.
 func prices(p *ententev1.PriceList) string {
 	if p.GetCurrency() == "" || len(p.GetPerHour()) == 0 {

@@ -41,9 +41,9 @@ With PEER it does the same from a cluster that has joined already. With --any th
 cheapest of all peers is taken that lends what is asked for. Repeating it is safe:
 what is done already is left as it is.
 
-Nothing is asked for by amount unless flags say so; then the provider's policy
-gives what it gives. --dry-run asks the provider what it would lend and at what
-price, and changes nothing.
+Without amounts the provider's policy gives what it gives. --dry-run asks the
+provider what it would lend and at what price, if need be once an administrator
+there approved the request, and changes nothing.
 
 It exits with 5 if the provider says no.`,
 		Example: indent(`# Peer with access to both clusters
@@ -189,11 +189,24 @@ func (a *app) dryRun(ctx context.Context, c *cluster, output *outputFlags, req *
 	if output.structured() {
 		return output.write(a.out, resp)
 	}
-	if resp.GetProvider() != "" && req.GetPeer() == peerName(anyPeer) {
-		_, _ = fmt.Fprintf(a.out, "Of all that fit, %s is the cheapest and would lend:\n", clean(short(resp.GetProvider())))
+	provider := clean(orNone(short(resp.GetProvider()), "the provider"))
+	if req.GetPeer() == peerName(anyPeer) {
+		_, _ = fmt.Fprintf(a.out, "Of all that fit, %s is the cheapest and would lend:\n", provider)
 	}
-	a.printAdvertisement(resp.GetAdvertisement())
+	a.printPreview(provider, resp.GetAdvertisement())
 	return nil
+}
+
+// printPreview prints what a provider would lend, and what it would take besides
+// asking.
+func (a *app) printPreview(provider string, ad *ententev1.Advertisement) {
+	if !ad.GetNeedsApproval() {
+		a.printAdvertisement(ad)
+		return
+	}
+	_, _ = fmt.Fprintf(a.out, "Once an administrator of %s approved the request, it would lend:\n", provider)
+	a.printAdvertisement(ad)
+	a.next("Ask for it, and have it approved there with:\n  entente requests\n  entente approve request REQUEST")
 }
 
 // ask writes the ask, unless it is there already.

@@ -84,7 +84,9 @@ func TestPeerDryRunChangesNothing(t *testing.T) {
 		[]string{"peer", "provider", "--resources", "cpu=4,memory=8Gi", "--dry-run"},
 		[]string{"peer", "provider", "--resources", "cpu=4,memory=8Gi", "--dry-run", "-o", "json"},
 	)
-	w.refuse = `policy "default" lends nothing to this peer`
+	w.pending = true
+	golden(t, "peer-dry-run-pending", w, []string{"peer", "provider", "--dry-run"})
+	w.pending, w.refuse = false, `policy "default" lends nothing to this peer`
 	golden(t, "peer-dry-run-refused", w, []string{"peer", "provider", "--dry-run"})
 	if w.asked || len(w.provider.requests) > 2 {
 		t.Errorf("something was asked: %v, %q", w.asked, w.provider.requests)

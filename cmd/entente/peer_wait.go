@@ -74,7 +74,7 @@ func refused(c *ententev1.Condition) bool {
 	return false
 }
 
-// awaitPeering polls an ask until it is as it should be.
+// awaitPeering waits until an ask is as it should be.
 func (p *progress) awaitPeering(ctx context.Context, c *cluster, name string, check func(*ententev1.Peering) (bool, string, error)) (*ententev1.Peering, error) {
 	var last *ententev1.Peering
 	err := p.poll(ctx, c, hintContract, func(ctx context.Context) (bool, string, error) {
@@ -88,24 +88,19 @@ func (p *progress) awaitPeering(ctx context.Context, c *cluster, name string, ch
 	return last, err
 }
 
-// settledPolls is for how many polls a condition has to say the same to be taken
-// for more than the word of before.
-const settledPolls = 6
-
 // network waits until traffic passes, where the contract wants a tunnel.
 func (p *peeringRun) network(ctx context.Context) error {
 	for _, s := range p.sides.each() {
 		var tunnel *ententev1.Tunnel
-		wanted, unwanted := true, 0
+		wanted, unwanted := true, time.Time{}
 		err := p.progress.await(ctx, s, hintTunnel, func(peer *ententev1.Peer) (bool, string, error) {
 			tunnel = peer.GetTunnel()
 			if conditionOf(peer, "Network").GetReason() == "NotWanted" {
 				// It may be the word of before the contract.
-				unwanted++
-				wanted = p.asked && !p.flags.ask.noNetwork || !p.asked && unwanted < settledPolls
+				wanted = p.asked && !p.flags.ask.noNetwork || !p.asked && !p.progress.settles(&unwanted)
 				return !wanted, "the tunnel to be made", nil
 			}
-			wanted = true
+			wanted, unwanted = true, time.Time{}
 			return isTrue(peer, "Network"), "traffic through the tunnel" + because(peer, "Network"), nil
 		})
 		if err != nil {

@@ -45,6 +45,9 @@ func TestAmendWaitsForTheNextRevision(t *testing.T) {
 		"UpdatePeering peerings/provider [no_renewal]: nothing for 0s at most any price no-renewal=true",
 	)
 	w = peered()
+	w.pending = true
+	golden(t, "amend-pending", w, []string{"amend", "provider", "--resources", "cpu=8", "--dry-run"})
+	w = peered()
 	w.stuck = "nothing"
 	golden(t, "amend-stuck", w, []string{"amend", "provider", "--cpu", "8"})
 	w.refuse = "cpu: 8 is more than the 4 that this peer may have"

@@ -98,15 +98,11 @@ func (a *app) printTests(results []*ententev1.PolicyTest) {
 			t.row(short(r.GetPeer()), orNone(r.GetPolicy(), "-"), "refused", "-", "-", orNone(r.GetMessage(), r.GetReason()))
 			continue
 		}
-		price := money(ad.GetHourly(), "free")
-		if ad.GetHourly().GetCurrency() != "" {
-			price += " an hour"
-		}
 		answer := "granted"
 		if r.GetReason() != "" {
 			answer = "after approval"
 		}
-		t.row(short(r.GetPeer()), orNone(r.GetPolicy(), "-"), answer, amounts(ad.GetResources()), price, r.GetMessage())
+		t.row(short(r.GetPeer()), orNone(r.GetPolicy(), "-"), answer, amounts(ad.GetResources()), perHour(ad.GetHourly()), r.GetMessage())
 	}
 	t.flush()
 }

@@ -12,9 +12,6 @@ import (
 	"github.com/entente-dev/entente/client"
 )
 
-// pollEvery is how often a cluster is asked how far it is.
-const pollEvery = 500 * time.Millisecond
-
 // progress tells of the steps of a command: a line for each that is done, with
 // how long it took, and on a terminal a line that turns while one is waited for.
 type progress struct {
@@ -104,7 +101,8 @@ func (p *progress) clear() {
 	p.waiting = ""
 }
 
-// poll asks until the answer is done. check returns what is waited for; an error
+// poll asks until the answer is done: whenever something changed, and now and
+// then. check returns what is waited for; an error
 // of it ends the wait unless it is one that passes. When ctx ends, the error says
 // what was waited for last, and hint what to do about it.
 func (p *progress) poll(ctx context.Context, c *cluster, hint string, check func(context.Context) (done bool, waiting string, err error)) error {
@@ -124,7 +122,7 @@ func (p *progress) poll(ctx context.Context, c *cluster, hint string, check func
 		}
 		if ctx.Err() == nil {
 			p.wait(c.label, last)
-			if p.app.sleep(ctx, pollEvery) == nil {
+			if p.pause(ctx, c, last) == nil {
 				continue
 			}
 		}
@@ -139,6 +137,44 @@ func (p *progress) poll(ctx context.Context, c *cluster, hint string, check func
 		return &codeError{exitInterrupted, errors.New("interrupted; what was begun goes on in the clusters")}
 	}
 }
+
+// pause waits until something changed at a cluster, or long enough to ask all the
+// same, and goes on telling what is waited for.
+func (p *progress) pause(ctx context.Context, c *cluster, what string) error {
+	if p.app.follow == nil {
+		return p.app.sleep(ctx, pollEvery)
+	}
+	if c.follower == nil {
+		c.follower = p.app.follow(ctx, c.admin, p.app.sleep)
+	}
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for waited := pollEvery; ; waited += pollEvery {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-c.follower.changed:
+			return p.app.sleep(ctx, pollPause)
+		case <-tick.C:
+		}
+		if waited >= c.follower.patience() {
+			return nil
+		}
+		p.wait(c.label, what)
+	}
+}
+
+// settles says whether something has been so for long enough to be taken for more
+// than the word of before. since is when it was first seen.
+func (p *progress) settles(since *time.Time) bool {
+	if since.IsZero() {
+		*since = p.app.now()
+	}
+	return p.app.now().Sub(*since) >= settled
+}
+
+// settled is how long a condition has to say the same for that.
+const settled = 2500 * time.Millisecond
 
 // passes says whether a failed call is worth repeating.
 func passes(err error) bool {

@@ -32,7 +32,11 @@ func TestInfoTellsAndItsExitCodeSaysHowThingsAre(t *testing.T) {
 		[]string{"info", "peer", "provider", "--get", "nothing"}, []string{"info", "peer", "provider", "--get", "contracts[7]"},
 		[]string{"info", "peer", "provider", "--get", "contracts["}, []string{"info", "peer", "provider", "--get", "name.first"}, []string{"info", "peer", "nobody"},
 	)
-	w.stuck = "Network"
+	w.lent = true
+	golden(t, "info-all-lent", w, []string{"info", "peer", "provider"})
+	w.lent, w.pending = false, true
+	golden(t, "info-pending", w, []string{"info", "peer", "provider"})
+	w.pending, w.stuck = false, "Network"
 	golden(t, "info-unhealthy", w, []string{"info"}, []string{"info", "--get", "healthy"}, []string{"info", "peer", "provider", "--get", "conditions[2].status"})
 	w.stuck, w.problems = "", []string{"two agents are ready\x1b[31m", "the fabric is not running on node a"}
 	golden(t, "info-problems", w, []string{"info"}, []string{"info", "--get", "problems"})

@@ -114,7 +114,7 @@ func (c *cluster) self(ctx context.Context) (*ententev1.GetInfoResponse, error) 
 	return info, c.call("reach the agent", err)
 }
 
-// await polls what a side knows of its peer.
+// await waits until what a side knows of its peer is as it should be.
 func (p *progress) await(ctx context.Context, s side, hint string, check func(*ententev1.Peer) (bool, string, error)) error {
 	return p.poll(ctx, s.cluster, hint, func(ctx context.Context) (bool, string, error) {
 		peer, err := s.find(ctx, s.peer)

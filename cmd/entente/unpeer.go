@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -33,8 +32,11 @@ By default what runs there is drained first, as kubectl drain does. With --now i
 is not: it says first what will die. It never waits for the peer, which may be
 gone for good.
 
-The peering in the other direction stays, unless the peer is forgotten. With
---peering only one ask ends, of those that ` + "`entente peerings`" + ` lists.`,
+The peering in the other direction stays, unless the peer is forgotten. An ask of
+any peer that this one fulfils stays, too: it looks for another provider, and leaves
+this one out until it is taken off the annotation entente.dev/left-out of the
+ResourceSlice. With --peering only one ask ends, of those that ` + "`entente peerings`" + `
+lists.`,
 		Example: indent(`# Drain and end
 entente unpeer office
 
@@ -138,7 +140,8 @@ func (u *unpeering) run(ctx context.Context) error {
 func (u *unpeering) end(ctx context.Context, peer *ententev1.Peer) (*ententev1.EndPeeringResponse, error) {
 	local := u.sides.local
 	ending := openContracts(peer, "Consumer")
-	if !u.flags.forget && len(ending) == 0 && !u.asks(ctx, shortName(peer)) {
+	asks, chosen := u.asks(ctx, shortName(peer))
+	if !u.flags.forget && len(ending) == 0 && !asks {
 		u.progress.done(local.label, "Nothing is used of %s: nothing to end", local.peer)
 		if len(openContracts(peer, "Provider")) > 0 {
 			u.progress.note(local.label, "what is lent to it ends with --forget, or with: entente contract terminate CONTRACT")
@@ -160,6 +163,9 @@ func (u *unpeering) end(ctx context.Context, peer *ententev1.Peer) (*ententev1.E
 		how = "at once"
 	}
 	u.progress.done(local.label, "Ending the peering with %s, %s; %s ran there", local.peer, how, countPods(int(resp.GetPods())))
+	for _, name := range chosen {
+		u.progress.note(local.label, "peering %s asks any peer: it stays, and looks for another provider than %s", name, local.peer)
+	}
 	if err := u.awaitEnd(ctx, local, "Consumer"); err != nil {
 		return nil, err
 	}
@@ -185,12 +191,18 @@ func (u *unpeering) end(ctx context.Context, peer *ententev1.Peer) (*ententev1.E
 }
 
 // asks says whether this cluster asks a peer for anything, as far as the caller
-// may know.
-func (u *unpeering) asks(ctx context.Context, peer string) bool {
+// may know, and names the asks of any peer that it fulfils.
+func (u *unpeering) asks(ctx context.Context, peer string) (asked bool, chosen []string) {
 	peerings, err := u.sides.local.peerings(ctx)
-	return err != nil || slices.ContainsFunc(peerings, func(p *ententev1.Peering) bool {
-		return short(p.GetPeer()) == peer || short(p.GetProvider()) == peer
-	})
+	for _, p := range peerings {
+		switch {
+		case short(p.GetPeer()) == peer:
+			asked = true
+		case short(p.GetPeer()) == anyPeer && short(p.GetProvider()) == peer:
+			asked, chosen = true, append(chosen, short(p.GetName()))
+		}
+	}
+	return asked || err != nil, chosen
 }
 
 // endOne ends one ask, and waits until it is gone.

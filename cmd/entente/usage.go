@@ -20,12 +20,19 @@ func (a *app) usageCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "usage [CONTRACT]",
 		Short: "Tell what was used of contracts, and what it costs",
-		Long: `Tell what was used of contracts and what it costs, a row a period: by the
-provider's signed statements, and by this cluster's own count beside them.
+		Long: `Tell what was used of contracts and what it costs, a row a period: what the
+provider stated, signed, and beside it what this cluster counted itself.
 
 Use is what live pods request, in unit-hours: of memory and storage GiB-hours, of
-everything else units times hours. A period that has not ended has no statement
-yet; it shows this cluster's own count.
+everything else units times hours. What is owed is what was stated. The state of a
+period is
+
+  stated    the provider's signed statement is there
+  counted   the period is over, and there is only this cluster's own count
+  running   it is not over; TO is until when it was counted
+
+Contracts that are over are listed as long as this cluster keeps them; collect what
+you need for longer, as CSV or, signed, with ` + "`kubectl get contract -o yaml`" + `.
 
 As CSV each resource has two columns, what was stated and what was counted.`,
 		Example: indent(`entente usage
@@ -66,26 +73,49 @@ func (c *cluster) usage(ctx context.Context, contract string) ([]*ententev1.Usag
 }
 
 func (a *app) usageTable(usage []*ententev1.Usage) {
-	t := a.table("CONTRACT", "PEER", "ROLE", "FROM", "TO", "UNIT-HOURS", "AMOUNT", "OWN COUNT", "APART")
+	t := a.table("CONTRACT", "PEER", "ROLE", "FROM", "TO", "STATE", "STATED", "AMOUNT", "COUNTED HERE", "ITS AMOUNT", "APART")
+	unstated := false
 	for _, u := range usage {
-		to, used := moment(u.GetEndTime()), u.GetStated()
-		if u.GetSequence() == 0 {
-			to = "so far"
+		state := usageState(u)
+		stated := "-"
+		if state == "stated" {
+			stated = listed(u.GetStated())
+		} else {
+			unstated = true
 		}
-		if len(used) == 0 {
-			used = u.GetCounted()
+		counted := "-"
+		if len(u.GetCounted()) > 0 || u.GetCountedAmount() != nil {
+			counted = listed(u.GetCounted())
 		}
 		apart := "-"
 		if u.GetDifferencePercent() != "" && u.GetAmount() != nil {
 			apart = u.GetDifferencePercent() + "%"
 		}
-		t.row(short(u.GetContract()), short(u.GetPeer()), u.GetRole(), moment(u.GetStartTime()), to,
-			listed(used), money(u.GetAmount(), "-"), money(u.GetCountedAmount(), "-"), apart)
+		t.row(short(u.GetContract()), short(u.GetPeer()), u.GetRole(), moment(u.GetStartTime()), moment(u.GetEndTime()), state,
+			stated, money(u.GetAmount(), "-"), counted, money(u.GetCountedAmount(), "-"), apart)
 	}
 	t.flush()
 	if sums := totals(usage); sums != "" {
-		_, _ = fmt.Fprintf(a.out, "\nBy the statements listed, %s.\n", sums)
+		_, _ = fmt.Fprintf(a.out, "\nBy the statements listed, %s.", sums)
+		if unstated {
+			_, _ = fmt.Fprint(a.out, " What has no statement yet is not in that.")
+		}
+		_, _ = fmt.Fprintln(a.out)
 	}
+}
+
+// usageState is what there is of a period: stated, counted or running. An agent
+// that does not say it yet is understood, too.
+func usageState(u *ententev1.Usage) string {
+	switch {
+	case u.GetState() != "":
+		return strings.ToLower(u.GetState())
+	case u.GetSequence() == 0:
+		return "running"
+	case len(u.GetStated()) > 0 || u.GetAmount() != nil:
+		return "stated"
+	}
+	return "counted"
 }
 
 // totals sums up what is owed, a sum a currency.
@@ -124,7 +154,7 @@ func (a *app) usageCSV(usage []*ententev1.Usage) error {
 		maps.Copy(resources, u.GetCounted())
 	}
 	names := resourceNames(resources)
-	header := []string{"contract", "peer", "role", "sequence", "start", "end", "currency", "amount", "counted_amount", "difference_percent"}
+	header := []string{"contract", "peer", "role", "sequence", "start", "end", "state", "currency", "amount", "counted_amount", "difference_percent"}
 	for _, name := range names {
 		header = append(header, "stated_hours:"+name, "counted_hours:"+name)
 	}
@@ -135,7 +165,7 @@ func (a *app) usageCSV(usage []*ententev1.Usage) error {
 	for _, u := range usage {
 		line := []string{
 			short(u.GetContract()), short(u.GetPeer()), u.GetRole(), fmt.Sprint(u.GetSequence()),
-			moment(u.GetStartTime()), moment(u.GetEndTime()),
+			moment(u.GetStartTime()), moment(u.GetEndTime()), usageState(u),
 			orNone(u.GetAmount().GetCurrency(), u.GetCountedAmount().GetCurrency()), u.GetAmount().GetAmount(), u.GetCountedAmount().GetAmount(), u.GetDifferencePercent(),
 		}
 		for _, name := range names {

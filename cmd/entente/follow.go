@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+)
+
+const (
+	// pollEvery is how often a cluster is asked how far it is that does not say when
+	// something changes.
+	pollEvery = 500 * time.Millisecond
+	// pollFollowed is how often one is asked that does. Some of what is waited for,
+	// such as Nodes, no watch tells of.
+	pollFollowed = 3 * time.Second
+	// pollPause is the least time between two questions, however much changes.
+	pollPause = 100 * time.Millisecond
+)
+
+// follower hears from a cluster when something changed that may be waited for.
+type follower struct {
+	// changed has a value once something changed since it was last taken.
+	changed chan struct{}
+	// streams is how many of the watches are open.
+	streams atomic.Int32
+}
+
+// follow watches peers and events of a cluster until ctx or the connection ends.
+// Who may not watch, and an agent that cannot tell, is polled.
+func follow(ctx context.Context, admin ententev1.AdminServiceClient, sleep func(context.Context, time.Duration) error) *follower {
+	f := &follower{changed: make(chan struct{}, 1)}
+	go keepWatching(ctx, f, sleep, func(ctx context.Context) (grpc.ServerStreamingClient[ententev1.WatchPeersResponse], error) {
+		return admin.WatchPeers(ctx, &ententev1.WatchPeersRequest{})
+	})
+	go keepWatching(ctx, f, sleep, func(ctx context.Context) (grpc.ServerStreamingClient[ententev1.WatchEventsResponse], error) {
+		return admin.WatchEvents(ctx, &ententev1.WatchEventsRequest{})
+	})
+	return f
+}
+
+// keepWatching has every message of a stream count as a change, and opens the
+// stream again where it broke off by something that passes.
+func keepWatching[M any](ctx context.Context, f *follower, sleep func(context.Context, time.Duration) error, open func(context.Context) (grpc.ServerStreamingClient[M], error)) {
+	for {
+		begun := false
+		err := drainStream(ctx, func(ctx context.Context) (grpc.ServerStreamingClient[M], error) {
+			stream, err := open(ctx)
+			if err != nil {
+				return nil, err
+			}
+			header, err := stream.Header()
+			if err != nil {
+				return nil, err
+			}
+			// One without headers was refused, and says so when it is read.
+			if begun = header != nil; begun {
+				f.streams.Add(1)
+			}
+			return stream, nil
+		}, func(*M) error {
+			f.touch()
+			return nil
+		})
+		if begun {
+			f.streams.Add(-1)
+			f.touch() // nobody tells what changes now
+		}
+		if ctx.Err() != nil || err != nil && !passes(err) || sleep(ctx, watchAgain) != nil {
+			return
+		}
+	}
+}
+
+func (f *follower) touch() {
+	select {
+	case f.changed <- struct{}{}:
+	default:
+	}
+}
+
+// patience is how long to wait for a change before asking all the same.
+func (f *follower) patience() time.Duration {
+	if f != nil && f.streams.Load() == 2 {
+		return pollFollowed
+	}
+	return pollEvery
+}

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/entente-dev/entente/internal/wire"
+)
+
+// waits has a command wait for a cluster that changes, or not, and returns how
+// often it asked and how long it took.
+func waits(t *testing.T, w *world, check func(asked int) bool) (asked int, took time.Duration) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	a := &app{out: t.Output(), errOut: t.Output(), now: time.Now, sleep: sleep, follow: follow}
+	c, err := w.connect(t, target{label: "local"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.done()
+	start := time.Now()
+	if err := a.progress(&outputFlags{}).poll(ctx, c, "", func(context.Context) (bool, string, error) {
+		asked++
+		return check(asked), "something", nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return asked, time.Since(start)
+}
+
+func TestWaitingAsksWhenSomethingChanged(t *testing.T) {
+	w := newWorld()
+	w.consumer.live = make(chan struct{})
+	// It changes as soon as it was asked: each change is one question, with no poll
+	// between.
+	asked, took := waits(t, w, func(asked int) bool {
+		if asked < 4 {
+			go func() { w.consumer.live <- struct{}{} }()
+		}
+		return asked == 4
+	})
+	if took < 3*pollPause {
+		t.Errorf("asked %d times within %s", asked, took)
+	}
+	if w.count("WatchPeers") != 1 || w.count("WatchEvents") != 1 {
+		t.Errorf("requests are %v", w.consumer.requests)
+	}
+}
+
+func TestWaitingIsPatientWhereChangesAreTold(t *testing.T) {
+	w := newWorld()
+	w.consumer.live = make(chan struct{})
+	// What no watch tells of is asked for all the same, and not often.
+	if asked, took := waits(t, w, func(asked int) bool { return asked == 3 }); took < pollFollowed {
+		t.Errorf("asked %d times within %s", asked, took)
+	}
+}
+
+func TestWaitingPollsWhereNobodyMayWatch(t *testing.T) {
+	w := newWorld()
+	w.consumer.live = make(chan struct{})
+	w.consumer.err = &wire.Error{Reason: wire.ReasonCallerNotAllowed, Message: "may not list foreignclusters"}
+	asked, took := waits(t, w, func(asked int) bool { return asked == 4 })
+	if took < 3*pollEvery || took > 20*pollFollowed {
+		t.Errorf("asked %d times within %s", asked, took)
+	}
+	if w.count("WatchPeers") != 1 || w.count("WatchEvents") != 1 {
+		t.Errorf("who may not watch tries again and again: %v", w.consumer.requests)
+	}
+}
