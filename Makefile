@@ -96,7 +96,7 @@ chart-live: lab $(BIN)/helm
 
 .PHONY: soak
 soak: ## Kill loops and rotation at length (hours)
-	@cd integration && ENTENTE_ROUNDS=$${ENTENTE_ROUNDS:-100} ENTENTE_SOAK=1 go test -count 1 -timeout 6h -v -run '^(TestAPeeringSurvivesAKillInEachPart|TestCertificatesAndKeysChangeUnderLoad)$$' ./control
+	@cd integration && ENTENTE_ROUNDS=$${ENTENTE_ROUNDS:-100} ENTENTE_SOAK=1 go test -count 1 -timeout 6h -v -run '^(TestAPeeringSurvivesAKillInEachPart|TestCertificatesAndKeysChangeUnderLoad|TestWhoWasForgottenWhileItWasDeadConcludesIt)$$' ./control
 
 .PHONY: bench
 bench: $(BIN)/helm ## Benchmarks, and what 250 peers cost an agent (Linux)

@@ -31,6 +31,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/entente-dev/entente/internal/heartbeat"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -71,6 +72,10 @@ type result struct {
 	// used until it was at rest, both in seconds.
 	All  float64 `json:"all"`
 	Busy float64 `json:"busy"`
+	// Requests is what the API server was asked for each peer until then, ServerBusy
+	// how much processor time that took it, with all else that it did, in seconds.
+	Requests   float64 `json:"requests"`
+	ServerBusy float64 `json:"serverBusy"`
 	// Again is how many negotiations had to be begun anew.
 	Again int64 `json:"again"`
 	// Rest is how much of one processor the agent takes at rest, in percent.
@@ -194,6 +199,10 @@ func (b *bench) measure(ctx context.Context, n int, last bool) (r result, err er
 	if r.Empty, err = a.size(ctx); err != nil {
 		return r, err
 	}
+	asked, err := a.apiUse(ctx)
+	if err != nil {
+		return r, err
+	}
 	b.say("%d peers: all join", n)
 	joining := b.whileJoining(ctx, a, n)
 	if err := r.join(a.lives(ctx), peers, tokens); err != nil {
@@ -206,6 +215,16 @@ func (b *bench) measure(ctx context.Context, n int, last bool) (r result, err er
 	// the return of memory.
 	b.say("%d peers: all have a contract after %.1fs; they rest", n, r.All)
 	if err := settle(ctx, a); err != nil {
+		return r, err
+	}
+	now, err := a.apiUse(ctx)
+	if err != nil {
+		return r, err
+	}
+	r.ServerBusy = now.cpu - asked.cpu
+	var list string
+	r.Requests, list = now.since(asked, n)
+	if err := b.keepRequests(list, n); err != nil {
 		return r, err
 	}
 	if r.Full, err = a.size(ctx); err != nil {
@@ -325,7 +344,7 @@ func (r *result) idle(ctx context.Context, a *agent, peers []*peer, rest time.Du
 	took := time.Since(begin).Seconds()
 	r.Rest = 100 * (after["process_cpu_seconds_total"] - before["process_cpu_seconds_total"]) / took
 	// If heartbeats lack the agent was not at rest but ill.
-	if got, want := float64(heard()-words), float64(len(peers))*took/4; got < want {
+	if got, want := float64(heard()-words), float64(len(peers))*took/heartbeat.DefaultInterval.Seconds()/2; got < want {
 		return fmt.Errorf("the peers heard %.0f states in %.0fs, want at least %.0f", got, took, want)
 	}
 	return nil
@@ -408,7 +427,7 @@ func spreadOffer(ctx context.Context, peers []*peer, change func(context.Context
 
 // profile keeps what tells why numbers are as they are.
 func (b *bench) profile(ctx context.Context, a *agent, n int) error {
-	file := func(name string) string { return filepath.Join(b.keep, fmt.Sprintf("%04d-%s", n, name)) }
+	file := func(name string) string { return b.file(n, name) }
 	return errors.Join(b.keepLog(a, n),
 		a.profile(ctx, "/debug/pprof/heap?gc=1", file("heap.pprof")),
 		a.profile(ctx, "/debug/pprof/goroutine", file("goroutines.pprof")),
@@ -425,6 +444,11 @@ func (b *bench) whileJoining(ctx context.Context, a *agent, n int) (end func() e
 		})
 	}
 	return g.Wait
+}
+
+// file is where something of a number of peers is kept.
+func (b *bench) file(n int, name string) string {
+	return filepath.Join(b.keep, fmt.Sprintf("%04d-%s", n, name))
 }
 
 // keepLog keeps the agent's log, if anything is to be kept.
@@ -478,13 +502,21 @@ func (b *bench) report(results []result) {
 	}
 	_ = w.Flush()
 	b.say("")
-	fmt.Fprintln(w, "at once\tjoined p50 ms\tp99\tconnected p50\tp99\tsigned p50\tp99\tmax\tall s\tbegun anew\t")
+	fmt.Fprintln(w, "at once\tjoined p50 ms\tp99\tconnected p50\tp99\tsigned p50\tp99\tmax\tall s\tbegun anew\tAPI requests/peer\tAPI server CPU ms/peer\t")
 	for _, r := range results {
-		fmt.Fprintf(w, "%d\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t%.2f\t%d\t\n", r.Peers,
-			r.Joined.P50, r.Joined.P99, r.Connected.P50, r.Connected.P99, r.Signed.P50, r.Signed.P99, r.Signed.Max, r.All, r.Again)
+		fmt.Fprintf(w, "%d\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t%.2f\t%d\t%.1f\t%.0f\t\n", r.Peers,
+			r.Joined.P50, r.Joined.P99, r.Connected.P50, r.Connected.P99, r.Signed.P50, r.Signed.P99, r.Signed.Max, r.All, r.Again,
+			r.Requests, 1000*r.ServerBusy/float64(r.Peers))
 	}
 	_ = w.Flush()
 	first, last := results[0], results[len(results)-1]
+	if more := last.Peers - first.Peers; more > 0 {
+		// What the first peer of all makes the agent set up is not counted to each.
+		each := perPeer(first.Full, last.Full, more)
+		b.say("")
+		b.say("from %d to %d peers each takes %.0f KiB of RSS: %.0f KiB of live heap, %.0f KiB of stacks, and what the collector leaves; %.1f goroutines",
+			first.Peers, last.Peers, each.RSS/kib, each.Heap/kib, each.Stacks/kib, each.Goroutines)
+	}
 	if len(last.Offers) > 0 {
 		b.say("")
 		fmt.Fprintln(w, "offers\theard\tp50 ms\tp99\tlast\tbytes/peer\t")

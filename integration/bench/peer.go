@@ -105,7 +105,7 @@ func (p *peer) peerWith(ctx context.Context, token peering.Token) (times, error)
 		return t, err
 	}
 	p.say(func(s *wire.State) { s.BundleHash = wire.BundleHash(p.provider.Bundle()) })
-	p.sessions.SetPeers([]session.Peer{{ID: p.id, Endpoints: p.provider.Endpoints}})
+	p.sessions.SetPeers([]session.Peer{{ID: p.id, Endpoints: p.provider.Endpoints, Now: true}})
 	var terms peering.Terms
 	for {
 		if err := p.connect(ctx); err != nil {

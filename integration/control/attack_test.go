@@ -85,6 +85,25 @@ func TestAHostilePeerHarmsNobodyElse(t *testing.T) {
 		}
 		until(codes.ResourceExhausted)
 	})
+	t.Run("lists that grow by being read", func(t *testing.T) {
+		pause(t, liar)
+		session, err := ententev1.NewPeeringServiceClient(liar.conn).Session(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Two bytes each where they cross, and a hundred in memory.
+		state := &ententev1.PeerState{Sequence: 1, Contracts: make([]*ententev1.ContractState, 1_000_000)}
+		for i := range state.Contracts {
+			state.Contracts[i] = &ententev1.ContractState{}
+		}
+		_ = session.Send(&ententev1.SessionRequest{State: state})
+		for err == nil {
+			_, err = session.Recv()
+		}
+		if code := status.Code(err); code != codes.InvalidArgument {
+			t.Errorf("got %.300v", err)
+		}
+	})
 	t.Run("another's contract and another's bundle", func(t *testing.T) {
 		pause(t, liar)
 		if _, err := (client.Peering{Conn: liar.conn}).Contract(ctx, name); wire.ReasonOf(err) != wire.ReasonContractUnknown {

@@ -89,10 +89,23 @@ func TestNonsenseIsRefusedWithItsReason(t *testing.T) {
 		"a percentage is at most 100":               {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.Limits.PercentOfFree = percent(101) }), want: "should be less than or equal to 100"},
 		"a percentage is not negative":              {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.Limits.PercentOfFree = percent(-1) }), want: "should be greater than or equal to 0"},
 		"a level of Pod Security exists":            {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.PodSecurity = "lax" }), want: `spec.podSecurity: Unsupported value: "lax"`},
-		"a well formed policy is taken":             {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.Accept = v1alpha1.AcceptNever })},
-		"a contract's role is one of two":           {object: contractWith(func(c *v1alpha1.Contract) { c.Spec.Role = "Broker" }), want: `spec.role: Unsupported value: "Broker": supported values: "Consumer", "Provider"`},
-		"a contract's revisions begin with 1":       {object: contractWith(func(c *v1alpha1.Contract) { c.Spec.Revision = 0 }), want: "spec.revision in body should be greater than or equal to 1"},
-		"a contract ends in one of three ways":      {object: contractWith(func(c *v1alpha1.Contract) { c.Spec.Termination = "Soon" }), want: `spec.termination: Unsupported value: "Soon"`},
+		"of the system no Service is told": {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) {
+			p.Services = []v1alpha1.ServiceExports{{Namespace: "kube-system"}}
+		}), want: "Services of Kubernetes' own namespaces (kube-*) are not told to anybody"},
+		"Services go by name or by label": {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) {
+			p.Services = []v1alpha1.ServiceExports{{Namespace: "a", Names: []string{"b"}, Selector: &metav1.LabelSelector{}}}
+		}), want: "say names or selector, not both"},
+		"Services are of a namespace": {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.Services = []v1alpha1.ServiceExports{{Namespace: "a b"}} }), want: "spec.services[0].namespace in body should match"},
+		"a Service is named once": {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) {
+			p.Services = []v1alpha1.ServiceExports{{Namespace: "a", Names: []string{"b", "b"}}}
+		}), want: `spec.services[0].names[1]: Duplicate value: "b"`},
+		"well formed Services are taken": {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) {
+			p.Services = []v1alpha1.ServiceExports{{Namespace: "a", Names: []string{"b"}}, {Namespace: "c", Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"d": "e"}}}, {Namespace: "f"}}
+		})},
+		"a well formed policy is taken":        {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.Accept = v1alpha1.AcceptNever })},
+		"a contract's role is one of two":      {object: contractWith(func(c *v1alpha1.Contract) { c.Spec.Role = "Broker" }), want: `spec.role: Unsupported value: "Broker": supported values: "Consumer", "Provider"`},
+		"a contract's revisions begin with 1":  {object: contractWith(func(c *v1alpha1.Contract) { c.Spec.Revision = 0 }), want: "spec.revision in body should be greater than or equal to 1"},
+		"a contract ends in one of three ways": {object: contractWith(func(c *v1alpha1.Contract) { c.Spec.Termination = "Soon" }), want: `spec.termination: Unsupported value: "Soon"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := home.client.Create(t.Context(), tc.object)

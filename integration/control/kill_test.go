@@ -251,6 +251,111 @@ func dieAndConverge(t *testing.T, home, abroad, victim *cluster, m moment, r rou
 	return part(ctx, home, abroad, convergence)
 }
 
+// TestForgettingIsHeardAfterARestart: who forgets the other has it know although
+// one of the two was just started, and there was no session when it was said.
+func TestForgettingIsHeardAfterARestart(t *testing.T) {
+	for _, forgetter := range []string{homeName, abroadName} {
+		for _, restarted := range []string{homeName, abroadName} {
+			t.Run(fmt.Sprintf("%s forgets, %s restarts", forgetter, restarted), func(t *testing.T) {
+				home, abroad := agents(t)
+				name := peered(t, home, abroad, "cpu=4", "memory=8Gi", "pods=20")
+				here, there := home, abroad
+				if forgetter == abroadName {
+					here, there = abroad, home
+				}
+				dead := home
+				if restarted == abroadName {
+					dead = abroad
+				}
+				dead.kill()
+				if err := errors.Join(forget(t.Context(), here), dead.start(t.Context())); err != nil {
+					t.Fatal(err)
+				}
+				if err := endedAt(t.Context(), there, name, soon); err != nil {
+					t.Error(err)
+				}
+				if err := empty(t.Context(), here, soon); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+// TestWhoWasForgottenWhileItWasDeadConcludesIt: a side that nobody could tell holds
+// its contract until it has been refused for five minutes, and no longer.
+// ENTENTE_SOAK=1 waits for that.
+func TestWhoWasForgottenWhileItWasDeadConcludesIt(t *testing.T) {
+	if os.Getenv("ENTENTE_SOAK") == "" {
+		t.Skip("ENTENTE_SOAK=1 runs it: it takes twelve minutes")
+	}
+	const held = 4 * time.Minute
+	for _, forgetter := range []string{homeName, abroadName} {
+		t.Run(forgetter+" forgets", func(t *testing.T) {
+			home, abroad := agents(t)
+			name := peered(t, home, abroad, "cpu=4", "memory=8Gi", "pods=20")
+			here, there := home, abroad
+			if forgetter == abroadName {
+				here, there = abroad, home
+			}
+			there.kill()
+			if err := errors.Join(forget(t.Context(), here), empty(t.Context(), here, soon)); err != nil {
+				t.Fatalf("with the other side dead: %v", err)
+			}
+			back := time.Now()
+			if err := there.start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := endedAt(t.Context(), there, name, held); err == nil {
+				t.Errorf("its contract ended %s after it was back", time.Since(back))
+			}
+			if err := endedAt(t.Context(), there, name, refusals-held); err != nil {
+				t.Error(err)
+			}
+			t.Logf("it ended %.0fs after its side was back", time.Since(back).Seconds())
+		})
+	}
+}
+
+// TestANewJoinBringsNoOldContractBack: when the side that forgot the other is joined
+// again, what the other still holds of before is over, whoever lent to whom.
+func TestANewJoinBringsNoOldContractBack(t *testing.T) {
+	for _, forgetter := range []string{homeName, abroadName} {
+		t.Run(forgetter+" forgot", func(t *testing.T) {
+			home, abroad := agents(t)
+			name := peered(t, home, abroad, "cpu=4", "memory=8Gi", "pods=20")
+			here, there := home, abroad
+			if forgetter == abroadName {
+				here, there = abroad, home
+			}
+			there.kill()
+			if err := errors.Join(forget(t.Context(), here), empty(t.Context(), here, soon), there.start(t.Context())); err != nil {
+				t.Fatal(err)
+			}
+			if err := patientJoin(t.Context(), home, abroad); err != nil {
+				t.Fatal(err)
+			}
+			if err := endedAt(t.Context(), there, name, later); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// endedAt waits until a cluster holds a contract no longer.
+func endedAt(ctx context.Context, c *cluster, name string, limit time.Duration) error {
+	return until(ctx, limit, name+" to be over at "+c.name, func(ctx context.Context) error {
+		var held v1alpha1.Contract
+		if err := c.get(ctx, name, &held); err != nil {
+			return ctrlclient.IgnoreNotFound(err)
+		}
+		if held.Status.Phase != peering.PhaseClosed.String() {
+			return fmt.Errorf("there is %s", describe(&held))
+		}
+		return nil
+	})
+}
+
 // inTurn does one thing after the other until one fails.
 func inTurn(steps ...func() error) error {
 	for _, step := range steps {

@@ -13,6 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
+	ctrl "sigs.k8s.io/controller-runtime"
+
 	"github.com/entente-dev/entente/integration/lab"
 	"github.com/entente-dev/entente/integration/leak"
 )
@@ -32,6 +35,7 @@ var world struct {
 
 func TestMain(m *testing.M) {
 	flag.Parse()
+	ctrl.SetLogger(logr.Discard()) // else it says, with a stack, that nobody did
 	os.Exit(run(m))
 }
 

@@ -241,6 +241,10 @@ func empty(ctx context.Context, c *cluster, limit time.Duration) error {
 				return err
 			}
 			_ = meta.EachListItem(l, func(o runtime.Object) error {
+				if contract, ok := o.(*v1alpha1.Contract); ok && contract.Status.Phase == peering.PhaseClosed.String() && len(contract.Finalizers) == 0 {
+					// Kept for what it cost; nothing stands because of it.
+					return ctrlclient.IgnoreNotFound(c.client.Delete(ctx, contract))
+				}
 				left = append(left, describe(o.(ctrlclient.Object)))
 				return nil
 			})

@@ -31,6 +31,9 @@ const (
 	// holds is how long a provider may hold back what an offer that nobody signed
 	// gives, and look for it.
 	holds = 75 * time.Second
+	// refusals is how long a cluster that was forgotten while it was dead may hold what
+	// it lends: five minutes of refusals, and the pauses between them.
+	refusals = 5*time.Minute + recovery
 	// mostSpan bounds the time in which an agent is killed.
 	mostSpan = 3 * time.Second
 	// renewing is how long the contracts last that are renewed all the time. A
@@ -149,6 +152,9 @@ type died struct {
 	late bool
 	// agreed is how long both took to agree once all agents served again.
 	agreed time.Duration
+	// untold says that one side did not hear that it was forgotten, and concluded it
+	// from being refused.
+	untold bool
 }
 
 // TestAPeeringSurvivesAKillInEachPart kills an agent of either side, or both, at
@@ -194,7 +200,7 @@ func TestAPeeringSurvivesAKillInEachPart(t *testing.T) {
 func (o *ordeal) goThrough(t *testing.T, c *chapter, rounds int, seed uint64, w *contractWatch, before map[string]string) {
 	t.Helper()
 	var took []time.Duration
-	failures, late, killed := 0, 0, map[string]int{}
+	failures, late, untold, killed := 0, 0, 0, map[string]int{}
 	for round := range rounds + 1 {
 		o.random = rand.New(rand.NewPCG(seed, uint64(round)))
 		f := o.fate()
@@ -228,11 +234,14 @@ func (o *ordeal) goThrough(t *testing.T, c *chapter, rounds int, seed uint64, w 
 		if d.late {
 			late++
 		}
+		if d.untold {
+			untold++
+		}
 	}
 	if len(took) > 0 {
 		slices.Sort(took)
-		t.Logf("%s: %d rounds of %d ms, killed %v, %d times when all was done; both agreed %.1fs after all served again in the median, %.1fs at most",
-			c.name, len(took), o.span.Milliseconds(), killed, late, took[len(took)/2].Seconds(), took[len(took)-1].Seconds())
+		t.Logf("%s: %d rounds of %d ms, killed %v, %d times when all was done; both agreed %.1fs after all served again in the median, %.1fs at most; %d times one was not told that it was forgotten",
+			c.name, len(took), o.span.Milliseconds(), killed, late, took[len(took)/2].Seconds(), took[len(took)-1].Seconds(), untold)
 	}
 }
 
@@ -243,13 +252,13 @@ func (o *ordeal) fate() fate {
 		Victims: victims[o.random.IntN(len(victims))], At: o.random.Float64() * o.random.Float64() * 1.5,
 		Down: time.Duration(o.random.Int64N(int64(300 * time.Millisecond))),
 	}
-	o.how = o.random.IntN(4)
+	o.how = o.random.IntN(6)
 	return f
 }
 
 // round does once what a chapter is about, while agents die.
 func (o *ordeal) round(ctx context.Context, c *chapter, f fate) (died, error) {
-	ctx, cancel := context.WithTimeout(ctx, 6*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
 	if c.prepare != nil {
 		if err := stage("prepare", c.prepare(ctx, o)); err != nil {
@@ -291,7 +300,12 @@ func (o *ordeal) round(ctx context.Context, c *chapter, f fate) (died, error) {
 	if err = errors.Join(err, stage(c.name, actErr)); err != nil {
 		return out, err
 	}
-	err = until(ctx, recovery, "both sides to agree", func(ctx context.Context) error { return c.agreed(ctx, o) })
+	agreed := func(ctx context.Context) error { return c.agreed(ctx, o) }
+	err = until(ctx, recovery, "both sides to agree", agreed)
+	if err != nil && o.forgotten(ctx) {
+		out.untold = true
+		err = until(ctx, refusals, "the side that was forgotten to conclude it", agreed)
+	}
 	if err != nil {
 		return out, err
 	}
@@ -470,8 +484,15 @@ func revised(ctx context.Context, o *ordeal) error {
 	return nil
 }
 
-// terminate ends the contract in one of the ways that there are. Forgetting the
-// cluster is none of them: it leaves no word for one that is dead.
+// forgotten says whether one of the clusters does not know the other one any more.
+func (o *ordeal) forgotten(ctx context.Context) bool {
+	return slices.ContainsFunc([]*cluster{o.home, o.abroad}, func(c *cluster) bool {
+		all, err := list[v1alpha1.ForeignClusterList](ctx, c)
+		return err == nil && len(all.Items) == 0
+	})
+}
+
+// terminate ends the contract in one of the ways that there are.
 func terminate(ctx context.Context, o *ordeal) error {
 	if err := o.remember(ctx); err != nil {
 		return err
@@ -488,8 +509,12 @@ func terminate(ctx context.Context, o *ordeal) error {
 		return errors.Join(by(o.home, v1alpha1.TerminateNow), o.home.client.Delete(ctx, ask()))
 	case 2:
 		return by(o.abroad, v1alpha1.TerminateNow)
-	default:
+	case 3:
 		return by(o.abroad, v1alpha1.TerminateDrain)
+	case 4:
+		return forget(ctx, o.home)
+	default:
+		return forget(ctx, o.abroad)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
 )
 
 // Limits of waiting for what takes a moment on two busy cores.
@@ -209,10 +210,19 @@ func (w *World) Unpeer(ctx context.Context) error {
 func (s *Side) Unpeered(ctx context.Context, limit time.Duration) error {
 	return s.world.Until(ctx, limit, s.Name+" to hold nothing of the peering", func(ctx context.Context) (string, error) {
 		lists := []ctrlclient.ObjectList{
-			&v1alpha1.ForeignClusterList{}, &v1alpha1.ContractList{}, &v1alpha1.ResourceSliceList{},
-			&v1alpha1.TunnelList{}, &v1alpha1.OffloadedPodList{},
+			&v1alpha1.ForeignClusterList{}, &v1alpha1.ResourceSliceList{}, &v1alpha1.TunnelList{}, &v1alpha1.OffloadedPodList{},
 		}
 		var left []string
+		var contracts v1alpha1.ContractList
+		if err := s.Client.List(ctx, &contracts); err != nil {
+			return "", fmt.Errorf("list contracts of %s: %w", s.Name, err)
+		}
+		for i := range contracts.Items {
+			// One that cost something is kept when it is over; nothing stands because of it.
+			if c := &contracts.Items[i]; c.Status.Phase != peering.PhaseClosed.String() || len(c.Finalizers) > 0 {
+				left = append(left, "contract "+c.Name)
+			}
+		}
 		for _, list := range lists {
 			names, err := s.names(ctx, list)
 			if err != nil {

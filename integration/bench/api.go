@@ -1,0 +1,93 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/client-go/kubernetes"
+)
+
+// apiUse is what the API server was asked for so far, by anybody.
+type apiUse struct {
+	// requests is how many, by verb, resource and, of those refused, code.
+	requests map[string]float64
+	// cpu is its processor time, in seconds.
+	cpu float64
+}
+
+// apiUse reads the API server's own metrics.
+func (a *agent) apiUse(ctx context.Context) (apiUse, error) {
+	out := apiUse{requests: map[string]float64{}}
+	c, err := kubernetes.NewForConfig(a.lab.Clusters[0].RESTConfig())
+	if err != nil {
+		return out, err
+	}
+	b, err := c.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
+	if err != nil {
+		return out, err
+	}
+	for lines := bufio.NewScanner(strings.NewReader(string(b))); lines.Scan(); {
+		name, text, _ := strings.Cut(lines.Text(), " ")
+		v, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			continue
+		}
+		switch metric, labels, _ := strings.Cut(name, "{"); metric {
+		case "process_cpu_seconds_total":
+			out.cpu = v
+		case "apiserver_request_total":
+			out.requests[requestOf(labels)] += v
+		}
+	}
+	return out, nil
+}
+
+// requestOf names a kind of request by the labels of its metric.
+func requestOf(labels string) string {
+	get := func(name string) string {
+		_, rest, _ := strings.Cut(","+labels, ","+name+`="`)
+		v, _, _ := strings.Cut(rest, `"`)
+		return v
+	}
+	out := get("verb") + " " + get("resource")
+	if s := get("subresource"); s != "" {
+		out += "/" + s
+	}
+	if code := get("code"); code >= "300" {
+		out += " " + code
+	}
+	return out
+}
+
+// since tells of the requests for what the agent deals with, and what peers cause,
+// since before: how many in all, and a list for people, both for each of n peers.
+func (u apiUse) since(before apiUse, n int) (all float64, list string) {
+	var b strings.Builder
+	for _, what := range slices.Sorted(maps.Keys(u.requests)) {
+		count := u.requests[what] - before.requests[what]
+		_, resource, _ := strings.Cut(what, " ")
+		resource, _, _ = strings.Cut(resource, "/")
+		switch resource, _, _ = strings.Cut(resource, " "); resource {
+		case "foreignclusters", "contracts", "tunnels", "secrets", "events":
+			if count > 0 {
+				all += count
+				fmt.Fprintf(&b, "%8.2f  %s\n", count/float64(n), what)
+			}
+		}
+	}
+	return all / float64(n), b.String()
+}
+
+// keepRequests keeps the list of requests, if anything is to be kept.
+func (b *bench) keepRequests(list string, n int) error {
+	if b.keep == "" {
+		return nil
+	}
+	return os.WriteFile(b.file(n, "requests.txt"), []byte(list), 0o644)
+}
