@@ -53,14 +53,7 @@ func meaning(s *ententev1.PeerState) *ententev1.PeerState {
 // another one.
 func (s *speech) State(ctx context.Context, peer peering.ClusterID) (*ententev1.PeerState, <-chan struct{}, error) {
 	s.mu.Lock()
-	if s.changed == nil {
-		s.changed = map[peering.ClusterID]chan struct{}{}
-	}
-	changed, ok := s.changed[peer]
-	if !ok {
-		changed = make(chan struct{})
-		s.changed[peer] = changed
-	}
+	changed := s.change(peer)
 	last := s.said[peer]
 	s.mu.Unlock()
 	if last.holds() {
@@ -97,7 +90,7 @@ func (s *speech) Observe(ctx context.Context, peer peering.ClusterID, state *ent
 func (s *speech) record(ctx context.Context, peer peering.ClusterID, state *ententev1.PeerState) error {
 	now := meaning(state)
 	s.mu.Lock()
-	last, changed := s.heard[peer], s.changed[peer]
+	last, changed := s.heard[peer], s.change(peer)
 	s.mu.Unlock()
 	if last.holds() && proto.Equal(last.state, now) {
 		return nil
@@ -124,6 +117,19 @@ func (s *speech) record(ctx context.Context, peer peering.ClusterID, state *ente
 		s.heard[peer] = word{now, time.Now()}
 	}
 	return nil
+}
+
+// change returns what is closed once something changed for a peer. The lock is held.
+func (s *speech) change(peer peering.ClusterID) chan struct{} {
+	c, ok := s.changed[peer]
+	if !ok {
+		if s.changed == nil {
+			s.changed = map[peering.ClusterID]chan struct{}{}
+		}
+		c = make(chan struct{})
+		s.changed[peer] = c
+	}
+	return c
 }
 
 // ended forgets what was said in a session.

@@ -640,7 +640,7 @@ func (r *Contracts) told(ctx context.Context, stored *v1alpha1.Contract, fc *v1a
 	if stored.Status.ClosedAt != nil && r.Now().Sub(stored.Status.ClosedAt.Time) > tombstone {
 		return true
 	}
-	return r.tell(ctx, stored, fc) == nil || letGo(fc)
+	return letGo(fc) || r.tell(ctx, stored, fc) == nil
 }
 
 // tell tells the peer that this side ended a contract, or ends it.

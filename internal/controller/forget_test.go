@@ -3,18 +3,22 @@ package controller
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/tunnel"
 )
 
 // turns does something, and has conditions that it changed change by the test's
@@ -24,7 +28,7 @@ func (pt *peersTest) turns(t *testing.T, do func()) {
 	was := pt.trustedIs(t, "milan")
 	do()
 	fc := peerCalled(t, pt.Client, "milan")
-	if is := meta.FindStatusCondition(fc.Status.Conditions, v1alpha1.ConditionTrusted); is != nil && is.Status != was.Status {
+	if is := meta.FindStatusCondition(fc.Status.Conditions, v1alpha1.ConditionTrusted); is != nil && (is.Status != was.Status || !is.LastTransitionTime.Equal(&was.LastTransitionTime)) {
 		is.LastTransitionTime = metav1.NewTime(pt.clock.Now())
 		if err := pt.Client.Status().Update(t.Context(), fc); err != nil {
 			t.Fatal(err)
@@ -256,5 +260,110 @@ func TestOnlyRefusalsForLongEndContracts(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+func TestATunnelDoesNotWaitForAPeerToHearThatItIsForgotten(t *testing.T) {
+	t.Parallel()
+	milan := newOther(t, "milan")
+	fc := trustedAs("milan", milan)
+	fc.Finalizers = []string{v1alpha1.Finalizer}
+	c := contractWith(milan, "c-1", v1alpha1.ContractProvider)
+	c.Status.Phase, c.Finalizers = peering.PhaseClosed.String(), []string{v1alpha1.Finalizer}
+	pt := newPeersTest(t, fc, c, tunnelOf("milan"), keysSecret(milan))
+	if err := pt.Client.Delete(t.Context(), peerCalled(t, pt.Client, "milan")); err != nil {
+		t.Fatal(err)
+	}
+	pt.look(t, "milan")
+	if pt.hasTunnel(t, "milan") || pt.lets(t) {
+		t.Errorf("the tunnel stands: %t; the peer is waited for: %t", pt.hasTunnel(t, "milan"), !pt.lets(t))
+	}
+}
+
+func TestWhatIsLeftOfATunnelGoes(t *testing.T) {
+	t.Parallel()
+	milan := newOther(t, "milan")
+	contract := contractWith(milan, "c-1", v1alpha1.ContractProvider)
+	contract.Finalizers = []string{v1alpha1.Finalizer}
+	pt := newPeersTest(t, trustedAs("milan", milan), contract)
+	pt.AliasPool, pt.Allocate = []netip.Prefix{netip.MustParsePrefix("10.128.0.0/12")}, tunnel.Allocate
+	pt.States.Half = func(peering.ClusterID) wire.PresharedHalf { return wire.PresharedHalf{1} }
+	keys := func() int {
+		var s corev1.Secret
+		if err := pt.Client.Get(t.Context(), client.ObjectKeyFromObject(keysSecret()), &s); err != nil {
+			t.Fatal(err)
+		}
+		return len(s.Data)
+	}
+	says := func(n *wire.Network) {
+		t.Helper()
+		if err := pt.States.Observe(t.Context(), milan.id, wire.State{Protocol: 1, Network: n}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	network := &wire.Network{Prefixes: []netip.Prefix{netip.MustParsePrefix("10.9.0.0/16")}, PresharedHalf: wire.PresharedHalf{2}}
+	pt.look(t, "milan")
+	says(network)
+	pt.look(t, "milan")
+	if keys() != 1 {
+		t.Fatalf("there are %d keys while the contract is in force", keys())
+	}
+	var c v1alpha1.Contract
+	if err := pt.Client.Get(t.Context(), client.ObjectKey{Name: "c-1"}, &c); err != nil {
+		t.Fatal(err)
+	}
+	c.Status.Phase = peering.PhaseClosed.String()
+	if err := pt.Client.Status().Update(t.Context(), &c); err != nil {
+		t.Fatal(err)
+	}
+	pt.look(t, "milan")
+	says(network) // what was on its way
+	says(nil)
+	pt.look(t, "milan")
+	if keys() != 0 || pt.hasTunnel(t, "milan") {
+		t.Errorf("%d keys are left, and the tunnel: %t", keys(), pt.hasTunnel(t, "milan"))
+	}
+	// Somebody restores a backup.
+	if err := pt.Client.Create(t.Context(), tunnelOf("milan")); err != nil {
+		t.Fatal(err)
+	}
+	pt.look(t, "milan")
+	if pt.hasTunnel(t, "milan") {
+		t.Error("a tunnel without a contract stays")
+	}
+}
+
+func TestAShortRefusalAndALongSilenceEndNothing(t *testing.T) {
+	t.Parallel()
+	for name, decision := range map[string]v1alpha1.Decision{"joined by a token": "", "approved": v1alpha1.DecisionApproved} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			milan := newOther(t, "milan")
+			fc := trustedAs("milan", milan)
+			fc.Spec.Decision = decision
+			c := contractWith(milan, "c-1", v1alpha1.ContractConsumer)
+			c.Finalizers = []string{v1alpha1.Finalizer}
+			pt := newPeersTest(t, fc, c)
+			pt.trust.set(milan.id, Session{Up: &SessionInfo{Since: pt.clock.Now()}})
+			pt.turns(t, func() { pt.look(t, "milan") })
+			pt.clock.pass(time.Minute)
+			refused := Session{Why: "refused", Untrusted: true, At: pt.clock.Now()}
+			pt.trust.set(milan.id, refused)
+			pt.turns(t, func() { pt.look(t, "milan") })
+			pt.clock.pass(forgottenAfter)
+			pt.trust.set(milan.id, Session{Why: "i/o timeout", At: pt.clock.Now()})
+			pt.turns(t, func() { pt.look(t, "milan") })
+			for _, ends := range []v1alpha1.Termination{"", v1alpha1.TerminatePeer} {
+				pt.clock.pass(forgottenAfter)
+				refused.At = pt.clock.Now()
+				pt.trust.set(milan.id, refused)
+				for range 2 {
+					pt.turns(t, func() { pt.look(t, "milan") })
+				}
+				if got := pt.terminationOf(t, "c-1"); got != ends {
+					t.Errorf("the contract ends by %q, want %q", got, ends)
+				}
+			}
+		})
 	}
 }

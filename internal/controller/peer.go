@@ -199,6 +199,9 @@ func (r *Peers) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	fc.Status.Session = sessionStatus(before.Status.Session, view.Session)
 	for _, c := range PeerConditions(view) {
 		c.ObservedGeneration = fc.Generation
+		if was := meta.FindStatusCondition(fc.Status.Conditions, c.Type); c.Reason == reasonNotTrustedByPeer && was != nil && was.Reason != c.Reason {
+			meta.RemoveStatusCondition(&fc.Status.Conditions, c.Type) // its time is that of the refusal; see forgotten
+		}
 		meta.SetStatusCondition(&fc.Status.Conditions, c)
 	}
 	if fc.Spec.TrustBundle == "" {
@@ -495,6 +498,12 @@ func (r *Peers) forget(ctx context.Context, fc *v1alpha1.ForeignCluster, contrac
 		}
 	}
 	if len(contracts) > 0 {
+		// The peer hears of it by the session: the tunnel does not wait for that.
+		if !slices.ContainsFunc(contracts, wantsTunnel) {
+			if err := r.dropTunnel(ctx, fc); err != nil {
+				return reconcile.Result{}, err
+			}
+		}
 		return reconcile.Result{RequeueAfter: endPoll}, r.leave(ctx, fc, contracts)
 	}
 	r.setBare(fc.UID, false) // the last time it is made sure
@@ -570,8 +579,9 @@ func (r *Peers) leavingSince(uid types.UID, now time.Time) time.Time {
 
 // forgotten says whether the peer trusts this cluster no more for certain, or
 // if it may be so, when to look again; 0 is that nothing says so. The peer proved
-// who it is and refused this cluster, and did so again after a time in which there
-// was no session: what this cluster holds of contracts with it is of no use then.
+// who it is and refused this cluster, and did so again after a time in which it said
+// nothing else and was not away: what this cluster holds of contracts with it is of
+// no use then.
 // A peer that is silent, or cannot be reached, proves nothing.
 func forgotten(fc *v1alpha1.ForeignCluster, s Session, now time.Time) (bool, time.Duration) {
 	if s.Up != nil || !s.Untrusted {
@@ -598,10 +608,11 @@ func (r *Peers) release(ctx context.Context, fc *v1alpha1.ForeignCluster) error 
 func (r *Peers) tunnel(ctx context.Context, fc *v1alpha1.ForeignCluster, contracts []v1alpha1.Contract) (string, error) {
 	if !slices.ContainsFunc(contracts, wantsTunnel) {
 		fc.Status.Aliases = nil
+		err := r.dropTunnel(ctx, fc)
 		if fc.Status.Network != nil {
-			r.setBare(fc.UID, false) // with what it says a key came
+			r.setBare(fc.UID, false) // with what the peer still says a key comes
 		}
-		return "", r.dropTunnel(ctx, fc)
+		return "", err
 	}
 	local, err := r.States.Prefixes(ctx)
 	if err != nil {
@@ -717,10 +728,10 @@ func (r *Peers) dropTunnel(ctx context.Context, fc *v1alpha1.ForeignCluster) err
 	bare := r.bare[fc.UID]
 	delete(r.aliases, fc.UID)
 	r.mu.Unlock()
-	if bare {
+	tunnel := &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Name: fc.Name}}
+	if bare && apierrors.IsNotFound(r.Client.Get(ctx, client.ObjectKeyFromObject(tunnel), tunnel)) {
 		return nil
 	}
-	tunnel := &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Name: fc.Name}}
 	if err := r.Client.Delete(ctx, tunnel); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("drop the tunnel to %s: %w", fc.Name, err)
 	}

@@ -127,8 +127,7 @@ const annotationBefore = "entente.dev/previous-envelope"
 // proof that both agreed to them.
 const annotationEarlier = "entente.dev/envelope-of-revision-"
 
-// keepEarlier keeps what annotationBefore has, as it is about to be replaced, and
-// lets the oldest go of more than a few.
+// keepEarlier keeps what annotationBefore has, as it is about to be replaced.
 func keepEarlier(c *v1alpha1.Contract) {
 	text := c.Annotations[annotationBefore]
 	envelope, err := peering.ParseEnvelope([]byte(text))
@@ -140,20 +139,28 @@ func keepEarlier(c *v1alpha1.Contract) {
 		return
 	}
 	c.Annotations[annotationEarlier+strconv.FormatUint(terms.Revision, 10)] = text
+	dropEarlier(c.Annotations)
+}
+
+// dropEarlier drops what is more than a Contract keeps of earlier revisions: the
+// newest of those that fit are kept.
+func dropEarlier(annotations map[string]string) {
 	var kept []uint64
-	for key := range c.Annotations {
+	for key := range annotations {
 		if number, ok := strings.CutPrefix(key, annotationEarlier); ok {
 			revision, _ := strconv.ParseUint(number, 10, 64) // what is no number goes first
 			kept = append(kept, revision)
 		}
 	}
 	slices.SortFunc(kept, func(a, b uint64) int { return cmp.Compare(b, a) })
-	bytes := 0
+	left := maxEarlierBytes
 	for i, revision := range kept {
 		key := annotationEarlier + strconv.FormatUint(revision, 10)
-		if bytes += len(c.Annotations[key]); i >= maxEarlier || bytes > maxEarlierBytes {
-			delete(c.Annotations, key)
+		if size := len(annotations[key]); i < maxEarlier && size <= left {
+			left -= size
+			continue
 		}
+		delete(annotations, key)
 	}
 }
 
