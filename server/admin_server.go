@@ -18,6 +18,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
+	"google.golang.org/protobuf/proto"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/client-go/kubernetes"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
@@ -97,6 +98,7 @@ type Admin struct {
 	health  *health.Server
 	ca      *clientCA
 	gateway *gateway
+	intake  *adminIntake
 	// stopping is closed when watches should come to an end.
 	stopping chan struct{}
 }
@@ -129,13 +131,14 @@ func NewAdmin(cfg AdminConfig) (*Admin, error) {
 		return nil, err
 	}
 	a := &Admin{
-		cfg: cfg, health: health.NewServer(), gateway: gw, stopping: make(chan struct{}),
+		cfg: cfg, health: health.NewServer(), gateway: gw, intake: newAdminIntake(), stopping: make(chan struct{}),
 		ca: &clientCA{client: cfg.Kubernetes, log: cfg.Log},
 	}
 	auth := &authenticator{client: cfg.Kubernetes, ca: a.ca.get, now: cfg.Now, gateway: gw.fingerprint}
 	addresses := newLimiter(AddressRate, AddressBurst, AddressCalls, cfg.Now)
 	users := newLimiter(UserRate, UserBurst, UserCalls, cfg.Now)
 	watches := newLimiter(UserRate, UserBurst, UserWatches, cfg.Now)
+	healths := newLimiter(UserRate, UserBurst, HealthWatches, cfg.Now)
 	opts := append(options(
 		audited(cfg.Log, true, mutates),
 		recovered,
@@ -147,6 +150,8 @@ func NewAdmin(cfg AdminConfig) (*Admin, error) {
 		deadlined(AdminTimeout),
 		authenticated(auth, users),
 		validate,
+		healthOnly(healths, HealthWatch),
+		a.intake.received,
 		authorized(auth),
 		limited(watches, func(ctx context.Context, c *call) (string, bool) {
 			user, ok := ctx.Value(userKey{}).(authenticationv1.UserInfo)
@@ -186,9 +191,9 @@ func (a *Admin) Run(ctx context.Context, listener net.Listener) error {
 		return err
 	}
 	defer closeREST()
-	listener = atMost(listener, AdminConnections, AdminConnectionsPerAddress)
+	listener = atMost(listener, AdminLoopback, AdminConnections, AdminConnectionsPerAddress)
 	web := &http.Server{
-		Handler:           newAdminIntake().bounded(a.handler(rest)),
+		Handler:           a.intake.bounded(a.handler(rest)),
 		TLSConfig:         a.tls(),
 		ReadHeaderTimeout: HandshakeTimeout,
 		IdleTimeout:       2 * time.Minute,
@@ -323,6 +328,45 @@ func presentedBy(auth *authenticator) middleware {
 // open says which methods need no caller: health, which tells nothing.
 func open(method string) bool {
 	return strings.HasPrefix(method, "/"+healthpb.Health_ServiceDesc.ServiceName+"/")
+}
+
+// healthOnly keeps methods that need no caller to what health takes, and bounds how many
+// of those that go on an address has, and how long they do.
+func healthOnly(watches *limiter, long time.Duration) middleware {
+	short := func(message any) error {
+		// The name and the three bytes before it; fields that are not known count too.
+		if m, ok := message.(proto.Message); ok && proto.Size(m) > HealthName+3 {
+			return badField("service", "has to be at most %d bytes", HealthName)
+		}
+		return nil
+	}
+	return func(ctx context.Context, c *call, next func(context.Context) error) error {
+		if !open(c.method) {
+			return next(ctx)
+		}
+		if c.request != nil {
+			if err := short(c.request); err != nil {
+				return err
+			}
+			return next(ctx)
+		}
+		p, _ := ctx.Value(presentedKey{}).(presented)
+		leave, err := watches.enter(addressKey(p.address))
+		if err != nil {
+			return err
+		}
+		defer leave()
+		ctx, cancel := context.WithTimeout(ctx, long)
+		defer cancel()
+		check := c.check
+		c.check = func(message any) error {
+			if err := short(message); err != nil {
+				return err
+			}
+			return check(message)
+		}
+		return next(ctx)
+	}
 }
 
 // authenticated finds out who calls and counts the calls of each.

@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/stats"
 
 	"github.com/entente-dev/entente/internal/identity"
 )
@@ -20,35 +21,52 @@ import (
 // room for a message of the largest size on each call, keeps each DATA frame by
 // itself however small it is, and asks nobody. So the connections read along: what a
 // call was sent counts until its handler has taken it, or, if it is a unary one, until
-// it was answered. Who is sent for more than is due is cut off, and if all together
-// hold too much, whoever holds the most.
+// it was answered. A call that holds more than is due is ended. So are those that hold the
+// most when a sender, or all together, come near their limit: what stalls may be the
+// doing of one tenant of an honest peer. Only who is beyond the limit still is cut off,
+// and if that is all together, whoever holds the most, strangers first.
 type intake struct {
 	log *slog.Logger
 	// trusts says whether a caller counts as a peer.
 	trusts func(identity.AuthInfo) bool
 
-	// peer, stranger and all are PeerUnread, StrangerUnread and AllUnread.
-	peer, stranger, all int64
+	// peer, stranger, all and call are PeerUnread, StrangerUnread, AllUnread and
+	// CallUnread.
+	peer, stranger, all, call int64
 
-	mu      sync.Mutex
-	total   int64
+	mu sync.Mutex
+	load
 	senders map[string]*sender
 	warned  time.Time
 }
 
 // sender is a peer, or an address from which strangers call.
 type sender struct {
-	conns map[*meteredConn]struct{}
-	limit int64
-	held  int64
+	conns    map[*meteredConn]struct{}
+	limit    int64
+	stranger bool
+	load
 }
 
-var errHeldTooMuch = errors.New("server: the peer sends more than is taken")
+// load is what is held, and how much of that by calls that were ended and are about
+// to give it back.
+type load struct{ held, ending int64 }
+
+// near says whether calls have to be ended to stay within a limit.
+func (l load) near(limit int64) bool { return l.live() > limit/100*UnreadPercent }
+
+func (l load) live() int64 { return l.held - l.ending }
+
+var (
+	errHeldTooMuch     = errors.New("server: the peer sends more than is taken")
+	errRefusedTooOften = errors.New("server: the peer goes on calling though it is refused")
+	errCallHeldTooMuch = errors.New("the call was sent more than its handler takes")
+)
 
 func newIntake(log *slog.Logger, trusts func(identity.AuthInfo) bool) *intake {
 	return &intake{
 		log: log, trusts: trusts, senders: make(map[string]*sender),
-		peer: PeerUnread, stranger: StrangerUnread, all: AllUnread,
+		peer: PeerUnread, stranger: StrangerUnread, all: AllUnread, call: CallUnread,
 	}
 }
 
@@ -76,16 +94,16 @@ func (c meteredCreds) Clone() credentials.TransportCredentials {
 func (in *intake) meter(conn net.Conn, auth credentials.AuthInfo) *meteredConn {
 	c := &meteredConn{Conn: conn, in: in, r: bufio.NewReaderSize(conn, ConnectionBuffer), streams: make(map[uint32]*inbound), preface: len(h2Preface)}
 	info, ok := auth.(identity.AuthInfo)
-	key, limit := "address "+addressKey(conn.RemoteAddr().String()), in.stranger
+	key, limit, stranger := "address "+addressKey(conn.RemoteAddr().String()), in.stranger, true
 	if ok && in.trusts(info) {
-		key, limit = string(info.ID), in.peer
+		key, limit, stranger = string(info.ID), in.peer, false
 	}
 	c.key = key
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	c.from = in.senders[key]
 	if c.from == nil {
-		c.from = &sender{conns: make(map[*meteredConn]struct{}), limit: limit}
+		c.from = &sender{conns: make(map[*meteredConn]struct{}), limit: limit, stranger: stranger}
 		in.senders[key] = c.from
 	}
 	c.from.conns[c] = struct{}{}
@@ -103,7 +121,10 @@ func (in *intake) enter(ctx context.Context) context.Context {
 	if !ok {
 		return ctx
 	}
-	c, s := at.conn, &inbound{conn: at.conn}
+	c := at.conn
+	// gRPC's own context ends when it let go of the call, this one when it has to.
+	own, cancel := context.WithCancelCause(ctx)
+	s := &inbound{conn: c, cancel: cancel}
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	id := c.stream
@@ -112,11 +133,55 @@ func (in *intake) enter(ctx context.Context) context.Context {
 		in.mu.Lock()
 		defer in.mu.Unlock()
 		delete(c.streams, id)
-		in.add(c, -s.held())
+		in.add(s, -s.held)
 		*s = inbound{conn: c}
 	})
-	return context.WithValue(ctx, inboundKey{}, s)
+	return context.WithValue(own, inboundKey{}, s)
 }
+
+// refused counts a call that gRPC's tap refuses, and after too many the connection is
+// read no more, so that gRPC closes it. gRPC does not end the context of such
+// a call, so that it stays until that of the connection ends.
+func (in *intake) refused(ctx context.Context, limit int) {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return
+	}
+	at, ok := p.Addr.(meteredAddr)
+	if !ok {
+		return
+	}
+	at.conn.refused++
+	at.conn.shut = at.conn.refused > limit
+}
+
+// connEnds makes the contexts of a connection's calls, and their timers, end with it:
+// gRPC leaves those of the calls that were refused to the caller's deadline.
+type connEnds struct{}
+
+type connEndKey struct{}
+
+// TagConn implements stats.Handler.
+func (connEnds) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context {
+	ctx, cancel := context.WithCancel(ctx)
+	return context.WithValue(ctx, connEndKey{}, cancel)
+}
+
+// HandleConn implements stats.Handler.
+func (connEnds) HandleConn(ctx context.Context, s stats.ConnStats) {
+	if _, ok := s.(*stats.ConnEnd); !ok {
+		return
+	}
+	if cancel, ok := ctx.Value(connEndKey{}).(context.CancelFunc); ok {
+		cancel()
+	}
+}
+
+// TagRPC implements stats.Handler.
+func (connEnds) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+
+// HandleRPC implements stats.Handler.
+func (connEnds) HandleRPC(context.Context, stats.RPCStats) {}
 
 type inboundKey struct{}
 
@@ -130,42 +195,121 @@ func taken(ctx context.Context) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if len(s.whole) > 0 {
-		in.add(s.conn, -s.whole[0])
+		in.add(s, -s.whole[0])
 		s.whole = s.whole[1:]
 	}
 }
 
-// add changes what a connection holds. The lock is held.
-func (in *intake) add(c *meteredConn, cost int64) {
+// add changes what a call holds. The lock is held.
+func (in *intake) add(s *inbound, cost int64) {
+	c := s.conn
 	if c.closed {
 		return
 	}
-	c.held += cost
-	c.from.held += cost
-	in.total += cost
+	s.held += cost
+	for _, l := range []*load{&c.load, &c.from.load, &in.load} {
+		l.held += cost
+		if s.ended {
+			l.ending += cost
+		}
+	}
 }
 
-// hog returns the connection to be cut off for what is held now, if any. The lock is
-// held.
-func (in *intake) hog(c *meteredConn) *meteredConn {
-	from := c.from
-	switch {
-	case from.held > from.limit:
-	case in.total > in.all:
-		for _, other := range in.senders {
-			if other.held > from.held {
-				from = other
+// stop ends a call. What it holds counts until gRPC let go of it. The lock is held.
+func (in *intake) stop(s *inbound) {
+	if s.ended || s.cancel == nil {
+		return
+	}
+	s.ended = true
+	for _, l := range []*load{&s.conn.load, &s.conn.from.load, &in.load} {
+		l.ending += s.held
+	}
+	s.cancel(errCallHeldTooMuch)
+}
+
+// drop takes what a connection holds off, and it from its sender. The lock is held.
+func (in *intake) drop(c *meteredConn) {
+	if c.closed {
+		return
+	}
+	c.closed = true
+	for _, l := range []*load{&c.from.load, &in.load} {
+		l.held -= c.held
+		l.ending -= c.ending
+	}
+	c.load = load{}
+	delete(c.from.conns, c)
+	if len(c.from.conns) == 0 && in.senders[c.key] == c.from {
+		delete(in.senders, c.key)
+	}
+}
+
+// relieve ends the calls that have to end for what is held now, and returns the
+// connections that have to, which count no more. The lock is held.
+func (in *intake) relieve(c *meteredConn) []*meteredConn {
+	for c.from.near(c.from.limit) && in.stopLargest(c.from) {
+	}
+	for in.near(in.all) && in.stopLargest(in.most(load.live)) {
+	}
+	var cut []*meteredConn
+	for {
+		from := c.from
+		switch {
+		case from.held > from.limit:
+		case in.held > in.all:
+			from = in.most(func(l load) int64 { return l.held })
+		default:
+			return cut
+		}
+		var hog *meteredConn
+		if from != nil {
+			for other := range from.conns {
+				if hog == nil || other.held > hog.held {
+					hog = other
+				}
 			}
 		}
-	default:
-		return nil
+		if hog == nil {
+			return cut
+		}
+		in.drop(hog)
+		cut = append(cut, hog)
 	}
-	for other := range from.conns {
-		if c.from != from || other.held > c.held {
-			c = other
+}
+
+// most returns the stranger who has the most, and if none has anything, the peer. The
+// lock is held.
+func (in *intake) most(of func(load) int64) *sender {
+	var most *sender
+	for _, other := range in.senders {
+		switch {
+		case of(other.load) <= 0:
+		case most == nil, other.stranger && !most.stranger, other.stranger == most.stranger && of(other.load) > of(most.load):
+			most = other
 		}
 	}
-	return c
+	return most
+}
+
+// stopLargest ends the call of a sender that holds the most, and says whether there
+// was one. The lock is held.
+func (in *intake) stopLargest(from *sender) bool {
+	if from == nil {
+		return false
+	}
+	var largest *inbound
+	for c := range from.conns {
+		for _, s := range c.streams {
+			if s.held > 0 && !s.ended && s.cancel != nil && (largest == nil || s.held > largest.held) {
+				largest = s
+			}
+		}
+	}
+	if largest == nil {
+		return false
+	}
+	in.stop(largest)
+	return true
 }
 
 // mayWarn says whether a line about this goes to the log: not each time.
@@ -182,6 +326,10 @@ func (in *intake) mayWarn() bool {
 // inbound is what came for one call. The intake's lock guards it.
 type inbound struct {
 	conn *meteredConn
+	// cancel ends the call, ended says that it was, and held is what it costs in all.
+	cancel context.CancelCauseFunc
+	ended  bool
+	held   int64
 	// whole is what the messages cost that came as a whole and were not taken, part
 	// what the one costs that has not ended, frame the frame that has not.
 	whole       []int64
@@ -191,14 +339,6 @@ type inbound struct {
 	head [5]byte
 	got  int
 	rest uint32
-}
-
-func (s *inbound) held() int64 {
-	sum := s.part + s.frame
-	for _, m := range s.whole {
-		sum += m
-	}
-	return sum
 }
 
 // data takes bytes of messages.
@@ -251,12 +391,15 @@ type meteredConn struct {
 	head      [9]byte
 	got       int
 	now       *inbound
+	// How many calls were refused, and that it is enough.
+	refused int
+	shut    bool
 
 	// Under the intake's lock.
 	stream  uint32
 	streams map[uint32]*inbound
-	held    int64
 	closed  bool
+	load
 }
 
 const (
@@ -277,25 +420,52 @@ func (c *meteredConn) RemoteAddr() net.Addr { return meteredAddr{c.Conn.RemoteAd
 
 // Read implements net.Conn. gRPC calls it from one goroutine.
 func (c *meteredConn) Read(b []byte) (int, error) {
+	if c.shut {
+		if c.in.mayWarn() {
+			c.in.log.Warn("cut off: it goes on calling though it is refused", "caller", c.key, "remote", c.Conn.RemoteAddr().String())
+		}
+		return 0, errRefusedTooOften
+	}
 	n, err := c.r.Read(b)
 	if n == 0 {
 		return n, err
 	}
-	hog := c.feed(b[:n])
-	if hog != nil {
+	own := false
+	for _, hog := range c.feed(b[:n]) {
 		if c.in.mayWarn() {
 			c.in.log.Warn("cut off: it sends more than is taken", "caller", hog.key, "remote", hog.Conn.RemoteAddr().String())
 		}
-		_ = hog.Close()
+		own = own || hog == c
+		// To close may take as long as its other side lets it, which is nobody else's
+		// time.
+		go func() { _ = hog.Close() }()
 	}
-	if hog == c {
+	if own {
 		return 0, errHeldTooMuch
 	}
+	c.pause()
 	return n, err
 }
 
-// feed looks at bytes, and returns the connection to be cut off for them, if any.
-func (c *meteredConn) feed(b []byte) *meteredConn {
+// pause lets calls that were ended end: what is under way to them must not cut off the
+// connection that they were ended to save.
+func (c *meteredConn) pause() {
+	const step = 5 * time.Millisecond
+	for waited := time.Duration(0); waited < UnreadPause && c.nearlyCut(); waited += step {
+		time.Sleep(step)
+	}
+}
+
+// nearlyCut says whether the connection is about to be cut off for what is about to be
+// given back.
+func (c *meteredConn) nearlyCut() bool {
+	c.in.mu.Lock()
+	defer c.in.mu.Unlock()
+	return !c.closed && c.from.ending > 0 && c.from.held > c.from.limit/200*(100+UnreadPercent)
+}
+
+// feed looks at bytes, and returns the connections to be cut off for them, if any.
+func (c *meteredConn) feed(b []byte) []*meteredConn {
 	c.in.mu.Lock()
 	defer c.in.mu.Unlock()
 	skip := min(c.preface, len(b))
@@ -317,7 +487,7 @@ func (c *meteredConn) feed(b []byte) *meteredConn {
 		c.got = 0
 		c.begin()
 	}
-	return c.in.hog(c)
+	return c.in.relieve(c)
 }
 
 // begin looks at a frame's head.
@@ -331,7 +501,10 @@ func (c *meteredConn) begin() {
 	if c.now = c.streams[c.stream]; c.now != nil {
 		c.padded = c.head[4]&flagPadded != 0
 		c.now.frame = frameCost(c.body)
-		c.in.add(c, c.now.frame)
+		c.in.add(c.now, c.now.frame)
+		if c.now.held > c.in.call {
+			c.in.stop(c.now)
+		}
 	}
 }
 
@@ -384,12 +557,7 @@ func (c *meteredConn) Write(b []byte) (int, error) {
 // Close implements net.Conn.
 func (c *meteredConn) Close() error {
 	c.in.mu.Lock()
-	c.in.add(c, -c.held)
-	c.closed = true
-	delete(c.from.conns, c)
-	if len(c.from.conns) == 0 && c.in.senders[c.key] == c.from {
-		delete(c.in.senders, c.key)
-	}
+	c.in.drop(c)
 	c.in.mu.Unlock()
 	return c.Conn.Close()
 }

@@ -2,12 +2,15 @@ package server
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -22,7 +25,9 @@ import (
 // anybody knows who they are. gRPC over net/http reads a call's body to its end,
 // whether or not anybody takes it, and REST decodes it. So a body is let through a
 // message at a time, each of which has to come as a whole in time, and those of one
-// address, and of all, are bounded in bytes until their calls are over.
+// address, and of all, are bounded in bytes until they are taken: by a handler whose
+// caller is known, or one that takes next to nothing. A call that goes on then counts
+// as little.
 type adminIntake struct {
 	// address, all and patience are AdminUnread, AdminAllUnread and AdminBodyTimeout.
 	address, all int64
@@ -30,17 +35,28 @@ type adminIntake struct {
 
 	mu    sync.Mutex
 	total int64
-	held  map[string]int64
+	held  map[string]*addressHeld
+}
+
+// addressHeld is what one address holds, and by which bodies.
+type addressHeld struct {
+	bytes  int64
+	bodies map[*boundedBody]struct{}
 }
 
 func newAdminIntake() *adminIntake {
-	return &adminIntake{address: AdminUnread, all: AdminAllUnread, patience: AdminBodyTimeout, held: make(map[string]int64)}
+	return &adminIntake{address: AdminUnread, all: AdminAllUnread, patience: AdminBodyTimeout, held: make(map[string]*addressHeld)}
 }
 
 var (
 	errBodyTooLong  = errors.New("server: the body is too long")
+	errBodyOver     = errors.New("server: the body is over")
 	errBodiesTooBig = &wire.Error{Reason: wire.ReasonTooManyCalls, Message: "too much is being read from this address", RetryAfter: time.Second}
+	errAllTooBig    = &wire.Error{Reason: wire.ReasonTooManyCalls, Message: "too much is being read from all addresses together", RetryAfter: time.Second}
 )
+
+// bodyKey is where a gRPC call's context has its boundedBody.
+type bodyKey struct{}
 
 // bounded is a handler whose requests' bodies are bounded.
 func (in *adminIntake) bounded(next http.Handler) http.Handler {
@@ -49,8 +65,10 @@ func (in *adminIntake) bounded(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
+		ctx, cancel := context.WithCancelCause(r.Context())
+		defer cancel(nil)
 		b := &boundedBody{
-			in: in, below: r.Body, address: addressKey(r.RemoteAddr), framed: r.ProtoMajor == 2 && isGRPC(r.Header.Get("Content-Type")),
+			in: in, below: r.Body, remote: r.RemoteAddr, address: addressKey(r.RemoteAddr), cancel: cancel, framed: r.ProtoMajor == 2 && isGRPC(r.Header.Get("Content-Type")),
 			deadline: http.NewResponseController(w).SetReadDeadline,
 		}
 		defer b.release()
@@ -59,6 +77,7 @@ func (in *adminIntake) bounded(next http.Handler) http.Handler {
 			tooMuch(w, b.framed, err)
 			return
 		}
+		r = r.WithContext(context.WithValue(ctx, bodyKey{}, b))
 		r.Body = b
 		next.ServeHTTP(w, r)
 	})
@@ -87,22 +106,113 @@ func tooMuch(w http.ResponseWriter, framed bool, err error) {
 	}
 }
 
+// received gives back what was kept for a message once somebody takes it. It belongs
+// behind the middleware that finds out who calls.
+func (in *adminIntake) received(ctx context.Context, c *call, next func(context.Context) error) error {
+	b, _ := ctx.Value(bodyKey{}).(*boundedBody)
+	if b == nil {
+		// The gateway's: REST decoded it before it called.
+		p, _ := ctx.Value(presentedKey{}).(presented)
+		in.decoded(p.address)
+		return next(ctx)
+	}
+	if c.request != nil {
+		b.taken()
+		return next(ctx)
+	}
+	check := c.check
+	c.check = func(message any) error {
+		if check != nil {
+			if err := check(message); err != nil {
+				return err
+			}
+		}
+		b.taken()
+		return nil
+	}
+	return next(ctx)
+}
+
+// decoded gives back what REST kept for bodies that came as a whole on a connection
+// whose caller is known by now.
+func (in *adminIntake) decoded(remote string) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	h := in.held[addressKey(remote)]
+	if h == nil {
+		return
+	}
+	for b := range h.bodies {
+		if b.remote == remote && b.whole {
+			b.unread, b.settled = 0, true
+			b.shrink()
+		}
+	}
+}
+
+// makeRoom cuts off bodies that nobody took of whoever holds the most, for one that
+// would hold less than that, and no more than its share. It is called with the lock.
+func (in *adminIntake) makeRoom(b *boundedBody, n int64) error {
+	would, holders := n, len(in.held)
+	if h := in.held[b.address]; h != nil {
+		would += h.bytes
+	} else {
+		holders++
+	}
+	if would > max(in.all/int64(holders), adminGrowth*MaxAdminBody) {
+		return errAllTooBig
+	}
+	for in.total+n > in.all {
+		var most *boundedBody
+		least := would
+		for address, h := range in.held {
+			var bytes int64
+			var largest *boundedBody
+			for o := range h.bodies {
+				if o.settled {
+					continue
+				}
+				if bytes += o.reserved; largest == nil || o.reserved > largest.reserved {
+					largest = o
+				}
+			}
+			if address != b.address && bytes > least {
+				most, least = largest, bytes
+			}
+		}
+		if most == nil {
+			return errAllTooBig
+		}
+		most.end()
+		most.cancel(errAllTooBig)
+	}
+	return nil
+}
+
 // boundedBody is the body of one request.
 type boundedBody struct {
 	in       *adminIntake
 	below    io.ReadCloser
+	remote   string
 	address  string
 	framed   bool
 	deadline func(time.Time) error
+	cancel   context.CancelCauseFunc
 
-	mu       sync.Mutex
-	reserved int64
-	over     bool
+	// using is held while the deadline is set, which waits for the connection, and
+	// before the intake's lock.
+	using sync.Mutex
+	// Under the intake's lock. unread is how many bytes were read that nobody took,
+	// waiting how many of them each message has that came as a whole, and piecing says
+	// that one is coming. settled says that nobody unknown has anything to do with it
+	// any more, whole that REST has it all, and over that nothing is to be read.
+	reserved, unread              int64
+	waiting                       []int64
+	piecing, settled, whole, over bool
 
 	// Of the reader alone.
 	read     bytes.Buffer
 	messages int
-	all      int64
 	err      error
 }
 
@@ -110,28 +220,114 @@ type boundedBody struct {
 func (b *boundedBody) reserve(n int64) error {
 	b.in.mu.Lock()
 	defer b.in.mu.Unlock()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.over || b.in.held[b.address]+n > b.in.address || b.in.total+n > b.in.all {
+	return b.reserveLocked(n)
+}
+
+func (b *boundedBody) reserveLocked(n int64) error {
+	if b.over {
+		return errBodyOver
+	}
+	h := b.in.held[b.address]
+	if h != nil && h.bytes+n > b.in.address || n > b.in.address {
 		return errBodiesTooBig
 	}
-	b.in.held[b.address] += n
+	if b.in.total+n > b.in.all {
+		if err := b.in.makeRoom(b, n); err != nil {
+			return err
+		}
+	}
+	if h == nil {
+		h = &addressHeld{bodies: make(map[*boundedBody]struct{})}
+		b.in.held[b.address] = h
+	}
+	h.bodies[b] = struct{}{}
+	h.bytes += n
 	b.in.total += n
 	b.reserved += n
 	return nil
 }
 
-// release gives back all that was taken.
-func (b *boundedBody) release() {
+// grow counts bytes that came. What they grow to by being decoded counts too, from a
+// small call's size on.
+func (b *boundedBody) grow(n int64) error {
 	b.in.mu.Lock()
 	defer b.in.mu.Unlock()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.in.total -= b.reserved
-	if b.in.held[b.address] -= b.reserved; b.in.held[b.address] <= 0 {
-		delete(b.in.held, b.address)
+	if b.over {
+		return errBodyOver
+	}
+	b.unread += n
+	b.settled = false
+	if more := b.unread*adminGrowth - b.reserved; more > 0 {
+		return b.reserveLocked(more)
+	}
+	return nil
+}
+
+// shrink gives back what is not needed for what is unread. It is called with the lock.
+func (b *boundedBody) shrink() {
+	least := max(b.unread*adminGrowth, adminBodyTaken)
+	if back := b.reserved - least; back > 0 && !b.over {
+		b.reserved -= back
+		b.in.held[b.address].bytes -= back
+		b.in.total -= back
+	}
+}
+
+// end gives back all that was taken; nothing more is read. It is called with the lock.
+func (b *boundedBody) end() {
+	if h := b.in.held[b.address]; h != nil && b.reserved > 0 {
+		b.in.total -= b.reserved
+		h.bytes -= b.reserved
+		if delete(h.bodies, b); len(h.bodies) == 0 {
+			delete(b.in.held, b.address)
+		}
 	}
 	b.reserved, b.over = 0, true
+}
+
+// release is end for the handler: after it, nothing of the request may be used.
+func (b *boundedBody) release() {
+	b.using.Lock()
+	defer b.using.Unlock()
+	b.in.mu.Lock()
+	defer b.in.mu.Unlock()
+	b.end()
+}
+
+// taken says that somebody has the next message.
+func (b *boundedBody) taken() {
+	b.using.Lock()
+	defer b.using.Unlock()
+	if b.forget() {
+		// A stream may wait for its next message as long as it likes.
+		_ = b.deadline(time.Time{})
+	}
+}
+
+// forget counts the oldest message no longer, and says whether no other one came, or is
+// coming.
+func (b *boundedBody) forget() bool {
+	b.in.mu.Lock()
+	defer b.in.mu.Unlock()
+	// gRPC's handlers may outlive their request.
+	if b.over || len(b.waiting) == 0 {
+		return false
+	}
+	b.unread -= b.waiting[0]
+	b.waiting = b.waiting[1:]
+	b.settled = b.unread == 0
+	b.shrink()
+	return len(b.waiting) == 0 && !b.piecing
+}
+
+// begin gives what is about to be read its time.
+func (b *boundedBody) begin() error {
+	b.using.Lock()
+	defer b.using.Unlock()
+	b.in.mu.Lock()
+	b.piecing = true
+	b.in.mu.Unlock()
+	return b.deadline(time.Now().Add(b.in.patience))
 }
 
 // Read implements io.Reader.
@@ -159,9 +355,11 @@ func (b *boundedBody) next() error {
 		if late := b.deadline(time.Time{}); late != nil {
 			return late
 		}
+		b.in.mu.Lock()
+		b.whole = errors.Is(err, io.EOF)
+		b.in.mu.Unlock()
 		return err
 	}
-	// A stream may wait for its next message as long as it likes.
 	var head [5]byte
 	if b.messages == 0 {
 		if err := b.deadline(time.Now().Add(b.in.patience)); err != nil {
@@ -170,6 +368,7 @@ func (b *boundedBody) next() error {
 	}
 	if n, err := io.ReadFull(b.below, head[:]); err != nil {
 		if n == 0 && errors.Is(err, io.EOF) {
+			_ = b.deadline(time.Time{})
 			return io.EOF
 		}
 		return err
@@ -182,7 +381,13 @@ func (b *boundedBody) next() error {
 	b.read.Write(head[:])
 	err := b.piece(size)
 	if err == nil {
-		return b.deadline(time.Time{})
+		// The deadline stays until it is taken: gRPC hands out the one message of a
+		// call only when it knows that there is no other.
+		b.in.mu.Lock()
+		defer b.in.mu.Unlock()
+		b.piecing = false
+		b.waiting = append(b.waiting, size)
+		return nil
 	}
 	if errors.Is(err, io.EOF) {
 		err = io.ErrUnexpectedEOF
@@ -193,7 +398,7 @@ func (b *boundedBody) next() error {
 
 // piece reads so many bytes, in time, into what was reserved for them.
 func (b *boundedBody) piece(size int64) error {
-	if err := b.deadline(time.Now().Add(b.in.patience)); err != nil {
+	if err := b.begin(); err != nil {
 		return err
 	}
 	// Room is made as bytes come, not as they are announced.
@@ -201,11 +406,8 @@ func (b *boundedBody) piece(size int64) error {
 	for size > 0 {
 		n, err := b.below.Read(block[:min(size, int64(len(block)))])
 		size -= int64(n)
-		// What it grows to by being decoded counts too, from a small call's size on.
-		if b.all += int64(n); b.all*adminGrowth > b.reservedNow() {
-			if err := b.reserve(b.all*adminGrowth - b.reservedNow()); err != nil {
-				return err
-			}
+		if err := b.grow(int64(n)); err != nil {
+			return err
 		}
 		b.read.Write(block[:n])
 		if err != nil {
@@ -215,30 +417,35 @@ func (b *boundedBody) piece(size int64) error {
 	return nil
 }
 
-func (b *boundedBody) reservedNow() int64 {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.reserved
-}
-
 // Close implements io.Closer.
 func (b *boundedBody) Close() error {
 	return b.below.Close() //nolint:wrapcheck // as it was
 }
 
-// atMost is a listener that keeps so many connections, so many of them from one
-// address, and closes those beyond unread.
-func atMost(l net.Listener, all, perAddress int) net.Listener {
-	return &countedListener{Listener: l, all: all, perAddress: perAddress, open: make(map[string]int)}
+// atMost is a listener that keeps so many connections from loopback, and so many from
+// other addresses, no more than perAddress of them from one. It closes those beyond
+// unread, but a newcomer from an address that has few takes the place of the oldest one
+// of the address that has the most.
+func atMost(l net.Listener, loopback, others, perAddress int) net.Listener {
+	return &countedListener{
+		Listener: l, perAddress: perAddress,
+		loopback: connections{limit: loopback, open: make(map[string][]*countedConn)},
+		others:   connections{limit: others, open: make(map[string][]*countedConn)},
+	}
 }
 
 type countedListener struct {
 	net.Listener
-	all, perAddress int
+	perAddress int
 
-	mu    sync.Mutex
-	total int
-	open  map[string]int
+	mu               sync.Mutex
+	loopback, others connections
+}
+
+// connections is those that share a limit, by address, the oldest first.
+type connections struct {
+	limit, total int
+	open         map[string][]*countedConn
 }
 
 // Accept implements net.Listener.
@@ -248,36 +455,77 @@ func (l *countedListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err //nolint:wrapcheck // net/http looks at what it is
 		}
-		address := addressKey(c.RemoteAddr().String())
-		l.mu.Lock()
-		full := l.total >= l.all || l.open[address] >= l.perAddress
-		if !full {
-			l.total++
-			l.open[address]++
+		kept, instead := l.keep(c)
+		if instead != nil {
+			_ = instead.Close()
 		}
-		l.mu.Unlock()
-		if full {
+		if kept == nil {
 			_ = c.Close()
 			continue
 		}
-		return &countedConn{Conn: c, closed: sync.OnceFunc(func() {
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			l.total--
-			if l.open[address]--; l.open[address] == 0 {
-				delete(l.open, address)
-			}
-		})}, nil
+		return kept, nil
 	}
+}
+
+// keep counts a connection, unless there is no place for it, and returns the one whose
+// place it took.
+func (l *countedListener) keep(c net.Conn) (kept, instead *countedConn) {
+	remote := c.RemoteAddr().String()
+	kept = &countedConn{Conn: c, l: l, address: addressKey(remote), among: &l.others}
+	perAddress := l.perAddress
+	if at, err := netip.ParseAddrPort(remote); err == nil && at.Addr().Unmap().IsLoopback() {
+		// The API server's port-forwarding: nobody else can have these addresses.
+		kept.among, kept.address, perAddress = &l.loopback, "loopback", l.loopback.limit
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	has := len(kept.among.open[kept.address])
+	if has >= perAddress {
+		return nil, nil
+	}
+	if kept.among.total >= kept.among.limit {
+		most := has + 1
+		for _, open := range kept.among.open {
+			if len(open) > most {
+				most, instead = len(open), open[0]
+			}
+		}
+		if instead == nil {
+			return nil, nil
+		}
+		instead.forget()
+	}
+	kept.among.total++
+	kept.among.open[kept.address] = append(kept.among.open[kept.address], kept)
+	return kept, instead
 }
 
 type countedConn struct {
 	net.Conn
-	closed func()
+	l       *countedListener
+	address string
+	among   *connections
+}
+
+// forget gives its place back, once. It is called with the lock.
+func (c *countedConn) forget() {
+	open := c.among.open[c.address]
+	i := slices.Index(open, c)
+	if i < 0 {
+		return
+	}
+	c.among.total--
+	if open = slices.Delete(open, i, i+1); len(open) == 0 {
+		delete(c.among.open, c.address)
+		return
+	}
+	c.among.open[c.address] = open
 }
 
 // Close implements net.Conn.
 func (c *countedConn) Close() error {
-	c.closed()
+	c.l.mu.Lock()
+	c.forget()
+	c.l.mu.Unlock()
 	return c.Conn.Close() //nolint:wrapcheck // as it was
 }

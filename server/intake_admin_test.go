@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"crypto/tls"
 	"encoding/binary"
 	"errors"
@@ -14,14 +15,17 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/reflection"
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	"google.golang.org/grpc/status"
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
 )
 
 // webTest is gRPC and something else over net/http, as the admin API is served.
@@ -33,10 +37,10 @@ type webTest struct {
 
 func newWebTest(t *testing.T, change ...func(*adminIntake)) *webTest {
 	t.Helper()
-	calls := grpc.NewServer(requests(), grpc.MaxRecvMsgSize(MaxAdminMessage))
+	w := &webTest{in: newAdminIntake()}
+	calls := grpc.NewServer(append(options(w.in.received), grpc.MaxRecvMsgSize(MaxAdminMessage))...)
 	healthpb.RegisterHealthServer(calls, health.NewServer())
 	reflection.Register(calls)
-	w := &webTest{in: newAdminIntake()}
 	for _, c := range change {
 		c(w.in)
 	}
@@ -316,7 +320,7 @@ func TestConnectionsBeyondTheLimitAreClosed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bounded := atMost(l, 8, 3)
+	bounded := atMost(l, 3, 8, 3)
 	kept := make(chan net.Conn, 16)
 	go func() {
 		defer close(kept)
@@ -350,4 +354,287 @@ func TestConnectionsBeyondTheLimitAreClosed(t *testing.T) {
 	if !open() || open() {
 		t.Error("a place that was given back is not one place")
 	}
+}
+
+// from dials the admin API from an address of its own.
+func (a *adminTest) from(t *testing.T, ip string) *grpc.ClientConn {
+	t.Helper()
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}}
+	conn, err := grpc.NewClient("passthrough:///"+a.address, grpc.WithTransportCredentials(credentials.NewTLS(a.tls())),
+		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) { return d.DialContext(ctx, "tcp", address) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// administered checks that an administrator is served, over gRPC and REST.
+func (a *adminTest) administered(t *testing.T) {
+	t.Helper()
+	begin := time.Now()
+	if _, err := a.alice(t).GetInfo(t.Context(), &ententev1.GetInfoRequest{}); err != nil {
+		t.Errorf("gRPC: %v", err)
+	}
+	header := asAlice()
+	header.Set("Content-Type", "application/json")
+	if code, body, _ := a.rest(t, http.MethodPost, "/v1/tokens", "{}", header); code == http.StatusTooManyRequests || code >= 500 {
+		t.Errorf("REST: %d %s", code, body)
+	}
+	if took := time.Since(begin); took > 5*time.Second {
+		t.Errorf("it took %s", took)
+	}
+}
+
+func (a *adminTest) holds(ip string) int64 {
+	in := a.server.intake
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if h := in.held[ip]; h != nil {
+		return h.bytes
+	}
+	return 0
+}
+
+// Health is for everybody, and so it takes and keeps next to nothing.
+func TestWatchesOfHealthLockNobodyOut(t *testing.T) {
+	a := newAdminTest(t)
+	for _, ip := range []string{"127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5"} {
+		c := healthpb.NewHealthClient(a.from(t, ip))
+		for range 3 {
+			w, err := c.Watch(t.Context(), &healthpb.HealthCheckRequest{Service: strings.Repeat("a", 250<<10)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := w.Recv(); status.Code(err) != codes.InvalidArgument {
+				t.Errorf("a long name from %s: %v", ip, err)
+			}
+		}
+		if _, err := c.Check(t.Context(), &healthpb.HealthCheckRequest{Service: strings.Repeat("a", HealthName+1)}); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("a long name: %v", err)
+		}
+		for i := range HealthWatches + 2 {
+			w, err := c.Watch(t.Context(), &healthpb.HealthCheckRequest{Service: strings.Repeat("a", 200)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := w.Recv(); (err == nil) != (i < HealthWatches) {
+				t.Errorf("watch %d from %s: %v", i, ip, err)
+			}
+		}
+		for end := time.Now().Add(5 * time.Second); a.holds(ip) > HealthWatches*adminBodyTaken; time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%s holds %d KiB", ip, a.holds(ip)>>10)
+			}
+		}
+	}
+	a.administered(t)
+}
+
+// Nobody is locked out by bodies that others begin and do not end.
+func TestBodiesThatOthersDoNotEndLockNobodyOut(t *testing.T) {
+	a := newAdminTest(t)
+	c := a.tls()
+	c.NextProtos = []string{"h2"}
+	body := append(binary.BigEndian.AppendUint32([]byte{0}, MaxAdminBody), make([]byte, MaxAdminBody-1)...)
+	for _, ip := range []string{"127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5"} {
+		conn, err := tls.DialWithDialer(&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}}, "tcp", a.address, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := greet(t, conn)
+		go r.read()
+		for i := range uint32(3) {
+			if err := r.call(2*i+1, ententev1.AdminService_GetInfo_FullMethodName); err != nil {
+				t.Fatal(err)
+			}
+			for rest := body; len(rest) > 0; rest = rest[min(len(rest), 16<<10):] {
+				if err := r.frame(h2Data, 0, 2*i+1, rest[:min(len(rest), 16<<10)]); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		t.Cleanup(func() {
+			_ = conn.Close()
+			<-r.told
+		})
+		for end := time.Now().Add(5 * time.Second); a.holds(ip) < AdminUnread-(1<<20); time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%s holds %d KiB", ip, a.holds(ip)>>10)
+			}
+		}
+	}
+	a.administered(t)
+}
+
+// A message that its call waits for the end of does not stay.
+func TestACallThatDoesNotEndIsNotKept(t *testing.T) {
+	w := newWebTest(t, func(in *adminIntake) { in.patience = 500 * time.Millisecond })
+	r := w.raw(t)
+	defer func() { _ = r.conn.Close() }()
+	if err := r.call(1, healthpb.Health_Watch_FullMethodName); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.frame(h2Data, 0, 1, append(binary.BigEndian.AppendUint32([]byte{0}, 10<<10), junk(10<<10)...)); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(5 * time.Second); r.ends.Load()+r.resets.Load() == 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it goes on")
+		}
+	}
+	eventuallyNone(t, w)
+}
+
+func TestWhoHoldsTheMostMakesRoom(t *testing.T) {
+	const each = adminGrowth * MaxAdminBody
+	in := newAdminIntake()
+	in.address, in.all = 3*each, 4*each
+	cut := map[string]int{}
+	body := func(address string) *boundedBody {
+		return &boundedBody{in: in, address: address, remote: address + ":1", deadline: func(time.Time) error { return nil }, cancel: func(error) { cut[address]++ }}
+	}
+	for range 3 {
+		if err := body("10.0.0.1").reserve(each); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := body("10.0.0.1").reserve(each); !errors.Is(err, errBodiesTooBig) {
+		t.Errorf("more than an address may hold: %v", err)
+	}
+	kept := body("10.0.0.2")
+	if err := kept.reserve(each); err != nil {
+		t.Fatal(err)
+	}
+	if err := kept.reserve(2 * each); !errors.Is(err, errAllTooBig) {
+		t.Errorf("more than its share when all is full: %v", err)
+	}
+	if err := body("10.0.0.3").reserve(each); err != nil || cut["10.0.0.1"] != 1 {
+		t.Errorf("one that holds less: %v, %v", err, cut)
+	}
+	if err := body("10.0.0.4").reserve(each); err != nil || cut["10.0.0.1"] != 2 {
+		t.Errorf("another one: %v, %v", err, cut)
+	}
+	if err := body("10.0.0.5").reserve(each); !errors.Is(err, errAllTooBig) {
+		t.Errorf("one that would hold as much as all others: %v", err)
+	}
+	if err := body("10.0.0.6").reserve(adminBodyLeast); err != nil {
+		t.Errorf("a small one: %v", err)
+	}
+	// What was taken is nobody's to cut off, and is little.
+	kept.whole = true
+	in.decoded(kept.remote)
+	if in.total > in.all || len(cut) == 0 || kept.reserved > adminBodyTaken && !kept.over {
+		t.Errorf("%d bytes of %d, %d for what was decoded", in.total, in.all, kept.reserved)
+	}
+}
+
+func TestAWatchOfHealthEnds(t *testing.T) {
+	c := &call{method: healthpb.Health_Watch_FullMethodName}
+	err := healthOnly(newLimiter(1, 1, 1, time.Now), 10*time.Millisecond)(t.Context(), c, func(ctx context.Context) error {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(5 * time.Second):
+			return errors.New("it goes on")
+		}
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// strangerConn is a connection from an address that a test says.
+type strangerConn struct {
+	net.Conn
+	from   net.Addr
+	closed bool
+}
+
+func (c *strangerConn) RemoteAddr() net.Addr { return c.from }
+
+func (c *strangerConn) Close() error {
+	c.closed = true
+	return nil
+}
+
+func TestConnectionsOfAFewLeaveOthersTheirPlaces(t *testing.T) {
+	l := atMost(nil, 4, 6, 3).(*countedListener)
+	dial := func(ip string) (c *strangerConn, kept, instead *countedConn) {
+		c = &strangerConn{from: &net.TCPAddr{IP: net.ParseIP(ip), Port: 1}}
+		kept, instead = l.keep(c)
+		return c, kept, instead
+	}
+	// Two pods take all that they get.
+	var first *countedConn
+	for i := range 4 {
+		for _, ip := range []string{"10.0.0.1", "10.0.0.2"} {
+			_, kept, instead := dial(ip)
+			if (kept != nil) != (i < 3) || instead != nil {
+				t.Fatalf("connection %d of %s: %v, %v", i, ip, kept, instead)
+			}
+			if first == nil {
+				first = kept
+			}
+		}
+	}
+	for i := range 5 {
+		if _, kept, instead := dial("127.0.0.1"); (kept != nil) != (i < 4) || instead != nil {
+			t.Errorf("connection %d from loopback: %v, %v", i, kept, instead)
+		}
+	}
+	_, third, instead := dial("10.0.0.3")
+	if third == nil || instead == nil || instead.address == "10.0.0.3" {
+		t.Fatalf("a newcomer: %v, %v", third, instead)
+	}
+	_, fourth, second := dial("10.0.0.4")
+	if fourth == nil || second == nil || second.address == instead.address || first != instead && first != second {
+		t.Fatalf("another one: %v, %v after %v", fourth, second, instead)
+	}
+	// Each of them has two now, or one: nobody has more than a newcomer's second.
+	if _, kept, _ := dial("10.0.0.3"); kept != nil {
+		t.Error("one that would have as many as any other takes a place")
+	}
+	for _, c := range []*countedConn{first, third, third} {
+		_ = c.Close()
+	}
+	if l.others.total != 5 || !third.Conn.(*strangerConn).closed {
+		t.Errorf("%d are open after one of 6 was closed, twice", l.others.total)
+	}
+	if _, kept, instead := dial("10.0.0.5"); kept == nil || instead != nil {
+		t.Errorf("the place that is free: %v, %v", kept, instead)
+	}
+}
+
+// REST's calls may take minutes. What they sent is not held against their address.
+func TestWhatAKnownCallerSentIsNotKept(t *testing.T) {
+	begun, end := make(chan struct{}), make(chan struct{})
+	a := newAdminTestWith(t, func(c *AdminConfig) {
+		c.Introduce = func(ctx context.Context, _ string, _ peering.ClusterID, _ string, _ bool) (string, error) {
+			close(begun)
+			select {
+			case <-end:
+			case <-ctx.Done():
+			}
+			return "", errors.New("nobody answers")
+		}
+	})
+	header := asAlice()
+	header.Set("Content-Type", "application/json")
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		code, body, _ := a.rest(t, http.MethodPost, "/v1/peers:introduce", `{"endpoint": "peer.example:6443"`+strings.Repeat(" ", 200<<10)+"}", header)
+		t.Logf("%d %s", code, body)
+	}()
+	select {
+	case <-begun:
+	case <-done:
+		t.Fatal("it was not called")
+	}
+	if held := a.holds("127.0.0.1"); held != adminBodyTaken {
+		t.Errorf("%d KiB are held", held>>10)
+	}
+	close(end)
+	<-done
 }

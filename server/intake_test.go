@@ -1,14 +1,20 @@
 package server
 
 import (
+	"bufio"
 	"bytes"
 	"compress/gzip"
+	"context"
 	"encoding/binary"
 	"errors"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -47,7 +53,7 @@ func heapNow() int64 {
 func (p *peerTest) holds() int64 {
 	p.server.in.mu.Lock()
 	defer p.server.in.mu.Unlock()
-	return p.server.in.total
+	return p.server.in.held
 }
 
 // announce begins a call and a message of the largest size, and waits for the room
@@ -106,7 +112,7 @@ func TestWhatAPeerDoesNotEndIsBounded(t *testing.T) {
 			p.served(t, "another", other)
 			before := heapNow()
 			r := p.raw(t, p.caller)
-			perCall := int64(MaxMessage-16<<10) / int64(size) * frameCost(uint32(size))
+			perCall := min(CallUnread, int64(MaxMessage-16<<10)/int64(size)*frameCost(uint32(size)))
 			var chunk []byte
 			stream, sent := uint32(1), int64(0)
 			fill := func(until int64) bool {
@@ -131,8 +137,11 @@ func TestWhatAPeerDoesNotEndIsBounded(t *testing.T) {
 				}
 				return true
 			}
-			if !fill(limit * 3 / 4) {
+			if !fill(limit * 5 / 8) {
 				t.Fatal("it was cut off before it was due")
+			}
+			if r.ends.Load() != 0 {
+				t.Error("calls were ended before it was due")
 			}
 			held, grown := p.quiet(), heapNow()-before
 			t.Logf("%d calls, %d KiB are counted, the heap grew by %d KiB", stream/2, held>>10, grown>>10)
@@ -143,9 +152,13 @@ func TestWhatAPeerDoesNotEndIsBounded(t *testing.T) {
 				t.Errorf("the heap grew by %d KiB, and %d are counted", grown>>10, held>>10)
 			}
 			fill(4 * limit)
-			if !r.cut() {
-				t.Fatal("it may hold more than its share")
+			if held := p.holds(); held > limit {
+				t.Errorf("it may hold more than its share: %d KiB", held>>10)
 			}
+			if r.ends.Load() == 0 && !r.cut() {
+				t.Error("no call was ended")
+			}
+			_ = r.conn.Close()
 			for end := time.Now().Add(10 * time.Second); p.holds() != 0 && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 			}
 			if held := p.holds(); held != 0 {
@@ -157,8 +170,8 @@ func TestWhatAPeerDoesNotEndIsBounded(t *testing.T) {
 	}
 }
 
-// When all together hold too much, it is who holds the most that has to go.
-func TestWhoHoldsTheMostIsCutOff(t *testing.T) {
+// When all together hold too much, it is who holds the most whose calls have to go.
+func TestTheCallsOfWhoHoldsTheMostAreEnded(t *testing.T) {
 	p := newPeerTest(t)
 	p.trustCaller(t)
 	p.server.in.all = 12 << 20
@@ -183,10 +196,15 @@ func TestWhoHoldsTheMostIsCutOff(t *testing.T) {
 	}
 	hog := p.raw(t, p.caller)
 	hold(hog, 8)
-	if !hog.cut() {
-		t.Fatal("it holds more than all may")
+	for end := time.Now().Add(10 * time.Second); hog.ends.Load() == 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it holds more than all may")
+		}
 	}
 	for i, r := range small {
+		if r.ends.Load() != 0 {
+			t.Errorf("a call of %d, which held little, was ended", i)
+		}
 		if err := r.frame(h2Ping, 0, 0, make([]byte, 8)); err != nil {
 			t.Errorf("%d, which held little, was cut off: %v", i, err)
 		}
@@ -196,10 +214,262 @@ func TestWhoHoldsTheMostIsCutOff(t *testing.T) {
 		case <-time.After(200 * time.Millisecond):
 		}
 	}
-	if held := p.quiet(); held > 8<<20 {
+	if held := p.quiet(); held > 9<<20 {
 		t.Errorf("%d KiB are held", held>>10)
 	}
 	p.served(t, "the same", p.caller)
+}
+
+// heldFor is a call of a connection that holds so much. Its handler does not let go of
+// it, whatever its context says.
+func heldFor(c *meteredConn, id uint32, cost int64) (*inbound, context.Context) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	s := &inbound{conn: c, cancel: cancel}
+	c.in.mu.Lock()
+	defer c.in.mu.Unlock()
+	c.streams[id] = s
+	c.in.add(s, cost)
+	return s, ctx
+}
+
+// Whose calls do not end though they should is cut off: the one of all who holds the
+// most, but no peer while a stranger holds anything. What is cut off counts no more at
+// once, and nobody waits until it is closed.
+func TestWhoHoldsTheMostIsCutOff(t *testing.T) {
+	peers := map[peering.ClusterID]bool{"a": true, "b": true}
+	in := newIntake(slog.New(slog.DiscardHandler), func(info identity.AuthInfo) bool { return peers[info.ID] })
+	in.peer, in.all = 60<<10, 100<<10
+	stuck := &stuckConn{closing: make(chan struct{}), never: make(chan struct{})}
+	defer close(stuck.never)
+	a, b := in.meter(stuck, identity.AuthInfo{ID: "a"}), in.meter(&addressed{}, identity.AuthInfo{ID: "b"})
+	stranger := in.meter(&addressed{}, identity.AuthInfo{})
+	heldFor(a, 1, 52<<10)
+	heldFor(b, 1, 40<<10)
+	heldFor(stranger, 1, 4<<10)
+	if cut := b.feed(nil); len(cut) != 0 {
+		t.Fatal("somebody was cut off before it was due")
+	}
+	heldFor(b, 3, 8<<10)
+	if cut := b.feed(nil); !slices.Equal(cut, []*meteredConn{stranger}) {
+		t.Fatalf("%d were cut off, want the stranger", len(cut))
+	}
+	heldFor(b, 5, 3<<10)
+	// It is b's turn to read, and a's to go.
+	ping := []byte{0, 0, 8, h2Ping, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8}
+	b.preface, b.r = 0, bufio.NewReader(bytes.NewReader(ping))
+	read := make(chan error, 1)
+	go func() {
+		_, err := b.Read(make([]byte, 100))
+		read <- err
+	}()
+	select {
+	case err := <-read:
+		if err != nil {
+			t.Errorf("who reads is told %v", err)
+		}
+	case <-time.After(5 * time.Second):
+		t.Fatal("who reads waits for another's connection")
+	}
+	<-stuck.closing
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.held != 51<<10 || in.ending > in.held || b.from.held != in.held {
+		t.Errorf("%d are held, %d of them end, %d by who is left", in.held, in.ending, b.from.held)
+	}
+}
+
+// stuckConn does not come back from Close.
+type stuckConn struct {
+	addressed
+	closing, never chan struct{}
+}
+
+func (c *stuckConn) Close() error {
+	close(c.closing)
+	<-c.never
+	return nil
+}
+
+// A sender near its limit loses the call that holds the most, and what that one holds
+// is asked of no other.
+func TestTheLargestCallEndsFirst(t *testing.T) {
+	in := newIntake(slog.New(slog.DiscardHandler), func(identity.AuthInfo) bool { return true })
+	in.peer = 100 << 10
+	c := in.meter(&addressed{}, identity.AuthInfo{ID: "a"})
+	_, small := heldFor(c, 1, 20<<10)
+	largest, end := heldFor(c, 3, 50<<10)
+	if cut := c.feed(nil); len(cut) != 0 || end.Err() != nil {
+		t.Fatal("it was ended before it was due")
+	}
+	_, last := heldFor(c, 5, 10<<10)
+	for range 3 {
+		if cut := c.feed(nil); len(cut) != 0 {
+			t.Fatal("the connection was cut off")
+		}
+	}
+	if !errors.Is(context.Cause(end), errCallHeldTooMuch) || small.Err() != nil || last.Err() != nil {
+		t.Errorf("%v, %v and %v", context.Cause(end), small.Err(), last.Err())
+	}
+	in.mu.Lock()
+	in.add(largest, -largest.held)
+	left := in.load
+	in.mu.Unlock()
+	if left != (load{held: 30 << 10}) {
+		t.Errorf("%+v is left", left)
+	}
+}
+
+// One that sends a byte at a time, and whose handler does not read, ends alone; the
+// rest of its peer's calls go on.
+func TestACallThatStallsEndsAlone(t *testing.T) {
+	stalled := &stalledExec{free: make(chan struct{})}
+	defer close(stalled.free)
+	p := newPeerTest(t, func(c *PeerConfig) { c.Offload = stalled })
+	p.trustCaller(t)
+	p.server.in.call = 1 << 20
+	conn := p.dial(t, p.caller)
+	quiet, err := ententev1.NewOffloadServiceClient(conn).Exec(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := ententev1.NewOffloadServiceClient(conn).Exec(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// It fills its window, unless it is told before.
+	go func() {
+		for s.Send(&ententev1.ExecRequest{Message: &ententev1.ExecRequest_Stdin{Stdin: []byte{1}}}) == nil {
+		}
+	}()
+	told := make(chan error, 1)
+	go func() {
+		_, err := s.Recv()
+		told <- err
+	}()
+	select {
+	case err := <-told:
+		if wire.ReasonOf(err) != wire.ReasonTooManyCalls {
+			t.Errorf("it is told %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("it goes on")
+	}
+	if held := p.quiet(); held != 0 {
+		t.Errorf("%d bytes are held", held)
+	}
+	if err := quiet.Context().Err(); err != nil {
+		t.Errorf("the other ended: %v", err)
+	}
+	if _, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil {
+		t.Error(err)
+	}
+	if n := p.server.in.conns(); n != 1 {
+		t.Errorf("there are %d connections", n)
+	}
+}
+
+// As many calls that stall as there may be are the doing of tenants: they end, and the
+// connection does not.
+func TestCallsThatStallLeaveTheConnection(t *testing.T) {
+	stalled := &stalledExec{free: make(chan struct{})}
+	defer close(stalled.free)
+	p := newPeerTest(t, func(c *PeerConfig) { c.Offload = stalled })
+	p.trustCaller(t)
+	p.server.in.peer = 12 << 20
+	conn := p.dial(t, p.caller)
+	var calls sync.WaitGroup
+	var ended, limited atomic.Int64
+	// It goes on until some ended, and a moment longer.
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var first sync.Once
+	for range 16 {
+		calls.Go(func() {
+			s, err := ententev1.NewOffloadServiceClient(conn).Exec(ctx)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			go func() {
+				for s.Send(&ententev1.ExecRequest{Message: &ententev1.ExecRequest_Stdin{Stdin: []byte{1}}}) == nil {
+				}
+			}()
+			if _, err = s.Recv(); ctx.Err() == nil {
+				ended.Add(1)
+				if wire.ReasonOf(err) == wire.ReasonTooManyCalls {
+					limited.Add(1)
+				}
+				first.Do(func() { time.AfterFunc(time.Second, cancel) })
+			}
+		})
+	}
+	calls.Wait()
+	if ended.Load() == 0 || limited.Load() != ended.Load() {
+		t.Errorf("%d ended, %d of them for what they hold", ended.Load(), limited.Load())
+	}
+	if n := p.server.in.conns(); n != 1 {
+		t.Errorf("there are %d connections", n)
+	}
+	if held := p.quiet(); held > 12<<20 {
+		t.Errorf("%d bytes are held", held)
+	}
+	if _, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil {
+		t.Error(err)
+	}
+	t.Logf("%d were ended", ended.Load())
+}
+
+// stalledExec has an Exec that reads nothing, whatever its context says.
+type stalledExec struct {
+	ententev1.UnimplementedOffloadServiceServer
+	free chan struct{}
+}
+
+func (e *stalledExec) Exec(grpc.BidiStreamingServer[ententev1.ExecRequest, ententev1.ExecResponse]) error {
+	<-e.free
+	return nil
+}
+
+func (in *intake) conns() int {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	n := 0
+	for _, s := range in.senders {
+		n += len(s.conns)
+	}
+	return n
+}
+
+// gRPC lets go of the context of a call that was refused at the caller's deadline
+// only, so they must not outlive their connection, nor gather on it.
+func TestCallsThatAreRefusedAreNotKept(t *testing.T) {
+	p := newPeerTest(t)
+	p.trustCaller(t)
+	stranger := newSource(t)
+	before := heapNow()
+	calls := 0
+	for range 24 {
+		r := p.raw(t, stranger)
+		sent := uint32(0)
+		for ; sent < 20*StrangerRefused; sent++ {
+			if r.callWith(2*sent+1, "/none/none", [2]string{"grpc-timeout", "9999999M"}) != nil {
+				break
+			}
+		}
+		if !r.cut() {
+			t.Fatalf("%d calls were refused, and more are taken", sent)
+		}
+		if n := int(r.ends.Load()); n > StrangerRefused+StrangerBurst+100 {
+			t.Errorf("%d were answered", n)
+		}
+		calls += StrangerRefused
+	}
+	for end := time.Now().Add(10 * time.Second); p.server.in.conns() != 0 && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	}
+	if grown := heapNow() - before; grown > 2<<20 {
+		t.Errorf("the heap grew by %d KiB for %d calls", grown>>10, calls)
+	}
+	p.served(t, "a peer", p.caller)
 }
 
 // junk is an unknown field: what a message has in it is nobody's business here.
@@ -251,6 +521,7 @@ func TestFramesAndMessagesAreCountedInAnyPieces(t *testing.T) {
 	for round := range 200 {
 		in := newIntake(nil, func(identity.AuthInfo) bool { return false })
 		in.stranger, in.all = 1<<40, 1<<40
+		in.call = 1 << 40
 		c := in.meter(&addressed{}, identity.AuthInfo{})
 		s := &inbound{conn: c}
 		c.streams[1] = s
@@ -281,7 +552,7 @@ func TestFramesAndMessagesAreCountedInAnyPieces(t *testing.T) {
 		}
 		for len(sent) > 0 {
 			n := min(len(sent), 1+random.IntN(500))
-			if c.feed(sent[:n]) != nil {
+			if len(c.feed(sent[:n])) != 0 {
 				t.Fatal("it was cut off")
 			}
 			sent = sent[n:]
@@ -289,14 +560,26 @@ func TestFramesAndMessagesAreCountedInAnyPieces(t *testing.T) {
 		if len(s.whole) != len(messages) || s.part != 0 || s.got != 0 {
 			t.Fatalf("round %d: %d messages of %d, %d of another", round, len(s.whole), len(messages), s.part)
 		}
-		if in.total != frames || s.held() != frames || c.held != frames || c.from.held != frames {
-			t.Fatalf("round %d: %d, %d, %d and %d are held, want %d", round, in.total, s.held(), c.held, c.from.held, frames)
+		if sum := s.part + s.frame + sumOf(s.whole); sum != frames {
+			t.Fatalf("round %d: the messages hold %d, want %d", round, sum, frames)
+		}
+		if in.held != frames || s.held != frames || c.held != frames || c.from.held != frames {
+			t.Fatalf("round %d: %d, %d, %d and %d are held, want %d", round, in.held, s.held, c.held, c.from.held, frames)
 		}
 	}
 }
 
+func sumOf(costs []int64) (sum int64) {
+	for _, c := range costs {
+		sum += c
+	}
+	return sum
+}
+
 // addressed is a connection that has an address and nothing else.
 type addressed struct{ net.Conn }
+
+func (addressed) Close() error { return nil }
 
 func (addressed) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1} }
 

@@ -18,18 +18,29 @@ const (
 	// AdminUnread is how many bytes may be held for callers of the admin API from one
 	// address, who need not be known yet, and AdminAllUnread for all. adminGrowth times
 	// what was sent counts, since JSON grows by being decoded, and at least
-	// adminBodyLeast for each call. AdminBodyTimeout is how long a message may take to
-	// come.
+	// adminBodyLeast for each call, or adminBodyTaken once its message was taken.
+	// AdminBodyTimeout is how long a message may take to come. When all is full, what is
+	// not taken of the address that holds the most is cut off for one that holds less.
 	AdminUnread      = 24 << 20
 	AdminAllUnread   = 96 << 20
 	adminGrowth      = 32
 	adminBodyLeast   = 64 << 10
+	adminBodyTaken   = 16 << 10
 	AdminBodyTimeout = 10 * time.Second
-	// AdminConnections is how many connections to the admin API there may be, and
-	// AdminConnectionsPerAddress how many of them from one address. Who forwards a port
-	// through the API server has the address of the pod itself.
-	AdminConnections           = 512
-	AdminConnectionsPerAddress = 256
+	// HealthName is the longest name of a service whose health can be asked for, by
+	// anybody. HealthWatches is how many watches of health one address may have, and
+	// HealthWatch how long each goes on.
+	HealthName    = 256
+	HealthWatches = 16
+	HealthWatch   = 10 * time.Minute
+	// AdminLoopback is how many connections to the admin API there may be from loopback:
+	// from who forwards a port through the API server. AdminConnections is how many from
+	// other addresses, and AdminConnectionsPerAddress how many of them from one address.
+	// When all are taken, the oldest one of the address that has the most is closed for
+	// an address that has fewer.
+	AdminLoopback              = 256
+	AdminConnections           = 256
+	AdminConnectionsPerAddress = 32
 	// MaxHeader is the most bytes of a call's headers.
 	MaxHeader = 64 << 10
 	// MaxStreams is the most calls at once on one connection, and AdminStreams on
@@ -90,11 +101,25 @@ const (
 	ConnectionWindow = 1 << 20
 	// PeerUnread is how many bytes of messages gRPC may hold of one peer that no
 	// handler has taken, StrangerUnread of the strangers from one address, and
-	// AllUnread of all: whoever has more is cut off, or has the most. What frames cost
-	// besides what is in them counts.
+	// AllUnread of all: whoever has more is cut off, or has the most, a stranger before
+	// a peer. What frames cost besides what is in them counts. Before that, from
+	// UnreadPercent of a limit on, the calls that hold the most are ended.
 	PeerUnread     = 64 << 20
 	StrangerUnread = 4 << 20
 	AllUnread      = 128 << 20
+	UnreadPercent  = 75
+	// UnreadPause is how long a connection is not read while calls of its sender that
+	// were ended are about to give back what brings it close to being cut off.
+	UnreadPause = 100 * time.Millisecond
+	// CallUnread is the same of one call, which is ended alone. It is the largest
+	// message, and a full StreamWindow behind it in frames that cost four times what
+	// they carry, with room to spare.
+	CallUnread = 4 << 20
+	// PeerRefused is how many calls a peer's connection may have refused before it is
+	// cut off, and StrangerRefused a stranger's: gRPC keeps something of each until the
+	// connection ends.
+	PeerRefused     = 8192
+	StrangerRefused = 1024
 
 	// KeepaliveTime is after how much silence a connection is probed, and
 	// KeepaliveTimeout how long the answer may take.

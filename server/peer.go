@@ -102,17 +102,19 @@ func NewPeer(cfg PeerConfig) (*Peer, error) {
 		// Before a message is read: gRPC gives room to each that is announced, and
 		// interceptors see it only once it is whole.
 		grpc.InTapHandle(func(ctx context.Context, _ *tap.Info) (context.Context, error) {
-			limit, key := strangers, addressKey(remoteAddress(ctx))
+			limit, key, refusals := strangers, addressKey(remoteAddress(ctx)), StrangerRefused
 			if info, ok := identity.PeerFromContext(ctx); ok && p.trusts(info) {
-				limit, key = peers, string(info.ID)
+				limit, key, refusals = peers, string(info.ID), PeerRefused
 			}
 			leave, err := limit.enter(key)
 			if err != nil {
+				p.in.refused(ctx, refusals)
 				return nil, statusOf(err, "", false).Err()
 			}
 			context.AfterFunc(ctx, leave)
 			return p.in.enter(ctx), nil
 		}),
+		grpc.StatsHandler(connEnds{}),
 		grpc.MaxRecvMsgSize(MaxMessage),
 		// The intake reads through a buffer of its own.
 		grpc.ReadBufferSize(0), grpc.WriteBufferSize(ConnectionBuffer),
@@ -226,10 +228,17 @@ func (p *Peer) whileTrusted(ctx context.Context, id peering.ClusterID, next func
 	}()
 	tick := time.NewTicker(TrustCheck)
 	defer tick.Stop()
+	done := ctx.Done()
 	for {
 		select {
 		case err := <-result:
 			return err
+		case <-done:
+			// What it holds is held until this returns, and its handler may be stuck.
+			if errors.Is(context.Cause(ctx), errCallHeldTooMuch) {
+				return &wire.Error{Reason: wire.ReasonTooManyCalls, Message: errCallHeldTooMuch.Error(), RetryAfter: time.Second}
+			}
+			done = nil
 		case <-p.stopping:
 			return &wire.Error{Reason: wire.ReasonStopping, Message: "the agent is about to stop", RetryAfter: retryStopping}
 		case <-tick.C:
