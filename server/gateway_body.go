@@ -40,7 +40,7 @@ func (m marshaler) NewDecoder(r io.Reader) runtime.Decoder {
 		if err != nil {
 			return fmt.Errorf("read the body: %w", err)
 		}
-		if body = bytes.TrimSpace(body); len(body) == 0 {
+		if body = bytes.Trim(body, jsonSpace); len(body) == 0 {
 			return io.EOF // the library takes it for no body
 		}
 		if err := wellFormed(body); err != nil {
@@ -52,6 +52,9 @@ func (m marshaler) NewDecoder(r io.Reader) runtime.Decoder {
 		return nil
 	})
 }
+
+// jsonSpace is what JSON calls white space (RFC 8259, section 2).
+const jsonSpace = " \t\r\n"
 
 // bodyError says what is wrong with a body, and where. The library passes on no
 // more of an error than its text, out of which violationOf makes the two again.
