@@ -12,8 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -27,48 +25,33 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 )
 
-// cluster is a cluster of its own for this test, with the chart installed: the
-// chart's objects have fixed names, so it would get in another's way.
+// cluster is an API server of its own with the chart in it.
 type cluster struct {
 	admin  client.Client
 	config *rest.Config
 }
 
-// install puts the chart into the cluster of ENTENTE_TEST_KUBECONFIG. A control
-// plane is enough: nothing of it has to run.
-func install(t *testing.T) cluster {
+func newCluster(t *testing.T) cluster {
 	t.Helper()
-	path := os.Getenv("ENTENTE_TEST_KUBECONFIG")
-	if path == "" {
-		t.Skip("ENTENTE_TEST_KUBECONFIG names no cluster to install the chart into: make e2e brings one")
-	}
-	config, err := clientcmd.BuildConfigFromFlags("", path)
+	NeedAPIServer(t)
+	env := &envtest.Environment{}
+	config, err := env.Start()
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("start API server: %v", err)
 	}
-	config.QPS = -1
-	run := func(args ...string) {
-		t.Helper()
-		cmd := exec.CommandContext(t.Context(), helm(t), append(args, "--namespace", namespace, "--kubeconfig", path)...)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("helm %s: %v\n%s", args[0], err, out)
-		}
-	}
-	run("upgrade", "--install", "entente", chart, "--create-namespace")
-	// The second time nothing is new: an upgrade has to work too.
-	run("upgrade", "--install", "entente", chart)
 	t.Cleanup(func() {
-		out, err := exec.Command(helm(t), "uninstall", "entente", "--no-hooks", "--namespace", namespace, "--kubeconfig", path).CombinedOutput()
-		if err != nil {
-			t.Errorf("helm uninstall: %v\n%s", err, out)
+		if err := env.Stop(); err != nil {
+			t.Errorf("stop API server: %v", err)
 		}
 	})
+	config.QPS = -1
+	Install(t, env.KubeConfig)
 	c := cluster{config: config}
 	c.admin = c.as(t, "", nil)
 	return c
@@ -141,10 +124,9 @@ func newPod(namespace string, spec corev1.PodSpec) *corev1.Pod {
 
 const virtualNode = "entente.dev/virtual-node"
 
-// TestOnAPIServer installs the chart into a real control plane and tries what it
-// allows and what it does.
-func TestOnAPIServer(t *testing.T) {
-	c := install(t)
+// TestOnARealAPIServer installs the chart and tries what it allows and what it does.
+func TestOnARealAPIServer(t *testing.T) {
+	c := newCluster(t)
 	t.Run("agent's guard", c.testGuard)
 	t.Run("certificates", c.testCertificates)
 	t.Run("fabric's guard", c.testFabric)
@@ -164,11 +146,6 @@ func (c cluster) testGuard(t *testing.T) {
 		provided  = newNamespace(lent)
 	)
 	c.create(t, realNode, virtual, foreign, offloaded, provided)
-	for _, ns := range []string{foreign.Name, provided.Name, offloaded.Name} {
-		waitFor(t, "the default ServiceAccount of "+ns, func() error {
-			return c.admin.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "default"}, &corev1.ServiceAccount{})
-		})
-	}
 	var (
 		ordinary    = newPod(foreign.Name, corev1.PodSpec{NodeName: realNode.Name, Tolerations: []corev1.Toleration{{Key: "x", Operator: "Exists"}}})
 		onVirtual   = newPod(foreign.Name, corev1.PodSpec{NodeName: virtual.Name, Tolerations: []corev1.Toleration{{Key: virtualNode, Operator: "Exists"}}})
@@ -492,7 +469,6 @@ func (c cluster) testPlacement(t *testing.T) {
 	t.Run("a namespace that was not offloaded", func(t *testing.T) {
 		ns := newNamespace(nil)
 		c.create(t, ns)
-		c.settled(t, ns.Name)
 		if got := c.admit(t, newPod(ns.Name, corev1.PodSpec{})).Spec; got.Affinity != nil || len(got.Tolerations) > 2 {
 			t.Errorf("changed: %v %v", got.Tolerations, got.Affinity)
 		}
@@ -500,7 +476,6 @@ func (c cluster) testPlacement(t *testing.T) {
 	t.Run("a namespace that has the label only", func(t *testing.T) {
 		ns := newNamespace(labels(v1alpha1.LabelOffloading, "enabled"))
 		c.create(t, ns)
-		c.settled(t, ns.Name)
 		if got := c.admit(t, newPod(ns.Name, corev1.PodSpec{})).Spec; got.Affinity != nil || len(got.Tolerations) > 2 {
 			t.Errorf("changed: %v %v", got.Tolerations, got.Affinity)
 		}
@@ -521,7 +496,6 @@ func (c cluster) offloaded(t *testing.T, strategy v1alpha1.PodStrategy) string {
 	t.Helper()
 	ns := newNamespace(labels(v1alpha1.LabelOffloading, "enabled"))
 	c.create(t, ns)
-	c.settled(t, ns.Name)
 	c.create(t, &v1alpha1.NamespaceOffloading{
 		ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.NamespaceOffloadingName, Namespace: ns.Name},
 		Spec:       v1alpha1.NamespaceOffloadingSpec{PodStrategy: strategy},
@@ -539,18 +513,10 @@ func (c cluster) offloaded(t *testing.T, strategy v1alpha1.PodStrategy) string {
 	return ns.Name
 }
 
-// settled waits until pods can be made in a new namespace.
-func (c cluster) settled(t *testing.T, ns string) {
-	t.Helper()
-	waitFor(t, "the default ServiceAccount of "+ns, func() error {
-		return c.admin.Get(t.Context(), client.ObjectKey{Namespace: ns, Name: "default"}, &corev1.ServiceAccount{})
-	})
-}
-
 // waitFor tries until it succeeds.
 func waitFor(t *testing.T, what string, try func() error) {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		err := try()
 		if err == nil {

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -21,19 +20,13 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 )
 
-const (
-	chart     = "../../charts/entente"
-	namespace = "entente-system"
-)
+const chart = "../../charts/entente"
 
 // helm returns the path of helm, or skips the test. ENTENTE_CHARTTEST=must makes
 // a missing helm a failure.
 func helm(t *testing.T) string {
 	t.Helper()
-	path := os.Getenv("ENTENTE_HELM")
-	if path == "" {
-		path = filepath.Join("..", "..", ".build", "bin", "helm")
-	}
+	path := helmPath(t)
 	if _, err := os.Stat(path); err != nil {
 		if os.Getenv("ENTENTE_CHARTTEST") == "must" {
 			t.Fatal(err)

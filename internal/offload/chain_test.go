@@ -224,7 +224,7 @@ func testChainStreams(t *testing.T, conn *grpc.ClientConn, id string, pod peerin
 	defer near.Close()
 	done := make(chan error, 1)
 	go func() { done <- client.PortForward(t.Context(), conn, id, pod, 8080, far) }()
-	_ = near.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = near.SetDeadline(time.Now().Add(time.Minute))
 	buf := make([]byte, len("web:8080\n"))
 	if _, err := io.ReadFull(near, buf); err != nil || string(buf) != "web:8080\n" {
 		t.Fatalf("port-forward: %q, %v", buf, err)

@@ -147,6 +147,9 @@ func (p *Provider) Reconcile(ctx context.Context, req reconcile.Request) (reconc
 	case podWait:
 	case podRelease:
 		p.inv.lastWords(o.Namespace, types.UID(o.Status.PodUID))
+		// Before it goes: the watch tells of that later, and an apply that comes in
+		// between would find nothing, and run the pod again.
+		p.graves.add(graveOf(o.Spec.Contract, o.Spec.OriginUID))
 		before := o.DeepCopy()
 		if controllerutil.RemoveFinalizer(o, api.Finalizer) {
 			return reconcile.Result{}, client.IgnoreNotFound(p.patch(ctx, o, before))

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -19,7 +17,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -30,11 +27,12 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
-	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/charttest"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -121,7 +119,7 @@ func (c *cluster) start(t *testing.T) (p *Provider, stop func()) {
 	t.Cleanup(stop)
 	select {
 	case <-p.Synced():
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("never synced")
 	}
 	return p, stop
@@ -137,84 +135,9 @@ func (l testLog) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// replayed lets a watch begin with what there is: the fake client's begins with
-// what comes, and an informer would miss what came between list and watch.
-type replayed struct {
-	watch.Interface
-	out  chan watch.Event
-	done chan struct{}
-	once sync.Once
-}
-
-func (r *replayed) ResultChan() <-chan watch.Event { return r.out }
-func (r *replayed) Stop()                          { r.once.Do(func() { close(r.done); r.Interface.Stop() }) }
-
-func replay(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) (watch.Interface, error) {
-	w, err := c.Watch(ctx, list, opts...)
-	if err != nil {
-		return nil, err
-	}
-	if err := c.List(ctx, list, opts...); err != nil {
-		return nil, err
-	}
-	items, err := meta.ExtractList(list)
-	if err != nil {
-		return nil, err
-	}
-	r := &replayed{Interface: w, out: make(chan watch.Event), done: make(chan struct{})}
-	var queue []watch.Event
-	for _, o := range items {
-		queue = append(queue, watch.Event{Type: watch.Added, Object: o})
-	}
-	go func() {
-		defer close(r.out)
-		in := w.ResultChan()
-		for {
-			var out chan watch.Event
-			var next watch.Event
-			if len(queue) > 0 {
-				out, next = r.out, queue[0]
-			}
-			select {
-			case e, ok := <-in:
-				if !ok {
-					return
-				}
-				queue = append(queue, e)
-			case out <- next:
-				queue = queue[1:]
-			case <-r.done:
-				return
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return r, nil
-}
-
 func newFake(t *testing.T) *cluster {
 	t.Helper()
-	inner := fake.NewClientBuilder().WithScheme(testScheme(t)).
-		WithStatusSubresource(&api.OffloadedPod{}, &corev1.Pod{}).
-		WithIndex(&corev1.Event{}, "involvedObject.kind", func(o client.Object) []string {
-			return []string{o.(*corev1.Event).InvolvedObject.Kind}
-		}).Build()
-	uids := 0
-	var mu sync.Mutex
-	c := interceptor.NewClient(inner, interceptor.Funcs{
-		// The fake client gives no UIDs.
-		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
-			mu.Lock()
-			uids++
-			o.SetUID(types.UID(fmt.Sprint("fake-", uids)))
-			mu.Unlock()
-			return c.Create(ctx, o, opts...)
-		},
-		Watch: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) (watch.Interface, error) {
-			return replay(ctx, c, list, opts...)
-		},
-	})
+	c := newJournaled(testScheme(t))
 	return &cluster{owner: c, agent: withoutRights(c), contracts: map[string]Contract{}}
 }
 
@@ -279,17 +202,12 @@ func withoutRights(owner client.WithWatch) client.WithWatch {
 	})
 }
 
-// newReal starts an API server, and an agent that has the rights that it should
-// have and no more.
+// newReal starts an API server with the chart in it: the agent has the rights that
+// users give it, and the policies hold.
 func newReal(t *testing.T) *cluster {
 	t.Helper()
-	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
-		t.Skip("KUBEBUILDER_ASSETS does not name a directory with etcd and kube-apiserver")
-	}
-	env := &envtest.Environment{
-		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "charts", "entente", "files", "crds")},
-		ErrorIfCRDPathMissing: true,
-	}
+	charttest.NeedAPIServer(t)
+	env := &envtest.Environment{}
 	cfg, err := env.Start()
 	if err != nil {
 		t.Fatalf("start API server: %v", err)
@@ -300,38 +218,11 @@ func newReal(t *testing.T) *cluster {
 		}
 	})
 	cfg.QPS = -1
+	charttest.Install(t, env.KubeConfig)
 	s := testScheme(t)
 	owner, err := client.NewWithWatch(cfg, client.Options{Scheme: s})
 	if err != nil {
 		t.Fatal(err)
-	}
-	all := []string{"get", "list", "watch", "create", "update", "patch", "delete"}
-	for _, o := range []client.Object{
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "entente-system"}},
-		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "entente-agent"}, Rules: []rbacv1.PolicyRule{
-			{APIGroups: []string{"entente.dev"}, Resources: []string{"offloadedpods"}, Verbs: []string{"get", "list", "watch", "create", "patch", "delete"}},
-			{APIGroups: []string{"entente.dev"}, Resources: []string{"offloadedpods/status"}, Verbs: []string{"update"}},
-			{APIGroups: []string{""}, Resources: []string{"namespaces"}, Verbs: []string{"get", "list", "watch", "create", "delete"}},
-			{APIGroups: []string{rbacv1.GroupName}, Resources: []string{"rolebindings"}, Verbs: []string{"get", "create"}},
-			{APIGroups: []string{rbacv1.GroupName}, Resources: []string{"clusterroles"}, ResourceNames: []string{"entente-provider-namespace"}, Verbs: []string{"bind"}},
-		}},
-		&rbacv1.ClusterRoleBinding{
-			ObjectMeta: metav1.ObjectMeta{Name: "entente-agent"},
-			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "entente-agent"},
-			Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: "entente-system", Name: "entente-agent"}},
-		},
-		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "entente-provider-namespace"}, Rules: []rbacv1.PolicyRule{
-			{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "list", "watch", "create", "update", "delete"}},
-			{APIGroups: []string{""}, Resources: []string{"configmaps", "secrets"}, Verbs: []string{"get", "list", "create", "update", "delete"}},
-			{APIGroups: []string{""}, Resources: []string{"services"}, Verbs: []string{"get", "list", "create", "update", "patch", "delete"}},
-			{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"list", "watch"}},
-			{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: all},
-			{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices/restricted"}, Verbs: []string{"create"}},
-		}},
-	} {
-		if err := owner.Create(t.Context(), o); err != nil {
-			t.Fatalf("set up: %v", err)
-		}
 	}
 	as := rest.CopyConfig(cfg)
 	as.Impersonate = rest.ImpersonationConfig{
@@ -386,7 +277,7 @@ func (c *cluster) endNamespaces(ctx context.Context) {
 
 func eventually(t *testing.T, what string, f func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		if f() {
 			return
 		}
@@ -691,16 +582,44 @@ func testPodLost(t *testing.T, c *cluster) {
 		_ = c.owner.Delete(t.Context(), op)
 		return false
 	})
-	var late error
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("the last apply: %v", late)
-		}
-	})
-	eventually(t, "an apply on its way does not run it again", func() bool {
-		late = p.Apply(t.Context(), id, o)
-		return late == nil && !c.get(t, remote, "web", &api.OffloadedPod{})
-	})
+	// An apply that was on its way does not run it again, not even now.
+	if err := p.Apply(t.Context(), id, o); err != nil {
+		t.Fatal(err)
+	}
+	if c.get(t, remote, "web", &api.OffloadedPod{}) {
+		t.Error("a pod of which nothing was left was run again")
+	}
+}
+
+// The watch tells that a record went some time after it did. An apply in between
+// finds nothing, and has to be known all the same.
+func TestAPodIsNotRunAgainBeforeTheWatchTellsThatItWent(t *testing.T) {
+	t.Parallel()
+	c := newFake(t)
+	id, name := c.fresh("cpu=2")
+	// It does not run, so it hears nothing.
+	p, err := New(Config{Client: c.owner, Contracts: c.contract, Namespace: "entente-system", ServiceAccount: "entente-agent"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, _ := c.contract(id)
+	ns, o, record := &corev1.Namespace{}, podObject(name, "web", "1"), &api.OffloadedPod{}
+	ns.Name = name
+	if err := p.newPod(t.Context(), id, k, ns, o); err != nil || !c.get(t, name, "web", record) {
+		t.Fatalf("the first apply: %v", err)
+	}
+	if err := c.owner.Delete(t.Context(), record); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(record)}); err != nil {
+		t.Fatal(err)
+	}
+	if c.get(t, name, "web", record) {
+		t.Fatal("the record was not let go")
+	}
+	if err := p.newPod(t.Context(), id, k, ns, o); err != nil || c.get(t, name, "web", record) {
+		t.Errorf("an apply that was on its way ran it again, or failed: %v", err)
+	}
 }
 
 func testDelete(t *testing.T, c *cluster) {

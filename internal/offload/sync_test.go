@@ -298,7 +298,7 @@ func mirror(t *testing.T, s *site, e *ear) *client.Mirror {
 
 func eventually(t *testing.T, what string, f func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
 		if f() {
 			return
 		}
@@ -416,7 +416,7 @@ func TestARefusedObjectIsTriedAgainOnlyWhereThatMayHelp(t *testing.T) {
 
 func open(t *testing.T, s *site, id string) ententev1.OffloadService_SyncClient {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	stream, err := ententev1.NewOffloadServiceClient(s.conn).Sync(ctx)
 	if err != nil {
@@ -587,10 +587,12 @@ func TestAProviderThatDoesNotKeepUpIsNotFloodedWithWork(t *testing.T) {
 	if _, err := stream.Recv(); err != nil {
 		t.Fatal(err)
 	}
+	// More than the 16 MiB to which gRPC lets what is on its way grow.
+	const messages = 512
 	sent := make(chan int, 1)
 	go func() {
 		n := 0
-		for i := range 2000 {
+		for i := range messages {
 			if stream.Send(wire.ApplyTo(obj(peering.KindPod, fmt.Sprint("p", i), `{"a":"`+strings.Repeat("x", 64<<10)+`"}`))) != nil {
 				break
 			}
@@ -604,7 +606,7 @@ func TestAProviderThatDoesNotKeepUpIsNotFloodedWithWork(t *testing.T) {
 	case <-time.After(300 * time.Millisecond):
 	}
 	close(mem.block)
-	for range 2000 {
+	for range messages {
 		if m, err := stream.Recv(); err != nil || m.GetAck().GetReason() != "" {
 			t.Fatalf("%v %v", m, err)
 		}

@@ -1,0 +1,104 @@
+package charttest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// namespace is where the chart is installed.
+const namespace = "entente-system"
+
+// NeedAPIServer skips a test that starts an API server with the chart in it, unless
+// there are etcd, kube-apiserver and kubectl in KUBEBUILDER_ASSETS, and helm. With
+// ENTENTE_LIVE=must it fails the test: who asked for it does not want it skipped.
+func NeedAPIServer(t *testing.T) {
+	t.Helper()
+	err := lookForAPIServer(helmPath(t), os.Getenv("KUBEBUILDER_ASSETS"))
+	switch {
+	case err == nil:
+	case os.Getenv("ENTENTE_LIVE") == "must":
+		t.Fatal(err)
+	default:
+		t.Skipf("%v: make live has them all", err)
+	}
+}
+
+func lookForAPIServer(helm, assets string) error {
+	if assets == "" {
+		return errors.New("KUBEBUILDER_ASSETS names no directory with etcd, kube-apiserver and kubectl")
+	}
+	for _, program := range []string{filepath.Join(assets, "etcd"), filepath.Join(assets, "kube-apiserver"), filepath.Join(assets, "kubectl"), helm} {
+		if _, err := os.Stat(program); err != nil {
+			return fmt.Errorf("look for what an API server needs: %w", err)
+		}
+	}
+	return nil
+}
+
+// Install installs the chart into a cluster, in entente-system, until the test ends:
+// what the test does there is held to the rights and policies that users get.
+// Nothing of the chart has to run; an API server is enough.
+func Install(t *testing.T, kubeconfig []byte) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(path, kubeconfig, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run := func(ctx context.Context, program string, args ...string) error {
+		out, err := exec.CommandContext(ctx, program, append(args, "--namespace", namespace, "--kubeconfig", path)...).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%s %s: %w\n%s", filepath.Base(program), args[0], err, out)
+		}
+		return nil
+	}
+	helm, kubectl := helmPath(t), filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), "kubectl")
+	chart := filepath.Join(repository(t), "charts", "entente")
+	// The API server makes it a moment after it is ready, and the chart has a role there.
+	if err := run(t.Context(), kubectl, "wait", "--for=create", "--timeout=1m", "namespace/kube-node-lease"); err != nil {
+		t.Fatal(err)
+	}
+	if err := run(t.Context(), helm, "upgrade", "--install", "entente", chart, "--create-namespace"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		// The hook is for agents that run.
+		if err := run(context.WithoutCancel(t.Context()), helm, "uninstall", "entente", "--no-hooks"); err != nil {
+			t.Error(err)
+		}
+	})
+	// The second time nothing is new: an upgrade has to work too.
+	if err := run(t.Context(), helm, "upgrade", "--install", "entente", chart); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// helmPath returns where helm is, or should be.
+func helmPath(t *testing.T) string {
+	t.Helper()
+	if path := os.Getenv("ENTENTE_HELM"); path != "" {
+		return path
+	}
+	return filepath.Join(repository(t), ".build", "bin", "helm")
+}
+
+// repository returns the folder of the repository: the first with a go.mod above
+// the test's own.
+func repository(t *testing.T) string {
+	t.Helper()
+	wd, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for dir := wd; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+	}
+	t.Fatalf("no go.mod above %s: run the tests in a clone of the repository", wd)
+	return ""
+}
