@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -17,10 +16,12 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/entente-dev/entente/internal/charttest"
 )
 
-// realHome is an API server, its owner, and the agent with the rights that it should
-// have and no more.
+// realHome is an API server with the chart in it, its owner, and the agent with the
+// rights that users give it.
 type realHome struct {
 	t            *testing.T
 	owner, agent kubernetes.Interface
@@ -32,9 +33,7 @@ type realHome struct {
 
 func newReal(t *testing.T) *realHome {
 	t.Helper()
-	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
-		t.Skip("KUBEBUILDER_ASSETS does not name a directory with etcd and kube-apiserver")
-	}
+	charttest.NeedAPIServer(t)
 	env := &envtest.Environment{}
 	cfg, err := env.Start()
 	if err != nil {
@@ -46,41 +45,18 @@ func newReal(t *testing.T) *realHome {
 		}
 	})
 	cfg.QPS = -1
+	charttest.Install(t, env.KubeConfig)
 	r := &realHome{t: t, remote: newProvider()}
 	r.owner, err = kubernetes.NewForConfig(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	as := rest.CopyConfig(cfg)
-	as.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:entente-system:entente-agent", Groups: []string{"system:authenticated"}}
+	as.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:entente-system:entente-agent", Groups: []string{"system:serviceaccounts", "system:authenticated"}}
 	if r.agent, err = kubernetes.NewForConfig(as); err != nil {
 		t.Fatal(err)
 	}
-	ctx := t.Context()
-	rule := func(group, resources, verbs string) rbacv1.PolicyRule {
-		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: strings.Fields(resources), Verbs: strings.Fields(verbs)}
-	}
-	roles := map[string][]rbacv1.PolicyRule{
-		"entente-agent": {
-			rule("", "nodes", "get list watch create patch delete"), rule("", "nodes/status", "patch"),
-			rule("coordination.k8s.io", "leases", "get create update delete"),
-			rule("", "pods", "get list watch delete"), rule("", "pods/status", "patch"), rule("", "pods/eviction", "create"),
-			rule("", "events", "create patch"), rule("", "namespaces", "get"),
-		},
-		"entente-consumer-namespace": {rule("", "configmaps secrets services", "get list watch"), rule("discovery.k8s.io", "endpointslices", "get list watch")},
-	}
-	for name, rules := range roles {
-		if _, err := r.owner.RbacV1().ClusterRoles().Create(ctx, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules}, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := r.owner.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "entente-agent"},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "entente-agent"}, Subjects: []rbacv1.Subject{agentSubject()},
-	}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	ns, err := r.owner.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}, metav1.CreateOptions{})
+	ns, err := r.owner.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +121,10 @@ func (r *realHome) pod(name string) *corev1.Pod {
 
 func (r *realHome) bind(name string, change ...func(*corev1.Pod)) *corev1.Pod {
 	r.t.Helper()
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, Spec: corev1.PodSpec{NodeName: "office", Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, Spec: corev1.PodSpec{
+		NodeName: "office", Containers: []corev1.Container{{Name: "c", Image: "i"}},
+		Tolerations: tolerated(),
+	}}
 	for _, f := range change {
 		f(pod)
 	}
@@ -211,6 +190,15 @@ func TestOnARealAPIServer(t *testing.T) {
 		list, err := r.owner.CoreV1().Events("shop").List(ctx, metav1.ListOptions{FieldSelector: "reason=" + ReasonMissing})
 		return err == nil && len(list.Items) > 0
 	})
+
+	r.bind("stowaway", func(p *corev1.Pod) { p.Spec.Tolerations = nil })
+	r.until("a pod that was bound by hand is told that it is left alone", func() bool {
+		list, err := r.owner.CoreV1().Events("shop").List(ctx, metav1.ListOptions{FieldSelector: "reason=" + ReasonNotTolerated})
+		return err == nil && len(list.Items) == 1 && list.Items[0].InvolvedObject.Name == "stowaway"
+	})
+	if p := r.pod("stowaway"); len(p.Status.Conditions) > 0 || p.Status.Reason != "" {
+		t.Errorf("its status is %+v", p.Status)
+	}
 
 	before := r.office()
 	if err := r.owner.CoreV1().Nodes().Delete(ctx, "office", metav1.DeleteOptions{}); err != nil {

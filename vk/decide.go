@@ -11,6 +11,8 @@ const (
 	// stepNotApplicable says that the pod is not run, as its namespace is not
 	// offloaded.
 	stepNotApplicable
+	// stepLeave leaves a pod alone that nobody let onto the node, and says so.
+	stepLeave
 	// stepRefuse says that the pod cannot run elsewhere.
 	stepRefuse
 	// stepWait waits for what the pod refers to.
@@ -38,6 +40,7 @@ type podFacts struct {
 
 	// Of its namespace and spec:
 
+	tolerates  bool   // it tolerates the node's taint
 	offloading answer // whether its namespace is offloaded
 	portable   bool   // it can run in another cluster
 	complete   bool   // what it has to refer to is there
@@ -78,6 +81,9 @@ func decidePod(f podFacts) step {
 			return stepDrop
 		}
 		return stepUnwant
+	case !f.tolerates && !f.crossed() && !f.wanted:
+		// Somebody bound it here by hand. The agent may not touch such a pod.
+		return stepLeave
 	case f.deleting:
 		// A pod that ended runs nothing, so its object need not wait for a provider
 		// that is away.

@@ -6,7 +6,7 @@ import (
 )
 
 func TestDecidePod(t *testing.T) {
-	local := podFacts{exists: true, offloading: yes, portable: true, complete: true}
+	local := podFacts{exists: true, tolerates: true, offloading: yes, portable: true, complete: true}
 	with := func(change func(*podFacts)) podFacts {
 		f := local
 		change(&f)
@@ -24,6 +24,9 @@ func TestDecidePod(t *testing.T) {
 		"nothing happens while offloading is not known":                      {with(func(f *podFacts) { f.offloading = unknown }), stepNothing},
 		"a running pod goes on when its namespace is not offloaded any more": {with(func(f *podFacts) { f.offloading, f.held = no, true }), stepWant},
 		"a running pod goes on when nobody knows about its namespace":        {with(func(f *podFacts) { f.offloading, f.marked = unknown, true }), stepWant},
+		"a pod that somebody bound by hand is left alone":                    {with(func(f *podFacts) { f.tolerates = false }), stepLeave},
+		"a deleted pod that was bound by hand is left alone":                 {with(func(f *podFacts) { f.tolerates, f.deleting = false, true }), stepLeave},
+		"a pod that runs is not left alone":                                  {with(func(f *podFacts) { f.tolerates, f.held, f.deleting = false, true, true }), stepUnwant},
 		"a pod with host access is refused":                                  {with(func(f *podFacts) { f.portable = false }), stepRefuse},
 		"a pod that ended is settled":                                        {with(func(f *podFacts) { f.terminal, f.held = true, true }), stepSettle},
 		"a pod that ended and is gone is settled":                            {with(func(f *podFacts) { f.terminal, f.gone = true, true }), stepSettle},
@@ -52,16 +55,18 @@ func TestDecidePod(t *testing.T) {
 // Of all that can be the case, none of these may happen.
 func TestDecidePodNeverHarms(t *testing.T) {
 	bit := func(i, n int) bool { return i&(1<<n) != 0 }
-	for i := range 1 << 10 {
+	for i := range 1 << 11 {
 		for _, o := range []answer{unknown, yes, no} {
 			f := podFacts{
 				exists: bit(i, 0), deleting: bit(i, 1), terminal: bit(i, 2), marked: bit(i, 3), portable: bit(i, 4), complete: bit(i, 5),
-				wanted: bit(i, 6), held: bit(i, 7), gone: bit(i, 8), deleteAcked: bit(i, 9), offloading: o,
+				wanted: bit(i, 6), held: bit(i, 7), gone: bit(i, 8), deleteAcked: bit(i, 9), tolerates: bit(i, 10), offloading: o,
 			}
 			got := decidePod(f)
 			switch {
 			case got == stepWant && (f.terminal || f.gone || f.deleting || !f.exists):
 				t.Errorf("%+v: a pod that ended or goes is wanted", f)
+			case got == stepWant && !f.tolerates && !f.held && !f.marked && !f.wanted:
+				t.Errorf("%+v: a pod is wanted that nobody let onto the node", f)
 			case got == stepUnwant && f.exists && !f.deleting:
 				t.Errorf("%+v: a pod that nobody deletes is unwanted", f)
 			case got == stepFinalise && !f.deleting:

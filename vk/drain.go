@@ -123,7 +123,7 @@ func (n *Node) occupies(pod *corev1.Pod) bool {
 	st := n.state[string(pod.UID)]
 	wanted := st != nil && (st.wanted || st.held) && !st.gone
 	n.mu.Unlock()
-	return wanted || offloadedBefore(pod) || n.offloads(pod.Namespace) != no
+	return wanted || offloadedBefore(pod) || tolerates(pod) && n.offloads(pod.Namespace) != no
 }
 
 // Remove takes the node away when its contract is over: the pods that are left on
@@ -171,7 +171,9 @@ func (n *Node) removePods(ctx context.Context) error {
 	now, zero := metav1.Now(), int64(0)
 	for i := range list.Items {
 		pod := &list.Items[i]
-		if pod.Spec.NodeName != n.cfg.Name {
+		// One that was bound by hand goes with the node: Kubernetes deletes what is bound
+		// to a node that is not there.
+		if pod.Spec.NodeName != n.cfg.Name || !tolerates(pod) {
 			continue
 		}
 		status := failedStatus(pod, nil, n.view(), "ContractEnded", "the contract by which the pod ran is over", now)

@@ -136,6 +136,14 @@ func podRef(p *corev1.Pod) peering.ObjectRef {
 	return peering.ObjectRef{Kind: peering.KindPod, Namespace: p.Namespace, Name: p.Name, UID: string(p.UID)}
 }
 
+// tolerates says whether a pod was let onto virtual nodes by a toleration. It is what
+// the chart's policy entente-agent-pods asks of a pod that the agent may change.
+func tolerates(p *corev1.Pod) bool {
+	return slices.ContainsFunc(p.Spec.Tolerations, func(t corev1.Toleration) bool {
+		return (t.Effect == "" || t.Effect == corev1.TaintEffectNoSchedule) && (t.Key == "" || t.Key == api.TaintVirtualNode)
+	})
+}
+
 // podPlan is a pod with everything that was found out about it.
 type podPlan struct {
 	pod     *corev1.Pod // nil if it is not in the cache
@@ -165,6 +173,7 @@ func (n *Node) plan(uid string) podPlan {
 		f.deleting = p.pod.DeletionTimestamp != nil
 		f.terminal = terminal(p.pod.Status.Phase)
 		f.marked = offloadedBefore(p.pod)
+		f.tolerates = tolerates(p.pod)
 		f.offloading = n.offloads(p.pod.Namespace)
 		t, object, refusal := podObject(p.pod)
 		p.object, p.refusal, p.notes = object, refusal, t.Notes
@@ -232,6 +241,11 @@ func (n *Node) reconcilePod(ctx context.Context, uid string) error {
 	case stepNotApplicable:
 		return n.patchStatus(ctx, p.pod, waitingStatus(p.pod, ReasonNotApplicable,
 			fmt.Sprintf("namespace %s is not offloaded to this cluster, so this pod is not run here; that is no fault of the pod", p.pod.Namespace), metav1.Now()))
+	case stepLeave:
+		n.warn(p, ReasonNotTolerated, fmt.Sprintf(
+			"the pod is bound to virtual node %s but does not tolerate its taint %s:NoSchedule, so it is not run; let the scheduler place it, or delete it (with --force --grace-period=0)",
+			n.cfg.Name, api.TaintVirtualNode))
+		return nil
 	case stepRefuse:
 		n.warn(p, ReasonNotOffloaded, p.refusal.Message)
 		return n.patchStatus(ctx, p.pod, waitingStatus(p.pod, ReasonNotOffloaded, p.refusal.Message, metav1.Now()))

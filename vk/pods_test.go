@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
 
+	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -112,13 +113,18 @@ func (h *home) offload(spaces ...Namespace) {
 	h.settle()
 }
 
+// tolerated lets a pod onto a virtual node: the scheduler puts no other there.
+func tolerated() []corev1.Toleration {
+	return []corev1.Toleration{{Key: api.TaintVirtualNode, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}}
+}
+
 // bind makes a pod that the scheduler put on the virtual node.
 func (h *home) bind(uid, name string, change ...func(*corev1.Pod)) *corev1.Pod {
 	h.t.Helper()
 	grace := int64(30)
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID(uid)},
-		Spec:       corev1.PodSpec{NodeName: "office", Containers: []corev1.Container{{Name: "c", Image: "i"}}, TerminationGracePeriodSeconds: &grace},
+		Spec:       corev1.PodSpec{NodeName: "office", Tolerations: tolerated(), Containers: []corev1.Container{{Name: "c", Image: "i"}}, TerminationGracePeriodSeconds: &grace},
 		Status:     corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}}},
 	}
 	for _, f := range change {
@@ -250,7 +256,7 @@ func TestManyPodsDoNotWaitForEachOther(t *testing.T) {
 		for i := range 500 {
 			pod := &corev1.Pod{
 				ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: fmt.Sprint("web-", i), UID: types.UID(fmt.Sprint("u", i))},
-				Spec:       corev1.PodSpec{NodeName: "office", Containers: []corev1.Container{{Name: "c"}}},
+				Spec:       corev1.PodSpec{NodeName: "office", Tolerations: tolerated(), Containers: []corev1.Container{{Name: "c"}}},
 			}
 			if err := h.client.Tracker().Add(pod); err != nil {
 				t.Fatal(err)

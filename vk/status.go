@@ -22,6 +22,7 @@ const (
 	ReasonAccepted      = "Accepted"
 	ReasonNotApplicable = "NotApplicable"
 	ReasonNotOffloaded  = "NotOffloadable"
+	ReasonNotTolerated  = "NotTolerated"
 	ReasonMissing       = "MissingReference"
 	ReasonRemoteGone    = "RemotePodGone"
 	ReasonDeleted       = "Deleted"
