@@ -118,7 +118,6 @@ func TestWaitingSaysWhatItWaitsFor(t *testing.T) {
 	if err := wait(time.Minute, "peerings/nope"); client.ReasonOf(err) != "PEERING_UNKNOWN" {
 		t.Errorf("one that is not there: got %v", err)
 	}
-	agent.peerings["batch"] = &ententev1.Peering{Name: "peerings/batch", Peer: "peers/office"}
 	for name, tc := range map[string]struct {
 		change func(*ententev1.Peering)
 		want   string
@@ -131,13 +130,15 @@ func TestWaitingSaysWhatItWaitsFor(t *testing.T) {
 			p.Accepted, p.Provider = &ententev1.Condition{Status: "True"}, "peers/office"
 		}, "the virtual node does not take pods: no contract is in force"},
 	} {
+		batch := &ententev1.Peering{Name: "peerings/batch", Peer: "peers/office"}
+		tc.change(batch)
 		agent.mu.Lock()
-		tc.change(agent.peerings["batch"])
+		agent.peerings["batch"] = batch
 		agent.mu.Unlock()
-		if err := wait(200*time.Millisecond, "peerings/batch"); err == nil || !strings.Contains(err.Error(), tc.want) {
+		// Long enough to have asked.
+		if err := wait(time.Second, "peerings/batch"); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: got %v, want %q", name, err, tc.want)
 		}
-		agent.peerings["batch"] = &ententev1.Peering{Name: "peerings/batch", Peer: "peers/office"}
 	}
 	done := make(chan error, 1)
 	go func() { done <- wait(time.Minute, "peerings/batch") }()

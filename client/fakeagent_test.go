@@ -120,7 +120,7 @@ func (f *fakeAgent) ApprovePeer(_ context.Context, r *ententev1.ApprovePeerReque
 		return nil, refuse(wire.ReasonCodeMismatch, "the code is not the one of this cluster")
 	}
 	p.Decision = "Approved"
-	return &ententev1.ApprovePeerResponse{Peer: p}, nil
+	return &ententev1.ApprovePeerResponse{Peer: proto.CloneOf(p)}, nil
 }
 
 func (f *fakeAgent) GetPeer(_ context.Context, r *ententev1.GetPeerRequest) (*ententev1.GetPeerResponse, error) {
@@ -143,7 +143,7 @@ func (f *fakeAgent) ListPeers(_ context.Context, r *ententev1.ListPeersRequest) 
 	}
 	resp := &ententev1.ListPeersResponse{}
 	if i < len(f.peers) {
-		resp.Peers = f.peers[i : i+1]
+		resp.Peers = []*ententev1.Peer{proto.CloneOf(f.peers[i])}
 	}
 	if i+1 < len(f.peers) {
 		resp.NextPageToken = strconv.Itoa(i + 1)

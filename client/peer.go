@@ -205,6 +205,7 @@ func RunSession(ctx context.Context, conn grpc.ClientConnInterface, cfg heartbea
 			m, err := stream.Recv()
 			return m.GetState(), err
 		},
+		End: func(error) { cancel() },
 	}, cfg)
 	if ctx.Err() != nil {
 		return nil

@@ -209,9 +209,11 @@ func (a *Admin) Run(ctx context.Context, listener net.Listener) error {
 		},
 		ErrorLog: slog.NewLogLogger(a.cfg.Log.Handler(), slog.LevelDebug),
 	}
+	// Who calls first has a certificate to be judged, too.
+	pause := a.ca.read(ctx)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		a.ca.run(ctx)
+		a.ca.run(ctx, pause)
 		return nil
 	})
 	group.Go(func() error {

@@ -260,7 +260,7 @@ func newAdminTest(t *testing.T, objects ...ctrlclient.Object) *adminTest {
 func newAdminTestWith(t *testing.T, change func(*AdminConfig), objects ...ctrlclient.Object) *adminTest {
 	t.Helper()
 	leaks := goleak.IgnoreCurrent()
-	t.Cleanup(func() { goleak.VerifyNone(t, leaks) })
+	t.Cleanup(func() { noneLeft(t, leaks) })
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, corev1.AddToScheme} {
 		if err := add(scheme); err != nil {
@@ -337,9 +337,6 @@ func newAdminTestWith(t *testing.T, change func(*AdminConfig), objects ...ctrlcl
 		t.Fatal(err)
 	}
 	a.address = l.Addr().String()
-	if err := a.server.ca.refresh(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithCancel(t.Context())
 	a.stop = cancel
 	done := make(chan error, 1)

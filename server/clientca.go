@@ -38,21 +38,27 @@ func (c *clientCA) get() *x509.CertPool {
 	return c.pool
 }
 
-// run reads the authority again and again until ctx ends. One that was read
-// stays while it cannot be read again, and goes when the cluster has none.
-func (c *clientCA) run(ctx context.Context) {
+// run reads the authority again and again until ctx ends, first after a pause. One
+// that was read stays while it cannot be read again, and goes when the cluster has
+// none.
+func (c *clientCA) run(ctx context.Context, pause time.Duration) {
 	for {
-		wait := ClientCARefresh
-		if err := c.refresh(ctx); err != nil && ctx.Err() == nil {
-			c.log.WarnContext(ctx, "read the cluster's client CA; certificates are judged by the one read before", "err", err)
-			wait = ClientCARefresh / 6
-		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(wait):
+		case <-time.After(pause):
 		}
+		pause = c.read(ctx)
 	}
+}
+
+// read reads the authority, and returns after what pause to read it again.
+func (c *clientCA) read(ctx context.Context) time.Duration {
+	if err := c.refresh(ctx); err != nil && ctx.Err() == nil {
+		c.log.WarnContext(ctx, "read the cluster's client CA; certificates are judged by the one read before", "err", err)
+		return ClientCARefresh / 6
+	}
+	return ClientCARefresh
 }
 
 func (c *clientCA) refresh(ctx context.Context) error {

@@ -60,7 +60,6 @@ func (l load) live() int64 { return l.held - l.ending }
 var (
 	errHeldTooMuch     = errors.New("server: the peer sends more than is taken")
 	errRefusedTooOften = errors.New("server: the peer goes on calling though it is refused")
-	errCallHeldTooMuch = errors.New("the call was sent more than its handler takes")
 )
 
 func newIntake(log *slog.Logger, trusts func(identity.AuthInfo) bool) *intake {
@@ -92,7 +91,7 @@ func (c meteredCreds) Clone() credentials.TransportCredentials {
 
 // meter counts a connection in until it is closed.
 func (in *intake) meter(conn net.Conn, auth credentials.AuthInfo) *meteredConn {
-	c := &meteredConn{Conn: conn, in: in, r: bufio.NewReaderSize(conn, ConnectionBuffer), streams: make(map[uint32]*inbound), preface: len(h2Preface)}
+	c := &meteredConn{Conn: conn, in: in, r: bufio.NewReaderSize(conn, ReadBuffer), streams: make(map[uint32]*inbound), preface: len(h2Preface)}
 	info, ok := auth.(identity.AuthInfo)
 	key, limit, stranger := "address "+addressKey(conn.RemoteAddr().String()), in.stranger, true
 	if ok && in.trusts(info) {
@@ -124,7 +123,7 @@ func (in *intake) enter(ctx context.Context) context.Context {
 	c := at.conn
 	// gRPC's own context ends when it let go of the call, this one when it has to.
 	own, cancel := context.WithCancelCause(ctx)
-	s := &inbound{conn: c, cancel: cancel}
+	s := &inbound{conn: c, intakeState: intakeState{cancel: cancel}}
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	id := c.stream
@@ -134,7 +133,7 @@ func (in *intake) enter(ctx context.Context) context.Context {
 		defer in.mu.Unlock()
 		delete(c.streams, id)
 		in.add(s, -s.held)
-		*s = inbound{conn: c}
+		s.intakeState = intakeState{}
 	})
 	return context.WithValue(own, inboundKey{}, s)
 }
@@ -184,6 +183,21 @@ func (connEnds) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context
 func (connEnds) HandleRPC(context.Context, stats.RPCStats) {}
 
 type inboundKey struct{}
+
+// endedBy has a call ended by end, in a goroutine of its own, in place of its
+// context alone.
+func endedBy(ctx context.Context, end func(error)) {
+	s, ok := ctx.Value(inboundKey{}).(*inbound)
+	if !ok {
+		return
+	}
+	s.conn.in.mu.Lock()
+	defer s.conn.in.mu.Unlock()
+	s.cancel = func(why error) { go end(why) } // it takes locks of gRPC's, under which the intake's are taken
+	if s.ended {
+		s.cancel(errCallHeldTooMuch) // it came before its handler
+	}
+}
 
 // taken says that a stream's handler has the next message.
 func taken(ctx context.Context) {
@@ -325,7 +339,14 @@ func (in *intake) mayWarn() bool {
 
 // inbound is what came for one call. The intake's lock guards it.
 type inbound struct {
+	// conn never changes: it leads to the lock.
 	conn *meteredConn
+	intakeState
+}
+
+// intakeState is what the intake's lock guards of a call; it is zero once gRPC let go
+// of the call.
+type intakeState struct {
 	// cancel ends the call, ended says that it was, and held is what it costs in all.
 	cancel context.CancelCauseFunc
 	ended  bool

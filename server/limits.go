@@ -91,9 +91,11 @@ const (
 	// still.
 	TrustCheck = 2 * time.Second
 
-	// ConnectionBuffer is how many bytes of a peer's connection are buffered each
-	// way.
+	// ConnectionBuffer is how many bytes are gathered before they are written to a
+	// connection of a peer, which only a connection that writes holds; ReadBuffer how many
+	// are read at once where less was asked for, which each holds.
 	ConnectionBuffer = 8 << 10
+	ReadBuffer       = 1 << 10
 	// StreamWindow is how many bytes of a call of a peer may wait for its handler, and
 	// ConnectionWindow how many may be under way on a connection. gRPC would let them
 	// grow to 16 MiB for each call.

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"strings"
-	"sync"
 	"time"
 
 	"buf.build/go/protovalidate"
@@ -46,6 +45,9 @@ type PeerConfig struct {
 	Offers Offers
 	// Sessions is what exchanging states needs. Required.
 	Sessions Sessions
+	// Silent is called when a peer said nothing for too long, with the session, as in
+	// identity.AuthInfo; nil does nothing.
+	Silent func(session uint64)
 	// Offload runs the peers' pods; nil leaves the service out.
 	Offload ententev1.OffloadServiceServer
 	// HeartbeatInterval is the pause between two states of a session; 0 is the
@@ -57,13 +59,11 @@ type PeerConfig struct {
 
 // Peer serves the peer API.
 type Peer struct {
-	cfg    PeerConfig
-	grpc   *grpc.Server
-	health *health.Server
-	in     *intake
-	// stopping is closed when calls should come to an end.
-	stopping chan struct{}
-	stopOnce sync.Once
+	cfg      PeerConfig
+	grpc     *grpc.Server
+	health   *health.Server
+	in       *intake
+	standing *standing
 }
 
 // NewPeer returns a server that serves nothing yet.
@@ -89,7 +89,7 @@ func NewPeer(cfg PeerConfig) (*Peer, error) {
 	}
 	strangers := newLimiter(StrangerRate, StrangerBurst, StrangerCalls, cfg.Now)
 	peers := newLimiter(PeerRate, PeerBurst, PeerCalls, cfg.Now)
-	p := &Peer{cfg: cfg, health: health.NewServer(), stopping: make(chan struct{})}
+	p := &Peer{cfg: cfg, health: health.NewServer(), standing: newStanding(cfg.Trusted)}
 	p.in = newIntake(cfg.Log, p.trusts)
 	opts := append(options(
 		audited(cfg.Log, false, peerMutates),
@@ -157,9 +157,17 @@ func (p *Peer) Run(ctx context.Context, listeners ...net.Listener) error {
 		})
 	}
 	group.Go(func() error {
-		<-ctx.Done()
+		tick := time.NewTicker(TrustCheck)
+		defer tick.Stop()
+		for ctx.Err() == nil {
+			select {
+			case <-ctx.Done():
+			case <-tick.C:
+				p.standing.check()
+			}
+		}
 		p.health.Shutdown()
-		p.stopOnce.Do(func() { close(p.stopping) })
+		p.standing.stop()
 		stop(p.grpc)
 		return nil
 	})
@@ -209,44 +217,7 @@ func (p *Peer) admit(ctx context.Context, c *call, next func(context.Context) er
 	case c.request != nil:
 		return next(ctx)
 	}
-	return p.whileTrusted(ctx, info.ID, next)
-}
-
-// whileTrusted ends a stream when its caller is no longer trusted, or when the
-// process is about to stop.
-func (p *Peer) whileTrusted(ctx context.Context, id peering.ClusterID, next func(context.Context) error) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	// A handler that waits in Recv does not see that its context ended, but that
-	// the stream did, which is when this returns.
-	result := make(chan error, 1)
-	go func() {
-		result <- func() (err error) {
-			defer recoverTo(&err, "stream")
-			return next(ctx)
-		}()
-	}()
-	tick := time.NewTicker(TrustCheck)
-	defer tick.Stop()
-	done := ctx.Done()
-	for {
-		select {
-		case err := <-result:
-			return err
-		case <-done:
-			// What it holds is held until this returns, and its handler may be stuck.
-			if errors.Is(context.Cause(ctx), errCallHeldTooMuch) {
-				return &wire.Error{Reason: wire.ReasonTooManyCalls, Message: errCallHeldTooMuch.Error(), RetryAfter: time.Second}
-			}
-			done = nil
-		case <-p.stopping:
-			return &wire.Error{Reason: wire.ReasonStopping, Message: "the agent is about to stop", RetryAfter: retryStopping}
-		case <-tick.C:
-			if !p.cfg.Trusted(id) {
-				return &wire.Error{Reason: wire.ReasonPeerNotTrusted, Message: "this cluster ended its trust in yours"}
-			}
-		}
-	}
+	return p.standing.run(ctx, info.ID, c.id, next)
 }
 
 // peerMutates says which calls of peers are worth a line in the log.

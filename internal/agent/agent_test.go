@@ -196,7 +196,7 @@ func TestAddressesAreTranslatedByBothSidesWords(t *testing.T) {
 	fc.Spec.ClusterID = "p"
 	fc.Status.Aliases = []v1alpha1.PrefixAlias{{Prefix: "10.200.0.0/16", Alias: "10.240.0.0/16"}}
 	fc.Status.Network = &v1alpha1.PeerNetwork{Aliases: []v1alpha1.PrefixAlias{{Prefix: "10.200.0.0/16", Alias: "10.250.0.0/16"}}}
-	a := addresses{fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(fc).Build()}
+	a := addresses{indexed(fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(fc))}
 	for name, tc := range map[string]struct {
 		translate func(peering.ClusterID, netip.Addr) (netip.Addr, bool)
 		peer      peering.ClusterID

@@ -26,7 +26,7 @@ import (
 // provider asks the other sides of contracts over their sessions. It
 // implements controller.Provider and controller.Counterpart.
 type provider struct {
-	conn func(peering.ClusterID) *grpc.ClientConn
+	conn func(peering.ClusterID) grpc.ClientConnInterface
 }
 
 func (p provider) of(peer peering.ClusterID) client.Peering {
@@ -92,7 +92,7 @@ func keepCount(contracts *controller.Contracts) func(context.Context) error {
 // watchOffer keeps what a peer would lend for as long as a session with it lives.
 func (a *agent) watchOffer(ctx context.Context, s session.Info) {
 	watch := &controller.OfferWatch{
-		Client: a.mgr.GetClient(), Now: time.Now, Log: a.log,
+		Client: a.mgr.GetClient(), Now: time.Now, Log: a.log, Lends: a.speech.Lends,
 		Watch: func(ctx context.Context, peer peering.ClusterID, changed func(wire.Offer)) error {
 			return provider{a.sessions.Conn}.of(peer).WatchOffer(ctx, changed)
 		},

@@ -38,7 +38,7 @@ type nodes struct {
 	kubernetes kubernetes.Interface
 	cache      ctrlclient.Reader
 	addresses  addresses
-	conn       func(peering.ClusterID) *grpc.ClientConn
+	conn       func(peering.ClusterID) grpc.ClientConnInterface
 	kubelet    *vk.Kubelet
 	podIP      netip.Addr
 	// contractChanged and exposureChanged are called with a contract and a peer.

@@ -28,10 +28,20 @@ type speech struct {
 	// said is the word to each peer, heard what was recorded of its own. Most
 	// heartbeats say nothing new: those cost no look at what is stored.
 	said, heard map[peering.ClusterID]word
+	// lends is whether each peer lends this cluster anything, by its last word.
+	lends map[peering.ClusterID]*lends
 }
 
-// wordLasts is for how long a word holds that nobody said had changed.
-const wordLasts = 10 * time.Second
+// lends is a peer's word on whether it lends anything; changed is closed when it says
+// something else.
+type lends struct {
+	word    wire.Lending
+	changed chan struct{}
+}
+
+// wordLasts is for how long a word holds that nobody said had changed: whoever
+// changes it says so.
+const wordLasts = time.Minute
 
 // word is what one side said.
 type word struct {
@@ -42,11 +52,13 @@ type word struct {
 // holds says whether a word need not be looked at again yet.
 func (w word) holds() bool { return w.state != nil && time.Since(w.at) < wordLasts }
 
-// meaning is a state without what counts and times messages.
-func meaning(s *ententev1.PeerState) *ententev1.PeerState {
-	s = proto.CloneOf(s)
-	s.Sequence, s.SentAt, s.EchoSequence = 0, nil, 0
-	return s
+// says says whether a word is the same but for what counts and times messages.
+func (w word) says(s *ententev1.PeerState) bool {
+	sequence, at, echo := s.GetSequence(), s.GetSentAt(), s.GetEchoSequence()
+	s.Sequence, s.SentAt, s.EchoSequence = w.state.GetSequence(), w.state.GetSentAt(), w.state.GetEchoSequence()
+	same := proto.Equal(w.state, s)
+	s.Sequence, s.SentAt, s.EchoSequence = sequence, at, echo
+	return same
 }
 
 // State returns the word to a peer and a channel that is closed when that may be
@@ -88,17 +100,17 @@ func (s *speech) Observe(ctx context.Context, peer peering.ClusterID, state *ent
 
 // record records a peer's word.
 func (s *speech) record(ctx context.Context, peer peering.ClusterID, state *ententev1.PeerState) error {
-	now := meaning(state)
 	s.mu.Lock()
 	last, changed := s.heard[peer], s.change(peer)
 	s.mu.Unlock()
-	if last.holds() && proto.Equal(last.state, now) {
+	if last.holds() && last.says(state) {
 		return nil
 	}
 	said, err := wire.StateFrom(state)
 	if err != nil {
 		return err
 	}
+	s.lent(peer, said.Lends)
 	// What this cluster cannot record now it hears again with the next heartbeat:
 	// its own API server's troubles are no reason to hang up on a peer.
 	if err := s.states.Observe(ctx, peer, said); err != nil {
@@ -114,7 +126,7 @@ func (s *speech) record(ctx context.Context, peer peering.ClusterID, state *ente
 		if s.heard == nil {
 			s.heard = map[peering.ClusterID]word{}
 		}
-		s.heard[peer] = word{now, time.Now()}
+		s.heard[peer] = word{proto.CloneOf(state), time.Now()}
 	}
 	return nil
 }
@@ -132,8 +144,41 @@ func (s *speech) change(peer peering.ClusterID) chan struct{} {
 	return c
 }
 
+// Lends returns a peer's word on whether it lends anything, and a channel that is
+// closed when it says something else.
+func (s *speech) Lends(peer peering.ClusterID) (wire.Lending, <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.lendsOf(peer)
+	return l.word, l.changed
+}
+
+// lent takes a peer's word on whether it lends anything.
+func (s *speech) lent(peer peering.ClusterID, word wire.Lending) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := s.lendsOf(peer); l.word != word {
+		close(l.changed)
+		s.lends[peer] = &lends{word: word, changed: make(chan struct{})}
+	}
+}
+
+// lendsOf is the peer's word, or that there is none. The lock is held.
+func (s *speech) lendsOf(peer peering.ClusterID) *lends {
+	l := s.lends[peer]
+	if l == nil {
+		if s.lends == nil {
+			s.lends = make(map[peering.ClusterID]*lends)
+		}
+		l = &lends{changed: make(chan struct{})}
+		s.lends[peer] = l
+	}
+	return l
+}
+
 // ended forgets what was said in a session.
 func (s *speech) ended(peer peering.ClusterID) {
+	s.lent(peer, wire.LendsUnknown)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.said, peer)

@@ -15,6 +15,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -24,7 +25,7 @@ func TestHeartbeatsThatSayNothingNewCostNoLook(t *testing.T) {
 	lists := 0
 	fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "peer"}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: string(peer)}}
 	c := interceptor.NewClient(
-		fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(fc).WithStatusSubresource(fc).Build(),
+		indexed(fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(fc).WithStatusSubresource(fc)),
 		interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 			lists++
 			return c.List(ctx, list, opts...)
@@ -81,4 +82,12 @@ func TestHeartbeatsThatSayNothingNewCostNoLook(t *testing.T) {
 	if err := c.Get(t.Context(), client.ObjectKeyFromObject(fc), &now); err != nil || len(now.Spec.Endpoints) != 1 || now.Spec.Endpoints[0] != "b:1" {
 		t.Errorf("what was recorded is %v, %v", now.Spec.Endpoints, err)
 	}
+}
+
+// indexed builds a client with the indexes of the agent's cache.
+func indexed(b *fake.ClientBuilder) client.WithWatch {
+	for _, i := range store.Indexes() {
+		b = b.WithIndex(i.Object, i.Field, i.Values)
+	}
+	return b.Build()
 }

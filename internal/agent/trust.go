@@ -374,6 +374,12 @@ func (a *agent) trusts() *controller.Trusts {
 		OwnHash:   func() peering.Hash { return wire.BundleHash(a.source.Identity().TrustBundle()) },
 		Strangers: strangers{a}, Session: a.trust.Session, Wake: a.trustWake,
 		Said: func(name string) { a.peersWake.wake(foreignClusterNamed(name)) },
-		Now:  time.Now,
+		Joined: func(id peering.ClusterID, info wire.ClusterInfo) {
+			// What it says is kept: if it cannot be read its conditions say so.
+			if err := a.trust.admit(id, info, false); err != nil {
+				a.log.Warn("cannot dial a cluster that was just joined", "peer", id, "err", err)
+			}
+		},
+		Now: time.Now,
 	}
 }

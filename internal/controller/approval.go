@@ -202,7 +202,7 @@ func fulfilled(r *v1alpha1.PendingRequest, lent peering.Resources) bool {
 // sweep lets go of requests that were denied, or that nobody repeats.
 func (l *Lender) sweep(ctx context.Context, started time.Time) {
 	var list v1alpha1.ForeignClusterList
-	if err := l.Client.List(ctx, &list); err != nil {
+	if err := l.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil { // they are only read
 		l.log().Warn("cannot look at the requests that wait", "err", err)
 		return
 	}

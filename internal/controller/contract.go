@@ -105,8 +105,12 @@ type Contracts struct {
 }
 
 const (
-	// usageEvery is how often use is counted while nothing else happens.
-	usageEvery = 15 * time.Second
+	// restLook is how often a peer or a contract is looked at that nothing happens to:
+	// all that matters to it wakes it.
+	restLook = 5 * time.Minute
+	// endLook is how often one is looked at that is ending, or that a peer has to say
+	// something of.
+	endLook = 15 * time.Second
 	// endPoll is how often what is being taken down is looked at.
 	endPoll = time.Second
 	// tellTimeout bounds telling a peer of a contract, or asking it.
@@ -184,7 +188,7 @@ func (r *Contracts) Reconcile(ctx context.Context, req reconcile.Request) (recon
 		_, err := r.write(ctx, before, &stored)
 		return reconcile.Result{RequeueAfter: time.Minute}, err
 	}
-	fc, err := foreignCluster(ctx, r.Client, peering.ClusterID(stored.Spec.PeerID))
+	fc, err := store.Cached(ctx, r.Client, peering.ClusterID(stored.Spec.PeerID))
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -223,22 +227,44 @@ func (r *Contracts) Reconcile(ctx context.Context, req reconcile.Request) (recon
 	case was == peering.Active && contract.State == peering.Draining && contract.Reason == peering.ReasonEndedHere:
 		_ = r.tell(ctx, &stored, fc) // a courtesy: the session's state says the same
 	}
-	sooner := func(d time.Duration) {
-		if after == 0 || d < after {
-			after = d
-		}
-	}
-	if deadline := nextLook(contract); !deadline.IsZero() {
-		sooner(max(deadline.Sub(r.Now()), endPoll))
+	again := lookAgain(contract, measured, &stored, fc, r.Now())
+	if after > 0 {
+		again = min(again, after)
 	}
 	if behind != nil {
-		sooner(askSoon)
+		again = min(again, askSoon)
 	}
-	return reconcile.Result{RequeueAfter: after}, nil
+	return reconcile.Result{RequeueAfter: again}, nil
 }
 
-// nextLook is when time changes something about a contract.
-func nextLook(c peering.Contract) time.Time {
+// lookAgain is how long a contract that is made as it wants to be can be left alone
+// if nothing wakes it: what it uses, what stands because of it, and what its peer
+// says all do. Time alone changes its state, ends a period of its meter, and makes
+// what is in use be counted; and a peer has to be asked again that did not answer.
+func lookAgain(c peering.Contract, meter *peering.Meter, stored *v1alpha1.Contract, fc *v1alpha1.ForeignCluster, now time.Time) time.Duration {
+	after := restLook
+	at := func(t time.Time) { after = min(after, max(t.Sub(now), endPoll)) }
+	if deadline := deadlineOf(c); !deadline.IsZero() {
+		at(deadline)
+	}
+	if meter != nil && c.State != peering.Closed {
+		at(meter.Since.Add(meter.Period))
+		if kept := stored.Status.Usage; kept != nil && len(meter.Using) > 0 {
+			at(kept.Until.Add(keepEvery))
+		}
+	}
+	switch said := saidOf(fc, stored.Name); {
+	case c.Role != peering.Consumer && said == nil, fc == nil:
+	case said == nil:
+		after = min(after, endLook) // see disowned
+	case said.Revision > stored.Spec.Revision, c.Role == peering.Consumer && uint64(max(said.Statement, 0)) > lastStatement(stored).sequence:
+		after = min(after, fetchAgain)
+	}
+	return after
+}
+
+// deadlineOf is when time changes something about a contract.
+func deadlineOf(c peering.Contract) time.Time {
 	at := c.Deadline()
 	if evict := evictAt(c); c.State == peering.Draining && !evict.IsZero() && evict.Before(at) {
 		return evict
@@ -381,7 +407,7 @@ func peerEnds(ctx context.Context, c client.Client, stored *v1alpha1.Contract, s
 	if err != nil {
 		return err
 	}
-	fc, err := foreignCluster(ctx, c, peering.ClusterID(stored.Spec.PeerID))
+	fc, err := store.Cached(ctx, c, peering.ClusterID(stored.Spec.PeerID))
 	if err != nil {
 		return err
 	}
@@ -445,7 +471,7 @@ func (r *Contracts) consume(ctx context.Context, c *peering.Contract, stored *v1
 		if wants.Evict && !r.Now().Before(evictAt(*c)) {
 			return endPoll, used, nil
 		}
-		return usageEvery, used, nil
+		return whileEnding(c), used, nil
 	case c.State == peering.Closed:
 		gone, err := r.Nodes.Remove(ctx, spec)
 		if err != nil {
@@ -521,7 +547,16 @@ func (r *Contracts) lend(ctx context.Context, c *peering.Contract, stored *v1alp
 		*c, _ = c.Apply(peering.Drained{Now: r.Now()})
 		return endPoll, used, nil
 	}
-	return usageEvery, used, nil
+	return whileEnding(c), used, nil
+}
+
+// whileEnding is when to look at a contract again because it drains; 0 if it does
+// not.
+func whileEnding(c *peering.Contract) time.Duration {
+	if c.State == peering.Draining {
+		return endLook
+	}
+	return 0
 }
 
 // bury lets a closed contract go, once nothing stands because of it, the peer
@@ -535,13 +570,13 @@ func (r *Contracts) bury(ctx context.Context, stored *v1alpha1.Contract, fc *v1a
 		if !fc.DeletionTimestamp.IsZero() {
 			return reconcile.Result{RequeueAfter: endPoll}, nil // it is not waited for long
 		}
-		return reconcile.Result{RequeueAfter: usageEvery}, nil
+		return reconcile.Result{RequeueAfter: endLook}, nil
 	}
 	if fc != nil && fc.DeletionTimestamp.IsZero() && !terms.Price.IsFree() && closed < lastWord {
-		return reconcile.Result{RequeueAfter: min(usageEvery, lastWord-closed)}, nil
+		return reconcile.Result{RequeueAfter: min(endLook, lastWord-closed)}, nil
 	}
 	if wanted, err := r.sliceWants(ctx, stored, closed); err != nil || wanted {
-		return reconcile.Result{RequeueAfter: usageEvery}, err
+		return reconcile.Result{RequeueAfter: endLook}, err
 	}
 	if terms.Price.IsFree() && owedBy(stored).IsZero() || !stored.DeletionTimestamp.IsZero() {
 		if err := r.Client.Delete(ctx, stored, client.Preconditions{UID: &stored.UID}); client.IgnoreNotFound(err) != nil {
@@ -567,11 +602,11 @@ func settled(c *v1alpha1.Contract) bool {
 // keep keeps a settled contract for as long as somebody may want to see what was
 // owed and why, and of each peer's no more than a few.
 func (r *Contracts) keep(ctx context.Context, stored *v1alpha1.Contract) (reconcile.Result, error) {
-	var list v1alpha1.ContractList
-	if err := r.Client.List(ctx, &list, client.MatchingLabels{v1alpha1.LabelPeer: stored.Spec.PeerID}, client.UnsafeDisableDeepCopy); err != nil {
-		return reconcile.Result{}, fmt.Errorf("list contracts: %w", err)
+	all, err := store.ContractsWith(ctx, r.Client, peering.ClusterID(stored.Spec.PeerID), client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return reconcile.Result{}, err
 	}
-	drop := tooMany(list.Items)
+	drop := tooMany(all)
 	left := closedKept - r.Now().Sub(timeOf(stored.Status.ClosedAt))
 	if left <= 0 {
 		drop = append(drop, stored)

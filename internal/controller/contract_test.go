@@ -131,9 +131,9 @@ func fakeClient(t *testing.T, objects ...client.Object) client.WithWatch {
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
-	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
+	return indexed(fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
 		WithStatusSubresource(&v1alpha1.Contract{}, &v1alpha1.ForeignCluster{}, &v1alpha1.ResourceSlice{}).
-		WithIndex(&corev1.Pod{}, byNode, nodeOf).Build()
+		WithIndex(&corev1.Pod{}, byNode, nodeOf))
 }
 
 // fakeCounterpart is the other side, as a test wants it.

@@ -263,6 +263,68 @@ func TestOnlyRefusalsForLongEndContracts(t *testing.T) {
 	}
 }
 
+func TestRefusalsCountAlthoughThePeerIsAwayBetween(t *testing.T) {
+	t.Parallel()
+	milan := newOther(t, "milan")
+	type step struct {
+		after   time.Duration
+		session Session
+	}
+	refused, away, up := Session{Why: "refused", Untrusted: true}, Session{Why: "no route to host"}, Session{Up: &SessionInfo{}}
+	// window is a time in which the peer can be reached, and then not for long.
+	window := func(refusals int, apart time.Duration) []step {
+		steps := []step{{time.Hour, refused}}
+		for range refusals - 1 {
+			steps = append(steps, step{apart, refused})
+		}
+		return append(steps, step{apart, away})
+	}
+	repeat := func(n int, steps ...step) (out []step) {
+		for range n {
+			out = append(out, steps...)
+		}
+		return out
+	}
+	for name, tc := range map[string]struct {
+		steps []step
+		ends  bool
+	}{
+		"two minutes each, three times":     {repeat(3, window(5, refusedApart)...), true},
+		"once each, eleven times":           {repeat(11, window(1, 0)...), true},
+		"once each, ten times":              {repeat(10, window(1, 0)...), false},
+		"often, and for a moment":           {window(40, time.Second), false},
+		"trusted in between":                {append(append(repeat(2, window(5, refusedApart)...), step{time.Minute, up}), window(5, refusedApart)...), false},
+		"mostly away":                       {repeat(50, step{time.Hour, away}), false},
+		"refused the same, looked at often": {append(window(1, 0), repeat(50, step{0, refused})...), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			fc := trustedAs("milan", milan)
+			was := condition(v1alpha1.ConditionTrusted, metav1.ConditionTrue, "Joined", "the two clusters joined")
+			was.LastTransitionTime = metav1.NewTime(time.Now().Add(-time.Hour))
+			fc.Status.Conditions = []metav1.Condition{was}
+			pt := newPeersTest(t, fc, contractWith(milan, "c-1", v1alpha1.ContractConsumer))
+			for i, s := range tc.steps {
+				if got := pt.terminationOf(t, "c-1"); got != "" {
+					if !tc.ends || i < len(tc.steps)-5 {
+						t.Fatalf("it ends by %q after %d of %d steps", got, i, len(tc.steps))
+					}
+					return
+				}
+				pt.clock.pass(s.after)
+				s.session.At = pt.clock.Now()
+				pt.trust.set(milan.id, s.session)
+				for range 2 {
+					pt.turns(t, func() { pt.look(t, "milan") })
+				}
+			}
+			if got := pt.terminationOf(t, "c-1"); (got == v1alpha1.TerminatePeer) != tc.ends {
+				t.Errorf("it ends by %q", got)
+			}
+		})
+	}
+}
+
 func TestATunnelDoesNotWaitForAPeerToHearThatItIsForgotten(t *testing.T) {
 	t.Parallel()
 	milan := newOther(t, "milan")

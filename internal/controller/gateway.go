@@ -23,7 +23,13 @@ type Gateways struct {
 	Client client.Client
 	// Self is this cluster's ID, which the fabric learns from its FabricNode.
 	Self peering.ClusterID
-	Now  func() time.Time
+	// Silent is called when the fabric of a gateway fell silent, or is heard of again:
+	// when that is so changes no object.
+	Silent func()
+	Now    func() time.Time
+
+	// silent is the gateways whose fabrics are.
+	silent []string
 }
 
 // SetupWithManager registers the reconciler.
@@ -69,7 +75,27 @@ func (r *Gateways) Reconcile(ctx context.Context, _ reconcile.Request) (reconcil
 			return reconcile.Result{}, fmt.Errorf("make %s a gateway: %t: %w", n.Name, n.Spec.Gateway, err)
 		}
 	}
+	if now := silentGateways(alive, r.Now()); !slices.Equal(now, r.silent) {
+		r.silent = now
+		r.Silent()
+	}
 	return reconcile.Result{RequeueAfter: fabricFresh / 3}, nil
+}
+
+// silentGateways returns the gateways whose fabrics were not heard of lately, sorted.
+func silentGateways(nodes []v1alpha1.FabricNode, now time.Time) []string {
+	var out []string
+	for i := range nodes {
+		if nodes[i].Spec.Gateway && isSilent(&nodes[i], now) {
+			out = append(out, nodes[i].Name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func isSilent(n *v1alpha1.FabricNode, now time.Time) bool {
+	return now.Sub(n.Status.ObservedAt.Time) > fabricFresh
 }
 
 // ElectGateway returns the name of the node that should be the gateway: the one

@@ -54,7 +54,7 @@ type introduction struct {
 // reasons TRUST_DENIED and INTRODUCTIONS_PENDING.
 func (r *Introductions) Introduce(ctx context.Context, id peering.ClusterID, from string, info wire.ClusterInfo, commitment peering.Hash) (nonce [32]byte, err error) {
 	var list v1alpha1.ForeignClusterList
-	if err := r.Cache.List(ctx, &list); err != nil {
+	if err := r.Cache.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil { // they are only read
 		return nonce, fmt.Errorf("list foreign clusters: %w", err)
 	}
 	fc := known(list.Items, id)

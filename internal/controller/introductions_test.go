@@ -47,8 +47,8 @@ func trustClient(t testing.TB, objects ...client.Object) client.Client {
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
-	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
-		WithStatusSubresource(&v1alpha1.ForeignCluster{}, &v1alpha1.Contract{}, &corev1.Node{}).Build()
+	return indexed(fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
+		WithStatusSubresource(&v1alpha1.ForeignCluster{}, &v1alpha1.Contract{}, &corev1.Node{}))
 }
 
 // other is another cluster and what it says of itself.

@@ -37,7 +37,8 @@ type Lender struct {
 	// Identity is this cluster's identity as it is now.
 	Identity func() *identity.Identity
 	Now      func() time.Time
-	// Changed is called when a contract with a peer was made or revised.
+	// Changed is called when a contract with a peer was made or revised, and when there
+	// is something to borrow for a peer and was not, or no longer.
 	Changed func(peer peering.ClusterID)
 	// Informers tell when what there is to lend may have changed. Without them each
 	// answer looks at everything anew, and what is told of offers does not follow.
@@ -55,6 +56,8 @@ type Lender struct {
 	met map[peering.ClusterID]meeting
 	// changed is closed when offers may be others than before.
 	changed chan struct{}
+	// lends is what each peer was told last of whether there is anything for it.
+	lends map[peering.ClusterID]wire.Lending
 	// asked is when requests that wait were repeated last, and recorded when a
 	// peer's were changed last.
 	asked    map[string]time.Time
@@ -495,7 +498,7 @@ func (l *Lender) signed(peer peering.ClusterID, contract *v1alpha1.Contract) {
 // shows what let the consumer call at all; where that does not do, the API server
 // is asked.
 func (l *Lender) trusted(ctx context.Context, peer peering.ClusterID, consumer peering.Party) (*v1alpha1.ForeignCluster, error) {
-	fc, err := foreignCluster(ctx, l.Client, peer)
+	fc, err := store.Cached(ctx, l.Client, peer)
 	if err == nil && fc != nil && signedByKnown(fc, consumer) == nil {
 		return fc, nil
 	}
@@ -682,7 +685,7 @@ func (l *Lender) Terminate(ctx context.Context, peer peering.ClusterID, id, _ st
 // SameNamespaces returns the names that namespaces of a peer may have here
 // unchanged.
 func (l *Lender) SameNamespaces(ctx context.Context, peer peering.ClusterID) []string {
-	fc, err := foreignCluster(ctx, l.Client, peer)
+	fc, err := store.Cached(ctx, l.Client, peer)
 	if err != nil || fc == nil {
 		return nil // who cannot be told allows nothing
 	}

@@ -86,8 +86,8 @@ func newLent(t testing.TB, peers int, objects ...client.Object) *lentTest {
 			},
 		})
 	}
-	c := fake.NewClientBuilder().WithScheme(testScheme(t)).WithObjects(objects...).
-		WithStatusSubresource(&v1alpha1.ForeignCluster{}, &v1alpha1.Contract{}).Build()
+	c := indexed(fake.NewClientBuilder().WithScheme(testScheme(t)).WithObjects(objects...).
+		WithStatusSubresource(&v1alpha1.ForeignCluster{}, &v1alpha1.Contract{}))
 	l.Lender = &Lender{
 		Client: c, Reader: c, Identity: func() *identity.Identity { return l.self }, Now: l.now,
 		Changed: func(id peering.ClusterID) {

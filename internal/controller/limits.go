@@ -50,6 +50,9 @@ const (
 	// does not trust until contracts with it are over. It is as long as Kubernetes
 	// leaves pods on a node that it does not hear of, and time to undo a mistake there.
 	forgottenAfter = 5 * time.Minute
+	// refusedApart is how far apart refusals have to be that count one by one: as many
+	// as make forgottenAfter are as good as that time without a break.
+	refusedApart = 30 * time.Second
 	// maxWhy is the most bytes of why there is no session that an event says.
 	maxWhy = 300
 	// refusedAgain is how often it is looked then whether the peer refused again.

@@ -133,7 +133,7 @@ func (l *Lender) meet(ctx context.Context, peer peering.ClusterID) error {
 	if met {
 		return nil
 	}
-	fc, err := foreignCluster(ctx, l.Client, peer)
+	fc, err := store.Cached(ctx, l.Client, peer)
 	if err != nil || fc != nil {
 		return err
 	}
@@ -160,7 +160,7 @@ func (l *Lender) marketFor(ctx context.Context, peer peering.ClusterID) (*market
 	maps.DeleteFunc(l.met, func(_ peering.ClusterID, seen meeting) bool { return now.Sub(seen.at) >= recentSettle })
 	fc := l.met[peer].peer
 	if fc == nil { // what was looked at may be older than what the cache shows now
-		if fc, err = foreignCluster(ctx, l.Client, peer); err != nil {
+		if fc, err = store.Cached(ctx, l.Client, peer); err != nil {
 			return nil, err
 		}
 	}
@@ -307,6 +307,42 @@ func (l *Lender) Offer(ctx context.Context, peer peering.ClusterID) (wire.Offer,
 	return m.offer(peer), l.changed, nil
 }
 
+// Lends says whether this cluster would lend a peer anything now. Changed is called
+// once that is otherwise.
+func (l *Lender) Lends(ctx context.Context, peer peering.ClusterID) wire.Lending {
+	offer, _, err := l.Offer(ctx, peer)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err != nil {
+		delete(l.lends, peer)
+		return wire.LendsUnknown
+	}
+	if l.lends == nil {
+		l.lends = make(map[peering.ClusterID]wire.Lending)
+	}
+	l.lends[peer] = lendsIn(offer)
+	return l.lends[peer]
+}
+
+func lendsIn(o wire.Offer) wire.Lending {
+	if nothing(&o) {
+		return wire.LendsNothing
+	}
+	return wire.LendsSomething
+}
+
+// relend has peers told that now have something to borrow and had not, or no longer.
+func (l *Lender) relend(ctx context.Context) {
+	l.mu.Lock()
+	was := maps.Clone(l.lends)
+	l.mu.Unlock()
+	for peer, lends := range was {
+		if ctx.Err() == nil && l.Lends(ctx, peer) != lends {
+			l.Changed(peer)
+		}
+	}
+}
+
 // Run follows what decides until ctx ends: it has offers told anew when they may
 // be others, and drops requests that nobody waits for.
 func (l *Lender) Run(ctx context.Context) error {
@@ -349,6 +385,7 @@ func (l *Lender) Run(ctx context.Context) error {
 				l.changed = nil
 			}
 			l.mu.Unlock()
+			l.relend(ctx)
 		}
 	}
 }

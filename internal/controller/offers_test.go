@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -107,6 +108,9 @@ func TestAnOfferFollowsWhatThereIs(t *testing.T) {
 		t.Errorf("while another holds 1 %s is offered", offer.Resources)
 	}
 
+	if got := l.Lends(t.Context(), l.peers[0].ID()); got != wire.LendsSomething {
+		t.Errorf("what it says of lending is %d", got)
+	}
 	inform(&node, func() {
 		node.Spec.Unschedulable = true
 		if err := l.Client.Update(t.Context(), &node); err != nil {
@@ -116,6 +120,19 @@ func TestAnOfferFollowsWhatThereIs(t *testing.T) {
 	awaitClosed(t, changed)
 	if offer, changed = l.offered(0); offer.Available || !strings.Contains(offer.Message, "nothing is left") || len(offer.Resources) > 0 {
 		t.Errorf("without a node %+v is offered", offer)
+	}
+	told := func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return slices.Contains(l.told, l.peers[0].ID())
+	}
+	for end := time.Now().Add(10 * time.Second); !told(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("a peer is not told that nothing is lent any more")
+		}
+	}
+	if got := l.Lends(t.Context(), l.peers[0].ID()); got != wire.LendsNothing {
+		t.Errorf("what it says of lending is %d", got)
 	}
 
 	// A heartbeat of a node changes nothing.

@@ -41,28 +41,62 @@ type OfferWatch struct {
 	// Watch hands over a peer's offer, at first and whenever it changes, until ctx or
 	// the stream ends.
 	Watch func(ctx context.Context, peer peering.ClusterID, changed func(wire.Offer)) error
+	// Lends returns whether the peer says in its states that it lends anything, and a
+	// channel that is closed once it says something else.
+	Lends func(peer peering.ClusterID) (wire.Lending, <-chan struct{})
 	Now   func() time.Time
 	Log   *slog.Logger
 }
 
-// Run watches a peer's offer until ctx ends: run it for as long as a session with
-// the peer lives. An offer outlives the session, as the last that was heard.
+// Run keeps a peer's offer until ctx ends: run it for as long as a session with the
+// peer lives. An offer outlives the session, as the last that was heard. A peer that
+// has nothing to offer is not listened to: a consumer of many costs its provider a
+// stream less, and a connection of gRPC's with it.
 func (w *OfferWatch) Run(ctx context.Context, peer peering.ClusterID) {
+	for ctx.Err() == nil {
+		w.follow(ctx, peer)
+		lends, changed := w.Lends(peer)
+		for lends == wire.LendsNothing && ctx.Err() == nil {
+			select {
+			case <-ctx.Done():
+			case <-changed:
+				lends, changed = w.Lends(peer)
+			}
+		}
+	}
+}
+
+// follow watches a peer's offer until ctx ends, or until it says in its offer and in
+// its states that there is nothing.
+func (w *OfferWatch) follow(ctx context.Context, peer peering.ClusterID) {
+	ctx, cancel := context.WithCancel(ctx)
 	offers := make(chan wire.Offer, 1)
 	go func() { // ends with ctx: Watch does
 		defer close(offers)
 		w.listen(ctx, peer, offers)
 	}()
+	defer func() {
+		cancel()
+		for range offers { // until listen ended
+		}
+	}()
 	pace := offerPace{}
+	lends, changed := w.Lends(peer)
 	var timer <-chan time.Time
 	var newest *wire.Offer
 	for {
+		if newest == nil && nothing(pace.kept) && lends == wire.LendsNothing {
+			return
+		}
 		select {
 		case offer, ok := <-offers:
 			if !ok {
 				return
 			}
 			newest = &offer
+		case <-changed:
+			lends, changed = w.Lends(peer)
+			continue
 		case <-timer:
 		}
 		timer = nil
@@ -85,6 +119,9 @@ func (w *OfferWatch) Run(ctx context.Context, peer peering.ClusterID) {
 		newest = nil
 	}
 }
+
+// nothing says that an offer is known and there is nothing in it.
+func nothing(o *wire.Offer) bool { return o != nil && !o.Available && len(o.Services) == 0 }
 
 // listen keeps the newest offer in a channel of one slot.
 func (w *OfferWatch) listen(ctx context.Context, peer peering.ClusterID, offers chan wire.Offer) {
@@ -155,7 +192,7 @@ func smallOfferChange(a, b wire.Offer) bool {
 
 // keep writes an offer into the peer's ForeignCluster, if it is another one.
 func (w *OfferWatch) keep(ctx context.Context, peer peering.ClusterID, o wire.Offer) error {
-	fc, err := foreignCluster(ctx, w.Client, peer)
+	fc, err := store.Cached(ctx, w.Client, peer)
 	if err != nil || fc == nil {
 		return err
 	}

@@ -72,11 +72,35 @@ func TestAPeersOfferIsKept(t *testing.T) {
 	c := fakeClient(t, foreign("peer", p.provider))
 	say := make(chan wire.Offer)
 	var mu sync.Mutex
-	streams := 0
-	w := &OfferWatch{Client: c, Now: time.Now, Log: slog.New(slog.DiscardHandler), Watch: func(ctx context.Context, _ peering.ClusterID, changed func(wire.Offer)) error {
+	streams, open := 0, 0
+	word, changed := wire.LendsUnknown, make(chan struct{})
+	// lend has the peer say in its states whether it lends anything.
+	lend := func(l wire.Lending) {
+		mu.Lock()
+		defer mu.Unlock()
+		close(changed)
+		word, changed = l, make(chan struct{})
+	}
+	opened := func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return open
+	}
+	lends := func(peering.ClusterID) (wire.Lending, <-chan struct{}) {
+		mu.Lock()
+		defer mu.Unlock()
+		return word, changed
+	}
+	w := &OfferWatch{Client: c, Now: time.Now, Log: slog.New(slog.DiscardHandler), Lends: lends, Watch: func(ctx context.Context, _ peering.ClusterID, changed func(wire.Offer)) error {
 		mu.Lock()
 		streams++
+		open++
 		mu.Unlock()
+		defer func() {
+			mu.Lock()
+			defer mu.Unlock()
+			open--
+		}()
 		for {
 			select {
 			case <-ctx.Done():
@@ -128,11 +152,25 @@ func TestAPeersOfferIsKept(t *testing.T) {
 	wait("the next stream", func(o *v1alpha1.Offer) bool {
 		return !o.Available && o.Message == "nothing is left" && o.Resources == nil
 	})
+	// A peer that says in its states too that it lends nothing is not listened to, until
+	// it says something else; and never before its offer said so.
+	lend(wire.LendsNothing)
+	wait("the stream ends", func(*v1alpha1.Offer) bool { return opened() == 0 })
+	lend(wire.LendsSomething)
+	say <- full // to the next stream
+	wait("what it lends now", func(o *v1alpha1.Offer) bool { return o.Available })
+	lend(wire.LendsNothing)
+	time.Sleep(50 * time.Millisecond)
+	if o := offer(); opened() != 1 || !o.Available {
+		t.Errorf("%d streams are open, and the offer is %+v", opened(), o)
+	}
+	say <- wire.Offer{Message: "nothing again"}
+	wait("what it says at last", func(o *v1alpha1.Offer) bool { return o.Message == "nothing again" && opened() == 0 })
 	cancel()
 	<-done
 	mu.Lock()
 	defer mu.Unlock()
-	if streams != 2 {
+	if streams != 3 {
 		t.Errorf("%d streams", streams)
 	}
 }

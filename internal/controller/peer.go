@@ -16,14 +16,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -122,6 +121,12 @@ type Peers struct {
 	bare map[types.UID]bool
 	// telling is the peers that are being told, or were, that they were denied.
 	telling map[types.UID]*farewell
+	// refusals is what was heard of peers that refuse this cluster. It is only a memory:
+	// after a restart it is counted anew.
+	refusals map[types.UID]refusals
+	// replaced is the version of each peer's object that the last write of its status
+	// replaced.
+	replaced map[types.UID]string
 	// leaving is since when contracts with a peer that is being forgotten are over
 	// here, and wait for the peer to hear of it.
 	leaving map[types.UID]time.Time
@@ -132,17 +137,6 @@ type farewell struct{ said bool }
 
 // SetupWithManager registers the reconciler.
 func (r *Peers) SetupWithManager(mgr ctrl.Manager) error {
-	all := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, _ client.Object) []reconcile.Request {
-		var list v1alpha1.ForeignClusterList
-		if err := r.Client.List(ctx, &list); err != nil {
-			return nil
-		}
-		requests := make([]reconcile.Request, 0, len(list.Items))
-		for i := range list.Items {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKey{Name: list.Items[i].Name}})
-		}
-		return requests
-	})
 	byContract := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
 		return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: o.(*v1alpha1.Contract).Spec.ForeignCluster}}}
 	})
@@ -153,13 +147,72 @@ func (r *Peers) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.ResourceSlice{}, handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
 			return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: o.(*v1alpha1.ResourceSlice).Spec.ForeignCluster}}}
 		})).
-		Watches(&v1alpha1.FabricNode{}, all, builder.WithPredicates(predicate.ResourceVersionChangedPredicate{})).
+		Watches(&v1alpha1.FabricNode{}, r.touched()).
 		Watches(&v1alpha1.Tunnel{}, handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
 			return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: o.(*v1alpha1.Tunnel).Spec.ForeignCluster}}}
 		})).
 		WatchesRawSource(source.Channel(r.Wake, &handler.EnqueueRequestForObject{})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: peerWorkers}).
 		Complete(r)
+}
+
+// touched has the peers looked at that a change of a FabricNode matters to: all, or
+// those of which it says something else.
+func (r *Peers) touched() handler.EventHandler {
+	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+	look := func(ctx context.Context, q queue, match func(*v1alpha1.ForeignCluster) bool) {
+		var list v1alpha1.ForeignClusterList
+		if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+			return // they are looked at again in time
+		}
+		for i := range list.Items {
+			if match(&list.Items[i]) {
+				q.Add(reconcile.Request{NamespacedName: client.ObjectKey{Name: list.Items[i].Name}})
+			}
+		}
+	}
+	all := func(*v1alpha1.ForeignCluster) bool { return true }
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, _ event.CreateEvent, q queue) { look(ctx, q, all) },
+		DeleteFunc: func(ctx context.Context, _ event.DeleteEvent, q queue) { look(ctx, q, all) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+			peers, everybody := fabricNews(e.ObjectOld.(*v1alpha1.FabricNode), e.ObjectNew.(*v1alpha1.FabricNode))
+			if everybody || len(peers) > 0 {
+				look(ctx, q, func(fc *v1alpha1.ForeignCluster) bool { return everybody || peers[fc.Spec.ClusterID] })
+			}
+		},
+	}
+}
+
+// fabricNews returns what of a FabricNode changed: the peers to which its path did,
+// and whether what all peers are told of it did. Each fabric writes each minute that
+// it is there, which is no news; see Gateways.
+func fabricNews(before, after *v1alpha1.FabricNode) (peers map[string]bool, everybody bool) {
+	a, b := before.Status.DeepCopy(), after.Status.DeepCopy()
+	a.Paths, b.Paths, a.ObservedAt, b.ObservedAt = nil, nil, metav1.Time{}, metav1.Time{}
+	if before.Spec != after.Spec || !equality.Semantic.DeepEqual(a, b) {
+		return nil, true
+	}
+	said := func(n *v1alpha1.FabricNode) map[string][2]string {
+		out := make(map[string][2]string, len(n.Status.Paths))
+		for _, p := range n.Status.Paths {
+			out[p.PeerID] = [2]string{p.State, p.Message}
+		}
+		return out
+	}
+	was, is := said(before), said(after)
+	peers = map[string]bool{}
+	for id, p := range is {
+		if old, ok := was[id]; !ok || old != p {
+			peers[id] = true
+		}
+	}
+	for id := range was {
+		if _, ok := is[id]; !ok {
+			peers[id] = true
+		}
+	}
+	return peers, false
 }
 
 // Reconcile implements reconcile.Reconciler.
@@ -171,6 +224,9 @@ func (r *Peers) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	var fc v1alpha1.ForeignCluster
 	if err := r.Client.Get(ctx, req.NamespacedName, &fc); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	if r.isReplaced(&fc) {
+		return reconcile.Result{RequeueAfter: endPoll}, nil // the cache is about to show what was written
 	}
 	id := peering.ClusterID(fc.Spec.ClusterID)
 	defer r.Spoken(id)
@@ -208,15 +264,13 @@ func (r *Peers) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 		meta.RemoveStatusCondition(&fc.Status.Conditions, ConditionCertificateValid)
 	}
 	if !equality.Semantic.DeepEqual(before.Status, fc.Status) {
-		// A peer's word that it revoked trust is written by who heard it, and must not
-		// be overwritten by what was so a moment before.
-		patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-		if err := r.Client.Status().Patch(ctx, &fc, patch, client.FieldOwner(v1alpha1.Manager)); err != nil {
-			if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		if err := r.Client.Status().Patch(ctx, &fc, besides(before), client.FieldOwner(v1alpha1.Manager)); err != nil {
+			if outdated(err) {
 				return reconcile.Result{RequeueAfter: endPoll}, nil
 			}
 			return reconcile.Result{}, fmt.Errorf("status of foreign cluster %s: %w", fc.Name, err)
 		}
+		r.replace(before, &fc)
 		for _, e := range peerEvents(before, &fc) {
 			r.Events.Eventf(&fc, nil, e.Type, e.Reason, e.Action, "%s", e.Note)
 		}
@@ -224,13 +278,32 @@ func (r *Peers) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	return result, nil
 }
 
+// replace notes what a write of a peer's status replaced.
+func (r *Peers) replace(before, after *v1alpha1.ForeignCluster) {
+	if before.ResourceVersion == after.ResourceVersion {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.replaced == nil {
+		r.replaced = map[types.UID]string{}
+	}
+	r.replaced[before.UID] = before.ResourceVersion
+}
+
+// isReplaced says whether a peer's object is known to be no more as it was read.
+func (r *Peers) isReplaced(fc *v1alpha1.ForeignCluster) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return fc.ResourceVersion != "" && r.replaced[fc.UID] == fc.ResourceVersion
+}
+
 // make makes what stands because of a peer as it should be, and returns what its
 // conditions are a function of. primary is the object that stands for the cluster.
 func (r *Peers) make(ctx context.Context, fc *v1alpha1.ForeignCluster, contracts []v1alpha1.Contract, primary string) (PeerView, reconcile.Result, error) {
 	view := PeerView{Peer: fc, Attempt: r.Attempt(fc), Now: r.Now()}
-	// A fabric that falls silent changes no object; look again when it would be
-	// stale.
-	result := reconcile.Result{RequeueAfter: fabricFresh / 2}
+	// All that matters wakes it; a session's round trip and clocks drift slowly.
+	result := reconcile.Result{RequeueAfter: restLook}
 	if primary != "" && primary != fc.Name {
 		return view, result, nil // contracts and tunnel are the other's
 	}
@@ -241,7 +314,7 @@ func (r *Peers) make(ctx context.Context, fc *v1alpha1.ForeignCluster, contracts
 	}
 	view.FabricNodes = nodes.Items
 	var err error
-	if view.Asks, err = r.asks(ctx, fc.Name); err != nil {
+	if view.Asks, err = store.SlicesOf(ctx, r.Client, fc.Name); err != nil {
 		return view, result, err
 	}
 	view.Session = r.Trust.Session(peering.ClusterID(fc.Spec.ClusterID))
@@ -252,7 +325,7 @@ func (r *Peers) make(ctx context.Context, fc *v1alpha1.ForeignCluster, contracts
 			result.RequeueAfter = wait
 		}
 	}
-	gone, again := forgotten(fc, view.Session, view.Now)
+	gone, again := forgotten(fc, view.Session, r.refused(fc, view.Session, view.Now), view.Now)
 	switch {
 	case fc.Spec.Decision == v1alpha1.DecisionDenied:
 		err = r.takeDown(ctx, fc, contracts, v1alpha1.TerminateNow)
@@ -267,7 +340,7 @@ func (r *Peers) make(ctx context.Context, fc *v1alpha1.ForeignCluster, contracts
 	case gone:
 		if slices.ContainsFunc(contracts, func(c v1alpha1.Contract) bool { return inForce(&c) && !endsNow(&c) }) {
 			r.Events.Eventf(fc, nil, corev1.EventTypeWarning, "ForgottenByPeer", "Trust",
-				"for %s the peer has refused this cluster as one that it does not trust: contracts with it end", forgottenAfter)
+				"for %s in all the peer has refused this cluster as one that it does not trust: contracts with it end", forgottenAfter)
 		}
 		err = r.takeDown(ctx, fc, contracts, v1alpha1.TerminatePeer)
 	default:
@@ -284,18 +357,20 @@ func (r *Peers) make(ctx context.Context, fc *v1alpha1.ForeignCluster, contracts
 // down, and gives it the label by which peers are selected. One that was never
 // trusted has nothing to take down.
 func (r *Peers) hold(ctx context.Context, fc *v1alpha1.ForeignCluster) error {
-	err := mark(ctx, r.Client, fc, func() bool {
-		changed := fc.Spec.TrustBundle != "" && controllerutil.AddFinalizer(fc, v1alpha1.Finalizer)
-		if fc.Spec.ClusterID != "" && fc.Labels[v1alpha1.LabelPeer] != fc.Spec.ClusterID {
-			metav1.SetMetaDataLabel(&fc.ObjectMeta, v1alpha1.LabelPeer, fc.Spec.ClusterID)
-			changed = true
-		}
-		return changed
-	})
-	if err != nil {
+	if err := mark(ctx, r.Client, fc, func() bool { return held(fc) }); err != nil {
 		return fmt.Errorf("hold foreign cluster %s: %w", fc.Name, err)
 	}
 	return nil
+}
+
+// held makes a ForeignCluster one that hold keeps, and says whether it was not.
+func held(fc *v1alpha1.ForeignCluster) bool {
+	changed := fc.Spec.TrustBundle != "" && controllerutil.AddFinalizer(fc, v1alpha1.Finalizer)
+	if fc.Spec.ClusterID != "" && fc.Labels[v1alpha1.LabelPeer] != fc.Spec.ClusterID {
+		metav1.SetMetaDataLabel(&fc.ObjectMeta, v1alpha1.LabelPeer, fc.Spec.ClusterID)
+		changed = true
+	}
+	return changed
 }
 
 // endTrust removes the roots of a peer that was denied, which cuts it off, and
@@ -442,6 +517,8 @@ func (r *Peers) setTrust(ctx context.Context) (map[peering.ClusterID]string, err
 	keep(r.addressing, exists)
 	keep(r.aliases, exists)
 	keep(r.bare, exists)
+	keep(r.replaced, exists)
+	keep(r.refusals, exists)
 	r.Trust.Set(peers, denied)
 	return primary, nil
 }
@@ -453,20 +530,8 @@ func keep[V any](of map[types.UID]V, exists map[types.UID]bool) {
 
 // contracts returns the contracts with a peer, but for those that are settled.
 func (r *Peers) contracts(ctx context.Context, id peering.ClusterID) ([]v1alpha1.Contract, error) {
-	var list v1alpha1.ContractList
-	if err := r.Client.List(ctx, &list, client.MatchingLabels{v1alpha1.LabelPeer: string(id)}); err != nil {
-		return nil, fmt.Errorf("list contracts: %w", err)
-	}
-	return slices.DeleteFunc(list.Items, func(c v1alpha1.Contract) bool { return settled(&c) }), nil
-}
-
-// asks returns the ResourceSlices that ask a peer.
-func (r *Peers) asks(ctx context.Context, peer string) ([]v1alpha1.ResourceSlice, error) {
-	var list v1alpha1.ResourceSliceList
-	if err := r.Client.List(ctx, &list); err != nil {
-		return nil, fmt.Errorf("list resource slices: %w", err)
-	}
-	return slices.DeleteFunc(list.Items, func(s v1alpha1.ResourceSlice) bool { return s.Spec.ForeignCluster != peer }), nil
+	all, err := store.ContractsWith(ctx, r.Client, id)
+	return slices.DeleteFunc(all, func(c v1alpha1.Contract) bool { return settled(&c) }), err
 }
 
 // forget ends everything with a peer. It waits for this cluster alone, but for a
@@ -479,7 +544,7 @@ func (r *Peers) forget(ctx context.Context, fc *v1alpha1.ForeignCluster, contrac
 	if primary != "" && primary != fc.Name {
 		return reconcile.Result{}, r.release(ctx, fc)
 	}
-	asks, err := r.asks(ctx, fc.Name)
+	asks, err := store.SlicesOf(ctx, r.Client, fc.Name)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -580,10 +645,10 @@ func (r *Peers) leavingSince(uid types.UID, now time.Time) time.Time {
 // forgotten says whether the peer trusts this cluster no more for certain, or
 // if it may be so, when to look again; 0 is that nothing says so. The peer proved
 // who it is and refused this cluster, and did so again after a time in which it said
-// nothing else and was not away: what this cluster holds of contracts with it is of
-// no use then.
+// nothing else and was not away, or as often as in such a time: what this cluster
+// holds of contracts with it is of no use then.
 // A peer that is silent, or cannot be reached, proves nothing.
-func forgotten(fc *v1alpha1.ForeignCluster, s Session, now time.Time) (bool, time.Duration) {
+func forgotten(fc *v1alpha1.ForeignCluster, s Session, heard refusals, now time.Time) (bool, time.Duration) {
 	if s.Up != nil || !s.Untrusted {
 		return false, 0
 	}
@@ -592,7 +657,38 @@ func forgotten(fc *v1alpha1.ForeignCluster, s Session, now time.Time) (bool, tim
 		return false, 0
 	}
 	due := c.LastTransitionTime.Add(forgottenAfter)
-	return !s.At.Before(due), max(due.Sub(now), refusedAgain)
+	return !s.At.Before(due) || heard.n > int(forgottenAfter/refusedApart), min(max(due.Sub(now), refusedAgain), refusedApart)
+}
+
+// refusals is how often a peer, proven to be it, refused this cluster since it last
+// was heard to trust it. It may have been away between: refusals over separate
+// connections are proof of the same.
+type refusals struct {
+	n    int
+	last time.Time
+}
+
+// hear counts a refusal, if it is another one. Where the peer trusts this cluster, or
+// may not know yet that trust was made anew, nothing is left of those before.
+func (r refusals) hear(s Session, unsettled bool) refusals {
+	switch {
+	case s.Up != nil, s.Untrusted && unsettled:
+		return refusals{}
+	case s.Untrusted && (r.n == 0 || s.At.Sub(r.last) >= refusedApart):
+		return refusals{r.n + 1, s.At}
+	}
+	return r
+}
+
+// refused counts a peer's refusals.
+func (r *Peers) refused(fc *v1alpha1.ForeignCluster, s Session, now time.Time) refusals {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.refusals == nil {
+		r.refusals = map[types.UID]refusals{}
+	}
+	r.refusals[fc.UID] = r.refusals[fc.UID].hear(s, unsettled(trustedOf(fc), s.At, now) > 0)
+	return r.refusals[fc.UID]
 }
 
 // release lets a ForeignCluster go.

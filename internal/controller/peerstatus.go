@@ -86,7 +86,7 @@ func trusted(v PeerView) metav1.Condition {
 	case v.Session.Up == nil && v.Session.Untrusted && unsettled(was, v.Session.At, v.Now) == 0:
 		what := "this cluster trusts it, and it does not trust this cluster"
 		if slices.ContainsFunc(v.Contracts, func(c v1alpha1.Contract) bool { return inForce(&c) }) {
-			what += fmt.Sprintf(", so contracts with it end when that has been so for %s", forgottenAfter)
+			what += fmt.Sprintf(", so contracts with it end when that has been so for %s in all", forgottenAfter)
 		}
 		return no(reasonNotTrustedByPeer, notMutual(fc, what))
 	case approved && v.Session.Up == nil && (was == nil || was.Status != metav1.ConditionTrue):
@@ -366,7 +366,7 @@ func network(v PeerView) metav1.Condition {
 			continue
 		}
 		gateways++
-		if v.Now.Sub(n.Status.ObservedAt.Time) > fabricFresh {
+		if isSilent(&n, v.Now) {
 			stale = fmt.Sprintf("the fabric on gateway node %s was last heard of at %s: look at its pod", n.Name, n.Status.ObservedAt.UTC().Format(time.RFC3339))
 			continue
 		}

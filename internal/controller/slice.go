@@ -123,7 +123,7 @@ func decidedElse(before, after client.Object) bool {
 
 func (r *Slices) slicesOf(ctx context.Context, match func(*v1alpha1.ResourceSlice) bool) []reconcile.Request {
 	var list v1alpha1.ResourceSliceList
-	if err := r.Client.List(ctx, &list); err != nil {
+	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil { // match only reads
 		return nil
 	}
 	var out []reconcile.Request
@@ -267,7 +267,7 @@ func (r *Slices) held(ctx context.Context, contracts []*v1alpha1.Contract) (*hel
 	if err != nil {
 		return nil, false, err
 	}
-	fc, err := foreignCluster(ctx, r.Client, peering.ClusterID(h.stored.Spec.PeerID))
+	fc, err := store.Cached(ctx, r.Client, peering.ClusterID(h.stored.Spec.PeerID))
 	return h, fc == nil || !fc.DeletionTimestamp.IsZero(), err
 }
 
@@ -525,7 +525,7 @@ func (r *Slices) revise(ctx context.Context, slice *v1alpha1.ResourceSlice, held
 		return err
 	}
 	asked := ask.Duration
-	fc, err := foreignCluster(ctx, r.Client, peering.ClusterID(held.stored.Spec.PeerID))
+	fc, err := store.Cached(ctx, r.Client, peering.ClusterID(held.stored.Spec.PeerID))
 	if err != nil {
 		return err
 	}

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
@@ -46,6 +47,8 @@ type States struct {
 	// Half is this cluster's half of a tunnel's preshared key, 32 bytes, the same
 	// at each call.
 	Half func(peer peering.ClusterID) wire.PresharedHalf
+	// Lends says whether this cluster would lend a peer anything now; nil does not say.
+	Lends func(ctx context.Context, peer peering.ClusterID) wire.Lending
 	// Versions knows the version of the fabric's Secret, as a cache of metadata does.
 	// Nil: the Secret is read whenever a peer tells its half of a key.
 	Versions client.Reader
@@ -86,18 +89,20 @@ func (s *States) heldHash(fc *v1alpha1.ForeignCluster) peering.Hash {
 // the fields that count and time messages.
 func (s *States) State(ctx context.Context, peer peering.ClusterID) (wire.State, error) {
 	state := wire.State{Protocol: Protocol, Endpoints: s.Endpoints()}
-	var contracts v1alpha1.ContractList
-	// They are only read, each few seconds for each peer.
-	if err := s.Client.List(ctx, &contracts, client.MatchingLabels{v1alpha1.LabelPeer: string(peer)}, client.UnsafeDisableDeepCopy); err != nil {
-		return state, fmt.Errorf("list contracts: %w", err)
+	contracts, err := store.ContractsWith(ctx, s.Client, peer, client.UnsafeDisableDeepCopy) // they are only read
+	if err != nil {
+		return state, err
 	}
-	state.Contracts = contractStates(contracts.Items)
-	fc, err := foreignCluster(ctx, s.Client, peer)
+	state.Contracts = contractStates(contracts)
+	if s.Lends != nil {
+		state.Lends = s.Lends(ctx, peer)
+	}
+	fc, err := store.Cached(ctx, s.Client, peer)
 	if err != nil || fc == nil {
 		return state, err
 	}
 	state.BundleHash = s.heldHash(fc)
-	if !slices.ContainsFunc(contracts.Items, wantsTunnel) {
+	if !slices.ContainsFunc(contracts, wantsTunnel) {
 		return state, nil
 	}
 	if state.Network, err = s.network(ctx, fc); err != nil {
@@ -198,7 +203,7 @@ const maxPrefixes = 16
 // Observe keeps what a peer says: what is to outlive the session goes into its
 // ForeignCluster and the tunnel's key into the fabric's Secret.
 func (s *States) Observe(ctx context.Context, peer peering.ClusterID, state wire.State) error {
-	fc, err := foreignCluster(ctx, s.Client, peer)
+	fc, err := store.Cached(ctx, s.Client, peer)
 	if err != nil {
 		return err
 	}
@@ -277,19 +282,6 @@ func editedSecret(ctx context.Context, c client.Client, namespace, name string, 
 		return nil, fmt.Errorf("write Secret %s/%s: %w", namespace, name, err)
 	}
 	return secret, nil
-}
-
-// foreignCluster returns the ForeignCluster with this ID, or nil. It is looked for
-// with each word said or heard, so of a cache's objects only that one is copied.
-func foreignCluster(ctx context.Context, c client.Reader, id peering.ClusterID) (*v1alpha1.ForeignCluster, error) {
-	var list v1alpha1.ForeignClusterList
-	if err := c.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list foreign clusters: %w", err)
-	}
-	if fc := known(list.Items, id); fc != nil {
-		return fc.DeepCopy(), nil
-	}
-	return nil, nil //nolint:nilnil // absent is an answer
 }
 
 // networkFromWire checks what a peer's network means; its form was checked when

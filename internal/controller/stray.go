@@ -47,10 +47,15 @@ func (r *Strays) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("strays").
 		For(&v1alpha1.ForeignCluster{}, updates(func(before, after client.Object) bool {
-			a, b := before.(*v1alpha1.ForeignCluster), after.(*v1alpha1.ForeignCluster)
-			return !equality.Semantic.DeepEqual(a.Status.Contracts, b.Status.Contracts)
+			return straysDiffer(before.(*v1alpha1.ForeignCluster), after.(*v1alpha1.ForeignCluster))
 		})).
 		Complete(r)
+}
+
+// straysDiffer says whether a peer has to be looked at for strays again: it speaks of
+// other contracts, or can be asked about those that it spoke of before.
+func straysDiffer(a, b *v1alpha1.ForeignCluster) bool {
+	return !equality.Semantic.DeepEqual(a.Status.Contracts, b.Status.Contracts) || unusable(a) != "" && unusable(b) == ""
 }
 
 // Reconcile implements reconcile.Reconciler.

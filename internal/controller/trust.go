@@ -87,7 +87,10 @@ type Trusts struct {
 	Wake <-chan event.GenericEvent
 	// Said is called when Attempt says something else of a ForeignCluster.
 	Said func(name string)
-	Now  func() time.Time
+	// Joined is called when a token was redeemed and that is kept: the cluster that made
+	// it waits to be dialled.
+	Joined func(id peering.ClusterID, info wire.ClusterInfo)
+	Now    func() time.Time
 
 	mu       sync.Mutex
 	attempts map[types.UID]*attempt
@@ -152,15 +155,16 @@ func (r *Trusts) Attempt(fc *v1alpha1.ForeignCluster) Attempt {
 // Reconcile implements reconcile.Reconciler.
 func (r *Trusts) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var list v1alpha1.ForeignClusterList
-	if err := r.Client.List(ctx, &list); err != nil {
+	// All are looked at with each change of any, and only copies are changed.
+	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return reconcile.Result{}, fmt.Errorf("list foreign clusters: %w", err)
 	}
 	var fc *v1alpha1.ForeignCluster
-	exists := map[types.UID]bool{}
+	exists := make(map[types.UID]bool, len(list.Items))
 	for i := range list.Items {
 		exists[list.Items[i].UID] = true
 		if list.Items[i].Name == req.Name {
-			fc = &list.Items[i]
+			fc = list.Items[i].DeepCopy()
 		}
 	}
 	r.prune(exists)
@@ -170,7 +174,7 @@ func (r *Trusts) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	a, wait := r.attempt(fc)
 	primary := known(list.Items, peering.ClusterID(fc.Spec.ClusterID))
 	if primary != nil && primary.UID != fc.UID {
-		return r.double(ctx, primary, fc)
+		return r.double(ctx, primary.DeepCopy(), fc)
 	}
 	now := r.Now()
 	step, when := nextStep(fc, r.Session(peering.ClusterID(fc.Spec.ClusterID)), r.OwnHash(), now)
@@ -410,6 +414,7 @@ func (r *Trusts) join(ctx context.Context, fc *v1alpha1.ForeignCluster, all []v1
 	}
 	before := fc.DeepCopy()
 	fc.Spec.ClusterID, fc.Spec.TrustBundle = string(token.Issuer), info.PEM()
+	held(fc) // in the same write, so that no other is in its way
 	if len(info.Endpoints) > 0 {
 		fc.Spec.Endpoints = info.Endpoints
 	} else if len(fc.Spec.Endpoints) == 0 {
@@ -419,7 +424,18 @@ func (r *Trusts) join(ctx context.Context, fc *v1alpha1.ForeignCluster, all []v1
 	if err := r.Client.Patch(ctx, fc, patch, client.FieldOwner(v1alpha1.Manager)); err != nil {
 		return fmt.Errorf("keep the trust in %s: %w", fc.Name, err) // the token can be redeemed again by this cluster
 	}
+	info.Endpoints = fc.Spec.Endpoints
+	r.Joined(token.Issuer, info)
+	if fresh(before) && r.Session(token.Issuer).At.IsZero() {
+		return nil // that it has roots says that it joined
+	}
 	return store.MarkJoined(ctx, r.Direct, fc)
+}
+
+// fresh says whether nothing was said of a ForeignCluster's trust that a join ends.
+func fresh(fc *v1alpha1.ForeignCluster) bool {
+	return fc.Status.Introduction == nil && !store.Revoked(fc) &&
+		(fc.Status.Found == "" || fc.Status.Found == v1alpha1.FoundToken || fc.Status.Found == v1alpha1.FoundManual)
 }
 
 // spent says whether a token is known to be of no use.
@@ -500,6 +516,7 @@ func (r *Trusts) take(ctx context.Context, fc *v1alpha1.ForeignCluster) error {
 	}
 	before := fc.DeepCopy()
 	fc.Spec.TrustBundle = bundle
+	held(fc)
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 	if err := r.Client.Patch(ctx, fc, patch, client.FieldOwner(v1alpha1.Manager)); err != nil {
 		return fmt.Errorf("trust %s: %w", fc.Name, err)

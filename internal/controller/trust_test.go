@@ -64,6 +64,7 @@ type trustsTest struct {
 	clock     *testClock
 	session   Session
 	said      int
+	joined    []string // the endpoints of those that are to be dialled
 }
 
 func newTrustsTest(t testing.TB, objects ...client.Object) *trustsTest {
@@ -75,6 +76,13 @@ func newTrustsTest(t testing.TB, objects ...client.Object) *trustsTest {
 		OwnHash: func() peering.Hash { return peering.Hash{1} },
 		Session: func(peering.ClusterID) Session { return tt.session },
 		Said:    func(string) { tt.said++ },
+		Joined: func(id peering.ClusterID, info wire.ClusterInfo) {
+			var kept v1alpha1.ForeignClusterList
+			if err := c.List(t.Context(), &kept); err != nil || known(kept.Items, id) == nil || known(kept.Items, id).Spec.TrustBundle != info.PEM() {
+				t.Errorf("cluster %s is to be dialled before it is kept: %v", id, err)
+			}
+			tt.joined = append(tt.joined, info.Endpoints...)
+		},
 	}
 	return tt
 }
@@ -144,8 +152,14 @@ func TestAManifestJoinsWhenItsSecretComes(t *testing.T) {
 	tt.look(t, "milan")
 	fc := peerCalled(t, tt.Client, "milan")
 	if fc.Spec.ClusterID != string(milan.id) || fc.Spec.TrustBundle != milan.info.PEM() || fc.Spec.Endpoints[0] != "192.0.2.1:7443" ||
-		fc.Status.Found != v1alpha1.FoundToken || fc.Spec.JoinToken == nil {
+		foundBy(fc) != v1alpha1.FoundToken || fc.Spec.JoinToken == nil {
 		t.Errorf("it joined as %+v %+v", fc.Spec, fc.Status)
+	}
+	if !slices.Equal(tt.joined, fc.Spec.Endpoints) {
+		t.Errorf("it is dialled at once at %q, want %q", tt.joined, fc.Spec.Endpoints)
+	}
+	if fc.Labels[v1alpha1.LabelPeer] != string(milan.id) || !slices.Contains(fc.Finalizers, v1alpha1.Finalizer) {
+		t.Errorf("it needs another write to be held: %+v", fc.ObjectMeta)
 	}
 	if got := tt.Attempt(fc); got.Reason != "" {
 		t.Errorf("it says %+v", got)

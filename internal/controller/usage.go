@@ -27,7 +27,7 @@ import (
 
 const (
 	// keepEvery is how often a meter is kept while what is in use stays the same.
-	keepEvery = 30 * time.Second
+	keepEvery = time.Minute
 	// agreeWithin is by how many percent a statement and this cluster's own count may
 	// differ: a change of use is seen at different moments on the two sides.
 	agreeWithin = 1
@@ -190,13 +190,14 @@ func (m *meters) forget(contract string) {
 	delete(m.of, contract)
 }
 
-// all returns the readings that are newer than what is kept.
+// all returns the readings that are newer than what is kept, and say more: while
+// nothing is in use time adds nothing.
 func (m *meters) all() map[string]reading {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	out := map[string]reading{}
 	for name, r := range m.of {
-		if r.meter.Until.After(r.kept) {
+		if r.meter.Until.After(r.kept) && len(r.meter.Using) > 0 {
 			out[name] = r
 		}
 	}

@@ -120,17 +120,17 @@ func TestUseIsCountedOverRestartsAndPeriods(t *testing.T) {
 	}
 	// Within keepEvery nothing is written.
 	before := step(time.Second).ResourceVersion
-	if after := step(15 * time.Second); after.ResourceVersion != before {
-		t.Errorf("a meter is kept after 16 s: %+v", after.Status.Usage)
+	if after := step(30 * time.Second); after.ResourceVersion != before {
+		t.Errorf("a meter is kept after 31 s: %+v", after.Status.Usage)
 	}
-	if got := step(15 * time.Second); cpuSeconds(t, got) != "62" {
-		t.Errorf("after 31 s of two processors it is %s", cpuSeconds(t, got))
+	if got := step(30 * time.Second); cpuSeconds(t, got) != "122" {
+		t.Errorf("after 61 s of two processors it is %s", cpuSeconds(t, got))
 	}
 	// A crash loses what was not kept yet, and the gap is counted once.
 	step(10 * time.Second)
 	b.Contracts = b.agent(p.provider)
-	if got := step(30 * time.Second); cpuSeconds(t, got) != "142" {
-		t.Errorf("after 71 s and a crash it is %s, want 142", cpuSeconds(t, got))
+	if got := step(50 * time.Second); cpuSeconds(t, got) != "242" {
+		t.Errorf("after 121 s and a crash it is %s, want 242", cpuSeconds(t, got))
 	}
 	// A stop in good order keeps all.
 	b.clock = b.clock.Add(9 * time.Second)
@@ -138,16 +138,16 @@ func TestUseIsCountedOverRestartsAndPeriods(t *testing.T) {
 	b.Flush(t.Context())
 	b.Contracts = b.agent(p.provider)
 	b.lent.used = amountsIn("cpu=1", "pods=1")
-	if got := b.look(t); cpuSeconds(t, got) != "160" {
-		t.Errorf("after 80 s and a stop it is %s, want 160", cpuSeconds(t, got))
+	if got := b.look(t); cpuSeconds(t, got) != "260" {
+		t.Errorf("after 130 s and a stop it is %s, want 260", cpuSeconds(t, got))
 	}
 	// Away for an hour, with one processor before and three after: the lesser counts.
 	b.lent.used = amountsIn("cpu=3", "pods=1")
 	got := step(time.Hour)
-	if want := fmt.Sprint(160 + 3600); cpuSeconds(t, got) != want {
+	if want := fmt.Sprint(260 + 3600); cpuSeconds(t, got) != want {
 		t.Errorf("after an hour away it is %s, want %s", cpuSeconds(t, got), want)
 	}
-	// The contract's periods are five minutes and it began a minute ago: 62m20s are
+	// The contract's periods are five minutes and it began a minute ago: 63m10s are
 	// twelve whole ones.
 	if n := len(got.Status.Statements); n != 12 {
 		t.Errorf("there are %d statements", n)

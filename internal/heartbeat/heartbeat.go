@@ -11,7 +11,10 @@ package heartbeat
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -33,12 +36,15 @@ const (
 	MinGap = 100 * time.Millisecond
 )
 
-// Stream is the stream, in terms of states. Both are required.
+// Stream is the stream, in terms of states. Send and Recv are required.
 type Stream struct {
 	// Send sends a state. It may block while the peer does not read.
 	Send func(*ententev1.PeerState) error
 	// Recv returns the next state, or io.EOF.
 	Recv func() (*ententev1.PeerState, error)
+	// End makes a Send and a Recv that wait return, and says why. It may be called
+	// more than once and at any time. Nil: they return when the stream ends by itself.
+	End func(why error)
 }
 
 // Config configures an exchange.
@@ -62,54 +68,55 @@ type Config struct {
 // with the reason HEARTBEAT_LOST. It returns nil when ctx ends and io.EOF when
 // the peer closed its direction in order.
 //
-// A call that blocks in the stream outlives Run until the stream's own context
-// ends; the caller ends that right after.
+// It returns when neither Send nor Recv is under way any more.
 func Run(ctx context.Context, stream Stream, cfg Config) error {
 	if cfg.Interval <= 0 {
 		cfg.Interval = DefaultInterval
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-
-	heard := make(chan uint64, 1)
-	failed := make(chan error, 2)
-	go func() { failed <- receive(ctx, stream, cfg, heard) }()
-	echo := make(chan uint64, 1)
-	go func() { failed <- send(ctx, stream, cfg, echo) }()
-
-	silence := time.Duration(SilentIntervals) * cfg.Interval
-	timer := time.NewTimer(silence)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case err := <-failed:
-			if ctx.Err() != nil {
-				return nil
-			}
-			return err
-		case <-timer.C:
-			return &wire.Error{
-				Reason:     wire.ReasonHeartbeatLost,
-				Message:    fmt.Sprintf("the peer said nothing for %s", silence),
-				RetryAfter: cfg.Interval,
-			}
-		case seq := <-heard:
-			timer.Reset(silence)
-			latest(echo, seq)
-		}
+	parent := ctx
+	ctx, end := context.WithCancelCause(ctx)
+	if stream.End != nil {
+		defer context.AfterFunc(ctx, func() { stream.End(context.Cause(ctx)) })()
 	}
+	silence := time.Duration(SilentIntervals) * cfg.Interval
+	timer := time.AfterFunc(silence, func() {
+		end(&wire.Error{
+			Reason:     wire.ReasonHeartbeatLost,
+			Message:    fmt.Sprintf("the peer said nothing for %s", silence),
+			RetryAfter: cfg.Interval,
+		})
+	})
+	defer timer.Stop()
+	// What ended the exchange first is why it ended: the rest follows from that.
+	var echo atomic.Uint64
+	heard := make(chan struct{}, 1)
+	var sender sync.WaitGroup
+	sender.Go(func() { end(send(ctx, stream, cfg, &echo, heard)) })
+	end(receive(ctx, stream, cfg, func(sequence uint64) {
+		timer.Reset(silence)
+		echo.Store(sequence)
+		select {
+		case heard <- struct{}{}:
+		default:
+		}
+	}))
+	sender.Wait()
+	// The stream's end may have ended the caller's context too, but not before.
+	why := context.Cause(ctx)
+	if parent.Err() != nil && errors.Is(why, context.Cause(parent)) {
+		return nil
+	}
+	return why
 }
 
-// receive reads states and hands them over.
-func receive(ctx context.Context, stream Stream, cfg Config, heard chan<- uint64) error {
+// receive reads states and hands them over, until one of them or the stream ends it.
+func receive(ctx context.Context, stream Stream, cfg Config, heard func(sequence uint64)) error {
 	// Two an interval are always read: a peer that only beats is never throttled.
 	limit := rate.NewLimiter(max(MaxReceivedRate, 2*rate.Every(cfg.Interval)), MaxReceivedBurst)
 	var last uint64
 	for {
 		if err := limit.Wait(ctx); err != nil {
-			return nil //nolint:nilerr // only ctx ends it
+			return context.Cause(ctx) // only its end ends a wait
 		}
 		state, err := stream.Recv()
 		if err != nil {
@@ -125,54 +132,46 @@ func receive(ctx context.Context, stream Stream, cfg Config, heard chan<- uint64
 		if err := cfg.Observe(ctx, state); err != nil {
 			return fmt.Errorf("observe state: %w", err)
 		}
-		select {
-		case heard <- last:
-		case <-ctx.Done():
-			return nil
-		}
+		heard(last)
 	}
 }
 
-// send sends the current state on start, on change and each interval.
-func send(ctx context.Context, stream Stream, cfg Config, echo <-chan uint64) error {
-	var sequence, echoed uint64
-	beat := time.NewTicker(cfg.Interval)
+// send sends the current state on start, on change and each interval, until ctx
+// ends or that fails. One of the two sides comes to answer the other: it says its own
+// when it heard something and half of its pause is over, so that each wakes up once an
+// interval and not twice.
+func send(ctx context.Context, stream Stream, cfg Config, echo *atomic.Uint64, heard <-chan struct{}) error {
+	beat := time.NewTimer(cfg.Interval)
 	defer beat.Stop()
-	for {
+	pause := cfg.Interval
+	for sequence := uint64(1); ; sequence++ {
 		state, changed, err := cfg.Current(ctx)
 		if err != nil {
 			return fmt.Errorf("tell own state: %w", err)
 		}
-		select {
-		case echoed = <-echo:
-		default:
-		}
-		sequence++
-		state.Sequence, state.SentAt, state.EchoSequence = sequence, timestamppb.Now(), echoed
+		state.Sequence, state.SentAt, state.EchoSequence = sequence, timestamppb.Now(), echo.Load()
 		if err := stream.Send(state); err != nil {
 			return err
 		}
-		// A change within the gap is not lost: its channel is closed when the gap
-		// is over.
-		if !sleep(ctx, min(MinGap, cfg.Interval)) {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-changed:
-		case <-beat.C:
+		sent := time.Now()
+		beat.Reset(pause)
+		for due := false; !due; {
+			due, pause = true, cfg.Interval
+			select {
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			case <-changed:
+				// What changes within the gap is one state: the last.
+				if !sleep(ctx, time.Until(sent.Add(min(MinGap, cfg.Interval)))) {
+					return context.Cause(ctx)
+				}
+			case <-heard:
+				due = time.Since(sent) >= cfg.Interval/2
+				pause += cfg.Interval / 8 // so that the other side goes first next time too
+			case <-beat.C:
+			}
 		}
 	}
-}
-
-// latest puts v into a channel of one slot, in place of what is in it.
-func latest(c chan uint64, v uint64) {
-	select {
-	case <-c:
-	default:
-	}
-	c <- v
 }
 
 func sleep(ctx context.Context, d time.Duration) bool {

@@ -19,13 +19,19 @@ import (
 // block once the buffer is full, as under flow control.
 type pipe struct {
 	ctx context.Context
+	end context.CancelFunc
 	out chan<- *ententev1.PeerState
 	in  <-chan *ententev1.PeerState
 }
 
+func newPipe(ctx context.Context, out chan<- *ententev1.PeerState, in <-chan *ententev1.PeerState) *pipe {
+	ctx, end := context.WithCancel(ctx)
+	return &pipe{ctx, end, out, in}
+}
+
 func pipes(ctx context.Context, buffer int) (*pipe, *pipe) {
 	ab, ba := make(chan *ententev1.PeerState, buffer), make(chan *ententev1.PeerState, buffer)
-	return &pipe{ctx, ab, ba}, &pipe{ctx, ba, ab}
+	return newPipe(ctx, ab, ba), newPipe(ctx, ba, ab)
 }
 
 func (p *pipe) send(s *ententev1.PeerState) error {
@@ -49,7 +55,9 @@ func (p *pipe) recv() (*ententev1.PeerState, error) {
 	}
 }
 
-func (p *pipe) stream() Stream { return Stream{Send: p.send, Recv: p.recv} }
+func (p *pipe) stream() Stream {
+	return Stream{Send: p.send, Recv: p.recv, End: func(error) { p.end() }}
+}
 
 // side is one cluster of a test.
 type side struct {
@@ -122,6 +130,34 @@ func TestBothSidesHearEachOtherForHours(t *testing.T) {
 	})
 }
 
+// Whoever beats second answers from then on: each side wakes up once an interval.
+func TestOneSideComesToAnswerTheOther(t *testing.T) {
+	for _, late := range []time.Duration{0, 300 * time.Millisecond, time.Second, 2 * time.Second, 3900 * time.Millisecond} {
+		t.Run(late.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				a, b := pipes(ctx, 1)
+				one, two := newSide(1), newSide(2)
+				go func() { _ = Run(ctx, a.stream(), one.config()) }()
+				go func() {
+					time.Sleep(late)
+					_ = Run(ctx, b.stream(), two.config())
+				}()
+				time.Sleep(time.Minute)
+				cancel()
+				synctest.Wait()
+				mine, theirs := two.last().SentAt.AsTime(), one.last().SentAt.AsTime()
+				if apart := mine.Sub(theirs).Abs(); apart != 0 {
+					t.Errorf("the last states were sent %s apart", apart)
+				}
+				if n := one.last().Sequence; n < 14 || n > 17 {
+					t.Errorf("%d states in a minute", n)
+				}
+			})
+		})
+	}
+}
+
 // A peer that beats each 2 s and gives up after 6 s is content with less.
 func TestAPeerThatBeatsFasterStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -173,7 +209,7 @@ func TestASilentPeerIsGivenUpAfterThreeIntervals(t *testing.T) {
 		// end although its own sends block.
 		a, _ := pipes(ctx, 0)
 		start := time.Now()
-		err := Run(ctx, a.stream(), newSide(1).config())
+		err := Run(a.ctx, a.stream(), newSide(1).config())
 		if got := wire.ReasonOf(err); got != wire.ReasonHeartbeatLost {
 			t.Errorf("Run returned %v (reason %s), want HEARTBEAT_LOST", err, got)
 		}
@@ -242,7 +278,7 @@ func TestWhatEndsAnExchange(t *testing.T) {
 				}
 				cfg := newSide(1).config()
 				cfg.Observe = func(context.Context, *ententev1.PeerState) error { return tc.observe }
-				err := Run(ctx, (&pipe{ctx, make(chan *ententev1.PeerState, 10), in}).stream(), cfg)
+				err := Run(ctx, newPipe(ctx, make(chan *ententev1.PeerState, 10), in).stream(), cfg)
 				if tc.want != nil && !errors.Is(err, tc.want) {
 					t.Errorf("Run returned %v, want %v", err, tc.want)
 				}

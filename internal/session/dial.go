@@ -65,110 +65,130 @@ func (e *RejectedError) Error() string {
 // Unwrap returns the TLS alert.
 func (e *RejectedError) Unwrap() error { return e.Cause }
 
-// dialer dials one peer.
+// dialer dials one peer. Its loop runs only while there is no session.
 type dialer struct {
+	endpoints []string
+	// pause is that before the next round of dialling.
+	pause time.Duration
+	// cancel ends the loop, done is closed when it ended; nil: none runs. again says
+	// that the endpoints changed.
 	cancel context.CancelFunc
 	done   chan struct{}
-	// again says that the endpoints changed.
-	again     chan struct{}
-	endpoints []string
+	again  chan struct{}
 }
 
-// dialAll keeps one dialer for each wanted peer until ctx ends.
+// ended says that no loop runs.
+func (d *dialer) ended() bool {
+	select {
+	case <-d.done:
+		return true
+	default:
+		return d.done == nil
+	}
+}
+
+// dialAll has each wanted peer dialled that there is no session with, until ctx
+// ends.
 func (m *Manager) dialAll(ctx context.Context, wg *sync.WaitGroup) {
-	running := map[peering.ClusterID]*dialer{}
-	for {
+	dialers := map[peering.ClusterID]*dialer{}
+	for ctx.Err() == nil {
 		m.mu.Lock()
 		wanted := maps.Clone(m.wanted)
 		m.mu.Unlock()
-		for id, d := range running {
+		for id, d := range dialers {
 			if _, ok := wanted[id]; !ok {
-				d.cancel()
-				<-d.done
-				delete(running, id)
+				if d.cancel != nil {
+					d.cancel()
+					<-d.done
+				}
+				delete(dialers, id)
 			}
 		}
 		for id, endpoints := range wanted {
-			d := running[id]
+			d := dialers[id]
 			if d == nil {
-				dctx, cancel := context.WithCancel(ctx)
-				d = &dialer{cancel: cancel, done: make(chan struct{}), again: make(chan struct{}, 1), endpoints: endpoints}
-				running[id] = d
-				wg.Go(func() {
-					defer close(d.done)
-					m.dialLoop(dctx, ctx, wg, id, d.again)
-				})
+				d = &dialer{again: make(chan struct{}, 1), endpoints: endpoints}
+				dialers[id] = d
 			} else if !slices.Equal(d.endpoints, endpoints) {
 				d.endpoints = endpoints
 				poke(d.again)
 			}
+			if !d.ended() || m.link(id) != nil {
+				continue
+			}
+			if d.cancel != nil {
+				d.cancel()
+			}
+			var loop context.Context
+			loop, d.cancel = context.WithCancel(ctx)
+			d.done = make(chan struct{})
+			wg.Go(func() {
+				m.dialLoop(loop, ctx, wg, id, d)
+				close(d.done)
+				poke(m.changed) // its session may be gone already
+			})
 		}
 		select {
 		case <-ctx.Done():
-			for _, d := range running {
-				d.cancel()
-			}
-			return
 		case <-m.changed:
+		}
+	}
+	for _, d := range dialers {
+		if d.cancel != nil {
+			d.cancel()
 		}
 	}
 }
 
-// dialLoop dials one peer whenever there is no session with it, until ctx ends.
-// Sessions that it brings up live as long as run.
-func (m *Manager) dialLoop(ctx, run context.Context, wg *sync.WaitGroup, id peering.ClusterID, again <-chan struct{}) {
-	pause := backoffMin
+// dialLoop dials a peer until there is a session with it, or ctx ends. A session
+// that it brings up lives as long as run.
+func (m *Manager) dialLoop(ctx, run context.Context, wg *sync.WaitGroup, id peering.ClusterID, d *dialer) {
 	// wait returns false when ctx ended. Changed endpoints are tried at once.
-	wait := func(d time.Duration) bool {
+	wait := func(pause time.Duration) bool {
+		timer := time.NewTimer(pause)
+		defer timer.Stop()
 		select {
 		case <-ctx.Done():
 			return false
-		case <-again:
-			pause = backoffMin
-		case <-time.After(d):
+		case <-d.again:
+			d.pause = backoffMin
+		case <-timer.C:
 		}
 		return true
 	}
-	yield := func() bool { return id > m.self || wait(yieldDelay) }
-	m.mu.Lock()
-	now := m.now[id]
-	m.mu.Unlock()
-	if !now && !yield() {
-		return
+	backOff := func() bool {
+		ok := wait(jitter(d.pause))
+		d.pause = min(time.Duration(float64(d.pause)*backoffFactor), backoffMax)
+		return ok
 	}
-	for {
-		if l := m.link(id); l != nil {
-			select {
-			case <-ctx.Done():
-				return
-			case <-l.gone:
-			}
-			if time.Since(l.info.Since) >= stableAfter {
-				pause = backoffMin
-				if !yield() {
-					return
-				}
-				continue
-			}
-		} else {
-			l, err := m.dial(ctx, id)
-			if ctx.Err() != nil {
-				if l != nil {
-					m.CloseSession(l.info.Number, errStopping)
-					wg.Go(func() { m.serve(run, l) })
-				}
-				return
-			}
-			if l != nil {
-				wg.Go(func() { m.serve(run, l) })
-				continue
-			}
-			m.failed(id, err)
-		}
-		if !wait(jitter(pause)) {
+	m.mu.Lock()
+	now, lasted := m.now[id], m.noteOf(id).lasted
+	m.mu.Unlock()
+	switch first := d.pause == 0; {
+	case first, lasted >= stableAfter:
+		d.pause = backoffMin
+		if yield := id < m.self && (!first || !now); yield && !wait(yieldDelay) {
 			return
 		}
-		pause = min(time.Duration(float64(pause)*backoffFactor), backoffMax)
+	case !backOff():
+		return
+	}
+	for m.link(id) == nil {
+		l, err := m.dial(ctx, id)
+		if l != nil {
+			if ctx.Err() != nil {
+				m.CloseSession(l.info.Number, errStopping)
+			}
+			wg.Go(func() { m.serve(run, l) })
+			return
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		m.failed(id, err)
+		if !backOff() {
+			return
+		}
 	}
 }
 

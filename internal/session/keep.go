@@ -53,6 +53,9 @@ func (m *Manager) keep(ctx context.Context, l *link, wg *sync.WaitGroup) error {
 		if err := l.expired(time.Now()); err != nil {
 			return err
 		}
+		if !time.Now().Before(l.answer()) {
+			return errSilent
+		}
 		// One that cannot be renewed is the source's to tell of.
 		if svid, err := m.cfg.Source.GetX509SVID(); err == nil && ctl != nil && svid != shown {
 			number++
@@ -65,7 +68,7 @@ func (m *Manager) keep(ctx context.Context, l *link, wg *sync.WaitGroup) error {
 			}
 			shown = svid
 		}
-		next := min(time.Until(m.cfg.Source.Next()), time.Until(l.end()))
+		next := min(time.Until(m.cfg.Source.Next()), time.Until(l.end()), time.Until(l.answer()))
 		timer := time.NewTimer(max(next, minKeepPause))
 		var err error
 		select {
@@ -182,6 +185,20 @@ func (m *Manager) proven(l *link, p proof) error {
 		m.mu.Unlock()
 	}
 	return nil
+}
+
+// answer is by when the peer has to have said something on the control stream; far
+// off when nothing is due.
+func (l *link) answer() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.asked == 0:
+		return l.info.Since.Add(openTimeout + writeTimeout) // the peer opens the stream
+	case l.askedAt.IsZero():
+		return l.notAfter.Add(expiryGrace)
+	}
+	return l.askedAt.Add(writeTimeout)
 }
 
 // end is when the session ends unless the peer shows another certificate.

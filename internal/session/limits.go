@@ -57,9 +57,9 @@ const (
 	maxProofCerts = 16
 	controlRate   = 4
 	controlBurst  = 32
-	// measureEvery is the pause between two looks at the round trip and the peer's
-	// clock.
-	measureEvery = 10 * time.Second
+	// measureEvery is the pause between two looks at the round trip, the peer's clock,
+	// and whether it answers at all. Whoever exchanges states notices silence sooner.
+	measureEvery = 30 * time.Second
 	// expiryGrace is how long a connection outlives the certificate that the peer
 	// last showed on it.
 	expiryGrace = 5 * time.Second
@@ -78,9 +78,10 @@ const (
 	callWindow  = 256 << 10
 	callsWindow = 1 << 20
 
-	// keepAlive is how often a session is pinged, writeTimeout how long a write or
-	// the answer to a ping may take: a dead path is seen after their sum.
-	keepAlive    = 5 * time.Second
+	// idleAfter is after how long without a call gRPC's side of a peer is put away.
+	idleAfter = 15 * time.Second
+
+	// writeTimeout is how long a write, or the answer to a question, may take.
 	writeTimeout = 10 * time.Second
 	// openTimeout is how long the peer may take to accept a stream.
 	openTimeout = 10 * time.Second

@@ -28,8 +28,6 @@ type link struct {
 	binding []byte
 	// control gets the control stream, once.
 	control chan net.Conn
-	// gone is closed when the link is no longer the peer's session.
-	gone chan struct{}
 
 	mu     sync.Mutex
 	reason error
@@ -55,8 +53,8 @@ func newLink(conn *tls.Conn, auth identity.AuthInfo, info Info) (*link, error) {
 	}
 	l := &link{
 		info: info, auth: auth, raw: conn.NetConn(), binding: binding,
-		control: make(chan net.Conn, 1), gone: make(chan struct{}),
-		chain: conn.ConnectionState().PeerCertificates, notAfter: auth.NotAfter, clockSkew: info.ClockSkew,
+		control: make(chan net.Conn, 1),
+		chain:   conn.ConnectionState().PeerCertificates, notAfter: auth.NotAfter, clockSkew: info.ClockSkew,
 	}
 	metered := &meteredConn{Conn: conn, meter: meter{odd: !info.Dialled}, abuse: l.close}
 	start := yamux.Server
@@ -64,9 +62,11 @@ func newLink(conn *tls.Conn, auth identity.AuthInfo, info Info) (*link, error) {
 		start = yamux.Client
 	}
 	mux, err := start(metered, &yamux.Config{
-		AcceptBacklog:          acceptBacklog,
-		EnableKeepAlive:        true,
-		KeepAliveInterval:      keepAlive,
+		AcceptBacklog: acceptBacklog,
+		// The control stream asks whether the peer is there; a second question, in a
+		// goroutine of its own, would cost each session that rests.
+		EnableKeepAlive:        false,
+		KeepAliveInterval:      measureEvery,
 		ConnectionWriteTimeout: writeTimeout,
 		MaxStreamWindowSize:    streamWindow,
 		StreamOpenTimeout:      openTimeout,
@@ -205,10 +205,11 @@ func (m *Manager) drop(l *link, reason error) {
 		return
 	}
 	delete(m.links, id)
-	close(l.gone)
 	n := m.noteOf(id)
 	n.err, n.errAt = fmt.Errorf("session with %s ended: %w", id, l.why()), time.Now()
+	n.lasted = time.Since(l.info.Since)
 	m.notify(id)
+	poke(m.changed) // it may have to be dialled
 }
 
 // serve hands the peer's streams to gRPC until the link ends.
@@ -275,8 +276,6 @@ func (m *Manager) acceptStreams(ctx context.Context, l *link) error {
 // muxError says in words why yamux ended.
 func muxError(err error) error {
 	switch {
-	case errors.Is(err, yamux.ErrKeepAliveTimeout):
-		return fmt.Errorf("the peer did not answer for %s", writeTimeout)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return errors.New("the peer closed the connection")
 	case errors.Is(err, yamux.ErrRecvWindowExceeded):

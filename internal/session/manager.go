@@ -113,6 +113,7 @@ var (
 	// ErrReplaced: another session with the same peer took its place.
 	ErrReplaced = errors.New("another session with the peer took its place")
 
+	errSilent       = fmt.Errorf("the peer did not answer for %s", writeTimeout)
 	errStopping     = errors.New("this agent is stopping")
 	errUnresponsive = errors.New("the session no longer answered and the peer made another")
 	errDuplicate    = errors.New("there is another session with the peer")
@@ -129,6 +130,8 @@ type Manager struct {
 	limiter   limiter
 	// changed pokes Run after SetPeers.
 	changed chan struct{}
+	// idleAfter is the limit of that name.
+	idleAfter time.Duration
 
 	mu       sync.Mutex
 	started  bool
@@ -139,8 +142,8 @@ type Manager struct {
 	links    map[peering.ClusterID]*link
 	direct   map[*Conn]net.Conn // with the TCP connection below
 	notes    map[peering.ClusterID]*note
-	conns    map[peering.ClusterID]*grpc.ClientConn
-	routes   map[peering.ClusterID]*route // of those conns that are in use
+	callers  map[peering.ClusterID]*caller
+	routes   map[peering.ClusterID]*route // of those callers that are in use
 	watchers map[chan struct{}]struct{}
 }
 
@@ -149,6 +152,7 @@ type note struct {
 	err      error
 	errAt    time.Time
 	tries    int
+	lasted   time.Duration // the last session
 	denied   bool
 	lastGood string
 }
@@ -174,11 +178,12 @@ func New(cfg Config) (*Manager, error) {
 		serverTLS: cfg.Source.ServerTLS(cfg.Bundles, protoSession, protoGRPC),
 		feed:      newHandoff(addr),
 		changed:   make(chan struct{}, 1),
+		idleAfter: idleAfter,
 		wanted:    map[peering.ClusterID][]string{},
 		links:     map[peering.ClusterID]*link{},
 		direct:    map[*Conn]net.Conn{},
 		notes:     map[peering.ClusterID]*note{},
-		conns:     map[peering.ClusterID]*grpc.ClientConn{},
+		callers:   map[peering.ClusterID]*caller{},
 		routes:    map[peering.ClusterID]*route{},
 		watchers:  map[chan struct{}]struct{}{},
 	}
@@ -257,12 +262,12 @@ func (m *Manager) shutdown() {
 	for _, raw := range m.direct {
 		_ = raw.Close()
 	}
-	conns := slices.Collect(maps.Values(m.conns))
+	callers := slices.Collect(maps.Values(m.callers))
 	m.mu.Unlock()
 	_ = m.feed.Close()
 	m.cfg.Server.Stop()
-	for _, cc := range conns {
-		_ = cc.Close()
+	for _, c := range callers {
+		c.close()
 	}
 }
 
@@ -296,25 +301,20 @@ func (m *Manager) SetPeers(peers []Peer) {
 	poke(m.changed)
 }
 
-// Conn returns the client connection to a peer. It is the same for the life of
-// the manager, whichever sessions come and go: calls fail with Unavailable while
-// there is none, or wait for one with grpc.WaitForReady.
-func (m *Manager) Conn(id peering.ClusterID) *grpc.ClientConn {
+// Conn returns how a peer is called. It is the same for the life of the manager,
+// whichever sessions come and go: calls fail with Unavailable while there is none, or
+// wait for one with grpc.WaitForReady.
+func (m *Manager) Conn(id peering.ClusterID) grpc.ClientConnInterface { return m.caller(id) }
+
+func (m *Manager) caller(id peering.ClusterID) *caller {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if cc := m.conns[id]; cc != nil {
-		return cc
+	c := m.callers[id]
+	if c == nil {
+		c = &caller{m: m, peer: id, closed: m.stopped}
+		m.callers[id] = c
 	}
-	cc, err := m.newConn(id)
-	if err != nil {
-		panic("session: New accepted client options that now fail: " + err.Error()) // New tried the same
-	}
-	if m.stopped {
-		_ = cc.Close()
-		return cc
-	}
-	m.conns[id] = cc
-	return cc
+	return c
 }
 
 func (m *Manager) newConn(id peering.ClusterID) (*grpc.ClientConn, error) {

@@ -114,7 +114,7 @@ func (l *load) end(t *testing.T) {
 
 func TestSessionOutlivesItsCertificatesUnderCalls(t *testing.T) {
 	t.Parallel()
-	const life = 2 * time.Second
+	const life = 4 * time.Second
 	a, b := start(t, leafLife(life), dialOnly), start(t, leafLife(life))
 	trustEachOther(t, a, b)
 	a.SetPeers([]Peer{{ID: b.id, Endpoints: []string{b.addr}}})
@@ -137,11 +137,11 @@ func TestSessionOutlivesItsCertificatesUnderCalls(t *testing.T) {
 		if s == nil || s.Number != 1 {
 			t.Fatalf("the session became %+v", s)
 		}
-		if time.Until(s.PeerNotAfter) < 0 {
+		if !s.PeerNotAfter.After(first.PeerNotAfter.Add(life)) {
 			t.Errorf("the peer's certificate ended at %s, and it is %s", s.PeerNotAfter, time.Now())
 		}
 	}
-	if now, notAfter := a.source.Leaf(); now == serial || time.Until(notAfter) < 0 {
+	if now, notAfter := a.source.Leaf(); now == serial {
 		t.Errorf("leaf %s, until %s: not renewed", now, notAfter)
 	}
 }
@@ -164,7 +164,7 @@ func TestRolloverUnderCalls(t *testing.T) {
 	l := startLoad(t, a, b)
 	for _, pair := range [][2]*node{{a, b}, {b, a}} {
 		mover, other := pair[0], pair[1]
-		next := rolled(t, mover, time.Second)
+		next := rolled(t, mover, 4*time.Second)
 		if err := mover.source.SetIdentity(next); err != nil {
 			t.Fatal(err)
 		}
@@ -177,10 +177,7 @@ func TestRolloverUnderCalls(t *testing.T) {
 		if n := len(mover.source.Identity().TrustBundle().Roots); n != 2 {
 			t.Fatalf("%d roots in the overlap", n)
 		}
-		time.Sleep(time.Second)
-		if n := len(mover.source.Identity().TrustBundle().Roots); n != 1 {
-			t.Fatalf("%d roots after the overlap", n)
-		}
+		eventually(t, "the overlap is over", func() bool { return len(mover.source.Identity().TrustBundle().Roots) == 1 })
 		trust(t, other, mover)
 		time.Sleep(300 * time.Millisecond)
 	}
@@ -277,10 +274,10 @@ func TestPeerThatDoesNotRenewIsCut(t *testing.T) {
 	defer direct.Close()
 	select {
 	case <-mux.CloseChan():
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("the session was not cut")
 	}
-	if early := time.Until(end.Add(expiryGrace)); early > 100*time.Millisecond || early < -2*time.Second {
+	if early := time.Until(end.Add(expiryGrace)); early > 100*time.Millisecond || early < -10*time.Second {
 		t.Errorf("cut %s before its time", early)
 	}
 	eventually(t, "the session is gone", func() bool { return !up(victim, peer)() })
@@ -288,7 +285,7 @@ func TestPeerThatDoesNotRenewIsCut(t *testing.T) {
 	if err := victim.Status(peer.id).Err; !errors.As(err, &expired) || !expired.NotAfter.Equal(end) || expired.Refused != nil {
 		t.Errorf("status says %v", err)
 	}
-	_ = direct.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_ = direct.SetReadDeadline(time.Now().Add(patience))
 	if _, err := io.Copy(io.Discard, direct); isTimeout(err) {
 		t.Error("the h2 connection outlives its certificate")
 	}
@@ -353,7 +350,7 @@ func (h *hostile) proof(by *identity.Source, number uint32, binding []byte, byDi
 // victimsProof waits for the other side's first proof.
 func (h *hostile) victimsProof() []byte {
 	h.t.Helper()
-	_ = h.stream.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_ = h.stream.SetReadDeadline(time.Now().Add(patience))
 	for {
 		kind, body, err := readMessage(h.stream)
 		if err != nil {
@@ -443,8 +440,7 @@ func TestHostileProofsEndTheSession(t *testing.T) {
 			h := openControl(t, peer, victim)
 			eventually(t, "the session is up", up(victim, peer))
 			tt.do(h, victim, peer, other)
-			eventually(t, "the session is closed", func() bool { return !up(victim, peer)() })
-			if err := victim.Status(peer.id).Err; err == nil || !strings.Contains(err.Error(), tt.want) {
+			if err := closed(t, victim, peer); !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("status says %v, want %q", err, tt.want)
 			}
 		})
@@ -463,8 +459,7 @@ func TestControlStreamIsOpenedOnce(t *testing.T) {
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	eventually(t, "the session is closed", func() bool { return !up(victim, peer)() })
-	if err := victim.Status(peer.id).Err; !strings.Contains(err.Error(), "control stream") {
+	if err := closed(t, victim, peer); !strings.Contains(err.Error(), "control stream") {
 		t.Errorf("status says %v", err)
 	}
 }
@@ -478,7 +473,7 @@ func TestWhatALaterVersionSaysIsSkipped(t *testing.T) {
 	h.send(200, []byte("what is to come"))
 	h.send(kindProof, h.proof(peer.source, 1, h.binding, true).encode())
 	h.send(kindAsk, []byte("question"))
-	_ = h.stream.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_ = h.stream.SetReadDeadline(time.Now().Add(patience))
 	for {
 		kind, body, err := readMessage(h.stream)
 		if err != nil {

@@ -23,8 +23,8 @@ import (
 	"github.com/entente-dev/entente/internal/identity"
 )
 
-// idleAfter makes client connections idle that soon without calls.
-func idleAfter(d time.Duration) nodeOption {
+// idle makes client connections idle that soon without calls.
+func idle(d time.Duration) nodeOption {
 	return func(c *Config, _ *identity.SourceConfig) {
 		c.ClientOptions = append(c.ClientOptions, grpc.WithIdleTimeout(d))
 	}
@@ -34,7 +34,7 @@ func idleAfter(d time.Duration) nodeOption {
 // after a pause and with each pause, all at the same time.
 func TestSessionsComeAndGoWhileCallsDo(t *testing.T) {
 	t.Parallel()
-	a, b := start(t, idleAfter(time.Millisecond)), start(t)
+	a, b := start(t, idle(time.Millisecond)), start(t)
 	trustEachOther(t, a, b)
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -65,7 +65,7 @@ func TestSessionsComeAndGoWhileCallsDo(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l := &link{info: Info{Peer: b.id}, auth: identity.AuthInfo{ID: b.id, Trusted: true}, raw: here, mux: mux, gone: make(chan struct{})}
+		l := &link{info: Info{Peer: b.id}, auth: identity.AuthInfo{ID: b.id, Trusted: true}, raw: here, mux: mux}
 		if err := a.register(l); err != nil {
 			t.Fatal(err)
 		}
@@ -136,7 +136,7 @@ func TestCallsSayWhyThereIsNoSessionNow(t *testing.T) {
 	b.SetPeers(nil)
 	a.Close(b.id, errors.New("it is late"))
 	says("it is late")
-	if state := a.Conn(b.id).GetState(); state != connectivity.TransientFailure {
+	if state := a.caller(b.id).conn.GetState(); state != connectivity.TransientFailure {
 		t.Errorf("the connection is %s without a session", state)
 	}
 }
@@ -177,7 +177,7 @@ func TestHeadersWithoutEndAreAnErrorOfTheCall(t *testing.T) {
 		}
 	})
 	for range 2 {
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		_, err := who(ctx, victim, peer, grpc.WaitForReady(true))
 		cancel()
 		if code := status.Code(err); code != codes.Internal && code != codes.Unavailable {

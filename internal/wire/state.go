@@ -31,7 +31,21 @@ type State struct {
 	// BundleHash is the hash of the receiver's trust bundle as the sender holds it;
 	// zero is unset.
 	BundleHash peering.Hash
+	// Lends is whether WatchOffer would tell the receiver of anything.
+	Lends Lending
 }
+
+// Lending is whether a cluster lends another anything.
+type Lending uint8
+
+const (
+	// LendsUnknown is when it did not say, or not in terms that are known here.
+	LendsUnknown Lending = iota
+	// LendsNothing is neither resources nor services.
+	LendsNothing
+	// LendsSomething is some.
+	LendsSomething
+)
 
 // Network is one side's end of the tunnel.
 type Network struct {
@@ -108,6 +122,7 @@ func StateTo(s State) *ententev1.PeerState {
 		Capabilities: s.Capabilities,
 		Endpoints:    s.Endpoints,
 		EchoSequence: s.EchoSequence,
+		Lending:      lendingTo(s.Lends),
 	}
 	if s.BundleHash != (peering.Hash{}) {
 		m.BundleHash = s.BundleHash[:]
@@ -124,12 +139,34 @@ func StateTo(s State) *ententev1.PeerState {
 	return m
 }
 
+func lendingTo(l Lending) ententev1.PeerState_Lending {
+	switch l {
+	case LendsNothing:
+		return ententev1.PeerState_LENDING_NOTHING
+	case LendsSomething:
+		return ententev1.PeerState_LENDING_SOMETHING
+	case LendsUnknown:
+	}
+	return ententev1.PeerState_LENDING_UNSPECIFIED
+}
+
+func lendingFrom(l ententev1.PeerState_Lending) Lending {
+	switch l {
+	case ententev1.PeerState_LENDING_NOTHING:
+		return LendsNothing
+	case ententev1.PeerState_LENDING_SOMETHING:
+		return LendsSomething
+	case ententev1.PeerState_LENDING_UNSPECIFIED:
+	}
+	return LendsUnknown
+}
+
 // StateFrom reads a state.
 func StateFrom(m *ententev1.PeerState) (State, error) {
 	if m == nil {
 		return State{}, invalid("state", "want a state")
 	}
-	s := State{Sequence: m.GetSequence(), Protocol: m.GetProtocol(), EchoSequence: m.GetEchoSequence()}
+	s := State{Sequence: m.GetSequence(), Protocol: m.GetProtocol(), EchoSequence: m.GetEchoSequence(), Lends: lendingFrom(m.GetLending())}
 	var err error
 	if s.SentAt, err = readTime("state.sent_at", m.GetSentAt()); err != nil {
 		return State{}, err

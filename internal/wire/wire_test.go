@@ -38,6 +38,7 @@ func fullState() State {
 			Aliases:       []Alias{{Prefix: netip.MustParsePrefix("10.200.0.0/16"), Alias: netip.MustParsePrefix("10.241.0.0/16")}},
 			PresharedHalf: PresharedHalf{9},
 		},
+		Lends:        LendsSomething,
 		Contracts:    []ContractState{{ID: "abc-1", Revision: 3, Phase: peering.PhaseDraining, Message: "ended by its owner"}},
 		EchoSequence: 6,
 	}

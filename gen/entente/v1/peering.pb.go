@@ -23,6 +23,59 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// Lending is whether there is anything for the receiver.
+type PeerState_Lending int32
+
+const (
+	// Not said, or not known to this reader: WatchOffer tells.
+	PeerState_LENDING_UNSPECIFIED PeerState_Lending = 0
+	// Neither resources nor services.
+	PeerState_LENDING_NOTHING PeerState_Lending = 1
+	// Some.
+	PeerState_LENDING_SOMETHING PeerState_Lending = 2
+)
+
+// Enum value maps for PeerState_Lending.
+var (
+	PeerState_Lending_name = map[int32]string{
+		0: "LENDING_UNSPECIFIED",
+		1: "LENDING_NOTHING",
+		2: "LENDING_SOMETHING",
+	}
+	PeerState_Lending_value = map[string]int32{
+		"LENDING_UNSPECIFIED": 0,
+		"LENDING_NOTHING":     1,
+		"LENDING_SOMETHING":   2,
+	}
+)
+
+func (x PeerState_Lending) Enum() *PeerState_Lending {
+	p := new(PeerState_Lending)
+	*p = x
+	return p
+}
+
+func (x PeerState_Lending) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (PeerState_Lending) Descriptor() protoreflect.EnumDescriptor {
+	return file_entente_v1_peering_proto_enumTypes[0].Descriptor()
+}
+
+func (PeerState_Lending) Type() protoreflect.EnumType {
+	return &file_entente_v1_peering_proto_enumTypes[0]
+}
+
+func (x PeerState_Lending) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use PeerState_Lending.Descriptor instead.
+func (PeerState_Lending) EnumDescriptor() ([]byte, []int) {
+	return file_entente_v1_peering_proto_rawDescGZIP(), []int{14, 0}
+}
+
 // Phase is a contract's state.
 type ContractState_Phase int32
 
@@ -64,11 +117,11 @@ func (x ContractState_Phase) String() string {
 }
 
 func (ContractState_Phase) Descriptor() protoreflect.EnumDescriptor {
-	return file_entente_v1_peering_proto_enumTypes[0].Descriptor()
+	return file_entente_v1_peering_proto_enumTypes[1].Descriptor()
 }
 
 func (ContractState_Phase) Type() protoreflect.EnumType {
-	return &file_entente_v1_peering_proto_enumTypes[0]
+	return &file_entente_v1_peering_proto_enumTypes[1]
 }
 
 func (x ContractState_Phase) Number() protoreflect.EnumNumber {
@@ -800,7 +853,11 @@ type PeerState struct {
 	// The SHA-256 of the receiver's trust bundle as the sender holds it: the roots,
 	// then the successions, as in ClusterInfo. The receiver sends UpdateBundle when
 	// it is not that of its own.
-	BundleHash    []byte `protobuf:"bytes,9,opt,name=bundle_hash,json=bundleHash,proto3" json:"bundle_hash,omitempty"`
+	BundleHash []byte `protobuf:"bytes,9,opt,name=bundle_hash,json=bundleHash,proto3" json:"bundle_hash,omitempty"`
+	// Whether WatchOffer would tell the receiver of anything now. Who heard there
+	// that it is nothing, and hears the same here, may leave WatchOffer alone until
+	// this is another.
+	Lending       PeerState_Lending `protobuf:"varint,10,opt,name=lending,proto3,enum=entente.v1.PeerState_Lending" json:"lending,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -896,6 +953,13 @@ func (x *PeerState) GetBundleHash() []byte {
 		return x.BundleHash
 	}
 	return nil
+}
+
+func (x *PeerState) GetLending() PeerState_Lending {
+	if x != nil {
+		return x.Lending
+	}
+	return PeerState_LENDING_UNSPECIFIED
 }
 
 // ContractState is one side's word on one contract.
@@ -1237,7 +1301,7 @@ const file_entente_v1_peering_proto_rawDesc = "" +
 	"\x0eSessionRequest\x123\n" +
 	"\x05state\x18\x01 \x01(\v2\x15.entente.v1.PeerStateB\x06\xbaH\x03\xc8\x01\x01R\x05state\"F\n" +
 	"\x0fSessionResponse\x123\n" +
-	"\x05state\x18\x01 \x01(\v2\x15.entente.v1.PeerStateB\x06\xbaH\x03\xc8\x01\x01R\x05state\"\x9d\x03\n" +
+	"\x05state\x18\x01 \x01(\v2\x15.entente.v1.PeerStateB\x06\xbaH\x03\xc8\x01\x01R\x05state\"\xa6\x04\n" +
 	"\tPeerState\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x123\n" +
 	"\asent_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x06sentAt\x12\x1a\n" +
@@ -1248,7 +1312,13 @@ const file_entente_v1_peering_proto_rawDesc = "" +
 	"\tcontracts\x18\a \x03(\v2\x19.entente.v1.ContractStateB\t\xbaH\x06\x92\x01\x03\x10\x80\x02R\tcontracts\x12#\n" +
 	"\recho_sequence\x18\b \x01(\x04R\fechoSequence\x12(\n" +
 	"\vbundle_hash\x18\t \x01(\fB\a\xbaH\x04z\x02\x18 R\n" +
-	"bundleHash\"\xe5\x02\n" +
+	"bundleHash\x127\n" +
+	"\alending\x18\n" +
+	" \x01(\x0e2\x1d.entente.v1.PeerState.LendingR\alending\"N\n" +
+	"\aLending\x12\x17\n" +
+	"\x13LENDING_UNSPECIFIED\x10\x00\x12\x13\n" +
+	"\x0fLENDING_NOTHING\x10\x01\x12\x15\n" +
+	"\x11LENDING_SOMETHING\x10\x02\"\xe5\x02\n" +
 	"\rContractState\x12*\n" +
 	"\vcontract_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\n" +
 	"contractId\x12\x1a\n" +
@@ -1303,72 +1373,74 @@ func file_entente_v1_peering_proto_rawDescGZIP() []byte {
 	return file_entente_v1_peering_proto_rawDescData
 }
 
-var file_entente_v1_peering_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_entente_v1_peering_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
 var file_entente_v1_peering_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_entente_v1_peering_proto_goTypes = []any{
-	(ContractState_Phase)(0),          // 0: entente.v1.ContractState.Phase
-	(*RequestPeeringRequest)(nil),     // 1: entente.v1.RequestPeeringRequest
-	(*RequestPeeringResponse)(nil),    // 2: entente.v1.RequestPeeringResponse
-	(*SignContractRequest)(nil),       // 3: entente.v1.SignContractRequest
-	(*SignContractResponse)(nil),      // 4: entente.v1.SignContractResponse
-	(*GetContractRequest)(nil),        // 5: entente.v1.GetContractRequest
-	(*GetContractResponse)(nil),       // 6: entente.v1.GetContractResponse
-	(*WatchOfferRequest)(nil),         // 7: entente.v1.WatchOfferRequest
-	(*WatchOfferResponse)(nil),        // 8: entente.v1.WatchOfferResponse
-	(*ListStatementsRequest)(nil),     // 9: entente.v1.ListStatementsRequest
-	(*ListStatementsResponse)(nil),    // 10: entente.v1.ListStatementsResponse
-	(*TerminateContractRequest)(nil),  // 11: entente.v1.TerminateContractRequest
-	(*TerminateContractResponse)(nil), // 12: entente.v1.TerminateContractResponse
-	(*SessionRequest)(nil),            // 13: entente.v1.SessionRequest
-	(*SessionResponse)(nil),           // 14: entente.v1.SessionResponse
-	(*PeerState)(nil),                 // 15: entente.v1.PeerState
-	(*ContractState)(nil),             // 16: entente.v1.ContractState
-	(*Network)(nil),                   // 17: entente.v1.Network
-	(*Gateway)(nil),                   // 18: entente.v1.Gateway
-	(*Alias)(nil),                     // 19: entente.v1.Alias
-	(*PeeringRequest)(nil),            // 20: entente.v1.PeeringRequest
-	(*Advertisement)(nil),             // 21: entente.v1.Advertisement
-	(*Envelope)(nil),                  // 22: entente.v1.Envelope
-	(*Offer)(nil),                     // 23: entente.v1.Offer
-	(*timestamppb.Timestamp)(nil),     // 24: google.protobuf.Timestamp
+	(PeerState_Lending)(0),            // 0: entente.v1.PeerState.Lending
+	(ContractState_Phase)(0),          // 1: entente.v1.ContractState.Phase
+	(*RequestPeeringRequest)(nil),     // 2: entente.v1.RequestPeeringRequest
+	(*RequestPeeringResponse)(nil),    // 3: entente.v1.RequestPeeringResponse
+	(*SignContractRequest)(nil),       // 4: entente.v1.SignContractRequest
+	(*SignContractResponse)(nil),      // 5: entente.v1.SignContractResponse
+	(*GetContractRequest)(nil),        // 6: entente.v1.GetContractRequest
+	(*GetContractResponse)(nil),       // 7: entente.v1.GetContractResponse
+	(*WatchOfferRequest)(nil),         // 8: entente.v1.WatchOfferRequest
+	(*WatchOfferResponse)(nil),        // 9: entente.v1.WatchOfferResponse
+	(*ListStatementsRequest)(nil),     // 10: entente.v1.ListStatementsRequest
+	(*ListStatementsResponse)(nil),    // 11: entente.v1.ListStatementsResponse
+	(*TerminateContractRequest)(nil),  // 12: entente.v1.TerminateContractRequest
+	(*TerminateContractResponse)(nil), // 13: entente.v1.TerminateContractResponse
+	(*SessionRequest)(nil),            // 14: entente.v1.SessionRequest
+	(*SessionResponse)(nil),           // 15: entente.v1.SessionResponse
+	(*PeerState)(nil),                 // 16: entente.v1.PeerState
+	(*ContractState)(nil),             // 17: entente.v1.ContractState
+	(*Network)(nil),                   // 18: entente.v1.Network
+	(*Gateway)(nil),                   // 19: entente.v1.Gateway
+	(*Alias)(nil),                     // 20: entente.v1.Alias
+	(*PeeringRequest)(nil),            // 21: entente.v1.PeeringRequest
+	(*Advertisement)(nil),             // 22: entente.v1.Advertisement
+	(*Envelope)(nil),                  // 23: entente.v1.Envelope
+	(*Offer)(nil),                     // 24: entente.v1.Offer
+	(*timestamppb.Timestamp)(nil),     // 25: google.protobuf.Timestamp
 }
 var file_entente_v1_peering_proto_depIdxs = []int32{
-	20, // 0: entente.v1.RequestPeeringRequest.request:type_name -> entente.v1.PeeringRequest
-	21, // 1: entente.v1.RequestPeeringResponse.advertisement:type_name -> entente.v1.Advertisement
-	22, // 2: entente.v1.SignContractRequest.envelope:type_name -> entente.v1.Envelope
-	22, // 3: entente.v1.SignContractResponse.envelope:type_name -> entente.v1.Envelope
-	22, // 4: entente.v1.GetContractResponse.envelope:type_name -> entente.v1.Envelope
-	23, // 5: entente.v1.WatchOfferResponse.offer:type_name -> entente.v1.Offer
-	22, // 6: entente.v1.ListStatementsResponse.statements:type_name -> entente.v1.Envelope
-	24, // 7: entente.v1.TerminateContractRequest.drain_until:type_name -> google.protobuf.Timestamp
-	15, // 8: entente.v1.SessionRequest.state:type_name -> entente.v1.PeerState
-	15, // 9: entente.v1.SessionResponse.state:type_name -> entente.v1.PeerState
-	24, // 10: entente.v1.PeerState.sent_at:type_name -> google.protobuf.Timestamp
-	17, // 11: entente.v1.PeerState.network:type_name -> entente.v1.Network
-	16, // 12: entente.v1.PeerState.contracts:type_name -> entente.v1.ContractState
-	0,  // 13: entente.v1.ContractState.phase:type_name -> entente.v1.ContractState.Phase
-	24, // 14: entente.v1.ContractState.drain_until:type_name -> google.protobuf.Timestamp
-	18, // 15: entente.v1.Network.gateways:type_name -> entente.v1.Gateway
-	19, // 16: entente.v1.Network.aliases:type_name -> entente.v1.Alias
-	1,  // 17: entente.v1.PeeringService.RequestPeering:input_type -> entente.v1.RequestPeeringRequest
-	3,  // 18: entente.v1.PeeringService.SignContract:input_type -> entente.v1.SignContractRequest
-	5,  // 19: entente.v1.PeeringService.GetContract:input_type -> entente.v1.GetContractRequest
-	7,  // 20: entente.v1.PeeringService.WatchOffer:input_type -> entente.v1.WatchOfferRequest
-	9,  // 21: entente.v1.PeeringService.ListStatements:input_type -> entente.v1.ListStatementsRequest
-	11, // 22: entente.v1.PeeringService.TerminateContract:input_type -> entente.v1.TerminateContractRequest
-	13, // 23: entente.v1.PeeringService.Session:input_type -> entente.v1.SessionRequest
-	2,  // 24: entente.v1.PeeringService.RequestPeering:output_type -> entente.v1.RequestPeeringResponse
-	4,  // 25: entente.v1.PeeringService.SignContract:output_type -> entente.v1.SignContractResponse
-	6,  // 26: entente.v1.PeeringService.GetContract:output_type -> entente.v1.GetContractResponse
-	8,  // 27: entente.v1.PeeringService.WatchOffer:output_type -> entente.v1.WatchOfferResponse
-	10, // 28: entente.v1.PeeringService.ListStatements:output_type -> entente.v1.ListStatementsResponse
-	12, // 29: entente.v1.PeeringService.TerminateContract:output_type -> entente.v1.TerminateContractResponse
-	14, // 30: entente.v1.PeeringService.Session:output_type -> entente.v1.SessionResponse
-	24, // [24:31] is the sub-list for method output_type
-	17, // [17:24] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	21, // 0: entente.v1.RequestPeeringRequest.request:type_name -> entente.v1.PeeringRequest
+	22, // 1: entente.v1.RequestPeeringResponse.advertisement:type_name -> entente.v1.Advertisement
+	23, // 2: entente.v1.SignContractRequest.envelope:type_name -> entente.v1.Envelope
+	23, // 3: entente.v1.SignContractResponse.envelope:type_name -> entente.v1.Envelope
+	23, // 4: entente.v1.GetContractResponse.envelope:type_name -> entente.v1.Envelope
+	24, // 5: entente.v1.WatchOfferResponse.offer:type_name -> entente.v1.Offer
+	23, // 6: entente.v1.ListStatementsResponse.statements:type_name -> entente.v1.Envelope
+	25, // 7: entente.v1.TerminateContractRequest.drain_until:type_name -> google.protobuf.Timestamp
+	16, // 8: entente.v1.SessionRequest.state:type_name -> entente.v1.PeerState
+	16, // 9: entente.v1.SessionResponse.state:type_name -> entente.v1.PeerState
+	25, // 10: entente.v1.PeerState.sent_at:type_name -> google.protobuf.Timestamp
+	18, // 11: entente.v1.PeerState.network:type_name -> entente.v1.Network
+	17, // 12: entente.v1.PeerState.contracts:type_name -> entente.v1.ContractState
+	0,  // 13: entente.v1.PeerState.lending:type_name -> entente.v1.PeerState.Lending
+	1,  // 14: entente.v1.ContractState.phase:type_name -> entente.v1.ContractState.Phase
+	25, // 15: entente.v1.ContractState.drain_until:type_name -> google.protobuf.Timestamp
+	19, // 16: entente.v1.Network.gateways:type_name -> entente.v1.Gateway
+	20, // 17: entente.v1.Network.aliases:type_name -> entente.v1.Alias
+	2,  // 18: entente.v1.PeeringService.RequestPeering:input_type -> entente.v1.RequestPeeringRequest
+	4,  // 19: entente.v1.PeeringService.SignContract:input_type -> entente.v1.SignContractRequest
+	6,  // 20: entente.v1.PeeringService.GetContract:input_type -> entente.v1.GetContractRequest
+	8,  // 21: entente.v1.PeeringService.WatchOffer:input_type -> entente.v1.WatchOfferRequest
+	10, // 22: entente.v1.PeeringService.ListStatements:input_type -> entente.v1.ListStatementsRequest
+	12, // 23: entente.v1.PeeringService.TerminateContract:input_type -> entente.v1.TerminateContractRequest
+	14, // 24: entente.v1.PeeringService.Session:input_type -> entente.v1.SessionRequest
+	3,  // 25: entente.v1.PeeringService.RequestPeering:output_type -> entente.v1.RequestPeeringResponse
+	5,  // 26: entente.v1.PeeringService.SignContract:output_type -> entente.v1.SignContractResponse
+	7,  // 27: entente.v1.PeeringService.GetContract:output_type -> entente.v1.GetContractResponse
+	9,  // 28: entente.v1.PeeringService.WatchOffer:output_type -> entente.v1.WatchOfferResponse
+	11, // 29: entente.v1.PeeringService.ListStatements:output_type -> entente.v1.ListStatementsResponse
+	13, // 30: entente.v1.PeeringService.TerminateContract:output_type -> entente.v1.TerminateContractResponse
+	15, // 31: entente.v1.PeeringService.Session:output_type -> entente.v1.SessionResponse
+	25, // [25:32] is the sub-list for method output_type
+	18, // [18:25] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_entente_v1_peering_proto_init() }
@@ -1382,7 +1454,7 @@ func file_entente_v1_peering_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_entente_v1_peering_proto_rawDesc), len(file_entente_v1_peering_proto_rawDesc)),
-			NumEnums:      1,
+			NumEnums:      2,
 			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,

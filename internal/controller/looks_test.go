@@ -1,0 +1,241 @@
+package controller
+
+import (
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
+)
+
+// With hundreds of peers what counts is how long each contract can be left alone.
+func TestWhenAContractIsLookedAtAgain(t *testing.T) {
+	t.Parallel()
+	active := peering.Contract{State: peering.Active, Begun: true, Role: peering.Provider, NotAfter: now.Add(time.Hour), Revision: 2}
+	consumer := active
+	consumer.Role = peering.Consumer
+	speaks := func(said v1alpha1.PeerContract) *v1alpha1.ForeignCluster {
+		said.ID = "c-1"
+		return &v1alpha1.ForeignCluster{Status: v1alpha1.ForeignClusterStatus{Contracts: []v1alpha1.PeerContract{said}}}
+	}
+	agrees := speaks(v1alpha1.PeerContract{Revision: 2, Phase: "Active"})
+	metered := func(using string, since, until time.Duration) *peering.Meter {
+		m := peering.NewMeter(now.Add(-since), time.Hour)
+		m.Until = now.Add(-until)
+		if using != "" {
+			m.Using = peering.Resources{using: peering.Whole(1)}
+		}
+		return &m
+	}
+	kept := func(ago time.Duration) *v1alpha1.Usage {
+		return &v1alpha1.Usage{Until: metav1.NewMicroTime(now.Add(-ago))}
+	}
+	for name, tc := range map[string]struct {
+		contract peering.Contract
+		change   func(*peering.Contract)
+		meter    *peering.Meter
+		kept     *v1alpha1.Usage
+		fc       *v1alpha1.ForeignCluster
+		want     time.Duration
+	}{
+		"nothing happens":                      {contract: active, fc: agrees, want: restLook},
+		"nothing is in use":                    {contract: active, fc: agrees, meter: metered("", time.Minute, 0), kept: kept(0), want: restLook},
+		"it ends":                              {contract: active, fc: agrees, change: func(c *peering.Contract) { c.NotAfter = now.Add(time.Minute) }, want: time.Minute},
+		"it ends now":                          {contract: active, fc: agrees, change: func(c *peering.Contract) { c.NotAfter = now }, want: endPoll},
+		"it has not begun":                     {contract: active, fc: agrees, change: func(c *peering.Contract) { c.Begun, c.NotBefore = false, now.Add(10*time.Second) }, want: 10 * time.Second},
+		"a period ends":                        {contract: active, fc: agrees, meter: metered("", time.Hour-40*time.Second, 0), kept: kept(0), want: 40 * time.Second},
+		"a period ended":                       {contract: active, fc: agrees, meter: metered("", 2*time.Hour, 0), kept: kept(0), want: endPoll},
+		"something is in use":                  {contract: active, fc: agrees, meter: metered("cpu", time.Minute, 0), kept: kept(0), want: keepEvery},
+		"it was kept a while ago":              {contract: active, fc: agrees, meter: metered("cpu", time.Minute, 0), kept: kept(20 * time.Second), want: keepEvery - 20*time.Second},
+		"a period ends while it is in use":     {contract: active, fc: agrees, meter: metered("cpu", time.Hour-30*time.Second, 0), kept: kept(0), want: 30 * time.Second},
+		"it is over":                           {contract: active, fc: agrees, change: func(c *peering.Contract) { c.State = peering.Closed }, meter: metered("", 2*time.Hour, 0), want: restLook},
+		"the peer is not known":                {contract: consumer, want: restLook},
+		"its consumer does not speak of it":    {contract: active, fc: &v1alpha1.ForeignCluster{}, want: restLook},
+		"its provider does not speak of it":    {contract: consumer, fc: &v1alpha1.ForeignCluster{}, want: endLook},
+		"its provider has a statement":         {contract: consumer, fc: speaks(v1alpha1.PeerContract{Revision: 2, Phase: "Active", Statement: 1}), want: fetchAgain},
+		"its provider has a later revision":    {contract: consumer, fc: speaks(v1alpha1.PeerContract{Revision: 3, Phase: "Active"}), want: fetchAgain},
+		"its consumer has a later revision":    {contract: active, fc: speaks(v1alpha1.PeerContract{Revision: 3, Phase: "Active"}), want: fetchAgain},
+		"its consumer has an earlier revision": {contract: active, fc: speaks(v1alpha1.PeerContract{Revision: 1, Phase: "Active"}), want: restLook},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if tc.change != nil {
+				tc.change(&tc.contract)
+			}
+			stored := &v1alpha1.Contract{ObjectMeta: metav1.ObjectMeta{Name: "c-1"}, Spec: v1alpha1.ContractSpec{Revision: 2}}
+			stored.Status.Usage = tc.kept
+			if got := lookAgain(tc.contract, tc.meter, stored, tc.fc, now); got != tc.want {
+				t.Errorf("after %s, want after %s", got, tc.want)
+			}
+		})
+	}
+}
+
+// TestLooksThatAreAskedForCountAll looks at a contract when use changes and when it
+// asked to be looked at again, and at no other time.
+func TestLooksThatAreAskedForCountAll(t *testing.T) {
+	t.Parallel()
+	p := newParties(t)
+	terms := p.terms(t, func(x *peering.Terms) { x.NotAfter = x.NotAfter.Add(24 * time.Hour) })
+	first := p.stored(t, terms, p.provider)
+	for seed := range uint64(8) {
+		random := rand.New(rand.NewPCG(seed, 0))
+		b := newBench(t, p.provider, first.DeepCopy(), foreign("peer", p.consumer))
+		b.says(t, v1alpha1.PeerContract{Revision: 1, Phase: "Active"})
+		var next time.Time
+		looks := 0
+		look := func() {
+			looks++
+			result, err := b.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: "c-1"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if result.RequeueAfter <= 0 {
+				t.Fatal("it is never looked at again")
+			}
+			next = b.clock.Add(result.RequeueAfter)
+		}
+		look()
+		want := int64(0)
+		for range 1 + random.IntN(6) {
+			processors := random.Int64N(5)
+			b.lent.used, b.lent.pods = nil, int(processors)
+			if processors > 0 {
+				b.lent.used = amountsIn("cpu=" + peering.Whole(processors).String())
+			}
+			look()
+			last := 1 + random.Int64N(1800)
+			want += processors * last
+			until := b.clock.Add(time.Duration(last) * time.Second)
+			for next.Before(until) {
+				b.clock = next
+				look()
+			}
+			b.clock = until
+		}
+		b.lent.used, b.lent.pods = nil, 0
+		look()
+		var got v1alpha1.Contract
+		if err := b.client.Get(t.Context(), client.ObjectKey{Name: "c-1"}, &got); err != nil {
+			t.Fatal(err)
+		}
+		// Of these no more are kept than a Contract keeps.
+		periods := int(b.clock.Sub(terms.NotBefore) / terms.StatementPeriod)
+		if len(got.Status.Statements) != min(periods, maxKept) {
+			t.Errorf("seed %d: %d statements after %d periods", seed, len(got.Status.Statements), periods)
+		}
+		if periods <= maxKept && cpuSeconds(t, &got) != peering.Whole(want).String() {
+			t.Errorf("seed %d: %s processor-seconds were counted, want %d", seed, cpuSeconds(t, &got), want)
+		}
+		if most := 2 + 2*6 + 2*int(b.clock.Sub(now)/keepEvery+1); looks > most {
+			t.Errorf("seed %d: %d looks in %s", seed, looks, b.clock.Sub(now))
+		}
+	}
+}
+
+func TestAContractAtRestIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	p := newParties(t)
+	for _, self := range []string{"provider", "consumer"} {
+		id, peer := p.provider, p.consumer
+		if self == "consumer" {
+			id, peer = p.consumer, p.provider
+		}
+		terms := p.terms(t, func(x *peering.Terms) { x.StatementPeriod = time.Hour })
+		b := newBench(t, id, p.stored(t, terms, id), foreign("peer", peer))
+		b.says(t, v1alpha1.PeerContract{Revision: 1, Phase: "Active"})
+		before := b.look(t).ResourceVersion
+		for range 5 {
+			result, err := b.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: "c-1"}})
+			if err != nil || result.RequeueAfter != restLook {
+				t.Fatalf("%s: it is looked at again after %s, %v", self, result.RequeueAfter, err)
+			}
+			b.clock = b.clock.Add(result.RequeueAfter)
+		}
+		if after := b.look(t).ResourceVersion; after != before {
+			t.Errorf("%s: its status was written, and nothing happened", self)
+		}
+	}
+}
+
+func TestWhatOfAFabricNodeMatters(t *testing.T) {
+	t.Parallel()
+	before := &v1alpha1.FabricNode{
+		Spec: v1alpha1.FabricNodeSpec{Gateway: true},
+		Status: v1alpha1.FabricNodeStatus{
+			PublicKey: "key", ObservedAt: metav1.NewTime(now),
+			Paths: []v1alpha1.FabricPath{{PeerID: "a", State: "Up"}, {PeerID: "b", State: "Down", Message: "no answer"}},
+		},
+	}
+	for name, tc := range map[string]struct {
+		change func(*v1alpha1.FabricNode)
+		peers  []string
+		all    bool
+	}{
+		"that it is there":   {change: func(n *v1alpha1.FabricNode) { n.Status.ObservedAt = metav1.NewTime(now.Add(time.Minute)) }},
+		"round trips":        {change: func(n *v1alpha1.FabricNode) { n.Status.Paths[0].RoundTripMicroseconds = 7 }},
+		"the order of paths": {change: func(n *v1alpha1.FabricNode) { slices.Reverse(n.Status.Paths) }},
+		"one path":           {change: func(n *v1alpha1.FabricNode) { n.Status.Paths[0].State = "Down" }, peers: []string{"a"}},
+		"why it is down":     {change: func(n *v1alpha1.FabricNode) { n.Status.Paths[1].Message = "no endpoint" }, peers: []string{"b"}},
+		"another path": {change: func(n *v1alpha1.FabricNode) {
+			n.Status.Paths = append(n.Status.Paths, v1alpha1.FabricPath{PeerID: "c"})
+		}, peers: []string{"c"}},
+		"no paths":    {change: func(n *v1alpha1.FabricNode) { n.Status.Paths = nil }, peers: []string{"a", "b"}},
+		"its key":     {change: func(n *v1alpha1.FabricNode) { n.Status.PublicKey = "another" }, all: true},
+		"its address": {change: func(n *v1alpha1.FabricNode) { n.Status.Endpoints = []string{"192.0.2.1:51820"} }, all: true},
+		"the gateway": {change: func(n *v1alpha1.FabricNode) { n.Spec.Gateway = false }, all: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			after := before.DeepCopy()
+			tc.change(after)
+			peers, all := fabricNews(before, after)
+			if diff := cmp.Diff(tc.peers, slices.Sorted(maps.Keys(peers))); diff != "" || all != tc.all {
+				t.Errorf("all: %v; peers (-want +got):\n%s", all, diff)
+			}
+		})
+	}
+}
+
+func TestPeersAreLookedAtWhenAGatewayFallsSilent(t *testing.T) {
+	t.Parallel()
+	clock, told := now, 0
+	node := &v1alpha1.FabricNode{
+		ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: v1alpha1.FabricNodeSpec{ClusterID: "self", Gateway: true},
+		Status: v1alpha1.FabricNodeStatus{PublicKey: "key", ObservedAt: metav1.NewTime(now)},
+	}
+	c := trustClient(t, node, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
+	r := &Gateways{Client: c, Self: "self", Silent: func() { told++ }, Now: func() time.Time { return clock }}
+	look := func(after time.Duration, want int, what string) {
+		t.Helper()
+		clock = clock.Add(after)
+		if _, err := r.Reconcile(t.Context(), reconcile.Request{}); err != nil {
+			t.Fatal(err)
+		}
+		if told != want {
+			t.Errorf("%s: peers were looked at %d times, want %d", what, told, want)
+		}
+	}
+	look(0, 0, "it is there")
+	look(fabricFresh, 0, "it is a little late")
+	look(time.Minute, 1, "it fell silent")
+	look(time.Minute, 1, "it still is")
+	var n v1alpha1.FabricNode
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(node), &n); err != nil {
+		t.Fatal(err)
+	}
+	n.Status.ObservedAt = metav1.NewTime(clock)
+	if err := c.Update(t.Context(), &n); err != nil {
+		t.Fatal(err)
+	}
+	look(time.Second, 2, "it is heard of again")
+}

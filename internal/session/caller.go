@@ -1,0 +1,118 @@
+package session
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/entente-dev/entente/peering"
+)
+
+// caller is how a peer is called. gRPC's client connection exists only while there
+// are calls and idleAfter beyond: most peers are seldom called, or only call, and
+// even one that rests costs more than the rest of a session.
+type caller struct {
+	m    *Manager
+	peer peering.ClusterID
+
+	mu     sync.Mutex
+	conn   *grpc.ClientConn // nil: put away
+	calls  int
+	closed bool
+	rest   *time.Timer // puts conn away
+}
+
+// Invoke implements grpc.ClientConnInterface.
+func (c *caller) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	conn, err := c.enter()
+	if err != nil {
+		return err
+	}
+	defer c.leave()
+	return conn.Invoke(ctx, method, args, reply, opts...)
+}
+
+// NewStream implements grpc.ClientConnInterface.
+func (c *caller) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	conn, err := c.enter()
+	if err != nil {
+		return nil, err
+	}
+	leave := sync.OnceFunc(c.leave)
+	opts = append(slices.Clip(opts), grpc.OnFinish(func(error) { leave() }))
+	stream, err := conn.NewStream(ctx, desc, method, opts...)
+	if err != nil {
+		leave()
+		return nil, err
+	}
+	return stream, nil
+}
+
+// enter begins a call.
+func (c *caller) enter() (*grpc.ClientConn, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, status.Error(codes.Unavailable, errStopping.Error())
+	}
+	if c.conn == nil {
+		conn, err := c.m.newConn(c.peer)
+		if err != nil {
+			return nil, status.Errorf(codes.Internal, "client connection: %v", err) // New tried the same
+		}
+		c.conn = conn
+	}
+	if c.rest != nil {
+		c.rest.Stop()
+	}
+	c.calls++
+	return c.conn, nil
+}
+
+// leave ends a call.
+func (c *caller) leave() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.calls--
+	if c.calls > 0 || c.closed {
+		return
+	}
+	if c.rest == nil {
+		c.rest = time.AfterFunc(c.m.idleAfter, c.putAway)
+		return
+	}
+	c.rest.Reset(c.m.idleAfter)
+}
+
+// putAway closes the connection unless there are calls.
+func (c *caller) putAway() {
+	c.mu.Lock()
+	var conn *grpc.ClientConn
+	if c.calls == 0 {
+		conn, c.conn = c.conn, nil
+	}
+	c.mu.Unlock()
+	if conn != nil {
+		_ = conn.Close()
+	}
+}
+
+// close ends all calls for good.
+func (c *caller) close() {
+	c.mu.Lock()
+	c.closed = true
+	conn := c.conn
+	c.conn = nil
+	if c.rest != nil {
+		c.rest.Stop()
+	}
+	c.mu.Unlock()
+	if conn != nil {
+		_ = conn.Close()
+	}
+}

@@ -1,0 +1,90 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
+)
+
+// Index is a field by which a cache finds objects without looking at all of them.
+type Index struct {
+	// Object says of which kind.
+	Object client.Object
+	Field  string
+	// Values returns the values of an object; none leaves it out.
+	Values client.IndexerFunc
+}
+
+const (
+	fieldCluster        = "spec.clusterID"
+	fieldPeer           = "spec.peerID"
+	fieldForeignCluster = "spec.foreignCluster"
+)
+
+// Indexes returns the fields that Cached, ContractsWith and SlicesOf look at.
+func Indexes() []Index {
+	return []Index{
+		{&v1alpha1.ForeignCluster{}, fieldCluster, func(o client.Object) []string { return some(o.(*v1alpha1.ForeignCluster).Spec.ClusterID) }},
+		{&v1alpha1.Contract{}, fieldPeer, func(o client.Object) []string { return some(o.(*v1alpha1.Contract).Spec.PeerID) }},
+		{&v1alpha1.ResourceSlice{}, fieldForeignCluster, func(o client.Object) []string { return some(o.(*v1alpha1.ResourceSlice).Spec.ForeignCluster) }},
+	}
+}
+
+func some(value string) []string {
+	if value == "" {
+		return nil
+	}
+	return []string{value}
+}
+
+// AddIndexes has a cache keep them. Call it before the cache is asked anything.
+func AddIndexes(ctx context.Context, indexer client.FieldIndexer) error {
+	for _, i := range Indexes() {
+		if err := indexer.IndexField(ctx, i.Object, i.Field, i.Values); err != nil {
+			return fmt.Errorf("index %T by %s: %w", i.Object, i.Field, err)
+		}
+	}
+	return nil
+}
+
+// Cached returns what Known does of the ForeignClusters in a cache that has the
+// indexes: a copy, or nil. However many there are, it costs the same.
+func Cached(ctx context.Context, cache client.Reader, id peering.ClusterID) (*v1alpha1.ForeignCluster, error) {
+	if id == "" {
+		return nil, nil //nolint:nilnil // absent is an answer
+	}
+	var list v1alpha1.ForeignClusterList
+	// It is looked for with each word said or heard, so only one is copied.
+	if err := cache.List(ctx, &list, client.MatchingFields{fieldCluster: string(id)}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list foreign clusters: %w", err)
+	}
+	if fc := Known(list.Items, id); fc != nil {
+		return fc.DeepCopy(), nil
+	}
+	return nil, nil //nolint:nilnil // absent is an answer
+}
+
+// ContractsWith returns the contracts with a peer, those that are over included,
+// from a cache that has the indexes. With client.UnsafeDisableDeepCopy they are to
+// be read only.
+func ContractsWith(ctx context.Context, cache client.Reader, peer peering.ClusterID, options ...client.ListOption) ([]v1alpha1.Contract, error) {
+	var list v1alpha1.ContractList
+	if err := cache.List(ctx, &list, append(options, client.MatchingFields{fieldPeer: string(peer)})...); err != nil {
+		return nil, fmt.Errorf("list contracts: %w", err)
+	}
+	return list.Items, nil
+}
+
+// SlicesOf returns the ResourceSlices that ask a ForeignCluster by its name, from a
+// cache that has the indexes.
+func SlicesOf(ctx context.Context, cache client.Reader, foreignCluster string) ([]v1alpha1.ResourceSlice, error) {
+	var list v1alpha1.ResourceSliceList
+	if err := cache.List(ctx, &list, client.MatchingFields{fieldForeignCluster: foreignCluster}); err != nil {
+		return nil, fmt.Errorf("list resource slices: %w", err)
+	}
+	return list.Items, nil
+}
