@@ -96,7 +96,7 @@ func (r *rig) plain(n, to *rigNode, port int) *process {
 		p.kill()
 		_ = os.Remove(socketDirectory + "/" + name + ".sock")
 	})
-	r.eventually("plain device", 5*time.Second, func() error {
+	r.eventually("plain device", func() error {
 		_, err := os.Stat(socketDirectory + "/" + name + ".sock")
 		return err
 	})

@@ -363,7 +363,7 @@ func (n *rigNode) set(d Desired) {
 // key waits for the fabric's public key.
 func (n *rigNode) key() PublicKey {
 	n.r.t.Helper()
-	n.r.eventually(n.name+" has a key", 10*time.Second, func() error {
+	n.r.eventually(n.name+" has a key", func() error {
 		if n.fabric.seen().PublicKey.IsZero() {
 			return fmt.Errorf("no key yet: %v\n%s\n%s", n.fabric.seen().Problems, n.fabric.log(), n.wireguard.log())
 		}
@@ -372,16 +372,19 @@ func (n *rigNode) key() PublicKey {
 	return n.fabric.seen().PublicKey
 }
 
-func (r *rig) eventually(what string, within time.Duration, check func() error) time.Duration {
+// eventually waits for something that has to become so, on a machine that is busy
+// with other tests, and returns how long that took.
+func (r *rig) eventually(what string, check func() error) time.Duration {
 	r.t.Helper()
+	const patience = time.Minute
 	began := time.Now()
 	for {
 		err := check()
 		if err == nil {
 			return time.Since(began)
 		}
-		if time.Since(began) > within {
-			r.t.Fatalf("%s: not within %v: %v", what, within, err)
+		if time.Since(began) > patience {
+			r.t.Fatalf("%s: not within %v: %v", what, patience, err)
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
@@ -390,7 +393,7 @@ func (r *rig) eventually(what string, within time.Duration, check func() error) 
 // up waits until all paths of a node are up.
 func (n *rigNode) up() {
 	n.r.t.Helper()
-	n.r.eventually(n.name+" sees its paths up", 20*time.Second, func() error {
+	n.r.eventually(n.name+" sees its paths up", func() error {
 		s := n.fabric.seen()
 		if len(s.Peers) == 0 {
 			return fmt.Errorf("no peers: %v\n%s", s.Problems, n.fabric.log())
@@ -446,7 +449,7 @@ func (r *rig) ask(ns, network string, to netip.Addr, port int) (string, error) {
 func (r *rig) wantSeen(what, ns, network string, to netip.Addr, port int, want string) {
 	r.t.Helper()
 	var got string
-	r.eventually(what, 5*time.Second, func() (err error) {
+	r.eventually(what, func() (err error) {
 		if got, err = r.ask(ns, network, to, port); err != nil {
 			return err
 		}
@@ -455,6 +458,18 @@ func (r *rig) wantSeen(what, ns, network string, to netip.Addr, port int, want s
 	if got != want {
 		r.t.Errorf("%s: the server saw %s, want %s", what, got, want)
 	}
+}
+
+// wantRefused waits until a datagram to a closed port is answered with that.
+func (r *rig) wantRefused(what, ns string, to netip.Addr) {
+	r.t.Helper()
+	r.eventually(what, func() error {
+		_, err := r.ask(ns, "udp", to, 9)
+		if err == nil || !strings.Contains(err.Error(), "refused") {
+			return fmt.Errorf("UDP to a closed port: got %v, want connection refused", err) //nolint:errorlint // it may be nil
+		}
+		return nil
+	})
 }
 
 func (r *rig) wantClosed(what, ns, network string, to netip.Addr, port int) {

@@ -259,10 +259,7 @@ func TestForgettingIsHeardAfterARestart(t *testing.T) {
 			t.Run(fmt.Sprintf("%s forgets, %s restarts", forgetter, restarted), func(t *testing.T) {
 				home, abroad := agents(t)
 				name := peered(t, home, abroad, "cpu=4", "memory=8Gi", "pods=20")
-				here, there := home, abroad
-				if forgetter == abroadName {
-					here, there = abroad, home
-				}
+				here, there := forgets(forgetter)
 				dead := home
 				if restarted == abroadName {
 					dead = abroad
@@ -282,6 +279,33 @@ func TestForgettingIsHeardAfterARestart(t *testing.T) {
 	}
 }
 
+// forgets returns the cluster that forgets the other, and the other.
+func forgets(forgetter string) (here, there *cluster) {
+	if forgetter == abroadName {
+		return world.abroad, world.home
+	}
+	return world.home, world.abroad
+}
+
+// forgottenWhileDead has two agents agree on a contract, and one forget the other
+// while that is dead. It returns the other, the contract that it holds, and when it
+// was started again.
+func forgottenWhileDead(t *testing.T, forgetter string) (there *cluster, name string, back time.Time) {
+	t.Helper()
+	home, abroad := agents(t)
+	name = peered(t, home, abroad, "cpu=4", "memory=8Gi", "pods=20")
+	here, there := forgets(forgetter)
+	there.kill()
+	if err := errors.Join(forget(t.Context(), here), empty(t.Context(), here, soon)); err != nil {
+		t.Fatalf("with the other side dead: %v", err)
+	}
+	back = time.Now()
+	if err := there.start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return there, name, back
+}
+
 // TestWhoWasForgottenWhileItWasDeadConcludesIt: a side that nobody could tell holds
 // its contract until it has been refused for five minutes, and no longer.
 // ENTENTE_SOAK=1 waits for that.
@@ -292,20 +316,7 @@ func TestWhoWasForgottenWhileItWasDeadConcludesIt(t *testing.T) {
 	const held = 4 * time.Minute
 	for _, forgetter := range []string{homeName, abroadName} {
 		t.Run(forgetter+" forgets", func(t *testing.T) {
-			home, abroad := agents(t)
-			name := peered(t, home, abroad, "cpu=4", "memory=8Gi", "pods=20")
-			here, there := home, abroad
-			if forgetter == abroadName {
-				here, there = abroad, home
-			}
-			there.kill()
-			if err := errors.Join(forget(t.Context(), here), empty(t.Context(), here, soon)); err != nil {
-				t.Fatalf("with the other side dead: %v", err)
-			}
-			back := time.Now()
-			if err := there.start(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			there, name, back := forgottenWhileDead(t, forgetter)
 			if err := endedAt(t.Context(), there, name, held); err == nil {
 				t.Errorf("its contract ended %s after it was back", time.Since(back))
 			}
@@ -322,17 +333,8 @@ func TestWhoWasForgottenWhileItWasDeadConcludesIt(t *testing.T) {
 func TestANewJoinBringsNoOldContractBack(t *testing.T) {
 	for _, forgetter := range []string{homeName, abroadName} {
 		t.Run(forgetter+" forgot", func(t *testing.T) {
-			home, abroad := agents(t)
-			name := peered(t, home, abroad, "cpu=4", "memory=8Gi", "pods=20")
-			here, there := home, abroad
-			if forgetter == abroadName {
-				here, there = abroad, home
-			}
-			there.kill()
-			if err := errors.Join(forget(t.Context(), here), empty(t.Context(), here, soon), there.start(t.Context())); err != nil {
-				t.Fatal(err)
-			}
-			if err := patientJoin(t.Context(), home, abroad); err != nil {
+			there, name, _ := forgottenWhileDead(t, forgetter)
+			if err := patientJoin(t.Context(), world.home, world.abroad); err != nil {
 				t.Fatal(err)
 			}
 			if err := endedAt(t.Context(), there, name, later); err != nil {

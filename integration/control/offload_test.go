@@ -57,6 +57,41 @@ func offloaded(t *testing.T, home, abroad *cluster) (namespace, remote string) {
 	return namespace, remote
 }
 
+// lastingPod is a pod that runs abroad, and is to be the same there whatever becomes
+// of the contract.
+type lastingPod struct {
+	*corev1.Pod
+	abroad *cluster
+	remote string
+	pods   map[string]string
+}
+
+// newLastingPod offloads a namespace and runs a pod in it.
+func newLastingPod(t *testing.T, home, abroad *cluster) *lastingPod {
+	t.Helper()
+	namespace, remote := offloaded(t, home, abroad)
+	p := &lastingPod{Pod: remotePod(namespace, "lasts", nil), abroad: abroad, remote: remote}
+	if err := home.client.Create(t.Context(), p.Pod); err != nil {
+		t.Fatal(err)
+	}
+	if err := runs(t.Context(), home, p.Pod); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if p.pods, err = podsAbroad(t.Context(), abroad, remote); err != nil || len(p.pods) != 1 {
+		t.Fatalf("abroad run %v, %v", p.pods, err)
+	}
+	return p
+}
+
+// lasts checks that it is the same abroad.
+func (p *lastingPod) lasts(t *testing.T) {
+	t.Helper()
+	if now, err := podsAbroad(t.Context(), p.abroad, p.remote); err != nil || fmt.Sprint(now) != fmt.Sprint(p.pods) {
+		t.Errorf("abroad ran %v and now %v: %v", p.pods, now, err)
+	}
+}
+
 // offload opens a namespace, and waits until pods are placed by it.
 func offload(t *testing.T, home *cluster, o *v1alpha1.NamespaceOffloading) {
 	t.Helper()

@@ -48,25 +48,14 @@ func TestAContractIsRenewedBeforeItsEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	namespace, remote := offloaded(t, home, abroad)
-	p := remotePod(namespace, "lasts", nil)
-	if err := home.client.Create(ctx, p); err != nil {
-		t.Fatal(err)
-	}
-	if err := runs(ctx, home, p); err != nil {
-		t.Fatal(err)
-	}
-	pods, err := podsAbroad(ctx, abroad, remote)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := newLastingPod(t, home, abroad)
 	var node corev1.Node
 	if err := home.get(ctx, sliceName, &node); err != nil {
 		t.Fatal(err)
 	}
 	var last *v1alpha1.Contract
 	for revision := int64(2); revision <= 3; revision++ {
-		held, err := agreeOn(ctx, home, abroad, name, revision, "2", 40*time.Second)
+		held, err := agreeOn(ctx, home, abroad, name, revision, "2", 2*later)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -82,16 +71,14 @@ func TestAContractIsRenewedBeforeItsEnd(t *testing.T) {
 	if err := home.get(ctx, sliceName, &same); err != nil || same.UID != node.UID || same.Spec.Unschedulable {
 		t.Errorf("the node is another, or cordoned: %v", err)
 	}
-	if now, err := podsAbroad(ctx, abroad, remote); err != nil || fmt.Sprint(now) != fmt.Sprint(pods) {
-		t.Errorf("abroad were %v and are %v: %v", pods, now, err)
-	}
+	p.lasts(t)
 	// The price rises above the ceiling: the contract is not renewed, which is said,
 	// and ends.
 	policy.Spec.Price = costs("0.2")
 	if err := abroad.client.Update(ctx, policy); err != nil {
 		t.Fatal(err)
 	}
-	err = until(ctx, 60*time.Second, "the slice to say why it is not renewed", func(ctx context.Context) error {
+	err = until(ctx, 2*later, "the slice to say why it is not renewed", func(ctx context.Context) error {
 		c, err := renewed(ctx, home)
 		if err != nil {
 			return err
@@ -104,7 +91,7 @@ func TestAContractIsRenewedBeforeItsEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = until(ctx, 60*time.Second, "the contract to end", func(ctx context.Context) error {
+	err = until(ctx, 2*later, "the contract to end", func(ctx context.Context) error {
 		var c v1alpha1.Contract
 		if err := home.get(ctx, name, &c); err != nil {
 			return ctrlclient.IgnoreNotFound(err)
@@ -132,7 +119,7 @@ func TestWhoWantsNoRenewalGetsNone(t *testing.T) {
 		t.Fatal(err)
 	}
 	slice := ask("cpu=2", "memory=8Gi", "pods=20")
-	slice.Spec.Renewal, slice.Spec.Duration = v1alpha1.RenewalNever, lasting(70*time.Second)
+	slice.Spec.Renewal, slice.Spec.Duration = v1alpha1.RenewalNever, lasting(90*time.Second)
 	if err := home.client.Create(ctx, slice); err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +127,7 @@ func TestWhoWantsNoRenewalGetsNone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := acceptedIs(ctx, home, sliceName, metav1.ConditionFalse, "Expired", 40*time.Second); err != nil {
+	if err := acceptedIs(ctx, home, sliceName, metav1.ConditionFalse, "Expired", 2*later); err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(3 * time.Second) // it would ask again by now

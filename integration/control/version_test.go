@@ -127,18 +127,7 @@ func aPeering(t *testing.T, b *between, protocol uint32) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	namespace, remote := offloaded(t, home, abroad)
-	p := remotePod(namespace, "lasts", nil)
-	if err := home.client.Create(ctx, p); err != nil {
-		t.Fatal(err)
-	}
-	if err := runs(ctx, home, p); err != nil {
-		t.Fatal(err)
-	}
-	pods, err := podsAbroad(ctx, abroad, remote)
-	if err != nil || len(pods) != 1 {
-		t.Fatalf("abroad run %v, %v", pods, err)
-	}
+	p := newLastingPod(t, home, abroad)
 
 	edit(t, home, sliceName, func(s *v1alpha1.ResourceSlice) { s.Spec.Resources = amounts("cpu=3", "memory=4Gi", "pods=10") })
 	amended, err := agreeOn(ctx, home, abroad, name, 2, "3", later)
@@ -159,9 +148,7 @@ func aPeering(t *testing.T, b *between, protocol uint32) {
 	if protocol > 0 {
 		stated(t, home, abroad, name)
 	}
-	if now, err := podsAbroad(ctx, abroad, remote); err != nil || fmt.Sprint(now) != fmt.Sprint(pods) {
-		t.Errorf("abroad ran %v and now %v: %v", pods, now, err)
-	}
+	p.lasts(t)
 	for _, c := range []*cluster{home, abroad} {
 		var held v1alpha1.Contract
 		if err := errors.Join(c.get(ctx, name, &held), connected(ctx, c, soon)); err != nil || held.Status.Phase != peering.PhaseActive.String() {
@@ -169,10 +156,10 @@ func aPeering(t *testing.T, b *between, protocol uint32) {
 		}
 	}
 	// One gives its consent back: the other ends it too.
-	if err := home.client.Delete(ctx, p); err != nil {
+	if err := home.client.Delete(ctx, p.Pod); err != nil {
 		t.Fatal(err)
 	}
-	if err := gone(ctx, home, p, soon); err != nil {
+	if err := gone(ctx, home, p.Pod, soon); err != nil {
 		t.Error(err)
 	}
 	remove(t, home, ask())
