@@ -149,7 +149,8 @@ func send(ctx context.Context, stream Stream, cfg Config, echo *atomic.Uint64, h
 		if err != nil {
 			return fmt.Errorf("tell own state: %w", err)
 		}
-		state.Sequence, state.SentAt, state.EchoSequence = sequence, timestamppb.Now(), echo.Load()
+		echoed := echo.Load()
+		state.Sequence, state.SentAt, state.EchoSequence = sequence, timestamppb.Now(), echoed
 		if err := stream.Send(state); err != nil {
 			return err
 		}
@@ -166,7 +167,9 @@ func send(ctx context.Context, stream Stream, cfg Config, echo *atomic.Uint64, h
 					return context.Cause(ctx)
 				}
 			case <-heard:
-				due = time.Since(sent) >= cfg.Interval/2
+				// The first word of the other side is answered at once: it waits for that to
+				// know that it was heard.
+				due = echoed == 0 || time.Since(sent) >= cfg.Interval/2
 				pause += cfg.Interval / 8 // so that the other side goes first next time too
 			case <-beat.C:
 			}

@@ -130,6 +130,28 @@ func TestBothSidesHearEachOtherForHours(t *testing.T) {
 	})
 }
 
+// Each side knows soon that the other heard it: until then neither may conclude from
+// what it hears that they cannot work together.
+func TestTheFirstWordIsAnsweredAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		a, b := pipes(ctx, 1)
+		one, two := newSide(1), newSide(2)
+		go func() { _ = Run(ctx, a.stream(), one.config()) }()
+		time.Sleep(time.Millisecond)
+		go func() { _ = Run(ctx, b.stream(), two.config()) }()
+		time.Sleep(time.Millisecond)
+		if one.last().EchoSequence == 0 || two.last().EchoSequence == 0 {
+			t.Errorf("echoed %d and %d", one.last().EchoSequence, two.last().EchoSequence)
+		}
+		if n := one.last().Sequence + two.last().Sequence; n > 4 {
+			t.Errorf("it took %d states", n)
+		}
+		cancel()
+		synctest.Wait()
+	})
+}
+
 // Whoever beats second answers from then on: each side wakes up once an interval.
 func TestOneSideComesToAnswerTheOther(t *testing.T) {
 	for _, late := range []time.Duration{0, 300 * time.Millisecond, time.Second, 2 * time.Second, 3900 * time.Millisecond} {
