@@ -289,7 +289,7 @@ func (a *agent) sayings(context.Context) error {
 	a.states = &controller.States{
 		Client: a.mgr.GetClient(), Namespace: a.cfg.Namespace, Self: a.source.ID(),
 		Endpoints: a.endpoints, PodCIDRs: a.cfg.PodCIDRs, Half: a.half, Versions: a.mgr.GetCache(),
-		Lends: func(ctx context.Context, peer peering.ClusterID) wire.Lending { return a.lender.Lends(ctx, peer) },
+		Lends: func(peer peering.ClusterID) wire.Lending { return a.lender.Lends(peer) },
 	}
 	a.speech = &speech{states: a.states, log: a.log}
 	a.trust = &trust{self: a.source.ID(), bundles: a.bundles, again: func() { a.peersWake.wake(foreignClusterNamed("")) }}

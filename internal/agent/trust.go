@@ -334,7 +334,7 @@ func (a *agent) watchSessions(ctx context.Context) error {
 			s := a.trust.Session(id)
 			now := s.Why
 			if s.Up != nil {
-				now = fmt.Sprint("up ", s.Up.Since.UnixNano(), s.Up.NotAfter.Unix())
+				now = fmt.Sprint("up ", s.Up.Since.UnixNano(), s.Up.NotAfter.Unix(), s.Up.RoundTrip > 0, s.Up.ClockSkew.Round(time.Second))
 			}
 			if seen[id] != now {
 				seen[id] = now

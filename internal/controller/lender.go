@@ -56,8 +56,6 @@ type Lender struct {
 	met map[peering.ClusterID]meeting
 	// changed is closed when offers may be others than before.
 	changed chan struct{}
-	// lends is what each peer was told last of whether there is anything for it.
-	lends map[peering.ClusterID]wire.Lending
 	// asked is when requests that wait were repeated last, and recorded when a
 	// peer's were changed last.
 	asked    map[string]time.Time
@@ -74,6 +72,12 @@ type Lender struct {
 	// exporting says that a policy tells of Services, so that they matter.
 	exporting atomic.Bool
 	wake      wakeup
+
+	// wordsMu guards what each peer is told of whether there is anything for it.
+	// wordless wakes Run when somebody asked for a peer of which that is not known.
+	wordsMu  sync.Mutex
+	words    map[peering.ClusterID]wire.Lending
+	wordless wakeup
 }
 
 type offerKey struct {

@@ -307,40 +307,65 @@ func (l *Lender) Offer(ctx context.Context, peer peering.ClusterID) (wire.Offer,
 	return m.offer(peer), l.changed, nil
 }
 
-// Lends says whether this cluster would lend a peer anything now. Changed is called
-// once that is otherwise.
-func (l *Lender) Lends(ctx context.Context, peer peering.ClusterID) wire.Lending {
-	offer, _, err := l.Offer(ctx, peer)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if err != nil {
-		delete(l.lends, peer)
-		return wire.LendsUnknown
+// Lends says whether this cluster would lend a peer anything, as was found out last: it
+// is asked for states, which wait for nobody. For a peer that it was not asked of before
+// that is not known. Changed is called once it is known, and once it is otherwise.
+func (l *Lender) Lends(peer peering.ClusterID) wire.Lending {
+	l.wordsMu.Lock()
+	defer l.wordsMu.Unlock()
+	word, ok := l.words[peer]
+	if !ok {
+		if l.words == nil {
+			l.words = make(map[peering.ClusterID]wire.Lending)
+		}
+		l.words[peer] = wire.LendsUnknown
+		if l.wordless != nil {
+			l.wordless.wake()
+		}
 	}
-	if l.lends == nil {
-		l.lends = make(map[peering.ClusterID]wire.Lending)
-	}
-	l.lends[peer] = lendsIn(offer)
-	return l.lends[peer]
+	return word
 }
 
-func lendsIn(o wire.Offer) wire.Lending {
-	if nothing(&o) {
-		return wire.LendsNothing
-	}
-	return wire.LendsSomething
-}
-
-// relend has peers told that now have something to borrow and had not, or no longer.
+// relend finds out anew whether there is anything to borrow, for each peer that was told
+// of it or is to be.
 func (l *Lender) relend(ctx context.Context) {
-	l.mu.Lock()
-	was := maps.Clone(l.lends)
-	l.mu.Unlock()
-	for peer, lends := range was {
-		if ctx.Err() == nil && l.Lends(ctx, peer) != lends {
+	l.wordsMu.Lock()
+	was := maps.Clone(l.words)
+	l.wordsMu.Unlock()
+	for peer, word := range was {
+		now, known, err := l.lending(ctx, peer)
+		if err != nil {
+			if ctx.Err() == nil {
+				l.log().Warn("cannot tell what is lent", "peer", peer, "err", err)
+			}
+			return
+		}
+		l.wordsMu.Lock()
+		if known {
+			l.words[peer] = now
+		} else {
+			delete(l.words, peer)
+		}
+		l.wordsMu.Unlock()
+		if known && now != word {
 			l.Changed(peer)
 		}
 	}
+}
+
+// lending says whether there is anything to borrow for a peer; not known is one that is
+// none any more.
+func (l *Lender) lending(ctx context.Context, peer peering.ClusterID) (word wire.Lending, known bool, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m, err := l.marketFor(ctx, peer)
+	if err != nil || m.peers[peer] == nil {
+		return wire.LendsUnknown, false, err
+	}
+	if offer := m.offer(peer); nothing(&offer) {
+		return wire.LendsNothing, true, nil
+	}
+	return wire.LendsSomething, true, nil
 }
 
 // Run follows what decides until ctx ends: it has offers told anew when they may
@@ -351,6 +376,11 @@ func (l *Lender) Run(ctx context.Context) error {
 	l.mu.Lock()
 	l.wake = wake
 	l.mu.Unlock()
+	wordless := make(wakeup, 1)
+	wordless.wake() // somebody may have asked before
+	l.wordsMu.Lock()
+	l.wordless = wordless
+	l.wordsMu.Unlock()
 	if l.Informers != nil {
 		stop, err := l.follow(ctx, wake)
 		defer stop()
@@ -365,6 +395,8 @@ func (l *Lender) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-wordless:
+			l.relend(ctx)
 		case <-sweep.C:
 			l.sweep(ctx, started)
 		case <-lapse.C:

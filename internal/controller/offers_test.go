@@ -108,9 +108,25 @@ func TestAnOfferFollowsWhatThereIs(t *testing.T) {
 		t.Errorf("while another holds 1 %s is offered", offer.Resources)
 	}
 
-	if got := l.Lends(t.Context(), l.peers[0].ID()); got != wire.LendsSomething {
-		t.Errorf("what it says of lending is %d", got)
+	told := func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return slices.Contains(l.told, l.peers[0].ID())
 	}
+	forgotten := peering.ClusterID("somebody who is not known any more")
+	_ = l.Lends(forgotten)
+	says := func(want wire.Lending) {
+		t.Helper()
+		for end := time.Now().Add(10 * time.Second); l.Lends(l.peers[0].ID()) != want || !told(); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("what it says of lending is %d, want %d; said to have changed: %t", l.Lends(l.peers[0].ID()), want, told())
+			}
+		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.told = nil
+	}
+	says(wire.LendsSomething)
 	inform(&node, func() {
 		node.Spec.Unschedulable = true
 		if err := l.Client.Update(t.Context(), &node); err != nil {
@@ -121,19 +137,12 @@ func TestAnOfferFollowsWhatThereIs(t *testing.T) {
 	if offer, changed = l.offered(0); offer.Available || !strings.Contains(offer.Message, "nothing is left") || len(offer.Resources) > 0 {
 		t.Errorf("without a node %+v is offered", offer)
 	}
-	told := func() bool {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return slices.Contains(l.told, l.peers[0].ID())
+	says(wire.LendsNothing)
+	l.wordsMu.Lock()
+	if _, ok := l.words[forgotten]; ok {
+		t.Error("a cluster that is no peer is looked at again and again")
 	}
-	for end := time.Now().Add(10 * time.Second); !told(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("a peer is not told that nothing is lent any more")
-		}
-	}
-	if got := l.Lends(t.Context(), l.peers[0].ID()); got != wire.LendsNothing {
-		t.Errorf("what it says of lending is %d", got)
-	}
+	l.wordsMu.Unlock()
 
 	// A heartbeat of a node changes nothing.
 	inform(&node, func() { node.Status.Conditions[0].LastHeartbeatTime = metav1.Now() })

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -20,8 +21,10 @@ import (
 )
 
 const (
+	// offerAnew is after how long a peer is listened to again that has nothing to offer.
 	// offerAgain is how long to wait before an offer is watched again whose stream
 	// ended, at first and at most.
+	offerAnew     = 10 * time.Minute
 	offerAgain    = time.Second
 	offerAgainMax = time.Minute
 	// offerWrite is the least time between two writes of one peer's offer, offerSmall
@@ -53,14 +56,19 @@ type OfferWatch struct {
 // has nothing to offer is not listened to: a consumer of many costs its provider a
 // stream less, and a connection of gRPC's with it.
 func (w *OfferWatch) Run(ctx context.Context, peer peering.ClusterID) {
+	var pace offerPace // over all streams, so that opening them anew gains a peer nothing
 	for ctx.Err() == nil {
-		w.follow(ctx, peer)
+		pace.kept = nil
+		w.follow(ctx, peer, &pace)
 		lends, changed := w.Lends(peer)
-		for lends == wire.LendsNothing && ctx.Err() == nil {
+		// Why there is nothing is part of the offer, and may be another reason by now.
+		for again := time.After(offerAnew); lends == wire.LendsNothing && ctx.Err() == nil; {
 			select {
 			case <-ctx.Done():
 			case <-changed:
 				lends, changed = w.Lends(peer)
+			case <-again:
+				lends = wire.LendsUnknown
 			}
 		}
 	}
@@ -68,7 +76,7 @@ func (w *OfferWatch) Run(ctx context.Context, peer peering.ClusterID) {
 
 // follow watches a peer's offer until ctx ends, or until it says in its offer and in
 // its states that there is nothing.
-func (w *OfferWatch) follow(ctx context.Context, peer peering.ClusterID) {
+func (w *OfferWatch) follow(ctx context.Context, peer peering.ClusterID, pace *offerPace) {
 	ctx, cancel := context.WithCancel(ctx)
 	offers := make(chan wire.Offer, 1)
 	go func() { // ends with ctx: Watch does
@@ -80,7 +88,6 @@ func (w *OfferWatch) follow(ctx context.Context, peer peering.ClusterID) {
 		for range offers { // until listen ended
 		}
 	}()
-	pace := offerPace{}
 	lends, changed := w.Lends(peer)
 	var timer <-chan time.Time
 	var newest *wire.Offer
@@ -107,7 +114,12 @@ func (w *OfferWatch) follow(ctx context.Context, peer peering.ClusterID) {
 			timer = time.After(wait)
 			continue
 		}
-		if err := w.keep(ctx, peer, *newest); err != nil {
+		err := w.keep(ctx, peer, *newest)
+		if errors.Is(err, errNotYet) {
+			timer = time.After(offerWrite)
+			continue
+		}
+		if err != nil {
 			if ctx.Err() != nil {
 				return
 			}
@@ -119,6 +131,9 @@ func (w *OfferWatch) follow(ctx context.Context, peer peering.ClusterID) {
 		newest = nil
 	}
 }
+
+// errNotYet says that the cache does not show a peer that just joined.
+var errNotYet = errors.New("the peer is not known yet")
 
 // nothing says that an offer is known and there is nothing in it.
 func nothing(o *wire.Offer) bool { return o != nil && !o.Available && len(o.Services) == 0 }
@@ -156,7 +171,7 @@ type offerPace struct {
 // wait is how long to wait until an offer may be written.
 func (p offerPace) wait(o wire.Offer, now time.Time) time.Duration {
 	if p.kept == nil {
-		return 0
+		return p.at.Add(offerWrite).Sub(now)
 	}
 	pause := offerWrite
 	if smallOfferChange(*p.kept, o) {
@@ -193,8 +208,11 @@ func smallOfferChange(a, b wire.Offer) bool {
 // keep writes an offer into the peer's ForeignCluster, if it is another one.
 func (w *OfferWatch) keep(ctx context.Context, peer peering.ClusterID, o wire.Offer) error {
 	fc, err := store.Cached(ctx, w.Client, peer)
-	if err != nil || fc == nil {
+	if err != nil {
 		return err
+	}
+	if fc == nil {
+		return errNotYet
 	}
 	offer, err := offerStatus(o)
 	if err != nil {

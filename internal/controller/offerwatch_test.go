@@ -61,8 +61,11 @@ func TestSmallChangesOfAnOfferWait(t *testing.T) {
 			}
 		})
 	}
-	if got := (offerPace{}).wait(offer(1, nil), now); got != 0 {
+	if got := (offerPace{}).wait(offer(1, nil), now); got > 0 {
 		t.Errorf("the first waits %s", got)
+	}
+	if got := (offerPace{at: now}).wait(offer(1, nil), now.Add(time.Second)); got != offerWrite-time.Second {
+		t.Errorf("the first of a new stream waits %s", got)
 	}
 }
 

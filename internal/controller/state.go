@@ -48,7 +48,7 @@ type States struct {
 	// at each call.
 	Half func(peer peering.ClusterID) wire.PresharedHalf
 	// Lends says whether this cluster would lend a peer anything now; nil does not say.
-	Lends func(ctx context.Context, peer peering.ClusterID) wire.Lending
+	Lends func(peer peering.ClusterID) wire.Lending
 	// Versions knows the version of the fabric's Secret, as a cache of metadata does.
 	// Nil: the Secret is read whenever a peer tells its half of a key.
 	Versions client.Reader
@@ -95,7 +95,7 @@ func (s *States) State(ctx context.Context, peer peering.ClusterID) (wire.State,
 	}
 	state.Contracts = contractStates(contracts)
 	if s.Lends != nil {
-		state.Lends = s.Lends(ctx, peer)
+		state.Lends = s.Lends(peer)
 	}
 	fc, err := store.Cached(ctx, s.Client, peer)
 	if err != nil || fc == nil {

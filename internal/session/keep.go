@@ -146,7 +146,11 @@ func (m *Manager) hear(l *link, ctl *control) error {
 			if len(body) != 16 {
 				return &AbuseError{What: "an answer that is none"}
 			}
-			l.told(binary.BigEndian.Uint64(body), time.UnixMilli(int64(binary.BigEndian.Uint64(body[8:]))), time.Now())
+			if l.told(binary.BigEndian.Uint64(body), time.UnixMilli(int64(binary.BigEndian.Uint64(body[8:]))), time.Now()) {
+				m.mu.Lock()
+				m.notify(l.info.Peer)
+				m.mu.Unlock()
+			}
 		}
 	}
 }
@@ -227,21 +231,25 @@ func (l *link) ask(now time.Time) []byte {
 	return binary.BigEndian.AppendUint64(nil, l.asked)
 }
 
-// told takes an answer to the latest question.
-func (l *link) told(question uint64, clock, now time.Time) {
+// told takes an answer to the latest question, and says whether it tells something
+// new: it is the first, or the peer's clock jumped.
+func (l *link) told(question uint64, clock, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if question != l.asked || l.askedAt.IsZero() {
-		return
+		return false
 	}
 	sample := max(now.Sub(l.askedAt), 1)
-	l.clockSkew = skewOf(clock, l.askedAt, now)
+	skew := skewOf(clock, l.askedAt, now)
+	news := l.roundTrip == 0 || (skew-l.clockSkew).Abs() >= time.Second
+	l.clockSkew = skew
 	l.askedAt = time.Time{}
 	if l.roundTrip == 0 {
 		l.roundTrip = sample
 	}
 	// Smoothed as TCP does it (RFC 6298).
 	l.roundTrip += (sample - l.roundTrip) / 8
+	return news
 }
 
 // skewOf returns how far the peer's clock is ahead, given what it said to a
