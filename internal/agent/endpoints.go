@@ -32,7 +32,8 @@ func endpoints(ctx context.Context, c client.Reader, cfg *Config) ([]string, err
 	}
 	var nodes corev1.NodeList
 	if service.Spec.Type == corev1.ServiceTypeNodePort {
-		if err := c.List(ctx, &nodes); err != nil {
+		// All are looked at each few seconds, and only read.
+		if err := c.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 			return nil, fmt.Errorf("list nodes: %w", err)
 		}
 	}

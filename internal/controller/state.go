@@ -176,7 +176,8 @@ func (s *States) Prefixes(ctx context.Context) ([]netip.Prefix, error) {
 		return s.PodCIDRs, nil
 	}
 	var nodes corev1.NodeList
-	if err := s.Client.List(ctx, &nodes); err != nil {
+	// All are looked at each few seconds, and only read.
+	if err := s.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
 	}
 	var out []netip.Prefix
