@@ -2,6 +2,7 @@ package controller
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,6 +26,17 @@ func besides(was *v1alpha1.ForeignCluster) client.Patch {
 		return client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{}) // nothing to compare
 	}
 	return besidesPatch{was}
+}
+
+// writeStatus writes a ForeignCluster's status from what it was. Conditions that were
+// written in another form than this cluster gives them, as times with a fraction of a
+// second, equal nothing that it read: then it is written if nobody wrote at all.
+func writeStatus(ctx context.Context, c client.Client, was, fc *v1alpha1.ForeignCluster) error {
+	err := c.Status().Patch(ctx, fc, besides(was), client.FieldOwner(v1alpha1.Manager))
+	if err == nil || !outdated(err) || apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return err
+	}
+	return c.Status().Patch(ctx, fc, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{}), client.FieldOwner(v1alpha1.Manager))
 }
 
 // besidesPatch is a JSON patch (RFC 6902), which can test a part of what it changes.

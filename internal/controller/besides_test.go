@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -181,5 +182,45 @@ func TestWhatAJoinEndsIsSaid(t *testing.T) {
 		if got := fresh(&v1alpha1.ForeignCluster{Status: tc.status}); got != tc.want {
 			t.Errorf("%s: %v, want %v", name, got, tc.want)
 		}
+	}
+}
+
+// Somebody wrote a condition's time with a fraction of a second, which this cluster
+// does not read: the test of a patch fails whatever it says.
+func TestConditionsInAnotherFormAreWrittenOver(t *testing.T) {
+	t.Parallel()
+	failed := apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", "testing value /status/conditions failed: test failed", 0, false)
+	for name, beaten := range map[string]bool{"nobody else writes": false, "somebody does": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			inner := trustClient(t, foreign("peer", generated(t)))
+			c := interceptor.NewClient(inner.(client.WithWatch), interceptor.Funcs{
+				SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+					if patch.Type() == types.JSONPatchType {
+						return failed
+					}
+					return c.SubResource(sub).Patch(ctx, o, patch, opts...)
+				},
+			})
+			was := peerCalled(t, c, "peer")
+			meta.SetStatusCondition(&was.Status.Conditions, condition(v1alpha1.ConditionConnected, metav1.ConditionFalse, "Lost", ""))
+			if err := inner.Status().Update(t.Context(), was); err != nil {
+				t.Fatal(err)
+			}
+			fc := was.DeepCopy()
+			if beaten {
+				other := was.DeepCopy()
+				other.Status.Protocol = 1
+				if err := inner.Status().Update(t.Context(), other); err != nil {
+					t.Fatal(err)
+				}
+			}
+			meta.SetStatusCondition(&fc.Status.Conditions, condition(v1alpha1.ConditionConnected, metav1.ConditionTrue, "SessionUp", ""))
+			err := writeStatus(t.Context(), c, was, fc)
+			written := meta.IsStatusConditionTrue(peerCalled(t, c, "peer").Status.Conditions, v1alpha1.ConditionConnected)
+			if written == beaten || (err != nil) != beaten || beaten && !outdated(err) {
+				t.Errorf("written %t, %v", written, err)
+			}
+		})
 	}
 }

@@ -264,7 +264,7 @@ func (r *Peers) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 		meta.RemoveStatusCondition(&fc.Status.Conditions, ConditionCertificateValid)
 	}
 	if !equality.Semantic.DeepEqual(before.Status, fc.Status) {
-		if err := r.Client.Status().Patch(ctx, &fc, besides(before), client.FieldOwner(v1alpha1.Manager)); err != nil {
+		if err := writeStatus(ctx, r.Client, before, &fc); err != nil {
 			if outdated(err) {
 				return reconcile.Result{RequeueAfter: endPoll}, nil
 			}
