@@ -22,14 +22,18 @@ type Index struct {
 const (
 	fieldCluster        = "spec.clusterID"
 	fieldPeer           = "spec.peerID"
+	fieldRequest        = "spec.requestID"
+	fieldNode           = "status.node"
 	fieldForeignCluster = "spec.foreignCluster"
 )
 
-// Indexes returns the fields that Cached, ContractsWith and SlicesOf look at.
+// Indexes returns the fields that Cached, the functions of contracts and SlicesOf look at.
 func Indexes() []Index {
 	return []Index{
 		{&v1alpha1.ForeignCluster{}, fieldCluster, func(o client.Object) []string { return some(o.(*v1alpha1.ForeignCluster).Spec.ClusterID) }},
 		{&v1alpha1.Contract{}, fieldPeer, func(o client.Object) []string { return some(o.(*v1alpha1.Contract).Spec.PeerID) }},
+		{&v1alpha1.Contract{}, fieldRequest, func(o client.Object) []string { return some(o.(*v1alpha1.Contract).Spec.RequestID) }},
+		{&v1alpha1.Contract{}, fieldNode, func(o client.Object) []string { return some(o.(*v1alpha1.Contract).Status.Node) }},
 		{&v1alpha1.ResourceSlice{}, fieldForeignCluster, func(o client.Object) []string { return some(o.(*v1alpha1.ResourceSlice).Spec.ForeignCluster) }},
 	}
 }
@@ -72,8 +76,25 @@ func Cached(ctx context.Context, cache client.Reader, id peering.ClusterID) (*v1
 // from a cache that has the indexes. With client.UnsafeDisableDeepCopy they are to
 // be read only.
 func ContractsWith(ctx context.Context, cache client.Reader, peer peering.ClusterID, options ...client.ListOption) ([]v1alpha1.Contract, error) {
+	return contractsBy(ctx, cache, fieldPeer, string(peer), options)
+}
+
+// ContractsFor is ContractsWith for those that a request made.
+func ContractsFor(ctx context.Context, cache client.Reader, request string, options ...client.ListOption) ([]v1alpha1.Contract, error) {
+	return contractsBy(ctx, cache, fieldRequest, request, options)
+}
+
+// ContractsOn is ContractsWith for those that a virtual node stands for.
+func ContractsOn(ctx context.Context, cache client.Reader, node string, options ...client.ListOption) ([]v1alpha1.Contract, error) {
+	return contractsBy(ctx, cache, fieldNode, node, options)
+}
+
+func contractsBy(ctx context.Context, cache client.Reader, field, value string, options []client.ListOption) ([]v1alpha1.Contract, error) {
+	if value == "" {
+		return nil, nil
+	}
 	var list v1alpha1.ContractList
-	if err := cache.List(ctx, &list, append(options, client.MatchingFields{fieldPeer: string(peer)})...); err != nil {
+	if err := cache.List(ctx, &list, append(options, client.MatchingFields{field: value})...); err != nil {
 		return nil, fmt.Errorf("list contracts: %w", err)
 	}
 	return list.Items, nil

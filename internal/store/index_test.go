@@ -37,8 +37,11 @@ func TestACacheFindsByIndex(t *testing.T) {
 			Spec:       v1alpha1.ForeignClusterSpec{ClusterID: id, TrustBundle: bundle},
 		}
 	}
-	contract := func(name, peer string) client.Object {
-		return &v1alpha1.Contract{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.ContractSpec{PeerID: peer}}
+	contract := func(name, peer, request, node string) client.Object {
+		return &v1alpha1.Contract{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.ContractSpec{PeerID: peer, RequestID: request},
+			Status: v1alpha1.ContractStatus{Node: node},
+		}
 	}
 	slice := func(name, of string) client.Object {
 		return &v1alpha1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.ResourceSliceSpec{ForeignCluster: of}}
@@ -49,7 +52,7 @@ func TestACacheFindsByIndex(t *testing.T) {
 	}
 	b := fake.NewClientBuilder().WithScheme(scheme).WithObjects(
 		fc("milan", "a", ""), fc("milan-2", "a", "roots"), fc("rome", "b", ""), fc("named", "", ""),
-		contract("c-1", "a"), contract("c-2", "b"), contract("c-3", "a"),
+		contract("c-1", "a", "r-1", "n-1"), contract("c-2", "b", "r-2", ""), contract("c-3", "a", "r-2", "n-2"),
 		slice("s-1", "milan"), slice("s-2", "rome"), slice("s-3", ""),
 	)
 	for _, i := range store.Indexes() {
@@ -62,14 +65,29 @@ func TestACacheFindsByIndex(t *testing.T) {
 			t.Errorf("cluster %q is %v, %v, want %q", id, got, err, want)
 		}
 	}
-	for peer, want := range map[peering.ClusterID][]string{"a": {"c-1", "c-3"}, "b": {"c-2"}, "c": nil} {
-		got, err := store.ContractsWith(t.Context(), c, peer)
-		var names []string
-		for i := range got {
-			names = append(names, got[i].Name)
-		}
-		if slices.Sort(names); err != nil || !slices.Equal(names, want) {
-			t.Errorf("contracts with %q are %q, %v, want %q", peer, names, err, want)
+	for what, tc := range map[string]struct {
+		find func(value string) ([]v1alpha1.Contract, error)
+		want map[string][]string
+	}{
+		"peer": {func(peer string) ([]v1alpha1.Contract, error) {
+			return store.ContractsWith(t.Context(), c, peering.ClusterID(peer))
+		}, map[string][]string{"a": {"c-1", "c-3"}, "b": {"c-2"}, "c": nil, "": nil}},
+		"request": {func(request string) ([]v1alpha1.Contract, error) {
+			return store.ContractsFor(t.Context(), c, request)
+		}, map[string][]string{"r-1": {"c-1"}, "r-2": {"c-2", "c-3"}, "r-3": nil, "": nil}},
+		"node": {func(node string) ([]v1alpha1.Contract, error) {
+			return store.ContractsOn(t.Context(), c, node, client.UnsafeDisableDeepCopy)
+		}, map[string][]string{"n-1": {"c-1"}, "n-2": {"c-3"}, "n-3": nil, "": nil}},
+	} {
+		for value, want := range tc.want {
+			got, err := tc.find(value)
+			var names []string
+			for i := range got {
+				names = append(names, got[i].Name)
+			}
+			if slices.Sort(names); err != nil || !slices.Equal(names, want) {
+				t.Errorf("contracts of the %s %q are %q, %v, want %q", what, value, names, err, want)
+			}
 		}
 	}
 	got, err := store.SlicesOf(t.Context(), c, "milan")
