@@ -125,35 +125,37 @@ const (
 
 // SetupWithManager registers the reconciler.
 func (r *Contracts) SetupWithManager(ctx context.Context, mgr ctrl.Manager) error {
-	all := func(match func(c *v1alpha1.Contract, o client.Object) bool) handler.EventHandler {
+	// with has the contracts looked at that an object concerns.
+	with := func(find func(context.Context, client.Object) ([]v1alpha1.Contract, error)) handler.EventHandler {
 		return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
-			var list v1alpha1.ContractList
-			if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil { // match only reads
+			contracts, err := find(ctx, o)
+			if err != nil {
 				return nil
 			}
 			var out []reconcile.Request
-			for i := range list.Items {
-				if !settled(&list.Items[i]) && match(&list.Items[i], o) {
-					out = append(out, reconcile.Request{NamespacedName: client.ObjectKey{Name: list.Items[i].Name}})
+			for i := range contracts {
+				if !settled(&contracts[i]) {
+					out = append(out, reconcile.Request{NamespacedName: client.ObjectKey{Name: contracts[i].Name}})
 				}
 			}
 			return out
 		})
 	}
+	const read = client.UnsafeDisableDeepCopy // they are only read
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, byNode, nodeOf); err != nil {
 		return fmt.Errorf("index pods by node: %w", err)
 	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("contracts").
 		For(&v1alpha1.Contract{}).
-		Watches(&v1alpha1.ForeignCluster{}, all(func(c *v1alpha1.Contract, o client.Object) bool {
-			return c.Spec.PeerID == o.(*v1alpha1.ForeignCluster).Spec.ClusterID
+		Watches(&v1alpha1.ForeignCluster{}, with(func(ctx context.Context, o client.Object) ([]v1alpha1.Contract, error) {
+			return store.ContractsWith(ctx, r.Client, peering.ClusterID(o.(*v1alpha1.ForeignCluster).Spec.ClusterID), read)
 		})).
-		Watches(&v1alpha1.ResourceSlice{}, all(func(c *v1alpha1.Contract, o client.Object) bool {
-			return c.Spec.RequestID == string(o.GetUID())
+		Watches(&v1alpha1.ResourceSlice{}, with(func(ctx context.Context, o client.Object) ([]v1alpha1.Contract, error) {
+			return store.ContractsFor(ctx, r.Client, string(o.GetUID()), read)
 		})).
-		Watches(&corev1.Pod{}, all(func(c *v1alpha1.Contract, o client.Object) bool {
-			return c.Status.Node != "" && c.Status.Node == o.(*corev1.Pod).Spec.NodeName
+		Watches(&corev1.Pod{}, with(func(ctx context.Context, o client.Object) ([]v1alpha1.Contract, error) {
+			return store.ContractsOn(ctx, r.Client, o.(*corev1.Pod).Spec.NodeName, read)
 		}), builder.WithPredicates(predicate.Funcs{
 			CreateFunc: func(e event.CreateEvent) bool { return nodeOf(e.Object) != nil },
 			UpdateFunc: func(e event.UpdateEvent) bool {
