@@ -57,8 +57,8 @@ const (
 	maxWhy = 300
 	// refusedAgain is how often it is looked then whether the peer refused again.
 	refusedAgain = 15 * time.Second
-	// sessionDead is how long a session can seem to be up that the peer has cut: as
-	// long as two heartbeats on a dead path.
+	// sessionDead is how long a session can seem to be up that the peer has cut: longer
+	// than it takes to notice a dead path.
 	sessionDead = 20 * time.Second
 	// maxSkew is how far clocks may differ without a word about it.
 	maxSkew = time.Minute

@@ -41,7 +41,7 @@ func (m *Manager) listen(ctx context.Context, wg *sync.WaitGroup) error {
 		}
 		wg.Go(func() {
 			defer done()
-			m.greet(ctx, raw, done)
+			m.greet(ctx, wg, raw)
 		})
 	}
 }
@@ -54,9 +54,8 @@ func reset(c net.Conn) {
 	_ = c.Close()
 }
 
-// greet does the handshake of a connection that came in and serves it; done ends
-// its place among the handshakes.
-func (m *Manager) greet(ctx context.Context, raw net.Conn, done func()) {
+// greet does the handshake of a connection that came in and has it served.
+func (m *Manager) greet(ctx context.Context, wg *sync.WaitGroup, raw net.Conn) {
 	stop := context.AfterFunc(ctx, func() { _ = raw.Close() })
 	defer stop()
 	refuse := func(err error) {
@@ -94,8 +93,7 @@ func (m *Manager) greet(ctx context.Context, raw net.Conn, done func()) {
 			refuse(err)
 			return
 		}
-		done()
-		m.serve(ctx, l)
+		m.serve(ctx, wg, l)
 	case protoGRPC:
 		if err := m.acceptDirect(conn, auth); err != nil {
 			refuse(err)
@@ -117,7 +115,7 @@ func (m *Manager) welcome(conn *tls.Conn, auth identity.AuthInfo) (*link, error)
 	if err := conn.SetDeadline(time.Time{}); err != nil {
 		return nil, err
 	}
-	l, err := newLink(conn, auth, Info{
+	l, err := m.newLink(conn, auth, Info{
 		Peer:         auth.ID,
 		RemoteAddr:   conn.RemoteAddr().String(),
 		PeerNotAfter: auth.NotAfter,

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/hashicorp/yamux"
 	"google.golang.org/grpc/credentials"
 
 	"github.com/entente-dev/entente/internal/identity"
@@ -24,19 +25,37 @@ type Conn struct {
 	// for whatever length a message announces, so what a stranger sends is bounded
 	// here.
 	limit *atomic.Int64
+	// burst is how many bytes were read without a pause, until last.
+	burst int
+	last  time.Time
 }
 
 // errTooMuch ends a connection that sends more than a stranger has to say.
 var errTooMuch = errors.New("session: more bytes than a client that is not trusted may send")
 
-// Read implements net.Conn.
+// Read implements net.Conn. gRPC calls it from one goroutine.
 func (c *Conn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
+	if stream, ok := c.Conn.(*yamux.Stream); ok && c.seldom(n, time.Now()) {
+		stream.Shrink()
+	}
 	if c.limit != nil && c.limit.Add(-int64(n)) < 0 {
 		_ = c.Close()
 		return 0, errTooMuch
 	}
 	return n, err
+}
+
+// seldom says whether little was read lately, n bytes of it now. A stream keeps a
+// buffer of more than twice the largest piece that came, which is worth it only
+// where much comes.
+func (c *Conn) seldom(n int, now time.Time) bool {
+	if now.Sub(c.last) >= burstPause {
+		c.burst = 0
+	}
+	c.last = now
+	c.burst += n
+	return c.burst <= burstBytes
 }
 
 // Close ends the connection, and reads that wait on it.

@@ -12,10 +12,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"sync"
 	"time"
 
+	"github.com/hashicorp/yamux"
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 )
 
@@ -39,7 +39,7 @@ const (
 
 // control is one end of a control stream.
 type control struct {
-	stream net.Conn
+	stream *yamux.Stream
 	mu     sync.Mutex
 }
 
@@ -161,12 +161,9 @@ func prove(svid *x509svid.SVID, number uint32, binding []byte, byDialler bool) (
 // proof for this connection. Whose chain it is and whether it verifies is not
 // looked at.
 func (p proof) certificates(binding []byte, byDialler bool) ([]*x509.Certificate, error) {
-	chain := make([]*x509.Certificate, len(p.chain))
-	for i, der := range p.chain {
-		var err error
-		if chain[i], err = x509.ParseCertificate(der); err != nil {
-			return nil, fmt.Errorf("certificate %d: %w", i+1, err)
-		}
+	chain, err := parseChain(p.chain)
+	if err != nil {
+		return nil, err
 	}
 	key, ok := chain[0].PublicKey.(*ecdsa.PublicKey)
 	if !ok || key.Curve != elliptic.P256() {
@@ -174,6 +171,17 @@ func (p proof) certificates(binding []byte, byDialler bool) ([]*x509.Certificate
 	}
 	if !ecdsa.VerifyASN1(key, p.digest(binding, byDialler), p.signature) {
 		return nil, errors.New("its key did not sign it for this session")
+	}
+	return chain, nil
+}
+
+func parseChain(ders [][]byte) ([]*x509.Certificate, error) {
+	chain := make([]*x509.Certificate, len(ders))
+	for i, der := range ders {
+		var err error
+		if chain[i], err = x509.ParseCertificate(der); err != nil {
+			return nil, fmt.Errorf("certificate %d: %w", i+1, err)
+		}
 	}
 	return chain, nil
 }

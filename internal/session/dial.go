@@ -179,7 +179,7 @@ func (m *Manager) dialLoop(ctx, run context.Context, wg *sync.WaitGroup, id peer
 			if ctx.Err() != nil {
 				m.CloseSession(l.info.Number, errStopping)
 			}
-			wg.Go(func() { m.serve(run, l) })
+			m.serve(run, wg, l)
 			return
 		}
 		if ctx.Err() != nil {
@@ -325,7 +325,7 @@ func (m *Manager) shake(ctx context.Context, raw net.Conn, id peering.ClusterID,
 	if !m.clear(id, true) {
 		return nil, errDuplicate
 	}
-	l, err := newLink(conn, auth, Info{
+	l, err := m.newLink(conn, auth, Info{
 		Peer:         id,
 		Dialled:      true,
 		Endpoint:     endpoint,

@@ -13,8 +13,10 @@
 // whether it was let in, since the server judges it last. The dialling side is
 // the yamux client. The first stream that it opens is the control stream, on
 // which both sides prove their identity anew with each new leaf certificate; all
-// others carry gRPC. A session is cut soon after the certificate ended that the
-// peer showed last. Why: docs/design/0006-identity-outlives-keys-and-certificates.md.
+// others carry gRPC. On it each side also asks whether the other is there when it
+// has not heard of it for a while; a session that does not answer is cut, and so
+// is one soon after the certificate ended that the peer showed last. Why:
+// docs/design/0006-identity-outlives-keys-and-certificates.md.
 //
 // Of two sessions between the same clusters, as when both dial at once, the one
 // that the lower cluster ID dialled stays. A session that does not answer a ping

@@ -43,12 +43,19 @@ const (
 	acceptBacklog = maxStreams
 	// streamWindow is the most bytes that a stream buffers for a slow reader.
 	streamWindow = 1 << 20
+	// burstBytes is how much has to come on a stream, without a pause of burstPause,
+	// for its buffer to be kept.
+	burstBytes = 64 << 10
+	burstPause = time.Second
 	// streamRate and streamBurst bound the streams that a peer opens a second,
 	// pingRate and pingBurst the pings that it wants answered.
 	streamRate  = 4
 	streamBurst = 64
 	pingRate    = 4
 	pingBurst   = 32
+
+	// joinMost is the most bytes of a frame that is written at once, header and body.
+	joinMost = 4 << 10
 
 	// maxControl is the most bytes of a control message, maxProofCerts the most
 	// certificates in one. controlRate and controlBurst bound how many a peer sends a
@@ -57,14 +64,24 @@ const (
 	maxProofCerts = 16
 	controlRate   = 4
 	controlBurst  = 32
-	// measureEvery is the pause between two looks at the round trip, the peer's clock,
-	// and whether it answers at all. Whoever exchanges states notices silence sooner.
+	// measureEvery is the longest pause between two looks at the round trip and the
+	// peer's clock.
 	measureEvery = 30 * time.Second
+	// quietAfter is after how long without a word on the control stream the peer is
+	// asked whether it is there, quietAfterDialled where this side dialled: mostly that
+	// side asks and the other answers. answerTimeout is how long the answer may take;
+	// so a peer that is gone is noticed within 12.5 s.
+	quietAfterDialled = 5 * time.Second
+	quietAfter        = 5500 * time.Millisecond
+	answerTimeout     = 7 * time.Second
 	// expiryGrace is how long a connection outlives the certificate that the peer
 	// last showed on it.
 	expiryGrace = 5 * time.Second
-	// minKeepPause keeps the look at certificates from spinning.
-	minKeepPause = 50 * time.Millisecond
+	// lateLook is how late a look has to come for this side to have been away: a machine
+	// that has no time for it has none for what came either.
+	lateLook = time.Second
+	// minTendPause keeps the looks at sessions and certificates from spinning.
+	minTendPause = 10 * time.Millisecond
 
 	// callBuffer is how many bytes gRPC gathers before it writes them to a session.
 	// It reads without a buffer: what came is in memory already.
@@ -81,9 +98,10 @@ const (
 	// idleAfter is after how long without a call gRPC's side of a peer is put away.
 	idleAfter = 15 * time.Second
 
-	// writeTimeout is how long a write, or the answer to a question, may take.
+	// writeTimeout is how long a write may take.
 	writeTimeout = 10 * time.Second
-	// openTimeout is how long the peer may take to accept a stream.
+	// openTimeout is how long the peer may take to accept a stream, or to open the
+	// control stream.
 	openTimeout = 10 * time.Second
 	// closeTimeout is how long a half-closed stream is kept.
 	closeTimeout = 30 * time.Second

@@ -1,9 +1,9 @@
 package session
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/yamux"
+	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/peering"
@@ -26,37 +27,61 @@ type link struct {
 	mux  *yamux.Session
 	// binding is the channel binding of the TLS connection.
 	binding []byte
-	// control gets the control stream, once.
-	control chan net.Conn
+	// tasks counts what runs for the link.
+	tasks sync.WaitGroup
 
 	mu     sync.Mutex
 	reason error
-	// chain is what the peer showed last and notAfter when its leaf ends; refused
-	// is why what it showed after that was not taken.
-	chain    []*x509.Certificate
+	// timer has the link tended, as pace says, at lookAt. It is nil before the link is
+	// served; ended says that it no longer is. away is for how long this side came too
+	// late to look, since it asked.
+	timer  *time.Timer
+	pace   pace
+	lookAt time.Time
+	away   time.Duration
+	ended  bool
+	// control is the control stream, nil before it is there. It does not change after
+	// that. busy says that somebody sends on it for tend.
+	control *control
+	busy    bool
+	// shown is the leaf that the peer was shown last, and proofs how many were.
+	shown  *x509svid.SVID
+	proofs uint32
+	// chain is what the peer showed last, in DER, and notAfter when its leaf ends;
+	// refused is why what it showed after that was not taken.
+	chain    [][]byte
 	notAfter time.Time
 	refused  error
-	// asked numbers the questions for the peer's clock; askedAt is zero while none is
-	// open.
+	// heard is when the peer said anything on the control stream last. asked numbers the
+	// questions for its clock; askedAt is zero while none is open, and answered is when
+	// the last one was.
+	heard     time.Time
 	asked     uint64
 	askedAt   time.Time
+	answered  time.Time
 	roundTrip time.Duration
 	clockSkew time.Duration
 }
 
 // newLink starts yamux on a TLS connection. Whoever calls it registers the link
 // or closes it.
-func newLink(conn *tls.Conn, auth identity.AuthInfo, info Info) (*link, error) {
+func (m *Manager) newLink(conn *tls.Conn, auth identity.AuthInfo, info Info) (*link, error) {
 	binding, err := bindingOf(conn)
 	if err != nil {
 		return nil, err
 	}
 	l := &link{
 		info: info, auth: auth, raw: conn.NetConn(), binding: binding,
-		control: make(chan net.Conn, 1),
-		chain:   conn.ConnectionState().PeerCertificates, notAfter: auth.NotAfter, clockSkew: info.ClockSkew,
+		notAfter: auth.NotAfter, clockSkew: info.ClockSkew,
 	}
-	metered := &meteredConn{Conn: conn, meter: meter{odd: !info.Dialled}, abuse: l.close}
+	shown := conn.ConnectionState().PeerCertificates
+	for _, c := range shown {
+		l.chain = append(l.chain, bytes.Clone(c.Raw))
+	}
+	// What crypto/tls keeps for whoever asks for the state of the connection, which
+	// nobody does from here on. A certificate is several times as large as its DER.
+	clear(shown)
+	metered := &meteredConn{Conn: &joiningConn{Conn: conn, spare: &m.spare}, meter: meter{odd: !info.Dialled}, abuse: l.close}
 	start := yamux.Server
 	if info.Dialled {
 		start = yamux.Client
@@ -86,7 +111,7 @@ func newLink(conn *tls.Conn, auth identity.AuthInfo, info Info) (*link, error) {
 			_ = mux.Close()
 			return nil, fmt.Errorf("open control stream: %w", muxError(err))
 		}
-		l.control <- stream
+		l.control = &control{stream: stream}
 	}
 	return l, nil
 }
@@ -212,65 +237,80 @@ func (m *Manager) drop(l *link, reason error) {
 	poke(m.changed) // it may have to be dialled
 }
 
-// serve hands the peer's streams to gRPC until the link ends.
-func (m *Manager) serve(parent context.Context, l *link) {
+// serve serves a link until it ends, in goroutines that wg counts. It is called in
+// one that did a handshake and ends soon, and leaves little to do to the one that
+// lasts: stacks that grew once hardly shrink again.
+func (m *Manager) serve(parent context.Context, wg *sync.WaitGroup, l *link) {
 	ctx, cancel := context.WithCancel(parent)
-	defer cancel()
-	log := m.cfg.Log.With("peer", l.info.Peer, "session", l.info.Number)
-	log.Info("session up", "remote", l.info.RemoteAddr, "dialled", l.info.Dialled, "endpoint", l.info.Endpoint)
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		if err := m.keep(ctx, l, &wg); err != nil && ctx.Err() == nil {
-			m.mu.Lock()
-			m.drop(l, err)
-			m.mu.Unlock()
-		}
-	})
+	m.cfg.Log.Info("session up", "peer", l.info.Peer, "session", l.info.Number, "remote", l.info.RemoteAddr, "dialled", l.info.Dialled, "endpoint", l.info.Endpoint)
+	if l.control != nil {
+		l.tasks.Go(func() { m.end(ctx, l, m.hear(l)) })
+	}
+	l.mu.Lock()
+	l.pace = m.pace(l.info.Dialled)
+	l.lookAt = time.Now()
+	l.timer = time.AfterFunc(0, func() { m.tend(ctx, l) })
+	l.mu.Unlock()
 	// The bundle may have changed between the handshake and here.
 	m.recheck(l.info.Peer)
 	if m.cfg.Up != nil {
-		wg.Go(func() {
-			if err := m.cfg.Up(ctx, l.snapshot()); err != nil && ctx.Err() == nil {
-				m.mu.Lock()
-				m.drop(l, err)
-				m.mu.Unlock()
-			}
-		})
+		l.tasks.Go(func() { m.end(ctx, l, m.cfg.Up(ctx, l.snapshot())) })
 	}
-	reason := m.acceptStreams(ctx, l)
-	cancel()
-	if parent.Err() != nil {
-		reason = errStopping
-	}
+	wg.Go(func() {
+		reason := m.acceptStreams(ctx, l)
+		cancel()
+		if parent.Err() != nil {
+			reason = errStopping
+		}
+		m.finish(l, reason)
+	})
+}
+
+// finish waits for all that serve began on a link that ended.
+func (m *Manager) finish(l *link, reason error) {
 	m.mu.Lock()
 	m.drop(l, reason) // unless there is a reason already
 	m.mu.Unlock()
 	_ = l.mux.Close()
-	log.Info("session down", "reason", l.why(), "lasted", time.Since(l.info.Since).Round(time.Millisecond))
-	wg.Wait()
+	m.cfg.Log.Info("session down", "peer", l.info.Peer, "session", l.info.Number, "reason", l.why(), "lasted", time.Since(l.info.Since).Round(time.Millisecond))
+	l.mu.Lock()
+	l.ended = true
+	l.timer.Stop()
+	l.mu.Unlock()
+	l.tasks.Wait()
 }
 
-// acceptStreams returns why there are no more.
+// acceptStreams hands the peer's streams to gRPC. It returns why there are no more.
 func (m *Manager) acceptStreams(ctx context.Context, l *link) error {
-	controlled := l.info.Dialled
 	for {
 		stream, err := l.mux.AcceptStreamWithContext(ctx)
+		if err == nil {
+			err = m.accept(ctx, l, stream)
+		}
 		if err != nil {
 			return muxError(err)
 		}
-		if n := l.mux.NumStreams(); n > maxStreams {
-			return &AbuseError{What: fmt.Sprintf("%d streams are open, more than %d", n, maxStreams)}
-		}
-		if stream.StreamID() == controlStream {
-			if controlled {
-				return &AbuseError{What: "it opened the control stream twice"}
-			}
-			controlled = true
-			l.control <- stream
-			continue
-		}
-		m.feed.give(&Conn{Conn: stream, info: l.auth})
 	}
+}
+
+// accept takes a stream. Its error ends the link.
+func (m *Manager) accept(ctx context.Context, l *link, stream *yamux.Stream) error {
+	if n := l.mux.NumStreams(); n > maxStreams {
+		return &AbuseError{What: fmt.Sprintf("%d streams are open, more than %d", n, maxStreams)}
+	}
+	if stream.StreamID() != controlStream {
+		m.feed.give(&Conn{Conn: stream, info: l.auth})
+		return nil
+	}
+	if l.control != nil {
+		return &AbuseError{What: "it opened the control stream twice"}
+	}
+	l.mu.Lock()
+	l.control = &control{stream: stream}
+	l.mu.Unlock()
+	l.tasks.Go(func() { m.end(ctx, l, m.hear(l)) })
+	m.plan(l)
+	return nil
 }
 
 // muxError says in words why yamux ended.

@@ -10,8 +10,10 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 
@@ -42,9 +44,9 @@ type Config struct {
 	Server *grpc.Server
 	// Listener is the peer API's port, TCP. Run closes it. Nil: this side dials only.
 	Listener net.Listener
-	// Up runs for as long as a session lives, in a goroutine of its own: ctx ends
-	// with the session. An error that it returns ends the session, which is then
-	// dialled again. Nil does nothing.
+	// Up is called when a session came up, in a goroutine of its own: ctx ends with the
+	// session. An error that it returns ends the session, which is then dialled again;
+	// if it returns nil the session goes on. Nil does nothing.
 	Up func(ctx context.Context, s Info) error
 	// Dial connects to an endpoint; nil is a net.Dialer, which looks names up anew
 	// each time.
@@ -113,7 +115,7 @@ var (
 	// ErrReplaced: another session with the same peer took its place.
 	ErrReplaced = errors.New("another session with the peer took its place")
 
-	errSilent       = fmt.Errorf("the peer did not answer for %s", writeTimeout)
+	errSilent       = errors.New("the peer is silent")
 	errStopping     = errors.New("this agent is stopping")
 	errUnresponsive = errors.New("the session no longer answered and the peer made another")
 	errDuplicate    = errors.New("there is another session with the peer")
@@ -130,8 +132,14 @@ type Manager struct {
 	limiter   limiter
 	// changed pokes Run after SetPeers.
 	changed chan struct{}
-	// idleAfter is the limit of that name.
+	// idleAfter is the limit of that name, pace says how often a session is looked
+	// after.
 	idleAfter time.Duration
+	pace      func(dialled bool) pace
+	// spare has the buffers of joiningConn.
+	spare sync.Pool
+	// leaf is this cluster's leaf of the moment.
+	leaf atomic.Pointer[x509svid.SVID]
 
 	mu       sync.Mutex
 	started  bool
@@ -179,6 +187,7 @@ func New(cfg Config) (*Manager, error) {
 		feed:      newHandoff(addr),
 		changed:   make(chan struct{}, 1),
 		idleAfter: idleAfter,
+		pace:      paceOf,
 		wanted:    map[peering.ClusterID][]string{},
 		links:     map[peering.ClusterID]*link{},
 		direct:    map[*Conn]net.Conn{},
@@ -224,6 +233,8 @@ func (m *Manager) Run(parent context.Context) error {
 
 	ctx, fail := context.WithCancelCause(parent)
 	var wg sync.WaitGroup
+	m.takeLeaf() // before there is a link
+	wg.Go(func() { m.watchLeaf(ctx) })
 	wg.Go(func() {
 		err := m.cfg.Server.Serve(m.feed)
 		if err == nil {

@@ -101,7 +101,7 @@ func TestNewSessionIsUsedAtOnce(t *testing.T) {
 		if err != nil || l == nil {
 			t.Fatalf("no session: %v", err)
 		}
-		go a.serve(t.Context(), l)
+		a.serve(t.Context(), new(sync.WaitGroup), l)
 		mustWho(t, a, b)
 		mustWho(t, b, a)
 		a.Close(b.id, errors.New("enough"))

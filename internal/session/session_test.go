@@ -438,7 +438,7 @@ func TestSimultaneousHandshakesKeepTheLowerIDsSession(t *testing.T) {
 	dial := func(from, to *node) {
 		l, err := from.dialEndpoint(t.Context(), to.id, to.addr)
 		if err == nil && l != nil {
-			go from.serve(t.Context(), l)
+			from.serve(t.Context(), new(sync.WaitGroup), l)
 		}
 	}
 	for i := range 20 {
