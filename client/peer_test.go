@@ -352,8 +352,8 @@ func TestASessionGoesOnUntilOneSideEndsIt(t *testing.T) {
 			}
 			err := RunSession(ctx, serveProvider(t, &provider{session: tc.serve}), heartbeat.Config{
 				Interval: interval,
-				Current: func(context.Context) (*ententev1.PeerState, <-chan struct{}, error) {
-					return &ententev1.PeerState{Protocol: 1}, nil, nil
+				Current: func(context.Context) (*ententev1.PeerState, error) {
+					return &ententev1.PeerState{Protocol: 1}, nil
 				},
 				Observe: func(_ context.Context, s *ententev1.PeerState) error {
 					if tc.want == "" {

@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 
 	"google.golang.org/grpc"
@@ -33,6 +34,15 @@ func (c requestCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	if !ok {
 		return fmt.Errorf("%T is not a protobuf message", v)
 	}
+	// What went wrong here is said to the caller as it is.
+	err := apart("a message", func() error { return decode(data, m) })
+	if wire.ReasonOf(err) == wire.ReasonInternal {
+		return errors.New("the message cannot be decoded")
+	}
+	return err
+}
+
+func decode(data mem.BufferSlice, m proto.Message) error {
 	buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
 	defer buf.Free()
 	if err := wire.CheckParts(buf.ReadOnlyData(), m); err != nil {

@@ -94,7 +94,7 @@ func (s *checkedStream) RecvMsg(m any) error {
 	if s.check == nil {
 		return nil
 	}
-	return s.check(m)
+	return apart("the check of a message", func() error { return s.check(m) })
 }
 
 // audited gives each call an ID, makes its error a status, and writes one line

@@ -55,28 +55,28 @@ func tellOffers(
 		at   time.Time // of the last message; zero before the first
 	)
 	for {
-		offer, changed, err := current(ctx)
-		if err != nil {
-			return err
-		}
-		message := wire.OfferChange(told, offer)
-		if at.IsZero() {
-			message = wire.OfferSnapshot(offer)
-		}
+		var changed <-chan struct{}
 		var due <-chan time.Time
-		if message != nil {
-			pause := time.Duration(0)
-			if !at.IsZero() {
-				pause = offerPause(told, offer) - time.Since(at)
+		if err := apart("an offer", func() (err error) {
+			var offer wire.Offer
+			if offer, changed, err = current(ctx); err != nil {
+				return err
 			}
-			if pause <= 0 {
-				if err := send(message); err != nil {
-					return err
-				}
-				told, at = offer, time.Now()
-			} else {
+			message := wire.OfferChange(told, offer)
+			if at.IsZero() {
+				message = wire.OfferSnapshot(offer)
+			}
+			if message == nil {
+				return nil
+			}
+			if pause := offerPause(told, offer) - time.Since(at); !at.IsZero() && pause > 0 {
 				due = time.After(pause)
+				return nil
 			}
+			told, at = offer, time.Now()
+			return send(message)
+		}); err != nil {
+			return err
 		}
 		select {
 		case <-ctx.Done():

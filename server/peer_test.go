@@ -26,15 +26,18 @@ import (
 	"google.golang.org/grpc/status"
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/heartbeat"
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
-// peerCreds is the TLS of the peer API on plain TCP connections.
+// peerCreds is the TLS of the peer API on plain TCP connections. session is the number
+// of the session that they are said to be of, 0 for none.
 type peerCreds struct {
 	config  *tls.Config
 	bundles *identity.Bundles
+	session uint64
 }
 
 func (c peerCreds) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
@@ -43,6 +46,7 @@ func (c peerCreds) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo
 		return nil, nil, err
 	}
 	info, err := identity.PeerOf(conn.ConnectionState(), c.bundles)
+	info.Session = c.session
 	return conn, info, err
 }
 
@@ -133,9 +137,11 @@ func (f *fakePeering) Terminate(_ context.Context, _ peering.ClusterID, contract
 	return nil
 }
 
-func (f *fakePeering) State(context.Context, peering.ClusterID) (*ententev1.PeerState, <-chan struct{}, error) {
-	return &ententev1.PeerState{Protocol: 1}, nil, nil
+func (f *fakePeering) State(context.Context, peering.ClusterID) (*ententev1.PeerState, error) {
+	return &ententev1.PeerState{Protocol: 1}, nil
 }
+
+func (f *fakePeering) Watch(peering.ClusterID, func()) func() { return func() {} }
 
 func (f *fakePeering) Observe(_ context.Context, peer peering.ClusterID, _ *ententev1.PeerState) error {
 	f.mu.Lock()
@@ -199,7 +205,7 @@ func newPeerTest(t *testing.T, change ...func(*PeerConfig)) *peerTest {
 	p.peering = &fakePeering{observed: map[peering.ClusterID]int{}}
 	cfg := PeerConfig{
 		Log:         slog.New(slog.NewJSONHandler(p.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
-		Credentials: peerCreds{p.self.ServerTLS(p.bundles, "h2"), p.bundles},
+		Credentials: peerCreds{p.self.ServerTLS(p.bundles, "h2"), p.bundles, 0},
 		Self:        p.self.ID(), Trusted: p.bundles.Has,
 		Trust: p.trust, Negotiator: p.peering, Offers: p.peering, Sessions: p.peering,
 		// Nobody is silent for too long but where a test has it so.
@@ -588,6 +594,30 @@ func TestASilentSessionEnds(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	<-silent
+}
+
+// Whether a caller is there shows in its session; of other connections only the
+// states tell.
+func TestPatienceIsWithSessions(t *testing.T) {
+	for session, want := range map[uint64]time.Duration{0: 0, 7: heartbeat.SessionPatience} {
+		p := newPeerTest(t, func(c *PeerConfig) {
+			creds, _ := c.Credentials.(peerCreds)
+			creds.session = session
+			c.Credentials = creds
+		})
+		p.trustCaller(t)
+		s, err := ententev1.NewPeeringServiceClient(p.dial(t, p.caller)).Session(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := s.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := m.GetState().GetPatience().AsDuration(); got != want {
+			t.Errorf("session %d: patience %s, want %s", session, got, want)
+		}
+	}
 }
 
 func TestOnlyTheNewestSessionsOfAPeerGoOn(t *testing.T) {

@@ -49,10 +49,12 @@ type Contracts interface {
 
 // Sessions is what exchanging states with peers needs.
 type Sessions interface {
-	// State returns what this cluster says to a peer now, and a channel that is
-	// closed once it may say something else; nil never is. The caller may change
-	// the state.
-	State(ctx context.Context, peer peering.ClusterID) (*ententev1.PeerState, <-chan struct{}, error)
+	// State returns what this cluster says to a peer now. The caller may change the
+	// state.
+	State(ctx context.Context, peer peering.ClusterID) (*ententev1.PeerState, error)
+	// Watch has changed called whenever that may be another, until stop. changed does
+	// not wait.
+	Watch(peer peering.ClusterID, changed func()) (stop func())
 	// Observe records what a peer says. An error ends the session.
 	Observe(ctx context.Context, peer peering.ClusterID, state *ententev1.PeerState) error
 }
@@ -168,6 +170,11 @@ func (s *peeringServer) Session(stream grpc.BidiStreamingServer[ententev1.Sessio
 	}
 	ctx, leave := s.sessions.enter(ctx, peer)
 	defer leave()
+	info, _ := identity.PeerFromContext(ctx)
+	var patience time.Duration
+	if info.Session != 0 {
+		patience = heartbeat.SessionPatience
+	}
 	err = heartbeat.Run(ctx, heartbeat.Stream{
 		Send: func(state *ententev1.PeerState) error {
 			return stream.Send(&ententev1.SessionResponse{State: state})
@@ -184,11 +191,13 @@ func (s *peeringServer) Session(stream grpc.BidiStreamingServer[ententev1.Sessio
 		},
 	}, heartbeat.Config{
 		Interval: s.cfg.HeartbeatInterval,
-		Current: func(ctx context.Context) (*ententev1.PeerState, <-chan struct{}, error) {
+		Patience: patience,
+		Current: func(ctx context.Context) (*ententev1.PeerState, error) {
 			return s.cfg.Sessions.State(ctx, peer)
 		},
+		Watch: func(changed func()) func() { return s.cfg.Sessions.Watch(peer, changed) },
 		Observe: func(ctx context.Context, state *ententev1.PeerState) error {
-			return s.cfg.Sessions.Observe(ctx, peer, state)
+			return apart("what follows from a state", func() error { return s.cfg.Sessions.Observe(ctx, peer, state) })
 		},
 	})
 	if cause := context.Cause(ctx); errors.Is(cause, errSuperseded) {
@@ -197,7 +206,7 @@ func (s *peeringServer) Session(stream grpc.BidiStreamingServer[ententev1.Sessio
 	if errors.Is(err, io.EOF) {
 		return nil
 	}
-	if info, ok := identity.PeerFromContext(ctx); ok && s.cfg.Silent != nil && wire.ReasonOf(err) == wire.ReasonHeartbeatLost {
+	if s.cfg.Silent != nil && wire.ReasonOf(err) == wire.ReasonHeartbeatLost {
 		s.cfg.Silent(info.Session)
 	}
 	return err

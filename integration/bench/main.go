@@ -110,7 +110,7 @@ type bench struct {
 func run(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	numbers := flags.String("peers", "1,10,100,250", "how many peers, one number after the other")
-	rest := flags.Duration("rest", 30*time.Second, "how long the agent is measured at rest")
+	rest := flags.Duration("rest", heartbeat.MaxInterval, "how long the agent is measured at rest; peers repeat their states each minute")
 	file := flags.String("o", "", "write the numbers to this file too, as JSON")
 	profiles := flags.String("profiles", "", "keep profiles of the agent, and its log, in this folder")
 	if err := flags.Parse(args); err != nil {
@@ -323,17 +323,11 @@ func (r *result) join(ctx context.Context, peers []*peer, tokens []peering.Token
 
 // idle measures the agent at rest.
 func (r *result) idle(ctx context.Context, a *agent, peers []*peer, rest time.Duration) error {
-	heard := func() (n int64) {
-		for _, p := range peers {
-			n += p.heard.Load()
-		}
-		return n
-	}
 	before, err := a.metrics(ctx)
 	if err != nil {
 		return err
 	}
-	words, begin := heard(), time.Now()
+	sessions, begin := sessionsOf(peers), time.Now()
 	if err := sleep(ctx, rest); err != nil {
 		return err
 	}
@@ -343,11 +337,22 @@ func (r *result) idle(ctx context.Context, a *agent, peers []*peer, rest time.Du
 	}
 	took := time.Since(begin).Seconds()
 	r.Rest = 100 * (after["process_cpu_seconds_total"] - before["process_cpu_seconds_total"]) / took
-	// If heartbeats lack the agent was not at rest but ill.
-	if got, want := float64(heard()-words), float64(len(peers))*took/heartbeat.DefaultInterval.Seconds()/2; got < want {
-		return fmt.Errorf("the peers heard %.0f states in %.0fs, want at least %.0f", got, took, want)
+	// If sessions came and went the agent was not at rest but ill.
+	if !slices.Equal(sessions, sessionsOf(peers)) {
+		return fmt.Errorf("sessions came and went in %.0fs", took)
 	}
 	return nil
+}
+
+// sessionsOf is the number of each peer's session, 0 for none.
+func sessionsOf(peers []*peer) []uint64 {
+	out := make([]uint64, len(peers))
+	for i, p := range peers {
+		if s := p.sessions.Status(p.id).Session; s != nil {
+			out[i] = s.Number
+		}
+	}
+	return out
 }
 
 // settle waits until the agent does as little as it ever will. It also has what

@@ -41,13 +41,14 @@ type peer struct {
 
 	mu      sync.Mutex
 	state   wire.State
-	changed chan struct{}
+	watches map[int]func()
+	watch   int // the newest of them
 
-	// again counts negotiations that were begun anew, heard the provider's states, offers its offers' messages; offerBytes is
+	// again counts negotiations that were begun anew, offers its offers' messages; offerBytes is
 	// what those took on the wire, before TLS.
-	again, heard, offers, offerBytes atomic.Int64
-	offer                            atomic.Pointer[wire.Offer]
-	offerAt                          atomic.Int64 // in nanoseconds since 1970
+	again, offers, offerBytes atomic.Int64
+	offer                     atomic.Pointer[wire.Offer]
+	offerAt                   atomic.Int64 // in nanoseconds since 1970
 
 	ententev1.UnimplementedPeeringServiceServer
 }
@@ -58,7 +59,7 @@ func newPeer(ctx context.Context, number int) (*peer, error) {
 		return nil, err
 	}
 	p := &peer{
-		name: fmt.Sprintf("peer-%04d", number), bundles: identity.NewBundles(), changed: make(chan struct{}),
+		name: fmt.Sprintf("peer-%04d", number), bundles: identity.NewBundles(), watches: map[int]func(){},
 		address: netip.AddrFrom4([4]byte{127, 1, byte(number >> 8), byte(number)}).Next(),
 		prefix:  netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(64 + number>>8), byte(number), 0}), 24),
 	}
@@ -229,21 +230,34 @@ func (p *peer) say(change func(*wire.State)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	change(&p.state)
-	close(p.changed)
-	p.changed = make(chan struct{})
+	for _, changed := range p.watches {
+		changed()
+	}
+}
+
+func (p *peer) watchState(changed func()) func() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.watch++
+	number := p.watch
+	p.watches[number] = changed
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.watches, number)
+	}
 }
 
 func (p *peer) exchange() heartbeat.Config {
 	return heartbeat.Config{
-		Current: func(context.Context) (*ententev1.PeerState, <-chan struct{}, error) {
+		Patience: heartbeat.SessionPatience,
+		Current: func(context.Context) (*ententev1.PeerState, error) {
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			return wire.StateTo(p.state), p.changed, nil
+			return wire.StateTo(p.state), nil
 		},
-		Observe: func(context.Context, *ententev1.PeerState) error {
-			p.heard.Add(1)
-			return nil
-		},
+		Watch:   p.watchState,
+		Observe: func(context.Context, *ententev1.PeerState) error { return nil },
 	}
 }
 

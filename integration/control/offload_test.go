@@ -189,7 +189,7 @@ func unharmed(t *testing.T, home, abroad *cluster, remote string) {
 			t.Error(err)
 		}
 		// What should not happen would happen when both have compared: give it the
-		// time of a heartbeat or two.
+		// time of what is recorded again.
 		time.Sleep(2 * time.Second)
 		after, err := podsAbroad(ctx, abroad, remote)
 		if err != nil {

@@ -450,7 +450,7 @@ type third struct {
 	peers     []session.Peer
 	ids       map[*cluster]peering.ClusterID
 	contracts map[*cluster]string
-	changed   chan struct{}
+	watches   []func()
 	// sessions is nil while it is away; stop ends what it does.
 	sessions *session.Manager
 	stop     func()
@@ -467,7 +467,7 @@ func newThird(t *testing.T) *third {
 	}
 	p := &third{
 		bundles: identity.NewBundles(), held: map[peering.ClusterID]identity.Bundle{},
-		ids: map[*cluster]peering.ClusterID{}, contracts: map[*cluster]string{}, changed: make(chan struct{}),
+		ids: map[*cluster]peering.ClusterID{}, contracts: map[*cluster]string{},
 	}
 	if p.source, err = identity.NewSource(identity.SourceConfig{Identity: id, LeafLife: leafLife}); err != nil {
 		t.Fatal(err)
@@ -631,8 +631,9 @@ func (p *third) hold(id peering.ClusterID, b identity.Bundle) error {
 		}
 	}
 	p.held[id] = b
-	close(p.changed)
-	p.changed = make(chan struct{})
+	for _, changed := range p.watches {
+		changed()
+	}
 	return p.bundles.Trust(id, b)
 }
 
@@ -644,7 +645,14 @@ func (p *third) holds(id peering.ClusterID) identity.Bundle {
 
 func (p *third) exchange(peer peering.ClusterID) heartbeat.Config {
 	return heartbeat.Config{
-		Current: func(context.Context) (*ententev1.PeerState, <-chan struct{}, error) {
+		Patience: heartbeat.SessionPatience,
+		Watch: func(changed func()) func() {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.watches = append(p.watches, changed) // one that ended takes no notice
+			return func() {}
+		},
+		Current: func(context.Context) (*ententev1.PeerState, error) {
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			s := wire.State{Protocol: 1, Endpoints: []string{p.endpoint}, BundleHash: wire.BundleHash(p.held[peer])}
@@ -653,7 +661,7 @@ func (p *third) exchange(peer peering.ClusterID) heartbeat.Config {
 					s.Contracts = []wire.ContractState{{ID: contract, Revision: 1, Phase: peering.PhaseActive}}
 				}
 			}
-			return wire.StateTo(s), p.changed, nil
+			return wire.StateTo(s), nil
 		},
 		Observe: func(context.Context, *ententev1.PeerState) error { return nil },
 	}

@@ -351,7 +351,7 @@ func TestDeploymentRunsInBothClusters(t *testing.T) {
 			if _, err := w.Home.Kubectl(ctx, "logs", "-n", shop, outs[0].Name); err != nil {
 				return err
 			}
-			time.Sleep(3 * time.Second) // a few heartbeats
+			time.Sleep(5 * time.Second) // the session says something too
 			return nil
 		}))
 		traffic, err := ReadTraffic(file, "GET /name", "segreto", outs[0].Name, inns[0].Name)

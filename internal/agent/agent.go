@@ -111,6 +111,7 @@ type agent struct {
 	events    events.EventRecorder
 	states    *controller.States
 	speech    *speech
+	offers    *controller.OfferWatch
 	addresses addresses
 	sessions  *session.Manager
 	lender    *controller.Lender
@@ -291,7 +292,7 @@ func (a *agent) sayings(context.Context) error {
 		Endpoints: a.endpoints, PodCIDRs: a.cfg.PodCIDRs, Half: a.half, Versions: a.mgr.GetCache(),
 		Lends: func(peer peering.ClusterID) wire.Lending { return a.lender.Lends(peer) },
 	}
-	a.speech = &speech{states: a.states, log: a.log}
+	a.speech = newSpeech(a.states, a.log)
 	a.trust = &trust{self: a.source.ID(), bundles: a.bundles, again: func() { a.peersWake.wake(foreignClusterNamed("")) }}
 	a.events = a.mgr.GetEventRecorder(eventSource)
 	a.tokens = &store.Tokens{Client: a.direct, Namespace: a.cfg.Namespace, Now: time.Now}
@@ -365,10 +366,11 @@ func (a *agent) peerAPI(ctx context.Context) error {
 		return err
 	}
 	a.trust.sessions = a.sessions
+	a.offers = a.watchOffers()
 	if err := metrics.Registry.Register(a.sessions.Collector()); err != nil {
 		return fmt.Errorf("metrics of sessions: %w", err)
 	}
-	return errors.Join(a.run(a.lent.Run), a.run(a.lender.Run), a.run(func(ctx context.Context) error { return peer.Run(ctx) }), a.run(func(ctx context.Context) error {
+	return errors.Join(a.run(a.lent.Run), a.run(a.lender.Run), a.run(a.speech.Run), a.run(func(ctx context.Context) error { return peer.Run(ctx) }), a.run(func(ctx context.Context) error {
 		if err := a.peers.Load(ctx); err != nil {
 			return err
 		}
@@ -378,26 +380,29 @@ func (a *agent) peerAPI(ctx context.Context) error {
 	}), a.run(a.watchSessions), a.run(a.watchOwn))
 }
 
-var errSilent = fmt.Errorf("the peer said nothing for %s", heartbeat.SilentIntervals*heartbeat.DefaultInterval)
+var errSilent = fmt.Errorf("the peer said nothing for %s", heartbeat.SessionPatience)
 
-// talk runs as long as a session lives.
+// talk runs as long as a session lives that this side dialled: the side that dialled
+// opens the exchange. For the others it returns at once, so that they have no goroutine.
 func (a *agent) talk(ctx context.Context, s session.Info) error {
+	a.speech.begun(s.Peer, s.Number)
 	a.wakePeer(s.Peer)
-	defer a.wakePeer(s.Peer)
-	defer a.speech.ended(s.Peer)
+	listened := a.offers.Follow(ctx, s.Peer)
+	ended := func() {
+		listened()
+		a.speech.ended(s.Peer, s.Number)
+		a.wakePeer(s.Peer)
+	}
 	if !s.Dialled {
-		a.watchOffer(ctx, s) // the side that dialled opens the exchange
-		<-ctx.Done()
+		context.AfterFunc(ctx, ended)
 		return nil
 	}
-	var tasks sync.WaitGroup
-	defer tasks.Wait()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	tasks.Go(func() { a.watchOffer(ctx, s) })
+	defer ended()
 	return client.RunSession(ctx, a.sessions.Conn(s.Peer), heartbeat.Config{
-		Current: func(ctx context.Context) (*peerState, <-chan struct{}, error) { return a.speech.State(ctx, s.Peer) },
-		Observe: func(ctx context.Context, state *peerState) error { return a.speech.Observe(ctx, s.Peer, state) },
+		Patience: heartbeat.SessionPatience,
+		Current:  func(ctx context.Context) (*peerState, error) { return a.speech.State(ctx, s.Peer) },
+		Watch:    func(changed func()) func() { return a.speech.Watch(s.Peer, changed) },
+		Observe:  func(ctx context.Context, state *peerState) error { return a.speech.Observe(ctx, s.Peer, state) },
 	})
 }
 

@@ -16,7 +16,6 @@ import (
 	"github.com/entente-dev/entente/client"
 	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/offload"
-	"github.com/entente-dev/entente/internal/session"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
@@ -89,15 +88,14 @@ func keepCount(contracts *controller.Contracts) func(context.Context) error {
 	}
 }
 
-// watchOffer keeps what a peer would lend for as long as a session with it lives.
-func (a *agent) watchOffer(ctx context.Context, s session.Info) {
-	watch := &controller.OfferWatch{
-		Client: a.mgr.GetClient(), Now: time.Now, Log: a.log, Lends: a.speech.Lends,
+// watchOffers keeps what peers would lend.
+func (a *agent) watchOffers() *controller.OfferWatch {
+	return &controller.OfferWatch{
+		Client: a.mgr.GetClient(), Now: time.Now, Log: a.log, Lends: a.speech.Lends, WatchLends: a.speech.WatchLends,
 		Watch: func(ctx context.Context, peer peering.ClusterID, changed func(wire.Offer)) error {
 			return provider{a.sessions.Conn}.of(peer).WatchOffer(ctx, changed)
 		},
 	}
-	watch.Run(ctx, s.Peer)
 }
 
 // contractCache tells of contracts in which this cluster lends.

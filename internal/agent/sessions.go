@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -22,31 +23,45 @@ import (
 type speech struct {
 	states *controller.States
 	log    *slog.Logger
+	// undone is poked when there is a word that has to be recorded again.
+	undone chan struct{}
 
-	mu      sync.Mutex
-	changed map[peering.ClusterID]chan struct{}
-	// said is the word to each peer, heard what was recorded of its own. Most
-	// heartbeats say nothing new: those cost no look at what is stored.
-	said, heard map[peering.ClusterID]word
-	// lends is whether each peer lends this cluster anything, by its last word.
-	lends map[peering.ClusterID]*lends
+	mu    sync.Mutex
+	peers map[peering.ClusterID]*conversation
 }
 
-// lends is a peer's word on whether it lends anything; changed is closed when it says
-// something else.
-type lends struct {
-	word    wire.Lending
-	changed chan struct{}
+// conversation is what this cluster and a peer say to each other. What is not
+// recording is the speech's to lock.
+type conversation struct {
+	// recording is held while a word of the peer is recorded: one after the other.
+	recording sync.Mutex
+
+	// session is the newest session's number.
+	session uint64
+	// changes counts what may have changed what is said or undone what was recorded.
+	changes uint64
+	// said is the word to the peer, heard its own. Most states say nothing new: those
+	// cost no look at what is stored.
+	said, heard word
+	// lends is whether the peer lends this cluster anything, by its last word.
+	lends wire.Lending
+	// change and lending are who is to hear of another said, and of another lends.
+	change, lending []*func()
 }
 
 // wordLasts is for how long a word holds that nobody said had changed: whoever
-// changes it says so.
-const wordLasts = time.Minute
+// changes it says so. recordAgain is the pause before a word is recorded again that
+// could not be, or that may have been undone.
+const (
+	wordLasts   = 5 * time.Minute
+	recordAgain = 2 * time.Second
+)
 
 // word is what one side said.
 type word struct {
 	state *ententev1.PeerState
-	at    time.Time
+	// at is when it was made, or recorded; zero if it has to be looked at again.
+	at time.Time
 }
 
 // holds says whether a word need not be looked at again yet.
@@ -61,47 +76,83 @@ func (w word) says(s *ententev1.PeerState) bool {
 	return same
 }
 
-// State returns the word to a peer and a channel that is closed when that may be
-// another one.
-func (s *speech) State(ctx context.Context, peer peering.ClusterID) (*ententev1.PeerState, <-chan struct{}, error) {
+func newSpeech(states *controller.States, log *slog.Logger) *speech {
+	return &speech{states: states, log: log, undone: make(chan struct{}, 1), peers: map[peering.ClusterID]*conversation{}}
+}
+
+// with returns the conversation with a peer. The lock is held.
+func (s *speech) with(peer peering.ClusterID) *conversation {
+	c := s.peers[peer]
+	if c == nil {
+		c = &conversation{}
+		s.peers[peer] = c
+	}
+	return c
+}
+
+// State returns the word to a peer.
+func (s *speech) State(ctx context.Context, peer peering.ClusterID) (*ententev1.PeerState, error) {
 	s.mu.Lock()
-	changed := s.change(peer)
-	last := s.said[peer]
+	c := s.with(peer)
+	last, changes := c.said, c.changes
 	s.mu.Unlock()
 	if last.holds() {
-		return proto.CloneOf(last.state), changed, nil
+		return proto.CloneOf(last.state), nil
 	}
 	state, err := s.states.State(ctx, peer)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	now := wire.StateTo(state)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// What changed while this looked is looked at again at once.
-	if s.changed[peer] == changed {
-		if s.said == nil {
-			s.said = map[peering.ClusterID]word{}
-		}
-		s.said[peer] = word{proto.CloneOf(now), time.Now()}
+	if c.changes == changes {
+		c.said = word{proto.CloneOf(now), time.Now()}
 	}
-	return now, changed, nil
+	return now, nil
+}
+
+// Watch has changed called whenever the word to a peer may be another.
+func (s *speech) Watch(peer peering.ClusterID, changed func()) (stop func()) {
+	return s.watch(peer, func(c *conversation) *[]*func() { return &c.change }, changed)
+}
+
+// WatchLends has changed called whenever a peer's word is another on whether it lends
+// anything.
+func (s *speech) WatchLends(peer peering.ClusterID, changed func()) (stop func()) {
+	return s.watch(peer, func(c *conversation) *[]*func() { return &c.lending }, changed)
+}
+
+func (s *speech) watch(peer peering.ClusterID, of func(*conversation) *[]*func(), call func()) (stop func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := of(s.with(peer))
+	*list = append(*list, &call)
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		list := of(s.with(peer))
+		*list = slices.DeleteFunc(*list, func(f *func()) bool { return f == &call })
+		s.forget(peer)
+	}
 }
 
 // Observe records a peer's word, and ends the exchange with one whose protocol
 // revision is too far from this agent's: once that has heard this side, so that
 // each can say by itself what is wrong.
 func (s *speech) Observe(ctx context.Context, peer peering.ClusterID, state *ententev1.PeerState) error {
-	if err := s.record(ctx, peer, state); err != nil || state.GetEchoSequence() == 0 {
+	if err := s.hear(ctx, peer, state); err != nil || state.GetEchoSequence() == 0 {
 		return err
 	}
 	return wire.CheckProtocol(controller.Protocol, state.GetProtocol())
 }
 
-// record records a peer's word.
-func (s *speech) record(ctx context.Context, peer peering.ClusterID, state *ententev1.PeerState) error {
+// hear takes a peer's word.
+func (s *speech) hear(ctx context.Context, peer peering.ClusterID, state *ententev1.PeerState) error {
 	s.mu.Lock()
-	last, changed := s.heard[peer], s.change(peer)
+	c := s.with(peer)
+	last := c.heard
 	s.mu.Unlock()
 	if last.holds() && last.says(state) {
 		return nil
@@ -110,91 +161,163 @@ func (s *speech) record(ctx context.Context, peer peering.ClusterID, state *ente
 	if err != nil {
 		return err
 	}
-	s.lent(peer, said.Lends)
-	// What this cluster cannot record now it hears again with the next heartbeat:
-	// its own API server's troubles are no reason to hang up on a peer.
+	c.recording.Lock()
+	defer c.recording.Unlock()
+	s.mu.Lock()
+	c.heard = word{state: proto.CloneOf(state)}
+	s.lent(c, said.Lends)
+	s.mu.Unlock()
+	s.record(ctx, peer, c, said)
+	return nil
+}
+
+// record records the word that was heard last. What this cluster cannot record now it
+// records later: its own API server's troubles are no reason to hang up on a peer.
+// recording is held.
+func (s *speech) record(ctx context.Context, peer peering.ClusterID, c *conversation, said wire.State) {
+	s.mu.Lock()
+	changes := c.changes
+	s.mu.Unlock()
 	if err := s.states.Observe(ctx, peer, said); err != nil {
 		if ctx.Err() == nil {
 			s.log.Warn("cannot record what a peer says", "peer", peer, "err", err)
 		}
-		return nil
+		s.again()
+		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// What changed while this wrote may have undone it.
-	if s.changed[peer] == changed {
-		if s.heard == nil {
-			s.heard = map[peering.ClusterID]word{}
-		}
-		s.heard[peer] = word{proto.CloneOf(state), time.Now()}
+	if c.changes == changes {
+		c.heard.at = time.Now()
+	} else {
+		s.again()
 	}
-	return nil
 }
 
-// change returns what is closed once something changed for a peer. The lock is held.
-func (s *speech) change(peer peering.ClusterID) chan struct{} {
-	c, ok := s.changed[peer]
-	if !ok {
-		if s.changed == nil {
-			s.changed = map[peering.ClusterID]chan struct{}{}
-		}
-		c = make(chan struct{})
-		s.changed[peer] = c
+// again has recorded again what has to be.
+func (s *speech) again() {
+	select {
+	case s.undone <- struct{}{}:
+	default:
 	}
-	return c
 }
 
-// Lends returns a peer's word on whether it lends anything, and a channel that is
-// closed when it says something else.
-func (s *speech) Lends(peer peering.ClusterID) (wire.Lending, <-chan struct{}) {
+// Run records again, until ctx ends, what peers said and could not be recorded, or
+// may have been undone: they repeat it too seldom to wait for that.
+func (s *speech) Run(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.undone:
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(recordAgain):
+		}
+		s.mu.Lock()
+		var peers []peering.ClusterID
+		for peer, c := range s.peers {
+			if c.heard.state != nil && c.heard.at.IsZero() {
+				peers = append(peers, peer)
+			}
+		}
+		s.mu.Unlock()
+		for _, peer := range peers {
+			s.recordAgain(ctx, peer)
+		}
+	}
+}
+
+// recordAgain records a peer's last word if that is still to be done.
+func (s *speech) recordAgain(ctx context.Context, peer peering.ClusterID) {
+	s.mu.Lock()
+	c := s.peers[peer]
+	s.mu.Unlock()
+	if c == nil {
+		return
+	}
+	c.recording.Lock()
+	defer c.recording.Unlock()
+	s.mu.Lock()
+	last := c.heard
+	s.mu.Unlock()
+	if last.state == nil || !last.at.IsZero() {
+		return
+	}
+	if said, err := wire.StateFrom(last.state); err == nil { // it was read before
+		s.record(ctx, peer, c, said)
+	}
+}
+
+// Lends returns a peer's word on whether it lends anything.
+func (s *speech) Lends(peer peering.ClusterID) wire.Lending {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l := s.lendsOf(peer)
-	return l.word, l.changed
+	if c := s.peers[peer]; c != nil {
+		return c.lends
+	}
+	return wire.LendsUnknown
 }
 
-// lent takes a peer's word on whether it lends anything.
-func (s *speech) lent(peer peering.ClusterID, word wire.Lending) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if l := s.lendsOf(peer); l.word != word {
-		close(l.changed)
-		s.lends[peer] = &lends{word: word, changed: make(chan struct{})}
+// lent takes a peer's word on whether it lends anything. The lock is held.
+func (s *speech) lent(c *conversation, word wire.Lending) {
+	if c.lends != word {
+		c.lends = word
+		call(c.lending)
 	}
 }
 
-// lendsOf is the peer's word, or that there is none. The lock is held.
-func (s *speech) lendsOf(peer peering.ClusterID) *lends {
-	l := s.lends[peer]
-	if l == nil {
-		if s.lends == nil {
-			s.lends = make(map[peering.ClusterID]*lends)
-		}
-		l = &lends{changed: make(chan struct{})}
-		s.lends[peer] = l
+// call calls each; none of them waits.
+func call(list []*func()) {
+	for _, f := range list {
+		(*f)()
 	}
-	return l
 }
 
-// ended forgets what was said in a session.
-func (s *speech) ended(peer peering.ClusterID) {
-	s.lent(peer, wire.LendsUnknown)
+// begun says that a session with a peer came up.
+func (s *speech) begun(peer peering.ClusterID, session uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.said, peer)
-	delete(s.heard, peer)
+	c := s.with(peer)
+	c.session = max(c.session, session)
+}
+
+// ended forgets what was said in a session, unless there is a newer one.
+func (s *speech) ended(peer peering.ClusterID, session uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.with(peer)
+	if c.session == session {
+		c.session, c.said, c.heard = 0, word{}, word{}
+		s.lent(c, wire.LendsUnknown)
+	}
+	s.forget(peer)
+}
+
+// forget forgets a peer with whom nothing goes on. The lock is held.
+func (s *speech) forget(peer peering.ClusterID) {
+	if c := s.peers[peer]; c.session == 0 && len(c.change) == 0 && len(c.lending) == 0 {
+		delete(s.peers, peer)
+	}
 }
 
 // spoken makes the word to a peer, and the peer's, be looked at again.
 func (s *speech) spoken(peer peering.ClusterID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.said, peer)
-	delete(s.heard, peer)
-	if changed, ok := s.changed[peer]; ok {
-		close(changed)
-		delete(s.changed, peer)
+	c := s.peers[peer]
+	if c == nil {
+		return
 	}
+	c.changes++
+	c.said, c.heard.at = word{}, time.Time{}
+	if c.heard.state != nil {
+		s.again()
+	}
+	call(c.change)
 }
 
 // waker turns names into requests for a reconciler, without ever blocking: a

@@ -2,7 +2,9 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,10 +18,11 @@ import (
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
-// Heartbeats come every two seconds from each peer, and most say nothing new.
+// Most states say nothing new.
 func TestHeartbeatsThatSayNothingNewCostNoLook(t *testing.T) {
 	const peer = peering.ClusterID("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa")
 	lists := 0
@@ -31,9 +34,9 @@ func TestHeartbeatsThatSayNothingNewCostNoLook(t *testing.T) {
 			return c.List(ctx, list, opts...)
 		}})
 	synctest.Test(t, func(t *testing.T) {
-		s := &speech{log: slog.New(slog.DiscardHandler), states: &controller.States{
+		s := newSpeech(&controller.States{
 			Client: c, Namespace: "entente-system", Endpoints: func() []string { return nil },
-		}}
+		}, slog.New(slog.DiscardHandler))
 		looks := func(what string, want bool, do func() error) {
 			t.Helper()
 			before := lists
@@ -52,13 +55,10 @@ func TestHeartbeatsThatSayNothingNewCostNoLook(t *testing.T) {
 			}
 		}
 		say := func() error {
-			state, changed, err := s.State(t.Context(), peer)
+			state, err := s.State(t.Context(), peer)
 			if err == nil {
 				// The exchange writes into what it is given.
 				state.Sequence = 7
-			}
-			if changed == nil {
-				t.Error("nobody will hear of a change")
 			}
 			return err
 		}
@@ -68,7 +68,7 @@ func TestHeartbeatsThatSayNothingNewCostNoLook(t *testing.T) {
 		looks("that again", false, hear("b:1"))
 		looks("the first that is said", true, say)
 		looks("the next", false, say)
-		if state, _, err := s.State(t.Context(), peer); err != nil || state.GetSequence() != 0 {
+		if state, err := s.State(t.Context(), peer); err != nil || state.GetSequence() != 0 {
 			t.Errorf("a word is %v, %v: it has the last one's sequence", state, err)
 		}
 		s.spoken(peer)
@@ -81,6 +81,114 @@ func TestHeartbeatsThatSayNothingNewCostNoLook(t *testing.T) {
 	var now v1alpha1.ForeignCluster
 	if err := c.Get(t.Context(), client.ObjectKeyFromObject(fc), &now); err != nil || len(now.Spec.Endpoints) != 1 || now.Spec.Endpoints[0] != "b:1" {
 		t.Errorf("what was recorded is %v, %v", now.Spec.Endpoints, err)
+	}
+}
+
+// What could not be recorded, or may have been undone, is recorded without waiting for
+// the peer to say it again: patient peers do so each minute.
+func TestAPeersWordIsRecordedAgain(t *testing.T) {
+	const peer = peering.ClusterID("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa")
+	fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "peer"}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: string(peer)}}
+	synctest.Test(t, func(t *testing.T) {
+		var broken atomic.Bool
+		broken.Store(true)
+		c := interceptor.NewClient(
+			indexed(fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(fc).WithStatusSubresource(fc)),
+			interceptor.Funcs{SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
+				if broken.Load() {
+					return errors.New("the API server is away")
+				}
+				return c.SubResource(sub).Patch(ctx, o, p, opts...)
+			}})
+		s := newSpeech(&controller.States{
+			Client: c, Namespace: "entente-system", Endpoints: func() []string { return nil },
+		}, slog.New(slog.DiscardHandler))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- s.Run(ctx) }()
+		recorded := func() int32 {
+			var now v1alpha1.ForeignCluster
+			if err := c.Get(t.Context(), client.ObjectKeyFromObject(fc), &now); err != nil {
+				t.Fatal(err)
+			}
+			return now.Status.Protocol
+		}
+		defer s.Watch(peer, func() {})()
+		if err := s.Observe(t.Context(), peer, &ententev1.PeerState{Sequence: 1, EchoSequence: 1, Protocol: 1}); err != nil {
+			t.Fatalf("an API server that is away ends the session: %v", err)
+		}
+		time.Sleep(3 * recordAgain)
+		if got := recorded(); got != 0 {
+			t.Fatalf("recorded %d", got)
+		}
+		broken.Store(false)
+		time.Sleep(recordAgain + time.Millisecond)
+		if got := recorded(); got != 1 {
+			t.Errorf("recorded %d once that worked, want 1", got)
+		}
+		// Somebody writes something else, as an older copy of the status.
+		var now v1alpha1.ForeignCluster
+		if err := c.Get(t.Context(), client.ObjectKeyFromObject(fc), &now); err != nil {
+			t.Fatal(err)
+		}
+		now.Status.Protocol = 0
+		if err := c.Status().Update(t.Context(), &now); err != nil {
+			t.Fatal(err)
+		}
+		s.spoken(peer)
+		time.Sleep(recordAgain + time.Millisecond)
+		if got := recorded(); got != 1 {
+			t.Errorf("recorded %d after it was undone, want 1", got)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// What a session said counts until it ends, but a newer one's word is not its own to
+// take along; and whoever watches hears of each change once.
+func TestWordsEndWithTheirSession(t *testing.T) {
+	const peer = peering.ClusterID("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa")
+	fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "peer"}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: string(peer)}}
+	c := indexed(fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(fc).WithStatusSubresource(fc))
+	s := newSpeech(&controller.States{
+		Client: c, Namespace: "entente-system", Endpoints: func() []string { return nil },
+	}, slog.New(slog.DiscardHandler))
+	said, lent := 0, 0
+	unwatch, unwatchLends := s.Watch(peer, func() { said++ }), s.WatchLends(peer, func() { lent++ })
+	hear := func(l ententev1.PeerState_Lending) {
+		t.Helper()
+		if err := s.Observe(t.Context(), peer, &ententev1.PeerState{Sequence: 1, EchoSequence: 1, Protocol: 1, Lending: l}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(what string, lends wire.Lending, timesSaid, timesLent int) {
+		t.Helper()
+		if got := s.Lends(peer); got != lends || said != timesSaid || lent != timesLent {
+			t.Errorf("%s: it lends %d, said %d, lent %d, want %d, %d, %d", what, got, said, lent, lends, timesSaid, timesLent)
+		}
+	}
+	want("before", wire.LendsUnknown, 0, 0)
+	s.begun(peer, 1)
+	hear(ententev1.PeerState_LENDING_NOTHING)
+	hear(ententev1.PeerState_LENDING_NOTHING)
+	want("the first session", wire.LendsNothing, 0, 1)
+	s.begun(peer, 2)
+	hear(ententev1.PeerState_LENDING_SOMETHING)
+	s.ended(peer, 1)
+	want("the first ended after the second began", wire.LendsSomething, 0, 2)
+	s.spoken(peer)
+	want("after a change", wire.LendsSomething, 1, 2)
+	s.ended(peer, 2)
+	want("none is left", wire.LendsUnknown, 1, 3)
+	unwatch()
+	unwatchLends()
+	s.spoken(peer)
+	want("nobody watches", wire.LendsUnknown, 1, 3)
+	if len(s.peers) != 0 {
+		t.Errorf("%d peers are remembered", len(s.peers))
 	}
 }
 

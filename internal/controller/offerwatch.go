@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -44,55 +45,122 @@ type OfferWatch struct {
 	// Watch hands over a peer's offer, at first and whenever it changes, until ctx or
 	// the stream ends.
 	Watch func(ctx context.Context, peer peering.ClusterID, changed func(wire.Offer)) error
-	// Lends returns whether the peer says in its states that it lends anything, and a
-	// channel that is closed once it says something else.
-	Lends func(peer peering.ClusterID) (wire.Lending, <-chan struct{})
-	Now   func() time.Time
-	Log   *slog.Logger
+	// Lends returns whether the peer says in its states that it lends anything.
+	Lends func(peer peering.ClusterID) wire.Lending
+	// WatchLends has changed called when it says something else, until stop. changed
+	// does not wait, and calls nothing of this.
+	WatchLends func(peer peering.ClusterID, changed func()) (stop func())
+	Now        func() time.Time
+	Log        *slog.Logger
 }
 
-// Run keeps a peer's offer until ctx ends: run it for as long as a session with the
-// peer lives. An offer outlives the session, as the last that was heard. A peer that
-// has nothing to offer is not listened to: a consumer of many costs its provider a
-// stream less, and a connection of gRPC's with it.
-func (w *OfferWatch) Run(ctx context.Context, peer peering.ClusterID) {
-	var pace offerPace // over all streams, so that opening them anew gains a peer nothing
-	for ctx.Err() == nil {
-		pace.kept = nil
-		w.follow(ctx, peer, &pace)
-		lends, changed := w.Lends(peer)
-		// Why there is nothing is part of the offer, and may be another reason by now.
-		for again := time.After(offerAnew); lends == wire.LendsNothing && ctx.Err() == nil; {
-			select {
-			case <-ctx.Done():
-			case <-changed:
-				lends, changed = w.Lends(peer)
-			case <-again:
-				lends = wire.LendsUnknown
-			}
+// Follow keeps a peer's offer until ctx ends: call it when a session with the peer
+// begins. It returns at once; stop ends it and waits. An offer outlives the session, as
+// the last that was heard. A peer that has nothing to offer is not listened to: a
+// consumer of many costs its provider a stream less, and a connection of gRPC's with
+// it, and itself a goroutine.
+func (w *OfferWatch) Follow(ctx context.Context, peer peering.ClusterID) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	f := &offerFollower{watch: w, ctx: ctx, peer: peer, lends: make(chan struct{}, 1)}
+	unwatch := w.WatchLends(peer, f.changed)
+	f.anew() //nolint:contextcheck // it has its own
+	return func() {
+		cancel()
+		unwatch()
+		f.mu.Lock()
+		if f.again != nil {
+			f.again.Stop()
 		}
+		f.mu.Unlock()
+		f.listening.Wait()
 	}
 }
 
-// follow watches a peer's offer until ctx ends, or until it says in its offer and in
+// offerFollower follows the offer of one peer. It has a goroutine while it listens.
+type offerFollower struct {
+	watch *OfferWatch
+	ctx   context.Context //nolint:containedctx // that of Follow, which outlives the call
+	peer  peering.ClusterID
+	// lends is poked when the peer says something else of whether it lends.
+	lends     chan struct{}
+	listening sync.WaitGroup
+	// pace is over all streams, so that opening them anew gains a peer nothing. It
+	// belongs to who listens.
+	pace offerPace
+
+	mu    sync.Mutex
+	busy  bool        // there is a goroutine
+	again *time.Timer // listens to who has nothing
+}
+
+// anew listens whatever the peer says: why there is nothing is part of the offer, and
+// may be another reason by now.
+func (f *offerFollower) anew() { f.listen(true) }
+
+// changed listens if the peer says that there is something.
+func (f *offerFollower) changed() { f.listen(false) }
+
+func (f *offerFollower) listen(anyway bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.busy {
+		select {
+		case f.lends <- struct{}{}:
+		default:
+		}
+		return
+	}
+	if f.ctx.Err() != nil {
+		return
+	}
+	f.busy = true
+	f.listening.Go(func() { f.run(anyway) })
+}
+
+// run listens until there is nothing to hear.
+func (f *offerFollower) run(anyway bool) {
+	for anyway || f.watch.Lends(f.peer) != wire.LendsNothing {
+		f.pace.kept = nil
+		f.follow()
+		if f.ctx.Err() != nil {
+			break
+		}
+		anyway = false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.busy = false
+	select {
+	case <-f.lends: // it came after the last look
+		f.busy = true
+		f.listening.Go(func() { f.run(false) })
+		return
+	default:
+	}
+	if f.ctx.Err() == nil {
+		f.again = time.AfterFunc(offerAnew, f.anew)
+	}
+}
+
+// follow watches the peer's offer until ctx ends, or until it says in its offer and in
 // its states that there is nothing.
-func (w *OfferWatch) follow(ctx context.Context, peer peering.ClusterID, pace *offerPace) {
-	ctx, cancel := context.WithCancel(ctx)
+func (f *offerFollower) follow() {
+	w, pace := f.watch, &f.pace
+	ctx, cancel := context.WithCancel(f.ctx)
 	offers := make(chan wire.Offer, 1)
 	go func() { // ends with ctx: Watch does
 		defer close(offers)
-		w.listen(ctx, peer, offers)
+		w.listen(ctx, f.peer, offers)
 	}()
 	defer func() {
 		cancel()
 		for range offers { // until listen ended
 		}
 	}()
-	lends, changed := w.Lends(peer)
 	var timer <-chan time.Time
 	var newest *wire.Offer
 	for {
-		if newest == nil && nothing(pace.kept) && lends == wire.LendsNothing {
+		if newest == nil && nothing(pace.kept) && w.Lends(f.peer) == wire.LendsNothing {
 			return
 		}
 		select {
@@ -101,8 +169,7 @@ func (w *OfferWatch) follow(ctx context.Context, peer peering.ClusterID, pace *o
 				return
 			}
 			newest = &offer
-		case <-changed:
-			lends, changed = w.Lends(peer)
+		case <-f.lends:
 			continue
 		case <-timer:
 		}
@@ -114,7 +181,7 @@ func (w *OfferWatch) follow(ctx context.Context, peer peering.ClusterID, pace *o
 			timer = time.After(wait)
 			continue
 		}
-		err := w.keep(ctx, peer, *newest)
+		err := w.keep(ctx, f.peer, *newest)
 		if errors.Is(err, errNotYet) {
 			timer = time.After(offerWrite)
 			continue
@@ -123,7 +190,7 @@ func (w *OfferWatch) follow(ctx context.Context, peer peering.ClusterID, pace *o
 			if ctx.Err() != nil {
 				return
 			}
-			w.Log.Warn("cannot keep a peer's offer", "peer", peer, "err", err)
+			w.Log.Warn("cannot keep a peer's offer", "peer", f.peer, "err", err)
 			timer = time.After(offerSmall)
 			continue
 		}

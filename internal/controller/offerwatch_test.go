@@ -76,25 +76,36 @@ func TestAPeersOfferIsKept(t *testing.T) {
 	say := make(chan wire.Offer)
 	var mu sync.Mutex
 	streams, open := 0, 0
-	word, changed := wire.LendsUnknown, make(chan struct{})
+	word, changed := wire.LendsUnknown, func() {}
 	// lend has the peer say in its states whether it lends anything.
 	lend := func(l wire.Lending) {
 		mu.Lock()
 		defer mu.Unlock()
-		close(changed)
-		word, changed = l, make(chan struct{})
+		word = l
+		changed()
 	}
 	opened := func() int {
 		mu.Lock()
 		defer mu.Unlock()
 		return open
 	}
-	lends := func(peering.ClusterID) (wire.Lending, <-chan struct{}) {
+	lends := func(peering.ClusterID) wire.Lending {
 		mu.Lock()
 		defer mu.Unlock()
-		return word, changed
+		return word
 	}
-	w := &OfferWatch{Client: c, Now: time.Now, Log: slog.New(slog.DiscardHandler), Lends: lends, Watch: func(ctx context.Context, _ peering.ClusterID, changed func(wire.Offer)) error {
+	watched := false
+	watchLends := func(_ peering.ClusterID, f func()) func() {
+		mu.Lock()
+		defer mu.Unlock()
+		changed, watched = f, true
+		return func() {
+			mu.Lock()
+			defer mu.Unlock()
+			watched = false
+		}
+	}
+	w := &OfferWatch{Client: c, Now: time.Now, Log: slog.New(slog.DiscardHandler), Lends: lends, WatchLends: watchLends, Watch: func(ctx context.Context, _ peering.ClusterID, changed func(wire.Offer)) error {
 		mu.Lock()
 		streams++
 		open++
@@ -117,8 +128,8 @@ func TestAPeersOfferIsKept(t *testing.T) {
 		}
 	}}
 	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { w.Run(ctx, p.provider.ID()); close(done) }()
+	defer cancel()
+	stop := w.Follow(ctx, p.provider.ID())
 	offer := func() *v1alpha1.Offer {
 		t.Helper()
 		var fc v1alpha1.ForeignCluster
@@ -169,11 +180,14 @@ func TestAPeersOfferIsKept(t *testing.T) {
 	}
 	say <- wire.Offer{Message: "nothing again"}
 	wait("what it says at last", func(o *v1alpha1.Offer) bool { return o.Message == "nothing again" && opened() == 0 })
-	cancel()
-	<-done
+	lend(wire.LendsSomething)
+	say <- full
+	wait("what it lends in the end", func(o *v1alpha1.Offer) bool { return o.Available })
+	stop() // and nothing of it goes on
+	lend(wire.LendsNothing)
 	mu.Lock()
 	defer mu.Unlock()
-	if streams != 3 {
-		t.Errorf("%d streams", streams)
+	if streams != 4 || open != 0 || watched {
+		t.Errorf("%d streams, %d of them open, watched is %v", streams, open, watched)
 	}
 }

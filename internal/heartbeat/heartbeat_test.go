@@ -63,26 +63,34 @@ func (p *pipe) stream() Stream {
 type side struct {
 	mu      sync.Mutex
 	state   *ententev1.PeerState
-	changed chan struct{}
+	changed []func()
 	seen    []*ententev1.PeerState
 }
 
 func newSide(protocol uint32) *side {
-	return &side{state: &ententev1.PeerState{Protocol: protocol}, changed: make(chan struct{})}
+	return &side{state: &ententev1.PeerState{Protocol: protocol}}
 }
 
 func (s *side) set(protocol uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.state.Protocol = protocol
-	close(s.changed)
-	s.changed = make(chan struct{})
+	for _, changed := range s.changed {
+		changed()
+	}
 }
 
-func (s *side) current(context.Context) (*ententev1.PeerState, <-chan struct{}, error) {
+func (s *side) current(context.Context) (*ententev1.PeerState, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return proto.CloneOf(s.state), s.changed, nil
+	return proto.CloneOf(s.state), nil
+}
+
+func (s *side) watch(changed func()) func() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.changed = append(s.changed, changed)
+	return func() {}
 }
 
 func (s *side) observe(_ context.Context, state *ententev1.PeerState) error {
@@ -92,7 +100,7 @@ func (s *side) observe(_ context.Context, state *ententev1.PeerState) error {
 	return nil
 }
 
-func (s *side) config() Config { return Config{Current: s.current, Observe: s.observe} }
+func (s *side) config() Config { return Config{Current: s.current, Watch: s.watch, Observe: s.observe} }
 
 func (s *side) last() *ententev1.PeerState {
 	s.mu.Lock()
@@ -201,6 +209,68 @@ func TestAPeerThatBeatsFasterStays(t *testing.T) {
 	})
 }
 
+func TestPauseFor(t *testing.T) {
+	for _, tc := range []struct{ interval, patience, want time.Duration }{
+		{DefaultInterval, 0, DefaultInterval},
+		{DefaultInterval, 12 * time.Second, DefaultInterval},
+		{DefaultInterval, time.Nanosecond, DefaultInterval}, // nobody is told what costs more
+		{DefaultInterval, 30 * time.Second, 10 * time.Second},
+		{DefaultInterval, SessionPatience, MaxInterval},
+		{DefaultInterval, 1 << 62, MaxInterval},
+		{2 * time.Minute, SessionPatience, 2 * time.Minute},
+	} {
+		if got := pauseFor(tc.interval, tc.patience); got != tc.want {
+			t.Errorf("each %s to one with the patience %s: %s, want %s", tc.interval, tc.patience, got, tc.want)
+		}
+	}
+}
+
+// Who has the patience hears what is new at once, and what is not each minute.
+func TestPatientPeersAreToldWhatIsNew(t *testing.T) {
+	for name, tc := range map[string]struct {
+		one, two    time.Duration // their patience
+		most, least uint64        // states in an hour from one to two
+	}{
+		"both are patient": {SessionPatience, SessionPatience, 70, 55},
+		"one is not":       {0, SessionPatience, 125, 55}, // it hears much, and answers some
+		"two is not":       {SessionPatience, 0, 920, 800},
+		"neither is":       {0, 0, 920, 800},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				a, b := pipes(ctx, 1)
+				one, two := newSide(1), newSide(2)
+				mine, theirs := one.config(), two.config()
+				mine.Patience, theirs.Patience = tc.one, tc.two
+				done := make(chan error, 2)
+				go func() { done <- Run(ctx, a.stream(), mine) }()
+				go func() { done <- Run(ctx, b.stream(), theirs) }()
+				time.Sleep(time.Hour)
+				if n := two.last().Sequence; n > tc.most || n < tc.least {
+					t.Errorf("%d states in an hour, want %d to %d", n, tc.least, tc.most)
+				}
+				if got := two.last().GetPatience().AsDuration(); got != tc.one {
+					t.Errorf("two is told of the patience %s, want %s", got, tc.one)
+				}
+				one.set(7)
+				time.Sleep(MinGap)
+				synctest.Wait()
+				if got := two.last().Protocol; got != 7 {
+					t.Errorf("two knows of %d, want the change to 7", got)
+				}
+				select {
+				case err := <-done:
+					t.Errorf("an exchange ended: %v", err)
+				default:
+				}
+				cancel()
+				synctest.Wait()
+			})
+		})
+	}
+}
+
 func TestAChangeIsSentAtOnceAndABurstOfChangesIsOneState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -223,22 +293,27 @@ func TestAChangeIsSentAtOnceAndABurstOfChangesIsOneState(t *testing.T) {
 	})
 }
 
-func TestASilentPeerIsGivenUpAfterThreeIntervals(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		// Nobody reads or writes at the other end, and the buffer fills: Run has to
-		// end although its own sends block.
-		a, _ := pipes(ctx, 0)
-		start := time.Now()
-		err := Run(a.ctx, a.stream(), newSide(1).config())
-		if got := wire.ReasonOf(err); got != wire.ReasonHeartbeatLost {
-			t.Errorf("Run returned %v (reason %s), want HEARTBEAT_LOST", err, got)
-		}
-		if took := time.Since(start); took != SilentIntervals*DefaultInterval {
-			t.Errorf("gave up after %s, want %s", took, SilentIntervals*DefaultInterval)
-		}
-	})
+func TestASilentPeerIsGivenUpAfterThreeStates(t *testing.T) {
+	for patience, want := range map[time.Duration]time.Duration{
+		0: SilentIntervals * DefaultInterval, SessionPatience: SilentIntervals * MaxInterval,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			// Nobody reads or writes at the other end, and the buffer fills: Run has to
+			// end although its own sends block.
+			a, _ := pipes(ctx, 0)
+			start, cfg := time.Now(), newSide(1).config()
+			cfg.Patience = patience
+			err := Run(a.ctx, a.stream(), cfg)
+			if got := wire.ReasonOf(err); got != wire.ReasonHeartbeatLost {
+				t.Errorf("Run returned %v (reason %s), want HEARTBEAT_LOST", err, got)
+			}
+			if took := time.Since(start); took != want {
+				t.Errorf("gave up after %s, want %s", took, want)
+			}
+		})
+	}
 }
 
 func TestAFloodOfStatesIsReadSlowly(t *testing.T) {

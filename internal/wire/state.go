@@ -33,6 +33,9 @@ type State struct {
 	BundleHash peering.Hash
 	// Lends is whether WatchOffer would tell the receiver of anything.
 	Lends Lending
+	// Patience is for how long the sender waits for the receiver's next state; 0 if it
+	// did not say.
+	Patience time.Duration
 }
 
 // Lending is whether a cluster lends another anything.
@@ -123,6 +126,7 @@ func StateTo(s State) *ententev1.PeerState {
 		Endpoints:    s.Endpoints,
 		EchoSequence: s.EchoSequence,
 		Lending:      lendingTo(s.Lends),
+		Patience:     writeDuration(s.Patience),
 	}
 	if s.BundleHash != (peering.Hash{}) {
 		m.BundleHash = s.BundleHash[:]
@@ -193,6 +197,10 @@ func StateFrom(m *ententev1.PeerState) (State, error) {
 		if s.Network, err = networkFrom(m.GetNetwork()); err != nil {
 			return State{}, err
 		}
+	}
+	// One that makes no sense says nothing: the default serves everybody.
+	if p := m.GetPatience(); p.IsValid() {
+		s.Patience = max(p.AsDuration(), 0)
 	}
 	s.Contracts, err = contractStatesFrom(m.GetContracts())
 	return s, err

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
@@ -53,5 +54,17 @@ func TestWordsOnContractsThatAreRefused(t *testing.T) {
 				t.Errorf("got %v, want %s in it", err, tc.field)
 			}
 		})
+	}
+}
+
+// A patience that makes no sense is none: the peer is told its state as often as all.
+func TestPatienceThatMakesNoSenseIsNone(t *testing.T) {
+	for name, d := range map[string]*durationpb.Duration{
+		"unset": nil, "below zero": {Seconds: -1}, "signs that differ": {Seconds: 1, Nanos: -1}, "beyond all time": {Seconds: 1 << 62},
+	} {
+		s, err := StateFrom(&ententev1.PeerState{Patience: d})
+		if err != nil || s.Patience != 0 {
+			t.Errorf("%s: %s, %v", name, s.Patience, err)
+		}
 	}
 }

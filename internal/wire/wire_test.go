@@ -41,6 +41,7 @@ func fullState() State {
 		Lends:        LendsSomething,
 		Contracts:    []ContractState{{ID: "abc-1", Revision: 3, Phase: peering.PhaseDraining, Message: "ended by its owner"}},
 		EchoSequence: 6,
+		Patience:     3 * time.Minute,
 	}
 }
 

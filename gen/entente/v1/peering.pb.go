@@ -10,6 +10,7 @@ import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -857,7 +858,12 @@ type PeerState struct {
 	// Whether WatchOffer would tell the receiver of anything now. Who heard there
 	// that it is nothing, and hears the same here, may leave WatchOffer alone until
 	// this is another.
-	Lending       PeerState_Lending `protobuf:"varint,10,opt,name=lending,proto3,enum=entente.v1.PeerState_Lending" json:"lending,omitempty"`
+	Lending PeerState_Lending `protobuf:"varint,10,opt,name=lending,proto3,enum=entente.v1.PeerState_Lending" json:"lending,omitempty"`
+	// For how long the sender waits for the receiver's next state; unset is 12 s. The
+	// receiver repeats its state thrice within that, but need not more often than each
+	// 4 s. Who sees by other means that the receiver is there, as by the control
+	// stream of a session, has more patience.
+	Patience      *durationpb.Duration `protobuf:"bytes,11,opt,name=patience,proto3" json:"patience,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -960,6 +966,13 @@ func (x *PeerState) GetLending() PeerState_Lending {
 		return x.Lending
 	}
 	return PeerState_LENDING_UNSPECIFIED
+}
+
+func (x *PeerState) GetPatience() *durationpb.Duration {
+	if x != nil {
+		return x.Patience
+	}
+	return nil
 }
 
 // ContractState is one side's word on one contract.
@@ -1262,7 +1275,7 @@ var File_entente_v1_peering_proto protoreflect.FileDescriptor
 const file_entente_v1_peering_proto_rawDesc = "" +
 	"\n" +
 	"\x18entente/v1/peering.proto\x12\n" +
-	"entente.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1aentente/v1/resources.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"z\n" +
+	"entente.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1aentente/v1/resources.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"z\n" +
 	"\x15RequestPeeringRequest\x12<\n" +
 	"\arequest\x18\x01 \x01(\v2\x1a.entente.v1.PeeringRequestB\x06\xbaH\x03\xc8\x01\x01R\arequest\x12#\n" +
 	"\rvalidate_only\x18\x02 \x01(\bR\fvalidateOnly\"Y\n" +
@@ -1301,7 +1314,7 @@ const file_entente_v1_peering_proto_rawDesc = "" +
 	"\x0eSessionRequest\x123\n" +
 	"\x05state\x18\x01 \x01(\v2\x15.entente.v1.PeerStateB\x06\xbaH\x03\xc8\x01\x01R\x05state\"F\n" +
 	"\x0fSessionResponse\x123\n" +
-	"\x05state\x18\x01 \x01(\v2\x15.entente.v1.PeerStateB\x06\xbaH\x03\xc8\x01\x01R\x05state\"\xa6\x04\n" +
+	"\x05state\x18\x01 \x01(\v2\x15.entente.v1.PeerStateB\x06\xbaH\x03\xc8\x01\x01R\x05state\"\xdd\x04\n" +
 	"\tPeerState\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x123\n" +
 	"\asent_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x06sentAt\x12\x1a\n" +
@@ -1314,7 +1327,8 @@ const file_entente_v1_peering_proto_rawDesc = "" +
 	"\vbundle_hash\x18\t \x01(\fB\a\xbaH\x04z\x02\x18 R\n" +
 	"bundleHash\x127\n" +
 	"\alending\x18\n" +
-	" \x01(\x0e2\x1d.entente.v1.PeerState.LendingR\alending\"N\n" +
+	" \x01(\x0e2\x1d.entente.v1.PeerState.LendingR\alending\x125\n" +
+	"\bpatience\x18\v \x01(\v2\x19.google.protobuf.DurationR\bpatience\"N\n" +
 	"\aLending\x12\x17\n" +
 	"\x13LENDING_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fLENDING_NOTHING\x10\x01\x12\x15\n" +
@@ -1402,6 +1416,7 @@ var file_entente_v1_peering_proto_goTypes = []any{
 	(*Envelope)(nil),                  // 23: entente.v1.Envelope
 	(*Offer)(nil),                     // 24: entente.v1.Offer
 	(*timestamppb.Timestamp)(nil),     // 25: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 26: google.protobuf.Duration
 }
 var file_entente_v1_peering_proto_depIdxs = []int32{
 	21, // 0: entente.v1.RequestPeeringRequest.request:type_name -> entente.v1.PeeringRequest
@@ -1418,29 +1433,30 @@ var file_entente_v1_peering_proto_depIdxs = []int32{
 	18, // 11: entente.v1.PeerState.network:type_name -> entente.v1.Network
 	17, // 12: entente.v1.PeerState.contracts:type_name -> entente.v1.ContractState
 	0,  // 13: entente.v1.PeerState.lending:type_name -> entente.v1.PeerState.Lending
-	1,  // 14: entente.v1.ContractState.phase:type_name -> entente.v1.ContractState.Phase
-	25, // 15: entente.v1.ContractState.drain_until:type_name -> google.protobuf.Timestamp
-	19, // 16: entente.v1.Network.gateways:type_name -> entente.v1.Gateway
-	20, // 17: entente.v1.Network.aliases:type_name -> entente.v1.Alias
-	2,  // 18: entente.v1.PeeringService.RequestPeering:input_type -> entente.v1.RequestPeeringRequest
-	4,  // 19: entente.v1.PeeringService.SignContract:input_type -> entente.v1.SignContractRequest
-	6,  // 20: entente.v1.PeeringService.GetContract:input_type -> entente.v1.GetContractRequest
-	8,  // 21: entente.v1.PeeringService.WatchOffer:input_type -> entente.v1.WatchOfferRequest
-	10, // 22: entente.v1.PeeringService.ListStatements:input_type -> entente.v1.ListStatementsRequest
-	12, // 23: entente.v1.PeeringService.TerminateContract:input_type -> entente.v1.TerminateContractRequest
-	14, // 24: entente.v1.PeeringService.Session:input_type -> entente.v1.SessionRequest
-	3,  // 25: entente.v1.PeeringService.RequestPeering:output_type -> entente.v1.RequestPeeringResponse
-	5,  // 26: entente.v1.PeeringService.SignContract:output_type -> entente.v1.SignContractResponse
-	7,  // 27: entente.v1.PeeringService.GetContract:output_type -> entente.v1.GetContractResponse
-	9,  // 28: entente.v1.PeeringService.WatchOffer:output_type -> entente.v1.WatchOfferResponse
-	11, // 29: entente.v1.PeeringService.ListStatements:output_type -> entente.v1.ListStatementsResponse
-	13, // 30: entente.v1.PeeringService.TerminateContract:output_type -> entente.v1.TerminateContractResponse
-	15, // 31: entente.v1.PeeringService.Session:output_type -> entente.v1.SessionResponse
-	25, // [25:32] is the sub-list for method output_type
-	18, // [18:25] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	26, // 14: entente.v1.PeerState.patience:type_name -> google.protobuf.Duration
+	1,  // 15: entente.v1.ContractState.phase:type_name -> entente.v1.ContractState.Phase
+	25, // 16: entente.v1.ContractState.drain_until:type_name -> google.protobuf.Timestamp
+	19, // 17: entente.v1.Network.gateways:type_name -> entente.v1.Gateway
+	20, // 18: entente.v1.Network.aliases:type_name -> entente.v1.Alias
+	2,  // 19: entente.v1.PeeringService.RequestPeering:input_type -> entente.v1.RequestPeeringRequest
+	4,  // 20: entente.v1.PeeringService.SignContract:input_type -> entente.v1.SignContractRequest
+	6,  // 21: entente.v1.PeeringService.GetContract:input_type -> entente.v1.GetContractRequest
+	8,  // 22: entente.v1.PeeringService.WatchOffer:input_type -> entente.v1.WatchOfferRequest
+	10, // 23: entente.v1.PeeringService.ListStatements:input_type -> entente.v1.ListStatementsRequest
+	12, // 24: entente.v1.PeeringService.TerminateContract:input_type -> entente.v1.TerminateContractRequest
+	14, // 25: entente.v1.PeeringService.Session:input_type -> entente.v1.SessionRequest
+	3,  // 26: entente.v1.PeeringService.RequestPeering:output_type -> entente.v1.RequestPeeringResponse
+	5,  // 27: entente.v1.PeeringService.SignContract:output_type -> entente.v1.SignContractResponse
+	7,  // 28: entente.v1.PeeringService.GetContract:output_type -> entente.v1.GetContractResponse
+	9,  // 29: entente.v1.PeeringService.WatchOffer:output_type -> entente.v1.WatchOfferResponse
+	11, // 30: entente.v1.PeeringService.ListStatements:output_type -> entente.v1.ListStatementsResponse
+	13, // 31: entente.v1.PeeringService.TerminateContract:output_type -> entente.v1.TerminateContractResponse
+	15, // 32: entente.v1.PeeringService.Session:output_type -> entente.v1.SessionResponse
+	26, // [26:33] is the sub-list for method output_type
+	19, // [19:26] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_entente_v1_peering_proto_init() }

@@ -78,7 +78,9 @@ type PeeringServiceClient interface {
 	TerminateContract(ctx context.Context, in *TerminateContractRequest, opts ...grpc.CallOption) (*TerminateContractResponse, error)
 	// Session carries each side's state to the other, as long as both live. Each
 	// message is the sender's whole state, so a lost one is made good by the next;
-	// heartbeats are states that repeat. The side that dialled opens it.
+	// heartbeats are states that repeat: each 4 s, or as seldom as the receiver's
+	// patience allows. Three that do not come end the stream. The side that dialled
+	// opens it.
 	Session(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[SessionRequest, SessionResponse], error)
 }
 
@@ -222,7 +224,9 @@ type PeeringServiceServer interface {
 	TerminateContract(context.Context, *TerminateContractRequest) (*TerminateContractResponse, error)
 	// Session carries each side's state to the other, as long as both live. Each
 	// message is the sender's whole state, so a lost one is made good by the next;
-	// heartbeats are states that repeat. The side that dialled opens it.
+	// heartbeats are states that repeat: each 4 s, or as seldom as the receiver's
+	// patience allows. Three that do not come end the stream. The side that dialled
+	// opens it.
 	Session(grpc.BidiStreamingServer[SessionRequest, SessionResponse]) error
 	mustEmbedUnimplementedPeeringServiceServer()
 }

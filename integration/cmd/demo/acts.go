@@ -340,7 +340,7 @@ func (d *demo) record(ctx context.Context) error {
 		if _, err := w.Home.Kubectl(ctx, "logs", "-n", namespace, away[0].Name); err != nil {
 			return err
 		}
-		time.Sleep(3 * time.Second) // a few heartbeats
+		time.Sleep(5 * time.Second) // the session says something too
 		return nil
 	})
 	if err != nil {

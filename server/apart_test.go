@@ -1,0 +1,22 @@
+package server
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/entente-dev/entente/internal/wire"
+)
+
+func TestApart(t *testing.T) {
+	if err := apart("a test", func() error { return nil }); err != nil {
+		t.Error(err)
+	}
+	boom := errors.New("boom")
+	if err := apart("a test", func() error { return boom }); !errors.Is(err, boom) {
+		t.Errorf("got %v, want %v", err, boom)
+	}
+	// A panic ends the call, not the process.
+	if err := apart("a test", func() error { panic("boom") }); wire.ReasonOf(err) != wire.ReasonInternal {
+		t.Errorf("a panic became %v", err)
+	}
+}
