@@ -158,8 +158,20 @@ func (q Quantity) Cmp(o Quantity) int {
 
 // Add returns q + o in q's notation, or ErrQuantityRange.
 func (q Quantity) Add(o Quantity) (Quantity, error) {
-	n := q.bigMilli()
-	return fromMilli(n.Add(n, o.bigMilli()), q.notation(o))
+	if o.units > math.MaxInt64-q.units {
+		return Quantity{}, ErrQuantityRange
+	}
+	units, milli := q.units+o.units, q.milli+o.milli
+	if milli >= 1000 {
+		if units == math.MaxInt64 {
+			return Quantity{}, ErrQuantityRange
+		}
+		units, milli = units+1, milli-1000
+	}
+	if units == math.MaxInt64 && milli > 0 {
+		return Quantity{}, ErrQuantityRange
+	}
+	return Quantity{units: units, milli: milli, binary: q.notation(o)}.normal(), nil
 }
 
 // Sub returns q - o, or 0 where o is more than q.
@@ -167,12 +179,11 @@ func (q Quantity) Sub(o Quantity) Quantity {
 	if q.Cmp(o) <= 0 {
 		return Quantity{}
 	}
-	n := q.bigMilli()
-	d, err := fromMilli(n.Sub(n, o.bigMilli()), q.notation(o))
-	if err != nil { // a difference of two amounts in range is in range
-		return Quantity{}
+	units, milli := q.units-o.units, q.milli-o.milli
+	if milli < 0 {
+		units, milli = units-1, milli+1000
 	}
-	return d
+	return Quantity{units: units, milli: milli, binary: q.notation(o)}.normal()
 }
 
 // notation is binary where either is and the result can be whole.

@@ -89,8 +89,20 @@ func TestQuantityArithmetic(t *testing.T) {
 	if err != nil || sum.String() != "2" {
 		t.Errorf("sum: %s, %v", sum, err)
 	}
-	if _, err := peering.Whole(math.MaxInt64).Add(peering.Whole(1)); !errors.Is(err, peering.ErrQuantityRange) {
-		t.Errorf("overflow: %v", err)
+	for _, tt := range []struct {
+		a, b peering.Quantity
+		ok   bool
+	}{
+		{peering.Whole(math.MaxInt64), peering.Whole(1), false},
+		{peering.Whole(math.MaxInt64), q(t, "1m"), false},
+		{peering.Whole(math.MaxInt64), peering.Whole(0), true},
+		{peering.Whole(math.MaxInt64 - 1), peering.Whole(1), true},
+		{q(t, "9223372036854775806999m"), q(t, "1m"), true},
+		{q(t, "9223372036854775806999m"), q(t, "2m"), false},
+	} {
+		if sum, err := tt.a.Add(tt.b); (err == nil) != tt.ok || !tt.ok && !errors.Is(err, peering.ErrQuantityRange) {
+			t.Errorf("%s + %s is %s, %v", tt.a, tt.b, sum, err)
+		}
 	}
 	if q(t, "1Ki") == q(t, "1024") || q(t, "1Ki").Cmp(q(t, "1024")) != 0 {
 		t.Error("notation matters to == and not to Cmp")
@@ -159,6 +171,18 @@ func TestQuantityLaws(t *testing.T) {
 		}
 		if sum.Sub(b).Cmp(a) != 0 || sum.Cmp(a) < 0 || a.Cmp(b) != -b.Cmp(a) {
 			t.Fatalf("%s + %s = %s", a, b, sum)
+		}
+		kubernetes := func(v peering.Quantity) resource.Quantity { return resource.MustParse(v.String()) }
+		more, less := kubernetes(a), kubernetes(b)
+		more.Add(less)
+		if more.Cmp(kubernetes(sum)) != 0 {
+			t.Fatalf("%s + %s = %s, Kubernetes says %s", a, b, sum, canonical(more))
+		}
+		if less = kubernetes(a); a.Cmp(b) >= 0 {
+			less.Sub(kubernetes(b))
+			if less.Cmp(kubernetes(a.Sub(b))) != 0 {
+				t.Fatalf("%s - %s = %s, Kubernetes says %s", a, b, a.Sub(b), canonical(less))
+			}
 		}
 		p := rapid.IntRange(0, 100).Draw(t, "percent")
 		if a.Percent(p).Cmp(a) > 0 || a.Floor().Cmp(a) > 0 {
