@@ -57,7 +57,7 @@ func (r *Introductions) Introduce(ctx context.Context, id peering.ClusterID, fro
 	if err := r.Cache.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil { // they are only read
 		return nonce, fmt.Errorf("list foreign clusters: %w", err)
 	}
-	fc := known(list.Items, id)
+	fc := store.Known(list.Items, id)
 	if fc != nil && fc.Spec.Decision == v1alpha1.DecisionDenied {
 		return nonce, denied()
 	}

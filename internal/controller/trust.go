@@ -27,11 +27,6 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// known returns the ForeignCluster that stands for a cluster, or nil.
-func known(items []v1alpha1.ForeignCluster, id peering.ClusterID) *v1alpha1.ForeignCluster {
-	return store.Known(items, id)
-}
-
 // HeldHash is the hash of a peer's trust bundle as this cluster holds it; zero if
 // it holds none.
 func HeldHash(fc *v1alpha1.ForeignCluster) peering.Hash {
@@ -154,31 +149,25 @@ func (r *Trusts) Attempt(fc *v1alpha1.ForeignCluster) Attempt {
 
 // Reconcile implements reconcile.Reconciler.
 func (r *Trusts) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	var list v1alpha1.ForeignClusterList
-	// All are looked at with each change of any, and only copies are changed.
-	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
-		return reconcile.Result{}, fmt.Errorf("list foreign clusters: %w", err)
+	fc := &v1alpha1.ForeignCluster{}
+	if err := r.Client.Get(ctx, req.NamespacedName, fc); apierrors.IsNotFound(err) {
+		return reconcile.Result{}, r.prune(ctx)
+	} else if err != nil {
+		return reconcile.Result{}, fmt.Errorf("read foreign cluster %s: %w", req.Name, err)
 	}
-	var fc *v1alpha1.ForeignCluster
-	exists := make(map[types.UID]bool, len(list.Items))
-	for i := range list.Items {
-		exists[list.Items[i].UID] = true
-		if list.Items[i].Name == req.Name {
-			fc = list.Items[i].DeepCopy()
-		}
-	}
-	r.prune(exists)
-	if fc == nil || !fc.DeletionTimestamp.IsZero() {
+	if !fc.DeletionTimestamp.IsZero() {
 		return reconcile.Result{}, nil
 	}
 	a, wait := r.attempt(fc)
-	primary := known(list.Items, peering.ClusterID(fc.Spec.ClusterID))
+	primary, err := store.Cached(ctx, r.Client, peering.ClusterID(fc.Spec.ClusterID))
+	if err != nil {
+		return reconcile.Result{}, err
+	}
 	if primary != nil && primary.UID != fc.UID {
-		return r.double(ctx, primary.DeepCopy(), fc)
+		return r.double(ctx, primary, fc)
 	}
 	now := r.Now()
 	step, when := nextStep(fc, r.Session(peering.ClusterID(fc.Spec.ClusterID)), r.OwnHash(), now)
-	var err error
 	switch step {
 	case stepNothing:
 		r.say(fc, Attempt{})
@@ -192,7 +181,7 @@ func (r *Trusts) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 		if wait > 0 && r.renewed(ctx, fc, a) {
 			wait = 0
 		}
-		return r.try(ctx, fc, a, wait, func(ctx context.Context) error { return r.join(ctx, fc, list.Items, a) })
+		return r.try(ctx, fc, a, wait, func(ctx context.Context) error { return r.join(ctx, fc, a) })
 	case stepIntroduce:
 		return r.try(ctx, fc, a, wait, func(ctx context.Context) error { return r.introduce(ctx, fc) })
 	case stepUpdate:
@@ -264,14 +253,19 @@ func nextStep(fc *v1alpha1.ForeignCluster, s Session, own peering.Hash, now time
 }
 
 // prune forgets attempts at what is no longer there.
-func (r *Trusts) prune(exists map[types.UID]bool) {
+func (r *Trusts) prune(ctx context.Context) error {
+	var list v1alpha1.ForeignClusterList
+	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil { // they are only read
+		return fmt.Errorf("list foreign clusters: %w", err)
+	}
+	exists := make(map[types.UID]bool, len(list.Items))
+	for i := range list.Items {
+		exists[list.Items[i].UID] = true
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for uid := range r.attempts {
-		if !exists[uid] {
-			delete(r.attempts, uid)
-		}
-	}
+	keep(r.attempts, exists)
+	return nil
 }
 
 // attempt returns what is remembered of a ForeignCluster and how long to wait
@@ -373,7 +367,7 @@ func outcome(err error) (Attempt, time.Duration) {
 }
 
 // join redeems the token of a ForeignCluster, once.
-func (r *Trusts) join(ctx context.Context, fc *v1alpha1.ForeignCluster, all []v1alpha1.ForeignCluster, a *attempt) error {
+func (r *Trusts) join(ctx context.Context, fc *v1alpha1.ForeignCluster, a *attempt) error {
 	text, err := r.tokenText(ctx, fc)
 	r.mu.Lock()
 	a.read = sha256.Sum256(text)
@@ -400,7 +394,11 @@ func (r *Trusts) join(ctx context.Context, fc *v1alpha1.ForeignCluster, all []v1
 	case fc.Spec.ClusterID != "" && fc.Spec.ClusterID != string(token.Issuer):
 		return final("TokenOfAnotherCluster", "%s was made by cluster %s, and spec.clusterID is %s: put a token of that one in the Secret", where, token.Issuer, fc.Spec.ClusterID)
 	}
-	if other := known(all, token.Issuer); other != nil && other.UID != fc.UID && other.Spec.TrustBundle != "" {
+	other, err := store.Cached(ctx, r.Client, token.Issuer)
+	if err != nil {
+		return err
+	}
+	if other != nil && other.UID != fc.UID && other.Spec.TrustBundle != "" {
 		return notYet(reasonDuplicate, "%s was made by a cluster that is trusted here already, as %s: delete one of the two", where, other.Name)
 	}
 	info, err := r.Strangers.Join(ctx, token)

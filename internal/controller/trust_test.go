@@ -78,7 +78,7 @@ func newTrustsTest(t testing.TB, objects ...client.Object) *trustsTest {
 		Said:    func(string) { tt.said++ },
 		Joined: func(id peering.ClusterID, info wire.ClusterInfo) {
 			var kept v1alpha1.ForeignClusterList
-			if err := c.List(t.Context(), &kept); err != nil || known(kept.Items, id) == nil || known(kept.Items, id).Spec.TrustBundle != info.PEM() {
+			if err := c.List(t.Context(), &kept); err != nil || store.Known(kept.Items, id) == nil || store.Known(kept.Items, id).Spec.TrustBundle != info.PEM() {
 				t.Errorf("cluster %s is to be dialled before it is kept: %v", id, err)
 			}
 			tt.joined = append(tt.joined, info.Endpoints...)
