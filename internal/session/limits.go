@@ -70,10 +70,10 @@ const (
 	// quietAfter is after how long without a word on the control stream the peer is
 	// asked whether it is there, quietAfterDialled where this side dialled: mostly that
 	// side asks and the other answers. answerTimeout is how long the answer may take;
-	// so a peer that is gone is noticed within 12.5 s.
-	quietAfterDialled = 5 * time.Second
-	quietAfter        = 5500 * time.Millisecond
-	answerTimeout     = 7 * time.Second
+	// so a peer that is gone is noticed within 15 s.
+	quietAfterDialled = 9 * time.Second
+	quietAfter        = 10 * time.Second
+	answerTimeout     = 5 * time.Second
 	// expiryGrace is how long a connection outlives the certificate that the peer
 	// last showed on it.
 	expiryGrace = 5 * time.Second
