@@ -85,7 +85,7 @@ func TestHeartbeatsThatSayNothingNewCostNoLook(t *testing.T) {
 }
 
 // What could not be recorded, or may have been undone, is recorded without waiting for
-// the peer to say it again: patient peers do so each minute.
+// the peer to say it again: patient peers do so each two minutes.
 func TestAPeersWordIsRecordedAgain(t *testing.T) {
 	const peer = peering.ClusterID("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa")
 	fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "peer"}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: string(peer)}}

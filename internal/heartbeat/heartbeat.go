@@ -31,7 +31,7 @@ const (
 	DefaultInterval = 4 * time.Second
 	// MaxInterval is the longest pause: a state that got lost in the peer, which nothing
 	// else would tell of, is made good by the next.
-	MaxInterval = time.Minute
+	MaxInterval = 2 * time.Minute
 	// SilentIntervals is how many states that do not come end the exchange.
 	SilentIntervals = 3
 	// SessionPatience is the patience with a peer whose session notices by itself when

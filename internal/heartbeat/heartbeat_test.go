@@ -217,7 +217,7 @@ func TestPauseFor(t *testing.T) {
 		{DefaultInterval, 30 * time.Second, 10 * time.Second},
 		{DefaultInterval, SessionPatience, MaxInterval},
 		{DefaultInterval, 1 << 62, MaxInterval},
-		{2 * time.Minute, SessionPatience, 2 * time.Minute},
+		{3 * time.Minute, SessionPatience, 3 * time.Minute},
 	} {
 		if got := pauseFor(tc.interval, tc.patience); got != tc.want {
 			t.Errorf("each %s to one with the patience %s: %s, want %s", tc.interval, tc.patience, got, tc.want)
@@ -225,14 +225,14 @@ func TestPauseFor(t *testing.T) {
 	}
 }
 
-// Who has the patience hears what is new at once, and what is not each minute.
+// Who has the patience hears what is new at once, and what is not each two minutes.
 func TestPatientPeersAreToldWhatIsNew(t *testing.T) {
 	for name, tc := range map[string]struct {
 		one, two    time.Duration // their patience
 		most, least uint64        // states in an hour from one to two
 	}{
-		"both are patient": {SessionPatience, SessionPatience, 70, 55},
-		"one is not":       {0, SessionPatience, 125, 55}, // it hears much, and answers some
+		"both are patient": {SessionPatience, SessionPatience, 40, 25},
+		"one is not":       {0, SessionPatience, 65, 25}, // it hears much, and answers some
 		"two is not":       {SessionPatience, 0, 920, 800},
 		"neither is":       {0, 0, 920, 800},
 	} {
