@@ -181,6 +181,9 @@ func (m *Manager) judge(auth identity.AuthInfo) verdict {
 func (m *Manager) acceptDirect(conn *tls.Conn, auth identity.AuthInfo) error {
 	c := &Conn{Conn: conn, info: auth}
 	raw := conn.NetConn()
+	if tcp, ok := raw.(*net.TCPConn); ok {
+		_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: probeAfter, Interval: probeEvery, Count: probes})
+	}
 	// Such a connection has no way to show a new certificate.
 	life := time.Until(auth.NotAfter.Add(expiryGrace))
 	if !auth.Trusted {

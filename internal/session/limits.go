@@ -69,11 +69,18 @@ const (
 	measureEvery = 30 * time.Second
 	// quietAfter is after how long without a word on the control stream the peer is
 	// asked whether it is there, quietAfterDialled where this side dialled: mostly that
-	// side asks and the other answers. answerTimeout is how long the answer may take;
-	// so a peer that is gone is noticed within 15 s.
+	// side asks and the other answers. answerTimeout is how long the answer may take, so
+	// that a peer that is gone is noticed within 15 s, and answerBehind how long while
+	// other things come from the peer: they share a connection, which may be slow.
 	quietAfterDialled = 9 * time.Second
 	quietAfter        = 10 * time.Second
 	answerTimeout     = 5 * time.Second
+	answerBehind      = 30 * time.Second
+	// probeAfter is after how much silence TCP probes an h2 connection, each probeEvery,
+	// and it is gone once so many probes were not answered.
+	probeAfter = 10 * time.Second
+	probeEvery = 5 * time.Second
+	probes     = 3
 	// expiryGrace is how long a connection outlives the certificate that the peer
 	// last showed on it.
 	expiryGrace = 5 * time.Second

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/yamux"
@@ -29,17 +30,18 @@ type link struct {
 	binding []byte
 	// tasks counts what runs for the link.
 	tasks sync.WaitGroup
+	// readAt is when anything came from the peer last, in nanoseconds since 1970.
+	readAt atomic.Int64
 
 	mu     sync.Mutex
 	reason error
 	// timer has the link tended, as pace says, at lookAt. It is nil before the link is
-	// served; ended says that it no longer is. away is for how long this side came too
-	// late to look, since it asked.
-	timer  *time.Timer
-	pace   pace
-	lookAt time.Time
-	away   time.Duration
-	ended  bool
+	// served; ended says that it no longer is. anew is when this side came too late to
+	// look, if it did since it asked.
+	timer        *time.Timer
+	pace         pace
+	lookAt, anew time.Time
+	ended        bool
 	// control is the control stream, nil before it is there. It does not change after
 	// that. busy says that somebody sends on it for tend.
 	control *control
@@ -81,7 +83,7 @@ func (m *Manager) newLink(conn *tls.Conn, auth identity.AuthInfo, info Info) (*l
 	// What crypto/tls keeps for whoever asks for the state of the connection, which
 	// nobody does from here on. A certificate is several times as large as its DER.
 	clear(shown)
-	metered := &meteredConn{Conn: &joiningConn{Conn: conn, spare: &m.spare}, meter: meter{odd: !info.Dialled}, abuse: l.close}
+	metered := &meteredConn{Conn: &joiningConn{Conn: conn, spare: &m.spare}, meter: meter{odd: !info.Dialled}, readAt: &l.readAt, abuse: l.close}
 	start := yamux.Server
 	if info.Dialled {
 		start = yamux.Client

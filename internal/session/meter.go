@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net"
+	"sync/atomic"
 	"time"
 )
 
@@ -99,6 +100,8 @@ func (m *meter) frame(now time.Time) error {
 type meteredConn struct {
 	net.Conn
 	meter meter
+	// readAt is when something was read last, in nanoseconds since 1970.
+	readAt *atomic.Int64
 	// abuse is called once, before the read that fails.
 	abuse func(error)
 }
@@ -107,8 +110,9 @@ type meteredConn struct {
 func (c *meteredConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if n > 0 {
-		first := c.meter.failed == nil
-		if bad := c.meter.feed(b[:n], time.Now()); bad != nil {
+		first, now := c.meter.failed == nil, time.Now()
+		c.readAt.Store(now.UnixNano())
+		if bad := c.meter.feed(b[:n], now); bad != nil {
 			if first {
 				c.abuse(bad)
 			}

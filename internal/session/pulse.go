@@ -13,6 +13,8 @@ type pulse struct {
 	// heard is when a message came on it last, answered when the last question was
 	// answered, asked when the one was asked that is open.
 	heard, answered, asked time.Time
+	// read is when any byte came from the peer last, for as long as a question is open.
+	read time.Time
 	// shown says that the peer was shown this side's leaf of the moment.
 	shown bool
 	// busy says that a message is on its way to the peer. Whoever sends it looks again
@@ -22,10 +24,10 @@ type pulse struct {
 
 // pace is how often a session is looked after, and how long it waits: the limits of
 // these names.
-type pace struct{ open, quiet, measure, answer time.Duration }
+type pace struct{ open, quiet, measure, answer, behind time.Duration }
 
 func paceOf(dialled bool) pace {
-	p := pace{open: openTimeout, quiet: quietAfter, measure: measureEvery, answer: answerTimeout}
+	p := pace{open: openTimeout, quiet: quietAfter, measure: measureEvery, answer: answerTimeout, behind: answerBehind}
 	if dialled {
 		p.quiet = quietAfterDialled
 	}
@@ -55,7 +57,8 @@ type care struct {
 	next time.Time
 }
 
-// due says what is due. Any message counts as a sign of life as long as no question
+// due says what is due. An answer that comes behind much else may take longer, for as
+// long as that comes. Any message counts as a sign of life as long as no question
 // is open; then only its answer does, since that alone shows that the peer hears
 // this side, too.
 func (p pulse) due(now time.Time, c pace) care {
@@ -66,7 +69,7 @@ func (p pulse) due(now time.Time, c pace) care {
 		by = p.since.Add(c.open)
 		d.ending = isUnopened
 	case !p.asked.IsZero():
-		by = p.asked.Add(c.answer)
+		by = later(p.asked.Add(c.answer), earlier(p.read.Add(c.answer), p.asked.Add(c.behind)))
 		d.ending = isSilent
 	case p.busy:
 	case p.answered.IsZero():
@@ -87,6 +90,13 @@ func (p pulse) due(now time.Time, c pace) care {
 		d.next = earlier(now, d.next)
 	}
 	return d
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
 }
 
 func earlier(a, b time.Time) time.Time {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
@@ -14,7 +15,7 @@ func TestWhatIsDueForASession(t *testing.T) {
 	t.Parallel()
 	begin := time.Unix(1_700_000_000, 0)
 	at := func(seconds float64) time.Time { return begin.Add(time.Duration(seconds * float64(time.Second))) }
-	limits := pace{open: 10 * time.Second, quiet: 4500 * time.Millisecond, measure: 30 * time.Second, answer: 8 * time.Second}
+	limits := pace{open: 10 * time.Second, quiet: 4500 * time.Millisecond, measure: 30 * time.Second, answer: 8 * time.Second, behind: 20 * time.Second}
 	for _, tt := range []struct {
 		name  string
 		pulse pulse
@@ -28,6 +29,11 @@ func TestWhatIsDueForASession(t *testing.T) {
 		{"the question is open", pulse{open: true, shown: true, asked: at(1)}, 8.9, care{next: at(9)}},
 		{"no answer in time", pulse{open: true, shown: true, asked: at(1)}, 9, care{ending: isSilent, next: at(9)}},
 		{"no answer, but other words", pulse{open: true, shown: true, asked: at(1), heard: at(8.9)}, 9, care{ending: isSilent, next: at(9)}},
+		{"no answer, but much else that it may be behind", pulse{open: true, shown: true, asked: at(1), read: at(8)}, 9, care{next: at(16)}},
+		{"much else stopped", pulse{open: true, shown: true, asked: at(1), read: at(8)}, 16, care{ending: isSilent, next: at(16)}},
+		{"much else does not stop", pulse{open: true, shown: true, asked: at(1), read: at(20.9)}, 20.9, care{next: at(21)}},
+		{"much else for too long", pulse{open: true, shown: true, asked: at(1), read: at(20.9)}, 21, care{ending: isSilent, next: at(21)}},
+		{"what came before the question", pulse{open: true, shown: true, asked: at(1), read: at(0.5)}, 9, care{ending: isSilent, next: at(9)}},
 		{"no answer while a proof waits for a peer that does not read", pulse{open: true, busy: true, asked: at(1)}, 9, care{ending: isSilent, next: at(9)}},
 		{"answered", pulse{open: true, shown: true, heard: at(2), answered: at(2)}, 2, care{next: at(6.5)}},
 		{"quiet", pulse{open: true, shown: true, heard: at(2), answered: at(2)}, 6.5, care{ask: true, next: at(6.5)}},
@@ -63,7 +69,7 @@ func TestWhatIsDueForASession(t *testing.T) {
 func paced(n *node, quiet, answer time.Duration) {
 	n.pace = func(dialled bool) pace {
 		p := paceOf(dialled)
-		p.quiet, p.answer = quiet, answer
+		p.quiet, p.answer, p.behind = quiet, answer, answer
 		return p
 	}
 }
@@ -235,22 +241,34 @@ func TestAtRestTheDiallerAsksAndTheOtherAnswers(t *testing.T) {
 }
 
 // Who had no processor for long gives a peer the time to answer that it did not have
-// itself to listen.
-func TestOneThatWasAwayWaitsLonger(t *testing.T) {
+// itself to listen: once for each question.
+func TestOneThatWasAwayWaitsAnew(t *testing.T) {
 	t.Parallel()
-	m := &Manager{}
-	now := time.Now()
-	l := &link{
-		info: Info{Since: now.Add(-time.Hour)}, notAfter: now.Add(time.Hour), control: &control{}, pace: paceOf(true),
-		timer: time.NewTimer(time.Hour), heard: now.Add(-time.Minute), answered: now.Add(-time.Minute),
-		askedAt: now.Add(-answerTimeout - 15*time.Second), lookAt: now.Add(-20 * time.Second),
-	}
-	defer l.timer.Stop()
-	if _, more, err := m.look(l); err != nil || more {
-		t.Fatalf("20 s late, the question open for 2 s without them: more is %v, %v", more, err)
-	}
-	l.askedAt = l.askedAt.Add(-answerTimeout)
-	if _, _, err := m.look(l); !errors.Is(err, errSilent) {
-		t.Errorf("then: %v, want %v", err, errSilent)
+	for name, plan := range map[string]bool{"a look that is late": false, "another message before the look": true} {
+		synctest.Test(t, func(t *testing.T) {
+			m := &Manager{}
+			l := &link{
+				info: Info{Since: time.Now()}, notAfter: time.Now().Add(time.Hour), control: &control{}, pace: paceOf(true),
+				timer: time.NewTimer(time.Hour), lookAt: time.Now(),
+			}
+			defer l.timer.Stop()
+			look := func(want error) {
+				t.Helper()
+				if _, _, err := m.look(l); !errors.Is(err, want) {
+					t.Errorf("%s: %v, want %v", name, err, want)
+				}
+				l.busy = false
+			}
+			look(nil) // which asks
+			time.Sleep(answerTimeout + 20*time.Second)
+			if plan {
+				m.plan(l)
+			}
+			look(nil)
+			time.Sleep(answerTimeout - time.Millisecond)
+			look(nil)
+			time.Sleep(time.Minute)
+			look(errSilent)
+		})
 	}
 }

@@ -72,6 +72,7 @@ func (m *Manager) plan(l *link) {
 	defer l.mu.Unlock()
 	if l.timer != nil && !l.ended {
 		now := time.Now()
+		l.wasAway(now)
 		l.wake(now, l.pulse(m.leaf.Load()).due(now, l.pace).next)
 	}
 }
@@ -114,10 +115,7 @@ func (m *Manager) look(l *link) (e errand, more bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	// Where this side had no processor the answer may have come, with nobody to read it.
-	if late := now.Sub(l.lookAt); late >= lateLook {
-		l.away += late
-	}
+	l.wasAway(now)
 	d := l.pulse(leaf).due(now, l.pace)
 	switch d.ending {
 	case hasExpired:
@@ -169,20 +167,25 @@ func (l *link) run(e errand) error {
 
 // pulse is how things stand. The lock is held.
 func (l *link) pulse(leaf *x509svid.SVID) pulse {
-	return pulse{
-		since: l.info.Since.Add(l.away), end: l.notAfter.Add(expiryGrace),
-		open: l.control != nil, heard: l.heard, answered: l.answered, asked: l.deadlineFrom(),
+	p := pulse{
+		since: later(l.info.Since, l.anew), end: l.notAfter.Add(expiryGrace),
+		open: l.control != nil, heard: l.heard, answered: l.answered, asked: l.askedAt,
 		shown: l.shown == leaf, busy: l.busy,
 	}
+	if !p.asked.IsZero() {
+		p.asked = later(p.asked, l.anew)
+		p.read = time.Unix(0, l.readAt.Load())
+	}
+	return p
 }
 
-// deadlineFrom is from when on the open question is to be answered, zero if none is.
-// The lock is held.
-func (l *link) deadlineFrom() time.Time {
-	if l.askedAt.IsZero() {
-		return l.askedAt
+// wasAway looks whether this side came too late to look: then the answer may have come
+// meanwhile, with nobody to read it, and what is waited for gets its whole time anew,
+// once. The lock is held.
+func (l *link) wasAway(now time.Time) {
+	if l.anew.IsZero() && now.Sub(l.lookAt) >= lateLook {
+		l.anew = now
 	}
-	return l.askedAt.Add(l.away)
 }
 
 // wake sets the timer. The lock is held.
@@ -334,7 +337,7 @@ func (m *Manager) proven(l *link, p proof) error {
 // ask returns the next question for the peer's clock. The lock is held.
 func (l *link) ask(now time.Time) []byte {
 	l.asked++
-	l.askedAt, l.away = now, 0
+	l.askedAt, l.anew = now, time.Time{}
 	return binary.BigEndian.AppendUint64(nil, l.asked)
 }
 
