@@ -139,7 +139,7 @@ func NewAdmin(cfg AdminConfig) (*Admin, error) {
 	users := newLimiter(UserRate, UserBurst, UserCalls, cfg.Now)
 	watches := newLimiter(UserRate, UserBurst, UserWatches, cfg.Now)
 	healths := newLimiter(UserRate, UserBurst, HealthWatches, cfg.Now)
-	opts := append(options(
+	opts := append(options(cfg.Log,
 		audited(cfg.Log, true, mutates),
 		recovered,
 		presentedBy(auth),

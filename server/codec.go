@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
@@ -18,14 +19,17 @@ import (
 // requestCodec decodes only what is worth it. gRPC makes of a codec's error that
 // something is wrong here, before any middleware is asked. So a message that is
 // refused becomes an empty one that says so, in a field that no message has.
-type requestCodec struct{ encoding.CodecV2 }
+type requestCodec struct {
+	encoding.CodecV2
+	log *slog.Logger
+}
 
 // refusedField is the last number that a field can have.
 const refusedField = protowire.MaxValidNumber
 
 // requests makes gRPC decode by a requestCodec.
-func requests() grpc.ServerOption {
-	return grpc.ForceServerCodecV2(requestCodec{encoding.GetCodecV2(grpcproto.Name)})
+func requests(log *slog.Logger) grpc.ServerOption {
+	return grpc.ForceServerCodecV2(requestCodec{encoding.GetCodecV2(grpcproto.Name), log})
 }
 
 // Unmarshal implements encoding.CodecV2.
@@ -37,6 +41,7 @@ func (c requestCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	// What went wrong here is said to the caller as it is.
 	err := apart("a message", func() error { return decode(data, m) })
 	if wire.ReasonOf(err) == wire.ReasonInternal {
+		c.log.Error("a message cannot be decoded", "kind", m.ProtoReflect().Descriptor().FullName(), "err", err)
 		return errors.New("the message cannot be decoded")
 	}
 	return err

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -37,7 +38,7 @@ type webTest struct {
 func newWebTest(t *testing.T, change ...func(*adminIntake)) *webTest {
 	t.Helper()
 	w := &webTest{in: newAdminIntake()}
-	calls := grpc.NewServer(append(options(w.in.received), grpc.MaxRecvMsgSize(MaxAdminMessage))...)
+	calls := grpc.NewServer(append(options(slog.New(slog.DiscardHandler), w.in.received), grpc.MaxRecvMsgSize(MaxAdminMessage))...)
 	healthpb.RegisterHealthServer(calls, health.NewServer())
 	reflection.Register(calls)
 	for _, c := range change {

@@ -570,7 +570,8 @@ func TestANumberOfStreamsThatNobodyOpenedHoldsNothing(t *testing.T) {
 // them, so no ping is answered either.
 func TestHeadersThatNeverEndAreGivenUp(t *testing.T) {
 	t.Parallel()
-	p := newPeerTest(t)
+	const probe = time.Second // gRPC takes no less
+	p := newPeerTest(t, func(c *PeerConfig) { c.Keepalive = probe })
 	p.trustCaller(t)
 	r := p.raw(t, p.caller)
 	if err := r.frame(h2Headers, 0, 1, []byte{0x82}); err != nil {
@@ -579,7 +580,7 @@ func TestHeadersThatNeverEndAreGivenUp(t *testing.T) {
 	p.served(t, "the same", p.caller)
 	select {
 	case <-r.told:
-	case <-time.After(KeepaliveTime + KeepaliveTimeout + patience):
+	case <-time.After(probe + KeepaliveTimeout + patience):
 		t.Error("they are waited for still")
 	}
 }

@@ -46,7 +46,7 @@ type middleware func(ctx context.Context, c *call, next func(context.Context) er
 
 // options makes gRPC run the middleware, the first one outermost, around every
 // call: also those of health, reflection and unknown methods.
-func options(mw ...middleware) []grpc.ServerOption {
+func options(log *slog.Logger, mw ...middleware) []grpc.ServerOption {
 	unary := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		var resp any
 		c := &call{method: info.FullMethod, request: req}
@@ -67,7 +67,7 @@ func options(mw ...middleware) []grpc.ServerOption {
 			return handler(srv, &checkedStream{ServerStream: ss, ctx: ctx, check: c.check})
 		})
 	}
-	return []grpc.ServerOption{grpc.UnaryInterceptor(unary), grpc.StreamInterceptor(stream), requests()}
+	return []grpc.ServerOption{grpc.UnaryInterceptor(unary), grpc.StreamInterceptor(stream), requests(log)}
 }
 
 func run(ctx context.Context, c *call, mw []middleware, last func(context.Context) error) error {

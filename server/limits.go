@@ -123,9 +123,12 @@ const (
 	PeerRefused     = 8192
 	StrangerRefused = 1024
 
-	// KeepaliveTime is after how much silence a connection is probed, and
-	// KeepaliveTimeout how long the answer may take.
+	// KeepaliveTime is after how much silence an administrator's connection is probed,
+	// PeerKeepalive after how much that of a peer: its session or TCP notice sooner that
+	// it is gone, and one that rests says something each 2 min. KeepaliveTimeout is how
+	// long the answer may take.
 	KeepaliveTime    = 10 * time.Second
+	PeerKeepalive    = 5 * time.Minute
 	KeepaliveTimeout = 10 * time.Second
 	// KeepaliveMin is how often a caller may probe.
 	KeepaliveMin = 5 * time.Second

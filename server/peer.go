@@ -53,6 +53,8 @@ type PeerConfig struct {
 	// HeartbeatInterval is the pause between two states of a session; 0 is the
 	// default of package heartbeat.
 	HeartbeatInterval time.Duration
+	// Keepalive is after how much silence gRPC probes a connection; 0 is PeerKeepalive.
+	Keepalive time.Duration
 	// Now is the clock of the limits; nil is time.Now.
 	Now func() time.Time
 }
@@ -83,6 +85,9 @@ func NewPeer(cfg PeerConfig) (*Peer, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
+	if cfg.Keepalive <= 0 {
+		cfg.Keepalive = PeerKeepalive
+	}
 	validate, err := validated(protovalidate.WithFilter(protovalidate.FilterFunc(known)))
 	if err != nil {
 		return nil, err
@@ -91,7 +96,7 @@ func NewPeer(cfg PeerConfig) (*Peer, error) {
 	peers := newLimiter(PeerRate, PeerBurst, PeerCalls, cfg.Now)
 	p := &Peer{cfg: cfg, health: health.NewServer(), standing: newStanding(cfg.Trusted)}
 	p.in = newIntake(cfg.Log, p.trusts)
-	opts := append(options(
+	opts := append(options(cfg.Log,
 		audited(cfg.Log, false, peerMutates),
 		recovered,
 		p.admit,
@@ -124,7 +129,7 @@ func NewPeer(cfg PeerConfig) (*Peer, error) {
 		grpc.ConnectionTimeout(HandshakeTimeout),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: KeepaliveMin, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
-			Time: KeepaliveTime, Timeout: KeepaliveTimeout,
+			Time: cfg.Keepalive, Timeout: KeepaliveTimeout,
 			MaxConnectionAge: ConnectionAge, MaxConnectionAgeGrace: ConnectionGrace,
 		}),
 	)
