@@ -63,7 +63,7 @@ func (w *OfferWatch) Follow(ctx context.Context, peer peering.ClusterID) (stop f
 	ctx, cancel := context.WithCancel(ctx)
 	f := &offerFollower{watch: w, ctx: ctx, peer: peer, lends: make(chan struct{}, 1)}
 	unwatch := w.WatchLends(peer, f.changed)
-	f.anew() //nolint:contextcheck // it has its own
+	f.anew()
 	return func() {
 		cancel()
 		unwatch()
@@ -88,9 +88,10 @@ type offerFollower struct {
 	// belongs to who listens.
 	pace offerPace
 
-	mu    sync.Mutex
-	busy  bool        // there is a goroutine
-	again *time.Timer // listens to who has nothing
+	mu     sync.Mutex
+	busy   bool        // there is a goroutine
+	anyway bool        // it is to listen whatever the peer says
+	again  *time.Timer // listens to who has nothing
 }
 
 // anew listens whatever the peer says: why there is nothing is part of the offer, and
@@ -103,6 +104,10 @@ func (f *offerFollower) changed() { f.listen(false) }
 func (f *offerFollower) listen(anyway bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.ctx.Err() != nil {
+		return
+	}
+	f.anyway = f.anyway || anyway
 	if f.busy {
 		select {
 		case f.lends <- struct{}{}:
@@ -110,36 +115,48 @@ func (f *offerFollower) listen(anyway bool) {
 		}
 		return
 	}
-	if f.ctx.Err() != nil {
-		return
+	if f.again != nil {
+		f.again.Stop() // it is set again when there is nothing to hear
 	}
 	f.busy = true
-	f.listening.Go(func() { f.run(anyway) })
+	f.listening.Go(f.run)
 }
 
 // run listens until there is nothing to hear.
-func (f *offerFollower) run(anyway bool) {
-	for anyway || f.watch.Lends(f.peer) != wire.LendsNothing {
-		f.pace.kept = nil
-		f.follow()
-		if f.ctx.Err() != nil {
-			break
+func (f *offerFollower) run() {
+	for {
+		f.mu.Lock()
+		select {
+		case <-f.lends: // what was said is looked at now
+		default:
 		}
-		anyway = false
+		anyway := f.anyway
+		f.anyway = false
+		f.mu.Unlock()
+		if f.ctx.Err() == nil && (anyway || f.watch.Lends(f.peer) != wire.LendsNothing) {
+			f.pace.kept = nil
+			f.follow()
+			continue
+		}
+		if f.rests() {
+			return
+		}
 	}
+}
+
+// rests says whether nothing came up since it was looked whether to listen, and then
+// has it looked again in time.
+func (f *offerFollower) rests() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.busy = false
-	select {
-	case <-f.lends: // it came after the last look
-		f.busy = true
-		f.listening.Go(func() { f.run(false) })
-		return
-	default:
-	}
 	if f.ctx.Err() == nil {
+		if len(f.lends) > 0 || f.anyway {
+			return false
+		}
 		f.again = time.AfterFunc(offerAnew, f.anew)
 	}
+	f.busy = false
+	return true
 }
 
 // follow watches the peer's offer until ctx ends, or until it says in its offer and in

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -190,4 +191,65 @@ func TestAPeersOfferIsKept(t *testing.T) {
 	if streams != 4 || open != 0 || watched {
 		t.Errorf("%d streams, %d of them open, watched is %v", streams, open, watched)
 	}
+}
+
+// However often a peer changes its mind, who rests is listened to each 10 min and not
+// once more for each time; and when there is something it is heard at once.
+func TestAPeerThatChangesItsMindIsNotListenedToMoreOften(t *testing.T) {
+	t.Parallel()
+	p := newParties(t)
+	c := fakeClient(t, foreign("peer", p.provider))
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		streams, word, changed := 0, wire.LendsNothing, func() {}
+		w := &OfferWatch{
+			Client: c, Now: time.Now, Log: slog.New(slog.DiscardHandler),
+			Lends: func(peering.ClusterID) wire.Lending {
+				mu.Lock()
+				defer mu.Unlock()
+				return word
+			},
+			WatchLends: func(_ peering.ClusterID, f func()) func() {
+				f() // it changes while this side begins to follow
+				changed = f
+				return func() {}
+			},
+			Watch: func(ctx context.Context, _ peering.ClusterID, offered func(wire.Offer)) error {
+				mu.Lock()
+				streams++
+				mu.Unlock()
+				offered(wire.Offer{Message: "nothing"})
+				<-ctx.Done()
+				return nil
+			},
+		}
+		say := func(l wire.Lending) {
+			mu.Lock()
+			defer mu.Unlock()
+			word = l
+			changed()
+		}
+		count := func() int {
+			mu.Lock()
+			defer mu.Unlock()
+			return streams
+		}
+		stop := w.Follow(t.Context(), p.provider.ID())
+		time.Sleep(10 * time.Second)
+		if n := count(); n != 1 {
+			t.Errorf("%d streams at first, want 1: why there is nothing is in the offer", n)
+		}
+		for range 60 {
+			say(wire.LendsSomething)
+			time.Sleep(3 * time.Second)
+			say(wire.LendsNothing)
+			time.Sleep(3 * time.Second)
+		}
+		before := count()
+		time.Sleep(time.Hour)
+		if n := count() - before; n < 5 || n > 6 {
+			t.Errorf("%d streams in an hour of rest, want one each %s", n, offerAnew)
+		}
+		stop()
+	})
 }

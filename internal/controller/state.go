@@ -230,7 +230,7 @@ func (s *States) Observe(ctx context.Context, peer peering.ClusterID, state wire
 	}
 	if !equality.Semantic.DeepEqual(before.Status, fc.Status) {
 		// The reconciler writes other fields of the status, so the two cannot undo
-		// each other; what a stale cache hides is made good by the next heartbeat.
+		// each other; what a stale cache hides is made good when it is recorded again.
 		if err := s.Client.Status().Patch(ctx, fc, client.MergeFrom(before), client.FieldOwner(v1alpha1.Manager)); err != nil {
 			return fmt.Errorf("keep the state of %s: %w", fc.Name, err)
 		}

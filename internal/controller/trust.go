@@ -164,6 +164,9 @@ func (r *Trusts) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 		return reconcile.Result{}, err
 	}
 	if primary != nil && primary.UID != fc.UID {
+		if primary.Name == fc.Name { // it was made anew meanwhile
+			return reconcile.Result{RequeueAfter: time.Second}, nil
+		}
 		return r.double(ctx, primary, fc)
 	}
 	now := r.Now()
