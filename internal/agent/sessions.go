@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -14,6 +15,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/heartbeat"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
@@ -41,20 +43,30 @@ type conversation struct {
 	// changes counts what may have changed what is said or undone what was recorded.
 	changes uint64
 	// said is the word to the peer, heard its own. Most states say nothing new: those
-	// cost no look at what is stored.
+	// cost no look at what is stored. undone is how often heard could not be recorded,
+	// and notBefore when that is tried again.
 	said, heard word
+	undone      int
+	notBefore   time.Time
 	// lends is whether the peer lends this cluster anything, by its last word.
 	lends wire.Lending
 	// change and lending are who is to hear of another said, and of another lends.
 	change, lending []*func()
 }
 
-// wordLasts is for how long a word holds that nobody said had changed: whoever
-// changes it says so. recordAgain is the pause before a word is recorded again that
-// could not be, or that may have been undone.
 const (
-	wordLasts   = 5 * time.Minute
-	recordAgain = 2 * time.Second
+	// wordLasts is for how long the word to a peer holds that nobody said had changed:
+	// whoever changes it says so. heardLasts is that for a peer's own, of which not all
+	// that is recorded is watched: less than the pause between two.
+	wordLasts  = 5 * time.Minute
+	heardLasts = heartbeat.MaxInterval / 2
+	// againAfter is the pause before a word is recorded again that could not be, or that
+	// may have been undone; it grows to againMost. againTimeout is how long that may
+	// take, and againAtOnce how many are under way.
+	againAfter   = 2 * time.Second
+	againMost    = time.Minute
+	againTimeout = 10 * time.Second
+	againAtOnce  = 8
 )
 
 // word is what one side said.
@@ -64,8 +76,8 @@ type word struct {
 	at time.Time
 }
 
-// holds says whether a word need not be looked at again yet.
-func (w word) holds() bool { return w.state != nil && time.Since(w.at) < wordLasts }
+// holds says whether a word that lasts so long need not be looked at again yet.
+func (w word) holds(lasts time.Duration) bool { return w.state != nil && time.Since(w.at) < lasts }
 
 // says says whether a word is the same but for what counts and times messages.
 func (w word) says(s *ententev1.PeerState) bool {
@@ -96,7 +108,7 @@ func (s *speech) State(ctx context.Context, peer peering.ClusterID) (*ententev1.
 	c := s.with(peer)
 	last, changes := c.said, c.changes
 	s.mu.Unlock()
-	if last.holds() {
+	if last.holds(wordLasts) {
 		return proto.CloneOf(last.state), nil
 	}
 	state, err := s.states.State(ctx, peer)
@@ -154,7 +166,7 @@ func (s *speech) hear(ctx context.Context, peer peering.ClusterID, state *entent
 	c := s.with(peer)
 	last := c.heard
 	s.mu.Unlock()
-	if last.holds() && last.says(state) {
+	if last.holds(heardLasts) && last.says(state) {
 		return nil
 	}
 	said, err := wire.StateFrom(state)
@@ -163,8 +175,11 @@ func (s *speech) hear(ctx context.Context, peer peering.ClusterID, state *entent
 	}
 	c.recording.Lock()
 	defer c.recording.Unlock()
+	if ctx.Err() != nil {
+		return context.Cause(ctx) // it waited, and a newer stream's word may have been recorded
+	}
 	s.mu.Lock()
-	c.heard = word{state: proto.CloneOf(state)}
+	c.heard, c.undone = word{state: proto.CloneOf(state)}, 0
 	s.lent(c, said.Lends)
 	s.mu.Unlock()
 	s.record(ctx, peer, c, said)
@@ -178,20 +193,21 @@ func (s *speech) record(ctx context.Context, peer peering.ClusterID, c *conversa
 	s.mu.Lock()
 	changes := c.changes
 	s.mu.Unlock()
-	if err := s.states.Observe(ctx, peer, said); err != nil {
-		if ctx.Err() == nil {
-			s.log.Warn("cannot record what a peer says", "peer", peer, "err", err)
-		}
-		s.again()
-		return
+	err := s.states.Observe(ctx, peer, said)
+	if err != nil && ctx.Err() == nil {
+		s.log.Warn("cannot record what a peer says", "peer", peer, "err", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// What changed while this wrote may have undone it.
-	if c.changes == changes {
-		c.heard.at = time.Now()
-	} else {
+	switch {
+	case err != nil:
+		c.notBefore = time.Now().Add(min(againAfter<<min(c.undone, 8), againMost))
+		c.undone++
 		s.again()
+	case c.changes != changes: // which may have undone it
+		s.again()
+	default:
+		c.heard.at, c.undone, c.notBefore = time.Now(), 0, time.Time{}
 	}
 }
 
@@ -215,20 +231,41 @@ func (s *speech) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(recordAgain):
+		case <-time.After(againAfter):
 		}
-		s.mu.Lock()
-		var peers []peering.ClusterID
-		for peer, c := range s.peers {
-			if c.heard.state != nil && c.heard.at.IsZero() {
-				peers = append(peers, peer)
-			}
+		due, others := s.toRecord(time.Now())
+		var tasks errgroup.Group
+		tasks.SetLimit(againAtOnce)
+		for _, peer := range due {
+			tasks.Go(func() error {
+				ctx, cancel := context.WithTimeout(ctx, againTimeout)
+				defer cancel()
+				s.recordAgain(ctx, peer)
+				return nil
+			})
 		}
-		s.mu.Unlock()
-		for _, peer := range peers {
-			s.recordAgain(ctx, peer)
+		_ = tasks.Wait()
+		if others {
+			s.again()
 		}
 	}
+}
+
+// toRecord returns whose words are to be recorded again now, and whether there are
+// others whose time has not come.
+func (s *speech) toRecord(now time.Time) (due []peering.ClusterID, others bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for peer, c := range s.peers {
+		switch {
+		case c.heard.state == nil || !c.heard.at.IsZero():
+		case now.Before(c.notBefore):
+			others = true
+		default:
+			due = append(due, peer)
+		}
+	}
+	return due, others
 }
 
 // recordAgain records a peer's last word if that is still to be done.

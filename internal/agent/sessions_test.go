@@ -117,12 +117,12 @@ func TestAPeersWordIsRecordedAgain(t *testing.T) {
 		if err := s.Observe(t.Context(), peer, &ententev1.PeerState{Sequence: 1, EchoSequence: 1, Protocol: 1}); err != nil {
 			t.Fatalf("an API server that is away ends the session: %v", err)
 		}
-		time.Sleep(3 * recordAgain)
+		time.Sleep(3 * againAfter)
 		if got := recorded(); got != 0 {
 			t.Fatalf("recorded %d", got)
 		}
 		broken.Store(false)
-		time.Sleep(recordAgain + time.Millisecond)
+		time.Sleep(againMost)
 		if got := recorded(); got != 1 {
 			t.Errorf("recorded %d once that worked, want 1", got)
 		}
@@ -136,7 +136,7 @@ func TestAPeersWordIsRecordedAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.spoken(peer)
-		time.Sleep(recordAgain + time.Millisecond)
+		time.Sleep(againAfter + time.Millisecond)
 		if got := recorded(); got != 1 {
 			t.Errorf("recorded %d after it was undone, want 1", got)
 		}

@@ -59,7 +59,7 @@ type Config struct {
 	// the patience for a longer one; 0 is DefaultInterval.
 	Interval time.Duration
 	// Patience is how long a peer may be silent, which it is told; 0 is
-	// SilentIntervals intervals.
+	// SilentIntervals intervals, of which it is not: those are what all keep up.
 	Patience time.Duration
 	// Current returns what this side says now. The state becomes the exchange's,
 	// which fills in sequence, sent_at, echo_sequence and patience. An error ends the

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
@@ -223,6 +224,43 @@ func TestPauseFor(t *testing.T) {
 			t.Errorf("each %s to one with the patience %s: %s, want %s", tc.interval, tc.patience, got, tc.want)
 		}
 	}
+}
+
+// A peer may lose its patience: it is told its state as soon as it has to be.
+func TestAPatienceThatShrinks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		a, b := pipes(ctx, 8)
+		cfg := newSide(1).config()
+		cfg.Patience = SessionPatience
+		go func() { _ = Run(ctx, a.stream(), cfg) }()
+		said := func() uint64 {
+			n := uint64(0)
+			for {
+				select {
+				case <-b.in:
+					n++
+				default:
+					return n
+				}
+			}
+		}
+		time.Sleep(time.Second)
+		if err := b.send(&ententev1.PeerState{Sequence: 1, Patience: durationpb.New(SessionPatience)}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(DefaultInterval / 4) // so soon after its last word it does not answer
+		said()
+		if err := b.send(&ententev1.PeerState{Sequence: 2}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(DefaultInterval + time.Second)
+		if n := said(); n == 0 {
+			t.Error("it is told nothing in time")
+		}
+		cancel()
+		synctest.Wait()
+	})
 }
 
 // Who has the patience hears what is new at once, and what is not each two minutes.

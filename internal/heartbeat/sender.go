@@ -81,6 +81,8 @@ func (s *sender) heard(sequence uint64, patience time.Duration) {
 	case time.Since(s.sentAt) >= s.pause/2:
 		s.begin()
 		s.next = s.pause + s.pause/8 // so that the other side goes first next time too
+	case time.Until(s.dueAt) > s.pause: // it has less patience than before
+		s.set(time.Until(s.sentAt.Add(s.pause)))
 	}
 }
 
