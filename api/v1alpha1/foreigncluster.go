@@ -216,7 +216,7 @@ type PeerSession struct {
 	// seconds. It is known where this side dialled.
 	// +optional
 	ClockSkew *metav1.Duration `json:"clockSkew,omitempty"`
-	// roundTrip is that of a heartbeat, rounded so that it does not change with
+	// roundTrip is that of a question of the session, rounded so that it does not change with
 	// each.
 	// +optional
 	RoundTrip *metav1.Duration `json:"roundTrip,omitempty"`

@@ -292,7 +292,7 @@ type Session struct {
 	Since *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
 	// How far the peer's clock is ahead of this one's.
 	ClockSkew *durationpb.Duration `protobuf:"bytes,4,opt,name=clock_skew,json=clockSkew,proto3" json:"clock_skew,omitempty"`
-	// The round trip of the heartbeats.
+	// The round trip of a question of the session.
 	RoundTrip *durationpb.Duration `protobuf:"bytes,5,opt,name=round_trip,json=roundTrip,proto3" json:"round_trip,omitempty"`
 	// When the certificate ends that the peer showed.
 	CertificateExpireTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=certificate_expire_time,json=certificateExpireTime,proto3" json:"certificate_expire_time,omitempty"`
