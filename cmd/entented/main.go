@@ -102,9 +102,9 @@ func (f *logFlags) cluster() (*rest.Config, *slog.Logger, error) {
 }
 
 // collectAt is GOGC of the agent, unless that is set. What it keeps for a peer is
-// small and lives long, and what a join needs is soon garbage: so a quarter of the
-// usual headroom takes two fifths off its memory. It costs joins processor time, but
-// one that rests next to nothing.
+// small and lives long, and what a join needs is soon garbage: a quarter of the usual
+// headroom takes an eighth off what half of it does. It costs joins processor time,
+// but one that rests next to nothing.
 const collectAt = 25
 
 // trimEach is how often the agent gives back what memory it does not need: Go keeps

@@ -1,7 +1,6 @@
 package session
 
 import (
-	"encoding/binary"
 	"net"
 	"sync"
 )
@@ -16,17 +15,13 @@ type joiningConn struct {
 	// held is a header whose body comes with the next write.
 	held    [yamuxHeader]byte
 	holding bool
-	// got is how much of a header was written that came in pieces, body how much of a
-	// body is still to come.
-	head [yamuxHeader]byte
-	got  int
-	body uint32
+	framing
 }
 
 // Write implements net.Conn. yamux calls it from one goroutine.
 func (c *joiningConn) Write(b []byte) (int, error) {
 	whole := c.got == 0 && c.body == 0 && len(b) == yamuxHeader
-	c.follow(b)
+	_ = c.follow(b, func() error { return nil }) // what yamux sends is right
 	if whole && c.body > 0 {
 		c.holding = true
 		return copy(c.held[:], b), nil
@@ -50,25 +45,4 @@ func (c *joiningConn) Write(b []byte) (int, error) {
 	n += copy(spare[n:], b)
 	n, err := c.Conn.Write(spare[:n])
 	return max(n-yamuxHeader, 0), err
-}
-
-// follow keeps track of where frames begin.
-func (c *joiningConn) follow(b []byte) {
-	for len(b) > 0 {
-		if c.body > 0 {
-			n := min(len(b), int(c.body))
-			c.body -= uint32(n)
-			b = b[n:]
-			continue
-		}
-		n := copy(c.head[c.got:], b)
-		c.got += n
-		b = b[n:]
-		if c.got == yamuxHeader {
-			c.got = 0
-			if c.head[1] == yamuxData {
-				c.body = binary.BigEndian.Uint32(c.head[8:])
-			}
-		}
-	}
 }

@@ -14,10 +14,8 @@ import (
 // either would cost memory without bound.
 type meter struct {
 	// odd says that the peer's streams have odd numbers: it dialled.
-	odd    bool
-	head   [yamuxHeader]byte
-	got    int
-	body   uint32
+	odd bool
+	framing
 	opens  bucket
 	pings  bucket
 	failed error
@@ -42,23 +40,46 @@ type AbuseError struct{ What string }
 // Error implements error.
 func (e *AbuseError) Error() string { return "the peer broke the rules of the session: " + e.What }
 
-// feed takes the next bytes of the stream, in pieces of any size. Once it failed
-// it goes on failing.
-func (m *meter) feed(b []byte, now time.Time) error {
-	for len(b) > 0 && m.failed == nil {
-		if m.body > 0 {
-			n := min(uint32(min(len(b), streamWindow)), m.body)
-			m.body -= n
+// framing keeps track of where the frames of yamux begin.
+type framing struct {
+	// head is a header, of which got bytes are known; body is how much of a body is still
+	// to come.
+	head [yamuxHeader]byte
+	got  int
+	body uint32
+}
+
+// follow takes the next bytes of a direction, in pieces of any size, and has each
+// header judged once it is whole. An error of judge ends it.
+func (f *framing) follow(b []byte, judge func() error) error {
+	for len(b) > 0 {
+		if f.body > 0 {
+			n := min(len(b), int(f.body))
+			f.body -= uint32(n)
 			b = b[n:]
 			continue
 		}
-		n := copy(m.head[m.got:], b)
-		m.got += n
+		n := copy(f.head[f.got:], b)
+		f.got += n
 		b = b[n:]
-		if m.got == yamuxHeader {
-			m.got = 0
-			m.failed = m.frame(now)
+		if f.got < yamuxHeader {
+			break
 		}
+		f.got = 0
+		if err := judge(); err != nil {
+			return err
+		}
+		if f.head[1] == yamuxData {
+			f.body = binary.BigEndian.Uint32(f.head[8:])
+		}
+	}
+	return nil
+}
+
+// feed takes the next bytes of the stream. Once it failed it goes on failing.
+func (m *meter) feed(b []byte, now time.Time) error {
+	if m.failed == nil {
+		m.failed = m.follow(b, func() error { return m.frame(now) })
 	}
 	return m.failed
 }
@@ -87,11 +108,8 @@ func (m *meter) frame(now time.Time) error {
 			return &AbuseError{What: "it opens streams too fast"}
 		}
 	}
-	if kind == yamuxData {
-		if length > streamWindow {
-			return &AbuseError{What: fmt.Sprintf("a frame of %d bytes, more than %d", length, streamWindow)}
-		}
-		m.body = length
+	if kind == yamuxData && length > streamWindow {
+		return &AbuseError{What: fmt.Sprintf("a frame of %d bytes, more than %d", length, streamWindow)}
 	}
 	return nil
 }
