@@ -156,7 +156,14 @@ type PodEvent struct {
 type NamespaceObject struct {
 	// Mapping is Suffixed or Same.
 	Mapping string `json:"mapping"`
+	// ClusterDomain is the domain of the names of Services at home; empty is
+	// DefaultClusterDomain.
+	ClusterDomain string `json:"clusterDomain,omitempty"`
 }
+
+// DefaultClusterDomain is the domain of the names of Services in a cluster that says
+// nothing else.
+const DefaultClusterDomain = "cluster.local"
 
 // ServiceObject is the JSON of an Object of KindService: what of a Service
 // another cluster needs in order to answer by its name.

@@ -209,7 +209,7 @@ func (w *world) check() {
 func (w *world) capacity(own int) Capacity {
 	contract, offered := w.held()
 	lent := Resources{"cpu": Whole(int64(contract + offered + w.other))}
-	return Capacity{Free: Resources{"cpu": Whole(capacity)}, Lent: lent, LentByPolicy: lent, LentToPeer: Resources{"cpu": Whole(int64(own))}}
+	return Capacity{Free: Resources{"cpu": Whole(capacity), Pods: Whole(capacity)}, Lent: lent, LentByPolicy: lent, LentToPeer: Resources{"cpu": Whole(int64(own))}}
 }
 
 func (w *world) decides(cores int, have Capacity) bool {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"math/big"
 	"slices"
 	"strconv"
 	"time"
@@ -87,6 +88,8 @@ type Policy struct {
 	// RuntimeClasses and StorageClasses are those that peers may have.
 	RuntimeClasses []string
 	StorageClasses []string
+	// NodeSelectorKeys are the labels by which peers may choose nodes.
+	NodeSelectorKeys []string
 }
 
 // Capacity is what a provider has.
@@ -165,7 +168,9 @@ func (e *GrantError) Error() string { return e.Message }
 // Decide decides what to lend: what was asked for, if every ceiling allows it,
 // and else nothing, with a *GrantError. An ask that names no resources gets as
 // much of each as the ceilings allow; if that costs more than its price ceiling,
-// nothing. Resources other than cpu come in whole units.
+// nothing. Every grant has a number of pods: an ask that names resources but no
+// pods gets the share of the pods that it takes of the rest (podsFor). Resources
+// other than cpu come in whole units.
 func Decide(ask Ask, p Policy, have Capacity) (Grant, error) {
 	if p.Accept != Automatic && p.Accept != AfterApproval {
 		return Grant{}, refuse(GrantPolicyRefused, "", "policy %q lends nothing to this peer", p.Name)
@@ -222,6 +227,9 @@ func checkFeatures(ask Ask, p Policy, have Capacity) error {
 	if ask.Network && !p.Network {
 		return refuse(GrantPolicyRefused, "", "policy %q allows no tunnel", p.Name)
 	}
+	if err := p.CheckNodes(ask.NodeSelector); err != nil {
+		return err
+	}
 	for _, kind := range []struct {
 		name              string
 		want, may, exists []string
@@ -236,6 +244,17 @@ func checkFeatures(ask Ask, p Policy, have Capacity) error {
 			if !slices.Contains(kind.exists, class) {
 				return refuse(GrantPolicyRefused, "", "the provider has no %s %s", kind.name, class)
 			}
+		}
+	}
+	return nil
+}
+
+// CheckNodes checks that a peer may choose nodes by these labels: a *GrantError says
+// by which not. It asks nothing about what nodes there are.
+func (p Policy) CheckNodes(selector map[string]string) error {
+	for _, key := range slices.Sorted(maps.Keys(selector)) {
+		if !slices.Contains(p.NodeSelectorKeys, key) {
+			return refuse(GrantPolicyRefused, "", "policy %q lets this peer choose no nodes by the label %s", p.Name, key)
 		}
 	}
 	return nil
@@ -288,8 +307,12 @@ func checkAsk(ask Ask) error {
 			return invalid(err)
 		}
 	}
-	if len(ask.Resources) > MaxResources {
-		return refuse(GrantInvalid, "", "%d resources, more than %d", len(ask.Resources), MaxResources)
+	most := MaxResources
+	if _, named := ask.Resources[Pods]; !named {
+		most-- // the grant has them
+	}
+	if len(ask.Resources) > most {
+		return refuse(GrantInvalid, "", "%d resources besides pods, more than %d", len(ask.Resources), MaxResources-1)
 	}
 	if ask.Duration < 0 {
 		return refuse(GrantInvalid, "", "duration is below zero")
@@ -368,7 +391,7 @@ func lendable(name string, q Quantity) Quantity {
 }
 
 func grantAsked(ask Ask, p Policy, have Capacity) (Resources, error) {
-	got := make(Resources, len(ask.Resources))
+	got := make(Resources, len(ask.Resources)+1)
 	for _, name := range ask.Resources.Names() {
 		want := ask.Resources[name]
 		for _, b := range bounds(name, p, have) {
@@ -378,7 +401,52 @@ func grantAsked(ask Ask, p Policy, have Capacity) (Resources, error) {
 		}
 		got[name] = want
 	}
+	if _, named := got[Pods]; !named {
+		pods := podsFor(ask, p, have)
+		if pods.IsZero() {
+			_, tightest := headroom(Pods, p, have)
+			return nil, tightest[0].refuse(Pods, Whole(1), p)
+		}
+		got[Pods] = pods
+	}
 	return got, nil
+}
+
+// podsFor returns how many pods an ask gets that names other resources only: the
+// share that it takes of the scarcest of the others, of the pods that nobody has yet or
+// of those within the bounds, whichever is less, and at least one. So peers that name no
+// pods run out of them no sooner than of the rest. Zero means that no pod is left.
+func podsFor(ask Ask, p Policy, have Capacity) Quantity {
+	left, _ := headroom(Pods, p, have)
+	unlent := func(name string) Quantity {
+		return have.Free[name].percent(min(p.OvercommitPercent, MaxOvercommit)).Sub(have.Lent[name])
+	}
+	bounded := func(name string) Quantity {
+		most, _ := headroom(name, p, have)
+		return most
+	}
+	pods := min(podShare(ask.Resources, unlent), podShare(ask.Resources, bounded))
+	return Whole(max(pods, 1)).Min(left)
+}
+
+// podShare returns the largest share that a resource asked for is of what there is of
+// it, as a number of the pods that there are.
+func podShare(asked Resources, of func(name string) Quantity) int64 {
+	pods := of(Pods)
+	most := int64(0)
+	for name, want := range asked {
+		there := of(name).bigMilli()
+		if there.Sign() == 0 {
+			continue
+		}
+		share := new(big.Int).Mul(pods.bigMilli(), want.bigMilli())
+		share.Quo(share, there.Mul(there, big.NewInt(1000)))
+		if !share.IsInt64() {
+			return pods.Units()
+		}
+		most = max(most, share.Int64())
+	}
+	return min(most, pods.Units())
 }
 
 // refuse says why a bound allows no more.
@@ -412,7 +480,7 @@ func shown(name string, q Quantity) Quantity { return round(name, lendable(name,
 func grantAll(p Policy, have Capacity) (Resources, error) {
 	got := Resources{}
 	for _, name := range have.Free.Names() {
-		if checkResourceName(name) != nil || len(got) == MaxResources {
+		if checkResourceName(name) != nil || name != Pods && len(got) >= MaxResources-1 {
 			continue
 		}
 		if now, _ := headroom(name, p, have); !now.IsZero() {
@@ -420,8 +488,8 @@ func grantAll(p Policy, have Capacity) (Resources, error) {
 		}
 	}
 	// Without one of these no pod can run, so there is nothing to offer.
-	for _, name := range []string{"cpu", "memory", "pods"} {
-		if _, offered := have.Free[name]; offered && got[name].IsZero() {
+	for _, name := range []string{"cpu", "memory", Pods} {
+		if _, offered := have.Free[name]; (offered || name == Pods) && got[name].IsZero() {
 			return nil, refuse(GrantCapacityExhausted, name, "%s: nothing is left to lend under policy %q", name, p.Name)
 		}
 	}
@@ -493,6 +561,10 @@ func Explain(ask Ask, p Policy, have Capacity) []Bound {
 	names := ask.Resources.Names()
 	if all {
 		names = have.Free.Names()
+	}
+	if _, named := ask.Resources[Pods]; !all && !named {
+		ask.Resources = ask.Resources.KeepUnnamed(Resources{Pods: podsFor(ask, p, have).max(Whole(1))})
+		names = ask.Resources.Names()
 	}
 	var list []Bound
 	for _, name := range names {

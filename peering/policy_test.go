@@ -32,6 +32,12 @@ func TestDecide(t *testing.T) {
 	half := peering.Policy{Name: "half", Accept: peering.Automatic, PercentOfFree: 50, TotalPercent: 100, OvercommitPercent: 100, Duration: 8760 * time.Hour, Network: true, PodSecurity: peering.PodSecurityBaseline}
 	capped := half
 	capped.Ceilings = resources(t, "cpu", "2", "nvidia.com/gpu", "0")
+	fewPods := half
+	fewPods.Ceilings = resources(t, "pods", "20")
+	eight := half
+	eight.PercentOfFree, eight.Ceilings = 100, resources(t, "cpu", "8", "pods", "100")
+	zones := half
+	zones.NodeSelectorKeys = []string{"zone"}
 	noTunnel := half
 	noTunnel.Network = false
 	approve, approved := half, half
@@ -63,11 +69,22 @@ func TestDecide(t *testing.T) {
 		want   string
 		reason peering.GrantReason
 	}{
-		{"what was asked for", ask("cpu", "3500m", "memory", "8Gi"), half, peering.Capacity{Free: free}, "cpu=3500m, memory=8Gi", ""},
+		{"what was asked for", ask("cpu", "3500m", "memory", "8Gi"), half, peering.Capacity{Free: free}, "cpu=3500m, memory=8Gi, pods=50", ""},
 		{"as much as there may be, whole where it has to be", ask(), half, peering.Capacity{Free: free}, "cpu=3500m, memory=8Gi, nvidia.com/gpu=1, pods=50", ""},
 		{"as much as there may be under ceilings", ask(), capped, peering.Capacity{Free: free}, "cpu=2, memory=8Gi, pods=50", ""},
 		{"as much as is left of it", ask(), half, peering.Capacity{Free: free, Lent: resources(t, "cpu", "1", "pods", "10"), LentToPeer: resources(t, "cpu", "1", "pods", "10")}, "cpu=2500m, memory=8Gi, nvidia.com/gpu=1, pods=40", ""},
-		{"bytes in whole mebibytes, which people can read", ask(), half, peering.Capacity{Free: resources(t, "memory", "25102446592")}, "memory=11969Mi", ""},
+		{"bytes in whole mebibytes, which people can read", ask(), half, peering.Capacity{Free: resources(t, "memory", "25102446592", "pods", "8")}, "memory=11969Mi, pods=4", ""},
+		{"of the pods the same share as of the rest, where nobody asked for pods", ask("cpu", "1"), half, peering.Capacity{Free: resources(t, "cpu", "8", "pods", "10000")}, "cpu=1, pods=1250", ""},
+		{"the largest of several shares", ask("cpu", "1", "memory", "2Gi"), half, peering.Capacity{Free: resources(t, "cpu", "8", "memory", "8Gi", "pods", "100")}, "cpu=1, memory=2Gi, pods=25", ""},
+		{"all the pods that it may for all of the rest", ask("cpu", "4"), half, peering.Capacity{Free: resources(t, "cpu", "8", "pods", "100")}, "cpu=4, pods=50", ""},
+		{"one pod for the least share", ask("cpu", "1m"), half, peering.Capacity{Free: resources(t, "cpu", "8", "pods", "100")}, "cpu=1m, pods=1", ""},
+		{"no more pods than the ceiling leaves", ask("cpu", "4"), fewPods, peering.Capacity{Free: resources(t, "cpu", "8", "pods", "100"), Lent: resources(t, "pods", "12"), LentToPeer: resources(t, "pods", "12")}, "cpu=4, pods=8", ""},
+		{"of the pods of a ceiling the share that it takes of the rest", ask("cpu", "1"), eight, peering.Capacity{Free: resources(t, "cpu", "12", "pods", "1000"), Lent: resources(t, "cpu", "2", "pods", "24"), LentToPeer: resources(t, "cpu", "2", "pods", "24")}, "cpu=1, pods=12", ""},
+		{"a share of the pods that others leave", ask("cpu", "1"), half, peering.Capacity{Free: resources(t, "cpu", "8", "pods", "100"), Lent: resources(t, "cpu", "4", "pods", "92")}, "cpu=1, pods=2", ""},
+		{"fewer pods than by default", ask("cpu", "1", "pods", "7"), half, peering.Capacity{Free: free}, "cpu=1, pods=7", ""},
+		{"no pod is left of the ceiling", ask("cpu", "1"), fewPods, peering.Capacity{Free: free, LentToPeer: resources(t, "pods", "20")}, "", peering.GrantPolicyRefused},
+		{"no pod is free", ask("cpu", "1"), half, peering.Capacity{Free: free, Lent: resources(t, "pods", "101")}, "", peering.GrantCapacityExhausted},
+		{"all there is, where no pod is", ask(), half, peering.Capacity{Free: resources(t, "cpu", "7", "memory", "16Gi")}, "", peering.GrantCapacityExhausted},
 		{"others hold what is free", ask("cpu", "1"), half, peering.Capacity{Free: free, Lent: resources(t, "cpu", "6500m")}, "", peering.GrantCapacityExhausted},
 		{"one peer after the other does not get more than there is", ask(), half, peering.Capacity{Free: free, Lent: resources(t, "cpu", "6", "memory", "15Gi", "pods", "100")}, "cpu=1, memory=1Gi, nvidia.com/gpu=1, pods=1", ""},
 		{"nothing is left", ask(), half, peering.Capacity{Free: free, Lent: free}, "", peering.GrantCapacityExhausted},
@@ -82,21 +99,21 @@ func TestDecide(t *testing.T) {
 		{"no duration at all", ask("cpu", "1"), endless, peering.Capacity{Free: free}, "", peering.GrantInvalid},
 		{"a tunnel that the policy does not allow", peering.Ask{RequestID: "r", Network: true}, noTunnel, peering.Capacity{Free: free}, "", peering.GrantPolicyRefused},
 		{"an administrator has to approve", ask("cpu", "1"), approve, peering.Capacity{Free: free}, "", peering.GrantPending},
-		{"an administrator approved", ask("cpu", "1"), approved, peering.Capacity{Free: free}, "cpu=1", ""},
+		{"an administrator approved", ask("cpu", "1"), approved, peering.Capacity{Free: free}, "cpu=1, pods=14", ""},
 		{"what approval could not give either", ask("cpu", "4"), approve, peering.Capacity{Free: free}, "", peering.GrantCapacityExhausted},
 		{"more than all peers together get", ask("cpu", "3500m"), total, peering.Capacity{Free: free}, "", peering.GrantPolicyRefused},
-		{"all that all peers together get", ask("cpu", "3"), total, peering.Capacity{Free: free}, "cpu=3", ""},
+		{"all that all peers together get", ask("cpu", "3"), total, peering.Capacity{Free: free}, "cpu=3, pods=43", ""},
 		{"more than they leave", ask("cpu", "2"), total, peering.Capacity{Free: free, Lent: resources(t, "cpu", "2"), LentByPolicy: resources(t, "cpu", "2")}, "", peering.GrantCapacityExhausted},
-		{"what others hold by another policy does not count", ask("cpu", "2"), total, peering.Capacity{Free: free, Lent: resources(t, "cpu", "2")}, "cpu=2", ""},
+		{"what others hold by another policy does not count", ask("cpu", "2"), total, peering.Capacity{Free: free, Lent: resources(t, "cpu", "2")}, "cpu=2, pods=33", ""},
 		{"as much as the total leaves", ask(), total, peering.Capacity{Free: free, Lent: resources(t, "cpu", "2"), LentByPolicy: resources(t, "cpu", "2")}, "cpu=1, memory=8Gi, nvidia.com/gpu=1, pods=50", ""},
 		{"more than the percentage for all", ask("cpu", "3501m"), totalPercent, peering.Capacity{Free: free}, "", peering.GrantCapacityExhausted},
 		{"the percentage for all", ask("cpu", "3500m", "pods", "50"), totalPercent, peering.Capacity{Free: free}, "cpu=3500m, pods=50", ""},
-		{"more than is free, overcommitted", ask("cpu", "17500m", "nvidia.com/gpu", "7"), over, peering.Capacity{Free: free}, "cpu=17500m, nvidia.com/gpu=7", ""},
+		{"more than is free, overcommitted", ask("cpu", "17500m", "nvidia.com/gpu", "7"), over, peering.Capacity{Free: free}, "cpu=17500m, nvidia.com/gpu=7, pods=252", ""},
 		{"more than overcommitment gives", ask("cpu", "17501m"), over, peering.Capacity{Free: free}, "", peering.GrantCapacityExhausted},
 		{"half a GPU of overcommitment", ask("nvidia.com/gpu", "8"), over, peering.Capacity{Free: free}, "", peering.GrantCapacityExhausted},
 		{"nothing counts as free", ask(), none, peering.Capacity{Free: free}, "", peering.GrantCapacityExhausted},
-		{"at any price", ask("cpu", "3"), priced, peering.Capacity{Free: free}, "cpu=3", ""},
-		{"at the ceiling", ceiling(eur(t, "0.064"), "cpu", "3", "memory", "4Gi"), priced, peering.Capacity{Free: free}, "cpu=3, memory=4Gi", ""},
+		{"at any price", ask("cpu", "3"), priced, peering.Capacity{Free: free}, "cpu=3, pods=42", ""},
+		{"at the ceiling", ceiling(eur(t, "0.064"), "cpu", "3", "memory", "4Gi"), priced, peering.Capacity{Free: free}, "cpu=3, memory=4Gi, pods=42", ""},
 		{"above the ceiling", ceiling(eur(t, "0.063999999"), "cpu", "3", "memory", "4Gi"), priced, peering.Capacity{Free: free}, "", peering.GrantPrice},
 		{"all there is, above the ceiling", ceiling(eur(t, "0.07")), priced, peering.Capacity{Free: free}, "", peering.GrantPrice},
 		{"all there is, below the ceiling", ceiling(eur(t, "0.08")), priced, peering.Capacity{Free: free}, "cpu=3500m, memory=8Gi, nvidia.com/gpu=1, pods=50", ""},
@@ -104,14 +121,16 @@ func TestDecide(t *testing.T) {
 		{"a ceiling of nothing for what costs nothing", ceiling(eur(t, "0"), "pods", "1"), priced, peering.Capacity{Free: free}, "pods=1", ""},
 		{"a ceiling in another currency", ceiling(money(t, "USD", "100"), "cpu", "1"), priced, peering.Capacity{Free: free}, "", peering.GrantPrice},
 		{"a ceiling in no currency", ceiling(money(t, "", "100"), "cpu", "1"), priced, peering.Capacity{Free: free}, "", peering.GrantInvalid},
-		{"a ceiling where nothing costs anything", ceiling(money(t, "USD", "1"), "cpu", "1"), half, peering.Capacity{Free: free}, "cpu=1", ""},
-		{"classes that are there", peering.Ask{RequestID: "r", RuntimeClasses: []string{"gvisor"}, StorageClasses: []string{"fast"}, Resources: resources(t, "cpu", "1")}, classes, withClasses, "cpu=1", ""},
+		{"a ceiling where nothing costs anything", ceiling(money(t, "USD", "1"), "cpu", "1"), half, peering.Capacity{Free: free}, "cpu=1, pods=14", ""},
+		{"classes that are there", peering.Ask{RequestID: "r", RuntimeClasses: []string{"gvisor"}, StorageClasses: []string{"fast"}, Resources: resources(t, "cpu", "1")}, classes, withClasses, "cpu=1, pods=14", ""},
 		{"a runtime class that the policy does not give", peering.Ask{RequestID: "r", RuntimeClasses: []string{"runc"}}, classes, withClasses, "", peering.GrantPolicyRefused},
 		{"a runtime class that is not there", peering.Ask{RequestID: "r", RuntimeClasses: []string{"kata"}}, classes, withClasses, "", peering.GrantPolicyRefused},
 		{"a storage class that the policy does not show", peering.Ask{RequestID: "r", StorageClasses: []string{"slow"}}, classes, withClasses, "", peering.GrantPolicyRefused},
 		{"classes out of order", peering.Ask{RequestID: "r", RuntimeClasses: []string{"kata", "gvisor"}}, classes, withClasses, "", peering.GrantInvalid},
 		{"a class that is none", peering.Ask{RequestID: "r", StorageClasses: []string{"../x"}}, classes, withClasses, "", peering.GrantInvalid},
 		{"a node selector that is none", peering.Ask{RequestID: "r", NodeSelector: map[string]string{"a b": ""}}, half, peering.Capacity{Free: free}, "", peering.GrantInvalid},
+		{"nodes by a label that the policy gives", peering.Ask{RequestID: "r", NodeSelector: map[string]string{"zone": "a"}, Resources: resources(t, "cpu", "1")}, zones, peering.Capacity{Free: free}, "cpu=1, pods=14", ""},
+		{"nodes by a label that it does not give", peering.Ask{RequestID: "r", NodeSelector: map[string]string{"zone": "a", "gpu": "a100"}, Resources: resources(t, "cpu", "1")}, zones, peering.Capacity{Free: free}, "", peering.GrantPolicyRefused},
 		{"a contract ID that is none", peering.Ask{RequestID: "r", ContractID: "A"}, half, peering.Capacity{Free: free}, "", peering.GrantInvalid},
 		{"a policy that lends nothing", ask("cpu", "1"), peering.Policy{Name: "no"}, peering.Capacity{Free: free}, "", peering.GrantPolicyRefused},
 	} {
@@ -144,7 +163,7 @@ func TestDecide(t *testing.T) {
 }
 
 func TestDurationIsTheShorterOfAskAndPolicy(t *testing.T) {
-	have := peering.Capacity{Free: resources(t, "cpu", "4")}
+	have := peering.Capacity{Free: resources(t, "cpu", "4", "pods", "9")}
 	for _, tt := range []struct{ ask, policy, want time.Duration }{
 		{0, time.Hour, time.Hour},
 		{time.Minute, time.Hour, time.Minute},
@@ -167,10 +186,10 @@ func TestConditionsAreThoseOfThePolicy(t *testing.T) {
 	p := peering.Policy{
 		Accept: peering.Automatic, PercentOfFree: 100, TotalPercent: 100, OvercommitPercent: 100, Duration: time.Hour,
 		Renewable: true, Notice: 90*time.Minute + time.Millisecond, StatementPeriod: time.Second,
-		Price: peering.PriceList{Currency: "EUR"},
+		Price: peering.PriceList{Currency: "EUR"}, NodeSelectorKeys: []string{"kubernetes.io/arch"},
 	}
 	ask := peering.Ask{RequestID: "r", NodeSelector: map[string]string{"kubernetes.io/arch": "arm64"}}
-	g, err := peering.Decide(ask, p, peering.Capacity{Free: resources(t, "cpu", "1")})
+	g, err := peering.Decide(ask, p, peering.Capacity{Free: resources(t, "cpu", "1", "pods", "9")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,15 +197,15 @@ func TestConditionsAreThoseOfThePolicy(t *testing.T) {
 		t.Errorf("got %+v", g)
 	}
 	p.Notice, p.StatementPeriod = 1<<60, 1<<60
-	if g, err = peering.Decide(ask, p, peering.Capacity{Free: resources(t, "cpu", "1")}); err != nil || g.Notice != peering.MaxNotice || g.StatementPeriod != peering.MaxStatementPeriod {
+	if g, err = peering.Decide(ask, p, peering.Capacity{Free: resources(t, "cpu", "1", "pods", "9")}); err != nil || g.Notice != peering.MaxNotice || g.StatementPeriod != peering.MaxStatementPeriod {
 		t.Errorf("got %+v, %v", g, err)
 	}
 	p.Price = prices(t, "euro", "cpu", "1")
-	if _, err = peering.Decide(ask, p, peering.Capacity{Free: resources(t, "cpu", "1")}); err == nil {
+	if _, err = peering.Decide(ask, p, peering.Capacity{Free: resources(t, "cpu", "1", "pods", "9")}); err == nil {
 		t.Error("a price in no currency was granted")
 	}
 	p.Price = prices(t, "EUR", "cpu", "999999999")
-	if _, err = peering.Decide(ask, p, peering.Capacity{Free: resources(t, "cpu", "2")}); err == nil {
+	if _, err = peering.Decide(ask, p, peering.Capacity{Free: resources(t, "cpu", "2", "pods", "9")}); err == nil {
 		t.Error("a price beyond all numbers was granted")
 	}
 }
@@ -439,7 +458,7 @@ func TestGrantsStayBelowEveryCeiling(t *testing.T) {
 				if !peering.Fractional(name) && !q.IsWhole() {
 					rt.Fatalf("%s %s is not whole", name, q)
 				}
-				if want, asked := ask.Resources[name]; len(ask.Resources) > 0 && (!asked || want.Cmp(q) != 0) {
+				if want, asked := ask.Resources[name]; len(ask.Resources) > 0 && (asked && want.Cmp(q) != 0 || !asked && name != peering.Pods) {
 					rt.Fatalf("asked for %s %s, granted %s", name, want, q)
 				}
 			}
@@ -524,4 +543,63 @@ func explain(rt *rapid.T, ask peering.Ask, p peering.Policy, have peering.Capaci
 			rt.Fatalf("more than was asked for: %+v", b)
 		}
 	}
+}
+
+// TestEveryGrantBoundsPods generates asks, policies and capacities: a grant always
+// has pods, as many as were asked for if that was said, and within every ceiling; and
+// no revision of it is without a resource that it has.
+func TestEveryGrantBoundsPods(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		draw := func(what string, names ...string) peering.Resources {
+			r := peering.Resources{}
+			for _, name := range names {
+				if rapid.Bool().Draw(t, what+" names "+name) {
+					r[name] = peering.Whole(rapid.Int64Range(0, 300).Draw(t, what+" of "+name))
+				}
+			}
+			return r
+		}
+		names := []string{"cpu", "memory", "pods", "nvidia.com/gpu"}
+		p := peering.Policy{
+			Name: "any", Accept: peering.Automatic, Duration: time.Hour,
+			PercentOfFree: rapid.IntRange(0, 100).Draw(t, "percent"), TotalPercent: 100, OvercommitPercent: 100,
+			Ceilings: draw("ceiling", names...), Total: draw("total", names...),
+		}
+		have := peering.Capacity{Free: draw("free", names...), Lent: draw("lent", names...)}
+		ask := peering.Ask{RequestID: "r", Resources: draw("ask", names...)}
+		g, err := peering.Decide(ask, p, have)
+		if err != nil {
+			return
+		}
+		pods, bounded := g.Resources[peering.Pods]
+		want, named := ask.Resources[peering.Pods]
+		most := have.Free[peering.Pods].Sub(have.Lent[peering.Pods]).Min(have.Free[peering.Pods].Percent(p.PercentOfFree))
+		if ceiling, ok := p.Ceilings[peering.Pods]; ok {
+			most = most.Min(ceiling)
+		}
+		if total, ok := p.Total[peering.Pods]; ok {
+			most = most.Min(total)
+		}
+		switch {
+		case !bounded:
+			t.Fatalf("granted %s: without a limit of pods", g.Resources)
+		case named && pods.Cmp(want) != 0:
+			t.Fatalf("granted pods %s of %s", pods, want)
+		case pods.Cmp(most) > 0:
+			t.Fatalf("granted pods %s, more than %s", pods, most)
+		case !named && len(ask.Resources) > 0 && pods.IsZero():
+			t.Fatal("granted no pod by default")
+		}
+		next := draw("next", names...)
+		revised := next.KeepUnnamed(g.Resources)
+		for name, q := range g.Resources {
+			want, named := next[name]
+			if !named {
+				want = q
+			}
+			if got, ok := revised[name]; !ok || got.Cmp(want) != 0 {
+				t.Fatalf("the revision of %s by %s has %s", g.Resources, next, revised)
+			}
+		}
+	})
 }

@@ -224,6 +224,14 @@ func (q Quantity) Min(o Quantity) Quantity {
 	return q
 }
 
+// max returns the larger of two.
+func (q Quantity) max(o Quantity) Quantity {
+	if o.Cmp(q) > 0 {
+		return o
+	}
+	return q
+}
+
 // MarshalText writes the canonical form.
 func (q Quantity) MarshalText() ([]byte, error) { return []byte(q.String()), nil }
 
@@ -236,6 +244,9 @@ func (q *Quantity) UnmarshalText(b []byte) error {
 	*q = v
 	return nil
 }
+
+// Pods is the name of the resource that counts pods.
+const Pods = "pods"
 
 // Resources is an amount for each of some resources, by Kubernetes resource name.
 type Resources map[string]Quantity
@@ -289,6 +300,15 @@ func (r Resources) Sub(o Resources) Resources {
 		left[name] = q.Sub(o[name])
 	}
 	return left
+}
+
+// KeepUnnamed returns r with each resource of before that r does not name, in the
+// amount of before: what the next revision of a contract has that is asked to have r.
+// Without it a resource that is left out would be one without a limit.
+func (r Resources) KeepUnnamed(before Resources) Resources {
+	next := before.Clone()
+	maps.Copy(next, r)
+	return next
 }
 
 // ParseResources reads amounts written as Kubernetes quantities, and checks names

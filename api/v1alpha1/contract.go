@@ -12,11 +12,17 @@ import (
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,categories=entente
 // +kubebuilder:printcolumn:name="Peer",type=string,JSONPath=`.spec.foreignCluster`
-// +kubebuilder:printcolumn:name="Role",type=string,JSONPath=`.spec.role`
+// +kubebuilder:printcolumn:name="Side",type=string,JSONPath=`.spec.role`
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
 // +kubebuilder:printcolumn:name="CPU",type=string,JSONPath=`.spec.resources.cpu`
 // +kubebuilder:printcolumn:name="Memory",type=string,JSONPath=`.spec.resources.memory`
+// +kubebuilder:printcolumn:name="Pods",type=integer,JSONPath=`.status.pods`
 // +kubebuilder:printcolumn:name="Until",type=string,JSONPath=`.spec.notAfter`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Revision",type=integer,JSONPath=`.spec.revision`,priority=1
+// +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.status.node`,priority=1
+// +kubebuilder:printcolumn:name="Node-Ready",type=string,JSONPath=`.status.conditions[?(@.type=="NodeReady")].status`,priority=1
+// +kubebuilder:printcolumn:name="Why",type=string,JSONPath=`.status.message`,priority=1
 type Contract struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -49,7 +55,7 @@ type ContractSpec struct {
 	// revision counts the contract's revisions, from 1.
 	// +kubebuilder:validation:Minimum=1
 	Revision int64 `json:"revision"`
-	// requestID is the UID of the consumer's ResourceSlice.
+	// requestID is the UID of the consumer's PeeringRequest.
 	RequestID string `json:"requestID"`
 	// resources is what is lent.
 	Resources corev1.ResourceList `json:"resources"`

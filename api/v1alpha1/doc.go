@@ -31,8 +31,19 @@ const (
 	LabelOriginUID = "entente.dev/origin-uid"
 	// AnnotationHash is the hash with which an object was applied by its home.
 	AnnotationHash = "entente.dev/hash"
+	// AnnotationNameConfirmed says of a ForeignCluster that an administrator chose or
+	// confirmed its name: "true". One that the agent made has the name that the cluster
+	// gave itself, which selects no policy.
+	AnnotationNameConfirmed = "entente.dev/name-confirmed"
+	// AnnotationClusterDomain is the domain of the cluster that a namespace is from,
+	// where its peer named one.
+	AnnotationClusterDomain = "entente.dev/cluster-domain"
 	// LabelVirtualNode marks nodes that stand for contracts: "true".
 	LabelVirtualNode = "entente.dev/virtual-node"
+	// PrefixPeerLabel begins the labels that a virtual node has of its ForeignCluster,
+	// so that a selector of ForeignClusters can be one of nodes. Providers cannot set
+	// such labels.
+	PrefixPeerLabel = "peer.entente.dev/"
 	// LabelOffloading marks namespaces in which placement is decided by a
 	// NamespaceOffloading: "enabled".
 	LabelOffloading = "entente.dev/offloading"
@@ -40,6 +51,14 @@ const (
 	LabelExport = "entente.dev/export"
 	// TaintVirtualNode keeps pods off virtual nodes unless they opted in.
 	TaintVirtualNode = "entente.dev/virtual-node"
+	// TaintLosingPods keeps new pods off a virtual node whose provider loses those
+	// that it takes.
+	TaintLosingPods = "entente.dev/losing-pods"
+
+	// VirtualNodeSuffix ends the name of every virtual node and of no other node.
+	// Admission policies see a pod's node by name only, so the name says which
+	// pods the agent may touch.
+	VirtualNodeSuffix = ".entente.dev"
 
 	// Manager is the value of LabelManaged and the field manager of server-side
 	// apply.
@@ -54,7 +73,7 @@ func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion,
 		&ForeignCluster{}, &ForeignClusterList{},
 		&PeeringPolicy{}, &PeeringPolicyList{},
-		&ResourceSlice{}, &ResourceSliceList{},
+		&PeeringRequest{}, &PeeringRequestList{},
 		&Contract{}, &ContractList{},
 		&NamespaceOffloading{}, &NamespaceOffloadingList{},
 		&OffloadedPod{}, &OffloadedPodList{},

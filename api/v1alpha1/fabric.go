@@ -1,6 +1,9 @@
 package v1alpha1
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 // FabricNode is a node of this cluster as the fabric on it sees it.
 //
@@ -9,8 +12,11 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:resource:scope=Cluster,shortName=fn,categories=entente
 // +kubebuilder:printcolumn:name="Gateway",type=boolean,JSONPath=`.spec.gateway`
 // +kubebuilder:printcolumn:name="Backend",type=string,JSONPath=`.status.backend`
-// +kubebuilder:printcolumn:name="Overlay",type=string,JSONPath=`.status.overlay`
+// +kubebuilder:printcolumn:name="Endpoint",type=string,JSONPath=`.status.endpoints[0]`
+// +kubebuilder:printcolumn:name="Seen",type=date,JSONPath=`.status.observedAt`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Overlay",type=string,JSONPath=`.status.overlay`,priority=1
+// +kubebuilder:printcolumn:name="Problem",type=string,JSONPath=`.status.problems[0]`,priority=1
 type FabricNode struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -71,15 +77,19 @@ type FabricNodeStatus struct {
 
 // FabricPath is a node's tunnel to one peer.
 type FabricPath struct {
-	// peerID is the peer's cluster ID.
+	// peerID is the peer's cluster ID. It is this cluster's own where the node
+	// reaches all peers through another node, the gateway.
 	PeerID string `json:"peerID"`
+	// node is the name of the node at the other end.
+	// +optional
+	Node string `json:"node,omitempty"`
 	// state is Up, Down or Unknown, by probes answered inside the tunnel.
 	State string `json:"state"`
 	// message is why, and what to do next.
 	// +optional
 	Message string `json:"message,omitempty"`
-	// roundTripMicroseconds is the smoothed round trip, rounded so that it does
-	// not change all the time.
+	// roundTripMicroseconds is the smoothed round trip, with two digits so that it
+	// does not change all the time. It is unset until it was measured.
 	// +optional
 	RoundTripMicroseconds int64 `json:"roundTripMicroseconds,omitempty"`
 	// endpoint is the peer's endpoint in use.
@@ -103,6 +113,10 @@ type FabricNodeList struct {
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,categories=entente
 // +kubebuilder:printcolumn:name="Peer",type=string,JSONPath=`.spec.foreignCluster`
+// +kubebuilder:printcolumn:name="Gateway",type=string,JSONPath=`.spec.gateways[0].endpoints[0]`
+// +kubebuilder:printcolumn:name="Local",type=string,JSONPath=`.spec.local[0].prefix`
+// +kubebuilder:printcolumn:name="Remote",type=string,JSONPath=`.spec.remote[0].prefix`
+// +kubebuilder:printcolumn:name="Remote-Alias",type=string,JSONPath=`.spec.remote[0].alias`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type Tunnel struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -129,22 +143,56 @@ type TunnelSpec struct {
 	// cluster knows it.
 	// +kubebuilder:validation:MaxItems=16
 	Remote []PrefixAlias `json:"remote"`
-	// allow is what the peer may reach here.
+	// allow is what the peer may reach here. Nothing else is open.
 	// +optional
-	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:MaxItems=256
 	Allow []Exposure `json:"allow,omitempty"`
 }
 
-// Exposure lets each of some sources reach each of some destinations.
+// Exposure lets each of some sources open flows to each of some destinations.
 type Exposure struct {
-	// from is addresses of the peer as this cluster knows them. Empty is all of
-	// the peer's prefixes.
+	// contract is the ID of the contract that it follows from.
+	Contract string `json:"contract"`
+	// namespace is the offloaded namespace whose pods in the peer reach its Services
+	// here. It is empty where the peer reaches the pods that it runs here.
 	// +optional
-	// +kubebuilder:validation:MaxItems=10000
+	Namespace string `json:"namespace,omitempty"`
+	// anySource makes all of the peer's prefixes sources.
+	// +optional
+	AnySource bool `json:"anySource,omitempty"`
+	// from is addresses of the peer as this cluster knows them.
+	// +optional
+	// +kubebuilder:validation:MaxItems=20000
 	From []string `json:"from,omitempty"`
-	// to is addresses of this cluster.
-	// +kubebuilder:validation:MaxItems=10000
-	To []string `json:"to"`
+	// to is where flows may be opened to.
+	// +optional
+	// +kubebuilder:validation:MaxItems=20000
+	To []Destination `json:"to,omitempty"`
+}
+
+// Destination is addresses of this cluster with the ports that are open on each.
+type Destination struct {
+	// addresses is addresses of pods of this cluster.
+	// +kubebuilder:validation:MaxItems=20000
+	Addresses []string `json:"addresses"`
+	// anyPort opens every port of every protocol.
+	// +optional
+	AnyPort bool `json:"anyPort,omitempty"`
+	// ports is what is open. Without it and without anyPort nothing is.
+	// +optional
+	// +kubebuilder:validation:MaxItems=1000
+	Ports []DestinationPort `json:"ports,omitempty"`
+}
+
+// DestinationPort is a port that pods listen on.
+type DestinationPort struct {
+	// protocol is TCP, UDP or SCTP.
+	// +kubebuilder:validation:Enum=TCP;UDP;SCTP
+	Protocol corev1.Protocol `json:"protocol"`
+	// port is its number.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	Port int32 `json:"port"`
 }
 
 // TunnelList is a list of Tunnels.

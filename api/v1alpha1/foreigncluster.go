@@ -12,11 +12,15 @@ import (
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,shortName=fc,categories=entente
 // +kubebuilder:printcolumn:name="Role",type=string,JSONPath=`.status.role`
+// +kubebuilder:printcolumn:name="Connected",type=string,JSONPath=`.status.conditions[?(@.type=="Connected")].status`
+// +kubebuilder:printcolumn:name="Network",type=string,JSONPath=`.status.conditions[?(@.type=="Network")].status`
+// +kubebuilder:printcolumn:name="Granted",type=string,JSONPath=`.status.granted`
+// +kubebuilder:printcolumn:name="Used",type=string,JSONPath=`.status.used`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Cluster-ID",type=string,JSONPath=`.spec.clusterID`,priority=1
-// +kubebuilder:printcolumn:name="Connected",type=string,JSONPath=`.status.conditions[?(@.type=="Connected")].status`,priority=1
-// +kubebuilder:printcolumn:name="Network",type=string,JSONPath=`.status.conditions[?(@.type=="Network")].status`,priority=1
+// +kubebuilder:printcolumn:name="Trusted",type=string,JSONPath=`.status.conditions[?(@.type=="Trusted")].status`,priority=1
 // +kubebuilder:printcolumn:name="Offloading",type=string,JSONPath=`.status.conditions[?(@.type=="Offloading")].status`,priority=1
+// +kubebuilder:printcolumn:name="Round-Trip",type=string,JSONPath=`.status.session.roundTrip`,priority=1
 // +kubebuilder:printcolumn:name="Endpoints",type=string,JSONPath=`.spec.endpoints`,priority=1
 type ForeignCluster struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -127,6 +131,18 @@ type ForeignClusterStatus struct {
 	// role is what the peer is to this cluster, by the contracts in force.
 	// +optional
 	Role Role `json:"role,omitempty"`
+	// granted is the resources of the contracts in force with the peer, for people:
+	// what it provides to this cluster or, where it is a consumer, what this cluster
+	// provides to it. Where it is both, the two are parted by a slash, in this order.
+	// The Contracts have the amounts.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	Granted string `json:"granted,omitempty"`
+	// used is how much of that pods request, for people: the percentage of the
+	// resource of which most is used, in steps of 5.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	Used string `json:"used,omitempty"`
 	// conditions has one condition for each hop: Trusted, Connected, Network,
 	// Offloading.
 	// +optional
@@ -329,6 +345,20 @@ type PendingRequest struct {
 	// priceCeiling is the most that it may cost an hour.
 	// +optional
 	PriceCeiling *Money `json:"priceCeiling,omitempty"`
+	// nodeSelector is labels of the nodes that are asked for.
+	// +optional
+	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
+	// network is Tunnel or None.
+	// +optional
+	Network NetworkMode `json:"network,omitempty"`
+	// runtimeClasses is the runtime classes that pods are to name.
+	// +optional
+	// +kubebuilder:validation:MaxItems=16
+	RuntimeClasses []string `json:"runtimeClasses,omitempty"`
+	// storageClasses is the storage classes that are asked for.
+	// +optional
+	// +kubebuilder:validation:MaxItems=16
+	StorageClasses []string `json:"storageClasses,omitempty"`
 	// time is when it was first asked.
 	Time metav1.Time `json:"time"`
 }

@@ -6,19 +6,19 @@ import (
 )
 
 // AnnotationLeftOut names, separated by commas, the ForeignClusters that a
-// ResourceSlice with a clusterSelector does not ask although they match, because
+// PeeringRequest with a clusterSelector does not ask although they match, because
 // an administrator ended the peering with them. Whoever takes a name off has it
 // asked again.
 const AnnotationLeftOut = "entente.dev/left-out"
 
-// LeavesOut says whether a ResourceSlice does not ask a ForeignCluster although
+// LeavesOut says whether a PeeringRequest does not ask a ForeignCluster although
 // it matches.
-func (s *ResourceSlice) LeavesOut(foreignCluster string) bool {
+func (s *PeeringRequest) LeavesOut(foreignCluster string) bool {
 	return slices.Contains(s.leftOut(), foreignCluster)
 }
 
-// LeaveOut has a ResourceSlice ask a ForeignCluster no longer.
-func (s *ResourceSlice) LeaveOut(foreignCluster string) {
+// LeaveOut has a PeeringRequest ask a ForeignCluster no longer.
+func (s *PeeringRequest) LeaveOut(foreignCluster string) {
 	if s.LeavesOut(foreignCluster) {
 		return
 	}
@@ -28,6 +28,12 @@ func (s *ResourceSlice) LeaveOut(foreignCluster string) {
 	s.Annotations[AnnotationLeftOut] = strings.Join(append(s.leftOut(), foreignCluster), ",")
 }
 
-func (s *ResourceSlice) leftOut() []string {
+// NameConfirmed says whether an administrator chose the name of a ForeignCluster, by
+// writing it, by naming it in a join or an introduction, or by the annotation.
+func (fc *ForeignCluster) NameConfirmed() bool {
+	return fc.Labels[LabelManaged] != Manager || fc.Annotations[AnnotationNameConfirmed] == "true"
+}
+
+func (s *PeeringRequest) leftOut() []string {
 	return strings.FieldsFunc(s.Annotations[AnnotationLeftOut], func(r rune) bool { return r == ',' || r == ' ' })
 }

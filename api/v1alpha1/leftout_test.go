@@ -4,9 +4,9 @@ import "testing"
 
 func TestWhoIsLeftOut(t *testing.T) {
 	t.Parallel()
-	var s ResourceSlice
+	var s PeeringRequest
 	if s.LeavesOut("office") || s.LeavesOut("") {
-		t.Error("somebody is left out of a slice that names nobody")
+		t.Error("somebody is left out of a request that names nobody")
 	}
 	s.LeaveOut("office")
 	s.LeaveOut("office")

@@ -10,7 +10,9 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:resource:scope=Namespaced,shortName=nsof,categories=entente
 // +kubebuilder:printcolumn:name="Strategy",type=string,JSONPath=`.spec.podStrategy`
 // +kubebuilder:printcolumn:name="Mapping",type=string,JSONPath=`.spec.nameMapping`
+// +kubebuilder:printcolumn:name="State",type=string,JSONPath=`.status.state`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.message`,priority=1
 // +kubebuilder:validation:XValidation:rule="self.metadata.name == 'offloading'",message="a namespace has one NamespaceOffloading, named offloading"
 type NamespaceOffloading struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -69,6 +71,15 @@ type NamespaceOffloadingSpec struct {
 
 // NamespaceOffloadingStatus is what came of it.
 type NamespaceOffloadingStatus struct {
+	// state sums up clusters: Refused if one provider refuses the namespace, Pending
+	// if it is not at all of them yet, Ready if it is, NoProvider if there is none.
+	// It is Ending from the deletion until the namespace's pods were moved home.
+	// +optional
+	State string `json:"state,omitempty"`
+	// message is what the first of those that are not ready says, or what the end
+	// waits for.
+	// +optional
+	Message string `json:"message,omitempty"`
 	// clusters tells of each provider whether the namespace is there.
 	// +optional
 	// +listType=map

@@ -14,8 +14,12 @@ import (
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Namespaced,shortName=op,categories=entente
 // +kubebuilder:printcolumn:name="Contract",type=string,JSONPath=`.spec.contract`
+// +kubebuilder:printcolumn:name="Origin",type=string,JSONPath=`.spec.originNamespace`
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.reason`
+// +kubebuilder:printcolumn:name="IP",type=string,JSONPath=`.status.podIPs[0]`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.message`,priority=1
 type OffloadedPod struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -58,6 +62,11 @@ type OffloadedPodStatus struct {
 	// phase is the pod's last known phase. Succeeded and Failed are final.
 	// +optional
 	Phase corev1.PodPhase `json:"phase,omitempty"`
+	// podIPs are the addresses of a pod that has not ended: the resolver of names
+	// knows by them whose pod asks.
+	// +optional
+	// +listType=atomic
+	PodIPs []string `json:"podIPs,omitempty"`
 	// podStatus is the pod's last status, kept when it ended.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields

@@ -13,6 +13,9 @@ import (
 // +kubebuilder:resource:scope=Cluster,shortName=pp,categories=entente
 // +kubebuilder:printcolumn:name="Accept",type=string,JSONPath=`.spec.accept`
 // +kubebuilder:printcolumn:name="Percent",type=integer,JSONPath=`.spec.limits.percentOfFree`
+// +kubebuilder:printcolumn:name="CPU",type=string,JSONPath=`.spec.limits.resources.cpu`
+// +kubebuilder:printcolumn:name="Memory",type=string,JSONPath=`.spec.limits.resources.memory`
+// +kubebuilder:printcolumn:name="Duration",type=string,JSONPath=`.spec.contractDuration`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type PeeringPolicy struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -60,7 +63,10 @@ type PeeringPolicySpec struct {
 	// +kubebuilder:validation:MaxItems=256
 	// +kubebuilder:validation:items:Pattern=`^[a-z2-7]{32}$`
 	ClusterIDs []string `json:"clusterIDs,omitempty"`
-	// names selects ForeignClusters by their names here.
+	// names selects ForeignClusters by their names here, where an administrator chose
+	// them: by writing the ForeignCluster, or by the name in a join or an introduction.
+	// A name that a cluster gave itself selects nothing until an administrator confirms
+	// it by the annotation entente.dev/name-confirmed=true. clusterIDs need no such care.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=256
@@ -108,6 +114,16 @@ type PeeringPolicySpec struct {
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=253
 	StorageClasses []string `json:"storageClasses,omitempty"`
+	// nodeSelectorKeys is the labels by which consumers may choose among this cluster's
+	// nodes. A request that selects by any other is refused, so that nobody gets to
+	// nodes that are set apart, and nobody learns which labels there are.
+	// +kubebuilder:default={"kubernetes.io/arch","kubernetes.io/os"}
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=317
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k.matches('^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$'))",message="each is the key of a label: a name of up to 63 characters, with a DNS name and a slash before it or none"
+	NodeSelectorKeys []string `json:"nodeSelectorKeys,omitempty"`
 	// services is which Services of this cluster the selected clusters are told of,
 	// as ones that they may import. None by default: nobody is told of any. Each
 	// cluster sees what the policy lists that decides about it, whatever capacity is

@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/entente-dev/entente/peering"
 )
 
 // Domain is the domain of every google.rpc.ErrorInfo of Entente.
@@ -50,6 +52,9 @@ const (
 	ReasonPeerIsSelf Reason = "PEER_IS_SELF"
 	// ReasonTrustDenied is PERMISSION_DENIED: an administrator denied the caller.
 	ReasonTrustDenied Reason = "TRUST_DENIED"
+	// ReasonTrustForgotten is PERMISSION_DENIED: the caller was trusted once and then
+	// forgotten, and introduces itself because of the trust that was.
+	ReasonTrustForgotten Reason = "TRUST_FORGOTTEN"
 	// ReasonIntroductionsPending is RESOURCE_EXHAUSTED: as many introductions wait
 	// for an administrator as can.
 	ReasonIntroductionsPending Reason = "INTRODUCTIONS_PENDING"
@@ -147,6 +152,9 @@ const (
 	// ReasonKubernetes is UNAVAILABLE: the API server of the callee's own cluster
 	// did not do its part.
 	ReasonKubernetes Reason = "KUBERNETES_UNAVAILABLE"
+	// ReasonKubernetesRefused is FAILED_PRECONDITION: a rule of the callee's own
+	// cluster, such as an admission policy, forbids what was asked.
+	ReasonKubernetesRefused Reason = "KUBERNETES_REFUSED"
 )
 
 // What an issuer says in the metadata of TOKEN_INVALID to a caller that knew the
@@ -172,14 +180,14 @@ func (r Reason) Code() codes.Code {
 		return codes.ResourceExhausted
 	case ReasonStopping, ReasonHeartbeatLost, ReasonPeerUnreachable, ReasonKubernetes:
 		return codes.Unavailable
-	case ReasonPeerNotTrusted, ReasonTrustDenied, ReasonPolicyRefused, ReasonCallerNotAllowed:
+	case ReasonPeerNotTrusted, ReasonTrustDenied, ReasonTrustForgotten, ReasonPolicyRefused, ReasonCallerNotAllowed:
 		return codes.PermissionDenied
 	case ReasonTokenInvalid, ReasonCallerUnknown:
 		return codes.Unauthenticated
 	case ReasonPeerIsSelf, ReasonIntroductionUnknown, ReasonPolicyPending, ReasonPriceAboveCeiling,
 		ReasonAdvertisementExpired, ReasonRevisionStale, ReasonContractClosed, ReasonNoEndpoint, ReasonTokenExpired,
 		ReasonCodeMismatch, ReasonRolloverTooSoon, ReasonPeerIdentity, ReasonPodsRunning, ReasonMappingFixed,
-		ReasonProtocolUnsupported:
+		ReasonProtocolUnsupported, ReasonKubernetesRefused:
 		return codes.FailedPrecondition
 	case ReasonContractUnknown, ReasonPodUnknown, ReasonPeerUnknown, ReasonNamespaceUnknown,
 		ReasonNamespaceNotOffloaded, ReasonTokenUnknown, ReasonPeeringUnknown, ReasonRequestUnknown:
@@ -349,22 +357,8 @@ func validReason(s string) bool {
 	return true
 }
 
-// Text makes a text from outside fit to be stored and shown: at most n bytes of
-// valid UTF-8, control characters, line breaks and such as change the direction
-// of writing replaced by spaces.
-func Text(s string, n int) string {
-	// Cut first, so that work is bounded by n; a rune takes at most four bytes.
-	if len(s) > n+utf8.UTFMax {
-		s = s[:n+utf8.UTFMax]
-	}
-	s = strings.Map(func(r rune) rune {
-		if r == utf8.RuneError || unicode.Is(unicode.C, r) || unicode.Is(unicode.Zl, r) || unicode.Is(unicode.Zp, r) {
-			return ' '
-		}
-		return r
-	}, s)
-	return clip(s, n)
-}
+// Text is peering.Text: what of a text from outside is stored and shown.
+func Text(s string, n int) string { return peering.Text(s, n) }
 
 // clip cuts s to at most n bytes at a rune's border.
 func clip(s string, n int) string {

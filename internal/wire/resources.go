@@ -26,6 +26,9 @@ type Advertisement struct {
 	ValidUntil time.Time
 	// Grant is what is offered.
 	Grant peering.Grant
+	// NotAfter is the latest end of the contract, whatever the clocks say; zero for
+	// none.
+	NotAfter time.Time
 	// NeedsApproval says that an administrator has to approve the request before it
 	// is offered so. Only a preview says that.
 	NeedsApproval bool
@@ -180,6 +183,7 @@ func AdvertisementTo(a Advertisement) *ententev1.Advertisement {
 		StorageClasses:  g.StorageClasses,
 		StatementPeriod: writeDuration(g.StatementPeriod),
 		NeedsApproval:   a.NeedsApproval,
+		NotAfter:        writeTime(a.NotAfter),
 	}
 	if a.PreviousHash != (peering.Hash{}) {
 		m.PreviousHash = a.PreviousHash[:]
@@ -235,6 +239,9 @@ func advertisementFrom(m *ententev1.Advertisement) (Advertisement, error) {
 	}
 	if a.ValidUntil.IsZero() {
 		return Advertisement{}, invalid("advertisement.valid_until", "is required")
+	}
+	if a.NotAfter, err = readTime("advertisement.not_after", m.GetNotAfter()); err != nil {
+		return Advertisement{}, err
 	}
 	a.Grant, err = grantFrom(m)
 	return a, err

@@ -54,7 +54,7 @@ func fullAsk(t testing.TB) peering.Ask {
 func fullAdvertisement(t testing.TB) Advertisement {
 	t.Helper()
 	return Advertisement{
-		ContractID: "c-1", RequestID: "r-1", Revision: 2, PreviousHash: peering.Hash{1, 2}, ValidUntil: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC),
+		ContractID: "c-1", RequestID: "r-1", Revision: 2, PreviousHash: peering.Hash{1, 2}, ValidUntil: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), NotAfter: time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC),
 		Grant: peering.Grant{
 			Resources: amounts(t, map[string]string{"cpu": "1500m", "memory": "8Gi", "pods": "10"}), Duration: 24 * time.Hour, Network: true,
 			PodSecurity: peering.PodSecurityBaseline, NodeLabels: map[string]string{"kubernetes.io/arch": "arm64"},

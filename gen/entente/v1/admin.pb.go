@@ -410,7 +410,10 @@ type Contract struct {
 	// Why it drains or closed, one word; empty while it is active.
 	Reason string `protobuf:"bytes,17,opt,name=reason,proto3" json:"reason,omitempty"`
 	// When it closed; unset while it is not over.
-	CloseTime     *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=close_time,json=closeTime,proto3" json:"close_time,omitempty"`
+	CloseTime *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=close_time,json=closeTime,proto3" json:"close_time,omitempty"`
+	// Whether its virtual node is cordoned: no pod is scheduled to it until somebody
+	// runs kubectl uncordon. Set in Peer.contracts only.
+	Cordoned      bool `protobuf:"varint,19,opt,name=cordoned,proto3" json:"cordoned,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -569,6 +572,13 @@ func (x *Contract) GetCloseTime() *timestamppb.Timestamp {
 		return x.CloseTime
 	}
 	return nil
+}
+
+func (x *Contract) GetCordoned() bool {
+	if x != nil {
+		return x.Cordoned
+	}
+	return false
 }
 
 // Tunnel is the fabric's view of a peer.
@@ -1235,8 +1245,8 @@ type CreatePeeringRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// peers/NAME.
 	Peer string `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`
-	// The name of the ResourceSlice; empty is the peer's.
-	ResourceSlice string `protobuf:"bytes,2,opt,name=resource_slice,json=resourceSlice,proto3" json:"resource_slice,omitempty"`
+	// The name of the PeeringRequest; empty is the peer's.
+	PeeringRequest string `protobuf:"bytes,2,opt,name=peering_request,json=peeringRequest,proto3" json:"peering_request,omitempty"`
 	// What to ask for; unset is whatever the provider's policy grants.
 	Resources *ResourceList `protobuf:"bytes,3,opt,name=resources,proto3" json:"resources,omitempty"`
 	// For how long; unset is as the provider's terms say.
@@ -1302,9 +1312,9 @@ func (x *CreatePeeringRequest) GetPeer() string {
 	return ""
 }
 
-func (x *CreatePeeringRequest) GetResourceSlice() string {
+func (x *CreatePeeringRequest) GetPeeringRequest() string {
 	if x != nil {
-		return x.ResourceSlice
+		return x.PeeringRequest
 	}
 	return ""
 }
@@ -1389,9 +1399,9 @@ func (x *CreatePeeringRequest) GetRuntimeClasses() []string {
 // CreatePeeringResponse is the ask, as it was written.
 type CreatePeeringResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The name of the ResourceSlice.
-	ResourceSlice string `protobuf:"bytes,1,opt,name=resource_slice,json=resourceSlice,proto3" json:"resource_slice,omitempty"`
-	// With validate_only: what the peer would offer, if need be once its
+	// The name of the PeeringRequest.
+	PeeringRequest string `protobuf:"bytes,1,opt,name=peering_request,json=peeringRequest,proto3" json:"peering_request,omitempty"`
+	// With validate_only: the peer's offer that would be signed, if need be once its
 	// administrator approved the request: see needs_approval.
 	Advertisement *Advertisement `protobuf:"bytes,2,opt,name=advertisement,proto3" json:"advertisement,omitempty"`
 	// With validate_only: peers/NAME that offers it.
@@ -1430,9 +1440,9 @@ func (*CreatePeeringResponse) Descriptor() ([]byte, []int) {
 	return file_entente_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
-func (x *CreatePeeringResponse) GetResourceSlice() string {
+func (x *CreatePeeringResponse) GetPeeringRequest() string {
 	if x != nil {
-		return x.ResourceSlice
+		return x.PeeringRequest
 	}
 	return ""
 }
@@ -1458,8 +1468,8 @@ type EndPeeringRequest struct {
 	Peer string `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`
 	// Do not drain: what runs there ends with the contract.
 	Now bool `protobuf:"varint,2,opt,name=now,proto3" json:"now,omitempty"`
-	// Forget the peer: its trust ends too, and with it the peering in the other
-	// direction.
+	// Forget the peer: its trust ends too, and with it at once all contracts, in
+	// both directions.
 	Forget bool `protobuf:"varint,3,opt,name=forget,proto3" json:"forget,omitempty"`
 	// Refuse while pods run.
 	RefuseIfRunning bool `protobuf:"varint,4,opt,name=refuse_if_running,json=refuseIfRunning,proto3" json:"refuse_if_running,omitempty"`
@@ -1682,6 +1692,290 @@ func (*OffloadNamespaceResponse) Descriptor() ([]byte, []int) {
 	return file_entente_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
+// ListOffloadingsRequest asks for a page of offloaded namespaces.
+type ListOffloadingsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most so many; 0 is 100, and more than 500 is 500.
+	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// The next_page_token of the page before.
+	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListOffloadingsRequest) Reset() {
+	*x = ListOffloadingsRequest{}
+	mi := &file_entente_v1_admin_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListOffloadingsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListOffloadingsRequest) ProtoMessage() {}
+
+func (x *ListOffloadingsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListOffloadingsRequest.ProtoReflect.Descriptor instead.
+func (*ListOffloadingsRequest) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *ListOffloadingsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListOffloadingsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// ListOffloadingsResponse is a page of offloaded namespaces.
+type ListOffloadingsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The offloadings, by namespace.
+	Offloadings []*Offloading `protobuf:"bytes,1,rep,name=offloadings,proto3" json:"offloadings,omitempty"`
+	// Empty on the last page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListOffloadingsResponse) Reset() {
+	*x = ListOffloadingsResponse{}
+	mi := &file_entente_v1_admin_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListOffloadingsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListOffloadingsResponse) ProtoMessage() {}
+
+func (x *ListOffloadingsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListOffloadingsResponse.ProtoReflect.Descriptor instead.
+func (*ListOffloadingsResponse) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *ListOffloadingsResponse) GetOffloadings() []*Offloading {
+	if x != nil {
+		return x.Offloadings
+	}
+	return nil
+}
+
+func (x *ListOffloadingsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// Offloading is a namespace whose pods may run in foreign clusters: a
+// NamespaceOffloading.
+type Offloading struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// namespaces/NAME.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Where its pods may run: Local, Remote or LocalAndRemote.
+	PodStrategy string `protobuf:"bytes,2,opt,name=pod_strategy,json=podStrategy,proto3" json:"pod_strategy,omitempty"`
+	// What it is called in the provider: Suffixed or Same.
+	NameMapping string `protobuf:"bytes,3,opt,name=name_mapping,json=nameMapping,proto3" json:"name_mapping,omitempty"`
+	// Ready, Pending, Refused or NoProvider; Ending while it is being taken down.
+	State string `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`
+	// Why, of the first provider at which it is not ready.
+	Message string `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
+	// How it is at each provider.
+	Clusters []*OffloadingInCluster `protobuf:"bytes,6,rep,name=clusters,proto3" json:"clusters,omitempty"`
+	// When it was made.
+	CreateTime    *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Offloading) Reset() {
+	*x = Offloading{}
+	mi := &file_entente_v1_admin_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Offloading) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Offloading) ProtoMessage() {}
+
+func (x *Offloading) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Offloading.ProtoReflect.Descriptor instead.
+func (*Offloading) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *Offloading) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *Offloading) GetPodStrategy() string {
+	if x != nil {
+		return x.PodStrategy
+	}
+	return ""
+}
+
+func (x *Offloading) GetNameMapping() string {
+	if x != nil {
+		return x.NameMapping
+	}
+	return ""
+}
+
+func (x *Offloading) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Offloading) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *Offloading) GetClusters() []*OffloadingInCluster {
+	if x != nil {
+		return x.Clusters
+	}
+	return nil
+}
+
+func (x *Offloading) GetCreateTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.CreateTime
+	}
+	return nil
+}
+
+// OffloadingInCluster is an offloaded namespace at one provider.
+type OffloadingInCluster struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// peers/NAME.
+	Peer string `protobuf:"bytes,1,opt,name=peer,proto3" json:"peer,omitempty"`
+	// What the namespace is called there.
+	RemoteName string `protobuf:"bytes,2,opt,name=remote_name,json=remoteName,proto3" json:"remote_name,omitempty"`
+	// Ready, Pending or Refused.
+	State string `protobuf:"bytes,3,opt,name=state,proto3" json:"state,omitempty"`
+	// Why.
+	Message       string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OffloadingInCluster) Reset() {
+	*x = OffloadingInCluster{}
+	mi := &file_entente_v1_admin_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OffloadingInCluster) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OffloadingInCluster) ProtoMessage() {}
+
+func (x *OffloadingInCluster) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OffloadingInCluster.ProtoReflect.Descriptor instead.
+func (*OffloadingInCluster) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *OffloadingInCluster) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+func (x *OffloadingInCluster) GetRemoteName() string {
+	if x != nil {
+		return x.RemoteName
+	}
+	return ""
+}
+
+func (x *OffloadingInCluster) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *OffloadingInCluster) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 // UnoffloadNamespaceRequest names a namespace.
 type UnoffloadNamespaceRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1693,7 +1987,7 @@ type UnoffloadNamespaceRequest struct {
 
 func (x *UnoffloadNamespaceRequest) Reset() {
 	*x = UnoffloadNamespaceRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[21]
+	mi := &file_entente_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1705,7 +1999,7 @@ func (x *UnoffloadNamespaceRequest) String() string {
 func (*UnoffloadNamespaceRequest) ProtoMessage() {}
 
 func (x *UnoffloadNamespaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[21]
+	mi := &file_entente_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1718,7 +2012,7 @@ func (x *UnoffloadNamespaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnoffloadNamespaceRequest.ProtoReflect.Descriptor instead.
 func (*UnoffloadNamespaceRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *UnoffloadNamespaceRequest) GetNamespace() string {
@@ -1737,7 +2031,7 @@ type UnoffloadNamespaceResponse struct {
 
 func (x *UnoffloadNamespaceResponse) Reset() {
 	*x = UnoffloadNamespaceResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[22]
+	mi := &file_entente_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1749,7 +2043,7 @@ func (x *UnoffloadNamespaceResponse) String() string {
 func (*UnoffloadNamespaceResponse) ProtoMessage() {}
 
 func (x *UnoffloadNamespaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[22]
+	mi := &file_entente_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1762,7 +2056,7 @@ func (x *UnoffloadNamespaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnoffloadNamespaceResponse.ProtoReflect.Descriptor instead.
 func (*UnoffloadNamespaceResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 // ListTokensRequest asks for a page of tokens.
@@ -1778,7 +2072,7 @@ type ListTokensRequest struct {
 
 func (x *ListTokensRequest) Reset() {
 	*x = ListTokensRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[23]
+	mi := &file_entente_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1790,7 +2084,7 @@ func (x *ListTokensRequest) String() string {
 func (*ListTokensRequest) ProtoMessage() {}
 
 func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[23]
+	mi := &file_entente_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1803,7 +2097,7 @@ func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensRequest.ProtoReflect.Descriptor instead.
 func (*ListTokensRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListTokensRequest) GetPageSize() int32 {
@@ -1833,7 +2127,7 @@ type ListTokensResponse struct {
 
 func (x *ListTokensResponse) Reset() {
 	*x = ListTokensResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[24]
+	mi := &file_entente_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1845,7 +2139,7 @@ func (x *ListTokensResponse) String() string {
 func (*ListTokensResponse) ProtoMessage() {}
 
 func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[24]
+	mi := &file_entente_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1858,7 +2152,7 @@ func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensResponse.ProtoReflect.Descriptor instead.
 func (*ListTokensResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ListTokensResponse) GetTokens() []*Token {
@@ -1892,7 +2186,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_entente_v1_admin_proto_msgTypes[25]
+	mi := &file_entente_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1904,7 +2198,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[25]
+	mi := &file_entente_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1917,7 +2211,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Token) GetName() string {
@@ -1959,7 +2253,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[26]
+	mi := &file_entente_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1971,7 +2265,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[26]
+	mi := &file_entente_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1984,7 +2278,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *RevokeTokenRequest) GetName() string {
@@ -2003,7 +2297,7 @@ type RevokeTokenResponse struct {
 
 func (x *RevokeTokenResponse) Reset() {
 	*x = RevokeTokenResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[27]
+	mi := &file_entente_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2015,7 +2309,7 @@ func (x *RevokeTokenResponse) String() string {
 func (*RevokeTokenResponse) ProtoMessage() {}
 
 func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[27]
+	mi := &file_entente_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2028,7 +2322,7 @@ func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenResponse.ProtoReflect.Descriptor instead.
 func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 // IntroducePeerRequest says where another cluster is.
@@ -2049,7 +2343,7 @@ type IntroducePeerRequest struct {
 
 func (x *IntroducePeerRequest) Reset() {
 	*x = IntroducePeerRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[28]
+	mi := &file_entente_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2061,7 +2355,7 @@ func (x *IntroducePeerRequest) String() string {
 func (*IntroducePeerRequest) ProtoMessage() {}
 
 func (x *IntroducePeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[28]
+	mi := &file_entente_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2074,7 +2368,7 @@ func (x *IntroducePeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IntroducePeerRequest.ProtoReflect.Descriptor instead.
 func (*IntroducePeerRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *IntroducePeerRequest) GetEndpoint() string {
@@ -2116,7 +2410,7 @@ type IntroducePeerResponse struct {
 
 func (x *IntroducePeerResponse) Reset() {
 	*x = IntroducePeerResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[29]
+	mi := &file_entente_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2128,7 +2422,7 @@ func (x *IntroducePeerResponse) String() string {
 func (*IntroducePeerResponse) ProtoMessage() {}
 
 func (x *IntroducePeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[29]
+	mi := &file_entente_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2141,7 +2435,7 @@ func (x *IntroducePeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IntroducePeerResponse.ProtoReflect.Descriptor instead.
 func (*IntroducePeerResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *IntroducePeerResponse) GetPeer() *Peer {
@@ -2164,7 +2458,7 @@ type ApprovePeerRequest struct {
 
 func (x *ApprovePeerRequest) Reset() {
 	*x = ApprovePeerRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[30]
+	mi := &file_entente_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2176,7 +2470,7 @@ func (x *ApprovePeerRequest) String() string {
 func (*ApprovePeerRequest) ProtoMessage() {}
 
 func (x *ApprovePeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[30]
+	mi := &file_entente_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2189,7 +2483,7 @@ func (x *ApprovePeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovePeerRequest.ProtoReflect.Descriptor instead.
 func (*ApprovePeerRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ApprovePeerRequest) GetName() string {
@@ -2217,7 +2511,7 @@ type ApprovePeerResponse struct {
 
 func (x *ApprovePeerResponse) Reset() {
 	*x = ApprovePeerResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[31]
+	mi := &file_entente_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2229,7 +2523,7 @@ func (x *ApprovePeerResponse) String() string {
 func (*ApprovePeerResponse) ProtoMessage() {}
 
 func (x *ApprovePeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[31]
+	mi := &file_entente_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2242,7 +2536,7 @@ func (x *ApprovePeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovePeerResponse.ProtoReflect.Descriptor instead.
 func (*ApprovePeerResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ApprovePeerResponse) GetPeer() *Peer {
@@ -2263,7 +2557,7 @@ type DenyPeerRequest struct {
 
 func (x *DenyPeerRequest) Reset() {
 	*x = DenyPeerRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[32]
+	mi := &file_entente_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2275,7 +2569,7 @@ func (x *DenyPeerRequest) String() string {
 func (*DenyPeerRequest) ProtoMessage() {}
 
 func (x *DenyPeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[32]
+	mi := &file_entente_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2288,7 +2582,7 @@ func (x *DenyPeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyPeerRequest.ProtoReflect.Descriptor instead.
 func (*DenyPeerRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *DenyPeerRequest) GetName() string {
@@ -2309,7 +2603,7 @@ type DenyPeerResponse struct {
 
 func (x *DenyPeerResponse) Reset() {
 	*x = DenyPeerResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[33]
+	mi := &file_entente_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2321,7 +2615,7 @@ func (x *DenyPeerResponse) String() string {
 func (*DenyPeerResponse) ProtoMessage() {}
 
 func (x *DenyPeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[33]
+	mi := &file_entente_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2334,7 +2628,7 @@ func (x *DenyPeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyPeerResponse.ProtoReflect.Descriptor instead.
 func (*DenyPeerResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *DenyPeerResponse) GetPeer() *Peer {
@@ -2353,7 +2647,7 @@ type WatchPeersRequest struct {
 
 func (x *WatchPeersRequest) Reset() {
 	*x = WatchPeersRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[34]
+	mi := &file_entente_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2365,7 +2659,7 @@ func (x *WatchPeersRequest) String() string {
 func (*WatchPeersRequest) ProtoMessage() {}
 
 func (x *WatchPeersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[34]
+	mi := &file_entente_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2378,7 +2672,7 @@ func (x *WatchPeersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchPeersRequest.ProtoReflect.Descriptor instead.
 func (*WatchPeersRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 // WatchPeersResponse is a peer that is known or changed.
@@ -2397,7 +2691,7 @@ type WatchPeersResponse struct {
 
 func (x *WatchPeersResponse) Reset() {
 	*x = WatchPeersResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[35]
+	mi := &file_entente_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2409,7 +2703,7 @@ func (x *WatchPeersResponse) String() string {
 func (*WatchPeersResponse) ProtoMessage() {}
 
 func (x *WatchPeersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[35]
+	mi := &file_entente_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2422,7 +2716,7 @@ func (x *WatchPeersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchPeersResponse.ProtoReflect.Descriptor instead.
 func (*WatchPeersResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{35}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *WatchPeersResponse) GetPeer() *Peer {
@@ -2457,7 +2751,7 @@ type WatchEventsRequest struct {
 
 func (x *WatchEventsRequest) Reset() {
 	*x = WatchEventsRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[36]
+	mi := &file_entente_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2469,7 +2763,7 @@ func (x *WatchEventsRequest) String() string {
 func (*WatchEventsRequest) ProtoMessage() {}
 
 func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[36]
+	mi := &file_entente_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2482,7 +2776,7 @@ func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchEventsRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{36}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *WatchEventsRequest) GetPeer() string {
@@ -2511,7 +2805,7 @@ type WatchEventsResponse struct {
 
 func (x *WatchEventsResponse) Reset() {
 	*x = WatchEventsResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[37]
+	mi := &file_entente_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2523,7 +2817,7 @@ func (x *WatchEventsResponse) String() string {
 func (*WatchEventsResponse) ProtoMessage() {}
 
 func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[37]
+	mi := &file_entente_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2536,7 +2830,7 @@ func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsResponse.ProtoReflect.Descriptor instead.
 func (*WatchEventsResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{37}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *WatchEventsResponse) GetTime() *timestamppb.Timestamp {
@@ -2574,10 +2868,10 @@ func (x *WatchEventsResponse) GetMessage() string {
 	return ""
 }
 
-// Peering is what this cluster asks for: a ResourceSlice.
+// Peering is what this cluster asks for: a PeeringRequest.
 type Peering struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// peerings/NAME, where NAME is that of the ResourceSlice.
+	// peerings/NAME, where NAME is that of the PeeringRequest.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// peers/NAME that is asked, or peers/- for any.
 	Peer string `protobuf:"bytes,2,opt,name=peer,proto3" json:"peer,omitempty"`
@@ -2603,7 +2897,7 @@ type Peering struct {
 
 func (x *Peering) Reset() {
 	*x = Peering{}
-	mi := &file_entente_v1_admin_proto_msgTypes[38]
+	mi := &file_entente_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2615,7 +2909,7 @@ func (x *Peering) String() string {
 func (*Peering) ProtoMessage() {}
 
 func (x *Peering) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[38]
+	mi := &file_entente_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2628,7 +2922,7 @@ func (x *Peering) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peering.ProtoReflect.Descriptor instead.
 func (*Peering) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{38}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Peering) GetName() string {
@@ -2714,7 +3008,7 @@ type ListPeeringsRequest struct {
 
 func (x *ListPeeringsRequest) Reset() {
 	*x = ListPeeringsRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[39]
+	mi := &file_entente_v1_admin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2726,7 +3020,7 @@ func (x *ListPeeringsRequest) String() string {
 func (*ListPeeringsRequest) ProtoMessage() {}
 
 func (x *ListPeeringsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[39]
+	mi := &file_entente_v1_admin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2739,7 +3033,7 @@ func (x *ListPeeringsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeeringsRequest.ProtoReflect.Descriptor instead.
 func (*ListPeeringsRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{39}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ListPeeringsRequest) GetPageSize() int32 {
@@ -2769,7 +3063,7 @@ type ListPeeringsResponse struct {
 
 func (x *ListPeeringsResponse) Reset() {
 	*x = ListPeeringsResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[40]
+	mi := &file_entente_v1_admin_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2781,7 +3075,7 @@ func (x *ListPeeringsResponse) String() string {
 func (*ListPeeringsResponse) ProtoMessage() {}
 
 func (x *ListPeeringsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[40]
+	mi := &file_entente_v1_admin_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2794,7 +3088,7 @@ func (x *ListPeeringsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeeringsResponse.ProtoReflect.Descriptor instead.
 func (*ListPeeringsResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{40}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ListPeeringsResponse) GetPeerings() []*Peering {
@@ -2822,7 +3116,7 @@ type GetPeeringRequest struct {
 
 func (x *GetPeeringRequest) Reset() {
 	*x = GetPeeringRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[41]
+	mi := &file_entente_v1_admin_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2834,7 +3128,7 @@ func (x *GetPeeringRequest) String() string {
 func (*GetPeeringRequest) ProtoMessage() {}
 
 func (x *GetPeeringRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[41]
+	mi := &file_entente_v1_admin_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2847,7 +3141,7 @@ func (x *GetPeeringRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPeeringRequest.ProtoReflect.Descriptor instead.
 func (*GetPeeringRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{41}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *GetPeeringRequest) GetName() string {
@@ -2868,7 +3162,7 @@ type GetPeeringResponse struct {
 
 func (x *GetPeeringResponse) Reset() {
 	*x = GetPeeringResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[42]
+	mi := &file_entente_v1_admin_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2880,7 +3174,7 @@ func (x *GetPeeringResponse) String() string {
 func (*GetPeeringResponse) ProtoMessage() {}
 
 func (x *GetPeeringResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[42]
+	mi := &file_entente_v1_admin_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2893,7 +3187,7 @@ func (x *GetPeeringResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPeeringResponse.ProtoReflect.Descriptor instead.
 func (*GetPeeringResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{42}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *GetPeeringResponse) GetPeering() *Peering {
@@ -2920,7 +3214,7 @@ type UpdatePeeringRequest struct {
 
 func (x *UpdatePeeringRequest) Reset() {
 	*x = UpdatePeeringRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[43]
+	mi := &file_entente_v1_admin_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2932,7 +3226,7 @@ func (x *UpdatePeeringRequest) String() string {
 func (*UpdatePeeringRequest) ProtoMessage() {}
 
 func (x *UpdatePeeringRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[43]
+	mi := &file_entente_v1_admin_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2945,7 +3239,7 @@ func (x *UpdatePeeringRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdatePeeringRequest.ProtoReflect.Descriptor instead.
 func (*UpdatePeeringRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{43}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *UpdatePeeringRequest) GetPeering() *Peering {
@@ -2974,9 +3268,9 @@ type UpdatePeeringResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The peering.
 	Peering *Peering `protobuf:"bytes,1,opt,name=peering,proto3" json:"peering,omitempty"`
-	// With validate_only: what the provider would offer for the next revision of the
-	// contract, if need be once its administrator approved that. Unset while there is
-	// no contract.
+	// With validate_only: what would be signed: the provider's offer for the next
+	// revision of the contract, or for one where there is none yet, if need be once its
+	// administrator approved that. Unset where the contract is as asked already.
 	Advertisement *Advertisement `protobuf:"bytes,2,opt,name=advertisement,proto3" json:"advertisement,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2984,7 +3278,7 @@ type UpdatePeeringResponse struct {
 
 func (x *UpdatePeeringResponse) Reset() {
 	*x = UpdatePeeringResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[44]
+	mi := &file_entente_v1_admin_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2996,7 +3290,7 @@ func (x *UpdatePeeringResponse) String() string {
 func (*UpdatePeeringResponse) ProtoMessage() {}
 
 func (x *UpdatePeeringResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[44]
+	mi := &file_entente_v1_admin_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3009,7 +3303,7 @@ func (x *UpdatePeeringResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdatePeeringResponse.ProtoReflect.Descriptor instead.
 func (*UpdatePeeringResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{44}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *UpdatePeeringResponse) GetPeering() *Peering {
@@ -3037,7 +3331,7 @@ type DeletePeeringRequest struct {
 
 func (x *DeletePeeringRequest) Reset() {
 	*x = DeletePeeringRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[45]
+	mi := &file_entente_v1_admin_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3049,7 +3343,7 @@ func (x *DeletePeeringRequest) String() string {
 func (*DeletePeeringRequest) ProtoMessage() {}
 
 func (x *DeletePeeringRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[45]
+	mi := &file_entente_v1_admin_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3062,7 +3356,7 @@ func (x *DeletePeeringRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePeeringRequest.ProtoReflect.Descriptor instead.
 func (*DeletePeeringRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{45}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *DeletePeeringRequest) GetName() string {
@@ -3081,7 +3375,7 @@ type DeletePeeringResponse struct {
 
 func (x *DeletePeeringResponse) Reset() {
 	*x = DeletePeeringResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[46]
+	mi := &file_entente_v1_admin_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3093,7 +3387,7 @@ func (x *DeletePeeringResponse) String() string {
 func (*DeletePeeringResponse) ProtoMessage() {}
 
 func (x *DeletePeeringResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[46]
+	mi := &file_entente_v1_admin_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3106,7 +3400,7 @@ func (x *DeletePeeringResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePeeringResponse.ProtoReflect.Descriptor instead.
 func (*DeletePeeringResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{46}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{50}
 }
 
 // PendingRequest is a peer's ask that waits for an administrator.
@@ -3121,14 +3415,22 @@ type PendingRequest struct {
 	// The most that it may cost an hour.
 	PriceCeiling *Money `protobuf:"bytes,4,opt,name=price_ceiling,json=priceCeiling,proto3" json:"price_ceiling,omitempty"`
 	// When it was first asked.
-	CreateTime    *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	CreateTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
+	// Labels of the nodes that are asked for.
+	NodeSelector map[string]string `protobuf:"bytes,6,rep,name=node_selector,json=nodeSelector,proto3" json:"node_selector,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Whether it is for a peering without a tunnel.
+	NoNetwork bool `protobuf:"varint,7,opt,name=no_network,json=noNetwork,proto3" json:"no_network,omitempty"`
+	// The runtime classes that pods are to name.
+	RuntimeClasses []string `protobuf:"bytes,8,rep,name=runtime_classes,json=runtimeClasses,proto3" json:"runtime_classes,omitempty"`
+	// The storage classes that are asked for.
+	StorageClasses []string `protobuf:"bytes,9,rep,name=storage_classes,json=storageClasses,proto3" json:"storage_classes,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *PendingRequest) Reset() {
 	*x = PendingRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[47]
+	mi := &file_entente_v1_admin_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3140,7 +3442,7 @@ func (x *PendingRequest) String() string {
 func (*PendingRequest) ProtoMessage() {}
 
 func (x *PendingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[47]
+	mi := &file_entente_v1_admin_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3153,7 +3455,7 @@ func (x *PendingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PendingRequest.ProtoReflect.Descriptor instead.
 func (*PendingRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{47}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *PendingRequest) GetName() string {
@@ -3191,6 +3493,34 @@ func (x *PendingRequest) GetCreateTime() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *PendingRequest) GetNodeSelector() map[string]string {
+	if x != nil {
+		return x.NodeSelector
+	}
+	return nil
+}
+
+func (x *PendingRequest) GetNoNetwork() bool {
+	if x != nil {
+		return x.NoNetwork
+	}
+	return false
+}
+
+func (x *PendingRequest) GetRuntimeClasses() []string {
+	if x != nil {
+		return x.RuntimeClasses
+	}
+	return nil
+}
+
+func (x *PendingRequest) GetStorageClasses() []string {
+	if x != nil {
+		return x.StorageClasses
+	}
+	return nil
+}
+
 // ListPeeringRequestsRequest names a peer.
 type ListPeeringRequestsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3206,7 +3536,7 @@ type ListPeeringRequestsRequest struct {
 
 func (x *ListPeeringRequestsRequest) Reset() {
 	*x = ListPeeringRequestsRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[48]
+	mi := &file_entente_v1_admin_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3218,7 +3548,7 @@ func (x *ListPeeringRequestsRequest) String() string {
 func (*ListPeeringRequestsRequest) ProtoMessage() {}
 
 func (x *ListPeeringRequestsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[48]
+	mi := &file_entente_v1_admin_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3231,7 +3561,7 @@ func (x *ListPeeringRequestsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeeringRequestsRequest.ProtoReflect.Descriptor instead.
 func (*ListPeeringRequestsRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{48}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ListPeeringRequestsRequest) GetParent() string {
@@ -3268,7 +3598,7 @@ type ListPeeringRequestsResponse struct {
 
 func (x *ListPeeringRequestsResponse) Reset() {
 	*x = ListPeeringRequestsResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[49]
+	mi := &file_entente_v1_admin_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3280,7 +3610,7 @@ func (x *ListPeeringRequestsResponse) String() string {
 func (*ListPeeringRequestsResponse) ProtoMessage() {}
 
 func (x *ListPeeringRequestsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[49]
+	mi := &file_entente_v1_admin_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3293,7 +3623,7 @@ func (x *ListPeeringRequestsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeeringRequestsResponse.ProtoReflect.Descriptor instead.
 func (*ListPeeringRequestsResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{49}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ListPeeringRequestsResponse) GetRequests() []*PendingRequest {
@@ -3321,7 +3651,7 @@ type ApprovePeeringRequestRequest struct {
 
 func (x *ApprovePeeringRequestRequest) Reset() {
 	*x = ApprovePeeringRequestRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[50]
+	mi := &file_entente_v1_admin_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3333,7 +3663,7 @@ func (x *ApprovePeeringRequestRequest) String() string {
 func (*ApprovePeeringRequestRequest) ProtoMessage() {}
 
 func (x *ApprovePeeringRequestRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[50]
+	mi := &file_entente_v1_admin_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3346,7 +3676,7 @@ func (x *ApprovePeeringRequestRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovePeeringRequestRequest.ProtoReflect.Descriptor instead.
 func (*ApprovePeeringRequestRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{50}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ApprovePeeringRequestRequest) GetName() string {
@@ -3365,7 +3695,7 @@ type ApprovePeeringRequestResponse struct {
 
 func (x *ApprovePeeringRequestResponse) Reset() {
 	*x = ApprovePeeringRequestResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[51]
+	mi := &file_entente_v1_admin_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3377,7 +3707,7 @@ func (x *ApprovePeeringRequestResponse) String() string {
 func (*ApprovePeeringRequestResponse) ProtoMessage() {}
 
 func (x *ApprovePeeringRequestResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[51]
+	mi := &file_entente_v1_admin_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3390,7 +3720,7 @@ func (x *ApprovePeeringRequestResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovePeeringRequestResponse.ProtoReflect.Descriptor instead.
 func (*ApprovePeeringRequestResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{51}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{55}
 }
 
 // DenyPeeringRequestRequest names a request.
@@ -3404,7 +3734,7 @@ type DenyPeeringRequestRequest struct {
 
 func (x *DenyPeeringRequestRequest) Reset() {
 	*x = DenyPeeringRequestRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[52]
+	mi := &file_entente_v1_admin_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3416,7 +3746,7 @@ func (x *DenyPeeringRequestRequest) String() string {
 func (*DenyPeeringRequestRequest) ProtoMessage() {}
 
 func (x *DenyPeeringRequestRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[52]
+	mi := &file_entente_v1_admin_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3429,7 +3759,7 @@ func (x *DenyPeeringRequestRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyPeeringRequestRequest.ProtoReflect.Descriptor instead.
 func (*DenyPeeringRequestRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{52}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *DenyPeeringRequestRequest) GetName() string {
@@ -3448,7 +3778,7 @@ type DenyPeeringRequestResponse struct {
 
 func (x *DenyPeeringRequestResponse) Reset() {
 	*x = DenyPeeringRequestResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[53]
+	mi := &file_entente_v1_admin_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3460,7 +3790,7 @@ func (x *DenyPeeringRequestResponse) String() string {
 func (*DenyPeeringRequestResponse) ProtoMessage() {}
 
 func (x *DenyPeeringRequestResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[53]
+	mi := &file_entente_v1_admin_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3473,7 +3803,7 @@ func (x *DenyPeeringRequestResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyPeeringRequestResponse.ProtoReflect.Descriptor instead.
 func (*DenyPeeringRequestResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{53}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{57}
 }
 
 // TestPolicyRequest is an ask that nobody makes.
@@ -3501,7 +3831,7 @@ type TestPolicyRequest struct {
 
 func (x *TestPolicyRequest) Reset() {
 	*x = TestPolicyRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[54]
+	mi := &file_entente_v1_admin_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3513,7 +3843,7 @@ func (x *TestPolicyRequest) String() string {
 func (*TestPolicyRequest) ProtoMessage() {}
 
 func (x *TestPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[54]
+	mi := &file_entente_v1_admin_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3526,7 +3856,7 @@ func (x *TestPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestPolicyRequest.ProtoReflect.Descriptor instead.
 func (*TestPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{54}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *TestPolicyRequest) GetPeer() string {
@@ -3596,7 +3926,7 @@ type TestPolicyResponse struct {
 
 func (x *TestPolicyResponse) Reset() {
 	*x = TestPolicyResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[55]
+	mi := &file_entente_v1_admin_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3608,7 +3938,7 @@ func (x *TestPolicyResponse) String() string {
 func (*TestPolicyResponse) ProtoMessage() {}
 
 func (x *TestPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[55]
+	mi := &file_entente_v1_admin_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3621,7 +3951,7 @@ func (x *TestPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestPolicyResponse.ProtoReflect.Descriptor instead.
 func (*TestPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{55}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *TestPolicyResponse) GetResults() []*PolicyTest {
@@ -3651,7 +3981,7 @@ type PolicyTest struct {
 
 func (x *PolicyTest) Reset() {
 	*x = PolicyTest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[56]
+	mi := &file_entente_v1_admin_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3663,7 +3993,7 @@ func (x *PolicyTest) String() string {
 func (*PolicyTest) ProtoMessage() {}
 
 func (x *PolicyTest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[56]
+	mi := &file_entente_v1_admin_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3676,7 +4006,7 @@ func (x *PolicyTest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyTest.ProtoReflect.Descriptor instead.
 func (*PolicyTest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{56}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *PolicyTest) GetPeer() string {
@@ -3729,7 +4059,7 @@ type ListContractsRequest struct {
 
 func (x *ListContractsRequest) Reset() {
 	*x = ListContractsRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[57]
+	mi := &file_entente_v1_admin_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3741,7 +4071,7 @@ func (x *ListContractsRequest) String() string {
 func (*ListContractsRequest) ProtoMessage() {}
 
 func (x *ListContractsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[57]
+	mi := &file_entente_v1_admin_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3754,7 +4084,7 @@ func (x *ListContractsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListContractsRequest.ProtoReflect.Descriptor instead.
 func (*ListContractsRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{57}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ListContractsRequest) GetPeer() string {
@@ -3791,7 +4121,7 @@ type ListContractsResponse struct {
 
 func (x *ListContractsResponse) Reset() {
 	*x = ListContractsResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[58]
+	mi := &file_entente_v1_admin_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3803,7 +4133,7 @@ func (x *ListContractsResponse) String() string {
 func (*ListContractsResponse) ProtoMessage() {}
 
 func (x *ListContractsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[58]
+	mi := &file_entente_v1_admin_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3816,7 +4146,7 @@ func (x *ListContractsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListContractsResponse.ProtoReflect.Descriptor instead.
 func (*ListContractsResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{58}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ListContractsResponse) GetContracts() []*Contract {
@@ -3844,7 +4174,7 @@ type AdminServiceGetContractRequest struct {
 
 func (x *AdminServiceGetContractRequest) Reset() {
 	*x = AdminServiceGetContractRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[59]
+	mi := &file_entente_v1_admin_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3856,7 +4186,7 @@ func (x *AdminServiceGetContractRequest) String() string {
 func (*AdminServiceGetContractRequest) ProtoMessage() {}
 
 func (x *AdminServiceGetContractRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[59]
+	mi := &file_entente_v1_admin_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3869,7 +4199,7 @@ func (x *AdminServiceGetContractRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdminServiceGetContractRequest.ProtoReflect.Descriptor instead.
 func (*AdminServiceGetContractRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{59}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *AdminServiceGetContractRequest) GetName() string {
@@ -3890,7 +4220,7 @@ type AdminServiceGetContractResponse struct {
 
 func (x *AdminServiceGetContractResponse) Reset() {
 	*x = AdminServiceGetContractResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[60]
+	mi := &file_entente_v1_admin_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3902,7 +4232,7 @@ func (x *AdminServiceGetContractResponse) String() string {
 func (*AdminServiceGetContractResponse) ProtoMessage() {}
 
 func (x *AdminServiceGetContractResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[60]
+	mi := &file_entente_v1_admin_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3915,7 +4245,7 @@ func (x *AdminServiceGetContractResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdminServiceGetContractResponse.ProtoReflect.Descriptor instead.
 func (*AdminServiceGetContractResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{60}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *AdminServiceGetContractResponse) GetContract() *Contract {
@@ -3938,7 +4268,7 @@ type AdminServiceTerminateContractRequest struct {
 
 func (x *AdminServiceTerminateContractRequest) Reset() {
 	*x = AdminServiceTerminateContractRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[61]
+	mi := &file_entente_v1_admin_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3950,7 +4280,7 @@ func (x *AdminServiceTerminateContractRequest) String() string {
 func (*AdminServiceTerminateContractRequest) ProtoMessage() {}
 
 func (x *AdminServiceTerminateContractRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[61]
+	mi := &file_entente_v1_admin_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3963,7 +4293,7 @@ func (x *AdminServiceTerminateContractRequest) ProtoReflect() protoreflect.Messa
 
 // Deprecated: Use AdminServiceTerminateContractRequest.ProtoReflect.Descriptor instead.
 func (*AdminServiceTerminateContractRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{61}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *AdminServiceTerminateContractRequest) GetName() string {
@@ -3991,7 +4321,7 @@ type AdminServiceTerminateContractResponse struct {
 
 func (x *AdminServiceTerminateContractResponse) Reset() {
 	*x = AdminServiceTerminateContractResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[62]
+	mi := &file_entente_v1_admin_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4003,7 +4333,7 @@ func (x *AdminServiceTerminateContractResponse) String() string {
 func (*AdminServiceTerminateContractResponse) ProtoMessage() {}
 
 func (x *AdminServiceTerminateContractResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[62]
+	mi := &file_entente_v1_admin_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4016,7 +4346,7 @@ func (x *AdminServiceTerminateContractResponse) ProtoReflect() protoreflect.Mess
 
 // Deprecated: Use AdminServiceTerminateContractResponse.ProtoReflect.Descriptor instead.
 func (*AdminServiceTerminateContractResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{62}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *AdminServiceTerminateContractResponse) GetContract() *Contract {
@@ -4041,7 +4371,7 @@ type ListUsageRequest struct {
 
 func (x *ListUsageRequest) Reset() {
 	*x = ListUsageRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[63]
+	mi := &file_entente_v1_admin_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4053,7 +4383,7 @@ func (x *ListUsageRequest) String() string {
 func (*ListUsageRequest) ProtoMessage() {}
 
 func (x *ListUsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[63]
+	mi := &file_entente_v1_admin_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4066,7 +4396,7 @@ func (x *ListUsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUsageRequest.ProtoReflect.Descriptor instead.
 func (*ListUsageRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{63}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *ListUsageRequest) GetContract() string {
@@ -4103,7 +4433,7 @@ type ListUsageResponse struct {
 
 func (x *ListUsageResponse) Reset() {
 	*x = ListUsageResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[64]
+	mi := &file_entente_v1_admin_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4115,7 +4445,7 @@ func (x *ListUsageResponse) String() string {
 func (*ListUsageResponse) ProtoMessage() {}
 
 func (x *ListUsageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[64]
+	mi := &file_entente_v1_admin_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4128,7 +4458,7 @@ func (x *ListUsageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUsageResponse.ProtoReflect.Descriptor instead.
 func (*ListUsageResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{64}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *ListUsageResponse) GetUsage() []*Usage {
@@ -4183,7 +4513,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_entente_v1_admin_proto_msgTypes[65]
+	mi := &file_entente_v1_admin_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4195,7 +4525,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[65]
+	mi := &file_entente_v1_admin_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4208,7 +4538,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{65}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *Usage) GetContract() string {
@@ -4311,7 +4641,7 @@ type RolloverIdentityRequest struct {
 
 func (x *RolloverIdentityRequest) Reset() {
 	*x = RolloverIdentityRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[66]
+	mi := &file_entente_v1_admin_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4323,7 +4653,7 @@ func (x *RolloverIdentityRequest) String() string {
 func (*RolloverIdentityRequest) ProtoMessage() {}
 
 func (x *RolloverIdentityRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[66]
+	mi := &file_entente_v1_admin_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4336,7 +4666,7 @@ func (x *RolloverIdentityRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloverIdentityRequest.ProtoReflect.Descriptor instead.
 func (*RolloverIdentityRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{66}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{70}
 }
 
 // RolloverIdentityResponse tells of the new root.
@@ -4352,7 +4682,7 @@ type RolloverIdentityResponse struct {
 
 func (x *RolloverIdentityResponse) Reset() {
 	*x = RolloverIdentityResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[67]
+	mi := &file_entente_v1_admin_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4364,7 +4694,7 @@ func (x *RolloverIdentityResponse) String() string {
 func (*RolloverIdentityResponse) ProtoMessage() {}
 
 func (x *RolloverIdentityResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[67]
+	mi := &file_entente_v1_admin_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4377,7 +4707,7 @@ func (x *RolloverIdentityResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloverIdentityResponse.ProtoReflect.Descriptor instead.
 func (*RolloverIdentityResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{67}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *RolloverIdentityResponse) GetRootExpireTime() *timestamppb.Timestamp {
@@ -4438,7 +4768,7 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"clock_skew\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\tclockSkew\x128\n" +
 	"\n" +
 	"round_trip\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\troundTrip\x12R\n" +
-	"\x17certificate_expire_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x15certificateExpireTime\"\x8e\x05\n" +
+	"\x17certificate_expire_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x15certificateExpireTime\"\xaa\x05\n" +
 	"\bContract\x12\x1f\n" +
 	"\vcontract_id\x18\x01 \x01(\tR\n" +
 	"contractId\x12\x1a\n" +
@@ -4462,7 +4792,8 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\benvelope\x18\x10 \x01(\tR\benvelope\x12\x16\n" +
 	"\x06reason\x18\x11 \x01(\tR\x06reason\x129\n" +
 	"\n" +
-	"close_time\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampR\tcloseTime\"\xac\x03\n" +
+	"close_time\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampR\tcloseTime\x12\x1a\n" +
+	"\bcordoned\x18\x13 \x01(\bR\bcordoned\"\xac\x03\n" +
 	"\x06Tunnel\x12\x0e\n" +
 	"\x02up\x18\x01 \x01(\bR\x02up\x128\n" +
 	"\n" +
@@ -4512,10 +4843,10 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\xbaH\ar\x05\x10\x01\x18\x80 R\x05token\x12?\n" +
 	"\x04name\x18\x02 \x01(\tB+\xbaH(r&\x18?2\"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$R\x04name\"8\n" +
 	"\x10JoinPeerResponse\x12$\n" +
-	"\x04peer\x18\x01 \x01(\v2\x10.entente.v1.PeerR\x04peer\"\xa5\a\n" +
+	"\x04peer\x18\x01 \x01(\v2\x10.entente.v1.PeerR\x04peer\"\xa7\a\n" +
 	"\x14CreatePeeringRequest\x12H\n" +
-	"\x04peer\x18\x01 \x01(\tB4\xbaH1r/\x18\x84\x022*^peers/(-|[a-z0-9]([-a-z0-9.]*[a-z0-9])?)$R\x04peer\x12R\n" +
-	"\x0eresource_slice\x18\x02 \x01(\tB+\xbaH(r&\x18?2\"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$R\rresourceSlice\x126\n" +
+	"\x04peer\x18\x01 \x01(\tB4\xbaH1r/\x18\x84\x022*^peers/(-|[a-z0-9]([-a-z0-9.]*[a-z0-9])?)$R\x04peer\x12T\n" +
+	"\x0fpeering_request\x18\x02 \x01(\tB+\xbaH(r&\x18?2\"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$R\x0epeeringRequest\x126\n" +
 	"\tresources\x18\x03 \x01(\v2\x18.entente.v1.ResourceListR\tresources\x125\n" +
 	"\bduration\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\bduration\x12\x1d\n" +
 	"\n" +
@@ -4536,9 +4867,9 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a?\n" +
 	"\x11PeerSelectorEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9b\x01\n" +
-	"\x15CreatePeeringResponse\x12%\n" +
-	"\x0eresource_slice\x18\x01 \x01(\tR\rresourceSlice\x12?\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9d\x01\n" +
+	"\x15CreatePeeringResponse\x12'\n" +
+	"\x0fpeering_request\x18\x01 \x01(\tR\x0epeeringRequest\x12?\n" +
 	"\radvertisement\x18\x02 \x01(\v2\x19.entente.v1.AdvertisementR\radvertisement\x12\x1a\n" +
 	"\bprovider\x18\x03 \x01(\tR\bprovider\"\xaf\x01\n" +
 	"\x11EndPeeringRequest\x12D\n" +
@@ -4553,7 +4884,30 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\fpod_strategy\x18\x02 \x01(\tB&\xbaH#r!R\x00R\x05LocalR\x06RemoteR\x0eLocalAndRemoteR\vpodStrategy\x12:\n" +
 	"\fname_mapping\x18\x03 \x01(\tB\x17\xbaH\x14r\x12R\x00R\bSuffixedR\x04SameR\vnameMapping\x12%\n" +
 	"\x05peers\x18\x04 \x03(\tB\x0f\xbaH\f\x92\x01\t\x10@\"\x05r\x03\x18\xfd\x01R\x05peers\"\x1a\n" +
-	"\x18OffloadNamespaceResponse\"n\n" +
+	"\x18OffloadNamespaceResponse\"g\n" +
+	"\x16ListOffloadingsRequest\x12$\n" +
+	"\tpage_size\x18\x01 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\tpageToken\"{\n" +
+	"\x17ListOffloadingsResponse\x128\n" +
+	"\voffloadings\x18\x01 \x03(\v2\x16.entente.v1.OffloadingR\voffloadings\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x9a\x02\n" +
+	"\n" +
+	"Offloading\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12!\n" +
+	"\fpod_strategy\x18\x02 \x01(\tR\vpodStrategy\x12!\n" +
+	"\fname_mapping\x18\x03 \x01(\tR\vnameMapping\x12\x14\n" +
+	"\x05state\x18\x04 \x01(\tR\x05state\x12\x18\n" +
+	"\amessage\x18\x05 \x01(\tR\amessage\x12;\n" +
+	"\bclusters\x18\x06 \x03(\v2\x1f.entente.v1.OffloadingInClusterR\bclusters\x12;\n" +
+	"\vcreate_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"createTime\"z\n" +
+	"\x13OffloadingInCluster\x12\x12\n" +
+	"\x04peer\x18\x01 \x01(\tR\x04peer\x12\x1f\n" +
+	"\vremote_name\x18\x02 \x01(\tR\n" +
+	"remoteName\x12\x14\n" +
+	"\x05state\x18\x03 \x01(\tR\x05state\x12\x18\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\"n\n" +
 	"\x19UnoffloadNamespaceRequest\x12Q\n" +
 	"\tnamespace\x18\x01 \x01(\tB3\xbaH0r.\x18P2*^namespaces/[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\tnamespace\"\x1c\n" +
 	"\x1aUnoffloadNamespaceResponse\"b\n" +
@@ -4640,14 +4994,22 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\radvertisement\x18\x02 \x01(\v2\x19.entente.v1.AdvertisementR\radvertisement\"_\n" +
 	"\x14DeletePeeringRequest\x12G\n" +
 	"\x04name\x18\x01 \x01(\tB3\xbaH0r.\x18\x86\x022)^peerings/[a-z0-9]([-a-z0-9.]*[a-z0-9])?$R\x04name\"\x17\n" +
-	"\x15DeletePeeringResponse\"\x88\x02\n" +
+	"\x15DeletePeeringResponse\"\x8d\x04\n" +
 	"\x0ePendingRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x126\n" +
 	"\tresources\x18\x02 \x01(\v2\x18.entente.v1.ResourceListR\tresources\x125\n" +
 	"\bduration\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\bduration\x126\n" +
 	"\rprice_ceiling\x18\x04 \x01(\v2\x11.entente.v1.MoneyR\fpriceCeiling\x12;\n" +
 	"\vcreate_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"createTime\"\xb9\x01\n" +
+	"createTime\x12Q\n" +
+	"\rnode_selector\x18\x06 \x03(\v2,.entente.v1.PendingRequest.NodeSelectorEntryR\fnodeSelector\x12\x1d\n" +
+	"\n" +
+	"no_network\x18\a \x01(\bR\tnoNetwork\x12'\n" +
+	"\x0fruntime_classes\x18\b \x03(\tR\x0eruntimeClasses\x12'\n" +
+	"\x0fstorage_classes\x18\t \x03(\tR\x0estorageClasses\x1a?\n" +
+	"\x11NodeSelectorEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xb9\x01\n" +
 	"\x1aListPeeringRequestsRequest\x12L\n" +
 	"\x06parent\x18\x01 \x01(\tB4\xbaH1r/\x18\x84\x022*^peers/(-|[a-z0-9]([-a-z0-9.]*[a-z0-9])?)$R\x06parent\x12$\n" +
 	"\tpage_size\x18\x02 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
@@ -4734,7 +5096,7 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x17RolloverIdentityRequest\"\xa6\x01\n" +
 	"\x18RolloverIdentityResponse\x12D\n" +
 	"\x10root_expire_time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x0erootExpireTime\x12D\n" +
-	"\x10overlap_end_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x0eoverlapEndTime2\xfe\x1a\n" +
+	"\x10overlap_end_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x0eoverlapEndTime2\xf3\x1b\n" +
 	"\fAdminService\x12T\n" +
 	"\aGetInfo\x12\x1a.entente.v1.GetInfoRequest\x1a\x1b.entente.v1.GetInfoResponse\"\x10\x82\xd3\xe4\x93\x02\n" +
 	"\x12\b/v1/info\x12[\n" +
@@ -4771,7 +5133,8 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x10RolloverIdentity\x12#.entente.v1.RolloverIdentityRequest\x1a$.entente.v1.RolloverIdentityResponse\" \x82\xd3\xe4\x93\x02\x1a:\x01*\"\x15/v1/identity:rollover\x12q\n" +
 	"\n" +
 	"EndPeering\x12\x1d.entente.v1.EndPeeringRequest\x1a\x1e.entente.v1.EndPeeringResponse\"$\x82\xd3\xe4\x93\x02\x1e:\x01*\"\x19/v1/{peer=peers/*}:unpeer\x12\x91\x01\n" +
-	"\x10OffloadNamespace\x12#.entente.v1.OffloadNamespaceRequest\x1a$.entente.v1.OffloadNamespaceResponse\"2\x82\xd3\xe4\x93\x02,:\x01*\x1a'/v1/{namespace=namespaces/*}/offloading\x12\x94\x01\n" +
+	"\x10OffloadNamespace\x12#.entente.v1.OffloadNamespaceRequest\x1a$.entente.v1.OffloadNamespaceResponse\"2\x82\xd3\xe4\x93\x02,:\x01*\x1a'/v1/{namespace=namespaces/*}/offloading\x12s\n" +
+	"\x0fListOffloadings\x12\".entente.v1.ListOffloadingsRequest\x1a#.entente.v1.ListOffloadingsResponse\"\x17\x82\xd3\xe4\x93\x02\x11\x12\x0f/v1/offloadings\x12\x94\x01\n" +
 	"\x12UnoffloadNamespace\x12%.entente.v1.UnoffloadNamespaceRequest\x1a&.entente.v1.UnoffloadNamespaceResponse\"/\x82\xd3\xe4\x93\x02)*'/v1/{namespace=namespaces/*}/offloadingB\x9e\x01\n" +
 	"\x0ecom.entente.v1B\n" +
 	"AdminProtoP\x01Z7github.com/entente-dev/entente/gen/entente/v1;ententev1\xa2\x02\x03EXX\xaa\x02\n" +
@@ -4790,7 +5153,7 @@ func file_entente_v1_admin_proto_rawDescGZIP() []byte {
 	return file_entente_v1_admin_proto_rawDescData
 }
 
-var file_entente_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 76)
+var file_entente_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 81)
 var file_entente_v1_admin_proto_goTypes = []any{
 	(*Condition)(nil),                             // 0: entente.v1.Condition
 	(*Peer)(nil),                                  // 1: entente.v1.Peer
@@ -4813,210 +5176,221 @@ var file_entente_v1_admin_proto_goTypes = []any{
 	(*EndPeeringResponse)(nil),                    // 18: entente.v1.EndPeeringResponse
 	(*OffloadNamespaceRequest)(nil),               // 19: entente.v1.OffloadNamespaceRequest
 	(*OffloadNamespaceResponse)(nil),              // 20: entente.v1.OffloadNamespaceResponse
-	(*UnoffloadNamespaceRequest)(nil),             // 21: entente.v1.UnoffloadNamespaceRequest
-	(*UnoffloadNamespaceResponse)(nil),            // 22: entente.v1.UnoffloadNamespaceResponse
-	(*ListTokensRequest)(nil),                     // 23: entente.v1.ListTokensRequest
-	(*ListTokensResponse)(nil),                    // 24: entente.v1.ListTokensResponse
-	(*Token)(nil),                                 // 25: entente.v1.Token
-	(*RevokeTokenRequest)(nil),                    // 26: entente.v1.RevokeTokenRequest
-	(*RevokeTokenResponse)(nil),                   // 27: entente.v1.RevokeTokenResponse
-	(*IntroducePeerRequest)(nil),                  // 28: entente.v1.IntroducePeerRequest
-	(*IntroducePeerResponse)(nil),                 // 29: entente.v1.IntroducePeerResponse
-	(*ApprovePeerRequest)(nil),                    // 30: entente.v1.ApprovePeerRequest
-	(*ApprovePeerResponse)(nil),                   // 31: entente.v1.ApprovePeerResponse
-	(*DenyPeerRequest)(nil),                       // 32: entente.v1.DenyPeerRequest
-	(*DenyPeerResponse)(nil),                      // 33: entente.v1.DenyPeerResponse
-	(*WatchPeersRequest)(nil),                     // 34: entente.v1.WatchPeersRequest
-	(*WatchPeersResponse)(nil),                    // 35: entente.v1.WatchPeersResponse
-	(*WatchEventsRequest)(nil),                    // 36: entente.v1.WatchEventsRequest
-	(*WatchEventsResponse)(nil),                   // 37: entente.v1.WatchEventsResponse
-	(*Peering)(nil),                               // 38: entente.v1.Peering
-	(*ListPeeringsRequest)(nil),                   // 39: entente.v1.ListPeeringsRequest
-	(*ListPeeringsResponse)(nil),                  // 40: entente.v1.ListPeeringsResponse
-	(*GetPeeringRequest)(nil),                     // 41: entente.v1.GetPeeringRequest
-	(*GetPeeringResponse)(nil),                    // 42: entente.v1.GetPeeringResponse
-	(*UpdatePeeringRequest)(nil),                  // 43: entente.v1.UpdatePeeringRequest
-	(*UpdatePeeringResponse)(nil),                 // 44: entente.v1.UpdatePeeringResponse
-	(*DeletePeeringRequest)(nil),                  // 45: entente.v1.DeletePeeringRequest
-	(*DeletePeeringResponse)(nil),                 // 46: entente.v1.DeletePeeringResponse
-	(*PendingRequest)(nil),                        // 47: entente.v1.PendingRequest
-	(*ListPeeringRequestsRequest)(nil),            // 48: entente.v1.ListPeeringRequestsRequest
-	(*ListPeeringRequestsResponse)(nil),           // 49: entente.v1.ListPeeringRequestsResponse
-	(*ApprovePeeringRequestRequest)(nil),          // 50: entente.v1.ApprovePeeringRequestRequest
-	(*ApprovePeeringRequestResponse)(nil),         // 51: entente.v1.ApprovePeeringRequestResponse
-	(*DenyPeeringRequestRequest)(nil),             // 52: entente.v1.DenyPeeringRequestRequest
-	(*DenyPeeringRequestResponse)(nil),            // 53: entente.v1.DenyPeeringRequestResponse
-	(*TestPolicyRequest)(nil),                     // 54: entente.v1.TestPolicyRequest
-	(*TestPolicyResponse)(nil),                    // 55: entente.v1.TestPolicyResponse
-	(*PolicyTest)(nil),                            // 56: entente.v1.PolicyTest
-	(*ListContractsRequest)(nil),                  // 57: entente.v1.ListContractsRequest
-	(*ListContractsResponse)(nil),                 // 58: entente.v1.ListContractsResponse
-	(*AdminServiceGetContractRequest)(nil),        // 59: entente.v1.AdminServiceGetContractRequest
-	(*AdminServiceGetContractResponse)(nil),       // 60: entente.v1.AdminServiceGetContractResponse
-	(*AdminServiceTerminateContractRequest)(nil),  // 61: entente.v1.AdminServiceTerminateContractRequest
-	(*AdminServiceTerminateContractResponse)(nil), // 62: entente.v1.AdminServiceTerminateContractResponse
-	(*ListUsageRequest)(nil),                      // 63: entente.v1.ListUsageRequest
-	(*ListUsageResponse)(nil),                     // 64: entente.v1.ListUsageResponse
-	(*Usage)(nil),                                 // 65: entente.v1.Usage
-	(*RolloverIdentityRequest)(nil),               // 66: entente.v1.RolloverIdentityRequest
-	(*RolloverIdentityResponse)(nil),              // 67: entente.v1.RolloverIdentityResponse
-	nil,                                           // 68: entente.v1.Peer.LabelsEntry
-	nil,                                           // 69: entente.v1.Tunnel.LocalPrefixesEntry
-	nil,                                           // 70: entente.v1.Tunnel.RemotePrefixesEntry
-	nil,                                           // 71: entente.v1.CreatePeeringRequest.NodeSelectorEntry
-	nil,                                           // 72: entente.v1.CreatePeeringRequest.PeerSelectorEntry
-	nil,                                           // 73: entente.v1.TestPolicyRequest.NodeSelectorEntry
-	nil,                                           // 74: entente.v1.Usage.StatedEntry
-	nil,                                           // 75: entente.v1.Usage.CountedEntry
-	(*timestamppb.Timestamp)(nil),                 // 76: google.protobuf.Timestamp
-	(*Offer)(nil),                                 // 77: entente.v1.Offer
-	(*durationpb.Duration)(nil),                   // 78: google.protobuf.Duration
-	(*ResourceList)(nil),                          // 79: entente.v1.ResourceList
-	(*PriceList)(nil),                             // 80: entente.v1.PriceList
-	(*Money)(nil),                                 // 81: entente.v1.Money
-	(*Advertisement)(nil),                         // 82: entente.v1.Advertisement
-	(*fieldmaskpb.FieldMask)(nil),                 // 83: google.protobuf.FieldMask
+	(*ListOffloadingsRequest)(nil),                // 21: entente.v1.ListOffloadingsRequest
+	(*ListOffloadingsResponse)(nil),               // 22: entente.v1.ListOffloadingsResponse
+	(*Offloading)(nil),                            // 23: entente.v1.Offloading
+	(*OffloadingInCluster)(nil),                   // 24: entente.v1.OffloadingInCluster
+	(*UnoffloadNamespaceRequest)(nil),             // 25: entente.v1.UnoffloadNamespaceRequest
+	(*UnoffloadNamespaceResponse)(nil),            // 26: entente.v1.UnoffloadNamespaceResponse
+	(*ListTokensRequest)(nil),                     // 27: entente.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),                    // 28: entente.v1.ListTokensResponse
+	(*Token)(nil),                                 // 29: entente.v1.Token
+	(*RevokeTokenRequest)(nil),                    // 30: entente.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),                   // 31: entente.v1.RevokeTokenResponse
+	(*IntroducePeerRequest)(nil),                  // 32: entente.v1.IntroducePeerRequest
+	(*IntroducePeerResponse)(nil),                 // 33: entente.v1.IntroducePeerResponse
+	(*ApprovePeerRequest)(nil),                    // 34: entente.v1.ApprovePeerRequest
+	(*ApprovePeerResponse)(nil),                   // 35: entente.v1.ApprovePeerResponse
+	(*DenyPeerRequest)(nil),                       // 36: entente.v1.DenyPeerRequest
+	(*DenyPeerResponse)(nil),                      // 37: entente.v1.DenyPeerResponse
+	(*WatchPeersRequest)(nil),                     // 38: entente.v1.WatchPeersRequest
+	(*WatchPeersResponse)(nil),                    // 39: entente.v1.WatchPeersResponse
+	(*WatchEventsRequest)(nil),                    // 40: entente.v1.WatchEventsRequest
+	(*WatchEventsResponse)(nil),                   // 41: entente.v1.WatchEventsResponse
+	(*Peering)(nil),                               // 42: entente.v1.Peering
+	(*ListPeeringsRequest)(nil),                   // 43: entente.v1.ListPeeringsRequest
+	(*ListPeeringsResponse)(nil),                  // 44: entente.v1.ListPeeringsResponse
+	(*GetPeeringRequest)(nil),                     // 45: entente.v1.GetPeeringRequest
+	(*GetPeeringResponse)(nil),                    // 46: entente.v1.GetPeeringResponse
+	(*UpdatePeeringRequest)(nil),                  // 47: entente.v1.UpdatePeeringRequest
+	(*UpdatePeeringResponse)(nil),                 // 48: entente.v1.UpdatePeeringResponse
+	(*DeletePeeringRequest)(nil),                  // 49: entente.v1.DeletePeeringRequest
+	(*DeletePeeringResponse)(nil),                 // 50: entente.v1.DeletePeeringResponse
+	(*PendingRequest)(nil),                        // 51: entente.v1.PendingRequest
+	(*ListPeeringRequestsRequest)(nil),            // 52: entente.v1.ListPeeringRequestsRequest
+	(*ListPeeringRequestsResponse)(nil),           // 53: entente.v1.ListPeeringRequestsResponse
+	(*ApprovePeeringRequestRequest)(nil),          // 54: entente.v1.ApprovePeeringRequestRequest
+	(*ApprovePeeringRequestResponse)(nil),         // 55: entente.v1.ApprovePeeringRequestResponse
+	(*DenyPeeringRequestRequest)(nil),             // 56: entente.v1.DenyPeeringRequestRequest
+	(*DenyPeeringRequestResponse)(nil),            // 57: entente.v1.DenyPeeringRequestResponse
+	(*TestPolicyRequest)(nil),                     // 58: entente.v1.TestPolicyRequest
+	(*TestPolicyResponse)(nil),                    // 59: entente.v1.TestPolicyResponse
+	(*PolicyTest)(nil),                            // 60: entente.v1.PolicyTest
+	(*ListContractsRequest)(nil),                  // 61: entente.v1.ListContractsRequest
+	(*ListContractsResponse)(nil),                 // 62: entente.v1.ListContractsResponse
+	(*AdminServiceGetContractRequest)(nil),        // 63: entente.v1.AdminServiceGetContractRequest
+	(*AdminServiceGetContractResponse)(nil),       // 64: entente.v1.AdminServiceGetContractResponse
+	(*AdminServiceTerminateContractRequest)(nil),  // 65: entente.v1.AdminServiceTerminateContractRequest
+	(*AdminServiceTerminateContractResponse)(nil), // 66: entente.v1.AdminServiceTerminateContractResponse
+	(*ListUsageRequest)(nil),                      // 67: entente.v1.ListUsageRequest
+	(*ListUsageResponse)(nil),                     // 68: entente.v1.ListUsageResponse
+	(*Usage)(nil),                                 // 69: entente.v1.Usage
+	(*RolloverIdentityRequest)(nil),               // 70: entente.v1.RolloverIdentityRequest
+	(*RolloverIdentityResponse)(nil),              // 71: entente.v1.RolloverIdentityResponse
+	nil,                                           // 72: entente.v1.Peer.LabelsEntry
+	nil,                                           // 73: entente.v1.Tunnel.LocalPrefixesEntry
+	nil,                                           // 74: entente.v1.Tunnel.RemotePrefixesEntry
+	nil,                                           // 75: entente.v1.CreatePeeringRequest.NodeSelectorEntry
+	nil,                                           // 76: entente.v1.CreatePeeringRequest.PeerSelectorEntry
+	nil,                                           // 77: entente.v1.PendingRequest.NodeSelectorEntry
+	nil,                                           // 78: entente.v1.TestPolicyRequest.NodeSelectorEntry
+	nil,                                           // 79: entente.v1.Usage.StatedEntry
+	nil,                                           // 80: entente.v1.Usage.CountedEntry
+	(*timestamppb.Timestamp)(nil),                 // 81: google.protobuf.Timestamp
+	(*Offer)(nil),                                 // 82: entente.v1.Offer
+	(*durationpb.Duration)(nil),                   // 83: google.protobuf.Duration
+	(*ResourceList)(nil),                          // 84: entente.v1.ResourceList
+	(*PriceList)(nil),                             // 85: entente.v1.PriceList
+	(*Money)(nil),                                 // 86: entente.v1.Money
+	(*Advertisement)(nil),                         // 87: entente.v1.Advertisement
+	(*fieldmaskpb.FieldMask)(nil),                 // 88: google.protobuf.FieldMask
 }
 var file_entente_v1_admin_proto_depIdxs = []int32{
-	76,  // 0: entente.v1.Condition.last_transition_time:type_name -> google.protobuf.Timestamp
+	81,  // 0: entente.v1.Condition.last_transition_time:type_name -> google.protobuf.Timestamp
 	0,   // 1: entente.v1.Peer.conditions:type_name -> entente.v1.Condition
 	3,   // 2: entente.v1.Peer.contracts:type_name -> entente.v1.Contract
 	4,   // 3: entente.v1.Peer.tunnel:type_name -> entente.v1.Tunnel
-	76,  // 4: entente.v1.Peer.create_time:type_name -> google.protobuf.Timestamp
+	81,  // 4: entente.v1.Peer.create_time:type_name -> google.protobuf.Timestamp
 	2,   // 5: entente.v1.Peer.session:type_name -> entente.v1.Session
-	77,  // 6: entente.v1.Peer.offer:type_name -> entente.v1.Offer
-	68,  // 7: entente.v1.Peer.labels:type_name -> entente.v1.Peer.LabelsEntry
-	76,  // 8: entente.v1.Session.since:type_name -> google.protobuf.Timestamp
-	78,  // 9: entente.v1.Session.clock_skew:type_name -> google.protobuf.Duration
-	78,  // 10: entente.v1.Session.round_trip:type_name -> google.protobuf.Duration
-	76,  // 11: entente.v1.Session.certificate_expire_time:type_name -> google.protobuf.Timestamp
-	79,  // 12: entente.v1.Contract.resources:type_name -> entente.v1.ResourceList
-	79,  // 13: entente.v1.Contract.used:type_name -> entente.v1.ResourceList
-	76,  // 14: entente.v1.Contract.not_before:type_name -> google.protobuf.Timestamp
-	76,  // 15: entente.v1.Contract.not_after:type_name -> google.protobuf.Timestamp
-	80,  // 16: entente.v1.Contract.price:type_name -> entente.v1.PriceList
-	76,  // 17: entente.v1.Contract.drain_until:type_name -> google.protobuf.Timestamp
-	76,  // 18: entente.v1.Contract.close_time:type_name -> google.protobuf.Timestamp
-	78,  // 19: entente.v1.Tunnel.round_trip:type_name -> google.protobuf.Duration
-	69,  // 20: entente.v1.Tunnel.local_prefixes:type_name -> entente.v1.Tunnel.LocalPrefixesEntry
-	70,  // 21: entente.v1.Tunnel.remote_prefixes:type_name -> entente.v1.Tunnel.RemotePrefixesEntry
-	76,  // 22: entente.v1.GetInfoResponse.root_expire_time:type_name -> google.protobuf.Timestamp
-	76,  // 23: entente.v1.GetInfoResponse.certificate_expire_time:type_name -> google.protobuf.Timestamp
+	82,  // 6: entente.v1.Peer.offer:type_name -> entente.v1.Offer
+	72,  // 7: entente.v1.Peer.labels:type_name -> entente.v1.Peer.LabelsEntry
+	81,  // 8: entente.v1.Session.since:type_name -> google.protobuf.Timestamp
+	83,  // 9: entente.v1.Session.clock_skew:type_name -> google.protobuf.Duration
+	83,  // 10: entente.v1.Session.round_trip:type_name -> google.protobuf.Duration
+	81,  // 11: entente.v1.Session.certificate_expire_time:type_name -> google.protobuf.Timestamp
+	84,  // 12: entente.v1.Contract.resources:type_name -> entente.v1.ResourceList
+	84,  // 13: entente.v1.Contract.used:type_name -> entente.v1.ResourceList
+	81,  // 14: entente.v1.Contract.not_before:type_name -> google.protobuf.Timestamp
+	81,  // 15: entente.v1.Contract.not_after:type_name -> google.protobuf.Timestamp
+	85,  // 16: entente.v1.Contract.price:type_name -> entente.v1.PriceList
+	81,  // 17: entente.v1.Contract.drain_until:type_name -> google.protobuf.Timestamp
+	81,  // 18: entente.v1.Contract.close_time:type_name -> google.protobuf.Timestamp
+	83,  // 19: entente.v1.Tunnel.round_trip:type_name -> google.protobuf.Duration
+	73,  // 20: entente.v1.Tunnel.local_prefixes:type_name -> entente.v1.Tunnel.LocalPrefixesEntry
+	74,  // 21: entente.v1.Tunnel.remote_prefixes:type_name -> entente.v1.Tunnel.RemotePrefixesEntry
+	81,  // 22: entente.v1.GetInfoResponse.root_expire_time:type_name -> google.protobuf.Timestamp
+	81,  // 23: entente.v1.GetInfoResponse.certificate_expire_time:type_name -> google.protobuf.Timestamp
 	1,   // 24: entente.v1.ListPeersResponse.peers:type_name -> entente.v1.Peer
 	1,   // 25: entente.v1.GetPeerResponse.peer:type_name -> entente.v1.Peer
-	78,  // 26: entente.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	76,  // 27: entente.v1.CreateTokenResponse.expire_time:type_name -> google.protobuf.Timestamp
+	83,  // 26: entente.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	81,  // 27: entente.v1.CreateTokenResponse.expire_time:type_name -> google.protobuf.Timestamp
 	1,   // 28: entente.v1.JoinPeerResponse.peer:type_name -> entente.v1.Peer
-	79,  // 29: entente.v1.CreatePeeringRequest.resources:type_name -> entente.v1.ResourceList
-	78,  // 30: entente.v1.CreatePeeringRequest.duration:type_name -> google.protobuf.Duration
-	81,  // 31: entente.v1.CreatePeeringRequest.price_ceiling:type_name -> entente.v1.Money
-	71,  // 32: entente.v1.CreatePeeringRequest.node_selector:type_name -> entente.v1.CreatePeeringRequest.NodeSelectorEntry
-	72,  // 33: entente.v1.CreatePeeringRequest.peer_selector:type_name -> entente.v1.CreatePeeringRequest.PeerSelectorEntry
-	82,  // 34: entente.v1.CreatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
-	25,  // 35: entente.v1.ListTokensResponse.tokens:type_name -> entente.v1.Token
-	76,  // 36: entente.v1.Token.create_time:type_name -> google.protobuf.Timestamp
-	76,  // 37: entente.v1.Token.expire_time:type_name -> google.protobuf.Timestamp
-	1,   // 38: entente.v1.IntroducePeerResponse.peer:type_name -> entente.v1.Peer
-	1,   // 39: entente.v1.ApprovePeerResponse.peer:type_name -> entente.v1.Peer
-	1,   // 40: entente.v1.DenyPeerResponse.peer:type_name -> entente.v1.Peer
-	1,   // 41: entente.v1.WatchPeersResponse.peer:type_name -> entente.v1.Peer
-	76,  // 42: entente.v1.WatchEventsResponse.time:type_name -> google.protobuf.Timestamp
-	79,  // 43: entente.v1.Peering.resources:type_name -> entente.v1.ResourceList
-	78,  // 44: entente.v1.Peering.duration:type_name -> google.protobuf.Duration
-	81,  // 45: entente.v1.Peering.price_ceiling:type_name -> entente.v1.Money
-	0,   // 46: entente.v1.Peering.accepted:type_name -> entente.v1.Condition
-	38,  // 47: entente.v1.ListPeeringsResponse.peerings:type_name -> entente.v1.Peering
-	38,  // 48: entente.v1.GetPeeringResponse.peering:type_name -> entente.v1.Peering
-	38,  // 49: entente.v1.UpdatePeeringRequest.peering:type_name -> entente.v1.Peering
-	83,  // 50: entente.v1.UpdatePeeringRequest.update_mask:type_name -> google.protobuf.FieldMask
-	38,  // 51: entente.v1.UpdatePeeringResponse.peering:type_name -> entente.v1.Peering
-	82,  // 52: entente.v1.UpdatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
-	79,  // 53: entente.v1.PendingRequest.resources:type_name -> entente.v1.ResourceList
-	78,  // 54: entente.v1.PendingRequest.duration:type_name -> google.protobuf.Duration
-	81,  // 55: entente.v1.PendingRequest.price_ceiling:type_name -> entente.v1.Money
-	76,  // 56: entente.v1.PendingRequest.create_time:type_name -> google.protobuf.Timestamp
-	47,  // 57: entente.v1.ListPeeringRequestsResponse.requests:type_name -> entente.v1.PendingRequest
-	79,  // 58: entente.v1.TestPolicyRequest.resources:type_name -> entente.v1.ResourceList
-	78,  // 59: entente.v1.TestPolicyRequest.duration:type_name -> google.protobuf.Duration
-	73,  // 60: entente.v1.TestPolicyRequest.node_selector:type_name -> entente.v1.TestPolicyRequest.NodeSelectorEntry
-	81,  // 61: entente.v1.TestPolicyRequest.price_ceiling:type_name -> entente.v1.Money
-	56,  // 62: entente.v1.TestPolicyResponse.results:type_name -> entente.v1.PolicyTest
-	82,  // 63: entente.v1.PolicyTest.advertisement:type_name -> entente.v1.Advertisement
-	3,   // 64: entente.v1.ListContractsResponse.contracts:type_name -> entente.v1.Contract
-	3,   // 65: entente.v1.AdminServiceGetContractResponse.contract:type_name -> entente.v1.Contract
-	3,   // 66: entente.v1.AdminServiceTerminateContractResponse.contract:type_name -> entente.v1.Contract
-	65,  // 67: entente.v1.ListUsageResponse.usage:type_name -> entente.v1.Usage
-	76,  // 68: entente.v1.Usage.start_time:type_name -> google.protobuf.Timestamp
-	76,  // 69: entente.v1.Usage.end_time:type_name -> google.protobuf.Timestamp
-	74,  // 70: entente.v1.Usage.stated:type_name -> entente.v1.Usage.StatedEntry
-	75,  // 71: entente.v1.Usage.counted:type_name -> entente.v1.Usage.CountedEntry
-	81,  // 72: entente.v1.Usage.amount:type_name -> entente.v1.Money
-	81,  // 73: entente.v1.Usage.counted_amount:type_name -> entente.v1.Money
-	76,  // 74: entente.v1.RolloverIdentityResponse.root_expire_time:type_name -> google.protobuf.Timestamp
-	76,  // 75: entente.v1.RolloverIdentityResponse.overlap_end_time:type_name -> google.protobuf.Timestamp
-	5,   // 76: entente.v1.AdminService.GetInfo:input_type -> entente.v1.GetInfoRequest
-	7,   // 77: entente.v1.AdminService.ListPeers:input_type -> entente.v1.ListPeersRequest
-	9,   // 78: entente.v1.AdminService.GetPeer:input_type -> entente.v1.GetPeerRequest
-	11,  // 79: entente.v1.AdminService.CreateToken:input_type -> entente.v1.CreateTokenRequest
-	23,  // 80: entente.v1.AdminService.ListTokens:input_type -> entente.v1.ListTokensRequest
-	26,  // 81: entente.v1.AdminService.RevokeToken:input_type -> entente.v1.RevokeTokenRequest
-	13,  // 82: entente.v1.AdminService.JoinPeer:input_type -> entente.v1.JoinPeerRequest
-	28,  // 83: entente.v1.AdminService.IntroducePeer:input_type -> entente.v1.IntroducePeerRequest
-	30,  // 84: entente.v1.AdminService.ApprovePeer:input_type -> entente.v1.ApprovePeerRequest
-	32,  // 85: entente.v1.AdminService.DenyPeer:input_type -> entente.v1.DenyPeerRequest
-	34,  // 86: entente.v1.AdminService.WatchPeers:input_type -> entente.v1.WatchPeersRequest
-	36,  // 87: entente.v1.AdminService.WatchEvents:input_type -> entente.v1.WatchEventsRequest
-	15,  // 88: entente.v1.AdminService.CreatePeering:input_type -> entente.v1.CreatePeeringRequest
-	39,  // 89: entente.v1.AdminService.ListPeerings:input_type -> entente.v1.ListPeeringsRequest
-	41,  // 90: entente.v1.AdminService.GetPeering:input_type -> entente.v1.GetPeeringRequest
-	43,  // 91: entente.v1.AdminService.UpdatePeering:input_type -> entente.v1.UpdatePeeringRequest
-	45,  // 92: entente.v1.AdminService.DeletePeering:input_type -> entente.v1.DeletePeeringRequest
-	48,  // 93: entente.v1.AdminService.ListPeeringRequests:input_type -> entente.v1.ListPeeringRequestsRequest
-	50,  // 94: entente.v1.AdminService.ApprovePeeringRequest:input_type -> entente.v1.ApprovePeeringRequestRequest
-	52,  // 95: entente.v1.AdminService.DenyPeeringRequest:input_type -> entente.v1.DenyPeeringRequestRequest
-	54,  // 96: entente.v1.AdminService.TestPolicy:input_type -> entente.v1.TestPolicyRequest
-	57,  // 97: entente.v1.AdminService.ListContracts:input_type -> entente.v1.ListContractsRequest
-	59,  // 98: entente.v1.AdminService.GetContract:input_type -> entente.v1.AdminServiceGetContractRequest
-	61,  // 99: entente.v1.AdminService.TerminateContract:input_type -> entente.v1.AdminServiceTerminateContractRequest
-	63,  // 100: entente.v1.AdminService.ListUsage:input_type -> entente.v1.ListUsageRequest
-	66,  // 101: entente.v1.AdminService.RolloverIdentity:input_type -> entente.v1.RolloverIdentityRequest
-	17,  // 102: entente.v1.AdminService.EndPeering:input_type -> entente.v1.EndPeeringRequest
-	19,  // 103: entente.v1.AdminService.OffloadNamespace:input_type -> entente.v1.OffloadNamespaceRequest
-	21,  // 104: entente.v1.AdminService.UnoffloadNamespace:input_type -> entente.v1.UnoffloadNamespaceRequest
-	6,   // 105: entente.v1.AdminService.GetInfo:output_type -> entente.v1.GetInfoResponse
-	8,   // 106: entente.v1.AdminService.ListPeers:output_type -> entente.v1.ListPeersResponse
-	10,  // 107: entente.v1.AdminService.GetPeer:output_type -> entente.v1.GetPeerResponse
-	12,  // 108: entente.v1.AdminService.CreateToken:output_type -> entente.v1.CreateTokenResponse
-	24,  // 109: entente.v1.AdminService.ListTokens:output_type -> entente.v1.ListTokensResponse
-	27,  // 110: entente.v1.AdminService.RevokeToken:output_type -> entente.v1.RevokeTokenResponse
-	14,  // 111: entente.v1.AdminService.JoinPeer:output_type -> entente.v1.JoinPeerResponse
-	29,  // 112: entente.v1.AdminService.IntroducePeer:output_type -> entente.v1.IntroducePeerResponse
-	31,  // 113: entente.v1.AdminService.ApprovePeer:output_type -> entente.v1.ApprovePeerResponse
-	33,  // 114: entente.v1.AdminService.DenyPeer:output_type -> entente.v1.DenyPeerResponse
-	35,  // 115: entente.v1.AdminService.WatchPeers:output_type -> entente.v1.WatchPeersResponse
-	37,  // 116: entente.v1.AdminService.WatchEvents:output_type -> entente.v1.WatchEventsResponse
-	16,  // 117: entente.v1.AdminService.CreatePeering:output_type -> entente.v1.CreatePeeringResponse
-	40,  // 118: entente.v1.AdminService.ListPeerings:output_type -> entente.v1.ListPeeringsResponse
-	42,  // 119: entente.v1.AdminService.GetPeering:output_type -> entente.v1.GetPeeringResponse
-	44,  // 120: entente.v1.AdminService.UpdatePeering:output_type -> entente.v1.UpdatePeeringResponse
-	46,  // 121: entente.v1.AdminService.DeletePeering:output_type -> entente.v1.DeletePeeringResponse
-	49,  // 122: entente.v1.AdminService.ListPeeringRequests:output_type -> entente.v1.ListPeeringRequestsResponse
-	51,  // 123: entente.v1.AdminService.ApprovePeeringRequest:output_type -> entente.v1.ApprovePeeringRequestResponse
-	53,  // 124: entente.v1.AdminService.DenyPeeringRequest:output_type -> entente.v1.DenyPeeringRequestResponse
-	55,  // 125: entente.v1.AdminService.TestPolicy:output_type -> entente.v1.TestPolicyResponse
-	58,  // 126: entente.v1.AdminService.ListContracts:output_type -> entente.v1.ListContractsResponse
-	60,  // 127: entente.v1.AdminService.GetContract:output_type -> entente.v1.AdminServiceGetContractResponse
-	62,  // 128: entente.v1.AdminService.TerminateContract:output_type -> entente.v1.AdminServiceTerminateContractResponse
-	64,  // 129: entente.v1.AdminService.ListUsage:output_type -> entente.v1.ListUsageResponse
-	67,  // 130: entente.v1.AdminService.RolloverIdentity:output_type -> entente.v1.RolloverIdentityResponse
-	18,  // 131: entente.v1.AdminService.EndPeering:output_type -> entente.v1.EndPeeringResponse
-	20,  // 132: entente.v1.AdminService.OffloadNamespace:output_type -> entente.v1.OffloadNamespaceResponse
-	22,  // 133: entente.v1.AdminService.UnoffloadNamespace:output_type -> entente.v1.UnoffloadNamespaceResponse
-	105, // [105:134] is the sub-list for method output_type
-	76,  // [76:105] is the sub-list for method input_type
-	76,  // [76:76] is the sub-list for extension type_name
-	76,  // [76:76] is the sub-list for extension extendee
-	0,   // [0:76] is the sub-list for field type_name
+	84,  // 29: entente.v1.CreatePeeringRequest.resources:type_name -> entente.v1.ResourceList
+	83,  // 30: entente.v1.CreatePeeringRequest.duration:type_name -> google.protobuf.Duration
+	86,  // 31: entente.v1.CreatePeeringRequest.price_ceiling:type_name -> entente.v1.Money
+	75,  // 32: entente.v1.CreatePeeringRequest.node_selector:type_name -> entente.v1.CreatePeeringRequest.NodeSelectorEntry
+	76,  // 33: entente.v1.CreatePeeringRequest.peer_selector:type_name -> entente.v1.CreatePeeringRequest.PeerSelectorEntry
+	87,  // 34: entente.v1.CreatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
+	23,  // 35: entente.v1.ListOffloadingsResponse.offloadings:type_name -> entente.v1.Offloading
+	24,  // 36: entente.v1.Offloading.clusters:type_name -> entente.v1.OffloadingInCluster
+	81,  // 37: entente.v1.Offloading.create_time:type_name -> google.protobuf.Timestamp
+	29,  // 38: entente.v1.ListTokensResponse.tokens:type_name -> entente.v1.Token
+	81,  // 39: entente.v1.Token.create_time:type_name -> google.protobuf.Timestamp
+	81,  // 40: entente.v1.Token.expire_time:type_name -> google.protobuf.Timestamp
+	1,   // 41: entente.v1.IntroducePeerResponse.peer:type_name -> entente.v1.Peer
+	1,   // 42: entente.v1.ApprovePeerResponse.peer:type_name -> entente.v1.Peer
+	1,   // 43: entente.v1.DenyPeerResponse.peer:type_name -> entente.v1.Peer
+	1,   // 44: entente.v1.WatchPeersResponse.peer:type_name -> entente.v1.Peer
+	81,  // 45: entente.v1.WatchEventsResponse.time:type_name -> google.protobuf.Timestamp
+	84,  // 46: entente.v1.Peering.resources:type_name -> entente.v1.ResourceList
+	83,  // 47: entente.v1.Peering.duration:type_name -> google.protobuf.Duration
+	86,  // 48: entente.v1.Peering.price_ceiling:type_name -> entente.v1.Money
+	0,   // 49: entente.v1.Peering.accepted:type_name -> entente.v1.Condition
+	42,  // 50: entente.v1.ListPeeringsResponse.peerings:type_name -> entente.v1.Peering
+	42,  // 51: entente.v1.GetPeeringResponse.peering:type_name -> entente.v1.Peering
+	42,  // 52: entente.v1.UpdatePeeringRequest.peering:type_name -> entente.v1.Peering
+	88,  // 53: entente.v1.UpdatePeeringRequest.update_mask:type_name -> google.protobuf.FieldMask
+	42,  // 54: entente.v1.UpdatePeeringResponse.peering:type_name -> entente.v1.Peering
+	87,  // 55: entente.v1.UpdatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
+	84,  // 56: entente.v1.PendingRequest.resources:type_name -> entente.v1.ResourceList
+	83,  // 57: entente.v1.PendingRequest.duration:type_name -> google.protobuf.Duration
+	86,  // 58: entente.v1.PendingRequest.price_ceiling:type_name -> entente.v1.Money
+	81,  // 59: entente.v1.PendingRequest.create_time:type_name -> google.protobuf.Timestamp
+	77,  // 60: entente.v1.PendingRequest.node_selector:type_name -> entente.v1.PendingRequest.NodeSelectorEntry
+	51,  // 61: entente.v1.ListPeeringRequestsResponse.requests:type_name -> entente.v1.PendingRequest
+	84,  // 62: entente.v1.TestPolicyRequest.resources:type_name -> entente.v1.ResourceList
+	83,  // 63: entente.v1.TestPolicyRequest.duration:type_name -> google.protobuf.Duration
+	78,  // 64: entente.v1.TestPolicyRequest.node_selector:type_name -> entente.v1.TestPolicyRequest.NodeSelectorEntry
+	86,  // 65: entente.v1.TestPolicyRequest.price_ceiling:type_name -> entente.v1.Money
+	60,  // 66: entente.v1.TestPolicyResponse.results:type_name -> entente.v1.PolicyTest
+	87,  // 67: entente.v1.PolicyTest.advertisement:type_name -> entente.v1.Advertisement
+	3,   // 68: entente.v1.ListContractsResponse.contracts:type_name -> entente.v1.Contract
+	3,   // 69: entente.v1.AdminServiceGetContractResponse.contract:type_name -> entente.v1.Contract
+	3,   // 70: entente.v1.AdminServiceTerminateContractResponse.contract:type_name -> entente.v1.Contract
+	69,  // 71: entente.v1.ListUsageResponse.usage:type_name -> entente.v1.Usage
+	81,  // 72: entente.v1.Usage.start_time:type_name -> google.protobuf.Timestamp
+	81,  // 73: entente.v1.Usage.end_time:type_name -> google.protobuf.Timestamp
+	79,  // 74: entente.v1.Usage.stated:type_name -> entente.v1.Usage.StatedEntry
+	80,  // 75: entente.v1.Usage.counted:type_name -> entente.v1.Usage.CountedEntry
+	86,  // 76: entente.v1.Usage.amount:type_name -> entente.v1.Money
+	86,  // 77: entente.v1.Usage.counted_amount:type_name -> entente.v1.Money
+	81,  // 78: entente.v1.RolloverIdentityResponse.root_expire_time:type_name -> google.protobuf.Timestamp
+	81,  // 79: entente.v1.RolloverIdentityResponse.overlap_end_time:type_name -> google.protobuf.Timestamp
+	5,   // 80: entente.v1.AdminService.GetInfo:input_type -> entente.v1.GetInfoRequest
+	7,   // 81: entente.v1.AdminService.ListPeers:input_type -> entente.v1.ListPeersRequest
+	9,   // 82: entente.v1.AdminService.GetPeer:input_type -> entente.v1.GetPeerRequest
+	11,  // 83: entente.v1.AdminService.CreateToken:input_type -> entente.v1.CreateTokenRequest
+	27,  // 84: entente.v1.AdminService.ListTokens:input_type -> entente.v1.ListTokensRequest
+	30,  // 85: entente.v1.AdminService.RevokeToken:input_type -> entente.v1.RevokeTokenRequest
+	13,  // 86: entente.v1.AdminService.JoinPeer:input_type -> entente.v1.JoinPeerRequest
+	32,  // 87: entente.v1.AdminService.IntroducePeer:input_type -> entente.v1.IntroducePeerRequest
+	34,  // 88: entente.v1.AdminService.ApprovePeer:input_type -> entente.v1.ApprovePeerRequest
+	36,  // 89: entente.v1.AdminService.DenyPeer:input_type -> entente.v1.DenyPeerRequest
+	38,  // 90: entente.v1.AdminService.WatchPeers:input_type -> entente.v1.WatchPeersRequest
+	40,  // 91: entente.v1.AdminService.WatchEvents:input_type -> entente.v1.WatchEventsRequest
+	15,  // 92: entente.v1.AdminService.CreatePeering:input_type -> entente.v1.CreatePeeringRequest
+	43,  // 93: entente.v1.AdminService.ListPeerings:input_type -> entente.v1.ListPeeringsRequest
+	45,  // 94: entente.v1.AdminService.GetPeering:input_type -> entente.v1.GetPeeringRequest
+	47,  // 95: entente.v1.AdminService.UpdatePeering:input_type -> entente.v1.UpdatePeeringRequest
+	49,  // 96: entente.v1.AdminService.DeletePeering:input_type -> entente.v1.DeletePeeringRequest
+	52,  // 97: entente.v1.AdminService.ListPeeringRequests:input_type -> entente.v1.ListPeeringRequestsRequest
+	54,  // 98: entente.v1.AdminService.ApprovePeeringRequest:input_type -> entente.v1.ApprovePeeringRequestRequest
+	56,  // 99: entente.v1.AdminService.DenyPeeringRequest:input_type -> entente.v1.DenyPeeringRequestRequest
+	58,  // 100: entente.v1.AdminService.TestPolicy:input_type -> entente.v1.TestPolicyRequest
+	61,  // 101: entente.v1.AdminService.ListContracts:input_type -> entente.v1.ListContractsRequest
+	63,  // 102: entente.v1.AdminService.GetContract:input_type -> entente.v1.AdminServiceGetContractRequest
+	65,  // 103: entente.v1.AdminService.TerminateContract:input_type -> entente.v1.AdminServiceTerminateContractRequest
+	67,  // 104: entente.v1.AdminService.ListUsage:input_type -> entente.v1.ListUsageRequest
+	70,  // 105: entente.v1.AdminService.RolloverIdentity:input_type -> entente.v1.RolloverIdentityRequest
+	17,  // 106: entente.v1.AdminService.EndPeering:input_type -> entente.v1.EndPeeringRequest
+	19,  // 107: entente.v1.AdminService.OffloadNamespace:input_type -> entente.v1.OffloadNamespaceRequest
+	21,  // 108: entente.v1.AdminService.ListOffloadings:input_type -> entente.v1.ListOffloadingsRequest
+	25,  // 109: entente.v1.AdminService.UnoffloadNamespace:input_type -> entente.v1.UnoffloadNamespaceRequest
+	6,   // 110: entente.v1.AdminService.GetInfo:output_type -> entente.v1.GetInfoResponse
+	8,   // 111: entente.v1.AdminService.ListPeers:output_type -> entente.v1.ListPeersResponse
+	10,  // 112: entente.v1.AdminService.GetPeer:output_type -> entente.v1.GetPeerResponse
+	12,  // 113: entente.v1.AdminService.CreateToken:output_type -> entente.v1.CreateTokenResponse
+	28,  // 114: entente.v1.AdminService.ListTokens:output_type -> entente.v1.ListTokensResponse
+	31,  // 115: entente.v1.AdminService.RevokeToken:output_type -> entente.v1.RevokeTokenResponse
+	14,  // 116: entente.v1.AdminService.JoinPeer:output_type -> entente.v1.JoinPeerResponse
+	33,  // 117: entente.v1.AdminService.IntroducePeer:output_type -> entente.v1.IntroducePeerResponse
+	35,  // 118: entente.v1.AdminService.ApprovePeer:output_type -> entente.v1.ApprovePeerResponse
+	37,  // 119: entente.v1.AdminService.DenyPeer:output_type -> entente.v1.DenyPeerResponse
+	39,  // 120: entente.v1.AdminService.WatchPeers:output_type -> entente.v1.WatchPeersResponse
+	41,  // 121: entente.v1.AdminService.WatchEvents:output_type -> entente.v1.WatchEventsResponse
+	16,  // 122: entente.v1.AdminService.CreatePeering:output_type -> entente.v1.CreatePeeringResponse
+	44,  // 123: entente.v1.AdminService.ListPeerings:output_type -> entente.v1.ListPeeringsResponse
+	46,  // 124: entente.v1.AdminService.GetPeering:output_type -> entente.v1.GetPeeringResponse
+	48,  // 125: entente.v1.AdminService.UpdatePeering:output_type -> entente.v1.UpdatePeeringResponse
+	50,  // 126: entente.v1.AdminService.DeletePeering:output_type -> entente.v1.DeletePeeringResponse
+	53,  // 127: entente.v1.AdminService.ListPeeringRequests:output_type -> entente.v1.ListPeeringRequestsResponse
+	55,  // 128: entente.v1.AdminService.ApprovePeeringRequest:output_type -> entente.v1.ApprovePeeringRequestResponse
+	57,  // 129: entente.v1.AdminService.DenyPeeringRequest:output_type -> entente.v1.DenyPeeringRequestResponse
+	59,  // 130: entente.v1.AdminService.TestPolicy:output_type -> entente.v1.TestPolicyResponse
+	62,  // 131: entente.v1.AdminService.ListContracts:output_type -> entente.v1.ListContractsResponse
+	64,  // 132: entente.v1.AdminService.GetContract:output_type -> entente.v1.AdminServiceGetContractResponse
+	66,  // 133: entente.v1.AdminService.TerminateContract:output_type -> entente.v1.AdminServiceTerminateContractResponse
+	68,  // 134: entente.v1.AdminService.ListUsage:output_type -> entente.v1.ListUsageResponse
+	71,  // 135: entente.v1.AdminService.RolloverIdentity:output_type -> entente.v1.RolloverIdentityResponse
+	18,  // 136: entente.v1.AdminService.EndPeering:output_type -> entente.v1.EndPeeringResponse
+	20,  // 137: entente.v1.AdminService.OffloadNamespace:output_type -> entente.v1.OffloadNamespaceResponse
+	22,  // 138: entente.v1.AdminService.ListOffloadings:output_type -> entente.v1.ListOffloadingsResponse
+	26,  // 139: entente.v1.AdminService.UnoffloadNamespace:output_type -> entente.v1.UnoffloadNamespaceResponse
+	110, // [110:140] is the sub-list for method output_type
+	80,  // [80:110] is the sub-list for method input_type
+	80,  // [80:80] is the sub-list for extension type_name
+	80,  // [80:80] is the sub-list for extension extendee
+	0,   // [0:80] is the sub-list for field type_name
 }
 
 func init() { file_entente_v1_admin_proto_init() }
@@ -5031,7 +5405,7 @@ func file_entente_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_entente_v1_admin_proto_rawDesc), len(file_entente_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   76,
+			NumMessages:   81,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

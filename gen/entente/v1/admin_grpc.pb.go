@@ -47,6 +47,7 @@ const (
 	AdminService_RolloverIdentity_FullMethodName      = "/entente.v1.AdminService/RolloverIdentity"
 	AdminService_EndPeering_FullMethodName            = "/entente.v1.AdminService/EndPeering"
 	AdminService_OffloadNamespace_FullMethodName      = "/entente.v1.AdminService/OffloadNamespace"
+	AdminService_ListOffloadings_FullMethodName       = "/entente.v1.AdminService/ListOffloadings"
 	AdminService_UnoffloadNamespace_FullMethodName    = "/entente.v1.AdminService/UnoffloadNamespace"
 )
 
@@ -120,24 +121,24 @@ type AdminServiceClient interface {
 	// Permission: list foreignclusters.
 	WatchEvents(ctx context.Context, in *WatchEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchEventsResponse], error)
 	// CreatePeering asks a peer for resources, or, with peers/-, whichever trusted
-	// peer lends them at the lowest price: it writes a ResourceSlice. Permission:
-	// create resourceslices.
+	// peer lends them at the lowest price: it writes a PeeringRequest. Permission:
+	// create peeringrequests.
 	//
 	// Errors: NOT_FOUND PEER_UNKNOWN, ALREADY_EXISTS PEERING_EXISTS.
 	CreatePeering(ctx context.Context, in *CreatePeeringRequest, opts ...grpc.CallOption) (*CreatePeeringResponse, error)
-	// ListPeerings tells of what this cluster asks for: its ResourceSlices.
-	// Permission: list resourceslices.
+	// ListPeerings tells of what this cluster asks for: its PeeringRequests.
+	// Permission: list peeringrequests.
 	ListPeerings(ctx context.Context, in *ListPeeringsRequest, opts ...grpc.CallOption) (*ListPeeringsResponse, error)
-	// GetPeering tells of one. Permission: get resourceslices.
+	// GetPeering tells of one. Permission: get peeringrequests.
 	//
 	// Errors: NOT_FOUND PEERING_UNKNOWN.
 	GetPeering(ctx context.Context, in *GetPeeringRequest, opts ...grpc.CallOption) (*GetPeeringResponse, error)
 	// UpdatePeering asks for more, less, or longer: the contract is amended.
-	// Permission: update resourceslices.
+	// Permission: update peeringrequests.
 	//
 	// Errors: NOT_FOUND PEERING_UNKNOWN.
 	UpdatePeering(ctx context.Context, in *UpdatePeeringRequest, opts ...grpc.CallOption) (*UpdatePeeringResponse, error)
-	// DeletePeering ends one peering. Permission: delete resourceslices.
+	// DeletePeering ends one peering. Permission: delete peeringrequests.
 	//
 	// Errors: NOT_FOUND PEERING_UNKNOWN.
 	DeletePeering(ctx context.Context, in *DeletePeeringRequest, opts ...grpc.CallOption) (*DeletePeeringResponse, error)
@@ -182,11 +183,11 @@ type AdminServiceClient interface {
 	RolloverIdentity(ctx context.Context, in *RolloverIdentityRequest, opts ...grpc.CallOption) (*RolloverIdentityResponse, error)
 	// EndPeering ends the contracts by which this cluster consumes from a peer,
 	// and, where asked, forgets the peer. It never waits for the peer. Permission:
-	// delete resourceslices (to forget: delete foreignclusters).
+	// delete peeringrequests (to forget: delete foreignclusters).
 	//
 	// Asks of the peer go with their contracts. An ask of any peer (peers/-) stays
 	// and looks for another provider; this one is left out until the peer is taken
-	// off the annotation entente.dev/left-out of the ResourceSlice.
+	// off the annotation entente.dev/left-out of the PeeringRequest.
 	//
 	// Errors: NOT_FOUND PEER_UNKNOWN, FAILED_PRECONDITION PODS_RUNNING (with
 	// refuse_if_running).
@@ -195,7 +196,10 @@ type AdminServiceClient interface {
 	// a NamespaceOffloading. Permission: create namespaceoffloadings in the
 	// namespace.
 	OffloadNamespace(ctx context.Context, in *OffloadNamespaceRequest, opts ...grpc.CallOption) (*OffloadNamespaceResponse, error)
-	// UnoffloadNamespace ends that. Permission: delete namespaceoffloadings in the
+	// ListOffloadings tells of the namespaces whose pods may run in foreign clusters, and
+	// how each is there. Permission: list namespaceoffloadings.
+	ListOffloadings(ctx context.Context, in *ListOffloadingsRequest, opts ...grpc.CallOption) (*ListOffloadingsResponse, error)
+	// UnoffloadNamespace ends offloading a namespace. Permission: delete namespaceoffloadings in the
 	// namespace.
 	UnoffloadNamespace(ctx context.Context, in *UnoffloadNamespaceRequest, opts ...grpc.CallOption) (*UnoffloadNamespaceResponse, error)
 }
@@ -506,6 +510,16 @@ func (c *adminServiceClient) OffloadNamespace(ctx context.Context, in *OffloadNa
 	return out, nil
 }
 
+func (c *adminServiceClient) ListOffloadings(ctx context.Context, in *ListOffloadingsRequest, opts ...grpc.CallOption) (*ListOffloadingsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListOffloadingsResponse)
+	err := c.cc.Invoke(ctx, AdminService_ListOffloadings_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminServiceClient) UnoffloadNamespace(ctx context.Context, in *UnoffloadNamespaceRequest, opts ...grpc.CallOption) (*UnoffloadNamespaceResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(UnoffloadNamespaceResponse)
@@ -586,24 +600,24 @@ type AdminServiceServer interface {
 	// Permission: list foreignclusters.
 	WatchEvents(*WatchEventsRequest, grpc.ServerStreamingServer[WatchEventsResponse]) error
 	// CreatePeering asks a peer for resources, or, with peers/-, whichever trusted
-	// peer lends them at the lowest price: it writes a ResourceSlice. Permission:
-	// create resourceslices.
+	// peer lends them at the lowest price: it writes a PeeringRequest. Permission:
+	// create peeringrequests.
 	//
 	// Errors: NOT_FOUND PEER_UNKNOWN, ALREADY_EXISTS PEERING_EXISTS.
 	CreatePeering(context.Context, *CreatePeeringRequest) (*CreatePeeringResponse, error)
-	// ListPeerings tells of what this cluster asks for: its ResourceSlices.
-	// Permission: list resourceslices.
+	// ListPeerings tells of what this cluster asks for: its PeeringRequests.
+	// Permission: list peeringrequests.
 	ListPeerings(context.Context, *ListPeeringsRequest) (*ListPeeringsResponse, error)
-	// GetPeering tells of one. Permission: get resourceslices.
+	// GetPeering tells of one. Permission: get peeringrequests.
 	//
 	// Errors: NOT_FOUND PEERING_UNKNOWN.
 	GetPeering(context.Context, *GetPeeringRequest) (*GetPeeringResponse, error)
 	// UpdatePeering asks for more, less, or longer: the contract is amended.
-	// Permission: update resourceslices.
+	// Permission: update peeringrequests.
 	//
 	// Errors: NOT_FOUND PEERING_UNKNOWN.
 	UpdatePeering(context.Context, *UpdatePeeringRequest) (*UpdatePeeringResponse, error)
-	// DeletePeering ends one peering. Permission: delete resourceslices.
+	// DeletePeering ends one peering. Permission: delete peeringrequests.
 	//
 	// Errors: NOT_FOUND PEERING_UNKNOWN.
 	DeletePeering(context.Context, *DeletePeeringRequest) (*DeletePeeringResponse, error)
@@ -648,11 +662,11 @@ type AdminServiceServer interface {
 	RolloverIdentity(context.Context, *RolloverIdentityRequest) (*RolloverIdentityResponse, error)
 	// EndPeering ends the contracts by which this cluster consumes from a peer,
 	// and, where asked, forgets the peer. It never waits for the peer. Permission:
-	// delete resourceslices (to forget: delete foreignclusters).
+	// delete peeringrequests (to forget: delete foreignclusters).
 	//
 	// Asks of the peer go with their contracts. An ask of any peer (peers/-) stays
 	// and looks for another provider; this one is left out until the peer is taken
-	// off the annotation entente.dev/left-out of the ResourceSlice.
+	// off the annotation entente.dev/left-out of the PeeringRequest.
 	//
 	// Errors: NOT_FOUND PEER_UNKNOWN, FAILED_PRECONDITION PODS_RUNNING (with
 	// refuse_if_running).
@@ -661,7 +675,10 @@ type AdminServiceServer interface {
 	// a NamespaceOffloading. Permission: create namespaceoffloadings in the
 	// namespace.
 	OffloadNamespace(context.Context, *OffloadNamespaceRequest) (*OffloadNamespaceResponse, error)
-	// UnoffloadNamespace ends that. Permission: delete namespaceoffloadings in the
+	// ListOffloadings tells of the namespaces whose pods may run in foreign clusters, and
+	// how each is there. Permission: list namespaceoffloadings.
+	ListOffloadings(context.Context, *ListOffloadingsRequest) (*ListOffloadingsResponse, error)
+	// UnoffloadNamespace ends offloading a namespace. Permission: delete namespaceoffloadings in the
 	// namespace.
 	UnoffloadNamespace(context.Context, *UnoffloadNamespaceRequest) (*UnoffloadNamespaceResponse, error)
 	mustEmbedUnimplementedAdminServiceServer()
@@ -757,6 +774,9 @@ func (UnimplementedAdminServiceServer) EndPeering(context.Context, *EndPeeringRe
 }
 func (UnimplementedAdminServiceServer) OffloadNamespace(context.Context, *OffloadNamespaceRequest) (*OffloadNamespaceResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method OffloadNamespace not implemented")
+}
+func (UnimplementedAdminServiceServer) ListOffloadings(context.Context, *ListOffloadingsRequest) (*ListOffloadingsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListOffloadings not implemented")
 }
 func (UnimplementedAdminServiceServer) UnoffloadNamespace(context.Context, *UnoffloadNamespaceRequest) (*UnoffloadNamespaceResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method UnoffloadNamespace not implemented")
@@ -1272,6 +1292,24 @@ func _AdminService_OffloadNamespace_Handler(srv interface{}, ctx context.Context
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_ListOffloadings_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListOffloadingsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ListOffloadings(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ListOffloadings_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ListOffloadings(ctx, req.(*ListOffloadingsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _AdminService_UnoffloadNamespace_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(UnoffloadNamespaceRequest)
 	if err := dec(in); err != nil {
@@ -1400,6 +1438,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "OffloadNamespace",
 			Handler:    _AdminService_OffloadNamespace_Handler,
+		},
+		{
+			MethodName: "ListOffloadings",
+			Handler:    _AdminService_ListOffloadings_Handler,
 		},
 		{
 			MethodName: "UnoffloadNamespace",

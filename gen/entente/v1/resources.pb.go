@@ -74,7 +74,7 @@ func (x *ResourceList) GetAmounts() map[string]string {
 // PeeringRequest is the consumer's ask.
 type PeeringRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Names this request for ever: the consumer's UID of its ResourceSlice.
+	// Names this request for ever: the consumer's UID of its PeeringRequest.
 	// Repeating a request with the same ID returns the same advertisement while
 	// that is valid.
 	RequestId string `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
@@ -357,6 +357,10 @@ type Advertisement struct {
 	// Only an answer to validate_only says so: without it such a request is refused
 	// with POLICY_PENDING until it is approved.
 	NeedsApproval bool `protobuf:"varint,20,opt,name=needs_approval,json=needsApproval,proto3" json:"needs_approval,omitempty"`
+	// The latest that the contract ends, whatever duration says and the clocks show:
+	// where a revision does not prolong a contract, the end that this has. Absent
+	// leaves the end to duration.
+	NotAfter      *timestamppb.Timestamp `protobuf:"bytes,21,opt,name=not_after,json=notAfter,proto3" json:"not_after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -529,6 +533,13 @@ func (x *Advertisement) GetNeedsApproval() bool {
 		return x.NeedsApproval
 	}
 	return false
+}
+
+func (x *Advertisement) GetNotAfter() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NotAfter
+	}
+	return nil
 }
 
 // Offer is what a provider would lend a peer now, were it asked for all that it
@@ -959,7 +970,7 @@ const file_entente_v1_resources_proto_rawDesc = "" +
 	"\bper_hour\x18\x02 \x03(\v2\".entente.v1.PriceList.PerHourEntryBC\xbaH@\x9a\x01=\x10@\"\ar\x05\x10\x01\x18\x80\x01*0r.\x18\x132*^(0|[1-9][0-9]{0,8})([.][0-9]{0,8}[1-9])?$R\aperHour\x1a:\n" +
 	"\fPerHourEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa4\b\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xdd\b\n" +
 	"\rAdvertisement\x12\x1f\n" +
 	"\vcontract_id\x18\x01 \x01(\tR\n" +
 	"contractId\x12\x1d\n" +
@@ -985,7 +996,8 @@ const file_entente_v1_resources_proto_rawDesc = "" +
 	"\rprevious_hash\x18\x11 \x01(\fB\a\xbaH\x04z\x02\x18 R\fpreviousHash\x12D\n" +
 	"\x10statement_period\x18\x12 \x01(\v2\x19.google.protobuf.DurationR\x0fstatementPeriod\x12)\n" +
 	"\x06hourly\x18\x13 \x01(\v2\x11.entente.v1.MoneyR\x06hourly\x12%\n" +
-	"\x0eneeds_approval\x18\x14 \x01(\bR\rneedsApproval\x1a=\n" +
+	"\x0eneeds_approval\x18\x14 \x01(\bR\rneedsApproval\x127\n" +
+	"\tnot_after\x18\x15 \x01(\v2\x1a.google.protobuf.TimestampR\bnotAfter\x1a=\n" +
 	"\x0fNodeLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a?\n" +
@@ -1080,18 +1092,19 @@ var file_entente_v1_resources_proto_depIdxs = []int32{
 	14, // 12: entente.v1.Advertisement.node_selector:type_name -> entente.v1.Advertisement.NodeSelectorEntry
 	16, // 13: entente.v1.Advertisement.statement_period:type_name -> google.protobuf.Duration
 	2,  // 14: entente.v1.Advertisement.hourly:type_name -> entente.v1.Money
-	0,  // 15: entente.v1.Offer.resources:type_name -> entente.v1.ResourceList
-	3,  // 16: entente.v1.Offer.price:type_name -> entente.v1.PriceList
-	15, // 17: entente.v1.Offer.node_labels:type_name -> entente.v1.Offer.NodeLabelsEntry
-	16, // 18: entente.v1.Offer.duration:type_name -> google.protobuf.Duration
-	6,  // 19: entente.v1.Offer.services:type_name -> entente.v1.OfferedService
-	7,  // 20: entente.v1.OfferedService.ports:type_name -> entente.v1.OfferedServicePort
-	9,  // 21: entente.v1.Envelope.signatures:type_name -> entente.v1.Signature
-	22, // [22:22] is the sub-list for method output_type
-	22, // [22:22] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	17, // 15: entente.v1.Advertisement.not_after:type_name -> google.protobuf.Timestamp
+	0,  // 16: entente.v1.Offer.resources:type_name -> entente.v1.ResourceList
+	3,  // 17: entente.v1.Offer.price:type_name -> entente.v1.PriceList
+	15, // 18: entente.v1.Offer.node_labels:type_name -> entente.v1.Offer.NodeLabelsEntry
+	16, // 19: entente.v1.Offer.duration:type_name -> google.protobuf.Duration
+	6,  // 20: entente.v1.Offer.services:type_name -> entente.v1.OfferedService
+	7,  // 21: entente.v1.OfferedService.ports:type_name -> entente.v1.OfferedServicePort
+	9,  // 22: entente.v1.Envelope.signatures:type_name -> entente.v1.Signature
+	23, // [23:23] is the sub-list for method output_type
+	23, // [23:23] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_entente_v1_resources_proto_init() }

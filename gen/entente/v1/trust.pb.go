@@ -29,7 +29,11 @@ type IntroduceRequest struct {
 	Cluster *ClusterInfo `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
 	// The SHA-256 of "entente introduction", a zero byte, the caller's cluster ID,
 	// a zero byte and its nonce.
-	Commitment    []byte `protobuf:"bytes,2,opt,name=commitment,proto3" json:"commitment,omitempty"`
+	Commitment []byte `protobuf:"bytes,2,opt,name=commitment,proto3" json:"commitment,omitempty"`
+	// Whether an administrator of the caller asked for this introduction. One that the
+	// caller makes by itself, because it still holds trust, is refused by a cluster that
+	// forgot the caller.
+	Requested     bool `protobuf:"varint,3,opt,name=requested,proto3" json:"requested,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -76,6 +80,13 @@ func (x *IntroduceRequest) GetCommitment() []byte {
 		return x.Commitment
 	}
 	return nil
+}
+
+func (x *IntroduceRequest) GetRequested() bool {
+	if x != nil {
+		return x.Requested
+	}
+	return false
 }
 
 // IntroduceResponse presents the cluster that answers.
@@ -586,12 +597,13 @@ var File_entente_v1_trust_proto protoreflect.FileDescriptor
 const file_entente_v1_trust_proto_rawDesc = "" +
 	"\n" +
 	"\x16entente/v1/trust.proto\x12\n" +
-	"entente.v1\x1a\x1bbuf/validate/validate.proto\"v\n" +
+	"entente.v1\x1a\x1bbuf/validate/validate.proto\"\x94\x01\n" +
 	"\x10IntroduceRequest\x129\n" +
 	"\acluster\x18\x01 \x01(\v2\x17.entente.v1.ClusterInfoB\x06\xbaH\x03\xc8\x01\x01R\acluster\x12'\n" +
 	"\n" +
 	"commitment\x18\x02 \x01(\fB\a\xbaH\x04z\x02h R\n" +
-	"commitment\"m\n" +
+	"commitment\x12\x1c\n" +
+	"\trequested\x18\x03 \x01(\bR\trequested\"m\n" +
 	"\x11IntroduceResponse\x129\n" +
 	"\acluster\x18\x01 \x01(\v2\x17.entente.v1.ClusterInfoB\x06\xbaH\x03\xc8\x01\x01R\acluster\x12\x1d\n" +
 	"\x05nonce\x18\x02 \x01(\fB\a\xbaH\x04z\x02h R\x05nonce\".\n" +

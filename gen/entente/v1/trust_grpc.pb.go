@@ -58,13 +58,16 @@ type TrustServiceClient interface {
 	// Introducing again replaces what the same cluster said before.
 	//
 	// Errors: FAILED_PRECONDITION PEER_IS_SELF, PERMISSION_DENIED TRUST_DENIED (an
-	// administrator said no), RESOURCE_EXHAUSTED INTRODUCTIONS_PENDING (as many
-	// clusters wait for approval as may, or this one came too often).
+	// administrator said no) or TRUST_FORGOTTEN (an administrator forgot the caller,
+	// whose request does not say that it is requested), RESOURCE_EXHAUSTED
+	// INTRODUCTIONS_PENDING (as many clusters wait for approval as may, or this one came
+	// too often).
 	Introduce(ctx context.Context, in *IntroduceRequest, opts ...grpc.CallOption) (*IntroduceResponse, error)
 	// Reveal opens the commitment of the caller's introduction.
 	//
 	// Errors: FAILED_PRECONDITION INTRODUCTION_UNKNOWN (there is none, or it
-	// lapsed), INVALID_ARGUMENT COMMITMENT_MISMATCH.
+	// lapsed), INVALID_ARGUMENT COMMITMENT_MISMATCH, PERMISSION_DENIED TRUST_FORGOTTEN
+	// (an administrator forgot the caller meanwhile).
 	Reveal(ctx context.Context, in *RevealRequest, opts ...grpc.CallOption) (*RevealResponse, error)
 	// UpdateBundle gives a peer the caller's new roots. The peer takes them if they
 	// are those of the same cluster ID, directly or by signed succession, and never
@@ -167,13 +170,16 @@ type TrustServiceServer interface {
 	// Introducing again replaces what the same cluster said before.
 	//
 	// Errors: FAILED_PRECONDITION PEER_IS_SELF, PERMISSION_DENIED TRUST_DENIED (an
-	// administrator said no), RESOURCE_EXHAUSTED INTRODUCTIONS_PENDING (as many
-	// clusters wait for approval as may, or this one came too often).
+	// administrator said no) or TRUST_FORGOTTEN (an administrator forgot the caller,
+	// whose request does not say that it is requested), RESOURCE_EXHAUSTED
+	// INTRODUCTIONS_PENDING (as many clusters wait for approval as may, or this one came
+	// too often).
 	Introduce(context.Context, *IntroduceRequest) (*IntroduceResponse, error)
 	// Reveal opens the commitment of the caller's introduction.
 	//
 	// Errors: FAILED_PRECONDITION INTRODUCTION_UNKNOWN (there is none, or it
-	// lapsed), INVALID_ARGUMENT COMMITMENT_MISMATCH.
+	// lapsed), INVALID_ARGUMENT COMMITMENT_MISMATCH, PERMISSION_DENIED TRUST_FORGOTTEN
+	// (an administrator forgot the caller meanwhile).
 	Reveal(context.Context, *RevealRequest) (*RevealResponse, error)
 	// UpdateBundle gives a peer the caller's new roots. The peer takes them if they
 	// are those of the same cluster ID, directly or by signed succession, and never

@@ -5,32 +5,38 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ResourceSlice asks a foreign cluster for resources. As long as it exists this
+// PeeringRequest asks a foreign cluster for resources. As long as it exists this
 // cluster wants them; deleting it ends the contract.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
-// +kubebuilder:resource:scope=Cluster,shortName=eslice,categories=entente
-// +kubebuilder:printcolumn:name="Provider",type=string,JSONPath=`.spec.foreignCluster`
+// +kubebuilder:resource:scope=Cluster,shortName=preq,categories=entente
+// +kubebuilder:printcolumn:name="Asked",type=string,JSONPath=`.spec.foreignCluster`
+// +kubebuilder:printcolumn:name="Provider",type=string,JSONPath=`.status.foreignCluster`
 // +kubebuilder:printcolumn:name="Accepted",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].reason`
 // +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.status.node`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
-type ResourceSlice struct {
+// +kubebuilder:printcolumn:name="CPU",type=string,JSONPath=`.spec.resources.cpu`,priority=1
+// +kubebuilder:printcolumn:name="Memory",type=string,JSONPath=`.spec.resources.memory`,priority=1
+// +kubebuilder:printcolumn:name="Contract",type=string,JSONPath=`.status.contract`,priority=1
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].message`,priority=1
+type PeeringRequest struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
 	// spec is the ask.
-	Spec ResourceSliceSpec `json:"spec"`
+	Spec PeeringRequestSpec `json:"spec"`
 	// status is what came of it.
 	// +optional
-	Status ResourceSliceStatus `json:"status,omitempty"`
+	Status PeeringRequestStatus `json:"status,omitempty"`
 }
 
-// ResourceSliceSpec is the ask.
+// PeeringRequestSpec is the ask.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.foreignCluster) != has(self.clusterSelector)",message="say who is asked either by foreignCluster or by clusterSelector"
-// +kubebuilder:validation:XValidation:rule="has(self.foreignCluster) == has(oldSelf.foreignCluster) && (!has(self.foreignCluster) || self.foreignCluster == oldSelf.foreignCluster)",message="foreignCluster never changes; create another ResourceSlice"
-type ResourceSliceSpec struct {
+// +kubebuilder:validation:XValidation:rule="has(self.foreignCluster) == has(oldSelf.foreignCluster) && (!has(self.foreignCluster) || self.foreignCluster == oldSelf.foreignCluster)",message="foreignCluster never changes; create another PeeringRequest"
+type PeeringRequestSpec struct {
 	// foreignCluster is the name of the ForeignCluster that is asked.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
@@ -41,7 +47,9 @@ type ResourceSliceSpec struct {
 	// provider ends the contract, the next is taken.
 	// +optional
 	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
-	// priceCeiling is the most that the whole may cost an hour. Absent is any price.
+	// priceCeiling is the most that the whole may cost an hour. Absent is any price for
+	// the first contract with a provider, and for what follows with it no more than was
+	// agreed then, resource by resource.
 	// +optional
 	PriceCeiling *Money `json:"priceCeiling,omitempty"`
 	// renewal says whether the contract is renewed before its end, as long as the
@@ -53,7 +61,7 @@ type ResourceSliceSpec struct {
 	// type, region.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=32
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="nodeSelector never changes; create another ResourceSlice"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="nodeSelector never changes; create another PeeringRequest"
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
 	// storageClasses is the storage classes that the provider must have.
 	// +optional
@@ -67,10 +75,14 @@ type ResourceSliceSpec struct {
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:MaxLength=253
 	RuntimeClasses []string `json:"runtimeClasses,omitempty"`
-	// resources is what is asked for. Empty leaves it to the provider's policy.
+	// resources is what is asked for. Empty leaves it to the provider's policy. Where
+	// pods are not named, the provider gives the share of its pods that is asked of the
+	// rest. A contract in force keeps what is not named here; 0 gives all of a resource
+	// back.
 	// +optional
 	Resources corev1.ResourceList `json:"resources,omitempty"`
-	// duration is for how long. Absent leaves it to the provider's terms.
+	// duration is for how long. Absent leaves it to the provider's terms, of which less
+	// than 5 minutes is not taken.
 	// +optional
 	Duration *metav1.Duration `json:"duration,omitempty"`
 	// network is Tunnel, or None for a peering without a tunnel.
@@ -89,11 +101,11 @@ const (
 	NetworkNone   NetworkMode = "None"
 )
 
-// ConditionAccepted tells of a ResourceSlice whether the provider accepted it.
+// ConditionAccepted tells of a PeeringRequest whether the provider accepted it.
 const ConditionAccepted = "Accepted"
 
-// ResourceSliceStatus is what came of the ask.
-type ResourceSliceStatus struct {
+// PeeringRequestStatus is what came of the ask.
+type PeeringRequestStatus struct {
 	// conditions has Accepted: whether there is a contract, or why not.
 	// +optional
 	// +listType=map
@@ -108,16 +120,29 @@ type ResourceSliceStatus struct {
 	// foreignCluster is the name of the ForeignCluster that lends.
 	// +optional
 	ForeignCluster string `json:"foreignCluster,omitempty"`
+	// agreed is what was last agreed on, with whom. Without a price ceiling the same
+	// provider gets no more.
+	// +optional
+	Agreed *AgreedPrice `json:"agreed,omitempty"`
 	// observedGeneration is the generation of the spec that the contract fulfils.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 }
 
-// ResourceSliceList is a list of ResourceSlices.
+// AgreedPrice is the price of the newest contract.
+type AgreedPrice struct {
+	// clusterID is the provider's.
+	ClusterID string `json:"clusterID"`
+	// price is what use costs; absent is nothing.
+	// +optional
+	Price *PriceList `json:"price,omitempty"`
+}
+
+// PeeringRequestList is a list of PeeringRequests.
 //
 // +kubebuilder:object:root=true
-type ResourceSliceList struct {
+type PeeringRequestList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`
-	Items           []ResourceSlice `json:"items"`
+	Items           []PeeringRequest `json:"items"`
 }

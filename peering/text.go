@@ -1,0 +1,30 @@
+package peering
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Text makes a text from outside fit to be stored and shown: at most n bytes of
+// valid UTF-8, with control characters, line breaks and characters that change
+// the direction of writing replaced by spaces.
+func Text(s string, n int) string {
+	// Cut first, so that work is bounded by n; a rune takes at most four bytes.
+	if len(s) > n+utf8.UTFMax {
+		s = s[:n+utf8.UTFMax]
+	}
+	s = strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || unicode.Is(unicode.C, r) || unicode.Is(unicode.Zl, r) || unicode.Is(unicode.Zp, r) {
+			return ' '
+		}
+		return r
+	}, s)
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
+}
