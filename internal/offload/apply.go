@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
@@ -52,12 +53,31 @@ func (p *Provider) Apply(ctx context.Context, contract string, o peering.Object)
 	if err != nil {
 		return err
 	}
+	ctx = forPeer(ctx, c.Peer)
 	if err := p.await(ctx); err != nil {
 		return err
 	}
+	err = paced(ctx, func() error {
+		if err := p.client.room(c.Peer); err != nil {
+			return err
+		}
+		// Who writes many large objects at once leaves the API server little for others.
+		if len(o.JSON) > largeObject {
+			release, err := p.locks.lock(ctx, "large/"+string(c.Peer))
+			if err != nil {
+				return err
+			}
+			defer release()
+		}
+		return p.applyNow(ctx, contract, c, o)
+	})
+	return refusalOf(err, o.Ref)
+}
+
+func (p *Provider) applyNow(ctx context.Context, contract string, c Contract, o peering.Object) error {
 	// Each of these looks at what is and then writes; whoever wrote in between, as
 	// the reconciler does, makes it look again.
-	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		switch o.Ref.Kind {
 		case peering.KindNamespace:
 			return p.applyNamespace(ctx, contract, c, o)
@@ -70,7 +90,6 @@ func (p *Provider) Apply(ctx context.Context, contract string, o peering.Object)
 		}
 		return refuse(peering.RefusedInvalid, false, "%s is of a kind that does not cross", o.Ref)
 	})
-	return refusalOf(err, o.Ref)
 }
 
 // refusalOf turns what this cluster's API server says about the object itself
@@ -97,6 +116,10 @@ func (p *Provider) home(ctx context.Context, contract string, c Contract, ref pe
 	}
 	if ns != nil && record != nil {
 		if _, ok := heldBy(record, contract); ok {
+			// The contract may have changed since the namespace was applied.
+			if level := api.PodSecurityLevel(ns.Labels[labelEnforce]); ref.Kind == peering.KindPod && looser(level, c.PodSecurity) != level {
+				return ns, p.enforce(ctx, ns, record)
+			}
 			return ns, nil
 		}
 	}
@@ -109,9 +132,7 @@ func (p *Provider) applyPod(ctx context.Context, contract string, c Contract, o 
 	if err != nil {
 		return err
 	}
-	// One pod of a contract after the other: between looking at what is used and
-	// using more there is no room for another.
-	release, err := p.locks.lock(ctx, "contract/"+contract)
+	release, err := p.locks.lock(ctx, "pod/"+ns.Name+"/"+o.Ref.Name)
 	if err != nil {
 		return err
 	}
@@ -131,18 +152,24 @@ func (p *Provider) applyPod(ctx context.Context, contract string, c Contract, o 
 	case old.Spec.Hash == o.Hash().String() || old.DeletionTimestamp != nil:
 		return nil
 	}
-	return p.changePod(ctx, c, o, old)
+	return p.changePod(ctx, c, ns, o, old)
 }
 
 // judgePod reads a pod and decides whether it may run by the contract, apart
 // from what is used already.
-func (p *Provider) judgePod(ctx context.Context, c Contract, o peering.Object) (t *template, need corev1.ResourceList, err error) {
+func (p *Provider) judgePod(ctx context.Context, c Contract, ns *corev1.Namespace, o peering.Object) (t *template, need corev1.ResourceList, err error) {
+	if len(o.JSON) > maxPodBytes {
+		return nil, nil, refuse(peering.RefusedInvalid, false, "%s has %d bytes and a pod at most %d; move large values to a ConfigMap", o.Ref, len(o.JSON), maxPodBytes)
+	}
 	t, err = readPod(o.JSON)
 	if err == nil {
 		err = translatePod(t, c)
 	}
 	if err != nil {
 		return nil, nil, refuse(peering.RefusedInvalid, false, "%s: %v", o.Ref, err)
+	}
+	if err := p.nameAsAtHome(t, ns, o.Ref); err != nil {
+		return nil, nil, err
 	}
 	if err := p.addOverhead(ctx, o.Ref, &t.Spec); err != nil {
 		return nil, nil, err
@@ -184,26 +211,13 @@ func (p *Provider) newPod(ctx context.Context, contract string, c Contract, ns *
 	if !c.AcceptNew {
 		return refuse(peering.RefusedContract, false, "contract %s is ending and takes no new pods; ask for a new one", contract)
 	}
-	if p.graves.has(graveOf(contract, o.Ref.UID)) {
+	if p.graves.has(c.Peer, graveOf(contract, o.Ref.UID)) {
 		p.hub.gone(contract, o.Ref)
 		return nil
 	}
-	t, need, err := p.judgePod(ctx, c, o)
+	t, need, err := p.judgePod(ctx, c, ns, o)
 	if err != nil {
 		return err
-	}
-	counted, err := p.counted(ctx, contract)
-	if err != nil {
-		return err
-	}
-	for _, pod := range counted {
-		if pod.Spec.OriginUID == o.Ref.UID && pod.Name != o.Ref.Name {
-			return refuse(peering.RefusedInvalid, false, "UID %s is that of %s here; a pod is not renamed", o.Ref.UID, podRef(pod))
-		}
-	}
-	used, _ := usage(counted)
-	if refusal := fits(c.Resources, used, need); refusal != nil {
-		return refusal
 	}
 	raw, err := json.Marshal(t)
 	if err != nil {
@@ -219,22 +233,101 @@ func (p *Provider) newPod(ctx context.Context, contract string, c Contract, ns *
 	}
 	mark(pod, c.Peer, o.Ref.UID)
 	pod.Labels[api.LabelContract] = contract
+	undo, err := p.reserve(ctx, c, pod, podBytes(len(raw)))
+	if err != nil {
+		return err
+	}
+	if err := p.tryPod(ctx, ns, o.Ref, raw); err != nil {
+		undo()
+		return err
+	}
 	if err := p.client.Create(ctx, pod, client.FieldOwner(api.Manager)); err != nil {
 		// Whether it was created is not sure if the answer was lost.
-		if !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) {
+		var over *overBudget
+		if !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) && !errors.As(err, &over) {
 			p.ledger.add(contract, pod)
+		} else {
+			undo()
 		}
 		return fmt.Errorf("create offloaded pod: %w", err)
 	}
 	p.ledger.add(contract, pod)
-	p.cfg.Changed(contract)
+	p.changed(contract)
+	return nil
+}
+
+// reserve counts a pod that is about to be made, unless there is no room for it. The
+// API server is not waited for here: one pod of a contract comes after the other, as
+// between looking at what is used and using more there is no room for another.
+func (p *Provider) reserve(ctx context.Context, c Contract, pod *api.OffloadedPod, bytes int) (undo func(), err error) {
+	contract := pod.Spec.Contract
+	release, err := p.locks.lock(ctx, "contract/"+contract)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	// It may have ended since: whoever closes it counts what is reserved by now, and
+	// nothing is afterwards.
+	if now, err := p.contract(contract); err != nil {
+		return nil, err
+	} else if !now.AcceptNew {
+		return nil, refuse(peering.RefusedContract, false, "contract %s is ending and takes no new pods; ask for a new one", contract)
+	}
+	counted, err := p.counted(ctx, contract)
+	if err != nil {
+		return nil, err
+	}
+	for _, other := range counted {
+		if other.Spec.OriginUID == pod.Spec.OriginUID && (other.Name != pod.Name || other.Namespace != pod.Namespace) {
+			return nil, refuse(peering.RefusedInvalid, false, "UID %s is that of %s here; a pod is not renamed", pod.Spec.OriginUID, podRef(other))
+		}
+	}
+	used, _ := usage(counted)
+	if refusal := fits(c.Resources, used, pod.Spec.Requests); refusal != nil {
+		return nil, refusal
+	}
+	remove, refusal := p.stock.admit(podKey(pod), stockItem{peer: c.Peer, contract: contract, bytes: bytes})
+	if refusal != nil {
+		return nil, refusal
+	}
+	// A copy: who creates the pod has the answer written into it, while others count.
+	p.ledger.reserve(contract, pod.DeepCopy())
+	return func() {
+		p.ledger.drop(contract, pod.Spec.OriginUID)
+		remove()
+	}, nil
+}
+
+// tryPod asks the API server whether it would take a pod, so that the consumer hears
+// of a no as a refusal and not of a pod that waits for ever. Where it cannot be asked,
+// making the pod says so.
+func (p *Provider) tryPod(ctx context.Context, ns *corev1.Namespace, ref peering.ObjectRef, raw []byte) error {
+	trial := &api.OffloadedPod{
+		// There is no record yet, and so no UID of one.
+		ObjectMeta: metav1.ObjectMeta{Namespace: ns.Name, Name: ref.Name, UID: types.UID(ref.UID)},
+		Spec:       api.OffloadedPodSpec{PeerID: ns.Labels[api.LabelPeer], OriginUID: ref.UID, Template: runtime.RawExtension{Raw: raw}},
+	}
+	pod, err := makePod(trial)
+	if err != nil {
+		return fmt.Errorf("make pod: %w", err)
+	}
+	// Those are added to a pod that is there; Pod Security has judged them.
+	pod.Spec.EphemeralContainers = nil
+	// It writes nothing, and counts against no budget.
+	err = p.client.WithWatch.Create(ctx, pod, client.DryRunAll, client.FieldOwner(api.Manager))
+	switch {
+	case apierrors.IsInvalid(err):
+		return refusalOf(err, ref)
+	case apierrors.IsForbidden(err):
+		return refuse(peering.RefusedInvalid, true, "the provider's cluster does not admit %s: %s", ref, wire.Text(err.Error(), statusDetail))
+	}
 	return nil
 }
 
 // changePod applies another form of a pod that is here. What it takes of the
 // contract does not change.
-func (p *Provider) changePod(ctx context.Context, c Contract, o peering.Object, old *api.OffloadedPod) error {
-	t, need, err := p.judgePod(ctx, c, o)
+func (p *Provider) changePod(ctx context.Context, c Contract, ns *corev1.Namespace, o peering.Object, old *api.OffloadedPod) error {
+	t, need, err := p.judgePod(ctx, c, ns, o)
 	if err != nil {
 		return err
 	}
@@ -245,13 +338,22 @@ func (p *Provider) changePod(ctx context.Context, c Contract, o peering.Object, 
 	if err != nil {
 		return fmt.Errorf("encode pod: %w", err)
 	}
+	undo, refusal := p.stock.admit(podKey(old), stockItem{peer: c.Peer, contract: old.Spec.Contract, bytes: podBytes(len(raw))})
+	if refusal != nil {
+		return refusal
+	}
 	before := old.DeepCopy()
 	old.Spec.Hash, old.Spec.Template = o.Hash().String(), runtime.RawExtension{Raw: raw}
 	if err := p.patch(ctx, old, before); err != nil {
+		undo()
 		return fmt.Errorf("change offloaded pod: %w", err)
 	}
 	return nil
 }
+
+// podBytes is what a pod counts by the size of its template, of which the pod is a
+// second copy.
+func podBytes(template int) int { return 2 * template }
 
 func sameDemand(a, b corev1.ResourceList) bool {
 	if len(a) != len(b) {
@@ -277,10 +379,16 @@ func (p *Provider) Delete(ctx context.Context, contract string, ref peering.Obje
 	if err != nil {
 		return err
 	}
+	ctx = forPeer(ctx, c.Peer)
 	if err := p.await(ctx); err != nil {
 		return err
 	}
-	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+	err = paced(ctx, func() error { return p.deleteNow(ctx, contract, c, ref, grace) })
+	return refusalOf(err, ref)
+}
+
+func (p *Provider) deleteNow(ctx context.Context, contract string, c Contract, ref peering.ObjectRef, grace *int64) error {
+	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		switch ref.Kind {
 		case peering.KindNamespace:
 			return p.deleteNamespace(ctx, contract, c, ref)
@@ -291,20 +399,20 @@ func (p *Provider) Delete(ctx context.Context, contract string, ref peering.Obje
 		}
 		return refuse(peering.RefusedInvalid, false, "%s is of a kind that does not cross", ref)
 	})
-	return refusalOf(err, ref)
 }
 
 func (p *Provider) deletePod(ctx context.Context, contract string, c Contract, ref peering.ObjectRef, grace *int64) error {
-	var list api.OffloadedPodList
-	if err := p.client.List(ctx, &list, client.MatchingLabels{
-		api.LabelContract: contract, api.LabelPeer: string(c.Peer), api.LabelOriginUID: ref.UID,
-	}); err != nil {
-		return fmt.Errorf("look for offloaded pod: %w", err)
-	}
 	found := false
-	for i := range list.Items {
-		o := &list.Items[i]
-		if o.Spec.OriginUID != ref.UID || o.Spec.Contract != contract {
+	for _, key := range p.find(contract, ref.UID) {
+		o := &api.OffloadedPod{}
+		err := p.client.Get(ctx, key, o)
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("look for offloaded pod: %w", err)
+		}
+		if o.Spec.PeerID != string(c.Peer) || o.Spec.OriginUID != ref.UID || o.Spec.Contract != contract {
 			continue
 		}
 		found = true
@@ -318,13 +426,33 @@ func (p *Provider) deletePod(ctx context.Context, contract string, c Contract, r
 	return nil
 }
 
+// find returns where a pod with this UID is, as far as this process knows: any that it
+// made is in the cache or, for a moment, in the ledger.
+func (p *Provider) find(contract, uid string) []types.NamespacedName {
+	pods := p.inv.withUID(contract, uid)
+	if o := p.ledger.get(contract, uid); o != nil {
+		pods = append(pods, o)
+	}
+	keys := make([]types.NamespacedName, 0, len(pods))
+	for _, o := range pods {
+		if key := client.ObjectKeyFromObject(o); !slices.Contains(keys, key) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
 // endPod has an OffloadedPod deleted: first how, then that. The reconciler does
 // the rest.
 func (p *Provider) endPod(ctx context.Context, o *api.OffloadedPod, grace *int64) error {
 	if grace != nil && o.Annotations[noteGrace] != strconv.FormatInt(*grace, 10) {
 		before := o.DeepCopy()
 		setAnnotation(o, noteGrace, strconv.FormatInt(*grace, 10))
-		if err := p.patch(ctx, o, before); err != nil {
+		first := ctx
+		if o.DeletionTimestamp == nil { // it is part of the delete, and comes once
+			first = urgent(ctx)
+		}
+		if err := p.patch(first, o, before); err != nil {
 			return client.IgnoreNotFound(err)
 		}
 	}
@@ -344,22 +472,23 @@ func (p *Provider) Held(ctx context.Context, contract string) ([]peering.Held, e
 	if err != nil {
 		return nil, err
 	}
+	// One at a time of a peer, as this reads all that it has.
+	release, err := p.locks.lock(ctx, "held/"+string(c.Peer))
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	if err := p.await(ctx); err != nil {
 		return nil, err
 	}
 	var held []peering.Held
-	var pods api.OffloadedPodList
-	if err := p.client.List(ctx, &pods, client.MatchingLabels{api.LabelContract: contract}); err != nil {
-		return nil, fmt.Errorf("list offloaded pods: %w", err)
-	}
-	for i := range pods.Items {
-		o := &pods.Items[i]
-		if o.Spec.Contract != contract {
-			continue
-		}
+	err = p.eachPod(ctx, contract, func(o *api.OffloadedPod) {
 		// A hash that cannot be read is zero: the consumer then applies again.
 		hash, _ := peering.ParseHash(o.Spec.Hash)
 		held = append(held, peering.Held{Ref: podRef(o), Hash: hash})
+	})
+	if err != nil {
+		return nil, err
 	}
 	spaces, err := p.peerNamespaces(ctx, c.Peer)
 	if err != nil {
@@ -373,4 +502,20 @@ func (p *Provider) Held(ctx context.Context, contract string) ([]peering.Held, e
 		held = append(held, h...)
 	}
 	return held, nil
+}
+
+// eachPod calls f for each OffloadedPod of a contract.
+func (p *Provider) eachPod(ctx context.Context, contract string, f func(*api.OffloadedPod)) error {
+	err := eachPage(ctx, p.client, func() *api.OffloadedPodList { return &api.OffloadedPodList{} }, func(pods *api.OffloadedPodList) error {
+		for i := range pods.Items {
+			if o := &pods.Items[i]; o.Spec.Contract == contract {
+				f(o)
+			}
+		}
+		return nil
+	}, client.MatchingLabels{api.LabelContract: contract})
+	if err != nil {
+		return fmt.Errorf("list offloaded pods: %w", err)
+	}
+	return nil
 }

@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/peering"
@@ -24,19 +23,23 @@ func (p *Provider) Drained(ctx context.Context, contract string) (pods int, err 
 }
 
 // Exposed returns the addresses of a contract's live pods here: what the peer
-// may reach. Pods in the network of their node have none.
-func (p *Provider) Exposed(ctx context.Context, contract string) ([]netip.Addr, error) {
-	if err := p.await(ctx); err != nil {
-		return nil, err
+// may reach, and whether those are all: after a start it takes a moment until this
+// cluster's pods are known. Pods in the network of their node have none.
+func (p *Provider) Exposed(contract string) (out []netip.Addr, known bool) {
+	select {
+	case <-p.inv.synced:
+	default:
+		return nil, false
 	}
-	var out []netip.Addr
+	known = true
 	for _, o := range p.inv.of(contract) {
 		if !live(o) {
 			continue
 		}
-		pod, known := p.inv.pod(o.Namespace, o.Name)
-		if !known {
-			return nil, fmt.Errorf("the pods of namespace %s are not known yet", o.Namespace)
+		pod, seen := p.inv.pod(o.Namespace, o.Name)
+		if !seen {
+			known = false
+			continue
 		}
 		if pod == nil || pod.Spec.HostNetwork || ended(pod.Status.Phase) || string(pod.UID) != o.Status.PodUID {
 			continue
@@ -53,7 +56,7 @@ func (p *Provider) Exposed(ctx context.Context, contract string) ([]netip.Addr, 
 		}
 	}
 	slices.SortFunc(out, netip.Addr.Compare)
-	return slices.Compact(out), nil
+	return slices.Compact(out), known
 }
 
 // Left says what is left of a contract.
@@ -82,6 +85,8 @@ func (p *Provider) CloseContract(ctx context.Context, peer peering.ClusterID, co
 	if err := p.await(ctx); err != nil {
 		return Left{}, err
 	}
+	// A peering ends at once, whatever its peer made us write.
+	ctx = urgent(ctx)
 	// Nobody who began to apply before the contract was over may end after this.
 	release, err := p.locks.lock(ctx, "contract/"+contract)
 	if err != nil {
@@ -89,18 +94,23 @@ func (p *Provider) CloseContract(ctx context.Context, peer peering.ClusterID, co
 	}
 	defer release()
 	var left Left
-	var pods api.OffloadedPodList
-	if err := p.client.List(ctx, &pods, client.MatchingLabels{api.LabelContract: contract}); err != nil {
-		return Left{}, fmt.Errorf("list offloaded pods: %w", err)
-	}
 	var problems []error
-	for i := range pods.Items {
-		o := &pods.Items[i]
+	// Pods that were reserved before the contract was over may still be created.
+	if _, err := p.counted(ctx, contract); err != nil {
+		return Left{}, err
+	}
+	coming := p.ledger.of(contract)
+	err = p.eachPod(ctx, contract, func(o *api.OffloadedPod) {
+		delete(coming, o.Spec.OriginUID)
 		left.Pods++
 		if err := p.endPod(ctx, o, p.closingGrace(o)); err != nil {
 			problems = append(problems, fmt.Errorf("pod %s/%s: %w", o.Namespace, o.Name, err))
 		}
+	})
+	if err != nil {
+		return Left{}, err
 	}
+	left.Pods += len(coming)
 	spaces, err := p.peerNamespaces(ctx, peer)
 	if err != nil {
 		return Left{}, err

@@ -2,10 +2,15 @@ package offload
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strconv"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -19,42 +24,60 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
 )
 
-// inventory watches what is here for peers: all OffloadedPods and, because the
-// agent may read pods only in namespaces that it made, the pods and events of
-// each of these.
+// inventory watches what is here for peers, with one watch of each kind for all
+// namespaces: OffloadedPods, and the namespaces, pods, Services and EndpointSlices
+// that are labelled as made by the agent. ConfigMaps and Secrets it may read only
+// in the namespaces that it made, and counts them there; events it watches there,
+// in some.
 type inventory struct {
 	p     *Provider
 	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
-	// synced is closed when the OffloadedPods and namespaces are known.
+	// synced is closed when all these are known.
 	synced chan struct{}
 
-	pods   cache.Indexer
-	spaces cache.Store
+	offloads, pods, services, slices cache.Indexer
+	spaces                           cache.Store
+	// podsKnown says whether the pods are.
+	podsKnown func() bool
 
 	mu sync.Mutex
-	// watches has what is watched in each namespace.
+	// watches has what is kept of each namespace.
 	watches map[string]*spaceWatch
-	work    sync.WaitGroup
+	// eventWatches counts the watches of events, by peer.
+	eventWatches map[peering.ClusterID]int
+	configs      chan struct{}
+	work         sync.WaitGroup
 }
 
-// spaceWatch is what is watched in one namespace.
+// spaceWatch is what is kept of one namespace.
 type spaceWatch struct {
+	ctx    context.Context //nolint:containedctx // it ends with the namespace
 	cancel context.CancelFunc
-	pods   cache.Store
-	synced func() bool
+	peer   peering.ClusterID
+	// events ends the watch of events, if there is one.
+	events context.CancelFunc
 	// last has the last status of pods that were deleted, until it is recorded.
-	mu   sync.Mutex
 	last map[types.UID]corev1.PodStatus
 }
 
-const byContract = "contract"
+// byContract and byUID find OffloadedPods by their contract, and by that and the UID of
+// the pod at home.
+const (
+	byContract = "contract"
+	byUID      = "uid"
+)
 
 func newInventory(p *Provider) *inventory {
+	index := func() cache.Indexer {
+		return cache.NewIndexer(cache.DeletionHandlingMetaNamespaceKeyFunc, cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc})
+	}
 	return &inventory{
 		p: p, synced: make(chan struct{}), watches: make(map[string]*spaceWatch),
-		pods:   cache.NewIndexer(cache.DeletionHandlingMetaNamespaceKeyFunc, nil),
+		eventWatches: make(map[peering.ClusterID]int), configs: make(chan struct{}, configsAtOnce),
+		offloads: index(), pods: index(), services: index(), slices: index(), podsKnown: func() bool { return false },
 		spaces: cache.NewStore(cache.DeletionHandlingMetaNamespaceKeyFunc),
 	}
 }
@@ -72,13 +95,54 @@ func listWatch(c client.WithWatch, list func() client.ObjectList, opts ...client
 	}
 	return plainListWatch{&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			l := list()
-			return l, c.List(ctx, l, with(o)...)
+			return listPages(ctx, c, list(), list, o, opts)
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			return c.Watch(ctx, list(), with(o)...)
 		},
 	}}
+}
+
+// listPages lists into all page by page, and keeps of each what is read of it: whole
+// objects of a peer may be larger than the agent.
+func listPages(ctx context.Context, c client.Client, all client.ObjectList, page func() client.ObjectList, o metav1.ListOptions, opts []client.ListOption) (runtime.Object, error) {
+	// Lists from the API server's cache come whole.
+	o.ResourceVersion, o.ResourceVersionMatch, o.Limit = "", "", listPage
+	var items []runtime.Object
+	for {
+		part := page()
+		if err := c.List(ctx, part, append(slices.Clip(opts), &client.ListOptions{Raw: &o, Limit: o.Limit, Continue: o.Continue})...); err != nil {
+			return nil, err //nolint:wrapcheck // the informer looks at what it is
+		}
+		err := meta.EachListItem(part, func(item runtime.Object) error {
+			_, err := slim(item)
+			items = append(items, item.DeepCopyObject())
+			return err
+		})
+		if err != nil {
+			return nil, fmt.Errorf("read a list: %w", err)
+		}
+		all.SetResourceVersion(part.GetResourceVersion())
+		if o.Continue = part.GetContinue(); o.Continue == "" {
+			return all, meta.SetList(all, items)
+		}
+	}
+}
+
+// informers are the watches of the inventory, and what they fill.
+type informers struct {
+	all []cache.Controller
+}
+
+// add makes an informer of one kind for all namespaces.
+func (n *informers) add(v *inventory, list func() client.ObjectList, o client.Object, opts []client.ListOption,
+	indexers cache.Indexers, handler cache.ResourceEventHandler,
+) cache.Indexer {
+	store, informer := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: listWatch(v.p.client, list, opts...), ObjectType: o, Transform: slim, Indexers: indexers, Handler: handler,
+	})
+	n.all = append(n.all, informer)
+	return store.(cache.Indexer)
 }
 
 // run watches until ctx ends.
@@ -89,55 +153,181 @@ func (v *inventory) run(ctx context.Context, queue workqueue.TypedRateLimitingIn
 	if peer, err := labels.NewRequirement(api.LabelPeer, selection.Exists, nil); err == nil {
 		managed = managed.Add(*peer)
 	}
-	spaces, spaceInformer := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: listWatch(v.p.client, func() client.ObjectList { return &corev1.NamespaceList{} }, client.MatchingLabelsSelector{Selector: managed}),
-		ObjectType:    &corev1.Namespace{},
-		Transform:     slim,
-		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(o any) { v.watchSpace(ctx, o.(*corev1.Namespace).Name) },
-			DeleteFunc: func(o any) { v.leaveSpace(o) },
-		},
-	})
-	pods, podInformer := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: listWatch(v.p.client, func() client.ObjectList { return &api.OffloadedPodList{} }),
-		ObjectType:    &api.OffloadedPod{},
-		Transform:     slim,
-		Indexers: cache.Indexers{byContract: func(o any) ([]string, error) {
-			return []string{o.(*api.OffloadedPod).Spec.Contract}, nil
-		}},
-		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc:    v.offloadedPod,
-			UpdateFunc: func(_, o any) { v.offloadedPod(o) },
-			DeleteFunc: func(o any) {
-				if pod, ok := object[*api.OffloadedPod](o); ok {
-					v.p.graves.add(graveOf(pod.Spec.Contract, pod.Spec.OriginUID))
-					v.p.hub.gone(pod.Spec.Contract, podRef(pod))
-				}
-				v.offloadedPod(o)
-			},
-		},
-	})
+	ours := []client.ListOption{client.MatchingLabelsSelector{Selector: managed}}
+	spaced := func() cache.Indexers { return cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc} }
+	contracted := spaced()
+	contracted[byContract] = func(o any) ([]string, error) { return []string{o.(*api.OffloadedPod).Spec.Contract}, nil }
+	contracted[byUID] = func(o any) ([]string, error) {
+		s := o.(*api.OffloadedPod).Spec
+		return []string{graveOf(s.Contract, s.OriginUID)}, nil
+	}
+	var in informers
 	v.mu.Lock()
-	v.spaces, v.pods = spaces, pods.(cache.Indexer)
+	v.spaces = in.add(v, func() client.ObjectList { return &corev1.NamespaceList{} }, &corev1.Namespace{}, ours, cache.Indexers{},
+		cache.ResourceEventHandlerFuncs{
+			AddFunc:    func(o any) { v.seeSpace(ctx, o.(*corev1.Namespace)) },
+			UpdateFunc: func(_, o any) { v.seeSpace(ctx, o.(*corev1.Namespace)) },
+			DeleteFunc: v.leaveSpace,
+		})
+	v.pods = in.add(v, func() client.ObjectList { return &corev1.PodList{} }, &corev1.Pod{}, ours, spaced(), v.podHandler())
+	v.podsKnown = in.all[len(in.all)-1].HasSynced
+	v.services = in.add(v, func() client.ObjectList { return &corev1.ServiceList{} }, &corev1.Service{}, ours, spaced(),
+		cache.ResourceEventHandlerFuncs{
+			AddFunc:    v.seeService,
+			UpdateFunc: func(_, o any) { v.seeService(o) },
+			DeleteFunc: func(o any) {
+				if svc, ok := object[*corev1.Service](o); ok {
+					v.p.stock.drop(stockKey{peering.KindService, svc.Namespace, svc.Name})
+				}
+			},
+		})
+	v.slices = in.add(v, func() client.ObjectList { return &discoveryv1.EndpointSliceList{} }, &discoveryv1.EndpointSlice{}, ours, spaced(),
+		cache.ResourceEventHandlerFuncs{
+			UpdateFunc: func(_, o any) { v.seeSlice(o) },
+			DeleteFunc: v.seeSlice,
+		})
+	v.offloads = in.add(v, func() client.ObjectList { return &api.OffloadedPodList{} }, &api.OffloadedPod{}, nil, contracted,
+		cache.ResourceEventHandlerFuncs{
+			AddFunc:    v.seeOffloaded,
+			UpdateFunc: func(_, o any) { v.seeOffloaded(o) }, //nolint:contextcheck // a watch of events ends with its namespace
+			DeleteFunc: v.leaveOffloaded,
+		})
 	v.mu.Unlock()
-	v.work.Go(func() { spaceInformer.RunWithContext(ctx) })
-	v.work.Go(func() { podInformer.RunWithContext(ctx) })
-	if cache.WaitForCacheSync(ctx.Done(), spaceInformer.HasSynced, podInformer.HasSynced) {
+	known := make([]cache.InformerSynced, 0, len(in.all))
+	for _, informer := range in.all {
+		v.work.Go(func() { informer.RunWithContext(ctx) })
+		known = append(known, informer.HasSynced)
+	}
+	if cache.WaitForCacheSync(ctx.Done(), known...) {
 		close(v.synced)
 		// What was seen while this began is reconciled again, now that all is known.
 		for _, o := range v.all() {
 			v.touch(o.Namespace, o.Name, o.Spec.Contract)
+			v.p.changed(o.Spec.Contract)
 		}
 		v.p.services.all()
 	}
-	<-ctx.Done()
+	recount := time.NewTicker(configsInterval)
+	defer recount.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-recount.C:
+			for _, ns := range v.namespaces() {
+				v.countConfigs(ctx, ns.Name)
+			}
+		}
+	}
 }
+
+// seeOffloaded notes an OffloadedPod.
+func (v *inventory) seeOffloaded(in any) {
+	o, ok := object[*api.OffloadedPod](in)
+	if !ok {
+		return
+	}
+	v.p.stock.set(podKey(o), stockItem{
+		peer: peering.ClusterID(o.Spec.PeerID), contract: o.Spec.Contract, bytes: notedBytes(o.Annotations),
+	})
+	v.touch(o.Namespace, o.Name, o.Spec.Contract)
+	v.p.changed(o.Spec.Contract)
+	if live(o) {
+		v.watchEvents(o.Namespace)
+	}
+}
+
+// leaveOffloaded notes that an OffloadedPod is gone.
+func (v *inventory) leaveOffloaded(in any) {
+	o, ok := object[*api.OffloadedPod](in)
+	if !ok {
+		return
+	}
+	v.p.stock.drop(podKey(o))
+	v.p.graves.add(peering.ClusterID(o.Spec.PeerID), graveOf(o.Spec.Contract, o.Spec.OriginUID))
+	v.p.hub.gone(o.Spec.Contract, podRef(o))
+	v.touch(o.Namespace, o.Name, o.Spec.Contract)
+	v.p.changed(o.Spec.Contract)
+	if !slices.ContainsFunc(v.in(o.Namespace), live) {
+		v.leaveEvents(o.Namespace)
+	}
+}
+
+// seeService notes a Service and has its endpoints looked at.
+func (v *inventory) seeService(in any) {
+	svc, ok := object[*corev1.Service](in)
+	if !ok {
+		return
+	}
+	var item stockItem
+	if note, err := readNote(svc.Annotations[noteService]); err == nil {
+		item = countService(note)
+	}
+	item.peer, item.contract, item.bytes = peering.ClusterID(svc.Labels[api.LabelPeer]), firstHolder(svc), notedBytes(svc.Annotations)
+	item.ports = len(svc.Spec.Ports)
+	v.p.stock.set(stockKey{peering.KindService, svc.Namespace, svc.Name}, item)
+	v.p.services.space(svc.Namespace)
+}
+
+// seeSlice has the Services of a namespace looked at whose EndpointSlices changed.
+func (v *inventory) seeSlice(in any) {
+	if s, ok := object[*discoveryv1.EndpointSlice](in); ok {
+		v.p.services.space(s.Namespace)
+	}
+}
+
+func (v *inventory) podHandler() cache.ResourceEventHandler {
+	touch := func(in any) *corev1.Pod {
+		pod, ok := object[*corev1.Pod](in)
+		if !ok {
+			return nil
+		}
+		v.touch(pod.Namespace, pod.Name, pod.Labels[api.LabelContract])
+		return pod
+	}
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc: func(o any) {
+			if pod := touch(o); pod != nil && pod.Status.PodIP != "" {
+				v.p.services.space(pod.Namespace)
+				v.p.changed(pod.Labels[api.LabelContract])
+			}
+		},
+		UpdateFunc: func(before, o any) {
+			pod := touch(o)
+			old, ok := before.(*corev1.Pod)
+			if !ok || pod == nil {
+				return
+			}
+			if old.Status.PodIP != pod.Status.PodIP || old.Spec.NodeName != pod.Spec.NodeName {
+				v.p.services.space(pod.Namespace)
+			}
+			// Of a pod that runs, its addresses are exposed, and nothing else is.
+			if !slices.Equal(old.Status.PodIPs, pod.Status.PodIPs) || old.Status.PodIP != pod.Status.PodIP || ended(old.Status.Phase) != ended(pod.Status.Phase) {
+				v.p.changed(pod.Labels[api.LabelContract])
+			}
+		},
+		DeleteFunc: func(o any) {
+			if pod, ok := object[*corev1.Pod](o); ok {
+				v.remember(pod)
+				v.p.services.space(pod.Namespace)
+				v.p.changed(pod.Labels[api.LabelContract])
+			}
+			touch(o)
+		},
+	}
+}
+
+func podKey(o *api.OffloadedPod) stockKey { return stockKey{peering.KindPod, o.Namespace, o.Name} }
 
 // slim takes away what is not read, to save memory.
 func slim(in any) (any, error) {
 	switch o := in.(type) {
 	case *api.OffloadedPod:
 		o.ManagedFields = nil
+		if len(o.Spec.Template.Raw) == 0 {
+			break // it was here before
+		}
+		setAnnotation(o, noteBytes, strconv.Itoa(podBytes(len(o.Spec.Template.Raw))))
 		o.Spec.Template = runtime.RawExtension{}
 	case *corev1.Namespace:
 		o.ManagedFields = nil
@@ -148,6 +338,10 @@ func slim(in any) (any, error) {
 			TerminationGracePeriodSeconds: o.Spec.TerminationGracePeriodSeconds,
 		}
 	case *corev1.Event:
+		o.ManagedFields = nil
+	case *corev1.Service:
+		o.ManagedFields = nil
+	case *discoveryv1.EndpointSlice:
 		o.ManagedFields = nil
 	}
 	return in, nil
@@ -161,61 +355,83 @@ func object[T any](o any) (T, bool) {
 	return t, ok
 }
 
-func (v *inventory) offloadedPod(o any) {
-	if pod, ok := object[*api.OffloadedPod](o); ok {
-		v.touch(pod.Namespace, pod.Name, pod.Spec.Contract)
-	}
-}
-
 // touch has a pod looked at again, by the reconciler and by who watches the
 // contract.
 func (v *inventory) touch(namespace, name, contract string) {
 	key := types.NamespacedName{Namespace: namespace, Name: name}
 	v.queue.Add(reconcile.Request{NamespacedName: key})
 	v.p.hub.touch(contract, key)
-	v.p.cfg.Changed(contract)
 }
 
-// watchSpace begins to watch a namespace.
-func (v *inventory) watchSpace(parent context.Context, name string) {
+// seeSpace notes a namespace and counts what is in it.
+func (v *inventory) seeSpace(parent context.Context, ns *corev1.Namespace) {
+	peer := peering.ClusterID(ns.Labels[api.LabelPeer])
+	v.p.stock.set(stockKey{kind: peering.KindNamespace, name: ns.Name}, stockItem{peer: peer})
 	v.mu.Lock()
-	defer v.mu.Unlock()
-	if _, ok := v.watches[name]; ok || parent.Err() != nil {
+	_, known := v.watches[ns.Name]
+	if known || parent.Err() != nil {
+		v.mu.Unlock()
 		return
 	}
 	ctx, cancel := context.WithCancel(parent)
-	w := &spaceWatch{cancel: cancel, last: make(map[types.UID]corev1.PodStatus)}
-	pod := func(o any) {
-		if pod, ok := object[*corev1.Pod](o); ok {
-			v.touch(pod.Namespace, pod.Name, pod.Labels[api.LabelContract])
+	v.watches[ns.Name] = &spaceWatch{ctx: ctx, cancel: cancel, peer: peer, last: make(map[types.UID]corev1.PodStatus)}
+	v.work.Go(func() { v.countConfigs(ctx, ns.Name) })
+	v.mu.Unlock()
+	// Its pods may have been seen first.
+	if slices.ContainsFunc(v.in(ns.Name), live) {
+		v.watchEvents(ns.Name) //nolint:contextcheck // it ends with the namespace
+	}
+}
+
+// countConfigs counts the ConfigMaps and Secrets of a namespace, without reading
+// what is in them.
+func (v *inventory) countConfigs(ctx context.Context, namespace string) {
+	select {
+	case v.configs <- struct{}{}:
+	case <-ctx.Done():
+		return
+	}
+	defer func() { <-v.configs }()
+	if v.p.awaitGrant(ctx, namespace) != nil {
+		return
+	}
+	since := v.p.stock.mark()
+	listed := make(map[stockKey]stockItem)
+	for kind, name := range map[peering.Kind]string{peering.KindConfigMap: "ConfigMapList", peering.KindSecret: "SecretList"} {
+		list := &metav1.PartialObjectMetadataList{}
+		list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(name))
+		if err := v.p.client.List(ctx, list, client.InNamespace(namespace), client.MatchingLabels{api.LabelManaged: api.Manager}); err != nil {
+			if ctx.Err() == nil {
+				v.p.cfg.Log.Warn("count what is in a namespace", "namespace", namespace, "err", err)
+			}
+			return
+		}
+		for i := range list.Items {
+			o := &list.Items[i]
+			if o.Name != recordName {
+				listed[stockKey{kind, namespace, o.Name}] = stockItem{
+					peer: peering.ClusterID(o.Labels[api.LabelPeer]), contract: firstHolder(o), bytes: notedBytes(o.Annotations),
+				}
+			}
 		}
 	}
-	pods, podInformer := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: listWatch(v.p.client, func() client.ObjectList { return &corev1.PodList{} },
-			client.InNamespace(name), client.MatchingLabels{api.LabelManaged: api.Manager}),
-		ObjectType: &corev1.Pod{},
-		Transform:  slim,
-		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc: func(o any) {
-				pod(o)
-				v.p.services.space(name)
-			},
-			UpdateFunc: func(before, o any) {
-				pod(o)
-				if before.(*corev1.Pod).Status.PodIP != o.(*corev1.Pod).Status.PodIP {
-					v.p.services.space(name)
-				}
-			},
-			DeleteFunc: func(o any) {
-				w.remember(o)
-				pod(o)
-				v.p.services.space(name)
-			},
-		},
-	})
-	_, eventInformer := cache.NewInformerWithOptions(cache.InformerOptions{
+	v.p.stock.replaceConfigs(namespace, since, listed)
+}
+
+// watchEvents watches the events of a namespace, if there is room.
+func (v *inventory) watchEvents(namespace string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	w := v.watches[namespace]
+	if w == nil || w.events != nil || w.ctx.Err() != nil || !mayWatchEvents(v.eventWatches, w.peer) {
+		return
+	}
+	ctx, cancel := context.WithCancel(w.ctx)
+	w.events = cancel
+	v.eventWatches[w.peer]++
+	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: listWatch(v.p.client, func() client.ObjectList { return &corev1.EventList{} },
-			client.InNamespace(name), client.MatchingFieldsSelector{Selector: fields.OneTermEqualSelector("involvedObject.kind", "Pod")}),
+			client.InNamespace(namespace), client.MatchingFieldsSelector{Selector: fields.OneTermEqualSelector("involvedObject.kind", "Pod")}),
 		ObjectType: &corev1.Event{},
 		Transform:  slim,
 		Handler: cache.ResourceEventHandlerDetailedFuncs{
@@ -228,23 +444,42 @@ func (v *inventory) watchSpace(parent context.Context, name string) {
 			UpdateFunc: func(_, o any) { v.event(o) },
 		},
 	})
-	w.pods, w.synced = pods, podInformer.HasSynced
-	v.watches[name] = w
 	v.work.Go(func() {
-		if v.p.awaitGrant(ctx, name) != nil {
-			return
-		}
-		v.work.Go(func() { podInformer.RunWithContext(ctx) })
-		v.work.Go(func() { eventInformer.RunWithContext(ctx) })
-		// What was looked at before its pods were known is looked at again.
-		if cache.WaitForCacheSync(ctx.Done(), podInformer.HasSynced) {
-			for _, o := range v.all() {
-				if o.Namespace == name {
-					v.touch(o.Namespace, o.Name, o.Spec.Contract)
-				}
-			}
+		if v.p.awaitGrant(ctx, namespace) == nil {
+			informer.RunWithContext(ctx)
 		}
 	})
+}
+
+// mayWatchEvents says whether there is room for one more watch of a peer. It has fewer
+// than are free, so that those who come later find room.
+func mayWatchEvents(watches map[peering.ClusterID]int, peer peering.ClusterID) bool {
+	free := maxEventWatches
+	for _, n := range watches {
+		free -= n
+	}
+	return watches[peer] < min(maxPeerEventWatches, free)
+}
+
+// leaveEvents ends the watch of a namespace's events.
+func (v *inventory) leaveEvents(namespace string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if w := v.watches[namespace]; w != nil {
+		v.endEvents(w)
+	}
+}
+
+// endEvents ends a watch of events. The lock is held.
+func (v *inventory) endEvents(w *spaceWatch) {
+	if w.events == nil {
+		return
+	}
+	w.events()
+	w.events = nil
+	if v.eventWatches[w.peer]--; v.eventWatches[w.peer] == 0 {
+		delete(v.eventWatches, w.peer)
+	}
 }
 
 func (v *inventory) leaveSpace(o any) {
@@ -253,23 +488,27 @@ func (v *inventory) leaveSpace(o any) {
 		return
 	}
 	v.mu.Lock()
-	w := v.watches[ns.Name]
-	delete(v.watches, ns.Name)
-	v.mu.Unlock()
-	if w != nil {
+	if w := v.watches[ns.Name]; w != nil {
+		v.endEvents(w)
 		w.cancel()
+		delete(v.watches, ns.Name)
 	}
+	v.mu.Unlock()
+	v.p.stock.dropSpace(ns.Name)
 }
 
 // remember keeps the last status of a pod that was deleted and had ended: the
 // reconciler may come too late to see it.
-func (w *spaceWatch) remember(o any) {
-	pod, ok := object[*corev1.Pod](o)
-	if !ok || !ended(pod.Status.Phase) {
+func (v *inventory) remember(pod *corev1.Pod) {
+	if !ended(pod.Status.Phase) {
 		return
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	w := v.watches[pod.Namespace]
+	if w == nil {
+		return
+	}
 	if len(w.last) >= maxLastWords {
 		clear(w.last)
 	}
@@ -282,31 +521,28 @@ func ended(phase corev1.PodPhase) bool {
 
 // lastWords returns, once, the last status of a pod that was deleted.
 func (v *inventory) lastWords(namespace string, uid types.UID) (corev1.PodStatus, bool) {
-	w := v.space(namespace)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	w := v.watches[namespace]
 	if w == nil {
 		return corev1.PodStatus{}, false
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	s, ok := w.last[uid]
 	delete(w.last, uid)
 	return s, ok
 }
 
-func (v *inventory) space(name string) *spaceWatch {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.watches[name]
-}
-
-// pod returns a pod as it was last seen. known is false as long as the pods of
-// the namespace are not known: then no pod means nothing.
+// pod returns a pod as it was last seen. known is false as long as the pods are
+// not known: then no pod means nothing.
 func (v *inventory) pod(namespace, name string) (pod *corev1.Pod, known bool) {
-	w := v.space(namespace)
-	if w == nil || !w.synced() {
+	v.mu.Lock()
+	pods, synced := v.pods, v.podsKnown
+	v.mu.Unlock()
+	// Without the lock: this waits for the informer, whose handlers take it.
+	if !synced() {
 		return nil, false
 	}
-	o, ok, err := w.pods.GetByKey(namespace + "/" + name)
+	o, ok, err := pods.GetByKey(namespace + "/" + name)
 	if err != nil || !ok {
 		return nil, true
 	}
@@ -326,7 +562,7 @@ func (v *inventory) offloaded(key types.NamespacedName) *api.OffloadedPod {
 func (v *inventory) index() cache.Indexer {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.pods
+	return v.offloads
 }
 
 // all returns all OffloadedPods, without their templates.
@@ -339,6 +575,59 @@ func (v *inventory) of(contract string) []*api.OffloadedPod {
 		return nil
 	}
 	return offloadedPods(list)
+}
+
+// withUID returns the OffloadedPods of a contract for the pod with this UID at home,
+// without their templates.
+func (v *inventory) withUID(contract, uid string) []*api.OffloadedPod {
+	list, err := v.index().ByIndex(byUID, graveOf(contract, uid))
+	if err != nil {
+		return nil
+	}
+	return offloadedPods(list)
+}
+
+// peerOf returns whose namespace it is.
+func (v *inventory) peerOf(namespace string) peering.ClusterID {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if w := v.watches[namespace]; w != nil {
+		return w.peer
+	}
+	return ""
+}
+
+// in returns the OffloadedPods of a namespace, without their templates.
+func (v *inventory) in(namespace string) []*api.OffloadedPod {
+	return indexed[*api.OffloadedPod](v.index(), namespace)
+}
+
+// servicesIn returns the Services that are reflected into a namespace.
+func (v *inventory) servicesIn(namespace string) []*corev1.Service {
+	v.mu.Lock()
+	index := v.services
+	v.mu.Unlock()
+	return indexed[*corev1.Service](index, namespace)
+}
+
+// slicesIn returns the EndpointSlices of these.
+func (v *inventory) slicesIn(namespace string) []*discoveryv1.EndpointSlice {
+	v.mu.Lock()
+	index := v.slices
+	v.mu.Unlock()
+	return indexed[*discoveryv1.EndpointSlice](index, namespace)
+}
+
+func indexed[T any](index cache.Indexer, namespace string) []T {
+	list, err := index.ByIndex(cache.NamespaceIndex, namespace)
+	if err != nil {
+		return nil
+	}
+	out := make([]T, 0, len(list))
+	for _, o := range list {
+		out = append(out, o.(T))
+	}
+	return out
 }
 
 func offloadedPods(list []any) []*api.OffloadedPod {

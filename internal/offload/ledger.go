@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
 )
 
 // ledger has the OffloadedPods that were created and that the cache may not show
@@ -28,13 +29,21 @@ type pendingPod struct {
 	at  time.Time
 }
 
-func (l *ledger) add(contract string, pod *api.OffloadedPod) {
+// add has a pod count that was created, or may have been.
+func (l *ledger) add(contract string, pod *api.OffloadedPod) { l.put(contract, pod, time.Now()) }
+
+// reserve has a pod count that is being created, however long that takes.
+func (l *ledger) reserve(contract string, pod *api.OffloadedPod) {
+	l.put(contract, pod, time.Now().Add(ledgerReserved))
+}
+
+func (l *ledger) put(contract string, pod *api.OffloadedPod, at time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.pending[contract] == nil {
 		l.pending[contract] = make(map[string]pendingPod)
 	}
-	l.pending[contract][pod.Spec.OriginUID] = pendingPod{pod: pod, at: time.Now()}
+	l.pending[contract][pod.Spec.OriginUID] = pendingPod{pod: pod, at: at}
 }
 
 func (l *ledger) drop(contract, uid string) {
@@ -54,35 +63,73 @@ func (l *ledger) of(contract string) map[string]pendingPod {
 	return out
 }
 
+// get returns a pod that was created and that the cache may not show yet, or nil.
+func (l *ledger) get(contract, uid string) *api.OffloadedPod {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.pending[contract][uid].pod
+}
+
 // graves remembers the UIDs of pods that were here and went, as far as this
 // process saw it: an apply that was on its way does not run one of them again.
 type graves struct {
 	mu    sync.Mutex
+	peers map[peering.ClusterID]*graveyard
+	n     int // of all peers
+}
+
+// graveyard is of one peer, the oldest first.
+type graveyard struct {
 	uids  map[string]struct{}
 	order []string
 }
 
-func (g *graves) add(uid string) {
+func (g *graves) add(peer peering.ClusterID, uid string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.uids == nil {
-		g.uids = make(map[string]struct{})
+	if g.peers == nil {
+		g.peers = make(map[peering.ClusterID]*graveyard)
 	}
-	if _, ok := g.uids[uid]; ok {
+	y := g.peers[peer]
+	if y == nil {
+		y = &graveyard{uids: make(map[string]struct{})}
+		g.peers[peer] = y
+	}
+	if _, ok := y.uids[uid]; ok {
 		return
 	}
-	if len(g.order) >= maxGraves {
-		delete(g.uids, g.order[0])
-		g.order = g.order[1:]
+	y.uids[uid] = struct{}{}
+	y.order = append(y.order, uid)
+	if g.n++; g.n > maxGraves {
+		g.forget()
 	}
-	g.uids[uid] = struct{}{}
-	g.order = append(g.order, uid)
 }
 
-func (g *graves) has(uid string) bool {
+// forget forgets the oldest of the peer that has the most. The lock is held.
+func (g *graves) forget() {
+	var most peering.ClusterID
+	for peer, y := range g.peers {
+		if m := g.peers[most]; m == nil || len(y.order) > len(m.order) {
+			most = peer
+		}
+	}
+	y := g.peers[most]
+	delete(y.uids, y.order[0])
+	y.order = y.order[1:]
+	g.n--
+	if len(y.order) == 0 {
+		delete(g.peers, most)
+	}
+}
+
+func (g *graves) has(peer peering.ClusterID, uid string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	_, ok := g.uids[uid]
+	y := g.peers[peer]
+	if y == nil {
+		return false
+	}
+	_, ok := y.uids[uid]
 	return ok
 }
 
@@ -102,6 +149,9 @@ func (p *Provider) counted(ctx context.Context, contract string) ([]*api.Offload
 		if time.Since(w.at) > ledgerSettle {
 			now := &api.OffloadedPod{}
 			err := p.client.Get(ctx, client.ObjectKeyFromObject(w.pod), now)
+			if apierrors.IsNotFound(err) {
+				p.stock.drop(podKey(w.pod))
+			}
 			if apierrors.IsNotFound(err) || err == nil && now.Spec.OriginUID != uid {
 				p.ledger.drop(contract, uid)
 				continue

@@ -4,13 +4,57 @@ import "time"
 
 // Limits of what a consumer can ask of this cluster.
 const (
-	// maxEndpoints is how many endpoints a reflected Service may have.
-	maxEndpoints = 2000
+	// What one consumer may have here, by all its contracts together, and how many
+	// Services all: a Service takes an address, of which there may be 4,096, and its ports
+	// and endpoints rules on every node.
+	maxNamespaces    = 256
+	maxConfigs       = 5_000
+	maxServices      = 1_000
+	maxAllServices   = 3_000
+	maxPorts         = 4_000
+	maxPeerEndpoints = 20_000
+	maxEndpointPorts = 60_000
+	maxSlices        = 5_000
+	maxPods          = 20_000
+	// maxContractBytes is how many bytes the objects of one contract may have here,
+	// maxPeerBytes those of one consumer, and maxAllBytes those of all together. What
+	// is made of an object counts with it: a pod and a Service count twice.
+	maxContractBytes = 64 << 20
+	maxPeerBytes     = 128 << 20
+	maxAllBytes      = 256 << 20
+	// maxPodBytes is how many bytes a pod may have as it is sent, and maxPeerPodBytes
+	// those of one consumer, which count twice. A kubelet writes a pod as a whole
+	// whenever its readiness changes, which the pod's own probes decide.
+	maxPodBytes     = 128 << 10
+	maxPeerPodBytes = 64 << 20
+	// listPage is how many objects of a kind are read at once when the agent begins.
+	listPage = 500
+	// configsInterval is how often the ConfigMaps and Secrets of a namespace are
+	// counted again, configsAtOnce is in how many namespaces at a time.
+	configsInterval = 10 * time.Minute
+	configsAtOnce   = 4
+	// maxAsks is how often the API server is asked for one peer each second, by reads,
+	// creates and dry runs, and maxAsksBurst how often at once: a pod that comes takes
+	// four. pageSize is how many objects are listed at a time.
+	maxAsks      = 500
+	maxAsksBurst = 20_000
+	pageSize     = 250
+	// maxEventWatches is in how many namespaces events of pods are watched, and
+	// maxPeerEventWatches in how many of one peer, which also has no more than are
+	// free: in those that have live pods. Pods of further namespaces have a status and
+	// no events.
+	maxEventWatches     = 512
+	maxPeerEventWatches = 64
+	// maxEndpoints is how many endpoints a reflected Service may have: as many as a
+	// consumer sends.
+	maxEndpoints = 5000
 	// maxServicePorts is how many ports a reflected Service may have.
 	maxServicePorts = 100
-	// maxServiceNote is the largest ServiceObject that fits the annotation in which
-	// it is kept; annotations of an object have 256 KiB in all.
-	maxServiceNote = 224 << 10
+	// maxServiceNote is the largest ServiceObject, compressed if it is larger than
+	// plainServiceNote, that fits the annotation in which it is kept; annotations of
+	// an object have 256 KiB in all.
+	maxServiceNote   = 224 << 10
+	plainServiceNote = 16 << 10
 	// sliceSize is how many endpoints one EndpointSlice holds.
 	sliceSize = 100
 	// maxDropped is how many endpoints that could not be translated are named.
@@ -19,6 +63,14 @@ const (
 	maxGrace int64 = 3600
 	// closeGrace is the longest grace period of a pod whose contract is over.
 	closeGrace int64 = 30
+	// maxClusterDomain is the longest domain of a consumer's cluster: a namespace goes
+	// before it, and other search domains beside it.
+	maxClusterDomain = 180
+	// maxNameservers, maxSearches and maxSearchBytes are how many resolvers and search
+	// domains a pod can have: more are not valid.
+	maxNameservers = 3
+	maxSearches    = 32
+	maxSearchBytes = 2048
 	// maxDemands is how many different resources one pod may ask for.
 	maxDemands = 64
 	// maxContainers is how many containers one pod may have, init containers
@@ -31,13 +83,23 @@ const (
 	// ledgerSettle is how old a pod that the cache does not show has to be before
 	// the API server is asked about it.
 	ledgerSettle = 5 * time.Second
-	// reflectInterval is how often Services are compared with what they should be.
-	reflectInterval = 30 * time.Second
+	// ledgerReserved is longer than it takes to create a pod.
+	ledgerReserved = 10 * time.Minute
+	// reflectInterval is how often Services are compared with what they should be
+	// though nothing changed, reflectGather for how long changes of a namespace are
+	// gathered, and reflectWorkers at how many peers' Services is worked at once.
+	reflectInterval = 5 * time.Minute
+	reflectGather   = 50 * time.Millisecond
+	reflectWorkers  = 4
 	// reconcileRetryMin and reconcileRetryMax bound the pause after a pod could not
 	// be made.
 	reconcileRetryMin = 200 * time.Millisecond
 	reconcileRetryMax = 30 * time.Second
-	// maxGraves is how many pods that went are remembered.
+	// changedGather is for how long changes of what a contract uses or exposes are
+	// gathered before anybody is told.
+	changedGather = 100 * time.Millisecond
+	// maxGraves is how many pods that went are remembered. Beyond that those of the
+	// peer go first that has the most.
 	maxGraves = 20_000
 	// maxLastWords is how many last statuses of deleted pods a namespace keeps until
 	// they are recorded.
@@ -47,6 +109,31 @@ const (
 	// statusDetail is how long a message from this cluster may be that goes to a
 	// consumer.
 	statusDetail = 1024
+)
+
+// The budget of what peers make the agent write into etcd, which has 2 GiB by default
+// and keeps what is written for 5 to 10 minutes.
+const (
+	// budgetBurst is how many bytes all peers together can have written at once,
+	// budgetPeerBurst how many one, and budgetRate how many each second in the long
+	// run. Three that take all they can leave another its budgetPeerBurst.
+	budgetBurst     = 400 << 20
+	budgetPeerBurst = 80 << 20
+	budgetRate      = 512 << 10
+	// budgetWriteBytes is what a write counts besides the bytes of the object.
+	budgetWriteBytes = 2 << 10
+	// budgetPodStarts is how often others write a pod while it starts.
+	budgetPodStarts = 4
+	// largeObject is how large an object is of which a peer writes one at a time.
+	largeObject = 64 << 10
+	// budgetAgain is the shortest pause before a pod that has to wait is looked at again.
+	budgetAgain = time.Second
+	// budgetWaitMin and budgetWaitMax bound the pause before a write that has to wait
+	// is tried again, and budgetPatience is how long an object waits until its
+	// consumer is told.
+	budgetWaitMin  = 20 * time.Millisecond
+	budgetWaitMax  = 10 * time.Second
+	budgetPatience = 5 * time.Second
 )
 
 const (

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/base32"
 	"fmt"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,6 +28,9 @@ const (
 	noteService = "entente.dev/service"
 	// noteDropped names endpoints that could not be translated.
 	noteDropped = "entente.dev/dropped-endpoints"
+	// fieldPrefix begins the annotations that keep the value of a label or annotation
+	// that a pod reads of itself and that does not cross by its own name.
+	fieldPrefix = "field.entente.dev/"
 	// noteGrace keeps the grace period with which an OffloadedPod is deleted, in
 	// seconds.
 	noteGrace = "entente.dev/grace-seconds"
@@ -84,6 +88,16 @@ func holders(o metav1.Object) (contracts []string) {
 		}
 	}
 	return contracts
+}
+
+// firstHolder returns the contract that an object counts for: of those that hold it
+// the first by its ID.
+func firstHolder(o metav1.Object) string {
+	all := holders(o)
+	if len(all) == 0 {
+		return ""
+	}
+	return slices.Min(all)
 }
 
 // heldBy returns the hash with which a contract holds an object. A hash that

@@ -90,9 +90,13 @@ func (p *Provider) applyNamespace(ctx context.Context, contract string, c Contra
 	if err != nil {
 		return refuse(peering.RefusedNamespace, false, "%s: %v", o.Ref, err)
 	}
+	if err := checkClusterDomain(want.ClusterDomain); err != nil {
+		return refuse(peering.RefusedInvalid, false, "%s: %v", o.Ref, err)
+	}
 	// A name is worth something: other pods here would resolve what it holds.
 	if api.NameMapping(want.Mapping) == api.MappingSame && !slices.Contains(c.SameNamespaces, o.Ref.Name) {
-		return refuse(peering.RefusedNamespace, false,
+		// The policy may change, so it is tried again.
+		return refuse(peering.RefusedNamespace, true,
 			"%s may not keep its name at the provider; use the mapping %s, or have the provider list it in sameNamespaces of its PeeringPolicy", o.Ref, api.MappingSuffixed)
 	}
 	release, err := p.locks.lock(ctx, namespaceLock(c.Peer, o.Ref.Name))
@@ -111,7 +115,7 @@ func (p *Provider) applyNamespace(ctx context.Context, contract string, c Contra
 		}
 	}
 	if ns == nil {
-		if ns, err = p.makeNamespace(ctx, c, o.Ref, remote); err != nil {
+		if ns, err = p.makeNamespace(ctx, c, o.Ref, remote, want.ClusterDomain); err != nil {
 			return err
 		}
 	}
@@ -124,19 +128,64 @@ func (p *Provider) applyNamespace(ctx context.Context, contract string, c Contra
 	case ns.Name != remote:
 		return refuse(peering.RefusedNamespace, false, "%s is here as %s; its mapping never changes, so stop offloading it first", o.Ref, ns.Name)
 	}
+	if err := p.noteClusterDomain(ctx, ns, want.ClusterDomain); err != nil {
+		return err
+	}
 	if err := p.grant(ctx, ns); err != nil {
 		return err
 	}
-	return p.record(ctx, contract, ns, o)
+	have, err := p.record(ctx, contract, ns, o)
+	if err != nil {
+		return err
+	}
+	return p.enforce(ctx, ns, have)
 }
 
-func (p *Provider) makeNamespace(ctx context.Context, c Contract, ref peering.ObjectRef, remote string) (*corev1.Namespace, error) {
+// enforce has the API server enforce in a namespace the loosest Pod Security level of
+// the contracts that use it. Each pod is held to its own contract's level before it
+// gets there.
+func (p *Provider) enforce(ctx context.Context, ns *corev1.Namespace, record *corev1.ConfigMap) error {
+	level := restricted
+	for _, id := range holders(record) {
+		if k, ok := p.cfg.Contracts(id); ok {
+			level = looser(level, securityLevel(k.PodSecurity))
+		}
+	}
+	if ns.Labels[labelEnforce] == string(level) {
+		return nil
+	}
+	now := &corev1.Namespace{}
+	if err := p.client.Get(ctx, client.ObjectKeyFromObject(ns), now); err != nil {
+		return fmt.Errorf("read namespace %s: %w", ns.Name, err)
+	}
+	if now.UID != ns.UID || now.Labels[labelEnforce] == string(level) {
+		return nil
+	}
+	before := now.DeepCopy()
+	now.Labels[labelEnforce] = string(level)
+	if err := p.patch(ctx, now, before); err != nil {
+		return fmt.Errorf("enforce Pod Security level %s in namespace %s: %w", level, ns.Name, err)
+	}
+	return nil
+}
+
+func (p *Provider) makeNamespace(ctx context.Context, c Contract, ref peering.ObjectRef, remote, domain string) (*corev1.Namespace, error) {
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: remote}}
 	mark(ns, c.Peer, ref.UID)
 	ns.Labels[api.LabelOriginNamespace] = ref.Name
 	ns.Labels[labelEnforce] = string(c.PodSecurity)
 	ns.Labels[labelEnforceVersion] = "latest"
+	if domain != "" {
+		setAnnotation(ns, api.AnnotationClusterDomain, domain)
+	}
+	undo, refusal := p.stock.admit(stockKey{kind: peering.KindNamespace, name: remote}, stockItem{peer: c.Peer})
+	if refusal != nil {
+		return nil, refusal
+	}
 	err := p.client.Create(ctx, ns, client.FieldOwner(api.Manager))
+	if err != nil {
+		undo()
+	}
 	if apierrors.IsAlreadyExists(err) {
 		return nil, refuse(peering.RefusedNamespace, true,
 			"the provider has a namespace %s of its own, which is not touched; use the mapping %s, or another name", remote, api.MappingSuffixed)
@@ -170,9 +219,11 @@ func (p *Provider) bind(ctx context.Context, ns *corev1.Namespace) error {
 		return fmt.Errorf("read role binding in %s: %w", ns.Name, err)
 	}
 	b := &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Namespace: ns.Name, Name: bindingName, Labels: map[string]string{api.LabelManaged: api.Manager}},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: p.cfg.ClusterRole},
-		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: p.cfg.Namespace, Name: p.cfg.ServiceAccount}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: ns.Name, Name: bindingName, Labels: map[string]string{
+			api.LabelManaged: api.Manager, api.LabelPeer: ns.Labels[api.LabelPeer],
+		}},
+		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: p.cfg.ClusterRole},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: p.cfg.Namespace, Name: p.cfg.ServiceAccount}},
 	}
 	if err := p.client.Create(ctx, b, client.FieldOwner(api.Manager)); err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("create role binding in %s: %w", ns.Name, err)
@@ -201,16 +252,16 @@ func (p *Provider) awaitGrant(ctx context.Context, namespace string) error {
 	}
 }
 
-// record writes down that the contract uses the namespace.
-func (p *Provider) record(ctx context.Context, contract string, ns *corev1.Namespace, o peering.Object) error {
+// record writes down that the contract uses the namespace, and returns the record.
+func (p *Provider) record(ctx context.Context, contract string, ns *corev1.Namespace, o peering.Object) (*corev1.ConfigMap, error) {
 	have := &corev1.ConfigMap{}
 	err := p.client.Get(ctx, types.NamespacedName{Namespace: ns.Name, Name: recordName}, have)
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("read record of namespace %s: %w", ns.Name, err)
+		return nil, fmt.Errorf("read record of namespace %s: %w", ns.Name, err)
 	}
 	missing := err != nil
 	if hash, ok := heldBy(have, contract); ok && hash == o.Hash() && !missing {
-		return nil
+		return have, nil
 	}
 	have.Namespace, have.Name = ns.Name, recordName
 	mark(have, peering.ClusterID(ns.Labels[api.LabelPeer]), o.Ref.UID)
@@ -221,9 +272,9 @@ func (p *Provider) record(ctx context.Context, contract string, ns *corev1.Names
 		err = p.client.Update(ctx, have, client.FieldOwner(api.Manager))
 	}
 	if err != nil {
-		return fmt.Errorf("write record of namespace %s: %w", ns.Name, err)
+		return nil, fmt.Errorf("write record of namespace %s: %w", ns.Name, err)
 	}
-	return nil
+	return have, nil
 }
 
 // deleteNamespace takes the contract out of a namespace, and the namespace away
@@ -281,7 +332,10 @@ func (p *Provider) vacate(ctx context.Context, contract string, ns *corev1.Names
 			if err := p.releaseShared(ctx, contract, ns, peer); err != nil {
 				return err
 			}
-			return p.release(ctx, contract, record)
+			if err := p.release(ctx, contract, record); err != nil {
+				return err
+			}
+			return p.enforce(ctx, now, record)
 		}
 	}
 	// Pods of whichever contract keep a namespace, whatever its record says.

@@ -27,6 +27,16 @@ func securityLevel(l api.PodSecurityLevel) api.PodSecurityLevel {
 	return restricted
 }
 
+// looser returns of two levels the one that allows more.
+func looser(a, b api.PodSecurityLevel) api.PodSecurityLevel {
+	for _, level := range []api.PodSecurityLevel{privileged, baseline} {
+		if a == level || b == level {
+			return level
+		}
+	}
+	return restricted
+}
+
 // podSecurity judges pods by the Pod Security Standards.
 type podSecurity struct {
 	evaluator pspolicy.Evaluator

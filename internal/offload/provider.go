@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync"
+	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -25,7 +26,7 @@ import (
 type Contract struct {
 	// Peer is the consumer.
 	Peer peering.ClusterID
-	// Resources is what is lent. Without "pods", pods are not counted.
+	// Resources is what is lent. Without "pods" it takes none.
 	Resources corev1.ResourceList
 	// PodSecurity is the level that pods have to meet; empty is restricted.
 	PodSecurity api.PodSecurityLevel
@@ -58,10 +59,14 @@ type Config struct {
 	Namespace, ServiceAccount string
 	// ClusterRole has those rights. It defaults to entente-provider-namespace.
 	ClusterRole string
+	// Resolver returns the address of the resolver that answers consumers' pods with
+	// the names of their homes. Nil is for a cluster without one: its own resolver
+	// answers then. It must not block.
+	Resolver func() (netip.Addr, error)
 	// Changed is called, if set, when what a contract uses or exposes may have
 	// changed. It must not block.
 	Changed func(contract string)
-	// Workers is how many pods are reconciled at once. It defaults to 8.
+	// Workers is how many pods are reconciled at once. It defaults to 16.
 	Workers int
 	// Log is for what consumers are not told. Nil discards.
 	Log *slog.Logger
@@ -71,18 +76,21 @@ type Config struct {
 // until Run has seen the cluster.
 type Provider struct {
 	cfg      Config
-	client   client.WithWatch
+	client   meter
 	security *podSecurity
 	inv      *inventory
 	hub      *hub
 	ledger   *ledger
+	stock    *stock
 	graves   graves
 
 	// locks has a lock for each contract that pods are applied to, and for each
 	// namespace that is made or unmade.
-	locks keyedLocks
+	locks   keyedLocks
+	changes changes
 	// services wakes the reflection of Services.
 	services *reflector
+	asks     *asks
 }
 
 // New returns a Provider that does nothing until Run.
@@ -100,7 +108,7 @@ func New(cfg Config) (*Provider, error) {
 		cfg.Changed = func(string) {}
 	}
 	if cfg.Workers <= 0 {
-		cfg.Workers = 8
+		cfg.Workers = 16
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -109,10 +117,13 @@ func New(cfg Config) (*Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Provider{cfg: cfg, client: cfg.Client, security: security, hub: newHub()}
+	asks := newAsks()
+	cfg.Client = asking{WithWatch: cfg.Client, asks: asks}
+	metered := newMeter(cfg.Client, Writes(), time.Now)
+	p := &Provider{cfg: cfg, client: metered, security: security, hub: newHub(), stock: newStock()}
 	p.ledger = &ledger{pending: make(map[string]map[string]pendingPod)}
 	p.services = newReflector(p)
-	p.inv = newInventory(p)
+	p.inv, p.asks = newInventory(p), asks
 	return p, nil
 }
 
@@ -127,7 +138,10 @@ func (p *Provider) Run(ctx context.Context) error {
 		MaxConcurrentReconciles: p.cfg.Workers,
 		SkipNameValidation:      new(true),
 		RecoverPanic:            new(true),
-		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](reconcileRetryMin, reconcileRetryMax),
+		NewQueue: func(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
+			return newPodQueue(name, limiter, p.inv.peerOf)
+		},
+		RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](reconcileRetryMin, reconcileRetryMax),
 		LogConstructor: func(r *reconcile.Request) logr.Logger {
 			log := logr.FromSlogHandler(p.cfg.Log.Handler())
 			if r != nil {
@@ -180,6 +194,32 @@ func (p *Provider) await(ctx context.Context) error {
 	case <-ctx.Done():
 		return fmt.Errorf("wait for this cluster's state: %w", context.Cause(ctx))
 	}
+}
+
+// changed tells Config.Changed of a contract, once for all that changes of it within
+// changedGather.
+func (p *Provider) changed(contract string) {
+	p.changes.mu.Lock()
+	defer p.changes.mu.Unlock()
+	if _, ok := p.changes.waiting[contract]; ok || contract == "" {
+		return
+	}
+	if p.changes.waiting == nil {
+		p.changes.waiting = make(map[string]struct{})
+	}
+	p.changes.waiting[contract] = struct{}{}
+	time.AfterFunc(changedGather, func() {
+		p.changes.mu.Lock()
+		delete(p.changes.waiting, contract)
+		p.changes.mu.Unlock()
+		p.cfg.Changed(contract)
+	})
+}
+
+// changes has the contracts of which something changed that was not told yet.
+type changes struct {
+	mu      sync.Mutex
+	waiting map[string]struct{}
 }
 
 // Refresh compares reflected Services with what they should be, at once: call it

@@ -3,6 +3,7 @@ package offload
 import (
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
@@ -124,7 +125,7 @@ func TestFitsCountsEveryResourceOfTheContract(t *testing.T) {
 		"what fits, fits":                        {"cpu=2,pods=10", "cpu=1,pods=1", "cpu=1,pods=1", "", ""},
 		"what is one milli too much does not":    {"cpu=2", "cpu=1", "cpu=1001m", "QUOTA_EXCEEDED", "cpu"},
 		"pods are counted":                       {"cpu=2,pods=1", "pods=1", "pods=1", "QUOTA_EXCEEDED", "pods"},
-		"pods are not counted if not in it":      {"cpu=2", "pods=500", "pods=1", "", ""},
+		"a contract without pods takes none":     {"cpu=2", "", "cpu=1,pods=1", "QUOTA_EXCEEDED", "pods"},
 		"what the contract has not is refused":   {"cpu=2", "", "nvidia.com/gpu=1", "QUOTA_EXCEEDED", "nvidia.com/gpu"},
 		"nothing of what it has not is fine":     {"cpu=2", "", "nvidia.com/gpu=0,cpu=1", "", ""},
 		"an empty contract lends nothing":        {"", "", "cpu=1m", "QUOTA_EXCEEDED", "cpu"},
@@ -182,7 +183,7 @@ func TestTranslatedPodsKeepWhatIsTheirsAndNothingElse(t *testing.T) {
 	}
 	want := template{Spec: corev1.PodSpec{
 		ServiceAccountName: "default", AutomountServiceAccountToken: new(false), TerminationGracePeriodSeconds: new(maxGrace),
-		NodeSelector: map[string]string{"disk": "ssd"}, RestartPolicy: "Always", Hostname: "web-0",
+		RestartPolicy: "Always", Hostname: "web-0",
 		Tolerations: []corev1.Toleration{{Key: "node.kubernetes.io/unreachable", Operator: "Exists", Effect: "NoExecute", TolerationSeconds: new(int64(5))}},
 		Containers:  []corev1.Container{{Name: "c", Image: "i"}},
 		Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
@@ -209,51 +210,172 @@ func TestTranslatedPodsKeepWhatIsTheirsAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestAPodThatChoosesItsNodesIsStillKeptOffVirtualOnes(t *testing.T) {
-	s := corev1.PodSpec{Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
-		NodeSelectorTerms: []corev1.NodeSelectorTerm{
-			{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: "In", Values: []string{"a"}}}},
-			{MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: "In", Values: []string{"n"}}}},
-			{},
-		},
-	}}}}
-	keepToNodes(&s, nil)
-	terms := s.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
-	for i, want := range []int{2, 1, 0} {
-		if len(terms[i].MatchExpressions) != want {
-			t.Errorf("term %d: %v", i, terms[i])
+// Which nodes a consumer's pods run on is for the contract to say. A pod that could
+// choose would choose whom to run beside.
+func TestPodsRunOnTheNodesOfTheContractAndDoNotChoose(t *testing.T) {
+	t.Parallel()
+	zone, virtual := corev1.NodeSelectorRequirement{Key: "zone", Operator: "In", Values: []string{"a"}}, corev1.NodeSelectorRequirement{Key: api.LabelVirtualNode, Operator: "DoesNotExist"}
+	gpu, arm := corev1.NodeSelectorRequirement{Key: "gpu", Operator: "In", Values: []string{"a100"}}, corev1.NodeSelectorRequirement{Key: "kubernetes.io/arch", Operator: "In", Values: []string{"arm64"}}
+	chosen := &corev1.NodeAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
+			{MatchExpressions: []corev1.NodeSelectorRequirement{zone}}, {MatchFields: []corev1.NodeSelectorRequirement{zone}}, {},
+		}},
+		PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{Weight: 1, Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{zone}}}},
+	}
+	for name, tc := range map[string]struct {
+		contract map[string]string
+		pod      corev1.PodSpec
+		want     []corev1.NodeSelectorRequirement
+	}{
+		"any node but virtual ones":                 {nil, corev1.PodSpec{}, []corev1.NodeSelectorRequirement{virtual}},
+		"the nodes of the contract":                 {map[string]string{"kubernetes.io/arch": "arm64", "gpu": "a100"}, corev1.PodSpec{}, []corev1.NodeSelectorRequirement{virtual, gpu, arm}},
+		"a pod that names labels of nodes":          {nil, corev1.PodSpec{NodeSelector: map[string]string{"kubernetes.io/hostname": "n1"}}, []corev1.NodeSelectorRequirement{virtual}},
+		"a pod with affinity to nodes":              {nil, corev1.PodSpec{Affinity: &corev1.Affinity{NodeAffinity: chosen}}, []corev1.NodeSelectorRequirement{virtual}},
+		"a pod that chooses beside a contract does": {map[string]string{"gpu": "a100"}, corev1.PodSpec{Affinity: &corev1.Affinity{NodeAffinity: chosen}}, []corev1.NodeSelectorRequirement{virtual, gpu}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tpl := &template{Spec: *tc.pod.DeepCopy()}
+			tpl.Spec.Containers = []corev1.Container{{Name: "c"}}
+			if err := translatePod(tpl, Contract{PodSecurity: baseline, NodeSelector: tc.contract}); err != nil {
+				t.Fatal(err)
+			}
+			want := &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: tc.want}}}}
+			if diff := cmp.Diff(want, tpl.Spec.Affinity.NodeAffinity); diff != "" || tpl.Spec.NodeSelector != nil {
+				t.Errorf("selector %v, affinity (-want +got)\n%s", tpl.Spec.NodeSelector, diff)
+			}
+		})
+	}
+}
+
+func TestMatchLabelKeysThatWereMergedAreDropped(t *testing.T) {
+	t.Parallel()
+	raw := `{"metadata":{"labels":{"app":"web","pod-template-hash":"1"}},"spec":{"containers":[{"name":"c","image":"i"}],
+	 "topologySpreadConstraints":[
+	  {"maxSkew":1,"topologyKey":"kubernetes.io/hostname","whenUnsatisfiable":"ScheduleAnyway","matchLabelKeys":["pod-template-hash","app"],
+	   "labelSelector":{"matchLabels":{"app":"web"},"matchExpressions":[{"key":"pod-template-hash","operator":"In","values":["1"]}]}},
+	  {"maxSkew":1,"topologyKey":"zone","whenUnsatisfiable":"ScheduleAnyway","matchLabelKeys":["pod-template-hash"],"labelSelector":{"matchLabels":{"app":"web"}}}],
+	 "affinity":{"podAntiAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":[{"topologyKey":"zone","matchLabelKeys":["pod-template-hash"],"mismatchLabelKeys":["app"],
+	  "labelSelector":{"matchExpressions":[{"key":"pod-template-hash","operator":"In","values":["1"]},{"key":"app","operator":"NotIn","values":["web"]}]}}]}}}}`
+	tpl, err := readPod([]byte(raw))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := translatePod(tpl, Contract{PodSecurity: baseline}); err != nil {
+		t.Fatal(err)
+	}
+	merged, open := tpl.Spec.TopologySpreadConstraints[0], tpl.Spec.TopologySpreadConstraints[1]
+	term := tpl.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution[0]
+	if len(merged.MatchLabelKeys) > 0 || len(merged.LabelSelector.MatchExpressions) != 1 || len(term.MatchLabelKeys)+len(term.MismatchLabelKeys) > 0 {
+		t.Errorf("keys that are merged stay: %v, %v %v", merged.MatchLabelKeys, term.MatchLabelKeys, term.MismatchLabelKeys)
+	}
+	if !slices.Equal(open.MatchLabelKeys, []string{"pod-template-hash"}) {
+		t.Errorf("keys that are not merged yet are %v", open.MatchLabelKeys)
+	}
+}
+
+// A pod that reads its own labels and annotations reads their values, though the
+// provider's controllers do not see these labels.
+func TestPodsReadLabelsThatDoNotCross(t *testing.T) {
+	t.Parallel()
+	const index = "batch.kubernetes.io/job-completion-index"
+	raw := `{"metadata":{"labels":{"app":"work","` + index + `":"7"},"annotations":{"` + index + `":"7","iam.amazonaws.com/role":"admin","example.org/unread":"x"}},
+	 "spec":{"containers":[{"name":"c","image":"i","env":[
+	   {"name":"INDEX","valueFrom":{"fieldRef":{"fieldPath":"metadata.labels['` + index + `']"}}},
+	   {"name":"ROLE","valueFrom":{"fieldRef":{"fieldPath":"metadata.annotations['iam.amazonaws.com/role']"}}},
+	   {"name":"APP","valueFrom":{"fieldRef":{"fieldPath":"metadata.labels['app']"}}},
+	   {"name":"NONE","valueFrom":{"fieldRef":{"fieldPath":"metadata.labels['example.org/none']"}}},
+	   {"name":"IP","valueFrom":{"fieldRef":{"fieldPath":"status.podIP"}}}]}],
+	  "volumes":[
+	   {"name":"d","downwardAPI":{"items":[{"path":"index","fieldRef":{"fieldPath":"metadata.annotations['` + index + `']"}},{"path":"all","fieldRef":{"fieldPath":"metadata.labels"}}]}},
+	   {"name":"p","projected":{"sources":[{"downwardAPI":{"items":[{"path":"index","fieldRef":{"fieldPath":"metadata.labels['` + index + `']"}}]}}]}}]}}`
+	tpl, err := readPod([]byte(raw))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := translatePod(tpl, Contract{PodSecurity: baseline}); err != nil {
+		t.Fatal(err)
+	}
+	read := func(path string) string {
+		of, key, ok := fieldKey(path)
+		switch {
+		case !ok:
+			return "field " + path
+		case of == "labels":
+			return tpl.Metadata.Labels[key]
+		}
+		return tpl.Metadata.Annotations[key]
+	}
+	env := tpl.Spec.Containers[0].Env
+	for i, want := range []string{"7", "admin", "work", "", "field status.podIP"} {
+		if got := read(env[i].ValueFrom.FieldRef.FieldPath); got != want {
+			t.Errorf("%s is %q, want %q", env[i].Name, got, want)
+		}
+	}
+	for _, ref := range []*corev1.ObjectFieldSelector{tpl.Spec.Volumes[0].DownwardAPI.Items[0].FieldRef, tpl.Spec.Volumes[1].Projected.Sources[0].DownwardAPI.Items[0].FieldRef} {
+		if got := read(ref.FieldPath); got != "7" {
+			t.Errorf("%s is %q, want 7", ref.FieldPath, got)
+		}
+	}
+	if path := tpl.Spec.Volumes[0].DownwardAPI.Items[1].FieldRef.FieldPath; path != "metadata.labels" {
+		t.Errorf("all labels became %s", path)
+	}
+	for key := range tpl.Metadata.Labels {
+		if key != "app" {
+			t.Errorf("label %s crossed", key)
+		}
+	}
+	for key := range tpl.Metadata.Annotations {
+		if !strings.HasPrefix(key, fieldPrefix) {
+			t.Errorf("annotation %s crossed", key)
 		}
 	}
 }
 
-func TestPodsAreKeptToTheNodesOfTheContract(t *testing.T) {
+func TestLooserLevel(t *testing.T) {
 	t.Parallel()
-	gpu, arm := corev1.NodeSelectorRequirement{Key: "gpu", Operator: "In", Values: []string{"a100"}}, corev1.NodeSelectorRequirement{Key: "kubernetes.io/arch", Operator: "In", Values: []string{"arm64"}}
-	zone, real := corev1.NodeSelectorRequirement{Key: "zone", Operator: "Exists"}, corev1.NodeSelectorRequirement{Key: api.LabelVirtualNode, Operator: "DoesNotExist"}
-	labels := map[string]string{"kubernetes.io/arch": "arm64", "gpu": "a100"}
-	for name, tc := range map[string]struct{ in, want []corev1.NodeSelectorTerm }{
-		"a pod that runs anywhere":             {nil, []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{real, gpu, arm}}}},
-		"a pod that chooses":                   {[]corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{zone}}}, []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{zone, real, gpu, arm}}}},
-		"each of its choices":                  {[]corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{zone}}, {MatchFields: []corev1.NodeSelectorRequirement{zone}}}, []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{zone, real, gpu, arm}}, {MatchFields: []corev1.NodeSelectorRequirement{zone}, MatchExpressions: []corev1.NodeSelectorRequirement{real, gpu, arm}}}},
-		"a choice of nothing stays of nothing": {[]corev1.NodeSelectorTerm{{}}, []corev1.NodeSelectorTerm{{}}},
+	for _, tc := range [][3]api.PodSecurityLevel{
+		{restricted, restricted, restricted}, {restricted, baseline, baseline}, {privileged, baseline, privileged}, {"", baseline, baseline}, {"", restricted, restricted},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			// A selector of the pod's own that says otherwise stays: it then runs nowhere.
-			tpl := &template{Spec: corev1.PodSpec{NodeSelector: map[string]string{"gpu": "h100"}, Containers: []corev1.Container{{Name: "c"}}}}
-			if tc.in != nil {
-				tpl.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: tc.in}}}
-			}
-			if err := translatePod(tpl, Contract{PodSecurity: baseline, NodeSelector: labels}); err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(tc.want, tpl.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms); diff != "" {
-				t.Errorf("(-want +got)\n%s", diff)
-			}
-			if tpl.Spec.NodeSelector["gpu"] != "h100" {
-				t.Errorf("the pod's own selector is %v", tpl.Spec.NodeSelector)
-			}
+		if looser(tc[0], tc[1]) != tc[2] || looser(tc[1], tc[0]) != tc[2] {
+			t.Errorf("of %q and %q not %q is looser", tc[0], tc[1], tc[2])
+		}
+	}
+}
+
+// As many endpoints as a consumer sends are kept, with UIDs that do not repeat.
+func TestServicesKeepAllEndpointsThatCross(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(1, 2))
+	in := peering.ServiceObject{Ports: []peering.ServicePort{{Name: "http", Protocol: "TCP", Port: 80}}}
+	for n := range maxEndpoints + 1 {
+		in.Endpoints = append(in.Endpoints, peering.ServiceEndpoint{
+			Address: netip.AddrFrom4([4]byte{10, 1, byte(n >> 8), byte(n)}).String(), Ready: true, Serving: true, Ports: map[string]int32{"http": 8080},
+			PodUID: fmt.Sprintf("%08x-%04x-4%03x-a%03x-%012x", random.Uint32(), random.IntN(1<<16), random.IntN(1<<12), random.IntN(1<<12), random.Int64N(1<<48)),
 		})
+	}
+	for n, ok := range map[int]bool{1: true, 2001: true, maxEndpoints: true, maxEndpoints + 1: false} {
+		some := in
+		some.Endpoints = in.Endpoints[:n]
+		b, err := json.Marshal(some)
+		if err != nil {
+			t.Fatal(err)
+		}
+		svc, count, err := readService(thing(peering.KindService, "shop", "web", "u", string(b)))
+		if !ok {
+			refused(t, err, peering.RefusedInvalid, false, "endpoints")
+			continue
+		}
+		if err != nil || count.endpoints != n {
+			t.Fatalf("%d endpoints: %d, %v", n, count.endpoints, err)
+		}
+		got, err := readNote(svc.Annotations[noteService])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(some, got); diff != "" {
+			t.Errorf("%d endpoints changed by being kept: %s", n, diff[:min(len(diff), 500)])
+		}
 	}
 }
 
@@ -373,12 +495,19 @@ func TestDecidePodIsTotal(t *testing.T) {
 		pod  *corev1.Pod
 		want podStep
 	}{
-		"a new one without finalizer gets it":           {made(func(o *api.OffloadedPod) { o.Finalizers = nil }), nil, podHold},
-		"a new one gets its pod":                        {made(nil), nil, podCreate},
-		"a new one whose pod was made before, adopts":   {made(nil), pod("p1", "o1", nil), podAdopt},
-		"a name that another pod has is waited for":     {made(nil), pod("p1", "someone", nil), podTaken},
-		"a pod that runs is left alone":                 {made(running), pod("p1", "o1", runs), podWait},
-		"another phase is recorded":                     {made(running), pod("p1", "o1", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), podRecord},
+		"a new one without finalizer gets it":         {made(func(o *api.OffloadedPod) { o.Finalizers = nil }), nil, podHold},
+		"a new one gets its pod":                      {made(nil), nil, podCreate},
+		"a new one whose pod was made before, adopts": {made(nil), pod("p1", "o1", nil), podAdopt},
+		"a name that another pod has is waited for":   {made(nil), pod("p1", "someone", nil), podTaken},
+		"a pod that runs is left alone":               {made(running), pod("p1", "o1", runs), podWait},
+		"another phase is recorded":                   {made(running), pod("p1", "o1", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), podRecord},
+		"an address is recorded":                      {made(running), pod("p1", "o1", func(p *corev1.Pod) { runs(p); p.Status.PodIPs = []corev1.PodIP{{IP: "10.0.0.1"}} }), podRecord},
+		"an address that is known is not":             {made(func(o *api.OffloadedPod) { running(o); o.Status.PodIPs = []string{"10.0.0.1"} }), pod("p1", "o1", func(p *corev1.Pod) { runs(p); p.Status.PodIPs = []corev1.PodIP{{IP: "10.0.0.1"}} }), podWait},
+		"that of its node is not a pod's": {made(running), pod("p1", "o1", func(p *corev1.Pod) {
+			runs(p)
+			p.Spec.HostNetwork = true
+			p.Status.PodIPs = []corev1.PodIP{{IP: "10.0.0.1"}}
+		}), podWait},
 		"a solved problem is recorded":                  {made(func(o *api.OffloadedPod) { running(o); o.Status.Reason = "Refused" }), pod("p1", "o1", runs), podRecord},
 		"another form is brought to the pod":            {made(func(o *api.OffloadedPod) { running(o); o.Spec.Hash = "h2" }), pod("p1", "o1", runs), podUpdate},
 		"a pod that went is lost":                       {made(running), nil, podLost},
@@ -545,7 +674,7 @@ func FuzzReadService(f *testing.F) {
 	f.Add(b)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		o := peering.Object{Ref: peering.ObjectRef{Kind: peering.KindService, Namespace: "shop", Name: "web", UID: "u"}, JSON: b}
-		svc, err := readService(o)
+		svc, _, err := readService(o)
 		if err != nil {
 			return
 		}

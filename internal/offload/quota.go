@@ -107,8 +107,7 @@ func usage(pods []*api.OffloadedPod) (used corev1.ResourceList, count int) {
 }
 
 // fits says whether need fits into what is left of limit, and if not, why. A
-// resource that the contract does not have is refused; pods are the exception:
-// a contract that does not count them does not limit them.
+// resource that the contract does not have is refused.
 func fits(limit, used, need corev1.ResourceList) *peering.Refusal {
 	names := make([]corev1.ResourceName, 0, len(need))
 	for name := range need {
@@ -121,9 +120,6 @@ func fits(limit, used, need corev1.ResourceList) *peering.Refusal {
 			continue
 		}
 		most, ok := limit[name]
-		if !ok && name == corev1.ResourcePods {
-			continue
-		}
 		if !ok {
 			return &peering.Refusal{Reason: peering.RefusedQuota, Message: fmt.Sprintf(
 				"the contract has no %s and the pod asks for %s; ask for a contract with it, or take the request away", name, want.String())}

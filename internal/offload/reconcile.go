@@ -3,7 +3,9 @@ package offload
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,6 +19,7 @@ import (
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
 )
 
 // podStep is what to do about an OffloadedPod.
@@ -79,7 +82,7 @@ func decidePod(o *api.OffloadedPod, pod *corev1.Pod) podStep {
 		return podLost
 	case pod.DeletionTimestamp == nil && pod.Annotations[api.AnnotationHash] != o.Spec.Hash:
 		return podUpdate
-	case phaseOf(pod) != o.Status.Phase || o.Status.Reason != "":
+	case phaseOf(pod) != o.Status.Phase || o.Status.Reason != "" || !slices.Equal(podIPs(pod), o.Status.PodIPs):
 		return podRecord
 	}
 	return podWait
@@ -91,6 +94,17 @@ func phaseOf(pod *corev1.Pod) corev1.PodPhase {
 		return corev1.PodPending
 	}
 	return pod.Status.Phase
+}
+
+// podIPs returns the addresses that are a pod's alone, as long as it has not ended.
+func podIPs(pod *corev1.Pod) (out []string) {
+	if ended(pod.Status.Phase) || pod.Spec.HostNetwork {
+		return nil
+	}
+	for _, ip := range pod.Status.PodIPs {
+		out = append(out, ip.IP)
+	}
+	return out
 }
 
 // grace returns the grace period with which a pod is to be deleted; nil leaves
@@ -113,49 +127,67 @@ func shorter(o *api.OffloadedPod, pod *corev1.Pod) bool {
 	return g != nil && pod.DeletionGracePeriodSeconds != nil && *g < *pod.DeletionGracePeriodSeconds
 }
 
-// Reconcile makes one OffloadedPod's pod so. It is what Run calls.
+// Reconcile makes one OffloadedPod's pod so. It is what Run calls. A write that has
+// to wait leaves the worker to the pods of other peers.
 func (p *Provider) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	err := p.reconcile(ctx, req)
+	if over, ok := errors.AsType[*overBudget](err); ok {
+		return reconcile.Result{RequeueAfter: max(over.wait, budgetAgain)}, nil
+	}
+	return reconcile.Result{}, err
+}
+
+func (p *Provider) reconcile(ctx context.Context, req reconcile.Request) error {
+	// What would wait in the end does not ask the API server first.
+	if seen := p.inv.offloaded(req.NamespacedName); seen != nil && seen.DeletionTimestamp == nil && seen.Status.PodUID == "" {
+		if err := p.client.room(peering.ClusterID(seen.Spec.PeerID)); err != nil {
+			return err
+		}
+	}
 	o := &api.OffloadedPod{}
 	if err := p.client.Get(ctx, req.NamespacedName, o); err != nil {
-		return reconcile.Result{}, client.IgnoreNotFound(err)
+		return client.IgnoreNotFound(err)
+	}
+	if o.DeletionTimestamp != nil {
+		ctx = urgent(ctx)
 	}
 	pod, err := p.currentPod(ctx, o)
 	if err != nil {
-		return reconcile.Result{}, err
+		return err
 	}
 	switch decidePod(o, pod) {
 	case podHold:
 		before := o.DeepCopy()
 		controllerutil.AddFinalizer(o, api.Finalizer)
-		return reconcile.Result{}, p.patch(ctx, o, before)
+		return p.patch(ctx, o, before)
 	case podCreate:
-		return reconcile.Result{}, p.createPod(ctx, o)
+		return p.createPod(ctx, o)
 	case podAdopt, podRecord:
-		return reconcile.Result{}, p.recordPod(ctx, o, pod)
+		return p.recordPod(ctx, o, pod)
 	case podUpdate:
-		return reconcile.Result{}, p.updatePod(ctx, o)
+		return p.updatePod(ctx, o)
 	case podTaken:
-		return reconcile.Result{}, p.recordProblem(ctx, o, "NameTaken", fmt.Sprintf(
+		return p.recordProblem(ctx, o, "NameTaken", fmt.Sprintf(
 			"a pod %s/%s that is not the consumer's is there already; the provider has to delete or rename it", pod.Namespace, pod.Name), true)
 	case podLost:
-		return reconcile.Result{}, p.recordLost(ctx, o)
+		return p.recordLost(ctx, o)
 	case podDelete:
 		opts := &client.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}, GracePeriodSeconds: grace(o)}
 		if err := p.client.Delete(ctx, pod, opts); client.IgnoreNotFound(err) != nil {
-			return reconcile.Result{}, fmt.Errorf("delete pod: %w", err)
+			return fmt.Errorf("delete pod: %w", err)
 		}
 	case podWait:
 	case podRelease:
 		p.inv.lastWords(o.Namespace, types.UID(o.Status.PodUID))
 		// Before it goes: the watch tells of that later, and an apply that comes in
 		// between would find nothing, and run the pod again.
-		p.graves.add(graveOf(o.Spec.Contract, o.Spec.OriginUID))
+		p.graves.add(peering.ClusterID(o.Spec.PeerID), graveOf(o.Spec.Contract, o.Spec.OriginUID))
 		before := o.DeepCopy()
 		if controllerutil.RemoveFinalizer(o, api.Finalizer) {
-			return reconcile.Result{}, client.IgnoreNotFound(p.patch(ctx, o, before))
+			return client.IgnoreNotFound(p.patch(ctx, o, before))
 		}
 	}
-	return reconcile.Result{}, nil
+	return nil
 }
 
 // currentPod returns the pod of the OffloadedPod's name, nil if there positively
@@ -200,6 +232,12 @@ func (p *Provider) createPod(ctx context.Context, o *api.OffloadedPod) error {
 	if err != nil {
 		return p.recordProblem(ctx, o, "TemplateInvalid", err.Error(), false)
 	}
+	// Ephemeral containers are added to a pod that is there. Without its hash it is
+	// updated next, which adds them.
+	if len(pod.Spec.EphemeralContainers) > 0 {
+		pod.Spec.EphemeralContainers = nil
+		delete(pod.Annotations, api.AnnotationHash)
+	}
 	err = p.client.Create(ctx, pod, client.FieldOwner(api.Manager))
 	switch {
 	case err == nil:
@@ -225,10 +263,17 @@ func (p *Provider) updatePod(ctx context.Context, o *api.OffloadedPod) error {
 	if string(pod.UID) != o.Status.PodUID {
 		return fmt.Errorf("pod %s/%s was replaced", pod.Namespace, pod.Name)
 	}
-	pod.Labels, pod.Annotations = want.Labels, want.Annotations
-	setImages(pod.Spec.InitContainers, want.Spec.InitContainers)
-	setImages(pod.Spec.Containers, want.Spec.Containers)
-	err = p.client.Update(ctx, pod, client.FieldOwner(api.Manager))
+	// Before the hash, which says that all was done.
+	if addEphemeral(&pod.Spec, want.Spec.EphemeralContainers) {
+		part := meteredStatus{SubResourceWriter: p.client.SubResource("ephemeralcontainers"), meter: p.client}
+		err = part.Update(ctx, pod, client.FieldOwner(api.Manager))
+	}
+	if err == nil {
+		pod.Labels, pod.Annotations = want.Labels, want.Annotations
+		setImages(pod.Spec.InitContainers, want.Spec.InitContainers)
+		setImages(pod.Spec.Containers, want.Spec.Containers)
+		err = p.client.Update(ctx, pod, client.FieldOwner(api.Manager))
+	}
 	if apierrors.IsForbidden(err) || apierrors.IsInvalid(err) {
 		return p.recordProblem(ctx, o, "UpdateRefused", "the provider's cluster does not take the change: "+err.Error(), true)
 	}
@@ -236,6 +281,19 @@ func (p *Provider) updatePod(ctx context.Context, o *api.OffloadedPod) error {
 		return fmt.Errorf("update pod: %w", err)
 	}
 	return nil
+}
+
+// addEphemeral adds the ephemeral containers that a pod does not have, and says
+// whether there are such. None is ever changed or taken away.
+func addEphemeral(s *corev1.PodSpec, want []corev1.EphemeralContainer) bool {
+	added := false
+	for _, c := range want {
+		if !slices.ContainsFunc(s.EphemeralContainers, func(have corev1.EphemeralContainer) bool { return have.Name == c.Name }) {
+			s.EphemeralContainers = append(s.EphemeralContainers, c)
+			added = true
+		}
+	}
+	return added
 }
 
 func setImages(have, want []corev1.Container) {
@@ -254,6 +312,7 @@ func setImages(have, want []corev1.Container) {
 // status for good.
 func (p *Provider) recordPod(ctx context.Context, o *api.OffloadedPod, pod *corev1.Pod) error {
 	o.Status.PodUID, o.Status.Phase = string(pod.UID), phaseOf(pod)
+	o.Status.PodIPs = podIPs(pod)
 	o.Status.Reason, o.Status.Message = "", ""
 	if ended(pod.Status.Phase) {
 		if err := keepStatus(o, pod.Status); err != nil {
@@ -276,6 +335,7 @@ func keepStatus(o *api.OffloadedPod, s corev1.PodStatus) error {
 // ended, else as failed. It is not made again; whoever made it at home makes
 // another.
 func (p *Provider) recordLost(ctx context.Context, o *api.OffloadedPod) error {
+	o.Status.PodIPs = nil
 	if s, ok := p.inv.lastWords(o.Namespace, types.UID(o.Status.PodUID)); ok {
 		o.Status.Phase, o.Status.Reason, o.Status.Message = s.Phase, "", ""
 		if err := keepStatus(o, s); err != nil {

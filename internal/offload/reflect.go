@@ -2,9 +2,10 @@ package offload
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -21,29 +22,92 @@ import (
 )
 
 // reflector keeps the EndpointSlices of reflected Services as the notes on the
-// Services, the pods here and the address plan say.
+// Services, the pods here and the address plan say. It takes the peers in turn, one
+// namespace of each at a time, so that one with many does not delay the others.
 type reflector struct {
 	p *Provider
 
 	mu sync.Mutex
-	// dirty are the namespaces to look at.
-	dirty map[string]struct{}
-	wake  chan struct{}
+	// gathering are the namespaces that changed a moment ago, ready those to look at,
+	// by peer, and turns the peers that have some, whose turn is next first.
+	gathering map[string]struct{}
+	ready     map[peering.ClusterID][]string
+	turns     []peering.ClusterID
+	// busy are the peers of whom a namespace is looked at.
+	busy map[peering.ClusterID]bool
+	wake chan struct{}
 }
 
 func newReflector(p *Provider) *reflector {
-	return &reflector{p: p, dirty: make(map[string]struct{}), wake: make(chan struct{}, 1)}
+	return &reflector{
+		p: p, gathering: make(map[string]struct{}), ready: make(map[peering.ClusterID][]string),
+		busy: make(map[peering.ClusterID]bool), wake: make(chan struct{}, 1),
+	}
 }
 
 // space has the Services of a namespace looked at.
-func (r *reflector) space(name string) {
+func (r *reflector) space(name string) { r.later(name, reflectGather) }
+
+// later has the Services of a namespace looked at after a pause. What changes in
+// between is looked at with it.
+func (r *reflector) later(name string, pause time.Duration) {
 	r.mu.Lock()
-	r.dirty[name] = struct{}{}
+	defer r.mu.Unlock()
+	if _, ok := r.gathering[name]; ok {
+		return
+	}
+	r.gathering[name] = struct{}{}
+	time.AfterFunc(pause, func() { r.enqueue(name) })
+}
+
+// enqueue has a namespace looked at when it is its peer's turn.
+func (r *reflector) enqueue(name string) {
+	peer := r.p.inv.peerOf(name)
+	r.mu.Lock()
+	delete(r.gathering, name)
+	if !slices.Contains(r.ready[peer], name) {
+		if len(r.ready[peer]) == 0 {
+			r.turns = append(r.turns, peer)
+		}
+		r.ready[peer] = append(r.ready[peer], name)
+	}
 	r.mu.Unlock()
+	r.poke()
+}
+
+func (r *reflector) poke() {
 	select {
 	case r.wake <- struct{}{}:
 	default:
 	}
+}
+
+// next returns a namespace of the peer whose turn it is, and marks the peer busy.
+func (r *reflector) next() (peer peering.ClusterID, name string, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i := slices.IndexFunc(r.turns, func(p peering.ClusterID) bool { return !r.busy[p] })
+	if i < 0 {
+		return "", "", false
+	}
+	peer = r.turns[i]
+	name = r.ready[peer][0]
+	r.turns = slices.Delete(r.turns, i, i+1)
+	if r.ready[peer] = r.ready[peer][1:]; len(r.ready[peer]) > 0 {
+		r.turns = append(r.turns, peer)
+	} else {
+		delete(r.ready, peer)
+	}
+	r.busy[peer] = true
+	return peer, name, true
+}
+
+// done lets the next namespace of a peer be looked at.
+func (r *reflector) done(peer peering.ClusterID) {
+	r.mu.Lock()
+	delete(r.busy, peer)
+	r.mu.Unlock()
+	r.poke()
 }
 
 // all has all Services looked at.
@@ -54,6 +118,11 @@ func (r *reflector) all() {
 }
 
 func (r *reflector) run(ctx context.Context) {
+	var work sync.WaitGroup
+	defer work.Wait()
+	for range reflectWorkers {
+		work.Go(func() { r.work(ctx) })
+	}
 	again := time.NewTicker(reflectInterval)
 	defer again.Stop()
 	for {
@@ -62,66 +131,83 @@ func (r *reflector) run(ctx context.Context) {
 			return
 		case <-again.C:
 			r.all()
-		case <-r.wake:
 		}
-		r.mu.Lock()
-		dirty := r.dirty
-		r.dirty = make(map[string]struct{})
-		r.mu.Unlock()
-		for name := range dirty {
-			if err := r.p.reflectSpace(ctx, name); err != nil && ctx.Err() == nil {
-				r.p.cfg.Log.Warn("reflect services", "namespace", name, "err", err)
-				time.AfterFunc(time.Second, func() { r.space(name) })
+	}
+}
+
+func (r *reflector) work(ctx context.Context) {
+	for {
+		peer, name, ok := r.next()
+		if !ok {
+			select {
+			case <-ctx.Done():
+				return
+			case <-r.wake:
 			}
+			continue
 		}
+		// Another may be idle.
+		r.poke()
+		if err := r.p.reflectSpace(ctx, name); err != nil && ctx.Err() == nil {
+			pause := time.Second
+			var over *overBudget
+			switch {
+			case errors.As(err, &over):
+				pause = over.wait
+			case apierrors.IsConflict(err):
+				// The cache is behind what was written; it will show it soon.
+			default:
+				r.p.cfg.Log.Warn("reflect services", "namespace", name, "err", err)
+			}
+			r.later(name, pause)
+		}
+		r.done(peer)
 	}
 }
 
 // reflectSpace compares the EndpointSlices of a namespace with what they should
-// be. As long as the pods of the namespace are not known, it changes nothing.
+// be. As long as the cluster is not known, it changes nothing.
 func (p *Provider) reflectSpace(ctx context.Context, name string) error {
-	if w := p.inv.space(name); w == nil || !w.synced() {
+	select {
+	case <-p.inv.synced:
+	default:
 		return nil
 	}
-	var services corev1.ServiceList
-	if err := p.client.List(ctx, &services, client.InNamespace(name), client.MatchingLabels{api.LabelManaged: api.Manager}); err != nil {
-		return fmt.Errorf("list services: %w", err)
-	}
-	if len(services.Items) == 0 {
+	services := p.inv.servicesIn(name)
+	if len(services) == 0 {
 		return nil
-	}
-	var have discoveryv1.EndpointSliceList
-	if err := p.client.List(ctx, &have, client.InNamespace(name), client.MatchingLabels{discoveryv1.LabelManagedBy: api.Manager}); err != nil {
-		return fmt.Errorf("list endpoint slices: %w", err)
 	}
 	byService := make(map[string][]*discoveryv1.EndpointSlice)
-	for i := range have.Items {
-		s := &have.Items[i]
+	for _, s := range p.inv.slicesIn(name) {
 		byService[s.Labels[discoveryv1.LabelServiceName]] = append(byService[s.Labels[discoveryv1.LabelServiceName]], s)
 	}
-	ips := p.podAddresses(name)
-	for i := range services.Items {
-		svc := &services.Items[i]
+	ips, nodes := p.podAddresses(name)
+	var problems []error
+	for _, svc := range services {
 		if svc.DeletionTimestamp != nil {
 			continue
 		}
-		if err := p.reflectService(ctx, svc, byService[svc.Name], ips); err != nil {
-			return fmt.Errorf("service %s: %w", svc.Name, err)
+		if err := p.reflectService(ctx, svc.DeepCopy(), byService[svc.Name], ips, nodes); err != nil {
+			problems = append(problems, fmt.Errorf("service %s: %w", svc.Name, err))
 		}
 	}
-	return nil
+	return errors.Join(problems...)
 }
 
 // podAddresses returns the addresses of a namespace's pods, by the UID of the
-// pod at home. A pod that is here and has no address yet has an invalid one.
-func (p *Provider) podAddresses(namespace string) map[string]netip.Addr {
-	ips := make(map[string]netip.Addr)
-	for _, o := range p.inv.all() {
-		if o.Namespace != namespace || !live(o) {
+// pod at home, and their nodes by address. A pod that is here and has no address
+// yet has an invalid one.
+func (p *Provider) podAddresses(namespace string) (ips map[string]netip.Addr, nodes map[string]string) {
+	ips, nodes = make(map[string]netip.Addr), make(map[string]string)
+	for _, o := range p.inv.in(namespace) {
+		pod, _ := p.inv.pod(o.Namespace, o.Name)
+		if pod != nil && pod.Spec.NodeName != "" {
+			nodes[pod.Status.PodIP] = pod.Spec.NodeName
+		}
+		if !live(o) {
 			continue
 		}
 		ips[o.Spec.OriginUID] = netip.Addr{}
-		pod, _ := p.inv.pod(o.Namespace, o.Name)
 		if pod == nil || string(pod.UID) != o.Status.PodUID {
 			continue
 		}
@@ -129,19 +215,13 @@ func (p *Provider) podAddresses(namespace string) map[string]netip.Addr {
 			ips[o.Spec.OriginUID] = a
 		}
 	}
-	return ips
+	return ips, nodes
 }
 
 // placeEndpoints names the nodes of the endpoints that are pods of this
 // namespace: kube-proxy lets a pod reach itself through its own Service, and
 // keeps traffic close, only where it knows.
-func (p *Provider) placeEndpoints(namespace string, parts []*discoveryv1.EndpointSlice) {
-	nodes := make(map[string]string)
-	for _, o := range p.inv.all() {
-		if pod, _ := p.inv.pod(o.Namespace, o.Name); o.Namespace == namespace && pod != nil && pod.Spec.NodeName != "" {
-			nodes[pod.Status.PodIP] = pod.Spec.NodeName
-		}
-	}
+func placeEndpoints(nodes map[string]string, parts []*discoveryv1.EndpointSlice) {
 	for _, part := range parts {
 		for i := range part.Endpoints {
 			if node, ok := nodes[part.Endpoints[i].Addresses[0]]; ok {
@@ -151,9 +231,11 @@ func (p *Provider) placeEndpoints(namespace string, parts []*discoveryv1.Endpoin
 	}
 }
 
-func (p *Provider) reflectService(ctx context.Context, svc *corev1.Service, have []*discoveryv1.EndpointSlice, ips map[string]netip.Addr) error {
-	var in peering.ServiceObject
-	if err := json.Unmarshal([]byte(svc.Annotations[noteService]), &in); err != nil {
+func (p *Provider) reflectService(ctx context.Context, svc *corev1.Service, have []*discoveryv1.EndpointSlice,
+	ips map[string]netip.Addr, nodes map[string]string,
+) error {
+	in, err := readNote(svc.Annotations[noteService])
+	if err != nil {
 		return fmt.Errorf("read what the consumer said of it: %w", err)
 	}
 	peer := peering.ClusterID(svc.Labels[api.LabelPeer])
@@ -167,7 +249,7 @@ func (p *Provider) reflectService(ctx context.Context, svc *corev1.Service, have
 		}
 		return p.cfg.Translate(peer, a)
 	})
-	p.placeEndpoints(svc.Namespace, want)
+	placeEndpoints(nodes, want)
 	existing := make(map[string]*discoveryv1.EndpointSlice, len(have))
 	for _, s := range have {
 		existing[s.Name] = s
@@ -193,6 +275,7 @@ func (p *Provider) writeSlice(ctx context.Context, have, want *discoveryv1.Endpo
 			equality.Semantic.DeepEqual(have.Labels, want.Labels) {
 			return nil
 		}
+		have = have.DeepCopy()
 		have.Endpoints, have.Ports, have.Labels = want.Endpoints, want.Ports, want.Labels
 		if err := p.client.Update(ctx, have, client.FieldOwner(api.Manager)); err != nil {
 			return fmt.Errorf("update endpoint slice %s: %w", want.Name, err)

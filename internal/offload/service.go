@@ -2,10 +2,14 @@ package offload
 
 import (
 	"cmp"
+	"compress/gzip"
 	"context"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/netip"
 	"slices"
@@ -16,13 +20,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
 // applyService writes a reflected Service. Its endpoints follow from what is
 // noted on it.
 func (p *Provider) applyService(ctx context.Context, contract string, c Contract, o peering.Object) error {
-	want, err := readService(o)
+	want, item, err := readService(o)
 	if err != nil {
 		return err
 	}
@@ -30,7 +35,7 @@ func (p *Provider) applyService(ctx context.Context, contract string, c Contract
 	if err != nil {
 		return err
 	}
-	if err := p.writeShared(ctx, contract, c, ns, o, want); err != nil {
+	if err := p.writeShared(ctx, contract, c, ns, o, want, item); err != nil {
 		return err
 	}
 	p.services.space(ns.Name)
@@ -38,26 +43,26 @@ func (p *Provider) applyService(ctx context.Context, contract string, c Contract
 }
 
 // readService makes a Service without a selector, which notes what the consumer
-// said of it.
-func readService(o peering.Object) (*corev1.Service, error) {
+// said of it, and says what it counts.
+func readService(o peering.Object) (s *corev1.Service, item stockItem, err error) {
 	var in peering.ServiceObject
 	if err := json.Unmarshal(o.JSON, &in); err != nil {
-		return nil, refuse(peering.RefusedInvalid, false, "read %s: %v", o.Ref, err)
+		return nil, item, refuse(peering.RefusedInvalid, false, "read %s: %v", o.Ref, err)
 	}
-	note, err := json.Marshal(in)
+	note, err := writeNote(in)
 	if err != nil {
-		return nil, fmt.Errorf("encode %s: %w", o.Ref, err)
+		return nil, item, fmt.Errorf("encode %s: %w", o.Ref, err)
 	}
 	switch {
 	case len(in.Endpoints) > maxEndpoints:
-		return nil, refuse(peering.RefusedInvalid, false, "%s has %d endpoints; the most is %d", o.Ref, len(in.Endpoints), maxEndpoints)
+		return nil, item, refuse(peering.RefusedInvalid, false, "%s has %d endpoints; the most is %d", o.Ref, len(in.Endpoints), maxEndpoints)
 	case len(in.Ports) > maxServicePorts:
-		return nil, refuse(peering.RefusedInvalid, false, "%s has %d ports; the most is %d", o.Ref, len(in.Ports), maxServicePorts)
+		return nil, item, refuse(peering.RefusedInvalid, false, "%s has %d ports; the most is %d", o.Ref, len(in.Ports), maxServicePorts)
 	case len(note) > maxServiceNote:
-		return nil, refuse(peering.RefusedInvalid, false, "%s with its endpoints has %d bytes; the most is %d", o.Ref, len(note), maxServiceNote)
+		return nil, item, refuse(peering.RefusedInvalid, false, "%s with its endpoints has %d bytes, compressed; the most is %d", o.Ref, len(note), maxServiceNote)
 	}
-	s := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Labels: make(map[string]string), Annotations: map[string]string{noteService: string(note)}},
+	s = &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Labels: make(map[string]string), Annotations: map[string]string{noteService: note}},
 		Spec: corev1.ServiceSpec{
 			Type:            corev1.ServiceTypeClusterIP,
 			SessionAffinity: corev1.ServiceAffinityNone,
@@ -82,7 +87,67 @@ func readService(o peering.Object) (*corev1.Service, error) {
 		}
 		s.Spec.Ports = append(s.Spec.Ports, sp)
 	}
-	return s, nil
+	return s, countService(in), nil
+}
+
+// countService returns what a Service counts besides its bytes. An EndpointSlice
+// holds endpoints of one family with the same ports.
+func countService(in peering.ServiceObject) stockItem {
+	i := stockItem{ports: len(in.Ports), endpoints: len(in.Endpoints)}
+	groups := make(map[string]int)
+	for _, e := range in.Endpoints {
+		i.endpointPorts += len(e.Ports)
+		family := discoveryv1.AddressTypeIPv4
+		if strings.Contains(e.Address, ":") {
+			family = discoveryv1.AddressTypeIPv6
+		}
+		groups[groupKey(family, e.Ports)]++
+	}
+	for _, n := range groups {
+		i.slices += (n + sliceSize - 1) / sliceSize
+	}
+	return i
+}
+
+// gzipped begins a note that is compressed, and in base64.
+const gzipped = "gzip:"
+
+// writeNote returns what is kept of a Service on it.
+func writeNote(in peering.ServiceObject) (string, error) {
+	plain, err := json.Marshal(in)
+	if err != nil || len(plain) <= plainServiceNote {
+		return string(plain), err //nolint:wrapcheck // the caller says of what
+	}
+	var out strings.Builder
+	out.WriteString(gzipped)
+	text := base64.NewEncoder(base64.StdEncoding, &out)
+	small := gzip.NewWriter(text)
+	if _, err := small.Write(plain); err != nil {
+		return "", err //nolint:wrapcheck // the caller says of what
+	}
+	if err := errors.Join(small.Close(), text.Close()); err != nil {
+		return "", err
+	}
+	return out.String(), nil
+}
+
+// readNote reads what writeNote wrote.
+func readNote(note string) (in peering.ServiceObject, err error) {
+	plain := []byte(note)
+	if packed, ok := strings.CutPrefix(note, gzipped); ok {
+		small, err := gzip.NewReader(base64.NewDecoder(base64.StdEncoding, strings.NewReader(packed)))
+		if err != nil {
+			return in, fmt.Errorf("decompress it: %w", err)
+		}
+		// What was taken had no more than that, whatever somebody made of it since.
+		if plain, err = io.ReadAll(io.LimitReader(small, 2*wire.MaxObjectBytes)); err != nil {
+			return in, fmt.Errorf("decompress it: %w", err)
+		}
+	}
+	if err := json.Unmarshal(plain, &in); err != nil {
+		return in, fmt.Errorf("decode it: %w", err)
+	}
+	return in, nil
 }
 
 func protocol(s string) corev1.Protocol {

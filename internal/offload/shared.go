@@ -1,11 +1,13 @@
 package offload
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -28,7 +30,7 @@ func (p *Provider) applyConfig(ctx context.Context, contract string, c Contract,
 	if err != nil {
 		return err
 	}
-	return p.writeShared(ctx, contract, c, ns, o, want)
+	return p.writeShared(ctx, contract, c, ns, o, want, stockItem{})
 }
 
 // readConfig decodes what of a ConfigMap or Secret crosses: its data, and a
@@ -68,8 +70,8 @@ func readConfig(o peering.Object) (client.Object, error) {
 }
 
 // writeShared writes an object that contracts of a peer share, unless something
-// that is not the peer's has its name.
-func (p *Provider) writeShared(ctx context.Context, contract string, c Contract, ns *corev1.Namespace, o peering.Object, want client.Object) error {
+// that is not the peer's has its name. item is what a Service counts besides its bytes.
+func (p *Provider) writeShared(ctx context.Context, contract string, c Contract, ns *corev1.Namespace, o peering.Object, want client.Object, item stockItem) error {
 	have := newShared(o.Ref.Kind)
 	err := p.client.Get(ctx, types.NamespacedName{Namespace: ns.Name, Name: o.Ref.Name}, have)
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -79,14 +81,46 @@ func (p *Provider) writeShared(ctx context.Context, contract string, c Contract,
 		return refuse(peering.RefusedInvalid, true,
 			"the provider's namespace %s has a %s %s that is not the consumer's, and it is not overwritten; use another name", ns.Name, o.Ref.Kind, o.Ref.Name)
 	}
-	if err == nil && replaces(have, want) {
+	item.peer, item.contract, item.bytes = c.Peer, contract, sharedBytes(o)
+	setAnnotation(want, noteBytes, strconv.Itoa(item.bytes))
+	if err == nil {
+		item.contract = min(contract, cmp.Or(firstHolder(have), contract))
+	}
+	key := stockKey{o.Ref.Kind, ns.Name, o.Ref.Name}
+	undo, refusal := p.stock.admit(key, item)
+	if refusal != nil {
+		return refusal
+	}
+	if err := p.putShared(ctx, contract, c, ns, o, want, have, err == nil); err != nil {
+		undo()
+		return err
+	}
+	if o.Ref.Kind != peering.KindService { // those are watched
+		// Once more: a list that was made meanwhile, without it, is older than this.
+		p.stock.set(key, item)
+	}
+	return nil
+}
+
+// sharedBytes is what an object counts. What a Service says is kept with it, and
+// once more in its EndpointSlices.
+func sharedBytes(o peering.Object) int {
+	if o.Ref.Kind == peering.KindService {
+		return 2 * len(o.JSON)
+	}
+	return len(o.JSON)
+}
+
+// putShared writes an object in place of have, if that exists.
+func (p *Provider) putShared(ctx context.Context, contract string, c Contract, ns *corev1.Namespace, o peering.Object, want, have client.Object, exists bool) error {
+	if exists && replaces(have, want) {
 		if err := p.client.Delete(ctx, have, client.Preconditions{UID: new(have.GetUID())}); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("replace %s: %w", o.Ref, err)
 		}
 		want.SetAnnotations(keepHolders(have, o.Ref.UID, want.GetAnnotations()))
-		err = apierrors.NewNotFound(corev1.Resource("object"), o.Ref.Name)
+		exists = false
 	}
-	if err != nil {
+	if !exists {
 		want.SetNamespace(ns.Name)
 		want.SetName(o.Ref.Name)
 		mark(want, c.Peer, o.Ref.UID)
@@ -129,6 +163,17 @@ func newShared(k peering.Kind) client.Object {
 		return &corev1.Secret{}
 	default:
 		return &corev1.Service{}
+	}
+}
+
+func kindOf(o client.Object) peering.Kind {
+	switch o.(type) {
+	case *corev1.ConfigMap:
+		return peering.KindConfigMap
+	case *corev1.Secret:
+		return peering.KindSecret
+	default:
+		return peering.KindService
 	}
 }
 
@@ -203,6 +248,7 @@ func (p *Provider) release(ctx context.Context, contract string, o client.Object
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("delete %s/%s: %w", o.GetNamespace(), o.GetName(), err)
 	}
+	p.stock.drop(stockKey{kindOf(o), o.GetNamespace(), o.GetName()})
 	if svc, ok := o.(*corev1.Service); ok {
 		return p.deleteSlices(ctx, svc)
 	}
@@ -210,33 +256,27 @@ func (p *Provider) release(ctx context.Context, contract string, o client.Object
 }
 
 // eachShared calls f for each ConfigMap, Secret and Service of a peer in a
-// namespace, but not for the namespace's record.
-func (p *Provider) eachShared(ctx context.Context, ns *corev1.Namespace, peer peering.ClusterID, f func(peering.Kind, client.Object) error) error {
-	own := client.MatchingLabels{api.LabelManaged: api.Manager, api.LabelPeer: string(peer)}
-	var maps corev1.ConfigMapList
-	var secrets corev1.SecretList
-	var services corev1.ServiceList
-	for _, list := range []client.ObjectList{&maps, &secrets, &services} {
-		if err := p.client.List(ctx, list, client.InNamespace(ns.Name), own); err != nil {
-			return fmt.Errorf("list what is in namespace %s: %w", ns.Name, err)
-		}
-	}
-	for i := range maps.Items {
-		if maps.Items[i].Name == recordName {
-			continue
-		}
-		if err := f(peering.KindConfigMap, &maps.Items[i]); err != nil {
-			return err
-		}
-	}
-	for i := range secrets.Items {
-		if err := f(peering.KindSecret, &secrets.Items[i]); err != nil {
-			return err
-		}
-	}
-	for i := range services.Items {
-		if err := f(peering.KindService, &services.Items[i]); err != nil {
-			return err
+// namespace, but not for the namespace's record. What is in them is not read: a peer
+// may have much in one namespace.
+func (p *Provider) eachShared(ctx context.Context, ns *corev1.Namespace, peer peering.ClusterID, f func(peering.Kind, *metav1.PartialObjectMetadata) error) error {
+	for _, kind := range []peering.Kind{peering.KindConfigMap, peering.KindSecret, peering.KindService} {
+		err := eachPage(ctx, p.client, func() *metav1.PartialObjectMetadataList {
+			list := &metav1.PartialObjectMetadataList{}
+			list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(kind.String() + "List"))
+			return list
+		}, func(list *metav1.PartialObjectMetadataList) error {
+			for i := range list.Items {
+				if kind == peering.KindConfigMap && list.Items[i].Name == recordName {
+					continue
+				}
+				if err := f(kind, &list.Items[i]); err != nil {
+					return err
+				}
+			}
+			return nil
+		}, client.InNamespace(ns.Name), client.MatchingLabels{api.LabelManaged: api.Manager, api.LabelPeer: string(peer)})
+		if err != nil {
+			return fmt.Errorf("look at each %s in namespace %s: %w", kind, ns.Name, err)
 		}
 	}
 	return nil
@@ -244,11 +284,18 @@ func (p *Provider) eachShared(ctx context.Context, ns *corev1.Namespace, peer pe
 
 // releaseShared ends a contract's hold on everything in a namespace but pods.
 func (p *Provider) releaseShared(ctx context.Context, contract string, ns *corev1.Namespace, peer peering.ClusterID) error {
-	return p.eachShared(ctx, ns, peer, func(_ peering.Kind, o client.Object) error {
+	return p.eachShared(ctx, ns, peer, func(kind peering.Kind, o *metav1.PartialObjectMetadata) error {
 		if !slices.Contains(holders(o), contract) {
 			return nil
 		}
-		return p.release(ctx, contract, o)
+		whole := newShared(kind)
+		if err := p.client.Get(ctx, client.ObjectKeyFromObject(o), whole); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+		if whole.GetUID() != o.UID {
+			return nil
+		}
+		return p.release(ctx, contract, whole)
 	})
 }
 
@@ -275,7 +322,7 @@ func (p *Provider) heldIn(ctx context.Context, contract string, ns *corev1.Names
 		Ref:  peering.ObjectRef{Kind: peering.KindNamespace, Name: origin, UID: ns.Labels[api.LabelOriginUID]},
 		Hash: hash,
 	})
-	err = p.eachShared(ctx, ns, peering.ClusterID(ns.Labels[api.LabelPeer]), func(k peering.Kind, o client.Object) error {
+	err = p.eachShared(ctx, ns, peering.ClusterID(ns.Labels[api.LabelPeer]), func(k peering.Kind, o *metav1.PartialObjectMetadata) error {
 		if hash, ok := heldBy(o, contract); ok {
 			held = append(held, peering.Held{
 				Ref:  peering.ObjectRef{Kind: k, Namespace: origin, Name: o.GetName(), UID: o.GetLabels()[api.LabelOriginUID]},

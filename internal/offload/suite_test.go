@@ -82,6 +82,9 @@ func (c *cluster) fresh(resources string) (id, ns string) {
 	c.n++
 	id, ns = fmt.Sprint("c-", c.n), fmt.Sprint("shop", c.n)
 	c.mu.Unlock()
+	if !strings.Contains(resources, "pods=") {
+		resources += ",pods=100" // every contract has a limit of them
+	}
 	c.set(id, &Contract{
 		Peer: peerA, Resources: container(resources, "").Resources.Requests, PodSecurity: baseline, AcceptNew: true,
 		SameNamespaces: []string{ns, ns + "-own", "kube-extra"},
@@ -102,7 +105,8 @@ func (c *cluster) start(t *testing.T) (p *Provider, stop func()) {
 			b[1] = 241
 			return netip.AddrFrom4(b), true
 		},
-		Log: slog.New(slog.NewTextHandler(testLog{t}, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Resolver: func() (netip.Addr, error) { return netip.MustParseAddr("10.96.0.77"), nil },
+		Log:      slog.New(slog.NewTextHandler(testLog{t}, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -402,7 +406,9 @@ func suite(t *testing.T, c *cluster) {
 	t.Run("a hundred applies at once stay within the quota, also after a restart", func(t *testing.T) { testQuota(t, c) })
 	t.Run("a crash between making and recording a pod does not run it twice", func(t *testing.T) { testCrash(t, c) })
 	t.Run("what may not run is refused with the reason", func(t *testing.T) { testRefusals(t, c) })
+	t.Run("a namespace follows the Pod Security levels of its contracts", func(t *testing.T) { testLevels(t, c) })
 	t.Run("services answer with endpoints in this cluster's terms", func(t *testing.T) { testServices(t, c) })
+	t.Run("pods resolve names as at home, and their addresses are recorded", func(t *testing.T) { testNames(t, c) })
 	t.Run("events of pods come back", func(t *testing.T) { testEvents(t, c) })
 	t.Run("closing a contract leaves nothing of it and all of others", func(t *testing.T) { testClose(t, c) })
 	t.Run("a namespace whose maker died before it had its rights there goes", func(t *testing.T) { testVacateWithoutRights(t, c) })
@@ -434,7 +440,7 @@ func testNamespaces(t *testing.T, c *cluster) {
 		t.Errorf("held %v, %v", held, err)
 	}
 	refused(t, p.Apply(t.Context(), id, namespaceObject(name, "Same")), peering.RefusedNamespace, false, "never changes")
-	refused(t, p.Apply(t.Context(), id, namespaceObject("com", "Same")), peering.RefusedNamespace, false, "may not keep its name")
+	refused(t, p.Apply(t.Context(), id, namespaceObject("com", "Same")), peering.RefusedNamespace, true, "may not keep its name")
 	younger := o
 	younger.Ref.UID = "another"
 	refused(t, p.Apply(t.Context(), id, younger), peering.RefusedNamespace, true, "older namespace")
@@ -516,8 +522,8 @@ func testPodLife(t *testing.T, c *cluster) {
 		t.Errorf("status %+v", s)
 	}
 	eventually(t, "the pod is exposed", func() bool {
-		ips, err := p.Exposed(t.Context(), id)
-		return err == nil && slices.Equal(ips, []netip.Addr{netip.MustParseAddr("10.200.0.7")})
+		ips, known := p.Exposed(id)
+		return known && slices.Equal(ips, []netip.Addr{netip.MustParseAddr("10.200.0.7")})
 	})
 	used, n, err := p.Usage(t.Context(), id)
 	if q := used[corev1.ResourceCPU]; err != nil || n != 1 || q.Cmp(resource.MustParse("600m")) != 0 {
@@ -529,6 +535,32 @@ func testPodLife(t *testing.T, c *cluster) {
 	eventually(t, "the image follows", func() bool {
 		return c.get(t, remote, "web", pod) && pod.Spec.Containers[0].Image == "i2" && pod.Annotations[api.AnnotationHash] == changed.Hash().String()
 	})
+	if c.real { // a fake client has no such subresource
+		debugged := changed
+		debugged.JSON = []byte(strings.Replace(string(changed.JSON), `"containers":`, `"ephemeralContainers":[{"name":"debug","image":"d","targetContainerName":"c"}],"containers":`, 1))
+		apply(t, p, id, debugged)
+		eventually(t, "an ephemeral container follows", func() bool {
+			return c.get(t, remote, "web", pod) && len(pod.Spec.EphemeralContainers) == 1 && pod.Spec.EphemeralContainers[0].TargetContainerName == "c" &&
+				pod.Annotations[api.AnnotationHash] == debugged.Hash().String()
+		})
+		spy := changed
+		spy.JSON = []byte(strings.Replace(string(changed.JSON), `"containers":`, `"ephemeralContainers":[{"name":"spy","image":"d","securityContext":{"privileged":true}}],"containers":`, 1))
+		refused(t, p.Apply(t.Context(), id, spy), peering.RefusedPodSecurity, false, "privileged")
+		// A pod that waits at home may get one before it crosses.
+		early := podObject(name, "early", "1m")
+		early.JSON = []byte(strings.Replace(string(early.JSON), `"containers":`, `"ephemeralContainers":[{"name":"debug","image":"d"}],"containers":`, 1))
+		apply(t, p, id, early)
+		eventually(t, "a new pod gets its ephemeral container", func() bool {
+			return c.get(t, remote, "early", pod) && len(pod.Spec.EphemeralContainers) == 1 && pod.Annotations[api.AnnotationHash] == early.Hash().String()
+		})
+		if err := p.Delete(t.Context(), id, early.Ref, new(int64)); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "it is gone", func() bool { n, err := p.Drained(t.Context(), id); return err == nil && n == 1 })
+		if !c.get(t, remote, "web", pod) {
+			t.Fatal("the first pod went, too")
+		}
+	}
 	bigger := o
 	bigger.JSON = []byte(strings.Replace(string(o.JSON), `600m`, `700m`, 1))
 	refused(t, p.Apply(t.Context(), id, bigger), peering.RefusedInvalid, false, "resources")
@@ -740,11 +772,122 @@ func testRefusals(t *testing.T, c *cluster) {
 	refused(t, try(pod(`{"containers":[{"name":"c","image":"i","resources":{"limits":{"cpu":"2"}}}]}`)), peering.RefusedQuota, true, "cpu")
 	refused(t, try(pod(`{"containers":[]}`)), peering.RefusedInvalid, false, "containers")
 	refused(t, try(pod(`[]`)), peering.RefusedInvalid, false, "read pod")
+	refused(t, try(pod(`{"containers":[{"name":"c","image":"i","args":["`+strings.Repeat("x", maxPodBytes)+`"]}]}`)), peering.RefusedInvalid, false, "a pod at most")
 	refused(t, try(thing(peering.KindService, name, "s", "u2", `nonsense`)), peering.RefusedInvalid, false, "read")
 	k, _ := c.contract(id)
 	k.AcceptNew = false
 	c.set(id, &k)
 	refused(t, try(podObject(name, "web", "1m")), peering.RefusedContract, false, "ending")
+}
+
+// A namespace outlives contracts, and enforces what those that use it need.
+func testLevels(t *testing.T, c *cluster) {
+	p, _ := c.start(t)
+	strict, name := c.fresh("cpu=1,pods=10")
+	loose, _ := c.fresh("cpu=1,pods=10")
+	k, _ := c.contract(strict)
+	k.PodSecurity = restricted
+	c.set(strict, &k)
+	remote := name + "-aaaaaaaa"
+	level := func() string {
+		ns := &corev1.Namespace{}
+		if !c.get(t, "", remote, ns) {
+			t.Fatal("the namespace is not there")
+		}
+		return ns.Labels[labelEnforce]
+	}
+	ns := namespaceObject(name, "Suffixed")
+	apply(t, p, strict, ns)
+	if got := level(); got != "restricted" {
+		t.Fatalf("the level is %s", got)
+	}
+	apply(t, p, loose, ns)
+	if got := level(); got != "baseline" {
+		t.Errorf("with a contract of baseline the level is %s", got)
+	}
+	eventually(t, "the pod of the new contract is made", func() bool {
+		_ = p.Apply(t.Context(), loose, podObject(name, "web", "1"))
+		return c.get(t, remote, "web", &corev1.Pod{})
+	})
+	refused(t, p.Apply(t.Context(), strict, podObject(name, "more", "1")), peering.RefusedPodSecurity, false, "restricted")
+	// A contract that is changed needs no new namespace.
+	c.set(loose, nil)
+	eventually(t, "the other contract is over", func() bool {
+		left, err := p.CloseContract(t.Context(), peerA, loose)
+		return err == nil && left.None()
+	})
+	if got := level(); got != "restricted" {
+		t.Errorf("after the contract of baseline the level is %s", got)
+	}
+	k.PodSecurity = baseline
+	c.set(strict, &k)
+	eventually(t, "a pod of the changed contract is made", func() bool {
+		_ = p.Apply(t.Context(), strict, podObject(name, "later", "1"))
+		return c.get(t, remote, "later", &corev1.Pod{})
+	})
+}
+
+// What the API server does not take is refused, and not a pod that waits for ever.
+func TestWhatTheAPIServerRefusesIsARefusal(t *testing.T) {
+	c := newReal(t)
+	p, _ := c.start(t)
+	id, name := c.fresh("cpu=1,pods=10")
+	apply(t, p, id, namespaceObject(name, "Suffixed"))
+	pod := func(spec string) peering.Object {
+		return thing(peering.KindPod, name, "web", "u1", `{"spec":`+spec+`}`)
+	}
+	refused(t, p.Apply(t.Context(), id, pod(`{"containers":[{"name":"C_","image":"i"}]}`)), peering.RefusedInvalid, false, "spec.containers[0].name")
+	if c.get(t, name+"-aaaaaaaa", "web", &api.OffloadedPod{}) {
+		t.Error("what was refused is recorded")
+	}
+	// The provider's own rules say no in the same way, and may say yes later.
+	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: name + "-aaaaaaaa", Name: "none"}}
+	quota.Spec.Hard = corev1.ResourceList{"pods": resource.MustParse("0")}
+	if err := c.owner.Create(t.Context(), quota); err != nil {
+		t.Fatal(err)
+	}
+	quota.Status.Hard, quota.Status.Used = quota.Spec.Hard, quota.Spec.Hard
+	if err := c.owner.Status().Update(t.Context(), quota); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, p.Apply(t.Context(), id, podObject(name, "web", "1m")), peering.RefusedInvalid, true, "exceeded quota")
+	if err := c.owner.Delete(t.Context(), quota); err != nil {
+		t.Fatal(err)
+	}
+	merged := pod(`{"containers":[{"name":"c","image":"i"}],"topologySpreadConstraints":[{"maxSkew":1,"topologyKey":"kubernetes.io/hostname","whenUnsatisfiable":"ScheduleAnyway",
+	 "matchLabelKeys":["pod-template-hash"],"labelSelector":{"matchExpressions":[{"key":"pod-template-hash","operator":"In","values":["1"]}]}}]}`)
+	eventually(t, "a pod whose match label keys were merged at home is made", func() bool {
+		_ = p.Apply(t.Context(), id, merged)
+		return c.get(t, name+"-aaaaaaaa", "web", &corev1.Pod{})
+	})
+}
+
+// Many events of pods wake what follows them once.
+func TestChangesOfAContractAreGathered(t *testing.T) {
+	t.Parallel()
+	told := make(chan string, 100)
+	p, err := New(Config{
+		Client: newFake(t).agent, Contracts: func(string) (Contract, bool) { return Contract{}, false },
+		Namespace: "entente-system", ServiceAccount: "entente-agent", Changed: func(contract string) { told <- contract },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 1000 {
+		p.changed("c-1")
+		p.changed("c-2")
+	}
+	seen := map[string]int{}
+	for range 2 {
+		seen[<-told]++
+	}
+	if seen["c-1"] != 1 || seen["c-2"] != 1 || len(told) > 0 {
+		t.Errorf("told %v, and %d more", seen, len(told))
+	}
+	p.changed("c-1")
+	if again := <-told; again != "c-1" {
+		t.Errorf("told %s", again)
+	}
 }
 
 func testServices(t *testing.T, c *cluster) {
@@ -880,7 +1023,7 @@ func testVacateWithoutRights(t *testing.T, c *cluster) {
 	orphan := func(t *testing.T, name string) *corev1.Namespace {
 		t.Helper()
 		ref := namespaceObject(name, "Suffixed").Ref
-		ns, err := p.makeNamespace(t.Context(), k, ref, name+"-aaaaaaaa")
+		ns, err := p.makeNamespace(t.Context(), k, ref, name+"-aaaaaaaa", "")
 		if err != nil {
 			t.Fatal(err)
 		}

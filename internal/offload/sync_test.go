@@ -708,3 +708,47 @@ func TestStreamsReachIntoAPod(t *testing.T) {
 		}
 	})
 }
+
+// A consumer that rewrites an object faster than this cluster takes it has the
+// last state written, and no queue of those before.
+func TestOnlyTheLastQueuedStateOfAnObjectIsWritten(t *testing.T) {
+	mem := newMemory()
+	mem.block = make(chan struct{})
+	stream := open(t, newSite(t, mem, consumer), contract)
+	if _, err := stream.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	const rewrites = 100
+	var last peering.Object
+	for i := range rewrites {
+		last = obj(peering.KindConfigMap, "cfg", fmt.Sprintf(`{"data":{"n":"%d"}}`, i))
+		if err := stream.Send(wire.ApplyTo(last)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// What is sent after it is done after it.
+	if err := stream.Send(wire.DeleteTo(ref(peering.KindSecret, "other"), nil)); err != nil {
+		t.Fatal(err)
+	}
+	answered, superseded := 0, 0
+	unblock := sync.OnceFunc(func() { close(mem.block) })
+	for answered+superseded < rewrites+1 {
+		if superseded >= rewrites-2 {
+			unblock()
+		}
+		m, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a := m.GetAck(); a.GetReason() == "" {
+			answered++
+		} else if a.GetRetryable() && strings.Contains(a.GetMessage(), "newer state") {
+			superseded++
+		} else {
+			t.Fatalf("answer %v", a)
+		}
+	}
+	if mem.applies[last.Ref] > 2 || mem.objects[last.Ref] != last.Hash() {
+		t.Errorf("%d states were written, and the last is held: %v", mem.applies[last.Ref], mem.objects[last.Ref] == last.Hash())
+	}
+}

@@ -1,6 +1,7 @@
 package offload
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -34,7 +35,7 @@ func readPod(raw []byte) (*template, error) {
 	if err := json.Unmarshal(raw, &t); err != nil {
 		return nil, fmt.Errorf("read pod: %w", err)
 	}
-	if n := len(t.Spec.Containers); n == 0 || n+len(t.Spec.InitContainers) > maxContainers {
+	if n := len(t.Spec.Containers); n == 0 || n+len(t.Spec.InitContainers)+len(t.Spec.EphemeralContainers) > maxContainers {
 		return nil, fmt.Errorf("a pod has 1 to %d containers", maxContainers)
 	}
 	return &t, nil
@@ -55,11 +56,13 @@ func foreignKey(key string) bool {
 // translatePod makes a consumer's pod one of this cluster, in place. It decides
 // alone what may stay, whatever the consumer has taken away before:
 //
-//	dropped    node name, host name to node bindings, service account and its
+//	dropped    node name, node selector and node affinity, service account and its
 //	           token, scheduler, priority and preemption, scheduling gates and
-//	           groups, readiness gates, overhead, ephemeral containers, eviction
+//	           groups, readiness gates, overhead, eviction
 //	           responders, tolerations of all but unreachable nodes, labels and
 //	           annotations with a domain, affinity to pods of other namespaces
+//	rewritten  references to labels and annotations that are dropped, so that they
+//	           still have their values
 //	added      only on nodes with the labels that the contract names, and never
 //	           on a virtual node, so that a pod is not lent on; no more than
 //	           maxGrace to end
@@ -68,12 +71,18 @@ func foreignKey(key string) bool {
 //
 // What is left is for Pod Security and the API server to judge.
 func translatePod(t *template, c Contract) error {
+	fields := keepFields(t)
 	for k := range t.Metadata.Annotations {
 		if foreignKey(k) && !strings.HasPrefix(k, appArmor+"/") {
 			delete(t.Metadata.Annotations, k)
 		}
 	}
 	maps.DeleteFunc(t.Metadata.Labels, func(k, _ string) bool { return foreignKey(k) })
+	if t.Metadata.Annotations == nil {
+		t.Metadata.Annotations = fields
+	} else {
+		maps.Copy(t.Metadata.Annotations, fields)
+	}
 	s := &t.Spec
 	if s.RuntimeClassName != nil && *s.RuntimeClassName != "" && !slices.Contains(c.RuntimeClasses, *s.RuntimeClassName) {
 		return fmt.Errorf("runtime class %s is not part of the contract; ask for a contract with it, or take runtimeClassName away", *s.RuntimeClassName)
@@ -86,7 +95,11 @@ func translatePod(t *template, c Contract) error {
 			return err
 		}
 	}
-	s.NodeName = ""
+	// Which nodes, is for the contract to say.
+	s.NodeName, s.NodeSelector = "", nil
+	if s.Affinity != nil {
+		s.Affinity.NodeAffinity = nil
+	}
 	s.ServiceAccountName = "default"
 	s.DeprecatedServiceAccount = ""
 	s.AutomountServiceAccountToken = new(false)
@@ -95,12 +108,12 @@ func translatePod(t *template, c Contract) error {
 	s.SchedulingGates, s.SchedulingGroup, s.ReadinessGates = nil, nil, nil
 	s.EvictionResponders = nil
 	s.Overhead = nil
-	s.EphemeralContainers = nil
 	if g := s.TerminationGracePeriodSeconds; g != nil && *g > maxGrace {
 		s.TerminationGracePeriodSeconds = new(maxGrace)
 	}
 	s.Tolerations = keepTolerations(s.Tolerations)
 	keepToOwnNamespace(s.Affinity)
+	dropMergedKeys(s)
 	keepToNodes(s, c.NodeSelector)
 	return nil
 }
@@ -108,25 +121,27 @@ func translatePod(t *template, c Contract) error {
 // keepToOwnNamespace lets a pod seek or shun only pods of its own namespace: one
 // that shuns those of others keeps them from being scheduled.
 func keepToOwnNamespace(a *corev1.Affinity) {
+	eachPodTerm(a, func(t *corev1.PodAffinityTerm) { t.Namespaces, t.NamespaceSelector = nil, nil })
+}
+
+// eachPodTerm calls f for each term by which a pod seeks or shuns others.
+func eachPodTerm(a *corev1.Affinity, f func(*corev1.PodAffinityTerm)) {
 	if a == nil {
 		return
 	}
-	own := func(t *corev1.PodAffinityTerm) { t.Namespaces, t.NamespaceSelector = nil, nil }
-	if p := a.PodAffinity; p != nil {
-		for i := range p.RequiredDuringSchedulingIgnoredDuringExecution {
-			own(&p.RequiredDuringSchedulingIgnoredDuringExecution[i])
+	all := func(required []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm) {
+		for i := range required {
+			f(&required[i])
 		}
-		for i := range p.PreferredDuringSchedulingIgnoredDuringExecution {
-			own(&p.PreferredDuringSchedulingIgnoredDuringExecution[i].PodAffinityTerm)
+		for i := range preferred {
+			f(&preferred[i].PodAffinityTerm)
 		}
 	}
+	if p := a.PodAffinity; p != nil {
+		all(p.RequiredDuringSchedulingIgnoredDuringExecution, p.PreferredDuringSchedulingIgnoredDuringExecution)
+	}
 	if p := a.PodAntiAffinity; p != nil {
-		for i := range p.RequiredDuringSchedulingIgnoredDuringExecution {
-			own(&p.RequiredDuringSchedulingIgnoredDuringExecution[i])
-		}
-		for i := range p.PreferredDuringSchedulingIgnoredDuringExecution {
-			own(&p.PreferredDuringSchedulingIgnoredDuringExecution[i].PodAffinityTerm)
-		}
+		all(p.RequiredDuringSchedulingIgnoredDuringExecution, p.PreferredDuringSchedulingIgnoredDuringExecution)
 	}
 }
 
@@ -141,8 +156,7 @@ func keepTolerations(in []corev1.Toleration) (out []corev1.Toleration) {
 	return out
 }
 
-// keepToNodes adds to each way in which the pod may be placed that it is placed on
-// a node with these labels, and not on a virtual one.
+// keepToNodes has a pod placed on a node with these labels, and not on a virtual one.
 func keepToNodes(s *corev1.PodSpec, labels map[string]string) {
 	wanted := []corev1.NodeSelectorRequirement{{Key: api.LabelVirtualNode, Operator: corev1.NodeSelectorOpDoesNotExist}}
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
@@ -151,21 +165,99 @@ func keepToNodes(s *corev1.PodSpec, labels map[string]string) {
 	if s.Affinity == nil {
 		s.Affinity = &corev1.Affinity{}
 	}
-	if s.Affinity.NodeAffinity == nil {
-		s.Affinity.NodeAffinity = &corev1.NodeAffinity{}
+	s.Affinity.NodeAffinity = &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+		NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: wanted}},
+	}}
+}
+
+// keepFields has what the pod reads of its own labels and annotations that are
+// about to be dropped read of annotations of ours instead, which it returns: no
+// controller acts on these, whatever a consumer's key was.
+func keepFields(t *template) map[string]string {
+	kept := make(map[string]string)
+	keep := func(ref *corev1.ObjectFieldSelector) {
+		if ref == nil {
+			return
+		}
+		of, key, ok := fieldKey(ref.FieldPath)
+		if !ok || !foreignKey(key) {
+			return
+		}
+		values := t.Metadata.Labels
+		if of == "annotations" {
+			values = t.Metadata.Annotations
+		}
+		value, ok := values[key]
+		if !ok {
+			return
+		}
+		sum := sha256.Sum256([]byte(of + "/" + key))
+		name := fieldPrefix + short(sum[:])
+		kept[name] = value
+		ref.FieldPath = "metadata.annotations['" + name + "']"
 	}
-	n := s.Affinity.NodeAffinity
-	if n.RequiredDuringSchedulingIgnoredDuringExecution == nil {
-		n.RequiredDuringSchedulingIgnoredDuringExecution = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: wanted}}}
-		return
-	}
-	terms := n.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
-	for i := range terms {
-		// An empty term matches no node, and shall go on to do so.
-		if len(terms[i].MatchExpressions) > 0 || len(terms[i].MatchFields) > 0 {
-			terms[i].MatchExpressions = append(terms[i].MatchExpressions, wanted...)
+	files := func(items []corev1.DownwardAPIVolumeFile) {
+		for i := range items {
+			keep(items[i].FieldRef)
 		}
 	}
+	for _, containers := range [][]corev1.Container{t.Spec.InitContainers, t.Spec.Containers} {
+		for i := range containers {
+			for j := range containers[i].Env {
+				if from := containers[i].Env[j].ValueFrom; from != nil {
+					keep(from.FieldRef)
+				}
+			}
+		}
+	}
+	for i := range t.Spec.Volumes {
+		v := &t.Spec.Volumes[i]
+		if v.DownwardAPI != nil {
+			files(v.DownwardAPI.Items)
+		}
+		if v.Projected != nil {
+			for j := range v.Projected.Sources {
+				if d := v.Projected.Sources[j].DownwardAPI; d != nil {
+					files(d.Items)
+				}
+			}
+		}
+	}
+	return kept
+}
+
+// fieldKey returns what metadata.labels['key'] or metadata.annotations['key'] names.
+func fieldKey(path string) (of, key string, ok bool) {
+	rest, ok := strings.CutPrefix(path, "metadata.")
+	if !ok {
+		return "", "", false
+	}
+	of, rest, ok = strings.Cut(rest, "['")
+	key, end := strings.CutSuffix(rest, "']")
+	return of, key, ok && end && (of == "labels" || of == "annotations")
+}
+
+// dropMergedKeys drops the match label keys that the consumer's API server merged
+// into the label selector beside them: this one would merge them again, and refuses
+// a key that is in both.
+func dropMergedKeys(s *corev1.PodSpec) {
+	drop := func(keys []string, in *metav1.LabelSelector) []string {
+		if in == nil {
+			return keys
+		}
+		return slices.DeleteFunc(keys, func(key string) bool {
+			_, ok := in.MatchLabels[key]
+			return ok || slices.ContainsFunc(in.MatchExpressions, func(r metav1.LabelSelectorRequirement) bool { return r.Key == key })
+		})
+	}
+	for i := range s.TopologySpreadConstraints {
+		c := &s.TopologySpreadConstraints[i]
+		c.MatchLabelKeys = drop(c.MatchLabelKeys, c.LabelSelector)
+	}
+	eachPodTerm(s.Affinity, func(t *corev1.PodAffinityTerm) {
+		t.MatchLabelKeys = drop(t.MatchLabelKeys, t.LabelSelector)
+		t.MismatchLabelKeys = drop(t.MismatchLabelKeys, t.LabelSelector)
+	})
 }
 
 // checkVolume refuses volumes that would reach beyond the pod's own namespace:

@@ -2,6 +2,7 @@ package offload
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"slices"
 	"sync"
@@ -146,8 +147,9 @@ func (p *Provider) Watch(ctx context.Context, contract string, status func(peeri
 	for _, o := range p.inv.of(contract) {
 		sub.touch(types.NamespacedName{Namespace: o.Namespace, Name: o.Name})
 	}
-	// said has what was last said of each pod.
-	said := make(map[types.NamespacedName]string)
+	// said has a hash of what was last said of each pod: there may be many, and a status
+	// is long.
+	said := make(map[types.NamespacedName][sha256.Size]byte)
 	for {
 		select {
 		case <-ctx.Done():
@@ -167,11 +169,10 @@ func (p *Provider) Watch(ctx context.Context, contract string, status func(peeri
 				continue
 			}
 			b, err := json.Marshal(s)
-			if err != nil || string(b) == said[key] {
-				continue
+			if hash := sha256.Sum256(b); err == nil && said[key] != hash {
+				said[key] = hash
+				status(s)
 			}
-			said[key] = string(b)
-			status(s)
 		}
 		for _, ref := range gone {
 			status(peering.PodStatus{Ref: ref, Gone: true})

@@ -118,6 +118,10 @@ func WriteState(c *v1alpha1.Contract, value peering.Contract) {
 // the envelope, in one write, so it is never true of another revision.
 const annotationFulfils = "entente.dev/fulfils"
 
+// annotationStorageClasses is the storage classes that a provider's contract was
+// granted with, separated by commas.
+const annotationStorageClasses = "entente.dev/storage-classes"
+
 // annotationBefore is the envelope of the revision before: by it a statement is
 // checked that was made just before a revision.
 const annotationBefore = "entente.dev/previous-envelope"
@@ -164,10 +168,10 @@ func dropEarlier(annotations map[string]string) {
 	}
 }
 
-// Fulfilment is what of its ResourceSlice a consumer's contract fulfils. The zero
+// Fulfilment is what of its PeeringRequest a consumer's contract fulfils. The zero
 // Fulfilment is not known.
 type Fulfilment struct {
-	// Generation is that of the ResourceSlice.
+	// Generation is that of the PeeringRequest.
 	Generation int64 `json:"generation"`
 	// Duration is what it then said; zero for nothing.
 	Duration time.Duration `json:"duration,omitempty"`
@@ -180,6 +184,21 @@ func Fulfils(c *v1alpha1.Contract) Fulfilment {
 		return Fulfilment{}
 	}
 	return f
+}
+
+// StorageClasses returns the storage classes that a provider's contract was granted
+// with. Terms do not have them: the provider only says that they are there.
+func StorageClasses(c *v1alpha1.Contract) []string {
+	return strings.FieldsFunc(c.Annotations[annotationStorageClasses], func(r rune) bool { return r == ',' })
+}
+
+// SetStorageClasses writes what StorageClasses reads.
+func SetStorageClasses(c *v1alpha1.Contract, names []string) {
+	if len(names) == 0 {
+		delete(c.Annotations, annotationStorageClasses)
+		return
+	}
+	metav1.SetMetaDataAnnotation(&c.ObjectMeta, annotationStorageClasses, strings.Join(names, ","))
 }
 
 // SetFulfils records it.

@@ -27,14 +27,14 @@ const (
 	fieldForeignCluster = "spec.foreignCluster"
 )
 
-// Indexes returns the fields that Cached, the functions of contracts and SlicesOf look at.
+// Indexes returns the fields that Cached, the functions of contracts and RequestsOf look at.
 func Indexes() []Index {
 	return []Index{
 		{&v1alpha1.ForeignCluster{}, fieldCluster, func(o client.Object) []string { return some(o.(*v1alpha1.ForeignCluster).Spec.ClusterID) }},
 		{&v1alpha1.Contract{}, fieldPeer, func(o client.Object) []string { return some(o.(*v1alpha1.Contract).Spec.PeerID) }},
 		{&v1alpha1.Contract{}, fieldRequest, func(o client.Object) []string { return some(o.(*v1alpha1.Contract).Spec.RequestID) }},
 		{&v1alpha1.Contract{}, fieldNode, func(o client.Object) []string { return some(o.(*v1alpha1.Contract).Status.Node) }},
-		{&v1alpha1.ResourceSlice{}, fieldForeignCluster, func(o client.Object) []string { return some(o.(*v1alpha1.ResourceSlice).Spec.ForeignCluster) }},
+		{&v1alpha1.PeeringRequest{}, fieldForeignCluster, func(o client.Object) []string { return some(o.(*v1alpha1.PeeringRequest).Spec.ForeignCluster) }},
 	}
 }
 
@@ -100,12 +100,12 @@ func contractsBy(ctx context.Context, cache client.Reader, field, value string, 
 	return list.Items, nil
 }
 
-// SlicesOf returns the ResourceSlices that ask a ForeignCluster by its name, from a
+// RequestsOf returns the PeeringRequests that ask a ForeignCluster by its name, from a
 // cache that has the indexes.
-func SlicesOf(ctx context.Context, cache client.Reader, foreignCluster string) ([]v1alpha1.ResourceSlice, error) {
-	var list v1alpha1.ResourceSliceList
+func RequestsOf(ctx context.Context, cache client.Reader, foreignCluster string) ([]v1alpha1.PeeringRequest, error) {
+	var list v1alpha1.PeeringRequestList
 	if err := cache.List(ctx, &list, client.MatchingFields{fieldForeignCluster: foreignCluster}); err != nil {
-		return nil, fmt.Errorf("list resource slices: %w", err)
+		return nil, fmt.Errorf("list peering requests: %w", err)
 	}
 	return list.Items, nil
 }

@@ -43,8 +43,8 @@ func TestACacheFindsByIndex(t *testing.T) {
 			Status: v1alpha1.ContractStatus{Node: node},
 		}
 	}
-	slice := func(name, of string) client.Object {
-		return &v1alpha1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.ResourceSliceSpec{ForeignCluster: of}}
+	request := func(name, of string) client.Object {
+		return &v1alpha1.PeeringRequest{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.PeeringRequestSpec{ForeignCluster: of}}
 	}
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
@@ -53,7 +53,7 @@ func TestACacheFindsByIndex(t *testing.T) {
 	b := fake.NewClientBuilder().WithScheme(scheme).WithObjects(
 		fc("milan", "a", ""), fc("milan-2", "a", "roots"), fc("rome", "b", ""), fc("named", "", ""),
 		contract("c-1", "a", "r-1", "n-1"), contract("c-2", "b", "r-2", ""), contract("c-3", "a", "r-2", "n-2"),
-		slice("s-1", "milan"), slice("s-2", "rome"), slice("s-3", ""),
+		request("s-1", "milan"), request("s-2", "rome"), request("s-3", ""),
 	)
 	for _, i := range store.Indexes() {
 		b = b.WithIndex(i.Object, i.Field, i.Values)
@@ -90,7 +90,7 @@ func TestACacheFindsByIndex(t *testing.T) {
 			}
 		}
 	}
-	got, err := store.SlicesOf(t.Context(), c, "milan")
+	got, err := store.RequestsOf(t.Context(), c, "milan")
 	if err != nil || len(got) != 1 || got[0].Name != "s-1" {
 		t.Errorf("milan is asked by %v, %v", got, err)
 	}

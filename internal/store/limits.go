@@ -7,6 +7,11 @@ const (
 	MaxTokens = 64
 	// MaxTokenTTL is how long a token can be redeemed at most.
 	MaxTokenTTL = 15 * time.Minute
+	// forgottenKept is for how long a cluster that was forgotten is refused when it
+	// introduces itself because of the trust that was, and maxForgotten how many such
+	// clusters are kept: one that was away that long is a stranger like any other.
+	forgottenKept = 30 * 24 * time.Hour
+	maxForgotten  = 1024
 	// maxEarlier is how many envelopes of earlier revisions a Contract keeps, besides
 	// that of the one before, and maxEarlierBytes how much text they may be: an
 	// object's annotations may have 256 KiB in all.

@@ -331,7 +331,10 @@ func place(ctx context.Context, c client.Client, cache client.Reader, id peering
 			}
 			out = fc
 			before := fc.DeepCopy()
-			if err := edit(fc); err != nil || equality.Semantic.DeepEqual(before.Spec, fc.Spec) {
+			if wanted == fc.Name {
+				confirmName(fc)
+			}
+			if err := edit(fc); err != nil || equality.Semantic.DeepEqual(before.Spec, fc.Spec) && fc.NameConfirmed() == before.NameConfirmed() {
 				return err
 			}
 			if err := c.Update(ctx, fc, client.FieldOwner(v1alpha1.Manager)); err != nil {
@@ -348,6 +351,9 @@ func place(ctx context.Context, c client.Client, cache client.Reader, id peering
 				v1alpha1.LabelPeer: string(id), v1alpha1.LabelManaged: v1alpha1.Manager,
 			}},
 			Spec: v1alpha1.ForeignClusterSpec{ClusterID: string(id)},
+		}
+		if wanted != "" {
+			confirmName(out)
 		}
 		if err := edit(out); err != nil {
 			return err
@@ -370,6 +376,17 @@ func place(ctx context.Context, c client.Client, cache client.Reader, id peering
 		return nil
 	})
 	return out, made, err
+}
+
+// confirmName says that an administrator chose the name of a ForeignCluster.
+func confirmName(fc *v1alpha1.ForeignCluster) {
+	if fc.NameConfirmed() {
+		return
+	}
+	if fc.Annotations == nil {
+		fc.Annotations = map[string]string{}
+	}
+	fc.Annotations[v1alpha1.AnnotationNameConfirmed] = "true"
 }
 
 // freeName returns what to call a cluster that is not known.

@@ -325,6 +325,17 @@ func TestAddPeerNamesClusters(t *testing.T) {
 	if err := c.Get(t.Context(), client.ObjectKey{Name: "milan"}, &fc); err != nil {
 		t.Fatal(err)
 	}
+	if fc.NameConfirmed() {
+		t.Error("a name that a cluster gave itself counts as chosen")
+	}
+	if add(rome, romeInfo, "rome") != "rome" || add(milan, milanInfo, "milan") != "milan" {
+		t.Error("who is called as it was asked is called otherwise")
+	}
+	for _, name := range []string{"rome", "milan"} {
+		if err := c.Get(t.Context(), client.ObjectKey{Name: name}, &fc); err != nil || !fc.NameConfirmed() {
+			t.Errorf("%s was asked for by an administrator and does not count as chosen: %v", name, err)
+		}
+	}
 	if fc.Spec.ClusterID != string(milan) || !strings.Contains(fc.Spec.TrustBundle, "BEGIN CERTIFICATE") {
 		t.Errorf("milan is %+v", fc.Spec)
 	}

@@ -1,0 +1,109 @@
+// Package budget divides what may be taken, such as bytes that etcd has to keep,
+// among users that are not trusted. It knows no clock: each call is told the time.
+package budget
+
+import (
+	"math"
+	"time"
+)
+
+// Limits of a budget. All are in the same unit; rates are by second.
+type Limits struct {
+	// Burst is how much all users together can take at once, and Rate how much more
+	// in the long run.
+	Burst, Rate float64
+	// UserBurst and UserRate are the same for one user.
+	UserBurst, UserRate float64
+}
+
+// Most is the most that is taken in any time d, but for one take of each user and for
+// what is charged.
+func (l Limits) Most(d time.Duration) float64 { return l.Burst + l.Rate*d.Seconds() }
+
+// Budget is a leaky bucket that users share. A user may put more in only while it
+// has less in it than UserBurst, and less than is free: so those who take all they
+// can always leave room for one who comes later. What drains is divided evenly among
+// those who are in the bucket, and what one does not need of it is the others'. It
+// is not safe for concurrent use.
+type Budget[User comparable] struct {
+	limits Limits
+	last   time.Time
+	level  map[User]float64
+}
+
+// New returns a budget of which nothing is used.
+func New[User comparable](l Limits) *Budget[User] {
+	return &Budget[User]{limits: l, level: make(map[User]float64)}
+}
+
+// Take takes n for a user and returns 0, or takes nothing and returns what Wait does.
+func (b *Budget[User]) Take(now time.Time, user User, n float64) (wait time.Duration) {
+	if wait = b.Wait(now, user); wait == 0 {
+		b.level[user] += n
+	}
+	return wait
+}
+
+// Wait returns for how long about a user has to wait before it can take something.
+func (b *Budget[User]) Wait(now time.Time, user User) time.Duration {
+	free := b.drain(now)
+	own := b.level[user]
+	if own < min(free, b.limits.UserBurst) {
+		return 0
+	}
+	// Of its own drains its share, as long as there is some, and Rate becomes free.
+	share := min(b.limits.UserRate, b.limits.Rate/max(float64(len(b.level)), 1))
+	room := (own - free) / (b.limits.Rate + share)
+	if room*share > own {
+		room = -free / b.limits.Rate
+	}
+	seconds := max((own-b.limits.UserBurst)/share, room)
+	return time.Duration(min(seconds*float64(time.Second), math.MaxInt64/4)) + time.Millisecond
+}
+
+// Charge takes n for a user, whatever there is: what cannot wait is counted. Takes of
+// the same user wait for all of it, and those of others for UserBurst at most: nobody
+// keeps others waiting by what it is charged.
+func (b *Budget[User]) Charge(now time.Time, user User, n float64) {
+	b.drain(now)
+	b.level[user] += n
+}
+
+// drain lets out what time has freed, forgets users of whom nothing is left, and
+// returns how much room there is.
+func (b *Budget[User]) drain(now time.Time) (free float64) {
+	if now.After(b.last) || b.last.IsZero() {
+		b.flow(now.Sub(b.last).Seconds())
+		b.last = now
+	}
+	free = b.limits.Burst
+	for _, level := range b.level {
+		free -= min(level, b.limits.UserBurst)
+	}
+	return free
+}
+
+// flow lets out what so many seconds free.
+func (b *Budget[User]) flow(seconds float64) {
+	can := make(map[User]float64, len(b.level))
+	for user, level := range b.level {
+		can[user] = min(level, b.limits.UserRate*seconds)
+	}
+	for out := b.limits.Rate * seconds; out > 0 && len(can) > 0; {
+		share, rest := out/float64(len(can)), 0.0
+		for user, most := range can {
+			goes := min(share, most)
+			rest += share - goes
+			if can[user] -= goes; goes == most {
+				delete(can, user)
+			}
+			if b.level[user] -= goes; b.level[user] <= 0 {
+				delete(b.level, user)
+			}
+		}
+		out = rest
+	}
+}
+
+// Users is how many users something is counted of.
+func (b *Budget[User]) Users() int { return len(b.level) }

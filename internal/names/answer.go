@@ -1,0 +1,420 @@
+package names
+
+import (
+	"iter"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/miekg/dns"
+)
+
+const (
+	// ttl is how long a record of home may be kept, in seconds: as CoreDNS does.
+	ttl = 5
+	// version is which version of the Kubernetes DNS specification is followed.
+	version = "1.1.0"
+)
+
+// Answer is what to say to a question.
+type Answer struct {
+	// Forward says that the name is not home's: the node's resolvers are to be asked.
+	// Nothing else is set then.
+	Forward bool
+	Rcode   int
+	Records []dns.RR
+	// Extra are addresses of the names in Records.
+	Extra []dns.RR
+	// Partial says that there are more Records than were asked for.
+	Partial bool
+	// Authority is, where there are no Records, what says for how long.
+	Authority []dns.RR
+	// Work is how many endpoints and ports were looked at.
+	Work int
+}
+
+// ClusterNames says what consumers see of this cluster's own names.
+type ClusterNames struct {
+	// Hidden are this cluster's domains, of which consumers see nothing.
+	Hidden []string
+	// Visible has names that home does not have forwarded: the resolvers are this
+	// cluster's. Nothing is hidden then but what is below a namespace of home's.
+	Visible bool
+}
+
+// Answer answers a question of a consumer's pod, with at most so many records.
+//
+//	NAME.NAMESPACE.svc.DOMAIN               A, AAAA, SRV   of a Service
+//	HOST.NAME.NAMESPACE.svc.DOMAIN          A, AAAA        of an endpoint
+//	_PORT._PROTO.NAME.NAMESPACE.svc.DOMAIN  SRV            of a named port
+//	….in-addr.arpa, ….ip6.arpa              PTR            of what home knows
+//	other private addresses, this cluster's domains        no such name
+//	everything else                                        forwarded
+//
+// Which names there are follows the Kubernetes specification of DNS-based service
+// discovery, so that a pod sees what it would see at home.
+func (b *Book) Answer(who Who, q dns.Question, limit int, cluster ClusterNames) Answer {
+	switch q.Qtype {
+	case dns.TypeANY:
+		// RFC 8482: the smallest honest answer.
+		return Answer{Records: []dns.RR{&dns.HINFO{Hdr: header(q.Name, dns.TypeHINFO), Cpu: "RFC8482"}}}
+	case dns.TypeAXFR, dns.TypeIXFR, dns.TypeMAILA, dns.TypeMAILB:
+		return Answer{Rcode: dns.RcodeRefused}
+	}
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	// As far as names are compared they are in lower case; answers repeat the
+	// question as it was asked.
+	labels := dns.SplitDomainName(strings.ToLower(q.Name))
+	if rest, ok := below(labels, who.Domain); ok {
+		z := zone{spaces: b.homes[who.Peer], domain: who.Domain, limit: limit}
+		if cluster.Visible && !z.has(rest) {
+			return Answer{Forward: true}
+		}
+		a := z.answer(rest, q)
+		a.Work = z.work
+		return a
+	}
+	if p, ok := reversePrefix(labels); ok {
+		return b.pointer(who, q, p, limit, cluster.Visible)
+	}
+	for _, domain := range cluster.Hidden {
+		if _, ok := below(labels, domain); ok && !cluster.Visible {
+			return negative(domain, dns.RcodeNameError)
+		}
+	}
+	return Answer{Forward: true}
+}
+
+// below returns the labels before a domain's.
+func below(labels []string, domain string) ([]string, bool) {
+	suffix := dns.SplitDomainName(domain)
+	n := len(labels) - len(suffix)
+	if len(suffix) == 0 || n < 0 || !slices.Equal(labels[n:], suffix) {
+		return nil, false
+	}
+	return labels[:n], true
+}
+
+// zone is what one consumer's pods see.
+type zone struct {
+	spaces map[string]*space
+	domain string
+	limit  int
+	work   int
+}
+
+// has says whether names are home's to answer: those of its namespaces.
+func (z *zone) has(labels []string) bool {
+	n := len(labels)
+	return n >= 2 && labels[n-1] == "svc" && z.spaces[labels[n-2]] != nil
+}
+
+func (z *zone) answer(labels []string, q dns.Question) Answer {
+	n := len(labels)
+	switch {
+	case n == 0:
+		if q.Qtype == dns.TypeSOA {
+			return Answer{Records: []dns.RR{soa(z.domain)}}
+		}
+		return z.noData()
+	case n == 1 && labels[0] == "dns-version":
+		if q.Qtype != dns.TypeTXT {
+			return z.noData()
+		}
+		return Answer{Records: []dns.RR{&dns.TXT{Hdr: header(q.Name, dns.TypeTXT), Txt: []string{version}}}}
+	case labels[n-1] != "svc":
+		return z.noName()
+	case n == 1:
+		return z.noData()
+	}
+	s := z.spaces[labels[n-2]]
+	switch {
+	case s == nil:
+		return z.noName()
+	case n == 2:
+		return z.noData()
+	}
+	name := labels[n-3]
+	svc, ok := s.services[name]
+	switch {
+	case !ok:
+		return z.noName()
+	case n == 3:
+		return z.service(s, name, svc, q)
+	case n == 4 && !strings.HasPrefix(labels[0], "_"):
+		return z.endpoint(s, name, labels[0], q)
+	case n == 4 || n == 5:
+		return z.port(s, name, svc, labels[:n-3], q)
+	}
+	return z.noName()
+}
+
+// service answers for the name of a Service.
+func (z *zone) service(s *space, name string, svc Service, q dns.Question) Answer {
+	if q.Qtype == dns.TypeSRV {
+		return z.srv(s, name, svc, svc.Ports, q)
+	}
+	if !svc.Headless {
+		return z.addresses(slices.Values(svc.Addresses), q)
+	}
+	for range s.endpoints(name) {
+		return z.addresses(addressesOf(s.endpoints(name)), q)
+	}
+	return z.noName()
+}
+
+// endpoint answers for the name of one endpoint of a Service.
+func (z *zone) endpoint(s *space, service, host string, q dns.Question) Answer {
+	var list []netip.Addr
+	for e := range s.endpoints(service) {
+		z.work++
+		if e.Hostname == host {
+			list = append(list, e.Address)
+		}
+	}
+	if len(list) == 0 {
+		return z.noName()
+	}
+	return z.addresses(slices.Values(list), q)
+}
+
+// port answers for _PORT._PROTO and _PROTO of a Service.
+func (z *zone) port(s *space, name string, svc Service, labels []string, q dns.Question) Answer {
+	proto := labels[len(labels)-1]
+	var found []Port
+	for _, p := range svc.Ports {
+		if p.Name != "" && "_"+p.Protocol == proto && (len(labels) == 1 || "_"+p.Name == labels[0]) {
+			found = append(found, p)
+		}
+	}
+	switch {
+	case len(found) == 0:
+		return z.noName()
+	case len(labels) == 1 || q.Qtype != dns.TypeSRV:
+		return z.noData()
+	}
+	return z.srv(s, name, svc, found, q)
+}
+
+// srv lists ports of a Service: its own, or of a headless one those of its endpoints.
+func (z *zone) srv(s *space, name string, svc Service, ports []Port, q dns.Question) Answer {
+	var out Answer
+	seen := make(map[string]bool)
+	add := func(target string, port uint16, list []netip.Addr) {
+		out.Records = append(out.Records, &dns.SRV{Hdr: header(q.Name, dns.TypeSRV), Weight: 100, Port: port, Target: target})
+		if seen[target] {
+			return
+		}
+		seen[target] = true
+		for _, a := range list {
+			out.Extra = append(out.Extra, address(target, a))
+		}
+	}
+	full := name + "." + s.home + ".svc." + dns.Fqdn(z.domain)
+	if !svc.Headless {
+		for _, p := range ports {
+			add(full, p.Number, svc.Addresses)
+		}
+	} else {
+		z.endpointPorts(s, name, ports, &out, add)
+		if len(out.Records) == 0 {
+			return z.noName()
+		}
+	}
+	if len(out.Records) == 0 {
+		return z.noData()
+	}
+	// As CoreDNS: all are as good.
+	weight := uint16(max(1, 100/len(out.Records)))
+	for _, rr := range out.Records {
+		rr.(*dns.SRV).Weight = weight
+	}
+	return out
+}
+
+// endpointPorts adds those of the ports that the endpoints of a Service have.
+func (z *zone) endpointPorts(s *space, name string, ports []Port, out *Answer, add func(target string, port uint16, list []netip.Addr)) {
+	full := name + "." + s.home + ".svc." + dns.Fqdn(z.domain)
+	for e := range s.endpoints(name) {
+		for _, p := range e.Ports {
+			z.work++
+			if !slices.ContainsFunc(ports, func(w Port) bool { return w.Name == p.Name && w.Protocol == p.Protocol }) {
+				continue
+			}
+			if len(out.Records) == z.limit {
+				out.Partial = true
+				return
+			}
+			add(e.Hostname+"."+full, p.Number, []netip.Addr{e.Address})
+		}
+	}
+}
+
+// addresses answers a question for addresses with those of its family.
+func (z *zone) addresses(list iter.Seq[netip.Addr], q dns.Question) Answer {
+	var out Answer
+	seen := make(map[netip.Addr]bool)
+	for a := range list {
+		z.work++
+		if seen[a] || (q.Qtype != dns.TypeA || !a.Is4()) && (q.Qtype != dns.TypeAAAA || !a.Is6()) {
+			continue
+		}
+		if len(out.Records) == z.limit {
+			out.Partial = true
+			break
+		}
+		seen[a] = true
+		out.Records = append(out.Records, address(q.Name, a))
+	}
+	if len(out.Records) == 0 {
+		return z.noData()
+	}
+	return out
+}
+
+func (z *zone) noData() Answer { return negative(z.domain, dns.RcodeSuccess) }
+func (z *zone) noName() Answer { return negative(z.domain, dns.RcodeNameError) }
+
+// endpoints are the endpoints of a Service that take traffic, in a fixed order.
+func (s *space) endpoints(service string) iter.Seq[Endpoint] {
+	return func(yield func(Endpoint) bool) {
+		for _, name := range slices.Sorted(maps.Keys(s.slicesOf[service])) {
+			for _, e := range s.slices[name].endpoints {
+				if !yield(e) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func addressesOf(endpoints iter.Seq[Endpoint]) iter.Seq[netip.Addr] {
+	return func(yield func(netip.Addr) bool) {
+		for e := range endpoints {
+			if !yield(e.Address) {
+				return
+			}
+		}
+	}
+}
+
+// pointer answers for a reverse name.
+func (b *Book) pointer(who Who, q dns.Question, p netip.Prefix, limit int, visible bool) Answer {
+	var names []string
+	work := 0
+	if p.IsSingleIP() {
+		names, work = b.namesOf(who, p.Addr())
+	}
+	switch {
+	case len(names) > 0 && q.Qtype != dns.TypePTR:
+		return negative(dns.Fqdn(q.Name), dns.RcodeSuccess)
+	case len(names) > 0:
+		out := Answer{Work: work}
+		for _, name := range names[:min(len(names), limit, maxReverse)] {
+			out.Records = append(out.Records, &dns.PTR{Hdr: header(q.Name, dns.TypePTR), Ptr: name})
+		}
+		return out
+	case private(p) && !visible:
+		// What this cluster's, or its owner's, private addresses are called is not told.
+		return negative(dns.Fqdn(q.Name), dns.RcodeNameError)
+	}
+	return Answer{Forward: true}
+}
+
+// namesOf returns what an address is called at a consumer's home, sorted: the
+// Service of a cluster address, and endpoints of headless Services.
+func (b *Book) namesOf(who Who, a netip.Addr) (out []string, work int) {
+	for o := range b.reverse[a] {
+		work++
+		s := b.spaces[o.namespace]
+		if s == nil || s.peer != who.Peer || b.homes[s.peer][s.home] != s {
+			continue
+		}
+		svc, ok := s.services[o.service]
+		if !ok {
+			continue
+		}
+		full := o.service + "." + s.home + ".svc." + dns.Fqdn(who.Domain)
+		switch {
+		case o.slice == "":
+			out = append(out, full)
+		case svc.Headless:
+			for _, e := range s.slices[o.slice].endpoints {
+				work++
+				if e.Address == a {
+					out = append(out, e.Hostname+"."+full)
+				}
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out), work
+}
+
+// reversePrefix returns the addresses that a name below in-addr.arpa or ip6.arpa
+// stands for.
+func reversePrefix(labels []string) (netip.Prefix, bool) {
+	if rest, ok := below(labels, "in-addr.arpa"); ok && len(rest) <= 4 {
+		var a [4]byte
+		for i, label := range rest {
+			n, err := strconv.ParseUint(label, 10, 8)
+			if err != nil {
+				return netip.Prefix{}, false
+			}
+			a[len(rest)-1-i] = byte(n)
+		}
+		return netip.PrefixFrom(netip.AddrFrom4(a), 8*len(rest)), true
+	}
+	if rest, ok := below(labels, "ip6.arpa"); ok && len(rest) <= 32 {
+		var a [16]byte
+		for i, label := range rest {
+			n, err := strconv.ParseUint(label, 16, 4)
+			if err != nil || len(label) != 1 {
+				return netip.Prefix{}, false
+			}
+			at := len(rest) - 1 - i
+			a[at/2] |= byte(n) << (4 * (1 - at%2))
+		}
+		return netip.PrefixFrom(netip.AddrFrom16(a), 4*len(rest)), true
+	}
+	return netip.Prefix{}, false
+}
+
+// private says whether all addresses of a prefix are for use inside a network.
+func private(p netip.Prefix) bool {
+	for _, text := range []string{
+		"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16", "198.18.0.0/15",
+		"::/127", "fc00::/7", "fe80::/10", "64:ff9b:1::/48",
+	} {
+		if r := netip.MustParsePrefix(text); r.Bits() <= p.Bits() && r.Contains(p.Addr()) {
+			return true
+		}
+	}
+	return false
+}
+
+func header(name string, rtype uint16) dns.RR_Header {
+	return dns.RR_Header{Name: name, Rrtype: rtype, Class: dns.ClassINET, Ttl: ttl}
+}
+
+func address(name string, a netip.Addr) dns.RR {
+	if a.Is4() {
+		return &dns.A{Hdr: header(name, dns.TypeA), A: a.AsSlice()}
+	}
+	return &dns.AAAA{Hdr: header(name, dns.TypeAAAA), AAAA: a.AsSlice()}
+}
+
+func soa(domain string) dns.RR {
+	domain = dns.Fqdn(domain)
+	return &dns.SOA{
+		Hdr: header(domain, dns.TypeSOA), Ns: "ns.dns." + domain, Mbox: "hostmaster." + domain,
+		Serial: 1, Refresh: 7200, Retry: 1800, Expire: 86400, Minttl: ttl,
+	}
+}
+
+func negative(domain string, rcode int) Answer {
+	return Answer{Rcode: rcode, Authority: []dns.RR{soa(domain)}}
+}

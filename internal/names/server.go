@@ -1,0 +1,509 @@
+package names
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
+)
+
+// Config configures a Server.
+type Config struct {
+	// Book has what is answered. Required.
+	Book *Book
+	// Upstreams are the resolvers that know the names of the Internet.
+	Upstreams []netip.AddrPort
+	// ClusterNames is what consumers see of this cluster's own names.
+	ClusterNames ClusterNames
+	// Metrics gets the server's, which name no consumer. Nil leaves them out.
+	Metrics prometheus.Registerer
+	// Log is for what goes wrong here. Nil discards.
+	Log *slog.Logger
+}
+
+// Server answers the queries of consumers' pods.
+type Server struct {
+	cfg     Config
+	log     *slog.Logger
+	forward forwarder
+	cache   *cache
+	queries *prometheus.CounterVec
+
+	// work has room for the UDP queries that are worked on, forwards for those that wait
+	// for a resolver.
+	work, forwards chan struct{}
+
+	mu        sync.Mutex
+	consumers map[string]*consumer
+	// unknown counts the queries of each address that wait to become a pod's, conns and
+	// peerConns the connections of each address and of each consumer.
+	unknown, conns                map[netip.Addr]int
+	peerConns                     map[string]int
+	unknownInAll, connsInAll      int
+	lastComplaint, complaintsLeft atomic.Int64
+}
+
+// consumer is what one consumer uses of the server.
+type consumer struct {
+	queries  *rate.Limiter
+	forwards chan struct{}
+}
+
+// What becomes of a query, in the metrics.
+const (
+	outcomeHome      = "home"
+	outcomeInternet  = "internet"
+	outcomeCached    = "cached"
+	outcomeFailed    = "failed"
+	outcomeRefused   = "refused"
+	outcomeMalformed = "malformed"
+	outcomeDropped   = "dropped"
+)
+
+// New returns a Server.
+func New(cfg Config) (*Server, error) {
+	if cfg.Book == nil {
+		return nil, errors.New("names: a book is required")
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{
+		cfg: cfg, log: cfg.Log, forward: forwarder{upstreams: cfg.Upstreams}, cache: newCache(),
+		work: make(chan struct{}, maxConcurrent), forwards: make(chan struct{}, maxForwardsInAll),
+		consumers: make(map[string]*consumer), unknown: make(map[netip.Addr]int), conns: make(map[netip.Addr]int), peerConns: make(map[string]int),
+		queries: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "entente_dns_queries_total",
+			Help: "Queries of pods of consumers, by what became of them: answered from home's names, from the Internet or the cache, failed, refused (not a consumer's pod), malformed, or dropped (beyond a limit).",
+		}, []string{"outcome"}),
+	}
+	for _, outcome := range []string{outcomeHome, outcomeInternet, outcomeCached, outcomeFailed, outcomeRefused, outcomeMalformed, outcomeDropped} {
+		s.queries.WithLabelValues(outcome)
+	}
+	if cfg.Metrics != nil {
+		if err := cfg.Metrics.Register(s.queries); err != nil {
+			return nil, fmt.Errorf("register metrics: %w", err)
+		}
+	}
+	return s, nil
+}
+
+// Serve answers on a packet connection and a listener until ctx ends, and for a while
+// after: others go on to send queries until they know. It closes both.
+func (s *Server) Serve(ctx context.Context, packets net.PacketConn, listener net.Listener) error {
+	stopped := make(chan struct{})
+	// What is answered meanwhile may ask resolvers.
+	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	failed := make(chan error, 2)
+	var tasks sync.WaitGroup
+	tasks.Go(func() { failed <- s.servePackets(work, packets, stopped) })
+	tasks.Go(func() { failed <- s.serveConns(work, listener, stopped) })
+	var err error
+	select {
+	case err = <-failed:
+	case <-ctx.Done():
+		select {
+		case err = <-failed:
+		case <-time.After(drain):
+		}
+	}
+	close(stopped)
+	cancel()
+	_ = packets.Close()
+	_ = listener.Close()
+	tasks.Wait()
+	return err
+}
+
+// over says whether a channel is closed.
+func over(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+func (s *Server) servePackets(ctx context.Context, c net.PacketConn, stopped <-chan struct{}) error {
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	// A byte more shows that a query was cut.
+	buffer := make([]byte, maxQuery+1)
+	for {
+		n, from, err := c.ReadFrom(buffer)
+		switch {
+		case over(stopped):
+			return nil
+		case errors.Is(err, net.ErrClosed):
+			return fmt.Errorf("read queries: %w", err)
+		case err != nil:
+			// Such as that an answer could not be delivered.
+			s.complain("read query", err)
+			time.Sleep(time.Millisecond)
+			continue
+		}
+		source, ok := sourceOf(from)
+		if !ok || n > maxQuery {
+			s.count(outcomeMalformed)
+			continue
+		}
+		select {
+		case s.work <- struct{}{}:
+		default:
+			s.count(outcomeDropped)
+			continue
+		}
+		raw := append([]byte(nil), buffer[:n]...)
+		tasks.Go(func() {
+			defer func() { <-s.work }()
+			if reply := s.handle(ctx, raw, source, false); reply != nil {
+				if _, err := c.WriteTo(reply, from); err != nil && !over(stopped) {
+					s.complain("answer query", err)
+				}
+			}
+		})
+	}
+}
+
+func sourceOf(from net.Addr) (netip.Addr, bool) {
+	var a netip.AddrPort
+	switch from := from.(type) {
+	case *net.UDPAddr:
+		a = from.AddrPort()
+	case *net.TCPAddr:
+		a = from.AddrPort()
+	}
+	return a.Addr().Unmap().WithZone(""), a.IsValid()
+}
+
+func (s *Server) serveConns(ctx context.Context, l net.Listener, stopped <-chan struct{}) error {
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	for {
+		c, err := l.Accept()
+		switch {
+		case over(stopped):
+			if err == nil {
+				_ = c.Close()
+			}
+			return nil
+		case errors.Is(err, net.ErrClosed):
+			return fmt.Errorf("accept connections: %w", err)
+		case err != nil:
+			s.complain("accept connection", err)
+			time.Sleep(10 * time.Millisecond)
+			continue
+		}
+		source, ok := sourceOf(c.RemoteAddr())
+		who, _ := s.cfg.Book.Source(source)
+		if !ok || !s.enterConn(source, who.Peer) {
+			s.count(outcomeDropped)
+			_ = c.Close()
+			continue
+		}
+		tasks.Go(func() {
+			defer s.leaveConn(source, who.Peer)
+			stop := context.AfterFunc(ctx, func() { _ = c.Close() })
+			defer stop()
+			defer func() { _ = c.Close() }()
+			s.serveConn(ctx, &dns.Conn{Conn: c}, source)
+		})
+	}
+}
+
+// serveConn answers one query after the other.
+func (s *Server) serveConn(ctx context.Context, c *dns.Conn, source netip.Addr) {
+	for range maxQueriesPerConn {
+		if err := c.SetDeadline(time.Now().Add(connIdle)); err != nil {
+			return
+		}
+		raw, err := c.ReadMsgHeader(nil)
+		if err != nil {
+			return
+		}
+		reply := s.handle(ctx, raw, source, true)
+		if reply == nil {
+			return
+		}
+		if err := c.SetWriteDeadline(time.Now().Add(connIdle)); err != nil {
+			return
+		}
+		if _, err := c.Write(reply); err != nil {
+			return
+		}
+	}
+}
+
+// enterConn counts a connection, unless there are enough. Those of addresses that are
+// no consumer's are together one.
+func (s *Server) enterConn(a netip.Addr, peer string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conns[a] >= maxConnsPerAddress || s.peerConns[peer] >= maxConnsPerConsumer || s.connsInAll >= maxConns {
+		return false
+	}
+	s.conns[a]++
+	s.peerConns[peer]++
+	s.connsInAll++
+	return true
+}
+
+func (s *Server) leaveConn(a netip.Addr, peer string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	less(s.conns, a)
+	less(s.peerConns, peer)
+	s.connsInAll--
+}
+
+// less counts one less, and forgets who has none.
+func less[K comparable](of map[K]int, key K) {
+	if of[key]--; of[key] == 0 {
+		delete(of, key)
+	}
+}
+
+// enterUnknown counts a query of an address that is no pod's, unless there are enough.
+func (s *Server) enterUnknown(a netip.Addr) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.unknown[a] >= maxUnknownPerAddress || s.unknownInAll >= maxUnknown {
+		return false
+	}
+	s.unknown[a]++
+	s.unknownInAll++
+	return true
+}
+
+func (s *Server) leaveUnknown(a netip.Addr) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	less(s.unknown, a)
+	s.unknownInAll--
+}
+
+// handle returns the answer to a query, nil for none. Who does not ask for a consumer
+// does not have its query read.
+func (s *Server) handle(ctx context.Context, raw []byte, source netip.Addr, tcp bool) []byte {
+	who, ok, busy := s.who(ctx, source)
+	if busy {
+		s.count(outcomeDropped)
+		return nil
+	}
+	if !ok {
+		s.count(outcomeRefused)
+		return failure(raw, dns.RcodeRefused)
+	}
+	c := s.consumer(who.Peer)
+	if !c.queries.Allow() {
+		s.count(outcomeDropped)
+		return nil
+	}
+	query := new(dns.Msg)
+	if err := query.Unpack(raw); err != nil {
+		s.count(outcomeMalformed)
+		return failure(raw, dns.RcodeFormatError)
+	}
+	if query.Response {
+		s.count(outcomeMalformed)
+		return nil
+	}
+	reply := new(dns.Msg)
+	reply.SetReply(query)
+	reply.RecursionAvailable = true
+	size, dnssec := maxReply, false
+	if !tcp {
+		size = dns.MinMsgSize
+	}
+	opt := query.IsEdns0()
+	if opt != nil {
+		dnssec = opt.Do()
+		reply.SetEdns0(maxReplyUDP, dnssec)
+		if !tcp {
+			size = min(max(int(opt.UDPSize()), dns.MinMsgSize), maxReplyUDP)
+		}
+	}
+	switch {
+	case query.Opcode != dns.OpcodeQuery:
+		reply.Rcode = dns.RcodeNotImplemented
+	case len(query.Question) != 1 || len(query.Answer) > 0 || len(query.Ns) > 0:
+		reply.Rcode = dns.RcodeFormatError
+	case opt != nil && opt.Version() != 0:
+		reply.Rcode = dns.RcodeBadVers
+	case query.Question[0].Qclass != dns.ClassINET:
+		reply.Rcode = dns.RcodeRefused
+	default:
+		s.answer(ctx, who, c, reply, dnssec, tcp)
+		return pack(reply, size)
+	}
+	s.count(outcomeMalformed)
+	return pack(reply, size)
+}
+
+// who returns whose pod asks, and waits for a moment for it to be known. It says busy if
+// too many wait.
+func (s *Server) who(ctx context.Context, source netip.Addr) (who Who, ok, busy bool) {
+	who, ok, more := s.cfg.Book.await(source)
+	if ok {
+		return who, true, false
+	}
+	if !s.enterUnknown(source) {
+		return Who{}, false, true
+	}
+	defer s.leaveUnknown(source)
+	enough := time.NewTimer(unknownPatience)
+	defer enough.Stop()
+	for {
+		select {
+		case <-more:
+			if who, ok, more = s.cfg.Book.await(source); ok {
+				return who, true, false
+			}
+		case <-enough.C:
+			return Who{}, false, false
+		case <-ctx.Done():
+			return Who{}, false, true
+		}
+	}
+}
+
+func (s *Server) consumer(peer string) *consumer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c, ok := s.consumers[peer]
+	if !ok {
+		c = &consumer{queries: rate.NewLimiter(queryRate, queryBurst), forwards: make(chan struct{}, maxForwards)}
+		s.consumers[peer] = c
+	}
+	return c
+}
+
+// answer fills in the answer to a query with one question.
+func (s *Server) answer(ctx context.Context, who Who, c *consumer, reply *dns.Msg, dnssec, tcp bool) {
+	q := reply.Question[0]
+	limit := maxRecordsUDP
+	if tcp {
+		limit = maxRecords
+	}
+	a := s.cfg.Book.Answer(who, q, limit, s.cfg.ClusterNames)
+	if n := a.Work / workPerQuery; n > 0 {
+		c.queries.ReserveN(time.Now(), min(n, queryBurst))
+	}
+	if a.Forward {
+		s.ask(ctx, who, c, reply, dnssec)
+		return
+	}
+	s.count(outcomeHome)
+	reply.Authoritative = true
+	reply.Rcode, reply.Answer, reply.Ns = a.Rcode, a.Records, a.Authority
+	reply.Extra = append(a.Extra, reply.Extra...)
+	reply.Truncated = a.Partial
+	// Clients use the first.
+	rand.Shuffle(len(reply.Answer), func(i, j int) { reply.Answer[i], reply.Answer[j] = reply.Answer[j], reply.Answer[i] })
+}
+
+// ask fills in what the node's resolvers say, or said a moment ago.
+func (s *Server) ask(ctx context.Context, who Who, c *consumer, reply *dns.Msg, dnssec bool) {
+	q := reply.Question[0]
+	key := question{peer: who.Peer, name: strings.ToLower(q.Name), qtype: q.Qtype, dnssec: dnssec}
+	m := s.cache.get(key, time.Now())
+	if m != nil {
+		s.count(outcomeCached)
+	} else {
+		var err error
+		if m, err = s.askUpstream(ctx, c, q, dnssec); err != nil {
+			s.count(outcomeFailed)
+			s.complain("forward query", err)
+			reply.Rcode = dns.RcodeServerFailure
+			return
+		}
+		s.count(outcomeInternet)
+		s.cache.put(key, m, time.Now())
+	}
+	reply.Rcode, reply.Answer, reply.Ns, reply.Truncated = m.Rcode, m.Answer, m.Ns, m.Truncated
+}
+
+// errBusy says that too many queries wait for the node's resolvers.
+var errBusy = errors.New("too many queries wait for the node's resolvers")
+
+func (s *Server) askUpstream(ctx context.Context, c *consumer, q dns.Question, dnssec bool) (*dns.Msg, error) {
+	for _, places := range []chan struct{}{c.forwards, s.forwards} {
+		select {
+		case places <- struct{}{}:
+			defer func() { <-places }()
+		default:
+			return nil, errBusy
+		}
+	}
+	return s.forward.ask(ctx, q, dnssec)
+}
+
+// pack writes an answer that fits. One that cannot be written is a failure.
+func pack(reply *dns.Msg, size int) []byte {
+	reply.Compress = true
+	partial := reply.Truncated
+	reply.Truncate(size)
+	reply.Truncated = reply.Truncated || partial
+	raw, err := reply.Pack()
+	if err != nil || len(raw) > size {
+		reply.Answer, reply.Ns, reply.Extra = nil, nil, nil
+		reply.Rcode = dns.RcodeServerFailure
+		if raw, err = reply.Pack(); err != nil {
+			return nil
+		}
+	}
+	return raw
+}
+
+// failure answers a query of which no more than its question was read, if it is one.
+// Clients ignore an answer without their question.
+func failure(raw []byte, rcode int) []byte {
+	const headerSize, questionSize, response = 12, 4, 0x80
+	if len(raw) < headerSize || raw[2]&response != 0 {
+		return nil
+	}
+	m := &dns.Msg{MsgHdr: dns.MsgHdr{
+		Id: binary.BigEndian.Uint16(raw), Response: true, Opcode: int(raw[2]>>3) & 0xf, RecursionDesired: raw[2]&1 != 0, Rcode: rcode,
+	}}
+	if name, end, err := dns.UnpackDomainName(raw, headerSize); err == nil && binary.BigEndian.Uint16(raw[4:]) == 1 && len(raw) >= end+questionSize {
+		m.Question = []dns.Question{{
+			Name: name, Qtype: binary.BigEndian.Uint16(raw[end:]), Qclass: binary.BigEndian.Uint16(raw[end+2:]),
+		}}
+	}
+	out, err := m.Pack()
+	if err != nil {
+		return nil
+	}
+	return out
+}
+
+func (s *Server) count(outcome string) { s.queries.WithLabelValues(outcome).Inc() }
+
+// complaintPause is the least time between two lines in the log about queries.
+const complaintPause = 10 * time.Second
+
+// complain logs what went wrong with queries, now and then. No name that somebody asks
+// for is in it.
+func (s *Server) complain(what string, err error) {
+	now := time.Now().UnixNano()
+	last := s.lastComplaint.Load()
+	if now-last < int64(complaintPause) || !s.lastComplaint.CompareAndSwap(last, now) {
+		s.complaintsLeft.Add(1)
+		return
+	}
+	s.log.Warn("a DNS query could not be answered", "step", what, "err", err, "others", s.complaintsLeft.Swap(0))
+}

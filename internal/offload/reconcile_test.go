@@ -1,0 +1,171 @@
+package offload
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
+)
+
+// An ephemeral container is a write of the whole pod, and waits for the peer's budget.
+func TestEphemeralContainersCountAgainstTheBudget(t *testing.T) {
+	t.Parallel()
+	c := newFake(t)
+	var added atomic.Int32
+	c.agent = interceptor.NewClient(c.agent, interceptor.Funcs{
+		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+			if sub == "ephemeralcontainers" {
+				added.Add(1)
+				return nil
+			}
+			return c.SubResource(sub).Update(ctx, o, opts...)
+		},
+	})
+	p, _ := c.start(t)
+	id, name := c.fresh("cpu=1")
+	o := podObject(name, "web", "1m")
+	apply(t, p, id, namespaceObject(name, "Suffixed"), o)
+	remote := name + "-" + peerA.Short()
+	pod, offloaded := &corev1.Pod{}, &api.OffloadedPod{}
+	eventually(t, "the pod is recorded", func() bool {
+		return c.get(t, remote, "web", pod) && c.get(t, remote, "web", offloaded) && offloaded.Status.PodUID == string(pod.UID)
+	})
+	large := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: remote, Name: "none", Labels: map[string]string{api.LabelPeer: string(peerA)}},
+		Data:       map[string]string{"x": strings.Repeat("x", 64<<20)},
+	}
+	var over *overBudget
+	for !errors.As(p.client.Update(t.Context(), large), &over) {
+		if t.Context().Err() != nil {
+			t.Fatal("the budget has no end")
+		}
+	}
+	offloaded.Spec.Template = runtime.RawExtension{Raw: []byte(strings.Replace(string(o.JSON), `"containers":`, `"ephemeralContainers":[{"name":"debug","image":"d"}],"containers":`, 1))}
+	if err := p.updatePod(t.Context(), offloaded); !errors.As(err, &over) || added.Load() > 0 {
+		t.Errorf("the pod was written %d times beyond the budget: %v", added.Load(), err)
+	}
+}
+
+// What is refused after room was kept for it gives that back.
+func TestARefusedPodKeepsNoRoom(t *testing.T) {
+	t.Parallel()
+	c := newFake(t)
+	var refuses atomic.Bool
+	refuses.Store(true)
+	c.agent = interceptor.NewClient(c.agent, interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			if len((&client.CreateOptions{}).ApplyOptions(opts).DryRun) > 0 && refuses.Load() {
+				return apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Pod").GroupKind(), o.GetName(), nil)
+			}
+			return c.Create(ctx, o, opts...)
+		},
+	})
+	p, _ := c.start(t)
+	id, name := c.fresh("cpu=1,pods=1")
+	apply(t, p, id, namespaceObject(name, "Suffixed"))
+	refused(t, p.Apply(t.Context(), id, podObject(name, "one", "1")), peering.RefusedInvalid, false, "does not take")
+	refuses.Store(false)
+	apply(t, p, id, podObject(name, "two", "1"))
+}
+
+// holdFirst has the first OffloadedPod that the agent creates wait, from making until made
+// is closed. What the object has is not to be relied upon meanwhile: a client writes what
+// the API server answered into it.
+func holdFirst(c *cluster) (making <-chan struct{}, made chan<- struct{}) {
+	begun, end := make(chan struct{}), make(chan struct{})
+	var first atomic.Bool
+	first.Store(true)
+	c.agent = interceptor.NewClient(c.agent, interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			if pod, ok := o.(*api.OffloadedPod); ok && first.CompareAndSwap(true, false) {
+				needs := pod.Spec.Requests
+				pod.Spec.Requests = nil
+				close(begun)
+				<-end
+				pod.Spec.Requests = needs
+			}
+			return c.Create(ctx, o, opts...)
+		},
+	})
+	return begun, end
+}
+
+// What is being made counts, whatever becomes of the object meanwhile.
+func TestAPodThatIsBeingMadeCounts(t *testing.T) {
+	t.Parallel()
+	c := newFake(t)
+	making, made := holdFirst(c)
+	p, _ := c.start(t)
+	id, name := c.fresh("cpu=1,pods=5")
+	apply(t, p, id, namespaceObject(name, "Suffixed"))
+	result := make(chan error, 1)
+	go func() { result <- p.Apply(t.Context(), id, podObject(name, "one", "1")) }()
+	<-making
+	refused(t, p.Apply(t.Context(), id, podObject(name, "two", "1")), peering.RefusedQuota, true, "cpu")
+	close(made)
+	if err := <-result; err != nil {
+		t.Error(err)
+	}
+}
+
+// A contract is not over while a pod of it is being made.
+func TestAContractIsNotOverWhileAPodIsBeingMade(t *testing.T) {
+	t.Parallel()
+	c := newFake(t)
+	making, made := holdFirst(c)
+	p, _ := c.start(t)
+	id, name := c.fresh("cpu=1,pods=5")
+	apply(t, p, id, namespaceObject(name, "Suffixed"))
+	result := make(chan error, 1)
+	go func() { result <- p.Apply(t.Context(), id, podObject(name, "one", "1m")) }()
+	<-making
+	c.set(id, nil)
+	for range 20 { // it takes some until nothing is left
+		left, err := p.CloseContract(t.Context(), peerA, id)
+		if err != nil || left.None() {
+			t.Fatalf("the contract is over: %+v, %v", left, err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	refused(t, p.Apply(t.Context(), id, podObject(name, "two", "1m")), peering.RefusedContract, false, id)
+	close(made)
+	if err := <-result; err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the contract is over with its pod", func() bool {
+		left, err := p.CloseContract(t.Context(), peerA, id)
+		return err == nil && left.None()
+	})
+	if pods := (&api.OffloadedPodList{}); c.owner.List(t.Context(), pods) != nil || len(pods.Items) > 0 {
+		t.Errorf("left is %v", pods.Items)
+	}
+}
+
+// What makes room does not wait for the budget, also where it says how long a pod has.
+func TestADeleteDoesNotWaitForTheBudget(t *testing.T) {
+	t.Parallel()
+	c := newFake(t)
+	p, _ := c.start(t)
+	id, name := c.fresh("cpu=1,pods=5")
+	one := podObject(name, "one", "1m")
+	apply(t, p, id, namespaceObject(name, "Suffixed"), one)
+	p.client.mu.Lock()
+	p.client.used.Charge(p.client.now(), peerA, 1<<40)
+	p.client.mu.Unlock()
+	if err := p.Delete(t.Context(), id, one.Ref, new(int64(30))); err != nil {
+		t.Error(err)
+	}
+	refused(t, p.Apply(t.Context(), id, podObject(name, "two", "1m")), peering.RefusedQuota, true, "write")
+}

@@ -1,0 +1,449 @@
+package offload
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
+)
+
+func TestStockLimitsEachKind(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		kind peering.Kind
+		item stockItem
+		most int
+		what string
+	}{
+		"namespaces":          {peering.KindNamespace, stockItem{}, maxNamespaces, "namespaces"},
+		"config maps":         {peering.KindConfigMap, stockItem{}, maxConfigs, "ConfigMaps and Secrets"},
+		"secrets":             {peering.KindSecret, stockItem{}, maxConfigs, "ConfigMaps and Secrets"},
+		"services":            {peering.KindService, stockItem{}, maxServices, "Services"},
+		"ports":               {peering.KindService, stockItem{ports: 100}, maxPorts / 100, "ports"},
+		"endpoints":           {peering.KindService, stockItem{endpoints: maxEndpoints}, maxPeerEndpoints / maxEndpoints, "endpoints"},
+		"ports of endpoints":  {peering.KindService, stockItem{endpointPorts: 1000}, maxEndpointPorts / 1000, "ports of endpoints"},
+		"slices":              {peering.KindService, stockItem{slices: 50}, maxSlices / 50, "EndpointSlices"},
+		"pods":                {peering.KindPod, stockItem{}, maxPods, "pods"},
+		"bytes of pods":       {peering.KindPod, stockItem{bytes: 1 << 20}, maxPeerPodBytes >> 20, "bytes of pods"},
+		"bytes of a contract": {peering.KindSecret, stockItem{bytes: 1 << 20}, maxContractBytes >> 20, "by one contract"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStock()
+			tc.item.peer, tc.item.contract = peerA, "c-1"
+			key := func(n int) stockKey { return stockKey{tc.kind, fmt.Sprint("ns-", n%7), fmt.Sprint("o-", n)} }
+			for n := range tc.most {
+				if _, refusal := s.admit(key(n), tc.item); refusal != nil {
+					t.Fatalf("number %d of %d: %v", n+1, tc.most, refusal)
+				}
+			}
+			_, refusal := s.admit(key(tc.most), tc.item)
+			if refusal == nil || refusal.Reason != peering.RefusedQuota || !refusal.Retryable || !strings.Contains(refusal.Message, tc.what) {
+				t.Fatalf("one more: %v", refusal)
+			}
+			if _, refusal := s.admit(key(0), tc.item); refusal != nil {
+				t.Errorf("what is there already was refused: %v", refusal)
+			}
+			other := tc.item
+			other.peer, other.contract = peerB, "c-2"
+			if _, refusal := s.admit(stockKey{tc.kind, "other", "o"}, other); refusal != nil {
+				t.Errorf("another peer was refused: %v", refusal)
+			}
+			// It falls when something goes, however it goes.
+			s.drop(key(1))
+			undo, refusal := s.admit(key(tc.most), tc.item)
+			if refusal != nil {
+				t.Fatalf("after one went: %v", refusal)
+			}
+			undo()
+			if _, refusal := s.admit(key(tc.most+1), tc.item); refusal != nil {
+				t.Errorf("after one was not written after all: %v", refusal)
+			}
+			for n := range tc.most + 2 {
+				s.drop(key(n))
+			}
+			s.drop(stockKey{tc.kind, "other", "o"})
+			if len(s.items) > 0 || len(s.peers) > 0 || len(s.contracts) > 0 || s.bytes != 0 {
+				t.Errorf("all went, and %d objects of %d peers with %d bytes are counted", len(s.items), len(s.peers), s.bytes)
+			}
+		})
+	}
+}
+
+// What peers have in all is bounded, and those that take all they can leave room.
+func TestStockLeavesRoomForANewcomer(t *testing.T) {
+	t.Parallel()
+	s := newStock()
+	fill := func(peer peering.ClusterID) (bytes int) {
+		for n := 0; ; n++ {
+			item := stockItem{peer: peer, contract: fmt.Sprint(peer, n%8), bytes: 1 << 20}
+			if _, refusal := s.admit(stockKey{peering.KindConfigMap, string(peer), fmt.Sprint(n)}, item); refusal != nil {
+				return bytes
+			}
+			bytes += item.bytes
+		}
+	}
+	all := 0
+	for n := range 4 {
+		got := fill(testPeer(n))
+		all += got
+		if got > maxPeerBytes || got < maxAllBytes/8 && n < 3 || got < 16<<20 {
+			t.Errorf("peer %d has %d bytes", n, got)
+		}
+	}
+	if all > maxAllBytes {
+		t.Errorf("all have %d bytes; the limit is %d", all, maxAllBytes)
+	}
+}
+
+// Services take addresses, of which a cluster has a number.
+func TestServicesLeaveRoomForANewcomer(t *testing.T) {
+	t.Parallel()
+	s := newStock()
+	all := 0
+	for n := range 5 {
+		got := 0
+		for {
+			item := stockItem{peer: testPeer(n), contract: fmt.Sprint("c-", n)}
+			if _, refusal := s.admit(stockKey{peering.KindService, fmt.Sprint("ns-", n), fmt.Sprint("s-", got)}, item); refusal != nil {
+				break
+			}
+			got++
+		}
+		if got > maxServices || got < maxServices/8 {
+			t.Errorf("peer %d has %d Services", n, got)
+		}
+		all += got
+	}
+	if all > maxAllServices {
+		t.Errorf("all have %d Services; the limit is %d", all, maxAllServices)
+	}
+}
+
+// Watches of events are never all taken, however many peers want all that they can get.
+func TestEventWatchesLeaveRoomForANewcomer(t *testing.T) {
+	t.Parallel()
+	watches := map[peering.ClusterID]int{}
+	all := 0
+	for n := range 12 {
+		peer := testPeer(n)
+		for mayWatchEvents(watches, peer) {
+			watches[peer]++
+			all++
+		}
+		if watches[peer] == 0 || watches[peer] > maxPeerEventWatches {
+			t.Errorf("peer %d has %d watches", n, watches[peer])
+		}
+	}
+	if all > maxEventWatches {
+		t.Errorf("%d watches of events", all)
+	}
+}
+
+// A peer whose pods come and go without end has its own forgotten, and nobody else's.
+func TestGravesOfAPeerAreNotForgottenForAnothers(t *testing.T) {
+	t.Parallel()
+	var g graves
+	for n := range maxGraves / 2 {
+		g.add(peerB, fmt.Sprint("b", n))
+	}
+	for n := range 3 * maxGraves {
+		g.add(peerA, fmt.Sprint("a", n))
+	}
+	for n := range maxGraves / 2 {
+		if !g.has(peerB, fmt.Sprint("b", n)) {
+			t.Fatalf("pod %d of a quiet peer is forgotten", n)
+		}
+	}
+	if g.has(peerA, "a0") || !g.has(peerA, fmt.Sprint("a", 3*maxGraves-1)) {
+		t.Error("not the oldest was forgotten")
+	}
+	if g.n > maxGraves {
+		t.Errorf("%d are remembered", g.n)
+	}
+}
+
+// What was counted after a list was begun is newer than the list.
+func TestStockKeepsWhatIsNewerThanAList(t *testing.T) {
+	t.Parallel()
+	s := newStock()
+	key := func(name string) stockKey { return stockKey{peering.KindConfigMap, "ns", name} }
+	item := stockItem{peer: peerA, bytes: 10}
+	s.set(key("gone"), item)
+	s.set(key("stays"), item)
+	since := s.mark()
+	s.set(key("new"), item)
+	s.set(key("grew"), stockItem{peer: peerA, bytes: 30})
+	s.replaceConfigs("ns", since, map[stockKey]stockItem{key("stays"): item, key("grew"): item})
+	if got := s.of(peerA); got.configs != 3 || got.bytes != 50 {
+		t.Errorf("counted %+v, want 3 with 50 bytes", got)
+	}
+	s.dropSpace("ns")
+	if len(s.items) > 0 {
+		t.Errorf("%d objects of a namespace that is gone are counted", len(s.items))
+	}
+}
+
+// Objects that went make room, whoever took them away, and those that are there
+// when the agent begins are counted.
+func TestCountsFallWhenObjectsGo(t *testing.T) {
+	t.Parallel()
+	c := newFake(t)
+	p, stop := c.start(t)
+	id, name := c.fresh("cpu=10,pods=100")
+	remote := name + "-" + peerA.Short()
+	ns := namespaceObject(name, "Suffixed")
+	svc := thing(peering.KindService, name, "web", "us", `{"ports":[{"name":"http","protocol":"TCP","port":80}],"endpoints":[{"address":"10.1.0.1","ready":true,"ports":{"http":80}}]}`)
+	cfg := thing(peering.KindConfigMap, name, "cfg", "uc", `{"data":{"a":"1"}}`)
+	sec := thing(peering.KindSecret, name, "sec", "us2", `{"data":{}}`)
+	pod := podObject(name, "web", "1")
+	counts := func(p *Provider) tally {
+		p.stock.mu.Lock()
+		defer p.stock.mu.Unlock()
+		all := p.stock.of(peerA)
+		all.bytes, all.podBytes = 0, 0
+		return all
+	}
+	full := tally{namespaces: 1, configs: 2, services: 1, ports: 1, endpoints: 1, endpointPorts: 1, slices: 1, pods: 1}
+	defer func() {
+		if t.Failed() {
+			t.Logf("counted is %+v", counts(p))
+		}
+	}()
+	apply(t, p, id, ns, cfg, sec, svc, pod)
+	eventually(t, "all is counted", func() bool { return counts(p) == full })
+	apply(t, p, id, ns, cfg, sec, svc, pod)
+	if got := counts(p); got != full {
+		t.Errorf("applied twice: %+v", got)
+	}
+	stop()
+	p, _ = c.start(t)
+	eventually(t, "all is counted after a restart", func() bool { return counts(p) == full })
+	for n := range 3 {
+		more := podObject(name, fmt.Sprint("more-", n), "1")
+		apply(t, p, id, more)
+		eventually(t, "the pod is made", func() bool { return c.get(t, remote, more.Ref.Name, &corev1.Pod{}) })
+		if err := p.Delete(t.Context(), id, more.Ref, nil); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "a pod that went makes room", func() bool { return counts(p) == full })
+	}
+	for _, o := range []peering.Object{cfg, sec, svc} {
+		if err := p.Delete(t.Context(), id, o.Ref, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "what the consumer deleted makes room", func() bool { return counts(p) == tally{namespaces: 1, pods: 1} })
+	apply(t, p, id, cfg)
+	if err := c.owner.Delete(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: remote}}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a namespace that went makes room, with all in it but pods", func() bool {
+		got := counts(p)
+		return got.namespaces == 0 && got.configs == 0
+	})
+}
+
+// The number of watches does not follow the number of namespaces.
+func TestWatchesDoNotGrowWithNamespaces(t *testing.T) {
+	t.Parallel()
+	c := newFake(t)
+	var open, lists atomic.Int64
+	c.agent = interceptor.NewClient(c.agent, interceptor.Funcs{
+		Watch: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) (watch.Interface, error) {
+			open.Add(1)
+			context.AfterFunc(ctx, func() { open.Add(-1) })
+			return c.Watch(ctx, list, opts...)
+		},
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			switch list.(type) {
+			case *corev1.ServiceList, *discoveryv1.EndpointSliceList, *corev1.PodList:
+				lists.Add(1)
+			}
+			return c.List(ctx, list, opts...)
+		},
+	})
+	p, _ := c.start(t)
+	before := open.Load()
+	const namespaces = 100
+	for n := range namespaces {
+		id, name := c.fresh("cpu=1000,pods=1000")
+		apply(t, p, id, namespaceObject(name, "Suffixed"))
+		svc := thing(peering.KindService, name, "web", fmt.Sprint("u", n), `{"ports":[{"name":"http","protocol":"TCP","port":80}],"endpoints":[{"address":"10.1.0.1","ready":true,"ports":{"http":80}}]}`)
+		apply(t, p, id, svc, podObject(name, "web", "1m"))
+	}
+	eventually(t, "the namespaces are known", func() bool { return len(p.inv.namespaces()) == namespaces })
+	if grown := open.Load() - before; grown > maxPeerEventWatches {
+		t.Errorf("%d watches more for %d namespaces; events have %d at most", grown, namespaces, maxPeerEventWatches)
+	}
+	// Comparing all Services with what they should be asks the API server nothing.
+	eventually(t, "the endpoints are there", func() bool {
+		p.inv.mu.Lock()
+		defer p.inv.mu.Unlock()
+		return len(p.inv.slices.List()) == namespaces
+	})
+	idle := func() bool {
+		r := p.services
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return len(r.gathering)+len(r.ready)+len(r.busy) == 0
+	}
+	eventually(t, "the endpoints are compared", idle)
+	asked := lists.Load()
+	p.Refresh()
+	eventually(t, "the endpoints are compared again", idle)
+	if n := lists.Load() - asked; n > 0 {
+		t.Errorf("%d lists to compare what is known", n)
+	}
+}
+
+// A peer with many namespaces to look at does not delay one with few.
+func TestReflectorTakesPeersInTurn(t *testing.T) {
+	t.Parallel()
+	c := newFake(t)
+	p, err := New(Config{Client: c.agent, Contracts: c.contract, Namespace: "entente-system", ServiceAccount: "entente-agent"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range 100 {
+		p.inv.watches[fmt.Sprint("many-", n)] = &spaceWatch{peer: peerB}
+		p.services.enqueue(fmt.Sprint("many-", n))
+	}
+	p.inv.watches["few"] = &spaceWatch{peer: peerA}
+	p.services.enqueue("few")
+	p.services.enqueue("few")
+	first, _, _ := p.services.next()
+	second, name, _ := p.services.next()
+	if first != peerB || second != peerA || name != "few" {
+		t.Errorf("first %s, then %s of %s", first, name, second)
+	}
+	if _, name, ok := p.services.next(); ok {
+		t.Errorf("%s is looked at though both peers are busy", name)
+	}
+	p.services.done(peerA)
+	if peer, name, ok := p.services.next(); ok {
+		t.Errorf("%s of %s is looked at twice", name, peer)
+	}
+	p.services.done(peerB)
+	if peer, _, _ := p.services.next(); peer != peerB {
+		t.Errorf("next is %q", peer)
+	}
+}
+
+func TestPodsOfPeersAreLookedAtInTurn(t *testing.T) {
+	t.Parallel()
+	whose := map[string]peering.ClusterID{"many": peerB, "few": peerA}
+	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](reconcileRetryMin, reconcileRetryMax)
+	q := newPodQueue("", limiter, func(namespace string) peering.ClusterID { return whose[namespace] })
+	defer q.ShutDown()
+	pod := func(namespace string, n int) reconcile.Request {
+		return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: fmt.Sprint(n)}}
+	}
+	for n := range 1000 {
+		q.Add(pod("many", n))
+	}
+	for n := range 2 {
+		q.Add(pod("few", n))
+		q.Add(pod("few", n))
+	}
+	var got []string
+	for range 6 {
+		r, _ := q.Get()
+		got = append(got, r.String())
+		q.Done(r)
+	}
+	if diff := cmp.Diff([]string{"many/0", "few/0", "many/1", "few/1", "many/2", "many/3"}, got); diff != "" {
+		t.Errorf("looked at (-want +got):\n%s", diff)
+	}
+	if q.Len() != 1002-6 {
+		t.Errorf("%d wait", q.Len())
+	}
+}
+
+// A Service makes no more EndpointSlices than it counts, nor more ports in them.
+func TestAServiceCountsWhatIsMadeOfIt(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(50) {
+		r := rand.New(rand.NewPCG(seed, 3))
+		in := peering.ServiceObject{Ports: []peering.ServicePort{{Name: "a", Port: 1}, {Name: "b", Port: 2}}}
+		for n := range r.IntN(600) {
+			e := peering.ServiceEndpoint{Address: fmt.Sprintf("10.1.%d.%d", n/200, 1+n%200), Ports: map[string]int32{"a": 80, "b": 81 + int32(r.IntN(4))}}
+			if r.IntN(4) == 0 {
+				e.Address = fmt.Sprintf("fd00::%x", n+1)
+			}
+			in.Endpoints = append(in.Endpoints, e)
+		}
+		counts := countService(in)
+		made, _ := endpointSlices(&corev1.Service{}, in, func(e peering.ServiceEndpoint) (netip.Addr, bool) {
+			a, err := netip.ParseAddr(e.Address)
+			return a, err == nil
+		})
+		endpoints, ports := 0, 0
+		for _, s := range made {
+			endpoints, ports = endpoints+len(s.Endpoints), ports+len(s.Endpoints)*len(s.Ports)
+		}
+		if got := (stockItem{ports: 2, endpoints: endpoints, endpointPorts: ports, slices: len(made)}); got != counts {
+			t.Errorf("seed %d: it counts %+v and makes %+v", seed, counts, got)
+		}
+	}
+}
+
+// What a peer has here is read piece by piece, and of each piece is kept what is read
+// of it.
+func TestListsAreReadInPages(t *testing.T) {
+	t.Parallel()
+	const pages = 3
+	var asked []string
+	c := interceptor.NewClient(newFake(t).agent, interceptor.Funcs{
+		List: func(_ context.Context, _ client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			o := (&client.ListOptions{}).ApplyOptions(opts)
+			if o.Limit != listPage || o.Raw.ResourceVersion != "" {
+				t.Errorf("asked for %d at %q", o.Limit, o.Raw.ResourceVersion)
+			}
+			asked = append(asked, o.Continue)
+			l := list.(*api.OffloadedPodList)
+			l.ResourceVersion = "7"
+			if len(asked) < pages {
+				l.Continue = fmt.Sprint("page ", len(asked)+1)
+			}
+			l.Items = []api.OffloadedPod{{
+				ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("pod-", len(asked))},
+				Spec:       api.OffloadedPodSpec{Template: runtime.RawExtension{Raw: []byte(`{"long":"template"}`)}},
+			}}
+			return nil
+		},
+	})
+	got, err := listWatch(c, func() client.ObjectList { return &api.OffloadedPodList{} }).(plainListWatch).
+		ListWithContext(t.Context(), metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := got.(*api.OffloadedPodList)
+	if diff := cmp.Diff([]string{"", "page 2", "page 3"}, asked); diff != "" || len(list.Items) != pages || list.ResourceVersion != "7" || list.Continue != "" {
+		t.Errorf("%d items at %q; pages (-want +got):\n%s", len(list.Items), list.ResourceVersion, diff)
+	}
+	for i := range list.Items {
+		o := &list.Items[i]
+		if _, err := slim(o); err != nil || len(o.Spec.Template.Raw) > 0 || notedBytes(o.Annotations) != podBytes(len(`{"long":"template"}`)) {
+			t.Errorf("%s is kept with %d bytes, and counts %d: %v", o.Name, len(o.Spec.Template.Raw), notedBytes(o.Annotations), err)
+		}
+	}
+}

@@ -1,0 +1,62 @@
+package offload
+
+import (
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/entente-dev/entente/peering"
+)
+
+// turns is the order in which pods are looked at: those of a peer as they came, and the
+// peers in turn, so that one with many does not delay the others. The workqueue that
+// it is the order of locks it.
+type turns struct {
+	peerOf func(namespace string) peering.ClusterID
+	// waiting are the pods of each peer, and peers those that have some, whose turn is
+	// next first.
+	waiting map[peering.ClusterID][]reconcile.Request
+	peers   []peering.ClusterID
+	n       int
+}
+
+// newPodQueue returns a workqueue that takes the peers in turn.
+func newPodQueue(name string, limiter workqueue.TypedRateLimiter[reconcile.Request], peerOf func(string) peering.ClusterID,
+) workqueue.TypedRateLimitingInterface[reconcile.Request] {
+	order := &turns{peerOf: peerOf, waiting: make(map[peering.ClusterID][]reconcile.Request)}
+	return workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[reconcile.Request]{
+		DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[reconcile.Request]{
+			Name:  name,
+			Queue: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[reconcile.Request]{Name: name, Queue: order}),
+		}),
+	})
+}
+
+// Touch implements workqueue.Queue.
+func (*turns) Touch(reconcile.Request) {}
+
+// Push implements workqueue.Queue.
+func (q *turns) Push(r reconcile.Request) {
+	peer := q.peerOf(r.Namespace)
+	if len(q.waiting[peer]) == 0 {
+		q.peers = append(q.peers, peer)
+	}
+	q.waiting[peer] = append(q.waiting[peer], r)
+	q.n++
+}
+
+// Len implements workqueue.Queue.
+func (q *turns) Len() int { return q.n }
+
+// Pop implements workqueue.Queue.
+func (q *turns) Pop() reconcile.Request {
+	peer := q.peers[0]
+	q.peers = q.peers[1:]
+	r := q.waiting[peer][0]
+	if q.waiting[peer] = q.waiting[peer][1:]; len(q.waiting[peer]) > 0 {
+		q.peers = append(q.peers, peer)
+	} else {
+		delete(q.waiting, peer)
+	}
+	q.n--
+	return r
+}

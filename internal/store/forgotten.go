@@ -1,0 +1,134 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
+)
+
+// ForgottenSecret is the Secret that keeps which clusters were forgotten, and when. It
+// lies where tokens do, so that nobody else needs a right to it.
+const ForgottenSecret = "entente-forgotten"
+
+// Forgotten keeps which clusters were trusted here once and then forgotten. A peer that
+// does not know of that yet introduces itself because of the trust that was, and would
+// be known here again a second later.
+//
+// It reads the Secret once: the agent is the only one that writes it.
+type Forgotten struct {
+	Client    client.Client
+	Namespace string
+	Now       func() time.Time
+
+	mu     sync.Mutex
+	loaded bool
+	at     map[peering.ClusterID]time.Time
+}
+
+// Since returns when a cluster was forgotten, and whether it was.
+func (f *Forgotten) Since(ctx context.Context, id peering.ClusterID) (time.Time, bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.loaded {
+		secret, _, err := f.read(ctx)
+		if err != nil {
+			return time.Time{}, false, err
+		}
+		f.take(secret)
+	}
+	at, ok := f.at[id]
+	if !ok || f.Now().Sub(at) >= forgottenKept {
+		return time.Time{}, false, nil
+	}
+	return at, true, nil
+}
+
+// Add records that a cluster was forgotten now. Those that lapsed go, and of more than
+// there may be the oldest.
+func (f *Forgotten) Add(ctx context.Context, id peering.ClusterID) error {
+	return f.edit(ctx, func(at map[peering.ClusterID]time.Time) {
+		at[id] = f.Now()
+		for len(at) > maxForgotten {
+			oldest := id
+			for other, t := range at {
+				if t.Before(at[oldest]) {
+					oldest = other
+				}
+			}
+			delete(at, oldest)
+		}
+	})
+}
+
+// Remove ends that a cluster counts as forgotten. It costs nothing where it does not.
+func (f *Forgotten) Remove(ctx context.Context, id peering.ClusterID) error {
+	if _, ok, err := f.Since(ctx, id); err != nil || !ok {
+		return err
+	}
+	return f.edit(ctx, func(at map[peering.ClusterID]time.Time) { delete(at, id) })
+}
+
+// edit changes what is kept, by compare-and-swap.
+func (f *Forgotten) edit(ctx context.Context, change func(map[peering.ClusterID]time.Time)) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return retry(func() error {
+		secret, exists, err := f.read(ctx)
+		if err != nil {
+			return err
+		}
+		f.take(secret)
+		maps.DeleteFunc(f.at, func(_ peering.ClusterID, at time.Time) bool { return f.Now().Sub(at) >= forgottenKept })
+		change(f.at)
+		secret.Data = make(map[string][]byte, len(f.at))
+		for id, at := range f.at {
+			secret.Data[string(id)] = []byte(at.UTC().Format(time.RFC3339Nano))
+		}
+		if exists {
+			err = f.Client.Update(ctx, secret, client.FieldOwner(v1alpha1.Manager))
+		} else {
+			err = f.Client.Create(ctx, secret, client.FieldOwner(v1alpha1.Manager))
+		}
+		if err != nil {
+			f.loaded = false // it is not known what is kept now
+			return fmt.Errorf("write which clusters were forgotten, in Secret %s/%s: %w", f.Namespace, ForgottenSecret, err)
+		}
+		return nil
+	})
+}
+
+// read returns the Secret, and whether it is there.
+func (f *Forgotten) read(ctx context.Context) (*corev1.Secret, bool, error) {
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
+		Namespace: f.Namespace, Name: ForgottenSecret, Labels: map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager},
+	}}
+	err := f.Client.Get(ctx, client.ObjectKeyFromObject(secret), secret)
+	if apierrors.IsNotFound(err) {
+		return secret, false, nil
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("read which clusters were forgotten, from Secret %s/%s: %w", f.Namespace, ForgottenSecret, err)
+	}
+	return secret, true, nil
+}
+
+// take remembers what the Secret says. What cannot be read of it is dropped. The lock
+// is held.
+func (f *Forgotten) take(secret *corev1.Secret) {
+	f.loaded, f.at = true, make(map[peering.ClusterID]time.Time, len(secret.Data))
+	for id, text := range secret.Data {
+		if at, err := time.Parse(time.RFC3339Nano, string(text)); err == nil {
+			f.at[peering.ClusterID(id)] = at
+		}
+	}
+}
