@@ -9,11 +9,14 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -21,6 +24,7 @@ import (
 	"k8s.io/client-go/transport"
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/wire"
 )
 
 // Where the agent is, in each cluster.
@@ -36,6 +40,9 @@ const (
 	// authority of its admin API, under CAKey.
 	CAConfigMap = "entente-ca"
 	CAKey       = "ca.crt"
+	// CLIRole is the Role, in the namespace of the installation, of those who reach the
+	// agent through the API server.
+	CLIRole = "entente-cli"
 	// AgentSelector selects the agent's pods.
 	AgentSelector = "app.kubernetes.io/name=entente,app.kubernetes.io/component=agent"
 )
@@ -114,8 +121,10 @@ func DialAdmin(ctx context.Context, cfg AdminConfig) (*Admin, error) {
 	if err != nil {
 		return nil, err
 	}
+	refused := &refusal{}
 	dial := func(ctx context.Context, _ string) (net.Conn, error) {
-		return forwardPort(ctx, cfg.REST, clients, cfg.Namespace)
+		conn, err := forwardPort(ctx, cfg.REST, clients, cfg.Namespace)
+		return conn, refused.note(err, cfg.Namespace)
 	}
 	if cfg.Address != "" {
 		dial = func(ctx context.Context, _ string) (net.Conn, error) {
@@ -126,6 +135,8 @@ func DialAdmin(ctx context.Context, cfg AdminConfig) (*Admin, error) {
 		grpc.WithTransportCredentials(credentials.NewTLS(secure)),
 		grpc.WithPerRPCCredentials(bearerOf{cfg.REST}),
 		grpc.WithContextDialer(dial),
+		grpc.WithUnaryInterceptor(refused.unary),
+		grpc.WithStreamInterceptor(refused.stream),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: adminDialTimeout}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 15 * time.Second, Timeout: 10 * time.Second}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(adminMaxMessage)),
@@ -147,12 +158,61 @@ func publishedCA(ctx context.Context, clients kubernetes.Interface, namespace st
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, fmt.Errorf("no ConfigMap %s/%s: Entente is not installed in this cluster, is in another namespace (--entente-namespace), or its agent has not started yet", namespace, CAConfigMap)
+	case apierrors.IsForbidden(err):
+		return nil, notAllowed(err, namespace)
 	case err != nil:
 		return nil, fmt.Errorf("get ConfigMap %s/%s: %w", namespace, CAConfigMap, err)
 	case cm.Data[CAKey] == "":
 		return nil, fmt.Errorf("ConfigMap %s/%s has no %s", namespace, CAConfigMap, CAKey)
 	}
 	return []byte(cm.Data[CAKey]), nil
+}
+
+// notAllowed is the error of callers whom the API server does not let reach the agent:
+// not the agent is at fault but a RoleBinding is missing.
+func notAllowed(err error, namespace string) error {
+	return &wire.Error{
+		Reason: wire.ReasonCallerNotAllowed, Err: err,
+		Message: fmt.Sprintf("Kubernetes does not let you reach the agent: %s: an administrator can allow it with: kubectl -n %s create rolebinding NAME --role=%s --user=NAME",
+			wire.Text(err.Error(), wire.MaxMessageLen/2), namespace, CLIRole),
+	}
+}
+
+// refusal remembers that the API server forbade to reach the agent. gRPC dials by
+// itself, and says of a dial that failed only that nobody answers.
+type refusal struct {
+	mu  sync.Mutex
+	err error
+}
+
+// note remembers the outcome of a dial, and returns its error.
+func (r *refusal) note(err error, namespace string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.err = nil
+	if apierrors.IsForbidden(err) {
+		r.err = notAllowed(err, namespace)
+	}
+	return err
+}
+
+// instead returns the refusal for an error that is only its consequence.
+func (r *refusal) instead(err error) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err != nil && status.Code(err) == codes.Unavailable {
+		return r.err
+	}
+	return err
+}
+
+func (r *refusal) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	return r.instead(call(ctx, method, req, reply, cc, opts...))
+}
+
+func (r *refusal) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	s, err := open(ctx, desc, cc, method, opts...)
+	return s, r.instead(err)
 }
 
 // adminTLS trusts the agent's own authority only, and shows the client

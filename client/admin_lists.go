@@ -49,6 +49,14 @@ func (a *Admin) Usage(ctx context.Context, contract string) iter.Seq2[*ententev1
 	})
 }
 
+// Offloadings ranges over the namespaces whose pods may run in foreign clusters.
+func (a *Admin) Offloadings(ctx context.Context) iter.Seq2[*ententev1.Offloading, error] {
+	return all(func(token string) ([]*ententev1.Offloading, string, error) {
+		resp, err := a.ListOffloadings(ctx, &ententev1.ListOffloadingsRequest{PageToken: token})
+		return resp.GetOffloadings(), resp.GetNextPageToken(), err
+	})
+}
+
 // Tokens ranges over the tokens that can still be redeemed.
 func (a *Admin) Tokens(ctx context.Context) iter.Seq2[*ententev1.Token, error] {
 	return all(func(token string) ([]*ententev1.Token, string, error) {

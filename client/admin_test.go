@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -61,6 +62,7 @@ type apiServer struct {
 	ca        []byte
 	pods      []corev1.Pod
 	broken    string
+	forbidden string // path
 	server    *httptest.Server
 	upgrades  []string
 }
@@ -114,6 +116,13 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	const base = "/api/v1/namespaces/entente-system/"
 	switch path := strings.TrimPrefix(r.URL.Path, base); {
+	case s.forbidden != "" && path == s.forbidden:
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusForbidden)
+		reply(&metav1.Status{
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: "Failure", Reason: metav1.StatusReasonForbidden, Code: 403,
+			Message: path + ` is forbidden: User "alice" cannot do this`,
+		})
 	case path == "configmaps/entente-ca" && s.ca != nil:
 		reply(&corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, Data: map[string]string{CAKey: string(s.ca)}})
 	case path == "pods":
@@ -124,6 +133,11 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case path == "pods/ready/portforward":
 		s.upgrades = append(s.upgrades, r.Header.Get("Upgrade"))
 		s.forward(w, r)
+	case r.URL.Path == "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews":
+		reply(&authorizationv1.SelfSubjectAccessReview{
+			TypeMeta: metav1.TypeMeta{APIVersion: "authorization.k8s.io/v1", Kind: "SelfSubjectAccessReview"},
+			Status:   authorizationv1.SubjectAccessReviewStatus{Allowed: !strings.HasSuffix(s.forbidden, "portforward")},
+		})
 	default:
 		w.WriteHeader(http.StatusNotFound)
 		reply(&metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: "Failure", Reason: metav1.StatusReasonNotFound, Code: 404})
@@ -284,6 +298,32 @@ func TestWhatIsSaidWhenTheAgentCannotBeReached(t *testing.T) {
 			}
 			if err == nil || !strings.Contains(fmt.Sprint(err), tc.want) {
 				t.Errorf("got %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestAMissingRoleIsNotTakenForAnAgentThatIsDown(t *testing.T) {
+	for _, path := range []string{"configmaps/entente-ca", "pods", "pods/ready/portforward"} {
+		t.Run(path, func(t *testing.T) {
+			s := newAPIServer(t)
+			s.forbidden = path
+			a, err := dialTest(t, AdminConfig{REST: s.config()})
+			if err == nil {
+				_, err = a.GetInfo(t.Context(), &ententev1.GetInfoRequest{})
+			}
+			if ReasonOf(err) != "CALLER_NOT_ALLOWED" || !strings.Contains(Explain(err), `User "alice" cannot`) || !strings.Contains(Explain(err), "--role=entente-cli") {
+				t.Errorf("reason %s: %v", ReasonOf(err), err)
+			}
+			if path == "configmaps/entente-ca" {
+				return
+			}
+			stream, err := a.WatchPeers(t.Context(), &ententev1.WatchPeersRequest{})
+			if err == nil {
+				_, err = stream.Recv()
+			}
+			if ReasonOf(err) != "CALLER_NOT_ALLOWED" {
+				t.Errorf("of a watch: reason %s: %v", ReasonOf(err), err)
 			}
 		})
 	}

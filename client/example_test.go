@@ -93,7 +93,7 @@ func ExampleAdmin_peer() {
 	defer cancel()
 
 	ask := &ententev1.CreatePeeringRequest{
-		Peer: "peers/-", ResourceSlice: "batch", // or peers/NAME for a certain one
+		Peer: "peers/-", PeeringRequest: "batch", // or peers/NAME for a certain one
 		Resources:    &ententev1.ResourceList{Amounts: map[string]string{"cpu": "4", "memory": "8Gi"}},
 		PriceCeiling: &ententev1.Money{Currency: "EUR", Amount: "0.1"},
 		RequestId:    "6f1c2d5e-0d0c-4a55-9a4e-0c7a5a1b7d11", // makes it safe to repeat
@@ -128,7 +128,7 @@ func ExampleAdmin_update() {
 	admin, stop := newFakeAgent().dial()
 	defer stop()
 	ctx := context.Background()
-	if _, err := admin.CreatePeering(ctx, &ententev1.CreatePeeringRequest{Peer: "peers/office", ResourceSlice: "batch"}); err != nil {
+	if _, err := admin.CreatePeering(ctx, &ententev1.CreatePeeringRequest{Peer: "peers/office", PeeringRequest: "batch"}); err != nil {
 		fmt.Println(client.Explain(err))
 		return
 	}
@@ -181,7 +181,7 @@ func ExampleAdmin_Events() {
 			return
 		}
 		if e == nil { // the watch has begun: look at what is, and act
-			if _, err := admin.CreatePeering(ctx, &ententev1.CreatePeeringRequest{Peer: "peers/office", ResourceSlice: "batch"}); err != nil {
+			if _, err := admin.CreatePeering(ctx, &ententev1.CreatePeeringRequest{Peer: "peers/office", PeeringRequest: "batch"}); err != nil {
 				fmt.Println(client.Explain(err))
 				return
 			}
@@ -225,7 +225,7 @@ func ExampleReasonOf() {
 	defer stop()
 
 	for _, peer := range []string{"peers/office", "peers/office", "peers/nobody"} {
-		_, err := admin.CreatePeering(context.Background(), &ententev1.CreatePeeringRequest{Peer: peer, ResourceSlice: "batch"})
+		_, err := admin.CreatePeering(context.Background(), &ententev1.CreatePeeringRequest{Peer: peer, PeeringRequest: "batch"})
 		switch client.ReasonOf(err) {
 		case "":
 			fmt.Println("asked")

@@ -171,7 +171,7 @@ func (f *fakeAgent) ApprovePeeringRequest(_ context.Context, r *ententev1.Approv
 func (f *fakeAgent) CreatePeering(_ context.Context, r *ententev1.CreatePeeringRequest) (*ententev1.CreatePeeringResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	name, provider := r.GetResourceSlice(), r.GetPeer()
+	name, provider := r.GetPeeringRequest(), r.GetPeer()
 	if name == "" {
 		name = strings.TrimPrefix(provider, "peers/")
 	}
@@ -182,7 +182,7 @@ func (f *fakeAgent) CreatePeering(_ context.Context, r *ententev1.CreatePeeringR
 		return nil, err
 	}
 	if r.GetValidateOnly() {
-		return &ententev1.CreatePeeringResponse{ResourceSlice: name, Provider: provider, Advertisement: &ententev1.Advertisement{
+		return &ententev1.CreatePeeringResponse{PeeringRequest: name, Provider: provider, Advertisement: &ententev1.Advertisement{
 			Resources: r.GetResources(), Hourly: &ententev1.Money{Currency: "EUR", Amount: "0.08"},
 		}}, nil
 	}
@@ -191,7 +191,7 @@ func (f *fakeAgent) CreatePeering(_ context.Context, r *ententev1.CreatePeeringR
 	}
 	f.peerings[name] = &ententev1.Peering{Name: "peerings/" + name, Peer: r.GetPeer(), Resources: r.GetResources()}
 	go f.fulfil(name, provider)
-	return &ententev1.CreatePeeringResponse{ResourceSlice: name}, nil
+	return &ententev1.CreatePeeringResponse{PeeringRequest: name}, nil
 }
 
 // fulfil does what two agents do: a contract, then its virtual node.

@@ -26,6 +26,9 @@ type IntroduceConfig struct {
 	Source *identity.Source
 	// Self is what this cluster says of itself. Required.
 	Self wire.ClusterInfo
+	// Requested says that an administrator asked for it. A cluster that forgot this one
+	// refuses what is not requested.
+	Requested bool
 	// Dial opens TCP connections; nil is net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
@@ -49,8 +52,8 @@ type Introduction struct {
 // side, cannot look for numbers that make two codes equal.
 //
 // Errors are *wire.Error, with the reasons PEER_UNREACHABLE,
-// PEER_IDENTITY_MISMATCH, PEER_IS_SELF, TRUST_DENIED, INTRODUCTIONS_PENDING, or
-// what else the other side answered.
+// PEER_IDENTITY_MISMATCH, PEER_IS_SELF, TRUST_DENIED, TRUST_FORGOTTEN,
+// INTRODUCTIONS_PENDING, or what else the other side answered.
 func Introduce(ctx context.Context, cfg IntroduceConfig) (Introduction, error) {
 	if cfg.Source == nil || len(cfg.Self.Roots) == 0 {
 		return Introduction{}, errors.New("introduce: Source and Self are required")
@@ -79,7 +82,7 @@ func Introduce(ctx context.Context, cfg IntroduceConfig) (Introduction, error) {
 	}
 	commitment := peering.Commitment(self, nonce)
 	trust := ententev1.NewTrustServiceClient(conn)
-	resp, err := trust.Introduce(ctx, &ententev1.IntroduceRequest{Cluster: wire.ClusterInfoTo(cfg.Self), Commitment: commitment[:]})
+	resp, err := trust.Introduce(ctx, &ententev1.IntroduceRequest{Cluster: wire.ClusterInfoTo(cfg.Self), Commitment: commitment[:], Requested: cfg.Requested})
 	if err != nil {
 		return Introduction{}, callFailed(err, cfg.Endpoint)
 	}

@@ -75,7 +75,7 @@ func TestBothSidesOfAnIntroductionSeeTheSameCode(t *testing.T) {
 	endpoint := serveTrust(t, office, r)
 	for name, id := range map[string]peering.ClusterID{"with an ID": office.ID(), "without one": ""} {
 		t.Run(name, func(t *testing.T) {
-			got, err := Introduce(t.Context(), IntroduceConfig{Endpoint: endpoint, ID: id, Source: home, Self: selfOf(home, "home")})
+			got, err := Introduce(t.Context(), IntroduceConfig{Endpoint: endpoint, ID: id, Source: home, Self: selfOf(home, "home"), Requested: id == ""})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -89,8 +89,8 @@ func TestBothSidesOfAnIntroductionSeeTheSameCode(t *testing.T) {
 			if want := peering.Code(home.ID(), nonce, office.ID(), r.nonce); got.Code != want || len(want) != 6 {
 				t.Errorf("this side shows %s, the other %s", got.Code, want)
 			}
-			if r.request.GetCluster().GetName() != "home" {
-				t.Errorf("introduced as %v", r.request.GetCluster())
+			if r.request.GetCluster().GetName() != "home" || r.request.GetRequested() != (id == "") {
+				t.Errorf("introduced as %v", r.request)
 			}
 		})
 	}

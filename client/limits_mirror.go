@@ -26,6 +26,9 @@ const (
 	// tried again.
 	mirrorRetryMin = time.Second
 	mirrorRetryMax = time.Minute
+	// mirrorNameWait is how long a pod waits for one of its name that ends at the
+	// provider, before the provider is asked and says why it still has that.
+	mirrorNameWait = 30 * time.Second
 	// mirrorOrphanInterval is the pause before it is asked again whether an orphan
 	// may be deleted.
 	mirrorOrphanInterval = time.Minute

@@ -47,6 +47,10 @@ type mirrorRecord struct {
 	ran  bool
 	lost bool
 
+	// taken is since when another pod has this one's name at the provider, which ends
+	// first; zero if none does.
+	taken time.Time
+
 	// On its way.
 	sent     sentKind
 	sentHash peering.Hash
@@ -131,6 +135,8 @@ func decideWanted(r *mirrorRecord, namespaceOpen bool, now time.Time) (mirrorSte
 		return stepWait, time.Time{}
 	case namespaceOpen:
 		return stepWait, time.Time{}
+	case !r.held && !r.taken.IsZero() && now.Before(r.taken.Add(mirrorNameWait)):
+		return stepWait, r.taken.Add(mirrorNameWait)
 	case r.refused && r.refusedHash == r.hash && r.final:
 		return stepWait, time.Time{}
 	case r.refused && r.refusedHash == r.hash && now.Before(r.notBefore):
@@ -155,6 +161,9 @@ type mirrorState struct {
 	records map[mirrorKey]*mirrorRecord
 	// spaces finds a namespace's record by its name.
 	spaces map[string]mirrorKey
+	// names finds the records of all pods with a name: of a StatefulSet's pod and its
+	// successor.
+	names map[podName]map[mirrorKey]struct{}
 	// bytes is the size of all wanted objects.
 	bytes int
 	// ready: everything that is wanted was said.
@@ -172,6 +181,7 @@ func newMirrorState() *mirrorState {
 	return &mirrorState{
 		records: make(map[mirrorKey]*mirrorRecord),
 		spaces:  make(map[string]mirrorKey),
+		names:   make(map[podName]map[mirrorKey]struct{}),
 		dirty:   make(map[mirrorKey]struct{}),
 		waiting: make(map[mirrorKey]time.Time),
 	}
@@ -183,11 +193,47 @@ func (s *mirrorState) record(ref peering.ObjectRef) *mirrorRecord {
 	if !ok {
 		r = &mirrorRecord{ref: ref}
 		s.records[k] = r
-		if ref.Kind == peering.KindNamespace {
+		switch ref.Kind {
+		case peering.KindNamespace:
 			s.spaces[ref.Name] = k
+		case peering.KindPod:
+			n := podNameOf(ref)
+			if s.names[n] == nil {
+				s.names[n] = make(map[mirrorKey]struct{}, 1)
+			}
+			s.names[n][k] = struct{}{}
+		case peering.KindConfigMap, peering.KindSecret, peering.KindService:
 		}
 	}
 	return r
+}
+
+// podName is what only one pod at a time can have.
+type podName struct{ namespace, name string }
+
+func podNameOf(r peering.ObjectRef) podName { return podName{r.Namespace, r.Name} }
+
+// nameTaken says whether another pod has this one's name at the provider.
+func (s *mirrorState) nameTaken(k mirrorKey, r *mirrorRecord) bool {
+	if k.kind != peering.KindPod {
+		return false
+	}
+	for other := range s.names[podNameOf(r.ref)] {
+		if o := s.records[other]; other != k && (o.held && !o.lost || o.sent == sentApply) {
+			return true
+		}
+	}
+	return false
+}
+
+// touchName has the pods with a name decided about.
+func (s *mirrorState) touchName(ref peering.ObjectRef) {
+	if ref.Kind != peering.KindPod {
+		return
+	}
+	for k := range s.names[podNameOf(ref)] {
+		s.touch(k)
+	}
 }
 
 func (s *mirrorState) forget(k mirrorKey) {
@@ -199,8 +245,15 @@ func (s *mirrorState) forget(k mirrorKey) {
 	delete(s.records, k)
 	delete(s.dirty, k)
 	delete(s.waiting, k)
-	if r.ref.Kind == peering.KindNamespace && s.spaces[r.ref.Name] == k {
+	switch {
+	case r.ref.Kind == peering.KindNamespace && s.spaces[r.ref.Name] == k:
 		delete(s.spaces, r.ref.Name)
+	case r.ref.Kind == peering.KindPod:
+		n := podNameOf(r.ref)
+		delete(s.names[n], k)
+		if len(s.names[n]) == 0 {
+			delete(s.names, n)
+		}
 	}
 }
 
@@ -357,6 +410,7 @@ func (s *mirrorState) podStatus(p peering.PodStatus) bool {
 		if r.unwant && r.sent == sentNothing {
 			r.held = false
 		}
+		s.touchName(p.Ref)
 		s.touch(k)
 	}
 	return true
@@ -421,6 +475,12 @@ func (s *mirrorState) plan(now time.Time) (steps []mirrorStep, wake time.Time) {
 		if r == nil {
 			delete(s.dirty, k)
 			continue
+		}
+		switch taken := s.nameTaken(k, r); {
+		case !taken:
+			r.taken = time.Time{}
+		case r.taken.IsZero():
+			r.taken = now
 		}
 		kind, at := decide(r, s.ready, s.namespaceOpen(r), now)
 		switch kind {

@@ -121,6 +121,55 @@ func TestAPodWaitsForTheAnswerAboutItsNamespace(t *testing.T) {
 	}
 }
 
+func TestAPodWaitsForTheEndOfTheOneThatHasItsName(t *testing.T) {
+	const old, next = "old-uid", "new-uid"
+	object := func(uid string) peering.Object {
+		return peering.Object{Ref: testRef(peering.KindPod, "db-0", uid), JSON: []byte("{}")}
+	}
+	state := func() *mirrorState {
+		s := newMirrorState()
+		s.setReady()
+		s.connect()
+		s.hold(peering.Held{Ref: object(old).Ref, Hash: object(old).Hash()})
+		s.unwantObject(object(old).Ref, nil)
+		s.sync()
+		s.plan(t0)
+		s.ack(peering.Ack{Ref: object(old).Ref}, t0) // it ends
+		s.want(object(next))
+		if steps, wake := s.plan(t0); len(steps) != 0 || !wake.Equal(t0.Add(mirrorNameWait)) {
+			t.Fatalf("while the old pod ends: %v, next at %s", steps, wake)
+		}
+		return s
+	}
+	t.Run("it follows at once", func(t *testing.T) {
+		s := state()
+		s.podStatus(peering.PodStatus{Ref: object(old).Ref, Gone: true})
+		steps, _ := s.plan(t0.Add(time.Second))
+		if len(steps) == 0 || steps[len(steps)-1].kind != stepApply || steps[len(steps)-1].ref.UID != next {
+			t.Fatalf("when the old pod is gone: %v", steps)
+		}
+		for range 3 {
+			s.plan(t0.Add(time.Second))
+		}
+		if len(s.names) != 1 || len(s.records) != 1 {
+			t.Errorf("%d names of %d pods are remembered", len(s.names), len(s.records))
+		}
+	})
+	t.Run("the provider is asked if it takes long", func(t *testing.T) {
+		s := state()
+		if steps, _ := s.plan(t0.Add(mirrorNameWait)); len(steps) != 1 || steps[0].kind != stepApply {
+			t.Fatalf("after a while: %v", steps)
+		}
+	})
+	t.Run("a pod of another name does not wait", func(t *testing.T) {
+		s := state()
+		s.want(peering.Object{Ref: testRef(peering.KindPod, "db-1", "u"), JSON: []byte("{}")})
+		if steps, _ := s.plan(t0); len(steps) != 1 || steps[0].ref.Name != "db-1" {
+			t.Fatalf("it got %v", steps)
+		}
+	})
+}
+
 func TestAnAnswerThatAnswersNothingIsIgnored(t *testing.T) {
 	s := newMirrorState()
 	s.connect()

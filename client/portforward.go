@@ -11,7 +11,9 @@ import (
 	"sync"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -44,6 +46,10 @@ func forwardPort(ctx context.Context, config *rest.Config, clients kubernetes.In
 		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
 	})
 	streams, _, err := dialer.Dial(portforward.PortForwardProtocolV1Name)
+	if err != nil && !mayForward(ctx, clients, namespace) {
+		// What the dialer returns is text only.
+		return nil, apierrors.NewForbidden(corev1.Resource("pods/portforward"), pod, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("forward a port to pod %s/%s: %w", namespace, pod, err)
 	}
@@ -53,6 +59,17 @@ func forwardPort(ctx context.Context, config *rest.Config, clients kubernetes.In
 		return nil, fmt.Errorf("forward a port to pod %s/%s: %w", namespace, pod, err)
 	}
 	return conn, nil
+}
+
+// mayForward says whether the API server lets this user forward ports; if it does not
+// say, that is not what is wrong.
+func mayForward(ctx context.Context, clients kubernetes.Interface, namespace string) bool {
+	review, err := clients.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
+		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Namespace: namespace, Verb: "create", Resource: "pods", Subresource: "portforward",
+		}},
+	}, metav1.CreateOptions{})
+	return err != nil || review.Status.Allowed
 }
 
 // readyAgent returns a pod of the agent that is ready, the youngest if several

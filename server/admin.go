@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -40,9 +41,9 @@ func (s *adminServer) GetInfo(ctx context.Context, _ *ententev1.GetInfoRequest) 
 	if err != nil {
 		return nil, err
 	}
-	var asks v1alpha1.ResourceSliceList
+	var asks v1alpha1.PeeringRequestList
 	if err := s.cfg.Client.List(ctx, &asks); err != nil {
-		return nil, fmt.Errorf("list resource slices: %w", err)
+		return nil, fmt.Errorf("list peering requests: %w", err)
 	}
 	view, err := s.view(ctx, s.cfg.Client)
 	if err != nil {
@@ -164,3 +165,5 @@ func timeMessage(t time.Time) *timestamppb.Timestamp {
 	}
 	return timestamppb.New(t)
 }
+
+func byName(a, b v1alpha1.ForeignCluster) int { return cmp.Compare(a.Name, b.Name) }

@@ -23,7 +23,7 @@ func TestEveryChangeHasItsLine(t *testing.T) {
 	fc.Status.Requests = []v1alpha1.PendingRequest{{ID: "r1"}, {ID: "r2"}}
 	a := newAdminTest(t, fc, contractObject("k1", "office", id, v1alpha1.ContractConsumer, "Active", 0),
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}},
-		&v1alpha1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "batch", UID: "1"}, Spec: v1alpha1.ResourceSliceSpec{ForeignCluster: "office"}})
+		&v1alpha1.PeeringRequest{ObjectMeta: metav1.ObjectMeta{Name: "batch", UID: "1"}, Spec: v1alpha1.PeeringRequestSpec{ForeignCluster: "office"}})
 	c := a.alice(t)
 	made, err := c.CreateToken(t.Context(), &ententev1.CreateTokenRequest{})
 	if err != nil {

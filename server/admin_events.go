@@ -86,8 +86,8 @@ func peerEvents(before, after *v1alpha1.ForeignCluster, now time.Time) []event {
 	return h.events
 }
 
-// sliceEvents says what happened to a ResourceSlice.
-func sliceEvents(before, after *v1alpha1.ResourceSlice, now time.Time) []event {
+// requestEvents says what happened to a PeeringRequest.
+func requestEvents(before, after *v1alpha1.PeeringRequest, now time.Time) []event {
 	if after == nil {
 		h := happening{now: now, peer: provider(before), subject: "peerings/" + before.Name}
 		h.add("Deleted", "the peering is not asked for any more")
@@ -95,7 +95,7 @@ func sliceEvents(before, after *v1alpha1.ResourceSlice, now time.Time) []event {
 	}
 	h := happening{now: now, peer: provider(after), subject: "peerings/" + after.Name}
 	if before == nil {
-		before = &v1alpha1.ResourceSlice{}
+		before = &v1alpha1.PeeringRequest{}
 		h.add("Created", "%s is asked", asked(after))
 	}
 	h.conditions(before.Status.Conditions, after.Status.Conditions)

@@ -27,10 +27,10 @@ func TestWhatHappensIsReadOffTwoStates(t *testing.T) {
 		return fc
 	}
 	same := func(*v1alpha1.ForeignCluster) {}
-	slice := func(to string, conditions ...metav1.Condition) *v1alpha1.ResourceSlice {
-		return &v1alpha1.ResourceSlice{
-			ObjectMeta: metav1.ObjectMeta{Name: "batch"}, Spec: v1alpha1.ResourceSliceSpec{ForeignCluster: to},
-			Status: v1alpha1.ResourceSliceStatus{Conditions: conditions},
+	request := func(to string, conditions ...metav1.Condition) *v1alpha1.PeeringRequest {
+		return &v1alpha1.PeeringRequest{
+			ObjectMeta: metav1.ObjectMeta{Name: "batch"}, Spec: v1alpha1.PeeringRequestSpec{ForeignCluster: to},
+			Status: v1alpha1.PeeringRequestStatus{Conditions: conditions},
 		}
 	}
 	contract := func(revision int64, phase, message string) *v1alpha1.Contract {
@@ -80,13 +80,13 @@ func TestWhatHappensIsReadOffTwoStates(t *testing.T) {
 			peer(func(fc fcs) { fc.Status.Requests = []v1alpha1.PendingRequest{{ID: "r1"}, {ID: "r2"}} }),
 			[]string{"office|peers/office/requests/r2|RequestPending|a request waits for an administrator to approve it"},
 		},
-		"a peering is asked for":          {(*v1alpha1.ResourceSlice)(nil), slice("office"), []string{"office|peerings/batch|Created|peer office is asked"}},
-		"a peering is asked for, anybody": {(*v1alpha1.ResourceSlice)(nil), slice(""), []string{"|peerings/batch|Created|any peer is asked"}},
+		"a peering is asked for":          {(*v1alpha1.PeeringRequest)(nil), request("office"), []string{"office|peerings/batch|Created|peer office is asked"}},
+		"a peering is asked for, anybody": {(*v1alpha1.PeeringRequest)(nil), request(""), []string{"|peerings/batch|Created|any peer is asked"}},
 		"a peering is refused": {
-			slice("office"), slice("office", condition("Accepted", "False", "POLICY_REFUSED", "no")),
+			request("office"), request("office", condition("Accepted", "False", "POLICY_REFUSED", "no")),
 			[]string{"office|peerings/batch|POLICY_REFUSED|Accepted is False: no"},
 		},
-		"a peering is deleted": {slice("office"), (*v1alpha1.ResourceSlice)(nil), []string{"office|peerings/batch|Deleted|the peering is not asked for any more"}},
+		"a peering is deleted": {request("office"), (*v1alpha1.PeeringRequest)(nil), []string{"office|peerings/batch|Deleted|the peering is not asked for any more"}},
 		"a contract is signed": {
 			(*v1alpha1.Contract)(nil), contract(1, "", ""),
 			[]string{"office|contracts/k1|Signed|signed by both, this cluster as Consumer, until 2026-03-01T13:00:00Z"},
@@ -150,7 +150,7 @@ func TestProblemsAreToldAndNothingElse(t *testing.T) {
 		self  Self
 		view  view
 		peers []v1alpha1.ForeignCluster
-		asks  []v1alpha1.ResourceSlice
+		asks  []v1alpha1.PeeringRequest
 	}
 	for name, tc := range map[string]struct {
 		change func(*world)
@@ -210,7 +210,7 @@ func TestProblemsAreToldAndNothingElse(t *testing.T) {
 			w.peers[0].Status.Session = &v1alpha1.PeerSession{ClockSkew: &metav1.Duration{Duration: -90 * time.Second}}
 		}, []string{"peer office: its clock is -1m30s ahead"}},
 		"an ask is refused": {func(w *world) {
-			w.asks = []v1alpha1.ResourceSlice{{ObjectMeta: metav1.ObjectMeta{Name: "batch"}, Status: v1alpha1.ResourceSliceStatus{
+			w.asks = []v1alpha1.PeeringRequest{{ObjectMeta: metav1.ObjectMeta{Name: "batch"}, Status: v1alpha1.PeeringRequestStatus{
 				Conditions: []metav1.Condition{condition("Accepted", "False", "POLICY_REFUSED", "it lends nothing")},
 			}}}
 		}, []string{"peering batch: Accepted is False: it lends nothing"}},

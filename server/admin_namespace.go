@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -39,8 +40,7 @@ func (s *adminServer) OffloadNamespace(ctx context.Context, req *ententev1.Offlo
 		want.PodStrategy = v1alpha1.StrategyLocalAndRemote
 	}
 	key := ctrlclient.ObjectKey{Namespace: namespace, Name: v1alpha1.NamespaceOffloadingName}
-	var old v1alpha1.NamespaceOffloading
-	err = s.cfg.Client.Get(ctx, key, &old)
+	old, err := s.currentOffloading(ctx, key)
 	switch {
 	case apierrors.IsNotFound(err):
 		if want.NameMapping == "" {
@@ -50,6 +50,7 @@ func (s *adminServer) OffloadNamespace(ctx context.Context, req *ententev1.Offlo
 		if err := s.cfg.Client.Create(ctx, o, ctrlclient.FieldOwner(adminFieldManager)); err != nil {
 			return nil, fmt.Errorf("create namespace offloading in %s: %w", namespace, err)
 		}
+		s.awaitPlacement(ctx, namespace)
 		return &ententev1.OffloadNamespaceResponse{}, nil
 	case err != nil:
 		return nil, fmt.Errorf("get namespace offloading in %s: %w", namespace, err)
@@ -62,10 +63,56 @@ func (s *adminServer) OffloadNamespace(ctx context.Context, req *ententev1.Offlo
 			namespace, old.Spec.NameMapping, namespace)
 	}
 	old.Spec = want
-	if err := s.cfg.Client.Update(ctx, &old, ctrlclient.FieldOwner(adminFieldManager)); err != nil {
+	if err := s.cfg.Client.Update(ctx, old, ctrlclient.FieldOwner(adminFieldManager)); err != nil {
 		return nil, fmt.Errorf("update namespace offloading in %s: %w", namespace, err)
 	}
 	return &ententev1.OffloadNamespaceResponse{}, nil
+}
+
+// currentOffloading returns the NamespaceOffloading of a namespace. It waits for one
+// that is being deleted to be gone, since what is written to that is lost.
+func (s *adminServer) currentOffloading(ctx context.Context, key ctrlclient.ObjectKey) (*v1alpha1.NamespaceOffloading, error) {
+	wait := time.NewTimer(unoffloadWait)
+	defer wait.Stop()
+	for {
+		var o v1alpha1.NamespaceOffloading
+		if err := s.cfg.Client.Get(ctx, key, &o); err != nil || o.DeletionTimestamp.IsZero() {
+			return &o, err
+		}
+		select {
+		case <-time.After(unoffloadPoll):
+		case <-wait.C:
+			why := "its pods abroad are still ending"
+			if o.Status.State == "Ending" && o.Status.Message != "" {
+				why = o.Status.Message
+			}
+			return nil, wire.Errorf(wire.ReasonPodsRunning,
+				"namespace %s is still being taken back from an unoffload before: %s; offload it again when that is done", key.Namespace, why)
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// awaitPlacement waits until pods of the namespace are placed as its offloading
+// says, which they are by the namespace's label. Who made the offloading makes pods
+// next. An agent that is slow to label does not fail the call.
+func (s *adminServer) awaitPlacement(ctx context.Context, namespace string) {
+	wait := time.NewTimer(placementWait)
+	defer wait.Stop()
+	for {
+		var ns corev1.Namespace
+		if err := s.cfg.Client.Get(ctx, ctrlclient.ObjectKey{Name: namespace}, &ns); err != nil || ns.Labels[v1alpha1.LabelOffloading] == "enabled" {
+			return
+		}
+		select {
+		case <-time.After(unoffloadPoll):
+		case <-wait.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // selectPeers returns a selector of the named peers; nil, which is all, for none.
@@ -92,6 +139,42 @@ func (s *adminServer) selectPeers(ctx context.Context, names []string) (*metav1.
 	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
 		Key: v1alpha1.LabelPeer, Operator: metav1.LabelSelectorOpIn, Values: slices.Sorted(maps.Keys(ids)),
 	}}}, nil
+}
+
+// ListOffloadings implements AdminService.
+func (s *adminServer) ListOffloadings(ctx context.Context, req *ententev1.ListOffloadingsRequest) (*ententev1.ListOffloadingsResponse, error) {
+	var list v1alpha1.NamespaceOffloadingList
+	if err := s.cfg.Client.List(ctx, &list); err != nil {
+		return nil, fmt.Errorf("list namespace offloadings: %w", err)
+	}
+	part, next, err := page(req, "offloadings", list.Items, func(o *v1alpha1.NamespaceOffloading) string { return o.Namespace })
+	if err != nil {
+		return nil, err
+	}
+	resp := &ententev1.ListOffloadingsResponse{NextPageToken: next}
+	for i := range part {
+		resp.Offloadings = append(resp.Offloadings, offloadingMessage(&part[i]))
+	}
+	return resp, nil
+}
+
+// stateEnding is the state of an offloading that is being taken down.
+const stateEnding = "Ending"
+
+func offloadingMessage(o *v1alpha1.NamespaceOffloading) *ententev1.Offloading {
+	m := &ententev1.Offloading{
+		Namespace: "namespaces/" + o.Namespace, PodStrategy: string(o.Spec.PodStrategy), NameMapping: string(o.Spec.NameMapping),
+		State: o.Status.State, Message: o.Status.Message, CreateTime: writeTime(o.CreationTimestamp),
+	}
+	if !o.DeletionTimestamp.IsZero() {
+		m.State = stateEnding
+	}
+	for _, c := range o.Status.Clusters {
+		m.Clusters = append(m.Clusters, &ententev1.OffloadingInCluster{
+			Peer: "peers/" + c.ForeignCluster, RemoteName: c.RemoteName, State: c.State, Message: c.Message,
+		})
+	}
+	return m
 }
 
 // UnoffloadNamespace implements AdminService.

@@ -140,9 +140,11 @@ func (s *adminServer) ApprovePeer(ctx context.Context, req *ententev1.ApprovePee
 }
 
 // checkCode compares the code that the other side's administrator read out; no
-// code is an administrator who did so by eye.
+// code is an administrator who did so by eye. A cluster that was approved before, and
+// has no code now, was compared then: its ID has not changed since.
 func checkCode(fc *v1alpha1.ForeignCluster, code string) error {
-	if code == "" {
+	pending := fc.Status.Introduction != nil && fc.Status.Introduction.Code != ""
+	if code == "" || !pending && fc.Spec.Decision == v1alpha1.DecisionApproved {
 		return nil
 	}
 	if fc.Status.Introduction == nil || fc.Status.Introduction.Code == "" {

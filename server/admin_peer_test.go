@@ -168,6 +168,27 @@ func TestAPeerIsApprovedByItsCodeAndDenied(t *testing.T) {
 	if err := approve("peers/"+id, ""); err != nil {
 		t.Errorf("again, by ID and by eye: %v", err)
 	}
+	// What was approved is approved again, also when trust was made and the code is gone;
+	// one that is there is compared.
+	if err := approve("peers/office", "042 917"); err != nil {
+		t.Errorf("again, by the code: %v", err)
+	}
+	if err := approve("peers/office", "042918"); wire.ReasonOf(err) != wire.ReasonCodeMismatch {
+		t.Errorf("again, by another code: %v", err)
+	}
+	settled := a.peer(t, "office")
+	settled.Status.Introduction = nil
+	if err := a.client.Update(t.Context(), &settled); err != nil {
+		t.Fatal(err)
+	}
+	if err := approve("peers/office", "042917"); err != nil {
+		t.Errorf("again, after the code went: %v", err)
+	}
+	settled = a.peer(t, "office")
+	settled.Status.Introduction = &v1alpha1.Introduction{Code: "042917"}
+	if err := a.client.Update(t.Context(), &settled); err != nil {
+		t.Fatal(err)
+	}
 	denied, err := c.DenyPeer(t.Context(), &ententev1.DenyPeerRequest{Name: "peers/office"})
 	if err != nil || denied.GetPeer().GetDecision() != "Denied" || a.peer(t, "office").Spec.Decision != v1alpha1.DecisionDenied {
 		t.Errorf("got %v, %v", denied, err)

@@ -28,45 +28,45 @@ import (
 // anyPeer stands for whichever peer lends, in peers/-.
 const anyPeer = "-"
 
-// annotationRequest is the ID of the call that made a ResourceSlice, and a hash
+// annotationRequest is the ID of the call that made a PeeringRequest, and a hash
 // of what it asked for: a call that comes twice makes one.
 const annotationRequest = "entente.dev/request-id"
 
-// CreatePeering implements AdminService: it writes a ResourceSlice.
+// CreatePeering implements AdminService: it writes a PeeringRequest.
 func (s *adminServer) CreatePeering(ctx context.Context, req *ententev1.CreatePeeringRequest) (*ententev1.CreatePeeringResponse, error) {
-	slice, err := s.newSlice(ctx, req)
+	request, err := s.newRequest(ctx, req)
 	if err != nil {
 		return nil, err
 	}
 	if req.GetValidateOnly() {
-		return s.validatePeering(ctx, slice)
+		return s.validatePeering(ctx, request)
 	}
 	if id := req.GetRequestId(); id != "" {
-		mark := id + ":" + hashOf(slice)
-		slice.Annotations = map[string]string{annotationRequest: mark}
+		mark := id + ":" + hashOf(request)
+		request.Annotations = map[string]string{annotationRequest: mark}
 		made, err := s.madeBy(ctx, id, mark)
 		if err != nil || made != "" {
-			return &ententev1.CreatePeeringResponse{ResourceSlice: made}, err
+			return &ententev1.CreatePeeringResponse{PeeringRequest: made}, err
 		}
 	}
-	if slice.Name == "" {
-		slice.Name = nameFor(req.GetRequestId())
+	if request.Name == "" {
+		request.Name = nameFor(req.GetRequestId())
 	}
-	err = s.cfg.Client.Create(ctx, slice, ctrlclient.FieldOwner(adminFieldManager))
+	err = s.cfg.Client.Create(ctx, request, ctrlclient.FieldOwner(adminFieldManager))
 	if apierrors.IsAlreadyExists(err) {
-		return s.peeringExists(ctx, slice)
+		return s.peeringExists(ctx, request)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("create resource slice %s: %w", slice.Name, err)
+		return nil, fmt.Errorf("create peering request %s: %w", request.Name, err)
 	}
-	return &ententev1.CreatePeeringResponse{ResourceSlice: slice.Name}, nil
+	return &ententev1.CreatePeeringResponse{PeeringRequest: request.Name}, nil
 }
 
-// newSlice is what a request asks for as a ResourceSlice. It has no name where
+// newRequest is what a request asks for as a PeeringRequest. It has no name where
 // the request leaves that to this cluster.
-func (s *adminServer) newSlice(ctx context.Context, req *ententev1.CreatePeeringRequest) (*v1alpha1.ResourceSlice, error) {
-	slice := &v1alpha1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: req.GetResourceSlice()}}
-	spec := &slice.Spec
+func (s *adminServer) newRequest(ctx context.Context, req *ententev1.CreatePeeringRequest) (*v1alpha1.PeeringRequest, error) {
+	request := &v1alpha1.PeeringRequest{ObjectMeta: metav1.ObjectMeta{Name: req.GetPeeringRequest()}}
+	spec := &request.Spec
 	if peerName(req.GetPeer()) == anyPeer {
 		spec.ClusterSelector = &metav1.LabelSelector{MatchLabels: req.GetPeerSelector()}
 		if _, err := metav1.LabelSelectorAsSelector(spec.ClusterSelector); err != nil {
@@ -81,21 +81,21 @@ func (s *adminServer) newSlice(ctx context.Context, req *ententev1.CreatePeering
 			return nil, err
 		}
 		spec.ForeignCluster = fc.Name
-		if slice.Name == "" {
-			slice.Name = fc.Name
+		if request.Name == "" {
+			request.Name = fc.Name
 		}
 	}
 	if err := askedTerms(spec, req); err != nil {
 		return nil, err
 	}
 	spec.Renewal = askedRenewal(req.GetNoRenewal())
-	return slice, nil
+	return request, nil
 }
 
-// askedTerms writes what is asked for into a ResourceSlice.
-func askedTerms(spec *v1alpha1.ResourceSliceSpec, req *ententev1.CreatePeeringRequest) error {
+// askedTerms writes what is asked for into a PeeringRequest.
+func askedTerms(spec *v1alpha1.PeeringRequestSpec, req *ententev1.CreatePeeringRequest) error {
 	var err error
-	if spec.Resources, err = askedResources("resources", req.GetResources()); err != nil {
+	if spec.Resources, err = askedResources("resources", req.GetResources(), false); err != nil {
 		return err
 	}
 	if spec.Duration, err = askedDuration("duration", req.GetDuration()); err != nil {
@@ -122,8 +122,9 @@ func askedTerms(spec *v1alpha1.ResourceSliceSpec, req *ententev1.CreatePeeringRe
 }
 
 // askedResources reads amounts by the core's rules, so that what cannot be agreed
-// on is refused here and not by the provider.
-func askedResources(field string, m *ententev1.ResourceList) (corev1.ResourceList, error) {
+// on is refused here and not by the provider. zero says that a resource may be given
+// back.
+func askedResources(field string, m *ententev1.ResourceList, zero bool) (corev1.ResourceList, error) {
 	resources, err := peering.ParseResources(m.GetAmounts())
 	if err != nil {
 		return nil, badField(field, "%s", wire.Text(err.Error(), wire.MaxMessageLen))
@@ -131,7 +132,7 @@ func askedResources(field string, m *ententev1.ResourceList) (corev1.ResourceLis
 	var out corev1.ResourceList
 	for _, name := range resources.Names() {
 		q := resources[name]
-		if q.IsZero() {
+		if q.IsZero() && !zero {
 			return nil, badField(field, "%s is nothing: leave it out", name)
 		}
 		if !peering.Fractional(name) && !q.IsWhole() {
@@ -188,15 +189,15 @@ func askedClasses(field string, names []string) ([]string, error) {
 }
 
 // hashOf tells two asks apart.
-func hashOf(slice *v1alpha1.ResourceSlice) string {
+func hashOf(request *v1alpha1.PeeringRequest) string {
 	// Structs of strings, numbers and maps of them: it cannot fail, and JSON of maps
 	// is ordered.
-	b, _ := json.Marshal(slice.Spec)
-	sum := sha256.Sum256(append(b, slice.Name...))
+	b, _ := json.Marshal(request.Spec)
+	sum := sha256.Sum256(append(b, request.Name...))
 	return hex.EncodeToString(sum[:8])
 }
 
-// nameFor is the name of a ResourceSlice that asks any peer: derived from the
+// nameFor is the name of a PeeringRequest that asks any peer: derived from the
 // call's ID, so that a call that comes twice finds it.
 func nameFor(requestID string) string {
 	if requestID == "" {
@@ -206,18 +207,18 @@ func nameFor(requestID string) string {
 	return "any-" + hex.EncodeToString(sum[:4])
 }
 
-// madeBy returns the ResourceSlice that a call with this ID made before, if any.
+// madeBy returns the PeeringRequest that a call with this ID made before, if any.
 func (s *adminServer) madeBy(ctx context.Context, id, mark string) (string, error) {
-	var list v1alpha1.ResourceSliceList
+	var list v1alpha1.PeeringRequestList
 	if err := s.cfg.Client.List(ctx, &list); err != nil {
-		return "", fmt.Errorf("list resource slices: %w", err)
+		return "", fmt.Errorf("list peering requests: %w", err)
 	}
 	for i := range list.Items {
 		switch got := list.Items[i].Annotations[annotationRequest]; {
 		case got == mark:
 			return list.Items[i].Name, nil
 		case strings.HasPrefix(got, id+":"):
-			return "", badField("request_id", "was used for another ask, resource slice %s: a new ask needs a new ID", list.Items[i].Name)
+			return "", badField("request_id", "was used for another ask, peering request %s: a new ask needs a new ID", list.Items[i].Name)
 		}
 	}
 	return "", nil
@@ -225,48 +226,48 @@ func (s *adminServer) madeBy(ctx context.Context, id, mark string) (string, erro
 
 // peeringExists answers a call that found its name taken: by itself, when it
 // came twice at once, or by another.
-func (s *adminServer) peeringExists(ctx context.Context, slice *v1alpha1.ResourceSlice) (*ententev1.CreatePeeringResponse, error) {
-	var old v1alpha1.ResourceSlice
-	if err := s.cfg.Client.Get(ctx, ctrlclient.ObjectKeyFromObject(slice), &old); err != nil {
-		return nil, fmt.Errorf("get resource slice %s: %w", slice.Name, err)
+func (s *adminServer) peeringExists(ctx context.Context, request *v1alpha1.PeeringRequest) (*ententev1.CreatePeeringResponse, error) {
+	var old v1alpha1.PeeringRequest
+	if err := s.cfg.Client.Get(ctx, ctrlclient.ObjectKeyFromObject(request), &old); err != nil {
+		return nil, fmt.Errorf("get peering request %s: %w", request.Name, err)
 	}
-	if mark := slice.Annotations[annotationRequest]; mark != "" && mark == old.Annotations[annotationRequest] {
-		return &ententev1.CreatePeeringResponse{ResourceSlice: slice.Name}, nil
+	if mark := request.Annotations[annotationRequest]; mark != "" && mark == old.Annotations[annotationRequest] {
+		return &ententev1.CreatePeeringResponse{PeeringRequest: request.Name}, nil
 	}
 	e := &wire.Error{
 		Reason: wire.ReasonPeeringExists,
 		Metadata: map[string]string{
-			"resourceSlice": slice.Name, "peer": old.Spec.ForeignCluster,
+			"peeringRequest": request.Name, "peer": old.Spec.ForeignCluster,
 		},
 	}
 	switch {
 	case !old.DeletionTimestamp.IsZero():
-		e.Message = fmt.Sprintf("resource slice %s is being taken down; try again when it is gone", slice.Name)
+		e.Message = fmt.Sprintf("peering request %s is being taken down; try again when it is gone", request.Name)
 		e.Metadata["ending"] = "true"
 		e.RetryAfter = retryConflict
-	case old.Spec.ForeignCluster != slice.Spec.ForeignCluster:
-		e.Message = fmt.Sprintf("resource slice %s asks %s: choose another name", slice.Name, asked(&old))
+	case old.Spec.ForeignCluster != request.Spec.ForeignCluster:
+		e.Message = fmt.Sprintf("peering request %s asks %s: choose another name", request.Name, asked(&old))
 	default:
-		e.Message = fmt.Sprintf("resource slice %s asks %s already", slice.Name, asked(&old))
+		e.Message = fmt.Sprintf("peering request %s asks %s already", request.Name, asked(&old))
 	}
 	return nil, e
 }
 
-// asked names whom a ResourceSlice asks.
-func asked(slice *v1alpha1.ResourceSlice) string {
-	if slice.Spec.ForeignCluster == "" {
+// asked names whom a PeeringRequest asks.
+func asked(request *v1alpha1.PeeringRequest) string {
+	if request.Spec.ForeignCluster == "" {
 		return "any peer"
 	}
-	return "peer " + slice.Spec.ForeignCluster
+	return "peer " + request.Spec.ForeignCluster
 }
 
 // ListPeerings implements AdminService.
 func (s *adminServer) ListPeerings(ctx context.Context, req *ententev1.ListPeeringsRequest) (*ententev1.ListPeeringsResponse, error) {
-	var list v1alpha1.ResourceSliceList
+	var list v1alpha1.PeeringRequestList
 	if err := s.cfg.Client.List(ctx, &list); err != nil {
-		return nil, fmt.Errorf("list resource slices: %w", err)
+		return nil, fmt.Errorf("list peering requests: %w", err)
 	}
-	part, next, err := page(req, "peerings", list.Items, func(r *v1alpha1.ResourceSlice) string { return r.Name })
+	part, next, err := page(req, "peerings", list.Items, func(r *v1alpha1.PeeringRequest) string { return r.Name })
 	if err != nil {
 		return nil, err
 	}
@@ -279,28 +280,28 @@ func (s *adminServer) ListPeerings(ctx context.Context, req *ententev1.ListPeeri
 
 // GetPeering implements AdminService.
 func (s *adminServer) GetPeering(ctx context.Context, req *ententev1.GetPeeringRequest) (*ententev1.GetPeeringResponse, error) {
-	slice, err := s.slice(ctx, req.GetName())
+	request, err := s.request(ctx, req.GetName())
 	if err != nil {
 		return nil, err
 	}
-	return &ententev1.GetPeeringResponse{Peering: peeringMessage(slice)}, nil
+	return &ententev1.GetPeeringResponse{Peering: peeringMessage(request)}, nil
 }
 
-func (s *adminServer) slice(ctx context.Context, resource string) (*v1alpha1.ResourceSlice, error) {
+func (s *adminServer) request(ctx context.Context, resource string) (*v1alpha1.PeeringRequest, error) {
 	name := named("peerings", resource)
-	var slice v1alpha1.ResourceSlice
-	if err := s.cfg.Client.Get(ctx, ctrlclient.ObjectKey{Name: name}, &slice); err != nil {
+	var request v1alpha1.PeeringRequest
+	if err := s.cfg.Client.Get(ctx, ctrlclient.ObjectKey{Name: name}, &request); err != nil {
 		return nil, peeringUnknown(name, err)
 	}
-	return &slice, nil
+	return &request, nil
 }
 
-// peeringUnknown makes an error of reading a ResourceSlice one that callers know.
+// peeringUnknown makes an error of reading a PeeringRequest one that callers know.
 func peeringUnknown(name string, err error) error {
 	if apierrors.IsNotFound(err) {
-		return unknown(wire.ReasonPeeringUnknown, "peering", name, "no peering %q is there: no ResourceSlice has that name", name)
+		return unknown(wire.ReasonPeeringUnknown, "peering", name, "no peering %q is there: no PeeringRequest has that name", name)
 	}
-	return fmt.Errorf("resource slice %s: %w", name, err)
+	return fmt.Errorf("peering request %s: %w", name, err)
 }
 
 // UpdatePeering implements AdminService (AIP-134).
@@ -313,16 +314,16 @@ func (s *adminServer) UpdatePeering(ctx context.Context, req *ententev1.UpdatePe
 	if req.GetValidateOnly() {
 		opts = append(opts, ctrlclient.DryRunAll)
 	}
-	slice := &v1alpha1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	err := change(ctx, s.cfg.Client, slice, func() error {
-		return updateSlice(slice, req.GetPeering(), req.GetUpdateMask())
+	request := &v1alpha1.PeeringRequest{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	err := change(ctx, s.cfg.Client, request, func() error {
+		return updateRequest(request, req.GetPeering(), req.GetUpdateMask())
 	}, opts...)
 	if err != nil {
 		return nil, peeringUnknown(name, err)
 	}
-	resp := &ententev1.UpdatePeeringResponse{Peering: peeringMessage(slice)}
+	resp := &ententev1.UpdatePeeringResponse{Peering: peeringMessage(request)}
 	if req.GetValidateOnly() {
-		if resp.Advertisement, err = s.previewRevision(ctx, slice); err != nil {
+		if err := s.previewRevision(ctx, request, resp); err != nil {
 			return nil, err
 		}
 	}
@@ -331,36 +332,36 @@ func (s *adminServer) UpdatePeering(ctx context.Context, req *ententev1.UpdatePe
 
 // DeletePeering implements AdminService: the contract ends with the ask.
 func (s *adminServer) DeletePeering(ctx context.Context, req *ententev1.DeletePeeringRequest) (*ententev1.DeletePeeringResponse, error) {
-	slice, err := s.slice(ctx, req.GetName())
+	request, err := s.request(ctx, req.GetName())
 	if err != nil {
 		return nil, err
 	}
-	if err := s.remove(ctx, slice); err != nil {
-		return nil, fmt.Errorf("delete resource slice %s: %w", slice.Name, err)
+	if err := s.remove(ctx, request); err != nil {
+		return nil, fmt.Errorf("delete peering request %s: %w", request.Name, err)
 	}
 	return &ententev1.DeletePeeringResponse{}, nil
 }
 
-// peeringMessage is a ResourceSlice as a message.
-func peeringMessage(slice *v1alpha1.ResourceSlice) *ententev1.Peering {
+// peeringMessage is a PeeringRequest as a message.
+func peeringMessage(request *v1alpha1.PeeringRequest) *ententev1.Peering {
 	p := &ententev1.Peering{
-		Name:         "peerings/" + slice.Name,
+		Name:         "peerings/" + request.Name,
 		Peer:         "peers/" + anyPeer,
-		Resources:    resourceMessage(slice.Spec.Resources),
-		Duration:     durationMessage(slice.Spec.Duration),
-		PriceCeiling: moneyMessage(slice.Spec.PriceCeiling),
-		NoRenewal:    slice.Spec.Renewal == v1alpha1.RenewalNever,
-		Node:         slice.Status.Node,
+		Resources:    resourceMessage(request.Spec.Resources),
+		Duration:     durationMessage(request.Spec.Duration),
+		PriceCeiling: moneyMessage(request.Spec.PriceCeiling),
+		NoRenewal:    request.Spec.Renewal == v1alpha1.RenewalNever,
+		Node:         request.Status.Node,
 	}
-	if slice.Spec.ForeignCluster != "" {
-		p.Peer = "peers/" + slice.Spec.ForeignCluster
+	if request.Spec.ForeignCluster != "" {
+		p.Peer = "peers/" + request.Spec.ForeignCluster
 	}
-	if c := meta.FindStatusCondition(slice.Status.Conditions, v1alpha1.ConditionAccepted); c != nil {
+	if c := meta.FindStatusCondition(request.Status.Conditions, v1alpha1.ConditionAccepted); c != nil {
 		p.Accepted = conditionMessage(*c)
 	}
-	if slice.Status.Contract != "" {
-		p.Contract = "contracts/" + slice.Status.Contract
-		if provider := provider(slice); provider != "" {
+	if request.Status.Contract != "" {
+		p.Contract = "contracts/" + request.Status.Contract
+		if provider := provider(request); provider != "" {
 			p.Provider = "peers/" + provider
 		}
 	}
@@ -368,11 +369,11 @@ func peeringMessage(slice *v1alpha1.ResourceSlice) *ententev1.Peering {
 }
 
 // provider is the ForeignCluster that lends, or is asked to.
-func provider(slice *v1alpha1.ResourceSlice) string {
-	if slice.Status.ForeignCluster != "" {
-		return slice.Status.ForeignCluster
+func provider(request *v1alpha1.PeeringRequest) string {
+	if request.Status.ForeignCluster != "" {
+		return request.Status.ForeignCluster
 	}
-	return slice.Spec.ForeignCluster
+	return request.Spec.ForeignCluster
 }
 
 // EndPeering implements AdminService. It says what is to end and leaves ending
@@ -386,9 +387,9 @@ func (s *adminServer) EndPeering(ctx context.Context, req *ententev1.EndPeeringR
 	if err := s.cfg.Client.List(ctx, &contracts); err != nil {
 		return nil, fmt.Errorf("list contracts: %w", err)
 	}
-	var asks v1alpha1.ResourceSliceList
+	var asks v1alpha1.PeeringRequestList
 	if err := s.cfg.Client.List(ctx, &asks); err != nil {
-		return nil, fmt.Errorf("list resource slices: %w", err)
+		return nil, fmt.Errorf("list peering requests: %w", err)
 	}
 	ending := slices.DeleteFunc(contracts.Items, func(c v1alpha1.Contract) bool {
 		ours := c.Spec.Role == v1alpha1.ContractConsumer || req.GetForget()
@@ -419,7 +420,7 @@ func (s *adminServer) EndPeering(ctx context.Context, req *ententev1.EndPeeringR
 			continue
 		}
 		if err := s.remove(ctx, ask); err != nil {
-			return nil, fmt.Errorf("delete resource slice %s: %w", ask.Name, err)
+			return nil, fmt.Errorf("delete peering request %s: %w", ask.Name, err)
 		}
 	}
 	if req.GetForget() {
@@ -433,7 +434,7 @@ func (s *adminServer) EndPeering(ctx context.Context, req *ententev1.EndPeeringR
 // leaveOut has the asks of any peer that this one fulfils look for another. They
 // would only come back to it if it were not left out, so that is written before
 // their contracts end. A peer that is forgotten is not asked anyway.
-func (s *adminServer) leaveOut(ctx context.Context, asks []v1alpha1.ResourceSlice, fc *v1alpha1.ForeignCluster, forget bool) error {
+func (s *adminServer) leaveOut(ctx context.Context, asks []v1alpha1.PeeringRequest, fc *v1alpha1.ForeignCluster, forget bool) error {
 	for i := range asks {
 		ask := &asks[i]
 		if forget || ask.Spec.ClusterSelector == nil || ask.Status.ForeignCluster != fc.Name {
@@ -444,7 +445,7 @@ func (s *adminServer) leaveOut(ctx context.Context, asks []v1alpha1.ResourceSlic
 			return nil
 		})
 		if ctrlclient.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("leave %s out of resource slice %s: %w", fc.Name, ask.Name, err)
+			return fmt.Errorf("leave %s out of peering request %s: %w", fc.Name, ask.Name, err)
 		}
 	}
 	return nil

@@ -3,14 +3,13 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
@@ -27,9 +26,9 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-func (a *adminTest) slices(t testing.TB) []v1alpha1.ResourceSlice {
+func (a *adminTest) requests(t testing.TB) []v1alpha1.PeeringRequest {
 	t.Helper()
-	var list v1alpha1.ResourceSliceList
+	var list v1alpha1.PeeringRequestList
 	if err := a.client.List(t.Context(), &list); err != nil {
 		t.Fatal(err)
 	}
@@ -41,31 +40,31 @@ func TestAnAskSaysAllThatIsWanted(t *testing.T) {
 	c := a.alice(t)
 	full := func(peer string) *ententev1.CreatePeeringRequest {
 		return &ententev1.CreatePeeringRequest{
-			Peer: peer, ResourceSlice: "batch", Resources: amounts("cpu", "4", "nvidia.com/gpu", "1"), Duration: durationpb.New(time.Hour),
+			Peer: peer, PeeringRequest: "batch", Resources: amounts("cpu", "4", "nvidia.com/gpu", "1"), Duration: durationpb.New(time.Hour),
 			PriceCeiling: &ententev1.Money{Currency: "EUR", Amount: "0.5"}, NodeSelector: map[string]string{"kubernetes.io/arch": "arm64"},
 			StorageClasses: []string{"slow", "fast"}, RuntimeClasses: []string{"gvisor"}, NoRenewal: true,
 		}
 	}
-	want := v1alpha1.ResourceSliceSpec{
+	want := v1alpha1.PeeringRequestSpec{
 		ForeignCluster: "office", Network: v1alpha1.NetworkTunnel, Renewal: v1alpha1.RenewalNever,
 		Resources: corev1.ResourceList{"cpu": resource.MustParse("4"), "nvidia.com/gpu": resource.MustParse("1")}, Duration: &metav1.Duration{Duration: time.Hour},
 		PriceCeiling: &v1alpha1.Money{Currency: "EUR", Amount: "0.5"}, NodeSelector: map[string]string{"kubernetes.io/arch": "arm64"},
 		StorageClasses: []string{"fast", "slow"}, RuntimeClasses: []string{"gvisor"},
 	}
-	if resp, err := c.CreatePeering(t.Context(), full("peers/"+strings.Repeat("a", 32))); err != nil || resp.GetResourceSlice() != "batch" {
+	if resp, err := c.CreatePeering(t.Context(), full("peers/"+strings.Repeat("a", 32))); err != nil || resp.GetPeeringRequest() != "batch" {
 		t.Fatalf("got %v, %v", resp, err)
 	}
-	if diff := cmp.Diff(want, a.slices(t)[0].Spec); diff != "" {
+	if diff := cmp.Diff(want, a.requests(t)[0].Spec); diff != "" {
 		t.Errorf("one peer (-want +got)\n%s", diff)
 	}
 	anybody := full("peers/-")
-	anybody.ResourceSlice, anybody.PeerSelector = "", map[string]string{"region": "north"}
+	anybody.PeeringRequest, anybody.PeerSelector = "", map[string]string{"region": "north"}
 	resp, err := c.CreatePeering(t.Context(), anybody)
-	if err != nil || !strings.HasPrefix(resp.GetResourceSlice(), "any-") {
+	if err != nil || !strings.HasPrefix(resp.GetPeeringRequest(), "any-") {
 		t.Fatalf("got %v, %v", resp, err)
 	}
 	want.ForeignCluster, want.ClusterSelector = "", &metav1.LabelSelector{MatchLabels: map[string]string{"region": "north"}}
-	if diff := cmp.Diff(want, a.slices(t)[0].Spec); diff != "" {
+	if diff := cmp.Diff(want, a.requests(t)[0].Spec); diff != "" {
 		t.Errorf("any peer (-want +got)\n%s", diff)
 	}
 	for name, change := range map[string]func(*ententev1.CreatePeeringRequest){
@@ -77,7 +76,7 @@ func TestAnAskSaysAllThatIsWanted(t *testing.T) {
 		"a label that is none":       func(r *ententev1.CreatePeeringRequest) { r.NodeSelector = map[string]string{"a b": "c"} },
 		"a class that is none":       func(r *ententev1.CreatePeeringRequest) { r.StorageClasses = []string{"a/b"} },
 		"a class twice":              func(r *ententev1.CreatePeeringRequest) { r.RuntimeClasses = []string{"a", "a"} },
-		"a name that is none":        func(r *ententev1.CreatePeeringRequest) { r.ResourceSlice = "Batch" },
+		"a name that is none":        func(r *ententev1.CreatePeeringRequest) { r.PeeringRequest = "Batch" },
 		"an ID that is none":         func(r *ententev1.CreatePeeringRequest) { r.RequestId = "a b" },
 		"for ever": func(r *ententev1.CreatePeeringRequest) {
 			r.Duration = durationpb.New(peering.MaxContractLife + time.Second)
@@ -87,14 +86,14 @@ func TestAnAskSaysAllThatIsWanted(t *testing.T) {
 		},
 	} {
 		req := full("peers/office")
-		req.ResourceSlice = "other"
+		req.PeeringRequest = "other"
 		change(req)
 		if _, err := c.CreatePeering(t.Context(), req); wire.ReasonOf(err) != wire.ReasonRequestInvalid {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
-	if n := len(a.slices(t)); n != 2 {
-		t.Errorf("%d resource slices, want two", n)
+	if n := len(a.requests(t)); n != 2 {
+		t.Errorf("%d peering requests, want two", n)
 	}
 }
 
@@ -105,7 +104,7 @@ func TestACallThatComesTwiceAsksOnce(t *testing.T) {
 		req := &ententev1.CreatePeeringRequest{Peer: "peers/-", Resources: amounts("cpu", "1"), RequestId: "11111111-2222-3333-4444-555555555555"}
 		change(req)
 		resp, err := c.CreatePeering(t.Context(), req)
-		return resp.GetResourceSlice(), err
+		return resp.GetPeeringRequest(), err
 	}
 	same := func(*ententev1.CreatePeeringRequest) {}
 	var wg sync.WaitGroup
@@ -127,8 +126,8 @@ func TestACallThatComesTwiceAsksOnce(t *testing.T) {
 			t.Errorf("made %s and %s", first, name)
 		}
 	}
-	if n := len(a.slices(t)); n != 1 {
-		t.Fatalf("%d resource slices, want one", n)
+	if n := len(a.requests(t)); n != 1 {
+		t.Fatalf("%d peering requests, want one", n)
 	}
 	// What it became since does not make it another call.
 	if _, err := c.UpdatePeering(t.Context(), &ententev1.UpdatePeeringRequest{Peering: &ententev1.Peering{Name: "peerings/" + first, Resources: amounts("cpu", "2")}}); err != nil {
@@ -140,7 +139,7 @@ func TestACallThatComesTwiceAsksOnce(t *testing.T) {
 	for name, change := range map[string]func(*ententev1.CreatePeeringRequest){
 		"more":         func(r *ententev1.CreatePeeringRequest) { r.Resources = amounts("cpu", "2") },
 		"another peer": func(r *ententev1.CreatePeeringRequest) { r.Peer = "peers/office" },
-		"another name": func(r *ententev1.CreatePeeringRequest) { r.ResourceSlice = "other" },
+		"another name": func(r *ententev1.CreatePeeringRequest) { r.PeeringRequest = "other" },
 	} {
 		if _, err := ask(change); wire.ReasonOf(err) != wire.ReasonRequestInvalid || !strings.Contains(wire.FromStatus(err).Error(), "request_id") {
 			t.Errorf("%s by the same ID: got %v", name, err)
@@ -158,59 +157,57 @@ func TestACallThatComesTwiceAsksOnce(t *testing.T) {
 	}
 }
 
-func offer(price string) func(peering.Ask) (wire.Advertisement, error) {
-	return func(ask peering.Ask) (wire.Advertisement, error) {
-		resources, err := peering.ParseResources(map[string]string{"cpu": "4"})
-		if err != nil {
-			return wire.Advertisement{}, err
-		}
-		g := peering.Grant{Resources: resources, Duration: time.Hour}
-		if price != "" {
-			d, err := peering.ParseDecimal(price)
-			if err != nil {
-				return wire.Advertisement{}, err
-			}
-			g.Price = peering.PriceList{Currency: "EUR", PerHour: map[string]peering.Decimal{"cpu": d}}
-		}
-		return wire.Advertisement{RequestID: ask.RequestID, Revision: 1, Grant: g, ValidUntil: epoch}, nil
+// offer is one of 4 cores for an hour.
+func offer(t *testing.T, price string) *wire.Advertisement {
+	t.Helper()
+	resources, err := peering.ParseResources(map[string]string{"cpu": "4"})
+	if err != nil {
+		t.Fatal(err)
 	}
+	d, err := peering.ParseDecimal(price)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &wire.Advertisement{RequestID: "uid", Revision: 1, ValidUntil: epoch, Grant: peering.Grant{
+		Resources: resources, Duration: time.Hour, Price: peering.PriceList{Currency: "EUR", PerHour: map[string]peering.Decimal{"cpu": d}},
+	}}
 }
 
-func TestOnlyCheckingAsksThePeersAndWritesNothing(t *testing.T) {
-	dear, cheap, away, stranger := strings.Repeat("a", 32), strings.Repeat("b", 32), strings.Repeat("c", 32), strings.Repeat("d", 32)
-	objects := []ctrlclient.Object{peerObject("dear", dear), peerObject("cheap", cheap), peerObject("away", away)}
-	for _, o := range objects {
-		o.SetLabels(map[string]string{"region": "north"})
-	}
-	unknown := peerObject("stranger", stranger)
-	unknown.Status.Conditions[0].Status = metav1.ConditionFalse
+func TestOnlyCheckingTellsWhatWouldComeOfItAndWritesNothing(t *testing.T) {
+	office := strings.Repeat("a", 32)
 	a := newAdminTestWith(t, func(cfg *AdminConfig) {
 		// As an API server does, and the fake does not, it looks whether the name is
-		// taken where nothing is to be written.
+		// taken where nothing is to be written, and says what it would store.
 		cfg.Client = interceptor.NewClient(cfg.Client.(ctrlclient.WithWatch), interceptor.Funcs{
 			Create: func(ctx context.Context, c ctrlclient.WithWatch, o ctrlclient.Object, opts ...ctrlclient.CreateOption) error {
-				if err := c.Get(ctx, ctrlclient.ObjectKeyFromObject(o), &v1alpha1.ResourceSlice{}); err == nil {
-					return apierrors.NewAlreadyExists(v1alpha1.GroupVersion.WithResource("resourceslices").GroupResource(), o.GetName())
+				if err := c.Get(ctx, ctrlclient.ObjectKeyFromObject(o), &v1alpha1.PeeringRequest{}); err == nil {
+					return apierrors.NewAlreadyExists(v1alpha1.GroupVersion.WithResource("peeringrequests").GroupResource(), o.GetName())
 				}
+				o.SetUID("uid")
 				return c.Create(ctx, o, opts...)
 			},
 		})
-	}, append(objects, unknown)...)
-	a.offers = map[string]func(peering.Ask) (wire.Advertisement, error){dear: offer("0.5"), cheap: offer("0.25"), stranger: offer("")}
+	}, peerObject("office", office))
 	c := a.alice(t)
 	check := func(change func(*ententev1.CreatePeeringRequest)) (*ententev1.CreatePeeringResponse, error) {
 		req := &ententev1.CreatePeeringRequest{
-			Peer: "peers/dear", ValidateOnly: true, Resources: amounts("cpu", "4"), PriceCeiling: &ententev1.Money{Currency: "EUR", Amount: "3"},
+			Peer: "peers/office", ValidateOnly: true, Resources: amounts("cpu", "4"), PriceCeiling: &ententev1.Money{Currency: "EUR", Amount: "3"},
 			NodeSelector: map[string]string{"kubernetes.io/arch": "arm64"}, StorageClasses: []string{"b", "a"}, Duration: durationpb.New(time.Minute), NoNetwork: true,
 		}
 		change(req)
 		return c.CreatePeering(t.Context(), req)
 	}
+	anybody := func(r *ententev1.CreatePeeringRequest) {
+		r.Peer, r.PeerSelector = "peers/-", map[string]string{"region": "north"}
+	}
+	a.preview = func(*v1alpha1.PeeringRequest) (string, *wire.Advertisement, error) {
+		return "office", offer(t, "0.5"), nil
+	}
 	resp, err := check(func(*ententev1.CreatePeeringRequest) {})
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := &ententev1.CreatePeeringResponse{ResourceSlice: "dear", Provider: "peers/dear"}
+	want := &ententev1.CreatePeeringResponse{PeeringRequest: "office", Provider: "peers/office"}
 	want.Advertisement = &ententev1.Advertisement{
 		Resources: amounts("cpu", "4"), Duration: durationpb.New(time.Hour), Price: &ententev1.PriceList{Currency: "EUR", PerHour: map[string]string{"cpu": "0.5"}},
 		Hourly: &ententev1.Money{Currency: "EUR", Amount: "2"},
@@ -218,75 +215,56 @@ func TestOnlyCheckingAsksThePeersAndWritesNothing(t *testing.T) {
 	if diff := cmp.Diff(want, resp, protocmp.Transform(), protocmp.IgnoreFields(&ententev1.Advertisement{}, "valid_until", "revision")); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	got := <-a.asks
-	if got.RequestID == "" {
-		t.Error("the ask has no ID")
-	}
-	got.RequestID = ""
-	asked := peering.Ask{
-		Resources: got.Resources, Duration: time.Minute, PriceCeiling: got.PriceCeiling,
+	got := <-a.previewed
+	asked := v1alpha1.PeeringRequestSpec{
+		ForeignCluster: "office", Resources: corev1.ResourceList{"cpu": resource.MustParse("4")}, Network: v1alpha1.NetworkNone, Renewal: v1alpha1.RenewalAutomatic,
 		NodeSelector: map[string]string{"kubernetes.io/arch": "arm64"}, StorageClasses: []string{"a", "b"},
+		Duration: &metav1.Duration{Duration: time.Minute}, PriceCeiling: &v1alpha1.Money{Currency: "EUR", Amount: "3"},
 	}
-	if diff := cmp.Diff(asked.Resources.Strings(), map[string]string{"cpu": "4"}); diff != "" || got.PriceCeiling.String() != "EUR 3" {
-		t.Errorf("asked for %v at %s", got.Resources.Strings(), got.PriceCeiling)
+	if diff := cmp.Diff(asked, got.Spec); diff != "" || got.UID != "uid" || got.Name != "office" {
+		t.Errorf("asked of %s, %s (-want +got)\n%s", got.Name, got.UID, diff)
 	}
-	if got.Duration != asked.Duration || got.Network || !cmp.Equal(got.NodeSelector, asked.NodeSelector) || !cmp.Equal(got.StorageClasses, asked.StorageClasses) {
-		t.Errorf("asked %+v", got)
+	// What would be offered once an administrator there approved it is told, too.
+	a.preview = func(*v1alpha1.PeeringRequest) (string, *wire.Advertisement, error) {
+		ad := offer(t, "0.25")
+		ad.NeedsApproval = true
+		return "lab", ad, nil
 	}
-
-	resp, err = check(func(r *ententev1.CreatePeeringRequest) {
-		r.Peer, r.PeerSelector = "peers/-", map[string]string{"region": "north"}
-	})
-	if err != nil || resp.GetProvider() != "peers/cheap" || resp.GetAdvertisement().GetHourly().GetAmount() != "1" {
+	resp, err = check(anybody)
+	if err != nil || resp.GetProvider() != "peers/lab" || resp.GetAdvertisement().GetHourly().GetAmount() != "1" || !resp.GetAdvertisement().GetNeedsApproval() {
 		t.Errorf("any peer: got %v, %v", resp, err)
 	}
-	if resp, err = check(func(r *ententev1.CreatePeeringRequest) { r.Peer = "peers/-" }); err != nil || resp.GetProvider() == "peers/stranger" {
-		t.Errorf("any peer without labels: got %v, %v", resp, err)
+	if got := <-a.previewed; got.Spec.ForeignCluster != "" || got.Spec.ClusterSelector.MatchLabels["region"] != "north" {
+		t.Errorf("asked %+v", got.Spec)
 	}
 	for name, tc := range map[string]struct {
 		change func(*ententev1.CreatePeeringRequest)
+		err    error
 		want   wire.Reason
 		text   string
 	}{
-		"a peer that is away": {func(r *ententev1.CreatePeeringRequest) { r.Peer = "peers/away" }, wire.ReasonPeerUnreachable, "peer away: no session"},
-		"an unknown peer":     {func(r *ententev1.CreatePeeringRequest) { r.Peer = "peers/nobody" }, wire.ReasonPeerUnknown, ""},
-		"nobody with such labels": {func(r *ententev1.CreatePeeringRequest) {
-			r.Peer, r.PeerSelector = "peers/-", map[string]string{"region": "south"}
-		}, wire.ReasonPeerUnknown, "labels"},
-		"what is not valid": {func(r *ententev1.CreatePeeringRequest) { r.Resources = amounts("cpu", "0") }, wire.ReasonRequestInvalid, ""},
+		"an unknown peer":             {func(r *ententev1.CreatePeeringRequest) { r.Peer = "peers/nobody" }, nil, wire.ReasonPeerUnknown, "nobody"},
+		"what is not valid":           {func(r *ententev1.CreatePeeringRequest) { r.Resources = amounts("cpu", "0") }, nil, wire.ReasonRequestInvalid, ""},
+		"it refuses":                  {nil, (&wire.Error{Reason: wire.ReasonPolicyRefused, Message: "lends nothing"}).GRPCStatus().Err(), wire.ReasonPolicyRefused, "peer office: lends nothing"},
+		"it is away":                  {nil, wire.Errorf(wire.ReasonPeerUnreachable, "no session"), wire.ReasonPeerUnreachable, "peer office: no session"},
+		"none of several grants it":   {anybody, wire.Errorf(wire.ReasonCapacityExhausted, "none grants it"), wire.ReasonCapacityExhausted, "none grants it"},
+		"it answers nonsense":         {nil, wire.Errorf(wire.ReasonResponseInvalid, "nonsense"), wire.ReasonResponseInvalid, "nonsense"},
+		"something breaks here":       {nil, errors.New("secret path /var/x"), wire.ReasonInternal, ""},
+		"something breaks among many": {anybody, errors.New("secret path /var/x"), wire.ReasonInternal, ""},
 	} {
-		if _, err := check(tc.change); wire.ReasonOf(err) != tc.want || !strings.Contains(err.Error(), tc.text) {
+		a.preview = func(*v1alpha1.PeeringRequest) (string, *wire.Advertisement, error) { return "", nil, tc.err }
+		if tc.change == nil {
+			tc.change = func(*ententev1.CreatePeeringRequest) {}
+		}
+		_, err := check(tc.change)
+		if wire.ReasonOf(err) != tc.want || !strings.Contains(fmt.Sprint(err), tc.text) || strings.Contains(fmt.Sprint(err), "secret") {
 			t.Errorf("%s: got %v, want %s", name, err, tc.want)
 		}
 	}
-	refuse := func(err error) {
-		a.offers[dear] = func(peering.Ask) (wire.Advertisement, error) { return wire.Advertisement{}, err }
+	if n := len(a.requests(t)); n != 0 {
+		t.Errorf("%d peering requests were written", n)
 	}
-	for name, tc := range map[string]struct {
-		err  error
-		want wire.Reason
-	}{
-		"it refuses":               {(&wire.Error{Reason: wire.ReasonPolicyRefused, Message: "lends nothing"}).GRPCStatus().Err(), wire.ReasonPolicyRefused},
-		"it is too dear":           {&peering.GrantError{Reason: peering.GrantPrice, Message: "costs more"}, wire.ReasonPriceAboveCeiling},
-		"it answers nonsense":      {wire.Errorf(wire.ReasonResponseInvalid, "nonsense"), wire.ReasonResponseInvalid},
-		"it does not answer":       {status.Error(codes.DeadlineExceeded, "too late"), wire.ReasonPeerUnreachable},
-		"something breaks at home": {errors.New("secret path /var/x"), wire.ReasonInternal},
-	} {
-		refuse(tc.err)
-		_, err := check(func(*ententev1.CreatePeeringRequest) {})
-		if wire.ReasonOf(err) != tc.want || strings.Contains(err.Error(), "secret") {
-			t.Errorf("%s: got %v, want %s", name, err, tc.want)
-		}
-	}
-	refuse(&peering.GrantError{Reason: peering.GrantPolicyRefused, Message: "lends nothing"})
-	delete(a.offers, cheap)
-	if _, err := check(func(r *ententev1.CreatePeeringRequest) { r.Peer = "peers/-" }); wire.ReasonOf(err) != wire.ReasonPeerUnreachable || !strings.Contains(err.Error(), "none of 3 peers") {
-		t.Errorf("nobody offers: got %v", err)
-	}
-	if n := len(a.slices(t)); n != 0 {
-		t.Errorf("%d resource slices were written", n)
-	}
-	if _, err := c.CreatePeering(t.Context(), &ententev1.CreatePeeringRequest{Peer: "peers/dear"}); err != nil {
+	if _, err := c.CreatePeering(t.Context(), &ententev1.CreatePeeringRequest{Peer: "peers/office"}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := check(func(*ententev1.CreatePeeringRequest) {}); wire.ReasonOf(err) != wire.ReasonPeeringExists {
@@ -295,21 +273,21 @@ func TestOnlyCheckingAsksThePeersAndWritesNothing(t *testing.T) {
 }
 
 func TestPeeringsAreReadChangedAndDeleted(t *testing.T) {
-	slice := func(name, to string) *v1alpha1.ResourceSlice {
-		return &v1alpha1.ResourceSlice{
+	request := func(name, to string) *v1alpha1.PeeringRequest {
+		return &v1alpha1.PeeringRequest{
 			ObjectMeta: metav1.ObjectMeta{Name: name, UID: "uid-1"},
-			Spec: v1alpha1.ResourceSliceSpec{
+			Spec: v1alpha1.PeeringRequestSpec{
 				ForeignCluster: to, Network: v1alpha1.NetworkTunnel, Resources: corev1.ResourceList{"cpu": resource.MustParse("2")},
 				Renewal: v1alpha1.RenewalNever, PriceCeiling: &v1alpha1.Money{Currency: "EUR", Amount: "1"}, Duration: &metav1.Duration{Duration: time.Hour},
 			},
 		}
 	}
-	one, anybody := slice("batch", "office"), slice("any-1", "")
+	one, anybody := request("batch", "office"), request("any-1", "")
 	anybody.Spec.ClusterSelector = &metav1.LabelSelector{}
-	anybody.Status = v1alpha1.ResourceSliceStatus{
+	anybody.Status = v1alpha1.PeeringRequestStatus{
 		Contract: "k1", Node: "entente-k1", ForeignCluster: "lab", Conditions: []metav1.Condition{{Type: "Accepted", Status: "True", Reason: "Signed", Message: "ok"}},
 	}
-	a := newAdminTest(t, one, anybody, slice("third", "office"))
+	a := newAdminTest(t, one, anybody, request("third", "office"))
 	c := a.alice(t)
 	got, err := c.GetPeering(t.Context(), &ententev1.GetPeeringRequest{Name: "peerings/any-1"})
 	if err != nil {
@@ -414,29 +392,29 @@ func TestPeeringsAreReadChangedAndDeleted(t *testing.T) {
 			t.Errorf("%s: got %v, want %s", name, err, tc.want)
 		}
 	}
-	if _, err := c.DeletePeering(t.Context(), &ententev1.DeletePeeringRequest{Name: "peerings/batch"}); err != nil || len(a.slices(t)) != 2 {
-		t.Errorf("got %v, %d left", err, len(a.slices(t)))
+	if _, err := c.DeletePeering(t.Context(), &ententev1.DeletePeeringRequest{Name: "peerings/batch"}); err != nil || len(a.requests(t)) != 2 {
+		t.Errorf("got %v, %d left", err, len(a.requests(t)))
 	}
 }
 
 // TestUnpeeringLeavesAsksOfAnyPeerToLookForAnother: who ends a peering does not
 // mean to do without what any other cluster would lend.
 func TestUnpeeringLeavesAsksOfAnyPeerToLookForAnother(t *testing.T) {
-	ask := func(name, provider string) *v1alpha1.ResourceSlice {
-		return &v1alpha1.ResourceSlice{
-			ObjectMeta: metav1.ObjectMeta{Name: name, UID: "uid-1"}, Spec: v1alpha1.ResourceSliceSpec{ClusterSelector: &metav1.LabelSelector{}},
-			Status: v1alpha1.ResourceSliceStatus{ForeignCluster: provider},
+	ask := func(name, provider string) *v1alpha1.PeeringRequest {
+		return &v1alpha1.PeeringRequest{
+			ObjectMeta: metav1.ObjectMeta{Name: name, UID: "uid-1"}, Spec: v1alpha1.PeeringRequestSpec{ClusterSelector: &metav1.LabelSelector{}},
+			Status: v1alpha1.PeeringRequestStatus{ForeignCluster: provider},
 		}
 	}
 	named := ask("z", "office")
-	named.Spec = v1alpha1.ResourceSliceSpec{ForeignCluster: "office"}
+	named.Spec = v1alpha1.PeeringRequestSpec{ForeignCluster: "office"}
 	contract := contractObject("k1", "office", strings.Repeat("a", 32), v1alpha1.ContractConsumer, "Active", 0)
 	a := newAdminTest(t, peerObject("office", strings.Repeat("a", 32)), peerObject("lab", strings.Repeat("b", 32)),
 		ask("x", "office"), ask("y", "lab"), named, contract)
 	leaves := func() map[string]string {
 		t.Helper()
 		out := map[string]string{}
-		for _, s := range a.slices(t) {
+		for _, s := range a.requests(t) {
 			out[s.Name] = s.Annotations[v1alpha1.AnnotationLeftOut]
 		}
 		return out
@@ -461,58 +439,11 @@ func TestUnpeeringLeavesAsksOfAnyPeerToLookForAnother(t *testing.T) {
 	}
 }
 
-// TestADryRunTellsOfWhatWaitsForApproval: what it would cost is known before an
-// administrator there approved anything.
-func TestADryRunTellsOfWhatWaitsForApproval(t *testing.T) {
-	office, lab := strings.Repeat("a", 32), strings.Repeat("b", 32)
-	contract := contractObject("c-1", "office", office, v1alpha1.ContractConsumer, "Active", 0)
-	contract.Spec.RequestID = "uid-1"
-	slice := &v1alpha1.ResourceSlice{
-		ObjectMeta: metav1.ObjectMeta{Name: "batch", UID: "uid-1"},
-		Spec:       v1alpha1.ResourceSliceSpec{ForeignCluster: "office"},
-		Status:     v1alpha1.ResourceSliceStatus{Contract: "c-1"},
-	}
-	a := newAdminTest(t, peerObject("office", office), peerObject("lab", lab), contract, slice)
-	once := func(ask peering.Ask) (wire.Advertisement, error) {
-		ad, err := offer("0.25")(ask)
-		ad.NeedsApproval = true
-		return ad, err
-	}
-	a.offers = map[string]func(peering.Ask) (wire.Advertisement, error){office: once, lab: offer("0.5")}
-	c := a.alice(t)
-	check := func(peer string) (*ententev1.CreatePeeringResponse, error) {
-		return c.CreatePeering(t.Context(), &ententev1.CreatePeeringRequest{Peer: peer, ResourceSlice: "new", ValidateOnly: true, Resources: amounts("cpu", "4")})
-	}
-	resp, err := check("peers/office")
-	if ad := resp.GetAdvertisement(); err != nil || !ad.GetNeedsApproval() || ad.GetHourly().GetAmount() != "1" {
-		t.Errorf("one peer: got %v, %v", resp, err)
-	}
-	// Who chooses does not wait for one that may never say yes.
-	resp, err = check("peers/-")
-	if err != nil || resp.GetProvider() != "peers/lab" || resp.GetAdvertisement().GetNeedsApproval() {
-		t.Errorf("any peer: got %v, %v", resp, err)
-	}
-	a.offers[lab] = once
-	if _, err := check("peers/-"); wire.ReasonOf(err) != wire.ReasonPolicyPending || !strings.Contains(err.Error(), "by its name") {
-		t.Errorf("any peer, of which none lends at once: got %v", err)
-	}
-	amended, err := c.UpdatePeering(t.Context(), &ententev1.UpdatePeeringRequest{
-		Peering: &ententev1.Peering{Name: "peerings/batch", Resources: amounts("cpu", "4")}, ValidateOnly: true,
-	})
-	if ad := amended.GetAdvertisement(); err != nil || !ad.GetNeedsApproval() || ad.GetHourly().GetAmount() != "1" || ad.GetRequestId() != "" {
-		t.Errorf("an amendment: got %v, %v", amended, err)
-	}
-}
-
 func TestPoliciesAreTested(t *testing.T) {
 	id, other := strings.Repeat("a", 32), strings.Repeat("b", 32)
 	pending := peerObject("pending", "")
 	a := newAdminTest(t, peerObject("office", id), peerObject("lab", other), pending)
-	ad, err := offer("0.5")(peering.Ask{RequestID: "x"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	a.policies[id] = PolicyTest{Policy: "default", Advertisement: &ad, Message: "cpu: 4 of 4 asked"}
+	a.policies[id] = PolicyTest{Policy: "default", Advertisement: offer(t, "0.5"), Message: "cpu: 4 of 4 asked"}
 	a.policies[other] = PolicyTest{Reason: wire.ReasonPolicyRefused, Message: "no policy selects it"}
 	c := a.alice(t)
 	resp, err := c.TestPolicy(t.Context(), &ententev1.TestPolicyRequest{Peer: "peers/-", Resources: amounts("cpu", "4"), NodeSelector: map[string]string{"a": "b"}})
@@ -531,8 +462,8 @@ func TestPoliciesAreTested(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	if ask := <-a.asks; ask.Resources.Strings()["cpu"] != "4" || ask.NodeSelector["a"] != "b" || !ask.Network {
-		t.Errorf("asked %+v", ask)
+	if asked := (<-a.previewed).Spec; asked.Resources.Cpu().String() != "4" || asked.NodeSelector["a"] != "b" || asked.Network != v1alpha1.NetworkTunnel {
+		t.Errorf("asked %+v", asked)
 	}
 	if resp, err := c.TestPolicy(t.Context(), &ententev1.TestPolicyRequest{Peer: "peers/office"}); err != nil || len(resp.GetResults()) != 1 {
 		t.Errorf("one peer: got %v, %v", resp, err)
@@ -553,34 +484,42 @@ func TestPoliciesAreTested(t *testing.T) {
 	}
 }
 
-// TestADryAmendmentAsksTheProvider: that a peering could be changed so is what its
-// provider says, not only that the change is well formed.
-func TestADryAmendmentAsksTheProvider(t *testing.T) {
-	provider := strings.Repeat("a", 32)
-	contract := contractObject("c-1", "office", provider, v1alpha1.ContractConsumer, "Active", 0)
-	contract.Spec.RequestID = "uid-1"
-	slice := &v1alpha1.ResourceSlice{
+// TestADryAmendmentTellsWhatWouldComeOfIt: that a peering could be changed so is what
+// its provider says, not only that the change is well formed.
+func TestADryAmendmentTellsWhatWouldComeOfIt(t *testing.T) {
+	office := strings.Repeat("a", 32)
+	request := &v1alpha1.PeeringRequest{
 		ObjectMeta: metav1.ObjectMeta{Name: "batch", UID: "uid-1"},
-		Spec:       v1alpha1.ResourceSliceSpec{ForeignCluster: "office"},
-		Status:     v1alpha1.ResourceSliceStatus{Contract: "c-1"},
+		Spec:       v1alpha1.PeeringRequestSpec{ForeignCluster: "office"},
+		Status:     v1alpha1.PeeringRequestStatus{Contract: "c-1", ForeignCluster: "office"},
 	}
-	a := newAdminTest(t, peerObject("office", provider), contract, slice)
-	a.offers = map[string]func(peering.Ask) (wire.Advertisement, error){provider: func(ask peering.Ask) (wire.Advertisement, error) {
-		if ask.ContractID != "c-1" || ask.RequestID != "uid-1" {
-			t.Errorf("asked %+v", ask)
+	a := newAdminTest(t, peerObject("office", office), request)
+	a.preview = func(r *v1alpha1.PeeringRequest) (string, *wire.Advertisement, error) {
+		switch {
+		case r.UID != "uid-1" || r.Status.Contract != "c-1":
+			t.Errorf("asked of %+v", r)
+		case r.Spec.Resources.Cpu().Value() > 8:
+			return "", nil, wire.Errorf(wire.ReasonPolicyRefused, "too much")
+		case r.Spec.Resources.Cpu().Value() < 8:
+			return "", nil, nil
 		}
-		if ask.Resources["cpu"].Units() > 8 {
-			return wire.Advertisement{}, wire.Errorf(wire.ReasonPolicyRefused, "too much")
-		}
-		return wire.Advertisement{}, nil
-	}}
+		return "office", offer(t, "0.25"), nil
+	}
 	c := a.alice(t)
-	for amount, want := range map[string]wire.Reason{"8": "", "64": wire.ReasonPolicyRefused} {
-		_, err := c.UpdatePeering(t.Context(), &ententev1.UpdatePeeringRequest{
-			Peering: &ententev1.Peering{Name: "peerings/batch", Resources: amounts("cpu", amount)}, ValidateOnly: true,
+	for _, tc := range []struct {
+		amount string
+		hourly string
+		want   wire.Reason
+	}{{"8", "1", ""}, {"64", "", wire.ReasonPolicyRefused}, {"4", "", ""}} {
+		resp, err := c.UpdatePeering(t.Context(), &ententev1.UpdatePeeringRequest{
+			Peering: &ententev1.Peering{Name: "peerings/batch", Resources: amounts("cpu", tc.amount)}, ValidateOnly: true,
 		})
-		if wire.ReasonOf(err) != want {
-			t.Errorf("%s: got %v, want %q", amount, err, want)
+		ad := resp.GetAdvertisement()
+		if wire.ReasonOf(err) != tc.want || ad.GetHourly().GetAmount() != tc.hourly || ad.GetRequestId() != "" || err == nil && resp.GetPeering().GetProvider() != "peers/office" {
+			t.Errorf("%s: got %v, %v", tc.amount, resp, err)
 		}
+	}
+	if got := a.requests(t); len(got) != 1 || len(got[0].Spec.Resources) != 0 {
+		t.Errorf("only checking wrote %+v", got)
 	}
 }

@@ -24,7 +24,7 @@ const (
 // problems returns what is not as it should be, a line each: what is wrong, where,
 // and what to do next. It names what an administrator has to act on, and leaves
 // out what merely was not asked for.
-func (v *view) problems(self Self, peers []v1alpha1.ForeignCluster, asks []v1alpha1.ResourceSlice) []string {
+func (v *view) problems(self Self, peers []v1alpha1.ForeignCluster, asks []v1alpha1.PeeringRequest) []string {
 	var out []string
 	say := func(format string, args ...any) {
 		if len(out) < MaxProblems {

@@ -29,6 +29,9 @@ func (s *adminServer) ListPeeringRequests(ctx context.Context, req *ententev1.Li
 				Duration:     durationMessage(r.Duration),
 				PriceCeiling: moneyMessage(r.PriceCeiling),
 				CreateTime:   writeTime(r.Time),
+
+				NodeSelector: r.NodeSelector, NoNetwork: r.Network == v1alpha1.NetworkNone,
+				RuntimeClasses: r.RuntimeClasses, StorageClasses: r.StorageClasses,
 			})
 		}
 	}
@@ -145,15 +148,11 @@ type PolicyTest struct {
 
 // TestPolicy implements AdminService.
 func (s *adminServer) TestPolicy(ctx context.Context, req *ententev1.TestPolicyRequest) (*ententev1.TestPolicyResponse, error) {
-	slice := &v1alpha1.ResourceSlice{}
-	err := askedTerms(&slice.Spec, &ententev1.CreatePeeringRequest{
+	request := &v1alpha1.PeeringRequest{}
+	err := askedTerms(&request.Spec, &ententev1.CreatePeeringRequest{
 		Resources: req.GetResources(), Duration: req.GetDuration(), PriceCeiling: req.GetPriceCeiling(), NoNetwork: req.GetNoNetwork(),
 		NodeSelector: req.GetNodeSelector(), StorageClasses: req.GetStorageClasses(), RuntimeClasses: req.GetRuntimeClasses(),
 	})
-	if err != nil {
-		return nil, err
-	}
-	ask, err := askOf(slice)
 	if err != nil {
 		return nil, err
 	}
@@ -171,14 +170,12 @@ func (s *adminServer) TestPolicy(ctx context.Context, req *ententev1.TestPolicyR
 			result.Reason, result.Message = string(wire.ReasonPeerNotTrusted), "which cluster this is becomes known when its token is redeemed"
 			continue
 		}
-		got, err := s.cfg.TestPolicy(ctx, id, ask)
+		got, err := s.cfg.TestPolicy(ctx, id, request)
 		if err != nil {
 			return nil, fmt.Errorf("test the policy for peer %s: %w", peers[i].Name, err)
 		}
 		result.Policy, result.Reason, result.Message = got.Policy, string(got.Reason), got.Message
-		if got.Advertisement != nil {
-			result.Advertisement = previewMessage(*got.Advertisement)
-		}
+		result.Advertisement = previewMessage(got.Advertisement)
 	}
 	return resp, nil
 }

@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
@@ -71,11 +72,13 @@ type AdminConfig struct {
 	// id unless that is empty, and approves it where approve says so. It returns the
 	// name of the ForeignCluster, as Join. Required.
 	Introduce func(ctx context.Context, endpoint string, id peering.ClusterID, name string, approve bool) (foreignCluster string, err error)
-	// Preview asks a peer what it would offer; nothing is held back there. Required.
-	Preview func(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (wire.Advertisement, error)
-	// TestPolicy says what a peer would be offered here. That nothing would be is no
-	// error. Required.
-	TestPolicy func(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (PolicyTest, error)
+	// Preview says with which ForeignCluster a PeeringRequest would be agreed now, and
+	// by which offer: nil where the contract is as it asks for. The error is why it
+	// would not be. Nothing is held back by anybody. Required.
+	Preview func(ctx context.Context, request *v1alpha1.PeeringRequest) (provider string, offer *wire.Advertisement, err error)
+	// TestPolicy says what a peer would be offered here that had such a PeeringRequest.
+	// That nothing would be is no error. Required.
+	TestPolicy func(ctx context.Context, peer peering.ClusterID, request *v1alpha1.PeeringRequest) (PolicyTest, error)
 	// Rollover replaces the key under this cluster's root, and returns when the new
 	// root ends and until when the old one is shown too. Required.
 	Rollover func(ctx context.Context) (root, overlap time.Time, err error)

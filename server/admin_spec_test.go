@@ -107,13 +107,14 @@ func TestPermissionsAreForTheNamedObject(t *testing.T) {
 		{ententev1.AdminService_ApprovePeer_FullMethodName, &ententev1.ApprovePeerRequest{Name: "peers/office"}, "update foreignclusters.entente.dev office"},
 		{ententev1.AdminService_DenyPeer_FullMethodName, &ententev1.DenyPeerRequest{Name: "peers/" + id}, "update foreignclusters.entente.dev"},
 		{ententev1.AdminService_RevokeToken_FullMethodName, &ententev1.RevokeTokenRequest{Name: "tokens/abc"}, "delete tokens.entente.dev abc"},
-		{ententev1.AdminService_GetPeering_FullMethodName, &ententev1.GetPeeringRequest{Name: "peerings/a"}, "get resourceslices.entente.dev a"},
-		{ententev1.AdminService_UpdatePeering_FullMethodName, &ententev1.UpdatePeeringRequest{Peering: &ententev1.Peering{Name: "peerings/a"}}, "update resourceslices.entente.dev a"},
-		{ententev1.AdminService_DeletePeering_FullMethodName, &ententev1.DeletePeeringRequest{Name: "peerings/a"}, "delete resourceslices.entente.dev a"},
+		{ententev1.AdminService_GetPeering_FullMethodName, &ententev1.GetPeeringRequest{Name: "peerings/a"}, "get peeringrequests.entente.dev a"},
+		{ententev1.AdminService_UpdatePeering_FullMethodName, &ententev1.UpdatePeeringRequest{Peering: &ententev1.Peering{Name: "peerings/a"}}, "update peeringrequests.entente.dev a"},
+		{ententev1.AdminService_DeletePeering_FullMethodName, &ententev1.DeletePeeringRequest{Name: "peerings/a"}, "delete peeringrequests.entente.dev a"},
 		{ententev1.AdminService_ApprovePeeringRequest_FullMethodName, &ententev1.ApprovePeeringRequestRequest{Name: "peers/office/requests/7"}, "update foreignclusters.entente.dev office"},
 		{ententev1.AdminService_DenyPeeringRequest_FullMethodName, &ententev1.DenyPeeringRequestRequest{Name: "peers/" + id + "/requests/7"}, "update foreignclusters.entente.dev"},
 		{ententev1.AdminService_GetContract_FullMethodName, &ententev1.AdminServiceGetContractRequest{Name: "contracts/k1"}, "get contracts.entente.dev k1"},
 		{ententev1.AdminService_TerminateContract_FullMethodName, &ententev1.AdminServiceTerminateContractRequest{Name: "contracts/k1"}, "update contracts.entente.dev k1"},
+		{ententev1.AdminService_ListOffloadings_FullMethodName, &ententev1.ListOffloadingsRequest{}, "list namespaceoffloadings.entente.dev"},
 		{ententev1.AdminService_UnoffloadNamespace_FullMethodName, &ententev1.UnoffloadNamespaceRequest{Namespace: "namespaces/shop"}, "delete namespaceoffloadings.entente.dev in namespace shop"},
 	} {
 		got, ok := permissions(tc.method, tc.request)

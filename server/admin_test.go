@@ -45,6 +45,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
@@ -138,9 +139,9 @@ type adminTest struct {
 	joinErr error
 	// introduced is what this cluster was introduced with.
 	introduced []string
-	// offers is what peers would offer, by cluster ID, and asks what they were asked.
-	offers map[string]func(peering.Ask) (wire.Advertisement, error)
-	asks   chan peering.Ask
+	// preview is what would come of a request, and previewed what that was asked of.
+	preview   func(*v1alpha1.PeeringRequest) (string, *wire.Advertisement, error)
+	previewed chan *v1alpha1.PeeringRequest
 	// policies is what peers would be answered.
 	policies map[string]PolicyTest
 	rollover error
@@ -194,7 +195,7 @@ func (c *testCache) Watch(ctx context.Context, kind ctrlclient.Object, handler t
 	lists := map[string]func() ctrlclient.ObjectList{
 		"*v1alpha1.ForeignCluster": func() ctrlclient.ObjectList { return &v1alpha1.ForeignClusterList{} },
 		"*v1alpha1.Contract":       func() ctrlclient.ObjectList { return &v1alpha1.ContractList{} },
-		"*v1alpha1.ResourceSlice":  func() ctrlclient.ObjectList { return &v1alpha1.ResourceSliceList{} },
+		"*v1alpha1.PeeringRequest": func() ctrlclient.ObjectList { return &v1alpha1.PeeringRequestList{} },
 		"*v1alpha1.Tunnel":         func() ctrlclient.ObjectList { return &v1alpha1.TunnelList{} },
 		"*v1alpha1.FabricNode":     func() ctrlclient.ObjectList { return &v1alpha1.FabricNodeList{} },
 	}
@@ -269,7 +270,8 @@ func newAdminTestWith(t *testing.T, change func(*AdminConfig), objects ...ctrlcl
 	}
 	a := &adminTest{
 		ca: newAuthority(t), agent: newSource(t), log: &syncBuffer{}, reviews: &syncReviews{make(chan authorizationv1.SubjectAccessReviewSpec, 1000)},
-		offers: map[string]func(peering.Ask) (wire.Advertisement, error){}, asks: make(chan peering.Ask, 100), policies: map[string]PolicyTest{}, self: func(*Self) {},
+		previewed: make(chan *v1alpha1.PeeringRequest, 100), policies: map[string]PolicyTest{}, self: func(*Self) {},
+		preview: func(*v1alpha1.PeeringRequest) (string, *wire.Advertisement, error) { return "", nil, nil },
 	}
 	a.client = ctrlfake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()
 	a.cache, a.tokens = &testCache{WithWatch: a.client}, &testTokens{issuer: a.agent.ID()}
@@ -311,16 +313,12 @@ func newAdminTestWith(t *testing.T, change func(*AdminConfig), objects ...ctrlcl
 			}
 			return name, a.client.Create(ctx, fc)
 		},
-		Preview: func(_ context.Context, peer peering.ClusterID, ask peering.Ask) (wire.Advertisement, error) {
-			a.asks <- ask
-			offer := a.offers[string(peer)]
-			if offer == nil {
-				return wire.Advertisement{}, status.Error(codes.Unavailable, "no session with the peer")
-			}
-			return offer(ask)
+		Preview: func(_ context.Context, request *v1alpha1.PeeringRequest) (string, *wire.Advertisement, error) {
+			a.previewed <- request.DeepCopy()
+			return a.preview(request)
 		},
-		TestPolicy: func(_ context.Context, peer peering.ClusterID, ask peering.Ask) (PolicyTest, error) {
-			a.asks <- ask
+		TestPolicy: func(_ context.Context, peer peering.ClusterID, request *v1alpha1.PeeringRequest) (PolicyTest, error) {
+			a.previewed <- request.DeepCopy()
 			return a.policies[string(peer)], nil
 		},
 		Rollover: func(context.Context) (root, overlap time.Time, err error) {
@@ -641,11 +639,11 @@ func TestEachMethodAsksForItsPermission(t *testing.T) {
 		"CreatePeering": {func() error {
 			_, err := c.CreatePeering(ctx, &ententev1.CreatePeeringRequest{Peer: "peers/office"})
 			return err
-		}, []string{"create resourceslices"}},
+		}, []string{"create peeringrequests"}},
 		"EndPeering": {func() error {
 			_, err := c.EndPeering(ctx, &ententev1.EndPeeringRequest{Peer: "peers/office"})
 			return err
-		}, []string{"delete resourceslices"}},
+		}, []string{"delete peeringrequests"}},
 		"OffloadNamespace": {func() error {
 			_, err := c.OffloadNamespace(ctx, &ententev1.OffloadNamespaceRequest{Namespace: "namespaces/shop"})
 			if wire.ReasonOf(err) == wire.ReasonNamespaceUnknown {
@@ -733,7 +731,7 @@ func TestAPeerIsToldWithItsContractsAndTunnel(t *testing.T) {
 	id, other := strings.Repeat("b", 32), strings.Repeat("c", 32)
 	now := metav1.Now()
 	node := func(name string, seen time.Time, path ...v1alpha1.FabricPath) *v1alpha1.FabricNode {
-		return &v1alpha1.FabricNode{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: v1alpha1.FabricNodeStatus{
+		return &v1alpha1.FabricNode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.FabricNodeSpec{Gateway: true}, Status: v1alpha1.FabricNodeStatus{
 			Backend: "kernel", ObservedAt: metav1.NewTime(seen), Paths: path,
 		}}
 	}
@@ -773,13 +771,24 @@ func TestAPeerIsToldWithItsContractsAndTunnel(t *testing.T) {
 	}
 }
 
-func TestATunnelThatNoFreshNodeCarriesIsDown(t *testing.T) {
-	id := strings.Repeat("b", 32)
-	v := &view{now: time.Now(), tunnels: []v1alpha1.Tunnel{{Spec: v1alpha1.TunnelSpec{PeerID: id}}}, nodes: []v1alpha1.FabricNode{{
-		Status: v1alpha1.FabricNodeStatus{ObservedAt: metav1.NewTime(time.Now().Add(-FabricFresh - time.Second)), Paths: []v1alpha1.FabricPath{{PeerID: id, State: "Up"}}},
-	}}}
-	if v.tunnel(id).GetUp() {
-		t.Error("a node that is silent says that the tunnel is up, and is believed")
+func TestATunnelThatNoFreshGatewayCarriesIsDown(t *testing.T) {
+	id, now := strings.Repeat("b", 32), time.Now()
+	v := &view{now: now, tunnels: []v1alpha1.Tunnel{{Spec: v1alpha1.TunnelSpec{PeerID: id}}}}
+	for name, tc := range map[string]struct {
+		gateway bool
+		seen    time.Time
+		up      bool
+	}{
+		"a gateway":                        {true, now, true},
+		"a gateway that is silent":         {true, now.Add(-FabricFresh - time.Second), false},
+		"a node that is a gateway no more": {false, now, false},
+	} {
+		v.nodes = []v1alpha1.FabricNode{{Spec: v1alpha1.FabricNodeSpec{Gateway: tc.gateway}, Status: v1alpha1.FabricNodeStatus{
+			ObservedAt: metav1.NewTime(tc.seen), Paths: []v1alpha1.FabricPath{{PeerID: id, State: "Up"}},
+		}}}
+		if got := v.tunnel(id).GetUp(); got != tc.up {
+			t.Errorf("%s says that the tunnel is up: it is up %v", name, got)
+		}
 	}
 	if v.tunnel("another") != nil {
 		t.Error("there is a tunnel to a peer that has none")
@@ -898,26 +907,26 @@ func TestAPeeringIsAskedForOnceAndEnded(t *testing.T) {
 		Resources: &ententev1.ResourceList{Amounts: map[string]string{"cpu": "1500m", "memory": "2Gi"}},
 	}
 	resp, err := c.CreatePeering(ctx, req)
-	if err != nil || resp.GetResourceSlice() != "office" {
+	if err != nil || resp.GetPeeringRequest() != "office" {
 		t.Fatalf("got %v, %v", resp, err)
 	}
-	var slice v1alpha1.ResourceSlice
-	if err := a.client.Get(ctx, ctrlclient.ObjectKey{Name: "office"}, &slice); err != nil {
+	var request v1alpha1.PeeringRequest
+	if err := a.client.Get(ctx, ctrlclient.ObjectKey{Name: "office"}, &request); err != nil {
 		t.Fatal(err)
 	}
-	want := v1alpha1.ResourceSliceSpec{
+	want := v1alpha1.PeeringRequestSpec{
 		ForeignCluster: "office", Network: v1alpha1.NetworkNone, Renewal: v1alpha1.RenewalAutomatic, Duration: &metav1.Duration{Duration: time.Hour},
 		Resources: corev1.ResourceList{"cpu": resource.MustParse("1500m"), "memory": resource.MustParse("2Gi")},
 	}
-	if diff := cmp.Diff(want, slice.Spec); diff != "" {
+	if diff := cmp.Diff(want, request.Spec); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	_, err = c.CreatePeering(ctx, req)
-	if e := wire.FromStatus(err); e.Reason != wire.ReasonPeeringExists || e.Metadata["resourceSlice"] != "office" {
+	if e := wire.FromStatus(err); e.Reason != wire.ReasonPeeringExists || e.Metadata["peeringRequest"] != "office" {
 		t.Errorf("again: got %v", err)
 	}
 	for _, bad := range []map[string]string{{"cpu": "-1"}, {"cpu": "0"}, {"pods": "1500m"}, {"cpu": "lots"}, {"a b": "1"}} {
-		req.Resources.Amounts, req.ResourceSlice = bad, "other"
+		req.Resources.Amounts, req.PeeringRequest = bad, "other"
 		if _, err := c.CreatePeering(ctx, req); wire.ReasonOf(err) != wire.ReasonRequestInvalid {
 			t.Errorf("%v: got %v", bad, err)
 		}
@@ -944,8 +953,8 @@ func TestAPeeringIsAskedForOnceAndEnded(t *testing.T) {
 	if err != nil || ended.GetPods() != 2 {
 		t.Fatalf("got %v, %v", ended, err)
 	}
-	if err := a.client.Get(ctx, ctrlclient.ObjectKey{Name: "office"}, &slice); ctrlclient.IgnoreNotFound(err) != nil || err == nil {
-		t.Errorf("the resource slice is there still: %v", err)
+	if err := a.client.Get(ctx, ctrlclient.ObjectKey{Name: "office"}, &request); ctrlclient.IgnoreNotFound(err) != nil || err == nil {
+		t.Errorf("the peering request is there still: %v", err)
 	}
 	if m, o, th := termination("mine"), termination("old"), termination("theirs"); m != v1alpha1.TerminateDrain || o != "" || th != "" {
 		t.Errorf("terminations: mine %q, old %q, theirs %q", m, o, th)
@@ -968,6 +977,37 @@ func TestAPeeringIsAskedForOnceAndEnded(t *testing.T) {
 	}
 	if _, err := c.EndPeering(ctx, &ententev1.EndPeeringRequest{Peer: "peers/office"}); wire.ReasonOf(err) != wire.ReasonPeerUnknown {
 		t.Errorf("after forgetting: got %v", err)
+	}
+}
+
+// TestOffloadWaitsForTheUnoffloadBeforeIt: what is written to an object that is being
+// deleted goes with it.
+func TestOffloadWaitsForTheUnoffloadBeforeIt(t *testing.T) {
+	t.Parallel()
+	ending := &v1alpha1.NamespaceOffloading{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "shop", Name: v1alpha1.NamespaceOffloadingName, Finalizers: []string{v1alpha1.Finalizer},
+	}}
+	ending.Spec.PodStrategy, ending.Spec.NameMapping = v1alpha1.StrategyRemote, v1alpha1.MappingSuffixed
+	a := newAdminTest(t, ending, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{v1alpha1.LabelOffloading: "enabled"}}})
+	c := a.alice(t)
+	if _, err := c.UnoffloadNamespace(t.Context(), &ententev1.UnoffloadNamespaceRequest{Namespace: "namespaces/shop"}); err != nil {
+		t.Fatal(err)
+	}
+	released := make(chan error, 1)
+	go func() {
+		time.Sleep(200 * time.Millisecond)
+		patch := ctrlclient.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
+		released <- a.client.Patch(context.WithoutCancel(t.Context()), ending.DeepCopy(), patch)
+	}()
+	if _, err := c.OffloadNamespace(t.Context(), &ententev1.OffloadNamespaceRequest{Namespace: "namespaces/shop", PodStrategy: "Remote"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-released; err != nil {
+		t.Fatal(err)
+	}
+	var o v1alpha1.NamespaceOffloading
+	if err := a.client.Get(t.Context(), ctrlclient.ObjectKeyFromObject(ending), &o); err != nil || !o.DeletionTimestamp.IsZero() {
+		t.Errorf("the namespace is not offloaded: %v, deleted at %v", err, o.DeletionTimestamp)
 	}
 }
 
@@ -1047,7 +1087,7 @@ func TestRESTSaysTheSame(t *testing.T) {
 		{"info", "GET", "/v1/info", "", asAlice(), 200, `"clusterName":"home"`},
 		{"a peer", "GET", "/v1/peers/office", "", asAlice(), 200, `"name":"peers/office"`},
 		{"an unknown peer", "GET", "/v1/peers/nobody", "", asAlice(), 404, `"reason":"PEER_UNKNOWN"`},
-		{"a peering", "POST", "/v1/peers/office/peerings", `{"resources":{"amounts":{"cpu":"1"}}}`, jsonHeader, 200, `"resourceSlice":"office"`},
+		{"a peering", "POST", "/v1/peers/office/peerings", `{"resources":{"amounts":{"cpu":"1"}}}`, jsonHeader, 200, `"peeringRequest":"office"`},
 		{"a peering that is there", "POST", "/v1/peers/office/peerings", `{}`, jsonHeader, 409, `"reason":"PEERING_EXISTS"`},
 		{"offloading", "PUT", "/v1/namespaces/shop/offloading", `{}`, jsonHeader, 200, `{}`},
 		{"unoffloading", "DELETE", "/v1/namespaces/shop/offloading", "", asAlice(), 200, `{}`},

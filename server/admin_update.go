@@ -38,14 +38,14 @@ func peeringFate(field protoreflect.Name) fate {
 	return fateNone
 }
 
-// updateSlice changes a ResourceSlice as a message says, in the fields that a
+// updateRequest changes a PeeringRequest as a message says, in the fields that a
 // mask names; without a mask in those that the message sets (AIP-134).
-func updateSlice(slice *v1alpha1.ResourceSlice, to *ententev1.Peering, mask *fieldmaskpb.FieldMask) error {
-	now := peeringMessage(slice)
+func updateRequest(request *v1alpha1.PeeringRequest, to *ententev1.Peering, mask *fieldmaskpb.FieldMask) error {
+	now := peeringMessage(request)
 	if err := masked(now, to, mask); err != nil {
 		return err
 	}
-	resources, err := askedResources("peering.resources", now.GetResources())
+	resources, err := askedResources("peering.resources", now.GetResources(), true)
 	if err != nil {
 		return err
 	}
@@ -57,8 +57,8 @@ func updateSlice(slice *v1alpha1.ResourceSlice, to *ententev1.Peering, mask *fie
 	if err != nil {
 		return err
 	}
-	slice.Spec.Resources, slice.Spec.Duration, slice.Spec.PriceCeiling = resources, duration, ceiling
-	slice.Spec.Renewal = askedRenewal(now.GetNoRenewal())
+	request.Spec.Resources, request.Spec.Duration, request.Spec.PriceCeiling = resources, duration, ceiling
+	request.Spec.Renewal = askedRenewal(now.GetNoRenewal())
 	return nil
 }
 

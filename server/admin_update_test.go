@@ -27,14 +27,14 @@ func amounts(pairs ...string) *ententev1.ResourceList {
 
 func TestWhatAnUpdateChanges(t *testing.T) {
 	t.Parallel()
-	base := v1alpha1.ResourceSliceSpec{
+	base := v1alpha1.PeeringRequestSpec{
 		ForeignCluster: "office", Network: v1alpha1.NetworkTunnel, Renewal: v1alpha1.RenewalAutomatic,
 		Resources:    corev1.ResourceList{"cpu": resource.MustParse("2"), "memory": resource.MustParse("4Gi")},
 		Duration:     &metav1.Duration{Duration: time.Hour},
 		PriceCeiling: &v1alpha1.Money{Currency: "EUR", Amount: "0.5"},
 		NodeSelector: map[string]string{"kubernetes.io/arch": "arm64"},
 	}
-	spec := func(f func(*v1alpha1.ResourceSliceSpec)) v1alpha1.ResourceSliceSpec {
+	spec := func(f func(*v1alpha1.PeeringRequestSpec)) v1alpha1.PeeringRequestSpec {
 		s := *base.DeepCopy()
 		f(&s)
 		return s
@@ -43,34 +43,40 @@ func TestWhatAnUpdateChanges(t *testing.T) {
 	for name, tc := range map[string]struct {
 		to    *ententev1.Peering
 		mask  []string
-		want  v1alpha1.ResourceSliceSpec
+		want  v1alpha1.PeeringRequestSpec
 		field string // of the violation, where it is refused
 	}{
 		"nothing": {to: &ententev1.Peering{Name: "peerings/a"}, want: base},
 		"what is set, without a mask": {
 			to:   &ententev1.Peering{Name: "peerings/a", Resources: amounts("cpu", "8")},
-			want: spec(func(s *v1alpha1.ResourceSliceSpec) { s.Resources = more }),
+			want: spec(func(s *v1alpha1.PeeringRequestSpec) { s.Resources = more }),
 		},
 		"what the mask names, and nothing else that is set": {
 			to: &ententev1.Peering{Resources: amounts("cpu", "8"), NoRenewal: true}, mask: []string{"resources"},
-			want: spec(func(s *v1alpha1.ResourceSliceSpec) { s.Resources = more }),
+			want: spec(func(s *v1alpha1.PeeringRequestSpec) { s.Resources = more }),
 		},
 		"amounts by the name of the map": {
 			to: &ententev1.Peering{Resources: amounts("cpu", "8")}, mask: []string{"resources.amounts"},
-			want: spec(func(s *v1alpha1.ResourceSliceSpec) { s.Resources = more }),
+			want: spec(func(s *v1alpha1.PeeringRequestSpec) { s.Resources = more }),
 		},
 		"what the mask names and is not set goes": {
 			to: &ententev1.Peering{}, mask: []string{"resources", "duration", "price_ceiling"},
-			want: spec(func(s *v1alpha1.ResourceSliceSpec) { s.Resources, s.Duration, s.PriceCeiling = nil, nil, nil }),
+			want: spec(func(s *v1alpha1.PeeringRequestSpec) { s.Resources, s.Duration, s.PriceCeiling = nil, nil, nil }),
 		},
 		"one half of a price": {
 			to: &ententev1.Peering{PriceCeiling: &ententev1.Money{Currency: "USD", Amount: "0.75"}}, mask: []string{"price_ceiling.amount"},
-			want: spec(func(s *v1alpha1.ResourceSliceSpec) { s.PriceCeiling.Amount = "0.75" }),
+			want: spec(func(s *v1alpha1.PeeringRequestSpec) { s.PriceCeiling.Amount = "0.75" }),
 		},
 		"by names as JSON has them": {
 			to: &ententev1.Peering{PriceCeiling: &ententev1.Money{Currency: "USD", Amount: "2"}, NoRenewal: true}, mask: []string{"priceCeiling", "noRenewal"},
-			want: spec(func(s *v1alpha1.ResourceSliceSpec) {
+			want: spec(func(s *v1alpha1.PeeringRequestSpec) {
 				s.PriceCeiling, s.Renewal = &v1alpha1.Money{Currency: "USD", Amount: "2"}, v1alpha1.RenewalNever
+			}),
+		},
+		"a resource given back": {
+			to: &ententev1.Peering{Resources: amounts("cpu", "0")},
+			want: spec(func(s *v1alpha1.PeeringRequestSpec) {
+				s.Resources = corev1.ResourceList{"cpu": resource.MustParse("0")}
 			}),
 		},
 		"renewal again": {
@@ -78,7 +84,7 @@ func TestWhatAnUpdateChanges(t *testing.T) {
 		},
 		"everything that can change": {
 			to: &ententev1.Peering{Resources: amounts("cpu", "8")}, mask: []string{"*"},
-			want: spec(func(s *v1alpha1.ResourceSliceSpec) { s.Resources, s.Duration, s.PriceCeiling = more, nil, nil }),
+			want: spec(func(s *v1alpha1.PeeringRequestSpec) { s.Resources, s.Duration, s.PriceCeiling = more, nil, nil }),
 		},
 		"what was read, sent back": {
 			to: &ententev1.Peering{
@@ -86,7 +92,7 @@ func TestWhatAnUpdateChanges(t *testing.T) {
 				Accepted: &ententev1.Condition{Status: "False"},
 			},
 			mask: []string{"name", "peer", "resources.amounts", "contract", "node", "provider", "accepted.status", "accepted.lastTransitionTime"},
-			want: spec(func(s *v1alpha1.ResourceSliceSpec) { s.Resources = more }),
+			want: spec(func(s *v1alpha1.PeeringRequestSpec) { s.Resources = more }),
 		},
 		"another peer":                   {to: &ententev1.Peering{Peer: "peers/lab"}, field: "peering.peer"},
 		"another peer, by mask":          {to: &ententev1.Peering{Peer: "peers/lab"}, mask: []string{"peer"}, field: "peering.peer"},
@@ -99,7 +105,6 @@ func TestWhatAnUpdateChanges(t *testing.T) {
 		"a star among others":            {to: &ententev1.Peering{}, mask: []string{"*", "duration"}, field: "update_mask"},
 		"a star inside":                  {to: &ententev1.Peering{}, mask: []string{"resources.*"}, field: "update_mask"},
 		"a path without end":             {to: &ententev1.Peering{}, mask: []string{strings.Repeat("resources.", 10000)}, field: "update_mask"},
-		"nothing of a resource":          {to: &ententev1.Peering{Resources: amounts("cpu", "0")}, field: "peering.resources"},
 		"half a pod":                     {to: &ententev1.Peering{Resources: amounts("pods", "500m")}, field: "peering.resources"},
 		"no time":                        {to: &ententev1.Peering{Duration: durationpb.New(0)}, mask: []string{"duration"}, field: "peering.duration"},
 		"less than no time":              {to: &ententev1.Peering{Duration: durationpb.New(-time.Second)}, field: "peering.duration"},
@@ -108,12 +113,12 @@ func TestWhatAnUpdateChanges(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			slice := &v1alpha1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: *base.DeepCopy()}
+			request := &v1alpha1.PeeringRequest{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: *base.DeepCopy()}
 			var mask *fieldmaskpb.FieldMask
 			if tc.mask != nil {
 				mask = &fieldmaskpb.FieldMask{Paths: tc.mask}
 			}
-			err := updateSlice(slice, tc.to, mask)
+			err := updateRequest(request, tc.to, mask)
 			if tc.field != "" {
 				e := wire.FromStatus(err)
 				if err == nil || e.Reason != wire.ReasonRequestInvalid || len(e.Violations) != 1 || !strings.HasPrefix(e.Violations[0].Field, tc.field) {
@@ -126,7 +131,7 @@ func TestWhatAnUpdateChanges(t *testing.T) {
 			} else if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(tc.want, slice.Spec); diff != "" {
+			if diff := cmp.Diff(tc.want, request.Spec); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
 		})
@@ -138,17 +143,17 @@ func FuzzUpdateMask(f *testing.F) {
 		f.Add(path, true)
 	}
 	f.Fuzz(func(t *testing.T, path string, set bool) {
-		slice := &v1alpha1.ResourceSlice{Spec: v1alpha1.ResourceSliceSpec{ForeignCluster: "office", PriceCeiling: &v1alpha1.Money{Currency: "EUR", Amount: "1"}}}
+		request := &v1alpha1.PeeringRequest{Spec: v1alpha1.PeeringRequestSpec{ForeignCluster: "office", PriceCeiling: &v1alpha1.Money{Currency: "EUR", Amount: "1"}}}
 		to := &ententev1.Peering{}
 		if set {
 			to = &ententev1.Peering{Peer: "peers/office", Resources: amounts("cpu", "1"), PriceCeiling: &ententev1.Money{Currency: "EUR", Amount: "2"}, Contract: "contracts/x"}
 		}
-		before := slice.DeepCopy()
-		err := updateSlice(slice, to, &fieldmaskpb.FieldMask{Paths: []string{path}})
+		before := request.DeepCopy()
+		err := updateRequest(request, to, &fieldmaskpb.FieldMask{Paths: []string{path}})
 		if err != nil && wire.ReasonOf(err) != wire.ReasonRequestInvalid {
 			t.Fatalf("%q: %v", path, err)
 		}
-		if slice.Spec.ForeignCluster != "office" || err != nil && cmp.Diff(before, slice) != "" {
+		if request.Spec.ForeignCluster != "office" || err != nil && cmp.Diff(before, request) != "" {
 			t.Fatalf("%q: %v changed what it may not", path, err)
 		}
 	})

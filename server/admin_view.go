@@ -23,7 +23,9 @@ type view struct {
 	contracts []v1alpha1.Contract
 	tunnels   []v1alpha1.Tunnel
 	nodes     []v1alpha1.FabricNode
-	now       time.Time
+	// cordoned is the virtual nodes that are.
+	cordoned map[string]bool
+	now      time.Time
 }
 
 func (s *adminServer) view(ctx context.Context, from ctrlclient.Reader) (*view, error) {
@@ -41,8 +43,30 @@ func (s *adminServer) view(ctx context.Context, from ctrlclient.Reader) (*view, 
 	if err := from.List(ctx, &nodes); err != nil {
 		return nil, fmt.Errorf("list fabric nodes: %w", err)
 	}
+	cordoned, err := cordonedNodes(ctx, from, contracts.Items)
+	if err != nil {
+		return nil, err
+	}
 	slices.SortFunc(contracts.Items, func(a, b v1alpha1.Contract) int { return cmp.Compare(a.Name, b.Name) })
-	return &view{contracts: contracts.Items, tunnels: tunnels.Items, nodes: nodes.Items, now: s.cfg.Now()}, nil
+	return &view{contracts: contracts.Items, tunnels: tunnels.Items, nodes: nodes.Items, cordoned: cordoned, now: s.cfg.Now()}, nil
+}
+
+// cordonedNodes returns those of the contracts' virtual nodes that somebody cordoned.
+func cordonedNodes(ctx context.Context, from ctrlclient.Reader, contracts []v1alpha1.Contract) (map[string]bool, error) {
+	if !slices.ContainsFunc(contracts, func(c v1alpha1.Contract) bool { return c.Status.Node != "" }) {
+		return nil, nil //nolint:nilnil // none is an answer
+	}
+	var nodes corev1.NodeList
+	if err := from.List(ctx, &nodes, ctrlclient.MatchingLabels{v1alpha1.LabelVirtualNode: "true"}); err != nil {
+		return nil, fmt.Errorf("list virtual nodes: %w", err)
+	}
+	cordoned := map[string]bool{}
+	for i := range nodes.Items {
+		if nodes.Items[i].Spec.Unschedulable {
+			cordoned[nodes.Items[i].Name] = true
+		}
+	}
+	return cordoned, nil
 }
 
 // peer is a ForeignCluster and what belongs to it as one message.
@@ -72,7 +96,9 @@ func (v *view) peer(fc *v1alpha1.ForeignCluster) *ententev1.Peer {
 	}
 	for i := range v.contracts {
 		if c := &v.contracts[i]; c.Spec.PeerID == fc.Spec.ClusterID && c.Spec.PeerID != "" {
-			p.Contracts = append(p.Contracts, contractMessage(c))
+			m := contractMessage(c)
+			m.Cordoned = v.cordoned[c.Status.Node]
+			p.Contracts = append(p.Contracts, m)
 		}
 	}
 	return p
@@ -189,7 +215,8 @@ func resourceMessage(list corev1.ResourceList) *ententev1.ResourceList {
 const pathUp = "Up"
 
 // tunnel is what the fabric says of a peer; nil if there is no tunnel to it. It
-// is up where a node that spoke lately has traffic passing.
+// is up where a gateway that spoke lately has traffic passing; one that was a gateway
+// before may show its paths for a while.
 func (v *view) tunnel(peerID string) *ententev1.Tunnel {
 	i := slices.IndexFunc(v.tunnels, func(t v1alpha1.Tunnel) bool { return t.Spec.PeerID == peerID })
 	if i < 0 {
@@ -199,7 +226,7 @@ func (v *view) tunnel(peerID string) *ententev1.Tunnel {
 	t := &ententev1.Tunnel{LocalPrefixes: aliasMessage(spec.Local), RemotePrefixes: aliasMessage(spec.Remote)}
 	for n := range v.nodes {
 		node := &v.nodes[n]
-		if v.now.Sub(node.Status.ObservedAt.Time) > FabricFresh {
+		if !node.Spec.Gateway || v.now.Sub(node.Status.ObservedAt.Time) > FabricFresh {
 			continue
 		}
 		for _, path := range node.Status.Paths {

@@ -185,7 +185,7 @@ func (s *adminServer) WatchEvents(req *ententev1.WatchEventsRequest, stream grpc
 			}
 			put(happened(o, nil, s.cfg.Now()))
 		},
-	}, &v1alpha1.ForeignCluster{}, &v1alpha1.ResourceSlice{}, &v1alpha1.Contract{})
+	}, &v1alpha1.ForeignCluster{}, &v1alpha1.PeeringRequest{}, &v1alpha1.Contract{})
 	if err != nil {
 		return err
 	}
@@ -213,9 +213,9 @@ func happened(before, after any, now time.Time) []event {
 	case *v1alpha1.ForeignCluster:
 		was, is := pair(o, before, after)
 		return peerEvents(was, is, now)
-	case *v1alpha1.ResourceSlice:
+	case *v1alpha1.PeeringRequest:
 		was, is := pair(o, before, after)
-		return sliceEvents(was, is, now)
+		return requestEvents(was, is, now)
 	case *v1alpha1.Contract:
 		was, is := pair(o, before, after)
 		return contractEvents(was, is, now)

@@ -3,7 +3,9 @@ package server
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
+	"strings"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -32,12 +34,40 @@ func (p permission) String() string {
 	return s
 }
 
+// Roles of the chart that people are bound to.
+const (
+	roleView    = "entente-view"
+	roleOffload = "entente-offload"
+	roleAdmin   = "entente-admin"
+)
+
+// grant is the command with which an administrator gives a user the role that has the
+// permission.
+func (p permission) grant(user string) string {
+	subject := "--user=NAME"
+	if account, ok := strings.CutPrefix(user, "system:serviceaccount:"); ok && plainName.MatchString(account) {
+		subject = "--serviceaccount=" + account
+	} else if plainName.MatchString(user) {
+		subject = "--user=" + user
+	}
+	switch {
+	case p.namespace != "":
+		return fmt.Sprintf("kubectl -n %s create rolebinding NAME --clusterrole=%s %s", p.namespace, roleOffload, subject)
+	case p.verb == "get" || p.verb == "list":
+		return fmt.Sprintf("kubectl create clusterrolebinding NAME --clusterrole=%s %s", roleView, subject)
+	}
+	return fmt.Sprintf("kubectl create clusterrolebinding NAME --clusterrole=%s %s", roleAdmin, subject)
+}
+
+// plainName is names that a shell takes as they are.
+var plainName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9:@._/-]{0,255}$`)
+
 // Resources of group entente.dev. tokens and identity are no objects: they are
 // there for roles to name.
 const (
 	resourcePeers       = "foreignclusters"
 	resourcePolicies    = "peeringpolicies"
-	resourcePeerings    = "resourceslices"
+	resourcePeerings    = "peeringrequests"
 	resourceContracts   = "contracts"
 	resourceOffloadings = "namespaceoffloadings"
 	resourceTokens      = "tokens"
@@ -101,6 +131,8 @@ func permissions(method string, request any) ([]permission, bool) {
 	case ententev1.AdminService_OffloadNamespace_FullMethodName:
 		r, _ := request.(*ententev1.OffloadNamespaceRequest)
 		return []permission{{verb: "create", resource: resourceOffloadings, namespace: namespaceName(r.GetNamespace())}}, true
+	case ententev1.AdminService_ListOffloadings_FullMethodName:
+		return need("list", resourceOffloadings, "")
 	case ententev1.AdminService_UnoffloadNamespace_FullMethodName:
 		r, _ := request.(*ententev1.UnoffloadNamespaceRequest)
 		return []permission{{verb: "delete", resource: resourceOffloadings, namespace: namespaceName(r.GetNamespace())}}, true
@@ -161,7 +193,7 @@ func (a *authenticator) authorize(ctx context.Context, user authenticationv1.Use
 		if !review.Status.Allowed || review.Status.Denied {
 			return &wire.Error{
 				Reason:  wire.ReasonCallerNotAllowed,
-				Message: fmt.Sprintf("user %q may not %s: ask for a role that allows it", wire.Text(user.Username, 256), p),
+				Message: fmt.Sprintf("user %q may not %s: an administrator can allow it with: %s", wire.Text(user.Username, 256), p, p.grant(user.Username)),
 				Metadata: map[string]string{
 					"verb": p.verb, "resource": p.resource, "namespace": p.namespace, "name": p.name,
 				},

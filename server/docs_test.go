@@ -173,8 +173,8 @@ func checkManifest(t *testing.T, manifest string) {
 	switch kind.Kind {
 	case "ForeignCluster":
 		object = &v1alpha1.ForeignCluster{}
-	case "ResourceSlice":
-		object = &v1alpha1.ResourceSlice{}
+	case "PeeringRequest":
+		object = &v1alpha1.PeeringRequest{}
 	default:
 		t.Errorf("a manifest of kind %q", kind.Kind)
 		return

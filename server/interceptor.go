@@ -179,8 +179,8 @@ func subjects(message any) map[string]string {
 	if m, ok := message.(interface{ GetPeering() *ententev1.Peering }); ok {
 		text("name", m.GetPeering().GetName)
 	}
-	if m, ok := message.(interface{ GetResourceSlice() string }); ok {
-		text("peering", m.GetResourceSlice)
+	if m, ok := message.(interface{ GetPeeringRequest() string }); ok {
+		text("peering", m.GetPeeringRequest)
 	}
 	if m, ok := message.(interface{ GetNamespace() string }); ok {
 		text("namespace", m.GetNamespace)

@@ -173,11 +173,6 @@ const (
 	// WriteTimeout is how long a reader may take to make room for what it asked for.
 	WriteTimeout = 30 * time.Second
 
-	// MaxPreviews is how many peers are asked, MaxPreviewsAtOnce of them at a time,
-	// what they would offer, and PreviewTimeout is how long each may take.
-	MaxPreviews       = 64
-	MaxPreviewsAtOnce = 8
-	PreviewTimeout    = 10 * time.Second
 	// MaxPolicyTests is how many peers a policy is tested for.
 	MaxPolicyTests = 500
 	// MaxDecidedRequests is how many of a peer's requests are kept as approved, and
@@ -203,14 +198,16 @@ const (
 
 // Limits of an OffloadService, by contract unless said otherwise.
 const (
-	// offloadMaxObjects is how many objects a contract may have here.
-	offloadMaxObjects = 20_000
 	// offloadMaxInFlight and offloadMaxInFlightBytes bound what was read from a
 	// stream and is not carried out; beyond that nothing is read.
 	offloadMaxInFlight      = 128
 	offloadMaxInFlightBytes = 16 << 20
 	// offloadMaxPods is how many pods of a stream are applied or deleted at once.
 	offloadMaxPods = 16
+	// offloadMaxWork is how many objects of one peer, over all its contracts, are
+	// applied at once, and how many deleted: what it has the API server do at once
+	// delays others.
+	offloadMaxWork = 16
 	// offloadMaxEvents is how many events wait to be sent; the oldest goes first.
 	offloadMaxEvents = 256
 	// offloadSendTimeout is how long one message may wait for a slow reader,
@@ -235,4 +232,14 @@ const (
 	// offloadMaxCommandLen how many bytes in all.
 	offloadMaxCommand    = 1024
 	offloadMaxCommandLen = 256 << 10
+)
+
+// Limits of offloading a namespace.
+const (
+	// unoffloadWait is how long an offload waits for the unoffload before it to end.
+	unoffloadWait = 20 * time.Second
+	// placementWait is how long an offload waits for the namespace's new pods to be placed by it.
+	placementWait = 2 * time.Second
+	// unoffloadPoll is how often either is looked at.
+	unoffloadPoll = 50 * time.Millisecond
 )

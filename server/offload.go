@@ -5,9 +5,11 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/remotecommand"
@@ -81,6 +83,14 @@ type Offload struct {
 	syncs map[string]*syncTurn
 	// streams counts the open logs, execs and port-forwards of each peer.
 	streams map[peering.ClusterID]int
+	// works has what the Sync streams of each peer share.
+	works map[peering.ClusterID]*peerWork
+}
+
+// peerWork bounds what is done at once for all Sync streams of a peer.
+type peerWork struct {
+	applies, deletes *semaphore.Weighted
+	streams          int
 }
 
 // syncTurn is a Sync stream's hold on its contract.
@@ -98,7 +108,7 @@ func NewOffload(cfg OffloadConfig) (*Offload, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Offload{cfg: cfg, syncs: make(map[string]*syncTurn), streams: make(map[peering.ClusterID]int)}, nil
+	return &Offload{cfg: cfg, syncs: make(map[string]*syncTurn), streams: make(map[peering.ClusterID]int), works: make(map[peering.ClusterID]*peerWork)}, nil
 }
 
 // authorize returns the caller, if the contract is the caller's and open.
@@ -155,6 +165,26 @@ func (s *Offload) supersede(ctx context.Context, contract string, cancel context
 	}
 }
 
+// share returns what a Sync stream shares with the others of its peer, until release
+// is called.
+func (s *Offload) share(peer peering.ClusterID) (w *peerWork, release func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w = s.works[peer]
+	if w == nil {
+		w = &peerWork{applies: semaphore.NewWeighted(offloadMaxWork), deletes: semaphore.NewWeighted(offloadMaxWork)}
+		s.works[peer] = w
+	}
+	w.streams++
+	return w, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if w.streams--; w.streams == 0 {
+			delete(s.works, peer)
+		}
+	}
+}
+
 // stream counts a peer's stream, until release is called.
 func (s *Offload) stream(peer peering.ClusterID) (release func(), err error) {
 	s.mu.Lock()
@@ -189,7 +219,26 @@ func podError(err error, pod peering.ObjectRef) error {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return wire.FromStatus(err)
 	}
-	return &wire.Error{
-		Reason: wire.ReasonKubernetes, Message: "the provider's cluster did not reach into " + pod.String() + ": " + wire.Text(err.Error(), 256), Err: err,
+	return &wire.Error{Reason: wire.ReasonKubernetes, Message: "the provider's cluster says: " + streamCause(err), Err: err}
+}
+
+// maxCause is how much of a cause crosses.
+const maxCause = 512
+
+// streamCause is why the provider's cluster did not open a stream into a pod: the end
+// of the chain, without what the API server, the kubelet and the runtime each put
+// before it.
+func streamCause(err error) string {
+	text := err.Error()
+	for _, before := range []string{"error executing command in container: ", "failed to exec in container: ", "OCI runtime exec failed: ", "exec failed: "} {
+		if _, cause, ok := strings.Cut(text, before); ok && cause != "" {
+			text = cause
+		}
 	}
+	text = strings.TrimSuffix(text, ": unknown")
+	if len(text) > maxCause {
+		// What matters stands at the end.
+		text = "…" + strings.ToValidUTF8(text[len(text)-maxCause:], "")
+	}
+	return wire.Text(text, maxCause+len("…"))
 }

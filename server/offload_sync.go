@@ -54,14 +54,15 @@ func (s *Offload) Sync(stream ententev1.OffloadService_SyncServer) error {
 		return syncEnd(err)
 	}
 	defer release()
+	shared, leave := s.share(peer)
+	defer leave()
 	run := &syncRun{
 		Offload: s, peer: peer, contract: contract, in: in,
 		out:   newOutbox(),
-		known: make(map[peering.ObjectRef]struct{}),
 		bytes: semaphore.NewWeighted(offloadMaxInFlightBytes),
 		count: semaphore.NewWeighted(offloadMaxInFlight),
 		pods:  semaphore.NewWeighted(offloadMaxPods),
-		lanes: make(map[string]*lane),
+		lanes: make(map[string]*lane), shared: shared,
 	}
 	go run.out.send(ctx, cancel, stream)
 	cancel(run.serve(ctx))
@@ -104,11 +105,8 @@ type syncRun struct {
 	in       <-chan *ententev1.SyncRequest
 	out      *outbox
 
-	// known is what is held or was applied, for the limit on objects.
-	knownMu sync.Mutex
-	known   map[peering.ObjectRef]struct{}
-
 	bytes, count, pods *semaphore.Weighted
+	shared             *peerWork
 	// lanes has the work of each namespace that has any.
 	lanesMu sync.Mutex
 	lanes   map[string]*lane
@@ -121,10 +119,11 @@ type lane struct {
 }
 
 type syncTask struct {
-	ref  peering.ObjectRef
-	hash peering.Hash
-	size int64
-	do   func(context.Context) error
+	ref    peering.ObjectRef
+	hash   peering.Hash
+	size   int64
+	delete bool
+	do     func(context.Context) error
 }
 
 // serve says what is held, and then carries out what comes until ctx ends or
@@ -138,7 +137,6 @@ func (r *syncRun) serve(ctx context.Context) error {
 		}
 	}
 	for _, h := range held {
-		r.known[h.Ref] = struct{}{}
 		if err := r.out.put(ctx, wire.HeldTo(h)); err != nil {
 			return err
 		}
@@ -199,7 +197,7 @@ func (r *syncRun) take(ctx context.Context, msg *ententev1.SyncRequest) error {
 		if err != nil {
 			return err
 		}
-		task.ref = ref
+		task.ref, task.delete = ref, true
 		task.do = func(ctx context.Context) error {
 			return r.cfg.Objects.Delete(ctx, r.contract, ref, grace)
 		}
@@ -219,7 +217,14 @@ func (r *syncRun) take(ctx context.Context, msg *ententev1.SyncRequest) error {
 		r.count.Release(1)
 		return context.Cause(ctx)
 	}
-	r.enqueue(ctx, task)
+	if older, ok := r.enqueue(ctx, task); ok {
+		r.count.Release(1)
+		r.bytes.Release(older.size)
+		return r.out.put(ctx, wire.AckTo(peering.Ack{Ref: older.ref, Hash: older.hash, Refusal: &peering.Refusal{
+			Reason: peering.RefusedInternal, Retryable: true,
+			Message: fmt.Sprintf("a newer state of %s came before this one was written", older.ref),
+		}}))
+	}
 	return nil
 }
 
@@ -249,8 +254,9 @@ func (r *syncRun) refuseLater(ctx context.Context, ref *ententev1.ObjectRef, has
 }
 
 // enqueue puts a task behind the others of its namespace, and sees that someone
-// works on them.
-func (r *syncRun) enqueue(ctx context.Context, t syncTask) {
+// works on them. Of an object that is applied again before the first state was
+// begun only the last is written: the first, which is returned, will not be.
+func (r *syncRun) enqueue(ctx context.Context, t syncTask) (older syncTask, superseded bool) {
 	space := t.ref.Namespace
 	if t.ref.Kind == peering.KindNamespace {
 		space = t.ref.Name
@@ -263,7 +269,18 @@ func (r *syncRun) enqueue(ctx context.Context, t syncTask) {
 		r.lanes[space] = l
 		r.work.Go(func() { r.drain(ctx, space, l) })
 	}
+	for i := len(l.queue) - 1; i >= 0; i-- {
+		if older = l.queue[i]; older.ref != t.ref {
+			continue
+		}
+		if older.delete || t.delete {
+			break
+		}
+		l.queue[i] = t
+		return older, true
+	}
 	l.queue = append(l.queue, t)
+	return syncTask{}, false
 }
 
 // drain works on a namespace until there is nothing to do. What a pod may need
@@ -295,9 +312,14 @@ func (r *syncRun) drain(ctx context.Context, space string, l *lane) {
 func (r *syncRun) carryOut(ctx context.Context, t syncTask) {
 	defer r.count.Release(1)
 	defer r.bytes.Release(t.size)
-	if ctx.Err() != nil {
+	turn := r.shared.applies
+	if t.delete {
+		turn = r.shared.deletes
+	}
+	if turn.Acquire(ctx, 1) != nil {
 		return
 	}
+	defer turn.Release(1)
 	limited, cancel := context.WithTimeout(ctx, offloadApplyTimeout)
 	defer cancel()
 	err := try(limited, t.do)
@@ -326,21 +348,10 @@ func try(ctx context.Context, do func(context.Context) error) (err error) {
 	return do(ctx)
 }
 
-// apply checks the limit on objects and applies.
+// apply applies an object, if the contract is open still.
 func (r *syncRun) apply(ctx context.Context, o peering.Object) error {
 	if err := r.open(r.peer, r.contract); err != nil {
 		return &peering.Refusal{Reason: peering.RefusedContract, Message: err.Error()}
-	}
-	r.knownMu.Lock()
-	_, known := r.known[o.Ref]
-	full := !known && len(r.known) >= offloadMaxObjects
-	if !full {
-		r.known[o.Ref] = struct{}{}
-	}
-	r.knownMu.Unlock()
-	if full {
-		return &peering.Refusal{Reason: peering.RefusedQuota, Message: fmt.Sprintf(
-			"a contract has at most %d objects here; offload fewer namespaces by it", offloadMaxObjects)}
 	}
 	return r.cfg.Objects.Apply(ctx, r.contract, o)
 }

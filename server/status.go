@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"buf.build/go/protovalidate"
 	"google.golang.org/grpc/codes"
@@ -148,10 +149,26 @@ func kubernetesError(err error, call string) *wire.Error {
 			}
 		}
 		return out
+	case apierrors.IsForbidden(err):
+		return wire.Errorf(wire.ReasonKubernetesRefused, "a rule of this cluster forbids it: %s", denial(err))
 	case apierrors.IsServerTimeout(err), apierrors.IsTimeout(err), apierrors.IsTooManyRequests(err),
 		apierrors.IsServiceUnavailable(err), apierrors.IsInternalError(err):
 		return &wire.Error{Reason: wire.ReasonKubernetes, Message: fmt.Sprintf("the cluster's API server is not able to answer: %s",
 			wire.Text(string(apierrors.ReasonForError(err)), wire.MaxReasonLen)), RetryAfter: retryKubernetes}
 	}
 	return hidden(call)
+}
+
+// denial is why the API server forbids something: of an admission policy its message,
+// without the names of the object, the policy and its binding.
+func denial(err error) string {
+	text := err.Error()
+	var api apierrors.APIStatus
+	if errors.As(err, &api) {
+		text = api.Status().Message
+	}
+	if _, why, ok := strings.Cut(text, " denied request: "); ok {
+		text = why
+	}
+	return wire.Text(text, wire.MaxMessageLen/2)
 }

@@ -20,10 +20,11 @@ type Trust interface {
 	Join(ctx context.Context, by peering.ClusterID, info wire.ClusterInfo, tokenID string, secret peering.Secret) (wire.ClusterInfo, error)
 	// Introduce keeps what a cluster says of itself until it opens its commitment,
 	// and returns what this one says of itself and its random number. Errors have
-	// the reasons TRUST_DENIED and INTRODUCTIONS_PENDING.
+	// the reasons TRUST_DENIED, TRUST_FORGOTTEN and INTRODUCTIONS_PENDING.
 	Introduce(ctx context.Context, i Introduction) (self wire.ClusterInfo, nonce [32]byte, err error)
 	// Reveal opens the commitment of a cluster's introduction. Errors have the
-	// reasons TRUST_DENIED, INTRODUCTION_UNKNOWN and COMMITMENT_MISMATCH.
+	// reasons TRUST_DENIED, TRUST_FORGOTTEN, INTRODUCTION_UNKNOWN and
+	// COMMITMENT_MISMATCH.
 	Reveal(ctx context.Context, id peering.ClusterID, nonce [32]byte) error
 	// UpdateBundle takes a peer's new roots. The error is BUNDLE_INVALID where they
 	// do not follow from those that are held.
@@ -42,6 +43,8 @@ type Introduction struct {
 	Info wire.ClusterInfo
 	// Commitment is the hash of its random number.
 	Commitment peering.Hash
+	// Requested says that an administrator there asked for it.
+	Requested bool
 }
 
 // trustServer is the TrustService.
@@ -102,7 +105,7 @@ func (s *trustServer) Introduce(ctx context.Context, req *ententev1.IntroduceReq
 		return nil, badField("commitment", "want %d bytes", len(peering.Hash{}))
 	}
 	self, nonce, err := s.cfg.Trust.Introduce(ctx, Introduction{
-		ID: id, From: addressKey(remoteAddress(ctx)), Info: info, Commitment: peering.Hash(req.GetCommitment()),
+		ID: id, From: addressKey(remoteAddress(ctx)), Info: info, Commitment: peering.Hash(req.GetCommitment()), Requested: req.GetRequested(),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("introduction of %s: %w", id, err)

@@ -76,12 +76,12 @@ func TestAStrangerIntroducesItselfAsWhoItProvesToBe(t *testing.T) {
 	}
 	c := ententev1.NewTrustServiceClient(p.dial(t, p.caller))
 	req := introduceRequest(p.caller)
-	req.Commitment[0] = 7
+	req.Commitment[0], req.Requested = 7, true
 	resp, err := c.Introduce(t.Context(), req)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := p.trust.last; got.ID != p.caller.ID() || got.Info.Name != "consumer" || got.Commitment[0] != 7 || got.From != "127.0.0.1" {
+	if got := p.trust.last; got.ID != p.caller.ID() || got.Info.Name != "consumer" || got.Commitment[0] != 7 || !got.Requested || got.From != "127.0.0.1" {
 		t.Errorf("it is introduced as %+v", got)
 	}
 	if string(resp.GetNonce()) != string(p.trust.nonce[:]) || resp.GetCluster().GetName() != "provider" {

@@ -5,14 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"time"
 
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/entente-dev/entente/client"
+	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/store"
@@ -24,12 +23,11 @@ import (
 
 // adminAPI builds what the cluster's own people use.
 func (a *agent) adminAPI(ctx context.Context) error {
-	name := "entente-agent." + a.cfg.Namespace + ".svc"
 	admin, err := server.NewAdmin(server.AdminConfig{
 		Log: a.log, Client: a.direct, Cache: watched{a.mgr.GetCache()}, Kubernetes: a.kubernetes,
-		TLS:  a.source.AdminTLS([]string{name, "entente-agent", "localhost"}, []netip.Addr{a.cfg.PodIP, netip.MustParseAddr("127.0.0.1")}),
+		TLS:  a.source.AdminTLS(a.serviceNames(), a.ownAddresses()),
 		Self: a.adminSelf, Tokens: issued{a}, Join: a.join,
-		Introduce: a.introduce, Preview: a.preview, TestPolicy: a.testPolicy, Rollover: a.rollover,
+		Introduce: a.introduce, Preview: a.requests.Preview, TestPolicy: a.testPolicy, Rollover: a.rollover,
 	})
 	if err != nil {
 		return err
@@ -71,13 +69,12 @@ func (i issued) List(ctx context.Context) ([]server.TokenInfo, error) {
 // Revoke implements server.Tokens.
 func (i issued) Revoke(ctx context.Context, id string) error { return i.a.tokens.Revoke(ctx, id) }
 
-// preview asks a peer over its session what it would offer.
-func (a *agent) preview(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (wire.Advertisement, error) {
-	return client.Peering{Conn: a.sessions.Conn(peer)}.Preview(ctx, ask)
-}
-
 // testPolicy says what a peer would be answered.
-func (a *agent) testPolicy(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (server.PolicyTest, error) {
+func (a *agent) testPolicy(ctx context.Context, peer peering.ClusterID, request *v1alpha1.PeeringRequest) (server.PolicyTest, error) {
+	ask, err := controller.AskOf(request)
+	if err != nil {
+		return server.PolicyTest{}, err
+	}
 	t, err := a.lender.Test(ctx, peer, ask)
 	return server.PolicyTest{Policy: t.Policy, Advertisement: t.Advertisement, Reason: wire.Reason(t.Reason), Message: t.Message}, err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/hkdf"
 	"crypto/sha256"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -19,6 +20,7 @@ import (
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
@@ -53,6 +55,9 @@ type Config struct {
 	// Namespace and Pod name the agent's own pod, PodIP is its address. Required.
 	Namespace, Pod string
 	PodIP          netip.Addr
+	// PodUID is the pod's UID. With it an agent that was killed leads again as soon as
+	// its container is restarted; without it, when the lease of the dead one ended.
+	PodUID string
 	// ClusterName is how this cluster calls itself; default: the short form of its
 	// ID.
 	ClusterName string
@@ -60,16 +65,37 @@ type Config struct {
 	// PeerService says.
 	PeerEndpoints []string
 	PeerService   string
+	// ClusterDomain is the domain of this cluster's Services. Default: what the
+	// agent's own pod was told.
+	ClusterDomain string
+	// DNSService is the Service, in the agent's namespace, of the resolver that
+	// answers pods of consumers. Without it this cluster's own does.
+	DNSService string
 	// PodCIDRs overrides what the nodes carry, ServiceCIDRs is what aliases may not
 	// overlap, AliasPool where they come from.
 	PodCIDRs, ServiceCIDRs, AliasPool []netip.Prefix
-	// PeerAddress, AdminAddress, KubeletAddress and HealthAddress are where the
-	// agent listens.
-	PeerAddress, AdminAddress, KubeletAddress, HealthAddress string
+	// PeerAddress, AdminAddress, KubeletAddress, HealthAddress and MetricsAddress are
+	// where the agent listens.
+	PeerAddress, AdminAddress, KubeletAddress, HealthAddress, MetricsAddress string
+	// KubeletCertificate is who signs the certificate of the kubelet API.
+	KubeletCertificate KubeletCertificate
 	// LeafLife is how long a certificate of the agent lives.
 	LeafLife time.Duration
 	Log      *slog.Logger
 }
+
+// KubeletCertificate is who signs the certificate with which virtual nodes answer
+// the API server.
+type KubeletCertificate string
+
+const (
+	// OwnCertificate is one of this cluster's own authority, which clients of the
+	// admin API know as well.
+	OwnCertificate KubeletCertificate = "Own"
+	// ClusterCertificate is one of the signer kubernetes.io/kubelet-serving, which
+	// the agent approves itself.
+	ClusterCertificate KubeletCertificate = "Cluster"
+)
 
 const (
 	// ServiceAccount is the agent's.
@@ -85,7 +111,7 @@ const (
 
 	// renewDeadline is for how long the lease may not be renewed before an agent gives
 	// up leading, each try taking half of it at most: an API server under load takes
-	// seconds. leaseDuration is how long the next agent waits after one that died. With
+	// seconds. leaseDuration is how long an agent in another pod waits after one that died. With
 	// its start, and the ten seconds since the lease of a virtual node was renewed, that
 	// stays below the 40 s after which a node counts as lost.
 	leaseDuration, renewDeadline, leaseRetry = 20 * time.Second, 15 * time.Second, 3 * time.Second
@@ -112,14 +138,17 @@ type agent struct {
 	states    *controller.States
 	speech    *speech
 	offers    *controller.OfferWatch
+	requests  *controller.Requests
 	addresses addresses
 	sessions  *session.Manager
 	lender    *controller.Lender
 	tokens    *store.Tokens
+	forgotten *store.Forgotten
 	nodes     *nodes
 	lent      *offload.Provider
+	startup   startup
 
-	peersWake, trustWake, contractsWake waker
+	peersWake, trustWake, contractsWake *waker
 	serving                             atomic.Bool
 }
 
@@ -128,10 +157,10 @@ type agent struct {
 func Run(ctx context.Context, cfg Config) error {
 	a := &agent{
 		cfg: cfg, log: cfg.Log, bundles: identity.NewBundles(),
-		peersWake: make(waker, 1024), trustWake: make(waker, 1024), contractsWake: make(waker, 1024),
+		peersWake: &waker{}, trustWake: &waker{}, contractsWake: &waker{},
 	}
 	ctrl.SetLogger(logr.FromSlogHandler(cfg.Log.Handler()))
-	steps := []func(context.Context) error{a.clients, a.identify, a.manager, a.sayings, a.peerAPI, a.virtualNodes, a.adminAPI, a.controllers}
+	steps := []func(context.Context) error{a.findDomain, a.clients, a.identify, a.manager, a.sayings, a.peerAPI, a.virtualNodes, a.adminAPI, a.controllers}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return err
@@ -221,8 +250,11 @@ func (a *agent) name() string {
 }
 
 func (a *agent) manager(ctx context.Context) error {
-	var err error
 	own := map[string]cache.Config{a.cfg.Namespace: {}}
+	lock, err := leaseLock(a.cfg)
+	if err != nil {
+		return err
+	}
 	a.mgr, err = ctrl.NewManager(a.cfg.Kubernetes, ctrl.Options{
 		Scheme: Scheme(),
 		Logger: logr.FromSlogHandler(a.log.Handler()),
@@ -232,36 +264,55 @@ func (a *agent) manager(ctx context.Context) error {
 			ByObject: map[ctrlclient.Object]cache.ByObject{
 				// What peers may be told of Services, where a policy says so.
 				&corev1.Service{}: {Transform: controller.SlimService(a.cfg.Namespace)},
+				&corev1.Pod{}:     {Transform: controller.SlimPod},
 				// Which there are and when they change, not what they hold.
 				&corev1.Secret{}: {Namespaces: own, Transform: controller.NamesOnly},
+				// Those by which the agent has its rights in namespaces.
+				&rbacv1.RoleBinding{}: {Label: labels.SelectorFromSet(labels.Set{v1alpha1.LabelManaged: v1alpha1.Manager})},
 			},
 			DefaultTransform: cache.TransformStripManagedFields(),
 		},
 		Client: ctrlclient.Options{Cache: &ctrlclient.CacheOptions{
-			DisableFor: []ctrlclient.Object{&corev1.Secret{}, &corev1.ConfigMap{}, &rbacv1.RoleBinding{}},
+			DisableFor: []ctrlclient.Object{&corev1.Secret{}, &corev1.ConfigMap{}},
 		}},
-		LeaderElection:                true,
-		LeaderElectionID:              leaseName,
-		LeaderElectionNamespace:       a.cfg.Namespace,
-		LeaderElectionReleaseOnCancel: true,
-		LeaseDuration:                 new(leaseDuration),
-		RenewDeadline:                 new(renewDeadline),
-		RetryPeriod:                   new(leaseRetry),
-		// One port for all that looks at the process.
-		Metrics: metricsserver.Options{BindAddress: a.cfg.HealthAddress, ExtraHandlers: map[string]http.Handler{
-			"/healthz": healthz.CheckHandler{Checker: healthz.Ping},
-			"/readyz":  healthz.CheckHandler{Checker: a.ready},
-		}},
-		HealthProbeBindAddress: "0",
+		LeaderElection:                      true,
+		LeaderElectionID:                    leaseName,
+		LeaderElectionNamespace:             a.cfg.Namespace,
+		LeaderElectionReleaseOnCancel:       true,
+		LeaderElectionResourceLockInterface: lock,
+		LeaseDuration:                       new(leaseDuration),
+		RenewDeadline:                       new(renewDeadline),
+		RetryPeriod:                         new(leaseRetry),
+		// Metrics tell of all peers, so a pod has to show that it may read them.
+		Metrics: metricsserver.Options{
+			BindAddress: a.cfg.MetricsAddress, SecureServing: true, FilterProvider: a.metricsFilter,
+			TLSOpts: []func(*tls.Config){func(c *tls.Config) {
+				own := a.source.AdminTLS(a.serviceNames(), a.ownAddresses())
+				c.MinVersion, c.GetCertificate = own.MinVersion, own.GetCertificate
+			}},
+		},
+		HealthProbeBindAddress: a.cfg.HealthAddress,
 	})
 	if err != nil {
 		return fmt.Errorf("reach the API server: %w", err)
+	}
+	if err := errors.Join(a.mgr.AddHealthzCheck("ping", healthz.Ping), a.mgr.AddReadyzCheck("leads", a.ready)); err != nil {
+		return fmt.Errorf("serve health: %w", err)
 	}
 	if err := store.AddIndexes(ctx, a.mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
 	a.addresses = addresses{a.mgr.GetCache()}
 	return a.run(a.vouch)
+}
+
+// serviceNames and ownAddresses are where the cluster's own people reach the agent.
+func (a *agent) serviceNames() []string {
+	return []string{"entente-agent." + a.cfg.Namespace + ".svc", "entente-agent", "localhost"}
+}
+
+func (a *agent) ownAddresses() []netip.Addr {
+	return []netip.Addr{a.cfg.PodIP, netip.MustParseAddr("127.0.0.1")}
 }
 
 func (a *agent) ready(*http.Request) error {
@@ -289,16 +340,18 @@ func (a *agent) endpoints() []string {
 func (a *agent) sayings(context.Context) error {
 	a.states = &controller.States{
 		Client: a.mgr.GetClient(), Namespace: a.cfg.Namespace, Self: a.source.ID(),
-		Endpoints: a.endpoints, PodCIDRs: a.cfg.PodCIDRs, Half: a.half, Versions: a.mgr.GetCache(),
-		Lends: func(peer peering.ClusterID) wire.Lending { return a.lender.Lends(peer) },
+		Endpoints: a.endpoints, PodCIDRs: a.cfg.PodCIDRs, Reserved: a.cfg.ServiceCIDRs, Aggregate: tunnel.Aggregate, Half: a.half, Versions: a.mgr.GetCache(),
+		Lends:  func(peer peering.ClusterID) wire.Lending { return a.lender.Lends(peer) },
+		Budget: &controller.WriteBudget{Now: time.Now},
 	}
 	a.speech = newSpeech(a.states, a.log)
-	a.trust = &trust{self: a.source.ID(), bundles: a.bundles, again: func() { a.peersWake.wake(foreignClusterNamed("")) }}
+	a.trust = &trust{self: a.source.ID(), bundles: a.bundles, again: func() { a.peersWake.wake("") }}
 	a.events = a.mgr.GetEventRecorder(eventSource)
 	a.tokens = &store.Tokens{Client: a.direct, Namespace: a.cfg.Namespace, Now: time.Now}
+	a.forgotten = &store.Forgotten{Client: a.direct, Namespace: a.cfg.Namespace, Now: time.Now}
 	a.lender = &controller.Lender{
 		Client: a.mgr.GetClient(), Reader: a.direct, Identity: a.source.Identity, Now: time.Now, Changed: a.speech.spoken,
-		Informers: a.mgr.GetCache(), Namespace: a.cfg.Namespace, Log: a.log,
+		Informers: a.mgr.GetCache(), Namespace: a.cfg.Namespace, Events: a.events, Budget: a.states.Budget, Log: a.log,
 	}
 	return nil
 }
@@ -322,11 +375,11 @@ func (a *agent) peerAPI(ctx context.Context) error {
 		// Of the addresses that a consumer names only its own pods are believed; the
 		// pods that it runs here are known by their UIDs.
 		Translate: a.addresses.home,
-		Namespace: a.cfg.Namespace, ServiceAccount: ServiceAccount,
-		Changed: func(contract string) {
-			a.contractsWake.wake(contractNamed(contract))
+		Namespace: a.cfg.Namespace, ServiceAccount: ServiceAccount, Resolver: a.resolver(),
+		Changed: gather(podsPause, func(contract string) {
+			a.contractsWake.wake(contract)
 			a.wakePeer(contracts.peer(contract))
-		},
+		}),
 		Log: a.log,
 	})
 	if err != nil {
@@ -346,7 +399,7 @@ func (a *agent) peerAPI(ctx context.Context) error {
 	peer, err := server.NewPeer(server.PeerConfig{
 		Log: a.log, Credentials: session.ServerCredentials(), Self: a.source.ID(), Trusted: a.bundles.Has,
 		Trust:      a.joining(),
-		Negotiator: a.lender, Offers: a.lender, Sessions: a.speech, Offload: offloadService,
+		Negotiator: negotiator{Lender: a.lender, speaks: a.speech.speaks}, Offers: a.lender, Sessions: a.speech, Offload: offloadService,
 		// What is dead does not look it where nothing is written, and stays in the way of
 		// the next session.
 		Silent: func(number uint64) { a.sessions.CloseSession(number, errSilent) },
@@ -366,7 +419,7 @@ func (a *agent) peerAPI(ctx context.Context) error {
 		return err
 	}
 	a.trust.sessions = a.sessions
-	a.offers = a.watchOffers()
+	a.offers, a.requests = a.watchOffers(), a.asking()
 	if err := metrics.Registry.Register(a.sessions.Collector()); err != nil {
 		return fmt.Errorf("metrics of sessions: %w", err)
 	}
@@ -409,7 +462,7 @@ func (a *agent) talk(ctx context.Context, s session.Info) error {
 // wakePeer has a peer's ForeignCluster looked at again.
 func (a *agent) wakePeer(id peering.ClusterID) {
 	if fc := a.addresses.peer(id); fc != nil {
-		a.peersWake.wake(foreignClusterNamed(fc.Name))
+		a.peersWake.wake(fc.Name)
 	}
 }
 
@@ -421,7 +474,7 @@ func (a *agent) wakePeers() {
 		return // they are looked at in time
 	}
 	for i := range list.Items {
-		a.peersWake.wake(foreignClusterNamed(list.Items[i].Name))
+		a.peersWake.wake(list.Items[i].Name)
 	}
 }
 
@@ -433,7 +486,7 @@ func (a *agent) watchOwn(ctx context.Context) error {
 	defer tick.Stop()
 	last := ""
 	for {
-		prefixes, err := a.states.Prefixes(ctx)
+		prefixes, _, err := a.states.Prefixes(ctx)
 		if now := fmt.Sprint(a.endpoints(), prefixes, err); now != last {
 			if last != "" {
 				a.wakePeers()
@@ -450,27 +503,43 @@ func (a *agent) watchOwn(ctx context.Context) error {
 
 // virtualNodes builds the consumer's half of offloading.
 func (a *agent) virtualNodes(context.Context) error {
-	certificate, err := vk.NewServingCertificate(vk.ServingCertificateConfig{
-		Client: a.kubernetes, NodeName: "entente-" + a.source.ID().Short(),
-		Addresses: func() []netip.Addr { return []netip.Addr{a.cfg.PodIP} },
-		Logger:    a.log,
-	})
+	certificate, err := a.kubeletCertificate()
 	if err != nil {
 		return err
 	}
 	kubelet, err := vk.NewKubelet(vk.KubeletConfig{
-		Client: a.kubernetes, Address: a.cfg.KubeletAddress, GetCertificate: certificate.GetCertificate, Logger: a.log,
+		Client: a.kubernetes, Address: a.cfg.KubeletAddress, GetCertificate: certificate, Logger: a.log,
 	})
 	if err != nil {
 		return err
 	}
 	a.nodes = &nodes{
-		kubernetes: a.kubernetes, cache: a.mgr.GetCache(), addresses: a.addresses, conn: a.sessions.Conn,
-		kubelet: kubelet, podIP: a.cfg.PodIP, log: a.log,
-		contractChanged: func(contract string) { a.contractsWake.wake(contractNamed(contract)) },
-		exposureChanged: a.wakePeer,
+		budget:     vk.NewBudget(),
+		kubernetes: a.kubernetes, cache: a.mgr.GetCache(), addresses: a.addresses, conn: a.sessions.Conn, sessions: a.sessions,
+		kubelet: kubelet, podIP: a.cfg.PodIP, clusterDomain: a.cfg.ClusterDomain, log: a.log,
+		contractChanged: a.contractsWake.wake,
+		exposureChanged: gather(podsPause, a.wakePeer),
 	}
-	return errors.Join(a.run(certificate.Run), a.run(kubelet.Run), a.run(a.nodes.Run))
+	return errors.Join(a.run(kubelet.Run), a.run(a.nodes.Run))
+}
+
+// kubeletCertificate returns what gives the kubelet API its certificate.
+func (a *agent) kubeletCertificate() (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
+	switch a.cfg.KubeletCertificate {
+	case OwnCertificate, "":
+		return a.source.AdminTLS(nil, []netip.Addr{a.cfg.PodIP}).GetCertificate, nil
+	case ClusterCertificate:
+		certificate, err := vk.NewServingCertificate(vk.ServingCertificateConfig{
+			Client: a.kubernetes, NodeName: "entente-" + a.source.ID().Short(),
+			Addresses: func() []netip.Addr { return []netip.Addr{a.cfg.PodIP} },
+			Logger:    a.log,
+		})
+		if err != nil {
+			return nil, err
+		}
+		return certificate.GetCertificate, a.run(certificate.Run)
+	}
+	return nil, fmt.Errorf("kubelet certificate %q is unknown: use %s or %s", a.cfg.KubeletCertificate, OwnCertificate, ClusterCertificate)
 }
 
 // controllers registers the reconcilers.
@@ -479,19 +548,19 @@ func (a *agent) controllers(ctx context.Context) error {
 	trusts := a.trusts()
 	a.peers = &controller.Peers{
 		Client: a.mgr.GetClient(), States: a.states,
-		Trust: a.trust, Attempt: trusts.Attempt, Forget: a.tokens.Forget, Events: a.events,
-		Again:     func(name string) { a.peersWake.wake(foreignClusterNamed(name)) },
+		Trust: a.trust, Attempt: trusts.Attempt, Forget: a.tokens.Forget, Forgotten: a.forgotten, Events: a.events,
+		Again:     a.peersWake.wake,
 		AliasPool: a.cfg.AliasPool, Reserved: a.cfg.ServiceCIDRs, Allocate: tunnel.Allocate,
 		Exposed: a.exposed, Wake: a.peersWake, Spoken: a.speech.spoken, Readdressed: a.lent.Refresh, Now: time.Now,
 	}
-	slices, strays, contracts := a.negotiation()
+	strays, contracts := a.negotiation()
 	namespaces := &controller.Namespaces{
 		Client:         a.mgr.GetClient(),
 		ServiceAccount: ctrlclient.ObjectKey{Namespace: a.cfg.Namespace, Name: ServiceAccount},
 		Evict:          a.evict, States: a.nodes.states, Changed: a.nodes.namespacesChanged, Events: a.events,
 	}
 	return errors.Join(
-		gateways.SetupWithManager(a.mgr), a.peers.SetupWithManager(a.mgr), trusts.SetupWithManager(a.mgr), slices.SetupWithManager(a.mgr),
+		gateways.SetupWithManager(a.mgr), a.peers.SetupWithManager(a.mgr), trusts.SetupWithManager(a.mgr), a.requests.SetupWithManager(a.mgr),
 		strays.SetupWithManager(a.mgr), contracts.SetupWithManager(ctx, a.mgr), namespaces.SetupWithManager(a.mgr),
 		a.registerMetrics(), a.run(keepCount(contracts)),
 	)
@@ -500,24 +569,39 @@ func (a *agent) controllers(ctx context.Context) error {
 // exposed returns what a peer may reach: as a consumer the pods that it runs
 // here, as a provider what our pods there need.
 func (a *agent) exposed(ctx context.Context, peer peering.ClusterID) ([]controller.Exposed, error) {
-	own, err := a.states.Prefixes(ctx)
+	own, _, err := a.states.Prefixes(ctx)
 	if err != nil {
 		return nil, err
 	}
-	out := a.nodes.exposed(peer, own)
 	contracts, err := store.ContractsWith(ctx, a.mgr.GetClient(), peer, ctrlclient.UnsafeDisableDeepCopy) // they are only read
 	if err != nil {
 		return nil, err
 	}
+	var out []controller.Exposed
 	for i := range contracts {
-		if contracts[i].Spec.Role != v1alpha1.ContractProvider {
+		c := &contracts[i]
+		if c.Spec.Network != v1alpha1.NetworkTunnel || c.Status.Phase == peering.PhaseClosed.String() {
 			continue
 		}
-		pods, err := a.lent.Exposed(ctx, contracts[i].Name)
-		if err != nil {
-			return nil, err
+		open, known := a.exposedBy(c, own)
+		out = append(out, open...)
+		if a.startup.unsure(c.Name, known, time.Now()) {
+			out = append(out, controller.Exposed{Contract: c.Name, Unknown: true})
 		}
-		out = append(out, controller.Exposed{To: pods})
 	}
 	return out, nil
+}
+
+// exposedBy returns what one contract exposes, as far as that is known, and whether
+// that is all.
+func (a *agent) exposedBy(c *v1alpha1.Contract, own []netip.Prefix) ([]controller.Exposed, bool) {
+	if c.Spec.Role != v1alpha1.ContractProvider {
+		return a.nodes.exposed(c.Name, own)
+	}
+	pods, known := a.lent.Exposed(c.Name)
+	open := controller.Exposed{Contract: c.Name, AnySource: true}
+	for _, addr := range pods {
+		open.To = append(open.To, controller.Destination{Addr: addr}) // they are the peer's own
+	}
+	return []controller.Exposed{open}, known
 }

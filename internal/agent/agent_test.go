@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"net/netip"
@@ -12,9 +13,11 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/tunnel"
 )
@@ -99,7 +102,7 @@ func fabricNode(name, cluster, key string, gateway bool) v1alpha1.FabricNode {
 }
 
 func tunnelTo(peer string, age time.Duration, allow ...v1alpha1.Exposure) v1alpha1.Tunnel {
-	t := v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Name: "t-" + peer, CreationTimestamp: metav1.NewTime(time.Unix(1e9, 0).Add(-age))}}
+	t := v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Name: "t-" + peer, UID: types.UID("u-" + peer), CreationTimestamp: metav1.NewTime(time.Unix(1e9, 0).Add(-age))}}
 	t.Spec = v1alpha1.TunnelSpec{
 		PeerID:   peer,
 		Gateways: []v1alpha1.Gateway{{Name: "g", PublicKey: keyB, Endpoints: []string{"172.30.2.11:51820"}, Overlay: "fd00::2"}},
@@ -118,50 +121,137 @@ func TestDesired(t *testing.T) {
 
 	t.Run("nothing before the agent said which cluster this is", func(t *testing.T) {
 		t.Parallel()
-		if got := Desired("a", own, []v1alpha1.FabricNode{fabricNode("a", "", keyA, false)}, nil, nil); got != nil {
+		if got := Desired("a", own, []v1alpha1.FabricNode{fabricNode("a", "", keyA, false)}, nil, Known{}); got != nil {
 			t.Errorf("desired %+v", got)
 		}
 	})
+	desired := func(tunnels []v1alpha1.Tunnel, secret map[string][]byte) *tunnel.Desired {
+		return Desired("a", own, nodes, tunnels, Known{}.Update(nodes, tunnels, secret))
+	}
 	t.Run("a peer without a preshared key waits for it", func(t *testing.T) {
 		t.Parallel()
-		got := Desired("a", own, nodes, []v1alpha1.Tunnel{tunnelTo("p", 0), tunnelTo("q", 0)}, map[string][]byte{"q": psk, "p": psk[:16]})
-		if len(got.Peers) != 1 || got.Peers[0].ClusterID != "q" || got.Peers[0].Via != "a" {
+		got := desired([]v1alpha1.Tunnel{tunnelTo("p", 0), tunnelTo("q", 0)}, map[string][]byte{"q": psk, "p": psk[:16]})
+		if len(got.Peers) != 2 || !got.Peers[0].KeyMissing || got.Peers[1].KeyMissing || got.Peers[1].Via != "a" {
 			t.Errorf("peers are %+v", got.Peers)
 		}
 	})
 	t.Run("who was trusted first comes first", func(t *testing.T) {
 		t.Parallel()
-		got := Desired("a", own, nodes, []v1alpha1.Tunnel{tunnelTo("p", 0), tunnelTo("q", time.Hour)}, map[string][]byte{"p": psk, "q": psk})
+		got := desired([]v1alpha1.Tunnel{tunnelTo("p", 0), tunnelTo("q", time.Hour)}, map[string][]byte{"p": psk, "q": psk})
 		if got.Peers[0].ClusterID != "q" {
 			t.Errorf("first is %s", got.Peers[0].ClusterID)
 		}
 	})
 	t.Run("a node's own prefixes are those of its Node", func(t *testing.T) {
 		t.Parallel()
-		got := Desired("a", own, nodes, nil, nil)
+		got := desired(nil, nil)
 		if diff := cmp.Diff(own, got.Nodes[0].PodCIDRs, cmpopts.EquateComparable(netip.Prefix{})); diff != "" {
 			t.Errorf("prefixes (-want +got):\n%s", diff)
 		}
 	})
-	t.Run("exposure is pairs, and prefixes where there would be too many", func(t *testing.T) {
+	t.Run("ports are open that are listed, and none by default", func(t *testing.T) {
 		t.Parallel()
-		var from, to []string
-		for i := range 200 {
-			from = append(from, netip.AddrFrom4([4]byte{10, 240, 0, byte(i)}).String())
-			to = append(to, netip.AddrFrom4([4]byte{10, 200, 0, byte(i)}).String())
+		got := desired([]v1alpha1.Tunnel{tunnelTo("p", 0,
+			v1alpha1.Exposure{Contract: "c", Namespace: "shop", From: []string{"10.240.0.1"}, To: []v1alpha1.Destination{
+				{Addresses: []string{"10.200.0.1", "10.200.0.2"}, Ports: []v1alpha1.DestinationPort{{Protocol: "TCP", Port: 80}}},
+				{Addresses: []string{"10.200.0.3"}},
+				{Addresses: []string{"10.200.0.4"}, Ports: []v1alpha1.DestinationPort{{Protocol: "GRE", Port: 80}, {Protocol: "TCP", Port: 1 << 16}}},
+			}},
+			v1alpha1.Exposure{Contract: "d", AnySource: true, To: []v1alpha1.Destination{{Addresses: []string{"10.200.0.9"}, AnyPort: true}}},
+		)}, map[string][]byte{"p": psk})
+		want := []tunnel.Exposure{
+			{Name: "c/shop", Sources: []netip.Addr{netip.MustParseAddr("10.240.0.1")}, Destinations: []tunnel.Destination{
+				{Addr: netip.MustParseAddr("10.200.0.1"), Protocol: tunnel.TCP, Port: 80},
+				{Addr: netip.MustParseAddr("10.200.0.2"), Protocol: tunnel.TCP, Port: 80},
+			}},
+			{Name: "d/", AnySource: true, Destinations: []tunnel.Destination{{Addr: netip.MustParseAddr("10.200.0.9")}}},
 		}
-		few := Desired("a", own, nodes, []v1alpha1.Tunnel{tunnelTo("p", 0, v1alpha1.Exposure{From: from[:2], To: to[:3]})}, map[string][]byte{"p": psk})
-		if got := len(few.Peers[0].Inbound); got != 6 {
-			t.Errorf("%d pairs, want 6", got)
-		}
-		if got := few.Peers[0].Inbound[0].Source; got != netip.MustParsePrefix("10.240.0.0/32") {
-			t.Errorf("source %s is not one address", got)
-		}
-		many := Desired("a", own, nodes, []v1alpha1.Tunnel{tunnelTo("p", 0, v1alpha1.Exposure{From: from, To: to})}, map[string][]byte{"p": psk})
-		if got := len(many.Peers[0].Inbound); got != 200 || many.Peers[0].Inbound[0].Source != netip.MustParsePrefix("10.240.0.0/16") {
-			t.Errorf("%d pairs from %s, want 200 from the peer's prefix", got, many.Peers[0].Inbound[0].Source)
+		if diff := cmp.Diff(want, got.Peers[0].Inbound, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+			t.Errorf("open is (-want +got):\n%s", diff)
 		}
 	})
+}
+
+// Only the deletion of a Tunnel ends a tunnel, not what is missing.
+func TestTunnelOutlivesTheSecretOfItsKey(t *testing.T) {
+	t.Parallel()
+	own := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: corev1.NodeSpec{PodCIDRs: []string{"10.200.0.0/24"}}}
+	gateway, toP, toQ := fabricNode("a", "me", keyA, true), tunnelTo("p", time.Hour), tunnelTo("q", 0)
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "entente-system", Name: controller.FabricSecret},
+		Data:       map[string][]byte{"p": bytes.Repeat([]byte{1}, 32), "q": bytes.Repeat([]byte{2}, 32)},
+	}
+	c := fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(&own, &gateway, &toP, &toQ, secret).Build()
+	n := &node{cfg: NodeConfig{Node: "a", Namespace: "entente-system"}, client: c}
+	check := func(when string, keys ...byte) {
+		t.Helper()
+		desired, err := n.desired(t.Context())
+		if err != nil {
+			t.Fatalf("%s: %v", when, err)
+		}
+		if len(desired.Peers) != len(keys) {
+			t.Fatalf("%s: %d peers, want %d", when, len(desired.Peers), len(keys))
+		}
+		for i, key := range keys {
+			if p := desired.Peers[i]; p.PresharedKey != tunnel.PresharedKey(bytes.Repeat([]byte{key}, 32)) || p.KeyMissing != (key == 0) || p.Via != "a" {
+				t.Errorf("%s: peer %s has another key, or another carrier (%q)", when, p.ClusterID, p.Via)
+			}
+		}
+	}
+	do := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	check("at first", 1, 2)
+	secret.Data = map[string][]byte{"p": {1, 2}, "q": bytes.Repeat([]byte{3}, 32)}
+	do(c.Update(t.Context(), secret))
+	check("one key is damaged and one is new", 1, 3)
+	do(c.Delete(t.Context(), secret))
+	check("the Secret is deleted", 1, 3)
+	gateway.Spec.Gateway = false
+	do(c.Update(t.Context(), &gateway))
+	check("no node is named as gateway", 1, 3)
+	do(c.Delete(t.Context(), &toP))
+	check("a Tunnel is deleted", 3)
+	again := tunnelTo("p", 0)
+	again.UID = "another"
+	do(c.Create(t.Context(), &again))
+	check("another Tunnel does not get the key of the one before", 0, 3)
+
+	n = &node{cfg: n.cfg, client: c}
+	if desired, err := n.desired(t.Context()); err != nil || desired != nil {
+		t.Errorf("after a restart, and without a gateway: %+v, %v, want nothing to change", desired, err)
+	}
+	gateway.Spec.Gateway = true
+	do(c.Update(t.Context(), &gateway))
+	check("after a restart the device has the keys", 0, 0)
+}
+
+func TestPathsWithoutAnEndpointSaySo(t *testing.T) {
+	t.Parallel()
+	for _, state := range []tunnel.PathState{tunnel.PathUnknown, tunnel.PathDown} {
+		got := pathOf(tunnel.PeerStatus{Cluster: "c", Node: "g", State: state}, "")
+		if strings.Contains(got.Message, "UDP  ") || !strings.Contains(got.Message, "no endpoint to dial") {
+			t.Errorf("%v: %q", state, got.Message)
+		}
+	}
+}
+
+func TestRoundTripsAreShownAsTheyAre(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ took, want time.Duration }{
+		{43 * time.Microsecond, 43 * time.Microsecond},
+		{412 * time.Microsecond, 410 * time.Microsecond},
+		{131 * time.Millisecond, 130 * time.Millisecond},
+		{996 * time.Microsecond, time.Millisecond},
+	} {
+		got := pathOf(tunnel.PeerStatus{State: tunnel.PathUp, RTT: tc.took}, "").RoundTripMicroseconds
+		if got != tc.want.Microseconds() {
+			t.Errorf("%s is shown as %dµs, want %s", tc.took, got, tc.want)
+		}
+	}
 }
 
 func TestNodeStatusSaysOnlyWhatWasSeen(t *testing.T) {
@@ -182,7 +272,7 @@ func TestNodeStatusSaysOnlyWhatWasSeen(t *testing.T) {
 	if len(status.Paths) != 2 || status.Paths[0].PeerID != "down" || status.Paths[0].State != "Down" || status.Paths[0].Message == "" {
 		t.Errorf("paths are %+v", status.Paths)
 	}
-	if status.Paths[1].State != "Up" || status.Paths[1].RoundTripMicroseconds != 2048 {
+	if status.Paths[1].State != "Up" || status.Paths[1].RoundTripMicroseconds != 1100 {
 		t.Errorf("the path that is up is %+v", status.Paths[1])
 	}
 	if len(status.Problems) != 1 || status.PublicKey != "" {
@@ -226,21 +316,28 @@ func TestAProviderReachesWhatItWasToldOfAndNothingElse(t *testing.T) {
 	}
 	check := func(when string, from, to []string) {
 		t.Helper()
-		got := e.exposed(own)
+		got := controller.Exposed{}
+		if all, _ := e.exposed(own); len(all) > 0 {
+			got = all[0]
+		}
 		text := func(addrs []netip.Addr) (out []string) {
 			for _, a := range addrs {
 				out = append(out, a.String())
 			}
 			return out
 		}
-		if diff := cmp.Diff([][]string{from, to}, [][]string{text(got.From), text(got.To)}, cmpopts.EquateEmpty()); diff != "" {
+		if diff := cmp.Diff([][]string{from, to}, [][]string{text(got.From), text(addrsOf(got.To))}, cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", when, diff)
 		}
 	}
+	http := map[string]int32{"http": 8080}
 	check("at first nothing is exposed", nil, nil)
 
 	service := peering.ObjectRef{Kind: peering.KindService, Namespace: "shop", Name: "web", UID: "s"}
-	body, err := json.Marshal(peering.ServiceObject{Endpoints: []peering.ServiceEndpoint{{Address: "10.200.0.5"}, {Address: "10.240.0.9"}, {Address: "x"}}})
+	body, err := json.Marshal(peering.ServiceObject{
+		Ports:     []peering.ServicePort{{Name: "http", Protocol: "TCP", Port: 80}},
+		Endpoints: []peering.ServiceEndpoint{{Address: "10.200.0.5", Ports: http}, {Address: "10.240.0.9", Ports: http}, {Address: "x", Ports: http}},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -251,6 +348,7 @@ func TestAProviderReachesWhatItWasToldOfAndNothingElse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	e.want(peering.Object{Ref: pod})
 	e.status(peering.PodStatus{Ref: pod, Status: status}, home)
 	check("our endpoints, from the pod that it runs", []string{"10.240.0.7"}, []string{"10.200.0.5"})
 

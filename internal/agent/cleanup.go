@@ -10,7 +10,6 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
-	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -99,7 +98,7 @@ func (w *cleanup) agentLives(ctx context.Context) bool {
 // ours returns lists of the kinds by which people ask for something; deleting
 // them makes the agent take down the rest.
 func asks() []client.ObjectList {
-	return []client.ObjectList{&v1alpha1.NamespaceOffloadingList{}, &v1alpha1.ResourceSliceList{}, &v1alpha1.ForeignClusterList{}}
+	return []client.ObjectList{&v1alpha1.NamespaceOffloadingList{}, &v1alpha1.PeeringRequestList{}, &v1alpha1.ForeignClusterList{}}
 }
 
 // kinds returns lists of all our kinds.
@@ -247,7 +246,6 @@ func (w *cleanup) force(ctx context.Context) error {
 		w.removeAll(ctx, &rbacv1.RoleBindingList{}, managed),
 		w.removeAll(ctx, &corev1.NamespaceList{}, managed),
 		w.unlabel(ctx),
-		w.removeAll(ctx, &certificatesv1.CertificateSigningRequestList{}, managed),
 		w.secrets(ctx),
 		w.removeAll(ctx, &corev1.ConfigMapList{}, client.InNamespace(w.cfg.Namespace), managed),
 		client.IgnoreNotFound(w.client.Delete(ctx, leaseOf(w.cfg.Namespace, agentDeployment))),

@@ -62,21 +62,25 @@ func (p provider) Terminate(ctx context.Context, peer peering.ClusterID, contrac
 	return p.of(peer).Terminate(ctx, contract, message, drainUntil)
 }
 
-// negotiation returns the reconcilers that make contracts, change them, keep them
-// and count what is used of them.
-func (a *agent) negotiation() (*controller.Slices, *controller.Strays, *controller.Contracts) {
-	peers := provider{a.sessions.Conn}
-	slices := &controller.Slices{
-		Client: a.mgr.GetClient(), Reader: a.direct, Identity: a.source.Identity, Provider: peers, Now: time.Now,
+// asking returns the reconciler that makes contracts and changes them.
+func (a *agent) asking() *controller.Requests {
+	return &controller.Requests{
+		Client: a.mgr.GetClient(), Reader: a.direct, Identity: a.source.Identity, Provider: provider{a.sessions.Conn}, Events: a.events, Now: time.Now,
 	}
+}
+
+// negotiation returns the reconcilers that take contracts up, keep them and count what
+// is used of them.
+func (a *agent) negotiation() (*controller.Strays, *controller.Contracts) {
+	peers := provider{a.sessions.Conn}
 	strays := &controller.Strays{
 		Client: a.mgr.GetClient(), Reader: a.direct, Self: a.source.ID(), Counterpart: peers, Now: time.Now,
 	}
 	contracts := &controller.Contracts{
 		Client: a.mgr.GetClient(), Reader: a.direct, Identity: a.source.Identity, Nodes: a.nodes, Lent: lent{a.lent}, Counterpart: peers,
-		Wake: a.contractsWake, Now: time.Now, Log: a.log,
+		Wake: a.contractsWake, Events: a.events, Budget: a.states.Budget, Now: time.Now, Log: a.log,
 	}
-	return slices, strays, contracts
+	return strays, contracts
 }
 
 // keepCount keeps the contracts' meters when the agent stops.
@@ -91,7 +95,7 @@ func keepCount(contracts *controller.Contracts) func(context.Context) error {
 // watchOffers keeps what peers would lend.
 func (a *agent) watchOffers() *controller.OfferWatch {
 	return &controller.OfferWatch{
-		Client: a.mgr.GetClient(), Now: time.Now, Log: a.log, Lends: a.speech.Lends, WatchLends: a.speech.WatchLends,
+		Client: a.mgr.GetClient(), Now: time.Now, Log: a.log, Budget: a.states.Budget, Lends: a.speech.Lends, WatchLends: a.speech.WatchLends,
 		Watch: func(ctx context.Context, peer peering.ClusterID, changed func(wire.Offer)) error {
 			return provider{a.sessions.Conn}.of(peer).WatchOffer(ctx, changed)
 		},

@@ -2,105 +2,286 @@ package agent
 
 import (
 	"encoding/json"
+	"math"
 	"net/netip"
+	"slices"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/peering"
 )
 
-// exposure is what a provider may reach here because of one contract: the pods
-// behind the services that it was told of, from the pods that it runs for us. It
-// is read off what crosses, so it can be neither more nor less than that.
+// exposure is what a provider may reach here because of one contract: the ports
+// of the Services that it was told of, each from the pods of the same namespace
+// that it runs for us. It is read off what crosses, so it can be neither more nor
+// less than that.
 type exposure struct {
+	contract string
 	// changed is called when it may have changed.
 	changed func()
 
-	mu       sync.Mutex
-	services map[peering.ObjectRef][]netip.Addr
-	pods     map[string][]netip.Addr // by UID, in home terms
+	// local returns the addresses of the pods of this cluster that run in the provider,
+	// by what their statuses say, and whether all Services were looked at since this
+	// agent started.
+	local func() (pods map[peering.ObjectRef][]netip.Addr, complete bool)
+
+	mu sync.Mutex
+	// ready says that all that was wanted has been wanted again, known that nothing of
+	// what is exposed is missing since.
+	ready, known bool
+	services     map[peering.ObjectRef][]controller.Destination
+	// pods has this cluster's own pods alone, by UID: which pods there are, and in which
+	// namespace, is not the provider's to say.
+	pods map[string]sources
+	// heard is what the provider said of other pods until it was known which are this
+	// cluster's: their addresses, none of those that are gone.
+	heard map[string][]netip.Addr
 }
 
-// want notes what a service's endpoints are.
+// sources is a pod that runs in the provider, with its addresses in home terms.
+type sources struct {
+	namespace string
+	// wanted says that the pod is to run, said that the provider said of it where.
+	wanted, said bool
+	addrs        []netip.Addr
+}
+
+// want notes a pod, or what a Service's endpoints are.
 func (e *exposure) want(o peering.Object) {
-	if o.Ref.Kind != peering.KindService {
-		return
+	switch o.Ref.Kind {
+	case peering.KindPod:
+		e.wantPod(o.Ref)
+	case peering.KindService:
+		e.wantService(o)
+	case peering.KindNamespace, peering.KindConfigMap, peering.KindSecret:
 	}
-	var service peering.ServiceObject
-	if err := json.Unmarshal(o.JSON, &service); err != nil {
-		return // what cannot be read exposes nothing
-	}
-	addrs := make([]netip.Addr, 0, len(service.Endpoints))
-	for _, endpoint := range service.Endpoints {
-		if a, err := netip.ParseAddr(endpoint.Address); err == nil {
-			addrs = append(addrs, a)
-		}
-	}
-	e.mu.Lock()
-	if e.services == nil {
-		e.services = map[peering.ObjectRef][]netip.Addr{}
-	}
-	e.services[o.Ref] = addrs
-	e.mu.Unlock()
-	e.changed()
 }
 
-func (e *exposure) unwant(ref peering.ObjectRef) {
+func (e *exposure) wantPod(ref peering.ObjectRef) {
 	e.mu.Lock()
-	delete(e.services, ref)
-	delete(e.pods, ref.UID)
+	pod := e.pods[ref.UID]
+	pod.namespace, pod.wanted = ref.Namespace, true
+	addrs, said := e.heard[ref.UID]
+	if said {
+		pod.addrs, pod.said = addrs, true
+		delete(e.heard, ref.UID)
+	}
+	e.keep(ref.UID, pod)
 	e.mu.Unlock()
-	e.changed()
-}
-
-// status notes a pod's addresses, translated by home.
-func (e *exposure) status(s peering.PodStatus, home func(netip.Addr) (netip.Addr, bool)) {
-	var status corev1.PodStatus
-	var addrs []netip.Addr
-	if !s.Gone && json.Unmarshal(s.Status, &status) == nil {
-		for _, ip := range status.PodIPs {
-			if a, err := netip.ParseAddr(ip.IP); err == nil {
-				if a, ok := home(a); ok {
-					addrs = append(addrs, a)
-				}
-			}
-		}
-	}
-	e.mu.Lock()
-	if e.pods == nil {
-		e.pods = map[string][]netip.Addr{}
-	}
-	before := len(e.pods[s.Ref.UID])
-	if len(addrs) == 0 {
-		delete(e.pods, s.Ref.UID)
-	} else {
-		e.pods[s.Ref.UID] = addrs
-	}
-	e.mu.Unlock()
-	if before != len(addrs) {
+	if len(addrs) > 0 {
 		e.changed()
 	}
 }
 
-// exposed returns what is exposed, of addresses that are this cluster's own.
-func (e *exposure) exposed(own []netip.Prefix) controller.Exposed {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	out := controller.Exposed{From: []netip.Addr{}, To: []netip.Addr{}}
-	for _, addrs := range e.pods {
-		out.From = append(out.From, addrs...)
+// keep keeps a pod for as long as it matters. The lock is held.
+func (e *exposure) keep(uid string, pod sources) {
+	if e.pods == nil {
+		e.pods = map[string]sources{}
 	}
-	for _, addrs := range e.services {
-		for _, a := range addrs {
-			for _, p := range own {
-				if p.Contains(a) {
-					out.To = append(out.To, a)
-					break
-				}
+	e.pods[uid] = pod
+	if !pod.wanted && len(pod.addrs) == 0 {
+		delete(e.pods, uid)
+	}
+}
+
+func (e *exposure) wantService(o peering.Object) {
+	var service peering.ServiceObject
+	if err := json.Unmarshal(o.JSON, &service); err != nil {
+		return // what cannot be read exposes nothing
+	}
+	open := destinationsOf(&service)
+	e.mu.Lock()
+	if e.services == nil {
+		e.services = map[peering.ObjectRef][]controller.Destination{}
+	}
+	same := slices.Equal(e.services[o.Ref], open)
+	e.services[o.Ref] = open
+	e.mu.Unlock()
+	if !same {
+		e.changed()
+	}
+}
+
+// destinationsOf returns the ports of a Service on each of its endpoints.
+func destinationsOf(service *peering.ServiceObject) []controller.Destination {
+	var out []controller.Destination
+	for _, endpoint := range service.Endpoints {
+		a, err := netip.ParseAddr(endpoint.Address)
+		if err != nil {
+			continue
+		}
+		for _, p := range service.Ports {
+			if number, ok := endpoint.Ports[p.Name]; ok && number > 0 && number <= math.MaxUint16 {
+				out = append(out, controller.Destination{
+					Addr: a, Port: v1alpha1.DestinationPort{Protocol: corev1.Protocol(p.Protocol), Port: number},
+				})
 			}
 		}
 	}
 	return out
+}
+
+// unwant notes that an object is not wanted any more. A pod keeps its sources until
+// the provider says that it is gone: until then it ends in order, and may need what
+// it always needed.
+func (e *exposure) unwant(ref peering.ObjectRef) {
+	e.mu.Lock()
+	_, had := e.services[ref]
+	delete(e.services, ref)
+	if pod, ok := e.pods[ref.UID]; ok && ref.Kind == peering.KindPod {
+		pod.wanted = false
+		e.keep(ref.UID, pod)
+	}
+	e.mu.Unlock()
+	if had {
+		e.changed()
+	}
+}
+
+// connected notes that the provider says all again from here on.
+func (e *exposure) connected() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.heard = nil
+}
+
+// status notes a pod's addresses, translated by home. What is said of a pod that is not
+// this cluster's is kept until its own are known, and never after.
+func (e *exposure) status(s peering.PodStatus, home func(netip.Addr) (netip.Addr, bool)) {
+	addrs := addressesIn(s, home)
+	e.mu.Lock()
+	pod, own := e.pods[s.Ref.UID]
+	changed := own && !slices.Equal(pod.addrs, addrs)
+	switch {
+	case own && s.Gone:
+		delete(e.pods, s.Ref.UID)
+	case own:
+		pod.addrs, pod.said = addrs, true
+		e.keep(s.Ref.UID, pod)
+	}
+	if !e.known && (own && s.Gone || !own && len(e.heard) < maxHeardPods) {
+		if e.heard == nil {
+			e.heard = map[string][]netip.Addr{}
+		}
+		e.heard[s.Ref.UID] = addrs
+	}
+	e.mu.Unlock()
+	if changed {
+		e.changed()
+	}
+}
+
+// addressesIn returns a pod's addresses by its status, at most one of each family, as
+// Kubernetes has them.
+func addressesIn(s peering.PodStatus, home func(netip.Addr) (netip.Addr, bool)) []netip.Addr {
+	var status corev1.PodStatus
+	if s.Gone || json.Unmarshal(s.Status, &status) != nil {
+		return nil
+	}
+	var out []netip.Addr
+	for _, ip := range status.PodIPs {
+		a, err := netip.ParseAddr(ip.IP)
+		if err != nil {
+			continue
+		}
+		a, ok := home(a)
+		if ok && !slices.ContainsFunc(out, func(b netip.Addr) bool { return a.Is4() == b.Is4() }) {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// readied notes that every object that is wanted has been wanted.
+func (e *exposure) readied() {
+	e.mu.Lock()
+	e.ready = true
+	e.mu.Unlock()
+	e.changed()
+}
+
+// learn takes over what this cluster's own objects say once all Services were looked
+// at: the addresses of pods are in their statuses, also while the provider cannot be
+// asked.
+func (e *exposure) learn() {
+	e.mu.Lock()
+	due := e.ready && !e.known
+	e.mu.Unlock()
+	if !due {
+		return
+	}
+	pods, complete := e.local()
+	if !complete {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for ref, addrs := range pods {
+		pod, own := e.pods[ref.UID]
+		heard, said := e.heard[ref.UID]
+		switch {
+		case own && pod.said, said && len(heard) == 0:
+			continue
+		case said:
+			addrs = heard
+		}
+		pod.namespace, pod.addrs = ref.Namespace, addrs
+		e.keep(ref.UID, pod)
+	}
+	e.known, e.heard = true, nil
+}
+
+// exposed returns what is exposed, by namespace, of addresses that are this
+// cluster's own, and whether that is all.
+func (e *exposure) exposed(own []netip.Prefix) (out []controller.Exposed, known bool) {
+	e.learn()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	from, to := map[string][]netip.Addr{}, map[string][]controller.Destination{}
+	for _, pod := range e.pods {
+		from[pod.namespace] = append(from[pod.namespace], pod.addrs...)
+	}
+	for ref, open := range e.services {
+		for _, d := range open {
+			if slices.ContainsFunc(own, func(p netip.Prefix) bool { return p.Contains(d.Addr) }) {
+				to[ref.Namespace] = append(to[ref.Namespace], d)
+			}
+		}
+	}
+	for namespace, open := range to {
+		if len(from[namespace]) > 0 {
+			out = append(out, controller.Exposed{Contract: e.contract, Namespace: namespace, From: from[namespace], To: open})
+		}
+	}
+	return out, e.known
+}
+
+// startup says of which contracts it is not known yet, since this agent started,
+// what they expose. The zero value begins when it is first asked.
+type startup struct {
+	mu    sync.Mutex
+	since time.Time
+	known map[string]bool
+}
+
+// unsure says whether what stands of a contract is to stay for now. Once all of it was
+// known it never is again, nor after exposureKept.
+func (s *startup) unsure(contract string, known bool, now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.since.IsZero() {
+		s.since, s.known = now, map[string]bool{}
+	}
+	if now.Sub(s.since) >= exposureKept {
+		s.known = nil
+		return false
+	}
+	if known {
+		s.known[contract] = true
+	}
+	return !s.known[contract]
 }

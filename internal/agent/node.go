@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -61,21 +62,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	if err != nil {
 		return err
 	}
-	mgr, err := ctrl.NewManager(cfg.Kubernetes, ctrl.Options{
-		Scheme: Scheme(),
-		Logger: logr.FromSlogHandler(cfg.Log.Handler()),
-		Cache: cache.Options{
-			ByObject: map[client.Object]cache.ByObject{
-				&corev1.Secret{}: {Namespaces: map[string]cache.Config{
-					cfg.Namespace: {FieldSelector: fields.OneTermEqualSelector("metadata.name", controller.FabricSecret)},
-				}},
-			},
-			DefaultTransform: cache.TransformStripManagedFields(),
-		},
-		Client:                 client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Node{}}}},
-		Metrics:                metricsserver.Options{BindAddress: "0"},
-		HealthProbeBindAddress: cfg.HealthAddress,
-	})
+	mgr, err := ctrl.NewManager(cfg.Kubernetes, nodeOptions(cfg))
 	if err != nil {
 		return fmt.Errorf("reach the API server: %w", err)
 	}
@@ -107,14 +94,43 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	return err
 }
 
+// nodeOptions has the node watch what it needs: of Secrets and Nodes one each. All
+// that it reads comes from these watches, so what other nodes write costs it no request.
+func nodeOptions(cfg NodeConfig) ctrl.Options {
+	return ctrl.Options{
+		Scheme: Scheme(),
+		Logger: logr.FromSlogHandler(cfg.Log.Handler()),
+		Cache: cache.Options{
+			ByObject: map[client.Object]cache.ByObject{
+				&corev1.Secret{}: {Namespaces: map[string]cache.Config{
+					cfg.Namespace: {FieldSelector: fields.OneTermEqualSelector("metadata.name", controller.FabricSecret)},
+				}},
+				&corev1.Node{}: {Field: fields.OneTermEqualSelector("metadata.name", cfg.Node)},
+			},
+			DefaultTransform: cache.TransformStripManagedFields(),
+		},
+		Metrics:                metricsserver.Options{BindAddress: "0"},
+		HealthProbeBindAddress: cfg.HealthAddress,
+	}
+}
+
+// fabric is what a node does with [tunnel.Fabric].
+type fabric interface {
+	Set(d tunnel.Desired)
+	Status() tunnel.Status
+	Changed() <-chan struct{}
+}
+
 // node is the fabric of one node between the custom resources and the kernel.
 type node struct {
 	cfg    NodeConfig
-	fabric *tunnel.Fabric
+	fabric fabric
 	client client.Client
 	synced atomic.Bool
 	// tunnels is how many Tunnels there were when last looked at; -1 is unknown.
 	tunnels atomic.Int64
+	// known belongs to the goroutine of follow.
+	known Known
 }
 
 func (n *node) tunnelConfig() tunnel.Config {
@@ -137,13 +153,18 @@ func (n *node) follow(ctx context.Context, objects cache.Cache) error {
 		default:
 		}
 	}
-	for _, object := range []client.Object{&v1alpha1.Tunnel{}, &v1alpha1.FabricNode{}, &corev1.Secret{}} {
+	for _, object := range []client.Object{&v1alpha1.Tunnel{}, &v1alpha1.FabricNode{}, &corev1.Secret{}, &corev1.Node{}} {
 		informer, err := objects.GetInformer(ctx, object)
 		if err != nil {
 			return fmt.Errorf("watch %T: %w", object, err)
 		}
 		if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-			AddFunc: poke, UpdateFunc: func(_, o any) { poke(o) }, DeleteFunc: poke,
+			AddFunc: poke, DeleteFunc: poke,
+			UpdateFunc: func(before, after any) {
+				if matters(before, after) {
+					poke(after)
+				}
+			},
 		}); err != nil {
 			return fmt.Errorf("watch %T: %w", object, err)
 		}
@@ -171,6 +192,21 @@ func (n *node) follow(ctx context.Context, objects cache.Cache) error {
 	}
 }
 
+// matters says whether what changed of an object can change what the fabric should do.
+// Each node reports each minute to all others that it is there, and of its paths.
+func matters(before, after any) bool {
+	switch after := after.(type) {
+	case *v1alpha1.FabricNode:
+		was, is := before.(*v1alpha1.FabricNode), after
+		return was.Spec != is.Spec || was.Status.PublicKey != is.Status.PublicKey ||
+			!slices.Equal(was.Status.Endpoints, is.Status.Endpoints) || !slices.Equal(was.Status.PodCIDRs, is.Status.PodCIDRs)
+	case *corev1.Node:
+		return !slices.Equal(before.(*corev1.Node).Spec.PodCIDRs, after.Spec.PodCIDRs)
+	default:
+		return true
+	}
+}
+
 // desired reads what the fabric should do. It is nil as long as the agent has
 // not said which cluster this is.
 func (n *node) desired(ctx context.Context) (*tunnel.Desired, error) {
@@ -192,7 +228,8 @@ func (n *node) desired(ctx context.Context) (*tunnel.Desired, error) {
 		return nil, err
 	}
 	n.tunnels.Store(int64(len(tunnels.Items)) + 1)
-	return Desired(n.cfg.Node, podCIDRs(own), nodes.Items, tunnels.Items, secret.Data), nil
+	n.known = n.known.Update(nodes.Items, tunnels.Items, secret.Data)
+	return Desired(n.cfg.Node, podCIDRs(own), nodes.Items, tunnels.Items, n.known), nil
 }
 
 func (n *node) ownNode(ctx context.Context) (*corev1.Node, error) {

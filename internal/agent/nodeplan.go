@@ -3,6 +3,7 @@ package agent
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"net"
 	"net/netip"
 	"slices"
@@ -10,28 +11,54 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/tunnel"
 )
 
-// Desired returns what a node's fabric should do. It is nil as long as the agent
-// has not told the node which cluster this is. psks are the preshared keys by
-// cluster ID; a peer without one is left out, for a tunnel without it would be
-// weaker than was agreed.
-func Desired(name string, own []netip.Prefix, nodes []v1alpha1.FabricNode, tunnels []v1alpha1.Tunnel, psks map[string][]byte) *tunnel.Desired {
-	desired := &tunnel.Desired{Node: name}
-	via := ""
-	for i := range nodes {
-		n := &nodes[i]
-		if n.Name == name {
-			desired.ClusterID = n.Spec.ClusterID
-		}
-		if n.Spec.Gateway && (via == "" || n.Name < via) {
-			via = n.Name
+// Known is what a node's fabric was given before and still uses when it cannot be
+// read any more. Only the deletion of a Tunnel ends that tunnel: a Secret that was
+// deleted, or has lost a key, ends none. The zero value knows nothing.
+type Known struct {
+	// Keys is the preshared key of each Tunnel.
+	Keys map[types.UID]tunnel.PresharedKey
+	// Carrier is the node that carries the traffic to all peers.
+	Carrier string
+}
+
+// Update returns what is known after another look. secret is the data of the fabric's
+// Secret: a preshared key for each cluster ID.
+func (k Known) Update(nodes []v1alpha1.FabricNode, tunnels []v1alpha1.Tunnel, secret map[string][]byte) Known {
+	out := Known{Keys: map[types.UID]tunnel.PresharedKey{}}
+	for i := range tunnels {
+		uid := tunnels[i].UID
+		if psk := secret[tunnels[i].Spec.PeerID]; len(psk) == len(tunnel.PresharedKey{}) {
+			out.Keys[uid] = tunnel.PresharedKey(psk)
+		} else if key, ok := k.Keys[uid]; ok {
+			out.Keys[uid] = key
 		}
 	}
-	if desired.ClusterID == "" {
+	for i := range nodes {
+		if nodes[i].Spec.Gateway && (out.Carrier == "" || nodes[i].Name < out.Carrier) {
+			out.Carrier = nodes[i].Name
+		}
+	}
+	out.Carrier = cmp.Or(out.Carrier, k.Carrier)
+	return out
+}
+
+// Desired returns what a node's fabric should do. It is nil, and the fabric goes on
+// as it is, as long as the agent has not written to the FabricNodes which cluster this
+// is and which node is the gateway.
+func Desired(name string, own []netip.Prefix, nodes []v1alpha1.FabricNode, tunnels []v1alpha1.Tunnel, known Known) *tunnel.Desired {
+	desired := &tunnel.Desired{Node: name}
+	for i := range nodes {
+		if nodes[i].Name == name {
+			desired.ClusterID = nodes[i].Spec.ClusterID
+		}
+	}
+	if desired.ClusterID == "" || (known.Carrier == "" && len(tunnels) > 0) {
 		return nil
 	}
 	for i := range nodes {
@@ -52,17 +79,16 @@ func Desired(name string, own []netip.Prefix, nodes []v1alpha1.FabricNode, tunne
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 	})
 	for i := range ordered {
-		psk, ok := psks[ordered[i].Spec.PeerID]
-		if !ok || len(psk) != len(tunnel.PresharedKey{}) {
-			continue
-		}
-		desired.Peers = append(desired.Peers, peerOf(&ordered[i].Spec, via, tunnel.PresharedKey(psk)))
+		peer := peerOf(&ordered[i].Spec, known.Carrier)
+		key, ok := known.Keys[ordered[i].UID]
+		peer.PresharedKey, peer.KeyMissing = key, !ok
+		desired.Peers = append(desired.Peers, peer)
 	}
 	return desired
 }
 
-func peerOf(spec *v1alpha1.TunnelSpec, via string, psk tunnel.PresharedKey) tunnel.Peer {
-	peer := tunnel.Peer{ClusterID: spec.PeerID, Via: via, PresharedKey: psk}
+func peerOf(spec *v1alpha1.TunnelSpec, via string) tunnel.Peer {
+	peer := tunnel.Peer{ClusterID: spec.PeerID, Via: via}
 	for _, g := range spec.Gateways {
 		key, err := tunnel.ParsePublicKey(g.PublicKey)
 		overlay, overlayErr := netip.ParseAddr(g.Overlay)
@@ -73,39 +99,40 @@ func peerOf(spec *v1alpha1.TunnelSpec, via string, psk tunnel.PresharedKey) tunn
 	}
 	peer.Local, peer.Remote = mappings(spec.Local), mappings(spec.Remote)
 	for _, e := range spec.Allow {
-		sources := make([]netip.Prefix, 0, len(e.From))
-		for _, from := range e.From {
-			if a, err := netip.ParseAddr(from); err == nil {
-				sources = append(sources, netip.PrefixFrom(a, a.BitLen()))
-			}
-		}
-		// A provider decides who has which of its addresses, so naming each
-		// source keeps honest neighbours apart but stops no hostile peer; past
-		// the limit all of the peer's pods count as sources.
-		if len(e.From) == 0 || len(sources)*len(e.To) > maxPairs {
-			sources = sources[:0]
-			for _, m := range peer.Remote {
-				sources = append(sources, m.Alias)
-			}
-		}
-		for _, to := range e.To {
-			a, err := netip.ParseAddr(to)
-			if err != nil {
-				continue
-			}
-			for _, source := range sources {
-				if source.Addr().Is4() == a.Is4() {
-					peer.Inbound = append(peer.Inbound, tunnel.Pair{Source: source, Destination: netip.PrefixFrom(a, a.BitLen())})
-				}
-			}
-		}
+		peer.Inbound = append(peer.Inbound, exposureOf(e))
 	}
 	return peer
 }
 
-// maxPairs is how many pairs of source and destination an Exposure makes at
-// most.
-const maxPairs = 10_000
+// exposureOf returns an Exposure in the fabric's terms. What cannot be read opens
+// nothing.
+func exposureOf(e v1alpha1.Exposure) tunnel.Exposure {
+	out := tunnel.Exposure{Name: e.Contract + "/" + e.Namespace, AnySource: e.AnySource, Sources: addrs(e.From)}
+	for _, to := range e.To {
+		for _, a := range addrs(to.Addresses) {
+			if to.AnyPort {
+				out.Destinations = append(out.Destinations, tunnel.Destination{Addr: a})
+				continue
+			}
+			for _, p := range to.Ports {
+				if protocol, err := tunnel.ParseProtocol(string(p.Protocol)); err == nil && p.Port > 0 && p.Port <= math.MaxUint16 {
+					out.Destinations = append(out.Destinations, tunnel.Destination{Addr: a, Protocol: protocol, Port: uint16(p.Port)})
+				}
+			}
+		}
+	}
+	return out
+}
+
+func addrs(texts []string) []netip.Addr {
+	var out []netip.Addr
+	for _, text := range texts {
+		if a, err := netip.ParseAddr(text); err == nil {
+			out = append(out, a)
+		}
+	}
+	return out
+}
 
 func mappings(aliases []v1alpha1.PrefixAlias) []tunnel.Mapping {
 	var out []tunnel.Mapping
@@ -163,37 +190,40 @@ func NodeStatus(s tunnel.Status, own *corev1.Node) v1alpha1.FabricNodeStatus {
 }
 
 func pathOf(p tunnel.PeerStatus, problem string) v1alpha1.FabricPath {
-	path := v1alpha1.FabricPath{PeerID: p.Cluster, Endpoint: p.Endpoint.String(), Message: problem}
+	path := v1alpha1.FabricPath{PeerID: p.Cluster, Node: p.Node, Endpoint: p.Endpoint.String(), Message: problem}
 	if !p.Endpoint.IsValid() {
 		path.Endpoint = ""
+	}
+	at := " at UDP " + path.Endpoint
+	if path.Endpoint == "" {
+		at = ", which has no endpoint to dial and has not dialled this node,"
 	}
 	switch p.State {
 	case tunnel.PathUp:
 		path.State = "Up"
-		// Coarse, so that the status does not change with each probe.
-		path.RoundTripMicroseconds = coarse(p.RTT).Microseconds()
+		path.RoundTripMicroseconds = rounded(p.RTT).Microseconds()
 	case tunnel.PathDown:
 		path.State = "Down"
 		if path.Message == "" {
-			path.Message = fmt.Sprintf("probes to gateway %s at UDP %s were lost since %s: check that the port is open both ways", p.Node, path.Endpoint, p.Since.UTC().Format(time.RFC3339))
+			path.Message = fmt.Sprintf("probes to gateway %s%s were lost since %s: check that the port is open both ways", p.Node, at, p.Since.UTC().Format(time.RFC3339))
 		}
 	default:
 		path.State = "Unknown"
 		if path.Message == "" {
-			path.Message = fmt.Sprintf("no probe to gateway %s at UDP %s was answered yet", p.Node, path.Endpoint)
+			path.Message = fmt.Sprintf("no probe to gateway %s%s was answered yet", p.Node, at)
 		}
 	}
 	return path
 }
 
-// coarse rounds a round trip up to a power of two microseconds: enough to tell a
-// LAN from an ocean.
-func coarse(d time.Duration) time.Duration {
-	step := time.Microsecond
-	for step < d {
-		step *= 2
+// rounded is a round trip with two digits, so that a status does not change with each
+// probe, and is true.
+func rounded(d time.Duration) time.Duration {
+	unit := time.Microsecond
+	for d/unit >= 100 {
+		unit *= 10
 	}
-	return step
+	return d.Round(unit)
 }
 
 func nodeEndpoints(n *corev1.Node, port int) []string {

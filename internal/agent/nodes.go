@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
@@ -29,8 +30,12 @@ import (
 	"github.com/entente-dev/entente/vk"
 )
 
-// nodeWatch is how often a virtual node's status is looked at for changes.
-const nodeWatch = time.Second
+const (
+	// nodeWatch is how often a virtual node's status is looked at for changes.
+	nodeWatch = time.Second
+	// silentAfter is how long a peer may owe an answer without being called silent.
+	silentAfter = time.Second
+)
 
 // nodes runs the virtual nodes: for each contract a node, and the mirror that
 // keeps its objects in step at the provider. It implements controller.Nodes.
@@ -39,8 +44,12 @@ type nodes struct {
 	cache      ctrlclient.Reader
 	addresses  addresses
 	conn       func(peering.ClusterID) grpc.ClientConnInterface
+	sessions   attendance
 	kubelet    *vk.Kubelet
+	budget     *vk.Budget
 	podIP      netip.Addr
+	// clusterDomain is this cluster's.
+	clusterDomain string
 	// contractChanged and exposureChanged are called with a contract and a peer.
 	contractChanged func(contract string)
 	exposureChanged func(peer peering.ClusterID)
@@ -52,9 +61,17 @@ type nodes struct {
 	tasks   sync.WaitGroup
 }
 
+// attendance is what nodes ask of sessions: to ask a peer more often whether it is
+// there, and since when it has owed an answer.
+type attendance interface {
+	Attend(peer peering.ClusterID, on bool)
+	Silence(peer peering.ClusterID) (since time.Time, connected bool)
+}
+
 // virtual is one contract's node.
 type virtual struct {
 	spec     controller.NodeSpec
+	labels   map[string]string // of the peer's ForeignCluster
 	node     *vk.Node
 	exposure *exposure
 	cancel   context.CancelFunc
@@ -87,30 +104,39 @@ func (n *nodes) Ensure(ctx context.Context, spec controller.NodeSpec) error {
 	if n.ctx == nil {
 		return errNotRunning
 	}
+	labels := n.peerLabels(spec.Peer)
 	if v, ok := n.running[spec.Contract]; ok {
 		select {
 		case <-v.done: // it failed; make another
 			n.kubelet.Remove(v.node)
 		default:
-			return v.follow(ctx, spec)
+			return v.follow(ctx, spec, labels)
 		}
 	}
-	v, err := n.start(spec)
+	v, err := n.start(spec, labels)
 	if err != nil {
 		return err
 	}
 	n.running[spec.Contract] = v
-	return v.follow(ctx, spec)
+	return v.follow(ctx, spec, labels)
+}
+
+// peerLabels returns the labels that a peer has here, nil if it is not known.
+func (n *nodes) peerLabels(peer peering.ClusterID) map[string]string {
+	if fc := n.addresses.peer(peer); fc != nil {
+		return fc.Labels
+	}
+	return nil
 }
 
 // follow makes a node that runs as its contract says now: a later revision may
 // lend something else. n.mu is held.
-func (v *virtual) follow(ctx context.Context, spec controller.NodeSpec) error {
-	if !equality.Semantic.DeepEqual(v.spec.Capacity, spec.Capacity) || !maps.Equal(v.spec.Labels, spec.Labels) {
-		if err := v.node.SetShare(ctx, spec.Capacity, spec.Labels); err != nil {
+func (v *virtual) follow(ctx context.Context, spec controller.NodeSpec, labels map[string]string) error {
+	if !equality.Semantic.DeepEqual(v.spec.Capacity, spec.Capacity) || !maps.Equal(v.spec.Labels, spec.Labels) || !maps.Equal(v.labels, labels) {
+		if err := v.node.SetShare(ctx, spec.Capacity, spec.Labels, labels); err != nil {
 			return err
 		}
-		v.spec.Capacity, v.spec.Labels = spec.Capacity, spec.Labels
+		v.spec.Capacity, v.spec.Labels, v.labels = spec.Capacity, spec.Labels, maps.Clone(labels)
 	}
 	if !spec.AcceptNew && !v.cordoned {
 		if err := v.node.Cordon(ctx); err != nil {
@@ -121,12 +147,15 @@ func (v *virtual) follow(ctx context.Context, spec controller.NodeSpec) error {
 	return nil
 }
 
-func (n *nodes) start(spec controller.NodeSpec) (*virtual, error) {
+func (n *nodes) start(spec controller.NodeSpec, labels map[string]string) (*virtual, error) {
 	log := n.log.With("peer", spec.Peer) // the parts add node and contract
 	home := func(a netip.Addr) (netip.Addr, bool) { return n.addresses.home(spec.Peer, a) }
 	v := &virtual{
-		spec: spec, done: make(chan struct{}),
-		exposure: &exposure{changed: func() { n.exposureChanged(spec.Peer) }},
+		spec: spec, labels: maps.Clone(labels), done: make(chan struct{}),
+		exposure: &exposure{contract: spec.Contract, changed: func() { n.exposureChanged(spec.Peer) }},
+	}
+	v.exposure.local = func() (map[peering.ObjectRef][]netip.Addr, bool) {
+		return v.node.PodAddresses(), v.node.ServicesDeclared()
 	}
 	hears := &hearing{exposure: v.exposure, home: home}
 	conn := n.conn(spec.Peer)
@@ -136,15 +165,18 @@ func (n *nodes) start(spec controller.NodeSpec) (*virtual, error) {
 	}
 	v.node, err = vk.New(vk.Config{
 		Name: spec.Name, Contract: spec.Contract, Peer: string(spec.Peer),
-		Client:      n.kubernetes,
-		Remote:      &remote{Mirror: mirror, conn: conn, contract: spec.Contract, exposure: v.exposure},
-		Resources:   spec.Capacity,
-		Labels:      maps.Clone(spec.Labels),
-		Version:     version.Version,
-		Address:     n.podIP,
-		TranslateIP: home,
-		Namespaces:  func() ([]vk.Namespace, error) { return n.namespaces(spec.Peer) },
-		Logger:      log,
+		Client:        n.kubernetes,
+		Remote:        &remote{Mirror: mirror, conn: conn, contract: spec.Contract, exposure: v.exposure},
+		Resources:     spec.Capacity,
+		Labels:        maps.Clone(spec.Labels),
+		PeerLabels:    maps.Clone(labels),
+		Version:       version.Version,
+		Address:       n.podIP,
+		TranslateIP:   home,
+		Namespaces:    func() ([]vk.Namespace, error) { return n.namespaces(spec.Peer) },
+		ClusterDomain: n.clusterDomain,
+		Budget:        n.budget,
+		Logger:        log,
 	})
 	if err != nil {
 		return nil, err
@@ -153,6 +185,7 @@ func (n *nodes) start(spec controller.NodeSpec) (*virtual, error) {
 	var ctx context.Context
 	ctx, v.cancel = context.WithCancel(n.ctx)
 	n.kubelet.Add(v.node)
+	n.sessions.Attend(spec.Peer, true)
 	n.tasks.Go(func() {
 		defer close(v.done)
 		var tasks sync.WaitGroup
@@ -172,7 +205,8 @@ func (n *nodes) start(spec controller.NodeSpec) (*virtual, error) {
 	return v, nil
 }
 
-// watch tells of changes of a node's status.
+// watch tells the node how its peer and the tunnel to it fare, and others of changes
+// of the node's status.
 func (n *nodes) watch(ctx context.Context, v *virtual) {
 	tick := time.NewTicker(nodeWatch)
 	defer tick.Stop()
@@ -183,10 +217,32 @@ func (n *nodes) watch(ctx context.Context, v *virtual) {
 			return
 		case <-tick.C:
 		}
+		if since, connected := n.sessions.Silence(v.spec.Peer); connected {
+			if time.Since(since) < silentAfter {
+				since = time.Time{}
+			}
+			v.node.SetSilence(since)
+		}
+		if fc := n.addresses.peer(v.spec.Peer); fc != nil {
+			v.node.SetNetwork(networkOf(fc))
+		}
 		if now := v.node.Status(); now != last {
 			last = now
 			n.contractChanged(v.spec.Contract)
 		}
+	}
+}
+
+// networkOf is how the tunnel to a peer fares, by its ForeignCluster.
+func networkOf(fc *v1alpha1.ForeignCluster) vk.Network {
+	c := meta.FindStatusCondition(fc.Status.Conditions, v1alpha1.ConditionNetwork)
+	if c == nil {
+		return vk.Network{Wanted: true}
+	}
+	return vk.Network{
+		Wanted: c.Reason != controller.ReasonNoTunnelWanted,
+		Up:     c.Status == metav1.ConditionTrue, Known: c.Status != metav1.ConditionUnknown,
+		Reason: c.Reason, Message: c.Message,
 	}
 }
 
@@ -242,6 +298,11 @@ func (n *nodes) Remove(ctx context.Context, spec controller.NodeSpec) (bool, err
 	n.kubelet.Remove(v.node)
 	n.mu.Lock()
 	delete(n.running, spec.Contract)
+	others := false
+	for _, o := range n.running {
+		others = others || o.spec.Peer == spec.Peer
+	}
+	n.sessions.Attend(spec.Peer, others)
 	n.mu.Unlock()
 	n.exposureChanged(spec.Peer)
 	return true, nil
@@ -266,17 +327,14 @@ func (n *nodes) Status(contract string) controller.NodeStatus {
 	return controller.NodeStatus{Ready: s.Ready, Reason: s.Reason, Message: s.Message, Pods: s.Pods}
 }
 
-// exposed returns what a peer, as a provider, may reach here.
-func (n *nodes) exposed(peer peering.ClusterID, own []netip.Prefix) []controller.Exposed {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	var out []controller.Exposed
-	for _, v := range n.running {
-		if v.spec.Peer == peer {
-			out = append(out, v.exposure.exposed(own))
-		}
+// exposed returns what the provider of a contract may reach here, and whether that is
+// all.
+func (n *nodes) exposed(contract string, own []netip.Prefix) ([]controller.Exposed, bool) {
+	v := n.of(contract)
+	if v == nil {
+		return nil, false
 	}
-	return out
+	return v.exposure.exposed(own)
 }
 
 // namespacesChanged tells all nodes that the offloaded namespaces may have
@@ -347,7 +405,7 @@ func (n *nodes) namespaces(peer peering.ClusterID) ([]vk.Namespace, error) {
 		if namespace.Labels[v1alpha1.LabelOffloading] != "enabled" {
 			continue
 		}
-		out = append(out, vk.Namespace{Name: namespace.Name, UID: string(namespace.UID), Mapping: string(o.Spec.NameMapping)})
+		out = append(out, vk.Namespace{Name: namespace.Name, UID: string(namespace.UID), Mapping: string(o.Spec.NameMapping), PodsStay: o.Spec.PodStrategy == v1alpha1.StrategyLocal})
 	}
 	return out, nil
 }
@@ -357,6 +415,14 @@ type hearing struct {
 	*vk.Node
 	exposure *exposure
 	home     func(netip.Addr) (netip.Addr, bool)
+}
+
+// Connected implements vk.Handler.
+func (h *hearing) Connected(is bool) {
+	if is {
+		h.exposure.connected()
+	}
+	h.Node.Connected(is)
 }
 
 // PodStatus implements vk.Handler.
@@ -385,6 +451,12 @@ func (r *remote) Want(o peering.Object) {
 func (r *remote) Unwant(ref peering.ObjectRef, grace *int64) {
 	r.exposure.unwant(ref)
 	r.Mirror.Unwant(ref, grace)
+}
+
+// Ready implements vk.Remote.
+func (r *remote) Ready() {
+	r.exposure.readied()
+	r.Mirror.Ready()
 }
 
 // Logs implements vk.Remote.

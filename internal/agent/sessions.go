@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"sync"
@@ -9,10 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 
-	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/heartbeat"
@@ -67,6 +65,10 @@ const (
 	againMost    = time.Minute
 	againTimeout = 10 * time.Second
 	againAtOnce  = 8
+	// firstWordWithin is how long an ask waits for its peer's first word, and
+	// firstWordPoll the pause between two looks whether it is here.
+	firstWordWithin = time.Second
+	firstWordPoll   = 5 * time.Millisecond
 )
 
 // word is what one side said.
@@ -160,6 +162,53 @@ func (s *speech) Observe(ctx context.Context, peer peering.ClusterID, state *ent
 	return wire.CheckProtocol(controller.Protocol, state.GetProtocol())
 }
 
+// speaks returns why nothing can be agreed with a peer: its protocol revision is too far
+// from this agent's. A peer asks as soon as its session is up, which may be before its
+// first word is here: that is waited for, for a moment.
+func (s *speech) speaks(ctx context.Context, peer peering.ClusterID) error {
+	late := time.After(firstWordWithin)
+	for {
+		s.mu.Lock()
+		var said *ententev1.PeerState
+		if c := s.peers[peer]; c != nil {
+			said = c.heard.state
+		}
+		s.mu.Unlock()
+		if said != nil {
+			return wire.CheckProtocol(controller.Protocol, said.GetProtocol())
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-late:
+			return nil
+		case <-time.After(firstWordPoll):
+		}
+	}
+}
+
+// negotiator negotiates with peers whose protocol this agent speaks.
+type negotiator struct {
+	*controller.Lender
+	speaks func(ctx context.Context, peer peering.ClusterID) error
+}
+
+// Advertise implements server.Negotiator.
+func (n negotiator) Advertise(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (wire.Advertisement, error) {
+	if err := n.speaks(ctx, peer); err != nil {
+		return wire.Advertisement{}, err
+	}
+	return n.Lender.Advertise(ctx, peer, ask)
+}
+
+// Sign implements server.Negotiator.
+func (n negotiator) Sign(ctx context.Context, peer peering.ClusterID, envelope peering.Envelope) (peering.Envelope, error) {
+	if err := n.speaks(ctx, peer); err != nil {
+		return peering.Envelope{}, err
+	}
+	return n.Lender.Sign(ctx, peer, envelope)
+}
+
 // hear takes a peer's word.
 func (s *speech) hear(ctx context.Context, peer peering.ClusterID, state *ententev1.PeerState) error {
 	s.mu.Lock()
@@ -194,12 +243,16 @@ func (s *speech) record(ctx context.Context, peer peering.ClusterID, c *conversa
 	changes := c.changes
 	s.mu.Unlock()
 	err := s.states.Observe(ctx, peer, said)
-	if err != nil && ctx.Err() == nil {
+	later, paced := errors.AsType[*controller.LaterError](err)
+	if err != nil && !paced && ctx.Err() == nil {
 		s.log.Warn("cannot record what a peer says", "peer", peer, "err", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
+	case paced: // whatever it says last is recorded then
+		c.notBefore = time.Now().Add(later.After)
+		s.again()
 	case err != nil:
 		c.notBefore = time.Now().Add(min(againAfter<<min(c.undone, 8), againMost))
 		c.undone++
@@ -357,25 +410,23 @@ func (s *speech) spoken(peer peering.ClusterID) {
 	call(c.change)
 }
 
-// waker turns names into requests for a reconciler, without ever blocking: a
-// name that does not fit is looked at by the reconciler's own requeue.
-type waker chan event.GenericEvent
-
-func (w waker) wake(object client.Object) {
-	select {
-	case w <- event.GenericEvent{Object: object}:
-	default:
+// gather returns a function that has call called with each key that it is called with,
+// once a pause later, however often that is meanwhile.
+func gather[K comparable](pause time.Duration, call func(K)) func(K) {
+	var mu sync.Mutex
+	due := map[K]bool{}
+	return func(key K) {
+		mu.Lock()
+		defer mu.Unlock()
+		if due[key] {
+			return
+		}
+		due[key] = true
+		time.AfterFunc(pause, func() {
+			mu.Lock()
+			delete(due, key)
+			mu.Unlock()
+			call(key)
+		})
 	}
-}
-
-func foreignClusterNamed(name string) client.Object {
-	fc := &v1alpha1.ForeignCluster{}
-	fc.Name = name
-	return fc
-}
-
-func contractNamed(name string) client.Object {
-	c := &v1alpha1.Contract{}
-	c.Name = name
-	return c
 }

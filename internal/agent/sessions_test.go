@@ -2,8 +2,12 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -36,6 +40,7 @@ func TestHeartbeatsThatSayNothingNewCostNoLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSpeech(&controller.States{
 			Client: c, Namespace: "entente-system", Endpoints: func() []string { return nil },
+			Budget: &controller.WriteBudget{Now: time.Now},
 		}, slog.New(slog.DiscardHandler))
 		looks := func(what string, want bool, do func() error) {
 			t.Helper()
@@ -102,6 +107,7 @@ func TestAPeersWordIsRecordedAgain(t *testing.T) {
 			}})
 		s := newSpeech(&controller.States{
 			Client: c, Namespace: "entente-system", Endpoints: func() []string { return nil },
+			Budget: &controller.WriteBudget{Now: time.Now},
 		}, slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -147,6 +153,116 @@ func TestAPeersWordIsRecordedAgain(t *testing.T) {
 	})
 }
 
+// Nothing is agreed with a peer whose protocol is not spoken here, also where it asks
+// before its first word is here.
+func TestNothingIsAgreedBeforeTheFirstWord(t *testing.T) {
+	const peer = peering.ClusterID("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa")
+	fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "peer"}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: string(peer)}}
+	for protocol, agrees := range map[uint32]bool{wire.Protocol: true, wire.Protocol + wire.MaxProtocolSkew + 1: false} {
+		synctest.Test(t, func(t *testing.T) {
+			c := indexed(fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(fc.DeepCopy()).WithStatusSubresource(fc))
+			s := newSpeech(&controller.States{
+				Client: c, Namespace: "entente-system", Endpoints: func() []string { return nil }, Budget: &controller.WriteBudget{Now: time.Now},
+			}, slog.New(slog.DiscardHandler))
+			s.begun(peer, 1)
+			said := make(chan error, 1)
+			go func() { said <- s.speaks(t.Context(), peer) }()
+			time.Sleep(firstWordWithin / 2)
+			if err := s.Observe(t.Context(), peer, &ententev1.PeerState{Sequence: 1, Protocol: protocol}); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-said; (err == nil) != agrees {
+				t.Errorf("with revision %d: %v", protocol, err)
+			}
+		})
+	}
+}
+
+// TestAPeerHasSoManyBytesWritten: a peer that rewrites 256 texts four times a second has
+// what its budget allows written, the last of them in the end, while what another says
+// is recorded at once.
+func TestAPeerHasSoManyBytesWritten(t *testing.T) {
+	const hostile, honest = peering.ClusterID("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"), peering.ClusterID("bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb")
+	of := func(name string, id peering.ClusterID) *v1alpha1.ForeignCluster {
+		return &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: string(id)}}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex // what is recorded again is written beside what is said
+		writes, bytes := 0, 0
+		c := interceptor.NewClient(
+			indexed(fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(of("hostile", hostile), of("honest", honest)).WithStatusSubresource(&v1alpha1.ForeignCluster{})),
+			interceptor.Funcs{SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
+				if o.GetName() == "hostile" {
+					text, err := json.Marshal(o)
+					if err != nil {
+						return err
+					}
+					mu.Lock()
+					writes, bytes = writes+1, bytes+len(text)
+					mu.Unlock()
+				}
+				return c.SubResource(sub).Patch(ctx, o, p, opts...)
+			}})
+		s := newSpeech(&controller.States{
+			Client: c, Namespace: "entente-system", Endpoints: func() []string { return nil }, Budget: &controller.WriteBudget{Now: time.Now},
+		}, slog.New(slog.DiscardHandler))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- s.Run(ctx) }()
+		defer func() {
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}()
+		stored := func(name string) v1alpha1.ForeignClusterStatus {
+			t.Helper()
+			var fc v1alpha1.ForeignCluster
+			if err := c.Get(t.Context(), client.ObjectKey{Name: name}, &fc); err != nil {
+				t.Fatal(err)
+			}
+			return fc.Status
+		}
+		defer s.Watch(hostile, func() {})()
+		defer s.Watch(honest, func() {})()
+		begin, last := time.Now(), ""
+		for n := range 4 * 30 {
+			last = fmt.Sprintf("%06d%s", n, strings.Repeat("x", 900))
+			state := &ententev1.PeerState{Sequence: uint64(n + 1), EchoSequence: 1, Protocol: 1}
+			for i := range 256 {
+				state.Contracts = append(state.Contracts, &ententev1.ContractState{
+					ContractId: fmt.Sprintf("c-%d", i), Revision: 1, Phase: ententev1.ContractState_PHASE_ACTIVE, Message: last,
+				})
+			}
+			if err := s.Observe(t.Context(), hostile, state); err != nil {
+				t.Fatalf("a peer that says much is hung up on: %v", err)
+			}
+			time.Sleep(time.Second / 4)
+			if n%100 == 99 {
+				protocol := uint32(n)
+				if err := s.Observe(t.Context(), honest, &ententev1.PeerState{Sequence: 1, EchoSequence: 1, Protocol: 1, BundleHash: make([]byte, 32), Endpoints: []string{fmt.Sprintf("h:%d", protocol)}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		// 4 MiB at once and 32 KiB a second, as limits.md says.
+		mu.Lock()
+		if most := 4<<20 + int(time.Since(begin)/time.Second)<<15; bytes > most || writes == 0 {
+			t.Errorf("it had %d bytes written in %d writes within %s, want at most %d", bytes, writes, time.Since(begin), most)
+		}
+		mu.Unlock()
+		time.Sleep(time.Minute)
+		got := stored("hostile").Contracts
+		if len(got) != 256 || !strings.HasPrefix(got[0].Message, last[:6]) || len(got[0].Message) > 256 {
+			t.Errorf("of its last state %d contracts are recorded", len(got))
+		}
+		var fc v1alpha1.ForeignCluster
+		if err := c.Get(t.Context(), client.ObjectKey{Name: "honest"}, &fc); err != nil || len(fc.Spec.Endpoints) != 1 || fc.Spec.Endpoints[0] != "h:99" {
+			t.Errorf("another peer's word is %v, %v", fc.Spec.Endpoints, err)
+		}
+	})
+}
+
 // What a session said counts until it ends, but a newer one's word is not its own to
 // take along; and whoever watches hears of each change once.
 func TestWordsEndWithTheirSession(t *testing.T) {
@@ -155,6 +271,7 @@ func TestWordsEndWithTheirSession(t *testing.T) {
 	c := indexed(fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(fc).WithStatusSubresource(fc))
 	s := newSpeech(&controller.States{
 		Client: c, Namespace: "entente-system", Endpoints: func() []string { return nil },
+		Budget: &controller.WriteBudget{Now: time.Now},
 	}, slog.New(slog.DiscardHandler))
 	said, lent := 0, 0
 	unwatch, unwatchLends := s.Watch(peer, func() { said++ }), s.WatchLends(peer, func() { lent++ })

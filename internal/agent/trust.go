@@ -34,7 +34,7 @@ type joining struct {
 
 func (a *agent) joining() joining {
 	return joining{a: a, introductions: &controller.Introductions{
-		Client: a.direct, Cache: a.mgr.GetClient(), Self: a.source.ID(), Rand: rand.Reader, Now: time.Now,
+		Client: a.direct, Cache: a.mgr.GetClient(), Forgotten: a.forgotten, Self: a.source.ID(), Rand: rand.Reader, Now: time.Now,
 	}}
 }
 
@@ -57,7 +57,7 @@ func (j joining) Join(ctx context.Context, by peering.ClusterID, info wire.Clust
 
 // Introduce implements server.Trust.
 func (j joining) Introduce(ctx context.Context, i server.Introduction) (wire.ClusterInfo, [32]byte, error) {
-	nonce, err := j.introductions.Introduce(ctx, i.ID, i.From, i.Info, i.Commitment)
+	nonce, err := j.introductions.Introduce(ctx, i.ID, i.From, i.Info, i.Commitment, i.Requested)
 	return j.a.self(), nonce, err
 }
 
@@ -109,8 +109,11 @@ func (a *agent) introduce(ctx context.Context, endpoint string, id peering.Clust
 	if approve && id == "" {
 		return "", wire.Errorf(wire.ReasonRequestInvalid, "say which cluster is approved, by its ID")
 	}
-	met, err := client.Introduce(ctx, client.IntroduceConfig{Endpoint: endpoint, ID: id, Source: a.source, Self: a.self()})
+	met, err := client.Introduce(ctx, client.IntroduceConfig{Endpoint: endpoint, ID: id, Source: a.source, Self: a.self(), Requested: true})
 	if err != nil {
+		return "", err
+	}
+	if err := a.forgotten.Remove(ctx, met.ID); err != nil {
 		return "", err
 	}
 	return store.Introduce(ctx, a.direct, store.Introduction{
@@ -128,8 +131,8 @@ func (s strangers) Join(ctx context.Context, token peering.Token) (wire.ClusterI
 }
 
 // Introduce implements controller.Strangers.
-func (s strangers) Introduce(ctx context.Context, endpoint string, id peering.ClusterID) (wire.ClusterInfo, string, error) {
-	met, err := client.Introduce(ctx, client.IntroduceConfig{Endpoint: endpoint, ID: id, Source: s.a.source, Self: s.a.self()})
+func (s strangers) Introduce(ctx context.Context, endpoint string, id peering.ClusterID, requested bool) (wire.ClusterInfo, string, error) {
+	met, err := client.Introduce(ctx, client.IntroduceConfig{Endpoint: endpoint, ID: id, Source: s.a.source, Self: s.a.self(), Requested: requested})
 	return met.Info, met.Code, err
 }
 
@@ -362,8 +365,8 @@ func (a *agent) watchSessions(ctx context.Context) error {
 // wakeTrust has a peer, and the trust in it, looked at again.
 func (a *agent) wakeTrust(id peering.ClusterID) {
 	if fc := a.addresses.peer(id); fc != nil {
-		a.peersWake.wake(foreignClusterNamed(fc.Name))
-		a.trustWake.wake(foreignClusterNamed(fc.Name))
+		a.peersWake.wake(fc.Name)
+		a.trustWake.wake(fc.Name)
 	}
 }
 
@@ -373,7 +376,7 @@ func (a *agent) trusts() *controller.Trusts {
 		Client: a.mgr.GetClient(), Direct: a.direct, Namespace: a.cfg.Namespace, Self: a.source.ID(),
 		OwnHash:   func() peering.Hash { return wire.BundleHash(a.source.Identity().TrustBundle()) },
 		Strangers: strangers{a}, Session: a.trust.Session, Wake: a.trustWake,
-		Said: func(name string) { a.peersWake.wake(foreignClusterNamed(name)) },
+		Said: a.peersWake.wake,
 		Joined: func(id peering.ClusterID, info wire.ClusterInfo) {
 			// What it says is kept: if it cannot be read its conditions say so.
 			if err := a.trust.admit(id, info, false); err != nil {

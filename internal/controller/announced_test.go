@@ -4,80 +4,167 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/tunnel"
 )
 
-// What a peer announces takes as much of the alias pool here, so there is a bound
-// on it: 2^maxPeerBits addresses in all, where of IPv6 only the first 64 bits
-// count.
-func TestPeersAnnounceAtMostSoManyAddresses(t *testing.T) {
-	if maxPeerBits != 18 {
-		t.Fatalf("the rows below are written for 18 bits, not %d", maxPeerBits)
-	}
+// What a peer announces takes as much of the alias pool here: a peer gets its share
+// and no more, whatever it announces, and what it gets is of use.
+func TestAPeerGetsItsShareOfTheAliasPool(t *testing.T) {
+	t.Parallel()
 	many := func(n int, format string) (out []string) {
 		for i := range n {
 			out = append(out, fmt.Sprintf(format, i))
 		}
 		return out
 	}
-	for name, row := range map[string]struct {
-		prefixes []string
-		// refused is the prefix that is one too many; empty if all are taken.
-		refused string
-	}{
-		"none":                                     {},
-		"one address":                              {prefixes: []string{"10.0.0.1/32"}},
-		"a /14 is all that there is":               {prefixes: []string{"10.0.0.0/14"}},
-		"a /13 is too much":                        {prefixes: []string{"10.0.0.0/13"}, refused: "10.0.0.0/13"},
-		"everything is too much":                   {prefixes: []string{"0.0.0.0/0"}, refused: "0.0.0.0/0"},
-		"half of everything is too much":           {prefixes: []string{"128.0.0.0/1"}, refused: "128.0.0.0/1"},
-		"four /16 fill it":                         {prefixes: many(4, "10.%d.0.0/16")},
-		"the fifth is too much":                    {prefixes: many(5, "10.%d.0.0/16"), refused: "10.4.0.0/16"},
-		"one address beyond a /14 is too much":     {prefixes: []string{"10.0.0.0/14", "10.4.0.0/32"}, refused: "10.4.0.0/32"},
-		"two /15 fill it to the last":              {prefixes: []string{"10.0.0.0/15", "10.2.0.0/15"}},
-		"the order does not matter to the sum":     {prefixes: []string{"10.4.0.0/32", "10.0.0.0/14"}, refused: "10.0.0.0/14"},
-		"sixteen /24 are many but small":           {prefixes: many(16, "10.0.%d.0/24")},
-		"a /46 of IPv6 is all that there is":       {prefixes: []string{"fd00::/46"}},
-		"a /45 of IPv6 is too much":                {prefixes: []string{"fd00::/45"}, refused: "fd00::/45"},
-		"all of IPv6 is too much":                  {prefixes: []string{"::/0"}, refused: "::/0"},
-		"a /64 of IPv6 counts as one":              {prefixes: []string{"10.0.0.0/15", "10.2.0.0/16", "fd00::/64"}},
-		"a /65 and less of IPv6 count as one each": {prefixes: []string{"fd00::/46", "fd01::/128"}, refused: "fd01::/128"},
-		"both families share the bound":            {prefixes: []string{"10.0.0.0/15", "fd00::/47"}},
-		"and no more than it":                      {prefixes: []string{"10.0.0.0/15", "fd00::/47", "fd01::/64"}, refused: "fd01::/64"},
+	pool := []netip.Prefix{prefix("198.18.0.0/15"), prefix("fd01:200::/40")}
+	for name, row := range map[string]struct{ prefixes, refused []string }{
+		"none":                               {},
+		"one address":                        {prefixes: []string{"10.0.0.1/32"}},
+		"half of the pool":                   {prefixes: []string{"10.0.0.0/16"}},
+		"more than half":                     {prefixes: []string{"10.0.0.0/15"}, refused: []string{"10.0.0.0/15"}},
+		"everything":                         {prefixes: []string{"0.0.0.0/0", "10.1.0.0/24"}, refused: []string{"0.0.0.0/0"}},
+		"the rest has what is left":          {prefixes: []string{"10.0.0.0/16", "10.1.0.0/24"}, refused: []string{"10.1.0.0/24"}},
+		"sixteen /24":                        {prefixes: many(16, "10.0.%d.0/24")},
+		"sixteen /20 fill it":                {prefixes: many(16, "10.0.%d.0/24")},
+		"of IPv6 half as well":               {prefixes: []string{"fd00::/41"}},
+		"and no more":                        {prefixes: []string{"fd00::/40"}, refused: []string{"fd00::/40"}},
+		"one family does not use up another": {prefixes: []string{"10.0.0.0/16", "fd00::/41"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			in := &wire.Network{}
+			t.Parallel()
+			r := &Peers{AliasPool: pool, Allocate: tunnel.Allocate}
+			got, err := PlanAliases(nil, row.prefixes, pool, nil, r.allocate)
+			var have, want []string
+			for _, a := range got {
+				have = append(have, a.Prefix)
+			}
 			for _, p := range row.prefixes {
-				in.Prefixes = append(in.Prefixes, netip.MustParsePrefix(p))
-			}
-			out, err := networkFromWire(in)
-			if row.refused == "" {
-				if err != nil {
-					t.Fatalf("refused: %v", err)
+				if !slices.Contains(row.refused, p) {
+					want = append(want, p)
 				}
-				if !slices.Equal(out.Prefixes, row.prefixes) {
-					t.Errorf("kept %v, want %v", out.Prefixes, row.prefixes)
-				}
-				return
 			}
-			if err == nil {
-				t.Fatalf("kept %v", out.Prefixes)
+			slices.Sort(want)
+			if !slices.Equal(have, want) || (err != nil) != (len(row.refused) > 0) {
+				t.Errorf("aliases for %v, want %v; %v", have, want, err)
 			}
-			if out != nil {
-				t.Errorf("refused, and yet %v", out)
-			}
-			if !strings.HasPrefix(err.Error(), row.refused+",") || !strings.Contains(err.Error(), "2^18") {
-				t.Errorf("the error names neither %s nor the bound: %v", row.refused, err)
+			// What it has it keeps, and gets no more by asking again.
+			if again, _ := PlanAliases(got, row.prefixes, pool, nil, r.allocate); !slices.Equal(again, got) {
+				t.Errorf("then it has %v, and had %v", again, got)
 			}
 		})
 	}
 }
 
+// TestTwoPeersCanFillTheDefaultPool: that is the most that a share of the pool bounds. A
+// third is told what to do, and gets its alias from a wider pool.
+func TestTwoPeersCanFillTheDefaultPool(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		pool string
+		fit  int
+	}{"the default": {"198.18.0.0/15", 2}, "a wider one": {"172.16.0.0/12", 3}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pool := []netip.Prefix{prefix(row.pool)}
+			r := &Peers{AliasPool: pool, Allocate: tunnel.Allocate}
+			var taken []netip.Prefix
+			for i := range 3 {
+				got, err := PlanAliases(nil, []string{"10.0.0.0/16"}, pool, taken, r.allocate)
+				if fits := i < row.fit; (err == nil) != fits || (len(got) == 1) != fits {
+					t.Errorf("peer %d gets %v, %v", i+1, got, err)
+				}
+				for _, a := range got {
+					taken = append(taken, prefix(a.Alias))
+				}
+			}
+		})
+	}
+}
+
+func TestAliasesAvoidTheNetworksOfNodes(t *testing.T) {
+	t.Parallel()
+	var addrs []netip.Prefix
+	for _, a := range []string{"198.18.0.4/32", "198.18.3.9/32", "203.0.113.7/32", "fd02::1/128"} {
+		addrs = append(addrs, prefix(a))
+	}
+	r := &Peers{AliasPool: []netip.Prefix{prefix("198.18.0.0/15")}, Allocate: tunnel.Allocate}
+	got, err := PlanAliases(nil, []string{"10.0.0.0/24"}, r.AliasPool, nodeNetworks(addrs[:2]), r.allocate)
+	if err != nil || prefix(got[0].Alias).Overlaps(prefix("198.18.0.0/22")) {
+		t.Errorf("alias %v, %v: that is where the nodes are", got, err)
+	}
+	for _, p := range nodeNetworks(addrs) {
+		if p.Addr().Is4() && p.Bits() < nodeNetMost4 || p.Addr().Is6() && p.Bits() < nodeNetMost6 {
+			t.Errorf("%v is more than the network of nodes", p)
+		}
+	}
+}
+
 func TestPeerThatAnnouncesNoNetworkHasNone(t *testing.T) {
-	if out, err := networkFromWire(nil); out != nil || err != nil {
-		t.Errorf("got %v, %v", out, err)
+	if out := networkFromWire(nil); out != nil {
+		t.Errorf("got %v", out)
+	}
+}
+
+// Whatever a peer announces, its state is kept and the session goes on.
+func TestNoPrefixEndsASession(t *testing.T) {
+	t.Parallel()
+	in := &wire.Network{Prefixes: []netip.Prefix{prefix("0.0.0.0/0"), prefix("10.0.0.0/24")}}
+	if out := networkFromWire(in); !slices.Equal(out.Prefixes, []string{"0.0.0.0/0", "10.0.0.0/24"}) {
+		t.Errorf("kept %v", out)
+	}
+	milan := newOther(t, "milan")
+	pt := newPeersTest(t, trustedAs("milan", milan))
+	if err := pt.States.Observe(t.Context(), milan.id, wire.State{Network: in}); err != nil {
+		t.Errorf("a prefix ends the session: %v", err)
+	}
+}
+
+// As many nodes as there may be, each with prefixes of its own, are told in a state
+// that the peer takes, and have a way to it.
+func TestManyNodesAreToldInOneState(t *testing.T) {
+	t.Parallel()
+	milan := newOther(t, "milan")
+	fc := trustedAs("milan", milan)
+	contract := contractWith(milan, "c-1", v1alpha1.ContractProvider)
+	objects := []client.Object{fc, contract}
+	for i := range 300 {
+		objects = append(objects, &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("node-", i)},
+			Spec:       corev1.NodeSpec{PodCIDRs: []string{fmt.Sprintf("10.%d.%d.0/24", 244+i/256, i%256), fmt.Sprintf("fd00:1:0:%x::/64", i)}},
+			Status:     corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("192.168.%d.%d", i/200, 1+i%200)}}},
+		})
+	}
+	c := trustClient(t, objects...)
+	states := &States{
+		Client: c, Self: ownID, Aggregate: tunnel.Aggregate, Endpoints: func() []string { return nil }, Reserved: []netip.Prefix{prefix("10.96.0.0/12")},
+		Half: func(peering.ClusterID) wire.PresharedHalf { return wire.PresharedHalf{1} },
+	}
+	state, err := states.State(t.Context(), milan.id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := wire.CheckState(wire.StateTo(state)); err != nil {
+		t.Errorf("the peer would refuse it: %v", err)
+	}
+	var nodes corev1.NodeList
+	if err := c.List(t.Context(), &nodes); err != nil {
+		t.Fatal(err)
+	}
+	for i := range nodes.Items {
+		for _, cidr := range nodes.Items[i].Spec.PodCIDRs {
+			if !slices.ContainsFunc(state.Network.Prefixes, prefix(cidr).Overlaps) {
+				t.Errorf("%s of %s is not among %v", cidr, nodes.Items[i].Name, state.Network.Prefixes)
+			}
+		}
 	}
 }

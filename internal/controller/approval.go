@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,18 +20,20 @@ import (
 )
 
 // approval says whether an administrator approved an ask, and if not, what waits
-// for that. An approval is of what was to be seen: who then asks for more has it
-// wait under another ID, that of the request with a number. held is what the
-// request's contract lends already; what stays within that needs no other
-// approval.
-func approval(fc *v1alpha1.ForeignCluster, ask peering.Ask, held peering.Resources) (bool, *v1alpha1.PendingRequest, error) {
+// for that. An approval is of what was to be seen: an ask for more, for other nodes,
+// classes or another network waits under another ID, that of the request with a
+// number. held is what the request's contract has already; what stays within that
+// needs no other approval.
+func approval(fc *v1alpha1.ForeignCluster, ask peering.Ask, held *peering.Ask) (bool, *v1alpha1.PendingRequest, error) {
 	approved, denied := fc.Spec.ApprovedRequests, fc.Spec.DeniedRequests
 	ofRequest := func(id string) bool { return isRequest(id, ask.RequestID) }
 	if slices.Contains(denied, ask.RequestID) {
 		return false, nil, &peering.GrantError{Reason: peering.GrantPolicyRefused, Message: "an administrator of the provider denied the request"}
 	}
-	if _, within := ask.Resources.Fits(held); within && held != nil && slices.ContainsFunc(approved, ofRequest) {
-		return true, nil, nil
+	if held != nil && sameKind(ask, *held) && slices.ContainsFunc(approved, ofRequest) {
+		if _, within := ask.Resources.Fits(held.Resources); within {
+			return true, nil, nil
+		}
 	}
 	entries := slices.DeleteFunc(slices.Clone(fc.Status.Requests), func(r v1alpha1.PendingRequest) bool { return !ofRequest(r.ID) })
 	for i := range entries {
@@ -43,9 +46,6 @@ func approval(fc *v1alpha1.ForeignCluster, ask peering.Ask, held peering.Resourc
 		if !slices.Contains(denied, entries[i].ID) {
 			return false, &entries[i], nil
 		}
-	}
-	if held == nil && len(entries) == 0 && slices.Contains(approved, ask.RequestID) {
-		return true, nil, nil
 	}
 	if slices.ContainsFunc(denied, ofRequest) {
 		return false, nil, &peering.GrantError{Reason: peering.GrantPolicyRefused, Message: "an administrator of the provider denied to lend more by this request"}
@@ -61,7 +61,13 @@ func approval(fc *v1alpha1.ForeignCluster, ask peering.Ask, held peering.Resourc
 		return false, nil, &peering.GrantError{Reason: peering.GrantPolicyRefused, Message: fmt.Sprintf(
 			"what was approved is less, and to ask for more the request's ID leaves no room: it has %d characters of %d", len(ask.RequestID), peering.MaxRequestIDLen)}
 	}
-	pending := &v1alpha1.PendingRequest{ID: id, PriceCeiling: store.MoneyOf(ask.PriceCeiling)}
+	pending := &v1alpha1.PendingRequest{
+		ID: id, PriceCeiling: store.MoneyOf(ask.PriceCeiling), NodeSelector: ask.NodeSelector, Network: v1alpha1.NetworkNone,
+		RuntimeClasses: ask.RuntimeClasses, StorageClasses: ask.StorageClasses,
+	}
+	if ask.Network {
+		pending.Network = v1alpha1.NetworkTunnel
+	}
 	if ask.Duration > 0 {
 		pending.Duration = &metav1.Duration{Duration: ask.Duration}
 	}
@@ -90,6 +96,11 @@ func covers(r *v1alpha1.PendingRequest, ask peering.Ask) bool {
 	if r.Duration != nil && (ask.Duration == 0 || ask.Duration > r.Duration.Duration) {
 		return false
 	}
+	if !sameKind(ask, peering.Ask{
+		NodeSelector: r.NodeSelector, Network: r.Network != v1alpha1.NetworkNone, RuntimeClasses: r.RuntimeClasses, StorageClasses: r.StorageClasses,
+	}) {
+		return false
+	}
 	if len(r.Resources) == 0 {
 		return true
 	}
@@ -99,6 +110,13 @@ func covers(r *v1alpha1.PendingRequest, ask peering.Ask) bool {
 	}
 	_, fits := ask.Resources.Fits(seen)
 	return fits
+}
+
+// sameKind says whether two asks are for the same but for amounts and time: nodes,
+// network and classes.
+func sameKind(a, b peering.Ask) bool {
+	return maps.Equal(a.NodeSelector, b.NodeSelector) && a.Network == b.Network &&
+		slices.Equal(a.RuntimeClasses, b.RuntimeClasses) && slices.Equal(a.StorageClasses, b.StorageClasses)
 }
 
 // record shows to administrators, in the peer's ForeignCluster, what waits of a
@@ -221,7 +239,8 @@ func (l *Lender) sweep(ctx context.Context, started time.Time) {
 			return now.Sub(last) >= requestLife
 		}
 		gone := func(r v1alpha1.PendingRequest) bool {
-			return slices.Contains(fc.Spec.DeniedRequests, r.ID) || idle(r)
+			// One that was approved is kept: it says what was.
+			return slices.Contains(fc.Spec.DeniedRequests, r.ID) || idle(r) && !slices.Contains(fc.Spec.ApprovedRequests, r.ID)
 		}
 		if slices.ContainsFunc(fc.Status.Requests, gone) {
 			err := l.editRequests(ctx, peer, func(fc *v1alpha1.ForeignCluster) error {

@@ -142,12 +142,16 @@ func TestWhatWasApprovedIsWhatWasToBeSeen(t *testing.T) {
 	// The contract is to grow: that is for the administrator again.
 	more := l.amend(terms, 0, "cpu=13")
 	l.pends(0, more)
+	// Who only asks what would come of it is told, as with a first request.
+	if ad, err := l.Preview(t.Context(), l.peers[0].ID(), more); err != nil || !ad.NeedsApproval || ad.Revision != 2 || ad.Grant.Resources["cpu"].String() != "13" {
+		t.Errorf("previewed %+v, %v", ad, err)
+	}
 	waiting := l.waiting(0)
 	if len(waiting) != 1 || !isRequest(waiting[0], "r") || waiting[0] == "r" {
 		t.Fatalf("waiting are %v", waiting)
 	}
-	if got, err := l.contracted(t.Context(), 0, l.amend(terms, 0, "cpu=3")); err != nil || got.Resources.String() != "cpu=3" {
-		t.Errorf("giving back meanwhile: %v", err)
+	if got, err := l.contracted(t.Context(), 0, l.amend(terms, 0, "cpu=3")); err != nil || got.Resources["cpu"].String() != "3" {
+		t.Errorf("giving back meanwhile: %s, %v", got.Resources, err)
 	}
 	l.decided(0, append(l.peer(0).Spec.ApprovedRequests, waiting...), nil)
 	if _, err := l.contracted(t.Context(), 0, more); err != nil {
@@ -287,7 +291,7 @@ func TestAnotherWriterOfThePeerLosesNoRequest(t *testing.T) {
 func TestApproval(t *testing.T) {
 	t.Parallel()
 	entry := func(id, cpu string) v1alpha1.PendingRequest {
-		r := v1alpha1.PendingRequest{ID: id, Time: metav1.NewTime(now)}
+		r := v1alpha1.PendingRequest{ID: id, Time: metav1.NewTime(now), Network: v1alpha1.NetworkNone}
 		if cpu != "" {
 			r.Resources = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}
 		}
@@ -303,7 +307,7 @@ func TestApproval(t *testing.T) {
 	}{
 		"a new one waits":                               {asked: []string{"cpu=1"}, want: "r"},
 		"one that was seen waits on":                    {asked: []string{"cpu=1"}, entries: []v1alpha1.PendingRequest{entry("r", "1")}, want: "r"},
-		"approved beforehand":                           {asked: []string{"cpu=1"}, approved: []string{"r"}, want: "approved"},
+		"approved, of which nothing tells what it was":  {asked: []string{"cpu=1"}, approved: []string{"r"}, want: "r.2"},
 		"approved as seen":                              {asked: []string{"cpu=1"}, entries: []v1alpha1.PendingRequest{entry("r", "1")}, approved: []string{"r"}, want: "approved"},
 		"approved, asked for less":                      {asked: []string{"cpu=500m"}, entries: []v1alpha1.PendingRequest{entry("r", "1")}, approved: []string{"r"}, want: "approved"},
 		"approved, asked for more":                      {asked: []string{"cpu=2"}, entries: []v1alpha1.PendingRequest{entry("r", "1")}, approved: []string{"r"}, want: "r.2"},
@@ -322,7 +326,7 @@ func TestApproval(t *testing.T) {
 		"a contract denied to grow":                     {asked: []string{"cpu=2"}, held: []string{"cpu=1"}, approved: []string{"r"}, denied: []string{"r.2"}, want: "refused"},
 		"an ID that has no room for more":               {request: long, asked: []string{"cpu=2"}, held: []string{"cpu=1"}, approved: []string{long}, want: "refused"},
 		"an ID that has no room and needs none":         {request: long, asked: []string{"cpu=2"}, want: long},
-		"one whose end is later than what was approved": {asked: []string{"cpu=1"}, entries: []v1alpha1.PendingRequest{{ID: "r", Duration: &metav1.Duration{Duration: time.Minute}}}, approved: []string{"r"}, want: "r.2"},
+		"one whose end is later than what was approved": {asked: []string{"cpu=1"}, entries: []v1alpha1.PendingRequest{{ID: "r", Network: v1alpha1.NetworkNone, Duration: &metav1.Duration{Duration: time.Minute}}}, approved: []string{"r"}, want: "r.2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -332,9 +336,9 @@ func TestApproval(t *testing.T) {
 			if tc.request != "" {
 				ask.RequestID = tc.request
 			}
-			var held peering.Resources
+			var held *peering.Ask
 			if tc.held != nil {
-				held = quantities(t, tc.held...)
+				held = &peering.Ask{Resources: quantities(t, tc.held...)}
 			}
 			approved, pending, err := approval(fc, ask, held)
 			got := "nothing"
@@ -350,5 +354,75 @@ func TestApproval(t *testing.T) {
 				t.Errorf("it is %s, want %s", got, tc.want)
 			}
 		})
+	}
+}
+
+// TestAPolicySaysWhetherWhatWasApprovedIsRenewed: how long a contract lasts that was
+// approved is the policy's from then on, which renews it up to its own duration or never.
+func TestAPolicySaysWhetherWhatWasApprovedIsRenewed(t *testing.T) {
+	t.Parallel()
+	never := func(s *v1alpha1.PeeringPolicySpec) { s.Renewal = v1alpha1.RenewalNever }
+	for name, row := range map[string]struct {
+		edit []func(*v1alpha1.PeeringPolicySpec)
+		want time.Duration
+	}{
+		"a policy that renews": {[]func(*v1alpha1.PeeringPolicySpec){afterApproval}, 24 * time.Hour},
+		"one that renews none": {[]func(*v1alpha1.PeeringPolicySpec){afterApproval, never}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLent(t, 1, append(nodes(3), policyNamed("p", row.edit...))...)
+			ask := l.ask("r", "cpu=2")
+			ask.Duration = time.Hour
+			l.pends(0, ask)
+			l.decided(0, []string{"r"}, nil)
+			terms := l.mustContract(0, ask)
+			ad, err := l.Advertise(t.Context(), l.peers[0].ID(), l.amend(terms, 48*time.Hour, "cpu=2"))
+			if row.want == 0 {
+				wants(t, err, wire.ReasonPolicyRefused, "does not renew")
+				return
+			}
+			if err != nil || ad.Grant.Duration != row.want {
+				t.Errorf("it lasts %s, want %s; %v", ad.Grant.Duration, row.want, err)
+			}
+		})
+	}
+}
+
+// TestAnApprovalIsOfNodesNetworkAndClassesToo: what was approved, signed or not, is
+// asked for in each other way than it was seen, and waits each time.
+func TestAnApprovalIsOfNodesNetworkAndClassesToo(t *testing.T) {
+	t.Parallel()
+	seen := peering.Ask{
+		RequestID: "r", Resources: quantities(t, "cpu=1"), NodeSelector: map[string]string{"zone": "a"},
+		RuntimeClasses: []string{"gvisor"}, StorageClasses: []string{"slow"},
+	}
+	_, pending, err := approval(&v1alpha1.ForeignCluster{}, seen, nil)
+	if err != nil || pending == nil {
+		t.Fatalf("got %+v, %v", pending, err)
+	}
+	for name, change := range map[string]func(*peering.Ask){
+		"":                        func(*peering.Ask) {},
+		"other nodes":             func(a *peering.Ask) { a.NodeSelector = map[string]string{"zone": "b"} },
+		"any nodes":               func(a *peering.Ask) { a.NodeSelector = nil },
+		"a tunnel":                func(a *peering.Ask) { a.Network = true },
+		"another runtime class":   func(a *peering.Ask) { a.RuntimeClasses = []string{"kata"} },
+		"one more runtime class":  func(a *peering.Ask) { a.RuntimeClasses = []string{"gvisor", "kata"} },
+		"another storage class":   func(a *peering.Ask) { a.StorageClasses = []string{"fast"} },
+		"a storage class no more": func(a *peering.Ask) { a.StorageClasses = nil },
+	} {
+		ask := seen
+		change(&ask)
+		for _, held := range []*peering.Ask{nil, &seen} {
+			fc := &v1alpha1.ForeignCluster{}
+			fc.Spec.ApprovedRequests = []string{"r"}
+			if held == nil {
+				fc.Status.Requests = []v1alpha1.PendingRequest{*pending}
+			}
+			approved, waits, err := approval(fc, ask, held)
+			if err != nil || approved != (name == "") || !approved && waits.ID != "r.2" {
+				t.Errorf("asked for %s, with a contract: %t: approved %t, waits %+v, %v", name, held != nil, approved, waits, err)
+			}
+		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -96,12 +97,17 @@ type Contracts struct {
 	Lent        Lent
 	Counterpart Counterpart
 	// Wake makes the named Contract be looked at again.
-	Wake <-chan event.GenericEvent
-	Now  func() time.Time
-	Log  *slog.Logger
+	Wake source.Source
+	// Events records when a contract begins and ends; nil records nothing.
+	Events events.EventRecorder
+	// Budget bounds what peers have written here. Required.
+	Budget *WriteBudget
+	Now    func() time.Time
+	Log    *slog.Logger
 
-	meters meters
-	asked  pauses
+	meters  meters
+	asked   pauses
+	written writeTimes
 }
 
 const (
@@ -151,7 +157,7 @@ func (r *Contracts) SetupWithManager(ctx context.Context, mgr ctrl.Manager) erro
 		Watches(&v1alpha1.ForeignCluster{}, with(func(ctx context.Context, o client.Object) ([]v1alpha1.Contract, error) {
 			return store.ContractsWith(ctx, r.Client, peering.ClusterID(o.(*v1alpha1.ForeignCluster).Spec.ClusterID), read)
 		})).
-		Watches(&v1alpha1.ResourceSlice{}, with(func(ctx context.Context, o client.Object) ([]v1alpha1.Contract, error) {
+		Watches(&v1alpha1.PeeringRequest{}, with(func(ctx context.Context, o client.Object) ([]v1alpha1.Contract, error) {
 			return store.ContractsFor(ctx, r.Client, string(o.GetUID()), read)
 		})).
 		Watches(&corev1.Pod{}, with(func(ctx context.Context, o client.Object) ([]v1alpha1.Contract, error) {
@@ -163,7 +169,7 @@ func (r *Contracts) SetupWithManager(ctx context.Context, mgr ctrl.Manager) erro
 			},
 			DeleteFunc: func(e event.DeleteEvent) bool { return nodeOf(e.Object) != nil },
 		})).
-		WatchesRawSource(source.Channel(r.Wake, &handler.EnqueueRequestForObject{})).
+		WatchesRawSource(r.Wake).
 		WithOptions(controller.Options{MaxConcurrentReconciles: contractWorkers}).
 		Complete(r)
 }
@@ -175,6 +181,7 @@ func (r *Contracts) Reconcile(ctx context.Context, req reconcile.Request) (recon
 		if apierrors.IsNotFound(err) {
 			r.meters.forget(req.Name)
 			r.asked.forget(req.Name)
+			r.written.forget(req.Name)
 		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
@@ -211,11 +218,15 @@ func (r *Contracts) Reconcile(ctx context.Context, req reconcile.Request) (recon
 		return reconcile.Result{}, err
 	}
 	store.WriteState(&stored, contract)
+	wait, err := r.pace(contract, before, &stored)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
 	measured, err := r.measure(contract, terms, &stored, before, use)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if contract.Role == peering.Consumer {
+	if contract.Role == peering.Consumer && wait == 0 {
 		r.statements(ctx, contract, terms, &stored, fc)
 	}
 	written, err := r.writeMeasured(ctx, before, &stored, measured)
@@ -232,6 +243,9 @@ func (r *Contracts) Reconcile(ctx context.Context, req reconcile.Request) (recon
 	again := lookAgain(contract, measured, &stored, fc, r.Now())
 	if after > 0 {
 		again = min(again, after)
+	}
+	if wait > 0 {
+		again = min(again, wait)
 	}
 	if behind != nil {
 		again = min(again, askSoon)
@@ -365,8 +379,11 @@ func (r *Contracts) hear(c peering.Contract, stored *v1alpha1.Contract, fc *v1al
 	}
 	if said := saidOf(fc, stored.Name); said != nil {
 		e := peering.PeerSaid{Revision: uint64(max(said.Revision, 0)), Phase: peering.ParsePhase(said.Phase), Now: now}
-		// What is as good as what is known already is no news: clocks drift.
-		if until := ownClock(fc, timeOf(said.DrainUntil)); c.State != peering.Draining || until.Sub(c.DrainUntil).Abs() > drainSlack {
+		// What is as good as what is known already is no news: clocks drift. And what it
+		// says again and again is written as the budget allows.
+		until := ownClock(fc, timeOf(said.DrainUntil))
+		earlier := !until.IsZero() && c.DrainUntil.Sub(until) > drainSlack
+		if c.State != peering.Draining || earlier && r.Budget.Take(peering.ClusterID(stored.Spec.PeerID), stored) == nil {
 			e.DrainUntil = until
 		}
 		events = append(events, e)
@@ -401,7 +418,7 @@ func endedByPeer(c *v1alpha1.Contract) bool {
 // peerEnds records that the peer ended a contract: at once, or with notice until
 // drainUntil, by its clock. It is the peer's call; the session's state says the same
 // again.
-func peerEnds(ctx context.Context, c client.Client, stored *v1alpha1.Contract, self peering.ClusterID, drainUntil, now time.Time) error {
+func peerEnds(ctx context.Context, c client.Client, b *WriteBudget, stored *v1alpha1.Contract, self peering.ClusterID, drainUntil, now time.Time) error {
 	if drainUntil.IsZero() {
 		return terminate(ctx, c, stored, v1alpha1.TerminatePeer)
 	}
@@ -418,6 +435,10 @@ func peerEnds(ctx context.Context, c client.Client, stored *v1alpha1.Contract, s
 	store.WriteState(stored, value)
 	if equality.Semantic.DeepEqual(before.Status, stored.Status) {
 		return nil
+	}
+	// A contract ends once, and may say without end that it ends a little earlier.
+	if err := b.Take(peering.ClusterID(stored.Spec.PeerID), stored); err != nil {
+		return err
 	}
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 	if err := c.Status().Patch(ctx, stored, patch, client.FieldOwner(v1alpha1.Manager)); client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
@@ -510,22 +531,22 @@ func (r *Contracts) nodeStatus(stored *v1alpha1.Contract) {
 	stored.Status.Pods = int32(min(s.Pods, 1<<30))
 }
 
-// nodeName returns the virtual node's name: that of the ResourceSlice. Once
-// given it stays.
+// nodeName returns the virtual node's name: that of the PeeringRequest with the
+// suffix of virtual nodes. Once given it stays.
 func (r *Contracts) nodeName(ctx context.Context, stored *v1alpha1.Contract) (string, error) {
 	if stored.Status.Node != "" {
 		return stored.Status.Node, nil
 	}
-	var list v1alpha1.ResourceSliceList
+	var list v1alpha1.PeeringRequestList
 	if err := r.Client.List(ctx, &list); err != nil {
-		return "", fmt.Errorf("list resource slices: %w", err)
+		return "", fmt.Errorf("list peering requests: %w", err)
 	}
 	for i := range list.Items {
 		if string(list.Items[i].UID) == stored.Spec.RequestID {
-			return list.Items[i].Name, nil
+			return list.Items[i].Name + v1alpha1.VirtualNodeSuffix, nil
 		}
 	}
-	return stored.Name, nil
+	return stored.Name + v1alpha1.VirtualNodeSuffix, nil
 }
 
 func (r *Contracts) lend(ctx context.Context, c *peering.Contract, stored *v1alpha1.Contract) (time.Duration, corev1.ResourceList, error) {
@@ -563,7 +584,7 @@ func whileEnding(c *peering.Contract) time.Duration {
 
 // bury lets a closed contract go, once nothing stands because of it, the peer
 // knows or cannot be told, and what it cost was said. At the consumer it stays as
-// long as its ResourceSlice needs it. One that had a price is kept on: with its
+// long as its PeeringRequest needs it. One that had a price is kept on: with its
 // statements it is the only proof of what is owed. Nothing hangs on it then, and
 // whoever deletes it, or did before, is done with it at once.
 func (r *Contracts) bury(ctx context.Context, stored *v1alpha1.Contract, fc *v1alpha1.ForeignCluster, terms peering.Terms) (reconcile.Result, error) {
@@ -577,7 +598,7 @@ func (r *Contracts) bury(ctx context.Context, stored *v1alpha1.Contract, fc *v1a
 	if fc != nil && fc.DeletionTimestamp.IsZero() && !terms.Price.IsFree() && closed < lastWord {
 		return reconcile.Result{RequeueAfter: min(endLook, lastWord-closed)}, nil
 	}
-	if wanted, err := r.sliceWants(ctx, stored, closed); err != nil || wanted {
+	if wanted, err := r.requestWants(ctx, stored, closed); err != nil || wanted {
 		return reconcile.Result{RequeueAfter: endLook}, err
 	}
 	if terms.Price.IsFree() && owedBy(stored).IsZero() || !stored.DeletionTimestamp.IsZero() {
@@ -693,15 +714,15 @@ func (r *Contracts) tell(ctx context.Context, stored *v1alpha1.Contract, fc *v1a
 	return err
 }
 
-// sliceWants says whether a ResourceSlice needs a contract that is over: to say why
+// requestWants says whether a PeeringRequest needs a contract that is over: to say why
 // it has none, or to know whom not to ask again.
-func (r *Contracts) sliceWants(ctx context.Context, stored *v1alpha1.Contract, closed time.Duration) (bool, error) {
+func (r *Contracts) requestWants(ctx context.Context, stored *v1alpha1.Contract, closed time.Duration) (bool, error) {
 	if stored.Spec.Role != v1alpha1.ContractConsumer {
 		return false, nil
 	}
-	var list v1alpha1.ResourceSliceList
+	var list v1alpha1.PeeringRequestList
 	if err := r.Client.List(ctx, &list); err != nil {
-		return false, fmt.Errorf("list resource slices: %w", err)
+		return false, fmt.Errorf("list peering requests: %w", err)
 	}
 	for i := range list.Items {
 		s := &list.Items[i]
@@ -731,6 +752,7 @@ func (r *Contracts) write(ctx context.Context, before, stored *v1alpha1.Contract
 	err := r.Client.Status().Patch(ctx, stored, patch, client.FieldOwner(v1alpha1.Manager))
 	switch {
 	case err == nil:
+		record(r.Events, stored, contractEvents(before, stored))
 		return true, nil
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		return false, nil

@@ -59,9 +59,13 @@ func decimal(t *testing.T, text string) peering.Decimal {
 }
 
 // eur is a price list of one resource.
-func eur(t *testing.T, resource, price string) peering.PriceList {
+func eur(t *testing.T, pairs ...string) peering.PriceList {
 	t.Helper()
-	return peering.PriceList{Currency: "EUR", PerHour: map[string]peering.Decimal{resource: decimal(t, price)}}
+	list := peering.PriceList{Currency: "EUR", PerHour: map[string]peering.Decimal{}}
+	for i := 0; i < len(pairs); i += 2 {
+		list.PerHour[pairs[i]] = decimal(t, pairs[i+1])
+	}
+	return list
 }
 
 // terms are those of an hour that began a minute ago.
@@ -132,7 +136,7 @@ func fakeClient(t *testing.T, objects ...client.Object) client.WithWatch {
 		t.Fatal(err)
 	}
 	return indexed(fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
-		WithStatusSubresource(&v1alpha1.Contract{}, &v1alpha1.ForeignCluster{}, &v1alpha1.ResourceSlice{}).
+		WithStatusSubresource(&v1alpha1.Contract{}, &v1alpha1.ForeignCluster{}, &v1alpha1.PeeringRequest{}).
 		WithIndex(&corev1.Pod{}, byNode, nodeOf))
 }
 
@@ -222,7 +226,8 @@ func newBench(t *testing.T, self *identity.Identity, objects ...client.Object) *
 func (b *bench) agent(self *identity.Identity) *Contracts {
 	return &Contracts{
 		Client: b.client, Reader: b.client, Identity: func() *identity.Identity { return self }, Nodes: b.nodes, Lent: b.lent, Counterpart: b.peer,
-		Now: func() time.Time { return b.clock }, Log: slog.New(slog.DiscardHandler),
+		Budget: &WriteBudget{Now: func() time.Time { return b.clock }},
+		Now:    func() time.Time { return b.clock }, Log: slog.New(slog.DiscardHandler),
 	}
 }
 
@@ -263,11 +268,11 @@ func (b *bench) says(t *testing.T, said v1alpha1.PeerContract) {
 	}
 }
 
-func onNodeOf(slice string, names ...string) []client.Object {
+func onNodeOf(request string, names ...string) []client.Object {
 	var out []client.Object
 	for _, name := range names {
 		out = append(out, &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: corev1.PodSpec{NodeName: slice},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: corev1.PodSpec{NodeName: request},
 			Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: podOffloaded, Status: corev1.ConditionTrue}}},
 		})
 	}
@@ -303,10 +308,10 @@ func TestANoticeIsTimeToRunOn(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
 	c := p.stored(t, p.terms(t, nil), p.consumer)
-	c.Status.Node = "slice"
-	slice := &v1alpha1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "slice", UID: "uid"}}
-	slice.Spec.ForeignCluster = "peer"
-	b := newBench(t, p.consumer, append(onNodeOf("slice", "a"), c, slice, foreign("peer", p.provider))...)
+	c.Status.Node = "request"
+	request := &v1alpha1.PeeringRequest{ObjectMeta: metav1.ObjectMeta{Name: "request", UID: "uid"}}
+	request.Spec.ForeignCluster = "peer"
+	b := newBench(t, p.consumer, append(onNodeOf("request", "a"), c, request, foreign("peer", p.provider))...)
 	if got := b.look(t); got.Status.Phase != "Active" || !b.nodes.acceptNew {
 		t.Fatalf("at first it is %+v", got.Status)
 	}
@@ -351,7 +356,7 @@ func TestANoticeIsByThisClustersClock(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c, fc := p.stored(t, p.terms(t, nil), p.consumer), foreign("peer", p.provider)
-			c.Status.Node = "slice"
+			c.Status.Node = "request"
 			until := now.Add(10 * time.Minute) // the provider means
 			theirs := metav1.NewTime(until)
 			fc.Status.Session = nil
@@ -359,14 +364,14 @@ func TestANoticeIsByThisClustersClock(t *testing.T) {
 				theirs = metav1.NewTime(until.Add(*tc.skew))
 				fc.Status.Session = &v1alpha1.PeerSession{ClockSkew: &metav1.Duration{Duration: *tc.skew}}
 			}
-			b := newBench(t, p.consumer, append(onNodeOf("slice", "a"), c, fc)...)
+			b := newBench(t, p.consumer, append(onNodeOf("request", "a"), c, fc)...)
 			b.look(t)
 			if tc.call {
 				var held v1alpha1.Contract
 				if err := b.client.Get(t.Context(), client.ObjectKey{Name: "c-1"}, &held); err != nil {
 					t.Fatal(err)
 				}
-				if err := peerEnds(t.Context(), b.client, &held, p.consumer.ID(), theirs.Time, now); err != nil {
+				if err := peerEnds(t.Context(), b.client, b.Budget, &held, p.consumer.ID(), theirs.Time, now); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -405,7 +410,7 @@ func TestANodeWithoutPodsNeedsNoNotice(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
 	c := p.stored(t, p.terms(t, nil), p.consumer)
-	c.Status.Node = "slice"
+	c.Status.Node = "request"
 	b := newBench(t, p.consumer, c, foreign("peer", p.provider))
 	until := metav1.NewTime(now.Add(10 * time.Minute))
 	b.says(t, v1alpha1.PeerContract{Revision: 1, Phase: "Draining", DrainUntil: &until})
@@ -449,13 +454,13 @@ func TestAPeersCallToEndIsKept(t *testing.T) {
 		}
 		return &c
 	}
-	if err := peerEnds(t.Context(), b.client, get(), p.consumer.ID(), until, now); err != nil {
+	if err := peerEnds(t.Context(), b.client, b.Budget, get(), p.consumer.ID(), until, now); err != nil {
 		t.Fatal(err)
 	}
 	if got := get(); got.Status.Phase != "Draining" || got.Status.Reason != "EndedByPeer" || !timeOf(got.Status.DrainUntil).Equal(until) || got.Spec.Termination != "" {
 		t.Errorf("with notice it is %+v", got.Status)
 	}
-	if err := peerEnds(t.Context(), b.client, get(), p.consumer.ID(), time.Time{}, now); err != nil {
+	if err := peerEnds(t.Context(), b.client, b.Budget, get(), p.consumer.ID(), time.Time{}, now); err != nil {
 		t.Fatal(err)
 	}
 	if got := get(); got.Spec.Termination != v1alpha1.TerminatePeer {

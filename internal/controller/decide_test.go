@@ -2,6 +2,7 @@ package controller
 
 import (
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,30 +20,101 @@ func TestElectGateway(t *testing.T) {
 	t.Parallel()
 	node := func(name string, gateway bool, age time.Duration) v1alpha1.FabricNode {
 		n := v1alpha1.FabricNode{}
-		n.Name, n.Spec.Gateway = name, gateway
+		n.Name, n.Spec.ClusterID, n.Spec.Gateway = name, "self", gateway
 		n.Status.PublicKey, n.Status.ObservedAt = "key", metav1.NewTime(now.Add(-age))
 		return n
 	}
+	says := func(n v1alpha1.FabricNode, state, gateway string) v1alpha1.FabricNode {
+		n.Status.Paths = []v1alpha1.FabricPath{{PeerID: "self", Node: gateway, State: state}}
+		return n
+	}
+	type nodes = []v1alpha1.FabricNode
+	long := now.Add(-time.Hour)
+	settled := Election{Began: long, Chosen: long, Gateway: "a"}
+	doubted := settled
+	doubted.Failing = now.Add(-gatewayPatience)
 	for name, tc := range map[string]struct {
-		nodes []v1alpha1.FabricNode
-		want  string
+		nodes    nodes
+		before   Election
+		notReady []string
+		want     string
+		fails    bool // there is evidence against it, which does not last yet
 	}{
-		"no node is no gateway":                    {},
-		"the first by name is chosen":              {nodes: []v1alpha1.FabricNode{node("b", false, 0), node("a", false, 0)}, want: "a"},
-		"the gateway stays":                        {nodes: []v1alpha1.FabricNode{node("a", false, 0), node("b", true, 0)}, want: "b"},
-		"a silent gateway gives way":               {nodes: []v1alpha1.FabricNode{node("a", true, time.Hour), node("b", false, 0)}, want: "b"},
-		"when all are silent the gateway stays":    {nodes: []v1alpha1.FabricNode{node("a", false, time.Hour), node("b", true, time.Hour)}, want: "b"},
-		"of two gateways the one that lives stays": {nodes: []v1alpha1.FabricNode{node("a", true, time.Hour), node("b", true, 0)}, want: "b"},
-		"a node without a key is not chosen": {nodes: func() []v1alpha1.FabricNode {
+		"no node is no gateway":                  {},
+		"the first by name is chosen":            {nodes: nodes{node("b", false, 0), node("a", false, 0)}, want: "a"},
+		"a node that is Ready is preferred":      {nodes: nodes{node("a", false, 0), node("b", false, 0)}, notReady: []string{"a"}, want: "b"},
+		"at first one that is not Ready will do": {nodes: nodes{node("a", false, 0)}, notReady: []string{"a"}, want: "a"},
+		"a node without a key is not chosen": {nodes: func() nodes {
 			n := node("a", false, 0)
 			n.Status.PublicKey = ""
-			return []v1alpha1.FabricNode{n}
+			return nodes{n}
 		}()},
+		"the gateway stays":                     {nodes: nodes{node("a", false, 0), node("b", true, 0)}, want: "b"},
+		"a silent gateway gives way":            {nodes: nodes{node("a", true, time.Hour), node("b", false, 0)}, before: doubted, want: "b"},
+		"when all are silent the gateway stays": {nodes: nodes{node("a", false, time.Hour), node("b", true, time.Hour)}, before: Election{Began: long}, want: "b", fails: true},
+		"silence from before this process listened says nothing": {
+			nodes: nodes{node("a", true, time.Hour), node("b", false, 0)}, want: "a",
+		},
+		"of two gateways the one that lives stays": {nodes: nodes{node("a", true, time.Hour), node("b", true, 0)}, want: "b"},
+		"of two gateways the chosen one stays":     {nodes: nodes{node("a", true, 0), node("b", true, 0)}, before: Election{Began: long, Gateway: "b"}, want: "b"},
+		"lost probes are evidence": {
+			nodes: nodes{node("a", true, 0), says(node("b", false, 0), "Down", "a")}, before: settled, want: "a", fails: true,
+		},
+		"evidence that lasts replaces the gateway": {
+			nodes: nodes{node("a", true, 0), says(node("b", false, 0), "Down", "a")}, before: doubted, want: "b",
+		},
+		"evidence that is refuted is forgotten": {
+			nodes: nodes{node("a", true, 0), says(node("b", false, 0), "Up", "a")}, before: doubted, want: "a",
+		},
+		"what most nodes reach stays": {
+			nodes: nodes{node("a", true, 0), says(node("b", false, 0), "Down", "a"), says(node("c", false, 0), "Up", "a")}, before: doubted, want: "a",
+		},
+		"a node that is dead itself has no say": {
+			nodes:  nodes{node("a", true, 0), says(node("b", false, 0), "Down", "a"), says(node("c", false, 0), "Up", "a")},
+			before: doubted, notReady: []string{"c"}, want: "b",
+		},
+		"probes to another node are none to the gateway": {
+			nodes: nodes{node("a", true, 0), says(node("b", false, 0), "Down", "x")}, before: doubted, want: "a",
+		},
+		"who is reached stays though its Node is not Ready and its fabric is silent": {
+			nodes:  nodes{node("a", true, time.Hour), says(node("b", false, 0), "Up", "a")},
+			before: doubted, notReady: []string{"a"}, want: "a",
+		},
+		"a Node that is not Ready gives way when no probe speaks for it": {
+			nodes: nodes{node("a", true, 0), node("b", false, 0)}, before: doubted, notReady: []string{"a"}, want: "b",
+		},
+		"when no Node is Ready the gateway stays": {
+			nodes: nodes{node("a", true, 0), node("b", false, 0)}, before: doubted, notReady: []string{"a", "b"}, want: "a", fails: true,
+		},
+		"a new gateway has time to settle": {
+			nodes: nodes{node("a", true, 0), says(node("b", false, 0), "Down", "a")}, want: "a", fails: true,
+			before: Election{Began: long, Gateway: "a", Chosen: now.Add(-gatewayPatience), Failing: now.Add(-gatewayPatience), Moves: 1},
+		},
+		"where nothing helps the gateway moves ever less": {
+			nodes: nodes{node("a", true, 0), says(node("b", false, 0), "Down", "a")}, want: "a", fails: true,
+			before: Election{Began: long, Gateway: "a", Chosen: now.Add(-gatewaySettles), Failing: now.Add(-gatewayPatience), Moves: 2},
+		},
+		"one that was replaced is not chosen until it reports again": {
+			nodes:  nodes{node("a", false, time.Second), node("b", true, 0), says(node("c", false, 0), "Down", "b")},
+			before: Election{Began: long, Gateway: "b", Failing: now.Add(-gatewayPatience), Replaced: map[string]time.Time{"a": now.Add(-time.Second)}}, want: "c",
+		},
+		"one that was replaced and reports again can be chosen": {
+			nodes:  nodes{node("a", false, 0), node("b", true, 0), says(node("c", false, 0), "Down", "b")},
+			before: Election{Began: long, Gateway: "b", Failing: now.Add(-gatewayPatience), Replaced: map[string]time.Time{"a": now.Add(-time.Second)}}, want: "a",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if got := ElectGateway(tc.nodes, now); got != tc.want {
-				t.Errorf("gateway is %q, want %q", got, tc.want)
+			ready := map[string]bool{}
+			for _, n := range tc.nodes {
+				ready[n.Name] = !slices.Contains(tc.notReady, n.Name)
+			}
+			got := tc.before.Next(tc.nodes, ready, now)
+			if got.Gateway != tc.want {
+				t.Errorf("gateway is %q, want %q", got.Gateway, tc.want)
+			}
+			if fails := !got.Failing.IsZero(); fails != tc.fails {
+				t.Errorf("evidence against the gateway: %t, want %t", fails, tc.fails)
 			}
 		})
 	}
@@ -88,6 +160,12 @@ func TestConditionsAreTrueOnlyForWhatWasSeen(t *testing.T) {
 		}
 		return n
 	}
+	worker := func(name, state string) v1alpha1.FabricNode {
+		n := v1alpha1.FabricNode{}
+		n.Name, n.Spec.ClusterID, n.Status.ObservedAt = name, "self", metav1.NewTime(now)
+		n.Status.Paths = []v1alpha1.FabricPath{{PeerID: "self", Node: "n1", State: state}}
+		return n
+	}
 	view := func(edit func(*PeerView)) PeerView {
 		fc := &v1alpha1.ForeignCluster{}
 		fc.Spec.ClusterID, fc.Spec.TrustBundle = "abc", "PEM"
@@ -120,7 +198,13 @@ func TestConditionsAreTrueOnlyForWhatWasSeen(t *testing.T) {
 		"never probed":         {view: view(func(v *PeerView) { v.FabricNodes[0] = gateway("", 0) }), want: except("Network", "False"), says: "not taken up"},
 		"the fabric is silent": {view: view(func(v *PeerView) { v.FabricNodes[0] = gateway("Up", time.Hour) }), want: except("Network", "Unknown"), says: "last heard of"},
 		"no gateway":           {view: view(func(v *PeerView) { v.FabricNodes = nil }), want: except("Network", "False"), says: "entente-fabric"},
-		"still negotiating":    {view: view(func(v *PeerView) { v.TunnelWaits = "waiting for the peer" }), want: except("Network", "False"), says: "waiting for the peer"},
+		"the gateway died": {view: view(func(v *PeerView) {
+			v.FabricNodes = append(v.FabricNodes, worker("n2", "Down"))
+		}), want: except("Network", "False"), says: "gateway node n1 are lost from n2"},
+		"one node of three is cut off": {view: view(func(v *PeerView) {
+			v.FabricNodes = append(v.FabricNodes, worker("n2", "Up"), worker("n3", "Down"), worker("n4", "Up"))
+		}), want: all, says: "pods on n3 are cut off"},
+		"still negotiating": {view: view(func(v *PeerView) { v.TunnelWaits = "waiting for the peer" }), want: except("Network", "False"), says: "waiting for the peer"},
 		"the node is not ready": {view: view(func(v *PeerView) {
 			v.Contracts[0].Status.Conditions[0] = metav1.Condition{Type: ConditionNodeReady, Status: "False", Reason: "PeerLost", Message: "the provider is silent"}
 		}), want: except("Offloading", "False"), says: "silent"},

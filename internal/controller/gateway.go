@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -29,7 +30,8 @@ type Gateways struct {
 	Now    func() time.Time
 
 	// silent is the gateways whose fabrics are.
-	silent []string
+	silent   []string
+	election Election
 }
 
 // SetupWithManager registers the reconciler.
@@ -37,7 +39,7 @@ func (r *Gateways) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("gateways").
 		Watches(&v1alpha1.FabricNode{}, allAsOne("gateways")).
-		Watches(&corev1.Node{}, allAsOne("gateways"), onlyExistence()).
+		Watches(&corev1.Node{}, allAsOne("gateways"), onlyReadiness()).
 		Complete(r)
 }
 
@@ -48,9 +50,11 @@ func (r *Gateways) Reconcile(ctx context.Context, _ reconcile.Request) (reconcil
 		return reconcile.Result{}, fmt.Errorf("list fabric nodes: %w", err)
 	}
 	var alive []v1alpha1.FabricNode
+	ready := map[string]bool{}
 	for i := range nodes.Items {
 		n := &nodes.Items[i]
-		err := r.Client.Get(ctx, client.ObjectKey{Name: n.Name}, &corev1.Node{})
+		var node corev1.Node
+		err := r.Client.Get(ctx, client.ObjectKey{Name: n.Name}, &node)
 		switch {
 		case apierrors.IsNotFound(err):
 			if err := r.Client.Delete(ctx, n, client.Preconditions{UID: &n.UID}); client.IgnoreNotFound(err) != nil {
@@ -60,9 +64,19 @@ func (r *Gateways) Reconcile(ctx context.Context, _ reconcile.Request) (reconcil
 			return reconcile.Result{}, fmt.Errorf("read node %s: %w", n.Name, err)
 		default:
 			alive = append(alive, *n)
+			ready[n.Name] = isReady(&node)
 		}
 	}
-	chosen := ElectGateway(alive, r.Now())
+	before := r.election.Gateway
+	r.election = r.election.Next(alive, ready, r.Now())
+	chosen := r.election.Gateway
+	if before != "" && chosen != before {
+		ctrl.LoggerFrom(ctx).Info("another node is the gateway", "node", chosen, "before", before)
+	}
+	// The new gateway is named before the old one is not one any more: there is never none.
+	if i := slices.IndexFunc(alive, func(n v1alpha1.FabricNode) bool { return n.Name == chosen }); i > 0 {
+		alive[0], alive[i] = alive[i], alive[0]
+	}
 	for i := range alive {
 		n := &alive[i]
 		want := v1alpha1.FabricNodeSpec{ClusterID: string(r.Self), Gateway: n.Name == chosen}
@@ -79,7 +93,7 @@ func (r *Gateways) Reconcile(ctx context.Context, _ reconcile.Request) (reconcil
 		r.silent = now
 		r.Silent()
 	}
-	return reconcile.Result{RequeueAfter: fabricFresh / 3}, nil
+	return reconcile.Result{RequeueAfter: r.election.again(r.Now())}, nil
 }
 
 // silentGateways returns the gateways whose fabrics were not heard of lately, sorted.
@@ -98,26 +112,152 @@ func isSilent(n *v1alpha1.FabricNode, now time.Time) bool {
 	return now.Sub(n.Status.ObservedAt.Time) > fabricFresh
 }
 
-// ElectGateway returns the name of the node that should be the gateway: the one
-// that is, as long as its fabric was heard of lately; else of those heard of
-// lately the first by name; and when none was, the one that is, for silence is
-// no evidence that its traffic stopped.
-func ElectGateway(nodes []v1alpha1.FabricNode, now time.Time) string {
-	fresh := func(n v1alpha1.FabricNode) bool {
-		return n.Status.PublicKey != "" && now.Sub(n.Status.ObservedAt.Time) < fabricFresh
+// Election is which node is the gateway, and what the choice depends on besides the
+// nodes: a gateway is replaced by evidence that lasts, and silence counts only as far
+// as this process has listened. The zero value knows nothing.
+type Election struct {
+	// Gateway is the name of the chosen node; empty if there is none to choose.
+	Gateway string
+	// Began is when this process began to listen, Chosen when it chose the gateway;
+	// zero if it found it.
+	Began, Chosen time.Time
+	// Failing is since when there is evidence against the gateway; zero if there is none.
+	Failing time.Time
+	// Moves is how often the gateway was replaced lately. Each time the next one has
+	// longer to settle, so that where nothing helps the gateway does not move all the time.
+	Moves int
+	// Replaced is the gateways that were replaced, with the time of their last report.
+	// They are not chosen until they report again.
+	Replaced map[string]time.Time
+}
+
+// Next returns the election after another look. ready says of each node whether its
+// Node is Ready.
+//
+// What counts is what the other nodes' probes say of the gateway, for that is the way
+// of their pods' traffic: as long as at least half of those that say anything reach it,
+// it stays, whatever else is said of it. If none says anything, a Node that is not
+// Ready and a fabric that does not report count against it.
+func (e Election) Next(nodes []v1alpha1.FabricNode, ready map[string]bool, now time.Time) Election {
+	if e.Began.IsZero() {
+		e.Began = now
 	}
-	sorted := slices.SortedFunc(slices.Values(nodes), func(a, b v1alpha1.FabricNode) int { return cmp.Compare(a.Name, b.Name) })
-	current, candidate := "", ""
-	for _, n := range sorted {
-		if n.Spec.Gateway && (current == "" || fresh(n)) {
-			current = n.Name
-			if fresh(n) {
-				return current
+	nodes = slices.SortedFunc(slices.Values(nodes), func(a, b v1alpha1.FabricNode) int { return cmp.Compare(a.Name, b.Name) })
+	e.Replaced = maps.Clone(e.Replaced)
+	maps.DeleteFunc(e.Replaced, func(name string, report time.Time) bool {
+		i := slices.IndexFunc(nodes, func(n v1alpha1.FabricNode) bool { return n.Name == name })
+		return i < 0 || !nodes[i].Status.ObservedAt.Time.Equal(report)
+	})
+	current := e.current(nodes, now)
+	if current == nil {
+		return e.choose(able(nodes, ready, e.Replaced, "", now), now)
+	}
+	if current.Name != e.Gateway {
+		e.Gateway, e.Failing = current.Name, time.Time{}
+	}
+	reached, lost := reach(nodes, current.Name, ready, now)
+	failing := len(lost) > len(reached)
+	if len(lost)+len(reached) == 0 {
+		failing = !ready[current.Name] || current.Status.PublicKey == "" || (isSilent(current, now) && now.Sub(e.Began) > fabricFresh)
+	}
+	switch {
+	case !failing:
+		e.Failing = time.Time{}
+		if now.Sub(e.Chosen) > gatewaySettles<<(maxGatewayMoves+1) {
+			e.Moves = 0
+		}
+		return e
+	case e.Failing.IsZero():
+		e.Failing = now
+	}
+	next := able(nodes, ready, e.Replaced, current.Name, now)
+	if now.Sub(e.Failing) < gatewayPatience || now.Sub(e.Chosen) < e.settles() || next == nil || !ready[next.Name] {
+		return e
+	}
+	if e.Replaced == nil {
+		e.Replaced = map[string]time.Time{}
+	}
+	e.Replaced[current.Name] = current.Status.ObservedAt.Time
+	e.Moves++
+	return e.choose(next, now)
+}
+
+// current returns the node that is the gateway; nil if none is.
+func (e Election) current(nodes []v1alpha1.FabricNode, now time.Time) *v1alpha1.FabricNode {
+	var current *v1alpha1.FabricNode
+	for i := range nodes {
+		n := &nodes[i]
+		if n.Spec.Gateway && (current == nil || n.Name == e.Gateway || (current.Name != e.Gateway && isSilent(current, now) && !isSilent(n, now))) {
+			current = n
+		}
+	}
+	return current
+}
+
+func (e Election) choose(n *v1alpha1.FabricNode, now time.Time) Election {
+	e.Gateway, e.Failing = "", time.Time{}
+	if n != nil {
+		e.Gateway, e.Chosen = n.Name, now
+	}
+	return e
+}
+
+// able returns the first node by name that can be the gateway, one that is Ready if
+// there is any; nil if none can.
+func able(nodes []v1alpha1.FabricNode, ready map[string]bool, replaced map[string]time.Time, not string, now time.Time) *v1alpha1.FabricNode {
+	var first *v1alpha1.FabricNode
+	for i := range nodes {
+		n := &nodes[i]
+		if _, failed := replaced[n.Name]; failed || n.Name == not || n.Status.PublicKey == "" || isSilent(n, now) {
+			continue
+		}
+		if ready[n.Name] {
+			return n
+		}
+		if first == nil {
+			first = n
+		}
+	}
+	return first
+}
+
+// reach returns the other nodes that reach a gateway by their probes, and those that
+// do not. Nodes that do not report, or are not ready, say nothing; nil is that all
+// nodes are ready.
+func reach(nodes []v1alpha1.FabricNode, gateway string, ready map[string]bool, now time.Time) (reached, lost []string) {
+	for i := range nodes {
+		n := &nodes[i]
+		if n.Name == gateway || isSilent(n, now) || (ready != nil && !ready[n.Name]) {
+			continue
+		}
+		for _, p := range n.Status.Paths {
+			if p.PeerID != n.Spec.ClusterID || p.Node != gateway {
+				continue
+			}
+			switch p.State {
+			case "Up":
+				reached = append(reached, n.Name)
+			case "Down":
+				lost = append(lost, n.Name)
 			}
 		}
-		if candidate == "" && fresh(n) {
-			candidate = n.Name
-		}
 	}
-	return cmp.Or(candidate, current)
+	return reached, lost
+}
+
+// settles is how long the gateway has for its tunnels to come up.
+func (e Election) settles() time.Duration {
+	return gatewaySettles << min(max(e.Moves-1, 0), maxGatewayMoves)
+}
+
+// again returns when to look again.
+func (e Election) again(now time.Time) time.Duration {
+	if e.Failing.IsZero() {
+		return fabricFresh / 3
+	}
+	left := max(gatewayPatience-now.Sub(e.Failing), e.settles()-now.Sub(e.Chosen))
+	if left <= 0 {
+		return gatewayPatience // there is no other node to choose
+	}
+	return left
 }

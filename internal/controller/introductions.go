@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -25,13 +26,24 @@ type Introductions struct {
 	// Cache reads them as they were a moment ago: what a stranger asks costs the API
 	// server nothing.
 	Cache client.Reader
-	Self  peering.ClusterID
+	// Forgotten is the clusters that were trusted here and then forgotten.
+	Forgotten Forgotten
+	Self      peering.ClusterID
 	// Rand is where numbers come from.
 	Rand io.Reader
 	Now  func() time.Time
 
 	mu      sync.Mutex
 	pending map[peering.ClusterID]*introduction
+}
+
+// Forgotten keeps which clusters were trusted here and then forgotten.
+type Forgotten interface {
+	// Since returns when a cluster was forgotten, and whether it was.
+	Since(ctx context.Context, id peering.ClusterID) (time.Time, bool, error)
+	// Add records that a cluster was forgotten now, Remove ends that.
+	Add(ctx context.Context, id peering.ClusterID) error
+	Remove(ctx context.Context, id peering.ClusterID) error
 }
 
 // introduction is what is remembered of one.
@@ -41,6 +53,8 @@ type introduction struct {
 	nonce      [32]byte
 	from       string
 	at         time.Time
+	// requested says that an administrator of the cluster asked for it.
+	requested bool
 	// revealed says that the commitment was opened, or need not be any more.
 	revealed bool
 	// counts says that it takes one of the places of clusters that nobody decided
@@ -50,9 +64,10 @@ type introduction struct {
 }
 
 // Introduce keeps what a cluster says of itself until it opens its commitment, and
-// returns this side's number. from is what its address counts as. Errors have the
-// reasons TRUST_DENIED and INTRODUCTIONS_PENDING.
-func (r *Introductions) Introduce(ctx context.Context, id peering.ClusterID, from string, info wire.ClusterInfo, commitment peering.Hash) (nonce [32]byte, err error) {
+// returns this side's number. from is what its address counts as; requested says that
+// an administrator there asked for it, and not trust that it holds already. Errors have
+// the reasons TRUST_DENIED, TRUST_FORGOTTEN and INTRODUCTIONS_PENDING.
+func (r *Introductions) Introduce(ctx context.Context, id peering.ClusterID, from string, info wire.ClusterInfo, commitment peering.Hash, requested bool) (nonce [32]byte, err error) {
 	var list v1alpha1.ForeignClusterList
 	if err := r.Cache.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil { // they are only read
 		return nonce, fmt.Errorf("list foreign clusters: %w", err)
@@ -61,10 +76,15 @@ func (r *Introductions) Introduce(ctx context.Context, id peering.ClusterID, fro
 	if fc != nil && fc.Spec.Decision == v1alpha1.DecisionDenied {
 		return nonce, denied()
 	}
+	if named := fc != nil && fc.DeletionTimestamp.IsZero() && !store.Pending(fc); !named && !requested {
+		if _, forgot, err := r.Forgotten.Since(ctx, id); err != nil || forgot {
+			return nonce, cmp.Or(err, forgottenHere())
+		}
+	}
 	if _, err := io.ReadFull(r.Rand, nonce[:]); err != nil {
 		return nonce, fmt.Errorf("read randomness: %w", err)
 	}
-	if err := r.admit(list.Items, fc, &introduction{info: info, commitment: commitment, nonce: nonce, from: from}, id); err != nil {
+	if err := r.admit(list.Items, fc, &introduction{info: info, commitment: commitment, nonce: nonce, from: from, requested: requested}, id); err != nil {
 		return nonce, err
 	}
 	if fc != nil && fc.Spec.Decision == v1alpha1.DecisionApproved && fc.Spec.TrustBundle == "" {
@@ -79,6 +99,10 @@ func (r *Introductions) Introduce(ctx context.Context, id peering.ClusterID, fro
 
 func denied() error {
 	return wire.Errorf(wire.ReasonTrustDenied, "an administrator of this cluster denied yours; that ends with a token, or with approval there")
+}
+
+func forgottenHere() error {
+	return wire.Errorf(wire.ReasonTrustForgotten, "an administrator of this cluster forgot yours; that ends with a new token of either side, or when an administrator joins the two again")
 }
 
 // admit takes an introduction in, in place of what the same cluster said before.
@@ -144,13 +168,23 @@ func (r *Introductions) waiting(all []v1alpha1.ForeignCluster, now time.Time) ma
 }
 
 // Reveal opens the commitment of a cluster's introduction, and shows the code.
-// Errors have the reasons TRUST_DENIED, INTRODUCTION_UNKNOWN and
+// Errors have the reasons TRUST_DENIED, TRUST_FORGOTTEN, INTRODUCTION_UNKNOWN and
 // COMMITMENT_MISMATCH.
 func (r *Introductions) Reveal(ctx context.Context, id peering.ClusterID, nonce [32]byte) error {
 	now := r.Now()
 	i, err := r.open(id, nonce, now)
 	if err != nil {
 		return err
+	}
+	switch at, forgot, err := r.Forgotten.Since(ctx, id); {
+	case err != nil:
+		return err
+	case forgot && !at.Before(i.at): // since it began
+		return forgottenHere()
+	case forgot && i.requested:
+		if err := r.Forgotten.Remove(ctx, id); err != nil {
+			return err
+		}
 	}
 	_, err = store.Introduce(ctx, r.Client, store.Introduction{
 		ID: id, Info: i.info, Code: peering.Code(id, nonce, r.Self, i.nonce), Time: now,

@@ -19,6 +19,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
@@ -84,24 +85,33 @@ func peerCalled(t testing.TB, c client.Client, name string) *v1alpha1.ForeignClu
 	return &fc
 }
 
+func forgottenAt(c client.Client, now func() time.Time) *store.Forgotten {
+	return &store.Forgotten{Client: c, Namespace: "entente-system", Now: now}
+}
+
 const ownID = peering.ClusterID("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa")
 
 func newIntroductions(t testing.TB, objects ...client.Object) (*Introductions, *testClock) {
 	t.Helper()
 	clock := &testClock{now: now}
 	c := trustClient(t, objects...)
-	return &Introductions{Client: c, Cache: c, Self: ownID, Rand: rand.Reader, Now: clock.Now}, clock
+	return &Introductions{Client: c, Cache: c, Self: ownID, Forgotten: forgottenAt(c, clock.Now), Rand: rand.Reader, Now: clock.Now}, clock
 }
 
 // introduce makes a whole introduction, and returns the code that the caller
 // computes.
 func (r *Introductions) introduce(t testing.TB, o other, from string) (string, error) {
 	t.Helper()
+	return r.introduceAs(t, o, from, false)
+}
+
+func (r *Introductions) introduceAs(t testing.TB, o other, from string, requested bool) (string, error) {
+	t.Helper()
 	var nonce [32]byte
 	if _, err := rand.Read(nonce[:]); err != nil {
 		t.Fatal(err)
 	}
-	theirs, err := r.Introduce(t.Context(), o.id, from, o.info, peering.Commitment(o.id, nonce))
+	theirs, err := r.Introduce(t.Context(), o.id, from, o.info, peering.Commitment(o.id, nonce), requested)
 	if err != nil {
 		return "", err
 	}
@@ -150,7 +160,7 @@ func TestACommitmentIsOpenedOnceAndToNothingElse(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r, clock := newIntroductions(t)
-			if _, err := r.Introduce(t.Context(), milan.id, "x", milan.info, tc.commitment); err != nil {
+			if _, err := r.Introduce(t.Context(), milan.id, "x", milan.info, tc.commitment, false); err != nil {
 				t.Fatal(err)
 			}
 			if n := len(peersOf(t, r.Client)); n != 0 {
@@ -176,7 +186,7 @@ func TestOfAHundredRevealsAtOnceOneOpens(t *testing.T) {
 	r, _ := newIntroductions(t)
 	milan := newOther(t, "milan")
 	nonce := [32]byte{1}
-	if _, err := r.Introduce(t.Context(), milan.id, "x", milan.info, peering.Commitment(milan.id, nonce)); err != nil {
+	if _, err := r.Introduce(t.Context(), milan.id, "x", milan.info, peering.Commitment(milan.id, nonce), false); err != nil {
 		t.Fatal(err)
 	}
 	results := make(chan error, 100)
@@ -213,7 +223,7 @@ func TestWhoWasDeniedCannotIntroduceItself(t *testing.T) {
 		t.Fatal(err)
 	}
 	nonce := [32]byte{1}
-	if _, err := r.Introduce(t.Context(), milan.id, "x", milan.info, peering.Commitment(milan.id, nonce)); err != nil {
+	if _, err := r.Introduce(t.Context(), milan.id, "x", milan.info, peering.Commitment(milan.id, nonce), false); err != nil {
 		t.Fatal(err)
 	}
 	fc.Spec.Decision = v1alpha1.DecisionDenied
@@ -241,7 +251,7 @@ func TestWhoWasNamedIsTrustedWhenItIntroducesItself(t *testing.T) {
 		t.Error("another cluster that calls itself the same is trusted")
 	}
 	// Even if it never says its number.
-	if _, err := r.Introduce(t.Context(), milan.id, "x", milan.info, peering.Hash{}); err != nil {
+	if _, err := r.Introduce(t.Context(), milan.id, "x", milan.info, peering.Hash{}, false); err != nil {
 		t.Fatal(err)
 	}
 	if fc := peerCalled(t, r.Client, "m"); fc.Spec.TrustBundle != milan.info.PEM() || len(fc.Spec.Endpoints) != 1 {
@@ -315,7 +325,7 @@ func TestWhatIsNotRevealedTakesNoPlaceForLong(t *testing.T) {
 	r, clock := newIntroductions(t)
 	for i := range MaxIntroductions {
 		o := newOther(t, "flood")
-		if _, err := r.Introduce(t.Context(), o.id, fmt.Sprint(i), o.info, peering.Hash{}); err != nil {
+		if _, err := r.Introduce(t.Context(), o.id, fmt.Sprint(i), o.info, peering.Hash{}, false); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -362,7 +372,7 @@ func TestAnIntroductionThatCannotBeKeptCanBeRepeated(t *testing.T) {
 	good := r.Client
 	r.Client = failing{good}
 	nonce := [32]byte{1}
-	if _, err := r.Introduce(t.Context(), milan.id, "x", milan.info, peering.Commitment(milan.id, nonce)); err != nil {
+	if _, err := r.Introduce(t.Context(), milan.id, "x", milan.info, peering.Commitment(milan.id, nonce), false); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.Reveal(t.Context(), milan.id, nonce); err == nil {

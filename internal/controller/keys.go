@@ -47,6 +47,9 @@ func (s *States) keepKey(ctx context.Context, peer peering.ClusterID, key []byte
 	if s.hasKey(ctx, peer, key) {
 		return nil
 	}
+	if err := s.Budget.take(peer, keyCost); err != nil {
+		return err
+	}
 	k := &s.keys
 	k.mu.Lock()
 	batch, first := k.next, k.next == nil

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -45,7 +46,12 @@ type Lender struct {
 	Informers cache.Informers
 	// Namespace is the agent's own, whose Services nobody is told of.
 	Namespace string
-	Log       *slog.Logger
+	// Events records that a peer ended a contract; nil records nothing.
+	Events events.EventRecorder
+	// Budget bounds what peers have written here: a contract is an object that each
+	// revision replaces whole. Required.
+	Budget *WriteBudget
+	Log    *slog.Logger
 
 	mu      sync.Mutex
 	offers  map[offerKey]*offer
@@ -89,9 +95,6 @@ type offerKey struct {
 type offer struct {
 	ad  wire.Advertisement
 	ask peering.Ask
-	// latest is the latest end of the contract, whatever the clocks say; zero for
-	// none.
-	latest time.Time
 	// signing says that it is being made a contract, during which it does not
 	// lapse.
 	signing bool
@@ -159,7 +162,7 @@ func (l *Lender) advertise(ctx context.Context, peer peering.ClusterID, ask peer
 	if l.offers == nil {
 		l.offers = map[offerKey]*offer{}
 	}
-	l.offers[key] = &offer{ad: a.ad, ask: ask, latest: a.latest}
+	l.offers[key] = &offer{ad: a.ad, ask: ask}
 	l.touch()
 	return a.ad, nil, nil
 }
@@ -191,8 +194,6 @@ func (l *Lender) Preview(ctx context.Context, peer peering.ClusterID, ask peerin
 // answer is what an ask comes to.
 type answer struct {
 	ad wire.Advertisement
-	// latest is as in an offer.
-	latest time.Time
 	// policy is the PeeringPolicy that decided; empty if none selects the peer.
 	policy string
 	// pending is the request that an administrator has to approve; nil if none has
@@ -203,15 +204,18 @@ type answer struct {
 // answer decides. The advertisement has a contract's ID only for a revision. The
 // lock is held.
 func (l *Lender) answer(m *market, peer peering.ClusterID, ask peering.Ask) (answer, error) {
+	return l.answerIf(m, peer, ask, false)
+}
+
+// answerIf is answer; approved decides as if an administrator had approved the ask.
+func (l *Lender) answerIf(m *market, peer peering.ClusterID, ask peering.Ask, approved bool) (answer, error) {
 	var old *revision
 	if ask.ContractID != "" {
 		var err error
 		if old, err = l.revising(peer, ask); err != nil {
 			return answer{}, err
 		}
-		if len(ask.Resources) == 0 {
-			ask.Resources = old.terms.Resources.Clone()
-		}
+		ask.Resources = ask.Resources.KeepUnnamed(old.terms.Resources)
 	}
 	now := l.Now().UTC()
 	a := answer{ad: wire.Advertisement{
@@ -223,10 +227,14 @@ func (l *Lender) answer(m *market, peer peering.ClusterID, ask peering.Ask) (ans
 		a.policy = lending.policy.Name
 		policy, err = lending.lends()
 	}
-	if err == nil && policy.Accept == peering.AfterApproval {
-		var held peering.Resources
+	policy.Approved = approved
+	if err == nil && !approved && policy.Accept == peering.AfterApproval {
+		var held *peering.Ask
 		if old != nil {
-			held = old.terms.Resources
+			held = &peering.Ask{
+				Resources: old.terms.Resources, NodeSelector: old.terms.NodeSelector, Network: old.terms.Network,
+				RuntimeClasses: old.terms.RuntimeClasses, StorageClasses: old.storageClasses,
+			}
 		}
 		policy.Approved, a.pending, err = approval(fc, ask, held)
 	}
@@ -239,10 +247,7 @@ func (l *Lender) answer(m *market, peer peering.ClusterID, ask peering.Ask) (ans
 	}
 	a.ad.ContractID, a.ad.Revision, a.ad.PreviousHash = old.terms.ContractID, old.terms.Revision+1, old.contract.Hash
 	if err == nil {
-		a.ad.Grant, err = m.amend(peer, ask, policy, old.terms, now)
-	}
-	if !policy.Renewable {
-		a.latest = old.terms.NotAfter
+		a.ad.Grant, a.ad.NotAfter, err = m.amend(peer, ask, policy, old.terms, now)
 	}
 	if err != nil {
 		// Giving back is always possible, if need be on the terms that hold.
@@ -250,7 +255,7 @@ func (l *Lender) answer(m *market, peer peering.ClusterID, ask peering.Ask) (ans
 		if !ok || refusedFor(err, peering.GrantInvalid) || refusedFor(err, peering.GrantPrice) {
 			return a.unlessPending(err), err
 		}
-		a.ad.Grant, a.latest = less, old.terms.NotAfter
+		a.ad.Grant, a.ad.NotAfter = less, old.terms.NotAfter
 	}
 	a.pending = nil
 	// A period that changed on its way would end for the two sides at two times.
@@ -276,6 +281,8 @@ func refusedFor(err error, why peering.GrantReason) bool {
 type revision struct {
 	contract peering.Contract
 	terms    peering.Terms
+	// storageClasses is those that it was granted with, of which its terms say nothing.
+	storageClasses []string
 }
 
 // revising returns the contract that an ask is to revise. The lock is held.
@@ -300,7 +307,7 @@ func (l *Lender) revising(peer peering.ClusterID, ask peering.Ask) (*revision, e
 	if terms.Revision >= peering.MaxRevision {
 		return nil, wire.Errorf(wire.ReasonContractClosed, "contract %s has as many revisions as there can be", ask.ContractID)
 	}
-	return &revision{contract, terms}, nil
+	return &revision{contract, terms, store.StorageClasses(c)}, nil
 }
 
 // readvertise repeats the offer of a contract that is in force: its consumer
@@ -445,10 +452,22 @@ func (l *Lender) countersign(ctx context.Context, self *identity.Identity, envel
 	contract := &stored
 	if first {
 		if contract, err = store.NewContract(signed, self.ID(), fc.Name); err == nil {
-			err = l.Client.Create(ctx, contract, client.FieldOwner(v1alpha1.Manager))
+			store.SetStorageClasses(contract, o.ad.Grant.StorageClasses)
+			if err = l.Budget.Take(peer, contract); err == nil {
+				err = l.Client.Create(ctx, contract, client.FieldOwner(v1alpha1.Manager))
+			}
 		}
 	} else if err = store.Revise(contract, signed, self.ID()); err == nil {
-		err = l.Client.Update(ctx, contract, client.FieldOwner(v1alpha1.Manager))
+		store.SetStorageClasses(contract, o.ad.Grant.StorageClasses)
+		if err = l.Budget.Take(peer, contract); err == nil {
+			err = l.Client.Update(ctx, contract, client.FieldOwner(v1alpha1.Manager))
+		}
+	}
+	if wait, over := later(err); over {
+		return peering.Envelope{}, &wire.Error{
+			Reason: wire.ReasonRateLimited, RetryAfter: wait,
+			Message: "this cluster had too many contracts and revisions written here: sign it again later", Err: err,
+		}
 	}
 	if err != nil {
 		return peering.Envelope{}, fmt.Errorf("keep contract %s: %w", terms.ContractID, err)
@@ -605,7 +624,7 @@ func mismatch(o *offer, terms peering.Terms, self *identity.Identity, now time.T
 		{len(terms.Resources) == len(grant.Resources), "it names resources that were not advertised"},
 		{length <= grant.Duration, fmt.Sprintf("it lasts %s, advertised %s", length, grant.Duration)},
 		{terms.NotBefore.Sub(now).Abs() <= startSkew, fmt.Sprintf("it begins at %s and it is %s here: look at both clocks", terms.NotBefore.Format(time.RFC3339), now.UTC().Format(time.RFC3339))},
-		{o.latest.IsZero() || !terms.NotAfter.After(o.latest), fmt.Sprintf("it ends at %s, and may last until %s", terms.NotAfter.Format(time.RFC3339), o.latest.Format(time.RFC3339))},
+		{ad.NotAfter.IsZero() || !terms.NotAfter.After(ad.NotAfter), fmt.Sprintf("it ends at %s, and may last until %s", terms.NotAfter.Format(time.RFC3339), ad.NotAfter.Format(time.RFC3339))},
 		{terms.Network == grant.Network, "network differs"},
 		{terms.PodSecurity == grant.PodSecurity, "Pod Security level differs"},
 		{maps.Equal(terms.NodeLabels, grant.NodeLabels), "node labels differ"},
@@ -683,7 +702,16 @@ func (l *Lender) Terminate(ctx context.Context, peer peering.ClusterID, id, _ st
 	if c.Spec.PeerID != string(peer) {
 		return nil // not the caller's: unknown to it
 	}
-	return peerEnds(ctx, l.Client, &c, l.Identity().ID(), drainUntil, l.Now())
+	before := c.DeepCopy()
+	err := peerEnds(ctx, l.Client, l.Budget, &c, l.Identity().ID(), drainUntil, l.Now())
+	if later, ok := errors.AsType[*LaterError](err); ok {
+		return &wire.Error{Reason: wire.ReasonRateLimited, Message: "the end of the contract was changed too often", RetryAfter: later.After}
+	}
+	if err != nil {
+		return err
+	}
+	record(l.Events, &c, contractEvents(before, &c))
+	return nil
 }
 
 // SameNamespaces returns the names that namespaces of a peer may have here

@@ -89,7 +89,7 @@ func newLent(t testing.TB, peers int, objects ...client.Object) *lentTest {
 	c := indexed(fake.NewClientBuilder().WithScheme(testScheme(t)).WithObjects(objects...).
 		WithStatusSubresource(&v1alpha1.ForeignCluster{}, &v1alpha1.Contract{}))
 	l.Lender = &Lender{
-		Client: c, Reader: c, Identity: func() *identity.Identity { return l.self }, Now: l.now,
+		Client: c, Reader: c, Identity: func() *identity.Identity { return l.self }, Now: l.now, Budget: &WriteBudget{Now: l.now},
 		Changed: func(id peering.ClusterID) {
 			l.mu.Lock()
 			defer l.mu.Unlock()
@@ -103,6 +103,7 @@ func policyNamed(name string, edit ...func(*v1alpha1.PeeringPolicySpec)) *v1alph
 	p := &v1alpha1.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.PeeringPolicySpec{
 		Accept: v1alpha1.AcceptAutomatic, Limits: v1alpha1.PolicyLimits{PercentOfFree: new(int32(100))},
 		ContractDuration: &metav1.Duration{Duration: 24 * time.Hour},
+		NodeSelectorKeys: []string{corev1.LabelArchStable, "gpu", "disk"},
 	}}
 	for _, e := range edit {
 		e(&p.Spec)
@@ -142,10 +143,14 @@ func (l *lentTest) ask(request string, pairs ...string) peering.Ask {
 func (l *lentTest) terms(peer int, ad wire.Advertisement) peering.Terms {
 	begin := l.now().UTC().Truncate(time.Second).Add(-time.Minute)
 	g := ad.Grant
+	end := begin.Add(g.Duration)
+	if !ad.NotAfter.IsZero() && ad.NotAfter.Before(end) {
+		end = ad.NotAfter
+	}
 	return peering.Terms{
 		ContractID: ad.ContractID, RequestID: ad.RequestID, Revision: ad.Revision, Previous: ad.PreviousHash,
 		Consumer: l.peers[peer].Party(), Provider: l.self.Party(), Resources: g.Resources,
-		NotBefore: begin, NotAfter: begin.Add(g.Duration), Network: g.Network, PodSecurity: g.PodSecurity, NodeLabels: g.NodeLabels,
+		NotBefore: begin, NotAfter: end, Network: g.Network, PodSecurity: g.PodSecurity, NodeLabels: g.NodeLabels,
 		Price: g.Price, Renewable: g.Renewable, Notice: g.Notice, StatementPeriod: g.StatementPeriod, Exposure: g.Exposure,
 		NodeSelector: g.NodeSelector, RuntimeClasses: g.RuntimeClasses,
 	}
@@ -272,7 +277,7 @@ func TestAnotherAskByTheSameNameTakesTheOffersPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	second, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("a", "cpu=4"))
-	if err != nil || second.ContractID == first.ContractID || second.Grant.Resources.String() != "cpu=4" {
+	if err != nil || second.ContractID == first.ContractID || second.Grant.Resources.String() != "cpu=4, pods=110" {
 		t.Fatalf("got %+v, %v", second, err)
 	}
 	_, err = l.Sign(t.Context(), l.peers[0].ID(), l.envelope(0, l.terms(0, first)))
@@ -538,11 +543,12 @@ func TestTheTermsOfAPolicyAreAdvertised(t *testing.T) {
 		reason wire.Reason
 		says   string
 	}{
-		"a price above the ceiling":        {func(a *peering.Ask) { a.PriceCeiling = euros(t, "0.02") }, wire.ReasonPriceAboveCeiling, "EUR 0.025"},
-		"a runtime class that is not lent": {func(a *peering.Ask) { a.RuntimeClasses = []string{"kata"} }, wire.ReasonPolicyRefused, "kata"},
-		"one that is lent and not there":   {func(a *peering.Ask) { a.RuntimeClasses = []string{"missing"} }, wire.ReasonPolicyRefused, "has no runtime class missing"},
-		"a storage class that is not lent": {func(a *peering.Ask) { a.StorageClasses = []string{"slow"} }, wire.ReasonPolicyRefused, "slow"},
-		"an architecture that is not here": {func(a *peering.Ask) { a.NodeSelector = map[string]string{corev1.LabelArchStable: "riscv64"} }, wire.ReasonCapacityExhausted, "no node of the provider"},
+		"a price above the ceiling":           {func(a *peering.Ask) { a.PriceCeiling = euros(t, "0.02") }, wire.ReasonPriceAboveCeiling, "EUR 0.025"},
+		"a runtime class that is not lent":    {func(a *peering.Ask) { a.RuntimeClasses = []string{"kata"} }, wire.ReasonPolicyRefused, "kata"},
+		"one that is lent and not there":      {func(a *peering.Ask) { a.RuntimeClasses = []string{"missing"} }, wire.ReasonPolicyRefused, "has no runtime class missing"},
+		"a storage class that is not lent":    {func(a *peering.Ask) { a.StorageClasses = []string{"slow"} }, wire.ReasonPolicyRefused, "slow"},
+		"nodes by a label that is not for it": {func(a *peering.Ask) { a.NodeSelector = map[string]string{"tenant": "bank"} }, wire.ReasonPolicyRefused, "by the label tenant"},
+		"an architecture that is not here":    {func(a *peering.Ask) { a.NodeSelector = map[string]string{corev1.LabelArchStable: "riscv64"} }, wire.ReasonCapacityExhausted, "no node of the provider"},
 	} {
 		ask := l.ask("b"+name[:1], "cpu=1")
 		tc.edit(&ask)
@@ -597,6 +603,9 @@ func TestThePolicyThatSelectsDecides(t *testing.T) {
 		"not by another": {func(string) []client.Object {
 			return []client.Object{policyNamed("a", func(s *v1alpha1.PeeringPolicySpec) { s.ClusterIDs = []string{"x"} })}
 		}, wire.ReasonPolicyRefused},
+		"by a name that an administrator gave": {func(string) []client.Object {
+			return []client.Object{policyNamed("a", func(s *v1alpha1.PeeringPolicySpec) { s.Names = []string{"peer-0"} })}
+		}, ""},
 		"by how it came": {func(string) []client.Object {
 			return []client.Object{policyNamed("a", func(s *v1alpha1.PeeringPolicySpec) { s.Found = []v1alpha1.Found{v1alpha1.FoundToken} })}
 		}, ""},
@@ -630,6 +639,36 @@ func TestThePolicyThatSelectsDecides(t *testing.T) {
 	}
 }
 
+// TestANameThatAClusterGaveItselfSelectsNoPolicy: what the agent made of a cluster
+// that joined under the name of another's policy gets what everybody gets, until an
+// administrator confirms the name.
+func TestANameThatAClusterGaveItselfSelectsNoPolicy(t *testing.T) {
+	t.Parallel()
+	gold := policyNamed("a", func(s *v1alpha1.PeeringPolicySpec) { s.Names = []string{"peer-0"} })
+	l := newLent(t, 1, append(nodes(1), gold)...)
+	edit := func(change func(*v1alpha1.ForeignCluster)) {
+		t.Helper()
+		fc := l.peer(0)
+		change(fc)
+		if err := l.Client.Update(t.Context(), fc); err != nil {
+			t.Fatal(err)
+		}
+	}
+	edit(func(fc *v1alpha1.ForeignCluster) {
+		fc.Labels = map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager, "tier": "gold"}
+	})
+	_, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("r", "cpu=1"))
+	wants(t, err, wire.ReasonPolicyRefused, "no PeeringPolicy")
+	if got, err := l.Test(t.Context(), l.peers[0].ID(), l.ask("r", "cpu=1")); err != nil || !strings.Contains(got.Message, "annotate foreigncluster peer-0") {
+		t.Errorf("the administrator is told %+v, %v", got, err)
+	}
+	edit(func(fc *v1alpha1.ForeignCluster) {
+		fc.Annotations = map[string]string{v1alpha1.AnnotationNameConfirmed: "true"}
+	})
+	_, err = l.Advertise(t.Context(), l.peers[0].ID(), l.ask("r", "cpu=1"))
+	wants(t, err, "", "")
+}
+
 func TestAStrangerIsOfferedNothing(t *testing.T) {
 	t.Parallel()
 	l := newLent(t, 0, append(nodes(1), policyNamed("all"))...)
@@ -654,9 +693,11 @@ func TestASignedContractHasToBeWhatWasAdvertised(t *testing.T) {
 		reason wire.Reason
 		says   string
 	}{
-		"more of a resource":    {func(x *peering.Terms) { x.Resources = quantities(t, "cpu=3", "memory=4Gi") }, wire.ReasonContractMismatch, "cpu"},
-		"another resource":      {func(x *peering.Terms) { x.Resources = quantities(t, "cpu=2", "memory=4Gi", "nvidia.com/gpu=1") }, wire.ReasonContractMismatch, "not advertised"},
-		"a resource less":       {func(x *peering.Terms) { x.Resources = quantities(t, "memory=4Gi") }, wire.ReasonContractMismatch, "cpu"},
+		"more of a resource": {func(x *peering.Terms) { x.Resources = quantities(t, "cpu=3").KeepUnnamed(x.Resources) }, wire.ReasonContractMismatch, "cpu"},
+		"another resource": {func(x *peering.Terms) {
+			x.Resources = x.Resources.KeepUnnamed(quantities(t, "nvidia.com/gpu=1"))
+		}, wire.ReasonContractMismatch, "not advertised"},
+		"a resource less":       {func(x *peering.Terms) { x.Resources = quantities(t, "memory=4Gi", "pods=55") }, wire.ReasonContractMismatch, "cpu"},
 		"a second revision":     {func(x *peering.Terms) { x.Revision, x.Previous = 2, peering.Hash{1} }, wire.ReasonAdvertisementExpired, "revision 2"},
 		"longer":                {func(x *peering.Terms) { x.NotAfter = x.NotAfter.Add(time.Second) }, wire.ReasonContractMismatch, "lasts"},
 		"beginning in a week":   {func(x *peering.Terms) { x.NotBefore, x.NotAfter = now.Add(168*time.Hour), now.Add(169*time.Hour) }, wire.ReasonContractMismatch, "clocks"},
@@ -733,7 +774,7 @@ func TestSigningAgainReturnsWhatWasSigned(t *testing.T) {
 	if err != nil || signed.Hash() != first.Hash() {
 		t.Errorf("another payload of the revision: %v, the same %v", err, signed.Hash() == first.Hash())
 	}
-	if got := l.lends().String(); got != "cpu=1" {
+	if got := l.lends().String(); got != "cpu=1, pods=27" {
 		t.Errorf("%s is lent", got)
 	}
 }
@@ -749,12 +790,14 @@ func TestAmendmentsAndRenewals(t *testing.T) {
 	const day = 24 * time.Hour
 	never := func(s *v1alpha1.PeeringPolicySpec) { s.Accept = v1alpha1.AcceptNever }
 	notRenewed := func(s *v1alpha1.PeeringPolicySpec) { s.Renewal = v1alpha1.RenewalNever }
+	short := func(s *v1alpha1.PeeringPolicySpec) { s.ContractDuration = &metav1.Duration{Duration: 6 * time.Hour} }
 	ceiling := func(n string) func(*v1alpha1.PeeringPolicySpec) {
 		return func(s *v1alpha1.PeeringPolicySpec) {
 			s.Limits.Resources = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(n)}
 		}
 	}
-	// The contract lends 4 of 12 cores for a day less a minute; half of it passed.
+	// The contract lends 4 of 12 cores, and so 110 of 330 pods, for a day less a minute;
+	// half of it passed.
 	left := day/2 - time.Minute
 	for name, tc := range map[string]struct {
 		policy   func(*v1alpha1.PeeringPolicySpec)
@@ -765,31 +808,38 @@ func TestAmendmentsAndRenewals(t *testing.T) {
 		want     string
 		lasts    time.Duration
 	}{
-		"renewed as it is": {want: "cpu=4", lasts: day},
-		"renewed for less": {duration: 18 * time.Hour, want: "cpu=4", lasts: 18 * time.Hour},
-		"renewed for no longer than the policy gives": {duration: 10 * day, want: "cpu=4", lasts: day},
-		"shortened":                    {duration: time.Hour, want: "cpu=4", lasts: time.Hour},
-		"grown":                        {amounts: []string{"cpu=12"}, want: "cpu=12", lasts: day},
-		"grown by another resource":    {amounts: []string{"cpu=4", "memory=1Gi"}, want: "cpu=4, memory=1Gi", lasts: day},
-		"grown without lasting longer": {amounts: []string{"cpu=12"}, duration: time.Hour, want: "cpu=12", lasts: time.Hour},
+		"renewed as it is": {want: "cpu=4, pods=110", lasts: day},
+		"renewed for less": {duration: 18 * time.Hour, want: "cpu=4, pods=110", lasts: 18 * time.Hour},
+		"renewed for no longer than the policy gives": {duration: 10 * day, want: "cpu=4, pods=110", lasts: day},
+		"shortened":                    {duration: time.Hour, want: "cpu=4, pods=110", lasts: time.Hour},
+		"grown":                        {amounts: []string{"cpu=12"}, want: "cpu=12, pods=110", lasts: day},
+		"grown by another resource":    {amounts: []string{"cpu=4", "memory=1Gi"}, want: "cpu=4, memory=1Gi, pods=110", lasts: day},
+		"grown without lasting longer": {amounts: []string{"cpu=12"}, duration: time.Hour, want: "cpu=12, pods=110", lasts: time.Hour},
 		"not beyond what is free":      {amounts: []string{"cpu=13"}, reason: wire.ReasonCapacityExhausted, says: "12"},
-		"lessened":                     {amounts: []string{"cpu=1"}, want: "cpu=1", lasts: day},
-		"traded":                       {amounts: []string{"cpu=1", "memory=20Gi"}, want: "cpu=1, memory=20Gi", lasts: day},
+		"lessened":                     {amounts: []string{"cpu=1"}, want: "cpu=1, pods=110", lasts: day},
+		"with fewer pods":              {amounts: []string{"pods=3"}, want: "cpu=4, pods=3", lasts: day},
+		"with no cpu":                  {amounts: []string{"cpu=0", "memory=1Gi"}, want: "cpu=0, memory=1Gi, pods=110", lasts: day},
+		"traded":                       {amounts: []string{"cpu=1", "memory=20Gi"}, want: "cpu=1, memory=20Gi, pods=110", lasts: day},
 
 		"not renewed by a policy that renews none": {policy: notRenewed, reason: wire.ReasonPolicyRefused, says: "does not renew"},
 		"nor when it asks for a time":              {policy: notRenewed, duration: day, reason: wire.ReasonPolicyRefused, says: "does not renew"},
-		"but grown until its end":                  {policy: notRenewed, amounts: []string{"cpu=8"}, want: "cpu=8", lasts: left},
-		"whatever time it asks for":                {policy: notRenewed, amounts: []string{"cpu=8"}, duration: day, want: "cpu=8", lasts: left},
-		"and lessened until its end":               {policy: notRenewed, amounts: []string{"cpu=2"}, want: "cpu=2", lasts: left},
+		"but grown until its end":                  {policy: notRenewed, amounts: []string{"cpu=8"}, want: "cpu=8, pods=110", lasts: left},
+		"whatever time it asks for":                {policy: notRenewed, amounts: []string{"cpu=8"}, duration: day, want: "cpu=8, pods=110", lasts: left},
+		"and lessened until its end":               {policy: notRenewed, amounts: []string{"cpu=2"}, want: "cpu=2, pods=110", lasts: left},
 
 		"not renewed by one that accepts none": {policy: never, reason: wire.ReasonPolicyRefused, says: "lends nothing"},
 		"nor grown":                            {policy: never, amounts: []string{"cpu=5"}, reason: wire.ReasonPolicyRefused, says: "lends nothing"},
-		"but lessened until its end by it":     {policy: never, amounts: []string{"cpu=1"}, want: "cpu=1", lasts: left},
+		"nor grown in pods":                    {policy: never, amounts: []string{"cpu=1", "pods=111"}, reason: wire.ReasonPolicyRefused, says: "lends nothing"},
+		"but lessened until its end by it":     {policy: never, amounts: []string{"cpu=1"}, want: "cpu=1, pods=110", lasts: left},
 		"nor renewed when lessened":            {policy: never, amounts: []string{"cpu=1"}, duration: day, reason: wire.ReasonPolicyRefused, says: "lends nothing"},
 
+		"grown for no longer than the policy gives now": {policy: short, amounts: []string{"cpu=8"}, want: "cpu=8, pods=110", lasts: 6 * time.Hour},
+		"lessened under a shorter one, until its end":   {policy: short, amounts: []string{"cpu=2"}, want: "cpu=2, pods=110", lasts: left},
+		"as it is under a shorter one, until its end":   {policy: short, want: "cpu=4, pods=110", lasts: left},
+
 		"not renewed under a lower ceiling":     {policy: ceiling("2"), reason: wire.ReasonPolicyRefused, says: "at most cpu 2"},
-		"unless it fits in":                     {policy: ceiling("2"), amounts: []string{"cpu=2"}, want: "cpu=2", lasts: day},
-		"but lessened under one, until its end": {policy: ceiling("2"), amounts: []string{"cpu=3"}, want: "cpu=3", lasts: left},
+		"unless it fits in":                     {policy: ceiling("2"), amounts: []string{"cpu=2"}, want: "cpu=2, pods=110", lasts: day},
+		"but lessened under one, until its end": {policy: ceiling("2"), amounts: []string{"cpu=3"}, want: "cpu=3, pods=110", lasts: left},
 		"nor grown under one":                   {policy: ceiling("5"), amounts: []string{"cpu=6"}, reason: wire.ReasonPolicyRefused, says: "at most cpu 5, of which it holds cpu 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -816,10 +866,16 @@ func TestAmendmentsAndRenewals(t *testing.T) {
 			if ad.ContractID != old.ContractID || ad.Revision != 2 || ad.PreviousHash == (peering.Hash{}) || ad.Grant.StatementPeriod != time.Minute {
 				t.Errorf("advertised %+v", ad)
 			}
-			if got := ad.Grant.Resources.String(); got != tc.want || ad.Grant.Duration != tc.lasts {
-				t.Errorf("granted %s for %s, want %s for %s", got, ad.Grant.Duration, tc.want, tc.lasts)
-			}
 			terms := l.terms(0, ad)
+			// A contract begins a minute before it is signed; one that keeps its end has
+			// exactly the end that it had.
+			end := terms.NotBefore.Add(tc.lasts)
+			if tc.lasts == left {
+				end = old.NotAfter
+			}
+			if got := ad.Grant.Resources.String(); got != tc.want || !terms.NotAfter.Equal(end) {
+				t.Errorf("granted %s until %s, want %s until %s", got, terms.NotAfter, tc.want, end)
+			}
 			signed, err := l.Sign(t.Context(), l.peers[0].ID(), l.envelope(0, terms))
 			if err != nil {
 				t.Fatal(err)

@@ -23,6 +23,19 @@ const (
 	introductionsPause = 5 * time.Minute
 )
 
+// Times of the choice of a gateway. A gateway that dies is noticed by the other nodes'
+// probes within 4 s and replaced gatewayPatience later.
+const (
+	// gatewayPatience is how long there must be evidence against a gateway until it is
+	// replaced: a fabric that restarts, or a network that stops for a moment, moves
+	// nothing.
+	gatewayPatience = 5 * time.Second
+	// gatewaySettles is how long a new gateway has for its tunnels to come up, twice as
+	// long each time that it was of no use, maxGatewayMoves times.
+	gatewaySettles  = 20 * time.Second
+	maxGatewayMoves = 4
+)
+
 // peerWorkers is how many peers are looked at at once: what takes time is the API
 // server's answers, one after the other.
 const peerWorkers = 8
@@ -119,13 +132,38 @@ const (
 	recentSettle = 5 * time.Second
 )
 
+// Limits of what peers make this cluster write of what they say: bytes of whole
+// objects, as etcd keeps each revision for 5 to 10 minutes.
+const (
+	// peerWriteBytes is how many bytes a second one peer may have written in the long
+	// run, and peerWriteBurst how many at once.
+	peerWriteBytes = 32 << 10
+	peerWriteBurst = 4 << 20
+	// allWriteBytes and allWriteBurst are those of all peers together.
+	allWriteBytes = 256 << 10
+	allWriteBurst = 48 << 20
+	// writeOverhead is what a write costs besides the object's text.
+	writeOverhead = 4 << 10
+	// keyCost is what a write of the tunnels' keys counts as: those of a few hundred
+	// peers.
+	keyCost = 32 << 10
+	// usePause is the least time between two writes of a contract's status for what is in
+	// use of it, how its node is, and its statements.
+	usePause = 5 * time.Second
+	// maxPeerMessage is how much is kept of what a peer says of why a contract ends.
+	maxPeerMessage = 256
+)
+
 // Limits of what follows from a peer's word on contracts.
 const (
-	// maxCandidates is how many providers a ResourceSlice compares at most.
+	// minDuration is the shortest contract that is signed unless spec.duration asks for
+	// a shorter one.
+	minDuration = 5 * time.Minute
+	// maxCandidates is how many providers a PeeringRequest compares at most.
 	maxCandidates = 64
 	// maxPreviews is how many of them are asked at once.
 	maxPreviews = 8
-	// contractWorkers is how many contracts, and how many ResourceSlices, are looked
+	// contractWorkers is how many contracts, and how many PeeringRequests, are looked
 	// at at once: a peer that is slow to answer holds up its own.
 	contractWorkers = 8
 	// fetchAgain is how long to wait before a peer is asked again for a revision or
@@ -151,3 +189,37 @@ const (
 	// peers that were forgotten do not gather.
 	maxHashes = 4096
 )
+
+// Limits of what a Tunnel opens; the object has to fit into the API server.
+const (
+	// maxExposures is how many exposures a Tunnel has at most, one for each offloaded
+	// namespace of a contract, as in the custom resource.
+	maxExposures = 256
+	// maxExposed is how many addresses and ports, in all, the exposures of a Tunnel
+	// list.
+	maxExposed = 20_000
+	// maxPorts is how many ports a destination has at most, as in the custom resource.
+	maxPorts = 1000
+	// tunnelPause is the least time between two writes of a Tunnel that open something.
+	tunnelPause = time.Second
+	// unsureLook is how often it is looked, after a start, whether it is known by now
+	// what contracts expose.
+	unsureLook = time.Second
+)
+
+// Limits of the alias pool.
+const (
+	// aliasShare is how much of the alias pool one peer can have, of each family: one
+	// part in so many.
+	aliasShare = 2
+	// nodeNet4 and nodeNet6 is how long the prefix around a node's address is that no
+	// alias is taken from, and nodeNetMost4 and nodeNetMost6 how short at most the one
+	// that holds the addresses of all nodes.
+	nodeNet4     = 24
+	nodeNet6     = 64
+	nodeNetMost4 = 16
+	nodeNetMost6 = 48
+)
+
+// maxOffloadingMessage is how long the message of a NamespaceOffloading is at most.
+const maxOffloadingMessage = 1024

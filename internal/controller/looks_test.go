@@ -170,7 +170,7 @@ func TestAContractAtRestIsLeftAlone(t *testing.T) {
 func TestWhatOfAFabricNodeMatters(t *testing.T) {
 	t.Parallel()
 	before := &v1alpha1.FabricNode{
-		Spec: v1alpha1.FabricNodeSpec{Gateway: true},
+		Spec: v1alpha1.FabricNodeSpec{ClusterID: "self", Gateway: true},
 		Status: v1alpha1.FabricNodeStatus{
 			PublicKey: "key", ObservedAt: metav1.NewTime(now),
 			Paths: []v1alpha1.FabricPath{{PeerID: "a", State: "Up"}, {PeerID: "b", State: "Down", Message: "no answer"}},
@@ -192,6 +192,9 @@ func TestWhatOfAFabricNodeMatters(t *testing.T) {
 		"no paths":    {change: func(n *v1alpha1.FabricNode) { n.Status.Paths = nil }, peers: []string{"a", "b"}},
 		"its key":     {change: func(n *v1alpha1.FabricNode) { n.Status.PublicKey = "another" }, all: true},
 		"its address": {change: func(n *v1alpha1.FabricNode) { n.Status.Endpoints = []string{"192.0.2.1:51820"} }, all: true},
+		"the path to the gateway": {change: func(n *v1alpha1.FabricNode) {
+			n.Status.Paths = append(n.Status.Paths, v1alpha1.FabricPath{PeerID: "self", State: "Down"})
+		}, all: true},
 		"the gateway": {change: func(n *v1alpha1.FabricNode) { n.Spec.Gateway = false }, all: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -238,4 +241,63 @@ func TestPeersAreLookedAtWhenAGatewayFallsSilent(t *testing.T) {
 		t.Fatal(err)
 	}
 	look(time.Second, 2, "it is heard of again")
+}
+
+// A gateway that dies is replaced within 15 s: its neighbours report lost probes 5 s
+// after its death at the latest.
+func TestGatewayThatDiesIsReplaced(t *testing.T) {
+	t.Parallel()
+	clock := now
+	fabric := func(name string, gateway bool) *v1alpha1.FabricNode {
+		n := &v1alpha1.FabricNode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.FabricNodeSpec{ClusterID: "self", Gateway: gateway}}
+		n.Status = v1alpha1.FabricNodeStatus{PublicKey: "key-" + name, ObservedAt: metav1.NewTime(now)}
+		if !gateway {
+			n.Status.Paths = []v1alpha1.FabricPath{{PeerID: "self", Node: "n1", State: "Up"}}
+		}
+		return n
+	}
+	node := func(name string) *corev1.Node {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}}
+	}
+	c := trustClient(t, fabric("n1", true), fabric("n2", false), fabric("n3", false), node("n1"), node("n2"), node("n3"))
+	r := &Gateways{Client: c, Self: "self", Silent: func() {}, Now: func() time.Time { return clock }}
+	gateway := func() (names []string, again time.Duration) {
+		t.Helper()
+		result, err := r.Reconcile(t.Context(), reconcile.Request{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var list v1alpha1.FabricNodeList
+		if err := c.List(t.Context(), &list); err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range list.Items {
+			if n.Spec.Gateway {
+				names = append(names, n.Name)
+			}
+		}
+		return names, result.RequeueAfter
+	}
+	gateway()
+	clock = clock.Add(time.Minute)
+	died := clock
+	clock = clock.Add(5 * time.Second)
+	for _, name := range []string{"n2", "n3"} {
+		var n v1alpha1.FabricNode
+		if err := c.Get(t.Context(), client.ObjectKey{Name: name}, &n); err != nil {
+			t.Fatal(err)
+		}
+		n.Status.Paths[0].State, n.Status.ObservedAt = "Down", metav1.NewTime(clock)
+		if err := c.Update(t.Context(), &n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	names, again := gateway()
+	for slices.Equal(names, []string{"n1"}) && clock.Sub(died) < time.Minute {
+		clock = clock.Add(again)
+		names, again = gateway()
+	}
+	if !slices.Equal(names, []string{"n2"}) || clock.Sub(died) > 15*time.Second {
+		t.Errorf("after %s the gateway is %v, want n2 within 15 s", clock.Sub(died), names)
+	}
 }

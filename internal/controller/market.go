@@ -134,13 +134,18 @@ func (m *market) policyOf(peer peering.ClusterID) (*v1alpha1.ForeignCluster, *le
 // decide decides what a peer gets for an ask. What the contract named except
 // holds counts as free.
 func (m *market) decide(peer peering.ClusterID, ask peering.Ask, policy peering.Policy, except string) (peering.Grant, error) {
+	// First, as what levels says would tell which labels there are.
+	if err := policy.CheckNodes(ask.NodeSelector); err != nil && policy.Accept != peering.Never {
+		return peering.Grant{}, err
+	}
 	levels, err := m.levels(peer, policy.Name, ask.NodeSelector, except)
 	if err != nil {
 		return peering.Grant{}, err
 	}
 	policy.NodeLabels = m.nodeLabels(policy, ask.NodeSelector)
-	if len(ask.Resources) == 0 && len(levels) > 1 {
-		// As much as there is on every level; then once more for the price of it.
+	if _, named := ask.Resources[peering.Pods]; !named && len(levels) > 1 {
+		// As much as there is on every level, of all that is not named or of pods; then
+		// once more for the price of it.
 		free := ask
 		free.PriceCeiling = peering.Money{}
 		for i, have := range levels {
@@ -164,38 +169,42 @@ func (m *market) decide(peer peering.ClusterID, ask peering.Ask, policy peering.
 }
 
 // amend decides on the next revision of a contract, whose own amounts count as
-// free. It lasts as long as the policy gives from now, but never less than the
-// contract does where nobody asked for that; where the policy does not renew, no
-// longer than the contract. What a contract that is not prolonged has already it
-// may keep, whatever the policy says now.
-func (m *market) amend(peer peering.ClusterID, ask peering.Ask, policy peering.Policy, old peering.Terms, now time.Time) (peering.Grant, error) {
+// free, and says how long it lasts at the latest; zero leaves that to the grant. It
+// lasts as long as the policy gives from now. What only gives back, or changes
+// nothing, never ends earlier for it, and keeps what the contract has, whatever the
+// policy says now. Where the policy does not renew, nothing ends later than the
+// contract does.
+func (m *market) amend(peer peering.ClusterID, ask peering.Ask, policy peering.Policy, old peering.Terms, now time.Time) (peering.Grant, time.Time, error) {
 	left := old.NotAfter.Sub(now).Truncate(time.Second)
-	longest := max(policy.Duration, left)
+	_, fits := ask.Resources.Fits(old.Resources)
+	alike := maps.Equal(ask.NodeSelector, old.NodeSelector) && slices.Equal(ask.RuntimeClasses, old.RuntimeClasses) && ask.Network == old.Network
+	longest := policy.Duration
+	if alike && fits {
+		longest = max(longest, left)
+	}
 	if !policy.Renewable {
-		longest = left
+		longest = min(longest, left)
 	}
 	wanted := longest
 	if ask.Duration > 0 {
 		wanted = min(ask.Duration, longest)
 	}
-	same := sameAmounts(ask.Resources, old.Resources) && maps.Equal(ask.NodeSelector, old.NodeSelector) &&
-		slices.Equal(ask.RuntimeClasses, old.RuntimeClasses) && ask.Network == old.Network
+	same := alike && sameAmounts(ask.Resources, old.Resources)
 	var err error
 	if wanted > left {
 		longer := ask
 		longer.Duration, policy.Duration = wanted, longest
 		var g peering.Grant
 		if g, err = m.decide(peer, longer, policy, old.ContractID); err == nil || ask.Duration > 0 {
-			return g, err
+			return g, time.Time{}, err
 		}
 	}
 	switch {
 	case same && err != nil:
-		return peering.Grant{}, err
+		return peering.Grant{}, time.Time{}, err
 	case same && !policy.Renewable && policy.Accept != peering.Never:
-		return peering.Grant{}, &peering.GrantError{Reason: peering.GrantPolicyRefused, Message: fmt.Sprintf("policy %q does not renew contracts", policy.Name)}
+		return peering.Grant{}, time.Time{}, &peering.GrantError{Reason: peering.GrantPolicyRefused, Message: fmt.Sprintf("policy %q does not renew contracts", policy.Name)}
 	}
-	ask.Duration = min(wanted, left)
 	more := peering.Resources{}
 	for name, q := range ask.Resources {
 		if q.Cmp(old.Resources[name]) > 0 || !maps.Equal(ask.NodeSelector, old.NodeSelector) {
@@ -205,17 +214,34 @@ func (m *market) amend(peer peering.ClusterID, ask peering.Ask, policy peering.P
 	policy.Duration = left
 	if len(more) > 0 {
 		grown := ask
-		grown.Resources, grown.PriceCeiling = more, peering.Money{}
+		// Of pods no more are asked for than that.
+		grown.Resources, grown.PriceCeiling = more.KeepUnnamed(peering.Resources{peering.Pods: peering.Whole(0)}), peering.Money{}
 		if _, err := m.decide(peer, grown, policy, old.ContractID); err != nil {
-			return peering.Grant{}, err
+			return peering.Grant{}, time.Time{}, err
 		}
 	}
 	policy.NodeLabels = m.nodeLabels(policy, ask.NodeSelector)
 	policy.Ceilings, policy.Total = nil, nil
 	policy.PercentOfFree, policy.TotalPercent, policy.OvercommitPercent = 100, 100, 100
-	return peering.Decide(ask, policy, peering.Capacity{
+	policy.Duration, ask.Duration = revised(ask.Duration, min(wanted, left), left), 0
+	g, err := peering.Decide(ask, policy, peering.Capacity{
 		Free: ask.Resources, RuntimeClasses: m.runtimeClasses, StorageClasses: m.storageClasses,
 	})
+	return g, old.NotAfter, err
+}
+
+// revised is the duration of a revision that does not end later than its contract,
+// of which left is left. It counts from the revision's begin, which may be earlier
+// than now by what clocks differ, so one that keeps the end gets as much more; the end
+// itself bounds it.
+func revised(asked, wanted, left time.Duration) time.Duration {
+	if wanted < left {
+		return wanted
+	}
+	if left += startSkew; asked > 0 {
+		return min(asked, left)
+	}
+	return left
 }
 
 func sameAmounts(a, b peering.Resources) bool { return maps.Equal(a.Strings(), b.Strings()) }
@@ -230,10 +256,11 @@ func lessened(old peering.Terms, ask peering.Ask, now time.Time) (peering.Grant,
 		return peering.Grant{}, false
 	}
 	g := grantOf(old)
-	g.Resources, g.Duration = ask.Resources.Clone(), left
+	wanted := left
 	if ask.Duration > 0 {
-		g.Duration = min(ask.Duration.Truncate(time.Second), left)
+		wanted = min(ask.Duration.Truncate(time.Second), left)
 	}
+	g.Resources, g.Duration = ask.Resources.Clone(), revised(ask.Duration.Truncate(time.Second), wanted, left)
 	return g, g.Duration >= time.Second
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/wire"
 )
 
 // ConsumerClusterRole holds the rights that the agent needs in a namespace whose
@@ -82,15 +84,23 @@ func (r *Namespaces) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 	before := offloading.DeepCopy()
 	offloading.Status.Clusters = r.States(req.Namespace)
-	if !equality.Semantic.DeepEqual(before.Status, offloading.Status) {
-		if err := r.Client.Status().Patch(ctx, &offloading, client.MergeFrom(before), client.FieldOwner(v1alpha1.Manager)); err != nil {
-			if apierrors.IsNotFound(err) {
-				return reconcile.Result{}, nil
-			}
-			return reconcile.Result{}, fmt.Errorf("status of namespace offloading %s: %w", req.Namespace, err)
-		}
+	offloading.Status.State, offloading.Status.Message = namespaceState(offloading.Status.Clusters)
+	if err := r.writeStatus(ctx, before, &offloading); err != nil {
+		return reconcile.Result{}, err
 	}
 	return reconcile.Result{RequeueAfter: namespacePoll}, nil
+}
+
+// writeStatus writes the status if it changed.
+func (r *Namespaces) writeStatus(ctx context.Context, before, after *v1alpha1.NamespaceOffloading) error {
+	if equality.Semantic.DeepEqual(before.Status, after.Status) {
+		return nil
+	}
+	err := r.Client.Status().Patch(ctx, after, client.MergeFrom(before), client.FieldOwner(v1alpha1.Manager))
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("status of namespace offloading %s: %w", after.Namespace, err)
+	}
+	return nil
 }
 
 // end closes the namespace. Placement stops first, so that what is moved away
@@ -105,16 +115,16 @@ func (r *Namespaces) end(ctx context.Context, offloading *v1alpha1.NamespaceOffl
 	}
 	left, err := r.Evict(ctx, namespace)
 	if err != nil {
-		return reconcile.Result{}, fmt.Errorf("move the pods of namespace %s home: %w", namespace, err)
+		return r.ending(ctx, offloading, fmt.Errorf("move the pods of namespace %s home: %w", namespace, err))
 	}
 	if left > 0 {
-		return reconcile.Result{RequeueAfter: evictPoll}, nil
+		return r.ending(ctx, offloading, fmt.Errorf("%d pods of the namespace are still on virtual nodes: they leave as their disruption budgets allow", left))
 	}
-	made, err := r.remake(ctx, offloading)
+	remade, err := r.remake(ctx, offloading)
 	if err != nil {
-		return reconcile.Result{}, err
+		return r.ending(ctx, offloading, err)
 	}
-	if made {
+	if remade {
 		return reconcile.Result{RequeueAfter: evictPoll}, nil
 	}
 	binding := r.binding(namespace)
@@ -127,10 +137,22 @@ func (r *Namespaces) end(ctx context.Context, offloading *v1alpha1.NamespaceOffl
 	return reconcile.Result{}, nil
 }
 
-// remake has pods made anew that no node took yet and that placement bound to
-// virtual nodes: they would wait for ever. Nothing of them ever ran, and they are
-// deleted only as they were seen, on no node. A pod that nobody would make anew is
-// left, and says so. It returns whether any were deleted.
+// ending says in the status why a namespace is not closed yet, and has it looked at again.
+func (r *Namespaces) ending(ctx context.Context, offloading *v1alpha1.NamespaceOffloading, why error) (reconcile.Result, error) {
+	before := offloading.DeepCopy()
+	offloading.Status.State, offloading.Status.Message = "Ending", wire.Text(why.Error(), maxOffloadingMessage)
+	if err := r.writeStatus(ctx, before, offloading); err != nil {
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{RequeueAfter: evictPoll}, nil
+}
+
+// remake has controllers replace pods that wait for a node and that placement
+// restricts to virtual nodes: they would wait for ever. It evicts them, since the
+// agent has that right in offloaded namespaces and no right to delete such pods.
+// Nothing of them ever ran, and they are evicted only as they were seen, on no node.
+// A pod without a controller is left, with an event. It returns whether any were
+// evicted.
 func (r *Namespaces) remake(ctx context.Context, offloading *v1alpha1.NamespaceOffloading) (bool, error) {
 	if offloading.Spec.PodStrategy != v1alpha1.StrategyRemote {
 		return false, nil
@@ -150,12 +172,15 @@ func (r *Namespaces) remake(ctx context.Context, offloading *v1alpha1.NamespaceO
 				"the namespace is not offloaded any more, and this pod may run on virtual nodes only; delete it and create it again to have it run here")
 			continue
 		}
-		err := r.Client.Delete(ctx, p, client.Preconditions{UID: &p.UID, ResourceVersion: &p.ResourceVersion})
+		err := r.Client.SubResource("eviction").Create(ctx, p.DeepCopy(), &policyv1.Eviction{
+			DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &p.UID, ResourceVersion: &p.ResourceVersion}},
+		})
 		switch {
-		case err == nil, apierrors.IsConflict(err): // one that changed is looked at again
+		// One that changed, or that a budget keeps, is looked at again.
+		case err == nil, apierrors.IsConflict(err), apierrors.IsTooManyRequests(err):
 			made = true
 		case !apierrors.IsNotFound(err):
-			return false, fmt.Errorf("have pod %s/%s made anew: %w", p.Namespace, p.Name, err)
+			return false, fmt.Errorf("replace pod %s/%s, which may run on virtual nodes only: %w", p.Namespace, p.Name, err)
 		}
 	}
 	return made, nil
@@ -215,8 +240,17 @@ func (r *Namespaces) binding(namespace string) *rbacv1.RoleBinding {
 	}
 }
 
+// bind gives the agent its rights in a namespace, unless it has them: that is
+// asked each few seconds, and of the cache.
 func (r *Namespaces) bind(ctx context.Context, namespace string) error {
-	err := r.Client.Create(ctx, r.binding(namespace), client.FieldOwner(v1alpha1.Manager))
+	err := r.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ConsumerClusterRole}, &rbacv1.RoleBinding{})
+	if err == nil {
+		return nil
+	}
+	if !apierrors.IsNotFound(err) {
+		return fmt.Errorf("look for the agent's rights in namespace %s: %w", namespace, err)
+	}
+	err = r.Client.Create(ctx, r.binding(namespace), client.FieldOwner(v1alpha1.Manager))
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("give the agent its rights in namespace %s: %w", namespace, err)
 	}

@@ -9,9 +9,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 )
@@ -76,7 +78,7 @@ func TestPodsThatWaitForAVirtualNodeAreMadeAnewWhenTheirNamespaceIsClosed(t *tes
 				delete(want, name)
 			}
 			said := &recorder{}
-			c := fakeClient(t, objects...)
+			c := evicting(fakeClient(t, objects...))
 			r := &Namespaces{
 				Client: c, Events: said, Changed: func() {},
 				Evict: func(context.Context, string) (int, error) { return 0, nil },
@@ -111,7 +113,7 @@ func TestPodsThatWaitForAVirtualNodeAreMadeAnewWhenTheirNamespaceIsClosed(t *tes
 func TestAPodThatGetsANodeMeanwhileIsNotDeleted(t *testing.T) {
 	t.Parallel()
 	end := now.Truncate(time.Second)
-	c := fakeClient(t, placed("waits", end, nil))
+	c := evicting(fakeClient(t, placed("waits", end, nil)))
 	seen := &corev1.Pod{}
 	key := client.ObjectKey{Namespace: "shop", Name: "waits"}
 	if err := c.Get(t.Context(), key, seen); err != nil {
@@ -133,6 +135,15 @@ func TestAPodThatGetsANodeMeanwhileIsNotDeleted(t *testing.T) {
 	}
 }
 
+// evicting has evictions keep their preconditions, as an API server does.
+func evicting(c client.WithWatch) client.WithWatch {
+	return interceptor.NewClient(c, interceptor.Funcs{
+		SubResourceCreate: func(ctx context.Context, c client.Client, _ string, o, e client.Object, _ ...client.SubResourceCreateOption) error {
+			return c.Delete(ctx, o, client.Preconditions(*e.(*policyv1.Eviction).DeleteOptions.Preconditions))
+		},
+	})
+}
+
 // staleList is a cache that lags.
 type staleList struct {
 	client.Client
@@ -142,4 +153,38 @@ type staleList struct {
 func (s staleList) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
 	s.pods.DeepCopyInto(list.(*corev1.PodList))
 	return nil
+}
+
+// The reconciler runs each few seconds for each namespace, and writes only what is
+// missing.
+func TestNamespaceIsBoundOnce(t *testing.T) {
+	t.Parallel()
+	offloading := &v1alpha1.NamespaceOffloading{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "offloading"}}
+	creates := 0
+	c := interceptor.NewClient(fakeClient(t, offloading, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}), interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			creates++
+			return c.Create(ctx, o, opts...)
+		},
+	})
+	r := &Namespaces{Client: c, States: func(string) []v1alpha1.NamespaceInCluster { return nil }, Changed: func() {}}
+	reconcile := func() {
+		t.Helper()
+		if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(offloading)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 3 {
+		reconcile()
+	}
+	if creates != 1 {
+		t.Errorf("%d attempts to create the role binding, want 1", creates)
+	}
+	if err := c.Delete(t.Context(), r.binding("shop")); err != nil {
+		t.Fatal(err)
+	}
+	reconcile()
+	if creates != 2 {
+		t.Error("a role binding that went was not made again")
+	}
 }

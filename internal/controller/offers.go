@@ -566,6 +566,12 @@ func (l *Lender) Test(ctx context.Context, peer peering.ClusterID, ask peering.A
 	default:
 		return PolicyTest{}, err
 	}
+	if fc := m.peers[peer]; fc != nil {
+		if name := unconfirmed(m.policies, fc); name != "" {
+			said = append(said, fmt.Sprintf("policy %q names %s, and the cluster gave itself that name: to have it count, kubectl annotate foreigncluster %s %s=true",
+				name, fc.Name, fc.Name, v1alpha1.AnnotationNameConfirmed))
+		}
+	}
 	said = append(said, m.explain(peer, ask)...)
 	if services := m.tellsOf(peer).String(); services != "" {
 		said = append(said, services)
@@ -578,22 +584,15 @@ func (l *Lender) Test(ctx context.Context, peer peering.ClusterID, ask peering.A
 // answered once it is let through; nil for one that does not wait, or would get
 // nothing then either.
 func (l *Lender) onceApproved(m *market, peer peering.ClusterID, ask peering.Ask, why *peering.GrantError) *wire.Advertisement {
-	_, lending, err := m.policyOf(peer)
-	if why.Reason != peering.GrantPending || ask.ContractID != "" || err != nil {
+	if why.Reason != peering.GrantPending {
 		return nil
 	}
-	policy, err := lending.lends()
+	a, err := l.answerIf(m, peer, ask, true)
 	if err != nil {
 		return nil
 	}
-	policy.Approved = true
-	grant, err := m.decide(peer, ask, policy, "")
-	if err != nil {
-		return nil
-	}
-	return &wire.Advertisement{
-		RequestID: ask.RequestID, Revision: 1, Grant: grant, ValidUntil: l.Now().UTC().Truncate(time.Second).Add(OfferValidity), NeedsApproval: true,
-	}
+	a.ad.ContractID, a.ad.NeedsApproval = "", true
+	return &a.ad
 }
 
 // explain says what bounds each resource of an ask: on each level the tightest

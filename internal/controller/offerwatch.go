@@ -52,6 +52,8 @@ type OfferWatch struct {
 	WatchLends func(peer peering.ClusterID, changed func()) (stop func())
 	Now        func() time.Time
 	Log        *slog.Logger
+	// Budget bounds what peers have written here by what they say. Required.
+	Budget *WriteBudget
 }
 
 // Follow keeps a peer's offer until ctx ends: call it when a session with the peer
@@ -203,6 +205,10 @@ func (f *offerFollower) follow() {
 			timer = time.After(offerWrite)
 			continue
 		}
+		if later, ok := errors.AsType[*LaterError](err); ok {
+			timer = time.After(later.After)
+			continue
+		}
 		if err != nil {
 			if ctx.Err() != nil {
 				return
@@ -311,6 +317,9 @@ func (w *OfferWatch) keep(ctx context.Context, peer peering.ClusterID, o wire.Of
 	before := fc.DeepCopy()
 	offer.ObservedAt = metav1.NewTime(w.Now())
 	fc.Status.Offer = offer
+	if err := w.Budget.Take(peer, fc); err != nil {
+		return err
+	}
 	if err := w.Client.Status().Patch(ctx, fc, client.MergeFrom(before), client.FieldOwner(v1alpha1.Manager)); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("keep the offer of %s: %w", fc.Name, err)
 	}

@@ -106,7 +106,7 @@ func TestAPeersOfferIsKept(t *testing.T) {
 			watched = false
 		}
 	}
-	w := &OfferWatch{Client: c, Now: time.Now, Log: slog.New(slog.DiscardHandler), Lends: lends, WatchLends: watchLends, Watch: func(ctx context.Context, _ peering.ClusterID, changed func(wire.Offer)) error {
+	w := &OfferWatch{Budget: &WriteBudget{Now: time.Now}, Client: c, Now: time.Now, Log: slog.New(slog.DiscardHandler), Lends: lends, WatchLends: watchLends, Watch: func(ctx context.Context, _ peering.ClusterID, changed func(wire.Offer)) error {
 		mu.Lock()
 		streams++
 		open++
@@ -203,6 +203,7 @@ func TestAPeerThatChangesItsMindIsNotListenedToMoreOften(t *testing.T) {
 		var mu sync.Mutex
 		streams, word, changed := 0, wire.LendsNothing, func() {}
 		w := &OfferWatch{
+			Budget: &WriteBudget{Now: time.Now},
 			Client: c, Now: time.Now, Log: slog.New(slog.DiscardHandler),
 			Lends: func(peering.ClusterID) wire.Lending {
 				mu.Lock()

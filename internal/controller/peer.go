@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -89,6 +90,8 @@ type Peers struct {
 	Attempt func(fc *v1alpha1.ForeignCluster) Attempt
 	// Forget makes what a cluster was once trusted by worthless.
 	Forget func(ctx context.Context, id peering.ClusterID) error
+	// Forgotten keeps that a cluster was forgotten.
+	Forgotten Forgotten
 	// Events gets what happened to a peer.
 	Events events.EventRecorder
 	// AliasPool is where aliases for peers' prefixes come from.
@@ -101,7 +104,7 @@ type Peers struct {
 	// Exposed is what a peer may reach here now.
 	Exposed func(ctx context.Context, peer peering.ClusterID) ([]Exposed, error)
 	// Wake makes the named ForeignCluster be looked at again, as does Again.
-	Wake  <-chan event.GenericEvent
+	Wake  source.Source
 	Again func(name string)
 	// Spoken is called after this cluster's word to the peer may have changed.
 	Spoken func(peer peering.ClusterID)
@@ -127,6 +130,8 @@ type Peers struct {
 	// replaced is the version of each peer's object that the last write of its status
 	// replaced.
 	replaced map[types.UID]string
+	// opened is when something was last opened to each peer.
+	opened map[types.UID]time.Time
 	// leaving is since when contracts with a peer that is being forgotten are over
 	// here, and wait for the peer to hear of it.
 	leaving map[types.UID]time.Time
@@ -144,14 +149,14 @@ func (r *Peers) SetupWithManager(mgr ctrl.Manager) error {
 		Named("peers").
 		For(&v1alpha1.ForeignCluster{}).
 		Watches(&v1alpha1.Contract{}, byContract).
-		Watches(&v1alpha1.ResourceSlice{}, handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
-			return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: o.(*v1alpha1.ResourceSlice).Spec.ForeignCluster}}}
+		Watches(&v1alpha1.PeeringRequest{}, handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
+			return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: o.(*v1alpha1.PeeringRequest).Spec.ForeignCluster}}}
 		})).
 		Watches(&v1alpha1.FabricNode{}, r.touched()).
 		Watches(&v1alpha1.Tunnel{}, handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
 			return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: o.(*v1alpha1.Tunnel).Spec.ForeignCluster}}}
 		})).
-		WatchesRawSource(source.Channel(r.Wake, &handler.EnqueueRequestForObject{})).
+		WatchesRawSource(r.Wake).
 		WithOptions(controller.Options{MaxConcurrentReconciles: peerWorkers}).
 		Complete(r)
 }
@@ -185,7 +190,8 @@ func (r *Peers) touched() handler.EventHandler {
 }
 
 // fabricNews returns what of a FabricNode changed: the peers to which its path did,
-// and whether what all peers are told of it did. Each fabric writes each minute that
+// and whether what concerns all peers did: what they are told of it, or its path to the
+// gateway. Each fabric writes each minute that
 // it is there, which is no news; see Gateways.
 func fabricNews(before, after *v1alpha1.FabricNode) (peers map[string]bool, everybody bool) {
 	a, b := before.Status.DeepCopy(), after.Status.DeepCopy()
@@ -193,10 +199,10 @@ func fabricNews(before, after *v1alpha1.FabricNode) (peers map[string]bool, ever
 	if before.Spec != after.Spec || !equality.Semantic.DeepEqual(a, b) {
 		return nil, true
 	}
-	said := func(n *v1alpha1.FabricNode) map[string][2]string {
-		out := make(map[string][2]string, len(n.Status.Paths))
+	said := func(n *v1alpha1.FabricNode) map[string][3]string {
+		out := make(map[string][3]string, len(n.Status.Paths))
 		for _, p := range n.Status.Paths {
-			out[p.PeerID] = [2]string{p.State, p.Message}
+			out[p.PeerID] = [3]string{p.Node, p.State, p.Message}
 		}
 		return out
 	}
@@ -211,6 +217,9 @@ func fabricNews(before, after *v1alpha1.FabricNode) (peers map[string]bool, ever
 		if _, ok := is[id]; !ok {
 			peers[id] = true
 		}
+	}
+	if peers[after.Spec.ClusterID] {
+		return nil, true
 	}
 	return peers, false
 }
@@ -237,6 +246,12 @@ func (r *Peers) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	if !fc.DeletionTimestamp.IsZero() {
 		return r.forget(ctx, &fc, contracts, primary[id])
 	}
+	if primary[id] == fc.Name && !store.Pending(&fc) {
+		// Somebody here named it, or a token did.
+		if err := r.Forgotten.Remove(ctx, id); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
 	if err := r.hold(ctx, &fc); err != nil {
 		return reconcile.Result{}, err
 	}
@@ -252,10 +267,11 @@ func (r *Peers) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	}
 	fc.Status.Found = foundBy(&fc)
 	fc.Status.Role = RoleOf(view.Contracts)
+	fc.Status.Granted, fc.Status.Used = grantedAndUsed(view.Contracts)
 	fc.Status.Session = sessionStatus(before.Status.Session, view.Session)
 	for _, c := range PeerConditions(view) {
 		c.ObservedGeneration = fc.Generation
-		if was := meta.FindStatusCondition(fc.Status.Conditions, c.Type); c.Reason == reasonNotTrustedByPeer && was != nil && was.Reason != c.Reason {
+		if was := meta.FindStatusCondition(fc.Status.Conditions, c.Type); refusedByPeer(c.Reason) && was != nil && was.Reason != c.Reason {
 			meta.RemoveStatusCondition(&fc.Status.Conditions, c.Type) // its time is that of the refusal; see forgotten
 		}
 		meta.SetStatusCondition(&fc.Status.Conditions, c)
@@ -264,6 +280,12 @@ func (r *Peers) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 		meta.RemoveStatusCondition(&fc.Status.Conditions, ConditionCertificateValid)
 	}
 	if !equality.Semantic.DeepEqual(before.Status, fc.Status) {
+		if err := r.States.Budget.Take(id, &fc); err != nil {
+			if wait, over := later(err); over {
+				return reconcile.Result{RequeueAfter: shorter(result.RequeueAfter, wait)}, nil
+			}
+			return reconcile.Result{}, err
+		}
 		if err := writeStatus(ctx, r.Client, before, &fc); err != nil {
 			if outdated(err) {
 				return reconcile.Result{RequeueAfter: endPoll}, nil
@@ -271,9 +293,7 @@ func (r *Peers) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 			return reconcile.Result{}, fmt.Errorf("status of foreign cluster %s: %w", fc.Name, err)
 		}
 		r.replace(before, &fc)
-		for _, e := range peerEvents(before, &fc) {
-			r.Events.Eventf(&fc, nil, e.Type, e.Reason, e.Action, "%s", e.Note)
-		}
+		record(r.Events, &fc, peerEvents(before, &fc))
 	}
 	return result, nil
 }
@@ -314,7 +334,7 @@ func (r *Peers) make(ctx context.Context, fc *v1alpha1.ForeignCluster, contracts
 	}
 	view.FabricNodes = nodes.Items
 	var err error
-	if view.Asks, err = store.SlicesOf(ctx, r.Client, fc.Name); err != nil {
+	if view.Asks, err = store.RequestsOf(ctx, r.Client, fc.Name); err != nil {
 		return view, result, err
 	}
 	view.Session = r.Trust.Session(peering.ClusterID(fc.Spec.ClusterID))
@@ -347,7 +367,15 @@ func (r *Peers) make(ctx context.Context, fc *v1alpha1.ForeignCluster, contracts
 		if again > 0 && len(contracts) > 0 {
 			result.RequeueAfter = min(result.RequeueAfter, again)
 		}
-		view.TunnelWaits, err = r.tunnel(ctx, fc, contracts)
+		var state tunnelState
+		state, err = r.tunnel(ctx, fc, contracts)
+		view.TunnelWaits, view.TunnelLacks = state.waits, state.lacks
+		if state.unsure {
+			result.RequeueAfter = min(result.RequeueAfter, unsureLook)
+		}
+		if state.later > 0 {
+			result.RequeueAfter = min(result.RequeueAfter, state.later)
+		}
 	}
 	r.announce(fc)
 	return view, result, err
@@ -519,6 +547,7 @@ func (r *Peers) setTrust(ctx context.Context) (map[peering.ClusterID]string, err
 	keep(r.bare, exists)
 	keep(r.replaced, exists)
 	keep(r.refusals, exists)
+	keep(r.opened, exists)
 	r.Trust.Set(peers, denied)
 	return primary, nil
 }
@@ -544,7 +573,7 @@ func (r *Peers) forget(ctx context.Context, fc *v1alpha1.ForeignCluster, contrac
 	if primary != "" && primary != fc.Name {
 		return reconcile.Result{}, r.release(ctx, fc)
 	}
-	asks, err := store.SlicesOf(ctx, r.Client, fc.Name)
+	asks, err := store.RequestsOf(ctx, r.Client, fc.Name)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -554,7 +583,7 @@ func (r *Peers) forget(ctx context.Context, fc *v1alpha1.ForeignCluster, contrac
 			continue
 		}
 		if err := r.Client.Delete(ctx, s, client.Preconditions{UID: &s.UID}); client.IgnoreNotFound(err) != nil {
-			return reconcile.Result{}, fmt.Errorf("end resource slice %s: %w", s.Name, err)
+			return reconcile.Result{}, fmt.Errorf("end peering request %s: %w", s.Name, err)
 		}
 	}
 	for i := range contracts {
@@ -576,6 +605,10 @@ func (r *Peers) forget(ctx context.Context, fc *v1alpha1.ForeignCluster, contrac
 		return reconcile.Result{}, err
 	}
 	if err := r.Forget(ctx, peering.ClusterID(fc.Spec.ClusterID)); err != nil {
+		return reconcile.Result{}, err
+	}
+	// Before the object is gone: the peer may introduce itself in the same second.
+	if err := r.Forgotten.Add(ctx, peering.ClusterID(fc.Spec.ClusterID)); err != nil {
 		return reconcile.Result{}, err
 	}
 	if err := r.release(ctx, fc); err != nil {
@@ -653,7 +686,7 @@ func forgotten(fc *v1alpha1.ForeignCluster, s Session, heard refusals, now time.
 		return false, 0
 	}
 	c := meta.FindStatusCondition(fc.Status.Conditions, v1alpha1.ConditionTrusted)
-	if c == nil || c.Status != metav1.ConditionFalse || c.Reason != reasonNotTrustedByPeer {
+	if c == nil || c.Status != metav1.ConditionFalse || !refusedByPeer(c.Reason) {
 		return false, 0
 	}
 	due := c.LastTransitionTime.Add(forgottenAfter)
@@ -700,45 +733,92 @@ func (r *Peers) release(ctx context.Context, fc *v1alpha1.ForeignCluster) error 
 }
 
 // tunnel makes the Tunnel as it should be and keeps the aliases in fc's status.
-// It returns what is being waited for, if anything.
-func (r *Peers) tunnel(ctx context.Context, fc *v1alpha1.ForeignCluster, contracts []v1alpha1.Contract) (string, error) {
+func (r *Peers) tunnel(ctx context.Context, fc *v1alpha1.ForeignCluster, contracts []v1alpha1.Contract) (tunnelState, error) {
 	if !slices.ContainsFunc(contracts, wantsTunnel) {
 		fc.Status.Aliases = nil
 		err := r.dropTunnel(ctx, fc)
 		if fc.Status.Network != nil {
 			r.setBare(fc.UID, false) // with what the peer still says a key comes
 		}
-		return "", err
-	}
-	local, err := r.States.Prefixes(ctx)
-	if err != nil {
-		return err.Error(), nil //nolint:nilerr // it is told in the status, where somebody can mend it
+		return tunnelState{}, err
 	}
 	r.setBare(fc.UID, false)
-	if fc.Status.Network != nil {
-		if waits, err := r.plan(ctx, fc, local); waits != "" || err != nil {
-			return waits, err
-		}
-	}
 	exposed, err := r.Exposed(ctx, peering.ClusterID(fc.Spec.ClusterID))
 	if err != nil {
-		return "", fmt.Errorf("what %s may reach: %w", fc.Name, err)
+		return tunnelState{}, fmt.Errorf("what %s may reach: %w", fc.Name, err)
 	}
-	spec, waiting := PlanTunnel(fc, local, exposed)
-	if spec == nil {
-		return waiting, nil // what stands stays: a peer that says less is not a peer that is gone
+	local, unsaid, err := r.States.Prefixes(ctx)
+	if err != nil {
+		return tunnelState{}, err
+	}
+	var left []string
+	if unsaid > 0 {
+		left = append(left, fmt.Sprintf("%d pod prefixes of this cluster's nodes have no way to the peer, which can be told %d: set the prefix that holds them all with --pod-cidr",
+			unsaid, wire.MaxPrefixes))
+	}
+	if fc.Status.Network != nil {
+		waits, err := r.plan(ctx, fc, local)
+		if err != nil {
+			return tunnelState{}, err
+		}
+		left = append(left, waits)
 	}
 	tunnel := &v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Name: fc.Name}}
-	_, err = controllerutil.CreateOrUpdate(ctx, r.Client, tunnel, func() error {
-		metav1.SetMetaDataLabel(&tunnel.ObjectMeta, v1alpha1.LabelManaged, v1alpha1.Manager)
-		metav1.SetMetaDataLabel(&tunnel.ObjectMeta, v1alpha1.LabelPeer, fc.Spec.ClusterID)
-		tunnel.Spec = *spec
-		return nil
-	})
-	if err != nil {
-		return "", fmt.Errorf("tunnel to %s: %w", fc.Name, err)
+	err = r.Client.Get(ctx, client.ObjectKeyFromObject(tunnel), tunnel)
+	if client.IgnoreNotFound(err) != nil {
+		return tunnelState{}, fmt.Errorf("tunnel to %s: %w", fc.Name, err)
 	}
-	return "", nil
+	stands := err == nil && tunnel.Spec.PeerID == fc.Spec.ClusterID
+	has := tunnel.Spec
+	if !stands {
+		has = v1alpha1.TunnelSpec{}
+	}
+	spec, waits := PlanTunnel(fc, local, &has)
+	state := tunnelState{unsure: slices.ContainsFunc(exposed, func(e Exposed) bool { return e.Unknown })}
+	if spec == nil {
+		state.waits = joinTexts(append(left, waits))
+		if !stands {
+			return state, nil
+		}
+		// What stands stays: a peer that says less is not a peer that is gone. What is
+		// open is this cluster's word alone, and is always as it is now.
+		spec = tunnel.Spec.DeepCopy()
+	}
+	allow, closed := PlanAllow(exposed, has.Allow)
+	spec.Allow = allow
+	if state.waits == "" {
+		state.lacks = joinTexts(append(left, waits, closed))
+	}
+	state.later, err = r.writeTunnel(ctx, fc, tunnel, *spec)
+	if apierrors.IsInvalid(err) {
+		state.lacks = joinTexts([]string{state.lacks, "what is to be open cannot be written, and what is to be closed is: " + wire.Text(err.Error(), maxWhy)})
+		return state, nil
+	}
+	if err != nil {
+		return tunnelState{}, err
+	}
+	return state, nil
+}
+
+// tunnelState is how things stand with the Tunnel of a peer.
+type tunnelState struct {
+	// waits is what all of it waits for, lacks what is left out of it.
+	waits, lacks string
+	// unsure says that it is not known of some contract what it exposes.
+	unsure bool
+	// later is when what is to be opened can be written; 0 if nothing waits.
+	later time.Duration
+}
+
+// joinTexts joins texts that are not empty, each once.
+func joinTexts(texts []string) string {
+	var out []string
+	for _, t := range texts {
+		if t != "" && !slices.Contains(out, t) {
+			out = append(out, t)
+		}
+	}
+	return strings.Join(out, "; ")
 }
 
 // plan gives aliases to a peer's prefixes, to one peer after the other. It returns
@@ -755,14 +835,15 @@ func (r *Peers) plan(ctx context.Context, fc *v1alpha1.ForeignCluster, local []n
 		have = fc.Status.Aliases
 	}
 	aliases, err := PlanAliases(have, fc.Status.Network.Prefixes, r.AliasPool, taken, r.allocate)
+	waits := ""
 	if err != nil {
-		return err.Error(), nil
+		waits = strings.ReplaceAll(err.Error(), "\n", "; ") // as errors.Join has it
 	}
 	if r.aliases == nil {
 		r.aliases = map[types.UID][]v1alpha1.PrefixAlias{}
 	}
 	r.aliases[fc.UID], fc.Status.Aliases = aliases, aliases
-	return "", nil
+	return waits, nil
 }
 
 func (r *Peers) allocate(taken []netip.Prefix, wanted netip.Prefix) (netip.Prefix, error) {
@@ -788,13 +869,11 @@ func (r *Peers) taken(ctx context.Context, fc *v1alpha1.ForeignCluster, local []
 	if err := r.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
 	}
+	var addrs []netip.Prefix
 	for i := range nodes.Items {
-		for _, a := range nodes.Items[i].Status.Addresses {
-			if addr, err := netip.ParseAddr(a.Address); err == nil {
-				taken = append(taken, netip.PrefixFrom(addr, addr.BitLen()))
-			}
-		}
+		addrs = append(addrs, nodeAddresses(&nodes.Items[i])...)
 	}
+	taken = append(taken, nodeNetworks(addrs)...)
 	var list v1alpha1.ForeignClusterList
 	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list foreign clusters: %w", err)

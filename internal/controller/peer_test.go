@@ -31,6 +31,7 @@ import (
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/tunnel"
 )
 
 // fakeTrust remembers who is trusted and who was told.
@@ -110,14 +111,15 @@ func newPeersTest(t testing.TB, objects ...client.Object) *peersTest {
 	}
 	pt.Peers = &Peers{
 		Client: c, Trust: pt.trust, Events: pt.events, Now: pt.clock.Now,
-		States:  &States{Client: c, Namespace: "entente-system", Self: ownID, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}},
+		States:  &States{Budget: &WriteBudget{Now: time.Now}, Client: c, Namespace: "entente-system", Self: ownID, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}, Aggregate: tunnel.Aggregate},
 		Attempt: func(*v1alpha1.ForeignCluster) Attempt { return pt.attempt },
 		Forget: func(_ context.Context, id peering.ClusterID) error {
 			pt.forgot = append(pt.forgot, id)
 			return nil
 		},
-		Again:  func(name string) { pt.again <- name },
-		Spoken: func(peering.ClusterID) {}, Readdressed: func() {},
+		Forgotten: forgottenAt(c, pt.clock.Now),
+		Again:     func(name string) { pt.again <- name },
+		Spoken:    func(peering.ClusterID) {}, Readdressed: func() {},
 		Exposed: func(context.Context, peering.ClusterID) ([]Exposed, error) { return nil, nil },
 	}
 	return pt
@@ -540,8 +542,8 @@ func TestTrustedSaysWhatIsWrongAndWhatToDo(t *testing.T) {
 		}}, "Joined", "joined"},
 		"approved here, not there":             {[]func(*PeerView){trusted, approved, untrusted, introduced}, "NotTrustedByPeer", "042 917"},
 		"approved here, nothing heard":         {[]func(*PeerView){trusted, approved}, "AwaitingPeer", "name its ID"},
-		"approved by both":                     {[]func(*PeerView){trusted, approved, up}, "Approved", "both"},
-		"approved by both, then away":          {[]func(*PeerView){trusted, approved, was(metav1.ConditionTrue)}, "Approved", "both"},
+		"approved by both":                     {[]func(*PeerView){trusted, approved, up}, "Approved", "and it trusts this cluster"},
+		"approved by both, then away":          {[]func(*PeerView){trusted, approved, was(metav1.ConditionTrue)}, "Approved", "when there was a session last"},
 		"denied":                               {[]func(*PeerView){func(v *PeerView) { v.Peer.Spec.Decision = v1alpha1.DecisionDenied }, trusted}, "Denied", "entente approve"},
 		"denied wins over what the peer says":  {[]func(*PeerView){func(v *PeerView) { v.Peer.Spec.Decision = v1alpha1.DecisionDenied }, trusted, func(v *PeerView) { v.Revoked = true }, was(metav1.ConditionFalse)}, "Denied", "denied"},
 		"a second object":                      {[]func(*PeerView){trusted, func(v *PeerView) { v.Attempt = Attempt{reasonDuplicate, "known as rome"} }}, reasonDuplicate, "rome"},

@@ -21,8 +21,8 @@ import (
 type PeerView struct {
 	Peer      *v1alpha1.ForeignCluster
 	Contracts []v1alpha1.Contract
-	// Asks is the ResourceSlices that ask the peer.
-	Asks []v1alpha1.ResourceSlice
+	// Asks is the PeeringRequests that ask the peer.
+	Asks []v1alpha1.PeeringRequest
 	// Session is the session with it, or why there is none.
 	Session Session
 	// Revoked says that the peer said that it trusts this cluster no longer.
@@ -32,6 +32,8 @@ type PeerView struct {
 	FabricNodes []v1alpha1.FabricNode
 	// TunnelWaits is what the tunnel waits for; empty when it was planned.
 	TunnelWaits string
+	// TunnelLacks is what was left out of it, and why; empty when it is whole.
+	TunnelLacks string
 	Now         time.Time
 }
 
@@ -88,11 +90,20 @@ func trusted(v PeerView) metav1.Condition {
 		if slices.ContainsFunc(v.Contracts, func(c v1alpha1.Contract) bool { return inForce(&c) }) {
 			what += fmt.Sprintf(", so contracts with it end when that has been so for %s in all", forgottenAfter)
 		}
+		if v.Attempt.Reason == reasonForgottenByPeer || heardForgotten(fc) {
+			return no(reasonForgottenByPeer, what+": "+forgottenByPeer)
+		}
 		return no(reasonNotTrustedByPeer, notMutual(fc, what))
+	case v.Session.Up == nil && heardForgotten(fc):
+		return no(was.Reason, was.Message) // that it cannot be reached now is no other word
 	case approved && v.Session.Up == nil && (was == nil || was.Status != metav1.ConditionTrue):
 		return no("AwaitingPeer", notMutual(fc, "this cluster trusts it; it has not connected since"))
 	case approved:
-		return condition(kind, metav1.ConditionTrue, reasonApproved, "administrators of both clusters approved")
+		// That it let this cluster in is what is known of the other side.
+		if v.Session.Up != nil {
+			return condition(kind, metav1.ConditionTrue, reasonApproved, "an administrator of this cluster approved it, and it trusts this cluster")
+		}
+		return condition(kind, metav1.ConditionTrue, reasonApproved, "an administrator of this cluster approved it, and it trusted this cluster when there was a session last")
 	}
 	return condition(kind, metav1.ConditionTrue, store.ReasonJoined, "the two clusters joined")
 }
@@ -136,11 +147,31 @@ const (
 	reasonDuplicate        = "Duplicate"
 	// reasonNotTrustedByPeer: the peer proved who it is and refused this cluster.
 	reasonNotTrustedByPeer = "NotTrustedByPeer"
+	// reasonForgottenByPeer: it did, and said that an administrator there forgot this
+	// cluster.
+	reasonForgottenByPeer = "ForgottenByPeer"
 	// reasonForgetting: the peer is being forgotten and may hear of it.
 	reasonForgetting = "Forgetting"
 	// reasonForgotten: the peer is being forgotten and is not waited for.
 	reasonForgotten = "Forgotten"
 )
+
+const forgottenByPeer = "an administrator there forgot this cluster: to be trusted again redeem a new token of either side with `entente join`, or meet again with `entente join HOST:PORT`; else forget the peer here too with `entente unpeer PEER --forget`"
+
+// heardForgotten says whether the peer said that an administrator there forgot this
+// cluster, and no introduction succeeded since. Then this cluster introduces itself no
+// more because of the trust that was.
+func heardForgotten(fc *v1alpha1.ForeignCluster) bool {
+	c := trustedOf(fc)
+	return fc.Spec.TrustBundle != "" && c != nil && c.Status == metav1.ConditionFalse && c.Reason == reasonForgottenByPeer &&
+		(fc.Status.Introduction == nil || fc.Status.Introduction.Time.Before(&c.LastTransitionTime))
+}
+
+// refusedByPeer says whether the reason of a Trusted condition is that the peer proved
+// who it is and refused this cluster.
+func refusedByPeer(reason string) bool {
+	return reason == reasonNotTrustedByPeer || reason == reasonForgottenByPeer
+}
 
 // notTrusted says what a cluster waits for that is not trusted.
 func notTrusted(fc *v1alpha1.ForeignCluster) metav1.Condition {
@@ -315,12 +346,9 @@ func roundTrip(d time.Duration) time.Duration {
 	return max(d.Round(unit), unit)
 }
 
-// peerEvent is something that happened to a peer.
-type peerEvent struct{ Type, Reason, Action, Note string }
-
 // peerEvents returns what happened between two looks at a peer.
-func peerEvents(before, after *v1alpha1.ForeignCluster) []peerEvent {
-	var out []peerEvent
+func peerEvents(before, after *v1alpha1.ForeignCluster) []happened {
+	var out []happened
 	find := func(fc *v1alpha1.ForeignCluster, kind string) metav1.Condition {
 		if c := meta.FindStatusCondition(fc.Status.Conditions, kind); c != nil {
 			return *c
@@ -339,33 +367,42 @@ func peerEvents(before, after *v1alpha1.ForeignCluster) []peerEvent {
 			kind, reason = corev1.EventTypeWarning, "Revoked"
 		}
 		if reason != "" {
-			out = append(out, peerEvent{Type: kind, Reason: reason, Action: "Trust", Note: is.Message})
+			out = append(out, happened{Type: kind, Reason: reason, Action: "Trust", Note: is.Message})
 		}
 	}
 	was, is = find(before, v1alpha1.ConditionConnected), find(after, v1alpha1.ConditionConnected)
 	switch {
 	case was.Status == metav1.ConditionTrue && is.Status != metav1.ConditionTrue:
-		out = append(out, peerEvent{Type: corev1.EventTypeWarning, Reason: "Lost", Action: "Connect", Note: is.Message})
+		out = append(out, happened{Type: corev1.EventTypeWarning, Reason: "Lost", Action: "Connect", Note: is.Message})
 	case was.Status != metav1.ConditionTrue && is.Status == metav1.ConditionTrue:
-		out = append(out, peerEvent{Type: corev1.EventTypeNormal, Reason: "Connected", Action: "Connect", Note: is.Message})
+		out = append(out, happened{Type: corev1.EventTypeNormal, Reason: "Connected", Action: "Connect", Note: is.Message})
 	}
 	return out
 }
 
+// ReasonNoTunnelWanted is the reason of a Network condition that says no tunnel is
+// due, rather than that it does not work.
+const ReasonNoTunnelWanted = "NotWanted"
+
 func network(v PeerView) metav1.Condition {
 	const kind = v1alpha1.ConditionNetwork
 	if !slices.ContainsFunc(v.Contracts, wantsTunnel) {
-		return condition(kind, metav1.ConditionFalse, "NotWanted", "no contract in force wants a tunnel")
+		return condition(kind, metav1.ConditionFalse, ReasonNoTunnelWanted, "no contract in force wants a tunnel")
 	}
 	if v.TunnelWaits != "" {
 		return condition(kind, metav1.ConditionFalse, "Negotiating", v.TunnelWaits)
 	}
-	gateways, stale := 0, ""
+	gateways, stale, cut := 0, "", ""
 	for _, n := range v.FabricNodes {
 		if !n.Spec.Gateway {
 			continue
 		}
 		gateways++
+		reached, lost := reach(v.FabricNodes, n.Name, nil, v.Now)
+		if len(lost) > 0 && len(lost) >= len(reached) {
+			cut = fmt.Sprintf("probes to gateway node %s are lost from %s: look at that node and the network to it; another node takes over if one can", n.Name, someOf(lost))
+			continue
+		}
 		if isSilent(&n, v.Now) {
 			stale = fmt.Sprintf("the fabric on gateway node %s was last heard of at %s: look at its pod", n.Name, n.Status.ObservedAt.UTC().Format(time.RFC3339))
 			continue
@@ -376,20 +413,36 @@ func network(v PeerView) metav1.Condition {
 			}
 			switch p.State {
 			case "Up":
-				return condition(kind, metav1.ConditionTrue, "ProbesAnswered", fmt.Sprintf("probes through the tunnel of node %s are answered", n.Name))
+				text := fmt.Sprintf("probes through the tunnel of node %s are answered", n.Name)
+				if len(lost) > 0 {
+					text += fmt.Sprintf("; pods on %s are cut off: probes from there to node %s are lost", someOf(lost), n.Name)
+				}
+				return condition(kind, metav1.ConditionTrue, "ProbesAnswered", joinTexts([]string{text, v.TunnelLacks}))
 			case "Down":
-				return condition(kind, metav1.ConditionFalse, "ProbesLost", p.Message)
+				return condition(kind, metav1.ConditionFalse, "ProbesLost", joinTexts([]string{p.Message, v.TunnelLacks}))
 			}
-			return condition(kind, metav1.ConditionFalse, "Probing", p.Message)
+			return condition(kind, metav1.ConditionFalse, "Probing", joinTexts([]string{p.Message, v.TunnelLacks}))
 		}
 	}
 	switch {
 	case gateways == 0:
 		return condition(kind, metav1.ConditionFalse, "NoGateway", "no node is a gateway: the fabric runs on none; look at DaemonSet entente-fabric")
+	case cut != "":
+		return condition(kind, metav1.ConditionFalse, "GatewayUnreachable", cut)
 	case stale != "":
 		return condition(kind, metav1.ConditionUnknown, "FabricSilent", stale)
 	}
 	return condition(kind, metav1.ConditionFalse, "Applying", "the fabric has not taken up the tunnel yet")
+}
+
+// someOf names the first nodes of a list, and says how many more there are.
+func someOf(nodes []string) string {
+	const most = 3
+	nodes = slices.Sorted(slices.Values(nodes))
+	if len(nodes) <= most {
+		return strings.Join(nodes, ", ")
+	}
+	return fmt.Sprintf("%s and %d more nodes", strings.Join(nodes[:most], ", "), len(nodes)-most)
 }
 
 func offloading(v PeerView) metav1.Condition {
@@ -416,7 +469,7 @@ func offloading(v PeerView) metav1.Condition {
 	for _, ask := range v.Asks {
 		accepted := meta.FindStatusCondition(ask.Status.Conditions, v1alpha1.ConditionAccepted)
 		if accepted != nil && accepted.Status == metav1.ConditionFalse {
-			return condition(kind, metav1.ConditionFalse, accepted.Reason, fmt.Sprintf("ResourceSlice %s: %s", ask.Name, accepted.Message))
+			return condition(kind, metav1.ConditionFalse, accepted.Reason, fmt.Sprintf("PeeringRequest %s: %s", ask.Name, accepted.Message))
 		}
 	}
 	for _, c := range v.Contracts {

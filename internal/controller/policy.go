@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -50,8 +51,12 @@ func readPolicy(p *v1alpha1.PeeringPolicy) lending {
 		Network: true, PodSecurity: peering.PodSecurity(cmp.Or(p.Spec.PodSecurity, "baseline")),
 		NodeLabels: p.Spec.NodeLabels, Renewable: p.Spec.Renewal != v1alpha1.RenewalNever,
 		RuntimeClasses: p.Spec.RuntimeClasses, StorageClasses: p.Spec.StorageClasses,
+		NodeSelectorKeys: p.Spec.NodeSelectorKeys,
 	}}
 	policy := &out.policy
+	if policy.NodeSelectorKeys == nil {
+		policy.NodeSelectorKeys = []string{corev1.LabelArchStable, corev1.LabelOSStable}
+	}
 	switch p.Spec.Accept {
 	case v1alpha1.AcceptAutomatic, "":
 		policy.Accept = peering.Automatic
@@ -106,7 +111,7 @@ func (l *lending) selects(fc *v1alpha1.ForeignCluster) bool {
 	s := l.spec
 	return l.selector.Matches(labels.Set(fc.Labels)) &&
 		(len(s.ClusterIDs) == 0 || slices.Contains(s.ClusterIDs, fc.Spec.ClusterID)) &&
-		(len(s.Names) == 0 || slices.Contains(s.Names, fc.Name)) &&
+		(len(s.Names) == 0 || fc.NameConfirmed() && slices.Contains(s.Names, fc.Name)) &&
 		(len(s.Found) == 0 || slices.Contains(s.Found, foundBy(fc)))
 }
 
@@ -118,6 +123,18 @@ func selecting(policies []lending, fc *v1alpha1.ForeignCluster) (*lending, error
 		return nil, wire.Errorf(wire.ReasonPolicyRefused, "no PeeringPolicy of the provider selects this cluster: its administrator has to make one")
 	}
 	return &policies[i], nil
+}
+
+// unconfirmed names a policy that would decide about a cluster if its name were
+// confirmed; empty is none.
+func unconfirmed(policies []lending, fc *v1alpha1.ForeignCluster) string {
+	confirmed := fc.DeepCopy()
+	confirmed.Annotations = map[string]string{v1alpha1.AnnotationNameConfirmed: "true"}
+	now, _ := selecting(policies, fc)
+	if then, _ := selecting(policies, confirmed); then != now {
+		return then.policy.Name
+	}
+	return ""
 }
 
 // lends returns the policy as a value.

@@ -44,6 +44,11 @@ type States struct {
 	Endpoints func() []string
 	// PodCIDRs overrides the prefixes that nodes carry in spec.podCIDRs.
 	PodCIDRs []netip.Prefix
+	// Reserved is prefixes that are no pods': services.
+	Reserved []netip.Prefix
+	// Aggregate returns at most so many prefixes that hold all of some and none of what
+	// is to be avoided, and how many they do not hold.
+	Aggregate func(prefixes []netip.Prefix, most int, avoid []netip.Prefix) ([]netip.Prefix, int)
 	// Half is this cluster's half of a tunnel's preshared key, 32 bytes, the same
 	// at each call.
 	Half func(peer peering.ClusterID) wire.PresharedHalf
@@ -52,6 +57,9 @@ type States struct {
 	// Versions knows the version of the fabric's Secret, as a cache of metadata does.
 	// Nil: the Secret is read whenever a peer tells its half of a key.
 	Versions client.Reader
+
+	// Budget bounds what peers have written here by what they say. Required.
+	Budget *WriteBudget
 
 	keys fabricKeys
 
@@ -157,9 +165,10 @@ func (s *States) network(ctx context.Context, fc *v1alpha1.ForeignCluster) (*wir
 		})
 	}
 	var err error
-	if network.Prefixes, err = s.Prefixes(ctx); err != nil {
+	if network.Prefixes, _, err = s.Prefixes(ctx); err != nil {
 		return nil, err
 	}
+	network.Gateways = network.Gateways[:min(len(network.Gateways), wire.MaxGateways)]
 	for _, a := range fc.Status.Aliases {
 		prefix, err := netip.ParsePrefix(a.Prefix)
 		alias, aliasErr := netip.ParsePrefix(a.Alias)
@@ -170,39 +179,48 @@ func (s *States) network(ctx context.Context, fc *v1alpha1.ForeignCluster) (*wir
 	return network, nil
 }
 
-// Prefixes returns this cluster's pod prefixes, sorted.
-func (s *States) Prefixes(ctx context.Context) ([]netip.Prefix, error) {
+// Prefixes returns this cluster's pod prefixes as peers are told them, sorted, and how
+// many of the nodes' are not in these, for there are too many to tell.
+func (s *States) Prefixes(ctx context.Context) (out []netip.Prefix, left int, err error) {
 	if len(s.PodCIDRs) > 0 {
-		return s.PodCIDRs, nil
+		out, left = s.Aggregate(s.PodCIDRs, wire.MaxPrefixes, s.Reserved)
+		return out, left, nil
 	}
 	var nodes corev1.NodeList
 	// All are looked at each few seconds, and only read.
 	if err := s.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list nodes: %w", err)
+		return nil, 0, fmt.Errorf("list nodes: %w", err)
 	}
-	var out []netip.Prefix
+	avoid := slices.Clone(s.Reserved)
 	for i := range nodes.Items {
 		if nodes.Items[i].Labels[v1alpha1.LabelVirtualNode] != "" {
 			continue
 		}
+		avoid = append(avoid, nodeAddresses(&nodes.Items[i])...)
 		for _, text := range nodes.Items[i].Spec.PodCIDRs {
 			if p, err := netip.ParsePrefix(text); err == nil {
 				out = append(out, p.Masked())
 			}
 		}
 	}
-	slices.SortFunc(out, netip.Prefix.Compare)
-	if len(out) > maxPrefixes {
-		return nil, fmt.Errorf("the nodes have %d pod prefixes, and a peer can be told %d: set the prefix that holds them all with --pod-cidr", len(out), maxPrefixes)
-	}
-	return out, nil
+	out, left = s.Aggregate(out, wire.MaxPrefixes, avoid)
+	return out, left, nil
 }
 
-// maxPrefixes is how many prefixes a Network message holds.
-const maxPrefixes = 16
+// nodeAddresses returns the addresses of a node.
+func nodeAddresses(n *corev1.Node) []netip.Prefix {
+	var out []netip.Prefix
+	for _, a := range n.Status.Addresses {
+		if addr, err := netip.ParseAddr(a.Address); err == nil {
+			out = append(out, netip.PrefixFrom(addr, addr.BitLen()))
+		}
+	}
+	return out
+}
 
 // Observe keeps what a peer says: what is to outlive the session goes into its
-// ForeignCluster and the tunnel's key into the fabric's Secret.
+// ForeignCluster and the tunnel's key into the fabric's Secret. A *LaterError says that
+// the peer had too much written; its newest state is to be observed then.
 func (s *States) Observe(ctx context.Context, peer peering.ClusterID, state wire.State) error {
 	fc, err := store.Cached(ctx, s.Client, peer)
 	if err != nil {
@@ -214,21 +232,25 @@ func (s *States) Observe(ctx context.Context, peer peering.ClusterID, state wire
 	if len(state.Endpoints) > 0 && !slices.Equal(state.Endpoints, fc.Spec.Endpoints) {
 		patch := client.MergeFrom(fc.DeepCopy())
 		fc.Spec.Endpoints = state.Endpoints
+		if err := s.Budget.Take(peer, fc); err != nil {
+			return err
+		}
 		if err := s.Client.Patch(ctx, fc, patch, client.FieldOwner(v1alpha1.Manager)); err != nil {
 			return fmt.Errorf("keep the endpoints of %s: %w", fc.Name, err)
 		}
 	}
 	before := fc.DeepCopy()
 	fc.Status.Protocol = int32(min(state.Protocol, 1<<30))
-	if fc.Status.Network, err = networkFromWire(state.Network); err != nil {
-		return fmt.Errorf("network of peer %s: %w", fc.Name, err)
-	}
+	fc.Status.Network = networkFromWire(state.Network)
 	fc.Status.Contracts = contractsFromWire(state.Contracts)
 	fc.Status.BundleHash = ""
 	if state.BundleHash != (peering.Hash{}) {
 		fc.Status.BundleHash = state.BundleHash.String()
 	}
 	if !equality.Semantic.DeepEqual(before.Status, fc.Status) {
+		if err := s.Budget.Take(peer, fc); err != nil {
+			return err
+		}
 		// The reconciler writes other fields of the status, so the two cannot undo
 		// each other; what a stale cache hides is made good when it is recorded again.
 		if err := s.Client.Status().Patch(ctx, fc, client.MergeFrom(before), client.FieldOwner(v1alpha1.Manager)); err != nil {
@@ -285,11 +307,12 @@ func editedSecret(ctx context.Context, c client.Client, namespace, name string, 
 	return secret, nil
 }
 
-// networkFromWire checks what a peer's network means; its form was checked when
-// it was read.
-func networkFromWire(n *wire.Network) (*v1alpha1.PeerNetwork, error) {
+// networkFromWire reads a peer's network; its form was checked when it was read. What
+// of it can be used is for the planner of the tunnel to say: no part of it is a reason
+// to end a session.
+func networkFromWire(n *wire.Network) *v1alpha1.PeerNetwork {
 	if n == nil {
-		return nil, nil //nolint:nilnil // no contract wants a tunnel
+		return nil // no contract wants a tunnel
 	}
 	out := &v1alpha1.PeerNetwork{}
 	for _, g := range n.Gateways {
@@ -298,27 +321,14 @@ func networkFromWire(n *wire.Network) (*v1alpha1.PeerNetwork, error) {
 			Endpoints: g.Endpoints, Overlay: g.Overlay.String(),
 		})
 	}
-	left := 1 << maxPeerBits
 	for _, p := range n.Prefixes {
-		hosts := p.Addr().BitLen() - p.Bits()
-		if p.Addr().Is6() {
-			hosts -= 64 // of IPv6 the first half counts
-		}
-		if hosts > maxPeerBits || left < 1<<max(hosts, 0) {
-			return nil, fmt.Errorf("%s, with the prefixes before it, is more than 2^%d addresses: that is the most that one peer may announce", p, maxPeerBits)
-		}
-		left -= 1 << max(hosts, 0)
 		out.Prefixes = append(out.Prefixes, p.String())
 	}
 	for _, a := range n.Aliases {
 		out.Aliases = append(out.Aliases, v1alpha1.PrefixAlias{Prefix: a.Prefix.String(), Alias: a.Alias.String()})
 	}
-	return out, nil
+	return out
 }
-
-// maxPeerBits bounds how much of the alias pool one peer can take: a /14 of IPv4,
-// or a /46 of IPv6.
-const maxPeerBits = 18
 
 func contractsFromWire(states []wire.ContractState) []v1alpha1.PeerContract {
 	var out []v1alpha1.PeerContract
@@ -327,7 +337,7 @@ func contractsFromWire(states []wire.ContractState) []v1alpha1.PeerContract {
 			continue // newer than we are: it says nothing to us
 		}
 		said := v1alpha1.PeerContract{
-			ID: c.ID, Revision: int64(min(c.Revision, peering.MaxRevision)), Phase: c.Phase.String(), Message: c.Message,
+			ID: c.ID, Revision: int64(min(c.Revision, peering.MaxRevision)), Phase: c.Phase.String(), Message: wire.Text(c.Message, maxPeerMessage),
 			Statement: int64(min(c.Statement, peering.MaxRevision)),
 		}
 		if !c.DrainUntil.IsZero() {

@@ -28,7 +28,7 @@ const (
 // Strays looks after contracts by which this cluster consumes, as the provider
 // says, and which it does not hold: the answer to its signature was lost, and it
 // lost interest before it asked again. Such a contract is taken up if its
-// ResourceSlice still wants one, and else ended.
+// PeeringRequest still wants one, and else ended.
 type Strays struct {
 	Client client.Client
 	// Reader reads from the API server itself.
@@ -160,7 +160,7 @@ func (r *Strays) settle(ctx context.Context, fc *v1alpha1.ForeignCluster, id str
 	return nil
 }
 
-// wanted says whether the ResourceSlice of a contract is there and has none.
+// wanted says whether the PeeringRequest of a contract is there and has none.
 func (r *Strays) wanted(ctx context.Context, terms peering.Terms) (bool, error) {
 	if !r.Now().Before(terms.NotAfter) {
 		return false, nil
@@ -174,9 +174,9 @@ func (r *Strays) wanted(ctx context.Context, terms peering.Terms) (bool, error) 
 			return false, nil
 		}
 	}
-	var list v1alpha1.ResourceSliceList
+	var list v1alpha1.PeeringRequestList
 	if err := r.Reader.List(ctx, &list); err != nil {
-		return false, fmt.Errorf("list resource slices: %w", err)
+		return false, fmt.Errorf("list peering requests: %w", err)
 	}
 	for i := range list.Items {
 		if s := &list.Items[i]; string(s.UID) == terms.RequestID {

@@ -15,7 +15,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
@@ -43,7 +42,9 @@ type Strangers interface {
 	Join(ctx context.Context, token peering.Token) (wire.ClusterInfo, error)
 	// Introduce introduces this cluster at an endpoint, to the cluster with this ID
 	// and no other.
-	Introduce(ctx context.Context, endpoint string, id peering.ClusterID) (info wire.ClusterInfo, code string, err error)
+	// requested says that an administrator asked for it, and not trust that is held
+	// already.
+	Introduce(ctx context.Context, endpoint string, id peering.ClusterID, requested bool) (info wire.ClusterInfo, code string, err error)
 	// UpdateBundle gives a peer this cluster's roots, over their session.
 	UpdateBundle(ctx context.Context, id peering.ClusterID) error
 }
@@ -56,6 +57,10 @@ const (
 	// introduceAgain is how often this cluster introduces itself to one that it
 	// trusts and that does not trust it yet: what the other keeps lapses.
 	introduceAgain = 10 * time.Minute
+	// introductionSettles is for how long an introduction is kept that was recorded after
+	// the session came up: when both sides introduce themselves at the same time, one's
+	// word may come last. A session with a peer that trusts no more is down by then.
+	introductionSettles = 20 * time.Second
 	// deniedAgain is how often it tries where an administrator there said no.
 	deniedAgain = 5 * time.Minute
 	// updateAgain is how often a peer is given the roots that it does not hold.
@@ -79,7 +84,7 @@ type Trusts struct {
 	// Session tells of the session with a peer.
 	Session func(peering.ClusterID) Session
 	// Wake makes the named ForeignCluster be looked at again.
-	Wake <-chan event.GenericEvent
+	Wake source.Source
 	// Said is called when Attempt says something else of a ForeignCluster.
 	Said func(name string)
 	// Joined is called when a token was redeemed and that is kept: the cluster that made
@@ -115,7 +120,7 @@ func (r *Trusts) SetupWithManager(mgr ctrl.Manager) error {
 		Named("trusts").
 		For(&v1alpha1.ForeignCluster{}).
 		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.waitingFor)).
-		WatchesRawSource(source.Channel(r.Wake, &handler.EnqueueRequestForObject{})).
+		WatchesRawSource(r.Wake).
 		WithOptions(controller.Options{MaxConcurrentReconciles: trustWorkers}).
 		Complete(r)
 }
@@ -227,17 +232,22 @@ func nextStep(fc *v1alpha1.ForeignCluster, s Session, own peering.Hash, now time
 	switch {
 	case fc.Spec.Decision == v1alpha1.DecisionDenied:
 		return stepNothing, 0
-	case fc.Spec.TrustBundle != "" && s.Up != nil && intro != nil && s.Up.Since.After(since):
+	case fc.Spec.TrustBundle != "" && s.Up != nil && intro != nil && (s.Up.Since.After(since) || now.Sub(since) >= introductionSettles):
 		return stepSettle, 0
 	case fc.Spec.TrustBundle != "" && s.Up != nil && fc.Status.BundleHash != "" && fc.Status.BundleHash != own.String():
 		return stepUpdate, 0
 	case fc.Spec.TrustBundle != "" && s.Up == nil && s.Untrusted && approved && len(fc.Spec.Endpoints) > 0:
+		if heardForgotten(fc) {
+			return stepNothing, 0
+		}
 		if intro != nil && now.Sub(since) < introduceAgain {
 			return stepNothing, introduceAgain - now.Sub(since)
 		}
 		return stepIntroduce, 0
 	case fc.Spec.TrustBundle != "" && s.Up == nil && store.Revoked(fc) && fc.Spec.JoinToken != nil:
 		return stepJoin, 0
+	case fc.Spec.TrustBundle != "" && s.Up != nil && intro != nil:
+		return stepNothing, introductionSettles - now.Sub(since)
 	case fc.Spec.TrustBundle != "":
 		return stepNothing, 0
 	case approved && intro != nil:
@@ -363,6 +373,8 @@ func outcome(err error) (Attempt, time.Duration) {
 	switch e.Reason { //nolint:exhaustive // whatever else it is may be over in a moment
 	case wire.ReasonTrustDenied:
 		return Attempt{Reason: "DeniedByPeer", Message: "an administrator of the peer denied this cluster; have it approved there, or join with a token"}, deniedAgain
+	case wire.ReasonTrustForgotten:
+		return Attempt{Reason: reasonForgottenByPeer, Message: forgottenByPeer}, 0
 	case wire.ReasonIntroductionsPending, wire.ReasonRateLimited, wire.ReasonTooManyCalls:
 		return Attempt{Reason: camel(string(e.Reason)), Message: e.Error()}, max(e.RetryAfter, trustRetryMax)
 	}
@@ -489,7 +501,7 @@ func (r *Trusts) introduce(ctx context.Context, fc *v1alpha1.ForeignCluster) err
 	id := peering.ClusterID(fc.Spec.ClusterID)
 	var failures []error
 	for _, endpoint := range fc.Spec.Endpoints {
-		info, code, err := r.Strangers.Introduce(ctx, endpoint, id)
+		info, code, err := r.Strangers.Introduce(ctx, endpoint, id, fc.Spec.TrustBundle == "")
 		if err == nil {
 			_, err = store.Introduce(ctx, r.Direct, store.Introduction{ID: id, Info: info, Code: code, Time: r.Now()})
 			return err

@@ -27,13 +27,15 @@ import (
 
 // fakeStrangers is other clusters in memory.
 type fakeStrangers struct {
-	mu       sync.Mutex
-	join     func(peering.Token) (wire.ClusterInfo, error)
-	answer   func(endpoint string, id peering.ClusterID) (wire.ClusterInfo, string, error)
-	joins    int
-	intros   int
-	updates  int
-	updating error
+	mu     sync.Mutex
+	join   func(peering.Token) (wire.ClusterInfo, error)
+	answer func(endpoint string, id peering.ClusterID) (wire.ClusterInfo, string, error)
+	joins  int
+	intros int
+	// requested is whether the last introduction was an administrator's.
+	requested bool
+	updates   int
+	updating  error
 }
 
 func (f *fakeStrangers) Join(_ context.Context, token peering.Token) (wire.ClusterInfo, error) {
@@ -43,10 +45,11 @@ func (f *fakeStrangers) Join(_ context.Context, token peering.Token) (wire.Clust
 	return f.join(token)
 }
 
-func (f *fakeStrangers) Introduce(_ context.Context, endpoint string, id peering.ClusterID) (wire.ClusterInfo, string, error) {
+func (f *fakeStrangers) Introduce(_ context.Context, endpoint string, id peering.ClusterID, requested bool) (wire.ClusterInfo, string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.intros++
+	f.requested = requested
 	return f.answer(endpoint, id)
 }
 
@@ -376,6 +379,7 @@ func TestWhatANamedClusterAnswersIsSaid(t *testing.T) {
 		"nobody answers":   {wire.Errorf(wire.ReasonPeerUnreachable, "cannot connect"), "PeerUnreachable", []string{"cannot connect; cannot connect"}, trustRetryMin},
 		"another answers":  {wire.Errorf(wire.ReasonPeerIdentity, "another"), "PeerIdentityMismatch", []string{"another"}, trustRetryMin},
 		"it was denied":    {wire.Errorf(wire.ReasonTrustDenied, "no"), "DeniedByPeer", []string{"administrator of the peer", "token"}, deniedAgain},
+		"it was forgotten": {wire.Errorf(wire.ReasonTrustForgotten, "no"), reasonForgottenByPeer, []string{"administrator there forgot", "--forget", "new token"}, trustRetryMin},
 		"too many wait":    {&wire.Error{Reason: wire.ReasonIntroductionsPending, Message: "full", RetryAfter: 5 * time.Minute}, "IntroductionsPending", []string{"full"}, 5 * time.Minute},
 		"it is overloaded": {&wire.Error{Reason: wire.ReasonRateLimited, Message: "slow"}, "RateLimited", []string{"slow"}, trustRetryMax},
 	} {
@@ -500,7 +504,7 @@ func TestAnIntroductionIsHandedToTheObjectThatSomebodyWrote(t *testing.T) {
 	t.Parallel()
 	milan := newOther(t, "milan")
 	tt := newTrustsTest(t)
-	i := &Introductions{Client: tt.Client, Cache: tt.Client, Self: ownID, Rand: rand.Reader, Now: tt.clock.Now}
+	i := &Introductions{Client: tt.Client, Cache: tt.Client, Forgotten: forgottenAt(tt.Client, tt.clock.Now), Self: ownID, Rand: rand.Reader, Now: tt.clock.Now}
 	if _, err := i.introduce(t, milan, "x"); err != nil {
 		t.Fatal(err)
 	}
@@ -625,6 +629,12 @@ func TestWhatIsNextFollowsFromWhatIsSaid(t *testing.T) {
 		"mutual, with an old introduction": {edit: func(fc *v1alpha1.ForeignCluster) {
 			fc.Spec.TrustBundle, fc.Status.Introduction = "PEM", intro(time.Minute)
 		}, session: up, want: stepSettle},
+		"mutual, introduced just after the session came up": {edit: func(fc *v1alpha1.ForeignCluster) {
+			fc.Spec.TrustBundle, fc.Status.Introduction = "PEM", intro(time.Second)
+		}, session: Session{Up: &SessionInfo{Since: now.Add(-2 * time.Second)}}, want: stepNothing, again: true},
+		"mutual since before the introduction": {edit: func(fc *v1alpha1.ForeignCluster) {
+			fc.Spec.TrustBundle, fc.Status.Introduction = "PEM", intro(introductionSettles)
+		}, session: Session{Up: &SessionInfo{Since: now.Add(-time.Hour)}}, want: stepSettle},
 		"mutual, with other roots there": {edit: func(fc *v1alpha1.ForeignCluster) { fc.Spec.TrustBundle, fc.Status.BundleHash = "PEM", "00" }, session: up, want: stepUpdate},
 		"mutual": {edit: func(fc *v1alpha1.ForeignCluster) {
 			fc.Spec.TrustBundle, fc.Status.BundleHash = "PEM", peering.Hash{}.String()

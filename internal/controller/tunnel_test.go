@@ -34,29 +34,33 @@ func TestPlanTunnel(t *testing.T) {
 		Local:  []v1alpha1.PrefixAlias{{Prefix: pods, Alias: "10.250.0.0/16"}},
 		Remote: []v1alpha1.PrefixAlias{{Prefix: pods, Alias: "10.240.0.0/16"}},
 	}
-	exposed := *full
-	exposed.Allow = []v1alpha1.Exposure{
-		{To: []string{"10.200.0.2", "10.200.0.9"}},
-		{From: []string{"10.240.0.4"}, To: []string{"10.200.0.7"}},
-	}
-	addr := netip.MustParseAddr
+	const six = "fd00:1::/64"
+	kept := *full
+	kept.Local = append([]v1alpha1.PrefixAlias{}, full.Local[0], v1alpha1.PrefixAlias{Prefix: six, Alias: "fd00:9::/64"})
 	for name, tc := range map[string]struct {
-		peer    *v1alpha1.ForeignCluster
-		exposed []Exposed
-		want    *v1alpha1.TunnelSpec
-		waits   string
+		peer     *v1alpha1.ForeignCluster
+		local    []netip.Prefix
+		standing *v1alpha1.TunnelSpec
+		want     *v1alpha1.TunnelSpec
+		waits    string
 	}{
 		"equal prefixes are told apart by both sides' aliases": {peer: peer(nil), want: full},
-		"what is exposed is sorted, each address once": {
-			peer: peer(nil), want: &exposed,
-			exposed: []Exposed{
-				{To: []netip.Addr{addr("10.200.0.9"), addr("10.200.0.2"), addr("10.200.0.9")}},
-				{From: []netip.Addr{addr("10.240.0.4")}, To: []netip.Addr{addr("10.200.0.7")}},
-			},
+		"a prefix that the peer has no alias for stops no other": {
+			peer: peer(nil), local: []netip.Prefix{prefix(pods), prefix(six)}, want: full, waits: "alias for this cluster's prefix " + six,
 		},
-		"a contract that exposes nothing opens nothing": {
-			peer: peer(nil), want: full,
-			exposed: []Exposed{{To: nil}, {From: []netip.Addr{}, To: []netip.Addr{addr("10.200.0.7")}}},
+		"a prefix of the peer that we have no alias for stops no other": {
+			peer: peer(func(fc *v1alpha1.ForeignCluster) {
+				fc.Status.Network.Prefixes = append(fc.Status.Network.Prefixes, six)
+			}),
+			want: full, waits: "peer's prefix " + six,
+		},
+		"a peer that leaves out an alias keeps the one that stands": {
+			peer: peer(nil), local: []netip.Prefix{prefix(pods), prefix(six)}, standing: &kept, want: &kept,
+		},
+		"an alias that stands gives way to another prefix": {
+			peer: peer(nil), local: []netip.Prefix{prefix("10.201.0.0/16"), prefix(pods)},
+			standing: &v1alpha1.TunnelSpec{Local: []v1alpha1.PrefixAlias{{Prefix: "10.201.0.0/16", Alias: "10.250.0.0/16"}}},
+			want:     full, waits: "alias for this cluster's prefix 10.201.0.0/16",
 		},
 		"a peer that has said nothing is waited for": {
 			peer: peer(func(fc *v1alpha1.ForeignCluster) { fc.Status.Network = nil }), waits: "gateways",
@@ -73,7 +77,10 @@ func TestPlanTunnel(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got, waits := PlanTunnel(tc.peer, []netip.Prefix{prefix(pods)}, tc.exposed)
+			if tc.local == nil {
+				tc.local = []netip.Prefix{prefix(pods)}
+			}
+			got, waits := PlanTunnel(tc.peer, tc.local, tc.standing)
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("tunnel (-want +got):\n%s", diff)
 			}
@@ -114,7 +121,7 @@ func TestPlanAliases(t *testing.T) {
 		"what stands stays when a prefix joins":                 {have: []v1alpha1.PrefixAlias{alias("10.200.0.0/16", "10.240.0.0/16")}, prefixes: []string{"10.1.0.0/16", "10.200.0.0/16"}, want: []v1alpha1.PrefixAlias{alias("10.1.0.0/16", "10.241.0.0/16"), alias("10.200.0.0/16", "10.240.0.0/16")}},
 		"what is no longer announced goes":                      {have: []v1alpha1.PrefixAlias{alias("10.200.0.0/16", "10.240.0.0/16")}},
 		"an alias that became taken is replaced":                {have: []v1alpha1.PrefixAlias{alias("10.200.0.0/16", "10.200.0.0/16")}, prefixes: []string{"10.200.0.0/16"}, want: []v1alpha1.PrefixAlias{alias("10.200.0.0/16", "10.240.0.0/16")}},
-		"a full pool is an error":                               {prefixes: []string{"10.200.0.0/16", "10.200.0.0/17"}, fails: true},
+		"a full pool is an error, and stops no other prefix":    {prefixes: []string{"10.200.0.0/17", "10.200.0.0/16"}, want: []v1alpha1.PrefixAlias{alias("10.200.0.0/16", "10.240.0.0/16")}, fails: true},
 		"nonsense is an error":                                  {prefixes: []string{"10.200.0.1/16"}, fails: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -123,7 +130,7 @@ func TestPlanAliases(t *testing.T) {
 			if (err != nil) != tc.fails {
 				t.Fatalf("error %v, want one: %t", err, tc.fails)
 			}
-			if diff := cmp.Diff(tc.want, got); err == nil && diff != "" {
+			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("aliases (-want +got):\n%s", diff)
 			}
 		})

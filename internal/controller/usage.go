@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -357,6 +358,7 @@ func statementOf(terms peering.Terms, p peering.Period, previous peering.Hash) (
 func (r *Contracts) statements(ctx context.Context, c peering.Contract, terms peering.Terms, stored *v1alpha1.Contract, fc *v1alpha1.ForeignCluster) {
 	said, last := saidOf(fc, stored.Name), lastStatement(stored)
 	if said != nil && uint64(max(said.Statement, 0)) > last.sequence && r.asked.due(terms.Provider.ID, stored.Name, "statements", r.Now()) {
+		before := stored.Status.DeepCopy()
 		err := r.fetchStatements(ctx, c, terms, stored, fc, last)
 		r.asked.answered(terms.Provider.ID, stored.Name, "statements", err, r.Now())
 		var invalid *statementError
@@ -368,6 +370,10 @@ func (r *Contracts) statements(ctx context.Context, c peering.Contract, terms pe
 			r.condition(stored, ConditionStatementsValid, metav1.ConditionFalse, invalid.reason, invalid.Error())
 		default:
 			r.Log.Warn("cannot fetch the statements of a contract", "contract", stored.Name, "peer", stored.Spec.PeerID, "err", err)
+		}
+		// What there is no room for is fetched again.
+		if !equality.Semantic.DeepEqual(*before, stored.Status) && r.Budget.Take(terms.Provider.ID, stored) != nil {
+			stored.Status = *before
 		}
 	}
 	if agreed, reason, message, known := agreement(terms, stored); known {

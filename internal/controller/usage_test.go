@@ -473,8 +473,8 @@ func TestBothSidesCountTheSame(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
 	terms := p.terms(t, nil)
-	slice := &v1alpha1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "slice", UID: "uid"}}
-	home := newBench(t, p.consumer, p.stored(t, terms, p.consumer), slice, foreign("peer", p.provider))
+	request := &v1alpha1.PeeringRequest{ObjectMeta: metav1.ObjectMeta{Name: "request", UID: "uid"}}
+	home := newBench(t, p.consumer, p.stored(t, terms, p.consumer), request, foreign("peer", p.provider))
 	abroad := newBench(t, p.provider, p.stored(t, terms, p.provider), foreign("peer", p.consumer))
 	home.peer.statements = func(after uint64) ([]peering.Envelope, error) {
 		var out []peering.Envelope
@@ -498,7 +498,7 @@ func TestBothSidesCountTheSame(t *testing.T) {
 	}
 	both(0)
 	both(10 * time.Second)
-	for _, o := range onNodeOf("slice", "a", "b") {
+	for _, o := range onNodeOf("request"+v1alpha1.VirtualNodeSuffix, "a", "b") {
 		pod := o.(*corev1.Pod)
 		pod.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: amountsIn("cpu=1", "memory=1Gi")}}}
 		if err := home.client.Create(t.Context(), pod); err != nil {

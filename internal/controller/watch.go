@@ -2,7 +2,9 @@ package controller
 
 import (
 	"context"
+	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -19,12 +21,20 @@ func allAsOne(name string) handler.EventHandler {
 	})
 }
 
-// onlyExistence lets creations and deletions pass: a node's status changes every
-// few seconds.
-func onlyExistence() builder.Predicates {
+// onlyReadiness lets creations and deletions of Nodes pass, and updates that change
+// whether a Node is Ready: its status changes every few seconds.
+func onlyReadiness() builder.Predicates {
 	return builder.WithPredicates(predicate.Funcs{
-		UpdateFunc:  func(event.UpdateEvent) bool { return false },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			return isReady(e.ObjectOld.(*corev1.Node)) != isReady(e.ObjectNew.(*corev1.Node))
+		},
 		GenericFunc: func(event.GenericEvent) bool { return false },
+	})
+}
+
+func isReady(n *corev1.Node) bool {
+	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 	})
 }
 

@@ -72,8 +72,11 @@ const (
 	// side asks and the other answers. answerTimeout is how long the answer may take, so
 	// that a peer that is gone is noticed within 15 s, and answerBehind how long while
 	// other things come from the peer: they share a connection, which may be slow.
+	// quietAttended is quietAfter for peers on whose answers something depends now, such
+	// as the readiness of pods that they run; see Manager.Attend.
 	quietAfterDialled = 9 * time.Second
 	quietAfter        = 10 * time.Second
+	quietAttended     = 2 * time.Second
 	answerTimeout     = 5 * time.Second
 	answerBehind      = 30 * time.Second
 	// probeAfter is after how much silence TCP probes an h2 connection, each probeEvery,

@@ -248,11 +248,13 @@ func (m *Manager) serve(parent context.Context, wg *sync.WaitGroup, l *link) {
 	if l.control != nil {
 		l.tasks.Go(func() { m.end(ctx, l, m.hear(l)) })
 	}
+	m.mu.Lock()
 	l.mu.Lock()
-	l.pace = m.pace(l.info.Dialled)
+	l.pace = m.paceFor(l)
 	l.lookAt = time.Now()
 	l.timer = time.AfterFunc(0, func() { m.tend(ctx, l) })
 	l.mu.Unlock()
+	m.mu.Unlock()
 	// The bundle may have changed between the handshake and here.
 	m.recheck(l.info.Peer)
 	if m.cfg.Up != nil {

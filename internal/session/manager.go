@@ -153,6 +153,7 @@ type Manager struct {
 	callers  map[peering.ClusterID]*caller
 	routes   map[peering.ClusterID]*route // of those callers that are in use
 	watchers map[chan struct{}]struct{}
+	attended map[peering.ClusterID]bool
 }
 
 // note is what is remembered of a peer between sessions.
@@ -195,6 +196,7 @@ func New(cfg Config) (*Manager, error) {
 		callers:   map[peering.ClusterID]*caller{},
 		routes:    map[peering.ClusterID]*route{},
 		watchers:  map[chan struct{}]struct{}{},
+		attended:  map[peering.ClusterID]bool{},
 	}
 	// Whoever dials a session with a certificate that is early or late is told by the
 	// verdict; see greet, which judges it again.
@@ -414,6 +416,55 @@ func (m *Manager) CloseSession(number uint64, reason error) {
 			return
 		}
 	}
+}
+
+// Attend has a peer asked more often whether it is there, in its session of now and
+// in later ones, or no longer.
+func (m *Manager) Attend(id peering.ClusterID, on bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.attended[id] == on {
+		return
+	}
+	if on {
+		m.attended[id] = true
+	} else {
+		delete(m.attended, id)
+	}
+	l := m.links[id]
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	l.pace = m.paceFor(l)
+	l.mu.Unlock()
+	m.plan(l)
+}
+
+// paceFor returns a link's pace. The lock is held.
+func (m *Manager) paceFor(l *link) pace {
+	p := m.pace(l.info.Dialled)
+	if m.attended[l.info.Peer] {
+		p.quiet = min(p.quiet, quietAttended)
+	}
+	return p
+}
+
+// Silence says since when a peer has owed an answer, with nothing else coming from it
+// either; zero if it owes none. It is false if there is no session.
+func (m *Manager) Silence(id peering.ClusterID) (since time.Time, connected bool) {
+	m.mu.Lock()
+	l := m.links[id]
+	m.mu.Unlock()
+	if l == nil {
+		return time.Time{}, false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.askedAt.IsZero() {
+		return time.Time{}, true
+	}
+	return later(later(l.askedAt, l.anew), time.Unix(0, l.readAt.Load())), true
 }
 
 // notify wakes the subscribers, and gRPC, after how things stand with a peer

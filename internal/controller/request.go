@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/retry"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -52,33 +54,35 @@ type Provider interface {
 	Sign(ctx context.Context, peer peering.ClusterID, envelope peering.Envelope) (peering.Envelope, error)
 }
 
-// Slices turns ResourceSlices into contracts, and keeps these as the slices ask.
-type Slices struct {
+// Requests turns PeeringRequests into contracts, and keeps these as the requests ask.
+type Requests struct {
 	Client client.Client
 	// Reader reads from the API server itself: a cache that lags would sign twice.
 	Reader client.Reader
 	// Identity is this cluster's, as of now.
 	Identity func() *identity.Identity
 	Provider Provider
-	Now      func() time.Time
+	// Events records what came of a request; nil records nothing.
+	Events events.EventRecorder
+	Now    func() time.Time
 }
 
 // SetupWithManager registers the reconciler.
-func (r *Slices) SetupWithManager(mgr ctrl.Manager) error {
+func (r *Requests) SetupWithManager(mgr ctrl.Manager) error {
 	byPeer := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
-		return r.slicesOf(ctx, func(s *v1alpha1.ResourceSlice) bool { return asks(s, o) })
+		return r.requestsOf(ctx, func(s *v1alpha1.PeeringRequest) bool { return asks(s, o) })
 	})
 	byName := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
-		return r.slicesOf(ctx, func(s *v1alpha1.ResourceSlice) bool { return s.Spec.ForeignCluster == o.GetName() })
+		return r.requestsOf(ctx, func(s *v1alpha1.PeeringRequest) bool { return s.Spec.ForeignCluster == o.GetName() })
 	})
 	byContract := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
-		return r.slicesOf(ctx, func(s *v1alpha1.ResourceSlice) bool { return string(s.UID) == o.(*v1alpha1.Contract).Spec.RequestID })
+		return r.requestsOf(ctx, func(s *v1alpha1.PeeringRequest) bool { return string(s.UID) == o.(*v1alpha1.Contract).Spec.RequestID })
 	})
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("slices").
 		// Of the annotations one says whom not to ask.
-		For(&v1alpha1.ResourceSlice{}, builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
-		Watches(&v1alpha1.ForeignCluster{}, byPeer, updates(mattersToSlices)).
+		For(&v1alpha1.PeeringRequest{}, builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
+		Watches(&v1alpha1.ForeignCluster{}, byPeer, updates(mattersToRequests)).
 		Watches(&v1alpha1.ForeignCluster{}, byName, updates(decidedElse)).
 		Watches(&v1alpha1.Contract{}, byContract, updates(func(before, after client.Object) bool {
 			a, b := before.(*v1alpha1.Contract), after.(*v1alpha1.Contract)
@@ -95,8 +99,8 @@ func updates(matters func(before, after client.Object) bool) builder.Predicates 
 	}})
 }
 
-// asks says whether a ResourceSlice may ask a ForeignCluster.
-func asks(s *v1alpha1.ResourceSlice, fc client.Object) bool {
+// asks says whether a PeeringRequest may ask a ForeignCluster.
+func asks(s *v1alpha1.PeeringRequest, fc client.Object) bool {
 	if s.Spec.ClusterSelector == nil {
 		return s.Spec.ForeignCluster == fc.GetName()
 	}
@@ -104,9 +108,9 @@ func asks(s *v1alpha1.ResourceSlice, fc client.Object) bool {
 	return err == nil && (selector.Matches(labels.Set(fc.GetLabels())) || s.Status.ForeignCluster == fc.GetName())
 }
 
-// mattersToSlices says whether a change of a ForeignCluster may change what comes
+// mattersToRequests says whether a change of a ForeignCluster may change what comes
 // of an ask. Most of its status changes with every word of the peer.
-func mattersToSlices(before, after client.Object) bool {
+func mattersToRequests(before, after client.Object) bool {
 	a, b := before.(*v1alpha1.ForeignCluster), after.(*v1alpha1.ForeignCluster)
 	offers := func(fc *v1alpha1.ForeignCluster) bool { return fc.Status.Offer != nil && fc.Status.Offer.Available }
 	return a.Generation != b.Generation || !equality.Semantic.DeepEqual(a.Labels, b.Labels) ||
@@ -121,8 +125,8 @@ func decidedElse(before, after client.Object) bool {
 	return a != nil && b != nil && a.Message != b.Message
 }
 
-func (r *Slices) slicesOf(ctx context.Context, match func(*v1alpha1.ResourceSlice) bool) []reconcile.Request {
-	var list v1alpha1.ResourceSliceList
+func (r *Requests) requestsOf(ctx context.Context, match func(*v1alpha1.PeeringRequest) bool) []reconcile.Request {
+	var list v1alpha1.PeeringRequestList
 	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil { // match only reads
 		return nil
 	}
@@ -136,57 +140,59 @@ func (r *Slices) slicesOf(ctx context.Context, match func(*v1alpha1.ResourceSlic
 }
 
 // Reconcile implements reconcile.Reconciler.
-func (r *Slices) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	var slice v1alpha1.ResourceSlice
-	if err := r.Reader.Get(ctx, req.NamespacedName, &slice); err != nil {
+func (r *Requests) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	var request v1alpha1.PeeringRequest
+	if err := r.Reader.Get(ctx, req.NamespacedName, &request); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	contracts, err := r.contracts(ctx, string(slice.UID))
+	contracts, err := requestContracts(ctx, r.Reader, string(request.UID))
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if !slice.DeletionTimestamp.IsZero() {
-		return r.end(ctx, &slice, contracts)
+	if !request.DeletionTimestamp.IsZero() {
+		return r.end(ctx, &request, contracts)
 	}
-	if err := hold(ctx, r.Client, &slice); err != nil {
-		return reconcile.Result{}, fmt.Errorf("hold resource slice %s: %w", slice.Name, err)
+	if err := hold(ctx, r.Client, &request); err != nil {
+		return reconcile.Result{}, fmt.Errorf("hold peering request %s: %w", request.Name, err)
 	}
-	edit := &sliceEdit{client: r.Client, written: slice.DeepCopy(), ResourceSlice: &slice}
+	edit := &requestEdit{client: r.Client, written: request.DeepCopy(), PeeringRequest: &request}
 	after := r.pursue(ctx, edit, contracts)
+	before := edit.written
 	if err := edit.write(ctx); err != nil {
 		return reconcile.Result{}, err
 	}
+	record(r.Events, &request, requestEvents(before, &request))
 	return reconcile.Result{RequeueAfter: after}, nil
 }
 
-// sliceEdit is a ResourceSlice whose status is being changed.
-type sliceEdit struct {
-	*v1alpha1.ResourceSlice
+// requestEdit is a PeeringRequest whose status is being changed.
+type requestEdit struct {
+	*v1alpha1.PeeringRequest
 	client client.Client
-	// written is the slice as it is stored.
-	written *v1alpha1.ResourceSlice
+	// written is the request as it is stored.
+	written *v1alpha1.PeeringRequest
 }
 
-func (e *sliceEdit) write(ctx context.Context) error {
+func (e *requestEdit) write(ctx context.Context) error {
 	if equality.Semantic.DeepEqual(e.written.Status, e.Status) {
 		return nil
 	}
-	if err := e.client.Status().Patch(ctx, e.ResourceSlice, client.MergeFrom(e.written), client.FieldOwner(v1alpha1.Manager)); err != nil {
-		return fmt.Errorf("status of resource slice %s: %w", e.Name, err)
+	if err := e.client.Status().Patch(ctx, e.PeeringRequest, client.MergeFrom(e.written), client.FieldOwner(v1alpha1.Manager)); err != nil {
+		return fmt.Errorf("status of peering request %s: %w", e.Name, err)
 	}
 	e.written = e.DeepCopy()
 	return nil
 }
 
-func (e *sliceEdit) say(c metav1.Condition) {
+func (e *requestEdit) say(c metav1.Condition) {
 	c.ObservedGeneration = e.Generation
 	meta.SetStatusCondition(&e.Status.Conditions, c)
 }
 
-// contracts returns a request's contracts: first those in force, then those that
-// are over, each newest first.
-func (r *Slices) contracts(ctx context.Context, request string) ([]*v1alpha1.Contract, error) {
-	all, err := contractsOf(ctx, r.Reader)
+// requestContracts returns a request's contracts: first those in force, then those
+// that are over, each newest first.
+func requestContracts(ctx context.Context, reader client.Reader, request string) ([]*v1alpha1.Contract, error) {
+	all, err := contractsOf(ctx, reader)
 	if err != nil {
 		return nil, err
 	}
@@ -200,27 +206,27 @@ func (r *Slices) contracts(ctx context.Context, request string) ([]*v1alpha1.Con
 	return found, nil
 }
 
-// pursue does what is to be done for a ResourceSlice, keeps in its status how it
+// pursue does what is to be done for a PeeringRequest, keeps in its status how it
 // stands, and returns when to look again.
-func (r *Slices) pursue(ctx context.Context, slice *sliceEdit, contracts []*v1alpha1.Contract) time.Duration {
+func (r *Requests) pursue(ctx context.Context, request *requestEdit, contracts []*v1alpha1.Contract) time.Duration {
 	held, gone, err := r.held(ctx, contracts)
 	if err != nil {
-		slice.say(condition(v1alpha1.ConditionAccepted, metav1.ConditionFalse, "ContractInvalid", err.Error()))
+		request.say(condition(v1alpha1.ConditionAccepted, metav1.ConditionFalse, "ContractInvalid", err.Error()))
 		return askAgain
 	}
-	plan := planSlice(slice.ResourceSlice, held, gone, standing(contracts), r.Now())
+	plan := planRequest(request.PeeringRequest, held, gone, standing(contracts), r.Now())
 	accepted, after := plan.accepted, plan.after
 	switch plan.course {
 	case courseHold:
 	case courseAsk:
-		if held, err = r.ask(ctx, slice, contracts); err != nil {
+		if held, err = r.ask(ctx, request, contracts); err != nil {
 			accepted, after = refused(err, ""), pause(err)
 			break
 		}
-		accepted = condition(v1alpha1.ConditionAccepted, metav1.ConditionTrue, "Contracted", "contract "+held.stored.Name+" was signed by both")
-		meta.RemoveStatusCondition(&slice.Status.Conditions, ConditionRenewed)
+		accepted = condition(v1alpha1.ConditionAccepted, metav1.ConditionTrue, reasonContracted, "contract "+held.stored.Name+" was signed by both")
+		meta.RemoveStatusCondition(&request.Status.Conditions, ConditionRenewed)
 	case courseAmend:
-		err := r.revise(ctx, slice.ResourceSlice, held, courseAmend)
+		err := r.revise(ctx, request.PeeringRequest, held, courseAmend)
 		if err == nil {
 			after = max(peering.RenewAt(held.state).Sub(r.Now()), askSoon)
 			break
@@ -228,20 +234,21 @@ func (r *Slices) pursue(ctx context.Context, slice *sliceEdit, contracts []*v1al
 		accepted, after = refused(err, fmt.Sprintf("contract %s goes on as it is; the change of spec was not accepted: ", held.stored.Name)), pause(err)
 		// That it cannot be changed is no reason to let it end.
 		if plan.renewal && held.terms.Renewable {
-			after = min(after, r.renew(ctx, slice, held))
+			after = min(after, r.renew(ctx, request, held))
 		}
 	case courseRenew:
-		after = r.renew(ctx, slice, held)
+		after = r.renew(ctx, request, held)
 	}
 	if plan.renewal && !held.terms.Renewable {
-		slice.say(condition(ConditionRenewed, metav1.ConditionFalse, "NotRenewable", fmt.Sprintf(
+		request.say(condition(ConditionRenewed, metav1.ConditionFalse, "NotRenewable", fmt.Sprintf(
 			"the provider does not renew contract %s, which ends at %s; another is asked for then", held.stored.Name, held.terms.NotAfter.Format(time.RFC3339))))
 	}
-	slice.say(accepted)
+	request.say(accepted)
 	if held != nil && inForce(held.stored) {
-		slice.Status.Contract, slice.Status.ForeignCluster = held.stored.Name, held.stored.Spec.ForeignCluster
-		slice.Status.Node = held.stored.Status.Node
-		slice.Status.ObservedGeneration = store.Fulfils(held.stored).Generation
+		request.Status.Contract, request.Status.ForeignCluster = held.stored.Name, held.stored.Spec.ForeignCluster
+		request.Status.Node = held.stored.Status.Node
+		request.Status.Agreed = &v1alpha1.AgreedPrice{ClusterID: held.stored.Spec.PeerID, Price: held.stored.Spec.Price}
+		request.Status.ObservedGeneration = store.Fulfils(held.stored).Generation
 	}
 	return after
 }
@@ -259,7 +266,7 @@ func standing(contracts []*v1alpha1.Contract) string {
 
 // held returns the contract of a request that counts, or nil, and whether its
 // ForeignCluster is gone or going.
-func (r *Slices) held(ctx context.Context, contracts []*v1alpha1.Contract) (*heldContract, bool, error) {
+func (r *Requests) held(ctx context.Context, contracts []*v1alpha1.Contract) (*heldContract, bool, error) {
 	if len(contracts) == 0 {
 		return nil, false, nil
 	}
@@ -271,7 +278,7 @@ func (r *Slices) held(ctx context.Context, contracts []*v1alpha1.Contract) (*hel
 	return h, fc == nil || !fc.DeletionTimestamp.IsZero(), err
 }
 
-func (r *Slices) hold(stored *v1alpha1.Contract) (*heldContract, error) {
+func (r *Requests) hold(stored *v1alpha1.Contract) (*heldContract, error) {
 	state, terms, err := store.ReadContract(stored, r.Identity().ID())
 	return &heldContract{stored: stored, state: state, terms: terms}, err
 }
@@ -308,66 +315,82 @@ func definite(e *wire.Error) bool {
 }
 
 // ask negotiates a contract and stores it. It can be repeated at any point: a
-// provider knows the request by the slice's UID.
-func (r *Slices) ask(ctx context.Context, slice *sliceEdit, contracts []*v1alpha1.Contract) (*heldContract, error) {
-	ask, err := askOf(slice.ResourceSlice)
-	if err != nil {
-		return nil, err
-	}
-	if slice.Spec.ClusterSelector != nil {
-		return r.choose(ctx, slice, ask, contracts)
-	}
-	var fc v1alpha1.ForeignCluster
-	if err := r.Client.Get(ctx, client.ObjectKey{Name: slice.Spec.ForeignCluster}, &fc); err != nil {
-		if apierrors.IsNotFound(err) {
-			return nil, wire.Errorf(wire.ReasonPeerUnknown, "there is no ForeignCluster %s: join it first", slice.Spec.ForeignCluster)
-		}
-		return nil, err
-	}
-	if fc.Spec.TrustBundle == "" || !fc.DeletionTimestamp.IsZero() {
-		return nil, wire.Errorf(wire.ReasonPeerNotTrusted, "ForeignCluster %s is not trusted: join it first", fc.Name)
-	}
-	return r.contract(ctx, slice.ResourceSlice, &fc, ask, func(context.Context) error { return nil })
+// provider knows the request by the request's UID. Among several providers, with
+// which it is about to sign is kept in the request's status first: if the answer is
+// lost, that provider is asked again before any other, for it may have signed.
+func (r *Requests) ask(ctx context.Context, request *requestEdit, contracts []*v1alpha1.Contract) (*heldContract, error) {
+	var h *heldContract
+	err := r.seek(ctx, request.PeeringRequest, contracts, func(ctx context.Context, fc *v1alpha1.ForeignCluster, ask peering.Ask) (err error) {
+		h, err = r.contract(ctx, request.PeeringRequest, fc, ask, func(ctx context.Context) error {
+			if request.Spec.ClusterSelector == nil {
+				return nil
+			}
+			request.Status.ForeignCluster, request.Status.Contract, request.Status.Node = fc.Name, "", ""
+			return request.write(ctx)
+		})
+		return err
+	})
+	return h, err
 }
 
-// choose makes a contract with the cheapest provider that grants one. With which
-// it is about to sign is kept in the slice's status first: if the answer is lost,
-// that provider is asked again before any other, for it may have signed.
-func (r *Slices) choose(ctx context.Context, slice *sliceEdit, ask peering.Ask, contracts []*v1alpha1.Contract) (*heldContract, error) {
+// seek tries the providers that a PeeringRequest may ask, in their order, until try
+// succeeds with one, or fails in a way that may be over in a moment.
+func (r *Requests) seek(
+	ctx context.Context, request *v1alpha1.PeeringRequest, contracts []*v1alpha1.Contract, try func(context.Context, *v1alpha1.ForeignCluster, peering.Ask) error,
+) error {
+	ask, err := AskOf(request)
+	if err != nil {
+		return err
+	}
+	if request.Spec.ClusterSelector != nil {
+		return r.choose(ctx, request, ask, contracts, try)
+	}
+	var fc v1alpha1.ForeignCluster
+	if err := r.Client.Get(ctx, client.ObjectKey{Name: request.Spec.ForeignCluster}, &fc); err != nil {
+		if apierrors.IsNotFound(err) {
+			return wire.Errorf(wire.ReasonPeerUnknown, "there is no ForeignCluster %s: join it first", request.Spec.ForeignCluster)
+		}
+		return err
+	}
+	if fc.Spec.TrustBundle == "" || !fc.DeletionTimestamp.IsZero() {
+		return wire.Errorf(wire.ReasonPeerNotTrusted, "ForeignCluster %s is not trusted: join it first", fc.Name)
+	}
+	return try(ctx, &fc, ask)
+}
+
+// choose tries the providers that would lend what is asked for, cheapest first. One
+// that may have signed is tried before it.
+func (r *Requests) choose(
+	ctx context.Context, request *v1alpha1.PeeringRequest, ask peering.Ask, contracts []*v1alpha1.Contract, try func(context.Context, *v1alpha1.ForeignCluster, peering.Ask) error,
+) error {
 	var list v1alpha1.ForeignClusterList
 	if err := r.Client.List(ctx, &list); err != nil {
-		return nil, fmt.Errorf("list foreign clusters: %w", err)
+		return fmt.Errorf("list foreign clusters: %w", err)
 	}
-	peers, not := eligible(slice.ResourceSlice, list.Items, contracts, r.Now())
-	try := func(fc *v1alpha1.ForeignCluster) (*heldContract, error) {
-		return r.contract(ctx, slice.ResourceSlice, fc, ask, func(ctx context.Context) error {
-			slice.Status.ForeignCluster, slice.Status.Contract, slice.Status.Node = fc.Name, "", ""
-			return slice.write(ctx)
-		})
-	}
-	if slice.Status.Contract == "" && slice.Status.ForeignCluster != "" {
+	peers, not := eligible(request, list.Items, contracts, r.Now())
+	if request.Status.Contract == "" && request.Status.ForeignCluster != "" {
 		for _, fc := range peers {
-			if fc.Name != slice.Status.ForeignCluster {
+			if fc.Name != request.Status.ForeignCluster {
 				continue
 			}
-			if h, err := try(fc); err == nil || !definite(wire.FromStatus(err)) {
-				return h, err
+			if err := try(ctx, fc, ask); err == nil || !definite(wire.FromStatus(err)) {
+				return err
 			}
 		}
 	}
-	ordered, refusals := r.compare(ctx, peers, ask)
+	ordered, refusals := r.compare(ctx, request, peers, ask)
 	for _, fc := range ordered {
-		h, err := try(fc)
+		err := try(ctx, fc, ask)
 		if err == nil || !definite(wire.FromStatus(err)) {
-			return h, err
+			return err
 		}
 		refusals = append(refusals, fc.Name+": "+wire.FromStatus(err).Error())
 	}
-	slice.Status.ForeignCluster = ""
+	request.Status.ForeignCluster = ""
 	if len(peers) == 0 {
-		return nil, wire.Errorf(wire.ReasonPeerUnknown, "no cluster that spec.clusterSelector selects can be asked%s", listed(not))
+		return wire.Errorf(wire.ReasonPeerUnknown, "no cluster that spec.clusterSelector selects can be asked%s", listed(not))
 	}
-	return nil, wire.Errorf(wire.ReasonCapacityExhausted, "none of the clusters that spec.clusterSelector selects grants it%s", listed(append(refusals, not...)))
+	return wire.Errorf(wire.ReasonCapacityExhausted, "none of the clusters that spec.clusterSelector selects grants it%s", listed(append(refusals, not...)))
 }
 
 // listed makes a few reasons readable.
@@ -385,7 +408,7 @@ func listed(reasons []string) string {
 
 // compare asks several providers at once what they would lend, and returns those
 // that would lend what is asked for, cheapest first, and why the others do not.
-func (r *Slices) compare(ctx context.Context, peers []*v1alpha1.ForeignCluster, ask peering.Ask) ([]*v1alpha1.ForeignCluster, []string) {
+func (r *Requests) compare(ctx context.Context, request *v1alpha1.PeeringRequest, peers []*v1alpha1.ForeignCluster, ask peering.Ask) ([]*v1alpha1.ForeignCluster, []string) {
 	type answer struct {
 		hourly peering.Money
 		no     string
@@ -395,18 +418,9 @@ func (r *Slices) compare(ctx context.Context, peers []*v1alpha1.ForeignCluster, 
 	group.SetLimit(maxPreviews)
 	for i, fc := range peers {
 		group.Go(func() error {
-			ctx, cancel := context.WithTimeout(ctx, previewTimeout)
-			defer cancel()
-			offer, err := r.Provider.Preview(ctx, peering.ClusterID(fc.Spec.ClusterID), ask)
+			offer, err := r.quote(ctx, request, fc, ask, nil, previewTimeout)
 			if err != nil {
 				answers[i].no = wire.FromStatus(err).Error()
-				return nil
-			}
-			if offer.NeedsApproval {
-				answers[i].no = "an administrator there has to approve each request: ask it by name"
-				return nil
-			}
-			if answers[i].no = unacceptable(ask, offer.Grant, nil); answers[i].no != "" {
 				return nil
 			}
 			if answers[i].hourly, err = offer.Grant.Price.Hourly(offer.Grant.Resources); err != nil {
@@ -439,10 +453,10 @@ func (r *Slices) compare(ctx context.Context, peers []*v1alpha1.ForeignCluster, 
 
 // contract makes a contract with one provider and stores it. commit is called
 // before the provider is told that this side signed.
-func (r *Slices) contract(
-	ctx context.Context, slice *v1alpha1.ResourceSlice, fc *v1alpha1.ForeignCluster, ask peering.Ask, commit func(context.Context) error,
+func (r *Requests) contract(
+	ctx context.Context, request *v1alpha1.PeeringRequest, fc *v1alpha1.ForeignCluster, ask peering.Ask, commit func(context.Context) error,
 ) (*heldContract, error) {
-	envelope, fulfils, err := r.agree(ctx, slice, fc, ask, nil, commit)
+	envelope, fulfils, err := r.agree(ctx, request, fc, ask, nil, commit)
 	if err != nil {
 		return nil, err
 	}
@@ -461,35 +475,17 @@ func (r *Slices) contract(
 }
 
 // agree negotiates a contract, or the next revision of the one held, and returns
-// it signed by both, with what of the slice it fulfils.
-func (r *Slices) agree(
-	ctx context.Context, slice *v1alpha1.ResourceSlice, fc *v1alpha1.ForeignCluster, ask peering.Ask, held *heldContract, commit func(context.Context) error,
+// it signed by both, with what of the request it fulfils.
+func (r *Requests) agree(
+	ctx context.Context, request *v1alpha1.PeeringRequest, fc *v1alpha1.ForeignCluster, ask peering.Ask, held *heldContract, commit func(context.Context) error,
 ) (peering.Envelope, store.Fulfilment, error) {
 	none := store.Fulfilment{}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	peer, self := peering.ClusterID(fc.Spec.ClusterID), r.Identity()
-	bundle, err := identity.ReadBundlePEM(peer, []byte(fc.Spec.TrustBundle))
-	if err != nil {
-		return peering.Envelope{}, none, fmt.Errorf("trust bundle of %s: %w", fc.Name, err)
-	}
-	offer, err := r.Provider.Request(ctx, peer, ask)
+	offer, envelope, err := r.draft(ctx, request, fc, ask, held, r.Provider.Request)
 	if err != nil {
 		return peering.Envelope{}, none, err
-	}
-	var before *peering.Terms
-	if held != nil {
-		before = &held.terms
-		if offer.Revision != held.state.Revision+1 || offer.PreviousHash != held.state.Hash {
-			return peering.Envelope{}, none, wire.Errorf(wire.ReasonRevisionStale, "the provider offers revision %d and this cluster holds revision %d: they agree on the newest first", offer.Revision, held.state.Revision)
-		}
-	}
-	if why := unacceptable(ask, offer.Grant, before); why != "" {
-		return peering.Envelope{}, none, wire.Errorf(wire.ReasonContractMismatch, "the provider offers something else than was asked for: %s", why)
-	}
-	envelope, err := peering.NewEnvelope(termsOf(offer, self.Party(), bundle.Party(peer), r.Now()))
-	if err != nil {
-		return peering.Envelope{}, none, wire.Errorf(wire.ReasonContractMismatch, "the offer makes no contract: %s", err)
 	}
 	if envelope, err = envelope.Sign(rand.Reader, self.ID(), self.Signer()); err != nil {
 		return peering.Envelope{}, none, fmt.Errorf("sign contract %s: %w", offer.ContractID, err)
@@ -512,28 +508,65 @@ func (r *Slices) agree(
 	}
 	got := grantOf(terms)
 	got.StorageClasses = offer.Grant.StorageClasses // of which terms say nothing
-	if signed.Hash() != envelope.Hash() && unacceptable(ask, got, nil) != "" {
+	if signed.Hash() != envelope.Hash() && worse(ask, got, nil) != "" {
 		return signed, none, nil // of an earlier spec: the next revision mends it
 	}
-	return signed, store.Fulfilment{Generation: slice.Generation, Duration: ask.Duration}, nil
+	return signed, store.Fulfilment{Generation: request.Generation, Duration: ask.Duration}, nil
+}
+
+// draft asks a provider by call for an offer, and makes of it the contract, or the
+// next revision of the one held, that this cluster would sign now. The error says why
+// it would sign none.
+func (r *Requests) draft(
+	ctx context.Context, request *v1alpha1.PeeringRequest, fc *v1alpha1.ForeignCluster, ask peering.Ask, held *heldContract,
+	call func(context.Context, peering.ClusterID, peering.Ask) (wire.Advertisement, error),
+) (wire.Advertisement, peering.Envelope, error) {
+	no := func(err error) (wire.Advertisement, peering.Envelope, error) {
+		return wire.Advertisement{}, peering.Envelope{}, err
+	}
+	peer := peering.ClusterID(fc.Spec.ClusterID)
+	bundle, err := identity.ReadBundlePEM(peer, []byte(fc.Spec.TrustBundle))
+	if err != nil {
+		return no(fmt.Errorf("trust bundle of %s: %w", fc.Name, err))
+	}
+	offer, err := call(ctx, peer, ask)
+	if err != nil {
+		return no(unanswered(err))
+	}
+	before := agreedBefore(request, fc)
+	if held != nil {
+		before = agreed{held: &held.terms, price: &held.terms.Price}
+		if offer.Revision != held.state.Revision+1 || offer.PreviousHash != held.state.Hash {
+			return no(wire.Errorf(wire.ReasonRevisionStale, "the provider offers revision %d and this cluster holds revision %d: they agree on the newest first", offer.Revision, held.state.Revision))
+		}
+	}
+	if err := unacceptable(ask, offer, before, r.Now()); err != nil {
+		return no(err)
+	}
+	terms := termsOf(offer, r.Identity().Party(), bundle.Party(peer), r.Now())
+	if terms.ContractID == "" { // a preview names none
+		terms.ContractID = cmp.Or(ask.ContractID, "preview")
+	}
+	envelope, err := peering.NewEnvelope(terms)
+	if err != nil {
+		return no(wire.Errorf(wire.ReasonContractMismatch, "the offer makes no contract: %s", err))
+	}
+	return offer, envelope, nil
 }
 
 // revise makes the next revision of the contract held and puts it in its place.
-func (r *Slices) revise(ctx context.Context, slice *v1alpha1.ResourceSlice, held *heldContract, why course) error {
-	ask, err := askOf(slice)
+func (r *Requests) revise(ctx context.Context, request *v1alpha1.PeeringRequest, held *heldContract, why course) error {
+	ask, err := AskOf(request)
 	if err != nil {
 		return err
 	}
 	asked := ask.Duration
-	fc, err := store.Cached(ctx, r.Client, peering.ClusterID(held.stored.Spec.PeerID))
+	fc, err := r.providerOf(ctx, held)
 	if err != nil {
 		return err
 	}
-	if fc == nil || fc.Spec.TrustBundle == "" {
-		return wire.Errorf(wire.ReasonPeerNotTrusted, "the provider of contract %s is not trusted any more", held.stored.Name)
-	}
-	ask = nextAsk(ask, slice, held, why, r.Now())
-	envelope, fulfils, err := r.agree(ctx, slice, fc, ask, held, func(context.Context) error { return nil })
+	ask = nextAsk(ask, request, held, why, r.Now())
+	envelope, fulfils, err := r.agree(ctx, request, fc, ask, held, func(context.Context) error { return nil })
 	if err != nil {
 		return err
 	}
@@ -558,6 +591,18 @@ func (r *Slices) revise(ctx context.Context, slice *v1alpha1.ResourceSlice, held
 	}
 	*held = *next
 	return nil
+}
+
+// providerOf returns the ForeignCluster of the contract held.
+func (r *Requests) providerOf(ctx context.Context, held *heldContract) (*v1alpha1.ForeignCluster, error) {
+	fc, err := store.Cached(ctx, r.Client, peering.ClusterID(held.stored.Spec.PeerID))
+	if err != nil {
+		return nil, err
+	}
+	if fc == nil || fc.Spec.TrustBundle == "" {
+		return nil, wire.Errorf(wire.ReasonPeerNotTrusted, "the provider of contract %s is not trusted any more", held.stored.Name)
+	}
+	return fc, nil
 }
 
 // replaceRevision puts a later revision in a contract's place by compare-and-swap:
@@ -599,16 +644,16 @@ func replaceRevision(
 
 // renew asks for a later end of the contract held, says whether it got it, and
 // returns when to look again.
-func (r *Slices) renew(ctx context.Context, slice *sliceEdit, held *heldContract) time.Duration {
+func (r *Requests) renew(ctx context.Context, request *requestEdit, held *heldContract) time.Duration {
 	until := held.terms.NotAfter
-	err := r.revise(ctx, slice.ResourceSlice, held, courseRenew)
+	err := r.revise(ctx, request.PeeringRequest, held, courseRenew)
 	if err == nil {
-		slice.say(condition(ConditionRenewed, metav1.ConditionTrue, "Renewed", fmt.Sprintf(
+		request.say(condition(ConditionRenewed, metav1.ConditionTrue, "Renewed", fmt.Sprintf(
 			"contract %s was renewed until %s, at %s", held.stored.Name, held.terms.NotAfter.Format(time.RFC3339), priceText(held.terms))))
 		return max(peering.RenewAt(held.state).Sub(r.Now()), askSoon)
 	}
 	e := wire.FromStatus(err)
-	slice.say(condition(ConditionRenewed, metav1.ConditionFalse, camel(string(e.Reason)), fmt.Sprintf(
+	request.say(condition(ConditionRenewed, metav1.ConditionFalse, camel(string(e.Reason)), fmt.Sprintf(
 		"contract %s ends at %s and was not renewed: %s", held.stored.Name, until.Format(time.RFC3339), e.Error())))
 	// A short contract leaves little time to ask again.
 	return min(pause(err), max(until.Sub(r.Now())/4, askSoon))
@@ -628,8 +673,8 @@ func priceText(t peering.Terms) string {
 
 // end ends the contract and waits until this cluster took down what it stood
 // for; the provider may be dead.
-func (r *Slices) end(ctx context.Context, slice *v1alpha1.ResourceSlice, contracts []*v1alpha1.Contract) (reconcile.Result, error) {
-	if !controllerutil.ContainsFinalizer(slice, v1alpha1.Finalizer) {
+func (r *Requests) end(ctx context.Context, request *v1alpha1.PeeringRequest, contracts []*v1alpha1.Contract) (reconcile.Result, error) {
+	if !controllerutil.ContainsFinalizer(request, v1alpha1.Finalizer) {
 		return reconcile.Result{}, nil
 	}
 	standing := false
@@ -644,8 +689,8 @@ func (r *Slices) end(ctx context.Context, slice *v1alpha1.ResourceSlice, contrac
 	if standing {
 		return reconcile.Result{RequeueAfter: askSoon}, nil
 	}
-	if err := release(ctx, r.Client, slice); err != nil {
-		return reconcile.Result{}, fmt.Errorf("release resource slice %s: %w", slice.Name, err)
+	if err := release(ctx, r.Client, request); err != nil {
+		return reconcile.Result{}, fmt.Errorf("release peering request %s: %w", request.Name, err)
 	}
 	return reconcile.Result{}, nil
 }

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,6 +11,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,9 +25,9 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// sliceFor is a ResourceSlice that asks for what terms() lends.
-func sliceFor(change func(*v1alpha1.ResourceSlice)) *v1alpha1.ResourceSlice {
-	s := &v1alpha1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: "slice", UID: "uid", Generation: 1}, Spec: v1alpha1.ResourceSliceSpec{
+// requestFor is a PeeringRequest that asks for what terms() lends.
+func requestFor(change func(*v1alpha1.PeeringRequest)) *v1alpha1.PeeringRequest {
+	s := &v1alpha1.PeeringRequest{ObjectMeta: metav1.ObjectMeta{Name: "request", UID: "uid", Generation: 1}, Spec: v1alpha1.PeeringRequestSpec{
 		ForeignCluster: "peer", Resources: amountsIn("cpu=4", "memory=8Gi", "pods=20"), Network: v1alpha1.NetworkNone, Renewal: v1alpha1.RenewalAutomatic,
 	}}
 	if change != nil {
@@ -33,20 +36,20 @@ func sliceFor(change func(*v1alpha1.ResourceSlice)) *v1alpha1.ResourceSlice {
 	return s
 }
 
-func choosing(s *v1alpha1.ResourceSlice) {
+func choosing(s *v1alpha1.PeeringRequest) {
 	s.Spec.ForeignCluster, s.Spec.ClusterSelector = "", &metav1.LabelSelector{MatchLabels: map[string]string{"lends": "yes"}}
 }
 
-func TestWhatIsDoneForAResourceSlice(t *testing.T) {
+func TestWhatIsDoneForAPeeringRequest(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
-	never := func(s *v1alpha1.ResourceSlice) { s.Spec.Renewal = v1alpha1.RenewalNever }
-	changed := func(s *v1alpha1.ResourceSlice) { s.Generation = 2 }
+	never := func(s *v1alpha1.PeeringRequest) { s.Spec.Renewal = v1alpha1.RenewalNever }
+	changed := func(s *v1alpha1.PeeringRequest) { s.Generation = 2 }
 	over := func(reason peering.Reason) func(*v1alpha1.Contract) {
 		return func(c *v1alpha1.Contract) { c.Status.Phase, c.Status.Reason = "Closed", reason.Name() }
 	}
 	type row struct {
-		slice    func(*v1alpha1.ResourceSlice)
+		request  func(*v1alpha1.PeeringRequest)
 		contract func(*v1alpha1.Contract)
 		terms    func(*peering.Terms)
 		none     bool // no contract
@@ -60,23 +63,23 @@ func TestWhatIsDoneForAResourceSlice(t *testing.T) {
 	for name, tc := range map[string]row{
 		"nothing yet":                              {none: true, want: courseAsk},
 		"a contract as asked":                      {want: courseHold, reason: "Contracted"},
-		"the spec changed":                         {slice: changed, want: courseAmend},
+		"the spec changed":                         {request: changed, want: courseAmend},
 		"it nears its end":                         {later: 45 * time.Minute, want: courseRenew, renewal: true},
-		"it nears its end and nobody wants more":   {slice: never, later: 45 * time.Minute, want: courseHold, reason: "Contracted"},
+		"it nears its end and nobody wants more":   {request: never, later: 45 * time.Minute, want: courseHold, reason: "Contracted"},
 		"the provider does not renew":              {terms: func(x *peering.Terms) { x.Renewable = false }, later: 45 * time.Minute, want: courseHold, reason: "Contracted", renewal: true},
-		"it nears its end and the spec changed":    {slice: changed, later: 45 * time.Minute, want: courseAmend, renewal: true},
+		"it nears its end and the spec changed":    {request: changed, later: 45 * time.Minute, want: courseAmend, renewal: true},
 		"a moment before it is to be renewed":      {later: 43 * time.Minute, want: courseHold, reason: "Contracted"},
-		"it drains":                                {contract: func(c *v1alpha1.Contract) { c.Status.Phase = "Draining" }, slice: changed, want: courseHold, reason: "Draining"},
+		"it drains":                                {contract: func(c *v1alpha1.Contract) { c.Status.Phase = "Draining" }, request: changed, want: courseHold, reason: "Draining"},
 		"somebody just asked for its end":          {contract: func(c *v1alpha1.Contract) { c.Spec.Termination = v1alpha1.TerminateDrain }, want: courseHold, reason: "Draining"},
 		"the provider ended it":                    {contract: over(peering.ReasonEndedByPeer), want: courseHold, reason: "EndedByProvider"},
 		"the provider ended it, as it called":      {contract: func(c *v1alpha1.Contract) { c.Status.Phase, c.Spec.Termination = "Closed", v1alpha1.TerminatePeer }, want: courseHold, reason: "EndedByProvider"},
-		"one of several providers ended it":        {slice: choosing, contract: over(peering.ReasonEndedByPeer), want: courseAsk},
+		"one of several providers ended it":        {request: choosing, contract: over(peering.ReasonEndedByPeer), want: courseAsk},
 		"this side ended it":                       {contract: over(peering.ReasonEndedHere), want: courseAsk},
-		"this side ended it with one of several":   {slice: choosing, contract: over(peering.ReasonEndedHere), want: courseHold, reason: "EndedHere"},
-		"this side forgot one of several":          {slice: choosing, contract: over(peering.ReasonEndedHere), gone: true, want: courseAsk},
+		"this side ended it with one of several":   {request: choosing, contract: over(peering.ReasonEndedHere), want: courseHold, reason: "EndedHere"},
+		"this side forgot one of several":          {request: choosing, contract: over(peering.ReasonEndedHere), gone: true, want: courseAsk},
 		"it reached its end":                       {contract: over(peering.ReasonExpired), want: courseAsk},
-		"it reached its end and that was it":       {slice: never, contract: over(peering.ReasonExpired), want: courseHold, reason: "Expired"},
-		"its node still stands":                    {contract: over(peering.ReasonExpired), standing: "slice", want: courseHold, reason: "TakingDown"},
+		"it reached its end and that was it":       {request: never, contract: over(peering.ReasonExpired), want: courseHold, reason: "Expired"},
+		"its node still stands":                    {contract: over(peering.ReasonExpired), standing: "request", want: courseHold, reason: "TakingDown"},
 		"one that a signature away made, unlooked": {contract: func(c *v1alpha1.Contract) { c.Status.Phase = "" }, want: courseHold, reason: "Contracted"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -96,7 +99,7 @@ func TestWhatIsDoneForAResourceSlice(t *testing.T) {
 				}
 				h = &heldContract{c, state, terms}
 			}
-			got := planSlice(sliceFor(tc.slice), h, tc.gone, tc.standing, now.Add(tc.later))
+			got := planRequest(requestFor(tc.request), h, tc.gone, tc.standing, now.Add(tc.later))
 			if got.course != tc.want || got.renewal != tc.renewal || got.course == courseHold && got.accepted.Reason != tc.reason {
 				t.Errorf("it does %d (renewal %t, %s), want %d (%t, %s)", got.course, got.renewal, got.accepted.Reason, tc.want, tc.renewal, tc.reason)
 			}
@@ -109,21 +112,22 @@ func TestWhatIsAskedForTheNextRevision(t *testing.T) {
 	p := newParties(t)
 	hour := &metav1.Duration{Duration: time.Hour}
 	for name, tc := range map[string]struct {
-		slice    func(*v1alpha1.ResourceSlice)
+		request  func(*v1alpha1.PeeringRequest)
 		fulfils  store.Fulfilment
 		why      course
 		cpu      string
 		duration time.Duration
 	}{
-		"more, as the spec says":              {func(s *v1alpha1.ResourceSlice) { s.Generation, s.Spec.Resources = 2, amountsIn("cpu=8") }, store.Fulfilment{Generation: 1}, courseAmend, "8", 0},
-		"all that there is, as the spec says": {func(s *v1alpha1.ResourceSlice) { s.Generation, s.Spec.Resources = 2, nil }, store.Fulfilment{Generation: 1}, courseAmend, "0", 0},
-		"renewed: what there is":              {func(s *v1alpha1.ResourceSlice) { s.Spec.Resources = nil }, store.Fulfilment{Generation: 1}, courseRenew, "4", 0},
-		"renewed, for as long as was asked":   {func(s *v1alpha1.ResourceSlice) { s.Spec.Duration = hour }, store.Fulfilment{Generation: 1, Duration: time.Hour}, courseRenew, "4", time.Hour},
-		"renewed when the change was refused": {func(s *v1alpha1.ResourceSlice) { s.Generation, s.Spec.Resources = 2, amountsIn("cpu=800") }, store.Fulfilment{Generation: 1}, courseRenew, "4", 0},
-		"changed without a later end": {func(s *v1alpha1.ResourceSlice) {
+		"more, as the spec says":                     {func(s *v1alpha1.PeeringRequest) { s.Generation, s.Spec.Resources = 2, amountsIn("cpu=8") }, store.Fulfilment{Generation: 1}, courseAmend, "8", 0},
+		"what there is, where the spec says nothing": {func(s *v1alpha1.PeeringRequest) { s.Generation, s.Spec.Resources = 2, nil }, store.Fulfilment{Generation: 1}, courseAmend, "4", 0},
+		"what there is of what the spec leaves out":  {func(s *v1alpha1.PeeringRequest) { s.Generation, s.Spec.Resources = 2, amountsIn("memory=1Gi") }, store.Fulfilment{Generation: 1}, courseAmend, "4", 0},
+		"renewed: what there is":                     {func(s *v1alpha1.PeeringRequest) { s.Spec.Resources = nil }, store.Fulfilment{Generation: 1}, courseRenew, "4", 0},
+		"renewed, for as long as was asked":          {func(s *v1alpha1.PeeringRequest) { s.Spec.Duration = hour }, store.Fulfilment{Generation: 1, Duration: time.Hour}, courseRenew, "4", time.Hour},
+		"renewed when the change was refused":        {func(s *v1alpha1.PeeringRequest) { s.Generation, s.Spec.Resources = 2, amountsIn("cpu=800") }, store.Fulfilment{Generation: 1}, courseRenew, "4", 0},
+		"changed without a later end": {func(s *v1alpha1.PeeringRequest) {
 			s.Generation, s.Spec.Renewal, s.Spec.Duration = 2, v1alpha1.RenewalNever, hour
 		}, store.Fulfilment{Generation: 1, Duration: time.Hour}, courseAmend, "4", 60 * time.Minute},
-		"changed with the duration": {func(s *v1alpha1.ResourceSlice) {
+		"changed with the duration": {func(s *v1alpha1.PeeringRequest) {
 			s.Generation, s.Spec.Renewal, s.Spec.Duration = 2, v1alpha1.RenewalNever, &metav1.Duration{Duration: 5 * time.Hour}
 		}, store.Fulfilment{Generation: 1, Duration: time.Hour}, courseAmend, "4", 5 * time.Hour},
 	} {
@@ -137,13 +141,13 @@ func TestWhatIsAskedForTheNextRevision(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := sliceFor(tc.slice)
-			ask, err := askOf(s)
+			s := requestFor(tc.request)
+			ask, err := AskOf(s)
 			if err != nil {
 				t.Fatal(err)
 			}
 			got := nextAsk(ask, s, &heldContract{c, state, terms}, tc.why, now)
-			if got.ContractID != "c-1" || got.RequestID != "uid" || got.Resources["cpu"].String() != tc.cpu || got.Duration != tc.duration {
+			if got.ContractID != "c-1" || got.RequestID != "uid" || got.Resources["cpu"].String() != tc.cpu || got.Resources["pods"].String() != "20" || got.Duration != tc.duration {
 				t.Errorf("it asks %+v", got)
 			}
 		})
@@ -158,7 +162,7 @@ func TestAnOfferHasToBeNoWorseThanTheAsk(t *testing.T) {
 		NodeSelector: map[string]string{"gpu": "a100"}, RuntimeClasses: []string{"gvisor"}, StorageClasses: []string{"fast"},
 	}
 	good := peering.Grant{
-		Resources: ask.Resources, Duration: time.Hour, Network: true, PodSecurity: peering.PodSecurityBaseline, Price: eur(t, "cpu", "0.1"),
+		Resources: resourcesOf(t, map[string]string{"cpu": "4", "pods": "20"}), Duration: time.Hour, Network: true, PodSecurity: peering.PodSecurityBaseline, Price: eur(t, "cpu", "0.1"),
 		NodeSelector: map[string]string{"gpu": "a100"}, RuntimeClasses: []string{"gvisor", "kata"}, StorageClasses: []string{"fast"},
 	}
 	held := &peering.Terms{PodSecurity: peering.PodSecurityBaseline}
@@ -166,13 +170,16 @@ func TestAnOfferHasToBeNoWorseThanTheAsk(t *testing.T) {
 		change func(*peering.Grant)
 		why    string // empty: it is as good
 	}{
-		"as asked":                     {func(*peering.Grant) {}, ""},
-		"shorter":                      {func(g *peering.Grant) { g.Duration = time.Minute }, ""},
-		"free of charge":               {func(g *peering.Grant) { g.Price = peering.PriceList{} }, ""},
-		"a weaker Pod Security":        {func(g *peering.Grant) { g.PodSecurity = peering.PodSecurityPrivileged }, ""},
-		"less":                         {func(g *peering.Grant) { g.Resources = resourcesOf(t, map[string]string{"cpu": "3"}) }, "3 of cpu"},
-		"more":                         {func(g *peering.Grant) { g.Resources = resourcesOf(t, map[string]string{"cpu": "5"}) }, "5 of cpu"},
-		"something else besides":       {func(g *peering.Grant) { g.Resources = resourcesOf(t, map[string]string{"cpu": "4", "memory": "1"}) }, "not asked for"},
+		"as asked":              {func(*peering.Grant) {}, ""},
+		"shorter":               {func(g *peering.Grant) { g.Duration = time.Minute }, ""},
+		"free of charge":        {func(g *peering.Grant) { g.Price = peering.PriceList{} }, ""},
+		"a weaker Pod Security": {func(g *peering.Grant) { g.PodSecurity = peering.PodSecurityPrivileged }, ""},
+		"less":                  {func(g *peering.Grant) { g.Resources = resourcesOf(t, map[string]string{"cpu": "3"}) }, "3 of cpu"},
+		"more":                  {func(g *peering.Grant) { g.Resources = resourcesOf(t, map[string]string{"cpu": "5"}) }, "5 of cpu"},
+		"something else besides": {func(g *peering.Grant) {
+			g.Resources = resourcesOf(t, map[string]string{"cpu": "4", "memory": "1", "pods": "20"})
+		}, "not asked for"},
+		"without a limit of pods":      {func(g *peering.Grant) { g.Resources = ask.Resources }, "no number of pods"},
 		"longer":                       {func(g *peering.Grant) { g.Duration = 2 * time.Hour }, "instead of 1h"},
 		"without a tunnel":             {func(g *peering.Grant) { g.Network = false }, "network"},
 		"above the ceiling":            {func(g *peering.Grant) { g.Price = eur(t, "cpu", "0.100000001") }, "ceiling"},
@@ -188,14 +195,80 @@ func TestAnOfferHasToBeNoWorseThanTheAsk(t *testing.T) {
 			t.Parallel()
 			g := good
 			tc.change(&g)
-			got := unacceptable(ask, g, held)
-			if (got == "") != (tc.why == "") || !strings.Contains(got, tc.why) {
+			got := unacceptable(ask, wire.Advertisement{Grant: g}, agreed{held: held}, now)
+			if (got == nil) != (tc.why == "") || !strings.Contains(fmt.Sprint(got), tc.why) {
 				t.Errorf("it says %q, want %q in it", got, tc.why)
 			}
 		})
 	}
-	if got := unacceptable(peering.Ask{Network: true}, good, nil); got != "" {
-		t.Errorf("an ask for nothing in particular refuses: %s", got)
+	if err := unacceptable(peering.Ask{Network: true}, wire.Advertisement{Grant: good}, agreed{}, now); err != nil {
+		t.Errorf("an ask for nothing in particular refuses: %s", err)
+	}
+}
+
+func TestAnOfferIsNoDearerThanWhatWasAgreed(t *testing.T) {
+	t.Parallel()
+	was := eur(t, "cpu", "0.1", "memory", "0.01")
+	grant := peering.Grant{
+		Resources: resourcesOf(t, map[string]string{"cpu": "4", "memory": "8Gi", "pods": "20"}), Duration: time.Hour, Price: was,
+	}
+	for name, tc := range map[string]struct {
+		price   peering.PriceList
+		before  *peering.PriceList
+		ceiling string
+		why     string // empty: it is agreed to
+	}{
+		"the first, at any price":                {price: eur(t, "cpu", "1000")},
+		"as before":                              {price: was, before: &was},
+		"cheaper":                                {price: eur(t, "cpu", "0.05", "memory", "0.01"), before: &was},
+		"free":                                   {before: &was},
+		"dearer":                                 {price: eur(t, "cpu", "0.100000001", "memory", "0.01"), before: &was, why: "0.1 before; set spec.priceCeiling"},
+		"dearer in one, cheaper in all":          {price: eur(t, "cpu", "0.01", "memory", "0.02"), before: &was, why: "memory"},
+		"dearer in what is not granted":          {price: eur(t, "cpu", "0.1", "nvidia.com/gpu", "9"), before: &was},
+		"no longer free":                         {price: was, before: &peering.PriceList{}, why: "free of charge"},
+		"in another currency":                    {price: peering.PriceList{Currency: "USD", PerHour: was.PerHour}, before: &was, why: "USD"},
+		"dearer, below the ceiling":              {price: eur(t, "cpu", "0.2", "memory", "0.01"), before: &was, ceiling: "1"},
+		"dearer, above the ceiling":              {price: eur(t, "cpu", "0.2", "memory", "0.01"), before: &was, ceiling: "0.5", why: "ceiling of EUR 0.5"},
+		"in the currency of the ceiling instead": {price: eur(t, "cpu", "0.01"), before: &peering.PriceList{Currency: "USD", PerHour: was.PerHour}, ceiling: "1"},
+	} {
+		ask, g := peering.Ask{}, grant
+		g.Price = tc.price
+		if tc.ceiling != "" {
+			ask.PriceCeiling = peering.Money{Currency: "EUR", Amount: decimal(t, tc.ceiling)}
+		}
+		err := unacceptable(ask, wire.Advertisement{Grant: g}, agreed{price: tc.before}, now)
+		if (err == nil) != (tc.why == "") || !strings.Contains(fmt.Sprint(err), tc.why) || err != nil && wire.ReasonOf(err) != wire.ReasonPriceAboveCeiling {
+			t.Errorf("%s: %v, want %q", name, err, tc.why)
+		}
+	}
+}
+
+func TestAContractLastsAtLeastSoLong(t *testing.T) {
+	t.Parallel()
+	grant := func(d time.Duration) peering.Grant {
+		return peering.Grant{Resources: resourcesOf(t, map[string]string{"cpu": "4", "pods": "20"}), Duration: d}
+	}
+	held := &peering.Terms{NotAfter: now.Add(2 * time.Minute)}
+	for name, tc := range map[string]struct {
+		asked time.Duration
+		offer wire.Advertisement
+		held  *peering.Terms
+		ok    bool
+	}{
+		"as the provider likes":                  {0, wire.Advertisement{Grant: grant(minDuration)}, nil, true},
+		"shorter than is of use":                 {0, wire.Advertisement{Grant: grant(minDuration - 1)}, nil, false},
+		"shorter than is of use by its end":      {0, wire.Advertisement{Grant: grant(time.Hour), NotAfter: now}, nil, false},
+		"over before it begins":                  {0, wire.Advertisement{Grant: grant(time.Hour), NotAfter: now.Add(-time.Hour)}, nil, false},
+		"as short as was asked for":              {2 * time.Minute, wire.Advertisement{Grant: grant(2 * time.Minute)}, nil, true},
+		"shorter than that":                      {2 * time.Minute, wire.Advertisement{Grant: grant(time.Minute)}, nil, false},
+		"shorter than a long one that was asked": {10 * time.Hour, wire.Advertisement{Grant: grant(time.Minute)}, nil, false},
+		"revised until its end":                  {0, wire.Advertisement{Grant: grant(time.Hour), NotAfter: held.NotAfter}, held, true},
+		"revised to end at once":                 {0, wire.Advertisement{Grant: grant(time.Second), NotAfter: held.NotAfter}, held, false},
+	} {
+		err := unacceptable(peering.Ask{Duration: tc.asked}, tc.offer, agreed{held: tc.held}, now)
+		if (err == nil) != tc.ok || err != nil && !strings.Contains(err.Error(), "spec.duration") {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 
@@ -228,7 +301,7 @@ func TestWhoMayBeAsked(t *testing.T) {
 		over("ended", peering.ReasonEndedByPeer, 9*time.Minute), over("ended-long-ago", peering.ReasonEndedByPeer, 10*time.Minute),
 		over("expired", peering.ReasonExpired, time.Minute),
 	}
-	ask, not := eligible(sliceFor(choosing), peers, contracts, now)
+	ask, not := eligible(requestFor(choosing), peers, contracts, now)
 	var names []string
 	for _, fc := range ask {
 		names = append(names, fc.Name)
@@ -243,7 +316,7 @@ func TestWhoMayBeAsked(t *testing.T) {
 	for i := range maxCandidates + 3 {
 		many = append(many, peer(fmt.Sprintf("p-%03d", i), nil))
 	}
-	if ask, not := eligible(sliceFor(choosing), many, nil, now); len(ask) != maxCandidates || len(not) != 3 {
+	if ask, not := eligible(requestFor(choosing), many, nil, now); len(ask) != maxCandidates || len(not) != 3 {
 		t.Errorf("of %d peers %d are asked and %d left out", len(many), len(ask), len(not))
 	}
 }
@@ -261,9 +334,12 @@ type fakeMarket struct {
 type seller struct {
 	id    *identity.Identity
 	price peering.PriceList
-	// refuses is why the provider refuses, changes what it offers.
-	refuses wire.Reason
-	changes func(*wire.Advertisement)
+	// refuses is why the provider refuses, changes what it offers. There is no session
+	// with one that is away, and one with approves has an administrator approve requests.
+	refuses  wire.Reason
+	away     bool
+	approves bool
+	changes  func(*wire.Advertisement)
 	// deaf is how many signatures it takes without an answer.
 	deaf      int
 	held      map[string]peering.Envelope // by contract
@@ -271,9 +347,17 @@ type seller struct {
 	requests  int
 	signs     int
 	forgetful bool // it answers each request anew
+	// asked is the last ask for an offer to be signed, seen that of the last preview.
+	asked, seen peering.Ask
 }
 
 func (m *fakeMarket) offer(s *seller, ask peering.Ask, preview bool) (wire.Advertisement, error) {
+	if s.away {
+		return wire.Advertisement{}, status.Error(codes.Unavailable, "no session")
+	}
+	if s.approves && !preview {
+		return wire.Advertisement{}, wire.Errorf(wire.ReasonPolicyPending, "somebody has to approve it")
+	}
 	if s.refuses != "" {
 		return wire.Advertisement{}, wire.Errorf(s.refuses, "no")
 	}
@@ -287,21 +371,20 @@ func (m *fakeMarket) offer(s *seller, ask peering.Ask, preview bool) (wire.Adver
 	if ask.Duration > 0 {
 		ad.Grant.Duration = min(ask.Duration, time.Hour)
 	}
-	if preview {
-		ad.ContractID = ""
-	}
 	for id, e := range s.held {
 		terms, err := peering.ParseTerms(e.Payload)
 		if err != nil {
 			m.t.Error(err)
 		}
 		switch {
-		case preview:
 		case ask.ContractID == id:
 			ad.ContractID, ad.Revision, ad.PreviousHash = id, terms.Revision+1, e.Hash()
-		case ask.ContractID == "" && terms.RequestID == ask.RequestID && !s.forgetful:
+		case !preview && ask.ContractID == "" && terms.RequestID == ask.RequestID && !s.forgetful:
 			ad.ContractID, ad.Revision, ad.PreviousHash = id, terms.Revision, terms.Previous
 		}
+	}
+	if preview {
+		ad.ContractID, ad.NeedsApproval = "", s.approves
 	}
 	if s.changes != nil {
 		s.changes(&ad)
@@ -313,6 +396,7 @@ func (m *fakeMarket) Request(_ context.Context, peer peering.ClusterID, ask peer
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.sellers[peer].requests++
+	m.sellers[peer].asked = ask
 	return m.offer(m.sellers[peer], ask, false)
 }
 
@@ -320,6 +404,7 @@ func (m *fakeMarket) Preview(_ context.Context, peer peering.ClusterID, ask peer
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.sellers[peer].previews++
+	m.sellers[peer].seen = ask
 	return m.offer(m.sellers[peer], ask, true)
 }
 
@@ -352,21 +437,21 @@ func (m *fakeMarket) Sign(_ context.Context, peer peering.ClusterID, e peering.E
 	return held, nil
 }
 
-// slicesBench is a consumer's Slices among fake providers.
-type slicesBench struct {
-	*Slices
+// requestsBench is a consumer's Requests among fake providers.
+type requestsBench struct {
+	*Requests
 	client client.WithWatch
 	clock  time.Time
 	market *fakeMarket
 	self   *identity.Identity
 }
 
-func newSlicesBench(t *testing.T, slice *v1alpha1.ResourceSlice, sellers map[string]*seller) *slicesBench {
+func newRequestsBench(t *testing.T, request *v1alpha1.PeeringRequest, sellers map[string]*seller) *requestsBench {
 	t.Helper()
 	self := newParties(t).consumer
-	b := &slicesBench{clock: now, self: self, market: &fakeMarket{t: t, sellers: map[peering.ClusterID]*seller{}}}
+	b := &requestsBench{clock: now, self: self, market: &fakeMarket{t: t, sellers: map[peering.ClusterID]*seller{}}}
 	b.market.now = func() time.Time { return b.clock }
-	objects := []client.Object{slice}
+	objects := []client.Object{request}
 	for name, s := range sellers {
 		s.id = newParties(t).provider
 		b.market.sellers[s.id.ID()] = s
@@ -379,21 +464,21 @@ func newSlicesBench(t *testing.T, slice *v1alpha1.ResourceSlice, sellers map[str
 	return b
 }
 
-func (b *slicesBench) restart() {
-	b.Slices = &Slices{
+func (b *requestsBench) restart() {
+	b.Requests = &Requests{
 		Client: b.client, Reader: b.client, Identity: func() *identity.Identity { return b.self }, Provider: b.market,
 		Now: func() time.Time { return b.clock },
 	}
 }
 
-// look reconciles once and returns the slice and its contracts in force.
-func (b *slicesBench) look(t *testing.T) (*v1alpha1.ResourceSlice, []v1alpha1.Contract) {
+// look reconciles once and returns the request and its contracts in force.
+func (b *requestsBench) look(t *testing.T) (*v1alpha1.PeeringRequest, []v1alpha1.Contract) {
 	t.Helper()
-	key := client.ObjectKey{Name: "slice"}
+	key := client.ObjectKey{Name: "request"}
 	if _, err := b.Reconcile(t.Context(), reconcile.Request{NamespacedName: key}); err != nil {
 		t.Fatal(err)
 	}
-	var s v1alpha1.ResourceSlice
+	var s v1alpha1.PeeringRequest
 	var list v1alpha1.ContractList
 	if err := b.client.Get(t.Context(), key, &s); err != nil {
 		t.Fatal(err)
@@ -404,20 +489,20 @@ func (b *slicesBench) look(t *testing.T) (*v1alpha1.ResourceSlice, []v1alpha1.Co
 	return &s, slices.DeleteFunc(list.Items, func(c v1alpha1.Contract) bool { return !inForce(&c) })
 }
 
-func accepted(s *v1alpha1.ResourceSlice) *metav1.Condition {
+func accepted(s *v1alpha1.PeeringRequest) *metav1.Condition {
 	return meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionAccepted)
 }
 
 func TestTheCheapestIsTakenThenTheNext(t *testing.T) {
 	t.Parallel()
 	cheap, dear, dearest := &seller{price: eur(t, "cpu", "0.1")}, &seller{price: eur(t, "cpu", "0.2")}, &seller{price: eur(t, "cpu", "0.9")}
-	b := newSlicesBench(t, sliceFor(func(s *v1alpha1.ResourceSlice) {
+	b := newRequestsBench(t, requestFor(func(s *v1alpha1.PeeringRequest) {
 		choosing(s)
 		s.Spec.PriceCeiling = &v1alpha1.Money{Currency: "EUR", Amount: "1"}
 	}), map[string]*seller{"dear": dear, "cheap": cheap, "dearest": dearest})
 	s, held := b.look(t)
 	if len(held) != 1 || held[0].Spec.ForeignCluster != "cheap" || s.Status.ForeignCluster != "cheap" || s.Status.Contract != held[0].Name || accepted(s).Status != metav1.ConditionTrue {
-		t.Fatalf("the slice has %+v", s.Status)
+		t.Fatalf("the request has %+v", s.Status)
 	}
 	if s.Status.ObservedGeneration != 1 {
 		t.Errorf("it fulfils generation %d", s.Status.ObservedGeneration)
@@ -441,7 +526,7 @@ func TestTheCheapestIsTakenThenTheNext(t *testing.T) {
 	end(peering.ReasonEndedByPeer)
 	b.clock = b.clock.Add(time.Minute)
 	if s, held = b.look(t); len(held) != 1 || held[0].Spec.ForeignCluster != "dear" || s.Status.ForeignCluster != "dear" {
-		t.Fatalf("after the cheapest ended it the slice has %+v", s.Status)
+		t.Fatalf("after the cheapest ended it the request has %+v", s.Status)
 	}
 	// That one ends too, and the first is still left out; the third is too dear.
 	end(peering.ReasonEndedByPeer)
@@ -451,7 +536,7 @@ func TestTheCheapestIsTakenThenTheNext(t *testing.T) {
 	}
 	b.clock = b.clock.Add(leftOut - time.Minute)
 	if s, held = b.look(t); len(held) != 1 || held[0].Spec.ForeignCluster != "cheap" {
-		t.Fatalf("after %s the slice has %+v: %+v", leftOut, s.Status, accepted(s))
+		t.Fatalf("after %s the request has %+v: %+v", leftOut, s.Status, accepted(s))
 	}
 	end(peering.ReasonEndedHere)
 	if s, held = b.look(t); len(held) != 0 || accepted(s).Reason != "EndedHere" {
@@ -468,12 +553,12 @@ func TestTheFirstThatStillGrantsIsTaken(t *testing.T) {
 			ad.Grant.Price = eur(t, "cpu", "0.3")
 		}
 	}
-	b := newSlicesBench(t, sliceFor(func(s *v1alpha1.ResourceSlice) {
+	b := newRequestsBench(t, requestFor(func(s *v1alpha1.PeeringRequest) {
 		choosing(s)
 		s.Spec.PriceCeiling = &v1alpha1.Money{Currency: "EUR", Amount: "1"}
 	}), map[string]*seller{"fickle": fickle, "honest": honest})
 	if s, held := b.look(t); len(held) != 1 || held[0].Spec.ForeignCluster != "honest" {
-		t.Errorf("the slice has %+v", s.Status)
+		t.Errorf("the request has %+v", s.Status)
 	}
 	if fickle.signs > 0 {
 		t.Error("something else than was asked for was signed")
@@ -486,10 +571,10 @@ func TestTheFirstThatStillGrantsIsTaken(t *testing.T) {
 func TestAProviderThatMayHaveSignedIsAskedFirst(t *testing.T) {
 	t.Parallel()
 	first, second := &seller{price: eur(t, "cpu", "0.1"), deaf: 2}, &seller{price: eur(t, "cpu", "0.2")}
-	b := newSlicesBench(t, sliceFor(choosing), map[string]*seller{"first": first, "second": second})
+	b := newRequestsBench(t, requestFor(choosing), map[string]*seller{"first": first, "second": second})
 	s, held := b.look(t)
 	if len(held) != 0 || len(first.held) != 1 || s.Status.ForeignCluster != "first" || s.Status.Contract != "" {
-		t.Fatalf("the slice has %+v, the provider %d contracts", s.Status, len(first.held))
+		t.Fatalf("the request has %+v, the provider %d contracts", s.Status, len(first.held))
 	}
 	second.price = eur(t, "cpu", "0.01")
 	for range 3 {
@@ -498,18 +583,18 @@ func TestAProviderThatMayHaveSignedIsAskedFirst(t *testing.T) {
 		s, held = b.look(t)
 	}
 	if len(held) != 1 || held[0].Spec.ForeignCluster != "first" || len(second.held) != 0 || len(first.held) != 1 {
-		t.Errorf("the slice has %+v, the providers %d and %d contracts", s.Status, len(first.held), len(second.held))
+		t.Errorf("the request has %+v, the providers %d and %d contracts", s.Status, len(first.held), len(second.held))
 	}
 }
 
 func TestAChangedSpecIsAmended(t *testing.T) {
 	t.Parallel()
 	provider := &seller{price: eur(t, "cpu", "0.1")}
-	b := newSlicesBench(t, sliceFor(nil), map[string]*seller{"peer": provider})
-	change := func(change func(*v1alpha1.ResourceSlice)) {
+	b := newRequestsBench(t, requestFor(nil), map[string]*seller{"peer": provider})
+	change := func(change func(*v1alpha1.PeeringRequest)) {
 		t.Helper()
-		var s v1alpha1.ResourceSlice
-		if err := b.client.Get(t.Context(), client.ObjectKey{Name: "slice"}, &s); err != nil {
+		var s v1alpha1.PeeringRequest
+		if err := b.client.Get(t.Context(), client.ObjectKey{Name: "request"}, &s); err != nil {
 			t.Fatal(err)
 		}
 		change(&s)
@@ -519,31 +604,33 @@ func TestAChangedSpecIsAmended(t *testing.T) {
 		}
 	}
 	b.look(t)
-	change(func(s *v1alpha1.ResourceSlice) { s.Spec.Resources = amountsIn("cpu=8") })
+	change(func(s *v1alpha1.PeeringRequest) { s.Spec.Resources = amountsIn("cpu=8") })
 	s, held := b.look(t)
 	if len(held) != 1 || held[0].Spec.Revision != 2 || held[0].Spec.Resources.Cpu().String() != "8" || s.Status.ObservedGeneration != 2 {
-		t.Fatalf("the contract is %+v, the slice %+v", held[0].Spec, s.Status)
+		t.Fatalf("the contract is %+v, the request %+v", held[0].Spec, s.Status)
 	}
 	if b.look(t); provider.signs != 2 {
 		t.Errorf("%d signatures for two revisions", provider.signs)
 	}
 	// A ceiling below the price changes nothing, and says so.
-	change(func(s *v1alpha1.ResourceSlice) { s.Spec.PriceCeiling = &v1alpha1.Money{Currency: "EUR", Amount: "0.5"} })
+	change(func(s *v1alpha1.PeeringRequest) {
+		s.Spec.PriceCeiling = &v1alpha1.Money{Currency: "EUR", Amount: "0.5"}
+	})
 	s, held = b.look(t)
 	if len(held) != 1 || held[0].Spec.Revision != 2 || accepted(s).Status != metav1.ConditionFalse || !strings.Contains(accepted(s).Message, "goes on as it is") {
-		t.Fatalf("the contract is %+v, the slice %+v", held[0].Spec, accepted(s))
+		t.Fatalf("the contract is %+v, the request %+v", held[0].Spec, accepted(s))
 	}
 	if s.Status.Contract != held[0].Name || s.Status.ObservedGeneration != 2 {
-		t.Errorf("the slice has %+v", s.Status)
+		t.Errorf("the request has %+v", s.Status)
 	}
 	// The answer is lost: the provider has the third revision, and this side catches
 	// up by the session; until then it asks for no fourth.
-	change(func(s *v1alpha1.ResourceSlice) { s.Spec.PriceCeiling, s.Spec.Resources = nil, amountsIn("cpu=6") })
+	change(func(s *v1alpha1.PeeringRequest) { s.Spec.PriceCeiling, s.Spec.Resources = nil, amountsIn("cpu=6") })
 	provider.deaf = 1
 	b.look(t)
 	s, held = b.look(t)
 	if held[0].Spec.Revision != 2 || accepted(s).Reason != "RevisionStale" {
-		t.Errorf("revision %d is held, and the slice says %+v", held[0].Spec.Revision, accepted(s))
+		t.Errorf("revision %d is held, and the request says %+v", held[0].Spec.Revision, accepted(s))
 	}
 	var newest peering.Envelope
 	for _, e := range provider.held {
@@ -554,31 +641,60 @@ func TestAChangedSpecIsAmended(t *testing.T) {
 	}
 	s, held = b.look(t)
 	if held[0].Spec.Revision < 3 || held[0].Spec.Resources.Cpu().String() != "6" || accepted(s).Status != metav1.ConditionTrue {
-		t.Errorf("the contract is %+v, the slice %+v", held[0].Spec, accepted(s))
+		t.Errorf("the contract is %+v, the request %+v", held[0].Spec, accepted(s))
+	}
+}
+
+// TestTheContractAfterOneThatEndedIsNoDearer: a provider that lets a contract end, and
+// then asks for more, gets no signature for that either, without a trace of the one
+// before.
+func TestTheContractAfterOneThatEndedIsNoDearer(t *testing.T) {
+	t.Parallel()
+	provider := &seller{price: eur(t, "cpu", "0")}
+	b := newRequestsBench(t, requestFor(nil), map[string]*seller{"peer": provider})
+	_, held := b.look(t)
+	held[0].Finalizers = nil
+	if err := errors.Join(b.client.Update(t.Context(), &held[0]), b.client.Delete(t.Context(), &held[0])); err != nil {
+		t.Fatal(err)
+	}
+	provider.price = eur(t, "cpu", "0.1")
+	provider.held = nil
+	s, held := b.look(t)
+	if c := accepted(s); c.Reason != "PriceAboveCeiling" || !strings.Contains(c.Message, "free of charge") || len(held) != 0 {
+		t.Errorf("it says %+v, and has %d contracts", c, len(held))
+	}
+	s.Spec.PriceCeiling = &v1alpha1.Money{Currency: "EUR", Amount: "1"}
+	if err := b.client.Update(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	if s, held = b.look(t); accepted(s).Status != metav1.ConditionTrue || len(held) != 1 {
+		t.Errorf("with a ceiling it says %+v", accepted(s))
 	}
 }
 
 func TestAContractIsRenewedInTime(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		slice   func(*v1alpha1.ResourceSlice)
+		request func(*v1alpha1.PeeringRequest)
 		changes func(*wire.Advertisement) // what the provider offers later
 		refuses wire.Reason
 		status  metav1.ConditionStatus // of Renewed; empty is that there is none
 		reason  string
 	}{
 		"on the same terms":         {status: metav1.ConditionTrue, reason: "Renewed"},
-		"dearer, below the ceiling": {slice: ceiling("1"), changes: func(ad *wire.Advertisement) { ad.Grant.Price = eur(t, "cpu", "0.2") }, status: metav1.ConditionTrue, reason: "Renewed"},
-		"dearer, above the ceiling": {slice: ceiling("0.5"), changes: func(ad *wire.Advertisement) { ad.Grant.Price = eur(t, "cpu", "0.2") }, status: metav1.ConditionFalse, reason: "ContractMismatch"},
+		"dearer, below the ceiling": {request: ceiling("1"), changes: func(ad *wire.Advertisement) { ad.Grant.Price = eur(t, "cpu", "0.2") }, status: metav1.ConditionTrue, reason: "Renewed"},
+		"dearer, above the ceiling": {request: ceiling("0.5"), changes: func(ad *wire.Advertisement) { ad.Grant.Price = eur(t, "cpu", "0.2") }, status: metav1.ConditionFalse, reason: "PriceAboveCeiling"},
+		"dearer, without a ceiling": {changes: func(ad *wire.Advertisement) { ad.Grant.Price = eur(t, "cpu", "0.2") }, status: metav1.ConditionFalse, reason: "PriceAboveCeiling"},
+		"for too short a time":      {changes: func(ad *wire.Advertisement) { ad.Grant.Duration = time.Second }, status: metav1.ConditionFalse, reason: "ContractMismatch"},
 		"less":                      {changes: func(ad *wire.Advertisement) { ad.Grant.Resources = resourcesOf(t, map[string]string{"cpu": "1"}) }, status: metav1.ConditionFalse, reason: "ContractMismatch"},
 		"stricter":                  {changes: func(ad *wire.Advertisement) { ad.Grant.PodSecurity = peering.PodSecurityRestricted }, status: metav1.ConditionFalse, reason: "ContractMismatch"},
 		"refused":                   {refuses: wire.ReasonPolicyRefused, status: metav1.ConditionFalse, reason: "PolicyRefused"},
-		"not wanted":                {slice: func(s *v1alpha1.ResourceSlice) { s.Spec.Renewal = v1alpha1.RenewalNever }},
+		"not wanted":                {request: func(s *v1alpha1.PeeringRequest) { s.Spec.Renewal = v1alpha1.RenewalNever }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			provider := &seller{price: eur(t, "cpu", "0.1")}
-			b := newSlicesBench(t, sliceFor(tc.slice), map[string]*seller{"peer": provider})
+			b := newRequestsBench(t, requestFor(tc.request), map[string]*seller{"peer": provider})
 			_, held := b.look(t)
 			until := held[0].Spec.NotAfter
 			provider.changes, provider.refuses = tc.changes, tc.refuses
@@ -613,8 +729,8 @@ func TestAContractIsRenewedInTime(t *testing.T) {
 	}
 }
 
-func ceiling(amount string) func(*v1alpha1.ResourceSlice) {
-	return func(s *v1alpha1.ResourceSlice) {
+func ceiling(amount string) func(*v1alpha1.PeeringRequest) {
+	return func(s *v1alpha1.PeeringRequest) {
 		s.Spec.PriceCeiling = &v1alpha1.Money{Currency: "EUR", Amount: amount}
 	}
 }
@@ -629,27 +745,27 @@ func TestStraysAreTakenUpOrEnded(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
 	for name, tc := range map[string]struct {
-		slice  *v1alpha1.ResourceSlice
-		holds  *v1alpha1.Contract
-		terms  func(*peering.Terms)
-		adopts bool
-		ends   bool
+		request *v1alpha1.PeeringRequest
+		holds   *v1alpha1.Contract
+		terms   func(*peering.Terms)
+		adopts  bool
+		ends    bool
 	}{
-		"whose slice has none is taken up":        {slice: sliceFor(nil), adopts: true},
-		"whose slice is gone is ended":            {ends: true},
-		"whose slice has another is ended":        {slice: sliceFor(nil), holds: p.stored(t, p.terms(t, func(x *peering.Terms) { x.ContractID = "c-2" }), p.consumer), ends: true},
-		"that is over is ended":                   {slice: sliceFor(nil), terms: func(x *peering.Terms) { x.NotAfter = now }, ends: true},
-		"that was never told of its end is ended": {slice: sliceFor(nil), holds: asSettled(p.stored(t, p.terms(t, nil), p.consumer)), ends: true},
-		"that is held is none":                    {slice: sliceFor(nil), holds: p.stored(t, p.terms(t, nil), p.consumer)},
-		"in which this cluster lends is nobody's": {slice: sliceFor(nil), terms: func(x *peering.Terms) { x.Consumer, x.Provider = x.Provider, x.Consumer }},
+		"whose request has none is taken up":      {request: requestFor(nil), adopts: true},
+		"whose request is gone is ended":          {ends: true},
+		"whose request has another is ended":      {request: requestFor(nil), holds: p.stored(t, p.terms(t, func(x *peering.Terms) { x.ContractID = "c-2" }), p.consumer), ends: true},
+		"that is over is ended":                   {request: requestFor(nil), terms: func(x *peering.Terms) { x.NotAfter = now }, ends: true},
+		"that was never told of its end is ended": {request: requestFor(nil), holds: asSettled(p.stored(t, p.terms(t, nil), p.consumer)), ends: true},
+		"that is held is none":                    {request: requestFor(nil), holds: p.stored(t, p.terms(t, nil), p.consumer)},
+		"in which this cluster lends is nobody's": {request: requestFor(nil), terms: func(x *peering.Terms) { x.Consumer, x.Provider = x.Provider, x.Consumer }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			fc := foreign("peer", p.provider)
 			fc.Status.Contracts = []v1alpha1.PeerContract{{ID: "c-1", Revision: 1, Phase: "Active"}}
 			objects := []client.Object{fc}
-			if tc.slice != nil {
-				objects = append(objects, tc.slice)
+			if tc.request != nil {
+				objects = append(objects, tc.request)
 			}
 			if tc.holds != nil {
 				objects = append(objects, tc.holds.DeepCopy())

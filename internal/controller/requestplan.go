@@ -21,15 +21,18 @@ const (
 	// provider whose clock is a little behind takes it up at once.
 	backdate = time.Minute
 	// leftOut is for how long a provider that ended a contract is not asked again by
-	// a ResourceSlice that can choose.
+	// a PeeringRequest that can choose.
 	leftOut = 10 * time.Minute
 )
 
-// ConditionRenewed tells of a ResourceSlice whether its contract was renewed when
+// ConditionRenewed tells of a PeeringRequest whether its contract was renewed when
 // that was last due.
 const ConditionRenewed = "Renewed"
 
-// course is what is to be done for a ResourceSlice.
+// reasonContracted is why a PeeringRequest is Accepted: its contract is as it asks.
+const reasonContracted = "Contracted"
+
+// course is what is to be done for a PeeringRequest.
 type course uint8
 
 const (
@@ -43,15 +46,15 @@ const (
 	courseRenew
 )
 
-// heldContract is the contract of a ResourceSlice.
+// heldContract is the contract of a PeeringRequest.
 type heldContract struct {
 	stored *v1alpha1.Contract
 	state  peering.Contract
 	terms  peering.Terms
 }
 
-// slicePlan is what is to be done for a ResourceSlice.
-type slicePlan struct {
+// requestPlan is what is to be done for a PeeringRequest.
+type requestPlan struct {
 	course course
 	// accepted says how things stand where there is nothing to do.
 	accepted metav1.Condition
@@ -61,31 +64,31 @@ type slicePlan struct {
 	after time.Duration
 }
 
-// planSlice decides what is to be done for a ResourceSlice that has a contract, or
+// planRequest decides what is to be done for a PeeringRequest that has a contract, or
 // had one, or has none yet. peerGone says that the contract's ForeignCluster is
 // gone or about to go; standing names a virtual node that is to go before another
 // can come.
-func planSlice(s *v1alpha1.ResourceSlice, h *heldContract, peerGone bool, standing string, now time.Time) slicePlan {
+func planRequest(s *v1alpha1.PeeringRequest, h *heldContract, peerGone bool, standing string, now time.Time) requestPlan {
 	if h == nil {
-		return slicePlan{course: courseAsk}
+		return requestPlan{course: courseAsk}
 	}
-	hold := func(status metav1.ConditionStatus, reason, format string, args ...any) slicePlan {
-		return slicePlan{accepted: condition(v1alpha1.ConditionAccepted, status, reason, fmt.Sprintf(format, args...))}
+	hold := func(status metav1.ConditionStatus, reason, format string, args ...any) requestPlan {
+		return requestPlan{accepted: condition(v1alpha1.ConditionAccepted, status, reason, fmt.Sprintf(format, args...))}
 	}
 	name, chooses := h.stored.Name, s.Spec.ClusterSelector != nil
 	switch h.state.State {
 	case peering.Closed:
 		switch {
 		case endedByPeer(h.stored) && !chooses:
-			return hold(metav1.ConditionFalse, "EndedByProvider", "the provider ended contract %s; delete this ResourceSlice, and create another to ask again", name)
+			return hold(metav1.ConditionFalse, "EndedByProvider", "the provider ended contract %s; delete this PeeringRequest, and create another to ask again", name)
 		case h.state.Reason == peering.ReasonEndedHere && chooses && !peerGone && !s.LeavesOut(h.stored.Spec.ForeignCluster):
-			return hold(metav1.ConditionFalse, "EndedHere", "this cluster ended contract %s; delete this ResourceSlice, and create another to ask again", name)
+			return hold(metav1.ConditionFalse, "EndedHere", "this cluster ended contract %s; delete this PeeringRequest, and create another to ask again", name)
 		case h.state.Reason == peering.ReasonExpired && s.Spec.Renewal == v1alpha1.RenewalNever:
-			return hold(metav1.ConditionFalse, "Expired", "contract %s reached its end and spec.renewal is Never; delete this ResourceSlice, and create another to ask again", name)
+			return hold(metav1.ConditionFalse, "Expired", "contract %s reached its end and spec.renewal is Never; delete this PeeringRequest, and create another to ask again", name)
 		case standing != "":
 			return hold(metav1.ConditionFalse, "TakingDown", "contract %s is over and node %s is being taken down", name, standing)
 		}
-		return slicePlan{course: courseAsk}
+		return requestPlan{course: courseAsk}
 	case peering.Draining:
 		return hold(metav1.ConditionTrue, "Draining", "contract %s is ending: %s", name, h.state.Reason)
 	case peering.Nothing, peering.Offered, peering.Signed, peering.Active:
@@ -93,7 +96,7 @@ func planSlice(s *v1alpha1.ResourceSlice, h *heldContract, peerGone bool, standi
 	if h.stored.Spec.Termination != "" {
 		return hold(metav1.ConditionTrue, "Draining", "contract %s is ending", name)
 	}
-	plan := hold(metav1.ConditionTrue, "Contracted", "contract %s was signed by both", name)
+	plan := hold(metav1.ConditionTrue, reasonContracted, "contract %s was signed by both", name)
 	if at := peering.RenewAt(h.state); s.Spec.Renewal != v1alpha1.RenewalNever && !at.IsZero() {
 		plan.renewal, plan.after = !now.Before(at), max(at.Sub(now), 0)
 	}
@@ -106,8 +109,8 @@ func planSlice(s *v1alpha1.ResourceSlice, h *heldContract, peerGone bool, standi
 	return plan
 }
 
-// askOf returns what a ResourceSlice asks for.
-func askOf(s *v1alpha1.ResourceSlice) (peering.Ask, error) {
+// AskOf returns what a PeeringRequest asks for.
+func AskOf(s *v1alpha1.PeeringRequest) (peering.Ask, error) {
 	resources, err := store.Resources(s.Spec.Resources)
 	if err != nil {
 		return peering.Ask{}, wire.Errorf(wire.ReasonRequestInvalid, "spec.resources: %s", err)
@@ -130,20 +133,21 @@ func sortedNames(names []string) []string {
 	return slices.Compact(slices.Sorted(slices.Values(names)))
 }
 
-// nextAsk returns what a ResourceSlice asks for the next revision of its contract.
-func nextAsk(ask peering.Ask, s *v1alpha1.ResourceSlice, h *heldContract, why course, now time.Time) peering.Ask {
+// nextAsk returns what a PeeringRequest asks for the next revision of its contract.
+func nextAsk(ask peering.Ask, s *v1alpha1.PeeringRequest, h *heldContract, why course, now time.Time) peering.Ask {
 	ask.ContractID, ask.RequestID = h.stored.Name, h.terms.RequestID
 	fulfils := store.Fulfils(h.stored)
 	if why == courseRenew {
 		// What there is lasts on: an ask for all that is free would get what happens to
 		// be, and a changed spec was refused.
-		if len(ask.Resources) == 0 || fulfils.Generation != s.Generation {
-			ask.Resources = h.terms.Resources.Clone()
+		if fulfils.Generation != s.Generation {
+			ask.Resources = nil
 		}
 		if fulfils.Generation != s.Generation {
 			ask.Network, ask.RuntimeClasses, ask.StorageClasses = h.terms.Network, h.terms.RuntimeClasses, nil
 		}
 	}
+	ask.Resources = ask.Resources.KeepUnnamed(h.terms.Resources)
 	// Who wants no renewal wants none by the way.
 	if s.Spec.Renewal == v1alpha1.RenewalNever && ask.Duration == fulfils.Duration {
 		ask.Duration = max(h.terms.NotAfter.Sub(beginOf(now)), time.Second)
@@ -154,31 +158,89 @@ func nextAsk(ask peering.Ask, s *v1alpha1.ResourceSlice, h *heldContract, why co
 // beginOf is when a contract begins that is signed now.
 func beginOf(now time.Time) time.Time { return now.UTC().Add(-backdate).Truncate(time.Second) }
 
+// endOf is when a contract ends that an offer makes when it is signed now.
+func endOf(offer wire.Advertisement, now time.Time) time.Time {
+	end := beginOf(now).Add(offer.Grant.Duration)
+	if !offer.NotAfter.IsZero() && offer.NotAfter.Before(end) {
+		end = offer.NotAfter
+	}
+	return end
+}
+
 // termsOf returns the contract that an offer makes when it is signed now.
 func termsOf(offer wire.Advertisement, consumer, provider peering.Party, now time.Time) peering.Terms {
 	begin, g := beginOf(now), offer.Grant
 	return peering.Terms{
 		ContractID: offer.ContractID, RequestID: offer.RequestID, Revision: offer.Revision, Previous: offer.PreviousHash,
 		Consumer: consumer, Provider: provider,
-		Resources: g.Resources, NotBefore: begin, NotAfter: begin.Add(g.Duration),
+		Resources: g.Resources, NotBefore: begin, NotAfter: endOf(offer, now),
 		Network: g.Network, PodSecurity: g.PodSecurity, NodeLabels: g.NodeLabels,
 		Price: g.Price, Renewable: g.Renewable, Notice: g.Notice, StatementPeriod: g.StatementPeriod, Exposure: g.Exposure,
 		NodeSelector: g.NodeSelector, RuntimeClasses: g.RuntimeClasses,
 	}
 }
 
-// unacceptable says in what a grant is worse than the ask, or than the contract
-// that it is to revise; empty is in nothing. The provider said that it decided by
-// the ask; this is where it is not believed.
-func unacceptable(ask peering.Ask, g peering.Grant, held *peering.Terms) string {
+// agreed is what an offer is compared with besides the ask.
+type agreed struct {
+	// held is the contract that the offer revises; nil for a new one.
+	held *peering.Terms
+	// price is what the newest contract of the request with this provider costs; nil if
+	// there was none.
+	price *peering.PriceList
+}
+
+// agreedBefore is what a request agreed on before with a provider, where it has no
+// contract with it now. Prices that cannot be read were agreed on by nobody.
+func agreedBefore(s *v1alpha1.PeeringRequest, fc *v1alpha1.ForeignCluster) agreed {
+	if s.Status.Agreed == nil || s.Status.Agreed.ClusterID != fc.Spec.ClusterID {
+		return agreed{}
+	}
+	price, err := store.Prices(s.Status.Agreed.Price)
+	if err != nil {
+		price = peering.PriceList{}
+	}
+	return agreed{price: &price}
+}
+
+// unacceptable says in what an offer is worse than the ask, or than what was agreed
+// before; nil is in nothing. The provider said that it decided by the ask; this is
+// where it is not believed.
+func unacceptable(ask peering.Ask, offer wire.Advertisement, before agreed, now time.Time) error {
+	worse := worse(ask, offer.Grant, before.held)
+	if worse == "" {
+		worse = short(ask, offer, before.held, now)
+	}
+	if worse != "" {
+		return wire.Errorf(wire.ReasonContractMismatch, "the provider offers something else than was asked for: %s", worse)
+	}
+	dear := tooDear(ask.PriceCeiling, offer.Grant)
+	if dear == "" && ask.PriceCeiling.IsNone() && before.price != nil {
+		dear = dearer(*before.price, offer.Grant)
+	}
+	if dear != "" {
+		return wire.Errorf(wire.ReasonPriceAboveCeiling, "the provider offers it at another price: %s", dear)
+	}
+	return nil
+}
+
+// worse says in what a grant is worse than the ask, or than the contract that it is
+// to revise; empty is in nothing.
+func worse(ask peering.Ask, g peering.Grant, held *peering.Terms) string {
 	for name, amount := range ask.Resources {
 		if got := g.Resources[name]; got.Cmp(amount) != 0 {
 			return fmt.Sprintf("%s of %s instead of %s", got, name, amount)
 		}
 	}
+	// Pods that were not asked for limit what there is; anything else would be paid for.
+	for name := range g.Resources {
+		if _, named := ask.Resources[name]; !named && len(ask.Resources) > 0 && name != peering.Pods {
+			return "resources that were not asked for"
+		}
+	}
+	if _, bounded := g.Resources[peering.Pods]; !bounded {
+		return "no number of pods"
+	}
 	switch {
-	case len(ask.Resources) > 0 && len(g.Resources) != len(ask.Resources):
-		return "resources that were not asked for"
 	case g.Network != ask.Network:
 		return "network differs"
 	case ask.Duration > 0 && g.Duration > ask.Duration:
@@ -201,7 +263,39 @@ func unacceptable(ask peering.Ask, g peering.Grant, held *peering.Terms) string 
 			return "no storage class " + class
 		}
 	}
-	return tooDear(ask.PriceCeiling, g)
+	return ""
+}
+
+// short says that an offer is of a contract that ends before it can be of use, and
+// would be renewed all the time; empty is that it is not. Who asks for less than
+// minDuration gets it, and a contract in force may be revised up to its end.
+func short(ask peering.Ask, offer wire.Advertisement, held *peering.Terms, now time.Time) string {
+	least := minDuration
+	if ask.Duration > 0 {
+		least = min(least, ask.Duration)
+	}
+	if offer.Grant.Duration >= least && endOf(offer, now).Sub(beginOf(now)) >= least || held != nil && !endOf(offer, now).Before(held.NotAfter) {
+		return ""
+	}
+	return fmt.Sprintf("for %s, and less than %s is taken only if spec.duration asks for it", max(endOf(offer, now).Sub(beginOf(now)), 0), least)
+}
+
+// dearer says in what a grant costs more than was agreed before; empty is in nothing.
+// Each resource counts by itself: which of them are used is known later.
+func dearer(before peering.PriceList, g peering.Grant) string {
+	for _, name := range g.Resources.Names() {
+		now, was := g.Price.PerHour[name], before.PerHour[name]
+		switch {
+		case now.IsZero():
+		case was.IsZero():
+			return fmt.Sprintf("%s %s an hour for %s, which was free of charge; set spec.priceCeiling to agree", g.Price.Currency, now, name)
+		case g.Price.Currency != before.Currency:
+			return fmt.Sprintf("in %s, and in %s before; set spec.priceCeiling to agree", g.Price.Currency, before.Currency)
+		case now.Cmp(was) > 0:
+			return fmt.Sprintf("%s %s an hour for %s, and %s before; set spec.priceCeiling to agree", g.Price.Currency, now, name, was)
+		}
+	}
+	return ""
 }
 
 // tooDear says in what a grant costs more than the ceiling; empty is in nothing.
@@ -226,10 +320,10 @@ func stricter(a, b peering.PodSecurity) bool {
 	return slices.Index(levels, a) > slices.Index(levels, b)
 }
 
-// eligible returns the clusters that a ResourceSlice with a selector may ask now,
+// eligible returns the clusters that a PeeringRequest with a selector may ask now,
 // by name, and why others that match are left out. contracts are those that it
 // had.
-func eligible(s *v1alpha1.ResourceSlice, peers []v1alpha1.ForeignCluster, contracts []*v1alpha1.Contract, now time.Time) (ask []*v1alpha1.ForeignCluster, not []string) {
+func eligible(s *v1alpha1.PeeringRequest, peers []v1alpha1.ForeignCluster, contracts []*v1alpha1.Contract, now time.Time) (ask []*v1alpha1.ForeignCluster, not []string) {
 	selector, err := metav1.LabelSelectorAsSelector(s.Spec.ClusterSelector)
 	if err != nil {
 		return nil, []string{"spec.clusterSelector: " + err.Error()}

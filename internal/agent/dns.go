@@ -1,0 +1,349 @@
+package agent
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/names"
+	"github.com/entente-dev/entente/internal/offload"
+	"github.com/entente-dev/entente/peering"
+)
+
+// DNSConfig is what the resolver of consumers' names needs.
+type DNSConfig struct {
+	// Kubernetes is how to reach the API server. Required.
+	Kubernetes *rest.Config
+	// Address is where queries are answered, over UDP and TCP.
+	Address string
+	// HealthAddress is where /healthz, /readyz and /metrics are served.
+	HealthAddress string
+	// ClusterDomain is this cluster's domain, of which consumers see nothing.
+	ClusterDomain string
+	// ShowClusterNames lets consumers see this cluster's names where home has none: the
+	// resolvers in ResolvConf have to be this cluster's.
+	ShowClusterNames bool
+	// ResolvConf is the file that names the resolvers of all other names: the node's.
+	ResolvConf string
+	Log        *slog.Logger
+}
+
+// RunDNS answers the DNS queries of pods that run here for consumers, until ctx ends. It
+// needs the agent for nothing: what it reads is in the API server, and what it has read
+// it keeps while that is away.
+func RunDNS(ctx context.Context, cfg DNSConfig) error {
+	ctrl.SetLogger(logr.FromSlogHandler(cfg.Log.Handler()))
+	book := names.NewBook()
+	upstreams, err := upstreams(cfg.ResolvConf)
+	if err != nil {
+		return err
+	}
+	if len(upstreams) == 0 {
+		cfg.Log.Warn("this node has no resolver that can be asked from a pod: names of the Internet do not resolve", "file", cfg.ResolvConf)
+	}
+	hidden := []string{peering.DefaultClusterDomain}
+	if cfg.ClusterDomain != "" && cfg.ClusterDomain != hidden[0] {
+		hidden = append(hidden, cfg.ClusterDomain)
+	}
+	server, err := names.New(names.Config{Book: book, Upstreams: upstreams, ClusterNames: names.ClusterNames{Hidden: hidden, Visible: cfg.ShowClusterNames}, Metrics: metrics.Registry, Log: cfg.Log})
+	if err != nil {
+		return err
+	}
+	var serving atomic.Bool
+	mgr, err := ctrl.NewManager(cfg.Kubernetes, ctrl.Options{
+		Scheme: Scheme(),
+		Logger: logr.FromSlogHandler(cfg.Log.Handler()),
+		Cache:  namesCache(),
+		Metrics: metricsserver.Options{BindAddress: cfg.HealthAddress, ExtraHandlers: map[string]http.Handler{
+			"/healthz": healthz.CheckHandler{Checker: healthz.Ping},
+			"/readyz": healthz.CheckHandler{Checker: func(*http.Request) error {
+				if !serving.Load() {
+					return errors.New("the names of consumers are not all read yet")
+				}
+				return nil
+			}},
+		}},
+		HealthProbeBindAddress: "0",
+	})
+	if err != nil {
+		return fmt.Errorf("reach the API server: %w", err)
+	}
+	synced, err := fill(ctx, book, mgr.GetCache())
+	if err != nil {
+		return err
+	}
+	tasks, ctx := errgroup.WithContext(ctx)
+	tasks.Go(func() error { return mgr.Start(ctx) })
+	tasks.Go(func() error {
+		// Nothing is denied that is only not known yet.
+		if !toolscache.WaitForCacheSync(ctx.Done(), synced...) {
+			return nil
+		}
+		var listen net.ListenConfig
+		packets, err := listen.ListenPacket(ctx, "udp", cfg.Address)
+		if err != nil {
+			return fmt.Errorf("listen for queries: %w", err)
+		}
+		listener, err := listen.Listen(ctx, "tcp", cfg.Address)
+		if err != nil {
+			_ = packets.Close()
+			return fmt.Errorf("listen for queries: %w", err)
+		}
+		serving.Store(true)
+		return server.Serve(ctx, packets, listener)
+	})
+	return tasks.Wait()
+}
+
+// namesCache says what the resolver reads, and what of it it keeps.
+func namesCache() cache.Options {
+	ours := labels.SelectorFromSet(labels.Set{v1alpha1.LabelManaged: v1alpha1.Manager})
+	if peer, err := labels.NewRequirement(v1alpha1.LabelPeer, selection.Exists, nil); err == nil {
+		ours = ours.Add(*peer)
+	}
+	return cache.Options{
+		ByObject: map[client.Object]cache.ByObject{
+			&corev1.Namespace{}: {Label: ours, Transform: cache.TransformStripManagedFields()},
+			&corev1.Service{}: {Label: ours, Transform: func(o any) (any, error) {
+				if s, ok := o.(*corev1.Service); ok {
+					s.ManagedFields, s.Annotations = nil, nil
+				}
+				return o, nil
+			}},
+			&discoveryv1.EndpointSlice{}: {Label: ours, Transform: cache.TransformStripManagedFields()},
+			&v1alpha1.OffloadedPod{}: {Transform: func(o any) (any, error) {
+				if p, ok := o.(*v1alpha1.OffloadedPod); ok {
+					p.ManagedFields, p.Annotations = nil, nil
+					p.Spec.Template, p.Status.PodStatus = runtime.RawExtension{}, nil
+				}
+				return o, nil
+			}},
+		},
+	}
+}
+
+// fill keeps a book as the API server says, and returns what says whether it has read
+// all.
+func fill(ctx context.Context, book *names.Book, objects cache.Cache) (synced []toolscache.InformerSynced, err error) {
+	for _, kind := range []struct {
+		object      client.Object
+		set, forget func(client.Object)
+	}{
+		{&corev1.Namespace{}, func(o client.Object) {
+			l := o.GetLabels()
+			book.SetNamespace(o.GetName(), l[v1alpha1.LabelPeer], l[v1alpha1.LabelOriginNamespace], offload.ClusterDomain(o))
+		}, func(o client.Object) { book.DeleteNamespace(o.GetName()) }},
+		{&corev1.Service{}, func(o client.Object) {
+			book.SetService(o.GetNamespace(), o.GetName(), nameService(o.(*corev1.Service)))
+		}, func(o client.Object) { book.DeleteService(o.GetNamespace(), o.GetName()) }},
+		{&discoveryv1.EndpointSlice{}, func(o client.Object) {
+			slice := o.(*discoveryv1.EndpointSlice)
+			book.SetSlice(slice.Namespace, slice.Name, slice.Labels[discoveryv1.LabelServiceName], nameEndpoints(slice))
+		}, func(o client.Object) { book.DeleteSlice(o.GetNamespace(), o.GetName()) }},
+		{&v1alpha1.OffloadedPod{}, func(o client.Object) {
+			book.SetPod(o.GetNamespace(), o.GetName(), nameAddresses(o.(*v1alpha1.OffloadedPod)))
+		}, func(o client.Object) { book.SetPod(o.GetNamespace(), o.GetName(), nil) }},
+	} {
+		informer, err := objects.GetInformer(ctx, kind.object)
+		if err != nil {
+			return nil, fmt.Errorf("watch %T: %w", kind.object, err)
+		}
+		set := func(o any) {
+			if o, ok := o.(client.Object); ok {
+				kind.set(o)
+			}
+		}
+		handled, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+			AddFunc: set, UpdateFunc: func(_, o any) { set(o) },
+			DeleteFunc: func(o any) {
+				if gone, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+					o = gone.Obj
+				}
+				if o, ok := o.(client.Object); ok {
+					kind.forget(o)
+				}
+			},
+		})
+		if err != nil {
+			return nil, fmt.Errorf("watch %T: %w", kind.object, err)
+		}
+		synced = append(synced, handled.HasSynced)
+	}
+	return synced, nil
+}
+
+// nameService returns what of a Service has to do with its name.
+func nameService(s *corev1.Service) names.Service {
+	out := names.Service{Headless: s.Spec.ClusterIP == corev1.ClusterIPNone}
+	for _, text := range s.Spec.ClusterIPs {
+		if a, err := netip.ParseAddr(text); err == nil {
+			out.Addresses = append(out.Addresses, a)
+		}
+	}
+	for _, p := range s.Spec.Ports {
+		out.Ports = append(out.Ports, names.Port{Name: p.Name, Protocol: strings.ToLower(string(p.Protocol)), Number: uint16(p.Port)})
+	}
+	return out
+}
+
+// nameEndpoints returns the endpoints of an EndpointSlice that take traffic.
+func nameEndpoints(s *discoveryv1.EndpointSlice) (out []names.Endpoint) {
+	var ports []names.Port
+	for _, p := range s.Ports {
+		if p.Port == nil {
+			continue
+		}
+		port := names.Port{Protocol: "tcp", Number: uint16(*p.Port)}
+		if p.Name != nil {
+			port.Name = *p.Name
+		}
+		if p.Protocol != nil {
+			port.Protocol = strings.ToLower(string(*p.Protocol))
+		}
+		ports = append(ports, port)
+	}
+	for _, e := range s.Endpoints {
+		// Not known is ready, as for kube-proxy.
+		if e.Conditions.Ready != nil && !*e.Conditions.Ready {
+			continue
+		}
+		for _, text := range e.Addresses {
+			a, err := netip.ParseAddr(text)
+			if err != nil {
+				continue
+			}
+			end := names.Endpoint{Address: a.Unmap(), Ports: ports}
+			if e.Hostname != nil {
+				end.Hostname = *e.Hostname
+			}
+			out = append(out, end)
+		}
+	}
+	return out
+}
+
+// nameAddresses returns the addresses from which a pod asks.
+func nameAddresses(p *v1alpha1.OffloadedPod) (out []netip.Addr) {
+	if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+		return nil
+	}
+	for _, text := range p.Status.PodIPs {
+		if a, err := netip.ParseAddr(text); err == nil {
+			out = append(out, a.Unmap())
+		}
+	}
+	return out
+}
+
+// dnsPort is where resolvers listen.
+const dnsPort = 53
+
+// upstreams reads the resolvers of a resolv.conf that can be asked from a pod. A
+// loopback address is another process on a node, and in a pod nobody.
+func upstreams(file string) (out []netip.AddrPort, err error) {
+	err = resolvConf(file, func(key string, values []string) {
+		if key != "nameserver" || len(values) == 0 {
+			return
+		}
+		if a, err := netip.ParseAddr(values[0]); err == nil && !a.IsLoopback() && !a.IsUnspecified() {
+			out = append(out, netip.AddrPortFrom(a, dnsPort))
+		}
+	})
+	return out, err
+}
+
+// clusterDomain returns the domain of the cluster in which a pod of a namespace has a
+// resolv.conf: kubelets name it there.
+func clusterDomain(file, namespace string) (domain string, err error) {
+	err = resolvConf(file, func(key string, values []string) {
+		prefix := namespace + ".svc."
+		i := slices.IndexFunc(values, func(s string) bool { return strings.HasPrefix(s, prefix) })
+		if key == "search" && i >= 0 {
+			domain = strings.TrimSuffix(strings.TrimPrefix(values[i], prefix), ".")
+		}
+	})
+	return domain, err
+}
+
+// resolvConf calls a function with each line of a resolv.conf.
+func resolvConf(file string, line func(key string, values []string)) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return fmt.Errorf("read which resolvers there are: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		if fields := strings.Fields(lines.Text()); len(fields) > 1 {
+			line(fields[0], fields[1:])
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("read %s: %w", file, err)
+	}
+	return nil
+}
+
+// ownResolvConf is how pods are told which resolvers to ask.
+const ownResolvConf = "/etc/resolv.conf"
+
+// findDomain sets this cluster's domain, unless it is configured.
+func (a *agent) findDomain(context.Context) error {
+	if a.cfg.ClusterDomain != "" {
+		return nil
+	}
+	domain, err := clusterDomain(ownResolvConf, a.cfg.Namespace)
+	if err != nil {
+		a.log.Warn("cannot tell the domain of this cluster's Services; pods abroad use the usual one", "domain", peering.DefaultClusterDomain, "err", err)
+	}
+	if a.cfg.ClusterDomain = domain; domain == "" {
+		a.cfg.ClusterDomain = peering.DefaultClusterDomain
+	}
+	return nil
+}
+
+// resolver returns what tells the address of the resolver of consumers' names; nil where
+// this cluster has none.
+func (a *agent) resolver() func() (netip.Addr, error) {
+	if a.cfg.DNSService == "" {
+		return nil
+	}
+	return func() (netip.Addr, error) {
+		var s corev1.Service
+		key := client.ObjectKey{Namespace: a.cfg.Namespace, Name: a.cfg.DNSService}
+		if err := a.mgr.GetCache().Get(context.Background(), key, &s); err != nil { //nolint:forbidigo // a cache answers at once
+			return netip.Addr{}, fmt.Errorf("read Service %s: %w", key, err)
+		}
+		address, err := netip.ParseAddr(s.Spec.ClusterIP)
+		if err != nil {
+			return netip.Addr{}, fmt.Errorf("read the address of Service %s: %w", key, err)
+		}
+		return address, nil
+	}
+}

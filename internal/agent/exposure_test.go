@@ -1,0 +1,282 @@
+package agent
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/peering"
+)
+
+func asIs(a netip.Addr) (netip.Addr, bool) { return a, true }
+
+// serviceIn is a Service of a namespace as it crosses: port 80 leads to 8080.
+func serviceIn(t *testing.T, namespace, name string, addrs ...string) peering.Object {
+	t.Helper()
+	s := peering.ServiceObject{Ports: []peering.ServicePort{{Name: "http", Protocol: "TCP", Port: 80}, {Name: "dns", Protocol: "UDP", Port: 53}}}
+	for _, a := range addrs {
+		s.Endpoints = append(s.Endpoints, peering.ServiceEndpoint{Address: a, Ports: map[string]int32{"http": 8080, "dns": 53, "not of the Service": 9}})
+	}
+	data, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return peering.Object{Ref: peering.ObjectRef{Kind: peering.KindService, Namespace: namespace, Name: name, UID: namespace + name}, JSON: data}
+}
+
+// podIn is what a provider says of a pod with these addresses.
+func podIn(t *testing.T, namespace, uid string, addrs ...string) peering.PodStatus {
+	t.Helper()
+	var status corev1.PodStatus
+	for _, a := range addrs {
+		status.PodIPs = append(status.PodIPs, corev1.PodIP{IP: a})
+	}
+	data, err := json.Marshal(status)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return peering.PodStatus{Ref: peering.ObjectRef{Kind: peering.KindPod, Namespace: namespace, Name: uid, UID: uid}, Status: data}
+}
+
+// wantPods has pods wanted, as home knows them.
+func wantPods(e *exposure, namespace string, uids ...string) {
+	for _, uid := range uids {
+		e.want(peering.Object{Ref: peering.ObjectRef{Kind: peering.KindPod, Namespace: namespace, Name: uid, UID: uid}})
+	}
+}
+
+func exposedBy(e *exposure) []controller.Exposed {
+	out, _ := e.exposed([]netip.Prefix{netip.MustParsePrefix("10.200.0.0/16")})
+	slices.SortFunc(out, func(a, b controller.Exposed) int { return strings.Compare(a.Namespace, b.Namespace) })
+	return out
+}
+
+func TestExposureKeepsPortsAndNamespacesApart(t *testing.T) {
+	t.Parallel()
+	e := &exposure{contract: "c", changed: func() {}}
+	e.want(serviceIn(t, "shop", "web", "10.200.0.1", "10.9.0.1"))
+	e.want(serviceIn(t, "bank", "db", "10.200.0.2"))
+	e.want(serviceIn(t, "none", "web", "10.200.0.3"))
+	wantPods(e, "shop", "a")
+	wantPods(e, "bank", "b")
+	e.status(podIn(t, "shop", "a", "10.240.0.1"), asIs)
+	e.status(podIn(t, "bank", "b", "10.240.0.2"), asIs)
+	open := func(a string) []controller.Destination {
+		addr := netip.MustParseAddr(a)
+		return []controller.Destination{{Addr: addr, Port: v1alpha1.DestinationPort{Protocol: "TCP", Port: 8080}}, {Addr: addr, Port: v1alpha1.DestinationPort{Protocol: "UDP", Port: 53}}}
+	}
+	want := []controller.Exposed{
+		{Contract: "c", Namespace: "bank", From: []netip.Addr{netip.MustParseAddr("10.240.0.2")}, To: open("10.200.0.2")},
+		{Contract: "c", Namespace: "shop", From: []netip.Addr{netip.MustParseAddr("10.240.0.1")}, To: open("10.200.0.1")},
+	}
+	if diff := cmp.Diff(want, exposedBy(e), cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+		t.Errorf("exposed (-want +got):\n%s", diff)
+	}
+}
+
+func addrsOf(list []controller.Destination) []netip.Addr {
+	var out []netip.Addr
+	for _, d := range list {
+		out = append(out, d.Addr)
+	}
+	return out
+}
+
+// After a start of the agent, what a contract exposes is known once its Services were
+// looked at; where its pods run on is in their statuses, whether or not the provider
+// can be asked.
+func TestExposureAfterARestartFollowsFromThisClustersObjects(t *testing.T) {
+	t.Parallel()
+	complete := false
+	pod := func(uid string) peering.ObjectRef {
+		return peering.ObjectRef{Kind: peering.KindPod, Namespace: "shop", Name: uid, UID: uid}
+	}
+	e := &exposure{contract: "c", changed: func() {}, local: func() (map[peering.ObjectRef][]netip.Addr, bool) {
+		return map[peering.ObjectRef][]netip.Addr{
+			pod("quiet"): {netip.MustParseAddr("10.240.0.1")},
+			pod("moved"): {netip.MustParseAddr("10.240.0.2")},
+			pod("ended"): {netip.MustParseAddr("10.240.0.4")},
+		}, complete
+	}}
+	own := []netip.Prefix{netip.MustParsePrefix("10.200.0.0/16")}
+	known := func() bool {
+		_, known := e.exposed(own)
+		return known
+	}
+	if known() {
+		t.Error("it is known before anything was wanted")
+	}
+	e.want(serviceIn(t, "shop", "web", "10.200.0.1"))
+	e.status(podIn(t, "shop", "moved", "10.240.0.3"), asIs)
+	e.status(peering.PodStatus{Ref: pod("ended"), Gone: true}, asIs)
+	e.status(podIn(t, "shop", "late", "10.240.0.5"), asIs)
+	wantPods(e, "shop", "late", "quiet")
+	e.readied()
+	if known() {
+		t.Error("it is known before all Services were looked at")
+	}
+	complete = true
+	got, is := e.exposed(own)
+	if !is || len(got) != 1 {
+		t.Fatalf("known is %t, exposed %+v", is, got)
+	}
+	from := got[0].From
+	slices.SortFunc(from, netip.Addr.Compare)
+	if want := []netip.Addr{netip.MustParseAddr("10.240.0.1"), netip.MustParseAddr("10.240.0.3"), netip.MustParseAddr("10.240.0.5")}; !slices.Equal(from, want) {
+		t.Errorf("sources are %v, want %v", from, want)
+	}
+}
+
+// A provider that names pods which this cluster does not have makes it keep a bounded
+// number of them until its own are known, none afterwards, and opens nothing by them:
+// neither is a namespace its to say.
+func TestPodsThatAProviderInventsLeaveNothing(t *testing.T) {
+	t.Parallel()
+	e := &exposure{contract: "c", changed: func() {}, local: func() (map[peering.ObjectRef][]netip.Addr, bool) { return nil, true }}
+	e.want(serviceIn(t, "shop", "web", "10.200.0.1"))
+	e.want(serviceIn(t, "stays", "db", "10.200.0.2"))
+	kept := func() int { return len(e.pods) + len(e.heard) }
+	invented := podIn(t, "stays", "", "10.240.0.9")
+	invent := func(from, to int) {
+		for i := from; i < to; i++ {
+			invented.Ref.UID, invented.Gone = fmt.Sprint("invented-", i), i%2 == 0
+			e.status(invented, asIs)
+		}
+	}
+	const limit = maxHeardPods
+	invent(0, limit+1000)
+	if got := kept(); got > limit {
+		t.Errorf("before this cluster's pods are known %d of others are kept, want at most %d", got, limit)
+	}
+
+	e.connected()
+	if got := kept(); got != 0 {
+		t.Errorf("after another stream begins %d are kept", got)
+	}
+	invent(0, limit/2)
+	e.readied()
+	if got := exposedBy(e); len(got) > 0 {
+		t.Errorf("invented pods open %d namespaces", len(got))
+	}
+	invent(limit, limit+1000)
+	if got := kept(); got != 0 || len(exposedBy(e)) > 0 {
+		t.Errorf("once this cluster's pods are known %d of others are kept, and %d namespaces are open", got, len(exposedBy(e)))
+	}
+	// Of a pod that there is the provider says another namespace, and addresses without end.
+	wantPods(e, "shop", "a")
+	many := make([]string, 0, 1000)
+	for i := range cap(many) {
+		many = append(many, netip.AddrFrom4([4]byte{10, 240, byte(i >> 8), byte(i)}).String())
+	}
+	e.status(podIn(t, "stays", "a", append(many, "fd00::1", "fd00::2")...), asIs)
+	if got := exposedBy(e); len(got) != 1 || got[0].Namespace != "shop" || len(got[0].From) != 2 {
+		t.Errorf("%d namespaces are open, want shop alone for an address of each family", len(got))
+	}
+	e.status(peering.PodStatus{Ref: podIn(t, "shop", "a").Ref, Gone: true}, asIs)
+	e.unwant(podIn(t, "shop", "a").Ref)
+	wantPods(e, "shop", "b")
+	e.unwant(podIn(t, "shop", "b").Ref)
+	if got := kept(); got != 0 {
+		t.Errorf("%d pods are kept that are gone, or never were", got)
+	}
+}
+
+func TestWhatStandsIsKeptUntilItIsKnownAndNotForEver(t *testing.T) {
+	t.Parallel()
+	var s startup
+	start := time.Now()
+	for _, step := range []struct {
+		after    time.Duration
+		contract string
+		known    bool
+		want     bool
+	}{
+		{0, "a", false, true},
+		{0, "b", true, false},
+		{time.Minute, "a", false, true},
+		{time.Minute, "a", true, false},
+		{time.Minute, "a", false, false}, // what a peer does later is no reason to wait again
+		{time.Minute, "c", false, true},
+		{exposureKept, "c", false, false},
+		{exposureKept, "d", false, false},
+	} {
+		if got := s.unsure(step.contract, step.known, start.Add(step.after)); got != step.want {
+			t.Errorf("after %s contract %s is unsure: %t, want %t", step.after, step.contract, got, step.want)
+		}
+	}
+}
+
+func TestExposureFollowsAddressesAndKeepsPodsThatEnd(t *testing.T) {
+	t.Parallel()
+	changes := 0
+	e := &exposure{contract: "c", changed: func() { changes++ }}
+	e.want(serviceIn(t, "shop", "web", "10.200.0.1"))
+	wantPods(e, "shop", "a")
+	e.status(podIn(t, "shop", "a", "10.240.0.1"), asIs)
+	before := changes
+	e.status(podIn(t, "shop", "a", "10.240.0.2"), asIs)
+	if changes == before {
+		t.Error("another address under the same UID is no change")
+	}
+	sources := func() []netip.Addr {
+		var out []netip.Addr
+		for _, x := range exposedBy(e) {
+			out = append(out, x.From...)
+		}
+		return out
+	}
+	want := []netip.Addr{netip.MustParseAddr("10.240.0.2")}
+	if got := sources(); !slices.Equal(got, want) {
+		t.Errorf("sources are %v, want %v", got, want)
+	}
+	e.unwant(podIn(t, "shop", "a").Ref)
+	if got := sources(); !slices.Equal(got, want) {
+		t.Errorf("a pod that begins to end has sources %v, want %v until it is gone", got, want)
+	}
+	before = changes
+	e.status(peering.PodStatus{Ref: podIn(t, "shop", "a").Ref, Gone: true}, asIs)
+	if got := sources(); len(got) > 0 || changes == before {
+		t.Errorf("a pod that is gone has sources %v", got)
+	}
+}
+
+func TestEventsOfPodsAreGathered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		calls, last := map[string]int{}, map[string]time.Time{}
+		changed := gather(podsPause, func(contract string) {
+			mu.Lock()
+			defer mu.Unlock()
+			calls[contract]++
+			last[contract] = time.Now()
+		})
+		for range 1000 {
+			changed("a")
+			time.Sleep(time.Millisecond)
+		}
+		changed("b")
+		event := time.Now()
+		time.Sleep(2 * podsPause)
+		mu.Lock()
+		defer mu.Unlock()
+		if most := int(time.Second/podsPause) + 1; calls["a"] > most || calls["a"] < most/2 || calls["b"] != 1 {
+			t.Errorf("%v calls for 1000 events in a second and for one, want at most %d and 1", calls, most)
+		}
+		if last["a"].Before(event) || last["b"].Sub(event) > podsPause {
+			t.Errorf("the last calls came at %v, the last events at %v", last, event)
+		}
+	})
+}

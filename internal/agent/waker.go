@@ -1,0 +1,49 @@
+package agent
+
+import (
+	"context"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+// waker has a reconciler look at objects again, by their names, and never blocks. No
+// name is lost, however many come at once: a reconciler looks at what nothing happens
+// to after minutes only. The reconciler's queue has each name once.
+type waker struct {
+	mu    sync.Mutex
+	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
+	// early are the names that came before there was a queue.
+	early map[string]struct{}
+}
+
+// Start implements source.Source.
+func (w *waker) Start(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.queue = queue
+	for name := range w.early {
+		queue.Add(requestFor(name))
+	}
+	w.early = nil
+	return nil
+}
+
+func (w *waker) wake(name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.queue != nil {
+		w.queue.Add(requestFor(name))
+		return
+	}
+	if w.early == nil {
+		w.early = map[string]struct{}{}
+	}
+	w.early[name] = struct{}{}
+}
+
+func requestFor(name string) reconcile.Request {
+	return reconcile.Request{NamespacedName: types.NamespacedName{Name: name}}
+}

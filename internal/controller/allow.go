@@ -1,0 +1,188 @@
+package controller
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+)
+
+// Exposed is what one peer may reach in this cluster because of one contract, by
+// the offloaded namespace.
+type Exposed struct {
+	// Contract is its ID, Namespace the offloaded namespace; see v1alpha1.Exposure.
+	Contract, Namespace string
+	// AnySource makes all of the peer's prefixes sources.
+	AnySource bool
+	// From is addresses of the peer as this cluster knows them.
+	From []netip.Addr
+	// To is where flows may be opened to.
+	To []Destination
+	// Unknown says that more may belong to the contract than is known since this agent
+	// started, whatever the namespace: what is open for it stays open.
+	Unknown bool
+}
+
+// Destination is a port of an address of this cluster.
+type Destination struct {
+	Addr netip.Addr
+	// Port is the port; the zero value is every port of every protocol.
+	Port v1alpha1.DestinationPort
+}
+
+// PlanAllow returns what a Tunnel opens, always the same for the same set, and
+// what was left closed because it is too much, if anything. standing is what it
+// opens now.
+func PlanAllow(exposed []Exposed, standing []v1alpha1.Exposure) ([]v1alpha1.Exposure, string) {
+	sorted := merged(slices.Concat(exposed, kept(exposed, standing)))
+	var out []v1alpha1.Exposure
+	room, closed := maxExposed, 0
+	for _, e := range sorted {
+		x := v1alpha1.Exposure{Contract: e.Contract, Namespace: e.Namespace, AnySource: e.AnySource}
+		if !e.AnySource {
+			x.From = addresses(e.From)
+		}
+		to := destinations(e.To)
+		if len(to) == 0 || !x.AnySource && len(x.From) == 0 {
+			continue
+		}
+		if len(out) == maxExposures {
+			closed++
+			continue
+		}
+		before := len(x.From) + sizeOf(to)
+		x.From = cut(x.From, &room)
+		for _, d := range to {
+			d.Ports = d.Ports[:min(len(d.Ports), maxPorts)]
+			room -= len(d.Ports)
+			if d.Addresses = cut(d.Addresses, &room); len(d.Addresses) > 0 {
+				x.To = append(x.To, d)
+			}
+		}
+		if len(x.From)+sizeOf(x.To) < before {
+			closed++
+		}
+		if len(x.To) > 0 {
+			out = append(out, x)
+		}
+	}
+	if closed > 0 {
+		return out, fmt.Sprintf("%d of %d namespaces have more open to the peer than a tunnel can list (%d namespaces, %d addresses and ports, %d ports of an address): the rest is closed; "+
+			"offload fewer namespaces or smaller Services to it", closed, len(sorted), maxExposures, maxExposed, maxPorts)
+	}
+	return out, ""
+}
+
+// kept returns what stands of contracts of which not all is known.
+func kept(exposed []Exposed, standing []v1alpha1.Exposure) []Exposed {
+	var out []Exposed
+	for _, s := range standing {
+		if !slices.ContainsFunc(exposed, func(e Exposed) bool { return e.Unknown && e.Contract == s.Contract }) {
+			continue
+		}
+		e := Exposed{Contract: s.Contract, Namespace: s.Namespace, AnySource: s.AnySource, From: parseAddrs(s.From)}
+		for _, to := range s.To {
+			ports := to.Ports
+			if to.AnyPort {
+				ports = []v1alpha1.DestinationPort{{}}
+			}
+			for _, a := range parseAddrs(to.Addresses) {
+				for _, p := range ports {
+					e.To = append(e.To, Destination{Addr: a, Port: p})
+				}
+			}
+		}
+		out = append(out, e)
+	}
+	return out
+}
+
+func parseAddrs(texts []string) []netip.Addr {
+	var out []netip.Addr
+	for _, t := range texts {
+		if a, err := netip.ParseAddr(t); err == nil {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// merged returns one Exposed for each namespace of each contract, sorted.
+func merged(list []Exposed) []Exposed {
+	sorted := slices.SortedStableFunc(slices.Values(list), compareExposed)
+	var out []Exposed
+	for _, e := range sorted {
+		if n := len(out); n > 0 && compareExposed(out[n-1], e) == 0 {
+			last := &out[n-1]
+			last.AnySource = last.AnySource || e.AnySource
+			last.From, last.To = slices.Concat(last.From, e.From), slices.Concat(last.To, e.To)
+			continue
+		}
+		out = append(out, e)
+	}
+	return out
+}
+
+func compareExposed(a, b Exposed) int {
+	return cmp.Or(cmp.Compare(a.Contract, b.Contract), cmp.Compare(a.Namespace, b.Namespace))
+}
+
+// cut returns as much of a list as there is room for, which it takes.
+func cut(list []string, room *int) []string {
+	list = list[:min(len(list), max(*room, 0))]
+	*room -= len(list)
+	return list
+}
+
+func sizeOf(to []v1alpha1.Destination) int {
+	n := 0
+	for _, d := range to {
+		n += len(d.Addresses) + len(d.Ports)
+	}
+	return n
+}
+
+// destinations returns destinations by the ports that are open: addresses with the
+// same ports are listed together.
+func destinations(list []Destination) []v1alpha1.Destination {
+	open := map[netip.Addr]map[v1alpha1.DestinationPort]bool{}
+	for _, d := range list {
+		if open[d.Addr] == nil {
+			open[d.Addr] = map[v1alpha1.DestinationPort]bool{}
+		}
+		open[d.Addr][d.Port] = true
+	}
+	groups := map[string]*v1alpha1.Destination{}
+	for _, a := range slices.SortedFunc(maps.Keys(open), netip.Addr.Compare) {
+		d := v1alpha1.Destination{AnyPort: open[a][v1alpha1.DestinationPort{}]}
+		if !d.AnyPort {
+			d.Ports = slices.SortedFunc(maps.Keys(open[a]), func(a, b v1alpha1.DestinationPort) int {
+				return cmp.Or(cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
+			})
+		}
+		key := fmt.Sprint(d.AnyPort, d.Ports)
+		if groups[key] == nil {
+			groups[key] = &d
+		}
+		groups[key].Addresses = append(groups[key].Addresses, a.String())
+	}
+	var out []v1alpha1.Destination
+	for _, key := range slices.Sorted(maps.Keys(groups)) {
+		out = append(out, *groups[key])
+	}
+	return out
+}
+
+// addresses returns addresses as text, sorted, each once.
+func addresses(addrs []netip.Addr) []string {
+	sorted := slices.Clone(addrs)
+	slices.SortFunc(sorted, netip.Addr.Compare)
+	var out []string
+	for _, a := range slices.Compact(sorted) {
+		out = append(out, a.String())
+	}
+	return out
+}

@@ -1,0 +1,134 @@
+package controller
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
+)
+
+// TestPeersShareABudget: each has its own share in the long run, a few that take all
+// of theirs leave others theirs, and many take no more together than is for all.
+func TestPeersShareABudget(t *testing.T) {
+	t.Parallel()
+	const size = 100 << 10
+	clock := now
+	b := &WriteBudget{Now: func() time.Time { return clock }}
+	written := map[peering.ClusterID]int{}
+	take := func(peer peering.ClusterID) error {
+		err := b.take(peer, size)
+		if err == nil {
+			written[peer] += size
+		}
+		if later, ok := errors.AsType[*LaterError](err); err != nil && (!ok || later.After <= 0) {
+			t.Fatalf("refused by %v", err)
+		}
+		return err
+	}
+	const lasts = 10 * time.Minute
+	for end := clock.Add(lasts); clock.Before(end); clock = clock.Add(250 * time.Millisecond) {
+		for i := range 4 {
+			_ = take(peering.ClusterID(fmt.Sprint("hostile-", i)))
+		}
+	}
+	for peer, bytes := range written {
+		if most := peerWriteBurst + int(lasts/time.Second)*peerWriteBytes + size; bytes > most || bytes < most/2 {
+			t.Errorf("%s had %d bytes written, want up to %d", peer, bytes, most)
+		}
+	}
+	if err := take("honest"); err != nil {
+		t.Errorf("another peer waits: %v", err)
+	}
+	clear(written)
+	begin := clock
+	for end := clock.Add(lasts); clock.Before(end); clock = clock.Add(time.Second) {
+		for i := range 64 {
+			_ = take(peering.ClusterID(fmt.Sprint("many-", i)))
+		}
+	}
+	all := 0
+	for _, bytes := range written {
+		all += bytes
+	}
+	if most := int(Writes().Most(clock.Sub(begin))) + 64*size; all > most {
+		t.Errorf("64 peers had %d bytes written, want at most %d", all, most)
+	}
+	clock = clock.Add(time.Hour)
+	if err := take("new"); err != nil || b.used.Users() != 1 {
+		t.Errorf("%d peers are remembered that wrote nothing for an hour, %v", b.used.Users(), err)
+	}
+	if err := b.take("large", 1<<30); err != nil {
+		t.Errorf("an object larger than all that there is at once is never written: %v", err)
+	}
+}
+
+// spendAll takes from a budget all that a peer can have.
+func spendAll(b *WriteBudget, peer peering.ClusterID) {
+	for b.take(peer, 1<<10) == nil {
+	}
+}
+
+// TestAnEndThatMovesIsWrittenWithinTheBudget: a peer that ends a contract, and then a
+// little earlier again and again, has it written as its budget allows, by whichever
+// way it says so; that the contract is over is written at once.
+func TestAnEndThatMovesIsWrittenWithinTheBudget(t *testing.T) {
+	t.Parallel()
+	p := newParties(t)
+	fc := foreign("peer", p.provider)
+	fc.Status.Session = &v1alpha1.PeerSession{ClockSkew: &metav1.Duration{}}
+	c := p.stored(t, p.terms(t, nil), p.consumer)
+	c.Status.Node = "request"
+	b := newBench(t, p.consumer, append(onNodeOf("request", "a"), c, fc)...)
+	held := b.look(t)
+	ends := func(until time.Time) error {
+		return peerEnds(t.Context(), b.client, b.Budget, held, p.consumer.ID(), until, now)
+	}
+	until := now.Add(20 * time.Minute)
+	if err := ends(until); err != nil {
+		t.Fatal(err)
+	}
+	spendAll(b.Budget, p.provider.ID())
+	if _, ok := errors.AsType[*LaterError](ends(until.Add(-time.Minute))); !ok {
+		t.Error("the end is written though the peer's budget is spent")
+	}
+	earlier := metav1.NewTime(until.Add(-2 * time.Minute))
+	b.says(t, v1alpha1.PeerContract{Revision: 1, Phase: "Draining", DrainUntil: &earlier})
+	if got := b.look(t); !timeOf(got.Status.DrainUntil).Equal(until) {
+		t.Errorf("it drains until %s, and the budget was spent when that was said", got.Status.DrainUntil)
+	}
+	b.clock = b.clock.Add(10 * time.Minute)
+	if got := b.look(t); !timeOf(got.Status.DrainUntil).Equal(earlier.Time) {
+		t.Errorf("it drains until %s, and there is room for %s", got.Status.DrainUntil, earlier)
+	}
+	spendAll(b.Budget, p.provider.ID())
+	held = b.look(t)
+	if err := ends(time.Time{}); err != nil {
+		t.Errorf("a contract that is over is not ended: %v", err)
+	}
+}
+
+// TestStatementsAreWrittenWithinTheBudget: those that there is no room for are fetched
+// when there is.
+func TestStatementsAreWrittenWithinTheBudget(t *testing.T) {
+	t.Parallel()
+	p := newParties(t)
+	terms := p.terms(t, func(x *peering.Terms) { x.StatementPeriod = 5 * time.Minute })
+	good := p.statementsOf(t, terms, 3, nil)
+	b := newBench(t, p.consumer, p.stored(t, terms, p.consumer), foreign("peer", p.provider))
+	b.clock = now.Add(time.Hour - 2*time.Minute)
+	b.peer.statements = func(after uint64) ([]peering.Envelope, error) { return good[min(after, 3):], nil }
+	b.says(t, v1alpha1.PeerContract{Revision: 1, Phase: "Active", Statement: 3})
+	spendAll(b.Budget, p.provider.ID())
+	if got := b.look(t); len(got.Status.Statements) > 0 {
+		t.Errorf("%d statements are written though the peer's budget is spent", len(got.Status.Statements))
+	}
+	b.clock = b.clock.Add(time.Minute)
+	if got := b.look(t); len(got.Status.Statements) != 3 {
+		t.Errorf("%d statements are written when there is room, want 3", len(got.Status.Statements))
+	}
+}

@@ -1,0 +1,302 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
+)
+
+// What a peer says and does changes objects of this cluster that follow from it. Each
+// write of one counts as a whole object, and is paced and taken from the peer's budget:
+// the last state is written in the end.
+
+// later returns when a write is to be tried again that is over a budget, and whether it
+// is.
+func later(err error) (time.Duration, bool) {
+	over, ok := errors.AsType[*LaterError](err)
+	if !ok {
+		return 0, false
+	}
+	return max(over.After, time.Millisecond), true
+}
+
+// shorter returns the shorter of two pauses, of which 0 is that there is none.
+func shorter(a, b time.Duration) time.Duration {
+	if a == 0 || b == 0 {
+		return a + b
+	}
+	return min(a, b)
+}
+
+// writeTunnel makes a Tunnel as it should be, and returns when to go on if something of
+// that has to wait; 0 if nothing has to. What closes is never delayed, what opens is
+// written once in tunnelPause at most and within the peer's budget.
+func (r *Peers) writeTunnel(ctx context.Context, fc *v1alpha1.ForeignCluster, tunnel *v1alpha1.Tunnel, spec v1alpha1.TunnelSpec) (time.Duration, error) {
+	want := tunnel.DeepCopy()
+	if want.Labels == nil {
+		want.Labels = map[string]string{}
+	}
+	want.Labels[v1alpha1.LabelManaged], want.Labels[v1alpha1.LabelPeer] = v1alpha1.Manager, fc.Spec.ClusterID
+	want.Spec = spec
+	if equality.Semantic.DeepEqual(tunnel, want) {
+		return 0, nil
+	}
+	stays := meet(tunnel.Spec.Allow, spec.Allow)
+	closes := closing(&tunnel.Spec, &spec, stays)
+	wait := r.openedAt(fc.UID).Add(tunnelPause).Sub(r.Now())
+	if wait <= 0 {
+		err := r.States.Budget.Take(peering.ClusterID(fc.Spec.ClusterID), want)
+		if err == nil {
+			return 0, r.putTunnel(ctx, fc, tunnel, want)
+		}
+		var over bool
+		if wait, over = later(err); !over {
+			return 0, err
+		}
+	}
+	if !closes {
+		return wait, nil
+	}
+	return wait, r.closeTunnel(ctx, fc, tunnel, want, stays)
+}
+
+// putTunnel writes a Tunnel. If the API server does not take it, it closes what is to be
+// closed: what is wrong with the rest keeps nothing open.
+func (r *Peers) putTunnel(ctx context.Context, fc *v1alpha1.ForeignCluster, tunnel, want *v1alpha1.Tunnel) error {
+	err := r.storeTunnel(ctx, want)
+	if err == nil {
+		r.setOpened(fc.UID, r.Now())
+		return nil
+	}
+	return r.closeInstead(ctx, err, tunnel, meet(tunnel.Spec.Allow, want.Spec.Allow))
+}
+
+// closeInstead writes, of a Tunnel that the API server does not take, what closes alone.
+// It returns why it was not taken; if that fails, too, why that does.
+func (r *Peers) closeInstead(ctx context.Context, refused error, tunnel *v1alpha1.Tunnel, allow []v1alpha1.Exposure) error {
+	if !apierrors.IsInvalid(refused) || equality.Semantic.DeepEqual(allow, tunnel.Spec.Allow) {
+		return refused
+	}
+	less := tunnel.DeepCopy()
+	less.Spec.Allow = allow
+	if err := r.storeTunnel(ctx, less); err != nil {
+		return err
+	}
+	return refused
+}
+
+// closeTunnel writes the least that closes what is to be closed: what stays open alone.
+// Where the peer's budget has no room for that, all of a namespace of which something
+// closes is closed until there is. That write is charged and does not wait: there are no
+// more of them than namespaces, until one is opened again, within the budget.
+func (r *Peers) closeTunnel(ctx context.Context, fc *v1alpha1.ForeignCluster, tunnel, want *v1alpha1.Tunnel, stays []v1alpha1.Exposure) error {
+	peer := peering.ClusterID(fc.Spec.ClusterID)
+	want.Spec.Allow = stays
+	err := r.States.Budget.Take(peer, want)
+	if _, over := later(err); over {
+		want.Spec.Allow = nil
+		for _, x := range stays {
+			if slices.ContainsFunc(tunnel.Spec.Allow, func(y v1alpha1.Exposure) bool { return equality.Semantic.DeepEqual(x, y) }) {
+				want.Spec.Allow = append(want.Spec.Allow, x)
+			}
+		}
+		err = r.States.Budget.Charge(peer, want)
+	}
+	if err != nil {
+		return err
+	}
+	allow := want.Spec.Allow // what is stored is read back into want
+	return r.closeInstead(ctx, r.storeTunnel(ctx, want), tunnel, allow)
+}
+
+func (r *Peers) storeTunnel(ctx context.Context, tunnel *v1alpha1.Tunnel) error {
+	var err error
+	if tunnel.ResourceVersion == "" {
+		err = r.Client.Create(ctx, tunnel, client.FieldOwner(v1alpha1.Manager))
+	} else {
+		err = r.Client.Update(ctx, tunnel, client.FieldOwner(v1alpha1.Manager))
+	}
+	if err != nil {
+		return fmt.Errorf("tunnel to %s: %w", tunnel.Name, err)
+	}
+	return nil
+}
+
+func (r *Peers) openedAt(uid types.UID) time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.opened[uid]
+}
+
+func (r *Peers) setOpened(uid types.UID, at time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.opened == nil {
+		r.opened = map[types.UID]time.Time{}
+	}
+	r.opened[uid] = at
+}
+
+// closing says whether less is wanted of a Tunnel than it has: less that is open, or
+// fewer prefixes. stays is what of it stays open.
+func closing(has, wants *v1alpha1.TunnelSpec, stays []v1alpha1.Exposure) bool {
+	lost := func(has, wants []v1alpha1.PrefixAlias) bool {
+		return slices.ContainsFunc(has, func(a v1alpha1.PrefixAlias) bool { return !slices.Contains(wants, a) })
+	}
+	return has.PeerID != wants.PeerID && has.PeerID != "" || lost(has.Local, wants.Local) || lost(has.Remote, wants.Remote) ||
+		!equality.Semantic.DeepEqual(has.Allow, stays)
+}
+
+// meet returns what both lists of exposures open.
+func meet(a, b []v1alpha1.Exposure) []v1alpha1.Exposure {
+	type key struct{ contract, namespace string }
+	other := make(map[key]*v1alpha1.Exposure, len(b))
+	for i := range b {
+		other[key{b[i].Contract, b[i].Namespace}] = &b[i]
+	}
+	var out []v1alpha1.Exposure
+	for _, x := range a {
+		y := other[key{x.Contract, x.Namespace}]
+		if y == nil {
+			continue
+		}
+		both := v1alpha1.Exposure{Contract: x.Contract, Namespace: x.Namespace, AnySource: x.AnySource && y.AnySource}
+		switch {
+		case both.AnySource:
+		case x.AnySource:
+			both.From = y.From
+		case y.AnySource:
+			both.From = x.From
+		default:
+			both.From = common(x.From, y.From)
+		}
+		if equality.Semantic.DeepEqual(x.To, y.To) {
+			both.To = x.To
+		} else {
+			both.To = destinations(meetPorts(portsOf(x.To), portsOf(y.To)))
+		}
+		if len(both.To) > 0 && (both.AnySource || len(both.From) > 0) {
+			out = append(out, both)
+		}
+	}
+	return out
+}
+
+// common returns what of a list another has, too.
+func common(a, b []string) []string {
+	has := make(map[string]bool, len(b))
+	for _, s := range b {
+		has[s] = true
+	}
+	var out []string
+	for _, s := range a {
+		if has[s] {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// portsOf returns the ports that are open of each address; the zero port is every one.
+func portsOf(to []v1alpha1.Destination) map[netip.Addr]map[v1alpha1.DestinationPort]bool {
+	out := map[netip.Addr]map[v1alpha1.DestinationPort]bool{}
+	for _, d := range to {
+		for _, a := range parseAddrs(d.Addresses) {
+			if out[a] == nil {
+				out[a] = map[v1alpha1.DestinationPort]bool{}
+			}
+			if d.AnyPort {
+				out[a][v1alpha1.DestinationPort{}] = true
+			}
+			for _, p := range d.Ports {
+				out[a][p] = true
+			}
+		}
+	}
+	return out
+}
+
+func meetPorts(a, b map[netip.Addr]map[v1alpha1.DestinationPort]bool) []Destination {
+	every := v1alpha1.DestinationPort{}
+	var out []Destination
+	for addr, x := range a {
+		y := b[addr]
+		if x[every] {
+			x, y = y, x
+		}
+		for p := range maps.Keys(x) {
+			if y[p] || y[every] {
+				out = append(out, Destination{Addr: addr, Port: p})
+			}
+		}
+	}
+	return out
+}
+
+// pace puts off writing what merely follows from what a peer does and says of a
+// contract: what is in use, and how the node is. It returns until when,
+// and leaves the status as it was written; 0 is that it is written now. A change of the
+// contract's state is never put off.
+func (r *Contracts) pace(c peering.Contract, before, stored *v1alpha1.Contract) (time.Duration, error) {
+	rest := before.DeepCopy()
+	rest.Status.Used, rest.Status.Pods, rest.Status.Conditions = stored.Status.Used, stored.Status.Pods, stored.Status.Conditions
+	if c.State == peering.Closed || !equalStatus(rest, stored) || equalStatus(before, stored) {
+		return 0, nil
+	}
+	now := r.Now()
+	wait := r.written.last(stored.Name).Add(usePause).Sub(now)
+	if wait <= 0 {
+		err := r.Budget.Take(peering.ClusterID(stored.Spec.PeerID), stored)
+		if err == nil {
+			r.written.note(stored.Name, now)
+			return 0, nil
+		}
+		var over bool
+		if wait, over = later(err); !over {
+			return 0, err
+		}
+	}
+	stored.Status = *before.Status.DeepCopy()
+	return wait, nil
+}
+
+// writeTimes is when the status of each contract was last written for what merely
+// follows from a peer.
+type writeTimes struct {
+	mu sync.Mutex
+	at map[string]time.Time
+}
+
+func (w *writeTimes) last(contract string) time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.at[contract]
+}
+
+func (w *writeTimes) note(contract string, now time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.at == nil {
+		w.at = map[string]time.Time{}
+	}
+	w.at[contract] = now
+}
+
+func (w *writeTimes) forget(contract string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.at, contract)
+}

@@ -1,0 +1,372 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/tunnel"
+)
+
+// countingClient counts the bytes of the objects that are written through it, whole, as
+// etcd keeps them.
+type countingClient struct {
+	client.Client
+	mu     sync.Mutex
+	bytes  int
+	writes int
+	// refuse says why a write is refused; nil refuses none.
+	refuse func(client.Object) error
+}
+
+func (c *countingClient) count(o client.Object, write func() error) error {
+	if c.refuse != nil {
+		if err := c.refuse(o); err != nil {
+			return err
+		}
+	}
+	if err := write(); err != nil {
+		return err
+	}
+	text, err := json.Marshal(o)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.bytes, c.writes = c.bytes+len(text), c.writes+1
+	return err
+}
+
+func (c *countingClient) Create(ctx context.Context, o client.Object, opts ...client.CreateOption) error {
+	return c.count(o, func() error { return c.Client.Create(ctx, o, opts...) })
+}
+
+func (c *countingClient) Update(ctx context.Context, o client.Object, opts ...client.UpdateOption) error {
+	return c.count(o, func() error { return c.Client.Update(ctx, o, opts...) })
+}
+
+func (c *countingClient) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+	return c.count(o, func() error { return c.Client.Patch(ctx, o, p, opts...) })
+}
+
+func (c *countingClient) Status() client.SubResourceWriter {
+	return countingStatus{c.Client.Status(), c}
+}
+
+type countingStatus struct {
+	client.SubResourceWriter
+	of *countingClient
+}
+
+func (s countingStatus) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
+	return s.of.count(o, func() error { return s.SubResourceWriter.Patch(ctx, o, p, opts...) })
+}
+
+// withinBudget fails if more bytes were written than one peer may have written in a time.
+func (c *countingClient) withinBudget(t *testing.T, took time.Duration) {
+	t.Helper()
+	// What a write adds to an object, as its version, is not in what is measured before.
+	most := peerWriteBurst + int(peerWriteBytes*took.Seconds()) + 256*c.writes
+	t.Logf("%d writes, %d bytes in %s; the budget has %d", c.writes, c.bytes, took, most)
+	if c.bytes > most {
+		t.Errorf("%d writes of %d bytes in %s, want at most %d", c.writes, c.bytes, took, most)
+	}
+}
+
+// tunnelTest is a peer with a tunnel, whose exposure the test says.
+type tunnelTest struct {
+	*peersTest
+	counts  *countingClient
+	exposed []Exposed
+}
+
+func newTunnelTest(t *testing.T) *tunnelTest {
+	t.Helper()
+	milan := newOther(t, "milan")
+	fc := trustedAs("milan", milan)
+	fc.Status.Network = &v1alpha1.PeerNetwork{
+		Prefixes: []string{"10.0.0.0/16"}, Gateways: []v1alpha1.Gateway{{Name: "n1", PublicKey: "k", Overlay: "fd00::1"}},
+		Aliases: []v1alpha1.PrefixAlias{{Prefix: "10.0.0.0/16", Alias: "10.250.0.0/16"}},
+	}
+	tt := &tunnelTest{peersTest: newPeersTest(t, fc, contractWith(milan, "c-1", v1alpha1.ContractConsumer))}
+	tt.counts = &countingClient{Client: tt.Client}
+	tt.Client = tt.counts
+	tt.States.Budget = &WriteBudget{Now: tt.clock.Now}
+	tt.AliasPool, tt.Allocate = []netip.Prefix{prefix("10.240.0.0/15")}, tunnel.Allocate
+	tt.Exposed = func(context.Context, peering.ClusterID) ([]Exposed, error) { return tt.exposed, nil }
+	return tt
+}
+
+func (tt *tunnelTest) allow(t *testing.T) []v1alpha1.Exposure {
+	t.Helper()
+	var out v1alpha1.Tunnel
+	if err := tt.Client.Get(t.Context(), client.ObjectKey{Name: "milan"}, &out); err != nil {
+		t.Fatal(err)
+	}
+	return out.Spec.Allow
+}
+
+// sourced is a namespace with a Service that is open to some addresses of the peer.
+func sourced(namespace string, from ...netip.Addr) Exposed {
+	return Exposed{Contract: "c-1", Namespace: namespace, From: from, To: []Destination{
+		{netip.MustParseAddr("10.0.0.7"), v1alpha1.DestinationPort{Protocol: "TCP", Port: 80}},
+	}}
+}
+
+func addressesFrom(a netip.Addr, n int) []netip.Addr {
+	out := make([]netip.Addr, 0, n)
+	for range n {
+		out, a = append(out, a), a.Next()
+	}
+	return out
+}
+
+// A provider whose pods' addresses never stay the same has the Tunnel written within its
+// budget, whatever closes by that closes at once, and in the end what is open is right.
+func TestATunnelIsWrittenWithinItsPeersBudget(t *testing.T) {
+	t.Parallel()
+	tt := newTunnelTest(t)
+	many := addressesFrom(netip.MustParseAddr("fd00:1111:2222:3333:4444:5555:6666:0"), 2000)
+	const step, took = 500 * time.Millisecond, time.Minute
+	for i := range int(took / step) {
+		last := netip.AddrFrom4([4]byte{10, 240, byte(i >> 8), byte(i)})
+		tt.exposed = []Exposed{sourced("shop", append(slices.Clone(many[i:]), last)...), sourced("bank", last)}
+		tt.look(t, "milan")
+		want, _ := PlanAllow(tt.exposed, nil)
+		if got := tt.allow(t); !cmp.Equal(meet(got, want), got, cmpopts.EquateEmpty()) {
+			t.Fatalf("look %d leaves open what is to be closed", i)
+		}
+		tt.clock.pass(step)
+	}
+	tt.counts.withinBudget(t, took)
+	for range 60 {
+		tt.clock.pass(time.Second)
+		tt.look(t, "milan")
+	}
+	want, _ := PlanAllow(tt.exposed, nil)
+	if got := tt.allow(t); !cmp.Equal(got, want) {
+		t.Errorf("in the end %d namespaces are open, not as they should be", len(got))
+	}
+}
+
+// What is to be opened says when it can be, and what closes does not wait for that.
+func TestOpeningWaitsAndClosingDoesNot(t *testing.T) {
+	t.Parallel()
+	tt := newTunnelTest(t)
+	addr := netip.MustParseAddr
+	look := func() time.Duration {
+		t.Helper()
+		result, err := tt.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Name: "milan"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return result.RequeueAfter
+	}
+	is := func(when string, want ...Exposed) {
+		t.Helper()
+		plan, _ := PlanAllow(want, nil)
+		if diff := cmp.Diff(plan, tt.allow(t), cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s open is (-want +got):\n%s", when, diff)
+		}
+	}
+	tt.exposed = []Exposed{sourced("shop", addr("10.240.0.1"), addr("10.240.0.2"))}
+	look()
+	is("the first time", tt.exposed...)
+	tt.exposed = []Exposed{sourced("shop", addr("10.240.0.2"), addr("10.240.0.3"))}
+	if again := look(); again <= 0 || again > tunnelPause {
+		t.Errorf("what waits is looked at again after %s", again)
+	}
+	is("at once what closes is closed:", sourced("shop", addr("10.240.0.2")))
+	tt.clock.pass(tunnelPause)
+	look()
+	is("after the pause", tt.exposed...)
+
+	// Without budget all of a namespace of which something closes is closed.
+	tt.clock.pass(tunnelPause)
+	tt.exposed = []Exposed{sourced("shop", addr("10.240.0.2"), addr("10.240.0.3")), sourced("bank", addressesFrom(addr("10.241.0.1"), 1000)...)}
+	look()
+	is("with another namespace", tt.exposed...)
+	peer := peering.ClusterID(peerCalled(t, tt.Client, "milan").Spec.ClusterID)
+	for tt.States.Budget.take(peer, 1<<10) == nil {
+	}
+	tt.exposed[1] = sourced("bank", addressesFrom(addr("10.241.0.2"), 999)...)
+	look()
+	if got := tt.allow(t); len(got) != 1 || got[0].Namespace != "shop" {
+		t.Errorf("without budget %+v is open, want the namespace of which nothing closes", got)
+	}
+	tt.clock.pass(time.Minute)
+	look()
+	is("once there is room again", tt.exposed...)
+}
+
+// What the API server does not take opens nothing, and keeps nothing open.
+func TestATunnelThatIsRefusedClosesWhatIsToBeClosed(t *testing.T) {
+	t.Parallel()
+	tt := newTunnelTest(t)
+	addr := netip.MustParseAddr
+	tt.exposed = []Exposed{sourced("shop", addr("10.240.0.1")), sourced("bank", addr("10.240.0.2"))}
+	tt.look(t, "milan")
+	busy := true
+	tt.counts.refuse = func(o client.Object) error {
+		if tun, ok := o.(*v1alpha1.Tunnel); ok && slices.ContainsFunc(tun.Spec.Allow, func(e v1alpha1.Exposure) bool { return e.Namespace == "bad" }) {
+			return apierrors.NewInvalid(schema.GroupKind{Kind: "Tunnel"}, "milan", nil)
+		} else if ok && busy {
+			busy = false
+			return apierrors.NewConflict(schema.GroupResource{Resource: "tunnels"}, "milan", errors.New("somebody wrote"))
+		}
+		return nil
+	}
+	tt.clock.pass(time.Minute)
+	tt.exposed = []Exposed{sourced("bad", addr("10.240.0.3")), sourced("shop", addr("10.240.0.1"))}
+	if _, err := tt.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Name: "milan"}}); !apierrors.IsConflict(err) {
+		t.Errorf("that closing failed is not tried again: %v", err)
+	}
+	tt.look(t, "milan")
+	want, _ := PlanAllow(tt.exposed[1:], nil)
+	if diff := cmp.Diff(want, tt.allow(t)); diff != "" {
+		t.Errorf("open is (-want +got):\n%s", diff)
+	}
+}
+
+func TestMeetIsWhatBothOpen(t *testing.T) {
+	t.Parallel()
+	to := func(ports ...int32) []v1alpha1.Destination {
+		d := v1alpha1.Destination{Addresses: []string{"10.0.0.7"}, AnyPort: len(ports) == 0}
+		for _, p := range ports {
+			d.Ports = append(d.Ports, v1alpha1.DestinationPort{Protocol: corev1.ProtocolTCP, Port: p})
+		}
+		return []v1alpha1.Destination{d}
+	}
+	x := func(every bool, to []v1alpha1.Destination, from ...string) []v1alpha1.Exposure {
+		return []v1alpha1.Exposure{{Contract: "c", Namespace: "n", AnySource: every, From: from, To: to}}
+	}
+	for name, tc := range map[string]struct{ a, b, want []v1alpha1.Exposure }{
+		"sources":                {x(false, to(80), "10.1.0.1", "10.1.0.2"), x(false, to(80), "10.1.0.2", "10.1.0.3"), x(false, to(80), "10.1.0.2")},
+		"no common source":       {x(false, to(80), "10.1.0.1"), x(false, to(80), "10.1.0.3"), nil},
+		"any source of one":      {x(true, to(80)), x(false, to(80), "10.1.0.3"), x(false, to(80), "10.1.0.3")},
+		"ports":                  {x(true, to(80, 443)), x(true, to(443, 8080)), x(true, to(443))},
+		"any port of one":        {x(true, to()), x(true, to(443, 8080)), x(true, to(443, 8080))},
+		"any port of the other":  {x(true, to(443)), x(true, to()), x(true, to(443))},
+		"any port of both":       {x(true, to()), x(true, to()), x(true, to())},
+		"what one does not have": {x(true, to()), nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if diff := cmp.Diff(tc.want, meet(tc.a, tc.b), cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A consumer that amends a contract without end is told to wait once it had as much
+// written as it may, and then its revision is signed.
+func TestRevisionsAreWithinThePeersBudget(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 1, append(nodes(3), policyNamed("p"))...)
+	counts := &countingClient{Client: l.Client}
+	l.Client = counts
+	ctx, peer := t.Context(), l.peers[0].ID()
+	terms := l.mustContract(0, l.ask("r", "cpu=1"))
+	began := l.now()
+	var refusal error
+	var last peering.Envelope
+	for i := 0; refusal == nil && i < 2000; i++ {
+		ad, err := l.Advertise(ctx, peer, l.amend(terms, 0, "cpu="+[]string{"1", "2"}[i%2]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		terms = l.terms(0, ad)
+		last = l.envelope(0, terms)
+		if _, err := l.Sign(ctx, peer, last); err != nil {
+			refusal = err
+		}
+		l.pass(10 * time.Millisecond)
+	}
+	e, ok := errors.AsType[*wire.Error](refusal)
+	if !ok || e.Reason != wire.ReasonRateLimited || e.RetryAfter <= 0 {
+		t.Fatalf("after %d writes it says %v", counts.writes, refusal)
+	}
+	counts.withinBudget(t, l.now().Sub(began))
+	l.pass(e.RetryAfter)
+	if _, err := l.Sign(ctx, peer, last); err != nil {
+		t.Errorf("after the pause: %v", err)
+	}
+}
+
+// What is in use of a contract changes all the time, in an object that is large: it is
+// written now and then, within the peer's budget, and the last of it in the end.
+func TestUseIsWrittenWithinThePeersBudget(t *testing.T) {
+	t.Parallel()
+	p := newParties(t)
+	c := p.stored(t, p.terms(t, nil), p.provider)
+	metav1.SetMetaDataAnnotation(&c.ObjectMeta, "large", strings.Repeat("x", 200<<10))
+	b := newBench(t, p.provider, c, foreign("peer", p.consumer))
+	counts := &countingClient{Client: b.client}
+	b.Client = counts
+	const step, took = 200 * time.Millisecond, 5 * time.Minute
+	began := b.clock
+	for i := 0; b.clock.Sub(began) < took; i++ {
+		b.lent.used, b.lent.pods = amountsOf("cpu", []string{"1", "2"}[i%2]), 1+i%2
+		b.look(t)
+		b.clock = b.clock.Add(step)
+	}
+	counts.withinBudget(t, took)
+	b.lent.used, b.lent.pods = amountsOf("cpu", "3"), 7
+	b.clock = b.clock.Add(time.Minute)
+	if got := b.look(t); got.Status.Pods != 7 {
+		t.Errorf("in the end %d pods are said, want 7", got.Status.Pods)
+	}
+}
+
+// A peer that makes its ForeignCluster large and then comes and goes has its conditions
+// written within its budget, and right in the end.
+func TestConditionsOfAPeerThatComesAndGoesAreWithinItsBudget(t *testing.T) {
+	t.Parallel()
+	milan := newOther(t, "milan")
+	fc := trustedAs("milan", milan)
+	for i := range 256 {
+		fc.Status.Contracts = append(fc.Status.Contracts, v1alpha1.PeerContract{ID: fmt.Sprint("x", i), Phase: "Active", Message: strings.Repeat("x", maxPeerMessage)})
+	}
+	pt := newPeersTest(t, fc)
+	counts := &countingClient{Client: pt.Client}
+	pt.Client = counts
+	pt.States.Budget = &WriteBudget{Now: pt.clock.Now}
+	const step, took = 200 * time.Millisecond, time.Minute
+	up := func(is bool) {
+		pt.trust.set(milan.id, Session{Why: "it closed", At: pt.clock.Now()})
+		if is {
+			pt.trust.set(milan.id, Session{Up: &SessionInfo{Since: pt.clock.Now()}})
+		}
+	}
+	for i := range int(took / step) {
+		up(i%2 == 0)
+		pt.look(t, "milan")
+		pt.clock.pass(step)
+	}
+	counts.withinBudget(t, took)
+	up(true)
+	pt.clock.pass(time.Minute)
+	pt.look(t, "milan")
+	if c := meta.FindStatusCondition(peerCalled(t, pt.Client, "milan").Status.Conditions, v1alpha1.ConditionConnected); c == nil || c.Status != metav1.ConditionTrue {
+		t.Errorf("in the end it says %+v", c)
+	}
+}

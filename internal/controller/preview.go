@@ -1,0 +1,86 @@
+package controller
+
+import (
+	"context"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/uuid"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+// Preview says what a look at a PeeringRequest would come to now, whether it is
+// stored or not: the ForeignCluster that it would be agreed with, and the offer that
+// would be signed. The offer is nil where the contract is as the request asks for, and
+// the error is why nothing would be signed. An offer that an administrator there has to
+// approve first says so. Nothing is written here or there.
+func (r *Requests) Preview(ctx context.Context, request *v1alpha1.PeeringRequest) (provider string, offer *wire.Advertisement, err error) {
+	request = request.DeepCopy()
+	if request.UID == "" {
+		request.UID = "preview-" + uuid.NewUUID()
+	}
+	if !request.DeletionTimestamp.IsZero() {
+		return "", nil, wire.Errorf(wire.ReasonContractClosed, "peering request %s is being deleted", request.Name)
+	}
+	contracts, err := requestContracts(ctx, r.Client, string(request.UID)) // a cache that lags signs nothing
+	if err != nil {
+		return "", nil, err
+	}
+	held, gone, err := r.held(ctx, contracts)
+	if err != nil {
+		return "", nil, err
+	}
+	plan := planRequest(request, held, gone, standing(contracts), r.Now())
+	quote := func(ctx context.Context, fc *v1alpha1.ForeignCluster, ask peering.Ask) error {
+		got, err := r.quote(ctx, request, fc, ask, held, askTimeout)
+		if err == nil {
+			provider, offer = fc.Name, &got
+		}
+		return err
+	}
+	switch plan.course {
+	case courseHold:
+		if plan.accepted.Reason != reasonContracted {
+			err = wire.Errorf(wire.ReasonContractClosed, "%s", plan.accepted.Message)
+		}
+	case courseAsk:
+		held = nil // it is over
+		err = r.seek(ctx, request, contracts, quote)
+	case courseAmend, courseRenew:
+		var ask peering.Ask
+		var fc *v1alpha1.ForeignCluster
+		if ask, err = AskOf(request); err != nil {
+			break
+		}
+		if fc, err = r.providerOf(ctx, held); err == nil {
+			err = quote(ctx, fc, nextAsk(ask, request, held, plan.course, r.Now()))
+		}
+	}
+	return provider, offer, err
+}
+
+// quote asks a provider what it would lend, and judges the answer as if it were to be
+// signed. Who chooses among providers takes no offer that waits for an administrator.
+func (r *Requests) quote(
+	ctx context.Context, request *v1alpha1.PeeringRequest, fc *v1alpha1.ForeignCluster, ask peering.Ask, held *heldContract, timeout time.Duration,
+) (wire.Advertisement, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	offer, _, err := r.draft(ctx, request, fc, ask, held, r.Provider.Preview)
+	if err == nil && held == nil && request.Spec.ClusterSelector != nil && offer.NeedsApproval {
+		err = wire.Errorf(wire.ReasonPolicyPending, "an administrator there has to approve each request: ask it by name")
+	}
+	return offer, err
+}
+
+// unanswered makes an error of a call that no answer came to one that callers know.
+func unanswered(err error) error {
+	e := wire.FromStatus(err)
+	switch e.Reason { //nolint:exhaustive // others were given
+	case "UNAVAILABLE", "DEADLINE_EXCEEDED":
+		return &wire.Error{Reason: wire.ReasonPeerUnreachable, Message: e.Message, RetryAfter: e.RetryAfter, Err: err}
+	}
+	return err
+}

@@ -1,0 +1,77 @@
+package controller
+
+import (
+	"maps"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+)
+
+// SlimPod makes a cache keep of pods only what is read of them: what they take and
+// where, whether they wait for a virtual node, and who controls them. A cache holds
+// all pods of the cluster, and of those that run for a peer the peer has a say in how
+// large they are: what has a few bytes as text can take a hundred times that.
+func SlimPod(o any) (any, error) {
+	p, ok := o.(*corev1.Pod)
+	if !ok {
+		return o, nil
+	}
+	slim := &corev1.Pod{
+		TypeMeta: p.TypeMeta,
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion, Generation: p.Generation,
+			CreationTimestamp: p.CreationTimestamp, DeletionTimestamp: p.DeletionTimestamp, Labels: ownKeys(p.Labels),
+		},
+		Spec:   corev1.PodSpec{NodeName: p.Spec.NodeName},
+		Status: corev1.PodStatus{Phase: p.Status.Phase},
+	}
+	if owner := metav1.GetControllerOf(p); owner != nil {
+		slim.OwnerReferences = []metav1.OwnerReference{*owner}
+	}
+	if offloadedBy(p) != "" {
+		takes := requests(p)
+		delete(takes, corev1.ResourcePods)
+		slim.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: takes}}}
+		return slim, nil
+	}
+	slim.Spec.Overhead, slim.Spec.Resources = p.Spec.Overhead, p.Spec.Resources
+	slim.Spec.Containers, slim.Spec.InitContainers = slimContainers(p.Spec.Containers), slimContainers(p.Spec.InitContainers)
+	if slim.Spec.NodeName == "" {
+		slim.Spec.Affinity = p.Spec.Affinity
+	}
+	slim.Status.Resources, slim.Status.AllocatedResources = p.Status.Resources, p.Status.AllocatedResources
+	slim.Status.ContainerStatuses, slim.Status.InitContainerStatuses = slimStatuses(p.Status.ContainerStatuses), slimStatuses(p.Status.InitContainerStatuses)
+	for _, c := range p.Status.Conditions {
+		slim.Status.Conditions = append(slim.Status.Conditions, corev1.PodCondition{Type: c.Type, Status: c.Status, Reason: c.Reason})
+	}
+	return slim, nil
+}
+
+// ownKeys returns the labels that this project gives.
+func ownKeys(in map[string]string) map[string]string {
+	out := maps.Clone(in)
+	maps.DeleteFunc(out, func(key, _ string) bool {
+		return key != v1alpha1.LabelManaged && !strings.HasPrefix(key, v1alpha1.GroupVersion.Group+"/")
+	})
+	return out
+}
+
+func slimContainers(in []corev1.Container) (out []corev1.Container) {
+	for i := range in {
+		out = append(out, corev1.Container{Name: in[i].Name, Resources: in[i].Resources, RestartPolicy: in[i].RestartPolicy})
+	}
+	return out
+}
+
+// slimStatuses keeps of the statuses of containers what a resize says in them.
+func slimStatuses(in []corev1.ContainerStatus) (out []corev1.ContainerStatus) {
+	for i := range in {
+		if s := &in[i]; s.Resources != nil || s.AllocatedResources != nil {
+			out = append(out, corev1.ContainerStatus{Name: s.Name, Resources: s.Resources, AllocatedResources: s.AllocatedResources})
+		}
+	}
+	return out
+}

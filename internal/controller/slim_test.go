@@ -1,0 +1,97 @@
+package controller
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+)
+
+func slimmed(t *testing.T, p *corev1.Pod) *corev1.Pod {
+	t.Helper()
+	o, err := SlimPod(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o.(*corev1.Pod)
+}
+
+// What is decided by pods as a cache keeps them is what would be by the pods.
+func TestSlimPodsSayWhatPodsSay(t *testing.T) {
+	t.Parallel()
+	nodes := []corev1.Node{aNode("n0"), aNode("n1"), aNode("n2")}
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 9))
+		p := randomPod(r, "web")
+		amount := func() corev1.ResourceList {
+			return corev1.ResourceList{corev1.ResourceCPU: *resource.NewMilliQuantity(r.Int64N(5000), resource.DecimalSI)}
+		}
+		always := corev1.ContainerRestartPolicyAlways
+		p.Spec.InitContainers = []corev1.Container{
+			{Name: "side", RestartPolicy: &always, Resources: corev1.ResourceRequirements{Requests: amount()}},
+			{Name: "init", Resources: corev1.ResourceRequirements{Requests: amount()}},
+		}
+		p.Spec.Containers[0].Name = "main"
+		if r.IntN(2) == 0 {
+			p.Spec.Overhead = amount()
+		}
+		if r.IntN(2) == 0 {
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{
+				Name: "main", AllocatedResources: amount(), Resources: &corev1.ResourceRequirements{Requests: amount()},
+			}}
+		}
+		if r.IntN(2) == 0 {
+			p.Status.Conditions = []corev1.PodCondition{{Type: podOffloaded, Status: corev1.ConditionTrue}}
+		}
+		if r.IntN(2) == 0 {
+			p.OwnerReferences = []metav1.OwnerReference{{Kind: "DaemonSet", Controller: new(true)}}
+		}
+		p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+			NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{
+				Key: v1alpha1.LabelVirtualNode, Operator: corev1.NodeSelectorOpIn, Values: []string{"true"},
+			}}}},
+		}}}
+		slim := slimmed(t, p.DeepCopy())
+		if diff := cmp.Diff(plain(supplyOf(nodes, []corev1.Pod{p})), plain(supplyOf(nodes, []corev1.Pod{*slim}))); diff != "" {
+			t.Errorf("seed %d: supply (-pod +slim):\n%s", seed, diff)
+		}
+		if waitsForVirtualNode(&p) != waitsForVirtualNode(slim) && offloadedBy(&p) == "" {
+			t.Errorf("seed %d: it waits for a virtual node: %t", seed, waitsForVirtualNode(&p))
+		}
+		if offloadedBy(&p) != "" {
+			continue // they are on no virtual node
+		}
+		used, left := UseOf([]corev1.Pod{p})
+		usedSlim, leftSlim := UseOf([]corev1.Pod{*slim})
+		if diff := cmp.Diff(used, usedSlim); diff != "" || left != leftSlim {
+			t.Errorf("seed %d: use (-pod +slim), %d and %d left:\n%s", seed, left, leftSlim, diff)
+		}
+	}
+}
+
+// How large the pods of a peer are costs the cache nothing.
+func TestSlimPodsOfPeersAreSmall(t *testing.T) {
+	t.Parallel()
+	p := aPod("n0", func(p *corev1.Pod) {
+		p.Labels = map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager, v1alpha1.LabelContract: "c-1"}
+		for i := range 1000 {
+			p.Labels[fmt.Sprint("l", i)] = "x"
+			p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: fmt.Sprint("v", i)})
+			p.Spec.Tolerations = append(p.Spec.Tolerations, corev1.Toleration{Operator: corev1.TolerationOpExists})
+			p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.PodConditionType(fmt.Sprint("c", i))})
+		}
+		for i := range 255 {
+			p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: fmt.Sprint("c", i)})
+			p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, corev1.ContainerStatus{Name: fmt.Sprint("c", i)})
+		}
+	})
+	if n := slimmed(t, &p).Size(); n > 512 {
+		t.Errorf("it has %d bytes, of %d", n, p.Size())
+	}
+}

@@ -1,0 +1,115 @@
+package controller
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+)
+
+// What `kubectl get` shows in one line sums up what the status has in full. Each is
+// coarse, so that it does not change, and is not written, with each pod.
+
+// summaryStep is the step of the percentage in use.
+const summaryStep = 5
+
+// grantedAndUsed sums up the contracts in force with a peer: what they grant, and how
+// much of it is in use. What the peer provides comes first.
+func grantedAndUsed(contracts []v1alpha1.Contract) (granted, used string) {
+	var amounts, shares []string
+	for _, side := range []v1alpha1.ContractRole{v1alpha1.ContractConsumer, v1alpha1.ContractProvider} {
+		all, inUse := corev1.ResourceList{}, corev1.ResourceList{}
+		for i := range contracts {
+			c := &contracts[i]
+			if c.Spec.Role != side || !inForce(c) {
+				continue
+			}
+			addTo(all, c.Spec.Resources)
+			addTo(inUse, c.Status.Used)
+		}
+		if len(all) > 0 {
+			amounts = append(amounts, amountsText(all))
+			shares = append(shares, fmt.Sprintf("%d%%", percentUsed(all, inUse)))
+		}
+	}
+	return strings.Join(amounts, " / "), strings.Join(shares, " / ")
+}
+
+func addTo(sum, more corev1.ResourceList) {
+	for name, amount := range more {
+		total := sum[name]
+		total.Add(amount)
+		sum[name] = total
+	}
+}
+
+// amountsText is CPU and memory, and how many other resources there are besides pods,
+// which every contract has.
+func amountsText(all corev1.ResourceList) string {
+	var parts []string
+	if cpu, ok := all[corev1.ResourceCPU]; ok {
+		parts = append(parts, cpu.String()+" CPU")
+	}
+	if memory, ok := all[corev1.ResourceMemory]; ok {
+		parts = append(parts, memory.String())
+	}
+	others := 0
+	for name := range all {
+		if name != corev1.ResourceCPU && name != corev1.ResourceMemory && name != corev1.ResourcePods {
+			others++
+		}
+	}
+	switch pods, ok := all[corev1.ResourcePods]; {
+	case others > 0:
+		parts = append(parts, fmt.Sprintf("+%d", others))
+	case len(parts) == 0 && ok:
+		parts = append(parts, pods.String()+" pods")
+	}
+	return strings.Join(parts, ", ")
+}
+
+// percentUsed is the share in use of the resource of which most is, rounded up.
+func percentUsed(all, used corev1.ResourceList) int64 {
+	most := 0.0
+	for name, total := range all {
+		if share, ok := shareOf(used[name], total); ok {
+			most = max(most, share)
+		}
+	}
+	steps := int64(most * 100 / summaryStep)
+	if float64(steps*summaryStep) < most*100 {
+		steps++
+	}
+	return steps * summaryStep
+}
+
+func shareOf(used, total resource.Quantity) (float64, bool) {
+	whole := total.AsApproximateFloat64()
+	return used.AsApproximateFloat64() / whole, whole > 0
+}
+
+// The states that sum up where an offloaded namespace is.
+const (
+	namespaceReady      = "Ready"
+	namespacePending    = "Pending"
+	namespaceRefused    = "Refused"
+	namespaceNoProvider = "NoProvider"
+)
+
+// namespaceState sums up how a namespace is at its providers.
+func namespaceState(clusters []v1alpha1.NamespaceInCluster) (state, message string) {
+	if len(clusters) == 0 {
+		return namespaceNoProvider, "no cluster provides resources to this one: see `kubectl get peeringrequests`"
+	}
+	for _, state := range []string{namespaceRefused, namespacePending} {
+		i := slices.IndexFunc(clusters, func(c v1alpha1.NamespaceInCluster) bool { return c.State == state })
+		if i >= 0 {
+			return state, strings.TrimSuffix(clusters[i].ForeignCluster+": "+clusters[i].Message, ": ")
+		}
+	}
+	return namespaceReady, ""
+}
