@@ -2,8 +2,10 @@ package vk
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -71,7 +73,7 @@ func agentSubject() rbacv1.Subject {
 func (r *realHome) start() {
 	r.t.Helper()
 	n, err := New(Config{
-		Name: "office", Contract: "c-1", Peer: "peerpeerpeerpeerpeerpeerpeerpeer", Client: r.agent, Remote: r.remote,
+		Name: "office.entente.dev", Contract: "c-1", Peer: "peerpeerpeerpeerpeerpeerpeerpeer", Client: r.agent, Remote: r.remote,
 		Resources: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4")}, Version: "v1.37.2-entente", Address: netip.MustParseAddr("10.1.2.3"),
 		TranslateIP: testView().translate, Namespaces: func() ([]Namespace, error) { return r.spaces, nil },
 		Logger: slog.New(slog.NewTextHandler(r.t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})),
@@ -122,7 +124,7 @@ func (r *realHome) pod(name string) *corev1.Pod {
 func (r *realHome) bind(name string, change ...func(*corev1.Pod)) *corev1.Pod {
 	r.t.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, Spec: corev1.PodSpec{
-		NodeName: "office", Containers: []corev1.Container{{Name: "c", Image: "i"}},
+		NodeName: "office.entente.dev", Containers: []corev1.Container{{Name: "c", Image: "i"}},
 		Tolerations: tolerated(),
 	}}
 	for _, f := range change {
@@ -137,7 +139,7 @@ func (r *realHome) bind(name string, change ...func(*corev1.Pod)) *corev1.Pod {
 
 func (r *realHome) office() *corev1.Node {
 	r.t.Helper()
-	node, err := r.owner.CoreV1().Nodes().Get(r.t.Context(), "office", metav1.GetOptions{})
+	node, err := r.owner.CoreV1().Nodes().Get(r.t.Context(), "office.entente.dev", metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
@@ -155,7 +157,7 @@ func TestOnARealAPIServer(t *testing.T) {
 	r.remote.connect(true)
 	r.until("the node is ready", func() bool { return readyOf(r.office()).Status == corev1.ConditionTrue })
 	r.until("it has a lease", func() bool {
-		_, err := r.owner.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, "office", metav1.GetOptions{})
+		_, err := r.owner.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, "office.entente.dev", metav1.GetOptions{})
 		return err == nil
 	})
 
@@ -201,7 +203,7 @@ func TestOnARealAPIServer(t *testing.T) {
 	}
 
 	before := r.office()
-	if err := r.owner.CoreV1().Nodes().Delete(ctx, "office", metav1.DeleteOptions{}); err != nil {
+	if err := r.owner.CoreV1().Nodes().Delete(ctx, "office.entente.dev", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	r.until("a deleted node is there again", func() bool {
@@ -249,4 +251,55 @@ func TestOnARealAPIServer(t *testing.T) {
 	if r.office() != nil {
 		t.Error("the node is still there")
 	}
+}
+
+// A real API server takes what is left of a forged status, and the pod ends.
+func TestForgedStatusesOnARealAPIServer(t *testing.T) {
+	r := newReal(t)
+	ctx := t.Context()
+	r.start()
+	defer func() { r.stop() }()
+	r.remote.connect(true)
+	job := r.bind("job", func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever })
+	r.until("a pod runs", func() bool { return r.pod("job").Status.Phase == corev1.PodRunning })
+
+	ended := corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.200.0.7", ContainerStatuses: []corev1.ContainerStatus{
+		{Name: "c", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1}}},
+	}}
+	r.remote.set(string(job.UID), ended)
+	r.until("its container is terminated", func() bool {
+		c := r.pod("job").Status.ContainerStatuses
+		return len(c) == 1 && c[0].State.Terminated != nil
+	})
+	forged := *forgedStatus(50)
+	forged.InitContainerStatuses, forged.EphemeralContainerStatuses, forged.Message = nil, nil, "forged"
+	forged.ContainerStatuses = forged.ContainerStatuses[:1]
+	forged.ContainerStatuses[0].State = corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+	r.remote.set(string(job.UID), forged)
+	r.until("what is left of a forged status is shown", func() bool { return r.pod("job").Status.Message == "forged" })
+	p := r.pod("job")
+	if c := p.Status.ContainerStatuses[0]; c.Resources != nil || c.AllocatedResources != nil || c.State.Terminated == nil || len(p.Status.PodIPs) != 1 {
+		t.Errorf("status is %+v", p.Status)
+	}
+	for i := range maxLosses {
+		lost := r.bind(fmt.Sprint("lost-", i))
+		r.until("a pod runs", func() bool { return r.pod(lost.Name).Status.Phase == corev1.PodRunning })
+		r.remote.lose(string(lost.UID))
+		r.until("it is lost", func() bool { return r.pod(lost.Name).Status.Phase == corev1.PodFailed })
+	}
+	r.until("the agent taints its node", func() bool { return slices.Contains(r.office().Spec.Taints, losingTaint()) })
+	r.until("it says why in an event", func() bool {
+		list, err := r.owner.CoreV1().Events(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: "reason=PodsLost,involvedObject.kind=Node"})
+		return err == nil && len(list.Items) == 1
+	})
+	r.remote.look(func() { r.remote.linger = true })
+	if err := r.owner.CoreV1().Pods("shop").Delete(ctx, "job", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	r.until("the provider is asked to end it", func() (asked bool) {
+		r.remote.look(func() { asked = r.remote.ending[string(job.UID)] })
+		return asked
+	})
+	r.remote.lose(string(job.UID))
+	r.until("the pod is gone", func() bool { return r.pod("job") == nil })
 }

@@ -218,7 +218,7 @@ type approvingRequests struct {
 // Create implements certv1.CertificateSigningRequestInterface.
 func (r *approvingRequests) Create(ctx context.Context, csr *certificatesv1.CertificateSigningRequest, o metav1.CreateOptions) (*certificatesv1.CertificateSigningRequest, error) {
 	csr = csr.DeepCopy()
-	metav1.SetMetaDataLabel(&csr.ObjectMeta, api.LabelManaged, api.Manager) // by which it is found again
+	metav1.SetMetaDataLabel(&csr.ObjectMeta, api.LabelManaged, api.Manager) // Kubernetes deletes it when it is old
 	made, err := r.CertificateSigningRequestInterface.Create(ctx, csr, o)
 	if err != nil {
 		return nil, err

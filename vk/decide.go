@@ -17,6 +17,8 @@ const (
 	stepRefuse
 	// stepWait waits for what the pod refers to.
 	stepWait
+	// stepHold keeps a pod at home while the node takes no new ones.
+	stepHold
 	// stepWant wants the pod, and shows what the provider says of it.
 	stepWant
 	// stepSettle makes the end of a pod final.
@@ -44,6 +46,7 @@ type podFacts struct {
 	offloading answer // whether its namespace is offloaded
 	portable   bool   // it can run in another cluster
 	complete   bool   // what it has to refer to is there
+	closed     bool   // the node takes no new pods
 
 	// Of the provider:
 
@@ -106,6 +109,8 @@ func decidePod(f podFacts) step {
 		return stepRefuse
 	case !f.complete:
 		return stepWait
+	case f.closed:
+		return stepHold
 	}
 	return stepWant
 }

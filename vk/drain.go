@@ -12,6 +12,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/entente-dev/entente/peering"
 )
 
 // evictInterval is how often an eviction that a budget does not allow is tried.
@@ -111,7 +113,7 @@ func (n *Node) evictAll(ctx context.Context) DrainProgress {
 		case err == nil, apierrors.IsNotFound(err), apierrors.IsConflict(err):
 			p.Ending++
 		default:
-			p.Blocked[pod.Namespace+"/"+pod.Name] = clip(err.Error(), 256)
+			p.Blocked[pod.Namespace+"/"+pod.Name] = peering.Text(err.Error(), 256)
 		}
 	}
 	return p
@@ -123,7 +125,7 @@ func (n *Node) occupies(pod *corev1.Pod) bool {
 	st := n.state[string(pod.UID)]
 	wanted := st != nil && (st.wanted || st.held) && !st.gone
 	n.mu.Unlock()
-	return wanted || offloadedBefore(pod) || tolerates(pod) && n.offloads(pod.Namespace) != no
+	return wanted || offloadedBefore(pod) || tolerates(pod) && n.offloadsPods(pod.Namespace) != no
 }
 
 // Remove takes the node away when its contract is over: the pods that are left on
@@ -177,7 +179,7 @@ func (n *Node) removePods(ctx context.Context) error {
 			continue
 		}
 		status := failedStatus(pod, nil, n.view(), "ContractEnded", "the contract by which the pod ran is over", now)
-		if err := n.patchStatus(ctx, pod, status); err != nil {
+		if err := n.patchStatus(ctx, pod, status); err != nil && !refusedForGood(err) {
 			errs = append(errs, err)
 			continue
 		}

@@ -1,22 +1,92 @@
 package vk
 
-// Limits of what a provider can make a node show and keep, and of what callers
-// of the kubelet endpoint can send.
+import "time"
+
+// Limits of what a provider can make a node show and keep, of what crosses to it, and
+// of what callers of the kubelet endpoint can send.
 const (
 	// maxNodeLabels is how many labels of the provider a node takes.
 	maxNodeLabels = 64
 
-	// maxStatusBytes is the most that the status of a pod may have as JSON.
-	maxStatusBytes = 256 << 10
-	// maxReasonBytes and maxMessageBytes is the most of the texts in it; more is cut.
-	maxReasonBytes  = 128
-	maxMessageBytes = 4096
-	// maxConditions is how many conditions of a pod are shown.
-	maxConditions = 64
+	// maxStatusBytes is the largest pod status that is read, as JSON. A kubelet writes
+	// about 1.5 KiB for a container. Only a part of it is kept.
+	maxStatusBytes = 64 << 10
+	// maxReasonBytes and maxImageBytes bound a reason or an ID, and the name of an
+	// image. maxMessageBytes bounds a message, maxTerminationBytes what a container
+	// wrote as its last message, and maxMessagesBytes all messages of a pod; the last
+	// two are a kubelet's limits. More is cut.
+	maxReasonBytes      = 128
+	maxImageBytes       = 512
+	maxMessageBytes     = 1024
+	maxTerminationBytes = 4096
+	maxMessagesBytes    = 12 << 10
 	// maxPodIPs is how many addresses of a pod are shown.
 	maxPodIPs = 8
 	// maxEventsPerPod is how many different events of a pod are shown.
 	maxEventsPerPod = 64
+
+	// Writes to home's API server that providers cause. A pod brings maxFirstStatuses
+	// statuses and maxFirstEvents events with it: a kubelet needs about half of these
+	// to start one. A status beyond those is written at most once each podPace, and
+	// counts against its node's share; the last status of a pod always is written. Each
+	// ephemeral container that home adds brings maxEphemeralStatuses: somebody waits
+	// for it to run.
+	maxFirstStatuses     = 8
+	maxEphemeralStatuses = 6
+	maxFirstEvents       = 10
+	podPace              = 10 * time.Second
+	// maxNodeWrites and maxNodeWriteBytes is how many statuses, and how many bytes of
+	// pods with these statuses, one node writes a second in the long run, and the
+	// bursts how much at once: a peer with 5,000 pods may be lost and come back. maxWrites
+	// and maxWriteBytes are the same for all nodes, which share it equally: etcd keeps
+	// up to ten minutes of revisions, within 2 GiB by default. Half of each is for
+	// changes of phase and readiness.
+	maxNodeWrites          = 50
+	maxNodeWritesBurst     = 10_000
+	maxNodeWriteBytes      = 256 << 10
+	maxNodeWriteBytesBurst = 64 << 20
+	maxWrites              = 200
+	maxWritesBurst         = 40_000
+	maxWriteBytes          = 256 << 10
+	maxWriteBytesBurst     = 192 << 20
+	// maxNodeEvents and maxEvents are the same for events, which stay for an hour.
+	// Events beyond that are not written.
+	maxNodeEvents      = 5
+	maxNodeEventsBurst = 500
+	maxEvents          = 20
+	maxEventsBurst     = 2_000
+	// maxComplaints is how many lines the log has of what a provider said that makes no
+	// sense or refuses, and complainAgain how often there is one more.
+	maxComplaints = 20
+	complainAgain = time.Minute
+	// nodePace is the pause between two writes of a node's status in the long run, and
+	// nodeBurst how many may come without one: a peer that comes and goes writes it.
+	nodePace  = 5 * time.Second
+	nodeBurst = 20
+	// managedFieldsBytes is what is added to the size of a pod for its managed fields.
+	managedFieldsBytes = 2 << 10
+
+	// A pod that the provider loses, or ends unasked, within youngPod after it took it
+	// counts, and one of these is forgiven each lossForgiven. At maxLosses the node
+	// takes no new pods for minLossPause, which doubles up to maxLossPause each time that
+	// lossesAgain more are lost after that; after lossesForgotten without a loss all is
+	// forgotten.
+	youngPod        = 10 * time.Minute
+	maxLosses       = 10
+	lossForgiven    = time.Minute
+	lossesAgain     = 3
+	minLossPause    = time.Minute
+	maxLossPause    = 30 * time.Minute
+	lossesForgotten = time.Hour
+
+	// podLossGrace is for how long the pods of a provider that does not answer stay
+	// ready, podLossGraceTunnel while the tunnel to them passes traffic: as long as
+	// Kubernetes waits for a kubelet.
+	podLossGrace       = 10 * time.Second
+	podLossGraceTunnel = 40 * time.Second
+	// tunnelStartGrace is for how long a tunnel that is being made is not called
+	// unavailable.
+	tunnelStartGrace = 30 * time.Second
 
 	// maxUnknownPods is how many statuses are kept before this cluster's own pods
 	// are known, of maxUnknownBytes at most each.
@@ -25,6 +95,10 @@ const (
 	// maxObjectBytes is the most that an object may have on the wire: what etcd
 	// takes.
 	maxObjectBytes = 1_572_864
+
+	// maxEndpoints is how many endpoints of one Service cross. They are sorted, so the
+	// same ones do each time.
+	maxEndpoints = 5000
 
 	// maxHeaderBytes is the most that a request's header may have.
 	maxHeaderBytes = 64 << 10

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	vknode "github.com/virtual-kubelet/virtual-kubelet/node"
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -51,6 +52,10 @@ func (n *Node) Status() Status {
 	now := time.Now()
 	n.mu.Lock()
 	c, _ := n.readiness(now)
+	if losing := n.losses.condition(now); c.Status == corev1.ConditionTrue && losing.Status == corev1.ConditionTrue {
+		c = losing
+		c.Status = corev1.ConditionFalse
+	}
 	n.mu.Unlock()
 	s := Status{Ready: c.Status == corev1.ConditionTrue, Reason: c.Reason, Message: c.Message}
 	for _, p := range n.localPods() {
@@ -87,15 +92,20 @@ func (n *Node) readiness(now time.Time) (corev1.NodeCondition, time.Time) {
 	return c, until
 }
 
-// nodeObject returns the node as it should be. ready is its Ready condition;
-// since is when the node came to be.
-func nodeObject(cfg Config, ready corev1.NodeCondition, draining bool, since, now time.Time) *corev1.Node {
+// nodeObject returns the node as it should be. The first of own is its Ready
+// condition; since is when the node came to be.
+func nodeObject(cfg Config, own []corev1.NodeCondition, draining bool, since, now time.Time) *corev1.Node {
 	capacity, labels := nodeCapacity(cfg), nodeLabels(cfg)
-	ready.LastHeartbeatTime = metav1.NewTime(now)
-	conditions := []corev1.NodeCondition{ready}
+	conditions := slices.Clone(own)
+	for i := range conditions {
+		conditions[i].LastHeartbeatTime = metav1.NewTime(now)
+		if conditions[i].LastTransitionTime.IsZero() {
+			conditions[i].LastTransitionTime = metav1.NewTime(since)
+		}
+	}
 	for _, t := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure} {
 		conditions = append(conditions, corev1.NodeCondition{
-			Type: t, Status: corev1.ConditionFalse, Reason: "ContractShare", LastHeartbeatTime: ready.LastHeartbeatTime,
+			Type: t, Status: corev1.ConditionFalse, Reason: "ContractShare", LastHeartbeatTime: metav1.NewTime(now),
 			LastTransitionTime: metav1.NewTime(since),
 			Message:            "what the contract lends is set aside by the provider; its own nodes' pressure does not show here",
 		})
@@ -164,7 +174,18 @@ func nodeLabels(cfg Config) map[string]string {
 	for _, k := range names[:min(len(names), maxNodeLabels)] {
 		out[k] = cfg.Labels[k]
 	}
+	for k, v := range cfg.PeerLabels {
+		// A key has one slash at most. What is too long with the prefix is left out, and
+		// then selects no node.
+		if k = api.PrefixPeerLabel + strings.ReplaceAll(k, "/", "_"); len(validation.IsQualifiedName(k)) == 0 {
+			out[k] = v
+		}
+	}
 	out[corev1.LabelHostname] = cfg.Name
+	if len(cfg.Name) > validation.LabelValueMaxLength {
+		out[corev1.LabelHostname] = strings.TrimSuffix(cfg.Name, api.VirtualNodeSuffix)
+	}
+	out[corev1.LabelNodeExcludeBalancers] = "true" // there are no node ports to send traffic to
 	out["type"] = "virtual-kubelet"
 	out[roleLabel] = ""
 	out[api.LabelVirtualNode] = "true"
@@ -229,8 +250,8 @@ func (n *Node) ours(node *corev1.Node) bool {
 	return node.Labels[api.LabelVirtualNode] == "true" && node.Labels[api.LabelPeer] == n.cfg.Peer
 }
 
-// adopt looks for a node left by an earlier process. Whether it was Ready is
-// where this one begins.
+// adopt looks for a node left by an earlier process. Whether it was Ready, and
+// until when it took no pods, is where this one begins.
 func (n *Node) adopt(ctx context.Context) error {
 	node, err := n.cfg.Client.CoreV1().Nodes().Get(ctx, n.cfg.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -249,6 +270,7 @@ func (n *Node) adopt(ctx context.Context) error {
 		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionUnknown {
 			n.ready = c
 		}
+		n.losses.restore(c, time.Now())
 	}
 	return nil
 }
@@ -286,7 +308,7 @@ func (n *Node) desired() *corev1.Node {
 	if n.node != nil {
 		since = n.node.CreationTimestamp.Time
 	}
-	return nodeObject(n.cfg, c, n.draining, since, now)
+	return nodeObject(n.cfg, []corev1.NodeCondition{c, n.losses.condition(now), n.tunnel.condition(now, n.started)}, n.draining, since, now)
 }
 
 // recreate makes the node again if somebody deleted it.
@@ -315,6 +337,7 @@ func (nodeProvider) Ping(ctx context.Context) error { return ctx.Err() }
 // NotifyNodeStatus hands over the node whenever it should be otherwise.
 func (p nodeProvider) NotifyNodeStatus(ctx context.Context, write func(*corev1.Node)) {
 	p.n.goRun(func() {
+		pace := rate.NewLimiter(rate.Every(nodePace), nodeBurst)
 		for {
 			wake := p.n.nextChange()
 			t := time.NewTimer(wake)
@@ -326,6 +349,9 @@ func (p nodeProvider) NotifyNodeStatus(ctx context.Context, write func(*corev1.N
 			case <-t.C:
 			}
 			t.Stop()
+			if pace.Wait(ctx) != nil {
+				return
+			}
 			node := p.n.desired()
 			written := make(chan struct{})
 			go func() { // the library takes it once its last write is done
@@ -387,11 +413,12 @@ func (n *Node) watchNode() cache.SharedIndexInformer {
 }
 
 // SetShare changes what the contract lends, and the labels of the node: a later
-// revision may. Pods that are there stay, also when they are more than it lends now.
-func (n *Node) SetShare(ctx context.Context, resources corev1.ResourceList, labels map[string]string) error {
+// revision may, and those of the peer change at home. Pods that are there stay, also
+// when they are more than it lends now.
+func (n *Node) SetShare(ctx context.Context, resources corev1.ResourceList, labels, peerLabels map[string]string) error {
 	n.mu.Lock()
 	before := nodeLabels(n.cfg)
-	n.cfg.Resources, n.cfg.Labels = resources.DeepCopy(), maps.Clone(labels)
+	n.cfg.Resources, n.cfg.Labels, n.cfg.PeerLabels = resources.DeepCopy(), maps.Clone(labels), maps.Clone(peerLabels)
 	after, node := nodeLabels(n.cfg), n.node
 	n.dropped = slices.DeleteFunc(append(n.dropped, slices.Collect(maps.Keys(before))...), func(k string) bool {
 		_, ok := after[k]
@@ -414,13 +441,14 @@ func (n *Node) wrong(node *corev1.Node) bool {
 	if !equality.Semantic.DeepEqual(node.Status.Capacity, nodeCapacity(n.cfg)) {
 		return true
 	}
-	want, _ := n.readiness(time.Now())
-	for _, c := range node.Status.Conditions {
-		if c.Type == corev1.NodeReady {
-			return c.Status != want.Status
+	now := time.Now()
+	ready, _ := n.readiness(now)
+	for _, want := range []corev1.NodeCondition{ready, n.losses.condition(now), n.tunnel.condition(now, n.started)} {
+		if !slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == want.Type && c.Status == want.Status }) {
+			return true
 		}
 	}
-	return true
+	return false
 }
 
 // repairNode mends now and then what the library does not: the node's spec and
@@ -443,17 +471,33 @@ func (n *Node) repairNode(ctx context.Context) {
 	}
 }
 
+// ownTaints returns a node's taints with ours as they should be, those of others
+// first.
+func ownTaints(taints []corev1.Taint, closed bool) []corev1.Taint {
+	ours := []corev1.Taint{virtualNodeTaint()}
+	if closed {
+		ours = append(ours, losingTaint())
+	}
+	is := deleteIf(taints, func(t corev1.Taint) bool {
+		return t.Key == api.TaintLosingPods || t.Key == api.TaintVirtualNode && t.Effect == corev1.TaintEffectNoSchedule
+	})
+	is = append(is, ours...)
+	if len(is) == len(taints) && !slices.ContainsFunc(is, func(t corev1.Taint) bool { return !slices.Contains(taints, t) }) {
+		return taints // in another order
+	}
+	return is
+}
+
 // repairObject puts our taint and labels back, and cordons a node that drains. A
 // cordon of somebody else stays, and so do labels.
 func (n *Node) repairObject(ctx context.Context, node *corev1.Node) error {
 	n.mu.Lock()
 	draining, wanted, dropped := n.draining, nodeLabels(n.cfg), slices.Clone(n.dropped)
+	closed := n.losses.isClosed(time.Now())
 	n.mu.Unlock()
 	spec, labels := map[string]any{}, map[string]any{}
-	taint := virtualNodeTaint()
-	if !slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&taint) && t.Value == taint.Value }) {
-		rest := deleteIf(node.Spec.Taints, func(t corev1.Taint) bool { return t.MatchTaint(&taint) })
-		spec["taints"] = append(rest, taint)
+	if taints := ownTaints(node.Spec.Taints, closed); !equality.Semantic.DeepEqual(taints, node.Spec.Taints) {
+		spec["taints"] = taints
 	}
 	if draining && !node.Spec.Unschedulable {
 		spec["unschedulable"] = true

@@ -60,7 +60,7 @@ func TestTheNodeStandsForTheContract(t *testing.T) {
 		}
 		for k, want := range map[string]string{
 			"kubernetes.io/hostname": "office", "kubernetes.io/arch": "arm64", "kubernetes.io/os": "linux", "example.com/gpu": "a100",
-			"type": "virtual-kubelet", roleLabel: "", api.LabelVirtualNode: "true", api.LabelContract: "c-1",
+			"node.kubernetes.io/exclude-from-external-load-balancers": "true", "type": "virtual-kubelet", roleLabel: "", api.LabelVirtualNode: "true", api.LabelContract: "c-1",
 		} {
 			if got, ok := node.Labels[k]; !ok || got != want {
 				t.Errorf("label %s is %q, want %q", k, got, want)
@@ -98,6 +98,37 @@ func TestALostPeerShowsWithinSeconds(t *testing.T) {
 		h.wantReady(corev1.ConditionFalse, "PeerLost")
 		h.remote.connect(true)
 		h.settle()
+		h.wantReady(corev1.ConditionTrue, "PeerConnected")
+	})
+}
+
+func TestNetworkUnavailableFollowsTheTunnel(t *testing.T) {
+	up := Network{Wanted: true, Up: true, Known: true, Reason: "ProbesAnswered"}
+	down := Network{Wanted: true, Known: true, Reason: "ProbesLost", Message: "probes were lost"}
+	want := func(h *home, status corev1.ConditionStatus, reason string) {
+		h.t.Helper()
+		h.settle()
+		for _, c := range h.office().Status.Conditions {
+			if c.Type == corev1.NodeNetworkUnavailable && c.Status == status && c.Reason == reason {
+				return
+			}
+		}
+		h.t.Errorf("conditions are %+v, want NetworkUnavailable=%s %s", h.office().Status.Conditions, status, reason)
+	}
+	atHome(t, func(h *home) {
+		want(h, corev1.ConditionUnknown, "TunnelNotKnown")
+		h.node.SetNetwork(down)
+		want(h, corev1.ConditionUnknown, "ProbesLost") // it is only being made
+		h.after(tunnelStartGrace + repairInterval)
+		want(h, corev1.ConditionTrue, "ProbesLost")
+		h.node.SetNetwork(up)
+		want(h, corev1.ConditionFalse, "ProbesAnswered")
+		h.node.SetNetwork(down)
+		want(h, corev1.ConditionTrue, "ProbesLost")
+		h.node.SetNetwork(Network{Wanted: true, Reason: "FabricSilent"})
+		want(h, corev1.ConditionUnknown, "FabricSilent")
+		h.node.SetNetwork(Network{Known: true, Reason: "NotWanted"})
+		want(h, corev1.ConditionFalse, "NoTunnel")
 		h.wantReady(corev1.ConditionTrue, "PeerConnected")
 	})
 }
@@ -143,7 +174,7 @@ func TestALaterRevisionChangesTheNode(t *testing.T) {
 		}
 		h.settle()
 		share := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("6"), corev1.ResourcePods: resource.MustParse("20")}
-		if err := h.node.SetShare(h.t.Context(), share, map[string]string{"kubernetes.io/arch": "arm64", "example.com/site": "north"}); err != nil {
+		if err := h.node.SetShare(h.t.Context(), share, map[string]string{"kubernetes.io/arch": "arm64", "example.com/site": "north"}, nil); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * repairInterval)
@@ -266,4 +297,31 @@ func TestDrainRespectsBudgetsAndRemoveLeavesNothing(t *testing.T) {
 			t.Errorf("Remove cannot be repeated: %v", err)
 		}
 	})
+}
+
+func TestNodeHasTheLabelsOfItsPeerAtHome(t *testing.T) {
+	t.Parallel()
+	got := nodeLabels(Config{
+		Name: "office" + api.VirtualNodeSuffix, Peer: "p", Contract: "c",
+		Labels:     map[string]string{"tier": "gold", "peer.entente.dev/tier": "gold", "peer.entente.dev/trusted": "yes"},
+		PeerLabels: map[string]string{"tier": "iron", "example.com/site": "north", strings.Repeat("a", 60) + "/" + strings.Repeat("b", 60): "long"},
+	})
+	for k, want := range map[string]string{"tier": "gold", "peer.entente.dev/tier": "iron", "peer.entente.dev/example.com_site": "north", "peer.entente.dev/trusted": ""} {
+		if got[k] != want {
+			t.Errorf("%s is %q, want %q", k, got[k], want)
+		}
+	}
+	for k := range got {
+		if len(k) > 100 {
+			t.Errorf("label %s is too long for Kubernetes", k)
+		}
+	}
+}
+
+func TestHostnameLabelFits(t *testing.T) {
+	t.Parallel()
+	name := strings.Repeat("a", 60)
+	if got := nodeLabels(Config{Name: name + api.VirtualNodeSuffix})[corev1.LabelHostname]; got != name {
+		t.Errorf("it is %q", got)
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -44,8 +45,10 @@ type podState struct {
 	grace       int64 // with unwanted; -1 if left to the pod
 	deleteAcked bool
 
+	lost   bool   // it was counted as lost
 	told   string // the last problem that the user was told of
 	events map[eventKey]int32
+	writes writes
 }
 
 // uidIndex finds a pod by its UID.
@@ -164,17 +167,24 @@ func (n *Node) plan(uid string) podPlan {
 	if st := n.state[uid]; st != nil {
 		p.st = *st
 	}
-	p.up = n.link.up
+	p.up = n.link.answers()
+	closed := n.losses.isClosed(time.Now())
+	if r := p.st.refusal; r != nil && r.Reason == peering.RefusedNamespace {
+		// The namespace is what was refused, so its refusal says why.
+		if of := n.namespaceRefusal(p.st.ref.Namespace); of != nil {
+			p.st.refusal = of
+		}
+	}
 	n.mu.Unlock()
 
-	f := podFacts{wanted: p.st.wanted, held: p.st.held, gone: p.st.gone, deleteAcked: p.st.deleteAcked, portable: true, complete: true}
+	f := podFacts{wanted: p.st.wanted, held: p.st.held, gone: p.st.gone, deleteAcked: p.st.deleteAcked, portable: true, complete: true, closed: closed}
 	if p.pod != nil {
 		f.exists = true
 		f.deleting = p.pod.DeletionTimestamp != nil
 		f.terminal = terminal(p.pod.Status.Phase)
 		f.marked = offloadedBefore(p.pod)
 		f.tolerates = tolerates(p.pod)
-		f.offloading = n.offloads(p.pod.Namespace)
+		f.offloading = n.offloadsPods(p.pod.Namespace)
 		t, object, refusal := podObject(p.pod)
 		p.object, p.refusal, p.notes = object, refusal, t.Notes
 		f.portable = refusal == nil
@@ -203,16 +213,37 @@ func podObject(pod *corev1.Pod) (Translation, peering.Object, *peering.Refusal) 
 	return t, peering.Object{Ref: podRef(pod), JSON: data}, nil
 }
 
+// namespaceRefusal returns why the provider does not take a namespace, nil if it
+// does or was not asked. n.mu is held.
+func (n *Node) namespaceRefusal(namespace string) *peering.Refusal {
+	space, ok := n.exported[namespace]
+	if !ok {
+		return nil
+	}
+	if st := n.objects[namespaceRef(space)]; st != nil {
+		return st.refusal
+	}
+	return nil
+}
+
 // offloads says whether a namespace is offloaded to this provider.
 func (n *Node) offloads(namespace string) answer {
+	return n.findSpace(func(s Namespace) bool { return s.Name == namespace })
+}
+
+// offloadsPods says whether a namespace's pods may run at this provider.
+func (n *Node) offloadsPods(namespace string) answer {
+	return n.findSpace(func(s Namespace) bool { return s.Name == namespace && !s.PodsStay })
+}
+
+// findSpace says whether one of the offloaded namespaces is such.
+func (n *Node) findSpace(is func(Namespace) bool) answer {
 	spaces, err := n.cfg.Namespaces()
 	if err != nil {
 		return unknown
 	}
-	for _, s := range spaces {
-		if s.Name == namespace {
-			return yes
-		}
+	if slices.ContainsFunc(spaces, is) {
+		return yes
 	}
 	return no
 }
@@ -239,8 +270,12 @@ func (n *Node) reconcilePod(ctx context.Context, uid string) error {
 		}
 		return nil
 	case stepNotApplicable:
-		return n.patchStatus(ctx, p.pod, waitingStatus(p.pod, ReasonNotApplicable,
-			fmt.Sprintf("namespace %s is not offloaded to this cluster, so this pod is not run here; that is no fault of the pod", p.pod.Namespace), metav1.Now()))
+		why := "namespace " + p.pod.Namespace + " is not offloaded to this cluster"
+		if n.offloads(p.pod.Namespace) == yes {
+			why = "namespace " + p.pod.Namespace + " has podStrategy Local"
+		}
+		return n.patchStatus(ctx, p.pod, notApplicableStatus(p.pod,
+			why+", so this pod is not run here; that is no fault of the pod", metav1.Now()))
 	case stepLeave:
 		n.warn(p, ReasonNotTolerated, fmt.Sprintf(
 			"the pod is bound to virtual node %s but does not tolerate its taint %s:NoSchedule, so it is not run; let the scheduler place it, or delete it (with --force --grace-period=0)",
@@ -256,6 +291,8 @@ func (n *Node) reconcilePod(ctx context.Context, uid string) error {
 		}
 		n.warn(p, ReasonMissing, p.missing)
 		return n.patchStatus(ctx, p.pod, waitingStatus(p.pod, ReasonMissing, p.missing, metav1.Now()))
+	case stepHold:
+		return n.hold(ctx, p)
 	case stepWant:
 		n.wantPod(p)
 		return n.show(ctx, p)
@@ -293,9 +330,18 @@ func (n *Node) wantPod(p podPlan) {
 	n.cfg.Remote.Want(p.object)
 	if first {
 		for _, note := range p.notes {
-			n.recorder.Event(p.pod, corev1.EventTypeNormal, "NotCarried", note)
+			n.event(p.pod, corev1.EventTypeNormal, "NotCarried", note)
 		}
 	}
+}
+
+// hold keeps a pod at home until the node takes new ones.
+func (n *Node) hold(ctx context.Context, p podPlan) error {
+	n.mu.Lock()
+	until, message := n.losses.closed, n.losses.message()
+	n.mu.Unlock()
+	n.podQueue.AddAfter(string(p.pod.UID), max(time.Until(until), time.Second))
+	return n.patchStatus(ctx, p.pod, waitingStatus(p.pod, ReasonLosingPods, message, metav1.Now()))
 }
 
 // podState returns the state of a pod, new if there is none. n.mu is held.
@@ -309,10 +355,14 @@ func (n *Node) podState(ref peering.ObjectRef) *podState {
 }
 
 // show writes what the provider says of a pod into its status. While the provider
-// cannot be reached the status stays as it is: nobody knows better.
+// does not answer the status stays as it is, but that after a while the pod is no
+// longer ready: nobody knows better.
 func (n *Node) show(ctx context.Context, p podPlan) error {
 	if r := p.st.refusal; r != nil {
 		n.warn(p, refusalReason(r.Reason), r.Message)
+	}
+	if !p.up {
+		return n.showLost(ctx, p)
 	}
 	if p.st.remote == nil {
 		if r := p.st.refusal; r != nil && !p.st.held && !offloadedBefore(p.pod) {
@@ -323,14 +373,38 @@ func (n *Node) show(ctx context.Context, p podPlan) error {
 		}
 		return nil
 	}
-	if !p.up {
-		return nil
-	}
 	if p.st.remoteDeleting && p.pod.DeletionTimestamp == nil {
 		n.warn(p, "RemoteDeleting",
 			"the provider's cluster is deleting this pod; when it is gone this one fails, so that its owner can replace it")
 	}
-	return n.patchStatus(ctx, p.pod, translateStatus(p.pod, p.st.remote, n.view(), metav1.Now()))
+	status := translateStatus(p.pod, p.st.remote, n.view(), metav1.Now())
+	if r := p.st.refusal; r != nil {
+		showRefusedEphemeral(&status, &p.pod.Spec, r)
+	}
+	if err := n.patchStatus(ctx, p.pod, status); err != nil {
+		return err
+	}
+	if endedUnasked(p.pod, &status) {
+		n.lostPod(ctx, p.pod)
+	}
+	return nil
+}
+
+// showLost shows that a pod of a provider that does not answer is no longer ready,
+// once, so that Services do without it.
+func (n *Node) showLost(ctx context.Context, p podPlan) error {
+	if c := findCondition(p.pod.Status.Conditions, corev1.PodReady); c == nil || c.Status != corev1.ConditionTrue {
+		return nil
+	}
+	now := time.Now()
+	n.mu.Lock()
+	at := n.link.podsLostAt(n.started, n.cfg.StartGrace, n.tunnel.Wanted && n.tunnel.Up)
+	n.mu.Unlock()
+	if wait := at.Sub(now); wait > 0 {
+		n.podQueue.AddAfter(string(p.pod.UID), wait)
+		return nil
+	}
+	return n.patchStatus(ctx, p.pod, lostStatus(p.pod, metav1.NewTime(now)))
 }
 
 // acceptedStatus is the status of a pod that the provider took but has said
@@ -368,6 +442,9 @@ func (n *Node) fail(ctx context.Context, p podPlan) error {
 	}
 	if status.Reason == ReasonRemoteGone {
 		n.warn(p, ReasonRemoteGone, message)
+	}
+	if status.Reason == ReasonRemoteGone || endedUnasked(p.pod, &status) {
+		n.lostPod(ctx, p.pod)
 	}
 	return nil
 }
@@ -455,7 +532,8 @@ func (n *Node) finalise(ctx context.Context, p podPlan) error {
 	}
 	if crossed {
 		status := failedStatus(p.pod, p.st.remote, n.view(), ReasonDeleted, "the pod was deleted", metav1.Now())
-		if err := n.patchStatus(ctx, p.pod, status); err != nil {
+		// A status that the API server never takes must not keep the pod.
+		if err := n.patchStatus(ctx, p.pod, status); err != nil && !refusedForGood(err) {
 			return err
 		}
 	}
@@ -473,8 +551,39 @@ func (n *Node) finalise(ctx context.Context, p podPlan) error {
 	return nil
 }
 
-// patchStatus writes a pod's status if it differs, for this UID only.
+// patchStatus writes a pod's status if it differs, for this UID only. Beyond the
+// budget it is written when its turn comes; the last one always is. If the API server
+// refuses it, the least of it is written, so that nothing that a provider says keeps a
+// pod from ending.
 func (n *Node) patchStatus(ctx context.Context, pod *corev1.Pod, status corev1.PodStatus) error {
+	if apiequality.Semantic.DeepEqual(pod.Status, status) {
+		return nil
+	}
+	if !terminal(status.Phase) {
+		n.mu.Lock()
+		writes := &n.podState(podRef(pod)).writes
+		writes.ephemeral = len(pod.Spec.EphemeralContainers)
+		wait := writes.wait(time.Now(), n.share, writtenBytes(pod, &status), urgentChange(&pod.Status, &status))
+		n.mu.Unlock()
+		if wait > 0 {
+			n.podQueue.AddAfter(string(pod.UID), wait)
+			return nil
+		}
+	}
+	err := n.writeStatus(ctx, pod, status)
+	if !refusedForGood(err) {
+		return err
+	}
+	n.warn(podPlan{pod: pod}, "InvalidStatus", "the API server refused the status that the provider sent, so only phase and readiness are shown: "+err.Error())
+	return n.writeStatus(ctx, pod, leastStatus(pod, status, metav1.Now()))
+}
+
+// refusedForGood says whether the API server refused a write for what it says.
+func refusedForGood(err error) bool {
+	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) || apierrors.IsRequestEntityTooLargeError(err)
+}
+
+func (n *Node) writeStatus(ctx context.Context, pod *corev1.Pod, status corev1.PodStatus) error {
 	if apiequality.Semantic.DeepEqual(pod.Status, status) {
 		return nil
 	}
@@ -483,12 +592,9 @@ func (n *Node) patchStatus(ctx context.Context, pod *corev1.Pod, status corev1.P
 		return fmt.Errorf("write the status of %s: %w", podRef(pod), err)
 	}
 	_, err = n.cfg.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{FieldManager: api.Manager}, "status")
-	switch {
-	case err == nil, apierrors.IsNotFound(err), apierrors.IsConflict(err), otherUID(err):
+	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) || otherUID(err) {
 		// Gone, or made again: the watch tells.
 		return nil
-	case apierrors.IsInvalid(err):
-		n.recorder.Event(pod, corev1.EventTypeWarning, "InvalidStatus", clip("the provider's status was refused by the API server: "+err.Error(), maxMessageBytes/4))
 	}
 	return fmt.Errorf("write the status of %s: %w", podRef(pod), err)
 }
@@ -525,21 +631,31 @@ func (n *Node) warn(p podPlan, reason, message string) {
 	st.told = text
 	n.mu.Unlock()
 	if news {
-		n.recorder.Event(p.pod, corev1.EventTypeWarning, reason, clip(message, 1024))
+		n.event(p.pod, corev1.EventTypeWarning, reason, message)
+	}
+}
+
+// event makes an event of a pod, within what the budget lets through.
+func (n *Node) event(pod *corev1.Pod, kind, reason, message string) {
+	n.mu.Lock()
+	may := n.podState(podRef(pod)).writes.event(time.Now(), n.share)
+	n.mu.Unlock()
+	if may {
+		n.recorder.Event(pod, kind, reason, peering.Text(message, maxMessageBytes))
 	}
 }
 
 // PodStatus implements Handler.
 func (n *Node) PodStatus(s peering.PodStatus) {
 	if s.Ref.Kind != peering.KindPod || s.Ref.UID == "" {
-		n.log.Warn("a status of something that is no pod", "ref", s.Ref.String())
+		n.complain.Do(func() { n.log.Warn("a status of something that is no pod", "ref", s.Ref.String()) })
 		return
 	}
 	var remote *corev1.PodStatus
 	if len(s.Status) > 0 {
 		var err error
 		if remote, err = decodeStatus(s.Status); err != nil {
-			n.log.Warn("a pod's status cannot be read", "ref", s.Ref.String(), "err", err)
+			n.complain.Do(func() { n.log.Warn("a pod's status cannot be read", "ref", s.Ref.String(), "err", err) })
 			if !s.Gone {
 				return
 			}
@@ -565,7 +681,7 @@ func (n *Node) PodStatus(s peering.PodStatus) {
 	if s.Gone {
 		st.gone = true
 	} else if !st.gone {
-		st.held, st.refusal = true, nil
+		st.held = true
 		st.remoteName, st.remoteUID, st.remoteDeleting = s.RemoteName, s.RemoteUID, s.DeletionTimestamp != ""
 	}
 	synced := n.synced
@@ -592,7 +708,7 @@ func (n *Node) Ack(a peering.Ack) {
 	case deleted && a.Refusal == nil:
 		st.deleteAcked = st.unwanted
 	case deleted:
-		n.log.Warn("the provider refused a delete", "ref", a.Ref.String(), "err", a.Refusal)
+		n.complain.Do(func() { n.log.Warn("the provider refused a delete", "ref", a.Ref.String(), "err", a.Refusal) })
 	case a.Refusal == nil:
 		st.held, st.refusal = true, nil
 	default:
@@ -615,7 +731,7 @@ func (n *Node) PodEvent(e peering.PodEvent) {
 	if pod == nil || e.Ref.Kind != peering.KindPod {
 		return
 	}
-	key := eventKey{kind: corev1.EventTypeNormal, reason: eventReason(e.Reason), message: clip(e.Message, 1024)}
+	key := eventKey{kind: corev1.EventTypeNormal, reason: eventReason(e.Reason), message: peering.Text(e.Message, maxMessageBytes)}
 	if e.Type == corev1.EventTypeWarning {
 		key.kind = corev1.EventTypeWarning
 	}
@@ -631,7 +747,7 @@ func (n *Node) PodEvent(e peering.PodEvent) {
 	}
 	n.mu.Unlock()
 	if news {
-		n.recorder.Event(pod, key.kind, key.reason, key.message)
+		n.event(pod, key.kind, key.reason, key.message)
 	}
 }
 
@@ -642,7 +758,7 @@ func eventReason(s string) string {
 			return r
 		}
 		return -1
-	}, clip(s, maxReasonBytes))
+	}, peering.Text(s, maxReasonBytes))
 	if s == "" {
 		return "Remote"
 	}

@@ -13,7 +13,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -499,6 +501,51 @@ func TestWhatEndedIsNeverRunAgain(t *testing.T) {
 	})
 }
 
+func TestPodShowsWhyItsNamespaceIsRefused(t *testing.T) {
+	atHome(t, func(h *home) {
+		h.remote.refuse = func(o peering.Object) *peering.Refusal {
+			if o.Ref.Kind == peering.KindNamespace {
+				return &peering.Refusal{Reason: peering.RefusedNamespace, Message: "it may not keep its name", Retryable: true}
+			}
+			return &peering.Refusal{Reason: peering.RefusedNamespace, Message: "the namespace is not here yet", Retryable: true}
+		}
+		h.offload(Namespace{Name: "shop", UID: "ns-2", Mapping: "Same"})
+		h.settle()
+		h.bind("u1", "web")
+		h.settle()
+		h.wantPhase("web", corev1.PodPending, "NamespaceRefused")
+		if m := h.pod("web").Status.Message; !strings.Contains(m, "keep its name") {
+			t.Errorf("the status says %q", m)
+		}
+		h.remote.look(func() { h.remote.refuse = nil })
+		h.remote.retry()
+		h.settle()
+		h.wantPhase("web", corev1.PodRunning, "")
+	})
+}
+
+func TestPodsOfALocalNamespaceStay(t *testing.T) {
+	atHome(t, func(h *home) {
+		local := Namespace{Name: "shop", UID: "ns-1", Mapping: "Suffixed", PodsStay: true}
+		h.bind("u0", "before")
+		h.settle()
+		h.offload(local)
+		h.bind("u1", "web")
+		h.settle()
+		h.wantPhase("web", corev1.PodPending, ReasonNotApplicable)
+		if m := h.pod("web").Status.Message; !strings.Contains(m, "podStrategy Local") || h.remote.holds("u1") {
+			t.Errorf("the status says %q; the provider has the pod: %t", m, h.remote.holds("u1"))
+		}
+		if !h.remote.holds("ns-1") || !h.remote.holds("u0") {
+			t.Error("the namespace, or a pod that ran before, is gone from the provider")
+		}
+		local.PodsStay = false
+		h.offload(local)
+		h.settle()
+		h.wantPhase("web", corev1.PodRunning, "")
+	})
+}
+
 func TestARefusalIsShownAndOvercome(t *testing.T) {
 	atHome(t, func(h *home) {
 		h.remote.refuse = func(o peering.Object) *peering.Refusal {
@@ -536,8 +583,18 @@ func TestARefusedPodCanBeDeleted(t *testing.T) {
 func TestAForeignPodIsNotApplicable(t *testing.T) {
 	atHome(t, func(h *home) {
 		h.offload()
-		h.bind("u1", "ds", func(p *corev1.Pod) { p.OwnerReferences = []metav1.OwnerReference{{Kind: "DaemonSet", Name: "ds"}} })
-		h.wantPhase("ds", corev1.PodPending, ReasonNotApplicable)
+		h.bind("u1", "ds", func(p *corev1.Pod) {
+			p.OwnerReferences = []metav1.OwnerReference{{Kind: "DaemonSet", Name: "ds", Controller: new(true)}}
+		})
+		ds := h.wantPhase("ds", corev1.PodPending, ReasonNotApplicable)
+		// A rolling update waits for pods that are not ready, on all nodes.
+		if c := findCondition(ds.Status.Conditions, corev1.PodReady); c == nil || c.Status != corev1.ConditionTrue || c.Reason != ReasonNotApplicable || ds.Status.PodIP != "" {
+			t.Errorf("its DaemonSet waits for ever: %+v", ds.Status)
+		}
+		h.bind("u9", "stray")
+		if c := findCondition(h.wantPhase("stray", corev1.PodPending, ReasonNotApplicable).Status.Conditions, corev1.PodReady); c != nil {
+			t.Errorf("a pod that is not of a DaemonSet is called Ready=%s", c.Status)
+		}
 		h.client.ClearActions()
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
@@ -722,32 +779,276 @@ func TestSecretsThatMayNotBeReadYetAreNotFatal(t *testing.T) {
 	})
 }
 
-func TestALostPeerLeavesTheStatusAlone(t *testing.T) {
+// wantPodsReady checks the Ready condition of all pods.
+func (h *home) wantPodsReady(status corev1.ConditionStatus, reason string) {
+	h.t.Helper()
+	list, err := h.client.CoreV1().Pods("shop").List(h.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	wrong := 0
+	for i := range list.Items {
+		if c := findCondition(list.Items[i].Status.Conditions, corev1.PodReady); c == nil || c.Status != status || c.Reason != reason {
+			wrong++
+		}
+	}
+	if wrong > 0 {
+		h.t.Errorf("%d of %d pods are not Ready=%s %q", wrong, len(list.Items), status, reason)
+	}
+}
+
+// after lets some time pass.
+func (h *home) after(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func TestPodsOfALostPeerAreNotReadyUntilItIsBack(t *testing.T) {
 	atHome(t, func(h *home) {
-		h.bind("u1", "web")
-		h.remote.connect(false)
-		h.settle()
-		// What the node lifecycle controller does when the node is not ready.
-		pod := h.pod("web").DeepCopy()
-		findCondition(pod.Status.Conditions, corev1.PodReady).Status = corev1.ConditionFalse
-		if _, err := h.client.CoreV1().Pods("shop").UpdateStatus(h.t.Context(), pod, metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
+		const pods = 60 // the fake watch has a buffer for 100
+		for i := range pods {
+			pod := &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: fmt.Sprint("web-", i), UID: types.UID(fmt.Sprint("u", i))},
+				Spec:       corev1.PodSpec{NodeName: "office", Tolerations: tolerated(), Containers: []corev1.Container{{Name: "c"}}},
+			}
+			if err := h.client.Tracker().Add(pod); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
 		}
-		time.Sleep(5 * time.Minute)
-		synctest.Wait()
-		if c := findCondition(h.pod("web").Status.Conditions, corev1.PodReady); c.Status != corev1.ConditionFalse {
-			t.Error("the pod is called ready though nobody knows")
-		}
-		h.remote.connect(true)
 		h.settle()
-		if c := findCondition(h.pod("web").Status.Conditions, corev1.PodReady); c.Status != corev1.ConditionTrue {
-			t.Error("the pod is not ready again after the reconnect")
+		before := h.pod("web-7").Status
+		h.client.ClearActions()
+		for range 3 {
+			h.remote.connect(false)
+			h.after(podLossGrace - time.Second)
+			h.wantPodsReady(corev1.ConditionTrue, "")
+			h.after(2 * time.Second)
+			h.wantPodsReady(corev1.ConditionFalse, ReasonPeerLost)
+			h.after(10 * time.Minute)
+			h.wantPodsReady(corev1.ConditionFalse, ReasonPeerLost)
+			h.remote.connect(true)
+			h.settle()
+			h.wantPodsReady(corev1.ConditionTrue, "")
+		}
+		// Some are written twice where the cache is behind; to the API server that is no change.
+		if writes, _ := h.written(); writes < 3*2*pods || writes > 3*3*pods {
+			t.Errorf("%d statuses were written of %d pods that were lost and came back thrice", writes, pods)
+		}
+		if diff := cmp.Diff(before, h.pod("web-7").Status); diff != "" {
+			t.Errorf("the status (-before +after):\n%s", diff)
 		}
 		h.remote.look(func() {
 			if len(h.remote.unwants) > 0 {
 				t.Errorf("unwanted %v", h.remote.unwants)
 			}
 		})
+	})
+}
+
+func TestPodsStayReadyForLongerWhileTheTunnelPassesTraffic(t *testing.T) {
+	atHome(t, func(h *home) {
+		h.bind("u1", "web")
+		h.node.SetNetwork(Network{Wanted: true, Up: true, Known: true})
+		h.remote.connect(false)
+		h.after(podLossGraceTunnel - time.Second)
+		h.wantPodsReady(corev1.ConditionTrue, "")
+		h.after(2 * time.Second)
+		h.wantPodsReady(corev1.ConditionFalse, ReasonPeerLost)
+		h.remote.connect(true)
+		h.settle()
+		h.wantPodsReady(corev1.ConditionTrue, "")
+
+		h.remote.connect(false)
+		h.after(podLossGrace + time.Second)
+		h.wantPodsReady(corev1.ConditionTrue, "")
+		h.node.SetNetwork(Network{Wanted: true, Known: true, Reason: "ProbesLost"})
+		h.settle()
+		h.wantPodsReady(corev1.ConditionFalse, ReasonPeerLost)
+	})
+}
+
+func TestPodsOfAPeerThatIsLostAtAStartAreNotReady(t *testing.T) {
+	atHome(t, func(h *home) {
+		h.bind("u1", "web")
+		h.stop()
+		h.start()
+		h.after(15 * time.Second) // the agent was restarted, the peer may be there at once
+		h.wantPodsReady(corev1.ConditionTrue, "")
+		h.after(10 * time.Second)
+		h.wantPodsReady(corev1.ConditionFalse, ReasonPeerLost)
+		h.remote.connect(true)
+		h.settle()
+		h.wantPodsReady(corev1.ConditionTrue, "")
+	})
+}
+
+func TestAPeerThatOwesAnAnswerIsLostBeforeItsSessionEnds(t *testing.T) {
+	atHome(t, func(h *home) {
+		h.bind("u1", "web")
+		since := time.Now()
+		h.after(time.Second)
+		h.node.SetSilence(since)
+		h.after(500 * time.Millisecond)
+		h.wantReady(corev1.ConditionTrue, "PeerConnected")
+		h.after(time.Second)
+		h.wantReady(corev1.ConditionFalse, "PeerLost")
+		h.remote.connect(false) // the session ends for that
+		h.settle()
+		h.wantReady(corev1.ConditionFalse, "PeerLost")
+		h.after(podLossGrace - 3*time.Second)
+		h.wantPodsReady(corev1.ConditionFalse, ReasonPeerLost)
+		h.remote.connect(true)
+		h.settle()
+		h.wantReady(corev1.ConditionTrue, "PeerConnected")
+		h.wantPodsReady(corev1.ConditionTrue, "")
+
+		// It was only slow.
+		h.node.SetSilence(time.Now())
+		h.after(podLossGrace + time.Second)
+		h.wantPodsReady(corev1.ConditionFalse, ReasonPeerLost)
+		h.node.SetSilence(time.Time{})
+		h.settle()
+		h.wantReady(corev1.ConditionTrue, "PeerConnected")
+		h.wantPodsReady(corev1.ConditionTrue, "")
+	})
+}
+
+func TestARefusedStatusKeepsNoPod(t *testing.T) {
+	for name, refused := range map[string]error{
+		"invalid":   apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "web", nil),
+		"forbidden": apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "web", errors.New("exceeded quota")),
+		"too large": apierrors.NewRequestEntityTooLargeError("limit is 3145728"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			atHome(t, func(h *home) {
+				h.client.PrependReactor("patch", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
+					patch, ok := a.(k8stesting.PatchAction)
+					return ok && strings.Contains(string(patch.GetPatch()), `"podIP"`), nil, refused
+				})
+				h.bind("u1", "web")
+				pod := h.wantPhase("web", corev1.PodRunning, "")
+				if c := findCondition(pod.Status.Conditions, corev1.PodReady); c == nil || c.Status != corev1.ConditionTrue || pod.Status.PodIP != "" {
+					t.Errorf("the status is %+v, want phase and readiness and no more", pod.Status)
+				}
+				if h.event("InvalidStatus") == "" {
+					t.Error("no event says so")
+				}
+				h.client.PrependReactor("patch", "pods", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, refused })
+				h.mark("web", 30)
+				h.settle()
+				if h.pod("web") != nil {
+					t.Error("the pod stays")
+				}
+			})
+		})
+	}
+}
+
+func TestEphemeralContainersCrossAndComeBack(t *testing.T) {
+	atHome(t, func(h *home) {
+		h.bind("u1", "web")
+		debug := func(name string) {
+			pod := h.pod("web").DeepCopy()
+			pod.Spec.EphemeralContainers = append(pod.Spec.EphemeralContainers, corev1.EphemeralContainer{
+				EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: name, Image: "busybox"}, TargetContainerName: "c",
+			})
+			if _, err := h.client.CoreV1().Pods("shop").Update(h.t.Context(), pod, metav1.UpdateOptions{}); err != nil {
+				h.t.Fatal(err)
+			}
+			h.settle()
+		}
+		debug("debugger")
+		h.remote.look(func() {
+			for ref, o := range h.remote.held {
+				if ref.UID == "u1" && !strings.Contains(string(o.JSON), `"debugger"`) {
+					t.Errorf("the provider has %s", o.JSON)
+				}
+			}
+		})
+		running := messageStatus("", corev1.ConditionTrue)
+		running.EphemeralContainerStatuses = []corev1.ContainerStatus{{Name: "debugger", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+		h.remote.set("u1", running)
+		h.settle()
+		if s := h.pod("web").Status.EphemeralContainerStatuses; len(s) != 1 || s[0].State.Running == nil {
+			t.Errorf("statuses are %+v, want a container that runs", s)
+		}
+		h.remote.refuse = func(peering.Object) *peering.Refusal {
+			return &peering.Refusal{Reason: peering.RefusedPodSecurity, Message: "SYS_PTRACE is not baseline"}
+		}
+		debug("spy")
+		h.settle()
+		s := h.pod("web").Status.EphemeralContainerStatuses
+		if len(s) != 2 || s[0].State.Running == nil || s[1].State.Waiting == nil || s[1].State.Waiting.Reason != "PodSecurity" || !strings.Contains(s[1].State.Waiting.Message, "SYS_PTRACE") {
+			t.Errorf("statuses are %+v, want why the second was refused", s)
+		}
+		h.wantPhase("web", corev1.PodRunning, "")
+	})
+}
+
+// kubectl debug waits for the container to run, so what a provider had written before
+// does not delay that.
+func TestEphemeralContainersBringTheirWrites(t *testing.T) {
+	atHome(t, func(h *home) {
+		h.bind("u1", "web")
+		status := messageStatus("", corev1.ConditionTrue)
+		for i := range 2 * maxFirstStatuses {
+			h.remote.set("u1", messageStatus(fmt.Sprint(i), corev1.ConditionTrue))
+			h.settle()
+		}
+		for i := range 3 {
+			name := fmt.Sprint("debugger-", i)
+			pod := h.pod("web").DeepCopy()
+			pod.Spec.EphemeralContainers = append(pod.Spec.EphemeralContainers, corev1.EphemeralContainer{
+				EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: name, Image: "busybox"},
+			})
+			if _, err := h.client.CoreV1().Pods("shop").Update(h.t.Context(), pod, metav1.UpdateOptions{}); err != nil {
+				h.t.Fatal(err)
+			}
+			h.settle()
+			for _, state := range []corev1.ContainerState{
+				{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}},
+				{Running: &corev1.ContainerStateRunning{}},
+				{Terminated: &corev1.ContainerStateTerminated{Reason: "Completed"}},
+			} {
+				status.EphemeralContainerStatuses = append(status.EphemeralContainerStatuses[:i:i], corev1.ContainerStatus{Name: name, State: state})
+				h.remote.set("u1", status)
+				h.settle()
+				if s := h.pod("web").Status.EphemeralContainerStatuses; len(s) != i+1 || !apiequality.Semantic.DeepEqual(s[i].State, state) {
+					t.Fatalf("statuses are %+v, want the last to be %+v at once", s, state)
+				}
+			}
+		}
+	})
+}
+
+func TestEventTextsCannotDrawOnATerminal(t *testing.T) {
+	atHome(t, func(h *home) {
+		const text = "red\x1b[31m\r\nalert\u202e"
+		h.remote.refuse = func(o peering.Object) *peering.Refusal {
+			if o.Ref.Kind != peering.KindPod {
+				return nil
+			}
+			return &peering.Refusal{Reason: peering.RefusedQuota, Message: text, Retryable: true}
+		}
+		h.bind("u1", "web")
+		h.node.PodEvent(peering.PodEvent{
+			Ref:  peering.ObjectRef{Kind: peering.KindPod, Namespace: "shop", Name: "web", UID: "u1"},
+			Type: text, Reason: text, Message: text, Count: 1,
+		})
+		h.settle()
+		list, err := h.client.CoreV1().Events("shop").List(h.t.Context(), metav1.ListOptions{})
+		if err != nil || len(list.Items) < 2 {
+			t.Fatalf("%d events, %v; want one of the refusal and one of the provider", len(list.Items), err)
+		}
+		for _, e := range list.Items {
+			if s := e.Reason + e.Message + e.Type; s != peering.Text(s, len(s)) {
+				t.Errorf("event %q", s)
+			}
+		}
+		if s := h.pod("web").Status.Message; s != "red [31m  alert " {
+			t.Errorf("the pod's message is %q", s)
+		}
 	})
 }
 
@@ -780,20 +1081,78 @@ func TestEventsOfTheProviderAreShownOnce(t *testing.T) {
 	})
 }
 
+// Whatever a provider says, of pods that it has and of others: what is kept in
+// memory, what is written and what is shown has an end, and nothing is deleted.
 func TestAHostileProviderIsBounded(t *testing.T) {
 	atHome(t, func(h *home) {
-		for i := range 1000 {
+		h.bind("u1", "web")
+		h.client.ClearActions()
+		big, err := json.Marshal(forgedStatus(20))
+		if err != nil || len(big) > maxStatusBytes {
+			t.Fatalf("the status has %d bytes, %v", len(big), err)
+		}
+		const times = 500
+		for i := range times {
+			for _, uid := range []string{"u1", fmt.Sprint("x", i)} {
+				ref := peering.ObjectRef{Kind: peering.KindPod, Namespace: "shop", Name: "x", UID: uid}
+				long := fmt.Sprint(i, strings.Repeat("y", 100<<10))
+				h.node.PodStatus(peering.PodStatus{Ref: ref, Status: big})
+				h.node.PodStatus(peering.PodStatus{Ref: ref, Status: []byte(`nonsense`)})
+				h.node.PodStatus(peering.PodStatus{Ref: ref, Status: fmt.Appendf(nil, `{"phase":"Running","message":%q}`, long[:50<<10])})
+				h.node.Ack(peering.Ack{Ref: ref})
+				h.node.Ack(peering.Ack{Ref: ref, Hash: peering.Hash{1}, Refusal: &peering.Refusal{Reason: peering.RefusedQuota, Message: long}})
+				h.node.PodEvent(peering.PodEvent{Ref: ref, Reason: fmt.Sprint("R", i), Message: long, Count: int32(i)})
+			}
+			time.Sleep(100 * time.Millisecond)
+			synctest.Wait()
+		}
+		h.node.mu.Lock()
+		st := h.node.state["u1"]
+		if n := len(h.node.state); n != 1 || st == nil {
+			t.Errorf("%d pods are remembered, want the one that is known here", n)
+		}
+		kept, err := json.Marshal(st.remote)
+		if err != nil || len(kept) > maxMessagesBytes+16<<10 || len(st.events) > maxEventsPerPod {
+			t.Errorf("of one pod a status of %d bytes and %d events are remembered, %v", len(kept), len(st.events), err)
+		}
+		h.node.mu.Unlock()
+		writes, size := h.written()
+		if most := maxFirstStatuses + times/10/int(podPace.Seconds()) + 1; writes > most || size > most*(maxMessagesBytes+16<<10) {
+			t.Errorf("%d statuses of %d bytes were written, want at most %d", writes, size, most)
+		}
+		events := 0
+		for _, a := range h.client.Actions() {
+			if a.GetVerb() == "delete" {
+				t.Errorf("delete of %s", a.GetResource().Resource)
+			}
+			if a.GetResource().Resource == "events" {
+				events++
+			}
+		}
+		if events > 2*25 { // what the events library lets through of one pod, with the updates of its counts
+			t.Errorf("%d events were written of one pod", events)
+		}
+		shown, err := json.Marshal(h.pod("web").Status)
+		if err != nil || len(shown) > maxMessagesBytes+16<<10 {
+			t.Errorf("the pod's status has %d bytes, %v", len(shown), err)
+		}
+	})
+}
+
+func TestUnknownPodsAreBoundedBeforeTheCacheIsSynced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHome(t)
+		h.err = errors.New("the cache of NamespaceOffloadings is cold")
+		h.start()
+		for i := range maxUnknownPods + 100 {
 			ref := peering.ObjectRef{Kind: peering.KindPod, Namespace: "shop", Name: "x", UID: fmt.Sprint("x", i)}
 			h.node.PodStatus(peering.PodStatus{Ref: ref, Status: []byte(`{"phase":"Running"}`)})
-			h.node.PodStatus(peering.PodStatus{Ref: ref, Status: []byte(`nonsense`)})
-			h.node.Ack(peering.Ack{Ref: ref})
-			h.node.PodEvent(peering.PodEvent{Ref: ref})
 		}
-		h.settle()
 		h.node.mu.Lock()
-		defer h.node.mu.Unlock()
-		if n := len(h.node.state); n > 0 {
-			t.Errorf("%d pods are remembered that are not known here", n)
+		if n := len(h.node.state); n != maxUnknownPods {
+			t.Errorf("%d unknown pods are remembered, want %d", n, maxUnknownPods)
 		}
+		h.node.mu.Unlock()
+		h.stop()
 	})
 }

@@ -39,6 +39,7 @@ type namespaceWatch struct {
 	configMaps, secrets cache.SharedIndexInformer
 	services, slices    cache.SharedIndexInformer
 	problem             string // why a watch does not work, as last seen
+	declared            bool   // all Services were wanted, or looked at and not wanted
 }
 
 func synced(list ...cache.SharedIndexInformer) bool {
@@ -63,7 +64,7 @@ func (n *Node) watchError(what, namespace string) cache.WatchErrorHandlerWithCon
 		}
 		n.mu.Lock()
 		if w := n.watches[namespace]; w != nil {
-			w.problem = clip(err.Error(), 512)
+			w.problem = peering.Text(err.Error(), 512)
 		}
 		n.mu.Unlock()
 		n.nsQueue.AddAfter(namespace, debounce)
@@ -171,7 +172,7 @@ func (n *Node) closeWatches(namespace string) {
 // noteReferences remembers what a pod on the node refers to.
 func (n *Node) noteReferences(p *corev1.Pod) {
 	var refs []Reference
-	if !terminal(p.Status.Phase) && n.offloads(p.Namespace) != no || offloadedBefore(p) && !terminal(p.Status.Phase) {
+	if !terminal(p.Status.Phase) && n.offloadsPods(p.Namespace) != no || offloadedBefore(p) && !terminal(p.Status.Phase) {
 		if t, refusal := Translate(p); refusal == nil {
 			refs = t.References
 		}
@@ -496,6 +497,13 @@ func (n *Node) ackObject(a peering.Ack) {
 	st.refusal, st.acked = a.Refusal, st.acked || a.Refusal == nil
 	n.mu.Unlock()
 	if news {
-		n.log.Warn("the provider refused an object", "ref", a.Ref.String(), "err", a.Refusal)
+		n.complain.Do(func() { n.log.Warn("the provider refused an object", "ref", a.Ref.String(), "err", a.Refusal) })
+	}
+	if news && a.Ref.Kind == peering.KindNamespace {
+		for _, p := range n.localPods() { // their status says it
+			if p.Namespace == a.Ref.Name {
+				n.podQueue.Add(string(p.UID))
+			}
+		}
 	}
 }

@@ -14,10 +14,6 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// maxEndpoints is how many endpoints of one Service cross. They are sorted, so
-// the same ones do each time.
-const maxEndpoints = 5000
-
 // NamespaceState is how an offloaded namespace fares at the provider.
 type NamespaceState struct {
 	Namespace
@@ -95,7 +91,7 @@ func (n *Node) export(ctx context.Context, space Namespace) error {
 	if had && was.UID != space.UID {
 		n.unwantObject(namespaceRef(was))
 	}
-	data, err := json.Marshal(peering.NamespaceObject{Mapping: space.Mapping})
+	data, err := json.Marshal(peering.NamespaceObject{Mapping: space.Mapping, ClusterDomain: n.cfg.ClusterDomain})
 	if err != nil {
 		return fmt.Errorf("write namespace %s as JSON: %w", space.Name, err)
 	}
@@ -212,7 +208,46 @@ func (n *Node) syncServices(ctx context.Context, namespace string) error {
 		}
 		n.unwantObject(ref)
 	}
+	n.mu.Lock()
+	if p := n.watches[namespace]; p != nil {
+		p.declared = true
+	}
+	n.mu.Unlock()
 	return nil
+}
+
+// ServicesDeclared says whether the Services of all offloaded namespaces were looked
+// at since the node runs, and wanted.
+func (n *Node) ServicesDeclared() bool {
+	spaces, err := n.cfg.Namespaces()
+	if err != nil {
+		return false
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, s := range spaces {
+		if w := n.watches[s.Name]; w == nil || !w.declared {
+			return false
+		}
+	}
+	return true
+}
+
+// PodAddresses returns the addresses of the pods on the node that did not end, as
+// their statuses have them.
+func (n *Node) PodAddresses() map[peering.ObjectRef][]netip.Addr {
+	out := map[peering.ObjectRef][]netip.Addr{}
+	for _, p := range n.localPods() {
+		if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+			continue
+		}
+		for _, ip := range p.Status.PodIPs {
+			if a, err := netip.ParseAddr(ip.IP); err == nil {
+				out[podRef(p)] = append(out[podRef(p)], a)
+			}
+		}
+	}
+	return out
 }
 
 // orphanService says whether a Service that the provider holds may go.

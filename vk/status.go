@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,6 +27,8 @@ const (
 	ReasonMissing       = "MissingReference"
 	ReasonRemoteGone    = "RemotePodGone"
 	ReasonDeleted       = "Deleted"
+	ReasonLosingPods    = "ProviderLosesPods"
+	ReasonPeerLost      = "PeerLost"
 )
 
 // decodeStatus reads the status that a provider sent.
@@ -40,9 +43,91 @@ func decodeStatus(data []byte) (*corev1.PodStatus, error) {
 	switch s.Phase {
 	case "", corev1.PodPending, corev1.PodRunning, corev1.PodSucceeded, corev1.PodFailed, corev1.PodUnknown:
 	default:
-		return nil, fmt.Errorf("pod status has the unknown phase %q", clip(string(s.Phase), maxReasonBytes))
+		return nil, fmt.Errorf("pod status has the unknown phase %q", peering.Text(string(s.Phase), maxReasonBytes))
 	}
-	return &s, nil
+	return cleanStatus(&s), nil
+}
+
+// cleanStatus returns what home takes over of a provider's status: the phase, the
+// addresses, the conditions that a kubelet sets, and of each container its state,
+// counters, image and ID. Everything else is left out. In particular, resources and
+// resize conditions count against ResourceQuota, and only home may change those.
+// Texts are clipped, and cannot draw on a terminal.
+func cleanStatus(in *corev1.PodStatus) *corev1.PodStatus {
+	m := messages{left: maxMessagesBytes}
+	out := &corev1.PodStatus{
+		Phase: in.Phase, Reason: peering.Text(in.Reason, maxReasonBytes), Message: m.take(in.Message, maxMessageBytes),
+		StartTime: in.StartTime, PodIP: in.PodIP, PodIPs: in.PodIPs[:min(len(in.PodIPs), maxPodIPs)],
+	}
+	for _, c := range in.Conditions {
+		if !takenCondition(c.Type) || findCondition(out.Conditions, c.Type) != nil {
+			continue
+		}
+		switch c.Status {
+		case corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown:
+		default:
+			c.Status = corev1.ConditionUnknown
+		}
+		out.Conditions = append(out.Conditions, corev1.PodCondition{
+			Type: c.Type, Status: c.Status, LastTransitionTime: c.LastTransitionTime,
+			Reason: peering.Text(c.Reason, maxReasonBytes), Message: m.take(c.Message, maxMessageBytes),
+		})
+	}
+	out.InitContainerStatuses = cleanContainers(in.InitContainerStatuses, &m)
+	out.ContainerStatuses = cleanContainers(in.ContainerStatuses, &m)
+	out.EphemeralContainerStatuses = cleanContainers(in.EphemeralContainerStatuses, &m)
+	return out
+}
+
+// takenCondition says whether a condition is one that a kubelet sets and that
+// means something at home.
+func takenCondition(t corev1.PodConditionType) bool {
+	return slices.Contains([]corev1.PodConditionType{
+		corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodReadyToStartContainers, corev1.DisruptionTarget,
+	}, t)
+}
+
+// messages is how many bytes of messages one status may still have.
+type messages struct{ left int }
+
+func (m *messages) take(s string, n int) string {
+	s = peering.Text(s, min(n, m.left))
+	m.left -= len(s)
+	return s
+}
+
+func cleanContainers(in []corev1.ContainerStatus, m *messages) []corev1.ContainerStatus {
+	var out []corev1.ContainerStatus
+	for i := range in {
+		c := &in[i]
+		out = append(out, corev1.ContainerStatus{
+			Name: c.Name, Ready: c.Ready, RestartCount: max(c.RestartCount, 0), Started: c.Started,
+			State: cleanState(c.State, m), LastTerminationState: cleanState(c.LastTerminationState, m),
+			Image: peering.Text(c.Image, maxImageBytes), ImageID: peering.Text(c.ImageID, maxImageBytes),
+			ContainerID: peering.Text(c.ContainerID, maxReasonBytes),
+		})
+	}
+	return out
+}
+
+// cleanState keeps one state of those that are given: a container has no two.
+func cleanState(in corev1.ContainerState, m *messages) corev1.ContainerState {
+	switch {
+	case in.Terminated != nil:
+		t := in.Terminated
+		return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+			ExitCode: t.ExitCode, Signal: t.Signal, StartedAt: t.StartedAt, FinishedAt: t.FinishedAt,
+			Reason: peering.Text(t.Reason, maxReasonBytes), Message: m.take(t.Message, maxTerminationBytes),
+			ContainerID: peering.Text(t.ContainerID, maxReasonBytes),
+		}}
+	case in.Running != nil:
+		return corev1.ContainerState{Running: in.Running}
+	case in.Waiting != nil:
+		return corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{
+			Reason: peering.Text(in.Waiting.Reason, maxReasonBytes), Message: m.take(in.Waiting.Message, maxMessageBytes),
+		}}
+	}
+	return corev1.ContainerState{}
 }
 
 // view is how this cluster sees addresses.
@@ -54,10 +139,11 @@ type view struct {
 }
 
 // translateStatus returns the local status of a pod by what the provider says of
-// it: containers, phase, reasons, start and conditions as they are there;
-// addresses in home terms, and only such as belong to the provider; conditions
-// that others set at home, QoS class and what only home can know as they were.
-// A terminal phase never changes.
+// it, which cleanStatus returned: containers, phase, reasons, start and conditions
+// as they are there; addresses in home terms, and only such as belong to the
+// provider; conditions that others set at home, QoS class and what only home can
+// know as they were. A terminal phase never changes, and a container that must not
+// run again stays terminated.
 func translateStatus(pod *corev1.Pod, remote *corev1.PodStatus, v view, now metav1.Time) corev1.PodStatus {
 	out := *pod.Status.DeepCopy()
 	if terminal(out.Phase) {
@@ -66,31 +152,15 @@ func translateStatus(pod *corev1.Pod, remote *corev1.PodStatus, v view, now meta
 	if remote.Phase != "" && remote.Phase != corev1.PodUnknown {
 		out.Phase = remote.Phase
 	}
-	out.Reason = clip(remote.Reason, maxReasonBytes)
-	out.Message = clip(remote.Message, maxMessageBytes)
+	out.Reason, out.Message = remote.Reason, remote.Message
 	out.StartTime = remote.StartTime.DeepCopy()
-	out.InitContainerStatuses = containerStatuses(remote.InitContainerStatuses, namesOf(pod.Spec.InitContainers))
-	out.ContainerStatuses = containerStatuses(remote.ContainerStatuses, namesOf(pod.Spec.Containers))
-	var ephemeral []string
-	for _, c := range pod.Spec.EphemeralContainers {
-		ephemeral = append(ephemeral, c.Name)
-	}
-	out.EphemeralContainerStatuses = containerStatuses(remote.EphemeralContainerStatuses, ephemeral)
+	endsFor := func(c *corev1.Container) func(int32) bool { return staysEnded(pod.Spec.RestartPolicy, c) }
+	out.InitContainerStatuses = containerStatuses(pod.Status.InitContainerStatuses, remote.InitContainerStatuses, containersOf(pod.Spec.InitContainers), endsFor)
+	out.ContainerStatuses = containerStatuses(pod.Status.ContainerStatuses, remote.ContainerStatuses, containersOf(pod.Spec.Containers), endsFor)
+	out.EphemeralContainerStatuses = containerStatuses(pod.Status.EphemeralContainerStatuses, remote.EphemeralContainerStatuses, ephemeralOf(&pod.Spec),
+		func(*corev1.Container) func(int32) bool { return func(int32) bool { return true } })
 
-	out.PodIP, out.PodIPs = "", nil
-	for i, ip := range remote.PodIPs {
-		if i == maxPodIPs {
-			break
-		}
-		if home, ok := v.home(ip.IP); ok {
-			out.PodIPs = append(out.PodIPs, corev1.PodIP{IP: home})
-		}
-	}
-	if len(out.PodIPs) == 0 {
-		if home, ok := v.home(remote.PodIP); ok {
-			out.PodIPs = []corev1.PodIP{{IP: home}}
-		}
-	}
+	out.PodIP, out.PodIPs = "", v.homeIPs(remote)
 	if len(out.PodIPs) > 0 {
 		out.PodIP = out.PodIPs[0].IP
 	}
@@ -103,17 +173,30 @@ func translateStatus(pod *corev1.Pod, remote *corev1.PodStatus, v view, now meta
 	return out
 }
 
+// homeIPs returns the addresses of a pod in home terms: one of each family, as the
+// API server demands, the first.
+func (v view) homeIPs(remote *corev1.PodStatus) []corev1.PodIP {
+	var out []corev1.PodIP
+	var has4, has6 bool
+	for _, ip := range append(slices.Clone(remote.PodIPs), corev1.PodIP{IP: remote.PodIP}) {
+		home, ok := v.home(ip.IP)
+		if !ok || home.Is4() && has4 || home.Is6() && has6 {
+			continue
+		}
+		has4, has6 = has4 || home.Is4(), has6 || home.Is6()
+		out = append(out, corev1.PodIP{IP: home.String()})
+	}
+	return out
+}
+
 // home returns an address of the provider in home terms.
-func (v view) home(ip string) (string, bool) {
+func (v view) home(ip string) (netip.Addr, bool) {
 	a, err := netip.ParseAddr(ip)
-	if err != nil || v.translate == nil {
-		return "", false
+	if err != nil || v.translate == nil || a.Zone() != "" {
+		return netip.Addr{}, false
 	}
 	h, ok := v.translate(a.Unmap())
-	if !ok {
-		return "", false
-	}
-	return h.String(), true
+	return h.Unmap(), ok && h.IsValid()
 }
 
 // mergeConditions takes over the conditions that a kubelet sets. Readiness gates
@@ -123,15 +206,10 @@ func mergeConditions(pod *corev1.Pod, out *corev1.PodStatus, remote []corev1.Pod
 	for _, g := range pod.Spec.ReadinessGates {
 		gates[g.ConditionType] = true
 	}
-	for i, c := range remote {
-		if i == maxConditions {
-			break
-		}
-		if c.Type == corev1.PodScheduled || gates[c.Type] || strings.HasPrefix(string(c.Type), "entente.dev/") {
+	for _, c := range remote {
+		if gates[c.Type] {
 			continue
 		}
-		c.Reason, c.Message = clip(c.Reason, maxReasonBytes), clip(c.Message, maxMessageBytes)
-		c.ObservedGeneration = 0
 		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
 			if missing := gatesNotMet(pod, out.Conditions); missing != "" {
 				c.Status, c.Reason, c.Message = corev1.ConditionFalse, "ReadinessGatesNotReady", missing
@@ -151,24 +229,59 @@ func gatesNotMet(pod *corev1.Pod, have []corev1.PodCondition) string {
 	return strings.Join(missing, "; ")
 }
 
-// containerStatuses keeps those of containers that the pod has, in its order.
-func containerStatuses(in []corev1.ContainerStatus, names []string) []corev1.ContainerStatus {
-	byName := map[string]*corev1.ContainerStatus{}
-	for i := range in {
-		byName[in[i].Name] = &in[i]
+// containerStatuses keeps those of containers that the pod has, in its order. One
+// that is terminated at home and must not run again keeps its state: the API server
+// refuses a status in which it does. stays returns whether a container stays
+// terminated after it ended with an exit code.
+func containerStatuses(was, is []corev1.ContainerStatus, containers []*corev1.Container, stays func(*corev1.Container) func(int32) bool) []corev1.ContainerStatus {
+	byName := func(list []corev1.ContainerStatus) map[string]*corev1.ContainerStatus {
+		m := map[string]*corev1.ContainerStatus{}
+		for i := range list {
+			m[list[i].Name] = &list[i]
+		}
+		return m
 	}
+	before, now := byName(was), byName(is)
 	var out []corev1.ContainerStatus
-	for _, n := range names {
-		c := byName[n]
-		if c == nil {
+	for _, c := range containers {
+		s := now[c.Name]
+		if s == nil {
 			continue
 		}
-		s := *c.DeepCopy()
-		s.RestartCount = max(s.RestartCount, 0)
-		s.AllocatedResourcesStatus = nil
-		out = append(out, s)
+		s = s.DeepCopy()
+		if b := before[c.Name]; b != nil && b.State.Terminated != nil && s.State.Terminated == nil && stays(c)(b.State.Terminated.ExitCode) {
+			s.State, s.Ready = *b.State.DeepCopy(), false
+		}
+		out = append(out, *s)
 	}
 	return out
+}
+
+// staysEnded says for which exit codes a container does not run again. One with a
+// restart policy of its own may.
+func staysEnded(p corev1.RestartPolicy, c *corev1.Container) func(int32) bool {
+	return func(code int32) bool {
+		return c.RestartPolicy == nil && (p == corev1.RestartPolicyNever || p == corev1.RestartPolicyOnFailure && code == 0)
+	}
+}
+
+// showRefusedEphemeral says of ephemeral containers that the provider does not have
+// why it did not take the pod with them: kubectl debug prints that.
+func showRefusedEphemeral(s *corev1.PodStatus, spec *corev1.PodSpec, r *peering.Refusal) {
+	if terminal(s.Phase) {
+		return
+	}
+	for _, c := range ephemeralOf(spec) {
+		if slices.ContainsFunc(s.EphemeralContainerStatuses, func(have corev1.ContainerStatus) bool { return have.Name == c.Name }) {
+			continue
+		}
+		s.EphemeralContainerStatuses = append(s.EphemeralContainerStatuses, corev1.ContainerStatus{
+			Name: c.Name, Image: c.Image,
+			State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{
+				Reason: refusalReason(r.Reason), Message: peering.Text(r.Message, maxMessageBytes),
+			}},
+		})
+	}
 }
 
 // failedStatus is the status of a pod that is gone at the provider: the last
@@ -212,16 +325,60 @@ func failedStatus(pod *corev1.Pod, last *corev1.PodStatus, v view, reason, messa
 	return out
 }
 
+// leastStatus is what of a status is written when the API server refuses the whole:
+// the phase, and that the pod is ready or not. All else stays as the API server has
+// it, so it is valid.
+func leastStatus(pod *corev1.Pod, want corev1.PodStatus, now metav1.Time) corev1.PodStatus {
+	out := *pod.Status.DeepCopy()
+	if terminal(out.Phase) {
+		return out
+	}
+	out.Phase, out.Reason, out.Message = want.Phase, want.Reason, want.Message
+	for _, t := range []corev1.PodConditionType{corev1.PodReady, corev1.ContainersReady, ConditionOffloaded} {
+		if c := findCondition(want.Conditions, t); c != nil {
+			setConditionAt(&out, corev1.PodCondition{Type: t, Status: c.Status, Reason: c.Reason, Message: c.Message}, now)
+		}
+	}
+	return out
+}
+
+// lostStatus is the status of a pod whose provider does not answer: as it was, but
+// not ready.
+func lostStatus(pod *corev1.Pod, now metav1.Time) corev1.PodStatus {
+	out := *pod.Status.DeepCopy()
+	setConditionAt(&out, corev1.PodCondition{
+		Type: corev1.PodReady, Status: corev1.ConditionFalse, Reason: ReasonPeerLost,
+		Message: "the provider does not answer, so whether the pod serves is not known; it goes on running there; see the Ready condition of its node",
+	}, now)
+	return out
+}
+
 // waitingStatus is the status of a pod that the provider did not take (yet).
 func waitingStatus(pod *corev1.Pod, reason, message string, now metav1.Time) corev1.PodStatus {
 	out := *pod.Status.DeepCopy()
 	if terminal(out.Phase) {
 		return out
 	}
-	out.Phase, out.Reason, out.Message = corev1.PodPending, reason, clip(message, maxMessageBytes)
+	out.Phase, out.Reason, out.Message = corev1.PodPending, reason, peering.Text(message, maxMessageBytes)
 	setConditionAt(&out, corev1.PodCondition{
 		Type: ConditionOffloaded, Status: corev1.ConditionFalse, Reason: reason, Message: out.Message,
 	}, now)
+	return out
+}
+
+// notApplicableStatus is the status of a pod that is not run here because its
+// namespace is not offloaded. One of a DaemonSet is called ready all the same:
+// nothing is to be done on this node, and as long as it is not ready its DaemonSet
+// updates no other node. It has no address, so no Service sends anything to it. Who
+// wants no such pods has the chart keep DaemonSets off (placement.daemonSets).
+func notApplicableStatus(pod *corev1.Pod, message string, now metav1.Time) corev1.PodStatus {
+	out := waitingStatus(pod, ReasonNotApplicable, message, now)
+	if o := metav1.GetControllerOf(pod); o != nil && o.Kind == "DaemonSet" && !terminal(out.Phase) {
+		setConditionAt(&out, corev1.PodCondition{
+			Type: corev1.PodReady, Status: corev1.ConditionTrue, Reason: ReasonNotApplicable,
+			Message: "nothing is to run on a virtual node, so the DaemonSet need not wait for it",
+		}, now)
+	}
 	return out
 }
 
@@ -285,18 +442,18 @@ func setConditionAt(s *corev1.PodStatus, c corev1.PodCondition, now metav1.Time)
 	s.Conditions = append(s.Conditions, c)
 }
 
-func namesOf(list []corev1.Container) []string {
-	out := make([]string, 0, len(list))
-	for _, c := range list {
-		out = append(out, c.Name)
+func containersOf(list []corev1.Container) []*corev1.Container {
+	out := make([]*corev1.Container, 0, len(list))
+	for i := range list {
+		out = append(out, &list[i])
 	}
 	return out
 }
 
-// clip cuts a text from outside to n bytes and makes it valid UTF-8.
-func clip(s string, n int) string {
-	if len(s) > n {
-		s = s[:n]
+func ephemeralOf(s *corev1.PodSpec) []*corev1.Container {
+	out := make([]*corev1.Container, 0, len(s.EphemeralContainers))
+	for i := range s.EphemeralContainers {
+		out = append(out, (*corev1.Container)(&s.EphemeralContainers[i].EphemeralContainerCommon))
 	}
-	return strings.ToValidUTF8(s, "")
+	return out
 }

@@ -3,12 +3,16 @@ package vk
 import (
 	"encoding/json"
 	"net/netip"
+	"reflect"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/entente-dev/entente/peering"
 )
 
 var testNow = metav1.Unix(1_000_000, 0)
@@ -77,6 +81,20 @@ func TestTranslateStatus(t *testing.T) {
 				{Type: corev1.PodReady, Status: corev1.ConditionFalse, Reason: "ReadinessGatesNotReady", Message: `the status of pod readiness gate "lb" is not True`},
 			}},
 		},
+		"of two addresses of one family the first is shown": {
+			remote: corev1.PodStatus{Phase: corev1.PodRunning, PodIPs: []corev1.PodIP{{IP: "10.200.0.7"}, {IP: "10.200.0.8"}, {IP: "::ffff:10.200.0.9"}}},
+			want:   corev1.PodStatus{Phase: corev1.PodRunning, PodIP: "10.241.0.7", PodIPs: []corev1.PodIP{{IP: "10.241.0.7"}}},
+		},
+		"a container that must not run again stays terminated": {
+			spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "c"}}},
+			local: corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{
+				{Name: "c", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1}}},
+			}},
+			remote: corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{running}},
+			want: corev1.PodStatus{Phase: corev1.PodRunning, ContainerStatuses: []corev1.ContainerStatus{
+				{Name: "c", RestartCount: 2, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1}}},
+			}},
+		},
 		"a long message is cut": {
 			remote: corev1.PodStatus{Phase: corev1.PodPending, Message: strings.Repeat("é", maxMessageBytes)},
 			want:   corev1.PodStatus{Phase: corev1.PodPending, Message: strings.Repeat("é", maxMessageBytes/2)},
@@ -89,7 +107,8 @@ func TestTranslateStatus(t *testing.T) {
 				s.Containers = spec.Containers
 			}
 			pod := &corev1.Pod{Spec: s, Status: test.local}
-			got := translateStatus(pod, &test.remote, testView(), testNow)
+			remote := cleanStatus(&test.remote)
+			got := translateStatus(pod, remote, testView(), testNow)
 			if !terminal(test.local.Phase) {
 				test.want.HostIP, test.want.HostIPs = "10.1.2.3", []corev1.HostIP{{IP: "10.1.2.3"}}
 				test.want.Conditions = append(test.want.Conditions, corev1.PodCondition{Type: ConditionOffloaded, Status: corev1.ConditionTrue, Reason: ReasonAccepted, LastTransitionTime: testNow})
@@ -98,7 +117,7 @@ func TestTranslateStatus(t *testing.T) {
 				t.Errorf("status (-want +got):\n%s", diff)
 			}
 			pod.Status = got
-			if diff := cmp.Diff(got, translateStatus(pod, &test.remote, testView(), metav1.Unix(2_000_000, 0))); diff != "" {
+			if diff := cmp.Diff(got, translateStatus(pod, remote, testView(), metav1.Unix(2_000_000, 0))); diff != "" {
 				t.Errorf("the same word twice changes the status (-first +second):\n%s", diff)
 			}
 		})
@@ -123,6 +142,116 @@ func TestFailedStatusEndsWhatRan(t *testing.T) {
 	}
 }
 
+// forgedStatus is a status with all that a provider may forge in it: every field is
+// set, and every text has control characters and is long.
+func forgedStatus(times int) *corev1.PodStatus {
+	text := strings.Repeat("\x1b[31m\r\n\u202e", times)
+	one := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1000")}
+	state := corev1.ContainerState{
+		Waiting:    &corev1.ContainerStateWaiting{Reason: text, Message: text},
+		Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Reason: text, Message: text, ContainerID: text},
+	}
+	container := corev1.ContainerStatus{
+		Name: "c", State: state, LastTerminationState: state, Ready: true, RestartCount: -1, Image: text, ImageID: text, ContainerID: text,
+		AllocatedResources: one, Resources: &corev1.ResourceRequirements{Requests: one, Limits: one},
+		VolumeMounts:             []corev1.VolumeMountStatus{{Name: text, MountPath: text}},
+		User:                     &corev1.ContainerUser{Linux: &corev1.LinuxContainerUser{UID: -1}},
+		AllocatedResourcesStatus: []corev1.ResourceStatus{{Name: corev1.ResourceName(text)}},
+		StopSignal:               new(corev1.Signal("SIGNONE")),
+	}
+	list := []corev1.ContainerStatus{container, container, {Name: "other"}}
+	return &corev1.PodStatus{
+		Phase: corev1.PodRunning, Reason: text, Message: text, NominatedNodeName: text, QOSClass: "Forged",
+		PodIP: "10.200.0.9", PodIPs: []corev1.PodIP{{IP: "10.200.0.7"}, {IP: "10.200.0.8"}}, HostIP: text, HostIPs: []corev1.HostIP{{IP: text}},
+		Resize: corev1.PodResizeStatusInfeasible, ObservedGeneration: 1 << 40, Resources: &corev1.ResourceRequirements{Requests: one}, AllocatedResources: one,
+		ResourceClaimStatuses: []corev1.PodResourceClaimStatus{{Name: text}},
+		InitContainerStatuses: list, ContainerStatuses: list, EphemeralContainerStatuses: list,
+		Conditions: []corev1.PodCondition{
+			{Type: "not a qualified name!", Status: "True"},
+			{Type: "", Status: "True"},
+			{Type: corev1.PodReady, Status: "Perhaps", Reason: text, Message: text},
+			{Type: corev1.PodResizePending, Status: "True", Reason: "Infeasible"},
+			{Type: corev1.PodResizeInProgress, Status: "True"},
+			{Type: corev1.PodScheduled, Status: "False"},
+			{Type: ConditionOffloaded, Status: "False"},
+		},
+	}
+}
+
+func TestForgedStatusIsReducedToWhatHomeUses(t *testing.T) {
+	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}}
+	data, err := json.Marshal(forgedStatus(2000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	forged := forgedStatus(2000)
+	forged.InitContainerStatuses, forged.EphemeralContainerStatuses = nil, nil // so that it is not refused for its size
+	if _, err := decodeStatus(data); err == nil {
+		t.Errorf("a status of %d bytes was read, the limit is %d", len(data), maxStatusBytes)
+	}
+	got := translateStatus(pod, cleanStatus(forged), testView(), testNow)
+	c := got.ContainerStatuses[0]
+	if len(got.ContainerStatuses) != 1 || c.Resources != nil || c.AllocatedResources != nil || c.AllocatedResourcesStatus != nil ||
+		c.VolumeMounts != nil || c.User != nil || c.StopSignal != nil || c.RestartCount != 0 || c.State.Waiting != nil {
+		t.Errorf("container status is %+v", c)
+	}
+	if got.Resources != nil || got.AllocatedResources != nil || got.Resize != "" || got.ObservedGeneration != 0 || got.NominatedNodeName != "" ||
+		got.QOSClass != "" || got.ResourceClaimStatuses != nil || got.HostIP != "10.1.2.3" {
+		t.Errorf("status is %+v", got)
+	}
+	var types []string
+	for _, c := range got.Conditions {
+		types = append(types, string(c.Type)+"="+string(c.Status))
+	}
+	if diff := cmp.Diff([]string{"Ready=Unknown", "entente.dev/Offloaded=True"}, types); diff != "" {
+		t.Errorf("conditions (-want +got):\n%s", diff)
+	}
+	if data, err := json.Marshal(got); err != nil || len(data) > maxMessagesBytes+8<<10 {
+		t.Errorf("the status has %d bytes, %v", len(data), err)
+	}
+}
+
+func TestPodStatusTextsCannotDrawOnATerminal(t *testing.T) {
+	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}}
+	remote := cleanStatus(forgedStatus(2000))
+	for name, got := range map[string]corev1.PodStatus{
+		"a pod that runs":       translateStatus(pod, remote, testView(), testNow),
+		"a pod that is gone":    failedStatus(pod, remote, testView(), ReasonRemoteGone, "gone", testNow),
+		"a pod that is refused": waitingStatus(pod, ReasonNotOffloaded, remote.Message+forgedStatus(2000).Message, testNow),
+	} {
+		if text := drawing(reflect.ValueOf(got)); text != "" {
+			t.Errorf("%s: its status has the text %q", name, text)
+		}
+	}
+}
+
+// drawing returns a text in a value that could draw on a terminal.
+func drawing(v reflect.Value) string {
+	switch v.Kind() {
+	case reflect.String:
+		if s := v.String(); s != peering.Text(s, len(s)) {
+			return s
+		}
+	case reflect.Pointer, reflect.Interface:
+		if !v.IsNil() {
+			return drawing(v.Elem())
+		}
+	case reflect.Struct:
+		for _, f := range v.Fields() {
+			if s := drawing(f); s != "" {
+				return s
+			}
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			if s := drawing(v.Index(i)); s != "" {
+				return s
+			}
+		}
+	}
+	return ""
+}
+
 // Whatever a provider sends, it is an error or a status that can be shown.
 func FuzzRemoteStatus(f *testing.F) {
 	f.Add([]byte(`{"phase":"Running","podIP":"10.200.0.7","containerStatuses":[{"name":"c","restartCount":-1,"state":{"running":{}}}]}`))
@@ -134,7 +263,7 @@ func FuzzRemoteStatus(f *testing.F) {
 		}
 		pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}}
 		got := translateStatus(pod, remote, testView(), testNow)
-		if len(got.ContainerStatuses) > 1 || len(got.Message) > maxMessageBytes || len(got.PodIPs) > maxPodIPs {
+		if len(got.ContainerStatuses) > 1 || len(got.Message) > maxMessageBytes || len(got.PodIPs) > 2 {
 			t.Errorf("more than the limits: %+v", got)
 		}
 		for _, ip := range got.PodIPs {

@@ -52,16 +52,16 @@ func fieldDecisions() []fieldDecision {
 		{"spec.affinity", dropped, "it speaks of the home cluster's nodes, and the home scheduler has satisfied it"},
 		{"spec.automountServiceAccountToken", rewritten, "always false: the provider mounts no token of its own either"},
 		{"spec.containers", kept, ""},
-		{"spec.containers[].env[].valueFrom.fieldRef", rewritten, "metadata.name, metadata.namespace, metadata.uid, spec.nodeName and spec.serviceAccountName become their values at home; other fields resolve in the provider, so status.podIP and status.hostIP are in the provider's terms"},
+		{"spec.containers[].env[].valueFrom.fieldRef", rewritten, "metadata.name, metadata.namespace, metadata.uid, metadata.labels['…'], metadata.annotations['…'], spec.nodeName and spec.serviceAccountName become their values at home; other fields resolve in the provider, so status.podIP and status.hostIP are in the provider's terms"},
 		{"spec.containers[].ports[].hostIP", refused, "a port of the provider's node"},
 		{"spec.containers[].ports[].hostPort", refused, "a port of the provider's node"},
 		{"spec.containers[].securityContext.windowsOptions.hostProcess", refused, "it is the provider's node"},
 		{"spec.containers[].volumeDevices", refused, "block devices of PersistentVolumeClaims do not cross"},
 		{"spec.containers[].volumeMounts", rewritten, "mounts of the ServiceAccount token volume go with it"},
-		{"spec.dnsConfig", kept, ""},
-		{"spec.dnsPolicy", kept, "with ClusterFirst the provider's DNS answers, which knows the reflected Services"},
+		{"spec.dnsConfig", kept, "what it names is added to the resolver and the search domains that the provider sets"},
+		{"spec.dnsPolicy", kept, "with ClusterFirst a resolver at the provider answers with the names of home, see Names; Default is the provider's node's"},
 		{"spec.enableServiceLinks", kept, "variables are of the Services in the provider's namespace, which are the reflected ones"},
-		{"spec.ephemeralContainers", kept, "so kubectl debug works"},
+		{"spec.ephemeralContainers", kept, "added to the pod that runs, as at home; what breaks the contract's Pod Security level is refused, and the container's status says so: kubectl debug needs `--profile=baseline` or `restricted` where the level is that"},
 		{"spec.evictionResponders", dropped, "they answer evictions at home"},
 		{"spec.hostAliases", kept, ""},
 		{"spec.hostIPC", refused, "a namespace of the provider's node"},
@@ -98,11 +98,11 @@ func fieldDecisions() []fieldDecision {
 		{"spec.subdomain", kept, ""},
 		{"spec.terminationGracePeriodSeconds", kept, ""},
 		{"spec.tolerations", rewritten, "those for virtual nodes, and one that tolerates everything, go, so that a pod is not lent on"},
-		{"spec.topologySpreadConstraints", rewritten, "DoNotSchedule becomes ScheduleAnyway without minDomains: replicas still spread over the provider's nodes, and none waits for a topology that only home has"},
+		{"spec.topologySpreadConstraints", rewritten, "DoNotSchedule becomes ScheduleAnyway without minDomains, and matchLabelKeys becomes a part of the labelSelector: replicas still spread over the provider's nodes, and none waits for a topology that only home has"},
 		{"spec.volumes", rewritten, "the ServiceAccount token volume goes"},
 		{"spec.volumes[].name", kept, ""},
 		{"spec.volumes[].configMap", kept, "the ConfigMap crosses with the pod"},
-		{"spec.volumes[].downwardAPI", kept, "resolved in the provider: names, namespaces and UIDs are the provider's"},
+		{"spec.volumes[].downwardAPI", kept, "resolved in the provider: names, namespaces and UIDs are the provider's; single labels and annotations are home's"},
 		{"spec.volumes[].emptyDir", kept, ""},
 		{"spec.volumes[].image", kept, ""},
 		{"spec.volumes[].projected", kept, ""},
@@ -184,7 +184,7 @@ func Translate(pod *corev1.Pod) (Translation, *peering.Refusal) {
 	s.Priority, s.PriorityClassName, s.PreemptionPolicy, s.Overhead = nil, "", nil, nil
 	s.ReadinessGates = nil
 	s.Tolerations = tolerationsAbroad(s.Tolerations)
-	s.TopologySpreadConstraints = spreadAbroad(s.TopologySpreadConstraints)
+	s.TopologySpreadConstraints = spreadAbroad(s.TopologySpreadConstraints, pod.Labels)
 
 	gone, notes := dropTokens(s)
 	t.Notes = notes
@@ -316,7 +316,18 @@ func resolveAtHome(e *corev1.EnvVar, pod *corev1.Pod) {
 	case "spec.serviceAccountName":
 		value = pod.Spec.ServiceAccountName
 	default:
-		return
+		// Many labels and annotations mean nothing abroad and do not cross, such as a
+		// Job's completion index.
+		labels, isLabel := strings.CutPrefix(e.ValueFrom.FieldRef.FieldPath, "metadata.labels['")
+		annotations, isAnnotation := strings.CutPrefix(e.ValueFrom.FieldRef.FieldPath, "metadata.annotations['")
+		switch {
+		case isLabel:
+			value = pod.Labels[strings.TrimSuffix(labels, "']")]
+		case isAnnotation:
+			value = pod.Annotations[strings.TrimSuffix(annotations, "']")]
+		default:
+			return
+		}
 	}
 	e.Value, e.ValueFrom = value, nil
 }
@@ -329,8 +340,10 @@ func tolerationsAbroad(in []corev1.Toleration) []corev1.Toleration {
 }
 
 // spreadAbroad makes wishes of demands. Two constraints on one topology must not
-// become the same.
-func spreadAbroad(in []corev1.TopologySpreadConstraint) []corev1.TopologySpreadConstraint {
+// become the same. The API server at home merged matchLabelKeys into the selector, and
+// another API server refuses both together; one that did not merge them has it done
+// here.
+func spreadAbroad(in []corev1.TopologySpreadConstraint, labels map[string]string) []corev1.TopologySpreadConstraint {
 	var out []corev1.TopologySpreadConstraint
 	seen := map[string]bool{}
 	for _, c := range in {
@@ -346,9 +359,28 @@ func spreadAbroad(in []corev1.TopologySpreadConstraint) []corev1.TopologySpreadC
 			seen[c.TopologyKey] = true
 			c.WhenUnsatisfiable, c.MinDomains = corev1.ScheduleAnyway, nil
 		}
+		c.LabelSelector, c.MatchLabelKeys = withLabelKeys(c.LabelSelector, c.MatchLabelKeys, labels), nil
 		out = append(out, c)
 	}
 	return out
+}
+
+// withLabelKeys returns a selector that also asks for the pod's own values of keys.
+func withLabelKeys(s *metav1.LabelSelector, keys []string, labels map[string]string) *metav1.LabelSelector {
+	if len(keys) == 0 || s == nil {
+		return s
+	}
+	s = s.DeepCopy()
+	for _, k := range keys {
+		value, has := labels[k]
+		merged := slices.ContainsFunc(s.MatchExpressions, func(r metav1.LabelSelectorRequirement) bool {
+			return r.Key == k && r.Operator == metav1.LabelSelectorOpIn && slices.Equal(r.Values, []string{value})
+		})
+		if has && !merged {
+			s.MatchExpressions = append(s.MatchExpressions, metav1.LabelSelectorRequirement{Key: k, Operator: metav1.LabelSelectorOpIn, Values: []string{value}})
+		}
+	}
+	return s
 }
 
 // references returns the ConfigMaps and Secrets that a translated pod needs.

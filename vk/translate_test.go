@@ -411,6 +411,55 @@ func fieldEnv(name, path string) corev1.EnvVar {
 	return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
 }
 
+func TestLabelsAndAnnotationsInTheEnvironmentAreResolvedAtHome(t *testing.T) {
+	const index = "batch.kubernetes.io/job-completion-index"
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{index: "7"}, Annotations: map[string]string{"example.com/site": "north", "plain": "p"}},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Env: []corev1.EnvVar{
+			fieldEnv("JOB_COMPLETION_INDEX", "metadata.labels['"+index+"']"), fieldEnv("SITE", "metadata.annotations['example.com/site']"),
+			fieldEnv("PLAIN", "metadata.annotations['plain']"), fieldEnv("NONE", "metadata.labels['example.com/none']"),
+		}}}},
+	}
+	got, refusal := Translate(pod)
+	if refusal != nil {
+		t.Fatal(refusal)
+	}
+	want := []corev1.EnvVar{{Name: "JOB_COMPLETION_INDEX", Value: "7"}, {Name: "SITE", Value: "north"}, {Name: "PLAIN", Value: "p"}, {Name: "NONE"}}
+	if diff := cmp.Diff(want, got.Pod.Spec.Containers[0].Env); diff != "" {
+		t.Errorf("environment (-want +got):\n%s", diff)
+	}
+}
+
+func TestMatchLabelKeysBecomePartOfTheSelector(t *testing.T) {
+	const key = "pod-template-hash"
+	merged := metav1.LabelSelectorRequirement{Key: key, Operator: metav1.LabelSelectorOpIn, Values: []string{"x1"}}
+	for name, expressions := range map[string][]metav1.LabelSelectorRequirement{
+		"merged by the API server":     {merged},
+		"not merged by the API server": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web", key: "x1"}},
+				Spec: corev1.PodSpec{TopologySpreadConstraints: []corev1.TopologySpreadConstraint{{
+					TopologyKey: "zone", WhenUnsatisfiable: corev1.ScheduleAnyway, MatchLabelKeys: []string{key, "absent"},
+					LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}, MatchExpressions: expressions},
+				}}},
+			}
+			got, refusal := Translate(pod)
+			if refusal != nil {
+				t.Fatal(refusal)
+			}
+			want := []corev1.TopologySpreadConstraint{{
+				TopologyKey: "zone", WhenUnsatisfiable: corev1.ScheduleAnyway,
+				LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}, MatchExpressions: []metav1.LabelSelectorRequirement{merged}},
+			}}
+			if diff := cmp.Diff(want, got.Pod.Spec.TopologySpreadConstraints); diff != "" {
+				t.Errorf("constraints (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 func TestATokenInAnOrdinaryVolumeIsLeftOutAndSaid(t *testing.T) {
 	pod := &corev1.Pod{Spec: corev1.PodSpec{Volumes: []corev1.Volume{{Name: "vault", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
 		Sources: []corev1.VolumeProjection{

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
@@ -111,6 +112,8 @@ type Namespace struct {
 	UID  string
 	// Mapping is Suffixed or Same.
 	Mapping string
+	// PodsStay says that its pods do not cross, only its Services do.
+	PodsStay bool
 }
 
 // Config is what a Node needs. Fields are required where nothing else is said.
@@ -129,6 +132,9 @@ type Config struct {
 	// Labels are the contract's node labels: the provider's words, of which only
 	// harmless ones are taken. Optional.
 	Labels map[string]string
+	// PeerLabels are the labels that the peer's ForeignCluster has at home. The node
+	// has them with the prefix peer.entente.dev/. Optional.
+	PeerLabels map[string]string
 	// Version is shown as the node's kubelet version.
 	Version string
 	// Address is where the kubelet endpoint is reached: the agent's pod IP.
@@ -143,7 +149,13 @@ type Config struct {
 	// An error means that this is not known now, and changes nothing. It is called
 	// often and should answer from a cache.
 	Namespaces func() ([]Namespace, error)
-	// LossGrace is for how long a lost provider is not yet shown. Default 3 s.
+	// ClusterDomain is the domain of the home cluster's Services. Default
+	// cluster.local.
+	ClusterDomain string
+	// Budget bounds what providers make the agent write; its nodes share one. Default
+	// is a budget for this node alone.
+	Budget *Budget
+	// LossGrace is for how long a lost provider is not yet shown. Default 2 s.
 	LossGrace time.Duration
 	// StartGrace is for how long, after a restart, a node that was Ready stays so
 	// while the provider has not been reached yet. Default 20 s.
@@ -156,10 +168,13 @@ type Config struct {
 
 // Node is a virtual node and everything of the home cluster that follows from it.
 type Node struct {
-	cfg      Config
-	log      *slog.Logger
+	cfg Config
+	log *slog.Logger
+	// complain paces the lines of the log that a provider causes.
+	complain rate.Sometimes
 	events   record.EventBroadcaster
 	recorder record.EventRecorder
+	share    *share
 	pods     cache.SharedIndexInformer
 	podQueue workqueue.TypedRateLimitingInterface[string]
 	nsQueue  workqueue.TypedRateLimitingInterface[string]
@@ -177,6 +192,8 @@ type Node struct {
 	link     link
 	started  time.Time
 	draining bool
+	losses   losses
+	tunnel   tunnel
 	// dropped is labels that earlier revisions of the contract gave the node.
 	dropped  []string
 	removed  bool
@@ -206,7 +223,7 @@ func New(cfg Config) (*Node, error) {
 		cfg.Port = 10250
 	}
 	if cfg.LossGrace == 0 {
-		cfg.LossGrace = 3 * time.Second
+		cfg.LossGrace = 2 * time.Second
 	}
 	if cfg.StartGrace == 0 {
 		cfg.StartGrace = 20 * time.Second
@@ -214,12 +231,17 @@ func New(cfg Config) (*Node, error) {
 	if cfg.Workers <= 0 {
 		cfg.Workers = 8
 	}
+	if cfg.Budget == nil {
+		cfg.Budget = NewBudget()
+	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	n := &Node{
 		cfg:      cfg,
 		log:      cfg.Logger.With("node", cfg.Name, "contract", cfg.Contract),
+		share:    newShare(),
+		complain: rate.Sometimes{First: maxComplaints, Interval: complainAgain},
 		nodePoke: make(chan struct{}, 1),
 		started:  time.Now(),
 		state:    map[string]*podState{},
@@ -253,6 +275,8 @@ func (n *Node) Run(ctx context.Context) error {
 	sink := n.events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: n.cfg.Client.CoreV1().Events("")})
 	defer n.events.Shutdown()
 	defer sink.Stop()
+	n.cfg.Budget.join(n.share)
+	defer n.cfg.Budget.leave(n.share)
 
 	n.mu.Lock()
 	n.started = time.Now()
@@ -398,19 +422,11 @@ func (n *Node) sweep(ctx context.Context) {
 func (n *Node) Connected(up bool) {
 	n.mu.Lock()
 	changed := n.link.set(up, time.Now())
-	var all []string
-	if changed && up && n.synced {
-		for uid := range n.state {
-			all = append(all, uid)
-		}
-	}
 	n.mu.Unlock()
 	if changed {
 		n.log.Info("peer", "connected", up)
 		n.pokeNode()
-	}
-	for _, uid := range all {
-		n.podQueue.Add(uid)
+		n.lookAtPods()
 	}
 }
 

@@ -1,0 +1,279 @@
+package vk
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	k8stesting "k8s.io/client-go/testing"
+
+	"github.com/entente-dev/entente/peering"
+)
+
+// written returns how many statuses were written since the actions were cleared, and
+// the size of their patches.
+func (h *home) written() (writes, size int) {
+	for _, a := range h.client.Actions() {
+		if p, ok := a.(k8stesting.PatchAction); ok && a.GetResource().Resource == "pods" {
+			writes++
+			size += len(p.GetPatch())
+		}
+	}
+	return writes, size
+}
+
+func messageStatus(message string, ready corev1.ConditionStatus) corev1.PodStatus {
+	return corev1.PodStatus{
+		Phase: corev1.PodRunning, PodIP: "10.200.0.7",
+		Conditions:        []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}},
+		ContainerStatuses: []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "r", Message: message}}}},
+	}
+}
+
+func TestFloodOfStatusesIsBounded(t *testing.T) {
+	atHome(t, func(h *home) {
+		const pods, seconds = 5, 600
+		for i := range pods {
+			h.bind(fmt.Sprint("u", i), fmt.Sprint("web-", i))
+		}
+		h.bind("u-honest", "honest")
+		h.client.ClearActions()
+		for i := range seconds {
+			for pod := range pods {
+				h.remote.set(fmt.Sprint("u", pod), messageStatus(fmt.Sprint(i, strings.Repeat("x", 30<<10)), corev1.ConditionTrue))
+			}
+			h.settle()
+		}
+		writes, size := h.written()
+		if most := pods * (maxFirstStatuses + seconds/int(podPace.Seconds()) + 1); writes > most || size > most*(maxMessagesBytes+4<<10) {
+			t.Errorf("%d writes of %d bytes were made, want at most %d", writes, size, most)
+		}
+		if writes < pods*seconds/int(podPace.Seconds()) {
+			t.Errorf("%d writes were made: the latest state has to come through, if late", writes)
+		}
+		// What others act on comes through all the while.
+		h.remote.set("u-honest", messageStatus("", corev1.ConditionFalse))
+		h.settle()
+		if c := findCondition(h.pod("honest").Status.Conditions, corev1.PodReady); c.Status != corev1.ConditionFalse {
+			t.Error("a change of readiness waits")
+		}
+		h.remote.set("u0", corev1.PodStatus{Phase: corev1.PodSucceeded})
+		h.settle()
+		h.wantPhase("web-0", corev1.PodSucceeded, "")
+		// Of many states the last is shown.
+		h.remote.set("u1", messageStatus("the last one", corev1.ConditionTrue))
+		time.Sleep(2 * podPace)
+		synctest.Wait()
+		if m := h.pod("web-1").Status.ContainerStatuses[0].State.Waiting.Message; m != "the last one" {
+			t.Errorf("the message is %.20q", m)
+		}
+	})
+}
+
+func TestFloodOfNonsenseKeepsTheLogShort(t *testing.T) {
+	atHome(t, func(h *home) {
+		h.bind("u1", "web")
+		var lines bytes.Buffer
+		h.node.log = slog.New(slog.NewTextHandler(&lines, nil))
+		const seconds = 600
+		for range seconds {
+			for range 10 {
+				h.node.PodStatus(peering.PodStatus{Ref: peering.ObjectRef{Kind: peering.KindPod, UID: "u1"}, Status: make([]byte, maxStatusBytes+1)})
+				h.node.PodStatus(peering.PodStatus{Ref: peering.ObjectRef{Kind: peering.KindService}})
+			}
+			time.Sleep(time.Second)
+		}
+		if got := bytes.Count(lines.Bytes(), []byte("\n")); got > maxComplaints+seconds/int(complainAgain.Seconds())+1 || got < maxComplaints {
+			t.Errorf("the log has %d lines of it", got)
+		}
+	})
+}
+
+// A refusal is a text of the provider, too.
+func TestFloodOfRefusalsIsBounded(t *testing.T) {
+	atHome(t, func(h *home) {
+		h.remote.refuse = func(o peering.Object) *peering.Refusal {
+			if o.Ref.Kind != peering.KindPod {
+				return nil
+			}
+			return &peering.Refusal{Reason: peering.RefusedQuota, Message: time.Now().String(), Retryable: true}
+		}
+		h.bind("u1", "web")
+		h.client.ClearActions()
+		for range 600 {
+			h.remote.retry()
+			h.settle()
+		}
+		if writes, _ := h.written(); writes > maxFirstStatuses+600/int(podPace.Seconds())+1 {
+			t.Errorf("%d statuses were written", writes)
+		}
+	})
+}
+
+func TestFloodOfEventsIsBounded(t *testing.T) {
+	atHome(t, func(h *home) {
+		const pods, seconds = 200, 30
+		for i := range pods {
+			pod := &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: fmt.Sprint("web-", i), UID: types.UID(fmt.Sprint("u", i))},
+				Spec:       corev1.PodSpec{NodeName: "office", Tolerations: tolerated(), Containers: []corev1.Container{{Name: "c"}}},
+			}
+			if err := h.client.Tracker().Add(pod); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		h.settle()
+		h.client.ClearActions()
+		for i := range seconds {
+			for pod := range pods {
+				h.node.PodEvent(peering.PodEvent{
+					Ref:    peering.ObjectRef{Kind: peering.KindPod, Namespace: "shop", Name: "web", UID: fmt.Sprint("u", pod)},
+					Reason: "Flood", Message: fmt.Sprint(i), Count: int32(i),
+				})
+			}
+			h.settle()
+		}
+		events := 0
+		for _, a := range h.client.Actions() {
+			if a.GetResource().Resource == "events" {
+				events++
+			}
+		}
+		if most := pods*maxFirstEvents + maxNodeEventsBurst + 2*seconds*maxNodeEvents; events > most {
+			t.Errorf("%d events were written, want at most %d", events, most)
+		}
+	})
+}
+
+func TestPeerThatComesAndGoesIsBounded(t *testing.T) {
+	atHome(t, func(h *home) {
+		h.bind("u1", "web")
+		h.client.ClearActions()
+		const seconds = 1200
+		for range seconds / 10 {
+			h.remote.connect(false)
+			time.Sleep(5 * time.Second)
+			h.remote.connect(true)
+			time.Sleep(5 * time.Second)
+		}
+		synctest.Wait()
+		nodes := 0
+		for _, a := range h.client.Actions() {
+			if a.GetResource().Resource == "nodes" && (a.GetVerb() == "patch" || a.GetVerb() == "update") {
+				nodes++
+			}
+		}
+		if most := nodeBurst + seconds/int(nodePace.Seconds()) + 10; nodes > most {
+			t.Errorf("the node was written %d times, want at most %d", nodes, most)
+		}
+		if writes, _ := h.written(); writes > maxFirstStatuses+seconds/int(podPace.Seconds())+1 {
+			t.Errorf("the pod was written %d times", writes)
+		}
+	})
+}
+
+// reserveAll takes of a share until it is used up, and returns what that was.
+func reserveAll(s *share, now time.Time, size int) (bytes int) {
+	for i := 0; ; i++ {
+		w := writes{statuses: maxFirstStatuses}
+		if w.wait(now, s, size, i%2 == 0) > 0 {
+			return bytes
+		}
+		bytes += size
+	}
+}
+
+func TestShareOfTheBudgetIsNobodyElses(t *testing.T) {
+	b, now := NewBudget(), time.Now()
+	var hostile []*share
+	for range 3 {
+		s := newShare()
+		b.join(s)
+		hostile = append(hostile, s)
+	}
+	honest := newShare()
+	b.join(honest)
+	total := 0
+	for range 3600 { // an hour
+		now = now.Add(time.Second)
+		for _, s := range hostile {
+			total += reserveAll(s, now, 64<<10)
+		}
+	}
+	if most := maxWriteBytesBurst + 3600*maxWriteBytes; total > most {
+		t.Errorf("three peers had %d bytes written in an hour, want at most %d", total, most)
+	}
+	// The honest one starts 100 pods a second meanwhile, which need half of what they bring.
+	for i := range 6000 {
+		w := writes{}
+		for range maxFirstStatuses {
+			if d := w.wait(now.Add(time.Duration(i)*10*time.Millisecond), honest, 4<<10, true); d > 0 {
+				t.Fatalf("status of pod %d waits for %s", i, d)
+			}
+		}
+	}
+	if got := reserveAll(honest, now, 4<<10); got < maxWriteBytesBurst/8 {
+		t.Errorf("%d bytes are left to the honest peer: others took of its share", got)
+	}
+}
+
+func TestShareGrowsWhenOthersLeave(t *testing.T) {
+	b, a := NewBudget(), newShare()
+	b.join(a)
+	alone := a.urgent.bytes.Burst()
+	var rest []*share
+	for range 250 {
+		s := newShare()
+		b.join(s)
+		rest = append(rest, s)
+	}
+	if got := a.urgent.bytes.Burst(); got > maxWriteBytesBurst/250 {
+		t.Errorf("one of 251 may write %d bytes at once", got)
+	}
+	for _, s := range rest {
+		b.leave(s)
+	}
+	if got := a.urgent.bytes.Burst(); got != alone {
+		t.Errorf("alone again it may write %d bytes at once, before %d", got, alone)
+	}
+}
+
+// An honest peer that starts 100 pods a second is not slowed down.
+func TestHundredPodsASecondPassTheBudget(t *testing.T) {
+	atHome(t, func(h *home) {
+		const pods = 300
+		for i := range pods {
+			pod := &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: fmt.Sprint("web-", i), UID: types.UID(fmt.Sprint("u", i))},
+				Spec:       corev1.PodSpec{NodeName: "office", Tolerations: tolerated(), Containers: []corev1.Container{{Name: "c"}}},
+			}
+			if err := h.client.Tracker().Add(pod); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(10 * time.Millisecond)
+			synctest.Wait()
+			uid := fmt.Sprint("u", i)
+			for _, reason := range []string{"ContainerCreating", "PodInitializing"} {
+				h.remote.set(uid, corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{
+					{Name: "c", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}}},
+				}})
+				synctest.Wait()
+			}
+			h.remote.set(uid, messageStatus("", corev1.ConditionTrue))
+			synctest.Wait()
+			if got := h.pod(pod.Name).Status; got.Phase != corev1.PodRunning {
+				data, _ := json.Marshal(got)
+				t.Fatalf("pod %d waits: %s", i, data)
+			}
+		}
+	})
+}
