@@ -62,8 +62,9 @@ func OverlayPrefix(clusterID string) netip.Prefix {
 var ErrNoRoom = errors.New("no free prefix of that length in the pool")
 
 // Allocate picks the alias for a prefix of a peer: the same prefix if it
-// overlaps nothing in taken, else the first prefix of that length in the pool
-// that overlaps nothing in taken. Equal input gives equal output, in whatever
+// overlaps nothing in taken, else one of that length in the pool that overlaps
+// nothing in taken: in the smallest block that is free, so that small prefixes do
+// not break up what larger ones need. Equal input gives equal output, in whatever
 // order taken is. taken must hold everything that the home cluster routes
 // itself (pods, services, nodes) and all aliases already given away. A pool of
 // the other family, or one smaller than the prefix, has no room.
@@ -90,25 +91,82 @@ func Allocate(taken []netip.Prefix, wanted, pool netip.Prefix) (netip.Prefix, er
 	if wanted.Addr().BitLen() != pool.Addr().BitLen() || wanted.Bits() < pool.Bits() {
 		return netip.Prefix{}, fmt.Errorf("allocate alias for %v from %v: %w", wanted, pool, ErrNoRoom)
 	}
-	slices.SortFunc(busy, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
-
-	// Walk the pool upwards; whatever is in the way moves the candidate past
-	// its end. Sorted input makes one pass enough: a prefix that began earlier
-	// and still covers the candidate is seen before those inside it.
-	next := pool.Addr()
-	for _, b := range busy {
-		candidate := netip.PrefixFrom(next, wanted.Bits())
-		if candidate.Overlaps(b) {
-			var ok bool
-			if next, ok = after(candidate, b); !ok {
-				return netip.Prefix{}, fmt.Errorf("allocate alias for %v from %v: %w", wanted, pool, ErrNoRoom)
-			}
-		}
-	}
-	if !pool.Contains(next) {
+	block := smallestFree(pool, wanted.Bits(), busy)
+	if !block.IsValid() {
 		return netip.Prefix{}, fmt.Errorf("allocate alias for %v from %v: %w", wanted, pool, ErrNoRoom)
 	}
-	return netip.PrefixFrom(next, wanted.Bits()), nil
+	return netip.PrefixFrom(block.Addr(), wanted.Bits()), nil
+}
+
+// smallestFree is the smallest block of at least 2^-bits that is free in a prefix,
+// the lowest of several; the zero prefix if none is.
+func smallestFree(in netip.Prefix, bits int, busy []netip.Prefix) netip.Prefix {
+	var inside []netip.Prefix
+	for _, b := range busy {
+		if b.Overlaps(in) {
+			inside = append(inside, b)
+		}
+	}
+	switch {
+	case len(inside) == 0:
+		return in
+	case in.Bits() >= bits, slices.ContainsFunc(inside, func(b netip.Prefix) bool { return b.Bits() <= in.Bits() }):
+		return netip.Prefix{}
+	}
+	lower, upper := halves(in)
+	a, b := smallestFree(lower, bits, inside), smallestFree(upper, bits, inside)
+	if !a.IsValid() || b.IsValid() && b.Bits() > a.Bits() {
+		return b
+	}
+	return a
+}
+
+// halves are the two halves of a prefix that is no single address.
+func halves(p netip.Prefix) (lower, upper netip.Prefix) {
+	at := p.Addr().AsSlice()
+	at[p.Bits()/8] |= 0x80 >> (p.Bits() % 8)
+	up, _ := netip.AddrFromSlice(at)
+	return netip.PrefixFrom(p.Addr(), p.Bits()+1), netip.PrefixFrom(up, p.Bits()+1)
+}
+
+// Aggregate returns at most so many prefixes that hold all of these, sorted, and how
+// many of these they do not hold because there is no sound way. Where they are few
+// they are as they are. Else those of a family are widened, by coverStep bits at a
+// time, so that one more seldom changes the others. A widened one overlaps nothing
+// of avoid.
+func Aggregate(prefixes []netip.Prefix, most int, avoid []netip.Prefix) (out []netip.Prefix, left int) {
+	out = minimal(prefixes)
+	for widen := coverStep; len(out) > most && widen <= coverMost; widen += coverStep {
+		out = minimal(widened(minimal(prefixes), widen, most/2, avoid))
+	}
+	if len(out) <= most {
+		return out, 0
+	}
+	out = out[:most]
+	for _, p := range prefixes {
+		if !slices.ContainsFunc(out, func(q netip.Prefix) bool { return q.Overlaps(p) }) {
+			left++
+		}
+	}
+	return out, left
+}
+
+// widened returns prefixes widened by so many bits where that is sound; those of a
+// family that has few stay.
+func widened(prefixes []netip.Prefix, widen, few int, avoid []netip.Prefix) []netip.Prefix {
+	count := map[int]int{}
+	for _, p := range prefixes {
+		count[p.Addr().BitLen()]++
+	}
+	out := make([]netip.Prefix, 0, len(prefixes))
+	for _, p := range prefixes {
+		wide := netip.PrefixFrom(p.Addr(), max(p.Bits()-widen, 0)).Masked()
+		if count[p.Addr().BitLen()] > few && checkPrefix(wide) == nil && !slices.ContainsFunc(avoid, wide.Overlaps) {
+			p = wide
+		}
+		out = append(out, p)
+	}
+	return out
 }
 
 // after is the first address behind the larger of two overlapping prefixes;

@@ -2,6 +2,7 @@ package tunnel
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -99,6 +100,87 @@ func TestAllocateOverlapsNothingAndIsStable(t *testing.T) {
 		next, err := Allocate(append(taken, got), wanted, pool)
 		if err == nil && next.Overlaps(got) {
 			t.Fatalf("%v was given twice", got)
+		}
+	})
+}
+
+// Small prefixes go where the room is good for nothing larger, whatever comes first.
+func TestAllocateKeepsRoomForLargePrefixes(t *testing.T) {
+	pool := netip.MustParsePrefix("198.18.0.0/15")
+	taken := []netip.Prefix{netip.MustParsePrefix("198.19.0.1/32")}
+	allocate := func(bits int) netip.Prefix {
+		wanted := netip.PrefixFrom(netip.MustParseAddr("10.0.0.0"), bits)
+		got, err := Allocate(append(slices.Clone(taken), wanted), wanted, pool)
+		if err != nil {
+			t.Fatalf("no room for a /%d beside %v", bits, taken)
+		}
+		taken = append(taken, got)
+		return got
+	}
+	for range 40 {
+		for _, bits := range []int{32, 24, 29, 25} {
+			allocate(bits)
+		}
+	}
+	if got := allocate(16); got != netip.MustParsePrefix("198.18.0.0/16") {
+		t.Errorf("a /16 is at %v", got)
+	}
+}
+
+func TestAggregate(t *testing.T) {
+	nodes := func(n int) []netip.Prefix {
+		var out []netip.Prefix
+		for i := range n {
+			out = append(out, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(244 + i/256), byte(i), 0}), 24))
+		}
+		return out
+	}
+	dual := nodes(9)
+	for i := range 9 {
+		dual = append(dual, netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, 1, 0, 0, 0, 0, 0, byte(i)}), 64))
+	}
+	for name, tt := range map[string]struct {
+		prefixes, avoid []netip.Prefix
+		want            string
+		left            int
+	}{
+		"few stay as they are":              {nodes(3), nil, "[10.244.0.0/24 10.244.1.0/24 10.244.2.0/24]", 0},
+		"the 17th node widens":              {nodes(17), nil, "[10.244.0.0/20 10.244.16.0/20]", 0},
+		"one more changes none of the rest": {nodes(33), nil, "[10.244.0.0/20 10.244.16.0/20 10.244.32.0/20]", 0},
+		"a thousand nodes":                  {nodes(1000), nil, "[10.244.0.0/16 10.245.0.0/16 10.246.0.0/16 10.247.0.0/16]", 0},
+		"nine nodes with two families":      {dual, nil, "[10.244.0.0/20 fd01::/60]", 0},
+		"what it may not cover stays out": {
+			nodes(17), []netip.Prefix{pfx("10.244.31.0/24")}, "[10.244.0.0/20 10.244.16.0/24]", 0,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, left := Aggregate(tt.prefixes, 16, tt.avoid)
+			if fmt.Sprint(got) != tt.want || left != tt.left {
+				t.Errorf("got %v and %d left, want %s and %d", got, left, tt.want, tt.left)
+			}
+		})
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		prefixes := rapid.SliceOf(rapid.Custom(func(t *rapid.T) netip.Prefix { return drawPrefix(t, "p", 18, 28) })).Draw(t, "prefixes")
+		avoid := rapid.SliceOf(rapid.Custom(func(t *rapid.T) netip.Prefix { return drawPrefix(t, "a", 18, 28) })).Draw(t, "avoid")
+		most := rapid.IntRange(1, 16).Draw(t, "most")
+		got, left := Aggregate(prefixes, most, avoid)
+		if len(got) > most {
+			t.Fatalf("%d prefixes, more than %d", len(got), most)
+		}
+		missing := 0
+		for _, p := range prefixes {
+			if !slices.ContainsFunc(got, func(q netip.Prefix) bool { return q.Bits() <= p.Bits() && q.Overlaps(p) }) {
+				missing++
+			}
+		}
+		if missing != left {
+			t.Fatalf("%d are not held, it says %d", missing, left)
+		}
+		for _, g := range got {
+			if !slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Bits() <= g.Bits() && p.Overlaps(g) }) && slices.ContainsFunc(avoid, g.Overlaps) {
+				t.Fatalf("%v covers what is to be avoided", g)
+			}
 		}
 	})
 }

@@ -53,7 +53,7 @@ func TestThroughput(t *testing.T) {
 	a, b := r.node("a", 1, "11"), r.node("b", 2, "12")
 	const aliasOfA, aliasOfB = "10.241.0.0/16", "10.242.0.0/16"
 	a.set(a.desired([]*rigNode{a}, peering(b, a, aliasOfA, aliasOfB)))
-	b.set(b.desired([]*rigNode{b}, peering(a, b, aliasOfB, aliasOfA, Pair{prefix(aliasOfA), host(b.podAddr)})))
+	b.set(b.desired([]*rigNode{b}, peering(a, b, aliasOfB, aliasOfA, openTo(b.podAddr))))
 	a.up()
 	b.up()
 	plainA, plainB := r.plain(a, b, 51999), r.plain(b, a, 51998)

@@ -22,8 +22,6 @@ func (p *planner) check(q Peer) error {
 		return fmt.Errorf("%d gateways, more than %d (MaxGateways)", len(q.Gateways), MaxGateways)
 	case len(q.Local) > MaxPrefixes || len(q.Remote) > MaxPrefixes:
 		return fmt.Errorf("more than %d prefixes one way (MaxPrefixes)", MaxPrefixes)
-	case len(q.Inbound) > MaxInbound:
-		return fmt.Errorf("%d open flows, more than %d (MaxInbound)", len(q.Inbound), MaxInbound)
 	}
 	busy := slices.Concat(p.homeNet, p.out.Remote)
 	var aliases []netip.Prefix
@@ -41,18 +39,7 @@ func (p *planner) check(q Peer) error {
 	if err := checkLocal(q.Local, aliases); err != nil {
 		return err
 	}
-	if err := p.checkGateways(q, aliases); err != nil {
-		return err
-	}
-	for _, pair := range q.Inbound {
-		if !pair.Source.IsValid() || !pair.Destination.IsValid() || !slices.ContainsFunc(aliases, covers(pair.Source)) {
-			return fmt.Errorf("open flow from %v is not from an alias of this peer", pair.Source)
-		}
-		if !slices.ContainsFunc(q.Local, func(m Mapping) bool { return covers(pair.Destination)(m.Real) }) {
-			return fmt.Errorf("open flow to %v is not to a prefix that the peer can reach", pair.Destination)
-		}
-	}
-	return nil
+	return p.checkGateways(q, aliases)
 }
 
 // checkLocal makes sure that our prefixes and what the peer calls them are a
@@ -89,9 +76,6 @@ func (p *planner) checkGateways(q Peer, aliases []netip.Prefix) error {
 			return fmt.Errorf("gateway %s is listed twice", g.Node)
 		case !own.Contains(overlay):
 			return fmt.Errorf("gateway %s announces the overlay address %v, which is not in its cluster's %v", g.Node, overlay, own)
-		}
-		if who, dup := p.keys[g.PublicKey]; dup {
-			return fmt.Errorf("gateway %s announces the WireGuard key of %s", g.Node, who)
 		}
 		if who, dup := p.overlays[overlay]; dup {
 			return fmt.Errorf("gateway %s announces the overlay address of %s", g.Node, who)

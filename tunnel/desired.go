@@ -15,8 +15,8 @@ type Desired struct {
 	// overlap: services, node networks.
 	Reserved []netip.Prefix
 	// Peers are the clusters to be connected with, in the order in which they
-	// came to be trusted: of two that claim the same key or address, the first
-	// has it and the other is refused.
+	// came to be trusted: of two that claim the same address, the first has it and
+	// the other is refused.
 	Peers []Peer
 }
 
@@ -44,6 +44,11 @@ type Peer struct {
 	Via string
 	// PresharedKey of this peering. Zero means none.
 	PresharedKey PresharedKey
+	// KeyMissing says that the preshared key cannot be read now. WireGuard peers
+	// that the device has keep the key that they have; none are added, for a
+	// tunnel without the key would be weaker than was agreed. All else of the
+	// peer is as usual.
+	KeyMissing bool
 	// Gateways are the peer's nodes that tunnels end on, in order of
 	// preference. One that says itself, in its answers to probes, that it
 	// carries us goes before one that does not; one that does not answer comes
@@ -54,7 +59,7 @@ type Peer struct {
 	// Remote are the peer's prefixes and the aliases under which we know them.
 	Remote []Mapping
 	// Inbound are the flows that the peer may open. Empty: none.
-	Inbound []Pair
+	Inbound []Exposure
 }
 
 // Gateway is a node of a peer on which tunnels end.
@@ -74,10 +79,6 @@ type Gateway struct {
 // are equal when nothing needs to be translated.
 type Mapping struct{ Real, Alias netip.Prefix }
 
-// Pair is an open flow: from a source, by the alias under which we know it, to
-// the real address of one of our pods. Single addresses are /32 or /128.
-type Pair struct{ Source, Destination netip.Prefix }
-
 // Observed is what a plan depends on and the node finds out for itself.
 type Observed struct {
 	// Sources are addresses that the node itself owns among those of its pods,
@@ -86,4 +87,10 @@ type Observed struct {
 	// Active is the gateway in use by the cluster ID of its peer. A peer that
 	// is missing uses its first gateway.
 	Active map[string]string
+	// Proven is, by WireGuard key, the ID of the cluster that completed a handshake with
+	// it and with that peering's preshared key.
+	Proven map[PublicKey]string
+	// Turn grows with time: of clusters that announce the same key, and none of which has
+	// proven it, another is tried in each.
+	Turn uint64
 }

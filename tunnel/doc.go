@@ -43,10 +43,12 @@
 // # Exposure
 //
 // What enters from the tunnel is dropped unless it answers a flow that the
-// local side opened, or its (source, destination) pair is listed in
-// [Peer.Inbound]. Nothing passes from peer to peer. What is meant for an alias
-// leaves through the device or not at all: an unreachable route and a firewall
-// rule stay behind when the device is gone.
+// local side opened, or source, destination, protocol and port are listed in
+// [Peer.Inbound]: the source in the same [Exposure] as the rest. That is
+// decided for each packet, so what is closed is closed for flows that are open.
+// Nothing passes from peer to peer. What is meant for an alias leaves through
+// the device or not at all: an unreachable route and a firewall rule stay
+// behind when the device is gone.
 //
 // # What is ours
 //

@@ -183,6 +183,14 @@ func TestPeerChanges(t *testing.T) {
 			have: []wgtypes.Peer{has(1, p1)},
 			out:  []wgtypes.PeerConfig{{PublicKey: wgtypes.Key(key(1)), UpdateOnly: true, PresharedKey: &secret}},
 		},
+		"a preshared key that is missing is kept": {
+			want: []WireGuardPeer{{PublicKey: key(1), KeyMissing: true, AllowedIPs: []netip.Prefix{p1, p2}, Keepalive: keepalive}},
+			have: []wgtypes.Peer{func() wgtypes.Peer { h := has(1, p1); h.PresharedKey = secret; return h }()},
+			out:  []wgtypes.PeerConfig{{PublicKey: wgtypes.Key(key(1)), UpdateOnly: true, AllowedIPs: nets(p2)}},
+		},
+		"a new peer waits for its preshared key": {
+			want: []WireGuardPeer{{PublicKey: key(1), KeyMissing: true, AllowedIPs: []netip.Prefix{p1}, Keepalive: keepalive}},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(tt.out, peerChanges(tt.want, tt.have, tt.dial)); diff != "" {

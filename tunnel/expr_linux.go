@@ -13,29 +13,31 @@ import (
 
 // family is what differs between IPv4 and IPv6 rules.
 type family struct {
-	number         byte
-	source, dest   uint32 // offsets in the header
-	size           uint32
-	checksum       uint32 // offset of the header's checksum; IPv4 only
-	icmp           byte
-	addr           nftables.SetDatatype
-	quotedSum      uint32 // checksum to fix for a change in a quoted packet, from the ICMP header
-	suffix         string
-	overhead       int // IP and TCP headers
-	secondRegister uint32
+	number       byte
+	source, dest uint32 // offsets in the header
+	size         uint32
+	checksum     uint32 // offset of the header's checksum; IPv4 only
+	icmp         byte
+	redirect     byte // ICMP type
+	addr         nftables.SetDatatype
+	quotedSum    uint32 // checksum to fix for a change in a quoted packet, from the ICMP header
+	suffix       string
+	overhead     int // IP and TCP headers
+	// Where protocol and port are loaded to, behind an address.
+	protocolRegister, portRegister uint32
 }
 
 func ipv4() family {
 	return family{
-		number: unix.NFPROTO_IPV4, source: 12, dest: 16, size: 4, checksum: 10, icmp: unix.IPPROTO_ICMP, addr: nftables.TypeIPAddr,
-		quotedSum: icmpHeader + 10, suffix: "4", overhead: 40, secondRegister: unix.NFT_REG32_01,
+		number: unix.NFPROTO_IPV4, source: 12, dest: 16, size: 4, checksum: 10, icmp: unix.IPPROTO_ICMP, redirect: 5, addr: nftables.TypeIPAddr,
+		quotedSum: icmpHeader + 10, suffix: "4", overhead: 40, protocolRegister: unix.NFT_REG32_01, portRegister: unix.NFT_REG32_02,
 	}
 }
 
 func ipv6() family {
 	return family{
-		number: unix.NFPROTO_IPV6, source: 8, dest: 24, size: 16, icmp: unix.IPPROTO_ICMPV6, addr: nftables.TypeIP6Addr,
-		quotedSum: 2, suffix: "6", overhead: 60, secondRegister: unix.NFT_REG_2,
+		number: unix.NFPROTO_IPV6, source: 8, dest: 24, size: 16, icmp: unix.IPPROTO_ICMPV6, redirect: 137, addr: nftables.TypeIP6Addr,
+		quotedSum: 2, suffix: "6", overhead: 60, protocolRegister: unix.NFT_REG32_04, portRegister: unix.NFT_REG32_05,
 	}
 }
 
@@ -141,15 +143,6 @@ func (f family) loadSource() []expr.Any {
 
 func (f family) loadDest() []expr.Any {
 	return load(expr.PayloadBaseNetworkHeader, f.dest, f.size, unix.NFT_REG_1)
-}
-
-func (f family) loadMasked(offset uint32, bits int, register uint32) []expr.Any {
-	l := load(expr.PayloadBaseNetworkHeader, offset, f.size, register)
-	if bits == int(f.size)*8 {
-		return l
-	}
-	mask := prefixMask(netip.PrefixFrom(map[bool]netip.Addr{false: netip.IPv4Unspecified(), true: netip.IPv6Unspecified()}[f.size == 16], bits))
-	return append(l, &expr.Bitwise{SourceRegister: register, DestRegister: register, Len: f.size, Mask: mask, Xor: make([]byte, f.size)})
 }
 
 func (f family) from(set string) []expr.Any {

@@ -40,6 +40,7 @@ type Fabric struct {
 	// handshakes are the first ones that wait for an answer, again the timer by
 	// which they are looked at.
 	handshakes handshakes
+	proofs     keyProofs // of who has which key
 	again      *time.Timer
 	said       map[Problem]bool
 }
@@ -61,7 +62,7 @@ func New(cfg Config) (*Fabric, error) {
 		wake: make(chan struct{}, 1), changed: make(chan struct{}, 1),
 		control: newControl(cfg.Device),
 		active:  map[string]string{}, dialers: map[PublicKey]*dialer{}, heard: map[PublicKey]heard{}, said: map[Problem]bool{},
-		handshakes: handshakes{},
+		handshakes: handshakes{}, proofs: keyProofs{},
 	}
 	f.prober = newProber(cfg.Device, cfg.ProbePort, f.poke)
 	f.resolver = newResolver(f.poke)
@@ -263,11 +264,15 @@ func (f *Fabric) apply(ctx context.Context, p *pass, d Desired) {
 	for _, q := range d.Peers {
 		f.active[q.ClusterID] = f.chooseGateway(q)
 	}
-	layout, err := Plan(d, Observed{Sources: sources, Active: f.active})
+	f.proofs.observe(p.now, heldKeys(p.device), d.Peers)
+	layout, err := Plan(d, Observed{
+		Sources: sources, Active: f.active, Proven: f.proofs.proven(), Turn: uint64(max(p.now.Unix(), 0)) / uint64(keyTrial/time.Second),
+	})
 	if err != nil {
 		p.fail(err)
 		return
 	}
+	f.proofs.planned(p.now, layout.Peers)
 	p.layout = layout
 	p.problems = append(p.problems, layout.Problems...)
 	p.status.Overlay = layout.Overlay
@@ -291,6 +296,18 @@ func (f *Fabric) apply(ctx context.Context, p *pass, d Desired) {
 	if text := f.prober.trouble(); text != "" && p.link != 0 {
 		p.problems = append(p.problems, Problem{Text: text})
 	}
+}
+
+// heldKeys are the keys of the peers of a device.
+func heldKeys(device *wgtypes.Device) []heldKey {
+	if device == nil {
+		return nil
+	}
+	var out []heldKey
+	for _, h := range device.Peers {
+		out = append(out, heldKey{key: PublicKey(h.PublicKey), psk: PresharedKey(h.PresharedKey), handshake: h.LastHandshakeTime})
+	}
+	return out
 }
 
 // did logs what was changed and notes what failed.

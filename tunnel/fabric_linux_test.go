@@ -36,7 +36,7 @@ func (n *rigNode) gateway() Gateway {
 
 // peering is what a node wants from a peer whose pods it knows as remote and
 // that knows its own as local.
-func peering(to *rigNode, via *rigNode, local, remote string, open ...Pair) Peer {
+func peering(to *rigNode, via *rigNode, local, remote string, open ...Exposure) Peer {
 	return Peer{
 		ClusterID: clusterID(to.cluster), Via: via.name, PresharedKey: PresharedKey{1, 2, 3},
 		Gateways: []Gateway{to.gateway()},
@@ -67,10 +67,10 @@ func TestTwoClustersWithEqualPodPrefixes(t *testing.T) {
 		p := &d.Peers[0]
 		p.Local = append(p.Local, Mapping{prefix("fd77:1::/64"), prefix(local)})
 		p.Remote = append(p.Remote, Mapping{prefix("fd77:1::/64"), prefix(remote)})
-		p.Inbound = append(p.Inbound, Pair{prefix(remote), host(address("fd77:1::10"))})
+		p.Inbound = append(p.Inbound, openTo(address("fd77:1::10")))
 	}
-	openA := Pair{prefix(aliasOfB), host(a.podAddr)}
-	openB := Pair{prefix(aliasOfA), host(b.podAddr)}
+	openA := openTo(a.podAddr)
+	openB := openTo(b.podAddr)
 	closedA := a.desired([]*rigNode{a}, peering(b, a, aliasOfA, aliasOfB))
 	closedB := b.desired([]*rigNode{b}, peering(a, b, aliasOfB, aliasOfA))
 	openedA := a.desired([]*rigNode{a}, peering(b, a, aliasOfA, aliasOfB, openA))
@@ -157,6 +157,10 @@ done`, bAsSeen, a.underlay))
 		r.t = t
 		r.killFabric(a, openedA, bAsSeen)
 	})
+	t.Run("a preshared key that is missing takes nothing down", func(t *testing.T) {
+		r.t = t
+		r.missingKey(a, openedA, bAsSeen)
+	})
 	t.Run("closing cuts what was open", func(t *testing.T) {
 		r.t = t
 		r.closingCuts(b, closedB, openedB, a.pod, bAsSeen)
@@ -179,18 +183,19 @@ done`, bAsSeen, a.underlay))
 	t.Run("ten thousand open pairs are one transaction", func(t *testing.T) {
 		r.t = t
 		many := openedB
-		pairs := []Pair{openB}
+		all, some := openB, Exposure{Name: "some", Destinations: []Destination{{Addr: b.podAddr}}}
 		for i := range 12000 {
-			pairs = append(pairs, Pair{prefix(aliasOfA), host(netip.AddrFrom4([4]byte{10, 200, byte(i / 250), byte(i % 250)}))})
-			pairs = append(pairs, Pair{host(netip.AddrFrom4([4]byte{10, 241, byte(i / 250), byte(i % 250)})), host(b.podAddr)})
+			all.Destinations = append(all.Destinations, Destination{Addr: netip.AddrFrom4([4]byte{10, 200, byte(i / 250), byte(i % 250)})})
+			some.Sources = append(some.Sources, netip.AddrFrom4([4]byte{10, 241, byte(i / 250), byte(i % 250)}))
 		}
 		many.Peers = []Peer{openedB.Peers[0]}
-		many.Peers[0].Inbound = pairs
+		many.Peers[0].Inbound = []Exposure{all, some}
 		b.set(many)
 		took := r.eventually("all pairs", func() error {
-			out := r.in(b.ns, "nft list set inet entente inbound4-32-32; nft list set inet entente inbound4-16-32")
-			if n := strings.Count(out, " . "); n < 24000 {
-				return fmt.Errorf("%d pairs\n%s", n, b.fabric.log())
+			sources, _ := r.try(b.ns, "nft list map inet entente sources4")
+			open, _ := r.try(b.ns, "nft list table inet entente")
+			if s, o := strings.Count(sources, "10.241."), strings.Count(open, "10.200."); s < 12000 || o < 12000 {
+				return fmt.Errorf("%d sources, %d destinations\n%s", s, o, b.fabric.log())
 			}
 			return nil
 		})
@@ -335,6 +340,46 @@ func (r *rig) killFabric(n *rigNode, d Desired, to netip.Addr) {
 	if log := n.fabric.log(); strings.Contains(log, "level=INFO") {
 		r.t.Errorf("a restarted fabric changed what was right:\n%s", log)
 	}
+}
+
+// missingKey takes the preshared key away from a fabric that runs, and from one that
+// starts, under a stream of datagrams.
+func (r *rig) missingKey(n *rigNode, d Desired, to netip.Addr) {
+	without := d
+	without.Peers = []Peer{d.Peers[0]}
+	without.Peers[0].PresharedKey, without.Peers[0].KeyMissing = PresharedKey{}, true
+	keys := func() string { return r.in(n.ns, "wg show "+n.device+" preshared-keys") }
+	time.Sleep(300 * time.Millisecond) // all is quiet
+	state, psks := r.state(n), keys()
+	const every, total = 5 * time.Millisecond, 600
+	lost := make(chan string)
+	go func() {
+		out, _ := r.try(n.pod, fmt.Sprintf("ping -q -i %v -c %d -W 10 %v", every.Seconds(), total, to))
+		lost <- out
+	}()
+	n.set(without)
+	time.Sleep(time.Second)
+	n.fabric.kill()
+	n.startFabric()
+	n.set(without)
+	r.eventually("the problem is reported", func() error {
+		for _, p := range n.fabric.seen().Problems {
+			if strings.Contains(p.Text, "preshared key") {
+				return nil
+			}
+		}
+		return fmt.Errorf("got %+v", n.fabric.seen().Problems)
+	})
+	if out := <-lost; !strings.Contains(out, fmt.Sprintf("%d received, 0%% packet loss", total)) {
+		r.t.Errorf("packets lost without the key:\n%s", out)
+	}
+	if got := r.state(n); got != state {
+		r.t.Errorf("the kernel's state changed:\n%s\nwant:\n%s", got, state)
+	}
+	if keys() != psks {
+		r.t.Error("the device's preshared keys changed")
+	}
+	n.set(d)
 }
 
 // closingCuts closes an exposure under an established connection.

@@ -104,8 +104,8 @@ func anew(again []PublicKey, want []WireGuardPeer, have []wgtypes.Peer, dial map
 	for _, key := range again {
 		i := slices.IndexFunc(have, func(p wgtypes.Peer) bool { return PublicKey(p.PublicKey) == key })
 		j := slices.IndexFunc(want, func(p WireGuardPeer) bool { return p.PublicKey == key })
-		if i < 0 || j < 0 {
-			continue
+		if i < 0 || j < 0 || want[j].KeyMissing {
+			continue // without its key it could not be put back
 		}
 		if _, ok := dial[key]; !ok && have[i].Endpoint != nil {
 			e := have[i].Endpoint.AddrPort()

@@ -17,15 +17,22 @@ const (
 	MaxEndpointLen = 261
 	// MaxPrefixes is the number of prefixes that one peer maps, each way.
 	MaxPrefixes = 16
-	// MaxInbound is the number of open (source, destination) pairs of one peer.
+	// MaxInbound is the number of sources and destinations, together, of the flows
+	// that one peer may open; a destination that sources of several exposures
+	// reach counts for each combination of exposures.
 	MaxInbound = 1 << 16
-	// MaxPairShapes is the number of different (source bits, destination bits)
-	// among the open pairs of all peers: each costs a set lookup per packet.
-	MaxPairShapes = 32
+	// MaxClasses is the number of classes of sources of one peer: sets of exposures
+	// that name the same sources. Each is a chain, of which a packet passes at most
+	// two.
+	MaxClasses = 512
 	// MinBits4 is the shortest IPv4 prefix that may be mapped.
 	MinBits4 = 8
 	// MinBits6 is the shortest IPv6 prefix that may be mapped.
 	MinBits6 = 32
+	// coverStep is by how many bits prefixes are widened at a time when there are too
+	// many to tell, coverMost by how many at most.
+	coverStep = 4
+	coverMost = 8
 	// MinMTU is the smallest device MTU: IPv6, and so the overlay, needs it.
 	MinMTU = 1280
 	// MaxMTU is the largest device MTU.

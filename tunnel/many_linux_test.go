@@ -16,11 +16,11 @@ func TestPeersWithTheSameAliasesDoNotMixOrMeet(t *testing.T) {
 	// B and C know A by the same alias, which is also A's alias for B.
 	const same, aliasOfC = "10.250.0.0/16", "10.251.0.0/16"
 	hub := a.desired([]*rigNode{a},
-		peering(b, a, same, same, Pair{prefix(same), host(a.podAddr)}),
-		peering(c, a, same, aliasOfC, Pair{prefix(aliasOfC), host(a.podAddr)}))
+		peering(b, a, same, same, openTo(a.podAddr)),
+		peering(c, a, same, aliasOfC, openTo(a.podAddr)))
 	a.set(hub)
-	b.set(b.desired([]*rigNode{b}, peering(a, b, same, same, Pair{prefix(same), host(b.podAddr)})))
-	c.set(c.desired([]*rigNode{c}, peering(a, c, aliasOfC, same, Pair{prefix(same), host(c.podAddr)})))
+	b.set(b.desired([]*rigNode{b}, peering(a, b, same, same, openTo(b.podAddr))))
+	c.set(c.desired([]*rigNode{c}, peering(a, c, aliasOfC, same, openTo(c.podAddr))))
 	for _, n := range []*rigNode{a, b, c} {
 		n.up()
 	}
@@ -95,11 +95,11 @@ func TestNodesReachPeersThroughTheirGateway(t *testing.T) {
 	gateway, worker, b := r.node("a", 1, "11"), r.node("a", 2, "21"), r.node("b", 1, "12")
 	const aliasOfA, aliasOfB = "10.241.0.0/16", "10.242.0.0/16"
 	nodes := []*rigNode{gateway, worker}
-	open := Pair{prefix(aliasOfB), host(worker.podAddr)}
+	open := openTo(worker.podAddr)
 	workerAsSeen, bAsSeen := remap(t, worker.podAddr, aliasOfA), remap(t, b.podAddr, aliasOfB)
 	gateway.set(gateway.desired(nodes, peering(b, gateway, aliasOfA, aliasOfB)))
 	worker.set(worker.desired(nodes, peering(b, gateway, aliasOfA, aliasOfB)))
-	b.set(b.desired([]*rigNode{b}, peering(gateway, b, aliasOfB, aliasOfA, Pair{prefix(aliasOfA), host(b.podAddr)})))
+	b.set(b.desired([]*rigNode{b}, peering(gateway, b, aliasOfB, aliasOfA, openTo(b.podAddr))))
 	for _, n := range []*rigNode{gateway, worker, b} {
 		n.up()
 	}
@@ -116,6 +116,28 @@ func TestNodesReachPeersThroughTheirGateway(t *testing.T) {
 	}
 	r.in(b.pod, "ping -c 3 -i 0.2 -W 5 "+workerAsSeen.String())
 	r.wantRefused("worker's pod to b, refused", worker.pod, bAsSeen)
+	t.Run("the gateway sends no redirects to those it forwards for", func(t *testing.T) {
+		r.t = t
+		// What matters is all or the device: either turns them on.
+		r.in(gateway.ns, "echo 1 > /proc/sys/net/ipv4/conf/all/send_redirects; echo 0 > /proc/sys/net/ipv4/conf/"+gateway.device+"/send_redirects")
+		for _, pod := range []string{worker.pod, b.pod} {
+			r.in(pod, `set -e
+nft add table ip watch
+nft 'add chain ip watch input { type filter hook input priority -400; }'
+nft add rule ip watch input icmp type redirect counter
+nft add rule ip watch input icmp type echo-reply counter`)
+		}
+		for range 8 {
+			r.in(worker.pod, "ping -c 1 -W 5 "+bAsSeen.String())
+			r.in(b.pod, "ping -c 1 -W 5 "+workerAsSeen.String())
+		}
+		for _, pod := range []string{worker.pod, b.pod} {
+			out := r.in(pod, "nft list table ip watch")
+			if !strings.Contains(out, "icmp type redirect counter packets 0 ") || !strings.Contains(out, "icmp type echo-reply counter packets 8 ") {
+				t.Errorf("%s got redirects, or no answers:\n%s", pod, out)
+			}
+		}
+	})
 	if out := r.in(gateway.ns, "cat /proc/net/nf_conntrack 2>/dev/null | grep "+worker.podAddr.String()+" || true"); out != "" {
 		t.Errorf("the gateway tracks what it only carries:\n%s", out)
 	}
@@ -142,6 +164,25 @@ func TestNodesReachPeersThroughTheirGateway(t *testing.T) {
 	})
 	r.in("inet", "ip link set e"+b.name+" up")
 	gateway.up()
+
+	// The other nodes see that their gateway died, and name it.
+	died := time.Now()
+	r.in("inet", "ip link set e"+gateway.name+" down")
+	r.eventually("the gateway seen down", func() error {
+		for _, p := range worker.fabric.seen().Peers {
+			if p.Cluster == clusterID("a") && p.Node == gateway.name && p.Active && p.State == PathDown {
+				return nil
+			}
+		}
+		return fmt.Errorf("still %+v", worker.fabric.seen().Peers)
+	})
+	took := time.Since(died)
+	t.Logf("gateway seen down after %v", took.Round(10*time.Millisecond))
+	if took > 10*time.Second {
+		t.Errorf("it took %v to see that the gateway died", took)
+	}
+	r.in("inet", "ip link set e"+gateway.name+" up")
+	worker.up()
 }
 
 // A fabric moves to another endpoint when the first is dead, and finds a peer
@@ -152,7 +193,7 @@ func TestEndpointsAreTriedInTurn(t *testing.T) {
 	const aliasOfA, aliasOfB = "10.241.0.0/16", "10.242.0.0/16"
 	toB := peering(b, a, aliasOfA, aliasOfB)
 	toB.Gateways[0].Endpoints = []string{"172.31.0.99:51820", netip.AddrPortFrom(b.underlay, 51820).String()}
-	toA := peering(a, b, aliasOfB, aliasOfA, Pair{prefix(aliasOfA), host(b.podAddr)})
+	toA := peering(a, b, aliasOfB, aliasOfA, openTo(b.podAddr))
 	toA.Gateways[0].Endpoints = nil
 	a.set(a.desired([]*rigNode{a}, toB))
 	b.set(b.desired([]*rigNode{b}, toA))
@@ -169,7 +210,7 @@ func TestNodesWithoutIPv6(t *testing.T) {
 	const aliasOfA, aliasOfB = "10.241.0.0/16", "10.242.0.0/16"
 	r.in(b.ns, "echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6; echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6")
 	a.set(a.desired([]*rigNode{a}, peering(b, a, aliasOfA, aliasOfB)))
-	b.set(b.desired([]*rigNode{b}, peering(a, b, aliasOfB, aliasOfA, Pair{prefix(aliasOfA), host(b.podAddr)})))
+	b.set(b.desired([]*rigNode{b}, peering(a, b, aliasOfB, aliasOfA, openTo(b.podAddr))))
 	r.wantSeen("a to b", a.pod, "tcp", remap(t, b.podAddr, aliasOfB), 8080, remap(t, a.podAddr, aliasOfA).String())
 	r.eventually("the problem is told", func() error {
 		for _, p := range b.fabric.seen().Problems {

@@ -3,6 +3,7 @@ package tunnel
 import (
 	"bytes"
 	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,13 +12,14 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/userdata"
+	"golang.org/x/sys/unix"
 )
 
 const (
 	// elementsPerMessage keeps the list of elements, whose length has 16 bits,
 	// below its limit.
 	elementsPerMessage = 512
-	// netlinkBuffer holds the largest batch: a table with MaxInbound pairs of
+	// netlinkBuffer holds the largest batch: a table with MaxInbound elements of
 	// several peers.
 	netlinkBuffer = 32 << 20
 )
@@ -140,7 +142,7 @@ func readTable(c *nftables.Conn, want ruleset) (tableState, error) {
 		if err != nil {
 			return st, fmt.Errorf("list elements of %s: %w", w.name, err)
 		}
-		if sameElements(have, w.elements) {
+		if w.sameElements(have, w.elements) {
 			continue
 		}
 		if !w.live {
@@ -176,38 +178,57 @@ func elementsDigest(r ruleset) string {
 		if s.live {
 			fmt.Fprintln(h, s.name)
 			for _, e := range s.elements {
-				h.Write(e.Key)
+				fmt.Fprintf(h, "%q\n", s.identity(e))
 			}
 		}
 	}
 	return string(h.Sum(nil))
 }
 
-func elementKey(e nftables.SetElement) string {
-	if e.IntervalEnd {
-		return string(e.Key) + "end"
+// identity is an element as far as it matters: one that leads to another chain is
+// another one.
+func (s ruleSet) identity(e nftables.SetElement) string {
+	id := string(e.Key)
+	switch {
+	case e.IntervalEnd:
+		id += "end"
+	case !s.verdicts:
+	case e.VerdictData != nil:
+		id += e.VerdictData.Chain
+	default:
+		id += verdictChain(e.Val)
 	}
-	return string(e.Key)
+	return id
 }
 
-func sameElements(a, b []nftables.SetElement) bool {
-	if len(a) != len(b) {
-		return false
+// verdictChain is the chain that a verdict leads to, as the kernel gives it: netlink
+// attributes.
+func verdictChain(b []byte) string {
+	const header = unix.SizeofNlAttr
+	for len(b) >= header {
+		length, kind := int(binary.NativeEndian.Uint16(b)), binary.NativeEndian.Uint16(b[2:])
+		if length < header || length > len(b) {
+			return ""
+		}
+		if kind&^(unix.NLA_F_NESTED|unix.NLA_F_NET_BYTEORDER) == unix.NFTA_VERDICT_CHAIN {
+			return strings.TrimRight(string(b[header:length]), "\x00")
+		}
+		b = b[min((length+3)&^3, len(b)):]
 	}
-	in := make(map[string]bool, len(a))
-	for _, e := range a {
-		in[elementKey(e)] = true
-	}
-	return !slices.ContainsFunc(b, func(e nftables.SetElement) bool { return !in[elementKey(e)] })
+	return ""
+}
+
+func (s ruleSet) sameElements(a, b []nftables.SetElement) bool {
+	return len(a) == len(b) && len(s.minus(a, b)) == 0
 }
 
 // minus is a without the elements of b.
-func minus(a, b []nftables.SetElement) []nftables.SetElement {
+func (s ruleSet) minus(a, b []nftables.SetElement) []nftables.SetElement {
 	in := make(map[string]bool, len(b))
 	for _, e := range b {
-		in[elementKey(e)] = true
+		in[s.identity(e)] = true
 	}
-	return slices.DeleteFunc(slices.Clone(a), func(e nftables.SetElement) bool { return in[elementKey(e)] })
+	return slices.DeleteFunc(slices.Clone(a), func(e nftables.SetElement) bool { return in[s.identity(e)] })
 }
 
 // replaceTable does all in one transaction.
@@ -250,22 +271,32 @@ func (s ruleSet) set(t *nftables.Table) *nftables.Set {
 	return set
 }
 
-// changeElements adds before it removes.
+// changeElements does all in one transaction. It removes before it adds, for an
+// element of a map that leads elsewhere is the same one to the kernel.
 func changeElements(c *nftables.Conn, want ruleset, have tableState) error {
 	for _, w := range want.sets {
 		if !slices.Contains(have.differ, w.name) {
 			continue
 		}
 		s := w.set(table())
-		add, del := minus(w.elements, have.elements[w.name]), minus(have.elements[w.name], w.elements)
+		add, del := w.minus(w.elements, have.elements[w.name]), w.minus(have.elements[w.name], w.elements)
 		err := errors.Join(
-			inChunks(add, func(es []nftables.SetElement) error { return c.SetAddElements(s, es) }),
-			inChunks(del, func(es []nftables.SetElement) error { return c.SetDeleteElements(s, es) }))
+			inChunks(del, func(es []nftables.SetElement) error { return c.SetDeleteElements(s, keysOf(es)) }),
+			inChunks(add, func(es []nftables.SetElement) error { return c.SetAddElements(s, es) }))
 		if err != nil {
 			return fmt.Errorf("set %s: %w", w.name, err)
 		}
 	}
 	return c.Flush()
+}
+
+// keysOf are elements without what they map to.
+func keysOf(es []nftables.SetElement) []nftables.SetElement {
+	keys := make([]nftables.SetElement, 0, len(es))
+	for _, e := range es {
+		keys = append(keys, nftables.SetElement{Key: e.Key, IntervalEnd: e.IntervalEnd})
+	}
+	return keys
 }
 
 func inChunks(es []nftables.SetElement, do func([]nftables.SetElement) error) error {

@@ -46,6 +46,7 @@ type Path struct {
 	next     uint64                 // the sequence number of the next probe
 	answered uint64                 // one more than the highest that was answered
 	rtt      time.Duration
+	again    bool // there was more than one answer
 	last     time.Time
 }
 
@@ -67,6 +68,7 @@ func (p Path) Answered(seq uint64, now time.Time) Path {
 	}
 	took := max(0, now.Sub(p.sent[seq%probeMemory]))
 	p.sent[seq%probeMemory] = time.Time{}
+	p.again = p.again || !p.last.IsZero()
 	if p.rtt == 0 || took < p.rtt/2 {
 		p.rtt = took // what waited for a handshake says nothing of the path
 	} else {
@@ -77,8 +79,14 @@ func (p Path) Answered(seq uint64, now time.Time) Path {
 	return p
 }
 
-// RTT is the smoothed round trip. Zero before the first answer.
-func (p Path) RTT() time.Duration { return p.rtt }
+// RTT is the smoothed round trip. Zero before the second answer: the first probe
+// often waits for a handshake, and its answer says nothing of the path.
+func (p Path) RTT() time.Duration {
+	if !p.again {
+		return 0
+	}
+	return p.rtt
+}
 
 // LastAnswer is when the path was last seen to work. Zero if never.
 func (p Path) LastAnswer() time.Time { return p.last }
@@ -99,4 +107,11 @@ func (p Path) State(now time.Time) PathState {
 		return PathUnknown
 	}
 	return PathUp
+}
+
+// similar says whether two round trips differ so little that it is no news: by a
+// millisecond, or by less than a half. One that is not known yet is like no other.
+func similar(a, b time.Duration) bool {
+	a, b = min(a, b), max(a, b)
+	return a == b || a > 0 && (b-a < time.Millisecond || b < 2*a)
 }

@@ -63,6 +63,40 @@ func TestAVerySlowPathIsNotDown(t *testing.T) {
 	}
 }
 
+func TestRoundTripIsThatOfThePathAndNotOfTheHandshake(t *testing.T) {
+	var p Path
+	now := time.Unix(1000, 0)
+	answer := func(took time.Duration) {
+		now = now.Add(time.Second)
+		seq := p.Next()
+		p = p.Sent(now).Answered(seq, now.Add(took))
+	}
+	answer(900 * time.Millisecond) // it waited for the handshake
+	if p.RTT() != 0 || p.State(now) != PathUp {
+		t.Errorf("after one answer the round trip is %v, want it unknown", p.RTT())
+	}
+	for range 5 {
+		answer(400 * time.Microsecond)
+		if p.RTT() != 400*time.Microsecond {
+			t.Fatalf("the round trip is %v, want 400µs", p.RTT())
+		}
+	}
+	for name, tt := range map[string]struct {
+		a, b time.Duration
+		want bool
+	}{
+		"equal":            {400 * time.Microsecond, 400 * time.Microsecond, true},
+		"now known":        {0, 400 * time.Microsecond, false},
+		"small on a LAN":   {300 * time.Microsecond, 900 * time.Microsecond, true},
+		"no handshake now": {900 * time.Millisecond, 20 * time.Millisecond, false},
+		"some jitter":      {20 * time.Millisecond, 31 * time.Millisecond, true},
+	} {
+		if similar(tt.a, tt.b) != tt.want || similar(tt.b, tt.a) != tt.want {
+			t.Errorf("%s: similar is not %t", name, tt.want)
+		}
+	}
+}
+
 func TestAnswersToProbesThatWereNotSentChangeNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var p Path

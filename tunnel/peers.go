@@ -25,8 +25,11 @@ func peerChanges(want []WireGuardPeer, have []wgtypes.Peer, dial map[PublicKey]n
 	for _, w := range want {
 		h, exists := present[w.PublicKey]
 		delete(present, w.PublicKey)
+		if w.KeyMissing && !exists {
+			continue
+		}
 		c, differs := wgtypes.PeerConfig{PublicKey: wgtypes.Key(w.PublicKey), UpdateOnly: exists}, !exists
-		if psk := wgtypes.Key(w.PresharedKey); !exists && !w.PresharedKey.IsZero() || exists && h.PresharedKey != psk {
+		if psk := wgtypes.Key(w.PresharedKey); !w.KeyMissing && (!exists && !w.PresharedKey.IsZero() || exists && h.PresharedKey != psk) {
 			c.PresharedKey, differs = &psk, true
 		}
 		if h.PersistentKeepaliveInterval != w.Keepalive {

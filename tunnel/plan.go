@@ -24,8 +24,8 @@ type Layout struct {
 	// Others those of home nodes that are reached through the device, Remote
 	// the aliases of all peers. Sorted, none inside another.
 	Own, Home, Others, Remote []netip.Prefix
-	// Inbound are the flows that peers may open. Sorted, without duplicates.
-	Inbound []Pair
+	// Inbound are the flows that peers may open.
+	Inbound Inbound
 	// Problems are the parts of the input that were refused.
 	Problems []Problem
 }
@@ -34,6 +34,9 @@ type Layout struct {
 type WireGuardPeer struct {
 	PublicKey    PublicKey
 	PresharedKey PresharedKey
+	// KeyMissing says that the preshared key is not known: a peer that the
+	// device has keeps its key, and one that it does not have is not added.
+	KeyMissing bool
 	// Endpoints are the candidates to dial.
 	Endpoints []string
 	// AllowedIPs are what the peer may send from and is sent.
@@ -82,6 +85,7 @@ func Plan(d Desired, o Observed) (Layout, error) {
 	if err := p.home(); err != nil {
 		return Layout{}, fmt.Errorf("plan fabric of node %s: %w", d.Node, err)
 	}
+	p.owners = owners(d.Peers[:min(len(d.Peers), MaxPeers)], o)
 	for i := range d.Peers {
 		if i >= MaxPeers {
 			p.problem(d.Peers[i].ClusterID, "more than %d peers (MaxPeers): left out; end a peering", MaxPeers)
@@ -104,6 +108,7 @@ type planner struct {
 	self     Node
 	out      Layout
 	keys     map[PublicKey]string  // who has a key
+	owners   map[PublicKey]string  // which peer has a key that peers announce
 	overlays map[netip.Addr]string // who has an overlay address
 	clusters []string
 	homeNet  []netip.Prefix // what no alias may overlap
@@ -213,7 +218,7 @@ func (p *planner) peer(q Peer) {
 	}
 	slices.SortFunc(aliases, comparePrefix)
 	p.out.Remote = append(p.out.Remote, aliases...)
-	p.out.Inbound = append(p.out.Inbound, q.Inbound...)
+	p.open(q, aliases)
 	for _, m := range q.Local {
 		p.homeNet = append(p.homeNet, m.Real)
 		p.out.Home = append(p.out.Home, m.Real)
@@ -245,13 +250,28 @@ func (p *planner) carry(q Peer, aliases []netip.Prefix) {
 	if len(q.Gateways) == 0 {
 		p.problem(q.ClusterID, "the peer has announced no gateway: look at its fabric")
 	}
-	active := max(0, slices.IndexFunc(q.Gateways, func(g Gateway) bool { return g.Node == p.o.Active[q.ClusterID] }))
-	for i, g := range q.Gateways {
+	if q.KeyMissing {
+		p.problem(q.ClusterID, "the preshared key of the peer's tunnel cannot be read: an existing tunnel keeps its key, a new one waits; the agent writes the key when the peer is connected")
+	}
+	// A gateway with a key that is somebody else's is left out, and it alone.
+	gateways := slices.DeleteFunc(slices.Clone(q.Gateways), func(g Gateway) bool {
+		if owner := p.owners[g.PublicKey]; owner != q.ClusterID {
+			p.problem(q.ClusterID, "gateway %s is left out: cluster %s announces the same WireGuard key; the one that completes a handshake has it", g.Node, owner)
+			return true
+		}
+		if who, dup := p.keys[g.PublicKey]; dup {
+			p.problem(q.ClusterID, "gateway %s is left out: it announces the WireGuard key of %s", g.Node, who)
+			return true
+		}
+		return false
+	})
+	active := max(0, slices.IndexFunc(gateways, func(g Gateway) bool { return g.Node == p.o.Active[q.ClusterID] }))
+	for i, g := range gateways {
 		overlay := gatewayOverlay(q, g)
 		who := "gateway " + g.Node + " of " + q.ClusterID
 		p.keys[g.PublicKey], p.overlays[overlay] = who, who
 		w := &WireGuardPeer{
-			PublicKey: g.PublicKey, PresharedKey: q.PresharedKey, Endpoints: slices.Clone(g.Endpoints), Keepalive: keepalive,
+			PublicKey: g.PublicKey, PresharedKey: q.PresharedKey, KeyMissing: q.KeyMissing, Endpoints: slices.Clone(g.Endpoints), Keepalive: keepalive,
 			Cluster: q.ClusterID, Node: g.Node, Overlay: overlay, Carries: true,
 			AllowedIPs: []netip.Prefix{host(overlay)},
 		}
@@ -261,6 +281,27 @@ func (p *planner) carry(q Peer, aliases []netip.Prefix) {
 		p.remote = append(p.remote, w)
 		p.out.Routes = append(p.out.Routes, Route{Prefix: host(overlay), Source: p.out.Overlay})
 	}
+}
+
+// owners says which of the peers that announce a key has it: the one that has proven
+// it, else each of them in turn.
+func owners(peers []Peer, o Observed) map[PublicKey]string {
+	claims := map[PublicKey][]string{}
+	for _, q := range peers {
+		for _, g := range q.Gateways {
+			if c := claims[g.PublicKey]; !slices.Contains(c, q.ClusterID) {
+				claims[g.PublicKey] = append(c, q.ClusterID)
+			}
+		}
+	}
+	out := make(map[PublicKey]string, len(claims))
+	for key, by := range claims {
+		out[key] = by[o.Turn%uint64(len(by))]
+		if slices.Contains(by, o.Proven[key]) {
+			out[key] = o.Proven[key]
+		}
+	}
+	return out
 }
 
 // source is the node's own address for what it sends to a prefix.
@@ -302,22 +343,9 @@ func (p *planner) finish() Layout {
 		out.Own = out.Home // the CNI gives nodes no prefixes of their own
 	}
 	out.Own, out.Home, out.Others, out.Remote = minimal(out.Own), minimal(out.Home), minimal(out.Others), minimal(out.Remote)
-	for i := range out.Inbound {
-		out.Inbound[i].Source, out.Inbound[i].Destination = out.Inbound[i].Source.Masked(), out.Inbound[i].Destination.Masked()
-	}
-	slices.SortFunc(out.Inbound, comparePair)
-	out.Inbound = slices.Compact(out.Inbound)
-	if shapes := pairShapes(out.Inbound); len(shapes) > MaxPairShapes {
-		p.problem("", "open flows of %d different prefix lengths, more than %d (MaxPairShapes): the rest stay closed", len(shapes), MaxPairShapes)
-		out.Problems = p.out.Problems
-	}
+	out.Inbound = out.Inbound.sorted()
 	return out
 }
 
 // host is the prefix of one address.
 func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
-
-// covers tells whether a prefix holds all of p.
-func covers(p netip.Prefix) func(netip.Prefix) bool {
-	return func(q netip.Prefix) bool { return q.Bits() <= p.Bits() && q.Overlaps(p) }
-}

@@ -126,7 +126,7 @@ func sameStatus(a, b Status) bool {
 		slices.Equal(a.Problems, b.Problems) &&
 		slices.EqualFunc(a.Peers, b.Peers, func(x, y PeerStatus) bool {
 			return x.Cluster == y.Cluster && x.Node == y.Node && x.PublicKey == y.PublicKey && x.Endpoint == y.Endpoint &&
-				x.State == y.State && x.Active == y.Active && x.LastHandshake.IsZero() == y.LastHandshake.IsZero()
+				x.State == y.State && x.Active == y.Active && x.LastHandshake.IsZero() == y.LastHandshake.IsZero() && similar(x.RTT, y.RTT)
 		})
 }
 

@@ -3,6 +3,7 @@ package tunnel
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/gob"
 	"encoding/json"
@@ -91,15 +92,16 @@ func roleFabric(ctx context.Context, log *slog.Logger) error {
 	return f.Run(ctx)
 }
 
-// roleServer answers TCP and UDP on port 8080 with the address that it sees. A
-// TCP client that sends "count" is sent how many bytes it sent.
+// roleServer answers TCP and UDP on a port, 8080 by default, with the address that it
+// sees. A TCP client that sends "count" is sent how many bytes it sent.
 func roleServer(ctx context.Context) error {
+	port := cmp.Or(os.Getenv("TUNNEL_TEST_PORT"), "8080")
 	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp", ":8080")
+	l, err := lc.Listen(ctx, "tcp", ":"+port)
 	if err != nil {
 		return err
 	}
-	u, err := lc.ListenPacket(ctx, "udp", ":8080")
+	u, err := lc.ListenPacket(ctx, "udp", ":"+port)
 	if err != nil {
 		return err
 	}
@@ -427,9 +429,22 @@ func (r *rig) inNS(ns string, do func() error) error {
 
 // ask connects from a namespace and returns the address that the server saw.
 func (r *rig) ask(ns, network string, to netip.Addr, port int) (string, error) {
+	return r.askFrom(ns, netip.Addr{}, network, to, port)
+}
+
+// askFrom connects from an address of a namespace.
+func (r *rig) askFrom(ns string, from netip.Addr, network string, to netip.Addr, port int) (string, error) {
 	var seen string
+	dialer := net.Dialer{Timeout: time.Second}
+	switch {
+	case !from.IsValid():
+	case strings.HasPrefix(network, "udp"):
+		dialer.LocalAddr = &net.UDPAddr{IP: from.AsSlice()}
+	default:
+		dialer.LocalAddr = &net.TCPAddr{IP: from.AsSlice()}
+	}
 	err := r.inNS(ns, func() error {
-		c, err := net.DialTimeout(network, netip.AddrPortFrom(to, uint16(port)).String(), time.Second)
+		c, err := dialer.Dial(network, netip.AddrPortFrom(to, uint16(port)).String())
 		if err != nil {
 			return err
 		}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -59,15 +60,23 @@ const (
 	setEnter   = "enter"   // alias of a peer → its chain of translations, entering
 	setLeave   = "leave"   // the same, leaving
 	setOverlay = "overlay" // overlay addresses of WireGuard peers
+
+	// What peers may open; only those exist that are not empty.
+	setPrefixes = "prefixes" // alias of a peer → the chain of the class of all its addresses
+	setSources  = "sources"  // address of a peer → the chain of its class
+	setOpenAll  = "openall"  // by class: destinations of which all ports are open
+	setOpen     = "open"     // by class: destination, protocol and port
 )
 
 // rules builds the table for a layout: a pure function.
 func rules(l Layout, device string, mtu, probePort int) ruleset {
 	b := rulesBuilder{l: l, device: device, mtu: mtu, probePort: probePort}
 	b.prefixSets()
+	b.inboundChains()
 	b.translationChains()
+	slices.SortFunc(b.out.sets, func(a, c ruleSet) int { return compareString(a.name, c.name) })
 	b.out.chains = append(b.out.chains,
-		b.entering(), b.leaving(), b.source(), b.forward(), b.fromTunnel(), b.toTunnel(), b.input())
+		b.entering(), b.leaving(), b.source(), b.forward(), b.fromTunnel(), b.toTunnel(), b.input(), b.output())
 	b.out.digest = b.out.sum()
 	return b.out
 }
@@ -112,29 +121,78 @@ func (b *rulesBuilder) prefixSets() {
 		errors6.elements = append(errors6.elements, nftables.SetElement{Key: []byte{t}})
 	}
 	b.out.sets = append(b.out.sets, overlays, errors4, errors6)
-	for _, s := range b.shapes() {
-		f := s.family()
-		set := ruleSet{name: s.name(), key: nftables.MustConcatSetType(f.addr, f.addr), live: true}
-		for _, p := range b.l.Inbound {
-			if shapeOf(p) == s {
-				set.elements = append(set.elements, nftables.SetElement{Key: slices.Concat(p.Source.Addr().AsSlice(), p.Destination.Addr().AsSlice())})
+}
+
+// inboundChains makes a chain for each class of sources, with what is open to it, and
+// the maps that lead to the chains by source. Adding and removing a source or a
+// destination changes one element; a class that comes or goes changes the structure.
+//
+// The class is a chain, and not data that the map gives to a lookup of class and
+// destination together, because programs that list rules cannot show such a lookup.
+func (b *rulesBuilder) inboundChains() {
+	in := b.l.Inbound
+	for _, f := range families() {
+		byClass := map[Class][]Opening{}
+		for _, o := range in.Open {
+			if f.of(host(o.Addr)) {
+				byClass[o.Class] = append(byClass[o.Class], o)
 			}
 		}
-		b.out.sets = append(b.out.sets, set)
+		for _, class := range slices.SortedFunc(maps.Keys(byClass), func(a, b Class) int { return slices.Compare(a[:], b[:]) }) {
+			b.classChain(f, class, byClass[class])
+		}
+		prefixes := ruleSet{name: setPrefixes + f.suffix, key: f.addr, interval: true, verdicts: true}
+		for _, p := range in.Prefixes {
+			if f.of(p.Prefix) && len(byClass[p.Class]) > 0 {
+				prefixes.elements = append(prefixes.elements, interval(p.Prefix, f.jump(p.Class))...)
+			}
+		}
+		sources := ruleSet{name: setSources + f.suffix, key: f.addr, verdicts: true, live: true}
+		for _, s := range in.Sources {
+			if f.of(host(s.Source)) && len(byClass[s.Class]) > 0 {
+				sources.elements = append(sources.elements, nftables.SetElement{Key: s.Source.AsSlice(), VerdictData: f.jump(s.Class)})
+			}
+		}
+		for _, s := range []ruleSet{prefixes, sources} {
+			if len(s.elements) > 0 {
+				b.out.sets = append(b.out.sets, s)
+			}
+		}
 	}
-	slices.SortFunc(b.out.sets, func(a, c ruleSet) int { return compareString(a.name, c.name) })
 }
 
-func (s shape) family() family {
-	if s.six {
-		return ipv6()
+// classChain accepts what is open to a class.
+func (b *rulesBuilder) classChain(f family, class Class, open []Opening) {
+	all := ruleSet{name: setOpenAll + f.classed(class), key: f.addr, live: true}
+	ports := ruleSet{name: setOpen + f.classed(class), key: nftables.MustConcatSetType(f.addr, nftables.TypeInetProto, nftables.TypeInetService), live: true}
+	for _, o := range open {
+		if o.Protocol == 0 {
+			all.elements = append(all.elements, nftables.SetElement{Key: o.Addr.AsSlice()})
+			continue
+		}
+		// Each part of a key is padded to four bytes.
+		key := append(o.Addr.AsSlice(), byte(o.Protocol), 0, 0, 0, byte(o.Port>>8), byte(o.Port), 0, 0)
+		ports.elements = append(ports.elements, nftables.SetElement{Key: key})
 	}
-	return ipv4()
+	c := ruleChain{name: f.jump(class).Chain}
+	if len(ports.elements) > 0 {
+		b.out.sets = append(b.out.sets, ports)
+		c.add("exposed on a port", f.nfproto(), f.loadDest(), []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: f.protocolRegister}},
+			load(expr.PayloadBaseTransportHeader, 2, 2, f.portRegister), lookup(ports.name), accept())
+	}
+	if len(all.elements) > 0 {
+		b.out.sets = append(b.out.sets, all)
+		c.add("exposed on all ports", f.nfproto(), f.loadDest(), lookup(all.name), accept())
+	}
+	b.out.chains = append(b.out.chains, c)
 }
 
-func (b *rulesBuilder) shapes() []shape {
-	shapes := pairShapes(b.l.Inbound)
-	return shapes[:min(len(shapes), MaxPairShapes)]
+// classed is the end of a name that belongs to a class. Peers have a say in what
+// classes there are, so nothing of it is cut off.
+func (f family) classed(c Class) string { return f.suffix + "-" + hex.EncodeToString(c[:]) }
+
+func (f family) jump(c Class) *expr.Verdict {
+	return &expr.Verdict{Kind: expr.VerdictJump, Chain: "exposed" + f.classed(c)}
 }
 
 // translationChains makes two chains for each peer carried here, and the maps
@@ -277,7 +335,9 @@ func (b *rulesBuilder) fromTunnel() ruleChain {
 
 // exposure accepts answers to flows that the local side opened and flows that
 // are listed. What answers is known by its direction: a flow that the peer
-// opened is looked up again for each packet, so that closing one cuts it.
+// opened is looked up again for each packet, so that closing one cuts it. However
+// many peers there are, that takes a lookup of the source, which leads to the chain of
+// its class, and one or two there.
 func (b *rulesBuilder) exposure(c *ruleChain) {
 	c.add("answers", ctState(expr.CtStateBitESTABLISHED), []expr.Any{
 		&expr.Ct{Register: unix.NFT_REG_1, Key: expr.CtKeyDIRECTION},
@@ -286,10 +346,12 @@ func (b *rulesBuilder) exposure(c *ruleChain) {
 	for _, f := range families() {
 		c.add("errors about known flows", f.nfproto(), l4proto(f.icmp), ctState(expr.CtStateBitRELATED), accept())
 	}
-	for _, s := range b.shapes() {
-		f := s.family()
-		c.add("exposed", f.nfproto(), f.loadMasked(f.source, s.sourceBits, unix.NFT_REG_1),
-			f.loadMasked(f.dest, s.destinationBits, f.secondRegister), lookup(s.name()), accept())
+	for _, f := range families() {
+		for _, sources := range []string{setPrefixes, setSources} {
+			if b.has(sources, f) {
+				c.add("exposed to some", f.nfproto(), f.loadSource(), b.vmap(sources+f.suffix))
+			}
+		}
 	}
 }
 
@@ -323,6 +385,23 @@ func (b *rulesBuilder) input() ruleChain {
 	c.add("ping", overlay, f.from(setOverlay), l4proto(f.icmp), accept())
 	b.exposure(&c)
 	c.rules = append(c.rules, drop("not exposed"))
+	return c
+}
+
+// output keeps the node from sending redirects to pods elsewhere. What it carries
+// enters and leaves by the same device, so the kernel finds that the sender could do
+// without it; but only it knows the way. The device's own setting cannot stop that: the
+// one for all devices overrides it.
+func (b *rulesBuilder) output() ruleChain {
+	c := ruleChain{name: "output", kind: nftables.ChainTypeFilter, hook: nftables.ChainHookOutput, priority: -5}
+	for _, f := range families() {
+		for _, set := range []string{setRemote, setOthers} {
+			if b.has(set, f) {
+				c.add("no redirects for what is carried", f.nfproto(), l4proto(f.icmp), load(expr.PayloadBaseTransportHeader, 0, 1, unix.NFT_REG_1),
+					[]expr.Any{&expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: []byte{f.redirect}}}, f.to(set), countedDrop())
+			}
+		}
+	}
 	return c
 }
 

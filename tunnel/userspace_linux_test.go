@@ -93,7 +93,7 @@ func TestFloodingADeadPeerDoesNotStopALiveOne(t *testing.T) {
 	dead.ClusterID = clusterID("z")
 	dead.Gateways = []Gateway{{Node: "gone", PublicKey: PublicKey{77}, Endpoints: []string{"172.31.0.77:51820"}}}
 	a.set(a.desired([]*rigNode{a}, peering(b, a, aliasOfA, aliasOfB), dead))
-	b.set(b.desired([]*rigNode{b}, peering(a, b, aliasOfB, aliasOfA, Pair{prefix(aliasOfA), host(b.podAddr)})))
+	b.set(b.desired([]*rigNode{b}, peering(a, b, aliasOfB, aliasOfA, openTo(b.podAddr))))
 	b.up()
 
 	stop := make(chan struct{})

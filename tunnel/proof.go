@@ -1,0 +1,71 @@
+package tunnel
+
+import "time"
+
+// keyTrial is how long each of several clusters that announce the same WireGuard
+// key has to complete a handshake with it.
+const keyTrial = 30 * time.Second
+
+// keyProofs remembers which cluster the device holds a key for, and whether there
+// was a handshake since: only who has the private key, and the preshared key of that
+// peering, completes one.
+type keyProofs map[PublicKey]keyProof
+
+type keyProof struct {
+	cluster string
+	since   time.Time
+	proven  bool
+}
+
+// heldKey is a key that the device holds.
+type heldKey struct {
+	key       PublicKey
+	psk       PresharedKey
+	handshake time.Time
+}
+
+// observe notes handshakes. What the device holds that is not known yet is from before
+// this process began; of it a session that can still be used counts.
+func (k keyProofs) observe(now time.Time, held []heldKey, peers []Peer) {
+	for _, h := range held {
+		if proof, ok := k[h.key]; ok {
+			if h.handshake.After(proof.since) {
+				proof.proven = true
+				k[h.key] = proof
+			}
+			continue
+		}
+		for _, q := range peers {
+			if !h.psk.IsZero() && q.PresharedKey == h.psk && now.Sub(h.handshake) < sessionLife {
+				k[h.key] = keyProof{cluster: q.ClusterID, since: h.handshake, proven: true}
+			}
+		}
+	}
+}
+
+// planned notes for which cluster the device is to hold each key from now on.
+func (k keyProofs) planned(now time.Time, peers []WireGuardPeer) {
+	keep := make(map[PublicKey]bool, len(peers))
+	for _, w := range peers {
+		keep[w.PublicKey] = true
+		if k[w.PublicKey].cluster != w.Cluster {
+			k[w.PublicKey] = keyProof{cluster: w.Cluster, since: now}
+		}
+	}
+	for key := range k {
+		if !keep[key] {
+			delete(k, key)
+		}
+	}
+}
+
+// proven returns who has proven which key.
+func (k keyProofs) proven() map[PublicKey]string {
+	out := map[PublicKey]string{}
+	for key, proof := range k {
+		if proof.proven {
+			out[key] = proof.cluster
+		}
+	}
+	return out
+}
