@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -34,8 +33,8 @@ func (a *app) amendCommand() *cobra.Command {
 The contract gets a new revision, which both sides sign; until then the old one
 holds. Pods run on meanwhile.
 
-Amounts that are not told stay as they are; an amount of 0 asks for none. PEERING
-is a name that ` + "`entente peerings`" + ` shows.`,
+Amounts that are not told stay as they are; an amount of 0 gives all of it back.
+PEERING is a name that ` + "`entente peerings`" + ` shows.`,
 		Example: indent(`entente amend office --resources cpu=8,memory=16Gi
 entente amend office --price-ceiling "EUR 1" --duration 720h
 entente amend office --no-renewal`),
@@ -145,7 +144,8 @@ func (a *app) amend(ctx context.Context, c *cluster, f *amendFlags, req *entente
 		return nil
 	default:
 		p.done(c.label, "Peering %s asks for %s now", name, asked(after.GetResources()))
-		if f.wait && signed != nil && takesRevision(before, after) {
+		// What an earlier amend asked for, and nobody signed yet, is waited for, too.
+		if f.wait && signed != nil && (takesRevision(before, after) || before.GetAccepted().GetStatus() == "False") {
 			if after, err = p.revised(ctx, c, before, signed); err != nil {
 				return err
 			}
@@ -160,6 +160,7 @@ func (a *app) amend(ctx context.Context, c *cluster, f *amendFlags, req *entente
 // overlay is the amounts of an amended ask: those that were told, and of the
 // others those of the ask before. Where that left it to the provider, they are
 // what the contract has: who asks for more CPU does not mean to lose the memory.
+// A 0 is told, too: a contract keeps what its ask does not name.
 func overlay(told, before, signed *ententev1.ResourceList) *ententev1.ResourceList {
 	base := before.GetAmounts()
 	if len(base) == 0 {
@@ -169,12 +170,7 @@ func overlay(told, before, signed *ententev1.ResourceList) *ententev1.ResourceLi
 	if all == nil {
 		all = map[string]string{}
 	}
-	for _, name := range slices.Sorted(maps.Keys(told.GetAmounts())) {
-		all[name] = told.GetAmounts()[name]
-		if all[name] == "0" {
-			delete(all, name)
-		}
-	}
+	maps.Copy(all, told.GetAmounts())
 	return &ententev1.ResourceList{Amounts: all}
 }
 
@@ -196,7 +192,8 @@ func (p *progress) revised(ctx context.Context, c *cluster, before *ententev1.Pe
 		// The same word as before may be the one on what was asked before.
 		isNew := accepted.GetMessage() != before.GetAccepted().GetMessage()
 		if refused(accepted) && (isNew || p.settles(&same)) {
-			return false, "", &codeError{exitRefused, fmt.Errorf("(%s) the provider refuses: %s", c.label, clean(accepted.GetReason()+why(accepted)))}
+			return false, "", &codeError{exitRefused, fmt.Errorf("(%s) the provider refuses: %s\n  next: revision %d of the contract stays in force, and the ask as well; amend it again to what the provider grants",
+				c.label, clean(accepted.GetReason()+why(accepted)), signed.GetRevision())}
 		}
 		var err error
 		if now, err = c.contract(ctx, peering.GetContract()); err != nil {

@@ -97,7 +97,7 @@ entente info`),
 	cmd.AddCommand(
 		a.tokenCommand(), a.joinCommand(), a.approveCommand(), a.denyCommand(), a.requestsCommand(),
 		a.peerCommand(), a.peeringsCommand(), a.createCommand(), a.amendCommand(), a.unpeerCommand(),
-		a.offloadCommand(), a.unoffloadCommand(),
+		a.offloadCommand(), a.offloadingsCommand(), a.unoffloadCommand(),
 		a.contractCommand(), a.usageCommand(), a.policyCommand(),
 		a.infoCommand(), a.watchCommand(), a.identityCommand(), a.versionCommand(),
 	)

@@ -135,7 +135,7 @@ func TestTheShellOffersNames(t *testing.T) {
 	golden(t, "complete", w,
 		[]string{"__complete", "info", "peer", ""}, []string{"__complete", "contract", "show", ""}, []string{"__complete", "amend", ""},
 		[]string{"__complete", "approve", "request", ""}, []string{"__complete", "token", "revoke", ""}, []string{"__complete", "peer", "--any", ""},
-		[]string{"__complete", "usage", "-o", ""}, []string{"__complete", "offload", "namespace", "shop", "--strategy", ""}, []string{"__complete", "unpeer", "--peering", ""},
+		[]string{"__complete", "usage", "-o", ""}, []string{"__complete", "offload", "namespace", ""}, []string{"__complete", "unoffload", "namespace", ""}, []string{"__complete", "offload", "namespace", "shop", "--strategy", ""}, []string{"__complete", "unpeer", "--peering", ""},
 		[]string{"__complete", "token", "list", ""}, []string{"__complete", "con"},
 	)
 	w.consumer.err = &wire.Error{Reason: wire.ReasonKubernetes, Message: "no API server"}

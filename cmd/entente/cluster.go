@@ -32,6 +32,8 @@ type cluster struct {
 	admin ententev1.AdminServiceClient
 	// nodeExists says whether a node is there. It may be nil: then nobody knows.
 	nodeExists func(ctx context.Context, name string) (bool, error)
+	// namespaces lists the cluster's namespaces. It may be nil.
+	namespaces func(ctx context.Context) ([]string, error)
 	close      func() error
 	// follower is there once something is waited for at the cluster.
 	follower *follower
@@ -44,12 +46,16 @@ func connectCluster(ctx context.Context, t target) (*cluster, error) {
 		return nil, fmt.Errorf("(%s) read kubeconfig: %w", t.label, err)
 	}
 	admin, err := client.DialAdmin(ctx, client.AdminConfig{REST: config, Namespace: t.namespace})
+	if client.ReasonOf(err) == "CALLER_NOT_ALLOWED" {
+		return nil, &callError{cluster: t.label, doing: "reach the agent", err: err}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("(%s) %w\n  next: see whether kubectl works with the same kubeconfig: kubectl -n %s get pods", t.label, err, t.namespace)
 	}
 	return &cluster{
 		label: t.label, admin: admin, close: admin.Close,
 		nodeExists: func(ctx context.Context, name string) (bool, error) { return nodeExists(ctx, config, name) },
+		namespaces: func(ctx context.Context) ([]string, error) { return namespacesOf(ctx, config) },
 	}, nil
 }
 
@@ -66,6 +72,23 @@ func nodeExists(ctx context.Context, config *rest.Config, name string) (bool, er
 		return false, fmt.Errorf("get node %s: %w", name, err)
 	}
 	return true, nil
+}
+
+// namespacesOf lists the names of the namespaces.
+func namespacesOf(ctx context.Context, config *rest.Config) ([]string, error) {
+	clients, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("read kubeconfig: %w", err)
+	}
+	list, err := clients.CoreV1().Namespaces().List(ctx, metav1.ListOptions{Limit: pageSize})
+	if err != nil {
+		return nil, fmt.Errorf("list namespaces: %w", err)
+	}
+	names := make([]string, 0, len(list.Items))
+	for i := range list.Items {
+		names = append(names, list.Items[i].Name)
+	}
+	return names, nil
 }
 
 // local reaches the cluster of the current kubeconfig.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -81,8 +82,22 @@ func requestNames(ctx context.Context, c *cluster) ([]string, error) {
 
 func tokenNames(ctx context.Context, c *cluster) ([]string, error) {
 	tokens, err := c.tokens(ctx)
-	return described(tokens, func(t *ententev1.Token) string { return short(t.GetName()) },
-		func(t *ententev1.Token) string { return t.GetRedeemedBy() }), err
+	return described(slices.DeleteFunc(tokens, isRedeemed), func(t *ententev1.Token) string { return short(t.GetName()) },
+		func(*ententev1.Token) string { return "" }), err
+}
+
+// namespaceNames are all namespaces, of whom the API server tells this user.
+func namespaceNames(ctx context.Context, c *cluster) ([]string, error) {
+	if c.namespaces == nil {
+		return nil, nil
+	}
+	return c.namespaces(ctx)
+}
+
+func offloadedNames(ctx context.Context, c *cluster) ([]string, error) {
+	all, err := c.offloadings(ctx)
+	return described(all, func(o *ententev1.Offloading) string { return short(o.GetNamespace()) },
+		func(o *ententev1.Offloading) string { return o.GetPodStrategy() + ", " + o.GetState() }), err
 }
 
 // described writes names with what they are, as shells show them.

@@ -22,8 +22,9 @@ func (a *app) contractListCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"},
 		Short: "List the contracts of this cluster, in both roles",
-		Long: `List the contracts of this cluster, in both roles. Those that are over are listed
-as long as this cluster keeps them, with why and when they ended.`,
+		Long: `List the contracts of this cluster, in both roles: SIDE is which side this cluster
+is on. Those that are over are listed as long as this cluster keeps them, with why
+and when they ended. -o wide adds revision, price, the end's date and the node.`,
 		Example: indent("entente contract list\nentente contract list --peer office -o json"),
 		Args:    args(cobra.NoArgs),
 		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, _ []string) error {
@@ -35,13 +36,24 @@ as long as this cluster keeps them, with why and when they ended.`,
 				return writeList(&output, a.out, contracts)
 			}
 			if len(contracts) == 0 {
-				a.next("There are no contracts. Ask a peer for resources with:\n  entente peer PEER")
+				a.none("There are no contracts.", "Ask a peer for resources with:\n  entente peer PEER")
 				return nil
 			}
-			t := a.table("CONTRACT", "PEER", "ROLE", "PHASE", "REVISION", "RESOURCES", "PRICE", "PODS", "UNTIL", "NODE", "WHY")
+			t := a.noted("CONTRACT", "PEER", "SIDE", "PHASE", "RESOURCES", "PODS", "ENDS IN", "WHY")
+			if output.form == formWide {
+				t = a.noted("CONTRACT", "PEER", "SIDE", "PHASE", "REVISION", "RESOURCES", "PRICE", "PODS", "UNTIL", "NODE", "WHY")
+			}
 			for _, k := range contracts {
-				t.row(k.GetContractId(), short(k.GetPeer()), k.GetRole(), k.GetPhase(), fmt.Sprint(k.GetRevision()), amounts(k.GetResources()),
-					cost(k), fmt.Sprint(k.GetPods()), moment(k.GetNotAfter()), orNone(k.GetNode(), "-"), whyEnding(k))
+				if output.form == formWide {
+					t.row(k.GetContractId(), short(k.GetPeer()), k.GetRole(), k.GetPhase(), fmt.Sprint(k.GetRevision()), amounts(k.GetResources()),
+						cost(k), fmt.Sprint(k.GetPods()), moment(k.GetNotAfter()), orNone(k.GetNode(), "-"), whyEnding(k))
+					continue
+				}
+				end := a.until(k.GetNotAfter())
+				if k.GetPhase() == "Closed" {
+					end = "-"
+				}
+				t.row(k.GetContractId(), short(k.GetPeer()), k.GetRole(), k.GetPhase(), briefly(k.GetResources()), fmt.Sprint(k.GetPods()), end, whyEnding(k))
 			}
 			t.flush()
 			return nil
@@ -49,7 +61,7 @@ as long as this cluster keeps them, with why and when they ended.`,
 	}
 	cmd.Flags().StringVar(&peer, "peer", "", "List the contracts with this peer only")
 	a.completesFlag(cmd, "peer", peerNames)
-	output.add(cmd, formTable)
+	output.add(cmd, formTable, formWide)
 	return a.completes(cmd, 0, nil)
 }
 

@@ -5,23 +5,23 @@ import (
 )
 
 func (a *app) createCommand() *cobra.Command {
-	return group(&cobra.Command{Use: "create", Short: "Write custom resources"}, a.createResourceSliceCommand())
+	return group(&cobra.Command{Use: "create", Short: "Write custom resources"}, a.createPeeringRequestCommand())
 }
 
-func (a *app) createResourceSliceCommand() *cobra.Command {
+func (a *app) createPeeringRequestCommand() *cobra.Command {
 	var ask askFlags
 	var whom whomFlags
 	var output outputFlags
 	var peer string
 	var dryRun bool
 	cmd := &cobra.Command{
-		Use:     "resourceslice [NAME]",
-		Aliases: []string{"eslice"},
+		Use:     "peeringrequest [NAME]",
+		Aliases: []string{"preq", "resourceslice"},
 		Short:   "Ask a peer for resources, under a name of your choice, and do not wait",
 		Long: `Ask a peer for resources, as ` + "`entente peer`" + ` does, under a name of your choice, and
 do not wait for what comes of it. So one cluster can ask the same peer twice, for
 different things. NAME is the peer's if there is none.`,
-		Example: indent(`entente create resourceslice gpus --peer office --resources nvidia.com/gpu=2
+		Example: indent(`entente create peeringrequest gpus --peer office --resources nvidia.com/gpu=2
 entente peerings gpus`),
 		Args: args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, argv []string) error {
@@ -37,7 +37,7 @@ entente peerings gpus`),
 			}
 			req.Peer, req.PeerSelector = peerName(orNone(peer, anyPeer)), whom.selector
 			if len(argv) == 1 {
-				req.ResourceSlice = argv[0]
+				req.PeeringRequest = argv[0]
 			}
 			c, err := a.local(cmd.Context())
 			if err != nil {
@@ -51,11 +51,11 @@ entente peerings gpus`),
 			if err != nil {
 				return c.call("ask for resources", err)
 			}
-			a.progress(&output).done(c.label, "Wrote ResourceSlice %s", resp.GetResourceSlice())
+			a.progress(&output).done(c.label, "Wrote PeeringRequest %s", resp.GetPeeringRequest())
 			if output.structured() {
-				return output.writeValue(a.out, map[string]any{"resourceSlice": resp.GetResourceSlice()})
+				return output.writeValue(a.out, map[string]any{"peeringRequest": resp.GetPeeringRequest()})
 			}
-			a.next("See what comes of it with:\n  entente peerings %s", resp.GetResourceSlice())
+			a.next("See what comes of it with:\n  entente peerings %s", resp.GetPeeringRequest())
 			return nil
 		},
 	}

@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -63,6 +65,87 @@ Errors of the agent end in a reason in brackets, which never changes its meaning
 		}
 	})
 	compareFile(t, "../../docs/cli.md", b.String())
+}
+
+// Whoever follows a page finds the commands and the flags that it names.
+func TestCommandsAndFlagsInDocsAreThere(t *testing.T) {
+	root := testApp().root("entente")
+	root.InitDefaultCompletionCmd()
+	texts := map[string]string{}
+	for _, pattern := range []string{"../../*.md", "../../docs/*.md", "../../docs/design/*.md"} {
+		pages, err := filepath.Glob(pattern)
+		if err != nil || len(pages) == 0 {
+			t.Fatalf("%s: %v, %v", pattern, pages, err)
+		}
+		for _, page := range pages {
+			text, err := os.ReadFile(page)
+			if err != nil {
+				t.Fatal(err)
+			}
+			texts[page] = string(text)
+		}
+	}
+	for _, h := range hints() {
+		texts["what to do after "+string(h.reason)] = "`" + h.next + "`"
+	}
+	calls := 0
+	for where, text := range texts {
+		for _, call := range callsIn(text) {
+			calls++
+			if err := checkCall(root, call); err != nil {
+				t.Errorf("%s: entente %s: %v", where, strings.Join(call, " "), err)
+			}
+		}
+	}
+	if calls < 100 {
+		t.Errorf("%d calls are found; the pages are read wrongly", calls)
+	}
+	for _, bad := range []string{"peers --nothing", "nothing", "contract nothing", "unpeer -z", "amend --wait --nothing=1"} {
+		if call := callsIn("see `kubectl x; entente " + bad + "`"); len(call) != 1 || checkCall(root, call[0]) == nil {
+			t.Errorf("%q is taken for %q, and for right", bad, call)
+		}
+	}
+}
+
+var (
+	// shown is what is fenced or between backquotes.
+	shown = regexp.MustCompile("(?s)```.*?```|`[^`]*`")
+	// called is a call of entente, up to what ends a command or a phrase.
+	called = regexp.MustCompile(`(?m)(?:^|[(;|&:] *|\b(?:and|by|or|run|see|with) )entente ([a-z][^\n#|;&)]*)`)
+)
+
+// callsIn returns the arguments of the calls that a page shows.
+func callsIn(page string) (calls [][]string) {
+	for _, part := range shown.FindAllString(page, -1) {
+		for _, m := range called.FindAllStringSubmatch(strings.Trim(part, "`"), -1) {
+			call, _, _ := strings.Cut(m[1], ", ")
+			calls = append(calls, strings.Fields(call))
+		}
+	}
+	return calls
+}
+
+// checkCall checks that there are the commands and the flags of a call.
+func checkCall(root *cobra.Command, call []string) error {
+	cmd, rest, err := root.Find(call)
+	if err != nil {
+		return err
+	}
+	// One that only groups others takes no arguments, and prints nothing but help.
+	if group := cmd.HasSubCommands() && !strings.Contains(cmd.Use, " ") && cmd.Flags().Lookup("output") == nil; group && len(rest) > 0 {
+		return fmt.Errorf("there is no command %s", rest[0])
+	}
+	for _, arg := range rest {
+		arg, _, _ = strings.Cut(strings.TrimSuffix(arg, ":"), "=")
+		name, long := strings.CutPrefix(arg, "--")
+		switch {
+		case long && name != "help" && cmd.Flag(name) == nil:
+			return fmt.Errorf("there is no flag %s", arg)
+		case !long && len(arg) == 2 && arg[0] == '-' && cmd.Flags().ShorthandLookup(arg[1:]) == nil && cmd.InheritedFlags().ShorthandLookup(arg[1:]) == nil:
+			return fmt.Errorf("there is no flag %s", arg)
+		}
+	}
+	return nil
 }
 
 // each visits a command and those below it, as --help lists them. How completion

@@ -51,7 +51,7 @@ type hint struct {
 func hints() []hint {
 	return []hint{
 		{"CALLER_UNKNOWN", "check that this kubeconfig works with kubectl, and log in again if it uses a plugin"},
-		{"CALLER_NOT_ALLOWED", "ask for a ClusterRole that allows it; see `kubectl auth can-i` on resources of entente.dev"},
+		{"CALLER_NOT_ALLOWED", "have an administrator bind a role of Entente: ClusterRole entente-view to look, entente-admin to change, entente-offload for one namespace, and Role entente-cli in entente-system to reach the agent"},
 		{"UNAVAILABLE", "see whether the agent runs: kubectl -n entente-system get pods"},
 		{"DEADLINE_EXCEEDED", "see the agent's log: kubectl -n entente-system logs deploy/entente-agent"},
 		{"INTERNAL", "see the agent's log: kubectl -n entente-system logs deploy/entente-agent"},
@@ -70,11 +70,12 @@ func hints() []hint {
 		{"PEER_IDENTITY_MISMATCH", "another cluster answers at that address: check both with whoever gave them to you"},
 		{"PEER_NAME_TAKEN", "choose another name for it here: --name"},
 		{"TRUST_DENIED", "an administrator there said no; they can change that: entente approve, or a new token"},
+		{"TRUST_FORGOTTEN", "an administrator there forgot this cluster: join with a new token of either side, or meet again (entente join HOST:PORT); or forget it here too: entente unpeer PEER --forget"},
 		{"INTRODUCTIONS_PENDING", "too many clusters wait there for approval; wait, or ask for a token"},
 		{"CODE_MISMATCH", "introduce the two again (entente join HOST:PORT) and compare once more; while the codes differ do not approve"},
 
 		{"PEERING_UNKNOWN", "list what this cluster asks for: entente peerings"},
-		{"PEERING_EXISTS", "change it with `entente amend`, or ask for more under another name: entente create resourceslice NAME"},
+		{"PEERING_EXISTS", "change it with `entente amend`, or ask for more under another name: entente create peeringrequest NAME"},
 		{"REQUEST_UNKNOWN", "list what waits for approval: entente requests"},
 		{"POLICY_REFUSED", "the provider's PeeringPolicy decides; its administrator sees why with `entente policy test`"},
 		{"POLICY_PENDING", "an administrator of the provider has to let it through: entente requests, entente approve request"},

@@ -56,7 +56,7 @@ func usageError(format string, args ...any) error {
 // refusals is the reasons of a no that is somebody's decision, which waiting does
 // not change.
 func refusals() []client.Reason {
-	return []client.Reason{"POLICY_REFUSED", "POLICY_PENDING", "PRICE_ABOVE_CEILING", "CAPACITY_EXHAUSTED", "TRUST_DENIED"}
+	return []client.Reason{"POLICY_REFUSED", "POLICY_PENDING", "PRICE_ABOVE_CEILING", "CAPACITY_EXHAUSTED", "TRUST_DENIED", "TRUST_FORGOTTEN", "KUBERNETES_REFUSED"}
 }
 
 // exitCode is what an error of a command means to the shell.

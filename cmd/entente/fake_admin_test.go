@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -57,6 +58,10 @@ func (c *fakeCluster) JoinPeer(_ context.Context, r *ententev1.JoinPeerRequest) 
 		return nil, failure(wire.ReasonPeerUnreachable, "cannot connect to provider.example:7443: no answer within 10s")
 	}
 	c.w.joined = true
+	if c.w.interruptJoin {
+		c.w.interruptNow()
+		return nil, status.FromContextError(context.Canceled).Err()
+	}
 	return &ententev1.JoinPeerResponse{Peer: c.peer()}, nil
 }
 
@@ -70,6 +75,10 @@ func (c *fakeCluster) IntroducePeer(_ context.Context, r *ententev1.IntroducePee
 		return nil, failure(wire.ReasonPeerUnreachable, "cannot connect to %s: no answer within 10s", r.GetEndpoint())
 	}
 	c.w.introduced = true
+	if c.w.interruptJoin {
+		c.w.interruptNow()
+		return nil, status.FromContextError(context.Canceled).Err()
+	}
 	if r.GetApprove() {
 		c.w.decision = "Approved"
 	}
@@ -105,7 +114,7 @@ func (c *fakeCluster) DenyPeer(_ context.Context, r *ententev1.DenyPeerRequest) 
 }
 
 func (c *fakeCluster) CreatePeering(_ context.Context, r *ententev1.CreatePeeringRequest) (*ententev1.CreatePeeringResponse, error) {
-	leave, err := c.enter("CreatePeering %s %s: %s for %s at most %s no-network=%v no-renewal=%v nodes=%s peers=%s storage=%v runtime=%v id=%s", r.GetPeer(), r.GetResourceSlice(),
+	leave, err := c.enter("CreatePeering %s %s: %s for %s at most %s no-network=%v no-renewal=%v nodes=%s peers=%s storage=%v runtime=%v id=%s", r.GetPeer(), r.GetPeeringRequest(),
 		amounts(r.GetResources()), r.GetDuration().AsDuration(), money(r.GetPriceCeiling(), "any price"), r.GetNoNetwork(), r.GetNoRenewal(),
 		pairs(r.GetNodeSelector()), pairs(r.GetPeerSelector()), r.GetStorageClasses(), r.GetRuntimeClasses(), r.GetRequestId())
 	defer leave()
@@ -116,7 +125,7 @@ func (c *fakeCluster) CreatePeering(_ context.Context, r *ententev1.CreatePeerin
 		return nil, failure(wire.ReasonPeerUnknown, `no peer "office" is known here`)
 	case c.w.goingDown > 0:
 		c.w.goingDown--
-		e := &wire.Error{Reason: wire.ReasonPeeringExists, Message: "being taken down", Metadata: map[string]string{"resourceSlice": "provider", "peer": "provider", "ending": "true"}}
+		e := &wire.Error{Reason: wire.ReasonPeeringExists, Message: "being taken down", Metadata: map[string]string{"peeringRequest": "provider", "peer": "provider", "ending": "true"}}
 		return nil, e.GRPCStatus().Err()
 	case r.GetValidateOnly() && c.w.refuse != "":
 		return nil, failure(wire.ReasonPolicyRefused, "%s", c.w.refuse)
@@ -125,12 +134,12 @@ func (c *fakeCluster) CreatePeering(_ context.Context, r *ententev1.CreatePeerin
 		ad.NeedsApproval = c.w.pending
 		return &ententev1.CreatePeeringResponse{Advertisement: ad, Provider: "peers/provider"}, nil
 	case c.w.asked:
-		e := &wire.Error{Reason: wire.ReasonPeeringExists, Message: "asked already", Metadata: map[string]string{"resourceSlice": "provider", "peer": "provider"}}
+		e := &wire.Error{Reason: wire.ReasonPeeringExists, Message: "asked already", Metadata: map[string]string{"peeringRequest": "provider", "peer": "provider"}}
 		return nil, e.GRPCStatus().Err()
 	}
 	c.w.asked, c.w.noNetwork, c.w.polls = true, r.GetNoNetwork(), 0
 	c.w.want = &ententev1.Peering{Peer: r.GetPeer(), Resources: list("cpu", "4", "memory", "8Gi", "pods", "110")}
-	return &ententev1.CreatePeeringResponse{ResourceSlice: orNone(r.GetResourceSlice(), "provider")}, nil
+	return &ententev1.CreatePeeringResponse{PeeringRequest: orNone(r.GetPeeringRequest(), "provider")}, nil
 }
 
 func fakeAdvertisement() *ententev1.Advertisement {
@@ -178,7 +187,7 @@ func (c *fakeCluster) GetPeering(_ context.Context, r *ententev1.GetPeeringReque
 		return nil, err
 	}
 	if !c.w.asked || r.GetName() != "peerings/provider" || c.w.ending > 2 {
-		return nil, failure(wire.ReasonPeeringUnknown, "there is no ResourceSlice %s", strings.TrimPrefix(r.GetName(), "peerings/"))
+		return nil, failure(wire.ReasonPeeringUnknown, "there is no PeeringRequest %s", strings.TrimPrefix(r.GetName(), "peerings/"))
 	}
 	if err := c.poll(); err != nil {
 		return nil, err
@@ -247,6 +256,7 @@ func (c *fakeCluster) ListPeeringRequests(_ context.Context, r *ententev1.ListPe
 		{
 			Name: "peers/provider/requests/a7e0", Resources: list("cpu", "64", "memory", "256Gi"), Duration: durationpb.New(720 * time.Hour),
 			PriceCeiling: &ententev1.Money{Currency: "EUR", Amount: "1.5"}, CreateTime: timestamppb.New(epoch.Add(-2 * time.Hour)),
+			NodeSelector: map[string]string{"kubernetes.io/arch": "arm64"}, RuntimeClasses: []string{"gvisor", "kata"}, NoNetwork: true,
 		},
 	}}, nil
 }
@@ -369,6 +379,27 @@ func (c *fakeCluster) OffloadNamespace(_ context.Context, r *ententev1.OffloadNa
 	leave, err := c.enter("OffloadNamespace %s %s %s %v", r.GetNamespace(), r.GetPodStrategy(), r.GetNameMapping(), r.GetPeers())
 	defer leave()
 	return &ententev1.OffloadNamespaceResponse{}, err
+}
+
+func (c *fakeCluster) ListOffloadings(context.Context, *ententev1.ListOffloadingsRequest) (*ententev1.ListOffloadingsResponse, error) {
+	leave, err := c.enter("ListOffloadings")
+	defer leave()
+	if err != nil || !c.w.joined {
+		return &ententev1.ListOffloadingsResponse{}, err
+	}
+	return &ententev1.ListOffloadingsResponse{Offloadings: []*ententev1.Offloading{
+		{
+			Namespace: "namespaces/batch", PodStrategy: "Remote", NameMapping: "Same", State: "Refused", CreateTime: timestamppb.New(epoch.Add(-time.Hour)),
+			Message: "provider: its policy lets no consumer keep a name",
+			Clusters: []*ententev1.OffloadingInCluster{
+				{Peer: "peers/provider", State: "Refused", Message: "its policy lets no consumer keep a name"},
+			},
+		},
+		{
+			Namespace: "namespaces/shop", PodStrategy: "LocalAndRemote", NameMapping: "Suffixed", State: "Ready", CreateTime: timestamppb.New(epoch.Add(-time.Minute)),
+			Clusters: []*ententev1.OffloadingInCluster{{Peer: "peers/provider", RemoteName: "shop-cccccccc", State: "Ready"}},
+		},
+	}}, nil
 }
 
 func (c *fakeCluster) UnoffloadNamespace(_ context.Context, r *ententev1.UnoffloadNamespaceRequest) (*ententev1.UnoffloadNamespaceResponse, error) {

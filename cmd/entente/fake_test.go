@@ -65,6 +65,12 @@ type world struct {
 	goingDown int
 	// interrupt says that somebody interrupts the command once it waits.
 	interrupt bool
+	// cordoned says that somebody cordoned the virtual node.
+	cordoned bool
+	// interruptJoin says that somebody interrupts a join while the agent works on it;
+	// interruptNow does it.
+	interruptJoin bool
+	interruptNow  func()
 }
 
 type fakeCluster struct {
@@ -297,7 +303,7 @@ func (c *fakeCluster) contract() *ententev1.Contract {
 		NotBefore: timestamppb.New(epoch), NotAfter: timestamppb.New(epoch.Add(24 * time.Hour)),
 	}
 	if c.consumer {
-		k.Role, k.Node = "Consumer", "entente-provider"
+		k.Role, k.Node, k.Cordoned = "Consumer", "entente-provider", w.cordoned
 	}
 	if w.want != nil {
 		k.Resources = w.want.GetResources()
@@ -318,6 +324,7 @@ func (w *world) run(t *testing.T, input string, args ...string) (out, errOut str
 	var stdout, stderr bytes.Buffer
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
+	w.interruptNow = func() { cancel(context.Canceled) }
 	a := &app{
 		in: strings.NewReader(input), out: &stdout, errOut: &stderr,
 		interactive: input != "", width: 100,
@@ -366,6 +373,7 @@ func (w *world) connect(t *testing.T, target target) (*cluster, error) {
 	}
 	return &cluster{
 		label: target.label, admin: ententev1.NewAdminServiceClient(conn), close: conn.Close,
+		namespaces: func(context.Context) ([]string, error) { return []string{"batch", "shop"}, nil },
 		nodeExists: func(context.Context, string) (bool, error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -89,7 +90,7 @@ func (a *app) printInfo(info *ententev1.GetInfoResponse, peers []*ententev1.Peer
 	t = a.table("NAME", "ROLE", "TRUSTED", "CONNECTED", "NETWORK", "OFFLOADING", "PODS", "AGE")
 	for _, p := range peers {
 		_, pods := nodesAndPods(openContracts(p, ""))
-		t.row(shortName(p), p.GetRole(), trustStatus(p), statusOf(p, "Connected"), networkStatus(p), statusOf(p, "Offloading"),
+		t.row(shortName(p), p.GetRole(), trustStatus(p), statusOf(p, "Connected"), networkStatus(p), offloadingStatus(p),
 			fmt.Sprint(pods), a.since(p.GetCreateTime()))
 	}
 	t.flush()
@@ -110,6 +111,15 @@ func trustStatus(p *ententev1.Peer) string {
 		return "waiting"
 	}
 	return statusOf(p, "Trusted")
+}
+
+// offloadingStatus is whether pods can run at a peer; Cordoned if they could, and
+// somebody cordoned a virtual node.
+func offloadingStatus(p *ententev1.Peer) string {
+	if isTrue(p, "Offloading") && slices.ContainsFunc(openContracts(p, ""), (*ententev1.Contract).GetCordoned) {
+		return "Cordoned"
+	}
+	return statusOf(p, "Offloading")
 }
 
 // networkStatus is the tunnel's state, or a dash where none is wanted.

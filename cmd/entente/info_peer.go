@@ -44,7 +44,7 @@ entente info peer office lab -o json`),
 			case output.structured():
 				return writeList(&output, a.out, peers)
 			case len(peers) == 0:
-				a.next("No peers yet. Make a token in one cluster and redeem it in the other:\n  entente token create\n  entente join <token>")
+				a.none("No peers yet.", "Make a token in one cluster and redeem it in the other:\n  entente token create\n  entente join <token>")
 			}
 			if len(peers) == 0 {
 				return nil
@@ -182,11 +182,19 @@ func printContracts(t *table, p *ententev1.Peer) {
 	open := openContracts(p, "")
 	for _, c := range open {
 		t.row("  "+c.GetContractId(), c.GetRole(), c.GetPhase(), amounts(c.GetResources()), cost(c),
-			"used "+amounts(c.GetUsed()), countPods(int(c.GetPods())), orNone(c.GetNode(), "-"))
+			"used "+amounts(c.GetUsed()), countPods(int(c.GetPods())), nodeOf(c))
 	}
 	if over := len(p.GetContracts()) - len(open); over > 0 {
 		t.row(fmt.Sprintf("  and %d over; see `entente contract list --peer %s`", over, shortName(p)))
 	}
+}
+
+// nodeOf is a contract's virtual node, for people.
+func nodeOf(c *ententev1.Contract) string {
+	if c.GetCordoned() {
+		return c.GetNode() + ", cordoned: no pod is scheduled to it until kubectl uncordon"
+	}
+	return orNone(c.GetNode(), "-")
 }
 
 func printOffer(t *table, p *ententev1.Peer) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -62,6 +63,9 @@ entente join k2a7…@office.example.com:7443`),
 			p.wait(c.label, "the other cluster")
 			peer, err := whom.join(cmd.Context(), c, name)
 			p.clear()
+			if cmd.Context().Err() != nil {
+				return whom.interrupted(cmd.Context(), c)
+			}
 			if err != nil {
 				return err
 			}
@@ -119,6 +123,36 @@ func (i invitation) join(ctx context.Context, c *cluster, name string) (*entente
 		Endpoint: i.endpoint, ClusterId: i.id, Name: name, Approve: i.id != "",
 	})
 	return resp.GetPeer(), c.call("introduce this cluster to "+i.endpoint, err)
+}
+
+// afterwards bounds what is asked after an interruption.
+const afterwards = 5 * time.Second
+
+// interrupted says what stands of a join that was interrupted, and how to finish or to
+// undo it: the other side may trust this cluster already, and this one not yet, or the
+// other way round.
+func (i invitation) interrupted(ctx context.Context, c *cluster) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterwards)
+	defer cancel()
+	id := i.id
+	if token, err := peering.ParseToken(i.token); err == nil {
+		id = string(token.Issuer)
+	}
+	here := "the other side may know this cluster already"
+	if id != "" {
+		here = "this cluster does not trust the other one; that one may trust this one already"
+		peer, err := c.find(ctx, id)
+		switch {
+		case err != nil:
+			here = "whether this cluster trusts the other one is not known"
+		case isTrue(peer, "Trusted"):
+			here = "this cluster trusts the other one, " + shortName(peer)
+		case peer != nil:
+			here = "this cluster knows the other one, " + shortName(peer) + ", and does not trust it; that one may trust this one already"
+		}
+	}
+	return &codeError{exitInterrupted, fmt.Errorf(`(%s) interrupted while joining: %s
+  next: to finish, run the same command again; to undo, on each side where `+"`entente info`"+` lists the other: entente unpeer PEER --forget`, c.label, clean(here))}
 }
 
 // joined tells what came of joining, and what to do next.

@@ -124,3 +124,27 @@ func TestRequestsWaitForSomebody(t *testing.T) {
 	sent(t, w.consumer, "ApprovePeeringRequest peers/provider/requests/5f1d", "ApprovePeeringRequest peers/provider/requests/5f1d",
 		"ApprovePeeringRequest peers/provider/requests/gone", "DenyPeeringRequest peers/provider/requests/5f1d")
 }
+
+func TestAnInterruptedJoinSaysWhatStandsAndHowToGoOn(t *testing.T) {
+	id := strings.Repeat("p", 32)
+	for _, tc := range []struct {
+		name, arg, want string
+	}{
+		{"by a token", "ent1.fake-token.checksum", "the other side may know this cluster already"},
+		{"by an ID", id + "@office.example:7443", "this cluster knows the other one, provider, and does not trust it"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := newWorld()
+			w.interruptJoin = true
+			out, errOut, code := w.run(t, "", "join", tc.arg)
+			if code != exitInterrupted || out != "" || !strings.Contains(errOut, "interrupted while joining: "+tc.want) || strings.Contains(errOut, "context canceled") {
+				t.Errorf("exit %d: %s%s", code, out, errOut)
+			}
+			for _, next := range []string{"run the same command again", "entente unpeer PEER --forget"} {
+				if !strings.Contains(errOut, next) {
+					t.Errorf("it does not say %q: %s", next, errOut)
+				}
+			}
+		})
+	}
+}

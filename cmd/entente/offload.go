@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -71,7 +72,68 @@ entente offload namespace batch --strategy Remote --peer office --mapping Same`)
 	complete(cmd, "mapping", mappings...)
 	a.completesFlag(cmd, "peer", peerNames)
 	output.add(cmd)
+	return a.completes(cmd, 1, namespaceNames)
+}
+
+func (a *app) offloadingsCommand() *cobra.Command {
+	var output outputFlags
+	cmd := &cobra.Command{
+		Use:   "offloadings",
+		Short: "List the namespaces whose pods may run in other clusters",
+		Long: `List the namespaces whose pods may run in other clusters, and how each is there.
+-o wide tells it of each provider, with what the namespace is called there.`,
+		Example: indent("entente offloadings\nentente offloadings -o wide"),
+		Args:    args(cobra.NoArgs),
+		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, _ []string) error {
+			all, err := c.offloadings(ctx)
+			switch {
+			case err != nil:
+				return err
+			case output.structured():
+				return writeList(&output, a.out, all)
+			case len(all) == 0:
+				a.none("No namespace is offloaded.", "Let the pods of one run in other clusters with:\n  entente offload namespace NAMESPACE")
+				return nil
+			case output.form == formWide:
+				a.offloadingsWide(all)
+				return nil
+			}
+			t := a.noted("NAMESPACE", "STRATEGY", "MAPPING", "STATE", "PROVIDERS", "AGE", "WHY")
+			for _, o := range all {
+				var peers []string
+				for _, in := range o.GetClusters() {
+					peers = append(peers, short(in.GetPeer()))
+				}
+				t.row(short(o.GetNamespace()), o.GetPodStrategy(), o.GetNameMapping(), orNone(o.GetState(), "Pending"),
+					orNone(strings.Join(peers, ","), "-"), a.since(o.GetCreateTime()), o.GetMessage())
+			}
+			t.flush()
+			return nil
+		}),
+	}
+	output.add(cmd, formTable, formWide)
 	return a.completes(cmd, 0, nil)
+}
+
+func (a *app) offloadingsWide(all []*ententev1.Offloading) {
+	t := a.noted("NAMESPACE", "PROVIDER", "CALLED THERE", "STATE", "WHY")
+	for _, o := range all {
+		for _, in := range o.GetClusters() {
+			t.row(short(o.GetNamespace()), short(in.GetPeer()), orNone(in.GetRemoteName(), "-"), in.GetState(), in.GetMessage())
+		}
+		if len(o.GetClusters()) == 0 {
+			t.row(short(o.GetNamespace()), "-", "-", orNone(o.GetState(), "Pending"), o.GetMessage())
+		}
+	}
+	t.flush()
+}
+
+// offloadings returns the namespaces whose pods may run in other clusters.
+func (c *cluster) offloadings(ctx context.Context) ([]*ententev1.Offloading, error) {
+	return pages(func(token string) ([]*ententev1.Offloading, string, error) {
+		resp, err := c.admin.ListOffloadings(ctx, &ententev1.ListOffloadingsRequest{PageSize: pageSize, PageToken: token})
+		return resp.GetOffloadings(), resp.GetNextPageToken(), c.call("list offloadings", err)
+	})
 }
 
 func (a *app) unoffloadCommand() *cobra.Command {
@@ -92,7 +154,7 @@ ends there and is made anew here by whatever made it.`,
 			case err != nil:
 				return c.call("unoffload namespace "+argv[0], err)
 			default:
-				p.done(c.label, "Pods of namespace %s run here only", argv[0])
+				p.done(c.label, "New pods of namespace %s run here only; those abroad are moved home (kubectl -n %s get namespaceoffloadings: gone when done)", argv[0], argv[0])
 			}
 			if output.structured() {
 				return output.write(a.out, req)
@@ -101,5 +163,5 @@ ends there and is made anew here by whatever made it.`,
 		}),
 	}
 	output.add(cmd)
-	return group(&cobra.Command{Use: "unoffload", Short: "Stop letting pods run in other clusters"}, a.completes(cmd, 0, nil))
+	return group(&cobra.Command{Use: "unoffload", Short: "Stop letting pods run in other clusters"}, a.completes(cmd, 1, offloadedNames))
 }

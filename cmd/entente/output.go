@@ -20,6 +20,7 @@ const (
 	formJSON  = "json"
 	formYAML  = "yaml"
 	formTable = "table"
+	formWide  = "wide"
 	formCSV   = "csv"
 	formDSSE  = "dsse"
 )

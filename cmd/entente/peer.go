@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"time"
 
@@ -43,7 +44,8 @@ what is done already is left as it is.
 
 Without amounts the provider's policy gives what it gives. --dry-run asks the
 provider what it would lend and at what price, if need be once an administrator
-there approved the request, and changes nothing.
+there approved the request, and changes nothing. An offer that this cluster would
+not sign is told as an error, with why.
 
 It exits with 5 if the provider says no.`,
 		Example: indent(`# Peer with access to both clusters
@@ -126,10 +128,10 @@ type peeringRun struct {
 	progress *progress
 	sides    *sides
 	flags    *peerFlags
-	// slice is the name of the ask, and asked says that this run wrote it, and so
+	// request is the name of the ask, and asked says that this run wrote it, and so
 	// knows whether it wants a tunnel.
-	slice string
-	asked bool
+	request string
+	asked   bool
 }
 
 func (p *peeringRun) run(ctx context.Context, req *ententev1.CreatePeeringRequest) error {
@@ -152,6 +154,21 @@ func (p *peeringRun) run(ctx context.Context, req *ententev1.CreatePeeringReques
 	if err := p.ask(ctx, req); err != nil {
 		return err
 	}
+	return p.stands(p.await(ctx))
+}
+
+// stands adds to a wait that ended too early what stands, and how to end it.
+func (p *peeringRun) stands(err error) error {
+	var coded *codeError
+	if !errors.As(err, &coded) || coded.code != exitTimeout && coded.code != exitInterrupted {
+		return err
+	}
+	return &codeError{coded.code, fmt.Errorf("%w\n  PeeringRequest %s stays, and the agents go on with it; to end it: entente unpeer --peering %s", err, p.request, p.request)}
+}
+
+// await waits until what was asked for can be used.
+func (p *peeringRun) await(ctx context.Context) error {
+	local := &p.sides.local
 	if local.peer != anyPeer {
 		if err := p.progress.await(ctx, *local, hintConnected, condition("Connected", "a session with the peer's agent")); err != nil {
 			return err
@@ -169,9 +186,9 @@ func (p *peeringRun) run(ctx context.Context, req *ententev1.CreatePeeringReques
 		return err
 	}
 	if p.flags.output.structured() {
-		resp, err := local.admin.GetPeering(ctx, &ententev1.GetPeeringRequest{Name: peeringName(p.slice)})
+		resp, err := local.admin.GetPeering(ctx, &ententev1.GetPeeringRequest{Name: peeringName(p.request)})
 		if err != nil {
-			return local.call("get peering "+p.slice, err)
+			return local.call("get peering "+p.request, err)
 		}
 		return p.flags.output.write(p.app.out, resp.GetPeering())
 	}
@@ -218,18 +235,18 @@ func (p *peeringRun) ask(ctx context.Context, req *ententev1.CreatePeeringReques
 	}
 	resp, err := p.create(ctx, req)
 	if err == nil {
-		p.slice, p.asked = resp.GetResourceSlice(), true
-		p.progress.done(local.label, "Asked %s for resources (ResourceSlice %s)", whom, p.slice)
+		p.request, p.asked = resp.GetPeeringRequest(), true
+		p.progress.done(local.label, "Asked %s for resources (PeeringRequest %s)", whom, p.request)
 		return nil
 	}
 	facts := client.Facts(err)
 	if client.ReasonOf(err) != "PEERING_EXISTS" || !p.same(ctx, facts["peer"]) {
 		return err
 	}
-	p.slice = facts["resourceSlice"]
-	p.progress.done(local.label, "Asks %s for resources already (ResourceSlice %s)", whom, p.slice)
+	p.request = facts["peeringRequest"]
+	p.progress.done(local.label, "Asks %s for resources already (PeeringRequest %s)", whom, p.request)
 	if anything(req) {
-		p.progress.note(local.label, "what the flags ask for was not applied; change the ask with: entente amend %s", p.slice)
+		p.progress.note(local.label, "what the flags ask for was not applied; change the ask with: entente amend %s", p.request)
 	}
 	return nil
 }
@@ -243,7 +260,7 @@ func (p *peeringRun) create(ctx context.Context, req *ententev1.CreatePeeringReq
 	err := p.progress.poll(ctx, local.cluster, hintEnding, func(ctx context.Context) (bool, string, error) {
 		resp, failed = local.admin.CreatePeering(ctx, req)
 		if client.ReasonOf(failed) == "PEERING_EXISTS" && client.Facts(failed)["ending"] != "" {
-			return false, "ResourceSlice " + client.Facts(failed)["resourceSlice"] + " to go, which is being taken down", nil
+			return false, "PeeringRequest " + client.Facts(failed)["peeringRequest"] + " to go, which is being taken down", nil
 		}
 		return true, "", nil
 	})

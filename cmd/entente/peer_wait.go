@@ -12,7 +12,7 @@ import (
 
 const (
 	hintConnected = "one of the two clusters has to be reachable by the other: see the endpoints in `entente info peer`"
-	hintEnding    = "see what holds it: kubectl get resourceslices,contracts -o yaml"
+	hintEnding    = "see what holds it: kubectl get peeringrequests,contracts -o yaml"
 	hintContract  = "see what became of the ask: entente peerings; at the provider: entente policy test, entente requests"
 	hintTunnel    = "see each node's fabric: kubectl get fabricnodes -o yaml; one side has to be reachable by UDP 51820"
 	hintNode      = "see the Contract's conditions: kubectl get contracts -o yaml"
@@ -22,11 +22,11 @@ const (
 // the contract is in force there, too.
 func (p *peeringRun) contract(ctx context.Context) (*ententev1.Peering, error) {
 	local := &p.sides.local
-	peering, err := p.progress.awaitPeering(ctx, local.cluster, p.slice, func(peering *ententev1.Peering) (bool, string, error) {
+	peering, err := p.progress.awaitPeering(ctx, local.cluster, p.request, func(peering *ententev1.Peering) (bool, string, error) {
 		accepted := peering.GetAccepted()
 		if refused(accepted) {
 			return false, "", &codeError{exitRefused, fmt.Errorf("(%s) the provider refuses: %s\n  next: the ask stays; change it with `entente amend %s`, or end it: entente unpeer --peering %s",
-				local.label, clean(accepted.GetReason()+why(accepted)), p.slice, p.slice)}
+				local.label, clean(accepted.GetReason()+why(accepted)), p.request, p.request)}
 		}
 		return peering.GetContract() != "" && accepted.GetStatus() == "True", "a contract" + why(accepted), nil
 	})

@@ -13,8 +13,9 @@ func (a *app) peeringsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "peerings [PEERING...]",
 		Short: "List what this cluster asks for, and what came of it",
-		Long: `List what this cluster asks of others, its ResourceSlices, and what came of each.
-What it lends shows under ` + "`entente contract list`" + `.`,
+		Long: `List what this cluster asks of others, its PeeringRequests, and what came of each.
+What it lends shows under ` + "`entente contract list`" + `. -o wide adds all amounts and the
+price ceiling.`,
 		Example: indent(`entente peerings
 entente peerings office -o yaml
 entente peerings office --get contract`),
@@ -31,23 +32,31 @@ entente peerings office --get contract`),
 				return writeList(&output, a.out, peerings)
 			}
 			if len(peerings) == 0 {
-				a.next("Nothing is asked for. Ask a peer with:\n  entente peer PEER")
+				a.none("Nothing is asked for.", "Ask a peer with:\n  entente peer PEER")
 				return nil
 			}
-			t := a.table("PEERING", "PEER", "RESOURCES", "CEILING", "ACCEPTED", "CONTRACT", "NODE", "WHY")
+			t := a.noted("PEERING", "PEER", "RESOURCES", "ACCEPTED", "CONTRACT", "NODE", "WHY")
+			if output.form == formWide {
+				t = a.noted("PEERING", "PEER", "RESOURCES", "CEILING", "ACCEPTED", "CONTRACT", "NODE", "WHY")
+			}
 			for _, p := range peerings {
 				note := ""
 				if p.GetAccepted().GetStatus() != "True" {
 					note = orNone(p.GetAccepted().GetMessage(), p.GetAccepted().GetReason())
 				}
-				t.row(short(p.GetName()), providerOf(p), asked(p.GetResources()), money(p.GetPriceCeiling(), "-"),
-					orNone(p.GetAccepted().GetStatus(), "Unknown"), orNone(short(p.GetContract()), "-"), orNone(p.GetNode(), "-"), note)
+				cells := []string{short(p.GetName()), providerOf(p)}
+				if output.form == formWide {
+					cells = append(cells, asked(p.GetResources()), money(p.GetPriceCeiling(), "-"))
+				} else {
+					cells = append(cells, askedBriefly(p.GetResources()))
+				}
+				t.row(append(cells, orNone(p.GetAccepted().GetStatus(), "Unknown"), orNone(short(p.GetContract()), "-"), orNone(p.GetNode(), "-"), note)...)
 			}
 			t.flush()
 			return nil
 		}),
 	}
-	output.add(cmd, formTable)
+	output.add(cmd, formTable, formWide)
 	return a.completes(cmd, 1, peeringNames)
 }
 
@@ -68,6 +77,13 @@ func asked(r *ententev1.ResourceList) string {
 		return "what the policy gives"
 	}
 	return amounts(r)
+}
+
+func askedBriefly(r *ententev1.ResourceList) string {
+	if len(r.GetAmounts()) == 0 {
+		return asked(r)
+	}
+	return briefly(r)
 }
 
 // peerings returns all that this cluster asks for.

@@ -12,21 +12,21 @@ func TestPeeringsTellWhatCameOfEachAsk(t *testing.T) {
 	)
 }
 
-func TestCreateResourceSliceDoesNotWait(t *testing.T) {
+func TestCreatePeeringRequestDoesNotWait(t *testing.T) {
 	w := newWorld()
 	w.joined = true
 	golden(t, "create", w,
-		[]string{"create", "resourceslice", "gpus", "--peer", "provider", "--resources", "nvidia.com/gpu=2", "--dry-run"},
-		[]string{"create", "resourceslice", "gpus", "--peer", "provider", "--resources", "nvidia.com/gpu=2"},
-		[]string{"create", "resourceslice", "gpus", "--any"},
-		[]string{"create", "resourceslice", "gpus"}, []string{"create", "resourceslice", "gpus", "--peer", "a", "--any"},
+		[]string{"create", "peeringrequest", "gpus", "--peer", "provider", "--resources", "nvidia.com/gpu=2", "--dry-run"},
+		[]string{"create", "peeringrequest", "gpus", "--peer", "provider", "--resources", "nvidia.com/gpu=2"},
+		[]string{"create", "peeringrequest", "gpus", "--any"},
+		[]string{"create", "peeringrequest", "gpus"}, []string{"create", "peeringrequest", "gpus", "--peer", "a", "--any"},
 	)
 }
 
-func TestCreateResourceSliceIsForPrograms(t *testing.T) {
+func TestCreatePeeringRequestIsForPrograms(t *testing.T) {
 	w := newWorld()
 	w.joined = true
-	golden(t, "create-json", w, []string{"create", "resourceslice", "--any", "--peer-selector", "region=lombardia", "-o", "json"})
+	golden(t, "create-json", w, []string{"create", "peeringrequest", "--any", "--peer-selector", "region=lombardia", "-o", "json"})
 	sent(t, w.consumer, "CreatePeering peers/- : nothing for 0s at most any price no-network=false no-renewal=false nodes= peers=region=lombardia storage=[] runtime=[] id=")
 }
 
@@ -41,7 +41,7 @@ func TestAmendWaitsForTheNextRevision(t *testing.T) {
 	)
 	sent(t, w.consumer,
 		"UpdatePeering peerings/provider [resources]: cpu 8, memory 8Gi, pods 110 for 0s at most any price no-renewal=false",
-		"UpdatePeering peerings/provider [resources price_ceiling]: cpu 8, memory 8Gi for 0s at most any price no-renewal=false",
+		"UpdatePeering peerings/provider [resources price_ceiling]: cpu 8, memory 8Gi, pods 0 for 0s at most any price no-renewal=false",
 		"UpdatePeering peerings/provider [no_renewal]: nothing for 0s at most any price no-renewal=true",
 	)
 	w = peered()
@@ -51,13 +51,15 @@ func TestAmendWaitsForTheNextRevision(t *testing.T) {
 	w.stuck = "nothing"
 	golden(t, "amend-stuck", w, []string{"amend", "provider", "--cpu", "8"})
 	w.refuse = "cpu: 8 is more than the 4 that this peer may have"
-	golden(t, "amend-refused", w, []string{"amend", "provider", "--cpu", "16"})
+	// Repeated, it asks for nothing else than before, and is refused all the same.
+	golden(t, "amend-refused", w, []string{"amend", "provider", "--cpu", "16"}, []string{"amend", "provider", "--cpu", "16"})
 }
 
 func TestAnAmendedAskKeepsWhatWasNotTold(t *testing.T) {
 	for name, tc := range map[string]struct{ told, before, signed, want []string }{
 		"others stay":                         {[]string{"cpu", "8"}, []string{"cpu", "4", "memory", "8Gi"}, []string{"cpu", "4"}, []string{"cpu", "8", "memory", "8Gi"}},
-		"none of it":                          {[]string{"cpu", "0"}, []string{"cpu", "4", "memory", "8Gi"}, nil, []string{"memory", "8Gi"}},
+		"none of it, which has to be told":    {[]string{"cpu", "0"}, []string{"cpu", "4", "memory", "8Gi"}, nil, []string{"cpu", "0", "memory", "8Gi"}},
+		"none of what only the contract has":  {[]string{"pods", "0"}, []string{"cpu", "4"}, []string{"cpu", "4", "pods", "9"}, []string{"cpu", "4", "pods", "0"}},
 		"what was left to the policy is kept": {[]string{"cpu", "8"}, nil, []string{"cpu", "4", "memory", "8Gi"}, []string{"cpu", "8", "memory", "8Gi"}},
 		"nothing before":                      {[]string{"cpu", "8"}, nil, nil, []string{"cpu", "8"}},
 	} {

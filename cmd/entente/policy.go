@@ -79,7 +79,7 @@ func (a *app) testPolicy(ctx context.Context, c *cluster, output *outputFlags, r
 	case one:
 		// The error says it.
 	case len(results) == 0:
-		a.next("No peer is known.")
+		a.none("No peer is known.", "")
 	default:
 		a.printTests(results)
 	}
@@ -91,7 +91,7 @@ func (a *app) testPolicy(ctx context.Context, c *cluster, output *outputFlags, r
 }
 
 func (a *app) printTests(results []*ententev1.PolicyTest) {
-	t := a.table("PEER", "POLICY", "ANSWER", "RESOURCES", "PRICE", "WHY")
+	t := a.noted("PEER", "POLICY", "ANSWER", "RESOURCES", "PRICE", "WHY")
 	for _, r := range results {
 		ad := r.GetAdvertisement()
 		if ad == nil {

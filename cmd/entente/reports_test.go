@@ -70,3 +70,14 @@ func TestSmallCommands(t *testing.T) {
 		"UnoffloadNamespace namespaces/shop", "UnoffloadNamespace namespaces/home", "UnoffloadNamespace namespaces/shop", "RolloverIdentity", "RolloverIdentity",
 	)
 }
+
+func TestOffloadingsTellHowEachIs(t *testing.T) {
+	golden(t, "offloadings", peered(), []string{"offloadings"}, []string{"offloadings", "-o", "wide"}, []string{"offloadings", "-o", "json"})
+	golden(t, "offloadings-none", newWorld(), []string{"offloadings"}, []string{"offloadings", "-o", "json"})
+}
+
+func TestACordonedNodeShows(t *testing.T) {
+	w := peered()
+	w.cordoned = true
+	golden(t, "info-cordoned", w, []string{"info"}, []string{"info", "peer", "provider"})
+}

@@ -2,6 +2,9 @@ package main
 
 import (
 	"context"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -32,12 +35,12 @@ entente deny request office/5f1d…`),
 				return writeList(&output, a.out, requests)
 			}
 			if len(requests) == 0 {
-				a.next("Nothing waits for approval.")
+				a.none("Nothing waits for approval.", "")
 				return nil
 			}
-			t := a.table("REQUEST", "RESOURCES", "DURATION", "PRICE CEILING", "AGE")
+			t := a.noted("REQUEST", "RESOURCES", "DURATION", "PRICE CEILING", "AGE", "ON WHAT TERMS")
 			for _, r := range requests {
-				t.row(short(r.GetName()), asked(r.GetResources()), span(r.GetDuration(), "-"), money(r.GetPriceCeiling(), "any"), a.since(r.GetCreateTime()))
+				t.row(short(r.GetName()), asked(r.GetResources()), span(r.GetDuration(), "-"), money(r.GetPriceCeiling(), "any"), a.since(r.GetCreateTime()), conditionsOf(r))
 			}
 			t.flush()
 			return nil
@@ -45,6 +48,25 @@ entente deny request office/5f1d…`),
 	}
 	output.add(cmd, formTable)
 	return a.completes(cmd, 1, peerNames)
+}
+
+// conditionsOf returns what a request asks for besides amounts, price and time: an
+// approval is of this as well.
+func conditionsOf(r *ententev1.PendingRequest) string {
+	var parts []string
+	for _, key := range slices.Sorted(maps.Keys(r.GetNodeSelector())) {
+		parts = append(parts, "nodes "+key+"="+r.GetNodeSelector()[key])
+	}
+	if classes := r.GetRuntimeClasses(); len(classes) > 0 {
+		parts = append(parts, "runtime class "+strings.Join(classes, " or "))
+	}
+	if classes := r.GetStorageClasses(); len(classes) > 0 {
+		parts = append(parts, "storage class "+strings.Join(classes, " or "))
+	}
+	if r.GetNoNetwork() {
+		parts = append(parts, "no tunnel")
+	}
+	return strings.Join(parts, ", ")
 }
 
 // requestDecision is approve request and deny request.

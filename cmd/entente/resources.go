@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -68,6 +69,30 @@ func (f *resourceFlags) list() (*ententev1.ResourceList, error) {
 
 // amounts lists resources by name, the usual ones first.
 func amounts(r *ententev1.ResourceList) string { return listed(r.GetAmounts()) }
+
+// briefly is CPU and memory, and how many other resources there are besides pods.
+func briefly(r *ententev1.ResourceList) string {
+	var parts []string
+	others := 0
+	for _, name := range resourceNames(r.GetAmounts()) {
+		switch amount := r.GetAmounts()[name]; name {
+		case "cpu":
+			parts = append(parts, amount+" CPU")
+		case "memory":
+			parts = append(parts, amount)
+		case "pods":
+		default:
+			others++
+		}
+	}
+	if others > 0 {
+		parts = append(parts, fmt.Sprintf("+%d", others))
+	}
+	if len(parts) == 0 {
+		return amounts(r)
+	}
+	return strings.Join(parts, ", ")
+}
 
 // listed lists amounts by name, the usual ones first.
 func listed(amounts map[string]string) string {

@@ -33,7 +33,7 @@ func toneOf(cell string) tone {
 	switch cell {
 	case "True", "Active", "Approved", "signed", "granted", "stated":
 		return good
-	case "Unknown", "Draining", "waiting", "changed":
+	case "Unknown", "Draining", "waiting", "changed", "Cordoned", "Pending":
 		return shaky
 	case "False", "Denied", "refused", "forgotten":
 		return bad
@@ -64,7 +64,13 @@ type table struct {
 	rows   [][]string
 	// widths is how wide the columns are, at least.
 	widths []int
+	// noted says that the last column is a text, which goes below its row where the
+	// table would be wider than tableWidth.
+	noted bool
 }
+
+// tableWidth is how wide a table for people may be.
+const tableWidth = 100
 
 // table begins a table with a header, or, without one, a list of names and
 // values.
@@ -74,6 +80,13 @@ func (a *app) table(header ...string) *table {
 		t.header = true
 		t.rows = append(t.rows, header)
 	}
+	return t
+}
+
+// noted begins a table whose last column is a text of any length.
+func (a *app) noted(header ...string) *table {
+	t := a.table(header...)
+	t.noted = true
 	return t
 }
 
@@ -102,6 +115,7 @@ func (t *table) flush() {
 			}
 		}
 	}
+	notes := t.takeNotes()
 	var b strings.Builder
 	for n, row := range t.rows {
 		for i, cell := range row {
@@ -115,7 +129,56 @@ func (t *table) flush() {
 			}
 		}
 		b.WriteByte('\n')
+		for _, line := range wrapped(notes[n], tableWidth-gap) {
+			b.WriteString(strings.Repeat(" ", gap) + line + "\n")
+		}
 	}
 	_, _ = io.WriteString(t.out, b.String())
 	t.rows = nil
+}
+
+// takeNotes takes the texts of the last column out of the rows, by row, where the table
+// would be too wide with them.
+func (t *table) takeNotes() map[int]string {
+	notes := map[int]string{}
+	if !t.noted || len(t.rows) == 0 {
+		return notes
+	}
+	last := len(t.rows[0]) - 1
+	before, widest := 0, 0
+	for _, w := range t.widths[:min(last, len(t.widths))] {
+		before += w + gap
+	}
+	for _, row := range t.rows {
+		if len(row) > last {
+			widest = max(widest, utf8.RuneCountInString(row[last]))
+		}
+	}
+	if before+widest <= tableWidth {
+		return notes
+	}
+	for n, row := range t.rows {
+		if len(row) <= last {
+			continue
+		}
+		if n > 0 {
+			notes[n] = row[last]
+		}
+		t.rows[n] = row[:last]
+	}
+	return notes
+}
+
+// wrapped breaks a text into lines at spaces; a longer word has a line of its own.
+func wrapped(text string, width int) []string {
+	var lines []string
+	for word := range strings.FieldsSeq(text) {
+		end := len(lines) - 1
+		if end < 0 || utf8.RuneCountInString(lines[end])+1+utf8.RuneCountInString(word) > width {
+			lines = append(lines, word)
+			continue
+		}
+		lines[end] += " " + word
+	}
+	return lines
 }

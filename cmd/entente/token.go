@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -66,42 +67,74 @@ TOKEN=$(entente token create --ttl 2m)`),
 }
 
 func (a *app) tokenListCommand() *cobra.Command {
+	var all bool
 	var output outputFlags
 	cmd := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"},
-		Short:   "List the tokens that can still be redeemed, without their secrets",
-		Example: indent("entente token list\nentente token list -o json"),
+		Short: "List the tokens that can still be redeemed, by name, without their secrets",
+		Long: `List the tokens that can still be redeemed, by name, without their secrets. --all
+lists those, too, that were redeemed and have not expired yet, and by whom.`,
+		Example: indent("entente token list\nentente token list --all -o json"),
 		Args:    args(cobra.NoArgs),
 		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, _ []string) error {
 			tokens, err := c.tokens(ctx)
 			if err != nil {
 				return err
 			}
+			if !all {
+				tokens = slices.DeleteFunc(tokens, isRedeemed)
+			}
 			if output.structured() {
 				return writeList(&output, a.out, tokens)
 			}
 			if len(tokens) == 0 {
-				a.next("No token is left that could be redeemed. Make one with:\n  entente token create")
+				a.none("No token is left that could be redeemed.", "Make one with:\n  entente token create")
 				return nil
 			}
-			t := a.table("TOKEN", "AGE", "EXPIRES IN", "REDEEMED BY")
+			if !all {
+				t := a.table("NAME", "AGE", "EXPIRES IN")
+				for _, k := range tokens {
+					t.row(short(k.GetName()), a.since(k.GetCreateTime()), a.until(k.GetExpireTime()))
+				}
+				t.flush()
+				return nil
+			}
+			names, err := c.namesByID(ctx)
+			if err != nil {
+				return err
+			}
+			t := a.table("NAME", "AGE", "EXPIRES IN", "REDEEMED BY")
 			for _, k := range tokens {
-				t.row(short(k.GetName()), a.since(k.GetCreateTime()), a.until(k.GetExpireTime()), orNone(k.GetRedeemedBy(), "-"))
+				by := k.GetRedeemedBy()
+				t.row(short(k.GetName()), a.since(k.GetCreateTime()), a.until(k.GetExpireTime()), orNone(names[by], orNone(by, "-")))
 			}
 			t.flush()
 			return nil
 		}),
 	}
+	cmd.Flags().BoolVar(&all, "all", false, "List redeemed tokens, too")
 	output.add(cmd, formTable)
 	return a.completes(cmd, 0, nil)
+}
+
+func isRedeemed(t *ententev1.Token) bool { return t.GetRedeemedBy() != "" }
+
+// namesByID returns the peers' names here by cluster ID.
+func (c *cluster) namesByID(ctx context.Context) (map[string]string, error) {
+	peers, err := c.peers(ctx)
+	names := make(map[string]string, len(peers))
+	for _, p := range peers {
+		names[p.GetClusterId()] = shortName(p)
+	}
+	return names, err
 }
 
 func (a *app) tokenRevokeCommand() *cobra.Command {
 	var output outputFlags
 	cmd := &cobra.Command{
 		Use:   "revoke TOKEN...",
-		Short: "Make tokens worthless that nobody redeemed yet",
-		Long: `Make tokens worthless that nobody redeemed yet. TOKEN is the ID that
+		Short: "Revoke tokens that nobody redeemed yet",
+		Long: `Revoke tokens that nobody redeemed yet. TOKEN is the name that
 ` + "`entente token list`" + ` shows, not the token itself.
 
 Trust that a token made already stays; ` + "`entente deny`" + ` ends that.`,
@@ -115,7 +148,7 @@ Trust that a token made already stays; ` + "`entente deny`" + ` ends that.`,
 				if _, err := c.admin.RevokeToken(ctx, req); err != nil {
 					return c.call("revoke token", err)
 				}
-				p.done(c.label, "Token %s is worthless now", short(req.GetName()))
+				p.done(c.label, "Revoked token %s", short(req.GetName()))
 				done = append(done, req)
 			}
 			if output.structured() {

@@ -28,20 +28,26 @@ func (a *app) unpeerCommand() *cobra.Command {
 		Long: `Stop using resources of another cluster: the contracts by which this cluster
 consumes from it end, and the virtual node goes.
 
-By default what runs there is drained first, as kubectl drain does. With --now it
-is not: it says first what will die. It never waits for the peer, which may be
-gone for good.
+By default what runs there is drained first, as kubectl drain does. With --now or
+--forget it is not: it says first what will die. Neither waits for the peer, which
+may be gone for good.
 
-The peering in the other direction stays, unless the peer is forgotten. An ask of
+The peering in the other direction stays, unless the peer is forgotten. One that
+was forgotten is not known here again because it still trusts this cluster: it is
+refused until the two join with a new token, or an administrator joins them again.
+With --remote-kubeconfig both sides forget each other at the same time. An ask of
 any peer that this one fulfils stays, too: it looks for another provider, and leaves
 this one out until it is taken off the annotation entente.dev/left-out of the
-ResourceSlice. With --peering only one ask ends, of those that ` + "`entente peerings`" + `
+PeeringRequest. With --peering only one ask ends, of those that ` + "`entente peerings`" + `
 lists.`,
 		Example: indent(`# Drain and end
 entente unpeer office
 
-# End at once, with the other side dead, and forget that it was ever trusted
-entente unpeer office --now --forget
+# End at once, with the other side dead
+entente unpeer office --now
+
+# The same, in both directions, and forget that it was ever trusted
+entente unpeer office --forget
 
 # With access to both clusters; the provider is watched too
 entente unpeer --remote-kubeconfig provider.yaml
@@ -71,12 +77,15 @@ entente unpeer --peering gpus`),
 	cmd.Flags().StringVar(&f.peering, "peering", "", "End this ask only")
 	a.completesFlag(cmd, "peering", peeringNames)
 	cmd.Flags().BoolVar(&f.now, "now", false, "Do not drain: what runs there ends with the contract")
-	cmd.Flags().BoolVar(&f.forget, "forget", false, "End the trust too, and with it the peering in the other direction; with --remote-kubeconfig on both sides")
+	cmd.Flags().BoolVar(&f.forget, "forget", false, "End the trust too, and with it at once the peerings in both directions; with --remote-kubeconfig on both sides")
 	cmd.Flags().BoolVarP(&f.yes, "yes", "y", false, "Do not ask")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 5*time.Minute, "How long to wait for everything together")
 	f.output.add(cmd)
 	return a.completes(cmd, 1, peerNames)
 }
+
+// atOnce says whether nothing is drained: contracts end with the trust.
+func (f *unpeerFlags) atOnce() bool { return f.now || f.forget }
 
 // check checks that the arguments say in one way what ends, and returns the name
 // of the peer, if that is the way.
@@ -121,13 +130,16 @@ func (u *unpeering) run(ctx context.Context) error {
 	ended := &ententev1.EndPeeringResponse{}
 	if peer == nil {
 		u.progress.done(local.label, "No peer %s is known: nothing to end", local.peer)
+		if err := u.forgetRemote(ctx); err != nil {
+			return err
+		}
 	} else {
 		local.peer = shortName(peer)
 		if ended, err = u.end(ctx, peer); err != nil {
 			return err
 		}
 	}
-	if err := u.forgetRemote(ctx); err != nil {
+	if err := u.awaitRemote(ctx); err != nil {
 		return err
 	}
 	if u.flags.output.structured() {
@@ -159,12 +171,17 @@ func (u *unpeering) end(ctx context.Context, peer *ententev1.Peer) (*ententev1.E
 		return nil, local.call("end the peering", err)
 	}
 	how := "draining"
-	if u.flags.now {
+	if u.flags.atOnce() {
 		how = "at once"
 	}
 	u.progress.done(local.label, "Ending the peering with %s, %s; %s ran there", local.peer, how, countPods(int(resp.GetPods())))
 	for _, name := range chosen {
 		u.progress.note(local.label, "peering %s asks any peer: it stays, and looks for another provider than %s", name, local.peer)
+	}
+	// Both sides at once: one that is forgotten first, and does not hear of it, holds its
+	// contracts for minutes.
+	if err := u.forgetRemote(ctx); err != nil {
+		return nil, err
 	}
 	if err := u.awaitEnd(ctx, local, "Consumer"); err != nil {
 		return nil, err
@@ -214,7 +231,7 @@ func (u *unpeering) endOne(ctx context.Context) error {
 		return local.call("end peering "+name, err)
 	}
 	u.progress.done(local.label, "Ending peering %s, draining", name)
-	err := u.progress.poll(ctx, local.cluster, "see what holds it: kubectl get resourceslices -o yaml", func(ctx context.Context) (bool, string, error) {
+	err := u.progress.poll(ctx, local.cluster, "see what holds it: kubectl get peeringrequests -o yaml", func(ctx context.Context) (bool, string, error) {
 		_, err := local.peering(ctx, name)
 		if client.ReasonOf(err) == "PEERING_UNKNOWN" {
 			return true, "", nil
@@ -238,7 +255,7 @@ func (u *unpeering) confirm(peer *ententev1.Peer, pods int) error {
 		_, lent := nodesAndPods(openContracts(peer, "Provider"))
 		losing += lent
 	}
-	if !u.flags.now || losing == 0 {
+	if !u.flags.atOnce() || losing == 0 {
 		return nil
 	}
 	u.progress.note(u.sides.local.label, "%s by the contracts with %s will be killed", countPods(losing), shortName(peer))
@@ -252,7 +269,7 @@ func (u *unpeering) confirm(peer *ententev1.Peer, pods int) error {
 // awaitEnd waits until no contract is open in which the side has the role.
 func (u *unpeering) awaitEnd(ctx context.Context, s side, role string) error {
 	hint := "end it without draining: entente unpeer " + u.sides.local.peer + " --now"
-	if u.flags.now {
+	if u.flags.atOnce() {
 		hint = "see the Contract's conditions: kubectl get contracts -o yaml"
 	}
 	return u.progress.poll(ctx, s.cluster, hint, func(ctx context.Context) (bool, string, error) {
@@ -306,7 +323,7 @@ func (u *unpeering) awaitForgotten(ctx context.Context, s side) error {
 	})
 }
 
-// forgetRemote makes the other side forget this cluster too.
+// forgetRemote has the other side forget this cluster too, if that is wanted.
 func (u *unpeering) forgetRemote(ctx context.Context) error {
 	remote := u.sides.remote
 	if remote == nil || !u.flags.forget {
@@ -315,6 +332,15 @@ func (u *unpeering) forgetRemote(ctx context.Context) error {
 	_, err := remote.admin.EndPeering(ctx, &ententev1.EndPeeringRequest{Peer: peerName(remote.peer), Now: u.flags.now, Forget: true})
 	if err != nil && client.ReasonOf(err) != "PEER_UNKNOWN" {
 		return remote.call("forget this cluster", err)
+	}
+	return nil
+}
+
+// awaitRemote waits until the other side forgot this cluster, if that is wanted.
+func (u *unpeering) awaitRemote(ctx context.Context) error {
+	remote := u.sides.remote
+	if remote == nil || !u.flags.forget {
+		return nil
 	}
 	if err := u.awaitForgotten(ctx, *remote); err != nil {
 		return err

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"strings"
 	"testing"
 )
@@ -13,6 +14,12 @@ func TestUnpeerBothSidesForgets(t *testing.T) {
 	w := peered()
 	w.pods = 2
 	golden(t, "unpeer-forget", w, []string{"unpeer", "--remote-kubeconfig", "p.yaml", "--now", "--forget"})
+	there := w.provider.requests
+	asked := slices.IndexFunc(there, func(r string) bool { return strings.HasPrefix(r, "EndPeering") })
+	looked := slices.IndexFunc(there, func(r string) bool { return strings.HasPrefix(r, "GetPeer") })
+	if asked < 0 || asked > looked {
+		t.Errorf("the other side is waited for before it is asked to forget: %q", there)
+	}
 }
 
 func TestUnpeerOfWhatIsOnlyLentSaysSo(t *testing.T) {
@@ -38,15 +45,20 @@ func TestUnpeerTellsWhenDrainingTakesTooLong(t *testing.T) {
 	golden(t, "unpeer-stuck", w, []string{"unpeer", "provider"})
 }
 
-func TestUnpeerNowAsksWhoeverIsThere(t *testing.T) {
-	for answer, want := range map[string]bool{"y\n": true, "yes\n": true, "n\n": false, "\n": false, "x": false} {
-		w := peered()
-		out, _, code := w.run(t, answer, "unpeer", "provider", "--now")
-		if (code == exitOK) != want || !strings.Contains(out, "3 pods by the contracts with provider will be killed") {
-			t.Errorf("answer %q: exit %d, printed %s", answer, code, out)
-		}
-		if ended := strings.Contains(strings.Join(w.consumer.requests, " "), "EndPeering"); ended != want {
-			t.Errorf("answer %q: ended is %v", answer, ended)
+func TestUnpeerAtOnceAsksWhoeverIsThere(t *testing.T) {
+	for _, flag := range []string{"--now", "--forget"} {
+		for answer, want := range map[string]bool{"y\n": true, "yes\n": true, "n\n": false, "\n": false, "x": false} {
+			w := peered()
+			out, _, code := w.run(t, answer, "unpeer", "provider", flag)
+			if (code == exitOK) != want || !strings.Contains(out, "3 pods by the contracts with provider will be killed") {
+				t.Errorf("%s, answer %q: exit %d, printed %s", flag, answer, code, out)
+			}
+			if ended := strings.Contains(strings.Join(w.consumer.requests, " "), "EndPeering"); ended != want {
+				t.Errorf("%s, answer %q: ended is %v", flag, answer, ended)
+			}
+			if strings.Contains(out, "at once") != want || strings.Contains(out, "draining") {
+				t.Errorf("%s, answer %q: it does not say that it ends at once: %s", flag, answer, out)
+			}
 		}
 	}
 }

@@ -29,7 +29,7 @@ period is
 
   stated    the provider's signed statement is there
   counted   the period is over, and there is only this cluster's own count
-  running   it is not over; TO is until when it was counted
+  running   it is not over
 
 Contracts that are over are listed as long as this cluster keeps them; collect what
 you need for longer, as CSV or, signed, with ` + "`kubectl get contract -o yaml`" + `.
@@ -53,14 +53,14 @@ entente usage 7f3c… -o csv > usage.csv`),
 			case output.form == formCSV:
 				return a.usageCSV(usage)
 			case len(usage) == 0:
-				a.next("Nothing was used yet.")
+				a.none("Nothing was used yet.", "")
 				return nil
 			}
-			a.usageTable(usage)
+			a.usageTable(usage, output.form == formWide)
 			return nil
 		}),
 	}
-	output.add(cmd, formTable, formCSV)
+	output.add(cmd, formTable, formWide, formCSV)
 	return a.completes(cmd, 1, contractNames)
 }
 
@@ -72,8 +72,13 @@ func (c *cluster) usage(ctx context.Context, contract string) ([]*ententev1.Usag
 	})
 }
 
-func (a *app) usageTable(usage []*ententev1.Usage) {
-	t := a.table("CONTRACT", "PEER", "ROLE", "FROM", "TO", "STATE", "STATED", "AMOUNT", "COUNTED HERE", "ITS AMOUNT", "APART")
+// usageTable shows of each period what is stated and counted: the money, or what was
+// used where that is free. Wide, it shows both, and which side this cluster is on.
+func (a *app) usageTable(usage []*ententev1.Usage, wide bool) {
+	t := a.table("CONTRACT", "PEER", "FROM", "STATE", "STATED", "COUNTED", "APART")
+	if wide {
+		t = a.table("CONTRACT", "PEER", "SIDE", "FROM", "TO", "STATE", "STATED", "AMOUNT", "COUNTED HERE", "ITS AMOUNT", "APART")
+	}
 	unstated := false
 	for _, u := range usage {
 		state := usageState(u)
@@ -91,16 +96,20 @@ func (a *app) usageTable(usage []*ententev1.Usage) {
 		if u.GetDifferencePercent() != "" && u.GetAmount() != nil {
 			apart = u.GetDifferencePercent() + "%"
 		}
+		if !wide {
+			t.row(short(u.GetContract()), short(u.GetPeer()), u.GetStartTime().AsTime().Format("2006-01-02 15:04"), state,
+				money(u.GetAmount(), stated), money(u.GetCountedAmount(), counted), apart)
+			continue
+		}
 		t.row(short(u.GetContract()), short(u.GetPeer()), u.GetRole(), moment(u.GetStartTime()), moment(u.GetEndTime()), state,
 			stated, money(u.GetAmount(), "-"), counted, money(u.GetCountedAmount(), "-"), apart)
 	}
 	t.flush()
 	if sums := totals(usage); sums != "" {
-		_, _ = fmt.Fprintf(a.out, "\nBy the statements listed, %s.", sums)
+		_, _ = fmt.Fprintf(a.out, "\nBy the statements listed, %s.\n", sums)
 		if unstated {
-			_, _ = fmt.Fprint(a.out, " What has no statement yet is not in that.")
+			_, _ = fmt.Fprintln(a.out, "What has no statement yet is not in that.")
 		}
-		_, _ = fmt.Fprintln(a.out)
 	}
 }
 

@@ -46,7 +46,7 @@ func root() *cobra.Command {
 		SilenceErrors: true,
 	}
 	logs.add(cmd.PersistentFlags())
-	cmd.AddCommand(agentCommand(&logs), nodeCommand(&logs), wireguardCommand(&logs), cleanCommand(&logs), cleanupCommand(&logs))
+	cmd.AddCommand(agentCommand(&logs), nodeCommand(&logs), dnsCommand(&logs), wireguardCommand(&logs), cleanCommand(&logs), cleanupCommand(&logs))
 	return cmd
 }
 
@@ -148,6 +148,7 @@ func agentCommand(logs *logFlags) *cobra.Command {
 				return err
 			}
 			cfg.Namespace, cfg.Pod = os.Getenv("POD_NAMESPACE"), os.Getenv("POD_NAME")
+			cfg.PodUID = os.Getenv("POD_UID")
 			if cfg.PodIP, err = netip.ParseAddr(os.Getenv("POD_IP")); err != nil || cfg.Namespace == "" || cfg.Pod == "" {
 				return errors.New("POD_NAME, POD_NAMESPACE and POD_IP have to be set: the chart does")
 			}
@@ -174,14 +175,18 @@ func agentCommand(logs *logFlags) *cobra.Command {
 	flags.StringVar(&cfg.ClusterName, "cluster-name", "", "how this cluster calls itself; a DNS label (default: the first 8 characters of its ID)")
 	flags.StringArrayVar(&cfg.PeerEndpoints, "peer-endpoint", nil, "where peers can dial this cluster, as HOST:PORT; repeat for several, best first (default: by --peer-service)")
 	flags.StringVar(&cfg.PeerService, "peer-service", "", "the Service, in the agent's namespace, that leads to the peer API")
+	flags.StringVar(&cfg.ClusterDomain, "cluster-domain", "", "the domain of this cluster's Services (default: as the agent's own pod resolves them)")
+	flags.StringVar(&cfg.DNSService, "dns-service", "", "the Service, in the agent's namespace, that answers pods of consumers with the names of their homes (default: none, this cluster's own answers)")
 	flags.StringArrayVar(&podCIDRs, "pod-cidr", nil, "this cluster's pod prefix; repeat for several (default: what the nodes carry)")
 	flags.StringArrayVar(&serviceCIDRs, "service-cidr", nil, "this cluster's service prefix, which no alias may overlap; repeat for several")
-	flags.StringArrayVar(&aliasPool, "alias-pool", []string{"10.240.0.0/12"}, "where aliases for peers' prefixes come from; repeat for several")
+	flags.StringArrayVar(&aliasPool, "alias-pool", []string{"198.18.0.0/15", "fdd7:585b:e300::/40"}, "where aliases for peers' prefixes come from; repeat for several")
 	flags.StringVar(&cfg.PeerAddress, "peer-address", ":7443", "where the peer API listens")
 	flags.StringVar(&cfg.AdminAddress, "admin-address", ":7444", "where the admin API listens")
 	flags.StringVar(&cfg.KubeletAddress, "kubelet-address", ":10250", "where the virtual nodes' kubelet API listens")
-	flags.StringVar(&cfg.HealthAddress, "health-address", ":7446", "where /healthz, /readyz and /metrics listen")
-	flags.StringVar(&profiles, "profile-address", "", "loopback address and port where profiles of this process can be read, by pprof (default: nowhere)")
+	flags.StringVar((*string)(&cfg.KubeletCertificate), "kubelet-certificate", string(agent.OwnCertificate), "who signs the certificate of the virtual nodes' kubelet API: Own, this cluster's authority in the ConfigMap entente-ca, or Cluster, the signer kubernetes.io/kubelet-serving")
+	flags.StringVar(&cfg.HealthAddress, "health-address", ":7446", "where /healthz and /readyz listen")
+	flags.StringVar(&cfg.MetricsAddress, "metrics-address", ":7447", "where /metrics listens, over TLS, for callers that may get it")
+	flags.StringVar(&profiles, "profile-address", "", "loopback address and port where profiles and metrics of this process can be read (default: nowhere)")
 	flags.DurationVar(&cfg.LeafLife, "leaf-life", 24*time.Hour, "how long a certificate of this agent lives; it is renewed at half of that")
 	return cmd
 }
@@ -221,6 +226,29 @@ func nodeCommand(logs *logFlags) *cobra.Command {
 	flags.IntVar(&cfg.Port, "wireguard-port", 51820, "UDP port of the WireGuard device")
 	flags.IntVar(&cfg.MTU, "mtu", 0, "MTU of the WireGuard device (0: by the node's links)")
 	flags.StringVar(&cfg.HealthAddress, "health-address", "127.0.0.1:7446", "where /healthz and /readyz listen")
+	return cmd
+}
+
+func dnsCommand(logs *logFlags) *cobra.Command {
+	var cfg agent.DNSConfig
+	cmd := &cobra.Command{
+		Use:   "dns",
+		Short: "Answer pods that run here for other clusters with the names of their homes",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var err error
+			if cfg.Kubernetes, cfg.Log, err = logs.cluster(); err != nil {
+				return err
+			}
+			return agent.RunDNS(cmd.Context(), cfg)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&cfg.Address, "address", ":1053", "where queries are answered, over UDP and TCP")
+	flags.StringVar(&cfg.ClusterDomain, "cluster-domain", "", "the domain of this cluster's Services, besides cluster.local: consumers see nothing of it")
+	flags.BoolVar(&cfg.ShowClusterNames, "show-cluster-names", false, "have names that home lacks answered by this cluster's DNS, which --resolv-conf has to name")
+	flags.StringVar(&cfg.ResolvConf, "resolv-conf", "/etc/resolv.conf", "the file that names the resolvers for all other names: the node's")
+	flags.StringVar(&cfg.HealthAddress, "health-address", ":7446", "where /healthz, /readyz and /metrics listen")
 	return cmd
 }
 

@@ -9,9 +9,12 @@ import (
 	"net/http/pprof" // what it adds to the default mux is served by nobody
 	"net/netip"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
-// serveProfiles serves profiles of this process on a loopback address until ctx
+// serveProfiles serves profiles and metrics of this process on a loopback address until ctx
 // ends. They show what is in memory, so nobody else may read them.
 func serveProfiles(ctx context.Context, address string) error {
 	at, err := netip.ParseAddrPort(address)
@@ -26,6 +29,7 @@ func serveProfiles(ctx context.Context, address string) error {
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	mux.Handle("/metrics", promhttp.HandlerFor(metrics.Registry, promhttp.HandlerOpts{}))
 	s := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 	stop := context.AfterFunc(ctx, func() { _ = s.Close() })
 	defer stop()

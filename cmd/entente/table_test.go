@@ -1,0 +1,52 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+func TestTablesFitIn100Columns(t *testing.T) {
+	// The contracts of the fakes have shorter names than real ones.
+	const longer = len("c-f871c9ccdafc7f5b5f56") - len("7f3c9a")
+	for _, argv := range [][]string{{"info"}, {"contract", "list"}, {"peerings"}, {"usage"}, {"policy", "test"}, {"token", "list"}, {"requests"}, {"offloadings"}} {
+		out, _, code := peered().run(t, "", argv...)
+		if code != exitOK || strings.Count(out, "\n") < 2 {
+			t.Errorf("%q: exit %d\n%s", argv, code, out)
+		}
+		for line := range strings.Lines(out) {
+			n := utf8.RuneCountInString(strings.TrimRight(line, "\n"))
+			if strings.Contains(line, "7f3c9a") {
+				n += longer
+			}
+			if n > tableWidth {
+				t.Errorf("%q prints a line of %d characters:\n%s", argv, n, line)
+			}
+		}
+	}
+}
+
+func TestAnEmptyListSaysSoInAPipe(t *testing.T) {
+	for _, argv := range [][]string{{"contract", "list"}, {"peerings"}, {"usage"}, {"info", "peer"}, {"requests"}, {"offloadings"}} {
+		out, errOut, code := newWorld().run(t, "", argv...)
+		if out != "" || code != exitOK || strings.Count(errOut, "\n") != 1 {
+			t.Errorf("%q: exit %d, stdout %q, stderr %q; want one line on stderr", argv, code, out, errOut)
+		}
+	}
+}
+
+func TestTextsThatDoNotFitGoBelowTheirRow(t *testing.T) {
+	for _, tc := range []struct{ why, want string }{
+		{"short", "NAME   WHY\na      short\n"},
+		{strings.Repeat("word ", 20) + "end", "NAME\na\n   " + strings.TrimSpace(strings.Repeat("word ", 19)) + "\n   word end\n"},
+	} {
+		var b strings.Builder
+		a := &app{out: &b}
+		table := a.noted("NAME", "WHY")
+		table.row("a", tc.why)
+		table.flush()
+		if b.String() != tc.want {
+			t.Errorf("table:\n%s\nwant\n%s", b.String(), tc.want)
+		}
+	}
+}
