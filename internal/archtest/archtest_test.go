@@ -42,6 +42,7 @@ var rules = []rule{
 	}},
 
 	{packages: "internal/version"},
+	{packages: "internal/budget"},
 	{packages: "internal/identity", ours: []string{"peering"}, outside: []string{
 		"github.com/spiffe/go-spiffe/v2/", "google.golang.org/grpc/credentials", "google.golang.org/grpc/peer",
 	}},
@@ -78,12 +79,14 @@ var rules = []rule{
 		"github.com/google/nftables", "github.com/mdlayher/", "github.com/vishvananda/", "golang.org/x/sync/", "golang.org/x/sys/",
 		"golang.zx2c4.com/wireguard",
 	}},
+	// Which names there are is decided without Kubernetes, too.
+	{packages: "internal/names", outside: []string{"github.com/miekg/dns", "github.com/prometheus/client_golang/prometheus", "golang.org/x/time/rate"}},
 	{packages: "discovery", ours: []string{"peering"}, outside: []string{"github.com/miekg/dns", "golang.org/x/net/"}},
 
 	// What crossed the border is read by internal/wire, wherever it is kept.
 	{
 		packages: "internal/offload",
-		ours:     []string{"api/...", "peering", "internal/wire", "gen/...", "internal/identity"},
+		ours:     []string{"api/...", "peering", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
 		outside:  []string{"github.com/go-logr/logr", "golang.org/x/", "k8s.io/", "sigs.k8s.io/"},
 	},
 	{
@@ -93,7 +96,7 @@ var rules = []rule{
 	},
 	{
 		packages: "internal/controller",
-		ours:     []string{"api/...", "peering", "internal/store", "internal/wire", "gen/...", "internal/identity"},
+		ours:     []string{"api/...", "peering", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
 		outside:  []string{"github.com/go-logr/logr", "golang.org/x/", "k8s.io/", "sigs.k8s.io/"},
 	},
 

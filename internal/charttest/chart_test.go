@@ -49,6 +49,9 @@ func TestRights(t *testing.T) {
 func writeRules(b *strings.Builder, name string, rules []rbacv1.PolicyRule) {
 	fmt.Fprintln(b, name)
 	for _, rule := range rules {
+		for _, url := range rule.NonResourceURLs {
+			fmt.Fprintf(b, "  URL %s: %s\n", url, strings.Join(rule.Verbs, " "))
+		}
 		for _, group := range rule.APIGroups {
 			for _, resource := range rule.Resources {
 				if group != "" {
@@ -176,6 +179,7 @@ func TestAgentMeetsRestrictedAndFabricNeedsWhatItNamesOnly(t *testing.T) {
 	agent := one[*appsv1.Deployment](t, found, "entente-agent").Spec.Template
 	cleanup := one[*batchv1.Job](t, found, "entente-cleanup").Spec.Template
 	fabric := one[*appsv1.DaemonSet](t, found, "entente-fabric").Spec.Template
+	resolver := one[*appsv1.Deployment](t, found, "entente-dns").Spec.Template
 	for name, c := range map[string]struct {
 		pod   corev1.PodTemplateSpec
 		level api.Level
@@ -183,6 +187,7 @@ func TestAgentMeetsRestrictedAndFabricNeedsWhatItNamesOnly(t *testing.T) {
 	}{
 		"agent":   {pod: agent, level: api.LevelRestricted},
 		"cleanup": {pod: cleanup, level: api.LevelRestricted},
+		"dns":     {pod: resolver, level: api.LevelRestricted},
 		"fabric": {pod: fabric, level: api.LevelBaseline, want: []string{
 			"host namespaces",          // tunnels and routes are the node's
 			"hostPath volumes",         // /dev/net/tun
@@ -226,21 +231,29 @@ func TestAgentMeetsRestrictedAndFabricNeedsWhatItNamesOnly(t *testing.T) {
 	}
 }
 
-func TestTheBinaryTakesWhatTheChartPasses(t *testing.T) {
-	t.Parallel()
-	found := render(t, "--values", filepath.Join("testdata", "all-values.yaml"))
-	binary := filepath.Join(t.TempDir(), "entented")
-	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", binary, "./cmd/entented")
+// binary builds entented.
+func binary(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "entented")
+	build := exec.CommandContext(t.Context(), "go", "build", "-buildvcs=false", "-o", path, "./cmd/entented")
 	build.Dir = filepath.Join("..", "..")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build entented: %v\n%s", err, out)
 	}
+	return path
+}
+
+func TestTheBinaryTakesWhatTheChartPasses(t *testing.T) {
+	t.Parallel()
+	found := render(t, "--values", filepath.Join("testdata", "all-values.yaml"))
+	binary := binary(t)
 	containers := slices.Concat(
 		one[*appsv1.Deployment](t, found, "entente-agent").Spec.Template.Spec.Containers,
 		one[*appsv1.DaemonSet](t, found, "entente-fabric").Spec.Template.Spec.Containers,
+		one[*appsv1.Deployment](t, found, "entente-dns").Spec.Template.Spec.Containers,
 		one[*batchv1.Job](t, found, "entente-cleanup").Spec.Template.Spec.Containers)
-	if len(containers) != 4 {
-		t.Fatalf("%d containers, want 4", len(containers))
+	if len(containers) != 5 {
+		t.Fatalf("%d containers, want 5", len(containers))
 	}
 	for _, c := range containers {
 		t.Run(c.Name, func(t *testing.T) {
@@ -260,11 +273,12 @@ func TestValuesReachTheProcesses(t *testing.T) {
 	agent := one[*appsv1.Deployment](t, found, "entente-agent").Spec.Template
 	fabric := one[*appsv1.DaemonSet](t, found, "entente-fabric").Spec.Template
 	job := one[*batchv1.Job](t, found, "entente-cleanup").Spec.Template
+	resolver := one[*appsv1.Deployment](t, found, "entente-dns").Spec.Template
 	for name, c := range map[string]struct{ got, want []string }{
 		"agent": {agent.Spec.Containers[0].Args, []string{
-			"agent", "--log-level=debug", "--log-format=text", "--peer-service=entente-peer", "--cluster-name=milano",
+			"agent", "--log-level=debug", "--log-format=text", "--peer-service=entente-peer", "--kubelet-certificate=Cluster", "--cluster-name=milano",
 			"--peer-endpoint=a.example:7443", "--peer-endpoint=[2001:db8::1]:443",
-			"--pod-cidr=10.0.0.0/16", "--service-cidr=10.96.0.0/12", "--alias-pool=100.64.0.0/10",
+			"--cluster-domain=k8s.milano.example", "--dns-service=entente-dns", "--pod-cidr=10.0.0.0/16", "--service-cidr=10.96.0.0/12", "--alias-pool=100.64.0.0/10",
 		}},
 		"node": {fabric.Spec.Containers[0].Args, []string{
 			"node", "--log-level=debug", "--log-format=text", "--interface=wg7", "--wireguard-port=4500", "--mtu=1400",
@@ -272,6 +286,9 @@ func TestValuesReachTheProcesses(t *testing.T) {
 		}},
 		"wireguard": {fabric.Spec.Containers[1].Args, []string{
 			"wireguard", "--log-level=debug", "--log-format=text", "--interface=wg7",
+		}},
+		"dns": {resolver.Spec.Containers[0].Args, []string{
+			"dns", "--log-level=debug", "--log-format=text", "--cluster-domain=k8s.milano.example", "--show-cluster-names",
 		}},
 		"cleanup": {job.Spec.Containers[0].Args, []string{
 			"cleanup", "--log-level=debug", "--log-format=text", "--timeout=30s", "--keep-identity",
@@ -282,7 +299,7 @@ func TestValuesReachTheProcesses(t *testing.T) {
 		}
 	}
 	const image = "registry.example/entente@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
-	for _, c := range slices.Concat(agent.Spec.Containers, fabric.Spec.Containers, job.Spec.Containers) {
+	for _, c := range slices.Concat(agent.Spec.Containers, resolver.Spec.Containers, fabric.Spec.Containers, job.Spec.Containers) {
 		if c.Image != image {
 			t.Errorf("%s runs %s, want %s", c.Name, c.Image, image)
 		}
@@ -296,6 +313,13 @@ func TestValuesReachTheProcesses(t *testing.T) {
 	if got := fabric.Spec.NodeSelector["pool"]; got != "edge" || len(fabric.Spec.Containers) != 2 {
 		t.Errorf("node selector %q, %d containers; want edge and 2", got, len(fabric.Spec.Containers))
 	}
+	// The cluster's own DNS is asked only where its names are to be seen.
+	if hidden := one[*appsv1.Deployment](t, render(t), "entente-dns").Spec.Template.Spec.DNSPolicy; hidden != corev1.DNSDefault || resolver.Spec.DNSPolicy != corev1.DNSClusterFirst {
+		t.Errorf("the resolver asks by %s where names are hidden, by %s where they are visible", hidden, resolver.Spec.DNSPolicy)
+	}
+	if got := one[*corev1.Service](t, found, "entente-dns").Spec.ClusterIP; got != "10.96.0.53" || resolver.Spec.NodeSelector["pool"] != "dns" {
+		t.Errorf("entente-dns has the address %s and the node selector %v", got, resolver.Spec.NodeSelector)
+	}
 	service := one[*corev1.Service](t, found, "entente-peer")
 	if service.Spec.Type != corev1.ServiceTypeLoadBalancer || service.Spec.Ports[0].Port != 443 || service.Spec.Ports[0].NodePort != 0 {
 		t.Errorf("entente-peer is %v, port %+v", service.Spec.Type, service.Spec.Ports)
@@ -304,6 +328,40 @@ func TestValuesReachTheProcesses(t *testing.T) {
 	if lent.Accept != v1alpha1.AcceptNever || *lent.Limits.PercentOfFree != 10 || lent.Limits.Resources.Cpu().String() != "4" {
 		t.Errorf("policy %+v", lent)
 	}
+}
+
+// The API server's policies are told the default here, so the chart cannot leave it to the binary.
+func TestAliasPoolIsTheAgentsDefault(t *testing.T) {
+	t.Parallel()
+	out, err := exec.CommandContext(t.Context(), binary(t), "agent", "--help").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	_, flag, _ := strings.Cut(string(out), "--alias-pool ")
+	flag, _, _ = strings.Cut(flag, "\n")
+	for _, arg := range one[*appsv1.Deployment](t, render(t), "entente-agent").Spec.Template.Spec.Containers[0].Args {
+		if prefix, ok := strings.CutPrefix(arg, "--alias-pool="); ok && !strings.Contains(flag, prefix) {
+			t.Errorf("the chart passes %s; the binary says %q", arg, flag)
+		}
+	}
+}
+
+// All traffic with other clusters passes through one process of each node.
+func TestTunnelProcessHasItsShareOfTheProcessor(t *testing.T) {
+	t.Parallel()
+	for _, c := range one[*appsv1.DaemonSet](t, render(t), "entente-fabric").Spec.Template.Spec.Containers {
+		if c.Name != "wireguard" {
+			continue
+		}
+		if request := c.Resources.Requests.Cpu().MilliValue(); request < 200 || request > 300 {
+			t.Errorf("it requests %dm, want about 250m", request)
+		}
+		if !c.Resources.Limits.Cpu().IsZero() {
+			t.Errorf("it is limited to %s: that would delay packets on an idle node", c.Resources.Limits.Cpu())
+		}
+		return
+	}
+	t.Error("there is no container wireguard")
 }
 
 func TestImageIsTheChartsVersion(t *testing.T) {
@@ -328,6 +386,10 @@ func TestPartsCanBeLeftOut(t *testing.T) {
 		"userspace": {"fabric.userspace.enabled=false", func(o object) bool {
 			ds, ok := o.Object.(*appsv1.DaemonSet)
 			return ok && (len(ds.Spec.Template.Spec.Containers) != 1 || slices.ContainsFunc(ds.Spec.Template.Spec.Volumes, func(v corev1.Volume) bool { return v.HostPath != nil }))
+		}},
+		"dns": {"dns.enabled=false", func(o object) bool {
+			d, ok := o.Object.(*appsv1.Deployment)
+			return o.GetName() == "entente-dns" || (ok && slices.Contains(d.Spec.Template.Spec.Containers[0].Args, "--dns-service=entente-dns"))
 		}},
 		"network policy": {"networkPolicy.enabled=false", func(o object) bool { return o.kind == "NetworkPolicy" }},
 	} {
@@ -370,13 +432,13 @@ func TestDefinitionsAreThoseOfTheAPI(t *testing.T) {
 func TestNonsenseIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, set := range []string{
-		"agent.replicas=3", "nonsense=1", "image.tag=a b", "image.digest=sha256:1", "image.pullPolicy=Sometimes",
+		"agent.replicas=3", "agent.kubeletCertificate=Any", "nonsense=1", "image.tag=a b", "image.digest=sha256:1", "image.pullPolicy=Sometimes",
 		"cluster.name=Not_A_Label", "cluster.podCIDRs={10.0.0.0}", "log.level=loud",
 		"peer.endpoints={nowhere}", "peer.endpoints={https://a:1}", "peer.service.type=ExternalName", "peer.service.nodePort=99999",
 		"fabric.wireguardPort=0", "fabric.wireguardPort=no", "fabric.mtu=100", "fabric.interface=a-name-that-is-too-long", "fabric.updateStrategy.type=Never",
 		"fabric.userspace.enabled=maybe", "agent.resources.limits.memory=much", "agent.podTemplate.status.x=1",
 		"policy.accept=Perhaps", "policy.percentOfFree=101", "policy.podSecurity=none", "policy.contractDuration=soon",
-		"cleanup.timeout=2",
+		"cleanup.timeout=2", "cluster.domain=K8s.example", "cluster.domain=example.", "dns.replicas=0", "dns.clusterIP=None", "dns.clusterNames=Some", "dns.enabled=maybe",
 	} {
 		t.Run(set, func(t *testing.T) {
 			t.Parallel()

@@ -42,8 +42,9 @@ func lookForAPIServer(helm, assets string) error {
 
 // Install installs the chart into a cluster, in entente-system, until the test ends:
 // what the test does there is held to the rights and policies that users get.
-// Nothing of the chart has to run; an API server is enough.
-func Install(t *testing.T, kubeconfig []byte) {
+// Nothing of the chart has to run; an API server is enough. It returns how to
+// upgrade it, with helm's arguments.
+func Install(t *testing.T, kubeconfig []byte) (upgrade func(args ...string) error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	if err := os.WriteFile(path, kubeconfig, 0o600); err != nil {
@@ -71,10 +72,14 @@ func Install(t *testing.T, kubeconfig []byte) {
 			t.Error(err)
 		}
 	})
+	upgrade = func(args ...string) error {
+		return run(t.Context(), helm, append([]string{"upgrade", "entente", chart, "--reset-values"}, args...)...)
+	}
 	// The second time nothing is new: an upgrade has to work too.
-	if err := run(t.Context(), helm, "upgrade", "--install", "entente", chart); err != nil {
+	if err := upgrade(); err != nil {
 		t.Fatal(err)
 	}
+	return upgrade
 }
 
 // helmPath returns where helm is, or should be.

@@ -8,38 +8,58 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	gocmp "github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	labelset "k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/controller"
 )
 
 // cluster is an API server of its own with the chart in it.
 type cluster struct {
 	admin  client.Client
 	config *rest.Config
+	// upgrade upgrades the chart with helm's arguments.
+	upgrade func(args ...string) error
 }
 
 func newCluster(t *testing.T) cluster {
 	t.Helper()
 	NeedAPIServer(t)
+	ctrl.SetLogger(logr.Discard()) // else it says, with a stack, that nobody did
 	env := &envtest.Environment{}
 	config, err := env.Start()
 	if err != nil {
@@ -51,8 +71,7 @@ func newCluster(t *testing.T) cluster {
 		}
 	})
 	config.QPS = -1
-	Install(t, env.KubeConfig)
-	c := cluster{config: config}
+	c := cluster{config: config, upgrade: Install(t, env.KubeConfig)}
 	c.admin = c.as(t, "", nil)
 	return c
 }
@@ -115,6 +134,12 @@ func newNode(l map[string]string) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name("node"), Labels: l}}
 }
 
+func newVirtualNode() *corev1.Node {
+	n := newNode(labels(virtualNode, "true"))
+	n.Name += v1alpha1.VirtualNodeSuffix
+	return n
+}
+
 func newPod(namespace string, spec corev1.PodSpec) *corev1.Pod {
 	spec.Containers = []corev1.Container{{Name: "c", Image: "none"}}
 	spec.ServiceAccountName = ""
@@ -128,9 +153,18 @@ const virtualNode = "entente.dev/virtual-node"
 func TestOnARealAPIServer(t *testing.T) {
 	c := newCluster(t)
 	t.Run("agent's guard", c.testGuard)
-	t.Run("certificates", c.testCertificates)
+	t.Run("agent's Services", c.testServices)
 	t.Run("fabric's guard", c.testFabric)
 	t.Run("placement", c.testPlacement)
+	t.Run("placement by clusterSelector", c.testSelector)
+	t.Run("pods that cannot cross", c.testCannotCross)
+	t.Run("a namespace that is no longer offloaded", c.testUnoffload)
+	t.Run("names of our kinds", c.testNames)
+	t.Run("dry runs of a PeeringRequest", c.testDryRun)
+	// These upgrade the chart with other values.
+	t.Run("certificates", c.testCertificates)
+	t.Run("DaemonSets", c.testDaemonSets)
+	t.Run("agent's endpoints", c.testEndpoints)
 }
 
 func (c cluster) testGuard(t *testing.T) {
@@ -140,7 +174,7 @@ func (c cluster) testGuard(t *testing.T) {
 	lent := labels(v1alpha1.LabelManaged, v1alpha1.Manager, enforce, "baseline")
 	var (
 		realNode  = newNode(nil)
-		virtual   = newNode(labels(virtualNode, "true"))
+		virtual   = newVirtualNode()
 		foreign   = newNamespace(labels("team", "a"))
 		offloaded = newNamespace(labels(v1alpha1.LabelOffloading, "enabled"))
 		provided  = newNamespace(lent)
@@ -150,10 +184,13 @@ func (c cluster) testGuard(t *testing.T) {
 		ordinary    = newPod(foreign.Name, corev1.PodSpec{NodeName: realNode.Name, Tolerations: []corev1.Toleration{{Key: "x", Operator: "Exists"}}})
 		onVirtual   = newPod(foreign.Name, corev1.PodSpec{NodeName: virtual.Name, Tolerations: []corev1.Toleration{{Key: virtualNode, Operator: "Exists"}}})
 		daemon      = newPod(foreign.Name, corev1.PodSpec{NodeName: virtual.Name, Tolerations: []corev1.Toleration{{Operator: "Exists"}}})
+		everywhere  = newPod(foreign.Name, corev1.PodSpec{NodeName: realNode.Name, Tolerations: []corev1.Toleration{{Operator: "Exists"}}})
+		placedHome  = newPod(offloaded.Name, corev1.PodSpec{NodeName: realNode.Name, Tolerations: []corev1.Toleration{{Key: virtualNode, Operator: "Exists"}}})
+		byHand      = newPod(foreign.Name, corev1.PodSpec{NodeName: virtual.Name})
 		waiting     = newPod(foreign.Name, corev1.PodSpec{Tolerations: []corev1.Toleration{{Operator: "Exists"}}})
 		ofAConsumer = newPod(provided.Name, corev1.PodSpec{NodeName: realNode.Name})
 	)
-	c.create(t, ordinary, onVirtual, daemon, waiting, ofAConsumer)
+	c.create(t, ordinary, everywhere, placedHome, byHand, onVirtual, daemon, waiting, ofAConsumer)
 	binding := func(ns, role, account string, l map[string]string) *rbacv1.RoleBinding {
 		return &rbacv1.RoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: name("rb"), Namespace: ns, Labels: l},
@@ -185,6 +222,34 @@ func (c cluster) testGuard(t *testing.T) {
 	remove := func(o client.Object, opts ...client.DeleteOption) func() error {
 		return func() error { return agent.Delete(t.Context(), o, opts...) }
 	}
+	status := func(o client.Object) func() error {
+		return func() error {
+			return agent.Status().Patch(t.Context(), o.DeepCopyObject().(client.Object), client.RawPatch(types.MergePatchType, []byte(`{"status":{"phase":"Failed"}}`)))
+		}
+	}
+	// An Eviction does not tell a policy on which node its pod is.
+	evict := func(pod *corev1.Pod) func() error {
+		return func() error {
+			return agent.SubResource("eviction").Create(t.Context(), pod.DeepCopy(), &policyv1.Eviction{}, client.DryRunAll)
+		}
+	}
+	evictBound := func(pod *corev1.Pod) func() error {
+		return func() error {
+			bound := binding(pod.Namespace, "entente-consumer-namespace", "entente-agent", ours)
+			if err := agent.Create(t.Context(), bound); err != nil {
+				return err
+			}
+			defer c.remove(t, bound)
+			var err error
+			for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+				// A binding takes a moment to be in force.
+				if err = evict(pod)(); !apierrors.IsForbidden(err) {
+					break
+				}
+			}
+			return err
+		}
+	}
 	named := func(n string) *corev1.Namespace { return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: n}} }
 	now := client.GracePeriodSeconds(0)
 
@@ -194,7 +259,8 @@ func (c cluster) testGuard(t *testing.T) {
 		allowed bool
 	}
 	tries := []try{
-		{"make a virtual node", create(newNode(labels(virtualNode, "true"))), true},
+		{"make a virtual node", create(newVirtualNode()), true},
+		{"make a virtual node that is named as real ones are", create(newNode(labels(virtualNode, "true"))), false},
 		{"make an ordinary node", create(newNode(nil)), false},
 		{"make an ordinary node a virtual one", label(realNode, virtualNode, "true"), false},
 		{"cordon an ordinary node", merge(realNode, `{"spec":{"unschedulable":true}}`), false},
@@ -229,6 +295,15 @@ func (c cluster) testGuard(t *testing.T) {
 		{"delete a foreign role binding", remove(otherBinder), false},
 
 		{"delete a pod of an ordinary node", remove(ordinary, now), false},
+		{"delete a pod of a real node that tolerates everything", remove(everywhere, now), false},
+		{"write the status of a pod of a real node that tolerates everything", status(everywhere), false},
+		{"delete a pod of a real node that may run on virtual ones", remove(placedHome, now), false},
+		{"write the status of a pod of a real node that may run on virtual ones", status(placedHome), false},
+		{"delete a pod of a virtual node that was bound by hand", remove(byHand, now), false},
+		{"write the status of a pod of a virtual node", status(onVirtual), true},
+		{"evict a pod of a real node", evict(ordinary), false},
+		{"evict a pod of a real node in a namespace that it offloads", evictBound(placedHome), true},
+		{"delete a pod of a real node in a namespace that it offloads", remove(placedHome, now), false},
 		{"delete a pod that waits for a node", remove(waiting, now), false},
 		{"delete a pod of a virtual node", remove(onVirtual, now), true},
 		{"delete a pod of a DaemonSet on a virtual node", remove(daemon, now), true},
@@ -285,6 +360,27 @@ func (c cluster) testCertificates(t *testing.T) {
 		_, err := approver.CertificatesV1().CertificateSigningRequests().UpdateApproval(t.Context(), csr.Name, csr, metav1.UpdateOptions{})
 		return err
 	}
+	// By default it has no right to any of it.
+	for _, signer := range []string{certificatesv1.KubeletServingSignerName, certificatesv1.KubeAPIServerClientSignerName} {
+		if err := agent.Create(t.Context(), request(signer)); !apierrors.IsForbidden(err) {
+			t.Errorf("ask %s: got %v, want it forbidden", signer, err)
+		}
+	}
+	stranger := request(certificatesv1.KubeletServingSignerName)
+	c.create(t, stranger)
+	if err := approve(stranger); !apierrors.IsForbidden(err) {
+		t.Errorf("approve another's: got %v, want it forbidden", err)
+	}
+	if err := c.upgrade("--set", "agent.kubeletCertificate=Cluster"); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the policy of certificates", func() error {
+		err := agent.Create(t.Context(), request(certificatesv1.KubeAPIServerClientSignerName), client.DryRunAll)
+		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "entente-agent-certificates") {
+			return fmt.Errorf("a client certificate: %w", cmp.Or(err, errors.New("no error")))
+		}
+		return nil
+	})
 	own := request(certificatesv1.KubeletServingSignerName)
 	if err := agent.Create(t.Context(), own); err != nil {
 		t.Fatalf("the agent may not ask for a serving certificate: %v", err)
@@ -295,11 +391,125 @@ func (c cluster) testCertificates(t *testing.T) {
 	if err := agent.Create(t.Context(), request(certificatesv1.KubeAPIServerClientSignerName)); !apierrors.IsForbidden(err) {
 		t.Errorf("a client certificate: got %v, want it forbidden", err)
 	}
+	both := request(certificatesv1.KubeletServingSignerName)
+	both.Spec.Usages = append(both.Spec.Usages, certificatesv1.UsageClientAuth)
+	if err := agent.Create(t.Context(), both); !apierrors.IsForbidden(err) {
+		t.Errorf("a certificate for clients, too: got %v, want it forbidden", err)
+	}
 	other := request(certificatesv1.KubeletServingSignerName)
 	c.create(t, other)
 	if err := approve(other); !apierrors.IsForbidden(err) {
 		t.Errorf("approve another's: got %v, want it forbidden", err)
 	}
+}
+
+// consumerNamespace returns a namespace that was made for a consumer, with the
+// agent's rights there.
+func (c cluster) consumerNamespace(t *testing.T) string {
+	t.Helper()
+	ns := newNamespace(labels(v1alpha1.LabelManaged, v1alpha1.Manager, "pod-security.kubernetes.io/enforce", "baseline"))
+	c.create(t, ns, &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "entente-provider-namespace", Namespace: ns.Name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "entente-provider-namespace"},
+		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Name: "entente-agent", Namespace: namespace}},
+	})
+	return ns.Name
+}
+
+// slice is endpoints of nothing but their addresses.
+func slice(namespace string, family discoveryv1.AddressType, addresses ...string) *discoveryv1.EndpointSlice {
+	s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: name("slice"), Namespace: namespace}, AddressType: family}
+	for _, a := range addresses {
+		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{a}})
+	}
+	return s
+}
+
+// tryEach lets the agent create each object and compares with what it may.
+func (c cluster) tryEach(t *testing.T, tries []tryCreate) {
+	t.Helper()
+	agent := c.as(t, "entente-agent", nil)
+	for _, try := range tries {
+		t.Run(try.name, func(t *testing.T) {
+			err := agent.Create(t.Context(), try.object)
+			if err == nil {
+				t.Cleanup(func() { c.remove(t, try.object) })
+			}
+			if try.allowed && err != nil || !try.allowed && !apierrors.IsForbidden(err) {
+				t.Errorf("got %v; want it allowed: %t", err, try.allowed)
+			}
+		})
+	}
+}
+
+type tryCreate struct {
+	name    string
+	object  client.Object
+	allowed bool
+}
+
+func (c cluster) testServices(t *testing.T) {
+	ns := c.consumerNamespace(t)
+	service := func(edit func(*corev1.ServiceSpec)) *corev1.Service {
+		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name("svc"), Namespace: ns}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
+		edit(&s.Spec)
+		return s
+	}
+	plain := service(func(*corev1.ServiceSpec) {})
+	c.create(t, plain)
+	agent := c.as(t, "entente-agent", nil)
+	waitFor(t, "the guard of Services", func() error {
+		probe := service(func(s *corev1.ServiceSpec) { s.Type = corev1.ServiceTypeNodePort })
+		if err := agent.Create(t.Context(), probe, client.DryRunAll); !apierrors.IsForbidden(err) {
+			return fmt.Errorf("a NodePort: %w", cmp.Or(err, errors.New("no error")))
+		}
+		return nil
+	})
+	c.tryEach(t, []tryCreate{
+		{"a Service with an address", service(func(*corev1.ServiceSpec) {}), true},
+		{"a headless Service", service(func(s *corev1.ServiceSpec) { s.ClusterIP = corev1.ClusterIPNone }), true},
+		{"a port of each node", service(func(s *corev1.ServiceSpec) { s.Type = corev1.ServiceTypeNodePort }), false},
+		{"a load balancer", service(func(s *corev1.ServiceSpec) { s.Type = corev1.ServiceTypeLoadBalancer }), false},
+		{"an external name", service(func(s *corev1.ServiceSpec) {
+			s.Type, s.ExternalName = corev1.ServiceTypeExternalName, "metadata.internal"
+		}), false},
+		{"an address of somebody else", service(func(s *corev1.ServiceSpec) { s.ExternalIPs = []string{"198.51.100.7"} }), false},
+		{"a selector", service(func(s *corev1.ServiceSpec) { s.Selector = labels("app", "web") }), false},
+		{"endpoints", slice(ns, discoveryv1.AddressTypeIPv4, "10.1.2.3", "10.240.0.9"), true},
+		{"endpoints of IPv6", slice(ns, discoveryv1.AddressTypeIPv6, "fd00::7"), true},
+		{"a host name as endpoint", slice(ns, discoveryv1.AddressTypeFQDN, "metadata.internal"), false},
+	})
+	for what, patch := range map[string]string{
+		"to a port of each node": `{"spec":{"type":"NodePort"}}`, "to an address of somebody else": `{"spec":{"externalIPs":["198.51.100.7"]}}`,
+		"to a selector": `{"spec":{"selector":{"app":"web"}}}`,
+	} {
+		if err := agent.Patch(t.Context(), plain.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(patch))); !apierrors.IsForbidden(err) {
+			t.Errorf("change a Service %s: got %v, want it forbidden", what, err)
+		}
+	}
+}
+
+// testEndpoints tells the chart the cluster's prefixes.
+func (c cluster) testEndpoints(t *testing.T) {
+	if err := c.upgrade("--set", "cluster.podCIDRs={10.200.0.0/16,fd00:200::/48}", "--set", "cluster.serviceCIDRs={10.200.128.0/20}", "--set", "network.aliasPool={10.224.0.0/12}"); err != nil {
+		t.Fatal(err)
+	}
+	ns := c.consumerNamespace(t)
+	agent := c.as(t, "entente-agent", nil)
+	waitFor(t, "the policy of endpoints", func() error {
+		if err := agent.Create(t.Context(), slice(ns, discoveryv1.AddressTypeIPv4, "203.0.113.9"), client.DryRunAll); !apierrors.IsForbidden(err) {
+			return fmt.Errorf("an address of elsewhere: %w", cmp.Or(err, errors.New("no error")))
+		}
+		return nil
+	})
+	c.tryEach(t, []tryCreate{
+		{"pods and aliases", slice(ns, discoveryv1.AddressTypeIPv4, "10.200.3.4", "10.225.0.9"), true},
+		{"a pod's second address", slice(ns, discoveryv1.AddressTypeIPv6, "fd00:200::9"), true},
+		{"none", slice(ns, discoveryv1.AddressTypeIPv4), true},
+		{"one of a node among those of pods", slice(ns, discoveryv1.AddressTypeIPv4, "10.200.3.4", "192.0.2.1"), false},
+		{"one of a Service", slice(ns, discoveryv1.AddressTypeIPv4, "10.200.128.1"), false},
+		{"one of IPv6 from elsewhere", slice(ns, discoveryv1.AddressTypeIPv6, "2001:db8::1"), false},
+	})
 }
 
 // nodeRequest is a signing request as a kubelet makes it.
@@ -330,6 +540,10 @@ func (c cluster) testFabric(t *testing.T) {
 	mine.Status.Backend = "kernel"
 	if err := fabric.Status().Update(t.Context(), mine); err != nil {
 		t.Errorf("its own status: %v", err)
+	}
+	var nodes corev1.NodeList
+	if err := fabric.List(t.Context(), &nodes, client.MatchingFields{"metadata.name": mine.Name}); err != nil {
+		t.Errorf("its own Node: %v", err)
 	}
 	for who, cl := range map[string]client.Client{
 		"the fabric of another node":        c.as(t, "entente-fabric", map[string][]string{claim: {"elsewhere"}}),
@@ -420,8 +634,7 @@ func (c cluster) testPlacement(t *testing.T) {
 			spec:        corev1.PodSpec{Affinity: required(term(zone), corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{field}}, corev1.NodeSelectorTerm{})},
 			tolerations: []corev1.Toleration{ours},
 			affinity: required(term(zone, remote),
-				corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{field}, MatchExpressions: []corev1.NodeSelectorRequirement{remote}},
-				corev1.NodeSelectorTerm{}),
+				corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{field}, MatchExpressions: []corev1.NodeSelectorRequirement{remote}}),
 		},
 		"a pod that says it already": {
 			spec:        corev1.PodSpec{Affinity: required(term(remote, zone))},
@@ -440,7 +653,7 @@ func (c cluster) testPlacement(t *testing.T) {
 				if !row.untouched && strategy == v1alpha1.StrategyRemote {
 					want.Affinity = row.affinity
 				}
-				pod := newPod(c.offloaded(t, strategy), *row.spec.DeepCopy())
+				pod := newPod(c.offloaded(t, strategy, nil), *row.spec.DeepCopy())
 				if row.owner != "" {
 					pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: row.owner, Name: "o", UID: "u", Controller: new(true)}}
 				}
@@ -482,6 +695,408 @@ func (c cluster) testPlacement(t *testing.T) {
 	})
 }
 
+// testSelector compares with which nodes the scheduler may choose: home ones, and
+// virtual ones by the labels of their peers.
+func (c cluster) testSelector(t *testing.T) {
+	selector := &metav1.LabelSelector{
+		MatchLabels: map[string]string{"example.com/region": "it"},
+		MatchExpressions: []metav1.LabelSelectorRequirement{
+			{Key: "tier", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"slow", "old"}},
+			{Key: "paid", Operator: metav1.LabelSelectorOpExists},
+			{Key: "entente.dev/peer", Operator: metav1.LabelSelectorOpIn, Values: []string{"p1", "p2"}},
+		},
+	}
+	virtual := func(peer string, l map[string]string) labelset.Set {
+		set := labelset.Set{virtualNode: "true", "entente.dev/peer": peer, "zone": "a"}
+		for k, v := range l {
+			set["peer.entente.dev/"+k] = v
+		}
+		return set
+	}
+	chosen := map[string]string{"example.com_region": "it", "paid": "yes"}
+	nodes := map[string]labelset.Set{
+		"home": {"zone": "a"}, "home in another zone": {"zone": "b"},
+		"chosen": virtual("p1", chosen), "chosen, too": virtual("p2", map[string]string{"example.com_region": "it", "paid": "no", "tier": "fast"}),
+		"another peer": virtual("p3", chosen), "without a label": virtual("p1", map[string]string{"paid": "yes"}),
+		"with another value":  virtual("p1", map[string]string{"example.com_region": "fr", "paid": "yes"}),
+		"with a value not in": virtual("p1", map[string]string{"example.com_region": "it", "paid": "yes", "tier": "slow"}),
+		// A provider's own words are no labels of the peer.
+		"that says so itself": {virtualNode: "true", "entente.dev/peer": "p1", "zone": "a", "example.com/region": "it", "paid": "yes"},
+	}
+	term := func(key, value string) corev1.NodeSelectorTerm {
+		return corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: key, Operator: "In", Values: []string{value}}}}
+	}
+	terms := func(terms ...corev1.NodeSelectorTerm) corev1.PodSpec {
+		return corev1.PodSpec{Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: terms},
+		}}}
+	}
+	for _, row := range []struct {
+		name     string
+		strategy v1alpha1.PodStrategy
+		spec     corev1.PodSpec
+		want     []string
+	}{
+		{"Remote", v1alpha1.StrategyRemote, corev1.PodSpec{}, []string{"chosen", "chosen, too"}},
+		{"LocalAndRemote", v1alpha1.StrategyLocalAndRemote, corev1.PodSpec{}, []string{"chosen", "chosen, too", "home", "home in another zone"}},
+		{"LocalAndRemote in a zone", v1alpha1.StrategyLocalAndRemote, terms(term("zone", "a")), []string{"chosen", "chosen, too", "home"}},
+		{"LocalAndRemote with alternatives", v1alpha1.StrategyLocalAndRemote, terms(term("zone", "b"), term("entente.dev/peer", "p1")), []string{"chosen", "home in another zone"}},
+		{"LocalAndRemote for virtual nodes", v1alpha1.StrategyLocalAndRemote, terms(term(virtualNode, "true")), []string{"chosen", "chosen, too"}},
+		{"LocalAndRemote that cannot cross", v1alpha1.StrategyLocalAndRemote, corev1.PodSpec{HostNetwork: true}, slices.Sorted(maps.Keys(nodes))}, // but untolerated
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			pod := c.admit(t, newPod(c.offloaded(t, row.strategy, selector), row.spec))
+			affinity, err := nodeaffinity.NewNodeSelector(nodeSelectorOf(pod))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for name, l := range nodes {
+				if affinity.Match(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: l}}) {
+					got = append(got, name)
+				}
+			}
+			slices.Sort(got)
+			if diff := gocmp.Diff(row.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s\nof %+v", diff, nodeSelectorOf(pod))
+			}
+			again := newPod(pod.Namespace, pod.Spec)
+			if c.admit(t, again); !equality.Semantic.DeepEqual(again.Spec.Affinity, pod.Spec.Affinity) {
+				t.Errorf("a second time it becomes %+v", again.Spec.Affinity)
+			}
+		})
+	}
+}
+
+// nodeSelectorOf returns a pod's node selector; one that all nodes match if it has none.
+func nodeSelectorOf(p *corev1.Pod) *corev1.NodeSelector {
+	if p.Spec.Affinity == nil {
+		return &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "none", Operator: corev1.NodeSelectorOpDoesNotExist}}}}}
+	}
+	return p.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+}
+
+// cannotCross has, for each refused row of the table in docs/offloading.md, a pod that
+// has the field, as JSON merged into an ordinary one.
+func cannotCross() map[string]string {
+	rows := map[string]string{
+		"spec.hostIPC":          `{"hostIPC":true}`,
+		"spec.hostNetwork":      `{"hostNetwork":true}`,
+		"spec.hostPID":          `{"hostPID":true}`,
+		"spec.resourceClaims":   `{"resourceClaims":[{"name":"gpu","resourceClaimName":"gpu"}]}`,
+		"spec.resources.claims": "", // the API server takes none
+		"spec.securityContext.windowsOptions.hostProcess":              `{"os":{"name":"windows"},"hostNetwork":true,"securityContext":{"windowsOptions":{"hostProcess":true}}}`,
+		"spec.containers[].ports[].hostIP":                             `{"containers":[{"name":"c","image":"i","ports":[{"containerPort":80,"hostIP":"192.0.2.1"}]}]}`,
+		"spec.containers[].ports[].hostPort":                           `{"initContainers":[{"name":"i","image":"i","ports":[{"containerPort":80,"hostPort":80}]}]}`,
+		"spec.containers[].resources.claims":                           `{"resourceClaims":[{"name":"gpu","resourceClaimName":"gpu"}],"containers":[{"name":"c","image":"i","resources":{"claims":[{"name":"gpu"}]}}]}`,
+		"spec.containers[].securityContext.windowsOptions.hostProcess": `{"os":{"name":"windows"},"hostNetwork":true,"containers":[{"name":"c","image":"i","securityContext":{"windowsOptions":{"hostProcess":true}}}]}`,
+		"spec.containers[].volumeDevices":                              `{"volumes":[{"name":"v","persistentVolumeClaim":{"claimName":"v"}}],"containers":[{"name":"c","image":"i","volumeDevices":[{"name":"v","devicePath":"/dev/x"}]}]}`,
+		"spec.volumes[].projected.sources[].clusterTrustBundle":        `{"volumes":[{"name":"v","projected":{"sources":[{"clusterTrustBundle":{"name":"b","path":"ca"}}]}}]}`,
+		"spec.volumes[].projected.sources[].podCertificate":            `{"volumes":[{"name":"v","projected":{"sources":[{"podCertificate":{"signerName":"example.com/s","keyType":"ED25519","credentialBundlePath":"c"}}]}}]}`,
+	}
+	for kind, source := range map[string]string{
+		"awsElasticBlockStore": `{"volumeID":"v"}`, "azureDisk": `{"diskName":"d","diskURI":"/subscriptions/x/resourcegroups/y/providers/microsoft.compute/disks/z","kind":"Managed"}`,
+		"azureFile": `{"secretName":"s","shareName":"s"}`, "cephfs": `{"monitors":["m"]}`, "cinder": `{"volumeID":"v"}`, "csi": `{"driver":"d"}`,
+		"ephemeral": `{"volumeClaimTemplate":{"spec":{"accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"1Gi"}}}}}`,
+		"fc":        `{"targetWWNs":["w"],"lun":1}`, "flexVolume": `{"driver":"a/b"}`, "flocker": `{"datasetName":"d"}`, "gcePersistentDisk": `{"pdName":"p"}`,
+		"gitRepo": `{"repository":"r"}`, "glusterfs": `{"endpoints":"e","path":"p"}`, "hostPath": `{"path":"/x"}`, "iscsi": `{"targetPortal":"p","iqn":"iqn.2001-04.com.example:x","lun":0}`,
+		"nfs": `{"server":"s","path":"/x"}`, "persistentVolumeClaim": `{"claimName":"c"}`, "photonPersistentDisk": `{"pdID":"p"}`, "portworxVolume": `{"volumeID":"v"}`,
+		"quobyte": `{"registry":"r:1","volume":"v"}`, "rbd": `{"monitors":["m"],"image":"i"}`, "scaleIO": `{"gateway":"g","system":"s","secretRef":{"name":"s"},"volumeName":"v"}`,
+		"storageos": `{"volumeName":"v"}`, "vsphereVolume": `{"volumePath":"p"}`,
+	} {
+		rows["spec.volumes[]."+kind] = fmt.Sprintf(`{"volumes":[{"name":"v",%q:%s}]}`, kind, source)
+	}
+	return rows
+}
+
+func (c cluster) testCannotCross(t *testing.T) {
+	rows := cannotCross()
+	doc, err := os.ReadFile(filepath.Join(repository(t), "docs", "offloading.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(doc)) {
+		cells := strings.Split(line, " | ")
+		if path := strings.Trim(cells[0], "|` "); len(cells) == 3 && cells[1] == "refused" {
+			if _, ok := rows[path]; !ok {
+				t.Errorf("%s is refused, and no pod here has it", path)
+			}
+		}
+	}
+	both, remote := c.offloaded(t, v1alpha1.StrategyLocalAndRemote, nil), c.offloaded(t, v1alpha1.StrategyRemote, nil)
+	warnings := &warned{}
+	config := rest.CopyConfig(c.config)
+	config.WarningHandlerWithContext = warnings
+	user, err := client.New(config, client.Options{Scheme: scheme(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tolerates := func(p *corev1.Pod) bool {
+		return slices.ContainsFunc(p.Spec.Tolerations, func(t corev1.Toleration) bool { return t.Key == virtualNode })
+	}
+	for path, patch := range rows {
+		if patch == "" {
+			continue
+		}
+		t.Run(path, func(t *testing.T) {
+			for _, ns := range []string{both, remote} {
+				pod := newPod(ns, corev1.PodSpec{})
+				if err := json.Unmarshal([]byte(patch), &pod.Spec); err != nil {
+					t.Fatal(err)
+				}
+				warnings.texts = nil
+				if err := user.Create(t.Context(), pod, client.DryRunAll); err != nil {
+					t.Fatal(err)
+				}
+				if tolerates(pod) != (ns == remote) {
+					t.Errorf("in a namespace that is Remote (%t): its tolerations are %+v", ns == remote, pod.Spec.Tolerations)
+				}
+				if told := strings.Contains(fmt.Sprint(warnings.texts), "this one cannot: "); told != (ns == remote) {
+					t.Errorf("in a namespace that is Remote (%t): warnings %q", ns == remote, warnings.texts)
+				}
+			}
+		})
+	}
+	t.Run("a Deployment", func(t *testing.T) {
+		warnings.texts = nil
+		d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: remote, Name: "d"}, Spec: appsv1.DeploymentSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: labels("a", "b")},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels("a", "b")}, Spec: corev1.PodSpec{
+				HostPID: true, Containers: []corev1.Container{{Name: "c", Image: "i", Ports: []corev1.ContainerPort{{ContainerPort: 1, HostPort: 1}}}},
+			}},
+		}}
+		if err := user.Create(t.Context(), d, client.DryRunAll); err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(warnings.texts); !strings.Contains(got, "spec.hostPID, hostPort of container c") {
+			t.Errorf("warnings %q", got)
+		}
+	})
+	t.Run("what can cross", func(t *testing.T) {
+		warnings.texts = nil
+		pod := newPod(both, corev1.PodSpec{})
+		pod.Spec.ServiceAccountName = "default"
+		all := `{"volumes":[{"name":"a","configMap":{"name":"c"}},{"name":"b","secret":{"secretName":"s"}},{"name":"c","emptyDir":{}},{"name":"d","downwardAPI":{}},
+			{"name":"e","projected":{"sources":[{"serviceAccountToken":{"path":"t"}},{"configMap":{"name":"c"}}]}},{"name":"f","image":{"reference":"i"}}],
+			"containers":[{"name":"c","image":"i","ports":[{"containerPort":80}]}]}`
+		if err := json.Unmarshal([]byte(all), &pod.Spec); err != nil {
+			t.Fatal(err)
+		}
+		if err := user.Create(t.Context(), pod, client.DryRunAll); err != nil || !tolerates(pod) || len(warnings.texts) > 0 {
+			t.Errorf("%v, warnings %q, tolerations %+v", err, warnings.texts, pod.Spec.Tolerations)
+		}
+	})
+}
+
+// warned collects what the API server warns of.
+type warned struct{ texts []string }
+
+// HandleWarningHeaderWithContext implements rest.WarningHandlerWithContext.
+func (w *warned) HandleWarningHeaderWithContext(_ context.Context, _ int, _, text string) {
+	w.texts = append(w.texts, text)
+}
+
+// testDaemonSets looks on which nodes the controller of DaemonSets makes pods: where
+// they match, and tolerate the taint.
+func (c cluster) testDaemonSets(t *testing.T) {
+	ns := newNamespace(nil)
+	c.create(t, ns)
+	everything, ours := corev1.Toleration{Operator: "Exists"}, corev1.Toleration{Key: virtualNode, Operator: "Exists"}
+	zone := corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: "Exists"}}}
+	set := func(affinity *corev1.Affinity, tolerations ...corev1.Toleration) *appsv1.DaemonSet {
+		return &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Namespace: ns.Name, Name: name("ds")}, Spec: appsv1.DaemonSetSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: labels("a", "b")},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels("a", "b")}, Spec: corev1.PodSpec{
+				Containers: []corev1.Container{{Name: "c", Image: "i"}}, Tolerations: tolerations, Affinity: affinity,
+			}},
+		}}
+	}
+	nodeAffinity := func(terms ...corev1.NodeSelectorTerm) *corev1.Affinity {
+		return &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: terms}}}
+	}
+	onVirtual := func(d *appsv1.DaemonSet) bool {
+		pod := &corev1.Pod{Spec: d.Spec.Template.Spec}
+		ok, err := nodeaffinity.GetRequiredNodeAffinity(pod).Match(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "v", Labels: labels(virtualNode, "true", "zone", "a")}})
+		if err != nil {
+			t.Error(err)
+		}
+		return ok
+	}
+	if err := c.upgrade("--set", "placement.daemonSets=true"); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the policy of DaemonSets", func() error {
+		d := set(nil, everything)
+		if err := c.admin.Create(t.Context(), d, client.DryRunAll); err != nil || onVirtual(d) {
+			return fmt.Errorf("one that tolerates everything goes to virtual nodes: %w", cmp.Or(err, errors.New("no error")))
+		}
+		return nil
+	})
+	for name, row := range map[string]struct {
+		set     *appsv1.DaemonSet
+		changed bool
+	}{
+		"tolerates everything":             {set(nil, everything), true},
+		"tolerates virtual nodes":          {set(nil, ours), true},
+		"wants a zone":                     {set(nodeAffinity(zone, zone), everything), true},
+		"prefers":                          {set(&corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{}}, everything), true},
+		"keeps away from other pods":       {set(&corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{}}, everything), true},
+		"tolerates something else":         {set(nil, corev1.Toleration{Key: "x", Operator: "Exists"}), false},
+		"says itself where it wants to be": {set(nodeAffinity(corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: virtualNode, Operator: "In", Values: []string{"true"}}}}), everything), false},
+	} {
+		before := row.set.Spec.Template.Spec.Affinity.DeepCopy()
+		if err := c.admin.Create(t.Context(), row.set, client.DryRunAll); err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if changed := !equality.Semantic.DeepEqual(before, row.set.Spec.Template.Spec.Affinity); changed != row.changed || changed && onVirtual(row.set) {
+			t.Errorf("%s: its affinity is %+v", name, row.set.Spec.Template.Spec.Affinity)
+		}
+	}
+	// One that was there before: not touched until its template changes.
+	if err := c.upgrade(); err != nil {
+		t.Fatal(err)
+	}
+	old := set(nil, everything)
+	waitFor(t, "the policy of DaemonSets to end", func() error {
+		d := old.DeepCopy()
+		if err := c.admin.Create(t.Context(), d, client.DryRunAll); err != nil || !onVirtual(d) {
+			return fmt.Errorf("it is kept off: %w", cmp.Or(err, errors.New("no error")))
+		}
+		return nil
+	})
+	c.create(t, old)
+	if err := c.upgrade("--set", "placement.daemonSets=true"); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the policy of DaemonSets to be back", func() error {
+		d := old.DeepCopy()
+		d.Spec.Template.Spec.Containers[0].Image = "new"
+		if err := c.admin.Update(t.Context(), d, client.DryRunAll); err != nil || onVirtual(d) {
+			return fmt.Errorf("with a new template it goes to virtual nodes: %w", cmp.Or(err, errors.New("no error")))
+		}
+		return nil
+	})
+	d := old.DeepCopy()
+	d.Labels = labels("only", "this")
+	if err := c.admin.Update(t.Context(), d, client.DryRunAll); err != nil || d.Spec.Template.Spec.Affinity != nil {
+		t.Errorf("a label changes its template: %v, %+v", err, d.Spec.Template.Spec.Affinity)
+	}
+}
+
+// testNames compares the names of our kinds with all others that the server has.
+func (c cluster) testNames(t *testing.T) {
+	client, err := discovery.NewDiscoveryClientForConfig(c.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, lists, err := client.ServerGroupsAndResources()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, others := map[string]string{}, map[string]string{}
+	for _, list := range lists {
+		group, _, _ := strings.Cut(list.GroupVersion, "/")
+		for _, r := range list.APIResources {
+			if strings.Contains(r.Name, "/") {
+				continue
+			}
+			into := others
+			if group == v1alpha1.GroupVersion.Group {
+				into = ours
+			}
+			for _, n := range append([]string{r.Name, r.SingularName, r.Kind}, r.ShortNames...) {
+				into[strings.ToLower(n)] = r.Name + " of " + list.GroupVersion
+			}
+		}
+	}
+	if len(ours) < 8*2 || len(others) < 100 {
+		t.Fatalf("%d names of ours, %d of others: the list is read wrongly", len(ours), len(others))
+	}
+	for n, what := range ours {
+		if n != "" && others[n] != "" {
+			t.Errorf("%q is %s and %s, too", n, what, others[n])
+		}
+	}
+}
+
+// testUnoffload runs the reconciler as the agent.
+func (c cluster) testUnoffload(t *testing.T) {
+	ns := newNamespace(nil)
+	c.create(t, ns)
+	offloading := &v1alpha1.NamespaceOffloading{
+		ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.NamespaceOffloadingName, Namespace: ns.Name},
+		Spec:       v1alpha1.NamespaceOffloadingSpec{PodStrategy: v1alpha1.StrategyRemote},
+	}
+	if err := c.admin.Create(t.Context(), offloading); err != nil {
+		t.Fatal(err)
+	}
+	said := events.NewFakeRecorder(10)
+	r := &controller.Namespaces{
+		Client:         c.as(t, "entente-agent", nil),
+		ServiceAccount: client.ObjectKey{Namespace: namespace, Name: "entente-agent"},
+		Evict:          func(context.Context, string) (int, error) { return 0, nil },
+		States:         func(string) []v1alpha1.NamespaceInCluster { return nil },
+		Changed:        func() {}, Events: said,
+	}
+	reconcile := func() {
+		t.Helper()
+		if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(offloading)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reconcile()
+	if err := c.admin.Get(t.Context(), client.ObjectKeyFromObject(offloading), offloading); err != nil || offloading.Status.State != "NoProvider" {
+		t.Errorf("its state is %q, %v", offloading.Status.State, err)
+	}
+	pod := func(owners ...metav1.OwnerReference) *corev1.Pod {
+		p := newPod(ns.Name, corev1.PodSpec{})
+		p.OwnerReferences = owners
+		return p
+	}
+	restricted := func(p *corev1.Pod) bool { return p.Spec.Affinity != nil }
+	waitFor(t, "the placement policy", func() error {
+		if !restricted(c.admit(t, pod())) {
+			return errors.New("a pod may run anywhere")
+		}
+		return nil
+	})
+	waits, bare := pod(metav1.OwnerReference{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "o", UID: "u", Controller: new(true)}), pod()
+	c.create(t, waits, bare)
+	if !restricted(waits) || !restricted(bare) {
+		t.Fatal("the pods may run anywhere")
+	}
+	if err := c.admin.Delete(t.Context(), offloading); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		reconcile()
+	}
+	if err := c.admin.Get(t.Context(), client.ObjectKeyFromObject(offloading), offloading); !apierrors.IsNotFound(err) {
+		t.Errorf("the NamespaceOffloading is still there: %v, %+v", err, offloading.Status)
+	}
+	if err := c.admin.Get(t.Context(), client.ObjectKeyFromObject(waits), waits); !apierrors.IsNotFound(err) {
+		t.Errorf("the pod that waits, which its controller replaces: got %v, want it gone", err)
+	}
+	if err := c.admin.Get(t.Context(), client.ObjectKeyFromObject(bare), bare); err != nil {
+		t.Errorf("the pod that nobody replaces: %v", err)
+	}
+	select {
+	case text := <-said.Events:
+		if !strings.Contains(text, "NotOffloaded") {
+			t.Errorf("the event is %q", text)
+		}
+	default:
+		t.Error("nothing is said of the pod that nobody replaces")
+	}
+	waitFor(t, "placement to end", func() error {
+		if restricted(c.admit(t, pod())) {
+			return errors.New("a pod may run on virtual nodes only")
+		}
+		return nil
+	})
+}
+
 // admit sends a pod through admission and does not keep it.
 func (c cluster) admit(t *testing.T, pod *corev1.Pod) *corev1.Pod {
 	t.Helper()
@@ -492,13 +1107,13 @@ func (c cluster) admit(t *testing.T, pod *corev1.Pod) *corev1.Pod {
 }
 
 // offloaded returns a namespace with a NamespaceOffloading that is in force.
-func (c cluster) offloaded(t *testing.T, strategy v1alpha1.PodStrategy) string {
+func (c cluster) offloaded(t *testing.T, strategy v1alpha1.PodStrategy, selector *metav1.LabelSelector) string {
 	t.Helper()
 	ns := newNamespace(labels(v1alpha1.LabelOffloading, "enabled"))
 	c.create(t, ns)
 	c.create(t, &v1alpha1.NamespaceOffloading{
 		ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.NamespaceOffloadingName, Namespace: ns.Name},
-		Spec:       v1alpha1.NamespaceOffloadingSpec{PodStrategy: strategy},
+		Spec:       v1alpha1.NamespaceOffloadingSpec{PodStrategy: strategy, ClusterSelector: selector},
 	})
 	if strategy != v1alpha1.StrategyLocal {
 		waitFor(t, "the placement policy", func() error {
@@ -530,5 +1145,24 @@ func waitFor(t *testing.T, what string, try func() error) {
 			t.Fatal(t.Context().Err())
 		case <-time.After(50 * time.Millisecond):
 		}
+	}
+}
+
+// testDryRun: what the API server says it would store of a changed PeeringRequest is
+// a later generation of the same one: that is how an amendment is known in a preview.
+func (c cluster) testDryRun(t *testing.T) {
+	request := &v1alpha1.PeeringRequest{ObjectMeta: metav1.ObjectMeta{Name: name("request")}, Spec: v1alpha1.PeeringRequestSpec{ForeignCluster: "office"}}
+	c.create(t, request)
+	changed := request.DeepCopy()
+	changed.Spec.Resources = corev1.ResourceList{"cpu": resource.MustParse("1")}
+	if err := c.admin.Patch(t.Context(), changed, client.MergeFrom(request), client.DryRunAll); err != nil {
+		t.Fatal(err)
+	}
+	if changed.UID != request.UID || changed.Generation != request.Generation+1 {
+		t.Errorf("a change would be generation %d of %s, and is %d of %s", changed.Generation, changed.UID, request.Generation, request.UID)
+	}
+	again := request.DeepCopy()
+	if err := c.admin.Patch(t.Context(), again, client.MergeFrom(request), client.DryRunAll); err != nil || again.Generation != request.Generation {
+		t.Errorf("no change would be generation %d, and is %d: %v", again.Generation, request.Generation, err)
 	}
 }

@@ -27,6 +27,7 @@ func TestThePolicyIsAsTheValuesSay(t *testing.T) {
 		Accept: v1alpha1.AcceptAutomatic, Limits: v1alpha1.PolicyLimits{PercentOfFree: &fifty, OvercommitPercent: &hundred},
 		Renewal: v1alpha1.RenewalAutomatic, Notice: duration(time.Hour), StatementPeriod: duration(time.Hour),
 		PodSecurity: "baseline", ContractDuration: duration(8760 * time.Hour),
+		NodeSelectorKeys: []string{"kubernetes.io/arch", "kubernetes.io/os"},
 	}
 	if diff := cmp.Diff(want, policy()); diff != "" {
 		t.Errorf("by default (-want +got)\n%s", diff)
@@ -44,14 +45,19 @@ func TestThePolicyIsAsTheValuesSay(t *testing.T) {
 			{Namespace: "shop", Names: []string{"cart", "db"}},
 			{Namespace: "media", Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "edge"}}},
 		},
-		PodSecurity: "restricted", ContractDuration: duration(time.Hour), NodeLabels: map[string]string{"topology.kubernetes.io/region": "it"},
+		NodeSelectorKeys: []string{"topology.kubernetes.io/zone", "pool"},
+		PodSecurity:      "restricted", ContractDuration: duration(time.Hour), NodeLabels: map[string]string{"topology.kubernetes.io/region": "it"},
 	}
 	got := policy("--values", filepath.Join("testdata", "policy-values.yaml"))
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
+	// None is not the definition's default.
+	if got := policy("--set-json", "policy.nodeSelectorKeys=[]"); got.NodeSelectorKeys == nil || len(got.NodeSelectorKeys) != 0 {
+		t.Errorf("without keys consumers choose nodes by %q", got.NodeSelectorKeys)
+	}
 	// An upgrade that reuses the values of a chart that had fewer of them.
-	if got := policy("--set", "policy.price=null", "--set", "policy.total=null"); got.Price != nil || got.Limits.Total != nil {
+	if got := policy("--set", "policy.price=null", "--set", "policy.total=null", "--set", "policy.nodeSelectorKeys=null"); got.Price != nil || got.Limits.Total != nil || got.NodeSelectorKeys != nil {
 		t.Errorf("got %+v", got)
 	}
 	if _, err := template(t, "--set-string", "policy.price.perHour.cpu=0.02"); err == nil || !strings.Contains(err.Error(), "currency") {
@@ -59,7 +65,7 @@ func TestThePolicyIsAsTheValuesSay(t *testing.T) {
 	}
 	for _, set := range []string{
 		"policy.price.perHour.cpu=2", "policy.price.currency=euro", "policy.overcommitPercent=0", "policy.total.percentOfFree=101",
-		"policy.total.cpu=1", "policy.renewal=Sometimes", "policy.notice=later", "policy.statementPeriod=1", "policy.runtimeClasses={A b}",
+		"policy.total.cpu=1", "policy.renewal=Sometimes", "policy.notice=later", "policy.statementPeriod=1", "policy.runtimeClasses={A b}", "policy.nodeSelectorKeys={a b}",
 		"policy.services[0].names={a}", "policy.services[0].namespace=A", "policy.services[0].namespace=a,policy.services[0].names={}",
 		"policy.services[0].namespace=a,policy.services[0].names={b},policy.services[0].selector.matchLabels.c=d",
 	} {

@@ -28,6 +28,8 @@ app.kubernetes.io/component: {{ .component }}
 {{- define "entente.env" -}}
 - name: POD_NAME
   valueFrom: {fieldRef: {fieldPath: metadata.name}}
+- name: POD_UID
+  valueFrom: {fieldRef: {fieldPath: metadata.uid}}
 - name: POD_NAMESPACE
   valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
 - name: POD_IP
@@ -88,4 +90,35 @@ system:serviceaccount:{{ .root.Release.Namespace }}:{{ .name }}
 {{- define "entente.cleanup.hook" -}}
 helm.sh/hook: pre-delete
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end }}
+
+{{/*
+CEL: the fields for which a pod cannot run in another cluster, as a list of text. They
+are the refused rows of the table in docs/offloading.md. It needs the variables spec (a
+PodSpec) and containers (all of them).
+*/}}
+{{- define "entente.cannotCross" -}}
+(has(variables.spec.hostNetwork) && variables.spec.hostNetwork ? ['spec.hostNetwork'] : []) +
+(has(variables.spec.hostPID) && variables.spec.hostPID ? ['spec.hostPID'] : []) +
+(has(variables.spec.hostIPC) && variables.spec.hostIPC ? ['spec.hostIPC'] : []) +
+(has(variables.spec.resourceClaims) && variables.spec.resourceClaims.size() > 0 ? ['spec.resourceClaims'] : []) +
+(has(variables.spec.resources) && has(variables.spec.resources.claims) && variables.spec.resources.claims.size() > 0 ? ['spec.resources.claims'] : []) +
+(has(variables.spec.securityContext) && has(variables.spec.securityContext.windowsOptions) &&
+  has(variables.spec.securityContext.windowsOptions.hostProcess) && variables.spec.securityContext.windowsOptions.hostProcess
+  ? ['spec.securityContext.windowsOptions.hostProcess'] : []) +
+(has(variables.spec.volumes) ? variables.spec.volumes.filter(v,
+  !(has(v.configMap) || has(v.secret) || has(v.projected) || has(v.downwardAPI) || has(v.emptyDir) || has(v.image)) ||
+  (has(v.projected) && has(v.projected.sources) && v.projected.sources.exists(s, has(s.clusterTrustBundle) || has(s.podCertificate)))
+).map(v, 'volume ' + v.name) : []) +
+variables.containers.filter(c, has(c.ports) && c.ports.exists(p, (has(p.hostPort) && p.hostPort != 0) || (has(p.hostIP) && p.hostIP != ''))
+).map(c, 'hostPort of container ' + c.name) +
+variables.containers.filter(c, has(c.volumeDevices) && c.volumeDevices.size() > 0).map(c, 'volumeDevices of container ' + c.name) +
+variables.containers.filter(c, has(c.resources) && has(c.resources.claims) && c.resources.claims.size() > 0).map(c, 'resources.claims of container ' + c.name) +
+variables.containers.filter(c, has(c.securityContext) && has(c.securityContext.windowsOptions) &&
+  has(c.securityContext.windowsOptions.hostProcess) && c.securityContext.windowsOptions.hostProcess).map(c, 'hostProcess of container ' + c.name)
+{{- end }}
+
+{{/* CEL: all containers of the variable spec. */}}
+{{- define "entente.containers" -}}
+(has(variables.spec.initContainers) ? variables.spec.initContainers : []) + variables.spec.containers
 {{- end }}
