@@ -13,9 +13,12 @@ IMAGE_TAR := .build/image/entente.tar
 # What the API may not break. Empty skips the comparison.
 BREAKING_AGAINST ?= main
 
-# Tools live here, built from source at the versions that their go.mod names.
-BIN := $(CURDIR)/.build/bin
+# Tools live here, built from source at the versions that their go.mod names. The path
+# is relative, so that `make .build/bin/helm` names the rule's target.
+BIN := .build/bin
 LDFLAGS := -s -w -X github.com/entente-dev/entente/internal/version.Version=$(VERSION)
+# Behind a build: the modules that Go downloads are not named one by one.
+quiet = 2>&1 | { grep -v '^go: downloading ' || true; } >&2
 GOBUILD := CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)'
 # All modules of the repository whose go.mod is kept tidy. tools/proto is not:
 # nothing is built of it.
@@ -25,8 +28,8 @@ GENERATED := gen api/v1alpha1/zz_generated.deepcopy.go charts/entente/files/crds
 
 # For what is built here and needs what is built here: tests and the demo.
 export ENTENTE_ROOT := $(CURDIR)
-export ENTENTE_HELM := $(BIN)/helm
-export ENTENTE_GRPCURL := $(BIN)/grpcurl
+export ENTENTE_HELM := $(CURDIR)/$(BIN)/helm
+export ENTENTE_GRPCURL := $(CURDIR)/$(BIN)/grpcurl
 export ENTENTE_IMAGE := $(IMAGE)
 export ENTENTE_IMAGE_TAR := $(CURDIR)/$(IMAGE_TAR)
 
@@ -39,24 +42,28 @@ help: ## Say what there is
 ##@ See it
 
 .PHONY: demo
-demo: build image lab $(BIN)/helm $(BIN)/grpcurl ## Two real clusters peer and share work, before your eyes (KEEP=1 leaves them up)
-	@cd integration && go build -trimpath -buildvcs=false -o ../bin/demo ./cmd/demo
+demo: announce build image lab $(BIN)/helm $(BIN)/grpcurl ## Two real clusters peer and share work, before your eyes (KEEP=1 leaves them up)
+	@cd integration && go build -trimpath -buildvcs=false -o ../bin/demo ./cmd/demo $(quiet)
 	@bin/demo
+
+.PHONY: announce
+announce:
+	@echo 'building what the demo needs: the first time Go downloads modules and compiles for some minutes'
 
 .PHONY: lab
 lab: ## Build bin/lab: real clusters on this machine (bin/lab up, bin/lab down)
-	@cd integration && go build -trimpath -buildvcs=false -o ../bin/lab ./lab/cmd/lab
+	@cd integration && go build -trimpath -buildvcs=false -o ../bin/lab ./lab/cmd/lab $(quiet)
 
 ##@ Build
 
 .PHONY: build
 build: ## Build bin/entente and bin/entented
-	@$(GOBUILD) -o bin/ ./cmd/entente ./cmd/entented
+	@$(GOBUILD) -o bin/ ./cmd/entente ./cmd/entented $(quiet)
 
 .PHONY: image
 image: ## Build the container image as an archive, .build/image/entente.tar
-	@$(GOBUILD) -o bin/ ./cmd/entented
-	@go run -buildvcs=false ./internal/image -binary bin/entented -output $(IMAGE_TAR) -tag $(IMAGE) -version $(VERSION) -arch "$$(go env GOARCH)"
+	@$(GOBUILD) -o bin/ ./cmd/entented $(quiet)
+	@go run -buildvcs=false ./internal/image -binary bin/entented -output $(IMAGE_TAR) -tag $(IMAGE) -version $(VERSION) -arch "$$(go env GOARCH)" $(quiet)
 	@echo '$(IMAGE_TAR): $(IMAGE)'
 
 .PHONY: generate
@@ -93,16 +100,17 @@ live: lab $(BIN)/helm ## What needs an API server and nothing else: the chart, v
 	@if [ "$$(go env GOOS)" != linux ]; then echo 'live: the lab runs on Linux only: skipped'; exit 0; fi; \
 	server=$$(bin/lab bin kube-apiserver); \
 	KUBEBUILDER_ASSETS=$${server%/*} KUBEBUILDER_CONTROLPLANE_START_TIMEOUT=2m ENTENTE_LIVE=must \
-		go test -count 1 ./internal/charttest ./internal/offload ./vk
+		go test -count 1 ./internal/agent ./internal/charttest ./internal/offload ./vk
 
 .PHONY: soak
-soak: ## Kill loops and rotation at length (hours)
-	@cd integration && ENTENTE_ROUNDS=$${ENTENTE_ROUNDS:-100} ENTENTE_SOAK=1 go test -count 1 -timeout 6h -v -run '^(TestAPeeringSurvivesAKillInEachPart|TestCertificatesAndKeysChangeUnderLoad|TestWhoWasForgottenWhileItWasDeadConcludesIt)$$' ./control
+soak: ## Kill loops, rotation, and an hour of attack on etcd, at length (hours)
+	@cd integration && ENTENTE_ROUNDS=$${ENTENTE_ROUNDS:-100} ENTENTE_ATTACK=$${ENTENTE_ATTACK:-1h} ENTENTE_SOAK=1 go test -count 1 -timeout 6h -v -run '^(TestThreePeersThatWriteWithoutEndLeaveTheClusterWritable|TestAPeeringSurvivesAKillInEachPart|TestCertificatesAndKeysChangeUnderLoad|TestWhoWasForgottenWhileItWasDeadConcludesIt)$$' ./control
 
 .PHONY: bench
-bench: $(BIN)/helm ## Benchmarks, and what 250 peers cost an agent (Linux)
+bench: $(BIN)/helm ## Benchmarks, what 250 peers cost an agent, and what one at all of its limits does (Linux)
 	@go test -run '^$$' -bench . -benchmem ./...
 	@cd integration && go run -buildvcs=false ./bench
+	@cd integration && go run -buildvcs=false ./bench -limits 100
 
 ##@ Check
 
@@ -112,18 +120,18 @@ check: check-format lint check-generate check-tidy check-arch check-chart check-
 .PHONY: fmt
 fmt: $(BIN)/golangci-lint $(BIN)/buf ## Format Go and protos
 	@$(BIN)/golangci-lint fmt
-	@cd integration && $(BIN)/golangci-lint fmt
+	@cd integration && ../$(BIN)/golangci-lint fmt
 	@$(BIN)/buf format -w proto
 
 .PHONY: lint
 lint: $(BIN)/golangci-lint ## Lint Go
 	@$(BIN)/golangci-lint run ./...
-	@cd integration && $(BIN)/golangci-lint run ./...
+	@cd integration && ../$(BIN)/golangci-lint run ./...
 
 .PHONY: check-format
 check-format: $(BIN)/golangci-lint $(BIN)/buf
 	@$(BIN)/golangci-lint fmt --diff
-	@cd integration && $(BIN)/golangci-lint fmt --diff
+	@cd integration && ../$(BIN)/golangci-lint fmt --diff
 	@$(BIN)/buf format -d --exit-code proto
 
 .PHONY: check-generate
@@ -158,13 +166,13 @@ check-proto: .build/proto/.stamp $(BIN)/buf
 	rm -rf .build/against && mkdir -p .build/against/.build; \
 	git archive '$(BREAKING_AGAINST)' proto buf.yaml | tar -x -C .build/against; \
 	cp -r .build/proto .build/against/.build/proto; \
-	(cd .build/against && $(BIN)/buf build proto -o ../against.binpb); \
+	(cd .build/against && $(CURDIR)/$(BIN)/buf build proto -o ../against.binpb); \
 	$(BIN)/buf breaking proto --against .build/against.binpb
 
 # The tools. Each group is a module of its own, so that none decides the versions
 # of another or of ours.
 
-tool = cd $(1) && CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w $(3)' -o $(BIN)/ $(2)
+tool = cd $(1) && CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w $(3)' -o $(CURDIR)/$(BIN)/ $(2) $(quiet)
 
 $(BIN)/buf $(BIN)/controller-gen $(BIN)/protoc-gen-go $(BIN)/protoc-gen-go-grpc $(BIN)/protoc-gen-grpc-gateway $(BIN)/protoc-gen-openapiv3 &: tools/go.mod tools/go.sum
 	@echo 'building buf, controller-gen and four protoc plugins (3 min the first time)'

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,18 +21,18 @@ import (
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/integration/bare"
 	"github.com/entente-dev/entente/integration/lab"
+	"github.com/entente-dev/entente/integration/puppet"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
 
 // nodes is how many nodes the cluster pretends to have.
 const nodes = 3
-
-var podCIDR = netip.MustParsePrefix("10.200.0.0/16") //nolint:gochecknoglobals // a constant, if the type had any
 
 // agent is a cluster's control plane, with the chart's objects, and its agent as a
 // process of this machine.
@@ -45,6 +44,10 @@ type agent struct {
 	// peers, health and profiles are where it listens.
 	peers, health, profiles string
 	log                     string
+	// memory is what the chart lets the agent have, in bytes.
+	memory int64
+	// again starts it anew.
+	again func(context.Context) error
 }
 
 // build builds the agent of the repository at root.
@@ -60,7 +63,7 @@ func build(ctx context.Context, root, binary string) error {
 
 // startAgent brings up a control plane and the agent in it.
 func startAgent(ctx context.Context, dir, root, binary string) (_ *agent, err error) {
-	a := &agent{ended: make(chan struct{}), log: filepath.Join(dir, "agent.log")}
+	a := &agent{log: filepath.Join(dir, "agent.log")}
 	if a.lab, err = lab.StartLight(ctx, filepath.Join(dir, "lab"), lab.Options{Clusters: 1, FakeNodes: nodes}, nil); err != nil {
 		return nil, fmt.Errorf("start the control plane: %w", err)
 	}
@@ -82,7 +85,32 @@ func startAgent(ctx context.Context, dir, root, binary string) (_ *agent, err er
 	if err := bare.Install(ctx, config, root, kubeconfig); err != nil {
 		return nil, err
 	}
-	return a, errors.Join(a.spawn(ctx, binary, kubeconfig), a.nodesReady(ctx))
+	if a.memory, err = memoryLimit(root); err != nil {
+		return nil, err
+	}
+	addresses, err := freeAddresses(ctx, 6)
+	if err != nil {
+		return nil, err
+	}
+	a.again = func(ctx context.Context) error { return a.spawn(ctx, binary, kubeconfig, addresses) }
+	return a, errors.Join(a.again(ctx), a.nodesReady(ctx))
+}
+
+// memoryLimit is how much memory the chart lets an agent have.
+func memoryLimit(root string) (int64, error) {
+	text, err := os.ReadFile(filepath.Join(root, "charts", "entente", "values.yaml"))
+	if err != nil {
+		return 0, err
+	}
+	var values struct {
+		Agent struct {
+			Resources corev1.ResourceRequirements `json:"resources"`
+		} `json:"agent"`
+	}
+	if err := yaml.Unmarshal(text, &values); err != nil {
+		return 0, fmt.Errorf("read the chart's values: %w", err)
+	}
+	return values.Agent.Resources.Limits.Memory().Value(), nil
 }
 
 // nodesReady waits until the nodes take pods: their first taints go a moment after
@@ -104,28 +132,27 @@ func (a *agent) nodesReady(ctx context.Context) error {
 	}
 }
 
-func (a *agent) spawn(ctx context.Context, binary, kubeconfig string) error {
-	addresses, err := freeAddresses(ctx, 5)
-	if err != nil {
-		return err
-	}
+func (a *agent) spawn(ctx context.Context, binary, kubeconfig string, addresses []string) error {
 	a.peers, a.health, a.profiles = addresses[0], addresses[1], addresses[2]
-	out, err := os.Create(a.log)
+	out, err := os.OpenFile(a.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
 	a.cmd = exec.Command(binary, "agent", "--cluster-name=provider", //nolint:noctx // it is stopped by stop
 		"--peer-address="+a.peers, "--peer-endpoint="+a.peers, "--health-address="+a.health, "--profile-address="+a.profiles,
-		"--admin-address="+addresses[3], "--kubelet-address="+addresses[4],
-		"--pod-cidr="+podCIDR.String(), "--service-cidr=10.96.0.0/16")
-	a.cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig, "POD_NAME=entente-agent-bench", "POD_NAMESPACE="+bare.Namespace, "POD_IP=127.0.0.1")
+		"--admin-address="+addresses[3], "--kubelet-address="+addresses[4], "--metrics-address="+addresses[5],
+		"--pod-cidr="+puppet.PodCIDR.String(), "--service-cidr=10.96.0.0/16")
+	a.cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig, "POD_NAME=entente-agent-bench", "POD_NAMESPACE="+bare.Namespace, "POD_IP=127.0.0.1",
+		fmt.Sprint("GOMEMLIMIT=", a.memory)) // as the chart does
 	a.cmd.Stdout, a.cmd.Stderr = out, out
 	if err := errors.Join(a.cmd.Start(), out.Close()); err != nil {
 		return err
 	}
+	cmd, ended := a.cmd, make(chan struct{})
+	a.ended = ended
 	go func() {
-		_ = a.cmd.Wait() // how it ended is in its log
-		close(a.ended)
+		_ = cmd.Wait() // how it ended is in its log
+		close(ended)
 	}()
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -135,7 +162,7 @@ func (a *agent) spawn(ctx context.Context, binary, kubeconfig string) error {
 			return nil
 		}
 		select {
-		case <-a.ended:
+		case <-ended:
 			b, _ := os.ReadFile(a.log)
 			return fmt.Errorf("the agent ended: %s", b)
 		case <-ctx.Done():
@@ -159,13 +186,21 @@ func freeAddresses(ctx context.Context, n int) ([]string, error) {
 	return out, nil
 }
 
+// restart kills the agent and starts it again.
+func (a *agent) restart(ctx context.Context) error {
+	_ = a.cmd.Process.Kill()
+	<-a.ended
+	return a.again(ctx)
+}
+
 // lives is a context that ends with the agent.
 func (a *agent) lives(ctx context.Context) context.Context {
 	ctx, end := context.WithCancelCause(ctx)
+	ended := a.ended
 	go func() {
 		select {
 		case <-ctx.Done():
-		case <-a.ended:
+		case <-ended:
 			b, _ := os.ReadFile(a.log)
 			lines := strings.Split(strings.TrimSpace(string(b)), "\n")
 			end(fmt.Errorf("the agent ended: %s", lines[len(lines)-1]))
@@ -251,7 +286,7 @@ func (a *agent) size(ctx context.Context) (size, error) {
 
 // metrics reads the metrics that have no labels.
 func (a *agent) metrics(ctx context.Context) (map[string]float64, error) {
-	b, err := a.get(ctx, a.health, "/metrics")
+	b, err := a.get(ctx, a.profiles, "/metrics")
 	if err != nil {
 		return nil, err
 	}

@@ -31,6 +31,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/entente-dev/entente/integration/puppet"
 	"github.com/entente-dev/entente/internal/heartbeat"
 	"github.com/entente-dev/entente/peering"
 )
@@ -111,6 +112,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	numbers := flags.String("peers", "1,10,100,250", "how many peers, one number after the other")
 	rest := flags.Duration("rest", heartbeat.MaxInterval, "how long the agent is measured at rest; peers repeat their states so often")
+	percent := flags.Int("limits", 0, "measure one peer at so many percent of all of its limits, and what it costs another, instead of many peers")
 	file := flags.String("o", "", "write the numbers to this file too, as JSON")
 	profiles := flags.String("profiles", "", "keep profiles of the agent, and its log, in this folder")
 	if err := flags.Parse(args); err != nil {
@@ -146,6 +148,19 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if err := build(ctx, b.root, b.binary); err != nil {
 		return err
 	}
+	if *percent != 0 {
+		if *percent < 1 || *percent > 100 {
+			return fmt.Errorf("-limits %d: want 1 to 100", *percent)
+		}
+		r, err := b.limits(ctx, *percent)
+		if len(r.Steps) > 0 {
+			b.reportLimits(r)
+		}
+		if err != nil {
+			return err
+		}
+		return keepNumbers(*file, r)
+	}
 	var results []result
 	for i, n := range counts {
 		r, err := b.measure(ctx, n, i == len(counts)-1)
@@ -158,14 +173,19 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		results = append(results, r)
 	}
 	b.report(results)
-	if *file == "" {
+	return keepNumbers(*file, results)
+}
+
+// keepNumbers writes numbers to a file, if one is named.
+func keepNumbers(file string, numbers any) error {
+	if file == "" {
 		return nil
 	}
-	text, err := json.MarshalIndent(results, "", "  ")
+	text, err := json.MarshalIndent(numbers, "", "  ")
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(*file, append(text, '\n'), 0o644)
+	return os.WriteFile(file, append(text, '\n'), 0o644)
 }
 
 // say says what goes on.
@@ -266,14 +286,14 @@ func (b *bench) measure(ctx context.Context, n int, last bool) (r result, err er
 }
 
 // gather makes peers and lets them live until stop.
-func gather(ctx context.Context, n int) (peers []*peer, stop func() error, err error) {
-	peers = make([]*peer, n)
+func gather(ctx context.Context, n int) (peers []*puppet.Peer, stop func() error, err error) {
+	peers = make([]*puppet.Peer, n)
 	var making errgroup.Group
 	making.SetLimit(4)
 	for i := range peers {
 		making.Go(func() error {
 			var err error
-			peers[i], err = newPeer(ctx, i+1)
+			peers[i], err = puppet.New(ctx, i+1, nil)
 			return err
 		})
 	}
@@ -283,7 +303,7 @@ func gather(ctx context.Context, n int) (peers []*peer, stop func() error, err e
 	living, end := context.WithCancel(ctx)
 	var lives errgroup.Group
 	for _, p := range peers {
-		lives.Go(func() error { return p.run(living) })
+		lives.Go(func() error { return p.Run(living) })
 	}
 	return peers, func() error {
 		end()
@@ -292,10 +312,10 @@ func gather(ctx context.Context, n int) (peers []*peer, stop func() error, err e
 }
 
 // join has all peers join at once.
-func (r *result) join(ctx context.Context, peers []*peer, tokens []peering.Token) error {
+func (r *result) join(ctx context.Context, peers []*puppet.Peer, tokens []peering.Token) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, round, fmt.Errorf("joining takes longer than %s", round))
 	defer cancel()
-	took := make([]times, len(peers))
+	took := make([]puppet.Times, len(peers))
 	begin := time.Now()
 	g, ctx := errgroup.WithContext(ctx)
 	start := make(chan struct{})
@@ -303,8 +323,8 @@ func (r *result) join(ctx context.Context, peers []*peer, tokens []peering.Token
 		g.Go(func() error {
 			<-start
 			var err error
-			if took[i], err = p.peerWith(ctx, tokens[i]); err != nil {
-				return fmt.Errorf("%s: %w", p.name, err)
+			if took[i], err = p.PeerWith(ctx, tokens[i]); err != nil {
+				return fmt.Errorf("%s: %w", p.Name, err)
 			}
 			return nil
 		})
@@ -313,16 +333,16 @@ func (r *result) join(ctx context.Context, peers []*peer, tokens []peering.Token
 	err := g.Wait()
 	r.All = time.Since(begin).Seconds()
 	for _, p := range peers {
-		r.Again += p.again.Load()
+		r.Again += p.Again.Load()
 	}
-	r.Joined = spreadOf(took, func(t times) time.Duration { return t.joined })
-	r.Connected = spreadOf(took, func(t times) time.Duration { return t.connected })
-	r.Signed = spreadOf(took, func(t times) time.Duration { return t.signed })
+	r.Joined = spreadOf(took, func(t puppet.Times) time.Duration { return t.Joined })
+	r.Connected = spreadOf(took, func(t puppet.Times) time.Duration { return t.Connected })
+	r.Signed = spreadOf(took, func(t puppet.Times) time.Duration { return t.Signed })
 	return err
 }
 
 // idle measures the agent at rest.
-func (r *result) idle(ctx context.Context, a *agent, peers []*peer, rest time.Duration) error {
+func (r *result) idle(ctx context.Context, a *agent, peers []*puppet.Peer, rest time.Duration) error {
 	before, err := a.metrics(ctx)
 	if err != nil {
 		return err
@@ -345,10 +365,10 @@ func (r *result) idle(ctx context.Context, a *agent, peers []*peer, rest time.Du
 }
 
 // sessionsOf is the number of each peer's session, 0 for none.
-func sessionsOf(peers []*peer) []uint64 {
+func sessionsOf(peers []*puppet.Peer) []uint64 {
 	out := make([]uint64, len(peers))
 	for i, p := range peers {
-		if s := p.sessions.Status(p.id).Session; s != nil {
+		if s := p.Sessions.Status(p.ID).Session; s != nil {
 			out[i] = s.Number
 		}
 	}
@@ -383,9 +403,9 @@ func settle(ctx context.Context, a *agent) error {
 }
 
 // spreadOffer changes what is lent and looks when the peers heard of it.
-func spreadOffer(ctx context.Context, peers []*peer, change func(context.Context) error, heard func(before, now float64) bool) (fanout, error) {
-	cpu := func(p *peer) float64 {
-		o := p.offer.Load()
+func spreadOffer(ctx context.Context, peers []*puppet.Peer, change func(context.Context) error, heard func(before, now float64) bool) (fanout, error) {
+	cpu := func(p *puppet.Peer) float64 {
+		o := p.Offer.Load()
 		if o == nil {
 			return 0
 		}
@@ -398,19 +418,19 @@ func spreadOffer(ctx context.Context, peers []*peer, change func(context.Context
 	before, bytes := make([]float64, len(peers)), int64(0)
 	for i, p := range peers {
 		before[i] = cpu(p)
-		bytes -= p.offerBytes.Load()
+		bytes -= p.OfferBytes.Load()
 	}
 	begin := time.Now()
 	if err := change(ctx); err != nil {
 		return fanout{}, err
 	}
-	took := make([]times, len(peers))
+	took := make([]puppet.Times, len(peers))
 	var wg sync.WaitGroup
 	for i, p := range peers {
 		wg.Go(func() {
 			for time.Since(begin) < heardMost && ctx.Err() == nil {
-				if at := p.offerAt.Load(); at > begin.UnixNano() && heard(before[i], cpu(p)) {
-					took[i].signed = time.Duration(at - begin.UnixNano())
+				if at := p.OfferAt.Load(); at > begin.UnixNano() && heard(before[i], cpu(p)) {
+					took[i].Signed = time.Duration(at - begin.UnixNano())
 					return
 				}
 				_ = sleep(ctx, 5*time.Millisecond)
@@ -420,14 +440,14 @@ func spreadOffer(ctx context.Context, peers []*peer, change func(context.Context
 	wg.Wait()
 	var f fanout
 	for i, p := range peers {
-		bytes += p.offerBytes.Load()
-		if took[i].signed > 0 {
+		bytes += p.OfferBytes.Load()
+		if took[i].Signed > 0 {
 			f.Heard++
 		} else {
-			took[i].signed = heardMost
+			took[i].Signed = heardMost
 		}
 	}
-	f.spread = spreadOf(took, func(t times) time.Duration { return t.signed })
+	f.spread = spreadOf(took, func(t puppet.Times) time.Duration { return t.Signed })
 	f.Bytes = float64(bytes) / float64(len(peers))
 	return f, ctx.Err()
 }
@@ -475,7 +495,7 @@ func perPeer(empty, full size, n int) size {
 	}
 }
 
-func spreadOf(all []times, of func(times) time.Duration) spread {
+func spreadOf(all []puppet.Times, of func(puppet.Times) time.Duration) spread {
 	sorted := make([]float64, len(all))
 	for i, t := range all {
 		sorted[i] = float64(of(t).Microseconds()) / 1000
@@ -534,18 +554,20 @@ func (b *bench) report(results []result) {
 		_ = w.Flush()
 	}
 	b.say("")
-	aim := func(ok bool, format string, args ...any) {
-		word := "reached"
-		if !ok {
-			word = "MISSED "
-		}
-		b.say("%s  %s", word, fmt.Sprintf(format, args...))
-	}
-	aim(each.RSS < 250*kib, "memory of a peer below 250 KiB: %.0f KiB at %d peers (%.0f with what the first of all takes)",
+	b.aim(each.RSS < 250*kib, "memory of a peer below 250 KiB: %.0f KiB at %d peers (%.0f with what the first of all takes)",
 		each.RSS/kib, last.Peers, last.PerPeer.RSS/kib)
-	aim(last.Rest < 2, "less than 2 %% of a processor at rest: %.2f %% at %d peers", last.Rest, last.Peers)
-	aim(first.Signed.P50 < 100, "from token to signed contract within 100 ms: %.0f ms for %d at once", first.Signed.P50, first.Peers)
+	b.aim(last.Rest < 2, "less than 2 %% of a processor at rest: %.2f %% at %d peers", last.Rest, last.Peers)
+	b.aim(first.Signed.P50 < 100, "from token to signed contract within 100 ms: %.0f ms for %d at once", first.Signed.P50, first.Peers)
 	for _, f := range last.Offers {
-		aim(f.Heard == last.Peers && f.Max < 1000, "all hear of a change within 1 s: %s, after %.0f ms %d of %d had", f.Change, f.Max, f.Heard, last.Peers)
+		b.aim(f.Heard == last.Peers && f.Max < 1000, "all hear of a change within 1 s: %s, after %.0f ms %d of %d had", f.Change, f.Max, f.Heard, last.Peers)
 	}
+}
+
+// aim says whether something that was aimed at was reached.
+func (b *bench) aim(ok bool, format string, args ...any) {
+	word := "reached"
+	if !ok {
+		word = "MISSED "
+	}
+	b.say("%s  %s", word, fmt.Sprintf(format, args...))
 }

@@ -4,9 +4,12 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
@@ -118,7 +121,7 @@ func TestAnEndIsHeardWhenTheOtherComesBack(t *testing.T) {
 				if err := home.client.Delete(t.Context(), ask()); err != nil {
 					t.Fatal(err)
 				}
-				if err := gone(t.Context(), home, &v1alpha1.ResourceSlice{ObjectMeta: ask().ObjectMeta}, soon); err != nil {
+				if err := gone(t.Context(), home, &v1alpha1.PeeringRequest{ObjectMeta: ask().ObjectMeta}, soon); err != nil {
 					t.Fatal(err)
 				}
 				if err := abroad.start(t.Context()); err != nil {
@@ -137,17 +140,17 @@ func TestAnEndIsHeardWhenTheOtherComesBack(t *testing.T) {
 				if err := home.start(t.Context()); err != nil {
 					t.Fatal(err)
 				}
-				err := until(t.Context(), soon, "the slice to say who ended it", func(ctx context.Context) error {
-					var slice v1alpha1.ResourceSlice
-					if err := home.get(ctx, sliceName, &slice); err != nil {
+				err := until(t.Context(), soon, "the request to say who ended it", func(ctx context.Context) error {
+					var request v1alpha1.PeeringRequest
+					if err := home.get(ctx, requestName, &request); err != nil {
 						return permanent(err)
 					}
-					for _, c := range slice.Status.Conditions {
+					for _, c := range request.Status.Conditions {
 						if c.Type == v1alpha1.ConditionAccepted && c.Reason == "EndedByProvider" {
 							return nil
 						}
 					}
-					return fmt.Errorf("its conditions are %+v", slice.Status.Conditions)
+					return fmt.Errorf("its conditions are %+v", request.Status.Conditions)
 				})
 				if err != nil {
 					t.Error(err)
@@ -183,7 +186,7 @@ func TestAnEndIsHeardWhenTheOtherComesBack(t *testing.T) {
 	}
 }
 
-// TestANoIsTold: what a provider refuses is to be read at the slice.
+// TestANoIsTold: what a provider refuses is to be read at the request.
 func TestANoIsTold(t *testing.T) {
 	home, abroad := agents(t)
 	lend(t, abroad, "cpu=2", "memory=4Gi", "pods=10")
@@ -193,19 +196,48 @@ func TestANoIsTold(t *testing.T) {
 	if err := home.client.Create(t.Context(), ask("cpu=3")); err != nil {
 		t.Fatal(err)
 	}
-	err := until(t.Context(), soon, "the slice to say no", func(ctx context.Context) error {
-		var slice v1alpha1.ResourceSlice
-		if err := home.get(ctx, sliceName, &slice); err != nil {
+	err := until(t.Context(), soon, "the request to say no", func(ctx context.Context) error {
+		var request v1alpha1.PeeringRequest
+		if err := home.get(ctx, requestName, &request); err != nil {
 			return permanent(err)
 		}
-		for _, c := range slice.Status.Conditions {
+		for _, c := range request.Status.Conditions {
 			if c.Type == v1alpha1.ConditionAccepted && c.Reason == camel(wire.ReasonPolicyRefused) {
 				return nil
 			}
 		}
-		return fmt.Errorf("its conditions are %+v", slice.Status.Conditions)
+		return fmt.Errorf("its conditions are %+v", request.Status.Conditions)
 	})
 	if err != nil {
 		t.Error(err)
 	}
+}
+
+// TestAKilledAgentLeadsAgainAtOnce: it takes its own lease back, which the harness
+// leaves as it is.
+func TestAKilledAgentLeadsAgainAtOnce(t *testing.T) {
+	home, _ := agents(t)
+	lease := func(ctx context.Context) (l coordinationv1.Lease, err error) {
+		return l, home.client.Get(ctx, ctrlclient.ObjectKey{Namespace: systemNamespace, Name: "entente-agent"}, &l)
+	}
+	home.kill()
+	before, err := lease(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if err := home.start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	err = until(t.Context(), 5*time.Second, "the agent to lead", func(ctx context.Context) error {
+		now, err := lease(ctx)
+		if err == nil && !now.Spec.RenewTime.After(before.Spec.RenewTime.Time) {
+			err = fmt.Errorf("lease was renewed at %s last", now.Spec.RenewTime)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("it leads %s after its start", time.Since(began).Round(10*time.Millisecond))
 }

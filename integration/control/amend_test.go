@@ -44,11 +44,11 @@ func costs(price string) *v1alpha1.PriceList {
 
 func lasting(d time.Duration) *metav1.Duration { return &metav1.Duration{Duration: d} }
 
-// edit changes a ResourceSlice.
-func edit(t *testing.T, c *cluster, name string, change func(*v1alpha1.ResourceSlice)) {
+// edit changes a PeeringRequest.
+func edit(t *testing.T, c *cluster, name string, change func(*v1alpha1.PeeringRequest)) {
 	t.Helper()
-	err := until(t.Context(), soon, "to change slice "+name, func(ctx context.Context) error {
-		var s v1alpha1.ResourceSlice
+	err := until(t.Context(), soon, "to change request "+name, func(ctx context.Context) error {
+		var s v1alpha1.PeeringRequest
 		if err := c.get(ctx, name, &s); err != nil {
 			return permanent(err)
 		}
@@ -100,11 +100,11 @@ func capacityIs(ctx context.Context, c *cluster, node, cpu string) error {
 	})
 }
 
-// acceptedIs waits until a slice says whether it is accepted, and why.
-func acceptedIs(ctx context.Context, c *cluster, slice string, status metav1.ConditionStatus, says string, limit time.Duration) error {
-	return until(ctx, limit, "slice "+slice+" to say what became of it", func(ctx context.Context) error {
-		var s v1alpha1.ResourceSlice
-		if err := c.get(ctx, slice, &s); err != nil {
+// acceptedIs waits until a request says whether it is accepted, and why.
+func acceptedIs(ctx context.Context, c *cluster, request string, status metav1.ConditionStatus, says string, limit time.Duration) error {
+	return until(ctx, limit, "request "+request+" to say what became of it", func(ctx context.Context) error {
+		var s v1alpha1.PeeringRequest
+		if err := c.get(ctx, request, &s); err != nil {
 			return err
 		}
 		a := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionAccepted)
@@ -115,7 +115,7 @@ func acceptedIs(ctx context.Context, c *cluster, slice string, status metav1.Con
 	})
 }
 
-// TestAContractGrowsAndShrinks: the spec of a ResourceSlice changes, and contract,
+// TestAContractGrowsAndShrinks: the spec of a PeeringRequest changes, and contract,
 // quota and virtual node follow; what runs goes on running.
 func TestAContractGrowsAndShrinks(t *testing.T) {
 	home, abroad := agents(t)
@@ -135,21 +135,21 @@ func TestAContractGrowsAndShrinks(t *testing.T) {
 	if err := home.client.Create(ctx, second); err != nil {
 		t.Fatal(err)
 	}
-	edit(t, home, sliceName, func(s *v1alpha1.ResourceSlice) { s.Spec.Resources[corev1.ResourceCPU] = resource.MustParse("4") })
+	edit(t, home, requestName, func(s *v1alpha1.PeeringRequest) { s.Spec.Resources[corev1.ResourceCPU] = resource.MustParse("4") })
 	begin := time.Now()
 	if _, err := agreeOn(ctx, home, abroad, name, 2, "4", soon); err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("both held the second revision after %s", time.Since(begin).Round(time.Millisecond))
-	if err := errors.Join(capacityIs(ctx, home, sliceName, "4"), lentIs(ctx, abroad, "4")); err != nil {
+	if err := errors.Join(capacityIs(ctx, home, nodeName, "4"), lentIs(ctx, abroad, "4")); err != nil {
 		t.Error(err)
 	}
 	if err := runs(ctx, home, second); err != nil {
 		t.Errorf("there is room now, and: %v", err)
 	}
 	// What cannot be had changes nothing, and is told.
-	edit(t, home, sliceName, func(s *v1alpha1.ResourceSlice) { s.Spec.Resources[corev1.ResourceCPU] = resource.MustParse("40") })
-	if err := acceptedIs(ctx, home, sliceName, metav1.ConditionFalse, "goes on as it is", soon); err != nil {
+	edit(t, home, requestName, func(s *v1alpha1.PeeringRequest) { s.Spec.Resources[corev1.ResourceCPU] = resource.MustParse("40") })
+	if err := acceptedIs(ctx, home, requestName, metav1.ConditionFalse, "goes on as it is", soon); err != nil {
 		t.Error(err)
 	}
 	if c, err := agreeOn(ctx, home, abroad, name, 2, "4", soon); err != nil || c.Spec.Revision != 2 {
@@ -159,11 +159,11 @@ func TestAContractGrowsAndShrinks(t *testing.T) {
 	if err != nil || len(before) != 2 {
 		t.Fatalf("abroad are %v, %v", before, err)
 	}
-	edit(t, home, sliceName, func(s *v1alpha1.ResourceSlice) { s.Spec.Resources[corev1.ResourceCPU] = resource.MustParse("2") })
+	edit(t, home, requestName, func(s *v1alpha1.PeeringRequest) { s.Spec.Resources[corev1.ResourceCPU] = resource.MustParse("2") })
 	if _, err := agreeOn(ctx, home, abroad, name, 3, "2", soon); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(acceptedIs(ctx, home, sliceName, metav1.ConditionTrue, "Contracted", soon), capacityIs(ctx, home, sliceName, "2")); err != nil {
+	if err := errors.Join(acceptedIs(ctx, home, requestName, metav1.ConditionTrue, "Contracted", soon), capacityIs(ctx, home, nodeName, "2")); err != nil {
 		t.Error(err)
 	}
 	time.Sleep(2 * time.Second) // what should not happen would happen by now
@@ -214,7 +214,7 @@ func TestAnAnswerThatWasLostIsMadeGood(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	edit(t, home, sliceName, func(s *v1alpha1.ResourceSlice) { s.Spec.Resources[corev1.ResourceCPU] = resource.MustParse("4") })
+	edit(t, home, requestName, func(s *v1alpha1.PeeringRequest) { s.Spec.Resources[corev1.ResourceCPU] = resource.MustParse("4") })
 	err = until(ctx, soon, "the provider to hold the second revision", func(ctx context.Context) error {
 		var c v1alpha1.Contract
 		if err := abroad.get(ctx, name, &c); err != nil {
@@ -238,7 +238,7 @@ func TestAnAnswerThatWasLostIsMadeGood(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("both held the same revision %s after the consumer started again", time.Since(begin).Round(time.Millisecond))
-	if err := errors.Join(capacityIs(ctx, home, sliceName, "4"), acceptedIs(ctx, home, sliceName, metav1.ConditionTrue, "Contracted", soon)); err != nil {
+	if err := errors.Join(capacityIs(ctx, home, nodeName, "4"), acceptedIs(ctx, home, requestName, metav1.ConditionTrue, "Contracted", soon)); err != nil {
 		t.Error(err)
 	}
 }
@@ -267,7 +267,7 @@ func TestAProviderGivesNotice(t *testing.T) {
 	err := until(ctx, soon, "the consumer to hear of the notice", func(ctx context.Context) error {
 		var mine, theirs v1alpha1.Contract
 		var node corev1.Node
-		if err := errors.Join(home.get(ctx, name, &mine), abroad.get(ctx, name, &theirs), home.get(ctx, sliceName, &node)); err != nil {
+		if err := errors.Join(home.get(ctx, name, &mine), abroad.get(ctx, name, &theirs), home.get(ctx, nodeName, &node)); err != nil {
 			return err
 		}
 		if mine.Status.Phase != "Draining" || mine.Status.Reason != "EndedByPeer" || !mine.Status.DrainUntil.Equal(theirs.Status.DrainUntil) || !node.Spec.Unschedulable {
@@ -294,7 +294,7 @@ func TestAProviderGivesNotice(t *testing.T) {
 	if took := time.Since(begin); took < notice/2-2*time.Second || took > notice+soon {
 		t.Errorf("the pod went after %s of %s", took, notice)
 	}
-	if err := acceptedIs(ctx, home, sliceName, metav1.ConditionFalse, "EndedByProvider", soon); err != nil {
+	if err := acceptedIs(ctx, home, requestName, metav1.ConditionFalse, "EndedByProvider", soon); err != nil {
 		t.Error(err)
 	}
 	for _, c := range []*cluster{home, abroad} {

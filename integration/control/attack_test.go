@@ -24,17 +24,17 @@ import (
 // agentMemory is what the chart lets an agent have.
 const agentMemory = 512 << 20
 
-// TestAHostilePeerHarmsNobodyElse has a third cluster, which joined as anybody may
-// who got a token, do to a real agent what it can, while home consumes from it:
-// the agent lives on below the memory that the chart gives it, and home keeps its
-// session and its node.
+// TestAHostilePeerHarmsNobodyElse has other clusters, which joined as anybody may who
+// got a token, do to real agents what they can, as consumers and as providers, while
+// home consumes from abroad: the agents live on below the memory that the chart gives
+// them, home keeps its session and its node, and its pods run.
 func TestAHostilePeerHarmsNobodyElse(t *testing.T) {
 	home, abroad := agents(t)
 	ctx := t.Context()
 	lend(t, abroad, "cpu=4", "memory=8Gi", "pods=20")
 	name := peered(t, home, abroad, "cpu=1", "memory=1Gi", "pods=5")
 	liar := newStranger(t, abroad, 666)
-	pid, session := pidOf(abroad), homesSession(t)
+	pids, session := []int{pidOf(home), pidOf(abroad)}, homesSession(t)
 	one := peering.Resources{"cpu": peering.Whole(1)}
 
 	t.Run("a flood of requests and of streams that it does not read", func(t *testing.T) {
@@ -126,18 +126,22 @@ func TestAHostilePeerHarmsNobodyElse(t *testing.T) {
 		}
 	})
 
-	if now := pidOf(abroad); now != pid || !abroad.running() {
-		t.Errorf("the agent was process %d and is %d", pid, now)
-	}
-	if peak, err := peakMemory(pid); err != nil || peak > agentMemory {
-		t.Errorf("the agent took %d MiB, %v", peak>>20, err)
-	} else {
-		t.Logf("the agent took %d MiB at most", peak>>20)
+	t.Run("floods of applies and deletes, and of statuses and events", func(t *testing.T) { floodsHarmNobody(t, home, abroad) })
+
+	for i, c := range []*cluster{home, abroad} {
+		if now := pidOf(c); now != pids[i] || !c.running() {
+			t.Errorf("the agent of %s was process %d and is %d", c.name, pids[i], now)
+		}
+		if peak, err := peakMemory(pids[i]); err != nil || peak > agentMemory {
+			t.Errorf("the agent of %s took %d MiB, %v", c.name, peak>>20, err)
+		} else {
+			t.Logf("the agent of %s took %d MiB at most", c.name, peak>>20)
+		}
 	}
 	if now := homesSession(t); now != session {
 		t.Errorf("home's session was since %s and is since %s", session, now)
 	}
-	if err := nodeReady(ctx, home, sliceName); err != nil {
+	if err := nodeReady(ctx, home, nodeName); err != nil {
 		t.Error(err)
 	}
 	if _, err := contract(ctx, home, abroad, soon); err != nil {

@@ -63,7 +63,7 @@ func joined(ctx context.Context, home, other *cluster, name string) error {
 	})
 }
 
-// TestTheCheapestOfTwoIsTakenThenTheOther: a slice that asks any of several clusters
+// TestTheCheapestOfTwoIsTakenThenTheOther: a request that asks any of several clusters
 // takes the cheapest, and the next when that one ends the contract.
 func TestTheCheapestOfTwoIsTakenThenTheOther(t *testing.T) {
 	home, abroad := agents(t)
@@ -104,20 +104,20 @@ func TestTheCheapestOfTwoIsTakenThenTheOther(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	slice := sliceOf(sliceName, "", func(s *v1alpha1.ResourceSlice) {
+	request := requestOf(requestName, "", func(s *v1alpha1.PeeringRequest) {
 		s.Spec.Network, s.Spec.Resources = v1alpha1.NetworkNone, amounts("cpu=2", "memory=4Gi", "pods=10")
 		s.Spec.ClusterSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"lends": "yes"}}
 		s.Spec.PriceCeiling = &v1alpha1.Money{Currency: "EUR", Amount: "1"}
 	})
-	if err := home.client.Create(ctx, slice); err != nil {
+	if err := home.client.Create(ctx, request); err != nil {
 		t.Fatal(err)
 	}
 	taken := func(from *cluster, name string) string {
 		t.Helper()
 		contract := ""
 		err := until(ctx, later, "a contract with "+name, func(ctx context.Context) error {
-			var s v1alpha1.ResourceSlice
-			if err := home.get(ctx, sliceName, &s); err != nil {
+			var s v1alpha1.PeeringRequest
+			if err := home.get(ctx, requestName, &s); err != nil {
 				return err
 			}
 			if err := conditionTrue(s.Status.Conditions, v1alpha1.ConditionAccepted); err != nil {
@@ -157,10 +157,10 @@ func TestTheCheapestOfTwoIsTakenThenTheOther(t *testing.T) {
 	for _, twice := range w.twice() {
 		t.Error(twice)
 	}
-	if err := home.client.Delete(ctx, slice); err != nil {
+	if err := home.client.Delete(ctx, request); err != nil {
 		t.Fatal(err)
 	}
-	if err := gone(ctx, home, slice, soon); err != nil {
+	if err := gone(ctx, home, request, soon); err != nil {
 		t.Error(err)
 	}
 	// Home forgets the third while its agent still lives.

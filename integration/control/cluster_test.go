@@ -107,20 +107,10 @@ func (c *cluster) admin(ctx context.Context, bearer string) (*client.Admin, erro
 	return client.DialAdmin(ctx, client.AdminConfig{REST: config, Address: c.adminAddress, CA: []byte(cm.Data[client.CAKey])})
 }
 
-// lease makes an agent that starts not wait for the lease of one that was killed.
-// How long that takes is for others to test.
-func (c *cluster) dropLease(ctx context.Context) error {
-	err := c.kube.CoordinationV1().Leases(systemNamespace).Delete(ctx, "entente-agent", metav1.DeleteOptions{})
-	return ctrlclient.IgnoreNotFound(err)
-}
-
 // start starts the agent, unless it runs, and waits until it serves.
 func (c *cluster) start(ctx context.Context) error {
 	if c.running() {
 		return nil
-	}
-	if err := c.dropLease(ctx); err != nil {
-		return err
 	}
 	if err := c.spawn(); err != nil {
 		return err

@@ -37,8 +37,8 @@ func offloadingOf(namespace string, change func(*v1alpha1.NamespaceOffloading)) 
 	return o
 }
 
-func sliceOf(name, peer string, change func(*v1alpha1.ResourceSlice)) *v1alpha1.ResourceSlice {
-	s := &v1alpha1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.ResourceSliceSpec{ForeignCluster: peer}}
+func requestOf(name, peer string, change func(*v1alpha1.PeeringRequest)) *v1alpha1.PeeringRequest {
+	s := &v1alpha1.PeeringRequest{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.PeeringRequestSpec{ForeignCluster: peer}}
 	if change != nil {
 		change(s)
 	}
@@ -76,9 +76,9 @@ func TestNonsenseIsRefusedWithItsReason(t *testing.T) {
 		"eight endpoints are enough":                {object: foreignCluster("crd-d", anID, strings.Split("1:1,2:1,3:1,4:1,5:1,6:1,7:1,8:1,9:1", ",")...), want: "spec.endpoints: Too many: 9: must have at most 8 items"},
 		"an endpoint is no novel":                   {object: foreignCluster("crd-e", anID, strings.Repeat("x", 262)), want: "Too long: may not be more than 261 bytes"},
 		"a well formed foreign cluster is taken":    {object: foreignCluster("crd-f", anID, "peer.example:7443")},
-		"a slice asks somebody":                     {object: sliceOf("crd-a", "", nil), want: "say who is asked either by foreignCluster or by clusterSelector"},
-		"a slice's network is Tunnel or None":       {object: sliceOf("crd-b", "x", func(s *v1alpha1.ResourceSlice) { s.Spec.Network = "Wire" }), want: `spec.network: Unsupported value: "Wire": supported values: "Tunnel", "None"`},
-		"a well formed slice is taken":              {object: sliceOf("crd-c", "nobody", func(s *v1alpha1.ResourceSlice) { s.Spec.Network = "None" })},
+		"a request asks somebody":                   {object: requestOf("crd-a", "", nil), want: "say who is asked either by foreignCluster or by clusterSelector"},
+		"a request's network is Tunnel or None":     {object: requestOf("crd-b", "x", func(s *v1alpha1.PeeringRequest) { s.Spec.Network = "Wire" }), want: `spec.network: Unsupported value: "Wire": supported values: "Tunnel", "None"`},
+		"a well formed request is taken":            {object: requestOf("crd-c", "nobody", func(s *v1alpha1.PeeringRequest) { s.Spec.Network = "None" })},
 		"a namespace has one offloading":            {object: &v1alpha1.NamespaceOffloading{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "mine"}}, want: "a namespace has one NamespaceOffloading, named offloading"},
 		"a strategy is one of three":                {object: offloadingOf(namespace, func(o *v1alpha1.NamespaceOffloading) { o.Spec.PodStrategy = "Anywhere" }), want: `spec.podStrategy: Unsupported value: "Anywhere": supported values: "Local", "Remote", "LocalAndRemote"`},
 		"a mapping is one of two":                   {object: offloadingOf(namespace, func(o *v1alpha1.NamespaceOffloading) { o.Spec.NameMapping = "Other" }), want: `spec.nameMapping: Unsupported value: "Other": supported values: "Suffixed", "Same"`},
@@ -134,10 +134,10 @@ func TestWhatNeverChangesCannotBeChanged(t *testing.T) {
 			object: foreignCluster("crd-y", anID),
 			change: func(o ctrlclient.Object) { o.(*v1alpha1.ForeignCluster).Spec.Endpoints = []string{"192.0.2.1:7443"} },
 		},
-		"whom a slice asks": {
-			object: sliceOf("crd-x", "nobody", nil),
-			change: func(o ctrlclient.Object) { o.(*v1alpha1.ResourceSlice).Spec.ForeignCluster = "somebody" },
-			want:   "foreignCluster never changes; create another ResourceSlice",
+		"whom a request asks": {
+			object: requestOf("crd-x", "nobody", nil),
+			change: func(o ctrlclient.Object) { o.(*v1alpha1.PeeringRequest).Spec.ForeignCluster = "somebody" },
+			want:   "foreignCluster never changes; create another PeeringRequest",
 		},
 		"what a namespace is called abroad": {
 			object: offloadingOf(namespace, nil),
@@ -181,7 +181,7 @@ func said(t *testing.T, err error, want string) {
 	}
 }
 
-func TestKubectlGetForeignClustersPrintsNameRoleAge(t *testing.T) {
+func TestKubectlGetPrintsWhatOneLooksFor(t *testing.T) {
 	home, _ := needLab(t)
 	fc := foreignCluster("crd-table", anID)
 	if err := home.client.Create(t.Context(), fc); err != nil {
@@ -194,11 +194,11 @@ func TestKubectlGetForeignClustersPrintsNameRoleAge(t *testing.T) {
 		t.Fatal(err)
 	}
 	for resources, want := range map[string][]string{
-		"foreignclusters":      {"NAME", "ROLE", "AGE"},
-		"resourceslices":       {"NAME", "PROVIDER", "ACCEPTED", "NODE", "AGE"},
-		"contracts":            {"NAME", "PEER", "ROLE", "PHASE", "CPU", "MEMORY", "UNTIL"},
-		"namespaceoffloadings": {"NAME", "STRATEGY", "MAPPING", "AGE"},
-		"peeringpolicies":      {"NAME", "ACCEPT", "PERCENT", "AGE"},
+		"foreignclusters":      {"NAME", "ROLE", "CONNECTED", "NETWORK", "GRANTED", "USED", "AGE"},
+		"peeringrequests":      {"NAME", "ASKED", "PROVIDER", "ACCEPTED", "REASON", "NODE", "AGE"},
+		"contracts":            {"NAME", "PEER", "SIDE", "PHASE", "CPU", "MEMORY", "PODS", "UNTIL", "AGE"},
+		"namespaceoffloadings": {"NAME", "STRATEGY", "MAPPING", "STATE", "AGE"},
+		"peeringpolicies":      {"NAME", "ACCEPT", "PERCENT", "CPU", "MEMORY", "DURATION", "AGE"},
 	} {
 		table, err := tableOf(t.Context(), home, resources)
 		if err != nil {

@@ -82,13 +82,17 @@ func TestServicesAreOfferedToThePeerThatMayImportThem(t *testing.T) {
 	}))
 	create(serviceIn(jobs, "queue"))
 	edge := &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "edge"}}
-	for peer, entries := range map[string][]v1alpha1.ServiceExports{
+	for peer, entries := range map[*cluster][]v1alpha1.ServiceExports{
 		// The agent's own namespace, and one that is not there, come to nothing.
-		homeName: {{Namespace: shop, Selector: edge}, {Namespace: systemNamespace}, {Namespace: "default"}, {Namespace: "nowhere"}},
-		"third":  {{Namespace: jobs, Names: []string{"queue", "later"}}},
+		home:  {{Namespace: shop, Selector: edge}, {Namespace: systemNamespace}, {Namespace: "default"}, {Namespace: "nowhere"}},
+		third: {{Namespace: jobs, Names: []string{"queue", "later"}}},
 	} {
-		p := &v1alpha1.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: "aa-" + peer}, Spec: v1alpha1.PeeringPolicySpec{
-			Names: []string{peer}, Accept: v1alpha1.AcceptAutomatic, Services: entries,
+		party, err := partyOf(ctx, peer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := &v1alpha1.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: "aa-" + peer.name}, Spec: v1alpha1.PeeringPolicySpec{
+			ClusterIDs: []string{string(party.ID)}, Accept: v1alpha1.AcceptAutomatic, Services: entries,
 		}}
 		if err := abroad.client.Create(ctx, p); err != nil {
 			t.Fatal(err)

@@ -53,7 +53,7 @@ apiVersion: entente.dev/v1alpha1
 kind: PeeringPolicy
 metadata: {name: aa-five-ways}
 spec:
-  names: [home]
+  clusterIDs: [HOMEID]
   accept: Automatic
   limits: {percentOfFree: 100, resources: {cpu: "4", memory: 8Gi, pods: "20"}}
   price: {currency: EUR, perHour: {cpu: "0.03", memory: "0.004"}}
@@ -77,9 +77,9 @@ metadata: {name: abroad}
 spec:
   joinToken: {name: five-ways}
 `
-	theSlice = `
+	theRequest = `
 apiVersion: entente.dev/v1alpha1
-kind: ResourceSlice
+kind: PeeringRequest
 metadata: {name: abroad}
 spec:
   foreignCluster: abroad
@@ -120,13 +120,13 @@ type fiveWays struct {
 func ways() []way {
 	return []way{
 		{"manifests, the provider's first", func(ctx context.Context, t *testing.T, f *fiveWays) error {
-			return f.applyAll(ctx, t, thePolicy, theSecret, theCluster, theSlice)
+			return f.applyAll(ctx, t, thePolicy, theSecret, theCluster, theRequest)
 		}, envelopeByManifest},
 		{"manifests, the provider's last and the ask first", func(ctx context.Context, t *testing.T, f *fiveWays) error {
 			if err := f.abroad.client.Delete(ctx, f.policy(t)); err != nil {
 				return err
 			}
-			return f.applyAll(ctx, t, theSlice, theSecret, theCluster, thePolicy)
+			return f.applyAll(ctx, t, theRequest, theSecret, theCluster, thePolicy)
 		}, envelopeByManifest},
 		{"grpcurl", peerByGrpcurl, func(ctx context.Context, f *fiveWays, contract string) (string, error) {
 			out, err := f.grpcurl(ctx, f.home, "GetContract", `{"name": "contracts/`+contract+`"}`)
@@ -322,12 +322,12 @@ func (f *fiveWays) terms(t *testing.T, name string) string {
 func (f *fiveWays) objects(t *testing.T) string {
 	t.Helper()
 	var fc v1alpha1.ForeignCluster
-	var slice v1alpha1.ResourceSlice
-	if err := errors.Join(f.home.get(t.Context(), abroadName, &fc), f.home.get(t.Context(), sliceName, &slice)); err != nil {
+	var request v1alpha1.PeeringRequest
+	if err := errors.Join(f.home.get(t.Context(), abroadName, &fc), f.home.get(t.Context(), requestName, &request)); err != nil {
 		t.Fatal(err)
 	}
 	fc.Spec.JoinToken = nil
-	text, err := json.MarshalIndent([]any{fc.Spec, slice.Spec}, "", "  ")
+	text, err := json.MarshalIndent([]any{fc.Spec, request.Spec}, "", "  ")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -345,7 +345,19 @@ func manifest(t *testing.T, text string) *unstructured.Unstructured {
 	return o
 }
 
-func (f *fiveWays) policy(t *testing.T) *unstructured.Unstructured { return manifest(t, thePolicy) }
+func (f *fiveWays) policy(t *testing.T) *unstructured.Unstructured {
+	return f.manifest(t, thePolicy, "")
+}
+
+// manifest reads a manifest for this run's token and cluster.
+func (f *fiveWays) manifest(t *testing.T, text, token string) *unstructured.Unstructured {
+	t.Helper()
+	party, err := partyOf(context.WithoutCancel(t.Context()), f.home)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return manifest(t, strings.NewReplacer("TOKEN", token, "HOMEID", string(party.ID)).Replace(text))
+}
 
 // where is the cluster to which a manifest is applied.
 func (f *fiveWays) where(o *unstructured.Unstructured) *cluster {
@@ -368,7 +380,7 @@ func (f *fiveWays) applyAll(ctx context.Context, t *testing.T, texts ...string) 
 		return err
 	}
 	for _, text := range texts {
-		o := manifest(t, strings.ReplaceAll(text, "TOKEN", token))
+		o := f.manifest(t, text, token)
 		if err := f.apply(ctx, o); err != nil {
 			return fmt.Errorf("apply %s: %w", o.GetKind(), err)
 		}
@@ -381,7 +393,7 @@ func (f *fiveWays) applyAll(ctx context.Context, t *testing.T, texts ...string) 
 
 // seen waits until the agent said something of an object that it gives a status.
 func (f *fiveWays) seen(ctx context.Context, o *unstructured.Unstructured) error {
-	if o.GetKind() != "ForeignCluster" && o.GetKind() != "ResourceSlice" {
+	if o.GetKind() != "ForeignCluster" && o.GetKind() != "PeeringRequest" {
 		return nil
 	}
 	return until(ctx, soon, o.GetKind()+" to be looked at", func(ctx context.Context) error {
@@ -411,7 +423,7 @@ func (f *fiveWays) applyAgain(t *testing.T, name string) {
 		out := map[string]string{}
 		for _, c := range []*cluster{f.home, f.abroad} {
 			for _, l := range []ctrlclient.ObjectList{
-				&v1alpha1.ForeignClusterList{}, &v1alpha1.ResourceSliceList{}, &v1alpha1.ContractList{}, &v1alpha1.PeeringPolicyList{},
+				&v1alpha1.ForeignClusterList{}, &v1alpha1.PeeringRequestList{}, &v1alpha1.ContractList{}, &v1alpha1.PeeringPolicyList{},
 			} {
 				if err := c.client.List(ctx, l); err != nil {
 					t.Fatal(err)
@@ -439,9 +451,9 @@ func (f *fiveWays) applyAgain(t *testing.T, name string) {
 	if err := f.home.get(ctx, "five-ways", &secret); err != nil {
 		t.Fatal(err)
 	}
-	for _, text := range []string{thePolicy, theSecret, theCluster, theSlice} {
+	for _, text := range []string{thePolicy, theSecret, theCluster, theRequest} {
 		// The token is spent; Git still has it.
-		o := manifest(t, strings.ReplaceAll(text, "TOKEN", string(secret.Data["token"])))
+		o := f.manifest(t, text, string(secret.Data["token"]))
 		if err := f.apply(ctx, o); err != nil {
 			t.Fatalf("apply %s again: %v", o.GetKind(), err)
 		}
@@ -495,7 +507,7 @@ func peerByGo(ctx context.Context, _ *testing.T, f *fiveWays) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, later)
 	defer cancel()
-	_, err = here.WaitForPeering(ctx, "peerings/"+sliceName)
+	_, err = here.WaitForPeering(ctx, "peerings/"+requestName)
 	return err
 }
 

@@ -60,7 +60,7 @@ func TestATokenMakesAContractAndAContractANode(t *testing.T) {
 		}
 	})
 	t.Run("the node has what the contract gives", func(t *testing.T) {
-		node, err := home.kube.CoreV1().Nodes().Get(t.Context(), sliceName, metav1.GetOptions{})
+		node, err := home.kube.CoreV1().Nodes().Get(t.Context(), nodeName, metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}

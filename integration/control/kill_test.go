@@ -81,12 +81,12 @@ func moments() []moment {
 		{name: "at a random moment"},
 		{"when the provider trusts the consumer", abroadCluster, &v1alpha1.ForeignClusterList{}, added},
 		{"when the consumer trusts the provider", homeCluster, &v1alpha1.ForeignClusterList{}, added},
-		{"when the consumer asks", homeCluster, &v1alpha1.ResourceSliceList{}, added},
+		{"when the consumer asks", homeCluster, &v1alpha1.PeeringRequestList{}, added},
 		{"when the provider signed", abroadCluster, &v1alpha1.ContractList{}, added},
 		{"when the consumer has the contract", homeCluster, &v1alpha1.ContractList{}, added},
 		{"when the contract is in force at the provider", abroadCluster, &v1alpha1.ContractList{}, phase(peering.PhaseActive)},
 		{"when the virtual node appears", homeCluster, &corev1.NodeList{}, added},
-		{"when the slice is deleted", homeCluster, &v1alpha1.ResourceSliceList{}, deletionOf(&v1alpha1.ResourceSlice{})},
+		{"when the request is deleted", homeCluster, &v1alpha1.PeeringRequestList{}, deletionOf(&v1alpha1.PeeringRequest{})},
 		{"when the consumer ends the contract", homeCluster, &v1alpha1.ContractList{}, terminated},
 		{"when the contract is over at the consumer", homeCluster, &v1alpha1.ContractList{}, phase(peering.PhaseClosed)},
 		{"when the provider hears of the end", abroadCluster, &v1alpha1.ContractList{}, terminated},
@@ -428,7 +428,7 @@ func lentIs(ctx context.Context, c *cluster, want string) error {
 func partOnce(ctx context.Context, home, abroad *cluster, how int) error {
 	switch how {
 	case 0: // in good order: the contract first, then the trust
-		if err := home.client.DeleteAllOf(ctx, &v1alpha1.ResourceSlice{}); err != nil {
+		if err := home.client.DeleteAllOf(ctx, &v1alpha1.PeeringRequest{}); err != nil {
 			return err
 		}
 		for _, c := range []*cluster{home, abroad} {

@@ -135,7 +135,7 @@ func tolerates(p *corev1.Pod) bool {
 // remotePod is a pod on the virtual node, past the scheduler.
 func remotePod(namespace, name string, change func(*corev1.Pod)) *corev1.Pod {
 	return pod(namespace, name, func(p *corev1.Pod) {
-		p.Spec.NodeName = sliceName
+		p.Spec.NodeName = nodeName
 		p.Spec.Tolerations = []corev1.Toleration{{Key: v1alpha1.TaintVirtualNode, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}}
 		if change != nil {
 			change(p)
@@ -185,7 +185,7 @@ func unharmed(t *testing.T, home, abroad *cluster, remote string) {
 		if err := errors.Join(connected(ctx, home, soon), connected(ctx, abroad, soon)); err != nil {
 			t.Fatal(err)
 		}
-		if err := until(ctx, soon, "the node to be ready", func(ctx context.Context) error { return nodeReady(ctx, home, sliceName) }); err != nil {
+		if err := until(ctx, soon, "the node to be ready", func(ctx context.Context) error { return nodeReady(ctx, home, nodeName) }); err != nil {
 			t.Error(err)
 		}
 		// What should not happen would happen when both have compared: give it the
@@ -249,7 +249,7 @@ func TestARestartTouchesNoPod(t *testing.T) {
 		where[pods.Items[i].Spec.NodeName]++
 	}
 	t.Logf("the pods are on %v", where)
-	if where[sliceName] == 0 || where[sliceName] == replicas {
+	if where[nodeName] == 0 || where[nodeName] == replicas {
 		t.Errorf("the Deployment does not run on both sides: %v", where)
 	}
 	unharmed(t, home, abroad, remote)
@@ -627,6 +627,14 @@ func TestARefusedNamespaceIsTold(t *testing.T) {
 	theirs := &corev1.Namespace{}
 	if err := abroad.get(t.Context(), taken, theirs); err != nil || theirs.Labels[v1alpha1.LabelManaged] != "" {
 		t.Errorf("somebody else's namespace was touched: %v, %v", theirs.Labels, err)
+	}
+	// The owner allows the name.
+	patch = fmt.Appendf(nil, `{"spec":{"sameNamespaces":[%q,%q]}}`, taken, unlisted.Namespace)
+	if err := abroad.client.Patch(t.Context(), policy, ctrlclient.RawPatch("application/merge-patch+json", patch)); err != nil {
+		t.Fatal(err)
+	}
+	if err := state(unlisted, "Ready", ""); err != nil {
+		t.Errorf("the policy lists the name now: %v", err)
 	}
 	// The owner makes room.
 	if err := abroad.client.Delete(t.Context(), theirs); err != nil {

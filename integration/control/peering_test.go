@@ -21,11 +21,13 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// The clusters call each other by the names that they give themselves; the slice
+// The clusters call each other by the names that they give themselves; the request
 // and so the virtual node is called as tests like.
 const (
 	homeName, abroadName = "home", "abroad"
-	sliceName            = "abroad"
+	requestName          = "abroad"
+	// nodeName is the virtual node of the request.
+	nodeName = requestName + v1alpha1.VirtualNodeSuffix
 )
 
 // agents makes both agents run, and everything of the test be gone when it ends.
@@ -141,27 +143,27 @@ func amounts(texts ...string) corev1.ResourceList {
 	return out
 }
 
-// ask is the ResourceSlice that most tests use: no tunnel, for nobody carries one
+// ask is the PeeringRequest that most tests use: no tunnel, for nobody carries one
 // here.
-func ask(resources ...string) *v1alpha1.ResourceSlice {
-	return sliceOf(sliceName, abroadName, func(s *v1alpha1.ResourceSlice) {
+func ask(resources ...string) *v1alpha1.PeeringRequest {
+	return requestOf(requestName, abroadName, func(s *v1alpha1.PeeringRequest) {
 		s.Spec.Network, s.Spec.Resources = v1alpha1.NetworkNone, amounts(resources...)
 	})
 }
 
-// contract waits until both sides hold the contract of a slice, and its virtual
+// contract waits until both sides hold the contract of a request, and its virtual
 // node is ready; it returns its name.
 func contract(ctx context.Context, home, abroad *cluster, limit time.Duration) (string, error) {
 	name := ""
 	err := until(ctx, limit, "the contract to be in force and its node ready", func(ctx context.Context) error {
-		var slice v1alpha1.ResourceSlice
-		if err := home.get(ctx, sliceName, &slice); err != nil {
+		var request v1alpha1.PeeringRequest
+		if err := home.get(ctx, requestName, &request); err != nil {
 			return err
 		}
-		if err := conditionTrue(slice.Status.Conditions, v1alpha1.ConditionAccepted); err != nil {
+		if err := conditionTrue(request.Status.Conditions, v1alpha1.ConditionAccepted); err != nil {
 			return err
 		}
-		name = slice.Status.Contract
+		name = request.Status.Contract
 		for _, c := range []*cluster{home, abroad} {
 			var held v1alpha1.Contract
 			if err := c.get(ctx, name, &held); err != nil {
@@ -171,7 +173,7 @@ func contract(ctx context.Context, home, abroad *cluster, limit time.Duration) (
 				return fmt.Errorf("it is %q for %s: %s", held.Status.Phase, c.name, held.Status.Message)
 			}
 		}
-		return nodeReady(ctx, home, slice.Status.Node)
+		return nodeReady(ctx, home, request.Status.Node)
 	})
 	return name, err
 }
@@ -213,7 +215,7 @@ func peered(t *testing.T, home, abroad *cluster, resources ...string) string {
 
 // forget asks a cluster to end everything with all others.
 func forget(ctx context.Context, c *cluster) error {
-	for _, o := range []ctrlclient.Object{&v1alpha1.ResourceSlice{}, &v1alpha1.ForeignCluster{}} {
+	for _, o := range []ctrlclient.Object{&v1alpha1.PeeringRequest{}, &v1alpha1.ForeignCluster{}} {
 		if err := c.client.DeleteAllOf(ctx, o); err != nil {
 			return fmt.Errorf("forget at %s: %w", c.name, err)
 		}
@@ -234,7 +236,7 @@ func empty(ctx context.Context, c *cluster, limit time.Duration) error {
 	return until(ctx, limit, c.name+" to hold nothing of the peering", func(ctx context.Context) error {
 		var left []string
 		for _, l := range []ctrlclient.ObjectList{
-			&v1alpha1.ForeignClusterList{}, &v1alpha1.ResourceSliceList{}, &v1alpha1.ContractList{},
+			&v1alpha1.ForeignClusterList{}, &v1alpha1.PeeringRequestList{}, &v1alpha1.ContractList{},
 			&v1alpha1.OffloadedPodList{}, &v1alpha1.TunnelList{},
 		} {
 			if err := c.client.List(ctx, l); err != nil {

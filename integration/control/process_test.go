@@ -19,9 +19,9 @@ import (
 // process is the agent of a cluster as a process of this machine.
 type process struct {
 	name, binary, kubeconfig, log string
-	// peerAddress, adminAddress, kubeletAddress and healthAddress stay the same
-	// over restarts.
-	peerAddress, adminAddress, kubeletAddress, healthAddress string
+	// peerAddress, adminAddress, kubeletAddress, healthAddress and metricsAddress stay
+	// the same over restarts.
+	peerAddress, adminAddress, kubeletAddress, healthAddress, metricsAddress string
 	// flags are more of the command line, from the next start on.
 	flags []string
 
@@ -38,11 +38,11 @@ func newProcess(name, dir, binary string) (*process, error) {
 		}
 		p.log = filepath.Join(logs, name+".log")
 	}
-	addresses, err := freeAddresses(4)
+	addresses, err := freeAddresses(5)
 	if err != nil {
 		return p, err
 	}
-	p.peerAddress, p.adminAddress, p.kubeletAddress, p.healthAddress = addresses[0], addresses[1], addresses[2], addresses[3]
+	p.peerAddress, p.adminAddress, p.kubeletAddress, p.healthAddress, p.metricsAddress = addresses[0], addresses[1], addresses[2], addresses[3], addresses[4]
 	return p, nil
 }
 
@@ -75,9 +75,9 @@ func (p *process) spawn() error {
 		"agent", "--log-format=text", "--log-level=debug",
 		"--cluster-name=" + p.name, "--peer-endpoint=" + p.peerAddress, "--pod-cidr=10.200.0.0/16", "--service-cidr=10.96.0.0/16",
 		"--peer-address=" + p.peerAddress, "--admin-address=" + p.adminAddress,
-		"--kubelet-address=" + p.kubeletAddress, "--health-address=" + p.healthAddress,
+		"--kubelet-address=" + p.kubeletAddress, "--health-address=" + p.healthAddress, "--metrics-address=" + p.metricsAddress,
 	}, p.flags...)...)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+p.kubeconfig, "POD_NAME=entente-agent-"+p.name, "POD_NAMESPACE="+systemNamespace, "POD_IP=127.0.0.1")
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+p.kubeconfig, "POD_NAME=entente-agent-"+p.name, "POD_UID="+p.name, "POD_NAMESPACE="+systemNamespace, "POD_IP=127.0.0.1")
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = dieWithParent()
 	started, done := make(chan error), make(chan struct{})

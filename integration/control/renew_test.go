@@ -16,10 +16,10 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 )
 
-// renewed is the condition of a ResourceSlice.
+// renewed is the condition of a PeeringRequest.
 func renewed(ctx context.Context, c *cluster) (*metav1.Condition, error) {
-	var s v1alpha1.ResourceSlice
-	err := c.get(ctx, sliceName, &s)
+	var s v1alpha1.PeeringRequest
+	err := c.get(ctx, requestName, &s)
 	return meta.FindStatusCondition(s.Status.Conditions, "Renewed"), err
 }
 
@@ -39,9 +39,10 @@ func TestAContractIsRenewedBeforeItsEnd(t *testing.T) {
 	if err := join(ctx, home, abroad); err != nil {
 		t.Fatal(err)
 	}
-	slice := ask("cpu=2", "memory=8Gi", "pods=20")
-	slice.Spec.PriceCeiling = &v1alpha1.Money{Currency: "EUR", Amount: "0.25"}
-	if err := home.client.Create(ctx, slice); err != nil {
+	request := ask("cpu=2", "memory=8Gi", "pods=20")
+	request.Spec.Duration = lasting(short)
+	request.Spec.PriceCeiling = &v1alpha1.Money{Currency: "EUR", Amount: "0.25"}
+	if err := home.client.Create(ctx, request); err != nil {
 		t.Fatal(err)
 	}
 	name, err := contract(ctx, home, abroad, later)
@@ -50,7 +51,7 @@ func TestAContractIsRenewedBeforeItsEnd(t *testing.T) {
 	}
 	p := newLastingPod(t, home, abroad)
 	var node corev1.Node
-	if err := home.get(ctx, sliceName, &node); err != nil {
+	if err := home.get(ctx, nodeName, &node); err != nil {
 		t.Fatal(err)
 	}
 	var last *v1alpha1.Contract
@@ -65,10 +66,10 @@ func TestAContractIsRenewedBeforeItsEnd(t *testing.T) {
 		last = held
 	}
 	if c, err := renewed(ctx, home); err != nil || c == nil || c.Status != metav1.ConditionTrue {
-		t.Errorf("the slice says %+v, %v", c, err)
+		t.Errorf("the request says %+v, %v", c, err)
 	}
 	var same corev1.Node
-	if err := home.get(ctx, sliceName, &same); err != nil || same.UID != node.UID || same.Spec.Unschedulable {
+	if err := home.get(ctx, nodeName, &same); err != nil || same.UID != node.UID || same.Spec.Unschedulable {
 		t.Errorf("the node is another, or cordoned: %v", err)
 	}
 	p.lasts(t)
@@ -78,7 +79,7 @@ func TestAContractIsRenewedBeforeItsEnd(t *testing.T) {
 	if err := abroad.client.Update(ctx, policy); err != nil {
 		t.Fatal(err)
 	}
-	err = until(ctx, 2*later, "the slice to say why it is not renewed", func(ctx context.Context) error {
+	err = until(ctx, 2*later, "the request to say why it is not renewed", func(ctx context.Context) error {
 		c, err := renewed(ctx, home)
 		if err != nil {
 			return err
@@ -109,7 +110,7 @@ func TestAContractIsRenewedBeforeItsEnd(t *testing.T) {
 	}
 }
 
-// TestWhoWantsNoRenewalGetsNone: a slice without renewal ends with its contract,
+// TestWhoWantsNoRenewalGetsNone: a request without renewal ends with its contract,
 // and nothing else is asked for.
 func TestWhoWantsNoRenewalGetsNone(t *testing.T) {
 	home, abroad := agents(t)
@@ -118,16 +119,16 @@ func TestWhoWantsNoRenewalGetsNone(t *testing.T) {
 	if err := join(ctx, home, abroad); err != nil {
 		t.Fatal(err)
 	}
-	slice := ask("cpu=2", "memory=8Gi", "pods=20")
-	slice.Spec.Renewal, slice.Spec.Duration = v1alpha1.RenewalNever, lasting(90*time.Second)
-	if err := home.client.Create(ctx, slice); err != nil {
+	request := ask("cpu=2", "memory=8Gi", "pods=20")
+	request.Spec.Renewal, request.Spec.Duration = v1alpha1.RenewalNever, lasting(90*time.Second)
+	if err := home.client.Create(ctx, request); err != nil {
 		t.Fatal(err)
 	}
 	name, err := contract(ctx, home, abroad, later)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := acceptedIs(ctx, home, sliceName, metav1.ConditionFalse, "Expired", 2*later); err != nil {
+	if err := acceptedIs(ctx, home, requestName, metav1.ConditionFalse, "Expired", 2*later); err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(3 * time.Second) // it would ask again by now

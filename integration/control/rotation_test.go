@@ -167,7 +167,7 @@ func TestCertificatesAndKeysChangeUnderLoad(t *testing.T) {
 	}
 	holdNewRootsOnly(t, third)
 	// What is signed from here on is signed by the new keys.
-	edit(t, home, sliceName, func(s *v1alpha1.ResourceSlice) { s.Spec.Resources[corev1.ResourceCPU] = resource.MustParse("3") })
+	edit(t, home, requestName, func(s *v1alpha1.PeeringRequest) { s.Spec.Resources[corev1.ResourceCPU] = resource.MustParse("3") })
 	if _, err := agreeOn(ctx, home, abroad, contract, 2, "3", later); err != nil {
 		t.Error(err)
 	}
@@ -301,8 +301,8 @@ func previews(t *testing.T, c *cluster) func(ctx context.Context, peer string) e
 	var next atomic.Uint64
 	return func(ctx context.Context, peer string) error {
 		_, err := callers[next.Add(1)%admins].CreatePeering(ctx, &ententev1.CreatePeeringRequest{
-			Peer: "peers/" + peer, ResourceSlice: "load", NoNetwork: true, ValidateOnly: true,
-			Resources: &ententev1.ResourceList{Amounts: map[string]string{"cpu": "1"}},
+			Peer: "peers/" + peer, PeeringRequest: "load", NoNetwork: true, ValidateOnly: true,
+			Resources: &ententev1.ResourceList{Amounts: map[string]string{"cpu": "1", "pods": "1"}},
 		})
 		return err
 	}

@@ -366,7 +366,9 @@ func knows(ctx context.Context, c *cluster) error {
 // askFor asks for what the ordeal is about.
 func askFor(ctx context.Context, o *ordeal) error {
 	o.contract, o.revision = "", 0
-	return o.home.client.Create(ctx, ask("cpu="+o.cpu, "memory=8Gi", "pods=20"))
+	request := ask("cpu="+o.cpu, "memory=8Gi", "pods=20")
+	request.Spec.Duration = lasting(renewing) // less than is taken unless it is asked for
+	return o.home.client.Create(ctx, request)
 }
 
 // contracted asks, and waits until the contract is in force.
@@ -396,17 +398,17 @@ func inForceAtBoth(ctx context.Context, o *ordeal) error {
 			return fmt.Errorf("there is %s", describe(c))
 		}
 	}
-	var slice v1alpha1.ResourceSlice
-	if err := o.home.get(ctx, sliceName, &slice); err != nil {
+	var request v1alpha1.PeeringRequest
+	if err := o.home.get(ctx, requestName, &request); err != nil {
 		return err
 	}
-	if err := conditionTrue(slice.Status.Conditions, v1alpha1.ConditionAccepted); err != nil {
+	if err := conditionTrue(request.Status.Conditions, v1alpha1.ConditionAccepted); err != nil {
 		return err
 	}
-	if slice.Status.Contract != mine.Name || slice.Status.ObservedGeneration != slice.Generation {
-		return fmt.Errorf("the slice has contract %q for generation %d of %d", slice.Status.Contract, slice.Status.ObservedGeneration, slice.Generation)
+	if request.Status.Contract != mine.Name || request.Status.ObservedGeneration != request.Generation {
+		return fmt.Errorf("the request has contract %q for generation %d of %d", request.Status.Contract, request.Status.ObservedGeneration, request.Generation)
 	}
-	return nodeReady(ctx, o.home, slice.Status.Node)
+	return nodeReady(ctx, o.home, request.Status.Node)
 }
 
 // theOnly returns the contract that a cluster has in force; there has to be one.
@@ -475,7 +477,7 @@ func revised(ctx context.Context, o *ordeal) error {
 		return fmt.Errorf("revision %d lends %s processors; it was %d, and %s are asked for", held.Spec.Revision, held.Spec.Resources.Cpu(), o.revision, o.cpu)
 	}
 	var node corev1.Node
-	if err := o.home.get(ctx, sliceName, &node); err != nil {
+	if err := o.home.get(ctx, nodeName, &node); err != nil {
 		return err
 	}
 	if got := node.Status.Allocatable.Cpu(); got.Cmp(resource.MustParse(o.cpu)) != 0 {
@@ -604,7 +606,7 @@ func (o *ordeal) settle(t *testing.T) {
 		t.Fatal(err)
 	}
 	var node corev1.Node
-	if err := o.home.get(ctx, sliceName, &node); err != nil {
+	if err := o.home.get(ctx, nodeName, &node); err != nil {
 		t.Fatal(err)
 	}
 	pods, err := podsAbroad(ctx, o.abroad, remote)
@@ -621,7 +623,7 @@ func (o *ordeal) settle(t *testing.T) {
 // both count of the pod's use is no more than it used.
 func (o *ordeal) undisturbed(ctx context.Context) error {
 	var node corev1.Node
-	if err := o.home.get(ctx, sliceName, &node); err != nil {
+	if err := o.home.get(ctx, nodeName, &node); err != nil {
 		return err
 	}
 	if node.UID != o.node || node.Spec.Unschedulable {

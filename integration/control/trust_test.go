@@ -144,6 +144,92 @@ func TestTwoManifestsThatNameEachOtherMakeTrust(t *testing.T) {
 	}
 }
 
+// TestForgottenPeersStayForgotten: two clusters that approved each other, and so
+// introduce themselves to each other when they are not trusted, forget each other.
+func TestForgottenPeersStayForgotten(t *testing.T) {
+	home, abroad := agents(t)
+	ctx := t.Context()
+	// Home introduces itself, and abroad learns by that where home can be dialled.
+	approve := func() error {
+		return errors.Join(
+			abroad.applied(ctx, map[string]any{"clusterID": idOf(t, home), "decision": "Approved"}),
+			home.applied(ctx, map[string]any{"clusterID": idOf(t, abroad), "decision": "Approved", "endpoints": []any{abroad.peerAddress}}),
+		)
+	}
+	settled := func(c *cluster) error {
+		return until(ctx, soon, c.name+" to be done with the introduction", func(ctx context.Context) error {
+			var fc v1alpha1.ForeignCluster
+			if err := c.get(ctx, peerOf(c), &fc); err != nil {
+				return err
+			}
+			if fc.Status.Introduction != nil || len(fc.Spec.Endpoints) == 0 {
+				return fmt.Errorf("it is known as %+v, %+v", fc.Spec, fc.Status.Introduction)
+			}
+			return nil
+		})
+	}
+	oneAfterTheOther := func(first, second *cluster) func() error {
+		return func() error {
+			if err := errors.Join(forget(ctx, first), empty(ctx, first, soon)); err != nil {
+				return err
+			}
+			if err := trustedIs(ctx, second, soon, "ForgottenByPeer"); err != nil {
+				return err
+			}
+			if err := staysEmpty(ctx, first, 10*time.Second); err != nil {
+				return err
+			}
+			return errors.Join(forget(ctx, second), empty(ctx, second, soon))
+		}
+	}
+	for name, forgetBoth := range map[string]func() error{
+		"at the same time": func() error {
+			return both(func(c *cluster) error { return errors.Join(forget(ctx, c), empty(ctx, c, soon)) })
+		},
+		"home first":   oneAfterTheOther(home, abroad),
+		"abroad first": oneAfterTheOther(abroad, home),
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := approve(); err != nil {
+				t.Fatal(err)
+			}
+			if err := both(func(c *cluster) error { return errors.Join(connected(ctx, c, later), settled(c)) }); err != nil {
+				t.Fatal(err)
+			}
+			begin := time.Now()
+			if err := forgetBoth(); err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("both forgot each other within %.1fs", time.Since(begin).Seconds())
+			if err := both(func(c *cluster) error { return staysEmpty(ctx, c, 10*time.Second) }); err != nil {
+				t.Fatal(err)
+			}
+			begin = time.Now()
+			if err := join(ctx, home, abroad); err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("a new token joined them within %.1fs", time.Since(begin).Seconds())
+			if err := part(ctx, home, abroad, later); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// staysEmpty checks for a time that a cluster knows no other.
+func staysEmpty(ctx context.Context, c *cluster, limit time.Duration) error {
+	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+		fcs, err := list[v1alpha1.ForeignClusterList](ctx, c)
+		if err != nil {
+			return err
+		}
+		if len(fcs.Items) > 0 {
+			return fmt.Errorf("%s knows %s again: %+v", c.name, fcs.Items[0].Name, fcs.Items[0].Spec)
+		}
+	}
+	return nil
+}
+
 func TestAManifestWithATokenJoinsOnce(t *testing.T) {
 	home, abroad := agents(t)
 	ctx := t.Context()

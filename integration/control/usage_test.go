@@ -2,6 +2,8 @@ package control
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -13,9 +15,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/client"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -161,17 +165,41 @@ func TestTheCountsOfBothSidesAgree(t *testing.T) {
 	}
 }
 
+// metricsOf asks a cluster's agent for its metrics.
+func metricsOf(ctx context.Context, c *cluster, token string) (*http.Response, error) {
+	cm, err := c.kube.CoreV1().ConfigMaps(systemNamespace).Get(ctx, client.CAConfigMap, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM([]byte(cm.Data[client.CAKey])) {
+		return nil, errors.New("the ConfigMap has no authority")
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+c.metricsAddress+"/metrics", nil)
+	if err != nil {
+		return nil, err
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	web := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, DisableKeepAlives: true}}
+	return web.Do(req)
+}
+
 // metricsSay checks what a cluster's agent tells of a contract.
 func metricsSay(ctx context.Context, c *cluster, contract, role string, cpu float64) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.healthAddress+"/metrics", nil)
+	token, err := c.user(ctx, "prometheus", "entente-metrics")
 	if err != nil {
 		return err
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := metricsOf(ctx, c, token)
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("its metrics: %s", resp.Status)
+	}
 	text, err := io.ReadAll(io.LimitReader(resp.Body, 4<<20))
 	if err != nil {
 		return err
@@ -196,4 +224,26 @@ func metricsSay(ctx context.Context, c *cluster, contract, role string, cpu floa
 		return fmt.Errorf("the metrics of %s say that %g processors are used until %g", c.name, used, ends)
 	}
 	return nil
+}
+
+// TestMetricsAreReadByWhoMay: they tell of all peers, and any pod reaches their port.
+func TestMetricsAreReadByWhoMay(t *testing.T) {
+	home, _ := agents(t)
+	for role, want := range map[string]int{"": http.StatusForbidden, "entente-metrics": http.StatusOK, "none": http.StatusUnauthorized} {
+		token := ""
+		if role != "none" {
+			var err error
+			if token, err = home.user(t.Context(), "reader"+strings.TrimPrefix(role, "entente"), role); err != nil {
+				t.Fatal(err)
+			}
+		}
+		resp, err := metricsOf(t.Context(), home, token)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != want {
+			t.Errorf("with the role %q: got %s, want %d", role, resp.Status, want)
+		}
+	}
 }

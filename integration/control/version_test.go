@@ -120,7 +120,9 @@ func aPeering(t *testing.T, b *between, protocol uint32) {
 		t.Errorf("`entente info peer` does not say that %s: %s, %v", says, out, err)
 	}
 
-	if err := home.client.Create(ctx, ask("cpu=2", "memory=4Gi", "pods=10")); err != nil {
+	request := ask("cpu=2", "memory=4Gi", "pods=10")
+	request.Spec.Duration = lasting(short) // less than is taken unless it is asked for
+	if err := home.client.Create(ctx, request); err != nil {
 		t.Fatal(err)
 	}
 	name, err := contract(ctx, home, abroad, later)
@@ -129,7 +131,7 @@ func aPeering(t *testing.T, b *between, protocol uint32) {
 	}
 	p := newLastingPod(t, home, abroad)
 
-	edit(t, home, sliceName, func(s *v1alpha1.ResourceSlice) { s.Spec.Resources = amounts("cpu=3", "memory=4Gi", "pods=10") })
+	edit(t, home, requestName, func(s *v1alpha1.PeeringRequest) { s.Spec.Resources = amounts("cpu=3", "memory=4Gi", "pods=10") })
 	amended, err := agreeOn(ctx, home, abroad, name, 2, "3", later)
 	if err != nil {
 		t.Fatal(err)
@@ -265,7 +267,7 @@ func TestWhatALaterAgentMeansIsRefusedInWords(t *testing.T) {
 	if err := home.client.Create(ctx, ask("cpu=2", "memory=4Gi", "pods=10")); err != nil {
 		t.Fatal(err)
 	}
-	if err := acceptedIs(ctx, home, sliceName, metav1.ConditionFalse, "upgrade that agent", later); err != nil {
+	if err := acceptedIs(ctx, home, requestName, metav1.ConditionFalse, "upgrade that agent", later); err != nil {
 		t.Error(err)
 	}
 	// A reason that nobody knows is still one that people can read.
@@ -273,8 +275,8 @@ func TestWhatALaterAgentMeansIsRefusedInWords(t *testing.T) {
 	restore := setDefaultPolicy(t, abroad, v1alpha1.AcceptNever)
 	t.Cleanup(restore)
 	remove(t, abroad, policy)
-	edit(t, home, sliceName, func(s *v1alpha1.ResourceSlice) { s.Spec.Resources = amounts("cpu=3", "memory=4Gi", "pods=10") })
-	if err := acceptedIs(ctx, home, sliceName, metav1.ConditionFalse, "NotUnderThisMoon", 2*later); err != nil {
+	edit(t, home, requestName, func(s *v1alpha1.PeeringRequest) { s.Spec.Resources = amounts("cpu=3", "memory=4Gi", "pods=10") })
+	if err := acceptedIs(ctx, home, requestName, metav1.ConditionFalse, "NotUnderThisMoon", 2*later); err != nil {
 		t.Error(err)
 	}
 	restore()

@@ -103,6 +103,8 @@ const (
 	// packetLate is how long an answer may take before its packet counts as lost.
 	packetLate = 2 * time.Second
 	packetSize = 200
+	// echoPort is where the lab's server echoes, over TCP and UDP.
+	echoPort = 8081
 )
 
 // Stream is traffic between two pods: numbered UDP packets, each of which has to
@@ -140,7 +142,7 @@ func (s *Side) StartStream(ctx context.Context, from, to string) (*Stream, error
 		return nil, err
 	}
 	t := &Stream{stop: make(chan struct{}), returned: map[uint64]bool{}}
-	address := net.JoinHostPort(to, "8081")
+	address := net.JoinHostPort(to, strconv.Itoa(echoPort))
 	if t.udp, err = dialIn(ctx, file, "udp", address); err != nil {
 		return nil, err
 	}
@@ -204,7 +206,8 @@ func (t *Stream) talk() {
 			return
 		case <-time.After(20 * time.Millisecond):
 		}
-		_ = t.tcp.SetDeadline(time.Now().Add(20 * time.Second))
+		// When nothing passed for a while TCP waits up to twice as long before it tries again.
+		_ = t.tcp.SetDeadline(time.Now().Add(time.Minute))
 		_, err := t.tcp.Write(out)
 		if err == nil {
 			_, err = io.ReadFull(t.tcp, in)
@@ -217,6 +220,13 @@ func (t *Stream) talk() {
 			return
 		}
 	}
+}
+
+// Exchanged is how often the TCP connection was answered so far, and what broke it.
+func (t *Stream) Exchanged() (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.tcpSent, t.tcpErr
 }
 
 // Stop ends the traffic, waits for what is on its way, and says what was lost.

@@ -210,7 +210,7 @@ func (w *World) Unpeer(ctx context.Context) error {
 func (s *Side) Unpeered(ctx context.Context, limit time.Duration) error {
 	return s.world.Until(ctx, limit, s.Name+" to hold nothing of the peering", func(ctx context.Context) (string, error) {
 		lists := []ctrlclient.ObjectList{
-			&v1alpha1.ForeignClusterList{}, &v1alpha1.ResourceSliceList{}, &v1alpha1.TunnelList{}, &v1alpha1.OffloadedPodList{},
+			&v1alpha1.ForeignClusterList{}, &v1alpha1.PeeringRequestList{}, &v1alpha1.TunnelList{}, &v1alpha1.OffloadedPodList{},
 		}
 		var left []string
 		var contracts v1alpha1.ContractList

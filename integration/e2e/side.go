@@ -5,12 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
@@ -114,27 +116,35 @@ func (s *Side) Run(ctx context.Context, path string, args ...string) (string, er
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+s.Kubeconfig, "NO_COLOR=1",
 		"HELM_CACHE_HOME="+s.world.Root+"/.build/helm", "HELM_CONFIG_HOME="+s.world.Root+"/.build/helm", "HELM_DATA_HOME="+s.world.Root+"/.build/helm")
-	return capture(cmd, Line(path, args...))
+	return capture(cmd, Line(path, args...), watcher(ctx))
 }
 
-// capture runs a command.
-func capture(cmd *exec.Cmd, line string) (string, error) {
+// watching is the key of who watches commands in a context.
+type watching struct{}
+
+// Watching returns a context whose commands write their standard output to w, too,
+// while they run.
+func Watching(ctx context.Context, w io.Writer) context.Context {
+	return context.WithValue(ctx, watching{}, w)
+}
+
+func watcher(ctx context.Context) io.Writer {
+	if w, ok := ctx.Value(watching{}).(io.Writer); ok {
+		return w
+	}
+	return io.Discard
+}
+
+// capture runs a command. Its standard output goes to watch, too.
+func capture(cmd *exec.Cmd, line string, watch io.Writer) (string, error) {
 	var out, all bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &tee{&out, &all}, &all
+	cmd.Stdout, cmd.Stderr = io.MultiWriter(&out, &all, watch), &all
 	// A child that outlives its parent must not keep this waiting.
 	cmd.WaitDelay = 5 * time.Second
 	if err := cmd.Run(); err != nil {
 		return out.String(), &CommandError{Line: line, Output: all.String(), Code: cmd.ProcessState.ExitCode(), Err: err}
 	}
 	return out.String(), nil
-}
-
-// tee writes to two buffers.
-type tee struct{ a, b *bytes.Buffer }
-
-func (t *tee) Write(p []byte) (int, error) {
-	t.a.Write(p)
-	return t.b.Write(p)
 }
 
 // Line is a command as it could be typed.
@@ -167,11 +177,16 @@ func (s *Side) Entente(ctx context.Context, args ...string) (string, error) {
 // OnNode runs a command of this machine in the network namespace of the
 // cluster's node.
 func (s *Side) OnNode(ctx context.Context, argv ...string) (string, error) {
-	cmd, err := s.world.Lab.Exec(ctx, s.Node(), false, argv...)
+	return s.world.On(ctx, s.Node(), argv...)
+}
+
+// On is OnNode for any node, or "internet".
+func (w *World) On(ctx context.Context, node string, argv ...string) (string, error) {
+	cmd, err := w.Lab.Exec(ctx, node, false, argv...)
 	if err != nil {
 		return "", err
 	}
-	return capture(cmd, Line(argv[0], argv[1:]...))
+	return capture(cmd, Line(argv[0], argv[1:]...), watcher(ctx))
 }
 
 // InPod runs a command in a pod, through the API server, as `kubectl exec` does.
@@ -259,12 +274,36 @@ func (s *Side) FabricPod(ctx context.Context) (*corev1.Pod, error) {
 
 // PodReady says whether a pod is ready.
 func PodReady(p *corev1.Pod) bool {
-	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue
+	c := podReady(p)
+	return c != nil && c.Status == corev1.ConditionTrue
+}
+
+// podReady is a pod's condition Ready, nil if it has none.
+func podReady(p *corev1.Pod) *corev1.PodCondition {
+	for i := range p.Status.Conditions {
+		if p.Status.Conditions[i].Type == corev1.PodReady {
+			return &p.Status.Conditions[i]
 		}
 	}
-	return false
+	return nil
+}
+
+// readyEndpoints are the addresses of a Service's endpoints that are ready.
+func (s *Side) readyEndpoints(ctx context.Context, namespace, service string) ([]string, error) {
+	var list discoveryv1.EndpointSliceList
+	err := s.Client.List(ctx, &list, ctrlclient.InNamespace(namespace), ctrlclient.MatchingLabels{discoveryv1.LabelServiceName: service})
+	if err != nil {
+		return nil, fmt.Errorf("list endpoint slices of %s: %w", s.Name, err)
+	}
+	var out []string
+	for i := range list.Items {
+		for _, e := range list.Items[i].Endpoints {
+			if e.Conditions.Ready == nil || *e.Conditions.Ready {
+				out = append(out, e.Addresses...)
+			}
+		}
+	}
+	return out, nil
 }
 
 // Restarts is how often the containers of a pod were started again.

@@ -64,7 +64,7 @@ func TestAgentsKilledWhilePeering(t *testing.T) {
 		kill func(t *testing.T) <-chan error
 	}{
 		{"the provider dies when it is asked", func(t *testing.T) <-chan error {
-			return when(ctx, t, w.Home, &v1alpha1.ResourceSliceList{}, every, w.Abroad.KillAgent)
+			return when(ctx, t, w.Home, &v1alpha1.PeeringRequestList{}, every, w.Abroad.KillAgent)
 		}},
 		{"the consumer dies when the provider has signed", func(t *testing.T) <-chan error {
 			return when(ctx, t, w.Abroad, &v1alpha1.ContractList{}, isNew(time.Now()), w.Home.KillAgent)

@@ -4,10 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -59,12 +62,15 @@ func TestWhatKubectlShows(t *testing.T) {
 		out, err := side.s.Kubectl(ctx, "get", "foreignclusters")
 		ok(t, err)
 		lines := strings.Split(strings.TrimSpace(out), "\n")
-		if len(lines) != 2 || !slices.Equal(strings.Fields(lines[0]), []string{"NAME", "ROLE", "AGE"}) {
+		if len(lines) != 2 || !slices.Equal(strings.Fields(lines[0]), []string{"NAME", "ROLE", "CONNECTED", "NETWORK", "GRANTED", "USED", "AGE"}) {
 			t.Fatalf("kubectl get foreignclusters in %s printed\n%s", side.s.Name, out)
 		}
 		row := strings.Fields(lines[1])
-		if len(row) != 3 || row[0] != side.s.Other.Name || row[1] != string(side.role) {
-			t.Errorf("in %s the peer is %q, want %s with role %s", side.s.Name, lines[1], side.s.Other.Name, side.role)
+		if row[0] != side.s.Other.Name || row[1] != string(side.role) || row[2] != "True" || row[3] != "True" {
+			t.Errorf("in %s the peer is %q, want %s with role %s, connected, with a tunnel", side.s.Name, lines[1], side.s.Other.Name, side.role)
+		}
+		if granted := contract.Spec.Resources.Cpu().String() + " CPU, "; !strings.Contains(lines[1], granted) || !strings.Contains(lines[1], "%") {
+			t.Errorf("in %s the row is %q, want what is granted, %s…, and how much of it is used", side.s.Name, lines[1], granted)
 		}
 	}
 
@@ -218,7 +224,7 @@ func TestDeploymentRunsInBothClusters(t *testing.T) {
 	ok(t, err)
 	outs, err := w.Home.PodsReady(ctx, Scheduled, shop, out.Labels, 1)
 	ok(t, err)
-	home, away := Split(pods, node)
+	home, away := Split(pods)
 	if len(home) != replicas/2 || len(away) != replicas/2 {
 		t.Fatalf("%d pods are at home and %d abroad, want half and half", len(home), len(away))
 	}
@@ -327,6 +333,62 @@ func TestDeploymentRunsInBothClusters(t *testing.T) {
 			t.Errorf("a command that ends with 7 ends with %v", err)
 		}
 	})
+	t.Run("kubectl debug puts a container beside a pod abroad", func(t *testing.T) {
+		debug := func(container string, args ...string) []string {
+			return append([]string{"debug", "-n", shop, outs[0].Name, "--image=" + ToolImage, "--container=" + container}, args...)
+		}
+		_, err := w.Home.Kubectl(ctx, debug("look", "--profile=baseline", "--", "/tool", "env")...)
+		ok(t, err)
+		ok(t, w.Until(ctx, Soon, "the log of the container", func(ctx context.Context) (string, error) {
+			text, err := w.Home.Kubectl(ctx, "logs", "-n", shop, outs[0].Name, "-c", "look")
+			if err == nil && !strings.Contains(text, "HOSTNAME="+outs[0].Name+"\n") {
+				return "it is\n" + text, nil
+			}
+			return "", err
+		}))
+		// One that serves beside the pod's own server, with the terminal attached to it.
+		var seen lockedBuffer
+		attached, detach := context.WithCancel(Watching(ctx, &seen))
+		defer detach()
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_, _ = w.Home.Kubectl(attached, debug("serve", "--profile=baseline", "--attach", "--", "/tool", "serve", ":9090")...)
+		}()
+		ok(t, w.Until(ctx, Soon, "kubectl debug to show requests to the container", func(ctx context.Context) (string, error) {
+			_, err := w.Home.InPod(ctx, shop, home[0].Name, "/tool", "curl", "-t", "2s", "http://"+outs[0].Status.PodIP+":9090/name")
+			if text := seen.String(); err == nil && !strings.Contains(text, "GET /name") {
+				return fmt.Sprintf("it shows %q", text), nil
+			}
+			return "", err
+		}))
+		detach()
+		<-ended
+		text, err := w.Home.Kubectl(ctx, "exec", "-n", shop, outs[0].Name, "-c", "serve", "--", "/tool", "env")
+		ok(t, err)
+		if !strings.Contains(text, "HOSTNAME="+outs[0].Name+"\n") {
+			t.Errorf("exec in the container printed\n%s", text)
+		}
+		// What the contract's Pod Security level forbids does not run, and kubectl says why.
+		_, err = w.Home.Kubectl(ctx, debug("trace", "--profile=sysadmin", "--", "/tool", "env")...)
+		ok(t, err)
+		ok(t, w.Until(ctx, Soon, "the refusal of a privileged container", func(ctx context.Context) (string, error) {
+			pod, err := w.Home.Kube.CoreV1().Pods(shop).Get(ctx, outs[0].Name, metav1.GetOptions{})
+			if err != nil {
+				return "", err
+			}
+			for _, c := range pod.Status.EphemeralContainerStatuses {
+				if c.Name == "trace" && c.State.Waiting != nil && strings.Contains(c.State.Waiting.Message, "privileged") {
+					return "", nil
+				}
+			}
+			return fmt.Sprintf("the statuses are %+v", pod.Status.EphemeralContainerStatuses), nil
+		}))
+		// The pod itself is not the worse for any of it.
+		now, err := w.Home.PodsReady(ctx, Soon, shop, out.Labels, 1)
+		ok(t, err)
+		ok(t, LivesOf(outs).Same(LivesOf(now)))
+	})
 	t.Run("a pod that is deleted at home ends abroad, and another takes its place", func(t *testing.T) {
 		gone := away[0]
 		ok(t, w.Home.Client.Delete(ctx, &gone))
@@ -381,7 +443,35 @@ func TestDeploymentRunsInBothClusters(t *testing.T) {
 		if _, err := w.Home.InPod(ctx, shop, outs[0].Name, "/tool", "curl", "-t", "3s", "http://"+open+":8080/name"); err != nil {
 			t.Errorf("a pod abroad does not reach %s as %s: %v", inns[0].Status.PodIP, open, err)
 		}
+		// But not on a port that its Service does not lead to.
+		echo := net.JoinHostPort(open, strconv.Itoa(echoPort))
+		for _, network := range []string{"tcp", "udp"} {
+			if _, err := w.Home.InPod(ctx, shop, home[0].Name, "/tool", "echo", network, net.JoinHostPort(inns[0].Status.PodIP, strconv.Itoa(echoPort)), "hello"); err != nil {
+				t.Errorf("%s on port %d of %s does not answer at home, so nothing is tested: %v", network, echoPort, inns[0].Name, err)
+			}
+			if _, err := w.Home.InPod(ctx, shop, outs[0].Name, "/tool", "echo", network, echo, "hello"); err == nil {
+				t.Errorf("a pod abroad reaches %s over %s, which is no port of a Service", echo, network)
+			}
+		}
 	})
+}
+
+// lockedBuffer is a buffer that is read while it is written.
+type lockedBuffer struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
 }
 
 // TestFabricRepairsItself takes the fabric's parts away by hand.

@@ -172,13 +172,13 @@ func TestPeerThatLies(t *testing.T) {
 func TestRequestBeyondPolicy(t *testing.T) {
 	ctx, w := onStage(t)
 	peered(ctx, t, w)
-	slice := func(name string, resources corev1.ResourceList) *v1alpha1.ResourceSlice {
-		return &v1alpha1.ResourceSlice{
+	request := func(name string, resources corev1.ResourceList) *v1alpha1.PeeringRequest {
+		return &v1alpha1.PeeringRequest{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec:       v1alpha1.ResourceSliceSpec{ForeignCluster: w.Abroad.Name, Resources: resources},
+			Spec:       v1alpha1.PeeringRequestSpec{ForeignCluster: w.Abroad.Name, Resources: resources},
 		}
 	}
-	refused := func(t *testing.T, s *v1alpha1.ResourceSlice, reason string, words ...string) {
+	refused := func(t *testing.T, s *v1alpha1.PeeringRequest, reason string, words ...string) {
 		ok(t, w.Home.Client.Create(ctx, s))
 		t.Cleanup(func() {
 			ok(t, ctrlclient.IgnoreNotFound(w.Home.Client.Delete(context.WithoutCancel(t.Context()), s)))
@@ -203,7 +203,7 @@ func TestRequestBeyondPolicy(t *testing.T) {
 		}))
 	}
 	t.Run("more than there is", func(t *testing.T) {
-		refused(t, slice("greedy", corev1.ResourceList{"cpu": resource.MustParse("1000")}), "CapacityExhausted", "cpu")
+		refused(t, request("greedy", corev1.ResourceList{"cpu": resource.MustParse("1000")}), "CapacityExhausted", "cpu")
 	})
 	t.Run("anything, where nothing is lent", func(t *testing.T) {
 		var policy v1alpha1.PeeringPolicy
@@ -216,7 +216,7 @@ func TestRequestBeyondPolicy(t *testing.T) {
 			policy.Spec.Accept = v1alpha1.AcceptAutomatic
 			ok(t, w.Abroad.Client.Update(ctx, &policy))
 		})
-		refused(t, slice("hopeful", corev1.ResourceList{"cpu": resource.MustParse("10m")}), "PolicyRefused")
+		refused(t, request("hopeful", corev1.ResourceList{"cpu": resource.MustParse("10m")}), "PolicyRefused")
 		// What was agreed on before stands.
 		theContract(ctx, t, w)
 	})
@@ -229,38 +229,77 @@ func TestPodBeyondQuota(t *testing.T) {
 	node := peered(ctx, t, w)
 	offloaded(ctx, t, w, shop)
 	contract, _ := theContract(ctx, t, w)
-	cpu := contract.Spec.Resources[corev1.ResourceCPU]
+	beyond := func(name string, resource corev1.ResourceName, requests corev1.ResourceList) {
+		t.Helper()
+		pod := WebPod(shop, name, map[string]string{"app": name})
+		pod.Spec.NodeName = node
+		pod.Spec.Tolerations = []corev1.Toleration{{Key: v1alpha1.TaintVirtualNode, Operator: corev1.TolerationOpExists}}
+		pod.Spec.Containers[0].Resources.Requests = requests
+		ok(t, w.Home.Create(ctx, pod))
+		ok(t, w.Until(ctx, Soon, "the pod to say why it does not run", func(ctx context.Context) (string, error) {
+			if err := w.Home.Client.Get(ctx, ctrlclient.ObjectKeyFromObject(pod), pod); err != nil {
+				return "", err
+			}
+			if pod.Status.Reason != "QuotaExceeded" || !strings.Contains(pod.Status.Message, string(resource)) {
+				return podText(pod), nil
+			}
+			return "", nil
+		}))
+		t.Logf("the pod says: %s: %s", pod.Status.Reason, pod.Status.Message)
+		if pod.Status.Phase != corev1.PodPending {
+			t.Errorf("the pod is %s, want Pending: it may fit later", pod.Status.Phase)
+		}
+		if twin, err := w.Abroad.Twin(ctx, pod); err == nil {
+			t.Errorf("the provider made %s", podText(twin))
+		}
+		out, err := w.Home.Kubectl(ctx, "get", "pod", "-n", shop, name)
+		ok(t, err)
+		if !strings.Contains(out, "QuotaExceeded") {
+			t.Errorf("kubectl get pod shows\n%s", out)
+		}
+	}
+	cpu, memory := contract.Spec.Resources[corev1.ResourceCPU], contract.Spec.Resources[corev1.ResourceMemory]
 	cpu.Add(resource.MustParse("1"))
-	pod := WebPod(shop, "glutton", map[string]string{"app": "glutton"})
-	pod.Spec.NodeName = node
-	pod.Spec.Tolerations = []corev1.Toleration{{Key: v1alpha1.TaintVirtualNode, Operator: corev1.TolerationOpExists}}
-	pod.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: cpu}
-	ok(t, w.Home.Create(ctx, pod))
-	ok(t, w.Until(ctx, Soon, "the pod to say why it does not run", func(ctx context.Context) (string, error) {
-		if err := w.Home.Client.Get(ctx, ctrlclient.ObjectKeyFromObject(pod), pod); err != nil {
-			return "", err
-		}
-		if pod.Status.Reason != "QuotaExceeded" || !strings.Contains(pod.Status.Message, "cpu") {
-			return podText(pod), nil
-		}
-		return "", nil
-	}))
-	t.Logf("the pod says: %s: %s", pod.Status.Reason, pod.Status.Message)
-	if pod.Status.Phase != corev1.PodPending {
-		t.Errorf("the pod is %s, want Pending: it may fit later", pod.Status.Phase)
-	}
-	if twin, err := w.Abroad.Twin(ctx, pod); err == nil {
-		t.Errorf("the provider made %s", podText(twin))
-	}
-	out, err := w.Home.Kubectl(ctx, "get", "pod", "-n", shop, "glutton")
-	ok(t, err)
-	if !strings.Contains(out, "QuotaExceeded") {
-		t.Errorf("kubectl get pod shows\n%s", out)
-	}
+	memory.Add(resource.MustParse("1Mi"))
+	beyond("glutton", corev1.ResourceCPU, corev1.ResourceList{corev1.ResourceCPU: cpu})
+	beyond("hoarder", corev1.ResourceMemory, corev1.ResourceList{corev1.ResourceMemory: memory})
 	// What fits is not kept from running by what does not.
 	fits := WebPod(shop, "modest", map[string]string{"app": "modest"})
 	place(&fits.Spec, Away, nil)
 	ok(t, w.Home.Create(ctx, fits))
-	_, err = w.Home.PodsReady(ctx, Scheduled, shop, fits.Labels, 1)
+	_, err := w.Home.PodsReady(ctx, Scheduled, shop, fits.Labels, 1)
 	ok(t, err)
+	// Nobody asked for pods, and there is a limit of them; with one pod in the contract
+	// that one runs on, and there is no second.
+	pods := contract.Spec.Resources[corev1.ResourcePods]
+	if pods.Sign() <= 0 {
+		t.Fatalf("the contract has %s pods", pods.String())
+	}
+	var requests v1alpha1.PeeringRequestList
+	ok(t, w.Home.Client.List(ctx, &requests))
+	podsAre := func(ctx context.Context, n string) error {
+		for _, r := range requests.Items {
+			if string(r.UID) == contract.Spec.RequestID {
+				if _, err := w.Home.Kubectl(ctx, "patch", "peeringrequest", r.Name, "--type=merge", "-p", `{"spec":{"resources":{"pods":"`+n+`"}}}`); err != nil {
+					return err
+				}
+			}
+		}
+		return w.Until(ctx, Soon, "the contract to have pods: "+n, func(ctx context.Context) (string, error) {
+			var c v1alpha1.Contract
+			if err := w.Abroad.Client.Get(ctx, ctrlclient.ObjectKey{Name: contract.Name}, &c); err != nil {
+				return "", err
+			}
+			if got := c.Spec.Resources[corev1.ResourcePods]; got.String() != n {
+				return "it has " + got.String(), nil
+			}
+			if got := c.Spec.Resources[corev1.ResourceMemory]; got.IsZero() {
+				return "it has no memory any more", nil
+			}
+			return "", nil
+		})
+	}
+	t.Cleanup(func() { ok(t, podsAre(context.WithoutCancel(ctx), pods.String())) })
+	ok(t, podsAre(ctx, "1"))
+	beyond("second", corev1.ResourcePods, nil)
 }

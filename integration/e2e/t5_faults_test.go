@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/watch"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -21,14 +22,19 @@ func TestTrafficOutlivesItsMasters(t *testing.T) {
 	ctx, w := onStage(t)
 	peered(ctx, t, w)
 	offloaded(ctx, t, w, shop)
-	inn, _ := Web(shop, "inn", 1, AtHome)
+	inn, service := Web(shop, "inn", 1, AtHome)
 	out, _ := Web(shop, "out", 1, Away)
-	ok(t, w.Home.Create(ctx, inn, out))
+	// Only what a Service leads to is open to pods abroad.
+	service.Spec.Ports = append(service.Spec.Ports,
+		corev1.ServicePort{Name: "echo", Port: 8081, TargetPort: intstr.FromInt32(8081)},
+		corev1.ServicePort{Name: "echo-udp", Protocol: corev1.ProtocolUDP, Port: 8081, TargetPort: intstr.FromInt32(8081)})
+	ok(t, w.Home.Create(ctx, inn, service, out))
 	inns, err := w.Home.PodsReady(ctx, Scheduled, shop, inn.Labels, 1)
 	ok(t, err)
 	outs, err := w.Home.PodsReady(ctx, Scheduled, shop, out.Labels, 1)
 	ok(t, err)
 	ok(t, w.Home.ReachesAll(ctx, Soon, shop, inns[0].Name, "http://"+outs[0].Status.PodIP+":8080/name", outs))
+	ok(t, w.Home.ReachesAll(ctx, Soon, shop, outs[0].Name, "http://inn:8080/name", inns))
 
 	twin, err := w.Abroad.Twin(ctx, &outs[0])
 	ok(t, err)
@@ -73,6 +79,14 @@ func TestTrafficOutlivesItsMasters(t *testing.T) {
 			}
 		})
 	}
+	for _, session := range []string{"up", "down"} {
+		t.Run("the agent at home dies under a stream from abroad, with the session "+session, func(t *testing.T) {
+			if session == "down" {
+				deaf(ctx, t, w)
+			}
+			streamOutlivesHomesAgent(ctx, t, w, twin.Status.PodIP, inns[0].Status.PodIP)
+		})
+	}
 	ok(t, w.Abroad.AgentReady(ctx, Restarted))
 	_, err = w.Peered(ctx, Restarted)
 	ok(t, err)
@@ -86,15 +100,79 @@ func TestTrafficOutlivesItsMasters(t *testing.T) {
 	}
 }
 
+// deaf keeps the agents from hearing of each other, until the test ends, and leaves
+// the tunnel alone.
+func deaf(ctx context.Context, t *testing.T, w *World) {
+	t.Helper()
+	rules := fmt.Sprintf("table inet deaf { chain forward { type filter hook forward priority 0; tcp dport %[1]d drop; tcp sport %[1]d drop; }; }", PeerNodePort)
+	_, err := w.OnInternet(ctx, "nft", rules)
+	ok(t, err)
+	t.Cleanup(func() {
+		if _, err := w.OnInternet(context.WithoutCancel(ctx), "nft", "delete table inet deaf"); err != nil {
+			t.Errorf("let the agents hear of each other again: %v", err)
+		}
+	})
+	_, err = w.Home.Condition(ctx, time.Minute, v1alpha1.ConditionConnected, metav1.ConditionFalse)
+	ok(t, err)
+}
+
+// streamOutlivesHomesAgent kills the agent at home while a pod abroad talks to one at
+// home, by flows that the pod abroad opened before and after.
+func streamOutlivesHomesAgent(ctx context.Context, t *testing.T, w *World, from, to string) {
+	t.Helper()
+	peer, err := w.Abroad.Peer(ctx)
+	ok(t, err)
+	alias, err := Alias(peer, to)
+	ok(t, err)
+	before, err := w.Home.Process(ctx, PartAgent)
+	ok(t, err)
+	stream, err := w.Abroad.StartStream(ctx, from, alias)
+	ok(t, err)
+	time.Sleep(time.Second)
+	killErr := w.Home.Kill(ctx, PartAgent)
+	backErr := w.Until(ctx, Restarted, "the agent at home to be back", func(ctx context.Context) (string, error) {
+		now, err := w.Home.Process(ctx, PartAgent)
+		if now == before {
+			return "it is still dying", err
+		}
+		_, err = w.Home.AgentPod(ctx)
+		return "", err
+	})
+	time.Sleep(20 * time.Second) // until its reconcilers have looked at everything
+	later, laterErr := w.Abroad.StartStream(ctx, from, alias)
+	time.Sleep(3 * time.Second)
+	result := stream.Stop()
+	ok(t, killErr)
+	ok(t, backErr)
+	ok(t, laterErr)
+	second := later.Stop()
+	t.Log(result, second)
+	if result.Lost > 0 || result.TCPError != nil || second.Lost > 0 || second.TCPError != nil {
+		t.Errorf("%s; opened after it was back: %s", result, second)
+	}
+}
+
 // TestProviderIsAway cuts the internet and heals it again.
 func TestProviderIsAway(t *testing.T) {
 	ctx, w := onStage(t)
 	name := peered(ctx, t, w)
 	offloaded(ctx, t, w, shop)
-	out, _ := Web(shop, "out", 3, Away)
-	ok(t, w.Home.Create(ctx, out))
+	out, service := Web(shop, "out", 3, Away)
+	ok(t, w.Home.Create(ctx, out, service))
 	pods, err := w.Home.PodsReady(ctx, Scheduled, shop, out.Labels, 3)
 	ok(t, err)
+	serves := func(n int) {
+		t.Helper()
+		what := fmt.Sprintf("%d of the Service's endpoints to be ready", n)
+		ok(t, w.Until(ctx, time.Minute, what, func(ctx context.Context) (string, error) {
+			ready, err := w.Home.readyEndpoints(ctx, shop, "out")
+			if len(ready) != n {
+				return fmt.Sprintf("they are %q", ready), err
+			}
+			return "", err
+		}))
+	}
+	serves(3)
 	remote, err := w.RemoteNamespace(ctx, shop)
 	ok(t, err)
 	twins, err := w.Abroad.Pods(ctx, remote, out.Labels)
@@ -126,6 +204,18 @@ func TestProviderIsAway(t *testing.T) {
 			t.Errorf("condition %s does not say why", condition)
 		}
 	}
+	ok(t, w.Until(ctx, time.Minute, "the pods not to be Ready", func(ctx context.Context) (string, error) {
+		now, err := w.Home.Pods(ctx, shop, out.Labels)
+		for i := range now {
+			if c := podReady(&now[i]); c == nil || c.Status != corev1.ConditionFalse || c.Reason != "PeerLost" {
+				return podText(&now[i]), nil
+			}
+		}
+		return "", err
+	}))
+	t.Logf("no pod Ready %s after the cut", time.Since(begin).Round(100*time.Millisecond))
+	serves(0)
+	t.Logf("no endpoint ready %s after the cut", time.Since(begin).Round(100*time.Millisecond))
 	_, err = w.Home.Entente(ctx, "info")
 	ok(t, Ended(err, "unhealthy", w.Abroad.Name, v1alpha1.ConditionConnected))
 	if failed := err.(*CommandError); failed.Code != 3 { //nolint:errorlint // Ended looked
@@ -153,9 +243,12 @@ func TestProviderIsAway(t *testing.T) {
 	_, err = w.Home.VirtualNodeReady(ctx, Restarted)
 	ok(t, err)
 	t.Logf("Ready again %s after the cut was healed", time.Since(begin).Round(100*time.Millisecond))
-	_, err = w.Peered(ctx, Restarted)
-	ok(t, err)
 	_, err = w.Home.PodsReady(ctx, Soon, shop, out.Labels, 3)
+	ok(t, err)
+	t.Logf("all pods Ready %s after the cut was healed", time.Since(begin).Round(100*time.Millisecond))
+	serves(3)
+	t.Logf("all endpoints ready %s after the cut was healed", time.Since(begin).Round(100*time.Millisecond))
+	_, err = w.Peered(ctx, Restarted)
 	ok(t, err)
 	time.Sleep(5 * time.Second)
 	same()
@@ -165,7 +258,7 @@ func TestProviderIsAway(t *testing.T) {
 // abroad, and watches that nobody touches them.
 func TestConsumersAgentRestarts(t *testing.T) {
 	ctx, w := onStage(t)
-	name := peered(ctx, t, w)
+	peered(ctx, t, w)
 	offloaded(ctx, t, w, shop, "--strategy", "Remote")
 	const replicas = 20
 	out, _ := Web(shop, "out", replicas, Anywhere) // the strategy places them
@@ -174,7 +267,7 @@ func TestConsumersAgentRestarts(t *testing.T) {
 	pods, err := w.Home.PodsReady(ctx, 2*Scheduled, shop, out.Labels, replicas)
 	ok(t, err)
 	t.Logf("%d pods ran abroad after %s", replicas, time.Since(begin).Round(100*time.Millisecond))
-	if atHome, _ := Split(pods, name); len(atHome) > 0 {
+	if atHome, _ := Split(pods); len(atHome) > 0 {
 		t.Fatalf("%d pods are at home, with the strategy Remote", len(atHome))
 	}
 	remote, err := w.RemoteNamespace(ctx, shop)

@@ -57,6 +57,9 @@ func behindNAT(t *testing.T, which func(*World) *Side) {
 	offloaded(ctx, t, w, shop)
 	inn, innService := Web(shop, "inn", 1, AtHome)
 	out, outService := Web(shop, "out", 1, Away)
+	// Streams from abroad come to the echo server, so a Service has to lead there.
+	innService.Spec.Ports = append(innService.Spec.Ports,
+		corev1.ServicePort{Name: "echo", Port: echoPort}, corev1.ServicePort{Name: "echo-udp", Protocol: corev1.ProtocolUDP, Port: echoPort})
 	ok(t, w.Home.Create(ctx, inn, innService, out, outService))
 	inns, err := w.Home.PodsReady(ctx, Scheduled, shop, inn.Labels, 1)
 	ok(t, err)

@@ -74,7 +74,7 @@ func TestNothingIsLeft(t *testing.T) {
 	_, err := w.Home.PodsReady(ctx, Scheduled, shop, both.Labels, 4)
 	ok(t, err)
 
-	t.Run("unpeer drains: what runs abroad comes home", func(t *testing.T) {
+	t.Run("forgetting ends it at once: what ran abroad comes home", func(t *testing.T) {
 		begin := time.Now()
 		text, err := w.Home.Entente(ctx, "unpeer", "--remote-kubeconfig", w.Abroad.Kubeconfig, "--forget", "--yes")
 		ok(t, err)

@@ -82,16 +82,16 @@ func (s *Side) VirtualNodeReady(ctx context.Context, limit time.Duration) (*core
 	return node, err
 }
 
-// whyNoNode tells what the ResourceSlices say.
+// whyNoNode tells what the PeeringRequests say.
 func (s *Side) whyNoNode(ctx context.Context) string {
-	var list v1alpha1.ResourceSliceList
+	var list v1alpha1.PeeringRequestList
 	if err := s.Client.List(ctx, &list); err != nil {
 		return ""
 	}
 	var out strings.Builder
 	for _, r := range list.Items {
 		for _, c := range r.Status.Conditions {
-			fmt.Fprintf(&out, "; ResourceSlice %s: %s=%s %s: %s", r.Name, c.Type, c.Status, c.Reason, c.Message)
+			fmt.Fprintf(&out, "; PeeringRequest %s: %s=%s %s: %s", r.Name, c.Type, c.Status, c.Reason, c.Message)
 		}
 	}
 	return out.String()

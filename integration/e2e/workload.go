@@ -118,9 +118,9 @@ func (s *Side) Create(ctx context.Context, objects ...ctrlclient.Object) error {
 }
 
 // Split tells pods on virtual nodes from those at home.
-func Split(pods []corev1.Pod, virtual string) (home, away []corev1.Pod) {
+func Split(pods []corev1.Pod) (home, away []corev1.Pod) {
 	for _, p := range pods {
-		if p.Spec.NodeName == virtual {
+		if strings.HasSuffix(p.Spec.NodeName, v1alpha1.VirtualNodeSuffix) {
 			away = append(away, p)
 		} else {
 			home = append(home, p)

@@ -36,6 +36,10 @@ type Config struct {
 	// Home and Abroad are the clusters' names to each other; default rome and
 	// milan.
 	Home, Abroad string
+	// Nodes is the number of nodes of each cluster; default 1. CheckKubelets is as
+	// lab.Options has it.
+	Nodes         int
+	CheckKubelets bool
 	// Values are further Helm values, as for --set.
 	Values []string
 	// Waiting is told what is waited for; nil is nobody.
@@ -113,7 +117,8 @@ func Up(ctx context.Context, cfg Config) (*World, error) {
 	if err := lab.InstallPackages(ctx, cfg.Waiting); err != nil {
 		return nil, err
 	}
-	if w.Lab, err = lab.Up(ctx, lab.Options{Name: cfg.Lab, Clusters: 2, CIDRs: lab.SameCIDRs}, cfg.Waiting); err != nil {
+	shape := lab.Options{Name: cfg.Lab, Clusters: 2, Nodes: cfg.Nodes, CIDRs: lab.SameCIDRs, CheckKubelets: cfg.CheckKubelets}
+	if w.Lab, err = lab.Up(ctx, shape, cfg.Waiting); err != nil {
 		return nil, err
 	}
 	kubectl, err := lab.BinaryPath(ctx, "kubectl", cfg.Waiting)
@@ -182,7 +187,6 @@ func (w *World) InstallArgs(s *Side) []string {
 		"upgrade", "--install", Release, filepath.Join(w.Root, "charts/entente"),
 		"--namespace", SystemNamespace, "--create-namespace",
 		"--set", "cluster.name=" + s.Name,
-		"--set", "cluster.podCIDRs={" + s.Plan.PodCIDR.String() + "}",
 		"--set", "cluster.serviceCIDRs={" + s.Plan.ServiceCIDR.String() + "}",
 		"--wait", "--timeout", "3m",
 	}
@@ -227,11 +231,7 @@ func (w *World) NAT(ctx context.Context, s *Side) error {
 
 // OnInternet runs a command of this machine on the router between the clusters.
 func (w *World) OnInternet(ctx context.Context, argv ...string) (string, error) {
-	cmd, err := w.Lab.Exec(ctx, "internet", false, argv...)
-	if err != nil {
-		return "", err
-	}
-	return capture(cmd, Line(argv[0], argv[1:]...))
+	return w.On(ctx, lab.Internet, argv...)
 }
 
 // Heal ends all faults of the internet.

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -171,6 +172,24 @@ func TestLightControlPlaneListensOnLoopbackOnly(t *testing.T) {
 	}
 	if d := cmp.Diff([]string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok"}, names); d != "" {
 		t.Errorf("processes (-want +got):\n%s", d)
+	}
+}
+
+func TestAPIServerChecksKubeletsOnlyIfWanted(t *testing.T) {
+	p, err := NewPlan(Options{Clusters: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []bool{false, true} {
+		s := nodeSpec{Cluster: p.Clusters[0], Node: p.Clusters[0].Nodes[0], CheckKubelets: want}
+		for _, process := range s.processes() {
+			if process.Name != "kube-apiserver" {
+				continue
+			}
+			if got := slices.Contains(process.Args, "--kubelet-certificate-authority="+nodePKI+"/ca.crt"); got != want {
+				t.Errorf("wanted %t; its arguments are %q", want, process.Args)
+			}
+		}
 	}
 }
 

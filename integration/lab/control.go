@@ -29,6 +29,8 @@ type controlPlane struct {
 	// nodes and pods do; none if empty.
 	kwok   string
 	stages []string
+	// checkKubelets has the API server check the certificates of kubelets.
+	checkKubelets bool
 }
 
 // processes lists what to run: a function of the plan alone.
@@ -65,7 +67,6 @@ func (c controlPlane) processes() []process {
 		"--service-cluster-ip-range=" + c.cluster.ServiceCIDR.String(),
 		"--client-ca-file=" + pki("ca.crt"),
 		"--tls-cert-file=" + pki("apiserver.crt"), "--tls-private-key-file=" + pki("apiserver.key"),
-		"--kubelet-certificate-authority=" + pki("ca.crt"),
 		"--kubelet-client-certificate=" + pki("apiserver-kubelet-client.crt"),
 		"--kubelet-client-key=" + pki("apiserver-kubelet-client.key"),
 		"--kubelet-preferred-address-types=InternalIP,Hostname",
@@ -84,6 +85,9 @@ func (c controlPlane) processes() []process {
 		"--enable-admission-plugins=NodeRestriction",
 		"--allow-privileged=true",
 		"--profiling=false",
+	}
+	if c.checkKubelets {
+		apiserver = append(apiserver, "--kubelet-certificate-authority="+pki("ca.crt"))
 	}
 	manager := []string{
 		c.kube, "kube-controller-manager",

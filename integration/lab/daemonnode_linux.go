@@ -24,7 +24,7 @@ type node struct {
 
 func (d *daemon) nodeSpec(c ClusterPlan, n NodePlan) nodeSpec {
 	s := nodeSpec{
-		Lab: d.spec.Plan.Options.Name, Cluster: c, Node: n,
+		Lab: d.spec.Plan.Options.Name, Cluster: c, Node: n, CheckKubelets: d.spec.Plan.Options.CheckKubelets,
 		Mounts: map[string]string{
 			nodeBin + "/kube":   d.spec.Binaries["kube"],
 			nodeBin + "/node":   d.spec.Binaries["node"],

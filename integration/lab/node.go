@@ -34,6 +34,8 @@ type nodeSpec struct {
 	// Kwok is set if the control plane is to run fake nodes too.
 	Kwok   bool     `json:"kwok"`
 	Stages []string `json:"stages,omitempty"`
+	// CheckKubelets is set if the API server is to check the certificates of kubelets.
+	CheckKubelets bool `json:"checkKubelets,omitempty"`
 }
 
 // processes lists what the node runs.
@@ -72,6 +74,7 @@ func (s nodeSpec) control() controlPlane {
 	c := controlPlane{
 		cluster: s.Cluster, kube: nodeBin + "/kube/kube", pki: nodePKI, data: "/var/lib/etcd",
 		bind: netip.IPv4Unspecified(), advertise: s.Node.Address, ports: nodePorts,
+		checkKubelets: s.CheckKubelets,
 	}
 	if s.Kwok {
 		c.kwok, c.stages = nodeBin+"/kwok/kwok", s.Stages

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 )
 
 // programs are what a lab of real nodes takes from the machine, with the Debian
@@ -28,6 +29,17 @@ var programs = map[string]string{ //nolint:gochecknoglobals // a constant table
 
 // systemPath is where programs for root are, also if PATH does not say so.
 var systemPath = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"} //nolint:gochecknoglobals // a constant list
+
+// WhyPackages says, before anything is installed, which Debian packages a lab installs
+// on this machine and what for; empty is that it needs none.
+func WhyPackages() string {
+	missing := MissingPackages()
+	if len(missing) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("The clusters' nodes run programs of this machine: a container runtime, and tools that make and record networks. "+
+		"Missing, and installed now with apt-get if this is Debian, are the packages %s. They stay when the clusters are gone.", strings.Join(missing, ", "))
+}
 
 // MissingPackages lists the Debian packages of the programs that this machine
 // lacks.

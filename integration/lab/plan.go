@@ -49,6 +49,9 @@ type Options struct {
 	// FakeNodes is the number of nodes in each cluster that only pretend to
 	// run pods, for scale.
 	FakeNodes int `json:"fakeNodes"`
+	// CheckKubelets makes the API servers check who answers as a kubelet, by the
+	// cluster's authority, as hardened clusters do and kubeadm does not.
+	CheckKubelets bool `json:"checkKubelets"`
 }
 
 var labName = regexp.MustCompile(`^[a-z][a-z0-9]{0,11}$`)

@@ -81,3 +81,26 @@ func TestWrapBreaksAtWords(t *testing.T) {
 		t.Errorf("wrap = %q, want %q", got, want)
 	}
 }
+
+func TestLinesAreShownWhileACommandRuns(t *testing.T) {
+	var b strings.Builder
+	s := Plain(&b)
+	if err := s.Step("fourth", func(st *Step) error {
+		lines := st.Lines()
+		for _, part := range []string{"first li", "ne\nsecond line\nthi", "rd"} {
+			if _, err := lines.Write([]byte(part)); err != nil {
+				return err
+			}
+		}
+		if got := b.String(); !strings.HasSuffix(got, "    first line\n    second line\n") {
+			t.Errorf("while it runs there is:\n%s", got)
+		}
+		lines.Flush()
+		if got := b.String(); !strings.HasSuffix(got, "    second line\n    third\n") {
+			t.Errorf("after it there is:\n%s", got)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,8 +1,10 @@
 package show
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -51,6 +53,37 @@ func (t *Step) Output(text string) {
 		return
 	}
 	t.write(indent(indent(text)))
+}
+
+// Lines returns a writer of what a command prints, which writes each line as soon as it
+// is whole.
+func (t *Step) Lines() *Lines { return &Lines{step: t} }
+
+// Lines writes the lines of a command that runs.
+type Lines struct {
+	step *Step
+	mu   sync.Mutex
+	rest []byte
+}
+
+// Write implements io.Writer.
+func (l *Lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.rest = append(l.rest, p...)
+	if i := bytes.LastIndexByte(l.rest, '\n'); i >= 0 {
+		l.step.Output(string(l.rest[:i]))
+		l.rest = l.rest[i+1:]
+	}
+	return len(p), nil
+}
+
+// Flush writes what is left: a last line without its end.
+func (l *Lines) Flush() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.step.Output(string(l.rest))
+	l.rest = nil
 }
 
 // Fact writes something that was checked and is so.

@@ -25,11 +25,12 @@ const (
 	webURL    = "http://" + web + ":8080/name"
 )
 
-// run shows a command, runs it and shows what it printed.
+// run shows a command, and what it prints while it prints it.
 func (d *demo) run(ctx context.Context, side *e2e.Side, run func(context.Context, ...string) (string, error), name string, args ...string) (string, error) {
 	d.step.Command("[" + side.Name + "] " + e2e.Line(name, args...))
-	out, err := run(ctx, args...)
-	d.step.Output(out)
+	lines := d.step.Lines()
+	out, err := run(e2e.Watching(ctx, lines), args...)
+	lines.Flush()
 	return out, err
 }
 
@@ -48,6 +49,11 @@ func (d *demo) bringUp(ctx context.Context, name string) error {
 		if err := lab.Down(ctx, name); err != nil {
 			return err
 		}
+	}
+	// What changes on this machine is said in full, before it does, and not only by the
+	// line that moves.
+	if why := lab.WhyPackages(); why != "" {
+		d.step.Note(why)
 	}
 	var err error
 	if d.world, err = e2e.Up(ctx, e2e.Config{Lab: name, Waiting: func(what string) { d.step.Wait(what) }}); err != nil {
@@ -91,11 +97,12 @@ func (d *demo) join(ctx context.Context) error {
 	short := token[:min(len(token), 16)] + "…"
 	d.step.Output(short)
 	d.step.Command("[" + w.Home.Name + "] entente join " + short)
-	out, err := w.Home.Entente(ctx, "join", token)
+	lines := d.step.Lines()
+	_, err = w.Home.Entente(e2e.Watching(ctx, lines), "join", token)
+	lines.Flush()
 	if err != nil {
 		return err
 	}
-	d.step.Output(out)
 	// A token works once.
 	if _, err := w.Home.Entente(ctx, "join", token[:len(token)-4]); err == nil {
 		return errors.New("a token that was cut off was taken")
@@ -164,13 +171,13 @@ func (d *demo) look(ctx context.Context) error {
 	return nil
 }
 
-// foreignClusterTable checks what kubectl printed: NAME ROLE AGE, and one row.
+// foreignClusterTable checks what kubectl printed: a header and one row.
 func foreignClusterTable(out, name, role string) error {
 	lines := strings.Split(strings.TrimSpace(out), "\n")
-	if len(lines) != 2 || strings.Join(strings.Fields(lines[0]), " ") != "NAME ROLE AGE" {
+	if len(lines) != 2 || strings.Join(strings.Fields(lines[0]), " ") != "NAME ROLE CONNECTED NETWORK GRANTED USED AGE" {
 		return fmt.Errorf("kubectl get foreignclusters printed\n%s", out)
 	}
-	if row := strings.Fields(lines[1]); len(row) != 3 || row[0] != name || row[1] != role {
+	if row := strings.Fields(lines[1]); row[0] != name || row[1] != role {
 		return fmt.Errorf("the foreign cluster is %q, want %s with role %s", lines[1], name, role)
 	}
 	return nil
@@ -201,7 +208,7 @@ func (d *demo) deploy(ctx context.Context) error {
 	if _, err := d.kubectl(ctx, w.Home, "get", "pods", "-n", namespace, "-o", "wide"); err != nil {
 		return err
 	}
-	home, away := e2e.Split(pods, w.Abroad.Name)
+	home, away := e2e.Split(pods)
 	if len(home) == 0 || len(away) == 0 {
 		return fmt.Errorf("%d pods run at home and %d abroad, want some on both sides", len(home), len(away))
 	}
@@ -228,7 +235,7 @@ func (d *demo) pods(ctx context.Context) (home, away []corev1.Pod, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	home, away = e2e.Split(pods, d.world.Abroad.Name)
+	home, away = e2e.Split(pods)
 	if len(home) == 0 || len(away) == 0 {
 		return nil, nil, fmt.Errorf("%d pods run at home and %d abroad", len(home), len(away))
 	}
@@ -369,7 +376,7 @@ func (d *demo) unpeer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, away := e2e.Split(pods, w.Abroad.Name); len(away) > 0 {
+	if _, away := e2e.Split(pods); len(away) > 0 {
 		return fmt.Errorf("%d pods are still on the virtual node", len(away))
 	}
 	if _, err := d.kubectl(ctx, w.Home, "get", "pods", "-n", namespace, "-o", "wide"); err != nil {

@@ -25,6 +25,7 @@ const usage = `lab runs real Kubernetes clusters on one Linux machine.
 usage: lab [--name NAME] COMMAND
 
   up [--clusters N] [--nodes M] [--cidrs same|distinct] [--light] [--fake-nodes F]
+     [--check-kubelets]
                             make clusters NAME-1, NAME-2, …; ready when it returns
   down [--all]              remove the lab, all of it, also after a crash
   status [-o json]          what runs, and which faults there are
@@ -157,12 +158,16 @@ func (c *command) up(ctx context.Context) error {
 	cidrs := fs.String("cidrs", string(lab.SameCIDRs), "pod and service prefixes: same or distinct")
 	fs.BoolVar(&o.Light, "light", false, "control planes only, without nodes and root")
 	fs.IntVar(&o.FakeNodes, "fake-nodes", 0, "nodes of each cluster that pretend to run pods")
+	fs.BoolVar(&o.CheckKubelets, "check-kubelets", false, "API servers check the certificates of kubelets (--kubelet-certificate-authority)")
 	if _, err := c.parse(fs, 0, 0); err != nil {
 		return err
 	}
 	o.Name, o.CIDRs = c.name, lab.CIDRs(*cidrs)
 	say := reporter(os.Stderr)
 	if !o.Light {
+		if why := lab.WhyPackages(); why != "" {
+			say(why)
+		}
 		if err := lab.InstallPackages(ctx, say); err != nil {
 			return err
 		}

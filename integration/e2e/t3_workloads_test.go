@@ -1,0 +1,111 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// TestPodsAbroadKnowWhichTheyAre runs what controllers at home number or tell apart by
+// labels that do not cross: an Indexed Job, a StatefulSet, and a Deployment that is
+// spread by a label which its ReplicaSet sets.
+func TestPodsAbroadKnowWhichTheyAre(t *testing.T) {
+	ctx, w := onStage(t)
+	peered(ctx, t, w)
+	offloaded(ctx, t, w, shop, "--strategy", "Remote")
+	const replicas = 3
+	field := func(name, path string) corev1.EnvVar {
+		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
+	}
+
+	job := indexed(shop, "count", replicas)
+	db, service := set(shop, "db", replicas)
+	const podIndex = "metadata.labels['" + appsv1.PodIndexLabel + "']"
+	c := &db.Spec.Template.Spec.Containers[0]
+	c.Env = append(c.Env, field("POD_INDEX", podIndex))
+	c.VolumeMounts = []corev1.VolumeMount{{Name: "self", MountPath: "/self"}}
+	db.Spec.Template.Spec.Volumes = []corev1.Volume{{Name: "self", VolumeSource: corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{
+		Items: []corev1.DownwardAPIVolumeFile{{Path: "index", FieldRef: &corev1.ObjectFieldSelector{FieldPath: podIndex}}},
+	}}}}
+	spread, _ := Web(shop, "spread", 2, Anywhere)
+	spread.Spec.Template.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule,
+		LabelSelector: spread.Spec.Selector, MatchLabelKeys: []string{appsv1.DefaultDeploymentUniqueLabelKey},
+	}}
+	ok(t, w.Home.Create(ctx, job, service, db, spread))
+
+	t.Run("each pod of an Indexed Job prints its own index", func(t *testing.T) {
+		ok(t, w.Until(ctx, Scheduled, "the Job to be complete", func(ctx context.Context) (string, error) {
+			if err := w.Home.Client.Get(ctx, ctrlclient.ObjectKeyFromObject(job), job); err != nil {
+				return "", err
+			}
+			if job.Status.Succeeded != replicas || job.Status.CompletionTime == nil {
+				return fmt.Sprintf("%d pods succeeded, %d failed", job.Status.Succeeded, job.Status.Failed), nil
+			}
+			return "", nil
+		}))
+		pods, err := w.Home.Pods(ctx, shop, map[string]string{batchv1.JobNameLabel: job.Name})
+		ok(t, err)
+		if home, away := Split(pods); len(home) > 0 || len(away) != replicas {
+			t.Fatalf("%d of its pods ran at home and %d abroad, want %d abroad", len(home), len(away), replicas)
+		}
+		for _, p := range pods {
+			index := p.Labels[batchv1.JobCompletionIndexAnnotation]
+			text, err := w.Home.Kubectl(ctx, "logs", "-n", shop, p.Name)
+			ok(t, err)
+			if index == "" || !strings.Contains(text, "JOB_COMPLETION_INDEX="+index+"\n") {
+				t.Errorf("pod %s of index %q printed\n%s", p.Name, index, text)
+			}
+		}
+	})
+	t.Run("each pod of a StatefulSet reads its own", func(t *testing.T) {
+		pods, err := w.Home.PodsReady(ctx, Scheduled, shop, db.Labels, replicas)
+		ok(t, err)
+		for _, p := range pods {
+			index := p.Name[len("db-"):]
+			text, err := w.Home.InPod(ctx, shop, p.Name, "/tool", "env")
+			ok(t, err)
+			if !strings.Contains(text, "POD_INDEX="+index+"\n") {
+				t.Errorf("the environment of %s is\n%s", p.Name, text)
+			}
+			if text, err = w.Home.InPod(ctx, shop, p.Name, "/tool", "cat", "/self/index"); err != nil || text != index {
+				t.Errorf("%s reads index %q in a file (%v)", p.Name, text, err)
+			}
+		}
+	})
+	t.Run("a Deployment that spreads each of its revisions runs, and rolls over to another", func(t *testing.T) {
+		_, err := w.Home.PodsReady(ctx, Scheduled, shop, spread.Labels, 2)
+		ok(t, err)
+		_, err = w.Home.Kubectl(ctx, "rollout", "restart", "-n", shop, "deployment/spread")
+		ok(t, err)
+		_, err = w.Home.Kubectl(ctx, "rollout", "status", "-n", shop, "deployment/spread", "--timeout=60s")
+		ok(t, err)
+		pods, err := w.Home.PodsReady(ctx, Scheduled, shop, spread.Labels, 2)
+		ok(t, err)
+		if home, _ := Split(pods); len(home) > 0 {
+			t.Errorf("%d of its pods run at home", len(home))
+		}
+	})
+}
+
+// indexed is a Job of pods that print their environment, each once.
+func indexed(namespace, name string, completions int32) *batchv1.Job {
+	pod := WebPod(namespace, "", nil).Spec
+	pod.RestartPolicy = corev1.RestartPolicyNever
+	pod.Containers[0].Args, pod.Containers[0].ReadinessProbe = []string{"env"}, nil
+	mode := batchv1.IndexedCompletion
+	return &batchv1.Job{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: batchv1.JobSpec{
+			Completions: &completions, Parallelism: &completions, CompletionMode: &mode,
+			Template: corev1.PodTemplateSpec{Spec: pod},
+		},
+	}
+}

@@ -1,0 +1,19 @@
+package lab
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestWhyPackagesNamesEachThatIsMissing(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	before := systemPath
+	systemPath = nil
+	t.Cleanup(func() { systemPath = before })
+	why := WhyPackages()
+	for _, pkg := range []string{"runc", "nftables", "wireguard-tools", "apt-get"} {
+		if !strings.Contains(why, pkg) {
+			t.Errorf("%q does not name %s", why, pkg)
+		}
+	}
+}

@@ -1,0 +1,199 @@
+package twonodes
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/entente-dev/entente/integration/e2e"
+	"github.com/entente-dev/entente/integration/lab"
+)
+
+const (
+	labName = "twonodes"
+	shop    = "shop"
+	// steady is the label of each cluster's first node, on which the agent runs: the
+	// other one is that which dies.
+	steady = "steady"
+	// patience bounds a test.
+	patience = 8 * time.Minute
+)
+
+// stage is what the tests share. KEEP=1 leaves the clusters up afterwards.
+type stage struct {
+	once  sync.Once
+	err   error
+	world *e2e.World
+	// inn is a pod at home and out one abroad, both on first nodes; twin is out as the
+	// provider has it.
+	inn, out, twin corev1.Pod
+	// innAbroad is the address of inn's Service abroad.
+	innAbroad string
+
+	mu      sync.Mutex
+	waiting logger
+}
+
+var theStage stage // the one thing that the tests of this package share
+
+func TestMain(m *testing.M) {
+	log.SetLogger(logr.Discard())
+	code := m.Run()
+	if theStage.world != nil && os.Getenv("KEEP") == "" {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+		if err := lab.Down(ctx, labName); err != nil {
+			fmt.Fprintln(os.Stderr, "take the clusters away:", err)
+			code = 1
+		}
+		cancel()
+	}
+	os.Exit(code)
+}
+
+func onStage(t *testing.T) (context.Context, *stage) {
+	t.Helper()
+	switch {
+	case testing.Short():
+		t.Skip("real clusters take minutes: not with -short")
+	case runtime.GOOS != "linux" || os.Getuid() != 0:
+		t.Skip("real clusters need Linux and root")
+	}
+	ctx, cancel := context.WithTimeoutCause(t.Context(), patience, fmt.Errorf("the test takes longer than %s", patience))
+	t.Cleanup(cancel)
+	s := &theStage
+	s.waits(t)
+	t.Cleanup(func() {
+		if t.Failed() && s.world != nil {
+			dir := filepath.Join(s.world.Root, ".build/logs/twonodes-"+time.Now().UTC().Format("20060102-150405"), strings.ReplaceAll(t.Name(), "/", "_"))
+			if err := s.world.Dump(context.WithoutCancel(ctx), dir); err != nil {
+				t.Logf("not all logs could be kept: %v", err)
+			}
+			t.Logf("logs are in %s", dir)
+		}
+		s.waits(nil)
+	})
+	s.once.Do(func() { s.err = s.build(ctx) })
+	if s.err != nil {
+		t.Fatalf("bring up two clusters with Entente: %v", s.err)
+	}
+	return ctx, s
+}
+
+// logger is the test that runs, to which is told what is waited for.
+type logger interface {
+	Logf(format string, args ...any)
+}
+
+func (s *stage) waits(l logger) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting = l
+}
+
+// say tells the test that runs what is waited for.
+func (s *stage) say(what string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.waiting != nil {
+		s.waiting.Logf("%s waiting for %s", time.Now().Format("15:04:05.0"), what)
+	}
+}
+
+// build installs the chart in both clusters, peers them, makes the second nodes their
+// gateways, and has a pod run on the first node of each.
+func (s *stage) build(ctx context.Context) error {
+	w, err := e2e.Up(ctx, e2e.Config{
+		Lab: labName, Nodes: 2, CheckKubelets: true, Waiting: s.say,
+		Values: []string{"dns.clusterNames=Visible", "agent.podTemplate.spec.nodeSelector." + steady + "=yes"},
+	})
+	if err != nil {
+		return err
+	}
+	s.world = w
+	if err := w.LoadImage(ctx); err != nil {
+		return err
+	}
+	if err := w.Each(ctx, func(ctx context.Context, side *e2e.Side) error {
+		if _, err := side.Kubectl(ctx, "label", "node", side.Node(), steady+"=yes", "--overwrite"); err != nil {
+			return err
+		}
+		return w.Install(ctx, side)
+	}); err != nil {
+		return err
+	}
+	if _, err := w.Peer(ctx); err != nil {
+		return err
+	}
+	if err := w.Each(ctx, func(ctx context.Context, side *e2e.Side) error { return makeGateway(ctx, w, side) }); err != nil {
+		return err
+	}
+	if _, err := w.Peered(ctx, e2e.Restarted); err != nil {
+		return err
+	}
+	return s.run(ctx)
+}
+
+// run starts the two pods.
+func (s *stage) run(ctx context.Context) error {
+	w := s.world
+	if err := w.Offload(ctx, shop); err != nil {
+		return err
+	}
+	inn, innService := e2e.Web(shop, "inn", 1, e2e.AtHome)
+	inn.Spec.Template.Spec.NodeSelector = map[string]string{steady: "yes"}
+	out, outService := e2e.Web(shop, "out", 1, e2e.Away)
+	// A consumer cannot choose among the provider's nodes; its administrator can.
+	if _, err := w.Abroad.Kubectl(ctx, "cordon", second(w.Abroad)); err != nil {
+		return err
+	}
+	if err := w.Home.Create(ctx, inn, innService, out, outService); err != nil {
+		return err
+	}
+	inns, err := w.Home.PodsReady(ctx, e2e.Scheduled, shop, inn.Labels, 1)
+	if err != nil {
+		return err
+	}
+	outs, err := w.Home.PodsReady(ctx, e2e.Scheduled, shop, out.Labels, 1)
+	if err != nil {
+		return err
+	}
+	if _, err := w.Abroad.Kubectl(ctx, "uncordon", second(w.Abroad)); err != nil {
+		return err
+	}
+	twin, err := w.Abroad.Twin(ctx, &outs[0])
+	if err != nil {
+		return err
+	}
+	var reflected corev1.Service
+	if err := w.Abroad.Client.Get(ctx, ctrlclient.ObjectKey{Namespace: twin.Namespace, Name: innService.Name}, &reflected); err != nil {
+		return err
+	}
+	s.inn, s.out, s.twin, s.innAbroad = inns[0], outs[0], *twin, reflected.Spec.ClusterIP
+	for pod, side := range map[*corev1.Pod]*e2e.Side{&s.inn: w.Home, &s.twin: w.Abroad} {
+		if pod.Spec.NodeName != side.Node() {
+			return fmt.Errorf("pod %s runs on %s, want %s", pod.Name, pod.Spec.NodeName, side.Node())
+		}
+	}
+	return w.Home.ReachesAll(ctx, e2e.Soon, shop, s.inn.Name, "http://"+s.out.Status.PodIP+":8080/name", outs)
+}
+
+// second is the name of a cluster's second node.
+func second(side *e2e.Side) string { return side.Plan.Nodes[1].Name }
+
+func ok(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
