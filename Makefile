@@ -23,6 +23,9 @@ GOBUILD := CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '$(LDFLAGS)
 # All modules of the repository whose go.mod is kept tidy. tools/proto is not:
 # nothing is built of it.
 MODULES := $(filter-out tools/proto,$(patsubst ./%,%,$(patsubst %/go.mod,%,$(shell find . -name go.mod -not -path './.build/*'))))
+# A test that fails is run once more by itself, where no more than two did and none
+# of them raced: machines stall, and a run says at its end what it had to repeat.
+GOTEST = $(CURDIR)/$(BIN)/gotestsum --format pkgname-and-test-fails --hide-summary skipped --rerun-fails=1 --rerun-fails-max-failures=2 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race
 # What `make generate` writes.
 GENERATED := gen api/v1alpha1/zz_generated.deepcopy.go charts/entente/files/crds server/openapi
 
@@ -84,23 +87,23 @@ clean: ## Remove what was built, but not the lab's cache (bin/lab down ends a la
 test: unit e2e ## All tests: unit with the race detector, controllers and end to end on real clusters
 
 .PHONY: unit
-unit: $(BIN)/helm ## Unit tests, with the race detector
-	@CGO_ENABLED=1 go test -race ./...
+unit: $(BIN)/helm $(BIN)/gotestsum ## Unit tests, with the race detector
+	@CGO_ENABLED=1 $(GOTEST) --packages ./... -- -race
 	@cd tools/dsse && go test ./...
 
 .PHONY: e2e
-e2e: build image lab live $(BIN)/helm $(BIN)/grpcurl ## Controllers on a real API server, then end to end on real clusters (Linux, root)
-	@cd integration && go test -p 1 -count 1 -timeout 80m ./...
+e2e: build image lab live $(BIN)/helm $(BIN)/grpcurl $(BIN)/gotestsum ## Controllers on a real API server, then end to end on real clusters (Linux, root)
+	@cd integration && $(GOTEST) --packages ./... -- -p 1 -count 1 -timeout 80m
 
 # On an API server of their own, which the lab's cache has: the chart's rights and
 # policies, and under these virtual nodes and the provider. All tests of the
 # packages run, so that none is lost by being renamed.
 .PHONY: live
-live: lab $(BIN)/helm ## What needs an API server and nothing else: the chart, virtual nodes, the provider (Linux)
+live: lab $(BIN)/helm $(BIN)/gotestsum ## What needs an API server and nothing else: the chart, virtual nodes, the provider (Linux)
 	@if [ "$$(go env GOOS)" != linux ]; then echo 'live: the lab runs on Linux only: skipped'; exit 0; fi; \
 	server=$$(bin/lab bin kube-apiserver); \
 	KUBEBUILDER_ASSETS=$${server%/*} KUBEBUILDER_CONTROLPLANE_START_TIMEOUT=2m ENTENTE_LIVE=must \
-		go test -count 1 ./internal/agent ./internal/charttest ./internal/offload ./vk
+		$(GOTEST) --packages './internal/agent ./internal/charttest ./internal/offload ./vk' -- -count 1
 
 .PHONY: soak
 soak: ## Kill loops, rotation, and an hour of attack on etcd, at length (hours)
@@ -189,6 +192,10 @@ $(BIN)/golangci-lint: tools/golangci/go.mod tools/golangci/go.sum
 $(BIN)/grpcurl: tools/grpcurl/go.mod tools/grpcurl/go.sum
 	@echo 'building grpcurl (1 min the first time)'
 	@$(call tool,tools/grpcurl,github.com/fullstorydev/grpcurl/cmd/grpcurl,-X main.version=$(call pinned,grpcurl,github.com/fullstorydev/grpcurl))
+
+$(BIN)/gotestsum: tools/gotestsum/go.mod tools/gotestsum/go.sum
+	@echo 'building gotestsum'
+	@$(call tool,tools/gotestsum,gotest.tools/gotestsum,-X gotest.tools/gotestsum/cmd.version=$(call pinned,gotestsum,gotest.tools/gotestsum))
 
 # The version of a module in the go.mod of a tool.
 pinned = $(shell sed -n 's|^\(require\)\{0,1\}[[:space:]]*$(2) \(v[^ ]*\).*|\2|p' tools/$(1)/go.mod)

@@ -38,7 +38,7 @@ func another(t *testing.T, name string) *cluster {
 	t.Cleanup(c.kill)
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("the last words of %s's agent:\n%s", name, c.lastWords(40))
+			t.Logf("the last words of %s's agent:\n%s", name, c.lastWords(12))
 		}
 	})
 	return c

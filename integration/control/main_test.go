@@ -146,22 +146,23 @@ func needLab(t *testing.T) (home, abroad *cluster) {
 	t.Cleanup(func() {
 		if t.Failed() {
 			for _, c := range []*cluster{world.home, world.abroad} {
-				t.Logf("the last words of %s's agent:\n%s", c.name, c.lastWords(40))
+				t.Logf("the last words of %s's agent:\n%s", c.name, c.lastWords(12))
 			}
 		}
 	})
 	return world.home, world.abroad
 }
 
-// tail returns the last lines of a file.
+// tail returns the last lines of a log that an administrator would read, cut short:
+// what failed stands before them, and shall be seen.
 func tail(file string, lines int) string {
 	f, err := os.Open(file)
 	if err != nil {
 		return err.Error()
 	}
 	defer f.Close()
-	if size, err := f.Seek(0, io.SeekEnd); err == nil && size > 64<<10 {
-		_, _ = f.Seek(-64<<10, io.SeekEnd)
+	if size, err := f.Seek(0, io.SeekEnd); err == nil && size > 1<<20 {
+		_, _ = f.Seek(-1<<20, io.SeekEnd)
 	} else {
 		_, _ = f.Seek(0, io.SeekStart)
 	}
@@ -169,6 +170,15 @@ func tail(file string, lines int) string {
 	if err != nil {
 		return err.Error()
 	}
-	all := strings.Split(strings.TrimRight(string(b), "\n"), "\n")
+	var all []string
+	for line := range strings.Lines(string(b)) {
+		if strings.Contains(line, " level=DEBUG") && !strings.Contains(line, `msg="Event occurred"`) {
+			continue
+		}
+		if line = strings.TrimRight(line, "\n"); len(line) > 400 {
+			line = line[:400] + "…"
+		}
+		all = append(all, line)
+	}
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
