@@ -368,7 +368,7 @@ func (a *agent) half(peer peering.ClusterID) wire.PresharedHalf {
 
 // peerAPI builds what other clusters see.
 func (a *agent) peerAPI(ctx context.Context) error {
-	contracts := &contractCache{reader: a.mgr.GetCache(), self: a.source.ID(), lender: a.lender}
+	contracts := &contractCache{self: a.source.ID(), lender: a.lender}
 	var err error
 	a.lent, err = offload.New(offload.Config{
 		Client: a.direct, REST: a.cfg.Kubernetes, Contracts: contracts.lent,

@@ -104,24 +104,14 @@ func (a *agent) watchOffers() *controller.OfferWatch {
 
 // contractCache tells of contracts in which this cluster lends.
 type contractCache struct {
-	reader ctrlclient.Reader
 	self   peering.ClusterID
 	lender *controller.Lender
-}
-
-func (c *contractCache) get(id string) (*v1alpha1.Contract, bool) {
-	var contract v1alpha1.Contract
-	err := c.reader.Get(context.Background(), ctrlclient.ObjectKey{Name: id}, &contract) //nolint:forbidigo // a cache answers at once
-	if err != nil || contract.Spec.Role != v1alpha1.ContractProvider {
-		return nil, false
-	}
-	return &contract, true
 }
 
 // state returns the contract as a value. What is asked for is what was signed:
 // the envelope, not the readable copy.
 func (c *contractCache) state(id string) (*v1alpha1.Contract, peering.Contract, peering.Terms, bool) {
-	stored, ok := c.get(id)
+	stored, ok := c.lender.Lent(id)
 	if !ok {
 		return nil, peering.Contract{}, peering.Terms{}, false
 	}
@@ -136,7 +126,7 @@ func (c *contractCache) state(id string) (*v1alpha1.Contract, peering.Contract, 
 }
 
 func (c *contractCache) peer(id string) peering.ClusterID {
-	if contract, ok := c.get(id); ok {
+	if contract, ok := c.lender.Lent(id); ok {
 		return peering.ClusterID(contract.Spec.PeerID)
 	}
 	return ""

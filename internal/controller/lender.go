@@ -656,6 +656,28 @@ func (l *Lender) contract(ctx context.Context, peer peering.ClusterID, id string
 	return &c, nil
 }
 
+// Lent returns a contract by which this cluster lends. The cache shows it; while it does
+// not show yet what was signed a moment ago, the API server is asked, since a consumer
+// uses a contract as soon as it has the second signature.
+func (l *Lender) Lent(id string) (*v1alpha1.Contract, bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), lentPatience) //nolint:forbidigo // a cache answers at once, and what is not there yet is there soon
+	defer cancel()
+	var c v1alpha1.Contract
+	err := l.Client.Get(ctx, client.ObjectKey{Name: id}, &c)
+	if apierrors.IsNotFound(err) && l.signedNow(id) {
+		err = l.Reader.Get(ctx, client.ObjectKey{Name: id}, &c)
+	}
+	return &c, err == nil && c.Spec.Role == v1alpha1.ContractProvider
+}
+
+// signedNow says whether a contract was signed so lately that the cache may not show it.
+func (l *Lender) signedNow(id string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r, ok := l.recent[id]
+	return ok && l.Now().Sub(r.at) < recentSettle
+}
+
 // Contract returns the newest revision of a contract with a peer, in either
 // role, unless it is over and done with.
 func (l *Lender) Contract(ctx context.Context, peer peering.ClusterID, id string) (peering.Envelope, error) {

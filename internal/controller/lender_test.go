@@ -14,9 +14,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -1095,6 +1097,40 @@ func TestACacheThatLagsLendsNothingTwice(t *testing.T) {
 	l.pass(recentSettle)
 	if _, err := l.Advertise(t.Context(), l.peers[1].ID(), l.ask("b", "cpu=4")); err != nil {
 		t.Errorf("what is gone is held back still: %v", err)
+	}
+}
+
+// A consumer opens its streams when it has the second signature, which may be before
+// the cache shows the contract.
+func TestAContractIsUsedAsSoonAsItIsSigned(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 1, append(nodes(1), policyNamed("p"))...)
+	inner, asked := l.Client, 0
+	l.Client = interceptor.NewClient(inner.(client.WithWatch), interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			if _, ok := o.(*v1alpha1.Contract); ok {
+				return apierrors.NewNotFound(schema.GroupResource{Resource: "contracts"}, key.Name)
+			}
+			return c.Get(ctx, key, o, opts...)
+		},
+	})
+	l.Reader = interceptor.NewClient(inner.(client.WithWatch), interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			asked++
+			return c.Get(ctx, key, o, opts...)
+		},
+	})
+	if _, ok := l.Lent("c-none"); ok || asked != 0 {
+		t.Errorf("a contract that nobody signed is there: %t, and the API server was asked %d times", ok, asked)
+	}
+	held := l.mustContract(0, l.ask("a", "cpu=3"))
+	if c, ok := l.Lent(held.ContractID); !ok || c.Name != held.ContractID {
+		t.Error("the contract that was just signed is not there")
+	}
+	l.pass(recentSettle)
+	asked = 0
+	if _, ok := l.Lent(held.ContractID); ok || asked != 0 {
+		t.Errorf("what the cache does not show for long is there: %t, and the API server was asked %d times", ok, asked)
 	}
 }
 

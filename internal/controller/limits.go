@@ -130,6 +130,8 @@ const (
 	// recentSettle is how old a contract may be that the cache does not show before
 	// the API server is asked about it.
 	recentSettle = 5 * time.Second
+	// lentPatience is how long the API server may take to show such a contract.
+	lentPatience = 2 * time.Second
 )
 
 // Limits of what peers make this cluster write of what they say: bytes of whole
