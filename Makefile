@@ -70,12 +70,12 @@ image: ## Build the container image as an archive, .build/image/entente.tar
 	@echo '$(IMAGE_TAR): $(IMAGE)'
 
 .PHONY: generate
-generate: .build/proto/.stamp $(BIN)/buf $(BIN)/controller-gen $(BIN)/protoc-gen-go $(BIN)/protoc-gen-go-grpc $(BIN)/protoc-gen-grpc-gateway $(BIN)/protoc-gen-openapiv3 ## Make what is generated: gen/, deepcopy functions, custom resource definitions, docs/limits.md
+generate: .build/proto/.stamp $(BIN)/buf $(BIN)/controller-gen $(BIN)/protoc-gen-go $(BIN)/protoc-gen-go-grpc $(BIN)/protoc-gen-grpc-gateway $(BIN)/protoc-gen-openapiv3 ## Make what is generated: gen/, deepcopy functions, custom resource definitions, docs/limits.md and docs/resources.md
 	@$(BIN)/buf generate
 	@$(BIN)/controller-gen object paths=./api/...
 	@$(BIN)/controller-gen crd paths=./api/... output:crd:dir=charts/entente/files/crds
 	@install -m 0644 gen/openapi/entente/v1/admin.openapi.json server/openapi/
-	@go test ./internal/archtest -count 1 -run TestLimitsDoc -update >/dev/null
+	@go test ./internal/archtest -count 1 -run '^Test(Limits|Resources)Doc$$' -update >/dev/null
 
 .PHONY: clean
 clean: ## Remove what was built, but not the lab's cache (bin/lab down ends a lab)

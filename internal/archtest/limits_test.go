@@ -18,7 +18,7 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "rewrite docs/limits.md")
+var update = flag.Bool("update", false, "rewrite docs/limits.md and docs/resources.md")
 
 const limitsDoc = "../../docs/limits.md"
 
