@@ -41,7 +41,7 @@ type NodeConfig struct {
 	// (0: by the node's own links).
 	Interface string
 	Port, MTU int
-	// HealthAddress is where /healthz, /readyz and /metrics are served.
+	// HealthAddress is where /healthz and /readyz are served.
 	HealthAddress string
 	Log           *slog.Logger
 }

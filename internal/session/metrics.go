@@ -26,14 +26,14 @@ type collector struct {
 //	entente_session_clock_skew_seconds{peer}          how far the peer's clock is ahead
 func (m *Manager) Collector() prometheus.Collector {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc("entente_"+name, help, labels, nil)
+		return prometheus.NewDesc(name, help, labels, nil)
 	}
 	return &collector{
 		m:         m,
-		notAfter:  desc("certificate_not_after_seconds", "When a certificate ends, in seconds since 1970: this cluster's root, its agent's leaf, or the leaf that a peer showed last.", "kind", "peer"),
-		sessions:  desc("sessions", "Sessions with peers that are up."),
-		roundTrip: desc("session_round_trip_seconds", "Smoothed round trip time of a session.", "peer"),
-		skew:      desc("session_clock_skew_seconds", "How far a peer's clock is ahead of this one's.", "peer"),
+		notAfter:  desc("entente_certificate_not_after_seconds", "When a certificate ends, in seconds since 1970: this cluster's root, its agent's leaf, or the leaf that a peer showed last.", "kind", "peer"),
+		sessions:  desc("entente_sessions", "Sessions with peers that are up."),
+		roundTrip: desc("entente_session_round_trip_seconds", "Smoothed round trip time of a session.", "peer"),
+		skew:      desc("entente_session_clock_skew_seconds", "How far a peer's clock is ahead of this one's.", "peer"),
 	}
 }
 
