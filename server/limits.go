@@ -202,8 +202,6 @@ const (
 	// stream and is not carried out; beyond that nothing is read.
 	offloadMaxInFlight      = 128
 	offloadMaxInFlightBytes = 16 << 20
-	// offloadMaxPods is how many pods of a stream are applied or deleted at once.
-	offloadMaxPods = 16
 	// offloadMaxWork is how many objects of one peer, over all its contracts, are
 	// applied at once, and how many deleted: what it has the API server do at once
 	// delays others.

@@ -23,6 +23,10 @@ import (
 type OffloadObjects interface {
 	// Held returns all that is held for the contract.
 	Held(ctx context.Context, contract string) ([]peering.Held, error)
+	// Admit waits until the contract's consumer may have something written, first come
+	// first served, and not for long. Apply is called next, and done after it. A no is
+	// a *peering.Refusal.
+	Admit(ctx context.Context, contract string) (done func(), err error)
 	// Apply makes the object so, and returns nil once that is persisted. A no is a
 	// *peering.Refusal.
 	Apply(ctx context.Context, contract string, o peering.Object) error

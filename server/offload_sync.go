@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -61,7 +62,6 @@ func (s *Offload) Sync(stream ententev1.OffloadService_SyncServer) error {
 		out:   newOutbox(),
 		bytes: semaphore.NewWeighted(offloadMaxInFlightBytes),
 		count: semaphore.NewWeighted(offloadMaxInFlight),
-		pods:  semaphore.NewWeighted(offloadMaxPods),
 		lanes: make(map[string]*lane), shared: shared,
 	}
 	go run.out.send(ctx, cancel, stream)
@@ -105,17 +105,18 @@ type syncRun struct {
 	in       <-chan *ententev1.SyncRequest
 	out      *outbox
 
-	bytes, count, pods *semaphore.Weighted
-	shared             *peerWork
+	bytes, count *semaphore.Weighted
+	shared       *peerWork
 	// lanes has the work of each namespace that has any.
 	lanesMu sync.Mutex
 	lanes   map[string]*lane
 	work    sync.WaitGroup
 }
 
-// lane is the work of one namespace, in the order in which it came.
+// lane is the work of one namespace, in the order in which it came. Who has done a
+// task takes it out.
 type lane struct {
-	queue []syncTask
+	tasks []*syncTask
 }
 
 type syncTask struct {
@@ -123,7 +124,30 @@ type syncTask struct {
 	hash   peering.Hash
 	size   int64
 	delete bool
+	begun  bool
 	do     func(context.Context) error
+}
+
+// due returns the tasks that can begin, and has them begun. Tasks of one name come one
+// after the other. What a pod may need is applied in order, one after the other; pods
+// then beside each other. A delete makes room, and waits for nothing but its own name.
+func (l *lane) due() []*syncTask {
+	type name struct {
+		kind peering.Kind
+		name string
+	}
+	var out []*syncTask
+	earlier, needed := map[name]bool{}, false
+	for _, t := range l.tasks {
+		n := name{t.ref.Kind, t.ref.Name}
+		if !t.begun && !earlier[n] && (t.delete || !needed) {
+			t.begun = true
+			out = append(out, t)
+		}
+		earlier[n] = true
+		needed = needed || !t.delete && t.ref.Kind != peering.KindPod
+	}
+	return out
 }
 
 // serve says what is held, and then carries out what comes until ctx ends or
@@ -180,7 +204,7 @@ func (r *syncRun) watch(ctx context.Context) {
 
 // take queues one message of the consumer. Its error ends the stream.
 func (r *syncRun) take(ctx context.Context, msg *ententev1.SyncRequest) error {
-	task := syncTask{size: 1}
+	task := &syncTask{size: 1}
 	switch x := msg.GetMessage().(type) {
 	case *ententev1.SyncRequest_Apply_:
 		o, err := wire.ApplyFrom(x.Apply)
@@ -253,10 +277,10 @@ func (r *syncRun) refuseLater(ctx context.Context, ref *ententev1.ObjectRef, has
 	}}})
 }
 
-// enqueue puts a task behind the others of its namespace, and sees that someone
-// works on them. Of an object that is applied again before the first state was
-// begun only the last is written: the first, which is returned, will not be.
-func (r *syncRun) enqueue(ctx context.Context, t syncTask) (older syncTask, superseded bool) {
+// enqueue puts a task behind the others of its namespace, and begins what can begin.
+// Of an object that is applied again before the first state was begun only the last
+// is written: the first, which is returned, will not be.
+func (r *syncRun) enqueue(ctx context.Context, t *syncTask) (older *syncTask, superseded bool) {
 	space := t.ref.Namespace
 	if t.ref.Kind == peering.KindNamespace {
 		space = t.ref.Name
@@ -267,62 +291,44 @@ func (r *syncRun) enqueue(ctx context.Context, t syncTask) (older syncTask, supe
 	if !ok {
 		l = &lane{}
 		r.lanes[space] = l
-		r.work.Go(func() { r.drain(ctx, space, l) })
 	}
-	for i := len(l.queue) - 1; i >= 0; i-- {
-		if older = l.queue[i]; older.ref != t.ref {
+	for i, older := range slices.Backward(l.tasks) {
+		if older.ref != t.ref {
 			continue
 		}
-		if older.delete || t.delete {
+		if older.begun || older.delete || t.delete {
 			break
 		}
-		l.queue[i] = t
+		l.tasks[i] = t
 		return older, true
 	}
-	l.queue = append(l.queue, t)
-	return syncTask{}, false
+	l.tasks = append(l.tasks, t)
+	r.begin(ctx, space, l)
+	return nil, false
 }
 
-// drain works on a namespace until there is nothing to do. What a pod may need
-// is done in order, one after the other; pods then beside each other.
-func (r *syncRun) drain(ctx context.Context, space string, l *lane) {
-	for {
-		r.lanesMu.Lock()
-		if len(l.queue) == 0 {
-			delete(r.lanes, space)
-			r.lanesMu.Unlock()
-			return
-		}
-		t := l.queue[0]
-		l.queue = l.queue[1:]
-		r.lanesMu.Unlock()
-		if t.ref.Kind != peering.KindPod || r.pods.Acquire(ctx, 1) != nil {
-			r.carryOut(ctx, t)
-			continue
-		}
+// begin has the work of a namespace done that can be done now. The lock is held.
+func (r *syncRun) begin(ctx context.Context, space string, l *lane) {
+	for _, t := range l.due() {
 		r.work.Go(func() {
-			defer r.pods.Release(1)
 			r.carryOut(ctx, t)
+			r.lanesMu.Lock()
+			defer r.lanesMu.Unlock()
+			l.tasks = slices.DeleteFunc(l.tasks, func(x *syncTask) bool { return x == t })
+			r.begin(ctx, space, l)
+			if len(l.tasks) == 0 {
+				delete(r.lanes, space)
+			}
 		})
 	}
 }
 
 // carryOut does a task and answers it. Without an answer, because ctx ended, the
 // consumer compares again.
-func (r *syncRun) carryOut(ctx context.Context, t syncTask) {
+func (r *syncRun) carryOut(ctx context.Context, t *syncTask) {
 	defer r.count.Release(1)
 	defer r.bytes.Release(t.size)
-	turn := r.shared.applies
-	if t.delete {
-		turn = r.shared.deletes
-	}
-	if turn.Acquire(ctx, 1) != nil {
-		return
-	}
-	defer turn.Release(1)
-	limited, cancel := context.WithTimeout(ctx, offloadApplyTimeout)
-	defer cancel()
-	err := try(limited, t.do)
+	err := r.inTurn(ctx, t)
 	if ctx.Err() != nil {
 		return
 	}
@@ -336,6 +342,27 @@ func (r *syncRun) carryOut(ctx context.Context, t syncTask) {
 	}
 	// It fails only when ctx ended: then the consumer compares again.
 	_ = r.out.put(ctx, wire.AckTo(ack))
+}
+
+// inTurn does a task when it is its turn among what is done for the peer. What waits
+// for the peer's budget has no place there meanwhile.
+func (r *syncRun) inTurn(ctx context.Context, t *syncTask) error {
+	turn := r.shared.deletes
+	if !t.delete {
+		admitted, err := r.cfg.Objects.Admit(ctx, r.contract)
+		if err != nil {
+			return err //nolint:wrapcheck // a refusal goes to the consumer as it is
+		}
+		defer admitted()
+		turn = r.shared.applies
+	}
+	if err := turn.Acquire(ctx, 1); err != nil {
+		return context.Cause(ctx)
+	}
+	defer turn.Release(1)
+	limited, cancel := context.WithTimeout(ctx, offloadApplyTimeout)
+	defer cancel()
+	return try(limited, t.do)
 }
 
 // try turns a panic into an error: no object from outside stops the agent.

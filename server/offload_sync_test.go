@@ -4,9 +4,12 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
@@ -25,6 +28,8 @@ type slowObjects struct {
 }
 
 func (slowObjects) Held(context.Context, string) ([]peering.Held, error) { return nil, nil }
+
+func (slowObjects) Admit(context.Context, string) (func(), error) { return func() {}, nil }
 
 func (o slowObjects) Apply(ctx context.Context, contract string, _ peering.Object) error {
 	o.begun <- contract
@@ -122,4 +127,154 @@ func TestWhatIsDoneForAPeerAtOnceIsBounded(t *testing.T) {
 	}
 	close(objects.done)
 	begun(3 * offloadMaxWork)
+}
+
+// spentObjects is those of a consumer whose budget is spent: nothing is admitted until
+// there is room, and what is applied takes until it is let go.
+type spentObjects struct {
+	slowObjects
+	room chan struct{}
+	log  chan string
+}
+
+func (o spentObjects) Admit(ctx context.Context, _ string) (func(), error) {
+	select {
+	case <-o.room:
+		return func() {}, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (o spentObjects) Apply(ctx context.Context, _ string, x peering.Object) error {
+	o.log <- "apply " + x.Ref.Name
+	select {
+	case <-o.done:
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+func (o spentObjects) Delete(_ context.Context, _ string, ref peering.ObjectRef, _ *int64) error {
+	o.log <- "delete " + ref.Name
+	return nil
+}
+
+// pipe is a stream of which the test is the other side.
+type pipe struct {
+	ententev1.OffloadService_SyncServer
+	ctx context.Context
+	in  chan *ententev1.SyncRequest
+}
+
+func (p pipe) Context() context.Context { return p.ctx }
+
+func (p pipe) Recv() (*ententev1.SyncRequest, error) {
+	select {
+	case m := <-p.in:
+		return m, nil
+	case <-p.ctx.Done():
+		return nil, p.ctx.Err()
+	}
+}
+
+func (pipe) Send(*ententev1.SyncResponse) error { return nil }
+
+// syncWith has a test be a consumer, and say what was done since it asked last.
+func syncWith(t *testing.T, f func(o spentObjects, send func(...*ententev1.SyncRequest), did func() []string)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		o := spentObjects{slowObjects: slowObjects{done: make(chan struct{})}, room: make(chan struct{}), log: make(chan string, 1024)}
+		svc, err := NewOffload(OffloadConfig{
+			Objects: o, Streams: o,
+			Contracts: func(string) (OffloadContract, bool) { return OffloadContract{Consumer: "a"}, true },
+			Peer:      func(context.Context) (peering.ClusterID, bool) { return "a", true },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		stream := pipe{ctx: ctx, in: make(chan *ententev1.SyncRequest)}
+		ended := make(chan error)
+		go func() { ended <- svc.Sync(stream) }()
+		defer func() {
+			cancel()
+			<-ended
+		}()
+		send := func(messages ...*ententev1.SyncRequest) {
+			for _, m := range messages {
+				stream.in <- m
+			}
+			synctest.Wait()
+		}
+		send(wire.OpenTo("a-1"))
+		f(o, send, func() (out []string) {
+			synctest.Wait()
+			for len(o.log) > 0 {
+				out = append(out, <-o.log)
+			}
+			slices.Sort(out)
+			return out
+		})
+	})
+}
+
+func applyTo(kind peering.Kind, name, uid string) *ententev1.SyncRequest {
+	return wire.ApplyTo(peering.Object{Ref: peering.ObjectRef{Kind: kind, Namespace: "shop", Name: name, UID: uid}, JSON: []byte("{}")})
+}
+
+func deleteTo(kind peering.Kind, name, uid string) *ententev1.SyncRequest {
+	return wire.DeleteTo(peering.ObjectRef{Kind: kind, Namespace: "shop", Name: name, UID: uid}, nil)
+}
+
+// However much is to be applied, whether it waits for the budget or for its turn, a
+// delete of another object does not wait for it, and nor does the reading of it.
+func TestADeleteWaitsForNoOtherObject(t *testing.T) {
+	for name, admitted := range map[string]int{"applies wait for the budget": 0, "applies are at work": 1000} {
+		t.Run(name, func(t *testing.T) {
+			syncWith(t, func(o spentObjects, send func(...*ententev1.SyncRequest), did func() []string) {
+				if admitted > 0 {
+					close(o.room)
+				}
+				for i := range 3 * offloadMaxWork {
+					send(applyTo(peering.KindPod, fmt.Sprint("web-", i), fmt.Sprint("u-", i)))
+				}
+				send(applyTo(peering.KindConfigMap, "config", "u"), applyTo(peering.KindSecret, "secret", "u"))
+				did()
+				send(deleteTo(peering.KindPod, "old", "u-old"), deleteTo(peering.KindConfigMap, "old", "u-old"))
+				if diff := cmp.Diff([]string{"delete old", "delete old"}, did()); diff != "" {
+					t.Errorf("(-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+// What is said of one object, and of another of its name, is done in the order in which
+// it was said.
+func TestTheOrderOfAnObjectIsKept(t *testing.T) {
+	syncWith(t, func(o spentObjects, send func(...*ententev1.SyncRequest), did func() []string) {
+		step := func(want ...string) {
+			t.Helper()
+			if diff := cmp.Diff(want, did()); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		}
+		send(applyTo(peering.KindPod, "web", "u-1"), deleteTo(peering.KindPod, "web", "u-1"), applyTo(peering.KindPod, "web", "u-2"))
+		step()
+		o.room <- struct{}{}
+		step("apply web")
+		o.done <- struct{}{}
+		step("delete web")
+		o.room <- struct{}{}
+		step("apply web")
+		o.done <- struct{}{}
+		// What a pod may need is there before it.
+		send(applyTo(peering.KindConfigMap, "config", "u"), applyTo(peering.KindSecret, "secret", "u"), applyTo(peering.KindPod, "db", "u"))
+		for _, want := range []string{"apply config", "apply secret", "apply db"} {
+			o.room <- struct{}{}
+			step(want)
+			o.done <- struct{}{}
+		}
+	})
 }

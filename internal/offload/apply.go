@@ -57,7 +57,7 @@ func (p *Provider) Apply(ctx context.Context, contract string, o peering.Object)
 	if err := p.await(ctx); err != nil {
 		return err
 	}
-	err = paced(ctx, func() error {
+	err = p.paced(ctx, c.Peer, func() error {
 		if err := p.client.room(c.Peer); err != nil {
 			return err
 		}
@@ -383,17 +383,19 @@ func (p *Provider) Delete(ctx context.Context, contract string, ref peering.Obje
 	if err := p.await(ctx); err != nil {
 		return err
 	}
-	err = paced(ctx, func() error { return p.deleteNow(ctx, contract, c, ref, grace) })
+	err = p.paced(ctx, c.Peer, func() error { return p.deleteNow(ctx, contract, c, ref, grace) })
 	return refusalOf(err, ref)
 }
 
 func (p *Provider) deleteNow(ctx context.Context, contract string, c Contract, ref peering.ObjectRef, grace *int64) error {
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		switch ref.Kind {
+		// What others hold is rewritten, once for each time that it was applied, and
+		// does not wait.
 		case peering.KindNamespace:
-			return p.deleteNamespace(ctx, contract, c, ref)
+			return p.deleteNamespace(urgent(ctx), contract, c, ref)
 		case peering.KindConfigMap, peering.KindSecret, peering.KindService:
-			return p.deleteShared(ctx, contract, c, ref)
+			return p.deleteShared(urgent(ctx), contract, c, ref)
 		case peering.KindPod:
 			return p.deletePod(ctx, contract, c, ref, grace)
 		}

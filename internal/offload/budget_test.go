@@ -4,8 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/budget"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -165,5 +169,128 @@ func TestBudgetChargesWhatCannotWait(t *testing.T) {
 	// What one deletes keeps nobody else waiting.
 	if err := m.spend(t.Context(), largeConfig("b"), 1); err != nil {
 		t.Error(err)
+	}
+}
+
+// metered returns a provider with no more than a budget, which one peer has spent, and
+// what has that peer try to write a MiB.
+func metered(t *testing.T, l budget.Limits) (p *Provider, write func() error) {
+	t.Helper()
+	p = &Provider{
+		cfg:    Config{Contracts: func(id string) (Contract, bool) { return Contract{Peer: peering.ClusterID(id)}, true }},
+		client: newMeter(nil, l, time.Now),
+	}
+	p.client.used = budget.New[peering.ClusterID](l)
+	write = func() error { return p.client.spend(t.Context(), largeConfig("a"), 1) }
+	for write() == nil {
+	}
+	return p, write
+}
+
+// When there is room again, of those that wait as many are tried as it is enough for, in
+// the order in which they came; nobody comes before them, and another peer does not wait.
+func TestWhatWaitsForTheBudgetGoesOnInOrder(t *testing.T) {
+	const each = 150 * time.Millisecond // in which a MiB is freed
+	mib := float64(1<<20 + budgetWriteBytes + 200)
+	l := budget.Limits{Burst: 100 * mib, Rate: mib / each.Seconds(), UserBurst: 10 * mib, UserRate: mib / each.Seconds()}
+	for name, waits := range map[string]func(ctx context.Context, p *Provider, write func() error) error{
+		"before it begins": func(ctx context.Context, p *Provider, write func() error) error {
+			done, err := p.Admit(ctx, "a")
+			if err != nil {
+				return err
+			}
+			defer done()
+			time.Sleep(each / 2) // reading comes first
+			return write()
+		},
+		"once begun": func(ctx context.Context, p *Provider, write func() error) error { return p.paced(ctx, "a", write) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p, spend := metered(t, l)
+				var mu sync.Mutex
+				var order []int
+				tried := 0
+				const all, later = 15, 20
+				came := func(i int) {
+					err := waits(t.Context(), p, func() error {
+						mu.Lock()
+						defer mu.Unlock()
+						tried++
+						return spend()
+					})
+					mu.Lock()
+					defer mu.Unlock()
+					if err != nil {
+						t.Errorf("%d: %v", i, err)
+					}
+					order = append(order, i)
+				}
+				for i := range later {
+					if i == all {
+						time.Sleep(each * 5 / 4) // there is room now, and others wait for it
+					}
+					go came(i)
+					synctest.Wait()
+				}
+				if done, err := p.Admit(t.Context(), "b"); err != nil {
+					t.Errorf("another peer: %v", err)
+				} else {
+					done()
+				}
+				time.Sleep(budgetPatience)
+				synctest.Wait()
+				if !slices.IsSorted(order) || len(order) != later {
+					t.Errorf("they went on in the order %v", order)
+				}
+				if name == "before it begins" && tried > later+later/10 {
+					t.Errorf("%d were tried for %d", tried, later)
+				}
+			})
+		})
+	}
+}
+
+// One that waits too long is refused, and so are those behind it, each after the same time.
+func TestNobodyWaitsLongForTheBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, _ := metered(t, budget.Limits{Burst: 8 << 20, Rate: 1, UserBurst: 4 << 20, UserRate: 1})
+		var work sync.WaitGroup
+		for range 5 {
+			work.Go(func() {
+				began := time.Now()
+				_, err := p.Admit(t.Context(), "a")
+				refused(t, err, peering.RefusedQuota, true, "more than its share")
+				if took := time.Since(began); took != budgetPatience {
+					t.Errorf("refused after %s", took)
+				}
+			})
+			time.Sleep(time.Second)
+		}
+		work.Wait()
+		if p.locks.taken("admit/a") {
+			t.Error("somebody is still in line")
+		}
+	})
+}
+
+// What others hold still is rewritten when a consumer deletes it, though its budget is
+// spent.
+func TestADeleteOfWhatOthersHoldDoesNotWait(t *testing.T) {
+	t.Parallel()
+	c := newFake(t)
+	p, _ := c.start(t)
+	first, ns := c.fresh("cpu=1")
+	second, _ := c.fresh("cpu=1")
+	config := thing(peering.KindConfigMap, ns, "config", "u-config", `{"data":{"a":"b"}}`)
+	apply(t, p, first, namespaceObject(ns, "Suffixed"), config)
+	apply(t, p, second, namespaceObject(ns, "Suffixed"), config)
+	p.client.mu.Lock()
+	p.client.used.Charge(time.Now(), peerA, budgetBurst)
+	p.client.mu.Unlock()
+	for _, ref := range []peering.ObjectRef{config.Ref, namespaceObject(ns, "Suffixed").Ref} {
+		if err := p.Delete(t.Context(), first, ref, nil); err != nil {
+			t.Errorf("delete %s: %v", ref, err)
+		}
 	}
 }

@@ -173,26 +173,61 @@ func (s meteredStatus) Patch(ctx context.Context, o client.Object, patch client.
 	return s.SubResourceWriter.Patch(ctx, o, patch, opts...) //nolint:wrapcheck // it is the client
 }
 
-// paced does something for a peer, again whenever a write of it has to wait. It
-// must be fit to be done again.
-func paced(ctx context.Context, do func() error) error {
-	patience := time.NewTimer(budgetPatience)
-	defer patience.Stop()
+// Admit implements server.OffloadObjects. Who has to wait for the budget keeps those
+// that come later waiting until it is done: so as many are tried as there is room for,
+// in the order in which they came.
+func (p *Provider) Admit(ctx context.Context, contract string) (done func(), err error) {
+	c, err := p.contract(contract)
+	if err != nil {
+		return nil, err
+	}
+	line := "admit/" + string(c.Peer)
+	if !p.locks.taken(line) && p.client.room(c.Peer) == nil {
+		return func() {}, nil
+	}
+	return p.awaitRoom(ctx, line, c.Peer)
+}
+
+// paced does something for a peer, again if a write of it had to wait. It must be fit
+// to be done again.
+func (p *Provider) paced(ctx context.Context, peer peering.ClusterID, do func() error) error {
+	err := do()
 	for {
-		err := do()
-		var over *overBudget
-		if !errors.As(err, &over) {
+		if _, over := errors.AsType[*overBudget](err); !over {
 			return err
+		}
+		// Not Admit's line: this may be who the others there wait for.
+		done, late := p.awaitRoom(ctx, "go on/"+string(peer), peer)
+		if late != nil {
+			return late
+		}
+		err = do()
+		done()
+	}
+}
+
+// awaitRoom waits in a line, and at its head until the peer may write. Whoever is behind
+// waits until done is called.
+func (p *Provider) awaitRoom(ctx context.Context, line string, peer peering.ClusterID) (done func(), err error) {
+	patient, cancel := context.WithTimeoutCause(ctx, budgetPatience, refuse(peering.RefusedQuota, true,
+		"this consumer makes the provider's cluster write more than its share; change fewer objects, less often, or wait"))
+	defer cancel()
+	done, err = p.locks.lock(patient, line)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		over, ok := errors.AsType[*overBudget](p.client.room(peer))
+		if !ok {
+			return done, nil
 		}
 		again := time.NewTimer(over.wait)
 		select {
 		case <-again.C:
-			continue
-		case <-patience.C:
-		case <-ctx.Done():
+		case <-patient.Done():
+			again.Stop()
+			done()
+			return nil, context.Cause(patient)
 		}
-		again.Stop()
-		return refuse(peering.RefusedQuota, true,
-			"this consumer makes the provider's cluster write more than its share; change fewer objects, less often, or wait")
 	}
 }

@@ -237,7 +237,14 @@ type keyedLock struct {
 	users int
 }
 
-// lock waits for the lock of a name, and returns what releases it.
+// taken says whether somebody has the lock of a name, or waits for it.
+func (k *keyedLocks) taken(name string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.locks[name] != nil
+}
+
+// lock waits for the lock of a name, first come first served, and returns what releases it.
 func (k *keyedLocks) lock(ctx context.Context, name string) (release func(), err error) {
 	k.mu.Lock()
 	if k.locks == nil {

@@ -69,6 +69,8 @@ func (m *memory) Held(context.Context, string) (held []peering.Held, err error) 
 	return held, nil
 }
 
+func (m *memory) Admit(context.Context, string) (func(), error) { return func() {}, nil }
+
 func (m *memory) Apply(ctx context.Context, _ string, o peering.Object) error {
 	if m.block != nil {
 		select {
@@ -726,7 +728,7 @@ func TestOnlyTheLastQueuedStateOfAnObjectIsWritten(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// What is sent after it is done after it.
+	// A delete of another object is answered meanwhile.
 	if err := stream.Send(wire.DeleteTo(ref(peering.KindSecret, "other"), nil)); err != nil {
 		t.Fatal(err)
 	}
