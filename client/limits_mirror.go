@@ -17,6 +17,11 @@ const (
 	mirrorMaxBytes = 256 << 20
 	// mirrorMaxInFlight is how many objects are on their way without an answer.
 	mirrorMaxInFlight = 128
+	// mirrorMaxApplies and mirrorMaxApplyBytes bound what of that is to be applied, unless
+	// it is a single object: a provider reads no more when it has twice as many bytes to
+	// do, and a delete does not wait for what else is on its way.
+	mirrorMaxApplies    = 96
+	mirrorMaxApplyBytes = 8 << 20
 	// mirrorAckTimeout is how long an answer may take before the stream is taken
 	// for dead. A provider may wait some seconds for its own cluster.
 	mirrorAckTimeout = 2 * time.Minute

@@ -54,6 +54,7 @@ type mirrorRecord struct {
 	// On its way.
 	sent     sentKind
 	sentHash peering.Hash
+	sentSize int
 	sentAt   time.Time
 
 	// Refused: the last answer to this form was no.
@@ -172,6 +173,8 @@ type mirrorState struct {
 	synced bool
 	// inFlight counts what is sent and not answered.
 	inFlight int
+	// applies and applyBytes are how much of that is to be applied.
+	applies, applyBytes int
 	// dirty has what to decide; waiting what to decide when.
 	dirty   map[mirrorKey]struct{}
 	waiting map[mirrorKey]time.Time
@@ -323,7 +326,7 @@ func (s *mirrorState) touchAll() {
 // connect begins a stream: what is held is about to be said, what was on its
 // way is lost.
 func (s *mirrorState) connect() {
-	s.synced, s.inFlight = false, 0
+	s.synced, s.inFlight, s.applies, s.applyBytes = false, 0, 0, 0
 	for _, r := range s.records {
 		r.held, r.heldHash, r.deleted, r.sent = false, peering.Hash{}, false, sentNothing
 		r.final = false
@@ -359,6 +362,9 @@ func (s *mirrorState) ack(a peering.Ack, now time.Time) bool {
 	sent := r.sent
 	r.sent = sentNothing
 	s.inFlight--
+	if sent == sentApply {
+		s.applies, s.applyBytes = s.applies-1, s.applyBytes-r.sentSize
+	}
 	s.touch(k)
 	if a.Refusal != nil {
 		r.attempts++
@@ -511,7 +517,7 @@ func (s *mirrorState) plan(now time.Time) (steps []mirrorStep, wake time.Time) {
 // commit notes steps as taken; what does not fit into what may be on its way
 // stays to be done.
 func (s *mirrorState) commit(steps []mirrorStep, now time.Time) []mirrorStep {
-	taken := steps[:0]
+	taken, full := steps[:0], false
 	for _, st := range steps {
 		k := keyOf(st.ref)
 		r := s.records[k]
@@ -524,7 +530,11 @@ func (s *mirrorState) commit(steps []mirrorStep, now time.Time) []mirrorStep {
 			r.notBefore = now.Add(mirrorOrphanInterval)
 			s.waiting[k] = r.notBefore
 		case stepDelete, stepApply:
-			if s.inFlight >= mirrorMaxInFlight {
+			if size := len(st.object.JSON); st.kind == stepApply && s.applies > 0 {
+				// Smaller ones do not pass one that waits for room.
+				full = full || s.applies >= mirrorMaxApplies || s.applyBytes+size > mirrorMaxApplyBytes
+			}
+			if s.inFlight >= mirrorMaxInFlight || st.kind == stepApply && full {
 				continue
 			}
 			delete(s.dirty, k)
@@ -533,7 +543,8 @@ func (s *mirrorState) commit(steps []mirrorStep, now time.Time) []mirrorStep {
 			s.waiting[k] = now.Add(mirrorAckTimeout)
 			r.sent = sentDelete
 			if st.kind == stepApply {
-				r.sent, r.sentHash = sentApply, r.hash
+				r.sent, r.sentHash, r.sentSize = sentApply, r.hash, len(st.object.JSON)
+				s.applies, s.applyBytes = s.applies+1, s.applyBytes+r.sentSize
 			}
 		default:
 			continue

@@ -194,6 +194,52 @@ func TestAnAnswerThatAnswersNothingIsIgnored(t *testing.T) {
 	}
 }
 
+// Whatever is to be applied, by number or by size, a delete is sent, and what waits for
+// room is sent when there is some, in order.
+func TestAppliesLeaveRoomForDeletes(t *testing.T) {
+	for name, tc := range map[string]struct{ size, n int }{"many": {100, 2 * mirrorMaxApplies}, "large": {1 << 20, 30}} {
+		t.Run(name, func(t *testing.T) {
+			size := tc.size
+			s := newMirrorState()
+			s.connect()
+			old := testRef(peering.KindPod, "old", "u-old")
+			s.hold(peering.Held{Ref: old, Hash: peering.Hash{1}})
+			s.sync()
+			var all []peering.Object
+			for i := range tc.n {
+				o := peering.Object{Ref: testRef(peering.KindPod, fmt.Sprintf("web-%03d", i), fmt.Sprint("u", i)), JSON: make([]byte, size)}
+				if i == 9 { // smaller than those before it, and not to pass them
+					o.JSON = o.JSON[:2]
+				}
+				all = append(all, o)
+				s.want(o)
+			}
+			steps, _ := s.plan(t0)
+			if len(steps) == 0 || len(steps) > mirrorMaxApplies || len(steps)*size > mirrorMaxApplyBytes+size {
+				t.Fatalf("%d of %d bytes were sent", len(steps), size)
+			}
+			s.unwantObject(old, nil)
+			s.setReady()
+			if more, _ := s.plan(t0); len(more) != 1 || more[0].kind != stepDelete {
+				t.Errorf("for a delete it does %v", more)
+			}
+			for sent := 0; sent < len(all); {
+				if len(steps) == 0 {
+					t.Fatalf("after %d nothing is sent", sent)
+				}
+				for _, st := range steps {
+					if st.ref != all[sent].Ref {
+						t.Fatalf("%s is sent before %s", st.ref, all[sent].Ref)
+					}
+					sent++
+					s.ack(peering.Ack{Ref: st.ref, Hash: st.object.Hash()}, t0)
+				}
+				steps, _ = s.plan(t0)
+			}
+		})
+	}
+}
+
 func TestObjectsBeyondLimitsAreRefusedHere(t *testing.T) {
 	s := newMirrorState()
 	big := peering.Object{Ref: testRef(peering.KindConfigMap, "big", "u"), JSON: make([]byte, 2<<20)}
@@ -446,6 +492,15 @@ func TestTheProviderEndsWithExactlyWhatIsWanted(t *testing.T) {
 			"": func(t *rapid.T) {
 				if w.state.inFlight < 0 || w.state.inFlight > mirrorMaxInFlight {
 					t.Fatalf("%d in flight", w.state.inFlight)
+				}
+				applies, size := 0, 0
+				for _, r := range w.state.records {
+					if r.sent == sentApply {
+						applies, size = applies+1, size+r.sentSize
+					}
+				}
+				if applies != w.state.applies || size != w.state.applyBytes {
+					t.Fatalf("%d applies of %d bytes are counted, and %d of %d on their way", w.state.applies, w.state.applyBytes, applies, size)
 				}
 			},
 		})
