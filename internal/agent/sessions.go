@@ -48,8 +48,9 @@ type conversation struct {
 	notBefore   time.Time
 	// lends is whether the peer lends this cluster anything, by its last word.
 	lends wire.Lending
-	// change and lending are who is to hear of another said, and of another lends.
-	change, lending []*func()
+	// change, hearing and lending are who is to hear of another said, of another heard,
+	// and of another lends.
+	change, hearing, lending []*func()
 }
 
 const (
@@ -65,10 +66,8 @@ const (
 	againMost    = time.Minute
 	againTimeout = 10 * time.Second
 	againAtOnce  = 8
-	// firstWordWithin is how long an ask waits for its peer's first word, and
-	// firstWordPoll the pause between two looks whether it is here.
+	// firstWordWithin is how long an ask waits for its peer's first word.
 	firstWordWithin = time.Second
-	firstWordPoll   = 5 * time.Millisecond
 )
 
 // word is what one side said.
@@ -166,13 +165,18 @@ func (s *speech) Observe(ctx context.Context, peer peering.ClusterID, state *ent
 // from this agent's. A peer asks as soon as its session is up, which may be before its
 // first word is here: that is waited for, for a moment.
 func (s *speech) speaks(ctx context.Context, peer peering.ClusterID) error {
-	late := time.After(firstWordWithin)
+	heard := make(chan struct{}, 1)
+	defer s.watch(peer, func(c *conversation) *[]*func() { return &c.hearing }, func() {
+		select {
+		case heard <- struct{}{}:
+		default:
+		}
+	})()
+	late := time.NewTimer(firstWordWithin)
+	defer late.Stop()
 	for {
 		s.mu.Lock()
-		var said *ententev1.PeerState
-		if c := s.peers[peer]; c != nil {
-			said = c.heard.state
-		}
+		said := s.with(peer).heard.state
 		s.mu.Unlock()
 		if said != nil {
 			return wire.CheckProtocol(controller.Protocol, said.GetProtocol())
@@ -180,9 +184,9 @@ func (s *speech) speaks(ctx context.Context, peer peering.ClusterID) error {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-late:
+		case <-late.C:
 			return nil
-		case <-time.After(firstWordPoll):
+		case <-heard:
 		}
 	}
 }
@@ -229,6 +233,7 @@ func (s *speech) hear(ctx context.Context, peer peering.ClusterID, state *entent
 	}
 	s.mu.Lock()
 	c.heard, c.undone = word{state: proto.CloneOf(state)}, 0
+	call(c.hearing)
 	s.lent(c, said.Lends)
 	s.mu.Unlock()
 	s.record(ctx, peer, c, said)
@@ -389,7 +394,7 @@ func (s *speech) ended(peer peering.ClusterID, session uint64) {
 
 // forget forgets a peer with whom nothing goes on. The lock is held.
 func (s *speech) forget(peer peering.ClusterID) {
-	if c := s.peers[peer]; c.session == 0 && len(c.change) == 0 && len(c.lending) == 0 {
+	if c := s.peers[peer]; c.session == 0 && len(c.change) == 0 && len(c.hearing) == 0 && len(c.lending) == 0 {
 		delete(s.peers, peer)
 	}
 }

@@ -166,13 +166,25 @@ func TestNothingIsAgreedBeforeTheFirstWord(t *testing.T) {
 			}, slog.New(slog.DiscardHandler))
 			s.begun(peer, 1)
 			said := make(chan error, 1)
+			began := time.Now()
 			go func() { said <- s.speaks(t.Context(), peer) }()
-			time.Sleep(firstWordWithin / 2)
+			const first = 543210 * time.Microsecond
+			time.Sleep(first)
 			if err := s.Observe(t.Context(), peer, &ententev1.PeerState{Sequence: 1, Protocol: protocol}); err != nil {
 				t.Fatal(err)
 			}
 			if err := <-said; (err == nil) != agrees {
 				t.Errorf("with revision %d: %v", protocol, err)
+			}
+			if took := time.Since(began); took != first {
+				t.Errorf("the first word came after %s, and was heard after %s", first, took)
+			}
+			s.ended(peer, 1)
+			if err := s.speaks(t.Context(), peer); err != nil || time.Since(began) != first+firstWordWithin {
+				t.Errorf("without a word it says %v after %s", err, time.Since(began)-first)
+			}
+			if len(s.peers) > 0 {
+				t.Error("a peer with whom nothing goes on is kept")
 			}
 		})
 	}
