@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/api/equality"
+
 	"github.com/entente-dev/entente/api/v1alpha1"
 )
 
@@ -183,6 +185,92 @@ func addresses(addrs []netip.Addr) []string {
 	var out []string
 	for _, a := range slices.Compact(sorted) {
 		out = append(out, a.String())
+	}
+	return out
+}
+
+// meet returns what both lists of exposures open.
+func meet(a, b []v1alpha1.Exposure) []v1alpha1.Exposure {
+	type key struct{ contract, namespace string }
+	other := make(map[key]*v1alpha1.Exposure, len(b))
+	for i := range b {
+		other[key{b[i].Contract, b[i].Namespace}] = &b[i]
+	}
+	var out []v1alpha1.Exposure
+	for _, x := range a {
+		y := other[key{x.Contract, x.Namespace}]
+		if y == nil {
+			continue
+		}
+		both := v1alpha1.Exposure{Contract: x.Contract, Namespace: x.Namespace, AnySource: x.AnySource && y.AnySource}
+		switch {
+		case both.AnySource:
+		case x.AnySource:
+			both.From = y.From
+		case y.AnySource:
+			both.From = x.From
+		default:
+			both.From = common(x.From, y.From)
+		}
+		if equality.Semantic.DeepEqual(x.To, y.To) {
+			both.To = x.To
+		} else {
+			both.To = destinations(meetPorts(portsOf(x.To), portsOf(y.To)))
+		}
+		if len(both.To) > 0 && (both.AnySource || len(both.From) > 0) {
+			out = append(out, both)
+		}
+	}
+	return out
+}
+
+// common returns what of a list another has, too.
+func common(a, b []string) []string {
+	has := make(map[string]bool, len(b))
+	for _, s := range b {
+		has[s] = true
+	}
+	var out []string
+	for _, s := range a {
+		if has[s] {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// portsOf returns the ports that are open of each address; the zero port is every one.
+func portsOf(to []v1alpha1.Destination) map[netip.Addr]map[v1alpha1.DestinationPort]bool {
+	out := map[netip.Addr]map[v1alpha1.DestinationPort]bool{}
+	for _, d := range to {
+		for _, a := range parseAddrs(d.Addresses) {
+			if out[a] == nil {
+				out[a] = map[v1alpha1.DestinationPort]bool{}
+			}
+			if d.AnyPort {
+				out[a][v1alpha1.DestinationPort{}] = true
+			}
+			for _, p := range d.Ports {
+				out[a][p] = true
+			}
+		}
+	}
+	return out
+}
+
+func meetPorts(a, b map[netip.Addr]map[v1alpha1.DestinationPort]bool) []Destination {
+	every := v1alpha1.DestinationPort{}
+	var out []Destination
+	for addr, x := range a {
+		y := b[addr]
+		if x[every] {
+			x, y = y, x
+		}
+		for p := range maps.Keys(x) {
+			if y[p] || y[every] {
+				out = append(out, Destination{Addr: addr, Port: p})
+			}
+		}
 	}
 	return out
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"pgregory.net/rapid"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -220,4 +221,35 @@ func TestATunnelTakesAsMuchAsIsPlanned(t *testing.T) {
 	destination := takes(exposure, "to", maxExposed)
 	takes(destination, "addresses", maxExposed)
 	takes(destination, "ports", maxPorts)
+}
+
+func TestMeetIsWhatBothOpen(t *testing.T) {
+	t.Parallel()
+	to := func(ports ...int32) []v1alpha1.Destination {
+		d := v1alpha1.Destination{Addresses: []string{"10.0.0.7"}, AnyPort: len(ports) == 0}
+		for _, p := range ports {
+			d.Ports = append(d.Ports, v1alpha1.DestinationPort{Protocol: corev1.ProtocolTCP, Port: p})
+		}
+		return []v1alpha1.Destination{d}
+	}
+	x := func(every bool, to []v1alpha1.Destination, from ...string) []v1alpha1.Exposure {
+		return []v1alpha1.Exposure{{Contract: "c", Namespace: "n", AnySource: every, From: from, To: to}}
+	}
+	for name, tc := range map[string]struct{ a, b, want []v1alpha1.Exposure }{
+		"sources":                {x(false, to(80), "10.1.0.1", "10.1.0.2"), x(false, to(80), "10.1.0.2", "10.1.0.3"), x(false, to(80), "10.1.0.2")},
+		"no common source":       {x(false, to(80), "10.1.0.1"), x(false, to(80), "10.1.0.3"), nil},
+		"any source of one":      {x(true, to(80)), x(false, to(80), "10.1.0.3"), x(false, to(80), "10.1.0.3")},
+		"ports":                  {x(true, to(80, 443)), x(true, to(443, 8080)), x(true, to(443))},
+		"any port of one":        {x(true, to()), x(true, to(443, 8080)), x(true, to(443, 8080))},
+		"any port of the other":  {x(true, to(443)), x(true, to()), x(true, to(443))},
+		"any port of both":       {x(true, to()), x(true, to()), x(true, to())},
+		"what one does not have": {x(true, to()), nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if diff := cmp.Diff(tc.want, meet(tc.a, tc.b), cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
 }

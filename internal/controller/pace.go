@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -160,90 +158,28 @@ func closing(has, wants *v1alpha1.TunnelSpec, stays []v1alpha1.Exposure) bool {
 		!equality.Semantic.DeepEqual(has.Allow, stays)
 }
 
-// meet returns what both lists of exposures open.
-func meet(a, b []v1alpha1.Exposure) []v1alpha1.Exposure {
-	type key struct{ contract, namespace string }
-	other := make(map[key]*v1alpha1.Exposure, len(b))
-	for i := range b {
-		other[key{b[i].Contract, b[i].Namespace}] = &b[i]
+// paceStatus takes the write of a peer's status from the peer's budget. Where there is
+// no room it puts off what follows from the peer, and returns until when; 0 is that all
+// is written now. What this cluster decided, and other parts of it need, is charged and
+// does not wait: which prefixes have which aliases, and that they have none any more.
+// Aliases change with what the peer says of its network, which was within its budget.
+func (r *Peers) paceStatus(before, fc *v1alpha1.ForeignCluster) (time.Duration, error) {
+	if equality.Semantic.DeepEqual(before.Status, fc.Status) {
+		return 0, nil
 	}
-	var out []v1alpha1.Exposure
-	for _, x := range a {
-		y := other[key{x.Contract, x.Namespace}]
-		if y == nil {
-			continue
-		}
-		both := v1alpha1.Exposure{Contract: x.Contract, Namespace: x.Namespace, AnySource: x.AnySource && y.AnySource}
-		switch {
-		case both.AnySource:
-		case x.AnySource:
-			both.From = y.From
-		case y.AnySource:
-			both.From = x.From
-		default:
-			both.From = common(x.From, y.From)
-		}
-		if equality.Semantic.DeepEqual(x.To, y.To) {
-			both.To = x.To
-		} else {
-			both.To = destinations(meetPorts(portsOf(x.To), portsOf(y.To)))
-		}
-		if len(both.To) > 0 && (both.AnySource || len(both.From) > 0) {
-			out = append(out, both)
-		}
+	peer := peering.ClusterID(fc.Spec.ClusterID)
+	err := r.States.Budget.Take(peer, fc)
+	wait, over := later(err)
+	if !over {
+		return 0, err
 	}
-	return out
-}
-
-// common returns what of a list another has, too.
-func common(a, b []string) []string {
-	has := make(map[string]bool, len(b))
-	for _, s := range b {
-		has[s] = true
+	ours := before.Status.DeepCopy()
+	ours.Aliases, ours.Network = fc.Status.Aliases, fc.Status.Network
+	fc.Status = *ours
+	if equality.Semantic.DeepEqual(before.Status, fc.Status) {
+		return wait, nil
 	}
-	var out []string
-	for _, s := range a {
-		if has[s] {
-			out = append(out, s)
-		}
-	}
-	return out
-}
-
-// portsOf returns the ports that are open of each address; the zero port is every one.
-func portsOf(to []v1alpha1.Destination) map[netip.Addr]map[v1alpha1.DestinationPort]bool {
-	out := map[netip.Addr]map[v1alpha1.DestinationPort]bool{}
-	for _, d := range to {
-		for _, a := range parseAddrs(d.Addresses) {
-			if out[a] == nil {
-				out[a] = map[v1alpha1.DestinationPort]bool{}
-			}
-			if d.AnyPort {
-				out[a][v1alpha1.DestinationPort{}] = true
-			}
-			for _, p := range d.Ports {
-				out[a][p] = true
-			}
-		}
-	}
-	return out
-}
-
-func meetPorts(a, b map[netip.Addr]map[v1alpha1.DestinationPort]bool) []Destination {
-	every := v1alpha1.DestinationPort{}
-	var out []Destination
-	for addr, x := range a {
-		y := b[addr]
-		if x[every] {
-			x, y = y, x
-		}
-		for p := range maps.Keys(x) {
-			if y[p] || y[every] {
-				out = append(out, Destination{Addr: addr, Port: p})
-			}
-		}
-	}
-	return out
+	return wait, r.States.Budget.Charge(peer, fc)
 }
 
 // pace puts off writing what merely follows from what a peer does and says of a

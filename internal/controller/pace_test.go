@@ -14,7 +14,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -246,37 +245,6 @@ func TestATunnelThatIsRefusedClosesWhatIsToBeClosed(t *testing.T) {
 	}
 }
 
-func TestMeetIsWhatBothOpen(t *testing.T) {
-	t.Parallel()
-	to := func(ports ...int32) []v1alpha1.Destination {
-		d := v1alpha1.Destination{Addresses: []string{"10.0.0.7"}, AnyPort: len(ports) == 0}
-		for _, p := range ports {
-			d.Ports = append(d.Ports, v1alpha1.DestinationPort{Protocol: corev1.ProtocolTCP, Port: p})
-		}
-		return []v1alpha1.Destination{d}
-	}
-	x := func(every bool, to []v1alpha1.Destination, from ...string) []v1alpha1.Exposure {
-		return []v1alpha1.Exposure{{Contract: "c", Namespace: "n", AnySource: every, From: from, To: to}}
-	}
-	for name, tc := range map[string]struct{ a, b, want []v1alpha1.Exposure }{
-		"sources":                {x(false, to(80), "10.1.0.1", "10.1.0.2"), x(false, to(80), "10.1.0.2", "10.1.0.3"), x(false, to(80), "10.1.0.2")},
-		"no common source":       {x(false, to(80), "10.1.0.1"), x(false, to(80), "10.1.0.3"), nil},
-		"any source of one":      {x(true, to(80)), x(false, to(80), "10.1.0.3"), x(false, to(80), "10.1.0.3")},
-		"ports":                  {x(true, to(80, 443)), x(true, to(443, 8080)), x(true, to(443))},
-		"any port of one":        {x(true, to()), x(true, to(443, 8080)), x(true, to(443, 8080))},
-		"any port of the other":  {x(true, to(443)), x(true, to()), x(true, to(443))},
-		"any port of both":       {x(true, to()), x(true, to()), x(true, to())},
-		"what one does not have": {x(true, to()), nil, nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			if diff := cmp.Diff(tc.want, meet(tc.a, tc.b), cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
 // A consumer that amends a contract without end is told to wait once it had as much
 // written as it may, and then its revision is signed.
 func TestRevisionsAreWithinThePeersBudget(t *testing.T) {
@@ -368,5 +336,43 @@ func TestConditionsOfAPeerThatComesAndGoesAreWithinItsBudget(t *testing.T) {
 	pt.look(t, "milan")
 	if c := meta.FindStatusCondition(peerCalled(t, pt.Client, "milan").Status.Conditions, v1alpha1.ConditionConnected); c == nil || c.Status != metav1.ConditionTrue {
 		t.Errorf("in the end it says %+v", c)
+	}
+}
+
+// A peer whose budget is spent has what follows from it written later; the aliases of its
+// prefixes, which this cluster gives and takes, are written at once.
+func TestAliasesDoNotWaitForThePeersBudget(t *testing.T) {
+	t.Parallel()
+	tt := newTunnelTest(t)
+	fc := peerCalled(t, tt.Client, "milan")
+	id := peering.ClusterID(fc.Spec.ClusterID)
+	look := func() v1alpha1.ForeignClusterStatus {
+		t.Helper()
+		tt.look(t, "milan")
+		return peerCalled(t, tt.Client, "milan").Status
+	}
+	spendAll(tt.States.Budget, id)
+	got := look()
+	if len(got.Aliases) != 1 || got.Aliases[0].Prefix != "10.0.0.0/16" {
+		t.Fatalf("the aliases are %v", got.Aliases)
+	}
+	if len(got.Conditions) > 0 {
+		t.Error("its conditions are written though its budget is spent")
+	}
+	// It was charged: there is room again when that has drained, too.
+	tt.clock.pass(time.Minute)
+	if got := look(); len(got.Conditions) == 0 {
+		t.Error("its conditions are never written")
+	}
+	// An administrator denies it.
+	spendAll(tt.States.Budget, id)
+	fc = peerCalled(t, tt.Client, "milan")
+	fc.Spec.Decision = v1alpha1.DecisionDenied
+	if err := tt.Client.Update(t.Context(), fc); err != nil {
+		t.Fatal(err)
+	}
+	tt.look(t, "milan")
+	if got := look(); len(got.Aliases) > 0 || got.Network != nil {
+		t.Errorf("it was denied and has the aliases %v", got.Aliases)
 	}
 }

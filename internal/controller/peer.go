@@ -279,13 +279,12 @@ func (r *Peers) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	if fc.Spec.TrustBundle == "" {
 		meta.RemoveStatusCondition(&fc.Status.Conditions, ConditionCertificateValid)
 	}
+	wait, err := r.paceStatus(before, &fc)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	result.RequeueAfter = shorter(result.RequeueAfter, wait)
 	if !equality.Semantic.DeepEqual(before.Status, fc.Status) {
-		if err := r.States.Budget.Take(id, &fc); err != nil {
-			if wait, over := later(err); over {
-				return reconcile.Result{RequeueAfter: shorter(result.RequeueAfter, wait)}, nil
-			}
-			return reconcile.Result{}, err
-		}
 		if err := writeStatus(ctx, r.Client, before, &fc); err != nil {
 			if outdated(err) {
 				return reconcile.Result{RequeueAfter: endPoll}, nil
