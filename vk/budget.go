@@ -7,88 +7,83 @@ import (
 
 	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/entente-dev/entente/internal/budget"
 )
 
 // Budget bounds what providers make an agent write to its own API server: statuses
 // of pods and events. What home itself causes comes first: each pod brings the
 // writes and events with which it starts, and the last status of a pod is always
 // written. For everything beyond that each node has its own share, so that a
-// provider that writes without end delays only what it says itself. All shares
-// together never exceed the budget. It is safe for concurrent use.
-//
-// Unlike internal/budget, which tells who has to wait to ask again, it lines up:
-// thousands of pods that change at once each reserve a moment.
+// provider that writes without end delays only what it says itself. What one does not
+// need of its share is the others'. It is safe for concurrent use.
 type Budget struct {
-	mu     sync.Mutex
-	shares map[*share]struct{}
+	mu sync.Mutex
+	// urgent is for changes of phase and readiness, ordinary for all other statuses,
+	// both in bytes.
+	urgent, ordinary, events *budget.Budget[*share]
 }
 
 // NewBudget returns the budget of one agent, for all of its nodes.
-func NewBudget() *Budget { return &Budget{shares: map[*share]struct{}{}} }
+func NewBudget() *Budget {
+	half := budget.Limits{
+		Burst: maxWriteBytesBurst / 2, Rate: maxWriteBytes / 2,
+		UserBurst: maxNodeWriteBytesBurst / 2, UserRate: maxNodeWriteBytes / 2,
+	}
+	return &Budget{
+		urgent: budget.New[*share](half), ordinary: budget.New[*share](half),
+		events: budget.New[*share](budget.Limits{
+			Burst: maxEventsBurst, Rate: maxEvents, UserBurst: maxNodeEventsBurst, UserRate: maxNodeEvents,
+		}),
+	}
+}
 
 // MostWritten is how many bytes all nodes write at most in any time, but for what each
 // pod brings with it.
 func MostWritten(d time.Duration) float64 { return maxWriteBytesBurst + maxWriteBytes*d.Seconds() }
 
-// share is one node's part of a budget.
+// share is one node's part of a budget. Its limits have the writes line up that wait:
+// thousands of pods that change at once each try at a time of their own.
 type share struct {
-	// urgent is for changes of phase and readiness, ordinary for all other statuses.
+	of               *Budget
 	urgent, ordinary writeLimit
-	events           *rate.Limiter
 }
 
 // writeLimit bounds writes by number and by size.
 type writeLimit struct{ writes, bytes *rate.Limiter }
 
-func newShare() *share {
-	l := func() *rate.Limiter { return rate.NewLimiter(0, 0) }
-	s := &share{urgent: writeLimit{l(), l()}, ordinary: writeLimit{l(), l()}, events: l()}
-	s.resize(1)
-	return s
-}
-
-// join adds a share, leave takes it away. The others change with it.
-func (b *Budget) join(s *share) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.shares[s] = struct{}{}
-	b.resize()
-}
-
-func (b *Budget) leave(s *share) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	delete(b.shares, s)
-	b.resize()
-}
-
-func (b *Budget) resize() {
-	for s := range b.shares {
-		s.resize(len(b.shares))
+func newShare(of *Budget) *share {
+	l := func() writeLimit { // half of what the node may write
+		return writeLimit{
+			rate.NewLimiter(maxNodeWrites/2, maxNodeWritesBurst/2),
+			rate.NewLimiter(maxNodeWriteBytes/2, maxNodeWriteBytesBurst/2),
+		}
 	}
+	return &share{of: of, urgent: l(), ordinary: l()}
 }
 
-// resize makes a share one of n.
-func (s *share) resize(n int) {
-	set := func(l *rate.Limiter, perNode, inAll, burstPerNode, burstInAll float64) {
-		now := time.Now()
-		l.SetBurstAt(now, max(int(min(burstPerNode, burstInAll/float64(n))), 1))
-		l.SetLimitAt(now, rate.Limit(min(perNode, inAll/float64(n))))
+// at has a write of so many bytes line up, and returns when it is to be tried.
+func (s *share) at(now time.Time, size int, urgent bool) time.Time {
+	l := s.ordinary
+	if urgent {
+		l = s.urgent
 	}
-	for _, l := range []writeLimit{s.urgent, s.ordinary} { // half of the share each
-		set(l.writes, maxNodeWrites/2, maxWrites/2, maxNodeWritesBurst/2, maxWritesBurst/2)
-		set(l.bytes, maxNodeWriteBytes/2, maxWriteBytes/2, maxNodeWriteBytesBurst/2, maxWriteBytesBurst/2)
-	}
-	set(s.events, maxNodeEvents, maxEvents, maxNodeEventsBurst, maxEventsBurst)
-}
-
-// at reserves a write of so many bytes and returns when it may be made.
-func (l writeLimit) at(now time.Time, size int) time.Time {
 	wait := l.writes.ReserveN(now, 1).DelayFrom(now)
 	if d := l.bytes.ReserveN(now, min(size, l.bytes.Burst())).DelayFrom(now); d > wait {
 		wait = d
 	}
 	return now.Add(min(wait, math.MaxInt64/2))
+}
+
+// take takes a write of so many bytes from the budget of all nodes, and returns 0, or for
+// how long about there is no room for it.
+func (s *share) take(now time.Time, size int, urgent bool) time.Duration {
+	s.of.mu.Lock()
+	defer s.of.mu.Unlock()
+	if urgent {
+		return s.of.urgent.Take(now, s, float64(size))
+	}
+	return s.of.ordinary.Take(now, s, float64(size))
 }
 
 // writes is what one pod may still have written. The zero value is that of a pod
@@ -104,10 +99,23 @@ type writes struct {
 // wait says how long a status has to wait for its turn: 0 takes the turn. The
 // status that is written then is the latest, whatever came meanwhile.
 func (w *writes) wait(now time.Time, s *share, size int, urgent bool) time.Duration {
-	if w.slot.IsZero() || now.Before(w.slot) && (w.brought() || urgent && !w.urgent) {
+	if w.brought() && (w.slot.IsZero() || now.Before(w.slot)) {
+		w.statuses++
+		w.slot = time.Time{}
+		return 0
+	}
+	if w.slot.IsZero() || now.Before(w.slot) && urgent && !w.urgent {
 		w.slot, w.urgent = w.reserve(now, s, size, urgent), urgent
 	}
 	if now.Before(w.slot) {
+		return w.slot.Sub(now)
+	}
+	if d := s.take(now, size, w.urgent); d > 0 {
+		// Others have used what there was.
+		w.slot = now.Add(d)
+		if at := s.at(now, size, w.urgent); at.After(w.slot) {
+			w.slot = at
+		}
 		return w.slot.Sub(now)
 	}
 	w.slot = time.Time{}
@@ -120,18 +128,10 @@ func (w *writes) brought() bool {
 }
 
 func (w *writes) reserve(now time.Time, s *share, size int, urgent bool) time.Time {
-	if w.brought() {
-		w.statuses++
-		return now
-	}
 	if w.pace == nil {
 		w.pace = rate.NewLimiter(rate.Every(podPace), 1)
 	}
-	l := s.ordinary
-	if urgent {
-		l = s.urgent
-	}
-	at, paced := l.at(now, size), now.Add(w.pace.ReserveN(now, 1).DelayFrom(now))
+	at, paced := s.at(now, size, urgent), now.Add(w.pace.ReserveN(now, 1).DelayFrom(now))
 	if paced.After(at) {
 		return paced
 	}
@@ -144,7 +144,9 @@ func (w *writes) event(now time.Time, s *share) bool {
 		w.events++
 		return true
 	}
-	return s.events.AllowN(now, 1)
+	s.of.mu.Lock()
+	defer s.of.mu.Unlock()
+	return s.of.events.Take(now, s, 1) == 0
 }
 
 // urgentChange says whether a status changes what others at home act on: the phase,

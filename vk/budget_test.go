@@ -196,12 +196,9 @@ func TestShareOfTheBudgetIsNobodyElses(t *testing.T) {
 	b, now := NewBudget(), time.Now()
 	var hostile []*share
 	for range 3 {
-		s := newShare()
-		b.join(s)
-		hostile = append(hostile, s)
+		hostile = append(hostile, newShare(b))
 	}
-	honest := newShare()
-	b.join(honest)
+	honest := newShare(b)
 	total := 0
 	for range 3600 { // an hour
 		now = now.Add(time.Second)
@@ -209,7 +206,8 @@ func TestShareOfTheBudgetIsNobodyElses(t *testing.T) {
 			total += reserveAll(s, now, 64<<10)
 		}
 	}
-	if most := maxWriteBytesBurst + 3600*maxWriteBytes; total > most {
+	// Each share has one write of each kind begun when there was room left.
+	if most := maxWriteBytesBurst + 3600*maxWriteBytes + 2*len(hostile)*64<<10; total > most {
 		t.Errorf("three peers had %d bytes written in an hour, want at most %d", total, most)
 	}
 	// The honest one starts 100 pods a second meanwhile, which need half of what they bring.
@@ -221,29 +219,95 @@ func TestShareOfTheBudgetIsNobodyElses(t *testing.T) {
 			}
 		}
 	}
-	if got := reserveAll(honest, now, 4<<10); got < maxWriteBytesBurst/8 {
+	// Each takes no more than is free: three leave a quarter, of which it takes half.
+	if got := reserveAll(honest, now, 4<<10); got < maxWriteBytesBurst/8-len(hostile)*2*64<<10 {
 		t.Errorf("%d bytes are left to the honest peer: others took of its share", got)
 	}
 }
 
-func TestShareGrowsWhenOthersLeave(t *testing.T) {
-	b, a := NewBudget(), newShare()
-	b.join(a)
-	alone := a.urgent.bytes.Burst()
-	var rest []*share
-	for range 250 {
-		s := newShare()
-		b.join(s)
-		rest = append(rest, s)
+// What a status counts is the pod that the API server stores with it, not what changed.
+func TestAStatusCountsAsTheWholePod(t *testing.T) {
+	t.Parallel()
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", Annotations: map[string]string{"a": strings.Repeat("x", 64<<10)}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Args: []string{strings.Repeat("y", 32<<10)}}}},
+		Status:     messageStatus(strings.Repeat("z", 8<<10), corev1.ConditionTrue),
 	}
-	if got := a.urgent.bytes.Burst(); got > maxWriteBytesBurst/250 {
-		t.Errorf("one of 251 may write %d bytes at once", got)
+	status := messageStatus("short", corev1.ConditionFalse)
+	got := writtenBytes(pod, &status)
+	pod.Status = status
+	stored, err := pod.Marshal()
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, s := range rest {
-		b.leave(s)
+	if got < len(stored) || got > len(stored)+managedFieldsBytes+16 { // lengths have lengths, too
+		t.Errorf("it counts %d bytes, and %d are stored", got, len(stored))
 	}
-	if got := a.urgent.bytes.Burst(); got != alone {
-		t.Errorf("alone again it may write %d bytes at once, before %d", got, alone)
+}
+
+// waiter is a pod whose status changes all the time.
+type waiter struct {
+	writes
+	share *share
+	next  time.Time
+}
+
+// Nodes that need nothing leave their shares to those that do, whatever had lined up
+// before others came; all together keep within the budget, and each has its part.
+func TestIdleSharesAreLent(t *testing.T) {
+	const nodes, pods, size, lasts = 8, 500, 32 << 10, 30 * time.Minute
+	b, begin := NewBudget(), time.Now()
+	var shares []*share
+	for range nodes {
+		shares = append(shares, newShare(b))
+	}
+	var waiters []*waiter
+	flood := func(n int) {
+		for i := range pods {
+			waiters = append(waiters, &waiter{writes: writes{statuses: maxFirstStatuses, urgent: i%2 == 0}, share: shares[n]})
+		}
+	}
+	now, all, tries := begin, 0, 0
+	written := func(d time.Duration) map[*share]int {
+		out := map[*share]int{}
+		for end := now.Add(d); now.Before(end); now = now.Add(time.Second) {
+			for i, w := range waiters {
+				if now.Before(w.next) {
+					continue
+				}
+				tries++
+				if wait := w.wait(now, w.share, size, i%2 == 0); wait > 0 {
+					w.next = now.Add(wait)
+					continue
+				}
+				out[w.share] += size
+				all += size
+			}
+			if most := int(MostWritten(now.Sub(begin))) + 2*nodes*size; all > most {
+				t.Fatalf("after %s %d bytes were written, want at most %d", now.Sub(begin), all, most)
+			}
+		}
+		return out
+	}
+	flood(0)
+	written(lasts) // what it could at once
+	const whole = int(lasts/time.Second) * maxWriteBytes
+	if got := written(lasts)[shares[0]]; got < whole*9/10 {
+		t.Errorf("alone it had %d bytes written in %s, want about %d: the shares of those that are idle are lost", got, lasts, whole)
+	}
+	for n := 1; n < nodes; n++ {
+		flood(n)
+		written(time.Minute)
+	}
+	written(lasts)
+	before := tries
+	for _, got := range written(lasts) {
+		if got < whole/nodes/2 || got > whole/nodes*2 {
+			t.Errorf("one of %d had %d bytes written in %s, want about %d", nodes, got, lasts, whole/nodes)
+		}
+	}
+	if most := 3 * nodes * whole / size; tries-before > most {
+		t.Errorf("pods tried %d times, want at most %d", tries-before, most)
 	}
 }
 

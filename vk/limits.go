@@ -37,16 +37,14 @@ const (
 	podPace              = 10 * time.Second
 	// maxNodeWrites and maxNodeWriteBytes is how many statuses, and how many bytes of
 	// pods with these statuses, one node writes a second in the long run, and the
-	// bursts how much at once: a peer with 5,000 pods may be lost and come back. maxWrites
-	// and maxWriteBytes are the same for all nodes, which share it equally: etcd keeps
-	// up to ten minutes of revisions, within 2 GiB by default. Half of each is for
-	// changes of phase and readiness.
+	// bursts how much at once: a peer with 5,000 pods may be lost and come back.
+	// maxWriteBytes is that of all nodes, which share it evenly among those that need it:
+	// etcd keeps up to ten minutes of revisions, within 2 GiB by default. Half of each is
+	// for changes of phase and readiness.
 	maxNodeWrites          = 50
 	maxNodeWritesBurst     = 10_000
 	maxNodeWriteBytes      = 256 << 10
 	maxNodeWriteBytesBurst = 64 << 20
-	maxWrites              = 200
-	maxWritesBurst         = 40_000
 	maxWriteBytes          = 256 << 10
 	maxWriteBytesBurst     = 192 << 20
 	// maxNodeEvents and maxEvents are the same for events, which stay for an hour.

@@ -240,7 +240,7 @@ func New(cfg Config) (*Node, error) {
 	n := &Node{
 		cfg:      cfg,
 		log:      cfg.Logger.With("node", cfg.Name, "contract", cfg.Contract),
-		share:    newShare(),
+		share:    newShare(cfg.Budget),
 		complain: rate.Sometimes{First: maxComplaints, Interval: complainAgain},
 		nodePoke: make(chan struct{}, 1),
 		started:  time.Now(),
@@ -275,8 +275,6 @@ func (n *Node) Run(ctx context.Context) error {
 	sink := n.events.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: n.cfg.Client.CoreV1().Events("")})
 	defer n.events.Shutdown()
 	defer sink.Stop()
-	n.cfg.Budget.join(n.share)
-	defer n.cfg.Budget.leave(n.share)
 
 	n.mu.Lock()
 	n.started = time.Now()

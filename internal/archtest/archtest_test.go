@@ -71,7 +71,7 @@ var rules = []rule{
 		ours:     []string{"gen/...", "peering", "internal/wire", "internal/identity", "internal/heartbeat"},
 		outside:  []string{"golang.org/x/sync/", "golang.org/x/time/rate", "google.golang.org/", "k8s.io/"},
 	},
-	{packages: "vk", ours: []string{"peering", "api/..."}, outside: []string{
+	{packages: "vk", ours: []string{"peering", "api/...", "internal/budget"}, outside: []string{
 		"github.com/virtual-kubelet/virtual-kubelet/", "golang.org/x/sync/", "golang.org/x/time/rate", "k8s.io/", "sigs.k8s.io/",
 	}},
 	// The fabric knows nothing of Kubernetes.
