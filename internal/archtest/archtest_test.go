@@ -81,7 +81,7 @@ var rules = []rule{
 	}},
 	// Which names there are is decided without Kubernetes, too.
 	{packages: "internal/names", outside: []string{"github.com/miekg/dns", "github.com/prometheus/client_golang/prometheus", "golang.org/x/time/rate"}},
-	{packages: "discovery", ours: []string{"peering"}, outside: []string{"github.com/miekg/dns", "golang.org/x/net/"}},
+	{packages: "discovery/...", ours: []string{"peering"}, outside: []string{"github.com/miekg/dns", "golang.org/x/net/"}},
 
 	// What crossed the border is read by internal/wire, wherever it is kept.
 	{

@@ -1,0 +1,242 @@
+package dnssd
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// question is what is asked: a name as [canonical] has it, and a type.
+type question struct {
+	name  string
+	qtype uint16
+}
+
+func (q question) String() string { return show(q.name) + " " + dns.TypeToString[q.qtype] }
+
+// headerSize is the length of a message's header (RFC 1035 section 4.1.1).
+const headerSize = 12
+
+// parse reads a message and no more of its records than the limits allow; leftOut is
+// how many of the answer were beyond. Where records of the answer are left out, the
+// sections after it are not read.
+func parse(raw []byte) (m *dns.Msg, leftOut int, err error) {
+	if len(raw) < headerSize {
+		return nil, 0, errors.New("message without a header")
+	}
+	count := func(i int) int { return int(binary.BigEndian.Uint16(raw[4+2*i:])) }
+	if n := count(0); n > 1 {
+		return nil, 0, fmt.Errorf("message with %d questions", n)
+	}
+	// Header and question alone: the counts of the other sections are taken off.
+	m = new(dns.Msg)
+	head := append([]byte(nil), raw[:headerSize]...)
+	clear(head[6:])
+	off := headerSize
+	if count(0) == 1 {
+		if _, off, err = dns.UnpackDomainName(raw, off); err != nil || off+4 > len(raw) {
+			return nil, 0, errors.New("message with a malformed question")
+		}
+		off += 4
+		head = append(head, raw[headerSize:off]...)
+	}
+	if err := m.Unpack(head); err != nil {
+		return nil, 0, fmt.Errorf("message with a malformed question: %w", err)
+	}
+	for i, section := range []struct {
+		to  *[]dns.RR
+		max int
+	}{{&m.Answer, maxAnswerRecords}, {&m.Ns, maxAuthorityRecords}, {&m.Extra, maxExtraRecords}} {
+		n := count(1 + i)
+		for range min(n, section.max) {
+			if off >= len(raw) {
+				return nil, 0, errors.New("message that ends within a record")
+			}
+			var rr dns.RR
+			if rr, off, err = dns.UnpackRR(raw, off); err != nil {
+				return nil, 0, fmt.Errorf("message with a malformed record: %w", err)
+			}
+			*section.to = append(*section.to, rr)
+		}
+		if n > section.max {
+			if i == 0 {
+				leftOut = n - section.max
+			}
+			break
+		}
+	}
+	return m, leftOut, nil
+}
+
+// answers tells whether a message is the reply to a query.
+func answers(reply, query *dns.Msg) bool {
+	if !reply.Response || reply.Id != query.Id || reply.Opcode != query.Opcode || len(query.Question) != 1 {
+		return false
+	}
+	if len(reply.Question) == 0 {
+		// Some servers leave it out when they do not understand the query.
+		return reply.Rcode == dns.RcodeFormatError || reply.Rcode == dns.RcodeNotImplemented
+	}
+	a, b := reply.Question[0], query.Question[0]
+	return len(reply.Question) == 1 && a.Qtype == b.Qtype && a.Qclass == b.Qclass && canonical(a.Name) == canonical(b.Name)
+}
+
+// Reply is what a resolver says to one question.
+type Reply struct {
+	Msg *dns.Msg
+	// LeftOut is how many records of the answer were beyond what is read.
+	LeftOut int
+}
+
+// An answer is what there is to a question.
+type answer struct {
+	// records are those of the question's type; there may be none.
+	records []dns.RR
+	// ttl is for how long, within the limits.
+	ttl           time.Duration
+	authenticated bool
+	leftOut       int
+	// alias is the name that the question's name stands for, if the reply ends there.
+	alias string
+	// extra are records for questions that are likely to come next.
+	extra map[question]answer
+}
+
+// read takes a reply to a question apart. Additional records are used if they are of
+// names in the domain, which whoever answers for the domain may speak of; and not if
+// the answer is authenticated, as the additional records then still are not (RFC 4035
+// section 3.2.3).
+func read(q question, r Reply, domain string) (answer, error) {
+	m := r.Msg
+	if m.Rcode != dns.RcodeSuccess && m.Rcode != dns.RcodeNameError {
+		return answer{}, fmt.Errorf("the resolver says %s", rcodeText(m.Rcode))
+	}
+	a := answer{authenticated: m.AuthenticatedData, leftOut: r.LeftOut}
+	name, ttl := q.name, uint32(maxTTL/time.Second)
+	seen := map[string]bool{}
+	for {
+		if seen[name] || len(seen) > maxAliases {
+			return answer{}, fmt.Errorf("%s: a chain of more than %d aliases, or a loop of them", q, maxAliases)
+		}
+		seen[name] = true
+		var next string
+		for _, rr := range m.Answer {
+			h := rr.Header()
+			if h.Class != dns.ClassINET || canonical(h.Name) != name {
+				continue
+			}
+			if h.Rrtype == q.qtype {
+				a.records = append(a.records, rr)
+				ttl = min(ttl, ttlOf(h))
+			} else if c, ok := rr.(*dns.CNAME); ok {
+				next = canonical(c.Target)
+				ttl = min(ttl, ttlOf(h))
+			}
+		}
+		if len(a.records) > 0 || next == "" {
+			break
+		}
+		name = next
+	}
+	a.ttl = clamp(time.Duration(ttl)*time.Second, maxTTL)
+	if len(a.records) == 0 {
+		soa := soaOf(m)
+		if name != q.name && m.Rcode == dns.RcodeSuccess && soa == nil {
+			a.alias = name
+			return a, nil
+		}
+		// RFC 2308 section 5. Without an SOA the lower bound holds.
+		negative := uint32(0)
+		if soa != nil {
+			negative = min(ttlOf(&soa.Hdr), soa.Minttl, ttl)
+		}
+		a.ttl = clamp(time.Duration(negative)*time.Second, maxNegativeTTL)
+	}
+	if !a.authenticated {
+		a.extra = extra(m.Extra, domain)
+	}
+	return a, nil
+}
+
+func extra(records []dns.RR, domain string) map[question]answer {
+	out := map[question]answer{}
+	for _, rr := range records {
+		h := rr.Header()
+		switch h.Rrtype {
+		case dns.TypeSRV, dns.TypeTXT, dns.TypeA, dns.TypeAAAA:
+		default:
+			continue
+		}
+		name := canonical(h.Name)
+		if h.Class != dns.ClassINET || !dns.IsSubDomain(domain, name) {
+			continue
+		}
+		q := question{name, h.Rrtype}
+		a, ok := out[q]
+		ttl := clamp(time.Duration(ttlOf(h))*time.Second, maxTTL)
+		if !ok || ttl < a.ttl {
+			a.ttl = ttl
+		}
+		a.records = append(a.records, rr)
+		out[q] = a
+	}
+	return out
+}
+
+// soaOf returns the SOA that says for how long there is nothing.
+func soaOf(m *dns.Msg) *dns.SOA {
+	for _, rr := range m.Ns {
+		if soa, ok := rr.(*dns.SOA); ok && soa.Hdr.Class == dns.ClassINET {
+			return soa
+		}
+	}
+	return nil
+}
+
+// ttlOf returns a TTL; one with the highest bit set is none (RFC 2181 section 8).
+func ttlOf(h *dns.RR_Header) uint32 {
+	if h.Ttl > 1<<31-1 {
+		return 0
+	}
+	return h.Ttl
+}
+
+func clamp(ttl, most time.Duration) time.Duration { return min(max(ttl, minTTL), most) }
+
+func rcodeText(rcode int) string {
+	if s, ok := dns.RcodeToString[rcode]; ok {
+		return s
+	}
+	return fmt.Sprintf("RCODE %d", rcode)
+}
+
+// textOf returns the strings of a TXT record as bytes.
+func textOf(rr *dns.TXT) []string {
+	out := make([]string, len(rr.Txt))
+	for i, s := range rr.Txt {
+		out[i] = unescape(s)
+	}
+	return out
+}
+
+// key returns what makes a record equal to another of its set: its data, in lower case
+// where it is names.
+func key(rr dns.RR) string {
+	switch rr := rr.(type) {
+	case *dns.PTR:
+		return canonical(rr.Ptr)
+	case *dns.SRV:
+		return fmt.Sprintf("%d %d %d %s", rr.Priority, rr.Weight, rr.Port, canonical(rr.Target))
+	case *dns.A:
+		return rr.A.String()
+	case *dns.AAAA:
+		return rr.AAAA.String()
+	case *dns.TXT:
+		return strings.Join(textOf(rr), "\x00")
+	}
+	return rr.String()
+}

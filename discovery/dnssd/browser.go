@@ -1,0 +1,191 @@
+package dnssd
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// Config is what a [Browser] needs.
+type Config struct {
+	// Domains are those that are browsed, at most [MaxDomains]. SetDomains changes them.
+	Domains []string
+	// Forbidden are prefixes that nobody is made to dial, beyond those that
+	// [discovery.Dialable] knows: the API server, the services and the pods of here.
+	Forbidden []netip.Prefix
+	// Exchange asks a resolver. Nil: those of /etc/resolv.conf.
+	Exchange Exchange
+	// Changed is called with what changed of a domain. It may be nil; it must not block,
+	// nor call the Browser.
+	Changed func(Domain)
+	// Now is the clock; nil is time.Now.
+	Now func() time.Time
+}
+
+// Browser finds clusters in domains. Of the hosts that SRV records name only addresses
+// are reported, those that were checked: whoever dials them cannot be led elsewhere by
+// another answer to the same name (DNS rebinding).
+type Browser struct {
+	exchange Exchange
+	changed  func(Domain)
+	now      func() time.Time
+	wake     chan struct{}
+
+	mu   sync.Mutex
+	plan *plan
+	last map[string]Domain
+}
+
+// NewBrowser returns a Browser that asks nothing before it runs.
+func NewBrowser(cfg Config) (*Browser, error) {
+	if cfg.Exchange == nil {
+		r, err := NewResolvers()
+		if err != nil {
+			return nil, err
+		}
+		cfg.Exchange = r.Exchange
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	b := &Browser{
+		exchange: cfg.Exchange, changed: cfg.Changed, now: cfg.Now,
+		wake: make(chan struct{}, 1),
+		plan: newPlan(slices.Clone(cfg.Forbidden), rand.Uint64(), rand.Float64),
+		last: map[string]Domain{},
+	}
+	return b, b.SetDomains(cfg.Domains)
+}
+
+// SetDomains replaces the domains. Those that stay keep what is known of them.
+func (b *Browser) SetDomains(domains []string) error {
+	if len(domains) > MaxDomains {
+		return fmt.Errorf("%d domains, more than %d", len(domains), MaxDomains)
+	}
+	names := make([]string, 0, len(domains))
+	for _, d := range domains {
+		name, err := checkDomain(d)
+		if err != nil {
+			return err
+		}
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	b.mu.Lock()
+	b.plan.setDomains(names, b.now())
+	maps.DeleteFunc(b.last, func(name string, _ Domain) bool { return b.plan.domains[name] == nil })
+	b.mu.Unlock()
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// Domains returns the state of all domains, by name.
+func (b *Browser) Domains() []Domain {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var list []Domain
+	for _, name := range slices.Sorted(maps.Keys(b.plan.domains)) {
+		d, _ := b.plan.view(name, b.now())
+		list = append(list, d)
+	}
+	return list
+}
+
+// Run asks until ctx ends, and then returns nil.
+func (b *Browser) Run(ctx context.Context) error {
+	var workers sync.WaitGroup
+	defer workers.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	free := make(chan struct{}, maxConcurrent)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		for len(free) < cap(free) {
+			a, ok := b.take()
+			if !ok {
+				break
+			}
+			free <- struct{}{}
+			workers.Go(func() {
+				got, err := lookup(ctx, b.exchange, a.question, a.domain)
+				if ctx.Err() == nil {
+					b.put(a, got, err)
+				}
+				<-free
+				select {
+				case b.wake <- struct{}{}:
+				default:
+				}
+			})
+		}
+		if len(free) < cap(free) {
+			timer.Reset(b.pause())
+		} else {
+			timer.Stop()
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-b.wake:
+		case <-timer.C:
+		}
+	}
+}
+
+func (b *Browser) take() (ask, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.plan.take(b.now())
+}
+
+// pause is until something is due.
+func (b *Browser) pause() time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	next := b.plan.next()
+	if next.IsZero() {
+		return time.Hour
+	}
+	return max(0, next.Sub(b.now()))
+}
+
+func (b *Browser) put(a ask, got answer, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := b.now()
+	if err != nil {
+		b.plan.failed(a, err, now)
+	} else {
+		b.plan.answered(a, got, now)
+	}
+	d, ok := b.plan.view(a.domain, now)
+	if !ok || b.changed == nil || same(d, b.last[a.domain]) {
+		return
+	}
+	b.last[a.domain] = d
+	b.changed(d)
+}
+
+// same tells whether nothing changed but what time does.
+func same(a, b Domain) bool {
+	a.Asked, a.Next, b.Asked, b.Next = time.Time{}, time.Time{}, time.Time{}, time.Time{}
+	return reflect.DeepEqual(a, b)
+}
+
+// wire returns the question as it is sent.
+func (q question) wire() dns.Question {
+	return dns.Question{Name: q.name, Qtype: q.qtype, Qclass: dns.ClassINET}
+}

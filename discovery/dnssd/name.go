@@ -1,0 +1,107 @@
+package dnssd
+
+import (
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/miekg/dns"
+
+	"github.com/entente-dev/entente/discovery"
+	"github.com/entente-dev/entente/peering"
+)
+
+// Names are fully qualified, in lower case, and escaped as [dns.UnpackDomainName] does
+// it, so that equal names are equal strings.
+
+// canonical returns a name as it is compared.
+func canonical(name string) string { return dns.CanonicalName(name) }
+
+// checkDomain returns a domain that somebody typed as it is compared. Domains have the
+// form of host names here; internationalised ones are given in their ASCII form.
+func checkDomain(domain string) (string, error) {
+	if err := peering.CheckEndpoint(domain + ":1"); err != nil || strings.ContainsAny(domain, ":[]") {
+		return "", fmt.Errorf("domain %q is not a DNS name", peering.Text(domain, maxProblem))
+	}
+	name := canonical(domain)
+	if len(serviceName(name))+discovery.MaxLabel+1 > 254 {
+		return "", fmt.Errorf("domain %q is too long for a service below it", peering.Text(domain, maxProblem))
+	}
+	return name, nil
+}
+
+func serviceName(domain string) string { return discovery.ServiceType + "." + domain }
+
+func automaticName(domain string) string {
+	return discovery.SubtypeAutomatic + "._sub." + serviceName(domain)
+}
+
+func metaName(domain string) string { return "_services._dns-sd._udp." + domain }
+
+// escapeLabel returns a label as it stands in a name (RFC 1035 section 5.1).
+func escapeLabel(label string) string {
+	var b strings.Builder
+	for i := range len(label) {
+		switch c := label[i]; {
+		case strings.IndexByte(`. '@;()"\`, c) >= 0:
+			b.WriteByte('\\')
+			b.WriteByte(c)
+		case c < ' ' || c > '~':
+			fmt.Fprintf(&b, `\%03d`, c)
+		default:
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
+}
+
+// unescape returns the bytes that a label, or a string of a TXT record, stands for.
+func unescape(s string) string {
+	if !strings.Contains(s, `\`) {
+		return s
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] != '\\' || i+1 == len(s) {
+			b.WriteByte(s[i])
+			continue
+		}
+		if i++; i+2 < len(s) && isDigit(s[i]) && isDigit(s[i+1]) && isDigit(s[i+2]) {
+			b.WriteByte((s[i]-'0')*100 + (s[i+1]-'0')*10 + s[i+2] - '0')
+			i += 2
+			continue
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}
+
+func isDigit(c byte) bool { return '0' <= c && c <= '9' }
+
+// splitInstance takes the name of an instance apart: its label, as people see it, and
+// the domain of its service. It fails for names that are no instance of the service or
+// cannot be shown.
+func splitInstance(name string) (label, domain string, err error) {
+	at := 0
+	for at < len(name) && name[at] != '.' {
+		if name[at] == '\\' {
+			at++
+		}
+		at++
+	}
+	if at >= len(name) {
+		return "", "", fmt.Errorf("%s is no instance", show(name))
+	}
+	domain, ok := strings.CutPrefix(strings.ToLower(name[at+1:]), discovery.ServiceType+".")
+	if !ok || domain == "" {
+		return "", "", fmt.Errorf("%s is no instance of %s", show(name), discovery.ServiceType)
+	}
+	label = unescape(name[:at])
+	if label == "" || len(label) > discovery.MaxLabel || !utf8.ValidString(label) || peering.Text(label, discovery.MaxLabel) != label {
+		return "", "", fmt.Errorf("%s has a name that cannot be shown", show(name))
+	}
+	return label, domain, nil
+}
+
+// show returns a name that somebody else chose, fit to be shown: escapes make it ASCII.
+func show(name string) string { return peering.Text(name, maxProblem/2) }

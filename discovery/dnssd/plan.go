@@ -1,0 +1,542 @@
+package dnssd
+
+import (
+	"cmp"
+	"container/heap"
+	"encoding/binary"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"math"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/entente-dev/entente/discovery"
+	"github.com/entente-dev/entente/peering"
+)
+
+// A Domain is the state of one domain.
+type Domain struct {
+	// Name is the domain, in lower case, without the dot at its end.
+	Name string
+	// Found are its clusters, by name.
+	Found []discovery.Found
+	// Asked is when it was asked last, and Next when it will be. Zero: not yet.
+	Asked, Next time.Time
+	// Err is why the domain's list of instances, or something that is in it, could not be
+	// asked for. Empty: the last answers are there. It may be shown.
+	Err string
+	// Authenticated tells that the resolver says of all answers that DNSSEC proves them
+	// (AD, RFC 4035 section 3.2.3): as good as the resolver and the way to it.
+	Authenticated bool
+	// LeftOut is how many records and instances were beyond the limits.
+	LeftOut int
+	// Problems say what of the domain's records is of no use, at most [maxProblems] of
+	// them. They may be shown.
+	Problems []string
+}
+
+// plan is which questions there are, what was answered, and what to ask next.
+//
+// Each domain has answers of its own: none can say anything of another.
+//
+// A question is asked when the TTL of its answer has ended, and a little later by
+// chance, but never before: a resolver that keeps answers says of each how much of its
+// TTL is left, so that who asks early gets ever shorter answers. The old answer is
+// kept for [grace] longer, so that nothing vanishes between.
+type plan struct {
+	domains   map[string]*domainState
+	due       dueQueue
+	forbidden []netip.Prefix
+	// seed makes the order of hosts of equal priority another on each machine.
+	seed uint64
+	// random is from 0 to less than 1.
+	random func() float64
+}
+
+type domainState struct {
+	name    string
+	entries map[question]*entry
+	// known are the names of the instances that were taken.
+	known   map[string]bool
+	leftOut int
+	asked   time.Time
+}
+
+// entry is a question and its answer.
+type entry struct {
+	question
+	domain *domainState
+	// due is when to ask, index its place in the queue, -1 while it is being asked.
+	due   time.Time
+	index int
+
+	answer
+	// keep is until when the answer is kept; zero if there is none. own tells that it
+	// answers the question, and is not from additional records.
+	keep time.Time
+	own  bool
+
+	seen     time.Time
+	err      string
+	failures int
+	used     bool
+}
+
+// live returns the answer's records as long as they are kept.
+func (e *entry) live(now time.Time) []dns.RR {
+	if e == nil || !now.Before(e.keep) {
+		return nil
+	}
+	return e.records
+}
+
+func newPlan(forbidden []netip.Prefix, seed uint64, random func() float64) *plan {
+	return &plan{domains: map[string]*domainState{}, forbidden: forbidden, seed: seed, random: random}
+}
+
+// setDomains makes these the domains. They have the form of [checkDomain].
+func (p *plan) setDomains(names []string, now time.Time) {
+	for name, d := range p.domains {
+		if !slices.Contains(names, name) {
+			for _, e := range d.entries {
+				p.drop(e)
+			}
+			delete(p.domains, name)
+		}
+	}
+	for _, name := range names {
+		if p.domains[name] == nil {
+			d := &domainState{name: name, entries: map[question]*entry{}, known: map[string]bool{}}
+			p.domains[name] = d
+			p.grow(d, nil, now)
+		}
+	}
+}
+
+// next returns when something is due; zero if nothing will be.
+func (p *plan) next() time.Time {
+	if len(p.due) == 0 {
+		return time.Time{}
+	}
+	return p.due[0].due
+}
+
+// ask is a question to be asked now.
+type ask struct {
+	question
+	domain string
+}
+
+// take returns the next question that is due. It is answered by answered or failed.
+func (p *plan) take(now time.Time) (ask, bool) {
+	if len(p.due) == 0 || now.Before(p.due[0].due) {
+		return ask{}, false
+	}
+	e := heap.Pop(&p.due).(*entry)
+	return ask{question: e.question, domain: e.domain.name}, true
+}
+
+// find returns the entry that was taken, nil if nobody wants its answer any more.
+func (p *plan) find(a ask) *entry {
+	if d := p.domains[a.domain]; d != nil {
+		if e := d.entries[a.question]; e != nil && e.index < 0 {
+			return e
+		}
+	}
+	return nil
+}
+
+// answered takes an answer in.
+func (p *plan) answered(a ask, got answer, now time.Time) {
+	e := p.find(a)
+	if e == nil {
+		return
+	}
+	p.fill(e, got, true, now)
+	e.domain.asked = now
+	p.grow(e.domain, got.extra, now)
+}
+
+// failed takes in that no resolver answered.
+func (p *plan) failed(a ask, err error, now time.Time) {
+	e := p.find(a)
+	if e == nil {
+		return
+	}
+	e.err = peering.Text(err.Error(), maxProblem)
+	e.failures++
+	pause := time.Duration(float64(backoff(retryMin, retryMax, e.failures)) * (1 - p.random()/5))
+	e.due = now.Add(pause)
+	if now.Before(e.keep) && e.keep.Before(e.due) {
+		// To notice that the old answer has ended.
+		e.due = e.keep
+	}
+	heap.Push(&p.due, e)
+	e.domain.asked = now
+	p.grow(e.domain, nil, now)
+}
+
+// backoff returns the pause after that many failures.
+func backoff(least, most time.Duration, failures int) time.Duration {
+	return min(most, least<<min(failures-1, 20))
+}
+
+// fill sets the answer of an entry and when to ask again.
+func (p *plan) fill(e *entry, a answer, own bool, now time.Time) {
+	a.extra = nil
+	a.records = distinct(a.records)
+	e.answer, e.own, e.seen, e.err, e.failures = a, own, now, "", 0
+	jitter := time.Duration(p.random() * float64(min(a.ttl/10, maxJitter)))
+	e.due = now.Add(a.ttl + jitter)
+	e.keep = e.due.Add(grace)
+	if e.index >= 0 {
+		heap.Fix(&p.due, e.index)
+	} else {
+		heap.Push(&p.due, e)
+	}
+}
+
+// distinct returns records without those that are the same, in the same order for all
+// orders of them: servers change it.
+func distinct(records []dns.RR) []dns.RR {
+	list := make([]dns.RR, 0, len(records))
+	keys := map[dns.RR]string{}
+	seen := map[string]bool{}
+	for _, rr := range records {
+		if k := key(rr); !seen[k] {
+			seen[k], keys[rr] = true, k
+			list = append(list, rr)
+		}
+	}
+	slices.SortFunc(list, func(a, b dns.RR) int { return strings.Compare(keys[a], keys[b]) })
+	return list
+}
+
+// grow adds the questions that the answers of a domain lead to, and removes those that
+// nothing leads to any more.
+func (p *plan) grow(d *domainState, extra map[question]answer, now time.Time) {
+	for _, e := range d.entries {
+		e.used = false
+	}
+	d.leftOut = 0
+	list := p.ensure(d, question{serviceName(d.name), dns.TypePTR}, extra, now)
+	auto := p.ensure(d, question{automaticName(d.name), dns.TypePTR}, extra, now)
+	d.leftOut += list.leftOut + auto.leftOut
+	names := d.instances(list, now)
+	d.known = make(map[string]bool, len(names))
+	for _, name := range names {
+		d.known[name] = true
+		p.ensure(d, question{name, dns.TypeTXT}, extra, now)
+		for _, target := range d.targets(p.ensure(d, question{name, dns.TypeSRV}, extra, now), p.seed, now) {
+			p.ensure(d, question{canonical(target.Target), dns.TypeA}, extra, now)
+			p.ensure(d, question{canonical(target.Target), dns.TypeAAAA}, extra, now)
+		}
+	}
+	for q, e := range d.entries {
+		if !e.used {
+			p.drop(e)
+			delete(d.entries, q)
+		}
+	}
+}
+
+// ensure returns the entry of a question, with an additional record's answer if it has
+// none that is in force.
+func (p *plan) ensure(d *domainState, q question, extra map[question]answer, now time.Time) *entry {
+	e := d.entries[q]
+	if e == nil {
+		e = &entry{question: q, domain: d, due: now}
+		d.entries[q] = e
+		heap.Push(&p.due, e)
+	}
+	// While it is being asked, its own answer is on the way.
+	if a, ok := extra[q]; ok && e.index >= 0 && !e.used && (!e.own || !now.Before(e.due)) {
+		p.fill(e, a, false, now)
+	}
+	e.used = true
+	return e
+}
+
+func (p *plan) drop(e *entry) {
+	if e.index >= 0 {
+		heap.Remove(&p.due, e.index)
+	}
+}
+
+// instances returns the names of the instances that are taken: those that are known
+// first, so that nobody drives them out by adding more, then by name.
+func (d *domainState) instances(e *entry, now time.Time) []string {
+	var names []string
+	for _, rr := range e.live(now) {
+		ptr, ok := rr.(*dns.PTR)
+		if !ok {
+			continue
+		}
+		name := canonical(ptr.Ptr)
+		if _, _, err := splitInstance(name); err == nil {
+			names = append(names, name)
+		}
+	}
+	slices.SortStableFunc(names, func(a, b string) int {
+		switch {
+		case d.known[a] == d.known[b]:
+			return strings.Compare(a, b)
+		case d.known[a]:
+			return -1
+		}
+		return 1
+	})
+	if over := len(names) - MaxInstances; over > 0 {
+		d.leftOut += over
+		names = names[:MaxInstances]
+	}
+	return names
+}
+
+// targets returns the hosts of an instance in the order in which they are to be tried
+// (RFC 2782): by priority, and within it by chance, those of more weight sooner. Chance
+// is the same for as long as the plan lives, so that the order does not change by
+// itself.
+func (d *domainState) targets(e *entry, seed uint64, now time.Time) []*dns.SRV {
+	var list []*dns.SRV
+	for _, rr := range e.live(now) {
+		// A target of "." says that there is no such service.
+		if srv, ok := rr.(*dns.SRV); ok && srv.Port != 0 && srv.Target != "." {
+			list = append(list, srv)
+		}
+	}
+	slices.SortStableFunc(list, func(a, b *dns.SRV) int {
+		return cmp.Or(cmp.Compare(a.Priority, b.Priority), cmp.Compare(rank(a, seed), rank(b, seed)))
+	})
+	if over := len(list) - maxTargets; over > 0 {
+		d.leftOut += over
+		list = list[:maxTargets]
+	}
+	return list
+}
+
+// rank draws a number from an exponential distribution of the record's weight. The
+// order by such numbers is a weighted draw without replacement (Efraimidis and
+// Spirakis, 2006), which is what RFC 2782 describes.
+func rank(srv *dns.SRV, seed uint64) float64 {
+	h := fnv.New64a()
+	b := binary.BigEndian.AppendUint64(nil, seed)
+	b = binary.BigEndian.AppendUint16(b, srv.Port)
+	h.Write(append(b, canonical(srv.Target)...))
+	// FNV leaves traces of its input in the high bits; this mixes them (splitmix64).
+	x := h.Sum64()
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	x ^= x >> 31
+	u := (float64(x>>11) + 1) / (1 << 53)
+	// Weight 0 has a very small chance.
+	return -math.Log(u) / max(float64(srv.Weight), 0.01)
+}
+
+// view returns the state of a domain.
+func (p *plan) view(name string, now time.Time) (Domain, bool) {
+	d := p.domains[name]
+	if d == nil {
+		return Domain{}, false
+	}
+	out := Domain{Name: strings.TrimSuffix(name, "."), Asked: d.asked, LeftOut: d.leftOut, Authenticated: true}
+	problems := 0
+	problem := func(format string, args ...any) {
+		if problems++; len(out.Problems) < maxProblems {
+			out.Problems = append(out.Problems, peering.Text(fmt.Sprintf(format, args...), maxProblem))
+		}
+	}
+	list := d.entries[question{serviceName(name), dns.TypePTR}]
+	for _, rr := range list.live(now) {
+		if ptr, ok := rr.(*dns.PTR); ok {
+			if _, _, err := splitInstance(canonical(ptr.Ptr)); err != nil {
+				problem("%v", err)
+			}
+		}
+	}
+	automatic := map[string]bool{}
+	for _, rr := range d.entries[question{automaticName(name), dns.TypePTR}].live(now) {
+		if ptr, ok := rr.(*dns.PTR); ok {
+			automatic[canonical(ptr.Ptr)] = true
+		}
+	}
+	for _, instance := range slices.Sorted(maps.Keys(d.known)) {
+		f, ok, left := p.found(d, instance, list, now, problem)
+		out.LeftOut += left
+		if ok {
+			f.Automatic = automatic[instance]
+			out.Found = append(out.Found, f)
+		}
+	}
+	if more := problems - len(out.Problems); more > 0 {
+		out.Problems = append(out.Problems[:maxProblems-1], fmt.Sprintf("and %d more", more+1))
+	}
+	for _, e := range d.entries {
+		out.Authenticated = out.Authenticated && now.Before(e.keep) && e.authenticated
+		if out.Next.IsZero() || e.due.Before(out.Next) {
+			out.Next = e.due
+		}
+	}
+	out.Err = d.err(list)
+	return out, true
+}
+
+// err returns why a question of the domain was not answered, the list's first.
+func (d *domainState) err(list *entry) string {
+	if list.err != "" {
+		return list.err
+	}
+	first := ""
+	for _, e := range d.entries {
+		if e.err != "" && (first == "" || e.err < first) {
+			first = e.err
+		}
+	}
+	return first
+}
+
+// found returns what is known of an instance; false as long as that is not enough to
+// dial it.
+func (p *plan) found(d *domainState, name string, list *entry, now time.Time, problem func(string, ...any)) (f discovery.Found, ok bool, left int) {
+	label, _, err := splitInstance(name)
+	if err != nil {
+		return f, false, 0
+	}
+	f = discovery.Found{Instance: label, Where: strings.TrimSuffix(d.name, "."), Seen: list.seen, Until: list.keep}
+	take := func(e *entry) {
+		if e.seen.After(f.Seen) {
+			f.Seen = e.seen
+		}
+		if e.keep.Before(f.Until) {
+			f.Until = e.keep
+		}
+	}
+	txt, srv := d.entries[question{name, dns.TypeTXT}], d.entries[question{name, dns.TypeSRV}]
+	if !answered(list, now) || !answered(txt, now) || !answered(srv, now) {
+		return f, false, 0
+	}
+	take(txt)
+	take(srv)
+	if f.Text, err = textFrom(txt.records); err != nil {
+		problem("%s: %v", show(name), err)
+		return f, false, 0
+	}
+	targets := d.targetsOf(srv, p.seed, now)
+	if len(targets) == 0 {
+		problem("%s: no SRV record with a host and a port", show(name))
+		return f, false, 0
+	}
+	waiting := false
+	for _, t := range targets {
+		host := canonical(t.Target)
+		here := 0
+		for _, qtype := range []uint16{dns.TypeAAAA, dns.TypeA} {
+			e := d.entries[question{host, qtype}]
+			if !answered(e, now) {
+				waiting = true
+				continue
+			}
+			addrs, over := addressesOf(e.records)
+			left += over
+			for _, a := range addrs {
+				if err := discovery.Dialable(a, p.forbidden...); err != nil {
+					problem("%s: host %s: %v", show(name), show(host), err)
+					continue
+				}
+				here++
+				endpoint := netip.AddrPortFrom(a, t.Port).String()
+				if slices.Contains(f.Endpoints, endpoint) {
+					continue
+				}
+				if len(f.Endpoints) == peering.MaxEndpoints {
+					left++
+					continue
+				}
+				take(e)
+				f.Endpoints = append(f.Endpoints, endpoint)
+			}
+		}
+		if here == 0 && !waiting {
+			problem("%s: host %s has no address that may be dialled", show(name), show(host))
+		}
+	}
+	return f, len(f.Endpoints) > 0, left
+}
+
+// targetsOf is targets without counting again what is left out.
+func (d *domainState) targetsOf(e *entry, seed uint64, now time.Time) []*dns.SRV {
+	n := d.leftOut
+	defer func() { d.leftOut = n }()
+	return d.targets(e, seed, now)
+}
+
+func answered(e *entry, now time.Time) bool { return e != nil && now.Before(e.keep) }
+
+// textFrom reads the TXT record of an instance; of several the first that says who it
+// is.
+func textFrom(records []dns.RR) (t discovery.Text, err error) {
+	err = fmt.Errorf("no TXT record")
+	for i, rr := range records {
+		txt, ok := rr.(*dns.TXT)
+		if !ok || i == maxStrings {
+			break
+		}
+		if t, err = discovery.ParseText(textOf(txt)); err == nil {
+			return t, nil
+		}
+	}
+	return t, err
+}
+
+func addressesOf(records []dns.RR) (list []netip.Addr, over int) {
+	for _, rr := range records {
+		var ip net.IP
+		switch rr := rr.(type) {
+		case *dns.A:
+			ip = rr.A
+		case *dns.AAAA:
+			ip = rr.AAAA
+		}
+		addr, ok := netip.AddrFromSlice(ip)
+		if !ok {
+			continue
+		}
+		if len(list) == maxAddresses {
+			over++
+			continue
+		}
+		list = append(list, addr.Unmap())
+	}
+	return list, over
+}
+
+// dueQueue is a heap of entries by when they are due.
+type dueQueue []*entry
+
+func (q dueQueue) Len() int           { return len(q) }
+func (q dueQueue) Less(i, j int) bool { return q[i].due.Before(q[j].due) }
+func (q dueQueue) Swap(i, j int) {
+	q[i], q[j] = q[j], q[i]
+	q[i].index, q[j].index = i, j
+}
+
+func (q *dueQueue) Push(x any) {
+	e := x.(*entry)
+	e.index = len(*q)
+	*q = append(*q, e)
+}
+
+func (q *dueQueue) Pop() any {
+	old := *q
+	e := old[len(old)-1]
+	old[len(old)-1] = nil
+	*q = old[:len(old)-1]
+	e.index = -1
+	return e
+}

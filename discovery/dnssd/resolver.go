@@ -1,0 +1,330 @@
+package dnssd
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// Exchange asks one question of a resolver and returns its reply. An error means that
+// there is none; that a name does not exist is a reply.
+type Exchange func(context.Context, dns.Question) (Reply, error)
+
+// Resolvers asks resolvers one after the other until one answers.
+type Resolvers struct {
+	// path is a resolv.conf(5), which is read again when it changes. Empty: the list stays.
+	path string
+
+	mu    sync.Mutex
+	list  []resolver
+	stamp string
+	seen  time.Time
+}
+
+type resolver struct {
+	addr netip.AddrPort
+	// dead is until when it is asked after the others, and silent how many times it said
+	// nothing.
+	dead   time.Time
+	silent int
+}
+
+// NewResolvers returns these resolvers, or those of /etc/resolv.conf if there are none.
+func NewResolvers(list ...netip.AddrPort) (*Resolvers, error) {
+	if len(list) > maxResolvers {
+		return nil, fmt.Errorf("%d resolvers, more than %d", len(list), maxResolvers)
+	}
+	if len(list) == 0 {
+		return &Resolvers{path: "/etc/resolv.conf"}, nil
+	}
+	r := &Resolvers{}
+	r.set(list)
+	return r, nil
+}
+
+func (r *Resolvers) set(list []netip.AddrPort) {
+	old := r.list
+	r.list = nil
+	for _, addr := range list {
+		at := slices.IndexFunc(old, func(o resolver) bool { return o.addr == addr })
+		if at >= 0 {
+			r.list = append(r.list, old[at])
+		} else {
+			r.list = append(r.list, resolver{addr: addr})
+		}
+	}
+}
+
+// order returns whom to ask: in the order of the list, those that were silent last.
+func (r *Resolvers) order(now time.Time) []netip.AddrPort {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.reload(now)
+	list := slices.Clone(r.list)
+	slices.SortStableFunc(list, func(a, b resolver) int {
+		deadA, deadB := now.Before(a.dead), now.Before(b.dead)
+		switch {
+		case deadA && deadB:
+			return a.dead.Compare(b.dead)
+		case deadA:
+			return 1
+		case deadB:
+			return -1
+		}
+		return 0
+	})
+	out := make([]netip.AddrPort, len(list))
+	for i := range list {
+		out[i] = list[i].addr
+	}
+	return out
+}
+
+// said takes in whether a resolver said anything.
+func (r *Resolvers) said(addr netip.AddrPort, anything bool, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range r.list {
+		switch e := &r.list[i]; {
+		case e.addr != addr:
+		case anything:
+			e.silent, e.dead = 0, time.Time{}
+		case !now.Before(e.dead): // Queries that were under way count once.
+			e.silent++
+			e.dead = now.Add(backoff(deadMin, deadMax, e.silent))
+		}
+	}
+}
+
+// reload reads resolv.conf if it changed. What is there stays if it cannot be read.
+func (r *Resolvers) reload(now time.Time) {
+	if r.path == "" || !r.seen.IsZero() && now.Sub(r.seen) < resolvConfPause {
+		return
+	}
+	r.seen = now
+	info, err := os.Stat(r.path)
+	if err != nil {
+		return
+	}
+	stamp := fmt.Sprint(info.ModTime().UnixNano(), info.Size())
+	if stamp == r.stamp {
+		return
+	}
+	f, err := os.Open(r.path)
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	conf, err := dns.ClientConfigFromReader(io.LimitReader(f, maxResolvConf))
+	if err != nil {
+		return
+	}
+	var list []netip.AddrPort
+	for _, s := range conf.Servers {
+		if addr, err := netip.ParseAddr(s); err == nil && len(list) < maxResolvers {
+			list = append(list, netip.AddrPortFrom(addr, 53))
+		}
+	}
+	if len(list) > 0 {
+		r.stamp = stamp
+		r.set(list)
+	}
+}
+
+// Exchange asks the resolvers. SERVFAIL, REFUSED and the like are passed over for the
+// next one.
+func (r *Resolvers) Exchange(ctx context.Context, q dns.Question) (Reply, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	err := errors.New("no resolver is known: name one, or see /etc/resolv.conf")
+	for range rounds {
+		silent := false
+		for _, addr := range r.order(time.Now()) {
+			var reply Reply
+			reply, err = askResolver(ctx, addr, q)
+			if ctx.Err() != nil && err != nil {
+				// Ended by the caller, or all time was used up; the last says how.
+				return Reply{}, err
+			}
+			r.said(addr, err == nil, time.Now())
+			if err != nil {
+				silent = true
+				continue
+			}
+			if rcode := reply.Msg.Rcode; rcode != dns.RcodeSuccess && rcode != dns.RcodeNameError {
+				err = fmt.Errorf("ask resolver %s for %s: it says %s", addr, question{canonical(q.Name), q.Qtype}, rcodeText(rcode))
+				continue
+			}
+			return reply, nil
+		}
+		if !silent {
+			break // All of them answered, they will not say anything else.
+		}
+	}
+	return Reply{}, err
+}
+
+func newQuery(q dns.Question) *dns.Msg {
+	m := new(dns.Msg)
+	m.Id = dns.Id()
+	m.RecursionDesired = true
+	m.AuthenticatedData = true // We understand it (RFC 6840 section 5.7).
+	m.Question = []dns.Question{q}
+	m.SetEdns0(udpSize, false)
+	return m
+}
+
+// askResolver asks one resolver, over TCP if the answer does not fit or somebody guesses
+// at it.
+func askResolver(ctx context.Context, addr netip.AddrPort, q dns.Question) (Reply, error) {
+	m := newQuery(q)
+	reply, err := exchangeUDP(ctx, addr, m)
+	if err == nil && reply.Msg.Rcode == dns.RcodeFormatError && m.IsEdns0() != nil {
+		// It may be too old for EDNS (RFC 6891 section 6.2.2).
+		m.Extra = nil
+		m.Id = dns.Id()
+		reply, err = exchangeUDP(ctx, addr, m)
+	}
+	if errors.Is(err, errStrays) || err == nil && reply.Msg.Truncated {
+		m.Id = dns.Id()
+		reply, err = exchangeTCP(ctx, addr, m)
+	}
+	if err != nil {
+		return Reply{}, fmt.Errorf("ask resolver %s for %s: %w", addr, question{canonical(q.Name), q.Qtype}, plain(err))
+	}
+	return reply, nil
+}
+
+var errStrays = errors.New("too many packets that are no answer to it") //nolint:gochecknoglobals // a sentinel
+
+// exchangeUDP sends a query from a port that the system chooses by chance, and waits
+// for its answer. Packets that are none are passed over.
+func exchangeUDP(ctx context.Context, addr netip.AddrPort, m *dns.Msg) (Reply, error) {
+	conn, raw, err := dial(ctx, "udp", addr, m, udpTimeout)
+	if err != nil {
+		return Reply{}, err
+	}
+	defer conn.Close()
+	if _, err := conn.Write(raw); err != nil {
+		return Reply{}, err
+	}
+	buf := make([]byte, udpSize+1)
+	for range maxStrays {
+		n, err := conn.Read(buf)
+		if err != nil {
+			return Reply{}, err
+		}
+		if n < headerSize || binary.BigEndian.Uint16(buf) != m.Id || n > udpSize {
+			continue
+		}
+		if got, leftOut, err := parse(buf[:n]); err == nil && answers(got, m) {
+			return Reply{Msg: got, LeftOut: leftOut}, nil
+		} else if truncated(buf[:n]) {
+			// Some cut within a record.
+			return Reply{Msg: &dns.Msg{MsgHdr: dns.MsgHdr{Response: true, Truncated: true}}}, nil
+		}
+	}
+	return Reply{}, errStrays
+}
+
+func truncated(raw []byte) bool { return raw[2]&0x82 == 0x82 } // QR and TC
+
+func exchangeTCP(ctx context.Context, addr netip.AddrPort, m *dns.Msg) (Reply, error) {
+	conn, raw, err := dial(ctx, "tcp", addr, m, tcpTimeout)
+	if err != nil {
+		return Reply{}, err
+	}
+	defer conn.Close()
+	if _, err := conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(raw))), raw...)); err != nil {
+		return Reply{}, err
+	}
+	var size [2]byte
+	if _, err := io.ReadFull(conn, size[:]); err != nil {
+		return Reply{}, err
+	}
+	buf := make([]byte, binary.BigEndian.Uint16(size[:]))
+	if _, err := io.ReadFull(conn, buf); err != nil {
+		return Reply{}, err
+	}
+	got, leftOut, err := parse(buf)
+	switch {
+	case err != nil:
+		return Reply{}, err
+	case !answers(got, m):
+		return Reply{}, errors.New("it answered another question")
+	case got.Truncated:
+		return Reply{}, errors.New("its answer over TCP is truncated, too")
+	}
+	return Reply{Msg: got, LeftOut: leftOut}, nil
+}
+
+// dial connects for one message. The socket is only for it: answers of others are not
+// taken, and its port is new.
+func dial(ctx context.Context, network string, addr netip.AddrPort, m *dns.Msg, timeout time.Duration) (net.Conn, []byte, error) {
+	raw, err := m.Pack()
+	if err != nil {
+		return nil, nil, err
+	}
+	deadline := time.Now().Add(timeout)
+	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
+		deadline = d
+	}
+	d := net.Dialer{Deadline: deadline}
+	conn, err := d.DialContext(ctx, network, addr.String())
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := conn.SetDeadline(deadline); err != nil {
+		conn.Close()
+		return nil, nil, err
+	}
+	return conn, raw, nil
+}
+
+// plain says what went wrong with a connection without its addresses: those of this
+// side are of no use, and the other one's is said already.
+func plain(err error) error {
+	var op *net.OpError
+	if errors.As(err, &op) {
+		if op.Timeout() {
+			return errors.New("no answer in time")
+		}
+		return op.Err
+	}
+	return err
+}
+
+// lookup asks a question, and for what an answer that ends in an alias refers to.
+func lookup(ctx context.Context, exchange Exchange, q question, domain string) (answer, error) {
+	var chain answer
+	at := q
+	for range maxAliases {
+		r, err := exchange(ctx, at.wire())
+		if err != nil {
+			return answer{}, err
+		}
+		a, err := read(at, r, domain)
+		if err != nil {
+			return answer{}, err
+		}
+		if at != q {
+			a.ttl = min(a.ttl, chain.ttl)
+			a.authenticated = a.authenticated && chain.authenticated
+		}
+		if a.alias == "" {
+			return a, nil
+		}
+		chain, at.name = a, a.alias
+	}
+	return answer{}, fmt.Errorf("%s: a chain of more than %d aliases, or a loop of them", q, maxAliases)
+}
