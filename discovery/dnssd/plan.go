@@ -62,8 +62,8 @@ type plan struct {
 type domainState struct {
 	name    string
 	entries map[question]*entry
-	// known are the names of the instances that were taken.
-	known   map[string]bool
+	// known are the instances that were taken: their labels, as people see them, by name.
+	known   map[string]string
 	leftOut int
 	asked   time.Time
 }
@@ -112,7 +112,7 @@ func (p *plan) setDomains(names []string, now time.Time) {
 	}
 	for _, name := range names {
 		if p.domains[name] == nil {
-			d := &domainState{name: name, entries: map[question]*entry{}, known: map[string]bool{}}
+			d := &domainState{name: name, entries: map[question]*entry{}, known: map[string]string{}}
 			p.domains[name] = d
 			p.grow(d, nil, now)
 		}
@@ -228,10 +228,10 @@ func (p *plan) grow(d *domainState, extra map[question]answer, now time.Time) {
 	list := p.ensure(d, question{serviceName(d.name), dns.TypePTR}, extra, now)
 	auto := p.ensure(d, question{automaticName(d.name), dns.TypePTR}, extra, now)
 	d.leftOut += list.leftOut + auto.leftOut
-	names := d.instances(list, now)
-	d.known = make(map[string]bool, len(names))
+	names, labels := d.instances(list, now)
+	d.known = make(map[string]string, len(names))
 	for _, name := range names {
-		d.known[name] = true
+		d.known[name] = labels[name]
 		p.ensure(d, question{name, dns.TypeTXT}, extra, now)
 		for _, target := range d.targets(p.ensure(d, question{name, dns.TypeSRV}, extra, now), p.seed, now) {
 			p.ensure(d, question{canonical(target.Target), dns.TypeA}, extra, now)
@@ -271,23 +271,26 @@ func (p *plan) drop(e *entry) {
 
 // instances returns the names of the instances that are taken: those that are known
 // first, so that nobody drives them out by adding more, then by name.
-func (d *domainState) instances(e *entry, now time.Time) []string {
-	var names []string
+func (d *domainState) instances(e *entry, now time.Time) (names []string, labels map[string]string) {
+	labels = map[string]string{}
 	for _, rr := range e.live(now) {
 		ptr, ok := rr.(*dns.PTR)
 		if !ok {
 			continue
 		}
 		name := canonical(ptr.Ptr)
-		if _, _, err := splitInstance(name); err == nil {
+		if label, _, err := splitInstance(ptr.Ptr); err == nil {
 			names = append(names, name)
+			labels[name] = label
 		}
 	}
 	slices.SortStableFunc(names, func(a, b string) int {
+		_, knownA := d.known[a]
+		_, knownB := d.known[b]
 		switch {
-		case d.known[a] == d.known[b]:
+		case knownA == knownB:
 			return strings.Compare(a, b)
-		case d.known[a]:
+		case knownA:
 			return -1
 		}
 		return 1
@@ -296,7 +299,7 @@ func (d *domainState) instances(e *entry, now time.Time) []string {
 		d.leftOut += over
 		names = names[:MaxInstances]
 	}
-	return names
+	return names, labels
 }
 
 // targets returns the hosts of an instance in the order in which they are to be tried
@@ -404,11 +407,7 @@ func (d *domainState) err(list *entry) string {
 // found returns what is known of an instance; false as long as that is not enough to
 // dial it.
 func (p *plan) found(d *domainState, name string, list *entry, now time.Time, problem func(string, ...any)) (f discovery.Found, ok bool, left int) {
-	label, _, err := splitInstance(name)
-	if err != nil {
-		return f, false, 0
-	}
-	f = discovery.Found{Instance: label, Where: strings.TrimSuffix(d.name, "."), Seen: list.seen, Until: list.keep}
+	f = discovery.Found{Instance: d.known[name], Where: strings.TrimSuffix(d.name, "."), Seen: list.seen, Until: list.keep}
 	take := func(e *entry) {
 		if e.seen.After(f.Seen) {
 			f.Seen = e.seen
@@ -423,6 +422,7 @@ func (p *plan) found(d *domainState, name string, list *entry, now time.Time, pr
 	}
 	take(txt)
 	take(srv)
+	var err error
 	if f.Text, err = textFrom(txt.records); err != nil {
 		problem("%s: %v", show(name), err)
 		return f, false, 0

@@ -272,8 +272,9 @@ func TestSilentResolversMakeResultsEndAfterTheGrace(t *testing.T) {
 	settle(t, p, w, start)
 	d, _ := p.view("example.com.", start)
 	until := d.Found[0].Until
-	now, asks := start, 0
-	for now = p.next(); now.Before(until.Add(time.Hour)); now = p.next() {
+	asks := 0
+	now := p.next()
+	for ; now.Before(until.Add(time.Hour)); now = p.next() {
 		a, ok := p.take(now)
 		if !ok {
 			t.Fatal("nothing is due when it is said to be")

@@ -124,9 +124,8 @@ func (r *Resolvers) reload(now time.Time) {
 	if err != nil {
 		return
 	}
-	defer f.Close()
 	conf, err := dns.ClientConfigFromReader(io.LimitReader(f, maxResolvConf))
-	if err != nil {
+	if errors.Join(err, f.Close()) != nil {
 		return
 	}
 	var list []netip.AddrPort
@@ -205,7 +204,7 @@ func askResolver(ctx context.Context, addr netip.AddrPort, q dns.Question) (Repl
 	return reply, nil
 }
 
-var errStrays = errors.New("too many packets that are no answer to it") //nolint:gochecknoglobals // a sentinel
+var errStrays = errors.New("too many packets that are no answer to it")
 
 // exchangeUDP sends a query from a port that the system chooses by chance, and waits
 // for its answer. Packets that are none are passed over.
@@ -294,8 +293,7 @@ func dial(ctx context.Context, network string, addr netip.AddrPort, m *dns.Msg, 
 // plain says what went wrong with a connection without its addresses: those of this
 // side are of no use, and the other one's is said already.
 func plain(err error) error {
-	var op *net.OpError
-	if errors.As(err, &op) {
+	if op, ok := errors.AsType[*net.OpError](err); ok {
 		if op.Timeout() {
 			return errors.New("no answer in time")
 		}

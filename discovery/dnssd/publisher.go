@@ -1,0 +1,389 @@
+package dnssd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/entente-dev/entente/discovery"
+	"github.com/entente-dev/entente/peering"
+)
+
+// PublishConfig is what a [Publisher] needs.
+type PublishConfig struct {
+	// Service is what is published, in Domain. Names that others have are changed: see
+	// Status.
+	Service discovery.Service
+	Domain  string
+	// TTL is that of the records; zero is [DefaultTTL].
+	TTL time.Duration
+	// Key signs all that is said to the server. Required.
+	Key Key
+	// Server is the zone's primary server. Zero: the one that the zone's SOA record names,
+	// at port 53.
+	Server netip.AddrPort
+	// Zone is the zone that the domain belongs to. Empty: resolvers are asked for it.
+	Zone string
+	// Exchange asks a resolver, for what is not given above. Nil: those of
+	// /etc/resolv.conf.
+	Exchange Exchange
+	// Forbidden are addresses that a DNS answer must not name as the server's.
+	Forbidden []netip.Prefix
+	// Changed is called after each try. It may be nil; it must not block, nor call the
+	// Publisher.
+	Changed func(Status)
+	// Now is the clock; nil is time.Now.
+	Now func() time.Time
+}
+
+// Status is how far publishing is.
+type Status struct {
+	// Domain is where, and Instance and Host are under which names.
+	Domain, Instance, Host string
+	// Zone and Server are what is written to, once they are known.
+	Zone, Server string
+	// Published tells that the instance, its text and its addresses were there when
+	// Checked.
+	Published bool
+	// Missing are records that are not there and that the key may not write, as lines for
+	// a zone file. Nobody finds the cluster until the zone's administrator adds them.
+	Missing []string
+	// Err is why the last try failed, empty if it did not. It may be shown.
+	Err string
+	// Checked is when the zone was seen last, Next when it will be.
+	Checked, Next time.Time
+}
+
+// Publisher keeps a cluster's records in a zone by dynamic updates. It writes no more
+// than what differs, only its own records, and only if nobody changed them since they
+// were read.
+type Publisher struct {
+	cfg    PublishConfig
+	domain string
+
+	// mu is held while the zone is written.
+	mu      sync.Mutex
+	service discovery.Service
+	status  Status
+}
+
+// NewPublisher checks the configuration.
+func NewPublisher(cfg PublishConfig) (*Publisher, error) {
+	if cfg.TTL == 0 {
+		cfg.TTL = DefaultTTL
+	}
+	if _, err := Records(cfg.Service, cfg.Domain, cfg.TTL); err != nil {
+		return nil, fmt.Errorf("publish in %s: %w", peering.Text(cfg.Domain, maxProblem), err)
+	}
+	if cfg.Key.secret == nil {
+		return nil, fmt.Errorf("publish in %s: no key: make one with tsig-keygen", cfg.Domain)
+	}
+	domain, err := checkDomain(cfg.Domain)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Zone != "" {
+		if cfg.Zone, err = checkDomain(cfg.Zone); err != nil {
+			return nil, fmt.Errorf("zone: %w", err)
+		}
+	}
+	if cfg.Exchange == nil {
+		r, err := NewResolvers()
+		if err != nil {
+			return nil, err
+		}
+		cfg.Exchange = r.Exchange
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	return &Publisher{cfg: cfg, domain: domain, service: cfg.Service, status: Status{Domain: strings.TrimSuffix(domain, ".")}}, nil
+}
+
+// Status returns how far it is.
+func (p *Publisher) Status() Status {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.status
+}
+
+// Run publishes, and looks every [refreshEvery] whether it is still so, until ctx ends;
+// then it returns nil. What is published stays: an agent that restarts shall not
+// vanish. See Withdraw.
+func (p *Publisher) Run(ctx context.Context) error {
+	for failures := 0; ; {
+		failures++
+		if p.Publish(ctx) == nil {
+			failures = 0
+		}
+		timer := time.NewTimer(p.plan(failures))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C:
+		}
+	}
+}
+
+// plan says when the next try is, and reports the status.
+func (p *Publisher) plan(failures int) time.Duration {
+	pause := refreshEvery
+	if failures > 0 {
+		pause = backoff(updateRetryMin, updateRetryMax, failures)
+	}
+	pause -= time.Duration(rand.Float64() * float64(pause) / 5)
+	p.mu.Lock()
+	p.status.Next = p.cfg.Now().Add(pause)
+	status := p.status
+	p.mu.Unlock()
+	if p.cfg.Changed != nil {
+		p.cfg.Changed(status)
+	}
+	return pause
+}
+
+// Publish makes the zone hold the service once.
+func (p *Publisher) Publish(ctx context.Context) error {
+	return p.locked(ctx, "publish in", p.publish)
+}
+
+// Withdraw takes the service out of the zone.
+func (p *Publisher) Withdraw(ctx context.Context) error {
+	return p.locked(ctx, "withdraw from", p.withdraw)
+}
+
+func (p *Publisher) locked(ctx context.Context, what string, do func(context.Context, target) error) error {
+	ctx, cancel := context.WithTimeout(ctx, updateTimeout)
+	defer cancel()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	to, err := p.target(ctx)
+	if err == nil {
+		p.status.Zone, p.status.Server = strings.TrimSuffix(to.zone, "."), to.server.String()
+		if err = do(ctx, to); err != nil {
+			err = fmt.Errorf("server %s, zone %s: %w", to.server, show(to.zone), err)
+		}
+	}
+	p.status.Err = ""
+	if err != nil {
+		err = fmt.Errorf("%s %s: %w", what, p.status.Domain, err)
+		p.status.Err = peering.Text(err.Error(), 2*maxProblem)
+		return err
+	}
+	p.status.Checked = p.cfg.Now()
+	return nil
+}
+
+// target is what is written to.
+type target struct {
+	zone   string
+	server netip.AddrPort
+}
+
+// target finds the zone and its primary server (RFC 2136 section 4.3 leaves it to the
+// SOA record).
+func (p *Publisher) target(ctx context.Context) (target, error) {
+	to := target{zone: p.cfg.Zone, server: p.cfg.Server}
+	if to.zone != "" && to.server.IsValid() {
+		return to, nil
+	}
+	name := serviceName(p.domain)
+	if to.zone != "" {
+		name = to.zone
+	}
+	r, err := p.cfg.Exchange(ctx, dns.Question{Name: name, Qtype: dns.TypeSOA, Qclass: dns.ClassINET})
+	if err != nil {
+		return to, fmt.Errorf("find the zone: %w", err)
+	}
+	soa := soaOf(r.Msg)
+	for _, rr := range r.Msg.Answer {
+		if s, ok := rr.(*dns.SOA); ok {
+			soa = s
+		}
+	}
+	if soa == nil || !dns.IsSubDomain(canonical(soa.Hdr.Name), name) {
+		return to, fmt.Errorf("find the zone: no SOA record for %s: name the zone and the server", show(name))
+	}
+	to.zone = canonical(soa.Hdr.Name)
+	if to.server.IsValid() {
+		return to, nil
+	}
+	err = errors.New("it has no address")
+	for _, qtype := range []uint16{dns.TypeA, dns.TypeAAAA} {
+		a, lookupErr := lookup(ctx, p.cfg.Exchange, question{canonical(soa.Ns), qtype}, p.domain)
+		if lookupErr != nil {
+			err = lookupErr
+			continue
+		}
+		addrs, _ := addressesOf(a.records)
+		for _, addr := range addrs {
+			if err = discovery.Dialable(addr, p.cfg.Forbidden...); err == nil {
+				to.server = netip.AddrPortFrom(addr, 53)
+				return to, nil
+			}
+		}
+	}
+	return to, fmt.Errorf("find the primary server %s: %w: name the server", show(soa.Ns), err)
+}
+
+// publish tries names until there is one that is free or one's own.
+func (p *Publisher) publish(ctx context.Context, to target) error {
+	p.status.Published = false
+	s := p.cfg.Service
+	for host, races, renames := 1, 0, 0; ; {
+		s.Host = renameHost(p.cfg.Service.Host, host)
+		err := p.write(ctx, to, s)
+		switch {
+		case err == nil:
+			p.service = s
+			p.status.Instance, p.status.Host, p.status.Published = s.Instance, strings.TrimSuffix(hostName(s, p.domain), "."), true
+			return nil
+		case errors.Is(err, errChanged) && races < maxRaces:
+			races++
+			continue
+		case errors.Is(err, errInstanceTaken) && renames < maxRenames:
+			s.Instance = discovery.Rename(s.Instance)
+		case errors.Is(err, errHostTaken) && renames < maxRenames:
+			host++
+		default:
+			return err
+		}
+		renames++
+	}
+}
+
+func (p *Publisher) write(ctx context.Context, to target, s discovery.Service) error {
+	records, err := Records(s, p.domain, p.cfg.TTL)
+	if err != nil {
+		return err
+	}
+	have, err := p.content(ctx, to, s)
+	if err != nil {
+		return err
+	}
+	ch, err := have.publish(s, p.domain, records)
+	if err != nil {
+		return err
+	}
+	return p.apply(ctx, to, ch)
+}
+
+func (p *Publisher) withdraw(ctx context.Context, to target) error {
+	for races := 0; ; races++ {
+		have, err := p.content(ctx, to, p.service)
+		if err != nil {
+			return err
+		}
+		err = p.apply(ctx, to, have.withdraw(p.service, p.domain))
+		if err == nil {
+			p.status.Published, p.status.Missing = false, nil
+			return nil
+		}
+		if !errors.Is(err, errChanged) || races == maxRaces {
+			return err
+		}
+	}
+}
+
+// apply sends a change. Where the key may not write the pointers, which all services
+// share, it writes the rest.
+func (p *Publisher) apply(ctx context.Context, to target, ch change) error {
+	p.status.Missing = nil
+	if ch.empty() {
+		return nil
+	}
+	for _, n := range ch.names() {
+		if !dns.IsSubDomain(to.zone, n) {
+			return fmt.Errorf("%s is not in the zone: name the zone that it belongs to, or publish it by hand", show(n))
+		}
+	}
+	_, err := p.send(ctx, to.server, ch.message(to.zone))
+	if !errors.Is(err, errRefused) || len(ch.addPointers)+len(ch.removePointers) == 0 {
+		return err
+	}
+	missing := ch.addPointers
+	ch.addPointers, ch.removePointers = nil, nil
+	if !ch.empty() {
+		if _, err := p.send(ctx, to.server, ch.message(to.zone)); err != nil {
+			return err
+		}
+	}
+	for _, rr := range missing {
+		p.status.Missing = append(p.status.Missing, rr.String())
+	}
+	return nil
+}
+
+// content reads what the zone holds now, from the server itself.
+func (p *Publisher) content(ctx context.Context, to target, s discovery.Service) (content, error) {
+	have := content{}
+	for _, q := range questions(s, p.domain) {
+		m := new(dns.Msg)
+		m.Id = dns.Id()
+		m.Question = []dns.Question{q.wire()}
+		r, err := p.send(ctx, to.server, m)
+		if err != nil {
+			return nil, err
+		}
+		if !r.Authoritative {
+			return nil, fmt.Errorf("it is not authoritative for %s: name the primary server", show(q.name))
+		}
+		for _, rr := range r.Answer {
+			if h := rr.Header(); h.Rrtype == q.qtype && h.Class == dns.ClassINET && canonical(h.Name) == q.name {
+				have[q] = append(have[q], rr)
+			}
+		}
+	}
+	return have, nil
+}
+
+// send signs a message, sends it and checks the answer's signature. What does not fit
+// or stays without an answer goes over TCP.
+func (p *Publisher) send(ctx context.Context, server netip.AddrPort, m *dns.Msg) (*dns.Msg, error) {
+	var verify error
+	for _, c := range []dns.Client{{Net: "udp", Timeout: udpTimeout}, {Net: "tcp", Timeout: tcpTimeout}} {
+		signed := m.Copy()
+		signed.Id = dns.Id()
+		now := p.cfg.Now()
+		if c.Net == "udp" {
+			signed.SetEdns0(udpSize, false)
+			if signed.Len()+len(p.cfg.Key.name)+128 > udpSize {
+				continue
+			}
+		}
+		signed.SetTsig(p.cfg.Key.name, p.cfg.Key.algorithm, fudge, now.Unix())
+		c.TsigProvider = signer{p.cfg.Key}
+		var r *dns.Msg
+		r, _, verify = c.ExchangeContext(ctx, signed, server.String())
+		if r == nil || !answersUpdate(r, signed) {
+			if verify == nil {
+				verify = errors.New("it answered another question")
+			}
+			continue
+		}
+		if r.Truncated && c.Net == "udp" {
+			continue
+		}
+		return r, verdict(r, verify, p.cfg.Key, now)
+	}
+	if verify == nil {
+		verify = errors.New("its answer over TCP is truncated, too")
+	}
+	return nil, fmt.Errorf("%w: is it reachable over UDP and TCP, and the server's address right?", plain(verify))
+}
+
+// answersUpdate is answers, but servers leave out the question of an update.
+func answersUpdate(r, m *dns.Msg) bool {
+	if len(r.Question) == 0 {
+		return r.Response && r.Id == m.Id && r.Opcode == m.Opcode
+	}
+	return answers(r, m)
+}

@@ -1,0 +1,103 @@
+package dnssd
+
+import (
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/entente-dev/entente/discovery"
+	"github.com/entente-dev/entente/peering"
+)
+
+// Records returns what a zone has to hold for a service to be found in a domain: the
+// pointers of RFC 6763 sections 4, 7.1 and 9 first, then SRV, TXT and the host's
+// addresses. Without addresses, the host's name is somebody else's to publish.
+func Records(s discovery.Service, domain string, ttl time.Duration) ([]dns.RR, error) {
+	if err := s.Check(); err != nil {
+		return nil, err
+	}
+	if ttl < MinPublishTTL || ttl > MaxPublishTTL {
+		return nil, fmt.Errorf("TTL %s is not from %s to %s", ttl, MinPublishTTL, MaxPublishTTL)
+	}
+	domain, err := checkDomain(domain)
+	if err != nil {
+		return nil, err
+	}
+	host, instance := hostName(s, domain), instanceName(s, domain)
+	header := func(name string, qtype uint16) dns.RR_Header {
+		return dns.RR_Header{Name: name, Rrtype: qtype, Class: dns.ClassINET, Ttl: uint32(ttl / time.Second)}
+	}
+	pointer := func(from, to string) dns.RR { return &dns.PTR{Hdr: header(from, dns.TypePTR), Ptr: to} }
+	list := []dns.RR{
+		pointer(metaName(domain), serviceName(domain)),
+		pointer(serviceName(domain), instance),
+	}
+	if s.Automatic {
+		list = append(list, pointer(automaticName(domain), instance))
+	}
+	text := make([]string, 0, 8)
+	for _, t := range s.Text.Strings() {
+		text = append(text, escapeText(t))
+	}
+	list = append(list,
+		&dns.SRV{Hdr: header(instance, dns.TypeSRV), Port: s.Port, Target: host},
+		&dns.TXT{Hdr: header(instance, dns.TypeTXT), Txt: text})
+	for _, a := range s.Addresses {
+		if a = a.Unmap(); discovery.Dialable(a) != nil {
+			return nil, fmt.Errorf("nobody would dial what is published: %w", discovery.Dialable(a))
+		}
+		if ip := net.IP(a.AsSlice()); a.Is4() {
+			list = append(list, &dns.A{Hdr: header(host, dns.TypeA), A: ip})
+		} else {
+			list = append(list, &dns.AAAA{Hdr: header(host, dns.TypeAAAA), AAAA: ip})
+		}
+	}
+	for _, rr := range list {
+		if _, ok := dns.IsDomainName(rr.Header().Name); !ok {
+			return nil, fmt.Errorf("%s is too long for a name", show(rr.Header().Name))
+		}
+	}
+	return list, nil
+}
+
+// Zone returns the records of a service as lines for a zone file (RFC 1035 section 5),
+// for those who keep theirs by hand.
+func Zone(s discovery.Service, domain string, ttl time.Duration) (string, error) {
+	list, err := Records(s, domain, ttl)
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "; cluster %s in %s\n", s.Text.ID, peering.Text(domain, maxProblem))
+	for _, rr := range list {
+		fmt.Fprintln(&b, rr)
+	}
+	return b.String(), nil
+}
+
+// instanceName keeps the case that people chose.
+func instanceName(s discovery.Service, domain string) string {
+	return escapeLabel(s.Instance) + "." + serviceName(domain)
+}
+
+func hostName(s discovery.Service, domain string) string { return canonical(s.Host + "." + domain) }
+
+// escapeText returns a string as the codec keeps it in a TXT record.
+func escapeText(s string) string {
+	var b strings.Builder
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c == '"' || c == '\\':
+			b.WriteByte('\\')
+			b.WriteByte(c)
+		case c < ' ' || c > '~':
+			fmt.Fprintf(&b, `\%03d`, c)
+		default:
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
+}
