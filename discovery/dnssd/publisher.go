@@ -123,6 +123,9 @@ func (p *Publisher) Run(ctx context.Context) error {
 		if p.Publish(ctx) == nil {
 			failures = 0
 		}
+		if ctx.Err() != nil {
+			return nil
+		}
 		timer := time.NewTimer(p.plan(failures))
 		select {
 		case <-ctx.Done():
