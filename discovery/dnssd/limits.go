@@ -63,6 +63,9 @@ const (
 const (
 	// maxConcurrent is how many questions are asked at once.
 	maxConcurrent = 16
+	// maxPerDomain is how many of them are of one domain: one whose servers are slow does
+	// not hold up the others.
+	maxPerDomain = 4
 	// maxResolvers is the most resolvers that are used.
 	maxResolvers = 8
 	// udpTimeout and tcpTimeout are how long one resolver may take.

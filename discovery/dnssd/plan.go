@@ -66,15 +66,22 @@ type domainState struct {
 	known   map[string]string
 	leftOut int
 	asked   time.Time
+	// asking is how many questions are being asked, and waiting are those that are due but
+	// beyond [maxPerDomain].
+	asking  int
+	waiting []*entry
 }
 
 // entry is a question and its answer.
 type entry struct {
 	question
 	domain *domainState
-	// due is when to ask, index its place in the queue, -1 while it is being asked.
-	due   time.Time
-	index int
+	// due is when to ask, index its place in the queue, -1 while it is being asked or
+	// waits for others of its domain.
+	due    time.Time
+	index  int
+	asking bool
+	gone   bool
 
 	answer
 	// keep is until when the answer is kept; zero if there is none. own tells that it
@@ -131,30 +138,54 @@ func (p *plan) next() time.Time {
 type ask struct {
 	question
 	domain string
+	state  *domainState
 }
 
 // take returns the next question that is due. It is answered by answered or failed.
 func (p *plan) take(now time.Time) (ask, bool) {
-	if len(p.due) == 0 || now.Before(p.due[0].due) {
-		return ask{}, false
+	for len(p.due) > 0 && !now.Before(p.due[0].due) {
+		e := heap.Pop(&p.due).(*entry)
+		d := e.domain
+		if d.asking == maxPerDomain {
+			d.waiting = append(d.waiting, e)
+			continue
+		}
+		d.asking++
+		e.asking = true
+		return ask{question: e.question, domain: d.name, state: d}, true
 	}
-	e := heap.Pop(&p.due).(*entry)
-	return ask{question: e.question, domain: e.domain.name}, true
+	return ask{}, false
 }
 
-// find returns the entry that was taken, nil if nobody wants its answer any more.
-func (p *plan) find(a ask) *entry {
-	if d := p.domains[a.domain]; d != nil {
-		if e := d.entries[a.question]; e != nil && e.index < 0 {
-			return e
+// release makes as many of those that wait due as there is room for.
+func (p *plan) release(d *domainState) {
+	for room := maxPerDomain - d.asking; room > 0 && len(d.waiting) > 0; {
+		e := d.waiting[0]
+		d.waiting = d.waiting[1:]
+		// Since then it may have been answered by additional records, or be gone.
+		if !e.gone && e.index < 0 {
+			heap.Push(&p.due, e)
+			room--
 		}
 	}
-	return nil
+}
+
+// done returns the entry that was taken, nil if nobody wants its answer any more.
+func (p *plan) done(a ask) *entry {
+	d := a.state
+	d.asking--
+	e := d.entries[a.question]
+	if p.domains[a.domain] != d || e == nil || !e.asking {
+		return nil
+	}
+	e.asking = false
+	return e
 }
 
 // answered takes an answer in.
 func (p *plan) answered(a ask, got answer, now time.Time) {
-	e := p.find(a)
+	defer p.release(a.state) // After what the answer brings: that need not be asked for.
+	e := p.done(a)
 	if e == nil {
 		return
 	}
@@ -165,7 +196,8 @@ func (p *plan) answered(a ask, got answer, now time.Time) {
 
 // failed takes in that no resolver answered.
 func (p *plan) failed(a ask, err error, now time.Time) {
-	e := p.find(a)
+	defer p.release(a.state) // After what the answer brings: that need not be asked for.
+	e := p.done(a)
 	if e == nil {
 		return
 	}
@@ -256,7 +288,7 @@ func (p *plan) ensure(d *domainState, q question, extra map[question]answer, now
 		heap.Push(&p.due, e)
 	}
 	// While it is being asked, its own answer is on the way.
-	if a, ok := extra[q]; ok && e.index >= 0 && !e.used && (!e.own || !now.Before(e.due)) {
+	if a, ok := extra[q]; ok && !e.asking && !e.used && (!e.own || !now.Before(e.due)) {
 		p.fill(e, a, false, now)
 	}
 	e.used = true
@@ -264,6 +296,7 @@ func (p *plan) ensure(d *domainState, q question, extra map[question]answer, now
 }
 
 func (p *plan) drop(e *entry) {
+	e.gone = true
 	if e.index >= 0 {
 		heap.Remove(&p.due, e.index)
 	}

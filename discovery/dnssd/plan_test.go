@@ -480,6 +480,58 @@ func TestBrowserRefusesDomainsBeyondTheLimit(t *testing.T) {
 	}
 }
 
+// A domain with many names that nobody answers for does not hold up another.
+func TestOneDomainTakesAShareOfTheQuestionsOnly(t *testing.T) {
+	t.Parallel()
+	w := &world{}
+	for i := range MaxInstances {
+		w.records = append(w.records, rrs(t, service(fmt.Sprintf("a%03d", i))...)...)
+	}
+	p := testPlan("example.com.")
+	// The list is answered, all else hangs.
+	for range 2 {
+		a, _ := p.take(start)
+		got, err := read(a.question, w.reply(a.question), a.domain)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.answered(a, got, start)
+	}
+	var hanging []ask
+	for a, ok := p.take(start); ok; a, ok = p.take(start) {
+		hanging = append(hanging, a)
+	}
+	if len(hanging) != maxPerDomain {
+		t.Fatalf("%d questions of one domain at once", len(hanging))
+	}
+	p.setDomains([]string{"example.com.", "other.test."}, start)
+	if a, ok := p.take(start); !ok || a.domain != "other.test." {
+		t.Errorf("another domain's question is not asked: %v", a)
+	} else {
+		p.failed(a, errors.New("no answer"), start)
+	}
+	// Each that ends lets another one go, until all are answered.
+	for _, a := range hanging {
+		p.failed(a, errors.New("no answer"), start)
+	}
+	settle(t, p, w, start)
+	now := start.Add(retryMax)
+	settle(t, p, w, now)
+	d, _ := p.view("example.com.", now)
+	if len(d.Found) != MaxInstances || len(p.domains["example.com."].waiting) != 0 || p.domains["example.com."].asking != 0 {
+		t.Errorf("%d found, %s", len(d.Found), d.Err)
+	}
+	// One that is removed while it is being asked leaves nothing.
+	p = testPlan("example.com.")
+	a, _ := p.take(start)
+	p.setDomains(nil, start)
+	p.setDomains([]string{"example.com."}, start)
+	p.answered(a, answer{}, start)
+	if e := p.domains["example.com."].entries[a.question]; !e.keep.IsZero() {
+		t.Error("an answer of before is taken")
+	}
+}
+
 // BenchmarkThousandDomains is one minute of a thousand domains with a TTL of a minute.
 func BenchmarkThousandDomains(b *testing.B) {
 	var names []string

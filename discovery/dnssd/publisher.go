@@ -118,26 +118,23 @@ func (p *Publisher) Status() Status {
 // then it returns nil. What is published stays: an agent that restarts shall not
 // vanish. See Withdraw.
 func (p *Publisher) Run(ctx context.Context) error {
-	for failures := 0; ; {
+	for failures := 0; ctx.Err() == nil; {
 		failures++
 		if p.Publish(ctx) == nil {
 			failures = 0
 		}
-		if ctx.Err() != nil {
-			return nil
-		}
-		timer := time.NewTimer(p.plan(failures))
+		timer := time.NewTimer(p.plan(ctx, failures))
 		select {
 		case <-ctx.Done():
-			timer.Stop()
-			return nil
 		case <-timer.C:
 		}
+		timer.Stop()
 	}
+	return nil
 }
 
 // plan says when the next try is, and reports the status.
-func (p *Publisher) plan(failures int) time.Duration {
+func (p *Publisher) plan(ctx context.Context, failures int) time.Duration {
 	pause := refreshEvery
 	if failures > 0 {
 		pause = backoff(updateRetryMin, updateRetryMax, failures)
@@ -147,7 +144,7 @@ func (p *Publisher) plan(failures int) time.Duration {
 	p.status.Next = p.cfg.Now().Add(pause)
 	status := p.status
 	p.mu.Unlock()
-	if p.cfg.Changed != nil {
+	if p.cfg.Changed != nil && ctx.Err() == nil {
 		p.cfg.Changed(status)
 	}
 	return pause
