@@ -205,7 +205,7 @@ func TestAdditionalRecords(t *testing.T) {
 			asked:  []question{{"office.example.com.", dns.TypeAAAA}},
 		},
 		"not authenticated in an authenticated answer": {
-			extra: []string{"office.example.com. 60 A 10.6.6.6"}, ad: true, endpoint: "10.1.0.1:7443",
+			extra: append(service("office")[1:3], "office.example.com. 60 A 10.6.6.6"), ad: true, endpoint: "10.1.0.1:7443",
 			asked: []question{{inst, dns.TypeSRV}, {"office.example.com.", dns.TypeA}},
 		},
 	} {
@@ -257,7 +257,9 @@ func TestAdditionalRecordsCannotReplaceAnswers(t *testing.T) {
 	if len(d.Found) != 1 || d.Found[0].ID != idA || !slices.Equal(d.Found[0].Endpoints, []string{"10.2.0.1:7443", "10.1.0.1:7443"}) {
 		t.Errorf("got %+v", d)
 	}
-	// Before there is an answer of its own, names outside of the domain are asked for, too.
+	// Before there is an answer of its own, names outside of the domain are asked for, too,
+	// though additional records lead there.
+	w.extra = append(w.extra[:2:2], rrs(t, "office._entente._tcp.example.com. 60 SRV 0 0 7443 host.elsewhere.test.", `office._entente._tcp.example.com. 60 TXT "id=`+string(idA)+`"`)...)
 	p = testPlan("example.com.")
 	settle(t, p, w, start)
 	if d, _ := p.view("example.com.", start); d.Found[0].Endpoints[0] != "10.2.0.1:7443" {
@@ -273,6 +275,7 @@ func TestSilentResolversMakeResultsEndAfterTheGrace(t *testing.T) {
 	d, _ := p.view("example.com.", start)
 	until := d.Found[0].Until
 	asks := 0
+	var noticed time.Time
 	now := p.next()
 	for ; now.Before(until.Add(time.Hour)); now = p.next() {
 		a, ok := p.take(now)
@@ -285,9 +288,15 @@ func TestSilentResolversMakeResultsEndAfterTheGrace(t *testing.T) {
 		if got := len(d.Found) == 1; got != now.Before(until) {
 			t.Fatalf("found at %s: %v; kept until %s", now.Sub(start), got, until.Sub(start))
 		}
+		if noticed.IsZero() && len(d.Found) == 0 {
+			noticed = now
+		}
 	}
 	if !strings.HasPrefix(d.Err, "no answer in time") || strings.Contains(d.Err, "\x1b") {
 		t.Errorf("error %q", d.Err)
+	}
+	if !noticed.Equal(until) {
+		t.Errorf("that its time is over is noticed %s late", noticed.Sub(until))
 	}
 	if asks > 150 {
 		t.Errorf("%d questions in an hour of silence", asks)
