@@ -81,6 +81,10 @@ var rules = []rule{
 	}},
 	// Which names there are is decided without Kubernetes, too.
 	{packages: "internal/names", outside: []string{"github.com/miekg/dns", "github.com/prometheus/client_golang/prometheus", "golang.org/x/time/rate"}},
+	// Sockets that share a port and a watch on interfaces need the system's own words.
+	{packages: "discovery/mdns", ours: []string{"peering", "discovery"}, outside: []string{
+		"github.com/miekg/dns", "golang.org/x/net/", "golang.org/x/sys/unix",
+	}},
 	{packages: "discovery/...", ours: []string{"peering"}, outside: []string{"github.com/miekg/dns", "golang.org/x/net/"}},
 
 	// What crossed the border is read by internal/wire, wherever it is kept.

@@ -1,0 +1,184 @@
+package mdns
+
+import (
+	"slices"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// A query is a question that is asked until it is answered, or for as long as
+// somebody wants to know who comes (RFC 6762 section 5.2).
+type query struct {
+	question
+	due time.Time
+	gap time.Duration
+	// heard are the families on which another asked the same, at heardAt (section 7.3).
+	heard   family
+	heardAt time.Time
+}
+
+// browse sets which names are browsed: those of types and subtypes of services.
+func (l *link) browse(now time.Time, names []name) {
+	l.now, l.browsed = now, names
+	l.want(now)
+}
+
+// wanted returns all that this link wants to know: who offers a service, and of each
+// where it is. The answers to one question lead to the next.
+func (l *link) wanted() map[key]name {
+	out := map[key]name{}
+	add := func(n name, types ...uint16) {
+		for _, t := range types {
+			out[key{fold(n), t}] = n
+		}
+	}
+	for _, n := range l.browsed {
+		add(n, dns.TypePTR)
+		for _, p := range l.cache.sets[key{fold(n), dns.TypePTR}] {
+			add(p.target(), dns.TypeSRV, dns.TypeTXT)
+			for _, s := range l.cache.sets[key{fold(p.target()), dns.TypeSRV}] {
+				add(s.target(), dns.TypeA, dns.TypeAAAA)
+			}
+		}
+	}
+	return out
+}
+
+// want begins to ask for what is not known, and ends to ask for what is. Types are
+// asked for all the time.
+func (l *link) want(now time.Time) {
+	l.wants = l.wanted()
+	// What led to a record may be gone, and then what that led to.
+	for l.cache.expire(now, func(k key) bool { _, ok := l.wants[k]; return ok }) {
+		l.wants = l.wanted()
+	}
+	wanted := l.wants
+	known := func(k key) bool {
+		if k.typ == dns.TypePTR {
+			return false
+		}
+		// A host needs one address of any kind.
+		return len(l.cache.sets[k]) > 0 || isAddress(k.typ) &&
+			len(l.cache.sets[key{k.name, dns.TypeA}])+len(l.cache.sets[key{k.name, dns.TypeAAAA}]) > 0
+	}
+	for k := range l.queries {
+		if _, ok := wanted[k]; !ok || known(k) {
+			delete(l.queries, k)
+		}
+	}
+	var first time.Time
+	for k, n := range wanted {
+		if l.queries[k] != nil || known(k) {
+			continue
+		}
+		if first.IsZero() {
+			// Together, to share a packet; not at once, as others may begin at the same time.
+			first = now.Add(l.between(queryMin, queryMax))
+		}
+		l.queries[k] = &query{question: question{name: n, typ: k.typ}, due: first, gap: queryGap}
+	}
+}
+
+// ask sends the questions that are due: new ones, those that are asked again, and
+// those for records that end soon.
+func (l *link) ask(now time.Time) {
+	due := map[key]question{}
+	for k, q := range l.queries {
+		if !q.due.After(now) {
+			due[k] = q.question
+			q.next(now)
+		}
+	}
+	for k, set := range l.cache.sets {
+		for _, e := range set {
+			if !e.refresh.IsZero() && !e.refresh.After(now) {
+				due[k] = question{name: e.name, typ: e.typ}
+				l.nextRefresh(e)
+			}
+		}
+	}
+	var list []question
+	for _, q := range due {
+		list = append(list, q)
+	}
+	slices.SortFunc(list, func(a, b question) int { return compareQuestions(a, b) })
+	for len(list) > 0 {
+		packets, n := packQuery(l.payload, list, func(k key) []record { return l.known(now, k) })
+		for _, b := range packets {
+			l.multicast(b)
+		}
+		list = list[max(n, 1):]
+	}
+}
+
+// known returns what is known along with a question (section 7.1), of others and of
+// this responder: those that hear the question expect no answer then.
+func (l *link) known(now time.Time, k key) []record {
+	out := l.cache.known(now, k)
+	for _, r := range l.matches(question{name: k.name, typ: k.typ}) {
+		if r.typ == k.typ {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// confirm asks for instances that are about to be forgotten because nobody answered
+// for them (section 10.5): it may have been this host that did not hear it.
+func (l *link) confirm(now time.Time) {
+	for k, q := range l.queries {
+		for _, e := range l.cache.sets[k] {
+			if p := e.poof(); !p.IsZero() && !p.After(now) {
+				q.due = now
+			}
+		}
+	}
+}
+
+func (q *query) next(now time.Time) {
+	q.due = now.Add(q.gap)
+	q.gap = min(2*q.gap, queryGapMax)
+	q.heard = 0
+}
+
+// heardQuestions leaves out questions of ours that another asked, if the answers that
+// it knows are known here too: what it is told, all are (section 7.3).
+func (l *link) heardQuestions(now time.Time, m message, on family) {
+	if m.more || len(m.proposed) > 0 {
+		return
+	}
+	for _, asked := range m.questions {
+		if asked.unicast || !l.knowsAll(now, asked.key(), m.answers) {
+			continue
+		}
+		if q := l.queries[asked.key()]; q != nil && q.due.Sub(now) <= queryNear {
+			if now.Sub(q.heardAt) > queryNear {
+				q.heard = 0
+			}
+			q.heard, q.heardAt = q.heard|on, now
+			if q.heard&l.families == l.families {
+				q.next(now)
+			}
+		}
+		for _, e := range l.cache.sets[asked.key()] {
+			if e.refresh.IsZero() || e.refresh.Sub(now) > queryNear {
+				continue
+			}
+			if e.heard |= on; e.heard&l.families == l.families {
+				l.nextRefresh(e)
+			}
+		}
+	}
+}
+
+// knowsAll says whether all known answers of another's query for k would be in ours.
+func (l *link) knowsAll(now time.Time, k key, theirs []record) bool {
+	ours := l.known(now, k)
+	for _, r := range theirs {
+		if r.key() == k && !slices.ContainsFunc(ours, func(o record) bool { return o.ident() == r.ident() }) {
+			return false
+		}
+	}
+	return true
+}

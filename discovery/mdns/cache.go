@@ -1,0 +1,208 @@
+package mdns
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// A cache has what others said (RFC 6762 section 10), of what was asked for only:
+// what nobody here wants to know takes no room.
+type cache struct {
+	sets    map[key][]*entry
+	sources map[netip.Addr]*source
+	entries int
+	bytes   int
+}
+
+// A source is what the cache has from one address.
+type source struct{ entries, instances int }
+
+// An entry is a record in the cache.
+type entry struct {
+	record
+	from netip.Addr
+	// received is when it was said last, until is when it ends.
+	received, until time.Time
+	// refresh is when to ask again, the refreshes-th time (section 5.2). Zero: never.
+	refresh   time.Time
+	refreshes int
+	// asked is since when others asked for it without an answer, missed is how often
+	// (section 10.5).
+	asked  time.Time
+	missed int
+	// heard are the families on which another asked for it lately (section 7.3).
+	heard family
+}
+
+func newCache() cache {
+	return cache{sets: map[key][]*entry{}, sources: map[netip.Addr]*source{}}
+}
+
+// refreshAt are the parts of a TTL, in percent, after which to ask again.
+func refreshAt(n int) int { return 80 + 5*n }
+
+// put takes a record that was heard. It says whether anything changed.
+func (l *link) put(now time.Time, r record, from netip.Addr) bool {
+	// A TTL that is longer than anybody's is not believed: who is gone without a word
+	// shall not be here for years.
+	r.ttl = min(r.ttl, ttlOther)
+	c, k := &l.cache, r.key()
+	at := slices.IndexFunc(c.sets[k], func(e *entry) bool { return e.ident() == r.ident() })
+	switch {
+	case at >= 0 && r.ttl == 0:
+		// A goodbye (section 10.1).
+		e := c.sets[k][at]
+		e.until, e.refresh = earlier(e.until, now.Add(grace)), time.Time{}
+		return true
+	case at >= 0:
+		l.fresh(now, c.sets[k][at], r)
+		return false
+	case r.ttl == 0:
+		return false
+	case !c.room(r, from):
+		l.stats.Refused++
+		return false
+	}
+	e := &entry{record: r, from: from}
+	l.fresh(now, e, r)
+	c.sets[k] = append(c.sets[k], e)
+	c.count(e, 1)
+	return true
+}
+
+// fresh starts the time of an entry again.
+func (l *link) fresh(now time.Time, e *entry, r record) {
+	e.ttl, e.flush = r.ttl, r.flush
+	e.received, e.until = now, now.Add(r.ttl)
+	e.asked, e.missed, e.refreshes = time.Time{}, 0, 0
+	l.nextRefresh(e)
+}
+
+// nextRefresh plans the next of four questions before the end, each with up to 2 % of
+// the TTL of its own, so that not all who know a record ask at once (section 5.2).
+func (l *link) nextRefresh(e *entry) {
+	e.refresh, e.heard = time.Time{}, 0
+	if at := refreshAt(e.refreshes); at < 100 {
+		e.refresh = e.received.Add(e.ttl*time.Duration(at)/100 + l.between(0, e.ttl/50))
+		e.refreshes++
+	}
+}
+
+// room says whether another record has a place. What is known stays: a flood from one
+// address fills a share, and from many it keeps out only who was not here before.
+func (c *cache) room(r record, from netip.Addr) bool {
+	set, s := c.sets[r.key()], c.sources[from]
+	if s == nil {
+		s = &source{}
+	}
+	if r.typ == dns.TypePTR {
+		if len(set) >= maxInstances || s.instances >= maxSourceInstances {
+			return false
+		}
+	} else if len(set) >= maxSet {
+		return false
+	}
+	return c.entries < maxEntries && c.bytes+r.size() <= maxBytes && s.entries < maxSourceEntries
+}
+
+func (c *cache) count(e *entry, n int) {
+	s := c.sources[e.from]
+	if s == nil {
+		s = &source{}
+		c.sources[e.from] = s
+	}
+	s.entries += n
+	if e.typ == dns.TypePTR {
+		s.instances += n
+	}
+	if s.entries == 0 {
+		delete(c.sources, e.from)
+	}
+	c.entries += n
+	c.bytes += n * e.size()
+}
+
+// flush ends those of a name and type that were not said within the last second, if
+// a unique one was (section 10.2). They have a second left, in which others that are
+// valid can be said.
+func (c *cache) flush(now time.Time, k key) {
+	for _, e := range c.sets[k] {
+		if now.Sub(e.received) > grace {
+			e.until, e.refresh = earlier(e.until, now.Add(grace)), time.Time{}
+		}
+	}
+}
+
+// heardUnanswered counts questions of others for what the cache has and they do not
+// know (section 10.5).
+func (c *cache) heardUnanswered(now time.Time, m message) {
+	if m.more {
+		return
+	}
+	for _, q := range m.questions {
+		if q.unicast {
+			continue
+		}
+		for _, e := range c.sets[q.key()] {
+			if slices.ContainsFunc(m.answers, func(r record) bool { return r.ident() == e.ident() }) {
+				continue
+			}
+			if e.missed == 0 || now.Sub(e.asked) > 2*poofWindow {
+				e.asked, e.missed = now, 0
+			}
+			e.missed++
+		}
+	}
+}
+
+// poof is when an entry ends because nobody answers for it: zero if not at all.
+func (e *entry) poof() time.Time {
+	if e.missed < poofCount {
+		return time.Time{}
+	}
+	return e.asked.Add(poofWindow)
+}
+
+// expire drops what has ended, and what keep does not want any more. It says whether
+// there was any.
+func (c *cache) expire(now time.Time, keep func(key) bool) bool {
+	before := c.entries
+	for k, set := range c.sets {
+		kept := slices.DeleteFunc(set, func(e *entry) bool {
+			p := e.poof()
+			gone := !e.until.After(now) || !p.IsZero() && !p.After(now) || !keep(k)
+			if gone {
+				c.count(e, -1)
+			}
+			return gone
+		})
+		if c.sets[k] = kept; len(kept) == 0 {
+			delete(c.sets, k)
+		}
+	}
+	return c.entries != before
+}
+
+// known returns what to say that is known along with a question: what has more than
+// half of its time left (section 7.1).
+func (c *cache) known(now time.Time, k key) []record {
+	var out []record
+	for _, e := range c.sets[k] {
+		if left := e.until.Sub(now); left > e.ttl/2 {
+			r := e.record
+			r.ttl = left
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}

@@ -1,0 +1,258 @@
+package mdns
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/entente-dev/entente/discovery"
+)
+
+// What a claim goes through (RFC 6762 section 8).
+type phase int
+
+const (
+	probing phase = iota
+	announcing
+	settled
+)
+
+// A claim is a name that this responder wants for itself: of a host, or of an
+// instance of a service. Other names, those of types, are everybody's.
+type claim struct {
+	// service is nil for a host.
+	service *discovery.Service
+	host    *claim
+	// asked is the first label that was wanted, label the one that there is after
+	// conflicts.
+	asked, label string
+	name         name
+	// records are unique, all that the name has; shared are of other names and point
+	// to it.
+	records, shared []record
+	// negative says which types the name has (section 6.1).
+	negative record
+
+	phase phase
+	// sent is how many probes or announcements went out in this phase, due is when the
+	// next one does.
+	sent int
+	due  time.Time
+}
+
+var (
+	local       = domain("local")
+	serviceName = domain(discovery.ServiceType + ".local")
+	automatic   = join(serviceName, discovery.SubtypeAutomatic, "_sub")
+	// RFC 6763 section 9.
+	metaName = domain("_services._dns-sd._udp.local")
+)
+
+// publish replaces what is published. Of a service that stays, only what changed is
+// announced; what goes says goodbye.
+func (l *link) publish(now time.Time, services []discovery.Service) {
+	l.now, l.dirty = now, true
+	var kept []*claim
+	old, start := l.claims, now.Add(l.between(0, probeDelay))
+	keep := func(service bool, asked string) *claim {
+		for _, c := range old {
+			if (c.service != nil) == service && fold(c.asked) == fold(asked) && !slices.Contains(kept, c) {
+				return c
+			}
+		}
+		return &claim{asked: asked, label: asked, due: start}
+	}
+	hosts := map[string]*claim{}
+	for _, s := range services {
+		if len(l.addressesOf(s)) == 0 || hosts[fold(s.Host)] != nil {
+			continue
+		}
+		h := keep(false, s.Host)
+		hosts[fold(s.Host)] = h
+		kept = append(kept, h)
+	}
+	// Of services with the same host the addresses of all are the host's.
+	of := map[*claim][]netip.Addr{}
+	for _, s := range services {
+		if h := hosts[fold(s.Host)]; h != nil {
+			of[h] = append(of[h], l.addressesOf(s)...)
+		}
+	}
+	l.services, l.hostAddresses = services, of
+	for _, s := range services {
+		h := hosts[fold(s.Host)]
+		if h == nil {
+			continue
+		}
+		c := keep(true, s.Instance)
+		c.service, c.host = &s, h
+		kept = append(kept, c)
+	}
+	l.claims = kept
+	for _, c := range old {
+		if !slices.Contains(kept, c) {
+			l.goodbye(c, c.records, c.shared)
+		}
+	}
+	for _, c := range kept {
+		for l.taken(c) {
+			c.nextLabel()
+		}
+		l.rebuild(now, c)
+	}
+	l.sayGoodbye()
+	l.prune()
+}
+
+func (l *link) addressesOf(s discovery.Service) []netip.Addr {
+	if len(s.Addresses) > 0 {
+		return s.Addresses
+	}
+	return l.addresses
+}
+
+// taken says whether another claim of this link has the label.
+func (l *link) taken(c *claim) bool {
+	return slices.ContainsFunc(l.claims, func(other *claim) bool {
+		return other != c && other.name != "" && (other.service == nil) == (c.service == nil) && fold(other.label) == fold(c.label)
+	})
+}
+
+func (c *claim) nextLabel() {
+	if c.service == nil {
+		c.label = renameHost(c.label)
+	} else {
+		c.label = discovery.Rename(c.label)
+	}
+}
+
+// rebuild makes the records of a claim. If there was something else before, what is
+// gone says goodbye and the rest is announced (section 8.4).
+func (l *link) rebuild(now time.Time, c *claim) {
+	oldUnique, oldShared := c.records, c.shared
+	if c.service == nil {
+		c.name = join(local, c.label)
+		c.records = nil
+		for _, a := range l.hostAddresses[c] {
+			r := address(c.name, a.Unmap().WithZone(""))
+			if !slices.Contains(c.records, r) {
+				c.records = append(c.records, r)
+			}
+		}
+		c.negative = nsec(c.name, ttlHost, typesOf(c.records))
+	} else {
+		c.name = join(serviceName, c.label)
+		c.records = []record{srv(c.name, c.host.name, c.service.Port), txt(c.name, c.service.Text.Strings())}
+		c.shared = []record{ptr(serviceName, c.name), ptr(metaName, serviceName)}
+		if c.service.Automatic {
+			c.shared = append(c.shared, ptr(automatic, c.name))
+		}
+		c.negative = nsec(c.name, ttlHost, typesOf(c.records))
+	}
+	if oldUnique == nil || slices.Equal(oldUnique, c.records) && slices.Equal(oldShared, c.shared) {
+		return
+	}
+	// A unique record that changed needs no goodbye: the cache-flush bit of the one
+	// in its place says it.
+	types := typesOf(c.records)
+	goneUnique := slices.DeleteFunc(slices.Clone(oldUnique), func(r record) bool {
+		return fold(r.name) == fold(c.name) && slices.Contains(types, r.typ)
+	})
+	goneShared := slices.DeleteFunc(slices.Clone(oldShared), func(r record) bool { return slices.Contains(c.shared, r) })
+	l.goodbye(c, goneUnique, goneShared)
+	if c.phase != probing {
+		c.phase, c.sent, c.due = announcing, 0, now
+	}
+}
+
+func typesOf(list []record) []uint16 {
+	var out []uint16
+	for _, r := range list {
+		if !slices.Contains(out, r.typ) {
+			out = append(out, r.typ)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// goodbye collects records to be sent with a TTL of 0 (section 10.1), if they were said before.
+// That there are services of a type is not taken back: others may have some.
+func (l *link) goodbye(c *claim, lists ...[]record) {
+	if c.phase == probing {
+		return
+	}
+	for _, r := range slices.Concat(lists...) {
+		if _, said := l.said[r.ident()]; !said || fold(r.name) == fold(metaName) {
+			continue
+		}
+		r.ttl = 0
+		l.gone = append(l.gone, r)
+	}
+}
+
+func (l *link) sayGoodbye() {
+	for _, b := range packResponses(l.payload, l.gone, nil) {
+		l.multicast(b)
+	}
+	l.gone = nil
+}
+
+// withdraw says goodbye to everything, when the responder ends.
+func (l *link) withdraw(now time.Time) { l.publish(now, nil) }
+
+// restart claims all names again from the beginning: the interface was away, or is
+// on another network now (section 8).
+func (l *link) restart(now time.Time) {
+	l.now, l.dirty = now, true
+	start := now.Add(l.between(0, probeDelay))
+	for _, c := range l.claims {
+		c.phase, c.sent, c.due = probing, 0, start
+	}
+	l.cache = newCache()
+	l.queries = map[key]*query{}
+	l.said = map[ident]time.Time{}
+	l.pending, l.queue = nil, map[ident]*queued{}
+	l.want(now)
+}
+
+// prune forgets when records were said that are not published any more.
+func (l *link) prune() {
+	mine := map[ident]bool{}
+	for _, c := range l.claims {
+		for _, r := range slices.Concat(c.records, c.shared, []record{c.negative}) {
+			mine[r.ident()] = true
+		}
+	}
+	for id := range l.said {
+		if !mine[id] {
+			delete(l.said, id)
+		}
+	}
+	for id := range l.queue {
+		if !mine[id] {
+			delete(l.queue, id)
+		}
+	}
+}
+
+// renameHost returns the label that comes after one that another has: "a", "a-2",
+// "a-3".
+func renameHost(label string) string {
+	base, n := label, 1
+	if at := strings.LastIndex(label, "-"); at > 0 {
+		var m int
+		if _, err := fmt.Sscanf(label[at:], "-%d", &m); err == nil && m > 1 && m < 1<<20 && fmt.Sprintf("-%d", m) == label[at:] {
+			base, n = label[:at], m
+		}
+	}
+	suffix := fmt.Sprintf("-%d", n+1)
+	return strings.TrimRight(base[:min(len(base), discovery.MaxLabel-len(suffix))], "-") + suffix
+}
+
+// address types are what a host can have.
+func isAddress(typ uint16) bool { return typ == dns.TypeA || typ == dns.TypeAAAA }

@@ -1,0 +1,129 @@
+package mdns
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/entente-dev/entente/discovery"
+	"github.com/entente-dev/entente/peering"
+)
+
+// found returns the clusters that the link knows, by instance, without those that it
+// publishes itself: those are known by their ID, as another process on this host has
+// the same addresses.
+func (l *link) found() []discovery.Found {
+	var out []discovery.Found
+	invalid := uint64(0)
+	for _, p := range l.cache.sets[key{fold(serviceName), dns.TypePTR}] {
+		instance, parent := p.target().first()
+		if fold(parent) != fold(serviceName) {
+			continue
+		}
+		f, ok := l.resolve(p, instance)
+		if !ok {
+			invalid++
+			continue
+		}
+		mine := slices.ContainsFunc(l.services, func(s discovery.Service) bool { return s.Text.ID == f.ID })
+		if !mine && len(f.Endpoints) > 0 {
+			out = append(out, f)
+		}
+	}
+	l.stats.Invalid = invalid
+	slices.SortFunc(out, func(a, b discovery.Found) int { return cmp.Compare(a.Instance, b.Instance) })
+	return out
+}
+
+// resolve returns what is known of an instance: it has no endpoints as long as that is
+// not all. It fails for one that is no cluster.
+func (l *link) resolve(p *entry, instance string) (discovery.Found, bool) {
+	f := discovery.Found{Where: l.name, Seen: p.received, Until: p.until}
+	if f.Instance = peering.Text(instance, discovery.MaxLabel); f.Instance != instance {
+		return f, false
+	}
+	used := func(e *entry) {
+		f.Seen, f.Until = later(f.Seen, e.received), earlier(f.Until, e.until)
+	}
+	text := newest(l.cache.sets[key{fold(p.target()), dns.TypeTXT}])
+	where := newest(l.cache.sets[key{fold(p.target()), dns.TypeSRV}])
+	if text == nil || where == nil {
+		return f, true
+	}
+	var err error
+	if f.Text, err = discovery.ParseText(text.texts()); err != nil {
+		return f, false
+	}
+	used(text)
+	used(where)
+	f.Endpoints = l.endpoints(where)
+	f.Automatic = slices.ContainsFunc(l.cache.sets[key{fold(automatic), dns.TypePTR}], func(e *entry) bool {
+		return fold(e.target()) == fold(p.target())
+	})
+	var until time.Time
+	for _, e := range l.hosts(where) {
+		until = later(until, e.until)
+	}
+	if !until.IsZero() {
+		f.Until = earlier(f.Until, until)
+	}
+	return f, true
+}
+
+// newest is the one of a set that counts, where there can be only one.
+func newest(set []*entry) *entry {
+	if len(set) == 0 {
+		return nil
+	}
+	return slices.MaxFunc(set, func(a, b *entry) int { return a.received.Compare(b.received) })
+}
+
+func (l *link) hosts(srv *entry) []*entry {
+	n := fold(srv.target())
+	return slices.Concat(l.cache.sets[key{n, dns.TypeA}], l.cache.sets[key{n, dns.TypeAAAA}])
+}
+
+// endpoints returns where an SRV record leads to: IPv4 first, and what is valid on
+// this interface only last, with its zone. What leads back to this host is left out.
+func (l *link) endpoints(srv *entry) []string {
+	var list []netip.Addr
+	for _, e := range l.hosts(srv) {
+		a := e.addr().Unmap()
+		if a.IsLoopback() || a.IsUnspecified() || a.IsMulticast() || !a.IsValid() {
+			continue
+		}
+		if a.IsLinkLocalUnicast() && a.Is6() {
+			a = a.WithZone(l.name)
+		}
+		list = append(list, a)
+	}
+	rank := func(a netip.Addr) int {
+		switch {
+		case a.IsLinkLocalUnicast():
+			return 2
+		case a.Is6():
+			return 1
+		}
+		return 0
+	}
+	slices.SortFunc(list, func(a, b netip.Addr) int { return cmp.Or(rank(a)-rank(b), a.Compare(b)) })
+	var out []string
+	for _, a := range slices.Compact(list) {
+		e := netip.AddrPortFrom(a, srv.port()).String()
+		if len(out) < peering.MaxEndpoints && peering.CheckEndpoint(e) == nil {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// sameFound says whether two lists differ in no more than times.
+func sameFound(a, b []discovery.Found) bool {
+	return slices.EqualFunc(a, b, func(a, b discovery.Found) bool {
+		return a.Instance == b.Instance && a.Text == b.Text && a.Automatic == b.Automatic && a.Where == b.Where &&
+			slices.Equal(a.Endpoints, b.Endpoints)
+	})
+}

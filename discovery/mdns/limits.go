@@ -1,0 +1,46 @@
+package mdns
+
+// What others on a LAN can make a responder hold and do, on each interface.
+const (
+	// maxPacket is the most bytes of a packet, with its IP and UDP headers (RFC 6762
+	// section 17). Larger ones are dropped.
+	maxPacket = 9000
+	// maxRecords is the most questions and records of a packet that is read. A full
+	// packet of the shortest addresses has fewer.
+	maxRecords = 600
+	// maxPackets is the most packets of a second that are read,
+	maxPackets = 1000
+	// maxSourcePackets those from one address.
+	maxSourcePackets = 200
+	// maxEntries is the most records that the cache keeps. When it is full, what is
+	// known stays and what is new is dropped.
+	maxEntries = 4096
+	// maxBytes is the most bytes of their names and data.
+	maxBytes = 1 << 20
+	// maxSourceEntries is the most records that the cache keeps from one address.
+	maxSourceEntries = 512
+	// maxInstances is the most instances of a type of service that the cache keeps,
+	maxInstances = 256
+	// maxSourceInstances those that came from one address.
+	maxSourceInstances = 64
+	// maxSet is the most records of one name and type that the cache keeps, other
+	// than instances.
+	maxSet = 16
+	// maxPending is the most queries that wait for their answer; more are dropped.
+	maxPending = 256
+	// maxKnown is the most known answers that are kept of a query.
+	maxKnown = 1024
+	// maxUnicast is the most packets of a second that are sent to single addresses.
+	maxUnicast = 100
+	// maxQuestions is the most questions of a query that is sent. More follow in the
+	// next.
+	maxQuestions = 32
+)
+
+// What a responder takes on itself.
+const (
+	// MaxServices is the most services that are published.
+	MaxServices = 64
+	// maxInterfaces is the most network interfaces: Linux lets a socket join 20 groups.
+	maxInterfaces = 16
+)

@@ -1,0 +1,91 @@
+package mdns
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/miekg/dns"
+)
+
+// A name is a domain name in its wire form, without compression: labels of any
+// bytes, each behind its length, up to the empty one. It has no escapes, so dots,
+// spaces and UTF-8 in an instance's name need none (RFC 6762 section 16).
+type name string
+
+// maxName is the most bytes of a name (RFC 1035 section 3.1).
+const maxName = 255
+
+// join puts labels in front of a name.
+func join(n name, labels ...string) name {
+	var b strings.Builder
+	for _, l := range labels {
+		b.WriteByte(byte(len(l)))
+		b.WriteString(l)
+	}
+	return name(b.String()) + n
+}
+
+// domain returns a name of plain labels: "_entente._tcp.local".
+func domain(s string) name { return join("\x00", strings.Split(s, ".")...) }
+
+// first returns the first label, and the name after it.
+func (n name) first() (string, name) {
+	if len(n) == 0 || int(n[0]) >= len(n) {
+		return "", ""
+	}
+	return string(n[1 : 1+n[0]]), n[1+n[0]:]
+}
+
+// fold returns what names of the same host have in common: ASCII letters are equal
+// in both cases, and nothing else is (section 16). A label's length is never a letter.
+func fold[S ~string](n S) S {
+	if strings.IndexFunc(string(n), func(r rune) bool { return r >= 'A' && r <= 'Z' }) < 0 {
+		return n
+	}
+	b := []byte(n)
+	for i, c := range b {
+		if c >= 'A' && c <= 'Z' {
+			b[i] = c + 'a' - 'A'
+		}
+	}
+	return S(b)
+}
+
+// String returns the name as people write it, with escapes.
+func (n name) String() string {
+	s, _, err := dns.UnpackDomainName([]byte(n), 0)
+	if err != nil {
+		return "?"
+	}
+	return s
+}
+
+// unpackName reads the name at off, following compression, and returns where the
+// next field begins. Loops and pointers to nowhere are errors of the codec.
+func unpackName(b []byte, off int) (name, int, error) {
+	s, next, err := dns.UnpackDomainName(b, off)
+	if err != nil {
+		return "", 0, err
+	}
+	var buf [maxName]byte
+	n, err := dns.PackDomainName(s, buf[:], 0, nil, false)
+	if err != nil {
+		return "", 0, err
+	}
+	return name(buf[:n]), next, nil
+}
+
+// wireName reads a whole name without compression.
+func wireName(s string) (name, error) {
+	rest := name(s)
+	for len(s) <= maxName && len(rest) > 0 && rest[0] < 64 && int(rest[0]) < len(rest) {
+		if rest[0] == 0 {
+			if len(rest) > 1 {
+				break
+			}
+			return name(s), nil
+		}
+		_, rest = rest.first()
+	}
+	return "", errors.New("not a domain name")
+}

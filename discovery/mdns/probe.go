@@ -1,0 +1,62 @@
+package mdns
+
+import (
+	"slices"
+	"time"
+)
+
+// probe sends what is due of probes (RFC 6762 section 8.1). Names that are due at the
+// same time share packets.
+func (l *link) probe(now time.Time) {
+	var due []*claim
+	for _, c := range l.claims {
+		if c.phase != probing || c.due.After(now) {
+			continue
+		}
+		if c.sent == probes {
+			c.phase, c.sent, c.due = announcing, 0, now
+			continue
+		}
+		c.sent++
+		c.due = now.Add(probeGap)
+		due = append(due, c)
+	}
+	for _, b := range packProbes(l.payload, due, !l.shared) {
+		l.multicast(b)
+	}
+}
+
+// heardProbe compares another's probe with ours for the same name (section 8.2). The
+// one whose records come later wins; if it is not us, we wait and try again, and
+// find then that the other has the name. Equal ones are no conflict.
+func (l *link) heardProbe(now time.Time, proposed []record) {
+	for _, c := range l.claims {
+		if c.phase != probing || c.sent == 0 {
+			continue
+		}
+		var theirs []record
+		for _, r := range proposed {
+			if fold(r.name) == fold(c.name) {
+				theirs = append(theirs, r)
+			}
+		}
+		if len(theirs) > 0 && compareSets(c.records, theirs) < 0 {
+			c.sent, c.due = 0, now.Add(probeDefer)
+		}
+	}
+}
+
+// conflict is counted; it returns how long to wait before the next try (section
+// 8.1): many in a short time are an error, or an attack.
+func (l *link) conflict(now time.Time) time.Duration {
+	l.conflicts = slices.DeleteFunc(l.conflicts, func(t time.Time) bool { return now.Sub(t) > conflictWindow })
+	// Once there were as many, it stays slow until there are none.
+	l.throttled = l.throttled && len(l.conflicts) > 0 || len(l.conflicts) >= conflictCount-1
+	l.conflicts = append(l.conflicts, now)
+	l.conflicts = l.conflicts[max(0, len(l.conflicts)-conflictCount):]
+	l.stats.Conflicts++
+	if l.throttled {
+		return conflictPause
+	}
+	return l.between(0, probeDelay)
+}

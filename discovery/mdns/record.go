@@ -1,0 +1,165 @@
+package mdns
+
+import (
+	"cmp"
+	"encoding/binary"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// A key is what a question asks for: a name, folded, and a type. The class is
+// always IN.
+type key struct {
+	name name
+	typ  uint16
+}
+
+// An ident is what makes a record another one than the next: all but its TTL.
+type ident struct {
+	key
+	data string
+}
+
+// A record is a resource record of class IN.
+type record struct {
+	name name
+	typ  uint16
+	// flush is the cache-flush bit (RFC 6762 section 10.2): the record is unique, and
+	// whoever sends it has all of that name and type.
+	flush bool
+	ttl   time.Duration
+	// data is the wire form, names without compression and as they were written.
+	data string
+}
+
+func (r record) key() key { return key{fold(r.name), r.typ} }
+
+func (r record) ident() ident {
+	data := r.data
+	switch r.typ {
+	case dns.TypePTR, dns.TypeCNAME, dns.TypeNSEC:
+		data = fold(data)
+	case dns.TypeSRV:
+		data = data[:6] + fold(data[6:])
+	}
+	return ident{r.key(), data}
+}
+
+// size is what the record costs in a cache.
+func (r record) size() int { return len(r.name) + len(r.data) }
+
+func ptr(from, to name) record {
+	return record{name: from, typ: dns.TypePTR, ttl: ttlOther, data: string(to)}
+}
+
+func srv(n, target name, port uint16) record {
+	// Priority and weight are 0: there is one host.
+	data := string(binary.BigEndian.AppendUint16(make([]byte, 4), port)) + string(target)
+	return record{name: n, typ: dns.TypeSRV, flush: true, ttl: ttlHost, data: data}
+}
+
+// txt of no strings is one of no bytes (RFC 6763 section 6.1).
+func txt(n name, list []string) record {
+	var b strings.Builder
+	for _, s := range list {
+		s = s[:min(len(s), 255)]
+		b.WriteByte(byte(len(s)))
+		b.WriteString(s)
+	}
+	if b.Len() == 0 {
+		b.WriteByte(0)
+	}
+	return record{name: n, typ: dns.TypeTXT, flush: true, ttl: ttlOther, data: b.String()}
+}
+
+func address(n name, a netip.Addr) record {
+	r := record{name: n, typ: dns.TypeAAAA, flush: true, ttl: ttlHost, data: string(a.AsSlice())}
+	if a.Is4() {
+		r.typ = dns.TypeA
+	}
+	return r
+}
+
+// nsec says that a name has these types and no others, in the limited form of
+// section 6.1: one block, and the next name is the name itself.
+func nsec(n name, ttl time.Duration, types []uint16) record {
+	var bits [32]byte
+	last := 0
+	for _, t := range types {
+		bits[t/8] |= 0x80 >> (t % 8)
+		last = max(last, int(t/8))
+	}
+	data := string(n) + string([]byte{0, byte(last + 1)}) + string(bits[:last+1])
+	return record{name: n, typ: dns.TypeNSEC, flush: true, ttl: ttl, data: data}
+}
+
+// target returns the name in a PTR or SRV record.
+func (r record) target() name {
+	switch r.typ {
+	case dns.TypePTR:
+		return name(r.data)
+	case dns.TypeSRV:
+		return name(r.data[6:])
+	}
+	return ""
+}
+
+func (r record) port() uint16 { return binary.BigEndian.Uint16([]byte(r.data[4:6])) }
+
+// addr returns the address in an A or AAAA record.
+func (r record) addr() netip.Addr {
+	a, _ := netip.AddrFromSlice([]byte(r.data))
+	return a
+}
+
+// texts returns the strings of a TXT record.
+func (r record) texts() []string {
+	var out []string
+	for rest := r.data; rest != ""; {
+		n := int(rest[0]) + 1
+		out = append(out, rest[1:n])
+		rest = rest[n:]
+	}
+	return out
+}
+
+// checkData says whether data is fit for a type that this package looks into.
+func checkData(typ uint16, data string) bool {
+	switch typ {
+	case dns.TypeA:
+		return len(data) == 4
+	case dns.TypeAAAA:
+		return len(data) == 16
+	case dns.TypePTR, dns.TypeCNAME:
+		_, err := wireName(data)
+		return err == nil
+	case dns.TypeSRV:
+		if len(data) < 7 {
+			return false
+		}
+		_, err := wireName(data[6:])
+		return err == nil
+	case dns.TypeTXT:
+		for rest := data; rest != ""; rest = rest[1+rest[0]:] {
+			if int(rest[0]) >= len(rest) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// compareSets compares two sets of records in the order of section 8.2: by type,
+// then by data as bytes, the first difference decides, and a set that goes on is
+// later. All are of class IN.
+func compareSets(a, b []record) int {
+	order := func(a, b record) int {
+		return cmp.Or(cmp.Compare(a.typ, b.typ), strings.Compare(a.data, b.data))
+	}
+	sorted := func(list []record) []record { return slices.SortedFunc(slices.Values(list), order) }
+	return slices.CompareFunc(sorted(a), sorted(b), order)
+}

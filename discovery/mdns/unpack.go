@@ -1,0 +1,152 @@
+package mdns
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+const (
+	headerSize = 12
+
+	// The bits of a header (RFC 6762 section 18).
+	bitResponse      = 1 << 15
+	bitAuthoritative = 1 << 10
+	bitTruncated     = 1 << 9
+	bitsOpcode       = 0xf << 11
+	bitsRcode        = 0xf
+
+	// The top bit of a class is QU in a question, cache-flush in a record (18.12, 18.13).
+	bitClass = 1 << 15
+)
+
+// A question, as it was asked.
+type question struct {
+	name name
+	typ  uint16
+	// unicast is QU (section 5.4).
+	unicast bool
+}
+
+func (q question) key() key { return key{fold(q.name), q.typ} }
+
+// A message is a packet that was read.
+type message struct {
+	id                uint16
+	response, more    bool
+	questions         []question
+	answers, proposed []record
+	additional        []record
+	malformed         int
+}
+
+var errIgnored = errors.New("opcode or code of an error")
+
+// unpack reads a packet. It fails for one that is not to be looked at. Records of
+// other classes and of malformed data are left out and counted: one of them does
+// not make the others wrong.
+func unpack(b []byte) (message, error) {
+	if len(b) < headerSize || len(b) > maxPacket {
+		return message{}, fmt.Errorf("packet of %d bytes", len(b))
+	}
+	field := func(i int) int { return int(binary.BigEndian.Uint16(b[2*i:])) }
+	flags := field(1)
+	if flags&(bitsOpcode|bitsRcode) != 0 {
+		return message{}, errIgnored
+	}
+	counts := [4]int{field(2), field(3), field(4), field(5)}
+	if n := counts[0] + counts[1] + counts[2] + counts[3]; n > maxRecords {
+		return message{}, fmt.Errorf("packet of %d records", n)
+	}
+	m := message{id: uint16(field(0)), response: flags&bitResponse != 0, more: flags&bitTruncated != 0}
+	off := headerSize
+	for range counts[0] {
+		n, next, err := unpackName(b, off)
+		if err != nil {
+			return message{}, fmt.Errorf("question: %w", err)
+		}
+		if next+4 > len(b) {
+			return message{}, errors.New("question ends early")
+		}
+		typ, class := binary.BigEndian.Uint16(b[next:]), binary.BigEndian.Uint16(b[next+2:])
+		if c := class &^ bitClass; c == dns.ClassINET || c == dns.ClassANY {
+			m.questions = append(m.questions, question{n, typ, class&bitClass != 0})
+		}
+		off = next + 4
+	}
+	for i, section := range []*[]record{&m.answers, &m.proposed, &m.additional} {
+		for range counts[1+i] {
+			r, ok, next, err := unpackRecord(b, off)
+			if err != nil {
+				return message{}, err
+			}
+			if ok {
+				*section = append(*section, r)
+			} else {
+				m.malformed++
+			}
+			off = next
+		}
+	}
+	return m, nil
+}
+
+// unpackRecord reads the record at off. It is not ok if it is of another class, or
+// its data is not what its type wants; an error makes all that follow unreadable.
+func unpackRecord(b []byte, off int) (r record, ok bool, next int, err error) {
+	n, at, err := unpackName(b, off)
+	if err != nil {
+		return record{}, false, 0, fmt.Errorf("record: %w", err)
+	}
+	if at+10 > len(b) {
+		return record{}, false, 0, errors.New("record ends early")
+	}
+	typ, class := binary.BigEndian.Uint16(b[at:]), binary.BigEndian.Uint16(b[at+2:])
+	seconds := binary.BigEndian.Uint32(b[at+4:])
+	if seconds > 1<<31-1 {
+		seconds = 0 // RFC 2181 section 8
+	}
+	start := at + 10
+	end := start + int(binary.BigEndian.Uint16(b[at+8:]))
+	if end > len(b) {
+		return record{}, false, 0, errors.New("record ends early")
+	}
+	r = record{name: n, typ: typ, flush: class&bitClass != 0, ttl: time.Duration(seconds) * time.Second}
+	if class&^bitClass != dns.ClassINET {
+		return r, false, end, nil
+	}
+	r.data, ok = unpackData(b, start, end, typ)
+	return r, ok && checkData(typ, r.data), end, nil
+}
+
+// unpackData returns the data between start and end with its name, if the type has
+// one, without compression (section 18.14).
+func unpackData(b []byte, start, end int, typ uint16) (string, bool) {
+	front := nameAt(typ)
+	if front < 0 {
+		return string(b[start:end]), true
+	}
+	if start+front >= end {
+		return "", false
+	}
+	n, next, err := unpackName(b[:end], start+front)
+	if err != nil || next > end || typ != dns.TypeNSEC && next != end {
+		return "", false
+	}
+	return string(b[start:start+front]) + string(n) + string(b[next:end]), true
+}
+
+// nameAt returns how many bytes are before the name in the data of a type, or -1 if
+// there is none that may be compressed.
+func nameAt(typ uint16) int {
+	switch typ {
+	case dns.TypePTR, dns.TypeCNAME, dns.TypeNSEC:
+		return 0
+	case dns.TypeSRV:
+		return 6
+	}
+	return -1
+}
