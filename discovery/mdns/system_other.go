@@ -1,0 +1,17 @@
+//go:build !linux
+
+package mdns
+
+import (
+	"errors"
+	"os"
+	"syscall"
+)
+
+func sharePort(_, _ string, _ syscall.RawConn) error { return nil }
+
+func portShared(int) bool { return true }
+
+func openWatch() (*os.File, error) { return nil, errors.ErrUnsupported }
+
+func watch(*os.File, chan<- struct{}) error { return errors.ErrUnsupported }
