@@ -174,9 +174,12 @@ func (l *link) heardQuestions(now time.Time, m message, on family) {
 
 // knowsAll says whether all known answers of another's query for k would be in ours.
 func (l *link) knowsAll(now time.Time, k key, theirs []record) bool {
-	ours := l.known(now, k)
+	ours := map[ident]bool{}
+	for _, r := range l.known(now, k) {
+		ours[r.ident()] = true
+	}
 	for _, r := range theirs {
-		if r.key() == k && !slices.ContainsFunc(ours, func(o record) bool { return o.ident() == r.ident() }) {
+		if r.key() == k && !ours[r.ident()] {
 			return false
 		}
 	}

@@ -23,6 +23,7 @@ type source struct{ entries, instances int }
 // An entry is a record in the cache.
 type entry struct {
 	record
+	id   ident
 	from netip.Addr
 	// received is when it was said last, until is when it ends.
 	received, until time.Time
@@ -50,7 +51,8 @@ func (l *link) put(now time.Time, r record, from netip.Addr) bool {
 	// shall not be here for years.
 	r.ttl = min(r.ttl, ttlOther)
 	c, k := &l.cache, r.key()
-	at := slices.IndexFunc(c.sets[k], func(e *entry) bool { return e.ident() == r.ident() })
+	id := r.ident()
+	at := slices.IndexFunc(c.sets[k], func(e *entry) bool { return e.id == id })
 	switch {
 	case at >= 0 && r.ttl == 0:
 		// A goodbye (section 10.1).
@@ -66,7 +68,7 @@ func (l *link) put(now time.Time, r record, from netip.Addr) bool {
 		l.stats.Refused++
 		return false
 	}
-	e := &entry{record: r, from: from}
+	e := &entry{record: r, id: id, from: from}
 	l.fresh(now, e, r)
 	c.sets[k] = append(c.sets[k], e)
 	c.count(e, 1)
@@ -142,12 +144,16 @@ func (c *cache) heardUnanswered(now time.Time, m message) {
 	if m.more {
 		return
 	}
+	known := map[ident]bool{}
+	for _, r := range m.answers {
+		known[r.ident()] = true
+	}
 	for _, q := range m.questions {
 		if q.unicast {
 			continue
 		}
 		for _, e := range c.sets[q.key()] {
-			if slices.ContainsFunc(m.answers, func(r record) bool { return r.ident() == e.ident() }) {
+			if known[e.id] {
 				continue
 			}
 			if e.missed == 0 || now.Sub(e.asked) > 2*poofWindow {

@@ -37,6 +37,8 @@ type lan struct {
 type host struct {
 	*link
 	addr netip.Addr
+	// due is what next said last.
+	due time.Time
 }
 
 type inFlight struct {
@@ -108,7 +110,9 @@ func (n *lan) collect(h *host) {
 				continue
 			}
 			at := n.now.Add(1 + time.Duration(n.rand.Int64N(int64(n.delay))))
-			n.wire = append(n.wire, inFlight{at, to, netip.AddrPortFrom(h.addr, port), !p.to.IsValid(), p.data})
+			// The next to arrive is the last.
+			place, _ := slices.BinarySearchFunc(n.wire, at, func(p inFlight, at time.Time) int { return at.Compare(p.at) })
+			n.wire = slices.Insert(n.wire, place, inFlight{at, to, netip.AddrPortFrom(h.addr, port), !p.to.IsValid(), p.data})
 		}
 	}
 }
@@ -116,19 +120,20 @@ func (n *lan) collect(h *host) {
 // run lets time go by.
 func (n *lan) run(d time.Duration) {
 	end := n.now.Add(d)
+	for _, h := range n.hosts {
+		n.collect(h)
+		h.due = h.next()
+	}
 	for {
-		for _, h := range n.hosts {
-			n.collect(h)
-		}
-		next, at := end, -1
-		for i, p := range n.wire {
-			if !p.at.After(next) {
-				next, at = p.at, i
-			}
+		next, at := end, len(n.wire)-1
+		if at >= 0 && !n.wire[at].at.After(next) {
+			next = n.wire[at].at
+		} else {
+			at = -1
 		}
 		var who *host
 		for _, h := range n.hosts {
-			if t := h.next(); !t.IsZero() && t.Before(next) {
+			if t := h.due; !t.IsZero() && t.Before(next) {
 				next, who = later(t, n.now), h
 			}
 		}
@@ -144,11 +149,14 @@ func (n *lan) run(d time.Duration) {
 			}
 		case at >= 0:
 			p := n.wire[at]
-			n.wire = slices.Delete(n.wire, at, at+1)
+			n.wire = n.wire[:at]
+			who = p.to
 			p.to.receive(n.now, p.data, p.from, p.multicast)
 		default:
 			return
 		}
+		n.collect(who)
+		who.due = who.next()
 	}
 }
 

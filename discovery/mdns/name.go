@@ -39,14 +39,17 @@ func (n name) first() (string, name) {
 // fold returns what names of the same host have in common: ASCII letters are equal
 // in both cases, and nothing else is (section 16). A label's length is never a letter.
 func fold[S ~string](n S) S {
-	if strings.IndexFunc(string(n), func(r rune) bool { return r >= 'A' && r <= 'Z' }) < 0 {
-		return n
-	}
-	b := []byte(n)
-	for i, c := range b {
-		if c >= 'A' && c <= 'Z' {
+	var b []byte
+	for i := range len(n) {
+		if c := n[i]; c >= 'A' && c <= 'Z' {
+			if b == nil {
+				b = []byte(n)
+			}
 			b[i] = c + 'a' - 'A'
 		}
+	}
+	if b == nil {
+		return n
 	}
 	return S(b)
 }

@@ -144,7 +144,7 @@ func checkData(typ uint16, data string) bool {
 		_, err := wireName(data[6:])
 		return err == nil
 	case dns.TypeTXT:
-		for rest := data; rest != ""; rest = rest[1+rest[0]:] {
+		for rest := data; rest != ""; rest = rest[1+int(rest[0]):] {
 			if int(rest[0]) >= len(rest) {
 				return false
 			}

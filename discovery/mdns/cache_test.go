@@ -1,0 +1,428 @@
+package mdns
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+
+	"github.com/entente-dev/entente/discovery"
+)
+
+// browser is a host that looks for others, and has not published anything.
+func browser(t *testing.T) (*lan, *host) {
+	t.Helper()
+	n := newLAN(t)
+	h := n.add()
+	h.browse(n.now, []name{serviceName, automatic})
+	return n, h
+}
+
+// cluster is all records of an instance.
+func clusterRecords(i int, ttl time.Duration) []record {
+	s := service(i, fmt.Sprintf("cluster %d", i))
+	n, h := join(serviceName, s.Instance), join(local, s.Host)
+	list := []record{
+		ptr(serviceName, n), srv(n, h, s.Port), txt(n, s.Text.Strings()),
+		address(h, netip.AddrFrom4([4]byte{10, 1, byte(i / 250), byte(i % 250)})),
+	}
+	for j := range list {
+		if ttl >= 0 {
+			list[j].ttl = ttl
+		}
+	}
+	return list
+}
+
+func TestQueriesBackOff(t *testing.T) {
+	t.Parallel()
+	n, h := browser(t)
+	n.run(6 * time.Hour)
+	asked := n.since(epoch, h, queryOf)
+	if d := asked[0].at.Sub(epoch); d < queryMin || d > queryMax {
+		t.Errorf("the first query after %v", d)
+	}
+	want := time.Second
+	for i := 1; i < len(asked); i++ {
+		if d := asked[i].at.Sub(asked[i-1].at); d != want {
+			t.Errorf("query %d after %v, want %v", i, d, want)
+		}
+		want = min(2*want, time.Hour)
+	}
+	if len(asked) < 15 {
+		t.Errorf("%d queries in six hours", len(asked))
+	}
+}
+
+func TestKnownAnswersAreSaid(t *testing.T) {
+	t.Parallel()
+	n, h := browser(t)
+	n.run(5 * time.Second)
+	n.inject(h, stranger, say(clusterRecords(2, -1)...))
+	n.forget()
+	n.run(90 * time.Minute)
+	for _, s := range n.since(epoch, h, queryOf) {
+		age := s.at.Sub(epoch.Add(5 * time.Second))
+		if s.questions[0].name != serviceName && s.questions[len(s.questions)-1].name != serviceName {
+			continue
+		}
+		if known := has(s.answers, dns.TypePTR, serviceName); known != (age < ttlOther/2) {
+			t.Errorf("after %v the answer is known: %v", age, known)
+		}
+		for _, r := range s.answers {
+			if r.flush || r.ttl > ttlOther-age+time.Second {
+				t.Errorf("known with a TTL of %v after %v, cache-flush %v", r.ttl, age, r.flush)
+			}
+		}
+	}
+}
+
+func TestRecordsAreRefreshed(t *testing.T) {
+	t.Parallel()
+	n, h := browser(t)
+	n.run(5 * time.Second)
+	start := n.now
+	n.inject(h, stranger, say(clusterRecords(2, 100*time.Second)...))
+	n.forget()
+	n.run(110 * time.Second)
+	var at []time.Duration
+	for _, s := range n.since(epoch, h, queryOf) {
+		if slices.ContainsFunc(s.questions, func(q question) bool { return q.typ == dns.TypeSRV }) {
+			at = append(at, s.at.Sub(start))
+		}
+	}
+	if len(at) < 4 {
+		t.Fatalf("asked again at %v", at)
+	}
+	for i, percent := range []int{80, 85, 90, 95} {
+		low := time.Duration(percent) * time.Second
+		if at[i] < low || at[i] > low+2*time.Second {
+			t.Errorf("question %d after %v, want 80, 85, 90, 95 %% of 100 s and up to 2 %% more", i, at[i])
+		}
+	}
+	if len(h.found()) != 0 {
+		t.Error("it lives longer than its TTL")
+	}
+}
+
+func TestAnswersKeepRecordsAlive(t *testing.T) {
+	t.Parallel()
+	n := newLAN(t)
+	a, b := n.cluster("office"), n.cluster("home")
+	for range 100 {
+		n.run(7 * time.Minute)
+		if len(a.found()) != 1 || len(b.found()) != 1 {
+			t.Fatalf("after %v they find %q and %q", n.now.Sub(epoch), names(a.found()), names(b.found()))
+		}
+		f := a.found()[0]
+		if !f.Until.After(n.now) || f.Seen.After(n.now) || f.Until.Sub(n.now) > ttlHost {
+			t.Errorf("seen %v, until %v", f.Seen.Sub(n.now), f.Until.Sub(n.now))
+		}
+	}
+	// It dies without a word.
+	n.cut[b] = true
+	n.run(3 * time.Minute)
+	if len(a.found()) != 0 {
+		t.Error("it is still there")
+	}
+}
+
+func TestCacheFlush(t *testing.T) {
+	t.Parallel()
+	n, h := browser(t)
+	n.run(time.Second)
+	list := clusterRecords(2, -1)
+	old := list[3]
+	n.inject(h, stranger, say(list...))
+	n.run(5 * time.Second)
+	second := address(old.name, netip.MustParseAddr("10.1.0.200"))
+	third := address(old.name, netip.MustParseAddr("10.1.0.201"))
+	n.inject(h, stranger, say(second))
+	n.run(500 * time.Millisecond)
+	n.inject(h, stranger, say(third))
+	if got := len(h.found()[0].Endpoints); got != 3 {
+		t.Errorf("%d endpoints at once, want 3", got)
+	}
+	n.run(600 * time.Millisecond)
+	if got := h.found()[0].Endpoints; !slices.Equal(got, []string{"10.1.0.200:7443", "10.1.0.201:7443"}) {
+		t.Errorf("a second later there are %q: those within a second of each other belong together", got)
+	}
+	// Shared records are never flushed.
+	n.inject(h, stranger, say(clusterRecords(3, -1)...))
+	n.run(2 * time.Second)
+	if got := len(h.found()); got != 2 {
+		t.Errorf("found %d, want 2", got)
+	}
+}
+
+// A question of others that nobody answers (section 10.5).
+func TestPassiveFailure(t *testing.T) {
+	t.Parallel()
+	q := []question{{name: join(serviceName, "cluster 2"), typ: dns.TypeSRV}}
+	for name, tt := range map[string]struct {
+		asks   int
+		answer bool
+		known  []record
+		gone   bool
+	}{
+		"two without an answer":  {asks: 2, gone: true},
+		"one":                    {asks: 1},
+		"two and an answer":      {asks: 2, answer: true},
+		"those that know it":     {asks: 2, known: clusterRecords(2, -1)},
+		"many and then silence":  {asks: 5, gone: true},
+		"known answers of other": {asks: 2, known: clusterRecords(3, -1), gone: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n, h := browser(t)
+			n.run(time.Second)
+			n.inject(h, stranger, say(clusterRecords(2, -1)...))
+			n.run(3 * time.Second)
+			for range tt.asks {
+				n.inject(h, "10.0.0.98:5353", ask(q, tt.known...))
+				n.run(time.Second)
+			}
+			if tt.answer {
+				n.inject(h, stranger, say(clusterRecords(2, -1)...))
+			}
+			if len(h.found()) != 1 {
+				t.Error("it is gone before ten seconds")
+			}
+			n.run(11 * time.Second)
+			if gone := len(h.found()) == 0; gone != tt.gone {
+				t.Errorf("it is gone: %v", gone)
+			}
+		})
+	}
+}
+
+func TestQuestionsOfOthersAreNotRepeated(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		known []record
+		from  string
+		qu    bool
+		asks  bool
+	}{
+		"the same question":              {from: stranger},
+		"it knows more than we do":       {from: stranger, known: clusterRecords(2, -1), asks: true},
+		"one that is answered to itself": {from: stranger, qu: true, asks: true},
+		"a simple resolver's":            {from: "10.0.0.99:4000", asks: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n, h := browser(t)
+			n.run(2900 * time.Millisecond)
+			n.forget()
+			n.inject(h, tt.from, ask([]question{{serviceName, dns.TypePTR, tt.qu}, {automatic, dns.TypePTR, tt.qu}}, tt.known...))
+			n.run(900 * time.Millisecond)
+			if got := len(n.since(epoch, h, queryOf)) > 0; got != tt.asks {
+				t.Errorf("it asks: %v", got)
+			}
+		})
+	}
+}
+
+func TestOneFloodDoesNotStarveOthers(t *testing.T) {
+	t.Parallel()
+	n, h := browser(t)
+	n.run(time.Second)
+	n.inject(h, "10.0.0.50:5353", say(clusterRecords(1, -1)...))
+	for i := range 2000 {
+		n.inject(h, stranger, say(clusterRecords(i+10, -1)...))
+		n.run(10 * time.Millisecond)
+	}
+	n.inject(h, "10.0.0.51:5353", say(clusterRecords(2, -1)...))
+	got := names(h.found())
+	if !slices.Contains(got, "cluster 1") || !slices.Contains(got, "cluster 2") || len(got) != 2+maxSourceInstances {
+		t.Errorf("found %d", len(got))
+	}
+	if h.stats.Refused == 0 {
+		t.Error("nothing is counted")
+	}
+}
+
+func TestTheCacheIsBounded(t *testing.T) {
+	t.Parallel()
+	n, h := browser(t)
+	n.run(time.Second)
+	n.inject(h, "10.0.0.50:5353", say(clusterRecords(1, -1)...))
+	for i := range 3000 {
+		list := clusterRecords(i+10, (1<<31-1)*time.Second)
+		for j := range 40 {
+			list = append(list, address(list[3].name, netip.AddrFrom4([4]byte{10, 2, byte(i), byte(j)})))
+		}
+		list[2].data = txt("", []string{string(make([]byte, 255)), string(make([]byte, 255)), fmt.Sprint(i)}).data
+		from := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 3, byte(i / 250), byte(i % 250)}), port)
+		h.receive(n.now, say(list...), from, true)
+		h.packets()
+		n.now = n.now.Add(2 * time.Millisecond)
+		if h.cache.entries > maxEntries || h.cache.bytes > maxBytes || len(h.cache.sources) > maxEntries || len(h.queries) > 4*maxInstances+2 {
+			t.Fatalf("%d entries, %d bytes, %d queries", h.cache.entries, h.cache.bytes, len(h.queries))
+		}
+	}
+	if got := len(h.cache.sets[key{serviceName, dns.TypePTR}]); got > maxInstances || h.cache.entries != maxEntries {
+		t.Errorf("%d instances, %d records: the flood was too small", got, h.cache.entries)
+	}
+	if got := names(h.found()); !slices.Contains(got, "cluster 1") {
+		t.Errorf("the one that was known is not among %q", got)
+	}
+	// What nobody says again ends, whatever its TTL was, and leaves nothing.
+	n.log = nil
+	h.browse(n.now, nil)
+	if h.cache.entries != 0 || h.cache.bytes != 0 || len(h.cache.sources) != 0 || len(h.cache.sets) != 0 {
+		t.Errorf("%d entries of %d bytes from %d are left", h.cache.entries, h.cache.bytes, len(h.cache.sources))
+	}
+}
+
+func TestPacketsOfASecondAreBounded(t *testing.T) {
+	t.Parallel()
+	n, h := browser(t)
+	b := say(clusterRecords(1, -1)...)
+	for range 1000 {
+		n.inject(h, stranger, b)
+	}
+	if got := h.stats.Dropped; got != 1000-maxSourcePackets {
+		t.Errorf("%d of 1000 packets are dropped", got)
+	}
+	n.now = n.now.Add(time.Second)
+	for i := range 2000 {
+		h.receive(n.now, b, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 3, byte(i / 250), byte(i % 250)}), port), true)
+	}
+	if h.heard != maxPackets || len(h.counted) > maxPackets {
+		t.Errorf("%d packets of %d sources are read", h.heard, len(h.counted))
+	}
+}
+
+func TestOnlyWhatIsAskedForIsKept(t *testing.T) {
+	t.Parallel()
+	n, h := browser(t)
+	n.run(time.Second)
+	printer := join(domain("_ipp._tcp.local"), "printer")
+	n.inject(h, stranger, say(ptr(domain("_ipp._tcp.local"), printer), srv(printer, domain("p.local"), 631), address(domain("p.local"), netip.MustParseAddr("10.1.1.1"))))
+	if h.cache.entries != 0 {
+		t.Errorf("%d records of others' services are kept", h.cache.entries)
+	}
+}
+
+func TestResponsesAreOfThePort(t *testing.T) {
+	t.Parallel()
+	n, h := browser(t)
+	n.run(time.Second)
+	n.inject(h, "10.0.0.99:40000", say(clusterRecords(1, -1)...))
+	if h.cache.entries != 0 {
+		t.Error("a response from another port is believed")
+	}
+}
+
+func TestWhatIsNoClusterIsNotFound(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func([]record){
+		"a TXT record of another kind": func(l []record) { l[2].data = txt("", []string{"txtvers=1"}).data },
+		"a later version":              func(l []record) { l[2].data = txt("", []string{"txtvers=9", "id=" + string(id(2))}).data },
+		"no TXT record":                func(l []record) { l[2] = l[0] },
+		"a loopback address":           func(l []record) { l[3].data = "\x7f\x00\x00\x01" },
+		"a multicast address":          func(l []record) { l[3].data = "\xe0\x00\x00\xfb" },
+		"port 0":                       func(l []record) { l[1].data = srv("", l[3].name, 0).data },
+		"a name of controls": func(l []record) {
+			rename := join(serviceName, "a\x1b[2J")
+			l[0].data = string(rename)
+			l[1].name, l[2].name = rename, rename
+		},
+		"an instance of another type": func(l []record) {
+			other := join(domain("_ssh._tcp.local"), "x")
+			l[0].data = string(other)
+			l[1].name, l[2].name = other, other
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n, h := browser(t)
+			n.run(time.Second)
+			list := clusterRecords(2, -1)
+			spoil(list)
+			n.inject(h, stranger, say(list...))
+			if got := h.found(); len(got) != 0 {
+				t.Errorf("found %+v", got)
+			}
+		})
+	}
+}
+
+// Who is known by its ID, not by its address: another process on this host has that.
+func TestOurselvesAreNotFound(t *testing.T) {
+	t.Parallel()
+	n := newLAN(t)
+	a, b := n.add(), n.add()
+	b.addr = a.addr
+	b.setAddresses(n.now, []netip.Addr{a.addr})
+	two := service(2, "two")
+	two.Port = 7444
+	a.publish(n.now, []discovery.Service{service(1, "one")})
+	b.publish(n.now, []discovery.Service{two})
+	for _, h := range []*host{a, b} {
+		h.browse(n.now, []name{serviceName, automatic})
+	}
+	n.run(10 * time.Second)
+	if got := a.found(); len(got) != 1 || got[0].Endpoints[0] != "10.0.0.2:7444" {
+		t.Errorf("the first finds %+v", got)
+	}
+	if got := b.found(); len(got) != 1 || got[0].Instance != "one" {
+		t.Errorf("the second finds %+v", got)
+	}
+	if a.stats.Conflicts+b.stats.Conflicts != 0 {
+		t.Error("they think that they are the same")
+	}
+}
+
+// Two interfaces of one process on the same network.
+func TestTwoInterfacesOnOneNetwork(t *testing.T) {
+	t.Parallel()
+	n := newLAN(t)
+	a, b, c := n.add(), n.add(), n.cluster("home")
+	b.sent = a.sent
+	for _, h := range []*host{a, b} {
+		h.publish(n.now, []discovery.Service{service(1, "office")})
+		h.browse(n.now, []name{serviceName})
+	}
+	n.run(30 * time.Second)
+	if a.stats.Conflicts+b.stats.Conflicts != 0 || a.claims[1].label != "office" || b.claims[1].label != "office" {
+		t.Error("a host is in conflict with itself")
+	}
+	if len(c.found()) != 1 || len(a.found()) != 1 || len(b.found()) != 1 {
+		t.Errorf("they find %q, %q and %q", names(a.found()), names(b.found()), names(c.found()))
+	}
+}
+
+const restInstances = 30
+
+func TestALANAtRest(t *testing.T) {
+	t.Parallel()
+	n := newLAN(t)
+	n.delay = 2 * time.Millisecond
+	for i := range restInstances {
+		n.cluster(fmt.Sprintf("cluster %d", i))
+	}
+	n.run(2 * time.Minute)
+	t.Logf("the first two minutes: %d packets", len(n.log))
+	n.forget()
+	const minutes = 5
+	n.run(minutes * time.Minute)
+	for _, h := range n.hosts {
+		if len(h.found()) != restInstances-1 {
+			t.Fatalf("%s finds %d of 99", h.name, len(h.found()))
+		}
+	}
+	bytes := 0
+	for _, s := range n.log {
+		bytes += len(s.data)
+	}
+	perMinute := len(n.log) / minutes
+	t.Logf("100 instances at rest: %d packets and %d bytes a minute", perMinute, bytes/minutes)
+	if perMinute > 400 {
+		t.Errorf("%d packets a minute", perMinute)
+	}
+}
