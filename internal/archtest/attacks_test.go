@@ -32,6 +32,38 @@ func TestEachAttackHasItsTests(t *testing.T) {
 	}
 }
 
+// docs/discovery.md says of each rule where it is, and which tests show it.
+func TestEachRuleOfDiscoveryHasItsTests(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/discovery.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The column of files comes out: what is left has the form of docs/attacks.md.
+	var lines []string
+	for line := range strings.Lines(string(page)) {
+		if cells := strings.Split(strings.TrimSpace(line), "|"); strings.HasPrefix(line, "| ") && len(cells) == 5 {
+			for name := range strings.SplitSeq(strings.TrimSpace(cells[2]), ", ") {
+				inMDNS, errMDNS := os.Stat("../../discovery/mdns/" + name)
+				inTop, errTop := os.Stat("../../discovery/" + name)
+				if strings.HasSuffix(name, ".go") && inMDNS == nil && inTop == nil {
+					t.Errorf("there is no %s: %v, %v", name, errMDNS, errTop)
+				}
+			}
+			if strings.HasSuffix(strings.TrimSpace(cells[2]), ".go") {
+				lines = append(lines, "|"+cells[1]+"|"+cells[3]+"|")
+			}
+		}
+	}
+	named, problems := checkAttacks(os.DirFS("../.."), strings.Join(lines, "\n"))
+	for _, problem := range problems {
+		t.Error(problem)
+	}
+	if named < 40 {
+		t.Errorf("%d tests are named; the page is read wrongly", named)
+	}
+}
+
 // namedTest is folder.TestName or folder.TestName/case.
 var namedTest = regexp.MustCompile("`([a-z0-9_/]+)\\.((?:Test|Fuzz)[A-Za-z0-9_]+)(?:/([^`]+))?`")
 
