@@ -142,7 +142,7 @@ func (l *link) additional(answers []record) []record {
 			}
 		}
 	}
-	for i := 0; i < len(list); i++ {
+	for i := 0; i < len(list); i++ { //nolint:intrange // the list grows on the way
 		r := list[i]
 		for _, c := range l.claims {
 			switch {
@@ -178,7 +178,7 @@ func (l *link) answer(now time.Time) {
 				direct = append(direct, m.record)
 				continue
 			}
-			l.enqueue(now, m.record, p.due, p.due, p.gap)
+			l.enqueue(m.record, p.due, p.due, p.gap)
 		}
 		if len(direct) > 0 {
 			l.unicastAnswers(now, p, direct)
@@ -199,7 +199,7 @@ func (l *link) owns(r record) bool {
 }
 
 // enqueue plans to multicast a record, not before it may be repeated.
-func (l *link) enqueue(now time.Time, r record, early, due time.Time, gap time.Duration) {
+func (l *link) enqueue(r record, early, due time.Time, gap time.Duration) {
 	if said, ok := l.said[r.ident()]; ok {
 		early, due = later(early, said.Add(gap)), later(due, said.Add(gap))
 	}
@@ -233,7 +233,7 @@ func (l *link) flushQueue(now time.Time) {
 			if m.unicast || p.knows(m.record) || !l.owns(m.record) {
 				return false
 			}
-			l.enqueue(now, m.record, p.early, p.due, p.gap)
+			l.enqueue(m.record, p.early, p.due, p.gap)
 			return true
 		})
 	}

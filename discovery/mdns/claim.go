@@ -44,12 +44,13 @@ type claim struct {
 	due  time.Time
 }
 
-var (
-	local       = domain("local")
-	serviceName = domain(discovery.ServiceType + ".local")
-	automatic   = join(serviceName, discovery.SubtypeAutomatic, "_sub")
+// Names in wire form: a length is before each label.
+const (
+	local       name = "\x05local\x00"
+	serviceName name = "\x08_entente\x04_tcp" + local
+	automatic   name = "\x0a_automatic\x04_sub" + serviceName
 	// RFC 6763 section 9.
-	metaName = domain("_services._dns-sd._udp.local")
+	metaName name = "\x09_services\x07_dns-sd\x04_udp" + local
 )
 
 // publish replaces what is published. Of a service that stays, only what changed is

@@ -70,7 +70,7 @@ func (l *link) rescue(now time.Time, c *claim, heard []record) {
 	for _, own := range slices.Concat(c.records, c.shared) {
 		for _, r := range heard {
 			if r.ttl < own.ttl/2 && r.ident() == own.ident() {
-				l.enqueue(now, own, now, now, repeatGap)
+				l.enqueue(own, now, now, repeatGap)
 			}
 		}
 	}

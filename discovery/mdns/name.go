@@ -1,7 +1,6 @@
 package mdns
 
 import (
-	"errors"
 	"strings"
 
 	"github.com/miekg/dns"
@@ -78,17 +77,17 @@ func unpackName(b []byte, off int) (name, int, error) {
 	return name(buf[:n]), next, nil
 }
 
-// wireName reads a whole name without compression.
-func wireName(s string) (name, error) {
+// isName says whether s is a whole name without compression.
+func isName(s string) bool {
 	rest := name(s)
 	for len(s) <= maxName && len(rest) > 0 && rest[0] < 64 && int(rest[0]) < len(rest) {
 		if rest[0] == 0 {
 			if len(rest) > 1 {
 				break
 			}
-			return name(s), nil
+			return true
 		}
 		_, rest = rest.first()
 	}
-	return "", errors.New("not a domain name")
+	return false
 }

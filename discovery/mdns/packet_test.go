@@ -312,3 +312,15 @@ func TestInterfacesByName(t *testing.T) {
 		t.Error("an empty list is not the default")
 	}
 }
+
+func TestNamesOfTheServiceAreThoseOfItsType(t *testing.T) {
+	t.Parallel()
+	for got, want := range map[name]string{
+		serviceName: discovery.ServiceType + ".local", automatic: discovery.SubtypeAutomatic + "._sub." + discovery.ServiceType + ".local",
+		metaName: "_services._dns-sd._udp.local", local: "local",
+	} {
+		if got != domain(want) {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}

@@ -135,14 +135,9 @@ func checkData(typ uint16, data string) bool {
 	case dns.TypeAAAA:
 		return len(data) == 16
 	case dns.TypePTR, dns.TypeCNAME:
-		_, err := wireName(data)
-		return err == nil
+		return isName(data)
 	case dns.TypeSRV:
-		if len(data) < 7 {
-			return false
-		}
-		_, err := wireName(data[6:])
-		return err == nil
+		return len(data) > 6 && isName(data[6:])
 	case dns.TypeTXT:
 		for rest := data; rest != ""; rest = rest[1+int(rest[0]):] {
 			if int(rest[0]) >= len(rest) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -118,11 +119,7 @@ func (r *Responder) Changed() <-chan struct{} { return r.changed }
 func (r *Responder) Stats() map[string]Stats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	out := map[string]Stats{}
-	for k, v := range r.stats {
-		out[k] = v
-	}
-	return out
+	return maps.Clone(r.stats)
 }
 
 func poke(c chan<- struct{}) {
@@ -163,7 +160,6 @@ func (r *Responder) Run(ctx context.Context) error {
 			r.cfg.Log.Warn("no multicast DNS in one family", "error", err)
 			continue
 		}
-		defer s.conn.Close()
 		v.sockets = append(v.sockets, s)
 	}
 	if len(v.sockets) == 0 {
@@ -178,7 +174,6 @@ func (r *Responder) Run(ctx context.Context) error {
 	changes := make(chan struct{}, 1)
 	lost := make(chan error, 1)
 	if f, err := openWatch(); err == nil {
-		defer f.Close()
 		v.watched = true
 		tasks.Go(func() { lost <- watch(f, changes) })
 		context.AfterFunc(ctx, func() { _ = f.Close() })
@@ -187,7 +182,7 @@ func (r *Responder) Run(ctx context.Context) error {
 	v.end()
 	cancel()
 	for _, s := range v.sockets {
-		s.conn.Close()
+		_ = s.conn.Close()
 	}
 	tasks.Wait()
 	return nil

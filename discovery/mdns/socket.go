@@ -59,8 +59,7 @@ func listen(ctx context.Context, f family) (*socket, error) {
 			s.v6.SetControlMessage(ipv6.FlagInterface|ipv6.FlagDst, true))
 	}
 	if err != nil {
-		conn.Close()
-		return nil, err
+		return nil, errors.Join(err, conn.Close())
 	}
 	return s, nil
 }
