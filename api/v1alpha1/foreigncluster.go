@@ -124,6 +124,9 @@ const (
 	ConditionNetwork = "Network"
 	// ConditionOffloading: a contract is in force and its virtual node is ready.
 	ConditionOffloading = "Offloading"
+	// ConditionImpostor: discovery says of a cluster that is not trusted what holds of
+	// another one that is. It is absent otherwise.
+	ConditionImpostor = "Impostor"
 )
 
 // ForeignClusterStatus is what is so.
@@ -167,6 +170,12 @@ type ForeignClusterStatus struct {
 	// found is how the cluster came to be known.
 	// +optional
 	Found Found `json:"found,omitempty"`
+	// sightings is where discovery finds the cluster now. Nothing proves that it is
+	// there: joining does.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	Sightings []Sighting `json:"sightings,omitempty"`
 	// introduction is what an untrusted cluster said of itself; it lapses.
 	// +optional
 	Introduction *Introduction `json:"introduction,omitempty"`
@@ -189,8 +198,34 @@ type ForeignClusterStatus struct {
 	Requests []PendingRequest `json:"requests,omitempty"`
 }
 
+// Sighting is one place where discovery finds a cluster.
+type Sighting struct {
+	// source is LAN or DNS.
+	// +kubebuilder:validation:Enum=LAN;DNS
+	Source Found `json:"source"`
+	// where is the network interface or the domain.
+	// +kubebuilder:validation:MaxLength=253
+	Where string `json:"where"`
+	// node is the node whose interface it is; absent for a domain.
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Node string `json:"node,omitempty"`
+	// name is how the cluster calls itself there.
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	Name string `json:"name,omitempty"`
+	// endpoints is where its peer API is said to be, as host:port.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MaxLength=261
+	Endpoints []string `json:"endpoints,omitempty"`
+	// seen is when it was said last, to within five minutes.
+	Seen metav1.Time `json:"seen"`
+}
+
 // Found is how a cluster came to be known.
-// +kubebuilder:validation:Enum=Token;Introduction;Manual
+// +kubebuilder:validation:Enum=Token;Introduction;Manual;LAN;DNS
 type Found string
 
 // How a cluster came to be known.
@@ -201,6 +236,10 @@ const (
 	FoundIntroduction Found = "Introduction"
 	// FoundManual: somebody wrote its ForeignCluster.
 	FoundManual Found = "Manual"
+	// FoundLAN: it announces itself on a network of this cluster's nodes.
+	FoundLAN Found = "LAN"
+	// FoundDNS: a domain lists it.
+	FoundDNS Found = "DNS"
 )
 
 // Introduction is what a cluster that is not trusted said of itself.

@@ -132,6 +132,19 @@ const (
 	recentSettle = 5 * time.Second
 	// lentPatience is how long the API server may take to show such a contract.
 	lentPatience = 2 * time.Second
+	// maxHints is how many clusters are kept that discovery found and nobody decided
+	// about, and maxHintsOfPlace how many of them one network or domain may bring.
+	maxHints, maxHintsOfPlace = 256, 128
+	// maxPlaces is how many places are told of one cluster.
+	maxPlaces = 16
+	// hintsAtOnce is how many are made with one look, and sightingsPace how often one
+	// may follow another.
+	hintsAtOnce   = 16
+	sightingsPace = time.Second
+	// sightingsLook is how often is looked while nothing changes.
+	sightingsLook = 30 * time.Second
+	// seenPace is how often is told that a cluster was seen again.
+	seenPace = 5 * time.Minute
 )
 
 // Limits of what peers make this cluster write of what they say: bytes of whole

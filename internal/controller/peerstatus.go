@@ -189,6 +189,9 @@ func notTrusted(fc *v1alpha1.ForeignCluster) metav1.Condition {
 		return no(reasonAwaitingApproval, fmt.Sprintf("it waits for an administrator: compare the code %s with the one that the other side shows, then `entente approve %s`, or `entente deny %s`",
 			spaced(intro.Code), fc.Name, fc.Name))
 	}
+	if store.Hint(fc) {
+		return no("Discovered", fmt.Sprintf("discovery found it, and nothing proves who it is: join it with a token of either side, or by comparing a code with its administrator, with `entente join %s`", strings.Join(fc.Spec.Endpoints[:min(1, len(fc.Spec.Endpoints))], "")))
+	}
 	return no("NotJoined", "known but not trusted: make a token there with `entente token create` and redeem it here with `entente join`")
 }
 

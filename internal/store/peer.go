@@ -82,11 +82,18 @@ func precedes(a, b *v1alpha1.ForeignCluster) bool {
 }
 
 // Pending says whether a ForeignCluster is there only because its cluster
-// introduced itself, or this one did: nobody decided yet.
+// introduced itself, or this one did, or because discovery found it: nobody decided
+// yet.
 func Pending(fc *v1alpha1.ForeignCluster) bool {
 	return fc.Labels[v1alpha1.LabelManaged] == v1alpha1.Manager &&
-		(fc.Status.Found == v1alpha1.FoundIntroduction || fc.Status.Found == "") &&
+		fc.Status.Found != v1alpha1.FoundToken && fc.Status.Found != v1alpha1.FoundManual &&
 		fc.Spec.TrustBundle == "" && fc.Spec.Decision == "" && fc.Spec.JoinToken == nil
+}
+
+// Hint says whether a ForeignCluster is there only because discovery found it.
+func Hint(fc *v1alpha1.ForeignCluster) bool {
+	return Pending(fc) && fc.Status.Introduction == nil &&
+		(fc.Status.Found == v1alpha1.FoundLAN || fc.Status.Found == v1alpha1.FoundDNS)
 }
 
 // Revoked says whether the peer said that it trusts this cluster no longer.
@@ -196,6 +203,36 @@ func Introduce(ctx context.Context, c client.Client, i Introduction) (string, er
 			Time: metav1.NewTime(i.Time), Code: i.Code, Name: i.Info.Name, Bundle: i.Info.PEM(),
 		}
 	})
+}
+
+// Sight keeps what discovery found of a cluster that is not known, and returns its
+// ForeignCluster. name is what it calls itself.
+func Sight(ctx context.Context, c client.Client, cache client.Reader, id peering.ClusterID, name string, sightings []v1alpha1.Sighting) (*v1alpha1.ForeignCluster, error) {
+	fc, made, err := place(ctx, c, cache, id, wire.ClusterInfo{Name: name}, "", func(fc *v1alpha1.ForeignCluster) error {
+		if Pending(fc) {
+			fc.Spec.Endpoints = SightedEndpoints(nil, sightings)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return fc, editStatus(ctx, c, fc, func(status *v1alpha1.ForeignClusterStatus) {
+		if made && status.Found == "" {
+			status.Found = sightings[0].Source
+		}
+		status.Sightings = sightings
+	})
+}
+
+// SightedEndpoints returns endpoints and after them those that discovery found, each
+// once, at most as many as a cluster may have.
+func SightedEndpoints(known []string, sightings []v1alpha1.Sighting) []string {
+	all := slices.Clone(known)
+	for _, s := range sightings {
+		all = append(all, s.Endpoints...)
+	}
+	return endpoints("", all)
 }
 
 // endpoints returns first, if there is one, and then the others, each once.

@@ -1,0 +1,322 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/peering"
+)
+
+// Sightings keeps a ForeignCluster for each cluster that discovery finds. Whatever is
+// found is a hint: it makes no trust, and nothing is dialled because of it unless the
+// cluster is trusted already or somebody decides so.
+type Sightings struct {
+	// Client reads from a cache, and writes.
+	Client client.Client
+	// Direct reads from the API server itself: the cache may not show yet what was made
+	// a moment ago.
+	Direct client.Client
+	// Self is this cluster, which finds itself, too.
+	Self   peering.ClusterID
+	Events events.EventRecorder
+	Log    *slog.Logger
+	Now    func() time.Time
+	// Look returns what discovery finds now. It is called for each look.
+	Look func() Looked
+	// Wake says that something changed.
+	Wake <-chan struct{}
+}
+
+// Looked is what discovery finds at a time.
+type Looked struct {
+	// Found is by no order. Seen is when each was said last.
+	Found []Sighted
+	// Starting is the places that were not looked at to an end since this process
+	// began. What was found there before stands.
+	Starting map[Place]bool
+}
+
+// Sighted is one cluster at one place.
+type Sighted struct {
+	ID peering.ClusterID
+	v1alpha1.Sighting
+}
+
+// Place is a network interface of a node, or a domain.
+type Place struct {
+	Source      v1alpha1.Found
+	Where, Node string
+}
+
+func placeOf(s v1alpha1.Sighting) Place { return Place{s.Source, s.Where, s.Node} }
+
+// sightingPlan is what is to be done about what was found.
+type sightingPlan struct {
+	// make is clusters that are not known.
+	make []newHint
+	// change is what is known of ForeignClusters, by their names, where it differs.
+	change map[string]hintChange
+	// remove is the names of those that were there for nothing else.
+	remove []string
+	// left is how many clusters were found that there is no room for.
+	left int
+}
+
+type newHint struct {
+	id        peering.ClusterID
+	name      string
+	sightings []v1alpha1.Sighting
+}
+
+type hintChange struct {
+	sightings []v1alpha1.Sighting
+	// endpoints is what the spec says then; nil leaves it.
+	endpoints []string
+	impostor  *metav1.Condition
+}
+
+// planSightings decides what follows from what was found, given all ForeignClusters.
+func planSightings(self peering.ClusterID, looked Looked, all []v1alpha1.ForeignCluster) sightingPlan {
+	found := gather(self, looked.Found)
+	known := store.KnownAll(all)
+	plan := sightingPlan{change: map[string]hintChange{}}
+	hints := 0
+	at := map[Place]int{}
+	for i := range all {
+		fc := &all[i]
+		id := peering.ClusterID(fc.Spec.ClusterID)
+		if known[id] != fc || !fc.DeletionTimestamp.IsZero() {
+			continue
+		}
+		now := settleSightings(found[id], fc.Status.Sightings, looked.Starting)
+		delete(found, id)
+		if store.Hint(fc) {
+			if len(now) == 0 {
+				plan.remove = append(plan.remove, fc.Name)
+				continue
+			}
+			hints++
+			at[placeOf(now[0])]++
+		}
+		if change, differs := changeOf(fc, now, impostor(fc, now, all)); differs {
+			plan.change[fc.Name] = change
+		}
+	}
+	// Those that were named by several places first: one place alone is easier to fill.
+	ids := slices.SortedFunc(maps.Keys(found), func(a, b peering.ClusterID) int {
+		return cmp.Or(cmp.Compare(len(found[b]), len(found[a])), cmp.Compare(a, b))
+	})
+	for _, id := range ids {
+		place := placeOf(found[id][0])
+		if hints >= maxHints || at[place] >= maxHintsOfPlace {
+			plan.left++
+			continue
+		}
+		hints++
+		at[place]++
+		plan.make = append(plan.make, newHint{id: id, name: ownName(found[id]), sightings: found[id]})
+	}
+	slices.Sort(plan.remove)
+	return plan
+}
+
+// gather brings together what was found of each cluster but this one, in an order that
+// is always the same, at most maxPlaces of each.
+func gather(self peering.ClusterID, found []Sighted) map[peering.ClusterID][]v1alpha1.Sighting {
+	out := map[peering.ClusterID][]v1alpha1.Sighting{}
+	for _, s := range found {
+		if s.ID != self && len(s.Endpoints) > 0 {
+			out[s.ID] = append(out[s.ID], s.Sighting)
+		}
+	}
+	for id, list := range out {
+		slices.SortFunc(list, compareSightings)
+		// One cluster at one place may have several names: the first that is in order.
+		list = slices.CompactFunc(list, func(a, b v1alpha1.Sighting) bool { return placeOf(a) == placeOf(b) })
+		out[id] = list[:min(len(list), maxPlaces)]
+	}
+	return out
+}
+
+func compareSightings(a, b v1alpha1.Sighting) int {
+	return cmp.Or(
+		// A LAN is nearer than a domain.
+		-cmp.Compare(a.Source, b.Source), cmp.Compare(a.Where, b.Where), cmp.Compare(a.Node, b.Node),
+		cmp.Compare(a.Name, b.Name), slices.Compare(a.Endpoints, b.Endpoints),
+	)
+}
+
+// settleSightings returns what is to be known of a cluster: what was found, and what
+// was known of places that were not looked at yet. When it was seen is told anew each
+// seenPace only, as each cluster says it all the time.
+func settleSightings(found, before []v1alpha1.Sighting, starting map[Place]bool) []v1alpha1.Sighting {
+	out := slices.Clone(found)
+	for _, b := range before {
+		i := slices.IndexFunc(out, func(s v1alpha1.Sighting) bool { return placeOf(s) == placeOf(b) })
+		switch {
+		case i >= 0 && out[i].Seen.Sub(b.Seen.Time) < seenPace:
+			out[i].Seen = b.Seen
+		case i < 0 && starting[placeOf(b)] && len(out) < maxPlaces:
+			out = append(out, b)
+		}
+	}
+	slices.SortFunc(out, compareSightings)
+	return out
+}
+
+func changeOf(fc *v1alpha1.ForeignCluster, now []v1alpha1.Sighting, impostor *metav1.Condition) (hintChange, bool) {
+	change := hintChange{sightings: now, impostor: impostor}
+	if store.Hint(fc) {
+		if endpoints := store.SightedEndpoints(nil, now); !slices.Equal(endpoints, fc.Spec.Endpoints) {
+			change.endpoints = endpoints
+		}
+	}
+	was := meta.FindStatusCondition(fc.Status.Conditions, v1alpha1.ConditionImpostor)
+	same := was == nil && impostor == nil || was != nil && impostor != nil && was.Reason == impostor.Reason && was.Message == impostor.Message
+	differs := change.endpoints != nil || !same || !(len(now) == 0 && len(fc.Status.Sightings) == 0 || equality.Semantic.DeepEqual(now, fc.Status.Sightings))
+	return change, differs
+}
+
+// ownName is what a cluster calls itself, if it may be called so here.
+func ownName(sightings []v1alpha1.Sighting) string {
+	for _, s := range sightings {
+		if len(validation.IsDNS1123Label(s.Name)) == 0 {
+			return s.Name
+		}
+	}
+	return ""
+}
+
+// impostor says whether what was found of a cluster that nobody decided about holds of
+// another one that is trusted: its name, or where it is.
+func impostor(fc *v1alpha1.ForeignCluster, now []v1alpha1.Sighting, all []v1alpha1.ForeignCluster) *metav1.Condition {
+	if !store.Pending(fc) {
+		return nil
+	}
+	is := func(reason, message string) *metav1.Condition {
+		c := condition(v1alpha1.ConditionImpostor, metav1.ConditionTrue, reason, message+", and has another key. Trust neither this one nor the place where it was found before you know why")
+		return &c
+	}
+	for i := range all {
+		other := &all[i]
+		if other.Spec.TrustBundle == "" || other.Spec.ClusterID == fc.Spec.ClusterID {
+			continue
+		}
+		for _, s := range now {
+			if s.Name != "" && strings.EqualFold(s.Name, other.Name) {
+				return is("NameOfAnother", fmt.Sprintf("it calls itself %q as the peer %s does", s.Name, other.Name))
+			}
+			for _, e := range s.Endpoints {
+				if slices.Contains(other.Spec.Endpoints, e) {
+					return is("EndpointOfAnother", fmt.Sprintf("it is said to be at %s where the peer %s is", e, other.Name))
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// Start implements manager.Runnable. It looks when something changed, and each so often
+// as objects may be changed by others.
+func (r *Sightings) Start(ctx context.Context) error {
+	again := time.NewTicker(sightingsLook)
+	defer again.Stop()
+	for {
+		if err := r.look(ctx); err != nil && ctx.Err() == nil {
+			r.Log.Warn("keep what discovery found", "err", err)
+		}
+		// What a network says all the time is looked at once a second.
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(sightingsPace):
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-r.Wake:
+		case <-again.C:
+		}
+	}
+}
+
+// look does what follows from what is found now. What cannot be done is tried again
+// with the next look.
+func (r *Sightings) look(ctx context.Context) error {
+	var list v1alpha1.ForeignClusterList
+	if err := r.Client.List(ctx, &list); err != nil {
+		return fmt.Errorf("list foreign clusters: %w", err)
+	}
+	byName := make(map[string]*v1alpha1.ForeignCluster, len(list.Items))
+	for i := range list.Items {
+		byName[list.Items[i].Name] = &list.Items[i]
+	}
+	plan := planSightings(r.Self, r.Look(), list.Items)
+	var errs []error
+	for _, hint := range plan.make[:min(len(plan.make), hintsAtOnce)] {
+		fc, err := store.Sight(ctx, r.Direct, r.Client, hint.id, hint.name, hint.sightings)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		r.Log.Info("discovery found a cluster", "peer", fc.Name, "id", hint.id, "source", hint.sightings[0].Source, "where", hint.sightings[0].Where)
+	}
+	for _, name := range slices.Sorted(maps.Keys(plan.change)) {
+		errs = append(errs, r.change(ctx, byName[name], plan.change[name]))
+	}
+	for _, name := range plan.remove {
+		fc := byName[name]
+		err := r.Client.Delete(ctx, fc, client.Preconditions{UID: &fc.UID, ResourceVersion: &fc.ResourceVersion})
+		if client.IgnoreNotFound(err) != nil {
+			errs = append(errs, fmt.Errorf("forget %s, which is not found any more: %w", name, err))
+		}
+	}
+	if plan.left > 0 {
+		r.Log.Warn("discovery found more clusters than are kept", "left", plan.left, "kept", maxHints, "ofPlace", maxHintsOfPlace)
+	}
+	return errors.Join(errs...)
+}
+
+func (r *Sightings) change(ctx context.Context, fc *v1alpha1.ForeignCluster, change hintChange) error {
+	if change.endpoints != nil {
+		before := fc.DeepCopy()
+		fc.Spec.Endpoints = change.endpoints
+		patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+		if err := r.Client.Patch(ctx, fc, patch, client.FieldOwner(v1alpha1.Manager)); err != nil {
+			return fmt.Errorf("renew where %s is: %w", fc.Name, err)
+		}
+	}
+	before := fc.DeepCopy()
+	fc.Status.Sightings = change.sightings
+	was := meta.FindStatusCondition(fc.Status.Conditions, v1alpha1.ConditionImpostor)
+	if change.impostor == nil {
+		meta.RemoveStatusCondition(&fc.Status.Conditions, v1alpha1.ConditionImpostor)
+	} else {
+		meta.SetStatusCondition(&fc.Status.Conditions, *change.impostor)
+	}
+	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	if err := r.Client.Status().Patch(ctx, fc, patch, client.FieldOwner(v1alpha1.Manager)); err != nil {
+		return fmt.Errorf("status of foreign cluster %s: %w", fc.Name, err)
+	}
+	if change.impostor != nil && was == nil {
+		r.Events.Eventf(fc, nil, corev1.EventTypeWarning, "Impostor", "Discover", "%s", change.impostor.Message)
+	}
+	return nil
+}

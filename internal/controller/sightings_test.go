@@ -1,0 +1,256 @@
+package controller
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
+)
+
+// sightedID is a cluster ID that ends in a number.
+func sightedID(n int) peering.ClusterID {
+	digits := strings.NewReplacer("0", "a", "1", "b", "8", "c", "9", "d")
+	return peering.ClusterID(strings.Repeat("a", 26) + digits.Replace(fmt.Sprintf("%06d", n)))
+}
+
+func lan(n int, where string, edit ...func(*v1alpha1.Sighting)) Sighted {
+	s := Sighted{ID: sightedID(n), Sighting: v1alpha1.Sighting{
+		Source: v1alpha1.FoundLAN, Where: where, Node: "n1", Name: fmt.Sprint("c", n),
+		Endpoints: []string{fmt.Sprintf("192.0.2.%d:7443", n%250+1)}, Seen: metav1.NewTime(now),
+	}}
+	for _, e := range edit {
+		e(&s.Sighting)
+	}
+	return s
+}
+
+func dns(n int, domain string, edit ...func(*v1alpha1.Sighting)) Sighted {
+	s := lan(n, domain, edit...)
+	s.Source, s.Node = v1alpha1.FoundDNS, ""
+	return s
+}
+
+// hintOf is a ForeignCluster that is there for a sighting only.
+func hintOf(name string, all ...Sighted) v1alpha1.ForeignCluster {
+	fc := v1alpha1.ForeignCluster{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager, v1alpha1.LabelPeer: string(all[0].ID)}},
+		Spec:       v1alpha1.ForeignClusterSpec{ClusterID: string(all[0].ID)},
+		Status:     v1alpha1.ForeignClusterStatus{Found: all[0].Source},
+	}
+	for _, s := range all {
+		fc.Status.Sightings = append(fc.Status.Sightings, s.Sighting)
+		fc.Spec.Endpoints = append(fc.Spec.Endpoints, s.Endpoints...)
+	}
+	return fc
+}
+
+func trustedPeer(name string, n int, endpoints ...string) v1alpha1.ForeignCluster {
+	return v1alpha1.ForeignCluster{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       v1alpha1.ForeignClusterSpec{ClusterID: string(sightedID(n)), TrustBundle: "roots", Endpoints: endpoints},
+		Status:     v1alpha1.ForeignClusterStatus{Found: v1alpha1.FoundToken},
+	}
+}
+
+func TestPlanSightings(t *testing.T) {
+	t.Parallel()
+	self := sightedID(0)
+	decided := hintOf("c1", lan(1, "eth0"))
+	decided.Spec.Decision = v1alpha1.DecisionApproved
+	written := v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "mine"}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: string(sightedID(1))}}
+	going := hintOf("c1", lan(1, "eth0"))
+	going.DeletionTimestamp = &metav1.Time{Time: now}
+	for name, tt := range map[string]struct {
+		looked Looked
+		all    []v1alpha1.ForeignCluster
+		want   string
+	}{
+		"nothing is found":                            {want: ""},
+		"a cluster that is not known is made":         {looked: Looked{Found: []Sighted{lan(1, "eth0")}}, want: "make c1 LAN/eth0;"},
+		"this cluster finds itself":                   {looked: Looked{Found: []Sighted{lan(0, "eth0")}}, want: ""},
+		"one without an endpoint is nothing":          {looked: Looked{Found: []Sighted{lan(1, "eth0", func(s *v1alpha1.Sighting) { s.Endpoints = nil })}}, want: ""},
+		"a name that is none is left out":             {looked: Looked{Found: []Sighted{lan(1, "eth0", func(s *v1alpha1.Sighting) { s.Name = "Not A Label" })}}, want: "make  LAN/eth0;"},
+		"two places make one":                         {looked: Looked{Found: []Sighted{dns(1, "example.com"), lan(1, "eth0")}}, want: "make c1 LAN/eth0 DNS/example.com;"},
+		"two names at one place are one":              {looked: Looked{Found: []Sighted{lan(1, "eth0"), lan(1, "eth0", func(s *v1alpha1.Sighting) { s.Name = "z" })}}, want: "make c1 LAN/eth0;"},
+		"what is known already needs nothing":         {looked: Looked{Found: []Sighted{lan(1, "eth0")}}, all: []v1alpha1.ForeignCluster{hintOf("c1", lan(1, "eth0"))}, want: ""},
+		"what is not found any more goes":             {all: []v1alpha1.ForeignCluster{hintOf("c1", lan(1, "eth0"))}, want: "remove c1;"},
+		"unless nobody looked there yet":              {looked: Looked{Starting: map[Place]bool{{v1alpha1.FoundLAN, "eth0", "n1"}: true}}, all: []v1alpha1.ForeignCluster{hintOf("c1", lan(1, "eth0"))}, want: ""},
+		"what somebody decided about stays":           {all: []v1alpha1.ForeignCluster{decided}, want: "change c1;"},
+		"what is going is left alone":                 {looked: Looked{Found: []Sighted{lan(2, "eth0")}}, all: []v1alpha1.ForeignCluster{going}, want: "make c2 LAN/eth0;"},
+		"what somebody wrote is told where it is":     {looked: Looked{Found: []Sighted{lan(1, "eth0")}}, all: []v1alpha1.ForeignCluster{written}, want: "change mine LAN/eth0;"},
+		"a trusted peer keeps its own endpoints":      {looked: Looked{Found: []Sighted{lan(1, "eth0")}}, all: []v1alpha1.ForeignCluster{trustedPeer("office", 1, "198.51.100.1:7443")}, want: "change office LAN/eth0;"},
+		"a hint that moves is told by its new place":  {looked: Looked{Found: []Sighted{lan(1, "eth0", func(s *v1alpha1.Sighting) { s.Endpoints = []string{"192.0.2.99:7443"} })}}, all: []v1alpha1.ForeignCluster{hintOf("c1", lan(1, "eth0"))}, want: "change c1 LAN/eth0 at 192.0.2.99:7443;"},
+		"the name of a trusted peer is an impostor's": {looked: Looked{Found: []Sighted{lan(1, "eth0")}}, all: []v1alpha1.ForeignCluster{hintOf("c1-x", lan(1, "eth0")), trustedPeer("c1", 9)}, want: "change c1-x LAN/eth0 NameOfAnother;"},
+		"so is its endpoint":                          {looked: Looked{Found: []Sighted{lan(1, "eth0")}}, all: []v1alpha1.ForeignCluster{hintOf("c1", lan(1, "eth0")), trustedPeer("office", 9, "192.0.2.2:7443")}, want: "change c1 LAN/eth0 EndpointOfAnother;"},
+		"seen again within minutes is no news":        {looked: Looked{Found: []Sighted{lan(1, "eth0", func(s *v1alpha1.Sighting) { s.Seen = metav1.NewTime(now.Add(seenPace - 1)) })}}, all: []v1alpha1.ForeignCluster{hintOf("c1", lan(1, "eth0"))}, want: ""},
+		"seen again after a while is":                 {looked: Looked{Found: []Sighted{lan(1, "eth0", func(s *v1alpha1.Sighting) { s.Seen = metav1.NewTime(now.Add(seenPace)) })}}, all: []v1alpha1.ForeignCluster{hintOf("c1", lan(1, "eth0"))}, want: "change c1 LAN/eth0;"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := planText(planSightings(self, tt.looked, tt.all)); got != tt.want {
+				t.Errorf("got  %q\nwant %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func planText(p sightingPlan) string {
+	var out strings.Builder
+	places := func(all []v1alpha1.Sighting) {
+		for _, s := range all {
+			fmt.Fprintf(&out, " %s/%s", s.Source, s.Where)
+		}
+	}
+	for _, h := range p.make {
+		fmt.Fprintf(&out, "make %s", h.name)
+		places(h.sightings)
+		out.WriteString(";")
+	}
+	for name, c := range p.change {
+		fmt.Fprintf(&out, "change %s", name)
+		places(c.sightings)
+		if c.endpoints != nil {
+			fmt.Fprintf(&out, " at %s", strings.Join(c.endpoints, ","))
+		}
+		if c.impostor != nil {
+			fmt.Fprintf(&out, " %s", c.impostor.Reason)
+		}
+		out.WriteString(";")
+	}
+	for _, name := range p.remove {
+		fmt.Fprintf(&out, "remove %s;", name)
+	}
+	return out.String()
+}
+
+// A network that says a hundred thousand names fills its own share, and those that are
+// found elsewhere have room.
+func TestAFloodOfHintsIsBounded(t *testing.T) {
+	t.Parallel()
+	var looked Looked
+	for n := range 100_000 {
+		looked.Found = append(looked.Found, lan(n+10, "eth0"))
+	}
+	looked.Found = append(looked.Found, lan(1, "eth1"), dns(2, "example.com"))
+	plan := planSightings(sightedID(0), looked, nil)
+	if got, want := len(plan.make), maxHintsOfPlace+2; got != want {
+		t.Errorf("%d are made, want %d", got, want)
+	}
+	if got, want := plan.left, 100_000-maxHintsOfPlace; got != want {
+		t.Errorf("%d are left out, want %d", got, want)
+	}
+	for _, n := range []int{1, 2} {
+		if !slices.ContainsFunc(plan.make, func(h newHint) bool { return h.id == sightedID(n) }) {
+			t.Errorf("cluster %d, which is found elsewhere, is left out", n)
+		}
+	}
+	// Whoever is known keeps the place that it has.
+	known := []v1alpha1.ForeignCluster{hintOf("c9", lan(100_009, "eth0"))}
+	plan = planSightings(sightedID(0), looked, known)
+	if len(plan.change)+len(plan.remove) != 0 || len(plan.make) != maxHintsOfPlace+1 {
+		t.Errorf("%d changed, %d removed, %d made", len(plan.change), len(plan.remove), len(plan.make))
+	}
+}
+
+func TestHintsComeAndGo(t *testing.T) {
+	t.Parallel()
+	c := indexed(fake.NewClientBuilder().WithScheme(testScheme(t)).WithStatusSubresource(&v1alpha1.ForeignCluster{}))
+	office := trustedPeer("c3", 3, "198.51.100.3:7443")
+	if err := c.Create(t.Context(), &office); err != nil {
+		t.Fatal(err)
+	}
+	recorder := events.NewFakeRecorder(16)
+	var looked Looked
+	r := &Sightings{Client: c, Direct: c, Self: sightedID(0), Events: recorder, Log: slog.New(slog.DiscardHandler), Look: func() Looked { return looked }}
+	look := func() map[string]v1alpha1.ForeignCluster {
+		t.Helper()
+		if err := r.look(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var list v1alpha1.ForeignClusterList
+		if err := c.List(t.Context(), &list); err != nil {
+			t.Fatal(err)
+		}
+		out := map[string]v1alpha1.ForeignCluster{}
+		for _, fc := range list.Items {
+			out[fc.Name] = fc
+		}
+		return out
+	}
+
+	looked.Found = []Sighted{lan(1, "eth0"), dns(2, "example.com"), lan(3, "eth0")}
+	all := look()
+	if len(all) != 3 {
+		t.Fatalf("there are %d", len(all))
+	}
+	one, two, three := all["c1"], all["c2"], all["c3"]
+	if one.Status.Found != v1alpha1.FoundLAN || two.Status.Found != v1alpha1.FoundDNS || !slices.Equal(one.Spec.Endpoints, []string{"192.0.2.2:7443"}) {
+		t.Errorf("%+v %+v", one, two)
+	}
+	if one.Spec.TrustBundle != "" || one.Spec.Decision != "" {
+		t.Error("what was found is trusted")
+	}
+	if three.Status.Found != v1alpha1.FoundToken || !slices.Equal(three.Spec.Endpoints, []string{"198.51.100.3:7443"}) || len(three.Status.Sightings) != 1 {
+		t.Errorf("what was known changed: %+v", three)
+	}
+
+	// It moves; another takes the name of a peer that is trusted.
+	looked.Found = []Sighted{lan(1, "eth0", func(s *v1alpha1.Sighting) { s.Endpoints = []string{"192.0.2.77:7443"} }), lan(4, "eth0", func(s *v1alpha1.Sighting) { s.Name = "c3" })}
+	look()
+	all = look()
+	if d := cmp.Diff([]string{"192.0.2.77:7443"}, all["c1"].Spec.Endpoints); d != "" {
+		t.Error(d)
+	}
+	if _, there := all["c2"]; there {
+		t.Error("what is not found any more is there")
+	}
+	liar := all["c3-"+sightedID(4).Short()]
+	if con := meta.FindStatusCondition(liar.Status.Conditions, v1alpha1.ConditionImpostor); con == nil || con.Reason != "NameOfAnother" {
+		t.Errorf("the impostor has %+v", liar.Status.Conditions)
+	}
+	if n := len(recorder.Events); n != 1 {
+		t.Errorf("there were %d events", n)
+	}
+
+	// Somebody decides about one: it stays, and its endpoints are that person's.
+	fc := all["c1"]
+	fc.Spec.Decision = v1alpha1.DecisionDenied
+	if err := c.Update(t.Context(), &fc); err != nil {
+		t.Fatal(err)
+	}
+	looked.Found = nil
+	all = look()
+	if _, there := all["c1"]; !there || len(all) != 2 {
+		t.Errorf("there are %d, and the one that was decided about is there: %t", len(all), there)
+	}
+	if err := c.Get(t.Context(), client.ObjectKey{Name: "c3"}, &three); err != nil || three.Spec.TrustBundle == "" || len(three.Status.Sightings) != 0 {
+		t.Errorf("the peer is %+v, %v", three, err)
+	}
+}
+
+// What discovery found takes no place of those that introduce themselves.
+func TestHintsTakeNoPlaceOfIntroductions(t *testing.T) {
+	t.Parallel()
+	var all []v1alpha1.ForeignCluster
+	for n := range MaxIntroductions + 1 {
+		all = append(all, hintOf(fmt.Sprint("c", n), lan(n+1, "eth0")))
+	}
+	if waiting := (&Introductions{}).waiting(all, now); len(waiting) != 0 {
+		t.Errorf("%d hints count as introductions", len(waiting))
+	}
+	if step, when := nextStep(&all[0], Session{}, peering.Hash{}, now.Add(1000*time.Hour)); step != stepNothing || when != 0 {
+		t.Errorf("a hint is due for %v in %s", step, when)
+	}
+}
