@@ -94,6 +94,12 @@ func (v *view) peer(fc *v1alpha1.ForeignCluster) *ententev1.Peer {
 	for _, c := range fc.Status.Conditions {
 		p.Conditions = append(p.Conditions, conditionMessage(c))
 	}
+	for _, s := range fc.Status.Sightings {
+		p.Sightings = append(p.Sightings, &ententev1.Sighting{
+			Source: string(s.Source), Where: s.Where, Node: s.Node, DisplayName: s.Name,
+			Endpoints: s.Endpoints, SeeTime: writeTime(s.Seen),
+		})
+	}
 	for i := range v.contracts {
 		if c := &v.contracts[i]; c.Spec.PeerID == fc.Spec.ClusterID && c.Spec.PeerID != "" {
 			m := contractMessage(c)

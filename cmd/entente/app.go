@@ -95,7 +95,7 @@ entente info`),
 	}
 	cmd.PersistentFlags().StringVar(&a.namespace, "entente-namespace", client.DefaultNamespace, "The namespace in which Entente is installed")
 	cmd.AddCommand(
-		a.tokenCommand(), a.joinCommand(), a.approveCommand(), a.denyCommand(), a.requestsCommand(),
+		a.discoverCommand(), a.tokenCommand(), a.joinCommand(), a.approveCommand(), a.denyCommand(), a.requestsCommand(),
 		a.peerCommand(), a.peeringsCommand(), a.createCommand(), a.amendCommand(), a.unpeerCommand(),
 		a.offloadCommand(), a.offloadingsCommand(), a.unoffloadCommand(),
 		a.contractCommand(), a.usageCommand(), a.policyCommand(),

@@ -450,7 +450,14 @@ func (c *fakeCluster) WatchPeers(_ *ententev1.WatchPeersRequest, s grpc.ServerSt
 	if err != nil {
 		return err
 	}
-	messages := []*ententev1.WatchPeersResponse{{Peer: c.peer()}, {Synced: true}}
+	messages := []*ententev1.WatchPeersResponse{{Peer: c.peer()}}
+	for _, p := range c.w.hints {
+		messages = append(messages, &ententev1.WatchPeersResponse{Peer: p})
+	}
+	messages = append(messages, &ententev1.WatchPeersResponse{Synced: true})
+	if c.watches > 0 && len(c.w.hints) > 0 {
+		messages = append(messages, &ententev1.WatchPeersResponse{Peer: c.w.hints[0], Forgotten: true})
+	}
 	if c.watches > 0 {
 		c.w.stuck = "Connected"
 		messages = append(messages, &ententev1.WatchPeersResponse{Peer: c.peer()}, &ententev1.WatchPeersResponse{Peer: &ententev1.Peer{Name: "peers/provider"}, Forgotten: true})

@@ -71,6 +71,8 @@ type world struct {
 	// interruptNow does it.
 	interruptJoin bool
 	interruptNow  func()
+	// hints is clusters that discovery found.
+	hints []*ententev1.Peer
 }
 
 type fakeCluster struct {
@@ -151,9 +153,9 @@ func (c *fakeCluster) ListPeers(context.Context, *ententev1.ListPeersRequest) (*
 	leave, err := c.enter("ListPeers")
 	defer leave()
 	if err != nil || !c.w.joined && !c.w.introduced {
-		return &ententev1.ListPeersResponse{}, err
+		return &ententev1.ListPeersResponse{Peers: c.w.hints}, err
 	}
-	return &ententev1.ListPeersResponse{Peers: []*ententev1.Peer{c.peer()}}, nil
+	return &ententev1.ListPeersResponse{Peers: append([]*ententev1.Peer{c.peer()}, c.w.hints...)}, nil
 }
 
 func (c *fakeCluster) GetPeer(_ context.Context, r *ententev1.GetPeerRequest) (*ententev1.GetPeerResponse, error) {

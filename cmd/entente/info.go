@@ -81,11 +81,16 @@ func (a *app) printInfo(info *ententev1.GetInfoResponse, peers []*ententev1.Peer
 	if info.GetRootExpireTime() != nil {
 		t.row("Root holds until", moment(info.GetRootExpireTime()))
 	}
-	t.row("Peers", fmt.Sprint(len(peers)))
+	known := slices.DeleteFunc(slices.Clone(peers), isHint)
+	t.row("Peers", fmt.Sprint(len(known)))
+	if n := len(peers) - len(known); n > 0 {
+		t.row("Discovered", fmt.Sprintf("%d more: see `entente discover`", n))
+	}
 	t.flush()
-	if len(peers) == 0 {
+	if len(known) == 0 {
 		return
 	}
+	peers = known
 	_, _ = fmt.Fprintln(a.out)
 	t = a.table("NAME", "ROLE", "TRUSTED", "CONNECTED", "NETWORK", "OFFLOADING", "PODS", "AGE")
 	for _, p := range peers {
@@ -99,6 +104,12 @@ func (a *app) printInfo(info *ententev1.GetInfoResponse, peers []*ententev1.Peer
 			a.next("\n%s waits for approval; see its code with:\n  entente info peer %s", shortName(p), shortName(p))
 		}
 	}
+}
+
+// isHint says whether a cluster is known only because discovery found it.
+func isHint(p *ententev1.Peer) bool {
+	return (p.GetFound() == "LAN" || p.GetFound() == "DNS") && p.GetDecision() == "" && p.GetCode() == "" &&
+		!isTrue(p, "Trusted") && len(p.GetContracts()) == 0
 }
 
 // trustStatus is whether a peer is trusted: denied if an administrator said no,

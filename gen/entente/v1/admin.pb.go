@@ -129,7 +129,7 @@ type Peer struct {
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	// Its protocol revision; 0 while it was never connected.
 	Protocol uint32 `protobuf:"varint,9,opt,name=protocol,proto3" json:"protocol,omitempty"`
-	// How it came to be known: Token, Introduction or Manual.
+	// How it came to be known: Token, Introduction, Manual, LAN or DNS.
 	Found string `protobuf:"bytes,10,opt,name=found,proto3" json:"found,omitempty"`
 	// Whether an administrator decided about it: empty, Approved or Denied.
 	Decision string `protobuf:"bytes,11,opt,name=decision,proto3" json:"decision,omitempty"`
@@ -141,7 +141,9 @@ type Peer struct {
 	// What it would lend this cluster, as it last said.
 	Offer *Offer `protobuf:"bytes,14,opt,name=offer,proto3" json:"offer,omitempty"`
 	// Labels of its ForeignCluster, which policies and peerings select by.
-	Labels        map[string]string `protobuf:"bytes,15,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Labels map[string]string `protobuf:"bytes,15,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Where discovery finds it now. Nothing proves that it is there.
+	Sightings     []*Sighting `protobuf:"bytes,16,rep,name=sightings,proto3" json:"sightings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -281,6 +283,104 @@ func (x *Peer) GetLabels() map[string]string {
 	return nil
 }
 
+func (x *Peer) GetSightings() []*Sighting {
+	if x != nil {
+		return x.Sightings
+	}
+	return nil
+}
+
+// Sighting is one place where discovery finds a cluster.
+type Sighting struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// LAN or DNS.
+	Source string `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
+	// The network interface or the domain.
+	Where string `protobuf:"bytes,2,opt,name=where,proto3" json:"where,omitempty"`
+	// The node whose interface it is; empty for a domain.
+	Node string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
+	// How it calls itself there.
+	DisplayName string `protobuf:"bytes,4,opt,name=display_name,json=displayName,proto3" json:"display_name,omitempty"`
+	// Where its peer API is said to be, as host:port.
+	Endpoints []string `protobuf:"bytes,5,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
+	// When it was said last, to within five minutes.
+	SeeTime       *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=see_time,json=seeTime,proto3" json:"see_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Sighting) Reset() {
+	*x = Sighting{}
+	mi := &file_entente_v1_admin_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Sighting) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Sighting) ProtoMessage() {}
+
+func (x *Sighting) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Sighting.ProtoReflect.Descriptor instead.
+func (*Sighting) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Sighting) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *Sighting) GetWhere() string {
+	if x != nil {
+		return x.Where
+	}
+	return ""
+}
+
+func (x *Sighting) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Sighting) GetDisplayName() string {
+	if x != nil {
+		return x.DisplayName
+	}
+	return ""
+}
+
+func (x *Sighting) GetEndpoints() []string {
+	if x != nil {
+		return x.Endpoints
+	}
+	return nil
+}
+
+func (x *Sighting) GetSeeTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SeeTime
+	}
+	return nil
+}
+
 // Session is the connection to a peer's agent.
 type Session struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -302,7 +402,7 @@ type Session struct {
 
 func (x *Session) Reset() {
 	*x = Session{}
-	mi := &file_entente_v1_admin_proto_msgTypes[2]
+	mi := &file_entente_v1_admin_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -314,7 +414,7 @@ func (x *Session) String() string {
 func (*Session) ProtoMessage() {}
 
 func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[2]
+	mi := &file_entente_v1_admin_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -327,7 +427,7 @@ func (x *Session) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Session.ProtoReflect.Descriptor instead.
 func (*Session) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{2}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Session) GetDialled() bool {
@@ -420,7 +520,7 @@ type Contract struct {
 
 func (x *Contract) Reset() {
 	*x = Contract{}
-	mi := &file_entente_v1_admin_proto_msgTypes[3]
+	mi := &file_entente_v1_admin_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -432,7 +532,7 @@ func (x *Contract) String() string {
 func (*Contract) ProtoMessage() {}
 
 func (x *Contract) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[3]
+	mi := &file_entente_v1_admin_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -445,7 +545,7 @@ func (x *Contract) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Contract.ProtoReflect.Descriptor instead.
 func (*Contract) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{3}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Contract) GetContractId() string {
@@ -602,7 +702,7 @@ type Tunnel struct {
 
 func (x *Tunnel) Reset() {
 	*x = Tunnel{}
-	mi := &file_entente_v1_admin_proto_msgTypes[4]
+	mi := &file_entente_v1_admin_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -614,7 +714,7 @@ func (x *Tunnel) String() string {
 func (*Tunnel) ProtoMessage() {}
 
 func (x *Tunnel) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[4]
+	mi := &file_entente_v1_admin_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -627,7 +727,7 @@ func (x *Tunnel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tunnel.ProtoReflect.Descriptor instead.
 func (*Tunnel) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{4}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Tunnel) GetUp() bool {
@@ -681,7 +781,7 @@ type GetInfoRequest struct {
 
 func (x *GetInfoRequest) Reset() {
 	*x = GetInfoRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[5]
+	mi := &file_entente_v1_admin_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -693,7 +793,7 @@ func (x *GetInfoRequest) String() string {
 func (*GetInfoRequest) ProtoMessage() {}
 
 func (x *GetInfoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[5]
+	mi := &file_entente_v1_admin_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -706,7 +806,7 @@ func (x *GetInfoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetInfoRequest.ProtoReflect.Descriptor instead.
 func (*GetInfoRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{5}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{6}
 }
 
 // GetInfoResponse is this cluster.
@@ -736,7 +836,7 @@ type GetInfoResponse struct {
 
 func (x *GetInfoResponse) Reset() {
 	*x = GetInfoResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[6]
+	mi := &file_entente_v1_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -748,7 +848,7 @@ func (x *GetInfoResponse) String() string {
 func (*GetInfoResponse) ProtoMessage() {}
 
 func (x *GetInfoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[6]
+	mi := &file_entente_v1_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -761,7 +861,7 @@ func (x *GetInfoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetInfoResponse.ProtoReflect.Descriptor instead.
 func (*GetInfoResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *GetInfoResponse) GetClusterId() string {
@@ -840,7 +940,7 @@ type ListPeersRequest struct {
 
 func (x *ListPeersRequest) Reset() {
 	*x = ListPeersRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[7]
+	mi := &file_entente_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -852,7 +952,7 @@ func (x *ListPeersRequest) String() string {
 func (*ListPeersRequest) ProtoMessage() {}
 
 func (x *ListPeersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[7]
+	mi := &file_entente_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -865,7 +965,7 @@ func (x *ListPeersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeersRequest.ProtoReflect.Descriptor instead.
 func (*ListPeersRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListPeersRequest) GetPageSize() int32 {
@@ -895,7 +995,7 @@ type ListPeersResponse struct {
 
 func (x *ListPeersResponse) Reset() {
 	*x = ListPeersResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[8]
+	mi := &file_entente_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -907,7 +1007,7 @@ func (x *ListPeersResponse) String() string {
 func (*ListPeersResponse) ProtoMessage() {}
 
 func (x *ListPeersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[8]
+	mi := &file_entente_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -920,7 +1020,7 @@ func (x *ListPeersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeersResponse.ProtoReflect.Descriptor instead.
 func (*ListPeersResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListPeersResponse) GetPeers() []*Peer {
@@ -948,7 +1048,7 @@ type GetPeerRequest struct {
 
 func (x *GetPeerRequest) Reset() {
 	*x = GetPeerRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[9]
+	mi := &file_entente_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -960,7 +1060,7 @@ func (x *GetPeerRequest) String() string {
 func (*GetPeerRequest) ProtoMessage() {}
 
 func (x *GetPeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[9]
+	mi := &file_entente_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -973,7 +1073,7 @@ func (x *GetPeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPeerRequest.ProtoReflect.Descriptor instead.
 func (*GetPeerRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetPeerRequest) GetName() string {
@@ -994,7 +1094,7 @@ type GetPeerResponse struct {
 
 func (x *GetPeerResponse) Reset() {
 	*x = GetPeerResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[10]
+	mi := &file_entente_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1006,7 +1106,7 @@ func (x *GetPeerResponse) String() string {
 func (*GetPeerResponse) ProtoMessage() {}
 
 func (x *GetPeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[10]
+	mi := &file_entente_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1019,7 +1119,7 @@ func (x *GetPeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPeerResponse.ProtoReflect.Descriptor instead.
 func (*GetPeerResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *GetPeerResponse) GetPeer() *Peer {
@@ -1040,7 +1140,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[11]
+	mi := &file_entente_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1052,7 +1152,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[11]
+	mi := &file_entente_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1065,7 +1165,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *CreateTokenRequest) GetTtl() *durationpb.Duration {
@@ -1090,7 +1190,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[12]
+	mi := &file_entente_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1102,7 +1202,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[12]
+	mi := &file_entente_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1115,7 +1215,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *CreateTokenResponse) GetToken() string {
@@ -1152,7 +1252,7 @@ type JoinPeerRequest struct {
 
 func (x *JoinPeerRequest) Reset() {
 	*x = JoinPeerRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[13]
+	mi := &file_entente_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1164,7 +1264,7 @@ func (x *JoinPeerRequest) String() string {
 func (*JoinPeerRequest) ProtoMessage() {}
 
 func (x *JoinPeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[13]
+	mi := &file_entente_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1177,7 +1277,7 @@ func (x *JoinPeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinPeerRequest.ProtoReflect.Descriptor instead.
 func (*JoinPeerRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *JoinPeerRequest) GetToken() string {
@@ -1205,7 +1305,7 @@ type JoinPeerResponse struct {
 
 func (x *JoinPeerResponse) Reset() {
 	*x = JoinPeerResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[14]
+	mi := &file_entente_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1217,7 +1317,7 @@ func (x *JoinPeerResponse) String() string {
 func (*JoinPeerResponse) ProtoMessage() {}
 
 func (x *JoinPeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[14]
+	mi := &file_entente_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1230,7 +1330,7 @@ func (x *JoinPeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinPeerResponse.ProtoReflect.Descriptor instead.
 func (*JoinPeerResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *JoinPeerResponse) GetPeer() *Peer {
@@ -1277,7 +1377,7 @@ type CreatePeeringRequest struct {
 
 func (x *CreatePeeringRequest) Reset() {
 	*x = CreatePeeringRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[15]
+	mi := &file_entente_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1289,7 +1389,7 @@ func (x *CreatePeeringRequest) String() string {
 func (*CreatePeeringRequest) ProtoMessage() {}
 
 func (x *CreatePeeringRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[15]
+	mi := &file_entente_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1302,7 +1402,7 @@ func (x *CreatePeeringRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreatePeeringRequest.ProtoReflect.Descriptor instead.
 func (*CreatePeeringRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *CreatePeeringRequest) GetPeer() string {
@@ -1412,7 +1512,7 @@ type CreatePeeringResponse struct {
 
 func (x *CreatePeeringResponse) Reset() {
 	*x = CreatePeeringResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[16]
+	mi := &file_entente_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1424,7 +1524,7 @@ func (x *CreatePeeringResponse) String() string {
 func (*CreatePeeringResponse) ProtoMessage() {}
 
 func (x *CreatePeeringResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[16]
+	mi := &file_entente_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1437,7 +1537,7 @@ func (x *CreatePeeringResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreatePeeringResponse.ProtoReflect.Descriptor instead.
 func (*CreatePeeringResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *CreatePeeringResponse) GetPeeringRequest() string {
@@ -1479,7 +1579,7 @@ type EndPeeringRequest struct {
 
 func (x *EndPeeringRequest) Reset() {
 	*x = EndPeeringRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[17]
+	mi := &file_entente_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1491,7 +1591,7 @@ func (x *EndPeeringRequest) String() string {
 func (*EndPeeringRequest) ProtoMessage() {}
 
 func (x *EndPeeringRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[17]
+	mi := &file_entente_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1504,7 +1604,7 @@ func (x *EndPeeringRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndPeeringRequest.ProtoReflect.Descriptor instead.
 func (*EndPeeringRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *EndPeeringRequest) GetPeer() string {
@@ -1546,7 +1646,7 @@ type EndPeeringResponse struct {
 
 func (x *EndPeeringResponse) Reset() {
 	*x = EndPeeringResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[18]
+	mi := &file_entente_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1558,7 +1658,7 @@ func (x *EndPeeringResponse) String() string {
 func (*EndPeeringResponse) ProtoMessage() {}
 
 func (x *EndPeeringResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[18]
+	mi := &file_entente_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1571,7 +1671,7 @@ func (x *EndPeeringResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndPeeringResponse.ProtoReflect.Descriptor instead.
 func (*EndPeeringResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *EndPeeringResponse) GetPods() int32 {
@@ -1599,7 +1699,7 @@ type OffloadNamespaceRequest struct {
 
 func (x *OffloadNamespaceRequest) Reset() {
 	*x = OffloadNamespaceRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[19]
+	mi := &file_entente_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1611,7 +1711,7 @@ func (x *OffloadNamespaceRequest) String() string {
 func (*OffloadNamespaceRequest) ProtoMessage() {}
 
 func (x *OffloadNamespaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[19]
+	mi := &file_entente_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1624,7 +1724,7 @@ func (x *OffloadNamespaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OffloadNamespaceRequest.ProtoReflect.Descriptor instead.
 func (*OffloadNamespaceRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *OffloadNamespaceRequest) GetNamespace() string {
@@ -1664,7 +1764,7 @@ type OffloadNamespaceResponse struct {
 
 func (x *OffloadNamespaceResponse) Reset() {
 	*x = OffloadNamespaceResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[20]
+	mi := &file_entente_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1676,7 +1776,7 @@ func (x *OffloadNamespaceResponse) String() string {
 func (*OffloadNamespaceResponse) ProtoMessage() {}
 
 func (x *OffloadNamespaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[20]
+	mi := &file_entente_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1689,7 +1789,7 @@ func (x *OffloadNamespaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OffloadNamespaceResponse.ProtoReflect.Descriptor instead.
 func (*OffloadNamespaceResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 // ListOffloadingsRequest asks for a page of offloaded namespaces.
@@ -1705,7 +1805,7 @@ type ListOffloadingsRequest struct {
 
 func (x *ListOffloadingsRequest) Reset() {
 	*x = ListOffloadingsRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[21]
+	mi := &file_entente_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1717,7 +1817,7 @@ func (x *ListOffloadingsRequest) String() string {
 func (*ListOffloadingsRequest) ProtoMessage() {}
 
 func (x *ListOffloadingsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[21]
+	mi := &file_entente_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1730,7 +1830,7 @@ func (x *ListOffloadingsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOffloadingsRequest.ProtoReflect.Descriptor instead.
 func (*ListOffloadingsRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListOffloadingsRequest) GetPageSize() int32 {
@@ -1760,7 +1860,7 @@ type ListOffloadingsResponse struct {
 
 func (x *ListOffloadingsResponse) Reset() {
 	*x = ListOffloadingsResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[22]
+	mi := &file_entente_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1772,7 +1872,7 @@ func (x *ListOffloadingsResponse) String() string {
 func (*ListOffloadingsResponse) ProtoMessage() {}
 
 func (x *ListOffloadingsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[22]
+	mi := &file_entente_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1785,7 +1885,7 @@ func (x *ListOffloadingsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOffloadingsResponse.ProtoReflect.Descriptor instead.
 func (*ListOffloadingsResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListOffloadingsResponse) GetOffloadings() []*Offloading {
@@ -1826,7 +1926,7 @@ type Offloading struct {
 
 func (x *Offloading) Reset() {
 	*x = Offloading{}
-	mi := &file_entente_v1_admin_proto_msgTypes[23]
+	mi := &file_entente_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1838,7 +1938,7 @@ func (x *Offloading) String() string {
 func (*Offloading) ProtoMessage() {}
 
 func (x *Offloading) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[23]
+	mi := &file_entente_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1851,7 +1951,7 @@ func (x *Offloading) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Offloading.ProtoReflect.Descriptor instead.
 func (*Offloading) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Offloading) GetNamespace() string {
@@ -1920,7 +2020,7 @@ type OffloadingInCluster struct {
 
 func (x *OffloadingInCluster) Reset() {
 	*x = OffloadingInCluster{}
-	mi := &file_entente_v1_admin_proto_msgTypes[24]
+	mi := &file_entente_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1932,7 +2032,7 @@ func (x *OffloadingInCluster) String() string {
 func (*OffloadingInCluster) ProtoMessage() {}
 
 func (x *OffloadingInCluster) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[24]
+	mi := &file_entente_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1945,7 +2045,7 @@ func (x *OffloadingInCluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OffloadingInCluster.ProtoReflect.Descriptor instead.
 func (*OffloadingInCluster) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *OffloadingInCluster) GetPeer() string {
@@ -1987,7 +2087,7 @@ type UnoffloadNamespaceRequest struct {
 
 func (x *UnoffloadNamespaceRequest) Reset() {
 	*x = UnoffloadNamespaceRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[25]
+	mi := &file_entente_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1999,7 +2099,7 @@ func (x *UnoffloadNamespaceRequest) String() string {
 func (*UnoffloadNamespaceRequest) ProtoMessage() {}
 
 func (x *UnoffloadNamespaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[25]
+	mi := &file_entente_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2012,7 +2112,7 @@ func (x *UnoffloadNamespaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnoffloadNamespaceRequest.ProtoReflect.Descriptor instead.
 func (*UnoffloadNamespaceRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *UnoffloadNamespaceRequest) GetNamespace() string {
@@ -2031,7 +2131,7 @@ type UnoffloadNamespaceResponse struct {
 
 func (x *UnoffloadNamespaceResponse) Reset() {
 	*x = UnoffloadNamespaceResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[26]
+	mi := &file_entente_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2043,7 +2143,7 @@ func (x *UnoffloadNamespaceResponse) String() string {
 func (*UnoffloadNamespaceResponse) ProtoMessage() {}
 
 func (x *UnoffloadNamespaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[26]
+	mi := &file_entente_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2056,7 +2156,7 @@ func (x *UnoffloadNamespaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnoffloadNamespaceResponse.ProtoReflect.Descriptor instead.
 func (*UnoffloadNamespaceResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 // ListTokensRequest asks for a page of tokens.
@@ -2072,7 +2172,7 @@ type ListTokensRequest struct {
 
 func (x *ListTokensRequest) Reset() {
 	*x = ListTokensRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[27]
+	mi := &file_entente_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2084,7 +2184,7 @@ func (x *ListTokensRequest) String() string {
 func (*ListTokensRequest) ProtoMessage() {}
 
 func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[27]
+	mi := &file_entente_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2097,7 +2197,7 @@ func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensRequest.ProtoReflect.Descriptor instead.
 func (*ListTokensRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ListTokensRequest) GetPageSize() int32 {
@@ -2127,7 +2227,7 @@ type ListTokensResponse struct {
 
 func (x *ListTokensResponse) Reset() {
 	*x = ListTokensResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[28]
+	mi := &file_entente_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2139,7 +2239,7 @@ func (x *ListTokensResponse) String() string {
 func (*ListTokensResponse) ProtoMessage() {}
 
 func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[28]
+	mi := &file_entente_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2152,7 +2252,7 @@ func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensResponse.ProtoReflect.Descriptor instead.
 func (*ListTokensResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ListTokensResponse) GetTokens() []*Token {
@@ -2186,7 +2286,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_entente_v1_admin_proto_msgTypes[29]
+	mi := &file_entente_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2198,7 +2298,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[29]
+	mi := &file_entente_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2211,7 +2311,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Token) GetName() string {
@@ -2253,7 +2353,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[30]
+	mi := &file_entente_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2265,7 +2365,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[30]
+	mi := &file_entente_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2278,7 +2378,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *RevokeTokenRequest) GetName() string {
@@ -2297,7 +2397,7 @@ type RevokeTokenResponse struct {
 
 func (x *RevokeTokenResponse) Reset() {
 	*x = RevokeTokenResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[31]
+	mi := &file_entente_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2309,7 +2409,7 @@ func (x *RevokeTokenResponse) String() string {
 func (*RevokeTokenResponse) ProtoMessage() {}
 
 func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[31]
+	mi := &file_entente_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2322,7 +2422,7 @@ func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenResponse.ProtoReflect.Descriptor instead.
 func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 // IntroducePeerRequest says where another cluster is.
@@ -2343,7 +2443,7 @@ type IntroducePeerRequest struct {
 
 func (x *IntroducePeerRequest) Reset() {
 	*x = IntroducePeerRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[32]
+	mi := &file_entente_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2355,7 +2455,7 @@ func (x *IntroducePeerRequest) String() string {
 func (*IntroducePeerRequest) ProtoMessage() {}
 
 func (x *IntroducePeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[32]
+	mi := &file_entente_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2368,7 +2468,7 @@ func (x *IntroducePeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IntroducePeerRequest.ProtoReflect.Descriptor instead.
 func (*IntroducePeerRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *IntroducePeerRequest) GetEndpoint() string {
@@ -2410,7 +2510,7 @@ type IntroducePeerResponse struct {
 
 func (x *IntroducePeerResponse) Reset() {
 	*x = IntroducePeerResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[33]
+	mi := &file_entente_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2422,7 +2522,7 @@ func (x *IntroducePeerResponse) String() string {
 func (*IntroducePeerResponse) ProtoMessage() {}
 
 func (x *IntroducePeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[33]
+	mi := &file_entente_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2435,7 +2535,7 @@ func (x *IntroducePeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IntroducePeerResponse.ProtoReflect.Descriptor instead.
 func (*IntroducePeerResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *IntroducePeerResponse) GetPeer() *Peer {
@@ -2458,7 +2558,7 @@ type ApprovePeerRequest struct {
 
 func (x *ApprovePeerRequest) Reset() {
 	*x = ApprovePeerRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[34]
+	mi := &file_entente_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2470,7 +2570,7 @@ func (x *ApprovePeerRequest) String() string {
 func (*ApprovePeerRequest) ProtoMessage() {}
 
 func (x *ApprovePeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[34]
+	mi := &file_entente_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2483,7 +2583,7 @@ func (x *ApprovePeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovePeerRequest.ProtoReflect.Descriptor instead.
 func (*ApprovePeerRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ApprovePeerRequest) GetName() string {
@@ -2511,7 +2611,7 @@ type ApprovePeerResponse struct {
 
 func (x *ApprovePeerResponse) Reset() {
 	*x = ApprovePeerResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[35]
+	mi := &file_entente_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2523,7 +2623,7 @@ func (x *ApprovePeerResponse) String() string {
 func (*ApprovePeerResponse) ProtoMessage() {}
 
 func (x *ApprovePeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[35]
+	mi := &file_entente_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2536,7 +2636,7 @@ func (x *ApprovePeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovePeerResponse.ProtoReflect.Descriptor instead.
 func (*ApprovePeerResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{35}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ApprovePeerResponse) GetPeer() *Peer {
@@ -2557,7 +2657,7 @@ type DenyPeerRequest struct {
 
 func (x *DenyPeerRequest) Reset() {
 	*x = DenyPeerRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[36]
+	mi := &file_entente_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2569,7 +2669,7 @@ func (x *DenyPeerRequest) String() string {
 func (*DenyPeerRequest) ProtoMessage() {}
 
 func (x *DenyPeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[36]
+	mi := &file_entente_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2582,7 +2682,7 @@ func (x *DenyPeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyPeerRequest.ProtoReflect.Descriptor instead.
 func (*DenyPeerRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{36}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *DenyPeerRequest) GetName() string {
@@ -2603,7 +2703,7 @@ type DenyPeerResponse struct {
 
 func (x *DenyPeerResponse) Reset() {
 	*x = DenyPeerResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[37]
+	mi := &file_entente_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2615,7 +2715,7 @@ func (x *DenyPeerResponse) String() string {
 func (*DenyPeerResponse) ProtoMessage() {}
 
 func (x *DenyPeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[37]
+	mi := &file_entente_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2628,7 +2728,7 @@ func (x *DenyPeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyPeerResponse.ProtoReflect.Descriptor instead.
 func (*DenyPeerResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{37}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *DenyPeerResponse) GetPeer() *Peer {
@@ -2647,7 +2747,7 @@ type WatchPeersRequest struct {
 
 func (x *WatchPeersRequest) Reset() {
 	*x = WatchPeersRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[38]
+	mi := &file_entente_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2659,7 +2759,7 @@ func (x *WatchPeersRequest) String() string {
 func (*WatchPeersRequest) ProtoMessage() {}
 
 func (x *WatchPeersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[38]
+	mi := &file_entente_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2672,7 +2772,7 @@ func (x *WatchPeersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchPeersRequest.ProtoReflect.Descriptor instead.
 func (*WatchPeersRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{38}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{39}
 }
 
 // WatchPeersResponse is a peer that is known or changed.
@@ -2691,7 +2791,7 @@ type WatchPeersResponse struct {
 
 func (x *WatchPeersResponse) Reset() {
 	*x = WatchPeersResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[39]
+	mi := &file_entente_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2703,7 +2803,7 @@ func (x *WatchPeersResponse) String() string {
 func (*WatchPeersResponse) ProtoMessage() {}
 
 func (x *WatchPeersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[39]
+	mi := &file_entente_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2716,7 +2816,7 @@ func (x *WatchPeersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchPeersResponse.ProtoReflect.Descriptor instead.
 func (*WatchPeersResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{39}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *WatchPeersResponse) GetPeer() *Peer {
@@ -2751,7 +2851,7 @@ type WatchEventsRequest struct {
 
 func (x *WatchEventsRequest) Reset() {
 	*x = WatchEventsRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[40]
+	mi := &file_entente_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2763,7 +2863,7 @@ func (x *WatchEventsRequest) String() string {
 func (*WatchEventsRequest) ProtoMessage() {}
 
 func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[40]
+	mi := &file_entente_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2776,7 +2876,7 @@ func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchEventsRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{40}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *WatchEventsRequest) GetPeer() string {
@@ -2805,7 +2905,7 @@ type WatchEventsResponse struct {
 
 func (x *WatchEventsResponse) Reset() {
 	*x = WatchEventsResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[41]
+	mi := &file_entente_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2817,7 +2917,7 @@ func (x *WatchEventsResponse) String() string {
 func (*WatchEventsResponse) ProtoMessage() {}
 
 func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[41]
+	mi := &file_entente_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2830,7 +2930,7 @@ func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsResponse.ProtoReflect.Descriptor instead.
 func (*WatchEventsResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{41}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *WatchEventsResponse) GetTime() *timestamppb.Timestamp {
@@ -2897,7 +2997,7 @@ type Peering struct {
 
 func (x *Peering) Reset() {
 	*x = Peering{}
-	mi := &file_entente_v1_admin_proto_msgTypes[42]
+	mi := &file_entente_v1_admin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2909,7 +3009,7 @@ func (x *Peering) String() string {
 func (*Peering) ProtoMessage() {}
 
 func (x *Peering) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[42]
+	mi := &file_entente_v1_admin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2922,7 +3022,7 @@ func (x *Peering) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peering.ProtoReflect.Descriptor instead.
 func (*Peering) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{42}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Peering) GetName() string {
@@ -3008,7 +3108,7 @@ type ListPeeringsRequest struct {
 
 func (x *ListPeeringsRequest) Reset() {
 	*x = ListPeeringsRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[43]
+	mi := &file_entente_v1_admin_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3020,7 +3120,7 @@ func (x *ListPeeringsRequest) String() string {
 func (*ListPeeringsRequest) ProtoMessage() {}
 
 func (x *ListPeeringsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[43]
+	mi := &file_entente_v1_admin_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3033,7 +3133,7 @@ func (x *ListPeeringsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeeringsRequest.ProtoReflect.Descriptor instead.
 func (*ListPeeringsRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{43}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ListPeeringsRequest) GetPageSize() int32 {
@@ -3063,7 +3163,7 @@ type ListPeeringsResponse struct {
 
 func (x *ListPeeringsResponse) Reset() {
 	*x = ListPeeringsResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[44]
+	mi := &file_entente_v1_admin_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3075,7 +3175,7 @@ func (x *ListPeeringsResponse) String() string {
 func (*ListPeeringsResponse) ProtoMessage() {}
 
 func (x *ListPeeringsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[44]
+	mi := &file_entente_v1_admin_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3088,7 +3188,7 @@ func (x *ListPeeringsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeeringsResponse.ProtoReflect.Descriptor instead.
 func (*ListPeeringsResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{44}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ListPeeringsResponse) GetPeerings() []*Peering {
@@ -3116,7 +3216,7 @@ type GetPeeringRequest struct {
 
 func (x *GetPeeringRequest) Reset() {
 	*x = GetPeeringRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[45]
+	mi := &file_entente_v1_admin_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3128,7 +3228,7 @@ func (x *GetPeeringRequest) String() string {
 func (*GetPeeringRequest) ProtoMessage() {}
 
 func (x *GetPeeringRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[45]
+	mi := &file_entente_v1_admin_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3141,7 +3241,7 @@ func (x *GetPeeringRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPeeringRequest.ProtoReflect.Descriptor instead.
 func (*GetPeeringRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{45}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *GetPeeringRequest) GetName() string {
@@ -3162,7 +3262,7 @@ type GetPeeringResponse struct {
 
 func (x *GetPeeringResponse) Reset() {
 	*x = GetPeeringResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[46]
+	mi := &file_entente_v1_admin_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3174,7 +3274,7 @@ func (x *GetPeeringResponse) String() string {
 func (*GetPeeringResponse) ProtoMessage() {}
 
 func (x *GetPeeringResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[46]
+	mi := &file_entente_v1_admin_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3187,7 +3287,7 @@ func (x *GetPeeringResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPeeringResponse.ProtoReflect.Descriptor instead.
 func (*GetPeeringResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{46}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *GetPeeringResponse) GetPeering() *Peering {
@@ -3214,7 +3314,7 @@ type UpdatePeeringRequest struct {
 
 func (x *UpdatePeeringRequest) Reset() {
 	*x = UpdatePeeringRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[47]
+	mi := &file_entente_v1_admin_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3226,7 +3326,7 @@ func (x *UpdatePeeringRequest) String() string {
 func (*UpdatePeeringRequest) ProtoMessage() {}
 
 func (x *UpdatePeeringRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[47]
+	mi := &file_entente_v1_admin_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3239,7 +3339,7 @@ func (x *UpdatePeeringRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdatePeeringRequest.ProtoReflect.Descriptor instead.
 func (*UpdatePeeringRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{47}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *UpdatePeeringRequest) GetPeering() *Peering {
@@ -3278,7 +3378,7 @@ type UpdatePeeringResponse struct {
 
 func (x *UpdatePeeringResponse) Reset() {
 	*x = UpdatePeeringResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[48]
+	mi := &file_entente_v1_admin_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3290,7 +3390,7 @@ func (x *UpdatePeeringResponse) String() string {
 func (*UpdatePeeringResponse) ProtoMessage() {}
 
 func (x *UpdatePeeringResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[48]
+	mi := &file_entente_v1_admin_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3303,7 +3403,7 @@ func (x *UpdatePeeringResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdatePeeringResponse.ProtoReflect.Descriptor instead.
 func (*UpdatePeeringResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{48}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *UpdatePeeringResponse) GetPeering() *Peering {
@@ -3331,7 +3431,7 @@ type DeletePeeringRequest struct {
 
 func (x *DeletePeeringRequest) Reset() {
 	*x = DeletePeeringRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[49]
+	mi := &file_entente_v1_admin_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3343,7 +3443,7 @@ func (x *DeletePeeringRequest) String() string {
 func (*DeletePeeringRequest) ProtoMessage() {}
 
 func (x *DeletePeeringRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[49]
+	mi := &file_entente_v1_admin_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3356,7 +3456,7 @@ func (x *DeletePeeringRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePeeringRequest.ProtoReflect.Descriptor instead.
 func (*DeletePeeringRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{49}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *DeletePeeringRequest) GetName() string {
@@ -3375,7 +3475,7 @@ type DeletePeeringResponse struct {
 
 func (x *DeletePeeringResponse) Reset() {
 	*x = DeletePeeringResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[50]
+	mi := &file_entente_v1_admin_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3387,7 +3487,7 @@ func (x *DeletePeeringResponse) String() string {
 func (*DeletePeeringResponse) ProtoMessage() {}
 
 func (x *DeletePeeringResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[50]
+	mi := &file_entente_v1_admin_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3400,7 +3500,7 @@ func (x *DeletePeeringResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePeeringResponse.ProtoReflect.Descriptor instead.
 func (*DeletePeeringResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{50}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{51}
 }
 
 // PendingRequest is a peer's ask that waits for an administrator.
@@ -3430,7 +3530,7 @@ type PendingRequest struct {
 
 func (x *PendingRequest) Reset() {
 	*x = PendingRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[51]
+	mi := &file_entente_v1_admin_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3442,7 +3542,7 @@ func (x *PendingRequest) String() string {
 func (*PendingRequest) ProtoMessage() {}
 
 func (x *PendingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[51]
+	mi := &file_entente_v1_admin_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3455,7 +3555,7 @@ func (x *PendingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PendingRequest.ProtoReflect.Descriptor instead.
 func (*PendingRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{51}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *PendingRequest) GetName() string {
@@ -3536,7 +3636,7 @@ type ListPeeringRequestsRequest struct {
 
 func (x *ListPeeringRequestsRequest) Reset() {
 	*x = ListPeeringRequestsRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[52]
+	mi := &file_entente_v1_admin_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3548,7 +3648,7 @@ func (x *ListPeeringRequestsRequest) String() string {
 func (*ListPeeringRequestsRequest) ProtoMessage() {}
 
 func (x *ListPeeringRequestsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[52]
+	mi := &file_entente_v1_admin_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3561,7 +3661,7 @@ func (x *ListPeeringRequestsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeeringRequestsRequest.ProtoReflect.Descriptor instead.
 func (*ListPeeringRequestsRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{52}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ListPeeringRequestsRequest) GetParent() string {
@@ -3598,7 +3698,7 @@ type ListPeeringRequestsResponse struct {
 
 func (x *ListPeeringRequestsResponse) Reset() {
 	*x = ListPeeringRequestsResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[53]
+	mi := &file_entente_v1_admin_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3610,7 +3710,7 @@ func (x *ListPeeringRequestsResponse) String() string {
 func (*ListPeeringRequestsResponse) ProtoMessage() {}
 
 func (x *ListPeeringRequestsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[53]
+	mi := &file_entente_v1_admin_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3623,7 +3723,7 @@ func (x *ListPeeringRequestsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeeringRequestsResponse.ProtoReflect.Descriptor instead.
 func (*ListPeeringRequestsResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{53}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ListPeeringRequestsResponse) GetRequests() []*PendingRequest {
@@ -3651,7 +3751,7 @@ type ApprovePeeringRequestRequest struct {
 
 func (x *ApprovePeeringRequestRequest) Reset() {
 	*x = ApprovePeeringRequestRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[54]
+	mi := &file_entente_v1_admin_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3663,7 +3763,7 @@ func (x *ApprovePeeringRequestRequest) String() string {
 func (*ApprovePeeringRequestRequest) ProtoMessage() {}
 
 func (x *ApprovePeeringRequestRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[54]
+	mi := &file_entente_v1_admin_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3676,7 +3776,7 @@ func (x *ApprovePeeringRequestRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovePeeringRequestRequest.ProtoReflect.Descriptor instead.
 func (*ApprovePeeringRequestRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{54}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ApprovePeeringRequestRequest) GetName() string {
@@ -3695,7 +3795,7 @@ type ApprovePeeringRequestResponse struct {
 
 func (x *ApprovePeeringRequestResponse) Reset() {
 	*x = ApprovePeeringRequestResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[55]
+	mi := &file_entente_v1_admin_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3707,7 +3807,7 @@ func (x *ApprovePeeringRequestResponse) String() string {
 func (*ApprovePeeringRequestResponse) ProtoMessage() {}
 
 func (x *ApprovePeeringRequestResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[55]
+	mi := &file_entente_v1_admin_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3720,7 +3820,7 @@ func (x *ApprovePeeringRequestResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovePeeringRequestResponse.ProtoReflect.Descriptor instead.
 func (*ApprovePeeringRequestResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{55}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{56}
 }
 
 // DenyPeeringRequestRequest names a request.
@@ -3734,7 +3834,7 @@ type DenyPeeringRequestRequest struct {
 
 func (x *DenyPeeringRequestRequest) Reset() {
 	*x = DenyPeeringRequestRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[56]
+	mi := &file_entente_v1_admin_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3746,7 +3846,7 @@ func (x *DenyPeeringRequestRequest) String() string {
 func (*DenyPeeringRequestRequest) ProtoMessage() {}
 
 func (x *DenyPeeringRequestRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[56]
+	mi := &file_entente_v1_admin_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3759,7 +3859,7 @@ func (x *DenyPeeringRequestRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyPeeringRequestRequest.ProtoReflect.Descriptor instead.
 func (*DenyPeeringRequestRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{56}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *DenyPeeringRequestRequest) GetName() string {
@@ -3778,7 +3878,7 @@ type DenyPeeringRequestResponse struct {
 
 func (x *DenyPeeringRequestResponse) Reset() {
 	*x = DenyPeeringRequestResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[57]
+	mi := &file_entente_v1_admin_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3790,7 +3890,7 @@ func (x *DenyPeeringRequestResponse) String() string {
 func (*DenyPeeringRequestResponse) ProtoMessage() {}
 
 func (x *DenyPeeringRequestResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[57]
+	mi := &file_entente_v1_admin_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3803,7 +3903,7 @@ func (x *DenyPeeringRequestResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyPeeringRequestResponse.ProtoReflect.Descriptor instead.
 func (*DenyPeeringRequestResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{57}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{58}
 }
 
 // TestPolicyRequest is an ask that nobody makes.
@@ -3831,7 +3931,7 @@ type TestPolicyRequest struct {
 
 func (x *TestPolicyRequest) Reset() {
 	*x = TestPolicyRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[58]
+	mi := &file_entente_v1_admin_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3843,7 +3943,7 @@ func (x *TestPolicyRequest) String() string {
 func (*TestPolicyRequest) ProtoMessage() {}
 
 func (x *TestPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[58]
+	mi := &file_entente_v1_admin_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3856,7 +3956,7 @@ func (x *TestPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestPolicyRequest.ProtoReflect.Descriptor instead.
 func (*TestPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{58}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *TestPolicyRequest) GetPeer() string {
@@ -3926,7 +4026,7 @@ type TestPolicyResponse struct {
 
 func (x *TestPolicyResponse) Reset() {
 	*x = TestPolicyResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[59]
+	mi := &file_entente_v1_admin_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3938,7 +4038,7 @@ func (x *TestPolicyResponse) String() string {
 func (*TestPolicyResponse) ProtoMessage() {}
 
 func (x *TestPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[59]
+	mi := &file_entente_v1_admin_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3951,7 +4051,7 @@ func (x *TestPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestPolicyResponse.ProtoReflect.Descriptor instead.
 func (*TestPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{59}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *TestPolicyResponse) GetResults() []*PolicyTest {
@@ -3981,7 +4081,7 @@ type PolicyTest struct {
 
 func (x *PolicyTest) Reset() {
 	*x = PolicyTest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[60]
+	mi := &file_entente_v1_admin_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3993,7 +4093,7 @@ func (x *PolicyTest) String() string {
 func (*PolicyTest) ProtoMessage() {}
 
 func (x *PolicyTest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[60]
+	mi := &file_entente_v1_admin_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4006,7 +4106,7 @@ func (x *PolicyTest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyTest.ProtoReflect.Descriptor instead.
 func (*PolicyTest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{60}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *PolicyTest) GetPeer() string {
@@ -4059,7 +4159,7 @@ type ListContractsRequest struct {
 
 func (x *ListContractsRequest) Reset() {
 	*x = ListContractsRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[61]
+	mi := &file_entente_v1_admin_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4071,7 +4171,7 @@ func (x *ListContractsRequest) String() string {
 func (*ListContractsRequest) ProtoMessage() {}
 
 func (x *ListContractsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[61]
+	mi := &file_entente_v1_admin_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4084,7 +4184,7 @@ func (x *ListContractsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListContractsRequest.ProtoReflect.Descriptor instead.
 func (*ListContractsRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{61}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ListContractsRequest) GetPeer() string {
@@ -4121,7 +4221,7 @@ type ListContractsResponse struct {
 
 func (x *ListContractsResponse) Reset() {
 	*x = ListContractsResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[62]
+	mi := &file_entente_v1_admin_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4133,7 +4233,7 @@ func (x *ListContractsResponse) String() string {
 func (*ListContractsResponse) ProtoMessage() {}
 
 func (x *ListContractsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[62]
+	mi := &file_entente_v1_admin_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4146,7 +4246,7 @@ func (x *ListContractsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListContractsResponse.ProtoReflect.Descriptor instead.
 func (*ListContractsResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{62}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ListContractsResponse) GetContracts() []*Contract {
@@ -4174,7 +4274,7 @@ type AdminServiceGetContractRequest struct {
 
 func (x *AdminServiceGetContractRequest) Reset() {
 	*x = AdminServiceGetContractRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[63]
+	mi := &file_entente_v1_admin_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4186,7 +4286,7 @@ func (x *AdminServiceGetContractRequest) String() string {
 func (*AdminServiceGetContractRequest) ProtoMessage() {}
 
 func (x *AdminServiceGetContractRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[63]
+	mi := &file_entente_v1_admin_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4199,7 +4299,7 @@ func (x *AdminServiceGetContractRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdminServiceGetContractRequest.ProtoReflect.Descriptor instead.
 func (*AdminServiceGetContractRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{63}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *AdminServiceGetContractRequest) GetName() string {
@@ -4220,7 +4320,7 @@ type AdminServiceGetContractResponse struct {
 
 func (x *AdminServiceGetContractResponse) Reset() {
 	*x = AdminServiceGetContractResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[64]
+	mi := &file_entente_v1_admin_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4232,7 +4332,7 @@ func (x *AdminServiceGetContractResponse) String() string {
 func (*AdminServiceGetContractResponse) ProtoMessage() {}
 
 func (x *AdminServiceGetContractResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[64]
+	mi := &file_entente_v1_admin_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4245,7 +4345,7 @@ func (x *AdminServiceGetContractResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdminServiceGetContractResponse.ProtoReflect.Descriptor instead.
 func (*AdminServiceGetContractResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{64}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *AdminServiceGetContractResponse) GetContract() *Contract {
@@ -4268,7 +4368,7 @@ type AdminServiceTerminateContractRequest struct {
 
 func (x *AdminServiceTerminateContractRequest) Reset() {
 	*x = AdminServiceTerminateContractRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[65]
+	mi := &file_entente_v1_admin_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4280,7 +4380,7 @@ func (x *AdminServiceTerminateContractRequest) String() string {
 func (*AdminServiceTerminateContractRequest) ProtoMessage() {}
 
 func (x *AdminServiceTerminateContractRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[65]
+	mi := &file_entente_v1_admin_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4293,7 +4393,7 @@ func (x *AdminServiceTerminateContractRequest) ProtoReflect() protoreflect.Messa
 
 // Deprecated: Use AdminServiceTerminateContractRequest.ProtoReflect.Descriptor instead.
 func (*AdminServiceTerminateContractRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{65}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *AdminServiceTerminateContractRequest) GetName() string {
@@ -4321,7 +4421,7 @@ type AdminServiceTerminateContractResponse struct {
 
 func (x *AdminServiceTerminateContractResponse) Reset() {
 	*x = AdminServiceTerminateContractResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[66]
+	mi := &file_entente_v1_admin_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4333,7 +4433,7 @@ func (x *AdminServiceTerminateContractResponse) String() string {
 func (*AdminServiceTerminateContractResponse) ProtoMessage() {}
 
 func (x *AdminServiceTerminateContractResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[66]
+	mi := &file_entente_v1_admin_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4346,7 +4446,7 @@ func (x *AdminServiceTerminateContractResponse) ProtoReflect() protoreflect.Mess
 
 // Deprecated: Use AdminServiceTerminateContractResponse.ProtoReflect.Descriptor instead.
 func (*AdminServiceTerminateContractResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{66}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *AdminServiceTerminateContractResponse) GetContract() *Contract {
@@ -4371,7 +4471,7 @@ type ListUsageRequest struct {
 
 func (x *ListUsageRequest) Reset() {
 	*x = ListUsageRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[67]
+	mi := &file_entente_v1_admin_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4383,7 +4483,7 @@ func (x *ListUsageRequest) String() string {
 func (*ListUsageRequest) ProtoMessage() {}
 
 func (x *ListUsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[67]
+	mi := &file_entente_v1_admin_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4396,7 +4496,7 @@ func (x *ListUsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUsageRequest.ProtoReflect.Descriptor instead.
 func (*ListUsageRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{67}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *ListUsageRequest) GetContract() string {
@@ -4433,7 +4533,7 @@ type ListUsageResponse struct {
 
 func (x *ListUsageResponse) Reset() {
 	*x = ListUsageResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[68]
+	mi := &file_entente_v1_admin_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4445,7 +4545,7 @@ func (x *ListUsageResponse) String() string {
 func (*ListUsageResponse) ProtoMessage() {}
 
 func (x *ListUsageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[68]
+	mi := &file_entente_v1_admin_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4458,7 +4558,7 @@ func (x *ListUsageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUsageResponse.ProtoReflect.Descriptor instead.
 func (*ListUsageResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{68}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *ListUsageResponse) GetUsage() []*Usage {
@@ -4513,7 +4613,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_entente_v1_admin_proto_msgTypes[69]
+	mi := &file_entente_v1_admin_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4525,7 +4625,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[69]
+	mi := &file_entente_v1_admin_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4538,7 +4638,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{69}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *Usage) GetContract() string {
@@ -4641,7 +4741,7 @@ type RolloverIdentityRequest struct {
 
 func (x *RolloverIdentityRequest) Reset() {
 	*x = RolloverIdentityRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[70]
+	mi := &file_entente_v1_admin_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4653,7 +4753,7 @@ func (x *RolloverIdentityRequest) String() string {
 func (*RolloverIdentityRequest) ProtoMessage() {}
 
 func (x *RolloverIdentityRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[70]
+	mi := &file_entente_v1_admin_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4666,7 +4766,7 @@ func (x *RolloverIdentityRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloverIdentityRequest.ProtoReflect.Descriptor instead.
 func (*RolloverIdentityRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{70}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{71}
 }
 
 // RolloverIdentityResponse tells of the new root.
@@ -4682,7 +4782,7 @@ type RolloverIdentityResponse struct {
 
 func (x *RolloverIdentityResponse) Reset() {
 	*x = RolloverIdentityResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[71]
+	mi := &file_entente_v1_admin_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4694,7 +4794,7 @@ func (x *RolloverIdentityResponse) String() string {
 func (*RolloverIdentityResponse) ProtoMessage() {}
 
 func (x *RolloverIdentityResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[71]
+	mi := &file_entente_v1_admin_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4707,7 +4807,7 @@ func (x *RolloverIdentityResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloverIdentityResponse.ProtoReflect.Descriptor instead.
 func (*RolloverIdentityResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{71}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *RolloverIdentityResponse) GetRootExpireTime() *timestamppb.Timestamp {
@@ -4735,7 +4835,7 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x06status\x18\x02 \x01(\tR\x06status\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
 	"\amessage\x18\x04 \x01(\tR\amessage\x12L\n" +
-	"\x14last_transition_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x12lastTransitionTime\"\xea\x04\n" +
+	"\x14last_transition_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x12lastTransitionTime\"\x9e\x05\n" +
 	"\x04Peer\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
 	"\n" +
@@ -4756,10 +4856,18 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x04code\x18\f \x01(\tR\x04code\x12-\n" +
 	"\asession\x18\r \x01(\v2\x13.entente.v1.SessionR\asession\x12'\n" +
 	"\x05offer\x18\x0e \x01(\v2\x11.entente.v1.OfferR\x05offer\x124\n" +
-	"\x06labels\x18\x0f \x03(\v2\x1c.entente.v1.Peer.LabelsEntryR\x06labels\x1a9\n" +
+	"\x06labels\x18\x0f \x03(\v2\x1c.entente.v1.Peer.LabelsEntryR\x06labels\x122\n" +
+	"\tsightings\x18\x10 \x03(\v2\x14.entente.v1.SightingR\tsightings\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xb9\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xc4\x01\n" +
+	"\bSighting\x12\x16\n" +
+	"\x06source\x18\x01 \x01(\tR\x06source\x12\x14\n" +
+	"\x05where\x18\x02 \x01(\tR\x05where\x12\x12\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\x12!\n" +
+	"\fdisplay_name\x18\x04 \x01(\tR\vdisplayName\x12\x1c\n" +
+	"\tendpoints\x18\x05 \x03(\tR\tendpoints\x125\n" +
+	"\bsee_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\aseeTime\"\xb9\x02\n" +
 	"\aSession\x12\x18\n" +
 	"\adialled\x18\x01 \x01(\bR\adialled\x12\x1a\n" +
 	"\bendpoint\x18\x02 \x01(\tR\bendpoint\x120\n" +
@@ -5153,244 +5261,247 @@ func file_entente_v1_admin_proto_rawDescGZIP() []byte {
 	return file_entente_v1_admin_proto_rawDescData
 }
 
-var file_entente_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 81)
+var file_entente_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 82)
 var file_entente_v1_admin_proto_goTypes = []any{
 	(*Condition)(nil),                             // 0: entente.v1.Condition
 	(*Peer)(nil),                                  // 1: entente.v1.Peer
-	(*Session)(nil),                               // 2: entente.v1.Session
-	(*Contract)(nil),                              // 3: entente.v1.Contract
-	(*Tunnel)(nil),                                // 4: entente.v1.Tunnel
-	(*GetInfoRequest)(nil),                        // 5: entente.v1.GetInfoRequest
-	(*GetInfoResponse)(nil),                       // 6: entente.v1.GetInfoResponse
-	(*ListPeersRequest)(nil),                      // 7: entente.v1.ListPeersRequest
-	(*ListPeersResponse)(nil),                     // 8: entente.v1.ListPeersResponse
-	(*GetPeerRequest)(nil),                        // 9: entente.v1.GetPeerRequest
-	(*GetPeerResponse)(nil),                       // 10: entente.v1.GetPeerResponse
-	(*CreateTokenRequest)(nil),                    // 11: entente.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),                   // 12: entente.v1.CreateTokenResponse
-	(*JoinPeerRequest)(nil),                       // 13: entente.v1.JoinPeerRequest
-	(*JoinPeerResponse)(nil),                      // 14: entente.v1.JoinPeerResponse
-	(*CreatePeeringRequest)(nil),                  // 15: entente.v1.CreatePeeringRequest
-	(*CreatePeeringResponse)(nil),                 // 16: entente.v1.CreatePeeringResponse
-	(*EndPeeringRequest)(nil),                     // 17: entente.v1.EndPeeringRequest
-	(*EndPeeringResponse)(nil),                    // 18: entente.v1.EndPeeringResponse
-	(*OffloadNamespaceRequest)(nil),               // 19: entente.v1.OffloadNamespaceRequest
-	(*OffloadNamespaceResponse)(nil),              // 20: entente.v1.OffloadNamespaceResponse
-	(*ListOffloadingsRequest)(nil),                // 21: entente.v1.ListOffloadingsRequest
-	(*ListOffloadingsResponse)(nil),               // 22: entente.v1.ListOffloadingsResponse
-	(*Offloading)(nil),                            // 23: entente.v1.Offloading
-	(*OffloadingInCluster)(nil),                   // 24: entente.v1.OffloadingInCluster
-	(*UnoffloadNamespaceRequest)(nil),             // 25: entente.v1.UnoffloadNamespaceRequest
-	(*UnoffloadNamespaceResponse)(nil),            // 26: entente.v1.UnoffloadNamespaceResponse
-	(*ListTokensRequest)(nil),                     // 27: entente.v1.ListTokensRequest
-	(*ListTokensResponse)(nil),                    // 28: entente.v1.ListTokensResponse
-	(*Token)(nil),                                 // 29: entente.v1.Token
-	(*RevokeTokenRequest)(nil),                    // 30: entente.v1.RevokeTokenRequest
-	(*RevokeTokenResponse)(nil),                   // 31: entente.v1.RevokeTokenResponse
-	(*IntroducePeerRequest)(nil),                  // 32: entente.v1.IntroducePeerRequest
-	(*IntroducePeerResponse)(nil),                 // 33: entente.v1.IntroducePeerResponse
-	(*ApprovePeerRequest)(nil),                    // 34: entente.v1.ApprovePeerRequest
-	(*ApprovePeerResponse)(nil),                   // 35: entente.v1.ApprovePeerResponse
-	(*DenyPeerRequest)(nil),                       // 36: entente.v1.DenyPeerRequest
-	(*DenyPeerResponse)(nil),                      // 37: entente.v1.DenyPeerResponse
-	(*WatchPeersRequest)(nil),                     // 38: entente.v1.WatchPeersRequest
-	(*WatchPeersResponse)(nil),                    // 39: entente.v1.WatchPeersResponse
-	(*WatchEventsRequest)(nil),                    // 40: entente.v1.WatchEventsRequest
-	(*WatchEventsResponse)(nil),                   // 41: entente.v1.WatchEventsResponse
-	(*Peering)(nil),                               // 42: entente.v1.Peering
-	(*ListPeeringsRequest)(nil),                   // 43: entente.v1.ListPeeringsRequest
-	(*ListPeeringsResponse)(nil),                  // 44: entente.v1.ListPeeringsResponse
-	(*GetPeeringRequest)(nil),                     // 45: entente.v1.GetPeeringRequest
-	(*GetPeeringResponse)(nil),                    // 46: entente.v1.GetPeeringResponse
-	(*UpdatePeeringRequest)(nil),                  // 47: entente.v1.UpdatePeeringRequest
-	(*UpdatePeeringResponse)(nil),                 // 48: entente.v1.UpdatePeeringResponse
-	(*DeletePeeringRequest)(nil),                  // 49: entente.v1.DeletePeeringRequest
-	(*DeletePeeringResponse)(nil),                 // 50: entente.v1.DeletePeeringResponse
-	(*PendingRequest)(nil),                        // 51: entente.v1.PendingRequest
-	(*ListPeeringRequestsRequest)(nil),            // 52: entente.v1.ListPeeringRequestsRequest
-	(*ListPeeringRequestsResponse)(nil),           // 53: entente.v1.ListPeeringRequestsResponse
-	(*ApprovePeeringRequestRequest)(nil),          // 54: entente.v1.ApprovePeeringRequestRequest
-	(*ApprovePeeringRequestResponse)(nil),         // 55: entente.v1.ApprovePeeringRequestResponse
-	(*DenyPeeringRequestRequest)(nil),             // 56: entente.v1.DenyPeeringRequestRequest
-	(*DenyPeeringRequestResponse)(nil),            // 57: entente.v1.DenyPeeringRequestResponse
-	(*TestPolicyRequest)(nil),                     // 58: entente.v1.TestPolicyRequest
-	(*TestPolicyResponse)(nil),                    // 59: entente.v1.TestPolicyResponse
-	(*PolicyTest)(nil),                            // 60: entente.v1.PolicyTest
-	(*ListContractsRequest)(nil),                  // 61: entente.v1.ListContractsRequest
-	(*ListContractsResponse)(nil),                 // 62: entente.v1.ListContractsResponse
-	(*AdminServiceGetContractRequest)(nil),        // 63: entente.v1.AdminServiceGetContractRequest
-	(*AdminServiceGetContractResponse)(nil),       // 64: entente.v1.AdminServiceGetContractResponse
-	(*AdminServiceTerminateContractRequest)(nil),  // 65: entente.v1.AdminServiceTerminateContractRequest
-	(*AdminServiceTerminateContractResponse)(nil), // 66: entente.v1.AdminServiceTerminateContractResponse
-	(*ListUsageRequest)(nil),                      // 67: entente.v1.ListUsageRequest
-	(*ListUsageResponse)(nil),                     // 68: entente.v1.ListUsageResponse
-	(*Usage)(nil),                                 // 69: entente.v1.Usage
-	(*RolloverIdentityRequest)(nil),               // 70: entente.v1.RolloverIdentityRequest
-	(*RolloverIdentityResponse)(nil),              // 71: entente.v1.RolloverIdentityResponse
-	nil,                                           // 72: entente.v1.Peer.LabelsEntry
-	nil,                                           // 73: entente.v1.Tunnel.LocalPrefixesEntry
-	nil,                                           // 74: entente.v1.Tunnel.RemotePrefixesEntry
-	nil,                                           // 75: entente.v1.CreatePeeringRequest.NodeSelectorEntry
-	nil,                                           // 76: entente.v1.CreatePeeringRequest.PeerSelectorEntry
-	nil,                                           // 77: entente.v1.PendingRequest.NodeSelectorEntry
-	nil,                                           // 78: entente.v1.TestPolicyRequest.NodeSelectorEntry
-	nil,                                           // 79: entente.v1.Usage.StatedEntry
-	nil,                                           // 80: entente.v1.Usage.CountedEntry
-	(*timestamppb.Timestamp)(nil),                 // 81: google.protobuf.Timestamp
-	(*Offer)(nil),                                 // 82: entente.v1.Offer
-	(*durationpb.Duration)(nil),                   // 83: google.protobuf.Duration
-	(*ResourceList)(nil),                          // 84: entente.v1.ResourceList
-	(*PriceList)(nil),                             // 85: entente.v1.PriceList
-	(*Money)(nil),                                 // 86: entente.v1.Money
-	(*Advertisement)(nil),                         // 87: entente.v1.Advertisement
-	(*fieldmaskpb.FieldMask)(nil),                 // 88: google.protobuf.FieldMask
+	(*Sighting)(nil),                              // 2: entente.v1.Sighting
+	(*Session)(nil),                               // 3: entente.v1.Session
+	(*Contract)(nil),                              // 4: entente.v1.Contract
+	(*Tunnel)(nil),                                // 5: entente.v1.Tunnel
+	(*GetInfoRequest)(nil),                        // 6: entente.v1.GetInfoRequest
+	(*GetInfoResponse)(nil),                       // 7: entente.v1.GetInfoResponse
+	(*ListPeersRequest)(nil),                      // 8: entente.v1.ListPeersRequest
+	(*ListPeersResponse)(nil),                     // 9: entente.v1.ListPeersResponse
+	(*GetPeerRequest)(nil),                        // 10: entente.v1.GetPeerRequest
+	(*GetPeerResponse)(nil),                       // 11: entente.v1.GetPeerResponse
+	(*CreateTokenRequest)(nil),                    // 12: entente.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),                   // 13: entente.v1.CreateTokenResponse
+	(*JoinPeerRequest)(nil),                       // 14: entente.v1.JoinPeerRequest
+	(*JoinPeerResponse)(nil),                      // 15: entente.v1.JoinPeerResponse
+	(*CreatePeeringRequest)(nil),                  // 16: entente.v1.CreatePeeringRequest
+	(*CreatePeeringResponse)(nil),                 // 17: entente.v1.CreatePeeringResponse
+	(*EndPeeringRequest)(nil),                     // 18: entente.v1.EndPeeringRequest
+	(*EndPeeringResponse)(nil),                    // 19: entente.v1.EndPeeringResponse
+	(*OffloadNamespaceRequest)(nil),               // 20: entente.v1.OffloadNamespaceRequest
+	(*OffloadNamespaceResponse)(nil),              // 21: entente.v1.OffloadNamespaceResponse
+	(*ListOffloadingsRequest)(nil),                // 22: entente.v1.ListOffloadingsRequest
+	(*ListOffloadingsResponse)(nil),               // 23: entente.v1.ListOffloadingsResponse
+	(*Offloading)(nil),                            // 24: entente.v1.Offloading
+	(*OffloadingInCluster)(nil),                   // 25: entente.v1.OffloadingInCluster
+	(*UnoffloadNamespaceRequest)(nil),             // 26: entente.v1.UnoffloadNamespaceRequest
+	(*UnoffloadNamespaceResponse)(nil),            // 27: entente.v1.UnoffloadNamespaceResponse
+	(*ListTokensRequest)(nil),                     // 28: entente.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),                    // 29: entente.v1.ListTokensResponse
+	(*Token)(nil),                                 // 30: entente.v1.Token
+	(*RevokeTokenRequest)(nil),                    // 31: entente.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),                   // 32: entente.v1.RevokeTokenResponse
+	(*IntroducePeerRequest)(nil),                  // 33: entente.v1.IntroducePeerRequest
+	(*IntroducePeerResponse)(nil),                 // 34: entente.v1.IntroducePeerResponse
+	(*ApprovePeerRequest)(nil),                    // 35: entente.v1.ApprovePeerRequest
+	(*ApprovePeerResponse)(nil),                   // 36: entente.v1.ApprovePeerResponse
+	(*DenyPeerRequest)(nil),                       // 37: entente.v1.DenyPeerRequest
+	(*DenyPeerResponse)(nil),                      // 38: entente.v1.DenyPeerResponse
+	(*WatchPeersRequest)(nil),                     // 39: entente.v1.WatchPeersRequest
+	(*WatchPeersResponse)(nil),                    // 40: entente.v1.WatchPeersResponse
+	(*WatchEventsRequest)(nil),                    // 41: entente.v1.WatchEventsRequest
+	(*WatchEventsResponse)(nil),                   // 42: entente.v1.WatchEventsResponse
+	(*Peering)(nil),                               // 43: entente.v1.Peering
+	(*ListPeeringsRequest)(nil),                   // 44: entente.v1.ListPeeringsRequest
+	(*ListPeeringsResponse)(nil),                  // 45: entente.v1.ListPeeringsResponse
+	(*GetPeeringRequest)(nil),                     // 46: entente.v1.GetPeeringRequest
+	(*GetPeeringResponse)(nil),                    // 47: entente.v1.GetPeeringResponse
+	(*UpdatePeeringRequest)(nil),                  // 48: entente.v1.UpdatePeeringRequest
+	(*UpdatePeeringResponse)(nil),                 // 49: entente.v1.UpdatePeeringResponse
+	(*DeletePeeringRequest)(nil),                  // 50: entente.v1.DeletePeeringRequest
+	(*DeletePeeringResponse)(nil),                 // 51: entente.v1.DeletePeeringResponse
+	(*PendingRequest)(nil),                        // 52: entente.v1.PendingRequest
+	(*ListPeeringRequestsRequest)(nil),            // 53: entente.v1.ListPeeringRequestsRequest
+	(*ListPeeringRequestsResponse)(nil),           // 54: entente.v1.ListPeeringRequestsResponse
+	(*ApprovePeeringRequestRequest)(nil),          // 55: entente.v1.ApprovePeeringRequestRequest
+	(*ApprovePeeringRequestResponse)(nil),         // 56: entente.v1.ApprovePeeringRequestResponse
+	(*DenyPeeringRequestRequest)(nil),             // 57: entente.v1.DenyPeeringRequestRequest
+	(*DenyPeeringRequestResponse)(nil),            // 58: entente.v1.DenyPeeringRequestResponse
+	(*TestPolicyRequest)(nil),                     // 59: entente.v1.TestPolicyRequest
+	(*TestPolicyResponse)(nil),                    // 60: entente.v1.TestPolicyResponse
+	(*PolicyTest)(nil),                            // 61: entente.v1.PolicyTest
+	(*ListContractsRequest)(nil),                  // 62: entente.v1.ListContractsRequest
+	(*ListContractsResponse)(nil),                 // 63: entente.v1.ListContractsResponse
+	(*AdminServiceGetContractRequest)(nil),        // 64: entente.v1.AdminServiceGetContractRequest
+	(*AdminServiceGetContractResponse)(nil),       // 65: entente.v1.AdminServiceGetContractResponse
+	(*AdminServiceTerminateContractRequest)(nil),  // 66: entente.v1.AdminServiceTerminateContractRequest
+	(*AdminServiceTerminateContractResponse)(nil), // 67: entente.v1.AdminServiceTerminateContractResponse
+	(*ListUsageRequest)(nil),                      // 68: entente.v1.ListUsageRequest
+	(*ListUsageResponse)(nil),                     // 69: entente.v1.ListUsageResponse
+	(*Usage)(nil),                                 // 70: entente.v1.Usage
+	(*RolloverIdentityRequest)(nil),               // 71: entente.v1.RolloverIdentityRequest
+	(*RolloverIdentityResponse)(nil),              // 72: entente.v1.RolloverIdentityResponse
+	nil,                                           // 73: entente.v1.Peer.LabelsEntry
+	nil,                                           // 74: entente.v1.Tunnel.LocalPrefixesEntry
+	nil,                                           // 75: entente.v1.Tunnel.RemotePrefixesEntry
+	nil,                                           // 76: entente.v1.CreatePeeringRequest.NodeSelectorEntry
+	nil,                                           // 77: entente.v1.CreatePeeringRequest.PeerSelectorEntry
+	nil,                                           // 78: entente.v1.PendingRequest.NodeSelectorEntry
+	nil,                                           // 79: entente.v1.TestPolicyRequest.NodeSelectorEntry
+	nil,                                           // 80: entente.v1.Usage.StatedEntry
+	nil,                                           // 81: entente.v1.Usage.CountedEntry
+	(*timestamppb.Timestamp)(nil),                 // 82: google.protobuf.Timestamp
+	(*Offer)(nil),                                 // 83: entente.v1.Offer
+	(*durationpb.Duration)(nil),                   // 84: google.protobuf.Duration
+	(*ResourceList)(nil),                          // 85: entente.v1.ResourceList
+	(*PriceList)(nil),                             // 86: entente.v1.PriceList
+	(*Money)(nil),                                 // 87: entente.v1.Money
+	(*Advertisement)(nil),                         // 88: entente.v1.Advertisement
+	(*fieldmaskpb.FieldMask)(nil),                 // 89: google.protobuf.FieldMask
 }
 var file_entente_v1_admin_proto_depIdxs = []int32{
-	81,  // 0: entente.v1.Condition.last_transition_time:type_name -> google.protobuf.Timestamp
+	82,  // 0: entente.v1.Condition.last_transition_time:type_name -> google.protobuf.Timestamp
 	0,   // 1: entente.v1.Peer.conditions:type_name -> entente.v1.Condition
-	3,   // 2: entente.v1.Peer.contracts:type_name -> entente.v1.Contract
-	4,   // 3: entente.v1.Peer.tunnel:type_name -> entente.v1.Tunnel
-	81,  // 4: entente.v1.Peer.create_time:type_name -> google.protobuf.Timestamp
-	2,   // 5: entente.v1.Peer.session:type_name -> entente.v1.Session
-	82,  // 6: entente.v1.Peer.offer:type_name -> entente.v1.Offer
-	72,  // 7: entente.v1.Peer.labels:type_name -> entente.v1.Peer.LabelsEntry
-	81,  // 8: entente.v1.Session.since:type_name -> google.protobuf.Timestamp
-	83,  // 9: entente.v1.Session.clock_skew:type_name -> google.protobuf.Duration
-	83,  // 10: entente.v1.Session.round_trip:type_name -> google.protobuf.Duration
-	81,  // 11: entente.v1.Session.certificate_expire_time:type_name -> google.protobuf.Timestamp
-	84,  // 12: entente.v1.Contract.resources:type_name -> entente.v1.ResourceList
-	84,  // 13: entente.v1.Contract.used:type_name -> entente.v1.ResourceList
-	81,  // 14: entente.v1.Contract.not_before:type_name -> google.protobuf.Timestamp
-	81,  // 15: entente.v1.Contract.not_after:type_name -> google.protobuf.Timestamp
-	85,  // 16: entente.v1.Contract.price:type_name -> entente.v1.PriceList
-	81,  // 17: entente.v1.Contract.drain_until:type_name -> google.protobuf.Timestamp
-	81,  // 18: entente.v1.Contract.close_time:type_name -> google.protobuf.Timestamp
-	83,  // 19: entente.v1.Tunnel.round_trip:type_name -> google.protobuf.Duration
-	73,  // 20: entente.v1.Tunnel.local_prefixes:type_name -> entente.v1.Tunnel.LocalPrefixesEntry
-	74,  // 21: entente.v1.Tunnel.remote_prefixes:type_name -> entente.v1.Tunnel.RemotePrefixesEntry
-	81,  // 22: entente.v1.GetInfoResponse.root_expire_time:type_name -> google.protobuf.Timestamp
-	81,  // 23: entente.v1.GetInfoResponse.certificate_expire_time:type_name -> google.protobuf.Timestamp
-	1,   // 24: entente.v1.ListPeersResponse.peers:type_name -> entente.v1.Peer
-	1,   // 25: entente.v1.GetPeerResponse.peer:type_name -> entente.v1.Peer
-	83,  // 26: entente.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	81,  // 27: entente.v1.CreateTokenResponse.expire_time:type_name -> google.protobuf.Timestamp
-	1,   // 28: entente.v1.JoinPeerResponse.peer:type_name -> entente.v1.Peer
-	84,  // 29: entente.v1.CreatePeeringRequest.resources:type_name -> entente.v1.ResourceList
-	83,  // 30: entente.v1.CreatePeeringRequest.duration:type_name -> google.protobuf.Duration
-	86,  // 31: entente.v1.CreatePeeringRequest.price_ceiling:type_name -> entente.v1.Money
-	75,  // 32: entente.v1.CreatePeeringRequest.node_selector:type_name -> entente.v1.CreatePeeringRequest.NodeSelectorEntry
-	76,  // 33: entente.v1.CreatePeeringRequest.peer_selector:type_name -> entente.v1.CreatePeeringRequest.PeerSelectorEntry
-	87,  // 34: entente.v1.CreatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
-	23,  // 35: entente.v1.ListOffloadingsResponse.offloadings:type_name -> entente.v1.Offloading
-	24,  // 36: entente.v1.Offloading.clusters:type_name -> entente.v1.OffloadingInCluster
-	81,  // 37: entente.v1.Offloading.create_time:type_name -> google.protobuf.Timestamp
-	29,  // 38: entente.v1.ListTokensResponse.tokens:type_name -> entente.v1.Token
-	81,  // 39: entente.v1.Token.create_time:type_name -> google.protobuf.Timestamp
-	81,  // 40: entente.v1.Token.expire_time:type_name -> google.protobuf.Timestamp
-	1,   // 41: entente.v1.IntroducePeerResponse.peer:type_name -> entente.v1.Peer
-	1,   // 42: entente.v1.ApprovePeerResponse.peer:type_name -> entente.v1.Peer
-	1,   // 43: entente.v1.DenyPeerResponse.peer:type_name -> entente.v1.Peer
-	1,   // 44: entente.v1.WatchPeersResponse.peer:type_name -> entente.v1.Peer
-	81,  // 45: entente.v1.WatchEventsResponse.time:type_name -> google.protobuf.Timestamp
-	84,  // 46: entente.v1.Peering.resources:type_name -> entente.v1.ResourceList
-	83,  // 47: entente.v1.Peering.duration:type_name -> google.protobuf.Duration
-	86,  // 48: entente.v1.Peering.price_ceiling:type_name -> entente.v1.Money
-	0,   // 49: entente.v1.Peering.accepted:type_name -> entente.v1.Condition
-	42,  // 50: entente.v1.ListPeeringsResponse.peerings:type_name -> entente.v1.Peering
-	42,  // 51: entente.v1.GetPeeringResponse.peering:type_name -> entente.v1.Peering
-	42,  // 52: entente.v1.UpdatePeeringRequest.peering:type_name -> entente.v1.Peering
-	88,  // 53: entente.v1.UpdatePeeringRequest.update_mask:type_name -> google.protobuf.FieldMask
-	42,  // 54: entente.v1.UpdatePeeringResponse.peering:type_name -> entente.v1.Peering
-	87,  // 55: entente.v1.UpdatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
-	84,  // 56: entente.v1.PendingRequest.resources:type_name -> entente.v1.ResourceList
-	83,  // 57: entente.v1.PendingRequest.duration:type_name -> google.protobuf.Duration
-	86,  // 58: entente.v1.PendingRequest.price_ceiling:type_name -> entente.v1.Money
-	81,  // 59: entente.v1.PendingRequest.create_time:type_name -> google.protobuf.Timestamp
-	77,  // 60: entente.v1.PendingRequest.node_selector:type_name -> entente.v1.PendingRequest.NodeSelectorEntry
-	51,  // 61: entente.v1.ListPeeringRequestsResponse.requests:type_name -> entente.v1.PendingRequest
-	84,  // 62: entente.v1.TestPolicyRequest.resources:type_name -> entente.v1.ResourceList
-	83,  // 63: entente.v1.TestPolicyRequest.duration:type_name -> google.protobuf.Duration
-	78,  // 64: entente.v1.TestPolicyRequest.node_selector:type_name -> entente.v1.TestPolicyRequest.NodeSelectorEntry
-	86,  // 65: entente.v1.TestPolicyRequest.price_ceiling:type_name -> entente.v1.Money
-	60,  // 66: entente.v1.TestPolicyResponse.results:type_name -> entente.v1.PolicyTest
-	87,  // 67: entente.v1.PolicyTest.advertisement:type_name -> entente.v1.Advertisement
-	3,   // 68: entente.v1.ListContractsResponse.contracts:type_name -> entente.v1.Contract
-	3,   // 69: entente.v1.AdminServiceGetContractResponse.contract:type_name -> entente.v1.Contract
-	3,   // 70: entente.v1.AdminServiceTerminateContractResponse.contract:type_name -> entente.v1.Contract
-	69,  // 71: entente.v1.ListUsageResponse.usage:type_name -> entente.v1.Usage
-	81,  // 72: entente.v1.Usage.start_time:type_name -> google.protobuf.Timestamp
-	81,  // 73: entente.v1.Usage.end_time:type_name -> google.protobuf.Timestamp
-	79,  // 74: entente.v1.Usage.stated:type_name -> entente.v1.Usage.StatedEntry
-	80,  // 75: entente.v1.Usage.counted:type_name -> entente.v1.Usage.CountedEntry
-	86,  // 76: entente.v1.Usage.amount:type_name -> entente.v1.Money
-	86,  // 77: entente.v1.Usage.counted_amount:type_name -> entente.v1.Money
-	81,  // 78: entente.v1.RolloverIdentityResponse.root_expire_time:type_name -> google.protobuf.Timestamp
-	81,  // 79: entente.v1.RolloverIdentityResponse.overlap_end_time:type_name -> google.protobuf.Timestamp
-	5,   // 80: entente.v1.AdminService.GetInfo:input_type -> entente.v1.GetInfoRequest
-	7,   // 81: entente.v1.AdminService.ListPeers:input_type -> entente.v1.ListPeersRequest
-	9,   // 82: entente.v1.AdminService.GetPeer:input_type -> entente.v1.GetPeerRequest
-	11,  // 83: entente.v1.AdminService.CreateToken:input_type -> entente.v1.CreateTokenRequest
-	27,  // 84: entente.v1.AdminService.ListTokens:input_type -> entente.v1.ListTokensRequest
-	30,  // 85: entente.v1.AdminService.RevokeToken:input_type -> entente.v1.RevokeTokenRequest
-	13,  // 86: entente.v1.AdminService.JoinPeer:input_type -> entente.v1.JoinPeerRequest
-	32,  // 87: entente.v1.AdminService.IntroducePeer:input_type -> entente.v1.IntroducePeerRequest
-	34,  // 88: entente.v1.AdminService.ApprovePeer:input_type -> entente.v1.ApprovePeerRequest
-	36,  // 89: entente.v1.AdminService.DenyPeer:input_type -> entente.v1.DenyPeerRequest
-	38,  // 90: entente.v1.AdminService.WatchPeers:input_type -> entente.v1.WatchPeersRequest
-	40,  // 91: entente.v1.AdminService.WatchEvents:input_type -> entente.v1.WatchEventsRequest
-	15,  // 92: entente.v1.AdminService.CreatePeering:input_type -> entente.v1.CreatePeeringRequest
-	43,  // 93: entente.v1.AdminService.ListPeerings:input_type -> entente.v1.ListPeeringsRequest
-	45,  // 94: entente.v1.AdminService.GetPeering:input_type -> entente.v1.GetPeeringRequest
-	47,  // 95: entente.v1.AdminService.UpdatePeering:input_type -> entente.v1.UpdatePeeringRequest
-	49,  // 96: entente.v1.AdminService.DeletePeering:input_type -> entente.v1.DeletePeeringRequest
-	52,  // 97: entente.v1.AdminService.ListPeeringRequests:input_type -> entente.v1.ListPeeringRequestsRequest
-	54,  // 98: entente.v1.AdminService.ApprovePeeringRequest:input_type -> entente.v1.ApprovePeeringRequestRequest
-	56,  // 99: entente.v1.AdminService.DenyPeeringRequest:input_type -> entente.v1.DenyPeeringRequestRequest
-	58,  // 100: entente.v1.AdminService.TestPolicy:input_type -> entente.v1.TestPolicyRequest
-	61,  // 101: entente.v1.AdminService.ListContracts:input_type -> entente.v1.ListContractsRequest
-	63,  // 102: entente.v1.AdminService.GetContract:input_type -> entente.v1.AdminServiceGetContractRequest
-	65,  // 103: entente.v1.AdminService.TerminateContract:input_type -> entente.v1.AdminServiceTerminateContractRequest
-	67,  // 104: entente.v1.AdminService.ListUsage:input_type -> entente.v1.ListUsageRequest
-	70,  // 105: entente.v1.AdminService.RolloverIdentity:input_type -> entente.v1.RolloverIdentityRequest
-	17,  // 106: entente.v1.AdminService.EndPeering:input_type -> entente.v1.EndPeeringRequest
-	19,  // 107: entente.v1.AdminService.OffloadNamespace:input_type -> entente.v1.OffloadNamespaceRequest
-	21,  // 108: entente.v1.AdminService.ListOffloadings:input_type -> entente.v1.ListOffloadingsRequest
-	25,  // 109: entente.v1.AdminService.UnoffloadNamespace:input_type -> entente.v1.UnoffloadNamespaceRequest
-	6,   // 110: entente.v1.AdminService.GetInfo:output_type -> entente.v1.GetInfoResponse
-	8,   // 111: entente.v1.AdminService.ListPeers:output_type -> entente.v1.ListPeersResponse
-	10,  // 112: entente.v1.AdminService.GetPeer:output_type -> entente.v1.GetPeerResponse
-	12,  // 113: entente.v1.AdminService.CreateToken:output_type -> entente.v1.CreateTokenResponse
-	28,  // 114: entente.v1.AdminService.ListTokens:output_type -> entente.v1.ListTokensResponse
-	31,  // 115: entente.v1.AdminService.RevokeToken:output_type -> entente.v1.RevokeTokenResponse
-	14,  // 116: entente.v1.AdminService.JoinPeer:output_type -> entente.v1.JoinPeerResponse
-	33,  // 117: entente.v1.AdminService.IntroducePeer:output_type -> entente.v1.IntroducePeerResponse
-	35,  // 118: entente.v1.AdminService.ApprovePeer:output_type -> entente.v1.ApprovePeerResponse
-	37,  // 119: entente.v1.AdminService.DenyPeer:output_type -> entente.v1.DenyPeerResponse
-	39,  // 120: entente.v1.AdminService.WatchPeers:output_type -> entente.v1.WatchPeersResponse
-	41,  // 121: entente.v1.AdminService.WatchEvents:output_type -> entente.v1.WatchEventsResponse
-	16,  // 122: entente.v1.AdminService.CreatePeering:output_type -> entente.v1.CreatePeeringResponse
-	44,  // 123: entente.v1.AdminService.ListPeerings:output_type -> entente.v1.ListPeeringsResponse
-	46,  // 124: entente.v1.AdminService.GetPeering:output_type -> entente.v1.GetPeeringResponse
-	48,  // 125: entente.v1.AdminService.UpdatePeering:output_type -> entente.v1.UpdatePeeringResponse
-	50,  // 126: entente.v1.AdminService.DeletePeering:output_type -> entente.v1.DeletePeeringResponse
-	53,  // 127: entente.v1.AdminService.ListPeeringRequests:output_type -> entente.v1.ListPeeringRequestsResponse
-	55,  // 128: entente.v1.AdminService.ApprovePeeringRequest:output_type -> entente.v1.ApprovePeeringRequestResponse
-	57,  // 129: entente.v1.AdminService.DenyPeeringRequest:output_type -> entente.v1.DenyPeeringRequestResponse
-	59,  // 130: entente.v1.AdminService.TestPolicy:output_type -> entente.v1.TestPolicyResponse
-	62,  // 131: entente.v1.AdminService.ListContracts:output_type -> entente.v1.ListContractsResponse
-	64,  // 132: entente.v1.AdminService.GetContract:output_type -> entente.v1.AdminServiceGetContractResponse
-	66,  // 133: entente.v1.AdminService.TerminateContract:output_type -> entente.v1.AdminServiceTerminateContractResponse
-	68,  // 134: entente.v1.AdminService.ListUsage:output_type -> entente.v1.ListUsageResponse
-	71,  // 135: entente.v1.AdminService.RolloverIdentity:output_type -> entente.v1.RolloverIdentityResponse
-	18,  // 136: entente.v1.AdminService.EndPeering:output_type -> entente.v1.EndPeeringResponse
-	20,  // 137: entente.v1.AdminService.OffloadNamespace:output_type -> entente.v1.OffloadNamespaceResponse
-	22,  // 138: entente.v1.AdminService.ListOffloadings:output_type -> entente.v1.ListOffloadingsResponse
-	26,  // 139: entente.v1.AdminService.UnoffloadNamespace:output_type -> entente.v1.UnoffloadNamespaceResponse
-	110, // [110:140] is the sub-list for method output_type
-	80,  // [80:110] is the sub-list for method input_type
-	80,  // [80:80] is the sub-list for extension type_name
-	80,  // [80:80] is the sub-list for extension extendee
-	0,   // [0:80] is the sub-list for field type_name
+	4,   // 2: entente.v1.Peer.contracts:type_name -> entente.v1.Contract
+	5,   // 3: entente.v1.Peer.tunnel:type_name -> entente.v1.Tunnel
+	82,  // 4: entente.v1.Peer.create_time:type_name -> google.protobuf.Timestamp
+	3,   // 5: entente.v1.Peer.session:type_name -> entente.v1.Session
+	83,  // 6: entente.v1.Peer.offer:type_name -> entente.v1.Offer
+	73,  // 7: entente.v1.Peer.labels:type_name -> entente.v1.Peer.LabelsEntry
+	2,   // 8: entente.v1.Peer.sightings:type_name -> entente.v1.Sighting
+	82,  // 9: entente.v1.Sighting.see_time:type_name -> google.protobuf.Timestamp
+	82,  // 10: entente.v1.Session.since:type_name -> google.protobuf.Timestamp
+	84,  // 11: entente.v1.Session.clock_skew:type_name -> google.protobuf.Duration
+	84,  // 12: entente.v1.Session.round_trip:type_name -> google.protobuf.Duration
+	82,  // 13: entente.v1.Session.certificate_expire_time:type_name -> google.protobuf.Timestamp
+	85,  // 14: entente.v1.Contract.resources:type_name -> entente.v1.ResourceList
+	85,  // 15: entente.v1.Contract.used:type_name -> entente.v1.ResourceList
+	82,  // 16: entente.v1.Contract.not_before:type_name -> google.protobuf.Timestamp
+	82,  // 17: entente.v1.Contract.not_after:type_name -> google.protobuf.Timestamp
+	86,  // 18: entente.v1.Contract.price:type_name -> entente.v1.PriceList
+	82,  // 19: entente.v1.Contract.drain_until:type_name -> google.protobuf.Timestamp
+	82,  // 20: entente.v1.Contract.close_time:type_name -> google.protobuf.Timestamp
+	84,  // 21: entente.v1.Tunnel.round_trip:type_name -> google.protobuf.Duration
+	74,  // 22: entente.v1.Tunnel.local_prefixes:type_name -> entente.v1.Tunnel.LocalPrefixesEntry
+	75,  // 23: entente.v1.Tunnel.remote_prefixes:type_name -> entente.v1.Tunnel.RemotePrefixesEntry
+	82,  // 24: entente.v1.GetInfoResponse.root_expire_time:type_name -> google.protobuf.Timestamp
+	82,  // 25: entente.v1.GetInfoResponse.certificate_expire_time:type_name -> google.protobuf.Timestamp
+	1,   // 26: entente.v1.ListPeersResponse.peers:type_name -> entente.v1.Peer
+	1,   // 27: entente.v1.GetPeerResponse.peer:type_name -> entente.v1.Peer
+	84,  // 28: entente.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	82,  // 29: entente.v1.CreateTokenResponse.expire_time:type_name -> google.protobuf.Timestamp
+	1,   // 30: entente.v1.JoinPeerResponse.peer:type_name -> entente.v1.Peer
+	85,  // 31: entente.v1.CreatePeeringRequest.resources:type_name -> entente.v1.ResourceList
+	84,  // 32: entente.v1.CreatePeeringRequest.duration:type_name -> google.protobuf.Duration
+	87,  // 33: entente.v1.CreatePeeringRequest.price_ceiling:type_name -> entente.v1.Money
+	76,  // 34: entente.v1.CreatePeeringRequest.node_selector:type_name -> entente.v1.CreatePeeringRequest.NodeSelectorEntry
+	77,  // 35: entente.v1.CreatePeeringRequest.peer_selector:type_name -> entente.v1.CreatePeeringRequest.PeerSelectorEntry
+	88,  // 36: entente.v1.CreatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
+	24,  // 37: entente.v1.ListOffloadingsResponse.offloadings:type_name -> entente.v1.Offloading
+	25,  // 38: entente.v1.Offloading.clusters:type_name -> entente.v1.OffloadingInCluster
+	82,  // 39: entente.v1.Offloading.create_time:type_name -> google.protobuf.Timestamp
+	30,  // 40: entente.v1.ListTokensResponse.tokens:type_name -> entente.v1.Token
+	82,  // 41: entente.v1.Token.create_time:type_name -> google.protobuf.Timestamp
+	82,  // 42: entente.v1.Token.expire_time:type_name -> google.protobuf.Timestamp
+	1,   // 43: entente.v1.IntroducePeerResponse.peer:type_name -> entente.v1.Peer
+	1,   // 44: entente.v1.ApprovePeerResponse.peer:type_name -> entente.v1.Peer
+	1,   // 45: entente.v1.DenyPeerResponse.peer:type_name -> entente.v1.Peer
+	1,   // 46: entente.v1.WatchPeersResponse.peer:type_name -> entente.v1.Peer
+	82,  // 47: entente.v1.WatchEventsResponse.time:type_name -> google.protobuf.Timestamp
+	85,  // 48: entente.v1.Peering.resources:type_name -> entente.v1.ResourceList
+	84,  // 49: entente.v1.Peering.duration:type_name -> google.protobuf.Duration
+	87,  // 50: entente.v1.Peering.price_ceiling:type_name -> entente.v1.Money
+	0,   // 51: entente.v1.Peering.accepted:type_name -> entente.v1.Condition
+	43,  // 52: entente.v1.ListPeeringsResponse.peerings:type_name -> entente.v1.Peering
+	43,  // 53: entente.v1.GetPeeringResponse.peering:type_name -> entente.v1.Peering
+	43,  // 54: entente.v1.UpdatePeeringRequest.peering:type_name -> entente.v1.Peering
+	89,  // 55: entente.v1.UpdatePeeringRequest.update_mask:type_name -> google.protobuf.FieldMask
+	43,  // 56: entente.v1.UpdatePeeringResponse.peering:type_name -> entente.v1.Peering
+	88,  // 57: entente.v1.UpdatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
+	85,  // 58: entente.v1.PendingRequest.resources:type_name -> entente.v1.ResourceList
+	84,  // 59: entente.v1.PendingRequest.duration:type_name -> google.protobuf.Duration
+	87,  // 60: entente.v1.PendingRequest.price_ceiling:type_name -> entente.v1.Money
+	82,  // 61: entente.v1.PendingRequest.create_time:type_name -> google.protobuf.Timestamp
+	78,  // 62: entente.v1.PendingRequest.node_selector:type_name -> entente.v1.PendingRequest.NodeSelectorEntry
+	52,  // 63: entente.v1.ListPeeringRequestsResponse.requests:type_name -> entente.v1.PendingRequest
+	85,  // 64: entente.v1.TestPolicyRequest.resources:type_name -> entente.v1.ResourceList
+	84,  // 65: entente.v1.TestPolicyRequest.duration:type_name -> google.protobuf.Duration
+	79,  // 66: entente.v1.TestPolicyRequest.node_selector:type_name -> entente.v1.TestPolicyRequest.NodeSelectorEntry
+	87,  // 67: entente.v1.TestPolicyRequest.price_ceiling:type_name -> entente.v1.Money
+	61,  // 68: entente.v1.TestPolicyResponse.results:type_name -> entente.v1.PolicyTest
+	88,  // 69: entente.v1.PolicyTest.advertisement:type_name -> entente.v1.Advertisement
+	4,   // 70: entente.v1.ListContractsResponse.contracts:type_name -> entente.v1.Contract
+	4,   // 71: entente.v1.AdminServiceGetContractResponse.contract:type_name -> entente.v1.Contract
+	4,   // 72: entente.v1.AdminServiceTerminateContractResponse.contract:type_name -> entente.v1.Contract
+	70,  // 73: entente.v1.ListUsageResponse.usage:type_name -> entente.v1.Usage
+	82,  // 74: entente.v1.Usage.start_time:type_name -> google.protobuf.Timestamp
+	82,  // 75: entente.v1.Usage.end_time:type_name -> google.protobuf.Timestamp
+	80,  // 76: entente.v1.Usage.stated:type_name -> entente.v1.Usage.StatedEntry
+	81,  // 77: entente.v1.Usage.counted:type_name -> entente.v1.Usage.CountedEntry
+	87,  // 78: entente.v1.Usage.amount:type_name -> entente.v1.Money
+	87,  // 79: entente.v1.Usage.counted_amount:type_name -> entente.v1.Money
+	82,  // 80: entente.v1.RolloverIdentityResponse.root_expire_time:type_name -> google.protobuf.Timestamp
+	82,  // 81: entente.v1.RolloverIdentityResponse.overlap_end_time:type_name -> google.protobuf.Timestamp
+	6,   // 82: entente.v1.AdminService.GetInfo:input_type -> entente.v1.GetInfoRequest
+	8,   // 83: entente.v1.AdminService.ListPeers:input_type -> entente.v1.ListPeersRequest
+	10,  // 84: entente.v1.AdminService.GetPeer:input_type -> entente.v1.GetPeerRequest
+	12,  // 85: entente.v1.AdminService.CreateToken:input_type -> entente.v1.CreateTokenRequest
+	28,  // 86: entente.v1.AdminService.ListTokens:input_type -> entente.v1.ListTokensRequest
+	31,  // 87: entente.v1.AdminService.RevokeToken:input_type -> entente.v1.RevokeTokenRequest
+	14,  // 88: entente.v1.AdminService.JoinPeer:input_type -> entente.v1.JoinPeerRequest
+	33,  // 89: entente.v1.AdminService.IntroducePeer:input_type -> entente.v1.IntroducePeerRequest
+	35,  // 90: entente.v1.AdminService.ApprovePeer:input_type -> entente.v1.ApprovePeerRequest
+	37,  // 91: entente.v1.AdminService.DenyPeer:input_type -> entente.v1.DenyPeerRequest
+	39,  // 92: entente.v1.AdminService.WatchPeers:input_type -> entente.v1.WatchPeersRequest
+	41,  // 93: entente.v1.AdminService.WatchEvents:input_type -> entente.v1.WatchEventsRequest
+	16,  // 94: entente.v1.AdminService.CreatePeering:input_type -> entente.v1.CreatePeeringRequest
+	44,  // 95: entente.v1.AdminService.ListPeerings:input_type -> entente.v1.ListPeeringsRequest
+	46,  // 96: entente.v1.AdminService.GetPeering:input_type -> entente.v1.GetPeeringRequest
+	48,  // 97: entente.v1.AdminService.UpdatePeering:input_type -> entente.v1.UpdatePeeringRequest
+	50,  // 98: entente.v1.AdminService.DeletePeering:input_type -> entente.v1.DeletePeeringRequest
+	53,  // 99: entente.v1.AdminService.ListPeeringRequests:input_type -> entente.v1.ListPeeringRequestsRequest
+	55,  // 100: entente.v1.AdminService.ApprovePeeringRequest:input_type -> entente.v1.ApprovePeeringRequestRequest
+	57,  // 101: entente.v1.AdminService.DenyPeeringRequest:input_type -> entente.v1.DenyPeeringRequestRequest
+	59,  // 102: entente.v1.AdminService.TestPolicy:input_type -> entente.v1.TestPolicyRequest
+	62,  // 103: entente.v1.AdminService.ListContracts:input_type -> entente.v1.ListContractsRequest
+	64,  // 104: entente.v1.AdminService.GetContract:input_type -> entente.v1.AdminServiceGetContractRequest
+	66,  // 105: entente.v1.AdminService.TerminateContract:input_type -> entente.v1.AdminServiceTerminateContractRequest
+	68,  // 106: entente.v1.AdminService.ListUsage:input_type -> entente.v1.ListUsageRequest
+	71,  // 107: entente.v1.AdminService.RolloverIdentity:input_type -> entente.v1.RolloverIdentityRequest
+	18,  // 108: entente.v1.AdminService.EndPeering:input_type -> entente.v1.EndPeeringRequest
+	20,  // 109: entente.v1.AdminService.OffloadNamespace:input_type -> entente.v1.OffloadNamespaceRequest
+	22,  // 110: entente.v1.AdminService.ListOffloadings:input_type -> entente.v1.ListOffloadingsRequest
+	26,  // 111: entente.v1.AdminService.UnoffloadNamespace:input_type -> entente.v1.UnoffloadNamespaceRequest
+	7,   // 112: entente.v1.AdminService.GetInfo:output_type -> entente.v1.GetInfoResponse
+	9,   // 113: entente.v1.AdminService.ListPeers:output_type -> entente.v1.ListPeersResponse
+	11,  // 114: entente.v1.AdminService.GetPeer:output_type -> entente.v1.GetPeerResponse
+	13,  // 115: entente.v1.AdminService.CreateToken:output_type -> entente.v1.CreateTokenResponse
+	29,  // 116: entente.v1.AdminService.ListTokens:output_type -> entente.v1.ListTokensResponse
+	32,  // 117: entente.v1.AdminService.RevokeToken:output_type -> entente.v1.RevokeTokenResponse
+	15,  // 118: entente.v1.AdminService.JoinPeer:output_type -> entente.v1.JoinPeerResponse
+	34,  // 119: entente.v1.AdminService.IntroducePeer:output_type -> entente.v1.IntroducePeerResponse
+	36,  // 120: entente.v1.AdminService.ApprovePeer:output_type -> entente.v1.ApprovePeerResponse
+	38,  // 121: entente.v1.AdminService.DenyPeer:output_type -> entente.v1.DenyPeerResponse
+	40,  // 122: entente.v1.AdminService.WatchPeers:output_type -> entente.v1.WatchPeersResponse
+	42,  // 123: entente.v1.AdminService.WatchEvents:output_type -> entente.v1.WatchEventsResponse
+	17,  // 124: entente.v1.AdminService.CreatePeering:output_type -> entente.v1.CreatePeeringResponse
+	45,  // 125: entente.v1.AdminService.ListPeerings:output_type -> entente.v1.ListPeeringsResponse
+	47,  // 126: entente.v1.AdminService.GetPeering:output_type -> entente.v1.GetPeeringResponse
+	49,  // 127: entente.v1.AdminService.UpdatePeering:output_type -> entente.v1.UpdatePeeringResponse
+	51,  // 128: entente.v1.AdminService.DeletePeering:output_type -> entente.v1.DeletePeeringResponse
+	54,  // 129: entente.v1.AdminService.ListPeeringRequests:output_type -> entente.v1.ListPeeringRequestsResponse
+	56,  // 130: entente.v1.AdminService.ApprovePeeringRequest:output_type -> entente.v1.ApprovePeeringRequestResponse
+	58,  // 131: entente.v1.AdminService.DenyPeeringRequest:output_type -> entente.v1.DenyPeeringRequestResponse
+	60,  // 132: entente.v1.AdminService.TestPolicy:output_type -> entente.v1.TestPolicyResponse
+	63,  // 133: entente.v1.AdminService.ListContracts:output_type -> entente.v1.ListContractsResponse
+	65,  // 134: entente.v1.AdminService.GetContract:output_type -> entente.v1.AdminServiceGetContractResponse
+	67,  // 135: entente.v1.AdminService.TerminateContract:output_type -> entente.v1.AdminServiceTerminateContractResponse
+	69,  // 136: entente.v1.AdminService.ListUsage:output_type -> entente.v1.ListUsageResponse
+	72,  // 137: entente.v1.AdminService.RolloverIdentity:output_type -> entente.v1.RolloverIdentityResponse
+	19,  // 138: entente.v1.AdminService.EndPeering:output_type -> entente.v1.EndPeeringResponse
+	21,  // 139: entente.v1.AdminService.OffloadNamespace:output_type -> entente.v1.OffloadNamespaceResponse
+	23,  // 140: entente.v1.AdminService.ListOffloadings:output_type -> entente.v1.ListOffloadingsResponse
+	27,  // 141: entente.v1.AdminService.UnoffloadNamespace:output_type -> entente.v1.UnoffloadNamespaceResponse
+	112, // [112:142] is the sub-list for method output_type
+	82,  // [82:112] is the sub-list for method input_type
+	82,  // [82:82] is the sub-list for extension type_name
+	82,  // [82:82] is the sub-list for extension extendee
+	0,   // [0:82] is the sub-list for field type_name
 }
 
 func init() { file_entente_v1_admin_proto_init() }
@@ -5405,7 +5516,7 @@ func file_entente_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_entente_v1_admin_proto_rawDesc), len(file_entente_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   81,
+			NumMessages:   82,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
+
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+)
+
+// sources is which sightings are asked for; none for all.
+type sources struct {
+	lan     bool
+	domains []string
+}
+
+func (s sources) has(m *ententev1.Sighting) bool {
+	return !s.lan && len(s.domains) == 0 || s.lan && m.GetSource() == "LAN" ||
+		m.GetSource() == "DNS" && slices.Contains(s.domains, strings.TrimSuffix(strings.ToLower(m.GetWhere()), "."))
+}
+
+// of returns the sightings of a peer that are asked for.
+func (s sources) of(p *ententev1.Peer) []*ententev1.Sighting {
+	return slices.DeleteFunc(slices.Clone(p.GetSightings()), func(m *ententev1.Sighting) bool { return !s.has(m) })
+}
+
+func (a *app) discoverCommand() *cobra.Command {
+	var output outputFlags
+	var from sources
+	var follow bool
+	cmd := &cobra.Command{
+		Use:   "discover",
+		Short: "List the clusters that discovery finds",
+		Long: `List the clusters that discovery finds, and where. Whatever is found is a hint:
+nothing on a network or in a domain proves who says it. TRUSTED is True for those
+that this cluster trusts already, however they were found.
+
+Which domains are asked is a value of the chart, discovery.domains. Each cluster that
+is found is a ForeignCluster: ` + "`kubectl get foreignclusters`" + ` lists it, too, and
+` + "`entente info peer`" + ` tells more.`,
+		Example: indent(`entente discover
+entente discover --domain example.com -o json
+entente discover --watch`),
+		Args: args(cobra.NoArgs),
+		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, _ []string) error {
+			for i, d := range from.domains {
+				from.domains[i] = strings.TrimSuffix(strings.ToLower(d), ".")
+			}
+			if follow {
+				return a.watchDiscovered(ctx, c, &output, from)
+			}
+			peers, err := c.peers(ctx)
+			if err != nil {
+				return err
+			}
+			peers = slices.DeleteFunc(peers, func(p *ententev1.Peer) bool { return len(from.of(p)) == 0 })
+			if output.structured() {
+				return writeList(&output, a.out, peers)
+			}
+			if len(peers) == 0 {
+				a.none("Nothing is found.", "Join a cluster that you know of:\n  entente join HOST:PORT")
+				return nil
+			}
+			t := a.noted("NAME", "FOUND", "AT", "TRUSTED", "SEEN", "CLUSTER ID", "WARNING")
+			for _, p := range peers {
+				for _, m := range from.of(p) {
+					t.row(shortName(p), foundText(m), endpointText(m), trustStatus(p), a.since(m.GetSeeTime()), p.GetClusterId(), conditionOf(p, "Impostor").GetMessage())
+				}
+			}
+			t.flush()
+			return nil
+		}),
+	}
+	cmd.Flags().BoolVar(&from.lan, "lan", false, "Only those that a local network says")
+	cmd.Flags().StringSliceVar(&from.domains, "domain", nil, "Only those that this domain lists; may be repeated")
+	cmd.Flags().BoolVarP(&follow, "watch", "w", false, "Go on, with a line for each change, until interrupted")
+	output.add(cmd, formTable)
+	return a.completes(cmd, 0, nil)
+}
+
+// watchDiscovered tells what is found, and again whenever that changes.
+func (a *app) watchDiscovered(ctx context.Context, c *cluster, output *outputFlags, from sources) error {
+	l := a.lines(output, []int{20, 12, 20, 24}, "TIME", "NAME", "FOUND", "AT", "TRUSTED")
+	told := map[string]string{}
+	return watch(ctx, a, c, "watch peers", func(ctx context.Context) (grpc.ServerStreamingClient[ententev1.WatchPeersResponse], error) {
+		return c.admin.WatchPeers(ctx, &ententev1.WatchPeersRequest{})
+	}, func(m *ententev1.WatchPeersResponse) error {
+		p := m.GetPeer()
+		now := from.of(p)
+		if m.GetSynced() || len(now) == 0 && told[shortName(p)] == "" {
+			return nil
+		}
+		var rows [][]string
+		for _, s := range now {
+			rows = append(rows, []string{shortName(p), foundText(s), endpointText(s), trustStatus(p)})
+		}
+		if len(now) == 0 || m.GetForgotten() {
+			rows = [][]string{{shortName(p), "gone"}}
+		}
+		// After a break all peers come again, and they change in other ways, too.
+		key := fmt.Sprint(rows)
+		if told[shortName(p)] == key {
+			return nil
+		}
+		told[shortName(p)] = key
+		if rows[0][1] == "gone" {
+			delete(told, shortName(p))
+		}
+		if output.structured() {
+			return l.write(m)
+		}
+		for _, row := range rows {
+			if err := l.write(m, append([]string{a.now().UTC().Format(time.RFC3339)}, row...)...); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// foundText says where a cluster was found.
+func foundText(m *ententev1.Sighting) string {
+	text := m.GetSource() + " " + m.GetWhere()
+	if m.GetNode() != "" {
+		text += " of " + m.GetNode()
+	}
+	return text
+}
+
+// endpointText is the first endpoint, and how many more there are.
+func endpointText(m *ententev1.Sighting) string {
+	all := m.GetEndpoints()
+	if len(all) <= 1 {
+		return strings.Join(all, "")
+	}
+	return fmt.Sprintf("%s (and %d more)", all[0], len(all)-1)
+}
