@@ -127,7 +127,7 @@ func trim(ctx context.Context) {
 
 func agentCommand(logs *logFlags) *cobra.Command {
 	var cfg agent.Config
-	var podCIDRs, serviceCIDRs, aliasPool []string
+	var podCIDRs, serviceCIDRs, aliasPool, resolvers []string
 	var profiles string
 	cmd := &cobra.Command{
 		Use:   "agent",
@@ -145,6 +145,9 @@ func agentCommand(logs *logFlags) *cobra.Command {
 				return err
 			}
 			if cfg.AliasPool, err = prefixFlag("alias-pool", aliasPool); err != nil {
+				return err
+			}
+			if cfg.DiscoveryResolvers, err = addressFlag("discovery-resolver", resolvers); err != nil {
 				return err
 			}
 			cfg.Namespace, cfg.Pod = os.Getenv("POD_NAMESPACE"), os.Getenv("POD_NAME")
@@ -180,6 +183,8 @@ func agentCommand(logs *logFlags) *cobra.Command {
 	flags.StringArrayVar(&podCIDRs, "pod-cidr", nil, "this cluster's pod prefix; repeat for several (default: what the nodes carry)")
 	flags.StringArrayVar(&serviceCIDRs, "service-cidr", nil, "this cluster's service prefix, which no alias may overlap; repeat for several")
 	flags.StringArrayVar(&aliasPool, "alias-pool", []string{"198.18.0.0/15", "fdd7:585b:e300::/40"}, "where aliases for peers' prefixes come from; repeat for several")
+	flags.StringArrayVar(&cfg.DiscoveryDomains, "discovery-domain", nil, "a domain in which clusters are looked for by DNS-SD; repeat for several (default: none)")
+	flags.StringArrayVar(&resolvers, "discovery-resolver", nil, "the address, or ADDRESS:PORT, of a resolver that is asked for them; repeat for several, the first is asked first (default: those of /etc/resolv.conf)")
 	flags.StringVar(&cfg.PeerAddress, "peer-address", ":7443", "where the peer API listens")
 	flags.StringVar(&cfg.AdminAddress, "admin-address", ":7444", "where the admin API listens")
 	flags.StringVar(&cfg.KubeletAddress, "kubelet-address", ":10250", "where the virtual nodes' kubelet API listens")
@@ -199,6 +204,24 @@ func prefixFlag(name string, texts []string) ([]netip.Prefix, error) {
 			return nil, fmt.Errorf("--%s: %w", name, err)
 		}
 		out = append(out, p.Masked())
+	}
+	return out, nil
+}
+
+// addressFlag reads addresses of DNS servers, with a port or without.
+func addressFlag(name string, texts []string) ([]netip.AddrPort, error) {
+	const dns = 53
+	var out []netip.AddrPort
+	for _, text := range texts {
+		if addr, err := netip.ParseAddr(text); err == nil {
+			out = append(out, netip.AddrPortFrom(addr, dns))
+			continue
+		}
+		addr, err := netip.ParseAddrPort(text)
+		if err != nil {
+			return nil, fmt.Errorf("--%s: %q is neither an address nor ADDRESS:PORT", name, text)
+		}
+		out = append(out, addr)
 	}
 	return out, nil
 }

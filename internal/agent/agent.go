@@ -74,6 +74,10 @@ type Config struct {
 	// PodCIDRs overrides what the nodes carry, ServiceCIDRs is what aliases may not
 	// overlap, AliasPool where they come from.
 	PodCIDRs, ServiceCIDRs, AliasPool []netip.Prefix
+	// DiscoveryDomains are the domains in which clusters are looked for. Default: none.
+	DiscoveryDomains []string
+	// DiscoveryResolvers are asked for them. Default: those of /etc/resolv.conf.
+	DiscoveryResolvers []netip.AddrPort
 	// PeerAddress, AdminAddress, KubeletAddress, HealthAddress and MetricsAddress are
 	// where the agent listens.
 	PeerAddress, AdminAddress, KubeletAddress, HealthAddress, MetricsAddress string
@@ -160,7 +164,7 @@ func Run(ctx context.Context, cfg Config) error {
 		peersWake: &waker{}, trustWake: &waker{}, contractsWake: &waker{},
 	}
 	ctrl.SetLogger(logr.FromSlogHandler(cfg.Log.Handler()))
-	steps := []func(context.Context) error{a.findDomain, a.clients, a.identify, a.manager, a.sayings, a.peerAPI, a.virtualNodes, a.adminAPI, a.controllers}
+	steps := []func(context.Context) error{a.findDomain, a.clients, a.identify, a.manager, a.sayings, a.peerAPI, a.virtualNodes, a.adminAPI, a.controllers, a.discover}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return err
