@@ -143,6 +143,10 @@ func (s *adminServer) ApprovePeer(ctx context.Context, req *ententev1.ApprovePee
 // code is an administrator who did so by eye. A cluster that was approved before, and
 // has no code now, was compared then: its ID has not changed since.
 func checkCode(fc *v1alpha1.ForeignCluster, code string) error {
+	if fc.Hint() {
+		return wire.Errorf(wire.ReasonCodeMismatch,
+			"there is no code to compare with: discovery found %s, and nothing proves who it is; join it with a token, or by one of its endpoints to get a code", fc.Name)
+	}
 	pending := fc.Status.Introduction != nil && fc.Status.Introduction.Code != ""
 	if code == "" || !pending && fc.Spec.Decision == v1alpha1.DecisionApproved {
 		return nil

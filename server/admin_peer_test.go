@@ -138,7 +138,12 @@ func TestAPeerIsApprovedByItsCodeAndDenied(t *testing.T) {
 	id := strings.Repeat("a", 32)
 	introduced := peerObject("office", id)
 	introduced.Status.Introduction = &v1alpha1.Introduction{Code: "042917"}
-	a := newAdminTest(t, introduced, peerObject("lab", strings.Repeat("b", 32)))
+	// Discovery found it: nobody here ever compared anything, nor wrote its ID.
+	hint := peerObject("workshop-cccccccc", strings.Repeat("c", 32))
+	hint.Spec.TrustBundle = ""
+	hint.Labels = map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager}
+	hint.Annotations = map[string]string{v1alpha1.AnnotationDiscovered: "true"}
+	a := newAdminTest(t, introduced, peerObject("lab", strings.Repeat("b", 32)), hint)
 	c := a.alice(t)
 	approve := func(name, code string) error {
 		_, err := c.ApprovePeer(t.Context(), &ententev1.ApprovePeerRequest{Name: name, Code: code})
@@ -153,6 +158,8 @@ func TestAPeerIsApprovedByItsCodeAndDenied(t *testing.T) {
 		"a code that is none":        {"peers/office", "42917", wire.ReasonRequestInvalid},
 		"a code in letters":          {"peers/office", "o42917", wire.ReasonRequestInvalid},
 		"a peer that is not known":   {"peers/nobody", "", wire.ReasonPeerUnknown},
+		"what discovery found":       {"peers/workshop-cccccccc", "", wire.ReasonCodeMismatch},
+		"the same by its ID":         {"peers/" + strings.Repeat("c", 32), "", wire.ReasonCodeMismatch},
 	} {
 		if err := approve(tc.peer, tc.code); wire.ReasonOf(err) != tc.want || strings.Contains(fmt.Sprint(err), "042917") {
 			t.Errorf("%s: got %v, want %s", name, err, tc.want)

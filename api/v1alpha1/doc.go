@@ -35,6 +35,8 @@ const (
 	// confirmed its name: "true". One that the agent made has the name that the cluster
 	// gave itself, which selects no policy.
 	AnnotationNameConfirmed = "entente.dev/name-confirmed"
+	// AnnotationDiscovered says of a ForeignCluster that discovery made it: "true".
+	AnnotationDiscovered = "entente.dev/discovered"
 	// AnnotationClusterDomain is the domain of the cluster that a namespace is from,
 	// where its peer named one.
 	AnnotationClusterDomain = "entente.dev/cluster-domain"

@@ -34,6 +34,13 @@ func (fc *ForeignCluster) NameConfirmed() bool {
 	return fc.Labels[LabelManaged] != Manager || fc.Annotations[AnnotationNameConfirmed] == "true"
 }
 
+// Hint says whether a ForeignCluster is there only because discovery found it: nobody
+// decided about it, and it did not introduce itself.
+func (fc *ForeignCluster) Hint() bool {
+	return fc.Labels[LabelManaged] == Manager && fc.Annotations[AnnotationDiscovered] == "true" && fc.Status.Introduction == nil &&
+		fc.Spec.TrustBundle == "" && fc.Spec.Decision == "" && fc.Spec.JoinToken == nil
+}
+
 func (s *PeeringRequest) leftOut() []string {
 	return strings.FieldsFunc(s.Annotations[AnnotationLeftOut], func(r rune) bool { return r == ',' || r == ' ' })
 }

@@ -163,7 +163,7 @@ func (p *plan) release(d *domainState) {
 		e := d.waiting[0]
 		d.waiting = d.waiting[1:]
 		// Since then it may have been answered by additional records, or be gone.
-		if !e.gone && e.index < 0 {
+		if !e.gone && !e.asking && e.index < 0 {
 			heap.Push(&p.due, e)
 			room--
 		}
@@ -288,7 +288,7 @@ func (p *plan) ensure(d *domainState, q question, extra map[question]answer, now
 		heap.Push(&p.due, e)
 	}
 	// While it is being asked, its own answer is on the way.
-	if a, ok := extra[q]; ok && !e.asking && !e.used && (!e.own || !now.Before(e.due)) {
+	if a, ok := extra[q]; ok && !e.asking && !e.used && !now.Before(e.due) {
 		p.fill(e, a, false, now)
 	}
 	e.used = true

@@ -155,7 +155,7 @@ func TestClustersOfADomainAreHints(t *testing.T) {
 		t.Fatal(err)
 	}
 	hint := all[stranger]
-	if hint.Name != "workshop" || hint.Status.Found != v1alpha1.FoundDNS || hint.Spec.TrustBundle != "" || !slices.Equal(hint.Spec.Endpoints, []string{"192.0.2.7:7443"}) {
+	if hint.Name != "workshop-"+stranger.Short() || hint.Status.Found != v1alpha1.FoundDNS || hint.Spec.TrustBundle != "" || !slices.Equal(hint.Spec.Endpoints, []string{"192.0.2.7:7443"}) {
 		t.Errorf("the stranger is %s: %+v, found by %s", hint.Name, hint.Spec, hint.Status.Found)
 	}
 	if fc, there := all[server]; there {

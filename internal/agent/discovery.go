@@ -3,18 +3,20 @@ package agent
 import (
 	"context"
 	"fmt"
-	"net"
+	"log/slog"
 	"net/netip"
 	"net/url"
 	"slices"
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/discovery"
 	"github.com/entente-dev/entente/discovery/dnssd"
 	"github.com/entente-dev/entente/internal/controller"
 )
@@ -23,15 +25,21 @@ import (
 // domain that cannot be asked.
 const domainsStart = 10 * time.Minute
 
+// keepPause is how often is asked what this cluster keeps to itself, and keepPatience how
+// long that may take.
+const keepPause, keepPatience = time.Minute, 5 * time.Second
+
 // discover keeps what discovery finds, while this agent leads. With discovery off what
-// was found before goes.
-func (a *agent) discover(ctx context.Context) error {
+// was found before goes. A domain that is none is told of and left out: peerings do not
+// end for it.
+func (a *agent) discover(context.Context) error {
 	wake := make(chan struct{}, 1)
-	d := &domains{now: time.Now, log: a.log}
+	d := &domains{now: time.Now, log: a.log, forbidden: func(ctx context.Context) ([]netip.Prefix, error) {
+		return keptToItself(ctx, a.direct, &a.cfg)
+	}}
 	if len(a.cfg.DiscoveryDomains) > 0 {
 		cfg := dnssd.Config{
-			Domains:   a.cfg.DiscoveryDomains,
-			Forbidden: a.keptToItself(ctx),
+			Domains: a.cfg.DiscoveryDomains,
 			Changed: func(dnssd.Domain) {
 				select {
 				case wake <- struct{}{}:
@@ -39,24 +47,28 @@ func (a *agent) discover(ctx context.Context) error {
 				}
 			},
 		}
-		if len(a.cfg.DiscoveryResolvers) > 0 {
-			resolvers, err := dnssd.NewResolvers(a.cfg.DiscoveryResolvers...)
-			if err != nil {
-				return fmt.Errorf("discovery: %w", err)
+		browser, err := browser(cfg, a.cfg.DiscoveryResolvers)
+		if err != nil {
+			a.log.Error("discovery is off: see --discovery-domain and --discovery-resolver", "err", err)
+		} else {
+			d.browser = browser
+			if err := a.run(d.run); err != nil {
+				return err
 			}
-			cfg.Exchange = resolvers.Exchange
-		}
-		var err error
-		if d.browser, err = dnssd.NewBrowser(cfg); err != nil {
-			return fmt.Errorf("discovery: %w", err)
-		}
-		if err := a.run(d.run); err != nil {
-			return err
 		}
 	}
 	return a.mgr.Add(&controller.Sightings{
-		Client: a.mgr.GetClient(), Direct: a.direct, Self: a.source.ID(), Events: a.events, Log: a.log, Look: d.look, Wake: wake,
+		Client: a.mgr.GetClient(), Self: a.source.ID(), Events: a.events, Log: a.log, Now: time.Now, Budget: a.states.Budget, Look: d.look, Wake: wake,
 	})
+}
+
+func browser(cfg dnssd.Config, list []netip.AddrPort) (*dnssd.Browser, error) {
+	resolvers, err := dnssd.NewResolvers(list...)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Exchange = resolvers.Exchange
+	return dnssd.NewBrowser(cfg)
 }
 
 // domains is what is found in domains.
@@ -64,10 +76,14 @@ type domains struct {
 	// browser is nil if no domain is asked.
 	browser *dnssd.Browser
 	now     func() time.Time
-	log     interface{ Warn(string, ...any) }
+	log     *slog.Logger
+	// forbidden is addresses that no domain leads to, beside those that nobody may.
+	forbidden func(context.Context) ([]netip.Prefix, error)
 
-	mu    sync.Mutex
-	began time.Time
+	mu     sync.Mutex
+	began  time.Time
+	kept   []netip.Prefix
+	keptAt time.Time
 	// told is what was logged of each domain.
 	told map[string]string
 }
@@ -87,20 +103,46 @@ func (d *domains) look() controller.Looked {
 	all := d.browser.Domains()
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.keep()
 	starting := d.began.IsZero() || d.now().Sub(d.began) < domainsStart
-	out := controller.Looked{Starting: map[controller.Place]bool{}}
+	out := controller.Looked{Places: map[controller.Place]bool{}}
 	for _, domain := range all {
 		d.tell(domain)
-		if starting && (domain.Asked.IsZero() || domain.Err != "") {
-			out.Starting[controller.Place{Source: v1alpha1.FoundDNS, Where: domain.Name}] = true
-		}
+		place := controller.Place{Source: v1alpha1.FoundDNS, Where: domain.Name}
+		out.Places[place] = starting && (domain.Asked.IsZero() || domain.Err != "")
 		for _, f := range domain.Found {
+			if f.Endpoints = dialable(f.Endpoints, d.kept); d.keptAt.IsZero() || len(f.Endpoints) == 0 {
+				continue
+			}
 			out.Found = append(out.Found, controller.Sighted{ID: f.ID, Sighting: v1alpha1.Sighting{
-				Source: v1alpha1.FoundDNS, Where: domain.Name, Name: f.Name, Endpoints: f.Endpoints, Seen: v1.NewTime(f.Seen),
+				Source: v1alpha1.FoundDNS, Where: domain.Name, Name: f.Name, Endpoints: f.Endpoints, Seen: metav1.NewTime(f.Seen),
 			}})
 		}
 	}
 	return out
+}
+
+// keep learns each minute what this cluster keeps to itself. The lock is held.
+func (d *domains) keep() {
+	if !d.keptAt.IsZero() && d.now().Sub(d.keptAt) < keepPause {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), keepPatience) //nolint:forbidigo // a look has none
+	defer cancel()
+	kept, err := d.forbidden(ctx)
+	if err != nil {
+		d.log.Warn("cannot tell where no domain may lead; until it was told once nothing that domains list is believed", "err", err)
+		return
+	}
+	d.kept, d.keptAt = kept, d.now()
+}
+
+// dialable returns the endpoints that may be dialled.
+func dialable(endpoints []string, forbidden []netip.Prefix) []string {
+	return slices.DeleteFunc(slices.Clone(endpoints), func(e string) bool {
+		addr, err := netip.ParseAddrPort(e)
+		return err != nil || discovery.Dialable(addr.Addr(), forbidden...) != nil
+	})
 }
 
 // tell logs what is wrong with a domain, once.
@@ -122,38 +164,45 @@ func (d *domains) tell(domain dnssd.Domain) {
 }
 
 // keptToItself is addresses that nobody outside names for this cluster to dial: its
-// API server, its Services and pods, and its peers' pods.
-func (a *agent) keptToItself(ctx context.Context) []netip.Prefix {
-	out := slices.Concat(a.cfg.ServiceCIDRs, a.cfg.PodCIDRs, a.cfg.AliasPool)
-	add := func(addr netip.Addr) {
-		if addr = addr.Unmap().WithZone(""); addr.IsValid() {
+// API server, its Services and pods, its nodes, and its peers' pods. What the agent was
+// not told of Services, nobody tells.
+func keptToItself(ctx context.Context, from ctrlclient.Reader, cfg *Config) ([]netip.Prefix, error) {
+	out := slices.Concat(cfg.ServiceCIDRs, cfg.PodCIDRs, cfg.AliasPool)
+	add := func(text string) {
+		if addr, err := netip.ParseAddr(text); err == nil {
+			addr = addr.Unmap().WithZone("")
 			out = append(out, netip.PrefixFrom(addr, addr.BitLen()))
 		}
 	}
-	add(a.cfg.PodIP)
-	if u, err := url.Parse(a.cfg.Kubernetes.Host); err == nil {
-		if addr, err := netip.ParseAddr(u.Hostname()); err == nil {
-			add(addr)
-		}
+	add(cfg.PodIP.String())
+	add(cfg.Kubernetes.Host)
+	if u, err := url.Parse(cfg.Kubernetes.Host); err == nil {
+		add(u.Hostname())
 	}
-	if host, _, err := net.SplitHostPort(a.cfg.Kubernetes.Host); err == nil {
-		if addr, err := netip.ParseAddr(host); err == nil {
-			add(addr)
-		}
+	var endpoints discoveryv1.EndpointSliceList
+	if err := from.List(ctx, &endpoints, ctrlclient.InNamespace("default"), ctrlclient.MatchingLabels{discoveryv1.LabelServiceName: "kubernetes"}); err != nil {
+		return nil, fmt.Errorf("find out where the API server is: %w", err)
 	}
-	// Where the API server is outside of the cluster's own prefixes.
-	var slices discoveryv1.EndpointSliceList
-	if err := a.direct.List(ctx, &slices, ctrlclient.InNamespace("default"), ctrlclient.MatchingLabels{discoveryv1.LabelServiceName: "kubernetes"}); err != nil {
-		a.log.Warn("cannot tell where the API server is, which no domain may lead to", "err", err)
-	}
-	for i := range slices.Items {
-		for _, e := range slices.Items[i].Endpoints {
+	for i := range endpoints.Items {
+		for _, e := range endpoints.Items[i].Endpoints {
 			for _, text := range e.Addresses {
-				if addr, err := netip.ParseAddr(text); err == nil {
-					add(addr)
-				}
+				add(text)
 			}
 		}
 	}
-	return out
+	var nodes corev1.NodeList
+	if err := from.List(ctx, &nodes); err != nil {
+		return nil, fmt.Errorf("find out where nodes are: %w", err)
+	}
+	for i := range nodes.Items {
+		for _, address := range nodes.Items[i].Status.Addresses {
+			add(address.Address)
+		}
+		for _, text := range nodes.Items[i].Spec.PodCIDRs {
+			if p, err := netip.ParsePrefix(text); err == nil {
+				out = append(out, p.Masked())
+			}
+		}
+	}
+	return out, nil
 }

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/miekg/dns"
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -35,20 +37,26 @@ func TestADomainThatCannotBeAskedIsBelievedForAWhile(t *testing.T) {
 		t.Fatal(err)
 	}
 	place := controller.Place{Source: v1alpha1.FoundDNS, Where: "example.com"}
-	d := &domains{browser: browser, now: func() time.Time { return clock }, log: slog.New(slog.DiscardHandler)}
-	if !d.look().Starting[place] {
+	d := &domains{
+		browser: browser, now: func() time.Time { return clock }, log: slog.New(slog.DiscardHandler),
+		forbidden: func(context.Context) ([]netip.Prefix, error) { return nil, nil },
+	}
+	if !d.look().Places[place] {
 		t.Error("before it was asked it counts as asked")
 	}
 	d.began = clock
 	clock = clock.Add(domainsStart - time.Second)
-	if !d.look().Starting[place] {
+	if !d.look().Places[place] {
 		t.Error("it was given up before its time")
 	}
 	clock = clock.Add(time.Second)
-	if d.look().Starting[place] {
+	if d.look().Places[place] {
 		t.Error("what was known of it stays for ever")
 	}
-	if got := (&domains{}).look(); len(got.Found)+len(got.Starting) != 0 {
+	if got := dialable([]string{"10.96.0.1:7443", "192.0.2.7:7443", "[::1]:7443", "office.example:7443"}, []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}); !slices.Equal(got, []string{"192.0.2.7:7443"}) {
+		t.Errorf("of the endpoints %v may be dialled", got)
+	}
+	if got := (&domains{}).look(); len(got.Found)+len(got.Places) != 0 {
 		t.Errorf("with discovery off there is %+v", got)
 	}
 }
@@ -60,18 +68,21 @@ func TestWhatIsKeptToItself(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"}},
 		Endpoints:  []discoveryv1.Endpoint{{Addresses: []string{"192.168.1.10"}}},
 	}
-	a := &agent{
-		log:    slog.New(slog.DiscardHandler),
-		direct: fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(slice).Build(),
-		cfg: Config{
-			Kubernetes: &rest.Config{Host: "https://10.96.0.1:443"}, PodIP: netip.MustParseAddr("172.16.3.4"),
-			ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.97.0.0/16")}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
-			AliasPool: []netip.Prefix{netip.MustParsePrefix("198.18.0.0/15")},
-		},
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: corev1.NodeSpec{PodCIDRs: []string{"10.245.0.0/24"}},
+		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: "n1"}, {Type: corev1.NodeInternalIP, Address: "192.168.1.20"}}},
 	}
-	forbidden := a.keptToItself(t.Context())
+	forbidden, err := keptToItself(t.Context(), fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(slice, node).Build(), &Config{
+		Kubernetes: &rest.Config{Host: "https://10.96.0.1:443"}, PodIP: netip.MustParseAddr("172.16.3.4"),
+		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.97.0.0/16")}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
+		AliasPool: []netip.Prefix{netip.MustParsePrefix("198.18.0.0/15")},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for text, may := range map[string]bool{
 		"10.96.0.1": false, "10.97.5.5": false, "10.244.1.1": false, "172.16.3.4": false, "192.168.1.10": false, "198.18.0.1": false,
+		"10.245.0.9": false, "192.168.1.20": false,
 		"192.168.1.11": true, "10.96.0.2": true, "203.0.113.5": true,
 	} {
 		if err := discovery.Dialable(netip.MustParseAddr(text), forbidden...); (err == nil) != may {

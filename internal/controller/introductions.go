@@ -150,7 +150,7 @@ func (r *Introductions) admit(all []v1alpha1.ForeignCluster, fc *v1alpha1.Foreig
 func (r *Introductions) waiting(all []v1alpha1.ForeignCluster, now time.Time) map[peering.ClusterID]bool {
 	out := map[peering.ClusterID]bool{}
 	for i := range all {
-		if store.Pending(&all[i]) && !store.Hint(&all[i]) {
+		if store.Pending(&all[i]) && !all[i].Hint() {
 			out[peering.ClusterID(all[i].Spec.ClusterID)] = true
 		}
 	}

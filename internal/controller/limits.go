@@ -143,6 +143,12 @@ const (
 	sightingsPace = time.Second
 	// sightingsLook is how often is looked while nothing changes.
 	sightingsLook = 30 * time.Second
+	// missingAfter is for how long a cluster has to be missing at a place to be believed
+	// gone, and maxLast of how many that is known.
+	missingAfter = 2 * time.Minute
+	maxLast      = 4096
+	// changePace is how often what is known of one of them may change.
+	changePace = time.Minute
 	// seenPace is how often is told that a cluster was seen again.
 	seenPace = 5 * time.Minute
 )

@@ -168,6 +168,9 @@ func (r *Peers) paceStatus(before, fc *v1alpha1.ForeignCluster) (time.Duration, 
 		return 0, nil
 	}
 	peer := peering.ClusterID(fc.Spec.ClusterID)
+	if fc.Hint() {
+		peer = hints
+	}
 	err := r.States.Budget.Take(peer, fc)
 	wait, over := later(err)
 	if !over {

@@ -536,7 +536,7 @@ func (r *Peers) setTrust(ctx context.Context) (map[peering.ClusterID]string, err
 			trusted = false
 		}
 		if trusted {
-			peers = append(peers, TrustedPeer{ID: id, Endpoints: store.SightedEndpoints(fc.Spec.Endpoints, fc.Status.Sightings), Bundle: fc.Spec.TrustBundle})
+			peers = append(peers, TrustedPeer{ID: id, Endpoints: fc.Spec.Endpoints, Bundle: fc.Spec.TrustBundle})
 		}
 	}
 	keep(r.telling, exists)

@@ -189,8 +189,8 @@ func notTrusted(fc *v1alpha1.ForeignCluster) metav1.Condition {
 		return no(reasonAwaitingApproval, fmt.Sprintf("it waits for an administrator: compare the code %s with the one that the other side shows, then `entente approve %s`, or `entente deny %s`",
 			spaced(intro.Code), fc.Name, fc.Name))
 	}
-	if store.Hint(fc) {
-		return no("Discovered", fmt.Sprintf("discovery found it, and nothing proves who it is: join it with a token of either side, or by comparing a code with its administrator, with `entente join %s`", strings.Join(fc.Spec.Endpoints[:min(1, len(fc.Spec.Endpoints))], "")))
+	if fc.Hint() {
+		return no("Discovered", "discovery found it, and nothing proves who it is: join it with a token of either side, or with `entente join` and one of its endpoints and compare the code with its administrator")
 	}
 	return no("NotJoined", "known but not trusted: make a token there with `entente token create` and redeem it here with `entente join`")
 }
@@ -247,6 +247,10 @@ func foundBy(fc *v1alpha1.ForeignCluster) v1alpha1.Found {
 		return fc.Status.Found
 	case fc.Spec.JoinToken != nil, ours && fc.Spec.TrustBundle != "":
 		return v1alpha1.FoundToken
+	case ours && fc.Hint() && len(fc.Status.Sightings) > 0:
+		return fc.Status.Sightings[0].Source
+	case ours && fc.Hint():
+		return "" // it is about to be said
 	case ours:
 		return v1alpha1.FoundIntroduction
 	}

@@ -30,27 +30,51 @@ import (
 type Sightings struct {
 	// Client reads from a cache, and writes.
 	Client client.Client
-	// Direct reads from the API server itself: the cache may not show yet what was made
-	// a moment ago.
-	Direct client.Client
 	// Self is this cluster, which finds itself, too.
 	Self   peering.ClusterID
 	Events events.EventRecorder
 	Log    *slog.Logger
 	Now    func() time.Time
+	// Budget is that of what peers have written. All hints together are one of those
+	// who share it.
+	Budget *WriteBudget
 	// Look returns what discovery finds now. It is called for each look.
 	Look func() Looked
 	// Wake says that something changed.
 	Wake <-chan struct{}
+
+	// began is when it was looked first, last when each cluster was found at a place
+	// last, and changed when its ForeignCluster was.
+	began   time.Time
+	last    map[lastSeen]time.Time
+	changed map[peering.ClusterID]time.Time
+	left    int
+}
+
+// hints is who shares the budget of writes for all that discovery finds.
+const hints peering.ClusterID = ""
+
+type lastSeen struct {
+	id peering.ClusterID
+	at Place
 }
 
 // Looked is what discovery finds at a time.
 type Looked struct {
 	// Found is by no order. Seen is when each was said last.
 	Found []Sighted
-	// Starting is the places that were not looked at to an end since this process
-	// began. What was found there before stands.
-	Starting map[Place]bool
+	// Places is those that are looked at; true are those that were not looked at to an
+	// end since this process began. What was found there before stands.
+	Places map[Place]bool
+	// missing says that a cluster was not found at a place for long enough to believe
+	// it. Nil is that one look is enough.
+	missing func(lastSeen) bool
+}
+
+// stands says whether what was known of a place that does not tell it now is to be kept.
+func (l Looked) stands(id peering.ClusterID, at Place) bool {
+	starting, looked := l.Places[at]
+	return looked && (starting || l.missing != nil && !l.missing(lastSeen{id, at}))
 }
 
 // Sighted is one cluster at one place.
@@ -99,15 +123,20 @@ func planSightings(self peering.ClusterID, looked Looked, all []v1alpha1.Foreign
 	plan := sightingPlan{change: map[string]hintChange{}}
 	hints := 0
 	at := map[Place]int{}
+	trusted := slices.DeleteFunc(slices.Clone(all), func(fc v1alpha1.ForeignCluster) bool { return fc.Spec.TrustBundle == "" })
+	slices.SortFunc(trusted, func(a, b v1alpha1.ForeignCluster) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range all {
 		fc := &all[i]
 		id := peering.ClusterID(fc.Spec.ClusterID)
-		if known[id] != fc || !fc.DeletionTimestamp.IsZero() {
+		if known[id] != fc {
 			continue
 		}
-		now := settleSightings(found[id], fc.Status.Sightings, looked.Starting)
+		now := settleSightings(id, found[id], fc.Status.Sightings, looked)
 		delete(found, id)
-		if store.Hint(fc) {
+		if !fc.DeletionTimestamp.IsZero() {
+			continue
+		}
+		if fc.Hint() {
 			if len(now) == 0 {
 				plan.remove = append(plan.remove, fc.Name)
 				continue
@@ -115,7 +144,7 @@ func planSightings(self peering.ClusterID, looked Looked, all []v1alpha1.Foreign
 			hints++
 			at[placeOf(now[0])]++
 		}
-		if change, differs := changeOf(fc, now, impostor(fc, now, all)); differs {
+		if change, differs := changeOf(fc, now, impostor(fc, now, trusted)); differs {
 			plan.change[fc.Name] = change
 		}
 	}
@@ -166,14 +195,14 @@ func compareSightings(a, b v1alpha1.Sighting) int {
 // settleSightings returns what is to be known of a cluster: what was found, and what
 // was known of places that were not looked at yet. When it was seen is told anew each
 // seenPace only, as each cluster says it all the time.
-func settleSightings(found, before []v1alpha1.Sighting, starting map[Place]bool) []v1alpha1.Sighting {
+func settleSightings(id peering.ClusterID, found, before []v1alpha1.Sighting, looked Looked) []v1alpha1.Sighting {
 	out := slices.Clone(found)
 	for _, b := range before {
 		i := slices.IndexFunc(out, func(s v1alpha1.Sighting) bool { return placeOf(s) == placeOf(b) })
 		switch {
 		case i >= 0 && out[i].Seen.Sub(b.Seen.Time) < seenPace:
 			out[i].Seen = b.Seen
-		case i < 0 && starting[placeOf(b)] && len(out) < maxPlaces:
+		case i < 0 && looked.stands(id, placeOf(b)) && len(out) < maxPlaces:
 			out = append(out, b)
 		}
 	}
@@ -183,8 +212,8 @@ func settleSightings(found, before []v1alpha1.Sighting, starting map[Place]bool)
 
 func changeOf(fc *v1alpha1.ForeignCluster, now []v1alpha1.Sighting, impostor *metav1.Condition) (hintChange, bool) {
 	change := hintChange{sightings: now, impostor: impostor}
-	if store.Hint(fc) {
-		if endpoints := store.SightedEndpoints(nil, now); !slices.Equal(endpoints, fc.Spec.Endpoints) {
+	if fc.Hint() {
+		if endpoints := store.SightedEndpoints(now); !slices.Equal(endpoints, fc.Spec.Endpoints) {
 			change.endpoints = endpoints
 		}
 	}
@@ -206,7 +235,7 @@ func ownName(sightings []v1alpha1.Sighting) string {
 
 // impostor says whether what was found of a cluster that nobody decided about holds of
 // another one that is trusted: its name, or where it is.
-func impostor(fc *v1alpha1.ForeignCluster, now []v1alpha1.Sighting, all []v1alpha1.ForeignCluster) *metav1.Condition {
+func impostor(fc *v1alpha1.ForeignCluster, now []v1alpha1.Sighting, trusted []v1alpha1.ForeignCluster) *metav1.Condition {
 	if !store.Pending(fc) {
 		return nil
 	}
@@ -214,11 +243,8 @@ func impostor(fc *v1alpha1.ForeignCluster, now []v1alpha1.Sighting, all []v1alph
 		c := condition(v1alpha1.ConditionImpostor, metav1.ConditionTrue, reason, message+", and has another key. Trust neither this one nor the place where it was found before you know why")
 		return &c
 	}
-	for i := range all {
-		other := &all[i]
-		if other.Spec.TrustBundle == "" || other.Spec.ClusterID == fc.Spec.ClusterID {
-			continue
-		}
+	for i := range trusted {
+		other := &trusted[i]
 		for _, s := range now {
 			if s.Name != "" && strings.EqualFold(s.Name, other.Name) {
 				return is("NameOfAnother", fmt.Sprintf("it calls itself %q as the peer %s does", s.Name, other.Name))
@@ -268,30 +294,61 @@ func (r *Sightings) look(ctx context.Context) error {
 	for i := range list.Items {
 		byName[list.Items[i].Name] = &list.Items[i]
 	}
-	plan := planSightings(r.Self, r.Look(), list.Items)
+	plan := planSightings(r.Self, r.looked(), list.Items)
 	var errs []error
 	for _, hint := range plan.make[:min(len(plan.make), hintsAtOnce)] {
-		fc, err := store.Sight(ctx, r.Direct, r.Client, hint.id, hint.name, hint.sightings)
-		if err != nil {
-			errs = append(errs, err)
+		fc, err := store.Sight(ctx, r.Client, hint.id, hint.name, hint.sightings)
+		if errs = append(errs, err); err != nil || fc == nil {
 			continue
 		}
+		errs = append(errs, r.Budget.Charge(hints, fc))
 		r.Log.Info("discovery found a cluster", "peer", fc.Name, "id", hint.id, "source", hint.sightings[0].Source, "where", hint.sightings[0].Where)
 	}
+	most := hintsAtOnce
 	for _, name := range slices.Sorted(maps.Keys(plan.change)) {
-		errs = append(errs, r.change(ctx, byName[name], plan.change[name]))
+		fc := byName[name]
+		id := peering.ClusterID(fc.Spec.ClusterID)
+		if most == 0 || r.Now().Sub(r.changed[id]) < changePace {
+			continue // what is found then counts
+		}
+		if _, over := later(r.Budget.Take(hints, fc)); over {
+			break
+		}
+		most--
+		r.changed[id] = r.Now()
+		errs = append(errs, r.change(ctx, fc, plan.change[name]))
 	}
-	for _, name := range plan.remove {
+	for _, name := range plan.remove[:min(len(plan.remove), hintsAtOnce)] {
 		fc := byName[name]
 		err := r.Client.Delete(ctx, fc, client.Preconditions{UID: &fc.UID, ResourceVersion: &fc.ResourceVersion})
 		if client.IgnoreNotFound(err) != nil {
 			errs = append(errs, fmt.Errorf("forget %s, which is not found any more: %w", name, err))
 		}
 	}
-	if plan.left > 0 {
-		r.Log.Warn("discovery found more clusters than are kept", "left", plan.left, "kept", maxHints, "ofPlace", maxHintsOfPlace)
+	if plan.left != r.left {
+		r.left = plan.left
+		r.Log.Warn("discovery finds more clusters than are kept", "left", plan.left, "kept", maxHints, "ofPlace", maxHintsOfPlace)
 	}
 	return errors.Join(errs...)
+}
+
+// looked is what is found now, with what was found a moment ago: answers come one by
+// one, and what moves is away for a while.
+func (r *Sightings) looked() Looked {
+	out, now := r.Look(), r.Now()
+	if r.last == nil {
+		r.began = now
+		r.last, r.changed = map[lastSeen]time.Time{}, map[peering.ClusterID]time.Time{}
+	}
+	for _, s := range out.Found {
+		if key := (lastSeen{s.ID, placeOf(s.Sighting)}); r.last[key] != (time.Time{}) || len(r.last) < maxLast {
+			r.last[key] = now
+		}
+	}
+	maps.DeleteFunc(r.last, func(_ lastSeen, at time.Time) bool { return now.Sub(at) >= missingAfter })
+	maps.DeleteFunc(r.changed, func(_ peering.ClusterID, at time.Time) bool { return now.Sub(at) >= changePace })
+	out.missing = func(key lastSeen) bool { return r.last[key] == (time.Time{}) && now.Sub(r.began) >= missingAfter }
+	return out
 }
 
 func (r *Sightings) change(ctx context.Context, fc *v1alpha1.ForeignCluster, change hintChange) error {

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/peering"
@@ -45,9 +47,12 @@ func dns(n int, domain string, edit ...func(*v1alpha1.Sighting)) Sighted {
 // hintOf is a ForeignCluster that is there for a sighting only.
 func hintOf(name string, all ...Sighted) v1alpha1.ForeignCluster {
 	fc := v1alpha1.ForeignCluster{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager, v1alpha1.LabelPeer: string(all[0].ID)}},
-		Spec:       v1alpha1.ForeignClusterSpec{ClusterID: string(all[0].ID)},
-		Status:     v1alpha1.ForeignClusterStatus{Found: all[0].Source},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Labels: map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager, v1alpha1.LabelPeer: string(all[0].ID)},
+			Annotations: map[string]string{v1alpha1.AnnotationDiscovered: "true"},
+		},
+		Spec:   v1alpha1.ForeignClusterSpec{ClusterID: string(all[0].ID)},
+		Status: v1alpha1.ForeignClusterStatus{Found: all[0].Source},
 	}
 	for _, s := range all {
 		fc.Status.Sightings = append(fc.Status.Sightings, s.Sighting)
@@ -86,9 +91,11 @@ func TestPlanSightings(t *testing.T) {
 		"two names at one place are one":              {looked: Looked{Found: []Sighted{lan(1, "eth0"), lan(1, "eth0", func(s *v1alpha1.Sighting) { s.Name = "z" })}}, want: "make c1 LAN/eth0;"},
 		"what is known already needs nothing":         {looked: Looked{Found: []Sighted{lan(1, "eth0")}}, all: []v1alpha1.ForeignCluster{hintOf("c1", lan(1, "eth0"))}, want: ""},
 		"what is not found any more goes":             {all: []v1alpha1.ForeignCluster{hintOf("c1", lan(1, "eth0"))}, want: "remove c1;"},
-		"unless nobody looked there yet":              {looked: Looked{Starting: map[Place]bool{{v1alpha1.FoundLAN, "eth0", "n1"}: true}}, all: []v1alpha1.ForeignCluster{hintOf("c1", lan(1, "eth0"))}, want: ""},
+		"unless nobody looked there yet":              {looked: Looked{Places: map[Place]bool{{v1alpha1.FoundLAN, "eth0", "n1"}: true}}, all: []v1alpha1.ForeignCluster{hintOf("c1", lan(1, "eth0"))}, want: ""},
+		"or it was there a moment ago":                {looked: Looked{Places: map[Place]bool{{v1alpha1.FoundLAN, "eth0", "n1"}: false}, missing: func(lastSeen) bool { return false }}, all: []v1alpha1.ForeignCluster{hintOf("c1", lan(1, "eth0"))}, want: ""},
+		"not where nobody looks any more":             {looked: Looked{missing: func(lastSeen) bool { return false }}, all: []v1alpha1.ForeignCluster{hintOf("c1", lan(1, "eth0"))}, want: "remove c1;"},
 		"what somebody decided about stays":           {all: []v1alpha1.ForeignCluster{decided}, want: "change c1;"},
-		"what is going is left alone":                 {looked: Looked{Found: []Sighted{lan(2, "eth0")}}, all: []v1alpha1.ForeignCluster{going}, want: "make c2 LAN/eth0;"},
+		"what is going is left alone":                 {looked: Looked{Found: []Sighted{lan(1, "eth0"), lan(2, "eth0")}}, all: []v1alpha1.ForeignCluster{going}, want: "make c2 LAN/eth0;"},
 		"what somebody wrote is told where it is":     {looked: Looked{Found: []Sighted{lan(1, "eth0")}}, all: []v1alpha1.ForeignCluster{written}, want: "change mine LAN/eth0;"},
 		"a trusted peer keeps its own endpoints":      {looked: Looked{Found: []Sighted{lan(1, "eth0")}}, all: []v1alpha1.ForeignCluster{trustedPeer("office", 1, "198.51.100.1:7443")}, want: "change office LAN/eth0;"},
 		"a hint that moves is told by its new place":  {looked: Looked{Found: []Sighted{lan(1, "eth0", func(s *v1alpha1.Sighting) { s.Endpoints = []string{"192.0.2.99:7443"} })}}, all: []v1alpha1.ForeignCluster{hintOf("c1", lan(1, "eth0"))}, want: "change c1 LAN/eth0 at 192.0.2.99:7443;"},
@@ -173,9 +180,15 @@ func TestHintsComeAndGo(t *testing.T) {
 	}
 	recorder := events.NewFakeRecorder(16)
 	var looked Looked
-	r := &Sightings{Client: c, Direct: c, Self: sightedID(0), Events: recorder, Log: slog.New(slog.DiscardHandler), Look: func() Looked { return looked }}
+	clock := now
+	at := func() time.Time { return clock }
+	r := &Sightings{
+		Client: c, Self: sightedID(0), Events: recorder, Log: slog.New(slog.DiscardHandler), Now: at, Budget: &WriteBudget{Now: at},
+		Look: func() Looked { return looked },
+	}
 	look := func() map[string]v1alpha1.ForeignCluster {
 		t.Helper()
+		clock = clock.Add(changePace)
 		if err := r.look(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -195,7 +208,8 @@ func TestHintsComeAndGo(t *testing.T) {
 	if len(all) != 3 {
 		t.Fatalf("there are %d", len(all))
 	}
-	one, two, three := all["c1"], all["c2"], all["c3"]
+	named := func(n int) string { return fmt.Sprintf("c%d-%s", n, sightedID(n).Short()) }
+	one, two, three := all[named(1)], all[named(2)], all["c3"]
 	if one.Status.Found != v1alpha1.FoundLAN || two.Status.Found != v1alpha1.FoundDNS || !slices.Equal(one.Spec.Endpoints, []string{"192.0.2.2:7443"}) {
 		t.Errorf("%+v %+v", one, two)
 	}
@@ -210,10 +224,10 @@ func TestHintsComeAndGo(t *testing.T) {
 	looked.Found = []Sighted{lan(1, "eth0", func(s *v1alpha1.Sighting) { s.Endpoints = []string{"192.0.2.77:7443"} }), lan(4, "eth0", func(s *v1alpha1.Sighting) { s.Name = "c3" })}
 	look()
 	all = look()
-	if d := cmp.Diff([]string{"192.0.2.77:7443"}, all["c1"].Spec.Endpoints); d != "" {
+	if d := cmp.Diff([]string{"192.0.2.77:7443"}, all[named(1)].Spec.Endpoints); d != "" {
 		t.Error(d)
 	}
-	if _, there := all["c2"]; there {
+	if _, there := all[named(2)]; there {
 		t.Error("what is not found any more is there")
 	}
 	liar := all["c3-"+sightedID(4).Short()]
@@ -225,18 +239,67 @@ func TestHintsComeAndGo(t *testing.T) {
 	}
 
 	// Somebody decides about one: it stays, and its endpoints are that person's.
-	fc := all["c1"]
+	fc := all[named(1)]
 	fc.Spec.Decision = v1alpha1.DecisionDenied
 	if err := c.Update(t.Context(), &fc); err != nil {
 		t.Fatal(err)
 	}
 	looked.Found = nil
 	all = look()
-	if _, there := all["c1"]; !there || len(all) != 2 {
+	if _, there := all[named(1)]; !there || len(all) != 2 {
 		t.Errorf("there are %d, and the one that was decided about is there: %t", len(all), there)
 	}
 	if err := c.Get(t.Context(), client.ObjectKey{Name: "c3"}, &three); err != nil || three.Spec.TrustBundle == "" || len(three.Status.Sightings) != 0 {
 		t.Errorf("the peer is %+v, %v", three, err)
+	}
+}
+
+// A network that says something else of a cluster each second is written once a minute,
+// and all that is found is one of those who share the budget.
+func TestWhatChangesAllTheTimeIsWrittenOnceAMinute(t *testing.T) {
+	t.Parallel()
+	writes := 0
+	c := interceptor.NewClient(indexed(fake.NewClientBuilder().WithScheme(testScheme(t)).WithStatusSubresource(&v1alpha1.ForeignCluster{})), interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
+			writes++
+			return c.Patch(ctx, o, patch, opts...)
+		},
+	})
+	clock := now
+	at := func() time.Time { return clock }
+	budget := &WriteBudget{Now: at}
+	n := 0
+	r := &Sightings{
+		Client: c, Self: sightedID(0), Events: events.NewFakeRecorder(16), Log: slog.New(slog.DiscardHandler), Now: at, Budget: budget,
+		Look: func() Looked {
+			n++
+			return Looked{Found: []Sighted{lan(1, "eth0", func(s *v1alpha1.Sighting) { s.Endpoints = []string{fmt.Sprintf("192.0.2.%d:7443", n%250+1)} })}}
+		},
+	}
+	for range 600 { // ten minutes
+		if err := r.look(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		clock = clock.Add(time.Second)
+	}
+	if writes < 9 || writes > 11 {
+		t.Errorf("it was written %d times in ten minutes", writes)
+	}
+	// While there is no room for hints nothing is written, and a peer's words are.
+	before := writes
+	for budget.take(hints, 1<<20) == nil {
+	}
+	clock = clock.Add(changePace)
+	for budget.take(hints, 1<<10) == nil {
+	}
+	if err := r.look(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if writes != before {
+		t.Error("it was written beyond the budget")
+	}
+	if err := budget.take(sightedID(9), 64<<10); err != nil {
+		t.Errorf("a peer's word waits for hints: %v", err)
 	}
 }
 

@@ -256,7 +256,7 @@ func nextStep(fc *v1alpha1.ForeignCluster, s Session, own peering.Hash, now time
 		return stepJoin, 0
 	case approved && len(fc.Spec.Endpoints) > 0:
 		return stepIntroduce, 0
-	case store.Hint(fc):
+	case fc.Hint():
 		return stepNothing, 0 // it goes when it is not found any more
 	case store.Pending(fc) || (intro != nil && !approved):
 		if left := IntroductionLife - now.Sub(since); left > 0 {

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -88,12 +89,6 @@ func Pending(fc *v1alpha1.ForeignCluster) bool {
 	return fc.Labels[v1alpha1.LabelManaged] == v1alpha1.Manager &&
 		fc.Status.Found != v1alpha1.FoundToken && fc.Status.Found != v1alpha1.FoundManual &&
 		fc.Spec.TrustBundle == "" && fc.Spec.Decision == "" && fc.Spec.JoinToken == nil
-}
-
-// Hint says whether a ForeignCluster is there only because discovery found it.
-func Hint(fc *v1alpha1.ForeignCluster) bool {
-	return Pending(fc) && fc.Status.Introduction == nil &&
-		(fc.Status.Found == v1alpha1.FoundLAN || fc.Status.Found == v1alpha1.FoundDNS)
 }
 
 // Revoked says whether the peer said that it trusts this cluster no longer.
@@ -205,32 +200,39 @@ func Introduce(ctx context.Context, c client.Client, i Introduction) (string, er
 	})
 }
 
-// Sight keeps what discovery found of a cluster that is not known, and returns its
-// ForeignCluster. name is what it calls itself.
-func Sight(ctx context.Context, c client.Client, cache client.Reader, id peering.ClusterID, name string, sightings []v1alpha1.Sighting) (*v1alpha1.ForeignCluster, error) {
-	fc, made, err := place(ctx, c, cache, id, wire.ClusterInfo{Name: name}, "", func(fc *v1alpha1.ForeignCluster) error {
-		if Pending(fc) {
-			fc.Spec.Endpoints = SightedEndpoints(nil, sightings)
+// Sight makes a ForeignCluster of a cluster that discovery found and that is not known,
+// and returns it; nil if there is one of its name, which tells more. Part of the name is
+// its ID: another name would be one that a stranger chose, and took from others.
+func Sight(ctx context.Context, c client.Client, id peering.ClusterID, label string, sightings []v1alpha1.Sighting) (*v1alpha1.ForeignCluster, error) {
+	fc := &v1alpha1.ForeignCluster{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        cmp.Or(label[:min(len(label), 63-1-len(id.Short()))], "peer") + "-" + id.Short(),
+			Labels:      map[string]string{v1alpha1.LabelPeer: string(id), v1alpha1.LabelManaged: v1alpha1.Manager},
+			Annotations: map[string]string{v1alpha1.AnnotationDiscovered: "true"},
+		},
+		Spec: v1alpha1.ForeignClusterSpec{ClusterID: string(id), Endpoints: SightedEndpoints(sightings)},
+	}
+	if err := c.Create(ctx, fc, client.FieldOwner(v1alpha1.Manager)); err != nil {
+		if apierrors.IsAlreadyExists(err) {
+			return nil, nil
 		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("keep foreign cluster %s: %w", fc.Name, err)
 	}
 	return fc, editStatus(ctx, c, fc, func(status *v1alpha1.ForeignClusterStatus) {
-		if made && status.Found == "" {
-			status.Found = sightings[0].Source
-		}
-		status.Sightings = sightings
+		status.Found, status.Sightings = sightings[0].Source, sightings
 	})
 }
 
-// SightedEndpoints returns endpoints and after them those that discovery found, each
-// once, at most as many as a cluster may have.
-func SightedEndpoints(known []string, sightings []v1alpha1.Sighting) []string {
-	all := slices.Clone(known)
-	for _, s := range sightings {
-		all = append(all, s.Endpoints...)
+// SightedEndpoints returns where discovery finds a cluster, each endpoint once, at most as
+// many as a cluster may have, of each place in turn.
+func SightedEndpoints(sightings []v1alpha1.Sighting) []string {
+	var all []string
+	for i := range peering.MaxEndpoints {
+		for _, s := range sightings {
+			if i < len(s.Endpoints) {
+				all = append(all, s.Endpoints[i])
+			}
+		}
 	}
 	return endpoints("", all)
 }
@@ -354,8 +356,9 @@ func place(ctx context.Context, c client.Client, cache client.Reader, id peering
 		if err != nil {
 			return err
 		}
-		if fc != nil && wanted != "" && wanted != fc.Name && Pending(fc) {
-			// Strangers choose the name of what they cause; who wants another, gets it.
+		if fc != nil && (wanted != "" && wanted != fc.Name && Pending(fc) || fc.Hint()) {
+			// Strangers choose the name of what they cause; who wants another, gets it. And
+			// who says itself what it is called and where it is, needs no hints.
 			if err := yield(ctx, c, fc); err != nil {
 				return err
 			}
