@@ -18,6 +18,7 @@ func TestCreatePeeringRequestDoesNotWait(t *testing.T) {
 	golden(t, "create", w,
 		[]string{"create", "peeringrequest", "gpus", "--peer", "provider", "--resources", "nvidia.com/gpu=2", "--dry-run"},
 		[]string{"create", "peeringrequest", "gpus", "--peer", "provider", "--resources", "nvidia.com/gpu=2"},
+		[]string{"create", "resourceslice", "gpus", "--peer", "provider", "--resources", "nvidia.com/gpu=2", "--dry-run"},
 		[]string{"create", "peeringrequest", "gpus", "--any"},
 		[]string{"create", "peeringrequest", "gpus"}, []string{"create", "peeringrequest", "gpus", "--peer", "a", "--any"},
 	)

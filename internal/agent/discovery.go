@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -147,10 +148,8 @@ func dialable(endpoints []string, forbidden []netip.Prefix) []string {
 
 // tell logs what is wrong with a domain, once.
 func (d *domains) tell(domain dnssd.Domain) {
-	text := domain.Err
-	for _, p := range domain.Problems {
-		text += "\n" + p
-	}
+	text := strings.Join(append([]string{domain.Err}, domain.Problems...), "\n")
+	text = strings.TrimSpace(text)
 	if d.told == nil {
 		d.told = map[string]string{}
 	}

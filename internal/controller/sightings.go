@@ -25,8 +25,7 @@ import (
 )
 
 // Sightings keeps a ForeignCluster for each cluster that discovery finds. Whatever is
-// found is a hint: it makes no trust, and nothing is dialled because of it unless the
-// cluster is trusted already or somebody decides so.
+// found is a hint: it makes no trust, and nothing is dialled because of it.
 type Sightings struct {
 	// Client reads from a cache, and writes.
 	Client client.Client
@@ -121,7 +120,7 @@ func planSightings(self peering.ClusterID, looked Looked, all []v1alpha1.Foreign
 	found := gather(self, looked.Found)
 	known := store.KnownAll(all)
 	plan := sightingPlan{change: map[string]hintChange{}}
-	hints := 0
+	kept := 0
 	at := map[Place]int{}
 	trusted := slices.DeleteFunc(slices.Clone(all), func(fc v1alpha1.ForeignCluster) bool { return fc.Spec.TrustBundle == "" })
 	slices.SortFunc(trusted, func(a, b v1alpha1.ForeignCluster) int { return cmp.Compare(a.Name, b.Name) })
@@ -141,7 +140,7 @@ func planSightings(self peering.ClusterID, looked Looked, all []v1alpha1.Foreign
 				plan.remove = append(plan.remove, fc.Name)
 				continue
 			}
-			hints++
+			kept++
 			at[placeOf(now[0])]++
 		}
 		if change, differs := changeOf(fc, now, impostor(fc, now, trusted)); differs {
@@ -154,11 +153,11 @@ func planSightings(self peering.ClusterID, looked Looked, all []v1alpha1.Foreign
 	})
 	for _, id := range ids {
 		place := placeOf(found[id][0])
-		if hints >= maxHints || at[place] >= maxHintsOfPlace {
+		if kept >= maxHints || at[place] >= maxHintsOfPlace {
 			plan.left++
 			continue
 		}
-		hints++
+		kept++
 		at[place]++
 		plan.make = append(plan.make, newHint{id: id, name: ownName(found[id]), sightings: found[id]})
 	}
@@ -297,8 +296,8 @@ func (r *Sightings) look(ctx context.Context) error {
 	plan := planSightings(r.Self, r.looked(), list.Items)
 	var errs []error
 	for _, hint := range plan.make[:min(len(plan.make), hintsAtOnce)] {
-		fc, err := store.Sight(ctx, r.Client, hint.id, hint.name, hint.sightings)
-		if errs = append(errs, err); err != nil || fc == nil {
+		fc, made, err := store.Sight(ctx, r.Client, hint.id, hint.name, hint.sightings)
+		if errs = append(errs, err); !made {
 			continue
 		}
 		errs = append(errs, r.Budget.Charge(hints, fc))

@@ -201,10 +201,10 @@ func Introduce(ctx context.Context, c client.Client, i Introduction) (string, er
 }
 
 // Sight makes a ForeignCluster of a cluster that discovery found and that is not known,
-// and returns it; nil if there is one of its name, which tells more. Part of the name is
+// and says whether it did: one that has its name tells more. Part of the name is
 // its ID: another name would be one that a stranger chose, and took from others.
-func Sight(ctx context.Context, c client.Client, id peering.ClusterID, label string, sightings []v1alpha1.Sighting) (*v1alpha1.ForeignCluster, error) {
-	fc := &v1alpha1.ForeignCluster{
+func Sight(ctx context.Context, c client.Client, id peering.ClusterID, label string, sightings []v1alpha1.Sighting) (fc *v1alpha1.ForeignCluster, made bool, err error) {
+	fc = &v1alpha1.ForeignCluster{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:        cmp.Or(label[:min(len(label), 63-1-len(id.Short()))], "peer") + "-" + id.Short(),
 			Labels:      map[string]string{v1alpha1.LabelPeer: string(id), v1alpha1.LabelManaged: v1alpha1.Manager},
@@ -214,11 +214,11 @@ func Sight(ctx context.Context, c client.Client, id peering.ClusterID, label str
 	}
 	if err := c.Create(ctx, fc, client.FieldOwner(v1alpha1.Manager)); err != nil {
 		if apierrors.IsAlreadyExists(err) {
-			return nil, nil
+			return fc, false, nil
 		}
-		return nil, fmt.Errorf("keep foreign cluster %s: %w", fc.Name, err)
+		return fc, false, fmt.Errorf("keep foreign cluster %s: %w", fc.Name, err)
 	}
-	return fc, editStatus(ctx, c, fc, func(status *v1alpha1.ForeignClusterStatus) {
+	return fc, true, editStatus(ctx, c, fc, func(status *v1alpha1.ForeignClusterStatus) {
 		status.Found, status.Sightings = sightings[0].Source, sightings
 	})
 }
