@@ -80,6 +80,7 @@ entente discover --watch`),
 	cmd.Flags().StringSliceVar(&from.domains, "domain", nil, "Only those that this domain lists; may be repeated")
 	cmd.Flags().BoolVarP(&follow, "watch", "w", false, "Go on, with a line for each change, until interrupted")
 	output.add(cmd, formTable)
+	cmd.AddCommand(a.discoverZoneCommand())
 	return a.completes(cmd, 0, nil)
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -43,5 +44,43 @@ func TestDiscover(t *testing.T) {
 	golden(t, "discover-none", peered(), []string{"discover"}, []string{"discover", "-o", "json"})
 	for _, args := range [][]string{{"discover", "--watch"}, {"discover", "--watch", "--domain", "example.com", "-o", "json"}} {
 		golden(t, "discover-watch"+map[bool]string{true: "-domain"}[len(args) > 2], discovered(), args)
+	}
+}
+
+func TestDiscoverZone(t *testing.T) {
+	golden(t, "discover-zone", newWorld(),
+		[]string{"discover", "zone", "Example.com", "--address", "192.0.2.10", "--address", "2001:db8::10"},
+		[]string{"discover", "zone", "example.com", "--address", "192.0.2.10", "--instance", `the "office" of Zoë`, "--ttl", "1h"},
+		[]string{"discover", "zone", "example.com", "--address", "192.0.2.10", "-o", "json"}, []string{"discover", "zone", "example.com", "--address", "192.0.2.10", "--get", "[1].value"},
+		[]string{"discover", "zone", "example.com"}, []string{"discover", "zone"}, []string{"discover", "zone", "not a domain", "--address", "192.0.2.10"},
+		[]string{"discover", "zone", "example.com", "--address", "127.0.0.1"}, []string{"discover", "zone", "example.com", "--address", "office"},
+		[]string{"discover", "zone", "example.com", "--address", "192.0.2.10", "--ttl", "1s"},
+	)
+}
+
+func TestServiceOf(t *testing.T) {
+	t.Parallel()
+	info := func(endpoints ...string) *ententev1.GetInfoResponse {
+		return &ententev1.GetInfoResponse{ClusterId: strings.Repeat("c", 32), ClusterName: "office", Protocol: 3, Endpoints: endpoints}
+	}
+	for name, tt := range map[string]struct {
+		endpoints []string
+		want      string
+		fails     bool
+	}{
+		"an address":               {endpoints: []string{"192.0.2.1:30743"}, want: "30743 [192.0.2.1]"},
+		"two of one port":          {endpoints: []string{"192.0.2.1:7443", "[2001:db8::1]:7443"}, want: "7443 [192.0.2.1 2001:db8::1]"},
+		"another port is no match": {endpoints: []string{"192.0.2.1:7443", "192.0.2.2:30743"}, want: "7443 [192.0.2.1]"},
+		"what nobody would dial":   {endpoints: []string{"127.0.0.1:7443"}, fails: true},
+		"a name alone":             {endpoints: []string{"office.example:7443"}, fails: true},
+		"nothing":                  {fails: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, err := serviceOf(info(tt.endpoints...), "", nil)
+			if got := fmt.Sprint(s.Port, " ", s.Addresses); tt.fails != (err != nil) || err == nil && got != tt.want {
+				t.Errorf("got %s, %v, want %s", got, err, tt.want)
+			}
+		})
 	}
 }

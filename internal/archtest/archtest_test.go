@@ -110,7 +110,7 @@ var rules = []rule{
 	// The CLI is a user of the admin API: nothing of the agent is in it.
 	{
 		packages: "cmd/entente/...",
-		ours:     []string{"client", "api/...", "gen/...", "peering", "internal/wire", "internal/identity", "internal/heartbeat", "internal/version"},
+		ours:     []string{"client", "api/...", "gen/...", "peering", "discovery/...", "internal/wire", "internal/identity", "internal/heartbeat", "internal/version"},
 		outside:  []string{everything},
 	},
 

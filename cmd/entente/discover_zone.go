@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+	"github.com/spf13/cobra"
+
+	"github.com/entente-dev/entente/discovery"
+	"github.com/entente-dev/entente/discovery/dnssd"
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/peering"
+)
+
+func (a *app) discoverZoneCommand() *cobra.Command {
+	var output outputFlags
+	var instance string
+	var addresses []string
+	var ttl time.Duration
+	cmd := &cobra.Command{
+		Use:   "zone DOMAIN",
+		Short: "Print the records by which others find this cluster in a domain",
+		Long: `Print the records by which others find this cluster in a domain, as lines to paste
+into its zone file (DNS-SD, RFC 6763). The addresses are those at which peers dial this
+cluster, or those of --address. Who can ask the zone sees them.
+
+Clusters whose discovery.domains has the domain find it then. That makes no trust.
+
+The JSON output is a list with name, ttl, type and value of each record.`,
+		Example: indent(`entente discover zone example.com
+entente discover zone example.com --address 192.0.2.10 --ttl 1h >> example.com.zone`),
+		Args: args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, argv []string) error {
+			given, err := parseAddresses(addresses)
+			if err != nil {
+				return err
+			}
+			c, err := a.local(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer c.done()
+			return a.printZone(cmd.Context(), c, &output, argv[0], instance, given, ttl)
+		},
+	}
+	cmd.Flags().StringVar(&instance, "instance", "", "How people see it in lists (default: the cluster's name)")
+	cmd.Flags().StringSliceVar(&addresses, "address", nil, "Where peers can dial this cluster; may be repeated (default: as the cluster says)")
+	cmd.Flags().DurationVar(&ttl, "ttl", dnssd.DefaultTTL, "For how long others may keep the records, 30s to 24h")
+	output.add(cmd)
+	return a.completes(cmd, 1, nil)
+}
+
+func (a *app) printZone(ctx context.Context, c *cluster, output *outputFlags, domain, instance string, given []netip.Addr, ttl time.Duration) error {
+	info, err := c.self(ctx)
+	if err != nil {
+		return err
+	}
+	s, err := serviceOf(info, instance, given)
+	if err != nil {
+		return err
+	}
+	records, err := dnssd.Records(s, domain, ttl)
+	if err != nil {
+		return usageError("these records cannot be made: %w", err)
+	}
+	if output.structured() {
+		var list []any
+		for _, rr := range records {
+			h := rr.Header()
+			list = append(list, map[string]any{
+				"name": h.Name, "ttl": h.Ttl, "type": dns.TypeToString[h.Rrtype], "value": strings.TrimPrefix(rr.String(), h.String()),
+			})
+		}
+		return output.writeValue(a.out, list)
+	}
+	text, err := dnssd.Zone(s, domain, ttl)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprint(a.out, text)
+	return err
+}
+
+func parseAddresses(texts []string) ([]netip.Addr, error) {
+	var out []netip.Addr
+	for _, text := range texts {
+		addr, err := netip.ParseAddr(text)
+		if err != nil {
+			return nil, usageError("--address %q: want an IP address", text)
+		}
+		out = append(out, addr)
+	}
+	return out, nil
+}
+
+// serviceOf is what a cluster publishes of itself: at the addresses that are given, or
+// at those of its endpoints that have the port of the first.
+func serviceOf(info *ententev1.GetInfoResponse, instance string, given []netip.Addr) (discovery.Service, error) {
+	id, err := peering.ParseClusterID(info.GetClusterId())
+	if err != nil {
+		return discovery.Service{}, err
+	}
+	if instance == "" {
+		instance = info.GetClusterName()
+	}
+	s := discovery.Service{
+		Instance: instance, Host: "entente-" + id.Short(), Addresses: given,
+		Text: discovery.Text{ID: id, Name: info.GetClusterName(), API: strconv.FormatUint(uint64(info.GetProtocol()), 10)},
+	}
+	for _, e := range info.GetEndpoints() {
+		at := strings.LastIndexByte(e, ':')
+		if port, err := strconv.ParseUint(e[at+1:], 10, 16); err == nil && s.Port == 0 {
+			s.Port = uint16(port)
+		}
+		endpoint, err := netip.ParseAddrPort(e)
+		if err != nil || endpoint.Port() != s.Port || len(given) > 0 || discovery.Dialable(endpoint.Addr()) != nil || slices.Contains(s.Addresses, endpoint.Addr()) {
+			continue
+		}
+		s.Addresses = append(s.Addresses, endpoint.Addr())
+	}
+	switch {
+	case s.Port == 0:
+		return s, fmt.Errorf("nobody can dial this cluster: set peer.endpoints in its chart's values, or how its Service is reached")
+	case len(s.Addresses) == 0:
+		return s, usageError("none of this cluster's endpoints (%s) is an address that others may dial: say it with --address", strings.Join(info.GetEndpoints(), ", "))
+	}
+	return s, nil
+}
