@@ -13,31 +13,25 @@ import (
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
-// sources is which sightings are asked for; none for all.
-type sources struct {
-	lan     bool
-	domains []string
-}
-
-func (s sources) has(m *ententev1.Sighting) bool {
-	return !s.lan && len(s.domains) == 0 || s.lan && m.GetSource() == "LAN" ||
-		m.GetSource() == "DNS" && slices.Contains(s.domains, strings.TrimSuffix(strings.ToLower(m.GetWhere()), "."))
-}
+// domains is those whose sightings are asked for; none for all sightings.
+type domains []string
 
 // of returns the sightings of a peer that are asked for.
-func (s sources) of(p *ententev1.Peer) []*ententev1.Sighting {
-	return slices.DeleteFunc(slices.Clone(p.GetSightings()), func(m *ententev1.Sighting) bool { return !s.has(m) })
+func (d domains) of(p *ententev1.Peer) []*ententev1.Sighting {
+	return slices.DeleteFunc(slices.Clone(p.GetSightings()), func(m *ententev1.Sighting) bool {
+		return len(d) > 0 && (m.GetSource() != "DNS" || !slices.Contains(d, m.GetWhere()))
+	})
 }
 
 func (a *app) discoverCommand() *cobra.Command {
 	var output outputFlags
-	var from sources
+	var from domains
 	var follow bool
 	cmd := &cobra.Command{
 		Use:   "discover",
 		Short: "List the clusters that discovery finds",
 		Long: `List the clusters that discovery finds, and where. Whatever is found is a hint:
-nothing on a network or in a domain proves who says it. TRUSTED is True for those
+nothing in a domain proves who says it. TRUSTED is True for those
 that this cluster trusts already, however they were found.
 
 Which domains are asked is a value of the chart, discovery.domains. Each cluster that
@@ -48,8 +42,8 @@ entente discover --domain example.com -o json
 entente discover --watch`),
 		Args: args(cobra.NoArgs),
 		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, _ []string) error {
-			for i, d := range from.domains {
-				from.domains[i] = strings.TrimSuffix(strings.ToLower(d), ".")
+			for i, d := range from {
+				from[i] = strings.TrimSuffix(strings.ToLower(d), ".")
 			}
 			if follow {
 				return a.watchDiscovered(ctx, c, &output, from)
@@ -76,8 +70,7 @@ entente discover --watch`),
 			return nil
 		}),
 	}
-	cmd.Flags().BoolVar(&from.lan, "lan", false, "Only those that a local network says")
-	cmd.Flags().StringSliceVar(&from.domains, "domain", nil, "Only those that this domain lists; may be repeated")
+	cmd.Flags().StringSliceVar((*[]string)(&from), "domain", nil, "Only those that this domain lists; may be repeated")
 	cmd.Flags().BoolVarP(&follow, "watch", "w", false, "Go on, with a line for each change, until interrupted")
 	output.add(cmd, formTable)
 	cmd.AddCommand(a.discoverZoneCommand())
@@ -85,7 +78,7 @@ entente discover --watch`),
 }
 
 // watchDiscovered tells what is found, and again whenever that changes.
-func (a *app) watchDiscovered(ctx context.Context, c *cluster, output *outputFlags, from sources) error {
+func (a *app) watchDiscovered(ctx context.Context, c *cluster, output *outputFlags, from domains) error {
 	l := a.lines(output, []int{20, 12, 20, 24}, "TIME", "NAME", "FOUND", "AT", "TRUSTED")
 	told := map[string]string{}
 	return watch(ctx, a, c, "watch peers", func(ctx context.Context) (grpc.ServerStreamingClient[ententev1.WatchPeersResponse], error) {

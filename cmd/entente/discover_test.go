@@ -38,7 +38,7 @@ func discovered() *world {
 
 func TestDiscover(t *testing.T) {
 	golden(t, "discover", discovered(),
-		[]string{"discover"}, []string{"discover", "--lan"}, []string{"discover", "--domain", "Example.com."}, []string{"discover", "--domain", "example.org"},
+		[]string{"discover"}, []string{"discover", "--domain", "Example.com."}, []string{"discover", "--domain", "example.org"},
 		[]string{"discover", "--domain", "example.com", "-o", "yaml"}, []string{"info"},
 	)
 	golden(t, "discover-none", peered(), []string{"discover"}, []string{"discover", "-o", "json"})

@@ -38,12 +38,17 @@ func automaticName(domain string) string {
 
 func metaName(domain string) string { return "_services._dns-sd._udp." + domain }
 
-// escapeLabel returns a label as it stands in a name (RFC 1035 section 5.1).
-func escapeLabel(label string) string {
+// escapeLabel returns a label as it stands in a name (RFC 1035 section 5.1), and
+// escapeText a string as the codec keeps it in a TXT record.
+func escapeLabel(label string) string { return escape(label, `. '@;()"\`) }
+
+func escapeText(s string) string { return escape(s, `"\`) }
+
+func escape(s, special string) string {
 	var b strings.Builder
-	for i := range len(label) {
-		switch c := label[i]; {
-		case strings.IndexByte(`. '@;()"\`, c) >= 0:
+	for i := range len(s) {
+		switch c := s[i]; {
+		case strings.IndexByte(special, c) >= 0:
 			b.WriteByte('\\')
 			b.WriteByte(c)
 		case c < ' ' || c > '~':

@@ -84,20 +84,3 @@ func instanceName(s discovery.Service, domain string) string {
 }
 
 func hostName(s discovery.Service, domain string) string { return canonical(s.Host + "." + domain) }
-
-// escapeText returns a string as the codec keeps it in a TXT record.
-func escapeText(s string) string {
-	var b strings.Builder
-	for i := range len(s) {
-		switch c := s[i]; {
-		case c == '"' || c == '\\':
-			b.WriteByte('\\')
-			b.WriteByte(c)
-		case c < ' ' || c > '~':
-			fmt.Fprintf(&b, `\%03d`, c)
-		default:
-			b.WriteByte(c)
-		}
-	}
-	return b.String()
-}

@@ -36,7 +36,7 @@ const keepPause, keepPatience = time.Minute, 5 * time.Second
 func (a *agent) discover(context.Context) error {
 	wake := make(chan struct{}, 1)
 	d := &domains{now: time.Now, log: a.log, forbidden: func(ctx context.Context) ([]netip.Prefix, error) {
-		return keptToItself(ctx, a.direct, &a.cfg)
+		return keptToItself(ctx, a.mgr.GetCache(), a.direct, &a.cfg)
 	}}
 	if len(a.cfg.DiscoveryDomains) > 0 {
 		cfg := dnssd.Config{
@@ -164,8 +164,9 @@ func (d *domains) tell(domain dnssd.Domain) {
 
 // keptToItself is addresses that nobody outside names for this cluster to dial: its
 // API server, its Services and pods, its nodes, and its peers' pods. What the agent was
-// not told of Services, nobody tells.
-func keptToItself(ctx context.Context, from ctrlclient.Reader, cfg *Config) ([]netip.Prefix, error) {
+// not told of Services, nobody tells. Nodes are cached already; of EndpointSlices only
+// those of the API server are wanted, so they are asked for.
+func keptToItself(ctx context.Context, cached, direct ctrlclient.Reader, cfg *Config) ([]netip.Prefix, error) {
 	out := slices.Concat(cfg.ServiceCIDRs, cfg.PodCIDRs, cfg.AliasPool)
 	add := func(text string) {
 		if addr, err := netip.ParseAddr(text); err == nil {
@@ -179,7 +180,7 @@ func keptToItself(ctx context.Context, from ctrlclient.Reader, cfg *Config) ([]n
 		add(u.Hostname())
 	}
 	var endpoints discoveryv1.EndpointSliceList
-	if err := from.List(ctx, &endpoints, ctrlclient.InNamespace("default"), ctrlclient.MatchingLabels{discoveryv1.LabelServiceName: "kubernetes"}); err != nil {
+	if err := direct.List(ctx, &endpoints, ctrlclient.InNamespace("default"), ctrlclient.MatchingLabels{discoveryv1.LabelServiceName: "kubernetes"}); err != nil {
 		return nil, fmt.Errorf("find out where the API server is: %w", err)
 	}
 	for i := range endpoints.Items {
@@ -190,7 +191,7 @@ func keptToItself(ctx context.Context, from ctrlclient.Reader, cfg *Config) ([]n
 		}
 	}
 	var nodes corev1.NodeList
-	if err := from.List(ctx, &nodes); err != nil {
+	if err := cached.List(ctx, &nodes); err != nil {
 		return nil, fmt.Errorf("find out where nodes are: %w", err)
 	}
 	for i := range nodes.Items {

@@ -14,6 +14,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
@@ -72,7 +73,10 @@ func TestWhatIsKeptToItself(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: corev1.NodeSpec{PodCIDRs: []string{"10.245.0.0/24"}},
 		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: "n1"}, {Type: corev1.NodeInternalIP, Address: "192.168.1.20"}}},
 	}
-	forbidden, err := keptToItself(t.Context(), fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(slice, node).Build(), &Config{
+	reader := func(o ctrlclient.Object) ctrlclient.Reader {
+		return fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(o).Build()
+	}
+	forbidden, err := keptToItself(t.Context(), reader(node), reader(slice), &Config{
 		Kubernetes: &rest.Config{Host: "https://10.96.0.1:443"}, PodIP: netip.MustParseAddr("172.16.3.4"),
 		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.97.0.0/16")}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
 		AliasPool: []netip.Prefix{netip.MustParsePrefix("198.18.0.0/15")},

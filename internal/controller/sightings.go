@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -47,7 +48,8 @@ type Sightings struct {
 	began   time.Time
 	last    map[lastSeen]time.Time
 	changed map[peering.ClusterID]time.Time
-	left    int
+	// full says that there was no room for all with the last look.
+	full bool
 }
 
 // hints is who shares the budget of writes for all that discovery finds.
@@ -324,10 +326,14 @@ func (r *Sightings) look(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("forget %s, which is not found any more: %w", name, err))
 		}
 	}
-	if plan.left != r.left {
-		r.left = plan.left
-		r.Log.Warn("discovery finds more clusters than are kept", "left", plan.left, "kept", maxHints, "ofPlace", maxHintsOfPlace)
+	if full := plan.left > 0; full != r.full {
+		r.full = full
+		if full {
+			r.Log.Warn("discovery finds more clusters than are kept", "left", plan.left, "kept", maxHints, "ofPlace", maxHintsOfPlace)
+		}
 	}
+	// What somebody else wrote meanwhile is seen with the next look.
+	errs = slices.DeleteFunc(errs, apierrors.IsConflict)
 	return errors.Join(errs...)
 }
 
