@@ -54,8 +54,14 @@ const (
 	creates = 200
 	// homePods is how many pods of the cluster's own run at the peer.
 	homePods = 500
-	// patience is how long a step may take.
-	patience = 25 * time.Minute
+	// patience is how long a step may take. What one peer has written is budgeted: to
+	// write all that its limits allow takes it more than an hour.
+	patience = 2 * time.Hour
+	// tell is the pause between two words on how far the peer is.
+	tell = time.Minute
+	// count is the pause between two counts of all that is there, which are work for
+	// the API server.
+	count = 10 * time.Second
 	// look is the pause between two looks at what is waited for.
 	look = 200 * time.Millisecond
 )
@@ -365,7 +371,7 @@ func (b *bench) limits(ctx context.Context, percent int) (r limitsResult, err er
 	if err := bad.reach(alive(ctx), living, &lives, a); err != nil {
 		return r, err
 	}
-	if r.Has, err = a.follows(alive(ctx), bad); err != nil {
+	if r.Has, err = a.follows(alive(ctx), bad, b.say); err != nil {
 		return r, err
 	}
 	r.Took = time.Since(begin).Seconds()
@@ -618,17 +624,22 @@ func (a *agent) has(ctx context.Context, peer peering.ClusterID) (map[string]int
 }
 
 // follows waits until all is there that a peer wants, and what is made of it.
-func (a *agent) follows(ctx context.Context, h *hostile) (map[string]int, error) {
+func (a *agent) follows(ctx context.Context, h *hostile, say func(format string, args ...any)) (map[string]int, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("it takes longer than %s", patience))
 	defer cancel()
+	begin, told := time.Now(), time.Now()
 	for {
 		has, err := a.has(ctx, h.Self())
+		if err == nil && time.Since(told) >= tell {
+			told = time.Now()
+			say("   after %s: %v", time.Since(begin).Round(time.Second), has)
+		}
 		// Each namespace has a record, too.
 		if err != nil || has["services"] == h.of(limitServices) && has["slices"] == h.of(limitSlices) && has["configs"] == h.of(limitConfigs)+has["namespaces"] &&
 			has["offloadedpods"] == h.of(limitPods) && has["pods"] == has["offloadedpods"] {
 			return has, err
 		}
-		if err := sleep(ctx, time.Second); err != nil {
+		if err := sleep(ctx, count); err != nil {
 			refused := map[string]int{}
 			for _, one := range h.hoards {
 				one.mu.Lock()
@@ -673,7 +684,7 @@ func (a *agent) forget(ctx context.Context, peer peering.ClusterID) error {
 		if left["offloadedpods"]+left["pods"]+left["services"]+left["contracts"] == 0 {
 			return nil
 		}
-		if err := sleep(ctx, time.Second); err != nil {
+		if err := sleep(ctx, count); err != nil {
 			return fmt.Errorf("there are still %v: %w", left, err)
 		}
 	}

@@ -153,12 +153,10 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 			return fmt.Errorf("-limits %d: want 1 to 100", *percent)
 		}
 		r, err := b.limits(ctx, *percent)
-		if len(r.Steps) > 0 {
-			b.reportLimits(r)
-		}
 		if err != nil {
 			return err
 		}
+		b.reportLimits(r)
 		return keepNumbers(*file, r)
 	}
 	var results []result

@@ -16,8 +16,9 @@ import (
 // sides said of their prefixes. It reads from a cache.
 type addresses struct{ client client.Reader }
 
+// peer returns what is known of a peer, to be read only; nil is nothing.
 func (a addresses) peer(id peering.ClusterID) *v1alpha1.ForeignCluster {
-	fc, err := store.Cached(context.Background(), a.client, id) //nolint:forbidigo // a cache answers at once
+	fc, err := store.Peek(context.Background(), a.client, id) //nolint:forbidigo // a cache answers at once
 	if err != nil {
 		return nil
 	}

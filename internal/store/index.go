@@ -58,18 +58,21 @@ func AddIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 // Cached returns what Known does of the ForeignClusters in a cache that has the
 // indexes: a copy, or nil. However many there are, it costs the same.
 func Cached(ctx context.Context, cache client.Reader, id peering.ClusterID) (*v1alpha1.ForeignCluster, error) {
+	fc, err := Peek(ctx, cache, id)
+	return fc.DeepCopy(), err
+}
+
+// Peek is Cached without a copy: it is to be read only. An offer alone has hundreds of
+// kilobytes to copy, and pods are looked at often.
+func Peek(ctx context.Context, cache client.Reader, id peering.ClusterID) (*v1alpha1.ForeignCluster, error) {
 	if id == "" {
 		return nil, nil //nolint:nilnil // absent is an answer
 	}
 	var list v1alpha1.ForeignClusterList
-	// It is looked for with each word said or heard, so only one is copied.
 	if err := cache.List(ctx, &list, client.MatchingFields{fieldCluster: string(id)}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list foreign clusters: %w", err)
 	}
-	if fc := Known(list.Items, id); fc != nil {
-		return fc.DeepCopy(), nil
-	}
-	return nil, nil //nolint:nilnil // absent is an answer
+	return Known(list.Items, id), nil
 }
 
 // ContractsWith returns the contracts with a peer, those that are over included,
