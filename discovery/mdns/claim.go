@@ -42,6 +42,8 @@ type claim struct {
 	// next one does.
 	sent int
 	due  time.Time
+	// waits is how often it waited for the same cluster's other responder.
+	waits int
 }
 
 // Names in wire form: a length is before each label.

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/entente-dev/entente/discovery"
 )
 
 // A rename is a name that had to be changed because another has it.
@@ -14,10 +16,15 @@ type rename struct{ from, to string }
 // that are not ours are a conflict (RFC 6762 section 9), and ours with less of a TTL
 // are put right (6.6).
 func (l *link) heardAnswers(now time.Time, heard []record) {
+	same := l.sameCluster(heard)
 	for _, c := range slices.Clone(l.claims) {
 		clash := false
 		for _, r := range heard {
-			if fold(r.name) != fold(c.name) || r.ttl == 0 || r.typ == dns.TypeNSEC {
+			if fold(r.name) != fold(c.name) || r.typ == dns.TypeNSEC {
+				continue
+			}
+			if r.ttl == 0 {
+				c.released(now)
 				continue
 			}
 			ours := slices.ContainsFunc(c.records, func(own record) bool { return own.ident() == r.ident() })
@@ -30,6 +37,9 @@ func (l *link) heardAnswers(now time.Time, heard []record) {
 		switch {
 		case !clash:
 			l.rescue(now, c, heard)
+		case c.phase == probing && (same[fold(c.name)] || c.waits > 0):
+			// Later answers may be of the host alone, which do not say whose it is.
+			c.wait(now)
 		case c.phase == probing:
 			l.rename(now, c)
 		default:
@@ -40,6 +50,38 @@ func (l *link) heardAnswers(now time.Time, heard []record) {
 			}
 		}
 	}
+}
+
+// sameCluster returns the names of ours that another responder has for a service with
+// our cluster ID: this cluster itself, from another node or before a restart, with
+// other addresses or another revision. Names are folded.
+func (l *link) sameCluster(heard []record) map[name]bool {
+	out := map[name]bool{}
+	for _, c := range l.claims {
+		if c.service == nil {
+			continue
+		}
+		n, heard := fold(c.name), heard
+		for _, typ := range []uint16{dns.TypeTXT, dns.TypeSRV} {
+			for _, e := range l.cache.sets[key{n, typ}] {
+				heard = append(heard[:len(heard):len(heard)], e.record)
+			}
+		}
+		for _, r := range heard {
+			if r.typ != dns.TypeTXT || fold(r.name) != n {
+				continue
+			}
+			if text, err := discovery.ParseText(r.texts()); err == nil && text.ID == c.service.Text.ID {
+				out[n] = true
+			}
+		}
+		for _, r := range heard {
+			if out[n] && r.typ == dns.TypeSRV && fold(r.name) == n {
+				out[fold(r.target())] = true
+			}
+		}
+	}
+	return out
 }
 
 // rename gives a claim the next name and lets it begin again.

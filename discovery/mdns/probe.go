@@ -14,7 +14,7 @@ func (l *link) probe(now time.Time) {
 			continue
 		}
 		if c.sent == probes {
-			c.phase, c.sent, c.due = announcing, 0, now
+			c.phase, c.sent, c.due, c.waits = announcing, 0, now, 0
 			continue
 		}
 		c.sent++
@@ -43,6 +43,26 @@ func (l *link) heardProbe(now time.Time, proposed []record) {
 		if len(theirs) > 0 && compareSets(c.records, theirs) < 0 {
 			c.sent, c.due = 0, now.Add(probeDefer)
 		}
+	}
+}
+
+// waitMax is how many times the wait for a name of this cluster's own doubles.
+const waitMax = 6
+
+// wait has a claim try again later, under the name that it has: first after a second,
+// then after twice that each time, up to about a minute. A name that the same cluster
+// has from another node is not taken, and becomes free. Nothing proves that it is the
+// same cluster: who pretends to be it keeps the name from it, as anybody on the LAN who
+// answers all probes can.
+func (c *claim) wait(now time.Time) {
+	c.sent, c.due = 0, now.Add(probeDefer<<min(c.waits, waitMax))
+	c.waits++
+}
+
+// released has a claim that waits try again: the other said goodbye.
+func (c *claim) released(now time.Time) {
+	if c.phase == probing && c.waits > 0 {
+		c.due, c.waits = earlier(c.due, now.Add(probeDelay)), 1
 	}
 }
 
