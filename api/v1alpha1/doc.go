@@ -81,6 +81,7 @@ func AddToScheme(s *runtime.Scheme) error {
 		&OffloadedPod{}, &OffloadedPodList{},
 		&FabricNode{}, &FabricNodeList{},
 		&Tunnel{}, &TunnelList{},
+		&NodeDiscovery{}, &NodeDiscoveryList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
