@@ -73,9 +73,12 @@ type Looked struct {
 }
 
 // stands says whether what was known of a place that does not tell it now is to be kept.
+// Answers of a domain come one by one, and one that is missing may be late; on a LAN
+// who goes says goodbye, or was asked for four times without an answer.
 func (l Looked) stands(id peering.ClusterID, at Place) bool {
 	starting, looked := l.Places[at]
-	return looked && (starting || l.missing != nil && !l.missing(lastSeen{id, at}))
+	late := at.Source != v1alpha1.FoundLAN && l.missing != nil && !l.missing(lastSeen{id, at})
+	return looked && (starting || late)
 }
 
 // Sighted is one cluster at one place.

@@ -1,0 +1,147 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+)
+
+const (
+	// LANSettles is for how long after a fabric began to listen not everybody has
+	// answered yet: questions go out at once, and after one and three seconds
+	// (RFC 6762 section 5.2).
+	LANSettles = 5 * time.Second
+	// lanHandover is for how long at most the node that was the gateway before goes on
+	// with discovery while the one that is has not settled.
+	lanHandover = time.Minute
+	// lanLook is how often it is looked whether what is published changed.
+	lanLook = 5 * time.Second
+)
+
+// NodeDiscoveries keeps a NodeDiscovery for the node that is the gateway: it publishes
+// this cluster on its LANs, and looks for others.
+type NodeDiscoveries struct {
+	Client client.Client
+	// Want returns what the node is to do; nil is that discovery on LANs is off. With an
+	// error everything stays as it is.
+	Want func(context.Context) (*v1alpha1.NodeDiscoverySpec, error)
+	Now  func() time.Time
+}
+
+// SetupWithManager registers the reconciler.
+func (r *NodeDiscoveries) SetupWithManager(mgr ctrl.Manager) error {
+	gateway := builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		return e.ObjectOld.(*v1alpha1.FabricNode).Spec != e.ObjectNew.(*v1alpha1.FabricNode).Spec
+	}})
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("nodediscoveries").
+		Watches(&v1alpha1.FabricNode{}, allAsOne("nodediscoveries"), gateway).
+		Watches(&v1alpha1.NodeDiscovery{}, allAsOne("nodediscoveries")).
+		Complete(r)
+}
+
+// Reconcile implements reconcile.Reconciler.
+func (r *NodeDiscoveries) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	var nodes v1alpha1.FabricNodeList
+	var have v1alpha1.NodeDiscoveryList
+	if err := r.Client.List(ctx, &nodes); err != nil {
+		return reconcile.Result{}, fmt.Errorf("list fabric nodes: %w", err)
+	}
+	if err := r.Client.List(ctx, &have); err != nil {
+		return reconcile.Result{}, fmt.Errorf("list node discoveries: %w", err)
+	}
+	want, err := r.Want(ctx)
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("tell what to publish on LANs: %w", err)
+	}
+	plan := planNodeDiscoveries(want, nodes.Items, have.Items, r.Now())
+	for _, name := range plan.create {
+		nd := &v1alpha1.NodeDiscovery{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager}},
+			Spec:       *want,
+		}
+		if err := r.Client.Create(ctx, nd, client.FieldOwner(v1alpha1.Manager)); err != nil {
+			return reconcile.Result{}, fmt.Errorf("create node discovery %s: %w", name, err)
+		}
+	}
+	for _, nd := range plan.change {
+		patch := client.MergeFrom(nd.DeepCopy())
+		nd.Spec = *want
+		if err := r.Client.Patch(ctx, nd, patch, client.FieldOwner(v1alpha1.Manager)); client.IgnoreNotFound(err) != nil {
+			return reconcile.Result{}, fmt.Errorf("change node discovery %s: %w", nd.Name, err)
+		}
+	}
+	for _, nd := range plan.remove {
+		if err := r.Client.Delete(ctx, nd, client.Preconditions{UID: &nd.UID}); client.IgnoreNotFound(err) != nil {
+			return reconcile.Result{}, fmt.Errorf("remove node discovery %s: %w", nd.Name, err)
+		}
+	}
+	if want == nil {
+		return reconcile.Result{}, nil
+	}
+	return reconcile.Result{RequeueAfter: lanLook}, nil
+}
+
+type nodeDiscoveryPlan struct {
+	create         []string
+	change, remove []*v1alpha1.NodeDiscovery
+}
+
+// planNodeDiscoveries decides which NodeDiscoveries there are. The node that was the
+// gateway before goes on until the one that is has listened for a while, so that what is
+// found does not go and come again.
+func planNodeDiscoveries(want *v1alpha1.NodeDiscoverySpec, nodes []v1alpha1.FabricNode, have []v1alpha1.NodeDiscovery, now time.Time) nodeDiscoveryPlan {
+	var plan nodeDiscoveryPlan
+	at := map[string]*v1alpha1.NodeDiscovery{}
+	for i := range have {
+		at[have[i].Name] = &have[i]
+	}
+	gateways, settled := map[string]bool{}, false
+	for i := range nodes {
+		name := nodes[i].Name
+		if want == nil || !nodes[i].Spec.Gateway || !nodes[i].DeletionTimestamp.IsZero() {
+			continue
+		}
+		gateways[name] = true
+		nd := at[name]
+		if nd == nil {
+			plan.create = append(plan.create, name)
+			continue
+		}
+		settled = settled || LANSettled(&nd.Status) || now.Sub(nd.CreationTimestamp.Time) >= lanHandover
+	}
+	for i := range have {
+		nd := &have[i]
+		switch {
+		case !nd.DeletionTimestamp.IsZero():
+		case want == nil, !gateways[nd.Name] && settled:
+			plan.remove = append(plan.remove, nd)
+		case !equality.Semantic.DeepEqual(nd.Spec, *want):
+			plan.change = append(plan.change, nd)
+		}
+	}
+	slices.Sort(plan.create)
+	byName := func(a, b *v1alpha1.NodeDiscovery) int { return cmp.Compare(a.Name, b.Name) }
+	slices.SortFunc(plan.change, byName)
+	slices.SortFunc(plan.remove, byName)
+	return plan
+}
+
+// LANSettled says whether the fabric had listened for long enough when it wrote this:
+// what it did not name then is not there.
+func LANSettled(s *v1alpha1.NodeDiscoveryStatus) bool {
+	return s.Since != nil && s.ObservedAt.Sub(s.Since.Time) >= LANSettles
+}
