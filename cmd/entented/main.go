@@ -183,6 +183,8 @@ func agentCommand(logs *logFlags) *cobra.Command {
 	flags.StringArrayVar(&podCIDRs, "pod-cidr", nil, "this cluster's pod prefix; repeat for several (default: what the nodes carry)")
 	flags.StringArrayVar(&serviceCIDRs, "service-cidr", nil, "this cluster's service prefix, which no alias may overlap; repeat for several")
 	flags.StringArrayVar(&aliasPool, "alias-pool", []string{"198.18.0.0/15", "fdd7:585b:e300::/40"}, "where aliases for peers' prefixes come from; repeat for several")
+	flags.BoolVar(&cfg.DiscoveryLAN, "discovery-lan", false, "publish this cluster on the LANs of the gateway by Multicast DNS, and look for clusters there")
+	flags.StringArrayVar(&cfg.DiscoveryInterfaces, "discovery-interface", nil, "a network interface on which that is done, or its beginning and *; repeat for several (default: all whose names do not say that they lead to containers, virtual machines or tunnels)")
 	flags.StringArrayVar(&cfg.DiscoveryDomains, "discovery-domain", nil, "a domain in which clusters are looked for by DNS-SD; repeat for several (default: none)")
 	flags.StringArrayVar(&resolvers, "discovery-resolver", nil, "the address, or ADDRESS:PORT, of a resolver that is asked for them; repeat for several, the first is asked first (default: those of /etc/resolv.conf)")
 	flags.StringVar(&cfg.PeerAddress, "peer-address", ":7443", "where the peer API listens")

@@ -74,6 +74,10 @@ type Config struct {
 	// PodCIDRs overrides what the nodes carry, ServiceCIDRs is what aliases may not
 	// overlap, AliasPool where they come from.
 	PodCIDRs, ServiceCIDRs, AliasPool []netip.Prefix
+	// DiscoveryLAN publishes this cluster on the LANs of the gateway, and looks for others
+	// there, on the interfaces DiscoveryInterfaces; default: see [mdns.DefaultInterface].
+	DiscoveryLAN        bool
+	DiscoveryInterfaces []string
 	// DiscoveryDomains are the domains in which clusters are looked for. Default: none.
 	DiscoveryDomains []string
 	// DiscoveryResolvers are asked for them. Default: those of /etc/resolv.conf.
@@ -151,6 +155,9 @@ type agent struct {
 	nodes     *nodes
 	lent      *offload.Provider
 	startup   startup
+	// automatic says whether this cluster peers by policy, without being asked: then it
+	// is published so. Nil is no.
+	automatic func() bool
 
 	peersWake, trustWake, contractsWake *waker
 	serving                             atomic.Bool

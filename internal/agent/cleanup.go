@@ -103,7 +103,7 @@ func asks() []client.ObjectList {
 
 // kinds returns lists of all our kinds.
 func kinds() []client.ObjectList {
-	return append(asks(), &v1alpha1.ContractList{}, &v1alpha1.OffloadedPodList{}, &v1alpha1.TunnelList{}, &v1alpha1.FabricNodeList{})
+	return append(asks(), &v1alpha1.ContractList{}, &v1alpha1.OffloadedPodList{}, &v1alpha1.TunnelList{}, &v1alpha1.FabricNodeList{}, &v1alpha1.NodeDiscoveryList{})
 }
 
 func (w *cleanup) endPeerings(ctx context.Context) error {

@@ -33,20 +33,21 @@ const keepPause, keepPatience = time.Minute, 5 * time.Second
 // discover keeps what discovery finds, while this agent leads. With discovery off what
 // was found before goes. A domain that is none is told of and left out: peerings do not
 // end for it.
-func (a *agent) discover(context.Context) error {
+func (a *agent) discover(ctx context.Context) error {
 	wake := make(chan struct{}, 1)
+	poke := func() {
+		select {
+		case wake <- struct{}{}:
+		default:
+		}
+	}
 	d := &domains{now: time.Now, log: a.log, forbidden: func(ctx context.Context) ([]netip.Prefix, error) {
 		return keptToItself(ctx, a.mgr.GetCache(), a.direct, &a.cfg)
 	}}
 	if len(a.cfg.DiscoveryDomains) > 0 {
 		cfg := dnssd.Config{
 			Domains: a.cfg.DiscoveryDomains,
-			Changed: func(dnssd.Domain) {
-				select {
-				case wake <- struct{}{}:
-				default:
-				}
-			},
+			Changed: func(dnssd.Domain) { poke() },
 		}
 		browser, err := browser(cfg, a.cfg.DiscoveryResolvers)
 		if err != nil {
@@ -58,8 +59,19 @@ func (a *agent) discover(context.Context) error {
 			}
 		}
 	}
+	look := d.look
+	if a.cfg.DiscoveryLAN {
+		l := &lans{reader: a.mgr.GetCache(), now: time.Now, log: a.log, kept: d.keptNow}
+		if err := l.watch(ctx, a.mgr.GetCache(), poke); err != nil {
+			return err
+		}
+		look = lookAll(d.look, l.look)
+	}
+	if err := a.nodeDiscoveries().SetupWithManager(a.mgr); err != nil {
+		return err
+	}
 	return a.mgr.Add(&controller.Sightings{
-		Client: a.mgr.GetClient(), Self: a.source.ID(), Events: a.events, Log: a.log, Now: time.Now, Budget: a.states.Budget, Look: d.look, Wake: wake,
+		Client: a.mgr.GetClient(), Self: a.source.ID(), Events: a.events, Log: a.log, Now: time.Now, Budget: a.states.Budget, Look: look, Wake: wake,
 	})
 }
 
@@ -121,6 +133,14 @@ func (d *domains) look() controller.Looked {
 		}
 	}
 	return out
+}
+
+// keptNow returns what this cluster keeps to itself; false is that it is not known yet.
+func (d *domains) keptNow() ([]netip.Prefix, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.keep()
+	return d.kept, !d.keptAt.IsZero()
 }
 
 // keep learns each minute what this cluster keeps to itself. The lock is held.

@@ -16,3 +16,24 @@ const (
 	// cluster's. It is as many as a contract can have.
 	maxHeardPods = 20_000
 )
+
+// Limits of discovery on LANs.
+const (
+	// lanSilent is after how long without a report the fabric of a node counts as silent:
+	// what it found is believed for a while then, but not what it lacks.
+	lanSilent = 3 * time.Minute
+	// lanStands is for how long at most what a silent fabric found is believed.
+	lanStands = 10 * time.Minute
+	// maxLANInterfaces and maxLANFound are how many network interfaces, and how many
+	// clusters, the fabric of a node reports, as in the custom resource.
+	maxLANInterfaces = 16
+	maxLANFound      = 256
+	// maxInterfaceName is the most bytes of the name of an interface (Linux' IFNAMSIZ
+	// without its end), maxClusterName those of what a cluster calls itself.
+	maxInterfaceName = 15
+	maxClusterName   = 64
+	// maxDiscoveryText is the most bytes of a problem.
+	maxDiscoveryText = 512
+	// fingerprintBytes is how many bytes of the hash of the trust bundle are published.
+	fingerprintBytes = 8
+)

@@ -53,7 +53,9 @@ const (
 )
 
 // RunNode runs the fabric of a node until ctx ends: it makes the node's tunnels
-// as the Tunnels say, and reports in the node's FabricNode. Its end leaves the
+// as the Tunnels say, and reports in the node's FabricNode. While the node has a
+// NodeDiscovery, it publishes this cluster on the node's LANs and reports in it who else
+// is there. Its end leaves the
 // tunnels as they are, unless none is wanted any more.
 func RunNode(ctx context.Context, cfg NodeConfig) error {
 	fabric, err := tunnel.New(tunnel.Config{
@@ -83,6 +85,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	tasks.Go(func() error { return mgr.Start(ctx) })
 	tasks.Go(func() error { return n.follow(ctx, mgr.GetCache()) })
 	tasks.Go(func() error { return n.report(ctx) })
+	tasks.Go(func() error { return runLAN(ctx, cfg, mgr) })
 	err = tasks.Wait()
 	ending := n.ending(context.WithoutCancel(ctx))
 	stopFabric()

@@ -1,0 +1,217 @@
+package agent
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/controller"
+)
+
+func TestWhatIsPublishedOnLANs(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		endpoints []string
+		want      string
+		why       string
+	}{
+		"an address":                    {endpoints: []string{"192.0.2.1:30743"}, want: "30743 [192.0.2.1]"},
+		"both families":                 {endpoints: []string{"192.0.2.1:7443", "[2001:db8::1]:7443"}, want: "7443 [192.0.2.1 2001:db8::1]"},
+		"the most usual port":           {endpoints: []string{"192.0.2.9:443", "192.0.2.1:30743", "192.0.2.2:30743"}, want: "30743 [192.0.2.1 192.0.2.2]"},
+		"of two the first":              {endpoints: []string{"192.0.2.1:443", "192.0.2.2:30743"}, want: "443 [192.0.2.1]"},
+		"one that nobody dials":         {endpoints: []string{"127.0.0.1:1", "127.0.0.2:1", "192.0.2.1:7443"}, want: "7443 [192.0.2.1]"},
+		"one twice, and in two forms":   {endpoints: []string{"192.0.2.1:7443", "192.0.2.1:7443", "192.0.2.2:443", "192.0.2.3:443"}, want: "443 [192.0.2.2 192.0.2.3]"},
+		"names are not published":       {endpoints: []string{"office.example:7443"}, why: "none of this cluster's endpoints (office.example:7443) is an address"},
+		"nobody dials it":               {why: "nobody can dial this cluster: set peer.endpoints"},
+		"no more than a service has":    {endpoints: []string{"192.0.2.1:1", "192.0.2.2:1", "192.0.2.3:1", "192.0.2.4:1", "192.0.2.5:1", "192.0.2.6:1", "192.0.2.7:1", "192.0.2.8:1", "192.0.2.9:1"}, want: "1 [192.0.2.1 192.0.2.2 192.0.2.3 192.0.2.4 192.0.2.5 192.0.2.6 192.0.2.7 192.0.2.8]"},
+		"what is too long to be a text": {endpoints: []string{strings.Repeat("o", 600) + ":7443"}, why: "none of"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			own := ownCluster{id: testID('o'), name: "office", protocol: 3, bundle: []byte("roots"), endpoints: tt.endpoints, automatic: true}
+			spec := own.publish()
+			if tt.why != "" {
+				if spec.Publish != nil || !strings.Contains(spec.NotPublished, tt.why) || len(spec.NotPublished) > maxDiscoveryText {
+					t.Errorf("got %+v, want it not published: %s", spec, tt.why)
+				}
+				return
+			}
+			p := spec.Publish
+			if p == nil || fmt.Sprint(p.Port, " ", p.Addresses) != tt.want {
+				t.Fatalf("got %+v, want %s", p, tt.want)
+			}
+			sum := sha256.Sum256([]byte("roots"))
+			if p.Instance != "office" || p.Name != "office" || p.Host != "entente-oooooooo" || p.API != "3" || !p.Automatic || !strings.HasPrefix(hex.EncodeToString(sum[:]), p.Fingerprint) || len(p.Fingerprint) != 16 {
+				t.Errorf("published %+v", p)
+			}
+			services, err := servicesOf(p)
+			if err != nil || len(services) != 1 || services[0].Text.ID != testID('o') || services[0].Text.Fingerprint != p.Fingerprint || !services[0].Automatic {
+				t.Errorf("the fabric publishes %+v, %v", services, err)
+			}
+		})
+	}
+}
+
+// lansTest is an agent's look at what fabrics report.
+type lansTest struct {
+	*lans
+	t     *testing.T
+	clock time.Time
+	c     client.Client
+}
+
+func newLANs(t *testing.T) *lansTest {
+	l := &lansTest{t: t, clock: time.Unix(1e9, 0)}
+	l.c = fake.NewClientBuilder().WithScheme(Scheme()).WithStatusSubresource(&v1alpha1.NodeDiscovery{}).Build()
+	l.lans = &lans{
+		reader: l.c, now: func() time.Time { return l.clock }, log: slog.New(slog.DiscardHandler),
+		kept: func() ([]netip.Prefix, bool) { return []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, true },
+	}
+	return l
+}
+
+// reports has the fabric of node a write, by a clock that is an hour off.
+func (l *lansTest) reports(listened time.Duration, found ...v1alpha1.FoundCluster) {
+	l.t.Helper()
+	nd := &v1alpha1.NodeDiscovery{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
+	if l.c.Get(l.t.Context(), client.ObjectKeyFromObject(nd), nd) != nil {
+		if err := l.c.Create(l.t.Context(), nd); err != nil {
+			l.t.Fatal(err)
+		}
+	}
+	at := l.clock.Add(-time.Hour)
+	nd.Status = v1alpha1.NodeDiscoveryStatus{
+		Interfaces: []string{"eth0"}, Found: found, ObservedAt: metav1.NewTime(at), Since: new(metav1.NewTime(at.Add(-listened))),
+	}
+	if err := l.c.Status().Update(l.t.Context(), nd); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// sees says what is found, and whether what stood before stands.
+func (l *lansTest) sees() string {
+	looked := l.look()
+	var out []string
+	for _, s := range looked.Found {
+		out = append(out, fmt.Sprintf("%c %v", s.ID[0], s.Endpoints))
+	}
+	for p, stands := range looked.Places {
+		out = append(out, fmt.Sprintf("%s/%s/%s %s", p.Source, p.Where, p.Node, map[bool]string{true: "stands", false: "is all"}[stands]))
+	}
+	return strings.Join(out, ", ")
+}
+
+func foundCluster(c byte, endpoints ...string) v1alpha1.FoundCluster {
+	return v1alpha1.FoundCluster{Interface: "eth0", ClusterID: string(testID(c)), Name: string(c), Endpoints: endpoints}
+}
+
+// What a fabric lacks is believed only while the fabric is heard of, and only once it has
+// listened for a while. Clocks of nodes do not matter.
+func TestASilentFabricIsBelievedForAWhile(t *testing.T) {
+	t.Parallel()
+	l := newLANs(t)
+	x := foundCluster('x', "192.0.2.7:7443")
+	const found, all, stands = "x [192.0.2.7:7443], ", "LAN/eth0/a is all", "LAN/eth0/a stands"
+	check := func(what, want string) {
+		t.Helper()
+		if got := l.sees(); got != want {
+			t.Errorf("%s: %q, want %q", what, got, want)
+		}
+	}
+	check("no node", "")
+	l.reports(0, x)
+	check("it has just begun", found+stands)
+	l.clock = l.clock.Add(controller.LANSettles)
+	l.reports(controller.LANSettles, x)
+	check("it has listened for a while", found+all)
+	l.clock = l.clock.Add(time.Second)
+	l.reports(time.Minute)
+	check("it lost it", all)
+	l.reports(time.Minute, x)
+	l.clock = l.clock.Add(lanSilent - time.Second)
+	check("it was heard of lately", found+all)
+	l.clock = l.clock.Add(time.Second)
+	check("it is silent", found+stands)
+	l.clock = l.clock.Add(lanStands - lanSilent - time.Second)
+	check("it is silent for long", found+stands)
+	l.clock = l.clock.Add(time.Second)
+	check("it is silent for too long", "")
+	l.reports(time.Hour, x)
+	check("it is heard of again", found+all)
+	if err := l.c.Delete(t.Context(), &v1alpha1.NodeDiscovery{ObjectMeta: metav1.ObjectMeta{Name: "a"}}); err != nil {
+		t.Fatal(err)
+	}
+	check("its NodeDiscovery is gone", "")
+}
+
+func TestAfterAStartOfTheAgentAFabricHasToReport(t *testing.T) {
+	t.Parallel()
+	l := newLANs(t)
+	l.reports(time.Hour, foundCluster('x', "192.0.2.7:7443"))
+	for _, step := range []struct {
+		after time.Duration
+		want  string
+	}{{0, "stands"}, {lanStands - 1, "stands"}, {1, ""}} {
+		l.clock = l.clock.Add(step.after)
+		if got := l.sees(); !strings.Contains(got, step.want) || (step.want == "") != (got == "") {
+			t.Errorf("after %s: %q", step.after, got)
+		}
+	}
+	l.reports(time.Hour)
+	if got := l.sees(); got != "LAN/eth0/a is all" {
+		t.Errorf("after a report: %q", got)
+	}
+}
+
+// The fabric's word is not taken for what may be dialled, and for what is a name.
+func TestWhatAFabricReportsIsCheckedAgain(t *testing.T) {
+	t.Parallel()
+	bad := foundCluster('y', "192.0.2.8:7443")
+	bad.ClusterID = "../y"
+	elsewhere := foundCluster('z', "192.0.2.9:7443")
+	elsewhere.Interface = "eth7"
+	nameless := foundCluster('n', "192.0.2.10:7443")
+	nameless.Name = "a\nb" + strings.Repeat("c", 100)
+	many := foundCluster('m', slices.Repeat([]string{"192.0.2.11:7443"}, 20)...)
+	l := newLANs(t)
+	l.reports(time.Hour, foundCluster('x', "10.96.0.1:443", "169.254.169.254:80", "office.example:7443", "[fe80::1%eth0]:7443", "192.0.2.7:7443"), foundCluster('i', "10.0.0.1:7443"), bad, elsewhere, nameless, many)
+	looked := l.look()
+	var got []string
+	for _, s := range looked.Found {
+		got = append(got, fmt.Sprintf("%c %d %d", s.ID[0], len(s.Endpoints), len(s.Name)))
+		if s.Name != strings.ToValidUTF8(s.Name, "") || strings.Contains(s.Name, "\n") {
+			t.Errorf("name %q", s.Name)
+		}
+	}
+	if want := []string{"x 1 1", "n 1 64", "m 8 1"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	l.kept = func() ([]netip.Prefix, bool) { return nil, false }
+	if looked := l.look(); len(looked.Found) != 0 || len(looked.Places) != 1 {
+		t.Errorf("before it is known what nobody leads to, %+v is believed", looked)
+	}
+}
+
+func TestLookAll(t *testing.T) {
+	t.Parallel()
+	one := func(source v1alpha1.Found, c byte) func() controller.Looked {
+		place := controller.Place{Source: source, Where: string(c)}
+		return func() controller.Looked {
+			return controller.Looked{Places: map[controller.Place]bool{place: true}, Found: []controller.Sighted{{ID: testID(c)}}}
+		}
+	}
+	if all := lookAll(one(v1alpha1.FoundLAN, 'x'), one(v1alpha1.FoundDNS, 'y'), (&domains{}).look)(); len(all.Found) != 2 || len(all.Places) != 2 {
+		t.Errorf("got %+v", all)
+	}
+}

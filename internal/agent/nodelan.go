@@ -1,0 +1,391 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net/netip"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/discovery"
+	"github.com/entente-dev/entente/discovery/mdns"
+	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/peering"
+)
+
+const (
+	lanStatusEvery = time.Minute
+	lanStatusPause = time.Second
+	// lanResync is how often it is looked at what the responder does not tell: which
+	// interfaces it uses.
+	lanResync = 5 * time.Second
+	// lanRetry is how long a responder that failed rests.
+	lanRetry = 10 * time.Second
+	// lanStart is how long a responder has to find its interfaces, before it counts as one
+	// that has none.
+	lanStart, lanStartPoll = 2 * time.Second, 50 * time.Millisecond
+)
+
+// responder is what a node does with [mdns.Responder].
+type responder interface {
+	Run(ctx context.Context) error
+	Publish(services []discovery.Service) error
+	Found() []discovery.Found
+	Changed() <-chan struct{}
+	Stats() map[string]mdns.Stats
+}
+
+// nodeLAN publishes this cluster on the LANs of a node and looks for others there, as
+// long as the node has a NodeDiscovery. Without one there is no socket.
+type nodeLAN struct {
+	node   string
+	client client.Client
+	// respond returns a responder on some interfaces.
+	respond func(interfaces []string) responder
+	log     *slog.Logger
+
+	// on is nil while nothing listens.
+	on *listening
+	// last is what was reported last, at wrote; nil if that is not known.
+	last  *v1alpha1.NodeDiscoveryStatus
+	wrote time.Time
+}
+
+// listening is a responder that runs.
+type listening struct {
+	responder
+	interfaces []string
+	publish    *v1alpha1.PublishedCluster
+	since      time.Time
+	stop       context.CancelFunc
+	done       chan error
+	// failed is why it ended, refused why it does not publish what it should.
+	failedAt        time.Time
+	failed, refused error
+}
+
+// runLAN runs discovery on the LANs of a node until ctx ends. What it reads comes from a
+// watch of its own: where the kind or the right to it is missing, tunnels go on.
+func runLAN(ctx context.Context, cfg NodeConfig, mgr ctrl.Manager) error {
+	objects, err := cache.New(cfg.Kubernetes, cache.Options{
+		Scheme: Scheme(), Mapper: mgr.GetRESTMapper(), HTTPClient: mgr.GetHTTPClient(),
+		ByObject: map[client.Object]cache.ByObject{
+			// Of its own node alone: no other one costs it a request.
+			&v1alpha1.NodeDiscovery{}: {Field: fields.OneTermEqualSelector("metadata.name", cfg.Node)},
+		},
+		DefaultTransform: cache.TransformStripManagedFields(),
+	})
+	if err != nil {
+		return fmt.Errorf("watch node discoveries: %w", err)
+	}
+	c, err := client.New(cfg.Kubernetes, client.Options{
+		Scheme: Scheme(), Mapper: mgr.GetRESTMapper(), HTTPClient: mgr.GetHTTPClient(), Cache: &client.CacheOptions{Reader: objects},
+	})
+	if err != nil {
+		return fmt.Errorf("reach the API server: %w", err)
+	}
+	n := &nodeLAN{node: cfg.Node, client: c, log: cfg.Log, respond: func(interfaces []string) responder {
+		return mdns.New(mdns.Config{Interface: mdns.NamedInterfaces(interfaces), Browse: true, Log: cfg.Log})
+	}}
+	tasks, ctx := errgroup.WithContext(ctx)
+	tasks.Go(func() error { return objects.Start(ctx) })
+	tasks.Go(func() error {
+		kick := make(chan struct{}, 1)
+		poke := func(any) {
+			select {
+			case kick <- struct{}{}:
+			default:
+			}
+		}
+		for {
+			informer, err := objects.GetInformer(ctx, &v1alpha1.NodeDiscovery{})
+			if err == nil {
+				_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+					AddFunc: poke, DeleteFunc: poke,
+					UpdateFunc: func(before, after any) {
+						if before.(*v1alpha1.NodeDiscovery).Generation != after.(*v1alpha1.NodeDiscovery).Generation || !after.(*v1alpha1.NodeDiscovery).DeletionTimestamp.IsZero() {
+							poke(after)
+						}
+					},
+				})
+			}
+			if err == nil {
+				break
+			}
+			if ctx.Err() == nil {
+				cfg.Log.Warn("no discovery on the LANs of this node", "err", err)
+			}
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(lanStatusEvery):
+			}
+		}
+		n.follow(ctx, kick)
+		return nil
+	})
+	return tasks.Wait()
+}
+
+// follow does what the NodeDiscovery says until ctx ends. Then, and when it is gone, it
+// says goodbye.
+func (n *nodeLAN) follow(ctx context.Context, kick <-chan struct{}) {
+	defer n.end()
+	for ctx.Err() == nil {
+		wait := n.step(ctx)
+		timer := time.NewTimer(wait)
+		var changed <-chan struct{}
+		var done <-chan error
+		if n.on != nil {
+			changed, done = n.on.Changed(), n.on.done
+		}
+		select {
+		case <-ctx.Done():
+		case <-kick:
+		case <-timer.C:
+		case <-changed:
+		case err := <-done:
+			n.ended(ctx, err)
+		}
+		timer.Stop()
+	}
+}
+
+// step does what is due and returns how long to wait if nothing happens.
+func (n *nodeLAN) step(ctx context.Context) time.Duration {
+	var nd v1alpha1.NodeDiscovery
+	err := n.client.Get(ctx, client.ObjectKey{Name: n.node}, &nd)
+	switch {
+	case client.IgnoreNotFound(err) != nil:
+		if ctx.Err() == nil {
+			n.log.Warn("cannot tell what to do on the LANs of this node; it goes on as it does", "err", err)
+		}
+		return lanResync
+	case err != nil || !nd.DeletionTimestamp.IsZero():
+		n.end()
+		return math.MaxInt64 // its making is told
+	}
+	n.listen(ctx, &nd.Spec)
+	return n.report(ctx, &nd)
+}
+
+// end says goodbye, if anything listens.
+func (n *nodeLAN) end() {
+	n.last = nil
+	if n.on == nil {
+		return
+	}
+	n.on.stop()
+	if n.on.failed == nil {
+		if err := <-n.on.done; err != nil {
+			n.log.Warn("discovery on the LANs of this node ended", "err", err)
+		}
+	}
+	n.on = nil
+}
+
+// ended notes that the responder ended.
+func (n *nodeLAN) ended(ctx context.Context, err error) {
+	if err == nil {
+		err = errors.New("it ended")
+	}
+	if ctx.Err() == nil {
+		n.log.Warn("no discovery on the LANs of this node; it is tried again", "err", err)
+	}
+	n.on.stop()
+	n.on.failed, n.on.failedAt = err, time.Now()
+}
+
+// listen has a responder run, on the interfaces and with the services of the spec.
+func (n *nodeLAN) listen(ctx context.Context, spec *v1alpha1.NodeDiscoverySpec) {
+	if n.on != nil && (!slices.Equal(n.on.interfaces, spec.Interfaces) || n.on.failed != nil && time.Since(n.on.failedAt) >= lanRetry) {
+		n.end()
+	}
+	if n.on == nil {
+		r := n.respond(spec.Interfaces)
+		ctx, stop := context.WithCancel(ctx)
+		n.on = &listening{responder: r, interfaces: slices.Clone(spec.Interfaces), since: time.Now(), stop: stop, done: make(chan error, 1)}
+		go func(done chan<- error) { done <- r.Run(ctx) }(n.on.done)
+	}
+	if equality.Semantic.DeepEqual(spec.Publish, n.on.publish) {
+		return
+	}
+	services, err := servicesOf(spec.Publish)
+	if err == nil {
+		err = n.on.Publish(services)
+	}
+	n.on.publish, n.on.refused = spec.Publish.DeepCopy(), err
+}
+
+// servicesOf returns what is published; it fails for what cannot be.
+func servicesOf(p *v1alpha1.PublishedCluster) ([]discovery.Service, error) {
+	if p == nil {
+		return nil, nil
+	}
+	s := discovery.Service{
+		Instance: p.Instance, Host: p.Host, Port: uint16(p.Port), Automatic: p.Automatic,
+		Text: discovery.Text{ID: peering.ClusterID(p.ClusterID), Name: p.Name, API: p.API, Fingerprint: p.Fingerprint},
+	}
+	for _, text := range p.Addresses {
+		addr, err := netip.ParseAddr(text)
+		if err != nil {
+			return nil, fmt.Errorf("address %q: %w", text, err)
+		}
+		s.Addresses = append(s.Addresses, addr)
+	}
+	if len(s.Addresses) == 0 {
+		return nil, errors.New("no address to publish")
+	}
+	return []discovery.Service{s}, s.Check()
+}
+
+// report writes the status when it changed, and each minute; at most once a second. It
+// returns when to look again.
+func (n *nodeLAN) report(ctx context.Context, nd *v1alpha1.NodeDiscovery) time.Duration {
+	on, now := n.on, time.Now()
+	age := now.Sub(on.since)
+	interfaces := on.Stats()
+	if len(interfaces) == 0 && on.failed == nil && age < lanStart {
+		return lanStartPoll
+	}
+	before := nd.Status.Found
+	if n.last != nil {
+		before = n.last.Found
+	}
+	status := lanStatus(on, before)
+	settles := on.since.Add(controller.LANSettles + time.Second) // times are told in seconds
+	settled := on.failed == nil && !now.Before(settles) && n.wrote.Before(settles)
+	if n.last != nil && !settled && now.Sub(n.wrote) < lanStatusEvery && equality.Semantic.DeepEqual(*n.last, status) {
+		wait := min(lanResync, n.wrote.Add(lanStatusEvery).Sub(now))
+		if now.Before(settles) {
+			wait = min(wait, settles.Sub(now))
+		}
+		return wait
+	}
+	if pause := n.wrote.Add(lanStatusPause).Sub(now); pause > 0 {
+		return pause
+	}
+	n.wrote = now
+	if err := n.write(ctx, nd, status, now); err != nil {
+		n.last = nil
+		if client.IgnoreNotFound(err) != nil && ctx.Err() == nil {
+			n.log.Warn("cannot report what is found on the LANs of this node", "err", err)
+		}
+		return lanStatusPause
+	}
+	n.last = &status
+	return min(lanResync, lanStatusEvery)
+}
+
+// write replaces the status. Each field is named: what the cache has may be older than
+// what was written last, and a difference to it would leave out what changed back.
+func (n *nodeLAN) write(ctx context.Context, nd *v1alpha1.NodeDiscovery, s v1alpha1.NodeDiscoveryStatus, now time.Time) error {
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{
+		"interfaces": s.Interfaces, "found": s.Found, "problems": s.Problems, "since": s.Since, "observedAt": metav1.NewTime(now),
+	}})
+	if err != nil {
+		return err
+	}
+	return n.client.Status().Patch(ctx, nd, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(fabricManager))
+}
+
+// lanStatus is what there is to report, without the time. Before is what was found
+// before.
+func lanStatus(on *listening, before []v1alpha1.FoundCluster) v1alpha1.NodeDiscoveryStatus {
+	var out v1alpha1.NodeDiscoveryStatus
+	problem := func(format string, args ...any) {
+		out.Problems = append(out.Problems, peering.Text(fmt.Sprintf(format, args...), maxDiscoveryText))
+	}
+	if on.refused != nil {
+		problem("this cluster cannot be published: %v", on.refused)
+	}
+	if on.failed != nil {
+		problem("no Multicast DNS on this node: %v: another process may have UDP port 5353 for itself; it is tried again", on.failed)
+		return out
+	}
+	out.Since = new(metav1.NewTime(on.since))
+	for name := range on.Stats() {
+		if peering.Text(name, maxInterfaceName) == name {
+			out.Interfaces = append(out.Interfaces, name)
+		}
+	}
+	slices.Sort(out.Interfaces)
+	out.Interfaces = out.Interfaces[:min(len(out.Interfaces), maxLANInterfaces)]
+	if len(out.Interfaces) == 0 {
+		problem("no network interface of this node is up, has an address, can multicast and is one of those that are wanted: see discovery.lan.interfaces of the chart")
+	}
+	out.Found = foundOnLAN(on.Found(), out.Interfaces, before)
+	return out
+}
+
+// foundOnLAN returns what is reported of what was found: each cluster once for each
+// interface. Interfaces share the room; what is known stays.
+func foundOnLAN(list []discovery.Found, interfaces []string, before []v1alpha1.FoundCluster) []v1alpha1.FoundCluster {
+	type place struct{ where, id string }
+	at, known := map[place]v1alpha1.FoundCluster{}, map[place]bool{}
+	for _, f := range before {
+		known[place{f.Interface, f.ClusterID}] = true
+	}
+	for _, f := range list {
+		id, err := peering.ParseClusterID(string(f.ID))
+		all := dialable(f.Endpoints, nil)
+		if err != nil || len(all) == 0 || !slices.Contains(interfaces, f.Where) {
+			continue
+		}
+		key := place{f.Where, string(id)}
+		one := v1alpha1.FoundCluster{
+			Interface: f.Where, ClusterID: string(id), Name: peering.Text(f.Name, maxClusterName),
+			Endpoints: all[:min(len(all), peering.MaxEndpoints)], Automatic: f.Automatic,
+		}
+		if other, twice := at[key]; twice {
+			// Whoever says it twice is the one whose words come first.
+			one.Automatic = one.Automatic || other.Automatic
+			if cmp.Or(cmp.Compare(other.Name, one.Name), slices.Compare(other.Endpoints, one.Endpoints)) < 0 {
+				other.Automatic = one.Automatic
+				one = other
+			}
+		}
+		at[key] = one
+	}
+	var all []place
+	for key := range at {
+		all = append(all, key)
+	}
+	rank := func(p place) int {
+		if known[p] {
+			return 0
+		}
+		return 1
+	}
+	slices.SortFunc(all, func(a, b place) int {
+		return cmp.Or(rank(a)-rank(b), cmp.Compare(a.where, b.where), cmp.Compare(a.id, b.id))
+	})
+	share, has := maxLANFound/max(1, len(interfaces)), map[string]int{}
+	var out []v1alpha1.FoundCluster
+	for _, key := range all {
+		if has[key.where] < share {
+			has[key.where]++
+			out = append(out, at[key])
+		}
+	}
+	slices.SortFunc(out, func(a, b v1alpha1.FoundCluster) int {
+		return cmp.Or(cmp.Compare(a.Interface, b.Interface), cmp.Compare(a.ClusterID, b.ClusterID))
+	})
+	return out
+}

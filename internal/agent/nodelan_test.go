@@ -1,0 +1,393 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/discovery"
+	"github.com/entente-dev/entente/discovery/mdns"
+	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/peering"
+)
+
+// heardLAN is a LAN as one responder hears it.
+type heardLAN struct {
+	mu         sync.Mutex
+	log        []string
+	interfaces []string
+	found      []discovery.Found
+	changed    chan struct{}
+	fails      error
+}
+
+func (h *heardLAN) note(format string, args ...any) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.log = append(h.log, fmt.Sprintf(format, args...))
+}
+
+func (h *heardLAN) said() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	out := strings.Join(h.log, ", ")
+	h.log = nil
+	return out
+}
+
+func (h *heardLAN) hears(list ...discovery.Found) {
+	h.mu.Lock()
+	h.found = list
+	h.mu.Unlock()
+	h.changed <- struct{}{}
+}
+
+func (h *heardLAN) Run(ctx context.Context) error {
+	h.note("run")
+	h.mu.Lock()
+	fails := h.fails
+	h.mu.Unlock()
+	if fails != nil {
+		return fails
+	}
+	<-ctx.Done()
+	h.note("goodbye")
+	return nil
+}
+
+func (h *heardLAN) Publish(list []discovery.Service) error {
+	for _, s := range list {
+		h.note("publish %s at %s:%d", s.Instance, s.Addresses, s.Port)
+	}
+	if len(list) == 0 {
+		h.note("publish nothing")
+	}
+	return nil
+}
+
+func (h *heardLAN) Found() []discovery.Found {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.found)
+}
+
+func (h *heardLAN) Changed() <-chan struct{} { return h.changed }
+
+func (h *heardLAN) Stats() map[string]mdns.Stats {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	out := map[string]mdns.Stats{}
+	for _, name := range h.interfaces {
+		out[name] = mdns.Stats{}
+	}
+	return out
+}
+
+// lanNode is a node in virtual time, and what it wrote.
+type lanNode struct {
+	t      *testing.T
+	lan    *heardLAN
+	client client.WithWatch
+	kick   chan struct{}
+	stop   func()
+
+	mu     sync.Mutex
+	writes []time.Time
+}
+
+func newLANNode(t *testing.T) *lanNode {
+	n := &lanNode{t: t, kick: make(chan struct{}, 1), lan: &heardLAN{interfaces: []string{"eth0"}, changed: make(chan struct{}, 1)}}
+	n.client = interceptor.NewClient(
+		fake.NewClientBuilder().WithScheme(Scheme()).WithStatusSubresource(&v1alpha1.NodeDiscovery{}).Build(),
+		interceptor.Funcs{SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
+			n.mu.Lock()
+			n.writes = append(n.writes, time.Now())
+			n.mu.Unlock()
+			return c.SubResource(sub).Patch(ctx, o, p, opts...)
+		}},
+	)
+	under := &nodeLAN{node: "a", client: n.client, log: slog.New(slog.DiscardHandler), respond: func(interfaces []string) responder {
+		n.lan.note("on %q", interfaces)
+		return n.lan
+	}}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		under.follow(ctx, n.kick)
+	}()
+	n.stop = sync.OnceFunc(func() {
+		cancel()
+		<-done
+	})
+	t.Cleanup(n.stop)
+	return n
+}
+
+// wants makes or changes the node's NodeDiscovery.
+func (n *lanNode) wants(spec v1alpha1.NodeDiscoverySpec) {
+	n.t.Helper()
+	nd := &v1alpha1.NodeDiscovery{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
+	err := n.client.Get(n.t.Context(), client.ObjectKeyFromObject(nd), nd)
+	nd.Spec = spec
+	if err != nil {
+		err = n.client.Create(n.t.Context(), nd)
+	} else {
+		err = n.client.Update(n.t.Context(), nd)
+	}
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.kick <- struct{}{}
+}
+
+func (n *lanNode) status() v1alpha1.NodeDiscoveryStatus {
+	n.t.Helper()
+	var nd v1alpha1.NodeDiscovery
+	if err := n.client.Get(n.t.Context(), client.ObjectKey{Name: "a"}, &nd); err != nil {
+		n.t.Fatal(err)
+	}
+	return nd.Status
+}
+
+// written returns how often was written since it was asked last.
+func (n *lanNode) written() []time.Time {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	out := n.writes
+	n.writes = nil
+	return out
+}
+
+func spend(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func published(port int32, addresses ...string) *v1alpha1.PublishedCluster {
+	return &v1alpha1.PublishedCluster{
+		Instance: "office", Host: "entente-abc", Port: port, Addresses: addresses, ClusterID: string(testID('o')), Name: "office", API: "1",
+	}
+}
+
+func testID(c byte) peering.ClusterID { return peering.ClusterID(strings.Repeat(string(c), 32)) }
+
+func onLAN(c byte, where string, endpoints ...string) discovery.Found {
+	return discovery.Found{Instance: string(c), Text: discovery.Text{ID: testID(c), Name: string(c)}, Where: where, Endpoints: endpoints}
+}
+
+// Without a NodeDiscovery there is no responder, so no socket and no packet.
+func TestANodeListensOnlyWhileItIsWanted(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := newLANNode(t)
+		spend(time.Hour)
+		if said := n.lan.said(); said != "" || len(n.written()) != 0 {
+			t.Errorf("without a NodeDiscovery: %s", said)
+		}
+		n.wants(v1alpha1.NodeDiscoverySpec{Publish: published(7443, "192.0.2.1")})
+		spend(time.Second)
+		if said := n.lan.said(); said != `on [], publish office at [192.0.2.1]:7443, run` && said != `on [], run, publish office at [192.0.2.1]:7443` {
+			t.Errorf("with one: %s", said)
+		}
+		n.wants(v1alpha1.NodeDiscoverySpec{Publish: published(30743, "192.0.2.1")})
+		spend(time.Second)
+		if said := n.lan.said(); said != "publish office at [192.0.2.1]:30743" {
+			t.Errorf("with another port: %s", said)
+		}
+		n.wants(v1alpha1.NodeDiscoverySpec{NotPublished: "nobody can dial it"})
+		spend(time.Second)
+		if said := n.lan.said(); said != "publish nothing" {
+			t.Errorf("with nothing to publish: %s", said)
+		}
+		n.wants(v1alpha1.NodeDiscoverySpec{Interfaces: []string{"eth*"}})
+		spend(time.Second)
+		if said := n.lan.said(); said != `goodbye, on ["eth*"], run` {
+			t.Errorf("on other interfaces: %s", said)
+		}
+		if err := n.client.Delete(t.Context(), &v1alpha1.NodeDiscovery{ObjectMeta: metav1.ObjectMeta{Name: "a"}}); err != nil {
+			t.Fatal(err)
+		}
+		n.kick <- struct{}{}
+		spend(time.Second)
+		if said := n.lan.said(); said != "goodbye" {
+			t.Errorf("when it is gone: %s", said)
+		}
+		n.wants(v1alpha1.NodeDiscoverySpec{})
+		spend(time.Second)
+		n.lan.said()
+		n.stop()
+		if said := n.lan.said(); said != "goodbye" {
+			t.Errorf("when the fabric ends: %s", said)
+		}
+	})
+}
+
+// What is found is reported at once, at most once a second, and each minute.
+func TestANodeReportsWhatItFinds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := newLANNode(t)
+		n.wants(v1alpha1.NodeDiscoverySpec{})
+		spend(10 * time.Millisecond)
+		if s := n.status(); !slices.Equal(s.Interfaces, []string{"eth0"}) || s.Since == nil || s.ObservedAt.IsZero() || len(s.Problems) != 0 || controller.LANSettled(&s) {
+			t.Errorf("at first it reports %+v", s)
+		}
+		spend(10 * time.Second)
+		if s := n.status(); !controller.LANSettled(&s) {
+			t.Errorf("after a while it reports %+v", s)
+		}
+		n.written()
+		spend(10 * time.Minute)
+		if writes := n.written(); len(writes) != 10 {
+			t.Errorf("while nothing changes it wrote %d times in 10 minutes", len(writes))
+		}
+		spend(time.Second)
+		n.lan.hears(onLAN('x', "eth0", "192.0.2.7:7443"))
+		spend(0)
+		if s := n.status(); len(s.Found) != 1 || s.Found[0].ClusterID != string(testID('x')) {
+			t.Errorf("right after something was found it reports %+v", s.Found)
+		}
+		spend(2 * time.Second)
+		n.lan.hears()
+		spend(0)
+		if s := n.status(); len(s.Found) != 0 {
+			t.Errorf("right after its goodbye it reports %+v", s.Found)
+		}
+		n.written()
+		for i := range 200 {
+			n.lan.hears(onLAN('x', "eth0", fmt.Sprintf("192.0.2.%d:7443", i+1)))
+			spend(50 * time.Millisecond)
+		}
+		writes := n.written()
+		for i := range writes[1:] {
+			if gap := writes[i+1].Sub(writes[i]); gap < time.Second {
+				t.Errorf("wrote twice within %s", gap)
+			}
+		}
+		if len(writes) < 9 {
+			t.Errorf("wrote %d times in 10 s", len(writes))
+		}
+	})
+}
+
+func TestANodeSaysWhyItFindsNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := newLANNode(t)
+		n.lan.interfaces = nil
+		n.wants(v1alpha1.NodeDiscoverySpec{})
+		spend(lanStart + time.Second)
+		if s := n.status(); len(s.Problems) != 1 || !strings.Contains(s.Problems[0], "no network interface") {
+			t.Errorf("without interfaces it reports %+v", s)
+		}
+		n.lan.mu.Lock()
+		n.lan.interfaces, n.lan.fails = []string{"eth0"}, errors.New("open UDP port 5353: address already in use")
+		n.lan.mu.Unlock()
+		n.wants(v1alpha1.NodeDiscoverySpec{Interfaces: []string{"eth0"}})
+		spend(2 * time.Second)
+		if s := n.status(); len(s.Problems) != 1 || !strings.Contains(s.Problems[0], "already in use") || s.Since != nil || len(s.Interfaces) != 0 {
+			t.Errorf("without a port it reports %+v", s)
+		}
+		n.lan.mu.Lock()
+		n.lan.fails = nil
+		n.lan.mu.Unlock()
+		spend(2 * lanRetry)
+		if s := n.status(); len(s.Problems) != 0 || s.Since == nil || !slices.Equal(s.Interfaces, []string{"eth0"}) {
+			t.Errorf("with the port free again it reports %+v", s)
+		}
+		n.wants(v1alpha1.NodeDiscoverySpec{Interfaces: []string{"eth0"}, Publish: published(7443, "office.example")})
+		spend(2 * time.Second)
+		if s := n.status(); len(s.Problems) != 1 || !strings.Contains(s.Problems[0], "cannot be published") {
+			t.Errorf("with a name for an address it reports %+v", s)
+		}
+	})
+}
+
+// Whatever a LAN says, a report is small, has each cluster once for each interface, and
+// who is known is not driven out.
+func TestFoundOnLAN(t *testing.T) {
+	t.Parallel()
+	text := func(list []v1alpha1.FoundCluster) string {
+		var out []string
+		for _, f := range list {
+			out = append(out, fmt.Sprintf("%s/%c %s %v %t", f.Interface, f.ClusterID[0], f.Name, f.Endpoints, f.Automatic))
+		}
+		return strings.Join(out, "; ")
+	}
+	eth := []string{"eth0"}
+	with := func(f discovery.Found, edit func(*discovery.Found)) discovery.Found {
+		edit(&f)
+		return f
+	}
+	for name, tt := range map[string]struct {
+		list       []discovery.Found
+		interfaces []string
+		want       string
+	}{
+		"nothing":               {interfaces: eth},
+		"two, in order":         {list: []discovery.Found{onLAN('y', "eth0", "192.0.2.2:1"), onLAN('x', "eth0", "192.0.2.1:1")}, interfaces: eth, want: "eth0/x x [192.0.2.1:1] false; eth0/y y [192.0.2.2:1] false"},
+		"an interface that was": {list: []discovery.Found{onLAN('x', "eth1", "192.0.2.1:1")}, interfaces: eth},
+		"no endpoint":           {list: []discovery.Found{onLAN('x', "eth0")}, interfaces: eth},
+		"what nobody may dial":  {list: []discovery.Found{onLAN('x', "eth0", "127.0.0.1:1", "[fe80::1%eth0]:1", "169.254.169.254:80", "office.example:1")}, interfaces: eth},
+		"no ID":                 {list: []discovery.Found{with(onLAN('x', "eth0", "192.0.2.1:1"), func(f *discovery.Found) { f.ID = "x" })}, interfaces: eth},
+		"a name that is a trick": {
+			list:       []discovery.Found{with(onLAN('x', "eth0", "192.0.2.1:1"), func(f *discovery.Found) { f.Name = "a\x1b[2J" + strings.Repeat("b", 100) })},
+			interfaces: eth, want: "eth0/x a [2J" + strings.Repeat("b", 59) + " [192.0.2.1:1] false",
+		},
+		"twice, in any order": {
+			list:       []discovery.Found{with(onLAN('x', "eth0", "192.0.2.9:1"), func(f *discovery.Found) { f.Name, f.Automatic = "z", true }), onLAN('x', "eth0", "192.0.2.1:1")},
+			interfaces: eth, want: "eth0/x x [192.0.2.1:1] true",
+		},
+		"on two interfaces": {
+			list:       []discovery.Found{onLAN('x', "eth1", "192.0.2.1:1"), onLAN('x', "eth0", "192.0.2.1:1")},
+			interfaces: []string{"eth0", "eth1"}, want: "eth0/x x [192.0.2.1:1] false; eth1/x x [192.0.2.1:1] false",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := text(foundOnLAN(tt.list, tt.interfaces, nil)); got != tt.want {
+				t.Errorf("got  %s\nwant %s", got, tt.want)
+			}
+			slices.Reverse(tt.list)
+			if got := text(foundOnLAN(tt.list, tt.interfaces, nil)); got != tt.want {
+				t.Errorf("the other way round: got  %s\nwant %s", got, tt.want)
+			}
+		})
+	}
+
+	many := func(where string, from, to int) []discovery.Found {
+		var out []discovery.Found
+		for i := from; i < to; i++ {
+			id := strings.NewReplacer("0", "a", "1", "b", "8", "c", "9", "d").Replace(fmt.Sprintf("%032d", i))
+			out = append(out, discovery.Found{Text: discovery.Text{ID: peering.ClusterID(id)}, Where: where, Endpoints: []string{
+				"192.0.2.1:1", "192.0.2.2:1", "192.0.2.3:1", "192.0.2.4:1", "192.0.2.5:1", "192.0.2.6:1", "192.0.2.7:1", "192.0.2.8:1", "192.0.2.9:1",
+			}})
+		}
+		return out
+	}
+	both := []string{"eth0", "eth1"}
+	first := foundOnLAN(many("eth0", 500, 510), both, nil)
+	got := foundOnLAN(slices.Concat(many("eth0", 0, 1000), many("eth1", 0, 10)), both, first)
+	if len(got) != maxLANFound/2+10 || len(got[0].Endpoints) != peering.MaxEndpoints {
+		t.Errorf("of many %d are reported, with %d endpoints", len(got), len(got[0].Endpoints))
+	}
+	for _, f := range first {
+		if !slices.ContainsFunc(got, func(g v1alpha1.FoundCluster) bool { return g.ClusterID == f.ClusterID }) {
+			t.Errorf("%s was known and is driven out", f.ClusterID)
+		}
+	}
+}
