@@ -27,6 +27,17 @@ var programs = map[string]string{ //nolint:gochecknoglobals // a constant table
 	"wg":               "wireguard-tools",
 }
 
+// hostPrograms are what tests run on hosts of a shared LAN, with their packages: a lab
+// itself needs none of them.
+var hostPrograms = map[string]string{ //nolint:gochecknoglobals // a constant table
+	"avahi-daemon": "avahi-daemon",
+	"avahi-browse": "avahi-utils",
+	"dbus-daemon":  "dbus",
+	"named":        "bind9",
+	"dig":          "bind9-dnsutils",
+	"nsupdate":     "bind9-dnsutils",
+}
+
 // systemPath is where programs for root are, also if PATH does not say so.
 var systemPath = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"} //nolint:gochecknoglobals // a constant list
 
@@ -43,7 +54,9 @@ func WhyPackages() string {
 
 // MissingPackages lists the Debian packages of the programs that this machine
 // lacks.
-func MissingPackages() []string {
+func MissingPackages() []string { return missingOf(programs) }
+
+func missingOf(programs map[string]string) []string {
 	var missing []string
 	for program, pkg := range programs {
 		if !installed(program) && !slices.Contains(missing, pkg) {
@@ -67,7 +80,36 @@ func installed(program string) bool {
 // InstallPackages installs what is missing, if this is root on Debian; else it
 // says what is missing.
 func InstallPackages(ctx context.Context, progress func(string)) error {
-	missing := MissingPackages()
+	return installPackages(ctx, MissingPackages(), progress)
+}
+
+// InstallHostPrograms installs programs that tests run on a Host, such as avahi-daemon,
+// as InstallPackages does. None of them is started on this machine.
+func InstallHostPrograms(ctx context.Context, progress func(string), names ...string) error {
+	want := map[string]string{}
+	for _, n := range names {
+		pkg, known := hostPrograms[n]
+		if !known {
+			return fmt.Errorf("no package is known that has the program %q", n)
+		}
+		want[n] = pkg
+	}
+	missing := missingOf(want)
+	if len(missing) == 0 {
+		return nil
+	}
+	// Debian starts what it installs, unless this says no (invoke-rc.d(8)).
+	const policy = "/usr/sbin/policy-rc.d"
+	if _, err := os.Stat(policy); os.IsNotExist(err) && os.Getuid() == 0 {
+		if err := os.WriteFile(policy, []byte("#!/bin/sh\nexit 101\n"), 0o755); err != nil {
+			return err
+		}
+		defer func() { _ = os.Remove(policy) }()
+	}
+	return installPackages(ctx, missing, progress)
+}
+
+func installPackages(ctx context.Context, missing []string, progress func(string)) error {
 	if len(missing) == 0 {
 		return nil
 	}

@@ -17,3 +17,10 @@ func TestWhyPackagesNamesEachThatIsMissing(t *testing.T) {
 		}
 	}
 }
+
+func TestHostProgramsThatNobodyKnowsAreRefused(t *testing.T) {
+	err := InstallHostPrograms(t.Context(), func(string) {}, "nosuchprogram")
+	if err == nil || !strings.Contains(err.Error(), "nosuchprogram") {
+		t.Errorf("error is %v", err)
+	}
+}
