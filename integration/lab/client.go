@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -213,7 +214,8 @@ func Names() ([]string, error) {
 	return names, nil
 }
 
-// Plan has all names and addresses of the lab.
+// Plan has all names and addresses of the lab as they are after the last Readdress of
+// this Lab.
 func (l *Lab) Plan() Plan { return l.plan }
 
 // Dir is where the lab keeps its files, logs among them.
@@ -263,6 +265,22 @@ func (l *Lab) StopNode(ctx context.Context, node string) error {
 // StartNode switches a node on again, with the disk that it had.
 func (l *Lab) StartNode(ctx context.Context, node string) error {
 	return l.call(ctx, http.MethodPost, "/node", nodeRequest{Node: node, Action: "start"}, nil)
+}
+
+// Readdress switches a node of a lab with a shared LAN off and on again with another
+// IPv4 address, as a machine that is given another one. An address of 172.29.C.0/24, C
+// being the cluster's number, is on the second LAN, where multicast of the first does
+// not go; 172.30.C.0/24 is on the first. Only clusters of one node can do this.
+func (l *Lab) Readdress(ctx context.Context, node string, to netip.Addr) error {
+	if err := l.call(ctx, http.MethodPost, "/readdress", readdressRequest{Node: node, Address: to}, nil); err != nil {
+		return err
+	}
+	spec, err := readSpec(l.dir)
+	if err != nil {
+		return err
+	}
+	l.plan = spec.Plan
+	return nil
 }
 
 // Load imports an image archive (docker or OCI) into the nodes or clusters
@@ -347,13 +365,19 @@ func (l *Lab) Capture(ctx context.Context, a, b, file string, log io.Writer) err
 	if ca.Name == cb.Name {
 		return errors.New("capture: want two clusters")
 	}
-	file, err = filepath.Abs(file)
+	return l.Record(ctx, ca.LANName, l.plan.captureFilter(ca, cb), file, log)
+}
+
+// Record writes the packets on a LAN, by its name in the plan, that match filter, as
+// pcap-filter(7) has it, to file until ctx ends.
+func (l *Lab) Record(ctx context.Context, lan, filter, file string, log io.Writer) error {
+	file, err := filepath.Abs(file)
 	if err != nil {
 		return err
 	}
 	// Without the context: it ends tcpdump by force, which loses packets.
 	cmd, err := l.Exec(context.WithoutCancel(ctx), Internet, false,
-		"tcpdump", "-i", ca.LANName, "-n", "-U", "-Z", "root", "--immediate-mode", "-w", file, captureFilter(ca, cb))
+		"tcpdump", "-i", lan, "-n", "-U", "-Z", "root", "--immediate-mode", "-w", file, filter)
 	if err != nil {
 		return err
 	}
@@ -378,8 +402,14 @@ func (l *Lab) Capture(ctx context.Context, a, b, file string, log io.Writer) err
 
 // captureFilter matches the packets between two clusters, under their own
 // addresses or those that translation gives them.
-func captureFilter(a, b ClusterPlan) string {
-	side := func(c ClusterPlan) string { return fmt.Sprintf("(net %s or host %s)", c.LAN, c.Public) }
+func (p Plan) captureFilter(a, b ClusterPlan) string {
+	side := func(c ClusterPlan) string {
+		var match []string
+		for _, o := range p.own(c) {
+			match = append(match, "net "+o.String())
+		}
+		return "(" + strings.Join(append(match, "host "+c.Public.String()), " or ") + ")"
+	}
 	return side(a) + " and " + side(b)
 }
 

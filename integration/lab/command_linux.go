@@ -19,6 +19,8 @@ func Hidden(ctx context.Context, args []string) (bool, error) {
 		return true, withPath(func() error { return runDaemon(ctx, args[1]) })
 	case args[0] == "node-init" && len(args) == 2:
 		return true, runNodeInit(ctx, args[1])
+	case args[0] == "host-init" && len(args) == 2:
+		return true, runHostInit(args[1])
 	case args[0] == "node-supervise" && len(args) == 1:
 		return true, runNodeSupervise(ctx)
 	}

@@ -11,7 +11,10 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -19,7 +22,8 @@ import (
 // its children.
 type daemon struct {
 	dir      string
-	spec     daemonSpec
+	spec     daemonSpec // but for its plan
+	planNow  atomic.Pointer[Plan]
 	logger   *slog.Logger
 	progress *progress
 	internet internet
@@ -27,6 +31,7 @@ type daemon struct {
 
 	mu      sync.Mutex
 	nodes   map[string]*node
+	hosts   map[string]*host
 	lights  map[string]*supervisor
 	servers map[string]string // cluster → URL from the machine
 	faults  Faults
@@ -34,6 +39,9 @@ type daemon struct {
 	state   string
 	failure string
 }
+
+// plan is the plan as it is now: nodes may have been given other addresses.
+func (d *daemon) plan() Plan { return *d.planNow.Load() }
 
 // delayHandle is a delay line and what ends it.
 type delayHandle struct {
@@ -51,10 +59,11 @@ func runDaemon(ctx context.Context, dir string) error {
 	}
 	d := &daemon{
 		dir: dir, spec: spec, logger: logger, progress: newProgress(), hostNet: -1,
-		internet: internet{plan: spec.Plan, dir: dir},
-		nodes:    map[string]*node{}, lights: map[string]*supervisor{}, servers: map[string]string{}, delays: map[uint16]delayHandle{},
+		internet: internet{dir: dir},
+		nodes:    map[string]*node{}, hosts: map[string]*host{}, lights: map[string]*supervisor{}, servers: map[string]string{}, delays: map[uint16]delayHandle{},
 		state: StateStarting,
 	}
+	d.planNow.Store(&spec.Plan)
 	if !spec.Plan.Options.Light {
 		d.hostNet = 3
 	}
@@ -84,7 +93,7 @@ func (d *daemon) bringUp(ctx context.Context) {
 	upCtx, cancel := context.WithTimeoutCause(ctx, upMost, fmt.Errorf("not ready within %v", upMost))
 	defer cancel()
 	var err error
-	if d.spec.Plan.Options.Light {
+	if d.plan().Options.Light {
 		err = d.upLight(ctx, upCtx)
 	} else {
 		err = d.upFull(ctx, upCtx)
@@ -101,9 +110,9 @@ func (d *daemon) bringUp(ctx context.Context) {
 
 // each runs f for all clusters at once.
 func (d *daemon) each(f func(ClusterPlan) error) error {
-	errs := make([]error, len(d.spec.Plan.Clusters))
+	errs := make([]error, len(d.plan().Clusters))
 	var wg sync.WaitGroup
-	for i, c := range d.spec.Plan.Clusters {
+	for i, c := range d.plan().Clusters {
 		wg.Go(func() {
 			if err := f(c); err != nil {
 				errs[i] = fmt.Errorf("%s: %w", c.Name, err)
@@ -116,7 +125,7 @@ func (d *daemon) each(f func(ClusterPlan) error) error {
 
 // upFull makes clusters of nodes. ctx is the lab's, upCtx ends sooner.
 func (d *daemon) upFull(ctx, upCtx context.Context) error {
-	if err := d.internet.create(upCtx, Faults{}); err != nil {
+	if err := d.internet.create(upCtx, d.plan()); err != nil {
 		return fmt.Errorf("make the internet: %w", err)
 	}
 	if err := d.raiseLimits(upCtx); err != nil {
@@ -131,7 +140,7 @@ func (d *daemon) upFull(ctx, upCtx context.Context) error {
 	if err != nil {
 		return err
 	}
-	d.progress.say("internet is up; starting %d clusters of %d nodes", len(d.spec.Plan.Clusters), d.spec.Plan.Options.Nodes)
+	d.progress.say("internet is up; starting %d clusters of %d nodes", len(d.plan().Clusters), d.plan().Options.Nodes)
 	return d.each(func(c ClusterPlan) error {
 		for _, n := range c.Nodes {
 			if err := d.prepareNode(c, n); err != nil {
@@ -167,7 +176,7 @@ func (d *daemon) upLight(ctx, upCtx context.Context) error {
 
 // ready waits until the cluster is what it was planned to be.
 func (d *daemon) ready(ctx context.Context, c ClusterPlan) error {
-	return bootstrap(ctx, d.spec.Plan, c, d.ownKubeconfig(c), d.progress)
+	return bootstrap(ctx, d.plan(), c, d.ownKubeconfig(c), d.progress)
 }
 
 // allReady switches on the nodes that are off and waits until all is ready.
@@ -180,13 +189,13 @@ func (d *daemon) allReady(ctx context.Context) error {
 				return fmt.Errorf("start node %s: %w", n.Name, err)
 			}
 		}
-		return bootstrap(ctx, d.spec.Plan, c, d.ownKubeconfig(c), newProgress())
+		return bootstrap(ctx, d.plan(), c, d.ownKubeconfig(c), newProgress())
 	})
 }
 
 // ownKubeconfig is the kubeconfig that works where the daemon is.
 func (d *daemon) ownKubeconfig(c ClusterPlan) string {
-	if d.spec.Plan.Options.Light {
+	if d.plan().Options.Light {
 		return kubeconfigFile(d.dir, c.Name)
 	}
 	return internalKubeconfigFile(d.dir, c.Name)
@@ -195,12 +204,11 @@ func (d *daemon) ownKubeconfig(c ClusterPlan) string {
 // forward listens on a loopback port of the machine for c's API server. Only
 // the socket is in the machine's namespace; the way on starts in the daemon's.
 func (d *daemon) forward(ctx context.Context, c ClusterPlan) error {
-	l, err := listenIn(ctx, d.hostNet, netip.MustParseAddr("127.0.0.1"), preferredPort(d.spec.Plan.Options.Name, c.Index))
+	l, err := listenIn(ctx, d.hostNet, netip.MustParseAddr("127.0.0.1"), preferredPort(d.plan().Options.Name, c.Index))
 	if err != nil {
 		return fmt.Errorf("listen for the API server: %w", err)
 	}
-	target := netip.AddrPortFrom(c.Control().Address, uint16(nodePorts.API))
-	go forward(ctx, l, target.String(), d.logger)
+	go forward(ctx, l, func() string { return apiServer(d.plan().Clusters[c.Index-1]) }, d.logger)
 	server := "https://" + l.Addr().String()
 	d.mu.Lock()
 	d.servers[c.Name] = server
@@ -209,17 +217,31 @@ func (d *daemon) forward(ctx context.Context, c ClusterPlan) error {
 	if err := writeKubeconfig(kubeconfigFile(d.dir, c.Name), c.Name, pki, "admin", server); err != nil {
 		return err
 	}
-	return writeKubeconfig(internalKubeconfigFile(d.dir, c.Name), c.Name, pki, "admin", "https://"+target.String())
+	return d.writeInternalKubeconfig(c)
+}
+
+// apiServer is where c's API server is.
+func apiServer(c ClusterPlan) string {
+	return netip.AddrPortFrom(c.Control().Address, uint16(nodePorts.API)).String()
+}
+
+func (d *daemon) writeInternalKubeconfig(c ClusterPlan) error {
+	pki := filepath.Join(clusterDir(d.dir, c.Name), "pki")
+	return writeKubeconfig(internalKubeconfigFile(d.dir, c.Name), c.Name, pki, "admin", "https://"+apiServer(c))
 }
 
 func (d *daemon) status(ctx context.Context) Status {
 	d.mu.Lock()
-	o := d.spec.Plan.Options
+	o := d.plan().Options
 	s := Status{Name: o.Name, State: d.state, Error: d.failure, Dir: d.dir, Daemon: os.Getpid(), Options: &o, Faults: d.faults}
+	for _, h := range d.hosts {
+		s.Hosts = append(s.Hosts, h.HostStatus)
+	}
 	d.mu.Unlock()
-	s.Clusters = make([]ClusterStatus, len(d.spec.Plan.Clusters))
+	slices.SortFunc(s.Hosts, func(a, b HostStatus) int { return strings.Compare(a.Name, b.Name) })
+	s.Clusters = make([]ClusterStatus, len(d.plan().Clusters))
 	var wg sync.WaitGroup
-	for i, c := range d.spec.Plan.Clusters {
+	for i, c := range d.plan().Clusters {
 		wg.Go(func() { s.Clusters[i] = d.clusterStatus(ctx, c) })
 	}
 	wg.Wait()

@@ -24,7 +24,7 @@ type node struct {
 
 func (d *daemon) nodeSpec(c ClusterPlan, n NodePlan) nodeSpec {
 	s := nodeSpec{
-		Lab: d.spec.Plan.Options.Name, Cluster: c, Node: n, CheckKubelets: d.spec.Plan.Options.CheckKubelets,
+		Lab: d.plan().Options.Name, Cluster: c, Node: n, CheckKubelets: d.plan().Options.CheckKubelets,
 		Mounts: map[string]string{
 			nodeBin + "/kube":   d.spec.Binaries["kube"],
 			nodeBin + "/node":   d.spec.Binaries["node"],
@@ -68,47 +68,56 @@ func (d *daemon) startNode(c ClusterPlan, n NodePlan) error {
 		return err
 	}
 	defer func() { _ = out.Close() }()
-	uplink, uplinkReady, err := os.Pipe()
-	if err != nil {
-		return err
-	}
-	defer func() { _ = uplink.Close() }()
-	defer func() { _ = uplinkReady.Close() }()
-	cmd := exec.Command("/proc/self/exe", "node-init", root) //nolint:noctx // stopNode and the kernel end it
-	cmd.Env = []string{nodePath, "HOME=/root", labMark(d.spec.Plan.Options.Name)}
-	cmd.Stdout, cmd.Stderr = out, out
-	cmd.ExtraFiles = []*os.File{uplink}
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC,
-		Setsid:     true,
-		Pdeathsig:  syscall.SIGKILL,
-	}
 	r := &node{cluster: c, plan: n, ended: make(chan struct{})}
-	started := make(chan error)
-	go func() {
-		// The kernel ends the node when the thread that started it ends.
-		runtime.LockOSThread()
-		err := cmd.Start()
-		started <- err
-		if err != nil {
-			return
-		}
-		err = cmd.Wait()
+	if r.pid, err = d.spawn(out, c.LANName, n.Uplink, func(err error) {
 		d.logger.Info("node ended", "node", n.Name, "err", err)
 		d.mu.Lock()
 		delete(d.nodes, n.Name)
 		d.mu.Unlock()
 		close(r.ended)
-	}()
-	if err := <-started; err != nil {
+	}, "node-init", root); err != nil {
 		return err
 	}
-	r.pid = cmd.Process.Pid
 	d.nodes[n.Name] = r
-	if err := d.internet.attach(c, n, r.pid); err != nil {
-		return errors.Join(err, cmd.Process.Kill())
-	}
 	return nil
+}
+
+// spawn starts this program with args as the first process of new namespaces, and
+// gives it its eth0, which it waits for: its file 3 ends then. ended is called when
+// the process has ended, and all in its namespaces with it, on a goroutine of its own.
+func (d *daemon) spawn(out *os.File, lan, uplink string, ended func(error), args ...string) (int, error) {
+	wait, ready, err := os.Pipe()
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = wait.Close() }()
+	defer func() { _ = ready.Close() }()
+	cmd := exec.Command("/proc/self/exe", args...) //nolint:noctx // who called and the kernel end it
+	cmd.Env = []string{nodePath, "HOME=/root", labMark(d.plan().Options.Name)}
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.ExtraFiles = []*os.File{wait}
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC,
+		Setsid:     true,
+		Pdeathsig:  syscall.SIGKILL,
+	}
+	started := make(chan error)
+	go func() {
+		// The kernel ends the process when the thread that started it ends.
+		runtime.LockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			ended(cmd.Wait())
+		}
+	}()
+	if err := <-started; err != nil {
+		return 0, err
+	}
+	if err := d.internet.attach(lan, uplink, cmd.Process.Pid); err != nil {
+		return 0, errors.Join(err, cmd.Process.Kill())
+	}
+	return cmd.Process.Pid, nil
 }
 
 // stopNode switches a node off, as if its plug were pulled. Its disk remains.
@@ -127,7 +136,39 @@ func (d *daemon) stopNode(ctx context.Context, n NodePlan) error {
 	case <-ctx.Done():
 		return fmt.Errorf("wait for the node's processes to end: %w", ctx.Err())
 	}
-	return errors.Join(d.internet.detach(n), removeCgroups(ctx, func(name string) bool { return "/"+name == n.Cgroup }))
+	return errors.Join(d.internet.detach(n.Uplink), removeCgroups(ctx, func(name string) bool { return "/"+name == n.Cgroup }))
+}
+
+// readdress switches a node off and on again with another address, as a machine that
+// is given another one, or is carried to another LAN.
+func (d *daemon) readdress(ctx context.Context, q readdressRequest) error {
+	if d.plan().Options.Light {
+		return errors.New("a light lab has no nodes")
+	}
+	plan, err := d.plan().readdressed(q.Node, q.Address)
+	if err != nil {
+		return err
+	}
+	c, n, err := plan.Node(q.Node)
+	if err != nil {
+		return err
+	}
+	if err := d.stopNode(ctx, n); err != nil {
+		return err
+	}
+	d.planNow.Store(&plan)
+	spec := d.spec
+	spec.Plan = plan
+	if err := writeJSON(filepath.Join(d.dir, specFile), spec, 0o600); err != nil {
+		return err
+	}
+	if err := reissue(filepath.Join(clusterDir(d.dir, c.Name), "pki"), c); err != nil {
+		return err
+	}
+	if err := errors.Join(d.writeInternalKubeconfig(c), d.prepareNode(c, n)); err != nil {
+		return err
+	}
+	return d.startNode(c, n)
 }
 
 // loadImage imports an image archive into nodes.
@@ -192,17 +233,17 @@ func (n *node) importImage(ctx context.Context, archive string) error {
 func (d *daemon) setFault(ctx, lab context.Context, r FaultRequest) (Faults, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.spec.Plan.Options.Light {
+	if d.plan().Options.Light {
 		return d.faults, errors.New("a light lab has no network to disturb")
 	}
-	f, err := d.faults.with(d.spec.Plan, r)
+	f, err := d.faults.with(d.plan(), r)
 	if err != nil {
 		return d.faults, err
 	}
 	if err := d.openDelays(lab, f); err != nil {
 		return d.faults, err
 	}
-	if err := d.internet.apply(ctx, f); err != nil {
+	if err := d.internet.apply(ctx, d.plan(), f); err != nil {
 		return d.faults, err
 	}
 	translated := strings.Join(d.faults.NAT, " ") != strings.Join(f.NAT, " ")
@@ -253,8 +294,8 @@ func (d *daemon) closeDelays(f Faults) {
 func (d *daemon) delayed(f Faults) map[uint16]time.Duration {
 	q := map[uint16]time.Duration{}
 	for _, x := range f.Pairs {
-		a, errA := d.spec.Plan.Cluster(x.A)
-		b, errB := d.spec.Plan.Cluster(x.B)
+		a, errA := d.plan().Cluster(x.A)
+		b, errB := d.plan().Cluster(x.B)
 		if errA == nil && errB == nil && x.Delay > 0 {
 			q[queueNumber(a, b)] = x.Delay
 		}

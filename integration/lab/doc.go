@@ -20,6 +20,11 @@
 // daemon dies, however it dies, nodes, pods, mounts and interfaces go with it;
 // cgroups, files and saved kernel settings remain for Down to remove.
 //
+// With a shared LAN (Options.LAN) there are no bridges of clusters: lan1 has the nodes
+// of all of them, 172.30.C.11 being the first of cluster C, and floods multicast as a
+// plain switch does. Hosts (Lab.Host) are further machines on it, for programs of this
+// machine. lan2, 172.29.0.0/16, is behind the router: Lab.Readdress carries a node there.
+//
 // The light variant has no nodes: etcd and the control plane run as plain
 // processes on loopback ports, without root, for controller tests.
 package lab

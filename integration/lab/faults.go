@@ -61,6 +61,9 @@ func (f Faults) with(p Plan, r FaultRequest) (Faults, error) {
 	if err != nil {
 		return f, err
 	}
+	if p.Options.LAN == SharedLAN && (r.Kind == "nat" || r.Kind == "delay") {
+		return f, fmt.Errorf("%s: the clusters of lab %s share a LAN, where no router is between them that could do it; cut and loss work", r.Kind, p.Options.Name)
+	}
 	f = Faults{Pairs: slices.Clone(f.Pairs), NAT: slices.Clone(f.NAT)}
 	switch r.Kind {
 	case "heal":
@@ -170,13 +173,12 @@ func routerRules(p Plan, f Faults) string {
 		if errA != nil || errB != nil {
 			continue
 		}
-		for _, way := range [][2]string{{ca.LANName, cb.LANName}, {cb.LANName, ca.LANName}} {
-			match := fmt.Sprintf("    iifname %q oifname %q ", way[0], way[1])
-			if x.Cut {
-				b.WriteString(match + "counter drop\n")
-			} else if x.LossPercent > 0 {
-				fmt.Fprintf(&b, "%snumgen random mod 10000 < %d counter drop\n", match, int(x.LossPercent*100+0.5))
+		for _, way := range [][2]ClusterPlan{{ca, cb}, {cb, ca}} {
+			match := fmt.Sprintf("iifname %q oifname %q", way[0].LANName, way[1].LANName)
+			if p.Options.LAN == SharedLAN { // after one of them moved
+				match = fmt.Sprintf("ip saddr { %s } ip daddr { %s }", p.own4(way[0]), p.own4(way[1]))
 			}
+			x.drop(&b, match)
 		}
 	}
 	for _, n := range f.NAT {
@@ -202,7 +204,50 @@ func routerRules(p Plan, f Faults) string {
 		b.WriteString("  }\n")
 	}
 	b.WriteString("}\n")
+	if p.Options.LAN == SharedLAN {
+		b.WriteString(bridgeRules(p, f))
+	}
 	return b.String()
+}
+
+// bridgeRules are what is cut and lost between clusters on one LAN, multicast too.
+func bridgeRules(p Plan, f Faults) string {
+	var b strings.Builder
+	b.WriteString("table bridge lab\ndelete table bridge lab\ntable bridge lab {\n")
+	b.WriteString("  chain forward {\n    type filter hook forward priority filter; policy accept;\n")
+	for _, x := range f.Pairs {
+		ca, errA := p.Cluster(x.A)
+		cb, errB := p.Cluster(x.B)
+		if errA != nil || errB != nil {
+			continue
+		}
+		for _, way := range [][2]ClusterPlan{{ca, cb}, {cb, ca}} {
+			x.drop(&b, fmt.Sprintf("iifname %q oifname %q", fmt.Sprintf("n%d-*", way[0].Index), fmt.Sprintf("n%d-*", way[1].Index)))
+		}
+	}
+	b.WriteString("  }\n}\n")
+	return b.String()
+}
+
+// drop writes the rule that loses what matches.
+func (f PairFault) drop(b *strings.Builder, match string) {
+	switch {
+	case f.Cut:
+		fmt.Fprintf(b, "    %s counter drop\n", match)
+	case f.LossPercent > 0:
+		fmt.Fprintf(b, "    %s numgen random mod 10000 < %d counter drop\n", match, int(f.LossPercent*100+0.5))
+	}
+}
+
+// own4 lists a cluster's own IPv4 prefixes for a rule.
+func (p Plan) own4(c ClusterPlan) string {
+	var all []string
+	for _, o := range p.own(c) {
+		if o.Addr().Is4() {
+			all = append(all, o.String())
+		}
+	}
+	return strings.Join(all, ", ")
 }
 
 // delayRules renders, for iptables-restore, the rules that hand delayed packets

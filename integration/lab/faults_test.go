@@ -155,6 +155,51 @@ COMMIT
 	}
 }
 
+func TestASharedLANIsCutOnItsBridge(t *testing.T) {
+	p, err := NewPlan(Options{Clusters: 3, LAN: SharedLAN})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := Faults{Pairs: []PairFault{
+		{Pair: Pair{"lab-1", "lab-2"}, Cut: true, LossPercent: 50},
+		{Pair: Pair{"lab-1", "lab-3"}, LossPercent: 2.5},
+	}}
+	want := `table ip lab
+delete table ip lab
+table ip lab {
+  chain forward {
+    type filter hook forward priority filter; policy accept;
+    ip saddr { 172.30.1.0/24, 172.29.1.0/24 } ip daddr { 172.30.2.0/24, 172.29.2.0/24 } counter drop
+    ip saddr { 172.30.2.0/24, 172.29.2.0/24 } ip daddr { 172.30.1.0/24, 172.29.1.0/24 } counter drop
+    ip saddr { 172.30.1.0/24, 172.29.1.0/24 } ip daddr { 172.30.3.0/24, 172.29.3.0/24 } numgen random mod 10000 < 250 counter drop
+    ip saddr { 172.30.3.0/24, 172.29.3.0/24 } ip daddr { 172.30.1.0/24, 172.29.1.0/24 } numgen random mod 10000 < 250 counter drop
+  }
+  chain input {
+    type filter hook input priority filter; policy accept;
+  }
+}
+table bridge lab
+delete table bridge lab
+table bridge lab {
+  chain forward {
+    type filter hook forward priority filter; policy accept;
+    iifname "n1-*" oifname "n2-*" counter drop
+    iifname "n2-*" oifname "n1-*" counter drop
+    iifname "n1-*" oifname "n3-*" numgen random mod 10000 < 250 counter drop
+    iifname "n3-*" oifname "n1-*" numgen random mod 10000 < 250 counter drop
+  }
+}
+`
+	if d := cmp.Diff(want, routerRules(p, f)); d != "" {
+		t.Errorf("rules (-want +got):\n%s", d)
+	}
+	for _, r := range []FaultRequest{{Kind: "nat", A: "1"}, {Kind: "delay", A: "1", B: "2", Delay: time.Second}} {
+		if got, err := f.with(p, r); err == nil {
+			t.Errorf("%s, which needs a router, was accepted: %+v", r.Kind, got)
+		}
+	}
+}
+
 func TestRulesWithoutFaultsDropNothing(t *testing.T) {
 	want := `table ip lab
 delete table ip lab
@@ -195,7 +240,7 @@ func TestEachPairHasAQueueOfItsOwn(t *testing.T) {
 func TestCaptureFilterKnowsTranslatedAddresses(t *testing.T) {
 	p := threeClusters(t)
 	want := "(net 172.30.1.0/24 or host 172.31.0.1) and (net 172.30.2.0/24 or host 172.31.0.2)"
-	if got := captureFilter(p.Clusters[0], p.Clusters[1]); got != want {
+	if got := p.captureFilter(p.Clusters[0], p.Clusters[1]); got != want {
 		t.Errorf("filter is %q", got)
 	}
 }

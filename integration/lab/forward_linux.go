@@ -42,7 +42,7 @@ func listenIn(ctx context.Context, namespace int, address netip.Addr, port uint1
 }
 
 // forward takes connections until ctx ends and hands each on to target.
-func forward(ctx context.Context, l net.Listener, target string, logger *slog.Logger) {
+func forward(ctx context.Context, l net.Listener, target func() string, logger *slog.Logger) {
 	context.AfterFunc(ctx, func() { l.Close() })
 	for {
 		c, err := l.Accept()
@@ -55,8 +55,9 @@ func forward(ctx context.Context, l net.Listener, target string, logger *slog.Lo
 			continue
 		}
 		go func() {
-			if err := forwardOne(ctx, c.(*net.TCPConn), target); err != nil {
-				logger.Debug("connection not forwarded", "target", target, "err", err)
+			to := target()
+			if err := forwardOne(ctx, c.(*net.TCPConn), to); err != nil {
+				logger.Debug("connection not forwarded", "target", to, "err", err)
 			}
 		}()
 	}

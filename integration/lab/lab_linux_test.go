@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -668,5 +669,139 @@ func fakePodsRun(t *testing.T, c *Cluster) {
 	}
 	if err := poll(ctx, 200*time.Millisecond, func() bool { return a.get(ctx, path, &d) == nil && d.Status.AvailableReplicas == 20 }); err != nil {
 		t.Errorf("%d of 20 pods run: %v", d.Status.AvailableReplicas, err)
+	}
+}
+
+// On a shared LAN what one node multicasts all hear, hosts too; a node can be given
+// another address, and be carried to where nobody hears it.
+func TestLabOfClustersThatShareALAN(t *testing.T) {
+	needLab(t)
+	l := upLab(t, Options{Name: "lablan", Clusters: 2, LAN: SharedLAN})
+	a, b := "lablan-1", "lablan-2"
+	tr := l.traces()
+	h, err := l.Host(t.Context(), "printer")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := l.Host(t.Context(), "printer"); err != nil || again.pid != h.pid {
+		t.Errorf("asked for again, the host is %+v, %v", again, err)
+	}
+	hears := func(want bool, who string) {
+		t.Helper()
+		for _, group := range []string{"224.0.0.251", "ff02::fb"} {
+			if heard := l.multicast(a, group, who, h); heard != want {
+				t.Errorf("%s hears what %s sends to %s: %v, want %v", who, a, group, heard, want)
+			}
+		}
+	}
+	t.Run("multicast is heard by the other cluster and by a host", func(t *testing.T) {
+		hears(true, b)
+		hears(true, "printer")
+		for _, n := range []string{a, b} {
+			l.mustKube(n, "", "get", "nodes")
+		}
+		if got, _ := l.ping(a, b, 5); got != 5 {
+			t.Errorf("%d of 5 answers", got)
+		}
+		c, n, err := l.plan.Node(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, to := range []netip.Addr{n.Address, n.Address6} {
+			if out, err := h.Exec(t.Context(), "ping", "-c1", "-W2", to.String()).CombinedOutput(); err != nil {
+				t.Errorf("the host does not reach %s of %s: %s", to, c.Name, out)
+			}
+		}
+	})
+	t.Run("a cut cuts multicast too, and heals", func(t *testing.T) {
+		l.mustFault(FaultRequest{Kind: "cut", A: a, B: b})
+		if got, _ := l.ping(a, b, 3); got != 0 {
+			t.Errorf("cut: %d answers", got)
+		}
+		hears(false, b)
+		hears(true, "printer")
+		l.mustFault(FaultRequest{Kind: "heal"})
+		if got, _ := l.ping(a, b, 3); got != 3 {
+			t.Errorf("healed: %d of 3 answers", got)
+		}
+	})
+	t.Run("a capture has the packets between two clusters", func(t *testing.T) { captureCaptures(l, a, b) })
+	t.Run("a node is carried to another LAN, where it has another address", func(t *testing.T) {
+		const to = "172.29.2.11"
+		if err := l.Readdress(t.Context(), b, netip.MustParseAddr(to)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Up(t.Context(), l.plan.Options, nil); err != nil { // waits for readiness
+			t.Fatal(err)
+		}
+		is := func() string {
+			out, _ := l.kube(b, "", "get", "nodes", "-o", `jsonpath={.items[*].status.addresses[?(@.type=="InternalIP")].address}`)
+			return out
+		}
+		if err := poll(t.Context(), 200*time.Millisecond, func() bool { return is() == to }); err != nil {
+			t.Errorf("the node's address is %s, want %s: %v", is(), to, err)
+		}
+		if got, _ := l.ping(a, b, 3); got != 3 {
+			t.Errorf("%d of 3 answers", got)
+		}
+		hears(false, b)
+	})
+	t.Run("a cut also cuts what is routed", func(t *testing.T) {
+		l.mustFault(FaultRequest{Kind: "cut", A: a, B: b})
+		if got, _ := l.ping(a, b, 3); got != 0 {
+			t.Errorf("%d answers", got)
+		}
+		l.mustFault(FaultRequest{Kind: "heal"})
+	})
+	t.Run("a host ends with all that runs on it", func(t *testing.T) {
+		sleeper := h.Exec(t.Context(), "sleep", "1000")
+		if err := sleeper.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if err := h.Remove(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := sleeper.Wait(); err == nil {
+			t.Error("a program ended well when its host went")
+		}
+	})
+	if _, err := l.Host(t.Context(), "left"); err != nil { // down has to remove it
+		t.Fatal(err)
+	}
+	if err := Down(t.Context(), "lablan"); err != nil {
+		t.Fatal(err)
+	}
+	nothingLeft(t, "lablan", tr)
+}
+
+// multicast sends packets to a group from a node and says whether a node or the host
+// sees one arrive.
+func (l *testLab) multicast(from, group, to string, h *Host) bool {
+	l.t.Helper()
+	ctx, cancel := context.WithTimeout(l.t.Context(), 3*time.Second)
+	defer cancel()
+	listen := []string{"tcpdump", "-i", "eth0", "-n", "-l", "-c1", "-Z", "root", "--immediate-mode", "dst host " + group + " and udp port 5399"}
+	cmd := h.Exec(ctx, listen...)
+	if to != h.Name {
+		var err error
+		if cmd, err = l.Exec(ctx, to, false, listen...); err != nil {
+			l.t.Fatal(err)
+		}
+	}
+	done := make(chan error, 1)
+	go func() { done <- cmd.Run() }()
+	for {
+		send, err := l.Exec(ctx, from, false, "bash", "-c", "echo hear me > /dev/udp/"+group+"%eth0/5399")
+		if group[0] != 'f' {
+			send, err = l.Exec(ctx, from, false, "bash", "-c", "echo hear me > /dev/udp/"+group+"/5399")
+		}
+		if err == nil {
+			_ = send.Run() // what counts is what arrives
+		}
+		select {
+		case err := <-done:
+			return err == nil
+		case <-time.After(100 * time.Millisecond):
+		}
 	}
 }

@@ -79,7 +79,10 @@ func TestForwarderPassesHalfClosedConnections(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { forward(ctx, l, target.Addr().String(), slog.New(slog.DiscardHandler)); close(done) }()
+	go func() {
+		forward(ctx, l, func() string { return target.Addr().String() }, slog.New(slog.DiscardHandler))
+		close(done)
+	}()
 	c, err := net.Dial("tcp4", l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -103,7 +106,7 @@ func TestForwarderClosesWhenNobodyAnswers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	go forward(t.Context(), l, "127.0.0.1:1", slog.New(slog.DiscardHandler))
+	go forward(t.Context(), l, func() string { return "127.0.0.1:1" }, slog.New(slog.DiscardHandler))
 	c, err := net.Dial("tcp4", l.Addr().String())
 	if err != nil {
 		t.Fatal(err)

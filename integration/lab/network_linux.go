@@ -21,8 +21,17 @@ func nodeNetwork(ctx context.Context, s nodeSpec) error {
 	if err := linkUp("lo"); err != nil {
 		return err
 	}
+	// Before eth0 is up, so that it has a link-local address then.
+	if err := setSysctl("net/ipv6/conf/all/disable_ipv6", "0"); err != nil {
+		return err
+	}
 	if err := linkAddress("eth0", netip.PrefixFrom(s.Node.Address, s.Cluster.LAN.Bits())); err != nil {
 		return err
+	}
+	if s.Node.Address6.IsValid() {
+		if err := linkAddress("eth0", netip.PrefixFrom(s.Node.Address6, s.Cluster.LAN6.Bits())); err != nil {
+			return err
+		}
 	}
 	if err := linkUp("eth0"); err != nil {
 		return err
@@ -52,7 +61,6 @@ func nodeNetwork(ctx context.Context, s nodeSpec) error {
 	for k, v := range map[string]string{
 		"net/ipv4/ip_forward":                "1",
 		"net/bridge/bridge-nf-call-iptables": "1",
-		"net/ipv6/conf/all/disable_ipv6":     "0",
 	} {
 		if err := setSysctl(k, v); err != nil {
 			return err
@@ -62,14 +70,12 @@ func nodeNetwork(ctx context.Context, s nodeSpec) error {
 }
 
 // internet is the part of the network that belongs to no cluster, made in the
-// daemon's own namespace: a bridge for each cluster's LAN and the router
-// between them.
+// daemon's own namespace: a bridge for each LAN and the router between them.
 type internet struct {
-	plan Plan
-	dir  string // for the lock of iptables, which is the machine's otherwise
+	dir string // for the lock of iptables, which is the machine's otherwise
 }
 
-func (n internet) create(ctx context.Context, f Faults) error {
+func (n internet) create(ctx context.Context, p Plan) error {
 	if err := linkUp("lo"); err != nil {
 		return err
 	}
@@ -86,45 +92,52 @@ func (n internet) create(ctx context.Context, f Faults) error {
 			return err
 		}
 	}
-	for _, c := range n.plan.Clusters {
+	for _, s := range p.Segments {
 		attrs := netlink.NewLinkAttrs()
-		attrs.Name = c.LANName
-		if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
-			return fmt.Errorf("make bridge %s: %w", c.LANName, err)
+		attrs.Name = s.Name
+		bridge := &netlink.Bridge{LinkAttrs: attrs}
+		if p.Options.LAN == SharedLAN {
+			// As a plain switch: multicast goes everywhere.
+			bridge.MulticastSnooping = new(bool)
 		}
-		if err := linkAddress(c.LANName, netip.PrefixFrom(c.Gateway, c.LAN.Bits())); err != nil {
+		if err := netlink.LinkAdd(bridge); err != nil {
+			return fmt.Errorf("make bridge %s: %w", s.Name, err)
+		}
+		if err := linkAddress(s.Name, netip.PrefixFrom(s.Gateway, s.Prefix.Bits())); err != nil {
 			return err
 		}
+		if err := linkUp(s.Name); err != nil {
+			return err
+		}
+	}
+	for _, c := range p.Clusters {
 		if err := linkAddress("lo", netip.PrefixFrom(c.Public, 32)); err != nil {
 			return err
 		}
-		if err := linkUp(c.LANName); err != nil {
-			return err
-		}
 	}
-	return n.apply(ctx, f)
+	return n.apply(ctx, p, Faults{})
 }
 
-// attach gives the process pid, a node's first, its eth0.
-func (n internet) attach(c ClusterPlan, node NodePlan, pid int) error {
-	bridge, err := netlink.LinkByName(c.LANName)
+// attach gives the process pid, a node's first or a host's, its eth0.
+func (n internet) attach(lan, uplink string, pid int) error {
+	bridge, err := netlink.LinkByName(lan)
 	if err != nil {
-		return fmt.Errorf("find bridge %s: %w", c.LANName, err)
+		return fmt.Errorf("find bridge %s: %w", lan, err)
 	}
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name = node.Uplink
+	attrs.Name = uplink
 	attrs.MasterIndex = bridge.Attrs().Index
 	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: "eth0", PeerNamespace: netlink.NsPid(pid)}
 	if err := netlink.LinkAdd(veth); err != nil {
-		return fmt.Errorf("make link %s: %w", node.Uplink, err)
+		return fmt.Errorf("make link %s: %w", uplink, err)
 	}
-	return linkUp(node.Uplink)
+	return linkUp(uplink)
 }
 
-// detach removes a node's link if it is still there: the kernel takes a moment
-// to remove it along with the node's namespace.
-func (n internet) detach(node NodePlan) error {
-	link, err := netlink.LinkByName(node.Uplink)
+// detach removes the link of a node or a host if it is still there: the kernel takes
+// a moment to remove it along with the namespace.
+func (n internet) detach(uplink string) error {
+	link, err := netlink.LinkByName(uplink)
 	if err != nil {
 		if _, ok := errors.AsType[netlink.LinkNotFoundError](err); ok {
 			return nil
@@ -133,20 +146,20 @@ func (n internet) detach(node NodePlan) error {
 	}
 	if err := netlink.LinkDel(link); err != nil && !errors.Is(err, os.ErrNotExist) {
 		var gone netlink.LinkNotFoundError
-		if _, again := netlink.LinkByName(node.Uplink); errors.As(again, &gone) {
+		if _, again := netlink.LinkByName(uplink); errors.As(again, &gone) {
 			return nil
 		}
-		return fmt.Errorf("remove link %s: %w", node.Uplink, err)
+		return fmt.Errorf("remove link %s: %w", uplink, err)
 	}
 	return nil
 }
 
 // apply replaces the router's rules by those for f.
-func (n internet) apply(ctx context.Context, f Faults) error {
-	if err := nft(ctx, routerRules(n.plan, f)); err != nil {
+func (n internet) apply(ctx context.Context, p Plan, f Faults) error {
+	if err := nft(ctx, routerRules(p, f)); err != nil {
 		return err
 	}
-	return n.run(ctx, delayRules(n.plan, f), "iptables-restore", "--table", "mangle")
+	return n.run(ctx, delayRules(p, f), "iptables-restore", "--table", "mangle")
 }
 
 // forget drops the router's memory of connections, as a router does that is

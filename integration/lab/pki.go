@@ -13,6 +13,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 )
 
@@ -134,6 +135,28 @@ func writePKI(dir string, c ClusterPlan) error {
 		return err
 	}
 	for _, r := range certificates(c) {
+		if err := ca.issue(dir, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reissue signs again what says under which address something is reached.
+func reissue(dir string, c ClusterPlan) error {
+	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, "ca.crt"), filepath.Join(dir, "ca.key"))
+	if err != nil {
+		return fmt.Errorf("read the authority: %w", err)
+	}
+	key, isECDSA := pair.PrivateKey.(*ecdsa.PrivateKey)
+	if !isECDSA {
+		return fmt.Errorf("the authority's key is a %T", pair.PrivateKey)
+	}
+	ca := &authority{certificate: pair.Leaf, key: key}
+	for _, r := range certificates(c) {
+		if r.file != "apiserver" && !strings.HasPrefix(r.file, "kubelet-serving-") {
+			continue
+		}
 		if err := ca.issue(dir, r); err != nil {
 			return err
 		}

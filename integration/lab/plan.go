@@ -1,9 +1,11 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"regexp"
+	"slices"
 	"time"
 )
 
@@ -31,6 +33,17 @@ const (
 	DistinctCIDRs CIDRs = "distinct"
 )
 
+// LAN says which network the nodes of a lab's clusters are on.
+type LAN string
+
+const (
+	// SeparateLANs gives each cluster a LAN of its own, with a router between them.
+	SeparateLANs LAN = "separate"
+	// SharedLAN puts the nodes of all clusters on one LAN, as in an office: what one
+	// multicasts all others hear. A second LAN is there for nodes that move.
+	SharedLAN LAN = "shared"
+)
+
 // Options say what lab is wanted.
 type Options struct {
 	// Name of the lab; default DefaultName. Lower-case letters and digits,
@@ -43,6 +56,8 @@ type Options struct {
 	Nodes int `json:"nodes"`
 	// CIDRs is same or distinct; default same.
 	CIDRs CIDRs `json:"cidrs"`
+	// LAN is separate or shared; default separate.
+	LAN LAN `json:"lan"`
 	// Light leaves kubelets and networks out: etcd, API server, controller
 	// manager and scheduler on loopback ports.
 	Light bool `json:"light"`
@@ -70,6 +85,9 @@ func (o Options) withDefaults() (Options, error) {
 	if o.CIDRs == "" {
 		o.CIDRs = SameCIDRs
 	}
+	if o.LAN == "" {
+		o.LAN = SeparateLANs
+	}
 	switch {
 	case !labName.MatchString(o.Name):
 		return o, fmt.Errorf("lab name %q: want a lower-case letter and at most 11 more lower-case letters and digits", o.Name)
@@ -81,6 +99,10 @@ func (o Options) withDefaults() (Options, error) {
 		return o, fmt.Errorf("%d fake nodes: want 0 to %d", o.FakeNodes, maxFakeNodes)
 	case o.CIDRs != SameCIDRs && o.CIDRs != DistinctCIDRs:
 		return o, fmt.Errorf("CIDRs %q: want %s or %s", o.CIDRs, SameCIDRs, DistinctCIDRs)
+	case o.LAN != SeparateLANs && o.LAN != SharedLAN:
+		return o, fmt.Errorf("LAN %q: want %s or %s", o.LAN, SeparateLANs, SharedLAN)
+	case o.Light && o.LAN == SharedLAN:
+		return o, errors.New("a light lab has no nodes, and so no LAN that they share")
 	}
 	if o.Light {
 		o.Nodes = 1
@@ -91,17 +113,30 @@ func (o Options) withDefaults() (Options, error) {
 // Plan is every name and address of a lab, a function of its Options.
 type Plan struct {
 	Options  Options       `json:"options"`
+	Segments []Segment     `json:"segments"`
 	Clusters []ClusterPlan `json:"clusters"`
+}
+
+// Segment is a LAN: a bridge in the internet's namespace, where the router has the
+// address Gateway.
+type Segment struct {
+	Name    string       `json:"name"`
+	Prefix  netip.Prefix `json:"prefix"`
+	Gateway netip.Addr   `json:"gateway"`
+	// Prefix6 is a unique local prefix (RFC 4193), which is not routed; unset if
+	// nodes have link-local addresses only.
+	Prefix6 netip.Prefix `json:"prefix6,omitzero"`
 }
 
 // ClusterPlan is one cluster's share of the Plan.
 type ClusterPlan struct {
 	Name  string `json:"name"`
 	Index int    `json:"index"` // from 1
-	// LAN is the prefix that the cluster's nodes share; LANName the bridge
-	// that carries it in the internet's namespace.
+	// LAN is the prefix that the cluster's nodes share, perhaps with those of others;
+	// LANName the bridge that carries it in the internet's namespace.
 	LAN     netip.Prefix `json:"lan"`
 	LANName string       `json:"lanName"`
+	LAN6    netip.Prefix `json:"lan6,omitzero"`
 	// Gateway is the router's address in the LAN.
 	Gateway netip.Addr `json:"gateway"`
 	// Public is the address under which the cluster appears behind NAT.
@@ -119,10 +154,12 @@ type ClusterPlan struct {
 
 // NodePlan is one node's share of the Plan.
 type NodePlan struct {
-	Name    string       `json:"name"`
-	Index   int          `json:"index"` // from 1
-	Address netip.Addr   `json:"address"`
-	PodCIDR netip.Prefix `json:"podCIDR"`
+	Name    string     `json:"name"`
+	Index   int        `json:"index"` // from 1
+	Address netip.Addr `json:"address"`
+	// Address6 is the address in the LAN's IPv6 prefix, if it has one.
+	Address6 netip.Addr   `json:"address6,omitzero"`
+	PodCIDR  netip.Prefix `json:"podCIDR"`
 	// Control is set for the node that runs etcd and the control plane.
 	Control bool `json:"control"`
 	// Cgroup is the node's cgroup, from each hierarchy's root.
@@ -137,14 +174,63 @@ func NewPlan(o Options) (Plan, error) {
 	if err != nil {
 		return Plan{}, err
 	}
-	p := Plan{Options: o}
+	p := Plan{Options: o, Segments: planSegments(o)}
 	for i := 1; i <= o.Clusters; i++ {
-		p.Clusters = append(p.Clusters, planCluster(o, i))
+		on := p.Segments[0]
+		if o.LAN == SeparateLANs {
+			on = p.Segments[i-1]
+		}
+		p.Clusters = append(p.Clusters, planCluster(o, i, on))
 	}
 	return p, nil
 }
 
-func planCluster(o Options, i int) ClusterPlan {
+// planSegments are one LAN for each cluster, or one for all and another one to move to.
+func planSegments(o Options) []Segment {
+	if o.LAN == SharedLAN {
+		return []Segment{sharedSegment(1), sharedSegment(2)}
+	}
+	var all []Segment
+	for i := 1; i <= o.Clusters; i++ {
+		b := byte(i)
+		all = append(all, Segment{
+			Name:    fmt.Sprintf("lan%d", i),
+			Prefix:  netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 30, b, 0}), 24),
+			Gateway: netip.AddrFrom4([4]byte{172, 30, b, 1}),
+		})
+	}
+	return all
+}
+
+// sharedSegment is number i of a lab with a shared LAN: 172.30.0.0/16 is the first,
+// 172.29.0.0/16 the second one.
+func sharedSegment(i int) Segment {
+	b := byte(31 - i)
+	return Segment{
+		Name:    fmt.Sprintf("lan%d", i),
+		Prefix:  netip.PrefixFrom(netip.AddrFrom4([4]byte{172, b, 0, 0}), 16),
+		Gateway: netip.AddrFrom4([4]byte{172, b, 0, 1}),
+		Prefix6: netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, 0x6c, 0x61, 0x62, 7: byte(i)}), 64),
+	}
+}
+
+// address is that of machine n of a group: of a cluster's nodes, or of the hosts,
+// whose group is 0.
+func (s Segment) address(group, n int) (v4, v6 netip.Addr) {
+	a := s.Prefix.Addr().As4()
+	a[2], a[3] = byte(group), byte(n)
+	if s.Prefix.Bits() == 24 {
+		a[2] = s.Prefix.Addr().As4()[2]
+	}
+	if s.Prefix6.IsValid() {
+		b := s.Prefix6.Addr().As16()
+		b[13], b[15] = byte(group), byte(n)
+		v6 = netip.AddrFrom16(b)
+	}
+	return netip.AddrFrom4(a), v6
+}
+
+func planCluster(o Options, i int, on Segment) ClusterPlan {
 	own := byte(0)
 	if o.CIDRs == DistinctCIDRs {
 		own = byte(i)
@@ -153,9 +239,10 @@ func planCluster(o Options, i int) ClusterPlan {
 	c := ClusterPlan{
 		Name:        fmt.Sprintf("%s-%d", o.Name, i),
 		Index:       i,
-		LAN:         netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 30, b, 0}), 24),
-		LANName:     fmt.Sprintf("lan%d", i),
-		Gateway:     netip.AddrFrom4([4]byte{172, 30, b, 1}),
+		LAN:         on.Prefix,
+		LANName:     on.Name,
+		LAN6:        on.Prefix6,
+		Gateway:     on.Gateway,
 		Public:      netip.AddrFrom4([4]byte{172, 31, 0, b}),
 		PodCIDR:     netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 200 + own, 0, 0}), 16),
 		ServiceCIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 96 + own, 0, 0}), 16),
@@ -167,14 +254,16 @@ func planCluster(o Options, i int) ClusterPlan {
 	}
 	for n := 1; n <= o.Nodes; n++ {
 		name := fmt.Sprintf("%s-%d", c.Name, n)
+		v4, v6 := on.address(i, 10+n)
 		c.Nodes = append(c.Nodes, NodePlan{
-			Name:    name,
-			Index:   n,
-			Address: netip.AddrFrom4([4]byte{172, 30, b, byte(10 + n)}),
-			PodCIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 200 + own, byte(n - 1), 0}), 24),
-			Control: n == 1,
-			Cgroup:  "/" + cgroupMark(o.Name) + name,
-			Uplink:  fmt.Sprintf("n%d-%d", i, n),
+			Name:     name,
+			Index:    n,
+			Address:  v4,
+			Address6: v6,
+			PodCIDR:  netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 200 + own, byte(n - 1), 0}), 24),
+			Control:  n == 1,
+			Cgroup:   "/" + cgroupMark(o.Name) + name,
+			Uplink:   fmt.Sprintf("n%d-%d", i, n),
 		})
 	}
 	return c
@@ -182,6 +271,51 @@ func planCluster(o Options, i int) ClusterPlan {
 
 // cgroupMark begins the name of each cgroup of the lab called name.
 func cgroupMark(name string) string { return "entente-lab." + name + "." }
+
+// own are the prefixes out of which the cluster's nodes have their addresses, and no
+// others have.
+func (p Plan) own(c ClusterPlan) []netip.Prefix {
+	if p.Options.LAN != SharedLAN {
+		return []netip.Prefix{c.LAN}
+	}
+	var all []netip.Prefix
+	for _, s := range p.Segments {
+		v4, v6 := s.address(c.Index, 0)
+		all = append(all, netip.PrefixFrom(v4, 24), netip.PrefixFrom(v6, 112))
+	}
+	return all
+}
+
+// readdressed is the plan in which a node has another IPv4 address. The address also
+// says which LAN the node is on.
+func (p Plan) readdressed(node string, to netip.Addr) (Plan, error) {
+	c, n, err := p.Node(node)
+	switch {
+	case err != nil:
+		return p, err
+	case p.Options.LAN != SharedLAN:
+		return p, fmt.Errorf("lab %s has no shared LAN on which a node could have another address", p.Options.Name)
+	case len(c.Nodes) > 1:
+		return p, fmt.Errorf("the other nodes of %s know %s by its address: only the node of a cluster of one can have another", c.Name, n.Name)
+	}
+	var on *Segment
+	for i, s := range p.Segments {
+		least, _ := s.address(c.Index, 1)
+		most, _ := s.address(c.Index, 254)
+		if !to.Less(least) && !most.Less(to) {
+			on = &p.Segments[i]
+		}
+	}
+	if on == nil {
+		return p, fmt.Errorf("address %s is none for %s: want one of %s", to, n.Name, p.own4(c))
+	}
+	n.Address, n.Address6 = on.address(c.Index, int(to.As4()[3]))
+	c.LAN, c.LANName, c.LAN6, c.Gateway = on.Prefix, on.Name, on.Prefix6, on.Gateway
+	c.Nodes = []NodePlan{n}
+	p.Clusters = slices.Clone(p.Clusters)
+	p.Clusters[c.Index-1] = c
+	return p, nil
+}
 
 // Control is the node that runs the control plane.
 func (c ClusterPlan) Control() NodePlan { return c.Nodes[0] }

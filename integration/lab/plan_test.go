@@ -18,6 +18,8 @@ func TestPlanRefusesWhatCannotBe(t *testing.T) {
 		"more nodes than the address plan has":        {Nodes: maxNodes + 1},
 		"more fake nodes than the limit":              {FakeNodes: maxFakeNodes + 1},
 		"prefixes that are neither same nor distinct": {CIDRs: "other"},
+		"a LAN that is neither separate nor shared":   {LAN: "other"},
+		"a LAN shared by no nodes":                    {LAN: SharedLAN, Light: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if p, err := NewPlan(o); err == nil {
@@ -32,7 +34,7 @@ func TestPlanDefaultsToTwoClustersWithTheSamePrefixes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := Options{Name: "lab", Clusters: 2, Nodes: 1, CIDRs: SameCIDRs}
+	want := Options{Name: "lab", Clusters: 2, Nodes: 1, CIDRs: SameCIDRs, LAN: SeparateLANs}
 	if d := cmp.Diff(want, p.Options); d != "" {
 		t.Errorf("options (-want +got):\n%s", d)
 	}
@@ -94,6 +96,127 @@ func TestAddressesOfTheLargestPlanDoNotOverlap(t *testing.T) {
 					t.Errorf("node %s: control is %v", n.Name, n.Control)
 				}
 			}
+		}
+	}
+}
+
+// On a shared LAN all nodes are in one prefix, and each cluster's are in one of its own
+// within that.
+func TestASharedLANHasRoomForTheLargestPlan(t *testing.T) {
+	p, err := NewPlan(Options{Clusters: maxClusters, Nodes: maxNodes, LAN: SharedLAN})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lan, other := p.Segments[0], p.Segments[1]
+	if len(p.Segments) != 2 || lan.Prefix.Overlaps(other.Prefix) || lan.Prefix6.Overlaps(other.Prefix6) || lan.Name == other.Name {
+		t.Errorf("the LANs are %+v", p.Segments)
+	}
+	if !lan.Prefix6.Addr().IsPrivate() {
+		t.Errorf("%s is no unique local prefix", lan.Prefix6)
+	}
+	taken := map[netip.Addr]string{lan.Gateway: "the router"}
+	take := func(who string, addresses ...netip.Addr) {
+		for _, a := range addresses {
+			if before, ok := taken[a]; ok {
+				t.Errorf("%s and %s are both %s", who, before, a)
+			}
+			taken[a] = who
+			if !lan.Prefix.Contains(a) && !lan.Prefix6.Contains(a) {
+				t.Errorf("%s of %s is not on the LAN", a, who)
+			}
+		}
+	}
+	for i := 1; i <= maxHosts; i++ {
+		a, b := lan.address(0, 10+i)
+		take("a host", a, b)
+	}
+	for i, c := range p.Clusters {
+		if c.LAN != lan.Prefix || c.LANName != lan.Name || c.Gateway != lan.Gateway || lan.Prefix.Contains(c.Public) {
+			t.Errorf("%s is misplaced: %+v", c.Name, c)
+		}
+		if c.PodCIDR != p.Clusters[0].PodCIDR || c.ServiceCIDR != p.Clusters[0].ServiceCIDR {
+			t.Errorf("%s has prefixes of its own: %s, %s", c.Name, c.PodCIDR, c.ServiceCIDR)
+		}
+		for _, n := range c.Nodes {
+			take(n.Name, n.Address, n.Address6)
+			in := 0
+			for _, o := range p.own(c) {
+				if o.Contains(n.Address) || o.Contains(n.Address6) {
+					in++
+				}
+			}
+			if in != 2 {
+				t.Errorf("%s is not in the prefixes of %s: %v", n.Name, c.Name, p.own(c))
+			}
+		}
+		for _, d := range p.Clusters[:i] {
+			for _, a := range p.own(c) {
+				for _, b := range p.own(d) {
+					if a.Overlaps(b) {
+						t.Errorf("%s of %s overlaps %s of %s", a, c.Name, b, d.Name)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestANodeOfASharedLANIsGivenAnotherAddress(t *testing.T) {
+	p, err := NewPlan(Options{Clusters: 2, LAN: SharedLAN})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := p.Clusters[1]
+	for _, tt := range []struct {
+		to, to6, lan, gateway string
+	}{
+		{"172.30.2.77", "fd6c:6162:0:1::2:0:4d", "lan1", "172.30.0.1"},
+		{"172.29.2.11", "fd6c:6162:0:2::2:0:b", "lan2", "172.29.0.1"},
+	} {
+		q, err := p.readdressed("lab-2", netip.MustParseAddr(tt.to))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, n, err := q.Node("lab-2-1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n.Address.String() != tt.to || c.LANName != tt.lan || c.Gateway.String() != tt.gateway || !c.LAN.Contains(n.Address) || !c.LAN6.Contains(n.Address6) {
+			t.Errorf("%s: node is %+v of %+v", tt.to, n, c)
+		}
+		if d := cmp.Diff(p.Clusters[0], q.Clusters[0], cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); d != "" {
+			t.Errorf("the other cluster changed:\n%s", d)
+		}
+		if p.Clusters[1].Nodes[0].Address != before.Nodes[0].Address || p.Clusters[1].LANName != "lan1" {
+			t.Error("the former plan changed")
+		}
+	}
+	several, err := NewPlan(Options{Nodes: 2, LAN: SharedLAN})
+	if err != nil {
+		t.Fatal(err)
+	}
+	separate, err := NewPlan(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct {
+		p        Plan
+		node, to string
+	}{
+		"an address of another cluster":    {p, "lab-2", "172.30.1.77"},
+		"the network's own":                {p, "lab-2", "172.30.2.0"},
+		"the broadcast":                    {p, "lab-2", "172.30.2.255"},
+		"the router's":                     {p, "lab-2", "172.30.0.1"},
+		"an address of nowhere":            {p, "lab-2", "10.0.0.1"},
+		"IPv6":                             {p, "lab-2", "fd6c:6162:0:1::2:0:4d"},
+		"IPv4 in IPv6":                     {p, "lab-2", "::ffff:172.30.2.77"},
+		"no node":                          {p, "lab-3", "172.30.2.77"},
+		"a node that others know":          {several, "lab-1-1", "172.30.1.77"},
+		"a node of which others are aware": {several, "lab-1-2", "172.30.1.77"},
+		"no shared LAN":                    {separate, "lab-1", "172.30.1.77"},
+	} {
+		if q, err := tt.p.readdressed(tt.node, netip.MustParseAddr(tt.to)); err == nil {
+			t.Errorf("%s was accepted: %+v", name, q.Clusters)
 		}
 	}
 }

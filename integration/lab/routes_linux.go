@@ -31,6 +31,28 @@ func (d *daemon) routes(lab context.Context) http.Handler {
 			answer(w, struct{}{}, d.switchNode(r.Context(), q))
 		}
 	})
+	mux.HandleFunc("POST /readdress", func(w http.ResponseWriter, r *http.Request) {
+		var q readdressRequest
+		if ask(w, r, &q) {
+			ctx, cancel := context.WithTimeout(r.Context(), 30*time.Second)
+			defer cancel()
+			answer(w, struct{}{}, d.readdress(ctx, q))
+		}
+	})
+	mux.HandleFunc("POST /host", func(w http.ResponseWriter, r *http.Request) {
+		var q hostRequest
+		if !ask(w, r, &q) {
+			return
+		}
+		ctx, cancel := context.WithTimeout(r.Context(), 30*time.Second)
+		defer cancel()
+		if q.Remove {
+			answer(w, HostStatus{}, d.removeHost(ctx, q.Name))
+			return
+		}
+		h, err := d.makeHost(ctx, q.Name)
+		answer(w, h, err)
+	})
 	mux.HandleFunc("POST /load", func(w http.ResponseWriter, r *http.Request) {
 		var q loadRequest
 		if !ask(w, r, &q) {
@@ -82,7 +104,7 @@ func (d *daemon) serveWait(w http.ResponseWriter, r *http.Request) {
 }
 
 func (d *daemon) switchNode(ctx context.Context, q nodeRequest) error {
-	c, n, err := d.spec.Plan.Node(q.Node)
+	c, n, err := d.plan().Node(q.Node)
 	if err != nil {
 		return err
 	}

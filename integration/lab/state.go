@@ -3,6 +3,7 @@ package lab
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
@@ -25,7 +26,17 @@ type Status struct {
 	Daemon   int             `json:"daemon,omitempty"` // process
 	Options  *Options        `json:"options,omitempty"`
 	Clusters []ClusterStatus `json:"clusters,omitempty"`
+	Hosts    []HostStatus    `json:"hosts,omitempty"`
 	Faults   Faults          `json:"faults"`
+}
+
+// HostStatus is a host on the shared LAN.
+type HostStatus struct {
+	Name     string     `json:"name"`
+	Address  netip.Addr `json:"address"`
+	Address6 netip.Addr `json:"address6,omitzero"`
+	// PID is the host's first process, through which its namespaces are reached.
+	PID int `json:"pid"`
 }
 
 // States of a lab.
@@ -127,6 +138,18 @@ func nodeRoot(dir, node string) string { return filepath.Join(dir, "nodes", node
 type nodeRequest struct {
 	Node   string `json:"node"`
 	Action string `json:"action"` // stop or start
+}
+
+// readdressRequest switches a node off and on again with another address.
+type readdressRequest struct {
+	Node    string     `json:"node"`
+	Address netip.Addr `json:"address"`
+}
+
+// hostRequest makes a host on the shared LAN, or removes it.
+type hostRequest struct {
+	Name   string `json:"name"`
+	Remove bool   `json:"remove,omitempty"`
 }
 
 // loadRequest imports an image archive, a path on the machine, into nodes or

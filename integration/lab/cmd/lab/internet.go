@@ -2,11 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/entente-dev/entente/integration/lab"
@@ -124,4 +127,53 @@ func (c *command) capture(ctx context.Context) error {
 	}
 	fmt.Fprintf(c.out, "%s: %d bytes\n", filepath.Base(args[2]), fi.Size())
 	return nil
+}
+
+func (c *command) readdress(ctx context.Context) error {
+	args, err := c.parse(flags("readdress"), 2, 2)
+	if err != nil {
+		return err
+	}
+	to, err := netip.ParseAddr(args[1])
+	if err != nil {
+		return err
+	}
+	l, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	return l.Readdress(ctx, args[0], to)
+}
+
+func (c *command) host(ctx context.Context) error {
+	fs := flags("host")
+	remove := fs.Bool("remove", false, "remove it")
+	if err := fs.Parse(c.args); err != nil {
+		return err
+	}
+	args := fs.Args()
+	if len(args) > 1 && args[1] == "--" {
+		args = append(args[:1:1], args[2:]...)
+	}
+	if len(args) < 1 || *remove && len(args) > 1 {
+		return errors.New("host: want NAME [-- CMD…], or --remove NAME")
+	}
+	l, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	if *remove {
+		return l.RemoveHost(ctx, args[0])
+	}
+	h, err := l.Host(ctx, args[0])
+	if err != nil {
+		return err
+	}
+	if len(args) == 1 {
+		fmt.Fprintln(c.out, h.Name, h.Address, h.Address6)
+		return nil
+	}
+	cmd := h.Exec(ctx, args[1:]...)
+	// Become it: signals, terminal and exit code are its own then.
+	return syscall.Exec(cmd.Path, cmd.Args, cmd.Env)
 }

@@ -24,8 +24,8 @@ const usage = `lab runs real Kubernetes clusters on one Linux machine.
 
 usage: lab [--name NAME] COMMAND
 
-  up [--clusters N] [--nodes M] [--cidrs same|distinct] [--light] [--fake-nodes F]
-     [--check-kubelets]
+  up [--clusters N] [--nodes M] [--cidrs same|distinct] [--lan separate|shared]
+     [--light] [--fake-nodes F] [--check-kubelets]
                             make clusters NAME-1, NAME-2, …; ready when it returns
   down [--all]              remove the lab, all of it, also after a crash
   status [-o json]          what runs, and which faults there are
@@ -50,6 +50,13 @@ faults on the internet between clusters:
   stop NODE, start NODE     switch a node off and on
   capture [--for D] A B FILE.pcap
                             record packets between A and B until Ctrl-C
+
+with --lan shared, where all nodes are on one LAN (delay and nat need a router):
+
+  host NAME [-- CMD…]       make a machine on the LAN, and run CMD of this machine on it
+  host --remove NAME        remove it
+  readdress NODE ADDRESS    switch NODE off and on with another address: 172.30.C.x on
+                            the LAN, C being the cluster's number, 172.29.C.x on another
 
 Clusters may be named by number: lab cut 1 2. The lab's name is "lab" unless
 --name or ENTENTE_LAB_NAME says otherwise.
@@ -100,6 +107,7 @@ func run(ctx context.Context, args []string) error {
 		"exec": c.exec, "load": c.load, "build": c.build, "bin": c.bin,
 		"cut": c.fault("cut"), "heal": c.fault("heal"), "loss": c.fault("loss"), "delay": c.fault("delay"), "nat": c.fault("nat"),
 		"stop": c.node("stop"), "start": c.node("start"), "capture": c.capture,
+		"host": c.host, "readdress": c.readdress,
 		"help": func(context.Context) error { fs.Usage(); return nil },
 	}
 	f, ok := commands[fs.Arg(0)]
@@ -156,13 +164,14 @@ func (c *command) up(ctx context.Context) error {
 	fs.IntVar(&o.Clusters, "clusters", 2, "number of clusters")
 	fs.IntVar(&o.Nodes, "nodes", 1, "nodes of each cluster")
 	cidrs := fs.String("cidrs", string(lab.SameCIDRs), "pod and service prefixes: same or distinct")
+	lan := fs.String("lan", string(lab.SeparateLANs), "LANs of the clusters: separate, with a router between them, or one that they share")
 	fs.BoolVar(&o.Light, "light", false, "control planes only, without nodes and root")
 	fs.IntVar(&o.FakeNodes, "fake-nodes", 0, "nodes of each cluster that pretend to run pods")
 	fs.BoolVar(&o.CheckKubelets, "check-kubelets", false, "API servers check the certificates of kubelets (--kubelet-certificate-authority)")
 	if _, err := c.parse(fs, 0, 0); err != nil {
 		return err
 	}
-	o.Name, o.CIDRs = c.name, lab.CIDRs(*cidrs)
+	o.Name, o.CIDRs, o.LAN = c.name, lab.CIDRs(*cidrs), lab.LAN(*lan)
 	say := reporter(os.Stderr)
 	if !o.Light {
 		if why := lab.WhyPackages(); why != "" {
@@ -253,6 +262,12 @@ func printStatus(out io.Writer, s lab.Status) {
 			}
 			fmt.Fprintf(w, "  %s\t%s\t%s\tpid %d\t%s\n", n.Name, state, n.Address, n.PID, troubles(n.Components))
 		}
+	}
+	for _, h := range s.Hosts {
+		fmt.Fprintf(w, "\nhost %s\t%s\t%s\tpid %d", h.Name, h.Address, h.Address6, h.PID)
+	}
+	if len(s.Hosts) > 0 {
+		fmt.Fprintln(w)
 	}
 	_ = w.Flush() // to the same out, which may be gone
 	for _, p := range s.Faults.Pairs {
