@@ -23,11 +23,25 @@ const (
 // Record writes the packets between the clusters to a file while do runs, and a
 // moment longer.
 func (w *World) Record(ctx context.Context, file string, do func(context.Context) error) error {
+	return whileRecording(ctx, do, func(ctx context.Context, log io.Writer) error {
+		return w.Lab.Capture(ctx, w.Home.Plan.Name, w.Abroad.Plan.Name, file, log)
+	})
+}
+
+// RecordLAN is Record for all packets on the LAN of home that match a filter, as
+// pcap-filter(7) has it.
+func (w *World) RecordLAN(ctx context.Context, filter, file string, do func(context.Context) error) error {
+	return whileRecording(ctx, do, func(ctx context.Context, log io.Writer) error {
+		return w.Lab.Record(ctx, w.Home.Plan.LANName, filter, file, log)
+	})
+}
+
+func whileRecording(ctx context.Context, do func(context.Context) error, capture func(context.Context, io.Writer) error) error {
 	recording, stop := context.WithCancel(ctx)
 	defer stop()
 	ended := make(chan error, 1)
 	var log bytes.Buffer
-	go func() { ended <- w.Lab.Capture(recording, w.Home.Plan.Name, w.Abroad.Plan.Name, file, &log) }()
+	go func() { ended <- capture(recording, &log) }()
 	select {
 	case err := <-ended:
 		return fmt.Errorf("record packets: %w\n%s", err, log.String())

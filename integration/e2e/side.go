@@ -36,8 +36,10 @@ type Side struct {
 	REST   *rest.Config
 	Client ctrlclient.WithWatch
 	Kube   kubernetes.Interface
-	// Other is the other cluster.
+	// Other is the other cluster; home for further ones.
 	Other *Side
+	// Values are Helm values for this cluster alone, as for --set.
+	Values []string
 
 	world   *World
 	kubectl string
@@ -206,6 +208,18 @@ func (s *Side) Peer(ctx context.Context) (*v1alpha1.ForeignCluster, error) {
 		}
 	}
 	return nil, nil //nolint:nilnil // not known is an answer
+}
+
+// ID is the cluster's ID, which it has once the chart is installed.
+func (s *Side) ID(ctx context.Context) (string, error) {
+	var list v1alpha1.FabricNodeList
+	if err := s.Client.List(ctx, &list); err != nil {
+		return "", fmt.Errorf("list fabric nodes of %s: %w", s.Name, err)
+	}
+	if len(list.Items) == 0 {
+		return "", fmt.Errorf("no node of %s has a fabric yet", s.Name)
+	}
+	return list.Items[0].Spec.ClusterID, nil
 }
 
 // Contracts are the cluster's contracts in a role.

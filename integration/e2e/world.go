@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
@@ -36,6 +38,10 @@ type Config struct {
 	// Home and Abroad are the clusters' names to each other; default rome and
 	// milan.
 	Home, Abroad string
+	// More are the names of further clusters.
+	More []string
+	// LAN is as lab.Options has it.
+	LAN lab.LAN
 	// Nodes is the number of nodes of each cluster; default 1. CheckKubelets is as
 	// lab.Options has it.
 	Nodes         int
@@ -99,12 +105,14 @@ func findRoot() (string, error) {
 	}
 }
 
-// World is two clusters with the same addresses.
+// World is two clusters with the same addresses, or more.
 type World struct {
 	Config
 	Lab *lab.Lab
 	// Home consumes, Abroad provides.
 	Home, Abroad *Side
+	// More are further clusters.
+	More []*Side
 }
 
 // Up brings the clusters up, or finds them up. Nothing is installed yet.
@@ -117,7 +125,7 @@ func Up(ctx context.Context, cfg Config) (*World, error) {
 	if err := lab.InstallPackages(ctx, cfg.Waiting); err != nil {
 		return nil, err
 	}
-	shape := lab.Options{Name: cfg.Lab, Clusters: 2, Nodes: cfg.Nodes, CIDRs: lab.SameCIDRs, CheckKubelets: cfg.CheckKubelets}
+	shape := lab.Options{Name: cfg.Lab, Clusters: 2 + len(cfg.More), Nodes: cfg.Nodes, CIDRs: lab.SameCIDRs, LAN: cfg.LAN, CheckKubelets: cfg.CheckKubelets}
 	if w.Lab, err = lab.Up(ctx, shape, cfg.Waiting); err != nil {
 		return nil, err
 	}
@@ -133,6 +141,14 @@ func Up(ctx context.Context, cfg Config) (*World, error) {
 		return nil, err
 	}
 	w.Home.Other, w.Abroad.Other = w.Abroad, w.Home
+	for i, name := range cfg.More {
+		s, err := openSide(w, name, plan.Clusters[2+i], kubectl)
+		if err != nil {
+			return nil, err
+		}
+		s.Other = w.Home
+		w.More = append(w.More, s)
+	}
 	return w, nil
 }
 
@@ -152,10 +168,10 @@ func (w *World) Down(ctx context.Context) error {
 	return nil
 }
 
-// Sides are both clusters, home first.
-func (w *World) Sides() []*Side { return []*Side{w.Home, w.Abroad} }
+// Sides are all clusters, home first.
+func (w *World) Sides() []*Side { return append([]*Side{w.Home, w.Abroad}, w.More...) }
 
-// Each does something for both clusters at once.
+// Each does something for all clusters at once.
 func (w *World) Each(ctx context.Context, do func(context.Context, *Side) error) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, s := range w.Sides() {
@@ -193,7 +209,7 @@ func (w *World) InstallArgs(s *Side) []string {
 	if i := strings.LastIndex(w.Image, ":"); i > 0 {
 		args = append(args, "--set", "image.repository="+w.Image[:i], "--set-string", "image.tag="+w.Image[i+1:])
 	}
-	for _, v := range w.Values {
+	for _, v := range slices.Concat(w.Values, s.Values) {
 		args = append(args, "--set", v)
 	}
 	return args
@@ -227,6 +243,22 @@ func (w *World) Cut(ctx context.Context) error {
 func (w *World) NAT(ctx context.Context, s *Side) error {
 	_, err := w.Lab.Fault(ctx, lab.FaultRequest{Kind: "nat", A: s.Plan.Name})
 	return err
+}
+
+// Readdress switches a cluster's node off and on again with another address, as
+// lab.Readdress does, and waits until its API server answers.
+func (w *World) Readdress(ctx context.Context, s *Side, to netip.Addr) error {
+	if err := w.Lab.Readdress(ctx, s.Node(), to); err != nil {
+		return err
+	}
+	var err error
+	if s.Plan, err = w.Lab.Plan().Cluster(s.Plan.Name); err != nil {
+		return err
+	}
+	return w.Until(ctx, Restarted, "the API server of "+s.Name+" to answer", func(ctx context.Context) (string, error) {
+		_, err := s.Kubectl(ctx, "get", "--raw", "/readyz")
+		return "", err
+	})
 }
 
 // OnInternet runs a command of this machine on the router between the clusters.
