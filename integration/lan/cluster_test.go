@@ -1,0 +1,84 @@
+package lan
+
+import (
+	"context"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/integration/e2e"
+)
+
+// pair is two clusters.
+type pair = e2e.Pair
+
+func (s *stage) pairs() []pair {
+	return []pair{{s.rome(), s.milan()}, {s.rome(), s.oslo()}, {s.milan(), s.oslo()}}
+}
+
+// peered waits until pairs of clusters are peered in both directions, and logs when
+// each hop was there, counted from begin.
+func (s *stage) peered(ctx context.Context, t *testing.T, limit time.Duration, begin time.Time, pairs ...pair) time.Duration {
+	t.Helper()
+	ok(t, s.world.BothWays(ctx, limit, func(hop string) { t.Logf("%s  %s", seconds(time.Since(begin)), hop) }, pairs...))
+	return time.Since(begin)
+}
+
+// offloads runs a pod of a cluster in another one, and has it asked from home.
+func (s *stage) offloads(ctx context.Context, t *testing.T, from, to *e2e.Side) {
+	t.Helper()
+	id, err := to.ID(ctx)
+	ok(t, err)
+	home, _ := e2e.Web(shop, "home-for-"+to.Name, 1, e2e.AtHome)
+	away, service := e2e.Web(shop, "in-"+to.Name, 1, e2e.Away)
+	away.Spec.Template.Spec.NodeSelector[v1alpha1.LabelPeer] = id
+	ok(t, from.Create(ctx, home, away, service))
+	homes, err := from.PodsReady(ctx, e2e.Scheduled, shop, home.Labels, 1)
+	ok(t, err)
+	pods, err := from.PodsReady(ctx, e2e.Scheduled, shop, away.Labels, 1)
+	ok(t, err)
+	ok(t, from.ReachesAll(ctx, atMost, shop, homes[0].Name, "http://"+service.Name+":8080/name", pods))
+	twin, err := to.Twin(ctx, &pods[0])
+	ok(t, err)
+	if twin.Status.Phase != corev1.PodRunning {
+		t.Errorf("the pod in %s is %s", to.Name, twin.Status.Phase)
+	}
+}
+
+// mdns matches all packets of Multicast DNS.
+const mdns = "udp port 5353 or dst host 224.0.0.251 or dst host ff02::fb"
+
+// recorded returns the packets of Multicast DNS on the LAN while do runs, as lines.
+func (s *stage) recorded(ctx context.Context, t *testing.T, do func(context.Context) error) []string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "lan.pcap")
+	ok(t, s.world.RecordLAN(ctx, mdns, file, do))
+	out, err := exec.CommandContext(ctx, "tcpdump", "-n", "-r", file).Output()
+	ok(t, err)
+	return strings.FieldsFunc(string(out), func(r rune) bool { return r == '\n' })
+}
+
+// listens lists what on a cluster's node hears Multicast DNS: sockets on its port, and
+// interfaces that are in its groups.
+func listens(ctx context.Context, side *e2e.Side) ([]string, error) {
+	sockets, err := side.OnNode(ctx, "ss", "-Hulnp", "sport = :5353")
+	if err != nil {
+		return nil, err
+	}
+	groups, err := side.OnNode(ctx, "ip", "-o", "maddr")
+	if err != nil {
+		return nil, err
+	}
+	all := strings.FieldsFunc(sockets, func(r rune) bool { return r == '\n' })
+	for line := range strings.Lines(groups) {
+		if strings.Contains(line, " 224.0.0.251") || strings.Contains(line, " ff02::fb") {
+			all = append(all, strings.TrimSpace(line))
+		}
+	}
+	return all, nil
+}

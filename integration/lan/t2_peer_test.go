@@ -1,0 +1,96 @@
+package lan
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/entente-dev/entente/integration/e2e"
+	"github.com/entente-dev/entente/integration/lab"
+)
+
+// TestTwoClustersOfAGroupPeerByThemselves installs the chart in a second cluster, and
+// does nothing else.
+func TestTwoClustersOfAGroupPeerByThemselves(t *testing.T) {
+	ctx, s := onStage(t)
+	rome, milan := s.rome(), s.milan()
+	ok(t, s.are(ctx, map[*e2e.Side]setting{rome: member}))
+	ok(t, rome.AgentReady(ctx, e2e.Restarted))
+	installed := make(chan error, 1)
+	go func() { installed <- s.are(ctx, map[*e2e.Side]setting{rome: member, milan: member}) }()
+	begin, err := milan.AgentStarted(ctx, e2e.Scheduled)
+	ok(t, err)
+	took := s.peered(ctx, t, atMost, begin, pair{rome, milan})
+	t.Logf("peered in both directions %s after the agent of the second cluster started", seconds(took))
+	if took > atMost {
+		t.Errorf("that is more than %s", atMost)
+	}
+	ok(t, <-installed)
+	begin = time.Now()
+	s.offloads(ctx, t, rome, milan)
+	s.offloads(ctx, t, milan, rome)
+	t.Logf("pods run in the other cluster, and answer, both ways: %s", seconds(time.Since(begin)))
+}
+
+// TestWhatAClusterPublishesIsFoundByAvahi looks from another machine on the LAN with a
+// browser of somebody else's.
+func TestWhatAClusterPublishesIsFoundByAvahi(t *testing.T) {
+	ctx, s := onStage(t)
+	rome := s.rome()
+	if s.is[rome] != member {
+		ok(t, s.are(ctx, map[*e2e.Side]setting{rome: member}))
+	}
+	ok(t, lab.InstallHostPrograms(ctx, s.say, "avahi-daemon", "avahi-browse", "dbus-daemon"))
+	host, err := s.world.Lab.Host(ctx, "desk")
+	ok(t, err)
+	t.Cleanup(func() { ok(t, host.Remove(context.WithoutCancel(ctx))) })
+	// The daemons stay in the foreground: they end with the host.
+	for _, argv := range [][]string{
+		{"sh", "-c", "mkdir -p /run/dbus && exec dbus-daemon --system --nofork --nopidfile --nosyslog"},
+		{"sh", "-c", "until test -S /run/dbus/system_bus_socket; do sleep 0.1; done; exec avahi-daemon --no-drop-root --no-chroot --no-rlimits --file /dev/null"},
+	} {
+		cmd := host.Exec(context.WithoutCancel(ctx), argv...)
+		ok(t, cmd.Start())
+		t.Cleanup(func() { _ = cmd.Wait() })
+	}
+	id, err := rome.ID(ctx)
+	ok(t, err)
+	for _, service := range []string{"_entente._tcp", "_automatic._sub._entente._tcp"} {
+		ok(t, s.world.Until(ctx, atMost, "avahi to resolve "+service, func(ctx context.Context) (string, error) {
+			out, err := host.Exec(ctx, "timeout", "10", "avahi-browse", "--resolve", "--parsable", "--terminate", "--no-db-lookup", service).Output()
+			if err != nil {
+				return "", err
+			}
+			missing := missingOf(string(out), id, rome)
+			if missing == "" {
+				t.Logf("%s:\n%s", service, out)
+				return "", nil
+			}
+			return missing + " in:\n" + string(out), nil
+		}))
+	}
+}
+
+// missingOf is what avahi-browse does not say of a cluster: its name and its TXT by
+// IPv4 and by IPv6.
+func missingOf(out, id string, side *e2e.Side) string {
+	seen := map[string]bool{}
+	for line := range strings.Lines(out) {
+		// =;eth0;IPv4;name;_entente._tcp;local;host.local;address;port;"key=value" …
+		f := strings.SplitN(strings.TrimSpace(line), ";", 10)
+		if len(f) < 10 || f[0] != "=" || !strings.Contains(f[9], id) || !strings.HasPrefix(f[3], side.Name) {
+			continue
+		}
+		seen[f[2]] = true
+		if f[7] == side.Plan.Control().Address.String() {
+			seen["its address"] = true
+		}
+	}
+	for _, want := range []string{"IPv4", "IPv6", "its address"} {
+		if !seen[want] {
+			return "it does not find " + side.Name + " by " + want
+		}
+	}
+	return ""
+}

@@ -1,0 +1,143 @@
+package lan
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/integration/e2e"
+)
+
+// TestAThirdClusterMakesAFullMesh has a third cluster come, change its address, change
+// its key, and go. Peerings follow, and contracts stay.
+func TestAThirdClusterMakesAFullMesh(t *testing.T) {
+	ctx, s := onStage(t)
+	rome, milan, oslo := s.rome(), s.milan(), s.oslo()
+	all := map[*e2e.Side]setting{rome: member, milan: member, oslo: member}
+	ok(t, s.are(ctx, all))
+	begin, err := oslo.AgentStarted(ctx, e2e.Restarted)
+	ok(t, err)
+	s.peered(ctx, t, 2*atMost, begin, s.pairs()...)
+
+	t.Run("one that was killed comes back with another address", func(t *testing.T) {
+		before := s.mesh(ctx, t)
+		ok(t, s.world.Lab.StopNode(ctx, oslo.Node()))
+		begin := time.Now()
+		ok(t, s.world.Until(ctx, 2*atMost, "the others to miss oslo", func(ctx context.Context) (string, error) {
+			for _, side := range []*e2e.Side{rome, milan} {
+				fc, err := side.KnowsID(ctx, before.ids[oslo])
+				if err != nil || fc == nil {
+					return "it is not known", err
+				}
+				if meta.IsStatusConditionTrue(fc.Status.Conditions, v1alpha1.ConditionConnected) {
+					return side.Name + " is connected", nil
+				}
+			}
+			return "", nil
+		}))
+		t.Logf("it was missed after %s", seconds(time.Since(begin)))
+		to := netip.MustParseAddr("172.30.3.77")
+		ok(t, s.world.Readdress(ctx, oslo, to))
+		begin = time.Now()
+		ok(t, oslo.AgentReady(ctx, 2*e2e.Restarted))
+		t.Logf("its agent is ready %s after its API server", seconds(time.Since(begin)))
+		s.peered(ctx, t, 2*atMost, time.Now(), s.pairs()...)
+		for _, side := range []*e2e.Side{rome, milan} {
+			fc, err := side.Knows(ctx, oslo)
+			ok(t, err)
+			t.Logf("%s reaches it at %q", side.Name, fc.Spec.Endpoints)
+		}
+		s.contractsStay(ctx, t, before)
+	})
+	t.Run("one rolls its key over", func(t *testing.T) {
+		before := s.mesh(ctx, t)
+		out, err := milan.Entente(ctx, "identity", "rollover")
+		ok(t, err)
+		t.Log(out)
+		for _, side := range []*e2e.Side{rome, oslo} {
+			ok(t, s.world.Until(ctx, atMost, side.Name+" to hold the new key of milan", func(ctx context.Context) (string, error) {
+				fc, err := side.Knows(ctx, milan)
+				if err != nil || fc == nil {
+					return "it does not know it", err
+				}
+				if fc.Spec.TrustBundle == before.bundles[pair{side, milan}] {
+					return "it holds the old one", nil
+				}
+				return "", nil
+			}))
+		}
+		s.peered(ctx, t, atMost, time.Now(), s.pairs()...)
+		s.contractsStay(ctx, t, before)
+	})
+	t.Run("one leaves, and the others are told", func(t *testing.T) {
+		before := s.mesh(ctx, t)
+		begin := time.Now()
+		ok(t, s.are(ctx, map[*e2e.Side]setting{rome: member, milan: member}))
+		t.Logf("uninstalled in %s", seconds(time.Since(begin)))
+		begin = time.Now()
+		for _, side := range []*e2e.Side{rome, milan} {
+			ok(t, s.world.Until(ctx, atMost, side.Name+" to hold nothing of oslo", func(ctx context.Context) (string, error) {
+				fc, err := side.KnowsID(ctx, before.ids[oslo])
+				if err != nil {
+					return "", err
+				}
+				if fc != nil {
+					return fmt.Sprintf("it knows it: %+v", fc.Status.Conditions), nil
+				}
+				return "", nil
+			}))
+		}
+		t.Logf("and gone from the others %s later", seconds(time.Since(begin)))
+		s.peered(ctx, t, atMost, time.Now(), pair{rome, milan})
+	})
+}
+
+// mesh is what is between the clusters.
+type mesh struct {
+	ids       map[*e2e.Side]string
+	contracts map[pair]map[v1alpha1.ContractRole]string
+	bundles   map[pair]string
+}
+
+// mesh looks at what is between all clusters that there are.
+func (s *stage) mesh(ctx context.Context, t *testing.T) mesh {
+	t.Helper()
+	m := mesh{map[*e2e.Side]string{}, map[pair]map[v1alpha1.ContractRole]string{}, map[pair]string{}}
+	for _, p := range s.pairs() {
+		for _, way := range p.Ways() {
+			id, err := way[0].ID(ctx)
+			ok(t, err)
+			m.ids[way[0]] = id
+			have, err := way[0].ContractsWith(ctx, way[1])
+			ok(t, err)
+			m.contracts[way] = map[v1alpha1.ContractRole]string{}
+			for role, c := range have {
+				m.contracts[way][role] = fmt.Sprintf("%s, made %s", c.Name, c.CreationTimestamp.UTC().Format(time.RFC3339))
+			}
+			fc, err := way[0].Knows(ctx, way[1])
+			ok(t, err)
+			if fc != nil {
+				m.bundles[way] = fc.Spec.TrustBundle
+			}
+		}
+	}
+	return m
+}
+
+// contractsStay checks that the contracts are those that were there before.
+func (s *stage) contractsStay(ctx context.Context, t *testing.T, before mesh) {
+	t.Helper()
+	now := s.mesh(ctx, t)
+	for way, was := range before.contracts {
+		for role, c := range was {
+			if now.contracts[way][role] != c {
+				t.Errorf("%s with %s as %s: contract %s is %q now", way[0].Name, way[1].Name, role, c, now.contracts[way][role])
+			}
+		}
+	}
+}
