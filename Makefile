@@ -49,6 +49,11 @@ demo: announce build image lab $(BIN)/helm $(BIN)/grpcurl ## Two real clusters p
 	@cd integration && go build -trimpath -buildvcs=false -o ../bin/demo ./cmd/demo $(quiet)
 	@bin/demo
 
+.PHONY: demo-lan
+demo-lan: announce build image lab $(BIN)/helm $(BIN)/grpcurl ## Two clusters on one LAN find each other and peer by themselves (KEEP=1 leaves them up)
+	@cd integration && go build -trimpath -buildvcs=false -o ../bin/demo ./cmd/demo $(quiet)
+	@bin/demo -lan
+
 .PHONY: announce
 announce:
 	@echo 'building what the demo needs: the first time Go downloads modules and compiles for some minutes'

@@ -56,7 +56,11 @@ func (d *demo) bringUp(ctx context.Context, name string) error {
 		d.step.Note(why)
 	}
 	var err error
-	if d.world, err = e2e.Up(ctx, e2e.Config{Lab: name, Waiting: func(what string) { d.step.Wait(what) }}); err != nil {
+	lans := lab.SeparateLANs
+	if d.lan {
+		lans = lab.SharedLAN
+	}
+	if d.world, err = e2e.Up(ctx, e2e.Config{Lab: name, LAN: lans, Waiting: func(what string) { d.step.Wait(what) }}); err != nil {
 		return err
 	}
 	w := d.world

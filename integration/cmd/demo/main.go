@@ -2,7 +2,10 @@
 // machine, with the same addresses, peer and run a Deployment together. It tells
 // what it does, checks each step, and leaves nothing behind.
 //
-//	demo [-lab NAME] [-keep] [-o json FILE]
+//	demo [-lan] [-lab NAME] [-keep] [-o json FILE]
+//
+// With -lan the clusters are on one LAN and know the secret of a group: they peer by
+// themselves.
 //
 // With KEEP=1 it leaves the clusters up, peered, and says what to try.
 package main
@@ -59,6 +62,10 @@ type demo struct {
 	logs string
 	keep bool
 
+	// lan says that the clusters are on one LAN, secret is what they share then.
+	lan    bool
+	secret string
+
 	before map[*e2e.Side]e2e.Snapshot
 	memory map[string]float64
 }
@@ -73,17 +80,18 @@ type result struct {
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
 	name := flags.String("lab", or(os.Getenv("ENTENTE_LAB_NAME"), "demo"), "name of the lab to make")
+	onLAN := flags.Bool("lan", false, "two clusters on one LAN, which peer by themselves")
 	keep := flags.Bool("keep", os.Getenv("KEEP") != "" && os.Getenv("KEEP") != "0", "leave everything running (KEEP=1)")
 	output := flags.String("o", "", "json: write the steps' times and the memory used to the FILE that follows the flags")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if *output != "" && (*output != "json" || flags.NArg() != 1) || *output == "" && flags.NArg() > 0 {
-		return errors.New("usage: demo [-lab NAME] [-keep] [-o json FILE]")
+		return errors.New("usage: demo [-lan] [-lab NAME] [-keep] [-o json FILE]")
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, all, fmt.Errorf("the demo takes longer than %s", all))
 	defer cancel()
-	d := &demo{show: show.New(os.Stdout), keep: *keep, memory: map[string]float64{}}
+	d := &demo{show: show.New(os.Stdout), keep: *keep, lan: *onLAN, memory: map[string]float64{}}
 	err := d.play(ctx, *name)
 	if err != nil {
 		d.failed(ctx, *name, err)
@@ -105,6 +113,10 @@ func run(ctx context.Context, args []string) error {
 	}
 	if d.keep {
 		return d.hints(ctx)
+	}
+	if d.lan {
+		d.show.Good("Two clusters found each other, proved that they belong together, and ran one application. Nobody told them to. Nothing of it is left.")
+		return nil
 	}
 	d.show.Good("Two clusters that share nothing but a contract ran one application together. Nothing of it is left.")
 	return nil
@@ -135,12 +147,15 @@ func (d *demo) failed(ctx context.Context, name string, err error) {
 	}
 }
 
-// play does it all.
-func (d *demo) play(ctx context.Context, name string) error {
-	acts := []struct {
-		chapter, about, title string
-		do                    func(context.Context) error
-	}{
+// act is a part of the demo: a step, and the chapter that begins with it, if one does.
+type act struct {
+	chapter, about, title string
+	do                    func(context.Context) error
+}
+
+// acts are two clusters that their administrators have peer.
+func (d *demo) acts(name string) []act {
+	return []act{
 		{
 			"Two clusters", "Two people, two real Kubernetes clusters on this machine, with an internet of their own in between. " +
 				"Both were set up by the book, so their pods and services have the same addresses.",
@@ -173,10 +188,11 @@ func (d *demo) play(ctx context.Context, name string) error {
 			"Record packets", d.record,
 		},
 	}
-	ends := []struct {
-		chapter, about, title string
-		do                    func(context.Context) error
-	}{
+}
+
+// ends are how it ends.
+func (d *demo) ends() []act {
+	return []act{
 		{
 			"The end", "Either side can end it at any time. What runs abroad is drained first and comes home.",
 			"Unpeer", d.unpeer,
@@ -185,6 +201,14 @@ func (d *demo) play(ctx context.Context, name string) error {
 		{"", "", "Uninstall with helm", d.uninstall},
 		{"", "", "Prove that nothing is left", d.nothingLeft},
 		{"", "", "Take the clusters away", d.takeDown},
+	}
+}
+
+// play does it all.
+func (d *demo) play(ctx context.Context, name string) error {
+	acts, ends := d.acts(name), d.ends()
+	if d.lan {
+		acts, ends = d.lanActs(name), d.lanEnds()
 	}
 	if !d.keep {
 		acts = append(acts, ends...)
