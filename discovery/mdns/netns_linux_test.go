@@ -19,11 +19,12 @@ import (
 
 // A segment is network namespaces with one interface each, eth0, on one bridge.
 type segment struct {
-	t  *testing.T
-	id string
+	t     testing.TB
+	id    string
+	hosts int
 }
 
-func ip(t *testing.T, args ...string) string {
+func ip(t testing.TB, args ...string) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "ip", args...).CombinedOutput()
 	if err != nil {
@@ -32,17 +33,17 @@ func ip(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-func newSegment(t *testing.T, hosts int) *segment {
+func newSegment(t testing.TB, hosts int) *segment {
 	t.Helper()
 	if os.Getuid() != 0 {
-		t.Skip("root makes network namespaces")
+		skip(t, "root makes network namespaces")
 	}
 	if _, err := exec.LookPath("ip"); err != nil {
-		t.Skip("ip is not installed")
+		skip(t, "ip is not installed (Debian: iproute2)")
 	}
-	s := &segment{t, fmt.Sprintf("mdns%d", os.Getpid()%100000)}
+	s := &segment{t, fmt.Sprintf("mdns%d", os.Getpid()%100000), hosts}
 	if out, err := exec.CommandContext(t.Context(), "ip", "netns", "add", s.id+"-br").CombinedOutput(); err != nil {
-		t.Skipf("no network namespaces here: %s", out)
+		skip(t, "no network namespaces here: %s", out)
 	}
 	t.Cleanup(func() { s.remove("br") })
 	br := s.id + "-br"
@@ -72,9 +73,11 @@ func (s *segment) remove(what string) {
 
 // in runs do with all of its goroutines' sockets in a namespace: those are opened by
 // the thread of Run, which never runs anything else.
-func (s *segment) in(i int, do func()) {
+func (s *segment) in(i int, do func()) { s.within(fmt.Sprint(i), do) }
+
+func (s *segment) within(what string, do func()) {
 	runtime.LockOSThread()
-	f, err := os.Open("/run/netns/" + s.ns(i))
+	f, err := os.Open("/run/netns/" + s.id + "-" + what)
 	if err != nil {
 		s.t.Error(err)
 		return
@@ -112,7 +115,7 @@ func (s *segment) start(i int, services ...discovery.Service) (*Responder, func(
 }
 
 // until waits for what a responder finds.
-func until(t *testing.T, r *Responder, what string, ok func([]discovery.Found) bool) []discovery.Found {
+func until(t testing.TB, r *Responder, what string, ok func([]discovery.Found) bool) []discovery.Found {
 	t.Helper()
 	end := time.After(30 * time.Second)
 	for {
