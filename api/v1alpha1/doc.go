@@ -37,6 +37,16 @@ const (
 	AnnotationNameConfirmed = "entente.dev/name-confirmed"
 	// AnnotationDiscovered says of a ForeignCluster that discovery made it: "true".
 	AnnotationDiscovered = "entente.dev/discovered"
+	// LabelAutomatic names the PeeringPolicy that made an object by its spec.automatic:
+	// a ForeignCluster that it peered with, a PeeringRequest, a NamespaceOffloading.
+	// Whoever takes it off makes the object theirs, and the policy touches it no more.
+	LabelAutomatic = "entente.dev/automatic"
+	// AnnotationAutomaticBy says why that policy trusts a ForeignCluster: ClusterID,
+	// Group/NAME or FirstUse.
+	AnnotationAutomaticBy = "entente.dev/automatic-by"
+	// AnnotationAutomaticEnded says of a ForeignCluster that is being deleted that the
+	// policy it names ended the peering, and not a person: "true".
+	AnnotationAutomaticEnded = "entente.dev/automatic-ended"
 	// AnnotationClusterDomain is the domain of the cluster that a namespace is from,
 	// where its peer named one.
 	AnnotationClusterDomain = "entente.dev/cluster-domain"

@@ -7,9 +7,12 @@ import (
 
 // PeeringPolicy says what this cluster lends, to whom, how much and on what
 // terms. Without one that accepts a peer, nothing is lent to it. Where several
-// match, the one whose name sorts first decides.
+// match, the one whose name sorts first decides. One with spec.automatic also peers by
+// itself; it decides about the clusters that it peered with, before all others, and
+// about no others.
 //
 // +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,shortName=pp,categories=entente
 // +kubebuilder:printcolumn:name="Accept",type=string,JSONPath=`.spec.accept`
 // +kubebuilder:printcolumn:name="Percent",type=integer,JSONPath=`.spec.limits.percentOfFree`
@@ -17,12 +20,18 @@ import (
 // +kubebuilder:printcolumn:name="Memory",type=string,JSONPath=`.spec.limits.resources.memory`
 // +kubebuilder:printcolumn:name="Duration",type=string,JSONPath=`.spec.contractDuration`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Automatic",type=string,JSONPath=`.status.conditions[?(@.type=="Automatic")].reason`,priority=1
+// +kubebuilder:printcolumn:name="Peers",type=integer,JSONPath=`.status.automatic.peers`,priority=1
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.automatic) || size(self.metadata.name) <= 63",message="the name of a policy with automatic has at most 63 characters: it is a label of what the policy makes"
 type PeeringPolicy struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
 	// spec is the policy.
 	Spec PeeringPolicySpec `json:"spec"`
+	// status is what came of spec.automatic.
+	// +optional
+	Status PeeringPolicyStatus `json:"status,omitempty"`
 }
 
 // Acceptance is what happens to a request.
@@ -51,6 +60,8 @@ const (
 type PodSecurityLevel string
 
 // PeeringPolicySpec is the policy.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.automatic) || !(has(self.clusterSelector) || has(self.clusterIDs) || has(self.names) || has(self.found))",message="a policy with automatic decides about the clusters that it peered with: leave out clusterSelector, clusterIDs, names and found, and write the IDs into automatic.clusterIDs"
 type PeeringPolicySpec struct {
 	// clusterSelector selects ForeignClusters by their labels. Absent selects all
 	// that are trusted. Of this and the three lists that follow, each that is
@@ -77,6 +88,10 @@ type PeeringPolicySpec struct {
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=8
 	Found []Found `json:"found,omitempty"`
+	// automatic peers with clusters that discovery finds, without anybody's help, where
+	// their owners' policies say the same of this one.
+	// +optional
+	Automatic *AutomaticPeering `json:"automatic,omitempty"`
 	// accept says what happens to a request from a selected cluster.
 	// +kubebuilder:default=Automatic
 	Accept Acceptance `json:"accept,omitempty"`
@@ -156,6 +171,114 @@ type PeeringPolicySpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxProperties=32
 	NodeLabels map[string]string `json:"nodeLabels,omitempty"`
+}
+
+// Direction is who lends to whom.
+// +kubebuilder:validation:Enum=Lend;Use;Both
+type Direction string
+
+// Who lends to whom.
+const (
+	// DirectionLend: this cluster lends, and asks for nothing.
+	DirectionLend Direction = "Lend"
+	// DirectionUse: this cluster asks, and lends nothing.
+	DirectionUse Direction = "Use"
+	// DirectionBoth: both.
+	DirectionBoth Direction = "Both"
+)
+
+// AutomaticPeering says with whom this cluster peers by itself, and why it trusts
+// them: their ID is listed, they know the secret of a group, or they were found. Who is
+// found is not trusted for that, but with firstUse. A cluster that an administrator
+// denied or forgot is left alone.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.clusterIDs) && size(self.clusterIDs) > 0 || has(self.group) || has(self.firstUse) && self.firstUse",message="say whom to trust: clusterIDs, group, or firstUse for everybody who is found"
+// +kubebuilder:validation:XValidation:rule="!has(self.group) || !has(self.firstUse) || !self.firstUse",message="firstUse trusts those who do not know the group's secret, too: say one of the two"
+type AutomaticPeering struct {
+	// clusterIDs trusts clusters by their IDs, which their keys prove.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:Pattern=`^[a-z2-7]{32}$`
+	ClusterIDs []string `json:"clusterIDs,omitempty"`
+	// group trusts clusters that know the same secret.
+	// +optional
+	Group *PeeringGroup `json:"group,omitempty"`
+	// firstUse trusts every cluster that is found, as long as its key is not in
+	// conflict with a known one. Whoever is on the network, or writes the domain, is
+	// trusted then.
+	// +optional
+	FirstUse bool `json:"firstUse,omitempty"`
+	// sources is where clusters are found that are dialled.
+	// +kubebuilder:default={LAN,DNS}
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=2
+	// +kubebuilder:validation:XValidation:rule="self.all(s, s in ['LAN', 'DNS'])",message="sources are LAN and DNS"
+	Sources []Found `json:"sources,omitempty"`
+	// direction is who lends to whom. With Use this cluster lends nothing by this
+	// policy, with Lend it asks for nothing.
+	// +kubebuilder:default=Both
+	// +optional
+	Direction Direction `json:"direction,omitempty"`
+	// resources is what each peer is asked for. Empty leaves it to its policy.
+	// +optional
+	Resources corev1.ResourceList `json:"resources,omitempty"`
+	// priceCeiling is the most that what one peer lends may cost an hour. Absent is any
+	// price.
+	// +optional
+	PriceCeiling *Money `json:"priceCeiling,omitempty"`
+	// namespaces is offloaded to these peers, where they exist. One that somebody
+	// offloads already is left as it is.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=63
+	Namespaces []string `json:"namespaces,omitempty"`
+}
+
+// PeeringGroup is clusters that share a secret.
+type PeeringGroup struct {
+	// name is the group's name. Clusters that are found are told it: it is no secret.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	Name string `json:"name"`
+	// secretRef names the Secret with what the group's clusters share. Whoever knows it
+	// is trusted.
+	SecretRef SecretKey `json:"secretRef"`
+}
+
+// Uses says whether this cluster asks such peers.
+func (a *AutomaticPeering) Uses() bool { return a.Direction != DirectionLend }
+
+// Lends says whether it lends to them.
+func (a *AutomaticPeering) Lends() bool { return a.Direction != DirectionUse }
+
+// ConditionAutomatic tells of a PeeringPolicy whether it peers by itself, or why not.
+const ConditionAutomatic = "Automatic"
+
+// PeeringPolicyStatus is what came of spec.automatic.
+type PeeringPolicyStatus struct {
+	// conditions has Automatic where spec.automatic is set.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+	// automatic counts clusters.
+	// +optional
+	Automatic *AutomaticStatus `json:"automatic,omitempty"`
+}
+
+// AutomaticStatus counts clusters.
+type AutomaticStatus struct {
+	// peers is how many clusters the policy peered with.
+	Peers int32 `json:"peers"`
+	// waiting is how many it would peer with that it did not come to trust yet. Their
+	// ForeignClusters say why.
+	Waiting int32 `json:"waiting"`
 }
 
 // ServiceExports is Services of one namespace: those that names lists, those that
