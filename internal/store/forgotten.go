@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"strings"
 	"sync"
 	"time"
 
@@ -32,8 +33,18 @@ type Forgotten struct {
 
 	mu     sync.Mutex
 	loaded bool
-	at     map[peering.ClusterID]time.Time
+	at     map[peering.ClusterID]forgotten
 }
+
+// forgotten is when a cluster was forgotten, and whether a policy did that that had
+// peered with it by itself, and no person.
+type forgotten struct {
+	at       time.Time
+	byPolicy bool
+}
+
+// byPolicy follows the time of those that a policy forgot.
+const byPolicy = " policy"
 
 // Since returns when a cluster was forgotten, and whether it was.
 func (f *Forgotten) Since(ctx context.Context, id peering.ClusterID) (time.Time, bool, error) {
@@ -46,22 +57,43 @@ func (f *Forgotten) Since(ctx context.Context, id peering.ClusterID) (time.Time,
 		}
 		f.take(secret)
 	}
-	at, ok := f.at[id]
-	if !ok || f.Now().Sub(at) >= forgottenKept {
+	was, ok := f.at[id]
+	if !ok || f.Now().Sub(was.at) >= forgottenKept {
 		return time.Time{}, false, nil
 	}
-	return at, true, nil
+	return was.at, true, nil
+}
+
+// ByPerson says whether a cluster was forgotten, and not merely by a policy that ended
+// what it had begun.
+func (f *Forgotten) ByPerson(ctx context.Context, id peering.ClusterID) (bool, error) {
+	_, ok, err := f.Since(ctx, id)
+	if err != nil || !ok {
+		return false, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return !f.at[id].byPolicy, nil
 }
 
 // Add records that a cluster was forgotten now. Those that lapsed go, and of more than
 // there may be the oldest.
 func (f *Forgotten) Add(ctx context.Context, id peering.ClusterID) error {
-	return f.edit(ctx, func(at map[peering.ClusterID]time.Time) {
-		at[id] = f.Now()
+	return f.add(ctx, id, false)
+}
+
+// AddByPolicy is Add where a policy ended what it had begun.
+func (f *Forgotten) AddByPolicy(ctx context.Context, id peering.ClusterID) error {
+	return f.add(ctx, id, true)
+}
+
+func (f *Forgotten) add(ctx context.Context, id peering.ClusterID, policy bool) error {
+	return f.edit(ctx, func(at map[peering.ClusterID]forgotten) {
+		at[id] = forgotten{f.Now(), policy}
 		for len(at) > maxForgotten {
 			oldest := id
-			for other, t := range at {
-				if t.Before(at[oldest]) {
+			for other, was := range at {
+				if was.at.Before(at[oldest].at) {
 					oldest = other
 				}
 			}
@@ -75,11 +107,11 @@ func (f *Forgotten) Remove(ctx context.Context, id peering.ClusterID) error {
 	if _, ok, err := f.Since(ctx, id); err != nil || !ok {
 		return err
 	}
-	return f.edit(ctx, func(at map[peering.ClusterID]time.Time) { delete(at, id) })
+	return f.edit(ctx, func(at map[peering.ClusterID]forgotten) { delete(at, id) })
 }
 
 // edit changes what is kept, by compare-and-swap.
-func (f *Forgotten) edit(ctx context.Context, change func(map[peering.ClusterID]time.Time)) error {
+func (f *Forgotten) edit(ctx context.Context, change func(map[peering.ClusterID]forgotten)) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return retry(func() error {
@@ -88,11 +120,15 @@ func (f *Forgotten) edit(ctx context.Context, change func(map[peering.ClusterID]
 			return err
 		}
 		f.take(secret)
-		maps.DeleteFunc(f.at, func(_ peering.ClusterID, at time.Time) bool { return f.Now().Sub(at) >= forgottenKept })
+		maps.DeleteFunc(f.at, func(_ peering.ClusterID, was forgotten) bool { return f.Now().Sub(was.at) >= forgottenKept })
 		change(f.at)
 		secret.Data = make(map[string][]byte, len(f.at))
-		for id, at := range f.at {
-			secret.Data[string(id)] = []byte(at.UTC().Format(time.RFC3339Nano))
+		for id, was := range f.at {
+			text := was.at.UTC().Format(time.RFC3339Nano)
+			if was.byPolicy {
+				text += byPolicy
+			}
+			secret.Data[string(id)] = []byte(text)
 		}
 		if exists {
 			err = f.Client.Update(ctx, secret, client.FieldOwner(v1alpha1.Manager))
@@ -125,10 +161,11 @@ func (f *Forgotten) read(ctx context.Context) (*corev1.Secret, bool, error) {
 // take remembers what the Secret says. What cannot be read of it is dropped. The lock
 // is held.
 func (f *Forgotten) take(secret *corev1.Secret) {
-	f.loaded, f.at = true, make(map[peering.ClusterID]time.Time, len(secret.Data))
+	f.loaded, f.at = true, make(map[peering.ClusterID]forgotten, len(secret.Data))
 	for id, text := range secret.Data {
-		if at, err := time.Parse(time.RFC3339Nano, string(text)); err == nil {
-			f.at[peering.ClusterID(id)] = at
+		text, policy := strings.CutSuffix(string(text), byPolicy)
+		if at, err := time.Parse(time.RFC3339Nano, text); err == nil {
+			f.at[peering.ClusterID(id)] = forgotten{at, policy}
 		}
 	}
 }

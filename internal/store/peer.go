@@ -125,6 +125,7 @@ func addPeer(ctx context.Context, c client.Client, cache client.Reader, id peeri
 			fc.Spec.Decision = ""
 		}
 		fc.Spec.TrustBundle, fc.Spec.Endpoints = info.PEM(), info.Endpoints
+		disown(fc)
 		return nil
 	})
 	if err != nil {
@@ -165,6 +166,9 @@ type Introduction struct {
 	Name string
 	// Approve decides for trusting it, in the name of who asked.
 	Approve bool
+	// Policy is the PeeringPolicy that decides for trusting it, if nobody decided
+	// before, and By is why; see v1alpha1.AnnotationAutomaticBy.
+	Policy, By string
 }
 
 // Introduce keeps what a cluster says of itself that is not trusted, for an
@@ -176,6 +180,9 @@ func Introduce(ctx context.Context, c client.Client, i Introduction) (string, er
 		switch {
 		case i.Approve:
 			fc.Spec.Decision = v1alpha1.DecisionApproved
+			disown(fc)
+		case i.Policy != "" && (fc.UID == "" || Pending(fc)):
+			ByPolicy(fc, i.Policy, i.By)
 		case fc.Spec.Decision == v1alpha1.DecisionDenied:
 			return wire.Errorf(wire.ReasonTrustDenied, "an administrator denied trust between the two clusters; that ends with a token, or with approval")
 		}
@@ -198,6 +205,27 @@ func Introduce(ctx context.Context, c client.Client, i Introduction) (string, er
 			Time: metav1.NewTime(i.Time), Code: i.Code, Name: i.Info.Name, Bundle: i.Info.PEM(),
 		}
 	})
+}
+
+// ByPolicy has a ForeignCluster that nobody decided about trusted in the name of a
+// policy, and says so in the same write. It has the finalizer from then on: who deletes
+// it forgets a cluster that was trusted.
+func ByPolicy(fc *v1alpha1.ForeignCluster, policy, by string) {
+	fc.Spec.Decision = v1alpha1.DecisionApproved
+	if fc.Labels == nil {
+		fc.Labels = map[string]string{}
+	}
+	if fc.Annotations == nil {
+		fc.Annotations = map[string]string{}
+	}
+	fc.Labels[v1alpha1.LabelAutomatic], fc.Annotations[v1alpha1.AnnotationAutomaticBy] = policy, by
+	controllerutil.AddFinalizer(fc, v1alpha1.Finalizer)
+}
+
+// disown makes a ForeignCluster one of a person, if it was a policy's.
+func disown(fc *v1alpha1.ForeignCluster) {
+	delete(fc.Labels, v1alpha1.LabelAutomatic)
+	delete(fc.Annotations, v1alpha1.AnnotationAutomaticBy)
 }
 
 // Sight makes a ForeignCluster of a cluster that discovery found and that is not known,
@@ -374,7 +402,8 @@ func place(ctx context.Context, c client.Client, cache client.Reader, id peering
 			if wanted == fc.Name {
 				confirmName(fc)
 			}
-			if err := edit(fc); err != nil || equality.Semantic.DeepEqual(before.Spec, fc.Spec) && fc.NameConfirmed() == before.NameConfirmed() {
+			if err := edit(fc); err != nil || equality.Semantic.DeepEqual(before.Spec, fc.Spec) && fc.NameConfirmed() == before.NameConfirmed() &&
+				fc.Labels[v1alpha1.LabelAutomatic] == before.Labels[v1alpha1.LabelAutomatic] {
 				return err
 			}
 			if err := c.Update(ctx, fc, client.FieldOwner(v1alpha1.Manager)); err != nil {
