@@ -557,9 +557,13 @@ func (a *agent) kubeletCertificate() (func(*tls.ClientHelloInfo) (*tls.Certifica
 func (a *agent) controllers(ctx context.Context) error {
 	gateways := &controller.Gateways{Client: a.mgr.GetClient(), Self: a.source.ID(), Silent: a.wakePeers, Now: time.Now}
 	trusts := a.trusts()
+	automatic, err := a.peerByPolicy(ctx)
+	if err != nil {
+		return err
+	}
 	a.peers = &controller.Peers{
 		Client: a.mgr.GetClient(), States: a.states,
-		Trust: a.trust, Attempt: trusts.Attempt, Forget: a.tokens.Forget, Forgotten: a.forgotten, Events: a.events,
+		Trust: a.trust, Attempt: firstAttempt(trusts.Attempt, automatic.Attempt), Forget: a.tokens.Forget, Forgotten: a.forgotten, Events: a.events,
 		Again:     a.peersWake.wake,
 		AliasPool: a.cfg.AliasPool, Reserved: a.cfg.ServiceCIDRs, Allocate: tunnel.Allocate,
 		Exposed: a.exposed, Wake: a.peersWake, Spoken: a.speech.spoken, Readdressed: a.lent.Refresh, Now: time.Now,
@@ -573,7 +577,7 @@ func (a *agent) controllers(ctx context.Context) error {
 	return errors.Join(
 		gateways.SetupWithManager(a.mgr), a.peers.SetupWithManager(a.mgr), trusts.SetupWithManager(a.mgr), a.requests.SetupWithManager(a.mgr),
 		strays.SetupWithManager(a.mgr), contracts.SetupWithManager(ctx, a.mgr), namespaces.SetupWithManager(a.mgr),
-		a.registerMetrics(), a.run(keepCount(contracts)),
+		a.registerMetrics(), a.run(keepCount(contracts)), a.mgr.Add(automatic),
 	)
 }
 

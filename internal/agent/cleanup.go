@@ -107,6 +107,9 @@ func kinds() []client.ObjectList {
 }
 
 func (w *cleanup) endPeerings(ctx context.Context) error {
+	if err := w.stopAutomatic(ctx); err != nil {
+		return err
+	}
 	var contracts v1alpha1.ContractList
 	if err := w.list(ctx, &contracts); err != nil {
 		return err
@@ -121,6 +124,24 @@ func (w *cleanup) endPeerings(ctx context.Context) error {
 	for _, list := range append(asks(), &v1alpha1.ContractList{}) {
 		if err := w.removeAll(ctx, list); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// stopAutomatic removes the policies by which the agent would peer again.
+func (w *cleanup) stopAutomatic(ctx context.Context) error {
+	var policies v1alpha1.PeeringPolicyList
+	if err := w.list(ctx, &policies); err != nil {
+		return err
+	}
+	for i := range policies.Items {
+		p := &policies.Items[i]
+		if p.Spec.Automatic == nil {
+			continue
+		}
+		if err := w.client.Delete(ctx, p); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("remove peering policy %s: %w", p.Name, err)
 		}
 	}
 	return nil

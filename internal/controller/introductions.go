@@ -43,6 +43,10 @@ type Forgotten interface {
 	Since(ctx context.Context, id peering.ClusterID) (time.Time, bool, error)
 	// Add records that a cluster was forgotten now, Remove ends that.
 	Add(ctx context.Context, id peering.ClusterID) error
+	// AddByPolicy is Add where a policy ended what it had begun; ByPerson says whether
+	// one was forgotten by Add.
+	AddByPolicy(ctx context.Context, id peering.ClusterID) error
+	ByPerson(ctx context.Context, id peering.ClusterID) (bool, error)
 	Remove(ctx context.Context, id peering.ClusterID) error
 }
 

@@ -607,7 +607,11 @@ func (r *Peers) forget(ctx context.Context, fc *v1alpha1.ForeignCluster, contrac
 		return reconcile.Result{}, err
 	}
 	// Before the object is gone: the peer may introduce itself in the same second.
-	if err := r.Forgotten.Add(ctx, peering.ClusterID(fc.Spec.ClusterID)); err != nil {
+	forget := r.Forgotten.Add
+	if fc.Annotations[v1alpha1.AnnotationAutomaticEnded] == "true" {
+		forget = r.Forgotten.AddByPolicy
+	}
+	if err := forget(ctx, peering.ClusterID(fc.Spec.ClusterID)); err != nil {
 		return reconcile.Result{}, err
 	}
 	if err := r.release(ctx, fc); err != nil {

@@ -100,10 +100,14 @@ func trusted(v PeerView) metav1.Condition {
 		return no("AwaitingPeer", notMutual(fc, "this cluster trusts it; it has not connected since"))
 	case approved:
 		// That it let this cluster in is what is known of the other side.
-		if v.Session.Up != nil {
-			return condition(kind, metav1.ConditionTrue, reasonApproved, "an administrator of this cluster approved it, and it trusts this cluster")
+		who := "an administrator of this cluster approved it"
+		if policy := automaticPolicy(fc); policy != "" {
+			who = fmt.Sprintf("the policy %s of this cluster peers with it (%s)", policy, fc.Annotations[v1alpha1.AnnotationAutomaticBy])
 		}
-		return condition(kind, metav1.ConditionTrue, reasonApproved, "an administrator of this cluster approved it, and it trusted this cluster when there was a session last")
+		if v.Session.Up != nil {
+			return condition(kind, metav1.ConditionTrue, reasonApproved, who+", and it trusts this cluster")
+		}
+		return condition(kind, metav1.ConditionTrue, reasonApproved, who+", and it trusted this cluster when there was a session last")
 	}
 	return condition(kind, metav1.ConditionTrue, store.ReasonJoined, "the two clusters joined")
 }
@@ -197,6 +201,10 @@ func notTrusted(fc *v1alpha1.ForeignCluster) metav1.Condition {
 
 // notMutual says what is to be done where only this side trusts.
 func notMutual(fc *v1alpha1.ForeignCluster, what string) string {
+	if policy := automaticPolicy(fc); policy != "" {
+		return fmt.Sprintf("%s: the policy %s here peers with it (%s), and none there peers with this cluster, as far as is known. An administrator there lists this cluster's ID in spec.automatic.clusterIDs of a PeeringPolicy, or approves it with `entente approve`",
+			what, policy, fc.Annotations[v1alpha1.AnnotationAutomaticBy])
+	}
 	if fc.Spec.Decision != v1alpha1.DecisionApproved {
 		return what + ": it never heard of the join, or forgot this cluster; join again with a new token"
 	}

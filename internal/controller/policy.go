@@ -39,8 +39,18 @@ func readPolicies(ctx context.Context, c client.Reader) ([]lending, error) {
 	for i := range list.Items {
 		out = append(out, readPolicy(&list.Items[i]))
 	}
-	slices.SortFunc(out, func(a, b lending) int { return cmp.Compare(a.policy.Name, b.policy.Name) })
+	slices.SortFunc(out, func(a, b lending) int {
+		// What a policy peered with is its own, whatever others select.
+		return cmp.Or(cmp.Compare(boolRank(a.spec.Automatic == nil), boolRank(b.spec.Automatic == nil)), cmp.Compare(a.policy.Name, b.policy.Name))
+	})
 	return out, nil
+}
+
+func boolRank(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 func readPolicy(p *v1alpha1.PeeringPolicy) lending {
@@ -63,6 +73,9 @@ func readPolicy(p *v1alpha1.PeeringPolicy) lending {
 	case v1alpha1.AcceptAfterApproval:
 		policy.Accept = peering.AfterApproval
 	case v1alpha1.AcceptNever:
+	}
+	if a := p.Spec.Automatic; a != nil && !a.Lends() {
+		policy.Accept = peering.Never
 	}
 	set := func(to *int, from *int32) {
 		if from != nil {
@@ -109,6 +122,9 @@ func readPolicy(p *v1alpha1.PeeringPolicy) lending {
 // selects says whether the policy is about a cluster.
 func (l *lending) selects(fc *v1alpha1.ForeignCluster) bool {
 	s := l.spec
+	if s.Automatic != nil {
+		return automaticPolicy(fc) == l.policy.Name
+	}
 	return l.selector.Matches(labels.Set(fc.Labels)) &&
 		(len(s.ClusterIDs) == 0 || slices.Contains(s.ClusterIDs, fc.Spec.ClusterID)) &&
 		(len(s.Names) == 0 || fc.NameConfirmed() && slices.Contains(s.Names, fc.Name)) &&

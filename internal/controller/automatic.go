@@ -1,0 +1,488 @@
+package controller
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+const (
+	reasonGroupUnknown        wire.Reason = "GROUP_UNKNOWN"
+	reasonGroupSecretMismatch wire.Reason = "GROUP_SECRET_MISMATCH"
+)
+
+// Automatic peers with clusters that discovery finds, as PeeringPolicies with
+// spec.automatic say, and ends what no policy stands for any more. Who is to be dialled,
+// approved and let go is decided by automaticState.plan and planUse.
+type Automatic struct {
+	// Client reads from a cache, and writes.
+	Client client.Client
+	// Direct reads at the API server itself.
+	Direct    client.Client
+	Namespace string
+	Self      peering.ClusterID
+	// Introduce introduces this cluster at an endpoint, to the cluster with this ID and
+	// no other. It does not ask in the name of an administrator: one that forgot this
+	// cluster is not to be known again by it.
+	Introduce func(ctx context.Context, endpoint string, id peering.ClusterID) (info wire.ClusterInfo, code string, err error)
+	// Prove shows the cluster with this ID that this one knows a group's secret, and
+	// that it does. Errors have the reasons GROUP_UNKNOWN and GROUP_SECRET_MISMATCH.
+	Prove     func(ctx context.Context, endpoint string, id peering.ClusterID, group string, secret []byte) (wire.ClusterInfo, error)
+	Forgotten Forgotten
+	Events    events.EventRecorder
+	// Said is called when Attempt says something else of a ForeignCluster.
+	Said func(name string)
+	// Wake says that a ForeignCluster, a policy or what a policy makes changed; Secrets
+	// that a Secret did.
+	Wake, Secrets <-chan struct{}
+	Log           *slog.Logger
+	Now           func() time.Time
+	// Random returns a duration below most.
+	Random func(most time.Duration) time.Duration
+
+	calls sync.WaitGroup
+	// ended has one more look taken after a call.
+	ended chan struct{}
+
+	mu      sync.Mutex
+	state   *automaticState
+	secrets map[string]groupSecret
+	// alone is what was left to others, so that it is said once.
+	alone map[leftAlone]bool
+}
+
+// groupSecret is what was read of a policy's Secret.
+type groupSecret struct {
+	ref     v1alpha1.SecretKey
+	secret  []byte
+	problem Attempt
+	at      time.Time
+}
+
+// Start implements manager.Runnable.
+func (r *Automatic) Start(ctx context.Context) error {
+	defer r.calls.Wait()
+	r.mu.Lock()
+	r.ended = make(chan struct{}, 1)
+	r.mu.Unlock()
+	for {
+		again, err := r.look(ctx)
+		if err != nil && ctx.Err() == nil {
+			r.Log.Warn("peer by policy", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(automaticPace):
+		}
+		timer := time.NewTimer(min(shorter(again, automaticLook), automaticLook))
+		select {
+		case <-ctx.Done():
+		case <-r.Secrets:
+			r.mu.Lock()
+			clear(r.secrets)
+			r.mu.Unlock()
+		case <-r.Wake:
+		case <-r.ended:
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// look does what follows from what is so now, and returns when to look again; 0 is when
+// something happens.
+func (r *Automatic) look(ctx context.Context) (time.Duration, error) {
+	var policies v1alpha1.PeeringPolicyList
+	if err := r.Client.List(ctx, &policies); err != nil {
+		return 0, fmt.Errorf("list peering policies: %w", err)
+	}
+	var all v1alpha1.ForeignClusterList
+	if err := r.Client.List(ctx, &all); err != nil {
+		return 0, fmt.Errorf("list foreign clusters: %w", err)
+	}
+	v := useView{all: all.Items, namespaces: map[string]bool{}}
+	var requests v1alpha1.PeeringRequestList
+	var offloading v1alpha1.NamespaceOffloadingList
+	if err := errors.Join(r.Client.List(ctx, &requests), r.Client.List(ctx, &offloading)); err != nil {
+		return 0, fmt.Errorf("list what policies ask: %w", err)
+	}
+	v.requests, v.offloading = requests.Items, offloading.Items
+	made, exists := map[string]bool{}, map[string]bool{}
+	for i := range policies.Items {
+		exists[policies.Items[i].Name] = true
+	}
+	note := func(o interface{ GetLabels() map[string]string }) {
+		if name := automaticPolicy(o); name != "" {
+			made[name] = true
+		}
+	}
+	for i := range all.Items {
+		note(&all.Items[i])
+	}
+	for i := range v.requests {
+		note(&v.requests[i])
+	}
+	for i := range v.offloading {
+		note(&v.offloading[i])
+	}
+	rules, err := r.rules(ctx, policies.Items)
+	if err != nil {
+		return 0, err
+	}
+	byName := make(map[string]*v1alpha1.ForeignCluster, len(all.Items))
+	for i := range all.Items {
+		byName[all.Items[i].Name] = &all.Items[i]
+	}
+	var errs []error
+	r.mu.Lock()
+	if r.state == nil {
+		r.state = newAutomaticState()
+	}
+	v.rules, v.gone = rules, r.state.goneFor(made, exists, r.Now())
+	plan := r.state.plan(automaticView{
+		self: r.Self, gone: v.gone, rules: rules, all: all.Items, now: r.Now(), random: r.Random,
+		forgotten: func(id peering.ClusterID) (bool, bool) {
+			_, forgotten, err := r.Forgotten.Since(ctx, id)
+			person, err2 := r.Forgotten.ByPerson(ctx, id)
+			if err = errors.Join(err, err2); err != nil {
+				errs = append(errs, err)
+				return true, true // it may be so
+			}
+			return forgotten, person
+		},
+	})
+	r.mu.Unlock()
+	for _, dial := range plan.dial {
+		r.calls.Go(func() { r.dial(ctx, dial) })
+	}
+	for _, id := range plan.lift {
+		errs = append(errs, r.Forgotten.Remove(ctx, id))
+	}
+	for _, a := range plan.approve {
+		errs = append(errs, r.approve(ctx, byName[a.fc], a))
+	}
+	for _, name := range plan.letGo {
+		errs = append(errs, r.letGo(ctx, byName[name]))
+	}
+	errs = append(errs, r.use(ctx, v, policies.Items))
+	for i := range policies.Items {
+		errs = append(errs, r.report(ctx, &policies.Items[i], rules, plan))
+	}
+	// What somebody else wrote meanwhile is seen with the next look.
+	errs = slices.DeleteFunc(errs, func(err error) bool { return apierrors.IsConflict(err) || apierrors.IsNotFound(err) })
+	return plan.again, errors.Join(errs...)
+}
+
+// rules reads the policies that peer by themselves, in the order of their names.
+func (r *Automatic) rules(ctx context.Context, policies []v1alpha1.PeeringPolicy) ([]automaticRule, error) {
+	var out []automaticRule
+	for i := range policies {
+		p := &policies[i]
+		if p.Spec.Automatic == nil || !p.DeletionTimestamp.IsZero() {
+			continue
+		}
+		rule := automaticRule{name: p.Name, AutomaticPeering: *p.Spec.Automatic, revision: fmt.Sprintf("%s/%d", p.UID, p.Generation)}
+		if group := rule.Group; group != nil {
+			s, err := r.groupSecret(ctx, p.Name, group.SecretRef)
+			if err != nil {
+				return nil, err
+			}
+			rule.problem = s.problem
+			rule.revision += fmt.Sprintf("/%x", sha256.Sum256(s.secret))
+		}
+		out = append(out, rule)
+	}
+	slices.SortFunc(out, func(a, b automaticRule) int { return strings.Compare(a.name, b.name) })
+	return out, nil
+}
+
+// groupSecret reads the secret of a policy's group. Secrets are not cached: it is read
+// again when one changed, or after a while.
+func (r *Automatic) groupSecret(ctx context.Context, policy string, ref v1alpha1.SecretKey) (groupSecret, error) {
+	if ref.Key == "" {
+		ref.Key = "token"
+	}
+	r.mu.Lock()
+	s, ok := r.secrets[policy]
+	r.mu.Unlock()
+	if ok && s.ref == ref && r.Now().Sub(s.at) < automaticLook {
+		return s, nil
+	}
+	s = groupSecret{ref: ref, at: r.Now()}
+	var secret corev1.Secret
+	err := r.Direct.Get(ctx, client.ObjectKey{Namespace: r.Namespace, Name: ref.Name}, &secret)
+	if client.IgnoreNotFound(err) != nil {
+		return s, fmt.Errorf("read Secret %s/%s: %w", r.Namespace, ref.Name, err)
+	}
+	s.secret = bytes.TrimSpace(secret.Data[ref.Key])
+	switch {
+	case len(s.secret) == 0:
+		s.secret = nil
+		s.problem = Attempt{"SecretMissing", fmt.Sprintf("waiting for Secret %s/%s with the secret of the group under key %s", r.Namespace, ref.Name, ref.Key)}
+	case len(s.secret) < minGroupSecret:
+		s.secret = nil
+		s.problem = Attempt{"SecretTooShort", fmt.Sprintf("the secret of the group in Secret %s/%s under key %s has less than %d bytes: make one with `openssl rand -base64 24`", r.Namespace, ref.Name, ref.Key, minGroupSecret)}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.secrets == nil {
+		r.secrets = map[string]groupSecret{}
+	}
+	r.secrets[policy] = s
+	return s, nil
+}
+
+// Attempt tells why there is no trust yet in a cluster that a policy would peer with;
+// empty if nothing was tried.
+func (r *Automatic) Attempt(fc *v1alpha1.ForeignCluster) Attempt {
+	if !store.Pending(fc) {
+		return Attempt{}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state == nil {
+		return Attempt{}
+	}
+	return r.state.attempt(peering.ClusterID(fc.Spec.ClusterID))
+}
+
+// Announces says whether this cluster peers by itself, which it says where it is found.
+func (r *Automatic) Announces(ctx context.Context) (bool, error) {
+	var policies v1alpha1.PeeringPolicyList
+	if err := r.Client.List(ctx, &policies, client.UnsafeDisableDeepCopy); err != nil {
+		return false, fmt.Errorf("list peering policies: %w", err)
+	}
+	return slices.ContainsFunc(policies.Items, func(p v1alpha1.PeeringPolicy) bool { return p.Spec.Automatic != nil }), nil
+}
+
+// dial calls a cluster and records how that went.
+func (r *Automatic) dial(ctx context.Context, d automaticDial) {
+	err := r.call(ctx, d)
+	if ctx.Err() != nil {
+		return
+	}
+	r.mu.Lock()
+	said, changed := r.state.done(d.key, err, r.Now(), r.Random)
+	r.mu.Unlock()
+	select {
+	case r.ended <- struct{}{}:
+	default:
+	}
+	if err != nil {
+		r.Log.Info("a cluster that a policy would peer with", "peer", d.fc, "policy", d.key.policy, "err", err)
+	}
+	if !changed {
+		return
+	}
+	r.Said(d.fc)
+	switch said.Reason {
+	case reasonForgottenByPeer, "DeniedByPeer", "GroupUnknown", "GroupSecretMismatch":
+		r.tell(ctx, d.key.policy, d.fc, corev1.EventTypeWarning, said.Reason, "%s", said.Message)
+	}
+}
+
+// call calls a cluster at its endpoints in turn, and keeps the trust that comes of it.
+func (r *Automatic) call(ctx context.Context, d automaticDial) error {
+	var err error
+	for _, endpoint := range d.endpoints {
+		var i store.Introduction
+		i, err = r.meet(ctx, endpoint, d.key)
+		if err == nil {
+			return r.keep(ctx, i)
+		}
+		if reason := wire.ReasonOf(err); reason != wire.ReasonPeerUnreachable && reason != wire.ReasonPeerIdentity {
+			return err
+		}
+	}
+	return err
+}
+
+func (r *Automatic) meet(ctx context.Context, endpoint string, key tryKey) (store.Introduction, error) {
+	ctx, cancel := context.WithTimeout(ctx, automaticTimeout)
+	defer cancel()
+	i := store.Introduction{ID: key.id, Endpoint: endpoint, Policy: key.policy, By: string(key.by)}
+	var err error
+	if group, ok := strings.CutPrefix(string(key.by), string(byGroup)); ok {
+		r.mu.Lock()
+		secret := r.secrets[key.policy].secret
+		r.mu.Unlock()
+		i.Info, err = r.Prove(ctx, endpoint, key.id, group, secret)
+	} else {
+		i.Info, i.Code, err = r.Introduce(ctx, endpoint, key.id)
+	}
+	i.Time = r.Now()
+	return i, err
+}
+
+// keep keeps trust in the name of a policy.
+func (r *Automatic) keep(ctx context.Context, i store.Introduction) error {
+	name, err := store.Introduce(ctx, r.Direct, i)
+	if err != nil {
+		return err
+	}
+	r.Log.Info("peered by policy", "peer", name, "id", i.ID, "policy", i.Policy, "by", i.By)
+	r.tell(ctx, i.Policy, name, corev1.EventTypeNormal, "PeeredByPolicy", "the policy %s trusts %s by %s", i.Policy, name, i.By)
+	return nil
+}
+
+// tell records an event of a policy and of a ForeignCluster.
+func (r *Automatic) tell(ctx context.Context, policy, fc, kind, reason, format string, args ...any) {
+	for name, o := range map[string]client.Object{policy: &v1alpha1.PeeringPolicy{}, fc: &v1alpha1.ForeignCluster{}} {
+		if r.Direct.Get(ctx, client.ObjectKey{Name: name}, o) == nil {
+			r.Events.Eventf(o, nil, kind, reason, "Peer", format, args...)
+		}
+	}
+}
+
+// approve trusts a cluster that introduced itself, in the name of a policy.
+func (r *Automatic) approve(ctx context.Context, fc *v1alpha1.ForeignCluster, a automaticApproval) error {
+	before := fc.DeepCopy()
+	store.ByPolicy(fc, a.policy, string(a.by))
+	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	if err := r.Client.Patch(ctx, fc, patch, client.FieldOwner(v1alpha1.Manager)); err != nil {
+		return fmt.Errorf("approve %s by policy %s: %w", fc.Name, a.policy, err)
+	}
+	r.tell(ctx, a.policy, fc.Name, corev1.EventTypeNormal, "PeeredByPolicy", "the policy %s trusts %s, which introduced itself, by %s", a.policy, fc.Name, a.by)
+	return nil
+}
+
+// letGo deletes a ForeignCluster that no policy stands for any more, if the API server
+// itself says so, too. What is asked of it ends with it.
+func (r *Automatic) letGo(ctx context.Context, fc *v1alpha1.ForeignCluster) error {
+	policy := automaticPolicy(fc)
+	var p v1alpha1.PeeringPolicy
+	err := r.Direct.Get(ctx, client.ObjectKey{Name: policy}, &p)
+	switch {
+	case client.IgnoreNotFound(err) != nil:
+		return fmt.Errorf("read peering policy %s: %w", policy, err)
+	case err == nil && p.Spec.Automatic != nil && (&automaticRule{AutomaticPeering: *p.Spec.Automatic}).stands(fc):
+		return nil
+	}
+	err = mark(ctx, r.Client, fc, func() bool {
+		metav1.SetMetaDataAnnotation(&fc.ObjectMeta, v1alpha1.AnnotationAutomaticEnded, "true")
+		return true
+	})
+	if err != nil {
+		return fmt.Errorf("end the peering with %s: %w", fc.Name, err)
+	}
+	r.Events.Eventf(fc, nil, corev1.EventTypeNormal, "PolicyEnded", "Peer", "the policy %s peers with it no longer, so the peering ends", policy)
+	if err := r.Client.Delete(ctx, fc, client.Preconditions{UID: &fc.UID, ResourceVersion: &fc.ResourceVersion}); err != nil {
+		return fmt.Errorf("end the peering with %s: %w", fc.Name, err)
+	}
+	return nil
+}
+
+// use makes what policies ask of their peers, and removes what they do not ask any more.
+func (r *Automatic) use(ctx context.Context, v useView, policies []v1alpha1.PeeringPolicy) error {
+	if slices.ContainsFunc(v.rules, func(rule automaticRule) bool { return len(rule.Namespaces) > 0 }) {
+		var namespaces corev1.NamespaceList
+		if err := r.Client.List(ctx, &namespaces, client.UnsafeDisableDeepCopy); err != nil {
+			return fmt.Errorf("list namespaces: %w", err)
+		}
+		for i := range namespaces.Items {
+			v.namespaces[namespaces.Items[i].Name] = namespaces.Items[i].DeletionTimestamp.IsZero()
+		}
+	}
+	plan := planUse(v)
+	var errs []error
+	fail := func(what string, o client.Object, err error) {
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s %s: %w", what, client.ObjectKeyFromObject(o), err))
+		}
+	}
+	for _, o := range plan.remove {
+		fail("end peering request", o, r.Client.Delete(ctx, o, client.Preconditions{UID: &o.UID}))
+	}
+	for _, o := range plan.stopOffload {
+		fail("end the offloading of", o, r.Client.Delete(ctx, o, client.Preconditions{UID: &o.UID}))
+	}
+	for _, c := range plan.change {
+		before := c.request.DeepCopy()
+		c.request.Spec.Resources, c.request.Spec.PriceCeiling = c.spec.Resources, c.spec.PriceCeiling
+		patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+		fail("change peering request", c.request, r.Client.Patch(ctx, c.request, patch, client.FieldOwner(v1alpha1.Manager)))
+	}
+	for _, o := range plan.create {
+		fail("make peering request", o, existing(r.Client.Create(ctx, o, client.FieldOwner(v1alpha1.Manager))))
+	}
+	for _, o := range plan.offload {
+		fail("offload namespace", o, existing(r.Client.Create(ctx, o, client.FieldOwner(v1alpha1.Manager))))
+	}
+	r.sayAlone(policies, plan.leftAlone)
+	return errors.Join(errs...)
+}
+
+// existing makes that an object is there already no error: a cache may not show it yet.
+func existing(err error) error {
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
+}
+
+// sayAlone says once of a policy what it would make and left to who made it before.
+func (r *Automatic) sayAlone(policies []v1alpha1.PeeringPolicy, now []leftAlone) {
+	alone := make(map[leftAlone]bool, len(now))
+	for _, l := range now {
+		alone[l] = true
+		if r.alone[l] {
+			continue
+		}
+		for i := range policies {
+			if policies[i].Name == l.policy {
+				r.Events.Eventf(&policies[i], nil, corev1.EventTypeWarning, "LeftAlone", "Peer", "%s is not this policy's, and is left as it is", l.what)
+			}
+		}
+	}
+	r.alone = alone
+}
+
+// report writes what came of a policy into its status.
+func (r *Automatic) report(ctx context.Context, p *v1alpha1.PeeringPolicy, rules []automaticRule, plan automaticPlan) error {
+	before := p.DeepCopy()
+	i := slices.IndexFunc(rules, func(rule automaticRule) bool { return rule.name == p.Name })
+	if i < 0 {
+		p.Status.Automatic = nil
+		meta.RemoveStatusCondition(&p.Status.Conditions, v1alpha1.ConditionAutomatic)
+	} else {
+		peers, waiting := plan.peers[p.Name], plan.waiting[p.Name]
+		p.Status.Automatic = &v1alpha1.AutomaticStatus{Peers: int32(peers), Waiting: int32(waiting)} //nolint:gosec // they are few
+		c := condition(v1alpha1.ConditionAutomatic, metav1.ConditionTrue, "Peering", "this cluster peers by itself with clusters that are found")
+		if waiting > 0 {
+			c.Message += "; of those that wait `entente peers` says why"
+		}
+		if problem := rules[i].problem; problem.Reason != "" {
+			c = condition(v1alpha1.ConditionAutomatic, metav1.ConditionFalse, problem.Reason, problem.Message)
+		}
+		c.ObservedGeneration = p.Generation
+		meta.SetStatusCondition(&p.Status.Conditions, c)
+	}
+	if equality.Semantic.DeepEqual(before.Status, p.Status) {
+		return nil
+	}
+	if err := r.Client.Status().Patch(ctx, p, client.MergeFrom(before), client.FieldOwner(v1alpha1.Manager)); err != nil {
+		return fmt.Errorf("status of peering policy %s: %w", p.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,443 @@
+package controller
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/time/rate"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+// basis is why a policy trusts a cluster, as v1alpha1.AnnotationAutomaticBy says it.
+type basis string
+
+const (
+	byClusterID basis = "ClusterID"
+	byFirstUse  basis = "FirstUse"
+	byGroup     basis = "Group/"
+)
+
+func groupBasis(name string) basis { return byGroup + basis(name) }
+
+// automaticPolicy returns the policy that a ForeignCluster, a PeeringRequest or a
+// NamespaceOffloading was made by; empty is none. One that a person wrote has none,
+// whatever its label says.
+func automaticPolicy(o interface{ GetLabels() map[string]string }) string {
+	labels := o.GetLabels()
+	if labels[v1alpha1.LabelManaged] != v1alpha1.Manager {
+		return ""
+	}
+	return labels[v1alpha1.LabelAutomatic]
+}
+
+// automaticRule is a PeeringPolicy with spec.automatic.
+type automaticRule struct {
+	name string
+	v1alpha1.AutomaticPeering
+	// revision changes with all that may change what a try comes to: the policy and the
+	// group's secret.
+	revision string
+	// problem says why its group cannot be used; empty if it can.
+	problem Attempt
+}
+
+func (p *automaticRule) lists(id string) bool { return slices.Contains(p.ClusterIDs, id) }
+
+func (p *automaticRule) sources() []v1alpha1.Found {
+	if len(p.Sources) > 0 {
+		return p.Sources
+	}
+	return []v1alpha1.Found{v1alpha1.FoundLAN, v1alpha1.FoundDNS}
+}
+
+// stands says whether it trusts a cluster for the reason for which it was trusted.
+func (p *automaticRule) stands(fc *v1alpha1.ForeignCluster) bool {
+	by := basis(fc.Annotations[v1alpha1.AnnotationAutomaticBy])
+	switch {
+	case by == byClusterID:
+		return p.lists(fc.Spec.ClusterID)
+	case by == byFirstUse:
+		return p.FirstUse
+	case strings.HasPrefix(string(by), string(byGroup)):
+		return p.Group != nil && groupBasis(p.Group.Name) == by
+	}
+	return false
+}
+
+// endpoints returns where a cluster is found by the policy's sources, of each place in
+// turn, at most two.
+func (p *automaticRule) endpoints(fc *v1alpha1.ForeignCluster) []string {
+	found := slices.DeleteFunc(slices.Clone(fc.Status.Sightings), func(s v1alpha1.Sighting) bool { return !slices.Contains(p.sources(), s.Source) })
+	all := store.SightedEndpoints(found)
+	return all[:min(len(all), endpointsPerTry)]
+}
+
+// automaticView is what a plan follows from.
+type automaticView struct {
+	self peering.ClusterID
+	// rules is by name.
+	rules []automaticRule
+	all   []v1alpha1.ForeignCluster
+	// gone says of a policy that does not peer by itself whether that is so for certain,
+	// and else when.
+	gone func(policy string) (bool, time.Time)
+	// forgotten says whether a cluster was forgotten here, and whether by a person.
+	forgotten func(peering.ClusterID) (forgotten, byPerson bool)
+	now       time.Time
+	// random returns a duration below most.
+	random func(most time.Duration) time.Duration
+}
+
+// automaticPlan is what is to be done.
+type automaticPlan struct {
+	dial []automaticDial
+	// approve is clusters that introduced themselves.
+	approve []automaticApproval
+	// letGo is names of ForeignClusters that no policy stands for any more.
+	letGo []string
+	// lift is clusters that a policy forgot and that one peers with again.
+	lift []peering.ClusterID
+	// peers and waiting count by policy.
+	peers, waiting map[string]int
+	// again is when to look again; 0 is never.
+	again time.Duration
+}
+
+type automaticDial struct {
+	key       tryKey
+	fc        string
+	endpoints []string
+}
+
+type automaticApproval struct {
+	fc     string
+	policy string
+	by     basis
+}
+
+// tryKey is what is tried: another reason is another try.
+type tryKey struct {
+	id     peering.ClusterID
+	policy string
+	by     basis
+}
+
+// automaticTry is what is remembered of trying.
+type automaticTry struct {
+	revision string
+	running  bool
+	// again is not before when to try, pause how long was waited before.
+	again time.Time
+	pause time.Duration
+	said  Attempt
+}
+
+// automaticState is what is remembered from one look to the next.
+type automaticState struct {
+	tries map[tryKey]*automaticTry
+	// places is when an endpoint may be dialled again, whoever is said to be there.
+	places map[string]time.Time
+	// missing is since when policies are gone that stand behind peers.
+	missing map[string]time.Time
+	running int
+	limit   *rate.Limiter
+}
+
+func newAutomaticState() *automaticState {
+	return &automaticState{
+		tries: map[tryKey]*automaticTry{}, places: map[string]time.Time{}, missing: map[string]time.Time{},
+		limit: rate.NewLimiter(automaticRate, automaticBurst),
+	}
+}
+
+// goneFor says of policies that made something whether they do not peer by themselves any
+// more. One that is missing may be about to be made again. exists says which there are.
+func (s *automaticState) goneFor(made, exists map[string]bool, now time.Time) func(string) (bool, time.Time) {
+	for name := range made {
+		if _, known := s.missing[name]; !known && !exists[name] {
+			s.missing[name] = now
+		}
+	}
+	maps.DeleteFunc(s.missing, func(name string, _ time.Time) bool { return exists[name] || !made[name] })
+	since := maps.Clone(s.missing)
+	return func(name string) (bool, time.Time) {
+		at, missing := since[name]
+		at = at.Add(policyGone)
+		return !missing || !at.After(now), at
+	}
+}
+
+// plan decides what to do now. What it says to dial counts as running until done.
+func (s *automaticState) plan(v automaticView) automaticPlan {
+	out := automaticPlan{peers: map[string]int{}, waiting: map[string]int{}}
+	rules := make(map[string]*automaticRule, len(v.rules))
+	for i := range v.rules {
+		rules[v.rules[i].name] = &v.rules[i]
+	}
+	known := store.KnownAll(v.all)
+	wanted := map[tryKey]bool{}
+	type due struct {
+		automaticDial
+		at time.Time
+	}
+	var ready []due
+	next := func(at time.Time) { out.again = shorter(out.again, max(at.Sub(v.now), time.Millisecond)) }
+	for i := range v.all {
+		fc := &v.all[i]
+		id := peering.ClusterID(fc.Spec.ClusterID)
+		if !fc.DeletionTimestamp.IsZero() {
+			continue
+		}
+		if name := automaticPolicy(fc); name != "" && !store.Pending(fc) {
+			rule := rules[name]
+			switch {
+			case fc.Spec.Decision == v1alpha1.DecisionDenied: // a person's word
+			case rule == nil:
+				if gone, at := v.gone(name); gone {
+					out.letGo = append(out.letGo, fc.Name)
+				} else {
+					next(at)
+				}
+			case !rule.stands(fc):
+				out.letGo = append(out.letGo, fc.Name)
+			default:
+				out.peers[name]++
+			}
+			continue
+		}
+		if id == v.self || !store.Pending(fc) || known[id] != fc {
+			continue
+		}
+		forgotten, byPerson := v.forgotten(id)
+		if byPerson {
+			continue
+		}
+		options := optionsFor(v.rules, fc)
+		if len(options) == 0 {
+			continue
+		}
+		if forgotten {
+			out.lift = append(out.lift, id)
+		}
+		out.waiting[options[0].rule.name]++
+		if approval, ok := approves(options, fc); ok {
+			out.approve = append(out.approve, approval)
+			continue
+		}
+		var best *due
+		for _, o := range options {
+			key := tryKey{id, o.rule.name, o.by}
+			wanted[key] = true
+			try := s.try(key, o.rule.revision, v)
+			if o.problem.Reason != "" {
+				try.said = o.problem
+				continue
+			}
+			if len(o.endpoints) == 0 {
+				continue
+			}
+			if try.running {
+				best = nil
+				break
+			}
+			if try.again.After(v.now) {
+				next(try.again)
+			} else if best == nil {
+				best = &due{automaticDial{key, fc.Name, o.endpoints}, try.again}
+			}
+		}
+		if best != nil {
+			ready = append(ready, *best)
+		}
+	}
+	for _, rule := range v.rules {
+		for _, text := range rule.ClusterIDs {
+			id := peering.ClusterID(text)
+			// One that dials this cluster first is refused for what a policy ended.
+			if forgotten, byPerson := v.forgotten(id); forgotten && !byPerson && !slices.Contains(out.lift, id) {
+				out.lift = append(out.lift, id)
+			}
+		}
+	}
+	slices.SortFunc(ready, func(a, b due) int { return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.key.id, b.key.id)) })
+	for _, d := range ready {
+		if s.running == automaticCalls {
+			break // one of them wakes it
+		}
+		if free := s.free(d.endpoints); free.After(v.now) {
+			next(free)
+			continue
+		}
+		if !s.limit.AllowN(v.now, 1) {
+			next(v.now.Add(time.Second))
+			break
+		}
+		for _, e := range d.endpoints {
+			s.places[e] = v.now.Add(endpointPause)
+		}
+		s.running++
+		s.tries[d.key].running = true
+		out.dial = append(out.dial, d.automaticDial)
+	}
+	maps.DeleteFunc(s.places, func(_ string, at time.Time) bool { return !at.After(v.now) })
+	maps.DeleteFunc(s.tries, func(key tryKey, t *automaticTry) bool {
+		// Who comes and goes is not dialled more often for it.
+		return !wanted[key] && !t.running && (v.now.Sub(t.again) > longPause || len(s.tries) > maxTries)
+	})
+	slices.Sort(out.letGo)
+	return out
+}
+
+// free returns from when all endpoints may be dialled.
+func (s *automaticState) free(endpoints []string) time.Time {
+	var at time.Time
+	for _, e := range endpoints {
+		if s.places[e].After(at) {
+			at = s.places[e]
+		}
+	}
+	return at
+}
+
+// try returns what is remembered of a try. The cluster with the lower ID dials at once,
+// the other one leaves it a few seconds. After a change it is as new.
+func (s *automaticState) try(key tryKey, revision string, v automaticView) *automaticTry {
+	t := s.tries[key]
+	if t == nil || !t.running && t.revision != revision {
+		wait := v.random(firstSpread)
+		if v.self > key.id {
+			wait = laterAfter + v.random(laterSpread)
+		}
+		t = &automaticTry{revision: revision, again: v.now.Add(wait)}
+		s.tries[key] = t
+	}
+	return t
+}
+
+// done records how a try went, and returns what is new to say of it.
+func (s *automaticState) done(key tryKey, err error, now time.Time, random func(time.Duration) time.Duration) (said Attempt, changed bool) {
+	t := s.tries[key]
+	if t == nil {
+		return said, false
+	}
+	s.running--
+	t.running = false
+	if err == nil {
+		changed = t.said != said
+		// Its ForeignCluster shows it in a moment.
+		t.said, t.pause, t.again = Attempt{}, 0, now.Add(trustRetryMax)
+		return said, changed
+	}
+	said, pause := automaticOutcome(key, err)
+	if pause == 0 {
+		t.pause = min(max(2*t.pause, trustRetryMin), automaticRetryMax)
+		pause = t.pause
+	}
+	t.again = now.Add(pause + random(pause/2))
+	changed = t.said != said
+	t.said = said
+	return said, changed
+}
+
+// attempt is what there is to say of a cluster that is not trusted yet; empty if it was
+// not tried.
+func (s *automaticState) attempt(id peering.ClusterID) Attempt {
+	var out Attempt
+	var of tryKey
+	for key, t := range s.tries {
+		if key.id == id && t.said.Reason != "" && (out.Reason == "" || key.policy < of.policy || key.policy == of.policy && key.by < of.by) {
+			of, out = key, t.said
+		}
+	}
+	return out
+}
+
+// option is one way in which a policy may come to trust a cluster.
+type option struct {
+	rule      *automaticRule
+	by        basis
+	endpoints []string
+	problem   Attempt
+}
+
+// optionsFor returns how policies may come to trust a cluster that nobody decided about,
+// the surest way first: its ID is listed, it knows a secret, it is there.
+func optionsFor(rules []automaticRule, fc *v1alpha1.ForeignCluster) []option {
+	var out []option
+	for i := range rules {
+		if rule := &rules[i]; rule.lists(fc.Spec.ClusterID) {
+			// That is all there is to know.
+			return []option{{rule: rule, by: byClusterID, endpoints: rule.endpoints(fc)}}
+		}
+	}
+	for i := range rules {
+		if rule := &rules[i]; rule.Group != nil {
+			if at := rule.endpoints(fc); len(at) > 0 {
+				out = append(out, option{rule: rule, by: groupBasis(rule.Group.Name), endpoints: at, problem: rule.problem})
+			}
+		}
+	}
+	if meta.IsStatusConditionTrue(fc.Status.Conditions, v1alpha1.ConditionImpostor) {
+		return out
+	}
+	for i := range rules {
+		if rule := &rules[i]; rule.FirstUse {
+			if at := rule.endpoints(fc); len(at) > 0 {
+				out = append(out, option{rule: rule, by: byFirstUse, endpoints: at})
+			}
+		}
+	}
+	return out
+}
+
+// approves says whether a cluster that introduced itself is trusted for that: it proved
+// its ID by it, and nothing else.
+func approves(options []option, fc *v1alpha1.ForeignCluster) (automaticApproval, bool) {
+	if fc.Status.Introduction == nil {
+		return automaticApproval{}, false
+	}
+	for _, o := range options {
+		if o.by == byClusterID || o.by == byFirstUse {
+			return automaticApproval{fc.Name, o.rule.name, o.by}, true
+		}
+	}
+	return automaticApproval{}, false
+}
+
+// automaticOutcome is what a failed try says to people, and how long to wait before the
+// next; 0 is a little longer than the last time.
+func automaticOutcome(key tryKey, err error) (Attempt, time.Duration) {
+	what := "policy " + key.policy + " peers with it "
+	group, isGroup := strings.CutPrefix(string(key.by), string(byGroup))
+	switch {
+	case isGroup:
+		what += "by the group " + group
+	case key.by == byClusterID:
+		what += "as its ID is listed"
+	default:
+		what += "as it was found"
+	}
+	e := wire.FromStatus(err)
+	switch e.Reason { //nolint:exhaustive // the others are of tries of any kind
+	case wire.ReasonTrustForgotten:
+		return Attempt{reasonForgottenByPeer, what + ", and it refuses: " + forgottenByPeer}, longPause
+	case wire.ReasonTrustDenied:
+		return Attempt{"DeniedByPeer", what + ", and an administrator there denied this cluster: have it approved there, or join with a token"}, longPause
+	case reasonGroupUnknown:
+		return Attempt{"GroupUnknown", fmt.Sprintf("%s, and no policy there has that group: its administrator has to write spec.automatic.group.name: %s into a PeeringPolicy, with the same secret", what, group)}, automaticRetryMax
+	case reasonGroupSecretMismatch:
+		return Attempt{"GroupSecretMismatch", what + ", and the secrets of the two sides differ, or somebody is in between: compare the Secrets that spec.automatic.group.secretRef names here and there. It is tried again at once when the Secret here changes"}, longPause
+	case wire.ReasonIntroductionsPending, wire.ReasonRateLimited, wire.ReasonTooManyCalls:
+		return Attempt{camel(string(e.Reason)), what + ": " + wire.Text(e.Error(), maxWhy)}, max(e.RetryAfter, trustRetryMax)
+	}
+	return Attempt{camel(string(e.Reason)), what + ": " + wire.Text(e.Error(), maxWhy)}, 0
+}

@@ -1,0 +1,401 @@
+package controller
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+func ruleOf(name string, edit func(*v1alpha1.AutomaticPeering)) automaticRule {
+	rule := automaticRule{name: name, revision: "1"}
+	edit(&rule.AutomaticPeering)
+	return rule
+}
+
+func listing(name string, ids ...int) automaticRule {
+	return ruleOf(name, func(a *v1alpha1.AutomaticPeering) {
+		for _, n := range ids {
+			a.ClusterIDs = append(a.ClusterIDs, string(sightedID(n)))
+		}
+	})
+}
+
+func grouping(name, group string) automaticRule {
+	return ruleOf(name, func(a *v1alpha1.AutomaticPeering) { a.Group = &v1alpha1.PeeringGroup{Name: group} })
+}
+
+func firstUse(name string, sources ...v1alpha1.Found) automaticRule {
+	return ruleOf(name, func(a *v1alpha1.AutomaticPeering) { a.FirstUse, a.Sources = true, sources })
+}
+
+func changed(fc v1alpha1.ForeignCluster, edit func(*v1alpha1.ForeignCluster)) v1alpha1.ForeignCluster {
+	out := fc.DeepCopy()
+	edit(out)
+	return *out
+}
+
+// byPolicy is a ForeignCluster that a policy made.
+func byPolicy(name string, n int, policy string, by basis) v1alpha1.ForeignCluster {
+	fc := trustedPeer(name, n, "192.0.2.1:7443")
+	fc.Labels = map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager, v1alpha1.LabelAutomatic: policy}
+	fc.Annotations = map[string]string{v1alpha1.AnnotationAutomaticBy: string(by)}
+	fc.Spec.Decision, fc.Status.Found = v1alpha1.DecisionApproved, v1alpha1.FoundLAN
+	return fc
+}
+
+// introduced is a cluster that introduced itself.
+func introduced(fc v1alpha1.ForeignCluster) v1alpha1.ForeignCluster {
+	return changed(fc, func(fc *v1alpha1.ForeignCluster) {
+		fc.Status.Introduction = &v1alpha1.Introduction{Bundle: "roots"}
+	})
+}
+
+// decided is a plan as text.
+func decided(p automaticPlan) []string {
+	var out []string
+	for _, d := range p.dial {
+		out = append(out, fmt.Sprintf("dial %s by %s of %s at %s", d.fc, d.key.by, d.key.policy, strings.Join(d.endpoints, ",")))
+	}
+	for _, a := range p.approve {
+		out = append(out, fmt.Sprintf("approve %s by %s of %s", a.fc, a.by, a.policy))
+	}
+	for _, name := range p.letGo {
+		out = append(out, "let go "+name)
+	}
+	for _, id := range p.lift {
+		out = append(out, "lift "+string(id))
+	}
+	slices.Sort(out)
+	return out
+}
+
+func none(time.Duration) time.Duration { return 0 }
+
+func TestAutomaticPlan(t *testing.T) {
+	t.Parallel()
+	hint := hintOf("c1", lan(1, "eth0"))
+	denied := changed(hint, func(fc *v1alpha1.ForeignCluster) { fc.Spec.Decision = v1alpha1.DecisionDenied })
+	impostor := changed(hint, func(fc *v1alpha1.ForeignCluster) {
+		meta.SetStatusCondition(&fc.Status.Conditions, condition(v1alpha1.ConditionImpostor, metav1.ConditionTrue, "NameOfAnother", ""))
+	})
+	written := changed(hint, func(fc *v1alpha1.ForeignCluster) { fc.Labels = nil })
+	many := hintOf("c1", lan(1, "eth0"), lan(1, "eth1", func(s *v1alpha1.Sighting) { s.Endpoints = []string{"192.0.2.50:1", "192.0.2.51:1"} }), dns(1, "x.example", func(s *v1alpha1.Sighting) { s.Endpoints = []string{"192.0.2.60:1"} }))
+	const at = "192.0.2.2:7443"
+	for name, tt := range map[string]struct {
+		rules  []automaticRule
+		all    []v1alpha1.ForeignCluster
+		person []int // forgotten by a person
+		policy []int // forgotten by a policy
+		gone   bool  // the policy is gone for good
+		want   []string
+	}{
+		"nobody asks":                      {nil, []v1alpha1.ForeignCluster{hint}, nil, nil, true, nil},
+		"listed":                           {[]automaticRule{listing("home", 1)}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, []string{"dial c1 by ClusterID of home at " + at}},
+		"another is listed":                {[]automaticRule{listing("home", 2)}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, nil},
+		"a group":                          {[]automaticRule{grouping("home", "garage")}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, []string{"dial c1 by Group/garage of home at " + at}},
+		"first use":                        {[]automaticRule{firstUse("home")}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, []string{"dial c1 by FirstUse of home at " + at}},
+		"first use of an impostor":         {[]automaticRule{firstUse("home")}, []v1alpha1.ForeignCluster{impostor}, nil, nil, true, nil},
+		"first use where it is not found":  {[]automaticRule{firstUse("home", v1alpha1.FoundDNS)}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, nil},
+		"an ID proves more than a group":   {[]automaticRule{grouping("a", "garage"), listing("home", 1)}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, []string{"dial c1 by ClusterID of home at " + at}},
+		"a group proves more than nothing": {[]automaticRule{firstUse("a"), grouping("home", "garage")}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, []string{"dial c1 by Group/garage of home at " + at}},
+		"no more than two endpoints": {[]automaticRule{ruleOf("home", func(a *v1alpha1.AutomaticPeering) {
+			a.ClusterIDs, a.Sources = []string{string(sightedID(1))}, []v1alpha1.Found{v1alpha1.FoundLAN}
+		})}, []v1alpha1.ForeignCluster{many}, nil, nil, true, []string{"dial c1 by ClusterID of home at " + at + ",192.0.2.50:1"}},
+		"those of its sources":             {[]automaticRule{firstUse("home", v1alpha1.FoundDNS)}, []v1alpha1.ForeignCluster{many}, nil, nil, true, []string{"dial c1 by FirstUse of home at 192.0.2.60:1"}},
+		"denied":                           {[]automaticRule{listing("home", 1)}, []v1alpha1.ForeignCluster{denied}, nil, nil, true, nil},
+		"written by a person":              {[]automaticRule{listing("home", 1)}, []v1alpha1.ForeignCluster{written}, nil, nil, true, nil},
+		"trusted otherwise":                {[]automaticRule{listing("home", 1)}, []v1alpha1.ForeignCluster{trustedPeer("c1", 1)}, nil, nil, true, nil},
+		"this cluster":                     {[]automaticRule{listing("home", 0)}, []v1alpha1.ForeignCluster{hintOf("c0", lan(0, "eth0"))}, nil, nil, true, nil},
+		"forgotten by a person":            {[]automaticRule{listing("home", 1), firstUse("x")}, []v1alpha1.ForeignCluster{hint}, []int{1}, nil, true, nil},
+		"forgotten by a policy":            {[]automaticRule{listing("home", 1)}, []v1alpha1.ForeignCluster{hint}, nil, []int{1}, true, []string{"dial c1 by ClusterID of home at " + at, "lift " + string(sightedID(1))}},
+		"a policy forgot, and it is away":  {[]automaticRule{listing("home", 1)}, nil, nil, []int{1}, true, []string{"lift " + string(sightedID(1))}},
+		"it introduced itself":             {[]automaticRule{listing("home", 1)}, []v1alpha1.ForeignCluster{introduced(hint)}, nil, nil, true, []string{"approve c1 by ClusterID of home"}},
+		"it did, listed and not found":     {[]automaticRule{listing("home", 1)}, []v1alpha1.ForeignCluster{introduced(changed(hint, func(fc *v1alpha1.ForeignCluster) { fc.Status.Sightings = nil }))}, nil, nil, true, []string{"approve c1 by ClusterID of home"}},
+		"it did, and nobody finds it":      {[]automaticRule{firstUse("home")}, []v1alpha1.ForeignCluster{introduced(changed(hint, func(fc *v1alpha1.ForeignCluster) { fc.Status.Sightings = nil }))}, nil, nil, true, nil},
+		"it did, by first use":             {[]automaticRule{firstUse("home")}, []v1alpha1.ForeignCluster{introduced(hint)}, nil, nil, true, []string{"approve c1 by FirstUse of home"}},
+		"it did, and only a group asks":    {[]automaticRule{grouping("home", "garage")}, []v1alpha1.ForeignCluster{introduced(hint)}, nil, nil, true, []string{"dial c1 by Group/garage of home at " + at}},
+		"it stands":                        {[]automaticRule{listing("home", 1)}, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", byClusterID)}, nil, nil, true, nil},
+		"not listed any more":              {[]automaticRule{listing("home", 2)}, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", byClusterID)}, nil, nil, true, []string{"let go c1"}},
+		"the group stands":                 {[]automaticRule{grouping("home", "garage")}, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", groupBasis("garage"))}, nil, nil, true, nil},
+		"the group's secret is missing":    {[]automaticRule{{name: "home", AutomaticPeering: v1alpha1.AutomaticPeering{Group: &v1alpha1.PeeringGroup{Name: "garage"}}, problem: Attempt{Reason: "SecretMissing"}}}, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", groupBasis("garage")), hintOf("c2", lan(2, "eth0"))}, nil, nil, true, nil},
+		"the group is another":             {[]automaticRule{grouping("home", "office")}, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", groupBasis("garage"))}, nil, nil, true, []string{"let go c1"}},
+		"no first use any more":            {[]automaticRule{listing("home", 2)}, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", byFirstUse)}, nil, nil, true, []string{"let go c1"}},
+		"the policy is gone":               {nil, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", byFirstUse)}, nil, nil, true, []string{"let go c1"}},
+		"the policy may come back":         {nil, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", byFirstUse)}, nil, nil, false, nil},
+		"a person took the label off":      {nil, []v1alpha1.ForeignCluster{changed(byPolicy("c1", 1, "home", byFirstUse), func(fc *v1alpha1.ForeignCluster) { delete(fc.Labels, v1alpha1.LabelAutomatic) })}, nil, nil, true, nil},
+		"a person wrote it, label and all": {nil, []v1alpha1.ForeignCluster{changed(byPolicy("c1", 1, "home", byFirstUse), func(fc *v1alpha1.ForeignCluster) { delete(fc.Labels, v1alpha1.LabelManaged) })}, nil, nil, true, nil},
+		"a person denied it since":         {nil, []v1alpha1.ForeignCluster{changed(byPolicy("c1", 1, "home", byFirstUse), func(fc *v1alpha1.ForeignCluster) { fc.Spec.Decision = v1alpha1.DecisionDenied })}, nil, nil, true, nil},
+		"it is being forgotten":            {nil, []v1alpha1.ForeignCluster{changed(byPolicy("c1", 1, "home", byFirstUse), func(fc *v1alpha1.ForeignCluster) { fc.DeletionTimestamp = &metav1.Time{Time: now} })}, nil, nil, true, nil},
+		"it is not found any more":         {[]automaticRule{firstUse("home")}, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", byFirstUse)}, nil, nil, true, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			has := func(list []int, id peering.ClusterID) bool {
+				return slices.ContainsFunc(list, func(n int) bool { return sightedID(n) == id })
+			}
+			got := newAutomaticState().plan(automaticView{
+				self: sightedID(0), rules: tt.rules, all: tt.all, now: now, random: none,
+				gone: func(string) (bool, time.Time) { return tt.gone, now.Add(time.Minute) },
+				forgotten: func(id peering.ClusterID) (bool, bool) {
+					return has(tt.person, id) || has(tt.policy, id), has(tt.person, id)
+				},
+			})
+			if diff := cmp.Diff(tt.want, decided(got)); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestMissingPolicyHasAMinuteToComeBack(t *testing.T) {
+	t.Parallel()
+	s := newAutomaticState()
+	made, none := map[string]bool{"home": true}, map[string]bool{}
+	at := func(after time.Duration, exists map[string]bool) bool {
+		gone, _ := s.goneFor(made, exists, now.Add(after))("home")
+		return gone
+	}
+	if at(0, none) || at(policyGone-time.Second, none) || !at(policyGone, none) {
+		t.Error("a policy is not waited for as long as is said")
+	}
+	if !at(policyGone, made) {
+		t.Error("one that is there and does not peer by itself is waited for")
+	}
+	if at(2*policyGone, none) {
+		t.Error("one that was back is not waited for anew")
+	}
+}
+
+// mesh is clusters on one LAN, in virtual time.
+type mesh struct {
+	states []*automaticState
+	rules  [][]automaticRule
+	trusts map[[2]int]bool
+	// introduced is who introduced itself to whom.
+	introduced map[[2]int]bool
+	calls      map[[2]int]int
+	// answer is what a call of one cluster by another comes to; nil is trust of both.
+	answer func(from, to int) error
+	random *rand.Rand
+	most   int
+	// step is how often everybody looks.
+	step time.Duration
+	// views is what each knows, until that changes.
+	views map[int][]v1alpha1.ForeignCluster
+}
+
+// view is what one of them knows of the others.
+func (m *mesh) view(i int) []v1alpha1.ForeignCluster {
+	if all, ok := m.views[i]; ok {
+		return all
+	}
+	var all []v1alpha1.ForeignCluster
+	for j := range m.states {
+		switch pair := [2]int{i, j}; {
+		case i == j:
+		case m.trusts[pair]:
+			all = append(all, byPolicy(fmt.Sprint("c", j), j, "home", byClusterID))
+		case m.introduced[pair]:
+			all = append(all, introduced(hintOf(fmt.Sprint("c", j), lan(j, "eth0"))))
+		default:
+			all = append(all, hintOf(fmt.Sprint("c", j), lan(j, "eth0")))
+		}
+	}
+	m.views[i] = all
+	return all
+}
+
+type meshCall struct {
+	from, to int
+	key      tryKey
+	ends     time.Time
+}
+
+// run runs the mesh for a while; a call takes as long as took says.
+func (m *mesh) run(span, took time.Duration) {
+	var running []meshCall
+	random := func(most time.Duration) time.Duration { return time.Duration(m.random.Int64N(int64(most))) }
+	for at := now; at.Before(now.Add(span)); at = at.Add(m.step) {
+		for _, c := range running {
+			if c.ends.After(at) {
+				continue
+			}
+			err := m.answer(c.from, c.to)
+			if err == nil {
+				m.trusts[[2]int{c.from, c.to}], m.introduced[[2]int{c.to, c.from}] = true, true
+				delete(m.views, c.from)
+				delete(m.views, c.to)
+			}
+			m.states[c.from].done(c.key, err, at, random)
+		}
+		running = slices.DeleteFunc(running, func(c meshCall) bool { return !c.ends.After(at) })
+		m.most = max(m.most, len(running))
+		for i, s := range m.states {
+			plan := s.plan(automaticView{
+				self: sightedID(i), rules: m.rules[i], all: m.view(i), now: at, random: random,
+				gone:      func(string) (bool, time.Time) { return false, at },
+				forgotten: func(peering.ClusterID) (bool, bool) { return false, false },
+			})
+			for _, a := range plan.approve {
+				var j int
+				fmt.Sscanf(a.fc, "c%d", &j)
+				m.trusts[[2]int{i, j}] = true
+				delete(m.views, i)
+			}
+			for _, d := range plan.dial {
+				var j int
+				fmt.Sscanf(d.fc, "c%d", &j)
+				m.calls[[2]int{min(i, j), max(i, j)}]++
+				running = append(running, meshCall{i, j, d.key, at.Add(took)})
+			}
+		}
+	}
+}
+
+func newMesh(seed uint64, n int, rule func(i int) automaticRule) *mesh {
+	m := &mesh{
+		trusts: map[[2]int]bool{}, introduced: map[[2]int]bool{}, calls: map[[2]int]int{},
+		answer: func(int, int) error { return nil }, random: rand.New(rand.NewPCG(seed, 1)),
+		step: 100 * time.Millisecond, views: map[int][]v1alpha1.ForeignCluster{},
+	}
+	for i := range n {
+		m.states, m.rules = append(m.states, newAutomaticState()), append(m.rules, []automaticRule{rule(i)})
+	}
+	return m
+}
+
+func everyID(n int) []int {
+	out := make([]int, n)
+	for i := range out {
+		out[i] = i
+	}
+	return out
+}
+
+// TestMeshPeersWithFewCalls has clusters that list each other start together.
+func TestMeshPeersWithFewCalls(t *testing.T) {
+	t.Parallel()
+	const n = 20
+	const pairs = n * (n - 1) / 2
+	for seed := range uint64(2) {
+		m := newMesh(seed, n, func(int) automaticRule { return listing("home", everyID(n)...) })
+		m.run(20*time.Second, 300*time.Millisecond)
+		if len(m.trusts) != 2*pairs {
+			t.Fatalf("in the end %d of %d trust each other", len(m.trusts), 2*pairs)
+		}
+		calls := 0
+		for _, c := range m.calls {
+			calls += c
+		}
+		if most := pairs * 3 / 2; calls > most {
+			t.Errorf("%d calls for %d pairs, more than %d", calls, pairs, most)
+		}
+		if most := n * automaticCalls; m.most > most {
+			t.Errorf("%d calls at once, more than %d", m.most, most)
+		}
+	}
+}
+
+// TestWrongSecretIsNotTriedOften has clusters whose secrets differ for hours.
+func TestWrongSecretIsNotTriedOften(t *testing.T) {
+	t.Parallel()
+	const n, hours, perHour = 3, 3, 4
+	for reason, most := range map[wire.Reason]int{
+		reasonGroupSecretMismatch: perHour, wire.ReasonTrustDenied: perHour, wire.ReasonTrustForgotten: perHour,
+		reasonGroupUnknown: 12, wire.ReasonPeerUnreachable: 30,
+	} {
+		m := newMesh(1, n, func(int) automaticRule { return grouping("home", "garage") })
+		m.step = time.Second
+		m.answer = func(int, int) error { return wire.Errorf(reason, "no") }
+		m.run(hours*time.Hour, 300*time.Millisecond)
+		for pair, calls := range m.calls {
+			if calls > hours*most+2 || calls == 0 {
+				t.Errorf("%s: pair %v made %d calls in %d hours, more than %d an hour", reason, pair, calls, hours, most)
+			}
+		}
+		if len(m.trusts) > 0 {
+			t.Error("and they trust each other")
+		}
+	}
+}
+
+func TestTryIsAsNewAfterAChange(t *testing.T) {
+	t.Parallel()
+	s := newAutomaticState()
+	rule := grouping("home", "garage")
+	at := now
+	dials := func() int {
+		plan := s.plan(automaticView{
+			self: sightedID(0), rules: []automaticRule{rule}, all: []v1alpha1.ForeignCluster{hintOf("c1", lan(1, "eth0"))}, now: at, random: none,
+			gone: func(string) (bool, time.Time) { return false, at }, forgotten: func(peering.ClusterID) (bool, bool) { return false, false },
+		})
+		for _, d := range plan.dial {
+			s.done(d.key, wire.Errorf(reasonGroupSecretMismatch, "no"), at, none)
+		}
+		return len(plan.dial)
+	}
+	if dials() != 1 {
+		t.Fatal("it is not dialled")
+	}
+	said := s.attempt(sightedID(1))
+	if said.Reason != "GroupSecretMismatch" || !strings.Contains(said.Message, "secretRef") || !strings.Contains(said.Message, "group garage") {
+		t.Errorf("it says %+v", said)
+	}
+	if at = at.Add(time.Minute); dials() != 0 {
+		t.Error("it is dialled again after a minute")
+	}
+	if rule.revision = "2"; dials() != 1 {
+		t.Error("it is not dialled after the secret changed")
+	}
+	if at = at.Add(longPause); dials() != 1 {
+		t.Error("it is never dialled again")
+	}
+}
+
+// TestInventedClustersAreNotAllDialled has discovery find many clusters at few places.
+func TestInventedClustersAreNotAllDialled(t *testing.T) {
+	t.Parallel()
+	s := newAutomaticState()
+	var all []v1alpha1.ForeignCluster
+	for n := range maxHints {
+		all = append(all, hintOf(fmt.Sprint("c", n+1), lan(n+1, "eth0", func(s *v1alpha1.Sighting) {
+			s.Endpoints = []string{fmt.Sprintf("192.0.2.%d:7443", n%200+1)}
+		})))
+	}
+	at := map[string][]time.Time{}
+	total := 0
+	for clock := now; clock.Before(now.Add(time.Minute)); clock = clock.Add(100 * time.Millisecond) {
+		plan := s.plan(automaticView{
+			self: sightedID(0), rules: []automaticRule{firstUse("home")}, all: all, now: clock, random: none,
+			gone: func(string) (bool, time.Time) { return false, clock }, forgotten: func(peering.ClusterID) (bool, bool) { return false, false },
+		})
+		if len(plan.dial) > automaticCalls {
+			t.Fatalf("%d at once", len(plan.dial))
+		}
+		for _, d := range plan.dial {
+			total++
+			for _, e := range d.endpoints {
+				if last := at[e]; len(last) > 0 && clock.Sub(last[len(last)-1]) < endpointPause {
+					t.Errorf("%s is dialled after %s", e, clock.Sub(last[len(last)-1]))
+				}
+				at[e] = append(at[e], clock)
+			}
+			s.done(d.key, errors.New("nobody there"), clock, none)
+		}
+	}
+	if most := automaticBurst + 60*automaticRate + 1; total > most || total < most/2 {
+		t.Errorf("%d calls in a minute, want about %d", total, most)
+	}
+}

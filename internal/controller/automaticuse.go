@@ -1,0 +1,150 @@
+package controller
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+)
+
+// useView is what follows from what automatic policies ask for.
+type useView struct {
+	rules      []automaticRule
+	all        []v1alpha1.ForeignCluster
+	requests   []v1alpha1.PeeringRequest
+	offloading []v1alpha1.NamespaceOffloading
+	// namespaces is those that exist and are not being deleted.
+	namespaces map[string]bool
+	// gone is as in automaticView.
+	gone func(policy string) (bool, time.Time)
+}
+
+// usePlan is what is to be done about PeeringRequests and NamespaceOffloadings.
+type usePlan struct {
+	create      []*v1alpha1.PeeringRequest
+	change      []requestChange
+	remove      []*v1alpha1.PeeringRequest
+	offload     []*v1alpha1.NamespaceOffloading
+	stopOffload []*v1alpha1.NamespaceOffloading
+	leftAlone   []leftAlone
+}
+
+type requestChange struct {
+	request *v1alpha1.PeeringRequest
+	spec    v1alpha1.PeeringRequestSpec
+}
+
+// leftAlone is what a policy would make and somebody else made.
+type leftAlone struct{ policy, what string }
+
+// planUse decides what is asked of the peers of automatic policies. Each peer is asked
+// by a request of its own: one with a clusterSelector asks all and takes the cheapest.
+func planUse(v useView) usePlan {
+	awaited := func(policy string) bool { gone, _ := v.gone(policy); return !gone }
+	var out usePlan
+	wanted := map[string]*v1alpha1.PeeringRequest{}
+	rules := make(map[string]*automaticRule, len(v.rules))
+	for i := range v.rules {
+		rules[v.rules[i].name] = &v.rules[i]
+	}
+	for i := range v.all {
+		fc := &v.all[i]
+		rule := rules[automaticPolicy(fc)]
+		if rule == nil || !rule.Uses() || !rule.stands(fc) || !fc.DeletionTimestamp.IsZero() || fc.Spec.TrustBundle == "" || fc.Spec.Decision == v1alpha1.DecisionDenied {
+			continue
+		}
+		want := automaticRequest(rule, fc)
+		wanted[want.Name] = want
+	}
+	trusted := make(map[string]bool, len(v.all))
+	for i := range v.all {
+		trusted[v.all[i].Name] = meta.IsStatusConditionTrue(v.all[i].Status.Conditions, v1alpha1.ConditionTrusted)
+	}
+	for i := range v.requests {
+		r := &v.requests[i]
+		policy := automaticPolicy(r)
+		want := wanted[r.Name]
+		delete(wanted, r.Name)
+		switch {
+		case policy == "":
+			if want != nil {
+				out.leftAlone = append(out.leftAlone, leftAlone{want.Labels[v1alpha1.LabelAutomatic], "PeeringRequest " + r.Name})
+			}
+		case !r.DeletionTimestamp.IsZero():
+		case want == nil && rules[policy] == nil && awaited(policy): // it may be back in a moment
+		case want == nil, want.Spec.ForeignCluster != r.Spec.ForeignCluster, want.Labels[v1alpha1.LabelAutomatic] != policy:
+			out.remove = append(out.remove, r)
+		case !equality.Semantic.DeepEqual(want.Spec.Resources, r.Spec.Resources), !equality.Semantic.DeepEqual(want.Spec.PriceCeiling, r.Spec.PriceCeiling):
+			out.change = append(out.change, requestChange{r, want.Spec})
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(wanted)) {
+		// Who does not trust this cluster is not asked.
+		if want := wanted[name]; trusted[want.Spec.ForeignCluster] {
+			out.create = append(out.create, want)
+		}
+	}
+	planOffloading(v, rules, awaited, &out)
+	slices.SortFunc(out.leftAlone, func(a, b leftAlone) int { return cmp.Or(cmp.Compare(a.policy, b.policy), cmp.Compare(a.what, b.what)) })
+	return out
+}
+
+func planOffloading(v useView, rules map[string]*automaticRule, awaited func(string) bool, out *usePlan) {
+	wanted := map[string]string{}
+	for i := range v.rules {
+		rule := &v.rules[i]
+		for _, ns := range rule.Namespaces {
+			switch first, taken := wanted[ns]; {
+			case !rule.Uses() || !v.namespaces[ns]:
+			case taken:
+				out.leftAlone = append(out.leftAlone, leftAlone{rule.name, "namespace " + ns + ", which the policy " + first + " offloads,"})
+			default:
+				wanted[ns] = rule.name
+			}
+		}
+	}
+	for i := range v.offloading {
+		o := &v.offloading[i]
+		policy := automaticPolicy(o)
+		want, is := wanted[o.Namespace]
+		delete(wanted, o.Namespace)
+		switch {
+		case policy == "":
+			if is {
+				out.leftAlone = append(out.leftAlone, leftAlone{want, "the NamespaceOffloading of namespace " + o.Namespace})
+			}
+		case !o.DeletionTimestamp.IsZero():
+		case !is && rules[policy] == nil && awaited(policy):
+		case want != policy:
+			out.stopOffload = append(out.stopOffload, o)
+		}
+	}
+	for _, ns := range slices.Sorted(maps.Keys(wanted)) {
+		out.offload = append(out.offload, &v1alpha1.NamespaceOffloading{
+			ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: v1alpha1.NamespaceOffloadingName, Labels: automaticLabels(wanted[ns])},
+			Spec: v1alpha1.NamespaceOffloadingSpec{ClusterSelector: &metav1.LabelSelector{
+				MatchLabels: map[string]string{v1alpha1.LabelAutomatic: wanted[ns]},
+			}},
+		})
+	}
+}
+
+func automaticLabels(policy string) map[string]string {
+	return map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager, v1alpha1.LabelAutomatic: policy}
+}
+
+// automaticRequest is what a policy asks one of its peers.
+func automaticRequest(rule *automaticRule, fc *v1alpha1.ForeignCluster) *v1alpha1.PeeringRequest {
+	return &v1alpha1.PeeringRequest{
+		ObjectMeta: metav1.ObjectMeta{Name: "automatic-" + fc.Name, Labels: automaticLabels(rule.name)},
+		Spec: v1alpha1.PeeringRequestSpec{
+			ForeignCluster: fc.Name, Resources: rule.Resources, PriceCeiling: rule.PriceCeiling,
+		},
+	}
+}
