@@ -317,7 +317,7 @@ func TestWrongSecretIsNotTriedOften(t *testing.T) {
 		reasonGroupUnknown: 12, wire.ReasonPeerUnreachable: 30,
 	} {
 		m := newMesh(1, n, func(int) automaticRule { return grouping("home", "garage") })
-		m.step = time.Second
+		m.step = 5 * time.Second
 		m.answer = func(int, int) error { return wire.Errorf(reason, "no") }
 		m.run(hours*time.Hour, 300*time.Millisecond)
 		for pair, calls := range m.calls {
@@ -376,7 +376,7 @@ func TestInventedClustersAreNotAllDialled(t *testing.T) {
 	}
 	at := map[string][]time.Time{}
 	total := 0
-	for clock := now; clock.Before(now.Add(time.Minute)); clock = clock.Add(100 * time.Millisecond) {
+	for clock := now; clock.Before(now.Add(time.Minute)); clock = clock.Add(500 * time.Millisecond) {
 		plan := s.plan(automaticView{
 			self: sightedID(0), rules: []automaticRule{firstUse("home")}, all: all, now: clock, random: none,
 			gone: func(string) (bool, time.Time) { return false, clock }, forgotten: func(peering.ClusterID) (bool, bool) { return false, false },
