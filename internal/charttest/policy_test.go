@@ -74,3 +74,51 @@ func TestThePolicyIsAsTheValuesSay(t *testing.T) {
 		}
 	}
 }
+
+func TestTheAutomaticPolicyIsAsTheValuesSay(t *testing.T) {
+	t.Parallel()
+	const id = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+	if got := all[*v1alpha1.PeeringPolicy](render(t)); len(got) != 1 {
+		t.Errorf("by default there are %d policies", len(got))
+	}
+	objects := render(t, "--values", filepath.Join("testdata", "policy-values.yaml"),
+		"--set", "discovery.automatic.enabled=true,discovery.automatic.clusterIDs={"+id+"},discovery.automatic.sources={DNS},discovery.automatic.direction=Use",
+		"--set", "discovery.automatic.group.name=garage,discovery.automatic.group.secret=0123456789abcdef,discovery.automatic.namespaces={shop}",
+		"--set-string", "discovery.automatic.priceCeiling.currency=EUR,discovery.automatic.priceCeiling.amount=0.5,discovery.automatic.resources.cpu=4")
+	got := one[*v1alpha1.PeeringPolicy](t, objects, "automatic").Spec
+	want := &v1alpha1.AutomaticPeering{
+		ClusterIDs: []string{id}, Sources: []v1alpha1.Found{v1alpha1.FoundDNS}, Direction: v1alpha1.DirectionUse,
+		Group:        &v1alpha1.PeeringGroup{Name: "garage", SecretRef: v1alpha1.SecretKey{Name: "entente-automatic-group", Key: "secret"}},
+		PriceCeiling: &v1alpha1.Money{Currency: "EUR", Amount: "0.5"}, Resources: corev1.ResourceList{"cpu": resource.MustParse("4")},
+		Namespaces: []string{"shop"},
+	}
+	if diff := cmp.Diff(want, got.Automatic); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if secret := one[*corev1.Secret](t, objects, "entente-automatic-group"); secret.StringData["secret"] != "0123456789abcdef" {
+		t.Errorf("the Secret has %v", secret.StringData)
+	}
+	// It lends on the terms of the other one.
+	got.Automatic = nil
+	if diff := cmp.Diff(one[*v1alpha1.PeeringPolicy](t, objects, "default").Spec, got); diff != "" {
+		t.Errorf("terms (-default +automatic)\n%s", diff)
+	}
+	objects = render(t, "--set", "discovery.automatic.enabled=true,discovery.automatic.group.name=garage,discovery.automatic.group.secretRef.name=own")
+	if ref := one[*v1alpha1.PeeringPolicy](t, objects, "automatic").Spec.Automatic.Group.SecretRef; ref.Name != "own" || ref.Key != "secret" {
+		t.Errorf("the Secret is %+v", ref)
+	}
+	for set, says := range map[string]string{
+		"enabled=true": "say whom to trust",
+		"enabled=true,discovery.automatic.group.name=a":                                                                                 "no secret",
+		"enabled=true,discovery.automatic.group.name=a,discovery.automatic.group.secret=short":                                          "16 characters",
+		"enabled=true,discovery.automatic.group.secret=0123456789abcdef,discovery.automatic.firstUse=true":                              "no name",
+		"enabled=true,discovery.automatic.group.name=a,discovery.automatic.group.secretRef.name=b,discovery.automatic.firstUse=true":    "firstUse",
+		"enabled=true,discovery.automatic.group.name=a,discovery.automatic.group.secretRef.name=b,discovery.automatic.group.secret=abc": "not both",
+		"enabled=true,discovery.automatic.firstUse=true,discovery.automatic.priceCeiling.amount=1.5":                                    "currency",
+		"enabled=yes": "schema", "clusterIDs={x}": "schema", "group.name=A": "schema", "direction=Any": "schema", "sources={Word}": "schema", "namespaces={A}": "schema",
+	} {
+		if _, err := template(t, "--set-string", "cluster.name=x", "--set", "discovery.automatic."+set); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: got %v, want it to say %q", set, err, says)
+		}
+	}
+}

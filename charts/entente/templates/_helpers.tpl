@@ -122,3 +122,53 @@ variables.containers.filter(c, has(c.securityContext) && has(c.securityContext.w
 {{- define "entente.containers" -}}
 (has(variables.spec.initContainers) ? variables.spec.initContainers : []) + variables.spec.containers
 {{- end }}
+
+{{- /* What a policy lends, and on what terms: values.policy. */}}
+{{- define "entente.policy.terms" -}}
+  {{- with .Values.policy }}
+  accept: {{ .accept }}
+  limits:
+    percentOfFree: {{ .percentOfFree }}
+    {{- with .resources }}
+    resources: {{- toYaml . | nindent 6 }}
+    {{- end }}
+    {{- with .total }}
+    total: {{- toYaml . | nindent 6 }}
+    {{- end }}
+    overcommitPercent: {{ .overcommitPercent }}
+  {{- with .price }}
+  {{- if .perHour }}
+  price:
+    currency: {{ required "policy.price.currency: say in which currency policy.price.perHour is" .currency }}
+    perHour:
+      {{- range $name, $price := .perHour }}
+      {{ $name }}: {{ $price | quote }}
+      {{- end }}
+  {{- end }}
+  {{- end }}
+  renewal: {{ .renewal }}
+  notice: {{ .notice }}
+  statementPeriod: {{ .statementPeriod }}
+  podSecurity: {{ .podSecurity }}
+  contractDuration: {{ .contractDuration }}
+  {{- with .runtimeClasses }}
+  runtimeClasses: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .storageClasses }}
+  storageClasses: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- /* Empty is not absent: it is none, and not the definition's default. */}}
+  {{- if hasKey . "nodeSelectorKeys" }}
+  nodeSelectorKeys: {{- toYaml .nodeSelectorKeys | nindent 4 }}
+  {{- end }}
+  {{- with .services }}
+  services: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .sameNamespaces }}
+  sameNamespaces: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .nodeLabels }}
+  nodeLabels: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- end }}
+{{- end }}
