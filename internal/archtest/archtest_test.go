@@ -43,6 +43,7 @@ var rules = []rule{
 
 	{packages: "internal/version"},
 	{packages: "internal/budget"},
+	{packages: "internal/pake", outside: []string{"github.com/gtank/ristretto255"}},
 	{packages: "internal/identity", ours: []string{"peering"}, outside: []string{
 		"github.com/spiffe/go-spiffe/v2/", "google.golang.org/grpc/credentials", "google.golang.org/grpc/peer",
 	}},
@@ -68,7 +69,7 @@ var rules = []rule{
 	},
 	{
 		packages: "client",
-		ours:     []string{"gen/...", "peering", "internal/wire", "internal/identity", "internal/heartbeat"},
+		ours:     []string{"gen/...", "peering", "internal/wire", "internal/identity", "internal/heartbeat", "internal/pake"},
 		outside:  []string{"golang.org/x/sync/", "golang.org/x/time/rate", "google.golang.org/", "k8s.io/"},
 	},
 	{packages: "vk", ours: []string{"peering", "api/...", "internal/budget"}, outside: []string{
@@ -100,7 +101,7 @@ var rules = []rule{
 	},
 	{
 		packages: "internal/controller",
-		ours:     []string{"api/...", "peering", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
+		ours:     []string{"api/...", "peering", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity", "internal/pake"},
 		outside:  []string{"github.com/go-logr/logr", "golang.org/x/", "k8s.io/", "sigs.k8s.io/"},
 	},
 
@@ -110,7 +111,10 @@ var rules = []rule{
 	// The CLI is a user of the admin API: nothing of the agent is in it.
 	{
 		packages: "cmd/entente/...",
-		ours:     []string{"client", "api/...", "gen/...", "peering", "discovery/...", "internal/wire", "internal/identity", "internal/heartbeat", "internal/version"},
+		ours: []string{
+			"client", "api/...", "gen/...", "peering", "discovery/...", "internal/wire", "internal/identity", "internal/heartbeat", "internal/pake",
+			"internal/version",
+		},
 		outside:  []string{everything},
 	},
 
