@@ -29,6 +29,10 @@ type AuthInfo struct {
 	// Session numbers the session that the call came over, as in session.Info. It
 	// is 0 on a connection of its own.
 	Session uint64
+	// Channel is what only the two ends of this TLS connection know: what is bound to it
+	// cannot be passed on to another connection, by somebody in between neither. Both
+	// ends have the same. It is zero where there is none.
+	Channel [ChannelLen]byte
 }
 
 // AuthType implements credentials.AuthInfo.

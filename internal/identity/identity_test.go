@@ -374,6 +374,13 @@ func TestBundleSurvivesPEMAndDER(t *testing.T) {
 // handshake runs one over a pipe; each side's error.
 func handshake(t *testing.T, client, server *tls.Config) (seen tls.ConnectionState, clientErr, serverErr error) {
 	t.Helper()
+	_, seen, clientErr, serverErr = connect(t, client, server)
+	return seen, clientErr, serverErr
+}
+
+// connect is handshake, with what both ends see.
+func connect(t *testing.T, client, server *tls.Config) (here, there tls.ConnectionState, clientErr, serverErr error) {
+	t.Helper()
 	cc, sc := net.Pipe()
 	defer cc.Close()
 	defer sc.Close()
@@ -398,7 +405,7 @@ func handshake(t *testing.T, client, server *tls.Config) (seen tls.ConnectionSta
 	}
 	_ = cc.Close()
 	serverErr = <-done
-	return srv.ConnectionState(), clientErr, serverErr
+	return cl.ConnectionState(), srv.ConnectionState(), clientErr, serverErr
 }
 
 func TestHandshakes(t *testing.T) {
@@ -444,6 +451,30 @@ func TestHandshakes(t *testing.T) {
 				t.Errorf("got %s trusted %t, %v", info.ID, info.Trusted, err)
 			}
 		})
+	}
+}
+
+func TestBothEndsOfAConnectionHaveItsChannelAndNoOtherHas(t *testing.T) {
+	server, client := generate(t), generate(t)
+	ss, cs := newSource(t, server, 0), newSource(t, client, 0)
+	seen := map[[ChannelLen]byte]bool{{}: true}
+	for range 3 {
+		here, there, cerr, serr := connect(t, cs.ClientTLS(server.ID(), nil, "", "h2"), ss.ServerTLS(NewBundles(), "h2"))
+		if cerr != nil || serr != nil {
+			t.Fatalf("client: %v, server: %v", cerr, serr)
+		}
+		info, err := PeerOf(there, NewBundles())
+		if err != nil {
+			t.Fatal(err)
+		}
+		ours, err := Channel(here)
+		if err != nil || ours != info.Channel {
+			t.Errorf("the client has %x, the server %x, %v", ours, info.Channel, err)
+		}
+		if seen[ours] {
+			t.Errorf("%x is not of this connection only", ours)
+		}
+		seen[ours] = true
 	}
 }
 

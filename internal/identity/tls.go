@@ -174,7 +174,30 @@ func PeerOf(cs tls.ConnectionState, bundles *Bundles) (AuthInfo, error) {
 	if len(cs.PeerCertificates) == 0 {
 		return AuthInfo{CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}}, nil
 	}
-	return VerifyPeer(cs.PeerCertificates, bundles, time.Now())
+	info, err := VerifyPeer(cs.PeerCertificates, bundles, time.Now())
+	if err != nil || !cs.HandshakeComplete {
+		return info, err
+	}
+	info.Channel, err = Channel(cs)
+	return info, err
+}
+
+const (
+	// ChannelLen is how many bytes AuthInfo.Channel has.
+	ChannelLen = 32
+	// channelLabel is what Channel is exported for. Labels for private use begin so (RFC
+	// 5705, section 4).
+	channelLabel = "EXPERIMENTAL entente channel"
+)
+
+// Channel returns the exported keying material (RFC 8446, section 7.5) that stands for a
+// TLS connection whose handshake is finished, as in AuthInfo.
+func Channel(cs tls.ConnectionState) ([ChannelLen]byte, error) {
+	out, err := cs.ExportKeyingMaterial(channelLabel, nil, ChannelLen)
+	if err != nil {
+		return [ChannelLen]byte{}, fmt.Errorf("channel of the connection: %w", err)
+	}
+	return [ChannelLen]byte(out), nil
 }
 
 // ServerTLS returns the TLS configuration of the peer API, for these application
