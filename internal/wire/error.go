@@ -64,6 +64,14 @@ const (
 	// ReasonCommitmentMismatch is INVALID_ARGUMENT: the number is not the one that
 	// was committed to.
 	ReasonCommitmentMismatch Reason = "COMMITMENT_MISMATCH"
+	// ReasonGroupUnknown is NOT_FOUND: no policy of the callee names the group.
+	ReasonGroupUnknown Reason = "GROUP_UNKNOWN"
+	// ReasonGroupSecretMismatch is UNAUTHENTICATED: the two clusters hold different secrets
+	// of a group, or somebody is in between.
+	ReasonGroupSecretMismatch Reason = "GROUP_SECRET_MISMATCH"
+	// ReasonProofUnknown is FAILED_PRECONDITION: there is no run to confirm, or not any
+	// more.
+	ReasonProofUnknown Reason = "PROOF_UNKNOWN"
 	// ReasonBundleInvalid is INVALID_ARGUMENT: the trust bundle is not the caller's,
 	// or does not follow from the one before.
 	ReasonBundleInvalid Reason = "BUNDLE_INVALID"
@@ -182,15 +190,15 @@ func (r Reason) Code() codes.Code {
 		return codes.Unavailable
 	case ReasonPeerNotTrusted, ReasonTrustDenied, ReasonTrustForgotten, ReasonPolicyRefused, ReasonCallerNotAllowed:
 		return codes.PermissionDenied
-	case ReasonTokenInvalid, ReasonCallerUnknown:
+	case ReasonTokenInvalid, ReasonGroupSecretMismatch, ReasonCallerUnknown:
 		return codes.Unauthenticated
-	case ReasonPeerIsSelf, ReasonIntroductionUnknown, ReasonPolicyPending, ReasonPriceAboveCeiling,
+	case ReasonPeerIsSelf, ReasonIntroductionUnknown, ReasonProofUnknown, ReasonPolicyPending, ReasonPriceAboveCeiling,
 		ReasonAdvertisementExpired, ReasonRevisionStale, ReasonContractClosed, ReasonNoEndpoint, ReasonTokenExpired,
 		ReasonCodeMismatch, ReasonRolloverTooSoon, ReasonPeerIdentity, ReasonPodsRunning, ReasonMappingFixed,
 		ReasonProtocolUnsupported, ReasonKubernetesRefused:
 		return codes.FailedPrecondition
 	case ReasonContractUnknown, ReasonPodUnknown, ReasonPeerUnknown, ReasonNamespaceUnknown,
-		ReasonNamespaceNotOffloaded, ReasonTokenUnknown, ReasonPeeringUnknown, ReasonRequestUnknown:
+		ReasonNamespaceNotOffloaded, ReasonTokenUnknown, ReasonPeeringUnknown, ReasonRequestUnknown, ReasonGroupUnknown:
 		return codes.NotFound
 	case ReasonPeerNameTaken, ReasonPeeringExists:
 		return codes.AlreadyExists

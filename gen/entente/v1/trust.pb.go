@@ -230,6 +230,218 @@ func (*RevealResponse) Descriptor() ([]byte, []int) {
 	return file_entente_v1_trust_proto_rawDescGZIP(), []int{3}
 }
 
+// ProveRequest begins a run.
+type ProveRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The caller as it wants to be known.
+	Cluster *ClusterInfo `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// The group, a DNS label. It is not secret.
+	Group string `protobuf:"bytes,2,opt,name=group,proto3" json:"group,omitempty"`
+	// The caller's share Ya, an element of ristretto255 (RFC 9496).
+	Share         []byte `protobuf:"bytes,3,opt,name=share,proto3" json:"share,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProveRequest) Reset() {
+	*x = ProveRequest{}
+	mi := &file_entente_v1_trust_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProveRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProveRequest) ProtoMessage() {}
+
+func (x *ProveRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_trust_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProveRequest.ProtoReflect.Descriptor instead.
+func (*ProveRequest) Descriptor() ([]byte, []int) {
+	return file_entente_v1_trust_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ProveRequest) GetCluster() *ClusterInfo {
+	if x != nil {
+		return x.Cluster
+	}
+	return nil
+}
+
+func (x *ProveRequest) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *ProveRequest) GetShare() []byte {
+	if x != nil {
+		return x.Share
+	}
+	return nil
+}
+
+// ProveResponse proves to the caller that the callee holds the secret.
+type ProveResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The cluster that answers.
+	Cluster *ClusterInfo `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// Its share Yb.
+	Share []byte `protobuf:"bytes,2,opt,name=share,proto3" json:"share,omitempty"`
+	// Its confirmation.
+	Confirmation  []byte `protobuf:"bytes,3,opt,name=confirmation,proto3" json:"confirmation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProveResponse) Reset() {
+	*x = ProveResponse{}
+	mi := &file_entente_v1_trust_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProveResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProveResponse) ProtoMessage() {}
+
+func (x *ProveResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_trust_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProveResponse.ProtoReflect.Descriptor instead.
+func (*ProveResponse) Descriptor() ([]byte, []int) {
+	return file_entente_v1_trust_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ProveResponse) GetCluster() *ClusterInfo {
+	if x != nil {
+		return x.Cluster
+	}
+	return nil
+}
+
+func (x *ProveResponse) GetShare() []byte {
+	if x != nil {
+		return x.Share
+	}
+	return nil
+}
+
+func (x *ProveResponse) GetConfirmation() []byte {
+	if x != nil {
+		return x.Confirmation
+	}
+	return nil
+}
+
+// ConfirmRequest proves to the callee that the caller holds the secret.
+type ConfirmRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The caller's confirmation, 64 bytes. Empty where the callee's was wrong, so that both
+	// sides know that their secrets differ: the answer is GROUP_SECRET_MISMATCH.
+	Confirmation  []byte `protobuf:"bytes,1,opt,name=confirmation,proto3" json:"confirmation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConfirmRequest) Reset() {
+	*x = ConfirmRequest{}
+	mi := &file_entente_v1_trust_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfirmRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfirmRequest) ProtoMessage() {}
+
+func (x *ConfirmRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_trust_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfirmRequest.ProtoReflect.Descriptor instead.
+func (*ConfirmRequest) Descriptor() ([]byte, []int) {
+	return file_entente_v1_trust_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ConfirmRequest) GetConfirmation() []byte {
+	if x != nil {
+		return x.Confirmation
+	}
+	return nil
+}
+
+// ConfirmResponse is empty.
+type ConfirmResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConfirmResponse) Reset() {
+	*x = ConfirmResponse{}
+	mi := &file_entente_v1_trust_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfirmResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfirmResponse) ProtoMessage() {}
+
+func (x *ConfirmResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_trust_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfirmResponse.ProtoReflect.Descriptor instead.
+func (*ConfirmResponse) Descriptor() ([]byte, []int) {
+	return file_entente_v1_trust_proto_rawDescGZIP(), []int{7}
+}
+
 // UpdateBundleRequest carries new roots.
 type UpdateBundleRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -241,7 +453,7 @@ type UpdateBundleRequest struct {
 
 func (x *UpdateBundleRequest) Reset() {
 	*x = UpdateBundleRequest{}
-	mi := &file_entente_v1_trust_proto_msgTypes[4]
+	mi := &file_entente_v1_trust_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -253,7 +465,7 @@ func (x *UpdateBundleRequest) String() string {
 func (*UpdateBundleRequest) ProtoMessage() {}
 
 func (x *UpdateBundleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_trust_proto_msgTypes[4]
+	mi := &file_entente_v1_trust_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -266,7 +478,7 @@ func (x *UpdateBundleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateBundleRequest.ProtoReflect.Descriptor instead.
 func (*UpdateBundleRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_trust_proto_rawDescGZIP(), []int{4}
+	return file_entente_v1_trust_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *UpdateBundleRequest) GetCluster() *ClusterInfo {
@@ -285,7 +497,7 @@ type UpdateBundleResponse struct {
 
 func (x *UpdateBundleResponse) Reset() {
 	*x = UpdateBundleResponse{}
-	mi := &file_entente_v1_trust_proto_msgTypes[5]
+	mi := &file_entente_v1_trust_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -297,7 +509,7 @@ func (x *UpdateBundleResponse) String() string {
 func (*UpdateBundleResponse) ProtoMessage() {}
 
 func (x *UpdateBundleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_trust_proto_msgTypes[5]
+	mi := &file_entente_v1_trust_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -310,7 +522,7 @@ func (x *UpdateBundleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateBundleResponse.ProtoReflect.Descriptor instead.
 func (*UpdateBundleResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_trust_proto_rawDescGZIP(), []int{5}
+	return file_entente_v1_trust_proto_rawDescGZIP(), []int{9}
 }
 
 // RevokeRequest says why.
@@ -324,7 +536,7 @@ type RevokeRequest struct {
 
 func (x *RevokeRequest) Reset() {
 	*x = RevokeRequest{}
-	mi := &file_entente_v1_trust_proto_msgTypes[6]
+	mi := &file_entente_v1_trust_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -336,7 +548,7 @@ func (x *RevokeRequest) String() string {
 func (*RevokeRequest) ProtoMessage() {}
 
 func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_trust_proto_msgTypes[6]
+	mi := &file_entente_v1_trust_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -349,7 +561,7 @@ func (x *RevokeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeRequest.ProtoReflect.Descriptor instead.
 func (*RevokeRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_trust_proto_rawDescGZIP(), []int{6}
+	return file_entente_v1_trust_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RevokeRequest) GetMessage() string {
@@ -368,7 +580,7 @@ type RevokeResponse struct {
 
 func (x *RevokeResponse) Reset() {
 	*x = RevokeResponse{}
-	mi := &file_entente_v1_trust_proto_msgTypes[7]
+	mi := &file_entente_v1_trust_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -380,7 +592,7 @@ func (x *RevokeResponse) String() string {
 func (*RevokeResponse) ProtoMessage() {}
 
 func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_trust_proto_msgTypes[7]
+	mi := &file_entente_v1_trust_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -393,7 +605,7 @@ func (x *RevokeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeResponse.ProtoReflect.Descriptor instead.
 func (*RevokeResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_trust_proto_rawDescGZIP(), []int{7}
+	return file_entente_v1_trust_proto_rawDescGZIP(), []int{11}
 }
 
 // JoinRequest redeems a token.
@@ -411,7 +623,7 @@ type JoinRequest struct {
 
 func (x *JoinRequest) Reset() {
 	*x = JoinRequest{}
-	mi := &file_entente_v1_trust_proto_msgTypes[8]
+	mi := &file_entente_v1_trust_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -423,7 +635,7 @@ func (x *JoinRequest) String() string {
 func (*JoinRequest) ProtoMessage() {}
 
 func (x *JoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_trust_proto_msgTypes[8]
+	mi := &file_entente_v1_trust_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -436,7 +648,7 @@ func (x *JoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
 func (*JoinRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_trust_proto_rawDescGZIP(), []int{8}
+	return file_entente_v1_trust_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *JoinRequest) GetTokenId() string {
@@ -471,7 +683,7 @@ type JoinResponse struct {
 
 func (x *JoinResponse) Reset() {
 	*x = JoinResponse{}
-	mi := &file_entente_v1_trust_proto_msgTypes[9]
+	mi := &file_entente_v1_trust_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -483,7 +695,7 @@ func (x *JoinResponse) String() string {
 func (*JoinResponse) ProtoMessage() {}
 
 func (x *JoinResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_trust_proto_msgTypes[9]
+	mi := &file_entente_v1_trust_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -496,7 +708,7 @@ func (x *JoinResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinResponse.ProtoReflect.Descriptor instead.
 func (*JoinResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_trust_proto_rawDescGZIP(), []int{9}
+	return file_entente_v1_trust_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *JoinResponse) GetCluster() *ClusterInfo {
@@ -529,7 +741,7 @@ type ClusterInfo struct {
 
 func (x *ClusterInfo) Reset() {
 	*x = ClusterInfo{}
-	mi := &file_entente_v1_trust_proto_msgTypes[10]
+	mi := &file_entente_v1_trust_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -541,7 +753,7 @@ func (x *ClusterInfo) String() string {
 func (*ClusterInfo) ProtoMessage() {}
 
 func (x *ClusterInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_trust_proto_msgTypes[10]
+	mi := &file_entente_v1_trust_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -554,7 +766,7 @@ func (x *ClusterInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterInfo.ProtoReflect.Descriptor instead.
 func (*ClusterInfo) Descriptor() ([]byte, []int) {
-	return file_entente_v1_trust_proto_rawDescGZIP(), []int{10}
+	return file_entente_v1_trust_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ClusterInfo) GetName() string {
@@ -609,7 +821,18 @@ const file_entente_v1_trust_proto_rawDesc = "" +
 	"\x05nonce\x18\x02 \x01(\fB\a\xbaH\x04z\x02h R\x05nonce\".\n" +
 	"\rRevealRequest\x12\x1d\n" +
 	"\x05nonce\x18\x01 \x01(\fB\a\xbaH\x04z\x02h R\x05nonce\"\x10\n" +
-	"\x0eRevealResponse\"P\n" +
+	"\x0eRevealResponse\"\xa8\x01\n" +
+	"\fProveRequest\x129\n" +
+	"\acluster\x18\x01 \x01(\v2\x17.entente.v1.ClusterInfoB\x06\xbaH\x03\xc8\x01\x01R\acluster\x12>\n" +
+	"\x05group\x18\x02 \x01(\tB(\xbaH%r#\x18?2\x1f^[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\x05group\x12\x1d\n" +
+	"\x05share\x18\x03 \x01(\fB\a\xbaH\x04z\x02h R\x05share\"\x96\x01\n" +
+	"\rProveResponse\x129\n" +
+	"\acluster\x18\x01 \x01(\v2\x17.entente.v1.ClusterInfoB\x06\xbaH\x03\xc8\x01\x01R\acluster\x12\x1d\n" +
+	"\x05share\x18\x02 \x01(\fB\a\xbaH\x04z\x02h R\x05share\x12+\n" +
+	"\fconfirmation\x18\x03 \x01(\fB\a\xbaH\x04z\x02h@R\fconfirmation\"=\n" +
+	"\x0eConfirmRequest\x12+\n" +
+	"\fconfirmation\x18\x01 \x01(\fB\a\xbaH\x04z\x02\x18@R\fconfirmation\"\x11\n" +
+	"\x0fConfirmResponse\"P\n" +
 	"\x13UpdateBundleRequest\x129\n" +
 	"\acluster\x18\x01 \x01(\v2\x17.entente.v1.ClusterInfoB\x06\xbaH\x03\xc8\x01\x01R\acluster\"\x16\n" +
 	"\x14UpdateBundleResponse\"3\n" +
@@ -629,11 +852,13 @@ const file_entente_v1_trust_proto_rawDesc = "" +
 	"\fidentity_key\x18\x04 \x01(\fB\b\xbaH\x05z\x03\x18\x80\x02R\videntityKey\x121\n" +
 	"\n" +
 	"succession\x18\x05 \x03(\fB\x11\xbaH\x0e\x92\x01\v\x10\b\"\az\x05\x10\x01\x18\x80\x10R\n" +
-	"succession2\xe8\x02\n" +
+	"succession2\xea\x03\n" +
 	"\fTrustService\x129\n" +
 	"\x04Join\x12\x17.entente.v1.JoinRequest\x1a\x18.entente.v1.JoinResponse\x12H\n" +
 	"\tIntroduce\x12\x1c.entente.v1.IntroduceRequest\x1a\x1d.entente.v1.IntroduceResponse\x12?\n" +
-	"\x06Reveal\x12\x19.entente.v1.RevealRequest\x1a\x1a.entente.v1.RevealResponse\x12Q\n" +
+	"\x06Reveal\x12\x19.entente.v1.RevealRequest\x1a\x1a.entente.v1.RevealResponse\x12<\n" +
+	"\x05Prove\x12\x18.entente.v1.ProveRequest\x1a\x19.entente.v1.ProveResponse\x12B\n" +
+	"\aConfirm\x12\x1a.entente.v1.ConfirmRequest\x1a\x1b.entente.v1.ConfirmResponse\x12Q\n" +
 	"\fUpdateBundle\x12\x1f.entente.v1.UpdateBundleRequest\x1a .entente.v1.UpdateBundleResponse\x12?\n" +
 	"\x06Revoke\x12\x19.entente.v1.RevokeRequest\x1a\x1a.entente.v1.RevokeResponseB\x9e\x01\n" +
 	"\x0ecom.entente.v1B\n" +
@@ -653,41 +878,51 @@ func file_entente_v1_trust_proto_rawDescGZIP() []byte {
 	return file_entente_v1_trust_proto_rawDescData
 }
 
-var file_entente_v1_trust_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_entente_v1_trust_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_entente_v1_trust_proto_goTypes = []any{
 	(*IntroduceRequest)(nil),     // 0: entente.v1.IntroduceRequest
 	(*IntroduceResponse)(nil),    // 1: entente.v1.IntroduceResponse
 	(*RevealRequest)(nil),        // 2: entente.v1.RevealRequest
 	(*RevealResponse)(nil),       // 3: entente.v1.RevealResponse
-	(*UpdateBundleRequest)(nil),  // 4: entente.v1.UpdateBundleRequest
-	(*UpdateBundleResponse)(nil), // 5: entente.v1.UpdateBundleResponse
-	(*RevokeRequest)(nil),        // 6: entente.v1.RevokeRequest
-	(*RevokeResponse)(nil),       // 7: entente.v1.RevokeResponse
-	(*JoinRequest)(nil),          // 8: entente.v1.JoinRequest
-	(*JoinResponse)(nil),         // 9: entente.v1.JoinResponse
-	(*ClusterInfo)(nil),          // 10: entente.v1.ClusterInfo
+	(*ProveRequest)(nil),         // 4: entente.v1.ProveRequest
+	(*ProveResponse)(nil),        // 5: entente.v1.ProveResponse
+	(*ConfirmRequest)(nil),       // 6: entente.v1.ConfirmRequest
+	(*ConfirmResponse)(nil),      // 7: entente.v1.ConfirmResponse
+	(*UpdateBundleRequest)(nil),  // 8: entente.v1.UpdateBundleRequest
+	(*UpdateBundleResponse)(nil), // 9: entente.v1.UpdateBundleResponse
+	(*RevokeRequest)(nil),        // 10: entente.v1.RevokeRequest
+	(*RevokeResponse)(nil),       // 11: entente.v1.RevokeResponse
+	(*JoinRequest)(nil),          // 12: entente.v1.JoinRequest
+	(*JoinResponse)(nil),         // 13: entente.v1.JoinResponse
+	(*ClusterInfo)(nil),          // 14: entente.v1.ClusterInfo
 }
 var file_entente_v1_trust_proto_depIdxs = []int32{
-	10, // 0: entente.v1.IntroduceRequest.cluster:type_name -> entente.v1.ClusterInfo
-	10, // 1: entente.v1.IntroduceResponse.cluster:type_name -> entente.v1.ClusterInfo
-	10, // 2: entente.v1.UpdateBundleRequest.cluster:type_name -> entente.v1.ClusterInfo
-	10, // 3: entente.v1.JoinRequest.cluster:type_name -> entente.v1.ClusterInfo
-	10, // 4: entente.v1.JoinResponse.cluster:type_name -> entente.v1.ClusterInfo
-	8,  // 5: entente.v1.TrustService.Join:input_type -> entente.v1.JoinRequest
-	0,  // 6: entente.v1.TrustService.Introduce:input_type -> entente.v1.IntroduceRequest
-	2,  // 7: entente.v1.TrustService.Reveal:input_type -> entente.v1.RevealRequest
-	4,  // 8: entente.v1.TrustService.UpdateBundle:input_type -> entente.v1.UpdateBundleRequest
-	6,  // 9: entente.v1.TrustService.Revoke:input_type -> entente.v1.RevokeRequest
-	9,  // 10: entente.v1.TrustService.Join:output_type -> entente.v1.JoinResponse
-	1,  // 11: entente.v1.TrustService.Introduce:output_type -> entente.v1.IntroduceResponse
-	3,  // 12: entente.v1.TrustService.Reveal:output_type -> entente.v1.RevealResponse
-	5,  // 13: entente.v1.TrustService.UpdateBundle:output_type -> entente.v1.UpdateBundleResponse
-	7,  // 14: entente.v1.TrustService.Revoke:output_type -> entente.v1.RevokeResponse
-	10, // [10:15] is the sub-list for method output_type
-	5,  // [5:10] is the sub-list for method input_type
-	5,  // [5:5] is the sub-list for extension type_name
-	5,  // [5:5] is the sub-list for extension extendee
-	0,  // [0:5] is the sub-list for field type_name
+	14, // 0: entente.v1.IntroduceRequest.cluster:type_name -> entente.v1.ClusterInfo
+	14, // 1: entente.v1.IntroduceResponse.cluster:type_name -> entente.v1.ClusterInfo
+	14, // 2: entente.v1.ProveRequest.cluster:type_name -> entente.v1.ClusterInfo
+	14, // 3: entente.v1.ProveResponse.cluster:type_name -> entente.v1.ClusterInfo
+	14, // 4: entente.v1.UpdateBundleRequest.cluster:type_name -> entente.v1.ClusterInfo
+	14, // 5: entente.v1.JoinRequest.cluster:type_name -> entente.v1.ClusterInfo
+	14, // 6: entente.v1.JoinResponse.cluster:type_name -> entente.v1.ClusterInfo
+	12, // 7: entente.v1.TrustService.Join:input_type -> entente.v1.JoinRequest
+	0,  // 8: entente.v1.TrustService.Introduce:input_type -> entente.v1.IntroduceRequest
+	2,  // 9: entente.v1.TrustService.Reveal:input_type -> entente.v1.RevealRequest
+	4,  // 10: entente.v1.TrustService.Prove:input_type -> entente.v1.ProveRequest
+	6,  // 11: entente.v1.TrustService.Confirm:input_type -> entente.v1.ConfirmRequest
+	8,  // 12: entente.v1.TrustService.UpdateBundle:input_type -> entente.v1.UpdateBundleRequest
+	10, // 13: entente.v1.TrustService.Revoke:input_type -> entente.v1.RevokeRequest
+	13, // 14: entente.v1.TrustService.Join:output_type -> entente.v1.JoinResponse
+	1,  // 15: entente.v1.TrustService.Introduce:output_type -> entente.v1.IntroduceResponse
+	3,  // 16: entente.v1.TrustService.Reveal:output_type -> entente.v1.RevealResponse
+	5,  // 17: entente.v1.TrustService.Prove:output_type -> entente.v1.ProveResponse
+	7,  // 18: entente.v1.TrustService.Confirm:output_type -> entente.v1.ConfirmResponse
+	9,  // 19: entente.v1.TrustService.UpdateBundle:output_type -> entente.v1.UpdateBundleResponse
+	11, // 20: entente.v1.TrustService.Revoke:output_type -> entente.v1.RevokeResponse
+	14, // [14:21] is the sub-list for method output_type
+	7,  // [7:14] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_entente_v1_trust_proto_init() }
@@ -701,7 +936,7 @@ func file_entente_v1_trust_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_entente_v1_trust_proto_rawDesc), len(file_entente_v1_trust_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   11,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

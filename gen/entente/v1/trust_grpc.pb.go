@@ -22,6 +22,8 @@ const (
 	TrustService_Join_FullMethodName         = "/entente.v1.TrustService/Join"
 	TrustService_Introduce_FullMethodName    = "/entente.v1.TrustService/Introduce"
 	TrustService_Reveal_FullMethodName       = "/entente.v1.TrustService/Reveal"
+	TrustService_Prove_FullMethodName        = "/entente.v1.TrustService/Prove"
+	TrustService_Confirm_FullMethodName      = "/entente.v1.TrustService/Confirm"
 	TrustService_UpdateBundle_FullMethodName = "/entente.v1.TrustService/UpdateBundle"
 	TrustService_Revoke_FullMethodName       = "/entente.v1.TrustService/Revoke"
 )
@@ -69,6 +71,40 @@ type TrustServiceClient interface {
 	// lapsed), INVALID_ARGUMENT COMMITMENT_MISMATCH, PERMISSION_DENIED TRUST_FORGOTTEN
 	// (an administrator forgot the caller meanwhile).
 	Reveal(ctx context.Context, in *RevealRequest, opts ...grpc.CallOption) (*RevealResponse, error)
+	// Prove begins to show that the caller holds the secret of a group, and has the callee
+	// show that it does. Then, by Confirm, each trusts the other. The secret is never sent.
+	//
+	// The two make a run of CPace (draft-irtf-cfrg-cpace-21), with the cipher suite
+	// CPACE-RISTR255-SHA512, in the initiator-responder setting: the caller is the
+	// initiator. PRS is the secret, 16 to 1024 bytes, without one LF or CRLF at its end. CI
+	// is lv_cat of "entente group 1", the group, the caller's cluster ID and the callee's.
+	// sid is 32 bytes of exported keying material (RFC 8446, section 7.5) of the TLS
+	// connection, with the label "EXPERIMENTAL entente channel" and no context, so that
+	// the run is of this connection and its two ends. ADa and ADb are empty: what else the
+	// messages say is proven by that connection.
+	//
+	// Confirmations are HMAC-SHA-512 with the key SHA-512("CPaceMac" || sid || ISK), over
+	// lv_cat of whose it is, "initiator" or "responder", and transcript_ir. Who guesses has
+	// one guess for each run; runs that end without a right confirmation are limited, by
+	// address, by cluster and in all.
+	//
+	// Calling again replaces the run before, which counts as failed. A run lapses after
+	// half a minute.
+	//
+	// Errors: FAILED_PRECONDITION PEER_IS_SELF, NOT_FOUND GROUP_UNKNOWN (no policy of the
+	// callee names that group), PERMISSION_DENIED TRUST_DENIED (an administrator said no)
+	// or TRUST_FORGOTTEN (an administrator forgot the caller), INVALID_ARGUMENT
+	// REQUEST_INVALID (among others where the share is none), RESOURCE_EXHAUSTED
+	// RATE_LIMITED (too many runs failed or are not over).
+	Prove(ctx context.Context, in *ProveRequest, opts ...grpc.CallOption) (*ProveResponse, error)
+	// Confirm ends a run that Prove began, over the same connection. There is one try. When
+	// it succeeds the callee trusts the caller, and the caller may trust the callee.
+	//
+	// Errors: FAILED_PRECONDITION PROOF_UNKNOWN (there is no run of the caller over this
+	// connection, or it lapsed), UNAUTHENTICATED GROUP_SECRET_MISMATCH (the secrets differ,
+	// or somebody is in between), PERMISSION_DENIED TRUST_DENIED or TRUST_FORGOTTEN (an
+	// administrator denied or forgot the caller meanwhile).
+	Confirm(ctx context.Context, in *ConfirmRequest, opts ...grpc.CallOption) (*ConfirmResponse, error)
 	// UpdateBundle gives a peer the caller's new roots. The peer takes them if they
 	// are those of the same cluster ID, directly or by signed succession, and never
 	// fewer successions than it holds. Only for peers.
@@ -112,6 +148,26 @@ func (c *trustServiceClient) Reveal(ctx context.Context, in *RevealRequest, opts
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(RevealResponse)
 	err := c.cc.Invoke(ctx, TrustService_Reveal_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *trustServiceClient) Prove(ctx context.Context, in *ProveRequest, opts ...grpc.CallOption) (*ProveResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ProveResponse)
+	err := c.cc.Invoke(ctx, TrustService_Prove_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *trustServiceClient) Confirm(ctx context.Context, in *ConfirmRequest, opts ...grpc.CallOption) (*ConfirmResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ConfirmResponse)
+	err := c.cc.Invoke(ctx, TrustService_Confirm_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -181,6 +237,40 @@ type TrustServiceServer interface {
 	// lapsed), INVALID_ARGUMENT COMMITMENT_MISMATCH, PERMISSION_DENIED TRUST_FORGOTTEN
 	// (an administrator forgot the caller meanwhile).
 	Reveal(context.Context, *RevealRequest) (*RevealResponse, error)
+	// Prove begins to show that the caller holds the secret of a group, and has the callee
+	// show that it does. Then, by Confirm, each trusts the other. The secret is never sent.
+	//
+	// The two make a run of CPace (draft-irtf-cfrg-cpace-21), with the cipher suite
+	// CPACE-RISTR255-SHA512, in the initiator-responder setting: the caller is the
+	// initiator. PRS is the secret, 16 to 1024 bytes, without one LF or CRLF at its end. CI
+	// is lv_cat of "entente group 1", the group, the caller's cluster ID and the callee's.
+	// sid is 32 bytes of exported keying material (RFC 8446, section 7.5) of the TLS
+	// connection, with the label "EXPERIMENTAL entente channel" and no context, so that
+	// the run is of this connection and its two ends. ADa and ADb are empty: what else the
+	// messages say is proven by that connection.
+	//
+	// Confirmations are HMAC-SHA-512 with the key SHA-512("CPaceMac" || sid || ISK), over
+	// lv_cat of whose it is, "initiator" or "responder", and transcript_ir. Who guesses has
+	// one guess for each run; runs that end without a right confirmation are limited, by
+	// address, by cluster and in all.
+	//
+	// Calling again replaces the run before, which counts as failed. A run lapses after
+	// half a minute.
+	//
+	// Errors: FAILED_PRECONDITION PEER_IS_SELF, NOT_FOUND GROUP_UNKNOWN (no policy of the
+	// callee names that group), PERMISSION_DENIED TRUST_DENIED (an administrator said no)
+	// or TRUST_FORGOTTEN (an administrator forgot the caller), INVALID_ARGUMENT
+	// REQUEST_INVALID (among others where the share is none), RESOURCE_EXHAUSTED
+	// RATE_LIMITED (too many runs failed or are not over).
+	Prove(context.Context, *ProveRequest) (*ProveResponse, error)
+	// Confirm ends a run that Prove began, over the same connection. There is one try. When
+	// it succeeds the callee trusts the caller, and the caller may trust the callee.
+	//
+	// Errors: FAILED_PRECONDITION PROOF_UNKNOWN (there is no run of the caller over this
+	// connection, or it lapsed), UNAUTHENTICATED GROUP_SECRET_MISMATCH (the secrets differ,
+	// or somebody is in between), PERMISSION_DENIED TRUST_DENIED or TRUST_FORGOTTEN (an
+	// administrator denied or forgot the caller meanwhile).
+	Confirm(context.Context, *ConfirmRequest) (*ConfirmResponse, error)
 	// UpdateBundle gives a peer the caller's new roots. The peer takes them if they
 	// are those of the same cluster ID, directly or by signed succession, and never
 	// fewer successions than it holds. Only for peers.
@@ -208,6 +298,12 @@ func (UnimplementedTrustServiceServer) Introduce(context.Context, *IntroduceRequ
 }
 func (UnimplementedTrustServiceServer) Reveal(context.Context, *RevealRequest) (*RevealResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Reveal not implemented")
+}
+func (UnimplementedTrustServiceServer) Prove(context.Context, *ProveRequest) (*ProveResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Prove not implemented")
+}
+func (UnimplementedTrustServiceServer) Confirm(context.Context, *ConfirmRequest) (*ConfirmResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Confirm not implemented")
 }
 func (UnimplementedTrustServiceServer) UpdateBundle(context.Context, *UpdateBundleRequest) (*UpdateBundleResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method UpdateBundle not implemented")
@@ -290,6 +386,42 @@ func _TrustService_Reveal_Handler(srv interface{}, ctx context.Context, dec func
 	return interceptor(ctx, in, info, handler)
 }
 
+func _TrustService_Prove_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ProveRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TrustServiceServer).Prove(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: TrustService_Prove_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TrustServiceServer).Prove(ctx, req.(*ProveRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _TrustService_Confirm_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ConfirmRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TrustServiceServer).Confirm(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: TrustService_Confirm_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TrustServiceServer).Confirm(ctx, req.(*ConfirmRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _TrustService_UpdateBundle_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(UpdateBundleRequest)
 	if err := dec(in); err != nil {
@@ -344,6 +476,14 @@ var TrustService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Reveal",
 			Handler:    _TrustService_Reveal_Handler,
+		},
+		{
+			MethodName: "Prove",
+			Handler:    _TrustService_Prove_Handler,
+		},
+		{
+			MethodName: "Confirm",
+			Handler:    _TrustService_Confirm_Handler,
 		},
 		{
 			MethodName: "UpdateBundle",
