@@ -185,7 +185,7 @@ type stranger struct {
 type strangerConn struct {
 	*grpc.ClientConn
 	// below is closed too: gRPC does not know it before the first call.
-	below net.Conn
+	below *tls.Conn
 }
 
 // Close ends the connection.
