@@ -23,6 +23,32 @@ const (
 	introductionsPause = 5 * time.Minute
 )
 
+// Limits of proofs that a cluster holds a group's secret. A run that does not end with a
+// right confirmation counts as a failed guess, a run that is not over too. Those that this
+// cluster answers and those that it begins count apart, so that whoever fails here does not
+// keep it from proving to others. In the long run that is 60 guesses an hour of each, 120
+// in all, or a million a year, over all groups: it protects 16 random bytes, and no word of
+// a dictionary. Each cluster of a group counts for itself.
+const (
+	// ProofTimeout is how long a run may take.
+	ProofTimeout = 30 * time.Second
+	// GuessBurst is how many runs of all clusters can fail at once, and GuessPause the time
+	// after which one more can.
+	GuessBurst = 32
+	GuessPause = time.Minute
+	// GuessBurstPerAddress and GuessPausePerAddress are those of one address (IPv6: one
+	// /64), or of one endpoint that is dialled.
+	GuessBurstPerAddress = 8
+	GuessPausePerAddress = 5 * time.Minute
+	// GuessBurstPerCluster and GuessPausePerCluster are those of one cluster ID.
+	GuessBurstPerCluster = 4
+	GuessPausePerCluster = 10 * time.Minute
+	// GroupNewsBurst is how many failures of one group are reported at once, and
+	// GroupNewsPause the time after which one more is.
+	GroupNewsBurst = 4
+	GroupNewsPause = time.Minute
+)
+
 // Times of the choice of a gateway. A gateway that dies is noticed by the other nodes'
 // probes within 4 s and replaced gatewayPatience later.
 const (

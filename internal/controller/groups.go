@@ -1,0 +1,311 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/pake"
+	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+// Groups lets clusters that hold the same secret of a group trust each other: it answers
+// those that prove it, and proves it to others. A run is in memory only.
+type Groups struct {
+	// Self is this cluster.
+	Self peering.ClusterID
+	// Cache reads ForeignClusters as they were a moment ago: what a stranger asks costs the
+	// API server nothing.
+	Cache client.Reader
+	// Forgotten is the clusters that were trusted here and then forgotten.
+	Forgotten Forgotten
+	// Secret returns the secret of a group, and the policy that names it. Where no policy
+	// does the error is GroupUnknown. It is asked for each run, by strangers too. Nil knows
+	// no group.
+	Secret func(ctx context.Context, group string) (policy string, secret []byte, err error)
+	// Admit makes a cluster trusted that proved to hold the secret of a group, in the name
+	// of the policy. It may be called again for the same cluster.
+	Admit func(ctx context.Context, id peering.ClusterID, info wire.ClusterInfo, policy, group string) error
+	// Failed reports that a run with a cluster failed, at most GroupNewsBurst times at once
+	// for each group that this cluster has: why is for people and has no secret in it. Nil
+	// reports to nobody.
+	Failed func(group string, id peering.ClusterID, why string)
+	// Call proves to the cluster with that ID, at an endpoint, that this one holds the
+	// secret, and returns what it says of itself once it did the same.
+	Call func(ctx context.Context, endpoint string, id peering.ClusterID, group string, secret []byte) (wire.ClusterInfo, error)
+	Now  func() time.Time
+
+	mu      sync.Mutex
+	pending map[peering.ClusterID]*proof
+	// answered and called count the runs of each direction that did not succeed, news what
+	// was reported.
+	answered, called, news guesses
+}
+
+// Proof is a cluster that begins a run.
+type Proof struct {
+	// ID is what it proved to be, over the connection that Channel stands for.
+	ID      peering.ClusterID
+	Channel [identity.ChannelLen]byte
+	// From is what its address counts as.
+	From string
+	// Info is what it says of itself.
+	Info wire.ClusterInfo
+	// Group is the group that it names, and Share its share.
+	Group string
+	Share []byte
+}
+
+// proof is what is remembered of a run between its two calls. The secret is not.
+type proof struct {
+	channel       [identity.ChannelLen]byte
+	info          wire.ClusterInfo
+	policy, group string
+	run           *pake.Responder
+	at            time.Time
+	counted       []paced
+}
+
+// GroupUnknown says that no policy of this cluster names a group.
+func GroupUnknown(group string) error {
+	return wire.Errorf(wire.ReasonGroupUnknown, "no policy of this cluster names group %s", wire.Text(group, wire.MaxMessageLen))
+}
+
+// What Failed is given.
+const (
+	whyMismatch    = "the secrets of the group differ, or somebody is in between"
+	whyUnconfirmed = "the cluster did not go on once it had this cluster's proof: it may have guessed the secret, or the connection was lost"
+	whyLimited     = "too many proofs failed lately; others have to wait"
+)
+
+// Prove begins a run with a cluster, and returns this side's share and confirmation. It
+// replaces the run before with the same cluster. Errors have the reasons GROUP_UNKNOWN,
+// TRUST_DENIED, TRUST_FORGOTTEN, REQUEST_INVALID and RATE_LIMITED.
+func (g *Groups) Prove(ctx context.Context, p Proof) (share, confirmation []byte, err error) {
+	if err := g.mayJoin(ctx, p.ID); err != nil {
+		return nil, nil, err
+	}
+	policy, secret, err := g.secret(ctx, p.Group)
+	if err != nil {
+		return nil, nil, err
+	}
+	run, err := pake.Respond(secret, pake.GroupRun(p.Group, string(p.ID), string(g.Self), p.Channel[:]), p.Share)
+	switch {
+	case errors.Is(err, pake.ErrShare):
+		return nil, nil, wire.Errorf(wire.ReasonRequestInvalid, "share: %w", err)
+	case err != nil:
+		return nil, nil, fmt.Errorf("secret of group %s: %w", p.Group, err)
+	}
+	now := g.Now()
+	counted := counted(p.ID, p.From)
+	failed := g.lapse(now)
+	g.mu.Lock()
+	if g.answered == nil {
+		g.pending, g.answered = map[peering.ClusterID]*proof{}, guesses{}
+	}
+	wait := g.answered.add(now, counted...)
+	if wait == 0 {
+		// Before it has the confirmation: then it knows whether its guess is right.
+		if old := g.pending[p.ID]; old != nil {
+			failed = append(failed, failure{old.group, p.ID, whyUnconfirmed})
+		}
+		g.pending[p.ID] = &proof{channel: p.Channel, info: p.Info, policy: policy, group: p.Group, run: run, at: now, counted: counted}
+	} else {
+		failed = append(failed, failure{p.Group, p.ID, whyLimited})
+	}
+	g.mu.Unlock()
+	g.report(now, failed...)
+	if wait > 0 {
+		return nil, nil, limited(wait)
+	}
+	return run.Share(), run.Confirmation(), nil
+}
+
+// Confirm ends the run of a cluster, and admits it if its confirmation is right. There is
+// one try. Errors have the reasons PROOF_UNKNOWN, GROUP_SECRET_MISMATCH, TRUST_DENIED and
+// TRUST_FORGOTTEN.
+func (g *Groups) Confirm(ctx context.Context, id peering.ClusterID, channel [identity.ChannelLen]byte, confirmation []byte) error {
+	now := g.Now()
+	failed := g.lapse(now)
+	g.mu.Lock()
+	p := g.pending[id]
+	if p != nil && p.channel != channel {
+		p = nil // what another connection began is left to it
+	}
+	var err error
+	if p != nil {
+		delete(g.pending, id)
+		if err = p.run.Finish(confirmation); err == nil {
+			g.answered.takeBack(now, p.counted...)
+		} else {
+			failed = append(failed, failure{p.group, id, whyMismatch})
+		}
+	}
+	g.mu.Unlock()
+	g.report(now, failed...)
+	switch {
+	case p == nil:
+		return wire.Errorf(wire.ReasonProofUnknown, "there is no proof of your cluster over this connection to go on with: it lapsed, or this agent was restarted; begin again")
+	case err != nil:
+		return wire.Errorf(wire.ReasonGroupSecretMismatch, "this cluster's secret of group %s and yours differ, or somebody is in between: give both the same", p.group)
+	}
+	if err := g.mayJoin(ctx, id); err != nil { // since it began
+		return err
+	}
+	return g.Admit(ctx, id, p.info, p.policy, p.group)
+}
+
+// Join proves to a cluster at an endpoint that this one holds a group's secret, and admits
+// it once it did the same. Errors are those of Call and Admit, and GROUP_UNKNOWN,
+// TRUST_DENIED, TRUST_FORGOTTEN and RATE_LIMITED where this side does not begin.
+func (g *Groups) Join(ctx context.Context, group, endpoint string, id peering.ClusterID) error {
+	if err := g.mayJoin(ctx, id); err != nil {
+		return err
+	}
+	policy, secret, err := g.secret(ctx, group)
+	if err != nil {
+		return err
+	}
+	counted, now := counted(id, hostKey(endpoint)), g.Now()
+	g.mu.Lock()
+	if g.called == nil {
+		g.called = guesses{}
+	}
+	wait := g.called.add(now, counted...)
+	g.mu.Unlock()
+	if wait > 0 {
+		return limited(wait)
+	}
+	info, err := g.Call(ctx, endpoint, id, group, secret)
+	now = g.Now()
+	reason := wire.ReasonOf(err)
+	if reason != wire.ReasonGroupSecretMismatch && reason != wire.ReasonResponseInvalid {
+		// Nobody answered with a guess.
+		g.mu.Lock()
+		g.called.takeBack(now, counted...)
+		g.mu.Unlock()
+	}
+	switch {
+	case reason == wire.ReasonGroupSecretMismatch:
+		g.report(now, failure{group, id, whyMismatch})
+	case err == nil:
+		if err := g.mayJoin(ctx, id); err != nil { // since it began
+			return err
+		}
+		return g.Admit(ctx, id, info, policy, group)
+	}
+	return err
+}
+
+// counted is what a run counts for: its cluster, its address, and all.
+func counted(id peering.ClusterID, from string) []paced {
+	return []paced{
+		{"all", pace{GuessBurst, GuessPause}},
+		{"address " + from, pace{GuessBurstPerAddress, GuessPausePerAddress}},
+		{"cluster " + string(id), pace{GuessBurstPerCluster, GuessPausePerCluster}},
+	}
+}
+
+// hostKey is what an endpoint counts as: its IPv4 address, the /64 of its IPv6 address, or
+// its name.
+func hostKey(endpoint string) string {
+	host, _, err := net.SplitHostPort(endpoint)
+	if err != nil {
+		host = endpoint
+	}
+	a, err := netip.ParseAddr(host)
+	if err != nil {
+		return strings.ToLower(strings.TrimSuffix(host, "."))
+	}
+	if a = a.Unmap().WithZone(""); a.Is6() {
+		if p, err := a.Prefix(64); err == nil {
+			return p.String()
+		}
+	}
+	return a.String()
+}
+
+func limited(wait time.Duration) error {
+	return &wire.Error{Reason: wire.ReasonRateLimited, Message: "too many proofs that a cluster holds the secret of a group failed, or are not over", RetryAfter: wait}
+}
+
+// secret returns the secret of a group, and the policy that names it.
+func (g *Groups) secret(ctx context.Context, group string) (policy string, secret pake.Secret, err error) {
+	if g.Secret == nil {
+		return "", nil, GroupUnknown(group)
+	}
+	policy, b, err := g.Secret(ctx, group)
+	return policy, b, err
+}
+
+// mayJoin returns an error where an administrator decided that a cluster is not trusted:
+// TRUST_DENIED or TRUST_FORGOTTEN. A secret does not overrule them.
+func (g *Groups) mayJoin(ctx context.Context, id peering.ClusterID) error {
+	var list v1alpha1.ForeignClusterList
+	if err := g.Cache.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil { // they are only read
+		return fmt.Errorf("list foreign clusters: %w", err)
+	}
+	fc := store.Known(list.Items, id)
+	switch {
+	case fc != nil && fc.Spec.Decision == v1alpha1.DecisionDenied:
+		return denied()
+	case fc != nil && fc.DeletionTimestamp.IsZero() && !store.Pending(fc):
+		return nil
+	}
+	switch _, forgot, err := g.Forgotten.Since(ctx, id); {
+	case err != nil:
+		return err
+	case forgot:
+		return forgottenHere()
+	}
+	return nil
+}
+
+// failure is a run that failed, as Failed is told.
+type failure struct {
+	group string
+	id    peering.ClusterID
+	why   string
+}
+
+// lapse forgets the runs whose time is over.
+func (g *Groups) lapse(now time.Time) (failed []failure) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for id, p := range g.pending {
+		if now.Sub(p.at) >= ProofTimeout {
+			delete(g.pending, id)
+			failed = append(failed, failure{p.group, id, whyUnconfirmed})
+		}
+	}
+	return failed
+}
+
+// report tells Failed of what failed, no more often than it wants to hear.
+func (g *Groups) report(now time.Time, failed ...failure) {
+	if g.Failed == nil {
+		return
+	}
+	for _, f := range failed {
+		g.mu.Lock()
+		if g.news == nil {
+			g.news = guesses{}
+		}
+		wait := g.news.add(now, paced{f.group, pace{GroupNewsBurst, GroupNewsPause}})
+		g.mu.Unlock()
+		if wait == 0 {
+			g.Failed(f.group, f.id, f.why)
+		}
+	}
+}

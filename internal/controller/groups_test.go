@@ -1,0 +1,427 @@
+package controller
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/pake"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+var blueSecret = pake.Secret("the secret of the blue group")
+
+// groupsTest is Groups with one group, and what came of its runs.
+type groupsTest struct {
+	*Groups
+	clock    *testClock
+	admitted []string
+	failed   []string
+}
+
+func newGroups(t testing.TB, objects ...client.Object) *groupsTest {
+	t.Helper()
+	g := &groupsTest{clock: &testClock{now: now}}
+	c := trustClient(t, objects...)
+	g.Groups = &Groups{
+		Self: ownID, Cache: c, Forgotten: forgottenAt(c, g.clock.Now), Now: g.clock.Now,
+		Secret: func(_ context.Context, group string) (string, []byte, error) {
+			switch group {
+			case "blue":
+				return "blue-policy", blueSecret, nil
+			case "short":
+				return "short-policy", []byte("too short"), nil
+			}
+			return "", nil, GroupUnknown(group)
+		},
+		Admit: func(_ context.Context, id peering.ClusterID, info wire.ClusterInfo, policy, group string) error {
+			g.admitted = append(g.admitted, fmt.Sprintf("%s %s %s %s", id, info.Name, policy, group))
+			return nil
+		},
+		Failed: func(group string, id peering.ClusterID, why string) {
+			g.failed = append(g.failed, fmt.Sprintf("%s %s %s", group, id, why))
+		},
+	}
+	return g
+}
+
+func channelOf(b byte) (c [identity.ChannelLen]byte) {
+	c[0] = b
+	return c
+}
+
+// begin has a cluster begin a run, as the initiator, over a channel.
+func (g *groupsTest) begin(t testing.TB, o other, from string, channel byte, secret pake.Secret) (run *pake.Initiator, share, confirmation []byte, err error) {
+	t.Helper()
+	c := channelOf(channel)
+	run, err = pake.Initiate(secret, pake.GroupRun("blue", string(o.id), string(ownID), c[:]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	share, confirmation, err = g.Prove(t.Context(), Proof{ID: o.id, Channel: c, From: from, Info: o.info, Group: "blue", Share: run.Share()})
+	return run, share, confirmation, err
+}
+
+// prove has a cluster make a whole run, as an honest one does.
+func (g *groupsTest) prove(t testing.TB, o other, from string, secret pake.Secret) error {
+	t.Helper()
+	run, share, confirmation, err := g.begin(t, o, from, 1, secret)
+	if err != nil {
+		return err
+	}
+	ours, err := run.Finish(share, confirmation)
+	if err != nil && !errors.Is(err, pake.ErrMismatch) {
+		t.Fatal(err)
+	}
+	return g.Confirm(t.Context(), o.id, channelOf(1), ours)
+}
+
+func TestAClusterThatProvesAGroupsSecretIsAdmitted(t *testing.T) {
+	g, o := newGroups(t), newOther(t, "office")
+	if err := g.prove(t, o, "192.0.2.1", blueSecret); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{string(o.id) + " office blue-policy blue"}; !slices.Equal(g.admitted, want) || len(g.failed) != 0 {
+		t.Errorf("admitted %q, failed %q", g.admitted, g.failed)
+	}
+	// The run is over.
+	if err := g.Confirm(t.Context(), o.id, channelOf(1), make([]byte, pake.ConfirmationLen)); wire.ReasonOf(err) != wire.ReasonProofUnknown {
+		t.Errorf("confirmed again: %v", err)
+	}
+	if len(g.admitted) != 1 {
+		t.Errorf("admitted %q", g.admitted)
+	}
+}
+
+func TestAClusterWithAnotherSecretIsNotAdmittedAndTheOwnerHearsOfIt(t *testing.T) {
+	g, o := newGroups(t), newOther(t, "office")
+	other := pake.Secret("the secret of the green group")
+	if err := g.prove(t, o, "192.0.2.1", other); wire.ReasonOf(err) != wire.ReasonGroupSecretMismatch {
+		t.Errorf("got %v", err)
+	}
+	if len(g.admitted) != 0 || len(g.failed) != 1 || g.failed[0] != "blue "+string(o.id)+" "+whyMismatch {
+		t.Errorf("admitted %q, failed %q", g.admitted, g.failed)
+	}
+	for _, s := range []pake.Secret{blueSecret, other} {
+		if strings.Contains(fmt.Sprint(g.failed), string(s)) {
+			t.Errorf("the owner is shown a secret: %q", g.failed)
+		}
+	}
+}
+
+func TestProofsOfWhatIsNotToBeProven(t *testing.T) {
+	o := newOther(t, "office")
+	named := func(decision v1alpha1.Decision) *v1alpha1.ForeignCluster {
+		return &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "office"}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: string(o.id), Decision: decision}}
+	}
+	hint := named("")
+	hint.Labels = map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager}
+	for name, tc := range map[string]struct {
+		group   string
+		known   *v1alpha1.ForeignCluster
+		forgot  bool
+		share   []byte
+		want    wire.Reason
+		refused bool
+	}{
+		"a group that no policy names":            {group: "red", want: wire.ReasonGroupUnknown},
+		"a group whose secret cannot be used":     {group: "short", want: "", refused: true},
+		"a cluster that was denied":               {group: "blue", known: named(v1alpha1.DecisionDenied), want: wire.ReasonTrustDenied},
+		"a cluster that was forgotten":            {group: "blue", forgot: true, want: wire.ReasonTrustForgotten},
+		"one that was forgotten and found again":  {group: "blue", forgot: true, known: hint, want: wire.ReasonTrustForgotten},
+		"one that was forgotten, and named since": {group: "blue", forgot: true, known: named(v1alpha1.DecisionApproved)},
+		"one that was found":                      {group: "blue", known: hint},
+		"a share that is the identity":            {group: "blue", share: make([]byte, 32), want: wire.ReasonRequestInvalid},
+		"a share that is no element":              {group: "blue", share: bytes.Repeat([]byte{0xff}, 32), want: wire.ReasonRequestInvalid},
+		"a share that is nothing":                 {group: "blue", share: []byte{}, want: wire.ReasonRequestInvalid},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var objects []client.Object
+			if tc.known != nil {
+				objects = append(objects, tc.known.DeepCopy())
+			}
+			g := newGroups(t, objects...)
+			if tc.forgot {
+				if err := g.Forgotten.Add(t.Context(), o.id); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c := channelOf(1)
+			run, err := pake.Initiate(blueSecret, pake.GroupRun(tc.group, string(o.id), string(ownID), c[:]))
+			if err != nil {
+				t.Fatal(err)
+			}
+			share := run.Share()
+			if tc.share != nil {
+				share = tc.share
+			}
+			ours, _, err := g.Prove(t.Context(), Proof{ID: o.id, Channel: c, From: "192.0.2.1", Info: o.info, Group: tc.group, Share: share})
+			fine := tc.want == "" && !tc.refused
+			if (err == nil) != fine || tc.want != "" && wire.ReasonOf(err) != tc.want || (ours != nil) != fine {
+				t.Errorf("got %x, %v", ours, err)
+			}
+			if err := g.Confirm(t.Context(), o.id, c, make([]byte, pake.ConfirmationLen)); !fine && wire.ReasonOf(err) != wire.ReasonProofUnknown {
+				t.Errorf("there is a run all the same: %v", err)
+			}
+			if fine {
+				return
+			}
+			// It was no guess, and is not counted as one.
+			if len(g.answered) != 0 {
+				t.Errorf("counted %v", g.answered)
+			}
+			// Nor does this side begin.
+			g.Call = func(context.Context, string, peering.ClusterID, string, []byte) (wire.ClusterInfo, error) {
+				t.Error("called")
+				return o.info, nil
+			}
+			if tc.share == nil && !tc.refused {
+				if err := g.Join(t.Context(), tc.group, "192.0.2.1:7443", o.id); wire.ReasonOf(err) != tc.want {
+					t.Errorf("join: %v", err)
+				}
+			}
+		})
+	}
+}
+
+func TestWithoutPoliciesEveryGroupIsUnknown(t *testing.T) {
+	g, o := newGroups(t), newOther(t, "office")
+	g.Secret = nil
+	if err := g.prove(t, o, "192.0.2.1", blueSecret); wire.ReasonOf(err) != wire.ReasonGroupUnknown {
+		t.Errorf("prove: %v", err)
+	}
+	if err := g.Join(t.Context(), "blue", "192.0.2.1:7443", o.id); wire.ReasonOf(err) != wire.ReasonGroupUnknown {
+		t.Errorf("join: %v", err)
+	}
+}
+
+func TestARunBelongsToOneConnectionAndHasOneTry(t *testing.T) {
+	g, o := newGroups(t), newOther(t, "office")
+	confirm := func(what string, channel byte, c []byte, want wire.Reason) {
+		t.Helper()
+		if err := g.Confirm(t.Context(), o.id, channelOf(channel), c); wire.ReasonOf(err) != want {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	begin := func(channel byte) []byte {
+		t.Helper()
+		run, share, confirmation, err := g.begin(t, o, "192.0.2.1", channel, blueSecret)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := run.Finish(share, confirmation)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	confirm("without a run", 1, make([]byte, 64), wire.ReasonProofUnknown)
+
+	right := begin(1)
+	if err := g.Confirm(t.Context(), newOther(t, "mallory").id, channelOf(1), right); wire.ReasonOf(err) != wire.ReasonProofUnknown {
+		t.Errorf("by another cluster: %v", err)
+	}
+	confirm("over another connection", 2, right, wire.ReasonProofUnknown)
+	wrong := bytes.Clone(right)
+	wrong[63] ^= 0x80
+	confirm("with one bit changed", 1, wrong, wire.ReasonGroupSecretMismatch)
+	confirm("rightly, after that", 1, right, wire.ReasonProofUnknown)
+
+	first := begin(1)
+	second := begin(1)
+	confirm("the run that was replaced", 1, first, wire.ReasonGroupSecretMismatch)
+	confirm("the run that replaced it, after that", 1, second, wire.ReasonProofUnknown)
+	g.clock.pass(time.Hour)
+	begin(1)
+	confirm("the run that replaced another", 1, begin(1), "")
+
+	g.clock.pass(time.Hour)
+	late := begin(1)
+	g.clock.pass(ProofTimeout)
+	confirm("a run that lapsed", 1, late, wire.ReasonProofUnknown)
+	if len(g.admitted) != 1 {
+		t.Errorf("admitted %q", g.admitted)
+	}
+	if last := g.failed[len(g.failed)-1]; !strings.Contains(last, whyUnconfirmed) {
+		t.Errorf("of the one that lapsed the owner heard %q", last)
+	}
+}
+
+func TestADecisionDuringARunCounts(t *testing.T) {
+	g, o := newGroups(t), newOther(t, "office")
+	run, share, confirmation, err := g.begin(t, o, "192.0.2.1", 1, blueSecret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := run.Finish(share, confirmation)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Forgotten.Add(t.Context(), o.id); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Confirm(t.Context(), o.id, channelOf(1), c); wire.ReasonOf(err) != wire.ReasonTrustForgotten || len(g.admitted) != 0 {
+		t.Errorf("got %v, admitted %q", err, g.admitted)
+	}
+}
+
+// TestGuessesAreLimited counts what somebody gets who guesses as fast as he is let, whether
+// or not he ends his runs.
+func TestGuessesAreLimited(t *testing.T) {
+	wrong := pake.Secret("a word of the dictionary")
+	office, others := newOther(t, "office"), make([]other, 40)
+	for i := range others {
+		others[i] = newOther(t, "")
+	}
+	for name, tc := range map[string]struct {
+		burst   int
+		perHour int
+		// guesser returns who guesses the n-th time, and from where.
+		guesser func(n int) (other, string)
+	}{
+		"one cluster from everywhere": {GuessBurstPerCluster, 6, func(n int) (other, string) { return office, fmt.Sprint("address ", n) }},
+		"one address as everybody":    {GuessBurstPerAddress, 12, func(n int) (other, string) { return others[n%len(others)], "192.0.2.1" }},
+		"everybody from everywhere":   {GuessBurst, 60, func(n int) (other, string) { return others[n%len(others)], fmt.Sprint("address ", n) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, n := newGroups(t), 0
+			try := func() bool {
+				o, from := tc.guesser(n)
+				_, share, _, err := g.begin(t, o, from, 1, wrong)
+				n++
+				if err != nil {
+					if e, ok := errors.AsType[*wire.Error](err); !ok || e.Reason != wire.ReasonRateLimited || e.RetryAfter <= 0 || share != nil {
+						t.Fatalf("got %x, %v", share, err)
+					}
+					return false
+				}
+				if n%2 == 0 {
+					if err := g.Confirm(t.Context(), o.id, channelOf(1), nil); wire.ReasonOf(err) != wire.ReasonGroupSecretMismatch {
+						t.Fatal(err)
+					}
+				}
+				return true
+			}
+			// At most one of its tries is waited for after it was refused.
+			burst := 0
+			for range 4 * GuessBurst {
+				if try() {
+					burst++
+				}
+			}
+			if burst != tc.burst {
+				t.Errorf("%d guesses at once, want %d", burst, tc.burst)
+			}
+			guesses := 0
+			for range 2 * 3600 / 30 {
+				g.clock.pass(30 * time.Second)
+				if try() {
+					guesses++
+				}
+			}
+			if guesses < 2*tc.perHour-1 || guesses > 2*tc.perHour {
+				t.Errorf("%d guesses in two hours, want %d", guesses, 2*tc.perHour)
+			}
+			if len(g.pending) > GuessBurst || len(g.answered) > 4*GuessBurst {
+				t.Errorf("%d runs and %d counts are kept", len(g.pending), len(g.answered))
+			}
+			if most := GroupNewsBurst + 2*60 + 1; len(g.failed) > most {
+				t.Errorf("the owner heard %d times", len(g.failed))
+			}
+			if len(g.admitted) != 0 {
+				t.Error("a guess was right")
+			}
+			// Who has the secret is let in, once a place wears off.
+			g.clock.pass(GuessPausePerCluster)
+			if err := g.prove(t, office, "203.0.113.1", blueSecret); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestWhoProvesTheSecretIsNotLimited(t *testing.T) {
+	g, o := newGroups(t), newOther(t, "office")
+	for i := range 3 * GuessBurst {
+		if err := g.prove(t, o, "192.0.2.1", blueSecret); err != nil {
+			t.Fatalf("time %d: %v", i, err)
+		}
+	}
+}
+
+func TestJoinAdmitsWhoAnswersWithTheSecretAndLimitsTheOthers(t *testing.T) {
+	g, o := newGroups(t), newOther(t, "office")
+	var answer error
+	calls := 0
+	g.Call = func(_ context.Context, endpoint string, id peering.ClusterID, group string, secret []byte) (wire.ClusterInfo, error) {
+		calls++
+		if endpoint != "192.0.2.1:7443" || id != o.id || group != "blue" || !bytes.Equal(secret, blueSecret) {
+			t.Errorf("called %s %s for %s", endpoint, id, group)
+		}
+		return o.info, answer
+	}
+	join := func() error { return g.Join(t.Context(), "blue", "192.0.2.1:7443", o.id) }
+	for range 10 {
+		if err := join(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(g.admitted) != 10 || g.admitted[0] != string(o.id)+" office blue-policy blue" {
+		t.Errorf("admitted %q", g.admitted)
+	}
+	// Who does not answer, or has no such group, made no guess.
+	for _, reason := range []wire.Reason{wire.ReasonPeerUnreachable, wire.ReasonGroupUnknown, wire.ReasonPeerIdentity} {
+		for range 10 {
+			answer = wire.Errorf(reason, "no")
+			if err := join(); wire.ReasonOf(err) != reason {
+				t.Fatalf("got %v, want %s", err, reason)
+			}
+		}
+	}
+	if len(g.failed) != 0 {
+		t.Errorf("the owner heard %q", g.failed)
+	}
+	answer, calls = wire.Errorf(wire.ReasonGroupSecretMismatch, "no"), 0
+	for range 10 {
+		err := join()
+		if calls <= GuessBurstPerCluster && wire.ReasonOf(err) != wire.ReasonGroupSecretMismatch && wire.ReasonOf(err) != wire.ReasonRateLimited {
+			t.Fatal(err)
+		}
+	}
+	if calls != GuessBurstPerCluster || len(g.admitted) != 10 || len(g.failed) != GroupNewsBurst {
+		t.Errorf("called %d times, admitted %d, the owner heard %q", calls, len(g.admitted), g.failed)
+	}
+	// Who guesses here takes nothing from those that this cluster calls, and the other way
+	// round.
+	if err := g.prove(t, o, "192.0.2.1", blueSecret); err != nil {
+		t.Error(err)
+	}
+	g.clock.pass(GuessPausePerCluster)
+	answer = nil
+	if err := join(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWhatAnEndpointCountsAs(t *testing.T) {
+	for endpoint, want := range map[string]string{
+		"192.0.2.1:7443": "192.0.2.1", "[::ffff:192.0.2.1]:7443": "192.0.2.1",
+		"[2001:db8::1]:7443": "2001:db8::/64", "[2001:db8::ffff:1%eth0]:1": "2001:db8::/64",
+		"Office.Example.org.:7443": "office.example.org", "office": "office", "": "",
+	} {
+		if got := hostKey(endpoint); got != want {
+			t.Errorf("%s counts as %s, want %s", endpoint, got, want)
+		}
+	}
+}
