@@ -231,6 +231,8 @@ func peerMutates(method string) bool {
 	case ententev1.TrustService_Join_FullMethodName,
 		ententev1.TrustService_Introduce_FullMethodName,
 		ententev1.TrustService_Reveal_FullMethodName,
+		ententev1.TrustService_Prove_FullMethodName,
+		ententev1.TrustService_Confirm_FullMethodName,
 		ententev1.TrustService_UpdateBundle_FullMethodName,
 		ententev1.TrustService_Revoke_FullMethodName,
 		ententev1.PeeringService_RequestPeering_FullMethodName,

@@ -26,6 +26,7 @@ type Trust interface {
 	// reasons TRUST_DENIED, TRUST_FORGOTTEN, INTRODUCTION_UNKNOWN and
 	// COMMITMENT_MISMATCH.
 	Reveal(ctx context.Context, id peering.ClusterID, nonce [32]byte) error
+	Proofs
 	// UpdateBundle takes a peer's new roots. The error is BUNDLE_INVALID where they
 	// do not follow from those that are held.
 	UpdateBundle(ctx context.Context, id peering.ClusterID, info wire.ClusterInfo) error
@@ -47,6 +48,32 @@ type Introduction struct {
 	Requested bool
 }
 
+// Proofs is what clusters need to prove to each other that they hold a group's secret.
+type Proofs interface {
+	// Prove begins a run, and returns what this cluster says of itself, its share and its
+	// confirmation. Errors have the reasons GROUP_UNKNOWN, TRUST_DENIED, TRUST_FORGOTTEN,
+	// REQUEST_INVALID and RATE_LIMITED.
+	Prove(ctx context.Context, p Proof) (self wire.ClusterInfo, share, confirmation []byte, err error)
+	// Confirm ends the run of a cluster over the same channel, and makes the cluster
+	// trusted if its confirmation is right. Errors have the reasons PROOF_UNKNOWN,
+	// GROUP_SECRET_MISMATCH, TRUST_DENIED and TRUST_FORGOTTEN.
+	Confirm(ctx context.Context, id peering.ClusterID, channel [identity.ChannelLen]byte, confirmation []byte) error
+}
+
+// Proof is a cluster that begins to prove that it holds a group's secret.
+type Proof struct {
+	// ID is what it proved to be, over the connection that Channel stands for.
+	ID      peering.ClusterID
+	Channel [identity.ChannelLen]byte
+	// From is what its address counts as, for limits.
+	From string
+	// Info is what it says of itself.
+	Info wire.ClusterInfo
+	// Group is the group that it names, and Share its share.
+	Group string
+	Share []byte
+}
+
 // trustServer is the TrustService.
 type trustServer struct {
 	ententev1.UnimplementedTrustServiceServer
@@ -58,7 +85,9 @@ func openToStrangers(method string) bool {
 	switch method {
 	case ententev1.TrustService_Join_FullMethodName,
 		ententev1.TrustService_Introduce_FullMethodName,
-		ententev1.TrustService_Reveal_FullMethodName:
+		ententev1.TrustService_Reveal_FullMethodName,
+		ententev1.TrustService_Prove_FullMethodName,
+		ententev1.TrustService_Confirm_FullMethodName:
 		return true
 	}
 	return false
@@ -126,6 +155,49 @@ func (s *trustServer) Reveal(ctx context.Context, req *ententev1.RevealRequest) 
 		return nil, fmt.Errorf("introduction of %s: %w", caller.ID, err)
 	}
 	return &ententev1.RevealResponse{}, nil
+}
+
+// bound returns the cluster that calls, with the channel that a proof is bound to.
+func bound(ctx context.Context) (identity.AuthInfo, error) {
+	caller, ok := identity.PeerFromContext(ctx)
+	switch {
+	case !ok || caller.ID == "":
+		return caller, &wire.Error{Reason: wire.ReasonPeerNotTrusted, Message: "present a certificate of your cluster's identity"}
+	case caller.Channel == [identity.ChannelLen]byte{}:
+		return caller, fmt.Errorf("the connection of %s has no channel to bind a proof to", caller.ID)
+	}
+	return caller, nil
+}
+
+// Prove implements TrustService.
+func (s *trustServer) Prove(ctx context.Context, req *ententev1.ProveRequest) (*ententev1.ProveResponse, error) {
+	id, info, err := s.stranger(ctx, req.GetCluster())
+	if err != nil {
+		return nil, err
+	}
+	caller, err := bound(ctx)
+	if err != nil {
+		return nil, err
+	}
+	self, share, confirmation, err := s.cfg.Trust.Prove(ctx, Proof{
+		ID: id, Channel: caller.Channel, From: addressKey(remoteAddress(ctx)), Info: info, Group: req.GetGroup(), Share: req.GetShare(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("proof of %s: %w", id, err)
+	}
+	return &ententev1.ProveResponse{Cluster: wire.ClusterInfoTo(self), Share: share, Confirmation: confirmation}, nil
+}
+
+// Confirm implements TrustService.
+func (s *trustServer) Confirm(ctx context.Context, req *ententev1.ConfirmRequest) (*ententev1.ConfirmResponse, error) {
+	caller, err := bound(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.cfg.Trust.Confirm(ctx, caller.ID, caller.Channel, req.GetConfirmation()); err != nil {
+		return nil, fmt.Errorf("proof of %s: %w", caller.ID, err)
+	}
+	return &ententev1.ConfirmResponse{}, nil
 }
 
 // UpdateBundle implements TrustService.

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"strings"
@@ -23,6 +24,26 @@ type introduced struct {
 	revoked  map[peering.ClusterID]string
 	nonce    [32]byte
 	err      error
+
+	proof     Proof
+	confirmed []byte
+}
+
+func (f *fakeTrust) Prove(_ context.Context, p Proof) (self wire.ClusterInfo, share, confirmation []byte, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.proof = p
+	return f.self, bytes.Repeat([]byte{1}, 32), bytes.Repeat([]byte{2}, 64), f.err
+}
+
+func (f *fakeTrust) Confirm(_ context.Context, id peering.ClusterID, channel [identity.ChannelLen]byte, confirmation []byte) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if id != f.proof.ID || channel != f.proof.Channel {
+		return wire.Errorf(wire.ReasonProofUnknown, "there is none")
+	}
+	f.confirmed = append([]byte{}, confirmation...)
+	return f.err
 }
 
 func (f *fakeTrust) Introduce(_ context.Context, i Introduction) (wire.ClusterInfo, [32]byte, error) {
@@ -154,6 +175,91 @@ func TestIntroductionsThatAreRefused(t *testing.T) {
 				t.Error("it was introduced all the same")
 			}
 		})
+	}
+}
+
+func proveRequest(as *identity.Source) *ententev1.ProveRequest {
+	return &ententev1.ProveRequest{Cluster: &ententev1.ClusterInfo{Name: "consumer", Bundle: as.Identity().Bundle()}, Group: "blue", Share: make([]byte, 32)}
+}
+
+func TestAStrangerProvesAGroupsSecretOverItsConnection(t *testing.T) {
+	p := newPeerTest(t)
+	conn := p.dial(t, p.caller)
+	c := ententev1.NewTrustServiceClient(conn)
+	resp, err := c.Prove(t.Context(), proveRequest(p.caller))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := p.trust.proof
+	if got.ID != p.caller.ID() || got.Info.Name != "consumer" || got.Group != "blue" || len(got.Share) != 32 || got.From != "127.0.0.1" || got.Channel == [identity.ChannelLen]byte{} {
+		t.Errorf("it proves as %+v", got)
+	}
+	if resp.GetCluster().GetName() != "provider" || resp.GetShare()[0] != 1 || resp.GetConfirmation()[0] != 2 {
+		t.Errorf("answered %v", resp)
+	}
+	if _, err := c.Confirm(t.Context(), &ententev1.ConfirmRequest{Confirmation: make([]byte, 64)}); err != nil || len(p.trust.confirmed) != 64 {
+		t.Errorf("confirm: %v", err)
+	}
+	if _, err := c.Confirm(t.Context(), &ententev1.ConfirmRequest{}); err != nil || len(p.trust.confirmed) != 0 {
+		t.Errorf("confirm that the secrets differ: %v", err)
+	}
+	again := ententev1.NewTrustServiceClient(p.dial(t, p.caller))
+	if _, err := again.Confirm(t.Context(), &ententev1.ConfirmRequest{Confirmation: make([]byte, 64)}); wire.ReasonOf(err) != wire.ReasonProofUnknown {
+		t.Errorf("the same cluster over another connection: %v", err)
+	}
+	if p.bundles.Has(p.caller.ID()) {
+		t.Error("a proof made trust in the server itself")
+	}
+}
+
+func TestProofsThatAreRefused(t *testing.T) {
+	p := newPeerTest(t)
+	stranger := newSource(t)
+	for name, tc := range map[string]struct {
+		as     *identity.Source
+		change func(*ententev1.ProveRequest)
+		want   wire.Reason
+	}{
+		"as another, by its bundle":       {p.caller, func(r *ententev1.ProveRequest) { r.Cluster.Bundle = stranger.Identity().Bundle() }, wire.ReasonRequestInvalid},
+		"with no cluster":                 {p.caller, func(r *ententev1.ProveRequest) { r.Cluster = nil }, wire.ReasonRequestInvalid},
+		"with a short share":              {p.caller, func(r *ententev1.ProveRequest) { r.Share = r.Share[:31] }, wire.ReasonRequestInvalid},
+		"with a long share":               {p.caller, func(r *ententev1.ProveRequest) { r.Share = make([]byte, 33) }, wire.ReasonRequestInvalid},
+		"with no group":                   {p.caller, func(r *ententev1.ProveRequest) { r.Group = "" }, wire.ReasonRequestInvalid},
+		"with a group that is no label":   {p.caller, func(r *ententev1.ProveRequest) { r.Group = "Blue\n" }, wire.ReasonRequestInvalid},
+		"with a group that is too long":   {p.caller, func(r *ententev1.ProveRequest) { r.Group = strings.Repeat("x", 64) }, wire.ReasonRequestInvalid},
+		"of the cluster to itself":        {p.self, func(*ententev1.ProveRequest) {}, wire.ReasonPeerIsSelf},
+		"a confirmation that is too long": {p.caller, nil, wire.ReasonRequestInvalid},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := ententev1.NewTrustServiceClient(p.dial(t, tc.as))
+			var err error
+			if tc.change == nil {
+				_, err = c.Confirm(t.Context(), &ententev1.ConfirmRequest{Confirmation: make([]byte, 65)})
+			} else {
+				req := proveRequest(tc.as)
+				tc.change(req)
+				_, err = c.Prove(t.Context(), req)
+			}
+			if got := wire.ReasonOf(err); got != tc.want {
+				t.Errorf("got %v (%s), want %s", err, got, tc.want)
+			}
+			if p.trust.proof.ID != "" {
+				t.Error("it was asked all the same")
+			}
+		})
+	}
+}
+
+func TestAProofNeedsAChannelToBeBoundTo(t *testing.T) {
+	self, caller := newSource(t), newSource(t)
+	f := &fakeTrust{}
+	s := &trustServer{cfg: PeerConfig{Self: self.ID(), Trust: f}}
+	ctx := identity.ContextWithPeer(t.Context(), identity.AuthInfo{ID: caller.ID()})
+	if _, err := s.Prove(ctx, proveRequest(caller)); err == nil || f.proof.ID != "" {
+		t.Errorf("prove: %v", err)
+	}
+	if _, err := s.Confirm(ctx, &ententev1.ConfirmRequest{}); err == nil || f.confirmed != nil {
+		t.Errorf("confirm: %v", err)
 	}
 }
 

@@ -152,6 +152,7 @@ type agent struct {
 	lender    *controller.Lender
 	tokens    *store.Tokens
 	forgotten *store.Forgotten
+	groups    *controller.Groups
 	nodes     *nodes
 	lent      *offload.Provider
 	startup   startup
@@ -407,6 +408,7 @@ func (a *agent) peerAPI(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	a.groups = a.newGroups()
 	peer, err := server.NewPeer(server.PeerConfig{
 		Log: a.log, Credentials: session.ServerCredentials(), Self: a.source.ID(), Trusted: a.bundles.Has,
 		Trust:      a.joining(),
