@@ -13,40 +13,51 @@ import (
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
-// domains is those whose sightings are asked for; none for all sightings.
-type domains []string
+// sources is whose sightings are asked for; the zero value is all.
+type sources struct {
+	lan     bool
+	domains []string
+}
 
 // of returns the sightings of a peer that are asked for.
-func (d domains) of(p *ententev1.Peer) []*ententev1.Sighting {
+func (s *sources) of(p *ententev1.Peer) []*ententev1.Sighting {
 	return slices.DeleteFunc(slices.Clone(p.GetSightings()), func(m *ententev1.Sighting) bool {
-		return len(d) > 0 && (m.GetSource() != "DNS" || !slices.Contains(d, m.GetWhere()))
+		switch m.GetSource() {
+		case "LAN":
+			return !s.lan && len(s.domains) > 0
+		case "DNS":
+			return (s.lan || len(s.domains) > 0) && !slices.Contains(s.domains, m.GetWhere())
+		}
+		return s.lan || len(s.domains) > 0
 	})
 }
 
 func (a *app) discoverCommand() *cobra.Command {
 	var output outputFlags
-	var from domains
+	var from sources
 	var follow bool
 	cmd := &cobra.Command{
 		Use:   "discover",
 		Short: "List the clusters that discovery finds",
 		Long: `List the clusters that discovery finds, and where. Whatever is found is a hint:
-nothing in a domain proves who says it. TRUSTED is True for those
+nothing on a LAN or in a domain proves who says it. TRUSTED is True for those
 that this cluster trusts already, however they were found.
 
-Which domains are asked is a value of the chart, discovery.domains. Each cluster that
-is found is a ForeignCluster: ` + "`kubectl get foreignclusters`" + ` lists it, too, and
+Whether LANs are listened to, and which domains are asked, are values of the chart:
+discovery.lan.enabled and discovery.domains. ` + "`kubectl get nodediscoveries -o yaml`" + ` shows
+what is published on LANs, and what is wrong there. Each cluster that is found is a ForeignCluster: ` + "`kubectl get foreignclusters`" + ` lists it, too, and
 ` + "`entente info peer`" + ` tells more.`,
 		Example: indent(`entente discover
+entente discover --lan
 entente discover --domain example.com -o json
 entente discover --watch`),
 		Args: args(cobra.NoArgs),
 		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, _ []string) error {
-			for i, d := range from {
-				from[i] = strings.TrimSuffix(strings.ToLower(d), ".")
+			for i, d := range from.domains {
+				from.domains[i] = strings.TrimSuffix(strings.ToLower(d), ".")
 			}
 			if follow {
-				return a.watchDiscovered(ctx, c, &output, from)
+				return a.watchDiscovered(ctx, c, &output, &from)
 			}
 			peers, err := c.peers(ctx)
 			if err != nil {
@@ -70,7 +81,8 @@ entente discover --watch`),
 			return nil
 		}),
 	}
-	cmd.Flags().StringSliceVar((*[]string)(&from), "domain", nil, "Only those that this domain lists; may be repeated")
+	cmd.Flags().BoolVar(&from.lan, "lan", false, "Only those that are on a LAN, or in a domain of --domain")
+	cmd.Flags().StringSliceVar(&from.domains, "domain", nil, "Only those that this domain lists, or a LAN with --lan; may be repeated")
 	cmd.Flags().BoolVarP(&follow, "watch", "w", false, "Go on, with a line for each change, until interrupted")
 	output.add(cmd, formTable)
 	cmd.AddCommand(a.discoverZoneCommand())
@@ -78,7 +90,7 @@ entente discover --watch`),
 }
 
 // watchDiscovered tells what is found, and again whenever that changes.
-func (a *app) watchDiscovered(ctx context.Context, c *cluster, output *outputFlags, from domains) error {
+func (a *app) watchDiscovered(ctx context.Context, c *cluster, output *outputFlags, from *sources) error {
 	l := a.lines(output, []int{20, 12, 20, 24}, "TIME", "NAME", "FOUND", "AT", "TRUSTED")
 	told := map[string]string{}
 	return watch(ctx, a, c, "watch peers", func(ctx context.Context) (grpc.ServerStreamingClient[ententev1.WatchPeersResponse], error) {

@@ -39,6 +39,7 @@ func discovered() *world {
 func TestDiscover(t *testing.T) {
 	golden(t, "discover", discovered(),
 		[]string{"discover"}, []string{"discover", "--domain", "Example.com."}, []string{"discover", "--domain", "example.org"},
+		[]string{"discover", "--lan"}, []string{"discover", "--lan", "--domain", "example.com"},
 		[]string{"discover", "--domain", "example.com", "-o", "yaml"}, []string{"info"},
 	)
 	golden(t, "discover-none", peered(), []string{"discover"}, []string{"discover", "-o", "json"})
