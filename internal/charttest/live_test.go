@@ -559,6 +559,11 @@ func (c cluster) testFabric(t *testing.T) {
 			t.Errorf("%s deletes it: got %v, want it forbidden", who, err)
 		}
 	}
+	c.testNodeDiscovery(t, fabric, mine.Name, map[string]client.Client{
+		"the fabric of another node":        c.as(t, "entente-fabric", map[string][]string{claim: {"elsewhere"}}),
+		"a token that names no node":        c.as(t, "entente-fabric", nil),
+		"a token that names it and another": c.as(t, "entente-fabric", map[string][]string{claim: {mine.Name, "elsewhere"}}),
+	})
 	secret := func(n string) *corev1.Secret {
 		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: n}}
 	}
@@ -569,6 +574,61 @@ func (c cluster) testFabric(t *testing.T) {
 	}
 	if err := fabric.List(t.Context(), list, client.InNamespace(namespace)); !apierrors.IsForbidden(err) {
 		t.Errorf("all Secrets: got %v, want it forbidden", err)
+	}
+}
+
+// testNodeDiscovery: the agent says what the fabric of a node does on its LANs, and that
+// fabric alone says what it found.
+func (c cluster) testNodeDiscovery(t *testing.T, fabric client.Client, node string, others map[string]client.Client) {
+	agent := c.as(t, "entente-agent", nil)
+	nd := &v1alpha1.NodeDiscovery{ObjectMeta: metav1.ObjectMeta{Name: node}}
+	if err := fabric.Create(t.Context(), nd.DeepCopy()); !apierrors.IsForbidden(err) {
+		t.Errorf("a fabric makes itself a NodeDiscovery: got %v, want it forbidden", err)
+	}
+	nd.Spec.Publish = &v1alpha1.PublishedCluster{
+		Instance: "office", Host: "entente-abcdefgh", Port: 7443, Addresses: []string{"192.0.2.1", "2001:db8::1"}, ClusterID: strings.Repeat("a", 32),
+	}
+	if err := agent.Create(t.Context(), nd); err != nil {
+		t.Fatalf("the agent makes a NodeDiscovery: %v", err)
+	}
+	t.Cleanup(func() { c.remove(t, nd) })
+	patch := func(text string) client.Patch { return client.RawPatch(types.MergePatchType, []byte(text)) }
+	found := func(edit string) client.Patch {
+		return patch(`{"status":{"observedAt":"2026-01-01T00:00:00Z","since":"2026-01-01T00:00:00Z","interfaces":["eth0"],"problems":null,` +
+			`"found":[{"interface":"eth0","clusterID":"` + strings.Repeat("b", 32) + `","name":"home","endpoints":["192.0.2.7:7443"]` + edit + `}]}}`)
+	}
+	if err := fabric.Status().Patch(t.Context(), nd.DeepCopy(), found("")); err != nil {
+		t.Errorf("its own NodeDiscovery's status: %v", err)
+	}
+	if err := fabric.Status().Patch(t.Context(), nd.DeepCopy(), found(`,"clusterID":"../x"`)); !apierrors.IsInvalid(err) {
+		t.Errorf("an ID that is none: got %v, want it invalid", err)
+	}
+	if err := fabric.Status().Patch(t.Context(), nd.DeepCopy(), found(`,"endpoints":[`+strings.Repeat(`"192.0.2.7:7443",`, 8)+`"192.0.2.8:7443"]`)); !apierrors.IsInvalid(err) {
+		t.Errorf("nine endpoints: got %v, want it invalid", err)
+	}
+	if err := fabric.Patch(t.Context(), nd.DeepCopy(), patch(`{"spec":{"publish":{"port":1}}}`)); !apierrors.IsForbidden(err) {
+		t.Errorf("a fabric changes what is published: got %v, want it forbidden", err)
+	}
+	if err := fabric.Delete(t.Context(), nd.DeepCopy()); !apierrors.IsForbidden(err) {
+		t.Errorf("a fabric deletes it: got %v, want it forbidden", err)
+	}
+	for who, cl := range others {
+		if err := cl.Status().Patch(t.Context(), nd.DeepCopy(), found("")); !apierrors.IsForbidden(err) {
+			t.Errorf("%s reports what the node found: got %v, want it forbidden", who, err)
+		}
+	}
+	if err := agent.Status().Patch(t.Context(), nd.DeepCopy(), found("")); !apierrors.IsForbidden(err) {
+		t.Errorf("the agent reports what the node found: got %v, want it forbidden", err)
+	}
+	if err := agent.Patch(t.Context(), nd.DeepCopy(), patch(`{"spec":{"publish":{"addresses":["office.example"]}}}`)); !apierrors.IsInvalid(err) {
+		t.Errorf("a name for an address: got %v, want it invalid", err)
+	}
+	var list v1alpha1.NodeDiscoveryList
+	if err := fabric.List(t.Context(), &list, client.MatchingFields{"metadata.name": node}); err != nil || len(list.Items) != 1 || len(list.Items[0].Status.Found) != 1 {
+		t.Errorf("its own NodeDiscovery, as a watch lists it: %+v, %v", list.Items, err)
+	}
+	if err := agent.Delete(t.Context(), nd.DeepCopy()); err != nil {
+		t.Errorf("the agent removes it: %v", err)
 	}
 }
 
