@@ -2,6 +2,7 @@ package lan
 
 import (
 	"context"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -44,15 +45,21 @@ func TestWhatAClusterPublishesIsFoundByAvahi(t *testing.T) {
 	ok(t, lab.InstallHostPrograms(ctx, s.say, "avahi-daemon", "avahi-browse", "dbus-daemon"))
 	host, err := s.world.Lab.Host(ctx, "desk")
 	ok(t, err)
-	t.Cleanup(func() { ok(t, host.Remove(context.WithoutCancel(ctx))) })
 	// The daemons stay in the foreground: they end with the host.
+	var daemons []*exec.Cmd
+	t.Cleanup(func() {
+		ok(t, host.Remove(context.WithoutCancel(ctx)))
+		for _, cmd := range daemons {
+			_ = cmd.Wait() // it was killed
+		}
+	})
 	for _, argv := range [][]string{
 		{"sh", "-c", "mkdir -p /run/dbus && exec dbus-daemon --system --nofork --nopidfile --nosyslog"},
 		{"sh", "-c", "until test -S /run/dbus/system_bus_socket; do sleep 0.1; done; exec avahi-daemon --no-drop-root --no-chroot --no-rlimits --file /dev/null"},
 	} {
 		cmd := host.Exec(context.WithoutCancel(ctx), argv...)
 		ok(t, cmd.Start())
-		t.Cleanup(func() { _ = cmd.Wait() })
+		daemons = append(daemons, cmd)
 	}
 	id, err := rome.ID(ctx)
 	ok(t, err)
