@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -109,20 +107,10 @@ func serviceOf(info *ententev1.GetInfoResponse, instance string, given []netip.A
 	if instance == "" {
 		instance = info.GetClusterName()
 	}
-	s := discovery.Service{
-		Instance: instance, Host: "entente-" + id.Short(), Addresses: given,
-		Text: discovery.Text{ID: id, Name: info.GetClusterName(), API: strconv.FormatUint(uint64(info.GetProtocol()), 10)},
-	}
-	for _, e := range info.GetEndpoints() {
-		at := strings.LastIndexByte(e, ':')
-		if port, err := strconv.ParseUint(e[at+1:], 10, 16); err == nil && s.Port == 0 {
-			s.Port = uint16(port)
-		}
-		endpoint, err := netip.ParseAddrPort(e)
-		if err != nil || endpoint.Port() != s.Port || len(given) > 0 || discovery.Dialable(endpoint.Addr()) != nil || slices.Contains(s.Addresses, endpoint.Addr()) {
-			continue
-		}
-		s.Addresses = append(s.Addresses, endpoint.Addr())
+	s := discovery.NewService(id, info.GetClusterName(), info.GetProtocol(), info.GetEndpoints())
+	s.Instance = instance
+	if len(given) > 0 {
+		s.Addresses = given
 	}
 	switch {
 	case s.Port == 0:

@@ -1,10 +1,8 @@
 package dnssd
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -17,6 +15,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/entente-dev/entente/discovery"
+	"github.com/entente-dev/entente/internal/namedtest"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -42,44 +41,12 @@ func office() discovery.Service {
 	}
 }
 
-// freePort returns a port of loopback that is free for UDP and TCP.
-func freePort(t testing.TB) uint16 {
-	t.Helper()
-	for range 20 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		addr := l.Addr().(*net.TCPAddr)
-		p, err := net.ListenPacket("udp", addr.String())
-		l.Close()
-		if err == nil {
-			p.Close()
-			return uint16(addr.Port)
-		}
-	}
-	t.Fatal("no port is free")
-	return 0
-}
-
 // bind starts a named with these zones: example.com, which key "wide" may write and
 // where key "narrow" may write its own instance "office" only, and frozen.test, which
 // nobody may write.
 func bind(t *testing.T) netip.AddrPort {
 	t.Helper()
-	named, err := exec.LookPath("named")
-	if err != nil {
-		t.Skip("named is not installed (Debian: bind9)")
-	}
-	dir, port := t.TempDir(), freePort(t)
-	files := map[string]string{
-		"named.conf": fmt.Sprintf(`
-options {
-	directory %q; pid-file none; session-keyfile none; managed-keys-directory %q;
-	listen-on port %d { 127.0.0.1; }; listen-on-v6 { none; };
-	recursion no; dnssec-validation no; notify no; allow-transfer { none; };
-};
-controls { };
+	return namedtest.New(t, fmt.Sprintf(`
 key "wide" { algorithm hmac-sha512; secret %q; };
 key "narrow" { algorithm hmac-sha256; secret %q; };
 zone "example.com" { type primary; file "example.com"; update-policy {
@@ -88,38 +55,7 @@ zone "example.com" { type primary; file "example.com"; update-policy {
 	grant narrow name office.example.com. A AAAA;
 }; };
 zone "frozen.test" { type primary; file "frozen.test"; };
-`, dir, dir, port, secretWide, secretNarrow),
-		"example.com": "$TTL 60\n@ SOA ns hostmaster 1 3600 600 86400 60\n@ NS ns\nns A 127.0.0.1\n",
-		"frozen.test": "$TTL 60\n@ SOA ns hostmaster 1 3600 600 86400 60\n@ NS ns\nns A 127.0.0.1\n",
-	}
-	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var log bytes.Buffer
-	cmd := exec.Command(named, "-g", "-n", "1", "-c", filepath.Join(dir, "named.conf"))
-	cmd.Stdout, cmd.Stderr = &log, &log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		cmd.Process.Kill()
-		cmd.Wait()
-		if t.Failed() {
-			t.Logf("named says:\n%s", log.String())
-		}
-	})
-	server := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port)
-	for range 200 {
-		r, err := askResolver(t.Context(), server, dns.Question{Name: "example.com.", Qtype: dns.TypeSOA, Qclass: dns.ClassINET})
-		if err == nil && len(r.Msg.Answer) == 1 {
-			return server
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
-	t.Fatalf("named does not answer")
-	return server
+`, secretWide, secretNarrow), "example.com", "frozen.test").Addr
 }
 
 func tool(t *testing.T, in, name string, args ...string) string {
@@ -228,6 +164,11 @@ func TestBINDTakesWhatIsPublishedAndWeFindIt(t *testing.T) {
 	other.Addresses = []netip.Addr{netip.MustParseAddr("10.2.0.1")}
 	other.Automatic = false
 	p2 := publisher(t, server, wide, other, "example.com")
+	var claims []string
+	p2.cfg.Claim = func(_ context.Context, instance, host string) error {
+		claims = append(claims, instance+" at "+host)
+		return nil
+	}
 	for range 2 { // And the same one when it looks again.
 		if err := p2.Publish(t.Context()); err != nil {
 			t.Fatal(err)
@@ -235,6 +176,10 @@ func TestBINDTakesWhatIsPublishedAndWeFindIt(t *testing.T) {
 		if s := p2.Status(); s.Instance != "office (2)" || s.Host != "office-2.example.com" {
 			t.Errorf("status %+v", s)
 		}
+	}
+	// The names were claimed before they were written, and not when nothing was.
+	if !slices.Equal(claims, []string{"office (2) at office", "office (2) at office-2"}) && !slices.Equal(claims, []string{"office (2) at office-2"}) {
+		t.Errorf("claimed %q", claims)
 	}
 	if d := find(t, server, "example.com"); len(d.Found) != 2 || d.Found[1].ID != idB || d.Found[0].ID != idA || d.Found[1].Automatic {
 		t.Errorf("found %+v", d)
@@ -296,7 +241,7 @@ func TestBINDRefusesInWords(t *testing.T) {
 			key: mustKey(t, "narrow", "hmac-sha256", secretNarrow), domain: "sub.example.com", zone: "example.com", err: "REFUSED",
 		},
 		"nobody there": {
-			key: mustKey(t, "wide", "hmac-sha512", secretWide), domain: "example.com", server: netip.AddrPortFrom(server.Addr(), freePort(t)), err: "reachable",
+			key: mustKey(t, "wide", "hmac-sha512", secretWide), domain: "example.com", server: netip.AddrPortFrom(server.Addr(), namedtest.FreePort(t)), err: "reachable",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -362,6 +307,9 @@ func TestBINDLetsOneKeyWriteItsOwnInstanceOnly(t *testing.T) {
 	}
 	if err := p.Withdraw(t.Context()); err != nil {
 		t.Error(err)
+	}
+	if s := p.Status(); len(s.Left) != 2 || !strings.Contains(s.Left[0], "PTR") {
+		t.Errorf("what the key may not remove is not named: %+v", s)
 	}
 	if d := find(t, server, "example.com"); len(d.Found) != 0 {
 		t.Errorf("found %+v", d)

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/miekg/dns"
@@ -254,34 +253,21 @@ func TestChangesTouchNothingOfOthers(t *testing.T) {
 	}
 }
 
-func TestPublisherTriesAgainLessAndLessOften(t *testing.T) {
+func TestFailuresMakeTriesRarer(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		tries := 0
-		p, err := NewPublisher(PublishConfig{
-			Service: office(), Domain: "example.com", Key: mustKey(t, "office", "hmac-sha256", secretWide),
-			Exchange: func(context.Context, dns.Question) (Reply, error) {
-				tries++
-				return Reply{}, fmt.Errorf("no answer")
-			},
-			Changed: func(s Status) {
-				if s.Published || !strings.Contains(s.Err, "find the zone") || !s.Next.After(time.Now()) {
-					t.Errorf("status %+v", s)
-				}
-			},
-		})
-		if err != nil {
-			t.Fatal(err)
+	for failures, want := range map[int]time.Duration{0: refreshEvery, 1: updateRetryMin, 2: 2 * updateRetryMin, 9: updateRetryMax, 1 << 20: updateRetryMax} {
+		seen := map[time.Duration]bool{}
+		for range 100 {
+			pause := Pause(failures)
+			if pause > want || pause < want*4/5 {
+				t.Errorf("%s after %d failures, want up to a fifth less than %s", pause, failures, want)
+			}
+			seen[pause] = true
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
-		defer cancel()
-		if err := p.Run(ctx); err != nil {
-			t.Error(err)
+		if len(seen) < 50 {
+			t.Errorf("after %d failures chance gives %d pauses of 100", failures, len(seen))
 		}
-		if tries < 24*2 || tries > 24*3+10 {
-			t.Errorf("%d tries in a day", tries)
-		}
-	})
+	}
 }
 
 // The primary server's name comes from DNS, so its address is checked.

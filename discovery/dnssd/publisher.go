@@ -36,9 +36,10 @@ type PublishConfig struct {
 	Exchange Exchange
 	// Forbidden are addresses that a DNS answer must not name as the server's.
 	Forbidden []netip.Prefix
-	// Changed is called after each try. It may be nil; it must not block, nor call the
-	// Publisher.
-	Changed func(Status)
+	// Claim is called before anything is written, with the names under which it will be:
+	// whoever remembers them can withdraw them later. Its error ends the try. Nil does
+	// nothing.
+	Claim func(ctx context.Context, instance, host string) error
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 }
@@ -55,10 +56,13 @@ type Status struct {
 	// Missing are records that are not there and that the key may not write, as lines for
 	// a zone file. Nobody finds the cluster until the zone's administrator adds them.
 	Missing []string
+	// Left are records that a withdrawal left there, because the key may not remove them,
+	// as lines for a zone file.
+	Left []string
 	// Err is why the last try failed, empty if it did not. It may be shown.
 	Err string
-	// Checked is when the zone was seen last, Next when it will be.
-	Checked, Next time.Time
+	// Checked is when the zone was seen last.
+	Checked time.Time
 }
 
 // Publisher keeps a cluster's records in a zone by dynamic updates. It writes no more
@@ -114,40 +118,15 @@ func (p *Publisher) Status() Status {
 	return p.status
 }
 
-// Run publishes, and looks every [refreshEvery] whether it is still so, until ctx ends;
-// then it returns nil. What is published stays: an agent that restarts shall not
-// vanish. See Withdraw.
-func (p *Publisher) Run(ctx context.Context) error {
-	for failures := 0; ctx.Err() == nil; {
-		failures++
-		if p.Publish(ctx) == nil {
-			failures = 0
-		}
-		timer := time.NewTimer(p.plan(ctx, failures))
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
-		}
-		timer.Stop()
-	}
-	return nil
-}
-
-// plan says when the next try is, and reports the status.
-func (p *Publisher) plan(ctx context.Context, failures int) time.Duration {
+// Pause is when to look again at what was published, after that many tries that failed
+// one after the other: with none, every 12 to 15 minutes, by chance; otherwise after
+// 10 s at first, and 30 min at last.
+func Pause(failures int) time.Duration {
 	pause := refreshEvery
 	if failures > 0 {
 		pause = backoff(updateRetryMin, updateRetryMax, failures)
 	}
-	pause -= time.Duration(rand.Float64() * float64(pause) / 5)
-	p.mu.Lock()
-	p.status.Next = p.cfg.Now().Add(pause)
-	status := p.status
-	p.mu.Unlock()
-	if p.cfg.Changed != nil && ctx.Err() == nil {
-		p.cfg.Changed(status)
-	}
-	return pause
+	return pause - time.Duration(rand.Float64()*float64(pause)/5)
 }
 
 // Publish makes the zone hold the service once.
@@ -273,6 +252,11 @@ func (p *Publisher) write(ctx context.Context, to target, s discovery.Service) e
 	if err != nil {
 		return err
 	}
+	if p.cfg.Claim != nil && !ch.empty() {
+		if err := p.cfg.Claim(ctx, s.Instance, s.Host); err != nil {
+			return err
+		}
+	}
 	return p.apply(ctx, to, ch)
 }
 
@@ -296,7 +280,7 @@ func (p *Publisher) withdraw(ctx context.Context, to target) error {
 // apply sends a change. Where the key may not write the pointers, which all services
 // share, it writes the rest.
 func (p *Publisher) apply(ctx context.Context, to target, ch change) error {
-	p.status.Missing = nil
+	p.status.Missing, p.status.Left = nil, nil
 	if ch.empty() {
 		return nil
 	}
@@ -309,7 +293,7 @@ func (p *Publisher) apply(ctx context.Context, to target, ch change) error {
 	if !errors.Is(err, errRefused) || len(ch.addPointers)+len(ch.removePointers) == 0 {
 		return err
 	}
-	missing := ch.addPointers
+	missing, left := ch.addPointers, ch.removePointers
 	ch.addPointers, ch.removePointers = nil, nil
 	if !ch.empty() {
 		if _, err := p.send(ctx, to.server, ch.message(to.zone)); err != nil {
@@ -318,6 +302,9 @@ func (p *Publisher) apply(ctx context.Context, to target, ch change) error {
 	}
 	for _, rr := range missing {
 		p.status.Missing = append(p.status.Missing, rr.String())
+	}
+	for _, rr := range left {
+		p.status.Left = append(p.status.Left, rr.String())
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package dnssd
 import (
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -76,6 +77,30 @@ func Zone(s discovery.Service, domain string, ttl time.Duration) (string, error)
 		fmt.Fprintln(&b, rr)
 	}
 	return b.String(), nil
+}
+
+// Removal returns what takes a service's records out of a zone, as lines for nsupdate.
+// The pointer from "_services" stays: it is for all clusters.
+func Removal(s discovery.Service, domain string) ([]string, error) {
+	list, err := Records(s, domain, DefaultTTL)
+	if err != nil {
+		return nil, err
+	}
+	var lines []string
+	for _, rr := range list {
+		h := rr.Header()
+		line := fmt.Sprintf("update delete %s %s", h.Name, dns.TypeToString[h.Rrtype])
+		if ptr, ok := rr.(*dns.PTR); ok {
+			if _, _, err := splitInstance(ptr.Ptr); err != nil {
+				continue
+			}
+			line += " " + ptr.Ptr
+		}
+		if !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
+	}
+	return lines, nil
 }
 
 // instanceName keeps the case that people chose.

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/entente-dev/entente/internal/namedtest"
 )
 
 // fakeServer answers over UDP and TCP of loopback.
@@ -28,7 +30,7 @@ type fakeServer struct {
 
 func serve(t *testing.T, handle func(w dns.ResponseWriter, q *dns.Msg, overTCP bool)) *fakeServer {
 	t.Helper()
-	port := freePort(t)
+	port := namedtest.FreePort(t)
 	f := &fakeServer{addr: netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port), ids: map[uint16]bool{}, ports: map[string]bool{}}
 	for _, network := range []string{"udp", "tcp"} {
 		started := make(chan struct{})

@@ -121,6 +121,7 @@ var rules = []rule{
 	// Tools of the house.
 	{packages: "internal/archtest"},
 	{packages: "internal/charttest"},
+	{packages: "internal/namedtest", outside: []string{"github.com/miekg/dns"}},
 	{packages: "internal/image", outside: []string{"github.com/google/go-containerregistry/"}},
 }
 
