@@ -82,6 +82,8 @@ type Config struct {
 	DiscoveryDomains []string
 	// DiscoveryResolvers are asked for them. Default: those of /etc/resolv.conf.
 	DiscoveryResolvers []netip.AddrPort
+	// Update is where this cluster publishes itself. Default: nowhere.
+	Update UpdateConfig
 	// PeerAddress, AdminAddress, KubeletAddress, HealthAddress and MetricsAddress are
 	// where the agent listens.
 	PeerAddress, AdminAddress, KubeletAddress, HealthAddress, MetricsAddress string
@@ -172,7 +174,7 @@ func Run(ctx context.Context, cfg Config) error {
 		peersWake: &waker{}, trustWake: &waker{}, contractsWake: &waker{},
 	}
 	ctrl.SetLogger(logr.FromSlogHandler(cfg.Log.Handler()))
-	steps := []func(context.Context) error{a.findDomain, a.clients, a.identify, a.manager, a.sayings, a.peerAPI, a.virtualNodes, a.adminAPI, a.controllers, a.discover}
+	steps := []func(context.Context) error{a.findDomain, a.clients, a.identify, a.manager, a.sayings, a.peerAPI, a.virtualNodes, a.adminAPI, a.controllers, a.discover, a.publish}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return err

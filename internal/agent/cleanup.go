@@ -62,6 +62,7 @@ func Cleanup(ctx context.Context, cfg CleanupConfig) error {
 	w.step("removing tunnels", w.removeAll(ctx, &v1alpha1.TunnelList{}))
 	w.step("waiting until the nodes are clean", w.await(ctx, fabricCleanWait, w.fabricClean))
 	w.step("stopping the agent", w.stopAgent(ctx))
+	w.step("removing this cluster from DNS", w.unpublish(ctx))
 	w.step("removing what is left", w.force(ctx))
 	left, err := w.left(ctx)
 	if err != nil {
@@ -253,6 +254,16 @@ func (w *cleanup) stopAgent(ctx context.Context) error {
 		}
 		return "pod " + pods.Items[0].Name, nil
 	})
+}
+
+// unpublish removes what the agent published by dynamic updates. What cannot be removed
+// keeps nothing else from being: a name server is often somebody else's. It is told,
+// and the ConfigMap that names it stays.
+func (w *cleanup) unpublish(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, unpublishWait)
+	defer cancel()
+	p := &publishing{namespace: w.cfg.Namespace, client: w.client, lookup: lookupHost, now: time.Now}
+	return p.unpublish(ctx)
 }
 
 var managed = client.MatchingLabels{v1alpha1.LabelManaged: v1alpha1.Manager} //nolint:gochecknoglobals // a constant

@@ -37,3 +37,20 @@ const (
 	// fingerprintBytes is how many bytes of the hash of the trust bundle are published.
 	fingerprintBytes = 8
 )
+
+// Limits of publishing in DNS.
+const (
+	// publishLook is how often is looked whether what is published has to change.
+	publishLook = 10 * time.Second
+	// maxPublications is how many places are remembered in which this cluster is, or was
+	// and could not be removed.
+	maxPublications = 8
+	// publishText is the most bytes of a text on how it went: an event takes 1024.
+	publishText = 768
+	// publishLookup is how long a look-up of the server's name may take, and
+	// publishServers how many of its addresses are tried.
+	publishLookup  = 5 * time.Second
+	publishServers = 2
+	// unpublishWait is how long an uninstall waits for a DNS server.
+	unpublishWait = 30 * time.Second
+)

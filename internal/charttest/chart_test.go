@@ -279,6 +279,10 @@ func TestValuesReachTheProcesses(t *testing.T) {
 			"agent", "--log-level=debug", "--log-format=text", "--peer-service=entente-peer", "--kubelet-certificate=Cluster", "--cluster-name=milano",
 			"--peer-endpoint=a.example:7443", "--peer-endpoint=[2001:db8::1]:443",
 			"--cluster-domain=k8s.milano.example", "--dns-service=entente-dns", "--pod-cidr=10.0.0.0/16", "--service-cidr=10.96.0.0/12", "--alias-pool=100.64.0.0/10",
+			"--discovery-domain=example.com", "--discovery-resolver=192.0.2.53",
+			"--discovery-update-server=ns.example.com:53", "--discovery-update-zone=example.com", "--discovery-update-domain=clusters.example.com",
+			"--discovery-update-secret=dns-key", "--discovery-update-secret-key=tsig", "--discovery-update-key-name=milano",
+			"--discovery-update-algorithm=hmac-sha512", "--discovery-update-ttl=10m",
 		}},
 		"node": {fabric.Spec.Containers[0].Args, []string{
 			"node", "--log-level=debug", "--log-format=text", "--interface=wg7", "--wireguard-port=4500", "--mtu=1400",
@@ -439,6 +443,7 @@ func TestNonsenseIsRefused(t *testing.T) {
 		"fabric.userspace.enabled=maybe", "agent.resources.limits.memory=much", "agent.podTemplate.status.x=1",
 		"policy.accept=Perhaps", "policy.percentOfFree=101", "policy.podSecurity=none", "policy.contractDuration=soon",
 		"cleanup.timeout=2", "cluster.domain=K8s.example", "cluster.domain=example.", "dns.replicas=0", "dns.clusterIP=None", "dns.clusterNames=Some", "dns.enabled=maybe",
+		"discovery.update.server=ns.example.com", "discovery.update.algorithm=hmac-md5", "discovery.update.ttl=5", "discovery.update.secret=abc",
 	} {
 		t.Run(set, func(t *testing.T) {
 			t.Parallel()

@@ -1,0 +1,559 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/discovery"
+	"github.com/entente-dev/entente/discovery/dnssd"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+// UpdateConfig is where this cluster publishes itself by dynamic updates (RFC 2136).
+type UpdateConfig struct {
+	// Server is the primary server of the zone, as HOST, HOST:PORT, or the same with an
+	// address. Empty: nothing is published, and what was is removed.
+	Server string
+	// Zone is what is updated, and Domain, in it, where the cluster is published.
+	// Default: the zone.
+	Zone, Domain string
+	// Secret, in the agent's namespace, has the key that signs updates (TSIG, RFC 8945)
+	// under SecretKey: as tsig-keygen prints it, or only its secret in base64, and then
+	// KeyName and Algorithm are those of the key.
+	Secret, SecretKey  string
+	KeyName, Algorithm string
+	// TTL is that of the records.
+	TTL time.Duration
+}
+
+const (
+	// UpdateConfigMap says, in the agent's namespace, what is published by dynamic
+	// updates and how that went. It has no managed label: what could not be removed at
+	// an uninstall is still named there.
+	UpdateConfigMap = "entente-dns-update"
+
+	updatesPublished, updatesStatus, updatesMissing, updatesLeft = "published", "status", "missing", "left"
+)
+
+// place is where a cluster is published, and which Secret has the key for it.
+type place struct {
+	Server    string `json:"server"`
+	Zone      string `json:"zone"`
+	Domain    string `json:"domain"`
+	Secret    string `json:"secret"`
+	SecretKey string `json:"secretKey"`
+	KeyName   string `json:"keyName,omitempty"`
+	Algorithm string `json:"algorithm,omitempty"`
+}
+
+// publication is what has to be known to remove what was published. It has no key: it
+// lies where more people may read.
+type publication struct {
+	place
+	ID peering.ClusterID `json:"id"`
+	// Name is what the cluster was called, and Instance and Host the names that it got:
+	// others where another had them.
+	Name      string       `json:"name"`
+	Instance  string       `json:"instance"`
+	Host      string       `json:"host"`
+	Port      uint16       `json:"port"`
+	Addresses []netip.Addr `json:"addresses"`
+}
+
+// same says that publishing the one keeps the other up to date, whatever its key, its
+// addresses and the names that it got.
+func (p publication) same(o publication) bool { return p.label() == o.label() }
+
+func (p publication) label() string {
+	return fmt.Sprintf("%q in %s at %s for %s", p.Name, p.Domain+"/"+p.Zone, p.Server, p.ID)
+}
+
+func (p publication) service() discovery.Service {
+	return discovery.Service{Instance: p.Instance, Host: p.Host, Port: p.Port, Addresses: p.Addresses, Text: discovery.Text{ID: p.ID}}
+}
+
+// publishing keeps this cluster in DNS as its administrator says, and removes what was
+// published under other settings.
+type publishing struct {
+	cfg       UpdateConfig
+	namespace string
+	// client reads and writes without a cache.
+	client ctrlclient.Client
+	// service is what is to be published now.
+	service func() discovery.Service
+	// lookup finds a server's addresses.
+	lookup func(ctx context.Context, host string) ([]netip.Addr, error)
+	events events.EventRecorder
+	log    *slog.Logger
+	now    func() time.Time
+
+	// stored is the ConfigMap as it was read or written last, and known what it says is
+	// published, or may be.
+	stored *corev1.ConfigMap
+	known  []publication
+	// tries are by label.
+	tries map[string]*attempt
+	// missing are records that only the zone's administrator can add.
+	missing []string
+}
+
+// attempt is how publishing or withdrawing went, and when it is due again.
+type attempt struct {
+	// of is a hash of all that it depends on: another one is due at once.
+	of       [sha256.Size]byte
+	failures int
+	next     time.Time
+	err      error
+}
+
+// publish keeps this cluster in DNS, while this agent leads.
+func (a *agent) publish(context.Context) error {
+	p := &publishing{
+		cfg: a.cfg.Update, namespace: a.cfg.Namespace, client: a.direct, lookup: lookupHost, events: a.events, log: a.log, now: time.Now,
+		service: func() discovery.Service {
+			s := discovery.NewService(a.source.ID(), a.name(), wire.Protocol, a.endpoints())
+			hash := wire.BundleHash(a.source.Identity().TrustBundle())
+			s.Text.Fingerprint = hex.EncodeToString(hash[:8])
+			return s
+		},
+	}
+	return a.run(p.run)
+}
+
+func lookupHost(ctx context.Context, host string) ([]netip.Addr, error) {
+	return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+}
+
+// run looks until ctx ends, or nothing is left to do. What is published stays: an agent
+// that restarts does not vanish.
+func (p *publishing) run(ctx context.Context) error {
+	tick := time.NewTicker(publishLook)
+	defer tick.Stop()
+	for told := ""; ; {
+		done, err := p.look(ctx)
+		if done || ctx.Err() != nil {
+			return nil
+		}
+		if err != nil && err.Error() != told {
+			p.log.Warn("cannot tell what is published in DNS, so nothing is", "err", err)
+		}
+		told = fmt.Sprint(err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// look does what is due. It is done when nothing is to be published and nothing is.
+func (p *publishing) look(ctx context.Context) (done bool, err error) {
+	before, err := p.load(ctx)
+	if err != nil {
+		return false, err
+	}
+	want, service := p.want()
+	var lines, left []string
+	for _, old := range slices.Clone(p.known) {
+		if want != nil && old.same(*want) {
+			continue
+		}
+		if err := p.withdraw(ctx, old, want); err != nil {
+			lines = append(lines, p.told(ctx, before, "NotWithdrawnFromDNS", err))
+			left = append(left, old.removal()...)
+		}
+	}
+	if want != nil {
+		lines = append(lines, p.keep(ctx, before, *want, service))
+	} else if len(p.known) == 0 {
+		return true, p.forget(ctx)
+	}
+	if ctx.Err() != nil {
+		return false, ctx.Err()
+	}
+	return false, p.save(ctx, map[string]string{
+		updatesStatus: strings.Join(lines, "\n"), updatesMissing: strings.Join(p.missing, "\n"), updatesLeft: strings.Join(left, "\n"),
+	})
+}
+
+// want returns what is to be published; nil for nothing.
+func (p *publishing) want() (*publication, discovery.Service) {
+	if p.cfg.Server == "" {
+		return nil, discovery.Service{}
+	}
+	s := p.service()
+	zone := strings.ToLower(strings.TrimSuffix(p.cfg.Zone, "."))
+	domain := strings.ToLower(strings.TrimSuffix(p.cfg.Domain, "."))
+	if domain == "" {
+		domain = zone
+	}
+	return &publication{
+		place: place{
+			Server: p.cfg.Server, Zone: zone, Domain: domain,
+			Secret: p.cfg.Secret, SecretKey: p.cfg.SecretKey, KeyName: p.cfg.KeyName, Algorithm: p.cfg.Algorithm,
+		},
+		ID: s.Text.ID, Name: s.Instance, Instance: s.Instance, Host: s.Host, Port: s.Port, Addresses: s.Addresses,
+	}, s
+}
+
+// keep publishes if that is due, and says how it is.
+func (p *publishing) keep(ctx context.Context, before map[string]string, want publication, s discovery.Service) string {
+	i := slices.IndexFunc(p.known, want.same)
+	if i >= 0 {
+		// The names that it has stay its own, also when others would be free.
+		s.Instance, s.Host = p.known[i].Instance, p.known[i].Host
+	}
+	key, raw, err := p.key(ctx, want.place)
+	if err == nil && len(s.Addresses) == 0 {
+		err = errors.New("none of this cluster's endpoints is an address that others may dial: name one in peer.endpoints")
+	}
+	if ctx.Err() != nil {
+		return ""
+	}
+	a := p.attempt(want.label(), s, p.cfg, raw, fmt.Sprint(err))
+	if a.due(p.now()) {
+		if err == nil {
+			err = p.write(ctx, want, s, key)
+		}
+		if ctx.Err() != nil {
+			return "" // whatever came of it, the next one looks
+		}
+		a.end(p.now(), err)
+	}
+	if a.err != nil {
+		return p.told(ctx, before, "NotPublishedInDNS", fmt.Errorf("%q is not kept in DNS: %w", want.Name, a.err))
+	}
+	i = slices.IndexFunc(p.known, want.same)
+	if i < 0 {
+		return ""
+	}
+	text := fmt.Sprintf("published in %s as %q at %s.%s", want.Domain, p.known[i].Instance, p.known[i].Host, want.Domain)
+	if len(p.missing) > 0 {
+		return p.told(ctx, before, "PointersMissing", fmt.Errorf("%s, but nobody finds it until the zone has %d more records that its key may not write: see ConfigMap %s",
+			text, len(p.missing), UpdateConfigMap))
+	}
+	if !said(before, text) {
+		p.log.Info("published in DNS", "domain", want.Domain, "instance", p.known[i].Instance)
+		p.event(corev1.EventTypeNormal, "PublishedInDNS", text)
+	}
+	return text
+}
+
+// write makes the zone hold the service.
+func (p *publishing) write(ctx context.Context, want publication, s discovery.Service, key dnssd.Key) error {
+	return p.each(ctx, want.Server, func(server netip.AddrPort) error {
+		claim := func(ctx context.Context, instance, host string) error {
+			want.Instance, want.Host = instance, host
+			return p.remember(ctx, want)
+		}
+		pub, err := dnssd.NewPublisher(dnssd.PublishConfig{
+			Service: s, Domain: want.Domain, Zone: want.Zone, TTL: p.cfg.TTL, Key: key, Server: server, Claim: claim,
+		})
+		if err != nil {
+			return err
+		}
+		if err := pub.Publish(ctx); err != nil {
+			return err
+		}
+		status := pub.Status()
+		p.missing = status.Missing
+		host, _, _ := strings.Cut(status.Host, ".")
+		return claim(ctx, status.Instance, host)
+	})
+}
+
+// withdraw removes what was published if that is due. Its error is why it is still
+// there.
+func (p *publishing) withdraw(ctx context.Context, old publication, want *publication) error {
+	key, raw, err := p.key(ctx, old.place)
+	if err != nil && want != nil && want.Server == old.Server && want.Zone == old.Zone {
+		key, raw, err = p.key(ctx, want.place)
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	a := p.attempt(old.label(), raw, fmt.Sprint(err))
+	if a.due(p.now()) {
+		var left []string
+		if err == nil {
+			left, err = p.remove(ctx, old, key)
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if a.end(p.now(), err); err == nil {
+			p.withdrawn(old, left, want)
+			return nil
+		}
+	}
+	return fmt.Errorf("%q is still in %s, which is removed by hand with what ConfigMap %s has under %q: %w", old.Instance, old.Domain, UpdateConfigMap, updatesLeft, a.err)
+}
+
+func (p *publishing) withdrawn(old publication, left []string, want *publication) {
+	p.known = slices.DeleteFunc(p.known, old.same)
+	delete(p.tries, old.label())
+	if want != nil {
+		// Two names of one server: what was removed there may be what is wanted here.
+		delete(p.tries, want.label())
+	}
+	p.log.Info("removed from DNS", "domain", old.Domain, "instance", old.Instance, "left", left)
+	text := fmt.Sprintf("removed %q from %s", old.Instance, old.Domain)
+	if len(left) > 0 {
+		text += fmt.Sprintf(", but for %d pointers that its key may not remove: %s", len(left), strings.Join(left, "; "))
+	}
+	p.event(corev1.EventTypeNormal, "WithdrawnFromDNS", text)
+}
+
+// remove takes a publication out of its zone, and returns the pointers that its key may
+// not remove.
+func (p *publishing) remove(ctx context.Context, old publication, key dnssd.Key) (left []string, err error) {
+	err = p.each(ctx, old.Server, func(server netip.AddrPort) error {
+		pub, err := dnssd.NewPublisher(dnssd.PublishConfig{
+			Service: old.service(), Domain: old.Domain, Zone: old.Zone, Key: key, Server: server,
+		})
+		if err != nil {
+			return err
+		}
+		err = pub.Withdraw(ctx)
+		left = pub.Status().Left
+		return err
+	})
+	return left, err
+}
+
+// removal is what removes a publication by hand, as lines for nsupdate.
+func (p publication) removal() []string {
+	lines, err := dnssd.Removal(p.service(), p.Domain)
+	host, port, serverErr := splitServer(p.Server)
+	if err != nil || serverErr != nil {
+		return nil
+	}
+	return slices.Concat([]string{fmt.Sprintf("server %s %d", host, port), "zone " + p.Zone}, lines, []string{"send"})
+}
+
+// splitServer reads HOST or HOST:PORT, with 53 for a port that is not there.
+func splitServer(server string) (host string, port uint16, err error) {
+	host, text, err := net.SplitHostPort(server)
+	if err != nil {
+		host, text = strings.Trim(server, "[]"), "53"
+	}
+	n, err := strconv.ParseUint(text, 10, 16)
+	if _, name := dns.IsDomainName(host); err != nil || n == 0 || !name && net.ParseIP(host) == nil {
+		return "", 0, fmt.Errorf("server %q: want HOST or HOST:PORT", peering.Text(server, publishText))
+	}
+	return host, uint16(n), nil
+}
+
+// each does something with the addresses of a server, until one takes it. It may be any
+// address: its administrator named it.
+func (p *publishing) each(ctx context.Context, server string, do func(netip.AddrPort) error) error {
+	host, port, err := splitServer(server)
+	if err != nil {
+		return err
+	}
+	addr, err := netip.ParseAddr(host)
+	addrs := []netip.Addr{addr}
+	if err != nil {
+		ctx, cancel := context.WithTimeout(ctx, publishLookup)
+		defer cancel()
+		if addrs, err = p.lookup(ctx, host); err != nil {
+			return fmt.Errorf("find server %s: %w", host, err)
+		}
+	}
+	var first error
+	for _, addr := range addrs[:min(len(addrs), publishServers)] {
+		if err := do(netip.AddrPortFrom(addr.Unmap(), port)); err == nil {
+			return nil
+		} else if first == nil {
+			first = err
+		}
+	}
+	if first == nil {
+		first = fmt.Errorf("server %s has no address", host)
+	}
+	return first
+}
+
+// key reads a key as its Secret has it now, and what it was read from.
+func (p *publishing) key(ctx context.Context, at place) (dnssd.Key, []byte, error) {
+	var secret corev1.Secret
+	if err := p.client.Get(ctx, ctrlclient.ObjectKey{Namespace: p.namespace, Name: at.Secret}, &secret); err != nil {
+		return dnssd.Key{}, nil, fmt.Errorf("read the key that signs updates from Secret %s/%s: %w", p.namespace, at.Secret, err)
+	}
+	raw, there := secret.Data[at.SecretKey]
+	if !there {
+		return dnssd.Key{}, nil, fmt.Errorf("read the key that signs updates: Secret %s/%s has nothing under %q", p.namespace, at.Secret, at.SecretKey)
+	}
+	if bytes.ContainsRune(raw, '{') {
+		key, err := dnssd.ParseKey(raw)
+		return key, raw, err
+	}
+	if at.KeyName == "" {
+		return dnssd.Key{}, nil, fmt.Errorf("read the key that signs updates: Secret %s/%s does not say its name: set discovery.update.keyName, or put what tsig-keygen prints there", p.namespace, at.Secret)
+	}
+	key, err := dnssd.NewKey(at.KeyName, at.Algorithm, strings.TrimSpace(string(raw)))
+	return key, raw, err
+}
+
+// attempt returns how it went so far, with nothing known if what it depends on changed.
+func (p *publishing) attempt(label string, of ...any) *attempt {
+	text, err := json.Marshal(of)
+	if err != nil {
+		panic(err) // texts and numbers
+	}
+	hash := sha256.Sum256(text)
+	a := p.tries[label]
+	if a == nil || a.of != hash {
+		if p.tries == nil {
+			p.tries = map[string]*attempt{}
+		}
+		a = &attempt{of: hash}
+		p.tries[label] = a
+	}
+	return a
+}
+
+func (a *attempt) due(now time.Time) bool { return !now.Before(a.next) }
+
+func (a *attempt) end(now time.Time, err error) {
+	a.failures++
+	if a.err = err; err == nil {
+		a.failures = 0
+	}
+	a.next = now.Add(dnssd.Pause(a.failures))
+}
+
+// load reads what is published. What people changed there counts: who removed records by
+// hand removes them there, too.
+func (p *publishing) load(ctx context.Context) (map[string]string, error) {
+	cm := &corev1.ConfigMap{}
+	err := p.client.Get(ctx, ctrlclient.ObjectKey{Namespace: p.namespace, Name: UpdateConfigMap}, cm)
+	if apierrors.IsNotFound(err) {
+		cm = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: UpdateConfigMap}}
+	} else if err != nil {
+		return nil, fmt.Errorf("read ConfigMap %s/%s: %w", p.namespace, UpdateConfigMap, err)
+	}
+	p.stored, p.known = cm, nil
+	if text := cm.Data[updatesPublished]; text != "" {
+		if err := json.Unmarshal([]byte(text), &p.known); err != nil {
+			return nil, fmt.Errorf("read what is published from ConfigMap %s/%s (delete it to begin again, and by hand what is in DNS): %w", p.namespace, UpdateConfigMap, err)
+		}
+	}
+	return cm.Data, nil
+}
+
+// remember records what is about to be published. Of more than there may be the oldest
+// is forgotten.
+func (p *publishing) remember(ctx context.Context, now publication) error {
+	i := slices.IndexFunc(p.known, now.same)
+	if i < 0 {
+		p.known = append(p.known, now)
+		for len(p.known) > maxPublications {
+			p.log.Warn("more is published in DNS than is kept: remove it by hand", "records", p.known[0].removal())
+			p.known = p.known[1:]
+		}
+	} else {
+		p.known[i] = now
+	}
+	return p.save(ctx, nil)
+}
+
+// save writes what is published, and texts of the ConfigMap; those that are not given
+// stay.
+func (p *publishing) save(ctx context.Context, texts map[string]string) error {
+	cm := p.stored.DeepCopy()
+	if cm.Data == nil {
+		cm.Data = map[string]string{}
+	}
+	maps.Copy(cm.Data, texts)
+	delete(cm.Data, updatesPublished)
+	if len(p.known) > 0 {
+		b, err := json.MarshalIndent(p.known, "", "  ")
+		if err != nil {
+			return err
+		}
+		cm.Data[updatesPublished] = string(b)
+	}
+	maps.DeleteFunc(cm.Data, func(_, text string) bool { return text == "" })
+	if maps.Equal(cm.Data, p.stored.Data) {
+		return nil
+	}
+	write := func() error { return p.client.Update(ctx, cm) }
+	if cm.ResourceVersion == "" {
+		write = func() error { return p.client.Create(ctx, cm) }
+	}
+	if err := write(); err != nil {
+		return fmt.Errorf("keep what is published in ConfigMap %s/%s: %w", p.namespace, UpdateConfigMap, err)
+	}
+	p.stored = cm
+	return nil
+}
+
+func (p *publishing) forget(ctx context.Context) error {
+	return ctrlclient.IgnoreNotFound(p.client.Delete(ctx, p.stored))
+}
+
+// told logs and records what is wrong, unless the last thing that was told is the same,
+// and returns it on one line.
+func (p *publishing) told(ctx context.Context, before map[string]string, reason string, err error) string {
+	text := peering.Text(err.Error(), publishText)
+	if ctx.Err() == nil && !said(before, text) {
+		p.log.Warn("what this cluster publishes in DNS is not as it should be", "reason", reason, "err", text)
+		p.event(corev1.EventTypeWarning, reason, text)
+	}
+	return text
+}
+
+// said says whether a ConfigMap's status has a line already.
+func said(before map[string]string, line string) bool {
+	return slices.Contains(strings.Split(before[updatesStatus], "\n"), line)
+}
+
+func (p *publishing) event(kind, reason, text string) {
+	if p.events != nil {
+		p.events.Eventf(p.stored, nil, kind, reason, "PublishInDNS", "%s", peering.Text(text, publishText))
+	}
+}
+
+// unpublish removes all that is published, for the last time. Its error says what
+// stays.
+func (p *publishing) unpublish(ctx context.Context) error {
+	if _, err := p.load(ctx); err != nil {
+		return err
+	}
+	var errs []error
+	for _, old := range p.known {
+		key, _, err := p.key(ctx, old.place)
+		if err == nil {
+			_, err = p.remove(ctx, old, key)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%q stays in %s: %w; remove it by hand, with nsupdate: %s", old.Instance, old.Domain, err, strings.Join(old.removal(), "; ")))
+		}
+	}
+	if len(errs) > 0 {
+		return errors.Join(errs...)
+	}
+	return p.forget(ctx)
+}

@@ -1,0 +1,437 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/miekg/dns"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/entente-dev/entente/discovery"
+	"github.com/entente-dev/entente/internal/namedtest"
+	"github.com/entente-dev/entente/peering"
+)
+
+const (
+	updateSecret = "YW5vdGhlciBzZWNyZXQgb2Ygc2l4dGVlbiBieXRlcyBvciBzbw=="
+	otherSecret  = "c2l4dGVlbiBieXRlcyBvZiBhIHNlY3JldCBvciBtb3Jl"
+)
+
+func keyFile(secret string) string {
+	return fmt.Sprintf("key \"office\" {\n\talgorithm hmac-sha256;\n\tsecret %q;\n};\n", secret)
+}
+
+// updates is a publisher in front of a name server, with a clock of its own.
+type updates struct {
+	*publishing
+	t        *testing.T
+	named    *namedtest.Named
+	client   ctrlclient.WithWatch
+	recorder *events.FakeRecorder
+	log      *strings.Builder
+	clock    time.Time
+	name     string
+	at       []string
+}
+
+// newUpdates publishes "office", whose key may write all of example.com and sub.test,
+// and nothing of frozen.test.
+func newUpdates(t *testing.T) *updates {
+	t.Helper()
+	u := &updates{
+		t: t, recorder: events.NewFakeRecorder(100), log: &strings.Builder{}, clock: time.Now(), name: "office", at: []string{"192.0.2.10:7443"},
+		client: fake.NewClientBuilder().WithScheme(Scheme()).Build(),
+		named: namedtest.New(t, keyFile(updateSecret)+`
+zone "example.com" { type primary; file "example.com"; update-policy { grant office zonesub ANY; }; };
+zone "second.test" { type primary; file "second.test"; update-policy { grant office zonesub ANY; }; };
+zone "frozen.test" { type primary; file "frozen.test"; };
+`, "example.com", "second.test", "frozen.test"),
+	}
+	u.begin(UpdateConfig{
+		Server: u.named.Addr.String(), Zone: "example.com", Secret: "dns-key", SecretKey: "key", TTL: 5 * time.Minute,
+	})
+	u.secret(keyFile(updateSecret))
+	return u
+}
+
+// begin is the start of an agent with these settings.
+func (u *updates) begin(cfg UpdateConfig) {
+	u.publishing = &publishing{
+		cfg: cfg, namespace: "entente-system", client: u.client, events: u.recorder, log: slog.New(slog.NewTextHandler(u.log, nil)),
+		now: func() time.Time { return u.clock }, lookup: lookupHost,
+		service: func() discovery.Service {
+			return discovery.NewService(peering.ClusterID(strings.Repeat("a", 32)), u.name, 1, u.at)
+		},
+	}
+}
+
+// secret makes the key's Secret have this; "" removes it.
+func (u *updates) secret(text string) {
+	u.t.Helper()
+	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "entente-system", Name: "dns-key"}}
+	if err := u.client.Delete(u.t.Context(), s); ctrlclient.IgnoreNotFound(err) != nil {
+		u.t.Fatal(err)
+	}
+	if text == "" {
+		return
+	}
+	s = &corev1.Secret{ObjectMeta: s.ObjectMeta, Data: map[string][]byte{"key": []byte(text)}}
+	s.ResourceVersion = ""
+	if err := u.client.Create(u.t.Context(), s); err != nil {
+		u.t.Fatal(err)
+	}
+}
+
+// look looks once, after some time.
+func (u *updates) look(after time.Duration) (done bool) {
+	u.t.Helper()
+	u.clock = u.clock.Add(after)
+	done, err := u.publishing.look(u.t.Context())
+	if err != nil {
+		u.t.Fatal(err)
+	}
+	return done
+}
+
+// answers is what the server has, each as "TYPE VALUE".
+func (u *updates) answers(name string, qtype uint16) (out []string) {
+	for _, rr := range u.named.Ask(name, qtype) {
+		out = append(out, strings.TrimPrefix(rr.String(), rr.Header().String()))
+	}
+	slices.Sort(out)
+	return out
+}
+
+// has checks what the server says of an instance of a zone and of its host.
+func (u *updates) has(zone, instance string, addrs ...string) {
+	u.t.Helper()
+	pointers := u.answers("_entente._tcp."+zone, dns.TypePTR)
+	srv := u.answers(instance+"._entente._tcp."+zone, dns.TypeSRV)
+	if len(addrs) == 0 {
+		if slices.Contains(pointers, instance+"._entente._tcp."+zone+".") || len(srv)+len(u.answers(instance+"._entente._tcp."+zone, dns.TypeTXT)) != 0 {
+			u.t.Errorf("%s is in %s: %q, %q", instance, zone, pointers, srv)
+		}
+		return
+	}
+	if !slices.Contains(pointers, instance+"._entente._tcp."+zone+".") || len(srv) != 1 {
+		u.t.Errorf("%s is not in %s: %q, %q", instance, zone, pointers, srv)
+		return
+	}
+	if got := u.answers(strings.Fields(srv[0])[3], dns.TypeA); !slices.Equal(got, addrs) {
+		u.t.Errorf("%s is at %q, want %q", instance, got, addrs)
+	}
+}
+
+func (u *updates) configMap() map[string]string {
+	u.t.Helper()
+	var cm corev1.ConfigMap
+	err := u.client.Get(u.t.Context(), ctrlclient.ObjectKey{Namespace: "entente-system", Name: UpdateConfigMap}, &cm)
+	if ctrlclient.IgnoreNotFound(err) != nil {
+		u.t.Fatal(err)
+	}
+	return cm.Data
+}
+
+// told checks that the status, an event and the log say something, and no secret, and
+// takes the events.
+func (u *updates) told(reason, text string) {
+	u.t.Helper()
+	var all []string
+	for len(u.recorder.Events) > 0 {
+		all = append(all, <-u.recorder.Events)
+	}
+	if !slices.ContainsFunc(all, func(e string) bool { return strings.Contains(e, reason) && strings.Contains(e, text) }) {
+		u.t.Errorf("the events are %q, want %s with %q", all, reason, text)
+	}
+	if cm := u.configMap(); reason != "WithdrawnFromDNS" && !strings.Contains(cm["status"], text) {
+		u.t.Errorf("the status is %q, want %q", cm["status"], text)
+	}
+	for where, text := range map[string]string{"ConfigMap": fmt.Sprint(u.configMap()), "events": fmt.Sprint(all), "log": u.log.String(), "state": fmt.Sprintf("%+v", u.cfg)} {
+		for _, secret := range []string{updateSecret, otherSecret, "secret of sixteen"} {
+			if strings.Contains(text, secret) {
+				u.t.Errorf("the %s has the secret: %s", where, text)
+			}
+		}
+	}
+}
+
+// quiet checks that nothing was recorded.
+func (u *updates) quiet() {
+	u.t.Helper()
+	for len(u.recorder.Events) > 0 {
+		u.t.Errorf("recorded %s", <-u.recorder.Events)
+	}
+}
+
+func TestTheClusterIsKeptInDNS(t *testing.T) {
+	t.Parallel()
+	u := newUpdates(t)
+	serial := func() string { return fmt.Sprint(u.answers("example.com", dns.TypeSOA)) }
+	u.look(0)
+	u.told("PublishedInDNS", `published in example.com as "office"`)
+	u.has("example.com", "office", "192.0.2.10")
+	if got := u.named.Ask("office._entente._tcp.example.com", dns.TypeTXT); len(got) != 1 || got[0].Header().Ttl != 300 || !strings.Contains(got[0].String(), `"id=`+strings.Repeat("a", 32)) {
+		t.Errorf("the TXT record is %v", got)
+	}
+
+	// Nothing is written, or told, while nothing changes.
+	before := serial()
+	for range 5 {
+		u.look(10 * time.Minute)
+	}
+	if now := serial(); now != before {
+		t.Errorf("SOA %s, before %s", now, before)
+	}
+	u.quiet()
+
+	// Who restarts knows what is there.
+	u.begin(u.cfg)
+	u.look(0)
+	u.quiet()
+
+	u.at = []string{"192.0.2.11:7443", "192.0.2.12:7443", "10.0.0.1:80", "peer.example:7443"}
+	u.look(publishLook)
+	u.has("example.com", "office", "192.0.2.11", "192.0.2.12")
+	u.at = nil // All nodes are away: what is there stays.
+	u.look(publishLook)
+	u.told("NotPublishedInDNS", "none of this cluster's endpoints")
+	u.has("example.com", "office", "192.0.2.11", "192.0.2.12")
+	u.at = []string{"192.0.2.10:7443"}
+
+	// Another name, and then another zone: what was there goes.
+	u.name = "bureau"
+	u.look(publishLook)
+	u.told("WithdrawnFromDNS", `removed "office" from example.com`)
+	u.has("example.com", "office")
+	u.has("example.com", "bureau", "192.0.2.10")
+	moved := u.cfg
+	moved.Zone = "second.test"
+	u.begin(moved)
+	u.look(0)
+	u.has("example.com", "bureau")
+	u.has("second.test", "bureau", "192.0.2.10")
+
+	// And with no server nothing is left, of the ConfigMap neither.
+	u.begin(UpdateConfig{})
+	if !u.look(0) || u.configMap() != nil {
+		t.Errorf("the ConfigMap has %v", u.configMap())
+	}
+	u.has("second.test", "bureau")
+}
+
+// What the server says reaches the administrator, and what is wrong can be set right
+// without a restart.
+func TestWhatTheServerSaysIsTold(t *testing.T) {
+	t.Parallel()
+	u := newUpdates(t)
+	u.look(0)
+	u.told("PublishedInDNS", "office")
+	for _, tt := range []struct{ secret, want string }{
+		{keyFile(otherSecret), "BADSIG"},
+		{strings.Replace(keyFile(updateSecret), "office", "nobody", 1), "BADKEY"},
+		{keyFile("c2hvcnQ="), "its secret has 5 bytes"},
+		{updateSecret, "set discovery.update.keyName"},
+		{"", `Secret entente-system/dns-key: secrets "dns-key" not found`},
+	} {
+		u.at = []string{fmt.Sprintf("192.0.2.%d:7443", 20+len(tt.secret))} // so that there is something to write
+		u.secret(tt.secret)
+		u.look(publishLook)
+		u.told("NotPublishedInDNS", tt.want)
+		u.look(publishLook / 2)
+		u.quiet()
+		u.has("example.com", "office", "192.0.2.10")
+	}
+	// The right key, with its name in the settings.
+	u.cfg.KeyName, u.cfg.Algorithm = "office", "hmac-sha256"
+	u.secret(updateSecret + "\n")
+	u.at = []string{"192.0.2.11:7443"}
+	u.look(publishLook)
+	u.told("PublishedInDNS", "office")
+	u.has("example.com", "office", "192.0.2.11")
+
+	// The server is away, and comes back.
+	u.named.Stop()
+	u.at = []string{"192.0.2.12:7443"}
+	u.look(publishLook)
+	u.told("NotPublishedInDNS", "reachable")
+	u.named.Start()
+	u.look(time.Second)
+	u.has("example.com", "office", "192.0.2.11") // it is not due
+	u.look(publishLook)
+	u.told("PublishedInDNS", "office")
+	u.has("example.com", "office", "192.0.2.12")
+
+	refused := u.cfg
+	refused.Zone = "frozen.test"
+	u.begin(refused)
+	u.look(0)
+	u.told("NotPublishedInDNS", "REFUSED")
+	u.has("example.com", "office")
+	nobody := u.cfg
+	nobody.Server = "127.0.0.1:99999"
+	u.begin(nobody)
+	u.look(0)
+	u.told("NotPublishedInDNS", "want HOST or HOST:PORT")
+	nobody.Server = "ns.nowhere.test"
+	u.begin(nobody)
+	u.lookup = func(context.Context, string) ([]netip.Addr, error) { return nil, errors.New("no such host") }
+	u.look(0)
+	u.told("NotPublishedInDNS", "find server ns.nowhere.test: no such host")
+	// Of several addresses one that is away does not matter.
+	u.cfg.Server, u.cfg.Zone = fmt.Sprintf("ns.example.com:%d", u.named.Addr.Port()), "example.com"
+	u.lookup = func(context.Context, string) ([]netip.Addr, error) {
+		return []netip.Addr{netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr("127.0.0.1")}, nil
+	}
+	u.look(publishLook)
+	u.has("example.com", "office", "192.0.2.12")
+}
+
+// What cannot be removed is remembered and told, with what removes it by hand, until it
+// is gone.
+func TestWhatCannotBeRemovedIsTold(t *testing.T) {
+	t.Parallel()
+	u := newUpdates(t)
+	u.look(0)
+	u.told("PublishedInDNS", "office")
+	u.secret("")
+	cfg := u.cfg
+	u.begin(UpdateConfig{})
+	u.look(0)
+	u.told("NotWithdrawnFromDNS", `"office" is still in example.com`)
+	u.has("example.com", "office", "192.0.2.10")
+	lines := u.configMap()["left"]
+	for _, want := range []string{
+		fmt.Sprintf("server 127.0.0.1 %d", u.named.Addr.Port()), "zone example.com", "send",
+		"update delete _entente._tcp.example.com. PTR office._entente._tcp.example.com.",
+		"update delete office._entente._tcp.example.com. SRV", "update delete office._entente._tcp.example.com. TXT", "update delete entente-aaaaaaaa.example.com. A",
+	} {
+		if !slices.Contains(strings.Split(lines, "\n"), want) {
+			t.Errorf("%q is not in %s", want, lines)
+		}
+	}
+	// An uninstall tells, too, and does not wait.
+	if err := u.unpublish(t.Context()); err == nil || !strings.Contains(err.Error(), "update delete office._entente._tcp.example.com. SRV") || u.configMap() == nil {
+		t.Errorf("the uninstall says %v", err)
+	}
+	for i := range 200 {
+		if u.look(publishLook); i == 100 {
+			u.secret(keyFile(updateSecret)) // a new one is tried at once
+		}
+		if u.configMap() == nil {
+			if i != 101 {
+				t.Errorf("it was gone after %d looks", i)
+			}
+			break
+		}
+	}
+	u.told("WithdrawnFromDNS", "office")
+	u.has("example.com", "office")
+
+	// An uninstall removes what is there.
+	u.begin(cfg)
+	u.look(publishLook)
+	u.has("example.com", "office", "192.0.2.10")
+	u.begin(UpdateConfig{})
+	u.events = nil
+	if err := u.unpublish(t.Context()); err != nil || u.configMap() != nil {
+		t.Errorf("the uninstall says %v and leaves %v", err, u.configMap())
+	}
+	u.has("example.com", "office")
+}
+
+// Another cluster's name is not taken, and what was published under another name is what
+// is removed.
+func TestNamesOfOthersStayTheirs(t *testing.T) {
+	t.Parallel()
+	u := newUpdates(t)
+	mine := u.service
+	u.service = func() discovery.Service {
+		return discovery.NewService(peering.ClusterID(strings.Repeat("b", 32)), "office", 1, []string{"192.0.2.99:7443"})
+	}
+	u.look(0)
+	u.client = fake.NewClientBuilder().WithScheme(Scheme()).Build()
+	u.begin(u.cfg)
+	u.secret(keyFile(updateSecret))
+	u.service = mine
+	u.look(0)
+	u.told("PublishedInDNS", `as "office (2)" at entente-aaaaaaaa.example.com`)
+	u.has("example.com", "office", "192.0.2.99")
+	u.has("example.com", `office\ \(2\)`, "192.0.2.10")
+	u.begin(UpdateConfig{})
+	u.look(0)
+	u.has("example.com", "office", "192.0.2.99")
+	u.has("example.com", `office\ \(2\)`)
+}
+
+// What cannot be remembered is not published.
+func TestNothingIsPublishedThatCannotBeRemembered(t *testing.T) {
+	t.Parallel()
+	u := newUpdates(t)
+	u.publishing.client = interceptor.NewClient(u.client, interceptor.Funcs{
+		Create: func(context.Context, ctrlclient.WithWatch, ctrlclient.Object, ...ctrlclient.CreateOption) error {
+			return errors.New("the API server is away")
+		},
+	})
+	if _, err := u.publishing.look(t.Context()); err == nil || !strings.Contains(err.Error(), "the API server is away") {
+		t.Errorf("got %v", err)
+	}
+	u.has("example.com", "office")
+	u.publishing.client = u.client
+	u.look(publishLook)
+	u.has("example.com", "office", "192.0.2.10")
+}
+
+// A server that knows no updates says so.
+func TestAServerWithoutUpdatesIsTold(t *testing.T) {
+	t.Parallel()
+	u := newUpdates(t)
+	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tries := 0
+	s := &dns.Server{
+		PacketConn: pc, UDPSize: 4096, TsigSecret: map[string]string{"office.": updateSecret},
+		MsgAcceptFunc: func(dns.Header) dns.MsgAcceptAction { return dns.MsgAccept },
+		Handler: dns.HandlerFunc(func(w dns.ResponseWriter, q *dns.Msg) {
+			m := new(dns.Msg).SetReply(q)
+			m.Authoritative = true
+			if m.Opcode == dns.OpcodeUpdate {
+				tries++
+				m.Rcode = dns.RcodeNotImplemented
+			}
+			m.SetTsig("office.", dns.HmacSHA256, 300, time.Now().Unix())
+			_ = w.WriteMsg(m)
+		}),
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- s.ActivateAndServe() }()
+	u.cfg.Server = pc.LocalAddr().String()
+	for range 360 { // an hour
+		u.look(publishLook)
+	}
+	u.told("NotPublishedInDNS", "NOTIMP: the server takes no dynamic updates")
+	if err := errors.Join(s.Shutdown(), <-ended); err != nil {
+		t.Error(err)
+	}
+	// 10 s, 20 s, 40 s and so on, and a fifth less.
+	if tries < 7 || tries > 12 {
+		t.Errorf("%d tries in an hour", tries)
+	}
+	if cm := u.configMap(); !strings.Contains(cm["published"], `"office"`) {
+		t.Errorf("the ConfigMap has %v", cm)
+	}
+}
