@@ -6,6 +6,7 @@ import (
 
 	"github.com/entente-dev/entente/client"
 	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/server"
@@ -17,19 +18,30 @@ import (
 func (a *agent) newGroups() *controller.Groups {
 	return &controller.Groups{
 		Self: a.source.ID(), Cache: a.mgr.GetClient(), Forgotten: a.forgotten, Now: time.Now,
-		Call: func(ctx context.Context, endpoint string, id peering.ClusterID, group string, secret []byte) (wire.ClusterInfo, error) {
-			return client.Prove(ctx, client.ProveConfig{Endpoint: endpoint, ID: id, Source: a.source, Self: a.self(), Group: group, Secret: secret})
-		},
+		Call: prover(a.source, a.self),
 	}
 }
 
-// Prove implements server.Trust.
-func (j joining) Prove(ctx context.Context, p server.Proof) (wire.ClusterInfo, []byte, []byte, error) {
-	share, confirmation, err := j.a.groups.Prove(ctx, controller.Proof(p))
-	return j.a.self(), share, confirmation, err
+// prover is controller.Groups.Call.
+func prover(source *identity.Source, self func() wire.ClusterInfo) func(context.Context, string, peering.ClusterID, string, []byte) (wire.ClusterInfo, error) {
+	return func(ctx context.Context, endpoint string, id peering.ClusterID, group string, secret []byte) (wire.ClusterInfo, error) {
+		return client.Prove(ctx, client.ProveConfig{Endpoint: endpoint, ID: id, Source: source, Self: self(), Group: group, Secret: secret})
+	}
 }
 
-// Confirm implements server.Trust.
-func (j joining) Confirm(ctx context.Context, id peering.ClusterID, channel [32]byte, confirmation []byte) error {
-	return j.a.groups.Confirm(ctx, id, channel, confirmation)
+// proofs implements server.Proofs.
+type proofs struct {
+	groups *controller.Groups
+	self   func() wire.ClusterInfo
+}
+
+// Prove implements server.Proofs.
+func (p proofs) Prove(ctx context.Context, proof server.Proof) (self wire.ClusterInfo, share, confirmation []byte, err error) {
+	share, confirmation, err = p.groups.Prove(ctx, controller.Proof(proof))
+	return p.self(), share, confirmation, err
+}
+
+// Confirm implements server.Proofs.
+func (p proofs) Confirm(ctx context.Context, id peering.ClusterID, channel [identity.ChannelLen]byte, confirmation []byte) error {
+	return p.groups.Confirm(ctx, id, channel, confirmation)
 }

@@ -30,10 +30,11 @@ func (a *agent) self() wire.ClusterInfo {
 type joining struct {
 	a             *agent
 	introductions *controller.Introductions
+	proofs
 }
 
 func (a *agent) joining() joining {
-	return joining{a: a, introductions: &controller.Introductions{
+	return joining{a: a, proofs: proofs{a.groups, a.self}, introductions: &controller.Introductions{
 		Client: a.direct, Cache: a.mgr.GetClient(), Forgotten: a.forgotten, Self: a.source.ID(), Rand: rand.Reader, Now: time.Now,
 	}}
 }
