@@ -111,6 +111,7 @@ func TestSharesAreTakenAsTheDraftSays(t *testing.T) {
 
 // badShares are what no honest side sends.
 func badShares(t testing.TB) map[string][]byte {
+	t.Helper()
 	base := ristretto255.NewGeneratorElement().Bytes()
 	high := slices.Clone(base)
 	high[31] |= 0x80

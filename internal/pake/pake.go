@@ -17,13 +17,16 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 
 	"github.com/gtank/ristretto255"
 )
 
+// What crosses.
 const (
-	// ShareLen is how many bytes a share has, and ConfirmationLen a confirmation.
-	ShareLen        = 32
+	// ShareLen is how many bytes a share has.
+	ShareLen = 32
+	// ConfirmationLen is how many bytes a confirmation has.
 	ConfirmationLen = sha512.Size
 )
 
@@ -95,7 +98,7 @@ func GroupRun(group, initiator, responder string, channel []byte) Run {
 // 10.1.1).
 func (r Run) ci() []byte {
 	var parts [][]byte
-	for _, p := range append(r.Purpose[:len(r.Purpose):len(r.Purpose)], r.Initiator, r.Responder) {
+	for _, p := range append(slices.Clip(r.Purpose), r.Initiator, r.Responder) {
 		parts = append(parts, []byte(p))
 	}
 	return lvCat(parts...)
