@@ -53,7 +53,7 @@ func (l *link) heardQuery(now time.Time, m message, from netip.AddrPort, multica
 	if len(m.questions) == 0 {
 		for _, p := range l.pending {
 			if p.from == from && p.more {
-				p.learn(m.answers)
+				p.learn(l.ours(), m.answers)
 				if p.more = m.more; m.more {
 					p.due = later(p.due, now.Add(l.between(moreMin, moreMax)))
 				}
@@ -76,7 +76,7 @@ func (l *link) heardQuery(now time.Time, m message, from netip.AddrPort, multica
 		l.stats.Dropped++
 		return
 	}
-	p.learn(m.answers)
+	p.learn(l.ours(), m.answers)
 	p.early, p.due = now, now
 	switch {
 	case len(m.proposed) > 0:
@@ -91,14 +91,25 @@ func (l *link) heardQuery(now time.Time, m message, from netip.AddrPort, multica
 	l.pending = append(l.pending, p)
 }
 
-// learn adds to what the asking one knows. It is bounded, and never believed
-// otherwise (section 7.1).
-func (p *pending) learn(known []record) {
+// learn adds to what the asking one knows of ours. It is never believed otherwise
+// (section 7.1), and what is of others need not be kept.
+func (p *pending) learn(ours map[ident]bool, known []record) {
 	for _, r := range known {
-		if len(p.known) < maxKnown {
-			p.known[r.ident()] = r.ttl
+		if id := r.ident(); ours[id] {
+			p.known[id] = r.ttl
 		}
 	}
+}
+
+// ours are all records that are published.
+func (l *link) ours() map[ident]bool {
+	out := map[ident]bool{}
+	for _, c := range l.claims {
+		for _, r := range slices.Concat(c.records, c.shared, []record{c.negative}) {
+			out[r.ident()] = true
+		}
+	}
+	return out
 }
 
 // knows says whether the asking one has a record for at least half of its time

@@ -77,6 +77,7 @@ func (l *link) want(now time.Time) {
 			first = now.Add(l.between(queryMin, queryMax))
 		}
 		l.queries[k] = &query{question: question{name: n, typ: k.typ}, due: first, gap: queryGap}
+		l.asks.note(first)
 	}
 }
 
@@ -115,7 +116,11 @@ func (l *link) ask(now time.Time) {
 // known returns what is known along with a question (section 7.1), of others and of
 // this responder: those that hear the question expect no answer then.
 func (l *link) known(now time.Time, k key) []record {
-	out := l.cache.known(now, k)
+	var since time.Time
+	if k.typ == dns.TypePTR && !l.crowd.until.IsZero() {
+		since = l.crowd.since
+	}
+	out := l.cache.known(now, since, k)
 	for _, r := range l.matches(question{name: k.name, typ: k.typ}) {
 		if r.typ == k.typ {
 			out = append(out, r)
@@ -174,14 +179,13 @@ func (l *link) heardQuestions(now time.Time, m message, on family) {
 
 // knowsAll says whether all known answers of another's query for k would be in ours.
 func (l *link) knowsAll(now time.Time, k key, theirs []record) bool {
+	theirs = slices.DeleteFunc(slices.Clone(theirs), func(r record) bool { return r.key() != k })
+	if len(theirs) == 0 {
+		return true
+	}
 	ours := map[ident]bool{}
 	for _, r := range l.known(now, k) {
 		ours[r.ident()] = true
 	}
-	for _, r := range theirs {
-		if r.key() == k && !ours[r.ident()] {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(theirs, func(r record) bool { return !ours[r.ident()] })
 }

@@ -15,6 +15,18 @@ type cache struct {
 	sources map[netip.Addr]*source
 	entries int
 	bytes   int
+	// due is not after the time at which an entry is next to be looked at. It may be before:
+	// what is put off is not looked for again until then.
+	due deadline
+}
+
+// A deadline is the earliest of times that were noted; zero is none.
+type deadline struct{ time.Time }
+
+func (d *deadline) note(t time.Time) {
+	if !t.IsZero() && (d.IsZero() || t.Before(d.Time)) {
+		d.Time = t
+	}
 }
 
 // A source is what the cache has from one address.
@@ -58,14 +70,19 @@ func (l *link) put(now time.Time, r record, from netip.Addr) bool {
 		// A goodbye (section 10.1).
 		e := c.sets[k][at]
 		e.until, e.refresh = earlier(e.until, now.Add(grace)), time.Time{}
+		c.due.note(e.until)
 		return true
 	case at >= 0:
 		l.fresh(now, c.sets[k][at], r)
 		return false
 	case r.ttl == 0:
 		return false
-	case !c.room(r, from):
+	}
+	if room, full := c.room(r, from); !room {
 		l.stats.Refused++
+		if full {
+			l.noRoom(now, false)
+		}
 		return false
 	}
 	e := &entry{record: r, id: id, from: from}
@@ -80,6 +97,7 @@ func (l *link) fresh(now time.Time, e *entry, r record) {
 	e.ttl, e.flush = r.ttl, r.flush
 	e.received, e.until = now, now.Add(r.ttl)
 	e.asked, e.missed, e.refreshes = time.Time{}, 0, 0
+	l.cache.due.note(e.until)
 	l.nextRefresh(e)
 }
 
@@ -90,24 +108,28 @@ func (l *link) nextRefresh(e *entry) {
 	if at := refreshAt(e.refreshes); at < 100 {
 		e.refresh = e.received.Add(e.ttl*time.Duration(at)/100 + l.between(0, e.ttl/50))
 		e.refreshes++
+		l.cache.due.note(e.refresh)
 	}
 }
 
-// room says whether another record has a place. What is known stays: a flood from one
-// address fills a share, and from many it keeps out only who was not here before.
-func (c *cache) room(r record, from netip.Addr) bool {
+// room says whether another record has a place, and if not, whether the cache is full, or
+// only the share of the address that it is from. What is known stays.
+func (c *cache) room(r record, from netip.Addr) (ok, full bool) {
 	set, s := c.sets[r.key()], c.sources[from]
 	if s == nil {
 		s = &source{}
 	}
+	most := maxSet
 	if r.typ == dns.TypePTR {
-		if len(set) >= maxInstances || s.instances >= maxSourceInstances {
-			return false
-		}
-	} else if len(set) >= maxSet {
-		return false
+		most = maxInstances
 	}
-	return c.entries < maxEntries && c.bytes+r.size() <= maxBytes && s.entries < maxSourceEntries
+	switch {
+	case s.entries >= maxSourceEntries, r.typ == dns.TypePTR && s.instances >= maxSourceInstances:
+		return false, false
+	case len(set) >= most, c.entries >= maxEntries, c.bytes+r.size() > maxBytes:
+		return false, true
+	}
+	return true, false
 }
 
 func (c *cache) count(e *entry, n int) {
@@ -134,6 +156,7 @@ func (c *cache) flush(now time.Time, k key) {
 	for _, e := range c.sets[k] {
 		if now.Sub(e.received) > grace {
 			e.until, e.refresh = earlier(e.until, now.Add(grace)), time.Time{}
+			c.due.note(e.until)
 		}
 	}
 }
@@ -160,6 +183,7 @@ func (c *cache) heardUnanswered(now time.Time, m message) {
 				e.asked, e.missed = now, 0
 			}
 			e.missed++
+			c.due.note(e.poof())
 		}
 	}
 }
@@ -193,11 +217,11 @@ func (c *cache) expire(now time.Time, keep func(key) bool) bool {
 }
 
 // known returns what to say that is known along with a question: what has more than
-// half of its time left (section 7.1).
-func (c *cache) known(now time.Time, k key) []record {
+// half of its time left (section 7.1), and was heard since then.
+func (c *cache) known(now, since time.Time, k key) []record {
 	var out []record
 	for _, e := range c.sets[k] {
-		if left := e.until.Sub(now); left > e.ttl/2 {
+		if left := e.until.Sub(now); left > e.ttl/2 && !e.received.Before(since) {
 			r := e.record
 			r.ttl = left
 			out = append(out, r)

@@ -158,6 +158,24 @@ func TestCacheFlush(t *testing.T) {
 	}
 }
 
+// A goodbye has the cache-flush bit, too, where a host gives up one address of two, as
+// avahi does: the other one stays.
+func TestGoodbyesFlushNothingElse(t *testing.T) {
+	t.Parallel()
+	n, h := browser(t)
+	n.run(time.Second)
+	list := clusterRecords(2, -1)
+	second := address(list[3].name, netip.MustParseAddr("10.1.0.200"))
+	n.inject(h, stranger, say(append(list, second)...))
+	n.run(5 * time.Second)
+	second.ttl = 0
+	n.inject(h, stranger, say(second))
+	n.run(2 * time.Second)
+	if got := h.found(); len(got) != 1 || !slices.Equal(got[0].Endpoints, []string{"10.1.0.2:7443"}) {
+		t.Errorf("found %+v", got)
+	}
+}
+
 // A question of others that nobody answers (section 10.5).
 func TestPassiveFailure(t *testing.T) {
 	t.Parallel()
@@ -292,8 +310,27 @@ func TestPacketsOfASecondAreBounded(t *testing.T) {
 	for i := range 2000 {
 		h.receive(n.now, b, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 3, byte(i / 250), byte(i % 250)}), port), true)
 	}
-	if h.heard != maxPackets || len(h.counted) > maxPackets {
-		t.Errorf("%d packets of %d sources are read", h.heard, len(h.counted))
+	if h.heard.packets != maxPackets || len(h.counted) > maxPackets {
+		t.Errorf("%d packets of %d sources are read", h.heard.packets, len(h.counted))
+	}
+	// A few large ones cost as much as many small ones.
+	n.now = n.now.Add(time.Second)
+	p := newPacker(maxPacket - headersIP)
+	for range maxRecords - 1 {
+		p.record(inAnswers, address(local, netip.MustParseAddr("10.1.1.1")))
+	}
+	large := p.bytes(0, bitResponse)
+	for range 20 {
+		n.inject(h, stranger, large)
+	}
+	if got := h.heard; got.packets != maxSourceRecords/(maxRecords-1) {
+		t.Errorf("%d large packets of one are read", got.packets)
+	}
+	for i := range 100 {
+		h.receive(n.now, large, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 3, 0, byte(i)}), port), true)
+	}
+	if got := h.heard; got.records > maxRecordsHeard || got.records < maxRecordsHeard-maxRecords {
+		t.Errorf("%d records are read", got.records)
 	}
 }
 

@@ -12,8 +12,13 @@ const (
 	maxPackets = 1000
 	// maxSourcePackets those from one address.
 	maxSourcePackets = 200
-	// maxEntries is the most records that the cache keeps. When it is full, what is
-	// known stays and what is new is dropped.
+	// maxRecordsHeard is the most questions and records of a second that are read: a few
+	// packets can have as many as a hundred others,
+	maxRecordsHeard = 20_000
+	// maxSourceRecords those from one address.
+	maxSourceRecords = 5_000
+	// maxEntries is the most records that the cache keeps. When it is full, what is new is
+	// dropped, and what does not answer any more loses its place.
 	maxEntries = 4096
 	// maxBytes is the most bytes of their names and data.
 	maxBytes = 1 << 20
@@ -28,8 +33,6 @@ const (
 	maxSet = 16
 	// maxPending is the most queries that wait for their answer; more are dropped.
 	maxPending = 256
-	// maxKnown is the most known answers that are kept of a query.
-	maxKnown = 1024
 	// maxUnicast is the most packets of a second that are sent to single addresses.
 	maxUnicast = 100
 	// maxQuestions is the most questions of a query that is sent. More follow in the

@@ -71,11 +71,16 @@ type link struct {
 	// wants is what is asked for, or known and asked for again.
 	wants   map[key]name
 	queries map[key]*query
-	cache   cache
+	// asks is not after the time at which a query is due.
+	asks  deadline
+	cache cache
+	crowd crowd
 
+	// second is when it began to count what was heard, of one and of all, and what was sent
+	// to single addresses.
 	second  time.Time
-	counted map[netip.Addr]int
-	heard   int
+	counted map[netip.Addr]load
+	heard   load
 	direct  int
 
 	// dirty says that found may have changed.
@@ -102,7 +107,7 @@ func newLink(name string, families family, payload int, r *rand.Rand, sent *echo
 	return &link{
 		name: name, families: families, payload: payload, rand: r, sent: sent,
 		said: map[ident]time.Time{}, queue: map[ident]*queued{}, queries: map[key]*query{}, cache: newCache(),
-		counted: map[netip.Addr]int{},
+		counted: map[netip.Addr]load{},
 	}
 }
 
@@ -131,7 +136,7 @@ func (l *link) receive(now time.Time, b []byte, from netip.AddrPort, multicast b
 	if l.sent.own(now, l.name, b) {
 		return
 	}
-	if !l.admit(now, from.Addr()) {
+	if !l.admit(now, from.Addr(), b) {
 		l.stats.Dropped++
 		return
 	}
@@ -175,9 +180,10 @@ func (l *link) heardResponse(now time.Time, m message, from netip.Addr, on famil
 			if _, ok := l.wants[r.key()]; !ok || r.typ != typ {
 				continue
 			}
+			refused := l.stats.Refused
 			leads = l.put(now, r, from) || leads
-			l.dirty = true
-			if r.flush && typ != dns.TypePTR {
+			l.dirty = l.dirty || refused == l.stats.Refused
+			if r.flush && r.ttl > 0 && typ != dns.TypePTR {
 				l.cache.flush(now, r.key())
 			}
 		}
@@ -191,24 +197,39 @@ func (l *link) heardResponse(now time.Time, m message, from netip.Addr, on famil
 	}
 }
 
-// admit bounds the packets of a second, of all and of one.
-func (l *link) admit(now time.Time, from netip.Addr) bool {
-	if now.Sub(l.second) >= time.Second {
-		l.second, l.heard, l.direct = now, 0, 0
-		clear(l.counted)
-	}
-	if l.heard >= maxPackets || l.counted[from] >= maxSourcePackets {
+// A load is what came in a second.
+type load struct{ packets, records int }
+
+// admit bounds what is read in a second, of all and of one.
+func (l *link) admit(now time.Time, from netip.Addr, b []byte) bool {
+	l.count(now)
+	records := recordsIn(b)
+	one := load{l.counted[from].packets + 1, l.counted[from].records + records}
+	if one.packets > maxSourcePackets || one.records > maxSourceRecords {
 		return false
 	}
-	l.heard++
-	l.counted[from]++
+	all := load{l.heard.packets + 1, l.heard.records + records}
+	if all.packets > maxPackets || all.records > maxRecordsHeard {
+		l.noRoom(now, true)
+		return false
+	}
+	l.heard, l.counted[from] = all, one
 	return true
+}
+
+// count begins a new second.
+func (l *link) count(now time.Time) {
+	if now.Sub(l.second) >= time.Second {
+		l.second, l.heard, l.direct = now, load{}, 0
+		clear(l.counted)
+	}
 }
 
 // tick does what is due.
 func (l *link) tick(now time.Time) {
 	l.now = now
 	l.confirm(now)
+	l.thin(now)
 	if l.cache.expire(now, func(key) bool { return true }) {
 		l.dirty = true
 		l.want(now)
@@ -217,36 +238,42 @@ func (l *link) tick(now time.Time) {
 	l.announce(now)
 	l.answer(now)
 	l.ask(now)
+	l.reckon()
 }
 
-// next returns when tick has something to do; it is zero if never.
-func (l *link) next() time.Time {
-	var next time.Time
-	at := func(t time.Time) {
-		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
-			next = t
-		}
-	}
-	for _, c := range l.claims {
-		at(c.due)
-	}
-	for _, p := range l.pending {
-		at(p.due)
-	}
-	for _, q := range l.queue {
-		at(q.due)
-	}
+// reckon finds out when the next entry and the next query are due. Only tick does: whatever
+// packets come, none makes it look at all.
+func (l *link) reckon() {
+	l.cache.due, l.asks = deadline{}, deadline{}
 	for _, q := range l.queries {
-		at(q.due)
+		l.asks.note(q.due)
 	}
 	for _, set := range l.cache.sets {
 		for _, e := range set {
-			at(e.until)
-			at(e.refresh)
-			at(e.poof())
+			l.cache.due.note(e.until)
+			l.cache.due.note(e.refresh)
+			l.cache.due.note(e.poof())
 		}
 	}
-	return next
+}
+
+// next returns when tick has something to do, or a little to find out that it has not; it
+// is zero if never.
+func (l *link) next() time.Time {
+	var next deadline
+	for _, c := range l.claims {
+		next.note(c.due)
+	}
+	for _, p := range l.pending {
+		next.note(p.due)
+	}
+	for _, q := range l.queue {
+		next.note(q.due)
+	}
+	next.note(l.asks.Time)
+	next.note(l.cache.due.Time)
+	next.note(l.crowd.next())
+	return next.Time
 }
 
 // packets returns what is to be sent, once.
@@ -263,10 +290,7 @@ func (l *link) multicast(b []byte) {
 
 // unicast is bounded: who asks in another's name makes us send to that one.
 func (l *link) unicast(now time.Time, to netip.AddrPort, b []byte) {
-	if now.Sub(l.second) >= time.Second {
-		l.second, l.heard, l.direct = now, 0, 0
-		clear(l.counted)
-	}
+	l.count(now)
 	if l.direct >= maxUnicast {
 		l.stats.Dropped++
 		return

@@ -51,6 +51,9 @@ const (
 	// lookAfter is the least time between two looks: containers that come and go make
 	// many changes.
 	lookAfter = time.Second
+	// shareEvery is the least time between two lists of what was found, which a flood would
+	// have made for each packet.
+	shareEvery = 100 * time.Millisecond
 	// readPause is how long reading waits after an error.
 	readPause = time.Second
 )
@@ -136,6 +139,8 @@ type run struct {
 	links   map[int]*served
 	sent    *echoes
 	watched bool
+	// shared is when it was said last what was found.
+	shared time.Time
 }
 
 // served is an interface in use.
@@ -238,7 +243,7 @@ func (v *run) loop(ctx context.Context, in <-chan datagram, changes <-chan struc
 				next = earlier(next, t)
 			}
 		}
-		v.share()
+		next = earlier(next, v.share(now))
 		timer.Reset(max(next.Sub(now), time.Millisecond))
 		select {
 		case <-ctx.Done():
@@ -367,8 +372,16 @@ func (v *run) flush(s *served) {
 	s.renames = nil
 }
 
-// share gives others what was found.
-func (v *run) share() {
+// share gives others what was found, and returns when to do so again at the latest.
+func (v *run) share(now time.Time) time.Time {
+	again := now.Add(lookEvery)
+	if !slices.ContainsFunc(slices.Collect(maps.Values(v.links)), func(s *served) bool { return s.dirty }) {
+		return again
+	}
+	if at := v.shared.Add(shareEvery); at.After(now) {
+		return at
+	}
+	v.shared = now
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	changed := false
@@ -384,6 +397,7 @@ func (v *run) share() {
 	if changed {
 		poke(v.changed)
 	}
+	return again
 }
 
 func (v *run) forget(name string) {

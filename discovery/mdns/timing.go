@@ -58,6 +58,11 @@ const (
 	// had no answer in so long.
 	poofWindow = 10 * time.Second
 
+	// How often it is asked who is still there when there is no room for others,
+	crowdGap = 30 * time.Second
+	// and how long they have to answer: that is four questions.
+	crowdWait = 10 * time.Second
+
 	// How long a packet that was sent is remembered, to know it when it comes back.
 	echoWindow = 2 * time.Second
 )

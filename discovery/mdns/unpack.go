@@ -45,6 +45,16 @@ type message struct {
 
 var errIgnored = errors.New("opcode or code of an error")
 
+// recordsIn returns how many questions and records a packet has by its own account, which
+// is wrong for those that are not read.
+func recordsIn(b []byte) int {
+	n := 0
+	for at := 4; at < headerSize && len(b) >= headerSize; at += 2 {
+		n += int(binary.BigEndian.Uint16(b[at:]))
+	}
+	return min(n, maxRecords)
+}
+
 // unpack reads a packet. It fails for one that is not to be looked at. Records of
 // other classes and of malformed data are left out and counted: one of them does
 // not make the others wrong.
@@ -63,6 +73,7 @@ func unpack(b []byte) (message, error) {
 	}
 	m := message{id: uint16(field(0)), response: flags&bitResponse != 0, more: flags&bitTruncated != 0}
 	off := headerSize
+	asked := map[question]bool{}
 	for range counts[0] {
 		n, next, err := unpackName(b, off)
 		if err != nil {
@@ -72,8 +83,11 @@ func unpack(b []byte) (message, error) {
 			return message{}, errors.New("question ends early")
 		}
 		typ, class := binary.BigEndian.Uint16(b[next:]), binary.BigEndian.Uint16(b[next+2:])
-		if c := class &^ bitClass; c == dns.ClassINET || c == dns.ClassANY {
-			m.questions = append(m.questions, question{n, typ, class&bitClass != 0})
+		q := question{n, typ, class&bitClass != 0}
+		// To ask the same often is not to make us do more.
+		if c := class &^ bitClass; (c == dns.ClassINET || c == dns.ClassANY) && !asked[q] {
+			asked[q] = true
+			m.questions = append(m.questions, q)
 		}
 		off = next + 4
 	}
