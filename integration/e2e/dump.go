@@ -41,7 +41,7 @@ func (w *World) Dump(ctx context.Context, dir string) error {
 		}
 		kubectl("objects.txt", "get", "nodes,namespaces,pods,services,endpointslices", "-A", "-o", "wide")
 		kubectl("pods.txt", "describe", "pods", "-n", SystemNamespace)
-		kubectl("entente.yaml", "get", "foreignclusters,contracts,peeringrequests,tunnels,fabricnodes,offloadedpods,namespaceoffloadings,peeringpolicies", "-A", "-o", "yaml")
+		kubectl("entente.yaml", "get", "foreignclusters,contracts,peeringrequests,tunnels,fabricnodes,nodediscoveries,offloadedpods,namespaceoffloadings,peeringpolicies", "-A", "-o", "yaml")
 		kubectl("nodes.yaml", "get", "nodes", "-o", "yaml")
 		kubectl("events.txt", "get", "events", "-A", "--sort-by=.lastTimestamp")
 		for name, argv := range map[string][]string{
