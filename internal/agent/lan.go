@@ -210,6 +210,10 @@ func (l *lans) lookAt(out *controller.Looked, nd *v1alpha1.NodeDiscovery, h *hea
 		}
 	}
 	kept, known := l.kept()
+	seen := nd.Status.ObservedAt
+	if !h.at.IsZero() {
+		seen = metav1.NewTime(h.at)
+	}
 	for _, f := range nd.Status.Found[:min(len(nd.Status.Found), maxLANFound)] {
 		place := lanPlace(nd.Name, f.Interface)
 		id, err := peering.ParseClusterID(f.ClusterID)
@@ -219,7 +223,7 @@ func (l *lans) lookAt(out *controller.Looked, nd *v1alpha1.NodeDiscovery, h *hea
 		}
 		out.Found = append(out.Found, controller.Sighted{ID: id, Sighting: v1alpha1.Sighting{
 			Source: place.Source, Where: place.Where, Node: place.Node,
-			Name: peering.Text(f.Name, maxClusterName), Endpoints: all, Seen: nd.Status.ObservedAt,
+			Name: peering.Text(f.Name, maxClusterName), Endpoints: all, Seen: seen,
 		}})
 	}
 }

@@ -85,7 +85,7 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 	tasks.Go(func() error { return mgr.Start(ctx) })
 	tasks.Go(func() error { return n.follow(ctx, mgr.GetCache()) })
 	tasks.Go(func() error { return n.report(ctx) })
-	tasks.Go(func() error { return runLAN(ctx, cfg, mgr) })
+	tasks.Go(func() error { return runLAN(ctx, cfg, mgr.GetRESTMapper(), multicastDNS(cfg.Log)) })
 	err = tasks.Wait()
 	ending := n.ending(context.WithoutCancel(ctx))
 	stopFabric()

@@ -14,11 +14,11 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -82,9 +82,9 @@ type listening struct {
 
 // runLAN runs discovery on the LANs of a node until ctx ends. What it reads comes from a
 // watch of its own: where the kind or the right to it is missing, tunnels go on.
-func runLAN(ctx context.Context, cfg NodeConfig, mgr ctrl.Manager) error {
+func runLAN(ctx context.Context, cfg NodeConfig, mapper meta.RESTMapper, respond func(interfaces []string) responder) error {
 	objects, err := cache.New(cfg.Kubernetes, cache.Options{
-		Scheme: Scheme(), Mapper: mgr.GetRESTMapper(), HTTPClient: mgr.GetHTTPClient(),
+		Scheme: Scheme(), Mapper: mapper,
 		ByObject: map[client.Object]cache.ByObject{
 			// Of its own node alone: no other one costs it a request.
 			&v1alpha1.NodeDiscovery{}: {Field: fields.OneTermEqualSelector("metadata.name", cfg.Node)},
@@ -95,14 +95,12 @@ func runLAN(ctx context.Context, cfg NodeConfig, mgr ctrl.Manager) error {
 		return fmt.Errorf("watch node discoveries: %w", err)
 	}
 	c, err := client.New(cfg.Kubernetes, client.Options{
-		Scheme: Scheme(), Mapper: mgr.GetRESTMapper(), HTTPClient: mgr.GetHTTPClient(), Cache: &client.CacheOptions{Reader: objects},
+		Scheme: Scheme(), Mapper: mapper, Cache: &client.CacheOptions{Reader: objects},
 	})
 	if err != nil {
 		return fmt.Errorf("reach the API server: %w", err)
 	}
-	n := &nodeLAN{node: cfg.Node, client: c, log: cfg.Log, respond: func(interfaces []string) responder {
-		return mdns.New(mdns.Config{Interface: mdns.NamedInterfaces(interfaces), Browse: true, Log: cfg.Log})
-	}}
+	n := &nodeLAN{node: cfg.Node, client: c, log: cfg.Log, respond: respond}
 	tasks, ctx := errgroup.WithContext(ctx)
 	tasks.Go(func() error { return objects.Start(ctx) })
 	tasks.Go(func() error {
@@ -141,6 +139,13 @@ func runLAN(ctx context.Context, cfg NodeConfig, mgr ctrl.Manager) error {
 		return nil
 	})
 	return tasks.Wait()
+}
+
+// multicastDNS makes responders of Multicast DNS.
+func multicastDNS(log *slog.Logger) func(interfaces []string) responder {
+	return func(interfaces []string) responder {
+		return mdns.New(mdns.Config{Interface: mdns.NamedInterfaces(interfaces), Browse: true, Log: log})
+	}
 }
 
 // follow does what the NodeDiscovery says until ctx ends. Then, and when it is gone, it

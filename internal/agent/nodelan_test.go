@@ -5,14 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -234,6 +240,68 @@ func TestANodeListensOnlyWhileItIsWanted(t *testing.T) {
 			t.Errorf("when the fabric ends: %s", said)
 		}
 	})
+}
+
+// A fabric watches the NodeDiscovery of its own node, and no other; without one it makes
+// no responder.
+func TestANodeWatchesItsOwnNodeDiscoveryOnly(t *testing.T) {
+	t.Parallel()
+	nd := v1alpha1.NodeDiscovery{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NodeDiscovery"},
+		ObjectMeta: metav1.ObjectMeta{Name: "a", ResourceVersion: "1"},
+	}
+	for _, there := range []bool{false, true} {
+		list := &v1alpha1.NodeDiscoveryList{
+			TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NodeDiscoveryList"}, ListMeta: metav1.ListMeta{ResourceVersion: "1"},
+		}
+		if there {
+			list.Items = append(list.Items, nd)
+		}
+		server := &fewObjects{t: t, requests: map[string]int{}, lists: map[string]runtime.Object{"nodediscoveries": list}}
+		var foreign atomic.Int32
+		https := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			if strings.HasSuffix(req.URL.Path, "/nodediscoveries") && req.URL.Query().Get("fieldSelector") != "metadata.name=a" {
+				foreign.Add(1)
+			}
+			server.ServeHTTP(w, req)
+		}))
+		defer https.Close()
+		mapper := meta.NewDefaultRESTMapper(nil)
+		mapper.Add(v1alpha1.GroupVersion.WithKind("NodeDiscovery"), meta.RESTScopeRoot)
+		lan := &heardLAN{interfaces: []string{"eth0"}, changed: make(chan struct{}, 1)}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		cfg := NodeConfig{Kubernetes: &rest.Config{Host: https.URL, QPS: -1}, Node: "a", Log: slog.New(slog.DiscardHandler)}
+		go func() {
+			done <- runLAN(ctx, cfg, mapper, func([]string) responder {
+				lan.note("listens")
+				return lan
+			})
+		}()
+		const report = "get /apis/entente.dev/v1alpha1/nodediscoveries/a/status"
+		for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+			if asked := server.asked(); asked["watch nodediscoveries"] > 0 && (!there || asked[report] > 0) {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("there is a NodeDiscovery: %t; it asked for %v", there, server.asked())
+			}
+		}
+		if !there {
+			time.Sleep(300 * time.Millisecond)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		said := lan.said()
+		if there != strings.Contains(said, "listens") || there != strings.Contains(said, "goodbye") {
+			t.Errorf("there is a NodeDiscovery: %t; the LAN heard %q", there, said)
+		}
+		if foreign.Load() > 0 || !there && server.asked()[report] > 0 {
+			t.Errorf("%d requests for all nodes' of %v", foreign.Load(), server.asked())
+		}
+	}
 }
 
 // What is found is reported at once, at most once a second, and each minute.
