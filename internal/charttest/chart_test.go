@@ -444,6 +444,7 @@ func TestNonsenseIsRefused(t *testing.T) {
 		"policy.accept=Perhaps", "policy.percentOfFree=101", "policy.podSecurity=none", "policy.contractDuration=soon",
 		"cleanup.timeout=2", "cluster.domain=K8s.example", "cluster.domain=example.", "dns.replicas=0", "dns.clusterIP=None", "dns.clusterNames=Some", "dns.enabled=maybe",
 		"discovery.update.server=ns.example.com", "discovery.update.algorithm=hmac-md5", "discovery.update.ttl=5", "discovery.update.secret=abc",
+		"discovery.lan.enabled=maybe", "discovery.lan.interfaces={a/b}", "discovery.lan.interfaces={a*b}", "discovery.lan.interfaces={a-name-that-is-too-long}",
 	} {
 		t.Run(set, func(t *testing.T) {
 			t.Parallel()
