@@ -33,17 +33,18 @@ func (a *agent) peerByPolicy(ctx context.Context) (*controller.Automatic, error)
 	if err := a.changes(ctx, secret, secrets); err != nil {
 		return nil, err
 	}
-	return &controller.Automatic{
+	automatic := &controller.Automatic{
 		Client: a.mgr.GetClient(), Direct: a.direct, Namespace: a.cfg.Namespace, Self: a.source.ID(),
 		Introduce: func(ctx context.Context, endpoint string, id peering.ClusterID) (wire.ClusterInfo, string, error) {
 			return strangers{a}.Introduce(ctx, endpoint, id, false)
 		},
-		Prove: func(context.Context, string, peering.ClusterID, string, []byte) (wire.ClusterInfo, error) {
-			return wire.ClusterInfo{}, wire.Errorf("GROUP_UNKNOWN", "groups are not part of this version")
-		},
+		JoinGroup: a.groups.Join,
 		Forgotten: a.forgotten, Events: a.events, Said: a.peersWake.wake, Wake: wake, Secrets: secrets, Log: a.log, Now: time.Now,
 		Random: rand.N[time.Duration],
-	}, nil
+	}
+	a.groups.Secret, a.groups.Admit = automatic.GroupSecret, automatic.Admit
+	a.groups.Failed = func(group string, id peering.ClusterID, why string) { automatic.GroupFailed(ctx, group, id, why) }
+	return automatic, nil
 }
 
 // changes has a channel say that objects of a kind changed. It holds one word.

@@ -13,8 +13,7 @@ import (
 )
 
 // newGroups builds what proves, to others and of others, that they hold the secret of a
-// group. Secret, Admit and Failed are for the policies that name groups: none does yet, so
-// every group is unknown.
+// group. peerByPolicy adds Secret, Admit and Failed, which are those of policies.
 func (a *agent) newGroups() *controller.Groups {
 	return &controller.Groups{
 		Self: a.source.ID(), Cache: a.mgr.GetClient(), Forgotten: a.forgotten, Now: time.Now,

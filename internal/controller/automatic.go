@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -21,14 +20,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/pake"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
-)
-
-const (
-	reasonGroupUnknown        wire.Reason = "GROUP_UNKNOWN"
-	reasonGroupSecretMismatch wire.Reason = "GROUP_SECRET_MISMATCH"
 )
 
 // Automatic peers with clusters that discovery finds, as PeeringPolicies with
@@ -45,9 +40,9 @@ type Automatic struct {
 	// no other. It does not ask in the name of an administrator: one that forgot this
 	// cluster is not to be known again by it.
 	Introduce func(ctx context.Context, endpoint string, id peering.ClusterID) (info wire.ClusterInfo, code string, err error)
-	// Prove shows the cluster with this ID that this one knows a group's secret, and
-	// that it does. Errors have the reasons GROUP_UNKNOWN and GROUP_SECRET_MISMATCH.
-	Prove     func(ctx context.Context, endpoint string, id peering.ClusterID, group string, secret []byte) (wire.ClusterInfo, error)
+	// JoinGroup proves to the cluster with this ID, at an endpoint, that this one holds a
+	// group's secret, and calls Admit once it did the same: Groups.Join.
+	JoinGroup func(ctx context.Context, group, endpoint string, id peering.ClusterID) error
 	Forgotten Forgotten
 	Events    events.EventRecorder
 	// Said is called when Attempt says something else of a ForeignCluster.
@@ -74,7 +69,7 @@ type Automatic struct {
 // groupSecret is what was read of a policy's Secret.
 type groupSecret struct {
 	ref     v1alpha1.SecretKey
-	secret  []byte
+	secret  pake.Secret
 	problem Attempt
 	at      time.Time
 }
@@ -235,14 +230,13 @@ func (r *Automatic) groupSecret(ctx context.Context, policy string, ref v1alpha1
 	if client.IgnoreNotFound(err) != nil {
 		return s, fmt.Errorf("read Secret %s/%s: %w", r.Namespace, ref.Name, err)
 	}
-	s.secret = bytes.TrimSpace(secret.Data[ref.Key])
-	switch {
+	s.secret = secret.Data[ref.Key]
+	switch err := s.secret.Check(); {
 	case len(s.secret) == 0:
-		s.secret = nil
 		s.problem = Attempt{"SecretMissing", fmt.Sprintf("waiting for Secret %s/%s with the secret of the group under key %s", r.Namespace, ref.Name, ref.Key)}
-	case len(s.secret) < minGroupSecret:
+	case err != nil:
 		s.secret = nil
-		s.problem = Attempt{"SecretTooShort", fmt.Sprintf("the secret of the group in Secret %s/%s under key %s has less than %d bytes: make one with `openssl rand -base64 24`", r.Namespace, ref.Name, ref.Key, minGroupSecret)}
+		s.problem = Attempt{"SecretUnusable", fmt.Sprintf("Secret %s/%s, key %s: %s: make one with `openssl rand -base64 24`, the same for all clusters of the group", r.Namespace, ref.Name, ref.Key, err)}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -306,33 +300,67 @@ func (r *Automatic) dial(ctx context.Context, d automaticDial) {
 func (r *Automatic) call(ctx context.Context, d automaticDial) error {
 	var err error
 	for _, endpoint := range d.endpoints {
-		var i store.Introduction
-		i, err = r.meet(ctx, endpoint, d.key)
-		if err == nil {
-			return r.keep(ctx, i)
-		}
-		if reason := wire.ReasonOf(err); reason != wire.ReasonPeerUnreachable && reason != wire.ReasonPeerIdentity {
+		err = r.meet(ctx, endpoint, d.key)
+		if reason := wire.ReasonOf(err); err == nil || reason != wire.ReasonPeerUnreachable && reason != wire.ReasonPeerIdentity {
 			return err
 		}
 	}
 	return err
 }
 
-func (r *Automatic) meet(ctx context.Context, endpoint string, key tryKey) (store.Introduction, error) {
+func (r *Automatic) meet(ctx context.Context, endpoint string, key tryKey) error {
 	ctx, cancel := context.WithTimeout(ctx, automaticTimeout)
 	defer cancel()
-	i := store.Introduction{ID: key.id, Endpoint: endpoint, Policy: key.policy, By: string(key.by)}
-	var err error
 	if group, ok := strings.CutPrefix(string(key.by), string(byGroup)); ok {
-		r.mu.Lock()
-		secret := r.secrets[key.policy].secret
-		r.mu.Unlock()
-		i.Info, err = r.Prove(ctx, endpoint, key.id, group, secret)
-	} else {
-		i.Info, i.Code, err = r.Introduce(ctx, endpoint, key.id)
+		return r.JoinGroup(ctx, group, endpoint, key.id)
 	}
-	i.Time = r.Now()
-	return i, err
+	info, code, err := r.Introduce(ctx, endpoint, key.id)
+	if err != nil {
+		return err
+	}
+	return r.keep(ctx, store.Introduction{
+		ID: key.id, Info: info, Code: code, Time: r.Now(), Endpoint: endpoint, Policy: key.policy, By: string(key.by),
+	})
+}
+
+// GroupSecret returns the secret of a group and the first policy that names it. It is
+// what Groups.Secret is.
+func (r *Automatic) GroupSecret(ctx context.Context, group string) (string, []byte, error) {
+	var policies v1alpha1.PeeringPolicyList
+	if err := r.Client.List(ctx, &policies); err != nil {
+		return "", nil, fmt.Errorf("list peering policies: %w", err)
+	}
+	rules, err := r.rules(ctx, policies.Items)
+	if err != nil {
+		return "", nil, err
+	}
+	for _, rule := range rules {
+		if rule.Group != nil && rule.Group.Name == group && rule.problem.Reason == "" {
+			s, err := r.groupSecret(ctx, rule.name, rule.Group.SecretRef)
+			return rule.name, s.secret, err
+		}
+	}
+	return "", nil, GroupUnknown(group)
+}
+
+// Admit trusts a cluster that proved to hold a group's secret, in the name of a policy. It
+// is what Groups.Admit is.
+func (r *Automatic) Admit(ctx context.Context, id peering.ClusterID, info wire.ClusterInfo, policy, group string) error {
+	return r.keep(ctx, store.Introduction{ID: id, Info: info, Time: r.Now(), Policy: policy, By: string(groupBasis(group))})
+}
+
+// GroupFailed records of the policies that name a group that a cluster did not prove to
+// hold its secret. It is what Groups.Failed is.
+func (r *Automatic) GroupFailed(ctx context.Context, group string, id peering.ClusterID, why string) {
+	var policies v1alpha1.PeeringPolicyList
+	if r.Client.List(ctx, &policies) != nil { // a cache
+		return
+	}
+	for i := range policies.Items {
+		if a := policies.Items[i].Spec.Automatic; a != nil && a.Group != nil && a.Group.Name == group {
+			r.Events.Eventf(&policies.Items[i], nil, corev1.EventTypeWarning, "GroupProofFailed", "Peer", "cluster %s is not trusted by the group %s: %s", id.Short(), group, why)
+		}
+	}
 }
 
 // keep keeps trust in the name of a policy.

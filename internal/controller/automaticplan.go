@@ -325,11 +325,11 @@ func (s *automaticState) try(key tryKey, revision string, v automaticView) *auto
 
 // done records how a try went, and returns what is new to say of it.
 func (s *automaticState) done(key tryKey, err error, now time.Time, random func(time.Duration) time.Duration) (said Attempt, changed bool) {
+	s.running--
 	t := s.tries[key]
 	if t == nil {
 		return said, false
 	}
-	s.running--
 	t.running = false
 	if err == nil {
 		changed = t.said != said
@@ -432,9 +432,9 @@ func automaticOutcome(key tryKey, err error) (Attempt, time.Duration) {
 		return Attempt{reasonForgottenByPeer, what + ", and it refuses: " + forgottenByPeer}, longPause
 	case wire.ReasonTrustDenied:
 		return Attempt{"DeniedByPeer", what + ", and an administrator there denied this cluster: have it approved there, or join with a token"}, longPause
-	case reasonGroupUnknown:
+	case wire.ReasonGroupUnknown:
 		return Attempt{"GroupUnknown", fmt.Sprintf("%s, and no policy there has that group: its administrator has to write spec.automatic.group.name: %s into a PeeringPolicy, with the same secret", what, group)}, automaticRetryMax
-	case reasonGroupSecretMismatch:
+	case wire.ReasonGroupSecretMismatch:
 		return Attempt{"GroupSecretMismatch", what + ", and the secrets of the two sides differ, or somebody is in between: compare the Secrets that spec.automatic.group.secretRef names here and there. It is tried again at once when the Secret here changes"}, longPause
 	case wire.ReasonIntroductionsPending, wire.ReasonRateLimited, wire.ReasonTooManyCalls:
 		return Attempt{camel(string(e.Reason)), what + ": " + wire.Text(e.Error(), maxWhy)}, max(e.RetryAfter, trustRetryMax)

@@ -313,8 +313,8 @@ func TestWrongSecretIsNotTriedOften(t *testing.T) {
 	t.Parallel()
 	const n, hours, perHour = 3, 3, 4
 	for reason, most := range map[wire.Reason]int{
-		reasonGroupSecretMismatch: perHour, wire.ReasonTrustDenied: perHour, wire.ReasonTrustForgotten: perHour,
-		reasonGroupUnknown: 12, wire.ReasonPeerUnreachable: 30,
+		wire.ReasonGroupSecretMismatch: perHour, wire.ReasonTrustDenied: perHour, wire.ReasonTrustForgotten: perHour,
+		wire.ReasonGroupUnknown: 12, wire.ReasonPeerUnreachable: 30,
 	} {
 		m := newMesh(1, n, func(int) automaticRule { return grouping("home", "garage") })
 		m.step = 5 * time.Second
@@ -342,7 +342,7 @@ func TestTryIsAsNewAfterAChange(t *testing.T) {
 			gone: func(string) (bool, time.Time) { return false, at }, forgotten: func(peering.ClusterID) (bool, bool) { return false, false },
 		})
 		for _, d := range plan.dial {
-			s.done(d.key, wire.Errorf(reasonGroupSecretMismatch, "no"), at, none)
+			s.done(d.key, wire.Errorf(wire.ReasonGroupSecretMismatch, "no"), at, none)
 		}
 		return len(plan.dial)
 	}

@@ -263,7 +263,8 @@ func (g *Groups) mayJoin(ctx context.Context, id peering.ClusterID) error {
 	case fc != nil && fc.DeletionTimestamp.IsZero() && !store.Pending(fc):
 		return nil
 	}
-	switch _, forgot, err := g.Forgotten.Since(ctx, id); {
+	// What a policy ended it may begin again.
+	switch forgot, err := g.Forgotten.ByPerson(ctx, id); {
 	case err != nil:
 		return err
 	case forgot:

@@ -304,6 +304,4 @@ const (
 	// looked where nothing happens.
 	automaticPace = 250 * time.Millisecond
 	automaticLook = time.Minute
-	// minGroupSecret is how many bytes a group's secret has at least.
-	minGroupSecret = 16
 )
