@@ -93,6 +93,9 @@ func (a *app) printPeer(p *ententev1.Peer, own uint32) {
 	if p.GetFound() != "" {
 		t.row("Found by", strings.ToLower(p.GetFound()))
 	}
+	if policy := p.GetLabels()["entente.dev/automatic"]; policy != "" {
+		t.row("Peered by", "the policy "+policy)
+	}
 	if p.GetDecision() != "" {
 		t.row("Decision", p.GetDecision())
 	}
