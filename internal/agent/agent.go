@@ -143,6 +143,7 @@ type agent struct {
 	tunnelKey []byte
 	bundles   *identity.Bundles
 	trust     *trust
+	found     *domains
 	peers     *controller.Peers
 	events    events.EventRecorder
 	states    *controller.States
@@ -428,7 +429,7 @@ func (a *agent) peerAPI(ctx context.Context) error {
 	}
 	a.sessions, err = session.New(session.Config{
 		Source: a.source, Bundles: a.bundles, Server: peer.GRPC(), Listener: listener, Up: a.talk, Log: a.log,
-		Denied: a.trust.isDenied, ClientOptions: []grpc.DialOption{grpc.WithDefaultCallOptions(answers())},
+		Denied: a.trust.isDenied, MayDial: func(endpoint string) bool { return a.found.mayDial(endpoint) }, ClientOptions: []grpc.DialOption{grpc.WithDefaultCallOptions(answers())},
 	})
 	if err != nil {
 		return err

@@ -13,6 +13,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -44,6 +47,7 @@ func (a *agent) discover(ctx context.Context) error {
 	d := &domains{now: time.Now, log: a.log, forbidden: func(ctx context.Context) ([]netip.Prefix, error) {
 		return keptToItself(ctx, a.mgr.GetCache(), a.direct, &a.cfg)
 	}}
+	a.found = d
 	if len(a.cfg.DiscoveryDomains) > 0 {
 		cfg := dnssd.Config{
 			Domains: a.cfg.DiscoveryDomains,
@@ -143,6 +147,12 @@ func (d *domains) keptNow() ([]netip.Prefix, bool) {
 	return d.kept, !d.keptAt.IsZero()
 }
 
+// mayDial says whether what discovery found may be dialled now.
+func (d *domains) mayDial(endpoint string) bool {
+	kept, known := d.keptNow()
+	return known && len(dialable([]string{endpoint}, kept)) == 1
+}
+
 // keep learns each minute what this cluster keeps to itself. The lock is held.
 func (d *domains) keep() {
 	if !d.keptAt.IsZero() && d.now().Sub(d.keptAt) < keepPause {
@@ -183,8 +193,7 @@ func (d *domains) tell(domain dnssd.Domain) {
 }
 
 // keptToItself is addresses that nobody outside names for this cluster to dial: its
-// API server, its Services and pods, its nodes, and its peers' pods. What the agent was
-// not told of Services, nobody tells. Nodes are cached already; of EndpointSlices only
+// API server, its Services and pods, its nodes, and its peers' pods. Nodes are cached already; of EndpointSlices only
 // those of the API server are wanted, so they are asked for.
 func keptToItself(ctx context.Context, cached, direct ctrlclient.Reader, cfg *Config) ([]netip.Prefix, error) {
 	out := slices.Concat(cfg.ServiceCIDRs, cfg.PodCIDRs, cfg.AliasPool)
@@ -210,6 +219,11 @@ func keptToItself(ctx context.Context, cached, direct ctrlclient.Reader, cfg *Co
 			}
 		}
 	}
+	services, err := serviceCIDRs(ctx, direct)
+	if err != nil {
+		return nil, err
+	}
+	out = append(out, services...)
 	var nodes corev1.NodeList
 	if err := cached.List(ctx, &nodes); err != nil {
 		return nil, fmt.Errorf("find out where nodes are: %w", err)
@@ -219,6 +233,28 @@ func keptToItself(ctx context.Context, cached, direct ctrlclient.Reader, cfg *Co
 			add(address.Address)
 		}
 		for _, text := range nodes.Items[i].Spec.PodCIDRs {
+			if p, err := netip.ParsePrefix(text); err == nil {
+				out = append(out, p.Masked())
+			}
+		}
+	}
+	return out, nil
+}
+
+// serviceCIDRs returns the prefixes of this cluster's Services, as far as its API server
+// says: since Kubernetes 1.33 (KEP-1880). An older one has no such kind.
+func serviceCIDRs(ctx context.Context, direct ctrlclient.Reader) ([]netip.Prefix, error) {
+	var list networkingv1.ServiceCIDRList
+	err := direct.List(ctx, &list)
+	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find out which prefixes Services have: %w", err)
+	}
+	var out []netip.Prefix
+	for i := range list.Items {
+		for _, text := range list.Items[i].Spec.CIDRs {
 			if p, err := netip.ParsePrefix(text); err == nil {
 				out = append(out, p.Masked())
 			}

@@ -6,16 +6,21 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/discovery"
@@ -73,24 +78,75 @@ func TestWhatIsKeptToItself(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: corev1.NodeSpec{PodCIDRs: []string{"10.245.0.0/24"}},
 		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: "n1"}, {Type: corev1.NodeInternalIP, Address: "192.168.1.20"}}},
 	}
-	reader := func(o ctrlclient.Object) ctrlclient.Reader {
-		return fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(o).Build()
+	services := &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "more"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.98.0.0/16", "fd00:98::/108"}}}
+	reader := func(o ...ctrlclient.Object) ctrlclient.WithWatch {
+		return fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(o...).Build()
 	}
-	forbidden, err := keptToItself(t.Context(), reader(node), reader(slice), &Config{
+	cfg := &Config{
 		Kubernetes: &rest.Config{Host: "https://10.96.0.1:443"}, PodIP: netip.MustParseAddr("172.16.3.4"),
 		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.97.0.0/16")}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
 		AliasPool: []netip.Prefix{netip.MustParsePrefix("198.18.0.0/15")},
-	})
+	}
+	forbidden, err := keptToItself(t.Context(), reader(node), reader(slice, services), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for text, may := range map[string]bool{
 		"10.96.0.1": false, "10.97.5.5": false, "10.244.1.1": false, "172.16.3.4": false, "192.168.1.10": false, "198.18.0.1": false,
-		"10.245.0.9": false, "192.168.1.20": false,
+		"10.245.0.9": false, "192.168.1.20": false, "10.98.7.7": false, "fd00:98::9": false, "64:ff9b::10.98.7.7": false,
 		"192.168.1.11": true, "10.96.0.2": true, "203.0.113.5": true,
 	} {
 		if err := discovery.Dialable(netip.MustParseAddr(text), forbidden...); (err == nil) != may {
 			t.Errorf("%s: %v", text, err)
 		}
+	}
+
+	// An API server that knows no ServiceCIDRs is fine, and one that does not say is not.
+	for want, err := range map[string]error{
+		"":                                      &meta.NoKindMatchError{GroupKind: schema.GroupKind{Group: "networking.k8s.io", Kind: "ServiceCIDR"}},
+		"which prefixes Services have: timeout": errors.New("timeout"),
+	} {
+		old := interceptor.NewClient(reader(slice), interceptor.Funcs{
+			List: func(ctx context.Context, c ctrlclient.WithWatch, list ctrlclient.ObjectList, opts ...ctrlclient.ListOption) error {
+				if _, ok := list.(*networkingv1.ServiceCIDRList); ok {
+					return err
+				}
+				return c.List(ctx, list, opts...)
+			},
+		})
+		prefixes, err := keptToItself(t.Context(), reader(node), old, cfg)
+		if want == "" && (err != nil || !slices.Contains(prefixes, netip.MustParsePrefix("10.97.0.0/16"))) {
+			t.Errorf("without the kind: %v, %v", prefixes, err)
+		}
+		if want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+}
+
+// What discovery found is looked at again when it is dialled.
+func TestWhatMayBeDialledIsAskedAnew(t *testing.T) {
+	t.Parallel()
+	clock := time.Now()
+	var kept []netip.Prefix
+	var err error
+	d := &domains{
+		now: func() time.Time { return clock }, log: slog.New(slog.DiscardHandler),
+		forbidden: func(context.Context) ([]netip.Prefix, error) { return kept, err },
+	}
+	err = errors.New("the API server is away")
+	if d.mayDial("192.0.2.7:7443") {
+		t.Error("it may be dialled before it is known what is kept to itself")
+	}
+	err = nil
+	for endpoint, want := range map[string]bool{"192.0.2.7:7443": true, "127.0.0.1:7443": false, "office.example:7443": false} {
+		if d.mayDial(endpoint) != want {
+			t.Errorf("%s may be dialled: %t", endpoint, !want)
+		}
+	}
+	kept = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+	clock = clock.Add(keepPause)
+	if d.mayDial("192.0.2.7:7443") {
+		t.Error("it may be dialled where a prefix of this cluster is now")
 	}
 }

@@ -222,7 +222,7 @@ func (t *trust) Set(peers []controller.TrustedPeer, denied []peering.ClusterID) 
 		if a != nil && a.called && now.Sub(a.at) < calledDials {
 			continue
 		}
-		dial = append(dial, session.Peer{ID: p.ID, Endpoints: p.Endpoints, Now: a != nil && !a.called})
+		dial = append(dial, session.Peer{ID: p.ID, Endpoints: p.Endpoints, Also: p.Sighted, Now: a != nil && !a.called})
 	}
 	for id, a := range t.admitted {
 		if !a.shown && !a.called {

@@ -77,6 +77,8 @@ type SessionInfo struct {
 type TrustedPeer struct {
 	ID        peering.ClusterID
 	Endpoints []string
+	// Sighted is where discovery finds it: what others say.
+	Sighted []string
 	// Bundle is its root certificates, PEM.
 	Bundle string
 }
@@ -536,7 +538,7 @@ func (r *Peers) setTrust(ctx context.Context) (map[peering.ClusterID]string, err
 			trusted = false
 		}
 		if trusted {
-			peers = append(peers, TrustedPeer{ID: id, Endpoints: fc.Spec.Endpoints, Bundle: fc.Spec.TrustBundle})
+			peers = append(peers, TrustedPeer{ID: id, Endpoints: fc.Spec.Endpoints, Sighted: store.SightedEndpoints(fc.Status.Sightings), Bundle: fc.Spec.TrustBundle})
 		}
 	}
 	keep(r.telling, exists)

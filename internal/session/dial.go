@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/entente-dev/entente/internal/identity"
@@ -75,6 +76,10 @@ type dialer struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 	again  chan struct{}
+	// trying says that some of Peer.Also are being dialled, of which next is the first to
+	// be tried next time.
+	trying atomic.Bool
+	next   int
 }
 
 // ended says that no loop runs.
@@ -186,6 +191,9 @@ func (m *Manager) dialLoop(ctx, run context.Context, wg *sync.WaitGroup, id peer
 			return
 		}
 		m.failed(id, err)
+		if err != nil {
+			m.dialAlso(ctx, run, wg, id, d)
+		}
 		if !backOff() {
 			return
 		}
@@ -253,6 +261,41 @@ func (m *Manager) dial(ctx context.Context, id peering.ClusterID) (*link, error)
 		return nil, nil //nolint:nilnil // nowhere to dial is no failure
 	}
 	return nil, failure
+}
+
+// dialAlso begins to dial a peer where others say that it is, after none of its own
+// endpoints brought up a session. Nobody proves what they say: it takes nothing of the
+// time of those, and whoever answers has to prove that it is the peer. Errors are not
+// kept, so that they do not hide what is wrong with the peer's own endpoints.
+func (m *Manager) dialAlso(ctx, run context.Context, wg *sync.WaitGroup, id peering.ClusterID, d *dialer) {
+	m.mu.Lock()
+	own := m.wanted[id]
+	all := slices.DeleteFunc(slices.Clone(m.also[id]), func(e string) bool { return slices.Contains(own, e) })
+	m.mu.Unlock()
+	if len(all) == 0 || m.cfg.MayDial == nil || !d.trying.CompareAndSwap(false, true) {
+		return
+	}
+	first := d.next
+	d.next += alsoTries
+	wg.Go(func() {
+		defer d.trying.Store(false)
+		for i := range min(alsoTries, len(all)) {
+			endpoint := all[(first+i)%len(all)]
+			if m.link(id) != nil || ctx.Err() != nil || !m.cfg.MayDial(endpoint) {
+				continue
+			}
+			l, err := m.dialEndpoint(ctx, id, endpoint)
+			if l == nil {
+				m.cfg.Log.Debug("no session where others say that the peer is", "peer", id, "endpoint", endpoint, "err", err)
+				continue
+			}
+			if ctx.Err() != nil {
+				m.CloseSession(l.info.Number, errStopping)
+			}
+			m.serve(run, wg, l)
+			return
+		}
+	})
 }
 
 // dialEndpoint brings up a session through one endpoint. It returns neither link

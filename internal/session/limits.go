@@ -129,6 +129,9 @@ const (
 	backoffJitter = 0.2
 	// stableAfter is how long a session has to last for the pause to start over.
 	stableAfter = 10 * time.Second
+	// alsoTries is how many of the endpoints that others name of a peer are tried after a
+	// round in which its own failed.
+	alsoTries = 2
 	// yieldDelay is how much later the higher cluster ID dials, so that both seldom
 	// dial at once.
 	yieldDelay = 250 * time.Millisecond

@@ -51,6 +51,8 @@ type Config struct {
 	// Dial connects to an endpoint; nil is a net.Dialer, which looks names up anew
 	// each time.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// MayDial says of one of Peer.Also whether it may be dialled now. Nil: none may.
+	MayDial func(endpoint string) bool
 	// ClientOptions are added to those of the client connections that Conn returns.
 	ClientOptions []grpc.DialOption
 	// Log gets a line for each session that comes or goes; nil discards.
@@ -63,6 +65,10 @@ type Peer struct {
 	// Endpoints is where it can be dialled, as host:port, best first. Empty: it
 	// dials.
 	Endpoints []string
+	// Also is where others say that it is, as host:port. A few of them are tried after
+	// each round in which none of Endpoints brought up a session, beside the pause before
+	// the next one.
+	Also []string
 	// Now says that it does not dial itself yet, because it just let this cluster in:
 	// this side need not leave it the first try.
 	Now bool
@@ -146,6 +152,7 @@ type Manager struct {
 	stopped  bool
 	number   uint64
 	wanted   map[peering.ClusterID][]string
+	also     map[peering.ClusterID][]string
 	now      map[peering.ClusterID]bool
 	links    map[peering.ClusterID]*link
 	direct   map[*Conn]net.Conn // with the TCP connection below
@@ -190,6 +197,7 @@ func New(cfg Config) (*Manager, error) {
 		idleAfter: idleAfter,
 		pace:      paceOf,
 		wanted:    map[peering.ClusterID][]string{},
+		also:      map[peering.ClusterID][]string{},
 		links:     map[peering.ClusterID]*link{},
 		direct:    map[*Conn]net.Conn{},
 		notes:     map[peering.ClusterID]*note{},
@@ -298,18 +306,21 @@ func (m *Manager) Addr() net.Addr {
 // dialled; a session that is up stays up as long as the peer is trusted.
 func (m *Manager) SetPeers(peers []Peer) {
 	wanted := make(map[peering.ClusterID][]string, len(peers))
-	now := map[peering.ClusterID]bool{}
+	also, now := map[peering.ClusterID][]string{}, map[peering.ClusterID]bool{}
 	for _, p := range peers {
 		if p.ID != m.self && len(p.Endpoints) > 0 {
 			n := min(len(p.Endpoints), peering.MaxEndpoints)
 			wanted[p.ID] = slices.Clone(p.Endpoints[:n])
+			if len(p.Also) > 0 {
+				also[p.ID] = slices.Clone(p.Also[:min(len(p.Also), peering.MaxEndpoints)])
+			}
 			if p.Now {
 				now[p.ID] = true
 			}
 		}
 	}
 	m.mu.Lock()
-	m.wanted, m.now = wanted, now
+	m.wanted, m.also, m.now = wanted, also, now
 	m.mu.Unlock()
 	poke(m.changed)
 }
