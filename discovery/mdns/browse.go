@@ -91,9 +91,15 @@ func (l *link) ask(now time.Time) {
 			q.next(now)
 		}
 	}
+	refresh := false
+	for _, set := range l.cache.sets {
+		refresh = refresh || slices.ContainsFunc(set, func(e *entry) bool { return !e.refresh.IsZero() && !e.refresh.After(now) })
+	}
+	// One packet for all that may be asked again by now: a hundred instances need not a
+	// hundred of them.
 	for k, set := range l.cache.sets {
 		for _, e := range set {
-			if !e.refresh.IsZero() && !e.refresh.After(now) {
+			if refresh && !e.refresh.IsZero() && !e.early.After(now) {
 				due[k] = question{name: e.name, typ: e.typ}
 				l.nextRefresh(e)
 			}

@@ -39,8 +39,10 @@ type entry struct {
 	from netip.Addr
 	// received is when it was said last, until is when it ends.
 	received, until time.Time
-	// refresh is when to ask again, the refreshes-th time (section 5.2). Zero: never.
+	// refresh is when to ask again, the refreshes-th time (section 5.2). Zero: never. It may
+	// be asked along with others from early on.
 	refresh   time.Time
+	early     time.Time
 	refreshes int
 	// asked is since when others asked for it without an answer, missed is how often
 	// (section 10.5).
@@ -106,7 +108,8 @@ func (l *link) fresh(now time.Time, e *entry, r record) {
 func (l *link) nextRefresh(e *entry) {
 	e.refresh, e.heard = time.Time{}, 0
 	if at := refreshAt(e.refreshes); at < 100 {
-		e.refresh = e.received.Add(e.ttl*time.Duration(at)/100 + l.between(0, e.ttl/50))
+		e.early = e.received.Add(e.ttl * time.Duration(at) / 100)
+		e.refresh = e.early.Add(l.between(0, e.ttl/50))
 		e.refreshes++
 		l.cache.due.note(e.refresh)
 	}

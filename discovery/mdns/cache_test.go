@@ -108,6 +108,31 @@ func TestRecordsAreRefreshed(t *testing.T) {
 	}
 }
 
+// Each of many instances has a time of its own to be asked for again; one packet asks for
+// all whose time has come.
+func TestRefreshesShareAPacket(t *testing.T) {
+	t.Parallel()
+	n, h := browser(t)
+	n.run(5 * time.Second)
+	const instances = 20
+	for i := range instances {
+		n.inject(h, fmt.Sprintf("10.0.0.%d:5353", 100+i), say(clusterRecords(i+2, 100*time.Second)...))
+	}
+	n.run(75 * time.Second)
+	n.forget()
+	n.run(30 * time.Second)
+	packets, questions := 0, 0
+	for _, s := range n.since(epoch, h, queryOf) {
+		if c := len(slices.DeleteFunc(s.questions, func(q question) bool { return q.typ != dns.TypeSRV })); c > 0 {
+			packets++
+			questions += c
+		}
+	}
+	if questions < 4*instances || packets > 4*4 {
+		t.Errorf("%d questions in %d packets", questions, packets)
+	}
+}
+
 func TestAnswersKeepRecordsAlive(t *testing.T) {
 	t.Parallel()
 	n := newLAN(t)
