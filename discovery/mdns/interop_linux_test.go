@@ -534,7 +534,14 @@ func askGroup(m *dns.Msg, network, group, want string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := conn.WriteTo(b, to); err != nil {
+	// The kernel may still be giving the interface its address of IPv6.
+	for range 100 {
+		if _, err = conn.WriteTo(b, to); err == nil {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	if err != nil {
 		return err
 	}
 	b = make([]byte, 9000)
