@@ -64,7 +64,7 @@ func (l *link) sameCluster(heard []record) map[name]bool {
 		n, heard := fold(c.name), heard
 		for _, typ := range []uint16{dns.TypeTXT, dns.TypeSRV} {
 			for _, e := range l.cache.sets[key{n, typ}] {
-				heard = append(heard[:len(heard):len(heard)], e.record)
+				heard = append(slices.Clip(heard), e.record)
 			}
 		}
 		for _, r := range heard {

@@ -63,7 +63,7 @@ func TestNodesFindEachOtherOnARealLAN(t *testing.T) {
 		if out, err := exec.CommandContext(t.Context(), "ip", "netns", "add", name).CombinedOutput(); err != nil {
 			t.Skipf("no network namespaces here: %v %s", err, out)
 		}
-		t.Cleanup(func() { _ = exec.Command("ip", "netns", "delete", name).Run() }) //nolint:noctx // the test's own has ended
+		t.Cleanup(func() { _ = exec.Command("ip", "netns", "delete", name).Run() })
 		if i == 1 {
 			ip("-n", ns[0], "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", name)
 		}
