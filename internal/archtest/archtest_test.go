@@ -115,7 +115,7 @@ var rules = []rule{
 			"client", "api/...", "gen/...", "peering", "discovery/...", "internal/wire", "internal/identity", "internal/heartbeat", "internal/pake",
 			"internal/version",
 		},
-		outside:  []string{everything},
+		outside: []string{everything},
 	},
 
 	// Tools of the house.

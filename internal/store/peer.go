@@ -181,7 +181,7 @@ func Introduce(ctx context.Context, c client.Client, i Introduction) (string, er
 		case i.Approve:
 			fc.Spec.Decision = v1alpha1.DecisionApproved
 			disown(fc)
-		case i.Policy != "" && (fc.UID == "" || Pending(fc)):
+		case i.Policy != "" && (fc.ResourceVersion == "" || Pending(fc)):
 			ByPolicy(fc, i.Policy, i.By)
 		case fc.Spec.Decision == v1alpha1.DecisionDenied:
 			return wire.Errorf(wire.ReasonTrustDenied, "an administrator denied trust between the two clusters; that ends with a token, or with approval")

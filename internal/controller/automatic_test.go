@@ -1,0 +1,421 @@
+package controller
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+// automaticTest is an Automatic that looks when the test says so.
+type automaticTest struct {
+	*Automatic
+	clock  *testClock
+	milan  other
+	events *recorder
+
+	mu    sync.Mutex
+	calls []string
+	err   error
+	said  []string
+}
+
+func newAutomaticTest(t *testing.T, objects ...client.Object) *automaticTest {
+	t.Helper()
+	c := indexed(fake.NewClientBuilder().WithScheme(testScheme(t)).WithObjects(objects...).
+		WithStatusSubresource(&v1alpha1.ForeignCluster{}, &v1alpha1.PeeringPolicy{}, &v1alpha1.PeeringRequest{}, &v1alpha1.NamespaceOffloading{}))
+	at := &automaticTest{clock: &testClock{now: time.Now()}, milan: newOther(t, "milan"), events: &recorder{}}
+	call := func(what string) error {
+		at.mu.Lock()
+		defer at.mu.Unlock()
+		at.calls = append(at.calls, what)
+		return at.err
+	}
+	at.Automatic = &Automatic{
+		Client: c, Direct: c, Namespace: "entente-system", Self: ownID, Events: at.events, Log: slog.New(slog.DiscardHandler),
+		Forgotten: forgottenAt(c, at.clock.Now), Now: at.clock.Now, Random: none,
+		Introduce: func(_ context.Context, endpoint string, _ peering.ClusterID) (wire.ClusterInfo, string, error) {
+			return at.milan.info, "042917", call("introduce " + endpoint)
+		},
+		JoinGroup: func(ctx context.Context, group, endpoint string, id peering.ClusterID) error {
+			if err := call("prove " + group + " " + endpoint); err != nil {
+				return err
+			}
+			return at.Admit(ctx, id, at.milan.info, "home", group)
+		},
+		Said: func(name string) { at.said = append(at.said, name) },
+	}
+	return at
+}
+
+// looks has it look, and waits for its calls.
+func (at *automaticTest) looks(t *testing.T) {
+	t.Helper()
+	for range 2 {
+		if _, err := at.look(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		at.Automatic.calls.Wait()
+	}
+}
+
+// found has discovery find Milan.
+func (at *automaticTest) found(t *testing.T) {
+	t.Helper()
+	seen := []v1alpha1.Sighting{{Source: v1alpha1.FoundLAN, Where: "eth0", Endpoints: []string{"192.0.2.1:7443"}, Seen: metav1.NewTime(at.clock.Now())}}
+	if _, made, err := store.Sight(t.Context(), at.Client, at.milan.id, "milan", seen); err != nil || !made {
+		t.Fatalf("made %t: %v", made, err)
+	}
+}
+
+func (at *automaticTest) make(t *testing.T, objects ...client.Object) {
+	t.Helper()
+	for _, o := range objects {
+		if err := at.Client.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (at *automaticTest) remove(t *testing.T, o client.Object) {
+	t.Helper()
+	if err := at.Client.Delete(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// trusted has the session say that trust is mutual.
+func (at *automaticTest) mutual(t *testing.T, name string) {
+	t.Helper()
+	fc := peerCalled(t, at.Client, name)
+	meta.SetStatusCondition(&fc.Status.Conditions, condition(v1alpha1.ConditionTrusted, metav1.ConditionTrue, reasonApproved, ""))
+	if err := at.Client.Status().Update(t.Context(), fc); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// objects returns what there is that policies make.
+func (at *automaticTest) objects(t *testing.T) []string {
+	t.Helper()
+	var out []string
+	var requests v1alpha1.PeeringRequestList
+	var offloading v1alpha1.NamespaceOffloadingList
+	if err := at.Client.List(t.Context(), &requests); err != nil {
+		t.Fatal(err)
+	}
+	if err := at.Client.List(t.Context(), &offloading); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range requests.Items {
+		out = append(out, "request "+r.Name)
+	}
+	for _, o := range offloading.Items {
+		out = append(out, "offloading of "+o.Namespace)
+	}
+	for _, fc := range peersOf(t, at.Client) {
+		if fc.DeletionTimestamp.IsZero() {
+			out = append(out, "peer "+fc.Name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func automaticPolicyCalled(name string, edit func(*v1alpha1.AutomaticPeering)) *v1alpha1.PeeringPolicy {
+	p := &v1alpha1.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "1"}, Spec: v1alpha1.PeeringPolicySpec{Automatic: &v1alpha1.AutomaticPeering{}}}
+	edit(p.Spec.Automatic)
+	return p
+}
+
+func namespaced(name string) *corev1.Namespace {
+	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+}
+
+// TestPolicyPeersAndEnds has a policy trust a cluster that is found, and then not any more.
+func TestPolicyPeersAndEnds(t *testing.T) {
+	t.Parallel()
+	at := newAutomaticTest(t, namespaced("shop"), namespaced("mine"))
+	p := automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) {
+		a.ClusterIDs, a.Namespaces = []string{string(at.milan.id)}, []string{"shop", "mine", "absent"}
+	})
+	own := &v1alpha1.NamespaceOffloading{ObjectMeta: metav1.ObjectMeta{Namespace: "mine", Name: "offloading"}}
+	ask := &v1alpha1.PeeringRequest{ObjectMeta: metav1.ObjectMeta{Name: "by-hand"}, Spec: v1alpha1.PeeringRequestSpec{ForeignCluster: "elsewhere"}}
+	at.make(t, p, own, ask)
+	at.found(t)
+	at.looks(t) // its ID is the lower one
+	fc := peerCalled(t, at.Client, "milan")
+	if fc.Spec.TrustBundle != at.milan.info.PEM() || fc.Labels[v1alpha1.LabelAutomatic] != "home" || fc.Annotations[v1alpha1.AnnotationAutomaticBy] != "ClusterID" || !slices.Contains(fc.Finalizers, v1alpha1.Finalizer) {
+		t.Fatalf("it is kept as %+v", fc)
+	}
+	if want := []string{"introduce 192.0.2.1:7443"}; !slices.Equal(at.calls, want) {
+		t.Errorf("calls %q, want %q", at.calls, want)
+	}
+	if got, want := at.objects(t), []string{"offloading of mine", "offloading of shop", "peer milan", "request by-hand"}; !slices.Equal(got, want) {
+		t.Errorf("before it trusts this cluster there are %q, want %q", got, want)
+	}
+	at.mutual(t, "milan")
+	at.looks(t)
+	full := []string{"offloading of mine", "offloading of shop", "peer milan", "request automatic-milan", "request by-hand"}
+	if got := at.objects(t); !slices.Equal(got, full) {
+		t.Errorf("there are %q, want %q", got, full)
+	}
+	var status v1alpha1.PeeringPolicy
+	if err := at.Client.Get(t.Context(), client.ObjectKey{Name: "home"}, &status); err != nil {
+		t.Fatal(err)
+	}
+	if s := status.Status; !meta.IsStatusConditionTrue(s.Conditions, v1alpha1.ConditionAutomatic) || s.Automatic == nil || s.Automatic.Peers != 1 || s.Automatic.Waiting != 0 {
+		t.Errorf("the policy says %+v", s)
+	}
+	if !slices.Contains(at.events.events, "Warning LeftAlone") || !slices.Contains(at.events.events, "Normal PeeredByPolicy") {
+		t.Errorf("events %q", at.events.events)
+	}
+	// Replaced, as Helm does.
+	at.remove(t, p)
+	at.looks(t)
+	at.clock.pass(policyGone - time.Second)
+	at.looks(t)
+	if got := at.objects(t); !slices.Equal(got, full) {
+		t.Errorf("while the policy is replaced there are %q, want %q", got, full)
+	}
+	at.clock.pass(2 * time.Second)
+	at.looks(t)
+	if got, want := at.objects(t), []string{"offloading of mine", "request by-hand"}; !slices.Equal(got, want) {
+		t.Errorf("without the policy there are %q, want %q", got, want)
+	}
+	if fc = peerCalled(t, at.Client, "milan"); fc.Annotations[v1alpha1.AnnotationAutomaticEnded] != "true" {
+		t.Error("what forgets it takes it for a person's word")
+	}
+}
+
+func TestGroupsSecret(t *testing.T) {
+	t.Parallel()
+	at := newAutomaticTest(t)
+	p := automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) {
+		a.Group = &v1alpha1.PeeringGroup{Name: "garage", SecretRef: v1alpha1.SecretKey{Name: "garage", Key: "secret"}}
+	})
+	at.make(t, p)
+	at.found(t)
+	hint := "milan-" + at.milan.id.Short()
+	at.err = wire.Errorf(wire.ReasonGroupSecretMismatch, "no")
+	says := func(reason string) {
+		t.Helper()
+		at.looks(t)
+		var p v1alpha1.PeeringPolicy
+		if err := at.Client.Get(t.Context(), client.ObjectKey{Name: "home"}, &p); err != nil {
+			t.Fatal(err)
+		}
+		if c := meta.FindStatusCondition(p.Status.Conditions, v1alpha1.ConditionAutomatic); c == nil || c.Reason != reason {
+			t.Errorf("the policy says %+v, want %s", c, reason)
+		}
+	}
+	says("SecretMissing")
+	if _, _, err := at.GroupSecret(t.Context(), "garage"); wire.ReasonOf(err) != wire.ReasonGroupUnknown {
+		t.Errorf("without a secret the group is known: %v", err)
+	}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "entente-system", Name: "garage"}, Data: map[string][]byte{"secret": []byte("short")}}
+	at.make(t, secret)
+	clear(at.secrets) // as the watch has it
+	says("SecretUnusable")
+	if len(at.calls) > 0 {
+		t.Fatalf("calls %q without a secret", at.calls)
+	}
+	secret.Data["secret"] = []byte("0123456789abcdef")
+	if err := at.Client.Update(t.Context(), secret); err != nil {
+		t.Fatal(err)
+	}
+	clear(at.secrets)
+	says("Peering")
+	at.clock.pass(laterAfter)
+	at.looks(t)
+	if said := at.Attempt(peerCalled(t, at.Client, hint)); said.Reason != "GroupSecretMismatch" || strings.Contains(said.Message, "0123") || !slices.Equal(at.said, []string{hint}) {
+		t.Errorf("it says %+v, to be shown for %q", said, at.said)
+	}
+	if !slices.Contains(at.events.events, "Warning GroupSecretMismatch") {
+		t.Errorf("events %q", at.events.events)
+	}
+	policy, got, err := at.GroupSecret(t.Context(), "garage")
+	if policy != "home" || string(got) != "0123456789abcdef" || err != nil {
+		t.Errorf("policy %s, %v", policy, err)
+	}
+	// Another secret is tried at once.
+	at.err = nil
+	secret.Data["secret"] = []byte("fedcba9876543210")
+	if err := at.Client.Update(t.Context(), secret); err != nil {
+		t.Fatal(err)
+	}
+	clear(at.secrets)
+	at.clock.pass(endpointPause)
+	at.looks(t)
+	if fc := peerCalled(t, at.Client, "milan"); fc.Annotations[v1alpha1.AnnotationAutomaticBy] != "Group/garage" || fc.Spec.TrustBundle == "" {
+		t.Errorf("it is kept as %+v", fc)
+	}
+	// A Secret that is gone for a moment ends nothing.
+	at.remove(t, secret)
+	clear(at.secrets)
+	says("SecretMissing")
+	if got, want := at.objects(t), []string{"peer milan"}; !slices.Equal(got, want) {
+		t.Errorf("there are %q, want %q", got, want)
+	}
+}
+
+func TestTokenMakesAPeerOfAPolicyAPersons(t *testing.T) {
+	t.Parallel()
+	at := newAutomaticTest(t)
+	if err := at.Admit(t.Context(), at.milan.id, at.milan.info, "home", "garage"); err != nil {
+		t.Fatal(err)
+	}
+	if got := automaticPolicy(peerCalled(t, at.Client, "milan")); got != "home" {
+		t.Fatalf("it is of policy %q", got)
+	}
+	// Once more changes nothing of it.
+	if err := at.Admit(t.Context(), at.milan.id, at.milan.info, "other", "garage"); err != nil || automaticPolicy(peerCalled(t, at.Client, "milan")) != "home" {
+		t.Errorf("again: %v, %+v", err, peerCalled(t, at.Client, "milan"))
+	}
+	if _, err := store.AddPeer(t.Context(), at.Client, nil, at.milan.id, at.milan.info, ""); err != nil {
+		t.Fatal(err)
+	}
+	if fc := peerCalled(t, at.Client, "milan"); automaticPolicy(fc) != "" || fc.Spec.TrustBundle == "" {
+		t.Errorf("it is %+v", fc)
+	}
+	at.looks(t)
+	at.clock.pass(2 * policyGone)
+	at.looks(t)
+	if got, want := at.objects(t), []string{"peer milan"}; !slices.Equal(got, want) {
+		t.Errorf("there are %q, want %q", got, want)
+	}
+}
+
+// TestPolicyMayBeginAgainWhatItEnded tells a peer that a policy forgot from one that a
+// person did.
+func TestPolicyMayBeginAgainWhatItEnded(t *testing.T) {
+	t.Parallel()
+	milan := newOther(t, "milan")
+	for name, ended := range map[string]bool{"a person": false, "a policy": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			fc := approvedPeer("milan", milan)
+			if ended {
+				fc.Annotations = map[string]string{v1alpha1.AnnotationAutomaticEnded: "true"}
+			}
+			pt := newPeersTest(t, fc)
+			pt.forgets(t, "milan")
+			for _, f := range []Forgotten{pt.Forgotten, forgottenAt(pt.Client, pt.clock.Now)} {
+				_, forgot, err := f.Since(t.Context(), milan.id)
+				person, err2 := f.ByPerson(t.Context(), milan.id)
+				if !forgot || person == ended || err != nil || err2 != nil {
+					t.Errorf("forgotten %t, by a person %t: %v, %v", forgot, person, err, err2)
+				}
+			}
+		})
+	}
+}
+
+func TestAutomaticPolicyDecidesAboutItsOwn(t *testing.T) {
+	t.Parallel()
+	policy := func(name string, edit func(*v1alpha1.PeeringPolicySpec)) lending {
+		p := &v1alpha1.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		edit(&p.Spec)
+		return readPolicy(p)
+	}
+	all := func(*v1alpha1.PeeringPolicySpec) {}
+	by := func(d v1alpha1.Direction) func(*v1alpha1.PeeringPolicySpec) {
+		return func(s *v1alpha1.PeeringPolicySpec) {
+			s.Automatic = &v1alpha1.AutomaticPeering{FirstUse: true, Direction: d}
+		}
+	}
+	ours := byPolicy("c1", 1, "zebra", byFirstUse)
+	c := fake.NewClientBuilder().WithScheme(testScheme(t)).WithObjects(
+		&v1alpha1.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: "a"}},
+		&v1alpha1.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: "zebra"}, Spec: v1alpha1.PeeringPolicySpec{Automatic: &v1alpha1.AutomaticPeering{FirstUse: true}}},
+	).Build()
+	policies, err := readPolicies(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct {
+		policies []lending
+		fc       v1alpha1.ForeignCluster
+		want     string
+		accept   peering.Acceptance
+	}{
+		"whatever names sort like":  {policies, ours, "zebra", peering.Automatic},
+		"others are another's":      {policies, trustedPeer("c2", 2), "a", peering.Automatic},
+		"none of its own":           {[]lending{policy("x", by("Both"))}, ours, "", 0},
+		"to use is not to lend":     {[]lending{policy("zebra", by("Use")), policy("a", all)}, ours, "zebra", peering.Never},
+		"a person's label says not": {policies, changed(ours, func(fc *v1alpha1.ForeignCluster) { delete(fc.Labels, v1alpha1.LabelManaged) }), "a", peering.Automatic},
+	} {
+		got, err := selecting(tt.policies, &tt.fc)
+		switch {
+		case tt.want == "" && err == nil:
+			t.Errorf("%s: %s decides", name, got.policy.Name)
+		case tt.want != "" && (err != nil || got.policy.Name != tt.want || got.policy.Accept != tt.accept):
+			t.Errorf("%s: %+v decides: %v", name, got, err)
+		}
+	}
+}
+
+func TestPlanUse(t *testing.T) {
+	t.Parallel()
+	peer := byPolicy("c1", 1, "home", byFirstUse)
+	meta.SetStatusCondition(&peer.Status.Conditions, condition(v1alpha1.ConditionTrusted, metav1.ConditionTrue, reasonApproved, ""))
+	rule := func(edit func(*v1alpha1.AutomaticPeering)) []automaticRule {
+		r := firstUse("home")
+		edit(&r.AutomaticPeering)
+		return []automaticRule{r}
+	}
+	as := func(d v1alpha1.Direction) []automaticRule {
+		return rule(func(a *v1alpha1.AutomaticPeering) { a.Direction = d })
+	}
+	request := func(edit func(*v1alpha1.PeeringRequest)) v1alpha1.PeeringRequest {
+		r := automaticRequest(&as("Both")[0], &peer)
+		edit(r)
+		return *r
+	}
+	same := func(*v1alpha1.PeeringRequest) {}
+	for name, tt := range map[string]struct {
+		rules    []automaticRule
+		requests []v1alpha1.PeeringRequest
+		want     string
+	}{
+		"to lend is not to ask":    {as("Lend"), nil, ""},
+		"to use is":                {as("Use"), nil, "create automatic-c1"},
+		"it is there":              {as("Both"), []v1alpha1.PeeringRequest{request(same)}, ""},
+		"it asks for other things": {rule(func(a *v1alpha1.AutomaticPeering) { a.PriceCeiling = &v1alpha1.Money{Currency: "EUR", Amount: "1"} }), []v1alpha1.PeeringRequest{request(same)}, "change automatic-c1"},
+		"to lend from now on":      {as("Lend"), []v1alpha1.PeeringRequest{request(same)}, "remove automatic-c1"},
+		"it is a person's":         {as("Lend"), []v1alpha1.PeeringRequest{request(func(r *v1alpha1.PeeringRequest) { r.Labels = nil })}, ""},
+		"a person's is in its way": {as("Both"), []v1alpha1.PeeringRequest{request(func(r *v1alpha1.PeeringRequest) { r.Labels = nil })}, "left alone PeeringRequest automatic-c1"},
+		"of a peer that is gone":   {as("Both"), []v1alpha1.PeeringRequest{request(same), request(func(r *v1alpha1.PeeringRequest) { r.Name = "automatic-c2" })}, "remove automatic-c2"},
+	} {
+		plan := planUse(useView{rules: tt.rules, all: []v1alpha1.ForeignCluster{peer}, requests: tt.requests, gone: func(string) (bool, time.Time) { return true, now }})
+		var got []string
+		for _, r := range plan.create {
+			got = append(got, "create "+r.Name)
+		}
+		for _, c := range plan.change {
+			got = append(got, "change "+c.request.Name)
+		}
+		for _, r := range plan.remove {
+			got = append(got, "remove "+r.Name)
+		}
+		for _, l := range plan.leftAlone {
+			got = append(got, "left alone "+l.what)
+		}
+		if text := strings.Join(got, ", "); text != tt.want {
+			t.Errorf("%s: %q, want %q", name, text, tt.want)
+		}
+	}
+}
