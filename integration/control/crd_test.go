@@ -89,6 +89,19 @@ func TestNonsenseIsRefusedWithItsReason(t *testing.T) {
 		"a percentage is at most 100":               {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.Limits.PercentOfFree = percent(101) }), want: "should be less than or equal to 100"},
 		"a percentage is not negative":              {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.Limits.PercentOfFree = percent(-1) }), want: "should be greater than or equal to 0"},
 		"a level of Pod Security exists":            {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.PodSecurity = "lax" }), want: `spec.podSecurity: Unsupported value: "lax"`},
+		"a policy that peers says with whom":        {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) { p.Automatic = &v1alpha1.AutomaticPeering{} }), want: "say whom to trust"},
+		"a policy that peers selects nobody": {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) {
+			p.Automatic, p.Names = &v1alpha1.AutomaticPeering{FirstUse: true}, []string{"a"}
+		}), want: "decides about the clusters that it peered with"},
+		"first use needs no group": {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) {
+			p.Automatic = &v1alpha1.AutomaticPeering{FirstUse: true, Group: &v1alpha1.PeeringGroup{Name: "a", SecretRef: v1alpha1.SecretKey{Name: "a"}}}
+		}), want: "say one of the two"},
+		"a group is a DNS label": {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) {
+			p.Automatic = &v1alpha1.AutomaticPeering{Group: &v1alpha1.PeeringGroup{Name: "A b", SecretRef: v1alpha1.SecretKey{Name: "a"}}}
+		}), want: "spec.automatic.group.name in body should match"},
+		"clusters are found on LANs and in domains": {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) {
+			p.Automatic = &v1alpha1.AutomaticPeering{FirstUse: true, Sources: []v1alpha1.Found{v1alpha1.FoundToken}}
+		}), want: "sources are LAN and DNS"},
 		"of the system no Service is told": {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) {
 			p.Services = []v1alpha1.ServiceExports{{Namespace: "kube-system"}}
 		}), want: "Services of Kubernetes' own namespaces (kube-*) are not told to anybody"},
