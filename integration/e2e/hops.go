@@ -33,7 +33,7 @@ func (s *Side) KnowsID(ctx context.Context, id string) (*v1alpha1.ForeignCluster
 			return &list.Items[i], nil
 		}
 	}
-	return nil, nil
+	return nil, nil //nolint:nilnil // not known is an answer
 }
 
 // ContractsWith are the contracts in force with another cluster, by this one's role.
