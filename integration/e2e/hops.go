@@ -42,6 +42,12 @@ func (s *Side) ContractsWith(ctx context.Context, other *Side) (map[v1alpha1.Con
 	if err != nil {
 		return nil, err
 	}
+	return s.ContractsWithID(ctx, id)
+}
+
+// ContractsWithID are the contracts in force with the cluster that has an ID, by this
+// one's role.
+func (s *Side) ContractsWithID(ctx context.Context, id string) (map[v1alpha1.ContractRole]v1alpha1.Contract, error) {
 	out := map[v1alpha1.ContractRole]v1alpha1.Contract{}
 	for _, role := range []v1alpha1.ContractRole{v1alpha1.ContractConsumer, v1alpha1.ContractProvider} {
 		all, err := s.Contracts(ctx, role)
