@@ -9,6 +9,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/integration/e2e"
@@ -37,6 +39,11 @@ func (s *stage) offloads(ctx context.Context, t *testing.T, from, to *e2e.Side) 
 	home, _ := e2e.Web(shop, "home-for-"+to.Name, 1, e2e.AtHome)
 	away, service := e2e.Web(shop, "in-"+to.Name, 1, e2e.Away)
 	away.Spec.Template.Spec.NodeSelector[v1alpha1.LabelPeer] = id
+	t.Cleanup(func() {
+		for _, o := range []ctrlclient.Object{home, away, service} {
+			ok(t, ctrlclient.IgnoreNotFound(from.Client.Delete(context.WithoutCancel(ctx), o, ctrlclient.PropagationPolicy(metav1.DeletePropagationBackground))))
+		}
+	})
 	ok(t, from.Create(ctx, home, away, service))
 	homes, err := from.PodsReady(ctx, e2e.Scheduled, shop, home.Labels, 1)
 	ok(t, err)
