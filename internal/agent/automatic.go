@@ -42,6 +42,10 @@ func (a *agent) peerByPolicy(ctx context.Context) (*controller.Automatic, error)
 		Forgotten: a.forgotten, Events: a.events, Said: a.peersWake.wake, Wake: wake, Secrets: secrets, Log: a.log, Now: time.Now,
 		Random: rand.N[time.Duration],
 	}
+	a.automatic = func() bool {
+		announces, err := automatic.Announces(ctx)
+		return err == nil && announces // it is asked again soon
+	}
 	a.groups.Secret, a.groups.Admit = automatic.GroupSecret, automatic.Admit
 	a.groups.Failed = func(group string, id peering.ClusterID, why string) { automatic.GroupFailed(ctx, group, id, why) }
 	return automatic, nil

@@ -50,6 +50,8 @@ func (r *NodeDiscoveries) SetupWithManager(mgr ctrl.Manager) error {
 		Named("nodediscoveries").
 		Watches(&v1alpha1.FabricNode{}, allAsOne("nodediscoveries"), gateway).
 		Watches(&v1alpha1.NodeDiscovery{}, allAsOne("nodediscoveries")).
+		// Whether this cluster peers by policy is published.
+		Watches(&v1alpha1.PeeringPolicy{}, allAsOne("nodediscoveries"), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Complete(r)
 }
 
