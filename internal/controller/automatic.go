@@ -495,7 +495,7 @@ func (r *Automatic) report(ctx context.Context, p *v1alpha1.PeeringPolicy, rules
 		meta.RemoveStatusCondition(&p.Status.Conditions, v1alpha1.ConditionAutomatic)
 	} else {
 		peers, waiting := plan.peers[p.Name], plan.waiting[p.Name]
-		p.Status.Automatic = &v1alpha1.AutomaticStatus{Peers: int32(peers), Waiting: int32(waiting)} //nolint:gosec // they are few
+		p.Status.Automatic = &v1alpha1.AutomaticStatus{Peers: int32(peers), Waiting: int32(waiting)}
 		c := condition(v1alpha1.ConditionAutomatic, metav1.ConditionTrue, "Peering", "this cluster peers by itself with clusters that are found")
 		if waiting > 0 {
 			c.Message += "; of those that wait `entente peers` says why"

@@ -21,6 +21,9 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
+// lowestID is that of a cluster that always dials first.
+const lowestID = peering.ClusterID("22222222222222222222222222222222")
+
 // automaticTest is an Automatic that looks when the test says so.
 type automaticTest struct {
 	*Automatic
@@ -46,7 +49,7 @@ func newAutomaticTest(t *testing.T, objects ...client.Object) *automaticTest {
 		return at.err
 	}
 	at.Automatic = &Automatic{
-		Client: c, Direct: c, Namespace: "entente-system", Self: ownID, Events: at.events, Log: slog.New(slog.DiscardHandler),
+		Client: c, Direct: c, Namespace: "entente-system", Self: lowestID, Events: at.events, Log: slog.New(slog.DiscardHandler),
 		Forgotten: forgottenAt(c, at.clock.Now), Now: at.clock.Now, Random: none,
 		Introduce: func(_ context.Context, endpoint string, _ peering.ClusterID) (wire.ClusterInfo, string, error) {
 			return at.milan.info, "042917", call("introduce " + endpoint)
@@ -386,6 +389,14 @@ func TestPlanUse(t *testing.T) {
 		return *r
 	}
 	same := func(*v1alpha1.PeeringRequest) {}
+	trustedAt := meta.FindStatusCondition(peer.Status.Conditions, v1alpha1.ConditionTrusted).LastTransitionTime.Time
+	ended := func(after time.Duration) func(*v1alpha1.PeeringRequest) {
+		return func(r *v1alpha1.PeeringRequest) {
+			c := condition(v1alpha1.ConditionAccepted, metav1.ConditionFalse, reasonEndedByProvider, "")
+			c.LastTransitionTime = metav1.NewTime(trustedAt.Add(after))
+			r.Status.Conditions = []metav1.Condition{c}
+		}
+	}
 	for name, tt := range map[string]struct {
 		rules    []automaticRule
 		requests []v1alpha1.PeeringRequest
@@ -394,6 +405,8 @@ func TestPlanUse(t *testing.T) {
 		"to lend is not to ask":    {as("Lend"), nil, ""},
 		"to use is":                {as("Use"), nil, "create automatic-c1"},
 		"it is there":              {as("Both"), []v1alpha1.PeeringRequest{request(same)}, ""},
+		"the provider ended it":    {as("Both"), []v1alpha1.PeeringRequest{request(ended(time.Minute))}, ""},
+		"it did, and trust is new": {as("Both"), []v1alpha1.PeeringRequest{request(ended(-time.Minute))}, "remove automatic-c1"},
 		"it asks for other things": {rule(func(a *v1alpha1.AutomaticPeering) { a.PriceCeiling = &v1alpha1.Money{Currency: "EUR", Amount: "1"} }), []v1alpha1.PeeringRequest{request(same)}, "change automatic-c1"},
 		"to lend from now on":      {as("Lend"), []v1alpha1.PeeringRequest{request(same)}, "remove automatic-c1"},
 		"it is a person's":         {as("Lend"), []v1alpha1.PeeringRequest{request(func(r *v1alpha1.PeeringRequest) { r.Labels = nil })}, ""},

@@ -62,9 +62,11 @@ func planUse(v useView) usePlan {
 		want := automaticRequest(rule, fc)
 		wanted[want.Name] = want
 	}
-	trusted := make(map[string]bool, len(v.all))
+	trusted := make(map[string]*metav1.Condition, len(v.all))
 	for i := range v.all {
-		trusted[v.all[i].Name] = meta.IsStatusConditionTrue(v.all[i].Status.Conditions, v1alpha1.ConditionTrusted)
+		if c := meta.FindStatusCondition(v.all[i].Status.Conditions, v1alpha1.ConditionTrusted); c != nil && c.Status == metav1.ConditionTrue {
+			trusted[v.all[i].Name] = c
+		}
 	}
 	for i := range v.requests {
 		r := &v.requests[i]
@@ -80,19 +82,30 @@ func planUse(v useView) usePlan {
 		case want == nil && rules[policy] == nil && awaited(policy): // it may be back in a moment
 		case want == nil, want.Spec.ForeignCluster != r.Spec.ForeignCluster, want.Labels[v1alpha1.LabelAutomatic] != policy:
 			out.remove = append(out.remove, r)
+		case outlived(r, trusted[r.Spec.ForeignCluster]):
+			out.remove = append(out.remove, r) // and asked anew with the next look
 		case !equality.Semantic.DeepEqual(want.Spec.Resources, r.Spec.Resources), !equality.Semantic.DeepEqual(want.Spec.PriceCeiling, r.Spec.PriceCeiling):
 			out.change = append(out.change, requestChange{r, want.Spec})
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {
 		// Who does not trust this cluster is not asked.
-		if want := wanted[name]; trusted[want.Spec.ForeignCluster] {
+		if want := wanted[name]; trusted[want.Spec.ForeignCluster] != nil {
 			out.create = append(out.create, want)
 		}
 	}
 	planOffloading(v, rules, awaited, &out)
 	slices.SortFunc(out.leftAlone, func(a, b leftAlone) int { return cmp.Or(cmp.Compare(a.policy, b.policy), cmp.Compare(a.what, b.what)) })
 	return out
+}
+
+const reasonEndedByProvider = "EndedByProvider"
+
+// outlived says whether the provider ended what a request was for and trust was made
+// again since: then that was not its last word. Where trust held all the time it was.
+func outlived(r *v1alpha1.PeeringRequest, trusted *metav1.Condition) bool {
+	accepted := meta.FindStatusCondition(r.Status.Conditions, v1alpha1.ConditionAccepted)
+	return trusted != nil && accepted != nil && accepted.Reason == reasonEndedByProvider && !trusted.LastTransitionTime.Before(&accepted.LastTransitionTime)
 }
 
 func planOffloading(v useView, rules map[string]*automaticRule, awaited func(string) bool, out *usePlan) {

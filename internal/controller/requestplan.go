@@ -80,7 +80,7 @@ func planRequest(s *v1alpha1.PeeringRequest, h *heldContract, peerGone bool, sta
 	case peering.Closed:
 		switch {
 		case endedByPeer(h.stored) && !chooses:
-			return hold(metav1.ConditionFalse, "EndedByProvider", "the provider ended contract %s; delete this PeeringRequest, and create another to ask again", name)
+			return hold(metav1.ConditionFalse, reasonEndedByProvider, "the provider ended contract %s; delete this PeeringRequest, and create another to ask again", name)
 		case h.state.Reason == peering.ReasonEndedHere && chooses && !peerGone && !s.LeavesOut(h.stored.Spec.ForeignCluster):
 			return hold(metav1.ConditionFalse, "EndedHere", "this cluster ended contract %s; delete this PeeringRequest, and create another to ask again", name)
 		case h.state.Reason == peering.ReasonExpired && s.Spec.Renewal == v1alpha1.RenewalNever:
