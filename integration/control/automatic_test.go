@@ -218,7 +218,18 @@ func TestClustersThatListEachOtherPeerByThemselves(t *testing.T) {
 	if err := home.put(ctx, v1alpha1.AutomaticPeering{ClusterIDs: []string{string(ids[abroadName])}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := lendsBothWays(ctx, ids, "ClusterID"); err != nil {
+	// Trust is made again. What home lent it ended: abroad asks again when trust ended
+	// there, too, or when its PeeringRequest is deleted.
+	err := both(func(c *cluster) error {
+		return until(ctx, 2*later, c.name+" to be trusted again", func(ctx context.Context) error {
+			fc, err := c.byPolicy(ctx, ids[peerOf(c)], "ClusterID")
+			if err != nil {
+				return err
+			}
+			return errors.Join(conditionTrue(fc.Status.Conditions, v1alpha1.ConditionTrusted), conditionTrue(fc.Status.Conditions, v1alpha1.ConditionConnected))
+		})
+	})
+	if err != nil {
 		t.Errorf("listed again: %v", err)
 	}
 }
