@@ -110,6 +110,14 @@ live: lab $(BIN)/helm $(BIN)/gotestsum ## What needs an API server and nothing e
 	KUBEBUILDER_ASSETS=$${server%/*} KUBEBUILDER_CONTROLPLANE_START_TIMEOUT=2m ENTENTE_LIVE=must \
 		$(GOTEST) --packages './internal/agent ./internal/charttest ./internal/offload ./vk' -- -count 1
 
+# What make test leaves out because it takes long, and what needs programs that a
+# machine may lack: avahi-daemon, avahi-utils, bind9, bind9-dnsutils, dbus.
+.PHONY: matrix
+matrix: build image lab $(BIN)/helm $(BIN)/grpcurl ## Discovery beside other programs, and clusters on one LAN that come, go and change (Linux, root, 20 minutes)
+	@ENTENTE_INTEROP=must ENTENTE_INTEROP_LONG=1 go test -count 1 -timeout 20m ./discovery/...
+	@cd integration && ENTENTE_MATRIX=1 go test -p 1 -count 1 -timeout 1h -v -run '^(TestLabOfClustersThatShareALAN|TestClustersOfAGroupPeerByThemselves)$$' ./lab ./control
+	@cd integration && ENTENTE_MATRIX=1 go test -p 1 -count 1 -timeout 1h -v ./lan
+
 .PHONY: soak
 soak: ## Kill loops, rotation, and an hour of attack on etcd, at length (hours)
 	@cd integration && ENTENTE_ROUNDS=$${ENTENTE_ROUNDS:-100} ENTENTE_ATTACK=$${ENTENTE_ATTACK:-1h} ENTENTE_SOAK=1 go test -count 1 -timeout 6h -v -run '^(TestThreePeersThatWriteWithoutEndLeaveTheClusterWritable|TestAPeeringSurvivesAKillInEachPart|TestCertificatesAndKeysChangeUnderLoad|TestWhoWasForgottenWhileItWasDeadConcludesIt)$$' ./control

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +20,9 @@ import (
 // TestAThirdClusterMakesAFullMesh has a third cluster come, change its address, change
 // its key, and go. Peerings follow, and contracts stay.
 func TestAThirdClusterMakesAFullMesh(t *testing.T) {
+	if os.Getenv("ENTENTE_MATRIX") == "" {
+		t.Skip("two minutes, of which much is waiting: `make matrix` runs it")
+	}
 	ctx, s := onStage(t)
 	rome, milan, oslo := s.rome(), s.milan(), s.oslo()
 	all := map[*e2e.Side]setting{rome: member, milan: member, oslo: member}
