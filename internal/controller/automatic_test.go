@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"crypto/rand"
 	"log/slog"
 	"slices"
 	"strings"
@@ -324,6 +325,32 @@ func TestPolicyMayBeginAgainWhatItEnded(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestForgottenClusterDoesNotAskItselfBack has a cluster that a person forgot introduce
+// itself as if its administrator asked, where policies would trust it at once.
+func TestForgottenClusterDoesNotAskItselfBack(t *testing.T) {
+	t.Parallel()
+	at := newAutomaticTest(t)
+	at.make(t, automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.ClusterIDs = []string{string(at.milan.id)} }))
+	if err := at.Forgotten.Add(t.Context(), at.milan.id); err != nil {
+		t.Fatal(err)
+	}
+	answers := &Introductions{Client: at.Client, Cache: at.Client, Forgotten: at.Forgotten, Self: ownID, Rand: rand.Reader, Now: at.clock.Now}
+	for _, requested := range []bool{true, false} { // the second time as it does by itself
+		at.clock.pass(time.Minute)
+		if _, err := answers.introduceAs(t, at.milan, "x", requested); err != nil {
+			t.Fatal(err)
+		}
+		at.looks(t)
+		if fc := peerCalled(t, at.Client, "milan"); !store.Pending(fc) || fc.Status.Introduction == nil {
+			t.Errorf("requested %t: nobody here decided, and it is %+v", requested, fc)
+		}
+	}
+	groups := &Groups{Cache: at.Client, Forgotten: at.Forgotten}
+	if err := groups.mayJoin(t.Context(), at.milan.id); wire.ReasonOf(err) != wire.ReasonTrustForgotten {
+		t.Errorf("by a group: %v", err)
 	}
 }
 

@@ -3,6 +3,7 @@ package controller
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -80,7 +81,9 @@ func (r *Introductions) Introduce(ctx context.Context, id peering.ClusterID, fro
 	if fc != nil && fc.Spec.Decision == v1alpha1.DecisionDenied {
 		return nonce, denied()
 	}
-	if named := fc != nil && fc.DeletionTimestamp.IsZero() && !store.Pending(fc); !named && !requested {
+	// One that introduced itself since, as an administrator there asked for it, may do it again.
+	named := fc != nil && fc.DeletionTimestamp.IsZero() && (!store.Pending(fc) || fc.Status.Introduction != nil)
+	if !named && !requested {
 		if _, forgot, err := r.Forgotten.Since(ctx, id); err != nil || forgot {
 			return nonce, cmp.Or(err, forgottenHere())
 		}
@@ -180,12 +183,17 @@ func (r *Introductions) Reveal(ctx context.Context, id peering.ClusterID, nonce 
 	if err != nil {
 		return err
 	}
-	switch at, forgot, err := r.Forgotten.Since(ctx, id); {
-	case err != nil:
-		return err
+	// What a person forgot stays so until one here decides: the other side says itself that
+	// an administrator asked, and a policy would take it for trust. It shows up to be
+	// decided about.
+	at, forgot, err := r.Forgotten.Since(ctx, id)
+	person, err2 := r.Forgotten.ByPerson(ctx, id)
+	switch {
+	case err != nil || err2 != nil:
+		return errors.Join(err, err2)
 	case forgot && !at.Before(i.at): // since it began
 		return forgottenHere()
-	case forgot && i.requested:
+	case forgot && i.requested && !person:
 		if err := r.Forgotten.Remove(ctx, id); err != nil {
 			return err
 		}
