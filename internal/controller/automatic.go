@@ -177,6 +177,12 @@ func (r *Automatic) look(ctx context.Context) (time.Duration, error) {
 	for _, a := range plan.approve {
 		errs = append(errs, r.approve(ctx, byName[a.fc], a))
 	}
+	for _, name := range plan.stay {
+		errs = append(errs, mark(ctx, r.Client, byName[name], func() bool {
+			delete(byName[name].Annotations, v1alpha1.AnnotationAutomaticEnded)
+			return true
+		}))
+	}
 	for _, name := range plan.letGo {
 		errs = append(errs, r.letGo(ctx, byName[name]))
 	}

@@ -205,6 +205,45 @@ func TestPolicyPeersAndEnds(t *testing.T) {
 	}
 }
 
+// TestEndThatCameToNothingIsForgotten has a policy be about to let a peer go, and then
+// stand for it again, or a person take it over.
+func TestEndThatCameToNothingIsForgotten(t *testing.T) {
+	t.Parallel()
+	for name, then := range map[string]func(t *testing.T, at *automaticTest){
+		"it stands again": func(t *testing.T, at *automaticTest) { at.looks(t) },
+		"it was denied": func(t *testing.T, at *automaticTest) {
+			fc := peerCalled(t, at.Client, "milan")
+			fc.Spec.Decision = v1alpha1.DecisionDenied
+			if err := at.Client.Update(t.Context(), fc); err != nil {
+				t.Fatal(err)
+			}
+			at.looks(t)
+		},
+		"it joined with a token": func(t *testing.T, at *automaticTest) {
+			if _, err := store.AddPeer(t.Context(), at.Client, nil, at.milan.id, at.milan.info, ""); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			at := newAutomaticTest(t)
+			at.make(t, automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))
+			at.found(t)
+			at.looks(t)
+			fc := peerCalled(t, at.Client, "milan")
+			metav1.SetMetaDataAnnotation(&fc.ObjectMeta, v1alpha1.AnnotationAutomaticEnded, "true") // and the deletion failed
+			if err := at.Client.Update(t.Context(), fc); err != nil {
+				t.Fatal(err)
+			}
+			then(t, at)
+			if fc := peerCalled(t, at.Client, "milan"); fc.Annotations[v1alpha1.AnnotationAutomaticEnded] != "" || fc.Spec.TrustBundle == "" {
+				t.Errorf("it is %+v", fc.ObjectMeta)
+			}
+		})
+	}
+}
+
 func TestGroupsSecret(t *testing.T) {
 	t.Parallel()
 	at := newAutomaticTest(t)
@@ -308,12 +347,19 @@ func TestTokenMakesAPeerOfAPolicyAPersons(t *testing.T) {
 func TestPolicyMayBeginAgainWhatItEnded(t *testing.T) {
 	t.Parallel()
 	milan := newOther(t, "milan")
-	for name, ended := range map[string]bool{"a person": false, "a policy": true} {
+	for name, by := range map[string]struct{ mark, label, ended bool }{
+		"a person": {}, "a policy": {true, true, true},
+		"a person, of what a policy once was about to end": {true, false, false},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			fc := approvedPeer("milan", milan)
-			if ended {
+			ended := by.ended
+			if by.mark {
 				fc.Annotations = map[string]string{v1alpha1.AnnotationAutomaticEnded: "true"}
+			}
+			if by.label {
+				fc.Labels = map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager, v1alpha1.LabelAutomatic: "home"}
 			}
 			pt := newPeersTest(t, fc)
 			pt.forgets(t, "milan")

@@ -104,6 +104,9 @@ type automaticPlan struct {
 	approve []automaticApproval
 	// letGo is names of ForeignClusters that no policy stands for any more.
 	letGo []string
+	// stay is names of those that were about to be let go, and are not any more: who
+	// forgets one from now on is a person.
+	stay []string
 	// lift is clusters that a policy forgot and that one peers with again.
 	lift []peering.ClusterID
 	// peers and waiting count by policy.
@@ -199,6 +202,7 @@ func (s *automaticState) plan(v automaticView) automaticPlan {
 		}
 		if name := automaticPolicy(fc); name != "" && !store.Pending(fc) {
 			rule := rules[name]
+			ending := len(out.letGo)
 			switch {
 			case fc.Spec.Decision == v1alpha1.DecisionDenied: // a person's word
 			case rule == nil:
@@ -211,6 +215,9 @@ func (s *automaticState) plan(v automaticView) automaticPlan {
 				out.letGo = append(out.letGo, fc.Name)
 			default:
 				out.peers[name]++
+			}
+			if fc.Annotations[v1alpha1.AnnotationAutomaticEnded] != "" && len(out.letGo) == ending {
+				out.stay = append(out.stay, fc.Name)
 			}
 			continue
 		}

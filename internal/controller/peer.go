@@ -610,7 +610,7 @@ func (r *Peers) forget(ctx context.Context, fc *v1alpha1.ForeignCluster, contrac
 	}
 	// Before the object is gone: the peer may introduce itself in the same second.
 	forget := r.Forgotten.Add
-	if fc.Annotations[v1alpha1.AnnotationAutomaticEnded] == "true" {
+	if automaticPolicy(fc) != "" && fc.Annotations[v1alpha1.AnnotationAutomaticEnded] == "true" {
 		forget = r.Forgotten.AddByPolicy
 	}
 	if err := forget(ctx, peering.ClusterID(fc.Spec.ClusterID)); err != nil {

@@ -219,6 +219,7 @@ func ByPolicy(fc *v1alpha1.ForeignCluster, policy, by string) {
 		fc.Annotations = map[string]string{}
 	}
 	fc.Labels[v1alpha1.LabelAutomatic], fc.Annotations[v1alpha1.AnnotationAutomaticBy] = policy, by
+	delete(fc.Annotations, v1alpha1.AnnotationAutomaticEnded)
 	controllerutil.AddFinalizer(fc, v1alpha1.Finalizer)
 }
 
@@ -226,6 +227,7 @@ func ByPolicy(fc *v1alpha1.ForeignCluster, policy, by string) {
 func disown(fc *v1alpha1.ForeignCluster) {
 	delete(fc.Labels, v1alpha1.LabelAutomatic)
 	delete(fc.Annotations, v1alpha1.AnnotationAutomaticBy)
+	delete(fc.Annotations, v1alpha1.AnnotationAutomaticEnded)
 }
 
 // Sight makes a ForeignCluster of a cluster that discovery found and that is not known,
