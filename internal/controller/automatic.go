@@ -369,8 +369,12 @@ func (r *Automatic) GroupFailed(ctx context.Context, group string, id peering.Cl
 	}
 }
 
-// keep keeps trust in the name of a policy.
+// keep keeps trust in the name of a policy, if the policy still wants it: a call takes a
+// while, and people decide meanwhile.
 func (r *Automatic) keep(ctx context.Context, i store.Introduction) error {
+	if err := r.wanted(ctx, i); err != nil {
+		return err
+	}
 	name, err := store.Introduce(ctx, r.Direct, i)
 	if err != nil {
 		return err
@@ -378,6 +382,41 @@ func (r *Automatic) keep(ctx context.Context, i store.Introduction) error {
 	r.Log.Info("peered by policy", "peer", name, "id", i.ID, "policy", i.Policy, "by", i.By)
 	r.tell(ctx, i.Policy, name, corev1.EventTypeNormal, "PeeredByPolicy", "the policy %s trusts %s by %s", i.Policy, name, i.By)
 	return nil
+}
+
+// wanted returns an error with the reason CONFLICT where what a call began is not wanted any
+// more, as the API server itself says: by the policy, or by a person.
+func (r *Automatic) wanted(ctx context.Context, i store.Introduction) error {
+	var p v1alpha1.PeeringPolicy
+	err := r.Direct.Get(ctx, client.ObjectKey{Name: i.Policy}, &p)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("read peering policy %s: %w", i.Policy, err)
+	}
+	if err != nil || !p.DeletionTimestamp.IsZero() || p.Spec.Automatic == nil || !(&automaticRule{AutomaticPeering: *p.Spec.Automatic}).trusts(i.ID, basis(i.By)) {
+		return wire.Errorf(wire.ReasonConflict, "no policy of this cluster peers with cluster %s for that any more", i.ID.Short())
+	}
+	fc, err := store.Find(ctx, r.Direct, i.ID)
+	if err != nil {
+		return err
+	}
+	// What was dialled was found: whoever deleted it meanwhile does not want it back.
+	if fc == nil && r.calling(i.ID) {
+		return wire.Errorf(wire.ReasonConflict, "cluster %s was deleted here while it was called", i.ID.Short())
+	}
+	switch forgot, err := r.Forgotten.ByPerson(ctx, i.ID); {
+	case err != nil:
+		return err
+	case forgot && (fc == nil || store.Pending(fc)):
+		return wire.Errorf(wire.ReasonConflict, "an administrator of this cluster forgot cluster %s", i.ID.Short())
+	}
+	return nil
+}
+
+// calling says whether a cluster is being called now.
+func (r *Automatic) calling(id peering.ClusterID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.state != nil && r.state.calling(id)
 }
 
 // tell records an event of a policy and of a ForeignCluster.

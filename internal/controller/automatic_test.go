@@ -31,6 +31,8 @@ type automaticTest struct {
 	clock  *testClock
 	milan  other
 	events *recorder
+	// during is what happens while Milan is called.
+	during func()
 
 	mu    sync.Mutex
 	calls []string
@@ -47,6 +49,9 @@ func newAutomaticTest(t *testing.T, objects ...client.Object) *automaticTest {
 		at.mu.Lock()
 		defer at.mu.Unlock()
 		at.calls = append(at.calls, what)
+		if at.during != nil {
+			at.during()
+		}
 		return at.err
 	}
 	at.Automatic = &Automatic{
@@ -160,7 +165,9 @@ func TestPolicyPeersAndEnds(t *testing.T) {
 	ask := &v1alpha1.PeeringRequest{ObjectMeta: metav1.ObjectMeta{Name: "by-hand"}, Spec: v1alpha1.PeeringRequestSpec{ForeignCluster: "elsewhere"}}
 	at.make(t, p, own, ask)
 	at.found(t)
-	at.looks(t) // its ID is the lower one
+	at.looks(t)
+	at.clock.pass(laterAfter) // the other's ID may be the lower one
+	at.looks(t)
 	fc := peerCalled(t, at.Client, "milan")
 	if fc.Spec.TrustBundle != at.milan.info.PEM() || fc.Labels[v1alpha1.LabelAutomatic] != "home" || fc.Annotations[v1alpha1.AnnotationAutomaticBy] != "ClusterID" || !slices.Contains(fc.Finalizers, v1alpha1.Finalizer) {
 		t.Fatalf("it is kept as %+v", fc)
@@ -317,7 +324,9 @@ func TestGroupsSecret(t *testing.T) {
 
 func TestTokenMakesAPeerOfAPolicyAPersons(t *testing.T) {
 	t.Parallel()
-	at := newAutomaticTest(t)
+	inGroup := func(a *v1alpha1.AutomaticPeering) { a.Group = &v1alpha1.PeeringGroup{Name: "garage"} }
+	home, elsewhere := automaticPolicyCalled("home", inGroup), automaticPolicyCalled("other", inGroup)
+	at := newAutomaticTest(t, home, elsewhere)
 	if err := at.Admit(t.Context(), at.milan.id, at.milan.info, "home", "garage"); err != nil {
 		t.Fatal(err)
 	}
@@ -339,6 +348,61 @@ func TestTokenMakesAPeerOfAPolicyAPersons(t *testing.T) {
 	at.looks(t)
 	if got, want := at.objects(t), []string{"peer milan"}; !slices.Equal(got, want) {
 		t.Errorf("there are %q, want %q", got, want)
+	}
+}
+
+// TestPeopleDecideDuringACall has somebody undo what a call is for, while it lasts.
+func TestPeopleDecideDuringACall(t *testing.T) {
+	t.Parallel()
+	policies := map[string]func(*v1alpha1.AutomaticPeering){
+		"group": func(a *v1alpha1.AutomaticPeering) { a.Group = &v1alpha1.PeeringGroup{Name: "garage"} },
+		"first": func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true },
+	}
+	for by, edit := range policies {
+		for name, during := range map[string]func(*testing.T, *automaticTest, *v1alpha1.PeeringPolicy){
+			"nothing":               nil,
+			"the policy is deleted": func(t *testing.T, at *automaticTest, p *v1alpha1.PeeringPolicy) { at.remove(t, p) },
+			"the policy peers by itself no longer": func(t *testing.T, at *automaticTest, p *v1alpha1.PeeringPolicy) {
+				before := p.DeepCopy()
+				p.Spec.Automatic = nil
+				if err := at.Client.Patch(t.Context(), p, client.MergeFrom(before)); err != nil {
+					t.Error(err)
+				}
+			},
+			"it is not found any more": func(t *testing.T, at *automaticTest, _ *v1alpha1.PeeringPolicy) {
+				at.remove(t, &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "milan-" + at.milan.id.Short()}})
+			},
+			"it is forgotten": func(t *testing.T, at *automaticTest, _ *v1alpha1.PeeringPolicy) {
+				if err := at.Forgotten.Add(t.Context(), at.milan.id); err != nil {
+					t.Error(err)
+				}
+			},
+		} {
+			t.Run(by+": "+name, func(t *testing.T) {
+				t.Parallel()
+				at := newAutomaticTest(t)
+				p := automaticPolicyCalled("home", edit)
+				if p.Spec.Automatic.Group != nil {
+					p.Spec.Automatic.Group.SecretRef = v1alpha1.SecretKey{Name: "garage"}
+					at.make(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "entente-system", Name: "garage"}, Data: map[string][]byte{"token": []byte("0123456789abcdef")}})
+				}
+				at.make(t, p)
+				at.found(t)
+				if during != nil {
+					at.during = func() { during(t, at, p) }
+				}
+				at.looks(t)
+				at.clock.pass(laterAfter) // its ID may be the higher one
+				at.looks(t)
+				if len(at.calls) != 1 {
+					t.Fatalf("calls %q", at.calls)
+				}
+				trusted := slices.ContainsFunc(peersOf(t, at.Client), func(fc v1alpha1.ForeignCluster) bool { return fc.Spec.TrustBundle != "" })
+				if trusted != (during == nil) {
+					t.Errorf("trusted %t; there are %q", trusted, at.objects(t))
+				}
+			})
+		}
 	}
 }
 

@@ -61,10 +61,14 @@ func (p *automaticRule) sources() []v1alpha1.Found {
 
 // stands says whether it trusts a cluster for the reason for which it was trusted.
 func (p *automaticRule) stands(fc *v1alpha1.ForeignCluster) bool {
-	by := basis(fc.Annotations[v1alpha1.AnnotationAutomaticBy])
+	return p.trusts(peering.ClusterID(fc.Spec.ClusterID), basis(fc.Annotations[v1alpha1.AnnotationAutomaticBy]))
+}
+
+// trusts says whether it trusts a cluster for a reason.
+func (p *automaticRule) trusts(id peering.ClusterID, by basis) bool {
 	switch {
 	case by == byClusterID:
-		return p.lists(fc.Spec.ClusterID)
+		return p.lists(string(id))
 	case by == byFirstUse:
 		return p.FirstUse
 	case strings.HasPrefix(string(by), string(byGroup)):
@@ -328,6 +332,16 @@ func (s *automaticState) try(key tryKey, revision string, v automaticView) *auto
 		s.tries[key] = t
 	}
 	return t
+}
+
+// calling says whether a try of a cluster is running.
+func (s *automaticState) calling(id peering.ClusterID) bool {
+	for key, t := range s.tries {
+		if key.id == id && t.running {
+			return true
+		}
+	}
+	return false
 }
 
 // done records how a try went, and returns what is new to say of it.
