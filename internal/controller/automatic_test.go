@@ -496,8 +496,14 @@ func TestAutomaticPolicyDecidesAboutItsOwn(t *testing.T) {
 		"others are another's":      {policies, trustedPeer("c2", 2), "a", peering.Automatic},
 		"none of its own":           {[]lending{policy("x", by("Both"))}, ours, "", 0},
 		"to use is not to lend":     {[]lending{policy("zebra", by("Use")), policy("a", all)}, ours, "zebra", peering.Never},
+		"none while it is replaced": {[]lending{policy("a", all)}, ours, "", 0},
+		"none once it is another":   {[]lending{policy("zebra", all)}, ours, "", 0},
+		"a label alone says not":    {policies, changed(ours, func(fc *v1alpha1.ForeignCluster) { delete(fc.Annotations, v1alpha1.AnnotationAutomaticBy) }), "a", peering.Automatic},
 		"a person's label says not": {policies, changed(ours, func(fc *v1alpha1.ForeignCluster) { delete(fc.Labels, v1alpha1.LabelManaged) }), "a", peering.Automatic},
 	} {
+		if name := unconfirmed(tt.policies, &tt.fc); name != "" {
+			t.Errorf("with its name confirmed %s decides", name)
+		}
 		got, err := selecting(tt.policies, &tt.fc)
 		switch {
 		case tt.want == "" && err == nil:

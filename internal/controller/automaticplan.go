@@ -39,6 +39,15 @@ func automaticPolicy(o interface{ GetLabels() map[string]string }) string {
 	return labels[v1alpha1.LabelAutomatic]
 }
 
+// peerOf returns the policy that a ForeignCluster is a peer of; empty is none. One that has
+// the label alone is a person's: a policy says why, too.
+func peerOf(fc *v1alpha1.ForeignCluster) string {
+	if fc.Annotations[v1alpha1.AnnotationAutomaticBy] == "" {
+		return ""
+	}
+	return automaticPolicy(fc)
+}
+
 // automaticRule is a PeeringPolicy with spec.automatic.
 type automaticRule struct {
 	name string

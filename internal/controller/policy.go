@@ -123,7 +123,10 @@ func readPolicy(p *v1alpha1.PeeringPolicy) lending {
 func (l *lending) selects(fc *v1alpha1.ForeignCluster) bool {
 	s := l.spec
 	if s.Automatic != nil {
-		return automaticPolicy(fc) == l.policy.Name
+		return peerOf(fc) == l.policy.Name
+	}
+	if peerOf(fc) != "" {
+		return false // not even while that policy is replaced, or peers by itself no longer
 	}
 	return l.selector.Matches(labels.Set(fc.Labels)) &&
 		(len(s.ClusterIDs) == 0 || slices.Contains(s.ClusterIDs, fc.Spec.ClusterID)) &&
@@ -145,9 +148,9 @@ func selecting(policies []lending, fc *v1alpha1.ForeignCluster) (*lending, error
 // confirmed; empty is none.
 func unconfirmed(policies []lending, fc *v1alpha1.ForeignCluster) string {
 	confirmed := fc.DeepCopy()
-	confirmed.Annotations = map[string]string{v1alpha1.AnnotationNameConfirmed: "true"}
+	metav1.SetMetaDataAnnotation(&confirmed.ObjectMeta, v1alpha1.AnnotationNameConfirmed, "true")
 	now, _ := selecting(policies, fc)
-	if then, _ := selecting(policies, confirmed); then != now {
+	if then, _ := selecting(policies, confirmed); then != nil && then != now {
 		return then.policy.Name
 	}
 	return ""
