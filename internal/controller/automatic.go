@@ -133,7 +133,9 @@ func (r *Automatic) look(ctx context.Context) (time.Duration, error) {
 		}
 	}
 	for i := range all.Items {
-		note(&all.Items[i])
+		if peerOf(&all.Items[i]) != "" {
+			note(&all.Items[i])
+		}
 	}
 	for i := range v.requests {
 		note(&v.requests[i])
@@ -443,7 +445,7 @@ func (r *Automatic) approve(ctx context.Context, fc *v1alpha1.ForeignCluster, a 
 // letGo deletes a ForeignCluster that no policy stands for any more, if the API server
 // itself says so, too. What is asked of it ends with it.
 func (r *Automatic) letGo(ctx context.Context, fc *v1alpha1.ForeignCluster) error {
-	policy := automaticPolicy(fc)
+	policy := peerOf(fc)
 	var p v1alpha1.PeeringPolicy
 	err := r.Direct.Get(ctx, client.ObjectKey{Name: policy}, &p)
 	switch {

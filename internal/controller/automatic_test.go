@@ -553,6 +553,7 @@ func TestPlanUse(t *testing.T) {
 		"it asks for other things": {rule(func(a *v1alpha1.AutomaticPeering) { a.PriceCeiling = &v1alpha1.Money{Currency: "EUR", Amount: "1"} }), []v1alpha1.PeeringRequest{request(same)}, "change automatic-c1"},
 		"to lend from now on":      {as("Lend"), []v1alpha1.PeeringRequest{request(same)}, "remove automatic-c1"},
 		"it is a person's":         {as("Lend"), []v1alpha1.PeeringRequest{request(func(r *v1alpha1.PeeringRequest) { r.Labels = nil })}, ""},
+		"it is a copy of one":      {as("Lend"), []v1alpha1.PeeringRequest{request(func(r *v1alpha1.PeeringRequest) { r.Name = "mine" })}, ""},
 		"a person's is in its way": {as("Both"), []v1alpha1.PeeringRequest{request(func(r *v1alpha1.PeeringRequest) { r.Labels = nil })}, "left alone PeeringRequest automatic-c1"},
 		"of a peer that is gone":   {as("Both"), []v1alpha1.PeeringRequest{request(same), request(func(r *v1alpha1.PeeringRequest) { r.Name = "automatic-c2" })}, "remove automatic-c2"},
 	} {

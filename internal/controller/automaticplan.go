@@ -213,7 +213,7 @@ func (s *automaticState) plan(v automaticView) automaticPlan {
 		if !fc.DeletionTimestamp.IsZero() {
 			continue
 		}
-		if name := automaticPolicy(fc); name != "" && !store.Pending(fc) {
+		if name := peerOf(fc); name != "" && !store.Pending(fc) {
 			rule := rules[name]
 			ending := len(out.letGo)
 			switch {

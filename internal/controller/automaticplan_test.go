@@ -135,6 +135,7 @@ func TestAutomaticPlan(t *testing.T) {
 		"the policy is gone":               {nil, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", byFirstUse)}, nil, nil, true, []string{"let go c1"}},
 		"the policy may come back":         {nil, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", byFirstUse)}, nil, nil, false, nil},
 		"a person took the label off":      {nil, []v1alpha1.ForeignCluster{changed(byPolicy("c1", 1, "home", byFirstUse), func(fc *v1alpha1.ForeignCluster) { delete(fc.Labels, v1alpha1.LabelAutomatic) })}, nil, nil, true, nil},
+		"a person put the label on":        {[]automaticRule{listing("home", 2)}, []v1alpha1.ForeignCluster{changed(byPolicy("c1", 1, "home", byFirstUse), func(fc *v1alpha1.ForeignCluster) { delete(fc.Annotations, v1alpha1.AnnotationAutomaticBy) })}, nil, nil, true, nil},
 		"a person wrote it, label and all": {nil, []v1alpha1.ForeignCluster{changed(byPolicy("c1", 1, "home", byFirstUse), func(fc *v1alpha1.ForeignCluster) { delete(fc.Labels, v1alpha1.LabelManaged) })}, nil, nil, true, nil},
 		"a person denied it since":         {nil, []v1alpha1.ForeignCluster{changed(byPolicy("c1", 1, "home", byFirstUse), func(fc *v1alpha1.ForeignCluster) { fc.Spec.Decision = v1alpha1.DecisionDenied })}, nil, nil, true, nil},
 		"it is being forgotten":            {nil, []v1alpha1.ForeignCluster{changed(byPolicy("c1", 1, "home", byFirstUse), func(fc *v1alpha1.ForeignCluster) { fc.DeletionTimestamp = &metav1.Time{Time: now} })}, nil, nil, true, nil},

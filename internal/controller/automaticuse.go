@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -55,7 +56,7 @@ func planUse(v useView) usePlan {
 	}
 	for i := range v.all {
 		fc := &v.all[i]
-		rule := rules[automaticPolicy(fc)]
+		rule := rules[peerOf(fc)]
 		if rule == nil || !rule.Uses() || !rule.stands(fc) || !fc.DeletionTimestamp.IsZero() || fc.Spec.TrustBundle == "" || fc.Spec.Decision == v1alpha1.DecisionDenied {
 			continue
 		}
@@ -74,7 +75,7 @@ func planUse(v useView) usePlan {
 		want := wanted[r.Name]
 		delete(wanted, r.Name)
 		switch {
-		case policy == "":
+		case policy == "", !strings.HasPrefix(r.Name, automaticRequestPrefix): // a person's, whatever its labels say
 			if want != nil {
 				out.leftAlone = append(out.leftAlone, leftAlone{want.Labels[v1alpha1.LabelAutomatic], "PeeringRequest " + r.Name})
 			}
@@ -152,10 +153,13 @@ func automaticLabels(policy string) map[string]string {
 	return map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager, v1alpha1.LabelAutomatic: policy}
 }
 
+// automaticRequestPrefix comes before a ForeignCluster's name in that of its request.
+const automaticRequestPrefix = "automatic-"
+
 // automaticRequest is what a policy asks one of its peers.
 func automaticRequest(rule *automaticRule, fc *v1alpha1.ForeignCluster) *v1alpha1.PeeringRequest {
 	return &v1alpha1.PeeringRequest{
-		ObjectMeta: metav1.ObjectMeta{Name: "automatic-" + fc.Name, Labels: automaticLabels(rule.name)},
+		ObjectMeta: metav1.ObjectMeta{Name: automaticRequestPrefix + fc.Name, Labels: automaticLabels(rule.name)},
 		Spec: v1alpha1.PeeringRequestSpec{
 			ForeignCluster: fc.Name, Resources: rule.Resources, PriceCeiling: rule.PriceCeiling,
 		},

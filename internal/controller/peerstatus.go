@@ -101,7 +101,7 @@ func trusted(v PeerView) metav1.Condition {
 	case approved:
 		// That it let this cluster in is what is known of the other side.
 		who := "an administrator of this cluster approved it"
-		if policy := automaticPolicy(fc); policy != "" {
+		if policy := peerOf(fc); policy != "" {
 			who = fmt.Sprintf("the policy %s of this cluster peers with it (%s)", policy, fc.Annotations[v1alpha1.AnnotationAutomaticBy])
 		}
 		if v.Session.Up != nil {
@@ -201,7 +201,7 @@ func notTrusted(fc *v1alpha1.ForeignCluster) metav1.Condition {
 
 // notMutual says what is to be done where only this side trusts.
 func notMutual(fc *v1alpha1.ForeignCluster, what string) string {
-	if policy := automaticPolicy(fc); policy != "" {
+	if policy := peerOf(fc); policy != "" {
 		return fmt.Sprintf("%s: the policy %s here peers with it (%s), and none there peers with this cluster, as far as is known. An administrator there lists this cluster's ID in spec.automatic.clusterIDs of a PeeringPolicy, or approves it with `entente approve`",
 			what, policy, fc.Annotations[v1alpha1.AnnotationAutomaticBy])
 	}
