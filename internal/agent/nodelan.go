@@ -26,6 +26,7 @@ import (
 	"github.com/entente-dev/entente/discovery"
 	"github.com/entente-dev/entente/discovery/mdns"
 	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -343,9 +344,9 @@ func lanStatus(on *listening, before []v1alpha1.FoundCluster) v1alpha1.NodeDisco
 // interface. Interfaces share the room; what is known stays.
 func foundOnLAN(list []discovery.Found, interfaces []string, before []v1alpha1.FoundCluster) []v1alpha1.FoundCluster {
 	type place struct{ where, id string }
-	at, known := map[place]v1alpha1.FoundCluster{}, map[place]bool{}
+	at, known := map[place][]v1alpha1.FoundCluster{}, map[place][]string{}
 	for _, f := range before {
-		known[place{f.Interface, f.ClusterID}] = true
+		known[place{f.Interface, f.ClusterID}] = f.Endpoints
 	}
 	for _, f := range list {
 		id, err := peering.ParseClusterID(string(f.ID))
@@ -354,26 +355,17 @@ func foundOnLAN(list []discovery.Found, interfaces []string, before []v1alpha1.F
 			continue
 		}
 		key := place{f.Where, string(id)}
-		one := v1alpha1.FoundCluster{
+		at[key] = append(at[key], v1alpha1.FoundCluster{
 			Interface: f.Where, ClusterID: string(id), Name: peering.Text(f.Name, maxClusterName),
 			Endpoints: all[:min(len(all), peering.MaxEndpoints)], Automatic: f.Automatic,
-		}
-		if other, twice := at[key]; twice {
-			// Whoever says it twice is the one whose words come first.
-			one.Automatic = one.Automatic || other.Automatic
-			if cmp.Or(cmp.Compare(other.Name, one.Name), slices.Compare(other.Endpoints, one.Endpoints)) < 0 {
-				other.Automatic = one.Automatic
-				one = other
-			}
-		}
-		at[key] = one
+		})
 	}
 	var all []place
 	for key := range at {
 		all = append(all, key)
 	}
 	rank := func(p place) int {
-		if known[p] {
+		if known[p] != nil {
 			return 0
 		}
 		return 1
@@ -386,11 +378,38 @@ func foundOnLAN(list []discovery.Found, interfaces []string, before []v1alpha1.F
 	for _, key := range all {
 		if has[key.where] < share {
 			has[key.where]++
-			out = append(out, at[key])
+			out = append(out, oneOf(at[key], known[key]))
 		}
 	}
 	slices.SortFunc(out, func(a, b v1alpha1.FoundCluster) int {
 		return cmp.Or(cmp.Compare(a.Interface, b.Interface), cmp.Compare(a.ClusterID, b.ClusterID))
 	})
+	return out
+}
+
+// oneOf brings together what is said of one cluster under several names: anybody can say
+// its ID. Each endpoint that was known and that somebody still says first stays; the
+// room is shared in turn.
+func oneOf(all []v1alpha1.FoundCluster, known []string) v1alpha1.FoundCluster {
+	rank := func(unwanted bool) int {
+		if unwanted {
+			return 1
+		}
+		return 0
+	}
+	slices.SortFunc(all, func(a, b v1alpha1.FoundCluster) int {
+		return cmp.Or(
+			rank(!slices.Contains(known, a.Endpoints[0]))-rank(!slices.Contains(known, b.Endpoints[0])),
+			rank(a.Name == "")-rank(b.Name == ""), cmp.Compare(a.Name, b.Name), slices.Compare(a.Endpoints, b.Endpoints),
+		)
+	})
+	out := all[0]
+	said := make([]v1alpha1.Sighting, 0, len(all))
+	for _, f := range all {
+		out.Name = cmp.Or(out.Name, f.Name)
+		out.Automatic = out.Automatic || f.Automatic
+		said = append(said, v1alpha1.Sighting{Endpoints: f.Endpoints})
+	}
+	out.Endpoints = store.SightedEndpoints(said)
 	return out
 }

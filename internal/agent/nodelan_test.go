@@ -418,7 +418,11 @@ func TestFoundOnLAN(t *testing.T) {
 		},
 		"twice, in any order": {
 			list:       []discovery.Found{with(onLAN('x', "eth0", "192.0.2.9:1"), func(f *discovery.Found) { f.Name, f.Automatic = "z", true }), onLAN('x', "eth0", "192.0.2.1:1")},
-			interfaces: eth, want: "eth0/x x [192.0.2.1:1] true",
+			interfaces: eth, want: "eth0/x x [192.0.2.1:1 192.0.2.9:1] true",
+		},
+		"once by a stranger without a name": {
+			list:       []discovery.Found{onLAN('x', "eth0", "192.0.2.7:1"), with(onLAN('x', "eth0", "192.0.2.1:1", "192.0.2.2:1"), func(f *discovery.Found) { f.Name = "" })},
+			interfaces: eth, want: "eth0/x x [192.0.2.7:1 192.0.2.1:1 192.0.2.2:1] false",
 		},
 		"on two interfaces": {
 			list:       []discovery.Found{onLAN('x', "eth1", "192.0.2.1:1"), onLAN('x', "eth0", "192.0.2.1:1")},
@@ -456,6 +460,25 @@ func TestFoundOnLAN(t *testing.T) {
 	for _, f := range first {
 		if !slices.ContainsFunc(got, func(g v1alpha1.FoundCluster) bool { return g.ClusterID == f.ClusterID }) {
 			t.Errorf("%s was known and is driven out", f.ClusterID)
+		}
+	}
+}
+
+// Whoever says the ID of a known cluster under many names drives out none of where it was
+// known to be.
+func TestStrangersDriveOutNoKnownEndpoint(t *testing.T) {
+	t.Parallel()
+	honest := onLAN('x', "eth0", "192.0.2.200:1")
+	honest.Name = "z"
+	all := []discovery.Found{honest}
+	found := foundOnLAN(all, []string{"eth0"}, nil)
+	for i := range 3 * peering.MaxEndpoints {
+		stranger := onLAN('x', "eth0", fmt.Sprintf("192.0.2.%d:1", i+1), fmt.Sprintf("192.0.2.%d:1", i+100))
+		stranger.Name = fmt.Sprintf("a%02d", 99-i)
+		all = append(all, stranger)
+		found = foundOnLAN(all, []string{"eth0"}, found)
+		if len(found) != 1 || len(found[0].Endpoints) > peering.MaxEndpoints || !slices.Contains(found[0].Endpoints, "192.0.2.200:1") {
+			t.Fatalf("with %d strangers it is at %v", i+1, found)
 		}
 	}
 }

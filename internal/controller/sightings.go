@@ -181,9 +181,28 @@ func gather(self peering.ClusterID, found []Sighted) map[peering.ClusterID][]v1a
 	}
 	for id, list := range out {
 		slices.SortFunc(list, compareSightings)
-		// One cluster at one place may have several names: the first that is in order.
-		list = slices.CompactFunc(list, func(a, b v1alpha1.Sighting) bool { return placeOf(a) == placeOf(b) })
+		list = onePerPlace(list)
 		out[id] = list[:min(len(list), maxPlaces)]
+	}
+	return out
+}
+
+// onePerPlace brings together what is said under several names at one place, as anybody
+// there can say any ID: none replaces another. The list is in order.
+func onePerPlace(list []v1alpha1.Sighting) (out []v1alpha1.Sighting) {
+	for len(list) > 0 {
+		n := slices.IndexFunc(list, func(s v1alpha1.Sighting) bool { return placeOf(s) != placeOf(list[0]) })
+		if n < 0 {
+			n = len(list)
+		}
+		one := list[0]
+		if n > 1 {
+			one.Endpoints = store.SightedEndpoints(list[:n])
+			for _, s := range list[1:n] {
+				one.Name = cmp.Or(one.Name, s.Name)
+			}
+		}
+		out, list = append(out, one), list[n:]
 	}
 	return out
 }

@@ -143,6 +143,16 @@ func planText(p sightingPlan) string {
 	return out.String()
 }
 
+// Who says another's ID under a name that comes first replaces none of its endpoints.
+func TestOneNameReplacesNoOther(t *testing.T) {
+	t.Parallel()
+	stranger := dns(1, "example.com", func(s *v1alpha1.Sighting) { s.Name, s.Endpoints = "", []string{"192.0.2.66:7443", "192.0.2.67:7443"} })
+	got := gather(sightedID(0), []Sighted{dns(1, "example.com"), stranger, lan(1, "eth0")})[sightedID(1)]
+	if len(got) != 2 || got[1].Name != "c1" || !slices.Equal(got[1].Endpoints, []string{"192.0.2.66:7443", "192.0.2.2:7443", "192.0.2.67:7443"}) {
+		t.Errorf("it is %+v", got)
+	}
+}
+
 // A network that says a hundred thousand names fills its own share, and those that are
 // found elsewhere have room.
 func TestAFloodOfHintsIsBounded(t *testing.T) {
