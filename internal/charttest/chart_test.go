@@ -384,9 +384,11 @@ func TestPartsCanBeLeftOut(t *testing.T) {
 		gone func(object) bool
 	}{
 		"definitions": {"crds.enabled=false", func(o object) bool { return o.kind == "CustomResourceDefinition" }},
-		"policy":      {"policy.enabled=false", func(o object) bool { return o.kind == "PeeringPolicy" }},
-		"placement":   {"placement.enabled=false", func(o object) bool { return strings.HasPrefix(o.kind, "MutatingAdmissionPolicy") }},
-		"cleanup":     {"cleanup.enabled=false", func(o object) bool { return o.GetName() == "entente-cleanup" }},
+		"policy": {"policy.enabled=false", func(o object) bool {
+			return o.kind == "PeeringPolicy" && strings.Contains(o.GetAnnotations()["helm.sh/hook"], "post-install")
+		}},
+		"placement": {"placement.enabled=false", func(o object) bool { return strings.HasPrefix(o.kind, "MutatingAdmissionPolicy") }},
+		"cleanup":   {"cleanup.enabled=false", func(o object) bool { return o.GetName() == "entente-cleanup" }},
 		"userspace": {"fabric.userspace.enabled=false", func(o object) bool {
 			ds, ok := o.Object.(*appsv1.DaemonSet)
 			return ok && (len(ds.Spec.Template.Spec.Containers) != 1 || slices.ContainsFunc(ds.Spec.Template.Spec.Volumes, func(v corev1.Volume) bool { return v.HostPath != nil }))

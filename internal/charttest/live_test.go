@@ -15,6 +15,7 @@ import (
 	"maps"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -54,6 +55,8 @@ type cluster struct {
 	config *rest.Config
 	// upgrade upgrades the chart with helm's arguments.
 	upgrade func(args ...string) error
+	// rollback takes back the last upgrade.
+	rollback func() error
 }
 
 func newCluster(t *testing.T) cluster {
@@ -72,6 +75,17 @@ func newCluster(t *testing.T) cluster {
 	})
 	config.QPS = -1
 	c := cluster{config: config, upgrade: Install(t, env.KubeConfig)}
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(path, env.KubeConfig, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.rollback = func() error {
+		out, err := exec.CommandContext(t.Context(), helmPath(t), "rollback", "entente", "--namespace", namespace, "--kubeconfig", path).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("helm rollback: %w\n%s", err, out)
+		}
+		return nil
+	}
 	c.admin = c.as(t, "", nil)
 	return c
 }
@@ -162,6 +176,7 @@ func TestOnARealAPIServer(t *testing.T) {
 	t.Run("names of our kinds", c.testNames)
 	t.Run("dry runs of a PeeringRequest", c.testDryRun)
 	// These upgrade the chart with other values.
+	t.Run("policies that are off", c.testPolicies)
 	t.Run("certificates", c.testCertificates)
 	t.Run("DaemonSets", c.testDaemonSets)
 	t.Run("agent's endpoints", c.testEndpoints)
@@ -1224,5 +1239,49 @@ func (c cluster) testDryRun(t *testing.T) {
 	again := request.DeepCopy()
 	if err := c.admin.Patch(t.Context(), again, client.MergeFrom(request), client.DryRunAll); err != nil || again.Generation != request.Generation {
 		t.Errorf("no change would be generation %d, and is %d: %v", again.Generation, request.Generation, err)
+	}
+}
+
+// testPolicies: what is switched off in the values is gone after an upgrade or a
+// rollback, and comes again; a policy of the same name that is a person's stays.
+func (c cluster) testPolicies(t *testing.T) {
+	are := func(want ...string) {
+		t.Helper()
+		var list v1alpha1.PeeringPolicyList
+		if err := c.admin.List(t.Context(), &list); err != nil {
+			t.Fatal(err)
+		}
+		got := []string{}
+		for _, p := range list.Items {
+			got = append(got, p.Name)
+		}
+		if slices.Sort(got); !slices.Equal(got, want) {
+			t.Errorf("there are %q, want %q", got, want)
+		}
+	}
+	do := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	are("default")
+	do(c.upgrade("--set", "discovery.automatic.enabled=true,discovery.automatic.firstUse=true"))
+	are("automatic", "default")
+	do(c.upgrade())
+	are("default")
+	do(c.rollback())
+	are("automatic", "default")
+	do(c.rollback())
+	are("default")
+	do(c.upgrade("--set", "policy.enabled=false"))
+	are()
+	own := &v1alpha1.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: "automatic"}, Spec: v1alpha1.PeeringPolicySpec{Accept: v1alpha1.AcceptNever}}
+	c.create(t, own)
+	do(c.upgrade())
+	are("automatic", "default")
+	var now v1alpha1.PeeringPolicy
+	if do(c.admin.Get(t.Context(), client.ObjectKeyFromObject(own), &now)); now.UID != own.UID {
+		t.Error("the person's policy is another one")
 	}
 }

@@ -2,6 +2,7 @@ package charttest
 
 import (
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	labelset "k8s.io/apimachinery/pkg/labels"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 )
@@ -78,9 +80,6 @@ func TestThePolicyIsAsTheValuesSay(t *testing.T) {
 func TestTheAutomaticPolicyIsAsTheValuesSay(t *testing.T) {
 	t.Parallel()
 	const id = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
-	if got := all[*v1alpha1.PeeringPolicy](render(t)); len(got) != 1 {
-		t.Errorf("by default there are %d policies", len(got))
-	}
 	objects := render(t, "--values", filepath.Join("testdata", "policy-values.yaml"),
 		"--set", "discovery.automatic.enabled=true,discovery.automatic.clusterIDs={"+id+"},discovery.automatic.sources={DNS},discovery.automatic.direction=Use",
 		"--set", "discovery.automatic.group.name=garage,discovery.automatic.group.secret=0123456789abcdef,discovery.automatic.namespaces={shop}",
@@ -119,6 +118,42 @@ func TestTheAutomaticPolicyIsAsTheValuesSay(t *testing.T) {
 	} {
 		if _, err := template(t, "--set-string", "cluster.name=x", "--set", "discovery.automatic."+set); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: got %v, want it to say %q", set, err, says)
+		}
+	}
+}
+
+// Helm does not delete a hook that is not rendered any more, so what is off takes the
+// place of what was on, lends nothing to nobody, and is deleted at once.
+func TestAPolicyThatIsOffIsRemoved(t *testing.T) {
+	t.Parallel()
+	const automatic = "discovery.automatic.enabled=true,discovery.automatic.firstUse=true"
+	for set, off := range map[string][]string{
+		"policy.enabled=true":               {"automatic"},
+		"policy.enabled=false":              {"default", "automatic"},
+		automatic:                           nil,
+		automatic + ",policy.enabled=false": {"default"},
+		"discovery.automatic.firstUse=true": {"automatic"},
+	} {
+		policies := all[*v1alpha1.PeeringPolicy](render(t, "--set", set))
+		if len(policies) != 2 {
+			t.Errorf("%s: there are %d policies", set, len(policies))
+		}
+		for _, p := range policies {
+			hooks, deleted := p.Annotations["helm.sh/hook"], p.Annotations["helm.sh/hook-delete-policy"]
+			if !slices.Contains(off, p.Name) {
+				if hooks != "post-install,post-upgrade,post-rollback" || deleted != "before-hook-creation" {
+					t.Errorf("%s: %s is made by %q and deleted by %q", set, p.Name, hooks, deleted)
+				}
+				continue
+			}
+			if hooks != "post-upgrade,post-rollback" || deleted != "before-hook-creation,hook-succeeded" {
+				t.Errorf("%s: %s is replaced by %q and deleted by %q", set, p.Name, hooks, deleted)
+			}
+			about, err := metav1.LabelSelectorAsSelector(p.Spec.ClusterSelector)
+			if err != nil || p.Spec.Accept != v1alpha1.AcceptNever || p.Spec.Automatic != nil ||
+				about.Matches(labelset.Set{}) || about.Matches(labelset.Set{v1alpha1.LabelPeer: "x"}) {
+				t.Errorf("%s: while %s is replaced it is %+v, %v", set, p.Name, p.Spec, err)
+			}
 		}
 	}
 }

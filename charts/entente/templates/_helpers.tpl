@@ -172,3 +172,34 @@ variables.containers.filter(c, has(c.securityContext) && has(c.securityContext.w
   {{- end }}
   {{- end }}
 {{- end }}
+
+{{- /*
+Removes a policy that the chart made when it was on. Helm forgets hooks that are not
+rendered any more, so this one takes its place and is deleted at once. A policy of
+that name that is not the chart's is left alone where the cluster can be asked.
+*/}}
+{{- define "entente.policy.none" -}}
+{{- $there := dict }}
+{{- if .root.Capabilities.APIVersions.Has "entente.dev/v1alpha1/PeeringPolicy" }}
+{{- $there = lookup "entente.dev/v1alpha1" "PeeringPolicy" "" .name }}
+{{- end }}
+{{- $labels := dig "metadata" "labels" (dict) $there }}
+{{- if or (not $there) (eq (get $labels "app.kubernetes.io/part-of") "entente") }}
+---
+apiVersion: entente.dev/v1alpha1
+kind: PeeringPolicy
+metadata:
+  name: {{ .name }}
+  labels: {{- include "entente.labels" (dict "root" .root "component" "policy") | nindent 4 }}
+  annotations:
+    helm.sh/hook: post-upgrade,post-rollback
+    helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+spec:
+  # For the moment that it is there it is about no cluster, and lends nothing.
+  clusterSelector:
+    matchExpressions:
+      - {key: entente.dev/peer, operator: Exists}
+      - {key: entente.dev/peer, operator: DoesNotExist}
+  accept: Never
+{{- end }}
+{{- end }}
