@@ -51,6 +51,9 @@ func (a *agent) peerByPolicy(ctx context.Context) (*controller.Automatic, error)
 	return automatic, nil
 }
 
+// announces says whether this cluster publishes that it peers by policy.
+func (a *agent) announces() bool { return a.automatic != nil && a.automatic() }
+
 // changes has a channel say that objects of a kind changed. It holds one word.
 func (a *agent) changes(ctx context.Context, kind ctrlclient.Object, changed chan<- struct{}) error {
 	informer, err := a.mgr.GetCache().GetInformer(ctx, kind)

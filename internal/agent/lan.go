@@ -39,7 +39,7 @@ func (a *agent) nodeDiscoveries() *controller.NodeDiscoveries {
 		}
 		own := ownCluster{
 			id: a.source.ID(), name: a.name(), protocol: controller.Protocol, bundle: a.source.Identity().Bundle(),
-			endpoints: all, automatic: a.automatic != nil && a.automatic(),
+			endpoints: all, automatic: a.announces(),
 		}
 		spec := own.publish()
 		spec.Interfaces = a.cfg.DiscoveryInterfaces

@@ -135,6 +135,7 @@ func (a *agent) publish(context.Context) error {
 			s := discovery.NewService(a.source.ID(), a.name(), wire.Protocol, a.endpoints())
 			hash := wire.BundleHash(a.source.Identity().TrustBundle())
 			s.Text.Fingerprint = hex.EncodeToString(hash[:8])
+			s.Automatic = a.announces()
 			return s
 		},
 	}

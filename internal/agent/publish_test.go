@@ -45,6 +45,8 @@ type updates struct {
 	clock    time.Time
 	name     string
 	at       []string
+	// automatic is whether it peers by policy.
+	automatic bool
 }
 
 // newUpdates publishes "office", whose key may write all of example.com and sub.test,
@@ -73,7 +75,9 @@ func (u *updates) begin(cfg UpdateConfig) {
 		cfg: cfg, namespace: "entente-system", client: u.client, events: u.recorder, log: slog.New(slog.NewTextHandler(u.log, nil)),
 		now: func() time.Time { return u.clock }, lookup: lookupHost,
 		service: func() discovery.Service {
-			return discovery.NewService(peering.ClusterID(strings.Repeat("a", 32)), u.name, 1, u.at)
+			s := discovery.NewService(peering.ClusterID(strings.Repeat("a", 32)), u.name, 1, u.at)
+			s.Automatic = u.automatic
+			return s
 		},
 	}
 }
@@ -210,6 +214,13 @@ func TestTheClusterIsKeptInDNS(t *testing.T) {
 	u.told("NotPublishedInDNS", "none of this cluster's endpoints")
 	u.has("example.com", "office", "192.0.2.11", "192.0.2.12")
 	u.at = []string{"192.0.2.10:7443"}
+
+	for _, u.automatic = range []bool{true, false} {
+		u.look(publishLook)
+		if n := len(u.answers("_automatic._sub._entente._tcp.example.com", dns.TypePTR)); (n == 1) != u.automatic {
+			t.Errorf("automatic is %t, and there are %d pointers", u.automatic, n)
+		}
+	}
 
 	// Another name, and then another zone: what was there goes.
 	u.name = "bureau"
