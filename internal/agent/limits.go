@@ -24,6 +24,10 @@ const (
 	lanSilent = 3 * time.Minute
 	// lanStands is for how long at most what a silent fabric found is believed.
 	lanStands = 10 * time.Minute
+	// lanStatusBurst is how many reports a fabric writes at once, lanStatusPace the time
+	// after which one more can be: a LAN may change all the time.
+	lanStatusBurst = 30
+	lanStatusPace  = 10 * time.Second
 	// maxLANInterfaces and maxLANFound are how many network interfaces, and how many
 	// clusters, the fabric of a node reports, as in the custom resource.
 	maxLANInterfaces = 16

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -66,6 +67,8 @@ type nodeLAN struct {
 	// last is what was reported last, at wrote; nil if that is not known.
 	last  *v1alpha1.NodeDiscoveryStatus
 	wrote time.Time
+	// limit is nil until something is written.
+	limit *rate.Limiter
 }
 
 // listening is a responder that runs.
@@ -261,8 +264,8 @@ func servicesOf(p *v1alpha1.PublishedCluster) ([]discovery.Service, error) {
 	return []discovery.Service{s}, s.Check()
 }
 
-// report writes the status when it changed, and each minute; at most once a second. It
-// returns when to look again.
+// report writes the status when it changed, and each minute; at most once a second, and
+// seldom if it changes all the time. It returns when to look again.
 func (n *nodeLAN) report(ctx context.Context, nd *v1alpha1.NodeDiscovery) time.Duration {
 	on, now := n.on, time.Now()
 	age := now.Sub(on.since)
@@ -285,6 +288,14 @@ func (n *nodeLAN) report(ctx context.Context, nd *v1alpha1.NodeDiscovery) time.D
 		return wait
 	}
 	if pause := n.wrote.Add(lanStatusPause).Sub(now); pause > 0 {
+		return pause
+	}
+	if n.limit == nil {
+		n.limit = rate.NewLimiter(rate.Every(lanStatusPace), lanStatusBurst)
+	}
+	room := n.limit.ReserveN(now, 1)
+	if pause := room.DelayFrom(now); pause > 0 {
+		room.CancelAt(now)
 		return pause
 	}
 	n.wrote = now

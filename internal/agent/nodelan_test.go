@@ -349,6 +349,20 @@ func TestANodeReportsWhatItFinds(t *testing.T) {
 		if len(writes) < 9 {
 			t.Errorf("wrote %d times in 10 s", len(writes))
 		}
+		// For ever it is less often; after a rest it is at once again.
+		for i := range 600 {
+			n.lan.hears(onLAN('x', "eth0", fmt.Sprintf("192.0.2.%d:7443", i%200+1)))
+			spend(time.Second)
+		}
+		if got, most := len(n.written()), lanStatusBurst+int(10*time.Minute/lanStatusPace)+1; got > most || got < most/2 {
+			t.Errorf("wrote %d times in 10 min, want up to %d", got, most)
+		}
+		spend(5 * time.Minute)
+		n.lan.hears()
+		spend(0)
+		if s := n.status(); len(s.Found) != 0 {
+			t.Errorf("after a rest it reports %+v right after a goodbye", s.Found)
+		}
 	})
 }
 

@@ -173,6 +173,11 @@ const (
 	// gone, and maxLast of how many that is known.
 	missingAfter = 2 * time.Minute
 	maxLast      = 4096
+	// hintStands is for how long a hint of a LAN stands at least: what says goodbye before
+	// may be about to be joined, or come and go for ever.
+	hintStands = time.Minute
+	// hintCost is what a hint counts as: it is created, told where it is, and removed.
+	hintCost = 2*writeOverhead + 3<<10
 	// changePace is how often what is known of one of them may change.
 	changePace = time.Minute
 	// seenPace is how often is told that a cluster was seen again.

@@ -48,6 +48,8 @@ type Sightings struct {
 	began   time.Time
 	last    map[lastSeen]time.Time
 	changed map[peering.ClusterID]time.Time
+	// made is when the hints were made that are not hintStands old.
+	made map[peering.ClusterID]time.Time
 	// full says that there was no room for all with the last look.
 	full bool
 }
@@ -70,15 +72,20 @@ type Looked struct {
 	// missing says that a cluster was not found at a place for long enough to believe
 	// it. Nil is that one look is enough.
 	missing func(lastSeen) bool
+	// young says whether a cluster's hint was made a moment ago. Nil is that none was.
+	young func(peering.ClusterID) bool
 }
 
 // stands says whether what was known of a place that does not tell it now is to be kept.
 // Answers of a domain come one by one, and one that is missing may be late; on a LAN
-// who goes says goodbye, or was asked for four times without an answer.
+// who goes says goodbye, or was asked for four times without an answer. Anybody can say
+// it, so a new hint stands for a while: what comes and goes all the time costs little then.
 func (l Looked) stands(id peering.ClusterID, at Place) bool {
 	starting, looked := l.Places[at]
-	late := at.Source != v1alpha1.FoundLAN && l.missing != nil && !l.missing(lastSeen{id, at})
-	return looked && (starting || late)
+	if at.Source == v1alpha1.FoundLAN {
+		return looked && (starting || l.young != nil && l.young(id))
+	}
+	return looked && (starting || l.missing != nil && !l.missing(lastSeen{id, at}))
 }
 
 // Sighted is one cluster at one place.
@@ -155,6 +162,17 @@ func planSightings(self peering.ClusterID, looked Looked, all []v1alpha1.Foreign
 	// Those that were named by several places first: one place alone is easier to fill.
 	ids := slices.SortedFunc(maps.Keys(found), func(a, b peering.ClusterID) int {
 		return cmp.Or(cmp.Compare(len(found[b]), len(found[a])), cmp.Compare(a, b))
+	})
+	turn := map[peering.ClusterID]int{}
+	of := map[Place]int{}
+	for _, id := range ids {
+		place := placeOf(found[id][0])
+		turn[id] = of[place]
+		of[place]++
+	}
+	// Then those of each place in turn: not all of them may be made at once.
+	slices.SortStableFunc(ids, func(a, b peering.ClusterID) int {
+		return cmp.Or(cmp.Compare(len(found[b]), len(found[a])), turn[a]-turn[b])
 	})
 	for _, id := range ids {
 		place := placeOf(found[id][0])
@@ -319,14 +337,6 @@ func (r *Sightings) look(ctx context.Context) error {
 	}
 	plan := planSightings(r.Self, r.looked(), list.Items)
 	var errs []error
-	for _, hint := range plan.make[:min(len(plan.make), hintsAtOnce)] {
-		fc, made, err := store.Sight(ctx, r.Client, hint.id, hint.name, hint.sightings)
-		if errs = append(errs, err); !made {
-			continue
-		}
-		errs = append(errs, r.Budget.Charge(hints, fc))
-		r.Log.Info("discovery found a cluster", "peer", fc.Name, "id", hint.id, "source", hint.sightings[0].Source, "where", hint.sightings[0].Where)
-	}
 	most := hintsAtOnce
 	for _, name := range slices.Sorted(maps.Keys(plan.change)) {
 		fc := byName[name]
@@ -340,6 +350,18 @@ func (r *Sightings) look(ctx context.Context) error {
 		most--
 		r.changed[id] = r.Now()
 		errs = append(errs, r.change(ctx, fc, plan.change[name]))
+	}
+	// What is made comes last: what is told of those that are known is not to wait for it.
+	for _, hint := range plan.make[:min(len(plan.make), hintsAtOnce)] {
+		if _, over := later(r.Budget.take(hints, hintCost)); over {
+			break
+		}
+		fc, made, err := store.Sight(ctx, r.Client, hint.id, hint.name, hint.sightings)
+		if errs = append(errs, err); !made {
+			continue
+		}
+		r.made[hint.id] = r.Now()
+		r.Log.Info("discovery found a cluster", "peer", fc.Name, "id", hint.id, "source", hint.sightings[0].Source, "where", hint.sightings[0].Where)
 	}
 	for _, name := range plan.remove[:min(len(plan.remove), hintsAtOnce)] {
 		fc := byName[name]
@@ -365,7 +387,7 @@ func (r *Sightings) looked() Looked {
 	out, now := r.Look(), r.Now()
 	if r.last == nil {
 		r.began = now
-		r.last, r.changed = map[lastSeen]time.Time{}, map[peering.ClusterID]time.Time{}
+		r.last, r.changed, r.made = map[lastSeen]time.Time{}, map[peering.ClusterID]time.Time{}, map[peering.ClusterID]time.Time{}
 	}
 	for _, s := range out.Found {
 		if key := (lastSeen{s.ID, placeOf(s.Sighting)}); r.last[key] != (time.Time{}) || len(r.last) < maxLast {
@@ -374,6 +396,8 @@ func (r *Sightings) looked() Looked {
 	}
 	maps.DeleteFunc(r.last, func(_ lastSeen, at time.Time) bool { return now.Sub(at) >= missingAfter })
 	maps.DeleteFunc(r.changed, func(_ peering.ClusterID, at time.Time) bool { return now.Sub(at) >= changePace })
+	maps.DeleteFunc(r.made, func(_ peering.ClusterID, at time.Time) bool { return now.Sub(at) >= hintStands })
+	out.young = func(id peering.ClusterID) bool { return r.made[id] != (time.Time{}) }
 	out.missing = func(key lastSeen) bool { return r.last[key] == (time.Time{}) && now.Sub(r.began) >= missingAfter }
 	return out
 }

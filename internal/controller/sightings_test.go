@@ -94,6 +94,8 @@ func TestPlanSightings(t *testing.T) {
 		"unless nobody looked there yet":              {looked: Looked{Places: map[Place]bool{{v1alpha1.FoundLAN, "eth0", "n1"}: true}}, all: []v1alpha1.ForeignCluster{hintOf("c1", lan(1, "eth0"))}, want: ""},
 		"or a domain listed it a moment ago":          {looked: Looked{Places: map[Place]bool{{v1alpha1.FoundDNS, "example.com", ""}: false}, missing: func(lastSeen) bool { return false }}, all: []v1alpha1.ForeignCluster{hintOf("c1", dns(1, "example.com"))}, want: ""},
 		"who leaves a LAN is gone at once":            {looked: Looked{Places: map[Place]bool{{v1alpha1.FoundLAN, "eth0", "n1"}: false}, missing: func(lastSeen) bool { return false }}, all: []v1alpha1.ForeignCluster{hintOf("c1", lan(1, "eth0"))}, want: "remove c1;"},
+		"unless its hint is new":                      {looked: Looked{Places: map[Place]bool{{v1alpha1.FoundLAN, "eth0", "n1"}: false}, young: func(id peering.ClusterID) bool { return id == sightedID(1) }}, all: []v1alpha1.ForeignCluster{hintOf("c1", lan(1, "eth0")), hintOf("c2", lan(2, "eth0"))}, want: "remove c2;"},
+		"and nobody looks there any more":             {looked: Looked{young: func(peering.ClusterID) bool { return true }}, all: []v1alpha1.ForeignCluster{hintOf("c1", lan(1, "eth0"))}, want: "remove c1;"},
 		"not where nobody looks any more":             {looked: Looked{missing: func(lastSeen) bool { return false }}, all: []v1alpha1.ForeignCluster{hintOf("c1", lan(1, "eth0"))}, want: "remove c1;"},
 		"what somebody decided about stays":           {all: []v1alpha1.ForeignCluster{decided}, want: "change c1;"},
 		"what is going is left alone":                 {looked: Looked{Found: []Sighted{lan(1, "eth0"), lan(2, "eth0")}}, all: []v1alpha1.ForeignCluster{going}, want: "make c2 LAN/eth0;"},
@@ -311,6 +313,62 @@ func TestWhatChangesAllTheTimeIsWrittenOnceAMinute(t *testing.T) {
 	}
 	if err := budget.take(sightedID(9), 64<<10); err != nil {
 		t.Errorf("a peer's word waits for hints: %v", err)
+	}
+}
+
+// A LAN that says other clusters each second, for ever, costs a few writes a second, and
+// what others say there, or elsewhere, is told meanwhile.
+func TestALANThatComesAndGoesCostsLittle(t *testing.T) {
+	t.Parallel()
+	writes := 0
+	c := interceptor.NewClient(indexed(fake.NewClientBuilder().WithScheme(testScheme(t)).WithStatusSubresource(&v1alpha1.ForeignCluster{})), interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			writes += 2 // and its status
+			return c.Create(ctx, o, opts...)
+		},
+		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+			writes++
+			return c.Delete(ctx, o, opts...)
+		},
+	})
+	office := trustedPeer("office", 1, "198.51.100.3:7443")
+	if err := c.Create(t.Context(), &office); err != nil {
+		t.Fatal(err)
+	}
+	writes = 0
+	clock := now
+	at := func() time.Time { return clock }
+	second := 0
+	r := &Sightings{
+		Client: c, Self: sightedID(0), Events: events.NewFakeRecorder(16), Log: slog.New(slog.DiscardHandler), Now: at, Budget: &WriteBudget{Now: at},
+		Look: func() Looked {
+			looked := Looked{Places: map[Place]bool{{v1alpha1.FoundLAN, "eth0", "n1"}: false, {v1alpha1.FoundLAN, "eth1", "n1"}: false}}
+			for n := range hintsAtOnce {
+				looked.Found = append(looked.Found, lan(10+second*hintsAtOnce+n, "eth0"))
+			}
+			if second >= 90 { // an impostor and a neighbour
+				looked.Found = append(looked.Found, lan(999_999, "eth1", func(s *v1alpha1.Sighting) { s.Name = "office" }))
+			}
+			return looked
+		},
+	}
+	const seconds = 150
+	for second = range seconds {
+		if err := r.look(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		clock = clock.Add(time.Second)
+	}
+	if most := 3 * (maxHintsOfPlace + seconds*maxHintsOfPlace/60 + 1); writes > most {
+		t.Errorf("it was written %d times in %d s, want at most %d", writes, seconds, most)
+	}
+	var list v1alpha1.ForeignClusterList
+	if err := c.List(t.Context(), &list); err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(list.Items, func(fc v1alpha1.ForeignCluster) bool { return fc.Spec.ClusterID == string(sightedID(999_999)) })
+	if i < 0 || meta.FindStatusCondition(list.Items[i].Status.Conditions, v1alpha1.ConditionImpostor) == nil {
+		t.Errorf("what was found elsewhere has place %d and no condition", i)
 	}
 }
 
