@@ -46,38 +46,39 @@ type forgotten struct {
 // byPolicy follows the time of those that a policy forgot.
 const byPolicy = " policy"
 
-// Since returns when a cluster was forgotten, and whether it was.
-func (f *Forgotten) Since(ctx context.Context, id peering.ClusterID) (time.Time, bool, error) {
+// get returns what is kept of a cluster, lapsed or not.
+func (f *Forgotten) get(ctx context.Context, id peering.ClusterID) (was forgotten, ok bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.loaded {
 		secret, _, err := f.read(ctx)
 		if err != nil {
-			return time.Time{}, false, err
+			return was, false, err
 		}
 		f.take(secret)
 	}
-	was, ok := f.at[id]
-	if !ok || f.Now().Sub(was.at) >= forgottenKept {
-		return time.Time{}, false, nil
+	was, ok = f.at[id]
+	return was, ok, nil
+}
+
+// Since returns when a cluster was forgotten, and whether it was, not too long ago.
+func (f *Forgotten) Since(ctx context.Context, id peering.ClusterID) (time.Time, bool, error) {
+	was, ok, err := f.get(ctx, id)
+	if err != nil || !ok || f.Now().Sub(was.at) >= forgottenKept {
+		return time.Time{}, false, err
 	}
 	return was.at, true, nil
 }
 
 // ByPerson says whether a cluster was forgotten, and not merely by a policy that ended
-// what it had begun.
+// what it had begun. That does not lapse: no policy makes it trusted by itself.
 func (f *Forgotten) ByPerson(ctx context.Context, id peering.ClusterID) (bool, error) {
-	_, ok, err := f.Since(ctx, id)
-	if err != nil || !ok {
-		return false, err
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return !f.at[id].byPolicy, nil
+	was, ok, err := f.get(ctx, id)
+	return ok && !was.byPolicy, err
 }
 
-// Add records that a cluster was forgotten now. Those that lapsed go, and of more than
-// there may be the oldest.
+// Add records that a cluster was forgotten now. Those of policies that lapsed go, and of
+// more than there may be the oldest, those of persons last.
 func (f *Forgotten) Add(ctx context.Context, id peering.ClusterID) error {
 	return f.add(ctx, id, false)
 }
@@ -93,7 +94,7 @@ func (f *Forgotten) add(ctx context.Context, id peering.ClusterID, policy bool) 
 		for len(at) > maxForgotten {
 			oldest := id
 			for other, was := range at {
-				if was.at.Before(at[oldest].at) {
+				if than := at[oldest]; was.byPolicy && !than.byPolicy || was.byPolicy == than.byPolicy && was.at.Before(than.at) {
 					oldest = other
 				}
 			}
@@ -104,7 +105,7 @@ func (f *Forgotten) add(ctx context.Context, id peering.ClusterID, policy bool) 
 
 // Remove ends that a cluster counts as forgotten. It costs nothing where it does not.
 func (f *Forgotten) Remove(ctx context.Context, id peering.ClusterID) error {
-	if _, ok, err := f.Since(ctx, id); err != nil || !ok {
+	if _, ok, err := f.get(ctx, id); err != nil || !ok {
 		return err
 	}
 	return f.edit(ctx, func(at map[peering.ClusterID]forgotten) { delete(at, id) })
@@ -120,7 +121,9 @@ func (f *Forgotten) edit(ctx context.Context, change func(map[peering.ClusterID]
 			return err
 		}
 		f.take(secret)
-		maps.DeleteFunc(f.at, func(_ peering.ClusterID, was forgotten) bool { return f.Now().Sub(was.at) >= forgottenKept })
+		maps.DeleteFunc(f.at, func(_ peering.ClusterID, was forgotten) bool {
+			return was.byPolicy && f.Now().Sub(was.at) >= forgottenKept
+		})
 		change(f.at)
 		secret.Data = make(map[string][]byte, len(f.at))
 		for id, was := range f.at {

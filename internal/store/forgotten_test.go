@@ -32,7 +32,7 @@ func TestForgottenClusterIsKeptForATime(t *testing.T) {
 	if f.knows(t, "milan") {
 		t.Error("a stranger counts as forgotten")
 	}
-	if err := f.Add(t.Context(), "milan"); err != nil {
+	if err := f.AddByPolicy(t.Context(), "milan"); err != nil {
 		t.Fatal(err)
 	}
 	if at, ok, err := f.Since(t.Context(), "milan"); err != nil || !ok || !at.Equal(start) {
@@ -83,7 +83,53 @@ func TestForgottenClustersAreBounded(t *testing.T) {
 	if err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(full), &kept); err != nil {
 		t.Fatal(err)
 	}
-	if len(kept.Data) != maxForgotten || kept.Size() > 128<<10 {
+	if len(kept.Data) != maxForgotten || kept.Size() > 512<<10 {
 		t.Errorf("%d are kept in %d bytes", len(kept.Data), kept.Size())
+	}
+}
+
+// TestWhatAPersonForgotDoesNotLapse has a person forget a cluster, and policies others,
+// later and more than are kept.
+func TestWhatAPersonForgotDoesNotLapse(t *testing.T) {
+	t.Parallel()
+	f, clock := newForgotten(t)
+	person := func(id peering.ClusterID) bool {
+		t.Helper()
+		is, err := f.ByPerson(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return is
+	}
+	if err := f.Add(t.Context(), "milan"); err != nil {
+		t.Fatal(err)
+	}
+	clock.pass(forgottenKept)
+	if !person("milan") || f.knows(t, "milan") {
+		t.Error("after its time a policy may trust it, or it counts as forgotten just now")
+	}
+	full := &corev1.Secret{}
+	if err := f.Client.Get(t.Context(), client.ObjectKey{Namespace: f.Namespace, Name: ForgottenSecret}, full); err != nil {
+		t.Fatal(err)
+	}
+	for i := range maxForgotten {
+		full.Data[fmt.Sprintf("c%031d", i)] = []byte(clock.Now().Add(time.Duration(i)*time.Second).Format(time.RFC3339Nano) + byPolicy)
+	}
+	if err := f.Client.Update(t.Context(), full); err != nil {
+		t.Fatal(err)
+	}
+	clock.pass(maxForgotten * time.Second)
+	f.loaded = false
+	if err := f.AddByPolicy(t.Context(), "rome"); err != nil {
+		t.Fatal(err)
+	}
+	if !person("milan") || !f.knows(t, "rome") || f.knows(t, "c0000000000000000000000000000000") || len(f.at) != maxForgotten {
+		t.Errorf("%d are kept, milan as a person's %t", len(f.at), person("milan"))
+	}
+	if err := f.Remove(t.Context(), "milan"); err != nil {
+		t.Fatal(err)
+	}
+	if person("milan") {
+		t.Error("a person took it back, and it stands")
 	}
 }

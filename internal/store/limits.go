@@ -8,10 +8,11 @@ const (
 	// MaxTokenTTL is how long a token can be redeemed at most.
 	MaxTokenTTL = 15 * time.Minute
 	// forgottenKept is for how long a cluster that was forgotten is refused when it
-	// introduces itself because of the trust that was, and maxForgotten how many such
-	// clusters are kept: one that was away that long is a stranger like any other.
+	// introduces itself because of the trust that was: one that was away that long is a
+	// stranger like any other, but no policy trusts again what a person forgot.
+	// maxForgotten is how many such clusters are kept, those that persons forgot first.
 	forgottenKept = 30 * 24 * time.Hour
-	maxForgotten  = 1024
+	maxForgotten  = 4096
 	// maxEarlier is how many envelopes of earlier revisions a Contract keeps, besides
 	// that of the one before, and maxEarlierBytes how much text they may be: an
 	// object's annotations may have 256 KiB in all.
