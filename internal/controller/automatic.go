@@ -217,7 +217,20 @@ func (r *Automatic) rules(ctx context.Context, policies []v1alpha1.PeeringPolicy
 		out = append(out, rule)
 	}
 	slices.SortFunc(out, func(a, b automaticRule) int { return strings.Compare(a.name, b.name) })
+	groupsOnce(out)
 	return out, nil
+}
+
+// groupsOnce lets no policy peer by a group whose name another has, too: which of the two
+// would trust who proves its secret, nobody could tell.
+func groupsOnce(rules []automaticRule) {
+	for i := range rules {
+		for j := range rules {
+			if a, b := rules[i].Group, rules[j].Group; i != j && a != nil && b != nil && a.Name == b.Name {
+				rules[i].problem = Attempt{"GroupTwice", fmt.Sprintf("the policy %s has the group %s, too: nobody is trusted by it until one of the two has another name, or none", rules[j].name, a.Name)}
+			}
+		}
+	}
 }
 
 // groupSecret reads the secret of a policy's group. Secrets are not cached: it is read
@@ -331,8 +344,8 @@ func (r *Automatic) meet(ctx context.Context, endpoint string, key tryKey) error
 	})
 }
 
-// GroupSecret returns the secret of a group and the first policy that names it. It is
-// what Groups.Secret is.
+// GroupSecret returns the secret of a group and the policy that names it; none may be
+// another's, too. It is what Groups.Secret is.
 func (r *Automatic) GroupSecret(ctx context.Context, group string) (string, []byte, error) {
 	var policies v1alpha1.PeeringPolicyList
 	if err := r.Client.List(ctx, &policies); err != nil {

@@ -322,6 +322,38 @@ func TestGroupsSecret(t *testing.T) {
 	}
 }
 
+// TestGroupOfTwoPoliciesTrustsNobody has two policies name the same group, with the same
+// secret: a run says of neither that it is meant.
+func TestGroupOfTwoPoliciesTrustsNobody(t *testing.T) {
+	t.Parallel()
+	at := newAutomaticTest(t)
+	named := func(name, group string) *v1alpha1.PeeringPolicy {
+		return automaticPolicyCalled(name, func(a *v1alpha1.AutomaticPeering) {
+			a.Group = &v1alpha1.PeeringGroup{Name: group, SecretRef: v1alpha1.SecretKey{Name: "garage"}}
+		})
+	}
+	second := named("second", "garage")
+	at.make(t, named("first", "garage"), second, named("third", "attic"),
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "entente-system", Name: "garage"}, Data: map[string][]byte{"token": []byte("0123456789abcdef")}})
+	at.looks(t)
+	for policy, want := range map[string]string{"first": "GroupTwice", "second": "GroupTwice", "third": "Peering"} {
+		var p v1alpha1.PeeringPolicy
+		if err := at.Client.Get(t.Context(), client.ObjectKey{Name: policy}, &p); err != nil {
+			t.Fatal(err)
+		}
+		if c := meta.FindStatusCondition(p.Status.Conditions, v1alpha1.ConditionAutomatic); c == nil || c.Reason != want {
+			t.Errorf("policy %s says %+v, want %s", policy, c, want)
+		}
+	}
+	if policy, _, err := at.GroupSecret(t.Context(), "garage"); wire.ReasonOf(err) != wire.ReasonGroupUnknown {
+		t.Errorf("policy %s judges: %v", policy, err)
+	}
+	at.remove(t, second)
+	if policy, _, err := at.GroupSecret(t.Context(), "garage"); policy != "first" || err != nil {
+		t.Errorf("policy %s judges: %v", policy, err)
+	}
+}
+
 func TestTokenMakesAPeerOfAPolicyAPersons(t *testing.T) {
 	t.Parallel()
 	inGroup := func(a *v1alpha1.AutomaticPeering) { a.Group = &v1alpha1.PeeringGroup{Name: "garage"} }
@@ -459,7 +491,7 @@ func TestForgottenClusterDoesNotAskItselfBack(t *testing.T) {
 		}
 	}
 	groups := &Groups{Cache: at.Client, Forgotten: at.Forgotten}
-	if err := groups.mayJoin(t.Context(), at.milan.id); wire.ReasonOf(err) != wire.ReasonTrustForgotten {
+	if _, err := groups.mayJoin(t.Context(), at.milan.id); wire.ReasonOf(err) != wire.ReasonTrustForgotten {
 		t.Errorf("by a group: %v", err)
 	}
 }
