@@ -185,6 +185,9 @@ func (s *adminServer) decide(ctx context.Context, resource string, d v1alpha1.De
 			}
 		}
 		fc.Spec.Decision = d
+		if d == v1alpha1.DecisionApproved {
+			fc.Disown() // it is a person's word from now on
+		}
 		return nil
 	})
 	if err != nil {

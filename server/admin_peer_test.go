@@ -134,6 +134,31 @@ func TestAClusterIsIntroduced(t *testing.T) {
 	}
 }
 
+// TestApprovalMakesAPeerOfAPolicyAPersons has a policy's peer decided about: what a person
+// approved the policy does not end.
+func TestApprovalMakesAPeerOfAPolicyAPersons(t *testing.T) {
+	trusted := peerObject("office", strings.Repeat("a", 32))
+	trusted.Spec.Decision = v1alpha1.DecisionApproved
+	trusted.Labels = map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager, v1alpha1.LabelAutomatic: "home"}
+	trusted.Annotations = map[string]string{v1alpha1.AnnotationAutomaticBy: "FirstUse", v1alpha1.AnnotationAutomaticEnded: "true"}
+	denied := trusted.DeepCopy()
+	denied.Name, denied.Spec.ClusterID = "lab", strings.Repeat("b", 32)
+	a := newAdminTest(t, trusted, denied)
+	c := a.alice(t)
+	if _, err := c.ApprovePeer(t.Context(), &ententev1.ApprovePeerRequest{Name: "peers/office"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.DenyPeer(t.Context(), &ententev1.DenyPeerRequest{Name: "peers/lab"}); err != nil {
+		t.Fatal(err)
+	}
+	if fc := a.peer(t, "office"); fc.Labels[v1alpha1.LabelAutomatic] != "" || len(fc.Annotations) > 0 || fc.Labels[v1alpha1.LabelManaged] != v1alpha1.Manager {
+		t.Errorf("approved, it is %+v", fc.ObjectMeta)
+	}
+	if fc := a.peer(t, "lab"); fc.Labels[v1alpha1.LabelAutomatic] != "home" {
+		t.Errorf("denied, it is %+v", fc.ObjectMeta)
+	}
+}
+
 func TestAPeerIsApprovedByItsCodeAndDenied(t *testing.T) {
 	id := strings.Repeat("a", 32)
 	introduced := peerObject("office", id)

@@ -41,6 +41,13 @@ func (fc *ForeignCluster) Hint() bool {
 		fc.Spec.TrustBundle == "" && fc.Spec.Decision == "" && fc.Spec.JoinToken == nil
 }
 
+// Disown makes a ForeignCluster one of a person, if it was a policy's.
+func (fc *ForeignCluster) Disown() {
+	delete(fc.Labels, LabelAutomatic)
+	delete(fc.Annotations, AnnotationAutomaticBy)
+	delete(fc.Annotations, AnnotationAutomaticEnded)
+}
+
 func (s *PeeringRequest) leftOut() []string {
 	return strings.FieldsFunc(s.Annotations[AnnotationLeftOut], func(r rune) bool { return r == ',' || r == ' ' })
 }

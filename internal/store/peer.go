@@ -125,7 +125,7 @@ func addPeer(ctx context.Context, c client.Client, cache client.Reader, id peeri
 			fc.Spec.Decision = ""
 		}
 		fc.Spec.TrustBundle, fc.Spec.Endpoints = info.PEM(), info.Endpoints
-		disown(fc)
+		fc.Disown()
 		return nil
 	})
 	if err != nil {
@@ -180,7 +180,7 @@ func Introduce(ctx context.Context, c client.Client, i Introduction) (string, er
 		switch {
 		case i.Approve:
 			fc.Spec.Decision = v1alpha1.DecisionApproved
-			disown(fc)
+			fc.Disown()
 		case i.Policy != "" && (fc.ResourceVersion == "" || Pending(fc)):
 			ByPolicy(fc, i.Policy, i.By)
 		case fc.Spec.Decision == v1alpha1.DecisionDenied:
@@ -221,13 +221,6 @@ func ByPolicy(fc *v1alpha1.ForeignCluster, policy, by string) {
 	fc.Labels[v1alpha1.LabelAutomatic], fc.Annotations[v1alpha1.AnnotationAutomaticBy] = policy, by
 	delete(fc.Annotations, v1alpha1.AnnotationAutomaticEnded)
 	controllerutil.AddFinalizer(fc, v1alpha1.Finalizer)
-}
-
-// disown makes a ForeignCluster one of a person, if it was a policy's.
-func disown(fc *v1alpha1.ForeignCluster) {
-	delete(fc.Labels, v1alpha1.LabelAutomatic)
-	delete(fc.Annotations, v1alpha1.AnnotationAutomaticBy)
-	delete(fc.Annotations, v1alpha1.AnnotationAutomaticEnded)
 }
 
 // Sight makes a ForeignCluster of a cluster that discovery found and that is not known,
