@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
@@ -48,9 +49,9 @@ type Groups struct {
 
 	mu      sync.Mutex
 	pending map[peering.ClusterID]*proof
-	// answered and called count the runs of each direction that did not succeed, news what
-	// was reported.
-	answered, called, news guesses
+	// answered and called count the runs of each direction that did not succeed, proven those
+	// answered that did, news what was reported.
+	answered, called, proven, news guesses
 }
 
 // Proof is a cluster that begins a run.
@@ -93,8 +94,14 @@ const (
 // replaces the run before with the same cluster. Errors have the reasons GROUP_UNKNOWN,
 // TRUST_DENIED, TRUST_FORGOTTEN, REQUEST_INVALID and RATE_LIMITED.
 func (g *Groups) Prove(ctx context.Context, p Proof) (share, confirmation []byte, err error) {
-	if err := g.mayJoin(ctx, p.ID); err != nil {
+	if _, err := g.mayJoin(ctx, p.ID); err != nil {
 		return nil, nil, err
+	}
+	g.mu.Lock()
+	often := g.proven.wait(g.Now(), provenBy(p.ID))
+	g.mu.Unlock()
+	if often > 0 {
+		return nil, nil, limited(often)
 	}
 	policy, secret, err := g.secret(ctx, p.Group)
 	if err != nil {
@@ -148,6 +155,10 @@ func (g *Groups) Confirm(ctx context.Context, id peering.ClusterID, channel [ide
 		delete(g.pending, id)
 		if err = p.run.Finish(confirmation); err == nil {
 			g.answered.takeBack(now, p.counted...)
+			if g.proven == nil {
+				g.proven = guesses{}
+			}
+			g.proven.add(now, provenBy(id))
 		} else {
 			failed = append(failed, failure{p.group, id, whyMismatch})
 		}
@@ -160,7 +171,7 @@ func (g *Groups) Confirm(ctx context.Context, id peering.ClusterID, channel [ide
 	case err != nil:
 		return wire.Errorf(wire.ReasonGroupSecretMismatch, "this cluster's secret of group %s and yours differ, or somebody is in between: give both the same", p.group)
 	}
-	if err := g.mayJoin(ctx, id); err != nil { // since it began
+	if trusted, err := g.mayJoin(ctx, id); trusted || err != nil { // since it began
 		return err
 	}
 	return g.Admit(ctx, id, p.info, p.policy, p.group)
@@ -170,7 +181,7 @@ func (g *Groups) Confirm(ctx context.Context, id peering.ClusterID, channel [ide
 // it once it did the same. Errors are those of Call and Admit, and GROUP_UNKNOWN,
 // TRUST_DENIED, TRUST_FORGOTTEN and RATE_LIMITED where this side does not begin.
 func (g *Groups) Join(ctx context.Context, group, endpoint string, id peering.ClusterID) error {
-	if err := g.mayJoin(ctx, id); err != nil {
+	if _, err := g.mayJoin(ctx, id); err != nil {
 		return err
 	}
 	policy, secret, err := g.secret(ctx, group)
@@ -200,7 +211,7 @@ func (g *Groups) Join(ctx context.Context, group, endpoint string, id peering.Cl
 	case reason == wire.ReasonGroupSecretMismatch:
 		g.report(now, failure{group, id, whyMismatch})
 	case err == nil:
-		if err := g.mayJoin(ctx, id); err != nil { // since it began
+		if trusted, err := g.mayJoin(ctx, id); trusted || err != nil { // since it began
 			return err
 		}
 		return g.Admit(ctx, id, info, policy, group)
@@ -236,8 +247,13 @@ func hostKey(endpoint string) string {
 	return a.String()
 }
 
+// provenBy is what a run that succeeded counts for.
+func provenBy(id peering.ClusterID) paced {
+	return paced{"cluster " + string(id), pace{ProvenBurst, ProvenPause}}
+}
+
 func limited(wait time.Duration) error {
-	return &wire.Error{Reason: wire.ReasonRateLimited, Message: "too many proofs that a cluster holds the secret of a group failed, or are not over", RetryAfter: wait}
+	return &wire.Error{Reason: wire.ReasonRateLimited, Message: "too many proofs that a cluster holds the secret of a group failed, are not over, or were made again and again", RetryAfter: wait}
 }
 
 // secret returns the secret of a group, and the policy that names it.
@@ -250,27 +266,28 @@ func (g *Groups) secret(ctx context.Context, group string) (policy string, secre
 }
 
 // mayJoin returns an error where an administrator decided that a cluster is not trusted:
-// TRUST_DENIED or TRUST_FORGOTTEN. A secret does not overrule them.
-func (g *Groups) mayJoin(ctx context.Context, id peering.ClusterID) error {
+// TRUST_DENIED or TRUST_FORGOTTEN. A secret does not overrule them. trusted says that the
+// two clusters trust each other already, so that a proof adds nothing.
+func (g *Groups) mayJoin(ctx context.Context, id peering.ClusterID) (trusted bool, err error) {
 	var list v1alpha1.ForeignClusterList
 	if err := g.Cache.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil { // they are only read
-		return fmt.Errorf("list foreign clusters: %w", err)
+		return false, fmt.Errorf("list foreign clusters: %w", err)
 	}
 	fc := store.Known(list.Items, id)
 	switch {
 	case fc != nil && fc.Spec.Decision == v1alpha1.DecisionDenied:
-		return denied()
+		return false, denied()
 	case fc != nil && fc.DeletionTimestamp.IsZero() && !store.Pending(fc):
-		return nil
+		return fc.Spec.TrustBundle != "" && meta.IsStatusConditionTrue(fc.Status.Conditions, v1alpha1.ConditionTrusted), nil
 	}
 	// What a policy ended it may begin again.
 	switch forgot, err := g.Forgotten.ByPerson(ctx, id); {
 	case err != nil:
-		return err
+		return false, err
 	case forgot:
-		return forgottenHere()
+		return false, forgottenHere()
 	}
-	return nil
+	return false, nil
 }
 
 // failure is a run that failed, as Failed is told.

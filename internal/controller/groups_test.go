@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -351,11 +352,47 @@ func TestGuessesAreLimited(t *testing.T) {
 	}
 }
 
-func TestWhoProvesTheSecretIsNotLimited(t *testing.T) {
+// TestWhoProvesTheSecretIsNoGuesser has many clusters at one address prove it, more than may
+// fail, and one of them again and again.
+func TestWhoProvesTheSecretIsNoGuesser(t *testing.T) {
 	g, o := newGroups(t), newOther(t, "office")
 	for i := range 3 * GuessBurst {
-		if err := g.prove(t, o, "192.0.2.1", blueSecret); err != nil {
+		if err := g.prove(t, newOther(t, "other"), "192.0.2.1", blueSecret); err != nil {
+			t.Fatalf("cluster %d: %v", i, err)
+		}
+	}
+	g.admitted = nil
+	for i := range 2 * ProvenBurst {
+		err := g.prove(t, o, "192.0.2.1", blueSecret)
+		if i < ProvenBurst && err != nil || i >= ProvenBurst && wire.ReasonOf(err) != wire.ReasonRateLimited {
 			t.Fatalf("time %d: %v", i, err)
+		}
+	}
+	if len(g.admitted) != ProvenBurst {
+		t.Errorf("admitted %d times", len(g.admitted))
+	}
+	g.clock.pass(ProvenPause)
+	if err := g.prove(t, o, "192.0.2.1", blueSecret); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestAProofAddsNothingToTrustThatIsMutual has a cluster prove the secret, by either side's
+// call, that is trusted, and that trusts this one or not yet.
+func TestAProofAddsNothingToTrustThatIsMutual(t *testing.T) {
+	for mutual, want := range map[metav1.ConditionStatus]int{metav1.ConditionTrue: 0, metav1.ConditionFalse: 2} {
+		o := newOther(t, "office")
+		fc := trustedAs("office", o)
+		meta.SetStatusCondition(&fc.Status.Conditions, condition(v1alpha1.ConditionTrusted, mutual, "Any", ""))
+		g := newGroups(t, fc)
+		g.Call = func(context.Context, string, peering.ClusterID, string, []byte) (wire.ClusterInfo, error) {
+			return o.info, nil
+		}
+		if err := errors.Join(g.prove(t, o, "192.0.2.1", blueSecret), g.Join(t.Context(), "blue", "192.0.2.1:7443", o.id)); err != nil {
+			t.Error(err)
+		}
+		if len(g.admitted) != want {
+			t.Errorf("trust is mutual: %s, and it is admitted %d times, want %d", mutual, len(g.admitted), want)
 		}
 	}
 }

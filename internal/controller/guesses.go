@@ -35,10 +35,8 @@ func (g *guess) left(now time.Time) float64 {
 	return max(0, g.level-max(0, now.Sub(g.at).Seconds())/g.pause.Seconds())
 }
 
-// add counts one for each key, or, where one of them has too many, counts none and returns
-// after how long there is room, which is positive.
-func (gs guesses) add(now time.Time, keys ...paced) (wait time.Duration) {
-	maps.DeleteFunc(gs, func(_ string, g *guess) bool { return g.left(now) == 0 })
+// wait returns after how long there is room for one more of each key, 0 is now.
+func (gs guesses) wait(now time.Time, keys ...paced) (wait time.Duration) {
 	for _, k := range keys {
 		if g := gs[k.key]; g != nil {
 			if over := g.left(now) + 1 - float64(k.burst); over > 0 {
@@ -46,7 +44,14 @@ func (gs guesses) add(now time.Time, keys ...paced) (wait time.Duration) {
 			}
 		}
 	}
-	if wait > 0 {
+	return wait
+}
+
+// add counts one for each key, or, where one of them has too many, counts none and returns
+// after how long there is room, which is positive.
+func (gs guesses) add(now time.Time, keys ...paced) time.Duration {
+	maps.DeleteFunc(gs, func(_ string, g *guess) bool { return g.left(now) == 0 })
+	if wait := gs.wait(now, keys...); wait > 0 {
 		return wait
 	}
 	for _, k := range keys {

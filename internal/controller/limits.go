@@ -43,6 +43,10 @@ const (
 	// GuessBurstPerCluster and GuessPausePerCluster are those of one cluster ID.
 	GuessBurstPerCluster = 4
 	GuessPausePerCluster = 10 * time.Minute
+	// ProvenBurst is how many runs of one cluster ID succeed at once, and ProvenPause the
+	// time after which one more may: each may be a write.
+	ProvenBurst = 16
+	ProvenPause = time.Minute
 	// GroupNewsBurst is how many failures of one group are reported at once, and
 	// GroupNewsPause the time after which one more is.
 	GroupNewsBurst = 4
