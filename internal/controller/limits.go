@@ -26,7 +26,8 @@ const (
 // Limits of proofs that a cluster holds a group's secret. A run that does not end with a
 // right confirmation counts as a failed guess, a run that is not over too. Those that this
 // cluster answers and those that it begins count apart, so that whoever fails here does not
-// keep it from proving to others. In the long run that is 60 guesses an hour of each, 120
+// by that keep it from proving to others; who is found at many addresses, and fails there
+// too, does. In the long run that is 60 guesses an hour of each, 120
 // in all, or a million a year, over all groups: it protects 16 random bytes, and no word of
 // a dictionary. Each cluster of a group counts for itself.
 const (
