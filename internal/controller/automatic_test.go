@@ -452,7 +452,7 @@ func TestPolicyMayBeginAgainWhatItEnded(t *testing.T) {
 			fc := approvedPeer("milan", milan)
 			ended := by.ended
 			if by.mark {
-				fc.Annotations = map[string]string{v1alpha1.AnnotationAutomaticEnded: "true"}
+				fc.Annotations = map[string]string{v1alpha1.AnnotationAutomaticEnded: "true", v1alpha1.AnnotationAutomaticBy: string(byFirstUse)}
 			}
 			if by.label {
 				fc.Labels = map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager, v1alpha1.LabelAutomatic: "home"}
