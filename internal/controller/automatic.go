@@ -423,6 +423,15 @@ func (r *Automatic) wanted(ctx context.Context, i store.Introduction) error {
 		return err
 	case forgot && (fc == nil || store.Pending(fc)):
 		return wire.Errorf(wire.ReasonConflict, "an administrator of this cluster forgot cluster %s", i.ID.Short())
+	case fc == nil || basis(i.By) != byFirstUse:
+		return nil
+	}
+	var all v1alpha1.ForeignClusterList
+	if err := r.Direct.List(ctx, &all); err != nil {
+		return fmt.Errorf("list foreign clusters: %w", err)
+	}
+	if c := takesAnothers(fc, &i.Info, trustedAmong(all.Items)); c != nil {
+		return wire.Errorf(wire.ReasonConflict, "%s", c.Message)
 	}
 	return nil
 }

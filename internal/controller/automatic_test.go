@@ -438,6 +438,24 @@ func TestPeopleDecideDuringACall(t *testing.T) {
 	}
 }
 
+// TestFirstUseOfOneThatTakesAnothersName has Milan say its name only when it is called.
+func TestFirstUseOfOneThatTakesAnothersName(t *testing.T) {
+	t.Parallel()
+	rome := trustedPeer("rome", 1, "192.0.2.99:7443")
+	at := newAutomaticTest(t, &rome, automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))
+	at.milan.info.Name = "Rome"
+	at.found(t)
+	at.looks(t)
+	at.clock.pass(laterAfter)
+	at.looks(t)
+	if len(at.calls) != 1 {
+		t.Errorf("calls %q", at.calls)
+	}
+	if got, want := at.objects(t), []string{"peer milan-" + at.milan.id.Short(), "peer rome"}; !slices.Equal(got, want) {
+		t.Errorf("there are %q, want %q", got, want)
+	}
+}
+
 // TestPolicyMayBeginAgainWhatItEnded tells a peer that a policy forgot from one that a
 // person did.
 func TestPolicyMayBeginAgainWhatItEnded(t *testing.T) {

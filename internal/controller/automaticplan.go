@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/store"
@@ -199,7 +200,7 @@ func (s *automaticState) plan(v automaticView) automaticPlan {
 	for i := range v.rules {
 		rules[v.rules[i].name] = &v.rules[i]
 	}
-	known := store.KnownAll(v.all)
+	known, decided := store.KnownAll(v.all), trustedAmong(v.all)
 	wanted := map[tryKey]bool{}
 	type due struct {
 		automaticDial
@@ -241,7 +242,7 @@ func (s *automaticState) plan(v automaticView) automaticPlan {
 		if byPerson {
 			continue
 		}
-		options := optionsFor(v.rules, fc)
+		options := optionsFor(v.rules, fc, decided)
 		if len(options) == 0 {
 			continue
 		}
@@ -251,6 +252,7 @@ func (s *automaticState) plan(v automaticView) automaticPlan {
 		out.waiting[options[0].rule.name]++
 		if approval, ok := approves(options, fc); ok {
 			out.approve = append(out.approve, approval)
+			decided = append(decided, *fc)
 			continue
 		}
 		var best *due
@@ -400,8 +402,9 @@ type option struct {
 }
 
 // optionsFor returns how policies may come to trust a cluster that nobody decided about,
-// the surest way first: its ID is listed, it knows a secret, it is there.
-func optionsFor(rules []automaticRule, fc *v1alpha1.ForeignCluster) []option {
+// the surest way first: its ID is listed, it knows a secret, it is there. others is those that
+// are trusted.
+func optionsFor(rules []automaticRule, fc *v1alpha1.ForeignCluster, others []v1alpha1.ForeignCluster) []option {
 	var out []option
 	for i := range rules {
 		if rule := &rules[i]; rule.lists(fc.Spec.ClusterID) {
@@ -416,7 +419,9 @@ func optionsFor(rules []automaticRule, fc *v1alpha1.ForeignCluster) []option {
 			}
 		}
 	}
-	if meta.IsStatusConditionTrue(fc.Status.Conditions, v1alpha1.ConditionImpostor) {
+	// The condition comes only with a later look at what discovery finds.
+	if !slices.ContainsFunc(rules, func(rule automaticRule) bool { return rule.FirstUse }) ||
+		meta.IsStatusConditionTrue(fc.Status.Conditions, v1alpha1.ConditionImpostor) || takesAnothers(fc, nil, others) != nil {
 		return out
 	}
 	for i := range rules {
@@ -427,6 +432,28 @@ func optionsFor(rules []automaticRule, fc *v1alpha1.ForeignCluster) []option {
 		}
 	}
 	return out
+}
+
+// trustedAmong returns those of all that are trusted, or are to be.
+func trustedAmong(all []v1alpha1.ForeignCluster) []v1alpha1.ForeignCluster {
+	return slices.DeleteFunc(slices.Clone(all), func(fc v1alpha1.ForeignCluster) bool {
+		return fc.Spec.Decision == v1alpha1.DecisionDenied || fc.Spec.TrustBundle == "" && fc.Spec.Decision != v1alpha1.DecisionApproved
+	})
+}
+
+// takesAnothers says whether a cluster that nobody decided about takes the name or the
+// address of a trusted one: by what was found of it, by what it said when it introduced
+// itself, or by info, what it says now.
+func takesAnothers(fc *v1alpha1.ForeignCluster, info *wire.ClusterInfo, others []v1alpha1.ForeignCluster) *metav1.Condition {
+	said := v1alpha1.Sighting{Endpoints: fc.Spec.Endpoints}
+	if i := fc.Status.Introduction; i != nil {
+		said.Name = i.Name
+	}
+	all := append(slices.Clone(fc.Status.Sightings), said)
+	if info != nil {
+		all = append(all, v1alpha1.Sighting{Name: info.Name, Endpoints: info.Endpoints})
+	}
+	return impostor(fc, all, others)
 }
 
 // approves says whether a cluster that introduced itself is trusted for that: it proved

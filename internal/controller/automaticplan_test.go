@@ -107,6 +107,8 @@ func TestAutomaticPlan(t *testing.T) {
 		"a group":                          {[]automaticRule{grouping("home", "garage")}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, []string{"dial c1 by Group/garage of home at " + at}},
 		"first use":                        {[]automaticRule{firstUse("home")}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, []string{"dial c1 by FirstUse of home at " + at}},
 		"first use of an impostor":         {[]automaticRule{firstUse("home")}, []v1alpha1.ForeignCluster{impostor}, nil, nil, true, nil},
+		"first use of one that will be":    {[]automaticRule{firstUse("home")}, []v1alpha1.ForeignCluster{hint, trustedPeer("x", 2, at)}, nil, nil, true, nil},
+		"it did, with another's name":      {[]automaticRule{firstUse("home")}, []v1alpha1.ForeignCluster{changed(introduced(hint), func(fc *v1alpha1.ForeignCluster) { fc.Status.Introduction.Name = "X" }), trustedPeer("x", 2)}, nil, nil, true, nil},
 		"first use where it is not found":  {[]automaticRule{firstUse("home", v1alpha1.FoundDNS)}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, nil},
 		"an ID proves more than a group":   {[]automaticRule{grouping("a", "garage"), listing("home", 1)}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, []string{"dial c1 by ClusterID of home at " + at}},
 		"a group proves more than nothing": {[]automaticRule{firstUse("a"), grouping("home", "garage")}, []v1alpha1.ForeignCluster{hint}, nil, nil, true, []string{"dial c1 by Group/garage of home at " + at}},
