@@ -433,6 +433,9 @@ func (r *Automatic) wanted(ctx context.Context, i store.Introduction) error {
 	if c := takesAnothers(fc, &i.Info, trustedAmong(all.Items)); c != nil {
 		return wire.Errorf(wire.ReasonConflict, "%s", c.Message)
 	}
+	if firstUsed(all.Items)[i.Policy] >= maxFirstUse {
+		return wire.Errorf(wire.ReasonConflict, "%s", firstUseFull.Message)
+	}
 	return nil
 }
 
@@ -569,7 +572,11 @@ func (r *Automatic) report(ctx context.Context, p *v1alpha1.PeeringPolicy, rules
 		if waiting > 0 {
 			c.Message += "; of those that wait `entente peers` says why"
 		}
-		if problem := rules[i].problem; problem.Reason != "" {
+		problem := rules[i].problem
+		if problem.Reason == "" && plan.full[p.Name] {
+			problem = firstUseFull
+		}
+		if problem.Reason != "" {
 			c = condition(v1alpha1.ConditionAutomatic, metav1.ConditionFalse, problem.Reason, problem.Message)
 		}
 		c.ObservedGeneration = p.Generation

@@ -125,6 +125,8 @@ type automaticPlan struct {
 	lift []peering.ClusterID
 	// peers and waiting count by policy.
 	peers, waiting map[string]int
+	// full is policies that trust no more on first use.
+	full map[string]bool
 	// again is when to look again; 0 is never.
 	again time.Duration
 }
@@ -195,13 +197,24 @@ func (s *automaticState) goneFor(made, exists map[string]bool, now time.Time) fu
 
 // plan decides what to do now. What it says to dial counts as running until done.
 func (s *automaticState) plan(v automaticView) automaticPlan {
-	out := automaticPlan{peers: map[string]int{}, waiting: map[string]int{}}
+	out := automaticPlan{peers: map[string]int{}, waiting: map[string]int{}, full: map[string]bool{}}
 	rules := make(map[string]*automaticRule, len(v.rules))
 	for i := range v.rules {
 		rules[v.rules[i].name] = &v.rules[i]
 	}
 	known, decided := store.KnownAll(v.all), trustedAmong(v.all)
 	wanted := map[tryKey]bool{}
+	first := firstUsed(v.all)
+	for key, t := range s.tries {
+		if t.running && key.by == byFirstUse {
+			first[key.policy]++
+		}
+	}
+	fullFor := func(policy string, by basis) bool {
+		full := by == byFirstUse && first[policy] >= maxFirstUse
+		out.full[policy] = out.full[policy] || full
+		return full
+	}
 	type due struct {
 		automaticDial
 		at time.Time
@@ -250,7 +263,10 @@ func (s *automaticState) plan(v automaticView) automaticPlan {
 			out.lift = append(out.lift, id)
 		}
 		out.waiting[options[0].rule.name]++
-		if approval, ok := approves(options, fc); ok {
+		if approval, ok := approves(options, fc); ok && !fullFor(approval.policy, approval.by) {
+			if approval.by == byFirstUse {
+				first[approval.policy]++
+			}
 			out.approve = append(out.approve, approval)
 			decided = append(decided, *fc)
 			continue
@@ -260,6 +276,9 @@ func (s *automaticState) plan(v automaticView) automaticPlan {
 			key := tryKey{id, o.rule.name, o.by}
 			wanted[key] = true
 			try := s.try(key, o.rule.revision, v)
+			if o.problem.Reason == "" && !try.running && fullFor(o.rule.name, o.by) {
+				o.problem = firstUseFull
+			}
 			if o.problem.Reason != "" {
 				try.said = o.problem
 				continue
@@ -299,6 +318,9 @@ func (s *automaticState) plan(v automaticView) automaticPlan {
 			next(free)
 			continue
 		}
+		if fullFor(d.key.policy, d.key.by) {
+			continue
+		}
 		if !s.limit.AllowN(v.now, 1) {
 			next(v.now.Add(time.Second))
 			break
@@ -308,6 +330,9 @@ func (s *automaticState) plan(v automaticView) automaticPlan {
 		}
 		s.running++
 		s.tries[d.key].running = true
+		if d.key.by == byFirstUse {
+			first[d.key.policy]++
+		}
 		out.dial = append(out.dial, d.automaticDial)
 	}
 	maps.DeleteFunc(s.places, func(_ string, at time.Time) bool { return !at.After(v.now) })
@@ -318,6 +343,20 @@ func (s *automaticState) plan(v automaticView) automaticPlan {
 	slices.Sort(out.letGo)
 	return out
 }
+
+// firstUsed counts by policy whom it trusts on first use.
+func firstUsed(all []v1alpha1.ForeignCluster) map[string]int {
+	out := map[string]int{}
+	for i := range all {
+		if fc := &all[i]; fc.Annotations[v1alpha1.AnnotationAutomaticBy] == string(byFirstUse) && !store.Pending(fc) {
+			out[peerOf(fc)]++
+		}
+	}
+	return out
+}
+
+// firstUseFull is what there is to say of a policy that trusts as many on first use as it may.
+var firstUseFull = Attempt{"FirstUseFull", fmt.Sprintf("the policy trusts %d clusters on first use, and no more: delete those that are not wanted, list others by their IDs, or use a group", maxFirstUse)}
 
 // free returns from when all endpoints may be dialled.
 func (s *automaticState) free(endpoints []string) time.Time {

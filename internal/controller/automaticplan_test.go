@@ -367,6 +367,40 @@ func TestTryIsAsNewAfterAChange(t *testing.T) {
 	}
 }
 
+// TestFirstUseHasAnEnd has more clusters come than a policy trusts on first use.
+func TestFirstUseHasAnEnd(t *testing.T) {
+	t.Parallel()
+	for name, edit := range map[string]func(v1alpha1.ForeignCluster) v1alpha1.ForeignCluster{
+		"found": func(fc v1alpha1.ForeignCluster) v1alpha1.ForeignCluster { return fc }, "introduced": introduced,
+	} {
+		s := newAutomaticState()
+		var all []v1alpha1.ForeignCluster
+		for n := range maxFirstUse - 2 {
+			all = append(all, changed(byPolicy(fmt.Sprint("c", n+1), n+1, "home", byFirstUse), func(fc *v1alpha1.ForeignCluster) { fc.Spec.Endpoints = nil }))
+		}
+		for n := maxFirstUse; n < maxFirstUse+10; n++ {
+			all = append(all, edit(hintOf(fmt.Sprint("c", n), lan(n, "eth0"))))
+		}
+		dials := 0
+		for i := range 3 {
+			plan := s.plan(automaticView{
+				self: sightedID(0), rules: []automaticRule{firstUse("home")}, all: all, now: now.Add(time.Duration(i) * time.Minute), random: none,
+				gone: func(string) (bool, time.Time) { return false, now }, forgotten: func(peering.ClusterID) (bool, bool) { return false, false },
+			})
+			dials += len(plan.dial) // they do not end, and count
+			if approved := len(plan.approve); name == "introduced" && approved != 2 {
+				t.Errorf("%d that introduced themselves are trusted, want 2", approved)
+			}
+			if i == 2 && !plan.full["home"] {
+				t.Errorf("%s: nobody is told", name)
+			}
+		}
+		if name == "found" && dials != 2 {
+			t.Errorf("%d are dialled, want 2", dials)
+		}
+	}
+}
+
 // TestInventedClustersAreNotAllDialled has discovery find many clusters at few places.
 func TestInventedClustersAreNotAllDialled(t *testing.T) {
 	t.Parallel()

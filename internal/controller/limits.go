@@ -303,6 +303,9 @@ const (
 	// that a person has to do something about.
 	automaticRetryMax = 10 * time.Minute
 	longPause         = 30 * time.Minute
+	// maxFirstUse is how many clusters a policy trusts on first use: whoever is on the
+	// network makes any number, and each gets what the policy lends to one.
+	maxFirstUse = 64
 	// endpointPause is how often one endpoint is called, whoever is said to be there.
 	endpointPause = 5 * time.Second
 	// maxTries is how many tries are remembered of clusters that are not found any more.
