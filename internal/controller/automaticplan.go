@@ -88,11 +88,19 @@ func (p *automaticRule) trusts(id peering.ClusterID, by basis) bool {
 }
 
 // endpoints returns where a cluster is found by the policy's sources, of each place in
-// turn, at most two.
+// turn.
 func (p *automaticRule) endpoints(fc *v1alpha1.ForeignCluster) []string {
 	found := slices.DeleteFunc(slices.Clone(fc.Status.Sightings), func(s v1alpha1.Sighting) bool { return !slices.Contains(p.sources(), s.Source) })
-	all := store.SightedEndpoints(found)
-	return all[:min(len(all), endpointsPerTry)]
+	return store.SightedEndpoints(found)
+}
+
+// endpointsOf returns which endpoints a try dials: the next ones each time.
+func endpointsOf(all []string, tries int) []string {
+	out := make([]string, min(len(all), endpointsPerTry))
+	for i := range out {
+		out[i] = all[(tries*endpointsPerTry+i)%len(all)]
+	}
+	return out
 }
 
 // automaticView is what a plan follows from.
@@ -157,6 +165,8 @@ type automaticTry struct {
 	// again is not before when to try, pause how long was waited before.
 	again time.Time
 	pause time.Duration
+	// tries is how many ended.
+	tries int
 	said  Attempt
 }
 
@@ -293,7 +303,7 @@ func (s *automaticState) plan(v automaticView) automaticPlan {
 			if try.again.After(v.now) {
 				next(try.again)
 			} else if best == nil {
-				best = &due{automaticDial{key, fc.Name, o.endpoints}, try.again}
+				best = &due{automaticDial{key, fc.Name, endpointsOf(o.endpoints, try.tries)}, try.again}
 			}
 		}
 		if best != nil {
@@ -402,6 +412,7 @@ func (s *automaticState) done(key tryKey, err error, now time.Time, random func(
 		return said, false
 	}
 	t.running = false
+	t.tries++
 	if err == nil {
 		changed = t.said != said
 		// Its ForeignCluster shows it in a moment.

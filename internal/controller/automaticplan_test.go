@@ -367,6 +367,19 @@ func TestTryIsAsNewAfterAChange(t *testing.T) {
 	}
 }
 
+func TestEveryEndpointHasItsTurn(t *testing.T) {
+	t.Parallel()
+	all := []string{"a", "b", "c"}
+	for tries, want := range []string{"a b", "c a", "b c", "a b"} {
+		if got := strings.Join(endpointsOf(all, tries), " "); got != want {
+			t.Errorf("try %d dials %s, want %s", tries, got, want)
+		}
+	}
+	if got := endpointsOf(nil, 3); len(got) != 0 {
+		t.Errorf("of none it dials %s", got)
+	}
+}
+
 // TestFirstUseHasAnEnd has more clusters come than a policy trusts on first use.
 func TestFirstUseHasAnEnd(t *testing.T) {
 	t.Parallel()
