@@ -18,6 +18,17 @@ type Trust interface {
 	// the same one succeeds again. A token that is unknown, expired, used by another
 	// or has another secret is a *wire.Error with the reason TOKEN_INVALID.
 	Join(ctx context.Context, by peering.ClusterID, info wire.ClusterInfo, tokenID string, secret peering.Secret) (wire.ClusterInfo, error)
+	Introductions
+	Proofs
+	// UpdateBundle takes a peer's new roots. The error is BUNDLE_INVALID where they
+	// do not follow from those that are held.
+	UpdateBundle(ctx context.Context, id peering.ClusterID, info wire.ClusterInfo) error
+	// Revoked records that a peer trusts this cluster no longer.
+	Revoked(ctx context.Context, id peering.ClusterID, message string) error
+}
+
+// Introductions is what clusters that are not trusted need to introduce themselves.
+type Introductions interface {
 	// Introduce keeps what a cluster says of itself until it opens its commitment,
 	// and returns what this one says of itself and its random number. Errors have
 	// the reasons TRUST_DENIED, TRUST_FORGOTTEN and INTRODUCTIONS_PENDING.
@@ -26,12 +37,6 @@ type Trust interface {
 	// reasons TRUST_DENIED, TRUST_FORGOTTEN, INTRODUCTION_UNKNOWN and
 	// COMMITMENT_MISMATCH.
 	Reveal(ctx context.Context, id peering.ClusterID, nonce [32]byte) error
-	Proofs
-	// UpdateBundle takes a peer's new roots. The error is BUNDLE_INVALID where they
-	// do not follow from those that are held.
-	UpdateBundle(ctx context.Context, id peering.ClusterID, info wire.ClusterInfo) error
-	// Revoked records that a peer trusts this cluster no longer.
-	Revoked(ctx context.Context, id peering.ClusterID, message string) error
 }
 
 // Introduction is a cluster that introduces itself.
