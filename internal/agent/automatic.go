@@ -38,7 +38,7 @@ func (a *agent) peerByPolicy(ctx context.Context) (*controller.Automatic, error)
 		Introduce: func(ctx context.Context, endpoint string, id peering.ClusterID) (wire.ClusterInfo, string, error) {
 			return strangers{a}.Introduce(ctx, endpoint, id, false)
 		},
-		JoinGroup: a.groups.Join,
+		JoinGroup: a.groups.Join, MayDial: func(endpoint string) bool { return a.found.mayDial(endpoint) },
 		Forgotten: a.forgotten, Events: a.events, Said: a.peersWake.wake, Wake: wake, Secrets: secrets, Log: a.log, Now: time.Now,
 		Random: rand.N[time.Duration],
 	}

@@ -43,6 +43,8 @@ type Automatic struct {
 	// JoinGroup proves to the cluster with this ID, at an endpoint, that this one holds a
 	// group's secret, and calls Admit once it did the same: Groups.Join.
 	JoinGroup func(ctx context.Context, group, endpoint string, id peering.ClusterID) error
+	// MayDial says whether an endpoint that was found may be dialled now; nil is all.
+	MayDial   func(endpoint string) bool
 	Forgotten Forgotten
 	Events    events.EventRecorder
 	// Said is called when Attempt says something else of a ForeignCluster.
@@ -321,6 +323,10 @@ func (r *Automatic) dial(ctx context.Context, d automaticDial) {
 func (r *Automatic) call(ctx context.Context, d automaticDial) error {
 	var err error
 	for _, endpoint := range d.endpoints {
+		if r.MayDial != nil && !r.MayDial(endpoint) {
+			err = wire.Errorf(wire.ReasonPeerUnreachable, "%s is an address that this cluster keeps to itself, or it does not know yet which it does", endpoint)
+			continue
+		}
 		err = r.meet(ctx, endpoint, d.key)
 		if reason := wire.ReasonOf(err); err == nil || reason != wire.ReasonPeerUnreachable && reason != wire.ReasonPeerIdentity {
 			return err

@@ -438,6 +438,19 @@ func TestPeopleDecideDuringACall(t *testing.T) {
 	}
 }
 
+func TestWhatMayNotBeDialledIsNot(t *testing.T) {
+	t.Parallel()
+	at := newAutomaticTest(t, automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))
+	at.MayDial = func(endpoint string) bool { return endpoint != "192.0.2.1:7443" }
+	at.found(t)
+	at.looks(t)
+	at.clock.pass(laterAfter)
+	at.looks(t)
+	if said := at.Attempt(peerCalled(t, at.Client, "milan-"+at.milan.id.Short())); len(at.calls) > 0 || said.Reason != "PeerUnreachable" {
+		t.Errorf("calls %q; it says %+v", at.calls, said)
+	}
+}
+
 // TestFirstUseOfOneThatTakesAnothersName has Milan say its name only when it is called.
 func TestFirstUseOfOneThatTakesAnothersName(t *testing.T) {
 	t.Parallel()
