@@ -210,10 +210,10 @@ func (r *Automatic) rules(ctx context.Context, policies []v1alpha1.PeeringPolicy
 		rule := automaticRule{name: p.Name, AutomaticPeering: *p.Spec.Automatic, revision: fmt.Sprintf("%s/%d", p.UID, p.Generation)}
 		if group := rule.Group; group != nil {
 			s, err := r.groupSecret(ctx, p.Name, group.SecretRef)
-			if err != nil {
-				return nil, err
-			}
 			rule.problem = s.problem
+			if err != nil { // that is no other policy's trouble
+				rule.problem = Attempt{"SecretUnreadable", fmt.Sprintf("Secret %s/%s cannot be read now, and it is tried again: %v", r.Namespace, group.SecretRef.Name, err)}
+			}
 			rule.revision += fmt.Sprintf("/%x", sha256.Sum256(s.secret))
 		}
 		out = append(out, rule)
@@ -362,7 +362,7 @@ func (r *Automatic) GroupSecret(ctx context.Context, group string) (string, []by
 		return "", nil, err
 	}
 	for _, rule := range rules {
-		if rule.Group != nil && rule.Group.Name == group && rule.problem.Reason == "" {
+		if rule.Group != nil && rule.Group.Name == group && (rule.problem.Reason == "" || rule.problem.Reason == "SecretUnreadable") {
 			s, err := r.groupSecret(ctx, rule.name, rule.Group.SecretRef)
 			return rule.name, s.secret, err
 		}

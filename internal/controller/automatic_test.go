@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"log/slog"
 	"slices"
 	"strings"
@@ -435,6 +436,31 @@ func TestPeopleDecideDuringACall(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// unreadable is a client that cannot read Secrets.
+type unreadable struct{ client.Client }
+
+func (c unreadable) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+	if _, ok := o.(*corev1.Secret); ok {
+		return errors.New("no")
+	}
+	return c.Client.Get(ctx, key, o, opts...)
+}
+
+func TestUnreadableSecretStopsItsPolicyOnly(t *testing.T) {
+	t.Parallel()
+	at := newAutomaticTest(t, automaticPolicyCalled("a", func(a *v1alpha1.AutomaticPeering) {
+		a.Group = &v1alpha1.PeeringGroup{Name: "garage", SecretRef: v1alpha1.SecretKey{Name: "garage"}}
+	}), automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))
+	at.Direct = unreadable{at.Direct}
+	policies, err := at.rules(t.Context(), []v1alpha1.PeeringPolicy{
+		*automaticPolicyCalled("a", func(a *v1alpha1.AutomaticPeering) { a.Group = &v1alpha1.PeeringGroup{Name: "garage"} }),
+		*automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }),
+	})
+	if err != nil || len(policies) != 2 || policies[0].problem.Reason != "SecretUnreadable" || policies[1].problem.Reason != "" {
+		t.Errorf("the policies are %+v: %v", policies, err)
 	}
 }
 
