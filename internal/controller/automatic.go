@@ -115,7 +115,8 @@ func (r *Automatic) look(ctx context.Context) (time.Duration, error) {
 		return 0, fmt.Errorf("list peering policies: %w", err)
 	}
 	var all v1alpha1.ForeignClusterList
-	if err := r.Client.List(ctx, &all); err != nil {
+	// Each change of any has all looked at, so only those that are written are copied.
+	if err := r.Client.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
 		return 0, fmt.Errorf("list foreign clusters: %w", err)
 	}
 	v := useView{all: all.Items, namespaces: map[string]bool{}}
@@ -149,9 +150,9 @@ func (r *Automatic) look(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	byName := make(map[string]*v1alpha1.ForeignCluster, len(all.Items))
-	for i := range all.Items {
-		byName[all.Items[i].Name] = &all.Items[i]
+	copied := func(name string) *v1alpha1.ForeignCluster {
+		i := slices.IndexFunc(all.Items, func(fc v1alpha1.ForeignCluster) bool { return fc.Name == name })
+		return all.Items[i].DeepCopy() // plans name those that there are
 	}
 	var errs []error
 	r.mu.Lock()
@@ -179,16 +180,17 @@ func (r *Automatic) look(ctx context.Context) (time.Duration, error) {
 		errs = append(errs, r.Forgotten.Remove(ctx, id))
 	}
 	for _, a := range plan.approve {
-		errs = append(errs, r.approve(ctx, byName[a.fc], a))
+		errs = append(errs, r.approve(ctx, copied(a.fc), a))
 	}
 	for _, name := range plan.stay {
-		errs = append(errs, mark(ctx, r.Client, byName[name], func() bool {
-			delete(byName[name].Annotations, v1alpha1.AnnotationAutomaticEnded)
+		fc := copied(name)
+		errs = append(errs, mark(ctx, r.Client, fc, func() bool {
+			delete(fc.Annotations, v1alpha1.AnnotationAutomaticEnded)
 			return true
 		}))
 	}
 	for _, name := range plan.letGo {
-		errs = append(errs, r.letGo(ctx, byName[name]))
+		errs = append(errs, r.letGo(ctx, copied(name)))
 	}
 	errs = append(errs, r.use(ctx, v, policies.Items))
 	for i := range policies.Items {
