@@ -146,10 +146,7 @@ func (r *Automatic) look(ctx context.Context) (time.Duration, error) {
 	for i := range v.offloading {
 		note(&v.offloading[i])
 	}
-	rules, err := r.rules(ctx, policies.Items)
-	if err != nil {
-		return 0, err
-	}
+	rules := r.rules(ctx, policies.Items)
 	copied := func(name string) *v1alpha1.ForeignCluster {
 		i := slices.IndexFunc(all.Items, func(fc v1alpha1.ForeignCluster) bool { return fc.Name == name })
 		return all.Items[i].DeepCopy() // plans name those that there are
@@ -202,7 +199,7 @@ func (r *Automatic) look(ctx context.Context) (time.Duration, error) {
 }
 
 // rules reads the policies that peer by themselves, in the order of their names.
-func (r *Automatic) rules(ctx context.Context, policies []v1alpha1.PeeringPolicy) ([]automaticRule, error) {
+func (r *Automatic) rules(ctx context.Context, policies []v1alpha1.PeeringPolicy) []automaticRule {
 	var out []automaticRule
 	for i := range policies {
 		p := &policies[i]
@@ -222,7 +219,7 @@ func (r *Automatic) rules(ctx context.Context, policies []v1alpha1.PeeringPolicy
 	}
 	slices.SortFunc(out, func(a, b automaticRule) int { return strings.Compare(a.name, b.name) })
 	groupsOnce(out)
-	return out, nil
+	return out
 }
 
 // groupsOnce lets no policy peer by a group whose name another has, too: which of the two
@@ -359,11 +356,7 @@ func (r *Automatic) GroupSecret(ctx context.Context, group string) (string, []by
 	if err := r.Client.List(ctx, &policies); err != nil {
 		return "", nil, fmt.Errorf("list peering policies: %w", err)
 	}
-	rules, err := r.rules(ctx, policies.Items)
-	if err != nil {
-		return "", nil, err
-	}
-	for _, rule := range rules {
+	for _, rule := range r.rules(ctx, policies.Items) {
 		if rule.Group != nil && rule.Group.Name == group && (rule.problem.Reason == "" || rule.problem.Reason == "SecretUnreadable") {
 			s, err := r.groupSecret(ctx, rule.name, rule.Group.SecretRef)
 			return rule.name, s.secret, err
@@ -442,7 +435,7 @@ func (r *Automatic) wanted(ctx context.Context, i store.Introduction) error {
 		return wire.Errorf(wire.ReasonConflict, "%s", c.Message)
 	}
 	if firstUsed(all.Items)[i.Policy] >= maxFirstUse {
-		return wire.Errorf(wire.ReasonConflict, "%s", firstUseFull.Message)
+		return wire.Errorf(wire.ReasonConflict, "%s", firstUseFull().Message)
 	}
 	return nil
 }
@@ -582,7 +575,7 @@ func (r *Automatic) report(ctx context.Context, p *v1alpha1.PeeringPolicy, rules
 		}
 		problem := rules[i].problem
 		if problem.Reason == "" && plan.full[p.Name] {
-			problem = firstUseFull
+			problem = firstUseFull()
 		}
 		if problem.Reason != "" {
 			c = condition(v1alpha1.ConditionAutomatic, metav1.ConditionFalse, problem.Reason, problem.Message)

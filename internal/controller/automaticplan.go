@@ -287,7 +287,7 @@ func (s *automaticState) plan(v automaticView) automaticPlan {
 			wanted[key] = true
 			try := s.try(key, o.rule.revision, v)
 			if o.problem.Reason == "" && !try.running && fullFor(o.rule.name, o.by) {
-				o.problem = firstUseFull
+				o.problem = firstUseFull()
 			}
 			if o.problem.Reason != "" {
 				try.said = o.problem
@@ -366,7 +366,9 @@ func firstUsed(all []v1alpha1.ForeignCluster) map[string]int {
 }
 
 // firstUseFull is what there is to say of a policy that trusts as many on first use as it may.
-var firstUseFull = Attempt{"FirstUseFull", fmt.Sprintf("the policy trusts %d clusters on first use, and no more: delete those that are not wanted, list others by their IDs, or use a group", maxFirstUse)}
+func firstUseFull() Attempt {
+	return Attempt{"FirstUseFull", fmt.Sprintf("the policy trusts %d clusters on first use, and no more: delete those that are not wanted, list others by their IDs, or use a group", maxFirstUse)}
+}
 
 // free returns from when all endpoints may be dialled.
 func (s *automaticState) free(endpoints []string) time.Time {
