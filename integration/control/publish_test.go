@@ -110,8 +110,11 @@ zone "clusters.test" { type primary; file "clusters.test"; update-policy { grant
 			{abroadName + "._entente._tcp.clusters.test", "TXT", `"name=` + abroadName + `"`},
 		} {
 			got, err := dig(ctx, n, q.name, q.kind)
-			if err != nil || !slices.Contains(got, q.want) {
-				return fmt.Errorf("dig %s %s: %q, %v", q.name, q.kind, got, err)
+			if err != nil {
+				return fmt.Errorf("dig %s %s: %w", q.name, q.kind, err)
+			}
+			if !slices.Contains(got, q.want) {
+				return fmt.Errorf("dig %s %s: %q, want %q", q.name, q.kind, got, q.want)
 			}
 		}
 		if err := abroad.get(ctx, "entente-dns-update", &cm); err != nil {
