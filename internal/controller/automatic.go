@@ -469,14 +469,18 @@ func (r *Automatic) approve(ctx context.Context, fc *v1alpha1.ForeignCluster, a 
 }
 
 // letGo deletes a ForeignCluster that no policy stands for any more, if the API server
-// itself says so, too. What is asked of it ends with it.
+// itself says so, too, or whose cluster left. What is asked of it ends with it.
 func (r *Automatic) letGo(ctx context.Context, fc *v1alpha1.ForeignCluster) error {
 	policy := peerOf(fc)
 	var p v1alpha1.PeeringPolicy
 	err := r.Direct.Get(ctx, client.ObjectKey{Name: policy}, &p)
+	why := fmt.Sprintf("the policy %s peers with it no longer, so the peering ends", policy)
+	at, gone := left(fc)
 	switch {
 	case client.IgnoreNotFound(err) != nil:
 		return fmt.Errorf("read peering policy %s: %w", policy, err)
+	case gone && !at.After(r.Now()):
+		why = "it trusts this cluster no longer and is not found any more, so the policy " + policy + " forgets it"
 	case err == nil && p.Spec.Automatic != nil && (&automaticRule{AutomaticPeering: *p.Spec.Automatic}).stands(fc):
 		return nil
 	}
@@ -487,7 +491,7 @@ func (r *Automatic) letGo(ctx context.Context, fc *v1alpha1.ForeignCluster) erro
 	if err != nil {
 		return fmt.Errorf("end the peering with %s: %w", fc.Name, err)
 	}
-	r.Events.Eventf(fc, nil, corev1.EventTypeNormal, "PolicyEnded", "Peer", "the policy %s peers with it no longer, so the peering ends", policy)
+	r.Events.Eventf(fc, nil, corev1.EventTypeNormal, "PolicyEnded", "Peer", "%s", why)
 	if err := r.Client.Delete(ctx, fc, client.Preconditions{UID: &fc.UID, ResourceVersion: &fc.ResourceVersion}); err != nil {
 		return fmt.Errorf("end the peering with %s: %w", fc.Name, err)
 	}

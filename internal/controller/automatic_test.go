@@ -384,6 +384,43 @@ func TestTokenMakesAPeerOfAPolicyAPersons(t *testing.T) {
 	}
 }
 
+// TestPeerThatLeftIsForgotten has a policy's peer be uninstalled.
+func TestPeerThatLeftIsForgotten(t *testing.T) {
+	t.Parallel()
+	at := newAutomaticTest(t, automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))
+	at.found(t)
+	at.looks(t)
+	name := peerOfTest(t, at)
+	fc := peerCalled(t, at.Client, name)
+	fc.Status.Sightings = nil
+	left := condition(v1alpha1.ConditionTrusted, metav1.ConditionFalse, reasonForgottenByPeer, "")
+	left.LastTransitionTime = metav1.NewTime(at.clock.Now())
+	meta.SetStatusCondition(&fc.Status.Conditions, left)
+	if err := at.Client.Status().Update(t.Context(), fc); err != nil {
+		t.Fatal(err)
+	}
+	at.clock.pass(leftAfter - 2*time.Second)
+	at.looks(t)
+	if fc := peerCalled(t, at.Client, name); !fc.DeletionTimestamp.IsZero() {
+		t.Fatal("it is forgotten before its time")
+	}
+	at.clock.pass(3 * time.Second)
+	at.looks(t)
+	if fc := peerCalled(t, at.Client, name); fc.DeletionTimestamp.IsZero() || fc.Annotations[v1alpha1.AnnotationAutomaticEnded] == "" {
+		t.Errorf("it stays for good: %+v", fc.ObjectMeta)
+	}
+}
+
+// peerOfTest returns the name of the one ForeignCluster that there is.
+func peerOfTest(t *testing.T, at *automaticTest) string {
+	t.Helper()
+	var list v1alpha1.ForeignClusterList
+	if err := at.Client.List(t.Context(), &list); err != nil || len(list.Items) != 1 {
+		t.Fatalf("%d foreign clusters: %v", len(list.Items), err)
+	}
+	return list.Items[0].Name
+}
+
 // TestPeopleDecideDuringACall has somebody undo what a call is for, while it lasts.
 func TestPeopleDecideDuringACall(t *testing.T) {
 	t.Parallel()

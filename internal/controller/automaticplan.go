@@ -252,6 +252,12 @@ func (s *automaticState) plan(v automaticView) automaticPlan {
 				out.letGo = append(out.letGo, fc.Name)
 			default:
 				out.peers[name]++
+				switch at, gone := left(fc); {
+				case gone && !at.After(v.now):
+					out.letGo = append(out.letGo, fc.Name)
+				case gone:
+					next(at)
+				}
 			}
 			if fc.Annotations[v1alpha1.AnnotationAutomaticEnded] != "" && len(out.letGo) == ending {
 				out.stay = append(out.stay, fc.Name)
@@ -363,6 +369,17 @@ func firstUsed(all []v1alpha1.ForeignCluster) map[string]int {
 		}
 	}
 	return out
+}
+
+// left says whether a policy's peer left for good: it trusts this cluster no longer, and
+// nobody finds it. An uninstall ends like that, and the cluster has another ID if it comes
+// back. at is from when it need not be known any more.
+func left(fc *v1alpha1.ForeignCluster) (at time.Time, gone bool) {
+	c := trustedOf(fc)
+	if c == nil || c.Status != metav1.ConditionFalse || len(fc.Status.Sightings) > 0 || c.Reason != reasonForgottenByPeer && c.Reason != store.RevokedByPeer {
+		return time.Time{}, false
+	}
+	return c.LastTransitionTime.Add(leftAfter), true
 }
 
 // firstUseFull is what there is to say of a policy that trusts as many on first use as it may.

@@ -55,6 +55,19 @@ func byPolicy(name string, n int, policy string, by basis) v1alpha1.ForeignClust
 	return fc
 }
 
+// forgotThis is a policy's peer that forgot this cluster a time ago.
+func forgotThis(name string, ago time.Duration, found ...Sighted) v1alpha1.ForeignCluster {
+	return changed(byPolicy(name, 1, "home", byFirstUse), func(fc *v1alpha1.ForeignCluster) {
+		fc.Status.Conditions = []metav1.Condition{{
+			Type: v1alpha1.ConditionTrusted, Status: metav1.ConditionFalse, Reason: reasonForgottenByPeer,
+			LastTransitionTime: metav1.NewTime(now.Add(-ago)),
+		}}
+		for _, f := range found {
+			fc.Status.Sightings = append(fc.Status.Sightings, f.Sighting)
+		}
+	})
+}
+
 // introduced is a cluster that introduced itself.
 func introduced(fc v1alpha1.ForeignCluster) v1alpha1.ForeignCluster {
 	return changed(fc, func(fc *v1alpha1.ForeignCluster) {
@@ -141,6 +154,9 @@ func TestAutomaticPlan(t *testing.T) {
 		"a person wrote it, label and all": {nil, []v1alpha1.ForeignCluster{changed(byPolicy("c1", 1, "home", byFirstUse), func(fc *v1alpha1.ForeignCluster) { delete(fc.Labels, v1alpha1.LabelManaged) })}, nil, nil, true, nil},
 		"a person denied it since":         {nil, []v1alpha1.ForeignCluster{changed(byPolicy("c1", 1, "home", byFirstUse), func(fc *v1alpha1.ForeignCluster) { fc.Spec.Decision = v1alpha1.DecisionDenied })}, nil, nil, true, nil},
 		"it is being forgotten":            {nil, []v1alpha1.ForeignCluster{changed(byPolicy("c1", 1, "home", byFirstUse), func(fc *v1alpha1.ForeignCluster) { fc.DeletionTimestamp = &metav1.Time{Time: now} })}, nil, nil, true, nil},
+		"it left":                          {[]automaticRule{firstUse("home")}, []v1alpha1.ForeignCluster{forgotThis("c1", leftAfter)}, nil, nil, true, []string{"let go c1"}},
+		"it left a moment ago":             {[]automaticRule{firstUse("home")}, []v1alpha1.ForeignCluster{forgotThis("c1", leftAfter-time.Second)}, nil, nil, true, nil},
+		"it forgot this one and is found":  {[]automaticRule{firstUse("home")}, []v1alpha1.ForeignCluster{forgotThis("c1", leftAfter, lan(1, "eth0"))}, nil, nil, true, nil},
 		"it is not found any more":         {[]automaticRule{firstUse("home")}, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", byFirstUse)}, nil, nil, true, nil},
 	} {
 		t.Run(name, func(t *testing.T) {

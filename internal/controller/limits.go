@@ -313,6 +313,9 @@ const (
 	// policyGone is for how long a policy has to be gone until what it made ends: to
 	// replace it may be to delete and create it, as Helm does.
 	policyGone = time.Minute
+	// leftAfter is for how long a policy's peer that trusts this cluster no longer, and that
+	// discovery does not find, stays known.
+	leftAfter = 10 * time.Minute
 	// automaticPace is the least time between two looks, automaticLook how often it is
 	// looked where nothing happens.
 	automaticPace = 250 * time.Millisecond
