@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -322,5 +323,23 @@ func TestNamesOfTheServiceAreThoseOfItsType(t *testing.T) {
 		if got != domain(want) {
 			t.Errorf("%s, want %s", got, want)
 		}
+	}
+}
+
+// TestAPacketIsChargedWithWhatItHasRoomFor has a packet claim more than it can have, to use
+// up what others may say.
+func TestAPacketIsChargedWithWhatItHasRoomFor(t *testing.T) {
+	t.Parallel()
+	header := make([]byte, headerSize)
+	for i := 4; i < headerSize; i++ {
+		header[i] = 0xff
+	}
+	for extra, want := range map[int]int{0: 0, 4: 0, 5: 1, 50: 10, maxPacket: maxRecords} {
+		if got := recordsIn(append(slices.Clone(header), make([]byte, extra)...)); got != want {
+			t.Errorf("%d bytes after the header count as %d records, want %d", extra, got, want)
+		}
+	}
+	if got := recordsIn(header[:5]); got != 0 {
+		t.Errorf("half a header counts as %d records", got)
 	}
 }

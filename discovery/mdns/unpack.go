@@ -45,14 +45,15 @@ type message struct {
 
 var errIgnored = errors.New("opcode or code of an error")
 
-// recordsIn returns how many questions and records a packet has by its own account, which
-// is wrong for those that are not read.
+// recordsIn returns how many questions and records a packet has by its own account, and no
+// more than it has room for: it is charged with that before it is read.
 func recordsIn(b []byte) int {
 	n := 0
 	for at := 4; at < headerSize && len(b) >= headerSize; at += 2 {
 		n += int(binary.BigEndian.Uint16(b[at:]))
 	}
-	return min(n, maxRecords)
+	const least = 1 + 4 // a question of the root, which is the shortest
+	return max(0, min(n, maxRecords, (len(b)-headerSize)/least))
 }
 
 // unpack reads a packet. It fails for one that is not to be looked at. Records of
