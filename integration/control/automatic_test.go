@@ -19,6 +19,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -59,7 +60,14 @@ func findEachOther(t *testing.T, home, abroad *cluster) (ids map[string]peering.
 			}
 		})
 	}
-	if err := both(func(c *cluster) error { return c.restart(ctx) }); err != nil {
+	if err := both(func(c *cluster) error {
+		// Tests before this one have the two forget each other, which no policy undoes.
+		forgotten := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: systemNamespace, Name: store.ForgottenSecret}}
+		if err := c.client.Delete(ctx, forgotten); ctrlclient.IgnoreNotFound(err) != nil {
+			return err
+		}
+		return c.restart(ctx)
+	}); err != nil {
 		t.Fatal(err)
 	}
 	return ids
