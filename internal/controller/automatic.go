@@ -73,7 +73,9 @@ type groupSecret struct {
 	ref     v1alpha1.SecretKey
 	secret  pake.Secret
 	problem Attempt
-	at      time.Time
+	// err says why it could not be read.
+	err error
+	at  time.Time
 }
 
 // Start implements manager.Runnable.
@@ -170,6 +172,9 @@ func (r *Automatic) look(ctx context.Context) (time.Duration, error) {
 		},
 	})
 	r.mu.Unlock()
+	for _, name := range plan.said {
+		r.Said(name)
+	}
 	for _, dial := range plan.dial {
 		r.calls.Go(func() { r.dial(ctx, dial) })
 	}
@@ -243,14 +248,30 @@ func (r *Automatic) groupSecret(ctx context.Context, policy string, ref v1alpha1
 	r.mu.Lock()
 	s, ok := r.secrets[policy]
 	r.mu.Unlock()
-	if ok && s.ref == ref && r.Now().Sub(s.at) < automaticLook {
-		return s, nil
+	known := ok && s.ref == ref
+	if known && r.Now().Sub(s.at) < automaticLook {
+		return s, s.err
 	}
+	keep := func(s groupSecret) (groupSecret, error) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.secrets == nil {
+			r.secrets = map[string]groupSecret{}
+		}
+		r.secrets[policy] = s
+		return s, s.err
+	}
+	before := s
 	s = groupSecret{ref: ref, at: r.Now()}
 	var secret corev1.Secret
 	err := r.Direct.Get(ctx, client.ObjectKey{Namespace: r.Namespace, Name: ref.Name}, &secret)
 	if client.IgnoreNotFound(err) != nil {
-		return s, fmt.Errorf("read Secret %s/%s: %w", r.Namespace, ref.Name, err)
+		// What was read last holds, and strangers have it read again no more often.
+		if s.err = fmt.Errorf("read Secret %s/%s: %w", r.Namespace, ref.Name, err); known {
+			s = before
+		}
+		s.at = r.Now().Add(secretPause - automaticLook)
+		return keep(s)
 	}
 	s.secret = secret.Data[ref.Key]
 	switch err := s.secret.Check(); {
@@ -260,13 +281,7 @@ func (r *Automatic) groupSecret(ctx context.Context, policy string, ref v1alpha1
 		s.secret = nil
 		s.problem = Attempt{"SecretUnusable", fmt.Sprintf("Secret %s/%s, key %s: %s: make one with `openssl rand -base64 24`, the same for all clusters of the group", r.Namespace, ref.Name, ref.Key, err)}
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.secrets == nil {
-		r.secrets = map[string]groupSecret{}
-	}
-	r.secrets[policy] = s
-	return s, nil
+	return keep(s)
 }
 
 // Attempt tells why there is no trust yet in a cluster that a policy would peer with;
@@ -390,6 +405,12 @@ func (r *Automatic) GroupFailed(ctx context.Context, group string, id peering.Cl
 func (r *Automatic) keep(ctx context.Context, i store.Introduction) error {
 	if err := r.wanted(ctx, i); err != nil {
 		return err
+	}
+	switch fc, err := store.Find(ctx, r.Direct, i.ID); {
+	case err != nil:
+		return err
+	case fc != nil && fc.Spec.TrustBundle != "" && peerOf(fc) == "":
+		return nil // a person's peer: there is nothing to add
 	}
 	name, err := store.Introduce(ctx, r.Direct, i)
 	if err != nil {

@@ -376,6 +376,15 @@ func TestTokenMakesAPeerOfAPolicyAPersons(t *testing.T) {
 	if fc := peerCalled(t, at.Client, "milan"); automaticPolicy(fc) != "" || fc.Spec.TrustBundle == "" {
 		t.Errorf("it is %+v", fc)
 	}
+	// It proves the group's secret once more: there is nothing to add, and nothing to tell.
+	before := peerCalled(t, at.Client, "milan")
+	told := len(at.events.events)
+	if err := at.Admit(t.Context(), at.milan.id, at.milan.info, "home", "garage"); err != nil || len(at.events.events) != told {
+		t.Errorf("a person's peer that proves the secret: %v, %q", err, at.events.events)
+	}
+	if fc := peerCalled(t, at.Client, "milan"); fc.ResourceVersion != before.ResourceVersion {
+		t.Errorf("it was written: %+v", fc)
+	}
 	at.looks(t)
 	at.clock.pass(2 * policyGone)
 	at.looks(t)
@@ -408,6 +417,28 @@ func TestPeerThatLeftIsForgotten(t *testing.T) {
 	at.looks(t)
 	if fc := peerCalled(t, at.Client, name); fc.DeletionTimestamp.IsZero() || fc.Annotations[v1alpha1.AnnotationAutomaticEnded] == "" {
 		t.Errorf("it stays for good: %+v", fc.ObjectMeta)
+	}
+}
+
+// TestWhatAPersonForgotIsTold has a policy list a cluster that a person forgot.
+func TestWhatAPersonForgotIsTold(t *testing.T) {
+	t.Parallel()
+	at := newAutomaticTest(t, automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))
+	if err := at.Forgotten.Add(t.Context(), at.milan.id); err != nil {
+		t.Fatal(err)
+	}
+	at.found(t)
+	at.looks(t)
+	fc := peerCalled(t, at.Client, peerOfTest(t, at))
+	if got := at.Attempt(fc); got.Reason != "ForgottenHere" || !slices.Equal(at.said, []string{fc.Name}) || len(at.calls) > 0 {
+		t.Fatalf("it says %+v, of %q, after calls %q", got, at.said, at.calls)
+	}
+	if err := at.Forgotten.Remove(t.Context(), at.milan.id); err != nil {
+		t.Fatal(err)
+	}
+	at.looks(t)
+	if fc := peerCalled(t, at.Client, peerOfTest(t, at)); store.Pending(fc) {
+		t.Errorf("it is not trusted after a person took it back: %+v", at.Attempt(fc))
 	}
 }
 

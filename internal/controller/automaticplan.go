@@ -131,6 +131,8 @@ type automaticPlan struct {
 	stay []string
 	// lift is clusters that a policy forgot and that one peers with again.
 	lift []peering.ClusterID
+	// said is names of ForeignClusters of which there is something else to say.
+	said []string
 	// peers and waiting count by policy.
 	peers, waiting map[string]int
 	// full is policies that trust no more on first use.
@@ -177,6 +179,8 @@ type automaticState struct {
 	places map[string]time.Time
 	// missing is since when policies are gone that stand behind peers.
 	missing map[string]time.Time
+	// alone is the clusters that policies would peer with and a person forgot here.
+	alone   map[peering.ClusterID]bool
 	running int
 	limit   *rate.Limiter
 }
@@ -184,6 +188,7 @@ type automaticState struct {
 func newAutomaticState() *automaticState {
 	return &automaticState{
 		tries: map[tryKey]*automaticTry{}, places: map[string]time.Time{}, missing: map[string]time.Time{},
+		alone: map[peering.ClusterID]bool{},
 		limit: rate.NewLimiter(automaticRate, automaticBurst),
 	}
 }
@@ -214,6 +219,8 @@ func (s *automaticState) plan(v automaticView) automaticPlan {
 	}
 	known, decided := store.KnownAll(v.all), trustedAmong(v.all)
 	wanted := map[tryKey]bool{}
+	alone := map[peering.ClusterID]bool{}
+	defer func() { s.alone = alone }()
 	first := firstUsed(v.all)
 	for key, t := range s.tries {
 		if t.running && key.by == byFirstUse {
@@ -268,11 +275,14 @@ func (s *automaticState) plan(v automaticView) automaticPlan {
 			continue
 		}
 		forgotten, byPerson := v.forgotten(id)
-		if byPerson {
-			continue
-		}
 		options := optionsFor(v.rules, fc, decided)
-		if len(options) == 0 {
+		if byPerson = byPerson && len(options) > 0; byPerson != s.alone[id] {
+			out.said = append(out.said, fc.Name)
+		}
+		if byPerson {
+			alone[id] = true
+		}
+		if byPerson || len(options) == 0 {
 			continue
 		}
 		if forgotten {
@@ -364,19 +374,19 @@ func (s *automaticState) plan(v automaticView) automaticPlan {
 func firstUsed(all []v1alpha1.ForeignCluster) map[string]int {
 	out := map[string]int{}
 	for i := range all {
-		if fc := &all[i]; fc.Annotations[v1alpha1.AnnotationAutomaticBy] == string(byFirstUse) && !store.Pending(fc) {
+		if fc := &all[i]; fc.Annotations[v1alpha1.AnnotationAutomaticBy] == string(byFirstUse) && !store.Pending(fc) && fc.Spec.Decision != v1alpha1.DecisionDenied {
 			out[peerOf(fc)]++
 		}
 	}
 	return out
 }
 
-// left says whether a policy's peer left for good: it trusts this cluster no longer, and
-// nobody finds it. An uninstall ends like that, and the cluster has another ID if it comes
+// left says whether a policy's peer left for good: it trusts this cluster no longer, nobody
+// finds it, and no contract with it is in force. An uninstall ends like that, and the cluster has another ID if it comes
 // back. at is from when it need not be known any more.
 func left(fc *v1alpha1.ForeignCluster) (at time.Time, gone bool) {
 	c := trustedOf(fc)
-	if c == nil || c.Status != metav1.ConditionFalse || len(fc.Status.Sightings) > 0 || c.Reason != reasonForgottenByPeer && c.Reason != store.RevokedByPeer {
+	if c == nil || c.Status != metav1.ConditionFalse || len(fc.Status.Sightings) > 0 || fc.Status.Role != "" && fc.Status.Role != v1alpha1.RoleNone || c.Reason != reasonForgottenByPeer && c.Reason != store.RevokedByPeer {
 		return time.Time{}, false
 	}
 	return c.LastTransitionTime.Add(leftAfter), true
@@ -452,6 +462,9 @@ func (s *automaticState) done(key tryKey, err error, now time.Time, random func(
 // attempt is what there is to say of a cluster that is not trusted yet; empty if it was
 // not tried.
 func (s *automaticState) attempt(id peering.ClusterID) Attempt {
+	if s.alone[id] {
+		return Attempt{"ForgottenHere", "a policy would peer with it, and an administrator of this cluster forgot it: if it is to be trusted again, join it with a token of either side, or with `entente join` and one of its endpoints"}
+	}
 	var out Attempt
 	var of tryKey
 	for key, t := range s.tries {

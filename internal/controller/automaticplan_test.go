@@ -68,6 +68,15 @@ func forgotThis(name string, ago time.Duration, found ...Sighted) v1alpha1.Forei
 	})
 }
 
+func TestDenyingOneOfThoseOnFirstUseMakesRoom(t *testing.T) {
+	t.Parallel()
+	all := []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", byFirstUse), byPolicy("c2", 2, "home", byFirstUse), byPolicy("c3", 3, "home", byClusterID)}
+	all[1].Spec.Decision = v1alpha1.DecisionDenied
+	if got := firstUsed(all)["home"]; got != 1 {
+		t.Errorf("%d are trusted on first use, want 1", got)
+	}
+}
+
 // introduced is a cluster that introduced itself.
 func introduced(fc v1alpha1.ForeignCluster) v1alpha1.ForeignCluster {
 	return changed(fc, func(fc *v1alpha1.ForeignCluster) {
@@ -155,6 +164,7 @@ func TestAutomaticPlan(t *testing.T) {
 		"a person denied it since":         {nil, []v1alpha1.ForeignCluster{changed(byPolicy("c1", 1, "home", byFirstUse), func(fc *v1alpha1.ForeignCluster) { fc.Spec.Decision = v1alpha1.DecisionDenied })}, nil, nil, true, nil},
 		"it is being forgotten":            {nil, []v1alpha1.ForeignCluster{changed(byPolicy("c1", 1, "home", byFirstUse), func(fc *v1alpha1.ForeignCluster) { fc.DeletionTimestamp = &metav1.Time{Time: now} })}, nil, nil, true, nil},
 		"it left":                          {[]automaticRule{firstUse("home")}, []v1alpha1.ForeignCluster{forgotThis("c1", leftAfter)}, nil, nil, true, []string{"let go c1"}},
+		"it left, and lends still":         {[]automaticRule{firstUse("home")}, []v1alpha1.ForeignCluster{changed(forgotThis("c1", leftAfter), func(fc *v1alpha1.ForeignCluster) { fc.Status.Role = v1alpha1.RoleProvider })}, nil, nil, true, nil},
 		"it left a moment ago":             {[]automaticRule{firstUse("home")}, []v1alpha1.ForeignCluster{forgotThis("c1", leftAfter-time.Second)}, nil, nil, true, nil},
 		"it forgot this one and is found":  {[]automaticRule{firstUse("home")}, []v1alpha1.ForeignCluster{forgotThis("c1", leftAfter, lan(1, "eth0"))}, nil, nil, true, nil},
 		"it is not found any more":         {[]automaticRule{firstUse("home")}, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", byFirstUse)}, nil, nil, true, nil},

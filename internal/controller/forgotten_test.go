@@ -72,6 +72,17 @@ func TestForgottenClusterIsNotMadeAgainByItsIntroduction(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, false, false},
+		"an administrator here denied it, and deleted that": {func(t *testing.T, pt *peersTest, _ *Introductions) {
+			fc := approvedAs("office", milan)
+			fc.Spec.Decision = v1alpha1.DecisionDenied
+			if err := pt.Client.Create(t.Context(), fc); err != nil {
+				t.Fatal(err)
+			}
+			pt.look(t, "office")
+			if err := pt.Client.Delete(t.Context(), fc); err != nil {
+				t.Fatal(err)
+			}
+		}, false, true},
 		"it joined with a token": {func(t *testing.T, pt *peersTest, _ *Introductions) {
 			if _, err := store.AddPeer(t.Context(), pt.Client, pt.Client, milan.id, milan.info, ""); err != nil {
 				t.Fatal(err)

@@ -319,5 +319,7 @@ const (
 	// automaticPace is the least time between two looks, automaticLook how often it is
 	// looked where nothing happens.
 	automaticPace = 250 * time.Millisecond
+	// secretPause is how soon a group's Secret is read again that could not be read.
+	secretPause   = 5 * time.Second
 	automaticLook = time.Minute
 )

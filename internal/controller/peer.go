@@ -248,8 +248,8 @@ func (r *Peers) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	if !fc.DeletionTimestamp.IsZero() {
 		return r.forget(ctx, &fc, contracts, primary[id])
 	}
-	if primary[id] == fc.Name && !store.Pending(&fc) {
-		// Somebody here named it, or a token did.
+	if primary[id] == fc.Name && !store.Pending(&fc) && fc.Spec.Decision != v1alpha1.DecisionDenied {
+		// Somebody here named it, or a token did. A denial takes nothing back.
 		if err := r.Forgotten.Remove(ctx, id); err != nil {
 			return reconcile.Result{}, err
 		}
