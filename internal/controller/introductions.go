@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -91,7 +92,11 @@ func (r *Introductions) Introduce(ctx context.Context, id peering.ClusterID, fro
 	if _, err := io.ReadFull(r.Rand, nonce[:]); err != nil {
 		return nonce, fmt.Errorf("read randomness: %w", err)
 	}
-	if err := r.admit(list.Items, fc, &introduction{info: info, commitment: commitment, nonce: nonce, from: from, requested: requested}, id); err != nil {
+	listed, err := r.listed(ctx, id)
+	if err != nil {
+		return nonce, err
+	}
+	if err := r.admit(list.Items, fc, listed, &introduction{info: info, commitment: commitment, nonce: nonce, from: from, requested: requested}, id); err != nil {
 		return nonce, err
 	}
 	if fc != nil && fc.Spec.Decision == v1alpha1.DecisionApproved && fc.Spec.TrustBundle == "" {
@@ -112,8 +117,20 @@ func forgottenHere() error {
 	return wire.Errorf(wire.ReasonTrustForgotten, "an administrator of this cluster forgot yours; that ends with a new token of either side, or when an administrator joins the two again")
 }
 
-// admit takes an introduction in, in place of what the same cluster said before.
-func (r *Introductions) admit(all []v1alpha1.ForeignCluster, fc *v1alpha1.ForeignCluster, i *introduction, id peering.ClusterID) error {
+// listed says whether a policy that peers by itself has the ID of a cluster on its list.
+func (r *Introductions) listed(ctx context.Context, id peering.ClusterID) (bool, error) {
+	var policies v1alpha1.PeeringPolicyList
+	if err := r.Cache.List(ctx, &policies, client.UnsafeDisableDeepCopy); err != nil { // they are only read
+		return false, fmt.Errorf("list peering policies: %w", err)
+	}
+	return slices.ContainsFunc(policies.Items, func(p v1alpha1.PeeringPolicy) bool {
+		return p.Spec.Automatic != nil && slices.Contains(p.Spec.Automatic.ClusterIDs, string(id))
+	}), nil
+}
+
+// admit takes an introduction in, in place of what the same cluster said before. listed is
+// that a policy has its ID.
+func (r *Introductions) admit(all []v1alpha1.ForeignCluster, fc *v1alpha1.ForeignCluster, listed bool, i *introduction, id peering.ClusterID) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.pending == nil {
@@ -122,8 +139,8 @@ func (r *Introductions) admit(all []v1alpha1.ForeignCluster, fc *v1alpha1.Foreig
 	i.at = r.Now()
 	waiting := r.waiting(all, i.at)
 	old := r.pending[id]
-	// Who somebody here wrote down takes nobody's place.
-	i.counts = fc == nil || store.Pending(fc)
+	// Who somebody here wrote down, or listed, takes nobody's place.
+	i.counts = !listed && (fc == nil || store.Pending(fc))
 	if i.counts && !waiting[id] {
 		sameAddress := 0
 		for _, other := range r.pending {

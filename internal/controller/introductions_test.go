@@ -264,7 +264,10 @@ func TestAFloodOfIntroductionsTakesItsPlacesAndNoMore(t *testing.T) {
 	named := newOther(t, "named")
 	fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "named"}}
 	fc.Spec = v1alpha1.ForeignClusterSpec{ClusterID: string(named.id), Decision: v1alpha1.DecisionApproved}
-	r, clock := newIntroductions(t, fc)
+	listed := newOther(t, "listed")
+	policy := &v1alpha1.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: "home"}}
+	policy.Spec.Automatic = &v1alpha1.AutomaticPeering{ClusterIDs: []string{string(listed.id)}}
+	r, clock := newIntroductions(t, fc, policy)
 	flood := func(address string, n int) (in int, last error) {
 		for range n {
 			if _, err := r.introduce(t, newOther(t, "flood"), address); err != nil {
@@ -303,6 +306,12 @@ func TestAFloodOfIntroductionsTakesItsPlacesAndNoMore(t *testing.T) {
 	}
 	if n := len(peersOf(t, r.Client)) - 1; n != MaxIntroductions {
 		t.Errorf("%d wait, want %d", n, MaxIntroductions)
+	}
+	if _, err := r.introduce(t, listed, "a"); err != nil {
+		t.Errorf("one that a policy lists: %v", err)
+	}
+	if err := r.Client.Delete(t.Context(), store.Known(peersOf(t, r.Client), listed.id)); err != nil {
+		t.Fatal(err)
 	}
 	// Places come free with the objects, whoever removes them.
 	for i, fc := range peersOf(t, r.Client) {
