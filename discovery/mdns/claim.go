@@ -44,6 +44,8 @@ type claim struct {
 	due  time.Time
 	// waits is how often it waited for the same cluster's other responder.
 	waits int
+	// waiting is since when it does, however often the other said goodbye meanwhile.
+	waiting time.Time
 }
 
 // Names in wire form: a length is before each label.

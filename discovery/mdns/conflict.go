@@ -37,7 +37,7 @@ func (l *link) heardAnswers(now time.Time, heard []record) {
 		switch {
 		case !clash:
 			l.rescue(now, c, heard)
-		case c.phase == probing && (same[fold(c.name)] || c.waits > 0):
+		case c.phase == probing && (same[fold(c.name)] || c.waits > 0) && !c.waitedOut(now):
 			// Later answers may be of the host alone, which do not say whose it is.
 			c.wait(now)
 		case c.phase == probing:

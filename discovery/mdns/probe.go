@@ -14,7 +14,7 @@ func (l *link) probe(now time.Time) {
 			continue
 		}
 		if c.sent == probes {
-			c.phase, c.sent, c.due, c.waits = announcing, 0, now, 0
+			c.phase, c.sent, c.due, c.waits, c.waiting = announcing, 0, now, 0, time.Time{}
 			continue
 		}
 		c.sent++
@@ -49,14 +49,26 @@ func (l *link) heardProbe(now time.Time, proposed []record) {
 // waitMax is how many times the wait for a name of this cluster's own doubles.
 const waitMax = 6
 
+// waitPatience is after how long of waiting for a name it is changed: another node goes on
+// for a minute at most.
+const waitPatience = 10 * time.Minute
+
 // wait has a claim try again later, under the name that it has: first after a second,
 // then after twice that each time, up to about a minute. A name that the same cluster
 // has from another node is not taken, and becomes free. Nothing proves that it is the
-// same cluster: who pretends to be it keeps the name from it, as anybody on the LAN who
-// answers all probes can.
+// same cluster: who pretends to be it has it called otherwise after a while, as anybody on
+// the LAN who answers all probes can.
 func (c *claim) wait(now time.Time) {
+	if c.waiting.IsZero() {
+		c.waiting = now
+	}
 	c.sent, c.due = 0, now.Add(probeDefer<<min(c.waits, waitMax))
 	c.waits++
+}
+
+// waitedOut says whether a claim waited for as long as it takes to hand a name over.
+func (c *claim) waitedOut(now time.Time) bool {
+	return !c.waiting.IsZero() && now.Sub(c.waiting) >= waitPatience
 }
 
 // released has a claim that waits try again: the other said goodbye.

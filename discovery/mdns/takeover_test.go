@@ -116,3 +116,25 @@ func TestTheSameClusterWithTheSameWordsIsNoConflict(t *testing.T) {
 		t.Error("there were conflicts")
 	}
 }
+
+// Somebody says to be the same cluster and does not go, whatever it says in between: the
+// cluster is found under another name in the end.
+func TestTheSameClusterIsNotWaitedForForEver(t *testing.T) {
+	t.Parallel()
+	n := newLAN(t)
+	squatter, cluster, other := n.add(), n.add(), n.add()
+	other.browse(n.now, []mdnsName{serviceName, automatic})
+	squatter.publish(n.now, own("192.0.2.1"))
+	n.run(5 * time.Second)
+	cluster.publish(n.now, own("192.0.2.2"))
+	for range 12 {
+		n.run(time.Minute)
+		squatter.withdraw(n.now)
+		squatter.publish(n.now, own("192.0.2.1"))
+	}
+	n.run(3 * time.Minute)
+	found := other.found()
+	if !slices.ContainsFunc(found, func(f discovery.Found) bool { return slices.Equal(f.Endpoints, []string{"192.0.2.2:7443"}) }) {
+		t.Errorf("the cluster is not found: %+v, and calls itself %q on %q", found, cluster.claims[1].label, cluster.claims[0].label)
+	}
+}
