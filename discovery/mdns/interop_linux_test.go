@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -529,6 +530,14 @@ func askGroup(m *dns.Msg, network, group, want string) error {
 	to, err := net.ResolveUDPAddr(network, group)
 	if err != nil {
 		return err
+	}
+	if to.Zone != "" {
+		// Names of interfaces are kept for all namespaces together: a number is not looked up.
+		eth0, err := net.InterfaceByName(to.Zone)
+		if err != nil {
+			return err
+		}
+		to.Zone = strconv.Itoa(eth0.Index)
 	}
 	b, err := m.Pack()
 	if err != nil {
