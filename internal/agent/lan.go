@@ -1,16 +1,12 @@
 package agent
 
 import (
-	"cmp"
 	"context"
-	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
-	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -23,6 +19,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/discovery"
 	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -37,71 +34,38 @@ func (a *agent) nodeDiscoveries() *controller.NodeDiscoveries {
 		if err != nil {
 			return nil, err
 		}
-		own := ownCluster{
-			id: a.source.ID(), name: a.name(), protocol: controller.Protocol, bundle: a.source.Identity().Bundle(),
-			endpoints: all, automatic: a.announces(),
-		}
-		spec := own.publish()
+		spec := publishedOnLAN(a.service(all), all)
 		spec.Interfaces = a.cfg.DiscoveryInterfaces
 		return &spec, nil
 	}}
 }
 
-// ownCluster is what this cluster can publish of itself.
-type ownCluster struct {
-	id        peering.ClusterID
-	name      string
-	protocol  uint32
-	bundle    []byte
-	endpoints []string
-	automatic bool
+// service is what this cluster publishes of itself, on LANs and in DNS.
+func (a *agent) service(endpoints []string) discovery.Service {
+	s := discovery.NewService(a.source.ID(), a.name(), wire.Protocol, endpoints)
+	hash := wire.BundleHash(a.source.Identity().TrustBundle())
+	s.Text.Fingerprint, s.Automatic = hex.EncodeToString(hash[:fingerprintBytes]), a.announces()
+	return s
 }
 
-// publish returns what is published on LANs: the addresses of the port that most of
-// them have, as a service has one port.
-func (c ownCluster) publish() v1alpha1.NodeDiscoverySpec {
-	port, addresses := mostUsual(c.endpoints)
-	if len(addresses) == 0 {
+// publishedOnLAN returns a service of this cluster as a node publishes it, or why none does.
+func publishedOnLAN(s discovery.Service, endpoints []string) v1alpha1.NodeDiscoverySpec {
+	if len(s.Addresses) == 0 {
 		why := "nobody can dial this cluster: set peer.endpoints in its chart's values, or how its Service is reached"
-		if len(c.endpoints) > 0 {
-			why = fmt.Sprintf("none of this cluster's endpoints (%s) is an address that others may dial: set peer.endpoints in its chart's values", strings.Join(c.endpoints, ", "))
+		if len(endpoints) > 0 {
+			why = fmt.Sprintf("none of this cluster's endpoints (%s) is an address that others may dial: set peer.endpoints in its chart's values", strings.Join(endpoints, ", "))
 		}
 		return v1alpha1.NodeDiscoverySpec{NotPublished: peering.Text(why, maxDiscoveryText)}
 	}
-	sum := sha256.Sum256(c.bundle)
-	return v1alpha1.NodeDiscoverySpec{Publish: &v1alpha1.PublishedCluster{
+	out := v1alpha1.PublishedCluster{
 		// The host is not the node's: that one has a name of its own on the LAN.
-		Instance: peering.Text(c.name, discovery.MaxLabel), Host: "entente-" + c.id.Short(),
-		Port: int32(port), Addresses: addresses,
-		ClusterID: string(c.id), Name: c.name, API: strconv.FormatUint(uint64(c.protocol), 10),
-		Fingerprint: hex.EncodeToString(sum[:fingerprintBytes]), Automatic: c.automatic,
-	}}
-}
-
-// mostUsual returns the port that most endpoints have, of those that are addresses that
-// others may dial, and their addresses. Of ports that are as usual the first counts.
-func mostUsual(endpoints []string) (uint16, []string) {
-	var all []netip.AddrPort
-	count := map[uint16]int{}
-	for _, text := range endpoints {
-		e, err := netip.ParseAddrPort(text)
-		if err != nil || discovery.Dialable(e.Addr()) != nil || slices.Contains(all, e) {
-			continue
-		}
-		all = append(all, e)
-		count[e.Port()]++
+		Instance: s.Instance, Host: s.Host, Port: int32(s.Port), Automatic: s.Automatic,
+		ClusterID: string(s.Text.ID), Name: s.Text.Name, API: s.Text.API, Fingerprint: s.Text.Fingerprint,
 	}
-	if len(all) == 0 {
-		return 0, nil
+	for _, addr := range s.Addresses {
+		out.Addresses = append(out.Addresses, addr.String())
 	}
-	port := slices.MaxFunc(all, func(a, b netip.AddrPort) int { return cmp.Compare(count[a.Port()], count[b.Port()]) }).Port()
-	var out []string
-	for _, e := range all {
-		if text := e.Addr().Unmap().String(); e.Port() == port && len(out) < discovery.MaxAddresses {
-			out = append(out, text)
-		}
-	}
-	return port, out
+	return v1alpha1.NodeDiscoverySpec{Publish: &out}
 }
 
 // lans is what the fabrics of nodes find on their LANs.

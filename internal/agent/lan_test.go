@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -16,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/discovery"
 	"github.com/entente-dev/entente/internal/controller"
 )
 
@@ -28,10 +27,9 @@ func TestWhatIsPublishedOnLANs(t *testing.T) {
 	}{
 		"an address":                    {endpoints: []string{"192.0.2.1:30743"}, want: "30743 [192.0.2.1]"},
 		"both families":                 {endpoints: []string{"192.0.2.1:7443", "[2001:db8::1]:7443"}, want: "7443 [192.0.2.1 2001:db8::1]"},
-		"the most usual port":           {endpoints: []string{"192.0.2.9:443", "192.0.2.1:30743", "192.0.2.2:30743"}, want: "30743 [192.0.2.1 192.0.2.2]"},
-		"of two the first":              {endpoints: []string{"192.0.2.1:443", "192.0.2.2:30743"}, want: "443 [192.0.2.1]"},
+		"of two ports the first":        {endpoints: []string{"192.0.2.1:443", "192.0.2.2:30743"}, want: "443 [192.0.2.1]"},
 		"one that nobody dials":         {endpoints: []string{"127.0.0.1:1", "127.0.0.2:1", "192.0.2.1:7443"}, want: "7443 [192.0.2.1]"},
-		"one twice, and in two forms":   {endpoints: []string{"192.0.2.1:7443", "192.0.2.1:7443", "192.0.2.2:443", "192.0.2.3:443"}, want: "443 [192.0.2.2 192.0.2.3]"},
+		"one twice, and in two forms":   {endpoints: []string{"192.0.2.1:7443", "192.0.2.1:7443", "192.0.2.2:443", "[::ffff:192.0.2.3]:7443"}, want: "7443 [192.0.2.1 192.0.2.3]"},
 		"names are not published":       {endpoints: []string{"office.example:7443"}, why: "none of this cluster's endpoints (office.example:7443) is an address"},
 		"nobody dials it":               {why: "nobody can dial this cluster: set peer.endpoints"},
 		"no more than a service has":    {endpoints: []string{"192.0.2.1:1", "192.0.2.2:1", "192.0.2.3:1", "192.0.2.4:1", "192.0.2.5:1", "192.0.2.6:1", "192.0.2.7:1", "192.0.2.8:1", "192.0.2.9:1"}, want: "1 [192.0.2.1 192.0.2.2 192.0.2.3 192.0.2.4 192.0.2.5 192.0.2.6 192.0.2.7 192.0.2.8]"},
@@ -39,8 +37,9 @@ func TestWhatIsPublishedOnLANs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			own := ownCluster{id: testID('o'), name: "office", protocol: 3, bundle: []byte("roots"), endpoints: tt.endpoints, automatic: true}
-			spec := own.publish()
+			s := discovery.NewService(testID('o'), "office", 3, tt.endpoints)
+			s.Automatic, s.Text.Fingerprint = true, "0123456789abcdef"
+			spec := publishedOnLAN(s, tt.endpoints)
 			if tt.why != "" {
 				if spec.Publish != nil || !strings.Contains(spec.NotPublished, tt.why) || len(spec.NotPublished) > maxDiscoveryText {
 					t.Errorf("got %+v, want it not published: %s", spec, tt.why)
@@ -51,8 +50,7 @@ func TestWhatIsPublishedOnLANs(t *testing.T) {
 			if p == nil || fmt.Sprint(p.Port, " ", p.Addresses) != tt.want {
 				t.Fatalf("got %+v, want %s", p, tt.want)
 			}
-			sum := sha256.Sum256([]byte("roots"))
-			if p.Instance != "office" || p.Name != "office" || p.Host != "entente-oooooooo" || p.API != "3" || !p.Automatic || !strings.HasPrefix(hex.EncodeToString(sum[:]), p.Fingerprint) || len(p.Fingerprint) != 16 {
+			if p.Instance != "office" || p.Name != "office" || p.Host != "entente-oooooooo" || p.API != "3" || !p.Automatic || p.Fingerprint != s.Text.Fingerprint {
 				t.Errorf("published %+v", p)
 			}
 			services, err := servicesOf(p)

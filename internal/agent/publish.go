@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -26,7 +25,6 @@ import (
 
 	"github.com/entente-dev/entente/discovery"
 	"github.com/entente-dev/entente/discovery/dnssd"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -131,13 +129,7 @@ type attempt struct {
 func (a *agent) publish(context.Context) error {
 	p := &publishing{
 		cfg: a.cfg.Update, namespace: a.cfg.Namespace, client: a.direct, lookup: lookupHost, events: a.events, log: a.log, now: time.Now,
-		service: func() discovery.Service {
-			s := discovery.NewService(a.source.ID(), a.name(), wire.Protocol, a.endpoints())
-			hash := wire.BundleHash(a.source.Identity().TrustBundle())
-			s.Text.Fingerprint = hex.EncodeToString(hash[:8])
-			s.Automatic = a.announces()
-			return s
-		},
+		service: func() discovery.Service { return a.service(a.endpoints()) },
 	}
 	return a.run(p.run)
 }

@@ -124,7 +124,9 @@ func (r *Automatic) look(ctx context.Context) (time.Duration, error) {
 	v := useView{all: all.Items, namespaces: map[string]bool{}}
 	var requests v1alpha1.PeeringRequestList
 	var offloading v1alpha1.NamespaceOffloadingList
-	if err := errors.Join(r.Client.List(ctx, &requests), r.Client.List(ctx, &offloading)); err != nil {
+	if err := errors.Join(
+		r.Client.List(ctx, &requests, client.UnsafeDisableDeepCopy), r.Client.List(ctx, &offloading, client.UnsafeDisableDeepCopy),
+	); err != nil {
 		return 0, fmt.Errorf("list what policies ask: %w", err)
 	}
 	v.requests, v.offloading = requests.Items, offloading.Items
@@ -403,13 +405,11 @@ func (r *Automatic) GroupFailed(ctx context.Context, group string, id peering.Cl
 // keep keeps trust in the name of a policy, if the policy still wants it: a call takes a
 // while, and people decide meanwhile.
 func (r *Automatic) keep(ctx context.Context, i store.Introduction) error {
-	if err := r.wanted(ctx, i); err != nil {
+	fc, err := r.wanted(ctx, i)
+	if err != nil {
 		return err
 	}
-	switch fc, err := store.Find(ctx, r.Direct, i.ID); {
-	case err != nil:
-		return err
-	case fc != nil && fc.Spec.TrustBundle != "" && peerOf(fc) == "":
+	if fc != nil && fc.Spec.TrustBundle != "" && peerOf(fc) == "" {
 		return nil // a person's peer: there is nothing to add
 	}
 	name, err := store.Introduce(ctx, r.Direct, i)
@@ -421,44 +421,45 @@ func (r *Automatic) keep(ctx context.Context, i store.Introduction) error {
 	return nil
 }
 
-// wanted returns an error with the reason CONFLICT where what a call began is not wanted any
-// more, as the API server itself says: by the policy, or by a person.
-func (r *Automatic) wanted(ctx context.Context, i store.Introduction) error {
+// wanted returns the ForeignCluster of a cluster that was called, or called, if there is one.
+// It fails with the reason CONFLICT where what the call began is not wanted any more, as the
+// API server itself says: by the policy, or by a person.
+func (r *Automatic) wanted(ctx context.Context, i store.Introduction) (*v1alpha1.ForeignCluster, error) {
 	var p v1alpha1.PeeringPolicy
 	err := r.Direct.Get(ctx, client.ObjectKey{Name: i.Policy}, &p)
 	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("read peering policy %s: %w", i.Policy, err)
+		return nil, fmt.Errorf("read peering policy %s: %w", i.Policy, err)
 	}
 	if err != nil || !p.DeletionTimestamp.IsZero() || p.Spec.Automatic == nil || !(&automaticRule{AutomaticPeering: *p.Spec.Automatic}).trusts(i.ID, basis(i.By)) {
-		return wire.Errorf(wire.ReasonConflict, "no policy of this cluster peers with cluster %s for that any more", i.ID.Short())
+		return nil, wire.Errorf(wire.ReasonConflict, "no policy of this cluster peers with cluster %s for that any more", i.ID.Short())
 	}
 	fc, err := store.Find(ctx, r.Direct, i.ID)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	// What was dialled was found: whoever deleted it meanwhile does not want it back.
 	if fc == nil && r.calling(i.ID) {
-		return wire.Errorf(wire.ReasonConflict, "cluster %s was deleted here while it was called", i.ID.Short())
+		return nil, wire.Errorf(wire.ReasonConflict, "cluster %s was deleted here while it was called", i.ID.Short())
 	}
 	switch forgot, err := r.Forgotten.ByPerson(ctx, i.ID); {
 	case err != nil:
-		return err
+		return nil, err
 	case forgot && (fc == nil || store.Pending(fc)):
-		return wire.Errorf(wire.ReasonConflict, "an administrator of this cluster forgot cluster %s", i.ID.Short())
+		return nil, wire.Errorf(wire.ReasonConflict, "an administrator of this cluster forgot cluster %s", i.ID.Short())
 	case fc == nil || basis(i.By) != byFirstUse:
-		return nil
+		return fc, nil
 	}
 	var all v1alpha1.ForeignClusterList
 	if err := r.Direct.List(ctx, &all); err != nil {
-		return fmt.Errorf("list foreign clusters: %w", err)
+		return nil, fmt.Errorf("list foreign clusters: %w", err)
 	}
 	if c := takesAnothers(fc, &i.Info, trustedAmong(all.Items)); c != nil {
-		return wire.Errorf(wire.ReasonConflict, "%s", c.Message)
+		return nil, wire.Errorf(wire.ReasonConflict, "%s", c.Message)
 	}
 	if firstUsed(all.Items)[i.Policy] >= maxFirstUse {
-		return wire.Errorf(wire.ReasonConflict, "%s", firstUseFull().Message)
+		return nil, wire.Errorf(wire.ReasonConflict, "%s", firstUseFull().Message)
 	}
-	return nil
+	return fc, nil
 }
 
 // calling says whether a cluster is being called now.
@@ -544,10 +545,10 @@ func (r *Automatic) use(ctx context.Context, v useView, policies []v1alpha1.Peer
 		fail("end the offloading of", o, r.Client.Delete(ctx, o, client.Preconditions{UID: &o.UID}))
 	}
 	for _, c := range plan.change {
-		before := c.request.DeepCopy()
-		c.request.Spec.Resources, c.request.Spec.PriceCeiling = c.spec.Resources, c.spec.PriceCeiling
-		patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-		fail("change peering request", c.request, r.Client.Patch(ctx, c.request, patch, client.FieldOwner(v1alpha1.Manager)))
+		request := c.request.DeepCopy()
+		request.Spec.Resources, request.Spec.PriceCeiling = c.spec.Resources, c.spec.PriceCeiling
+		patch := client.MergeFromWithOptions(c.request, client.MergeFromWithOptimisticLock{})
+		fail("change peering request", request, r.Client.Patch(ctx, request, patch, client.FieldOwner(v1alpha1.Manager)))
 	}
 	for _, o := range plan.create {
 		fail("make peering request", o, existing(r.Client.Create(ctx, o, client.FieldOwner(v1alpha1.Manager))))

@@ -382,8 +382,8 @@ func firstUsed(all []v1alpha1.ForeignCluster) map[string]int {
 }
 
 // left says whether a policy's peer left for good: it trusts this cluster no longer, nobody
-// finds it, and no contract with it is in force. An uninstall ends like that, and the cluster has another ID if it comes
-// back. at is from when it need not be known any more.
+// finds it, and no contract with it is in force. An uninstall ends like that, and the
+// cluster has another ID if it comes back. at is from when it need not be known any more.
 func left(fc *v1alpha1.ForeignCluster) (at time.Time, gone bool) {
 	c := trustedOf(fc)
 	if c == nil || c.Status != metav1.ConditionFalse || len(fc.Status.Sightings) > 0 || fc.Status.Role != "" && fc.Status.Role != v1alpha1.RoleNone || c.Reason != reasonForgottenByPeer && c.Reason != store.RevokedByPeer {
