@@ -383,7 +383,7 @@ func (a *agent) half(peer peering.ClusterID) wire.PresharedHalf {
 
 // peerAPI builds what other clusters see.
 func (a *agent) peerAPI(ctx context.Context) error {
-	contracts := &contractCache{self: a.source.ID(), lender: a.lender}
+	contracts := &contractCache{self: a.source.ID(), lender: a.lender, reader: store.NewContractReader(maxVerified)}
 	var err error
 	a.lent, err = offload.New(offload.Config{
 		Client: a.direct, REST: a.cfg.Kubernetes, Contracts: contracts.lent,

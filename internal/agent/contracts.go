@@ -106,6 +106,7 @@ func (a *agent) watchOffers() *controller.OfferWatch {
 type contractCache struct {
 	self   peering.ClusterID
 	lender *controller.Lender
+	reader *store.ContractReader
 }
 
 // state returns the contract as a value. What is asked for is what was signed:
@@ -115,7 +116,7 @@ func (c *contractCache) state(id string) (*v1alpha1.Contract, peering.Contract, 
 	if !ok {
 		return nil, peering.Contract{}, peering.Terms{}, false
 	}
-	contract, terms, err := store.ReadContract(stored, c.self)
+	contract, terms, err := c.reader.Read(stored, c.self)
 	if err != nil {
 		return nil, peering.Contract{}, peering.Terms{}, false
 	}

@@ -4,6 +4,9 @@ import "time"
 
 // Limits of what follows from pods that cross.
 const (
+	// maxVerified is of how many contracts the agent remembers that their signatures
+	// were verified: each object of a peer asks for its contract.
+	maxVerified = 512
 	// exposureKept is how long after an agent's start a peer may reach what it could
 	// reach before, because of a contract of which it is not known yet what it exposes:
 	// the API server may be slow to answer, and the peer has no say in it.

@@ -739,7 +739,7 @@ func (l *Lender) Terminate(ctx context.Context, peer peering.ClusterID, id, _ st
 // SameNamespaces returns the names that namespaces of a peer may have here
 // unchanged.
 func (l *Lender) SameNamespaces(ctx context.Context, peer peering.ClusterID) []string {
-	fc, err := store.Cached(ctx, l.Client, peer)
+	fc, err := store.Peek(ctx, l.Client, peer)
 	if err != nil || fc == nil {
 		return nil // who cannot be told allows nothing
 	}

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/lru"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/peering"
@@ -82,22 +83,64 @@ func NewContract(envelope peering.Envelope, self peering.ClusterID, foreignClust
 // from the envelope: who can write custom resources can end a contract, but not
 // change what was signed.
 func ReadContract(c *v1alpha1.Contract, self peering.ClusterID) (peering.Contract, peering.Terms, error) {
+	s, err := verify(c)
+	if err != nil {
+		return peering.Contract{}, peering.Terms{}, err
+	}
+	return s.read(c, self)
+}
+
+// signed is what both sides of a contract signed.
+type signed struct {
+	text  string
+	terms peering.Terms
+	hash  peering.Hash
+}
+
+// verify reads the envelope of a contract, and checks its signatures.
+func verify(c *v1alpha1.Contract) (signed, error) {
 	envelope, err := peering.ParseEnvelope([]byte(c.Spec.Envelope))
 	if err != nil {
-		return peering.Contract{}, peering.Terms{}, fmt.Errorf("envelope of contract %s: %w", c.Name, err)
+		return signed{}, fmt.Errorf("envelope of contract %s: %w", c.Name, err)
 	}
 	terms, err := envelope.Verify()
 	if err != nil {
-		return peering.Contract{}, peering.Terms{}, fmt.Errorf("envelope of contract %s: %w", c.Name, err)
+		return signed{}, fmt.Errorf("envelope of contract %s: %w", c.Name, err)
 	}
-	role, ok := terms.RoleOf(self)
-	if !ok || terms.ContractID != c.Name || string(terms.Party(role.Other()).ID) != c.Spec.PeerID {
-		return peering.Contract{}, peering.Terms{}, fmt.Errorf("envelope of contract %s is of contract %s between %s and %s", c.Name, terms.ContractID, terms.Consumer.ID, terms.Provider.ID)
+	return signed{text: c.Spec.Envelope, terms: terms, hash: envelope.Hash()}, nil
+}
+
+// read returns the state of the contract that has this envelope.
+func (s signed) read(c *v1alpha1.Contract, self peering.ClusterID) (peering.Contract, peering.Terms, error) {
+	role, ok := s.terms.RoleOf(self)
+	if !ok || s.terms.ContractID != c.Name || string(s.terms.Party(role.Other()).ID) != c.Spec.PeerID {
+		return peering.Contract{}, peering.Terms{}, fmt.Errorf("envelope of contract %s is of contract %s between %s and %s", c.Name, s.terms.ContractID, s.terms.Consumer.ID, s.terms.Provider.ID)
 	}
-	return peering.Restore(terms, envelope.Hash(), role, peering.Stored{
+	return peering.Restore(s.terms, s.hash, role, peering.Stored{
 		Phase: peering.ParsePhase(c.Status.Phase), Reason: peering.ParseReason(c.Status.Reason),
 		DrainUntil: timeOf(c.Status.DrainUntil), ClosedAt: timeOf(c.Status.ClosedAt),
-	}), terms, nil
+	}), s.terms, nil
+}
+
+// ContractReader is ReadContract for who reads the same contracts again and again: an
+// envelope is verified once. What it returns is shared, and to be read only. It is safe
+// for concurrent use.
+type ContractReader struct{ verified *lru.Cache }
+
+// NewContractReader returns a reader that remembers so many envelopes.
+func NewContractReader(size int) *ContractReader { return &ContractReader{lru.New(size)} }
+
+// Read returns what ReadContract does.
+func (r *ContractReader) Read(c *v1alpha1.Contract, self peering.ClusterID) (peering.Contract, peering.Terms, error) {
+	if known, ok := r.verified.Get(c.Name); ok && known.(signed).text == c.Spec.Envelope {
+		return known.(signed).read(c, self)
+	}
+	s, err := verify(c)
+	if err != nil {
+		return peering.Contract{}, peering.Terms{}, err
+	}
+	r.verified.Add(c.Name, s)
+	return s.read(c, self)
 }
 
 // WriteState keeps a contract's state in the status of its custom resource, from

@@ -416,10 +416,47 @@ func TestWhoWritesResourcesCannotChangeWhatWasSigned(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			reader := NewContractReader(4)
+			if _, _, err := reader.Read(stored, consumer.ID()); err != nil {
+				t.Fatal(err)
+			}
 			edit(stored)
 			if _, _, err := ReadContract(stored, consumer.ID()); err == nil {
 				t.Error("it is taken for a contract")
 			}
+			if _, _, err := reader.Read(stored, consumer.ID()); err == nil {
+				t.Error("it is taken for a contract by who verified another before")
+			}
 		})
+	}
+}
+
+// Each object of a peer asks for its contract: signatures are verified once.
+func TestAContractIsVerifiedOnce(t *testing.T) {
+	consumer, err1 := identity.Generate(start)
+	provider, err2 := identity.Generate(start)
+	if err := errors.Join(err1, err2); err != nil {
+		t.Fatal(err)
+	}
+	stored, err := NewContract(contract(t, consumer, provider), consumer.ID(), "milan")
+	if err != nil {
+		t.Fatal(err)
+	}
+	reader := NewContractReader(4)
+	read := func() peering.Contract {
+		value, terms, err := reader.Read(stored, consumer.ID())
+		if err != nil || terms.Resources["pods"].String() != "20" {
+			t.Fatalf("reads as %+v of %+v, %v", value, terms, err)
+		}
+		return value
+	}
+	read()
+	verifies := testing.AllocsPerRun(10, func() { _, _, _ = ReadContract(stored, consumer.ID()) })
+	if remembers := testing.AllocsPerRun(10, func() { read() }); remembers > verifies/10 {
+		t.Errorf("reading it again allocates %v times, verifying it %v times", remembers, verifies)
+	}
+	stored.Status.Phase = "Closed"
+	if value := read(); value.State != peering.Closed {
+		t.Errorf("closed it reads as %+v", value)
 	}
 }
