@@ -3,8 +3,10 @@ package main
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"io"
 	"net"
 	"net/http"
@@ -50,9 +52,21 @@ type agent struct {
 	again func(context.Context) error
 }
 
-// build builds the agent of the repository at root.
-func build(ctx context.Context, root, binary string) error {
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", binary, "./cmd/entented")
+// build builds the agent of the repository at root, with other text in place of some of
+// its files.
+func build(ctx context.Context, root, binary string, instead map[string]string) error {
+	overlay, err := json.Marshal(map[string]any{"Replace": instead})
+	if err != nil {
+		return err
+	}
+	text := binary + ".overlay"
+	if err := os.WriteFile(text, overlay, 0o600); err != nil {
+		return err
+	}
+	if err := os.Remove(binary); err != nil && !errors.Is(err, fs.ErrNotExist) { // it may run
+		return err
+	}
+	cmd := exec.CommandContext(ctx, "go", "build", "-overlay", text, "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", binary, "./cmd/entented")
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -145,7 +145,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		}
 	}
 	b.binary = filepath.Join(b.dir, "entented")
-	if err := build(ctx, b.root, b.binary); err != nil {
+	if err := build(ctx, b.root, b.binary, nil); err != nil {
 		return err
 	}
 	if *percent != 0 {
