@@ -19,8 +19,6 @@ const (
 	RejectedStale Rejection = "stale revision"
 	// RejectedMismatch: it is about another contract, offer or payload.
 	RejectedMismatch Rejection = "mismatch"
-	// RejectedLapsed: the offer is no longer valid.
-	RejectedLapsed Rejection = "offer lapsed"
 	// RejectedInvalid: the event makes no sense.
 	RejectedInvalid Rejection = "invalid event"
 )
@@ -53,10 +51,6 @@ func (c Contract) reject(why Rejection, format string, args ...any) (Contract, e
 // applying one again changes nothing more. A closed contract stays closed.
 func (c Contract) Apply(e Event) (Contract, error) {
 	switch e := e.(type) {
-	case Offer:
-		return c.offer(e)
-	case Sign:
-		return c.sign(e)
 	case Countersigned:
 		return c.countersigned(e)
 	case Tick:
@@ -71,87 +65,40 @@ func (c Contract) Apply(e Event) (Contract, error) {
 	return c.reject(RejectedInvalid, "unknown event %T", e)
 }
 
-func (c Contract) offer(e Offer) (Contract, error) {
-	e.ValidUntil = normTime(e.ValidUntil)
-	if err := CheckContractID(e.ContractID); err != nil {
+func (c Contract) countersigned(e Countersigned) (Contract, error) {
+	if e.Role != Consumer && e.Role != Provider {
+		return c.reject(RejectedInvalid, "a contract needs a role")
+	}
+	if err := CheckContractID(e.Terms.ContractID); err != nil {
 		return c.reject(RejectedInvalid, "%v", err)
 	}
-	if e.Role != Consumer && e.Role != Provider || e.ValidUntil.IsZero() {
-		return c.reject(RejectedInvalid, "an offer needs a role and an end of validity")
-	}
 	if c.State == Nothing {
-		return Contract{ID: e.ContractID, Role: e.Role, State: Offered, ValidUntil: e.ValidUntil, Network: e.Network}, nil
-	}
-	if c.ID != e.ContractID || c.Role != e.Role {
-		return c.reject(RejectedMismatch, "the offer is of another contract")
-	}
-	if c.State == Closed {
-		return c.reject(RejectedClosed, "it is over")
-	}
-	if c.State == Offered && (!c.ValidUntil.Equal(e.ValidUntil) || c.Network != e.Network) {
-		return c.reject(RejectedMismatch, "another offer was made under this ID")
-	}
-	return c, nil
-}
-
-func (c Contract) sign(e Sign) (Contract, error) {
-	if c.State == Closed {
-		return c.reject(RejectedClosed, "it is over")
-	}
-	if c.State == Nothing {
-		return c.reject(RejectedState, "nothing was offered")
-	}
-	if e.Terms.ContractID != c.ID {
-		return c.reject(RejectedMismatch, "the payload is of contract %s", e.Terms.ContractID)
-	}
-	if c.State != Offered {
-		if e.Hash == c.Hash {
-			return c, nil
+		if e.Terms.Revision == 0 {
+			return c.reject(RejectedStale, "the first revision is 1")
 		}
-		return c.reject(RejectedStale, "revision %d was signed with another payload", c.Revision)
+		c = Contract{ID: e.Terms.ContractID, Role: e.Role, State: Active}
+		return c.adopt(e.Terms, e.Hash).tick(normTime(e.Now)), nil
 	}
-	if e.Terms.Revision != 1 {
-		return c.reject(RejectedStale, "the first revision is 1, not %d", e.Terms.Revision)
+	if e.Terms.ContractID != c.ID || e.Role != c.Role {
+		return c.reject(RejectedMismatch, "the payload is of contract %s, in which this side is the %s", e.Terms.ContractID, e.Role)
 	}
-	if e.Terms.Network != c.Network {
-		return c.reject(RejectedMismatch, "network is not as offered")
-	}
-	if !normTime(e.Now).Before(c.ValidUntil) {
-		return c.reject(RejectedLapsed, "it was valid until %s", c.ValidUntil.Format(time.RFC3339))
-	}
-	c.State = Signed
-	return c.adopt(e.Terms, e.Hash), nil
-}
-
-func (c Contract) countersigned(e Countersigned) (Contract, error) {
-	now := normTime(e.Now)
 	if c.State == Closed {
 		return c.reject(RejectedClosed, "it is over")
-	}
-	if c.State == Nothing || c.State == Offered {
-		return c.reject(RejectedState, "the consumer has not signed")
-	}
-	if e.Terms.ContractID != c.ID {
-		return c.reject(RejectedMismatch, "the payload is of contract %s", e.Terms.ContractID)
-	}
-	if c.State == Signed {
-		if e.Hash != c.Hash {
-			return c.reject(RejectedMismatch, "the consumer signed another payload")
-		}
-		c.State = Active
-		return c.tick(now), nil
 	}
 	if e.Hash == c.Hash {
 		return c, nil
 	}
 	// Both signatures prove that both agreed, so a side that missed a revision takes
 	// the one after it; what follows directly has to follow what is held here.
-	if e.Terms.Revision <= c.Revision || e.Terms.Revision == c.Revision+1 && e.Terms.Previous != c.Hash {
+	if e.Terms.Revision <= c.Revision {
 		return c.reject(RejectedStale, "revision %d does not follow revision %d", e.Terms.Revision, c.Revision)
+	}
+	if e.Terms.Revision == c.Revision+1 && e.Terms.Previous != c.Hash {
+		return c.reject(RejectedMismatch, "revision %d does not follow the revision %d that is held: its previous hash is another", e.Terms.Revision, c.Revision)
 	}
 	// A contract that drains goes on draining: that the other side signed before it
 	// knew changes what was agreed, not that it ends.
-	return c.adopt(e.Terms, e.Hash).tick(now), nil
+	return c.adopt(e.Terms, e.Hash).tick(normTime(e.Now)), nil
 }
 
 // adopt takes over a payload.
@@ -165,14 +112,7 @@ func (c Contract) adopt(t Terms, hash Hash) Contract {
 // tick lets time pass. Several deadlines may have passed since the last.
 func (c Contract) tick(now time.Time) Contract {
 	switch c.State {
-	case Offered, Signed:
-		if !now.Before(c.ValidUntil) {
-			return c.close(ReasonLapsed, c.ValidUntil)
-		}
 	case Active:
-		if !now.Before(c.NotBefore) {
-			c.Begun = true
-		}
 		if !now.Before(c.NotAfter) {
 			return c.drain(ReasonExpired, c.NotAfter.Add(ExpiryGrace)).tick(now)
 		}
@@ -196,8 +136,6 @@ func (c Contract) terminate(e Terminate) (Contract, error) {
 	switch c.State {
 	case Nothing:
 		return c.reject(RejectedState, "there is nothing to end")
-	case Offered, Signed:
-		return c.close(reason, now), nil
 	case Active:
 		if e.Mode == Now {
 			return c.close(reason, now), nil
@@ -218,11 +156,6 @@ func (c Contract) terminate(e Terminate) (Contract, error) {
 func (c Contract) peerSaid(e PeerSaid) Contract {
 	now := normTime(e.Now)
 	switch c.State {
-	case Offered, Signed:
-		// Nothing can run here yet, so there is nothing to drain.
-		if e.Phase == PhaseClosed || e.Phase == PhaseDraining {
-			return c.close(ReasonEndedByPeer, now)
-		}
 	case Active:
 		switch e.Phase {
 		case PhaseDraining:
@@ -265,11 +198,10 @@ func (c Contract) toldDrain(now, told time.Time) time.Time {
 func (c Contract) drained(e Drained) (Contract, error) {
 	switch c.State {
 	case Draining:
-		c.Drained = true
 		return c.close(c.Reason, normTime(e.Now)), nil
 	case Closed:
 		return c, nil
-	case Nothing, Offered, Signed, Active:
+	case Nothing, Active:
 	}
 	return c.reject(RejectedState, "it is not draining")
 }

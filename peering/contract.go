@@ -11,15 +11,9 @@ type State uint8
 
 // The states, in the only order in which a contract goes through them.
 const (
-	// Nothing: not even offered.
+	// Nothing: not signed by both, as far as this side knows.
 	Nothing State = iota
-	// Offered: the provider advertised, nobody signed. The provider holds the
-	// capacity back.
-	Offered
-	// Signed: the consumer signed, the provider has not, as far as this side
-	// knows. It may have.
-	Signed
-	// Active: both signed.
+	// Active: both signed, and it is in force.
 	Active
 	// Draining: what runs goes on running, nothing new begins.
 	Draining
@@ -32,10 +26,6 @@ func (s State) String() string {
 	switch s {
 	case Nothing:
 		return "Nothing"
-	case Offered:
-		return "Offered"
-	case Signed:
-		return "Signed"
 	case Active:
 		return "Active"
 	case Draining:
@@ -95,8 +85,6 @@ const (
 	ReasonEndedHere
 	// ReasonEndedByPeer: the other side ended it.
 	ReasonEndedByPeer
-	// ReasonLapsed: the offer was not signed by both in time.
-	ReasonLapsed
 )
 
 // String says why, for people.
@@ -110,8 +98,6 @@ func (r Reason) String() string {
 		return "this cluster ended the contract"
 	case ReasonEndedByPeer:
 		return "the peer ended the contract"
-	case ReasonLapsed:
-		return "the offer was not signed by both sides in time"
 	}
 	return fmt.Sprintf("Reason(%d)", uint8(r))
 }
@@ -127,15 +113,13 @@ func (r Reason) Name() string {
 		return "EndedHere"
 	case ReasonEndedByPeer:
 		return "EndedByPeer"
-	case ReasonLapsed:
-		return "Lapsed"
 	}
 	return ""
 }
 
 // ParseReason reads what Name wrote; anything else is NoReason.
 func ParseReason(s string) Reason {
-	for _, r := range []Reason{ReasonExpired, ReasonEndedHere, ReasonEndedByPeer, ReasonLapsed} {
+	for _, r := range []Reason{ReasonExpired, ReasonEndedHere, ReasonEndedByPeer} {
 		if r.Name() == s {
 			return r
 		}
@@ -149,26 +133,20 @@ type Contract struct {
 	ID    string
 	Role  Role
 	State State
-	// Revision and Hash are of the newest payload that this side accepted; in
-	// Offered the hash is zero, as there is no payload yet.
+	// Revision and Hash are of the newest payload that both signed.
 	Revision uint64
 	Hash     Hash
-	// ValidUntil is when the offer lapses.
-	ValidUntil time.Time
-	// NotBefore and NotAfter bound the contract; zero until there is a payload.
+	// NotBefore and NotAfter bound its term. It is in force as soon as both signed:
+	// that NotBefore is still to come only says that the consumer's clock is ahead.
 	NotBefore time.Time
 	NotAfter  time.Time
 	// Network says that the contract includes a tunnel.
 	Network bool
 	// Notice is how long draining takes at least when the provider ends it early.
 	Notice time.Duration
-	// Begun says that NotBefore was seen to pass.
-	Begun bool
 	// DrainUntil is when draining ends whatever still runs. Zero in a Draining
 	// contract that was restored: the next Tick sets it anew.
 	DrainUntil time.Time
-	// Drained says that draining ended because nothing ran any more.
-	Drained bool
 	// Reason is why it drains or closed.
 	Reason Reason
 	// ClosedAt is when it closed.
@@ -178,28 +156,35 @@ type Contract struct {
 // Phase returns what to say of the contract to the other side.
 func (c Contract) Phase() Phase {
 	switch c.State {
-	case Nothing, Offered, Signed:
-		return PhaseUnspecified
 	case Active:
 		return PhaseActive
 	case Draining:
 		return PhaseDraining
 	case Closed:
 		return PhaseClosed
+	case Nothing:
 	}
 	return PhaseUnspecified
+}
+
+// State returns the state of a contract of which the phase is kept. One that was
+// just signed has none, and is in force.
+func (p Phase) State() State {
+	switch p {
+	case PhaseDraining:
+		return Draining
+	case PhaseClosed:
+		return Closed
+	case PhaseActive, PhaseUnspecified:
+	}
+	return Active
 }
 
 // Deadline returns when to apply the next Tick, or the zero time when no time
 // changes anything.
 func (c Contract) Deadline() time.Time {
 	switch c.State {
-	case Offered, Signed:
-		return c.ValidUntil
 	case Active:
-		if !c.Begun {
-			return c.NotBefore
-		}
 		return c.NotAfter
 	case Draining:
 		return c.DrainUntil
@@ -211,10 +196,9 @@ func (c Contract) Deadline() time.Time {
 // Wants is what should exist because of a contract. Whoever acts on it makes the
 // world so, whatever it was before.
 type Wants struct {
-	// Capacity: the provider holds the amounts back for this consumer.
+	// Capacity: the provider holds the amounts back for this consumer, and what was
+	// offloaded exists within them.
 	Capacity bool
-	// Quota: at the provider, the quota and what was offloaded exist.
-	Quota bool
 	// Node: at the consumer, the virtual node exists.
 	Node bool
 	// Tunnel: the two clusters' pods are joined.
@@ -224,44 +208,20 @@ type Wants struct {
 	AcceptNew bool
 	// Evict: at the consumer, what runs there is asked to leave.
 	Evict bool
-	// Countersign: at the consumer, the signed payload still has to reach the
-	// provider; send it again.
-	Countersign bool
-	// Tell: the state is one that the other side has to hear of.
-	Tell bool
 }
 
 // Wants returns what should exist because of the contract.
 func (c Contract) Wants() Wants {
-	provider, consumer := c.Role == Provider, c.Role == Consumer
-	switch c.State {
-	case Offered:
-		return Wants{Capacity: provider}
-	case Signed:
-		return Wants{Capacity: provider, Countersign: consumer}
-	case Active:
-		return Wants{
-			Capacity:  provider,
-			Quota:     provider && c.Begun,
-			Node:      consumer && c.Begun,
-			Tunnel:    c.Network && c.Begun,
-			AcceptNew: c.Begun,
-			Tell:      true,
-		}
-	case Draining:
-		return Wants{
-			Capacity: provider,
-			Quota:    provider && c.Begun,
-			Node:     consumer && c.Begun,
-			Tunnel:   c.Network && c.Begun,
-			Evict:    consumer,
-			Tell:     true,
-		}
-	case Closed:
-		return Wants{Tell: true}
-	case Nothing:
+	if c.State != Active && c.State != Draining {
+		return Wants{}
 	}
-	return Wants{}
+	return Wants{
+		Capacity:  c.Role == Provider,
+		Node:      c.Role == Consumer,
+		Tunnel:    c.Network,
+		AcceptNew: c.State == Active,
+		Evict:     c.State == Draining && c.Role == Consumer,
+	}
 }
 
 // Stored is what is kept of a contract besides its envelope. What is zero in it
@@ -277,17 +237,13 @@ type Stored struct {
 // Restore returns a contract as it was stored: signed by both, with what was kept
 // of it.
 func Restore(t Terms, hash Hash, role Role, s Stored) Contract {
-	c := Contract{ID: t.ContractID, Role: role, State: Active}.adopt(t, hash)
-	// Only a contract that had begun was ever revised.
-	c.Begun = c.Revision > 1
-	switch s.Phase {
-	case PhaseDraining:
-		c.State, c.Begun = Draining, true
+	c := Contract{ID: t.ContractID, Role: role, State: s.Phase.State()}.adopt(t, hash)
+	switch c.State {
+	case Draining:
 		c.Reason, c.DrainUntil = s.Reason, normTime(s.DrainUntil)
-	case PhaseClosed:
-		c.State, c.Begun = Closed, true
+	case Closed:
 		c.Reason, c.DrainUntil, c.ClosedAt = s.Reason, normTime(s.DrainUntil), normTime(s.ClosedAt)
-	case PhaseActive, PhaseUnspecified:
+	case Nothing, Active:
 	}
 	return c
 }

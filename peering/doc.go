@@ -7,20 +7,18 @@
 //
 // A contract goes this way and never back:
 //
-//	          Offer            Signed           Countersigned
-//	(nothing) ─────► Offered ─────────► Signed ───────────────► Active ◄─┐ Countersigned
-//	                    │                  │                      │ │    │ (next revision)
-//	                    │                  │                      │ └────┘
-//	                    │ Tick past        │ Tick past            │ Tick past NotAfter,
-//	                    │ ValidUntil,      │ ValidUntil,          │ Terminate Drain,
-//	                    │ Terminate,       │ Terminate,           │ PeerSaid Draining
-//	                    │ PeerSaid Closed  │ PeerSaid Closed      ▼
-//	                    │                  │                   Draining
-//	                    │                  │                      │ Drained, Tick past
-//	                    ▼                  ▼                      ▼ DrainUntil, Terminate
-//	                 Closed ◄──────────────┴───────────────────── Now, PeerSaid Closed
+//	          Countersigned
+//	(nothing) ─────────────► Active ◄─┐ Countersigned
+//	                          │ │ │   │ (next revision)
+//	     Terminate Now,       │ │ └───┘
+//	     PeerSaid Closed      │ │ Tick past NotAfter, Terminate Drain,
+//	     ┌────────────────────┘ ▼ PeerSaid Draining
+//	     │                   Draining
+//	     ▼                      │ Drained, Tick past DrainUntil,
+//	  Closed ◄──────────────────┘ Terminate Now, PeerSaid Closed
 //
-// Active goes to Closed at once on Terminate Now and PeerSaid Closed. Draining
-// takes the next revision too, and goes on draining: of what was signed before
-// both knew. Both sides drain until the earlier of what each of them said.
+// An offer is no state of a contract: the provider keeps it in memory, until it is
+// signed or lapses, and a consumer's signature alone binds nobody. Draining takes the
+// next revision too, and goes on draining: of what was signed before both knew. Both
+// sides drain until the earlier of what each of them said.
 package peering

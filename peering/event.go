@@ -7,27 +7,11 @@ import "time"
 //sumtype:decl
 type Event interface{ event() }
 
-// Offer is an advertisement: made, at the provider; received, at the consumer.
-type Offer struct {
-	ContractID string
-	Role       Role
-	ValidUntil time.Time
-	Network    bool
-}
-
-// Sign is the consumer's signature under the first revision: made, at the
-// consumer (store it before it is sent); received and verified, at the provider.
-// It counts only before the offer lapses, by the clock of whoever applies it.
-type Sign struct {
-	Terms Terms
-	Hash  Hash
-	Now   time.Time
-}
-
-// Countersigned is an envelope with both signatures: at the provider, that it
-// signed; at the consumer, that it got the provider's signature and verified it.
-// Besides the payload of Sign it may be the next revision of a contract in force.
+// Countersigned is an envelope with both signatures, verified: the first that this
+// side sees of a contract, or the next revision of one in force. Role is this side's.
+// It is for whoever signs to see that it is what was offered, and in time.
 type Countersigned struct {
+	Role  Role
 	Terms Terms
 	Hash  Hash
 	Now   time.Time
@@ -71,8 +55,6 @@ type PeerSaid struct {
 // Drained says that this side saw that nothing runs under the contract any more.
 type Drained struct{ Now time.Time }
 
-func (Offer) event()         {}
-func (Sign) event()          {}
 func (Countersigned) event() {}
 func (Tick) event()          {}
 func (Terminate) event()     {}

@@ -14,7 +14,8 @@ import (
 // of one contract, that offer, sign, countersign, amend, renew and end it over a
 // channel that drops, repeats and reorders; and a second consumer, who takes what
 // the provider has left. What they do is what package peering decides: Apply,
-// Wants, Decide, Restore. What is tested is that it is enough.
+// Wants, Decide, Restore. What is tested is that it is enough. As in the agent, an
+// offer is in the provider's memory alone, and is gone when it restarts.
 
 // hours is the clock of the model: of every moment that makes a difference one.
 var hours = []time.Time{t0, valid, begins, begins.Add(10 * time.Minute), ends, over, ends2, over2}
@@ -116,7 +117,7 @@ type world struct {
 	// more pushes another out, which is a loss.
 	inbox [2][6]message
 	hour  int
-	// standing is what the provider offered of the next revision until when.
+	// standing is the revision that the provider offered, and until when.
 	standing Hash
 	until    time.Time
 	// other is what the other consumer holds.
@@ -125,13 +126,18 @@ type world struct {
 	fault  string
 }
 
-func newWorld() world {
+// role is that of a side.
+func role(i int) Role { return []Role{Consumer, Provider}[i] }
+
+// asked is a world in which the consumer asked for its first contract.
+func asked() world {
 	w := world{}
-	for i, role := range []Role{Consumer, Provider} {
-		w.side[i], _ = Contract{}.Apply(offer(role))
-	}
+	w.send(1, message{kind: asks, cores: firstAsk, end: endFirst})
 	return w
 }
+
+// sign applies that both signed a payload.
+func (w *world) sign(i int, h Hash) { w.do(i, Countersigned{role(i), termsOf(h), h, w.now()}) }
 
 func (w *world) now() time.Time { return hours[w.hour] }
 
@@ -177,12 +183,8 @@ func (w *world) do(i int, e Event) {
 // held is what the provider holds back: for the contract, for the offer that
 // stands beyond it, and for the other.
 func (w *world) held() (contract, offered int) {
-	p := w.side[1]
-	if !p.Wants().Capacity {
-		return 0, 0
-	}
-	if contract = coresOf(p.Hash); p.State == Offered {
-		contract = firstAsk
+	if p := w.side[1]; p.Wants().Capacity {
+		contract = coresOf(p.Hash)
 	}
 	return contract, max(coresOf(w.standing)-contract, 0)
 }
@@ -200,9 +202,6 @@ func (w *world) check() {
 	}
 	if wants := consumer.Wants(); (wants.Node || wants.AcceptNew || wants.Tunnel) && !follows(provider.Hash, consumer.Hash) {
 		w.fail("the consumer uses what was not granted")
-	}
-	if wants := provider.Wants(); wants.Quota && !wants.Capacity {
-		w.fail("the provider lends what it does not hold")
 	}
 }
 
@@ -223,8 +222,8 @@ func (w *world) decides(cores int, have Capacity) bool {
 func (w *world) deliver(i int, m message) {
 	c := w.side[i]
 	switch m.kind {
-	case asks: // RequestPeering for the next revision
-		if c.State != Active || c.Revision >= revisions {
+	case asks: // RequestPeering
+		if c.State != Active && c.State != Nothing || c.Revision >= revisions {
 			return
 		}
 		if next := after(c.Hash, m.cores, m.end); w.standing != next {
@@ -238,27 +237,22 @@ func (w *world) deliver(i int, m message) {
 		}
 		w.send(0, message{kind: offers, hash: w.standing})
 	case offers:
-		if c.State == Active && before(m.hash) == c.Hash {
+		if c.State <= Active && before(m.hash) == c.Hash {
 			w.send(1, message{kind: signs, hash: m.hash})
 		}
 	case signs: // SignContract
-		if m.hash[0] == 1 {
-			w.do(1, Sign{termsOf(m.hash), m.hash, w.now()})
-			if c := w.side[1]; c.State == Signed && c.Hash == m.hash {
-				w.do(1, Countersigned{termsOf(m.hash), m.hash, w.now()})
-			}
-		} else if c.State == Active && m.hash == w.standing && w.now().Before(w.until) {
+		if c.State <= Active && m.hash == w.standing && w.now().Before(w.until) {
 			w.standing = Hash{}
-			w.do(1, Countersigned{termsOf(m.hash), m.hash, w.now()})
+			w.sign(1, m.hash)
 		}
 		if c := w.side[1]; c.Hash == m.hash && (c.State == Active || c.State == Draining) {
 			w.send(0, message{kind: both, hash: m.hash})
 		}
 	case both:
-		w.do(i, Countersigned{termsOf(m.hash), m.hash, w.now()})
+		w.sign(i, m.hash)
 	case states:
 		w.do(i, PeerSaid{Revision: m.revision, Phase: m.phase, DrainUntil: m.until, Now: w.now()})
-		if c := w.side[i]; m.revision > c.Revision && (c.State == Active || c.State == Draining) {
+		if c := w.side[i]; m.revision > c.Revision && c.State != Closed {
 			w.send(1-i, message{kind: fetches})
 		}
 	case fetches: // GetContract
@@ -269,20 +263,17 @@ func (w *world) deliver(i int, m message) {
 	}
 }
 
-// tell does what each side does again and again: what Wants says.
+// tell does what each side does again and again: it says what it holds.
 func (w *world) tell(i int) {
 	c := w.side[i]
-	wants := c.Wants()
-	if wants.Countersign {
-		w.send(1, message{kind: signs, hash: c.Hash})
+	if c.State == Nothing {
+		return
 	}
-	if wants.Tell {
-		m := message{kind: states, revision: c.Revision, phase: c.Phase()}
-		if c.State == Draining {
-			m.until = c.DrainUntil
-		}
-		w.send(1-i, m)
+	m := message{kind: states, revision: c.Revision, phase: c.Phase()}
+	if c.State == Draining {
+		m.until = c.DrainUntil
 	}
+	w.send(1-i, m)
 }
 
 // step is what may happen next, besides messages.
@@ -306,15 +297,12 @@ func locals() (going, ending []step) {
 	}
 	ask := func(cores, end byte) step {
 		return func(w *world) {
-			if c := w.side[0]; c.State == Active {
+			if c := w.side[0]; c.State <= Active {
 				w.send(1, message{kind: asks, cores: cores, end: end})
 			}
 		}
 	}
 	going = append(going,
-		func(w *world) {
-			w.do(0, Sign{termsOf(history([2]byte{firstAsk, endFirst})), history([2]byte{firstAsk, endFirst}), w.now()})
-		},
 		ask(6, endFirst),        // more
 		ask(1, endFirst),        // less
 		ask(firstAsk, endLater), // longer
@@ -347,12 +335,8 @@ func (w *world) restart(i int) {
 	if i == 1 {
 		w.standing, w.until = Hash{}, time.Time{}
 	}
-	c := w.side[i]
-	switch {
-	case c.State >= Active && c.Revision > 0:
+	if c := w.side[i]; c.State != Nothing {
 		w.side[i] = Restore(termsOf(c.Hash), c.Hash, c.Role, stored(c))
-	case c.State == Offered && i == 1:
-		w.side[i] = Contract{}
 	}
 	w.check()
 }
@@ -400,7 +384,7 @@ func (w world) settle() string {
 		return "did not converge to one revision"
 	case a.State == Draining && !a.DrainUntil.Equal(b.DrainUntil):
 		return "did not converge to one end of draining: " + a.DrainUntil.String() + " and " + b.DrainUntil.String()
-	case (a.State == Closed) != (b.State == Closed) && b.State != Nothing:
+	case (a.State == Closed) != (b.State == Closed) && a.State != Nothing:
 		return "did not converge: consumer " + a.State.String() + ", provider " + b.State.String()
 	}
 	for w.hour < len(hours)-1 {
@@ -418,13 +402,14 @@ func (w world) settle() string {
 
 // begun is a world in the middle of its life: revision 1 in force on both sides.
 func begun() world {
-	w := newWorld()
+	w := asked()
 	first := history([2]byte{firstAsk, endFirst})
-	w.do(0, Sign{termsOf(first), first, w.now()})
+	w.deliver(1, message{kind: asks, cores: firstAsk, end: endFirst})
+	w.deliver(1, message{kind: signs, hash: first})
+	w.sign(0, first)
 	w.hour = 2
-	w.deliverAt(1, message{kind: signs, hash: first}, 0)
-	// The answer arrived, and may come again, as may what was signed.
-	w.do(0, Countersigned{termsOf(first), first, w.now()})
+	// What arrived may come again, but the ask.
+	w.inbox[1] = [6]message{}
 	w.send(1, message{kind: signs, hash: first})
 	for i := range 2 {
 		w.do(i, Tick{w.now()})
@@ -432,15 +417,7 @@ func begun() world {
 	return w
 }
 
-// deliverAt hands a message over at another time.
-func (w *world) deliverAt(i int, m message, hour int) {
-	now := w.hour
-	w.hour = hour
-	w.deliver(i, m)
-	w.hour = now
-}
-
-// starts is where the walk begins: with the offer, in force, with an amendment
+// starts is where the walk begins: asked for, in force, with an amendment
 // under way that the provider took or not, and with an end of which one side knows.
 func starts() map[string]world {
 	amending := begun()
@@ -457,7 +434,7 @@ func starts() map[string]world {
 	late := taken
 	late.hour = 4
 	return map[string]world{
-		"offered": newWorld(), "in force": begun(), "offered more": amending, "signed more": signed, "has more, unknown": taken,
+		"asked for": asked(), "in force": begun(), "offered more": amending, "signed more": signed, "has more, unknown": taken,
 		"has more, unknown, and the consumer ends it": ending, "has more, unknown, and the provider ends it": giving,
 		"has more, unknown, at the end": late,
 	}
@@ -529,7 +506,7 @@ func TestPairsConvergeOverABadChannel(t *testing.T) {
 	going, ending := locals()
 	revised := 0
 	rapid.Check(t, func(rt *rapid.T) {
-		w := newWorld()
+		w := asked()
 		if rapid.Bool().Draw(rt, "begun") {
 			w = begun()
 		}

@@ -111,8 +111,6 @@ func rejection(e *peering.RejectedError) *wire.Error {
 		reason = wire.ReasonRevisionStale
 	case peering.RejectedClosed:
 		reason = wire.ReasonContractClosed
-	case peering.RejectedLapsed:
-		reason = wire.ReasonAdvertisementExpired
 	case peering.RejectedMismatch, peering.RejectedState, peering.RejectedInvalid:
 	}
 	return wire.Errorf(reason, "%s", e.Error())

@@ -117,7 +117,7 @@ type ContractStatus struct {
 	// phase is Active, Draining or Closed.
 	// +optional
 	Phase string `json:"phase,omitempty"`
-	// reason is why it drains or closed: Expired, EndedHere, EndedByPeer or Lapsed.
+	// reason is why it drains or closed: Expired, EndedHere or EndedByPeer.
 	// +optional
 	Reason string `json:"reason,omitempty"`
 	// message is why, for people.

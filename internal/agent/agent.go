@@ -600,7 +600,7 @@ func (a *agent) exposed(ctx context.Context, peer peering.ClusterID) ([]controll
 	var out []controller.Exposed
 	for i := range contracts {
 		c := &contracts[i]
-		if c.Spec.Network != v1alpha1.NetworkTunnel || c.Status.Phase == peering.PhaseClosed.String() {
+		if !store.Unverified(c).Wants().Tunnel {
 			continue
 		}
 		open, known := a.exposedBy(c, own)

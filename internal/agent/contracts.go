@@ -120,9 +120,6 @@ func (c *contractCache) state(id string) (*v1alpha1.Contract, peering.Contract, 
 	if err != nil {
 		return nil, peering.Contract{}, peering.Terms{}, false
 	}
-	// Restored, it has not seen the time yet; its reconciler, which has, wrote the
-	// phase.
-	contract.Begun = contract.Begun || stored.Status.Phase != ""
 	return stored, contract, terms, true
 }
 
@@ -135,7 +132,7 @@ func (c *contractCache) peer(id string) peering.ClusterID {
 
 func (c *contractCache) lent(id string) (offload.Contract, bool) {
 	stored, contract, terms, ok := c.state(id)
-	if !ok || contract.State == peering.Closed {
+	if !ok || !contract.Wants().Capacity {
 		return offload.Contract{}, false
 	}
 	resources, err := store.ResourceList(terms.Resources)

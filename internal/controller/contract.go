@@ -483,19 +483,8 @@ func (r *Contracts) consume(ctx context.Context, c *peering.Contract, stored *v1
 			*c, _ = c.Apply(peering.Drained{Now: r.Now()})
 		}
 	}
-	switch wants := c.Wants(); {
-	case wants.Node:
-		if err := r.Nodes.Ensure(ctx, spec); err != nil {
-			return 0, nil, fmt.Errorf("virtual node of contract %s: %w", stored.Name, err)
-		}
-		stored.Status.Node = name
-		r.nodeStatus(stored)
-		stored.Status.Used = used
-		if wants.Evict && !r.Now().Before(evictAt(*c)) {
-			return endPoll, used, nil
-		}
-		return whileEnding(c), used, nil
-	case c.State == peering.Closed:
+	wants := c.Wants()
+	if !wants.Node {
 		gone, err := r.Nodes.Remove(ctx, spec)
 		if err != nil {
 			return 0, nil, fmt.Errorf("remove the node of contract %s: %w", stored.Name, err)
@@ -505,8 +494,18 @@ func (r *Contracts) consume(ctx context.Context, c *peering.Contract, stored *v1
 		}
 		stored.Status.Node, stored.Status.Pods, stored.Status.Used = "", 0, nil
 		meta.RemoveStatusCondition(&stored.Status.Conditions, ConditionNodeReady)
+		return 0, nil, nil
 	}
-	return 0, nil, nil
+	if err := r.Nodes.Ensure(ctx, spec); err != nil {
+		return 0, nil, fmt.Errorf("virtual node of contract %s: %w", stored.Name, err)
+	}
+	stored.Status.Node = name
+	r.nodeStatus(stored)
+	stored.Status.Used = used
+	if wants.Evict && !r.Now().Before(evictAt(*c)) {
+		return endPoll, used, nil
+	}
+	return whileEnding(c), used, nil
 }
 
 // nodeLabels returns the labels of a contract's virtual node: all of the nodes on
@@ -550,7 +549,7 @@ func (r *Contracts) nodeName(ctx context.Context, stored *v1alpha1.Contract) (st
 }
 
 func (r *Contracts) lend(ctx context.Context, c *peering.Contract, stored *v1alpha1.Contract) (time.Duration, corev1.ResourceList, error) {
-	if c.State == peering.Closed {
+	if !c.Wants().Capacity {
 		gone, err := r.Lent.Close(ctx, stored)
 		if err != nil {
 			return 0, nil, fmt.Errorf("close contract %s: %w", stored.Name, err)

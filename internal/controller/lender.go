@@ -432,6 +432,9 @@ func (l *Lender) countersign(ctx context.Context, self *identity.Identity, envel
 		}
 		before = held
 	}
+	if _, err := before.Apply(peering.Countersigned{Role: peering.Provider, Terms: terms, Hash: envelope.Hash(), Now: l.Now()}); err != nil {
+		return peering.Envelope{}, err
+	}
 	if lapsed != nil {
 		return peering.Envelope{}, lapsed
 	}
@@ -440,9 +443,6 @@ func (l *Lender) countersign(ctx context.Context, self *identity.Identity, envel
 	}
 	fc, err := l.trusted(ctx, peer, terms.Consumer)
 	if err != nil {
-		return peering.Envelope{}, err
-	}
-	if err := adopt(before, o.ad, envelope, terms, l.Now()); err != nil {
 		return peering.Envelope{}, err
 	}
 	signed, err := envelope.Sign(rand.Reader, self.ID(), self.Signer())
@@ -582,27 +582,6 @@ func (l *Lender) signedBefore(c *v1alpha1.Contract, terms peering.Terms) (peerin
 // over says whether nothing can be agreed about a contract any more.
 func over(c *v1alpha1.Contract, contract peering.Contract) bool {
 	return contract.State != peering.Active || c.Spec.Termination != "" || !c.DeletionTimestamp.IsZero()
-}
-
-// adopt lets the machine that both sides run judge a payload.
-func adopt(c peering.Contract, ad wire.Advertisement, envelope peering.Envelope, terms peering.Terms, now time.Time) error {
-	var events []peering.Event
-	hash := envelope.Hash()
-	if c.State == peering.Nothing {
-		events = append(events,
-			peering.Offer{ContractID: ad.ContractID, Role: peering.Provider, ValidUntil: ad.ValidUntil, Network: ad.Grant.Network},
-			peering.Sign{Terms: terms, Hash: hash, Now: now})
-	} else {
-		events = append(events, peering.Tick{Now: now})
-	}
-	events = append(events, peering.Countersigned{Terms: terms, Hash: hash, Now: now})
-	for _, e := range events {
-		var err error
-		if c, err = c.Apply(e); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // mismatch says in what a contract differs from its offer; empty is in nothing.

@@ -20,7 +20,7 @@ import (
 // With hundreds of peers what counts is how long each contract can be left alone.
 func TestWhenAContractIsLookedAtAgain(t *testing.T) {
 	t.Parallel()
-	active := peering.Contract{State: peering.Active, Begun: true, Role: peering.Provider, NotAfter: now.Add(time.Hour), Revision: 2}
+	active := peering.Contract{State: peering.Active, Role: peering.Provider, NotAfter: now.Add(time.Hour), Revision: 2}
 	consumer := active
 	consumer.Role = peering.Consumer
 	speaks := func(said v1alpha1.PeerContract) *v1alpha1.ForeignCluster {
@@ -51,7 +51,6 @@ func TestWhenAContractIsLookedAtAgain(t *testing.T) {
 		"nothing is in use":                    {contract: active, fc: agrees, meter: metered("", time.Minute, 0), kept: kept(0), want: restLook},
 		"it ends":                              {contract: active, fc: agrees, change: func(c *peering.Contract) { c.NotAfter = now.Add(time.Minute) }, want: time.Minute},
 		"it ends now":                          {contract: active, fc: agrees, change: func(c *peering.Contract) { c.NotAfter = now }, want: endPoll},
-		"it has not begun":                     {contract: active, fc: agrees, change: func(c *peering.Contract) { c.Begun, c.NotBefore = false, now.Add(10*time.Second) }, want: 10 * time.Second},
 		"a period ends":                        {contract: active, fc: agrees, meter: metered("", time.Hour-40*time.Second, 0), kept: kept(0), want: 40 * time.Second},
 		"a period ended":                       {contract: active, fc: agrees, meter: metered("", 2*time.Hour, 0), kept: kept(0), want: endPoll},
 		"something is in use":                  {contract: active, fc: agrees, meter: metered("cpu", time.Minute, 0), kept: kept(0), want: keepEvery},

@@ -196,7 +196,7 @@ func (l *Lender) look(ctx context.Context) (*market, error) {
 	held := make([]holding, 0, len(l.view.contracts)+len(l.offers))
 	for _, name := range slices.Sorted(maps.Keys(l.view.contracts)) {
 		c := l.view.contracts[name]
-		if c.Spec.Role != v1alpha1.ContractProvider || !inForce(c) {
+		if !store.Unverified(c).Wants().Capacity {
 			continue
 		}
 		amounts, err := store.Resources(c.Spec.Resources)

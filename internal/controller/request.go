@@ -578,7 +578,7 @@ func (r *Requests) revise(ctx context.Context, request *v1alpha1.PeeringRequest,
 	if err != nil {
 		return err
 	}
-	if _, err := held.state.Apply(peering.Countersigned{Terms: terms, Hash: envelope.Hash(), Now: r.Now()}); err != nil {
+	if _, err := held.state.Apply(peering.Countersigned{Role: peering.Consumer, Terms: terms, Hash: envelope.Hash(), Now: r.Now()}); err != nil {
 		return wire.Errorf(wire.ReasonResponseInvalid, "what the provider returned: %s", err)
 	}
 	revised, err := replaceRevision(ctx, r.Client, r.Reader, held.stored, envelope, r.Identity().ID(), &fulfils)

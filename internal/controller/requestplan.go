@@ -91,7 +91,7 @@ func planRequest(s *v1alpha1.PeeringRequest, h *heldContract, peerGone bool, sta
 		return requestPlan{course: courseAsk}
 	case peering.Draining:
 		return hold(metav1.ConditionTrue, "Draining", "contract %s is ending: %s", name, h.state.Reason)
-	case peering.Nothing, peering.Offered, peering.Signed, peering.Active:
+	case peering.Nothing, peering.Active:
 	}
 	if h.stored.Spec.Termination != "" {
 		return hold(metav1.ConditionTrue, "Draining", "contract %s is ending", name)

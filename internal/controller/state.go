@@ -352,9 +352,7 @@ func contractsFromWire(states []wire.ContractState) []v1alpha1.PeerContract {
 // inForce says whether a contract still binds. One that was just signed and not
 // looked at yet does.
 func inForce(c *v1alpha1.Contract) bool {
-	return peering.ParsePhase(c.Status.Phase) != peering.PhaseClosed
+	return store.Unverified(c).State != peering.Closed
 }
 
-func wantsTunnel(c v1alpha1.Contract) bool {
-	return c.Spec.Network == v1alpha1.NetworkTunnel && inForce(&c)
-}
+func wantsTunnel(c v1alpha1.Contract) bool { return store.Unverified(&c).Wants().Tunnel }

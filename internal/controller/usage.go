@@ -211,7 +211,7 @@ func (m *meters) all() map[string]reading {
 func (r *Contracts) measure(
 	c peering.Contract, terms peering.Terms, stored, before *v1alpha1.Contract, use corev1.ResourceList,
 ) (*peering.Meter, error) {
-	if terms.StatementPeriod <= 0 || !c.Begun || c.State == peering.Closed && stored.Status.Usage == nil {
+	if terms.StatementPeriod <= 0 || c.State == peering.Closed && stored.Status.Usage == nil {
 		return nil, nil //nolint:nilnil // nothing is counted
 	}
 	using := usingOf(use)

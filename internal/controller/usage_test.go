@@ -169,7 +169,6 @@ func TestNothingIsCountedTwice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	state.Begun = true
 	rapid.Check(t, func(rt *rapid.T) {
 		b := newBench(t, p.provider)
 		stored := first.DeepCopy()

@@ -143,6 +143,19 @@ func (r *ContractReader) Read(c *v1alpha1.Contract, self peering.ClusterID) (pee
 	return s.read(c, self)
 }
 
+// Unverified returns what a contract's custom resource says of it, without a look at
+// what was signed: enough for what is decided of many contracts at a time. Who may
+// write custom resources can lie in it.
+func Unverified(c *v1alpha1.Contract) peering.Contract {
+	out := peering.Contract{
+		ID: c.Name, Role: peering.Consumer, State: peering.ParsePhase(c.Status.Phase).State(), Network: c.Spec.Network == v1alpha1.NetworkTunnel,
+	}
+	if c.Spec.Role == v1alpha1.ContractProvider {
+		out.Role = peering.Provider
+	}
+	return out
+}
+
 // WriteState keeps a contract's state in the status of its custom resource, from
 // which ReadContract restores it.
 func WriteState(c *v1alpha1.Contract, value peering.Contract) {
