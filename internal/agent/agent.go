@@ -71,8 +71,8 @@ type Config struct {
 	// DNSService is the Service, in the agent's namespace, of the resolver that
 	// answers pods of consumers. Without it this cluster's own does.
 	DNSService string
-	// PodCIDRs overrides what the nodes carry, ServiceCIDRs is what aliases may not
-	// overlap, AliasPool where they come from.
+	// PodCIDRs overrides what the nodes carry, ServiceCIDRs is prefixes of Services beside
+	// those that the API server has, AliasPool where aliases come from.
 	PodCIDRs, ServiceCIDRs, AliasPool []netip.Prefix
 	// DiscoveryLAN publishes this cluster on the LANs of the gateway, and looks for others
 	// there, on the interfaces DiscoveryInterfaces; default: see [mdns.DefaultInterface].
@@ -353,9 +353,10 @@ func (a *agent) endpoints() []string {
 }
 
 func (a *agent) sayings(context.Context) error {
+	reserved := &services{named: a.cfg.ServiceCIDRs, direct: a.direct, now: time.Now, log: a.log}
 	a.states = &controller.States{
 		Client: a.mgr.GetClient(), Namespace: a.cfg.Namespace, Self: a.source.ID(),
-		Endpoints: a.endpoints, PodCIDRs: a.cfg.PodCIDRs, Reserved: a.cfg.ServiceCIDRs, Aggregate: tunnel.Aggregate, Half: a.half, Versions: a.mgr.GetCache(),
+		Endpoints: a.endpoints, PodCIDRs: a.cfg.PodCIDRs, Reserved: reserved.prefixes, Aggregate: tunnel.Aggregate, Half: a.half, Versions: a.mgr.GetCache(),
 		Lends:  func(peer peering.ClusterID) wire.Lending { return a.lender.Lends(peer) },
 		Budget: &controller.WriteBudget{Now: time.Now},
 	}
@@ -570,7 +571,7 @@ func (a *agent) controllers(ctx context.Context) error {
 		Client: a.mgr.GetClient(), States: a.states,
 		Trust: a.trust, Attempt: firstAttempt(trusts.Attempt, automatic.Attempt), Forget: a.tokens.Forget, Forgotten: a.forgotten, Events: a.events,
 		Again:     a.peersWake.wake,
-		AliasPool: a.cfg.AliasPool, Reserved: a.cfg.ServiceCIDRs, Allocate: tunnel.Allocate,
+		AliasPool: a.cfg.AliasPool, Reserved: a.states.Reserved, Allocate: tunnel.Allocate,
 		Exposed: a.exposed, Wake: a.peersWake, Spoken: a.speech.spoken, Readdressed: a.lent.Refresh, Now: time.Now,
 	}
 	strays, contracts := a.negotiation()

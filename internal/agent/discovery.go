@@ -13,9 +13,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	networkingv1 "k8s.io/api/networking/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -233,28 +230,6 @@ func keptToItself(ctx context.Context, cached, direct ctrlclient.Reader, cfg *Co
 			add(address.Address)
 		}
 		for _, text := range nodes.Items[i].Spec.PodCIDRs {
-			if p, err := netip.ParsePrefix(text); err == nil {
-				out = append(out, p.Masked())
-			}
-		}
-	}
-	return out, nil
-}
-
-// serviceCIDRs returns the prefixes of this cluster's Services, as far as its API server
-// says: since Kubernetes 1.33 (KEP-1880). An older one has no such kind.
-func serviceCIDRs(ctx context.Context, direct ctrlclient.Reader) ([]netip.Prefix, error) {
-	var list networkingv1.ServiceCIDRList
-	err := direct.List(ctx, &list)
-	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("find out which prefixes Services have: %w", err)
-	}
-	var out []netip.Prefix
-	for i := range list.Items {
-		for _, text := range list.Items[i].Spec.CIDRs {
 			if p, err := netip.ParsePrefix(text); err == nil {
 				out = append(out, p.Masked())
 			}

@@ -1,6 +1,8 @@
 package controller
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -109,6 +111,29 @@ func TestAliasesAvoidTheNetworksOfNodes(t *testing.T) {
 	}
 }
 
+// The prefixes of Services are as the API server says now, and without them no alias is
+// given: it could be one of theirs.
+func TestAliasesAvoidTheNetworksOfServices(t *testing.T) {
+	t.Parallel()
+	pt := newPeersTest(t)
+	pt.AliasPool, pt.Allocate = []netip.Prefix{prefix("10.98.0.0/15")}, tunnel.Allocate
+	var services []netip.Prefix
+	err := errors.New("the API server is away")
+	pt.Reserved = func(context.Context) ([]netip.Prefix, error) { return services, err }
+	fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{UID: "office"}}
+	fc.Status.Network = &v1alpha1.PeerNetwork{Prefixes: []string{"10.0.0.0/24"}}
+	if _, err := pt.plan(t.Context(), fc, nil); err == nil || len(fc.Status.Aliases) != 0 {
+		t.Errorf("got %v, %v, want an error", fc.Status.Aliases, err)
+	}
+	err = nil
+	for _, services = range [][]netip.Prefix{{prefix("10.98.0.0/16")}, {prefix("10.99.0.0/16")}, {prefix("10.98.0.0/16")}} {
+		waits, err := pt.plan(t.Context(), fc, nil)
+		if err != nil || waits != "" || len(fc.Status.Aliases) != 1 || prefix(fc.Status.Aliases[0].Alias).Overlaps(services[0]) {
+			t.Errorf("with Services in %v: aliases %v, %q, %v", services, fc.Status.Aliases, waits, err)
+		}
+	}
+}
+
 func TestPeerThatAnnouncesNoNetworkHasNone(t *testing.T) {
 	if out := networkFromWire(nil); out != nil {
 		t.Errorf("got %v", out)
@@ -146,7 +171,7 @@ func TestManyNodesAreToldInOneState(t *testing.T) {
 	}
 	c := trustClient(t, objects...)
 	states := &States{
-		Client: c, Self: ownID, Aggregate: tunnel.Aggregate, Endpoints: func() []string { return nil }, Reserved: []netip.Prefix{prefix("10.96.0.0/12")},
+		Client: c, Self: ownID, Aggregate: tunnel.Aggregate, Endpoints: func() []string { return nil }, Reserved: func(context.Context) ([]netip.Prefix, error) { return []netip.Prefix{prefix("10.96.0.0/12")}, nil },
 		Half: func(peering.ClusterID) wire.PresharedHalf { return wire.PresharedHalf{1} },
 	}
 	state, err := states.State(t.Context(), milan.id)

@@ -98,8 +98,8 @@ type Peers struct {
 	Events events.EventRecorder
 	// AliasPool is where aliases for peers' prefixes come from.
 	AliasPool []netip.Prefix
-	// Reserved is prefixes that no alias may overlap: services, nodes.
-	Reserved []netip.Prefix
+	// Reserved returns the prefixes of Services, which no alias may overlap.
+	Reserved Reserved
 	// Allocate returns a free prefix as long as wanted: wanted itself if it is
 	// not taken, else one from the pool.
 	Allocate func(taken []netip.Prefix, wanted, pool netip.Prefix) (netip.Prefix, error)
@@ -869,7 +869,11 @@ func (r *Peers) allocate(taken []netip.Prefix, wanted netip.Prefix) (netip.Prefi
 // taken returns the prefixes that no alias for this peer may overlap. The lock is
 // held.
 func (r *Peers) taken(ctx context.Context, fc *v1alpha1.ForeignCluster, local []netip.Prefix) ([]netip.Prefix, error) {
-	taken := slices.Concat(local, r.Reserved)
+	reserved, err := r.Reserved.now(ctx)
+	if err != nil {
+		return nil, err
+	}
+	taken := slices.Concat(local, reserved)
 	var nodes corev1.NodeList
 	if err := r.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)

@@ -44,8 +44,8 @@ type States struct {
 	Endpoints func() []string
 	// PodCIDRs overrides the prefixes that nodes carry in spec.podCIDRs.
 	PodCIDRs []netip.Prefix
-	// Reserved is prefixes that are no pods': services.
-	Reserved []netip.Prefix
+	// Reserved returns the prefixes of Services, which are no pods'.
+	Reserved Reserved
 	// Aggregate returns at most so many prefixes that hold all of some and none of what
 	// is to be avoided, and how many they do not hold.
 	Aggregate func(prefixes []netip.Prefix, most int, avoid []netip.Prefix) ([]netip.Prefix, int)
@@ -179,11 +179,26 @@ func (s *States) network(ctx context.Context, fc *v1alpha1.ForeignCluster) (*wir
 	return network, nil
 }
 
+// Reserved returns prefixes that are in use beside those of pods and nodes. Nil returns
+// none.
+type Reserved func(context.Context) ([]netip.Prefix, error)
+
+func (r Reserved) now(ctx context.Context) ([]netip.Prefix, error) {
+	if r == nil {
+		return nil, nil
+	}
+	return r(ctx)
+}
+
 // Prefixes returns this cluster's pod prefixes as peers are told them, sorted, and how
 // many of the nodes' are not in these, for there are too many to tell.
 func (s *States) Prefixes(ctx context.Context) (out []netip.Prefix, left int, err error) {
+	avoid, err := s.Reserved.now(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
 	if len(s.PodCIDRs) > 0 {
-		out, left = s.Aggregate(s.PodCIDRs, wire.MaxPrefixes, s.Reserved)
+		out, left = s.Aggregate(s.PodCIDRs, wire.MaxPrefixes, avoid)
 		return out, left, nil
 	}
 	var nodes corev1.NodeList
@@ -191,7 +206,7 @@ func (s *States) Prefixes(ctx context.Context) (out []netip.Prefix, left int, er
 	if err := s.Client.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, 0, fmt.Errorf("list nodes: %w", err)
 	}
-	avoid := slices.Clone(s.Reserved)
+	avoid = slices.Clone(avoid)
 	for i := range nodes.Items {
 		if nodes.Items[i].Labels[v1alpha1.LabelVirtualNode] != "" {
 			continue
