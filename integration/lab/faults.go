@@ -167,20 +167,13 @@ func routerRules(p Plan, f Faults) string {
 	var b strings.Builder
 	b.WriteString("table ip lab\ndelete table ip lab\ntable ip lab {\n")
 	b.WriteString("  chain forward {\n    type filter hook forward priority filter; policy accept;\n")
-	for _, x := range f.Pairs {
-		ca, errA := p.Cluster(x.A)
-		cb, errB := p.Cluster(x.B)
-		if errA != nil || errB != nil {
-			continue
+	f.eachWay(p, func(x PairFault, from, to ClusterPlan) {
+		match := fmt.Sprintf("iifname %q oifname %q", from.LANName, to.LANName)
+		if p.Options.LAN == SharedLAN { // after one of them moved
+			match = fmt.Sprintf("ip saddr { %s } ip daddr { %s }", p.own4(from), p.own4(to))
 		}
-		for _, way := range [][2]ClusterPlan{{ca, cb}, {cb, ca}} {
-			match := fmt.Sprintf("iifname %q oifname %q", way[0].LANName, way[1].LANName)
-			if p.Options.LAN == SharedLAN { // after one of them moved
-				match = fmt.Sprintf("ip saddr { %s } ip daddr { %s }", p.own4(way[0]), p.own4(way[1]))
-			}
-			x.drop(&b, match)
-		}
-	}
+		x.drop(&b, match)
+	})
 	for _, n := range f.NAT {
 		if c, err := p.Cluster(n); err == nil {
 			fmt.Fprintf(&b, "    oifname %q iifname != %q ct state != { established, related } counter drop\n", c.LANName, c.LANName)
@@ -215,18 +208,23 @@ func bridgeRules(p Plan, f Faults) string {
 	var b strings.Builder
 	b.WriteString("table bridge lab\ndelete table bridge lab\ntable bridge lab {\n")
 	b.WriteString("  chain forward {\n    type filter hook forward priority filter; policy accept;\n")
-	for _, x := range f.Pairs {
-		ca, errA := p.Cluster(x.A)
-		cb, errB := p.Cluster(x.B)
-		if errA != nil || errB != nil {
-			continue
-		}
-		for _, way := range [][2]ClusterPlan{{ca, cb}, {cb, ca}} {
-			x.drop(&b, fmt.Sprintf("iifname %q oifname %q", fmt.Sprintf("n%d-*", way[0].Index), fmt.Sprintf("n%d-*", way[1].Index)))
-		}
-	}
+	f.eachWay(p, func(x PairFault, from, to ClusterPlan) {
+		x.drop(&b, fmt.Sprintf("iifname %q oifname %q", fmt.Sprintf("n%d-*", from.Index), fmt.Sprintf("n%d-*", to.Index)))
+	})
 	b.WriteString("  }\n}\n")
 	return b.String()
+}
+
+// eachWay calls do for both ways of each pair of clusters that the plan has.
+func (f Faults) eachWay(p Plan, do func(x PairFault, from, to ClusterPlan)) {
+	for _, x := range f.Pairs {
+		a, errA := p.Cluster(x.A)
+		b, errB := p.Cluster(x.B)
+		if errA == nil && errB == nil {
+			do(x, a, b)
+			do(x, b, a)
+		}
+	}
 }
 
 // drop writes the rule that loses what matches.
@@ -257,20 +255,11 @@ func (p Plan) own4(c ClusterPlan) string {
 func delayRules(p Plan, f Faults) string {
 	var b strings.Builder
 	b.WriteString("*mangle\n:FORWARD ACCEPT [0:0]\n")
-	for _, x := range f.Pairs {
-		if x.Delay == 0 || x.Cut {
-			continue
+	f.eachWay(p, func(x PairFault, from, to ClusterPlan) {
+		if x.Delay > 0 && !x.Cut {
+			fmt.Fprintf(&b, "-A FORWARD -i %s -o %s -j NFQUEUE --queue-num %d --queue-bypass\n", from.LANName, to.LANName, queueNumber(from, to))
 		}
-		ca, errA := p.Cluster(x.A)
-		cb, errB := p.Cluster(x.B)
-		if errA != nil || errB != nil {
-			continue
-		}
-		q := queueNumber(ca, cb)
-		for _, way := range [][2]string{{ca.LANName, cb.LANName}, {cb.LANName, ca.LANName}} {
-			fmt.Fprintf(&b, "-A FORWARD -i %s -o %s -j NFQUEUE --queue-num %d --queue-bypass\n", way[0], way[1], q)
-		}
-	}
+	})
 	b.WriteString("COMMIT\n")
 	return b.String()
 }
