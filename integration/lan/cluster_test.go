@@ -27,7 +27,7 @@ func (s *stage) pairs() []pair {
 // each hop was there, counted from begin.
 func (s *stage) peered(ctx context.Context, t *testing.T, limit time.Duration, begin time.Time, pairs ...pair) time.Duration {
 	t.Helper()
-	ok(t, s.world.BothWays(ctx, limit, func(hop string) { t.Logf("%s  %s", seconds(time.Since(begin)), hop) }, pairs...))
+	ok(t, s.World.BothWays(ctx, limit, func(hop string) { t.Logf("%s  %s", seconds(time.Since(begin)), hop) }, pairs...))
 	return time.Since(begin)
 }
 
@@ -64,7 +64,7 @@ const mdns = "udp port 5353 or dst host 224.0.0.251 or dst host ff02::fb"
 func (s *stage) recorded(ctx context.Context, t *testing.T, do func(context.Context) error) []string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "lan.pcap")
-	ok(t, s.world.RecordLAN(ctx, mdns, file, do))
+	ok(t, s.World.RecordLAN(ctx, mdns, file, do))
 	out, err := exec.CommandContext(ctx, "tcpdump", "-n", "-r", file).Output()
 	ok(t, err)
 	return strings.FieldsFunc(string(out), func(r rune) bool { return r == '\n' })

@@ -5,15 +5,10 @@ import (
 	"crypto/rand"
 	"fmt"
 	"os"
-	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/go-logr/logr"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/entente-dev/entente/integration/e2e"
 	"github.com/entente-dev/entente/integration/lab"
@@ -43,92 +38,31 @@ const (
 	impostor setting = "impostor"
 )
 
-// stage is what the tests share. KEEP=1 leaves the clusters up afterwards.
+// stage is what the tests share.
 type stage struct {
-	once   sync.Once
-	err    error
-	world  *e2e.World
+	e2e.Stage
 	before map[*e2e.Side]e2e.Snapshot
 	secret string
 	is     map[*e2e.Side]setting
-
-	mu      sync.Mutex
-	waiting logger
 }
 
 var theStage stage // the one thing that the tests of this package share
 
-func TestMain(m *testing.M) {
-	log.SetLogger(logr.Discard())
-	code := m.Run()
-	if theStage.world != nil && os.Getenv("KEEP") == "" {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-		if err := lab.Down(ctx, labName); err != nil {
-			fmt.Fprintln(os.Stderr, "take the clusters away:", err)
-			code = 1
-		}
-		cancel()
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { os.Exit(theStage.Main(m)) }
 
 func onStage(t *testing.T) (context.Context, *stage) {
 	t.Helper()
-	switch {
-	case testing.Short():
-		t.Skip("real clusters take minutes: not with -short")
-	case runtime.GOOS != "linux" || os.Getuid() != 0:
-		t.Skip("real clusters need Linux and root")
-	}
-	ctx, cancel := context.WithTimeoutCause(t.Context(), patience, fmt.Errorf("the test takes longer than %s", patience))
-	t.Cleanup(cancel)
-	s := &theStage
-	s.waits(t)
-	t.Cleanup(func() {
-		if t.Failed() && s.world != nil {
-			dir := filepath.Join(s.world.Root, ".build/logs/lan-"+time.Now().UTC().Format("20060102-150405"), strings.ReplaceAll(t.Name(), "/", "_"))
-			if err := s.world.Dump(context.WithoutCancel(ctx), dir); err != nil {
-				t.Logf("not all logs could be kept: %v", err)
-			}
-			t.Logf("logs are in %s", dir)
-		}
-		s.waits(nil)
-	})
-	s.once.Do(func() { s.err = s.build(ctx) })
-	if s.err != nil {
-		t.Fatalf("bring up three clusters on one LAN: %v", s.err)
-	}
-	return ctx, s
-}
-
-// logger is the test that runs, to which is told what is waited for.
-type logger interface {
-	Logf(format string, args ...any)
-}
-
-func (s *stage) waits(l logger) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.waiting = l
-}
-
-// say tells the test that runs what is waited for.
-func (s *stage) say(what string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.waiting != nil {
-		s.waiting.Logf("%s waiting for %s", time.Now().Format("15:04:05.0"), what)
-	}
+	return theStage.On(t, patience, theStage.build), &theStage
 }
 
 // build brings three clusters up. Nothing is installed in them yet.
 func (s *stage) build(ctx context.Context) error {
 	s.secret, s.is = rand.Text(), map[*e2e.Side]setting{}
-	w, err := e2e.Up(ctx, e2e.Config{Lab: labName, LAN: lab.SharedLAN, More: []string{"oslo"}, Waiting: s.say})
+	w, err := e2e.Up(ctx, e2e.Config{Lab: labName, LAN: lab.SharedLAN, More: []string{"oslo"}, Waiting: s.Say})
 	if err != nil {
 		return err
 	}
-	s.world = w
+	s.World = w
 	if err := w.LoadImage(ctx); err != nil {
 		return err
 	}
@@ -140,9 +74,9 @@ func (s *stage) build(ctx context.Context) error {
 }
 
 // rome, milan and oslo are the clusters.
-func (s *stage) rome() *e2e.Side  { return s.world.Home }
-func (s *stage) milan() *e2e.Side { return s.world.Abroad }
-func (s *stage) oslo() *e2e.Side  { return s.world.More[0] }
+func (s *stage) rome() *e2e.Side  { return s.World.Home }
+func (s *stage) milan() *e2e.Side { return s.World.Abroad }
+func (s *stage) oslo() *e2e.Side  { return s.World.More[0] }
 
 // values are the Helm values of a setting.
 func (s *stage) values(is setting) []string {
@@ -169,7 +103,7 @@ func (s *stage) values(is setting) []string {
 // not to be.
 func (s *stage) are(ctx context.Context, want map[*e2e.Side]setting) error {
 	var mu sync.Mutex
-	return s.world.Each(ctx, func(ctx context.Context, side *e2e.Side) error {
+	return s.World.Each(ctx, func(ctx context.Context, side *e2e.Side) error {
 		mu.Lock()
 		is, to := s.is[side], want[side]
 		mu.Unlock()
@@ -178,10 +112,10 @@ func (s *stage) are(ctx context.Context, want map[*e2e.Side]setting) error {
 		}
 		var err error
 		if to == absent {
-			err = s.world.Uninstall(ctx, side)
+			err = s.World.Uninstall(ctx, side)
 		} else {
 			side.Values = s.values(to)
-			err = s.world.Install(ctx, side)
+			err = s.World.Install(ctx, side)
 		}
 		if err == nil {
 			mu.Lock()

@@ -37,7 +37,7 @@ func TestWithoutDiscoveryALANHearsNothing(t *testing.T) {
 		if err := s.are(ctx, map[*e2e.Side]setting{rome: member}); err != nil {
 			return err
 		}
-		return s.world.Until(ctx, atMost, "the node to listen", func(ctx context.Context) (string, error) {
+		return s.World.Until(ctx, atMost, "the node to listen", func(ctx context.Context) (string, error) {
 			if who, err = listens(ctx, rome); err == nil && len(who) == 0 {
 				return "nothing listens", nil
 			}

@@ -42,8 +42,8 @@ func TestWhatAClusterPublishesIsFoundByAvahi(t *testing.T) {
 	if s.is[rome] != member {
 		ok(t, s.are(ctx, map[*e2e.Side]setting{rome: member}))
 	}
-	ok(t, lab.InstallHostPrograms(ctx, s.say, "avahi-daemon", "avahi-browse", "dbus-daemon"))
-	host, err := s.world.Lab.Host(ctx, "desk")
+	ok(t, lab.InstallHostPrograms(ctx, s.Say, "avahi-daemon", "avahi-browse", "dbus-daemon"))
+	host, err := s.World.Lab.Host(ctx, "desk")
 	ok(t, err)
 	// The daemons stay in the foreground: they end with the host.
 	var daemons []*exec.Cmd
@@ -64,7 +64,7 @@ func TestWhatAClusterPublishesIsFoundByAvahi(t *testing.T) {
 	id, err := rome.ID(ctx)
 	ok(t, err)
 	for _, service := range []string{"_entente._tcp", "_automatic._sub._entente._tcp"} {
-		ok(t, s.world.Until(ctx, atMost, "avahi to resolve "+service, func(ctx context.Context) (string, error) {
+		ok(t, s.World.Until(ctx, atMost, "avahi to resolve "+service, func(ctx context.Context) (string, error) {
 			out, err := host.Exec(ctx, "timeout", "10", "avahi-browse", "--resolve", "--parsable", "--terminate", "--no-db-lookup", service).Output()
 			if err != nil {
 				return "", err

@@ -33,7 +33,7 @@ func TestWhoDoesNotKnowTheSecretIsNotTrusted(t *testing.T) {
 			want := map[*e2e.Side]setting{rome: member, s.milan(): s.is[s.milan()], oslo: tt.is}
 			ok(t, s.are(ctx, want))
 			for _, way := range []pair{{rome, oslo}, {oslo, rome}} {
-				ok(t, s.world.Until(ctx, atMost, way[0].Name+" to say why it does not trust "+way[1].Name, func(ctx context.Context) (string, error) {
+				ok(t, s.World.Until(ctx, atMost, way[0].Name+" to say why it does not trust "+way[1].Name, func(ctx context.Context) (string, error) {
 					fc, err := way[0].Knows(ctx, way[1])
 					if err != nil || fc == nil {
 						return "it does not know it", err

@@ -34,12 +34,12 @@ func TestAThirdClusterMakesAFullMesh(t *testing.T) {
 		before := s.mesh(ctx, t)
 		// Cut off first: the connections of what is killed would end in an orderly way.
 		for _, side := range []*e2e.Side{rome, milan} {
-			_, err := s.world.Lab.Fault(ctx, lab.FaultRequest{Kind: "cut", A: side.Plan.Name, B: oslo.Plan.Name})
+			_, err := s.World.Lab.Fault(ctx, lab.FaultRequest{Kind: "cut", A: side.Plan.Name, B: oslo.Plan.Name})
 			ok(t, err)
 		}
 		begin := time.Now()
-		ok(t, s.world.Lab.StopNode(ctx, oslo.Node()))
-		ok(t, s.world.Until(ctx, 2*atMost, "the others to miss oslo", func(ctx context.Context) (string, error) {
+		ok(t, s.World.Lab.StopNode(ctx, oslo.Node()))
+		ok(t, s.World.Until(ctx, 2*atMost, "the others to miss oslo", func(ctx context.Context) (string, error) {
 			for _, side := range []*e2e.Side{rome, milan} {
 				fc, err := side.KnowsID(ctx, before.ids[oslo])
 				if err != nil || fc == nil {
@@ -52,10 +52,10 @@ func TestAThirdClusterMakesAFullMesh(t *testing.T) {
 			return "", nil
 		}))
 		t.Logf("it was missed after %s", seconds(time.Since(begin)))
-		ok(t, s.world.Heal(ctx))
+		ok(t, s.World.Heal(ctx))
 		to := netip.MustParseAddr("172.30.3.77")
 		was := oslo.Plan.Control()
-		ok(t, s.world.Readdress(ctx, oslo, to))
+		ok(t, s.World.Readdress(ctx, oslo, to))
 		// Its own addresses are what the end is compared with.
 		is := oslo.Plan.Control()
 		for i, line := range s.before[oslo].Network {
@@ -78,7 +78,7 @@ func TestAThirdClusterMakesAFullMesh(t *testing.T) {
 		ok(t, err)
 		t.Log(out)
 		for _, side := range []*e2e.Side{rome, oslo} {
-			ok(t, s.world.Until(ctx, atMost, side.Name+" to hold the new key of milan", func(ctx context.Context) (string, error) {
+			ok(t, s.World.Until(ctx, atMost, side.Name+" to hold the new key of milan", func(ctx context.Context) (string, error) {
 				fc, err := side.Knows(ctx, milan)
 				if err != nil || fc == nil {
 					return "it does not know it", err
@@ -99,7 +99,7 @@ func TestAThirdClusterMakesAFullMesh(t *testing.T) {
 		t.Logf("uninstalled in %s", seconds(time.Since(begin)))
 		begin = time.Now()
 		for _, side := range []*e2e.Side{rome, milan} {
-			ok(t, s.world.Until(ctx, atMost, side.Name+" to have nothing in force with oslo, and to find it no more", func(ctx context.Context) (string, error) {
+			ok(t, s.World.Until(ctx, atMost, side.Name+" to have nothing in force with oslo, and to find it no more", func(ctx context.Context) (string, error) {
 				have, err := side.ContractsWithID(ctx, before.ids[oslo])
 				if err != nil || len(have) > 0 {
 					return fmt.Sprintf("%d contracts are in force", len(have)), err

@@ -20,12 +20,12 @@ func TestNothingIsLeft(t *testing.T) {
 	if len(packets) > 0 {
 		t.Errorf("packets of Multicast DNS after all is uninstalled: %q", packets)
 	}
-	for _, side := range s.world.Sides() {
+	for _, side := range s.World.Sides() {
 		who, err := listens(ctx, side)
 		ok(t, err)
 		if len(who) > 0 {
 			t.Errorf("what listens for Multicast DNS in %s: %q", side.Name, who)
 		}
 	}
-	ok(t, s.world.NothingLeft(ctx, s.before, shop))
+	ok(t, s.World.NothingLeft(ctx, s.before, shop))
 }

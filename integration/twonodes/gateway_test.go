@@ -161,7 +161,7 @@ func (c *chronicle) look(side string, object runtime.Object) {
 // goes on. The node that comes back changes nothing.
 func TestGatewayNodeThatDiesIsReplaced(t *testing.T) {
 	ctx, s := onStage(t)
-	w := s.world
+	w := s.World
 	for _, side := range w.Sides() {
 		t.Run(side.Name, func(t *testing.T) {
 			dead := second(side)
@@ -221,7 +221,7 @@ func TestGatewayNodeThatDiesIsReplaced(t *testing.T) {
 // other node stays the gateway.
 func (s *stage) returns(ctx context.Context, t *testing.T, side *e2e.Side, node string) {
 	t.Helper()
-	w := s.world
+	w := s.World
 	stream, err := w.Home.StartStream(ctx, s.inn.Status.PodIP, s.out.Status.PodIP)
 	ok(t, err)
 	events := watchAll(ctx, t, w)

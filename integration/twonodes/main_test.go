@@ -4,20 +4,13 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
-	"runtime"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/entente-dev/entente/integration/e2e"
-	"github.com/entente-dev/entente/integration/lab"
 )
 
 const (
@@ -30,97 +23,36 @@ const (
 	patience = 8 * time.Minute
 )
 
-// stage is what the tests share. KEEP=1 leaves the clusters up afterwards.
+// stage is what the tests share.
 type stage struct {
-	once  sync.Once
-	err   error
-	world *e2e.World
+	e2e.Stage
 	// inn is a pod at home and out one abroad, both on first nodes; twin is out as the
 	// provider has it.
 	inn, out, twin corev1.Pod
 	// innAbroad is the address of inn's Service abroad.
 	innAbroad string
-
-	mu      sync.Mutex
-	waiting logger
 }
 
 var theStage stage // the one thing that the tests of this package share
 
-func TestMain(m *testing.M) {
-	log.SetLogger(logr.Discard())
-	code := m.Run()
-	if theStage.world != nil && os.Getenv("KEEP") == "" {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-		if err := lab.Down(ctx, labName); err != nil {
-			fmt.Fprintln(os.Stderr, "take the clusters away:", err)
-			code = 1
-		}
-		cancel()
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { os.Exit(theStage.Main(m)) }
 
 func onStage(t *testing.T) (context.Context, *stage) {
 	t.Helper()
-	switch {
-	case testing.Short():
-		t.Skip("real clusters take minutes: not with -short")
-	case runtime.GOOS != "linux" || os.Getuid() != 0:
-		t.Skip("real clusters need Linux and root")
-	}
-	ctx, cancel := context.WithTimeoutCause(t.Context(), patience, fmt.Errorf("the test takes longer than %s", patience))
-	t.Cleanup(cancel)
-	s := &theStage
-	s.waits(t)
-	t.Cleanup(func() {
-		if t.Failed() && s.world != nil {
-			dir := filepath.Join(s.world.Root, ".build/logs/twonodes-"+time.Now().UTC().Format("20060102-150405"), strings.ReplaceAll(t.Name(), "/", "_"))
-			if err := s.world.Dump(context.WithoutCancel(ctx), dir); err != nil {
-				t.Logf("not all logs could be kept: %v", err)
-			}
-			t.Logf("logs are in %s", dir)
-		}
-		s.waits(nil)
-	})
-	s.once.Do(func() { s.err = s.build(ctx) })
-	if s.err != nil {
-		t.Fatalf("bring up two clusters with Entente: %v", s.err)
-	}
-	return ctx, s
-}
-
-// logger is the test that runs, to which is told what is waited for.
-type logger interface {
-	Logf(format string, args ...any)
-}
-
-func (s *stage) waits(l logger) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.waiting = l
-}
-
-// say tells the test that runs what is waited for.
-func (s *stage) say(what string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.waiting != nil {
-		s.waiting.Logf("%s waiting for %s", time.Now().Format("15:04:05.0"), what)
-	}
+	return theStage.On(t, patience, theStage.build), &theStage
 }
 
 // build installs the chart in both clusters, peers them, makes the second nodes their
 // gateways, and has a pod run on the first node of each.
 func (s *stage) build(ctx context.Context) error {
 	w, err := e2e.Up(ctx, e2e.Config{
-		Lab: labName, Nodes: 2, CheckKubelets: true, Waiting: s.say,
+		Lab: labName, Nodes: 2, CheckKubelets: true, Waiting: s.Say,
 		Values: []string{"dns.clusterNames=Visible", "agent.podTemplate.spec.nodeSelector." + steady + "=yes"},
 	})
 	if err != nil {
 		return err
 	}
-	s.world = w
+	s.World = w
 	if err := w.LoadImage(ctx); err != nil {
 		return err
 	}
@@ -146,7 +78,7 @@ func (s *stage) build(ctx context.Context) error {
 
 // run starts the two pods.
 func (s *stage) run(ctx context.Context) error {
-	w := s.world
+	w := s.World
 	if err := w.Offload(ctx, shop); err != nil {
 		return err
 	}

@@ -17,7 +17,7 @@ import (
 // authority, and not with one of Entente's own.
 func TestAPIServerThatChecksKubelets(t *testing.T) {
 	ctx, s := onStage(t)
-	w := s.world
+	w := s.World
 	_, err := w.Home.Kubectl(ctx, "logs", "-n", e2e.SystemNamespace, "daemonset/entente-fabric", "--tail=1")
 	ok(t, err) // real kubelets are known
 	logs := func(ctx context.Context) (string, error) {
@@ -46,7 +46,7 @@ func TestAPIServerThatChecksKubelets(t *testing.T) {
 // names: there the provider's are hidden.
 func TestProvidersNamesWhereTheyAreVisible(t *testing.T) {
 	ctx, s := onStage(t)
-	w := s.world
+	w := s.World
 	// The provider's own default/own, and shop/inn, which is home's to pods of home.
 	_, own := e2e.Web("default", "own", 0, e2e.Anywhere)
 	theirs := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: shop}}
