@@ -59,7 +59,20 @@ func (s *adminServer) GetInfo(ctx context.Context, _ *ententev1.GetInfoRequest) 
 		RootExpireTime:        timeMessage(self.RootExpires),
 		CertificateExpireTime: timeMessage(self.CertificateExpires),
 		Problems:              view.problems(self, peers, asks.Items),
+		Fingerprint:           self.Fingerprint,
+		Automatic:             self.Automatic,
+		DnsPublications:       publicationMessages(self.DNS),
 	}, nil
+}
+
+func publicationMessages(list []DNSPublication) (out []*ententev1.DNSPublication) {
+	for _, p := range list {
+		out = append(out, &ententev1.DNSPublication{
+			Domain: p.Domain, Zone: p.Zone, Server: p.Server, Instance: p.Instance, Host: p.Host,
+			ConfirmTime: timeMessage(p.Confirmed), Leaving: p.Leaving, Problem: p.Problem,
+		})
+	}
+	return out
 }
 
 func (s *adminServer) foreignClusters(ctx context.Context) ([]v1alpha1.ForeignCluster, error) {

@@ -401,7 +401,14 @@ func TestInfoTellsOfTheIdentityAndOfProblems(t *testing.T) {
 	fc := peerObject("office", strings.Repeat("a", 32))
 	fc.Status.Conditions = append(fc.Status.Conditions, condition("Connected", "False", "NoSession", "refused"))
 	a := newAdminTest(t, fc)
-	a.self = func(s *Self) { s.RootExpires, s.CertificateExpires = epoch.AddDate(50, 0, 0), epoch.AddDate(40, 0, 0) }
+	a.self = func(s *Self) {
+		s.RootExpires, s.CertificateExpires = epoch.AddDate(50, 0, 0), epoch.AddDate(40, 0, 0)
+		s.Fingerprint, s.Automatic = "0011223344556677", true
+		s.DNS = []DNSPublication{
+			{Domain: "sub.example.com", Zone: "example.com", Server: "ns.example.com", Problem: "REFUSED"},
+			{Domain: "example.org", Zone: "example.org", Server: "192.0.2.53", Instance: "home (2)", Host: "entente-home", Confirmed: epoch, Leaving: true},
+		}
+	}
 	info, err := a.alice(t).GetInfo(t.Context(), &ententev1.GetInfoRequest{})
 	if err != nil {
 		t.Fatal(err)
@@ -409,7 +416,12 @@ func TestInfoTellsOfTheIdentityAndOfProblems(t *testing.T) {
 	want := &ententev1.GetInfoResponse{
 		ClusterId: string(a.agent.ID()), ClusterName: "home", Version: "v1.2.3", Endpoints: []string{"192.0.2.1:7443"}, Peers: 1, Protocol: 1,
 		RootExpireTime: timestamppb.New(epoch.AddDate(50, 0, 0)), CertificateExpireTime: timestamppb.New(epoch.AddDate(40, 0, 0)),
-		Problems: []string{"peer office: Connected is False: refused"},
+		Problems:    []string{"DNS domain sub.example.com: REFUSED", "peer office: Connected is False: refused"},
+		Fingerprint: "0011223344556677", Automatic: true,
+		DnsPublications: []*ententev1.DNSPublication{
+			{Domain: "sub.example.com", Zone: "example.com", Server: "ns.example.com", Problem: "REFUSED"},
+			{Domain: "example.org", Zone: "example.org", Server: "192.0.2.53", Instance: "home (2)", Host: "entente-home", ConfirmTime: timestamppb.New(epoch), Leaving: true},
+		},
 	}
 	if diff := cmp.Diff(want, info, protocmp.Transform()); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

@@ -37,6 +37,11 @@ func (v *view) problems(self Self, peers []v1alpha1.ForeignCluster, asks []v1alp
 	if !self.CertificateExpires.IsZero() && !v.now.Before(self.CertificateExpires) {
 		say("the certificate that this cluster shows to peers ended at %s and was not renewed: look at the agent's log", self.CertificateExpires.UTC().Format(time.RFC3339))
 	}
+	for _, p := range self.DNS {
+		if p.Problem != "" {
+			say("DNS domain %s: %s", p.Domain, p.Problem)
+		}
+	}
 	for i := range v.nodes {
 		node := &v.nodes[i]
 		for _, p := range node.Status.Problems {

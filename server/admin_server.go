@@ -44,6 +44,23 @@ type Self struct {
 	// RootExpires is when its newest root certificate ends, CertificateExpires when
 	// that ends which it shows to peers.
 	RootExpires, CertificateExpires time.Time
+	// Fingerprint and Automatic are what discovery publishes of it.
+	Fingerprint string
+	Automatic   bool
+	// DNS is where it is published in DNS, or should be, or should be no longer.
+	DNS []DNSPublication
+}
+
+// DNSPublication is a domain that lists this cluster, or should.
+type DNSPublication struct {
+	// Domain is where, in a zone of a server, and Instance and Host are under which names.
+	Domain, Zone, Server, Instance, Host string
+	// Confirmed is when the server was last seen to have the cluster's own records.
+	Confirmed time.Time
+	// Leaving says that it is to be removed.
+	Leaving bool
+	// Problem is what is wrong, empty for nothing.
+	Problem string
 }
 
 // AdminConfig configures the API for the cluster's own people.

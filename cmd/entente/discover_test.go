@@ -59,6 +59,28 @@ func TestDiscoverZone(t *testing.T) {
 	)
 }
 
+// What is printed to paste is what the agent publishes itself.
+func TestDiscoverZoneHasWhatTheAgentPublishes(t *testing.T) {
+	w := newWorld()
+	w.automatic = true
+	golden(t, "discover-zone-automatic", w, []string{"discover", "zone", "example.com", "--address", "192.0.2.10"})
+}
+
+func TestInfoTellsWhereTheClusterIsInDNS(t *testing.T) {
+	w := newWorld()
+	kept := &ententev1.DNSPublication{
+		Domain: "example.com", Zone: "example.com", Server: "ns.example.com", Instance: "office (2)", Host: "entente-cccccccc",
+		ConfirmTime: timestamppb.New(epoch.Add(-3 * time.Minute)),
+	}
+	w.published = []*ententev1.DNSPublication{kept}
+	golden(t, "info-dns", w, []string{"info"}, []string{"info", "--get", "cluster.dnsPublications"})
+	refused := `"office" is not kept in DNS: publish in second.test: server 192.0.2.53:53, zone second.test.: REFUSED`
+	kept.Leaving = true
+	w.published = []*ententev1.DNSPublication{{Domain: "second.test", Zone: "second.test", Server: "192.0.2.53", Instance: "office", Host: "entente-cccccccc", Problem: refused}, kept}
+	w.problems = []string{"DNS domain second.test: " + refused}
+	golden(t, "info-dns-refused", w, []string{"info"})
+}
+
 func TestServiceOf(t *testing.T) {
 	t.Parallel()
 	info := func(endpoints ...string) *ententev1.GetInfoResponse {

@@ -29,6 +29,8 @@ into its zone file (DNS-SD, RFC 6763). The addresses are those at which peers di
 cluster, or those of --address. Who can ask the zone sees them.
 
 Clusters whose discovery.domains has the domain find it then. That makes no trust.
+The records are those that the agent writes itself where discovery.update says so; ` + "`entente info`" + `
+tells where that is.
 
 The JSON output is a list with name, ttl, type and value of each record.`,
 		Example: indent(`entente discover zone example.com
@@ -108,7 +110,7 @@ func serviceOf(info *ententev1.GetInfoResponse, instance string, given []netip.A
 		instance = info.GetClusterName()
 	}
 	s := discovery.NewService(id, info.GetClusterName(), info.GetProtocol(), info.GetEndpoints())
-	s.Instance = instance
+	s.Instance, s.Automatic, s.Text.Fingerprint = instance, info.GetAutomatic(), info.GetFingerprint()
 	if len(given) > 0 {
 		s.Addresses = given
 	}

@@ -73,6 +73,9 @@ type world struct {
 	interruptNow  func()
 	// hints is clusters that discovery found.
 	hints []*ententev1.Peer
+	// automatic says that the clusters peer by policy, published is where they are in DNS.
+	automatic bool
+	published []*ententev1.DNSPublication
 }
 
 type fakeCluster struct {
@@ -131,6 +134,7 @@ func (c *fakeCluster) GetInfo(context.Context, *ententev1.GetInfoRequest) (*ente
 	return &ententev1.GetInfoResponse{
 		ClusterId: c.id, ClusterName: c.name, Version: "v0.1.0", Endpoints: []string{c.name + ".example:7443"}, Peers: 1, Protocol: 1,
 		RootExpireTime: timestamppb.New(epoch.AddDate(10, 0, 0)), Problems: c.w.problems,
+		Fingerprint: "0011223344556677", Automatic: c.w.automatic, DnsPublications: c.w.published,
 	}, err
 }
 

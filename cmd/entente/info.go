@@ -78,6 +78,9 @@ func (a *app) printInfo(info *ententev1.GetInfoResponse, peers []*ententev1.Peer
 	t.row("ID", info.GetClusterId())
 	t.row("Agent", info.GetVersion())
 	t.row("Reachable at", orNone(strings.Join(info.GetEndpoints(), ", "), "nowhere: this cluster dials"))
+	for _, p := range info.GetDnsPublications() {
+		t.row("Published in DNS", a.publicationText(p))
+	}
 	if info.GetRootExpireTime() != nil {
 		t.row("Root holds until", moment(info.GetRootExpireTime()))
 	}
@@ -104,6 +107,22 @@ func (a *app) printInfo(info *ententev1.GetInfoResponse, peers []*ententev1.Peer
 			a.next("\n%s waits for approval; see its code with:\n  entente info peer %s", shortName(p), shortName(p))
 		}
 	}
+}
+
+// publicationText says where and under which name a cluster is published in DNS, and
+// whether it is.
+func (a *app) publicationText(p *ententev1.DNSPublication) string {
+	text := fmt.Sprintf("in %s as %q, never confirmed", p.GetDomain(), p.GetInstance())
+	if at := p.GetConfirmTime(); at != nil {
+		text = fmt.Sprintf("in %s as %q, confirmed %s ago", p.GetDomain(), p.GetInstance(), a.since(at))
+	}
+	if p.GetLeaving() {
+		text += ", to be removed"
+	}
+	if p.GetProblem() != "" {
+		text += ": see what is wrong below"
+	}
+	return text
 }
 
 // isHint says whether a cluster is known only because discovery found it.

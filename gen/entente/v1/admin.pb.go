@@ -829,9 +829,16 @@ type GetInfoResponse struct {
 	// When the certificate ends that it shows to peers; it is renewed long before.
 	CertificateExpireTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=certificate_expire_time,json=certificateExpireTime,proto3" json:"certificate_expire_time,omitempty"`
 	// What is not as it should be, a line each; empty when all is well.
-	Problems      []string `protobuf:"bytes,9,rep,name=problems,proto3" json:"problems,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Problems []string `protobuf:"bytes,9,rep,name=problems,proto3" json:"problems,omitempty"`
+	// The beginning of the SHA-256 of its trust bundle in hexadecimal, as discovery
+	// publishes it.
+	Fingerprint string `protobuf:"bytes,10,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
+	// Whether discovery publishes it as one that peers by policy without being asked.
+	Automatic bool `protobuf:"varint,11,opt,name=automatic,proto3" json:"automatic,omitempty"`
+	// Where it is published in DNS by dynamic updates, where it should be first.
+	DnsPublications []*DNSPublication `protobuf:"bytes,12,rep,name=dns_publications,json=dnsPublications,proto3" json:"dns_publications,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *GetInfoResponse) Reset() {
@@ -927,6 +934,138 @@ func (x *GetInfoResponse) GetProblems() []string {
 	return nil
 }
 
+func (x *GetInfoResponse) GetFingerprint() string {
+	if x != nil {
+		return x.Fingerprint
+	}
+	return ""
+}
+
+func (x *GetInfoResponse) GetAutomatic() bool {
+	if x != nil {
+		return x.Automatic
+	}
+	return false
+}
+
+func (x *GetInfoResponse) GetDnsPublications() []*DNSPublication {
+	if x != nil {
+		return x.DnsPublications
+	}
+	return nil
+}
+
+// DNSPublication is a domain that lists this cluster, should list it, or should no
+// longer.
+type DNSPublication struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The domain.
+	Domain string `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
+	// The zone that has the domain.
+	Zone string `protobuf:"bytes,2,opt,name=zone,proto3" json:"zone,omitempty"`
+	// The server that takes updates of the zone.
+	Server string `protobuf:"bytes,3,opt,name=server,proto3" json:"server,omitempty"`
+	// The instance's name: another than the cluster's where another cluster has that.
+	Instance string `protobuf:"bytes,4,opt,name=instance,proto3" json:"instance,omitempty"`
+	// The first label of the host's name.
+	Host string `protobuf:"bytes,5,opt,name=host,proto3" json:"host,omitempty"`
+	// When the server was last seen to have all of its own records; unset for never.
+	ConfirmTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=confirm_time,json=confirmTime,proto3" json:"confirm_time,omitempty"`
+	// Whether it is to be removed there.
+	Leaving bool `protobuf:"varint,7,opt,name=leaving,proto3" json:"leaving,omitempty"`
+	// What is not as it should be, such as what the server said when it refused; empty
+	// when all is well.
+	Problem       string `protobuf:"bytes,8,opt,name=problem,proto3" json:"problem,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DNSPublication) Reset() {
+	*x = DNSPublication{}
+	mi := &file_entente_v1_admin_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DNSPublication) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DNSPublication) ProtoMessage() {}
+
+func (x *DNSPublication) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DNSPublication.ProtoReflect.Descriptor instead.
+func (*DNSPublication) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *DNSPublication) GetDomain() string {
+	if x != nil {
+		return x.Domain
+	}
+	return ""
+}
+
+func (x *DNSPublication) GetZone() string {
+	if x != nil {
+		return x.Zone
+	}
+	return ""
+}
+
+func (x *DNSPublication) GetServer() string {
+	if x != nil {
+		return x.Server
+	}
+	return ""
+}
+
+func (x *DNSPublication) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
+}
+
+func (x *DNSPublication) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *DNSPublication) GetConfirmTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ConfirmTime
+	}
+	return nil
+}
+
+func (x *DNSPublication) GetLeaving() bool {
+	if x != nil {
+		return x.Leaving
+	}
+	return false
+}
+
+func (x *DNSPublication) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
 // ListPeersRequest asks for a page of peers.
 type ListPeersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -940,7 +1079,7 @@ type ListPeersRequest struct {
 
 func (x *ListPeersRequest) Reset() {
 	*x = ListPeersRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[8]
+	mi := &file_entente_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -952,7 +1091,7 @@ func (x *ListPeersRequest) String() string {
 func (*ListPeersRequest) ProtoMessage() {}
 
 func (x *ListPeersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[8]
+	mi := &file_entente_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -965,7 +1104,7 @@ func (x *ListPeersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeersRequest.ProtoReflect.Descriptor instead.
 func (*ListPeersRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListPeersRequest) GetPageSize() int32 {
@@ -995,7 +1134,7 @@ type ListPeersResponse struct {
 
 func (x *ListPeersResponse) Reset() {
 	*x = ListPeersResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[9]
+	mi := &file_entente_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1007,7 +1146,7 @@ func (x *ListPeersResponse) String() string {
 func (*ListPeersResponse) ProtoMessage() {}
 
 func (x *ListPeersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[9]
+	mi := &file_entente_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1020,7 +1159,7 @@ func (x *ListPeersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeersResponse.ProtoReflect.Descriptor instead.
 func (*ListPeersResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListPeersResponse) GetPeers() []*Peer {
@@ -1048,7 +1187,7 @@ type GetPeerRequest struct {
 
 func (x *GetPeerRequest) Reset() {
 	*x = GetPeerRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[10]
+	mi := &file_entente_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1060,7 +1199,7 @@ func (x *GetPeerRequest) String() string {
 func (*GetPeerRequest) ProtoMessage() {}
 
 func (x *GetPeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[10]
+	mi := &file_entente_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1073,7 +1212,7 @@ func (x *GetPeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPeerRequest.ProtoReflect.Descriptor instead.
 func (*GetPeerRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *GetPeerRequest) GetName() string {
@@ -1094,7 +1233,7 @@ type GetPeerResponse struct {
 
 func (x *GetPeerResponse) Reset() {
 	*x = GetPeerResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[11]
+	mi := &file_entente_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1106,7 +1245,7 @@ func (x *GetPeerResponse) String() string {
 func (*GetPeerResponse) ProtoMessage() {}
 
 func (x *GetPeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[11]
+	mi := &file_entente_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1119,7 +1258,7 @@ func (x *GetPeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPeerResponse.ProtoReflect.Descriptor instead.
 func (*GetPeerResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetPeerResponse) GetPeer() *Peer {
@@ -1140,7 +1279,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[12]
+	mi := &file_entente_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1152,7 +1291,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[12]
+	mi := &file_entente_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1165,7 +1304,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *CreateTokenRequest) GetTtl() *durationpb.Duration {
@@ -1190,7 +1329,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[13]
+	mi := &file_entente_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1202,7 +1341,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[13]
+	mi := &file_entente_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1215,7 +1354,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CreateTokenResponse) GetToken() string {
@@ -1252,7 +1391,7 @@ type JoinPeerRequest struct {
 
 func (x *JoinPeerRequest) Reset() {
 	*x = JoinPeerRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[14]
+	mi := &file_entente_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1264,7 +1403,7 @@ func (x *JoinPeerRequest) String() string {
 func (*JoinPeerRequest) ProtoMessage() {}
 
 func (x *JoinPeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[14]
+	mi := &file_entente_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1277,7 +1416,7 @@ func (x *JoinPeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinPeerRequest.ProtoReflect.Descriptor instead.
 func (*JoinPeerRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *JoinPeerRequest) GetToken() string {
@@ -1305,7 +1444,7 @@ type JoinPeerResponse struct {
 
 func (x *JoinPeerResponse) Reset() {
 	*x = JoinPeerResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[15]
+	mi := &file_entente_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1317,7 +1456,7 @@ func (x *JoinPeerResponse) String() string {
 func (*JoinPeerResponse) ProtoMessage() {}
 
 func (x *JoinPeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[15]
+	mi := &file_entente_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1330,7 +1469,7 @@ func (x *JoinPeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinPeerResponse.ProtoReflect.Descriptor instead.
 func (*JoinPeerResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *JoinPeerResponse) GetPeer() *Peer {
@@ -1377,7 +1516,7 @@ type CreatePeeringRequest struct {
 
 func (x *CreatePeeringRequest) Reset() {
 	*x = CreatePeeringRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[16]
+	mi := &file_entente_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1389,7 +1528,7 @@ func (x *CreatePeeringRequest) String() string {
 func (*CreatePeeringRequest) ProtoMessage() {}
 
 func (x *CreatePeeringRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[16]
+	mi := &file_entente_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1402,7 +1541,7 @@ func (x *CreatePeeringRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreatePeeringRequest.ProtoReflect.Descriptor instead.
 func (*CreatePeeringRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *CreatePeeringRequest) GetPeer() string {
@@ -1512,7 +1651,7 @@ type CreatePeeringResponse struct {
 
 func (x *CreatePeeringResponse) Reset() {
 	*x = CreatePeeringResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[17]
+	mi := &file_entente_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1524,7 +1663,7 @@ func (x *CreatePeeringResponse) String() string {
 func (*CreatePeeringResponse) ProtoMessage() {}
 
 func (x *CreatePeeringResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[17]
+	mi := &file_entente_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1537,7 +1676,7 @@ func (x *CreatePeeringResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreatePeeringResponse.ProtoReflect.Descriptor instead.
 func (*CreatePeeringResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *CreatePeeringResponse) GetPeeringRequest() string {
@@ -1579,7 +1718,7 @@ type EndPeeringRequest struct {
 
 func (x *EndPeeringRequest) Reset() {
 	*x = EndPeeringRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[18]
+	mi := &file_entente_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1591,7 +1730,7 @@ func (x *EndPeeringRequest) String() string {
 func (*EndPeeringRequest) ProtoMessage() {}
 
 func (x *EndPeeringRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[18]
+	mi := &file_entente_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1604,7 +1743,7 @@ func (x *EndPeeringRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndPeeringRequest.ProtoReflect.Descriptor instead.
 func (*EndPeeringRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *EndPeeringRequest) GetPeer() string {
@@ -1646,7 +1785,7 @@ type EndPeeringResponse struct {
 
 func (x *EndPeeringResponse) Reset() {
 	*x = EndPeeringResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[19]
+	mi := &file_entente_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1658,7 +1797,7 @@ func (x *EndPeeringResponse) String() string {
 func (*EndPeeringResponse) ProtoMessage() {}
 
 func (x *EndPeeringResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[19]
+	mi := &file_entente_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1671,7 +1810,7 @@ func (x *EndPeeringResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndPeeringResponse.ProtoReflect.Descriptor instead.
 func (*EndPeeringResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *EndPeeringResponse) GetPods() int32 {
@@ -1699,7 +1838,7 @@ type OffloadNamespaceRequest struct {
 
 func (x *OffloadNamespaceRequest) Reset() {
 	*x = OffloadNamespaceRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[20]
+	mi := &file_entente_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1711,7 +1850,7 @@ func (x *OffloadNamespaceRequest) String() string {
 func (*OffloadNamespaceRequest) ProtoMessage() {}
 
 func (x *OffloadNamespaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[20]
+	mi := &file_entente_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1724,7 +1863,7 @@ func (x *OffloadNamespaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OffloadNamespaceRequest.ProtoReflect.Descriptor instead.
 func (*OffloadNamespaceRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *OffloadNamespaceRequest) GetNamespace() string {
@@ -1764,7 +1903,7 @@ type OffloadNamespaceResponse struct {
 
 func (x *OffloadNamespaceResponse) Reset() {
 	*x = OffloadNamespaceResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[21]
+	mi := &file_entente_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1776,7 +1915,7 @@ func (x *OffloadNamespaceResponse) String() string {
 func (*OffloadNamespaceResponse) ProtoMessage() {}
 
 func (x *OffloadNamespaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[21]
+	mi := &file_entente_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1789,7 +1928,7 @@ func (x *OffloadNamespaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OffloadNamespaceResponse.ProtoReflect.Descriptor instead.
 func (*OffloadNamespaceResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 // ListOffloadingsRequest asks for a page of offloaded namespaces.
@@ -1805,7 +1944,7 @@ type ListOffloadingsRequest struct {
 
 func (x *ListOffloadingsRequest) Reset() {
 	*x = ListOffloadingsRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[22]
+	mi := &file_entente_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1817,7 +1956,7 @@ func (x *ListOffloadingsRequest) String() string {
 func (*ListOffloadingsRequest) ProtoMessage() {}
 
 func (x *ListOffloadingsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[22]
+	mi := &file_entente_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1830,7 +1969,7 @@ func (x *ListOffloadingsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOffloadingsRequest.ProtoReflect.Descriptor instead.
 func (*ListOffloadingsRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListOffloadingsRequest) GetPageSize() int32 {
@@ -1860,7 +1999,7 @@ type ListOffloadingsResponse struct {
 
 func (x *ListOffloadingsResponse) Reset() {
 	*x = ListOffloadingsResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[23]
+	mi := &file_entente_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1872,7 +2011,7 @@ func (x *ListOffloadingsResponse) String() string {
 func (*ListOffloadingsResponse) ProtoMessage() {}
 
 func (x *ListOffloadingsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[23]
+	mi := &file_entente_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1885,7 +2024,7 @@ func (x *ListOffloadingsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOffloadingsResponse.ProtoReflect.Descriptor instead.
 func (*ListOffloadingsResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListOffloadingsResponse) GetOffloadings() []*Offloading {
@@ -1926,7 +2065,7 @@ type Offloading struct {
 
 func (x *Offloading) Reset() {
 	*x = Offloading{}
-	mi := &file_entente_v1_admin_proto_msgTypes[24]
+	mi := &file_entente_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1938,7 +2077,7 @@ func (x *Offloading) String() string {
 func (*Offloading) ProtoMessage() {}
 
 func (x *Offloading) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[24]
+	mi := &file_entente_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1951,7 +2090,7 @@ func (x *Offloading) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Offloading.ProtoReflect.Descriptor instead.
 func (*Offloading) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Offloading) GetNamespace() string {
@@ -2020,7 +2159,7 @@ type OffloadingInCluster struct {
 
 func (x *OffloadingInCluster) Reset() {
 	*x = OffloadingInCluster{}
-	mi := &file_entente_v1_admin_proto_msgTypes[25]
+	mi := &file_entente_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2032,7 +2171,7 @@ func (x *OffloadingInCluster) String() string {
 func (*OffloadingInCluster) ProtoMessage() {}
 
 func (x *OffloadingInCluster) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[25]
+	mi := &file_entente_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2045,7 +2184,7 @@ func (x *OffloadingInCluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OffloadingInCluster.ProtoReflect.Descriptor instead.
 func (*OffloadingInCluster) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *OffloadingInCluster) GetPeer() string {
@@ -2087,7 +2226,7 @@ type UnoffloadNamespaceRequest struct {
 
 func (x *UnoffloadNamespaceRequest) Reset() {
 	*x = UnoffloadNamespaceRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[26]
+	mi := &file_entente_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2099,7 +2238,7 @@ func (x *UnoffloadNamespaceRequest) String() string {
 func (*UnoffloadNamespaceRequest) ProtoMessage() {}
 
 func (x *UnoffloadNamespaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[26]
+	mi := &file_entente_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2112,7 +2251,7 @@ func (x *UnoffloadNamespaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnoffloadNamespaceRequest.ProtoReflect.Descriptor instead.
 func (*UnoffloadNamespaceRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *UnoffloadNamespaceRequest) GetNamespace() string {
@@ -2131,7 +2270,7 @@ type UnoffloadNamespaceResponse struct {
 
 func (x *UnoffloadNamespaceResponse) Reset() {
 	*x = UnoffloadNamespaceResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[27]
+	mi := &file_entente_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2143,7 +2282,7 @@ func (x *UnoffloadNamespaceResponse) String() string {
 func (*UnoffloadNamespaceResponse) ProtoMessage() {}
 
 func (x *UnoffloadNamespaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[27]
+	mi := &file_entente_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2156,7 +2295,7 @@ func (x *UnoffloadNamespaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnoffloadNamespaceResponse.ProtoReflect.Descriptor instead.
 func (*UnoffloadNamespaceResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 // ListTokensRequest asks for a page of tokens.
@@ -2172,7 +2311,7 @@ type ListTokensRequest struct {
 
 func (x *ListTokensRequest) Reset() {
 	*x = ListTokensRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[28]
+	mi := &file_entente_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2184,7 +2323,7 @@ func (x *ListTokensRequest) String() string {
 func (*ListTokensRequest) ProtoMessage() {}
 
 func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[28]
+	mi := &file_entente_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2197,7 +2336,7 @@ func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensRequest.ProtoReflect.Descriptor instead.
 func (*ListTokensRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ListTokensRequest) GetPageSize() int32 {
@@ -2227,7 +2366,7 @@ type ListTokensResponse struct {
 
 func (x *ListTokensResponse) Reset() {
 	*x = ListTokensResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[29]
+	mi := &file_entente_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2239,7 +2378,7 @@ func (x *ListTokensResponse) String() string {
 func (*ListTokensResponse) ProtoMessage() {}
 
 func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[29]
+	mi := &file_entente_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2252,7 +2391,7 @@ func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensResponse.ProtoReflect.Descriptor instead.
 func (*ListTokensResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ListTokensResponse) GetTokens() []*Token {
@@ -2286,7 +2425,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_entente_v1_admin_proto_msgTypes[30]
+	mi := &file_entente_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2298,7 +2437,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[30]
+	mi := &file_entente_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2311,7 +2450,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Token) GetName() string {
@@ -2353,7 +2492,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[31]
+	mi := &file_entente_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2365,7 +2504,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[31]
+	mi := &file_entente_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2378,7 +2517,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *RevokeTokenRequest) GetName() string {
@@ -2397,7 +2536,7 @@ type RevokeTokenResponse struct {
 
 func (x *RevokeTokenResponse) Reset() {
 	*x = RevokeTokenResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[32]
+	mi := &file_entente_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2409,7 +2548,7 @@ func (x *RevokeTokenResponse) String() string {
 func (*RevokeTokenResponse) ProtoMessage() {}
 
 func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[32]
+	mi := &file_entente_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2422,7 +2561,7 @@ func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenResponse.ProtoReflect.Descriptor instead.
 func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 // IntroducePeerRequest says where another cluster is.
@@ -2443,7 +2582,7 @@ type IntroducePeerRequest struct {
 
 func (x *IntroducePeerRequest) Reset() {
 	*x = IntroducePeerRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[33]
+	mi := &file_entente_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2455,7 +2594,7 @@ func (x *IntroducePeerRequest) String() string {
 func (*IntroducePeerRequest) ProtoMessage() {}
 
 func (x *IntroducePeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[33]
+	mi := &file_entente_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2468,7 +2607,7 @@ func (x *IntroducePeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IntroducePeerRequest.ProtoReflect.Descriptor instead.
 func (*IntroducePeerRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *IntroducePeerRequest) GetEndpoint() string {
@@ -2510,7 +2649,7 @@ type IntroducePeerResponse struct {
 
 func (x *IntroducePeerResponse) Reset() {
 	*x = IntroducePeerResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[34]
+	mi := &file_entente_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2522,7 +2661,7 @@ func (x *IntroducePeerResponse) String() string {
 func (*IntroducePeerResponse) ProtoMessage() {}
 
 func (x *IntroducePeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[34]
+	mi := &file_entente_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2535,7 +2674,7 @@ func (x *IntroducePeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IntroducePeerResponse.ProtoReflect.Descriptor instead.
 func (*IntroducePeerResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *IntroducePeerResponse) GetPeer() *Peer {
@@ -2558,7 +2697,7 @@ type ApprovePeerRequest struct {
 
 func (x *ApprovePeerRequest) Reset() {
 	*x = ApprovePeerRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[35]
+	mi := &file_entente_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2570,7 +2709,7 @@ func (x *ApprovePeerRequest) String() string {
 func (*ApprovePeerRequest) ProtoMessage() {}
 
 func (x *ApprovePeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[35]
+	mi := &file_entente_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2583,7 +2722,7 @@ func (x *ApprovePeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovePeerRequest.ProtoReflect.Descriptor instead.
 func (*ApprovePeerRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{35}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ApprovePeerRequest) GetName() string {
@@ -2611,7 +2750,7 @@ type ApprovePeerResponse struct {
 
 func (x *ApprovePeerResponse) Reset() {
 	*x = ApprovePeerResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[36]
+	mi := &file_entente_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2623,7 +2762,7 @@ func (x *ApprovePeerResponse) String() string {
 func (*ApprovePeerResponse) ProtoMessage() {}
 
 func (x *ApprovePeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[36]
+	mi := &file_entente_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2636,7 +2775,7 @@ func (x *ApprovePeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovePeerResponse.ProtoReflect.Descriptor instead.
 func (*ApprovePeerResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{36}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ApprovePeerResponse) GetPeer() *Peer {
@@ -2657,7 +2796,7 @@ type DenyPeerRequest struct {
 
 func (x *DenyPeerRequest) Reset() {
 	*x = DenyPeerRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[37]
+	mi := &file_entente_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2669,7 +2808,7 @@ func (x *DenyPeerRequest) String() string {
 func (*DenyPeerRequest) ProtoMessage() {}
 
 func (x *DenyPeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[37]
+	mi := &file_entente_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2682,7 +2821,7 @@ func (x *DenyPeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyPeerRequest.ProtoReflect.Descriptor instead.
 func (*DenyPeerRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{37}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *DenyPeerRequest) GetName() string {
@@ -2703,7 +2842,7 @@ type DenyPeerResponse struct {
 
 func (x *DenyPeerResponse) Reset() {
 	*x = DenyPeerResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[38]
+	mi := &file_entente_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2715,7 +2854,7 @@ func (x *DenyPeerResponse) String() string {
 func (*DenyPeerResponse) ProtoMessage() {}
 
 func (x *DenyPeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[38]
+	mi := &file_entente_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2728,7 +2867,7 @@ func (x *DenyPeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyPeerResponse.ProtoReflect.Descriptor instead.
 func (*DenyPeerResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{38}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *DenyPeerResponse) GetPeer() *Peer {
@@ -2747,7 +2886,7 @@ type WatchPeersRequest struct {
 
 func (x *WatchPeersRequest) Reset() {
 	*x = WatchPeersRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[39]
+	mi := &file_entente_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2759,7 +2898,7 @@ func (x *WatchPeersRequest) String() string {
 func (*WatchPeersRequest) ProtoMessage() {}
 
 func (x *WatchPeersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[39]
+	mi := &file_entente_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2772,7 +2911,7 @@ func (x *WatchPeersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchPeersRequest.ProtoReflect.Descriptor instead.
 func (*WatchPeersRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{39}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{40}
 }
 
 // WatchPeersResponse is a peer that is known or changed.
@@ -2791,7 +2930,7 @@ type WatchPeersResponse struct {
 
 func (x *WatchPeersResponse) Reset() {
 	*x = WatchPeersResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[40]
+	mi := &file_entente_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2803,7 +2942,7 @@ func (x *WatchPeersResponse) String() string {
 func (*WatchPeersResponse) ProtoMessage() {}
 
 func (x *WatchPeersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[40]
+	mi := &file_entente_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2816,7 +2955,7 @@ func (x *WatchPeersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchPeersResponse.ProtoReflect.Descriptor instead.
 func (*WatchPeersResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{40}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *WatchPeersResponse) GetPeer() *Peer {
@@ -2851,7 +2990,7 @@ type WatchEventsRequest struct {
 
 func (x *WatchEventsRequest) Reset() {
 	*x = WatchEventsRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[41]
+	mi := &file_entente_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2863,7 +3002,7 @@ func (x *WatchEventsRequest) String() string {
 func (*WatchEventsRequest) ProtoMessage() {}
 
 func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[41]
+	mi := &file_entente_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2876,7 +3015,7 @@ func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchEventsRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{41}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *WatchEventsRequest) GetPeer() string {
@@ -2905,7 +3044,7 @@ type WatchEventsResponse struct {
 
 func (x *WatchEventsResponse) Reset() {
 	*x = WatchEventsResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[42]
+	mi := &file_entente_v1_admin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2917,7 +3056,7 @@ func (x *WatchEventsResponse) String() string {
 func (*WatchEventsResponse) ProtoMessage() {}
 
 func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[42]
+	mi := &file_entente_v1_admin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2930,7 +3069,7 @@ func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsResponse.ProtoReflect.Descriptor instead.
 func (*WatchEventsResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{42}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *WatchEventsResponse) GetTime() *timestamppb.Timestamp {
@@ -2997,7 +3136,7 @@ type Peering struct {
 
 func (x *Peering) Reset() {
 	*x = Peering{}
-	mi := &file_entente_v1_admin_proto_msgTypes[43]
+	mi := &file_entente_v1_admin_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3009,7 +3148,7 @@ func (x *Peering) String() string {
 func (*Peering) ProtoMessage() {}
 
 func (x *Peering) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[43]
+	mi := &file_entente_v1_admin_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3022,7 +3161,7 @@ func (x *Peering) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peering.ProtoReflect.Descriptor instead.
 func (*Peering) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{43}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Peering) GetName() string {
@@ -3108,7 +3247,7 @@ type ListPeeringsRequest struct {
 
 func (x *ListPeeringsRequest) Reset() {
 	*x = ListPeeringsRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[44]
+	mi := &file_entente_v1_admin_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3120,7 +3259,7 @@ func (x *ListPeeringsRequest) String() string {
 func (*ListPeeringsRequest) ProtoMessage() {}
 
 func (x *ListPeeringsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[44]
+	mi := &file_entente_v1_admin_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3133,7 +3272,7 @@ func (x *ListPeeringsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeeringsRequest.ProtoReflect.Descriptor instead.
 func (*ListPeeringsRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{44}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ListPeeringsRequest) GetPageSize() int32 {
@@ -3163,7 +3302,7 @@ type ListPeeringsResponse struct {
 
 func (x *ListPeeringsResponse) Reset() {
 	*x = ListPeeringsResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[45]
+	mi := &file_entente_v1_admin_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3175,7 +3314,7 @@ func (x *ListPeeringsResponse) String() string {
 func (*ListPeeringsResponse) ProtoMessage() {}
 
 func (x *ListPeeringsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[45]
+	mi := &file_entente_v1_admin_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3188,7 +3327,7 @@ func (x *ListPeeringsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeeringsResponse.ProtoReflect.Descriptor instead.
 func (*ListPeeringsResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{45}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ListPeeringsResponse) GetPeerings() []*Peering {
@@ -3216,7 +3355,7 @@ type GetPeeringRequest struct {
 
 func (x *GetPeeringRequest) Reset() {
 	*x = GetPeeringRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[46]
+	mi := &file_entente_v1_admin_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3228,7 +3367,7 @@ func (x *GetPeeringRequest) String() string {
 func (*GetPeeringRequest) ProtoMessage() {}
 
 func (x *GetPeeringRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[46]
+	mi := &file_entente_v1_admin_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3241,7 +3380,7 @@ func (x *GetPeeringRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPeeringRequest.ProtoReflect.Descriptor instead.
 func (*GetPeeringRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{46}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *GetPeeringRequest) GetName() string {
@@ -3262,7 +3401,7 @@ type GetPeeringResponse struct {
 
 func (x *GetPeeringResponse) Reset() {
 	*x = GetPeeringResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[47]
+	mi := &file_entente_v1_admin_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3274,7 +3413,7 @@ func (x *GetPeeringResponse) String() string {
 func (*GetPeeringResponse) ProtoMessage() {}
 
 func (x *GetPeeringResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[47]
+	mi := &file_entente_v1_admin_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3287,7 +3426,7 @@ func (x *GetPeeringResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPeeringResponse.ProtoReflect.Descriptor instead.
 func (*GetPeeringResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{47}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *GetPeeringResponse) GetPeering() *Peering {
@@ -3314,7 +3453,7 @@ type UpdatePeeringRequest struct {
 
 func (x *UpdatePeeringRequest) Reset() {
 	*x = UpdatePeeringRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[48]
+	mi := &file_entente_v1_admin_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3326,7 +3465,7 @@ func (x *UpdatePeeringRequest) String() string {
 func (*UpdatePeeringRequest) ProtoMessage() {}
 
 func (x *UpdatePeeringRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[48]
+	mi := &file_entente_v1_admin_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3339,7 +3478,7 @@ func (x *UpdatePeeringRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdatePeeringRequest.ProtoReflect.Descriptor instead.
 func (*UpdatePeeringRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{48}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *UpdatePeeringRequest) GetPeering() *Peering {
@@ -3378,7 +3517,7 @@ type UpdatePeeringResponse struct {
 
 func (x *UpdatePeeringResponse) Reset() {
 	*x = UpdatePeeringResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[49]
+	mi := &file_entente_v1_admin_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3390,7 +3529,7 @@ func (x *UpdatePeeringResponse) String() string {
 func (*UpdatePeeringResponse) ProtoMessage() {}
 
 func (x *UpdatePeeringResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[49]
+	mi := &file_entente_v1_admin_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3403,7 +3542,7 @@ func (x *UpdatePeeringResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdatePeeringResponse.ProtoReflect.Descriptor instead.
 func (*UpdatePeeringResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{49}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *UpdatePeeringResponse) GetPeering() *Peering {
@@ -3431,7 +3570,7 @@ type DeletePeeringRequest struct {
 
 func (x *DeletePeeringRequest) Reset() {
 	*x = DeletePeeringRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[50]
+	mi := &file_entente_v1_admin_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3443,7 +3582,7 @@ func (x *DeletePeeringRequest) String() string {
 func (*DeletePeeringRequest) ProtoMessage() {}
 
 func (x *DeletePeeringRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[50]
+	mi := &file_entente_v1_admin_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3456,7 +3595,7 @@ func (x *DeletePeeringRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePeeringRequest.ProtoReflect.Descriptor instead.
 func (*DeletePeeringRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{50}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *DeletePeeringRequest) GetName() string {
@@ -3475,7 +3614,7 @@ type DeletePeeringResponse struct {
 
 func (x *DeletePeeringResponse) Reset() {
 	*x = DeletePeeringResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[51]
+	mi := &file_entente_v1_admin_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3487,7 +3626,7 @@ func (x *DeletePeeringResponse) String() string {
 func (*DeletePeeringResponse) ProtoMessage() {}
 
 func (x *DeletePeeringResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[51]
+	mi := &file_entente_v1_admin_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3500,7 +3639,7 @@ func (x *DeletePeeringResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePeeringResponse.ProtoReflect.Descriptor instead.
 func (*DeletePeeringResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{51}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{52}
 }
 
 // PendingRequest is a peer's ask that waits for an administrator.
@@ -3530,7 +3669,7 @@ type PendingRequest struct {
 
 func (x *PendingRequest) Reset() {
 	*x = PendingRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[52]
+	mi := &file_entente_v1_admin_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3542,7 +3681,7 @@ func (x *PendingRequest) String() string {
 func (*PendingRequest) ProtoMessage() {}
 
 func (x *PendingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[52]
+	mi := &file_entente_v1_admin_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3555,7 +3694,7 @@ func (x *PendingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PendingRequest.ProtoReflect.Descriptor instead.
 func (*PendingRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{52}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *PendingRequest) GetName() string {
@@ -3636,7 +3775,7 @@ type ListPeeringRequestsRequest struct {
 
 func (x *ListPeeringRequestsRequest) Reset() {
 	*x = ListPeeringRequestsRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[53]
+	mi := &file_entente_v1_admin_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3648,7 +3787,7 @@ func (x *ListPeeringRequestsRequest) String() string {
 func (*ListPeeringRequestsRequest) ProtoMessage() {}
 
 func (x *ListPeeringRequestsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[53]
+	mi := &file_entente_v1_admin_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3661,7 +3800,7 @@ func (x *ListPeeringRequestsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeeringRequestsRequest.ProtoReflect.Descriptor instead.
 func (*ListPeeringRequestsRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{53}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ListPeeringRequestsRequest) GetParent() string {
@@ -3698,7 +3837,7 @@ type ListPeeringRequestsResponse struct {
 
 func (x *ListPeeringRequestsResponse) Reset() {
 	*x = ListPeeringRequestsResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[54]
+	mi := &file_entente_v1_admin_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3710,7 +3849,7 @@ func (x *ListPeeringRequestsResponse) String() string {
 func (*ListPeeringRequestsResponse) ProtoMessage() {}
 
 func (x *ListPeeringRequestsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[54]
+	mi := &file_entente_v1_admin_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3723,7 +3862,7 @@ func (x *ListPeeringRequestsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeeringRequestsResponse.ProtoReflect.Descriptor instead.
 func (*ListPeeringRequestsResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{54}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ListPeeringRequestsResponse) GetRequests() []*PendingRequest {
@@ -3751,7 +3890,7 @@ type ApprovePeeringRequestRequest struct {
 
 func (x *ApprovePeeringRequestRequest) Reset() {
 	*x = ApprovePeeringRequestRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[55]
+	mi := &file_entente_v1_admin_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3763,7 +3902,7 @@ func (x *ApprovePeeringRequestRequest) String() string {
 func (*ApprovePeeringRequestRequest) ProtoMessage() {}
 
 func (x *ApprovePeeringRequestRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[55]
+	mi := &file_entente_v1_admin_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3776,7 +3915,7 @@ func (x *ApprovePeeringRequestRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovePeeringRequestRequest.ProtoReflect.Descriptor instead.
 func (*ApprovePeeringRequestRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{55}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ApprovePeeringRequestRequest) GetName() string {
@@ -3795,7 +3934,7 @@ type ApprovePeeringRequestResponse struct {
 
 func (x *ApprovePeeringRequestResponse) Reset() {
 	*x = ApprovePeeringRequestResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[56]
+	mi := &file_entente_v1_admin_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3807,7 +3946,7 @@ func (x *ApprovePeeringRequestResponse) String() string {
 func (*ApprovePeeringRequestResponse) ProtoMessage() {}
 
 func (x *ApprovePeeringRequestResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[56]
+	mi := &file_entente_v1_admin_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3820,7 +3959,7 @@ func (x *ApprovePeeringRequestResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovePeeringRequestResponse.ProtoReflect.Descriptor instead.
 func (*ApprovePeeringRequestResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{56}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{57}
 }
 
 // DenyPeeringRequestRequest names a request.
@@ -3834,7 +3973,7 @@ type DenyPeeringRequestRequest struct {
 
 func (x *DenyPeeringRequestRequest) Reset() {
 	*x = DenyPeeringRequestRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[57]
+	mi := &file_entente_v1_admin_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3846,7 +3985,7 @@ func (x *DenyPeeringRequestRequest) String() string {
 func (*DenyPeeringRequestRequest) ProtoMessage() {}
 
 func (x *DenyPeeringRequestRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[57]
+	mi := &file_entente_v1_admin_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3859,7 +3998,7 @@ func (x *DenyPeeringRequestRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyPeeringRequestRequest.ProtoReflect.Descriptor instead.
 func (*DenyPeeringRequestRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{57}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *DenyPeeringRequestRequest) GetName() string {
@@ -3878,7 +4017,7 @@ type DenyPeeringRequestResponse struct {
 
 func (x *DenyPeeringRequestResponse) Reset() {
 	*x = DenyPeeringRequestResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[58]
+	mi := &file_entente_v1_admin_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3890,7 +4029,7 @@ func (x *DenyPeeringRequestResponse) String() string {
 func (*DenyPeeringRequestResponse) ProtoMessage() {}
 
 func (x *DenyPeeringRequestResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[58]
+	mi := &file_entente_v1_admin_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3903,7 +4042,7 @@ func (x *DenyPeeringRequestResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyPeeringRequestResponse.ProtoReflect.Descriptor instead.
 func (*DenyPeeringRequestResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{58}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{59}
 }
 
 // TestPolicyRequest is an ask that nobody makes.
@@ -3931,7 +4070,7 @@ type TestPolicyRequest struct {
 
 func (x *TestPolicyRequest) Reset() {
 	*x = TestPolicyRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[59]
+	mi := &file_entente_v1_admin_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3943,7 +4082,7 @@ func (x *TestPolicyRequest) String() string {
 func (*TestPolicyRequest) ProtoMessage() {}
 
 func (x *TestPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[59]
+	mi := &file_entente_v1_admin_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3956,7 +4095,7 @@ func (x *TestPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestPolicyRequest.ProtoReflect.Descriptor instead.
 func (*TestPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{59}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *TestPolicyRequest) GetPeer() string {
@@ -4026,7 +4165,7 @@ type TestPolicyResponse struct {
 
 func (x *TestPolicyResponse) Reset() {
 	*x = TestPolicyResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[60]
+	mi := &file_entente_v1_admin_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4038,7 +4177,7 @@ func (x *TestPolicyResponse) String() string {
 func (*TestPolicyResponse) ProtoMessage() {}
 
 func (x *TestPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[60]
+	mi := &file_entente_v1_admin_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4051,7 +4190,7 @@ func (x *TestPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestPolicyResponse.ProtoReflect.Descriptor instead.
 func (*TestPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{60}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *TestPolicyResponse) GetResults() []*PolicyTest {
@@ -4081,7 +4220,7 @@ type PolicyTest struct {
 
 func (x *PolicyTest) Reset() {
 	*x = PolicyTest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[61]
+	mi := &file_entente_v1_admin_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4093,7 +4232,7 @@ func (x *PolicyTest) String() string {
 func (*PolicyTest) ProtoMessage() {}
 
 func (x *PolicyTest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[61]
+	mi := &file_entente_v1_admin_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4106,7 +4245,7 @@ func (x *PolicyTest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyTest.ProtoReflect.Descriptor instead.
 func (*PolicyTest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{61}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *PolicyTest) GetPeer() string {
@@ -4159,7 +4298,7 @@ type ListContractsRequest struct {
 
 func (x *ListContractsRequest) Reset() {
 	*x = ListContractsRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[62]
+	mi := &file_entente_v1_admin_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4171,7 +4310,7 @@ func (x *ListContractsRequest) String() string {
 func (*ListContractsRequest) ProtoMessage() {}
 
 func (x *ListContractsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[62]
+	mi := &file_entente_v1_admin_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4184,7 +4323,7 @@ func (x *ListContractsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListContractsRequest.ProtoReflect.Descriptor instead.
 func (*ListContractsRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{62}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ListContractsRequest) GetPeer() string {
@@ -4221,7 +4360,7 @@ type ListContractsResponse struct {
 
 func (x *ListContractsResponse) Reset() {
 	*x = ListContractsResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[63]
+	mi := &file_entente_v1_admin_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4233,7 +4372,7 @@ func (x *ListContractsResponse) String() string {
 func (*ListContractsResponse) ProtoMessage() {}
 
 func (x *ListContractsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[63]
+	mi := &file_entente_v1_admin_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4246,7 +4385,7 @@ func (x *ListContractsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListContractsResponse.ProtoReflect.Descriptor instead.
 func (*ListContractsResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{63}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ListContractsResponse) GetContracts() []*Contract {
@@ -4274,7 +4413,7 @@ type AdminServiceGetContractRequest struct {
 
 func (x *AdminServiceGetContractRequest) Reset() {
 	*x = AdminServiceGetContractRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[64]
+	mi := &file_entente_v1_admin_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4286,7 +4425,7 @@ func (x *AdminServiceGetContractRequest) String() string {
 func (*AdminServiceGetContractRequest) ProtoMessage() {}
 
 func (x *AdminServiceGetContractRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[64]
+	mi := &file_entente_v1_admin_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4299,7 +4438,7 @@ func (x *AdminServiceGetContractRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdminServiceGetContractRequest.ProtoReflect.Descriptor instead.
 func (*AdminServiceGetContractRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{64}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *AdminServiceGetContractRequest) GetName() string {
@@ -4320,7 +4459,7 @@ type AdminServiceGetContractResponse struct {
 
 func (x *AdminServiceGetContractResponse) Reset() {
 	*x = AdminServiceGetContractResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[65]
+	mi := &file_entente_v1_admin_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4332,7 +4471,7 @@ func (x *AdminServiceGetContractResponse) String() string {
 func (*AdminServiceGetContractResponse) ProtoMessage() {}
 
 func (x *AdminServiceGetContractResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[65]
+	mi := &file_entente_v1_admin_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4345,7 +4484,7 @@ func (x *AdminServiceGetContractResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdminServiceGetContractResponse.ProtoReflect.Descriptor instead.
 func (*AdminServiceGetContractResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{65}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *AdminServiceGetContractResponse) GetContract() *Contract {
@@ -4368,7 +4507,7 @@ type AdminServiceTerminateContractRequest struct {
 
 func (x *AdminServiceTerminateContractRequest) Reset() {
 	*x = AdminServiceTerminateContractRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[66]
+	mi := &file_entente_v1_admin_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4380,7 +4519,7 @@ func (x *AdminServiceTerminateContractRequest) String() string {
 func (*AdminServiceTerminateContractRequest) ProtoMessage() {}
 
 func (x *AdminServiceTerminateContractRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[66]
+	mi := &file_entente_v1_admin_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4393,7 +4532,7 @@ func (x *AdminServiceTerminateContractRequest) ProtoReflect() protoreflect.Messa
 
 // Deprecated: Use AdminServiceTerminateContractRequest.ProtoReflect.Descriptor instead.
 func (*AdminServiceTerminateContractRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{66}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *AdminServiceTerminateContractRequest) GetName() string {
@@ -4421,7 +4560,7 @@ type AdminServiceTerminateContractResponse struct {
 
 func (x *AdminServiceTerminateContractResponse) Reset() {
 	*x = AdminServiceTerminateContractResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[67]
+	mi := &file_entente_v1_admin_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4433,7 +4572,7 @@ func (x *AdminServiceTerminateContractResponse) String() string {
 func (*AdminServiceTerminateContractResponse) ProtoMessage() {}
 
 func (x *AdminServiceTerminateContractResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[67]
+	mi := &file_entente_v1_admin_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4446,7 +4585,7 @@ func (x *AdminServiceTerminateContractResponse) ProtoReflect() protoreflect.Mess
 
 // Deprecated: Use AdminServiceTerminateContractResponse.ProtoReflect.Descriptor instead.
 func (*AdminServiceTerminateContractResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{67}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *AdminServiceTerminateContractResponse) GetContract() *Contract {
@@ -4471,7 +4610,7 @@ type ListUsageRequest struct {
 
 func (x *ListUsageRequest) Reset() {
 	*x = ListUsageRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[68]
+	mi := &file_entente_v1_admin_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4483,7 +4622,7 @@ func (x *ListUsageRequest) String() string {
 func (*ListUsageRequest) ProtoMessage() {}
 
 func (x *ListUsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[68]
+	mi := &file_entente_v1_admin_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4496,7 +4635,7 @@ func (x *ListUsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUsageRequest.ProtoReflect.Descriptor instead.
 func (*ListUsageRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{68}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *ListUsageRequest) GetContract() string {
@@ -4533,7 +4672,7 @@ type ListUsageResponse struct {
 
 func (x *ListUsageResponse) Reset() {
 	*x = ListUsageResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[69]
+	mi := &file_entente_v1_admin_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4545,7 +4684,7 @@ func (x *ListUsageResponse) String() string {
 func (*ListUsageResponse) ProtoMessage() {}
 
 func (x *ListUsageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[69]
+	mi := &file_entente_v1_admin_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4558,7 +4697,7 @@ func (x *ListUsageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUsageResponse.ProtoReflect.Descriptor instead.
 func (*ListUsageResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{69}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *ListUsageResponse) GetUsage() []*Usage {
@@ -4613,7 +4752,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_entente_v1_admin_proto_msgTypes[70]
+	mi := &file_entente_v1_admin_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4625,7 +4764,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[70]
+	mi := &file_entente_v1_admin_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4638,7 +4777,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{70}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *Usage) GetContract() string {
@@ -4741,7 +4880,7 @@ type RolloverIdentityRequest struct {
 
 func (x *RolloverIdentityRequest) Reset() {
 	*x = RolloverIdentityRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[71]
+	mi := &file_entente_v1_admin_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4753,7 +4892,7 @@ func (x *RolloverIdentityRequest) String() string {
 func (*RolloverIdentityRequest) ProtoMessage() {}
 
 func (x *RolloverIdentityRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[71]
+	mi := &file_entente_v1_admin_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4766,7 +4905,7 @@ func (x *RolloverIdentityRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloverIdentityRequest.ProtoReflect.Descriptor instead.
 func (*RolloverIdentityRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{71}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{72}
 }
 
 // RolloverIdentityResponse tells of the new root.
@@ -4782,7 +4921,7 @@ type RolloverIdentityResponse struct {
 
 func (x *RolloverIdentityResponse) Reset() {
 	*x = RolloverIdentityResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[72]
+	mi := &file_entente_v1_admin_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4794,7 +4933,7 @@ func (x *RolloverIdentityResponse) String() string {
 func (*RolloverIdentityResponse) ProtoMessage() {}
 
 func (x *RolloverIdentityResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[72]
+	mi := &file_entente_v1_admin_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4807,7 +4946,7 @@ func (x *RolloverIdentityResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloverIdentityResponse.ProtoReflect.Descriptor instead.
 func (*RolloverIdentityResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{72}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *RolloverIdentityResponse) GetRootExpireTime() *timestamppb.Timestamp {
@@ -4916,7 +5055,7 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x13RemotePrefixesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x10\n" +
-	"\x0eGetInfoRequest\"\xf3\x02\n" +
+	"\x0eGetInfoRequest\"\xfa\x03\n" +
 	"\x0fGetInfoResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12!\n" +
@@ -4927,7 +5066,20 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\bprotocol\x18\x06 \x01(\rR\bprotocol\x12D\n" +
 	"\x10root_expire_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x0erootExpireTime\x12R\n" +
 	"\x17certificate_expire_time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x15certificateExpireTime\x12\x1a\n" +
-	"\bproblems\x18\t \x03(\tR\bproblems\"a\n" +
+	"\bproblems\x18\t \x03(\tR\bproblems\x12 \n" +
+	"\vfingerprint\x18\n" +
+	" \x01(\tR\vfingerprint\x12\x1c\n" +
+	"\tautomatic\x18\v \x01(\bR\tautomatic\x12E\n" +
+	"\x10dns_publications\x18\f \x03(\v2\x1a.entente.v1.DNSPublicationR\x0fdnsPublications\"\xf7\x01\n" +
+	"\x0eDNSPublication\x12\x16\n" +
+	"\x06domain\x18\x01 \x01(\tR\x06domain\x12\x12\n" +
+	"\x04zone\x18\x02 \x01(\tR\x04zone\x12\x16\n" +
+	"\x06server\x18\x03 \x01(\tR\x06server\x12\x1a\n" +
+	"\binstance\x18\x04 \x01(\tR\binstance\x12\x12\n" +
+	"\x04host\x18\x05 \x01(\tR\x04host\x12=\n" +
+	"\fconfirm_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\vconfirmTime\x12\x18\n" +
+	"\aleaving\x18\a \x01(\bR\aleaving\x12\x18\n" +
+	"\aproblem\x18\b \x01(\tR\aproblem\"a\n" +
 	"\x10ListPeersRequest\x12$\n" +
 	"\tpage_size\x18\x01 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
 	"\n" +
@@ -5261,7 +5413,7 @@ func file_entente_v1_admin_proto_rawDescGZIP() []byte {
 	return file_entente_v1_admin_proto_rawDescData
 }
 
-var file_entente_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 82)
+var file_entente_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 83)
 var file_entente_v1_admin_proto_goTypes = []any{
 	(*Condition)(nil),                             // 0: entente.v1.Condition
 	(*Peer)(nil),                                  // 1: entente.v1.Peer
@@ -5271,237 +5423,240 @@ var file_entente_v1_admin_proto_goTypes = []any{
 	(*Tunnel)(nil),                                // 5: entente.v1.Tunnel
 	(*GetInfoRequest)(nil),                        // 6: entente.v1.GetInfoRequest
 	(*GetInfoResponse)(nil),                       // 7: entente.v1.GetInfoResponse
-	(*ListPeersRequest)(nil),                      // 8: entente.v1.ListPeersRequest
-	(*ListPeersResponse)(nil),                     // 9: entente.v1.ListPeersResponse
-	(*GetPeerRequest)(nil),                        // 10: entente.v1.GetPeerRequest
-	(*GetPeerResponse)(nil),                       // 11: entente.v1.GetPeerResponse
-	(*CreateTokenRequest)(nil),                    // 12: entente.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),                   // 13: entente.v1.CreateTokenResponse
-	(*JoinPeerRequest)(nil),                       // 14: entente.v1.JoinPeerRequest
-	(*JoinPeerResponse)(nil),                      // 15: entente.v1.JoinPeerResponse
-	(*CreatePeeringRequest)(nil),                  // 16: entente.v1.CreatePeeringRequest
-	(*CreatePeeringResponse)(nil),                 // 17: entente.v1.CreatePeeringResponse
-	(*EndPeeringRequest)(nil),                     // 18: entente.v1.EndPeeringRequest
-	(*EndPeeringResponse)(nil),                    // 19: entente.v1.EndPeeringResponse
-	(*OffloadNamespaceRequest)(nil),               // 20: entente.v1.OffloadNamespaceRequest
-	(*OffloadNamespaceResponse)(nil),              // 21: entente.v1.OffloadNamespaceResponse
-	(*ListOffloadingsRequest)(nil),                // 22: entente.v1.ListOffloadingsRequest
-	(*ListOffloadingsResponse)(nil),               // 23: entente.v1.ListOffloadingsResponse
-	(*Offloading)(nil),                            // 24: entente.v1.Offloading
-	(*OffloadingInCluster)(nil),                   // 25: entente.v1.OffloadingInCluster
-	(*UnoffloadNamespaceRequest)(nil),             // 26: entente.v1.UnoffloadNamespaceRequest
-	(*UnoffloadNamespaceResponse)(nil),            // 27: entente.v1.UnoffloadNamespaceResponse
-	(*ListTokensRequest)(nil),                     // 28: entente.v1.ListTokensRequest
-	(*ListTokensResponse)(nil),                    // 29: entente.v1.ListTokensResponse
-	(*Token)(nil),                                 // 30: entente.v1.Token
-	(*RevokeTokenRequest)(nil),                    // 31: entente.v1.RevokeTokenRequest
-	(*RevokeTokenResponse)(nil),                   // 32: entente.v1.RevokeTokenResponse
-	(*IntroducePeerRequest)(nil),                  // 33: entente.v1.IntroducePeerRequest
-	(*IntroducePeerResponse)(nil),                 // 34: entente.v1.IntroducePeerResponse
-	(*ApprovePeerRequest)(nil),                    // 35: entente.v1.ApprovePeerRequest
-	(*ApprovePeerResponse)(nil),                   // 36: entente.v1.ApprovePeerResponse
-	(*DenyPeerRequest)(nil),                       // 37: entente.v1.DenyPeerRequest
-	(*DenyPeerResponse)(nil),                      // 38: entente.v1.DenyPeerResponse
-	(*WatchPeersRequest)(nil),                     // 39: entente.v1.WatchPeersRequest
-	(*WatchPeersResponse)(nil),                    // 40: entente.v1.WatchPeersResponse
-	(*WatchEventsRequest)(nil),                    // 41: entente.v1.WatchEventsRequest
-	(*WatchEventsResponse)(nil),                   // 42: entente.v1.WatchEventsResponse
-	(*Peering)(nil),                               // 43: entente.v1.Peering
-	(*ListPeeringsRequest)(nil),                   // 44: entente.v1.ListPeeringsRequest
-	(*ListPeeringsResponse)(nil),                  // 45: entente.v1.ListPeeringsResponse
-	(*GetPeeringRequest)(nil),                     // 46: entente.v1.GetPeeringRequest
-	(*GetPeeringResponse)(nil),                    // 47: entente.v1.GetPeeringResponse
-	(*UpdatePeeringRequest)(nil),                  // 48: entente.v1.UpdatePeeringRequest
-	(*UpdatePeeringResponse)(nil),                 // 49: entente.v1.UpdatePeeringResponse
-	(*DeletePeeringRequest)(nil),                  // 50: entente.v1.DeletePeeringRequest
-	(*DeletePeeringResponse)(nil),                 // 51: entente.v1.DeletePeeringResponse
-	(*PendingRequest)(nil),                        // 52: entente.v1.PendingRequest
-	(*ListPeeringRequestsRequest)(nil),            // 53: entente.v1.ListPeeringRequestsRequest
-	(*ListPeeringRequestsResponse)(nil),           // 54: entente.v1.ListPeeringRequestsResponse
-	(*ApprovePeeringRequestRequest)(nil),          // 55: entente.v1.ApprovePeeringRequestRequest
-	(*ApprovePeeringRequestResponse)(nil),         // 56: entente.v1.ApprovePeeringRequestResponse
-	(*DenyPeeringRequestRequest)(nil),             // 57: entente.v1.DenyPeeringRequestRequest
-	(*DenyPeeringRequestResponse)(nil),            // 58: entente.v1.DenyPeeringRequestResponse
-	(*TestPolicyRequest)(nil),                     // 59: entente.v1.TestPolicyRequest
-	(*TestPolicyResponse)(nil),                    // 60: entente.v1.TestPolicyResponse
-	(*PolicyTest)(nil),                            // 61: entente.v1.PolicyTest
-	(*ListContractsRequest)(nil),                  // 62: entente.v1.ListContractsRequest
-	(*ListContractsResponse)(nil),                 // 63: entente.v1.ListContractsResponse
-	(*AdminServiceGetContractRequest)(nil),        // 64: entente.v1.AdminServiceGetContractRequest
-	(*AdminServiceGetContractResponse)(nil),       // 65: entente.v1.AdminServiceGetContractResponse
-	(*AdminServiceTerminateContractRequest)(nil),  // 66: entente.v1.AdminServiceTerminateContractRequest
-	(*AdminServiceTerminateContractResponse)(nil), // 67: entente.v1.AdminServiceTerminateContractResponse
-	(*ListUsageRequest)(nil),                      // 68: entente.v1.ListUsageRequest
-	(*ListUsageResponse)(nil),                     // 69: entente.v1.ListUsageResponse
-	(*Usage)(nil),                                 // 70: entente.v1.Usage
-	(*RolloverIdentityRequest)(nil),               // 71: entente.v1.RolloverIdentityRequest
-	(*RolloverIdentityResponse)(nil),              // 72: entente.v1.RolloverIdentityResponse
-	nil,                                           // 73: entente.v1.Peer.LabelsEntry
-	nil,                                           // 74: entente.v1.Tunnel.LocalPrefixesEntry
-	nil,                                           // 75: entente.v1.Tunnel.RemotePrefixesEntry
-	nil,                                           // 76: entente.v1.CreatePeeringRequest.NodeSelectorEntry
-	nil,                                           // 77: entente.v1.CreatePeeringRequest.PeerSelectorEntry
-	nil,                                           // 78: entente.v1.PendingRequest.NodeSelectorEntry
-	nil,                                           // 79: entente.v1.TestPolicyRequest.NodeSelectorEntry
-	nil,                                           // 80: entente.v1.Usage.StatedEntry
-	nil,                                           // 81: entente.v1.Usage.CountedEntry
-	(*timestamppb.Timestamp)(nil),                 // 82: google.protobuf.Timestamp
-	(*Offer)(nil),                                 // 83: entente.v1.Offer
-	(*durationpb.Duration)(nil),                   // 84: google.protobuf.Duration
-	(*ResourceList)(nil),                          // 85: entente.v1.ResourceList
-	(*PriceList)(nil),                             // 86: entente.v1.PriceList
-	(*Money)(nil),                                 // 87: entente.v1.Money
-	(*Advertisement)(nil),                         // 88: entente.v1.Advertisement
-	(*fieldmaskpb.FieldMask)(nil),                 // 89: google.protobuf.FieldMask
+	(*DNSPublication)(nil),                        // 8: entente.v1.DNSPublication
+	(*ListPeersRequest)(nil),                      // 9: entente.v1.ListPeersRequest
+	(*ListPeersResponse)(nil),                     // 10: entente.v1.ListPeersResponse
+	(*GetPeerRequest)(nil),                        // 11: entente.v1.GetPeerRequest
+	(*GetPeerResponse)(nil),                       // 12: entente.v1.GetPeerResponse
+	(*CreateTokenRequest)(nil),                    // 13: entente.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),                   // 14: entente.v1.CreateTokenResponse
+	(*JoinPeerRequest)(nil),                       // 15: entente.v1.JoinPeerRequest
+	(*JoinPeerResponse)(nil),                      // 16: entente.v1.JoinPeerResponse
+	(*CreatePeeringRequest)(nil),                  // 17: entente.v1.CreatePeeringRequest
+	(*CreatePeeringResponse)(nil),                 // 18: entente.v1.CreatePeeringResponse
+	(*EndPeeringRequest)(nil),                     // 19: entente.v1.EndPeeringRequest
+	(*EndPeeringResponse)(nil),                    // 20: entente.v1.EndPeeringResponse
+	(*OffloadNamespaceRequest)(nil),               // 21: entente.v1.OffloadNamespaceRequest
+	(*OffloadNamespaceResponse)(nil),              // 22: entente.v1.OffloadNamespaceResponse
+	(*ListOffloadingsRequest)(nil),                // 23: entente.v1.ListOffloadingsRequest
+	(*ListOffloadingsResponse)(nil),               // 24: entente.v1.ListOffloadingsResponse
+	(*Offloading)(nil),                            // 25: entente.v1.Offloading
+	(*OffloadingInCluster)(nil),                   // 26: entente.v1.OffloadingInCluster
+	(*UnoffloadNamespaceRequest)(nil),             // 27: entente.v1.UnoffloadNamespaceRequest
+	(*UnoffloadNamespaceResponse)(nil),            // 28: entente.v1.UnoffloadNamespaceResponse
+	(*ListTokensRequest)(nil),                     // 29: entente.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),                    // 30: entente.v1.ListTokensResponse
+	(*Token)(nil),                                 // 31: entente.v1.Token
+	(*RevokeTokenRequest)(nil),                    // 32: entente.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),                   // 33: entente.v1.RevokeTokenResponse
+	(*IntroducePeerRequest)(nil),                  // 34: entente.v1.IntroducePeerRequest
+	(*IntroducePeerResponse)(nil),                 // 35: entente.v1.IntroducePeerResponse
+	(*ApprovePeerRequest)(nil),                    // 36: entente.v1.ApprovePeerRequest
+	(*ApprovePeerResponse)(nil),                   // 37: entente.v1.ApprovePeerResponse
+	(*DenyPeerRequest)(nil),                       // 38: entente.v1.DenyPeerRequest
+	(*DenyPeerResponse)(nil),                      // 39: entente.v1.DenyPeerResponse
+	(*WatchPeersRequest)(nil),                     // 40: entente.v1.WatchPeersRequest
+	(*WatchPeersResponse)(nil),                    // 41: entente.v1.WatchPeersResponse
+	(*WatchEventsRequest)(nil),                    // 42: entente.v1.WatchEventsRequest
+	(*WatchEventsResponse)(nil),                   // 43: entente.v1.WatchEventsResponse
+	(*Peering)(nil),                               // 44: entente.v1.Peering
+	(*ListPeeringsRequest)(nil),                   // 45: entente.v1.ListPeeringsRequest
+	(*ListPeeringsResponse)(nil),                  // 46: entente.v1.ListPeeringsResponse
+	(*GetPeeringRequest)(nil),                     // 47: entente.v1.GetPeeringRequest
+	(*GetPeeringResponse)(nil),                    // 48: entente.v1.GetPeeringResponse
+	(*UpdatePeeringRequest)(nil),                  // 49: entente.v1.UpdatePeeringRequest
+	(*UpdatePeeringResponse)(nil),                 // 50: entente.v1.UpdatePeeringResponse
+	(*DeletePeeringRequest)(nil),                  // 51: entente.v1.DeletePeeringRequest
+	(*DeletePeeringResponse)(nil),                 // 52: entente.v1.DeletePeeringResponse
+	(*PendingRequest)(nil),                        // 53: entente.v1.PendingRequest
+	(*ListPeeringRequestsRequest)(nil),            // 54: entente.v1.ListPeeringRequestsRequest
+	(*ListPeeringRequestsResponse)(nil),           // 55: entente.v1.ListPeeringRequestsResponse
+	(*ApprovePeeringRequestRequest)(nil),          // 56: entente.v1.ApprovePeeringRequestRequest
+	(*ApprovePeeringRequestResponse)(nil),         // 57: entente.v1.ApprovePeeringRequestResponse
+	(*DenyPeeringRequestRequest)(nil),             // 58: entente.v1.DenyPeeringRequestRequest
+	(*DenyPeeringRequestResponse)(nil),            // 59: entente.v1.DenyPeeringRequestResponse
+	(*TestPolicyRequest)(nil),                     // 60: entente.v1.TestPolicyRequest
+	(*TestPolicyResponse)(nil),                    // 61: entente.v1.TestPolicyResponse
+	(*PolicyTest)(nil),                            // 62: entente.v1.PolicyTest
+	(*ListContractsRequest)(nil),                  // 63: entente.v1.ListContractsRequest
+	(*ListContractsResponse)(nil),                 // 64: entente.v1.ListContractsResponse
+	(*AdminServiceGetContractRequest)(nil),        // 65: entente.v1.AdminServiceGetContractRequest
+	(*AdminServiceGetContractResponse)(nil),       // 66: entente.v1.AdminServiceGetContractResponse
+	(*AdminServiceTerminateContractRequest)(nil),  // 67: entente.v1.AdminServiceTerminateContractRequest
+	(*AdminServiceTerminateContractResponse)(nil), // 68: entente.v1.AdminServiceTerminateContractResponse
+	(*ListUsageRequest)(nil),                      // 69: entente.v1.ListUsageRequest
+	(*ListUsageResponse)(nil),                     // 70: entente.v1.ListUsageResponse
+	(*Usage)(nil),                                 // 71: entente.v1.Usage
+	(*RolloverIdentityRequest)(nil),               // 72: entente.v1.RolloverIdentityRequest
+	(*RolloverIdentityResponse)(nil),              // 73: entente.v1.RolloverIdentityResponse
+	nil,                                           // 74: entente.v1.Peer.LabelsEntry
+	nil,                                           // 75: entente.v1.Tunnel.LocalPrefixesEntry
+	nil,                                           // 76: entente.v1.Tunnel.RemotePrefixesEntry
+	nil,                                           // 77: entente.v1.CreatePeeringRequest.NodeSelectorEntry
+	nil,                                           // 78: entente.v1.CreatePeeringRequest.PeerSelectorEntry
+	nil,                                           // 79: entente.v1.PendingRequest.NodeSelectorEntry
+	nil,                                           // 80: entente.v1.TestPolicyRequest.NodeSelectorEntry
+	nil,                                           // 81: entente.v1.Usage.StatedEntry
+	nil,                                           // 82: entente.v1.Usage.CountedEntry
+	(*timestamppb.Timestamp)(nil),                 // 83: google.protobuf.Timestamp
+	(*Offer)(nil),                                 // 84: entente.v1.Offer
+	(*durationpb.Duration)(nil),                   // 85: google.protobuf.Duration
+	(*ResourceList)(nil),                          // 86: entente.v1.ResourceList
+	(*PriceList)(nil),                             // 87: entente.v1.PriceList
+	(*Money)(nil),                                 // 88: entente.v1.Money
+	(*Advertisement)(nil),                         // 89: entente.v1.Advertisement
+	(*fieldmaskpb.FieldMask)(nil),                 // 90: google.protobuf.FieldMask
 }
 var file_entente_v1_admin_proto_depIdxs = []int32{
-	82,  // 0: entente.v1.Condition.last_transition_time:type_name -> google.protobuf.Timestamp
+	83,  // 0: entente.v1.Condition.last_transition_time:type_name -> google.protobuf.Timestamp
 	0,   // 1: entente.v1.Peer.conditions:type_name -> entente.v1.Condition
 	4,   // 2: entente.v1.Peer.contracts:type_name -> entente.v1.Contract
 	5,   // 3: entente.v1.Peer.tunnel:type_name -> entente.v1.Tunnel
-	82,  // 4: entente.v1.Peer.create_time:type_name -> google.protobuf.Timestamp
+	83,  // 4: entente.v1.Peer.create_time:type_name -> google.protobuf.Timestamp
 	3,   // 5: entente.v1.Peer.session:type_name -> entente.v1.Session
-	83,  // 6: entente.v1.Peer.offer:type_name -> entente.v1.Offer
-	73,  // 7: entente.v1.Peer.labels:type_name -> entente.v1.Peer.LabelsEntry
+	84,  // 6: entente.v1.Peer.offer:type_name -> entente.v1.Offer
+	74,  // 7: entente.v1.Peer.labels:type_name -> entente.v1.Peer.LabelsEntry
 	2,   // 8: entente.v1.Peer.sightings:type_name -> entente.v1.Sighting
-	82,  // 9: entente.v1.Sighting.see_time:type_name -> google.protobuf.Timestamp
-	82,  // 10: entente.v1.Session.since:type_name -> google.protobuf.Timestamp
-	84,  // 11: entente.v1.Session.clock_skew:type_name -> google.protobuf.Duration
-	84,  // 12: entente.v1.Session.round_trip:type_name -> google.protobuf.Duration
-	82,  // 13: entente.v1.Session.certificate_expire_time:type_name -> google.protobuf.Timestamp
-	85,  // 14: entente.v1.Contract.resources:type_name -> entente.v1.ResourceList
-	85,  // 15: entente.v1.Contract.used:type_name -> entente.v1.ResourceList
-	82,  // 16: entente.v1.Contract.not_before:type_name -> google.protobuf.Timestamp
-	82,  // 17: entente.v1.Contract.not_after:type_name -> google.protobuf.Timestamp
-	86,  // 18: entente.v1.Contract.price:type_name -> entente.v1.PriceList
-	82,  // 19: entente.v1.Contract.drain_until:type_name -> google.protobuf.Timestamp
-	82,  // 20: entente.v1.Contract.close_time:type_name -> google.protobuf.Timestamp
-	84,  // 21: entente.v1.Tunnel.round_trip:type_name -> google.protobuf.Duration
-	74,  // 22: entente.v1.Tunnel.local_prefixes:type_name -> entente.v1.Tunnel.LocalPrefixesEntry
-	75,  // 23: entente.v1.Tunnel.remote_prefixes:type_name -> entente.v1.Tunnel.RemotePrefixesEntry
-	82,  // 24: entente.v1.GetInfoResponse.root_expire_time:type_name -> google.protobuf.Timestamp
-	82,  // 25: entente.v1.GetInfoResponse.certificate_expire_time:type_name -> google.protobuf.Timestamp
-	1,   // 26: entente.v1.ListPeersResponse.peers:type_name -> entente.v1.Peer
-	1,   // 27: entente.v1.GetPeerResponse.peer:type_name -> entente.v1.Peer
-	84,  // 28: entente.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	82,  // 29: entente.v1.CreateTokenResponse.expire_time:type_name -> google.protobuf.Timestamp
-	1,   // 30: entente.v1.JoinPeerResponse.peer:type_name -> entente.v1.Peer
-	85,  // 31: entente.v1.CreatePeeringRequest.resources:type_name -> entente.v1.ResourceList
-	84,  // 32: entente.v1.CreatePeeringRequest.duration:type_name -> google.protobuf.Duration
-	87,  // 33: entente.v1.CreatePeeringRequest.price_ceiling:type_name -> entente.v1.Money
-	76,  // 34: entente.v1.CreatePeeringRequest.node_selector:type_name -> entente.v1.CreatePeeringRequest.NodeSelectorEntry
-	77,  // 35: entente.v1.CreatePeeringRequest.peer_selector:type_name -> entente.v1.CreatePeeringRequest.PeerSelectorEntry
-	88,  // 36: entente.v1.CreatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
-	24,  // 37: entente.v1.ListOffloadingsResponse.offloadings:type_name -> entente.v1.Offloading
-	25,  // 38: entente.v1.Offloading.clusters:type_name -> entente.v1.OffloadingInCluster
-	82,  // 39: entente.v1.Offloading.create_time:type_name -> google.protobuf.Timestamp
-	30,  // 40: entente.v1.ListTokensResponse.tokens:type_name -> entente.v1.Token
-	82,  // 41: entente.v1.Token.create_time:type_name -> google.protobuf.Timestamp
-	82,  // 42: entente.v1.Token.expire_time:type_name -> google.protobuf.Timestamp
-	1,   // 43: entente.v1.IntroducePeerResponse.peer:type_name -> entente.v1.Peer
-	1,   // 44: entente.v1.ApprovePeerResponse.peer:type_name -> entente.v1.Peer
-	1,   // 45: entente.v1.DenyPeerResponse.peer:type_name -> entente.v1.Peer
-	1,   // 46: entente.v1.WatchPeersResponse.peer:type_name -> entente.v1.Peer
-	82,  // 47: entente.v1.WatchEventsResponse.time:type_name -> google.protobuf.Timestamp
-	85,  // 48: entente.v1.Peering.resources:type_name -> entente.v1.ResourceList
-	84,  // 49: entente.v1.Peering.duration:type_name -> google.protobuf.Duration
-	87,  // 50: entente.v1.Peering.price_ceiling:type_name -> entente.v1.Money
-	0,   // 51: entente.v1.Peering.accepted:type_name -> entente.v1.Condition
-	43,  // 52: entente.v1.ListPeeringsResponse.peerings:type_name -> entente.v1.Peering
-	43,  // 53: entente.v1.GetPeeringResponse.peering:type_name -> entente.v1.Peering
-	43,  // 54: entente.v1.UpdatePeeringRequest.peering:type_name -> entente.v1.Peering
-	89,  // 55: entente.v1.UpdatePeeringRequest.update_mask:type_name -> google.protobuf.FieldMask
-	43,  // 56: entente.v1.UpdatePeeringResponse.peering:type_name -> entente.v1.Peering
-	88,  // 57: entente.v1.UpdatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
-	85,  // 58: entente.v1.PendingRequest.resources:type_name -> entente.v1.ResourceList
-	84,  // 59: entente.v1.PendingRequest.duration:type_name -> google.protobuf.Duration
-	87,  // 60: entente.v1.PendingRequest.price_ceiling:type_name -> entente.v1.Money
-	82,  // 61: entente.v1.PendingRequest.create_time:type_name -> google.protobuf.Timestamp
-	78,  // 62: entente.v1.PendingRequest.node_selector:type_name -> entente.v1.PendingRequest.NodeSelectorEntry
-	52,  // 63: entente.v1.ListPeeringRequestsResponse.requests:type_name -> entente.v1.PendingRequest
-	85,  // 64: entente.v1.TestPolicyRequest.resources:type_name -> entente.v1.ResourceList
-	84,  // 65: entente.v1.TestPolicyRequest.duration:type_name -> google.protobuf.Duration
-	79,  // 66: entente.v1.TestPolicyRequest.node_selector:type_name -> entente.v1.TestPolicyRequest.NodeSelectorEntry
-	87,  // 67: entente.v1.TestPolicyRequest.price_ceiling:type_name -> entente.v1.Money
-	61,  // 68: entente.v1.TestPolicyResponse.results:type_name -> entente.v1.PolicyTest
-	88,  // 69: entente.v1.PolicyTest.advertisement:type_name -> entente.v1.Advertisement
-	4,   // 70: entente.v1.ListContractsResponse.contracts:type_name -> entente.v1.Contract
-	4,   // 71: entente.v1.AdminServiceGetContractResponse.contract:type_name -> entente.v1.Contract
-	4,   // 72: entente.v1.AdminServiceTerminateContractResponse.contract:type_name -> entente.v1.Contract
-	70,  // 73: entente.v1.ListUsageResponse.usage:type_name -> entente.v1.Usage
-	82,  // 74: entente.v1.Usage.start_time:type_name -> google.protobuf.Timestamp
-	82,  // 75: entente.v1.Usage.end_time:type_name -> google.protobuf.Timestamp
-	80,  // 76: entente.v1.Usage.stated:type_name -> entente.v1.Usage.StatedEntry
-	81,  // 77: entente.v1.Usage.counted:type_name -> entente.v1.Usage.CountedEntry
-	87,  // 78: entente.v1.Usage.amount:type_name -> entente.v1.Money
-	87,  // 79: entente.v1.Usage.counted_amount:type_name -> entente.v1.Money
-	82,  // 80: entente.v1.RolloverIdentityResponse.root_expire_time:type_name -> google.protobuf.Timestamp
-	82,  // 81: entente.v1.RolloverIdentityResponse.overlap_end_time:type_name -> google.protobuf.Timestamp
-	6,   // 82: entente.v1.AdminService.GetInfo:input_type -> entente.v1.GetInfoRequest
-	8,   // 83: entente.v1.AdminService.ListPeers:input_type -> entente.v1.ListPeersRequest
-	10,  // 84: entente.v1.AdminService.GetPeer:input_type -> entente.v1.GetPeerRequest
-	12,  // 85: entente.v1.AdminService.CreateToken:input_type -> entente.v1.CreateTokenRequest
-	28,  // 86: entente.v1.AdminService.ListTokens:input_type -> entente.v1.ListTokensRequest
-	31,  // 87: entente.v1.AdminService.RevokeToken:input_type -> entente.v1.RevokeTokenRequest
-	14,  // 88: entente.v1.AdminService.JoinPeer:input_type -> entente.v1.JoinPeerRequest
-	33,  // 89: entente.v1.AdminService.IntroducePeer:input_type -> entente.v1.IntroducePeerRequest
-	35,  // 90: entente.v1.AdminService.ApprovePeer:input_type -> entente.v1.ApprovePeerRequest
-	37,  // 91: entente.v1.AdminService.DenyPeer:input_type -> entente.v1.DenyPeerRequest
-	39,  // 92: entente.v1.AdminService.WatchPeers:input_type -> entente.v1.WatchPeersRequest
-	41,  // 93: entente.v1.AdminService.WatchEvents:input_type -> entente.v1.WatchEventsRequest
-	16,  // 94: entente.v1.AdminService.CreatePeering:input_type -> entente.v1.CreatePeeringRequest
-	44,  // 95: entente.v1.AdminService.ListPeerings:input_type -> entente.v1.ListPeeringsRequest
-	46,  // 96: entente.v1.AdminService.GetPeering:input_type -> entente.v1.GetPeeringRequest
-	48,  // 97: entente.v1.AdminService.UpdatePeering:input_type -> entente.v1.UpdatePeeringRequest
-	50,  // 98: entente.v1.AdminService.DeletePeering:input_type -> entente.v1.DeletePeeringRequest
-	53,  // 99: entente.v1.AdminService.ListPeeringRequests:input_type -> entente.v1.ListPeeringRequestsRequest
-	55,  // 100: entente.v1.AdminService.ApprovePeeringRequest:input_type -> entente.v1.ApprovePeeringRequestRequest
-	57,  // 101: entente.v1.AdminService.DenyPeeringRequest:input_type -> entente.v1.DenyPeeringRequestRequest
-	59,  // 102: entente.v1.AdminService.TestPolicy:input_type -> entente.v1.TestPolicyRequest
-	62,  // 103: entente.v1.AdminService.ListContracts:input_type -> entente.v1.ListContractsRequest
-	64,  // 104: entente.v1.AdminService.GetContract:input_type -> entente.v1.AdminServiceGetContractRequest
-	66,  // 105: entente.v1.AdminService.TerminateContract:input_type -> entente.v1.AdminServiceTerminateContractRequest
-	68,  // 106: entente.v1.AdminService.ListUsage:input_type -> entente.v1.ListUsageRequest
-	71,  // 107: entente.v1.AdminService.RolloverIdentity:input_type -> entente.v1.RolloverIdentityRequest
-	18,  // 108: entente.v1.AdminService.EndPeering:input_type -> entente.v1.EndPeeringRequest
-	20,  // 109: entente.v1.AdminService.OffloadNamespace:input_type -> entente.v1.OffloadNamespaceRequest
-	22,  // 110: entente.v1.AdminService.ListOffloadings:input_type -> entente.v1.ListOffloadingsRequest
-	26,  // 111: entente.v1.AdminService.UnoffloadNamespace:input_type -> entente.v1.UnoffloadNamespaceRequest
-	7,   // 112: entente.v1.AdminService.GetInfo:output_type -> entente.v1.GetInfoResponse
-	9,   // 113: entente.v1.AdminService.ListPeers:output_type -> entente.v1.ListPeersResponse
-	11,  // 114: entente.v1.AdminService.GetPeer:output_type -> entente.v1.GetPeerResponse
-	13,  // 115: entente.v1.AdminService.CreateToken:output_type -> entente.v1.CreateTokenResponse
-	29,  // 116: entente.v1.AdminService.ListTokens:output_type -> entente.v1.ListTokensResponse
-	32,  // 117: entente.v1.AdminService.RevokeToken:output_type -> entente.v1.RevokeTokenResponse
-	15,  // 118: entente.v1.AdminService.JoinPeer:output_type -> entente.v1.JoinPeerResponse
-	34,  // 119: entente.v1.AdminService.IntroducePeer:output_type -> entente.v1.IntroducePeerResponse
-	36,  // 120: entente.v1.AdminService.ApprovePeer:output_type -> entente.v1.ApprovePeerResponse
-	38,  // 121: entente.v1.AdminService.DenyPeer:output_type -> entente.v1.DenyPeerResponse
-	40,  // 122: entente.v1.AdminService.WatchPeers:output_type -> entente.v1.WatchPeersResponse
-	42,  // 123: entente.v1.AdminService.WatchEvents:output_type -> entente.v1.WatchEventsResponse
-	17,  // 124: entente.v1.AdminService.CreatePeering:output_type -> entente.v1.CreatePeeringResponse
-	45,  // 125: entente.v1.AdminService.ListPeerings:output_type -> entente.v1.ListPeeringsResponse
-	47,  // 126: entente.v1.AdminService.GetPeering:output_type -> entente.v1.GetPeeringResponse
-	49,  // 127: entente.v1.AdminService.UpdatePeering:output_type -> entente.v1.UpdatePeeringResponse
-	51,  // 128: entente.v1.AdminService.DeletePeering:output_type -> entente.v1.DeletePeeringResponse
-	54,  // 129: entente.v1.AdminService.ListPeeringRequests:output_type -> entente.v1.ListPeeringRequestsResponse
-	56,  // 130: entente.v1.AdminService.ApprovePeeringRequest:output_type -> entente.v1.ApprovePeeringRequestResponse
-	58,  // 131: entente.v1.AdminService.DenyPeeringRequest:output_type -> entente.v1.DenyPeeringRequestResponse
-	60,  // 132: entente.v1.AdminService.TestPolicy:output_type -> entente.v1.TestPolicyResponse
-	63,  // 133: entente.v1.AdminService.ListContracts:output_type -> entente.v1.ListContractsResponse
-	65,  // 134: entente.v1.AdminService.GetContract:output_type -> entente.v1.AdminServiceGetContractResponse
-	67,  // 135: entente.v1.AdminService.TerminateContract:output_type -> entente.v1.AdminServiceTerminateContractResponse
-	69,  // 136: entente.v1.AdminService.ListUsage:output_type -> entente.v1.ListUsageResponse
-	72,  // 137: entente.v1.AdminService.RolloverIdentity:output_type -> entente.v1.RolloverIdentityResponse
-	19,  // 138: entente.v1.AdminService.EndPeering:output_type -> entente.v1.EndPeeringResponse
-	21,  // 139: entente.v1.AdminService.OffloadNamespace:output_type -> entente.v1.OffloadNamespaceResponse
-	23,  // 140: entente.v1.AdminService.ListOffloadings:output_type -> entente.v1.ListOffloadingsResponse
-	27,  // 141: entente.v1.AdminService.UnoffloadNamespace:output_type -> entente.v1.UnoffloadNamespaceResponse
-	112, // [112:142] is the sub-list for method output_type
-	82,  // [82:112] is the sub-list for method input_type
-	82,  // [82:82] is the sub-list for extension type_name
-	82,  // [82:82] is the sub-list for extension extendee
-	0,   // [0:82] is the sub-list for field type_name
+	83,  // 9: entente.v1.Sighting.see_time:type_name -> google.protobuf.Timestamp
+	83,  // 10: entente.v1.Session.since:type_name -> google.protobuf.Timestamp
+	85,  // 11: entente.v1.Session.clock_skew:type_name -> google.protobuf.Duration
+	85,  // 12: entente.v1.Session.round_trip:type_name -> google.protobuf.Duration
+	83,  // 13: entente.v1.Session.certificate_expire_time:type_name -> google.protobuf.Timestamp
+	86,  // 14: entente.v1.Contract.resources:type_name -> entente.v1.ResourceList
+	86,  // 15: entente.v1.Contract.used:type_name -> entente.v1.ResourceList
+	83,  // 16: entente.v1.Contract.not_before:type_name -> google.protobuf.Timestamp
+	83,  // 17: entente.v1.Contract.not_after:type_name -> google.protobuf.Timestamp
+	87,  // 18: entente.v1.Contract.price:type_name -> entente.v1.PriceList
+	83,  // 19: entente.v1.Contract.drain_until:type_name -> google.protobuf.Timestamp
+	83,  // 20: entente.v1.Contract.close_time:type_name -> google.protobuf.Timestamp
+	85,  // 21: entente.v1.Tunnel.round_trip:type_name -> google.protobuf.Duration
+	75,  // 22: entente.v1.Tunnel.local_prefixes:type_name -> entente.v1.Tunnel.LocalPrefixesEntry
+	76,  // 23: entente.v1.Tunnel.remote_prefixes:type_name -> entente.v1.Tunnel.RemotePrefixesEntry
+	83,  // 24: entente.v1.GetInfoResponse.root_expire_time:type_name -> google.protobuf.Timestamp
+	83,  // 25: entente.v1.GetInfoResponse.certificate_expire_time:type_name -> google.protobuf.Timestamp
+	8,   // 26: entente.v1.GetInfoResponse.dns_publications:type_name -> entente.v1.DNSPublication
+	83,  // 27: entente.v1.DNSPublication.confirm_time:type_name -> google.protobuf.Timestamp
+	1,   // 28: entente.v1.ListPeersResponse.peers:type_name -> entente.v1.Peer
+	1,   // 29: entente.v1.GetPeerResponse.peer:type_name -> entente.v1.Peer
+	85,  // 30: entente.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	83,  // 31: entente.v1.CreateTokenResponse.expire_time:type_name -> google.protobuf.Timestamp
+	1,   // 32: entente.v1.JoinPeerResponse.peer:type_name -> entente.v1.Peer
+	86,  // 33: entente.v1.CreatePeeringRequest.resources:type_name -> entente.v1.ResourceList
+	85,  // 34: entente.v1.CreatePeeringRequest.duration:type_name -> google.protobuf.Duration
+	88,  // 35: entente.v1.CreatePeeringRequest.price_ceiling:type_name -> entente.v1.Money
+	77,  // 36: entente.v1.CreatePeeringRequest.node_selector:type_name -> entente.v1.CreatePeeringRequest.NodeSelectorEntry
+	78,  // 37: entente.v1.CreatePeeringRequest.peer_selector:type_name -> entente.v1.CreatePeeringRequest.PeerSelectorEntry
+	89,  // 38: entente.v1.CreatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
+	25,  // 39: entente.v1.ListOffloadingsResponse.offloadings:type_name -> entente.v1.Offloading
+	26,  // 40: entente.v1.Offloading.clusters:type_name -> entente.v1.OffloadingInCluster
+	83,  // 41: entente.v1.Offloading.create_time:type_name -> google.protobuf.Timestamp
+	31,  // 42: entente.v1.ListTokensResponse.tokens:type_name -> entente.v1.Token
+	83,  // 43: entente.v1.Token.create_time:type_name -> google.protobuf.Timestamp
+	83,  // 44: entente.v1.Token.expire_time:type_name -> google.protobuf.Timestamp
+	1,   // 45: entente.v1.IntroducePeerResponse.peer:type_name -> entente.v1.Peer
+	1,   // 46: entente.v1.ApprovePeerResponse.peer:type_name -> entente.v1.Peer
+	1,   // 47: entente.v1.DenyPeerResponse.peer:type_name -> entente.v1.Peer
+	1,   // 48: entente.v1.WatchPeersResponse.peer:type_name -> entente.v1.Peer
+	83,  // 49: entente.v1.WatchEventsResponse.time:type_name -> google.protobuf.Timestamp
+	86,  // 50: entente.v1.Peering.resources:type_name -> entente.v1.ResourceList
+	85,  // 51: entente.v1.Peering.duration:type_name -> google.protobuf.Duration
+	88,  // 52: entente.v1.Peering.price_ceiling:type_name -> entente.v1.Money
+	0,   // 53: entente.v1.Peering.accepted:type_name -> entente.v1.Condition
+	44,  // 54: entente.v1.ListPeeringsResponse.peerings:type_name -> entente.v1.Peering
+	44,  // 55: entente.v1.GetPeeringResponse.peering:type_name -> entente.v1.Peering
+	44,  // 56: entente.v1.UpdatePeeringRequest.peering:type_name -> entente.v1.Peering
+	90,  // 57: entente.v1.UpdatePeeringRequest.update_mask:type_name -> google.protobuf.FieldMask
+	44,  // 58: entente.v1.UpdatePeeringResponse.peering:type_name -> entente.v1.Peering
+	89,  // 59: entente.v1.UpdatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
+	86,  // 60: entente.v1.PendingRequest.resources:type_name -> entente.v1.ResourceList
+	85,  // 61: entente.v1.PendingRequest.duration:type_name -> google.protobuf.Duration
+	88,  // 62: entente.v1.PendingRequest.price_ceiling:type_name -> entente.v1.Money
+	83,  // 63: entente.v1.PendingRequest.create_time:type_name -> google.protobuf.Timestamp
+	79,  // 64: entente.v1.PendingRequest.node_selector:type_name -> entente.v1.PendingRequest.NodeSelectorEntry
+	53,  // 65: entente.v1.ListPeeringRequestsResponse.requests:type_name -> entente.v1.PendingRequest
+	86,  // 66: entente.v1.TestPolicyRequest.resources:type_name -> entente.v1.ResourceList
+	85,  // 67: entente.v1.TestPolicyRequest.duration:type_name -> google.protobuf.Duration
+	80,  // 68: entente.v1.TestPolicyRequest.node_selector:type_name -> entente.v1.TestPolicyRequest.NodeSelectorEntry
+	88,  // 69: entente.v1.TestPolicyRequest.price_ceiling:type_name -> entente.v1.Money
+	62,  // 70: entente.v1.TestPolicyResponse.results:type_name -> entente.v1.PolicyTest
+	89,  // 71: entente.v1.PolicyTest.advertisement:type_name -> entente.v1.Advertisement
+	4,   // 72: entente.v1.ListContractsResponse.contracts:type_name -> entente.v1.Contract
+	4,   // 73: entente.v1.AdminServiceGetContractResponse.contract:type_name -> entente.v1.Contract
+	4,   // 74: entente.v1.AdminServiceTerminateContractResponse.contract:type_name -> entente.v1.Contract
+	71,  // 75: entente.v1.ListUsageResponse.usage:type_name -> entente.v1.Usage
+	83,  // 76: entente.v1.Usage.start_time:type_name -> google.protobuf.Timestamp
+	83,  // 77: entente.v1.Usage.end_time:type_name -> google.protobuf.Timestamp
+	81,  // 78: entente.v1.Usage.stated:type_name -> entente.v1.Usage.StatedEntry
+	82,  // 79: entente.v1.Usage.counted:type_name -> entente.v1.Usage.CountedEntry
+	88,  // 80: entente.v1.Usage.amount:type_name -> entente.v1.Money
+	88,  // 81: entente.v1.Usage.counted_amount:type_name -> entente.v1.Money
+	83,  // 82: entente.v1.RolloverIdentityResponse.root_expire_time:type_name -> google.protobuf.Timestamp
+	83,  // 83: entente.v1.RolloverIdentityResponse.overlap_end_time:type_name -> google.protobuf.Timestamp
+	6,   // 84: entente.v1.AdminService.GetInfo:input_type -> entente.v1.GetInfoRequest
+	9,   // 85: entente.v1.AdminService.ListPeers:input_type -> entente.v1.ListPeersRequest
+	11,  // 86: entente.v1.AdminService.GetPeer:input_type -> entente.v1.GetPeerRequest
+	13,  // 87: entente.v1.AdminService.CreateToken:input_type -> entente.v1.CreateTokenRequest
+	29,  // 88: entente.v1.AdminService.ListTokens:input_type -> entente.v1.ListTokensRequest
+	32,  // 89: entente.v1.AdminService.RevokeToken:input_type -> entente.v1.RevokeTokenRequest
+	15,  // 90: entente.v1.AdminService.JoinPeer:input_type -> entente.v1.JoinPeerRequest
+	34,  // 91: entente.v1.AdminService.IntroducePeer:input_type -> entente.v1.IntroducePeerRequest
+	36,  // 92: entente.v1.AdminService.ApprovePeer:input_type -> entente.v1.ApprovePeerRequest
+	38,  // 93: entente.v1.AdminService.DenyPeer:input_type -> entente.v1.DenyPeerRequest
+	40,  // 94: entente.v1.AdminService.WatchPeers:input_type -> entente.v1.WatchPeersRequest
+	42,  // 95: entente.v1.AdminService.WatchEvents:input_type -> entente.v1.WatchEventsRequest
+	17,  // 96: entente.v1.AdminService.CreatePeering:input_type -> entente.v1.CreatePeeringRequest
+	45,  // 97: entente.v1.AdminService.ListPeerings:input_type -> entente.v1.ListPeeringsRequest
+	47,  // 98: entente.v1.AdminService.GetPeering:input_type -> entente.v1.GetPeeringRequest
+	49,  // 99: entente.v1.AdminService.UpdatePeering:input_type -> entente.v1.UpdatePeeringRequest
+	51,  // 100: entente.v1.AdminService.DeletePeering:input_type -> entente.v1.DeletePeeringRequest
+	54,  // 101: entente.v1.AdminService.ListPeeringRequests:input_type -> entente.v1.ListPeeringRequestsRequest
+	56,  // 102: entente.v1.AdminService.ApprovePeeringRequest:input_type -> entente.v1.ApprovePeeringRequestRequest
+	58,  // 103: entente.v1.AdminService.DenyPeeringRequest:input_type -> entente.v1.DenyPeeringRequestRequest
+	60,  // 104: entente.v1.AdminService.TestPolicy:input_type -> entente.v1.TestPolicyRequest
+	63,  // 105: entente.v1.AdminService.ListContracts:input_type -> entente.v1.ListContractsRequest
+	65,  // 106: entente.v1.AdminService.GetContract:input_type -> entente.v1.AdminServiceGetContractRequest
+	67,  // 107: entente.v1.AdminService.TerminateContract:input_type -> entente.v1.AdminServiceTerminateContractRequest
+	69,  // 108: entente.v1.AdminService.ListUsage:input_type -> entente.v1.ListUsageRequest
+	72,  // 109: entente.v1.AdminService.RolloverIdentity:input_type -> entente.v1.RolloverIdentityRequest
+	19,  // 110: entente.v1.AdminService.EndPeering:input_type -> entente.v1.EndPeeringRequest
+	21,  // 111: entente.v1.AdminService.OffloadNamespace:input_type -> entente.v1.OffloadNamespaceRequest
+	23,  // 112: entente.v1.AdminService.ListOffloadings:input_type -> entente.v1.ListOffloadingsRequest
+	27,  // 113: entente.v1.AdminService.UnoffloadNamespace:input_type -> entente.v1.UnoffloadNamespaceRequest
+	7,   // 114: entente.v1.AdminService.GetInfo:output_type -> entente.v1.GetInfoResponse
+	10,  // 115: entente.v1.AdminService.ListPeers:output_type -> entente.v1.ListPeersResponse
+	12,  // 116: entente.v1.AdminService.GetPeer:output_type -> entente.v1.GetPeerResponse
+	14,  // 117: entente.v1.AdminService.CreateToken:output_type -> entente.v1.CreateTokenResponse
+	30,  // 118: entente.v1.AdminService.ListTokens:output_type -> entente.v1.ListTokensResponse
+	33,  // 119: entente.v1.AdminService.RevokeToken:output_type -> entente.v1.RevokeTokenResponse
+	16,  // 120: entente.v1.AdminService.JoinPeer:output_type -> entente.v1.JoinPeerResponse
+	35,  // 121: entente.v1.AdminService.IntroducePeer:output_type -> entente.v1.IntroducePeerResponse
+	37,  // 122: entente.v1.AdminService.ApprovePeer:output_type -> entente.v1.ApprovePeerResponse
+	39,  // 123: entente.v1.AdminService.DenyPeer:output_type -> entente.v1.DenyPeerResponse
+	41,  // 124: entente.v1.AdminService.WatchPeers:output_type -> entente.v1.WatchPeersResponse
+	43,  // 125: entente.v1.AdminService.WatchEvents:output_type -> entente.v1.WatchEventsResponse
+	18,  // 126: entente.v1.AdminService.CreatePeering:output_type -> entente.v1.CreatePeeringResponse
+	46,  // 127: entente.v1.AdminService.ListPeerings:output_type -> entente.v1.ListPeeringsResponse
+	48,  // 128: entente.v1.AdminService.GetPeering:output_type -> entente.v1.GetPeeringResponse
+	50,  // 129: entente.v1.AdminService.UpdatePeering:output_type -> entente.v1.UpdatePeeringResponse
+	52,  // 130: entente.v1.AdminService.DeletePeering:output_type -> entente.v1.DeletePeeringResponse
+	55,  // 131: entente.v1.AdminService.ListPeeringRequests:output_type -> entente.v1.ListPeeringRequestsResponse
+	57,  // 132: entente.v1.AdminService.ApprovePeeringRequest:output_type -> entente.v1.ApprovePeeringRequestResponse
+	59,  // 133: entente.v1.AdminService.DenyPeeringRequest:output_type -> entente.v1.DenyPeeringRequestResponse
+	61,  // 134: entente.v1.AdminService.TestPolicy:output_type -> entente.v1.TestPolicyResponse
+	64,  // 135: entente.v1.AdminService.ListContracts:output_type -> entente.v1.ListContractsResponse
+	66,  // 136: entente.v1.AdminService.GetContract:output_type -> entente.v1.AdminServiceGetContractResponse
+	68,  // 137: entente.v1.AdminService.TerminateContract:output_type -> entente.v1.AdminServiceTerminateContractResponse
+	70,  // 138: entente.v1.AdminService.ListUsage:output_type -> entente.v1.ListUsageResponse
+	73,  // 139: entente.v1.AdminService.RolloverIdentity:output_type -> entente.v1.RolloverIdentityResponse
+	20,  // 140: entente.v1.AdminService.EndPeering:output_type -> entente.v1.EndPeeringResponse
+	22,  // 141: entente.v1.AdminService.OffloadNamespace:output_type -> entente.v1.OffloadNamespaceResponse
+	24,  // 142: entente.v1.AdminService.ListOffloadings:output_type -> entente.v1.ListOffloadingsResponse
+	28,  // 143: entente.v1.AdminService.UnoffloadNamespace:output_type -> entente.v1.UnoffloadNamespaceResponse
+	114, // [114:144] is the sub-list for method output_type
+	84,  // [84:114] is the sub-list for method input_type
+	84,  // [84:84] is the sub-list for extension type_name
+	84,  // [84:84] is the sub-list for extension extendee
+	0,   // [0:84] is the sub-list for field type_name
 }
 
 func init() { file_entente_v1_admin_proto_init() }
@@ -5516,7 +5671,7 @@ func file_entente_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_entente_v1_admin_proto_rawDesc), len(file_entente_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   82,
+			NumMessages:   83,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
