@@ -42,10 +42,17 @@ func (a *agent) adminAPI(ctx context.Context) error {
 // adminSelf is what administrators are told of this cluster.
 func (a *agent) adminSelf(context.Context) (server.Self, error) {
 	_, expires := a.source.Leaf()
-	return server.Self{
-		ID: a.source.ID(), Name: a.name(), Version: version.Version, Endpoints: a.endpoints(), Protocol: controller.Protocol,
+	endpoints := a.endpoints()
+	s := a.service(endpoints)
+	self := server.Self{
+		ID: a.source.ID(), Name: a.name(), Version: version.Version, Endpoints: endpoints, Protocol: controller.Protocol,
 		RootExpires: a.source.Identity().Root().NotAfter, CertificateExpires: expires,
-	}, nil
+		Fingerprint: s.Text.Fingerprint, Automatic: s.Automatic,
+	}
+	if published := a.published.Load(); published != nil {
+		self.DNS = *published
+	}
+	return self, nil
 }
 
 // issued is the tokens of this cluster. It implements server.Tokens.

@@ -162,6 +162,8 @@ type agent struct {
 	// automatic says whether this cluster peers by policy, without being asked: then it
 	// is published so. Nil is no.
 	automatic func() bool
+	// published is where this cluster is in DNS; nil is nowhere.
+	published atomic.Pointer[[]server.DNSPublication]
 
 	peersWake, trustWake, contractsWake *waker
 	serving                             atomic.Bool

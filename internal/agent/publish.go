@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/miekg/dns"
@@ -26,6 +27,7 @@ import (
 	"github.com/entente-dev/entente/discovery"
 	"github.com/entente-dev/entente/discovery/dnssd"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/server"
 )
 
 // UpdateConfig is where this cluster publishes itself by dynamic updates (RFC 2136).
@@ -77,6 +79,9 @@ type publication struct {
 	Host      string       `json:"host"`
 	Port      uint16       `json:"port"`
 	Addresses []netip.Addr `json:"addresses"`
+	// Confirmed is when the server was last seen to have the cluster's own records; zero
+	// for never.
+	Confirmed time.Time `json:"confirmed,omitzero"`
 }
 
 // same says that publishing the one keeps the other up to date, whatever its key, its
@@ -85,6 +90,12 @@ func (p publication) same(o publication) bool { return p.label() == o.label() }
 
 func (p publication) label() string {
 	return fmt.Sprintf("%q in %s at %s for %s", p.Name, p.Domain+"/"+p.Zone, p.Server, p.ID)
+}
+
+// waits says whether a publication is to be found until another is. Under another name or
+// ID in the same domain it would be in the way: host and instance are the same.
+func (p publication) waits(want publication) bool {
+	return !p.Confirmed.IsZero() && p.ID == want.ID && (p.Domain != want.Domain || p.Name == want.Name)
 }
 
 func (p publication) service() discovery.Service {
@@ -114,6 +125,8 @@ type publishing struct {
 	tries map[string]*attempt
 	// missing are records that only the zone's administrator can add.
 	missing []string
+	// report is what administrators are told.
+	report *atomic.Pointer[[]server.DNSPublication]
 }
 
 // attempt is how publishing or withdrawing went, and when it is due again.
@@ -128,7 +141,7 @@ type attempt struct {
 // publish keeps this cluster in DNS, while this agent leads.
 func (a *agent) publish(context.Context) error {
 	p := &publishing{
-		cfg: a.cfg.Update, namespace: a.cfg.Namespace, client: a.direct, lookup: lookupHost, events: a.events, log: a.log, now: time.Now,
+		cfg: a.cfg.Update, namespace: a.cfg.Namespace, client: a.direct, lookup: lookupHost, events: a.events, log: a.log, now: time.Now, report: &a.published,
 		service: func() discovery.Service { return a.service(a.endpoints()) },
 	}
 	return a.run(p.run)
@@ -160,7 +173,9 @@ func (p *publishing) run(ctx context.Context) error {
 	}
 }
 
-// look does what is due. It is done when nothing is to be published and nothing is.
+// look does what is due. It is done when nothing is to be published and nothing is. A
+// cluster that moves is published in the new place before it is removed from the old
+// one: it is found all the time.
 func (p *publishing) look(ctx context.Context) (done bool, err error) {
 	before, err := p.load(ctx)
 	if err != nil {
@@ -168,26 +183,65 @@ func (p *publishing) look(ctx context.Context) (done bool, err error) {
 	}
 	want, service := p.want()
 	var lines, left []string
-	for _, old := range slices.Clone(p.known) {
-		if want != nil && old.same(*want) {
-			continue
-		}
+	var report []server.DNSPublication
+	withdraw := func(old publication) {
 		if err := p.withdraw(ctx, old, want); err != nil {
 			lines = append(lines, p.told(ctx, before, "NotWithdrawnFromDNS", err))
 			left = append(left, old.removal()...)
+			report = append(report, old.report(lines[len(lines)-1], true))
+		}
+	}
+	var waiting []publication
+	for _, old := range slices.Clone(p.known) {
+		switch {
+		case want != nil && old.same(*want):
+		case want != nil && old.waits(*want):
+			waiting = append(waiting, old)
+		default:
+			withdraw(old)
 		}
 	}
 	if want != nil {
-		lines = append(lines, p.keep(ctx, before, *want, service))
+		err := p.keep(ctx, *want, service)
+		line := p.kept(ctx, before, *want, err)
+		lines = append(lines, line)
+		if err == nil && len(p.missing) == 0 {
+			line = "" // nothing is wrong
+		}
+		is := *want
+		if i := slices.IndexFunc(p.known, want.same); i >= 0 {
+			is = p.known[i]
+		}
+		report = slices.Insert(report, 0, is.report(line, false))
+		for _, old := range waiting {
+			if line == "" {
+				withdraw(old)
+				continue
+			}
+			lines = append(lines, fmt.Sprintf("%q stays in %s until it is found in %s", old.Instance, old.Domain, want.Domain))
+			report = append(report, old.report("", true))
+		}
+		if p.tries[want.label()] == nil {
+			_ = p.keep(ctx, *want, service) // its error is that of the next look
+		}
 	} else if len(p.known) == 0 {
+		p.report.Store(nil)
 		return true, p.forget(ctx)
 	}
 	if ctx.Err() != nil {
 		return false, ctx.Err()
 	}
+	p.report.Store(&report)
 	return false, p.save(ctx, map[string]string{
 		updatesStatus: strings.Join(lines, "\n"), updatesMissing: strings.Join(p.missing, "\n"), updatesLeft: strings.Join(left, "\n"),
 	})
+}
+
+// report is what administrators are told of a publication.
+func (p publication) report(problem string, leaving bool) server.DNSPublication {
+	return server.DNSPublication{
+		Domain: p.Domain, Zone: p.Zone, Server: p.Server, Instance: p.Instance, Host: p.Host, Confirmed: p.Confirmed, Leaving: leaving, Problem: problem,
+	}
 }
 
 // want returns what is to be published; nil for nothing.
@@ -210,10 +264,9 @@ func (p *publishing) want() (*publication, discovery.Service) {
 	}, s
 }
 
-// keep publishes if that is due, and says how it is.
-func (p *publishing) keep(ctx context.Context, before map[string]string, want publication, s discovery.Service) string {
-	i := slices.IndexFunc(p.known, want.same)
-	if i >= 0 {
+// keep publishes if that is due. Its error is why it is not as it should be.
+func (p *publishing) keep(ctx context.Context, want publication, s discovery.Service) error {
+	if i := slices.IndexFunc(p.known, want.same); i >= 0 {
 		// The names that it has stay its own, also when others would be free.
 		s.Instance, s.Host = p.known[i].Instance, p.known[i].Host
 	}
@@ -222,7 +275,7 @@ func (p *publishing) keep(ctx context.Context, before map[string]string, want pu
 		err = errors.New("none of this cluster's endpoints is an address that others may dial: name one in peer.endpoints")
 	}
 	if ctx.Err() != nil {
-		return ""
+		return ctx.Err()
 	}
 	a := p.attempt(want.label(), s, p.cfg, raw, fmt.Sprint(err))
 	if a.due(p.now()) {
@@ -230,14 +283,19 @@ func (p *publishing) keep(ctx context.Context, before map[string]string, want pu
 			err = p.write(ctx, want, s, key)
 		}
 		if ctx.Err() != nil {
-			return "" // whatever came of it, the next one looks
+			return ctx.Err() // whatever came of it, the next one looks
 		}
 		a.end(p.now(), err)
 	}
-	if a.err != nil {
-		return p.told(ctx, before, "NotPublishedInDNS", fmt.Errorf("%q is not kept in DNS: %w", want.Name, a.err))
+	return a.err
+}
+
+// kept says how it is with what is to be published.
+func (p *publishing) kept(ctx context.Context, before map[string]string, want publication, err error) string {
+	if err != nil {
+		return p.told(ctx, before, "NotPublishedInDNS", fmt.Errorf("%q is not kept in DNS: %w", want.Name, err))
 	}
-	i = slices.IndexFunc(p.known, want.same)
+	i := slices.IndexFunc(p.known, want.same)
 	if i < 0 {
 		return ""
 	}
@@ -256,6 +314,9 @@ func (p *publishing) keep(ctx context.Context, before map[string]string, want pu
 // write makes the zone hold the service.
 func (p *publishing) write(ctx context.Context, want publication, s discovery.Service, key dnssd.Key) error {
 	return p.each(ctx, want.Server, func(server netip.AddrPort) error {
+		if i := slices.IndexFunc(p.known, want.same); i >= 0 {
+			want.Confirmed = p.known[i].Confirmed
+		}
 		claim := func(ctx context.Context, instance, host string) error {
 			want.Instance, want.Host = instance, host
 			return p.remember(ctx, want)
@@ -272,6 +333,7 @@ func (p *publishing) write(ctx context.Context, want publication, s discovery.Se
 		status := pub.Status()
 		p.missing = status.Missing
 		host, _, _ := strings.Cut(status.Host, ".")
+		want.Confirmed = p.now().UTC().Truncate(time.Second)
 		return claim(ctx, status.Instance, host)
 	})
 }
@@ -279,19 +341,13 @@ func (p *publishing) write(ctx context.Context, want publication, s discovery.Se
 // withdraw removes what was published if that is due. Its error is why it is still
 // there.
 func (p *publishing) withdraw(ctx context.Context, old publication, want *publication) error {
-	key, raw, err := p.key(ctx, old.place)
-	if err != nil && want != nil && want.Server == old.Server && want.Zone == old.Zone {
-		key, raw, err = p.key(ctx, want.place)
-	}
+	keys, of, err := p.keys(ctx, old, want)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	a := p.attempt(old.label(), raw, fmt.Sprint(err))
+	a := p.attempt(old.label(), of, fmt.Sprint(err))
 	if a.due(p.now()) {
-		var left []string
-		if err == nil {
-			left, err = p.remove(ctx, old, key)
-		}
+		left, err := p.remove(ctx, old, keys, err)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -301,6 +357,36 @@ func (p *publishing) withdraw(ctx context.Context, old publication, want *public
 		}
 	}
 	return fmt.Errorf("%q is still in %s, which is removed by hand with what ConfigMap %s has under %q: %w", old.Instance, old.Domain, UpdateConfigMap, updatesLeft, a.err)
+}
+
+// keys returns the keys that may remove a publication, and what they were read from: that
+// of its own Secret, and those with which the same zone is written now, as Secrets are
+// renamed and keys replaced. Its error is why there is none.
+func (p *publishing) keys(ctx context.Context, old publication, want *publication) (keys []dnssd.Key, of [][]byte, err error) {
+	places := []place{old.place}
+	if want != nil {
+		places = append(places, want.place)
+	}
+	for _, other := range p.known {
+		places = append(places, other.place)
+	}
+	var tried []place
+	for _, at := range places {
+		if at.Domain = old.Domain; at.Server != old.Server || at.Zone != old.Zone || slices.Contains(tried, at) {
+			continue
+		}
+		tried = append(tried, at)
+		key, raw, keyErr := p.key(ctx, at)
+		if keyErr == nil {
+			keys, of = append(keys, key), append(of, raw)
+		} else if err == nil {
+			err = keyErr
+		}
+	}
+	if len(keys) > 0 {
+		err = nil
+	}
+	return keys, of, err
 }
 
 func (p *publishing) withdrawn(old publication, left []string, want *publication) {
@@ -318,21 +404,26 @@ func (p *publishing) withdrawn(old publication, left []string, want *publication
 	p.event(corev1.EventTypeNormal, "WithdrawnFromDNS", text)
 }
 
-// remove takes a publication out of its zone, and returns the pointers that its key may
-// not remove.
-func (p *publishing) remove(ctx context.Context, old publication, key dnssd.Key) (left []string, err error) {
-	err = p.each(ctx, old.Server, func(server netip.AddrPort) error {
-		pub, err := dnssd.NewPublisher(dnssd.PublishConfig{
-			Service: old.service(), Domain: old.Domain, Zone: old.Zone, Key: key, Server: server,
-		})
-		if err != nil {
+// remove takes a publication out of its zone with the first of some keys that may do so,
+// and returns the pointers that it may not remove. Without keys it fails with err.
+func (p *publishing) remove(ctx context.Context, old publication, keys []dnssd.Key, err error) (left []string, _ error) {
+	for _, key := range keys {
+		err = p.each(ctx, old.Server, func(server netip.AddrPort) error {
+			pub, err := dnssd.NewPublisher(dnssd.PublishConfig{
+				Service: old.service(), Domain: old.Domain, Zone: old.Zone, Key: key, Server: server,
+			})
+			if err != nil {
+				return err
+			}
+			err = pub.Withdraw(ctx)
+			left = pub.Status().Left
 			return err
+		})
+		if err == nil {
+			return left, nil
 		}
-		err = pub.Withdraw(ctx)
-		left = pub.Status().Left
-		return err
-	})
-	return left, err
+	}
+	return nil, err
 }
 
 // removal is what removes a publication by hand, as lines for nsupdate.
@@ -537,11 +628,8 @@ func (p *publishing) unpublish(ctx context.Context) error {
 	}
 	var errs []error
 	for _, old := range p.known {
-		key, _, err := p.key(ctx, old.place)
-		if err == nil {
-			_, err = p.remove(ctx, old, key)
-		}
-		if err != nil {
+		keys, _, err := p.keys(ctx, old, nil)
+		if _, err = p.remove(ctx, old, keys, err); err != nil {
 			errs = append(errs, fmt.Errorf("%q stays in %s: %w; remove it by hand, with nsupdate: %s", old.Instance, old.Domain, err, strings.Join(old.removal(), "; ")))
 		}
 	}

@@ -9,9 +9,11 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,6 +25,7 @@ import (
 	"github.com/entente-dev/entente/discovery"
 	"github.com/entente-dev/entente/internal/namedtest"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/server"
 )
 
 const (
@@ -45,6 +48,7 @@ type updates struct {
 	clock    time.Time
 	name     string
 	at       []string
+	report   atomic.Pointer[[]server.DNSPublication]
 	// automatic is whether it peers by policy.
 	automatic bool
 }
@@ -73,7 +77,7 @@ zone "frozen.test" { type primary; file "frozen.test"; };
 func (u *updates) begin(cfg UpdateConfig) {
 	u.publishing = &publishing{
 		cfg: cfg, namespace: "entente-system", client: u.client, events: u.recorder, log: slog.New(slog.NewTextHandler(u.log, nil)),
-		now: func() time.Time { return u.clock }, lookup: lookupHost,
+		now: func() time.Time { return u.clock }, lookup: lookupHost, report: &u.report,
 		service: func() discovery.Service {
 			s := discovery.NewService(peering.ClusterID(strings.Repeat("a", 32)), u.name, 1, u.at)
 			s.Automatic = u.automatic
@@ -85,7 +89,12 @@ func (u *updates) begin(cfg UpdateConfig) {
 // secret makes the key's Secret have this; "" removes it.
 func (u *updates) secret(text string) {
 	u.t.Helper()
-	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "entente-system", Name: "dns-key"}}
+	u.secretNamed("dns-key", text)
+}
+
+func (u *updates) secretNamed(name, text string) {
+	u.t.Helper()
+	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "entente-system", Name: name}}
 	if err := u.client.Delete(u.t.Context(), s); ctrlclient.IgnoreNotFound(err) != nil {
 		u.t.Fatal(err)
 	}
@@ -172,6 +181,27 @@ func (u *updates) told(reason, text string) {
 	}
 }
 
+// reports checks what administrators are told of each place; times are not compared.
+func (u *updates) reports(want ...server.DNSPublication) {
+	u.t.Helper()
+	got := []server.DNSPublication{}
+	if all := u.report.Load(); all != nil {
+		got = slices.Clone(*all)
+	}
+	for i := range got {
+		if at := got[i].Confirmed; !at.IsZero() && (at.After(u.clock) || u.clock.Sub(at) > 15*time.Minute) {
+			u.t.Errorf("%s was confirmed at %s, and it is %s", got[i].Domain, at, u.clock)
+		}
+		if i < len(want) && want[i].Problem != "" && strings.Contains(got[i].Problem, want[i].Problem) {
+			got[i].Problem = want[i].Problem
+		}
+	}
+	confirmed := cmp.Transformer("ever", func(at time.Time) bool { return !at.IsZero() })
+	if diff := cmp.Diff(append([]server.DNSPublication{}, want...), got, confirmed); diff != "" {
+		u.t.Errorf("the report (-want +got)\n%s", diff)
+	}
+}
+
 // quiet checks that nothing was recorded.
 func (u *updates) quiet() {
 	u.t.Helper()
@@ -234,6 +264,7 @@ func TestTheClusterIsKeptInDNS(t *testing.T) {
 	u.look(0)
 	u.has("example.com", "bureau")
 	u.has("second.test", "bureau", "192.0.2.10")
+	u.told("WithdrawnFromDNS", `removed "bureau" from example.com`)
 
 	// And with no server nothing is left, of the ConfigMap neither.
 	u.begin(UpdateConfig{})
@@ -241,6 +272,7 @@ func TestTheClusterIsKeptInDNS(t *testing.T) {
 		t.Errorf("the ConfigMap has %v", u.configMap())
 	}
 	u.has("second.test", "bureau")
+	u.reports()
 }
 
 // What the server says reaches the administrator, and what is wrong can be set right
@@ -290,7 +322,6 @@ func TestWhatTheServerSaysIsTold(t *testing.T) {
 	u.begin(refused)
 	u.look(0)
 	u.told("NotPublishedInDNS", "REFUSED")
-	u.has("example.com", "office")
 	nobody := u.cfg
 	nobody.Server = "127.0.0.1:99999"
 	u.begin(nobody)
@@ -308,6 +339,132 @@ func TestWhatTheServerSaysIsTold(t *testing.T) {
 	}
 	u.look(publishLook)
 	u.has("example.com", "office", "192.0.2.12")
+}
+
+// A cluster that moves to another place is found all the time: it is in the new place
+// before it is gone from the old one.
+func TestAClusterThatMovesIsFoundAllTheTime(t *testing.T) {
+	t.Parallel()
+	u := newUpdates(t)
+	second := func(policy string) {
+		u.named.Configure(keyFile(updateSecret) + `
+zone "example.com" { type primary; file "example.com"; update-policy { grant office zonesub ANY; }; };
+zone "second.test" { type primary; file "second.test"; update-policy { ` + policy + ` }; };
+`)
+	}
+	u.look(0)
+	u.told("PublishedInDNS", "office")
+
+	// The other server is not there, and then its key may not write.
+	away := u.cfg
+	away.Server, away.Zone = "127.0.0.1:1", "second.test"
+	u.begin(away)
+	u.look(0)
+	u.told("NotPublishedInDNS", "reachable")
+	u.reports(
+		server.DNSPublication{Domain: "second.test", Zone: "second.test", Server: away.Server, Instance: "office", Host: "entente-aaaaaaaa", Problem: "connection refused"},
+		server.DNSPublication{Domain: "example.com", Zone: "example.com", Server: u.named.Addr.String(), Instance: "office", Host: "entente-aaaaaaaa", Confirmed: u.clock, Leaving: true},
+	)
+	u.has("example.com", "office", "192.0.2.10")
+	if status := u.configMap()["status"]; !strings.Contains(status, `"office" stays in example.com until it is found in second.test`) {
+		t.Errorf("the status is %q", status)
+	}
+	moved := u.cfg
+	moved.Server = u.named.Addr.String()
+	second("deny office zonesub ANY;")
+	u.begin(moved)
+	u.look(0)
+	u.told("NotPublishedInDNS", "REFUSED")
+	u.has("example.com", "office", "192.0.2.10")
+
+	// It may write its own records, and nobody finds those without pointers.
+	second("grant office zonesub SRV TXT A AAAA;")
+	u.begin(moved)
+	u.look(0)
+	u.told("PointersMissing", "2 more records")
+	u.has("example.com", "office", "192.0.2.10")
+
+	second("grant office zonesub ANY;")
+	u.begin(moved)
+	u.look(0)
+	u.has("second.test", "office", "192.0.2.10")
+	u.has("example.com", "office")
+	var said []string
+	for len(u.recorder.Events) > 0 {
+		said = append(said, strings.Fields(<-u.recorder.Events)[1])
+	}
+	if !slices.Equal(said, []string{"PublishedInDNS", "WithdrawnFromDNS"}) {
+		t.Errorf("the events are %q", said)
+	}
+	u.reports(server.DNSPublication{Domain: "second.test", Zone: "second.test", Server: moved.Server, Instance: "office", Host: "entente-aaaaaaaa", Confirmed: u.clock})
+
+	// Another name of the same server: what is removed there is what is wanted.
+	renamed := u.cfg
+	renamed.Server = fmt.Sprintf("localhost:%d", u.named.Addr.Port())
+	u.begin(renamed)
+	u.lookup = func(context.Context, string) ([]netip.Addr, error) {
+		return []netip.Addr{netip.MustParseAddr("127.0.0.1")}, nil
+	}
+	u.look(0)
+	u.has("second.test", "office", "192.0.2.10")
+	if published := u.configMap()["published"]; strings.Count(published, `"zone"`) != 1 {
+		t.Errorf("published is %s", published)
+	}
+}
+
+// What was published is removed with the key of its Secret, or with the one that is used
+// now for the same zone, whichever the server takes: keys are renamed and replaced.
+func TestWhatWasPublishedIsRemovedWithTheKeyThatWorks(t *testing.T) {
+	t.Parallel()
+	newKey := strings.Replace(keyFile(otherSecret), "office", "bureau", 1)
+	all := `zone "example.com" { type primary; file "example.com"; update-policy { grant office zonesub ANY; grant bureau zonesub ANY; }; };`
+	for name, tt := range map[string]struct {
+		// secret is what the Secret has that the settings named before, "" for no Secret, and
+		// keys are those that the server knows then. The settings name the new key now.
+		secret, keys string
+	}{
+		"the Secret was renamed":        {"", keyFile(updateSecret) + newKey},
+		"the key was replaced":          {keyFile(updateSecret), newKey},
+		"each key has names of its own": {keyFile(updateSecret), keyFile(updateSecret) + newKey},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			u := newUpdates(t)
+			u.look(0)
+			u.has("example.com", "office", "192.0.2.10")
+			u.secret(tt.secret)
+			u.secretNamed("new-key", newKey)
+			u.named.Configure(tt.keys + all)
+			u.cfg.Secret, u.name = "new-key", "bureau"
+			u.begin(u.cfg)
+			u.look(0)
+			u.told("WithdrawnFromDNS", "office")
+			u.has("example.com", "office")
+			u.has("example.com", "bureau", "192.0.2.10")
+		})
+	}
+	t.Run("an uninstall, too", func(t *testing.T) {
+		t.Parallel()
+		u := newUpdates(t)
+		u.look(0)
+		u.secret("")
+		u.secretNamed("new-key", newKey)
+		u.named.Configure(keyFile(updateSecret) + newKey + `zone "example.com" { type primary; file "example.com"; update-policy {
+	deny bureau name office._entente._tcp.example.com. ANY; grant bureau zonesub ANY; }; };`)
+		u.cfg.Secret, u.name = "new-key", "bureau"
+		u.begin(u.cfg)
+		u.look(0)
+		u.told("NotWithdrawnFromDNS", "REFUSED")
+		u.has("example.com", "bureau", "192.0.2.10")
+		u.has("example.com", "office", "192.0.2.10")
+		u.named.Configure(keyFile(updateSecret) + newKey + all)
+		u.begin(UpdateConfig{})
+		if err := u.unpublish(t.Context()); err != nil || u.configMap() != nil {
+			t.Errorf("the uninstall says %v and leaves %v", err, u.configMap())
+		}
+		u.has("example.com", "bureau")
+		u.has("example.com", "office")
+	})
 }
 
 // What cannot be removed is remembered and told, with what removes it by hand, until it

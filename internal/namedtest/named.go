@@ -37,14 +37,6 @@ func New(t testing.TB, config string, zones ...string) *Named {
 		t.Skip("named is not installed (Debian: bind9)")
 	}
 	n := &Named{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), FreePort(t)), t: t, dir: t.TempDir(), zone: dns.Fqdn(zones[0])}
-	n.write("named.conf", fmt.Sprintf(`
-options {
-	directory %q; pid-file none; session-keyfile none; managed-keys-directory %q;
-	listen-on port %d { 127.0.0.1; }; listen-on-v6 { none; };
-	recursion no; dnssec-validation no; notify no; allow-transfer { none; };
-};
-controls { };
-`, n.dir, n.dir, n.Addr.Port())+config)
 	for _, z := range zones {
 		n.write(z, "$TTL 60\n@ SOA ns hostmaster 1 3600 600 86400 60\n@ NS ns\nns A 127.0.0.1\n")
 	}
@@ -54,8 +46,23 @@ controls { };
 			t.Logf("named says:\n%s", n.log.String())
 		}
 	})
-	n.Start()
+	n.Configure(config)
 	return n
+}
+
+// Configure has it start again with other keys and zones, and with what it kept.
+func (n *Named) Configure(config string) {
+	n.t.Helper()
+	n.Stop()
+	n.write("named.conf", fmt.Sprintf(`
+options {
+	directory %q; pid-file none; session-keyfile none; managed-keys-directory %q;
+	listen-on port %d { 127.0.0.1; }; listen-on-v6 { none; };
+	recursion no; dnssec-validation no; notify no; allow-transfer { none; };
+};
+controls { };
+`, n.dir, n.dir, n.Addr.Port())+config)
+	n.Start()
 }
 
 func (n *Named) write(name, text string) {
