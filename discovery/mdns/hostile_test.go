@@ -234,6 +234,79 @@ func TestFloodsFromManyAddresses(t *testing.T) {
 	}
 }
 
+// Each flood goes on for longer than any record of a neighbour lives, three times: what a
+// link holds stays bounded, a neighbour that is there is found all the while, and one that
+// was away for longer than its records live is lost, and found within a minute of the end
+// if it starts again.
+func TestFloodsThatLast(t *testing.T) {
+	const (
+		perSecond = 8
+		there     = ttlHost + ttlHost/4 // so that its records have to be asked for again
+		away      = ttlHost + time.Minute
+	)
+	for _, kind := range sortedKeys(floods(&flooder{})) {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			n := newLAN(t)
+			h := n.cluster("office")
+			// It looks for nobody, as in the test before.
+			publish := func() *host {
+				o := n.add()
+				o.publish(n.now, []discovery.Service{service(2, "home")})
+				return o
+			}
+			home := publish()
+			n.run(10 * time.Second)
+			f := &flooder{lan: n, to: h, rand: rand.New(rand.NewPCG(5, 6))}
+			another := floods(f)[kind]
+			found := func() bool { return slices.Contains(names(h.found()), "home") }
+			flood := func(d time.Duration, each func()) {
+				for range d / (time.Second / perSecond) {
+					h.receive(n.now, another(), f.from(1000), true)
+					n.collect(h)
+					h.due = h.next()
+					n.run(time.Second / perSecond)
+					n.forget()
+					each()
+				}
+				if what := h.bounded(); what != "" {
+					t.Fatalf("after %d packets: %s", f.i, what)
+				}
+			}
+			missing := 0
+			flood(there, func() {
+				if !found() {
+					missing++
+				}
+			})
+			if missing != 0 {
+				t.Errorf("who is there is not found %d times", missing)
+			}
+			n.cut[home] = true
+			flood(away, func() {})
+			if found() {
+				t.Error("who is away is still found")
+			}
+			publish() // it started again
+			flood(10*time.Second, func() {})
+			ended := n.now
+			for n.now.Sub(ended) < 2*time.Minute && !found() {
+				n.run(100 * time.Millisecond)
+			}
+			took := n.now.Sub(ended).Round(100 * time.Millisecond)
+			t.Logf("who came back is found %v after the end", took)
+			if took > time.Minute {
+				t.Errorf("who came back is found %v after the end", took)
+			}
+			other := n.cluster("other")
+			n.run(time.Minute)
+			if got := names(other.found()); !slices.Contains(got, h.claims[1].label) {
+				t.Errorf("others do not find us, but %q", got)
+			}
+		})
+	}
+}
+
 // A hundred thousand instances of a few addresses.
 func TestAHundredThousandInstances(t *testing.T) {
 	n := newLAN(t)
