@@ -171,6 +171,28 @@ func (c *cluster) trustedSays(ctx context.Context, id peering.ClusterID, reason 
 	})
 }
 
+// groupFailed waits until a cluster says that another one, which asked it, does not know
+// the secret of its group.
+func (c *cluster) groupFailed(ctx context.Context, id peering.ClusterID) error {
+	return until(ctx, 2*later, c.name+" to say that a proof failed", func(ctx context.Context) error {
+		var said []string
+		events, err := list[corev1.EventList](ctx, c)
+		if err != nil {
+			return err
+		}
+		for _, e := range events.Items {
+			if e.InvolvedObject.Kind != "PeeringPolicy" {
+				continue
+			}
+			if e.Reason == "GroupProofFailed" && strings.Contains(e.Message, id.Short()) {
+				return nil
+			}
+			said = append(said, e.Reason+": "+e.Message)
+		}
+		return fmt.Errorf("its policy says %q", said)
+	})
+}
+
 // TestClustersThatListEachOtherPeerByThemselves has two clusters find each other in a
 // domain and lend to each other, one of them list the other no more, and again, and both
 // end their policies. What a person made stays.
@@ -276,11 +298,15 @@ func TestClustersOfAGroupPeerByThemselves(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	first := home
+	first, second := home, abroad
 	if ids[abroadName] < ids[homeName] {
-		first = abroad
+		first, second = abroad, home
 	}
 	if err := first.trustedSays(ctx, ids[peerOf(first)], "GroupSecretMismatch", "garage", "secretRef"); err != nil {
+		t.Fatal(err)
+	}
+	// The other side was asked and has refused: trust would have come instead.
+	if err := second.groupFailed(ctx, ids[first.name]); err != nil {
 		t.Fatal(err)
 	}
 	if err := both(func(c *cluster) error { return c.madeNothing(ctx) }); err != nil {
