@@ -24,6 +24,7 @@ import (
 
 	"github.com/go-logr/logr"
 	gocmp "github.com/google/go-cmp/cmp"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -1243,8 +1244,10 @@ func (c cluster) testDryRun(t *testing.T) {
 }
 
 // testPolicies: what is switched off in the values is gone after an upgrade or a
-// rollback, and comes again; a policy of the same name that is a person's stays.
+// rollback, and comes again. Policies of the cluster's owner stay, whatever they are
+// called, and none of them has the name of one of the chart's.
 func (c cluster) testPolicies(t *testing.T) {
+	const automatic = "discovery.automatic.enabled=true,discovery.automatic.firstUse=true"
 	are := func(want ...string) {
 		t.Helper()
 		var list v1alpha1.PeeringPolicyList
@@ -1265,23 +1268,67 @@ func (c cluster) testPolicies(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	are("default")
-	do(c.upgrade("--set", "discovery.automatic.enabled=true,discovery.automatic.firstUse=true"))
-	are("automatic", "default")
+	own := map[string]*v1alpha1.PeeringPolicy{}
+	for _, name := range []string{"automatic", "default"} {
+		own[name] = &v1alpha1.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.PeeringPolicySpec{Accept: v1alpha1.AcceptNever}}
+		c.create(t, own[name])
+	}
+	are("automatic", "default", "entente-default")
+	do(c.upgrade("--set", automatic))
+	are("automatic", "default", "entente-automatic", "entente-default")
 	do(c.upgrade())
-	are("default")
+	are("automatic", "default", "entente-default")
 	do(c.rollback())
-	are("automatic", "default")
+	are("automatic", "default", "entente-automatic", "entente-default")
 	do(c.rollback())
-	are("default")
+	are("automatic", "default", "entente-default")
 	do(c.upgrade("--set", "policy.enabled=false"))
-	are()
-	own := &v1alpha1.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: "automatic"}, Spec: v1alpha1.PeeringPolicySpec{Accept: v1alpha1.AcceptNever}}
-	c.create(t, own)
-	do(c.upgrade())
 	are("automatic", "default")
+	// As `helm template | kubectl apply` does, which cannot ask the cluster.
+	for _, p := range all[*v1alpha1.PeeringPolicy](render(t, "--set", "policy.enabled=false")) {
+		c.create(t, p)
+	}
+	do(c.upgrade())
+	are("automatic", "default", "entente-default")
+	for name, p := range own {
+		var now v1alpha1.PeeringPolicy
+		if do(c.admin.Get(t.Context(), client.ObjectKeyFromObject(p), &now)); now.UID != p.UID || now.Generation != p.Generation {
+			t.Errorf("the owner's policy %s is another one", name)
+		}
+	}
+	// Helm knows its hooks by their names alone, so nobody else has them.
+	taken := func() *v1alpha1.PeeringPolicy {
+		return &v1alpha1.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: "entente-automatic"}, Spec: v1alpha1.PeeringPolicySpec{Accept: v1alpha1.AcceptNever}}
+	}
+	waitFor(t, "a name of the chart's to be refused", func() error {
+		p := taken()
+		err := c.admin.Create(t.Context(), p)
+		if apierrors.IsForbidden(err) && strings.Contains(err.Error(), "another name") {
+			return nil
+		}
+		if err == nil {
+			c.remove(t, p)
+		}
+		return fmt.Errorf("it says %v", err)
+	})
+	var disowned v1alpha1.PeeringPolicy
+	do(c.admin.Get(t.Context(), client.ObjectKey{Name: "entente-default"}, &disowned))
+	disowned.Labels = nil
+	if err := c.admin.Update(t.Context(), &disowned); !apierrors.IsForbidden(err) {
+		t.Errorf("the chart's policy without its labels: got %v, want it forbidden", err)
+	}
+	// One that is older than the chart is left alone, and the chart says so.
+	binding := &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "entente-policy-names"}}
+	do(c.admin.Delete(t.Context(), binding))
+	older := taken()
+	waitFor(t, "a name of the chart's to be free", func() error { return c.admin.Create(t.Context(), older) })
+	t.Cleanup(func() { c.remove(t, older) })
+	if err := c.upgrade("--set", automatic); err == nil || !strings.Contains(err.Error(), "entente-automatic") {
+		t.Errorf("got %v, want it to say whose name is taken", err)
+	}
+	do(c.upgrade())
 	var now v1alpha1.PeeringPolicy
-	if do(c.admin.Get(t.Context(), client.ObjectKeyFromObject(own), &now)); now.UID != own.UID {
-		t.Error("the person's policy is another one")
+	if do(c.admin.Get(t.Context(), client.ObjectKeyFromObject(older), &now)); now.UID != older.UID {
+		t.Error("a policy that is not the chart's is another one")
 	}
 }

@@ -20,7 +20,7 @@ func TestThePolicyIsAsTheValuesSay(t *testing.T) {
 	t.Parallel()
 	policy := func(args ...string) v1alpha1.PeeringPolicySpec {
 		t.Helper()
-		return one[*v1alpha1.PeeringPolicy](t, render(t, args...), "default").Spec
+		return one[*v1alpha1.PeeringPolicy](t, render(t, args...), "entente-default").Spec
 	}
 	hundred, fifty, ten, eighty, twice := int32(100), int32(50), int32(10), int32(80), int32(200)
 	duration := func(d time.Duration) *metav1.Duration { return &metav1.Duration{Duration: d} }
@@ -84,7 +84,7 @@ func TestTheAutomaticPolicyIsAsTheValuesSay(t *testing.T) {
 		"--set", "discovery.automatic.enabled=true,discovery.automatic.clusterIDs={"+id+"},discovery.automatic.sources={DNS},discovery.automatic.direction=Use",
 		"--set", "discovery.automatic.group.name=garage,discovery.automatic.group.secret=0123456789abcdef,discovery.automatic.namespaces={shop}",
 		"--set-string", "discovery.automatic.priceCeiling.currency=EUR,discovery.automatic.priceCeiling.amount=0.5,discovery.automatic.resources.cpu=4")
-	got := one[*v1alpha1.PeeringPolicy](t, objects, "automatic").Spec
+	got := one[*v1alpha1.PeeringPolicy](t, objects, "entente-automatic").Spec
 	want := &v1alpha1.AutomaticPeering{
 		ClusterIDs: []string{id}, Sources: []v1alpha1.Found{v1alpha1.FoundDNS}, Direction: v1alpha1.DirectionUse,
 		Group:        &v1alpha1.PeeringGroup{Name: "garage", SecretRef: v1alpha1.SecretKey{Name: "entente-automatic-group", Key: "secret"}},
@@ -99,11 +99,11 @@ func TestTheAutomaticPolicyIsAsTheValuesSay(t *testing.T) {
 	}
 	// It lends on the terms of the other one.
 	got.Automatic = nil
-	if diff := cmp.Diff(one[*v1alpha1.PeeringPolicy](t, objects, "default").Spec, got); diff != "" {
+	if diff := cmp.Diff(one[*v1alpha1.PeeringPolicy](t, objects, "entente-default").Spec, got); diff != "" {
 		t.Errorf("terms (-default +automatic)\n%s", diff)
 	}
 	objects = render(t, "--set", "discovery.automatic.enabled=true,discovery.automatic.group.name=garage,discovery.automatic.group.secretRef.name=own")
-	if ref := one[*v1alpha1.PeeringPolicy](t, objects, "automatic").Spec.Automatic.Group.SecretRef; ref.Name != "own" || ref.Key != "secret" {
+	if ref := one[*v1alpha1.PeeringPolicy](t, objects, "entente-automatic").Spec.Automatic.Group.SecretRef; ref.Name != "own" || ref.Key != "secret" {
 		t.Errorf("the Secret is %+v", ref)
 	}
 	for set, says := range map[string]string{
@@ -128,11 +128,11 @@ func TestAPolicyThatIsOffIsRemoved(t *testing.T) {
 	t.Parallel()
 	const automatic = "discovery.automatic.enabled=true,discovery.automatic.firstUse=true"
 	for set, off := range map[string][]string{
-		"policy.enabled=true":               {"automatic"},
-		"policy.enabled=false":              {"default", "automatic"},
+		"policy.enabled=true":               {"entente-automatic"},
+		"policy.enabled=false":              {"entente-default", "entente-automatic"},
 		automatic:                           nil,
-		automatic + ",policy.enabled=false": {"default"},
-		"discovery.automatic.firstUse=true": {"automatic"},
+		automatic + ",policy.enabled=false": {"entente-default"},
+		"discovery.automatic.firstUse=true": {"entente-automatic"},
 	} {
 		policies := all[*v1alpha1.PeeringPolicy](render(t, "--set", set))
 		if len(policies) != 2 {

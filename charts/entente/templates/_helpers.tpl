@@ -173,18 +173,40 @@ variables.containers.filter(c, has(c.securityContext) && has(c.securityContext.w
   {{- end }}
 {{- end }}
 
+{{/* The labels that only the chart's own policies have: label and value. */}}
+{{- define "entente.policy.labels" -}}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/part-of: entente
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{/* Not empty where a policy has a name of the chart's and is not the chart's: a lookup
+finds nothing where the cluster cannot be asked. */}}
+{{- define "entente.policy.foreign" -}}
+{{- if .root.Capabilities.APIVersions.Has "entente.dev/v1alpha1/PeeringPolicy" }}
+{{- with lookup "entente.dev/v1alpha1" "PeeringPolicy" "" .name }}
+{{- $labels := dig "metadata" "labels" (dict) . }}
+{{- range $label, $value := fromYaml (include "entente.policy.labels" $.root) }}
+{{- if ne (get $labels $label) $value }}foreign{{ end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Refuses to replace a policy that is not the chart's. */}}
+{{- define "entente.policy.name" -}}
+{{- if include "entente.policy.foreign" . }}
+{{- fail (printf "PeeringPolicy %s is not of this release, and the chart would replace it: give it another name" .name) }}
+{{- end }}
+{{- end }}
+
 {{- /*
 Removes a policy that the chart made when it was on. Helm forgets hooks that are not
-rendered any more, so this one takes its place and is deleted at once. A policy of
-that name that is not the chart's is left alone where the cluster can be asked.
+rendered any more, so this one takes its place and is deleted at once. Helm finds hooks
+by their names: the policy entente-policy-names keeps these for the chart.
 */}}
 {{- define "entente.policy.none" -}}
-{{- $there := dict }}
-{{- if .root.Capabilities.APIVersions.Has "entente.dev/v1alpha1/PeeringPolicy" }}
-{{- $there = lookup "entente.dev/v1alpha1" "PeeringPolicy" "" .name }}
-{{- end }}
-{{- $labels := dig "metadata" "labels" (dict) $there }}
-{{- if or (not $there) (eq (get $labels "app.kubernetes.io/part-of") "entente") }}
+{{- if not (include "entente.policy.foreign" .) }}
 ---
 apiVersion: entente.dev/v1alpha1
 kind: PeeringPolicy
