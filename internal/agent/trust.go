@@ -222,7 +222,7 @@ func (t *trust) Set(peers []controller.TrustedPeer, denied []peering.ClusterID) 
 		if a != nil && a.called && now.Sub(a.at) < calledDials {
 			continue
 		}
-		dial = append(dial, session.Peer{ID: p.ID, Endpoints: p.Endpoints, Also: p.Sighted, Now: a != nil && !a.called})
+		dial = append(dial, session.Peer{ID: p.ID, Endpoints: p.Endpoints, Also: p.Sighted, Checked: p.Checked, Now: a != nil && !a.called})
 	}
 	for id, a := range t.admitted {
 		if !a.shown && !a.called {
@@ -384,6 +384,7 @@ func (a *agent) trusts() *controller.Trusts {
 				a.log.Warn("cannot dial a cluster that was just joined", "peer", id, "err", err)
 			}
 		},
-		Now: time.Now,
+		MayDial: func(endpoint string) bool { return a.found.mayDial(endpoint) },
+		Now:     time.Now,
 	}
 }

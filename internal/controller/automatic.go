@@ -340,7 +340,7 @@ func (r *Automatic) call(ctx context.Context, d automaticDial) error {
 	var err error
 	for _, endpoint := range d.endpoints {
 		if r.MayDial != nil && !r.MayDial(endpoint) {
-			err = wire.Errorf(wire.ReasonPeerUnreachable, "%s is an address that this cluster keeps to itself, or it does not know yet which it does", endpoint)
+			err = keptEndpoint(endpoint)
 			continue
 		}
 		err = r.meet(ctx, endpoint, d.key)
@@ -349,6 +349,11 @@ func (r *Automatic) call(ctx context.Context, d automaticDial) error {
 		}
 	}
 	return err
+}
+
+// keptEndpoint says why an endpoint is not dialled.
+func keptEndpoint(endpoint string) error {
+	return wire.Errorf(wire.ReasonPeerUnreachable, "%s is an address that this cluster keeps to itself, or it does not know yet which it does", endpoint)
 }
 
 func (r *Automatic) meet(ctx context.Context, endpoint string, key tryKey) error {

@@ -79,6 +79,9 @@ type TrustedPeer struct {
 	Endpoints []string
 	// Sighted is where discovery finds it: what others say.
 	Sighted []string
+	// Checked says that a policy trusts it and no person: it is dialled nowhere that what
+	// is found may not be.
+	Checked bool
 	// Bundle is its root certificates, PEM.
 	Bundle string
 }
@@ -538,7 +541,7 @@ func (r *Peers) setTrust(ctx context.Context) (map[peering.ClusterID]string, err
 			trusted = false
 		}
 		if trusted {
-			peers = append(peers, TrustedPeer{ID: id, Endpoints: fc.Spec.Endpoints, Sighted: store.SightedEndpoints(fc.Status.Sightings), Bundle: fc.Spec.TrustBundle})
+			peers = append(peers, TrustedPeer{ID: id, Endpoints: fc.Spec.Endpoints, Sighted: store.SightedEndpoints(fc.Status.Sightings), Checked: peerOf(fc) != "", Bundle: fc.Spec.TrustBundle})
 		}
 	}
 	keep(r.telling, exists)

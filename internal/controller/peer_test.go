@@ -38,6 +38,7 @@ import (
 type fakeTrust struct {
 	mu       sync.Mutex
 	trusted  []peering.ClusterID
+	checked  []peering.ClusterID
 	denied   []peering.ClusterID
 	sessions map[peering.ClusterID]Session
 	told     []peering.ClusterID
@@ -47,9 +48,12 @@ type fakeTrust struct {
 func (f *fakeTrust) Set(peers []TrustedPeer, denied []peering.ClusterID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.trusted, f.denied = nil, denied
+	f.trusted, f.checked, f.denied = nil, nil, denied
 	for _, p := range peers {
 		f.trusted = append(f.trusted, p.ID)
+		if p.Checked {
+			f.checked = append(f.checked, p.ID)
+		}
 	}
 }
 
@@ -136,6 +140,22 @@ func trustedAs(name string, o other) *v1alpha1.ForeignCluster {
 	fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name), Generation: 1}}
 	fc.Spec = v1alpha1.ForeignClusterSpec{ClusterID: string(o.id), TrustBundle: o.info.PEM(), Endpoints: o.info.Endpoints}
 	return fc
+}
+
+// No person vouches for where a policy's peer says that it is, now or later.
+func TestOnlyPolicysPeersAreChecked(t *testing.T) {
+	t.Parallel()
+	milan, genoa := newOther(t, "milan"), newOther(t, "genoa")
+	theirs := trustedAs("genoa", genoa)
+	theirs.Labels = map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager}
+	store.ByPolicy(theirs, "home", "Group/garage")
+	pt := newPeersTest(t, trustedAs("milan", milan), theirs)
+	if err := pt.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if len(pt.trust.trusted) != 2 || !slices.Equal(pt.trust.checked, []peering.ClusterID{genoa.id}) {
+		t.Errorf("of %v are checked %v, want only %s", pt.trust.trusted, pt.trust.checked, genoa.id)
+	}
 }
 
 func contractWith(o other, name string, role v1alpha1.ContractRole) *v1alpha1.Contract {

@@ -90,7 +90,10 @@ type Trusts struct {
 	// Joined is called when a token was redeemed and that is kept: the cluster that made
 	// it waits to be dialled.
 	Joined func(id peering.ClusterID, info wire.ClusterInfo)
-	Now    func() time.Time
+	// MayDial says whether an endpoint may be dialled now that no person vouches for. Nil:
+	// none may.
+	MayDial func(endpoint string) bool
+	Now     func() time.Time
 
 	mu       sync.Mutex
 	attempts map[types.UID]*attempt
@@ -503,6 +506,10 @@ func (r *Trusts) introduce(ctx context.Context, fc *v1alpha1.ForeignCluster) err
 	id := peering.ClusterID(fc.Spec.ClusterID)
 	var failures []error
 	for _, endpoint := range fc.Spec.Endpoints {
+		if peerOf(fc) != "" && (r.MayDial == nil || !r.MayDial(endpoint)) { // it says so itself
+			failures = append(failures, keptEndpoint(endpoint))
+			continue
+		}
 		info, code, err := r.Strangers.Introduce(ctx, endpoint, id, fc.Spec.TrustBundle == "")
 		if err == nil {
 			_, err = store.Introduce(ctx, r.Direct, store.Introduction{ID: id, Info: info, Code: code, Time: r.Now()})

@@ -367,6 +367,34 @@ func TestWhoIsNamedIsIntroducedToAndTrusted(t *testing.T) {
 	}
 }
 
+// A peer that a policy trusts says itself where it is, so it is not introduced to where a
+// cluster could be led.
+func TestAPolicysPeerIsIntroducedToOnlyWhereItMayBe(t *testing.T) {
+	t.Parallel()
+	milan := newOther(t, "milan")
+	const metadata, place = "169.254.169.254:80", "192.0.2.2:1"
+	for name, edit := range map[string]func(*v1alpha1.ForeignCluster){
+		metadata + " " + place: func(*v1alpha1.ForeignCluster) {}, // a person's
+		place:                  func(fc *v1alpha1.ForeignCluster) { store.ByPolicy(fc, "home", string(byFirstUse)) },
+	} {
+		fc := approvedAs("m", milan, metadata, place)
+		fc.Labels, fc.Spec.TrustBundle = map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager}, milan.info.PEM()
+		edit(fc)
+		tt := newTrustsTest(t, fc)
+		tt.session = Session{Untrusted: true}
+		tt.MayDial = func(endpoint string) bool { return endpoint == place }
+		var dialled []string
+		tt.strangers.answer = func(endpoint string, _ peering.ClusterID) (wire.ClusterInfo, string, error) {
+			dialled = append(dialled, endpoint)
+			return wire.ClusterInfo{}, "", wire.Errorf(wire.ReasonPeerUnreachable, "cannot connect to %s", endpoint)
+		}
+		tt.look(t, "m")
+		if got := strings.Join(dialled, " "); got != name {
+			t.Errorf("it was called at %q, want %q", got, name)
+		}
+	}
+}
+
 func TestWhatANamedClusterAnswersIsSaid(t *testing.T) {
 	t.Parallel()
 	milan := newOther(t, "milan")

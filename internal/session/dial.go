@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/entente-dev/entente/internal/identity"
@@ -298,6 +299,24 @@ func (m *Manager) dialAlso(ctx, run context.Context, wg *sync.WaitGroup, id peer
 	})
 }
 
+// errKept is why a peer that is Checked is not dialled at an endpoint.
+var errKept = errors.New("an address that this cluster keeps to itself, or it does not know yet which it does")
+
+// mayDialKey is of the context of a dial that has its address checked.
+type mayDialKey struct{}
+
+// mayDial says whether an endpoint that nobody vouches for may be dialled now.
+func (m *Manager) mayDial(endpoint string) bool { return m.cfg.MayDial != nil && m.cfg.MayDial(endpoint) }
+
+// checkAddress is a net.Dialer's ControlContext. It sees each address that a name has, so
+// that a name cannot lead where its owner may not.
+func checkAddress(ctx context.Context, _, address string, _ syscall.RawConn) error {
+	if may, ok := ctx.Value(mayDialKey{}).(func(string) bool); ok && !may(address) {
+		return errKept
+	}
+	return nil
+}
+
 // dialEndpoint brings up a session through one endpoint. It returns neither link
 // nor error when it found the peer's session up before it asked for another.
 func (m *Manager) dialEndpoint(ctx context.Context, id peering.ClusterID, endpoint string) (*link, error) {
@@ -305,7 +324,18 @@ func (m *Manager) dialEndpoint(ctx context.Context, id peering.ClusterID, endpoi
 	if err != nil {
 		return nil, errors.New("not host:port")
 	}
-	cctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	dctx := ctx
+	m.mu.Lock()
+	checked := m.checked[id]
+	m.mu.Unlock()
+	if checked {
+		// To ask may take a while, which is not the peer's.
+		if _, err := netip.ParseAddr(host); err == nil && !m.mayDial(endpoint) {
+			return nil, errKept
+		}
+		dctx = context.WithValue(ctx, mayDialKey{}, m.mayDial)
+	}
+	cctx, cancel := context.WithTimeout(dctx, connectTimeout)
 	defer cancel()
 	raw, err := m.cfg.Dial(cctx, "tcp", endpoint)
 	if err != nil {

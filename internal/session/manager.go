@@ -51,7 +51,8 @@ type Config struct {
 	// Dial connects to an endpoint; nil is a net.Dialer, which looks names up anew
 	// each time.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// MayDial says of one of Peer.Also whether it may be dialled now. Nil: none may.
+	// MayDial says whether an endpoint that nobody vouches for may be dialled now: one of
+	// Peer.Also, or of a peer that is Checked. It gets an address and a port. Nil: none may.
 	MayDial func(endpoint string) bool
 	// ClientOptions are added to those of the client connections that Conn returns.
 	ClientOptions []grpc.DialOption
@@ -69,6 +70,9 @@ type Peer struct {
 	// each round in which none of Endpoints brought up a session, beside the pause before
 	// the next one.
 	Also []string
+	// Checked has Endpoints, too, dialled only where MayDial allows it, and names only at
+	// such addresses: no person of this side vouches for what this peer says of itself.
+	Checked bool
 	// Now says that it does not dial itself yet, because it just let this cluster in:
 	// this side need not leave it the first try.
 	Now bool
@@ -153,6 +157,7 @@ type Manager struct {
 	number   uint64
 	wanted   map[peering.ClusterID][]string
 	also     map[peering.ClusterID][]string
+	checked  map[peering.ClusterID]bool
 	now      map[peering.ClusterID]bool
 	links    map[peering.ClusterID]*link
 	direct   map[*Conn]net.Conn // with the TCP connection below
@@ -179,7 +184,7 @@ func New(cfg Config) (*Manager, error) {
 		return nil, errors.New("session: Source, Bundles and Server are required")
 	}
 	if cfg.Dial == nil {
-		cfg.Dial = (&net.Dialer{}).DialContext
+		cfg.Dial = (&net.Dialer{ControlContext: checkAddress}).DialContext
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -306,7 +311,7 @@ func (m *Manager) Addr() net.Addr {
 // dialled; a session that is up stays up as long as the peer is trusted.
 func (m *Manager) SetPeers(peers []Peer) {
 	wanted := make(map[peering.ClusterID][]string, len(peers))
-	also, now := map[peering.ClusterID][]string{}, map[peering.ClusterID]bool{}
+	also, now, checked := map[peering.ClusterID][]string{}, map[peering.ClusterID]bool{}, map[peering.ClusterID]bool{}
 	for _, p := range peers {
 		if p.ID != m.self && len(p.Endpoints) > 0 {
 			n := min(len(p.Endpoints), peering.MaxEndpoints)
@@ -317,10 +322,13 @@ func (m *Manager) SetPeers(peers []Peer) {
 			if p.Now {
 				now[p.ID] = true
 			}
+			if p.Checked {
+				checked[p.ID] = true
+			}
 		}
 	}
 	m.mu.Lock()
-	m.wanted, m.also, m.now = wanted, also, now
+	m.wanted, m.also, m.now, m.checked = wanted, also, now, checked
 	m.mu.Unlock()
 	poke(m.changed)
 }
