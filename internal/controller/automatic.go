@@ -144,8 +144,11 @@ func (r *Automatic) look(ctx context.Context) (time.Duration, error) {
 			note(&all.Items[i])
 		}
 	}
+	asked := map[string]bool{}
 	for i := range v.requests {
-		note(&v.requests[i])
+		if note(&v.requests[i]); automaticPolicy(&v.requests[i]) == "" {
+			asked[v.requests[i].Spec.ForeignCluster] = true
+		}
 	}
 	for i := range v.offloading {
 		note(&v.offloading[i])
@@ -162,7 +165,7 @@ func (r *Automatic) look(ctx context.Context) (time.Duration, error) {
 	}
 	v.rules, v.gone = rules, r.state.goneFor(made, exists, r.Now())
 	plan := r.state.plan(automaticView{
-		self: r.Self, gone: v.gone, rules: rules, all: all.Items, now: r.Now(), random: r.Random,
+		asked: asked, self: r.Self, gone: v.gone, rules: rules, all: all.Items, now: r.Now(), random: r.Random,
 		forgotten: func(id peering.ClusterID) (bool, bool) {
 			_, forgotten, err := r.Forgotten.Since(ctx, id)
 			person, err2 := r.Forgotten.ByPerson(ctx, id)
@@ -194,7 +197,7 @@ func (r *Automatic) look(ctx context.Context) (time.Duration, error) {
 		}))
 	}
 	for _, name := range plan.letGo {
-		errs = append(errs, r.letGo(ctx, copied(name)))
+		errs = append(errs, r.letGo(ctx, copied(name), plan.lapsed[name]))
 	}
 	errs = append(errs, r.use(ctx, v, policies.Items))
 	for i := range policies.Items {
@@ -442,36 +445,30 @@ func (r *Automatic) wanted(ctx context.Context, i store.Introduction) (*v1alpha1
 	if err != nil {
 		return nil, err
 	}
-	// What was dialled was found: whoever deleted it meanwhile does not want it back.
-	if fc == nil && r.calling(i.ID) {
-		return nil, wire.Errorf(wire.ReasonConflict, "cluster %s was deleted here while it was called", i.ID.Short())
-	}
 	switch forgot, err := r.Forgotten.ByPerson(ctx, i.ID); {
 	case err != nil:
 		return nil, err
 	case forgot && (fc == nil || store.Pending(fc)):
 		return nil, wire.Errorf(wire.ReasonConflict, "an administrator of this cluster forgot cluster %s", i.ID.Short())
-	case fc == nil || basis(i.By) != byFirstUse:
+	case basis(i.By) != byFirstUse:
 		return fc, nil
+	}
+	// One that was lost sight of meanwhile trusts this cluster by now, all the same.
+	known := fc
+	if known == nil {
+		known = &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager}}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: string(i.ID)}}
 	}
 	var all v1alpha1.ForeignClusterList
 	if err := r.Direct.List(ctx, &all); err != nil {
 		return nil, fmt.Errorf("list foreign clusters: %w", err)
 	}
-	if c := takesAnothers(fc, &i.Info, trustedAmong(all.Items)); c != nil {
+	if c := takesAnothers(known, &i.Info, trustedAmong(all.Items)); c != nil {
 		return nil, wire.Errorf(wire.ReasonConflict, "%s", c.Message)
 	}
 	if firstUsed(all.Items)[i.Policy] >= maxFirstUse {
 		return nil, wire.Errorf(wire.ReasonConflict, "%s", firstUseFull().Message)
 	}
 	return fc, nil
-}
-
-// calling says whether a cluster is being called now.
-func (r *Automatic) calling(id peering.ClusterID) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.state != nil && r.state.calling(id)
 }
 
 // tell records an event of a policy and of a ForeignCluster.
@@ -496,18 +493,22 @@ func (r *Automatic) approve(ctx context.Context, fc *v1alpha1.ForeignCluster, a 
 }
 
 // letGo deletes a ForeignCluster that no policy stands for any more, if the API server
-// itself says so, too, or whose cluster left. What is asked of it ends with it.
-func (r *Automatic) letGo(ctx context.Context, fc *v1alpha1.ForeignCluster) error {
+// itself says so, too, or that lapsed, and why. What is asked of it ends with it.
+func (r *Automatic) letGo(ctx context.Context, fc *v1alpha1.ForeignCluster, lapsed string) error {
 	policy := peerOf(fc)
 	var p v1alpha1.PeeringPolicy
 	err := r.Direct.Get(ctx, client.ObjectKey{Name: policy}, &p)
 	why := fmt.Sprintf("the policy %s peers with it no longer, so the peering ends", policy)
-	at, gone := left(fc)
 	switch {
 	case client.IgnoreNotFound(err) != nil:
 		return fmt.Errorf("read peering policy %s: %w", policy, err)
-	case gone && !at.After(r.Now()):
-		why = "it trusts this cluster no longer and is not found any more, so the policy " + policy + " forgets it"
+	case lapsed != "":
+		why = lapsed + ", so the policy " + policy + " forgets it"
+		// Its status may not show yet what was just agreed.
+		contracts, err := store.ContractsWith(ctx, r.Client, peering.ClusterID(fc.Spec.ClusterID))
+		if err != nil || slices.ContainsFunc(contracts, func(c v1alpha1.Contract) bool { return !settled(&c) }) {
+			return err
+		}
 	case err == nil && p.Spec.Automatic != nil && (&automaticRule{AutomaticPeering: *p.Spec.Automatic}).stands(fc):
 		return nil
 	}

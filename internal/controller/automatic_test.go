@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -408,12 +409,45 @@ func TestPeerThatLeftIsForgotten(t *testing.T) {
 	if err := at.Client.Status().Update(t.Context(), fc); err != nil {
 		t.Fatal(err)
 	}
+	at.looks(t)
 	at.clock.pass(leftAfter - 2*time.Second)
 	at.looks(t)
 	if fc := peerCalled(t, at.Client, name); !fc.DeletionTimestamp.IsZero() {
 		t.Fatal("it is forgotten before its time")
 	}
 	at.clock.pass(3 * time.Second)
+	at.looks(t)
+	if fc := peerCalled(t, at.Client, name); fc.DeletionTimestamp.IsZero() || fc.Annotations[v1alpha1.AnnotationAutomaticEnded] == "" {
+		t.Errorf("it stays for good: %+v", fc.ObjectMeta)
+	}
+}
+
+// TestPeerThatVanishedIsForgotten has a peer on first use be away for good, and a contract
+// with it that its ForeignCluster does not show yet.
+func TestPeerThatVanishedIsForgotten(t *testing.T) {
+	t.Parallel()
+	at := newAutomaticTest(t, automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))
+	at.found(t)
+	at.looks(t)
+	at.clock.pass(laterAfter)
+	at.looks(t)
+	name := peerOfTest(t, at)
+	fc := peerCalled(t, at.Client, name)
+	if fc.Status.Sightings = nil; fc.Spec.TrustBundle == "" {
+		t.Fatal("it is not trusted")
+	}
+	if err := at.Client.Status().Update(t.Context(), fc); err != nil {
+		t.Fatal(err)
+	}
+	agreed := contractWith(at.milan, "agreed", v1alpha1.ContractConsumer)
+	at.make(t, agreed)
+	at.looks(t)
+	at.clock.pass(vanishedAfter)
+	at.looks(t)
+	if fc := peerCalled(t, at.Client, name); !fc.DeletionTimestamp.IsZero() {
+		t.Fatal("it is forgotten although a contract is in force")
+	}
+	at.remove(t, agreed)
 	at.looks(t)
 	if fc := peerCalled(t, at.Client, name); fc.DeletionTimestamp.IsZero() || fc.Annotations[v1alpha1.AnnotationAutomaticEnded] == "" {
 		t.Errorf("it stays for good: %+v", fc.ObjectMeta)
@@ -499,7 +533,8 @@ func TestPeopleDecideDuringACall(t *testing.T) {
 					t.Fatalf("calls %q", at.calls)
 				}
 				trusted := slices.ContainsFunc(peersOf(t, at.Client), func(fc v1alpha1.ForeignCluster) bool { return fc.Spec.TrustBundle != "" })
-				if trusted != (during == nil) {
+				// That it is lost sight of is nobody's word, and the other side may trust this one by now.
+				if trusted != (during == nil || name == "it is not found any more") {
 					t.Errorf("trusted %t; there are %q", trusted, at.objects(t))
 				}
 			})
@@ -560,6 +595,53 @@ func TestFirstUseOfOneThatTakesAnothersName(t *testing.T) {
 	}
 	if got, want := at.objects(t), []string{"peer milan-" + at.milan.id.Short(), "peer rome"}; !slices.Equal(got, want) {
 		t.Errorf("there are %q, want %q", got, want)
+	}
+}
+
+// TestFirstUseOfOneThatIsLostSightOf has the hint of Milan go while it is called: it is
+// trusted all the same, as it trusts this cluster by now, under the same conditions.
+func TestFirstUseOfOneThatIsLostSightOf(t *testing.T) {
+	t.Parallel()
+	many := func(n int) (out []client.Object) {
+		for i := range n {
+			fc := byPolicy(fmt.Sprint("c", i), 10+i, "home", byFirstUse)
+			fc.Spec.Endpoints = []string{"192.0.2.77:7443"}
+			out = append(out, &fc)
+		}
+		return out
+	}
+	rome := trustedPeer("rome", 1, "192.0.2.99:7443")
+	for name, tt := range map[string]struct {
+		others []client.Object
+		says   string
+		want   bool
+	}{
+		"it is trusted":                  {nil, "milan", true},
+		"it takes another's name":        {[]client.Object{&rome}, "Rome", false},
+		"there is room for one":          {many(maxFirstUse - 1), "milan", true},
+		"the last place went to another": {many(maxFirstUse - 1), "milan", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			at := newAutomaticTest(t, append(tt.others, automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))...)
+			at.milan.info.Name = tt.says
+			at.found(t)
+			at.during = func() {
+				at.remove(t, &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "milan-" + at.milan.id.Short()}})
+				if strings.HasPrefix(name, "the last place") {
+					last := byPolicy("last", 9, "home", byFirstUse)
+					last.Spec.Endpoints = nil
+					at.make(t, &last)
+				}
+			}
+			at.looks(t)
+			at.clock.pass(laterAfter)
+			at.looks(t)
+			fc := store.Known(peersOf(t, at.Client), at.milan.id)
+			if len(at.calls) != 1 || (fc != nil && fc.Spec.TrustBundle != "") != tt.want {
+				t.Errorf("after calls %q it is %+v", at.calls, fc)
+			}
+		})
 	}
 }
 

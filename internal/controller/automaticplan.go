@@ -114,7 +114,9 @@ type automaticView struct {
 	gone func(policy string) (bool, time.Time)
 	// forgotten says whether a cluster was forgotten here, and whether by a person.
 	forgotten func(peering.ClusterID) (forgotten, byPerson bool)
-	now       time.Time
+	// asked is names of ForeignClusters that a person's PeeringRequest asks.
+	asked map[string]bool
+	now   time.Time
 	// random returns a duration below most.
 	random func(most time.Duration) time.Duration
 }
@@ -126,6 +128,8 @@ type automaticPlan struct {
 	approve []automaticApproval
 	// letGo is names of ForeignClusters that no policy stands for any more.
 	letGo []string
+	// lapsed says of those for which a policy still stands why they are let go.
+	lapsed map[string]string
 	// stay is names of those that were about to be let go, and are not any more: who
 	// forgets one from now on is a person.
 	stay []string
@@ -180,7 +184,10 @@ type automaticState struct {
 	// missing is since when policies are gone that stand behind peers.
 	missing map[string]time.Time
 	// alone is the clusters that policies would peer with and a person forgot here.
-	alone   map[peering.ClusterID]bool
+	alone map[peering.ClusterID]bool
+	// away is since when policies' peers are neither found nor connected, and nothing is
+	// agreed with them.
+	away    map[peering.ClusterID]time.Time
 	running int
 	limit   *rate.Limiter
 }
@@ -212,7 +219,7 @@ func (s *automaticState) goneFor(made, exists map[string]bool, now time.Time) fu
 
 // plan decides what to do now. What it says to dial counts as running until done.
 func (s *automaticState) plan(v automaticView) automaticPlan {
-	out := automaticPlan{peers: map[string]int{}, waiting: map[string]int{}, full: map[string]bool{}}
+	out := automaticPlan{peers: map[string]int{}, waiting: map[string]int{}, full: map[string]bool{}, lapsed: map[string]string{}}
 	rules := make(map[string]*automaticRule, len(v.rules))
 	for i := range v.rules {
 		rules[v.rules[i].name] = &v.rules[i]
@@ -220,7 +227,8 @@ func (s *automaticState) plan(v automaticView) automaticPlan {
 	known, decided := store.KnownAll(v.all), trustedAmong(v.all)
 	wanted := map[tryKey]bool{}
 	alone := map[peering.ClusterID]bool{}
-	defer func() { s.alone = alone }()
+	away := map[peering.ClusterID]time.Time{}
+	defer func() { s.alone, s.away = alone, away }()
 	first := firstUsed(v.all)
 	for key, t := range s.tries {
 		if t.running && key.by == byFirstUse {
@@ -259,11 +267,20 @@ func (s *automaticState) plan(v automaticView) automaticPlan {
 				out.letGo = append(out.letGo, fc.Name)
 			default:
 				out.peers[name]++
-				switch at, gone := left(fc); {
-				case gone && !at.After(v.now):
-					out.letGo = append(out.letGo, fc.Name)
-				case gone:
+				if !isAway(fc) {
+					break
+				}
+				away[id] = v.now
+				if since, known := s.away[id]; known {
+					away[id] = since
+				}
+				switch at, why := lapses(fc, away[id], v.asked[fc.Name]); {
+				case why == "":
+				case at.After(v.now):
 					next(at)
+				default:
+					out.letGo = append(out.letGo, fc.Name)
+					out.lapsed[fc.Name] = why
 				}
 			}
 			if fc.Annotations[v1alpha1.AnnotationAutomaticEnded] != "" && len(out.letGo) == ending {
@@ -381,15 +398,30 @@ func firstUsed(all []v1alpha1.ForeignCluster) map[string]int {
 	return out
 }
 
-// left says whether a policy's peer left for good: it trusts this cluster no longer, nobody
-// finds it, and no contract with it is in force. An uninstall ends like that, and the
-// cluster has another ID if it comes back. at is from when it need not be known any more.
-func left(fc *v1alpha1.ForeignCluster) (at time.Time, gone bool) {
+// isAway says whether a peer is neither found nor connected, and nothing is agreed with it.
+func isAway(fc *v1alpha1.ForeignCluster) bool {
+	return len(fc.Status.Sightings) == 0 && (fc.Status.Role == "" || fc.Status.Role == v1alpha1.RoleNone) &&
+		!meta.IsStatusConditionTrue(fc.Status.Conditions, v1alpha1.ConditionConnected)
+}
+
+// lapses returns from when a policy's peer that is away since a time need not be known any
+// more, and why; empty is never. asked says that a person asks it for something.
+//
+// One that trusts this cluster no longer left for good: an uninstall ends like that, and it
+// has another ID if it comes back. Of others that were not listed by name nobody says that
+// they come back; if they do, they are trusted as before.
+func lapses(fc *v1alpha1.ForeignCluster, away time.Time, asked bool) (at time.Time, why string) {
 	c := trustedOf(fc)
-	if c == nil || c.Status != metav1.ConditionFalse || len(fc.Status.Sightings) > 0 || fc.Status.Role != "" && fc.Status.Role != v1alpha1.RoleNone || c.Reason != reasonForgottenByPeer && c.Reason != store.RevokedByPeer {
-		return time.Time{}, false
+	switch {
+	case c != nil && c.Status == metav1.ConditionFalse && (c.Reason == reasonForgottenByPeer || c.Reason == store.RevokedByPeer):
+		if c.LastTransitionTime.After(away) {
+			away = c.LastTransitionTime.Time
+		}
+		return away.Add(leftAfter), "it trusts this cluster no longer and is not found any more"
+	case !asked && fc.Annotations[v1alpha1.AnnotationAutomaticBy] != string(byClusterID):
+		return away.Add(vanishedAfter), fmt.Sprintf("it is neither found nor connected for %s, and nothing is agreed with it", vanishedAfter)
 	}
-	return c.LastTransitionTime.Add(leftAfter), true
+	return time.Time{}, ""
 }
 
 // firstUseFull is what there is to say of a policy that trusts as many on first use as it may.
@@ -421,16 +453,6 @@ func (s *automaticState) try(key tryKey, revision string, v automaticView) *auto
 		s.tries[key] = t
 	}
 	return t
-}
-
-// calling says whether a try of a cluster is running.
-func (s *automaticState) calling(id peering.ClusterID) bool {
-	for key, t := range s.tries {
-		if key.id == id && t.running {
-			return true
-		}
-	}
-	return false
 }
 
 // done records how a try went, and returns what is new to say of it.

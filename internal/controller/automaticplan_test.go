@@ -55,17 +55,14 @@ func byPolicy(name string, n int, policy string, by basis) v1alpha1.ForeignClust
 	return fc
 }
 
-// forgotThis is a policy's peer that forgot this cluster a time ago.
-func forgotThis(name string, ago time.Duration, found ...Sighted) v1alpha1.ForeignCluster {
-	return changed(byPolicy(name, 1, "home", byFirstUse), func(fc *v1alpha1.ForeignCluster) {
+// refusing has a peer say that it trusts this cluster no longer, since a time ago.
+func refusing(ago time.Duration) func(*v1alpha1.ForeignCluster) {
+	return func(fc *v1alpha1.ForeignCluster) {
 		fc.Status.Conditions = []metav1.Condition{{
 			Type: v1alpha1.ConditionTrusted, Status: metav1.ConditionFalse, Reason: reasonForgottenByPeer,
 			LastTransitionTime: metav1.NewTime(now.Add(-ago)),
 		}}
-		for _, f := range found {
-			fc.Status.Sightings = append(fc.Status.Sightings, f.Sighting)
-		}
-	})
+	}
 }
 
 func TestDenyingOneOfThoseOnFirstUseMakesRoom(t *testing.T) {
@@ -163,11 +160,6 @@ func TestAutomaticPlan(t *testing.T) {
 		"a person wrote it, label and all": {nil, []v1alpha1.ForeignCluster{changed(byPolicy("c1", 1, "home", byFirstUse), func(fc *v1alpha1.ForeignCluster) { delete(fc.Labels, v1alpha1.LabelManaged) })}, nil, nil, true, nil},
 		"a person denied it since":         {nil, []v1alpha1.ForeignCluster{changed(byPolicy("c1", 1, "home", byFirstUse), func(fc *v1alpha1.ForeignCluster) { fc.Spec.Decision = v1alpha1.DecisionDenied })}, nil, nil, true, nil},
 		"it is being forgotten":            {nil, []v1alpha1.ForeignCluster{changed(byPolicy("c1", 1, "home", byFirstUse), func(fc *v1alpha1.ForeignCluster) { fc.DeletionTimestamp = &metav1.Time{Time: now} })}, nil, nil, true, nil},
-		"it left":                          {[]automaticRule{firstUse("home")}, []v1alpha1.ForeignCluster{forgotThis("c1", leftAfter)}, nil, nil, true, []string{"let go c1"}},
-		"it left, and lends still":         {[]automaticRule{firstUse("home")}, []v1alpha1.ForeignCluster{changed(forgotThis("c1", leftAfter), func(fc *v1alpha1.ForeignCluster) { fc.Status.Role = v1alpha1.RoleProvider })}, nil, nil, true, nil},
-		"it left a moment ago":             {[]automaticRule{firstUse("home")}, []v1alpha1.ForeignCluster{forgotThis("c1", leftAfter-time.Second)}, nil, nil, true, nil},
-		"it forgot this one and is found":  {[]automaticRule{firstUse("home")}, []v1alpha1.ForeignCluster{forgotThis("c1", leftAfter, lan(1, "eth0"))}, nil, nil, true, nil},
-		"it is not found any more":         {[]automaticRule{firstUse("home")}, []v1alpha1.ForeignCluster{byPolicy("c1", 1, "home", byFirstUse)}, nil, nil, true, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -183,6 +175,91 @@ func TestAutomaticPlan(t *testing.T) {
 			})
 			if diff := cmp.Diff(tt.want, decided(got)); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
+	}
+}
+
+// A policy's peer that is away is forgotten in time, unless somebody wants it.
+func TestPeersThatAreAwayLapse(t *testing.T) {
+	t.Parallel()
+	peer := func(by basis, edits ...func(*v1alpha1.ForeignCluster)) v1alpha1.ForeignCluster {
+		fc := byPolicy("c1", 1, "home", by)
+		for _, edit := range edits {
+			edit(&fc)
+		}
+		return fc
+	}
+	role := func(role v1alpha1.Role) func(*v1alpha1.ForeignCluster) {
+		return func(fc *v1alpha1.ForeignCluster) { fc.Status.Role = role }
+	}
+	connected := func(fc *v1alpha1.ForeignCluster) {
+		fc.Status.Conditions = append(fc.Status.Conditions, condition(v1alpha1.ConditionConnected, metav1.ConditionTrue, "Up", ""))
+	}
+	found := func(fc *v1alpha1.ForeignCluster) {
+		fc.Status.Sightings = []v1alpha1.Sighting{lan(1, "eth0").Sighting}
+	}
+	garage := groupBasis("garage")
+	rules := []automaticRule{firstUse("home"), grouping("home", "garage"), listing("home", 1)}
+	all := ruleOf("home", func(a *v1alpha1.AutomaticPeering) {
+		a.FirstUse, a.Group, a.ClusterIDs = true, rules[1].Group, rules[2].ClusterIDs
+	})
+	for name, tt := range map[string]struct {
+		peer  v1alpha1.ForeignCluster
+		asked bool
+		// want is after how long it is let go; 0 is never.
+		want time.Duration
+	}{
+		"first use":                            {peer(byFirstUse), false, vanishedAfter},
+		"a group":                              {peer(garage, role(v1alpha1.RoleNone)), false, vanishedAfter},
+		"its ID is listed":                     {peer(byClusterID), false, 0},
+		"it lends":                             {peer(byFirstUse, role(v1alpha1.RoleProvider)), false, 0},
+		"it borrows":                           {peer(garage, role(v1alpha1.RoleConsumer)), false, 0},
+		"it is connected":                      {peer(byFirstUse, connected), false, 0},
+		"it is found":                          {peer(byFirstUse, found), false, 0},
+		"a person asks it":                     {peer(byFirstUse), true, 0},
+		"it is denied":                         {peer(byFirstUse, func(fc *v1alpha1.ForeignCluster) { fc.Spec.Decision = v1alpha1.DecisionDenied }), false, 0},
+		"it is a person's":                     {peer(byFirstUse, func(fc *v1alpha1.ForeignCluster) { delete(fc.Labels, v1alpha1.LabelAutomatic) }), false, 0},
+		"it refuses":                           {peer(byFirstUse, refusing(0)), false, leftAfter},
+		"it refused long ago, found until now": {peer(byFirstUse, refusing(time.Hour)), false, leftAfter},
+		"it refuses, and its ID is listed":     {peer(byClusterID, refusing(0)), false, leftAfter},
+		"it refuses, and lends still":          {peer(byFirstUse, refusing(0), role(v1alpha1.RoleProvider)), false, 0},
+		"it refuses, and is found":             {peer(byFirstUse, refusing(0), found), false, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newAutomaticState()
+			letGo := func(after time.Duration, fc v1alpha1.ForeignCluster) (automaticPlan, bool) {
+				plan := s.plan(automaticView{
+					self: sightedID(0), rules: []automaticRule{all}, all: []v1alpha1.ForeignCluster{fc}, now: now.Add(after), random: none,
+					asked: map[string]bool{"c1": tt.asked}, forgotten: func(peering.ClusterID) (bool, bool) { return false, false },
+				})
+				return plan, len(plan.letGo) > 0
+			}
+			if _, gone := letGo(0, peer(byFirstUse, found)); gone {
+				t.Fatal("one that is found is let go")
+			}
+			const lost = time.Minute // when it was found last
+			plan, gone := letGo(lost, tt.peer)
+			if gone || plan.again != tt.want {
+				t.Errorf("it is let go at once %t, or in %s, want %s", gone, plan.again, tt.want)
+			}
+			if tt.want == 0 {
+				if _, gone := letGo(lost+10*vanishedAfter, tt.peer); gone {
+					t.Error("it is let go")
+				}
+				return
+			}
+			if _, gone := letGo(lost+tt.want-time.Second, tt.peer); gone {
+				t.Error("it is let go too early")
+			}
+			if plan, gone := letGo(lost+tt.want, tt.peer); !gone || plan.lapsed["c1"] == "" {
+				t.Errorf("it is let go %t, as %q", gone, plan.lapsed)
+			}
+			// Seen once more, it has all that time again.
+			letGo(lost+tt.want, changed(tt.peer, found))
+			if _, gone := letGo(lost+tt.want+time.Second, tt.peer); gone {
+				t.Error("it is let go a moment after it was seen")
 			}
 		})
 	}

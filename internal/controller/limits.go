@@ -316,6 +316,9 @@ const (
 	// leftAfter is for how long a policy's peer that trusts this cluster no longer, and that
 	// discovery does not find, stays known.
 	leftAfter = 10 * time.Minute
+	// vanishedAfter is for how long one stays known that no list names, that is neither
+	// found nor connected, and with which nothing is agreed.
+	vanishedAfter = 24 * time.Hour
 	// automaticPace is the least time between two looks, automaticLook how often it is
 	// looked where nothing happens.
 	automaticPace = 250 * time.Millisecond

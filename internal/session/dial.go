@@ -306,7 +306,9 @@ var errKept = errors.New("an address that this cluster keeps to itself, or it do
 type mayDialKey struct{}
 
 // mayDial says whether an endpoint that nobody vouches for may be dialled now.
-func (m *Manager) mayDial(endpoint string) bool { return m.cfg.MayDial != nil && m.cfg.MayDial(endpoint) }
+func (m *Manager) mayDial(endpoint string) bool {
+	return m.cfg.MayDial != nil && m.cfg.MayDial(endpoint)
+}
 
 // checkAddress is a net.Dialer's ControlContext. It sees each address that a name has, so
 // that a name cannot lead where its owner may not.
