@@ -29,6 +29,17 @@ const (
 
 func groupBasis(name string) basis { return byGroup + basis(name) }
 
+// rank orders bases, the surest first.
+func (b basis) rank() int {
+	switch b {
+	case byClusterID:
+		return 0
+	case byFirstUse:
+		return 2
+	}
+	return 1
+}
+
 // automaticPolicy returns the policy that a ForeignCluster, a PeeringRequest or a
 // NamespaceOffloading was made by; empty is none. One that a person wrote has none,
 // whatever its label says.
@@ -352,7 +363,11 @@ func (s *automaticState) plan(v automaticView) automaticPlan {
 			}
 		}
 	}
-	slices.SortFunc(ready, func(a, b due) int { return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.key.id, b.key.id)) })
+	// Anybody invents clusters that a group or first use is tried with, and at the addresses
+	// of others: those that are listed do not wait behind them.
+	slices.SortFunc(ready, func(a, b due) int {
+		return cmp.Or(cmp.Compare(a.key.by.rank(), b.key.by.rank()), a.at.Compare(b.at), cmp.Compare(a.key.id, b.key.id))
+	})
 	for _, d := range ready {
 		if s.running == automaticCalls {
 			break // one of them wakes it

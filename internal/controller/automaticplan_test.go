@@ -180,6 +180,27 @@ func TestAutomaticPlan(t *testing.T) {
 	}
 }
 
+// Who invents clusters at the address of one whose ID is listed does not have it wait.
+func TestSurerWaysAreDialledFirst(t *testing.T) {
+	t.Parallel()
+	var all []v1alpha1.ForeignCluster
+	listed := 1
+	for n := 1; n <= 3*automaticCalls; n++ {
+		if sightedID(n) > sightedID(listed) {
+			listed = n // the last one by ID
+		}
+		all = append(all, hintOf(fmt.Sprint("c", n), lan(n, "eth0", func(s *v1alpha1.Sighting) { s.Endpoints = []string{"192.0.2.9:7443"} })))
+	}
+	s := newAutomaticState()
+	view := automaticView{
+		rules: []automaticRule{grouping("a", "garage"), listing("home", listed)}, all: all, now: now, random: none,
+		forgotten: func(peering.ClusterID) (bool, bool) { return false, false },
+	}
+	if got := s.plan(view).dial; len(got) != 1 || got[0].key.id != sightedID(listed) {
+		t.Errorf("dialled %+v, want c%d", got, listed)
+	}
+}
+
 // A policy's peer that is away is forgotten in time, unless somebody wants it.
 func TestPeersThatAreAwayLapse(t *testing.T) {
 	t.Parallel()
