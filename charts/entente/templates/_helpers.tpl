@@ -177,7 +177,6 @@ variables.containers.filter(c, has(c.securityContext) && has(c.securityContext.w
 {{- define "entente.policy.labels" -}}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 app.kubernetes.io/part-of: entente
-app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
 {{/* Not empty where a policy has a name of the chart's and is not the chart's: a lookup
@@ -196,7 +195,7 @@ finds nothing where the cluster cannot be asked. */}}
 {{/* Refuses to replace a policy that is not the chart's. */}}
 {{- define "entente.policy.name" -}}
 {{- if include "entente.policy.foreign" . }}
-{{- fail (printf "PeeringPolicy %s is not of this release, and the chart would replace it: give it another name" .name) }}
+{{- fail (printf "PeeringPolicy %s is not the chart's, and the chart would replace it: give it another name" .name) }}
 {{- end }}
 {{- end }}
 
