@@ -31,13 +31,13 @@ func groupBasis(name string) basis { return byGroup + basis(name) }
 
 // rank orders bases, the surest first.
 func (b basis) rank() int {
-	switch b {
-	case byClusterID:
-		return 0
-	case byFirstUse:
+	if b == byFirstUse {
 		return 2
 	}
-	return 1
+	if b == byClusterID {
+		return 0
+	}
+	return 1 // a group
 }
 
 // automaticPolicy returns the policy that a ForeignCluster, a PeeringRequest or a
