@@ -67,6 +67,9 @@ type Found struct {
 	Endpoints []string
 	// Where is the network interface or the domain that it was found on.
 	Where string
+	// From is the addresses from which a LAN was told where the instance is, in order: the
+	// sources of packets, which whoever is on the link can choose. A domain has none.
+	From []netip.Addr
 	// Seen is when it was said last, and Until is when it is forgotten, if it is not
 	// said again.
 	Seen, Until time.Time

@@ -35,8 +35,12 @@ type source struct{ entries, instances int }
 // An entry is a record in the cache.
 type entry struct {
 	record
-	id   ident
+	id ident
+	// from is who said it first: it counts against that one's share.
 	from netip.Addr
+	// said is who says where an instance or a host is, from among them, at most maxSayers:
+	// who says what another said first takes nothing from that one.
+	said []netip.Addr
 	// received is when it was said last, until is when it ends.
 	received, until time.Time
 	// refresh is when to ask again, the refreshes-th time (section 5.2). Zero: never. It may
@@ -75,7 +79,9 @@ func (l *link) put(now time.Time, r record, from netip.Addr) bool {
 		c.due.note(e.until)
 		return true
 	case at >= 0:
-		l.fresh(now, c.sets[k][at], r)
+		e := c.sets[k][at]
+		l.fresh(now, e, r)
+		e.say(from)
 		return false
 	case r.ttl == 0:
 		return false
@@ -88,10 +94,21 @@ func (l *link) put(now time.Time, r record, from netip.Addr) bool {
 		return false
 	}
 	e := &entry{record: r, id: id, from: from}
+	e.say(from)
 	l.fresh(now, e, r)
 	c.sets[k] = append(c.sets[k], e)
 	c.count(e, 1)
 	return true
+}
+
+// say notes who says an entry, where that is of interest.
+func (e *entry) say(from netip.Addr) {
+	if e.typ != dns.TypeSRV && !isAddress(e.typ) || len(e.said) >= maxSayers {
+		return
+	}
+	if at, there := slices.BinarySearchFunc(e.said, from, netip.Addr.Compare); !there {
+		e.said = slices.Insert(e.said, at, from)
+	}
 }
 
 // fresh starts the time of an entry again.

@@ -10,6 +10,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/entente-dev/entente/discovery"
+	"github.com/entente-dev/entente/peering"
 )
 
 // browser is a host that looks for others, and has not published anything.
@@ -486,5 +487,40 @@ func TestALANAtRest(t *testing.T) {
 	t.Logf("%d instances at rest: %d packets and %d bytes a minute", restInstances, perMinute, bytes/minutes)
 	if perMinute > 400 {
 		t.Errorf("%d packets a minute", perMinute)
+	}
+}
+
+// Whoever says more of a host's addresses than are found drives out none of those that the
+// host says itself, and who says what another said takes nothing from it.
+func TestAddressesOfOthersLeaveAHostsOwn(t *testing.T) {
+	t.Parallel()
+	n, h := browser(t)
+	n.cluster("home")
+	n.run(5 * time.Second)
+	host := domain("entente-2.local")
+	own := addrs("10.0.0.3")[0]
+	var list []record
+	for i := range 2 * peering.MaxEndpoints {
+		r := address(host, netip.AddrFrom4([4]byte{10, 0, 0, byte(100 + i)}))
+		r.data, r.flush = string(netip.AddrFrom4([4]byte{9, 0, 0, byte(i)}).AsSlice()), false
+		list = append(list, r)
+	}
+	repeated := address(host, own)
+	repeated.flush = false
+	n.inject(h, "10.0.0.99:5353", say(append(list, repeated)...))
+	found := h.found()
+	if len(found) != 1 || len(found[0].Endpoints) != peering.MaxEndpoints || !slices.Contains(found[0].Endpoints, "10.0.0.3:7443") {
+		t.Errorf("found %+v", found)
+	}
+	if want := []netip.Addr{own}; !slices.Equal(found[0].From, want) {
+		t.Errorf("it is said by %v, want %v", found[0].From, want)
+	}
+	where := slices.DeleteFunc(clusterRecords(2, -1), func(r record) bool { return r.typ != dns.TypeSRV })
+	where[0] = srv(join(serviceName, "home"), host, 7443)
+	for i := range 2 * maxSayers {
+		n.inject(h, fmt.Sprintf("10.0.0.%d:5353", 200+i), say(where...))
+	}
+	if got := h.found()[0].From; len(got) != maxSayers || !slices.Contains(got, own) {
+		t.Errorf("then it is said by %v", got)
 	}
 }

@@ -59,7 +59,7 @@ func (l *link) resolve(p *entry, instance string) (discovery.Found, bool) {
 	}
 	used(text)
 	used(where)
-	f.Endpoints = l.endpoints(where)
+	f.Endpoints, f.From = l.endpoints(where), slices.Clone(where.said)
 	f.Automatic = slices.ContainsFunc(l.cache.sets[key{fold(automatic), dns.TypePTR}], func(e *entry) bool {
 		return fold(e.target()) == fold(p.target())
 	})
@@ -87,9 +87,10 @@ func (l *link) hosts(srv *entry) []*entry {
 }
 
 // endpoints returns where an SRV record leads to: IPv4 first, and what is valid on
-// this interface only last, with its zone. What leads back to this host is left out.
+// this interface only last, with its zone. What leads back to this host is left out. Of
+// more than there may be each of those who say them has some.
 func (l *link) endpoints(srv *entry) []string {
-	var list []netip.Addr
+	var all []discovery.Claim[netip.Addr]
 	for _, e := range l.hosts(srv) {
 		a := e.addr().Unmap()
 		if a.IsLoopback() || a.IsUnspecified() || a.IsMulticast() || !a.IsValid() {
@@ -98,7 +99,7 @@ func (l *link) endpoints(srv *entry) []string {
 		if a.IsLinkLocalUnicast() && a.Is6() {
 			a = a.WithZone(l.name)
 		}
-		list = append(list, a)
+		all = append(all, discovery.Claim[netip.Addr]{Of: a, From: e.said})
 	}
 	rank := func(a netip.Addr) int {
 		switch {
@@ -109,11 +110,21 @@ func (l *link) endpoints(srv *entry) []string {
 		}
 		return 0
 	}
-	slices.SortFunc(list, func(a, b netip.Addr) int { return cmp.Or(rank(a)-rank(b), a.Compare(b)) })
+	order := func(a, b netip.Addr) int { return cmp.Or(rank(a)-rank(b), a.Compare(b)) }
+	own := func(c discovery.Claim[netip.Addr]) int {
+		if slices.Contains(c.From, c.Of.WithZone("")) {
+			return 0
+		}
+		return 1
+	}
+	slices.SortFunc(all, func(a, b discovery.Claim[netip.Addr]) int {
+		return cmp.Or(own(a)-own(b), order(a.Of, b.Of))
+	})
+	list := discovery.InTurn(all, peering.MaxEndpoints)
+	slices.SortFunc(list, order)
 	var out []string
-	for _, a := range slices.Compact(list) {
-		e := netip.AddrPortFrom(a, srv.port()).String()
-		if len(out) < peering.MaxEndpoints && peering.CheckEndpoint(e) == nil {
+	for _, a := range list {
+		if e := netip.AddrPortFrom(a, srv.port()).String(); peering.CheckEndpoint(e) == nil {
 			out = append(out, e)
 		}
 	}
@@ -124,6 +135,6 @@ func (l *link) endpoints(srv *entry) []string {
 func sameFound(a, b []discovery.Found) bool {
 	return slices.EqualFunc(a, b, func(a, b discovery.Found) bool {
 		return a.Instance == b.Instance && a.Text == b.Text && a.Automatic == b.Automatic && a.Where == b.Where &&
-			slices.Equal(a.Endpoints, b.Endpoints)
+			slices.Equal(a.Endpoints, b.Endpoints) && slices.Equal(a.From, b.From)
 	})
 }

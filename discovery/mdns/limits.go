@@ -31,6 +31,9 @@ const (
 	// maxSet is the most records of one name and type that the cache keeps, other
 	// than instances.
 	maxSet = 16
+	// maxSayers is of how many addresses is known that they say where an instance, or a
+	// host, is.
+	maxSayers = 8
 	// maxPending is the most queries that wait for their answer; more are dropped.
 	maxPending = 256
 	// maxUnicast is the most packets of a second that are sent to single addresses.

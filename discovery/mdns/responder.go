@@ -107,7 +107,7 @@ func (r *Responder) Found() []discovery.Found {
 	out := []discovery.Found{}
 	for _, where := range sortedKeys(r.found) {
 		for _, f := range r.found[where] {
-			f.Endpoints = slices.Clone(f.Endpoints)
+			f.Endpoints, f.From = slices.Clone(f.Endpoints), slices.Clone(f.From)
 			out = append(out, f)
 		}
 	}

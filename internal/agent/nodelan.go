@@ -27,7 +27,6 @@ import (
 	"github.com/entente-dev/entente/discovery"
 	"github.com/entente-dev/entente/discovery/mdns"
 	"github.com/entente-dev/entente/internal/controller"
-	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -355,7 +354,7 @@ func lanStatus(on *listening, before []v1alpha1.FoundCluster) v1alpha1.NodeDisco
 // interface. Interfaces share the room; what is known stays.
 func foundOnLAN(list []discovery.Found, interfaces []string, before []v1alpha1.FoundCluster) []v1alpha1.FoundCluster {
 	type place struct{ where, id string }
-	at, known := map[place][]v1alpha1.FoundCluster{}, map[place][]string{}
+	at, known := map[place][]saying{}, map[place][]string{}
 	for _, f := range before {
 		known[place{f.Interface, f.ClusterID}] = f.Endpoints
 	}
@@ -366,10 +365,10 @@ func foundOnLAN(list []discovery.Found, interfaces []string, before []v1alpha1.F
 			continue
 		}
 		key := place{f.Where, string(id)}
-		at[key] = append(at[key], v1alpha1.FoundCluster{
+		at[key] = append(at[key], saying{v1alpha1.FoundCluster{
 			Interface: f.Where, ClusterID: string(id), Name: peering.Text(f.Name, maxClusterName),
 			Endpoints: all[:min(len(all), peering.MaxEndpoints)], Automatic: f.Automatic,
-		})
+		}, f.From})
 	}
 	var all []place
 	for key := range at {
@@ -398,29 +397,50 @@ func foundOnLAN(list []discovery.Found, interfaces []string, before []v1alpha1.F
 	return out
 }
 
+// saying is what is said of a cluster under one name.
+type saying struct {
+	v1alpha1.FoundCluster
+	// from is who says it.
+	from []netip.Addr
+}
+
 // oneOf brings together what is said of one cluster under several names: anybody can say
-// its ID. Each endpoint that was known and that somebody still says first stays; the
-// room is shared in turn.
-func oneOf(all []v1alpha1.FoundCluster, known []string) v1alpha1.FoundCluster {
+// its ID. Those who say it share the room in turn, so that nobody who says much drives
+// another out. What was known and is still said comes first, then what somebody says of
+// their own address.
+func oneOf(all []saying, known []string) v1alpha1.FoundCluster {
 	rank := func(unwanted bool) int {
 		if unwanted {
 			return 1
 		}
 		return 0
 	}
-	slices.SortFunc(all, func(a, b v1alpha1.FoundCluster) int {
+	slices.SortFunc(all, func(a, b saying) int {
 		return cmp.Or(
 			rank(!slices.Contains(known, a.Endpoints[0]))-rank(!slices.Contains(known, b.Endpoints[0])),
+			rank(!a.ofItself(a.Endpoints[0]))-rank(!b.ofItself(b.Endpoints[0])),
 			rank(a.Name == "")-rank(b.Name == ""), cmp.Compare(a.Name, b.Name), slices.Compare(a.Endpoints, b.Endpoints),
 		)
 	})
-	out := all[0]
-	said := make([]v1alpha1.Sighting, 0, len(all))
-	for _, f := range all {
-		out.Name = cmp.Or(out.Name, f.Name)
-		out.Automatic = out.Automatic || f.Automatic
-		said = append(said, v1alpha1.Sighting{Endpoints: f.Endpoints})
+	out := all[0].FoundCluster
+	var claims []discovery.Claim[string]
+	for i := range peering.MaxEndpoints {
+		for _, s := range all {
+			if i < len(s.Endpoints) {
+				claims = append(claims, discovery.Claim[string]{Of: s.Endpoints[i], From: s.from})
+			}
+		}
 	}
-	out.Endpoints = store.SightedEndpoints(said)
+	for _, s := range all {
+		out.Name = cmp.Or(out.Name, s.Name)
+		out.Automatic = out.Automatic || s.Automatic
+	}
+	out.Endpoints = discovery.InTurn(claims, peering.MaxEndpoints)
 	return out
+}
+
+// ofItself says whether an endpoint has the address of one of those who say it.
+func (s saying) ofItself(endpoint string) bool {
+	addr, err := netip.ParseAddrPort(endpoint)
+	return err == nil && slices.Contains(s.from, addr.Addr().Unmap())
 }

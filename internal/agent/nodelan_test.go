@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -494,5 +495,52 @@ func TestStrangersDriveOutNoKnownEndpoint(t *testing.T) {
 		if len(found) != 1 || len(found[0].Endpoints) > peering.MaxEndpoints || !slices.Contains(found[0].Endpoints, "192.0.2.200:1") {
 			t.Fatalf("with %d strangers it is at %v", i+1, found)
 		}
+	}
+}
+
+// Whoever says a cluster's ID from a few addresses, before that cluster does and under as
+// many names as there are places, does not drive out where it says that it is itself.
+func TestFalseInstancesOfAnIDLeaveItsOwn(t *testing.T) {
+	t.Parallel()
+	from := func(f discovery.Found, name string, list ...string) discovery.Found {
+		f.Name, f.From = name, nil
+		for _, text := range list {
+			f.From = append(f.From, netip.MustParseAddr(text))
+		}
+		return f
+	}
+	const itself = "192.0.2.200:7443"
+	for name, tt := range map[string]struct {
+		sources, instances int
+		// also is who says the cluster's own words, too.
+		also []string
+	}{
+		"eight from one address": {sources: 1, instances: 8},
+		"sixty from one address": {sources: 1, instances: 60},
+		"sixty from seven":       {sources: 7, instances: 60},
+		"who repeats its words":  {sources: 7, instances: 60, also: []string{"192.0.2.1", "192.0.2.2"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var all []discovery.Found
+			for i := range tt.instances {
+				stranger := onLAN('x', "eth0", fmt.Sprintf("198.51.100.%d:1", i+1), fmt.Sprintf("198.51.100.%d:1", i+101))
+				all = append(all, from(stranger, fmt.Sprintf("a%02d", i), fmt.Sprintf("192.0.2.%d", i%tt.sources+1)))
+			}
+			before := foundOnLAN(all, []string{"eth0"}, nil)
+			own := from(onLAN('x', "eth0", itself), "z", append(tt.also, "192.0.2.20")...)
+			found := foundOnLAN(append(all, own), []string{"eth0"}, before)
+			if len(found) != 1 || len(found[0].Endpoints) > peering.MaxEndpoints || !slices.Contains(found[0].Endpoints, itself) {
+				t.Errorf("it is at %v", found)
+			}
+		})
+	}
+	// In the name of the cluster's own address: what has that address comes first.
+	all := []discovery.Found{from(onLAN('x', "eth0", "192.0.2.20:7443"), "z", "192.0.2.20")}
+	for i := range 60 {
+		all = append(all, from(onLAN('x', "eth0", fmt.Sprintf("198.51.100.%d:1", i+1)), fmt.Sprintf("a%02d", i), "192.0.2.20"))
+	}
+	if found := foundOnLAN(all, []string{"eth0"}, nil); len(found) != 1 || !slices.Contains(found[0].Endpoints, "192.0.2.20:7443") {
+		t.Errorf("it is at %v", found)
 	}
 }
