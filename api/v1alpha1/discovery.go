@@ -39,6 +39,15 @@ type NodeDiscoverySpec struct {
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=16
 	Interfaces []string `json:"interfaces,omitempty"`
+	// expected is the IDs of clusters that come first in status.found, whatever else the
+	// LAN says: those that policies list under spec.automatic.clusterIDs, and those that
+	// somebody decided about.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MaxLength=32
+	// +kubebuilder:validation:items:Pattern=`^[a-z2-7]{32}$`
+	Expected []string `json:"expected,omitempty"`
 	// publish is what the node publishes of this cluster. Without it the node only
 	// looks for others.
 	// +optional

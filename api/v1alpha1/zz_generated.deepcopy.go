@@ -862,6 +862,11 @@ func (in *NodeDiscoverySpec) DeepCopyInto(out *NodeDiscoverySpec) {
 		*out = make([]string, len(*in))
 		copy(*out, *in)
 	}
+	if in.Expected != nil {
+		in, out := &in.Expected, &out.Expected
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.Publish != nil {
 		in, out := &in.Publish, &out.Publish
 		*out = new(PublishedCluster)

@@ -34,10 +34,27 @@ func (a *agent) nodeDiscoveries() *controller.NodeDiscoveries {
 		if err != nil {
 			return nil, err
 		}
+		expected, err := expectedOnLAN(ctx, a.mgr.GetCache())
+		if err != nil {
+			return nil, err
+		}
 		spec := publishedOnLAN(a.service(all), all)
-		spec.Interfaces = a.cfg.DiscoveryInterfaces
+		spec.Interfaces, spec.Expected = a.cfg.DiscoveryInterfaces, expected
 		return &spec, nil
 	}}
+}
+
+// expectedOnLAN returns whom a fabric reports first.
+func expectedOnLAN(ctx context.Context, cached ctrlclient.Reader) ([]string, error) {
+	var policies v1alpha1.PeeringPolicyList
+	if err := cached.List(ctx, &policies); err != nil {
+		return nil, fmt.Errorf("list peering policies: %w", err)
+	}
+	var all v1alpha1.ForeignClusterList
+	if err := cached.List(ctx, &all, ctrlclient.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list foreign clusters: %w", err)
+	}
+	return controller.Expected(policies.Items, all.Items), nil
 }
 
 // service is what this cluster publishes of itself, on LANs and in DNS.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
 	"net/netip"
 	"slices"
@@ -276,7 +277,7 @@ func (n *nodeLAN) report(ctx context.Context, nd *v1alpha1.NodeDiscovery) time.D
 	if n.last != nil {
 		before = n.last.Found
 	}
-	status := lanStatus(on, before)
+	status := lanStatus(on, before, nd.Spec.Expected)
 	settles := on.since.Add(controller.LANSettles + time.Second) // times are told in seconds
 	settled := on.failed == nil && !now.Before(settles) && n.wrote.Before(settles)
 	if n.last != nil && !settled && now.Sub(n.wrote) < lanStatusEvery && equality.Semantic.DeepEqual(*n.last, status) {
@@ -322,8 +323,8 @@ func (n *nodeLAN) write(ctx context.Context, nd *v1alpha1.NodeDiscovery, s v1alp
 }
 
 // lanStatus is what there is to report, without the time. Before is what was found
-// before.
-func lanStatus(on *listening, before []v1alpha1.FoundCluster) v1alpha1.NodeDiscoveryStatus {
+// before, and expected who comes first.
+func lanStatus(on *listening, before []v1alpha1.FoundCluster, expected []string) v1alpha1.NodeDiscoveryStatus {
 	var out v1alpha1.NodeDiscoveryStatus
 	problem := func(format string, args ...any) {
 		out.Problems = append(out.Problems, peering.Text(fmt.Sprintf(format, args...), maxDiscoveryText))
@@ -346,13 +347,14 @@ func lanStatus(on *listening, before []v1alpha1.FoundCluster) v1alpha1.NodeDisco
 	if len(out.Interfaces) == 0 {
 		problem("no network interface of this node is up, has an address, can multicast and is one of those that are wanted: see discovery.lan.interfaces of the chart")
 	}
-	out.Found = foundOnLAN(on.Found(), out.Interfaces, before)
+	out.Found = foundOnLAN(on.Found(), out.Interfaces, before, expected)
 	return out
 }
 
 // foundOnLAN returns what is reported of what was found: each cluster once for each
-// interface. Interfaces share the room; what is known stays.
-func foundOnLAN(list []discovery.Found, interfaces []string, before []v1alpha1.FoundCluster) []v1alpha1.FoundCluster {
+// interface. Interfaces share the room; who is expected comes first, and what is known
+// stays.
+func foundOnLAN(list []discovery.Found, interfaces []string, before []v1alpha1.FoundCluster, expected []string) []v1alpha1.FoundCluster {
 	type place struct{ where, id string }
 	at, known := map[place][]saying{}, map[place][]string{}
 	for _, f := range before {
@@ -370,23 +372,26 @@ func foundOnLAN(list []discovery.Found, interfaces []string, before []v1alpha1.F
 			Endpoints: all[:min(len(all), peering.MaxEndpoints)], Automatic: f.Automatic,
 		}, f.From})
 	}
-	var all []place
-	for key := range at {
-		all = append(all, key)
+	first := map[string]bool{}
+	for _, id := range expected {
+		first[id] = true
 	}
 	rank := func(p place) int {
-		if known[p] != nil {
+		switch {
+		case first[p.id]:
 			return 0
+		case known[p] != nil:
+			return 1
 		}
-		return 1
+		return 2
 	}
-	slices.SortFunc(all, func(a, b place) int {
-		return cmp.Or(rank(a)-rank(b), cmp.Compare(a.where, b.where), cmp.Compare(a.id, b.id))
+	all := slices.SortedFunc(maps.Keys(at), func(a, b place) int {
+		return cmp.Or(rank(a)-rank(b), cmp.Compare(a.id, b.id), cmp.Compare(a.where, b.where))
 	})
 	share, has := maxLANFound/max(1, len(interfaces)), map[string]int{}
 	var out []v1alpha1.FoundCluster
 	for _, key := range all {
-		if has[key.where] < share {
+		if len(out) < maxLANFound && (first[key.id] || has[key.where] < share) {
 			has[key.where]++
 			out = append(out, oneOf(at[key], known[key]))
 		}

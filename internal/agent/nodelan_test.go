@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -118,7 +119,7 @@ type lanNode struct {
 func newLANNode(t *testing.T) *lanNode {
 	n := &lanNode{t: t, kick: make(chan struct{}, 1), lan: &heardLAN{interfaces: []string{"eth0"}, changed: make(chan struct{}, 1)}}
 	n.client = interceptor.NewClient(
-		fake.NewClientBuilder().WithScheme(Scheme()).WithStatusSubresource(&v1alpha1.NodeDiscovery{}).Build(),
+		fake.NewClientBuilder().WithScheme(Scheme()).WithStatusSubresource(&v1alpha1.NodeDiscovery{}, &v1alpha1.ForeignCluster{}).Build(),
 		interceptor.Funcs{SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
 			n.mu.Lock()
 			n.writes = append(n.writes, time.Now())
@@ -446,11 +447,11 @@ func TestFoundOnLAN(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if got := text(foundOnLAN(tt.list, tt.interfaces, nil)); got != tt.want {
+			if got := text(foundOnLAN(tt.list, tt.interfaces, nil, nil)); got != tt.want {
 				t.Errorf("got  %s\nwant %s", got, tt.want)
 			}
 			slices.Reverse(tt.list)
-			if got := text(foundOnLAN(tt.list, tt.interfaces, nil)); got != tt.want {
+			if got := text(foundOnLAN(tt.list, tt.interfaces, nil, nil)); got != tt.want {
 				t.Errorf("the other way round: got  %s\nwant %s", got, tt.want)
 			}
 		})
@@ -467,8 +468,8 @@ func TestFoundOnLAN(t *testing.T) {
 		return out
 	}
 	both := []string{"eth0", "eth1"}
-	first := foundOnLAN(many("eth0", 500, 510), both, nil)
-	got := foundOnLAN(slices.Concat(many("eth0", 0, 1000), many("eth1", 0, 10)), both, first)
+	first := foundOnLAN(many("eth0", 500, 510), both, nil, nil)
+	got := foundOnLAN(slices.Concat(many("eth0", 0, 1000), many("eth1", 0, 10)), both, first, nil)
 	if len(got) != maxLANFound/2+10 || len(got[0].Endpoints) != peering.MaxEndpoints {
 		t.Errorf("of many %d are reported, with %d endpoints", len(got), len(got[0].Endpoints))
 	}
@@ -486,12 +487,12 @@ func TestStrangersDriveOutNoKnownEndpoint(t *testing.T) {
 	honest := onLAN('x', "eth0", "192.0.2.200:1")
 	honest.Name = "z"
 	all := []discovery.Found{honest}
-	found := foundOnLAN(all, []string{"eth0"}, nil)
+	found := foundOnLAN(all, []string{"eth0"}, nil, nil)
 	for i := range 3 * peering.MaxEndpoints {
 		stranger := onLAN('x', "eth0", fmt.Sprintf("192.0.2.%d:1", i+1), fmt.Sprintf("192.0.2.%d:1", i+100))
 		stranger.Name = fmt.Sprintf("a%02d", 99-i)
 		all = append(all, stranger)
-		found = foundOnLAN(all, []string{"eth0"}, found)
+		found = foundOnLAN(all, []string{"eth0"}, found, nil)
 		if len(found) != 1 || len(found[0].Endpoints) > peering.MaxEndpoints || !slices.Contains(found[0].Endpoints, "192.0.2.200:1") {
 			t.Fatalf("with %d strangers it is at %v", i+1, found)
 		}
@@ -527,9 +528,9 @@ func TestFalseInstancesOfAnIDLeaveItsOwn(t *testing.T) {
 				stranger := onLAN('x', "eth0", fmt.Sprintf("198.51.100.%d:1", i+1), fmt.Sprintf("198.51.100.%d:1", i+101))
 				all = append(all, from(stranger, fmt.Sprintf("a%02d", i), fmt.Sprintf("192.0.2.%d", i%tt.sources+1)))
 			}
-			before := foundOnLAN(all, []string{"eth0"}, nil)
+			before := foundOnLAN(all, []string{"eth0"}, nil, nil)
 			own := from(onLAN('x', "eth0", itself), "z", append(tt.also, "192.0.2.20")...)
-			found := foundOnLAN(append(all, own), []string{"eth0"}, before)
+			found := foundOnLAN(append(all, own), []string{"eth0"}, before, nil)
 			if len(found) != 1 || len(found[0].Endpoints) > peering.MaxEndpoints || !slices.Contains(found[0].Endpoints, itself) {
 				t.Errorf("it is at %v", found)
 			}
@@ -540,7 +541,64 @@ func TestFalseInstancesOfAnIDLeaveItsOwn(t *testing.T) {
 	for i := range 60 {
 		all = append(all, from(onLAN('x', "eth0", fmt.Sprintf("198.51.100.%d:1", i+1)), fmt.Sprintf("a%02d", i), "192.0.2.20"))
 	}
-	if found := foundOnLAN(all, []string{"eth0"}, nil); len(found) != 1 || !slices.Contains(found[0].Endpoints, "192.0.2.20:7443") {
+	if found := foundOnLAN(all, []string{"eth0"}, nil, nil); len(found) != 1 || !slices.Contains(found[0].Endpoints, "192.0.2.20:7443") {
 		t.Errorf("it is at %v", found)
 	}
+}
+
+// Whoever invents more clusters than are reported or kept keeps out none that a policy
+// lists, from the report of the fabric to the ForeignCluster.
+func TestInventedClustersKeepOutNoneThatIsListed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		listed := testID('x')
+		policy := &v1alpha1.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: "home"}}
+		policy.Spec.Automatic = &v1alpha1.AutomaticPeering{ClusterIDs: []string{string(listed)}}
+		n := newLANNode(t)
+		if err := n.client.Create(t.Context(), policy); err != nil {
+			t.Fatal(err)
+		}
+		expected, err := expectedOnLAN(t.Context(), n.client)
+		if err != nil || !slices.Equal(expected, []string{string(listed)}) {
+			t.Fatalf("expected are %v, %v", expected, err)
+		}
+		n.wants(v1alpha1.NodeDiscoverySpec{Expected: expected})
+		l := &lans{reader: n.client, now: time.Now, log: slog.New(slog.DiscardHandler), kept: func() ([]netip.Prefix, bool) { return nil, true }}
+		wake := make(chan struct{})
+		s := &controller.Sightings{
+			Client: n.client, Self: testID('o'), Events: events.NewFakeRecorder(16), Log: slog.New(slog.DiscardHandler), Now: time.Now,
+			Budget: &controller.WriteBudget{Now: time.Now}, Look: l.look, Wake: wake,
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- s.Start(ctx) }()
+		look := func(list []discovery.Found) (all int, there bool) {
+			n.lan.hears(list...)
+			for range 20 {
+				spend(2 * time.Second)
+				wake <- struct{}{}
+			}
+			spend(2 * time.Second)
+			var fcs v1alpha1.ForeignClusterList
+			if err := n.client.List(t.Context(), &fcs); err != nil {
+				t.Fatal(err)
+			}
+			return len(fcs.Items), slices.ContainsFunc(fcs.Items, func(fc v1alpha1.ForeignCluster) bool { return fc.Spec.ClusterID == string(listed) })
+		}
+		var invented []discovery.Found
+		for i := range 2 * maxLANFound {
+			id := strings.NewReplacer("0", "a", "1", "b", "8", "c", "9", "d").Replace(fmt.Sprintf("%06d%026d", i, 0))
+			invented = append(invented, discovery.Found{Text: discovery.Text{ID: peering.ClusterID(id)}, Where: "eth0", Endpoints: []string{fmt.Sprintf("192.0.2.%d:1", i%250+1)}})
+		}
+		if all, _ := look(invented); all != 128 {
+			t.Errorf("of those that were invented %d are kept", all)
+		}
+		if all, there := look(append(invented, onLAN('x', "eth0", "192.0.2.1:7443"))); !there || all != 129 {
+			t.Errorf("the one that is listed is there: %t, of %d", there, all)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -166,6 +166,9 @@ const (
 	// maxHints is how many clusters are kept that discovery found and nobody decided
 	// about, and maxHintsOfPlace how many of them one network or domain may bring.
 	maxHints, maxHintsOfPlace = 256, 128
+	// maxExpected is how many clusters come first with discovery, beyond maxHints: those
+	// that policies list, then those that somebody decided about.
+	maxExpected = 256
 	// maxPlaces is how many places are told of one cluster.
 	maxPlaces = 16
 	// hintsAtOnce is how many are made with one look, and sightingsPace how often one

@@ -104,8 +104,10 @@ func placeOf(s v1alpha1.Sighting) Place { return Place{s.Source, s.Where, s.Node
 
 // sightingPlan is what is to be done about what was found.
 type sightingPlan struct {
-	// make is clusters that are not known.
-	make []newHint
+	// make is clusters that are not known, and expected how many of them are: those are
+	// the first.
+	make     []newHint
+	expected int
 	// change is what is known of ForeignClusters, by their names, where it differs.
 	change map[string]hintChange
 	// remove is the names of those that were there for nothing else.
@@ -127,8 +129,35 @@ type hintChange struct {
 	impostor  *metav1.Condition
 }
 
-// planSightings decides what follows from what was found, given all ForeignClusters.
-func planSightings(self peering.ClusterID, looked Looked, all []v1alpha1.ForeignCluster) sightingPlan {
+// Expected returns the IDs of clusters that come first with discovery, in order, at most
+// maxExpected: those that policies list, and those that somebody decided about. Strangers
+// who invent clusters keep none of them out.
+func Expected(policies []v1alpha1.PeeringPolicy, all []v1alpha1.ForeignCluster) []string {
+	listed, decided := map[string]bool{}, map[string]bool{}
+	for i := range policies {
+		if p := &policies[i]; p.Spec.Automatic != nil && p.DeletionTimestamp.IsZero() {
+			for _, id := range p.Spec.Automatic.ClusterIDs {
+				listed[id] = true
+			}
+		}
+	}
+	for i := range all {
+		fc := &all[i]
+		id, err := peering.ParseClusterID(fc.Spec.ClusterID)
+		if err == nil && !listed[string(id)] && !store.Pending(fc) && fc.Spec.Decision != v1alpha1.DecisionDenied {
+			decided[string(id)] = true
+		}
+	}
+	out := slices.Sorted(maps.Keys(listed))
+	out = append(out, slices.Sorted(maps.Keys(decided))...)
+	out = out[:min(len(out), maxExpected)]
+	slices.Sort(out)
+	return out
+}
+
+// planSightings decides what follows from what was found, given all ForeignClusters and
+// the IDs of those that are expected, in order.
+func planSightings(self peering.ClusterID, expected []string, looked Looked, all []v1alpha1.ForeignCluster) sightingPlan {
 	found := gather(self, looked.Found)
 	known := store.KnownAll(all)
 	plan := sightingPlan{change: map[string]hintChange{}}
@@ -152,16 +181,28 @@ func planSightings(self peering.ClusterID, looked Looked, all []v1alpha1.Foreign
 				plan.remove = append(plan.remove, fc.Name)
 				continue
 			}
-			kept++
-			at[placeOf(now[0])]++
+			if !isExpected(expected, id) {
+				kept++
+				at[placeOf(now[0])]++
+			}
 		}
 		if change, differs := changeOf(fc, now, impostor(fc, now, trusted)); differs {
 			plan.change[fc.Name] = change
 		}
 	}
-	// Those that were named by several places first: one place alone is easier to fill.
+	// Those that are expected first, then those that were named by several places: one
+	// place alone is easier to fill.
+	first := func(a, b peering.ClusterID) int {
+		switch x, y := isExpected(expected, a), isExpected(expected, b); {
+		case x && !y:
+			return -1
+		case y && !x:
+			return 1
+		}
+		return cmp.Compare(len(found[b]), len(found[a]))
+	}
 	ids := slices.SortedFunc(maps.Keys(found), func(a, b peering.ClusterID) int {
-		return cmp.Or(cmp.Compare(len(found[b]), len(found[a])), cmp.Compare(a, b))
+		return cmp.Or(first(a, b), cmp.Compare(a, b))
 	})
 	turn := map[peering.ClusterID]int{}
 	of := map[Place]int{}
@@ -172,10 +213,15 @@ func planSightings(self peering.ClusterID, looked Looked, all []v1alpha1.Foreign
 	}
 	// Then those of each place in turn: not all of them may be made at once.
 	slices.SortStableFunc(ids, func(a, b peering.ClusterID) int {
-		return cmp.Or(cmp.Compare(len(found[b]), len(found[a])), turn[a]-turn[b])
+		return cmp.Or(first(a, b), turn[a]-turn[b])
 	})
 	for _, id := range ids {
 		place := placeOf(found[id][0])
+		if isExpected(expected, id) { // these are few
+			plan.make = append(plan.make, newHint{id: id, name: ownName(found[id]), sightings: found[id]})
+			plan.expected++
+			continue
+		}
 		if kept >= maxHints || at[place] >= maxHintsOfPlace {
 			plan.left++
 			continue
@@ -186,6 +232,12 @@ func planSightings(self peering.ClusterID, looked Looked, all []v1alpha1.Foreign
 	}
 	slices.Sort(plan.remove)
 	return plan
+}
+
+// isExpected says whether an ID is one of those that are expected, which are in order.
+func isExpected(expected []string, id peering.ClusterID) bool {
+	_, there := slices.BinarySearch(expected, string(id))
+	return there
 }
 
 // gather brings together what was found of each cluster but this one, in an order that
@@ -335,34 +387,20 @@ func (r *Sightings) look(ctx context.Context) error {
 	for i := range list.Items {
 		byName[list.Items[i].Name] = &list.Items[i]
 	}
-	plan := planSightings(r.Self, r.looked(), list.Items)
-	var errs []error
-	most := hintsAtOnce
-	for _, name := range slices.Sorted(maps.Keys(plan.change)) {
-		fc := byName[name]
-		id := peering.ClusterID(fc.Spec.ClusterID)
-		if most == 0 || r.Now().Sub(r.changed[id]) < changePace {
-			continue // what is found then counts
-		}
-		if _, over := later(r.Budget.Take(hints, fc)); over {
-			break
-		}
-		most--
-		r.changed[id] = r.Now()
-		errs = append(errs, r.change(ctx, fc, plan.change[name]))
+	var policies v1alpha1.PeeringPolicyList
+	if err := r.Client.List(ctx, &policies); err != nil {
+		return fmt.Errorf("list peering policies: %w", err)
 	}
+	expected := Expected(policies.Items, list.Items)
+	plan := planSightings(r.Self, expected, r.looked(), list.Items)
+	// What is expected does not wait for what strangers say.
+	unexpected := func(name string) bool { return !isExpected(expected, peering.ClusterID(byName[name].Spec.ClusterID)) }
+	names := slices.Sorted(maps.Keys(plan.change))
+	errs := r.makeHints(ctx, plan.make[:plan.expected])
+	errs = append(errs, r.changeHints(ctx, byName, plan.change, slices.DeleteFunc(slices.Clone(names), unexpected))...)
+	errs = append(errs, r.changeHints(ctx, byName, plan.change, slices.DeleteFunc(names, func(name string) bool { return !unexpected(name) }))...)
 	// What is made comes last: what is told of those that are known is not to wait for it.
-	for _, hint := range plan.make[:min(len(plan.make), hintsAtOnce)] {
-		if _, over := later(r.Budget.take(hints, hintCost)); over {
-			break
-		}
-		fc, made, err := store.Sight(ctx, r.Client, hint.id, hint.name, hint.sightings)
-		if errs = append(errs, err); !made {
-			continue
-		}
-		r.made[hint.id] = r.Now()
-		r.Log.Info("discovery found a cluster", "peer", fc.Name, "id", hint.id, "source", hint.sightings[0].Source, "where", hint.sightings[0].Where)
-	}
+	errs = append(errs, r.makeHints(ctx, plan.make[plan.expected:])...)
 	for _, name := range plan.remove[:min(len(plan.remove), hintsAtOnce)] {
 		fc := byName[name]
 		err := r.Client.Delete(ctx, fc, client.Preconditions{UID: &fc.UID, ResourceVersion: &fc.ResourceVersion})
@@ -379,6 +417,43 @@ func (r *Sightings) look(ctx context.Context) error {
 	// What somebody else wrote meanwhile is seen with the next look.
 	errs = slices.DeleteFunc(errs, apierrors.IsConflict)
 	return errors.Join(errs...)
+}
+
+// changeHints writes what is known of the clusters with these names, as far as there is
+// room.
+func (r *Sightings) changeHints(ctx context.Context, byName map[string]*v1alpha1.ForeignCluster, changes map[string]hintChange, names []string) (errs []error) {
+	most := hintsAtOnce
+	for _, name := range names {
+		fc := byName[name]
+		id := peering.ClusterID(fc.Spec.ClusterID)
+		if most == 0 || r.Now().Sub(r.changed[id]) < changePace {
+			continue // what is found then counts
+		}
+		if _, over := later(r.Budget.Take(hints, fc)); over {
+			break
+		}
+		most--
+		r.changed[id] = r.Now()
+		errs = append(errs, r.change(ctx, fc, changes[name]))
+	}
+	return errs
+}
+
+// makeHints makes the ForeignClusters of clusters that are not known, as far as there is
+// room.
+func (r *Sightings) makeHints(ctx context.Context, list []newHint) (errs []error) {
+	for _, hint := range list[:min(len(list), hintsAtOnce)] {
+		if _, over := later(r.Budget.take(hints, hintCost)); over {
+			break
+		}
+		fc, made, err := store.Sight(ctx, r.Client, hint.id, hint.name, hint.sightings)
+		if errs = append(errs, err); !made {
+			continue
+		}
+		r.made[hint.id] = r.Now()
+		r.Log.Info("discovery found a cluster", "peer", fc.Name, "id", hint.id, "source", hint.sightings[0].Source, "where", hint.sightings[0].Where)
+	}
+	return errs
 }
 
 // looked is what is found now, with what was found a moment ago: answers come one by

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
@@ -78,15 +79,17 @@ func TestPlanSightings(t *testing.T) {
 	going := hintOf("c1", lan(1, "eth0"))
 	going.DeletionTimestamp = &metav1.Time{Time: now}
 	for name, tt := range map[string]struct {
-		looked Looked
-		all    []v1alpha1.ForeignCluster
-		want   string
+		looked   Looked
+		expected []string
+		all      []v1alpha1.ForeignCluster
+		want     string
 	}{
 		"nothing is found":                            {want: ""},
 		"a cluster that is not known is made":         {looked: Looked{Found: []Sighted{lan(1, "eth0")}}, want: "make c1 LAN/eth0;"},
 		"this cluster finds itself":                   {looked: Looked{Found: []Sighted{lan(0, "eth0")}}, want: ""},
 		"one without an endpoint is nothing":          {looked: Looked{Found: []Sighted{lan(1, "eth0", func(s *v1alpha1.Sighting) { s.Endpoints = nil })}}, want: ""},
 		"a name that is none is left out":             {looked: Looked{Found: []Sighted{lan(1, "eth0", func(s *v1alpha1.Sighting) { s.Name = "Not A Label" })}}, want: "make  LAN/eth0;"},
+		"who is expected comes first":                 {looked: Looked{Found: []Sighted{lan(1, "eth0"), lan(2, "eth0"), dns(2, "example.com"), lan(3, "eth0")}}, expected: []string{string(sightedID(3))}, want: "make c3 LAN/eth0;make c2 LAN/eth0 DNS/example.com;make c1 LAN/eth0;"},
 		"two places make one":                         {looked: Looked{Found: []Sighted{dns(1, "example.com"), lan(1, "eth0")}}, want: "make c1 LAN/eth0 DNS/example.com;"},
 		"two names at one place are one":              {looked: Looked{Found: []Sighted{lan(1, "eth0"), lan(1, "eth0", func(s *v1alpha1.Sighting) { s.Name = "z" })}}, want: "make c1 LAN/eth0;"},
 		"what is known already needs nothing":         {looked: Looked{Found: []Sighted{lan(1, "eth0")}}, all: []v1alpha1.ForeignCluster{hintOf("c1", lan(1, "eth0"))}, want: ""},
@@ -109,7 +112,7 @@ func TestPlanSightings(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if got := planText(planSightings(self, tt.looked, tt.all)); got != tt.want {
+			if got := planText(planSightings(self, tt.expected, tt.looked, tt.all)); got != tt.want {
 				t.Errorf("got  %q\nwant %q", got, tt.want)
 			}
 		})
@@ -164,7 +167,7 @@ func TestAFloodOfHintsIsBounded(t *testing.T) {
 		looked.Found = append(looked.Found, lan(n+10, "eth0"))
 	}
 	looked.Found = append(looked.Found, lan(1, "eth1"), dns(2, "example.com"))
-	plan := planSightings(sightedID(0), looked, nil)
+	plan := planSightings(sightedID(0), nil, looked, nil)
 	if got, want := len(plan.make), maxHintsOfPlace+2; got != want {
 		t.Errorf("%d are made, want %d", got, want)
 	}
@@ -178,9 +181,108 @@ func TestAFloodOfHintsIsBounded(t *testing.T) {
 	}
 	// Whoever is known keeps the place that it has.
 	known := []v1alpha1.ForeignCluster{hintOf("c9", lan(100_009, "eth0"))}
-	plan = planSightings(sightedID(0), looked, known)
+	plan = planSightings(sightedID(0), nil, looked, known)
 	if len(plan.change)+len(plan.remove) != 0 || len(plan.make) != maxHintsOfPlace+1 {
 		t.Errorf("%d changed, %d removed, %d made", len(plan.change), len(plan.remove), len(plan.make))
+	}
+}
+
+// Whom a policy lists takes no place of others, nor needs one.
+func TestThoseExpectedHaveTheirOwnPlaces(t *testing.T) {
+	t.Parallel()
+	var looked Looked
+	var expected []string
+	for n := range 3 * maxHints {
+		looked.Found = append(looked.Found, lan(n+10, "eth0"))
+		if n >= 2*maxHints {
+			expected = append(expected, string(sightedID(n+10)))
+		}
+	}
+	slices.Sort(expected)
+	plan := planSightings(sightedID(0), expected, looked, nil)
+	if plan.expected != maxHints || len(plan.make) != maxHints+maxHintsOfPlace {
+		t.Errorf("%d are made, of which %d were expected", len(plan.make), plan.expected)
+	}
+	var all []v1alpha1.ForeignCluster
+	for i, h := range plan.make {
+		if isExpected(expected, h.id) != (i < plan.expected) {
+			t.Fatalf("%d is %s", i, h.id)
+		}
+		all = append(all, hintOf(fmt.Sprint("c", i), Sighted{ID: h.id, Sighting: h.sightings[0]}))
+	}
+	looked.Found = append(looked.Found, lan(1, "eth0"))
+	if plan := planSightings(sightedID(0), expected, looked, all); len(plan.make)+len(plan.remove) != 0 {
+		t.Errorf("then %d are made, %d removed", len(plan.make), len(plan.remove))
+	}
+	expected = append(expected, string(sightedID(1)))
+	slices.Sort(expected)
+	if plan := planSightings(sightedID(0), expected, looked, all); len(plan.make) != 1 || plan.make[0].id != sightedID(1) {
+		t.Errorf("one more that is expected is not made: %d are", len(plan.make))
+	}
+}
+
+func TestExpected(t *testing.T) {
+	t.Parallel()
+	policy := func(name string, edit func(*v1alpha1.PeeringPolicy)) v1alpha1.PeeringPolicy {
+		p := v1alpha1.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		edit(&p)
+		return p
+	}
+	lists := func(all ...int) func(*v1alpha1.PeeringPolicy) {
+		return func(p *v1alpha1.PeeringPolicy) {
+			p.Spec.Automatic = &v1alpha1.AutomaticPeering{}
+			for _, n := range all {
+				p.Spec.Automatic.ClusterIDs = append(p.Spec.Automatic.ClusterIDs, string(sightedID(n)))
+			}
+		}
+	}
+	numbers := func(from, to int) (out []int) {
+		for n := from; n < to; n++ {
+			out = append(out, n)
+		}
+		return out
+	}
+	edited := func(fc v1alpha1.ForeignCluster, edit func(*v1alpha1.ForeignCluster)) v1alpha1.ForeignCluster {
+		edit(&fc)
+		return fc
+	}
+	going := policy("going", lists(9))
+	going.DeletionTimestamp = &metav1.Time{Time: now}
+	var peers []v1alpha1.ForeignCluster
+	for n := range maxExpected {
+		peers = append(peers, trustedPeer(fmt.Sprint("a", n), n))
+	}
+	for name, tt := range map[string]struct {
+		policies []v1alpha1.PeeringPolicy
+		all      []v1alpha1.ForeignCluster
+		want     []int
+	}{
+		"nobody":                      {},
+		"whom policies list":          {policies: []v1alpha1.PeeringPolicy{policy("a", lists(2, 1)), policy("b", lists(1, 3)), policy("c", func(*v1alpha1.PeeringPolicy) {})}, want: []int{1, 2, 3}},
+		"none of a policy that goes":  {policies: []v1alpha1.PeeringPolicy{going}},
+		"who is trusted":              {all: []v1alpha1.ForeignCluster{trustedPeer("office", 1)}, want: []int{1}},
+		"whom somebody wrote down":    {all: []v1alpha1.ForeignCluster{{Spec: v1alpha1.ForeignClusterSpec{ClusterID: string(sightedID(1))}}}, want: []int{1}},
+		"who is approved, not denied": {all: []v1alpha1.ForeignCluster{edited(hintOf("c1", lan(1, "eth0")), func(fc *v1alpha1.ForeignCluster) { fc.Spec.Decision = v1alpha1.DecisionApproved }), edited(trustedPeer("c2", 2), func(fc *v1alpha1.ForeignCluster) { fc.Spec.Decision = v1alpha1.DecisionDenied })}, want: []int{1}},
+		"none that was only found":    {all: []v1alpha1.ForeignCluster{hintOf("c1", lan(1, "eth0"))}},
+		"none that only asks": {all: []v1alpha1.ForeignCluster{edited(hintOf("c1", lan(1, "eth0")), func(fc *v1alpha1.ForeignCluster) {
+			delete(fc.Annotations, v1alpha1.AnnotationDiscovered)
+			fc.Status.Introduction = &v1alpha1.Introduction{}
+		})}},
+		"none without an ID":       {all: []v1alpha1.ForeignCluster{{}}},
+		"of too many those listed": {policies: []v1alpha1.PeeringPolicy{policy("a", lists(numbers(10_000, 10_000+maxExpected)...))}, all: peers, want: numbers(10_000, 10_000+maxExpected)},
+		"no more than there are":   {all: append(peers, trustedPeer("z", 10_000)), want: numbers(0, maxExpected)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var want []string
+			for _, n := range tt.want {
+				want = append(want, string(sightedID(n)))
+			}
+			slices.Sort(want)
+			if d := cmp.Diff(want, Expected(tt.policies, tt.all), cmpopts.EquateEmpty()); d != "" {
+				t.Error(d)
+			}
+		})
 	}
 }
 
@@ -264,6 +366,39 @@ func TestHintsComeAndGo(t *testing.T) {
 	}
 	if err := c.Get(t.Context(), client.ObjectKey{Name: "c3"}, &three); err != nil || three.Spec.TrustBundle == "" || len(three.Status.Sightings) != 0 {
 		t.Errorf("the peer is %+v, %v", three, err)
+	}
+}
+
+// Whoever invents a cluster with the name and the beginning of the ID of another does not
+// take its place.
+func TestAnIDThatBeginsAsAnotherTakesNoPlace(t *testing.T) {
+	t.Parallel()
+	c := indexed(fake.NewClientBuilder().WithScheme(testScheme(t)).WithStatusSubresource(&v1alpha1.ForeignCluster{}))
+	r := &Sightings{
+		Client: c, Self: peering.ClusterID(strings.Repeat("b", 32)), Events: events.NewFakeRecorder(16), Log: slog.New(slog.DiscardHandler),
+		Now: func() time.Time { return now }, Budget: &WriteBudget{Now: func() time.Time { return now }},
+	}
+	named := func(s *v1alpha1.Sighting) { s.Name = "office" }
+	for n := range 3 { // all begin with the same letters
+		r.Look = func() Looked {
+			return Looked{Found: []Sighted{lan(0, "eth0", named), lan(1, "eth0", named), lan(2, "eth0", named)}[:n+1]}
+		}
+		if err := r.look(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var list v1alpha1.ForeignClusterList
+	if err := c.List(t.Context(), &list); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]bool{}
+	for _, fc := range list.Items {
+		got[fc.Name+" "+fc.Spec.ClusterID] = true
+	}
+	full := func(n int) string { return fmt.Sprintf("office-%s %s", sightedID(n), sightedID(n)) }
+	want := map[string]bool{"office-aaaaaaaa " + string(sightedID(0)): true, full(1): true, full(2): true}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
 	}
 }
 

@@ -224,21 +224,33 @@ func ByPolicy(fc *v1alpha1.ForeignCluster, policy, by string) {
 }
 
 // Sight makes a ForeignCluster of a cluster that discovery found and that is not known,
-// and says whether it did: one that has its name tells more. Part of the name is
-// its ID: another name would be one that a stranger chose, and took from others.
+// and says whether it did: one that is there already tells more. Part of the name is the
+// beginning of its ID: another name would be one that a stranger chose, and took from
+// others. Where one with another ID has it, all of the ID is.
 func Sight(ctx context.Context, c client.Client, id peering.ClusterID, label string, sightings []v1alpha1.Sighting) (fc *v1alpha1.ForeignCluster, made bool, err error) {
+	for _, end := range []string{id.Short(), string(id)} {
+		fc, made, err = sight(ctx, c, id, cmp.Or(label[:min(len(label), 63-1-len(end))], "peer")+"-"+end, sightings)
+		if !apierrors.IsAlreadyExists(err) {
+			return fc, made, err
+		}
+		var has v1alpha1.ForeignCluster
+		if err := c.Get(ctx, client.ObjectKeyFromObject(fc), &has); err != nil || has.Spec.ClusterID == "" || has.Spec.ClusterID == string(id) {
+			return fc, false, client.IgnoreNotFound(err)
+		}
+	}
+	return fc, false, nil
+}
+
+func sight(ctx context.Context, c client.Client, id peering.ClusterID, name string, sightings []v1alpha1.Sighting) (fc *v1alpha1.ForeignCluster, made bool, err error) {
 	fc = &v1alpha1.ForeignCluster{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:        cmp.Or(label[:min(len(label), 63-1-len(id.Short()))], "peer") + "-" + id.Short(),
+			Name:        name,
 			Labels:      map[string]string{v1alpha1.LabelPeer: string(id), v1alpha1.LabelManaged: v1alpha1.Manager},
 			Annotations: map[string]string{v1alpha1.AnnotationDiscovered: "true"},
 		},
 		Spec: v1alpha1.ForeignClusterSpec{ClusterID: string(id), Endpoints: SightedEndpoints(sightings)},
 	}
 	if err := c.Create(ctx, fc, client.FieldOwner(v1alpha1.Manager)); err != nil {
-		if apierrors.IsAlreadyExists(err) {
-			return fc, false, nil
-		}
 		return fc, false, fmt.Errorf("keep foreign cluster %s: %w", fc.Name, err)
 	}
 	return fc, true, editStatus(ctx, c, fc, func(status *v1alpha1.ForeignClusterStatus) {
