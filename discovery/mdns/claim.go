@@ -42,6 +42,8 @@ type claim struct {
 	// next one does.
 	sent int
 	due  time.Time
+	// contest is who says the name, too; it has no From if nobody did.
+	contest Conflict
 	// waits is how often it waited for the same cluster's other responder.
 	waits int
 	// waiting is since when it does, however often the other said goodbye meanwhile.

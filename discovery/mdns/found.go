@@ -16,7 +16,12 @@ import (
 // publishes itself: those are known by their ID, as another process on this host has
 // the same addresses.
 func (l *link) found() []discovery.Found {
-	var out []discovery.Found
+	out, _ := l.look()
+	return out
+}
+
+// look returns what is found, and apart from it what imitates what is published here.
+func (l *link) look() (out, imitations []discovery.Found) {
 	invalid := uint64(0)
 	for _, p := range l.cache.sets[key{fold(serviceName), dns.TypePTR}] {
 		instance, parent := p.target().first()
@@ -29,13 +34,19 @@ func (l *link) found() []discovery.Found {
 			continue
 		}
 		mine := slices.ContainsFunc(l.services, func(s discovery.Service) bool { return s.Text.ID == f.ID })
-		if !mine && len(f.Endpoints) > 0 {
+		switch {
+		case len(f.Endpoints) == 0:
+		case !mine:
 			out = append(out, f)
+		case l.imitates(f):
+			imitations = append(imitations, f)
 		}
 	}
 	l.stats.Invalid = invalid
-	slices.SortFunc(out, func(a, b discovery.Found) int { return cmp.Compare(a.Instance, b.Instance) })
-	return out
+	byInstance := func(a, b discovery.Found) int { return cmp.Compare(a.Instance, b.Instance) }
+	slices.SortFunc(out, byInstance)
+	slices.SortFunc(imitations, byInstance)
+	return out, imitations
 }
 
 // resolve returns what is known of an instance: it has no endpoints as long as that is

@@ -34,6 +34,8 @@ const (
 	// maxSayers is of how many addresses is known that they say where an instance, or a
 	// host, is.
 	maxSayers = 8
+	// maxImitations is of how many instances is told that they have our cluster ID.
+	maxImitations = 4
 	// maxPending is the most queries that wait for their answer; more are dropped.
 	maxPending = 256
 	// maxUnicast is the most packets of a second that are sent to single addresses.

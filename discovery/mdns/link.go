@@ -60,6 +60,8 @@ type link struct {
 	conflicts     []time.Time
 	throttled     bool
 	renames       []rename
+	// imitations is since when others announce instances with our ID.
+	imitations map[string]time.Time
 	// gone is what the next goodbye says.
 	gone []record
 	// said is when records of ours were multicast.
@@ -107,7 +109,7 @@ func newLink(name string, families family, payload int, r *rand.Rand, sent *echo
 	return &link{
 		name: name, families: families, payload: payload, rand: r, sent: sent,
 		said: map[ident]time.Time{}, queue: map[ident]*queued{}, queries: map[key]*query{}, cache: newCache(),
-		counted: map[netip.Addr]load{},
+		counted: map[netip.Addr]load{}, imitations: map[string]time.Time{},
 	}
 }
 
@@ -155,7 +157,7 @@ func (l *link) receive(now time.Time, b []byte, from netip.AddrPort, multicast b
 		return
 	}
 	if len(m.proposed) > 0 {
-		l.heardProbe(now, m.proposed)
+		l.heardProbe(now, m.proposed, from.Addr())
 	}
 	if from.Port() == port && multicast {
 		l.heardQuestions(now, m, on)
@@ -167,7 +169,7 @@ func (l *link) receive(now time.Time, b []byte, from netip.AddrPort, multicast b
 
 func (l *link) heardResponse(now time.Time, m message, from netip.Addr, on family, multicast bool) {
 	list := slices.Concat(m.answers, m.additional)
-	l.heardAnswers(now, list)
+	l.heardAnswers(now, list, from)
 	if multicast {
 		l.heardAnswer(m.answers, on)
 	}

@@ -1,6 +1,7 @@
 package mdns
 
 import (
+	"net/netip"
 	"slices"
 	"time"
 )
@@ -29,7 +30,7 @@ func (l *link) probe(now time.Time) {
 // heardProbe compares another's probe with ours for the same name (section 8.2). The
 // one whose records come later wins; if it is not us, we wait and try again, and
 // find then that the other has the name. Equal ones are no conflict.
-func (l *link) heardProbe(now time.Time, proposed []record) {
+func (l *link) heardProbe(now time.Time, proposed []record, from netip.Addr) {
 	for _, c := range l.claims {
 		if c.phase != probing || c.sent == 0 {
 			continue
@@ -41,6 +42,7 @@ func (l *link) heardProbe(now time.Time, proposed []record) {
 			}
 		}
 		if len(theirs) > 0 && compareSets(c.records, theirs) < 0 {
+			l.contested(now, c, from)
 			c.sent, c.due = 0, now.Add(probeDefer)
 		}
 	}

@@ -41,6 +41,8 @@ type Responder struct {
 	services []discovery.Service
 	found    map[string][]discovery.Found
 	stats    map[string]Stats
+	// conflicts is by interface, too.
+	conflicts map[string][]Conflict
 }
 
 const (
@@ -74,7 +76,7 @@ func New(cfg Config) *Responder {
 	}
 	return &Responder{
 		cfg: cfg, changed: make(chan struct{}, 1), wake: make(chan struct{}, 1),
-		found: map[string][]discovery.Found{}, stats: map[string]Stats{},
+		found: map[string][]discovery.Found{}, stats: map[string]Stats{}, conflicts: map[string][]Conflict{},
 	}
 }
 
@@ -123,6 +125,18 @@ func (r *Responder) Stats() map[string]Stats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return maps.Clone(r.stats)
+}
+
+// Conflicts returns which names of what is published, or cluster IDs, others announce, of
+// each interface in the order of their names.
+func (r *Responder) Conflicts() []Conflict {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var out []Conflict
+	for _, where := range sortedKeys(r.conflicts) {
+		out = append(out, r.conflicts[where]...)
+	}
+	return out
 }
 
 func poke(c chan<- struct{}) {
@@ -389,10 +403,10 @@ func (v *run) share(now time.Time) time.Time {
 		if !s.dirty {
 			continue
 		}
-		found := s.found()
+		found, imitations := s.look()
 		s.dirty = false
 		changed = changed || !sameFound(found, v.found[s.iface.name])
-		v.found[s.iface.name], v.stats[s.iface.name] = found, s.stats
+		v.found[s.iface.name], v.stats[s.iface.name], v.conflicts[s.iface.name] = found, s.stats, s.contests(imitations)
 	}
 	if changed {
 		poke(v.changed)
@@ -406,6 +420,7 @@ func (v *run) forget(name string) {
 	changed := len(v.found[name]) > 0
 	delete(v.found, name)
 	delete(v.stats, name)
+	delete(v.conflicts, name)
 	if changed {
 		poke(v.changed)
 	}

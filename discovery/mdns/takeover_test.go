@@ -138,3 +138,47 @@ func TestTheSameClusterIsNotWaitedForForEver(t *testing.T) {
 		t.Errorf("the cluster is not found: %+v, and calls itself %q on %q", found, cluster.claims[1].label, cluster.claims[0].label)
 	}
 }
+
+// Who announces the name and the ID of this cluster is told of, while the name is waited for
+// and once it is changed; so is who announces the ID under another name. Another node that
+// says the same is not.
+func TestWhoPretendsToBeUsIsTold(t *testing.T) {
+	t.Parallel()
+	n := newLAN(t)
+	squatter, cluster := n.add(), n.add()
+	told := func() []Conflict {
+		_, imitations := cluster.look()
+		return cluster.contests(imitations)
+	}
+	cluster.browse(n.now, []mdnsName{serviceName, automatic})
+	squatter.publish(n.now, own("192.0.2.1"))
+	n.run(5 * time.Second)
+	began := n.now
+	cluster.publish(n.now, own("192.0.2.2"))
+	n.run(5 * time.Minute)
+	got := told()
+	at := slices.IndexFunc(got, func(c Conflict) bool { return c.Name == "entente-1" && !c.ID })
+	if at < 0 || got[at].From != squatter.addr || got[at].Renamed != "" || got[at].Since.Sub(began) > 2*time.Second || n.now.Sub(got[at].Last) > 2*time.Minute {
+		t.Fatalf("while it waits it tells %+v", got)
+	}
+	n.run(10 * time.Minute)
+	got = told()
+	at = slices.IndexFunc(got, func(c Conflict) bool { return c.Name == "entente-1" && !c.ID })
+	if at < 0 || got[at].From != squatter.addr || got[at].Renamed != "entente-1-2" {
+		t.Errorf("under another name it tells %+v", got)
+	}
+	other := own("192.0.2.1")
+	other[0].Instance, other[0].Host = "other", "elsewhere"
+	imitated := func(c Conflict) bool { return c.Name == "other" && c.ID && c.From == squatter.addr }
+	squatter.publish(n.now, other)
+	n.run(5 * time.Second)
+	if got = told(); !slices.ContainsFunc(got, imitated) {
+		t.Errorf("of who has its ID it tells %+v", got)
+	}
+	other[0].Addresses = addrs("192.0.2.2") // where this one is: no harm
+	squatter.publish(n.now, other)
+	n.run(5 * time.Second)
+	if got = told(); slices.ContainsFunc(got, imitated) {
+		t.Errorf("of another node it tells %+v", got)
+	}
+}

@@ -35,6 +35,12 @@ const (
 	// clusters, the fabric of a node reports, as in the custom resource.
 	maxLANInterfaces = 16
 	maxLANFound      = 256
+	// conflictLasts is for how long another machine announces what is this cluster's until
+	// that is told, and conflictEnds after how long it is not any more.
+	conflictLasts = 90 * time.Second
+	conflictEnds  = 5 * time.Minute
+	// maxLANConflicts is how many such are told.
+	maxLANConflicts = 8
 	// maxInterfaceName is the most bytes of the name of an interface (Linux' IFNAMSIZ
 	// without its end), maxClusterName those of what a cluster calls itself.
 	maxInterfaceName = 15

@@ -51,6 +51,7 @@ type responder interface {
 	Found() []discovery.Found
 	Changed() <-chan struct{}
 	Stats() map[string]mdns.Stats
+	Conflicts() []mdns.Conflict
 }
 
 // nodeLAN publishes this cluster on the LANs of a node and looks for others there, as
@@ -347,7 +348,31 @@ func lanStatus(on *listening, before []v1alpha1.FoundCluster, expected []string)
 	if len(out.Interfaces) == 0 {
 		problem("no network interface of this node is up, has an address, can multicast and is one of those that are wanted: see discovery.lan.interfaces of the chart")
 	}
+	for _, text := range conflictsOnLAN(on.Conflicts(), time.Now()) {
+		problem("%s", text)
+	}
 	out.Found = foundOnLAN(on.Found(), out.Interfaces, before, expected)
+	return out
+}
+
+// conflictsOnLAN says who announces what is this cluster's. While another node of it hands
+// over, that node does, for up to a minute.
+func conflictsOnLAN(list []mdns.Conflict, now time.Time) (out []string) {
+	for _, c := range list {
+		lasts := c.Last.Sub(c.Since) >= conflictLasts || c.ID && now.Sub(c.Since) >= conflictLasts
+		if len(out) == maxLANConflicts || c.Renamed == "" && (!lasts || now.Sub(c.Last) >= conflictEnds) {
+			continue
+		}
+		what, then := "this cluster's name", "it is not published under it meanwhile"
+		switch {
+		case c.ID:
+			what, then = "this cluster's ID under the name", "others may look for it there"
+		case c.Renamed != "":
+			then = fmt.Sprintf("it is published as %q", peering.Text(c.Renamed, maxClusterName))
+		}
+		out = append(out, fmt.Sprintf("another machine at %s announces %s %q on %s: %s. Unless that is a node of this cluster, or another cluster with the same name, somebody pretends to be it: find that machine",
+			c.From, what, peering.Text(c.Name, maxClusterName), c.Where, then))
+	}
 	return out
 }
 

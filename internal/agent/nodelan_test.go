@@ -38,6 +38,7 @@ type heardLAN struct {
 	log        []string
 	interfaces []string
 	found      []discovery.Found
+	conflicts  []mdns.Conflict
 	changed    chan struct{}
 	fails      error
 }
@@ -102,6 +103,12 @@ func (h *heardLAN) Stats() map[string]mdns.Stats {
 		out[name] = mdns.Stats{}
 	}
 	return out
+}
+
+func (h *heardLAN) Conflicts() []mdns.Conflict {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.conflicts)
 }
 
 // lanNode is a node in virtual time, and what it wrote.
@@ -600,5 +607,39 @@ func TestInventedClustersKeepOutNoneThatIsListed(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
+	})
+}
+
+// Who announces what is this cluster's is told once it lasts, in words, and on few lines.
+func TestANodeTellsWhoPretendsToBeThisCluster(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := newLANNode(t)
+		conflict := mdns.Conflict{Where: "eth0", Name: "office", From: netip.MustParseAddr("192.0.2.66"), Since: time.Now(), Last: time.Now()}
+		says := func(want string, list ...mdns.Conflict) {
+			t.Helper()
+			n.lan.mu.Lock()
+			n.lan.conflicts = list
+			n.lan.mu.Unlock()
+			spend(2 * lanResync)
+			if got := strings.Join(n.status().Problems, "\n"); want == "" && got != "" || !strings.Contains(got, want) {
+				t.Errorf("it says %q, want %q", got, want)
+			}
+		}
+		n.wants(v1alpha1.NodeDiscoverySpec{Publish: published(7443, "192.0.2.1")})
+		says("", conflict) // as while a node hands over
+		conflict.Last = conflict.Last.Add(conflictLasts)
+		says(`another machine at 192.0.2.66 announces this cluster's name "office" on eth0: it is not published under it meanwhile`, conflict)
+		spend(conflictEnds + conflictLasts)
+		says("", conflict)
+		conflict.Renamed = "office (2)"
+		says(`announces this cluster's name "office" on eth0: it is published as "office (2)"`, conflict)
+		says(`announces this cluster's ID under the name "other" on eth0`, mdns.Conflict{Where: "eth0", Name: "other", ID: true, From: conflict.From, Since: conflict.Since, Last: time.Now()})
+		many := slices.Repeat([]mdns.Conflict{conflict}, 100)
+		says("office (2)", many...)
+		if got := len(n.status().Problems); got != maxLANConflicts {
+			t.Errorf("it says %d problems", got)
+		}
+		says("")
 	})
 }
