@@ -160,6 +160,9 @@ func TestProblemsAreToldAndNothingElse(t *testing.T) {
 		"nothing is known":      {func(w *world) { *w = world{} }, nil},
 		"the root ends soon":    {func(w *world) { w.self.RootExpires = epoch.AddDate(0, 1, 0) }, []string{"root certificate ends at 2026-04-01"}},
 		"the certificate ended": {func(w *world) { w.self.CertificateExpires = epoch }, []string{"shows to peers ended at 2026-03-01"}},
+		"a LAN of a node has one": {func(w *world) {
+			w.view.lans = []v1alpha1.NodeDiscovery{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: v1alpha1.NodeDiscoveryStatus{Problems: []string{"another machine"}}}}
+		}, []string{"node n1: discovery on its LANs: another machine"}},
 		"a node has a problem": {func(w *world) {
 			w.view.nodes = []v1alpha1.FabricNode{{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: v1alpha1.FabricNodeStatus{ObservedAt: metav1.NewTime(epoch), Problems: []string{"no /dev/net/tun"}}}}
 		}, []string{"node n1: no /dev/net/tun"}},

@@ -52,6 +52,11 @@ func (v *view) problems(self Self, peers []v1alpha1.ForeignCluster, asks []v1alp
 			say("node %s: its fabric was last heard of at %s: look at its pod of DaemonSet entente-fabric", node.Name, seen.UTC().Format(time.RFC3339))
 		}
 	}
+	for i := range v.lans {
+		for _, p := range v.lans[i].Status.Problems {
+			say("node %s: discovery on its LANs: %s", v.lans[i].Name, p)
+		}
+	}
 	slices.SortFunc(peers, byName)
 	for i := range peers {
 		for _, p := range v.peerProblems(&peers[i]) {

@@ -23,6 +23,8 @@ type view struct {
 	contracts []v1alpha1.Contract
 	tunnels   []v1alpha1.Tunnel
 	nodes     []v1alpha1.FabricNode
+	// lans is discovery on the LANs of nodes.
+	lans []v1alpha1.NodeDiscovery
 	// cordoned is the virtual nodes that are.
 	cordoned map[string]bool
 	now      time.Time
@@ -33,6 +35,7 @@ func (s *adminServer) view(ctx context.Context, from ctrlclient.Reader) (*view, 
 		contracts v1alpha1.ContractList
 		tunnels   v1alpha1.TunnelList
 		nodes     v1alpha1.FabricNodeList
+		lans      v1alpha1.NodeDiscoveryList
 	)
 	if err := from.List(ctx, &contracts); err != nil {
 		return nil, fmt.Errorf("list contracts: %w", err)
@@ -43,12 +46,15 @@ func (s *adminServer) view(ctx context.Context, from ctrlclient.Reader) (*view, 
 	if err := from.List(ctx, &nodes); err != nil {
 		return nil, fmt.Errorf("list fabric nodes: %w", err)
 	}
+	if err := from.List(ctx, &lans); err != nil {
+		return nil, fmt.Errorf("list node discoveries: %w", err)
+	}
 	cordoned, err := cordonedNodes(ctx, from, contracts.Items)
 	if err != nil {
 		return nil, err
 	}
 	slices.SortFunc(contracts.Items, func(a, b v1alpha1.Contract) int { return cmp.Compare(a.Name, b.Name) })
-	return &view{contracts: contracts.Items, tunnels: tunnels.Items, nodes: nodes.Items, cordoned: cordoned, now: s.cfg.Now()}, nil
+	return &view{contracts: contracts.Items, tunnels: tunnels.Items, nodes: nodes.Items, lans: lans.Items, cordoned: cordoned, now: s.cfg.Now()}, nil
 }
 
 // cordonedNodes returns those of the contracts' virtual nodes that somebody cordoned.
