@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Host is a machine on the LAN that the clusters of a lab share, on which nothing
+// Host is a machine on a LAN of a lab whose clusters share one, on which nothing
 // runs: namespaces of its own in which programs of this machine can be run, such as a
 // DNS server. It has the machine's file system, but a /run of its own.
 type Host struct {
@@ -22,10 +22,11 @@ type Host struct {
 	pid int
 }
 
-// Host makes a host, or finds it.
-func (l *Lab) Host(ctx context.Context, name string) (*Host, error) {
+// Host makes a host, or finds it, on LAN number lan: 1 is the one that the clusters
+// share, 2 the one that nodes can move to.
+func (l *Lab) Host(ctx context.Context, name string, lan int) (*Host, error) {
 	var s HostStatus
-	if err := l.call(ctx, http.MethodPost, "/host", hostRequest{Name: name}, &s); err != nil {
+	if err := l.call(ctx, http.MethodPost, "/host", hostRequest{Name: name, LAN: lan}, &s); err != nil {
 		return nil, err
 	}
 	h := &Host{Name: s.Name, Address: s.Address, Address6: s.Address6, lab: l, pid: s.PID}

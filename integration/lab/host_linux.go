@@ -38,18 +38,23 @@ type hostSpec struct {
 	Gateway   netip.Addr     `json:"gateway"`
 }
 
-// makeHost makes a host on the shared LAN, unless it is there.
-func (d *daemon) makeHost(_ context.Context, name string) (HostStatus, error) {
+// makeHost makes a host on a LAN, unless it is there.
+func (d *daemon) makeHost(_ context.Context, name string, on int) (HostStatus, error) {
 	p := d.plan()
 	switch {
 	case p.Options.LAN != SharedLAN:
 		return HostStatus{}, fmt.Errorf("lab %s has no shared LAN on which a host could be", p.Options.Name)
+	case on < 1 || on > len(p.Segments):
+		return HostStatus{}, fmt.Errorf("LAN %d: want 1 to %d", on, len(p.Segments))
 	case !hostName.MatchString(name):
 		return HostStatus{}, fmt.Errorf("host name %q: want a lower-case letter and at most 30 more lower-case letters, digits and dashes", name)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if h := d.hosts[name]; h != nil {
+		if h.LAN != on {
+			return HostStatus{}, fmt.Errorf("host %s is on LAN %d: remove it first", name, h.LAN)
+		}
 		return h.HostStatus, nil
 	}
 	taken := map[int]bool{}
@@ -63,8 +68,8 @@ func (d *daemon) makeHost(_ context.Context, name string) (HostStatus, error) {
 	if number > maxHosts {
 		return HostStatus{}, fmt.Errorf("there are %d hosts: want no more", maxHosts)
 	}
-	lan := p.Segments[0]
-	h := &host{HostStatus: HostStatus{Name: name}, uplink: fmt.Sprintf("h%d", number), number: number, ended: make(chan struct{})}
+	lan := p.Segments[on-1]
+	h := &host{HostStatus: HostStatus{Name: name, LAN: on}, uplink: fmt.Sprintf("h%d", number), number: number, ended: make(chan struct{})}
 	h.Address, h.Address6 = lan.address(0, 10+number)
 	spec, err := json.Marshal(hostSpec{
 		Name: name, Gateway: lan.Gateway,

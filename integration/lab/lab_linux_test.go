@@ -682,11 +682,11 @@ func TestLabOfClustersThatShareALAN(t *testing.T) {
 	l := upLab(t, Options{Name: "lablan", Clusters: 2, LAN: SharedLAN})
 	a, b := "lablan-1", "lablan-2"
 	tr := l.traces()
-	h, err := l.Host(t.Context(), "printer")
+	h, err := l.Host(t.Context(), "printer", 1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again, err := l.Host(t.Context(), "printer"); err != nil || again.pid != h.pid {
+	if again, err := l.Host(t.Context(), "printer", 1); err != nil || again.pid != h.pid {
 		t.Errorf("asked for again, the host is %+v, %v", again, err)
 	}
 	hears := func(want bool, who string) {
@@ -748,6 +748,16 @@ func TestLabOfClustersThatShareALAN(t *testing.T) {
 			t.Errorf("%d of 3 answers", got)
 		}
 		hears(false, b)
+		there, err := l.Host(t.Context(), "scanner", 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !l.multicast(b, "224.0.0.251", there.Name, there) {
+			t.Error("a host on the other LAN does not hear it either")
+		}
+		if _, err := l.Host(t.Context(), "printer", 2); err == nil {
+			t.Error("one host is on two LANs")
+		}
 	})
 	t.Run("a cut also cuts what is routed", func(t *testing.T) {
 		l.mustFault(FaultRequest{Kind: "cut", A: a, B: b})
@@ -768,7 +778,7 @@ func TestLabOfClustersThatShareALAN(t *testing.T) {
 			t.Error("a program ended well when its host went")
 		}
 	})
-	if _, err := l.Host(t.Context(), "left"); err != nil { // down has to remove it
+	if _, err := l.Host(t.Context(), "left", 1); err != nil { // down has to remove it
 		t.Fatal(err)
 	}
 	if err := Down(t.Context(), "lablan"); err != nil {

@@ -50,7 +50,7 @@ func (d *daemon) routes(lab context.Context) http.Handler {
 			answer(w, HostStatus{}, d.removeHost(ctx, q.Name))
 			return
 		}
-		h, err := d.makeHost(ctx, q.Name)
+		h, err := d.makeHost(ctx, q.Name, q.LAN)
 		answer(w, h, err)
 	})
 	mux.HandleFunc("POST /load", func(w http.ResponseWriter, r *http.Request) {

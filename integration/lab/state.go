@@ -30,9 +30,11 @@ type Status struct {
 	Faults   Faults          `json:"faults"`
 }
 
-// HostStatus is a host on the shared LAN.
+// HostStatus is a host on the shared LAN, or on the one that nodes move to.
 type HostStatus struct {
-	Name     string     `json:"name"`
+	Name string `json:"name"`
+	// LAN is which: 1 is the shared one.
+	LAN      int        `json:"lan"`
 	Address  netip.Addr `json:"address"`
 	Address6 netip.Addr `json:"address6,omitzero"`
 	// PID is the host's first process, through which its namespaces are reached.
@@ -146,9 +148,10 @@ type readdressRequest struct {
 	Address netip.Addr `json:"address"`
 }
 
-// hostRequest makes a host on the shared LAN, or removes it.
+// hostRequest makes a host on a LAN, by its number, or removes it.
 type hostRequest struct {
 	Name   string `json:"name"`
+	LAN    int    `json:"lan,omitempty"`
 	Remove bool   `json:"remove,omitempty"`
 }
 

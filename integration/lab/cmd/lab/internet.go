@@ -148,6 +148,7 @@ func (c *command) readdress(ctx context.Context) error {
 func (c *command) host(ctx context.Context) error {
 	fs := flags("host")
 	remove := fs.Bool("remove", false, "remove it")
+	lan := fs.Int("lan", 1, "the LAN: 1 is the one that the clusters share, 2 the one that nodes can move to")
 	if err := fs.Parse(c.args); err != nil {
 		return err
 	}
@@ -156,7 +157,7 @@ func (c *command) host(ctx context.Context) error {
 		args = append(args[:1:1], args[2:]...)
 	}
 	if len(args) < 1 || *remove && len(args) > 1 {
-		return errors.New("host: want NAME [-- CMD…], or --remove NAME")
+		return errors.New("host: want [--lan N] NAME [-- CMD…], or --remove NAME")
 	}
 	l, err := c.open(ctx)
 	if err != nil {
@@ -165,7 +166,7 @@ func (c *command) host(ctx context.Context) error {
 	if *remove {
 		return l.RemoveHost(ctx, args[0])
 	}
-	h, err := l.Host(ctx, args[0])
+	h, err := l.Host(ctx, args[0], *lan)
 	if err != nil {
 		return err
 	}

@@ -53,7 +53,8 @@ faults on the internet between clusters:
 
 with --lan shared, where all nodes are on one LAN (delay and nat need a router):
 
-  host NAME [-- CMD…]       make a machine on the LAN, and run CMD of this machine on it
+  host [--lan 2] NAME [-- CMD…]
+                            make a machine on the LAN, and run CMD of this machine on it
   host --remove NAME        remove it
   readdress NODE ADDRESS    switch NODE off and on with another address: 172.30.C.x on
                             the LAN, C being the cluster's number, 172.29.C.x on another
