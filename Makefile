@@ -113,7 +113,7 @@ live: lab $(BIN)/helm $(BIN)/gotestsum ## What needs an API server and nothing e
 # What make test leaves out because it takes long, and what needs programs that a
 # machine may lack: avahi-daemon, avahi-utils, bind9, bind9-dnsutils, dbus.
 .PHONY: matrix
-matrix: build image lab $(BIN)/helm $(BIN)/grpcurl ## Discovery beside other programs, and clusters on one LAN that come, go and change (Linux, root, 20 minutes)
+matrix: build image lab $(BIN)/helm $(BIN)/grpcurl ## Discovery beside other programs, and clusters on LANs that come, go, move and change (Linux, root, 30 minutes)
 	@ENTENTE_INTEROP=must ENTENTE_INTEROP_LONG=1 go test -count 1 -timeout 20m ./discovery/...
 	@cd integration && ENTENTE_MATRIX=1 go test -p 1 -count 1 -timeout 1h -v -run '^(TestLabOfClustersThatShareALAN|TestClustersOfAGroupPeerByThemselves)$$' ./lab ./control
 	@cd integration && ENTENTE_MATRIX=1 go test -p 1 -count 1 -timeout 1h -v ./lan
@@ -123,10 +123,11 @@ soak: ## Kill loops, rotation, and an hour of attack on etcd, at length (hours)
 	@cd integration && ENTENTE_ROUNDS=$${ENTENTE_ROUNDS:-100} ENTENTE_ATTACK=$${ENTENTE_ATTACK:-1h} ENTENTE_SOAK=1 go test -count 1 -timeout 6h -v -run '^(TestThreePeersThatWriteWithoutEndLeaveTheClusterWritable|TestAPeeringSurvivesAKillInEachPart|TestCertificatesAndKeysChangeUnderLoad|TestWhoWasForgottenWhileItWasDeadConcludesIt)$$' ./control
 
 .PHONY: bench
-bench: $(BIN)/helm ## Benchmarks, what 250 peers cost an agent, and what one at all of its limits does (Linux)
+bench: build image lab $(BIN)/helm $(BIN)/grpcurl ## Benchmarks, what 250 peers cost an agent, what one at all of its limits does, how fast clusters on a LAN are found (Linux, root)
 	@go test -run '^$$' -bench . -benchmem ./...
 	@cd integration && go run -buildvcs=false ./bench
 	@cd integration && go run -buildvcs=false ./bench -limits 100
+	@cd integration && go test -run '^$$' -bench . -benchtime 1x -timeout 30m -v ./lan
 
 ##@ Check
 

@@ -15,6 +15,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/retry"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
@@ -35,7 +36,8 @@ func findEachOther(t *testing.T, home, abroad *cluster) (ids map[string]peering.
 	at := serveZone(t, z)
 	ids = map[string]peering.ClusterID{}
 	for i, c := range []*cluster{home, abroad} {
-		address := fmt.Sprintf("198.51.100.%d", i+1)
+		// Of this process alone: another one may run these tests on the same machine.
+		address := fmt.Sprintf("198.51.100.%d", 1+2*(os.Getpid()%127)+i)
 		if out, err := exec.CommandContext(ctx, "ip", "address", "replace", address+"/32", "dev", "lo").CombinedOutput(); err != nil {
 			t.Fatalf("give loopback %s: %v\n%s", address, err, out)
 		}
@@ -61,12 +63,14 @@ func findEachOther(t *testing.T, home, abroad *cluster) (ids map[string]peering.
 		})
 	}
 	if err := both(func(c *cluster) error {
-		// Tests before this one have the two forget each other, which no policy undoes.
+		// Tests before this one have the two forget each other, which no policy undoes. An
+		// agent that runs may write it again.
+		c.kill()
 		forgotten := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: systemNamespace, Name: store.ForgottenSecret}}
 		if err := c.client.Delete(ctx, forgotten); ctrlclient.IgnoreNotFound(err) != nil {
 			return err
 		}
-		return c.restart(ctx)
+		return c.start(ctx)
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -75,15 +79,18 @@ func findEachOther(t *testing.T, home, abroad *cluster) (ids map[string]peering.
 
 // put creates or replaces the policy of a cluster.
 func (c *cluster) put(ctx context.Context, automatic v1alpha1.AutomaticPeering) error {
-	p := &v1alpha1.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: automaticName}}
-	if err := c.client.Get(ctx, ctrlclient.ObjectKeyFromObject(p), p); apierrors.IsNotFound(err) {
+	// The agent writes its status at any time.
+	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		p := &v1alpha1.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: automaticName}}
+		if err := c.client.Get(ctx, ctrlclient.ObjectKeyFromObject(p), p); apierrors.IsNotFound(err) {
+			p.Spec.Automatic = &automatic
+			return c.client.Create(ctx, p)
+		} else if err != nil {
+			return err
+		}
 		p.Spec.Automatic = &automatic
-		return c.client.Create(ctx, p)
-	} else if err != nil {
-		return err
-	}
-	p.Spec.Automatic = &automatic
-	return c.client.Update(ctx, p)
+		return c.client.Update(ctx, p)
+	})
 }
 
 // stopAutomatic removes the policies, and waits until what they made is gone.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -270,4 +271,30 @@ func memory(pid int) (uint64, error) {
 	}
 	kib, err := strconv.ParseUint(field(string(b), "VmRSS:"), 10, 64)
 	return kib << 10, err
+}
+
+// ListenOnNode listens at an IP address in the network namespace of the cluster's node.
+func (s *Side) ListenOnNode(ctx context.Context, network, address string) (net.Listener, error) {
+	file, err := s.nodeNetwork(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var l net.Listener
+	err = inNetwork(file, func() error {
+		var err error
+		l, err = new(net.ListenConfig).Listen(ctx, network, address)
+		return err
+	})
+	return l, err
+}
+
+// InNetworkOf runs a command of this machine in the network namespace of the pod that has
+// an address, on the cluster's node.
+func (s *Side) InNetworkOf(ctx context.Context, address string, argv ...string) (string, error) {
+	file, err := s.podNetwork(ctx, address)
+	if err != nil {
+		return "", err
+	}
+	args := append([]string{"--net=" + file, "--"}, argv...)
+	return capture(exec.CommandContext(ctx, "nsenter", args...), Line("nsenter", args...), watcher(ctx))
 }

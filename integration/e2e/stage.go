@@ -46,7 +46,7 @@ func (s *Stage) Main(m *testing.M) int {
 // On returns a context for a test that may take as long as patience, and has the first
 // test bring the clusters up. It skips the test where there can be none, and keeps logs
 // if it fails.
-func (s *Stage) On(t *testing.T, patience time.Duration, build func(context.Context) error) context.Context {
+func (s *Stage) On(t testing.TB, patience time.Duration, build func(context.Context) error) context.Context {
 	t.Helper()
 	switch {
 	case testing.Short():

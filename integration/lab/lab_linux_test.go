@@ -711,7 +711,7 @@ func TestLabOfClustersThatShareALAN(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, to := range []netip.Addr{n.Address, n.Address6} {
-			if out, err := h.Exec(t.Context(), "ping", "-c1", "-W2", to.String()).CombinedOutput(); err != nil {
+			if out, err := h.Exec(t.Context(), "ping", "-c1", "-w5", to.String()).CombinedOutput(); err != nil {
 				t.Errorf("the host does not reach %s of %s: %s", to, c.Name, out)
 			}
 		}

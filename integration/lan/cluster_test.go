@@ -1,6 +1,7 @@
 package lan
 
 import (
+	"bytes"
 	"context"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/integration/e2e"
+	"github.com/entente-dev/entente/integration/lab"
 )
 
 // pair is two clusters.
@@ -57,17 +59,58 @@ func (s *stage) offloads(ctx context.Context, t *testing.T, from, to *e2e.Side) 
 	}
 }
 
-// mdns matches all packets of Multicast DNS.
-const mdns = "udp port 5353 or dst host 224.0.0.251 or dst host ff02::fb"
+// mdnsPackets matches all packets of Multicast DNS.
+const mdnsPackets = "udp port 5353 or dst host 224.0.0.251 or dst host ff02::fb"
 
 // recorded returns the packets of Multicast DNS on the LAN while do runs, as lines.
 func (s *stage) recorded(ctx context.Context, t *testing.T, do func(context.Context) error) []string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "lan.pcap")
-	ok(t, s.World.RecordLAN(ctx, mdns, file, do))
+	ok(t, s.World.RecordLAN(ctx, mdnsPackets, file, do))
 	out, err := exec.CommandContext(ctx, "tcpdump", "-n", "-r", file).Output()
 	ok(t, err)
 	return strings.FieldsFunc(string(out), func(r rune) bool { return r == '\n' })
+}
+
+// avahiPrograms are what avahi needs.
+var avahiPrograms = []string{"avahi-daemon", "avahi-browse", "dbus-daemon"}
+
+// host is a machine on a LAN until the test ends.
+func (s *stage) host(ctx context.Context, t testing.TB, name string, lan int) *lab.Host {
+	t.Helper()
+	h, err := s.World.Lab.Host(ctx, name, lan)
+	ok(t, err)
+	t.Cleanup(func() { ok(t, h.Remove(context.WithoutCancel(ctx))) })
+	return h
+}
+
+// daemon runs a program on a host until the host is removed.
+func daemon(ctx context.Context, t testing.TB, h *lab.Host, argv ...string) {
+	t.Helper()
+	cmd := h.Exec(context.WithoutCancel(ctx), argv...)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	ok(t, cmd.Start())
+	t.Cleanup(func() {
+		ok(t, h.Remove(context.WithoutCancel(ctx))) // removed twice is fine, and now it ends
+		_ = cmd.Wait()                              // it was killed
+		if t.Failed() {
+			t.Logf("%s on %s says:\n%s", argv[0], h.Name, out.String())
+		}
+	})
+}
+
+// avahi runs avahi-daemon on a host. It stays in the foreground, and ends with the host.
+func avahi(ctx context.Context, t testing.TB, h *lab.Host) {
+	t.Helper()
+	daemon(ctx, t, h, "sh", "-c", "mkdir -p /run/dbus && exec dbus-daemon --system --nofork --nopidfile --nosyslog")
+	daemon(ctx, t, h, "sh", "-c", "until test -S /run/dbus/system_bus_socket; do sleep 0.1; done; exec avahi-daemon --no-drop-root --no-chroot --no-rlimits --file /dev/null")
+}
+
+// browses returns what avahi finds from a host now, one line for each.
+func browses(ctx context.Context, h *lab.Host, service string) (string, error) {
+	out, err := h.Exec(ctx, "timeout", "10", "avahi-browse", "--resolve", "--parsable", "--terminate", "--no-db-lookup", service).Output()
+	return string(out), err
 }
 
 // listens lists what on a cluster's node hears Multicast DNS: sockets on its port, and

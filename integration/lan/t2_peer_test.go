@@ -2,7 +2,6 @@ package lan
 
 import (
 	"context"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -40,39 +39,23 @@ func TestWhatAClusterPublishesIsFoundByAvahi(t *testing.T) {
 	if s.is[rome] != member {
 		ok(t, s.are(ctx, map[*e2e.Side]setting{rome: member}))
 	}
-	ok(t, lab.InstallHostPrograms(ctx, s.Say, "avahi-daemon", "avahi-browse", "dbus-daemon"))
-	host, err := s.World.Lab.Host(ctx, "desk")
-	ok(t, err)
-	// The daemons stay in the foreground: they end with the host.
-	var daemons []*exec.Cmd
-	t.Cleanup(func() {
-		ok(t, host.Remove(context.WithoutCancel(ctx)))
-		for _, cmd := range daemons {
-			_ = cmd.Wait() // it was killed
-		}
-	})
-	for _, argv := range [][]string{
-		{"sh", "-c", "mkdir -p /run/dbus && exec dbus-daemon --system --nofork --nopidfile --nosyslog"},
-		{"sh", "-c", "until test -S /run/dbus/system_bus_socket; do sleep 0.1; done; exec avahi-daemon --no-drop-root --no-chroot --no-rlimits --file /dev/null"},
-	} {
-		cmd := host.Exec(context.WithoutCancel(ctx), argv...)
-		ok(t, cmd.Start())
-		daemons = append(daemons, cmd)
-	}
+	ok(t, lab.InstallHostPrograms(ctx, s.Say, avahiPrograms...))
+	host := s.host(ctx, t, "desk", 1)
+	avahi(ctx, t, host)
 	id, err := rome.ID(ctx)
 	ok(t, err)
 	for _, service := range []string{"_entente._tcp", "_automatic._sub._entente._tcp"} {
 		ok(t, s.World.Until(ctx, atMost, "avahi to resolve "+service, func(ctx context.Context) (string, error) {
-			out, err := host.Exec(ctx, "timeout", "10", "avahi-browse", "--resolve", "--parsable", "--terminate", "--no-db-lookup", service).Output()
+			out, err := browses(ctx, host, service)
 			if err != nil {
 				return "", err
 			}
-			missing := missingOf(string(out), id, rome)
+			missing := missingOf(out, id, rome)
 			if missing == "" {
 				t.Logf("%s:\n%s", service, out)
 				return "", nil
 			}
-			return missing + " in:\n" + string(out), nil
+			return missing + " in:\n" + out, nil
 		}))
 	}
 }

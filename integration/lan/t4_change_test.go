@@ -53,17 +53,7 @@ func TestAThirdClusterMakesAFullMesh(t *testing.T) {
 		}))
 		t.Logf("it was missed after %s", seconds(time.Since(begin)))
 		ok(t, s.World.Heal(ctx))
-		to := netip.MustParseAddr("172.30.3.77")
-		was := oslo.Plan.Control()
-		ok(t, s.World.Readdress(ctx, oslo, to))
-		// Its own addresses are what the end is compared with.
-		is := oslo.Plan.Control()
-		for i, line := range s.before[oslo].Network {
-			s.before[oslo].Network[i] = strings.NewReplacer(was.Address.String(), is.Address.String(), was.Address6.String(), is.Address6.String()).Replace(line)
-		}
-		begin = time.Now()
-		ok(t, oslo.AgentReady(ctx, 2*e2e.Restarted))
-		t.Logf("its agent is ready %s after its API server", seconds(time.Since(begin)))
+		s.moves(ctx, t, oslo, "172.30.3.77")
 		s.peered(ctx, t, 2*atMost, time.Now(), s.pairs()...)
 		for _, side := range []*e2e.Side{rome, milan} {
 			fc, err := side.Knows(ctx, oslo)
@@ -125,6 +115,21 @@ func TestAThirdClusterMakesAFullMesh(t *testing.T) {
 		t.Logf("and the others know %s later", seconds(time.Since(begin)))
 		s.peered(ctx, t, atMost, time.Now(), pair{rome, milan})
 	})
+}
+
+// moves gives a cluster's node another address, and waits for its agent.
+func (s *stage) moves(ctx context.Context, t *testing.T, side *e2e.Side, to string) {
+	t.Helper()
+	was := side.Plan.Control()
+	ok(t, s.World.Readdress(ctx, side, netip.MustParseAddr(to)))
+	// Its own addresses are what the end is compared with.
+	is := side.Plan.Control()
+	for i, line := range s.before[side].Network {
+		s.before[side].Network[i] = strings.NewReplacer(was.Address.String(), is.Address.String(), was.Address6.String(), is.Address6.String()).Replace(line)
+	}
+	begin := time.Now()
+	ok(t, side.AgentReady(ctx, 2*e2e.Restarted))
+	t.Logf("the agent of %s is ready %s after its API server", side.Name, seconds(time.Since(begin)))
 }
 
 // mesh is what is between the clusters.
