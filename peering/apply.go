@@ -76,6 +76,10 @@ func (c Contract) countersigned(e Countersigned) (Contract, error) {
 		if e.Terms.Revision == 0 {
 			return c.reject(RejectedStale, "the first revision is 1")
 		}
+		// A provider keeps every contract until it is over, and then nothing of it.
+		if e.Role == Provider && e.Terms.Revision > 1 {
+			return c.reject(RejectedClosed, "this cluster holds no contract %s of which revision %d could be the next: it is over", e.Terms.ContractID, e.Terms.Revision)
+		}
 		c = Contract{ID: e.Terms.ContractID, Role: e.Role, State: Active}
 		return c.adopt(e.Terms, e.Hash).tick(normTime(e.Now)), nil
 	}

@@ -99,6 +99,7 @@ func TestAllStatesAndEvents(t *testing.T) {
 		{"both signed the next revision", agreed(Consumer, terms2, hash2, now), [4]string{"Active", "revision 2", "revision 2", refuse + "closed"}},
 		{"both signed what follows another first revision", agreed(Consumer, Terms{ContractID: "c", Revision: 2, Previous: hash1b, NotBefore: begins, NotAfter: ends2}, Hash{8}, now), [4]string{"Active", refuse + "mismatch", refuse + "mismatch", refuse + "closed"}},
 		{"both signed a revision that skips one", agreed(Consumer, terms3, hash3, now), [4]string{"Active", "revision 3", "revision 3", refuse + "closed"}},
+		{"both signed a later revision of what the provider holds no more", agreed(Provider, terms2, hash2, now), [4]string{refuse + "closed", refuse + "mismatch", refuse + "mismatch", refuse + "mismatch"}},
 		{"both signed revision 0", agreed(Consumer, Terms{ContractID: "c", Revision: 0}, Hash{8}, now), [4]string{refuse + "stale revision", refuse + "stale revision", refuse + "stale revision", refuse + "closed"}},
 		{"both signed another contract", agreed(Consumer, foreign, Hash{9}, now), [4]string{"Active", refuse + "mismatch", refuse + "mismatch", refuse + "mismatch"}},
 		{"both signed, in the other role", agreed(Provider, terms1, hash1, now), [4]string{"Active", refuse + "mismatch", refuse + "mismatch", refuse + "mismatch"}},

@@ -9,6 +9,7 @@ type Event interface{ event() }
 
 // Countersigned is an envelope with both signatures, verified: the first that this
 // side sees of a contract, or the next revision of one in force. Role is this side's.
+// Only a consumer can begin with a later revision than the first: it lost its copy.
 // It is for whoever signs to see that it is what was offered, and in time.
 type Countersigned struct {
 	Role  Role

@@ -33,7 +33,7 @@ func (s *Stage) Main(m *testing.M) int {
 	log.SetLogger(logr.Discard())
 	code := m.Run()
 	if s.World != nil && os.Getenv("KEEP") == "" {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute) //nolint:forbidigo // the tests are over, and with them their context
 		defer cancel()
 		if err := s.World.Down(ctx); err != nil {
 			fmt.Fprintln(os.Stderr, "take the clusters away:", err)
@@ -74,7 +74,7 @@ func (s *Stage) On(t testing.TB, patience time.Duration, build func(context.Cont
 	return ctx
 }
 
-func (s *Stage) waits(t testing.TB) {
+func (s *Stage) waits(t testing.TB) { //nolint:thelper // it keeps the test
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.waiting = t

@@ -26,9 +26,9 @@ import (
 // domain that cannot be asked.
 const domainsStart = 10 * time.Minute
 
-// keepPause is how often is asked what this cluster keeps to itself, and keepPatience how
-// long that may take.
-const keepPause, keepPatience = time.Minute, 5 * time.Second
+// keepPause is how often is asked what this cluster keeps to itself, keepPatience how long
+// that may take, and keepAgain how soon it is asked again as long as it is not known.
+const keepPause, keepPatience, keepAgain = time.Minute, 5 * time.Second, 5 * time.Second
 
 // discover keeps what discovery finds, while this agent leads. With discovery off what
 // was found before goes. A domain that is none is told of and left out: peerings do not
@@ -98,6 +98,8 @@ type domains struct {
 	began  time.Time
 	kept   []netip.Prefix
 	keptAt time.Time
+	// keepTried is when it was last asked for.
+	keepTried time.Time
 	// told is what was logged of each domain.
 	told map[string]string
 }
@@ -152,17 +154,22 @@ func (d *domains) mayDial(endpoint string) bool {
 
 // keep learns each minute what this cluster keeps to itself. The lock is held.
 func (d *domains) keep() {
-	if !d.keptAt.IsZero() && d.now().Sub(d.keptAt) < keepPause {
+	pause := keepPause
+	if d.keptAt.IsZero() {
+		pause = keepAgain
+	}
+	if !d.keepTried.IsZero() && d.now().Sub(d.keepTried) < pause {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), keepPatience) //nolint:forbidigo // a look has none
 	defer cancel()
 	kept, err := d.forbidden(ctx)
+	d.keepTried = d.now()
 	if err != nil {
-		d.log.Warn("cannot tell where no domain may lead; until it was told once nothing that domains list is believed", "err", err)
+		d.log.Warn("cannot tell which addresses nobody may lead this cluster to; until it was told once, what is found is not dialled", "err", err)
 		return
 	}
-	d.kept, d.keptAt = kept, d.now()
+	d.kept, d.keptAt = kept, d.keepTried
 }
 
 // dialable returns the endpoints that may be dialled.

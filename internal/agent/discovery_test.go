@@ -138,7 +138,14 @@ func TestWhatMayBeDialledIsAskedAnew(t *testing.T) {
 	if d.mayDial("192.0.2.7:7443") {
 		t.Error("it may be dialled before it is known what is kept to itself")
 	}
+	asked := 0
+	answers := d.forbidden
+	d.forbidden = func(ctx context.Context) ([]netip.Prefix, error) { asked++; return answers(ctx) }
+	if d.mayDial("192.0.2.7:7443") || asked > 0 {
+		t.Errorf("an API server that is away was asked %d times again at once", asked)
+	}
 	err = nil
+	clock = clock.Add(keepAgain)
 	for endpoint, want := range map[string]bool{"192.0.2.7:7443": true, "127.0.0.1:7443": false, "office.example:7443": false} {
 		if d.mayDial(endpoint) != want {
 			t.Errorf("%s may be dialled: %t", endpoint, !want)

@@ -432,9 +432,6 @@ func (l *Lender) countersign(ctx context.Context, self *identity.Identity, envel
 		}
 		before = held
 	}
-	if _, err := before.Apply(peering.Countersigned{Role: peering.Provider, Terms: terms, Hash: envelope.Hash(), Now: l.Now()}); err != nil {
-		return peering.Envelope{}, err
-	}
 	if lapsed != nil {
 		return peering.Envelope{}, lapsed
 	}
@@ -443,6 +440,9 @@ func (l *Lender) countersign(ctx context.Context, self *identity.Identity, envel
 	}
 	fc, err := l.trusted(ctx, peer, terms.Consumer)
 	if err != nil {
+		return peering.Envelope{}, err
+	}
+	if _, err := before.Apply(peering.Countersigned{Role: peering.Provider, Terms: terms, Hash: envelope.Hash(), Now: l.Now()}); err != nil {
 		return peering.Envelope{}, err
 	}
 	signed, err := envelope.Sign(rand.Reader, self.ID(), self.Signer())
@@ -602,7 +602,7 @@ func mismatch(o *offer, terms peering.Terms, self *identity.Identity, now time.T
 		{terms.Revision == ad.Revision && terms.Previous == ad.PreviousHash, fmt.Sprintf("it is revision %d, or does not follow what revision %d has to", terms.Revision, ad.Revision)},
 		{len(terms.Resources) == len(grant.Resources), "it names resources that were not advertised"},
 		{length <= grant.Duration, fmt.Sprintf("it lasts %s, advertised %s", length, grant.Duration)},
-		{terms.NotBefore.Sub(now).Abs() <= startSkew, fmt.Sprintf("it begins at %s and it is %s here: look at both clocks", terms.NotBefore.Format(time.RFC3339), now.UTC().Format(time.RFC3339))},
+		{terms.NotBefore.Sub(now) <= startAhead && now.Sub(terms.NotBefore) <= startSkew, fmt.Sprintf("it begins at %s and it is %s here: look at both clocks", terms.NotBefore.Format(time.RFC3339), now.UTC().Format(time.RFC3339))},
 		{ad.NotAfter.IsZero() || !terms.NotAfter.After(ad.NotAfter), fmt.Sprintf("it ends at %s, and may last until %s", terms.NotAfter.Format(time.RFC3339), ad.NotAfter.Format(time.RFC3339))},
 		{terms.Network == grant.Network, "network differs"},
 		{terms.PodSecurity == grant.PodSecurity, "Pod Security level differs"},

@@ -703,6 +703,7 @@ func TestASignedContractHasToBeWhatWasAdvertised(t *testing.T) {
 		"a second revision":     {func(x *peering.Terms) { x.Revision, x.Previous = 2, peering.Hash{1} }, wire.ReasonAdvertisementExpired, "revision 2"},
 		"longer":                {func(x *peering.Terms) { x.NotAfter = x.NotAfter.Add(time.Second) }, wire.ReasonContractMismatch, "lasts"},
 		"beginning in a week":   {func(x *peering.Terms) { x.NotBefore, x.NotAfter = now.Add(168*time.Hour), now.Add(169*time.Hour) }, wire.ReasonContractMismatch, "clocks"},
+		"beginning later":       {func(x *peering.Terms) { x.NotBefore = now.Add(2 * time.Minute) }, wire.ReasonContractMismatch, "clocks"},
 		"no tunnel":             {func(x *peering.Terms) { x.Network = false }, wire.ReasonContractMismatch, "network"},
 		"a weaker Pod Security": {func(x *peering.Terms) { x.PodSecurity = peering.PodSecurityPrivileged }, wire.ReasonContractMismatch, "Pod Security"},
 		"another node label value": {func(x *peering.Terms) {
@@ -943,6 +944,38 @@ func TestAsksForARevisionThatAreRefused(t *testing.T) {
 	l.pass(24 * time.Hour)
 	_, err := l.Advertise(t.Context(), l.peers[0].ID(), l.amend(old, 0))
 	wants(t, err, wire.ReasonContractClosed, "")
+}
+
+// A consumer keeps an offer of the next revision standing while the contract is ended:
+// signing it brings nothing back.
+func TestARevisionBringsNoContractBack(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 1, append(nodes(3), policyNamed("p"))...)
+	ctx, peer := t.Context(), l.peers[0].ID()
+	first, err := l.Advertise(ctx, peer, l.ask("r", "cpu=2"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Sign(ctx, peer, l.envelope(0, l.terms(0, first))); err != nil {
+		t.Fatal(err)
+	}
+	second, err := l.Advertise(ctx, peer, l.amend(l.terms(0, first), 0, "cpu=1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	contract := l.stored(first.ContractID)
+	contract.Finalizers = nil
+	if err := errors.Join(l.Client.Update(ctx, contract), l.Client.Delete(ctx, contract)); err != nil {
+		t.Fatal(err)
+	}
+	_, err = l.Sign(ctx, peer, l.envelope(0, l.terms(0, second)))
+	if !peering.IsRejected(err, peering.RejectedClosed) {
+		t.Errorf("the next revision of what is over: %v", err)
+	}
+	var held v1alpha1.Contract
+	if err := l.Client.Get(ctx, client.ObjectKey{Name: first.ContractID}, &held); !apierrors.IsNotFound(err) {
+		t.Errorf("it is back: %v", err)
+	}
 }
 
 func TestRevisionsFollowEachOther(t *testing.T) {

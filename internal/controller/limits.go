@@ -121,7 +121,12 @@ const (
 	MaxContractsPerPeer = 64
 	// maxSelectors is how many different sets of node labels contracts may want.
 	maxSelectors = 64
-	// startSkew is how far a contract's begin may differ from this clock.
+	// startAhead is how long before its begin a contract may be signed at the provider,
+	// where it is in force then: what is used before it begins is not counted. Consumers
+	// that are honest begin a minute before they sign.
+	startAhead = time.Minute
+	// startSkew is how far a contract's begin, or a statement's end, may differ from this
+	// clock otherwise.
 	startSkew = 10 * time.Minute
 	// maxRequests is how many requests of a peer can wait for an administrator, as
 	// in the custom resource.

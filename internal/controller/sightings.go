@@ -130,10 +130,10 @@ type hintChange struct {
 }
 
 // Expected returns the IDs of clusters that come first with discovery, in order, at most
-// maxExpected: those that policies list, and those that somebody decided about. Strangers
-// who invent clusters keep none of them out.
+// maxExpected: those that policies list before those about which a person decided, and
+// these before those that a policy trusts. Strangers who invent clusters keep none out.
 func Expected(policies []v1alpha1.PeeringPolicy, all []v1alpha1.ForeignCluster) []string {
-	listed, decided := map[string]bool{}, map[string]bool{}
+	listed, decided, others := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for i := range policies {
 		if p := &policies[i]; p.Spec.Automatic != nil && p.DeletionTimestamp.IsZero() {
 			for _, id := range p.Spec.Automatic.ClusterIDs {
@@ -145,11 +145,15 @@ func Expected(policies []v1alpha1.PeeringPolicy, all []v1alpha1.ForeignCluster) 
 		fc := &all[i]
 		id, err := peering.ParseClusterID(fc.Spec.ClusterID)
 		if err == nil && !listed[string(id)] && !store.Pending(fc) && fc.Spec.Decision != v1alpha1.DecisionDenied {
-			decided[string(id)] = true
+			if decided[string(id)] = true; peerOf(fc) != "" {
+				delete(decided, string(id))
+				others[string(id)] = true
+			}
 		}
 	}
 	out := slices.Sorted(maps.Keys(listed))
 	out = append(out, slices.Sorted(maps.Keys(decided))...)
+	out = append(out, slices.Sorted(maps.Keys(others))...)
 	out = out[:min(len(out), maxExpected)]
 	slices.Sort(out)
 	return out
