@@ -13,6 +13,10 @@ type query struct {
 	question
 	due time.Time
 	gap time.Duration
+	// asked is when this host asked it last, begun is when the first gap was last the next.
+	asked, begun time.Time
+	// confirm says that it is asked now, too, without an effect on due and gap.
+	confirm bool
 	// heard are the families on which another asked the same, at heardAt (section 7.3).
 	heard   family
 	heardAt time.Time
@@ -76,8 +80,24 @@ func (l *link) want(now time.Time) {
 			// Together, to share a packet; not at once, as others may begin at the same time.
 			first = now.Add(l.between(queryMin, queryMax))
 		}
-		l.queries[k] = &query{question: question{name: n, typ: k.typ}, due: first, gap: queryGap}
+		l.queries[k] = &query{question: question{name: n, typ: k.typ}, due: first, gap: queryGap, begun: now}
 		l.asks.note(first)
+	}
+	if l.cache.lost {
+		l.cache.lost = false
+		l.beginAgain(now, crowdGap)
+	}
+}
+
+// beginAgain asks for all instances as if for the first time (section 5.2), where that was
+// not done within the time that is given.
+func (l *link) beginAgain(now time.Time, since time.Duration) {
+	for k, q := range l.queries {
+		if k.typ != dns.TypePTR || now.Sub(q.begun) < since {
+			continue
+		}
+		q.due, q.gap, q.begun = later(now.Add(l.between(queryMin, queryMax)), q.asked.Add(queryGap)), queryGap, now
+		l.asks.note(q.due)
 	}
 }
 
@@ -86,10 +106,14 @@ func (l *link) want(now time.Time) {
 func (l *link) ask(now time.Time) {
 	due := map[key]question{}
 	for k, q := range l.queries {
-		if !q.due.After(now) {
-			due[k] = q.question
+		switch {
+		case !q.due.After(now), q.confirm && q.due.Sub(now) <= queryNear:
 			q.next(now)
+		case q.confirm:
+		default:
+			continue
 		}
+		due[k], q.asked, q.confirm = q.question, now, false
 	}
 	refresh := false
 	for _, set := range l.cache.sets {
@@ -136,19 +160,21 @@ func (l *link) known(now time.Time, k key) []record {
 }
 
 // confirm asks for instances that are about to be forgotten because nobody answered
-// for them (section 10.5): it may have been this host that did not hear it.
+// for them (section 10.5): it may have been this host that did not hear it. That is one
+// question more: others decide how often, and shall not put off those that come anyway.
 func (l *link) confirm(now time.Time) {
 	for k, q := range l.queries {
 		for _, e := range l.cache.sets[k] {
-			if p := e.poof(); !p.IsZero() && !p.After(now) {
-				q.due = now
+			if p := e.poof(); !p.IsZero() && !p.After(now) && now.Sub(q.asked) >= queryGap {
+				q.confirm = true
 			}
 		}
 	}
 }
 
-func (q *query) next(now time.Time) {
-	q.due = now.Add(q.gap)
+// next plans the next question after one that was asked at a time.
+func (q *query) next(at time.Time) {
+	q.due = at.Add(q.gap)
 	q.gap = min(2*q.gap, queryGapMax)
 	q.heard = 0
 }
@@ -169,7 +195,8 @@ func (l *link) heardQuestions(now time.Time, m message, on family) {
 			}
 			q.heard, q.heardAt = q.heard|on, now
 			if q.heard&l.families == l.families {
-				q.next(now)
+				// As if ours had been asked when it was due: the next gap begins no sooner.
+				q.next(later(q.due, now))
 			}
 		}
 		for _, e := range l.cache.sets[asked.key()] {

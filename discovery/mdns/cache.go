@@ -18,6 +18,8 @@ type cache struct {
 	// due is not after the time at which an entry is next to be looked at. It may be before:
 	// what is put off is not looked for again until then.
 	due deadline
+	// lost says that an instance ended: it may be there, and nobody heard it.
+	lost bool
 }
 
 // A deadline is the earliest of times that were noted; zero is none.
@@ -223,11 +225,13 @@ func (c *cache) expire(now time.Time, keep func(key) bool) bool {
 	for k, set := range c.sets {
 		kept := slices.DeleteFunc(set, func(e *entry) bool {
 			p := e.poof()
-			gone := !e.until.After(now) || !p.IsZero() && !p.After(now) || !keep(k)
-			if gone {
-				c.count(e, -1)
+			ended := !e.until.After(now) || !p.IsZero() && !p.After(now)
+			if !ended && keep(k) {
+				return false
 			}
-			return gone
+			c.lost = c.lost || ended && k.typ == dns.TypePTR
+			c.count(e, -1)
+			return true
 		})
 		if c.sets[k] = kept; len(kept) == 0 {
 			delete(c.sets, k)

@@ -270,6 +270,91 @@ func TestQuestionsOfOthersAreNotRepeated(t *testing.T) {
 	}
 }
 
+// asksForInstances returns when a host asked who is there.
+func (n *lan) asksForInstances(h *host, after time.Time) []time.Time {
+	var out []time.Time
+	for _, s := range n.since(after, h, queryOf) {
+		if slices.ContainsFunc(s.questions, func(q question) bool { return q.name == serviceName && q.typ == dns.TypePTR }) {
+			out = append(out, s.at)
+		}
+	}
+	return out
+}
+
+// Nobody knows how long an instance that is lost will be away: it is asked for as if for the
+// first time, though the gap between questions had grown to an hour.
+func TestALostInstanceIsAskedForAgain(t *testing.T) {
+	t.Parallel()
+	for name, lose := range map[string]func(n *lan, h *host){
+		"its TTL ends": func(n *lan, _ *host) { n.run(time.Minute) },
+		"it says goodbye": func(n *lan, h *host) {
+			n.inject(h, stranger, say(clusterRecords(2, 0)...))
+		},
+		"others ask for it in vain": func(n *lan, h *host) {
+			for range poofCount {
+				n.inject(h, "10.0.0.98:5353", ask([]question{{name: serviceName, typ: dns.TypePTR}}))
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n, h := browser(t)
+			n.run(5 * time.Hour)
+			n.inject(h, stranger, say(clusterRecords(2, time.Minute)...))
+			lose(n, h)
+			for len(h.cache.sets[key{serviceName, dns.TypePTR}]) > 0 {
+				n.run(time.Millisecond)
+			}
+			lost := n.now
+			n.run(8 * time.Second)
+			at := n.asksForInstances(h, lost.Add(-10*time.Millisecond))
+			if len(at) < 4 || at[3].Sub(lost) > 7*time.Second+queryMax {
+				t.Errorf("lost after %v, asked at %v", lost.Sub(epoch), at)
+			}
+		})
+	}
+}
+
+// However often instances are lost, it begins again every half a minute at most.
+func TestInstancesThatAreLostOftenMakeFewQuestions(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		lose  []byte
+		every time.Duration
+	}{
+		"goodbyes":  {say(clusterRecords(2, 0)...), 3 * time.Second},
+		"questions": {ask([]question{{name: serviceName, typ: dns.TypePTR}}), poofWindow + 2*time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n, h := browser(t)
+			n.run(time.Minute)
+			began := n.now
+			const halfMinutes = 20
+			for n.now.Sub(began) < halfMinutes*30*time.Second {
+				n.inject(h, stranger, say(clusterRecords(2, -1)...))
+				n.run(time.Second)
+				n.inject(h, "10.0.0.98:5353", tt.lose)
+				n.inject(h, "10.0.0.98:5353", tt.lose)
+				n.run(tt.every - time.Second)
+				if len(h.found()) != 0 {
+					t.Fatal("nothing is lost")
+				}
+			}
+			at := n.asksForInstances(h, began)
+			// After 0, 1, 3, 7 and 15 s, and what others asked in vain is asked once more.
+			if most := (5 + 3) * (halfMinutes + 1); len(at) > most {
+				t.Errorf("it asks %d times, more than %d", len(at), most)
+			}
+			for i := 1; i < len(at); i++ {
+				if d := at[i].Sub(at[i-1]); d < queryGap {
+					t.Errorf("it asks again after %v", d)
+				}
+			}
+		})
+	}
+}
+
 func TestOneFloodDoesNotStarveOthers(t *testing.T) {
 	t.Parallel()
 	n, h := browser(t)

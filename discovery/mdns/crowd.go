@@ -66,10 +66,5 @@ func (l *link) askWhoIsThere(now time.Time) {
 		return
 	}
 	l.crowd = crowd{since: now, until: now.Add(crowdWait)}
-	for k, q := range l.queries {
-		if k.typ == dns.TypePTR {
-			q.due, q.gap = now.Add(l.between(queryMin, queryMax)), queryGap
-			l.asks.note(q.due)
-		}
-	}
+	l.beginAgain(now, 0)
 }

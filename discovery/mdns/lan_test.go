@@ -93,6 +93,13 @@ func (n *lan) cluster(name string) *host {
 	return h
 }
 
+// publisher adds a host that publishes a service and looks for nobody.
+func (n *lan) publisher(i int, name string) *host {
+	h := n.add()
+	h.publish(n.now, []discovery.Service{service(i, name)})
+	return h
+}
+
 type mdnsName = name
 
 func (n *lan) collect(h *host) {
