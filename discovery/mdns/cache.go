@@ -32,7 +32,7 @@ func (d *deadline) note(t time.Time) {
 }
 
 // A source is what the cache has from one address.
-type source struct{ entries, instances int }
+type source struct{ entries, instances, bytes int }
 
 // An entry is a record in the cache.
 type entry struct {
@@ -135,20 +135,26 @@ func (l *link) nextRefresh(e *entry) {
 }
 
 // room says whether another record has a place, and if not, whether the cache is full, or
-// only the share of the address that it is from. What is known stays.
+// only the share of the address that it is from. What is known stays: nobody takes a place
+// from another, but the second half is for addresses that have little.
 func (c *cache) room(r record, from netip.Addr) (ok, full bool) {
 	set, s := c.sets[r.key()], c.sources[from]
 	if s == nil {
 		s = &source{}
 	}
-	most := maxSet
-	if r.typ == dns.TypePTR {
+	most, instance := maxSet, r.typ == dns.TypePTR
+	if instance {
 		most = maxInstances
 	}
+	bytes := c.bytes + r.size()
 	switch {
-	case s.entries >= maxSourceEntries, r.typ == dns.TypePTR && s.instances >= maxSourceInstances:
+	case s.entries >= maxSourceEntries, instance && s.instances >= maxSourceInstances:
 		return false, false
-	case len(set) >= most, c.entries >= maxEntries, c.bytes+r.size() > maxBytes:
+	case len(set) >= most, c.entries >= maxEntries, bytes > maxBytes:
+		return false, true
+	case instance && len(set) >= maxInstances/2 && s.instances >= maxCrowded,
+		c.entries >= maxEntries/2 && s.entries >= maxCrowdedEntries,
+		bytes > maxBytes/2 && s.bytes+r.size() > maxCrowdedBytes:
 		return false, true
 	}
 	return true, false
@@ -167,6 +173,7 @@ func (c *cache) count(e *entry, n int) {
 	if s.entries == 0 {
 		delete(c.sources, e.from)
 	}
+	s.bytes += n * e.size()
 	c.entries += n
 	c.bytes += n * e.size()
 }

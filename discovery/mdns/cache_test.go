@@ -2,8 +2,10 @@ package mdns
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -371,6 +373,90 @@ func TestOneFloodDoesNotStarveOthers(t *testing.T) {
 	}
 	if h.stats.Refused == 0 {
 		t.Error("nothing is counted")
+	}
+}
+
+// Whatever fewer than 32 addresses say, and go on to answer for, they leave room for an address
+// that has one cluster, and who was known stays.
+func TestFewAddressesLeaveRoomForOthers(t *testing.T) {
+	t.Parallel()
+	const addresses = maxInstances/2/maxCrowded - 1
+	long := strings.Split(strings.Repeat(strings.Repeat("x", 255)+" ", 8), " ")[:8]
+	i := 0
+	instances := func(of name) []record {
+		var list []record
+		for range 80 {
+			i++
+			list = append(list, ptr(of, join(serviceName, fmt.Sprint("x", i))))
+		}
+		return list
+	}
+	kinds := map[string]func() []record{
+		"instances":           func() []record { return instances(serviceName) },
+		"automatic instances": func() []record { return instances(automatic) },
+		"many records": func() []record {
+			i++
+			list := clusterRecords(1000+i, -1)
+			for j := range maxSet {
+				list = append(list,
+					srv(list[1].name, list[3].name, uint16(1000+j)), txt(list[1].name, []string{fmt.Sprint(j)}),
+					address(list[3].name, netip.AddrFrom4([4]byte{10, 2, byte(i), byte(j)})))
+			}
+			return list
+		},
+		"many bytes": func() []record {
+			i++
+			list := clusterRecords(1000+i, -1)
+			for j := range 3 {
+				list = append(list, txt(list[1].name, append([]string{fmt.Sprint(j)}, long...)))
+			}
+			return list
+		},
+	}
+	test := func(t *testing.T, r *rand.Rand, kind func(r *rand.Rand) []record, from func(step, steps int) int) {
+		t.Helper()
+		n, h := browser(t)
+		n.run(time.Second)
+		n.inject(h, "10.0.0.50:5353", say(clusterRecords(1, -1)...))
+		const steps = 10 * addresses
+		for step := range steps {
+			// No tick: nobody loses a place for want of an answer.
+			n.now = n.now.Add(25 * time.Millisecond)
+			at := from(step, steps)
+			h.receive(n.now, say(kind(r)...), netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 3, 0, byte(at)}), port), true)
+			h.packets()
+		}
+		n.now = n.now.Add(time.Second)
+		refused := h.stats.Refused
+		newcomer := clusterRecords(2, -1)
+		n.inject(h, "10.0.0.51:5353", say(append(newcomer, ptr(automatic, newcomer[1].name))...))
+		found := h.found()
+		for _, who := range []string{"cluster 1", "cluster 2"} {
+			if !slices.Contains(names(found), who) {
+				t.Errorf("%s is not found", who)
+			}
+		}
+		if h.stats.Refused != refused {
+			t.Errorf("%d of its records are refused, beside %d instances, %d records and %d bytes", h.stats.Refused-refused,
+				len(h.cache.sets[key{serviceName, dns.TypePTR}]), h.cache.entries, h.cache.bytes)
+		}
+	}
+	for _, name := range sortedKeys(kinds) {
+		kind := func(*rand.Rand) []record { return kinds[name]() }
+		t.Run(name+" of each in turn", func(t *testing.T) {
+			test(t, nil, kind, func(step, _ int) int { return step % addresses })
+		})
+		t.Run(name+" of one after the other", func(t *testing.T) {
+			test(t, nil, kind, func(step, steps int) int { return step * addresses / steps })
+		})
+	}
+	for seed := range uint64(5) {
+		t.Run(fmt.Sprint("anything, seed ", seed), func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 1))
+			all := sortedKeys(kinds)
+			some := all[:1+r.IntN(len(all))]
+			test(t, r, func(r *rand.Rand) []record { return kinds[some[r.IntN(len(some))]]() }, func(int, int) int { return r.IntN(addresses) })
+		})
 	}
 }
 

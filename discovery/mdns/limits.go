@@ -28,6 +28,14 @@ const (
 	maxInstances = 256
 	// maxSourceInstances those that came from one address.
 	maxSourceInstances = 64
+	// maxCrowded is the most instances that one address has, or gets, in a cache that is half
+	// full: one more than half of a type's are taken only by addresses that have fewer. So it
+	// takes maxInstances/2/maxCrowded addresses, 32, to leave no room for others.
+	maxCrowded = 4
+	// maxCrowdedEntries is the same of records,
+	maxCrowdedEntries = 64
+	// maxCrowdedBytes of their bytes.
+	maxCrowdedBytes = 16 << 10
 	// maxSet is the most records of one name and type that the cache keeps, other
 	// than instances.
 	maxSet = 16
