@@ -28,13 +28,13 @@ const (
 	maxInstances = 256
 	// maxSourceInstances those that came from one address.
 	maxSourceInstances = 64
-	// maxCrowded is the most instances that one address has, or gets, in a cache that is half
-	// full: one more than half of a type's are taken only by addresses that have fewer. So it
-	// takes maxInstances/2/maxCrowded addresses, 32, to leave no room for others.
+	// maxCrowded is the most instances that an address can come to while half of maxInstances
+	// are taken; what it had before stays. So fewer than maxInstances/2/maxCrowded addresses,
+	// 32, always leave room for others.
 	maxCrowded = 4
-	// maxCrowdedEntries is the same of records,
+	// maxCrowdedEntries is the same for records and maxEntries,
 	maxCrowdedEntries = 64
-	// maxCrowdedBytes of their bytes.
+	// maxCrowdedBytes for bytes and maxBytes.
 	maxCrowdedBytes = 16 << 10
 	// maxSet is the most records of one name and type that the cache keeps, other
 	// than instances.
