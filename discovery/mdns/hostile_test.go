@@ -3,6 +3,7 @@ package mdns
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"net/netip"
 	"runtime"
 	"slices"
@@ -304,7 +305,10 @@ func TestFloodsThatLast(t *testing.T) {
 	for _, kind := range sortedKeys(floods(&flooder{})) {
 		t.Run(kind, func(t *testing.T) {
 			t.Run("it starts again", run(kind, time.Minute, func(n *lan, _ *host) { n.publisher(2, "home") }))
-			t.Run("its link is mended", run(kind, away, func(n *lan, home *host) { n.cut[home] = false }))
+			// The other kinds take a minute more: ENTENTE_INTEROP_LONG=1 runs them, too.
+			if kind == "questions" || kind == "many addresses of one host" || os.Getenv("ENTENTE_INTEROP_LONG") != "" {
+				t.Run("its link is mended", run(kind, away, func(n *lan, home *host) { n.cut[home] = false }))
+			}
 		})
 	}
 }
