@@ -3,8 +3,8 @@ package mdns
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"net/netip"
+	"os"
 	"runtime"
 	"slices"
 	"strings"

@@ -50,6 +50,11 @@ type responder interface {
 	Publish(services []discovery.Service) error
 	Found() []discovery.Found
 	Changed() <-chan struct{}
+	reporter
+}
+
+// reporter tells how it goes on the links of a node.
+type reporter interface {
 	Stats() map[string]mdns.Stats
 	Conflicts() []mdns.Conflict
 }

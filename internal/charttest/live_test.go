@@ -1309,7 +1309,7 @@ func (c cluster) testPolicies(t *testing.T) {
 		if err == nil {
 			c.remove(t, p)
 		}
-		return fmt.Errorf("it says %v", err)
+		return fmt.Errorf("it says %w", err)
 	})
 	var disowned v1alpha1.PeeringPolicy
 	do(c.admin.Get(t.Context(), client.ObjectKey{Name: "entente-default"}, &disowned))
