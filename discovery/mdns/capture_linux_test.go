@@ -190,7 +190,8 @@ func TestWhatIsOnTheWireIsLawful(t *testing.T) {
 	for i := 1; i <= 4; i++ {
 		c := counts[s.ns(i)]
 		t.Logf("host %d: %v", i, c)
-		if probed := i != 2; probed && (c["probe"] < 3 || c["response"] < 4) || c["query"] == 0 {
+		// The second only looks, and others may have asked all that it wants to know.
+		if i != 2 && (c["probe"] < 3 || c["response"] < 4 || c["query"] == 0) {
 			t.Errorf("host %d sent too little to say anything: %v", i, c)
 		}
 	}

@@ -179,6 +179,8 @@ func (p *publishing) run(ctx context.Context) error {
 func (p *publishing) look(ctx context.Context) (done bool, err error) {
 	before, err := p.load(ctx)
 	if err != nil {
+		unknown := publication{place: place{Domain: p.cfg.Domain, Server: p.cfg.Server}}
+		p.report.Store(&[]server.DNSPublication{unknown.report(peering.Text(err.Error(), publishText), false)})
 		return false, err
 	}
 	want, service := p.want()
@@ -297,7 +299,7 @@ func (p *publishing) kept(ctx context.Context, before map[string]string, want pu
 	}
 	i := slices.IndexFunc(p.known, want.same)
 	if i < 0 {
-		return ""
+		return p.told(ctx, before, "NotPublishedInDNS", fmt.Errorf("%q is not remembered as published in DNS", want.Name))
 	}
 	text := fmt.Sprintf("published in %s as %q at %s.%s", want.Domain, p.known[i].Instance, p.known[i].Host, want.Domain)
 	if len(p.missing) > 0 {

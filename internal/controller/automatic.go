@@ -43,7 +43,7 @@ type Automatic struct {
 	// JoinGroup proves to the cluster with this ID, at an endpoint, that this one holds a
 	// group's secret, and calls Admit once it did the same: Groups.Join.
 	JoinGroup func(ctx context.Context, group, endpoint string, id peering.ClusterID) error
-	// MayDial says whether an endpoint that was found may be dialled now; nil is all.
+	// MayDial says whether an endpoint that was found may be dialled now. Required.
 	MayDial   func(endpoint string) bool
 	Forgotten Forgotten
 	Events    events.EventRecorder
@@ -342,7 +342,7 @@ func (r *Automatic) dial(ctx context.Context, d automaticDial) {
 func (r *Automatic) call(ctx context.Context, d automaticDial) error {
 	var err error
 	for _, endpoint := range d.endpoints {
-		if r.MayDial != nil && !r.MayDial(endpoint) {
+		if !r.MayDial(endpoint) {
 			err = keptEndpoint(endpoint)
 			continue
 		}

@@ -57,7 +57,8 @@ func newAutomaticTest(t *testing.T, objects ...client.Object) *automaticTest {
 		return at.err
 	}
 	at.Automatic = &Automatic{
-		Client: c, Direct: c, Namespace: "entente-system", Self: lowestID, Events: at.events, Log: slog.New(slog.DiscardHandler),
+		MayDial: func(string) bool { return true },
+		Client:  c, Direct: c, Namespace: "entente-system", Self: lowestID, Events: at.events, Log: slog.New(slog.DiscardHandler),
 		Forgotten: forgottenAt(c, at.clock.Now), Now: at.clock.Now, Random: none,
 		Introduce: func(_ context.Context, endpoint string, _ peering.ClusterID) (wire.ClusterInfo, string, error) {
 			return at.milan.info, "042917", call("introduce " + endpoint)

@@ -176,8 +176,8 @@ const (
 	maxExpected = 256
 	// maxPlaces is how many places are told of one cluster.
 	maxPlaces = 16
-	// hintsAtOnce is how many are made with one look, and sightingsPace how often one
-	// may follow another.
+	// hintsAtOnce is how many are made, and changed, with one look: of those that are
+	// expected, and again of all others. sightingsPace is how often one may follow another.
 	hintsAtOnce   = 16
 	sightingsPace = time.Second
 	// sightingsLook is how often is looked while nothing changes.
