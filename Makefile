@@ -134,6 +134,10 @@ bench: build image lab $(BIN)/helm $(BIN)/grpcurl ## Benchmarks, what 250 peers 
 .PHONY: check
 check: check-format lint check-generate check-tidy check-arch check-chart check-proto ## All that a change has to pass besides the tests
 
+.PHONY: house
+house: ## Measure the product's code: lines, functions, exported names, shapes of a contract
+	@cd tools/house && go run . "$(CURDIR)"
+
 .PHONY: fmt
 fmt: $(BIN)/golangci-lint $(BIN)/buf ## Format Go and protos
 	@$(BIN)/golangci-lint fmt

@@ -58,11 +58,10 @@ const (
 	patience = 2 * time.Hour
 	// wider is how many times as wide the budget of writes is while the peer gets there.
 	wider = 32
-	// tell is the pause between two words on how far the peer is.
-	tell = time.Minute
-	// count is the pause between two counts of all that is there, which are work for
-	// the API server.
-	count = 10 * time.Second
+	// count is the pause between two counts of all that is there, which are work for the
+	// API server, and mostMissed how many of them in a row may fail.
+	count      = time.Minute
+	mostMissed = 10
 	// look is the pause between two looks at what is waited for.
 	look = 200 * time.Millisecond
 )
@@ -658,12 +657,17 @@ func (a *agent) has(ctx context.Context, peer peering.ClusterID) (map[string]int
 func (a *agent) follows(ctx context.Context, h *hostile, say func(format string, args ...any)) (map[string]int, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("it takes longer than %s", patience))
 	defer cancel()
-	begin, told := time.Now(), time.Now()
+	begin, missed := time.Now(), 0
 	for {
 		has, err := a.has(ctx, h.Self())
-		if err == nil && time.Since(told) >= tell {
-			told = time.Now()
+		switch {
+		case err == nil:
+			missed = 0
 			say("   after %s: %v", time.Since(begin).Round(time.Second), has)
+		case ctx.Err() == nil && missed < mostMissed:
+			missed++ // the API server is busy
+			say("   after %s: not counted: %v", time.Since(begin).Round(time.Second), err)
+			err = nil
 		}
 		// Each namespace has a record, too.
 		if err != nil || has["services"] == h.of(limitServices) && has["slices"] == h.of(limitSlices) && has["configs"] == h.of(limitConfigs)+has["namespaces"] &&

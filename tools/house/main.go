@@ -1,0 +1,259 @@
+// Command house measures the product's code: its size, its functions, what its packages
+// export, and how often a contract changes its shape. It reads files as they are, without
+// tests and generated code.
+//
+//	go run . ROOT
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/scanner"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+)
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "house:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	if len(args) != 1 {
+		return fmt.Errorf("want the root of the repository, got %q", args)
+	}
+	h := house{root: args[0], packages: map[string]*room{}}
+	if err := h.walk(); err != nil {
+		return err
+	}
+	return h.tell()
+}
+
+// leftOut are folders without product code: what is generated, and what tests and builds.
+var leftOut = []string{"gen", "integration", "tools", ".git", ".build", "testdata"}
+
+// generated says who wrote a file.
+const generated = "// Code generated "
+
+// shapes are the types that a contract, or what becomes one, has on its way from a
+// PeeringRequest to what runs, by the name of their package.
+var shapes = []string{
+	"v1alpha1.Contract", "v1alpha1.ContractSpec", "v1alpha1.PeeringRequest", "v1alpha1.PeeringRequestSpec", "v1alpha1.PeeringPolicySpec",
+	"peering.Terms", "peering.Contract", "peering.Envelope", "peering.Grant", "peering.Ask", "peering.Policy",
+	"wire.Advertisement", "wire.Offer", "wire.ContractState",
+	"ententev1.Contract", "ententev1.ContractTerms", "ententev1.Advertisement", "ententev1.ContractState", "ententev1.RequestPeeringRequest",
+	"offload.Contract", "server.OffloadContract",
+}
+
+// room is one package.
+type room struct {
+	files, lines, code, exported int
+}
+
+type house struct {
+	root     string
+	packages map[string]*room
+	// functions are the lengths of all functions, in lines; long are those over 60, big
+	// the interfaces over five methods, and turns what takes a contract in one shape and
+	// returns it in another.
+	functions        []int
+	long, big, turns []string
+}
+
+// walk reads all files.
+func (h *house) walk() error {
+	return filepath.WalkDir(h.root, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir():
+			rel, err := filepath.Rel(h.root, path)
+			if err == nil && (slices.Contains(leftOut, rel) || slices.Contains(leftOut, d.Name())) {
+				return filepath.SkipDir
+			}
+			return err
+		case !strings.HasSuffix(path, ".go"), strings.HasSuffix(path, "_test.go"):
+			return nil
+		}
+		return h.file(path)
+	})
+}
+
+func (h *house) file(path string) error {
+	text, err := os.ReadFile(path)
+	if err != nil || bytes.HasPrefix(text, []byte(generated)) || bytes.Contains(text, []byte("\n"+generated)) {
+		return err
+	}
+	set := token.NewFileSet()
+	file, err := parser.ParseFile(set, path, text, parser.SkipObjectResolution)
+	if err != nil {
+		return err
+	}
+	dir, err := filepath.Rel(h.root, filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	r := h.packages[dir]
+	if r == nil {
+		r = &room{}
+		h.packages[dir] = r
+	}
+	r.files++
+	r.lines += bytes.Count(text, []byte("\n"))
+	r.code += codeLines(text)
+	for _, d := range file.Decls {
+		r.exported += exported(d)
+		if f, ok := d.(*ast.FuncDecl); ok {
+			h.function(set, dir, file.Name.Name, f)
+		}
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		if s, ok := n.(*ast.TypeSpec); ok {
+			if i, ok := s.Type.(*ast.InterfaceType); ok && i.Methods.NumFields() > 5 {
+				h.big = append(h.big, fmt.Sprintf("%s.%s (%d)", dir, s.Name.Name, i.Methods.NumFields()))
+			}
+		}
+		return true
+	})
+	return nil
+}
+
+// codeLines counts the lines that have more than blanks and comments.
+func codeLines(text []byte) int {
+	set := token.NewFileSet()
+	file := set.AddFile("", set.Base(), len(text))
+	var s scanner.Scanner
+	s.Init(file, text, nil, 0)
+	lines := map[int]bool{}
+	for {
+		pos, tok, lit := s.Scan()
+		if tok == token.EOF {
+			return len(lines)
+		}
+		if tok == token.SEMICOLON && lit == "\n" {
+			continue
+		}
+		for i := range strings.Count(lit, "\n") + 1 {
+			lines[file.Line(pos)+i] = true
+		}
+	}
+}
+
+// exported counts the exported names of a declaration, methods included.
+func exported(d ast.Decl) (n int) {
+	count := func(name *ast.Ident) {
+		if name.IsExported() {
+			n++
+		}
+	}
+	switch d := d.(type) {
+	case *ast.FuncDecl:
+		count(d.Name)
+	case *ast.GenDecl:
+		for _, s := range d.Specs {
+			switch s := s.(type) {
+			case *ast.TypeSpec:
+				count(s.Name)
+			case *ast.ValueSpec:
+				for _, name := range s.Names {
+					count(name)
+				}
+			}
+		}
+	}
+	return n
+}
+
+func (h *house) function(set *token.FileSet, dir, pkg string, f *ast.FuncDecl) {
+	name := dir + "." + f.Name.Name
+	lines := set.Position(f.End()).Line - set.Position(f.Pos()).Line + 1
+	h.functions = append(h.functions, lines)
+	if lines > 60 {
+		h.long = append(h.long, fmt.Sprintf("%s (%d)", name, lines))
+	}
+	from, to := shapesIn(pkg, f.Type.Params), shapesIn(pkg, f.Type.Results)
+	if f.Recv != nil {
+		from = append(from, shapesIn(pkg, f.Recv)...)
+	}
+	for _, out := range to {
+		if len(from) > 0 && !slices.Contains(from, out) {
+			h.turns = append(h.turns, fmt.Sprintf("%s: %s → %s", name, strings.Join(from, ", "), out))
+			return
+		}
+	}
+}
+
+// shapesIn returns the shapes of a contract among parameters or results.
+func shapesIn(pkg string, fields *ast.FieldList) (out []string) {
+	if fields == nil {
+		return nil
+	}
+	for _, field := range fields.List {
+		if name := typeName(pkg, field.Type); slices.Contains(shapes, name) && !slices.Contains(out, name) {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+func typeName(pkg string, e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.StarExpr:
+		return typeName(pkg, e.X)
+	case *ast.ArrayType:
+		return typeName(pkg, e.Elt)
+	case *ast.Ident:
+		return pkg + "." + e.Name
+	case *ast.SelectorExpr:
+		if x, ok := e.X.(*ast.Ident); ok {
+			return x.Name + "." + e.Sel.Name
+		}
+	}
+	return ""
+}
+
+func (h *house) tell() error {
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "files\tlines\tcode\texported\t package\t")
+	var all room
+	names := make([]string, 0, len(h.packages))
+	for name := range h.packages {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, func(a, b string) int {
+		return cmp.Or(cmp.Compare(h.packages[b].lines, h.packages[a].lines), cmp.Compare(a, b))
+	})
+	for _, name := range names {
+		r := h.packages[name]
+		fmt.Fprintf(w, "%d\t%d\t%d\t%d\t %s\t\n", r.files, r.lines, r.code, r.exported, name)
+		all.files, all.lines, all.code, all.exported = all.files+r.files, all.lines+r.lines, all.code+r.code, all.exported+r.exported
+	}
+	fmt.Fprintf(w, "%d\t%d\t%d\t%d\t all\t\n", all.files, all.lines, all.code, all.exported)
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	slices.Sort(h.functions)
+	at := func(percent int) int { return h.functions[len(h.functions)*percent/100] }
+	fmt.Printf("\n%d functions: median %d lines, p90 %d, %d over 60\n", len(h.functions), at(50), at(90), len(h.long))
+	for _, l := range []struct {
+		title string
+		list  []string
+	}{{"functions over 60 lines", h.long}, {"interfaces over five methods", h.big}, {"functions that turn a contract into another shape", h.turns}} {
+		slices.Sort(l.list)
+		fmt.Printf("\n%s: %d\n", l.title, len(l.list))
+		for _, line := range l.list {
+			fmt.Println("  " + line)
+		}
+	}
+	return nil
+}
