@@ -17,48 +17,10 @@ import (
 // streamChunk is how many bytes cross in one message; the proto allows 64 KiB.
 const streamChunk = 32 << 10
 
-// LogOptions selects a part of a container's log.
-type LogOptions struct {
-	// Container is required.
-	Container string
-	// Follow goes on with what comes.
-	Follow bool
-	// Previous is the log of the container's previous run.
-	Previous bool
-	// Timestamps begins each line with its time.
-	Timestamps bool
-	// TailLines is how many lines from the end; nil is all.
-	TailLines *int64
-	// LimitBytes is how many bytes at most; nil is all.
-	LimitBytes *int64
-	// SinceSeconds is how old at most; nil is all.
-	SinceSeconds *int64
-}
-
-// TerminalSize is a terminal's size in characters.
-type TerminalSize struct {
-	Width, Height uint16
-}
-
-// ExecOptions says what to run in a container, and with what.
-type ExecOptions struct {
-	// Container is required.
-	Container string
-	// Command is what to run; empty attaches to the container's own process.
-	Command []string
-	// Stdin, Stdout and Stderr are the process's; nil is none. With TTY there is
-	// no Stderr. Exec does not wait for a Read of Stdin that blocks: close it.
-	Stdin          io.Reader
-	Stdout, Stderr io.Writer
-	// TTY runs it on a terminal, whose sizes come on Resize (may be nil).
-	TTY    bool
-	Resize <-chan TerminalSize
-}
-
 // Logs streams a container's log from the pod's provider. The error of opening
 // it, such as one with reason POD_UNKNOWN, is returned at once; what goes wrong
 // later is returned by Read. It has no total timeout: ctx or Close ends it.
-func Logs(ctx context.Context, conn grpc.ClientConnInterface, contract string, pod peering.ObjectRef, o LogOptions) (io.ReadCloser, error) {
+func Logs(ctx context.Context, conn grpc.ClientConnInterface, contract string, pod peering.ObjectRef, o peering.LogOptions) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	stream, err := ententev1.NewOffloadServiceClient(conn).Logs(ctx, &ententev1.LogsRequest{
 		ContractId: contract, Pod: wire.ObjectRefTo(pod), Container: o.Container,
@@ -117,7 +79,7 @@ func (r *logReader) Close() error {
 // Exec runs a command in a container of a pod at its provider, or attaches to
 // it, until the process ends. A process that exits with another code than 0 is
 // an exec.CodeExitError of k8s.io/client-go/util/exec. It has no total timeout.
-func Exec(ctx context.Context, conn grpc.ClientConnInterface, contract string, pod peering.ObjectRef, o ExecOptions) error {
+func Exec(ctx context.Context, conn grpc.ClientConnInterface, contract string, pod peering.ObjectRef, o peering.ExecOptions) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := ententev1.NewOffloadServiceClient(conn).Exec(ctx)
@@ -208,7 +170,7 @@ func readStdin(ctx context.Context, in io.Reader, out chan<- *ententev1.ExecRequ
 }
 
 // sendExec sends input and sizes until ctx or the stream ends.
-func sendExec(ctx context.Context, stream ententev1.OffloadService_ExecClient, in <-chan *ententev1.ExecRequest, sizes <-chan TerminalSize) {
+func sendExec(ctx context.Context, stream ententev1.OffloadService_ExecClient, in <-chan *ententev1.ExecRequest, sizes <-chan peering.TerminalSize) {
 	for {
 		var msg *ententev1.ExecRequest
 		select {

@@ -292,8 +292,8 @@ func remoteError(pod *corev1.Pod, err error) error {
 
 // logOptions returns what a request for logs asks for. The library does not tell
 // a tail of no lines from no tail, so that is read from the query.
-func logOptions(container string, q url.Values, o vkapi.ContainerLogOpts, now time.Time) LogOptions {
-	out := LogOptions{Container: container, Follow: o.Follow, Previous: o.Previous, Timestamps: o.Timestamps}
+func logOptions(container string, q url.Values, o vkapi.ContainerLogOpts, now time.Time) peering.LogOptions {
+	out := peering.LogOptions{Container: container, Follow: o.Follow, Previous: o.Previous, Timestamps: o.Timestamps}
 	if lines, err := strconv.ParseInt(q.Get("tailLines"), 10, 64); err == nil && lines >= 0 {
 		out.TailLines = &lines
 	}
@@ -314,7 +314,7 @@ func logOptions(container string, q url.Values, o vkapi.ContainerLogOpts, now ti
 // runExec joins the caller's streams to a process in the provider. Which streams
 // the caller wants is in the query: over WebSocket all of them are there.
 func runExec(ctx context.Context, remote Remote, ref peering.ObjectRef, container string, cmd []string, q url.Values, a vkapi.AttachIO) error {
-	opts := ExecOptions{Container: container, Command: cmd, TTY: a.TTY()}
+	opts := peering.ExecOptions{Container: container, Command: cmd, TTY: a.TTY()}
 	if q.Get(corev1.ExecStdinParam) == "1" {
 		opts.Stdin = a.Stdin()
 	}
@@ -327,7 +327,7 @@ func runExec(ctx context.Context, remote Remote, ref peering.ObjectRef, containe
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if a.TTY() {
-		sizes := make(chan TerminalSize)
+		sizes := make(chan peering.TerminalSize)
 		opts.Resize = sizes
 		go func() {
 			for {
@@ -338,7 +338,7 @@ func runExec(ctx context.Context, remote Remote, ref peering.ObjectRef, containe
 					select {
 					case <-ctx.Done():
 						return
-					case sizes <- TerminalSize{Width: s.Width, Height: s.Height}:
+					case sizes <- peering.TerminalSize{Width: s.Width, Height: s.Height}:
 					}
 				}
 			}

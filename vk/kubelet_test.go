@@ -200,7 +200,7 @@ func (e *testEndpoint) get(t *testing.T, c *rest.Config, path string) (int, stri
 
 func TestWhoMayAskTheKubelet(t *testing.T) {
 	e := newEndpoint(t)
-	e.remote.logs = func(context.Context, peering.ObjectRef, LogOptions) (io.ReadCloser, error) {
+	e.remote.logs = func(context.Context, peering.ObjectRef, peering.LogOptions) (io.ReadCloser, error) {
 		return io.NopCloser(strings.NewReader("hello\n")), nil
 	}
 	other := newAuthority(t)
@@ -250,10 +250,10 @@ func TestWhoMayAskTheKubelet(t *testing.T) {
 
 func TestLogsAreFollowedUntilTheCallerGoes(t *testing.T) {
 	e := newEndpoint(t)
-	var got LogOptions
+	var got peering.LogOptions
 	pr, pw := io.Pipe()
 	closed := make(chan struct{})
-	e.remote.logs = func(ctx context.Context, ref peering.ObjectRef, o LogOptions) (io.ReadCloser, error) {
+	e.remote.logs = func(ctx context.Context, ref peering.ObjectRef, o peering.LogOptions) (io.ReadCloser, error) {
 		got = o
 		context.AfterFunc(ctx, func() { close(closed) })
 		return pr, nil
@@ -297,7 +297,7 @@ func (e *testEndpoint) exec(t *testing.T, query string, o remotecommand.StreamOp
 
 func TestExecCarriesStreamsAndTheExitCode(t *testing.T) {
 	e := newEndpoint(t)
-	e.remote.exec = func(_ context.Context, ref peering.ObjectRef, o ExecOptions) error {
+	e.remote.exec = func(_ context.Context, ref peering.ObjectRef, o peering.ExecOptions) error {
 		in, err := io.ReadAll(o.Stdin)
 		if err != nil {
 			return err
@@ -315,7 +315,7 @@ func TestExecCarriesStreamsAndTheExitCode(t *testing.T) {
 	if want := `u1 c ["cat" "-n"] typed`; out.String() != want || errs.String() != "oops" {
 		t.Errorf("stdout %q, stderr %q, want %q and oops", out.String(), errs.String(), want)
 	}
-	e.remote.exec = func(_ context.Context, _ peering.ObjectRef, o ExecOptions) error {
+	e.remote.exec = func(_ context.Context, _ peering.ObjectRef, o peering.ExecOptions) error {
 		if o.Command != nil || o.Stdin != nil || o.Stderr != nil {
 			return fmt.Errorf("attach with %+v", o)
 		}
@@ -341,7 +341,7 @@ func (s sizes) Next() *remotecommand.TerminalSize {
 func TestExecOnATerminalIsResizedAndEndsWithItsCaller(t *testing.T) {
 	e := newEndpoint(t)
 	ended := make(chan struct{})
-	e.remote.exec = func(ctx context.Context, _ peering.ObjectRef, o ExecOptions) error {
+	e.remote.exec = func(ctx context.Context, _ peering.ObjectRef, o peering.ExecOptions) error {
 		defer close(ended)
 		if !o.TTY || o.Stderr != nil {
 			return fmt.Errorf("not a terminal: %+v", o)

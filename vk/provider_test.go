@@ -18,8 +18,8 @@ import (
 // outlives a restart of the consumer; what the consumer wants does not.
 type provider struct {
 	refuse func(peering.Object) *peering.Refusal
-	exec   func(ctx context.Context, ref peering.ObjectRef, o ExecOptions) error
-	logs   func(ctx context.Context, ref peering.ObjectRef, o LogOptions) (io.ReadCloser, error)
+	exec   func(ctx context.Context, ref peering.ObjectRef, o peering.ExecOptions) error
+	logs   func(ctx context.Context, ref peering.ObjectRef, o peering.LogOptions) (io.ReadCloser, error)
 	dial   func(ctx context.Context, ref peering.ObjectRef, port int32, conn io.ReadWriteCloser) error
 
 	mu      sync.Mutex
@@ -297,7 +297,7 @@ func (p *provider) Ready() {
 }
 
 // Logs implements Remote.
-func (p *provider) Logs(ctx context.Context, ref peering.ObjectRef, o LogOptions) (io.ReadCloser, error) {
+func (p *provider) Logs(ctx context.Context, ref peering.ObjectRef, o peering.LogOptions) (io.ReadCloser, error) {
 	if p.logs == nil {
 		return nil, errors.New("no logs")
 	}
@@ -305,7 +305,7 @@ func (p *provider) Logs(ctx context.Context, ref peering.ObjectRef, o LogOptions
 }
 
 // Exec implements Remote.
-func (p *provider) Exec(ctx context.Context, ref peering.ObjectRef, o ExecOptions) error {
+func (p *provider) Exec(ctx context.Context, ref peering.ObjectRef, o peering.ExecOptions) error {
 	if p.exec == nil {
 		return errors.New("no exec")
 	}

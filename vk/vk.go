@@ -49,10 +49,10 @@ type Mirror interface {
 // Streams reaches into the pods of a contract.
 type Streams interface {
 	// Logs streams a container's log until it ends or ctx does.
-	Logs(ctx context.Context, pod peering.ObjectRef, opts LogOptions) (io.ReadCloser, error)
+	Logs(ctx context.Context, pod peering.ObjectRef, opts peering.LogOptions) (io.ReadCloser, error)
 	// Exec runs a command in a container, or attaches to it, and returns when that
 	// ended. An exit code other than 0 is a k8s.io/client-go/util/exec.CodeExitError.
-	Exec(ctx context.Context, pod peering.ObjectRef, opts ExecOptions) error
+	Exec(ctx context.Context, pod peering.ObjectRef, opts peering.ExecOptions) error
 	// PortForward joins conn to a port of the pod until either side ends.
 	PortForward(ctx context.Context, pod peering.ObjectRef, port int32, conn io.ReadWriteCloser) error
 }
@@ -75,36 +75,6 @@ type Handler interface {
 }
 
 var _ Handler = (*Node)(nil)
-
-// LogOptions says which part of a container's log is wanted.
-type LogOptions struct {
-	Container  string
-	Follow     bool
-	Previous   bool
-	Timestamps bool
-	// TailLines is the last so many lines, nil for all.
-	TailLines *int64
-	// LimitBytes is the most that is returned, nil for all.
-	LimitBytes *int64
-	// SinceSeconds leaves out what is older, nil for all.
-	SinceSeconds *int64
-}
-
-// ExecOptions says what to run and with which streams.
-type ExecOptions struct {
-	Container string
-	// Command is the command; empty attaches to the container's own process.
-	Command []string
-	// Stdin, Stdout and Stderr are nil where they are not wanted.
-	Stdin          io.Reader
-	Stdout, Stderr io.Writer
-	TTY            bool
-	// Resize has the terminal's sizes, nil without TTY. It is never closed.
-	Resize <-chan TerminalSize
-}
-
-// TerminalSize is the size of a terminal in characters.
-type TerminalSize struct{ Width, Height uint16 }
 
 // Namespace is an offloaded namespace.
 type Namespace struct {

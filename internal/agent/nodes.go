@@ -460,36 +460,13 @@ func (r *remote) Ready() {
 }
 
 // Logs implements vk.Remote.
-func (r *remote) Logs(ctx context.Context, pod peering.ObjectRef, o vk.LogOptions) (io.ReadCloser, error) {
-	return client.Logs(ctx, r.conn, r.contract, pod, client.LogOptions(o))
+func (r *remote) Logs(ctx context.Context, pod peering.ObjectRef, o peering.LogOptions) (io.ReadCloser, error) {
+	return client.Logs(ctx, r.conn, r.contract, pod, o)
 }
 
 // Exec implements vk.Remote.
-func (r *remote) Exec(ctx context.Context, pod peering.ObjectRef, o vk.ExecOptions) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	options := client.ExecOptions{
-		Container: o.Container, Command: o.Command, Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, TTY: o.TTY,
-	}
-	if o.Resize != nil {
-		sizes := make(chan client.TerminalSize)
-		options.Resize = sizes
-		go func() {
-			for {
-				select {
-				case <-ctx.Done():
-					return
-				case s := <-o.Resize:
-					select {
-					case sizes <- client.TerminalSize{Width: s.Width, Height: s.Height}:
-					case <-ctx.Done():
-						return
-					}
-				}
-			}
-		}()
-	}
-	return client.Exec(ctx, r.conn, r.contract, pod, options)
+func (r *remote) Exec(ctx context.Context, pod peering.ObjectRef, o peering.ExecOptions) error {
+	return client.Exec(ctx, r.conn, r.contract, pod, o)
 }
 
 // PortForward implements vk.Remote.

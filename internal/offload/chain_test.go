@@ -197,7 +197,7 @@ func TestAPodGoesFromConsumerToProviderAndBack(t *testing.T) {
 }
 
 func testChainStreams(t *testing.T, conn *grpc.ClientConn, id string, pod peering.ObjectRef, remote string) {
-	log, err := client.Logs(t.Context(), conn, id, pod, client.LogOptions{Container: "c", TailLines: func() *int64 { n := int64(7); return &n }()})
+	log, err := client.Logs(t.Context(), conn, id, pod, peering.LogOptions{Container: "c", TailLines: func() *int64 { n := int64(7); return &n }()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,7 +206,7 @@ func testChainStreams(t *testing.T, conn *grpc.ClientConn, id string, pod peerin
 		t.Errorf("log %q, %v", b, err)
 	}
 	var out, errs bytes.Buffer
-	err = client.Exec(t.Context(), conn, id, pod, client.ExecOptions{
+	err = client.Exec(t.Context(), conn, id, pod, peering.ExecOptions{
 		Container: "c", Command: []string{"fail", "now"}, Stdin: strings.NewReader("input"), Stdout: &out, Stderr: &errs,
 	})
 	var exit exec.CodeExitError
@@ -214,9 +214,9 @@ func testChainStreams(t *testing.T, conn *grpc.ClientConn, id string, pod peerin
 		t.Errorf("exec: %v, %q, %q", err, out.String(), errs.String())
 	}
 	out.Reset()
-	sizes := make(chan client.TerminalSize, 1)
-	sizes <- client.TerminalSize{Width: 100, Height: 30}
-	err = client.Exec(t.Context(), conn, id, pod, client.ExecOptions{Container: "c", Stdout: &out, TTY: true, Resize: sizes})
+	sizes := make(chan peering.TerminalSize, 1)
+	sizes <- peering.TerminalSize{Width: 100, Height: 30}
+	err = client.Exec(t.Context(), conn, id, pod, peering.ExecOptions{Container: "c", Stdout: &out, TTY: true, Resize: sizes})
 	if err != nil || !strings.Contains(out.String(), "attach") || !strings.Contains(out.String(), "100x30") {
 		t.Errorf("attach: %v, %q", err, out.String())
 	}
@@ -244,7 +244,7 @@ func testChainStreams(t *testing.T, conn *grpc.ClientConn, id string, pod peerin
 	}
 	gone := pod
 	gone.UID = "another"
-	if _, err := client.Logs(t.Context(), conn, id, gone, client.LogOptions{Container: "c"}); wire.ReasonOf(err) != wire.ReasonPodUnknown {
+	if _, err := client.Logs(t.Context(), conn, id, gone, peering.LogOptions{Container: "c"}); wire.ReasonOf(err) != wire.ReasonPodUnknown {
 		t.Errorf("a pod with another UID: %v", err)
 	}
 }

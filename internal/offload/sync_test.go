@@ -485,11 +485,11 @@ func TestAStreamEndsForWhoMayNotHaveIt(t *testing.T) {
 			if _, err := end(open(t, s, tc.id)); wire.ReasonOf(err) != tc.want {
 				t.Errorf("sync ended with %v, want %s", err, tc.want)
 			}
-			_, err := client.Logs(t.Context(), s.conn, tc.id, ref(peering.KindPod, "web"), client.LogOptions{Container: "c"})
+			_, err := client.Logs(t.Context(), s.conn, tc.id, ref(peering.KindPod, "web"), peering.LogOptions{Container: "c"})
 			if wire.ReasonOf(err) != tc.want {
 				t.Errorf("logs ended with %v, want %s", err, tc.want)
 			}
-			err = client.Exec(t.Context(), s.conn, tc.id, ref(peering.KindPod, "web"), client.ExecOptions{Container: "c", Stdout: io.Discard, Command: []string{"x"}})
+			err = client.Exec(t.Context(), s.conn, tc.id, ref(peering.KindPod, "web"), peering.ExecOptions{Container: "c", Stdout: io.Discard, Command: []string{"x"}})
 			if wire.ReasonOf(err) != tc.want {
 				t.Errorf("exec ended with %v, want %s", err, tc.want)
 			}
@@ -644,7 +644,7 @@ func TestStreamsReachIntoAPod(t *testing.T) {
 	s := newSite(t, mem, consumer)
 	pod, nobody := ref(peering.KindPod, "web"), ref(peering.KindPod, "nobody")
 	t.Run("logs come whole", func(t *testing.T) {
-		log, err := client.Logs(t.Context(), s.conn, contract, pod, client.LogOptions{Container: "app"})
+		log, err := client.Logs(t.Context(), s.conn, contract, pod, peering.LogOptions{Container: "app"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -655,17 +655,17 @@ func TestStreamsReachIntoAPod(t *testing.T) {
 		}
 	})
 	t.Run("a pod there is not is an error at once", func(t *testing.T) {
-		if _, err := client.Logs(t.Context(), s.conn, contract, nobody, client.LogOptions{Container: "app"}); wire.ReasonOf(err) != wire.ReasonPodUnknown {
+		if _, err := client.Logs(t.Context(), s.conn, contract, nobody, peering.LogOptions{Container: "app"}); wire.ReasonOf(err) != wire.ReasonPodUnknown {
 			t.Errorf("logs: %v", err)
 		}
-		if err := client.Exec(t.Context(), s.conn, contract, nobody, client.ExecOptions{Container: "app", Command: []string{"x"}, Stdout: io.Discard}); wire.ReasonOf(err) != wire.ReasonPodUnknown {
+		if err := client.Exec(t.Context(), s.conn, contract, nobody, peering.ExecOptions{Container: "app", Command: []string{"x"}, Stdout: io.Discard}); wire.ReasonOf(err) != wire.ReasonPodUnknown {
 			t.Errorf("exec: %v", err)
 		}
 	})
 	t.Run("exec carries input, output, errors and the exit code", func(t *testing.T) {
 		var out, errs bytes.Buffer
 		in := strings.Repeat("0123456789", 20_000)
-		err := client.Exec(t.Context(), s.conn, contract, pod, client.ExecOptions{
+		err := client.Exec(t.Context(), s.conn, contract, pod, peering.ExecOptions{
 			Container: "app", Command: []string{"false", "x"}, Stdin: strings.NewReader(in), Stdout: &out, Stderr: &errs,
 		})
 		var exit exec.CodeExitError
@@ -677,9 +677,9 @@ func TestStreamsReachIntoAPod(t *testing.T) {
 		}
 	})
 	t.Run("a terminal has a size", func(t *testing.T) {
-		sizes := make(chan client.TerminalSize, 1)
-		sizes <- client.TerminalSize{Width: 80, Height: 25}
-		if err := client.Exec(t.Context(), s.conn, contract, pod, client.ExecOptions{
+		sizes := make(chan peering.TerminalSize, 1)
+		sizes <- peering.TerminalSize{Width: 80, Height: 25}
+		if err := client.Exec(t.Context(), s.conn, contract, pod, peering.ExecOptions{
 			Container: "app", Command: []string{"sh"}, Stdout: io.Discard, TTY: true, Resize: sizes,
 		}); err != nil {
 			t.Fatal(err)

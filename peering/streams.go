@@ -1,0 +1,40 @@
+package peering
+
+import "io"
+
+// LogOptions selects a part of a container's log.
+type LogOptions struct {
+	// Container is required.
+	Container string
+	// Follow goes on with what comes.
+	Follow bool
+	// Previous is the log of the container's previous run.
+	Previous bool
+	// Timestamps begins each line with its time.
+	Timestamps bool
+	// TailLines is how many lines from the end; nil is all.
+	TailLines *int64
+	// LimitBytes is how many bytes at most; nil is all.
+	LimitBytes *int64
+	// SinceSeconds is how old at most; nil is all.
+	SinceSeconds *int64
+}
+
+// ExecOptions says what to run in a container, and with what.
+type ExecOptions struct {
+	// Container is required.
+	Container string
+	// Command is what to run; empty attaches to the container's own process.
+	Command []string
+	// Stdin, Stdout and Stderr are the process's; nil is none. With TTY there is
+	// no Stderr. A Read of Stdin that blocks is not waited for: close it.
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	// TTY runs it on a terminal, whose sizes come on Resize, which may be nil and is
+	// never closed.
+	TTY    bool
+	Resize <-chan TerminalSize
+}
+
+// TerminalSize is a terminal's size in characters.
+type TerminalSize struct{ Width, Height uint16 }
