@@ -254,7 +254,7 @@ func setDefaultPolicy(t *testing.T, c *cluster, accept v1alpha1.Acceptance) (res
 	ctx := context.WithoutCancel(t.Context())
 	set := func(accept v1alpha1.Acceptance) (before v1alpha1.Acceptance) {
 		var p v1alpha1.PeeringPolicy
-		if err := c.get(ctx, "default", &p); err != nil {
+		if err := c.get(ctx, "entente-default", &p); err != nil {
 			t.Fatal(err)
 		}
 		before, p.Spec.Accept = p.Spec.Accept, accept

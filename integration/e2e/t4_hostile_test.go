@@ -207,12 +207,12 @@ func TestRequestBeyondPolicy(t *testing.T) {
 	})
 	t.Run("anything, where nothing is lent", func(t *testing.T) {
 		var policy v1alpha1.PeeringPolicy
-		ok(t, w.Abroad.Client.Get(ctx, ctrlclient.ObjectKey{Name: "default"}, &policy))
+		ok(t, w.Abroad.Client.Get(ctx, ctrlclient.ObjectKey{Name: "entente-default"}, &policy))
 		policy.Spec.Accept = v1alpha1.AcceptNever
 		ok(t, w.Abroad.Client.Update(ctx, &policy))
 		t.Cleanup(func() {
 			ctx := context.WithoutCancel(t.Context())
-			ok(t, w.Abroad.Client.Get(ctx, ctrlclient.ObjectKey{Name: "default"}, &policy))
+			ok(t, w.Abroad.Client.Get(ctx, ctrlclient.ObjectKey{Name: "entente-default"}, &policy))
 			policy.Spec.Accept = v1alpha1.AcceptAutomatic
 			ok(t, w.Abroad.Client.Update(ctx, &policy))
 		})
