@@ -42,7 +42,7 @@ func (a *agent) discover(ctx context.Context) error {
 		}
 	}
 	d := &domains{now: time.Now, log: a.log, forbidden: func(ctx context.Context) ([]netip.Prefix, error) {
-		return keptToItself(ctx, a.mgr.GetCache(), a.direct, &a.cfg)
+		return keptToItself(ctx, a.mgr.GetCache(), a.direct, a.states.Reserved, &a.cfg)
 	}}
 	a.found = d
 	if len(a.cfg.DiscoveryDomains) > 0 {
@@ -197,10 +197,14 @@ func (d *domains) tell(domain dnssd.Domain) {
 }
 
 // keptToItself is addresses that nobody outside names for this cluster to dial: its
-// API server, its Services and pods, its nodes, and its peers' pods. Nodes are cached already; of EndpointSlices only
-// those of the API server are wanted, so they are asked for.
-func keptToItself(ctx context.Context, cached, direct ctrlclient.Reader, cfg *Config) ([]netip.Prefix, error) {
-	out := slices.Concat(cfg.ServiceCIDRs, cfg.PodCIDRs, cfg.AliasPool)
+// API server, its Services and pods, its nodes, and its peers' pods. Nodes are cached
+// already; of EndpointSlices only those of the API server are wanted, so they are asked for.
+func keptToItself(ctx context.Context, cached, direct ctrlclient.Reader, services controller.Reserved, cfg *Config) ([]netip.Prefix, error) {
+	reserved, err := services(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := slices.Concat(reserved, cfg.PodCIDRs, cfg.AliasPool)
 	add := func(text string) {
 		if addr, err := netip.ParseAddr(text); err == nil {
 			addr = addr.Unmap().WithZone("")
@@ -223,11 +227,6 @@ func keptToItself(ctx context.Context, cached, direct ctrlclient.Reader, cfg *Co
 			}
 		}
 	}
-	services, err := serviceCIDRs(ctx, direct)
-	if err != nil {
-		return nil, err
-	}
-	out = append(out, services...)
 	var nodes corev1.NodeList
 	if err := cached.List(ctx, &nodes); err != nil {
 		return nil, fmt.Errorf("find out where nodes are: %w", err)

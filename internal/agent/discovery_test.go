@@ -87,7 +87,7 @@ func TestWhatIsKeptToItself(t *testing.T) {
 		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.97.0.0/16")}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
 		AliasPool: []netip.Prefix{netip.MustParsePrefix("198.18.0.0/15")},
 	}
-	forbidden, err := keptToItself(t.Context(), reader(node), reader(slice, services), cfg)
+	forbidden, err := keptToItself(t.Context(), reader(node), reader(slice, services), reservedBy(cfg, reader(services)), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func TestWhatIsKeptToItself(t *testing.T) {
 				return c.List(ctx, list, opts...)
 			},
 		})
-		prefixes, err := keptToItself(t.Context(), reader(node), old, cfg)
+		prefixes, err := keptToItself(t.Context(), reader(node), old, reservedBy(cfg, old), cfg)
 		if want == "" && (err != nil || !slices.Contains(prefixes, netip.MustParsePrefix("10.97.0.0/16"))) {
 			t.Errorf("without the kind: %v, %v", prefixes, err)
 		}
@@ -122,6 +122,11 @@ func TestWhatIsKeptToItself(t *testing.T) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
+}
+
+func reservedBy(cfg *Config, direct ctrlclient.Reader) controller.Reserved {
+	s := &services{named: cfg.ServiceCIDRs, direct: direct, now: time.Now, log: slog.New(slog.DiscardHandler)}
+	return s.prefixes
 }
 
 // What discovery found is looked at again when it is dialled.

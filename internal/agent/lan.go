@@ -47,7 +47,7 @@ func (a *agent) nodeDiscoveries() *controller.NodeDiscoveries {
 // expectedOnLAN returns whom a fabric reports first.
 func expectedOnLAN(ctx context.Context, cached ctrlclient.Reader) ([]string, error) {
 	var policies v1alpha1.PeeringPolicyList
-	if err := cached.List(ctx, &policies); err != nil {
+	if err := cached.List(ctx, &policies, ctrlclient.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list peering policies: %w", err)
 	}
 	var all v1alpha1.ForeignClusterList

@@ -28,25 +28,34 @@ type services struct {
 	has  []netip.Prefix
 	at   time.Time
 	told bool
+	// failed is why nothing is known yet; it is asked again after keepAgain.
+	failed error
 }
 
 // prefixes is a [controller.Reserved]. It fails only until the API server answered once.
 func (s *services) prefixes(ctx context.Context) ([]netip.Prefix, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.at.IsZero() || s.now().Sub(s.at) >= keepPause {
+	pause := keepPause
+	if s.failed != nil {
+		pause = keepAgain
+	}
+	if s.at.IsZero() || s.now().Sub(s.at) >= pause {
 		ctx, cancel := context.WithTimeout(ctx, keepPatience)
 		defer cancel()
 		has, err := serviceCIDRs(ctx, s.direct)
 		switch {
 		case err == nil:
-			s.has = has
-		case s.at.IsZero():
-			return nil, err
+			s.has, s.failed = has, nil
+		case s.at.IsZero() || s.failed != nil:
+			s.failed = err
 		case !s.told:
 			s.log.Warn("cannot tell which prefixes Services have now; those of before count", "err", err)
 		}
 		s.at, s.told = s.now(), err != nil
+	}
+	if s.failed != nil {
+		return nil, s.failed
 	}
 	return slices.Concat(s.named, s.has), nil
 }

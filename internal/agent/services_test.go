@@ -64,7 +64,11 @@ func TestThePrefixesOfServices(t *testing.T) {
 		if got, err := s.prefixes(t.Context()); !errors.Is(err, away) {
 			t.Errorf("got %v, %v, want an error", got, err)
 		}
+		if _, err := s.prefixes(t.Context()); !errors.Is(err, away) || asked != 1 {
+			t.Errorf("asked %d times at once, %v", asked, err)
+		}
 		err = nil
+		time.Sleep(keepAgain)
 		want(2, "10.98.0.0/16", "fd00:98::/108")
 		has("10.99.0.0/16")
 		time.Sleep(keepPause)
