@@ -328,7 +328,8 @@ func (r *Contracts) catchUp(ctx context.Context, stored *v1alpha1.Contract, fc *
 }
 
 // laterRevision says why an envelope is no later revision of a contract; nil is
-// that it is one.
+// that it is one. Unlike Apply it takes one of a contract that is over, too: statements
+// of its use may have the prices of that revision.
 func laterRevision(stored *v1alpha1.Contract, envelope peering.Envelope, self peering.ClusterID) error {
 	state, held, err := store.ReadContract(stored, self)
 	if err != nil {

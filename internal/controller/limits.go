@@ -172,7 +172,7 @@ const (
 	// about, and maxHintsOfPlace how many of them one network or domain may bring.
 	maxHints, maxHintsOfPlace = 256, 128
 	// maxExpected is how many clusters come first with discovery, beyond maxHints: those
-	// that policies list, then those that somebody decided about.
+	// that policies list, then people's peers, then policies'.
 	maxExpected = 256
 	// maxPlaces is how many places are told of one cluster.
 	maxPlaces = 16

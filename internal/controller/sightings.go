@@ -144,11 +144,12 @@ func Expected(policies []v1alpha1.PeeringPolicy, all []v1alpha1.ForeignCluster) 
 	for i := range all {
 		fc := &all[i]
 		id, err := peering.ParseClusterID(fc.Spec.ClusterID)
-		if err == nil && !listed[string(id)] && !store.Pending(fc) && fc.Spec.Decision != v1alpha1.DecisionDenied {
-			if decided[string(id)] = true; peerOf(fc) != "" {
-				delete(decided, string(id))
-				others[string(id)] = true
-			}
+		switch {
+		case err != nil, listed[string(id)], store.Pending(fc), fc.Spec.Decision == v1alpha1.DecisionDenied:
+		case peerOf(fc) != "":
+			others[string(id)] = true
+		default:
+			decided[string(id)] = true
 		}
 	}
 	out := slices.Sorted(maps.Keys(listed))
@@ -392,7 +393,7 @@ func (r *Sightings) look(ctx context.Context) error {
 		byName[list.Items[i].Name] = &list.Items[i]
 	}
 	var policies v1alpha1.PeeringPolicyList
-	if err := r.Client.List(ctx, &policies); err != nil {
+	if err := r.Client.List(ctx, &policies, client.UnsafeDisableDeepCopy); err != nil { // they are only read
 		return fmt.Errorf("list peering policies: %w", err)
 	}
 	expected := Expected(policies.Items, list.Items)

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -242,6 +243,8 @@ func TestExpected(t *testing.T) {
 		}
 		return out
 	}
+	byID := numbers(0, maxExpected)
+	slices.SortFunc(byID, func(a, b int) int { return strings.Compare(string(sightedID(a)), string(sightedID(b))) })
 	edited := func(fc v1alpha1.ForeignCluster, edit func(*v1alpha1.ForeignCluster)) v1alpha1.ForeignCluster {
 		edit(&fc)
 		return fc
@@ -249,8 +252,13 @@ func TestExpected(t *testing.T) {
 	going := policy("going", lists(9))
 	going.DeletionTimestamp = &metav1.Time{Time: now}
 	var peers []v1alpha1.ForeignCluster
+	var used []v1alpha1.ForeignCluster
 	for n := range maxExpected {
 		peers = append(peers, trustedPeer(fmt.Sprint("a", n), n))
+		used = append(used, edited(trustedPeer(fmt.Sprint("a", n), n), func(fc *v1alpha1.ForeignCluster) {
+			fc.Labels = map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager}
+			store.ByPolicy(fc, "p", string(byFirstUse))
+		}))
 	}
 	for name, tt := range map[string]struct {
 		policies []v1alpha1.PeeringPolicy
@@ -268,9 +276,10 @@ func TestExpected(t *testing.T) {
 			delete(fc.Annotations, v1alpha1.AnnotationDiscovered)
 			fc.Status.Introduction = &v1alpha1.Introduction{}
 		})}},
-		"none without an ID":       {all: []v1alpha1.ForeignCluster{{}}},
-		"of too many those listed": {policies: []v1alpha1.PeeringPolicy{policy("a", lists(numbers(10_000, 10_000+maxExpected)...))}, all: peers, want: numbers(10_000, 10_000+maxExpected)},
-		"no more than there are":   {all: append(peers, trustedPeer("z", 10_000)), want: numbers(0, maxExpected)},
+		"none without an ID":              {all: []v1alpha1.ForeignCluster{{}}},
+		"of too many those listed":        {policies: []v1alpha1.PeeringPolicy{policy("a", lists(numbers(10_000, 10_000+maxExpected)...))}, all: peers, want: numbers(10_000, 10_000+maxExpected)},
+		"people's peers before policies'": {all: append(used, trustedPeer("z", 10_000)), want: append(byID[:maxExpected-1], 10_000)},
+		"no more than there are":          {all: append(peers, trustedPeer("z", 10_000)), want: numbers(0, maxExpected)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
