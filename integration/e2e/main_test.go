@@ -2,12 +2,7 @@ package e2e
 
 import (
 	"context"
-	"fmt"
 	"os"
-	"path/filepath"
-	"runtime"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -21,85 +16,37 @@ import (
 
 // stage is what the tests share.
 type stage struct {
-	once   sync.Once
-	err    error
-	world  *World
+	Stage
 	before map[*Side]Snapshot
-	logs   string
-	// waiting is the test that runs, to which is told what is waited for.
-	mu      sync.Mutex
-	waiting testing.TB
 }
 
 var theStage stage // the one thing that the tests of this package share
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if w := theStage.world; w != nil && os.Getenv("KEEP") == "" {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-		if err := w.Down(ctx); err != nil {
-			fmt.Fprintln(os.Stderr, "take the clusters away:", err)
-			code = 1
-		}
-		cancel()
-	}
-	os.Exit(code)
-}
-
-// cannot says why there can be no clusters here.
-func cannot() string {
-	switch {
-	case testing.Short():
-		return "real clusters take minutes: not with -short"
-	case runtime.GOOS != "linux":
-		return "real clusters need Linux: their nodes are made of its namespaces"
-	case os.Getuid() != 0:
-		return "real clusters need root: namespaces, mounts, cgroups"
-	}
-	return ""
-}
+func TestMain(m *testing.M) { os.Exit(theStage.Main(m)) }
 
 // onStage returns the World, with the chart installed in both clusters, and a
 // context for the test.
 func onStage(t *testing.T) (context.Context, *World) {
 	t.Helper()
-	if why := cannot(); why != "" {
-		t.Skip(why)
-	}
-	ctx, cancel := context.WithTimeoutCause(t.Context(), 8*time.Minute, fmt.Errorf("the test takes too long"))
-	t.Cleanup(cancel)
 	s := &theStage
-	s.mu.Lock()
-	s.waiting = t
-	s.mu.Unlock()
-	s.once.Do(func() { s.err = s.build(ctx) })
-	if s.err != nil {
-		s.dump(t)
-		t.Fatalf("bring up two clusters with Entente: %v", s.err)
+	ctx := s.On(t, 8*time.Minute, s.build)
+	if s.World.Home == nil {
+		t.Fatal("an earlier test took the clusters away")
 	}
 	t.Cleanup(func() {
-		if t.Failed() {
-			s.dump(t)
-		}
-		s.mu.Lock()
-		s.waiting = nil
-		s.mu.Unlock()
-		if err := s.world.Heal(context.WithoutCancel(t.Context())); err != nil {
+		if err := s.World.Heal(context.WithoutCancel(t.Context())); err != nil {
 			t.Errorf("end all faults: %v", err)
 		}
 	})
-	if s.world.Home == nil {
-		t.Fatal("an earlier test took the clusters away")
-	}
-	return ctx, s.world
+	return ctx, s.World
 }
 
 func (s *stage) build(ctx context.Context) error {
-	w, err := Up(ctx, Config{Waiting: s.say})
+	w, err := Up(ctx, Config{Waiting: s.Say})
 	if err != nil {
 		return err
 	}
-	s.world, s.logs = w, filepath.Join(w.Root, ".build/logs/e2e-"+time.Now().UTC().Format("20060102-150405"))
+	s.World = w
 	installed := true
 	for _, side := range w.Sides() {
 		if _, err := side.Helm(ctx, "status", Release, "-n", SystemNamespace); err != nil {
@@ -119,27 +66,6 @@ func (s *stage) build(ctx context.Context) error {
 		return err
 	}
 	return w.Each(ctx, func(ctx context.Context, s *Side) error { return s.AgentReady(ctx, Restarted) })
-}
-
-// say tells the test that runs what is waited for.
-func (s *stage) say(what string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.waiting != nil {
-		s.waiting.Logf("%s waiting for %s", time.Now().Format("15:04:05.0"), what)
-	}
-}
-
-// dump keeps the logs of a test that failed.
-func (s *stage) dump(t *testing.T) {
-	if s.world == nil || s.world.Home == nil {
-		return
-	}
-	dir := filepath.Join(s.logs, strings.ReplaceAll(t.Name(), "/", "_"))
-	if err := s.world.Dump(context.WithoutCancel(t.Context()), dir); err != nil {
-		t.Logf("not all logs could be kept: %v", err)
-	}
-	t.Logf("logs are in %s", dir)
 }
 
 // ok ends the test on an error.

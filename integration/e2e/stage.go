@@ -58,7 +58,7 @@ func (s *Stage) On(t testing.TB, patience time.Duration, build func(context.Cont
 	t.Cleanup(cancel)
 	s.waits(t)
 	t.Cleanup(func() {
-		if t.Failed() && s.World != nil {
+		if t.Failed() && s.World != nil && s.World.Home != nil {
 			dir := filepath.Join(s.World.Root, ".build/logs", s.World.Config.Lab+"-"+time.Now().UTC().Format("20060102-150405"), strings.ReplaceAll(t.Name(), "/", "_"))
 			if err := s.World.Dump(context.WithoutCancel(ctx), dir); err != nil {
 				t.Logf("not all logs could be kept: %v", err)
