@@ -42,7 +42,7 @@ const (
 	// Ports of endpoints, and EndpointSlices.
 	limitEndpointPorts = 60_000
 	limitSlices        = 5_000
-	limitPods          = 20_000
+	limitPods          = 10_000
 	limitBytes         = 128 << 20
 	limitOffers        = 32
 	limitGateways      = 64
@@ -462,9 +462,10 @@ func (h *hostile) reach(ctx, living context.Context, lives *errgroup.Group, a *a
 	if err := a.useAsProvider(ctx, h.Name, h.of(homePods)); err != nil {
 		return err
 	}
-	// What a pod may have so that all of it is just below the limit.
+	// What a pod may have so that all of them stay below the limit of the bytes of pods,
+	// which is half of all.
 	volumes := 0
-	for len(mustJSON(plainPod(0, volumes+1)))*2*limitPods < limitBytes*6/10 {
+	for len(mustJSON(plainPod(0, volumes+1)))*2*limitPods < limitBytes*45/100 {
 		volumes++
 	}
 	h.fill(0, volumes)

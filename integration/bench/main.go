@@ -37,9 +37,11 @@ import (
 )
 
 const (
-	// all is how long a run may take, round how long joining with so many may.
-	all   = 45 * time.Minute
-	round = 5 * time.Minute
+	// all is how long a run may take, allLimits one with -limits, and round how long joining
+	// with so many peers may.
+	all       = 45 * time.Minute
+	allLimits = 3 * time.Hour
+	round     = 5 * time.Minute
 	// heardMost is how long a peer may take to hear of a change.
 	heardMost = 45 * time.Second
 	kib       = 1 << 10
@@ -126,7 +128,11 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		}
 		counts = append(counts, n)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, all, fmt.Errorf("it takes longer than %s", all))
+	most := all
+	if *percent > 0 {
+		most = allLimits
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("it takes longer than %s", most))
 	defer cancel()
 	b := &bench{rest: *rest, keep: *profiles, out: out}
 	var err error

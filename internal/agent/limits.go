@@ -17,7 +17,7 @@ const (
 	// maxHeardPods is how many pods' addresses are kept, of each contract, that a
 	// provider names after an agent's start before it is known which pods are this
 	// cluster's. It is as many as a contract can have.
-	maxHeardPods = 20_000
+	maxHeardPods = 10_000
 )
 
 // Limits of discovery on LANs.

@@ -15,7 +15,7 @@ const (
 	maxPeerEndpoints = 20_000
 	maxEndpointPorts = 60_000
 	maxSlices        = 5_000
-	maxPods          = 20_000
+	maxPods          = 10_000
 	// maxContractBytes is how many bytes the objects of one contract may have here,
 	// maxPeerBytes those of one consumer, and maxAllBytes those of all together. What
 	// is made of an object counts with it: a pod and a Service count twice.
