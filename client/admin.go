@@ -24,7 +24,7 @@ import (
 	"k8s.io/client-go/transport"
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
-	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
 )
 
 // Where the agent is, in each cluster.
@@ -171,10 +171,10 @@ func publishedCA(ctx context.Context, clients kubernetes.Interface, namespace st
 // notAllowed is the error of callers whom the API server does not let reach the agent:
 // not the agent is at fault but a RoleBinding is missing.
 func notAllowed(err error, namespace string) error {
-	return &wire.Error{
-		Reason: wire.ReasonCallerNotAllowed, Err: err,
+	return &peering.Error{
+		Reason: peering.ReasonCallerNotAllowed, Err: err,
 		Message: fmt.Sprintf("Kubernetes does not let you reach the agent: %s: an administrator can allow it with: kubectl -n %s create rolebinding NAME --role=%s --user=NAME",
-			wire.Text(err.Error(), wire.MaxMessageLen/2), namespace, CLIRole),
+			peering.Text(err.Error(), peering.MaxMessageLen/2), namespace, CLIRole),
 	}
 }
 

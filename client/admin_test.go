@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/entente-dev/entente/internal/wire/wiretest"
+
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
@@ -85,7 +87,7 @@ func serveAgent(t testing.TB, source *identity.Source, a *agent) string {
 	}
 	config := source.AdminTLS([]string{AgentService + "." + DefaultNamespace + ".svc"}, nil)
 	config.ClientAuth = tls.RequestClientCert
-	g := grpc.NewServer(grpc.Creds(credentials.NewTLS(config)))
+	g := wiretest.NewServer(grpc.Creds(credentials.NewTLS(config)))
 	ententev1.RegisterAdminServiceServer(g, a)
 	go func() { _ = g.Serve(l) }()
 	t.Cleanup(g.Stop)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/entente-dev/entente/client"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
-	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
 )
 
 func TestAListIsAllPages(t *testing.T) {
@@ -66,11 +66,11 @@ func TestAWatchThatBreaksIsBegunAgain(t *testing.T) {
 		}
 		switch n {
 		case 1:
-			return refuse(wire.ReasonStopping, "the agent is about to stop")
+			return refuse(peering.ReasonStopping, "the agent is about to stop")
 		case 2:
-			return refuse(wire.ReasonReaderTooSlow, "read faster")
+			return refuse(peering.ReasonReaderTooSlow, "read faster")
 		}
-		return refuse(wire.ReasonCallerNotAllowed, "you may not, any more")
+		return refuse(peering.ReasonCallerNotAllowed, "you may not, any more")
 	}
 	admin, stop := agent.dial()
 	defer stop()
@@ -94,7 +94,7 @@ func TestAWatchThatBreaksIsBegunAgain(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	agent.watch = func(_ *ententev1.WatchEventsRequest, _ grpc.ServerStreamingServer[ententev1.WatchEventsResponse]) error {
-		return refuse(wire.ReasonStopping, "always")
+		return refuse(peering.ReasonStopping, "always")
 	}
 	var last error
 	for _, err := range admin.Events(ctx, "") {

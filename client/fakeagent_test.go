@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/entente-dev/entente/internal/wire/wiretest"
+
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
@@ -17,6 +19,7 @@ import (
 	"github.com/entente-dev/entente/client"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
 )
 
 // fakeAgent is an agent that peers at once with whoever there is. It is what the
@@ -52,7 +55,7 @@ func peer(name, decision string) *ententev1.Peer {
 // dial returns a connection to the agent, which ends with stop.
 func (f *fakeAgent) dial() (admin *client.Admin, stop func()) {
 	l := bufconn.Listen(1 << 20)
-	s := grpc.NewServer()
+	s := wiretest.NewServer()
 	ententev1.RegisterAdminServiceServer(s, f)
 	go func() { _ = s.Serve(l) }()
 	conn, err := grpc.NewClient("passthrough:///agent", grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -66,8 +69,8 @@ func (f *fakeAgent) dial() (admin *client.Admin, stop func()) {
 	}
 }
 
-func refuse(reason wire.Reason, message string) error {
-	return (&wire.Error{Reason: reason, Message: message}).GRPCStatus().Err()
+func refuse(reason peering.Reason, message string) error {
+	return wire.Status(&peering.Error{Reason: reason, Message: message}).Err()
 }
 
 // happen tells all watchers.
@@ -83,7 +86,7 @@ func (f *fakeAgent) find(name string) (*ententev1.Peer, error) {
 			return p, nil
 		}
 	}
-	return nil, refuse(wire.ReasonPeerUnknown, "no peer "+name)
+	return nil, refuse(peering.ReasonPeerUnknown, "no peer "+name)
 }
 
 func (f *fakeAgent) CreateToken(context.Context, *ententev1.CreateTokenRequest) (*ententev1.CreateTokenResponse, error) {
@@ -94,7 +97,7 @@ func (f *fakeAgent) JoinPeer(_ context.Context, r *ententev1.JoinPeerRequest) (*
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !strings.HasPrefix(r.GetToken(), "ent1.") {
-		return nil, refuse(wire.ReasonTokenMalformed, "this is no token")
+		return nil, refuse(peering.ReasonTokenMalformed, "this is no token")
 	}
 	f.peers = append(f.peers, peer(r.GetName(), ""))
 	return &ententev1.JoinPeerResponse{Peer: f.peers[len(f.peers)-1]}, nil
@@ -117,7 +120,7 @@ func (f *fakeAgent) ApprovePeer(_ context.Context, r *ententev1.ApprovePeerReque
 		return nil, err
 	}
 	if strings.ReplaceAll(r.GetCode(), " ", "") != p.GetCode() {
-		return nil, refuse(wire.ReasonCodeMismatch, "the code is not the one of this cluster")
+		return nil, refuse(peering.ReasonCodeMismatch, "the code is not the one of this cluster")
 	}
 	p.Decision = "Approved"
 	return &ententev1.ApprovePeerResponse{Peer: proto.CloneOf(p)}, nil
@@ -139,7 +142,7 @@ func (f *fakeAgent) ListPeers(_ context.Context, r *ententev1.ListPeersRequest) 
 	defer f.mu.Unlock()
 	i, _ := strconv.Atoi(r.GetPageToken())
 	if i < 0 {
-		return nil, refuse(wire.ReasonRequestInvalid, "a token of no page")
+		return nil, refuse(peering.ReasonRequestInvalid, "a token of no page")
 	}
 	resp := &ententev1.ListPeersResponse{}
 	if i < len(f.peers) {
@@ -187,7 +190,7 @@ func (f *fakeAgent) CreatePeering(_ context.Context, r *ententev1.CreatePeeringR
 		}}, nil
 	}
 	if f.peerings[name] != nil {
-		return nil, refuse(wire.ReasonPeeringExists, "there is a peering "+name)
+		return nil, refuse(peering.ReasonPeeringExists, "there is a peering "+name)
 	}
 	f.peerings[name] = &ententev1.Peering{Name: "peerings/" + name, Peer: r.GetPeer(), Resources: r.GetResources()}
 	go f.fulfil(name, provider)
@@ -215,7 +218,7 @@ func (f *fakeAgent) GetPeering(_ context.Context, r *ententev1.GetPeeringRequest
 	defer f.mu.Unlock()
 	p := f.peerings[strings.TrimPrefix(r.GetName(), "peerings/")]
 	if p == nil {
-		return nil, refuse(wire.ReasonPeeringUnknown, "there is no "+r.GetName())
+		return nil, refuse(peering.ReasonPeeringUnknown, "there is no "+r.GetName())
 	}
 	return &ententev1.GetPeeringResponse{Peering: proto.CloneOf(p)}, nil
 }
@@ -225,7 +228,7 @@ func (f *fakeAgent) UpdatePeering(_ context.Context, r *ententev1.UpdatePeeringR
 	defer f.mu.Unlock()
 	p := f.peerings[strings.TrimPrefix(r.GetPeering().GetName(), "peerings/")]
 	if p == nil {
-		return nil, refuse(wire.ReasonPeeringUnknown, "there is no "+r.GetPeering().GetName())
+		return nil, refuse(peering.ReasonPeeringUnknown, "there is no "+r.GetPeering().GetName())
 	}
 	p.Resources = r.GetPeering().GetResources()
 	return &ententev1.UpdatePeeringResponse{Peering: proto.CloneOf(p)}, nil

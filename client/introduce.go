@@ -25,7 +25,7 @@ type IntroduceConfig struct {
 	// Source is this cluster's identity. Required.
 	Source *identity.Source
 	// Self is what this cluster says of itself. Required.
-	Self wire.ClusterInfo
+	Self identity.ClusterInfo
 	// Requested says that an administrator asked for it. A cluster that forgot this one
 	// refuses what is not requested.
 	Requested bool
@@ -38,7 +38,7 @@ type Introduction struct {
 	// ID is who answered, by the key that it holds.
 	ID peering.ClusterID
 	// Info is what it says of itself; its trust bundle is that of ID.
-	Info wire.ClusterInfo
+	Info identity.ClusterInfo
 	// Code is the short authentication string, six digits: the other side shows the
 	// same, unless somebody is in between.
 	Code string
@@ -51,7 +51,7 @@ type Introduction struct {
 // computes the code from both: somebody in between, with a key of his own to each
 // side, cannot look for numbers that make two codes equal.
 //
-// Errors are *wire.Error, with the reasons PEER_UNREACHABLE,
+// Errors are *peering.Error, with the reasons PEER_UNREACHABLE,
 // PEER_IDENTITY_MISMATCH, PEER_IS_SELF, TRUST_DENIED, TRUST_FORGOTTEN,
 // INTRODUCTIONS_PENDING, or what else the other side answered.
 func Introduce(ctx context.Context, cfg IntroduceConfig) (Introduction, error) {
@@ -59,7 +59,7 @@ func Introduce(ctx context.Context, cfg IntroduceConfig) (Introduction, error) {
 		return Introduction{}, errors.New("introduce: Source and Self are required")
 	}
 	self := cfg.Source.ID()
-	isSelf := &wire.Error{Reason: wire.ReasonPeerIsSelf, Message: fmt.Sprintf("%s is this cluster itself: name an endpoint of the other one", cfg.Endpoint)}
+	isSelf := &peering.Error{Reason: peering.ReasonPeerIsSelf, Message: fmt.Sprintf("%s is this cluster itself: name an endpoint of the other one", cfg.Endpoint)}
 	if cfg.ID == self {
 		return Introduction{}, isSelf
 	}
@@ -91,7 +91,7 @@ func Introduce(ctx context.Context, cfg IntroduceConfig) (Introduction, error) {
 		return Introduction{}, fmt.Errorf("%s: %w", cfg.Endpoint, wire.Response(err))
 	}
 	if len(resp.GetNonce()) != len(nonce) {
-		return Introduction{}, wire.Errorf(wire.ReasonResponseInvalid, "%s: the peer's random number has %d bytes, want %d", cfg.Endpoint, len(resp.GetNonce()), len(nonce))
+		return Introduction{}, peering.Errorf(peering.ReasonResponseInvalid, "%s: the peer's random number has %d bytes, want %d", cfg.Endpoint, len(resp.GetNonce()), len(nonce))
 	}
 	if _, err := trust.Reveal(ctx, &ententev1.RevealRequest{Nonce: nonce[:]}); err != nil {
 		return Introduction{}, callFailed(err, cfg.Endpoint)
@@ -100,7 +100,7 @@ func Introduce(ctx context.Context, cfg IntroduceConfig) (Introduction, error) {
 }
 
 // UpdateBundle gives a peer this cluster's new roots, over their session.
-func UpdateBundle(ctx context.Context, conn grpc.ClientConnInterface, self wire.ClusterInfo) error {
+func UpdateBundle(ctx context.Context, conn grpc.ClientConnInterface, self identity.ClusterInfo) error {
 	_, err := ententev1.NewTrustServiceClient(conn).UpdateBundle(ctx, &ententev1.UpdateBundleRequest{Cluster: wire.ClusterInfoTo(self)})
 	if err != nil {
 		return fmt.Errorf("update bundle: %w", wire.FromStatus(err))
@@ -110,7 +110,7 @@ func UpdateBundle(ctx context.Context, conn grpc.ClientConnInterface, self wire.
 
 // Revoke tells a peer, over their session, that this cluster trusts it no longer.
 func Revoke(ctx context.Context, conn grpc.ClientConnInterface, message string) error {
-	_, err := ententev1.NewTrustServiceClient(conn).Revoke(ctx, &ententev1.RevokeRequest{Message: wire.Text(message, wire.MaxMessageLen)})
+	_, err := ententev1.NewTrustServiceClient(conn).Revoke(ctx, &ententev1.RevokeRequest{Message: peering.Text(message, peering.MaxMessageLen)})
 	if err != nil {
 		return fmt.Errorf("revoke: %w", wire.FromStatus(err))
 	}

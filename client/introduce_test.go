@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/entente-dev/entente/internal/wire/wiretest"
+
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
@@ -62,7 +64,7 @@ func serveTrust(t testing.TB, as *identity.Source, service ententev1.TrustServic
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := grpc.NewServer(grpc.Creds(credentials.NewTLS(as.ServerTLS(identity.NewBundles(), "h2"))))
+	s := wiretest.NewServer(grpc.Creds(credentials.NewTLS(as.ServerTLS(identity.NewBundles(), "h2"))))
 	ententev1.RegisterTrustServiceServer(s, service)
 	go func() { _ = s.Serve(l) }()
 	t.Cleanup(s.Stop)
@@ -101,25 +103,25 @@ func TestWhatIntroduceSaysWhenItFails(t *testing.T) {
 	spoilt := func(change func(*ententev1.IntroduceResponse)) string {
 		return serveTrust(t, office, &responder{as: office, change: change})
 	}
-	refused := func(reason wire.Reason) string {
-		return serveTrust(t, office, &responder{as: office, refuse: (&wire.Error{Reason: reason, Message: "no", RetryAfter: time.Minute}).GRPCStatus().Err()})
+	refused := func(reason peering.Reason) string {
+		return serveTrust(t, office, &responder{as: office, refuse: wire.Status(&peering.Error{Reason: reason, Message: "no", RetryAfter: time.Minute}).Err()})
 	}
 	for name, tc := range map[string]struct {
 		endpoint string
 		id       peering.ClusterID
-		reason   wire.Reason
+		reason   peering.Reason
 		says     string
 	}{
-		"nobody listens":                 {endpoint: closedPort(t), reason: wire.ReasonPeerUnreachable, says: "refused"},
-		"not an address":                 {endpoint: "office", reason: wire.ReasonPeerUnreachable, says: "host:port"},
-		"another cluster than was meant": {endpoint: serveTrust(t, stranger, &responder{as: stranger}), id: office.ID(), reason: wire.ReasonPeerIdentity, says: string(stranger.ID())},
-		"the cluster itself":             {endpoint: serveTrust(t, home, &responder{as: home}), reason: wire.ReasonPeerIsSelf, says: "itself"},
-		"its own ID":                     {endpoint: closedPort(t), id: home.ID(), reason: wire.ReasonPeerIsSelf, says: "itself"},
-		"it shows the roots of another":  {endpoint: spoilt(func(r *ententev1.IntroduceResponse) { r.Cluster.Bundle = stranger.Identity().Bundle() }), reason: wire.ReasonResponseInvalid, says: "breaks the protocol"},
-		"it shows no roots":              {endpoint: spoilt(func(r *ententev1.IntroduceResponse) { r.Cluster = nil }), reason: wire.ReasonResponseInvalid, says: "breaks the protocol"},
-		"its number is short":            {endpoint: spoilt(func(r *ententev1.IntroduceResponse) { r.Nonce = r.Nonce[:31] }), reason: wire.ReasonResponseInvalid, says: "31 bytes"},
-		"it says no":                     {endpoint: refused(wire.ReasonTrustDenied), reason: wire.ReasonTrustDenied, says: "no"},
-		"too many wait for an answer":    {endpoint: refused(wire.ReasonIntroductionsPending), reason: wire.ReasonIntroductionsPending, says: "no"},
+		"nobody listens":                 {endpoint: closedPort(t), reason: peering.ReasonPeerUnreachable, says: "refused"},
+		"not an address":                 {endpoint: "office", reason: peering.ReasonPeerUnreachable, says: "host:port"},
+		"another cluster than was meant": {endpoint: serveTrust(t, stranger, &responder{as: stranger}), id: office.ID(), reason: peering.ReasonPeerIdentity, says: string(stranger.ID())},
+		"the cluster itself":             {endpoint: serveTrust(t, home, &responder{as: home}), reason: peering.ReasonPeerIsSelf, says: "itself"},
+		"its own ID":                     {endpoint: closedPort(t), id: home.ID(), reason: peering.ReasonPeerIsSelf, says: "itself"},
+		"it shows the roots of another":  {endpoint: spoilt(func(r *ententev1.IntroduceResponse) { r.Cluster.Bundle = stranger.Identity().Bundle() }), reason: peering.ReasonResponseInvalid, says: "breaks the protocol"},
+		"it shows no roots":              {endpoint: spoilt(func(r *ententev1.IntroduceResponse) { r.Cluster = nil }), reason: peering.ReasonResponseInvalid, says: "breaks the protocol"},
+		"its number is short":            {endpoint: spoilt(func(r *ententev1.IntroduceResponse) { r.Nonce = r.Nonce[:31] }), reason: peering.ReasonResponseInvalid, says: "31 bytes"},
+		"it says no":                     {endpoint: refused(peering.ReasonTrustDenied), reason: peering.ReasonTrustDenied, says: "no"},
+		"too many wait for an answer":    {endpoint: refused(peering.ReasonIntroductionsPending), reason: peering.ReasonIntroductionsPending, says: "no"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := Introduce(t.Context(), IntroduceConfig{Endpoint: tc.endpoint, ID: tc.id, Source: home, Self: selfOf(home, "home")})
@@ -183,7 +185,7 @@ func TestSomebodyInBetweenMakesTheCodesDiffer(t *testing.T) {
 	}
 	// Who names the ID needs no code.
 	_, err = Introduce(t.Context(), IntroduceConfig{Endpoint: serveTrust(t, mallory, m), ID: office.ID(), Source: home, Self: selfOf(home, "home")})
-	if wire.ReasonOf(err) != wire.ReasonPeerIdentity {
+	if wire.ReasonOf(err) != peering.ReasonPeerIdentity {
 		t.Errorf("with the ID of the office: %v", err)
 	}
 }

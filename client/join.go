@@ -31,7 +31,7 @@ type JoinConfig struct {
 	// Source is this cluster's identity. Required.
 	Source *identity.Source
 	// Self is what this cluster says of itself. Required.
-	Self wire.ClusterInfo
+	Self identity.ClusterInfo
 	// Dial opens TCP connections; nil is net.Dialer.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Now is the clock; nil is time.Now.
@@ -44,15 +44,15 @@ type JoinConfig struct {
 // same token is safe. Where the issuer has too many joining at once, it tries again for
 // joinPatience, or until ctx ends: clusters behind one address share its limits.
 //
-// Errors are *wire.Error, with the reasons PEER_UNREACHABLE,
+// Errors are *peering.Error, with the reasons PEER_UNREACHABLE,
 // PEER_IDENTITY_MISMATCH, TOKEN_INVALID, TOKEN_EXPIRED, PEER_IS_SELF, or what
 // else the issuer answered.
-func Join(ctx context.Context, cfg JoinConfig) (wire.ClusterInfo, error) {
+func Join(ctx context.Context, cfg JoinConfig) (identity.ClusterInfo, error) {
 	if cfg.Source == nil || len(cfg.Token.Endpoints) == 0 || len(cfg.Self.Roots) == 0 {
-		return wire.ClusterInfo{}, errors.New("join: Token, Source and Self are required")
+		return identity.ClusterInfo{}, errors.New("join: Token, Source and Self are required")
 	}
 	if cfg.Token.Issuer == cfg.Source.ID() {
-		return wire.ClusterInfo{}, &wire.Error{Reason: wire.ReasonPeerIsSelf, Message: "the token is this cluster's own: redeem it in the other cluster"}
+		return identity.ClusterInfo{}, &peering.Error{Reason: peering.ReasonPeerIsSelf, Message: "the token is this cluster's own: redeem it in the other cluster"}
 	}
 	if cfg.Dial == nil {
 		cfg.Dial = (&net.Dialer{}).DialContext
@@ -69,11 +69,11 @@ func Join(ctx context.Context, cfg JoinConfig) (wire.ClusterInfo, error) {
 		// Those that were pushed back together do not come back together.
 		wait := max(again, 0) + time.Duration(rand.Int64N(int64(pause)))
 		if again < 0 || ctx.Err() != nil || time.Since(began)+wait > joinPatience {
-			return wire.ClusterInfo{}, err
+			return identity.ClusterInfo{}, err
 		}
 		select {
 		case <-ctx.Done():
-			return wire.ClusterInfo{}, err
+			return identity.ClusterInfo{}, err
 		case <-time.After(wait):
 		}
 	}
@@ -81,7 +81,7 @@ func Join(ctx context.Context, cfg JoinConfig) (wire.ClusterInfo, error) {
 
 // joinOnce tries each endpoint once. again is the pause after which an issuer that was
 // pushed to its limits may do better, and negative where none was.
-func joinOnce(ctx context.Context, cfg JoinConfig) (info wire.ClusterInfo, again time.Duration, err error) {
+func joinOnce(ctx context.Context, cfg JoinConfig) (info identity.ClusterInfo, again time.Duration, err error) {
 	var failures []error
 	again = -1
 	for _, endpoint := range cfg.Token.Endpoints {
@@ -90,27 +90,27 @@ func joinOnce(ctx context.Context, cfg JoinConfig) (info wire.ClusterInfo, again
 		case err == nil:
 			return info, 0, nil
 		case ctx.Err() != nil:
-			return wire.ClusterInfo{}, -1, fmt.Errorf("join by %s: %w", endpoint, context.Cause(ctx))
+			return identity.ClusterInfo{}, -1, fmt.Errorf("join by %s: %w", endpoint, context.Cause(ctx))
 		case !tryNext(err):
-			return wire.ClusterInfo{}, -1, err
+			return identity.ClusterInfo{}, -1, err
 		}
 		if pause, ok := crowded(err); ok && (again < 0 || pause < again) {
 			again = pause
 		}
 		failures = append(failures, err)
 	}
-	return wire.ClusterInfo{}, again, noEndpoint(failures)
+	return identity.ClusterInfo{}, again, noEndpoint(failures)
 }
 
 // crowded says that an issuer may have had too many at once, and after what pause to
 // try again. One that has no room for a connection takes it and hangs up.
 func crowded(err error) (time.Duration, bool) {
-	e, ok := errors.AsType[*wire.Error](err)
+	e, ok := errors.AsType[*peering.Error](err)
 	if !ok {
 		return 0, false
 	}
 	switch e.Reason {
-	case wire.ReasonStopping, wire.ReasonRateLimited, wire.ReasonTooManyCalls:
+	case peering.ReasonStopping, peering.ReasonRateLimited, peering.ReasonTooManyCalls:
 		return e.RetryAfter, true
 	default:
 	}
@@ -119,14 +119,14 @@ func crowded(err error) (time.Duration, bool) {
 			return 0, true
 		}
 	}
-	return 0, e.Reason == wire.ReasonPeerUnreachable && status.Code(e.Err) == codes.Unavailable
+	return 0, e.Reason == peering.ReasonPeerUnreachable && status.Code(e.Err) == codes.Unavailable
 }
 
 // tryNext says whether another endpoint may do better: nobody answered at this
 // one, or somebody else did, or it cannot just now.
 func tryNext(err error) bool {
 	switch wire.ReasonOf(err) {
-	case wire.ReasonPeerUnreachable, wire.ReasonPeerIdentity, wire.ReasonStopping, wire.ReasonRateLimited, wire.ReasonTooManyCalls,
+	case peering.ReasonPeerUnreachable, peering.ReasonPeerIdentity, peering.ReasonStopping, peering.ReasonRateLimited, peering.ReasonTooManyCalls,
 		"UNAVAILABLE", "DEADLINE_EXCEEDED":
 		return true
 	default:
@@ -136,11 +136,11 @@ func tryNext(err error) bool {
 
 // noEndpoint makes one error of what each endpoint said.
 func noEndpoint(failures []error) error {
-	out := &wire.Error{Reason: wire.ReasonPeerUnreachable, Err: errors.Join(failures...)}
+	out := &peering.Error{Reason: peering.ReasonPeerUnreachable, Err: errors.Join(failures...)}
 	texts := make([]string, 0, len(failures))
 	for _, err := range failures {
-		if wire.ReasonOf(err) == wire.ReasonPeerIdentity {
-			out.Reason = wire.ReasonPeerIdentity
+		if wire.ReasonOf(err) == peering.ReasonPeerIdentity {
+			out.Reason = peering.ReasonPeerIdentity
 		}
 		texts = append(texts, err.Error())
 	}
@@ -149,10 +149,10 @@ func noEndpoint(failures []error) error {
 }
 
 // joinAt redeems the token at one endpoint.
-func joinAt(ctx context.Context, cfg JoinConfig, endpoint string) (wire.ClusterInfo, error) {
+func joinAt(ctx context.Context, cfg JoinConfig, endpoint string) (identity.ClusterInfo, error) {
 	conn, _, err := stranger{source: cfg.Source, dial: cfg.Dial, expect: cfg.Token.Issuer, by: "the token was made by"}.call(ctx, endpoint)
 	if err != nil {
-		return wire.ClusterInfo{}, err
+		return identity.ClusterInfo{}, err
 	}
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(ctx, joinCallTimeout)
@@ -162,11 +162,11 @@ func joinAt(ctx context.Context, cfg JoinConfig, endpoint string) (wire.ClusterI
 		TokenId: cfg.Token.ID, Secret: secret[:], Cluster: wire.ClusterInfoTo(cfg.Self),
 	})
 	if err != nil {
-		return wire.ClusterInfo{}, joinRefused(err, cfg, endpoint)
+		return identity.ClusterInfo{}, joinRefused(err, cfg, endpoint)
 	}
 	info, err := wire.ClusterInfoFrom(resp.GetCluster(), cfg.Token.Issuer)
 	if err != nil {
-		return wire.ClusterInfo{}, fmt.Errorf("%s: %w", endpoint, wire.Response(err))
+		return identity.ClusterInfo{}, fmt.Errorf("%s: %w", endpoint, wire.Response(err))
 	}
 	return info, nil
 }
@@ -202,12 +202,12 @@ func (s stranger) call(ctx context.Context, endpoint string) (strangerConn, peer
 	defer cancel()
 	host, _, err := net.SplitHostPort(endpoint)
 	if err != nil {
-		return strangerConn{}, "", wire.Errorf(wire.ReasonPeerUnreachable, "endpoint %s is not host:port", wire.Text(endpoint, peering.MaxEndpointLen))
+		return strangerConn{}, "", peering.Errorf(peering.ReasonPeerUnreachable, "endpoint %s is not host:port", peering.Text(endpoint, peering.MaxEndpointLen))
 	}
 	raw, err := s.dial(dialCtx, "tcp", endpoint)
 	if err != nil {
-		return strangerConn{}, "", &wire.Error{
-			Reason: wire.ReasonPeerUnreachable, Err: err,
+		return strangerConn{}, "", &peering.Error{
+			Reason: peering.ReasonPeerUnreachable, Err: err,
 			Message: fmt.Sprintf("cannot connect to %s: %s; check that the address is right and that TCP may pass", endpoint, dialProblem(err)),
 		}
 	}
@@ -238,21 +238,21 @@ func (s stranger) handshakeFailed(err error, endpoint string) error {
 	var clock *identity.TimeError
 	switch {
 	case errors.As(err, &pin) && s.expect != "":
-		return &wire.Error{
-			Reason: wire.ReasonPeerIdentity, Err: err,
+		return &peering.Error{
+			Reason: peering.ReasonPeerIdentity, Err: err,
 			Message: fmt.Sprintf("at %s answers cluster %s, but %s %s: the address leads elsewhere, or somebody is in between", endpoint, pin.Got, s.by, s.expect),
 		}
 	case errors.As(err, &clock):
-		return &wire.Error{Reason: wire.ReasonPeerIdentity, Err: err, Message: fmt.Sprintf("%s: %s", endpoint, clock.Error())}
+		return &peering.Error{Reason: peering.ReasonPeerIdentity, Err: err, Message: fmt.Sprintf("%s: %s", endpoint, clock.Error())}
 	case errors.Is(err, context.DeadlineExceeded):
-		return &wire.Error{
-			Reason: wire.ReasonPeerUnreachable, Err: err,
+		return &peering.Error{
+			Reason: peering.ReasonPeerUnreachable, Err: err,
 			Message: fmt.Sprintf("%s accepts connections but does not answer; check what listens there", endpoint),
 		}
 	}
-	return &wire.Error{
-		Reason: wire.ReasonPeerIdentity, Err: err,
-		Message: fmt.Sprintf("what answers at %s is not an Entente agent: %s", endpoint, wire.Text(err.Error(), wire.MaxMessageLen)),
+	return &peering.Error{
+		Reason: peering.ReasonPeerIdentity, Err: err,
+		Message: fmt.Sprintf("what answers at %s is not an Entente agent: %s", endpoint, peering.Text(err.Error(), peering.MaxMessageLen)),
 	}
 }
 
@@ -273,16 +273,16 @@ func joinRefused(err error, cfg JoinConfig, endpoint string) error {
 	e := *wire.FromStatus(err)
 	e.Err = err
 	switch {
-	case e.Reason == wire.ReasonTokenInvalid && e.Metadata[wire.TokenCause] == wire.TokenCauseExpired:
-		e.Reason = wire.ReasonTokenExpired
+	case e.Reason == peering.ReasonTokenInvalid && e.Metadata[peering.TokenCause] == peering.TokenCauseExpired:
+		e.Reason = peering.ReasonTokenExpired
 		e.Message = fmt.Sprintf("the token expired at %s%s; make another with `entente token create`",
-			cfg.Token.Expires.Format(time.RFC3339), skew(e.Metadata[wire.TokenClock], cfg.Now()))
-	case e.Reason == wire.ReasonTokenInvalid && e.Metadata[wire.TokenCause] == wire.TokenCauseUsed:
+			cfg.Token.Expires.Format(time.RFC3339), skew(e.Metadata[peering.TokenClock], cfg.Now()))
+	case e.Reason == peering.ReasonTokenInvalid && e.Metadata[peering.TokenCause] == peering.TokenCauseUsed:
 		e.Message = "the token was redeemed by another cluster; make another with `entente token create`, and if you do not know that cluster, end its trust"
-	case e.Reason == wire.ReasonTokenInvalid:
+	case e.Reason == peering.ReasonTokenInvalid:
 		e.Message = "the issuer does not take the token: it was used, revoked or has expired; make another with `entente token create`"
 		if now := cfg.Now(); now.After(cfg.Token.Expires) {
-			e.Reason = wire.ReasonTokenExpired
+			e.Reason = peering.ReasonTokenExpired
 			e.Message = fmt.Sprintf("the token expired at %s; make another with `entente token create`", cfg.Token.Expires.Format(time.RFC3339))
 		}
 	default:
@@ -293,17 +293,17 @@ func joinRefused(err error, cfg JoinConfig, endpoint string) error {
 
 // callFailed makes a broken or silent connection one of the reasons, where the
 // answer is none by itself.
-func callFailed(err error, endpoint string) *wire.Error {
+func callFailed(err error, endpoint string) *peering.Error {
 	e := *wire.FromStatus(err)
 	e.Err = err
 	switch {
 	case status.Code(err) == codes.Unavailable && strings.Contains(e.Message, "tls: bad certificate"):
 		// In TLS 1.3 a client learns of it only when it reads.
-		e.Reason = wire.ReasonPeerIdentity
+		e.Reason = peering.ReasonPeerIdentity
 		e.Message = fmt.Sprintf("%s did not accept this cluster's certificate; this cluster's clock says %s: if the other one's differs much, set the clocks right",
 			endpoint, time.Now().UTC().Format(time.RFC3339))
 	case status.Code(err) == codes.Unavailable && e.Reason == "UNAVAILABLE":
-		e.Reason = wire.ReasonPeerUnreachable
+		e.Reason = peering.ReasonPeerUnreachable
 		e.Message = fmt.Sprintf("the connection to %s broke: %s", endpoint, e.Message)
 	case status.Code(err) == codes.DeadlineExceeded:
 		e.Message = fmt.Sprintf("%s did not answer within %s", endpoint, joinCallTimeout)

@@ -7,12 +7,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/entente-dev/entente/internal/wire/wiretest"
+
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
 )
 
 // crowdedListener hangs up on connections while more than a few are open, before a
@@ -58,11 +61,11 @@ func TestJoinersBehindOneAddressQueue(t *testing.T) {
 		t.Fatal(err)
 	}
 	crowd := &crowdedListener{Listener: l}
-	s := grpc.NewServer(grpc.Creds(credentials.NewTLS(foreign.ServerTLS(identity.NewBundles(), "h2"))))
+	s := wiretest.NewServer(grpc.Creds(credentials.NewTLS(foreign.ServerTLS(identity.NewBundles(), "h2"))))
 	var asked atomic.Int64
 	ententev1.RegisterTrustServiceServer(s, &issuer{join: func(*ententev1.JoinRequest) (*ententev1.JoinResponse, error) {
 		if asked.Add(1)%3 == 0 {
-			return nil, (&wire.Error{Reason: wire.ReasonRateLimited, Message: "too many calls a second", RetryAfter: 50 * time.Millisecond}).GRPCStatus().Err()
+			return nil, wire.Status(&peering.Error{Reason: peering.ReasonRateLimited, Message: "too many calls a second", RetryAfter: 50 * time.Millisecond}).Err()
 		}
 		return &ententev1.JoinResponse{Cluster: wire.ClusterInfoTo(selfOf(foreign, "office"))}, nil
 	}})
@@ -90,11 +93,11 @@ func TestAJoinThatIsAlwaysPushedBackEnds(t *testing.T) {
 	asked := 0
 	at := serveIssuer(t, foreign, func(*ententev1.JoinRequest) (*ententev1.JoinResponse, error) {
 		asked++
-		return nil, (&wire.Error{Reason: wire.ReasonRateLimited, Message: "too many", RetryAfter: 2 * joinPatience}).GRPCStatus().Err()
+		return nil, wire.Status(&peering.Error{Reason: peering.ReasonRateLimited, Message: "too many", RetryAfter: 2 * joinPatience}).Err()
 	})
 	begin := time.Now()
 	_, err := Join(t.Context(), JoinConfig{Token: tokenOf(t, foreign, time.Now().Add(time.Minute), at, closedPort(t)), Source: home, Self: selfOf(home, "home")})
-	if wire.ReasonOf(err) != wire.ReasonPeerUnreachable || asked == 0 {
+	if wire.ReasonOf(err) != peering.ReasonPeerUnreachable || asked == 0 {
 		t.Errorf("got %v after %d calls", err, asked)
 	}
 	if took := time.Since(begin); took > joinPatience+joinDialTimeout {

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/entente-dev/entente/internal/wire/wiretest"
+
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
@@ -31,8 +33,8 @@ func newSource(t testing.TB) *identity.Source {
 	return s
 }
 
-func selfOf(s *identity.Source, name string) wire.ClusterInfo {
-	return wire.ClusterInfo{Name: name, Roots: []*cert{s.Identity().Root()}}
+func selfOf(s *identity.Source, name string) identity.ClusterInfo {
+	return identity.ClusterInfo{Name: name, Bundle: identity.Bundle{Roots: []*cert{s.Identity().Root()}}}
 }
 
 // issuer is a TrustService whose answers a test gives.
@@ -52,7 +54,7 @@ func serveIssuer(t testing.TB, as *identity.Source, join func(*ententev1.JoinReq
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := grpc.NewServer(grpc.Creds(credentials.NewTLS(as.ServerTLS(identity.NewBundles(), "h2"))))
+	s := wiretest.NewServer(grpc.Creds(credentials.NewTLS(as.ServerTLS(identity.NewBundles(), "h2"))))
 	ententev1.RegisterTrustServiceServer(s, &issuer{join: join})
 	go func() { _ = s.Serve(l) }()
 	t.Cleanup(s.Stop)
@@ -105,11 +107,11 @@ func TestJoinTriesEndpointsInTurnAndPinsTheIssuer(t *testing.T) {
 
 func TestWhatJoinSaysWhenItFails(t *testing.T) {
 	home, foreign, stranger := newSource(t), newSource(t), newSource(t)
-	refuse := func(e *wire.Error) func(*ententev1.JoinRequest) (*ententev1.JoinResponse, error) {
-		return func(*ententev1.JoinRequest) (*ententev1.JoinResponse, error) { return nil, e.GRPCStatus().Err() }
+	refuse := func(e *peering.Error) func(*ententev1.JoinRequest) (*ententev1.JoinResponse, error) {
+		return func(*ententev1.JoinRequest) (*ententev1.JoinResponse, error) { return nil, wire.Status(e).Err() }
 	}
-	invalid := func(md map[string]string) *wire.Error {
-		return &wire.Error{Reason: wire.ReasonTokenInvalid, Message: "no", Metadata: md}
+	invalid := func(md map[string]string) *peering.Error {
+		return &peering.Error{Reason: peering.ReasonTokenInvalid, Message: "no", Metadata: md}
 	}
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -130,37 +132,37 @@ func TestWhatJoinSaysWhenItFails(t *testing.T) {
 	soon, past := time.Now().Add(time.Minute), time.Now().Add(-time.Minute)
 	for name, tc := range map[string]struct {
 		token  peering.Token
-		reason wire.Reason
+		reason peering.Reason
 		says   []string
 	}{
-		"nobody listens": {tokenOf(t, foreign, soon, closed), wire.ReasonPeerUnreachable, []string{closed, "refused"}},
+		"nobody listens": {tokenOf(t, foreign, soon, closed), peering.ReasonPeerUnreachable, []string{closed, "refused"}},
 		"another cluster listens": {
-			tokenOf(t, foreign, soon, serveIssuer(t, stranger, nil)), wire.ReasonPeerIdentity,
+			tokenOf(t, foreign, soon, serveIssuer(t, stranger, nil)), peering.ReasonPeerIdentity,
 			[]string{string(stranger.ID()), string(foreign.ID()), "in between"},
 		},
-		"something else listens": {tokenOf(t, foreign, soon, silent.Addr().String()), wire.ReasonPeerIdentity, []string{"not an Entente agent"}},
+		"something else listens": {tokenOf(t, foreign, soon, silent.Addr().String()), peering.ReasonPeerIdentity, []string{"not an Entente agent"}},
 		"the token was used": {
-			tokenOf(t, foreign, soon, serveIssuer(t, foreign, refuse(invalid(map[string]string{wire.TokenCause: wire.TokenCauseUsed})))),
-			wire.ReasonTokenInvalid,
+			tokenOf(t, foreign, soon, serveIssuer(t, foreign, refuse(invalid(map[string]string{peering.TokenCause: peering.TokenCauseUsed})))),
+			peering.ReasonTokenInvalid,
 			[]string{"redeemed by another cluster"},
 		},
 		"the issuer's clock is ahead": {
 			tokenOf(t, foreign, soon, serveIssuer(t, foreign, refuse(invalid(map[string]string{
-				wire.TokenCause: wire.TokenCauseExpired, wire.TokenClock: time.Now().Add(time.Hour).Format(time.RFC3339),
-			})))), wire.ReasonTokenExpired, []string{"expired", "ahead of this cluster's", "clocks"},
+				peering.TokenCause: peering.TokenCauseExpired, peering.TokenClock: time.Now().Add(time.Hour).Format(time.RFC3339),
+			})))), peering.ReasonTokenExpired, []string{"expired", "ahead of this cluster's", "clocks"},
 		},
 		"the token expired by both clocks": {
-			tokenOf(t, foreign, past, serveIssuer(t, foreign, refuse(invalid(nil)))), wire.ReasonTokenExpired, []string{"expired at"},
+			tokenOf(t, foreign, past, serveIssuer(t, foreign, refuse(invalid(nil)))), peering.ReasonTokenExpired, []string{"expired at"},
 		},
 		"the token is unknown": {
-			tokenOf(t, foreign, soon, serveIssuer(t, foreign, refuse(invalid(nil)))), wire.ReasonTokenInvalid, []string{"used, revoked or has expired"},
+			tokenOf(t, foreign, soon, serveIssuer(t, foreign, refuse(invalid(nil)))), peering.ReasonTokenInvalid, []string{"used, revoked or has expired"},
 		},
 		"the issuer answers with another's roots": {
 			tokenOf(t, foreign, soon, serveIssuer(t, foreign, func(*ententev1.JoinRequest) (*ententev1.JoinResponse, error) {
 				return &ententev1.JoinResponse{Cluster: wire.ClusterInfoTo(selfOf(stranger, "x"))}, nil
-			})), wire.ReasonResponseInvalid, []string{"breaks the protocol"},
+			})), peering.ReasonResponseInvalid, []string{"breaks the protocol"},
 		},
-		"the token is the cluster's own": {tokenOf(t, home, soon, closed), wire.ReasonPeerIsSelf, []string{"other cluster"}},
+		"the token is the cluster's own": {tokenOf(t, home, soon, closed), peering.ReasonPeerIsSelf, []string{"other cluster"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Join(t.Context(), JoinConfig{Token: tc.token, Source: home, Self: selfOf(home, "home")})

@@ -12,7 +12,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/entente-dev/entente/gen/entente/v1"
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
@@ -163,7 +163,7 @@ func (m *Mirror) Run(ctx context.Context) error {
 		if synced {
 			backoff = m.cfg.MinBackoff
 		}
-		if wire.ReasonOf(cause) == wire.ReasonSyncSuperseded {
+		if wire.ReasonOf(cause) == peering.ReasonSyncSuperseded {
 			// Another process of this cluster took over: leave it to that, and look
 			// again in a while.
 			backoff = m.cfg.MaxBackoff
@@ -277,7 +277,7 @@ func (m *Mirror) receiveLoop(stream ententev1.OffloadService_SyncClient) error {
 
 // laterKind says whether a message is about an object of a kind that only a later
 // version knows: it is nothing to this one.
-func laterKind(err error) bool { return wire.ReasonOf(err) == wire.ReasonProtocolUnsupported }
+func laterKind(err error) bool { return wire.ReasonOf(err) == peering.ReasonProtocolUnsupported }
 
 func (m *Mirror) receive(msg *ententev1.SyncResponse) error {
 	switch x := msg.GetMessage().(type) {

@@ -18,7 +18,7 @@ import (
 )
 
 // Peering negotiates contracts with one peer. Errors of its methods are
-// *wire.Error: the peer's reason, or RESPONSE_INVALID where its answer makes no
+// *peering.Error: the peer's reason, or RESPONSE_INVALID where its answer makes no
 // sense. The zero value is not usable; set Conn.
 type Peering struct {
 	// Conn leads to the peer.
@@ -27,37 +27,37 @@ type Peering struct {
 
 // Request asks the peer what it would lend: for a new contract, or with a contract
 // ID for the next revision of that one.
-func (p Peering) Request(ctx context.Context, ask peering.Ask) (wire.Advertisement, error) {
+func (p Peering) Request(ctx context.Context, ask peering.Ask) (peering.Advertisement, error) {
 	ad, err := p.request(ctx, ask, false, wire.AdvertisementFrom)
 	switch {
 	case err != nil:
-		return wire.Advertisement{}, err
+		return peering.Advertisement{}, err
 	case ask.ContractID != "" && ad.ContractID != ask.ContractID:
-		return wire.Advertisement{}, wire.Errorf(wire.ReasonResponseInvalid, "the peer answered for contract %s, not %s", ad.ContractID, ask.ContractID)
+		return peering.Advertisement{}, peering.Errorf(peering.ReasonResponseInvalid, "the peer answered for contract %s, not %s", ad.ContractID, ask.ContractID)
 	}
 	return ad, nil
 }
 
 // Preview asks the peer what it would answer to Request. Nothing follows from it.
-func (p Peering) Preview(ctx context.Context, ask peering.Ask) (wire.Advertisement, error) {
+func (p Peering) Preview(ctx context.Context, ask peering.Ask) (peering.Advertisement, error) {
 	return p.request(ctx, ask, true, wire.PreviewFrom)
 }
 
 func (p Peering) request(
-	ctx context.Context, ask peering.Ask, preview bool, read func(*ententev1.Advertisement) (wire.Advertisement, error),
-) (wire.Advertisement, error) {
+	ctx context.Context, ask peering.Ask, preview bool, read func(*ententev1.Advertisement) (peering.Advertisement, error),
+) (peering.Advertisement, error) {
 	resp, err := ententev1.NewPeeringServiceClient(p.Conn).RequestPeering(ctx, &ententev1.RequestPeeringRequest{
 		Request: wire.AskTo(ask), ValidateOnly: preview,
 	})
 	if err != nil {
-		return wire.Advertisement{}, fmt.Errorf("request peering: %w", wire.FromStatus(err))
+		return peering.Advertisement{}, fmt.Errorf("request peering: %w", wire.FromStatus(err))
 	}
 	ad, err := read(resp.GetAdvertisement())
 	if err != nil {
-		return wire.Advertisement{}, fmt.Errorf("read advertisement: %w", wire.Response(err))
+		return peering.Advertisement{}, fmt.Errorf("read advertisement: %w", wire.Response(err))
 	}
 	if ad.RequestID != ask.RequestID {
-		return wire.Advertisement{}, wire.Errorf(wire.ReasonResponseInvalid, "the peer answered request %s, not %s", ad.RequestID, ask.RequestID)
+		return peering.Advertisement{}, peering.Errorf(peering.ReasonResponseInvalid, "the peer answered request %s, not %s", ad.RequestID, ask.RequestID)
 	}
 	return ad, nil
 }
@@ -81,11 +81,11 @@ func (p Peering) Sign(ctx context.Context, e peering.Envelope) (peering.Envelope
 	}
 	terms, err := signed.Verify()
 	if err != nil {
-		return peering.Envelope{}, wire.Errorf(wire.ReasonResponseInvalid, "the signatures of what the peer returned do not hold: %w", err)
+		return peering.Envelope{}, peering.Errorf(peering.ReasonResponseInvalid, "the signatures of what the peer returned do not hold: %w", err)
 	}
 	if terms.ContractID != sent.ContractID || terms.RequestID != sent.RequestID ||
 		terms.Consumer.ID != sent.Consumer.ID || terms.Provider.ID != sent.Provider.ID {
-		return peering.Envelope{}, wire.Errorf(wire.ReasonResponseInvalid, "the peer returned another contract than it was asked to sign")
+		return peering.Envelope{}, peering.Errorf(peering.ReasonResponseInvalid, "the peer returned another contract than it was asked to sign")
 	}
 	return signed, nil
 }
@@ -103,10 +103,10 @@ func (p Peering) Contract(ctx context.Context, contract string) (peering.Envelop
 	}
 	terms, err := envelope.Verify()
 	if err != nil {
-		return peering.Envelope{}, wire.Errorf(wire.ReasonResponseInvalid, "the signatures of what the peer returned do not hold: %w", err)
+		return peering.Envelope{}, peering.Errorf(peering.ReasonResponseInvalid, "the signatures of what the peer returned do not hold: %w", err)
 	}
 	if terms.ContractID != contract {
-		return peering.Envelope{}, wire.Errorf(wire.ReasonResponseInvalid, "the peer returned contract %s, not %s", terms.ContractID, contract)
+		return peering.Envelope{}, peering.Errorf(peering.ReasonResponseInvalid, "the peer returned contract %s, not %s", terms.ContractID, contract)
 	}
 	return envelope, nil
 }
@@ -122,7 +122,7 @@ func (p Peering) Statements(ctx context.Context, contract string, after uint64) 
 		return nil, fmt.Errorf("list statements of contract %s: %w", contract, wire.FromStatus(err))
 	}
 	if n := len(resp.GetStatements()); n > maxStatements {
-		return nil, wire.Errorf(wire.ReasonResponseInvalid, "the peer returned %d statements at once, more than %d", n, maxStatements)
+		return nil, peering.Errorf(peering.ReasonResponseInvalid, "the peer returned %d statements at once, more than %d", n, maxStatements)
 	}
 	out := make([]peering.Envelope, 0, len(resp.GetStatements()))
 	for _, m := range resp.GetStatements() {
@@ -138,7 +138,7 @@ func (p Peering) Statements(ctx context.Context, contract string, after uint64) 
 // Terminate tells the peer that this cluster ended a contract: with notice until
 // drainUntil, or at once where that is zero.
 func (p Peering) Terminate(ctx context.Context, contract, message string, drainUntil time.Time) error {
-	req := &ententev1.TerminateContractRequest{ContractId: contract, Message: wire.Text(message, wire.MaxMessageLen)}
+	req := &ententev1.TerminateContractRequest{ContractId: contract, Message: peering.Text(message, peering.MaxMessageLen)}
 	if !drainUntil.IsZero() {
 		req.DrainUntil = timestamppb.New(drainUntil)
 	}
@@ -151,12 +151,12 @@ func (p Peering) Terminate(ctx context.Context, contract, message string, drainU
 // WatchOffer hands over what the peer would lend now, at first and whenever that
 // changes, until ctx ends (then it returns nil) or the stream does; then it says
 // why. A peer that says more than offerRate waits: flow control holds it.
-func (p Peering) WatchOffer(ctx context.Context, changed func(wire.Offer)) error {
+func (p Peering) WatchOffer(ctx context.Context, changed func(peering.Offer)) error {
 	streamCtx, cancel := context.WithCancel(ctx)
 	defer cancel() // the stream ends with this function
 	stream, err := ententev1.NewPeeringServiceClient(p.Conn).WatchOffer(streamCtx, &ententev1.WatchOfferRequest{}, grpc.WaitForReady(true))
 	limit := rate.NewLimiter(offerRate, offerBurst)
-	var offer wire.Offer
+	var offer peering.Offer
 	for err == nil {
 		if limit.Wait(ctx) != nil {
 			return nil // only ctx ends it
@@ -165,7 +165,7 @@ func (p Peering) WatchOffer(ctx context.Context, changed func(wire.Offer)) error
 		if m, err = stream.Recv(); err != nil {
 			break
 		}
-		if offer, err = offer.Apply(m); err != nil {
+		if offer, err = wire.ApplyOffer(offer, m); err != nil {
 			err = wire.Response(err)
 			break
 		}

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/entente-dev/entente/internal/wire/wiretest"
+
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
@@ -62,7 +64,7 @@ func (p *provider) Session(s ententev1.PeeringService_SessionServer) error { ret
 func serveProvider(t testing.TB, p *provider) *grpc.ClientConn {
 	t.Helper()
 	l := bufconn.Listen(1 << 16)
-	s := grpc.NewServer()
+	s := wiretest.NewServer()
 	ententev1.RegisterPeeringServiceServer(s, p)
 	go func() { _ = s.Serve(l) }()
 	t.Cleanup(s.Stop)
@@ -108,15 +110,15 @@ func TestOnlyTheContractThatWasSentComesBackSigned(t *testing.T) {
 	another.ContractID = "c-2"
 	for name, tc := range map[string]struct {
 		answer peering.Envelope
-		want   wire.Reason
+		want   peering.Reason
 	}{
 		"signed by both":                      {signed(t, terms(home, foreign), home, foreign), ""},
-		"not signed by the provider":          {mine, wire.ReasonResponseInvalid},
-		"signed by a third":                   {signed(t, terms(home, foreign), home, stranger), wire.ReasonResponseInvalid},
+		"not signed by the provider":          {mine, peering.ReasonResponseInvalid},
+		"signed by a third":                   {signed(t, terms(home, foreign), home, stranger), peering.ReasonResponseInvalid},
 		"of an earlier round, signed by both": {signed(t, longer, home, foreign), ""},
-		"other terms, never signed here":      {signed(t, longer, foreign), wire.ReasonResponseInvalid},
-		"another contract, signed by both":    {signed(t, another, home, foreign), wire.ReasonResponseInvalid},
-		"nothing":                             {peering.Envelope{}, wire.ReasonResponseInvalid},
+		"other terms, never signed here":      {signed(t, longer, foreign), peering.ReasonResponseInvalid},
+		"another contract, signed by both":    {signed(t, another, home, foreign), peering.ReasonResponseInvalid},
+		"nothing":                             {peering.Envelope{}, peering.ReasonResponseInvalid},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := &provider{sign: func(*ententev1.SignContractRequest) (*ententev1.SignContractResponse, error) {
@@ -131,8 +133,8 @@ func TestOnlyTheContractThatWasSentComesBackSigned(t *testing.T) {
 }
 
 // advertisement is one that makes sense.
-func advertisement(change func(*wire.Advertisement)) wire.Advertisement {
-	ad := wire.Advertisement{ContractID: "c", RequestID: "r", Revision: 1, ValidUntil: time.Now(), Grant: peering.Grant{
+func advertisement(change func(*peering.Advertisement)) peering.Advertisement {
+	ad := peering.Advertisement{ContractID: "c", RequestID: "r", Revision: 1, ValidUntil: time.Now(), Grant: peering.Grant{
 		Resources: peering.Resources{"cpu": peering.Whole(1)}, Duration: time.Hour, PodSecurity: peering.PodSecurityBaseline,
 		StatementPeriod: time.Hour, Exposure: peering.ExposureOffloaded,
 	}}
@@ -146,17 +148,17 @@ func TestAnAdvertisementAnswersItsRequest(t *testing.T) {
 	for name, tc := range map[string]struct {
 		ask     peering.Ask
 		preview bool
-		answer  wire.Advertisement
-		want    wire.Reason
+		answer  peering.Advertisement
+		want    peering.Reason
 	}{
 		"a new contract":         {peering.Ask{RequestID: "r"}, false, advertisement(nil), ""},
-		"another request's":      {peering.Ask{RequestID: "other"}, false, advertisement(nil), wire.ReasonResponseInvalid},
-		"the next revision":      {peering.Ask{RequestID: "r", ContractID: "c"}, false, advertisement(func(a *wire.Advertisement) { a.Revision, a.PreviousHash = 2, peering.Hash{1} }), ""},
-		"another contract's":     {peering.Ask{RequestID: "r", ContractID: "c-2"}, false, advertisement(nil), wire.ReasonResponseInvalid},
-		"without a contract":     {peering.Ask{RequestID: "r"}, false, advertisement(func(a *wire.Advertisement) { a.ContractID = "" }), wire.ReasonResponseInvalid},
-		"a preview":              {peering.Ask{RequestID: "r"}, true, advertisement(func(a *wire.Advertisement) { a.ContractID = "" }), ""},
-		"a preview to be signed": {peering.Ask{RequestID: "r"}, true, advertisement(nil), wire.ReasonResponseInvalid},
-		"a preview of another":   {peering.Ask{RequestID: "other"}, true, advertisement(func(a *wire.Advertisement) { a.ContractID = "" }), wire.ReasonResponseInvalid},
+		"another request's":      {peering.Ask{RequestID: "other"}, false, advertisement(nil), peering.ReasonResponseInvalid},
+		"the next revision":      {peering.Ask{RequestID: "r", ContractID: "c"}, false, advertisement(func(a *peering.Advertisement) { a.Revision, a.PreviousHash = 2, peering.Hash{1} }), ""},
+		"another contract's":     {peering.Ask{RequestID: "r", ContractID: "c-2"}, false, advertisement(nil), peering.ReasonResponseInvalid},
+		"without a contract":     {peering.Ask{RequestID: "r"}, false, advertisement(func(a *peering.Advertisement) { a.ContractID = "" }), peering.ReasonResponseInvalid},
+		"a preview":              {peering.Ask{RequestID: "r"}, true, advertisement(func(a *peering.Advertisement) { a.ContractID = "" }), ""},
+		"a preview to be signed": {peering.Ask{RequestID: "r"}, true, advertisement(nil), peering.ReasonResponseInvalid},
+		"a preview of another":   {peering.Ask{RequestID: "other"}, true, advertisement(func(a *peering.Advertisement) { a.ContractID = "" }), peering.ReasonResponseInvalid},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := &provider{request: func(r *ententev1.RequestPeeringRequest) (*ententev1.RequestPeeringResponse, error) {
@@ -178,10 +180,10 @@ func TestAnAdvertisementAnswersItsRequest(t *testing.T) {
 
 func TestARefusalCrossesAsItWasMeant(t *testing.T) {
 	p := &provider{request: func(*ententev1.RequestPeeringRequest) (*ententev1.RequestPeeringResponse, error) {
-		return nil, (&wire.Error{Reason: wire.ReasonPolicyPending, Message: "wait", RetryAfter: time.Minute}).GRPCStatus().Err()
+		return nil, wire.Status(&peering.Error{Reason: peering.ReasonPolicyPending, Message: "wait", RetryAfter: time.Minute}).Err()
 	}}
 	_, err := Peering{Conn: serveProvider(t, p)}.Request(t.Context(), peering.Ask{RequestID: "r"})
-	if e := wire.FromStatus(err); e.Reason != wire.ReasonPolicyPending || e.RetryAfter != time.Minute {
+	if e := wire.FromStatus(err); e.Reason != peering.ReasonPolicyPending || e.RetryAfter != time.Minute {
 		t.Errorf("a refusal: %v", err)
 	}
 }
@@ -192,15 +194,15 @@ func TestAContractIsTakenOnlyWithBothSignatures(t *testing.T) {
 	another.ContractID = "c-2"
 	for name, tc := range map[string]struct {
 		answer peering.Envelope
-		want   wire.Reason
+		want   peering.Reason
 	}{
 		"signed by both":                  {signed(t, terms(home, foreign), home, foreign), ""},
-		"signed by the provider alone":    {signed(t, terms(home, foreign), foreign), wire.ReasonResponseInvalid},
-		"with a stranger's signature":     {signed(t, terms(home, foreign), foreign, stranger), wire.ReasonResponseInvalid},
-		"another contract":                {signed(t, another, home, foreign), wire.ReasonResponseInvalid},
-		"nothing":                         {peering.Envelope{}, wire.ReasonResponseInvalid},
-		"bytes that are no contract":      {peering.Envelope{Payload: []byte("{}"), PayloadType: peering.PayloadType}, wire.ReasonResponseInvalid},
-		"what is no contract but a count": {peering.Envelope{Payload: []byte("{}"), PayloadType: peering.StatementPayloadType}, wire.ReasonResponseInvalid},
+		"signed by the provider alone":    {signed(t, terms(home, foreign), foreign), peering.ReasonResponseInvalid},
+		"with a stranger's signature":     {signed(t, terms(home, foreign), foreign, stranger), peering.ReasonResponseInvalid},
+		"another contract":                {signed(t, another, home, foreign), peering.ReasonResponseInvalid},
+		"nothing":                         {peering.Envelope{}, peering.ReasonResponseInvalid},
+		"bytes that are no contract":      {peering.Envelope{Payload: []byte("{}"), PayloadType: peering.PayloadType}, peering.ReasonResponseInvalid},
+		"what is no contract but a count": {peering.Envelope{Payload: []byte("{}"), PayloadType: peering.StatementPayloadType}, peering.ReasonResponseInvalid},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := &provider{contract: func(r *ententev1.GetContractRequest) (*ententev1.GetContractResponse, error) {
@@ -217,12 +219,12 @@ func TestStatementsAreBounded(t *testing.T) {
 	one := &ententev1.Envelope{Payload: []byte("{}"), PayloadType: peering.StatementPayloadType}
 	for name, tc := range map[string]struct {
 		answer []*ententev1.Envelope
-		want   wire.Reason
+		want   peering.Reason
 	}{
 		"none":            {nil, ""},
 		"some":            {[]*ententev1.Envelope{one, one}, ""},
-		"more than asked": {slices.Repeat([]*ententev1.Envelope{one}, maxStatements+1), wire.ReasonResponseInvalid},
-		"an empty one":    {[]*ententev1.Envelope{{}}, wire.ReasonResponseInvalid},
+		"more than asked": {slices.Repeat([]*ententev1.Envelope{one}, maxStatements+1), peering.ReasonResponseInvalid},
+		"an empty one":    {[]*ententev1.Envelope{{}}, peering.ReasonResponseInvalid},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := &provider{statements: func(r *ententev1.ListStatementsRequest) (*ententev1.ListStatementsResponse, error) {
@@ -256,8 +258,8 @@ func TestAnEndIsToldWithItsNotice(t *testing.T) {
 }
 
 func TestAnOfferIsFollowedUntilItEnds(t *testing.T) {
-	cpu := func(n int64) wire.Offer {
-		return wire.Offer{Available: true, Resources: peering.Resources{"cpu": peering.Whole(n)}}
+	cpu := func(n int64) peering.Offer {
+		return peering.Offer{Available: true, Resources: peering.Resources{"cpu": peering.Whole(n)}}
 	}
 	for name, tc := range map[string]struct {
 		say  []*ententev1.WatchOfferResponse
@@ -280,7 +282,7 @@ func TestAnOfferIsFollowedUntilItEnds(t *testing.T) {
 				return nil
 			}}
 			var heard []string
-			err := Peering{Conn: serveProvider(t, p)}.WatchOffer(t.Context(), func(o wire.Offer) { heard = append(heard, o.Resources["cpu"].String()) })
+			err := Peering{Conn: serveProvider(t, p)}.WatchOffer(t.Context(), func(o peering.Offer) { heard = append(heard, o.Resources["cpu"].String()) })
 			if !slices.Equal(heard, tc.hear) || err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("heard %v, want %v; %v, want %q", heard, tc.hear, err, tc.want)
 			}
@@ -293,7 +295,7 @@ func TestAnOfferIsFollowedUntilItEnds(t *testing.T) {
 			<-s.Context().Done()
 			return err
 		}}
-		if err := (Peering{Conn: serveProvider(t, p)}).WatchOffer(ctx, func(wire.Offer) { cancel() }); err != nil {
+		if err := (Peering{Conn: serveProvider(t, p)}).WatchOffer(ctx, func(peering.Offer) { cancel() }); err != nil {
 			t.Error(err)
 		}
 	})
@@ -304,7 +306,7 @@ func TestAnOfferIsFollowedUntilItEnds(t *testing.T) {
 func TestAPeerThatSpeaksWithoutPauseIsHeldBack(t *testing.T) {
 	p := &provider{offer: func(s ententev1.PeeringService_WatchOfferServer) error {
 		for n := int64(1); s.Context().Err() == nil; n++ {
-			if err := s.Send(wire.OfferSnapshot(wire.Offer{Available: true, Resources: peering.Resources{"cpu": peering.Whole(n)}})); err != nil {
+			if err := s.Send(wire.OfferSnapshot(peering.Offer{Available: true, Resources: peering.Resources{"cpu": peering.Whole(n)}})); err != nil {
 				return err
 			}
 		}
@@ -313,7 +315,7 @@ func TestAPeerThatSpeaksWithoutPauseIsHeldBack(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	heard, begin := 0, time.Now()
-	if err := (Peering{Conn: serveProvider(t, p)}).WatchOffer(ctx, func(wire.Offer) { heard++ }); err != nil {
+	if err := (Peering{Conn: serveProvider(t, p)}).WatchOffer(ctx, func(peering.Offer) { heard++ }); err != nil {
 		t.Error(err)
 	}
 	took := time.Since(begin)
@@ -329,7 +331,7 @@ func TestASessionGoesOnUntilOneSideEndsIt(t *testing.T) {
 	}{
 		"the peer ends it": {func(ententev1.PeeringService_SessionServer) error { return nil }, "the peer ended it"},
 		"the peer refuses it": {func(ententev1.PeeringService_SessionServer) error {
-			return (&wire.Error{Reason: wire.ReasonPeerNotTrusted, Message: "no more"}).GRPCStatus().Err()
+			return wire.Status(&peering.Error{Reason: peering.ReasonPeerNotTrusted, Message: "no more"}).Err()
 		}, "no more"},
 		"the peer falls silent": {func(s ententev1.PeeringService_SessionServer) error { <-s.Context().Done(); return nil }, "said nothing"},
 		"the peer says nonsense": {func(s ententev1.PeeringService_SessionServer) error {

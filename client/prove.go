@@ -22,7 +22,7 @@ type ProveConfig struct {
 	// Source is this cluster's identity. Required.
 	Source *identity.Source
 	// Self is what this cluster says of itself. Required.
-	Self wire.ClusterInfo
+	Self identity.ClusterInfo
 	// Group is the group, a DNS label, which the other side is told. Required.
 	Group string
 	// Secret is what the group's clusters share: 16 to 1024 bytes, without one newline at
@@ -39,62 +39,62 @@ type ProveConfig struct {
 // Who answers without the secret learns whether the one guess is right that its answer was
 // made with: the caller limits how often a cluster is called that failed.
 //
-// Errors are *wire.Error, with the reasons PEER_UNREACHABLE, PEER_IDENTITY_MISMATCH,
+// Errors are *peering.Error, with the reasons PEER_UNREACHABLE, PEER_IDENTITY_MISMATCH,
 // PEER_IS_SELF, GROUP_UNKNOWN, GROUP_SECRET_MISMATCH, RATE_LIMITED, TRUST_DENIED,
 // TRUST_FORGOTTEN, RESPONSE_INVALID, or what else the other side answered. A secret that
 // is too short or too long is pake.ErrSecret, before anybody is called.
-func Prove(ctx context.Context, cfg ProveConfig) (wire.ClusterInfo, error) {
+func Prove(ctx context.Context, cfg ProveConfig) (identity.ClusterInfo, error) {
 	if cfg.Source == nil || len(cfg.Self.Roots) == 0 || cfg.ID == "" || cfg.Group == "" {
-		return wire.ClusterInfo{}, errors.New("prove: ID, Source, Self and Group are required")
+		return identity.ClusterInfo{}, errors.New("prove: ID, Source, Self and Group are required")
 	}
 	if err := cfg.Secret.Check(); err != nil {
-		return wire.ClusterInfo{}, fmt.Errorf("secret of group %s: %w", cfg.Group, err)
+		return identity.ClusterInfo{}, fmt.Errorf("secret of group %s: %w", cfg.Group, err)
 	}
 	self := cfg.Source.ID()
 	if cfg.ID == self {
-		return wire.ClusterInfo{}, &wire.Error{Reason: wire.ReasonPeerIsSelf, Message: fmt.Sprintf("%s is this cluster itself: name an endpoint of the other one", cfg.Endpoint)}
+		return identity.ClusterInfo{}, &peering.Error{Reason: peering.ReasonPeerIsSelf, Message: fmt.Sprintf("%s is this cluster itself: name an endpoint of the other one", cfg.Endpoint)}
 	}
 	if cfg.Dial == nil {
 		cfg.Dial = (&net.Dialer{}).DialContext
 	}
 	conn, _, err := stranger{source: cfg.Source, dial: cfg.Dial, expect: cfg.ID, by: "what was meant is"}.call(ctx, cfg.Endpoint)
 	if err != nil {
-		return wire.ClusterInfo{}, err
+		return identity.ClusterInfo{}, err
 	}
 	defer conn.Close()
 	channel, err := identity.Channel(conn.below.ConnectionState())
 	if err != nil {
-		return wire.ClusterInfo{}, err
+		return identity.ClusterInfo{}, err
 	}
 	run, err := pake.Initiate(cfg.Secret, pake.GroupRun(cfg.Group, string(self), string(cfg.ID), channel[:]))
 	if err != nil {
-		return wire.ClusterInfo{}, err
+		return identity.ClusterInfo{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, joinCallTimeout)
 	defer cancel()
 	trust := ententev1.NewTrustServiceClient(conn)
 	resp, err := trust.Prove(ctx, &ententev1.ProveRequest{Cluster: wire.ClusterInfoTo(cfg.Self), Group: cfg.Group, Share: run.Share()})
 	if err != nil {
-		return wire.ClusterInfo{}, callFailed(err, cfg.Endpoint)
+		return identity.ClusterInfo{}, callFailed(err, cfg.Endpoint)
 	}
 	info, err := wire.ClusterInfoFrom(resp.GetCluster(), cfg.ID)
 	if err != nil {
-		return wire.ClusterInfo{}, fmt.Errorf("%s: %w", cfg.Endpoint, wire.Response(err))
+		return identity.ClusterInfo{}, fmt.Errorf("%s: %w", cfg.Endpoint, wire.Response(err))
 	}
 	confirmation, err := run.Finish(resp.GetShare(), resp.GetConfirmation())
 	switch {
 	case errors.Is(err, pake.ErrMismatch):
 		// So that the other side knows, too; whatever it answers changes nothing.
 		_, _ = trust.Confirm(ctx, &ententev1.ConfirmRequest{})
-		return wire.ClusterInfo{}, &wire.Error{
-			Reason: wire.ReasonGroupSecretMismatch, Err: err,
+		return identity.ClusterInfo{}, &peering.Error{
+			Reason: peering.ReasonGroupSecretMismatch, Err: err,
 			Message: fmt.Sprintf("%s: this cluster's secret of group %s and that of cluster %s differ, or somebody is in between: give both the same", cfg.Endpoint, cfg.Group, cfg.ID),
 		}
 	case err != nil:
-		return wire.ClusterInfo{}, wire.Errorf(wire.ReasonResponseInvalid, "%s: the peer's share of a proof breaks the protocol: %w", cfg.Endpoint, err)
+		return identity.ClusterInfo{}, peering.Errorf(peering.ReasonResponseInvalid, "%s: the peer's share of a proof breaks the protocol: %w", cfg.Endpoint, err)
 	}
 	if _, err := trust.Confirm(ctx, &ententev1.ConfirmRequest{Confirmation: confirmation}); err != nil {
-		return wire.ClusterInfo{}, callFailed(err, cfg.Endpoint)
+		return identity.ClusterInfo{}, callFailed(err, cfg.Endpoint)
 	}
 	return info, nil
 }

@@ -76,7 +76,7 @@ func (p *prover) Confirm(_ context.Context, req *ententev1.ConfirmRequest) (*ent
 		return nil, p.refuseConfirm
 	}
 	if err := p.run.Finish(req.GetConfirmation()); err != nil {
-		return nil, (&wire.Error{Reason: wire.ReasonGroupSecretMismatch, Message: "they differ"}).GRPCStatus().Err()
+		return nil, wire.Status(&peering.Error{Reason: peering.ReasonGroupSecretMismatch, Message: "they differ"}).Err()
 	}
 	return &ententev1.ConfirmResponse{}, nil
 }
@@ -104,28 +104,30 @@ func TestProveProvesTheSecretToBothSidesAndSendsItToNone(t *testing.T) {
 func TestWhatProveSaysWhenItFails(t *testing.T) {
 	home, office, stranger := newSource(t), newSource(t), newSource(t)
 	right, wrong := pake.Secret(groupSecret), pake.Secret("the secret of yesterday")
-	no := func(reason wire.Reason) error { return (&wire.Error{Reason: reason, Message: "no"}).GRPCStatus().Err() }
+	no := func(reason peering.Reason) error {
+		return wire.Status(&peering.Error{Reason: reason, Message: "no"}).Err()
+	}
 	for name, tc := range map[string]struct {
 		p      *prover
 		id     peering.ClusterID
 		closed bool
-		reason wire.Reason
+		reason peering.Reason
 		says   string
 		// confirms is how many bytes of confirmation the other side gets, -1 for none.
 		confirms int
 	}{
-		"nobody listens":              {closed: true, reason: wire.ReasonPeerUnreachable, says: "refused", confirms: -1},
-		"another cluster answers":     {p: &prover{as: stranger, secret: right}, reason: wire.ReasonPeerIdentity, says: string(stranger.ID()), confirms: -1},
-		"its own ID":                  {id: home.ID(), closed: true, reason: wire.ReasonPeerIsSelf, says: "itself", confirms: -1},
-		"no such group there":         {p: &prover{as: office, refuseProve: no(wire.ReasonGroupUnknown)}, reason: wire.ReasonGroupUnknown, says: "no", confirms: -1},
-		"another secret there":        {p: &prover{as: office, secret: wrong}, reason: wire.ReasonGroupSecretMismatch, says: "group blue", confirms: 0},
-		"a confirmation of one bit":   {p: &prover{as: office, secret: right, change: func(r *ententev1.ProveResponse) { r.Confirmation[0] ^= 1 }}, reason: wire.ReasonGroupSecretMismatch, says: "differ", confirms: 0},
-		"no confirmation":             {p: &prover{as: office, secret: right, change: func(r *ententev1.ProveResponse) { r.Confirmation = nil }}, reason: wire.ReasonGroupSecretMismatch, says: "differ", confirms: 0},
-		"the identity for a share":    {p: &prover{as: office, secret: right, change: func(r *ententev1.ProveResponse) { r.Share = make([]byte, 32) }}, reason: wire.ReasonResponseInvalid, says: "share", confirms: -1},
-		"a share cut off":             {p: &prover{as: office, secret: right, change: func(r *ententev1.ProveResponse) { r.Share = r.Share[:31] }}, reason: wire.ReasonResponseInvalid, says: "share", confirms: -1},
-		"the roots of another":        {p: &prover{as: office, secret: right, change: func(r *ententev1.ProveResponse) { r.Cluster.Bundle = stranger.Identity().Bundle() }}, reason: wire.ReasonResponseInvalid, says: "breaks the protocol", confirms: -1},
-		"it refuses the confirmation": {p: &prover{as: office, secret: right, refuseConfirm: no(wire.ReasonGroupSecretMismatch)}, reason: wire.ReasonGroupSecretMismatch, says: "no", confirms: pake.ConfirmationLen},
-		"it was denied meanwhile":     {p: &prover{as: office, secret: right, refuseConfirm: no(wire.ReasonTrustDenied)}, reason: wire.ReasonTrustDenied, says: "no", confirms: pake.ConfirmationLen},
+		"nobody listens":              {closed: true, reason: peering.ReasonPeerUnreachable, says: "refused", confirms: -1},
+		"another cluster answers":     {p: &prover{as: stranger, secret: right}, reason: peering.ReasonPeerIdentity, says: string(stranger.ID()), confirms: -1},
+		"its own ID":                  {id: home.ID(), closed: true, reason: peering.ReasonPeerIsSelf, says: "itself", confirms: -1},
+		"no such group there":         {p: &prover{as: office, refuseProve: no(peering.ReasonGroupUnknown)}, reason: peering.ReasonGroupUnknown, says: "no", confirms: -1},
+		"another secret there":        {p: &prover{as: office, secret: wrong}, reason: peering.ReasonGroupSecretMismatch, says: "group blue", confirms: 0},
+		"a confirmation of one bit":   {p: &prover{as: office, secret: right, change: func(r *ententev1.ProveResponse) { r.Confirmation[0] ^= 1 }}, reason: peering.ReasonGroupSecretMismatch, says: "differ", confirms: 0},
+		"no confirmation":             {p: &prover{as: office, secret: right, change: func(r *ententev1.ProveResponse) { r.Confirmation = nil }}, reason: peering.ReasonGroupSecretMismatch, says: "differ", confirms: 0},
+		"the identity for a share":    {p: &prover{as: office, secret: right, change: func(r *ententev1.ProveResponse) { r.Share = make([]byte, 32) }}, reason: peering.ReasonResponseInvalid, says: "share", confirms: -1},
+		"a share cut off":             {p: &prover{as: office, secret: right, change: func(r *ententev1.ProveResponse) { r.Share = r.Share[:31] }}, reason: peering.ReasonResponseInvalid, says: "share", confirms: -1},
+		"the roots of another":        {p: &prover{as: office, secret: right, change: func(r *ententev1.ProveResponse) { r.Cluster.Bundle = stranger.Identity().Bundle() }}, reason: peering.ReasonResponseInvalid, says: "breaks the protocol", confirms: -1},
+		"it refuses the confirmation": {p: &prover{as: office, secret: right, refuseConfirm: no(peering.ReasonGroupSecretMismatch)}, reason: peering.ReasonGroupSecretMismatch, says: "no", confirms: pake.ConfirmationLen},
+		"it was denied meanwhile":     {p: &prover{as: office, secret: right, refuseConfirm: no(peering.ReasonTrustDenied)}, reason: peering.ReasonTrustDenied, says: "no", confirms: pake.ConfirmationLen},
 	} {
 		t.Run(name, func(t *testing.T) {
 			endpoint := closedPort(t)

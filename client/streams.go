@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc"
 	"k8s.io/client-go/util/exec"
 
-	"github.com/entente-dev/entente/gen/entente/v1"
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
@@ -121,7 +121,7 @@ func Exec(ctx context.Context, conn grpc.ClientConnInterface, contract string, p
 }
 
 func exitError(e *ententev1.ExecResponse_Exit) error {
-	switch message := wire.Text(e.GetMessage(), wire.MaxMessageLen); {
+	switch message := peering.Text(e.GetMessage(), peering.MaxMessageLen); {
 	case e.GetCode() != 0:
 		if message == "" {
 			message = fmt.Sprintf("command terminated with exit code %d", e.GetCode())

@@ -1,53 +1,19 @@
 package peering
 
 import (
-	"errors"
 	"fmt"
 	"time"
 )
 
-// Rejection is why an event does not apply.
-type Rejection string
-
-// The rejections.
-const (
-	// RejectedState: a contract in this state cannot take the event.
-	RejectedState Rejection = "state"
-	// RejectedClosed: the contract is over.
-	RejectedClosed Rejection = "closed"
-	// RejectedStale: the revision is not the one that comes next.
-	RejectedStale Rejection = "stale revision"
-	// RejectedMismatch: it is about another contract, offer or payload.
-	RejectedMismatch Rejection = "mismatch"
-	// RejectedInvalid: the event makes no sense.
-	RejectedInvalid Rejection = "invalid event"
-)
-
-// RejectedError says why an event left a contract as it was.
-type RejectedError struct {
-	Contract string
-	State    State
-	Why      Rejection
-	Detail   string
-}
-
-// Error implements error.
-func (e *RejectedError) Error() string {
-	return fmt.Sprintf("contract %s, %s: %s: %s", e.Contract, e.State, e.Why, e.Detail)
-}
-
-// IsRejected says whether err is a rejection for that reason.
-func IsRejected(err error, why Rejection) bool {
-	var r *RejectedError
-	return errors.As(err, &r) && r.Why == why
-}
-
-func (c Contract) reject(why Rejection, format string, args ...any) (Contract, error) {
-	return c, &RejectedError{Contract: c.ID, State: c.State, Why: why, Detail: fmt.Sprintf(format, args...)}
+// reject leaves the contract as it is, and says why: ReasonContractClosed where it is
+// over, ReasonRevisionStale where the revision is not the one that comes next, and
+// ReasonContractMismatch for all else.
+func (c Contract) reject(why Reason, format string, args ...any) (Contract, error) {
+	return c, Errorf(why, "contract %s, %s: %s", c.ID, c.State, fmt.Sprintf(format, args...))
 }
 
 // Apply returns the contract after an event. Every state has an answer to every
-// event; an event that cannot apply is a *RejectedError and changes nothing;
+// event; an event that cannot apply is an *Error and changes nothing;
 // applying one again changes nothing more. A closed contract stays closed.
 func (c Contract) Apply(e Event) (Contract, error) {
 	switch e := e.(type) {
@@ -62,32 +28,32 @@ func (c Contract) Apply(e Event) (Contract, error) {
 	case Drained:
 		return c.drained(e)
 	}
-	return c.reject(RejectedInvalid, "unknown event %T", e)
+	return c.reject(ReasonContractMismatch, "unknown event %T", e)
 }
 
 func (c Contract) countersigned(e Countersigned) (Contract, error) {
 	if e.Role != Consumer && e.Role != Provider {
-		return c.reject(RejectedInvalid, "a contract needs a role")
+		return c.reject(ReasonContractMismatch, "a contract needs a role")
 	}
 	if err := CheckContractID(e.Terms.ContractID); err != nil {
-		return c.reject(RejectedInvalid, "%v", err)
+		return c.reject(ReasonContractMismatch, "%v", err)
 	}
 	if c.State == Nothing {
 		if e.Terms.Revision == 0 {
-			return c.reject(RejectedStale, "the first revision is 1")
+			return c.reject(ReasonRevisionStale, "the first revision is 1")
 		}
 		// A provider keeps every contract until it is over, and then nothing of it.
 		if e.Role == Provider && e.Terms.Revision > 1 {
-			return c.reject(RejectedClosed, "this cluster holds no contract %s of which revision %d could be the next: it is over", e.Terms.ContractID, e.Terms.Revision)
+			return c.reject(ReasonContractClosed, "this cluster holds no contract %s of which revision %d could be the next: it is over", e.Terms.ContractID, e.Terms.Revision)
 		}
 		c = Contract{ID: e.Terms.ContractID, Role: e.Role, State: Active}
 		return c.adopt(e.Terms, e.Hash).tick(normTime(e.Now)), nil
 	}
 	if e.Terms.ContractID != c.ID || e.Role != c.Role {
-		return c.reject(RejectedMismatch, "the payload is of contract %s, in which this side is the %s", e.Terms.ContractID, e.Role)
+		return c.reject(ReasonContractMismatch, "the payload is of contract %s, in which this side is the %s", e.Terms.ContractID, e.Role)
 	}
 	if c.State == Closed {
-		return c.reject(RejectedClosed, "it is over")
+		return c.reject(ReasonContractClosed, "it is over")
 	}
 	if e.Hash == c.Hash {
 		return c, nil
@@ -95,10 +61,10 @@ func (c Contract) countersigned(e Countersigned) (Contract, error) {
 	// Both signatures prove that both agreed, so a side that missed a revision takes
 	// the one after it; what follows directly has to follow what is held here.
 	if e.Terms.Revision <= c.Revision {
-		return c.reject(RejectedStale, "revision %d does not follow revision %d", e.Terms.Revision, c.Revision)
+		return c.reject(ReasonRevisionStale, "revision %d does not follow revision %d", e.Terms.Revision, c.Revision)
 	}
 	if e.Terms.Revision == c.Revision+1 && e.Terms.Previous != c.Hash {
-		return c.reject(RejectedMismatch, "revision %d does not follow the revision %d that is held: its previous hash is another", e.Terms.Revision, c.Revision)
+		return c.reject(ReasonContractMismatch, "revision %d does not follow the revision %d that is held: its previous hash is another", e.Terms.Revision, c.Revision)
 	}
 	// A contract that drains goes on draining: that the other side signed before it
 	// knew changes what was agreed, not that it ends.
@@ -118,7 +84,7 @@ func (c Contract) tick(now time.Time) Contract {
 	switch c.State {
 	case Active:
 		if !now.Before(c.NotAfter) {
-			return c.drain(ReasonExpired, c.NotAfter.Add(ExpiryGrace)).tick(now)
+			return c.drain(EndedByExpiry, c.NotAfter.Add(ExpiryGrace)).tick(now)
 		}
 	case Draining:
 		if c.DrainUntil.IsZero() {
@@ -134,12 +100,12 @@ func (c Contract) tick(now time.Time) Contract {
 
 func (c Contract) terminate(e Terminate) (Contract, error) {
 	if e.By != Consumer && e.By != Provider || e.Mode != Drain && e.Mode != Now {
-		return c.reject(RejectedInvalid, "a termination needs a side and a mode")
+		return c.reject(ReasonContractMismatch, "a termination needs a side and a mode")
 	}
 	now, reason := normTime(e.Now), c.reasonBy(e.By)
 	switch c.State {
 	case Nothing:
-		return c.reject(RejectedState, "there is nothing to end")
+		return c.reject(ReasonContractMismatch, "there is nothing to end")
 	case Active:
 		if e.Mode == Now {
 			return c.close(reason, now), nil
@@ -183,11 +149,11 @@ func (c Contract) peerSaid(e PeerSaid) Contract {
 
 // reasonTold is why the other side ended a contract that is in force here. Close
 // to its end, that side's clock may only be ahead of this one's.
-func (c Contract) reasonTold(now time.Time) Reason {
+func (c Contract) reasonTold(now time.Time) EndReason {
 	if skew := min(ExpirySkew, c.NotAfter.Sub(c.NotBefore)/4); now.Before(c.NotAfter.Add(-skew)) {
-		return ReasonEndedByPeer
+		return EndedByPeer
 	}
-	return ReasonExpired
+	return EndedByExpiry
 }
 
 // toldDrain is when draining ends of which the other side said so.
@@ -207,14 +173,14 @@ func (c Contract) drained(e Drained) (Contract, error) {
 		return c, nil
 	case Nothing, Active:
 	}
-	return c.reject(RejectedState, "it is not draining")
+	return c.reject(ReasonContractMismatch, "it is not draining")
 }
 
-func (c Contract) reasonBy(by Role) Reason {
+func (c Contract) reasonBy(by Role) EndReason {
 	if by == c.Role {
-		return ReasonEndedHere
+		return EndedHere
 	}
-	return ReasonEndedByPeer
+	return EndedByPeer
 }
 
 // grace is how long draining takes that a side wanted to take that long.
@@ -239,13 +205,13 @@ func (c Contract) drainLimit(now time.Time, grace time.Duration) time.Time {
 	return normTime(until)
 }
 
-func (c Contract) drain(r Reason, until time.Time) Contract {
+func (c Contract) drain(r EndReason, until time.Time) Contract {
 	c.State, c.Reason, c.DrainUntil = Draining, r, normTime(until)
 	return c
 }
 
-func (c Contract) close(r Reason, at time.Time) Contract {
-	if r != NoReason {
+func (c Contract) close(r EndReason, at time.Time) Contract {
+	if r != NotEnded {
 		c.Reason = r
 	}
 	c.State, c.ClosedAt = Closed, normTime(at)

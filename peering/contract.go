@@ -73,58 +73,58 @@ func ParsePhase(s string) Phase {
 	return PhaseUnspecified
 }
 
-// Reason is why a contract drains or closed.
-type Reason uint8
+// EndReason is why a contract drains or closed.
+type EndReason uint8
 
 // The reasons.
 const (
-	NoReason Reason = iota
-	// ReasonExpired: it reached its end.
-	ReasonExpired
-	// ReasonEndedHere: this side ended it.
-	ReasonEndedHere
-	// ReasonEndedByPeer: the other side ended it.
-	ReasonEndedByPeer
+	NotEnded EndReason = iota
+	// EndedByExpiry: it reached its end.
+	EndedByExpiry
+	// EndedHere: this side ended it.
+	EndedHere
+	// EndedByPeer: the other side ended it.
+	EndedByPeer
 )
 
 // String says why, for people.
-func (r Reason) String() string {
+func (r EndReason) String() string {
 	switch r {
-	case NoReason:
+	case NotEnded:
 		return ""
-	case ReasonExpired:
+	case EndedByExpiry:
 		return "the contract reached its end"
-	case ReasonEndedHere:
+	case EndedHere:
 		return "this cluster ended the contract"
-	case ReasonEndedByPeer:
+	case EndedByPeer:
 		return "the peer ended the contract"
 	}
-	return fmt.Sprintf("Reason(%d)", uint8(r))
+	return fmt.Sprintf("EndReason(%d)", uint8(r))
 }
 
 // Name returns the reason's name in the Contract resource; empty for none.
-func (r Reason) Name() string {
+func (r EndReason) Name() string {
 	switch r {
-	case NoReason:
+	case NotEnded:
 		return ""
-	case ReasonExpired:
+	case EndedByExpiry:
 		return "Expired"
-	case ReasonEndedHere:
+	case EndedHere:
 		return "EndedHere"
-	case ReasonEndedByPeer:
+	case EndedByPeer:
 		return "EndedByPeer"
 	}
 	return ""
 }
 
-// ParseReason reads what Name wrote; anything else is NoReason.
-func ParseReason(s string) Reason {
-	for _, r := range []Reason{ReasonExpired, ReasonEndedHere, ReasonEndedByPeer} {
+// ParseEndReason reads what Name wrote; anything else is NotEnded.
+func ParseEndReason(s string) EndReason {
+	for _, r := range []EndReason{EndedByExpiry, EndedHere, EndedByPeer} {
 		if r.Name() == s {
 			return r
 		}
 	}
-	return NoReason
+	return NotEnded
 }
 
 // Contract is one side's copy of a contract. It is a comparable value; times are
@@ -148,7 +148,7 @@ type Contract struct {
 	// contract that was restored: the next Tick sets it anew.
 	DrainUntil time.Time
 	// Reason is why it drains or closed.
-	Reason Reason
+	Reason EndReason
 	// ClosedAt is when it closed.
 	ClosedAt time.Time
 }
@@ -229,7 +229,7 @@ func (c Contract) Wants() Wants {
 type Stored struct {
 	// Phase counts as Active if it says nothing.
 	Phase      Phase
-	Reason     Reason
+	Reason     EndReason
 	DrainUntil time.Time
 	ClosedAt   time.Time
 }

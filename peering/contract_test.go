@@ -94,36 +94,36 @@ func TestAllStatesAndEvents(t *testing.T) {
 		// What becomes of a contract that is Nothing, Active, Draining, Closed.
 		want [4]string
 	}{
-		{"both signed", agreed(Consumer, terms1, hash1, now), [4]string{"Active", stay, stay, refuse + "closed"}},
-		{"both signed other terms", agreed(Consumer, terms1b, hash1b, now), [4]string{"Active", refuse + "stale revision", refuse + "stale revision", refuse + "closed"}},
-		{"both signed the next revision", agreed(Consumer, terms2, hash2, now), [4]string{"Active", "revision 2", "revision 2", refuse + "closed"}},
-		{"both signed what follows another first revision", agreed(Consumer, Terms{ContractID: "c", Revision: 2, Previous: hash1b, NotBefore: begins, NotAfter: ends2}, Hash{8}, now), [4]string{"Active", refuse + "mismatch", refuse + "mismatch", refuse + "closed"}},
-		{"both signed a revision that skips one", agreed(Consumer, terms3, hash3, now), [4]string{"Active", "revision 3", "revision 3", refuse + "closed"}},
-		{"both signed a later revision of what the provider holds no more", agreed(Provider, terms2, hash2, now), [4]string{refuse + "closed", refuse + "mismatch", refuse + "mismatch", refuse + "mismatch"}},
-		{"both signed revision 0", agreed(Consumer, Terms{ContractID: "c", Revision: 0}, Hash{8}, now), [4]string{refuse + "stale revision", refuse + "stale revision", refuse + "stale revision", refuse + "closed"}},
-		{"both signed another contract", agreed(Consumer, foreign, Hash{9}, now), [4]string{"Active", refuse + "mismatch", refuse + "mismatch", refuse + "mismatch"}},
-		{"both signed, in the other role", agreed(Provider, terms1, hash1, now), [4]string{"Active", refuse + "mismatch", refuse + "mismatch", refuse + "mismatch"}},
-		{"both signed, in no role", agreed(0, terms1, hash1, now), [4]string{refuse + "invalid event", refuse + "invalid event", refuse + "invalid event", refuse + "invalid event"}},
-		{"both signed, without an ID", agreed(Consumer, Terms{Revision: 1}, hash1, now), [4]string{refuse + "invalid event", refuse + "invalid event", refuse + "invalid event", refuse + "invalid event"}},
-		{"both signed what is over", agreed(Consumer, terms1, hash1, ends), [4]string{"Draining", stay, stay, refuse + "closed"}},
-		{"both signed what begins later", agreed(Consumer, terms1, hash1, t0), [4]string{"Active", stay, stay, refuse + "closed"}},
+		{"both signed", agreed(Consumer, terms1, hash1, now), [4]string{"Active", stay, stay, refuse + "CONTRACT_CLOSED"}},
+		{"both signed other terms", agreed(Consumer, terms1b, hash1b, now), [4]string{"Active", refuse + "REVISION_STALE", refuse + "REVISION_STALE", refuse + "CONTRACT_CLOSED"}},
+		{"both signed the next revision", agreed(Consumer, terms2, hash2, now), [4]string{"Active", "revision 2", "revision 2", refuse + "CONTRACT_CLOSED"}},
+		{"both signed what follows another first revision", agreed(Consumer, Terms{ContractID: "c", Revision: 2, Previous: hash1b, NotBefore: begins, NotAfter: ends2}, Hash{8}, now), [4]string{"Active", refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_CLOSED"}},
+		{"both signed a revision that skips one", agreed(Consumer, terms3, hash3, now), [4]string{"Active", "revision 3", "revision 3", refuse + "CONTRACT_CLOSED"}},
+		{"both signed a later revision of what the provider holds no more", agreed(Provider, terms2, hash2, now), [4]string{refuse + "CONTRACT_CLOSED", refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_MISMATCH"}},
+		{"both signed revision 0", agreed(Consumer, Terms{ContractID: "c", Revision: 0}, Hash{8}, now), [4]string{refuse + "REVISION_STALE", refuse + "REVISION_STALE", refuse + "REVISION_STALE", refuse + "CONTRACT_CLOSED"}},
+		{"both signed another contract", agreed(Consumer, foreign, Hash{9}, now), [4]string{"Active", refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_MISMATCH"}},
+		{"both signed, in the other role", agreed(Provider, terms1, hash1, now), [4]string{"Active", refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_MISMATCH"}},
+		{"both signed, in no role", agreed(0, terms1, hash1, now), [4]string{refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_MISMATCH"}},
+		{"both signed, without an ID", agreed(Consumer, Terms{Revision: 1}, hash1, now), [4]string{refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_MISMATCH"}},
+		{"both signed what is over", agreed(Consumer, terms1, hash1, ends), [4]string{"Draining", stay, stay, refuse + "CONTRACT_CLOSED"}},
+		{"both signed what begins later", agreed(Consumer, terms1, hash1, t0), [4]string{"Active", stay, stay, refuse + "CONTRACT_CLOSED"}},
 		{"time passes", Tick{t0}, [4]string{stay, stay, stay, stay}},
 		{"draining takes too long", Tick{begins.Add(10 * time.Minute)}, [4]string{stay, stay, "Closed", stay}},
 		{"the contract ends", Tick{ends}, [4]string{stay, "Draining", "Closed", stay}},
 		{"long after the end", Tick{over2}, [4]string{stay, "Closed", "Closed", stay}},
-		{"this side drains", Terminate{By: Consumer, Mode: Drain, Now: now}, [4]string{refuse + "state", "Draining", stay, stay}},
-		{"this side ends it at once", Terminate{By: Consumer, Mode: Now, Now: now}, [4]string{refuse + "state", "Closed", "Closed", stay}},
-		{"the peer drains", Terminate{By: Provider, Mode: Drain, Now: now}, [4]string{refuse + "state", "Draining", stay, stay}},
-		{"the peer ends it at once", Terminate{By: Provider, Mode: Now, Now: now}, [4]string{refuse + "state", "Closed", "Closed", stay}},
-		{"a termination that makes no sense", Terminate{}, [4]string{refuse + "invalid event", refuse + "invalid event", refuse + "invalid event", refuse + "invalid event"}},
+		{"this side drains", Terminate{By: Consumer, Mode: Drain, Now: now}, [4]string{refuse + "CONTRACT_MISMATCH", "Draining", stay, stay}},
+		{"this side ends it at once", Terminate{By: Consumer, Mode: Now, Now: now}, [4]string{refuse + "CONTRACT_MISMATCH", "Closed", "Closed", stay}},
+		{"the peer drains", Terminate{By: Provider, Mode: Drain, Now: now}, [4]string{refuse + "CONTRACT_MISMATCH", "Draining", stay, stay}},
+		{"the peer ends it at once", Terminate{By: Provider, Mode: Now, Now: now}, [4]string{refuse + "CONTRACT_MISMATCH", "Closed", "Closed", stay}},
+		{"a termination that makes no sense", Terminate{}, [4]string{refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_MISMATCH"}},
 		{"the peer says nothing", PeerSaid{Now: now}, [4]string{stay, stay, stay, stay}},
 		{"the peer says it is active", PeerSaid{Revision: 1, Phase: PhaseActive, Now: now}, [4]string{stay, stay, stay, stay}},
 		{"the peer says it drains", PeerSaid{Revision: 1, Phase: PhaseDraining, Now: now}, [4]string{stay, "Draining", stay, stay}},
 		{"the peer says until when it drains", PeerSaid{Revision: 1, Phase: PhaseDraining, DrainUntil: soon, Now: now}, [4]string{stay, "Draining", stay, stay}},
 		{"the peer says that it drains until earlier", PeerSaid{Revision: 1, Phase: PhaseDraining, DrainUntil: begins.Add(5 * time.Minute), Now: now}, [4]string{stay, "Draining", "drains until earlier", stay}},
 		{"the peer said long ago that it is closed", PeerSaid{Phase: PhaseClosed, Now: now}, [4]string{stay, "Closed", "Closed", stay}},
-		{"nothing runs any more", Drained{now}, [4]string{refuse + "state", refuse + "state", "Closed", stay}},
-		{"no event", nil, [4]string{refuse + "invalid event", refuse + "invalid event", refuse + "invalid event", refuse + "invalid event"}},
+		{"nothing runs any more", Drained{now}, [4]string{refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_MISMATCH", "Closed", stay}},
+		{"no event", nil, [4]string{refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_MISMATCH", refuse + "CONTRACT_MISMATCH"}},
 	}
 	states := inState(t, Consumer)
 	for _, row := range rows {
@@ -131,11 +131,11 @@ func TestAllStatesAndEvents(t *testing.T) {
 			t.Run(row.name+" to "+s.String(), func(t *testing.T) {
 				c := states[s]
 				got, err := c.Apply(row.event)
-				var r *RejectedError
+				var r *Error
 				what := got.State.String()
 				switch {
 				case errors.As(err, &r):
-					what = refuse + string(r.Why)
+					what = refuse + string(r.Reason)
 					if got != c {
 						t.Errorf("a refusal changed the contract to %+v", got)
 					}
@@ -168,7 +168,7 @@ func TestEveryReachableValue(t *testing.T) {
 			c := todo[len(todo)-1]
 			todo = todo[:len(todo)-1]
 			checkValue(t, c)
-			if (c.State >= Draining) == (c.Reason == NoReason) {
+			if (c.State >= Draining) == (c.Reason == NotEnded) {
 				t.Fatalf("%s without a reason, or a reason too many: %+v", c.State, c)
 			}
 			for _, e := range all {
@@ -189,7 +189,7 @@ func TestEveryReachableValue(t *testing.T) {
 
 func checkStep(t testing.TB, c Contract, e Event, next Contract, err error) {
 	t.Helper()
-	var r *RejectedError
+	var r *Error
 	if err != nil && (!errors.As(err, &r) || next != c) {
 		t.Fatalf("%+v, %T%+v: %+v, %v", c, e, e, next, err)
 	}
@@ -257,7 +257,7 @@ func checkValue(t testing.TB, c Contract) {
 func TestExpiredContractDrains(t *testing.T) {
 	c := inState(t, Provider)[Active]
 	c = apply(t, c, Tick{ends})
-	if c.State != Draining || c.Reason != ReasonExpired || c.Deadline() != over {
+	if c.State != Draining || c.Reason != EndedByExpiry || c.Deadline() != over {
 		t.Errorf("%+v", c)
 	}
 	if c = apply(t, c, Tick{over}); c.State != Closed || c.ClosedAt != over {
@@ -368,11 +368,11 @@ func TestClockAheadIsNoTermination(t *testing.T) {
 	c := inState(t, Consumer)[Active]
 	for _, tt := range []struct {
 		now  time.Time
-		want Reason
+		want EndReason
 	}{
-		{ends.Add(-ExpirySkew - time.Second), ReasonEndedByPeer},
-		{ends.Add(-ExpirySkew), ReasonExpired},
-		{ends.Add(-time.Second), ReasonExpired},
+		{ends.Add(-ExpirySkew - time.Second), EndedByPeer},
+		{ends.Add(-ExpirySkew), EndedByExpiry},
+		{ends.Add(-time.Second), EndedByExpiry},
 	} {
 		for _, p := range []Phase{PhaseDraining, PhaseClosed} {
 			if got := apply(t, c, PeerSaid{Phase: p, DrainUntil: over, Now: tt.now}); got.Reason != tt.want {
@@ -382,7 +382,7 @@ func TestClockAheadIsNoTermination(t *testing.T) {
 	}
 	short := c
 	short.NotBefore, short.NotAfter = ends.Add(-time.Minute), ends
-	if got := apply(t, short, PeerSaid{Phase: PhaseClosed, Now: ends.Add(-20 * time.Second)}); got.Reason != ReasonEndedByPeer {
+	if got := apply(t, short, PeerSaid{Phase: PhaseClosed, Now: ends.Add(-20 * time.Second)}); got.Reason != EndedByPeer {
 		t.Errorf("a contract of a minute, 20 s before its end: %s", got.Reason.Name())
 	}
 }
@@ -425,23 +425,23 @@ func TestRestoredContractGoesOn(t *testing.T) {
 }
 
 func TestReasonsSurviveText(t *testing.T) {
-	for _, r := range []Reason{NoReason, ReasonExpired, ReasonEndedHere, ReasonEndedByPeer} {
-		if ParseReason(r.Name()) != r {
+	for _, r := range []EndReason{NotEnded, EndedByExpiry, EndedHere, EndedByPeer} {
+		if ParseEndReason(r.Name()) != r {
 			t.Errorf("%q", r.Name())
 		}
 	}
-	if ParseReason("Bored") != NoReason || Reason(9).Name() != "" {
+	if ParseEndReason("Bored") != NotEnded || EndReason(9).Name() != "" {
 		t.Error("an unknown reason says something")
 	}
 }
 
 func TestRejectionsSayWhy(t *testing.T) {
 	_, err := inState(t, Consumer)[Closed].Apply(agreed(Consumer, terms1, hash1, t0))
-	if !IsRejected(err, RejectedClosed) || IsRejected(err, RejectedStale) || IsRejected(nil, RejectedClosed) || !strings.Contains(err.Error(), "contract c, Closed") {
+	if ReasonOf(err) != ReasonContractClosed || !strings.Contains(err.Error(), "contract c, Closed") {
 		t.Errorf("got %v", err)
 	}
-	for r := NoReason; r <= ReasonEndedByPeer; r++ {
-		if (r == NoReason) != (r.String() == "") {
+	for r := NotEnded; r <= EndedByPeer; r++ {
+		if (r == NotEnded) != (r.String() == "") {
 			t.Errorf("%s says %q", r.Name(), r)
 		}
 	}

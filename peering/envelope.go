@@ -31,20 +31,13 @@ type Signature struct {
 	Sig   []byte
 }
 
-// SignatureError says that an envelope is not signed as it has to be.
-type SignatureError struct {
-	// Signer is whose signature it is about; empty if it is about the envelope.
-	Signer ClusterID
-	// Problem is what is wrong.
-	Problem string
-}
-
-// Error implements error.
-func (e *SignatureError) Error() string {
-	if e.Signer == "" {
-		return "envelope: " + e.Problem
+// badSignature says that an envelope is not signed as it has to be; signer is whose
+// signature it is about, empty if it is about the envelope.
+func badSignature(signer ClusterID, problem string) *Error {
+	if signer == "" {
+		return Errorf(ReasonSignatureInvalid, "envelope: %s", problem)
 	}
-	return fmt.Sprintf("signature of %s: %s", e.Signer, e.Problem)
+	return Errorf(ReasonSignatureInvalid, "signature of %s: %s", signer, problem)
 }
 
 // PAE returns DSSE's pre-authentication encoding, the bytes that are signed.
@@ -89,7 +82,7 @@ func (e Envelope) Sign(rand io.Reader, id ClusterID, signer crypto.Signer) (Enve
 // and terms are understood, both keys are those behind the IDs, and there is
 // exactly one signature by each party, valid, and no other. It needs nothing
 // besides the envelope; compare the two IDs with those that you expect. What is
-// wrong with the signatures is a *SignatureError.
+// wrong with the signatures is an *Error with ReasonSignatureInvalid.
 func (e Envelope) Verify() (Terms, error) {
 	return e.verify(Consumer, Provider)
 }
@@ -102,23 +95,23 @@ func (e Envelope) VerifyConsumer() (Terms, error) {
 
 func (e Envelope) verify(signers ...Role) (Terms, error) {
 	if e.PayloadType != PayloadType {
-		return Terms{}, &SignatureError{Problem: "unknown payload type"}
+		return Terms{}, badSignature("", "unknown payload type")
 	}
 	t, err := ParseTerms(e.Payload)
 	if err != nil {
 		return Terms{}, err
 	}
 	if len(e.Signatures) > MaxSignatures {
-		return Terms{}, &SignatureError{Problem: "too many signatures"}
+		return Terms{}, badSignature("", "too many signatures")
 	}
 	seen := map[ClusterID]bool{}
 	for _, s := range e.Signatures {
 		role, ok := t.RoleOf(s.KeyID)
 		if !ok || !slices.Contains(signers, role) {
-			return Terms{}, &SignatureError{Signer: s.KeyID, Problem: "not asked for"}
+			return Terms{}, badSignature(s.KeyID, "not asked for")
 		}
 		if seen[s.KeyID] {
-			return Terms{}, &SignatureError{Signer: s.KeyID, Problem: "there are two"}
+			return Terms{}, badSignature(s.KeyID, "there are two")
 		}
 		seen[s.KeyID] = true
 		key, err := t.Party(role).Key()
@@ -126,12 +119,12 @@ func (e Envelope) verify(signers ...Role) (Terms, error) {
 			return Terms{}, err
 		}
 		if !e.signedBy(s.Sig, key) {
-			return Terms{}, &SignatureError{Signer: s.KeyID, Problem: wrongSignature}
+			return Terms{}, badSignature(s.KeyID, wrongSignature)
 		}
 	}
 	for _, role := range signers {
 		if id := t.Party(role).ID; !seen[id] {
-			return Terms{}, &SignatureError{Signer: id, Problem: "missing (" + role.String() + ")"}
+			return Terms{}, badSignature(id, "missing ("+role.String()+")")
 		}
 	}
 	return t, nil

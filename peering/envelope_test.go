@@ -8,7 +8,6 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -213,8 +212,7 @@ func TestVerifyRefuses(t *testing.T) {
 	if _, err := NewEnvelope(forged); err == nil {
 		t.Error("terms with another's key under the consumer's ID were written")
 	}
-	var wrong *SignatureError
-	if _, err := unsigned.Verify(); !errors.As(err, &wrong) || wrong.Signer != consumer.party.ID {
+	if _, err := unsigned.Verify(); ReasonOf(err) != ReasonSignatureInvalid || !strings.Contains(err.Error(), string(consumer.party.ID)) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -86,3 +86,46 @@ const (
 	// MaxOvercommit is the most percent of what is free that count as free.
 	MaxOvercommit = 1000
 )
+
+// Limits of what two clusters say to each other. They equal the constraints of the
+// proto where that has one.
+const (
+	// MaxCapabilities is how many capabilities a peer may name, of
+	// MaxCapabilityLen bytes each.
+	MaxCapabilities  = 64
+	MaxCapabilityLen = 64
+	// MaxGateways is how many gateways a peer may have.
+	MaxGateways = 64
+	// MaxPrefixes is how many pod prefixes, and as many aliases, a peer may have.
+	MaxPrefixes = 16
+	// MaxContracts is how many contracts a peer may report.
+	MaxContracts = 256
+	// MaxStorageClasses and MaxArchitectures is how many of each an offer may have.
+	MaxStorageClasses = 64
+	MaxArchitectures  = 16
+	// MaxServices is how many services an offer may have, MaxServicePorts how many
+	// ports each, and MaxServicesSize how large they may be in all, in bytes: each
+	// service and each port counts serviceSize, and besides what is written in it.
+	MaxServices     = 256
+	MaxServicePorts = 64
+	MaxServicesSize = 64 << 10
+	serviceSize     = 64
+	// MaxAppProtocolLen is the longest name of an application's protocol: a DNS name,
+	// a slash and a label.
+	MaxAppProtocolLen = 253 + 1 + 63
+	// MaxMessageLen is the longest text for people, in bytes; more is cut.
+	MaxMessageLen = 1024
+	// MaxNameLen is the longest cluster name.
+	MaxNameLen = 63
+	// MaxNodeNameLen is the longest name of a node.
+	MaxNodeNameLen = 253
+	// MaxDuration is the longest duration that anything may last: ten years. It
+	// keeps arithmetic with times far from overflow.
+	MaxDuration = 10 * 365 * 24 * time.Hour
+	// MaxReasonLen is the longest reason of an error (AIP-193).
+	MaxReasonLen = 63
+	// MaxErrorMetadata is how many facts an error from outside may carry.
+	MaxErrorMetadata = 16
+	// MaxRetryAfter is the longest pause that an error from outside can ask for.
+	MaxRetryAfter = time.Hour
+)

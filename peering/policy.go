@@ -137,43 +137,15 @@ type Grant struct {
 	StorageClasses []string
 }
 
-// GrantReason is why nothing is granted; reasons are part of the protocol.
-type GrantReason string
-
-// The reasons.
-const (
-	// GrantPolicyRefused: the policy gives less than was asked, or nothing.
-	GrantPolicyRefused GrantReason = "POLICY_REFUSED"
-	// GrantPending: an administrator has to approve first.
-	GrantPending GrantReason = "POLICY_PENDING"
-	// GrantPrice: it costs more than the ask allows.
-	GrantPrice GrantReason = "PRICE_ABOVE_CEILING"
-	// GrantCapacityExhausted: the policy would give it, but it is not free now.
-	GrantCapacityExhausted GrantReason = "CAPACITY_EXHAUSTED"
-	// GrantInvalid: the request makes no sense.
-	GrantInvalid GrantReason = "REQUEST_INVALID"
-)
-
-// GrantError says why nothing is granted.
-type GrantError struct {
-	Reason GrantReason
-	// Resource is the one that it failed for; empty if for none in particular.
-	Resource string
-	Message  string
-}
-
-// Error implements error.
-func (e *GrantError) Error() string { return e.Message }
-
 // Decide decides what to lend: what was asked for, if every ceiling allows it,
-// and else nothing, with a *GrantError. An ask that names no resources gets as
+// and else nothing, with an *Error. An ask that names no resources gets as
 // much of each as the ceilings allow; if that costs more than its price ceiling,
 // nothing. Every grant has a number of pods: an ask that names resources but no
 // pods gets the share of the pods that it takes of the rest (podsFor). Resources
 // other than cpu come in whole units.
 func Decide(ask Ask, p Policy, have Capacity) (Grant, error) {
 	if p.Accept != Automatic && p.Accept != AfterApproval {
-		return Grant{}, refuse(GrantPolicyRefused, "", "policy %q lends nothing to this peer", p.Name)
+		return Grant{}, refuse(ReasonPolicyRefused, "", "policy %q lends nothing to this peer", p.Name)
 	}
 	if err := checkAsk(ask); err != nil {
 		return Grant{}, err
@@ -213,19 +185,25 @@ func Decide(ask Ask, p Policy, have Capacity) (Grant, error) {
 		return Grant{}, err
 	}
 	if p.Accept == AfterApproval && !p.Approved {
-		return Grant{}, refuse(GrantPending, "", "policy %q lends to this peer after an administrator of the provider approved the request", p.Name)
+		return Grant{}, refuse(ReasonPolicyPending, "", "policy %q lends to this peer after an administrator of the provider approved the request", p.Name)
 	}
 	return g, nil
 }
 
-func refuse(why GrantReason, resource, format string, args ...any) *GrantError {
-	return &GrantError{Reason: why, Resource: resource, Message: fmt.Sprintf(format, args...)}
+// refuse says why nothing is granted; resource is the one that it failed for, empty if
+// none in particular.
+func refuse(why Reason, resource, format string, args ...any) *Error {
+	e := Errorf(why, format, args...)
+	if resource != "" {
+		e.Metadata = map[string]string{ResourceKey: resource}
+	}
+	return e
 }
 
 // checkFeatures checks what is had or not, whatever is free.
 func checkFeatures(ask Ask, p Policy, have Capacity) error {
 	if ask.Network && !p.Network {
-		return refuse(GrantPolicyRefused, "", "policy %q allows no tunnel", p.Name)
+		return refuse(ReasonPolicyRefused, "", "policy %q allows no tunnel", p.Name)
 	}
 	if err := p.CheckNodes(ask.NodeSelector); err != nil {
 		return err
@@ -239,22 +217,22 @@ func checkFeatures(ask Ask, p Policy, have Capacity) error {
 	} {
 		for _, class := range kind.want {
 			if !slices.Contains(kind.may, class) {
-				return refuse(GrantPolicyRefused, "", "policy %q gives this peer no %s %s", p.Name, kind.name, class)
+				return refuse(ReasonPolicyRefused, "", "policy %q gives this peer no %s %s", p.Name, kind.name, class)
 			}
 			if !slices.Contains(kind.exists, class) {
-				return refuse(GrantPolicyRefused, "", "the provider has no %s %s", kind.name, class)
+				return refuse(ReasonPolicyRefused, "", "the provider has no %s %s", kind.name, class)
 			}
 		}
 	}
 	return nil
 }
 
-// CheckNodes checks that a peer may choose nodes by these labels: a *GrantError says
+// CheckNodes checks that a peer may choose nodes by these labels: an *Error says
 // by which not. It asks nothing about what nodes there are.
 func (p Policy) CheckNodes(selector map[string]string) error {
 	for _, key := range slices.Sorted(maps.Keys(selector)) {
 		if !slices.Contains(p.NodeSelectorKeys, key) {
-			return refuse(GrantPolicyRefused, "", "policy %q lets this peer choose no nodes by the label %s", p.Name, key)
+			return refuse(ReasonPolicyRefused, "", "policy %q lets this peer choose no nodes by the label %s", p.Name, key)
 		}
 	}
 	return nil
@@ -266,7 +244,7 @@ func grantDuration(ask Ask, p Policy) (time.Duration, error) {
 		d = ask.Duration
 	}
 	if d = min(d, MaxContractLife).Truncate(time.Second); d < time.Second {
-		return 0, refuse(GrantInvalid, "", "neither the request nor the policy says for how long")
+		return 0, refuse(ReasonRequestInvalid, "", "neither the request nor the policy says for how long")
 	}
 	return d, nil
 }
@@ -281,24 +259,24 @@ func statementPeriod(d time.Duration) time.Duration {
 // checkPrice checks that a grant costs no more than was asked for.
 func checkPrice(ask Ask, g Grant) error {
 	if err := g.Price.Check(); err != nil {
-		return refuse(GrantPolicyRefused, "", "the provider's policy has prices that make no sense: %v", err)
+		return refuse(ReasonPolicyRefused, "", "the provider's policy has prices that make no sense: %v", err)
 	}
 	hourly, err := g.Price.Hourly(g.Resources)
 	if err != nil {
-		return refuse(GrantPolicyRefused, "", "%v", err)
+		return refuse(ReasonPolicyRefused, "", "%v", err)
 	}
 	switch ceiling := ask.PriceCeiling; {
 	case ceiling.IsNone() || hourly.Amount.IsZero():
 	case hourly.Currency != ceiling.Currency:
-		return refuse(GrantPrice, "", "it costs %s an hour, and the ceiling is %s: they are of two currencies", hourly, ceiling)
+		return refuse(ReasonPriceAboveCeiling, "", "it costs %s an hour, and the ceiling is %s: they are of two currencies", hourly, ceiling)
 	case hourly.Amount.Cmp(ceiling.Amount) > 0:
-		return refuse(GrantPrice, "", "it costs %s an hour, more than the ceiling of %s", hourly, ceiling)
+		return refuse(ReasonPriceAboveCeiling, "", "it costs %s an hour, more than the ceiling of %s", hourly, ceiling)
 	}
 	return nil
 }
 
 func checkAsk(ask Ask) error {
-	invalid := func(err error) error { return refuse(GrantInvalid, "", "%v", err) }
+	invalid := func(err error) error { return refuse(ReasonRequestInvalid, "", "%v", err) }
 	if err := checkRequestID(ask.RequestID); err != nil {
 		return invalid(err)
 	}
@@ -312,21 +290,21 @@ func checkAsk(ask Ask) error {
 		most-- // the grant has them
 	}
 	if len(ask.Resources) > most {
-		return refuse(GrantInvalid, "", "%d resources besides pods, more than %d", len(ask.Resources), MaxResources-1)
+		return refuse(ReasonRequestInvalid, "", "%d resources besides pods, more than %d", len(ask.Resources), MaxResources-1)
 	}
 	if ask.Duration < 0 {
-		return refuse(GrantInvalid, "", "duration is below zero")
+		return refuse(ReasonRequestInvalid, "", "duration is below zero")
 	}
 	for _, name := range ask.Resources.Names() {
 		if err := checkResourceName(name); err != nil {
 			return invalid(err)
 		}
 		if !Fractional(name) && !ask.Resources[name].IsWhole() {
-			return refuse(GrantInvalid, name, "%s %s is not a whole number", name, ask.Resources[name])
+			return refuse(ReasonRequestInvalid, name, "%s %s is not a whole number", name, ask.Resources[name])
 		}
 	}
 	if err := ask.PriceCeiling.Check(); err != nil {
-		return refuse(GrantInvalid, "", "price ceiling: %v", err)
+		return refuse(ReasonRequestInvalid, "", "price ceiling: %v", err)
 	}
 	for _, err := range []error{CheckNodeSelector(ask.NodeSelector), CheckClasses(ask.RuntimeClasses), CheckClasses(ask.StorageClasses)} {
 		if err != nil {
@@ -451,22 +429,22 @@ func podShare(asked Resources, of func(name string) Quantity) int64 {
 
 // refuse says why a bound allows no more.
 func (b bound) refuse(name string, want Quantity, p Policy) error {
-	say := func(why GrantReason, format string, args ...any) error {
+	say := func(why Reason, format string, args ...any) error {
 		return refuse(why, name, "asked for %s, and "+format, append([]any{amount(name, want)}, args...)...)
 	}
 	left := lendable(name, b.left())
 	switch b.by {
 	case BoundCeiling:
-		return say(GrantPolicyRefused, "policy %q gives this peer at most %s, of which it holds %s", p.Name, amount(name, b.limit), amount(name, b.held))
+		return say(ReasonPolicyRefused, "policy %q gives this peer at most %s, of which it holds %s", p.Name, amount(name, b.limit), amount(name, b.held))
 	case BoundTotal:
 		if b.fixed && want.Cmp(b.limit) > 0 {
-			return say(GrantPolicyRefused, "policy %q gives all peers together at most %s", p.Name, amount(name, b.limit))
+			return say(ReasonPolicyRefused, "policy %q gives all peers together at most %s", p.Name, amount(name, b.limit))
 		}
-		return say(GrantCapacityExhausted, "policy %q gives all peers together at most %s, of which %s is left now", p.Name, amount(name, b.limit), amount(name, left))
+		return say(ReasonCapacityExhausted, "policy %q gives all peers together at most %s, of which %s is left now", p.Name, amount(name, b.limit), amount(name, left))
 	case BoundPercent:
-		return say(GrantCapacityExhausted, "policy %q gives this peer %d%% of what is free, of which %s is left now", p.Name, p.PercentOfFree, amount(name, left))
+		return say(ReasonCapacityExhausted, "policy %q gives this peer %d%% of what is free, of which %s is left now", p.Name, p.PercentOfFree, amount(name, left))
 	}
-	return say(GrantCapacityExhausted, "only %s is free", amount(name, left))
+	return say(ReasonCapacityExhausted, "only %s is free", amount(name, left))
 }
 
 // amount is an amount with the name of its resource, for people: cpu 960m,
@@ -490,11 +468,11 @@ func grantAll(p Policy, have Capacity) (Resources, error) {
 	// Without one of these no pod can run, so there is nothing to offer.
 	for _, name := range []string{"cpu", "memory", Pods} {
 		if _, offered := have.Free[name]; (offered || name == Pods) && got[name].IsZero() {
-			return nil, refuse(GrantCapacityExhausted, name, "%s: nothing is left to lend under policy %q", name, p.Name)
+			return nil, refuse(ReasonCapacityExhausted, name, "%s: nothing is left to lend under policy %q", name, p.Name)
 		}
 	}
 	if len(got) == 0 {
-		return nil, refuse(GrantCapacityExhausted, "", "nothing is left to lend under policy %q", p.Name)
+		return nil, refuse(ReasonCapacityExhausted, "", "nothing is left to lend under policy %q", p.Name)
 	}
 	return got, nil
 }
@@ -643,4 +621,18 @@ func distance(c Candidate) time.Duration {
 		return math.MaxInt64
 	}
 	return c.RoundTrip
+}
+
+// PolicyTest is what a peer would be answered, and why.
+type PolicyTest struct {
+	// Policy is the name of the PeeringPolicy that decides; empty if none selects
+	// the peer.
+	Policy string
+	// Advertisement is what would be offered; nil if nothing.
+	Advertisement *Advertisement
+	// Reason is why nothing, as the peer would be told.
+	Reason Reason
+	// Message is for the provider's own people: why nothing, and which ceiling
+	// bounds which resource.
+	Message string
 }

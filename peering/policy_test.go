@@ -67,7 +67,7 @@ func TestDecide(t *testing.T) {
 		policy peering.Policy
 		have   peering.Capacity
 		want   string
-		reason peering.GrantReason
+		reason peering.Reason
 	}{
 		{"what was asked for", ask("cpu", "3500m", "memory", "8Gi"), half, peering.Capacity{Free: free}, "cpu=3500m, memory=8Gi, pods=50", ""},
 		{"as much as there may be, whole where it has to be", ask(), half, peering.Capacity{Free: free}, "cpu=3500m, memory=8Gi, nvidia.com/gpu=1, pods=50", ""},
@@ -82,61 +82,61 @@ func TestDecide(t *testing.T) {
 		{"of the pods of a ceiling the share that it takes of the rest", ask("cpu", "1"), eight, peering.Capacity{Free: resources(t, "cpu", "12", "pods", "1000"), Lent: resources(t, "cpu", "2", "pods", "24"), LentToPeer: resources(t, "cpu", "2", "pods", "24")}, "cpu=1, pods=12", ""},
 		{"a share of the pods that others leave", ask("cpu", "1"), half, peering.Capacity{Free: resources(t, "cpu", "8", "pods", "100"), Lent: resources(t, "cpu", "4", "pods", "92")}, "cpu=1, pods=2", ""},
 		{"fewer pods than by default", ask("cpu", "1", "pods", "7"), half, peering.Capacity{Free: free}, "cpu=1, pods=7", ""},
-		{"no pod is left of the ceiling", ask("cpu", "1"), fewPods, peering.Capacity{Free: free, LentToPeer: resources(t, "pods", "20")}, "", peering.GrantPolicyRefused},
-		{"no pod is free", ask("cpu", "1"), half, peering.Capacity{Free: free, Lent: resources(t, "pods", "101")}, "", peering.GrantCapacityExhausted},
-		{"all there is, where no pod is", ask(), half, peering.Capacity{Free: resources(t, "cpu", "7", "memory", "16Gi")}, "", peering.GrantCapacityExhausted},
-		{"others hold what is free", ask("cpu", "1"), half, peering.Capacity{Free: free, Lent: resources(t, "cpu", "6500m")}, "", peering.GrantCapacityExhausted},
+		{"no pod is left of the ceiling", ask("cpu", "1"), fewPods, peering.Capacity{Free: free, LentToPeer: resources(t, "pods", "20")}, "", peering.ReasonPolicyRefused},
+		{"no pod is free", ask("cpu", "1"), half, peering.Capacity{Free: free, Lent: resources(t, "pods", "101")}, "", peering.ReasonCapacityExhausted},
+		{"all there is, where no pod is", ask(), half, peering.Capacity{Free: resources(t, "cpu", "7", "memory", "16Gi")}, "", peering.ReasonCapacityExhausted},
+		{"others hold what is free", ask("cpu", "1"), half, peering.Capacity{Free: free, Lent: resources(t, "cpu", "6500m")}, "", peering.ReasonCapacityExhausted},
 		{"one peer after the other does not get more than there is", ask(), half, peering.Capacity{Free: free, Lent: resources(t, "cpu", "6", "memory", "15Gi", "pods", "100")}, "cpu=1, memory=1Gi, nvidia.com/gpu=1, pods=1", ""},
-		{"nothing is left", ask(), half, peering.Capacity{Free: free, Lent: free}, "", peering.GrantCapacityExhausted},
-		{"nothing is there", ask(), half, peering.Capacity{}, "", peering.GrantCapacityExhausted},
-		{"more than the ceiling", ask("cpu", "2001m"), capped, peering.Capacity{Free: free}, "", peering.GrantPolicyRefused},
-		{"more than is left of the ceiling", ask("cpu", "1"), capped, peering.Capacity{Free: free, Lent: resources(t, "cpu", "1500m"), LentToPeer: resources(t, "cpu", "1500m")}, "", peering.GrantPolicyRefused},
-		{"more than the percentage", ask("cpu", "4"), half, peering.Capacity{Free: free}, "", peering.GrantCapacityExhausted},
-		{"a resource that is not there", ask("example.com/fpga", "1"), half, peering.Capacity{Free: free}, "", peering.GrantCapacityExhausted},
-		{"half a GPU", ask("nvidia.com/gpu", "500m"), half, peering.Capacity{Free: free}, "", peering.GrantInvalid},
-		{"no request ID", peering.Ask{}, half, peering.Capacity{Free: free}, "", peering.GrantInvalid},
-		{"a duration below zero", peering.Ask{RequestID: "r", Duration: -1}, half, peering.Capacity{Free: free}, "", peering.GrantInvalid},
-		{"no duration at all", ask("cpu", "1"), endless, peering.Capacity{Free: free}, "", peering.GrantInvalid},
-		{"a tunnel that the policy does not allow", peering.Ask{RequestID: "r", Network: true}, noTunnel, peering.Capacity{Free: free}, "", peering.GrantPolicyRefused},
-		{"an administrator has to approve", ask("cpu", "1"), approve, peering.Capacity{Free: free}, "", peering.GrantPending},
+		{"nothing is left", ask(), half, peering.Capacity{Free: free, Lent: free}, "", peering.ReasonCapacityExhausted},
+		{"nothing is there", ask(), half, peering.Capacity{}, "", peering.ReasonCapacityExhausted},
+		{"more than the ceiling", ask("cpu", "2001m"), capped, peering.Capacity{Free: free}, "", peering.ReasonPolicyRefused},
+		{"more than is left of the ceiling", ask("cpu", "1"), capped, peering.Capacity{Free: free, Lent: resources(t, "cpu", "1500m"), LentToPeer: resources(t, "cpu", "1500m")}, "", peering.ReasonPolicyRefused},
+		{"more than the percentage", ask("cpu", "4"), half, peering.Capacity{Free: free}, "", peering.ReasonCapacityExhausted},
+		{"a resource that is not there", ask("example.com/fpga", "1"), half, peering.Capacity{Free: free}, "", peering.ReasonCapacityExhausted},
+		{"half a GPU", ask("nvidia.com/gpu", "500m"), half, peering.Capacity{Free: free}, "", peering.ReasonRequestInvalid},
+		{"no request ID", peering.Ask{}, half, peering.Capacity{Free: free}, "", peering.ReasonRequestInvalid},
+		{"a duration below zero", peering.Ask{RequestID: "r", Duration: -1}, half, peering.Capacity{Free: free}, "", peering.ReasonRequestInvalid},
+		{"no duration at all", ask("cpu", "1"), endless, peering.Capacity{Free: free}, "", peering.ReasonRequestInvalid},
+		{"a tunnel that the policy does not allow", peering.Ask{RequestID: "r", Network: true}, noTunnel, peering.Capacity{Free: free}, "", peering.ReasonPolicyRefused},
+		{"an administrator has to approve", ask("cpu", "1"), approve, peering.Capacity{Free: free}, "", peering.ReasonPolicyPending},
 		{"an administrator approved", ask("cpu", "1"), approved, peering.Capacity{Free: free}, "cpu=1, pods=14", ""},
-		{"what approval could not give either", ask("cpu", "4"), approve, peering.Capacity{Free: free}, "", peering.GrantCapacityExhausted},
-		{"more than all peers together get", ask("cpu", "3500m"), total, peering.Capacity{Free: free}, "", peering.GrantPolicyRefused},
+		{"what approval could not give either", ask("cpu", "4"), approve, peering.Capacity{Free: free}, "", peering.ReasonCapacityExhausted},
+		{"more than all peers together get", ask("cpu", "3500m"), total, peering.Capacity{Free: free}, "", peering.ReasonPolicyRefused},
 		{"all that all peers together get", ask("cpu", "3"), total, peering.Capacity{Free: free}, "cpu=3, pods=43", ""},
-		{"more than they leave", ask("cpu", "2"), total, peering.Capacity{Free: free, Lent: resources(t, "cpu", "2"), LentByPolicy: resources(t, "cpu", "2")}, "", peering.GrantCapacityExhausted},
+		{"more than they leave", ask("cpu", "2"), total, peering.Capacity{Free: free, Lent: resources(t, "cpu", "2"), LentByPolicy: resources(t, "cpu", "2")}, "", peering.ReasonCapacityExhausted},
 		{"what others hold by another policy does not count", ask("cpu", "2"), total, peering.Capacity{Free: free, Lent: resources(t, "cpu", "2")}, "cpu=2, pods=33", ""},
 		{"as much as the total leaves", ask(), total, peering.Capacity{Free: free, Lent: resources(t, "cpu", "2"), LentByPolicy: resources(t, "cpu", "2")}, "cpu=1, memory=8Gi, nvidia.com/gpu=1, pods=50", ""},
-		{"more than the percentage for all", ask("cpu", "3501m"), totalPercent, peering.Capacity{Free: free}, "", peering.GrantCapacityExhausted},
+		{"more than the percentage for all", ask("cpu", "3501m"), totalPercent, peering.Capacity{Free: free}, "", peering.ReasonCapacityExhausted},
 		{"the percentage for all", ask("cpu", "3500m", "pods", "50"), totalPercent, peering.Capacity{Free: free}, "cpu=3500m, pods=50", ""},
 		{"more than is free, overcommitted", ask("cpu", "17500m", "nvidia.com/gpu", "7"), over, peering.Capacity{Free: free}, "cpu=17500m, nvidia.com/gpu=7, pods=252", ""},
-		{"more than overcommitment gives", ask("cpu", "17501m"), over, peering.Capacity{Free: free}, "", peering.GrantCapacityExhausted},
-		{"half a GPU of overcommitment", ask("nvidia.com/gpu", "8"), over, peering.Capacity{Free: free}, "", peering.GrantCapacityExhausted},
-		{"nothing counts as free", ask(), none, peering.Capacity{Free: free}, "", peering.GrantCapacityExhausted},
+		{"more than overcommitment gives", ask("cpu", "17501m"), over, peering.Capacity{Free: free}, "", peering.ReasonCapacityExhausted},
+		{"half a GPU of overcommitment", ask("nvidia.com/gpu", "8"), over, peering.Capacity{Free: free}, "", peering.ReasonCapacityExhausted},
+		{"nothing counts as free", ask(), none, peering.Capacity{Free: free}, "", peering.ReasonCapacityExhausted},
 		{"at any price", ask("cpu", "3"), priced, peering.Capacity{Free: free}, "cpu=3, pods=42", ""},
 		{"at the ceiling", ceiling(eur(t, "0.064"), "cpu", "3", "memory", "4Gi"), priced, peering.Capacity{Free: free}, "cpu=3, memory=4Gi, pods=42", ""},
-		{"above the ceiling", ceiling(eur(t, "0.063999999"), "cpu", "3", "memory", "4Gi"), priced, peering.Capacity{Free: free}, "", peering.GrantPrice},
-		{"all there is, above the ceiling", ceiling(eur(t, "0.07")), priced, peering.Capacity{Free: free}, "", peering.GrantPrice},
+		{"above the ceiling", ceiling(eur(t, "0.063999999"), "cpu", "3", "memory", "4Gi"), priced, peering.Capacity{Free: free}, "", peering.ReasonPriceAboveCeiling},
+		{"all there is, above the ceiling", ceiling(eur(t, "0.07")), priced, peering.Capacity{Free: free}, "", peering.ReasonPriceAboveCeiling},
 		{"all there is, below the ceiling", ceiling(eur(t, "0.08")), priced, peering.Capacity{Free: free}, "cpu=3500m, memory=8Gi, nvidia.com/gpu=1, pods=50", ""},
-		{"a ceiling of nothing", ceiling(eur(t, "0"), "cpu", "1"), priced, peering.Capacity{Free: free}, "", peering.GrantPrice},
+		{"a ceiling of nothing", ceiling(eur(t, "0"), "cpu", "1"), priced, peering.Capacity{Free: free}, "", peering.ReasonPriceAboveCeiling},
 		{"a ceiling of nothing for what costs nothing", ceiling(eur(t, "0"), "pods", "1"), priced, peering.Capacity{Free: free}, "pods=1", ""},
-		{"a ceiling in another currency", ceiling(money(t, "USD", "100"), "cpu", "1"), priced, peering.Capacity{Free: free}, "", peering.GrantPrice},
-		{"a ceiling in no currency", ceiling(money(t, "", "100"), "cpu", "1"), priced, peering.Capacity{Free: free}, "", peering.GrantInvalid},
+		{"a ceiling in another currency", ceiling(money(t, "USD", "100"), "cpu", "1"), priced, peering.Capacity{Free: free}, "", peering.ReasonPriceAboveCeiling},
+		{"a ceiling in no currency", ceiling(money(t, "", "100"), "cpu", "1"), priced, peering.Capacity{Free: free}, "", peering.ReasonRequestInvalid},
 		{"a ceiling where nothing costs anything", ceiling(money(t, "USD", "1"), "cpu", "1"), half, peering.Capacity{Free: free}, "cpu=1, pods=14", ""},
 		{"classes that are there", peering.Ask{RequestID: "r", RuntimeClasses: []string{"gvisor"}, StorageClasses: []string{"fast"}, Resources: resources(t, "cpu", "1")}, classes, withClasses, "cpu=1, pods=14", ""},
-		{"a runtime class that the policy does not give", peering.Ask{RequestID: "r", RuntimeClasses: []string{"runc"}}, classes, withClasses, "", peering.GrantPolicyRefused},
-		{"a runtime class that is not there", peering.Ask{RequestID: "r", RuntimeClasses: []string{"kata"}}, classes, withClasses, "", peering.GrantPolicyRefused},
-		{"a storage class that the policy does not show", peering.Ask{RequestID: "r", StorageClasses: []string{"slow"}}, classes, withClasses, "", peering.GrantPolicyRefused},
-		{"classes out of order", peering.Ask{RequestID: "r", RuntimeClasses: []string{"kata", "gvisor"}}, classes, withClasses, "", peering.GrantInvalid},
-		{"a class that is none", peering.Ask{RequestID: "r", StorageClasses: []string{"../x"}}, classes, withClasses, "", peering.GrantInvalid},
-		{"a node selector that is none", peering.Ask{RequestID: "r", NodeSelector: map[string]string{"a b": ""}}, half, peering.Capacity{Free: free}, "", peering.GrantInvalid},
+		{"a runtime class that the policy does not give", peering.Ask{RequestID: "r", RuntimeClasses: []string{"runc"}}, classes, withClasses, "", peering.ReasonPolicyRefused},
+		{"a runtime class that is not there", peering.Ask{RequestID: "r", RuntimeClasses: []string{"kata"}}, classes, withClasses, "", peering.ReasonPolicyRefused},
+		{"a storage class that the policy does not show", peering.Ask{RequestID: "r", StorageClasses: []string{"slow"}}, classes, withClasses, "", peering.ReasonPolicyRefused},
+		{"classes out of order", peering.Ask{RequestID: "r", RuntimeClasses: []string{"kata", "gvisor"}}, classes, withClasses, "", peering.ReasonRequestInvalid},
+		{"a class that is none", peering.Ask{RequestID: "r", StorageClasses: []string{"../x"}}, classes, withClasses, "", peering.ReasonRequestInvalid},
+		{"a node selector that is none", peering.Ask{RequestID: "r", NodeSelector: map[string]string{"a b": ""}}, half, peering.Capacity{Free: free}, "", peering.ReasonRequestInvalid},
 		{"nodes by a label that the policy gives", peering.Ask{RequestID: "r", NodeSelector: map[string]string{"zone": "a"}, Resources: resources(t, "cpu", "1")}, zones, peering.Capacity{Free: free}, "cpu=1, pods=14", ""},
-		{"nodes by a label that it does not give", peering.Ask{RequestID: "r", NodeSelector: map[string]string{"zone": "a", "gpu": "a100"}, Resources: resources(t, "cpu", "1")}, zones, peering.Capacity{Free: free}, "", peering.GrantPolicyRefused},
-		{"a contract ID that is none", peering.Ask{RequestID: "r", ContractID: "A"}, half, peering.Capacity{Free: free}, "", peering.GrantInvalid},
-		{"a policy that lends nothing", ask("cpu", "1"), peering.Policy{Name: "no"}, peering.Capacity{Free: free}, "", peering.GrantPolicyRefused},
+		{"nodes by a label that it does not give", peering.Ask{RequestID: "r", NodeSelector: map[string]string{"zone": "a", "gpu": "a100"}, Resources: resources(t, "cpu", "1")}, zones, peering.Capacity{Free: free}, "", peering.ReasonPolicyRefused},
+		{"a contract ID that is none", peering.Ask{RequestID: "r", ContractID: "A"}, half, peering.Capacity{Free: free}, "", peering.ReasonRequestInvalid},
+		{"a policy that lends nothing", ask("cpu", "1"), peering.Policy{Name: "no"}, peering.Capacity{Free: free}, "", peering.ReasonPolicyRefused},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			g, err := peering.Decide(tt.ask, tt.policy, tt.have)
-			var refused *peering.GrantError
+			var refused *peering.Error
 			if tt.reason != "" {
 				if !errors.As(err, &refused) || refused.Reason != tt.reason || refused.Message == "" {
 					t.Errorf("got %v, want %s", err, tt.reason)
@@ -529,7 +529,7 @@ func overcommitted(rt *rapid.T, q peering.Quantity, percent int) peering.Quantit
 // granted has none that is lower.
 func explain(rt *rapid.T, ask peering.Ask, p peering.Policy, have peering.Capacity, g peering.Grant, err error) {
 	rt.Helper()
-	var no *peering.GrantError
+	var no *peering.Error
 	errors.As(err, &no)
 	for _, b := range peering.Explain(ask, p, have) {
 		switch {
@@ -537,7 +537,7 @@ func explain(rt *rapid.T, ask peering.Ask, p peering.Policy, have peering.Capaci
 			rt.Fatalf("granted, but %+v", b)
 		case err == nil && g.Resources[b.Resource].Cmp(b.Granted) != 0:
 			rt.Fatalf("granted %s, but %+v", g.Resources[b.Resource], b)
-		case no != nil && len(ask.Resources) > 0 && no.Resource == b.Resource && b.By == "":
+		case no != nil && len(ask.Resources) > 0 && no.Metadata[peering.ResourceKey] == b.Resource && b.By == "":
 			rt.Fatalf("refused because %v, but %+v", no, b)
 		case b.Granted.Cmp(b.Asked) > 0:
 			rt.Fatalf("more than was asked for: %+v", b)

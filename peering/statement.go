@@ -195,7 +195,7 @@ func NewStatementEnvelope(s Statement) (Envelope, error) {
 // void because its maker's key was rolled over since.
 func (e Envelope) VerifyStatement(provider Party) (Statement, error) {
 	if e.PayloadType != StatementPayloadType {
-		return Statement{}, &SignatureError{Problem: "unknown payload type"}
+		return Statement{}, badSignature("", "unknown payload type")
 	}
 	s, err := ParseStatement(e.Payload)
 	if err != nil {
@@ -209,13 +209,13 @@ func (e Envelope) VerifyStatement(provider Party) (Statement, error) {
 		return Statement{}, err
 	}
 	if len(e.Signatures) != 1 {
-		return Statement{}, &SignatureError{Signer: provider.ID, Problem: fmt.Sprintf("there are %d signatures, want one", len(e.Signatures))}
+		return Statement{}, badSignature(provider.ID, fmt.Sprintf("there are %d signatures, want one", len(e.Signatures)))
 	}
 	if e.Signatures[0].KeyID != provider.ID {
-		return Statement{}, &SignatureError{Signer: e.Signatures[0].KeyID, Problem: "not asked for"}
+		return Statement{}, badSignature(e.Signatures[0].KeyID, "not asked for")
 	}
 	if !e.signedBy(e.Signatures[0].Sig, keys...) {
-		return Statement{}, &SignatureError{Signer: provider.ID, Problem: wrongSignature}
+		return Statement{}, badSignature(provider.ID, wrongSignature)
 	}
 	return s, nil
 }

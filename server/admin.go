@@ -16,7 +16,6 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -104,7 +103,7 @@ func (s *adminServer) foreignCluster(ctx context.Context, resource string) (*v1a
 			return fc, nil
 		}
 	}
-	return nil, unknown(wire.ReasonPeerUnknown, "peer", name, "no peer %q is known here; `entente info peer` lists those that are", name)
+	return nil, unknown(peering.ReasonPeerUnknown, "peer", name, "no peer %q is known here; `entente info peer` lists those that are", name)
 }
 
 // byClusterID returns the ForeignCluster of a cluster; where there are several,
@@ -159,16 +158,16 @@ func (s *adminServer) remove(ctx context.Context, o ctrlclient.Object) error {
 func named(collection, name string) string { return strings.TrimPrefix(name, collection+"/") }
 
 func badField(field, format string, args ...any) error {
-	return &wire.Error{
-		Reason: wire.ReasonRequestInvalid, Message: "the request is not valid",
-		Violations: []wire.Violation{{Field: field, Message: fmt.Sprintf(format, args...)}},
+	return &peering.Error{
+		Reason: peering.ReasonRequestInvalid, Message: "the request is not valid",
+		Violations: []peering.Violation{{Field: field, Message: fmt.Sprintf(format, args...)}},
 	}
 }
 
 // unknown is an error that something is not there; key and value name it for
 // programs.
-func unknown(reason wire.Reason, key, value, format string, args ...any) error {
-	return &wire.Error{Reason: reason, Message: fmt.Sprintf(format, args...), Metadata: map[string]string{key: value}}
+func unknown(reason peering.Reason, key, value, format string, args ...any) error {
+	return &peering.Error{Reason: reason, Message: fmt.Sprintf(format, args...), Metadata: map[string]string{key: value}}
 }
 
 // timeMessage writes a time; the zero time is none.

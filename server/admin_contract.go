@@ -10,7 +10,6 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -57,7 +56,7 @@ func (s *adminServer) contract(ctx context.Context, resource string) (*v1alpha1.
 	var c v1alpha1.Contract
 	err := s.cfg.Client.Get(ctx, ctrlclient.ObjectKey{Name: name}, &c)
 	if apierrors.IsNotFound(err) {
-		return nil, unknown(wire.ReasonContractUnknown, "contract", name, "no contract %q is there", name)
+		return nil, unknown(peering.ReasonContractUnknown, "contract", name, "no contract %q is there", name)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("get contract %s: %w", name, err)

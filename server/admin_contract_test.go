@@ -64,7 +64,7 @@ func TestContractsAreListedReadAndEnded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.ListContracts(t.Context(), &ententev1.ListContractsRequest{Peer: "peers/office", PageToken: first.GetNextPageToken()}); wire.ReasonOf(err) != wire.ReasonRequestInvalid {
+	if _, err := c.ListContracts(t.Context(), &ententev1.ListContractsRequest{Peer: "peers/office", PageToken: first.GetNextPageToken()}); wire.ReasonOf(err) != peering.ReasonRequestInvalid {
 		t.Errorf("a token of the list without a filter: got %v", err)
 	}
 
@@ -102,7 +102,7 @@ func TestContractsAreListedReadAndEnded(t *testing.T) {
 		name string
 		now  bool
 		want v1alpha1.Termination
-		err  wire.Reason
+		err  peering.Reason
 	}{
 		{"k1", false, v1alpha1.TerminateDrain, ""},
 		{"k1", false, v1alpha1.TerminateDrain, ""},
@@ -110,7 +110,7 @@ func TestContractsAreListedReadAndEnded(t *testing.T) {
 		{"k1", false, v1alpha1.TerminateNow, ""},
 		{"k2", false, v1alpha1.TerminateDrain, ""},
 		{"k3", true, "", ""}, // it is over
-		{"k4", true, "", wire.ReasonContractUnknown},
+		{"k4", true, "", peering.ReasonContractUnknown},
 	} {
 		if got, err := end(step.name, step.now); got != step.want || wire.ReasonOf(err) != step.err {
 			t.Errorf("end %s, now is %v: got %q, %v; want %q, %q", step.name, step.now, got, err, step.want, step.err)
@@ -251,7 +251,7 @@ func TestUsageIsToldByBothCounts(t *testing.T) {
 	if diff := cmp.Diff(want[4:], rows("contracts/k2", 0), protocmp.Transform()); diff != "" {
 		t.Errorf("one contract (-want +got)\n%s", diff)
 	}
-	for name, reason := range map[string]wire.Reason{"contracts/none": wire.ReasonContractUnknown, "k1": wire.ReasonRequestInvalid, "contracts/../x": wire.ReasonRequestInvalid} {
+	for name, reason := range map[string]peering.Reason{"contracts/none": peering.ReasonContractUnknown, "k1": peering.ReasonRequestInvalid, "contracts/../x": peering.ReasonRequestInvalid} {
 		if _, err := c.ListUsage(t.Context(), &ententev1.ListUsageRequest{Contract: name}); wire.ReasonOf(err) != reason {
 			t.Errorf("%s: got %v, want %s", name, err, reason)
 		}

@@ -29,7 +29,7 @@ func TestAnExecThatFailsSaysItsCause(t *testing.T) {
 		"another runtime":             {"no such thing", "the provider's cluster says: no such thing"},
 		"only a wrapping":             {"exec failed: ", "the provider's cluster says: exec failed: "},
 	} {
-		var got *wire.Error
+		var got *peering.Error
 		if err := podError(errors.New(tc.text), pod); !errors.As(err, &got) || got.Message != tc.want {
 			t.Errorf("%s: %v, want %s", name, err, tc.want)
 		}
@@ -52,7 +52,7 @@ func TestWhatARuleOfTheClusterForbidsIsARefusal(t *testing.T) {
 		})
 	}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system"}})
 	_, err := a.alice(t).OffloadNamespace(t.Context(), &ententev1.OffloadNamespaceRequest{Namespace: "namespaces/kube-system"})
-	if got := wire.FromStatus(err); got.Reason != wire.ReasonKubernetesRefused || got.Message != "a rule of this cluster forbids it: "+why {
+	if got := wire.FromStatus(err); got.Reason != peering.ReasonKubernetesRefused || got.Message != "a rule of this cluster forbids it: "+why {
 		t.Errorf("offload kube-system: %v", err)
 	}
 }

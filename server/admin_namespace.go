@@ -14,7 +14,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
-	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
 )
 
 // OffloadNamespace implements AdminService: it writes a NamespaceOffloading.
@@ -23,7 +23,7 @@ func (s *adminServer) OffloadNamespace(ctx context.Context, req *ententev1.Offlo
 	var ns corev1.Namespace
 	if err := s.cfg.Client.Get(ctx, ctrlclient.ObjectKey{Name: namespace}, &ns); err != nil {
 		if apierrors.IsNotFound(err) {
-			return nil, wire.Errorf(wire.ReasonNamespaceUnknown, "there is no namespace %s", namespace)
+			return nil, peering.Errorf(peering.ReasonNamespaceUnknown, "there is no namespace %s", namespace)
 		}
 		return nil, fmt.Errorf("get namespace %s: %w", namespace, err)
 	}
@@ -59,7 +59,7 @@ func (s *adminServer) OffloadNamespace(ctx context.Context, req *ententev1.Offlo
 		want.NameMapping = old.Spec.NameMapping
 	}
 	if want.NameMapping != old.Spec.NameMapping {
-		return nil, wire.Errorf(wire.ReasonMappingFixed, "namespace %s is offloaded with mapping %s, which never changes: `entente unoffload namespace %s` first",
+		return nil, peering.Errorf(peering.ReasonMappingFixed, "namespace %s is offloaded with mapping %s, which never changes: `entente unoffload namespace %s` first",
 			namespace, old.Spec.NameMapping, namespace)
 	}
 	old.Spec = want
@@ -86,7 +86,7 @@ func (s *adminServer) currentOffloading(ctx context.Context, key ctrlclient.Obje
 			if o.Status.State == "Ending" && o.Status.Message != "" {
 				why = o.Status.Message
 			}
-			return nil, wire.Errorf(wire.ReasonPodsRunning,
+			return nil, peering.Errorf(peering.ReasonPodsRunning,
 				"namespace %s is still being taken back from an unoffload before: %s; offload it again when that is done", key.Namespace, why)
 		case <-ctx.Done():
 			return nil, ctx.Err()
@@ -183,7 +183,7 @@ func (s *adminServer) UnoffloadNamespace(ctx context.Context, req *ententev1.Uno
 	var o v1alpha1.NamespaceOffloading
 	err := s.cfg.Client.Get(ctx, ctrlclient.ObjectKey{Namespace: namespace, Name: v1alpha1.NamespaceOffloadingName}, &o)
 	if apierrors.IsNotFound(err) {
-		return nil, wire.Errorf(wire.ReasonNamespaceNotOffloaded, "namespace %s is not offloaded", namespace)
+		return nil, peering.Errorf(peering.ReasonNamespaceNotOffloaded, "namespace %s is not offloaded", namespace)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("get namespace offloading in %s: %w", namespace, err)

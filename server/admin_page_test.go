@@ -12,6 +12,7 @@ import (
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
 )
 
 // TestPagesAreWhole is about what lists promise: a row that is there all the time
@@ -114,7 +115,7 @@ func TestHostilePageTokens(t *testing.T) {
 		"that is a million bytes": strings.Repeat("A", 1<<20),
 	} {
 		after, err := parsePageToken("peers", token)
-		if wire.ReasonOf(err) != wire.ReasonRequestInvalid || after != "" {
+		if wire.ReasonOf(err) != peering.ReasonRequestInvalid || after != "" {
 			t.Errorf("a token %s: got %q, %v", name, after, err)
 		}
 		if err != nil && (strings.Contains(err.Error(), "office") || len(err.Error()) > 200) {
@@ -132,7 +133,7 @@ func FuzzPageToken(f *testing.F) {
 	f.Fuzz(func(t *testing.T, list, token string) {
 		after, err := parsePageToken(list, token)
 		if err != nil {
-			if wire.ReasonOf(err) != wire.ReasonRequestInvalid {
+			if wire.ReasonOf(err) != peering.ReasonRequestInvalid {
 				t.Fatalf("got %v", err)
 			}
 			return

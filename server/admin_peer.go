@@ -10,7 +10,6 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -72,12 +71,12 @@ func (s *adminServer) JoinPeer(ctx context.Context, req *ententev1.JoinPeerReque
 		return nil, fmt.Errorf("tell of this cluster: %w", err)
 	}
 	if token.Issuer == self.ID {
-		return nil, &wire.Error{Reason: wire.ReasonPeerIsSelf, Message: "the token is this cluster's own: redeem it in the other cluster"}
+		return nil, &peering.Error{Reason: peering.ReasonPeerIsSelf, Message: "the token is this cluster's own: redeem it in the other cluster"}
 	}
 	// The issuer's clock decides whether the token still holds; this one only saves
 	// a call that is sure to fail.
 	if now := s.cfg.Now(); now.Sub(token.Expires) > tokenClockSkew {
-		return nil, wire.Errorf(wire.ReasonTokenExpired, "the token expired at %s; it is %s by this cluster's clock. Make another with `entente token create`",
+		return nil, peering.Errorf(peering.ReasonTokenExpired, "the token expired at %s; it is %s by this cluster's clock. Make another with `entente token create`",
 			token.Expires.Format(time.RFC3339), now.UTC().Format(time.RFC3339))
 	}
 	name, err := s.cfg.Join(ctx, token, req.GetName())
@@ -113,7 +112,7 @@ func (s *adminServer) IntroducePeer(ctx context.Context, req *ententev1.Introduc
 		return nil, fmt.Errorf("tell of this cluster: %w", err)
 	}
 	if id == self.ID {
-		return nil, &wire.Error{Reason: wire.ReasonPeerIsSelf, Message: "that is this cluster's own ID"}
+		return nil, &peering.Error{Reason: peering.ReasonPeerIsSelf, Message: "that is this cluster's own ID"}
 	}
 	name, err := s.cfg.Introduce(ctx, req.GetEndpoint(), id, req.GetName(), req.GetApprove())
 	if err != nil {
@@ -144,7 +143,7 @@ func (s *adminServer) ApprovePeer(ctx context.Context, req *ententev1.ApprovePee
 // has no code now, was compared then: its ID has not changed since.
 func checkCode(fc *v1alpha1.ForeignCluster, code string) error {
 	if fc.Hint() {
-		return wire.Errorf(wire.ReasonCodeMismatch,
+		return peering.Errorf(peering.ReasonCodeMismatch,
 			"there is no code to compare with: discovery found %s, and nothing proves who it is; join it with a token, or by one of its endpoints to get a code", fc.Name)
 	}
 	pending := fc.Status.Introduction != nil && fc.Status.Introduction.Code != ""
@@ -152,11 +151,11 @@ func checkCode(fc *v1alpha1.ForeignCluster, code string) error {
 		return nil
 	}
 	if fc.Status.Introduction == nil || fc.Status.Introduction.Code == "" {
-		return wire.Errorf(wire.ReasonCodeMismatch,
+		return peering.Errorf(peering.ReasonCodeMismatch,
 			"there is no code to compare with: %s has not introduced itself, or its introduction lapsed; introduce one cluster to the other again", fc.Name)
 	}
 	if fc.Status.Introduction.Code != code {
-		return wire.Errorf(wire.ReasonCodeMismatch,
+		return peering.Errorf(peering.ReasonCodeMismatch,
 			"the code is not the one that this cluster has for %s: either one of you misread it, or somebody stands between the two clusters. Introduce them again and compare anew", fc.Name)
 	}
 	return nil
@@ -192,7 +191,7 @@ func (s *adminServer) decide(ctx context.Context, resource string, d v1alpha1.De
 	})
 	if err != nil {
 		if apierrors.IsNotFound(err) {
-			return nil, unknown(wire.ReasonPeerUnknown, "peer", fc.Name, "peer %s was just forgotten", fc.Name)
+			return nil, unknown(peering.ReasonPeerUnknown, "peer", fc.Name, "peer %s was just forgotten", fc.Name)
 		}
 		return nil, fmt.Errorf("decide about foreign cluster %s: %w", fc.Name, err)
 	}

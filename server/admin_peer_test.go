@@ -18,6 +18,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
 )
 
 func (a *adminTest) peer(t testing.TB, name string) v1alpha1.ForeignCluster {
@@ -112,14 +113,14 @@ func TestAClusterIsIntroduced(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		req  *ententev1.IntroducePeerRequest
-		want wire.Reason
+		want peering.Reason
 	}{
-		"approved by nobody's word":  {&ententev1.IntroducePeerRequest{Endpoint: "192.0.2.7:7443", Approve: true}, wire.ReasonRequestInvalid},
-		"an endpoint without a port": {&ententev1.IntroducePeerRequest{Endpoint: "192.0.2.7"}, wire.ReasonRequestInvalid},
-		"an endpoint that is a URL":  {&ententev1.IntroducePeerRequest{Endpoint: "https://192.0.2.7:7443"}, wire.ReasonRequestInvalid},
-		"no endpoint":                {&ententev1.IntroducePeerRequest{}, wire.ReasonRequestInvalid},
-		"an ID that is none":         {&ententev1.IntroducePeerRequest{Endpoint: "192.0.2.7:7443", ClusterId: "office"}, wire.ReasonRequestInvalid},
-		"itself":                     {&ententev1.IntroducePeerRequest{Endpoint: "192.0.2.7:7443", ClusterId: string(a.agent.ID())}, wire.ReasonPeerIsSelf},
+		"approved by nobody's word":  {&ententev1.IntroducePeerRequest{Endpoint: "192.0.2.7:7443", Approve: true}, peering.ReasonRequestInvalid},
+		"an endpoint without a port": {&ententev1.IntroducePeerRequest{Endpoint: "192.0.2.7"}, peering.ReasonRequestInvalid},
+		"an endpoint that is a URL":  {&ententev1.IntroducePeerRequest{Endpoint: "https://192.0.2.7:7443"}, peering.ReasonRequestInvalid},
+		"no endpoint":                {&ententev1.IntroducePeerRequest{}, peering.ReasonRequestInvalid},
+		"an ID that is none":         {&ententev1.IntroducePeerRequest{Endpoint: "192.0.2.7:7443", ClusterId: "office"}, peering.ReasonRequestInvalid},
+		"itself":                     {&ententev1.IntroducePeerRequest{Endpoint: "192.0.2.7:7443", ClusterId: string(a.agent.ID())}, peering.ReasonPeerIsSelf},
 	} {
 		if _, err := c.IntroducePeer(t.Context(), tc.req); wire.ReasonOf(err) != tc.want {
 			t.Errorf("%s: got %v, want %s", name, err, tc.want)
@@ -128,8 +129,8 @@ func TestAClusterIsIntroduced(t *testing.T) {
 	if len(a.introduced) != 2 {
 		t.Errorf("introduced with %v", a.introduced)
 	}
-	a.joinErr = &wire.Error{Reason: wire.ReasonPeerIdentity, Message: "another cluster answers"}
-	if _, err := c.IntroducePeer(t.Context(), &ententev1.IntroducePeerRequest{Endpoint: "192.0.2.7:7443", ClusterId: id}); wire.ReasonOf(err) != wire.ReasonPeerIdentity {
+	a.joinErr = &peering.Error{Reason: peering.ReasonPeerIdentity, Message: "another cluster answers"}
+	if _, err := c.IntroducePeer(t.Context(), &ententev1.IntroducePeerRequest{Endpoint: "192.0.2.7:7443", ClusterId: id}); wire.ReasonOf(err) != peering.ReasonPeerIdentity {
 		t.Errorf("got %v", err)
 	}
 }
@@ -176,15 +177,15 @@ func TestAPeerIsApprovedByItsCodeAndDenied(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		peer, code string
-		want       wire.Reason
+		want       peering.Reason
 	}{
-		"another code":               {"peers/office", "042918", wire.ReasonCodeMismatch},
-		"a code where there is none": {"peers/lab", "042917", wire.ReasonCodeMismatch},
-		"a code that is none":        {"peers/office", "42917", wire.ReasonRequestInvalid},
-		"a code in letters":          {"peers/office", "o42917", wire.ReasonRequestInvalid},
-		"a peer that is not known":   {"peers/nobody", "", wire.ReasonPeerUnknown},
-		"what discovery found":       {"peers/workshop-cccccccc", "", wire.ReasonCodeMismatch},
-		"the same by its ID":         {"peers/" + strings.Repeat("c", 32), "", wire.ReasonCodeMismatch},
+		"another code":               {"peers/office", "042918", peering.ReasonCodeMismatch},
+		"a code where there is none": {"peers/lab", "042917", peering.ReasonCodeMismatch},
+		"a code that is none":        {"peers/office", "42917", peering.ReasonRequestInvalid},
+		"a code in letters":          {"peers/office", "o42917", peering.ReasonRequestInvalid},
+		"a peer that is not known":   {"peers/nobody", "", peering.ReasonPeerUnknown},
+		"what discovery found":       {"peers/workshop-cccccccc", "", peering.ReasonCodeMismatch},
+		"the same by its ID":         {"peers/" + strings.Repeat("c", 32), "", peering.ReasonCodeMismatch},
 	} {
 		if err := approve(tc.peer, tc.code); wire.ReasonOf(err) != tc.want || strings.Contains(fmt.Sprint(err), "042917") {
 			t.Errorf("%s: got %v, want %s", name, err, tc.want)
@@ -205,7 +206,7 @@ func TestAPeerIsApprovedByItsCodeAndDenied(t *testing.T) {
 	if err := approve("peers/office", "042 917"); err != nil {
 		t.Errorf("again, by the code: %v", err)
 	}
-	if err := approve("peers/office", "042918"); wire.ReasonOf(err) != wire.ReasonCodeMismatch {
+	if err := approve("peers/office", "042918"); wire.ReasonOf(err) != peering.ReasonCodeMismatch {
 		t.Errorf("again, by another code: %v", err)
 	}
 	settled := a.peer(t, "office")
@@ -225,7 +226,7 @@ func TestAPeerIsApprovedByItsCodeAndDenied(t *testing.T) {
 	if err != nil || denied.GetPeer().GetDecision() != "Denied" || a.peer(t, "office").Spec.Decision != v1alpha1.DecisionDenied {
 		t.Errorf("got %v, %v", denied, err)
 	}
-	if _, err := c.DenyPeer(t.Context(), &ententev1.DenyPeerRequest{Name: "peers/nobody"}); wire.ReasonOf(err) != wire.ReasonPeerUnknown {
+	if _, err := c.DenyPeer(t.Context(), &ententev1.DenyPeerRequest{Name: "peers/nobody"}); wire.ReasonOf(err) != peering.ReasonPeerUnknown {
 		t.Errorf("a peer that is not known: got %v", err)
 	}
 	if err := approve("peers/office", "042917"); err != nil || a.peer(t, "office").Spec.Decision != v1alpha1.DecisionApproved {
@@ -252,7 +253,7 @@ func TestTheCodeThatWasComparedIsDecidedAbout(t *testing.T) {
 		}
 		return checkCode(fc, "042917")
 	})
-	if wire.ReasonOf(err) != wire.ReasonCodeMismatch || looked != 2 || a.peer(t, "office").Spec.Decision != "" {
+	if wire.ReasonOf(err) != peering.ReasonCodeMismatch || looked != 2 || a.peer(t, "office").Spec.Decision != "" {
 		t.Errorf("looked %d times: %v; the decision is %q", looked, err, a.peer(t, "office").Spec.Decision)
 	}
 }
@@ -289,7 +290,7 @@ func TestTokensAreListedAndRevoked(t *testing.T) {
 	if _, err := c.RevokeToken(t.Context(), &ententev1.RevokeTokenRequest{Name: "tokens/" + ids[0]}); err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]wire.Reason{"tokens/" + ids[0]: wire.ReasonTokenUnknown, "tokens/../x": wire.ReasonRequestInvalid, ids[1]: wire.ReasonRequestInvalid} {
+	for name, want := range map[string]peering.Reason{"tokens/" + ids[0]: peering.ReasonTokenUnknown, "tokens/../x": peering.ReasonRequestInvalid, ids[1]: peering.ReasonRequestInvalid} {
 		if _, err := c.RevokeToken(t.Context(), &ententev1.RevokeTokenRequest{Name: name}); wire.ReasonOf(err) != want {
 			t.Errorf("%s: got %v, want %s", name, err, want)
 		}
@@ -356,17 +357,17 @@ func TestRequestsWaitForAnAdministrator(t *testing.T) {
 	for _, step := range []struct {
 		do   func(string) error
 		name string
-		want wire.Reason
+		want peering.Reason
 		then string
 	}{
 		{approve, "peers/office/requests/r1", "", "[r1] []"},
 		{approve, "peers/office/requests/r1", "", "[r1] []"},
 		{deny, "peers/office/requests/r2", "", "[r1] [r2]"},
 		{deny, "peers/" + office.Spec.ClusterID + "/requests/r1", "", "[] [r2 r1]"},
-		{approve, "peers/office/requests/r9", wire.ReasonRequestUnknown, "[] [r2 r1]"},
-		{approve, "peers/nobody/requests/r1", wire.ReasonPeerUnknown, "[] [r2 r1]"},
-		{approve, "peers/office/requests/", wire.ReasonRequestInvalid, "[] [r2 r1]"},
-		{deny, "peers/office/requests/a/b", wire.ReasonRequestInvalid, "[] [r2 r1]"},
+		{approve, "peers/office/requests/r9", peering.ReasonRequestUnknown, "[] [r2 r1]"},
+		{approve, "peers/nobody/requests/r1", peering.ReasonPeerUnknown, "[] [r2 r1]"},
+		{approve, "peers/office/requests/", peering.ReasonRequestInvalid, "[] [r2 r1]"},
+		{deny, "peers/office/requests/a/b", peering.ReasonRequestInvalid, "[] [r2 r1]"},
 		{approve, "peers/office/requests/r1", "", "[r1] [r2]"},
 	} {
 		if err := step.do(step.name); wire.ReasonOf(err) != step.want || lists() != step.then {
@@ -434,8 +435,8 @@ func TestTheIdentityIsRolledOver(t *testing.T) {
 	if err != nil || !resp.GetRootExpireTime().AsTime().Equal(epoch.AddDate(10, 0, 0)) || !resp.GetOverlapEndTime().AsTime().Equal(epoch.AddDate(0, 0, 1)) {
 		t.Errorf("got %v, %v", resp, err)
 	}
-	a.rollover = wire.Errorf(wire.ReasonRolloverTooSoon, "not yet")
-	if _, err := a.alice(t).RolloverIdentity(t.Context(), &ententev1.RolloverIdentityRequest{}); wire.ReasonOf(err) != wire.ReasonRolloverTooSoon {
+	a.rollover = peering.Errorf(peering.ReasonRolloverTooSoon, "not yet")
+	if _, err := a.alice(t).RolloverIdentity(t.Context(), &ententev1.RolloverIdentityRequest{}); wire.ReasonOf(err) != peering.ReasonRolloverTooSoon {
 		t.Errorf("got %v", err)
 	}
 }

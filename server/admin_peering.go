@@ -70,7 +70,7 @@ func (s *adminServer) newRequest(ctx context.Context, req *ententev1.CreatePeeri
 	if peerName(req.GetPeer()) == anyPeer {
 		spec.ClusterSelector = &metav1.LabelSelector{MatchLabels: req.GetPeerSelector()}
 		if _, err := metav1.LabelSelectorAsSelector(spec.ClusterSelector); err != nil {
-			return nil, badField("peer_selector", "%s", wire.Text(err.Error(), wire.MaxMessageLen))
+			return nil, badField("peer_selector", "%s", peering.Text(err.Error(), peering.MaxMessageLen))
 		}
 	} else {
 		if len(req.GetPeerSelector()) > 0 {
@@ -105,7 +105,7 @@ func askedTerms(spec *v1alpha1.PeeringRequestSpec, req *ententev1.CreatePeeringR
 		return err
 	}
 	if err := peering.CheckNodeSelector(req.GetNodeSelector()); err != nil {
-		return badField("node_selector", "%s", wire.Text(err.Error(), wire.MaxMessageLen))
+		return badField("node_selector", "%s", peering.Text(err.Error(), peering.MaxMessageLen))
 	}
 	spec.NodeSelector = req.GetNodeSelector()
 	if spec.StorageClasses, err = askedClasses("storage_classes", req.GetStorageClasses()); err != nil {
@@ -127,7 +127,7 @@ func askedTerms(spec *v1alpha1.PeeringRequestSpec, req *ententev1.CreatePeeringR
 func askedResources(field string, m *ententev1.ResourceList, zero bool) (corev1.ResourceList, error) {
 	resources, err := peering.ParseResources(m.GetAmounts())
 	if err != nil {
-		return nil, badField(field, "%s", wire.Text(err.Error(), wire.MaxMessageLen))
+		return nil, badField(field, "%s", peering.Text(err.Error(), peering.MaxMessageLen))
 	}
 	var out corev1.ResourceList
 	for _, name := range resources.Names() {
@@ -183,7 +183,7 @@ func askedRenewal(none bool) v1alpha1.Renewal {
 func askedClasses(field string, names []string) ([]string, error) {
 	names = slices.Sorted(slices.Values(names))
 	if err := peering.CheckClasses(names); err != nil {
-		return nil, badField(field, "%s", wire.Text(err.Error(), wire.MaxMessageLen))
+		return nil, badField(field, "%s", peering.Text(err.Error(), peering.MaxMessageLen))
 	}
 	return names, nil
 }
@@ -234,8 +234,8 @@ func (s *adminServer) peeringExists(ctx context.Context, request *v1alpha1.Peeri
 	if mark := request.Annotations[annotationRequest]; mark != "" && mark == old.Annotations[annotationRequest] {
 		return &ententev1.CreatePeeringResponse{PeeringRequest: request.Name}, nil
 	}
-	e := &wire.Error{
-		Reason: wire.ReasonPeeringExists,
+	e := &peering.Error{
+		Reason: peering.ReasonPeeringExists,
 		Metadata: map[string]string{
 			"peeringRequest": request.Name, "peer": old.Spec.ForeignCluster,
 		},
@@ -299,7 +299,7 @@ func (s *adminServer) request(ctx context.Context, resource string) (*v1alpha1.P
 // peeringUnknown makes an error of reading a PeeringRequest one that callers know.
 func peeringUnknown(name string, err error) error {
 	if apierrors.IsNotFound(err) {
-		return unknown(wire.ReasonPeeringUnknown, "peering", name, "no peering %q is there: no PeeringRequest has that name", name)
+		return unknown(peering.ReasonPeeringUnknown, "peering", name, "no peering %q is there: no PeeringRequest has that name", name)
 	}
 	return fmt.Errorf("peering request %s: %w", name, err)
 }
@@ -400,8 +400,8 @@ func (s *adminServer) EndPeering(ctx context.Context, req *ententev1.EndPeeringR
 		resp.Pods += ending[i].Status.Pods
 	}
 	if req.GetRefuseIfRunning() && resp.GetPods() > 0 {
-		return nil, &wire.Error{
-			Reason:   wire.ReasonPodsRunning,
+		return nil, &peering.Error{
+			Reason:   peering.ReasonPodsRunning,
 			Message:  fmt.Sprintf("%d pods run by the contracts with %s", resp.GetPods(), fc.Name),
 			Metadata: map[string]string{"pods": fmt.Sprint(resp.GetPods())},
 		}

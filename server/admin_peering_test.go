@@ -88,7 +88,7 @@ func TestAnAskSaysAllThatIsWanted(t *testing.T) {
 		req := full("peers/office")
 		req.PeeringRequest = "other"
 		change(req)
-		if _, err := c.CreatePeering(t.Context(), req); wire.ReasonOf(err) != wire.ReasonRequestInvalid {
+		if _, err := c.CreatePeering(t.Context(), req); wire.ReasonOf(err) != peering.ReasonRequestInvalid {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
@@ -141,7 +141,7 @@ func TestACallThatComesTwiceAsksOnce(t *testing.T) {
 		"another peer": func(r *ententev1.CreatePeeringRequest) { r.Peer = "peers/office" },
 		"another name": func(r *ententev1.CreatePeeringRequest) { r.PeeringRequest = "other" },
 	} {
-		if _, err := ask(change); wire.ReasonOf(err) != wire.ReasonRequestInvalid || !strings.Contains(wire.FromStatus(err).Error(), "request_id") {
+		if _, err := ask(change); wire.ReasonOf(err) != peering.ReasonRequestInvalid || !strings.Contains(wire.FromStatus(err).Error(), "request_id") {
 			t.Errorf("%s by the same ID: got %v", name, err)
 		}
 	}
@@ -152,13 +152,13 @@ func TestACallThatComesTwiceAsksOnce(t *testing.T) {
 	if _, err := c.CreatePeering(t.Context(), &ententev1.CreatePeeringRequest{Peer: "peers/office"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.CreatePeering(t.Context(), &ententev1.CreatePeeringRequest{Peer: "peers/office", RequestId: "x"}); wire.ReasonOf(err) != wire.ReasonPeeringExists {
+	if _, err := c.CreatePeering(t.Context(), &ententev1.CreatePeeringRequest{Peer: "peers/office", RequestId: "x"}); wire.ReasonOf(err) != peering.ReasonPeeringExists {
 		t.Errorf("a name that is taken: got %v", err)
 	}
 }
 
 // offer is one of 4 cores for an hour.
-func offer(t *testing.T, price string) *wire.Advertisement {
+func offer(t *testing.T, price string) *peering.Advertisement {
 	t.Helper()
 	resources, err := peering.ParseResources(map[string]string{"cpu": "4"})
 	if err != nil {
@@ -168,7 +168,7 @@ func offer(t *testing.T, price string) *wire.Advertisement {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &wire.Advertisement{RequestID: "uid", Revision: 1, ValidUntil: epoch, Grant: peering.Grant{
+	return &peering.Advertisement{RequestID: "uid", Revision: 1, ValidUntil: epoch, Grant: peering.Grant{
 		Resources: resources, Duration: time.Hour, Price: peering.PriceList{Currency: "EUR", PerHour: map[string]peering.Decimal{"cpu": d}},
 	}}
 }
@@ -200,7 +200,7 @@ func TestOnlyCheckingTellsWhatWouldComeOfItAndWritesNothing(t *testing.T) {
 	anybody := func(r *ententev1.CreatePeeringRequest) {
 		r.Peer, r.PeerSelector = "peers/-", map[string]string{"region": "north"}
 	}
-	a.preview = func(*v1alpha1.PeeringRequest) (string, *wire.Advertisement, error) {
+	a.preview = func(*v1alpha1.PeeringRequest) (string, *peering.Advertisement, error) {
 		return "office", offer(t, "0.5"), nil
 	}
 	resp, err := check(func(*ententev1.CreatePeeringRequest) {})
@@ -225,7 +225,7 @@ func TestOnlyCheckingTellsWhatWouldComeOfItAndWritesNothing(t *testing.T) {
 		t.Errorf("asked of %s, %s (-want +got)\n%s", got.Name, got.UID, diff)
 	}
 	// What would be offered once an administrator there approved it is told, too.
-	a.preview = func(*v1alpha1.PeeringRequest) (string, *wire.Advertisement, error) {
+	a.preview = func(*v1alpha1.PeeringRequest) (string, *peering.Advertisement, error) {
 		ad := offer(t, "0.25")
 		ad.NeedsApproval = true
 		return "lab", ad, nil
@@ -240,19 +240,19 @@ func TestOnlyCheckingTellsWhatWouldComeOfItAndWritesNothing(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*ententev1.CreatePeeringRequest)
 		err    error
-		want   wire.Reason
+		want   peering.Reason
 		text   string
 	}{
-		"an unknown peer":             {func(r *ententev1.CreatePeeringRequest) { r.Peer = "peers/nobody" }, nil, wire.ReasonPeerUnknown, "nobody"},
-		"what is not valid":           {func(r *ententev1.CreatePeeringRequest) { r.Resources = amounts("cpu", "0") }, nil, wire.ReasonRequestInvalid, ""},
-		"it refuses":                  {nil, (&wire.Error{Reason: wire.ReasonPolicyRefused, Message: "lends nothing"}).GRPCStatus().Err(), wire.ReasonPolicyRefused, "peer office: lends nothing"},
-		"it is away":                  {nil, wire.Errorf(wire.ReasonPeerUnreachable, "no session"), wire.ReasonPeerUnreachable, "peer office: no session"},
-		"none of several grants it":   {anybody, wire.Errorf(wire.ReasonCapacityExhausted, "none grants it"), wire.ReasonCapacityExhausted, "none grants it"},
-		"it answers nonsense":         {nil, wire.Errorf(wire.ReasonResponseInvalid, "nonsense"), wire.ReasonResponseInvalid, "nonsense"},
-		"something breaks here":       {nil, errors.New("secret path /var/x"), wire.ReasonInternal, ""},
-		"something breaks among many": {anybody, errors.New("secret path /var/x"), wire.ReasonInternal, ""},
+		"an unknown peer":             {func(r *ententev1.CreatePeeringRequest) { r.Peer = "peers/nobody" }, nil, peering.ReasonPeerUnknown, "nobody"},
+		"what is not valid":           {func(r *ententev1.CreatePeeringRequest) { r.Resources = amounts("cpu", "0") }, nil, peering.ReasonRequestInvalid, ""},
+		"it refuses":                  {nil, wire.Status(&peering.Error{Reason: peering.ReasonPolicyRefused, Message: "lends nothing"}).Err(), peering.ReasonPolicyRefused, "peer office: lends nothing"},
+		"it is away":                  {nil, peering.Errorf(peering.ReasonPeerUnreachable, "no session"), peering.ReasonPeerUnreachable, "peer office: no session"},
+		"none of several grants it":   {anybody, peering.Errorf(peering.ReasonCapacityExhausted, "none grants it"), peering.ReasonCapacityExhausted, "none grants it"},
+		"it answers nonsense":         {nil, peering.Errorf(peering.ReasonResponseInvalid, "nonsense"), peering.ReasonResponseInvalid, "nonsense"},
+		"something breaks here":       {nil, errors.New("secret path /var/x"), peering.ReasonInternal, ""},
+		"something breaks among many": {anybody, errors.New("secret path /var/x"), peering.ReasonInternal, ""},
 	} {
-		a.preview = func(*v1alpha1.PeeringRequest) (string, *wire.Advertisement, error) { return "", nil, tc.err }
+		a.preview = func(*v1alpha1.PeeringRequest) (string, *peering.Advertisement, error) { return "", nil, tc.err }
 		if tc.change == nil {
 			tc.change = func(*ententev1.CreatePeeringRequest) {}
 		}
@@ -267,7 +267,7 @@ func TestOnlyCheckingTellsWhatWouldComeOfItAndWritesNothing(t *testing.T) {
 	if _, err := c.CreatePeering(t.Context(), &ententev1.CreatePeeringRequest{Peer: "peers/office"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := check(func(*ententev1.CreatePeeringRequest) {}); wire.ReasonOf(err) != wire.ReasonPeeringExists {
+	if _, err := check(func(*ententev1.CreatePeeringRequest) {}); wire.ReasonOf(err) != peering.ReasonPeeringExists {
 		t.Errorf("one that is there: got %v", err)
 	}
 }
@@ -357,36 +357,36 @@ func TestPeeringsAreReadChangedAndDeleted(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		call func() error
-		want wire.Reason
+		want peering.Reason
 	}{
 		"get": {func() error {
 			_, err := c.GetPeering(t.Context(), &ententev1.GetPeeringRequest{Name: "peerings/nope"})
 			return err
-		}, wire.ReasonPeeringUnknown},
+		}, peering.ReasonPeeringUnknown},
 		"update": {func() error {
 			_, err := c.UpdatePeering(t.Context(), &ententev1.UpdatePeeringRequest{Peering: &ententev1.Peering{Name: "peerings/nope"}})
 			return err
-		}, wire.ReasonPeeringUnknown},
+		}, peering.ReasonPeeringUnknown},
 		"update without a name": {func() error {
 			_, err := c.UpdatePeering(t.Context(), &ententev1.UpdatePeeringRequest{Peering: &ententev1.Peering{}})
 			return err
-		}, wire.ReasonRequestInvalid},
+		}, peering.ReasonRequestInvalid},
 		"update by a path": {func() error {
 			_, err := c.UpdatePeering(t.Context(), &ententev1.UpdatePeeringRequest{Peering: &ententev1.Peering{Name: "peerings/../contracts/k1"}})
 			return err
-		}, wire.ReasonRequestInvalid},
+		}, peering.ReasonRequestInvalid},
 		"update of nothing": {func() error {
 			_, err := c.UpdatePeering(t.Context(), &ententev1.UpdatePeeringRequest{})
 			return err
-		}, wire.ReasonRequestInvalid},
+		}, peering.ReasonRequestInvalid},
 		"delete": {func() error {
 			_, err := c.DeletePeering(t.Context(), &ententev1.DeletePeeringRequest{Name: "peerings/nope"})
 			return err
-		}, wire.ReasonPeeringUnknown},
+		}, peering.ReasonPeeringUnknown},
 		"get by a path": {func() error {
 			_, err := c.GetPeering(t.Context(), &ententev1.GetPeeringRequest{Name: "peerings/../x"})
 			return err
-		}, wire.ReasonRequestInvalid},
+		}, peering.ReasonRequestInvalid},
 	} {
 		if err := tc.call(); wire.ReasonOf(err) != tc.want {
 			t.Errorf("%s: got %v, want %s", name, err, tc.want)
@@ -443,8 +443,8 @@ func TestPoliciesAreTested(t *testing.T) {
 	id, other := strings.Repeat("a", 32), strings.Repeat("b", 32)
 	pending := peerObject("pending", "")
 	a := newAdminTest(t, peerObject("office", id), peerObject("lab", other), pending)
-	a.policies[id] = PolicyTest{Policy: "default", Advertisement: offer(t, "0.5"), Message: "cpu: 4 of 4 asked"}
-	a.policies[other] = PolicyTest{Reason: wire.ReasonPolicyRefused, Message: "no policy selects it"}
+	a.policies[id] = peering.PolicyTest{Policy: "default", Advertisement: offer(t, "0.5"), Message: "cpu: 4 of 4 asked"}
+	a.policies[other] = peering.PolicyTest{Reason: peering.ReasonPolicyRefused, Message: "no policy selects it"}
 	c := a.alice(t)
 	resp, err := c.TestPolicy(t.Context(), &ententev1.TestPolicyRequest{Peer: "peers/-", Resources: amounts("cpu", "4"), NodeSelector: map[string]string{"a": "b"}})
 	if err != nil {
@@ -470,13 +470,13 @@ func TestPoliciesAreTested(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		req  *ententev1.TestPolicyRequest
-		want wire.Reason
+		want peering.Reason
 	}{
-		"an unknown peer":     {&ententev1.TestPolicyRequest{Peer: "peers/nobody"}, wire.ReasonPeerUnknown},
-		"no peer":             {&ententev1.TestPolicyRequest{}, wire.ReasonRequestInvalid},
-		"nothing":             {&ententev1.TestPolicyRequest{Peer: "peers/-", Resources: amounts("cpu", "0")}, wire.ReasonRequestInvalid},
-		"a label of no form":  {&ententev1.TestPolicyRequest{Peer: "peers/-", NodeSelector: map[string]string{"": "x"}}, wire.ReasonRequestInvalid},
-		"a price of no money": {&ententev1.TestPolicyRequest{Peer: "peers/-", PriceCeiling: &ententev1.Money{}}, wire.ReasonRequestInvalid},
+		"an unknown peer":     {&ententev1.TestPolicyRequest{Peer: "peers/nobody"}, peering.ReasonPeerUnknown},
+		"no peer":             {&ententev1.TestPolicyRequest{}, peering.ReasonRequestInvalid},
+		"nothing":             {&ententev1.TestPolicyRequest{Peer: "peers/-", Resources: amounts("cpu", "0")}, peering.ReasonRequestInvalid},
+		"a label of no form":  {&ententev1.TestPolicyRequest{Peer: "peers/-", NodeSelector: map[string]string{"": "x"}}, peering.ReasonRequestInvalid},
+		"a price of no money": {&ententev1.TestPolicyRequest{Peer: "peers/-", PriceCeiling: &ententev1.Money{}}, peering.ReasonRequestInvalid},
 	} {
 		if _, err := c.TestPolicy(t.Context(), tc.req); wire.ReasonOf(err) != tc.want {
 			t.Errorf("%s: got %v, want %s", name, err, tc.want)
@@ -494,12 +494,12 @@ func TestADryAmendmentTellsWhatWouldComeOfIt(t *testing.T) {
 		Status:     v1alpha1.PeeringRequestStatus{Contract: "c-1", ForeignCluster: "office"},
 	}
 	a := newAdminTest(t, peerObject("office", office), request)
-	a.preview = func(r *v1alpha1.PeeringRequest) (string, *wire.Advertisement, error) {
+	a.preview = func(r *v1alpha1.PeeringRequest) (string, *peering.Advertisement, error) {
 		switch {
 		case r.UID != "uid-1" || r.Status.Contract != "c-1":
 			t.Errorf("asked of %+v", r)
 		case r.Spec.Resources.Cpu().Value() > 8:
-			return "", nil, wire.Errorf(wire.ReasonPolicyRefused, "too much")
+			return "", nil, peering.Errorf(peering.ReasonPolicyRefused, "too much")
 		case r.Spec.Resources.Cpu().Value() < 8:
 			return "", nil, nil
 		}
@@ -509,8 +509,8 @@ func TestADryAmendmentTellsWhatWouldComeOfIt(t *testing.T) {
 	for _, tc := range []struct {
 		amount string
 		hourly string
-		want   wire.Reason
-	}{{"8", "1", ""}, {"64", "", wire.ReasonPolicyRefused}, {"4", "", ""}} {
+		want   peering.Reason
+	}{{"8", "1", ""}, {"64", "", peering.ReasonPolicyRefused}, {"4", "", ""}} {
 		resp, err := c.UpdatePeering(t.Context(), &ententev1.UpdatePeeringRequest{
 			Peering: &ententev1.Peering{Name: "peerings/batch", Resources: amounts("cpu", tc.amount)}, ValidateOnly: true,
 		})

@@ -11,6 +11,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
 )
 
 // validatePeering has the API server check a PeeringRequest, and tells what would come
@@ -36,7 +37,7 @@ func (s *adminServer) validatePeering(ctx context.Context, request *v1alpha1.Pee
 
 // previewMessage is an offer that binds nobody; nil is none. What its request is called
 // means nothing to a caller.
-func previewMessage(a *wire.Advertisement) *ententev1.Advertisement {
+func previewMessage(a *peering.Advertisement) *ententev1.Advertisement {
 	if a == nil {
 		return nil
 	}
@@ -65,7 +66,7 @@ func previewError(request *v1alpha1.PeeringRequest, err error) error {
 		return err
 	}
 	e := *wire.FromStatus(err)
-	if e.Reason.Code() == codes.Internal {
+	if wire.Code(e.Reason) == codes.Internal {
 		return fmt.Errorf("ask peer %s: %w", name, err)
 	}
 	e.Message, e.Err = fmt.Sprintf("peer %s: %s", name, e.Message), err

@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
-	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
 )
 
 const (
@@ -28,7 +28,7 @@ func (v *view) problems(self Self, peers []v1alpha1.ForeignCluster, asks []v1alp
 	var out []string
 	say := func(format string, args ...any) {
 		if len(out) < MaxProblems {
-			out = append(out, wire.Text(fmt.Sprintf(format, args...), 2*wire.MaxMessageLen))
+			out = append(out, peering.Text(fmt.Sprintf(format, args...), 2*peering.MaxMessageLen))
 		}
 	}
 	if !self.RootExpires.IsZero() && self.RootExpires.Sub(v.now) < rootExpiresSoon {

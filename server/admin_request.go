@@ -10,7 +10,6 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -106,7 +105,7 @@ func (s *adminServer) decideRequest(ctx context.Context, resource string, lists 
 		to, from := lists(fc)
 		pending := slices.ContainsFunc(fc.Status.Requests, func(r v1alpha1.PendingRequest) bool { return r.ID == id })
 		if !pending && !slices.Contains(*to, id) && !slices.Contains(*from, id) {
-			return unknown(wire.ReasonRequestUnknown, "request", id, "no request %q of peer %s waits for approval", id, fc.Name)
+			return unknown(peering.ReasonRequestUnknown, "request", id, "no request %q of peer %s waits for approval", id, fc.Name)
 		}
 		*from = slices.DeleteFunc(*from, func(s string) bool { return s == id })
 		if !slices.Contains(*to, id) {
@@ -115,7 +114,7 @@ func (s *adminServer) decideRequest(ctx context.Context, resource string, lists 
 		return nil
 	})
 	if apierrors.IsNotFound(err) {
-		return unknown(wire.ReasonPeerUnknown, "peer", fc.Name, "peer %s was just forgotten", fc.Name)
+		return unknown(peering.ReasonPeerUnknown, "peer", fc.Name, "peer %s was just forgotten", fc.Name)
 	}
 	if err != nil {
 		return fmt.Errorf("decide about request %s of foreign cluster %s: %w", id, fc.Name, err)
@@ -131,19 +130,6 @@ func roomFor(decided []string, inForce map[string]bool) []string {
 		decided = slices.Delete(decided, i, i+1)
 	}
 	return decided
-}
-
-// PolicyTest is what a peer would be answered.
-type PolicyTest struct {
-	// Policy is the name of the PeeringPolicy that decides; empty if none selects
-	// the peer.
-	Policy string
-	// Advertisement is what would be offered; nil if nothing.
-	Advertisement *wire.Advertisement
-	// Reason is why nothing, as the peer would be told.
-	Reason wire.Reason
-	// Message is why, for people: which ceiling bounds which resource.
-	Message string
 }
 
 // TestPolicy implements AdminService.
@@ -167,7 +153,7 @@ func (s *adminServer) TestPolicy(ctx context.Context, req *ententev1.TestPolicyR
 		resp.Results = append(resp.Results, result)
 		id := peering.ClusterID(peers[i].Spec.ClusterID)
 		if id == "" {
-			result.Reason, result.Message = string(wire.ReasonPeerNotTrusted), "which cluster this is becomes known when its token is redeemed"
+			result.Reason, result.Message = string(peering.ReasonPeerNotTrusted), "which cluster this is becomes known when its token is redeemed"
 			continue
 		}
 		got, err := s.cfg.TestPolicy(ctx, id, request)

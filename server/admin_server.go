@@ -92,10 +92,10 @@ type AdminConfig struct {
 	// Preview says with which ForeignCluster a PeeringRequest would be agreed now, and
 	// by which offer: nil where the contract is as it asks for. The error is why it
 	// would not be. Nothing is held back by anybody. Required.
-	Preview func(ctx context.Context, request *v1alpha1.PeeringRequest) (provider string, offer *wire.Advertisement, err error)
+	Preview func(ctx context.Context, request *v1alpha1.PeeringRequest) (provider string, offer *peering.Advertisement, err error)
 	// TestPolicy says what a peer would be offered here that had such a PeeringRequest.
 	// That nothing would be is no error. Required.
-	TestPolicy func(ctx context.Context, peer peering.ClusterID, request *v1alpha1.PeeringRequest) (PolicyTest, error)
+	TestPolicy func(ctx context.Context, peer peering.ClusterID, request *v1alpha1.PeeringRequest) (peering.PolicyTest, error)
 	// Rollover replaces the key under this cluster's root, and returns when the new
 	// root ends and until when the old one is shown too. Required.
 	Rollover func(ctx context.Context) (root, overlap time.Time, err error)
@@ -402,7 +402,7 @@ func authenticated(auth *authenticator, users *limiter) middleware {
 		if err != nil {
 			return err
 		}
-		c.who = wire.Text(user.Username, 256)
+		c.who = peering.Text(user.Username, 256)
 		leave, err := users.enter(user.Username)
 		if err != nil {
 			return err
@@ -425,7 +425,7 @@ func authorized(auth *authenticator) middleware {
 		}
 		need, ok := permissions(c.method, c.request)
 		if !ok {
-			return &wire.Error{Reason: wire.ReasonCallerNotAllowed, Message: "this method is for nobody"}
+			return &peering.Error{Reason: peering.ReasonCallerNotAllowed, Message: "this method is for nobody"}
 		}
 		if err := auth.authorize(ctx, user, need); err != nil {
 			return err
@@ -465,14 +465,14 @@ func (a *Admin) allowed(ctx context.Context, auth *authenticator, c *call) error
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-a.stopping:
-			return &wire.Error{Reason: wire.ReasonStopping, Message: "the agent is about to stop", RetryAfter: retryStopping}
+			return &peering.Error{Reason: peering.ReasonStopping, Message: "the agent is about to stop", RetryAfter: retryStopping}
 		case <-tick.C:
 		}
 		err := a.allowedNow(ctx, auth, c)
 		switch {
 		case err == nil:
 			sure = time.Now()
-		case wire.ReasonOf(err) == wire.ReasonKubernetes && time.Since(sure) < a.cfg.pace.grace:
+		case wire.ReasonOf(err) == peering.ReasonKubernetes && time.Since(sure) < a.cfg.pace.grace:
 			// Nobody said no.
 		default:
 			return err

@@ -17,6 +17,7 @@ import (
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
 )
 
 // method is a method of the AdminService as the proto has it.
@@ -277,7 +278,7 @@ func TestRequestsHaveBounds(t *testing.T) {
 			return err
 		},
 	} {
-		if err := call(); wire.ReasonOf(err) != wire.ReasonRequestInvalid || len(err.Error()) > 4096 {
+		if err := call(); wire.ReasonOf(err) != peering.ReasonRequestInvalid || len(err.Error()) > 4096 {
 			t.Errorf("%s of a hundred thousand characters: got %.200s", name, err)
 		}
 	}

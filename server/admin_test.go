@@ -140,10 +140,10 @@ type adminTest struct {
 	// introduced is what this cluster was introduced with.
 	introduced []string
 	// preview is what would come of a request, and previewed what that was asked of.
-	preview   func(*v1alpha1.PeeringRequest) (string, *wire.Advertisement, error)
+	preview   func(*v1alpha1.PeeringRequest) (string, *peering.Advertisement, error)
 	previewed chan *v1alpha1.PeeringRequest
 	// policies is what peers would be answered.
-	policies map[string]PolicyTest
+	policies map[string]peering.PolicyTest
 	rollover error
 	// self changes what this cluster is.
 	self func(*Self)
@@ -180,7 +180,7 @@ func (s *testTokens) Revoke(_ context.Context, id string) error {
 	defer s.mu.Unlock()
 	n := len(s.list)
 	if s.list = slices.DeleteFunc(s.list, func(t TokenInfo) bool { return t.ID == id }); len(s.list) == n {
-		return wire.Errorf(wire.ReasonTokenUnknown, "there is no token %s", id)
+		return peering.Errorf(peering.ReasonTokenUnknown, "there is no token %s", id)
 	}
 	return nil
 }
@@ -270,8 +270,8 @@ func newAdminTestWith(t *testing.T, change func(*AdminConfig), objects ...ctrlcl
 	}
 	a := &adminTest{
 		ca: newAuthority(t), agent: newSource(t), log: &syncBuffer{}, reviews: &syncReviews{make(chan authorizationv1.SubjectAccessReviewSpec, 1000)},
-		previewed: make(chan *v1alpha1.PeeringRequest, 100), policies: map[string]PolicyTest{}, self: func(*Self) {},
-		preview: func(*v1alpha1.PeeringRequest) (string, *wire.Advertisement, error) { return "", nil, nil },
+		previewed: make(chan *v1alpha1.PeeringRequest, 100), policies: map[string]peering.PolicyTest{}, self: func(*Self) {},
+		preview: func(*v1alpha1.PeeringRequest) (string, *peering.Advertisement, error) { return "", nil, nil },
 	}
 	a.client = ctrlfake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()
 	a.cache, a.tokens = &testCache{WithWatch: a.client}, &testTokens{issuer: a.agent.ID()}
@@ -313,11 +313,11 @@ func newAdminTestWith(t *testing.T, change func(*AdminConfig), objects ...ctrlcl
 			}
 			return name, a.client.Create(ctx, fc)
 		},
-		Preview: func(_ context.Context, request *v1alpha1.PeeringRequest) (string, *wire.Advertisement, error) {
+		Preview: func(_ context.Context, request *v1alpha1.PeeringRequest) (string, *peering.Advertisement, error) {
 			a.previewed <- request.DeepCopy()
 			return a.preview(request)
 		},
-		TestPolicy: func(_ context.Context, peer peering.ClusterID, request *v1alpha1.PeeringRequest) (PolicyTest, error) {
+		TestPolicy: func(_ context.Context, peer peering.ClusterID, request *v1alpha1.PeeringRequest) (peering.PolicyTest, error) {
 			a.previewed <- request.DeepCopy()
 			return a.policies[string(peer)], nil
 		},
@@ -452,7 +452,7 @@ func TestWhoTheCallerIs(t *testing.T) {
 	for name, tc := range map[string]struct {
 		token string
 		certs []tls.Certificate
-		want  wire.Reason
+		want  peering.Reason
 		user  string
 		group string
 	}{
@@ -460,14 +460,14 @@ func TestWhoTheCallerIs(t *testing.T) {
 		"a client certificate of the cluster's CA":          {certs: []tls.Certificate{good}, user: "admin-by-certificate", group: "system:masters"},
 		"a certificate counts before a token":               {certs: []tls.Certificate{good}, token: nobodyToken, user: "admin-by-certificate", group: "system:masters"},
 		"a token counts beside a certificate that does not": {certs: []tls.Certificate{foreign.issue(t, "alice", nil)}, token: aliceToken, user: "alice", group: "devs"},
-		"nothing": {want: wire.ReasonCallerUnknown},
-		"a token that the API server does not know":      {token: "other", want: wire.ReasonCallerUnknown},
-		"a token while the API server is not well":       {token: "broken", want: wire.ReasonKubernetes},
-		"a certificate of another CA with a mighty name": {certs: []tls.Certificate{foreign.issue(t, "alice", []string{"system:masters"})}, want: wire.ReasonCallerUnknown},
-		"a certificate that has expired":                 {certs: []tls.Certificate{a.ca.issue(t, "alice", nil, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) })}, want: wire.ReasonCallerUnknown},
-		"a certificate that is for servers":              {certs: []tls.Certificate{a.ca.issue(t, "alice", nil, func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} })}, want: wire.ReasonCallerUnknown},
-		"a certificate without a name":                   {certs: []tls.Certificate{a.ca.issue(t, "", nil)}, want: wire.ReasonCallerUnknown},
-		"a user who may not":                             {token: nobodyToken, want: wire.ReasonCallerNotAllowed},
+		"nothing": {want: peering.ReasonCallerUnknown},
+		"a token that the API server does not know":      {token: "other", want: peering.ReasonCallerUnknown},
+		"a token while the API server is not well":       {token: "broken", want: peering.ReasonKubernetes},
+		"a certificate of another CA with a mighty name": {certs: []tls.Certificate{foreign.issue(t, "alice", []string{"system:masters"})}, want: peering.ReasonCallerUnknown},
+		"a certificate that has expired":                 {certs: []tls.Certificate{a.ca.issue(t, "alice", nil, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) })}, want: peering.ReasonCallerUnknown},
+		"a certificate that is for servers":              {certs: []tls.Certificate{a.ca.issue(t, "alice", nil, func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} })}, want: peering.ReasonCallerUnknown},
+		"a certificate without a name":                   {certs: []tls.Certificate{a.ca.issue(t, "", nil)}, want: peering.ReasonCallerUnknown},
+		"a user who may not":                             {token: nobodyToken, want: peering.ReasonCallerNotAllowed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a.asked()
@@ -519,7 +519,7 @@ func TestNobodyCanSpeakForAnother(t *testing.T) {
 		} {
 			ctx := metadata.NewOutgoingContext(t.Context(), md)
 			_, err := ententev1.NewAdminServiceClient(a.dial(t, "")).GetInfo(ctx, &ententev1.GetInfoRequest{})
-			if wire.ReasonOf(err) != wire.ReasonCallerUnknown {
+			if wire.ReasonOf(err) != peering.ReasonCallerUnknown {
 				t.Errorf("%v: got %v", md, err)
 			}
 		}
@@ -631,7 +631,7 @@ func TestEachMethodAsksForItsPermission(t *testing.T) {
 		"CreateToken":   {func() error { _, err := c.CreateToken(ctx, &ententev1.CreateTokenRequest{}); return err }, []string{"create tokens"}},
 		"JoinPeer": {func() error {
 			_, err := c.JoinPeer(ctx, &ententev1.JoinPeerRequest{Token: "x"})
-			if wire.ReasonOf(err) == wire.ReasonTokenMalformed {
+			if wire.ReasonOf(err) == peering.ReasonTokenMalformed {
 				return nil
 			}
 			return err
@@ -646,14 +646,14 @@ func TestEachMethodAsksForItsPermission(t *testing.T) {
 		}, []string{"delete peeringrequests"}},
 		"OffloadNamespace": {func() error {
 			_, err := c.OffloadNamespace(ctx, &ententev1.OffloadNamespaceRequest{Namespace: "namespaces/shop"})
-			if wire.ReasonOf(err) == wire.ReasonNamespaceUnknown {
+			if wire.ReasonOf(err) == peering.ReasonNamespaceUnknown {
 				return nil
 			}
 			return err
 		}, []string{"create namespaceoffloadings in shop"}},
 		"UnoffloadNamespace": {func() error {
 			_, err := c.UnoffloadNamespace(ctx, &ententev1.UnoffloadNamespaceRequest{Namespace: "namespaces/shop"})
-			if wire.ReasonOf(err) == wire.ReasonNamespaceNotOffloaded {
+			if wire.ReasonOf(err) == peering.ReasonNamespaceNotOffloaded {
 				return nil
 			}
 			return err
@@ -697,7 +697,7 @@ func TestHealthNeedsNoCallerAndNothingElseDoes(t *testing.T) {
 	if err == nil {
 		err = stream.RecvMsg(&healthpb.HealthCheckResponse{})
 	}
-	if wire.ReasonOf(err) != wire.ReasonCallerUnknown {
+	if wire.ReasonOf(err) != peering.ReasonCallerUnknown {
 		t.Errorf("reflection: got %v", err)
 	}
 	err = a.dial(t, aliceToken).Invoke(t.Context(), "/entente.v1.TrustService/Join", &healthpb.HealthCheckRequest{}, &healthpb.HealthCheckResponse{})
@@ -766,7 +766,7 @@ func TestAPeerIsToldWithItsContractsAndTunnel(t *testing.T) {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	_, err = a.alice(t).GetPeer(t.Context(), &ententev1.GetPeerRequest{Name: "peers/nobody"})
-	if status.Code(err) != codes.NotFound || wire.ReasonOf(err) != wire.ReasonPeerUnknown {
+	if status.Code(err) != codes.NotFound || wire.ReasonOf(err) != peering.ReasonPeerUnknown {
 		t.Errorf("an unknown peer: %v", err)
 	}
 }
@@ -828,11 +828,11 @@ func TestPeersComeInPages(t *testing.T) {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	for _, bad := range []string{"%%%", "AA", base64.RawURLEncoding.EncodeToString([]byte("1:p1")), pageToken("contracts of ", "p1"), pageToken("peers", "p1") + "="} {
-		if _, err := a.alice(t).ListPeers(t.Context(), &ententev1.ListPeersRequest{PageToken: bad}); wire.ReasonOf(err) != wire.ReasonRequestInvalid {
+		if _, err := a.alice(t).ListPeers(t.Context(), &ententev1.ListPeersRequest{PageToken: bad}); wire.ReasonOf(err) != peering.ReasonRequestInvalid {
 			t.Errorf("page token %q: got %v", bad, err)
 		}
 	}
-	if _, err := a.alice(t).ListPeers(t.Context(), &ententev1.ListPeersRequest{PageSize: -1}); wire.ReasonOf(err) != wire.ReasonRequestInvalid {
+	if _, err := a.alice(t).ListPeers(t.Context(), &ententev1.ListPeersRequest{PageSize: -1}); wire.ReasonOf(err) != peering.ReasonRequestInvalid {
 		t.Errorf("a negative page size: got %v", err)
 	}
 }
@@ -848,13 +848,13 @@ func TestTokensAreMadeAndRedeemed(t *testing.T) {
 	if err != nil || token.ID != resp.GetTokenId() || !resp.GetExpireTime().AsTime().Equal(token.Expires) {
 		t.Errorf("got %v, %v", token, err)
 	}
-	if _, err := c.CreateToken(t.Context(), &ententev1.CreateTokenRequest{Ttl: durationpb.New(time.Hour)}); wire.ReasonOf(err) != wire.ReasonRequestInvalid {
+	if _, err := c.CreateToken(t.Context(), &ententev1.CreateTokenRequest{Ttl: durationpb.New(time.Hour)}); wire.ReasonOf(err) != peering.ReasonRequestInvalid {
 		t.Errorf("for an hour: got %v", err)
 	}
 	if strings.Contains(a.log.String(), resp.GetToken()) {
 		t.Error("the log has the token")
 	}
-	if _, err := c.JoinPeer(t.Context(), &ententev1.JoinPeerRequest{Token: resp.GetToken()}); wire.ReasonOf(err) != wire.ReasonPeerIsSelf {
+	if _, err := c.JoinPeer(t.Context(), &ententev1.JoinPeerRequest{Token: resp.GetToken()}); wire.ReasonOf(err) != peering.ReasonPeerIsSelf {
 		t.Errorf("its own token: got %v", err)
 	}
 	mint := func(expires time.Time) string {
@@ -871,12 +871,12 @@ func TestTokensAreMadeAndRedeemed(t *testing.T) {
 	good := mint(time.Now().Add(time.Minute))
 	for name, tc := range map[string]struct {
 		token string
-		want  wire.Reason
+		want  peering.Reason
 	}{
-		"one that is cut off":     {good[:len(good)-12], wire.ReasonTokenMalformed},
-		"one with a wrong letter": {strings.Replace(good, good[10:11], "_", 1), wire.ReasonTokenMalformed},
-		"one of no kind":          {"hello", wire.ReasonTokenMalformed},
-		"one of yesterday":        {mint(time.Now().Add(-24 * time.Hour)), wire.ReasonTokenExpired},
+		"one that is cut off":     {good[:len(good)-12], peering.ReasonTokenMalformed},
+		"one with a wrong letter": {strings.Replace(good, good[10:11], "_", 1), peering.ReasonTokenMalformed},
+		"one of no kind":          {"hello", peering.ReasonTokenMalformed},
+		"one of yesterday":        {mint(time.Now().Add(-24 * time.Hour)), peering.ReasonTokenExpired},
 	} {
 		_, err := c.JoinPeer(t.Context(), &ententev1.JoinPeerRequest{Token: tc.token})
 		if wire.ReasonOf(err) != tc.want || strings.Contains(err.Error(), tc.token) && len(tc.token) > 20 {
@@ -887,8 +887,8 @@ func TestTokensAreMadeAndRedeemed(t *testing.T) {
 	if err != nil || joined.GetPeer().GetName() != "peers/office" || len(a.joined) != 1 {
 		t.Errorf("got %v, %v", joined, err)
 	}
-	a.joinErr = &wire.Error{Reason: wire.ReasonPeerUnreachable, Message: "cannot connect to 192.0.2.7:7443: refused"}
-	if _, err := c.JoinPeer(t.Context(), &ententev1.JoinPeerRequest{Token: good}); wire.ReasonOf(err) != wire.ReasonPeerUnreachable || !strings.Contains(err.Error(), "192.0.2.7:7443") {
+	a.joinErr = &peering.Error{Reason: peering.ReasonPeerUnreachable, Message: "cannot connect to 192.0.2.7:7443: refused"}
+	if _, err := c.JoinPeer(t.Context(), &ententev1.JoinPeerRequest{Token: good}); wire.ReasonOf(err) != peering.ReasonPeerUnreachable || !strings.Contains(err.Error(), "192.0.2.7:7443") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -922,21 +922,21 @@ func TestAPeeringIsAskedForOnceAndEnded(t *testing.T) {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	_, err = c.CreatePeering(ctx, req)
-	if e := wire.FromStatus(err); e.Reason != wire.ReasonPeeringExists || e.Metadata["peeringRequest"] != "office" {
+	if e := wire.FromStatus(err); e.Reason != peering.ReasonPeeringExists || e.Metadata["peeringRequest"] != "office" {
 		t.Errorf("again: got %v", err)
 	}
 	for _, bad := range []map[string]string{{"cpu": "-1"}, {"cpu": "0"}, {"pods": "1500m"}, {"cpu": "lots"}, {"a b": "1"}} {
 		req.Resources.Amounts, req.PeeringRequest = bad, "other"
-		if _, err := c.CreatePeering(ctx, req); wire.ReasonOf(err) != wire.ReasonRequestInvalid {
+		if _, err := c.CreatePeering(ctx, req); wire.ReasonOf(err) != peering.ReasonRequestInvalid {
 			t.Errorf("%v: got %v", bad, err)
 		}
 	}
-	if _, err := c.CreatePeering(ctx, &ententev1.CreatePeeringRequest{Peer: "peers/nobody"}); wire.ReasonOf(err) != wire.ReasonPeerUnknown {
+	if _, err := c.CreatePeering(ctx, &ententev1.CreatePeeringRequest{Peer: "peers/nobody"}); wire.ReasonOf(err) != peering.ReasonPeerUnknown {
 		t.Errorf("an unknown peer: got %v", err)
 	}
 
 	_, err = c.EndPeering(ctx, &ententev1.EndPeeringRequest{Peer: "peers/office", RefuseIfRunning: true})
-	if e := wire.FromStatus(err); e.Reason != wire.ReasonPodsRunning || e.Metadata["pods"] != "2" {
+	if e := wire.FromStatus(err); e.Reason != peering.ReasonPodsRunning || e.Metadata["pods"] != "2" {
 		t.Errorf("refuse if running: got %v", err)
 	}
 	termination := func(name string) v1alpha1.Termination {
@@ -975,7 +975,7 @@ func TestAPeeringIsAskedForOnceAndEnded(t *testing.T) {
 	if got := termination("theirs"); got != v1alpha1.TerminateNow {
 		t.Errorf("forget: theirs is %q", got)
 	}
-	if _, err := c.EndPeering(ctx, &ententev1.EndPeeringRequest{Peer: "peers/office"}); wire.ReasonOf(err) != wire.ReasonPeerUnknown {
+	if _, err := c.EndPeering(ctx, &ententev1.EndPeeringRequest{Peer: "peers/office"}); wire.ReasonOf(err) != peering.ReasonPeerUnknown {
 		t.Errorf("after forgetting: got %v", err)
 	}
 }
@@ -1047,13 +1047,13 @@ func TestANamespaceIsOffloadedAndNot(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		req  *ententev1.OffloadNamespaceRequest
-		want wire.Reason
+		want peering.Reason
 	}{
-		"another mapping":      {&ententev1.OffloadNamespaceRequest{Namespace: "namespaces/shop", NameMapping: "Same"}, wire.ReasonMappingFixed},
-		"an unknown namespace": {&ententev1.OffloadNamespaceRequest{Namespace: "namespaces/nope"}, wire.ReasonNamespaceUnknown},
-		"an unknown peer":      {&ententev1.OffloadNamespaceRequest{Namespace: "namespaces/shop", Peers: []string{"nobody"}}, wire.ReasonPeerUnknown},
-		"an unknown strategy":  {&ententev1.OffloadNamespaceRequest{Namespace: "namespaces/shop", PodStrategy: "Both"}, wire.ReasonRequestInvalid},
-		"a path for a name":    {&ententev1.OffloadNamespaceRequest{Namespace: "namespaces/../x"}, wire.ReasonRequestInvalid},
+		"another mapping":      {&ententev1.OffloadNamespaceRequest{Namespace: "namespaces/shop", NameMapping: "Same"}, peering.ReasonMappingFixed},
+		"an unknown namespace": {&ententev1.OffloadNamespaceRequest{Namespace: "namespaces/nope"}, peering.ReasonNamespaceUnknown},
+		"an unknown peer":      {&ententev1.OffloadNamespaceRequest{Namespace: "namespaces/shop", Peers: []string{"nobody"}}, peering.ReasonPeerUnknown},
+		"an unknown strategy":  {&ententev1.OffloadNamespaceRequest{Namespace: "namespaces/shop", PodStrategy: "Both"}, peering.ReasonRequestInvalid},
+		"a path for a name":    {&ententev1.OffloadNamespaceRequest{Namespace: "namespaces/../x"}, peering.ReasonRequestInvalid},
 	} {
 		if _, err := c.OffloadNamespace(ctx, tc.req); wire.ReasonOf(err) != tc.want {
 			t.Errorf("%s: got %v, want %s", name, err, tc.want)
@@ -1062,7 +1062,7 @@ func TestANamespaceIsOffloadedAndNot(t *testing.T) {
 	if _, err := c.UnoffloadNamespace(ctx, &ententev1.UnoffloadNamespaceRequest{Namespace: "namespaces/shop"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.UnoffloadNamespace(ctx, &ententev1.UnoffloadNamespaceRequest{Namespace: "namespaces/shop"}); wire.ReasonOf(err) != wire.ReasonNamespaceNotOffloaded {
+	if _, err := c.UnoffloadNamespace(ctx, &ententev1.UnoffloadNamespaceRequest{Namespace: "namespaces/shop"}); wire.ReasonOf(err) != peering.ReasonNamespaceNotOffloaded {
 		t.Errorf("again: got %v", err)
 	}
 }
@@ -1161,7 +1161,7 @@ func TestTheClientCAIsReadAgain(t *testing.T) {
 		_, err := ententev1.NewAdminServiceClient(a.dial(t, "", next.issue(t, "alice", nil))).GetInfo(t.Context(), &ententev1.GetInfoRequest{})
 		return err
 	}
-	if err := call(); wire.ReasonOf(err) != wire.ReasonCallerUnknown {
+	if err := call(); wire.ReasonOf(err) != peering.ReasonCallerUnknown {
 		t.Errorf("before: %v", err)
 	}
 	cm.Data[clientCAKey] = next.pem()

@@ -15,6 +15,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
 )
 
 func amounts(pairs ...string) *ententev1.ResourceList {
@@ -121,7 +122,7 @@ func TestWhatAnUpdateChanges(t *testing.T) {
 			err := updateRequest(request, tc.to, mask)
 			if tc.field != "" {
 				e := wire.FromStatus(err)
-				if err == nil || e.Reason != wire.ReasonRequestInvalid || len(e.Violations) != 1 || !strings.HasPrefix(e.Violations[0].Field, tc.field) {
+				if err == nil || e.Reason != peering.ReasonRequestInvalid || len(e.Violations) != 1 || !strings.HasPrefix(e.Violations[0].Field, tc.field) {
 					t.Fatalf("got %v, want a violation of %s", err, tc.field)
 				}
 				if len(err.Error()) > 300 {
@@ -150,7 +151,7 @@ func FuzzUpdateMask(f *testing.F) {
 		}
 		before := request.DeepCopy()
 		err := updateRequest(request, to, &fieldmaskpb.FieldMask{Paths: []string{path}})
-		if err != nil && wire.ReasonOf(err) != wire.ReasonRequestInvalid {
+		if err != nil && wire.ReasonOf(err) != peering.ReasonRequestInvalid {
 			t.Fatalf("%q: %v", path, err)
 		}
 		if request.Spec.ForeignCluster != "office" || err != nil && cmp.Diff(before, request) != "" {

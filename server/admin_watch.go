@@ -17,7 +17,6 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -167,7 +166,7 @@ func (s *adminServer) WatchEvents(req *ententev1.WatchEventsRequest, stream grpc
 			select {
 			case queue <- e:
 			default:
-				cancel(&wire.Error{Reason: wire.ReasonReaderTooSlow, Message: fmt.Sprintf("%d events wait to be read: watch again, and read faster", WatchQueue)})
+				cancel(&peering.Error{Reason: peering.ReasonReaderTooSlow, Message: fmt.Sprintf("%d events wait to be read: watch again, and read faster", WatchQueue)})
 				return
 			}
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
 )
 
 // told reads messages of a stream until one is as wanted.
@@ -147,7 +148,7 @@ func TestAWatchTellsWhatHappensFromNowOn(t *testing.T) {
 	if err == nil {
 		_, err = stream.Recv()
 	}
-	if wire.ReasonOf(err) != wire.ReasonPeerUnknown {
+	if wire.ReasonOf(err) != peering.ReasonPeerUnknown {
 		t.Errorf("of an ID that is not known: got %v", err)
 	}
 }
@@ -202,11 +203,11 @@ func TestAWatchEndsWithTheRightToIt(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		take func(*adminTest)
-		want wire.Reason
+		want peering.Reason
 	}{
-		"the permission is gone":                 {func(a *adminTest) { a.denied.Store(true) }, wire.ReasonCallerNotAllowed},
-		"the token was taken back":               {func(a *adminTest) { a.revoked.Store(true) }, wire.ReasonCallerUnknown},
-		"the API server cannot say for too long": {func(a *adminTest) { a.away.Store(true) }, wire.ReasonKubernetes},
+		"the permission is gone":                 {func(a *adminTest) { a.denied.Store(true) }, peering.ReasonCallerNotAllowed},
+		"the token was taken back":               {func(a *adminTest) { a.revoked.Store(true) }, peering.ReasonCallerUnknown},
+		"the API server cannot say for too long": {func(a *adminTest) { a.away.Store(true) }, peering.ReasonKubernetes},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := newAdminTestWith(t, quick)
@@ -219,7 +220,7 @@ func TestAWatchEndsWithTheRightToIt(t *testing.T) {
 			if err := end(); wire.ReasonOf(err) != tc.want {
 				t.Errorf("got %v, want %s", err, tc.want)
 			}
-			if tc.want == wire.ReasonKubernetes && time.Since(begun) < time.Second {
+			if tc.want == peering.ReasonKubernetes && time.Since(begun) < time.Second {
 				t.Error("it was not given the time to recover")
 			}
 			if !eventually(func() bool { return a.cache.watching.Load() == 0 }) {
@@ -254,7 +255,7 @@ func TestAWatchEndsWithTheRightToIt(t *testing.T) {
 			t.Fatal(err)
 		}
 		a.stop()
-		if err := end(); wire.ReasonOf(err) != wire.ReasonStopping {
+		if err := end(); wire.ReasonOf(err) != peering.ReasonStopping {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -277,7 +278,7 @@ func TestACallerHasSoManyWatches(t *testing.T) {
 			t.Fatalf("watch %d: %v", i, err)
 		}
 	}
-	if err := open(); wire.ReasonOf(err) != wire.ReasonTooManyCalls {
+	if err := open(); wire.ReasonOf(err) != peering.ReasonTooManyCalls {
 		t.Errorf("one more: got %v", err)
 	}
 	if _, err := c.GetInfo(t.Context(), &ententev1.GetInfoRequest{}); err != nil {

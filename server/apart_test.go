@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
 )
 
 func TestApart(t *testing.T) {
@@ -16,7 +17,7 @@ func TestApart(t *testing.T) {
 		t.Errorf("got %v, want %v", err, boom)
 	}
 	// A panic ends the call, not the process.
-	if err := apart("a test", func() error { panic("boom") }); wire.ReasonOf(err) != wire.ReasonInternal {
+	if err := apart("a test", func() error { panic("boom") }); wire.ReasonOf(err) != peering.ReasonInternal {
 		t.Errorf("a panic became %v", err)
 	}
 }

@@ -91,9 +91,9 @@ func nested(message []byte) []byte {
 func TestAMillionLabelsAreRefusedAtOnce(t *testing.T) {
 	p := newPeerTest(t)
 	p.trustCaller(t)
-	p.peering.advertise = func(peering.Ask) (wire.Advertisement, error) {
+	p.peering.advertise = func(peering.Ask) (peering.Advertisement, error) {
 		t.Error("the request got through")
-		return wire.Advertisement{}, errors.New("no")
+		return peering.Advertisement{}, errors.New("no")
 	}
 	request := (&ententev1.PeeringRequest{}).ProtoReflect().Descriptor().Fields().ByName("node_selector").Number()
 	state := (&ententev1.PeerState{}).ProtoReflect().Descriptor().Fields().ByName("capabilities").Number()
@@ -140,7 +140,7 @@ func TestAMillionLabelsAreRefusedAtOnce(t *testing.T) {
 			if status.Code(err) != tc.code {
 				t.Fatalf("got %.300v", err)
 			}
-			if e := wire.FromStatus(err); tc.field != "" && (e.Reason != wire.ReasonRequestInvalid || !slices.ContainsFunc(e.Violations, func(v wire.Violation) bool {
+			if e := wire.FromStatus(err); tc.field != "" && (e.Reason != peering.ReasonRequestInvalid || !slices.ContainsFunc(e.Violations, func(v peering.Violation) bool {
 				// It was not decoded, or the field would have another.
 				return v.Field == tc.field && strings.Contains(v.Message, "parts")
 			})) {
@@ -197,13 +197,13 @@ func TestCallsThatAreResetAtOnceHoldUpNobody(t *testing.T) {
 	p.trustCaller(t)
 	other := p.another(t)
 	var running, most atomic.Int64
-	p.peering.advertise = func(peering.Ask) (wire.Advertisement, error) {
+	p.peering.advertise = func(peering.Ask) (peering.Advertisement, error) {
 		n := running.Add(1)
 		defer running.Add(-1)
 		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
 		}
 		time.Sleep(50 * time.Millisecond)
-		return wire.Advertisement{}, errors.New("no")
+		return peering.Advertisement{}, errors.New("no")
 	}
 	body, err := proto.Marshal(&ententev1.RequestPeeringRequest{Request: &ententev1.PeeringRequest{RequestId: "r"}})
 	if err != nil {
@@ -293,8 +293,8 @@ func TestAPeerThatFloodsLeavesOthersTheirTurn(t *testing.T) {
 	p := newPeerTest(t, func(c *PeerConfig) { c.Now = func() time.Time { return now } })
 	p.trustCaller(t)
 	other := p.another(t)
-	p.peering.advertise = func(ask peering.Ask) (wire.Advertisement, error) {
-		return wire.Advertisement{}, &wire.Error{Reason: wire.ReasonPolicyRefused, Message: "no"}
+	p.peering.advertise = func(ask peering.Ask) (peering.Advertisement, error) {
+		return peering.Advertisement{}, &peering.Error{Reason: peering.ReasonPolicyRefused, Message: "no"}
 	}
 	flood := ententev1.NewPeeringServiceClient(p.dial(t, p.caller))
 	var answered, limited atomic.Int64
@@ -304,9 +304,9 @@ func TestAPeerThatFloodsLeavesOthersTheirTurn(t *testing.T) {
 			for range 40 {
 				_, err := flood.RequestPeering(t.Context(), &ententev1.RequestPeeringRequest{Request: &ententev1.PeeringRequest{RequestId: "r", Resources: &ententev1.ResourceList{Amounts: map[string]string{"cpu": "1"}}}})
 				switch wire.ReasonOf(err) {
-				case wire.ReasonPolicyRefused:
+				case peering.ReasonPolicyRefused:
 					answered.Add(1)
-				case wire.ReasonRateLimited:
+				case peering.ReasonRateLimited:
 					limited.Add(1)
 				default:
 					t.Errorf("got %v", err)
@@ -318,7 +318,7 @@ func TestAPeerThatFloodsLeavesOthersTheirTurn(t *testing.T) {
 	for range 50 {
 		begin := time.Now()
 		_, err := calm.RequestPeering(t.Context(), &ententev1.RequestPeeringRequest{Request: &ententev1.PeeringRequest{RequestId: "r", Resources: &ententev1.ResourceList{Amounts: map[string]string{"cpu": "1"}}}})
-		if wire.ReasonOf(err) != wire.ReasonPolicyRefused {
+		if wire.ReasonOf(err) != peering.ReasonPolicyRefused {
 			t.Errorf("another got %v", err)
 		}
 		if took := time.Since(begin); took > prompt {
@@ -332,7 +332,7 @@ func TestAPeerThatFloodsLeavesOthersTheirTurn(t *testing.T) {
 	// A flood must not become a flood of log lines: what is refused for its rate is
 	// told to whoever looks for everything, and nobody else.
 	for line := range strings.Lines(p.log.String()) {
-		if strings.Contains(line, string(wire.ReasonRateLimited)) && !strings.Contains(line, `"level":"DEBUG"`) {
+		if strings.Contains(line, string(peering.ReasonRateLimited)) && !strings.Contains(line, `"level":"DEBUG"`) {
 			t.Fatalf("the log has %s", line)
 		}
 	}

@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
 )
 
 // Metadata with which the REST gateway says for whom it calls. It counts only on
@@ -56,7 +56,7 @@ type presented struct {
 }
 
 func unknownCaller(format string, args ...any) error {
-	return wire.Errorf(wire.ReasonCallerUnknown, format, args...)
+	return peering.Errorf(peering.ReasonCallerUnknown, format, args...)
 }
 
 // present reads what a call comes with.
@@ -189,8 +189,8 @@ func (a *authenticator) byToken(ctx context.Context, token string) (authenticati
 		Spec: authenticationv1.TokenReviewSpec{Token: token},
 	}, metav1.CreateOptions{})
 	if err != nil {
-		return authenticationv1.UserInfo{}, &wire.Error{
-			Reason: wire.ReasonKubernetes, Message: "the cluster's API server could not review the token",
+		return authenticationv1.UserInfo{}, &peering.Error{
+			Reason: peering.ReasonKubernetes, Message: "the cluster's API server could not review the token",
 			RetryAfter: retryKubernetes, Err: fmt.Errorf("review token: %w", err),
 		}
 	}

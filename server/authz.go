@@ -13,7 +13,6 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -185,15 +184,15 @@ func (a *authenticator) authorize(ctx context.Context, user authenticationv1.Use
 			},
 		}, metav1.CreateOptions{})
 		if err != nil {
-			return &wire.Error{
-				Reason: wire.ReasonKubernetes, Message: "the cluster's API server could not say what you may do",
+			return &peering.Error{
+				Reason: peering.ReasonKubernetes, Message: "the cluster's API server could not say what you may do",
 				RetryAfter: retryKubernetes, Err: fmt.Errorf("review access: %w", err),
 			}
 		}
 		if !review.Status.Allowed || review.Status.Denied {
-			return &wire.Error{
-				Reason:  wire.ReasonCallerNotAllowed,
-				Message: fmt.Sprintf("user %q may not %s: an administrator can allow it with: %s", wire.Text(user.Username, 256), p, p.grant(user.Username)),
+			return &peering.Error{
+				Reason:  peering.ReasonCallerNotAllowed,
+				Message: fmt.Sprintf("user %q may not %s: an administrator can allow it with: %s", peering.Text(user.Username, 256), p, p.grant(user.Username)),
 				Metadata: map[string]string{
 					"verb": p.verb, "resource": p.resource, "namespace": p.namespace, "name": p.name,
 				},

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
 )
 
 // requestCodec decodes only what is worth it. gRPC makes of a codec's error that
@@ -40,7 +41,7 @@ func (c requestCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	}
 	// What went wrong here is said to the caller as it is.
 	err := apart("a message", func() error { return decode(data, m) })
-	if wire.ReasonOf(err) == wire.ReasonInternal {
+	if wire.ReasonOf(err) == peering.ReasonInternal {
 		c.log.Error("a message cannot be decoded", "kind", m.ProtoReflect().Descriptor().FullName(), "err", err)
 		return errors.New("the message cannot be decoded")
 	}
@@ -73,5 +74,5 @@ func refused(m proto.Message) error {
 	if n < 0 {
 		field = ""
 	}
-	return badField(wire.Text(field, wire.MaxNameLen), "a message may have %d parts, and not too deep ones", wire.MaxParts)
+	return badField(peering.Text(field, peering.MaxNameLen), "a message may have %d parts, and not too deep ones", wire.MaxParts)
 }

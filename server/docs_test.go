@@ -27,6 +27,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
 )
 
 var update = flag.Bool("update", false, "rewrite the table of methods in docs/api.md")
@@ -83,10 +84,10 @@ func TestTheDocumentHasEachMethod(t *testing.T) {
 	}
 }
 
-// TestTheDocumentHasEachReason holds the tables of reasons to package wire: all of
+// TestTheDocumentHasEachReason holds the tables of reasons to package peering: all of
 // them, each once, with its code.
 func TestTheDocumentHasEachReason(t *testing.T) {
-	file, err := parser.ParseFile(token.NewFileSet(), "../internal/wire/error.go", nil, 0)
+	file, err := parser.ParseFile(token.NewFileSet(), "../peering/error.go", nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +102,7 @@ func TestTheDocumentHasEachReason(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			code := wire.Reason(value).Code()
+			code := wire.Code(peering.Reason(value))
 			want[value] = fmt.Sprintf("%s %d", strings.ToUpper(regexp.MustCompile(`([a-z])([A-Z])`).ReplaceAllString(code.String(), "${1}_$2")), runtime.HTTPStatusFromCode(code))
 		}
 		return true

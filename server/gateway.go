@@ -26,6 +26,7 @@ import (
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
 )
 
 // openAPI describes the REST API. It is a copy of gen/openapi, since a Go file
@@ -209,9 +210,9 @@ func sanitized(next http.Handler) http.Handler {
 		}
 		if r.Method == http.MethodPost || r.Method == http.MethodPut || r.Method == http.MethodPatch {
 			if t, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || t != "application/json" {
-				refuse(w, &wire.Error{
-					Reason: wire.ReasonRequestInvalid, Message: "the request is not valid",
-					Violations: []wire.Violation{{Field: "Content-Type", Message: "want application/json"}},
+				refuse(w, &peering.Error{
+					Reason: peering.ReasonRequestInvalid, Message: "the request is not valid",
+					Violations: []peering.Violation{{Field: "Content-Type", Message: "want application/json"}},
 				})
 				return
 			}
@@ -226,7 +227,7 @@ func sanitized(next http.Handler) http.Handler {
 
 // refuse answers as the gateway does for errors.
 func refuse(w http.ResponseWriter, err error) {
-	st := wire.FromStatus(err).GRPCStatus()
+	st := wire.Status(wire.FromStatus(err))
 	w.Header().Set("Content-Type", "application/json")
 	code := http.StatusUnsupportedMediaType
 	if st.Code() == codes.Unauthenticated {

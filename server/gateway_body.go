@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
 )
 
 // marshaler is JSON as the proto says. A watch is a message a line.
@@ -212,18 +213,18 @@ var (
 )
 
 // violationOf is what is wrong with a request that never got to the server.
-func violationOf(text string) wire.Violation {
+func violationOf(text string) peering.Violation {
 	if m := bodyText.FindStringSubmatch(text); m != nil {
 		if field, err := strconv.Unquote(m[1]); err == nil {
-			return wire.Violation{Field: field, Message: m[2]}
+			return peering.Violation{Field: field, Message: m[2]}
 		}
 	}
 	for _, known := range []*regexp.Regexp{queryText, pathText} {
 		if m := known.FindStringSubmatch(text); m != nil {
-			return wire.Violation{Field: m[1], Message: m[2]}
+			return peering.Violation{Field: m[1], Message: m[2]}
 		}
 	}
-	return wire.Violation{Message: text}
+	return peering.Violation{Message: text}
 }
 
 // gatewayError answers with an error. One that the library made of a request that
@@ -232,11 +233,11 @@ func violationOf(text string) wire.Violation {
 func gatewayError(ctx context.Context, mux *runtime.ServeMux, m runtime.Marshaler, w http.ResponseWriter, r *http.Request, err error) {
 	if st := status.Convert(err); st.Code() == codes.InvalidArgument && len(st.Details()) == 0 {
 		v := violationOf(st.Message())
-		v.Field, v.Message = wire.Text(v.Field, wire.MaxMessageLen), wire.Text(v.Message, wire.MaxMessageLen)
+		v.Field, v.Message = peering.Text(v.Field, peering.MaxMessageLen), peering.Text(v.Message, peering.MaxMessageLen)
 		if v.Field == "" {
 			v.Field = "body"
 		}
-		err = (&wire.Error{Reason: wire.ReasonRequestInvalid, Message: "the request is not valid", Violations: []wire.Violation{v}}).GRPCStatus().Err()
+		err = wire.Status(&peering.Error{Reason: peering.ReasonRequestInvalid, Message: "the request is not valid", Violations: []peering.Violation{v}}).Err()
 	}
 	runtime.DefaultHTTPErrorHandler(ctx, mux, m, w, r, err)
 }

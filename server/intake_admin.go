@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
 )
 
 // adminIntake bounds what callers of the admin API can make this process keep before
@@ -51,8 +52,8 @@ func newAdminIntake() *adminIntake {
 var (
 	errBodyTooLong  = errors.New("server: the body is too long")
 	errBodyOver     = errors.New("server: the body is over")
-	errBodiesTooBig = &wire.Error{Reason: wire.ReasonTooManyCalls, Message: "too much is being read from this address", RetryAfter: time.Second}
-	errAllTooBig    = &wire.Error{Reason: wire.ReasonTooManyCalls, Message: "too much is being read from all addresses together", RetryAfter: time.Second}
+	errBodiesTooBig = &peering.Error{Reason: peering.ReasonTooManyCalls, Message: "too much is being read from this address", RetryAfter: time.Second}
+	errAllTooBig    = &peering.Error{Reason: peering.ReasonTooManyCalls, Message: "too much is being read from all addresses together", RetryAfter: time.Second}
 )
 
 // bodyKey is where a gRPC call's context has its boundedBody.
@@ -85,7 +86,7 @@ func (in *adminIntake) bounded(next http.Handler) http.Handler {
 
 // tooMuch answers a call that is not begun.
 func tooMuch(w http.ResponseWriter, framed bool, err error) {
-	st := wire.FromStatus(err).GRPCStatus()
+	st := wire.Status(wire.FromStatus(err))
 	h := w.Header()
 	h.Set("Retry-After", "1")
 	if framed {

@@ -213,7 +213,7 @@ func TestBodiesThatDoNotComeAreBounded(t *testing.T) {
 		t.Errorf("the heap grew by %d MiB", grown>>20)
 	}
 	_, err := healthpb.NewHealthClient(w.dial(t)).Check(t.Context(), &healthpb.HealthCheckRequest{})
-	if e := wire.FromStatus(err); e != nil && (e.Reason != wire.ReasonTooManyCalls || e.RetryAfter == 0) {
+	if e := wire.FromStatus(err); e != nil && (e.Reason != peering.ReasonTooManyCalls || e.RetryAfter == 0) {
 		t.Errorf("meanwhile its address gets %v", err)
 	}
 	resp, err := w.client.Post("https://"+w.address+"/v1/x", "application/json", strings.NewReader("{}"))

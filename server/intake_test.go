@@ -309,7 +309,7 @@ func TestACallThatStallsEndsAlone(t *testing.T) {
 	}()
 	select {
 	case err := <-told:
-		if wire.ReasonOf(err) != wire.ReasonTooManyCalls {
+		if wire.ReasonOf(err) != peering.ReasonTooManyCalls {
 			t.Errorf("it is told %v", err)
 		}
 	case <-time.After(patience):
@@ -349,7 +349,7 @@ func TestCallsThatStallLeaveTheConnection(t *testing.T) {
 			go typeOn(s)
 			if _, err = s.Recv(); ctx.Err() == nil {
 				ended.Add(1)
-				if wire.ReasonOf(err) == wire.ReasonTooManyCalls {
+				if wire.ReasonOf(err) == peering.ReasonTooManyCalls {
 					limited.Add(1)
 				}
 				first.Do(func() { time.AfterFunc(time.Second, cancel) })
@@ -666,9 +666,9 @@ func TestCompressedMessagesAreNotTaken(t *testing.T) {
 	}
 	p := newPeerTest(t)
 	p.trustCaller(t)
-	p.peering.advertise = func(peering.Ask) (wire.Advertisement, error) {
+	p.peering.advertise = func(peering.Ask) (peering.Advertisement, error) {
 		t.Error("it was taken")
-		return wire.Advertisement{}, errors.New("no")
+		return peering.Advertisement{}, errors.New("no")
 	}
 	r := p.raw(t, p.caller)
 	if err := r.callWith(1, ententev1.PeeringService_RequestPeering_FullMethodName, [2]string{"grpc-encoding", "gzip"}); err != nil {

@@ -22,6 +22,7 @@ import (
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
 )
 
 // call is one call, unary or stream, as the middleware sees it.
@@ -115,7 +116,7 @@ func audited(log *slog.Logger, admin bool, mutates func(method string) bool) mid
 		case code == codes.Internal:
 			level = slog.LevelError
 		case code == codes.Canceled:
-		case wire.ReasonOf(err) == wire.ReasonRateLimited || wire.ReasonOf(err) == wire.ReasonTooManyCalls:
+		case wire.ReasonOf(err) == peering.ReasonRateLimited || wire.ReasonOf(err) == peering.ReasonTooManyCalls:
 			// A flood must not become a flood of log lines.
 		case mutates(c.method), code == codes.PermissionDenied, code == codes.Unauthenticated:
 			level = slog.LevelInfo
@@ -147,7 +148,7 @@ func auditAttrs(ctx context.Context, c *call, st *status.Status, err error, took
 	}
 	if err != nil {
 		// The caller's reason, and the whole truth behind it.
-		attrs = append(attrs, slog.String("reason", string(wire.ReasonOf(st.Err()))), slog.String("err", wire.Text(withoutTokens(err.Error()), wire.MaxMessageLen)))
+		attrs = append(attrs, slog.String("reason", string(wire.ReasonOf(st.Err()))), slog.String("err", peering.Text(withoutTokens(err.Error()), peering.MaxMessageLen)))
 	}
 	return attrs
 }
@@ -158,7 +159,7 @@ func subjects(message any) map[string]string {
 	out := make(map[string]string)
 	text := func(key string, get func() string) {
 		if value := get(); value != "" {
-			out[key] = wire.Text(withoutTokens(value), 260)
+			out[key] = peering.Text(withoutTokens(value), 260)
 		}
 	}
 	flag := func(key string, get func() bool) {
@@ -262,7 +263,7 @@ func recovered(ctx context.Context, c *call, next func(context.Context) error) (
 // recoverTo is to be deferred: it makes a panic an error.
 func recoverTo(err *error, where string) {
 	if p := recover(); p != nil {
-		*err = &wire.Error{Reason: wire.ReasonInternal, Message: fmt.Sprintf("panic in %s: %v\n%s", where, p, debug.Stack())}
+		*err = &peering.Error{Reason: peering.ReasonInternal, Message: fmt.Sprintf("panic in %s: %v\n%s", where, p, debug.Stack())}
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
 )
 
 // limiter bounds, for each key, how many calls begin a second and how many run
@@ -44,19 +44,19 @@ func (l *limiter) enter(key string) (leave func(), err error) {
 	q := l.keys[key]
 	if q == nil {
 		if len(l.keys) >= MaxTracked && !l.makeRoom(now) {
-			return nil, &wire.Error{Reason: wire.ReasonRateLimited, Message: "too many callers", RetryAfter: time.Second}
+			return nil, &peering.Error{Reason: peering.ReasonRateLimited, Message: "too many callers", RetryAfter: time.Second}
 		}
 		q = &quota{bucket: rate.NewLimiter(l.rate, l.burst)}
 		l.keys[key] = q
 	}
 	q.seen = now
 	if q.calls >= l.calls {
-		return nil, &wire.Error{Reason: wire.ReasonTooManyCalls, Message: "too many calls at once", RetryAfter: time.Second}
+		return nil, &peering.Error{Reason: peering.ReasonTooManyCalls, Message: "too many calls at once", RetryAfter: time.Second}
 	}
 	if r := q.bucket.ReserveN(now, 1); r.DelayFrom(now) > 0 {
 		wait := r.DelayFrom(now)
 		r.CancelAt(now)
-		return nil, &wire.Error{Reason: wire.ReasonRateLimited, Message: "too many calls a second", RetryAfter: max(wait, 100*time.Millisecond)}
+		return nil, &peering.Error{Reason: peering.ReasonRateLimited, Message: "too many calls a second", RetryAfter: max(wait, 100*time.Millisecond)}
 	}
 	q.calls++
 	return func() {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
 )
 
 // certificate is short for tests.
@@ -15,7 +16,7 @@ type certificate = x509.Certificate
 func TestLimiterRefillsCountsAndForgets(t *testing.T) {
 	now := time.Unix(0, 0)
 	l := newLimiter(10, 5, 3, func() time.Time { return now })
-	enter := func(key string, want wire.Reason) func() {
+	enter := func(key string, want peering.Reason) func() {
 		t.Helper()
 		leave, err := l.enter(key)
 		if got := wire.ReasonOf(err); got != want {
@@ -24,16 +25,16 @@ func TestLimiterRefillsCountsAndForgets(t *testing.T) {
 		return leave
 	}
 	a, b, c := enter("x", ""), enter("x", ""), enter("x", "")
-	enter("x", wire.ReasonTooManyCalls)
+	enter("x", peering.ReasonTooManyCalls)
 	enter("y", "")()
 	a()
 	b()
 	enter("x", "")()
 	enter("x", "")()
-	enter("x", wire.ReasonRateLimited)
+	enter("x", peering.ReasonRateLimited)
 	now = now.Add(100 * time.Millisecond)
 	enter("x", "")()
-	enter("x", wire.ReasonRateLimited)
+	enter("x", peering.ReasonRateLimited)
 	c()
 
 	// A flood of keys finds the limit, and room once the others are as good as new.
@@ -43,7 +44,7 @@ func TestLimiterRefillsCountsAndForgets(t *testing.T) {
 			break
 		}
 	}
-	enter("one more", wire.ReasonRateLimited)
+	enter("one more", peering.ReasonRateLimited)
 	if len(l.keys) > MaxTracked {
 		t.Errorf("%d keys are kept", len(l.keys))
 	}

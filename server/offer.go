@@ -20,7 +20,7 @@ type Offers interface {
 	// Offer returns what this cluster would lend a peer now, and a channel that is
 	// closed once it may be something else; nil never is. A peer that gets nothing
 	// has an offer too, which says why.
-	Offer(ctx context.Context, peer peering.ClusterID) (wire.Offer, <-chan struct{}, error)
+	Offer(ctx context.Context, peer peering.ClusterID) (peering.Offer, <-chan struct{}, error)
 }
 
 // WatchOffer implements PeeringService.
@@ -31,7 +31,7 @@ func (s *peeringServer) WatchOffer(_ *ententev1.WatchOfferRequest, stream grpc.S
 	}
 	ctx, leave := s.watches.enter(stream.Context(), peer)
 	defer leave()
-	err = tellOffers(ctx, func(ctx context.Context) (wire.Offer, <-chan struct{}, error) {
+	err = tellOffers(ctx, func(ctx context.Context) (peering.Offer, <-chan struct{}, error) {
 		return s.cfg.Offers.Offer(ctx, peer)
 	}, stream.Send)
 	if cause := context.Cause(ctx); errors.Is(cause, errSuperseded) {
@@ -47,18 +47,18 @@ func (s *peeringServer) WatchOffer(_ *ententev1.WatchOfferRequest, stream grpc.S
 // is sent is what holds at that moment, however much a change waited or the
 // reader was slow.
 func tellOffers(
-	ctx context.Context, current func(context.Context) (wire.Offer, <-chan struct{}, error),
+	ctx context.Context, current func(context.Context) (peering.Offer, <-chan struct{}, error),
 	send func(*ententev1.WatchOfferResponse) error,
 ) error {
 	var (
-		told wire.Offer
+		told peering.Offer
 		at   time.Time // of the last message; zero before the first
 	)
 	for {
 		var changed <-chan struct{}
 		var due <-chan time.Time
 		if err := apart("an offer", func() (err error) {
-			var offer wire.Offer
+			var offer peering.Offer
 			if offer, changed, err = current(ctx); err != nil {
 				return err
 			}
@@ -90,7 +90,7 @@ func tellOffers(
 // offerPause is how long after the last message a changed offer may be told:
 // whether there is anything at all, at once; small changes late; the rest in
 // between.
-func offerPause(told, now wire.Offer) time.Duration {
+func offerPause(told, now peering.Offer) time.Duration {
 	switch {
 	case told.Available != now.Available:
 		return 0
@@ -102,10 +102,10 @@ func offerPause(told, now wire.Offer) time.Duration {
 
 // smallChange says whether two offers differ in nothing but amounts, and in each
 // by less than OfferSmallPercent of the larger one.
-func smallChange(a, b wire.Offer) bool {
+func smallChange(a, b peering.Offer) bool {
 	if a.Message != b.Message || a.Duration != b.Duration || !a.Price.Equal(b.Price) || !maps.Equal(a.NodeLabels, b.NodeLabels) ||
 		!slices.Equal(a.Architectures, b.Architectures) || !slices.Equal(a.StorageClasses, b.StorageClasses) ||
-		!slices.EqualFunc(a.Services, b.Services, wire.OfferedService.Equal) || len(a.Resources) != len(b.Resources) {
+		!slices.EqualFunc(a.Services, b.Services, peering.OfferedService.Equal) || len(a.Resources) != len(b.Resources) {
 		return false
 	}
 	for name, was := range a.Resources {

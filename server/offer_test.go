@@ -20,21 +20,21 @@ import (
 // offering is an offer that changes, and who is told of it.
 type offering struct {
 	mu      sync.Mutex
-	offer   wire.Offer
+	offer   peering.Offer
 	changed chan struct{}
-	heard   wire.Offer
+	heard   peering.Offer
 	at      []time.Duration // of each message
 	kinds   []string
 	begin   time.Time
 }
 
-func (o *offering) current(context.Context) (wire.Offer, <-chan struct{}, error) {
+func (o *offering) current(context.Context) (peering.Offer, <-chan struct{}, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.offer, o.changed, nil
 }
 
-func (o *offering) set(edit func(*wire.Offer)) {
+func (o *offering) set(edit func(*peering.Offer)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.offer.Resources = o.offer.Resources.Clone()
@@ -46,7 +46,7 @@ func (o *offering) set(edit func(*wire.Offer)) {
 func (o *offering) send(m *ententev1.WatchOfferResponse) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	heard, err := o.heard.Apply(m)
+	heard, err := wire.ApplyOffer(o.heard, m)
 	if err != nil {
 		return err
 	}
@@ -60,25 +60,25 @@ func (o *offering) send(m *ententev1.WatchOfferResponse) error {
 	return nil
 }
 
-func cpu(n int64) func(*wire.Offer) {
-	return func(o *wire.Offer) { o.Resources["cpu"] = peering.Whole(n) }
+func cpu(n int64) func(*peering.Offer) {
+	return func(o *peering.Offer) { o.Resources["cpu"] = peering.Whole(n) }
 }
 
 func TestOffersAreToldAsOftenAsTheyMatter(t *testing.T) {
 	t.Parallel()
 	type step struct {
 		at   time.Duration
-		edit func(*wire.Offer)
+		edit func(*peering.Offer)
 	}
-	nothing := func(o *wire.Offer) { *o = wire.Offer{Message: "nothing is left"} }
-	again := func(o *wire.Offer) {
-		*o = wire.Offer{Available: true, Resources: peering.Resources{"cpu": peering.Whole(100)}, Duration: time.Hour}
+	nothing := func(o *peering.Offer) { *o = peering.Offer{Message: "nothing is left"} }
+	again := func(o *peering.Offer) {
+		*o = peering.Offer{Available: true, Resources: peering.Resources{"cpu": peering.Whole(100)}, Duration: time.Hour}
 	}
 	// A service that is replaced ten times within a second, and then stays.
 	var flapping []step
 	for i := range 11 {
-		flapping = append(flapping, step{5*time.Second + time.Duration(i)*90*time.Millisecond, func(o *wire.Offer) {
-			o.Services = []wire.OfferedService{{Namespace: "shop", Name: fmt.Sprint("cart-", i), Type: wire.ServiceHeadless}}
+		flapping = append(flapping, step{5*time.Second + time.Duration(i)*90*time.Millisecond, func(o *peering.Offer) {
+			o.Services = []peering.OfferedService{{Namespace: "shop", Name: fmt.Sprint("cart-", i), Type: peering.ServiceHeadless}}
 		}})
 	}
 	var flood []step
@@ -98,19 +98,19 @@ func TestOffersAreToldAsOftenAsTheyMatter(t *testing.T) {
 		"one that is undone is not told":         {[]step{{5 * time.Second, cpu(98)}, {6 * time.Second, cpu(100)}}, []time.Duration{0}, "whole"},
 		"that there is nothing waits for nobody": {[]step{{5 * time.Second, cpu(50)}, {5001 * time.Millisecond, nothing}}, []time.Duration{0, 5 * time.Second, 5001 * time.Millisecond}, "whole"},
 		"nor that there is something":            {[]step{{5 * time.Second, nothing}, {5001 * time.Millisecond, again}}, []time.Duration{0, 5 * time.Second, 5001 * time.Millisecond}, "whole"},
-		"a price is no small thing": {[]step{{5 * time.Second, func(o *wire.Offer) {
+		"a price is no small thing": {[]step{{5 * time.Second, func(o *peering.Offer) {
 			o.Price = peering.PriceList{Currency: "EUR", PerHour: map[string]peering.Decimal{"cpu": {}}}
 		}}}, []time.Duration{0, 5 * time.Second}, "change"},
-		"a service that comes is no small thing": {[]step{{5 * time.Second, func(o *wire.Offer) {
-			o.Services = []wire.OfferedService{{Namespace: "shop", Name: "cart", Type: wire.ServiceHeadless}}
+		"a service that comes is no small thing": {[]step{{5 * time.Second, func(o *peering.Offer) {
+			o.Services = []peering.OfferedService{{Namespace: "shop", Name: "cart", Type: peering.ServiceHeadless}}
 		}}}, []time.Duration{0, 5 * time.Second}, "change"},
 		"one that comes and goes all the time is told once a second": {flapping, []time.Duration{0, 5 * time.Second, 6 * time.Second}, "change"},
-		"a device that goes is no small thing":                       {[]step{{5 * time.Second, func(o *wire.Offer) { delete(o.Resources, "gpu") }}}, []time.Duration{0, 5 * time.Second}, "change"},
+		"a device that goes is no small thing":                       {[]step{{5 * time.Second, func(o *peering.Offer) { delete(o.Resources, "gpu") }}}, []time.Duration{0, 5 * time.Second}, "change"},
 		"a flood of changes is told once a second":                   {flood, []time.Duration{0, time.Second, 2 * time.Second, 3 * time.Second, 4 * time.Second, 5 * time.Second}, "change"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				o := &offering{begin: time.Now(), changed: make(chan struct{}), offer: wire.Offer{
+				o := &offering{begin: time.Now(), changed: make(chan struct{}), offer: peering.Offer{
 					Available: true, Resources: peering.Resources{"cpu": peering.Whole(100), "gpu": peering.Whole(1)}, Duration: time.Hour,
 				}}
 				ctx, cancel := context.WithCancel(t.Context())
@@ -151,7 +151,7 @@ func TestAnOfferThatCannotBeToldEndsTheWatch(t *testing.T) {
 	if err := tellOffers(t.Context(), o.current, func(*ententev1.WatchOfferResponse) error { return broken }); !errors.Is(err, broken) {
 		t.Errorf("got %v", err)
 	}
-	failing := func(context.Context) (wire.Offer, <-chan struct{}, error) { return wire.Offer{}, nil, broken }
+	failing := func(context.Context) (peering.Offer, <-chan struct{}, error) { return peering.Offer{}, nil, broken }
 	if err := tellOffers(t.Context(), failing, o.send); !errors.Is(err, broken) {
 		t.Errorf("got %v", err)
 	}
@@ -161,7 +161,7 @@ func TestAnOfferThatCannotBeToldEndsTheWatch(t *testing.T) {
 // offer.
 func TestWatchingAnOfferTakesFewBytes(t *testing.T) {
 	t.Parallel()
-	offer := wire.Offer{Available: true, Resources: peering.Resources{}, Duration: time.Hour, NodeLabels: map[string]string{}}
+	offer := peering.Offer{Available: true, Resources: peering.Resources{}, Duration: time.Hour, NodeLabels: map[string]string{}}
 	for _, name := range []string{"cpu", "memory", "pods", "ephemeral-storage", "nvidia.com/gpu"} {
 		offer.Resources[name] = peering.Whole(1 << 40)
 		offer.NodeLabels["example.com/"+name] = "a value of some length"
@@ -175,9 +175,9 @@ func TestWatchingAnOfferTakesFewBytes(t *testing.T) {
 }
 
 // offersBy is what each peer is offered.
-type offersBy map[peering.ClusterID]wire.Offer
+type offersBy map[peering.ClusterID]peering.Offer
 
-func (o offersBy) Offer(_ context.Context, peer peering.ClusterID) (wire.Offer, <-chan struct{}, error) {
+func (o offersBy) Offer(_ context.Context, peer peering.ClusterID) (peering.Offer, <-chan struct{}, error) {
 	return o[peer], nil, nil
 }
 
@@ -192,25 +192,25 @@ func TestEachPeerIsToldItsOwnOffer(t *testing.T) {
 		t.Fatal(err)
 	}
 	for id, name := range map[peering.ClusterID]string{p.caller.ID(): "cart", other.ID(): "jobs", stranger.ID(): "none"} {
-		offers[id] = wire.Offer{Message: "nothing is left", Services: []wire.OfferedService{{Namespace: "shop", Name: name, Type: wire.ServiceHeadless}}}
+		offers[id] = peering.Offer{Message: "nothing is left", Services: []peering.OfferedService{{Namespace: "shop", Name: name, Type: peering.ServiceHeadless}}}
 	}
-	heard := func(as *identity.Source) (wire.Offer, error) {
+	heard := func(as *identity.Source) (peering.Offer, error) {
 		stream, err := ententev1.NewPeeringServiceClient(p.dial(t, as)).WatchOffer(t.Context(), &ententev1.WatchOfferRequest{})
 		if err != nil {
-			return wire.Offer{}, err
+			return peering.Offer{}, err
 		}
 		m, err := stream.Recv()
 		if err != nil {
-			return wire.Offer{}, err
+			return peering.Offer{}, err
 		}
-		return wire.Offer{}.Apply(m)
+		return wire.ApplyOffer(peering.Offer{}, m)
 	}
 	for as, want := range map[*identity.Source]string{p.caller: "shop/cart", other: "shop/jobs"} {
 		if offer, err := heard(as); err != nil || len(offer.Services) != 1 || offer.Services[0].Key() != want {
 			t.Errorf("told %+v, %v, want %s", offer, err, want)
 		}
 	}
-	if offer, err := heard(stranger); wire.ReasonOf(err) != wire.ReasonPeerNotTrusted {
+	if offer, err := heard(stranger); wire.ReasonOf(err) != peering.ReasonPeerNotTrusted {
 		t.Errorf("a stranger is told %+v, %v", offer, err)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/remotecommand"
 
-	"github.com/entente-dev/entente/gen/entente/v1"
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
@@ -119,7 +119,7 @@ func NewOffload(cfg OffloadConfig) (*Offload, error) {
 func (s *Offload) authorize(ctx context.Context, contract string) (peering.ClusterID, error) {
 	peer, ok := s.cfg.Peer(ctx)
 	if !ok {
-		return "", wire.Errorf(wire.ReasonPeerNotTrusted, "the caller is not a cluster that is trusted here; join first")
+		return "", peering.Errorf(peering.ReasonPeerNotTrusted, "the caller is not a cluster that is trusted here; join first")
 	}
 	if _, err := wire.ContractIDFrom(contract); err != nil {
 		return "", err
@@ -132,10 +132,10 @@ func (s *Offload) authorize(ctx context.Context, contract string) (peering.Clust
 func (s *Offload) open(peer peering.ClusterID, contract string) error {
 	c, ok := s.cfg.Contracts(contract)
 	if !ok || c.Consumer != peer {
-		return wire.Errorf(wire.ReasonContractUnknown, "there is no contract %s with the caller here; ask for a new one", contract)
+		return peering.Errorf(peering.ReasonContractUnknown, "there is no contract %s with the caller here; ask for a new one", contract)
 	}
 	if c.Closed {
-		return wire.Errorf(wire.ReasonContractClosed, "contract %s is closed; ask for a new one", contract)
+		return peering.Errorf(peering.ReasonContractClosed, "contract %s is closed; ask for a new one", contract)
 	}
 	return nil
 }
@@ -159,7 +159,7 @@ func (s *Offload) supersede(ctx context.Context, contract string, cancel context
 	if older == nil {
 		return release, nil
 	}
-	older.cancel(wire.Errorf(wire.ReasonSyncSuperseded, "the consumer opened a newer stream for contract %s", contract))
+	older.cancel(peering.Errorf(peering.ReasonSyncSuperseded, "the consumer opened a newer stream for contract %s", contract))
 	select {
 	case <-older.done:
 		return release, nil
@@ -194,7 +194,7 @@ func (s *Offload) stream(peer peering.ClusterID) (release func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.streams[peer] >= offloadMaxStreams {
-		e := wire.Errorf(wire.ReasonTooManyCalls, "a peer has at most %d logs, execs and port-forwards open at once; close some", offloadMaxStreams)
+		e := peering.Errorf(peering.ReasonTooManyCalls, "a peer has at most %d logs, execs and port-forwards open at once; close some", offloadMaxStreams)
 		e.RetryAfter = time.Second
 		return nil, e
 	}
@@ -210,20 +210,20 @@ func (s *Offload) stream(peer peering.ClusterID) (release func(), err error) {
 
 // podError is what a peer hears of an error of reaching into a pod.
 func podError(err error, pod peering.ObjectRef) error {
-	var own *wire.Error
+	var own *peering.Error
 	switch {
 	case err == nil:
 		return nil
 	case errors.As(err, &own):
 		return own
 	case apierrors.IsNotFound(err):
-		return &wire.Error{Reason: wire.ReasonPodUnknown, Message: pod.String() + " is not here, or not any more", Err: err}
+		return &peering.Error{Reason: peering.ReasonPodUnknown, Message: pod.String() + " is not here, or not any more", Err: err}
 	case apierrors.IsBadRequest(err), apierrors.IsInvalid(err):
-		return &wire.Error{Reason: wire.ReasonRequestInvalid, Message: wire.Text(err.Error(), wire.MaxMessageLen), Err: err}
+		return &peering.Error{Reason: peering.ReasonRequestInvalid, Message: peering.Text(err.Error(), peering.MaxMessageLen), Err: err}
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return wire.FromStatus(err)
 	}
-	return &wire.Error{Reason: wire.ReasonKubernetes, Message: "the provider's cluster says: " + streamCause(err), Err: err}
+	return &peering.Error{Reason: peering.ReasonKubernetes, Message: "the provider's cluster says: " + streamCause(err), Err: err}
 }
 
 // maxCause is how much of a cause crosses.
@@ -244,5 +244,5 @@ func streamCause(err error) string {
 		// What matters stands at the end.
 		text = "…" + strings.ToValidUTF8(text[len(text)-maxCause:], "")
 	}
-	return wire.Text(text, maxCause+len("…"))
+	return peering.Text(text, maxCause+len("…"))
 }

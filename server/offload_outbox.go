@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/entente-dev/entente/gen/entente/v1"
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
@@ -95,7 +95,7 @@ func (o *outbox) next() *ententev1.SyncResponse {
 // offloadSendTimeout cancels the stream.
 func (o *outbox) send(ctx context.Context, cancel context.CancelCauseFunc, stream ententev1.OffloadService_SyncServer) {
 	cut := time.AfterFunc(offloadSendTimeout, func() {
-		e := wire.Errorf(wire.ReasonTooManyCalls, "the consumer did not read for %s", offloadSendTimeout)
+		e := peering.Errorf(peering.ReasonTooManyCalls, "the consumer did not read for %s", offloadSendTimeout)
 		e.RetryAfter = time.Second
 		cancel(e)
 	})

@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/entente-dev/entente/gen/entente/v1"
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
@@ -33,7 +33,7 @@ func TestASlowReaderIsCutOffNotWaitedFor(t *testing.T) {
 			t.Fatal(err)
 		}
 		<-ctx.Done()
-		if wire.ReasonOf(context.Cause(ctx)) != wire.ReasonTooManyCalls || time.Since(began) != offloadSendTimeout {
+		if wire.ReasonOf(context.Cause(ctx)) != peering.ReasonTooManyCalls || time.Since(began) != offloadSendTimeout {
 			t.Fatalf("cut off after %s with %v", time.Since(began), context.Cause(ctx))
 		}
 	})

@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 	"k8s.io/client-go/util/exec"
 
-	"github.com/entente-dev/entente/gen/entente/v1"
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
@@ -26,15 +26,15 @@ func (s *Offload) admit(ctx context.Context, contract string, ref *ententev1.Obj
 		return pod, nil, err
 	}
 	if pod.Kind != peering.KindPod {
-		return pod, nil, wire.Errorf(wire.ReasonRequestInvalid, "want a pod, not a %s", pod.Kind)
+		return pod, nil, peering.Errorf(peering.ReasonRequestInvalid, "want a pod, not a %s", pod.Kind)
 	}
 	release, err = s.stream(peer)
 	return pod, release, err
 }
 
 func checkContainer(name string) error {
-	if name == "" || len(name) > wire.MaxNameLen {
-		return wire.Errorf(wire.ReasonRequestInvalid, "want a container's name of 1 to %d characters", wire.MaxNameLen)
+	if name == "" || len(name) > peering.MaxNameLen {
+		return peering.Errorf(peering.ReasonRequestInvalid, "want a container's name of 1 to %d characters", peering.MaxNameLen)
 	}
 	return nil
 }
@@ -51,7 +51,7 @@ func (s *Offload) Logs(req *ententev1.LogsRequest, stream ententev1.OffloadServi
 		return err
 	}
 	if req.GetTailLines() < 0 || req.LimitBytes != nil && req.GetLimitBytes() < 1 || req.SinceSeconds != nil && req.GetSinceSeconds() < 1 {
-		return wire.Errorf(wire.ReasonRequestInvalid, "want no negative number of lines, and at least one byte and one second")
+		return peering.Errorf(peering.ReasonRequestInvalid, "want no negative number of lines, and at least one byte and one second")
 	}
 	log, err := s.cfg.Streams.Logs(ctx, req.GetContractId(), pod, &corev1.PodLogOptions{
 		Container: req.GetContainer(), Follow: req.GetFollow(), Previous: req.GetPrevious(), Timestamps: req.GetTimestamps(),
@@ -92,7 +92,7 @@ func (s *Offload) Exec(stream ententev1.OffloadService_ExecServer) error {
 	}
 	start := first.GetStart()
 	if start == nil {
-		return wire.Errorf(wire.ReasonRequestInvalid, "the first message of an exec stream is start")
+		return peering.Errorf(peering.ReasonRequestInvalid, "the first message of an exec stream is start")
 	}
 	pod, release, err := s.admit(ctx, start.GetContractId(), start.GetPod())
 	if err != nil {
@@ -107,10 +107,10 @@ func (s *Offload) Exec(stream ententev1.OffloadService_ExecServer) error {
 		size += len(word)
 	}
 	if len(start.GetCommand()) > offloadMaxCommand || size > offloadMaxCommandLen {
-		return wire.Errorf(wire.ReasonRequestInvalid, "a command has at most %d words and %d bytes", offloadMaxCommand, offloadMaxCommandLen)
+		return peering.Errorf(peering.ReasonRequestInvalid, "a command has at most %d words and %d bytes", offloadMaxCommand, offloadMaxCommandLen)
 	}
 	if !start.GetStdin() && !start.GetStdout() && !start.GetStderr() {
-		return wire.Errorf(wire.ReasonRequestInvalid, "want at least one of standard input, output and error")
+		return peering.Errorf(peering.ReasonRequestInvalid, "want at least one of standard input, output and error")
 	}
 	out := &execOutput{stream: stream}
 	stdin, stdinWriter := io.Pipe()
@@ -259,7 +259,7 @@ func (s *Offload) PortForward(stream ententev1.OffloadService_PortForwardServer)
 	}
 	start := first.GetStart()
 	if start == nil {
-		return wire.Errorf(wire.ReasonRequestInvalid, "the first message of a port-forward stream is start")
+		return peering.Errorf(peering.ReasonRequestInvalid, "the first message of a port-forward stream is start")
 	}
 	pod, release, err := s.admit(ctx, start.GetContractId(), start.GetPod())
 	if err != nil {
@@ -267,7 +267,7 @@ func (s *Offload) PortForward(stream ententev1.OffloadService_PortForwardServer)
 	}
 	defer release()
 	if start.GetPort() < 1 || start.GetPort() > 65535 {
-		return wire.Errorf(wire.ReasonRequestInvalid, "want a port from 1 to 65535")
+		return peering.Errorf(peering.ReasonRequestInvalid, "want a port from 1 to 65535")
 	}
 	reader, writer := io.Pipe()
 	// Recv ends when this function returns; nothing can wait for it before.

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
-	"github.com/entente-dev/entente/gen/entente/v1"
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
@@ -87,11 +87,11 @@ func awaitOpen(ctx context.Context, in <-chan *ententev1.SyncRequest) (string, e
 	case msg := <-in:
 		open := msg.GetOpen()
 		if open == nil {
-			return "", wire.Errorf(wire.ReasonRequestInvalid, "the first message of a sync stream is open")
+			return "", peering.Errorf(peering.ReasonRequestInvalid, "the first message of a sync stream is open")
 		}
 		return wire.ContractIDFrom(open.GetContractId())
 	case <-limit.C:
-		return "", wire.Errorf(wire.ReasonRequestInvalid, "the stream did not say within %s which contract it is for", offloadOpenTimeout)
+		return "", peering.Errorf(peering.ReasonRequestInvalid, "the stream did not say within %s which contract it is for", offloadOpenTimeout)
 	case <-ctx.Done():
 		return "", context.Cause(ctx)
 	}
@@ -155,8 +155,8 @@ func (l *lane) due() []*syncTask {
 func (r *syncRun) serve(ctx context.Context) error {
 	held, err := r.cfg.Objects.Held(ctx, r.contract)
 	if err != nil {
-		return &wire.Error{
-			Reason: wire.ReasonKubernetes, Message: "the provider could not list what it holds; try again",
+		return &peering.Error{
+			Reason: peering.ReasonKubernetes, Message: "the provider could not list what it holds; try again",
 			RetryAfter: time.Second, Err: err,
 		}
 	}
@@ -215,7 +215,7 @@ func (r *syncRun) take(ctx context.Context, msg *ententev1.SyncRequest) error {
 		task.do = func(ctx context.Context) error { return r.apply(ctx, o) }
 	case *ententev1.SyncRequest_Delete_:
 		ref, grace, err := wire.DeleteFrom(x.Delete)
-		if wire.ReasonOf(err) == wire.ReasonProtocolUnsupported {
+		if wire.ReasonOf(err) == peering.ReasonProtocolUnsupported {
 			return r.refuseLater(ctx, x.Delete.GetRef(), nil, err)
 		}
 		if err != nil {
@@ -227,11 +227,11 @@ func (r *syncRun) take(ctx context.Context, msg *ententev1.SyncRequest) error {
 		}
 	case nil:
 		if len(msg.ProtoReflect().GetUnknown()) == 0 {
-			return wire.Errorf(wire.ReasonRequestInvalid, "a message of a sync stream says something")
+			return peering.Errorf(peering.ReasonRequestInvalid, "a message of a sync stream says something")
 		}
 		return nil // of a later revision, and so no word on what is known here
 	default:
-		return wire.Errorf(wire.ReasonRequestInvalid, "a sync stream takes apply and delete after open, not %T", x)
+		return peering.Errorf(peering.ReasonRequestInvalid, "a sync stream takes apply and delete after open, not %T", x)
 	}
 	// Nothing more is read while too much is to do: the consumer waits, not we.
 	if err := r.count.Acquire(ctx, 1); err != nil {
@@ -256,7 +256,7 @@ func (r *syncRun) take(ctx context.Context, msg *ententev1.SyncRequest) error {
 // that is. Otherwise the stream ends.
 func (r *syncRun) refuseInvalid(ctx context.Context, m *ententev1.SyncRequest_Apply, cause error) error {
 	ref, err := wire.ObjectRefFrom(m.GetRef())
-	if len(m.GetHash()) == len(peering.Hash{}) && wire.ReasonOf(err) == wire.ReasonProtocolUnsupported {
+	if len(m.GetHash()) == len(peering.Hash{}) && wire.ReasonOf(err) == peering.ReasonProtocolUnsupported {
 		return r.refuseLater(ctx, m.GetRef(), m.GetHash(), err)
 	}
 	if err != nil || len(m.GetHash()) != len(peering.Hash{}) {

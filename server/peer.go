@@ -21,7 +21,6 @@ import (
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/identity"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -210,12 +209,12 @@ func (p *Peer) admit(ctx context.Context, c *call, next func(context.Context) er
 	}
 	switch {
 	case !ok || info.ID == "":
-		return &wire.Error{Reason: wire.ReasonPeerNotTrusted, Message: "present a certificate of your cluster's identity"}
+		return &peering.Error{Reason: peering.ReasonPeerNotTrusted, Message: "present a certificate of your cluster's identity"}
 	case openToStrangers(c.method):
 		return next(ctx)
 	case !p.trusts(info):
-		return &wire.Error{
-			Reason:   wire.ReasonPeerNotTrusted,
+		return &peering.Error{
+			Reason:   peering.ReasonPeerNotTrusted,
 			Message:  "this cluster does not trust yours: join with a token, or introduce yourself and have it approved, first",
 			Metadata: map[string]string{"clusterId": string(info.ID)},
 		}

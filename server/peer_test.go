@@ -62,11 +62,11 @@ func (c peerCreds) OverrideServerName(string) error         { return nil }
 
 // fakeTrust is a Trust in memory.
 type fakeTrust struct {
-	self wire.ClusterInfo
+	self identity.ClusterInfo
 
 	mu      sync.Mutex
 	tokens  map[string]*fakeToken
-	peers   map[peering.ClusterID]wire.ClusterInfo
+	peers   map[peering.ClusterID]identity.ClusterInfo
 	failAdd error
 
 	introduced
@@ -77,16 +77,16 @@ type fakeToken struct {
 	by   peering.ClusterID
 }
 
-func (f *fakeTrust) Join(_ context.Context, by peering.ClusterID, info wire.ClusterInfo, id string, secret peering.Secret) (wire.ClusterInfo, error) {
+func (f *fakeTrust) Join(_ context.Context, by peering.ClusterID, info identity.ClusterInfo, id string, secret peering.Secret) (identity.ClusterInfo, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	t := f.tokens[id]
 	if t == nil || !secret.Matches(t.hash) || t.by != "" && t.by != by {
-		return wire.ClusterInfo{}, &wire.Error{Reason: wire.ReasonTokenInvalid, Message: "the token is not valid"}
+		return identity.ClusterInfo{}, &peering.Error{Reason: peering.ReasonTokenInvalid, Message: "the token is not valid"}
 	}
 	t.by = by
 	if f.failAdd != nil {
-		return wire.ClusterInfo{}, f.failAdd
+		return identity.ClusterInfo{}, f.failAdd
 	}
 	f.peers[by] = info
 	return f.self, nil
@@ -94,14 +94,14 @@ func (f *fakeTrust) Join(_ context.Context, by peering.ClusterID, info wire.Clus
 
 // fakePeering is a Negotiator and Sessions in memory.
 type fakePeering struct {
-	advertise func(peering.Ask) (wire.Advertisement, error)
+	advertise func(peering.Ask) (peering.Advertisement, error)
 
 	mu         sync.Mutex
 	terminated []string
 	observed   map[peering.ClusterID]int
 }
 
-func (f *fakePeering) Advertise(_ context.Context, _ peering.ClusterID, ask peering.Ask) (wire.Advertisement, error) {
+func (f *fakePeering) Advertise(_ context.Context, _ peering.ClusterID, ask peering.Ask) (peering.Advertisement, error) {
 	return f.advertise(ask)
 }
 
@@ -112,22 +112,22 @@ func (f *fakePeering) Sign(_ context.Context, _ peering.ClusterID, e peering.Env
 	return e, nil
 }
 
-func (f *fakePeering) Preview(_ context.Context, _ peering.ClusterID, ask peering.Ask) (wire.Advertisement, error) {
+func (f *fakePeering) Preview(_ context.Context, _ peering.ClusterID, ask peering.Ask) (peering.Advertisement, error) {
 	ad, err := f.advertise(ask)
 	ad.ContractID = ""
 	return ad, err
 }
 
 func (f *fakePeering) Contract(_ context.Context, _ peering.ClusterID, contract string) (peering.Envelope, error) {
-	return peering.Envelope{}, wire.Errorf(wire.ReasonContractUnknown, "no contract %s", contract)
+	return peering.Envelope{}, peering.Errorf(peering.ReasonContractUnknown, "no contract %s", contract)
 }
 
 func (f *fakePeering) Statements(context.Context, peering.ClusterID, string, uint64) ([]peering.Envelope, error) {
 	return nil, nil
 }
 
-func (f *fakePeering) Offer(context.Context, peering.ClusterID) (wire.Offer, <-chan struct{}, error) {
-	return wire.Offer{Message: "nothing"}, nil, nil
+func (f *fakePeering) Offer(context.Context, peering.ClusterID) (peering.Offer, <-chan struct{}, error) {
+	return peering.Offer{Message: "nothing"}, nil, nil
 }
 
 func (f *fakePeering) Terminate(_ context.Context, _ peering.ClusterID, contract, message string, _ time.Time) error {
@@ -199,8 +199,8 @@ func newPeerTest(t *testing.T, change ...func(*PeerConfig)) *peerTest {
 	t.Cleanup(func() { noneLeft(t, leaks) })
 	p := &peerTest{self: newSource(t), caller: newSource(t), bundles: identity.NewBundles(), log: &syncBuffer{}}
 	p.trust = &fakeTrust{
-		self:   wire.ClusterInfo{Name: "provider", Endpoints: []string{"192.0.2.1:7443"}, Roots: roots(p.self)},
-		tokens: map[string]*fakeToken{}, peers: map[peering.ClusterID]wire.ClusterInfo{},
+		self:   identity.ClusterInfo{Name: "provider", Endpoints: []string{"192.0.2.1:7443"}, Bundle: identity.Bundle{Roots: roots(p.self)}},
+		tokens: map[string]*fakeToken{}, peers: map[peering.ClusterID]identity.ClusterInfo{},
 	}
 	p.peering = &fakePeering{observed: map[peering.ClusterID]int{}}
 	cfg := PeerConfig{
@@ -325,7 +325,7 @@ func TestAStrangerCanJoinAndAskForHealthAndNothingElse(t *testing.T) {
 		},
 	}
 	for name, call := range unary {
-		if err := call(); wire.ReasonOf(err) != wire.ReasonPeerNotTrusted && status.Code(err) != codes.Unimplemented {
+		if err := call(); wire.ReasonOf(err) != peering.ReasonPeerNotTrusted && status.Code(err) != codes.Unimplemented {
 			t.Errorf("%s: got %v, want PEER_NOT_TRUSTED", name, err)
 		}
 	}
@@ -353,7 +353,7 @@ func TestAConnectionWithoutACertificateCannotEvenJoin(t *testing.T) {
 		t.Errorf("health: %v", err)
 	}
 	_, err = ententev1.NewTrustServiceClient(conn).Join(t.Context(), joinRequest(p.token(t), p.caller))
-	if wire.ReasonOf(err) != wire.ReasonPeerNotTrusted {
+	if wire.ReasonOf(err) != peering.ReasonPeerNotTrusted {
 		t.Errorf("join: got %v", err)
 	}
 }
@@ -364,15 +364,15 @@ func TestJoinsThatAreRefused(t *testing.T) {
 	for name, tc := range map[string]struct {
 		as     *identity.Source
 		change func(*ententev1.JoinRequest)
-		want   wire.Reason
+		want   peering.Reason
 	}{
-		"a wrong secret":                            {p.caller, func(r *ententev1.JoinRequest) { r.Secret[0] ^= 1 }, wire.ReasonTokenInvalid},
-		"an unknown token":                          {p.caller, func(r *ententev1.JoinRequest) { r.TokenId = "nope" }, wire.ReasonTokenInvalid},
-		"a secret of 31 bytes":                      {p.caller, func(r *ententev1.JoinRequest) { r.Secret = r.Secret[:31] }, wire.ReasonRequestInvalid},
-		"a bundle of another cluster":               {p.caller, func(r *ententev1.JoinRequest) { r.Cluster.Bundle = stranger.Identity().Bundle() }, wire.ReasonRequestInvalid},
-		"no cluster":                                {p.caller, func(r *ententev1.JoinRequest) { r.Cluster = nil }, wire.ReasonRequestInvalid},
-		"nine endpoints":                            {p.caller, func(r *ententev1.JoinRequest) { r.Cluster.Endpoints = strings.Fields(strings.Repeat("a:1 ", 9)) }, wire.ReasonRequestInvalid},
-		"the cluster itself, by a token of its own": {p.self, func(*ententev1.JoinRequest) {}, wire.ReasonPeerIsSelf},
+		"a wrong secret":                            {p.caller, func(r *ententev1.JoinRequest) { r.Secret[0] ^= 1 }, peering.ReasonTokenInvalid},
+		"an unknown token":                          {p.caller, func(r *ententev1.JoinRequest) { r.TokenId = "nope" }, peering.ReasonTokenInvalid},
+		"a secret of 31 bytes":                      {p.caller, func(r *ententev1.JoinRequest) { r.Secret = r.Secret[:31] }, peering.ReasonRequestInvalid},
+		"a bundle of another cluster":               {p.caller, func(r *ententev1.JoinRequest) { r.Cluster.Bundle = stranger.Identity().Bundle() }, peering.ReasonRequestInvalid},
+		"no cluster":                                {p.caller, func(r *ententev1.JoinRequest) { r.Cluster = nil }, peering.ReasonRequestInvalid},
+		"nine endpoints":                            {p.caller, func(r *ententev1.JoinRequest) { r.Cluster.Endpoints = strings.Fields(strings.Repeat("a:1 ", 9)) }, peering.ReasonRequestInvalid},
+		"the cluster itself, by a token of its own": {p.self, func(*ententev1.JoinRequest) {}, peering.ReasonPeerIsSelf},
 	} {
 		t.Run(name, func(t *testing.T) {
 			token := p.token(t)
@@ -403,7 +403,7 @@ func TestOfAHundredRedeemersOneSucceedsAndItMayRepeat(t *testing.T) {
 	}
 	var mu sync.Mutex
 	var won []*identity.Source
-	refused := map[wire.Reason]int{}
+	refused := map[peering.Reason]int{}
 	var wg sync.WaitGroup
 	for _, s := range sources {
 		conn := p.dial(t, s)
@@ -411,7 +411,7 @@ func TestOfAHundredRedeemersOneSucceedsAndItMayRepeat(t *testing.T) {
 			// Strangers share an address here and its budget: limits push some back.
 			for {
 				_, err := ententev1.NewTrustServiceClient(conn).Join(t.Context(), joinRequest(token, s))
-				if e := wire.FromStatus(err); e != nil && e.Reason != wire.ReasonTokenInvalid && e.RetryAfter > 0 {
+				if e := wire.FromStatus(err); e != nil && e.Reason != peering.ReasonTokenInvalid && e.RetryAfter > 0 {
 					time.Sleep(e.RetryAfter / 50)
 					continue
 				}
@@ -427,7 +427,7 @@ func TestOfAHundredRedeemersOneSucceedsAndItMayRepeat(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if len(won) != 1 || refused[wire.ReasonTokenInvalid] != redeemers-1 {
+	if len(won) != 1 || refused[peering.ReasonTokenInvalid] != redeemers-1 {
 		t.Fatalf("%d succeeded, refused: %v", len(won), refused)
 	}
 	time.Sleep(100 * time.Millisecond)
@@ -442,7 +442,7 @@ func TestAJoinThatFailedHalfWayCanBeRepeated(t *testing.T) {
 	token := p.token(t)
 	c := ententev1.NewTrustServiceClient(p.dial(t, p.caller))
 	_, err := c.Join(t.Context(), joinRequest(token, p.caller))
-	if wire.ReasonOf(err) != wire.ReasonInternal || strings.Contains(err.Error(), "etcd") {
+	if wire.ReasonOf(err) != peering.ReasonInternal || strings.Contains(err.Error(), "etcd") {
 		t.Errorf("got %v, want INTERNAL that tells nothing", err)
 	}
 	if !strings.Contains(p.log.String(), "etcd at 10.0.0.1") {
@@ -462,10 +462,10 @@ func TestWhatTrustedPeersGet(t *testing.T) {
 	ctx := t.Context()
 	c := ententev1.NewPeeringServiceClient(p.dial(t, p.caller))
 	ask := peering.Ask{RequestID: "r-1", Resources: peering.Resources{"cpu": peering.Whole(2)}, Network: true}
-	ad := wire.Advertisement{ContractID: "c-1", RequestID: "r-1", Revision: 1, ValidUntil: time.Now().Add(time.Minute).Truncate(time.Second).UTC(), Grant: peering.Grant{
+	ad := peering.Advertisement{ContractID: "c-1", RequestID: "r-1", Revision: 1, ValidUntil: time.Now().Add(time.Minute).Truncate(time.Second).UTC(), Grant: peering.Grant{
 		Resources: ask.Resources, Duration: time.Hour, Network: true, PodSecurity: peering.PodSecurityBaseline, Exposure: peering.ExposureOffloaded,
 	}}
-	p.peering.advertise = func(got peering.Ask) (wire.Advertisement, error) {
+	p.peering.advertise = func(got peering.Ask) (peering.Advertisement, error) {
 		if diff := cmp.Diff(ask, got, cmpopts.EquateComparable(peering.Quantity{}, peering.Decimal{})); diff != "" {
 			t.Errorf("ask (-want +got)\n%s", diff)
 		}
@@ -490,18 +490,18 @@ func TestWhatTrustedPeersGet(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		err    error
-		reason wire.Reason
+		reason peering.Reason
 		code   codes.Code
 		retry  bool
 	}{
-		"a policy's no":     {&peering.GrantError{Reason: peering.GrantPolicyRefused, Message: "no"}, wire.ReasonPolicyRefused, codes.PermissionDenied, false},
-		"no capacity":       {&peering.GrantError{Reason: peering.GrantCapacityExhausted, Message: "full"}, wire.ReasonCapacityExhausted, codes.ResourceExhausted, true},
-		"a pending request": {&wire.Error{Reason: wire.ReasonPolicyPending, Message: "wait", RetryAfter: time.Second}, wire.ReasonPolicyPending, codes.FailedPrecondition, true},
-		"a signature":       {&peering.SignatureError{Problem: "missing"}, wire.ReasonSignatureInvalid, codes.InvalidArgument, false},
-		"anything else":     {errors.New("disk on fire"), wire.ReasonInternal, codes.Internal, false},
+		"a policy's no":     {&peering.Error{Reason: peering.ReasonPolicyRefused, Message: "no"}, peering.ReasonPolicyRefused, codes.PermissionDenied, false},
+		"no capacity":       {&peering.Error{Reason: peering.ReasonCapacityExhausted, Message: "full"}, peering.ReasonCapacityExhausted, codes.ResourceExhausted, true},
+		"a pending request": {&peering.Error{Reason: peering.ReasonPolicyPending, Message: "wait", RetryAfter: time.Second}, peering.ReasonPolicyPending, codes.FailedPrecondition, true},
+		"a signature":       {peering.Errorf(peering.ReasonSignatureInvalid, "missing"), peering.ReasonSignatureInvalid, codes.InvalidArgument, false},
+		"anything else":     {errors.New("disk on fire"), peering.ReasonInternal, codes.Internal, false},
 	} {
-		p.peering.advertise = func(peering.Ask) (wire.Advertisement, error) {
-			return wire.Advertisement{}, fmt.Errorf("deep: %w", tc.err)
+		p.peering.advertise = func(peering.Ask) (peering.Advertisement, error) {
+			return peering.Advertisement{}, fmt.Errorf("deep: %w", tc.err)
 		}
 		_, err := c.RequestPeering(ctx, &ententev1.RequestPeeringRequest{Request: wire.AskTo(ask)})
 		e := wire.FromStatus(err)
@@ -530,7 +530,7 @@ func TestAMessageThatIsNotValidIsToldFieldByField(t *testing.T) {
 	for err == nil {
 		_, err = s.Recv()
 	}
-	if e := wire.FromStatus(err); e.Reason != wire.ReasonRequestInvalid || len(e.Violations) != 1 || e.Violations[0].Field != "state" {
+	if e := wire.FromStatus(err); e.Reason != peering.ReasonRequestInvalid || len(e.Violations) != 1 || e.Violations[0].Field != "state" {
 		t.Errorf("stream: %v %+v", err, e)
 	}
 }
@@ -540,10 +540,10 @@ func TestAPanicIsAnErrorOfItsCallAlone(t *testing.T) {
 	p.trustCaller(t)
 	c := ententev1.NewPeeringServiceClient(p.dial(t, p.caller))
 	ask := &ententev1.RequestPeeringRequest{Request: &ententev1.PeeringRequest{RequestId: "r", Resources: &ententev1.ResourceList{}}}
-	p.peering.advertise = func(peering.Ask) (wire.Advertisement, error) { panic("the password is hunter2") }
+	p.peering.advertise = func(peering.Ask) (peering.Advertisement, error) { panic("the password is hunter2") }
 	for range 2 {
 		_, err := c.RequestPeering(t.Context(), ask)
-		if wire.ReasonOf(err) != wire.ReasonInternal || strings.Contains(err.Error(), "hunter2") {
+		if wire.ReasonOf(err) != peering.ReasonInternal || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("got %v", err)
 		}
 	}
@@ -572,7 +572,7 @@ func TestASessionEndsWithTheTrustInTheCaller(t *testing.T) {
 	for err == nil {
 		_, err = s.Recv()
 	}
-	if wire.ReasonOf(err) != wire.ReasonPeerNotTrusted || time.Since(start) > TrustCheck+prompt {
+	if wire.ReasonOf(err) != peering.ReasonPeerNotTrusted || time.Since(start) > TrustCheck+prompt {
 		t.Errorf("ended after %s with %v", time.Since(start), err)
 	}
 }
@@ -590,7 +590,7 @@ func TestASilentSessionEnds(t *testing.T) {
 	for err == nil {
 		_, err = s.Recv()
 	}
-	if wire.ReasonOf(err) != wire.ReasonHeartbeatLost {
+	if wire.ReasonOf(err) != peering.ReasonHeartbeatLost {
 		t.Errorf("got %v", err)
 	}
 	<-silent
@@ -638,7 +638,7 @@ func TestOnlyTheNewestSessionsOfAPeerGoOn(t *testing.T) {
 		}
 	}
 	_, err := first.Recv()
-	if wire.ReasonOf(err) != wire.ReasonSessionSuperseded {
+	if wire.ReasonOf(err) != peering.ReasonSessionSuperseded {
 		t.Errorf("got %v", err)
 	}
 }
@@ -667,7 +667,7 @@ func TestStoppingEndsStreamsAndHealth(t *testing.T) {
 		t.Errorf("health is %v, %v", r, err)
 	}
 	_, err = s.Recv()
-	if wire.ReasonOf(err) != wire.ReasonStopping || time.Since(start) > DrainTimeout {
+	if wire.ReasonOf(err) != peering.ReasonStopping || time.Since(start) > DrainTimeout {
 		t.Errorf("the session ended after %s with %v", time.Since(start), err)
 	}
 }
@@ -681,7 +681,7 @@ func TestStrangersAreLimitedByAddressAndPeersAreNot(t *testing.T) {
 	for range StrangerBurst + 20 {
 		_, err := healthpb.NewHealthClient(conn).Check(t.Context(), &healthpb.HealthCheckRequest{})
 		if e := wire.FromStatus(err); e != nil {
-			if e.Reason != wire.ReasonRateLimited || e.RetryAfter == 0 {
+			if e.Reason != peering.ReasonRateLimited || e.RetryAfter == 0 {
 				t.Fatalf("got %v", err)
 			}
 			limited++

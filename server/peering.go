@@ -17,16 +17,16 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Negotiator is what negotiating contracts needs. Its errors are *wire.Error,
-// *peering.GrantError, *peering.SignatureError and *peering.RejectedError where
+// Negotiator is what negotiating contracts needs. Its errors are *peering.Error,
+// *peering.Error, *peering.SignatureError and *peering.RejectedError where
 // the peer is to learn why.
 type Negotiator interface {
 	// Advertise answers an ask. The same request ID gets the same answer while that
 	// is valid.
-	Advertise(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (wire.Advertisement, error)
+	Advertise(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, error)
 	// Preview says what Advertise would answer, and holds nothing back. The answer
 	// has no contract ID.
-	Preview(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (wire.Advertisement, error)
+	Preview(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, error)
 	// Sign takes a contract that the peer signed, and returns it signed by both.
 	Sign(ctx context.Context, peer peering.ClusterID, e peering.Envelope) (peering.Envelope, error)
 	Contracts
@@ -71,7 +71,7 @@ type peeringServer struct {
 func caller(ctx context.Context) (peering.ClusterID, error) {
 	info, ok := identity.PeerFromContext(ctx)
 	if !ok || info.ID == "" || !info.Trusted {
-		return "", &wire.Error{Reason: wire.ReasonPeerNotTrusted, Message: "this cluster does not trust yours"}
+		return "", &peering.Error{Reason: peering.ReasonPeerNotTrusted, Message: "this cluster does not trust yours"}
 	}
 	return info.ID, nil
 }
@@ -154,7 +154,7 @@ func (s *peeringServer) TerminateContract(ctx context.Context, req *ententev1.Te
 	if err != nil {
 		return nil, err
 	}
-	message := wire.Text(req.GetMessage(), wire.MaxMessageLen)
+	message := peering.Text(req.GetMessage(), peering.MaxMessageLen)
 	if err := s.cfg.Negotiator.Terminate(ctx, peer, req.GetContractId(), message, drainUntil); err != nil {
 		return nil, fmt.Errorf("terminate contract of %s: %w", peer, err)
 	}
@@ -206,13 +206,13 @@ func (s *peeringServer) Session(stream grpc.BidiStreamingServer[ententev1.Sessio
 	if errors.Is(err, io.EOF) {
 		return nil
 	}
-	if s.cfg.Silent != nil && wire.ReasonOf(err) == wire.ReasonHeartbeatLost {
+	if s.cfg.Silent != nil && wire.ReasonOf(err) == peering.ReasonHeartbeatLost {
 		s.cfg.Silent(info.Session)
 	}
 	return err
 }
 
-var errSuperseded = &wire.Error{Reason: wire.ReasonSessionSuperseded, Message: "the peer opened newer streams of the kind"}
+var errSuperseded = &peering.Error{Reason: peering.ReasonSessionSuperseded, Message: "the peer opened newer streams of the kind"}
 
 // streamCount keeps a peer from holding more than MaxSessionsPerPeer streams of a
 // kind: the oldest one ends when another begins.

@@ -9,7 +9,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -43,10 +42,10 @@ type finisher interface {
 }
 
 var (
-	errTrustEnded = &wire.Error{Reason: wire.ReasonPeerNotTrusted, Message: "this cluster ended its trust in yours"}
-	errStopping   = &wire.Error{Reason: wire.ReasonStopping, Message: "the agent is about to stop", RetryAfter: retryStopping}
+	errTrustEnded = &peering.Error{Reason: peering.ReasonPeerNotTrusted, Message: "this cluster ended its trust in yours"}
+	errStopping   = &peering.Error{Reason: peering.ReasonStopping, Message: "the agent is about to stop", RetryAfter: retryStopping}
 	// errCallHeldTooMuch ends a call.
-	errCallHeldTooMuch = &wire.Error{Reason: wire.ReasonTooManyCalls, Message: "the call was sent more than its handler takes", RetryAfter: time.Second}
+	errCallHeldTooMuch = &peering.Error{Reason: peering.ReasonTooManyCalls, Message: "the call was sent more than its handler takes", RetryAfter: time.Second}
 )
 
 func newStanding(trusted func(peering.ClusterID) bool) *standing {
@@ -58,7 +57,7 @@ func newStanding(trusted func(peering.ClusterID) bool) *standing {
 func (s *standing) run(ctx context.Context, peer peering.ClusterID, call string, handler func(context.Context) error) error {
 	stream, ok := grpc.ServerTransportStreamFromContext(ctx).(finisher)
 	if !ok {
-		return wire.Errorf(wire.ReasonInternal, "gRPC's streams cannot be ended")
+		return peering.Errorf(peering.ReasonInternal, "gRPC's streams cannot be ended")
 	}
 	own := &standingStream{peer: peer, call: call, grpc: stream}
 	s.mu.Lock()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"buf.build/go/protovalidate"
 	"google.golang.org/grpc/codes"
@@ -25,56 +26,47 @@ func statusOf(err error, call string, admin bool) *status.Status {
 	}
 	var api apierrors.APIStatus
 	if admin && errors.As(err, &api) {
-		return kubernetesError(err, call).GRPCStatus()
+		return wire.Status(kubernetesError(err, call))
 	}
-	return toWire(err, call).GRPCStatus()
-}
-
-// toWire gives every error a reason. It is apart from statusOf for the few codes
-// that gRPC itself gives, which have none.
-func toWire(err error, call string) interface{ GRPCStatus() *status.Status } {
 	var (
-		own       *wire.Error
-		signature *peering.SignatureError
-		grant     *peering.GrantError
-		rejected  *peering.RejectedError
-		invalid   *protovalidate.ValidationError
+		own     *peering.Error
+		invalid *protovalidate.ValidationError
 	)
 	switch {
+	case errors.As(err, &own) && own.Reason != peering.ReasonInternal:
+		return wire.Status(withRetry(own))
 	case errors.As(err, &own):
-		if own.Reason == wire.ReasonInternal {
-			return hidden(call)
-		}
-		return own
-	case errors.As(err, &signature):
-		return wire.Errorf(wire.ReasonSignatureInvalid, "%s", signature.Error())
-	case errors.As(err, &grant):
-		return grantError(grant)
-	case errors.As(err, &rejected):
-		return rejection(rejected)
+		return wire.Status(hidden(call))
 	case isToken(err):
-		return wire.Errorf(wire.ReasonTokenMalformed, "%s", err.Error())
+		return wire.Status(peering.Errorf(peering.ReasonTokenMalformed, "%s", err.Error()))
 	case errors.As(err, &invalid):
-		return violations(invalid)
+		return wire.Status(violations(invalid))
 	case errors.Is(err, context.Canceled):
-		return plain{status.New(codes.Canceled, "the caller went away")}
+		return status.New(codes.Canceled, "the caller went away")
 	case errors.Is(err, context.DeadlineExceeded):
-		return plain{status.New(codes.DeadlineExceeded, "the call took too long")}
+		return status.New(codes.DeadlineExceeded, "the call took too long")
 	}
 	// A status that gRPC or a library made of itself: an unknown method, a message
-	// that cannot be read. It has a code other than Unknown.
+	// that cannot be read. It has a code other than Unknown, and no reason.
 	if st, ok := status.FromError(err); ok && st.Code() != codes.Unknown && st.Code() != codes.Internal {
-		return plain{st}
+		return st
 	}
-	return hidden(call)
+	return wire.Status(hidden(call))
 }
 
-type plain struct{ st *status.Status }
+// withRetry says when to ask again for what cannot be granted yet.
+func withRetry(e *peering.Error) *peering.Error {
+	pause := map[peering.Reason]time.Duration{peering.ReasonPolicyPending: retryPending, peering.ReasonCapacityExhausted: retryCapacity}[e.Reason]
+	if pause == 0 || e.RetryAfter > 0 {
+		return e
+	}
+	later := *e
+	later.RetryAfter = pause
+	return &later
+}
 
-func (p plain) GRPCStatus() *status.Status { return p.st }
-
-func hidden(call string) *wire.Error {
-	return wire.Errorf(wire.ReasonInternal, "internal error; the agent's log has more under call %s", call)
+func hidden(call string) *peering.Error {
+	return peering.Errorf(peering.ReasonInternal, "internal error; the agent's log has more under call %s", call)
 }
 
 func isToken(err error) bool {
@@ -82,77 +74,43 @@ func isToken(err error) bool {
 		errors.Is(err, peering.ErrTokenChecksum) || errors.Is(err, peering.ErrTokenVersion)
 }
 
-func grantError(e *peering.GrantError) *wire.Error {
-	out := &wire.Error{Message: e.Message}
-	switch e.Reason {
-	case peering.GrantPolicyRefused:
-		out.Reason = wire.ReasonPolicyRefused
-	case peering.GrantPending:
-		out.Reason, out.RetryAfter = wire.ReasonPolicyPending, retryPending
-	case peering.GrantPrice:
-		out.Reason = wire.ReasonPriceAboveCeiling
-	case peering.GrantCapacityExhausted:
-		out.Reason, out.RetryAfter = wire.ReasonCapacityExhausted, retryCapacity
-	case peering.GrantInvalid:
-		out.Reason = wire.ReasonRequestInvalid
-	default:
-		out.Reason = wire.ReasonRequestInvalid
-	}
-	if e.Resource != "" {
-		out.Metadata = map[string]string{"resource": e.Resource}
-	}
-	return out
-}
-
-func rejection(e *peering.RejectedError) *wire.Error {
-	reason := wire.ReasonContractMismatch
-	switch e.Why {
-	case peering.RejectedStale:
-		reason = wire.ReasonRevisionStale
-	case peering.RejectedClosed:
-		reason = wire.ReasonContractClosed
-	case peering.RejectedMismatch, peering.RejectedState, peering.RejectedInvalid:
-	}
-	return wire.Errorf(reason, "%s", e.Error())
-}
-
-func violations(e *protovalidate.ValidationError) *wire.Error {
-	out := &wire.Error{Reason: wire.ReasonRequestInvalid, Message: "the request is not valid"}
+func violations(e *protovalidate.ValidationError) *peering.Error {
+	out := &peering.Error{Reason: peering.ReasonRequestInvalid, Message: "the request is not valid"}
 	for _, v := range e.Violations {
-		if len(out.Violations) == wire.MaxErrorMetadata {
+		if len(out.Violations) == peering.MaxErrorMetadata {
 			break
 		}
-		out.Violations = append(out.Violations, wire.Violation{
-			Field:   wire.Text(protovalidate.FieldPathString(v.Proto.GetField()), wire.MaxMessageLen),
-			Message: wire.Text(v.Proto.GetMessage(), wire.MaxMessageLen),
+		out.Violations = append(out.Violations, peering.Violation{
+			Field:   peering.Text(protovalidate.FieldPathString(v.Proto.GetField()), peering.MaxMessageLen),
+			Message: peering.Text(v.Proto.GetMessage(), peering.MaxMessageLen),
 		})
 	}
 	return out
 }
 
 // kubernetesError tells an administrator what the API server said.
-func kubernetesError(err error, call string) *wire.Error {
+func kubernetesError(err error, call string) *peering.Error {
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
-		return &wire.Error{Reason: wire.ReasonConflict, Message: "something else changed the object at the same time; try again", RetryAfter: retryConflict}
+		return &peering.Error{Reason: peering.ReasonConflict, Message: "something else changed the object at the same time; try again", RetryAfter: retryConflict}
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
-		out := &wire.Error{Reason: wire.ReasonRequestInvalid, Message: "the API server refuses the object"}
+		out := &peering.Error{Reason: peering.ReasonRequestInvalid, Message: "the API server refuses the object"}
 		var api apierrors.APIStatus
 		if errors.As(err, &api) && api.Status().Details != nil {
 			for _, c := range api.Status().Details.Causes {
-				if len(out.Violations) == wire.MaxErrorMetadata {
+				if len(out.Violations) == peering.MaxErrorMetadata {
 					break
 				}
-				out.Violations = append(out.Violations, wire.Violation{Field: c.Field, Message: wire.Text(c.Message, wire.MaxMessageLen)})
+				out.Violations = append(out.Violations, peering.Violation{Field: c.Field, Message: peering.Text(c.Message, peering.MaxMessageLen)})
 			}
 		}
 		return out
 	case apierrors.IsForbidden(err):
-		return wire.Errorf(wire.ReasonKubernetesRefused, "a rule of this cluster forbids it: %s", denial(err))
+		return peering.Errorf(peering.ReasonKubernetesRefused, "a rule of this cluster forbids it: %s", denial(err))
 	case apierrors.IsServerTimeout(err), apierrors.IsTimeout(err), apierrors.IsTooManyRequests(err),
 		apierrors.IsServiceUnavailable(err), apierrors.IsInternalError(err):
-		return &wire.Error{Reason: wire.ReasonKubernetes, Message: fmt.Sprintf("the cluster's API server is not able to answer: %s",
-			wire.Text(string(apierrors.ReasonForError(err)), wire.MaxReasonLen)), RetryAfter: retryKubernetes}
+		return &peering.Error{Reason: peering.ReasonKubernetes, Message: fmt.Sprintf("the cluster's API server is not able to answer: %s",
+			peering.Text(string(apierrors.ReasonForError(err)), peering.MaxReasonLen)), RetryAfter: retryKubernetes}
 	}
 	return hidden(call)
 }
@@ -168,5 +126,5 @@ func denial(err error) string {
 	if _, why, ok := strings.Cut(text, " denied request: "); ok {
 		text = why
 	}
-	return wire.Text(text, wire.MaxMessageLen/2)
+	return peering.Text(text, peering.MaxMessageLen/2)
 }

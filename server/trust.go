@@ -16,13 +16,13 @@ type Trust interface {
 	// Join uses a token up for a cluster, makes the cluster trusted, and returns
 	// what this one says of itself. Of several clusters exactly one succeeds, and
 	// the same one succeeds again. A token that is unknown, expired, used by another
-	// or has another secret is a *wire.Error with the reason TOKEN_INVALID.
-	Join(ctx context.Context, by peering.ClusterID, info wire.ClusterInfo, tokenID string, secret peering.Secret) (wire.ClusterInfo, error)
+	// or has another secret is a *peering.Error with the reason TOKEN_INVALID.
+	Join(ctx context.Context, by peering.ClusterID, info identity.ClusterInfo, tokenID string, secret peering.Secret) (identity.ClusterInfo, error)
 	Introductions
 	Proofs
 	// UpdateBundle takes a peer's new roots. The error is BUNDLE_INVALID where they
 	// do not follow from those that are held.
-	UpdateBundle(ctx context.Context, id peering.ClusterID, info wire.ClusterInfo) error
+	UpdateBundle(ctx context.Context, id peering.ClusterID, info identity.ClusterInfo) error
 	// Revoked records that a peer trusts this cluster no longer.
 	Revoked(ctx context.Context, id peering.ClusterID, message string) error
 }
@@ -32,7 +32,7 @@ type Introductions interface {
 	// Introduce keeps what a cluster says of itself until it opens its commitment,
 	// and returns what this one says of itself and its random number. Errors have
 	// the reasons TRUST_DENIED, TRUST_FORGOTTEN and INTRODUCTIONS_PENDING.
-	Introduce(ctx context.Context, i Introduction) (self wire.ClusterInfo, nonce [32]byte, err error)
+	Introduce(ctx context.Context, i Introduction) (self identity.ClusterInfo, nonce [32]byte, err error)
 	// Reveal opens the commitment of a cluster's introduction. Errors have the
 	// reasons TRUST_DENIED, TRUST_FORGOTTEN, INTRODUCTION_UNKNOWN and
 	// COMMITMENT_MISMATCH.
@@ -46,7 +46,7 @@ type Introduction struct {
 	// From is what its address counts as, for limits.
 	From string
 	// Info is what it says of itself.
-	Info wire.ClusterInfo
+	Info identity.ClusterInfo
 	// Commitment is the hash of its random number.
 	Commitment peering.Hash
 	// Requested says that an administrator there asked for it.
@@ -58,7 +58,7 @@ type Proofs interface {
 	// Prove begins a run, and returns what this cluster says of itself, its share and its
 	// confirmation. Errors have the reasons GROUP_UNKNOWN, TRUST_DENIED, TRUST_FORGOTTEN,
 	// REQUEST_INVALID and RATE_LIMITED.
-	Prove(ctx context.Context, p Proof) (self wire.ClusterInfo, share, confirmation []byte, err error)
+	Prove(ctx context.Context, p Proof) (self identity.ClusterInfo, share, confirmation []byte, err error)
 	// Confirm ends the run of a cluster over the same channel, and makes the cluster
 	// trusted if its confirmation is right. Errors have the reasons PROOF_UNKNOWN,
 	// GROUP_SECRET_MISMATCH, TRUST_DENIED and TRUST_FORGOTTEN.
@@ -73,7 +73,7 @@ type Proof struct {
 	// From is what its address counts as, for limits.
 	From string
 	// Info is what it says of itself.
-	Info wire.ClusterInfo
+	Info identity.ClusterInfo
 	// Group is the group that it names, and Share its share.
 	Group string
 	Share []byte
@@ -100,13 +100,13 @@ func openToStrangers(method string) bool {
 
 // stranger returns the cluster that calls, which need not be trusted, and what it
 // says of itself. Who it is is who holds the key of the connection.
-func (s *trustServer) stranger(ctx context.Context, m *ententev1.ClusterInfo) (peering.ClusterID, wire.ClusterInfo, error) {
+func (s *trustServer) stranger(ctx context.Context, m *ententev1.ClusterInfo) (peering.ClusterID, identity.ClusterInfo, error) {
 	caller, ok := identity.PeerFromContext(ctx)
 	if !ok || caller.ID == "" {
-		return "", wire.ClusterInfo{}, &wire.Error{Reason: wire.ReasonPeerNotTrusted, Message: "present a certificate of your cluster's identity"}
+		return "", identity.ClusterInfo{}, &peering.Error{Reason: peering.ReasonPeerNotTrusted, Message: "present a certificate of your cluster's identity"}
 	}
 	if caller.ID == s.cfg.Self {
-		return "", wire.ClusterInfo{}, &wire.Error{Reason: wire.ReasonPeerIsSelf, Message: "the call came from this cluster itself: make it from the other cluster"}
+		return "", identity.ClusterInfo{}, &peering.Error{Reason: peering.ReasonPeerIsSelf, Message: "the call came from this cluster itself: make it from the other cluster"}
 	}
 	info, err := wire.ClusterInfoFrom(m, caller.ID)
 	return caller.ID, info, err
@@ -120,7 +120,7 @@ func (s *trustServer) Join(ctx context.Context, req *ententev1.JoinRequest) (*en
 	}
 	secret, err := peering.ParseSecret(req.GetSecret())
 	if err != nil {
-		return nil, &wire.Error{Reason: wire.ReasonTokenInvalid, Message: "the token is not valid", Err: err}
+		return nil, &peering.Error{Reason: peering.ReasonTokenInvalid, Message: "the token is not valid", Err: err}
 	}
 	self, err := s.cfg.Trust.Join(ctx, id, info, req.GetTokenId(), secret)
 	if err != nil {
@@ -151,7 +151,7 @@ func (s *trustServer) Introduce(ctx context.Context, req *ententev1.IntroduceReq
 func (s *trustServer) Reveal(ctx context.Context, req *ententev1.RevealRequest) (*ententev1.RevealResponse, error) {
 	caller, ok := identity.PeerFromContext(ctx)
 	if !ok || caller.ID == "" {
-		return nil, &wire.Error{Reason: wire.ReasonPeerNotTrusted, Message: "present a certificate of your cluster's identity"}
+		return nil, &peering.Error{Reason: peering.ReasonPeerNotTrusted, Message: "present a certificate of your cluster's identity"}
 	}
 	if len(req.GetNonce()) != 32 {
 		return nil, badField("nonce", "want 32 bytes")
@@ -167,7 +167,7 @@ func bound(ctx context.Context) (identity.AuthInfo, error) {
 	caller, ok := identity.PeerFromContext(ctx)
 	switch {
 	case !ok || caller.ID == "":
-		return caller, &wire.Error{Reason: wire.ReasonPeerNotTrusted, Message: "present a certificate of your cluster's identity"}
+		return caller, &peering.Error{Reason: peering.ReasonPeerNotTrusted, Message: "present a certificate of your cluster's identity"}
 	case caller.Channel == [identity.ChannelLen]byte{}:
 		return caller, fmt.Errorf("the connection of %s has no channel to bind a proof to", caller.ID)
 	}
@@ -210,7 +210,7 @@ func (s *trustServer) UpdateBundle(ctx context.Context, req *ententev1.UpdateBun
 	caller, _ := identity.PeerFromContext(ctx)
 	info, err := wire.ClusterInfoFrom(req.GetCluster(), caller.ID)
 	if err != nil {
-		return nil, &wire.Error{Reason: wire.ReasonBundleInvalid, Message: wire.FromStatus(err).Error(), Err: err}
+		return nil, &peering.Error{Reason: peering.ReasonBundleInvalid, Message: wire.FromStatus(err).Error(), Err: err}
 	}
 	if err := s.cfg.Trust.UpdateBundle(ctx, caller.ID, info); err != nil {
 		return nil, fmt.Errorf("update bundle of %s: %w", caller.ID, err)
@@ -221,7 +221,7 @@ func (s *trustServer) UpdateBundle(ctx context.Context, req *ententev1.UpdateBun
 // Revoke implements TrustService.
 func (s *trustServer) Revoke(ctx context.Context, req *ententev1.RevokeRequest) (*ententev1.RevokeResponse, error) {
 	caller, _ := identity.PeerFromContext(ctx)
-	if err := s.cfg.Trust.Revoked(ctx, caller.ID, wire.Text(req.GetMessage(), wire.MaxMessageLen)); err != nil {
+	if err := s.cfg.Trust.Revoked(ctx, caller.ID, peering.Text(req.GetMessage(), peering.MaxMessageLen)); err != nil {
 		return nil, fmt.Errorf("revocation by %s: %w", caller.ID, err)
 	}
 	return &ententev1.RevokeResponse{}, nil

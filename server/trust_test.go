@@ -20,7 +20,7 @@ import (
 type introduced struct {
 	last     Introduction
 	revealed [32]byte
-	updated  map[peering.ClusterID]wire.ClusterInfo
+	updated  map[peering.ClusterID]identity.ClusterInfo
 	revoked  map[peering.ClusterID]string
 	nonce    [32]byte
 	err      error
@@ -29,7 +29,7 @@ type introduced struct {
 	confirmed []byte
 }
 
-func (f *fakeTrust) Prove(_ context.Context, p Proof) (self wire.ClusterInfo, share, confirmation []byte, err error) {
+func (f *fakeTrust) Prove(_ context.Context, p Proof) (self identity.ClusterInfo, share, confirmation []byte, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.proof = p
@@ -40,13 +40,13 @@ func (f *fakeTrust) Confirm(_ context.Context, id peering.ClusterID, channel [id
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if id != f.proof.ID || channel != f.proof.Channel {
-		return wire.Errorf(wire.ReasonProofUnknown, "there is none")
+		return peering.Errorf(peering.ReasonProofUnknown, "there is none")
 	}
 	f.confirmed = append([]byte{}, confirmation...)
 	return f.err
 }
 
-func (f *fakeTrust) Introduce(_ context.Context, i Introduction) (wire.ClusterInfo, [32]byte, error) {
+func (f *fakeTrust) Introduce(_ context.Context, i Introduction) (identity.ClusterInfo, [32]byte, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.last = i
@@ -57,17 +57,17 @@ func (f *fakeTrust) Reveal(_ context.Context, id peering.ClusterID, nonce [32]by
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if id != f.last.ID {
-		return wire.Errorf(wire.ReasonIntroductionUnknown, "there is none")
+		return peering.Errorf(peering.ReasonIntroductionUnknown, "there is none")
 	}
 	f.revealed = nonce
 	return f.err
 }
 
-func (f *fakeTrust) UpdateBundle(_ context.Context, id peering.ClusterID, info wire.ClusterInfo) error {
+func (f *fakeTrust) UpdateBundle(_ context.Context, id peering.ClusterID, info identity.ClusterInfo) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.updated == nil {
-		f.updated = map[peering.ClusterID]wire.ClusterInfo{}
+		f.updated = map[peering.ClusterID]identity.ClusterInfo{}
 	}
 	f.updated[id] = info
 	return f.err
@@ -114,7 +114,7 @@ func TestAStrangerIntroducesItselfAsWhoItProvesToBe(t *testing.T) {
 		t.Errorf("reveal: %v", err)
 	}
 	stranger := ententev1.NewTrustServiceClient(p.dial(t, newSource(t)))
-	if _, err := stranger.Reveal(t.Context(), &ententev1.RevealRequest{Nonce: nonce}); wire.ReasonOf(err) != wire.ReasonIntroductionUnknown {
+	if _, err := stranger.Reveal(t.Context(), &ententev1.RevealRequest{Nonce: nonce}); wire.ReasonOf(err) != peering.ReasonIntroductionUnknown {
 		t.Errorf("another cluster opens its commitment: %v", err)
 	}
 	for _, err := range []error{
@@ -124,7 +124,7 @@ func TestAStrangerIntroducesItselfAsWhoItProvesToBe(t *testing.T) {
 		}(),
 		func() error { _, err := c.Revoke(t.Context(), &ententev1.RevokeRequest{}); return err }(),
 	} {
-		if wire.ReasonOf(err) != wire.ReasonPeerNotTrusted {
+		if wire.ReasonOf(err) != peering.ReasonPeerNotTrusted {
 			t.Errorf("what is for peers: %v", err)
 		}
 	}
@@ -139,24 +139,24 @@ func TestIntroductionsThatAreRefused(t *testing.T) {
 	for name, tc := range map[string]struct {
 		as     *identity.Source
 		change func(*ententev1.IntroduceRequest)
-		want   wire.Reason
+		want   peering.Reason
 	}{
-		"as another, by its bundle":      {p.caller, func(r *ententev1.IntroduceRequest) { r.Cluster.Bundle = stranger.Identity().Bundle() }, wire.ReasonRequestInvalid},
-		"as another, by its key":         {p.caller, func(r *ententev1.IntroduceRequest) { r.Cluster.IdentityKey = stranger.Identity().PublicKey() }, wire.ReasonRequestInvalid},
-		"with a succession out of order": {p.caller, func(r *ententev1.IntroduceRequest) { r.Cluster.Succession = [][]byte{stranger.Identity().Bundle()} }, wire.ReasonRequestInvalid},
+		"as another, by its bundle":      {p.caller, func(r *ententev1.IntroduceRequest) { r.Cluster.Bundle = stranger.Identity().Bundle() }, peering.ReasonRequestInvalid},
+		"as another, by its key":         {p.caller, func(r *ententev1.IntroduceRequest) { r.Cluster.IdentityKey = stranger.Identity().PublicKey() }, peering.ReasonRequestInvalid},
+		"with a succession out of order": {p.caller, func(r *ententev1.IntroduceRequest) { r.Cluster.Succession = [][]byte{stranger.Identity().Bundle()} }, peering.ReasonRequestInvalid},
 		"with nine successions": {p.caller, func(r *ententev1.IntroduceRequest) {
 			for range 9 {
 				r.Cluster.Succession = append(r.Cluster.Succession, []byte{1})
 			}
-		}, wire.ReasonRequestInvalid},
-		"with a long key":            {p.caller, func(r *ententev1.IntroduceRequest) { r.Cluster.IdentityKey = make([]byte, 257) }, wire.ReasonRequestInvalid},
-		"with a short commitment":    {p.caller, func(r *ententev1.IntroduceRequest) { r.Commitment = r.Commitment[:31] }, wire.ReasonRequestInvalid},
-		"with no bundle":             {p.caller, func(r *ententev1.IntroduceRequest) { r.Cluster.Bundle = nil }, wire.ReasonRequestInvalid},
-		"with no cluster":            {p.caller, func(r *ententev1.IntroduceRequest) { r.Cluster = nil }, wire.ReasonRequestInvalid},
-		"with a name that is none":   {p.caller, func(r *ententev1.IntroduceRequest) { r.Cluster.Name = "x\x1b[2J" }, wire.ReasonRequestInvalid},
-		"with half of an endpoint":   {p.caller, func(r *ententev1.IntroduceRequest) { r.Cluster.Endpoints = []string{"10.0.0.1"} }, wire.ReasonRequestInvalid},
-		"of the cluster to itself":   {p.self, func(*ententev1.IntroduceRequest) {}, wire.ReasonPeerIsSelf},
-		"a reveal of the wrong size": {p.caller, nil, wire.ReasonRequestInvalid},
+		}, peering.ReasonRequestInvalid},
+		"with a long key":            {p.caller, func(r *ententev1.IntroduceRequest) { r.Cluster.IdentityKey = make([]byte, 257) }, peering.ReasonRequestInvalid},
+		"with a short commitment":    {p.caller, func(r *ententev1.IntroduceRequest) { r.Commitment = r.Commitment[:31] }, peering.ReasonRequestInvalid},
+		"with no bundle":             {p.caller, func(r *ententev1.IntroduceRequest) { r.Cluster.Bundle = nil }, peering.ReasonRequestInvalid},
+		"with no cluster":            {p.caller, func(r *ententev1.IntroduceRequest) { r.Cluster = nil }, peering.ReasonRequestInvalid},
+		"with a name that is none":   {p.caller, func(r *ententev1.IntroduceRequest) { r.Cluster.Name = "x\x1b[2J" }, peering.ReasonRequestInvalid},
+		"with half of an endpoint":   {p.caller, func(r *ententev1.IntroduceRequest) { r.Cluster.Endpoints = []string{"10.0.0.1"} }, peering.ReasonRequestInvalid},
+		"of the cluster to itself":   {p.self, func(*ententev1.IntroduceRequest) {}, peering.ReasonPeerIsSelf},
+		"a reveal of the wrong size": {p.caller, nil, peering.ReasonRequestInvalid},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := ententev1.NewTrustServiceClient(p.dial(t, tc.as))
@@ -204,7 +204,7 @@ func TestAStrangerProvesAGroupsSecretOverItsConnection(t *testing.T) {
 		t.Errorf("confirm that the secrets differ: %v", err)
 	}
 	again := ententev1.NewTrustServiceClient(p.dial(t, p.caller))
-	if _, err := again.Confirm(t.Context(), &ententev1.ConfirmRequest{Confirmation: make([]byte, 64)}); wire.ReasonOf(err) != wire.ReasonProofUnknown {
+	if _, err := again.Confirm(t.Context(), &ententev1.ConfirmRequest{Confirmation: make([]byte, 64)}); wire.ReasonOf(err) != peering.ReasonProofUnknown {
 		t.Errorf("the same cluster over another connection: %v", err)
 	}
 	if p.bundles.Has(p.caller.ID()) {
@@ -218,17 +218,17 @@ func TestProofsThatAreRefused(t *testing.T) {
 	for name, tc := range map[string]struct {
 		as     *identity.Source
 		change func(*ententev1.ProveRequest)
-		want   wire.Reason
+		want   peering.Reason
 	}{
-		"as another, by its bundle":       {p.caller, func(r *ententev1.ProveRequest) { r.Cluster.Bundle = stranger.Identity().Bundle() }, wire.ReasonRequestInvalid},
-		"with no cluster":                 {p.caller, func(r *ententev1.ProveRequest) { r.Cluster = nil }, wire.ReasonRequestInvalid},
-		"with a short share":              {p.caller, func(r *ententev1.ProveRequest) { r.Share = r.Share[:31] }, wire.ReasonRequestInvalid},
-		"with a long share":               {p.caller, func(r *ententev1.ProveRequest) { r.Share = make([]byte, 33) }, wire.ReasonRequestInvalid},
-		"with no group":                   {p.caller, func(r *ententev1.ProveRequest) { r.Group = "" }, wire.ReasonRequestInvalid},
-		"with a group that is no label":   {p.caller, func(r *ententev1.ProveRequest) { r.Group = "Blue\n" }, wire.ReasonRequestInvalid},
-		"with a group that is too long":   {p.caller, func(r *ententev1.ProveRequest) { r.Group = strings.Repeat("x", 64) }, wire.ReasonRequestInvalid},
-		"of the cluster to itself":        {p.self, func(*ententev1.ProveRequest) {}, wire.ReasonPeerIsSelf},
-		"a confirmation that is too long": {p.caller, nil, wire.ReasonRequestInvalid},
+		"as another, by its bundle":       {p.caller, func(r *ententev1.ProveRequest) { r.Cluster.Bundle = stranger.Identity().Bundle() }, peering.ReasonRequestInvalid},
+		"with no cluster":                 {p.caller, func(r *ententev1.ProveRequest) { r.Cluster = nil }, peering.ReasonRequestInvalid},
+		"with a short share":              {p.caller, func(r *ententev1.ProveRequest) { r.Share = r.Share[:31] }, peering.ReasonRequestInvalid},
+		"with a long share":               {p.caller, func(r *ententev1.ProveRequest) { r.Share = make([]byte, 33) }, peering.ReasonRequestInvalid},
+		"with no group":                   {p.caller, func(r *ententev1.ProveRequest) { r.Group = "" }, peering.ReasonRequestInvalid},
+		"with a group that is no label":   {p.caller, func(r *ententev1.ProveRequest) { r.Group = "Blue\n" }, peering.ReasonRequestInvalid},
+		"with a group that is too long":   {p.caller, func(r *ententev1.ProveRequest) { r.Group = strings.Repeat("x", 64) }, peering.ReasonRequestInvalid},
+		"of the cluster to itself":        {p.self, func(*ententev1.ProveRequest) {}, peering.ReasonPeerIsSelf},
+		"a confirmation that is too long": {p.caller, nil, peering.ReasonRequestInvalid},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := ententev1.NewTrustServiceClient(p.dial(t, tc.as))
@@ -274,13 +274,13 @@ func TestAPeerUpdatesItsOwnBundleAndRevokesItsOwnTrust(t *testing.T) {
 	p.trust.updated = nil
 	others := &ententev1.ClusterInfo{Bundle: newSource(t).Identity().Bundle()}
 	_, err := c.UpdateBundle(t.Context(), &ententev1.UpdateBundleRequest{Cluster: others})
-	if wire.ReasonOf(err) != wire.ReasonBundleInvalid || status.Code(err) != codes.InvalidArgument || p.trust.updated != nil {
+	if wire.ReasonOf(err) != peering.ReasonBundleInvalid || status.Code(err) != codes.InvalidArgument || p.trust.updated != nil {
 		t.Errorf("another cluster's roots: %v, holds %v", err, p.trust.updated)
 	}
 	if _, err := c.Revoke(t.Context(), &ententev1.RevokeRequest{Message: "bye\x1b[2J"}); err != nil || p.trust.revoked[p.caller.ID()] != "bye [2J" {
 		t.Errorf("revoke: %v, %q", err, p.trust.revoked)
 	}
-	if _, err := c.Revoke(t.Context(), &ententev1.RevokeRequest{Message: strings.Repeat("x", 1025)}); wire.ReasonOf(err) != wire.ReasonRequestInvalid {
+	if _, err := c.Revoke(t.Context(), &ententev1.RevokeRequest{Message: strings.Repeat("x", 1025)}); wire.ReasonOf(err) != peering.ReasonRequestInvalid {
 		t.Errorf("a long message: %v", err)
 	}
 }

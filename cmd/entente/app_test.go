@@ -12,12 +12,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/entente-dev/entente/client"
-	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
 )
 
 func TestErrorsTellWhatWhereAndWhatNext(t *testing.T) {
 	w := newWorld()
-	w.consumer.err = &wire.Error{Reason: wire.ReasonCallerNotAllowed, Message: `user "alice" may not create tokens.entente.dev`}
+	w.consumer.err = &peering.Error{Reason: peering.ReasonCallerNotAllowed, Message: `user "alice" may not create tokens.entente.dev`}
 	golden(t, "errors", w,
 		[]string{"token", "create"}, []string{"info"}, []string{"unoffload", "namespace", "x"}, []string{"usage"}, []string{"watch", "peers"}, []string{"policy", "test"},
 		[]string{"peer"}, []string{"peer", "x", "--remote-context", "y"}, []string{"peer", "x", "--any"}, []string{"peer", "x", "--resources", "cpu"},
@@ -26,7 +26,7 @@ func TestErrorsTellWhatWhereAndWhatNext(t *testing.T) {
 		[]string{"unpeer"}, []string{"join"}, []string{"nonsense"}, []string{"contract", "nonsense"}, []string{"info", "-o", "xml"}, []string{"info", "--get", "a..b"},
 	)
 	w = newWorld()
-	w.consumer.err = &wire.Error{Reason: wire.ReasonKubernetes, Message: "no \x1b]0;leader\x07\nError: all is well"}
+	w.consumer.err = &peering.Error{Reason: peering.ReasonKubernetes, Message: "no \x1b]0;leader\x07\nError: all is well"}
 	if _, errOut, _ := w.run(t, "", "info"); strings.ContainsAny(errOut, "\x1b\x07") || strings.Count(errOut, "\nError") > 0 {
 		t.Errorf("an error drives the terminal: %q", errOut)
 	}
@@ -51,9 +51,9 @@ func TestExitCodesAreOneTable(t *testing.T) {
 		{errors.New("x"), true, exitInterrupted},
 		{usageError("x"), true, exitUsage},
 		{fmt.Errorf("x: %w", usageError("y")), false, exitUsage},
-		{failure(wire.ReasonPolicyRefused, "no"), false, exitRefused},
-		{&callError{err: failure(wire.ReasonPriceAboveCeiling, "no")}, false, exitRefused},
-		{&callError{err: failure(wire.ReasonPeerUnknown, "no")}, false, exitError},
+		{failure(peering.ReasonPolicyRefused, "no"), false, exitRefused},
+		{&callError{err: failure(peering.ReasonPriceAboveCeiling, "no")}, false, exitRefused},
+		{&callError{err: failure(peering.ReasonPeerUnknown, "no")}, false, exitError},
 	} {
 		if got := exitCode(tc.err, tc.interrupted); got != tc.want || !seen[got] {
 			t.Errorf("%v is exit code %d, want %d", tc.err, got, tc.want)
@@ -138,7 +138,7 @@ func TestTheShellOffersNames(t *testing.T) {
 		[]string{"__complete", "usage", "-o", ""}, []string{"__complete", "offload", "namespace", ""}, []string{"__complete", "unoffload", "namespace", ""}, []string{"__complete", "offload", "namespace", "shop", "--strategy", ""}, []string{"__complete", "unpeer", "--peering", ""},
 		[]string{"__complete", "token", "list", ""}, []string{"__complete", "con"},
 	)
-	w.consumer.err = &wire.Error{Reason: wire.ReasonKubernetes, Message: "no API server"}
+	w.consumer.err = &peering.Error{Reason: peering.ReasonKubernetes, Message: "no API server"}
 	if _, _, code := w.run(t, "", "__complete", "info", "peer", ""); code != exitOK {
 		t.Errorf("without a cluster: exit %d", code)
 	}

@@ -181,7 +181,7 @@ func TestEvidenceForThirdPartiesHolds(t *testing.T) {
 		second := m.stated(m.statement(2, &first))
 		for name, text := range map[string]string{
 			"contract-1.json": m.raw(one), "contract-2.json": m.raw(two), "statement-1.json": m.raw(first), "statement-2.json": m.raw(second),
-			"provider.pem": strings.TrimSpace(string(m.provider.TrustBundle().PEM())),
+			"provider.pem": strings.TrimSpace(m.provider.TrustBundle().PEM()),
 			"consumer.id":  string(m.consumer.ID()), "provider.id": string(m.provider.ID()),
 		} {
 			if err := os.MkdirAll(evidenceFolder, 0o755); err != nil {

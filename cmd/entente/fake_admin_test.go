@@ -13,6 +13,7 @@ import (
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
 )
 
 func (c *fakeCluster) CreateToken(_ context.Context, r *ententev1.CreateTokenRequest) (*ententev1.CreateTokenResponse, error) {
@@ -40,7 +41,7 @@ func (c *fakeCluster) RevokeToken(_ context.Context, r *ententev1.RevokeTokenReq
 	leave, err := c.enter("RevokeToken %s", r.GetName())
 	defer leave()
 	if err == nil && r.GetName() != "tokens/4k7qxw2m" {
-		err = failure(wire.ReasonTokenUnknown, "there is no token %s", strings.TrimPrefix(r.GetName(), "tokens/"))
+		err = failure(peering.ReasonTokenUnknown, "there is no token %s", strings.TrimPrefix(r.GetName(), "tokens/"))
 	}
 	return &ententev1.RevokeTokenResponse{}, err
 }
@@ -52,10 +53,10 @@ func (c *fakeCluster) JoinPeer(_ context.Context, r *ententev1.JoinPeerRequest) 
 		return nil, err
 	}
 	if r.GetToken() == "hello" {
-		return nil, failure(wire.ReasonTokenMalformed, "not an Entente token")
+		return nil, failure(peering.ReasonTokenMalformed, "not an Entente token")
 	}
 	if c.w.hidden && c.consumer {
-		return nil, failure(wire.ReasonPeerUnreachable, "cannot connect to provider.example:7443: no answer within 10s")
+		return nil, failure(peering.ReasonPeerUnreachable, "cannot connect to provider.example:7443: no answer within 10s")
 	}
 	c.w.joined = true
 	if c.w.interruptJoin {
@@ -72,7 +73,7 @@ func (c *fakeCluster) IntroducePeer(_ context.Context, r *ententev1.IntroducePee
 		return nil, err
 	}
 	if c.w.hidden {
-		return nil, failure(wire.ReasonPeerUnreachable, "cannot connect to %s: no answer within 10s", r.GetEndpoint())
+		return nil, failure(peering.ReasonPeerUnreachable, "cannot connect to %s: no answer within 10s", r.GetEndpoint())
 	}
 	c.w.introduced = true
 	if c.w.interruptJoin {
@@ -92,9 +93,9 @@ func (c *fakeCluster) ApprovePeer(_ context.Context, r *ententev1.ApprovePeerReq
 	case err != nil:
 		return nil, err
 	case !c.knows(r.GetName()):
-		return nil, failure(wire.ReasonPeerUnknown, "no peer %q is known here", strings.TrimPrefix(r.GetName(), "peers/"))
+		return nil, failure(peering.ReasonPeerUnknown, "no peer %q is known here", strings.TrimPrefix(r.GetName(), "peers/"))
 	case code != "" && code != "042917":
-		return nil, failure(wire.ReasonCodeMismatch, "the code here is another one")
+		return nil, failure(peering.ReasonCodeMismatch, "the code here is another one")
 	}
 	c.w.decision = "Approved"
 	return &ententev1.ApprovePeerResponse{Peer: c.peer()}, nil
@@ -104,7 +105,7 @@ func (c *fakeCluster) DenyPeer(_ context.Context, r *ententev1.DenyPeerRequest) 
 	leave, err := c.enter("DenyPeer %s", r.GetName())
 	defer leave()
 	if err == nil && !c.knows(r.GetName()) {
-		err = failure(wire.ReasonPeerUnknown, "no peer %q is known here", strings.TrimPrefix(r.GetName(), "peers/"))
+		err = failure(peering.ReasonPeerUnknown, "no peer %q is known here", strings.TrimPrefix(r.GetName(), "peers/"))
 	}
 	if err != nil {
 		return nil, err
@@ -122,20 +123,20 @@ func (c *fakeCluster) CreatePeering(_ context.Context, r *ententev1.CreatePeerin
 	case err != nil:
 		return nil, err
 	case !c.w.joined:
-		return nil, failure(wire.ReasonPeerUnknown, `no peer "office" is known here`)
+		return nil, failure(peering.ReasonPeerUnknown, `no peer "office" is known here`)
 	case c.w.goingDown > 0:
 		c.w.goingDown--
-		e := &wire.Error{Reason: wire.ReasonPeeringExists, Message: "being taken down", Metadata: map[string]string{"peeringRequest": "provider", "peer": "provider", "ending": "true"}}
-		return nil, e.GRPCStatus().Err()
+		e := &peering.Error{Reason: peering.ReasonPeeringExists, Message: "being taken down", Metadata: map[string]string{"peeringRequest": "provider", "peer": "provider", "ending": "true"}}
+		return nil, wire.Status(e).Err()
 	case r.GetValidateOnly() && c.w.refuse != "":
-		return nil, failure(wire.ReasonPolicyRefused, "%s", c.w.refuse)
+		return nil, failure(peering.ReasonPolicyRefused, "%s", c.w.refuse)
 	case r.GetValidateOnly():
 		ad := fakeAdvertisement()
 		ad.NeedsApproval = c.w.pending
 		return &ententev1.CreatePeeringResponse{Advertisement: ad, Provider: "peers/provider"}, nil
 	case c.w.asked:
-		e := &wire.Error{Reason: wire.ReasonPeeringExists, Message: "asked already", Metadata: map[string]string{"peeringRequest": "provider", "peer": "provider"}}
-		return nil, e.GRPCStatus().Err()
+		e := &peering.Error{Reason: peering.ReasonPeeringExists, Message: "asked already", Metadata: map[string]string{"peeringRequest": "provider", "peer": "provider"}}
+		return nil, wire.Status(e).Err()
 	}
 	c.w.asked, c.w.noNetwork, c.w.polls = true, r.GetNoNetwork(), 0
 	c.w.want = &ententev1.Peering{Peer: r.GetPeer(), Resources: list("cpu", "4", "memory", "8Gi", "pods", "110")}
@@ -187,7 +188,7 @@ func (c *fakeCluster) GetPeering(_ context.Context, r *ententev1.GetPeeringReque
 		return nil, err
 	}
 	if !c.w.asked || r.GetName() != "peerings/provider" || c.w.ending > 2 {
-		return nil, failure(wire.ReasonPeeringUnknown, "there is no PeeringRequest %s", strings.TrimPrefix(r.GetName(), "peerings/"))
+		return nil, failure(peering.ReasonPeeringUnknown, "there is no PeeringRequest %s", strings.TrimPrefix(r.GetName(), "peerings/"))
 	}
 	if err := c.poll(); err != nil {
 		return nil, err
@@ -265,7 +266,7 @@ func (c *fakeCluster) ApprovePeeringRequest(_ context.Context, r *ententev1.Appr
 	leave, err := c.enter("ApprovePeeringRequest %s", r.GetName())
 	defer leave()
 	if err == nil && !strings.HasSuffix(r.GetName(), "/5f1d") {
-		err = failure(wire.ReasonRequestUnknown, "no such request waits")
+		err = failure(peering.ReasonRequestUnknown, "no such request waits")
 	}
 	return &ententev1.ApprovePeeringRequestResponse{}, err
 }
@@ -316,7 +317,7 @@ func (c *fakeCluster) GetContract(_ context.Context, r *ententev1.AdminServiceGe
 		return nil, err
 	}
 	if r.GetName() != "contracts/7f3c9a" {
-		return nil, failure(wire.ReasonContractUnknown, "no contract %s is known here", strings.TrimPrefix(r.GetName(), "contracts/"))
+		return nil, failure(peering.ReasonContractUnknown, "no contract %s is known here", strings.TrimPrefix(r.GetName(), "contracts/"))
 	}
 	k := c.contract()
 	if c.w.terminated != "" && c.poll() == nil && c.w.polls%3 == 0 {
@@ -406,7 +407,7 @@ func (c *fakeCluster) UnoffloadNamespace(_ context.Context, r *ententev1.Unofflo
 	leave, err := c.enter("UnoffloadNamespace %s", r.GetNamespace())
 	defer leave()
 	if err == nil && r.GetNamespace() == "namespaces/home" {
-		err = failure(wire.ReasonNamespaceNotOffloaded, "namespace home is not offloaded")
+		err = failure(peering.ReasonNamespaceNotOffloaded, "namespace home is not offloaded")
 	}
 	return &ententev1.UnoffloadNamespaceResponse{}, err
 }
@@ -474,7 +475,7 @@ func (c *fakeCluster) WatchPeers(_ *ententev1.WatchPeersRequest, s grpc.ServerSt
 // tell is a watch that goes on, and sends something whenever something changes.
 func (c *fakeCluster) tell(s grpc.ServerStream, send func() error) error {
 	if c.err != nil {
-		return c.err.GRPCStatus().Err()
+		return wire.Status(c.err).Err()
 	}
 	if err := s.SendHeader(nil); err != nil {
 		return err
@@ -493,7 +494,7 @@ func (c *fakeCluster) tell(s grpc.ServerStream, send func() error) error {
 
 func (c *fakeCluster) brokenOff() error {
 	if c.watches++; c.watches == 1 {
-		return failure(wire.ReasonStopping, "the agent is about to stop")
+		return failure(peering.ReasonStopping, "the agent is about to stop")
 	}
-	return failure(wire.ReasonInternal, "the agent has a fault")
+	return failure(peering.ReasonInternal, "the agent has a fault")
 }

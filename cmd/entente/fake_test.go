@@ -19,6 +19,7 @@ import (
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
 )
 
 // world is a pair of clusters in which peering takes a few polls.
@@ -83,7 +84,7 @@ type fakeCluster struct {
 	w        *world
 	id, name string
 	consumer bool
-	err      *wire.Error
+	err      *peering.Error
 	requests []string
 	watches  int
 	// live has a value whenever something changes; nil is a cluster whose watches
@@ -119,13 +120,13 @@ func (c *fakeCluster) enter(format string, args ...any) (leave func(), err error
 	c.w.mu.Lock()
 	c.requests = append(c.requests, strings.TrimSpace(fmt.Sprintf(format, args...)))
 	if c.err != nil {
-		err = c.err.GRPCStatus().Err()
+		err = wire.Status(c.err).Err()
 	}
 	return c.w.mu.Unlock, err
 }
 
-func failure(r wire.Reason, format string, args ...any) error {
-	return wire.Errorf(r, format, args...).GRPCStatus().Err()
+func failure(r peering.Reason, format string, args ...any) error {
+	return wire.Status(peering.Errorf(r, format, args...)).Err()
 }
 
 func (c *fakeCluster) GetInfo(context.Context, *ententev1.GetInfoRequest) (*ententev1.GetInfoResponse, error) {
@@ -170,7 +171,7 @@ func (c *fakeCluster) GetPeer(_ context.Context, r *ententev1.GetPeerRequest) (*
 	}
 	gone := c.w.forgotten && c.w.ending > 3
 	if !c.knows(r.GetName()) || gone {
-		return nil, failure(wire.ReasonPeerUnknown, "no peer %q is known here", strings.TrimPrefix(r.GetName(), "peers/"))
+		return nil, failure(peering.ReasonPeerUnknown, "no peer %q is known here", strings.TrimPrefix(r.GetName(), "peers/"))
 	}
 	if err := c.poll(); err != nil {
 		return nil, err
@@ -190,7 +191,7 @@ func (c *fakeCluster) knows(name string) bool {
 // poll is a look at how far things are, by which they get on.
 func (c *fakeCluster) poll() error {
 	if c.w.polls++; c.w.away[c.w.polls] {
-		return failure(wire.ReasonKubernetes, "no leader")
+		return failure(peering.ReasonKubernetes, "no leader")
 	}
 	return nil
 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
 )
 
 // waits has a command wait for a cluster that changes, or not, and returns how
@@ -61,7 +61,7 @@ func TestWaitingIsPatientWhereChangesAreTold(t *testing.T) {
 func TestWaitingPollsWhereNobodyMayWatch(t *testing.T) {
 	w := newWorld()
 	w.consumer.live = make(chan struct{})
-	w.consumer.err = &wire.Error{Reason: wire.ReasonCallerNotAllowed, Message: "may not list foreignclusters"}
+	w.consumer.err = &peering.Error{Reason: peering.ReasonCallerNotAllowed, Message: "may not list foreignclusters"}
 	asked, took := waits(t, w, func(asked int) bool { return asked == 4 })
 	if took < 3*pollEvery || took > 20*pollFollowed {
 		t.Errorf("asked %d times within %s", asked, took)

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
 )
 
 func TestPeerDoesBothSidesAndRepeatsNothing(t *testing.T) {
@@ -120,7 +120,7 @@ func TestPeerWaitsWhileTheAgentIsAway(t *testing.T) {
 
 func TestPeerFailsAtOnceWhereItCannotAsk(t *testing.T) {
 	w := newWorld()
-	w.consumer.err = &wire.Error{Reason: wire.ReasonKubernetes, Message: "no API server"}
+	w.consumer.err = &peering.Error{Reason: peering.ReasonKubernetes, Message: "no API server"}
 	_, errOut, code := w.run(t, "", "peer", "provider")
 	if code != exitError || !strings.Contains(errOut, "KUBERNETES_UNAVAILABLE") {
 		t.Errorf("got %d %s", code, errOut)

@@ -27,7 +27,6 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/client"
 	"github.com/entente-dev/entente/integration/puppet"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -258,17 +257,17 @@ func longest(ref peering.ObjectRef, n int) peering.PodStatus {
 }
 
 // largestOffer is an offer as large as one may be.
-func largestOffer() (wire.Offer, error) {
+func largestOffer() (peering.Offer, error) {
 	resources, err := peering.ParseResources(map[string]string{"cpu": "1000", "memory": "1000Gi", "pods": "10000"})
-	o := wire.Offer{Available: true, Resources: resources, Message: strings.Repeat("x", wire.MaxMessageLen), Duration: 24 * time.Hour, NodeLabels: map[string]string{}}
+	o := peering.Offer{Available: true, Resources: resources, Message: strings.Repeat("x", peering.MaxMessageLen), Duration: 24 * time.Hour, NodeLabels: map[string]string{}}
 	for i := range peering.MaxNodeLabels {
 		o.NodeLabels[fmt.Sprintf("example.org/label-%d", i)] = strings.Repeat("x", peering.MaxLabelValueLen)
 	}
 	size := 0
-	for i := range wire.MaxServices {
-		s := wire.OfferedService{Namespace: "offered", Name: fmt.Sprintf("service-%04d", i), Type: wire.ServiceClusterSetIP}
+	for i := range peering.MaxServices {
+		s := peering.OfferedService{Namespace: "offered", Name: fmt.Sprintf("service-%04d", i), Type: peering.ServiceClusterSetIP}
 		s.Ports = []peering.ServicePort{{Name: "p", Protocol: "TCP", Port: 1}}
-		for size += s.Size(); size <= wire.MaxServicesSize*(i+1)/wire.MaxServices-200 && len(s.Ports) < wire.MaxServicePorts; size += 70 {
+		for size += s.Size(); size <= peering.MaxServicesSize*(i+1)/peering.MaxServices-200 && len(s.Ports) < peering.MaxServicePorts; size += 70 {
 			s.Ports = append(s.Ports, peering.ServicePort{Name: fmt.Sprint("p", len(s.Ports)), Protocol: "TCP", Port: int32(len(s.Ports) + 1)})
 		}
 		o.Services = append(o.Services, s)
@@ -470,10 +469,10 @@ func (h *hostile) reach(ctx, living context.Context, lives *errgroup.Group, a *a
 	}
 	h.fill(0, volumes)
 	// The longest state, and as many offers as may stand, again and again.
-	h.Say(func(s *wire.State) {
+	h.Say(func(s *peering.PeerState) {
 		for i := len(s.Contracts); i < limitSaid; i++ {
-			s.Contracts = append(s.Contracts, wire.ContractState{
-				ID: fmt.Sprint("c-none-", i), Revision: 1, Phase: peering.PhaseActive, Message: strings.Repeat("x", wire.MaxMessageLen),
+			s.Contracts = append(s.Contracts, peering.ContractState{
+				ID: fmt.Sprint("c-none-", i), Revision: 1, Phase: peering.PhaseActive, Message: strings.Repeat("x", peering.MaxMessageLen),
 			})
 		}
 		for i := len(s.Network.Gateways); i < limitGateways; i++ {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
-	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
 )
 
 // TestEachSideEndsAPeeringAlone: promise 3, with the other side's agent dead.
@@ -202,7 +202,7 @@ func TestANoIsTold(t *testing.T) {
 			return permanent(err)
 		}
 		for _, c := range request.Status.Conditions {
-			if c.Type == v1alpha1.ConditionAccepted && c.Reason == camel(wire.ReasonPolicyRefused) {
+			if c.Type == v1alpha1.ConditionAccepted && c.Reason == camel(peering.ReasonPolicyRefused) {
 				return nil
 			}
 		}

@@ -106,7 +106,7 @@ func TestAHostilePeerHarmsNobodyElse(t *testing.T) {
 	})
 	t.Run("another's contract and another's bundle", func(t *testing.T) {
 		pause(t, liar)
-		if _, err := (client.Peering{Conn: liar.conn}).Contract(ctx, name); wire.ReasonOf(err) != wire.ReasonContractUnknown {
+		if _, err := (client.Peering{Conn: liar.conn}).Contract(ctx, name); wire.ReasonOf(err) != peering.ReasonContractUnknown {
 			t.Errorf("it was shown the contract: %v", err)
 		}
 		var fc v1alpha1.ForeignCluster
@@ -154,7 +154,7 @@ func pause(t *testing.T, s stranger) {
 	t.Helper()
 	err := until(t.Context(), soon, "the rate to allow a call", func(ctx context.Context) error {
 		_, err := client.Peering{Conn: s.conn}.Contract(ctx, "c-none")
-		if reason := wire.ReasonOf(err); reason != wire.ReasonContractUnknown {
+		if reason := wire.ReasonOf(err); reason != peering.ReasonContractUnknown {
 			return err
 		}
 		return nil

@@ -49,8 +49,8 @@ func newStranger(t *testing.T, abroad *cluster, n int) stranger {
 	if err != nil {
 		t.Fatal(err)
 	}
-	info, err := client.Join(ctx, client.JoinConfig{Token: token, Source: source, Self: wire.ClusterInfo{
-		Name: fmt.Sprintf("stranger-%d", n), Roots: []*x509.Certificate{id.Root()},
+	info, err := client.Join(ctx, client.JoinConfig{Token: token, Source: source, Self: identity.ClusterInfo{
+		Name: fmt.Sprintf("stranger-%d", n), Bundle: identity.Bundle{Roots: []*x509.Certificate{id.Root()}},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -91,7 +91,7 @@ func (c plainTLS) Clone() credentials.TransportCredentials { return c }
 func (plainTLS) OverrideServerName(string) error           { return nil }
 
 // sign accepts an offer.
-func (s stranger) sign(ctx context.Context, ad wire.Advertisement, provider peering.Party) error {
+func (s stranger) sign(ctx context.Context, ad peering.Advertisement, provider peering.Party) error {
 	begin := time.Now().UTC().Truncate(time.Second)
 	envelope, err := peering.NewEnvelope(peering.Terms{
 		ContractID: ad.ContractID, RequestID: ad.RequestID, Revision: 1, Consumer: s.id.Party(), Provider: provider,
@@ -125,7 +125,7 @@ func TestAHundredAsksAtOnceGetNoMoreThanThereIs(t *testing.T) {
 		t.Fatal(err)
 	}
 	var mu sync.Mutex
-	granted, refused := map[int]int{}, map[wire.Reason]int{}
+	granted, refused := map[int]int{}, map[peering.Reason]int{}
 	signed := 0
 	var wg sync.WaitGroup
 	start := make(chan struct{})
@@ -187,7 +187,7 @@ func TestAHundredAsksAtOnceGetNoMoreThanThereIs(t *testing.T) {
 		}
 	}
 	for reason := range refused {
-		if reason != wire.ReasonCapacityExhausted && reason != wire.ReasonPolicyRefused {
+		if reason != peering.ReasonCapacityExhausted && reason != peering.ReasonPolicyRefused {
 			t.Errorf("%d asks were refused for %s", refused[reason], reason)
 		}
 	}

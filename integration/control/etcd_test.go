@@ -22,7 +22,6 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/integration/puppet"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -79,7 +78,7 @@ func TestThreePeersThatWriteWithoutEndLeaveTheClusterWritable(t *testing.T) {
 	}
 	attackers := []*puppet.Peer{
 		playing(t, abroad, 2, nil), playing(t, abroad, 3, nil),
-		playing(t, abroad, 4, &puppet.Lends{Offer: wire.Offer{Available: true, Resources: resources, Duration: 24 * time.Hour}, Pods: texts}),
+		playing(t, abroad, 4, &puppet.Lends{Offer: peering.Offer{Available: true, Resources: resources, Duration: 24 * time.Hour}, Pods: texts}),
 	}
 	borrow(ctx, t, abroad, attackers[2].Name)
 	texts.Flood.Store(true)
@@ -207,9 +206,9 @@ func largeStatus(ref peering.ObjectRef, n int) peering.PodStatus {
 // sayWithoutEnd changes the texts of all contracts that a peer can speak of.
 func sayWithoutEnd(ctx context.Context, p *puppet.Peer) {
 	for n := 0; ctx.Err() == nil; n++ {
-		p.Say(func(s *wire.State) {
-			for len(s.Contracts) < wire.MaxContracts {
-				s.Contracts = append(s.Contracts, wire.ContractState{ID: fmt.Sprint("c-none-", len(s.Contracts)), Revision: 1, Phase: peering.PhaseActive})
+		p.Say(func(s *peering.PeerState) {
+			for len(s.Contracts) < peering.MaxContracts {
+				s.Contracts = append(s.Contracts, peering.ContractState{ID: fmt.Sprint("c-none-", len(s.Contracts)), Revision: 1, Phase: peering.PhaseActive})
 			}
 			for i := range s.Contracts {
 				s.Contracts[i].Message = fmt.Sprint(n, strings.Repeat(" text", 200))

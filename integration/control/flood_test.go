@@ -334,7 +334,7 @@ func floodsHarmNobody(t *testing.T, home, abroad *cluster) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	provider := playing(t, home, 1, &puppet.Lends{Offer: wire.Offer{Available: true, Resources: resources, Duration: 24 * time.Hour}, Pods: statuses})
+	provider := playing(t, home, 1, &puppet.Lends{Offer: peering.Offer{Available: true, Resources: resources, Duration: 24 * time.Hour}, Pods: statuses})
 	consumer := playing(t, abroad, 2, nil)
 
 	namespace, _ := offloaded(t, home, abroad)

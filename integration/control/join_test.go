@@ -229,7 +229,7 @@ func TestWhoMayNotIsTold(t *testing.T) {
 			return err
 		},
 	}
-	reads := map[string]string{"GetInfo": "", "ListPeers": "", "GetPeer": string(wire.ReasonPeerUnknown)}
+	reads := map[string]string{"GetInfo": "", "ListPeers": "", "GetPeer": string(peering.ReasonPeerUnknown)}
 	for who, token := range map[string]string{"nobody": nobody, "viewer": viewer, "a forger": "not.a.token"} {
 		admin, err := home.admin(ctx, token)
 		if err != nil {
@@ -237,12 +237,12 @@ func TestWhoMayNotIsTold(t *testing.T) {
 		}
 		defer admin.Close()
 		for method, do := range calls {
-			want := string(wire.ReasonCallerNotAllowed)
+			want := string(peering.ReasonCallerNotAllowed)
 			if read, ok := reads[method]; ok && who == "viewer" {
 				want = read
 			}
 			if who == "a forger" {
-				want = string(wire.ReasonCallerUnknown)
+				want = string(peering.ReasonCallerUnknown)
 			}
 			err := do(ctx, admin)
 			got := ""
@@ -254,10 +254,10 @@ func TestWhoMayNotIsTold(t *testing.T) {
 			}
 		}
 	}
-	if status, body, err := askREST(ctx, home, "/v1/info", nobody); err != nil || status != http.StatusForbidden || !strings.Contains(string(body), string(wire.ReasonCallerNotAllowed)) {
+	if status, body, err := askREST(ctx, home, "/v1/info", nobody); err != nil || status != http.StatusForbidden || !strings.Contains(string(body), string(peering.ReasonCallerNotAllowed)) {
 		t.Errorf("REST answers nobody %d %s %v", status, body, err)
 	}
-	if status, body, err := askREST(ctx, home, "/v1/info", ""); err != nil || status != http.StatusUnauthorized || !strings.Contains(string(body), string(wire.ReasonCallerUnknown)) {
+	if status, body, err := askREST(ctx, home, "/v1/info", ""); err != nil || status != http.StatusUnauthorized || !strings.Contains(string(body), string(peering.ReasonCallerUnknown)) {
 		t.Errorf("REST answers who sends no token %d %s %v", status, body, err)
 	}
 }

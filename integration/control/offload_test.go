@@ -16,7 +16,7 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
-	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
 )
 
 func inNamespace(name string) ctrlclient.ListOption { return ctrlclient.InNamespace(name) }
@@ -26,7 +26,7 @@ func managed() ctrlclient.ListOption {
 func virtualNodes() ctrlclient.ListOption { return ctrlclient.HasLabels{v1alpha1.LabelVirtualNode} }
 
 // camel turns UPPER_SNAKE into UpperCamel.
-func camel(reason wire.Reason) string {
+func camel(reason peering.Reason) string {
 	out := ""
 	for part := range strings.SplitSeq(string(reason), "_") {
 		out += part[:1] + strings.ToLower(part[1:])

@@ -544,12 +544,12 @@ func (p *third) peer(t *testing.T, c *cluster) {
 		t.Fatal(err)
 	}
 	info, err := client.Join(ctx, client.JoinConfig{
-		Token: token, Source: p.source, Self: wire.NewClusterInfo("third", []string{p.endpoint}, p.source.Identity().TrustBundle()),
+		Token: token, Source: p.source, Self: identity.ClusterInfo{Name: "third", Endpoints: []string{p.endpoint}, Bundle: p.source.Identity().TrustBundle()},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.hold(token.Issuer, info.Bundle()); err != nil {
+	if err := p.hold(token.Issuer, info.Bundle); err != nil {
 		t.Fatal(err)
 	}
 	p.mu.Lock()
@@ -655,10 +655,10 @@ func (p *third) exchange(peer peering.ClusterID) heartbeat.Config {
 		Current: func(context.Context) (*ententev1.PeerState, error) {
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			s := wire.State{Protocol: 1, Endpoints: []string{p.endpoint}, BundleHash: wire.BundleHash(p.held[peer])}
+			s := peering.PeerState{Protocol: 1, Endpoints: []string{p.endpoint}, BundleHash: p.held[peer].Hash()}
 			for c, id := range p.ids {
 				if contract := p.contracts[c]; id == peer && contract != "" {
-					s.Contracts = []wire.ContractState{{ID: contract, Revision: 1, Phase: peering.PhaseActive}}
+					s.Contracts = []peering.ContractState{{ID: contract, Revision: 1, Phase: peering.PhaseActive}}
 				}
 			}
 			return wire.StateTo(s), nil
@@ -681,7 +681,7 @@ func (p *third) Session(stream grpc.BidiStreamingServer[ententev1.SessionRequest
 
 // WatchOffer implements PeeringService.
 func (p *third) WatchOffer(_ *ententev1.WatchOfferRequest, stream grpc.ServerStreamingServer[ententev1.WatchOfferResponse]) error {
-	if err := stream.Send(wire.OfferSnapshot(wire.Offer{Message: "only previews"})); err != nil {
+	if err := stream.Send(wire.OfferSnapshot(peering.Offer{Message: "only previews"})); err != nil {
 		return err
 	}
 	<-stream.Context().Done()
@@ -694,7 +694,7 @@ func (p *third) RequestPeering(_ context.Context, req *ententev1.RequestPeeringR
 	if err != nil || !req.GetValidateOnly() {
 		return nil, errors.Join(errors.New("the third only says what it would lend"), err)
 	}
-	return &ententev1.RequestPeeringResponse{Advertisement: wire.AdvertisementTo(wire.Advertisement{
+	return &ententev1.RequestPeeringResponse{Advertisement: wire.AdvertisementTo(peering.Advertisement{
 		RequestID: ask.RequestID, Revision: 1, ValidUntil: time.Now().Add(time.Minute),
 		Grant: peering.Grant{
 			Resources: ask.Resources, Duration: time.Hour, PodSecurity: peering.PodSecurityBaseline, Exposure: peering.ExposureOffloaded,
@@ -709,5 +709,5 @@ func (p *third) UpdateBundle(ctx context.Context, req *ententev1.UpdateBundleReq
 	if err != nil {
 		return nil, err
 	}
-	return &ententev1.UpdateBundleResponse{}, p.hold(caller.ID, info.Bundle())
+	return &ententev1.UpdateBundleResponse{}, p.hold(caller.ID, info.Bundle)
 }

@@ -25,7 +25,6 @@ import (
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/session"
 	"github.com/entente-dev/entente/internal/store"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -450,7 +449,7 @@ func (l *laterAgent) fails(_ string, st *status.Status) *status.Status {
 	p.Details = append(p.GetDetails(), &anypb.Any{TypeUrl: "type.googleapis.com/entente.v9.Hint", Value: unknownFields()})
 	for _, d := range p.GetDetails() {
 		var info errdetails.ErrorInfo
-		if d.UnmarshalTo(&info) == nil && info.GetReason() == string(wire.ReasonPolicyRefused) && l.refusal != "" {
+		if d.UnmarshalTo(&info) == nil && info.GetReason() == string(peering.ReasonPolicyRefused) && l.refusal != "" {
 			info.Reason = l.refusal
 			info.Metadata = map[string]string{"laterFact": "42"}
 			_ = d.MarshalFrom(&info)

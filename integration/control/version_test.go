@@ -18,7 +18,6 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -30,13 +29,13 @@ func TestAnAgentPeersWithALaterOne(t *testing.T) {
 	for _, role := range []string{"provider", "consumer"} {
 		t.Run(role, func(t *testing.T) {
 			home, abroad := agents(t)
-			say := &laterAgent{protocol: wire.Protocol + 1}
+			say := &laterAgent{protocol: peering.Protocol + 1}
 			b := newBetween(t, home, abroad, oddOne(role), say)
-			aPeering(t, b, wire.Protocol+1)
+			aPeering(t, b, peering.Protocol+1)
 			say.mu.Lock()
 			defer say.mu.Unlock()
 			t.Logf("messages of the later agent: %v", say.counts)
-			if say.heard != wire.Protocol {
+			if say.heard != peering.Protocol {
 				t.Errorf("today's agent says revision %d", say.heard)
 			}
 			if role != "consumer" {
@@ -112,9 +111,9 @@ func aPeering(t *testing.T, b *between, protocol uint32) {
 		today = abroad
 	}
 	protocolsAre(t, today, protocol)
-	says := fmt.Sprintf("it speaks revision %d, this cluster %d", protocol, wire.Protocol)
+	says := fmt.Sprintf("it speaks revision %d, this cluster %d", protocol, peering.Protocol)
 	if protocol == 0 {
-		says = fmt.Sprintf("it did not say its revision; this cluster speaks %d", wire.Protocol)
+		says = fmt.Sprintf("it did not say its revision; this cluster speaks %d", peering.Protocol)
 	}
 	if out, err := admins.cli(ctx, today, "", "info", "peer", peerOf(today)); err != nil || !strings.Contains(out, says) {
 		t.Errorf("`entente info peer` does not say that %s: %s, %v", says, out, err)
@@ -235,7 +234,7 @@ func protocolsAre(t *testing.T, c *cluster, protocol uint32) {
 	info, err := call(ctx, c, func(ctx context.Context, a ententev1.AdminServiceClient) (*ententev1.GetInfoResponse, error) {
 		return a.GetInfo(ctx, &ententev1.GetInfoRequest{})
 	})
-	if err != nil || info.GetProtocol() != wire.Protocol {
+	if err != nil || info.GetProtocol() != peering.Protocol {
 		t.Errorf("%s says that it speaks revision %d, %v", c.name, info.GetProtocol(), err)
 	}
 	err = until(ctx, soon, "the peer's revision to be known", func(ctx context.Context) error {
@@ -258,7 +257,7 @@ func protocolsAre(t *testing.T, c *cluster, protocol uint32) {
 func TestWhatALaterAgentMeansIsRefusedInWords(t *testing.T) {
 	home, abroad := agents(t)
 	ctx := t.Context()
-	say := &laterAgent{protocol: wire.Protocol + wire.MaxProtocolSkew, exposure: "Everything"}
+	say := &laterAgent{protocol: peering.Protocol + peering.MaxProtocolSkew, exposure: "Everything"}
 	b := newBetween(t, home, abroad, abroad, say)
 	policy := lend(t, abroad, "cpu=4", "memory=8Gi", "pods=20")
 	if err := b.join(ctx); err != nil {
@@ -307,7 +306,7 @@ func TestAgentsTooFarApartSaySo(t *testing.T) {
 		abroad.kill()
 		abroad.binary = today
 	})
-	run(abroad, agentOf(t, wire.Protocol+wire.MaxProtocolSkew+1))
+	run(abroad, agentOf(t, peering.Protocol+peering.MaxProtocolSkew+1))
 	lend(t, abroad, "cpu=4", "memory=8Gi", "pods=20")
 	token, err := createToken(ctx, abroad)
 	if err != nil {
@@ -330,7 +329,7 @@ func TestAgentsTooFarApartSaySo(t *testing.T) {
 				return errors.New("it says nothing")
 			}
 			said := fc.Status.Conditions[i]
-			want := fmt.Sprintf("upgrade the agent that speaks revision %d, which is %s", wire.Protocol, which)
+			want := fmt.Sprintf("upgrade the agent that speaks revision %d, which is %s", peering.Protocol, which)
 			if said.Status != metav1.ConditionFalse || said.Reason != "ProtocolUnsupported" || !strings.Contains(said.Message, want) {
 				return fmt.Errorf("Connected is %s: %s: %s", said.Status, said.Reason, said.Message)
 			}
@@ -352,7 +351,7 @@ func TestAgentsTooFarApartSaySo(t *testing.T) {
 	if err := noneOpen(ctx, abroad); err != nil {
 		t.Error(err)
 	}
-	run(abroad, agentOf(t, wire.Protocol+wire.MaxProtocolSkew))
+	run(abroad, agentOf(t, peering.Protocol+peering.MaxProtocolSkew))
 	if _, err := contract(ctx, home, abroad, 2*later); err != nil {
 		t.Error(err)
 	}

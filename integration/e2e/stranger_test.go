@@ -58,7 +58,7 @@ func parsedToken(ctx context.Context, t *testing.T, s *Side, args ...string) pee
 func (s *stranger) join(ctx context.Context, token peering.Token) error {
 	_, err := client.Join(ctx, client.JoinConfig{
 		Token: token, Source: s.source, Dial: s.world.DialOnInternet,
-		Self: wire.ClusterInfo{Name: s.name, Roots: []*x509.Certificate{s.identity.Root()}},
+		Self: identity.ClusterInfo{Name: s.name, Bundle: identity.Bundle{Roots: []*x509.Certificate{s.identity.Root()}}},
 	})
 	return err
 }
@@ -113,7 +113,7 @@ func (s *stranger) dial(t *testing.T) *grpc.ClientConn {
 }
 
 // wantReason checks what an error of the peer API is about.
-func wantReason(t *testing.T, err error, want wire.Reason) {
+func wantReason(t *testing.T, err error, want peering.Reason) {
 	t.Helper()
 	if got := wire.ReasonOf(err); got != want {
 		t.Errorf("the answer is %q (%v), want %q", got, err, want)

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/entente-dev/entente/client"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -111,7 +110,7 @@ func TestTokenIsRedeemedOnce(t *testing.T) {
 		case err == nil:
 			joined++
 		default:
-			wantReason(t, err, wire.ReasonTokenInvalid)
+			wantReason(t, err, peering.ReasonTokenInvalid)
 		}
 	}
 	if joined != 1 {
@@ -127,10 +126,10 @@ func TestStrangersMayOnlyJoin(t *testing.T) {
 	defer cancel()
 	peer := client.Peering{Conn: s.dial(t)}
 	_, err := peer.Request(ctx, peering.Ask{RequestID: "give-me"})
-	wantReason(t, err, wire.ReasonPeerNotTrusted)
+	wantReason(t, err, peering.ReasonPeerNotTrusted)
 	_, err = peer.Sign(ctx, peering.Envelope{Payload: []byte("{}"), PayloadType: peering.PayloadType})
-	wantReason(t, err, wire.ReasonPeerNotTrusted)
-	wantReason(t, peer.Terminate(ctx, "c-1", "", time.Time{}), wire.ReasonPeerNotTrusted)
+	wantReason(t, err, peering.ReasonPeerNotTrusted)
+	wantReason(t, peer.Terminate(ctx, "c-1", "", time.Time{}), peering.ReasonPeerNotTrusted)
 
 	_, err = w.Home.Entente(ctx, "peer", "atlantis")
 	ok(t, Ended(err, "PEER_UNKNOWN", "atlantis"))

@@ -19,13 +19,12 @@ import (
 	"github.com/entente-dev/entente/client"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/identity"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
 // terms is the contract that an advertisement makes, as an honest consumer would
 // write it.
-func (s *stranger) terms(ad wire.Advertisement, provider []byte) peering.Terms {
+func (s *stranger) terms(ad peering.Advertisement, provider []byte) peering.Terms {
 	begin := time.Now().UTC().Add(-time.Minute).Truncate(time.Second)
 	return peering.Terms{
 		ContractID: ad.ContractID, RequestID: ad.RequestID, Revision: 1,
@@ -64,7 +63,7 @@ func TestPeerThatLies(t *testing.T) {
 	ok(t, err)
 	many, err := peering.ParseResources(map[string]string{"cpu": "5000"})
 	ok(t, err)
-	ask := func(id string) wire.Advertisement {
+	ask := func(id string) peering.Advertisement {
 		ad, err := peer.Request(ctx, peering.Ask{RequestID: id, Resources: few})
 		ok(t, err)
 		return ad
@@ -83,52 +82,52 @@ func TestPeerThatLies(t *testing.T) {
 
 	t.Run("a request for more than there is", func(t *testing.T) {
 		_, err := peer.Request(ctx, peering.Ask{RequestID: "greedy", Resources: many})
-		wantReason(t, err, wire.ReasonCapacityExhausted)
+		wantReason(t, err, peering.ReasonCapacityExhausted)
 	})
 	t.Run("a contract without a signature", func(t *testing.T) {
 		_, err := peer.Sign(ctx, envelope(honest("unsigned")))
-		wantReason(t, err, wire.ReasonSignatureInvalid)
+		wantReason(t, err, peering.ReasonSignatureInvalid)
 	})
 	t.Run("a contract that another cluster signed", func(t *testing.T) {
 		_, err := peer.Sign(ctx, signed(envelope(honest("foreign")), other))
-		wantReason(t, err, wire.ReasonSignatureInvalid)
+		wantReason(t, err, peering.ReasonSignatureInvalid)
 	})
 	t.Run("a contract with the right name under another's signature", func(t *testing.T) {
 		e := signed(envelope(honest("forged")), other)
 		e.Signatures[0].KeyID = s.identity.ID()
 		_, err := peer.Sign(ctx, e)
-		wantReason(t, err, wire.ReasonSignatureInvalid)
+		wantReason(t, err, peering.ReasonSignatureInvalid)
 	})
 	t.Run("a contract that was changed after it was signed", func(t *testing.T) {
 		e := signed(envelope(honest("changed")), s.identity)
 		e.Payload = bytes.Replace(e.Payload, []byte(`"cpu":"10m"`), []byte(`"cpu":"90m"`), 1)
 		_, err := peer.Sign(ctx, e)
-		wantReason(t, err, wire.ReasonSignatureInvalid)
+		wantReason(t, err, peering.ReasonSignatureInvalid)
 	})
 	t.Run("a contract for more than was offered", func(t *testing.T) {
 		terms := honest("more")
 		terms.Resources, err = peering.ParseResources(map[string]string{"cpu": "1", "memory": "16Mi"})
 		ok(t, err)
 		_, err := peer.Sign(ctx, signed(envelope(terms), s.identity))
-		wantReason(t, err, wire.ReasonContractMismatch)
+		wantReason(t, err, peering.ReasonContractMismatch)
 	})
 	t.Run("a contract that nobody offered", func(t *testing.T) {
 		terms := honest("invented")
 		terms.ContractID = "c-0123456789abcdef0123"
 		_, err := peer.Sign(ctx, signed(envelope(terms), s.identity))
-		wantReason(t, err, wire.ReasonAdvertisementExpired)
+		wantReason(t, err, peering.ReasonAdvertisementExpired)
 	})
 	t.Run("a contract in the name of another consumer", func(t *testing.T) {
 		terms := honest("impostor")
 		terms.Consumer = other.Party()
 		_, err := peer.Sign(ctx, signed(envelope(terms), other))
-		wantReason(t, err, wire.ReasonSignatureInvalid)
+		wantReason(t, err, peering.ReasonSignatureInvalid)
 	})
 	t.Run("a payload of an unknown type", func(t *testing.T) {
 		e := envelope(honest("type"))
 		e.PayloadType = "application/vnd.entente.contract.v9+json"
 		_, err := peer.Sign(ctx, signed(e, s.identity))
-		wantReason(t, err, wire.ReasonSignatureInvalid)
+		wantReason(t, err, peering.ReasonSignatureInvalid)
 	})
 	t.Run("an end to somebody else's contract", func(t *testing.T) {
 		peered(ctx, t, w)
@@ -152,7 +151,7 @@ func TestPeerThatLies(t *testing.T) {
 		if err == nil {
 			_, err = stream.Recv()
 		}
-		wantReason(t, err, wire.ReasonContractUnknown)
+		wantReason(t, err, peering.ReasonContractUnknown)
 	})
 	after, err := w.Abroad.AgentPod(ctx)
 	ok(t, err)

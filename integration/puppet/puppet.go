@@ -16,6 +16,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/entente-dev/entente/internal/wire/wiretest"
+
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/stats"
@@ -35,7 +37,7 @@ var PodCIDR = netip.MustParsePrefix("10.200.0.0/16") //nolint:gochecknoglobals /
 // Lends is what a puppet does as a provider.
 type Lends struct {
 	// Offer is what it says it lends. It grants whatever is asked for.
-	Offer wire.Offer
+	Offer peering.Offer
 	// Pods takes the pods.
 	Pods ententev1.OffloadServiceServer
 }
@@ -52,13 +54,13 @@ type Peer struct {
 	// Sessions has its session.
 	Sessions *session.Manager
 	endpoint string
-	other    wire.ClusterInfo
+	other    identity.ClusterInfo
 	lends    *Lends
 	// ID is that of the cluster that it joined.
 	ID peering.ClusterID
 
 	mu      sync.Mutex
-	state   wire.State
+	state   peering.PeerState
 	watches map[int]func()
 	watch   int // the newest of them
 
@@ -66,7 +68,7 @@ type Peer struct {
 	// messages took on the wire, before TLS.
 	Again, OfferBytes atomic.Int64
 	// Offer is what it was offered last, and OfferAt when, in nanoseconds since 1970.
-	Offer   atomic.Pointer[wire.Offer]
+	Offer   atomic.Pointer[peering.Offer]
 	OfferAt atomic.Int64
 
 	ententev1.UnimplementedPeeringServiceServer
@@ -92,11 +94,11 @@ func New(ctx context.Context, number int, lends *Lends) (*Peer, error) {
 		return nil, err
 	}
 	p.endpoint = listener.Addr().String()
-	p.state = wire.State{Protocol: 1, Endpoints: []string{p.endpoint}, Lends: wire.LendsNothing}
-	calls := grpc.NewServer(grpc.Creds(session.ServerCredentials()), grpc.MaxRecvMsgSize(wire.MaxOffloadMessage))
+	p.state = peering.PeerState{Protocol: 1, Endpoints: []string{p.endpoint}, Lends: peering.LendsNothing}
+	calls := wiretest.NewServer(grpc.Creds(session.ServerCredentials()), grpc.MaxRecvMsgSize(wire.MaxOffloadMessage))
 	ententev1.RegisterPeeringServiceServer(calls, p)
 	if lends != nil {
-		p.state.Lends = wire.LendsSomething
+		p.state.Lends = peering.LendsSomething
 		ententev1.RegisterOffloadServiceServer(calls, lends.Pods)
 	}
 	p.Sessions, err = session.New(session.Config{
@@ -139,10 +141,10 @@ func (p *Peer) Join(ctx context.Context, token peering.Token) (Times, error) {
 	}
 	p.ID = token.Issuer
 	t.Joined = time.Since(begin)
-	if err := p.bundles.Trust(p.ID, p.other.Bundle()); err != nil {
+	if err := p.bundles.Trust(p.ID, p.other.Bundle); err != nil {
 		return t, err
 	}
-	p.Say(func(s *wire.State) { s.BundleHash = wire.BundleHash(p.other.Bundle()) })
+	p.Say(func(s *peering.PeerState) { s.BundleHash = p.other.Bundle.Hash() })
 	p.Sessions.SetPeers([]session.Peer{{ID: p.ID, Endpoints: p.other.Endpoints, Now: true}})
 	err = p.connect(ctx)
 	t.Connected = time.Since(begin)
@@ -175,8 +177,8 @@ func (p *Peer) Contract(ctx context.Context, ask peering.Ask, resources ...strin
 		}
 		terms, err := p.contract(ctx, ask)
 		if err == nil {
-			p.Say(func(s *wire.State) {
-				s.Contracts = append(s.Contracts, wire.ContractState{ID: terms.ContractID, Revision: terms.Revision, Phase: peering.PhaseActive})
+			p.Say(func(s *peering.PeerState) {
+				s.Contracts = append(s.Contracts, peering.ContractState{ID: terms.ContractID, Revision: terms.Revision, Phase: peering.PhaseActive})
 				if ask.Network && s.Network == nil {
 					s.Network = p.network()
 				}
@@ -186,7 +188,7 @@ func (p *Peer) Contract(ctx context.Context, ask peering.Ask, resources ...strin
 		// Where both sides dialled at once one session gives way to the other, and
 		// takes with it what was called over it. And what the provider reads of the
 		// peer may be behind what it wrote.
-		if r := wire.ReasonOf(err); r != "UNAVAILABLE" && r != wire.ReasonPeerNotTrusted || ctx.Err() != nil {
+		if r := wire.ReasonOf(err); r != "UNAVAILABLE" && r != peering.ReasonPeerNotTrusted || ctx.Err() != nil {
 			return terms, err
 		}
 		p.Again.Add(1)
@@ -199,15 +201,15 @@ func (p *Peer) Contract(ctx context.Context, ask peering.Ask, resources ...strin
 
 // join redeems the token. A provider that has too many callers turns some away
 // before it has heard them; these try again.
-func (p *Peer) join(ctx context.Context, token peering.Token) (wire.ClusterInfo, error) {
-	self := wire.NewClusterInfo(p.Name, []string{p.endpoint}, p.source.Identity().TrustBundle())
+func (p *Peer) join(ctx context.Context, token peering.Token) (identity.ClusterInfo, error) {
+	self := identity.ClusterInfo{Name: p.Name, Endpoints: []string{p.endpoint}, Bundle: p.source.Identity().TrustBundle()}
 	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		info, err := client.Join(ctx, client.JoinConfig{Token: token, Source: p.source, Self: self, Dial: p.dial})
 		if err == nil || ctx.Err() != nil {
 			return info, err
 		}
 		switch wire.ReasonOf(err) {
-		case wire.ReasonPeerUnreachable, wire.ReasonPeerIdentity, wire.ReasonRateLimited, wire.ReasonTooManyCalls:
+		case peering.ReasonPeerUnreachable, peering.ReasonPeerIdentity, peering.ReasonRateLimited, peering.ReasonTooManyCalls:
 		default:
 			return info, err
 		}
@@ -245,7 +247,7 @@ func (p *Peer) contract(ctx context.Context, ask peering.Ask) (peering.Terms, er
 	at := time.Now().UTC().Add(-time.Minute).Truncate(time.Second)
 	terms = peering.Terms{
 		ContractID: ad.ContractID, RequestID: ad.RequestID, Revision: ad.Revision, Previous: ad.PreviousHash,
-		Consumer: self.Party(), Provider: p.other.Bundle().Party(p.ID),
+		Consumer: self.Party(), Provider: p.other.Bundle.Party(p.ID),
 		Resources: g.Resources, NotBefore: at, NotAfter: at.Add(g.Duration),
 		Network: g.Network, PodSecurity: g.PodSecurity, NodeLabels: g.NodeLabels,
 		Price: g.Price, Renewable: g.Renewable, Notice: g.Notice, StatementPeriod: g.StatementPeriod, Exposure: g.Exposure,
@@ -263,22 +265,22 @@ func (p *Peer) contract(ctx context.Context, ask peering.Ask) (peering.Terms, er
 }
 
 // network is the peer's end of a tunnel that nothing goes through.
-func (p *Peer) network() *wire.Network {
-	n := &wire.Network{Prefixes: []netip.Prefix{p.prefix}}
-	g := wire.Gateway{Name: p.Name + "-1", Endpoints: []string{netip.AddrPortFrom(p.address, 51820).String()}}
+func (p *Peer) network() *peering.Network {
+	n := &peering.Network{Prefixes: []netip.Prefix{p.prefix}}
+	g := peering.Gateway{Name: p.Name + "-1", Endpoints: []string{netip.AddrPortFrom(p.address, 51820).String()}}
 	overlay := [16]byte{0xfd, 0x99}
 	// What crypto/rand reads cannot fail.
 	_, _ = rand.Read(g.PublicKey[:])
 	_, _ = rand.Read(overlay[8:])
 	_, _ = rand.Read(n.PresharedHalf[:])
 	g.Overlay = netip.AddrFrom16(overlay)
-	n.Gateways = []wire.Gateway{g}
-	n.Aliases = []wire.Alias{{Prefix: PodCIDR, Alias: netip.MustParsePrefix("10.98.0.0/16")}}
+	n.Gateways = []peering.Gateway{g}
+	n.Aliases = []peering.Alias{{Prefix: PodCIDR, Alias: netip.MustParsePrefix("10.98.0.0/16")}}
 	return n
 }
 
 // Say changes what the peer says of itself.
-func (p *Peer) Say(change func(*wire.State)) {
+func (p *Peer) Say(change func(*peering.PeerState)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	change(&p.state)
@@ -321,7 +323,7 @@ func (p *Peer) up(ctx context.Context, s session.Info) error {
 		g.Go(func() error { return client.RunSession(ctx, conn, p.exchange()) })
 	}
 	g.Go(func() error {
-		return client.Peering{Conn: conn}.WatchOffer(ctx, func(o wire.Offer) {
+		return client.Peering{Conn: conn}.WatchOffer(ctx, func(o peering.Offer) {
 			p.Offer.Store(&o)
 			p.OfferAt.Store(time.Now().UnixNano())
 		})
@@ -342,7 +344,7 @@ func (p *Peer) Session(stream grpc.BidiStreamingServer[ententev1.SessionRequest,
 
 // WatchOffer implements PeeringService.
 func (p *Peer) WatchOffer(_ *ententev1.WatchOfferRequest, stream grpc.ServerStreamingServer[ententev1.WatchOfferResponse]) error {
-	offer := wire.Offer{Message: "nothing is lent here"}
+	offer := peering.Offer{Message: "nothing is lent here"}
 	if p.lends != nil {
 		offer = p.lends.Offer
 	}
@@ -360,9 +362,9 @@ func (p *Peer) RequestPeering(_ context.Context, req *ententev1.RequestPeeringRe
 		return nil, err
 	}
 	if p.lends == nil {
-		return nil, wire.Errorf(wire.ReasonPolicyRefused, "nothing is lent here")
+		return nil, peering.Errorf(peering.ReasonPolicyRefused, "nothing is lent here")
 	}
-	ad := wire.Advertisement{
+	ad := peering.Advertisement{
 		ContractID: "c-" + newID(), RequestID: ask.RequestID, Revision: 1, ValidUntil: time.Now().Add(time.Minute).Truncate(time.Second),
 		Grant: peering.Grant{
 			Resources: ask.Resources, Duration: 24 * time.Hour, Network: ask.Network, PodSecurity: peering.PodSecurityBaseline,
@@ -389,8 +391,8 @@ func (p *Peer) SignContract(_ context.Context, req *ententev1.SignContractReques
 	if envelope, err = envelope.Sign(rand.Reader, self.ID(), self.Signer()); err != nil {
 		return nil, err
 	}
-	p.Say(func(s *wire.State) {
-		s.Contracts = append(s.Contracts, wire.ContractState{ID: terms.ContractID, Revision: terms.Revision, Phase: peering.PhaseActive})
+	p.Say(func(s *peering.PeerState) {
+		s.Contracts = append(s.Contracts, peering.ContractState{ID: terms.ContractID, Revision: terms.Revision, Phase: peering.PhaseActive})
 	})
 	return &ententev1.SignContractResponse{Envelope: wire.EnvelopeTo(envelope)}, nil
 }

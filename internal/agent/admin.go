@@ -16,7 +16,6 @@ import (
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/version"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/server"
 )
@@ -77,13 +76,13 @@ func (i issued) List(ctx context.Context) ([]server.TokenInfo, error) {
 func (i issued) Revoke(ctx context.Context, id string) error { return i.a.tokens.Revoke(ctx, id) }
 
 // testPolicy says what a peer would be answered.
-func (a *agent) testPolicy(ctx context.Context, peer peering.ClusterID, request *v1alpha1.PeeringRequest) (server.PolicyTest, error) {
+func (a *agent) testPolicy(ctx context.Context, peer peering.ClusterID, request *v1alpha1.PeeringRequest) (peering.PolicyTest, error) {
 	ask, err := controller.AskOf(request)
 	if err != nil {
-		return server.PolicyTest{}, err
+		return peering.PolicyTest{}, err
 	}
 	t, err := a.lender.Test(ctx, peer, ask)
-	return server.PolicyTest{Policy: t.Policy, Advertisement: t.Advertisement, Reason: wire.Reason(t.Reason), Message: t.Message}, err
+	return t, err
 }
 
 // rollover replaces the key under this cluster's root. What was stored is what
@@ -91,11 +90,11 @@ func (a *agent) testPolicy(ctx context.Context, peer peering.ClusterID, request 
 func (a *agent) rollover(ctx context.Context) (root, overlap time.Time, err error) {
 	next, err := store.RolloverIdentity(ctx, a.direct, a.cfg.Namespace, time.Now(), a.source.Overlap())
 	if early := (*identity.TooSoonError)(nil); errors.As(err, &early) {
-		return root, overlap, wire.Errorf(wire.ReasonRolloverTooSoon,
+		return root, overlap, peering.Errorf(peering.ReasonRolloverTooSoon,
 			"the rollover before is not over until %s: peers still learn of it", early.Until.UTC().Format(time.RFC3339))
 	}
 	if errors.Is(err, identity.ErrNoSuccession) {
-		return root, overlap, wire.Errorf(wire.ReasonRolloverTooSoon, "this cluster's key was replaced as often as it can be: %w", err)
+		return root, overlap, peering.Errorf(peering.ReasonRolloverTooSoon, "this cluster's key was replaced as often as it can be: %w", err)
 	}
 	if err != nil {
 		return root, overlap, err

@@ -41,7 +41,6 @@ import (
 	"github.com/entente-dev/entente/internal/session"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/version"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/server"
 	"github.com/entente-dev/entente/tunnel"
@@ -359,7 +358,7 @@ func (a *agent) sayings(context.Context) error {
 	a.states = &controller.States{
 		Client: a.mgr.GetClient(), Namespace: a.cfg.Namespace, Self: a.source.ID(),
 		Endpoints: a.endpoints, PodCIDRs: a.cfg.PodCIDRs, Reserved: reserved.prefixes, Aggregate: tunnel.Aggregate, Half: a.half, Versions: a.mgr.GetCache(),
-		Lends:  func(peer peering.ClusterID) wire.Lending { return a.lender.Lends(peer) },
+		Lends:  func(peer peering.ClusterID) peering.Lending { return a.lender.Lends(peer) },
 		Budget: &controller.WriteBudget{Now: time.Now},
 	}
 	a.speech = newSpeech(a.states, a.log)
@@ -376,12 +375,12 @@ func (a *agent) sayings(context.Context) error {
 
 // half returns this cluster's half of the preshared key with a peer, derived
 // (RFC 5869) so that it is the same after a restart.
-func (a *agent) half(peer peering.ClusterID) wire.PresharedHalf {
-	out, err := hkdf.Key(sha256.New, a.tunnelKey, nil, "entente tunnel preshared half "+string(peer), len(wire.PresharedHalf{}))
+func (a *agent) half(peer peering.ClusterID) peering.PresharedHalf {
+	out, err := hkdf.Key(sha256.New, a.tunnelKey, nil, "entente tunnel preshared half "+string(peer), len(peering.PresharedHalf{}))
 	if err != nil {
 		panic(err) // 32 bytes are never too many
 	}
-	return wire.PresharedHalf(out)
+	return peering.PresharedHalf(out)
 }
 
 // peerAPI builds what other clusters see.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/controller"
-	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -35,7 +35,7 @@ func (a *agent) peerByPolicy(ctx context.Context) (*controller.Automatic, error)
 	}
 	automatic := &controller.Automatic{
 		Client: a.mgr.GetClient(), Direct: a.direct, Namespace: a.cfg.Namespace, Self: a.source.ID(),
-		Introduce: func(ctx context.Context, endpoint string, id peering.ClusterID) (wire.ClusterInfo, string, error) {
+		Introduce: func(ctx context.Context, endpoint string, id peering.ClusterID) (identity.ClusterInfo, string, error) {
 			return strangers{a}.Introduce(ctx, endpoint, id, false)
 		},
 		JoinGroup: a.groups.Join, MayDial: func(endpoint string) bool { return a.found.mayDial(endpoint) },

@@ -11,6 +11,7 @@ import (
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
 )
 
 func TestAnswersThatWouldGrowAreRefused(t *testing.T) {
@@ -26,7 +27,7 @@ func TestAnswersThatWouldGrowAreRefused(t *testing.T) {
 	}
 	// Contracts without anything in them: two bytes each here, many in memory.
 	bomb := bytes.Repeat([]byte{7<<3 | 2, 0}, 1<<20)
-	if err := codec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(bomb)}, &got); wire.ReasonOf(err) != wire.ReasonRequestInvalid {
+	if err := codec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(bomb)}, &got); wire.ReasonOf(err) != peering.ReasonRequestInvalid {
 		t.Errorf("a million empty contracts: %v", err)
 	}
 	if err := codec.Unmarshal(mem.BufferSlice{mem.SliceBuffer([]byte{0xff})}, &got); err == nil {

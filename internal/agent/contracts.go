@@ -17,7 +17,6 @@ import (
 	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/offload"
 	"github.com/entente-dev/entente/internal/store"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/server"
 )
@@ -33,12 +32,12 @@ func (p provider) of(peer peering.ClusterID) client.Peering {
 }
 
 // Request implements controller.Provider.
-func (p provider) Request(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (wire.Advertisement, error) {
+func (p provider) Request(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, error) {
 	return p.of(peer).Request(ctx, ask)
 }
 
 // Preview implements controller.Provider.
-func (p provider) Preview(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (wire.Advertisement, error) {
+func (p provider) Preview(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, error) {
 	return p.of(peer).Preview(ctx, ask)
 }
 
@@ -96,7 +95,7 @@ func keepCount(contracts *controller.Contracts) func(context.Context) error {
 func (a *agent) watchOffers() *controller.OfferWatch {
 	return &controller.OfferWatch{
 		Client: a.mgr.GetClient(), Now: time.Now, Log: a.log, Budget: a.states.Budget, Lends: a.speech.Lends, WatchLends: a.speech.WatchLends,
-		Watch: func(ctx context.Context, peer peering.ClusterID, changed func(wire.Offer)) error {
+		Watch: func(ctx context.Context, peer peering.ClusterID, changed func(peering.Offer)) error {
 			return provider{a.sessions.Conn}.of(peer).WatchOffer(ctx, changed)
 		},
 	}

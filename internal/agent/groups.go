@@ -7,7 +7,6 @@ import (
 	"github.com/entente-dev/entente/client"
 	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/identity"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/server"
 )
@@ -22,8 +21,8 @@ func (a *agent) newGroups() *controller.Groups {
 }
 
 // prover is controller.Groups.Call.
-func prover(source *identity.Source, self func() wire.ClusterInfo) func(context.Context, string, peering.ClusterID, string, []byte) (wire.ClusterInfo, error) {
-	return func(ctx context.Context, endpoint string, id peering.ClusterID, group string, secret []byte) (wire.ClusterInfo, error) {
+func prover(source *identity.Source, self func() identity.ClusterInfo) func(context.Context, string, peering.ClusterID, string, []byte) (identity.ClusterInfo, error) {
+	return func(ctx context.Context, endpoint string, id peering.ClusterID, group string, secret []byte) (identity.ClusterInfo, error) {
 		return client.Prove(ctx, client.ProveConfig{Endpoint: endpoint, ID: id, Source: source, Self: self(), Group: group, Secret: secret})
 	}
 }
@@ -31,11 +30,11 @@ func prover(source *identity.Source, self func() wire.ClusterInfo) func(context.
 // proofs implements server.Proofs.
 type proofs struct {
 	groups *controller.Groups
-	self   func() wire.ClusterInfo
+	self   func() identity.ClusterInfo
 }
 
 // Prove implements server.Proofs.
-func (p proofs) Prove(ctx context.Context, proof server.Proof) (self wire.ClusterInfo, share, confirmation []byte, err error) {
+func (p proofs) Prove(ctx context.Context, proof server.Proof) (self identity.ClusterInfo, share, confirmation []byte, err error) {
 	share, confirmation, err = p.groups.Prove(ctx, controller.Proof(proof))
 	return p.self(), share, confirmation, err
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/entente-dev/entente/internal/wire/wiretest"
+
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -55,8 +57,8 @@ func newSource(t testing.TB) *identity.Source {
 	return s
 }
 
-func infoOf(s *identity.Source) wire.ClusterInfo {
-	return wire.NewClusterInfo(s.ID().Short(), nil, s.Identity().TrustBundle())
+func infoOf(s *identity.Source) identity.ClusterInfo {
+	return identity.ClusterInfo{Name: s.ID().Short(), Endpoints: nil, Bundle: s.Identity().TrustBundle()}
 }
 
 // newMember starts a cluster with a secret of the group; none is no policy that names it.
@@ -64,7 +66,7 @@ func newMember(t *testing.T, secret string) *member {
 	t.Helper()
 	m := &member{source: newSource(t)}
 	c := indexed(fake.NewClientBuilder().WithScheme(Scheme()))
-	self := func() wire.ClusterInfo { return infoOf(m.source) }
+	self := func() identity.ClusterInfo { return infoOf(m.source) }
 	m.Groups = &controller.Groups{
 		Self: m.source.ID(), Cache: c, Forgotten: &store.Forgotten{Client: c, Namespace: "entente-system", Now: time.Now}, Now: time.Now,
 		Call: prover(m.source, self),
@@ -74,7 +76,7 @@ func newMember(t *testing.T, secret string) *member {
 			}
 			return "policy", []byte(secret), nil
 		},
-		Admit: func(_ context.Context, id peering.ClusterID, info wire.ClusterInfo, policy, group string) error {
+		Admit: func(_ context.Context, id peering.ClusterID, info identity.ClusterInfo, policy, group string) error {
 			m.mu.Lock()
 			defer m.mu.Unlock()
 			if info.Name != id.Short() || policy != "policy" || group != blue {
@@ -175,7 +177,7 @@ func TestTwoClustersWithDifferentSecretsBothLearnIt(t *testing.T) {
 	home, office := newMember(t, ourSecret), newMember(t, "the secret of yesterday")
 	for _, dials := range []struct{ from, to *member }{{home, office}, {office, home}} {
 		err := dials.from.Join(t.Context(), blue, dials.to.endpoint, dials.to.source.ID())
-		if wire.ReasonOf(err) != wire.ReasonGroupSecretMismatch {
+		if wire.ReasonOf(err) != peering.ReasonGroupSecretMismatch {
 			t.Errorf("got %v", err)
 		}
 	}
@@ -188,10 +190,10 @@ func TestTwoClustersWithDifferentSecretsBothLearnIt(t *testing.T) {
 
 func TestAGroupThatOnlyOneSideHasIsUnknown(t *testing.T) {
 	home, office := newMember(t, ourSecret), newMember(t, "")
-	if err := home.Join(t.Context(), blue, office.endpoint, office.source.ID()); wire.ReasonOf(err) != wire.ReasonGroupUnknown {
+	if err := home.Join(t.Context(), blue, office.endpoint, office.source.ID()); wire.ReasonOf(err) != peering.ReasonGroupUnknown {
 		t.Errorf("got %v", err)
 	}
-	if err := office.Join(t.Context(), blue, home.endpoint, home.source.ID()); wire.ReasonOf(err) != wire.ReasonGroupUnknown {
+	if err := office.Join(t.Context(), blue, home.endpoint, home.source.ID()); wire.ReasonOf(err) != peering.ReasonGroupUnknown {
 		t.Errorf("the other way round: %v", err)
 	}
 	for _, m := range []*member{home, office} {
@@ -205,7 +207,7 @@ func TestAProofIsWorthNothingOverAnotherConnection(t *testing.T) {
 	recorded := &recording{}
 	if _, err := client.Prove(t.Context(), client.ProveConfig{
 		Endpoint: recorded.serve(t, office), ID: recorded.as.ID(), Source: home, Self: infoOf(home), Group: blue, Secret: pake.Secret(ourSecret),
-	}); wire.ReasonOf(err) != wire.ReasonGroupSecretMismatch {
+	}); wire.ReasonOf(err) != peering.ReasonGroupSecretMismatch {
 		t.Fatalf("through somebody in between: %v", err)
 	}
 	share, confirmation := recorded.request.GetShare(), recorded.response.GetConfirmation()
@@ -214,7 +216,7 @@ func TestAProofIsWorthNothingOverAnotherConnection(t *testing.T) {
 		if _, err := again.Prove(t.Context(), &ententev1.ProveRequest{Cluster: wire.ClusterInfoTo(infoOf(home)), Group: blue, Share: share}); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if _, err := again.Confirm(t.Context(), &ententev1.ConfirmRequest{Confirmation: c}); wire.ReasonOf(err) != wire.ReasonGroupSecretMismatch {
+		if _, err := again.Confirm(t.Context(), &ententev1.ConfirmRequest{Confirmation: c}); wire.ReasonOf(err) != peering.ReasonGroupSecretMismatch {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -230,13 +232,13 @@ func TestAConfirmationIsOfOneConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := office.as(t, home)
-	if _, err := other.Confirm(t.Context(), &ententev1.ConfirmRequest{Confirmation: right}); wire.ReasonOf(err) != wire.ReasonProofUnknown {
+	if _, err := other.Confirm(t.Context(), &ententev1.ConfirmRequest{Confirmation: right}); wire.ReasonOf(err) != peering.ReasonProofUnknown {
 		t.Errorf("over another connection: %v", err)
 	}
 	if _, err := other.Prove(t.Context(), conn.request); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := other.Confirm(t.Context(), &ententev1.ConfirmRequest{Confirmation: right}); wire.ReasonOf(err) != wire.ReasonGroupSecretMismatch {
+	if _, err := other.Confirm(t.Context(), &ententev1.ConfirmRequest{Confirmation: right}); wire.ReasonOf(err) != peering.ReasonGroupSecretMismatch {
 		t.Errorf("after the same share over another connection: %v", err)
 	}
 	office.admits(t)
@@ -319,7 +321,7 @@ func (r *recording) serve(t *testing.T, before *member) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := grpc.NewServer(grpc.Creds(credentials.NewTLS(r.as.ServerTLS(identity.NewBundles(), "h2"))))
+	s := wiretest.NewServer(grpc.Creds(credentials.NewTLS(r.as.ServerTLS(identity.NewBundles(), "h2"))))
 	ententev1.RegisterTrustServiceServer(s, r)
 	go func() { _ = s.Serve(l) }()
 	t.Cleanup(s.Stop)
@@ -350,7 +352,7 @@ func TestSomebodyInBetweenIsTrustedByNeither(t *testing.T) {
 	home, office := newMember(t, ourSecret), newMember(t, ourSecret)
 	mallory := &recording{}
 	endpoint := mallory.serve(t, office)
-	if err := home.Join(t.Context(), blue, endpoint, mallory.as.ID()); wire.ReasonOf(err) != wire.ReasonGroupSecretMismatch {
+	if err := home.Join(t.Context(), blue, endpoint, mallory.as.ID()); wire.ReasonOf(err) != peering.ReasonGroupSecretMismatch {
 		t.Errorf("home: %v", err)
 	}
 	for _, m := range []*member{home, office} {
@@ -358,7 +360,7 @@ func TestSomebodyInBetweenIsTrustedByNeither(t *testing.T) {
 		m.failedWith(t, mallory.as.ID())
 	}
 	// At the address of the office, to who wants the office.
-	if err := home.Join(t.Context(), blue, endpoint, office.source.ID()); wire.ReasonOf(err) != wire.ReasonPeerIdentity {
+	if err := home.Join(t.Context(), blue, endpoint, office.source.ID()); wire.ReasonOf(err) != peering.ReasonPeerIdentity {
 		t.Errorf("home wants the office: %v", err)
 	}
 	home.admits(t)
@@ -370,13 +372,13 @@ func TestWhatAClusterSaidIsNotSentBackToIt(t *testing.T) {
 	// to it as from another, and the answer, too.
 	mallory := &recording{}
 	endpoint := mallory.serve(t, home)
-	if err := home.Join(t.Context(), blue, endpoint, mallory.as.ID()); wire.ReasonOf(err) != wire.ReasonGroupSecretMismatch {
+	if err := home.Join(t.Context(), blue, endpoint, mallory.as.ID()); wire.ReasonOf(err) != peering.ReasonGroupSecretMismatch {
 		t.Errorf("through the middle: %v", err)
 	}
 	mallory.change = func(r *ententev1.ProveResponse) {
 		r.Share, r.Confirmation = mallory.request.GetShare(), bytes.Repeat([]byte{1}, pake.ConfirmationLen)
 	}
-	if err := home.Join(t.Context(), blue, endpoint, mallory.as.ID()); wire.ReasonOf(err) != wire.ReasonGroupSecretMismatch {
+	if err := home.Join(t.Context(), blue, endpoint, mallory.as.ID()); wire.ReasonOf(err) != peering.ReasonGroupSecretMismatch {
 		t.Errorf("with its own share: %v", err)
 	}
 	home.admits(t)
@@ -387,12 +389,12 @@ func TestSharesThatWouldMakeTheKeyKnownAreRefused(t *testing.T) {
 	bad := map[string][]byte{"the identity": make([]byte, 32), "no element": bytes.Repeat([]byte{0xff}, 32)}
 	for name, share := range bad {
 		mallory := &recording{change: func(r *ententev1.ProveResponse) { r.Share = share }}
-		if err := home.Join(t.Context(), blue, mallory.serve(t, office), mallory.as.ID()); wire.ReasonOf(err) != wire.ReasonResponseInvalid {
+		if err := home.Join(t.Context(), blue, mallory.serve(t, office), mallory.as.ID()); wire.ReasonOf(err) != peering.ReasonResponseInvalid {
 			t.Errorf("%s, of who answers: %v", name, err)
 		}
 		caller := newSource(t)
 		_, err := office.as(t, caller).Prove(t.Context(), &ententev1.ProveRequest{Cluster: wire.ClusterInfoTo(infoOf(caller)), Group: blue, Share: share})
-		if wire.ReasonOf(err) != wire.ReasonRequestInvalid {
+		if wire.ReasonOf(err) != peering.ReasonRequestInvalid {
 			t.Errorf("%s, of who calls: %v", name, err)
 		}
 	}
@@ -403,14 +405,14 @@ func TestSharesThatWouldMakeTheKeyKnownAreRefused(t *testing.T) {
 func TestTheSecretMakesNobodyAnotherCluster(t *testing.T) {
 	home, office, mallory := newMember(t, ourSecret), newMember(t, ourSecret), newMember(t, ourSecret)
 	// At the office's address answers somebody who has the secret and not the office's key.
-	if err := home.Join(t.Context(), blue, mallory.endpoint, office.source.ID()); wire.ReasonOf(err) != wire.ReasonPeerIdentity {
+	if err := home.Join(t.Context(), blue, mallory.endpoint, office.source.ID()); wire.ReasonOf(err) != peering.ReasonPeerIdentity {
 		t.Errorf("got %v", err)
 	}
 	// Somebody who has the secret says to be the office.
 	_, err := client.Prove(t.Context(), client.ProveConfig{
 		Endpoint: home.endpoint, ID: home.source.ID(), Source: mallory.source, Self: infoOf(office.source), Group: blue, Secret: pake.Secret(ourSecret),
 	})
-	if wire.ReasonOf(err) != wire.ReasonRequestInvalid {
+	if wire.ReasonOf(err) != peering.ReasonRequestInvalid {
 		t.Errorf("as the office: %v", err)
 	}
 	home.admits(t)

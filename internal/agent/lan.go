@@ -19,7 +19,6 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/discovery"
 	"github.com/entente-dev/entente/internal/controller"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -59,8 +58,8 @@ func expectedOnLAN(ctx context.Context, cached ctrlclient.Reader) ([]string, err
 
 // service is what this cluster publishes of itself, on LANs and in DNS.
 func (a *agent) service(endpoints []string) discovery.Service {
-	s := discovery.NewService(a.source.ID(), a.name(), wire.Protocol, endpoints)
-	hash := wire.BundleHash(a.source.Identity().TrustBundle())
+	s := discovery.NewService(a.source.ID(), a.name(), peering.Protocol, endpoints)
+	hash := a.source.Identity().TrustBundle().Hash()
 	s.Text.Fingerprint, s.Automatic = hex.EncodeToString(hash[:fingerprintBytes]), a.announces()
 	return s
 }

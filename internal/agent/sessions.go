@@ -47,7 +47,7 @@ type conversation struct {
 	undone      int
 	notBefore   time.Time
 	// lends is whether the peer lends this cluster anything, by its last word.
-	lends wire.Lending
+	lends peering.Lending
 	// change, hearing and lending are who is to hear of another said, of another heard,
 	// and of another lends.
 	change, hearing, lending []*func()
@@ -158,7 +158,7 @@ func (s *speech) Observe(ctx context.Context, peer peering.ClusterID, state *ent
 	if err := s.hear(ctx, peer, state); err != nil || state.GetEchoSequence() == 0 {
 		return err
 	}
-	return wire.CheckProtocol(controller.Protocol, state.GetProtocol())
+	return peering.CheckProtocol(controller.Protocol, state.GetProtocol())
 }
 
 // speaks returns why nothing can be agreed with a peer: its protocol revision is too far
@@ -179,7 +179,7 @@ func (s *speech) speaks(ctx context.Context, peer peering.ClusterID) error {
 		said := s.with(peer).heard.state
 		s.mu.Unlock()
 		if said != nil {
-			return wire.CheckProtocol(controller.Protocol, said.GetProtocol())
+			return peering.CheckProtocol(controller.Protocol, said.GetProtocol())
 		}
 		select {
 		case <-ctx.Done():
@@ -198,9 +198,9 @@ type negotiator struct {
 }
 
 // Advertise implements server.Negotiator.
-func (n negotiator) Advertise(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (wire.Advertisement, error) {
+func (n negotiator) Advertise(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, error) {
 	if err := n.speaks(ctx, peer); err != nil {
-		return wire.Advertisement{}, err
+		return peering.Advertisement{}, err
 	}
 	return n.Lender.Advertise(ctx, peer, ask)
 }
@@ -243,7 +243,7 @@ func (s *speech) hear(ctx context.Context, peer peering.ClusterID, state *entent
 // record records the word that was heard last. What this cluster cannot record now it
 // records later: its own API server's troubles are no reason to hang up on a peer.
 // recording is held.
-func (s *speech) record(ctx context.Context, peer peering.ClusterID, c *conversation, said wire.State) {
+func (s *speech) record(ctx context.Context, peer peering.ClusterID, c *conversation, said peering.PeerState) {
 	s.mu.Lock()
 	changes := c.changes
 	s.mu.Unlock()
@@ -348,17 +348,17 @@ func (s *speech) recordAgain(ctx context.Context, peer peering.ClusterID) {
 }
 
 // Lends returns a peer's word on whether it lends anything.
-func (s *speech) Lends(peer peering.ClusterID) wire.Lending {
+func (s *speech) Lends(peer peering.ClusterID) peering.Lending {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c := s.peers[peer]; c != nil {
 		return c.lends
 	}
-	return wire.LendsUnknown
+	return peering.LendsUnknown
 }
 
 // lent takes a peer's word on whether it lends anything. The lock is held.
-func (s *speech) lent(c *conversation, word wire.Lending) {
+func (s *speech) lent(c *conversation, word peering.Lending) {
 	if c.lends != word {
 		c.lends = word
 		call(c.lending)
@@ -387,7 +387,7 @@ func (s *speech) ended(peer peering.ClusterID, session uint64) {
 	c := s.with(peer)
 	if c.session == session {
 		c.session, c.said, c.heard = 0, word{}, word{}
-		s.lent(c, wire.LendsUnknown)
+		s.lent(c, peering.LendsUnknown)
 	}
 	s.forget(peer)
 }

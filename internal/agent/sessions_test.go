@@ -22,7 +22,6 @@ import (
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/store"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -158,7 +157,7 @@ func TestAPeersWordIsRecordedAgain(t *testing.T) {
 func TestNothingIsAgreedBeforeTheFirstWord(t *testing.T) {
 	const peer = peering.ClusterID("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa")
 	fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "peer"}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: string(peer)}}
-	for protocol, agrees := range map[uint32]bool{wire.Protocol: true, wire.Protocol + wire.MaxProtocolSkew + 1: false} {
+	for protocol, agrees := range map[uint32]bool{peering.Protocol: true, peering.Protocol + peering.MaxProtocolSkew + 1: false} {
 		synctest.Test(t, func(t *testing.T) {
 			c := indexed(fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(fc.DeepCopy()).WithStatusSubresource(fc))
 			s := newSpeech(&controller.States{
@@ -293,29 +292,29 @@ func TestWordsEndWithTheirSession(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want := func(what string, lends wire.Lending, timesSaid, timesLent int) {
+	want := func(what string, lends peering.Lending, timesSaid, timesLent int) {
 		t.Helper()
 		if got := s.Lends(peer); got != lends || said != timesSaid || lent != timesLent {
 			t.Errorf("%s: it lends %d, said %d, lent %d, want %d, %d, %d", what, got, said, lent, lends, timesSaid, timesLent)
 		}
 	}
-	want("before", wire.LendsUnknown, 0, 0)
+	want("before", peering.LendsUnknown, 0, 0)
 	s.begun(peer, 1)
 	hear(ententev1.PeerState_LENDING_NOTHING)
 	hear(ententev1.PeerState_LENDING_NOTHING)
-	want("the first session", wire.LendsNothing, 0, 1)
+	want("the first session", peering.LendsNothing, 0, 1)
 	s.begun(peer, 2)
 	hear(ententev1.PeerState_LENDING_SOMETHING)
 	s.ended(peer, 1)
-	want("the first ended after the second began", wire.LendsSomething, 0, 2)
+	want("the first ended after the second began", peering.LendsSomething, 0, 2)
 	s.spoken(peer)
-	want("after a change", wire.LendsSomething, 1, 2)
+	want("after a change", peering.LendsSomething, 1, 2)
 	s.ended(peer, 2)
-	want("none is left", wire.LendsUnknown, 1, 3)
+	want("none is left", peering.LendsUnknown, 1, 3)
 	unwatch()
 	unwatchLends()
 	s.spoken(peer)
-	want("nobody watches", wire.LendsUnknown, 1, 3)
+	want("nobody watches", peering.LendsUnknown, 1, 3)
 	if len(s.peers) != 0 {
 		t.Errorf("%d peers are remembered", len(s.peers))
 	}

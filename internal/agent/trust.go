@@ -16,14 +16,13 @@ import (
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/session"
 	"github.com/entente-dev/entente/internal/store"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/server"
 )
 
 // self is what this cluster says of itself.
-func (a *agent) self() wire.ClusterInfo {
-	return wire.NewClusterInfo(a.name(), a.endpoints(), a.source.Identity().TrustBundle())
+func (a *agent) self() identity.ClusterInfo {
+	return identity.ClusterInfo{Name: a.name(), Endpoints: a.endpoints(), Bundle: a.source.Identity().TrustBundle()}
 }
 
 // joining is what TrustService needs. It implements server.Trust.
@@ -40,7 +39,7 @@ func (a *agent) joining() joining {
 }
 
 // Join implements server.Trust.
-func (j joining) Join(ctx context.Context, by peering.ClusterID, info wire.ClusterInfo, tokenID string, secret peering.Secret) (wire.ClusterInfo, error) {
+func (j joining) Join(ctx context.Context, by peering.ClusterID, info identity.ClusterInfo, tokenID string, secret peering.Secret) (identity.ClusterInfo, error) {
 	self := j.a.self() // before the token is used up, so that an answer can be given once it is
 	again, err := j.a.tokens.Redeem(ctx, tokenID, secret, by)
 	if err != nil {
@@ -57,7 +56,7 @@ func (j joining) Join(ctx context.Context, by peering.ClusterID, info wire.Clust
 }
 
 // Introduce implements server.Trust.
-func (j joining) Introduce(ctx context.Context, i server.Introduction) (wire.ClusterInfo, [32]byte, error) {
+func (j joining) Introduce(ctx context.Context, i server.Introduction) (identity.ClusterInfo, [32]byte, error) {
 	nonce, err := j.introductions.Introduce(ctx, i.ID, i.From, i.Info, i.Commitment, i.Requested)
 	return j.a.self(), nonce, err
 }
@@ -68,7 +67,7 @@ func (j joining) Reveal(ctx context.Context, id peering.ClusterID, nonce [32]byt
 }
 
 // UpdateBundle implements server.Trust.
-func (j joining) UpdateBundle(ctx context.Context, id peering.ClusterID, info wire.ClusterInfo) error {
+func (j joining) UpdateBundle(ctx context.Context, id peering.ClusterID, info identity.ClusterInfo) error {
 	return store.UpdateBundle(ctx, j.a.direct, id, info)
 }
 
@@ -86,7 +85,7 @@ func (j joining) Revoked(ctx context.Context, id peering.ClusterID, message stri
 // addPeer records trust and lets the peer's session in at once: one that it called
 // will be dialling while the reconciler still sleeps, and one that was called waits to
 // be dialled.
-func (a *agent) addPeer(ctx context.Context, id peering.ClusterID, info wire.ClusterInfo, wanted string, called bool) (string, error) {
+func (a *agent) addPeer(ctx context.Context, id peering.ClusterID, info identity.ClusterInfo, wanted string, called bool) (string, error) {
 	name, err := store.AddPeer(ctx, a.direct, a.mgr.GetClient(), id, info, wanted)
 	if err != nil {
 		return "", err
@@ -108,7 +107,7 @@ func (a *agent) join(ctx context.Context, token peering.Token, name string) (str
 // to answer.
 func (a *agent) introduce(ctx context.Context, endpoint string, id peering.ClusterID, name string, approve bool) (string, error) {
 	if approve && id == "" {
-		return "", wire.Errorf(wire.ReasonRequestInvalid, "say which cluster is approved, by its ID")
+		return "", peering.Errorf(peering.ReasonRequestInvalid, "say which cluster is approved, by its ID")
 	}
 	met, err := client.Introduce(ctx, client.IntroduceConfig{Endpoint: endpoint, ID: id, Source: a.source, Self: a.self(), Requested: true})
 	if err != nil {
@@ -127,12 +126,12 @@ func (a *agent) introduce(ctx context.Context, endpoint string, id peering.Clust
 type strangers struct{ a *agent }
 
 // Join implements controller.Strangers.
-func (s strangers) Join(ctx context.Context, token peering.Token) (wire.ClusterInfo, error) {
+func (s strangers) Join(ctx context.Context, token peering.Token) (identity.ClusterInfo, error) {
 	return client.Join(ctx, client.JoinConfig{Token: token, Source: s.a.source, Self: s.a.self()})
 }
 
 // Introduce implements controller.Strangers.
-func (s strangers) Introduce(ctx context.Context, endpoint string, id peering.ClusterID, requested bool) (wire.ClusterInfo, string, error) {
+func (s strangers) Introduce(ctx context.Context, endpoint string, id peering.ClusterID, requested bool) (identity.ClusterInfo, string, error) {
 	met, err := client.Introduce(ctx, client.IntroduceConfig{Endpoint: endpoint, ID: id, Source: s.a.source, Self: s.a.self(), Requested: requested})
 	return met.Info, met.Code, err
 }
@@ -272,7 +271,7 @@ func (t *trust) settle(peers []controller.TrustedPeer, now time.Time) {
 
 // admit trusts a cluster before its ForeignCluster was looked at. One that called
 // this cluster will dial; the other is dialled at once.
-func (t *trust) admit(id peering.ClusterID, info wire.ClusterInfo, called bool) error {
+func (t *trust) admit(id peering.ClusterID, info identity.ClusterInfo, called bool) error {
 	t.mu.Lock()
 	delete(t.denied, id)
 	if t.admitted == nil {
@@ -280,7 +279,7 @@ func (t *trust) admit(id peering.ClusterID, info wire.ClusterInfo, called bool) 
 	}
 	t.admitted[id] = &admission{at: time.Now(), endpoints: info.Endpoints, called: called}
 	t.mu.Unlock()
-	if err := t.bundles.Trust(id, info.Bundle()); err != nil || called {
+	if err := t.bundles.Trust(id, info.Bundle); err != nil || called {
 		return err
 	}
 	t.mu.Lock()
@@ -375,10 +374,10 @@ func (a *agent) wakeTrust(id peering.ClusterID) {
 func (a *agent) trusts() *controller.Trusts {
 	return &controller.Trusts{
 		Client: a.mgr.GetClient(), Direct: a.direct, Namespace: a.cfg.Namespace, Self: a.source.ID(),
-		OwnHash:   func() peering.Hash { return wire.BundleHash(a.source.Identity().TrustBundle()) },
+		OwnHash:   func() peering.Hash { return a.source.Identity().TrustBundle().Hash() },
 		Strangers: strangers{a}, Session: a.trust.Session, Wake: a.trustWake,
 		Said: a.peersWake.wake,
-		Joined: func(id peering.ClusterID, info wire.ClusterInfo) {
+		Joined: func(id peering.ClusterID, info identity.ClusterInfo) {
 			// What it says is kept: if it cannot be read its conditions say so.
 			if err := a.trust.admit(id, info, false); err != nil {
 				a.log.Warn("cannot dial a cluster that was just joined", "peer", id, "err", err)

@@ -10,7 +10,6 @@ import (
 	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/session"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -51,13 +50,13 @@ func (tt *trustTest) dials(id peering.ClusterID) (dialled, now bool) {
 	return false, false
 }
 
-func joiner(t *testing.T) (peering.ClusterID, wire.ClusterInfo, controller.TrustedPeer) {
+func joiner(t *testing.T) (peering.ClusterID, identity.ClusterInfo, controller.TrustedPeer) {
 	t.Helper()
 	id, err := identity.Generate(time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	info := wire.NewClusterInfo("milan", []string{"127.0.0.1:1"}, id.TrustBundle())
+	info := identity.ClusterInfo{Name: "milan", Endpoints: []string{"127.0.0.1:1"}, Bundle: id.TrustBundle()}
 	return id.ID(), info, controller.TrustedPeer{ID: id.ID(), Endpoints: info.Endpoints, Bundle: info.PEM()}
 }
 

@@ -143,13 +143,13 @@ func TestPeerThatAnnouncesNoNetworkHasNone(t *testing.T) {
 // Whatever a peer announces, its state is kept and the session goes on.
 func TestNoPrefixEndsASession(t *testing.T) {
 	t.Parallel()
-	in := &wire.Network{Prefixes: []netip.Prefix{prefix("0.0.0.0/0"), prefix("10.0.0.0/24")}}
+	in := &peering.Network{Prefixes: []netip.Prefix{prefix("0.0.0.0/0"), prefix("10.0.0.0/24")}}
 	if out := networkFromWire(in); !slices.Equal(out.Prefixes, []string{"0.0.0.0/0", "10.0.0.0/24"}) {
 		t.Errorf("kept %v", out)
 	}
 	milan := newOther(t, "milan")
 	pt := newPeersTest(t, trustedAs("milan", milan))
-	if err := pt.States.Observe(t.Context(), milan.id, wire.State{Network: in}); err != nil {
+	if err := pt.States.Observe(t.Context(), milan.id, peering.PeerState{Network: in}); err != nil {
 		t.Errorf("a prefix ends the session: %v", err)
 	}
 }
@@ -172,7 +172,7 @@ func TestManyNodesAreToldInOneState(t *testing.T) {
 	c := trustClient(t, objects...)
 	states := &States{
 		Client: c, Self: ownID, Aggregate: tunnel.Aggregate, Endpoints: func() []string { return nil }, Reserved: func(context.Context) ([]netip.Prefix, error) { return []netip.Prefix{prefix("10.96.0.0/12")}, nil },
-		Half: func(peering.ClusterID) wire.PresharedHalf { return wire.PresharedHalf{1} },
+		Half: func(peering.ClusterID) peering.PresharedHalf { return peering.PresharedHalf{1} },
 	}
 	state, err := states.State(t.Context(), milan.id)
 	if err != nil {

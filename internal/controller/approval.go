@@ -15,7 +15,6 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/store"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -28,7 +27,7 @@ func approval(fc *v1alpha1.ForeignCluster, ask peering.Ask, held *peering.Ask) (
 	approved, denied := fc.Spec.ApprovedRequests, fc.Spec.DeniedRequests
 	ofRequest := func(id string) bool { return isRequest(id, ask.RequestID) }
 	if slices.Contains(denied, ask.RequestID) {
-		return false, nil, &peering.GrantError{Reason: peering.GrantPolicyRefused, Message: "an administrator of the provider denied the request"}
+		return false, nil, &peering.Error{Reason: peering.ReasonPolicyRefused, Message: "an administrator of the provider denied the request"}
 	}
 	if held != nil && sameKind(ask, *held) && slices.ContainsFunc(approved, ofRequest) {
 		if _, within := ask.Resources.Fits(held.Resources); within {
@@ -48,7 +47,7 @@ func approval(fc *v1alpha1.ForeignCluster, ask peering.Ask, held *peering.Ask) (
 		}
 	}
 	if slices.ContainsFunc(denied, ofRequest) {
-		return false, nil, &peering.GrantError{Reason: peering.GrantPolicyRefused, Message: "an administrator of the provider denied to lend more by this request"}
+		return false, nil, &peering.Error{Reason: peering.ReasonPolicyRefused, Message: "an administrator of the provider denied to lend more by this request"}
 	}
 	id := ask.RequestID
 	taken := func(id string) bool {
@@ -58,7 +57,7 @@ func approval(fc *v1alpha1.ForeignCluster, ask peering.Ask, held *peering.Ask) (
 		id = ask.RequestID + "." + strconv.Itoa(n)
 	}
 	if len(id) > peering.MaxRequestIDLen {
-		return false, nil, &peering.GrantError{Reason: peering.GrantPolicyRefused, Message: fmt.Sprintf(
+		return false, nil, &peering.Error{Reason: peering.ReasonPolicyRefused, Message: fmt.Sprintf(
 			"what was approved is less, and to ask for more the request's ID leaves no room: it has %d characters of %d", len(ask.RequestID), peering.MaxRequestIDLen)}
 	}
 	pending := &v1alpha1.PendingRequest{
@@ -152,8 +151,8 @@ func (l *Lender) record(ctx context.Context, peer peering.ClusterID, request str
 			return isRequest(r.ID, request) && !slices.Contains(fc.Spec.ApprovedRequests, r.ID)
 		})
 		if len(fc.Status.Requests) >= maxRequests {
-			return &wire.Error{
-				Reason: wire.ReasonPolicyPending, RetryAfter: requestLife / maxRequests,
+			return &peering.Error{
+				Reason: peering.ReasonPolicyPending, RetryAfter: requestLife / maxRequests,
 				Message: fmt.Sprintf("%d requests of this cluster wait for an administrator of the provider already, and that is the most", maxRequests),
 			}
 		}

@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -52,7 +51,7 @@ func (l *lentTest) decided(peer int, approved, denied []string) {
 func (l *lentTest) pends(peer int, ask peering.Ask) {
 	l.t.Helper()
 	_, err := l.Advertise(l.t.Context(), l.peers[peer].ID(), ask)
-	wants(l.t, err, wire.ReasonPolicyPending, "administrator")
+	wants(l.t, err, peering.ReasonPolicyPending, "administrator")
 	l.pass(requestPause)
 }
 
@@ -168,7 +167,7 @@ func TestWhatWasDeniedIsRefused(t *testing.T) {
 	l.pends(0, l.ask("r", "cpu=2"))
 	l.decided(0, nil, []string{"r"})
 	_, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("r", "cpu=1"))
-	wants(t, err, wire.ReasonPolicyRefused, "denied")
+	wants(t, err, peering.ReasonPolicyRefused, "denied")
 	l.sweep(t.Context(), now)
 	if got := l.waiting(0); len(got) != 0 {
 		t.Errorf("waiting are %v", got)
@@ -180,7 +179,7 @@ func TestWhatWasDeniedIsRefused(t *testing.T) {
 	l.pends(0, l.amend(terms, 0, "cpu=2"))
 	l.decided(0, []string{"s"}, l.waiting(0))
 	_, err = l.Advertise(t.Context(), l.peers[0].ID(), l.amend(terms, 0, "cpu=2"))
-	wants(t, err, wire.ReasonPolicyRefused, "denied to lend more")
+	wants(t, err, peering.ReasonPolicyRefused, "denied to lend more")
 	if _, err := l.contracted(t.Context(), 0, l.amend(terms, 0)); err != nil {
 		t.Errorf("what was approved is not renewed: %v", err)
 	}
@@ -190,7 +189,7 @@ func TestAnAnswerThatIsNoAnywayWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	l := newLent(t, 1, append(nodes(1), policyNamed("p", afterApproval))...)
 	_, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("r", "cpu=50"))
-	wants(t, err, wire.ReasonCapacityExhausted, "")
+	wants(t, err, peering.ReasonCapacityExhausted, "")
 	if got := l.waiting(0); len(got) != 0 {
 		t.Errorf("waiting are %v", got)
 	}
@@ -203,7 +202,7 @@ func TestRequestsThatWaitAreBounded(t *testing.T) {
 		l.pends(0, l.ask(fmt.Sprint("r", i), "cpu=1"))
 	}
 	_, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("more", "cpu=1"))
-	wants(t, err, wire.ReasonPolicyPending, "that is the most")
+	wants(t, err, peering.ReasonPolicyPending, "that is the most")
 	if got := len(l.waiting(0)); got != maxRequests {
 		t.Errorf("%d wait", got)
 	}
@@ -254,7 +253,7 @@ func TestRequestsAreNotWrittenAllTheTime(t *testing.T) {
 	})
 	for i := range 500 {
 		_, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask(fmt.Sprint("r", i%3), fmt.Sprint("cpu=", 1+i%10)))
-		wants(t, err, wire.ReasonPolicyPending, "")
+		wants(t, err, peering.ReasonPolicyPending, "")
 		l.pass(10 * time.Millisecond)
 	}
 	if writes > 5 {
@@ -343,7 +342,7 @@ func TestApproval(t *testing.T) {
 			approved, pending, err := approval(fc, ask, held)
 			got := "nothing"
 			switch {
-			case err != nil && reasonOf(err) == wire.ReasonPolicyRefused:
+			case err != nil && peering.ReasonOf(err) == peering.ReasonPolicyRefused:
 				got = "refused"
 			case approved:
 				got = "approved"
@@ -379,7 +378,7 @@ func TestAPolicySaysWhetherWhatWasApprovedIsRenewed(t *testing.T) {
 			terms := l.mustContract(0, ask)
 			ad, err := l.Advertise(t.Context(), l.peers[0].ID(), l.amend(terms, 48*time.Hour, "cpu=2"))
 			if row.want == 0 {
-				wants(t, err, wire.ReasonPolicyRefused, "does not renew")
+				wants(t, err, peering.ReasonPolicyRefused, "does not renew")
 				return
 			}
 			if err != nil || ad.Grant.Duration != row.want {

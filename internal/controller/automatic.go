@@ -20,9 +20,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/pake"
 	"github.com/entente-dev/entente/internal/store"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -39,7 +39,7 @@ type Automatic struct {
 	// Introduce introduces this cluster at an endpoint, to the cluster with this ID and
 	// no other. It does not ask in the name of an administrator: one that forgot this
 	// cluster is not to be known again by it.
-	Introduce func(ctx context.Context, endpoint string, id peering.ClusterID) (info wire.ClusterInfo, code string, err error)
+	Introduce func(ctx context.Context, endpoint string, id peering.ClusterID) (info identity.ClusterInfo, code string, err error)
 	// JoinGroup proves to the cluster with this ID, at an endpoint, that this one holds a
 	// group's secret, and calls Admit once it did the same: Groups.Join.
 	JoinGroup func(ctx context.Context, group, endpoint string, id peering.ClusterID) error
@@ -347,7 +347,7 @@ func (r *Automatic) call(ctx context.Context, d automaticDial) error {
 			continue
 		}
 		err = r.meet(ctx, endpoint, d.key)
-		if reason := wire.ReasonOf(err); err == nil || reason != wire.ReasonPeerUnreachable && reason != wire.ReasonPeerIdentity {
+		if reason := peering.ReasonOf(err); err == nil || reason != peering.ReasonPeerUnreachable && reason != peering.ReasonPeerIdentity {
 			return err
 		}
 	}
@@ -356,7 +356,7 @@ func (r *Automatic) call(ctx context.Context, d automaticDial) error {
 
 // keptEndpoint says why an endpoint is not dialled.
 func keptEndpoint(endpoint string) error {
-	return wire.Errorf(wire.ReasonPeerUnreachable, "%s is an address that this cluster keeps to itself, or it does not know yet which it does", endpoint)
+	return peering.Errorf(peering.ReasonPeerUnreachable, "%s is an address that this cluster keeps to itself, or it does not know yet which it does", endpoint)
 }
 
 func (r *Automatic) meet(ctx context.Context, endpoint string, key tryKey) error {
@@ -392,7 +392,7 @@ func (r *Automatic) GroupSecret(ctx context.Context, group string) (string, []by
 
 // Admit trusts a cluster that proved to hold a group's secret, in the name of a policy. It
 // is what Groups.Admit is.
-func (r *Automatic) Admit(ctx context.Context, id peering.ClusterID, info wire.ClusterInfo, policy, group string) error {
+func (r *Automatic) Admit(ctx context.Context, id peering.ClusterID, info identity.ClusterInfo, policy, group string) error {
 	return r.keep(ctx, store.Introduction{ID: id, Info: info, Time: r.Now(), Policy: policy, By: string(groupBasis(group))})
 }
 
@@ -439,7 +439,7 @@ func (r *Automatic) wanted(ctx context.Context, i store.Introduction) (*v1alpha1
 		return nil, fmt.Errorf("read peering policy %s: %w", i.Policy, err)
 	}
 	if err != nil || !p.DeletionTimestamp.IsZero() || p.Spec.Automatic == nil || !(&automaticRule{AutomaticPeering: *p.Spec.Automatic}).trusts(i.ID, basis(i.By)) {
-		return nil, wire.Errorf(wire.ReasonConflict, "no policy of this cluster peers with cluster %s for that any more", i.ID.Short())
+		return nil, peering.Errorf(peering.ReasonConflict, "no policy of this cluster peers with cluster %s for that any more", i.ID.Short())
 	}
 	fc, err := store.Find(ctx, r.Direct, i.ID)
 	if err != nil {
@@ -449,7 +449,7 @@ func (r *Automatic) wanted(ctx context.Context, i store.Introduction) (*v1alpha1
 	case err != nil:
 		return nil, err
 	case forgot && (fc == nil || store.Pending(fc)):
-		return nil, wire.Errorf(wire.ReasonConflict, "an administrator of this cluster forgot cluster %s", i.ID.Short())
+		return nil, peering.Errorf(peering.ReasonConflict, "an administrator of this cluster forgot cluster %s", i.ID.Short())
 	case basis(i.By) != byFirstUse:
 		return fc, nil
 	}
@@ -463,10 +463,10 @@ func (r *Automatic) wanted(ctx context.Context, i store.Introduction) (*v1alpha1
 		return nil, fmt.Errorf("list foreign clusters: %w", err)
 	}
 	if c := takesAnothers(known, &i.Info, trustedAmong(all.Items)); c != nil {
-		return nil, wire.Errorf(wire.ReasonConflict, "%s", c.Message)
+		return nil, peering.Errorf(peering.ReasonConflict, "%s", c.Message)
 	}
 	if firstUsed(all.Items)[i.Policy] >= maxFirstUse {
-		return nil, wire.Errorf(wire.ReasonConflict, "%s", firstUseFull().Message)
+		return nil, peering.Errorf(peering.ReasonConflict, "%s", firstUseFull().Message)
 	}
 	return fc, nil
 }

@@ -19,8 +19,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/store"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -60,7 +60,7 @@ func newAutomaticTest(t *testing.T, objects ...client.Object) *automaticTest {
 		MayDial: func(string) bool { return true },
 		Client:  c, Direct: c, Namespace: "entente-system", Self: lowestID, Events: at.events, Log: slog.New(slog.DiscardHandler),
 		Forgotten: forgottenAt(c, at.clock.Now), Now: at.clock.Now, Random: none,
-		Introduce: func(_ context.Context, endpoint string, _ peering.ClusterID) (wire.ClusterInfo, string, error) {
+		Introduce: func(_ context.Context, endpoint string, _ peering.ClusterID) (identity.ClusterInfo, string, error) {
 			return at.milan.info, "042917", call("introduce " + endpoint)
 		},
 		JoinGroup: func(ctx context.Context, group, endpoint string, id peering.ClusterID) error {
@@ -263,7 +263,7 @@ func TestGroupsSecret(t *testing.T) {
 	at.make(t, p)
 	at.found(t)
 	hint := "milan-" + at.milan.id.Short()
-	at.err = wire.Errorf(wire.ReasonGroupSecretMismatch, "no")
+	at.err = peering.Errorf(peering.ReasonGroupSecretMismatch, "no")
 	says := func(reason string) {
 		t.Helper()
 		at.looks(t)
@@ -276,7 +276,7 @@ func TestGroupsSecret(t *testing.T) {
 		}
 	}
 	says("SecretMissing")
-	if _, _, err := at.GroupSecret(t.Context(), "garage"); wire.ReasonOf(err) != wire.ReasonGroupUnknown {
+	if _, _, err := at.GroupSecret(t.Context(), "garage"); peering.ReasonOf(err) != peering.ReasonGroupUnknown {
 		t.Errorf("without a secret the group is known: %v", err)
 	}
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "entente-system", Name: "garage"}, Data: map[string][]byte{"secret": []byte("short")}}
@@ -348,7 +348,7 @@ func TestGroupOfTwoPoliciesTrustsNobody(t *testing.T) {
 			t.Errorf("policy %s says %+v, want %s", policy, c, want)
 		}
 	}
-	if policy, _, err := at.GroupSecret(t.Context(), "garage"); wire.ReasonOf(err) != wire.ReasonGroupUnknown {
+	if policy, _, err := at.GroupSecret(t.Context(), "garage"); peering.ReasonOf(err) != peering.ReasonGroupUnknown {
 		t.Errorf("policy %s judges: %v", policy, err)
 	}
 	at.remove(t, second)
@@ -699,7 +699,7 @@ func TestForgottenClusterDoesNotAskItselfBack(t *testing.T) {
 		}
 	}
 	groups := &Groups{Cache: at.Client, Forgotten: at.Forgotten}
-	if _, err := groups.mayJoin(t.Context(), at.milan.id); wire.ReasonOf(err) != wire.ReasonTrustForgotten {
+	if _, err := groups.mayJoin(t.Context(), at.milan.id); peering.ReasonOf(err) != peering.ReasonTrustForgotten {
 		t.Errorf("by a group: %v", err)
 	}
 }

@@ -13,8 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/store"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -563,7 +563,7 @@ func trustedAmong(all []v1alpha1.ForeignCluster) []v1alpha1.ForeignCluster {
 // takesAnothers says whether a cluster that nobody decided about takes the name or the
 // address of a trusted one: by what was found of it, by what it said when it introduced
 // itself, or by info, what it says now.
-func takesAnothers(fc *v1alpha1.ForeignCluster, info *wire.ClusterInfo, others []v1alpha1.ForeignCluster) *metav1.Condition {
+func takesAnothers(fc *v1alpha1.ForeignCluster, info *identity.ClusterInfo, others []v1alpha1.ForeignCluster) *metav1.Condition {
 	said := v1alpha1.Sighting{Endpoints: fc.Spec.Endpoints}
 	if i := fc.Status.Introduction; i != nil {
 		said.Name = i.Name
@@ -602,18 +602,18 @@ func automaticOutcome(key tryKey, err error) (Attempt, time.Duration) {
 	default:
 		what += "as it was found"
 	}
-	e := wire.FromStatus(err)
+	e := peering.AsError(err)
 	switch e.Reason { //nolint:exhaustive // the others are of tries of any kind
-	case wire.ReasonTrustForgotten:
+	case peering.ReasonTrustForgotten:
 		return Attempt{reasonForgottenByPeer, what + ", and it refuses: " + forgottenByPeer}, longPause
-	case wire.ReasonTrustDenied:
+	case peering.ReasonTrustDenied:
 		return Attempt{"DeniedByPeer", what + ", and an administrator there denied this cluster: have it approved there, or join with a token"}, longPause
-	case wire.ReasonGroupUnknown:
+	case peering.ReasonGroupUnknown:
 		return Attempt{"GroupUnknown", fmt.Sprintf("%s, and no policy there has that group: its administrator has to write spec.automatic.group.name: %s into a PeeringPolicy, with the same secret", what, group)}, automaticRetryMax
-	case wire.ReasonGroupSecretMismatch:
+	case peering.ReasonGroupSecretMismatch:
 		return Attempt{"GroupSecretMismatch", what + ", and the secrets of the two sides differ, or somebody is in between: compare the Secrets that spec.automatic.group.secretRef names here and there. It is tried again at once when the Secret here changes"}, longPause
-	case wire.ReasonIntroductionsPending, wire.ReasonRateLimited, wire.ReasonTooManyCalls:
-		return Attempt{camel(string(e.Reason)), what + ": " + wire.Text(e.Error(), maxWhy)}, max(e.RetryAfter, trustRetryMax)
+	case peering.ReasonIntroductionsPending, peering.ReasonRateLimited, peering.ReasonTooManyCalls:
+		return Attempt{e.Reason.Condition(), what + ": " + peering.Text(e.Error(), maxWhy)}, max(e.RetryAfter, trustRetryMax)
 	}
-	return Attempt{camel(string(e.Reason)), what + ": " + wire.Text(e.Error(), maxWhy)}, 0
+	return Attempt{e.Reason.Condition(), what + ": " + peering.Text(e.Error(), maxWhy)}, 0
 }

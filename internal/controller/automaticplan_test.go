@@ -14,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -439,13 +438,13 @@ func TestMeshPeersWithFewCalls(t *testing.T) {
 func TestWrongSecretIsNotTriedOften(t *testing.T) {
 	t.Parallel()
 	const n, hours, perHour = 3, 3, 4
-	for reason, most := range map[wire.Reason]int{
-		wire.ReasonGroupSecretMismatch: perHour, wire.ReasonTrustDenied: perHour, wire.ReasonTrustForgotten: perHour,
-		wire.ReasonGroupUnknown: 12, wire.ReasonPeerUnreachable: 30,
+	for reason, most := range map[peering.Reason]int{
+		peering.ReasonGroupSecretMismatch: perHour, peering.ReasonTrustDenied: perHour, peering.ReasonTrustForgotten: perHour,
+		peering.ReasonGroupUnknown: 12, peering.ReasonPeerUnreachable: 30,
 	} {
 		m := newMesh(1, n, func(int) automaticRule { return grouping("home", "garage") })
 		m.step = 5 * time.Second
-		m.answer = func(int, int) error { return wire.Errorf(reason, "no") }
+		m.answer = func(int, int) error { return peering.Errorf(reason, "no") }
 		m.run(hours*time.Hour, 300*time.Millisecond)
 		for pair, calls := range m.calls {
 			if calls > hours*most+2 || calls == 0 {
@@ -469,7 +468,7 @@ func TestTryIsAsNewAfterAChange(t *testing.T) {
 			gone: func(string) (bool, time.Time) { return false, at }, forgotten: func(peering.ClusterID) (bool, bool) { return false, false },
 		})
 		for _, d := range plan.dial {
-			s.done(d.key, wire.Errorf(wire.ReasonGroupSecretMismatch, "no"), at, none)
+			s.done(d.key, peering.Errorf(peering.ReasonGroupSecretMismatch, "no"), at, none)
 		}
 		return len(plan.dial)
 	}

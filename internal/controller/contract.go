@@ -237,7 +237,7 @@ func (r *Contracts) Reconcile(ctx context.Context, req reconcile.Request) (recon
 		return reconcile.Result{RequeueAfter: endPoll}, nil
 	case contract.State == peering.Closed && after == 0:
 		return r.bury(ctx, &stored, fc, terms)
-	case was == peering.Active && contract.State == peering.Draining && contract.Reason == peering.ReasonEndedHere:
+	case was == peering.Active && contract.State == peering.Draining && contract.Reason == peering.EndedHere:
 		_ = r.tell(ctx, &stored, fc) // a courtesy: the session's state says the same
 	}
 	again := lookAgain(contract, measured, &stored, fc, r.Now())
@@ -293,7 +293,7 @@ func deadlineOf(c peering.Contract) time.Time {
 // the zero time. A notice of the provider's is time to run on: the first half of it
 // is left in peace, the second is for moving away as disruption budgets allow.
 func evictAt(c peering.Contract) time.Time {
-	if c.Reason != peering.ReasonEndedByPeer || c.Notice <= 0 {
+	if c.Reason != peering.EndedByPeer || c.Notice <= 0 {
 		return time.Time{}
 	}
 	return c.DrainUntil.Add(-c.Notice / 2)
@@ -411,7 +411,7 @@ func endedByPeer(c *v1alpha1.Contract) bool {
 	// A peer whose clock is a little ahead says that it is over when it merely
 	// reached its end; the reason tells the two apart.
 	if c.Status.Reason != "" {
-		return c.Status.Reason == peering.ReasonEndedByPeer.Name()
+		return c.Status.Reason == peering.EndedByPeer.Name()
 	}
 	return c.Spec.Termination == v1alpha1.TerminatePeer
 }

@@ -23,7 +23,6 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/store"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -119,7 +118,7 @@ func (p parties) stored(t *testing.T, terms peering.Terms, self *identity.Identi
 func foreign(name string, id *identity.Identity) *v1alpha1.ForeignCluster {
 	return &v1alpha1.ForeignCluster{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec:       v1alpha1.ForeignClusterSpec{ClusterID: string(id.ID()), TrustBundle: string(id.TrustBundle().PEM())},
+		Spec:       v1alpha1.ForeignClusterSpec{ClusterID: string(id.ID()), TrustBundle: id.TrustBundle().PEM()},
 		Status: v1alpha1.ForeignClusterStatus{
 			Conditions: []metav1.Condition{
 				{Type: v1alpha1.ConditionTrusted, Status: metav1.ConditionTrue}, {Type: v1alpha1.ConditionConnected, Status: metav1.ConditionTrue},
@@ -283,16 +282,16 @@ func TestWhenPodsAreAskedToLeave(t *testing.T) {
 	t.Parallel()
 	until := now.Add(time.Hour)
 	for name, tc := range map[string]struct {
-		reason peering.Reason
+		reason peering.EndReason
 		notice time.Duration
 		until  time.Time
 		want   time.Time
 	}{
-		"this side ended it: at once":                          {peering.ReasonEndedHere, time.Hour, until, time.Time{}},
-		"it reached its end: at once":                          {peering.ReasonExpired, time.Hour, until, time.Time{}},
-		"the provider ended it with notice: after half of it":  {peering.ReasonEndedByPeer, time.Hour, until, now.Add(30 * time.Minute)},
-		"the provider ended it without notice: at once":        {peering.ReasonEndedByPeer, 0, until, time.Time{}},
-		"the provider keeps less than its notice: before long": {peering.ReasonEndedByPeer, time.Hour, now.Add(10 * time.Minute), now.Add(-20 * time.Minute)},
+		"this side ended it: at once":                          {peering.EndedHere, time.Hour, until, time.Time{}},
+		"it reached its end: at once":                          {peering.EndedByExpiry, time.Hour, until, time.Time{}},
+		"the provider ended it with notice: after half of it":  {peering.EndedByPeer, time.Hour, until, now.Add(30 * time.Minute)},
+		"the provider ended it without notice: at once":        {peering.EndedByPeer, 0, until, time.Time{}},
+		"the provider keeps less than its notice: before long": {peering.EndedByPeer, time.Hour, now.Add(10 * time.Minute), now.Add(-20 * time.Minute)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -604,7 +603,7 @@ func TestAPeerThatDoesNotAnswerHoldsUpItsOwn(t *testing.T) {
 	if !p.due("a", "c-2", "statements", now.Add(fetchAgain)) {
 		t.Error("it is never asked again")
 	}
-	p.answered("a", "c-2", "statements", &wire.Error{Reason: unavailable}, now)
+	p.answered("a", "c-2", "statements", &peering.Error{Reason: peering.ReasonUnavailable}, now)
 	if !p.due("a", "c-2", "statements", now.Add(fetchAgain)) {
 		t.Error("what did not reach it counts as asked")
 	}

@@ -232,12 +232,3 @@ func TestConditionsAreTrueOnlyForWhatWasSeen(t *testing.T) {
 		})
 	}
 }
-
-func TestReasonsReadAsKubernetesReasons(t *testing.T) {
-	t.Parallel()
-	for in, want := range map[string]string{"POLICY_REFUSED": "PolicyRefused", "INTERNAL": "Internal", "": ""} {
-		if got := camel(in); got != want {
-			t.Errorf("camel(%q) = %q, want %q", in, got, want)
-		}
-	}
-}

@@ -6,7 +6,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -28,8 +27,8 @@ func (r *Contracts) disowned(ctx context.Context, stored *v1alpha1.Contract, fc 
 	defer cancel()
 	_, err := r.Counterpart.Contract(ctx, peer, stored.Name)
 	r.asked.answered(peer, stored.Name, "held", err, now)
-	switch wire.ReasonOf(err) { //nolint:exhaustive // all others prove nothing
-	case wire.ReasonContractUnknown, wire.ReasonContractClosed:
+	switch peering.ReasonOf(err) { //nolint:exhaustive // all others prove nothing
+	case peering.ReasonContractUnknown, peering.ReasonContractClosed:
 		return true
 	}
 	return false

@@ -10,14 +10,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
 func TestAContractThatTheProviderDoesNotHoldEnds(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
-	unknown := wire.Errorf(wire.ReasonContractUnknown, "there is no contract c-1 with this cluster")
+	unknown := peering.Errorf(peering.ReasonContractUnknown, "there is no contract c-1 with this cluster")
 	for name, tc := range map[string]struct {
 		answer error // nil is that it holds it
 		change func(*v1alpha1.Contract, *v1alpha1.ForeignCluster)
@@ -25,12 +24,12 @@ func TestAContractThatTheProviderDoesNotHoldEnds(t *testing.T) {
 		ends   bool
 	}{
 		"it does not know it":            {answer: unknown, asked: true, ends: true},
-		"it is over there":               {answer: wire.Errorf(wire.ReasonContractClosed, "contract c-1 is over"), asked: true, ends: true},
+		"it is over there":               {answer: peering.Errorf(peering.ReasonContractClosed, "contract c-1 is over"), asked: true, ends: true},
 		"it holds it and did not say so": {asked: true},
 		"it does not answer":             {answer: context.DeadlineExceeded, asked: true},
 		"it could not look":              {answer: errors.New("etcd is slow"), asked: true},
-		"it cannot be reached":           {answer: &wire.Error{Reason: unavailable}, asked: true},
-		"it does not trust us":           {answer: wire.Errorf(wire.ReasonPeerNotTrusted, "join first"), asked: true},
+		"it cannot be reached":           {answer: &peering.Error{Reason: peering.ReasonUnavailable}, asked: true},
+		"it does not trust us":           {answer: peering.Errorf(peering.ReasonPeerNotTrusted, "join first"), asked: true},
 		"it says that it is in force": {answer: unknown, change: func(_ *v1alpha1.Contract, fc *v1alpha1.ForeignCluster) {
 			fc.Status.Contracts = []v1alpha1.PeerContract{{ID: "c-1", Revision: 1, Phase: peering.PhaseActive.String()}}
 		}},
@@ -54,7 +53,7 @@ func TestAContractThatTheProviderDoesNotHoldEnds(t *testing.T) {
 			if ends := c == nil || c.Status.Phase == peering.PhaseClosed.String(); ends != tc.ends {
 				t.Errorf("it ends: %t, %+v", ends, c)
 			}
-			if c != nil && tc.ends && c.Status.Reason != peering.ReasonEndedByPeer.Name() {
+			if c != nil && tc.ends && c.Status.Reason != peering.EndedByPeer.Name() {
 				t.Errorf("it ended because of %q", c.Status.Reason)
 			}
 			if (b.peer.calls > 0) != tc.asked {
@@ -71,7 +70,7 @@ func TestAProviderLeavesContractsThatItsConsumerDoesNotHoldToTheConsumer(t *test
 	stored.CreationTimestamp = metav1.NewTime(now.Add(-time.Hour))
 	b := newBench(t, p.provider, foreign("peer", p.consumer), stored)
 	b.peer.contract = func() (peering.Envelope, error) {
-		return peering.Envelope{}, wire.Errorf(wire.ReasonContractUnknown, "there is no contract c-1 with this cluster")
+		return peering.Envelope{}, peering.Errorf(peering.ReasonContractUnknown, "there is no contract c-1 with this cluster")
 	}
 	if c := b.look(t); c == nil || c.Status.Phase != peering.PhaseActive.String() || b.peer.calls > 0 {
 		t.Errorf("it is %+v, asked %d times", c, b.peer.calls)

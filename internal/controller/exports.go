@@ -30,7 +30,7 @@ type export struct {
 
 // exported is what the peers of one policy are told.
 type exported struct {
-	services []wire.OfferedService
+	services []peering.OfferedService
 	// left is how many more they were told of, if there were not a limit.
 	left int
 }
@@ -62,7 +62,7 @@ func readExports(entries []v1alpha1.ServiceExports) ([]export, error) {
 // many as an offer may have. services is those of the namespaces that may be told
 // of.
 func exports(of []export, services []corev1.Service) exported {
-	told := map[string]wire.OfferedService{}
+	told := map[string]peering.OfferedService{}
 	var out exported
 	for i := range services {
 		s := &services[i]
@@ -77,8 +77,8 @@ func exports(of []export, services []corev1.Service) exported {
 		told[offered.Key()] = offered
 	}
 	size := 0
-	for _, s := range slices.SortedFunc(maps.Values(told), wire.CompareServices) {
-		if size += s.Size(); len(out.services) == wire.MaxServices || size > wire.MaxServicesSize {
+	for _, s := range slices.SortedFunc(maps.Values(told), peering.CompareServices) {
+		if size += s.Size(); len(out.services) == peering.MaxServices || size > peering.MaxServicesSize {
 			out.left += len(told) - len(out.services)
 			break
 		}
@@ -105,10 +105,10 @@ func closed(n *corev1.Namespace, own string) bool {
 }
 
 // offeredService is what is told of a Service.
-func offeredService(s *corev1.Service) wire.OfferedService {
-	out := wire.OfferedService{Namespace: s.Namespace, Name: s.Name, Type: wire.ServiceClusterSetIP}
+func offeredService(s *corev1.Service) peering.OfferedService {
+	out := peering.OfferedService{Namespace: s.Namespace, Name: s.Name, Type: peering.ServiceClusterSetIP}
 	if s.Spec.ClusterIP == corev1.ClusterIPNone {
-		out.Type = wire.ServiceHeadless
+		out.Type = peering.ServiceHeadless
 	}
 	for _, p := range s.Spec.Ports {
 		port := peering.ServicePort{Name: p.Name, Protocol: string(p.Protocol), Port: p.Port}

@@ -39,7 +39,7 @@ func labelled(key, value string) func(*corev1.Service) {
 	return func(s *corev1.Service) { s.Labels[key] = value }
 }
 
-func keys(services []wire.OfferedService) string {
+func keys(services []peering.OfferedService) string {
 	var out []string
 	for _, s := range services {
 		out = append(out, s.Key())
@@ -59,7 +59,7 @@ func TestAPolicySaysWhichServicesAreTold(t *testing.T) {
 		*aService("shop", "from-abroad", labelled(v1alpha1.LabelManaged, v1alpha1.Manager)),
 		*aService("shop", "ending", func(s *corev1.Service) { s.DeletionTimestamp = &metav1.Time{Time: now} }),
 		*aService("shop", "broad", func(s *corev1.Service) {
-			for i := range int32(wire.MaxServicePorts) {
+			for i := range int32(peering.MaxServicePorts) {
 				s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: fmt.Sprint("p", i), Port: 1000 + i})
 			}
 		}),
@@ -120,8 +120,8 @@ func TestMoreServicesThanCanBeToldAreLeftOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, tc := range map[string]struct{ services, ports, want int }{
-		"as many as there may be": {wire.MaxServices, 1, wire.MaxServices},
-		"too many":                {wire.MaxServices + 44, 1, wire.MaxServices},
+		"as many as there may be": {peering.MaxServices, 1, peering.MaxServices},
+		"too many":                {peering.MaxServices + 44, 1, peering.MaxServices},
 		"too large":               {300, 20, 0},
 	} {
 		var all []corev1.Service
@@ -140,7 +140,7 @@ func TestMoreServicesThanCanBeToldAreLeftOut(t *testing.T) {
 		if len(got.services) != tc.want || tc.want == 0 || got.left != tc.services-tc.want || got.services[0].Name != "s-000" {
 			t.Errorf("%s: %d told, %d left, from %s", name, len(got.services), got.left, keys(got.services[:1]))
 		}
-		heard, err := wire.Offer{}.Apply(wire.OfferSnapshot(wire.Offer{Services: got.services}))
+		heard, err := wire.ApplyOffer(peering.Offer{}, wire.OfferSnapshot(peering.Offer{Services: got.services}))
 		if err != nil || len(heard.Services) != len(got.services) {
 			t.Errorf("%s: heard %d, %v", name, len(heard.Services), err)
 		}
@@ -217,7 +217,7 @@ func TestWhatIsToldOfAService(t *testing.T) {
 	got := offeredService(aService("shop", "cart", func(s *corev1.Service) {
 		s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53, AppProtocol: new("example.org/dns")})
 	}))
-	want := wire.OfferedService{Namespace: "shop", Name: "cart", Type: wire.ServiceClusterSetIP, Ports: []peering.ServicePort{
+	want := peering.OfferedService{Namespace: "shop", Name: "cart", Type: peering.ServiceClusterSetIP, Ports: []peering.ServicePort{
 		{Name: "http", Protocol: "TCP", Port: 80}, {Name: "dns", Protocol: "UDP", AppProtocol: "example.org/dns", Port: 53},
 	}}
 	if !got.Equal(want) {
@@ -382,10 +382,10 @@ func TestWhatOfServicesCountsAsAChange(t *testing.T) {
 
 func TestServicesOfAnOfferAreKept(t *testing.T) {
 	t.Parallel()
-	service := wire.OfferedService{Namespace: "shop", Name: "cart", Type: wire.ServiceHeadless, Ports: []peering.ServicePort{
+	service := peering.OfferedService{Namespace: "shop", Name: "cart", Type: peering.ServiceHeadless, Ports: []peering.ServicePort{
 		{Name: "http", Protocol: "TCP", AppProtocol: "https", Port: 443},
 	}}
-	got, err := offerStatus(wire.Offer{Message: "nothing is left", Services: []wire.OfferedService{service}})
+	got, err := offerStatus(peering.Offer{Message: "nothing is left", Services: []peering.OfferedService{service}})
 	want := []v1alpha1.OfferedService{{Namespace: "shop", Name: "cart", Type: v1alpha1.ServiceHeadless, Ports: []v1alpha1.OfferedServicePort{
 		{Name: "http", Protocol: corev1.ProtocolTCP, AppProtocol: "https", Port: 443},
 	}}}
@@ -393,8 +393,8 @@ func TestServicesOfAnOfferAreKept(t *testing.T) {
 		t.Errorf("kept %+v, %v", got, err)
 	}
 	// A Service that comes or goes is no small change, and waits as another price does.
-	kept := wire.Offer{Available: true}
-	if got := (offerPace{&kept, now}).wait(wire.Offer{Available: true, Services: []wire.OfferedService{service}}, now); got != offerWrite {
+	kept := peering.Offer{Available: true}
+	if got := (offerPace{&kept, now}).wait(peering.Offer{Available: true, Services: []peering.OfferedService{service}}, now); got != offerWrite {
 		t.Errorf("a new service waits %s", got)
 	}
 }

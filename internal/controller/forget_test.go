@@ -16,7 +16,6 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/identity"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/tunnel"
 )
@@ -349,7 +348,7 @@ func TestWhatIsLeftOfATunnelGoes(t *testing.T) {
 	contract.Finalizers = []string{v1alpha1.Finalizer}
 	pt := newPeersTest(t, trustedAs("milan", milan), contract)
 	pt.AliasPool, pt.Allocate = []netip.Prefix{netip.MustParsePrefix("10.128.0.0/12")}, tunnel.Allocate
-	pt.States.Half = func(peering.ClusterID) wire.PresharedHalf { return wire.PresharedHalf{1} }
+	pt.States.Half = func(peering.ClusterID) peering.PresharedHalf { return peering.PresharedHalf{1} }
 	keys := func() int {
 		var s corev1.Secret
 		if err := pt.Client.Get(t.Context(), client.ObjectKeyFromObject(keysSecret()), &s); err != nil {
@@ -357,13 +356,13 @@ func TestWhatIsLeftOfATunnelGoes(t *testing.T) {
 		}
 		return len(s.Data)
 	}
-	says := func(n *wire.Network) {
+	says := func(n *peering.Network) {
 		t.Helper()
-		if err := pt.States.Observe(t.Context(), milan.id, wire.State{Protocol: 1, Network: n}); err != nil {
+		if err := pt.States.Observe(t.Context(), milan.id, peering.PeerState{Protocol: 1, Network: n}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	network := &wire.Network{Prefixes: []netip.Prefix{netip.MustParsePrefix("10.9.0.0/16")}, PresharedHalf: wire.PresharedHalf{2}}
+	network := &peering.Network{Prefixes: []netip.Prefix{netip.MustParsePrefix("10.9.0.0/16")}, PresharedHalf: peering.PresharedHalf{2}}
 	pt.look(t, "milan")
 	says(network)
 	pt.look(t, "milan")

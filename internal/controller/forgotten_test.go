@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/store"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -100,7 +100,7 @@ func TestForgottenClusterIsNotMadeAgainByItsIntroduction(t *testing.T) {
 			}
 			before := len(peersOf(t, pt.Client))
 			_, err := i.introduceAs(t, milan, "x", tc.requested)
-			if (wire.ReasonOf(err) == wire.ReasonTrustForgotten) != tc.refused || !tc.refused && err != nil {
+			if (peering.ReasonOf(err) == peering.ReasonTrustForgotten) != tc.refused || !tc.refused && err != nil {
 				t.Fatalf("its introduction: %v", err)
 			}
 			if left := peersOf(t, pt.Client); tc.refused && len(left) != before {
@@ -132,7 +132,7 @@ func TestIntroductionThatBeganBeforeTheForgettingIsNotOpened(t *testing.T) {
 		}
 		pt.clock.pass(time.Millisecond)
 		pt.forgets(t, "milan")
-		if err := i.Reveal(t.Context(), milan.id, nonce); wire.ReasonOf(err) != wire.ReasonTrustForgotten || len(peersOf(t, pt.Client)) != 0 {
+		if err := i.Reveal(t.Context(), milan.id, nonce); peering.ReasonOf(err) != peering.ReasonTrustForgotten || len(peersOf(t, pt.Client)) != 0 {
 			t.Errorf("it is opened: %v", err)
 		}
 	}
@@ -151,7 +151,7 @@ func TestForgottenSideStopsIntroducingItself(t *testing.T) {
 	tt.Client, tt.Direct, tt.clock = here.Client, here.Client, here.clock
 	tt.Now = here.clock.Now
 	tt.Session = here.trust.Session
-	tt.strangers.answer = func(string, peering.ClusterID) (wire.ClusterInfo, string, error) {
+	tt.strangers.answer = func(string, peering.ClusterID) (identity.ClusterInfo, string, error) {
 		code, err := answers.introduceAs(t, home, "x", tt.strangers.requested)
 		return milan.info, code, err
 	}
@@ -216,7 +216,7 @@ func TestOnlyFirstTrustIsRequested(t *testing.T) {
 		}
 		tt := newTrustsTest(t, fc)
 		tt.session = Session{Untrusted: true}
-		tt.strangers.answer = func(string, peering.ClusterID) (wire.ClusterInfo, string, error) {
+		tt.strangers.answer = func(string, peering.ClusterID) (identity.ClusterInfo, string, error) {
 			return milan.info, "042917", nil
 		}
 		tt.look(t, "m")

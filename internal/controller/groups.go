@@ -17,7 +17,6 @@ import (
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/pake"
 	"github.com/entente-dev/entente/internal/store"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -37,14 +36,14 @@ type Groups struct {
 	Secret func(ctx context.Context, group string) (policy string, secret []byte, err error)
 	// Admit makes a cluster trusted that proved to hold the secret of a group, in the name
 	// of the policy. It may be called again for the same cluster.
-	Admit func(ctx context.Context, id peering.ClusterID, info wire.ClusterInfo, policy, group string) error
+	Admit func(ctx context.Context, id peering.ClusterID, info identity.ClusterInfo, policy, group string) error
 	// Failed reports that a run with a cluster failed, at most GroupNewsBurst times at once
 	// for each group that this cluster has: why is for people and has no secret in it. Nil
 	// reports to nobody.
 	Failed func(group string, id peering.ClusterID, why string)
 	// Call proves to the cluster with that ID, at an endpoint, that this one holds the
 	// secret, and returns what it says of itself once it did the same.
-	Call func(ctx context.Context, endpoint string, id peering.ClusterID, group string, secret []byte) (wire.ClusterInfo, error)
+	Call func(ctx context.Context, endpoint string, id peering.ClusterID, group string, secret []byte) (identity.ClusterInfo, error)
 	Now  func() time.Time
 
 	mu      sync.Mutex
@@ -62,7 +61,7 @@ type Proof struct {
 	// From is what its address counts as.
 	From string
 	// Info is what it says of itself.
-	Info wire.ClusterInfo
+	Info identity.ClusterInfo
 	// Group is the group that it names, and Share its share.
 	Group string
 	Share []byte
@@ -71,7 +70,7 @@ type Proof struct {
 // proof is what is remembered of a run between its two calls. The secret is not.
 type proof struct {
 	channel       [identity.ChannelLen]byte
-	info          wire.ClusterInfo
+	info          identity.ClusterInfo
 	policy, group string
 	run           *pake.Responder
 	at            time.Time
@@ -80,7 +79,7 @@ type proof struct {
 
 // GroupUnknown says that no policy of this cluster names a group.
 func GroupUnknown(group string) error {
-	return wire.Errorf(wire.ReasonGroupUnknown, "no policy of this cluster names group %s", wire.Text(group, wire.MaxMessageLen))
+	return peering.Errorf(peering.ReasonGroupUnknown, "no policy of this cluster names group %s", peering.Text(group, peering.MaxMessageLen))
 }
 
 // What Failed is given.
@@ -110,7 +109,7 @@ func (g *Groups) Prove(ctx context.Context, p Proof) (share, confirmation []byte
 	run, err := pake.Respond(secret, pake.GroupRun(p.Group, string(p.ID), string(g.Self), p.Channel[:]), p.Share)
 	switch {
 	case errors.Is(err, pake.ErrShare):
-		return nil, nil, wire.Errorf(wire.ReasonRequestInvalid, "share: %w", err)
+		return nil, nil, peering.Errorf(peering.ReasonRequestInvalid, "share: %w", err)
 	case err != nil:
 		return nil, nil, fmt.Errorf("secret of group %s: %w", p.Group, err)
 	}
@@ -167,9 +166,9 @@ func (g *Groups) Confirm(ctx context.Context, id peering.ClusterID, channel [ide
 	g.report(now, failed...)
 	switch {
 	case p == nil:
-		return wire.Errorf(wire.ReasonProofUnknown, "there is no proof of your cluster over this connection to go on with: it lapsed, or this agent was restarted; begin again")
+		return peering.Errorf(peering.ReasonProofUnknown, "there is no proof of your cluster over this connection to go on with: it lapsed, or this agent was restarted; begin again")
 	case err != nil:
-		return wire.Errorf(wire.ReasonGroupSecretMismatch, "this cluster's secret of group %s and yours differ, or somebody is in between: give both the same", p.group)
+		return peering.Errorf(peering.ReasonGroupSecretMismatch, "this cluster's secret of group %s and yours differ, or somebody is in between: give both the same", p.group)
 	}
 	if trusted, err := g.mayJoin(ctx, id); trusted || err != nil { // since it began
 		return err
@@ -200,15 +199,15 @@ func (g *Groups) Join(ctx context.Context, group, endpoint string, id peering.Cl
 	}
 	info, err := g.Call(ctx, endpoint, id, group, secret)
 	now = g.Now()
-	reason := wire.ReasonOf(err)
-	if reason != wire.ReasonGroupSecretMismatch && reason != wire.ReasonResponseInvalid {
+	reason := peering.ReasonOf(err)
+	if reason != peering.ReasonGroupSecretMismatch && reason != peering.ReasonResponseInvalid {
 		// Nobody answered with a guess.
 		g.mu.Lock()
 		g.called.takeBack(now, counted...)
 		g.mu.Unlock()
 	}
 	switch {
-	case reason == wire.ReasonGroupSecretMismatch:
+	case reason == peering.ReasonGroupSecretMismatch:
 		g.report(now, failure{group, id, whyMismatch})
 	case err == nil:
 		if trusted, err := g.mayJoin(ctx, id); trusted || err != nil { // since it began
@@ -253,7 +252,7 @@ func provenBy(id peering.ClusterID) paced {
 }
 
 func limited(wait time.Duration) error {
-	return &wire.Error{Reason: wire.ReasonRateLimited, Message: "too many proofs that a cluster holds the secret of a group failed, are not over, or were made again and again", RetryAfter: wait}
+	return &peering.Error{Reason: peering.ReasonRateLimited, Message: "too many proofs that a cluster holds the secret of a group failed, are not over, or were made again and again", RetryAfter: wait}
 }
 
 // secret returns the secret of a group, and the policy that names it.

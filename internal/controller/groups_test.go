@@ -17,7 +17,6 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/pake"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -46,7 +45,7 @@ func newGroups(t testing.TB, objects ...client.Object) *groupsTest {
 			}
 			return "", nil, GroupUnknown(group)
 		},
-		Admit: func(_ context.Context, id peering.ClusterID, info wire.ClusterInfo, policy, group string) error {
+		Admit: func(_ context.Context, id peering.ClusterID, info identity.ClusterInfo, policy, group string) error {
 			g.admitted = append(g.admitted, fmt.Sprintf("%s %s %s %s", id, info.Name, policy, group))
 			return nil
 		},
@@ -97,7 +96,7 @@ func TestAClusterThatProvesAGroupsSecretIsAdmitted(t *testing.T) {
 		t.Errorf("admitted %q, failed %q", g.admitted, g.failed)
 	}
 	// The run is over.
-	if err := g.Confirm(t.Context(), o.id, channelOf(1), make([]byte, pake.ConfirmationLen)); wire.ReasonOf(err) != wire.ReasonProofUnknown {
+	if err := g.Confirm(t.Context(), o.id, channelOf(1), make([]byte, pake.ConfirmationLen)); peering.ReasonOf(err) != peering.ReasonProofUnknown {
 		t.Errorf("confirmed again: %v", err)
 	}
 	if len(g.admitted) != 1 {
@@ -108,7 +107,7 @@ func TestAClusterThatProvesAGroupsSecretIsAdmitted(t *testing.T) {
 func TestAClusterWithAnotherSecretIsNotAdmittedAndTheOwnerHearsOfIt(t *testing.T) {
 	g, o := newGroups(t), newOther(t, "office")
 	other := pake.Secret("the secret of the green group")
-	if err := g.prove(t, o, "192.0.2.1", other); wire.ReasonOf(err) != wire.ReasonGroupSecretMismatch {
+	if err := g.prove(t, o, "192.0.2.1", other); peering.ReasonOf(err) != peering.ReasonGroupSecretMismatch {
 		t.Errorf("got %v", err)
 	}
 	if len(g.admitted) != 0 || len(g.failed) != 1 || g.failed[0] != "blue "+string(o.id)+" "+whyMismatch {
@@ -133,19 +132,19 @@ func TestProofsOfWhatIsNotToBeProven(t *testing.T) {
 		known   *v1alpha1.ForeignCluster
 		forgot  bool
 		share   []byte
-		want    wire.Reason
+		want    peering.Reason
 		refused bool
 	}{
-		"a group that no policy names":            {group: "red", want: wire.ReasonGroupUnknown},
+		"a group that no policy names":            {group: "red", want: peering.ReasonGroupUnknown},
 		"a group whose secret cannot be used":     {group: "short", want: "", refused: true},
-		"a cluster that was denied":               {group: "blue", known: named(v1alpha1.DecisionDenied), want: wire.ReasonTrustDenied},
-		"a cluster that was forgotten":            {group: "blue", forgot: true, want: wire.ReasonTrustForgotten},
-		"one that was forgotten and found again":  {group: "blue", forgot: true, known: hint, want: wire.ReasonTrustForgotten},
+		"a cluster that was denied":               {group: "blue", known: named(v1alpha1.DecisionDenied), want: peering.ReasonTrustDenied},
+		"a cluster that was forgotten":            {group: "blue", forgot: true, want: peering.ReasonTrustForgotten},
+		"one that was forgotten and found again":  {group: "blue", forgot: true, known: hint, want: peering.ReasonTrustForgotten},
 		"one that was forgotten, and named since": {group: "blue", forgot: true, known: named(v1alpha1.DecisionApproved)},
 		"one that was found":                      {group: "blue", known: hint},
-		"a share that is the identity":            {group: "blue", share: make([]byte, 32), want: wire.ReasonRequestInvalid},
-		"a share that is no element":              {group: "blue", share: bytes.Repeat([]byte{0xff}, 32), want: wire.ReasonRequestInvalid},
-		"a share that is nothing":                 {group: "blue", share: []byte{}, want: wire.ReasonRequestInvalid},
+		"a share that is the identity":            {group: "blue", share: make([]byte, 32), want: peering.ReasonRequestInvalid},
+		"a share that is no element":              {group: "blue", share: bytes.Repeat([]byte{0xff}, 32), want: peering.ReasonRequestInvalid},
+		"a share that is nothing":                 {group: "blue", share: []byte{}, want: peering.ReasonRequestInvalid},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var objects []client.Object
@@ -169,10 +168,10 @@ func TestProofsOfWhatIsNotToBeProven(t *testing.T) {
 			}
 			ours, _, err := g.Prove(t.Context(), Proof{ID: o.id, Channel: c, From: "192.0.2.1", Info: o.info, Group: tc.group, Share: share})
 			fine := tc.want == "" && !tc.refused
-			if (err == nil) != fine || tc.want != "" && wire.ReasonOf(err) != tc.want || (ours != nil) != fine {
+			if (err == nil) != fine || tc.want != "" && peering.ReasonOf(err) != tc.want || (ours != nil) != fine {
 				t.Errorf("got %x, %v", ours, err)
 			}
-			if err := g.Confirm(t.Context(), o.id, c, make([]byte, pake.ConfirmationLen)); !fine && wire.ReasonOf(err) != wire.ReasonProofUnknown {
+			if err := g.Confirm(t.Context(), o.id, c, make([]byte, pake.ConfirmationLen)); !fine && peering.ReasonOf(err) != peering.ReasonProofUnknown {
 				t.Errorf("there is a run all the same: %v", err)
 			}
 			if fine {
@@ -183,12 +182,12 @@ func TestProofsOfWhatIsNotToBeProven(t *testing.T) {
 				t.Errorf("counted %v", g.answered)
 			}
 			// Nor does this side begin.
-			g.Call = func(context.Context, string, peering.ClusterID, string, []byte) (wire.ClusterInfo, error) {
+			g.Call = func(context.Context, string, peering.ClusterID, string, []byte) (identity.ClusterInfo, error) {
 				t.Error("called")
 				return o.info, nil
 			}
 			if tc.share == nil && !tc.refused {
-				if err := g.Join(t.Context(), tc.group, "192.0.2.1:7443", o.id); wire.ReasonOf(err) != tc.want {
+				if err := g.Join(t.Context(), tc.group, "192.0.2.1:7443", o.id); peering.ReasonOf(err) != tc.want {
 					t.Errorf("join: %v", err)
 				}
 			}
@@ -199,19 +198,19 @@ func TestProofsOfWhatIsNotToBeProven(t *testing.T) {
 func TestWithoutPoliciesEveryGroupIsUnknown(t *testing.T) {
 	g, o := newGroups(t), newOther(t, "office")
 	g.Secret = nil
-	if err := g.prove(t, o, "192.0.2.1", blueSecret); wire.ReasonOf(err) != wire.ReasonGroupUnknown {
+	if err := g.prove(t, o, "192.0.2.1", blueSecret); peering.ReasonOf(err) != peering.ReasonGroupUnknown {
 		t.Errorf("prove: %v", err)
 	}
-	if err := g.Join(t.Context(), "blue", "192.0.2.1:7443", o.id); wire.ReasonOf(err) != wire.ReasonGroupUnknown {
+	if err := g.Join(t.Context(), "blue", "192.0.2.1:7443", o.id); peering.ReasonOf(err) != peering.ReasonGroupUnknown {
 		t.Errorf("join: %v", err)
 	}
 }
 
 func TestARunBelongsToOneConnectionAndHasOneTry(t *testing.T) {
 	g, o := newGroups(t), newOther(t, "office")
-	confirm := func(what string, channel byte, c []byte, want wire.Reason) {
+	confirm := func(what string, channel byte, c []byte, want peering.Reason) {
 		t.Helper()
-		if err := g.Confirm(t.Context(), o.id, channelOf(channel), c); wire.ReasonOf(err) != want {
+		if err := g.Confirm(t.Context(), o.id, channelOf(channel), c); peering.ReasonOf(err) != want {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -227,22 +226,22 @@ func TestARunBelongsToOneConnectionAndHasOneTry(t *testing.T) {
 		}
 		return c
 	}
-	confirm("without a run", 1, make([]byte, 64), wire.ReasonProofUnknown)
+	confirm("without a run", 1, make([]byte, 64), peering.ReasonProofUnknown)
 
 	right := begin(1)
-	if err := g.Confirm(t.Context(), newOther(t, "mallory").id, channelOf(1), right); wire.ReasonOf(err) != wire.ReasonProofUnknown {
+	if err := g.Confirm(t.Context(), newOther(t, "mallory").id, channelOf(1), right); peering.ReasonOf(err) != peering.ReasonProofUnknown {
 		t.Errorf("by another cluster: %v", err)
 	}
-	confirm("over another connection", 2, right, wire.ReasonProofUnknown)
+	confirm("over another connection", 2, right, peering.ReasonProofUnknown)
 	wrong := bytes.Clone(right)
 	wrong[63] ^= 0x80
-	confirm("with one bit changed", 1, wrong, wire.ReasonGroupSecretMismatch)
-	confirm("rightly, after that", 1, right, wire.ReasonProofUnknown)
+	confirm("with one bit changed", 1, wrong, peering.ReasonGroupSecretMismatch)
+	confirm("rightly, after that", 1, right, peering.ReasonProofUnknown)
 
 	first := begin(1)
 	second := begin(1)
-	confirm("the run that was replaced", 1, first, wire.ReasonGroupSecretMismatch)
-	confirm("the run that replaced it, after that", 1, second, wire.ReasonProofUnknown)
+	confirm("the run that was replaced", 1, first, peering.ReasonGroupSecretMismatch)
+	confirm("the run that replaced it, after that", 1, second, peering.ReasonProofUnknown)
 	g.clock.pass(time.Hour)
 	begin(1)
 	confirm("the run that replaced another", 1, begin(1), "")
@@ -250,7 +249,7 @@ func TestARunBelongsToOneConnectionAndHasOneTry(t *testing.T) {
 	g.clock.pass(time.Hour)
 	late := begin(1)
 	g.clock.pass(ProofTimeout)
-	confirm("a run that lapsed", 1, late, wire.ReasonProofUnknown)
+	confirm("a run that lapsed", 1, late, peering.ReasonProofUnknown)
 	if len(g.admitted) != 1 {
 		t.Errorf("admitted %q", g.admitted)
 	}
@@ -272,7 +271,7 @@ func TestADecisionDuringARunCounts(t *testing.T) {
 	if err := g.Forgotten.Add(t.Context(), o.id); err != nil {
 		t.Fatal(err)
 	}
-	if err := g.Confirm(t.Context(), o.id, channelOf(1), c); wire.ReasonOf(err) != wire.ReasonTrustForgotten || len(g.admitted) != 0 {
+	if err := g.Confirm(t.Context(), o.id, channelOf(1), c); peering.ReasonOf(err) != peering.ReasonTrustForgotten || len(g.admitted) != 0 {
 		t.Errorf("got %v, admitted %q", err, g.admitted)
 	}
 }
@@ -302,13 +301,13 @@ func TestGuessesAreLimited(t *testing.T) {
 				_, share, _, err := g.begin(t, o, from, 1, wrong)
 				n++
 				if err != nil {
-					if e, ok := errors.AsType[*wire.Error](err); !ok || e.Reason != wire.ReasonRateLimited || e.RetryAfter <= 0 || share != nil {
+					if e, ok := errors.AsType[*peering.Error](err); !ok || e.Reason != peering.ReasonRateLimited || e.RetryAfter <= 0 || share != nil {
 						t.Fatalf("got %x, %v", share, err)
 					}
 					return false
 				}
 				if n%2 == 0 {
-					if err := g.Confirm(t.Context(), o.id, channelOf(1), nil); wire.ReasonOf(err) != wire.ReasonGroupSecretMismatch {
+					if err := g.Confirm(t.Context(), o.id, channelOf(1), nil); peering.ReasonOf(err) != peering.ReasonGroupSecretMismatch {
 						t.Fatal(err)
 					}
 				}
@@ -364,7 +363,7 @@ func TestWhoProvesTheSecretIsNoGuesser(t *testing.T) {
 	g.admitted = nil
 	for i := range 2 * ProvenBurst {
 		err := g.prove(t, o, "192.0.2.1", blueSecret)
-		if i < ProvenBurst && err != nil || i >= ProvenBurst && wire.ReasonOf(err) != wire.ReasonRateLimited {
+		if i < ProvenBurst && err != nil || i >= ProvenBurst && peering.ReasonOf(err) != peering.ReasonRateLimited {
 			t.Fatalf("time %d: %v", i, err)
 		}
 	}
@@ -385,7 +384,7 @@ func TestAProofAddsNothingToTrustThatIsMutual(t *testing.T) {
 		fc := trustedAs("office", o)
 		meta.SetStatusCondition(&fc.Status.Conditions, condition(v1alpha1.ConditionTrusted, mutual, "Any", ""))
 		g := newGroups(t, fc)
-		g.Call = func(context.Context, string, peering.ClusterID, string, []byte) (wire.ClusterInfo, error) {
+		g.Call = func(context.Context, string, peering.ClusterID, string, []byte) (identity.ClusterInfo, error) {
 			return o.info, nil
 		}
 		if err := errors.Join(g.prove(t, o, "192.0.2.1", blueSecret), g.Join(t.Context(), "blue", "192.0.2.1:7443", o.id)); err != nil {
@@ -401,7 +400,7 @@ func TestJoinAdmitsWhoAnswersWithTheSecretAndLimitsTheOthers(t *testing.T) {
 	g, o := newGroups(t), newOther(t, "office")
 	var answer error
 	calls := 0
-	g.Call = func(_ context.Context, endpoint string, id peering.ClusterID, group string, secret []byte) (wire.ClusterInfo, error) {
+	g.Call = func(_ context.Context, endpoint string, id peering.ClusterID, group string, secret []byte) (identity.ClusterInfo, error) {
 		calls++
 		if endpoint != "192.0.2.1:7443" || id != o.id || group != "blue" || !bytes.Equal(secret, blueSecret) {
 			t.Errorf("called %s %s for %s", endpoint, id, group)
@@ -418,10 +417,10 @@ func TestJoinAdmitsWhoAnswersWithTheSecretAndLimitsTheOthers(t *testing.T) {
 		t.Errorf("admitted %q", g.admitted)
 	}
 	// Who does not answer, or has no such group, made no guess.
-	for _, reason := range []wire.Reason{wire.ReasonPeerUnreachable, wire.ReasonGroupUnknown, wire.ReasonPeerIdentity} {
+	for _, reason := range []peering.Reason{peering.ReasonPeerUnreachable, peering.ReasonGroupUnknown, peering.ReasonPeerIdentity} {
 		for range 10 {
-			answer = wire.Errorf(reason, "no")
-			if err := join(); wire.ReasonOf(err) != reason {
+			answer = peering.Errorf(reason, "no")
+			if err := join(); peering.ReasonOf(err) != reason {
 				t.Fatalf("got %v, want %s", err, reason)
 			}
 		}
@@ -429,10 +428,10 @@ func TestJoinAdmitsWhoAnswersWithTheSecretAndLimitsTheOthers(t *testing.T) {
 	if len(g.failed) != 0 {
 		t.Errorf("the owner heard %q", g.failed)
 	}
-	answer, calls = wire.Errorf(wire.ReasonGroupSecretMismatch, "no"), 0
+	answer, calls = peering.Errorf(peering.ReasonGroupSecretMismatch, "no"), 0
 	for range 10 {
 		err := join()
-		if calls <= GuessBurstPerCluster && wire.ReasonOf(err) != wire.ReasonGroupSecretMismatch && wire.ReasonOf(err) != wire.ReasonRateLimited {
+		if calls <= GuessBurstPerCluster && peering.ReasonOf(err) != peering.ReasonGroupSecretMismatch && peering.ReasonOf(err) != peering.ReasonRateLimited {
 			t.Fatal(err)
 		}
 	}

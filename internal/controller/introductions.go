@@ -14,8 +14,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/store"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -54,7 +54,7 @@ type Forgotten interface {
 
 // introduction is what is remembered of one.
 type introduction struct {
-	info       wire.ClusterInfo
+	info       identity.ClusterInfo
 	commitment peering.Hash
 	nonce      [32]byte
 	from       string
@@ -73,7 +73,7 @@ type introduction struct {
 // returns this side's number. from is what its address counts as; requested says that
 // an administrator there asked for it, and not trust that it holds already. Errors have
 // the reasons TRUST_DENIED, TRUST_FORGOTTEN and INTRODUCTIONS_PENDING.
-func (r *Introductions) Introduce(ctx context.Context, id peering.ClusterID, from string, info wire.ClusterInfo, commitment peering.Hash, requested bool) (nonce [32]byte, err error) {
+func (r *Introductions) Introduce(ctx context.Context, id peering.ClusterID, from string, info identity.ClusterInfo, commitment peering.Hash, requested bool) (nonce [32]byte, err error) {
 	var list v1alpha1.ForeignClusterList
 	if err := r.Cache.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil { // they are only read
 		return nonce, fmt.Errorf("list foreign clusters: %w", err)
@@ -110,11 +110,11 @@ func (r *Introductions) Introduce(ctx context.Context, id peering.ClusterID, fro
 }
 
 func denied() error {
-	return wire.Errorf(wire.ReasonTrustDenied, "an administrator of this cluster denied yours; that ends with a token, or with approval there")
+	return peering.Errorf(peering.ReasonTrustDenied, "an administrator of this cluster denied yours; that ends with a token, or with approval there")
 }
 
 func forgottenHere() error {
-	return wire.Errorf(wire.ReasonTrustForgotten, "an administrator of this cluster forgot yours; that ends with a new token of either side, or when an administrator joins the two again")
+	return peering.Errorf(peering.ReasonTrustForgotten, "an administrator of this cluster forgot yours; that ends with a new token of either side, or when an administrator joins the two again")
 }
 
 // listed says whether a policy that peers by itself has the ID of a cluster on its list.
@@ -149,7 +149,7 @@ func (r *Introductions) admit(all []v1alpha1.ForeignCluster, fc *v1alpha1.Foreig
 			}
 		}
 		if len(waiting) >= MaxIntroductions || sameAddress >= MaxIntroductionsPerAddress {
-			e := wire.Errorf(wire.ReasonIntroductionsPending, "%d clusters wait for an administrator of this cluster, %d of them from your address, and that is the most", len(waiting), sameAddress)
+			e := peering.Errorf(peering.ReasonIntroductionsPending, "%d clusters wait for an administrator of this cluster, %d of them from your address, and that is the most", len(waiting), sameAddress)
 			e.RetryAfter = introductionsPause
 			return e
 		}
@@ -160,7 +160,7 @@ func (r *Introductions) admit(all []v1alpha1.ForeignCluster, fc *v1alpha1.Foreig
 		i.limit = rate.NewLimiter(rate.Every(IntroductionPause), IntroductionBurst)
 	}
 	if res := i.limit.ReserveN(i.at, 1); res.DelayFrom(i.at) > 0 {
-		e := wire.Errorf(wire.ReasonIntroductionsPending, "your cluster introduces itself too often")
+		e := peering.Errorf(peering.ReasonIntroductionsPending, "your cluster introduces itself too often")
 		e.RetryAfter = max(res.DelayFrom(i.at), time.Second)
 		res.CancelAt(i.at)
 		return e
@@ -224,7 +224,7 @@ func (r *Introductions) Reveal(ctx context.Context, id peering.ClusterID, nonce 
 		i.revealed = false // it can be opened again: nothing of it was kept
 		return err
 	}
-	i.nonce, i.commitment, i.info = [32]byte{}, peering.Hash{}, wire.ClusterInfo{}
+	i.nonce, i.commitment, i.info = [32]byte{}, peering.Hash{}, identity.ClusterInfo{}
 	return nil
 }
 
@@ -234,11 +234,11 @@ func (r *Introductions) open(id peering.ClusterID, nonce [32]byte, now time.Time
 	defer r.mu.Unlock()
 	i := r.pending[id]
 	if i == nil || i.revealed || now.Sub(i.at) >= RevealTimeout {
-		return nil, wire.Errorf(wire.ReasonIntroductionUnknown, "there is no introduction of your cluster to go on with: it lapsed, or this agent was restarted; introduce it again")
+		return nil, peering.Errorf(peering.ReasonIntroductionUnknown, "there is no introduction of your cluster to go on with: it lapsed, or this agent was restarted; introduce it again")
 	}
 	i.revealed = true
 	if peering.Commitment(id, nonce) != i.commitment {
-		return nil, wire.Errorf(wire.ReasonCommitmentMismatch, "the number is not the one that was committed to; introduce your cluster again")
+		return nil, peering.Errorf(peering.ReasonCommitmentMismatch, "the number is not the one that was committed to; introduce your cluster again")
 	}
 	return i, nil
 }

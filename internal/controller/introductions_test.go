@@ -20,7 +20,6 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/store"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -55,7 +54,7 @@ func trustClient(t testing.TB, objects ...client.Object) client.Client {
 // other is another cluster and what it says of itself.
 type other struct {
 	id   peering.ClusterID
-	info wire.ClusterInfo
+	info identity.ClusterInfo
 }
 
 func newOther(t testing.TB, name string) other {
@@ -64,7 +63,7 @@ func newOther(t testing.TB, name string) other {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return other{id: id.ID(), info: wire.NewClusterInfo(name, []string{"192.0.2.1:7443"}, id.TrustBundle())}
+	return other{id: id.ID(), info: identity.ClusterInfo{Name: name, Endpoints: []string{"192.0.2.1:7443"}, Bundle: id.TrustBundle()}}
 }
 
 func peersOf(t testing.TB, c client.Client) []v1alpha1.ForeignCluster {
@@ -148,14 +147,14 @@ func TestACommitmentIsOpenedOnceAndToNothingElse(t *testing.T) {
 		wait       time.Duration
 		by         other
 		reveal     [32]byte
-		first      wire.Reason
-		second     wire.Reason
+		first      peering.Reason
+		second     peering.Reason
 	}{
-		"to what was committed to, once":  {peering.Commitment(milan.id, nonce), 0, milan, nonce, "", wire.ReasonIntroductionUnknown},
-		"not to another number":           {peering.Commitment(milan.id, nonce), 0, milan, [32]byte{2}, wire.ReasonCommitmentMismatch, wire.ReasonIntroductionUnknown},
-		"not to another cluster's number": {peering.Commitment(mallory.id, nonce), 0, milan, nonce, wire.ReasonCommitmentMismatch, wire.ReasonIntroductionUnknown},
-		"not by another cluster":          {peering.Commitment(milan.id, nonce), 0, mallory, nonce, wire.ReasonIntroductionUnknown, wire.ReasonIntroductionUnknown},
-		"not much later":                  {peering.Commitment(milan.id, nonce), RevealTimeout, milan, nonce, wire.ReasonIntroductionUnknown, wire.ReasonIntroductionUnknown},
+		"to what was committed to, once":  {peering.Commitment(milan.id, nonce), 0, milan, nonce, "", peering.ReasonIntroductionUnknown},
+		"not to another number":           {peering.Commitment(milan.id, nonce), 0, milan, [32]byte{2}, peering.ReasonCommitmentMismatch, peering.ReasonIntroductionUnknown},
+		"not to another cluster's number": {peering.Commitment(mallory.id, nonce), 0, milan, nonce, peering.ReasonCommitmentMismatch, peering.ReasonIntroductionUnknown},
+		"not by another cluster":          {peering.Commitment(milan.id, nonce), 0, mallory, nonce, peering.ReasonIntroductionUnknown, peering.ReasonIntroductionUnknown},
+		"not much later":                  {peering.Commitment(milan.id, nonce), RevealTimeout, milan, nonce, peering.ReasonIntroductionUnknown, peering.ReasonIntroductionUnknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -167,8 +166,8 @@ func TestACommitmentIsOpenedOnceAndToNothingElse(t *testing.T) {
 				t.Errorf("%d peers are known before anything was revealed", n)
 			}
 			clock.pass(tc.wait)
-			for i, want := range []wire.Reason{tc.first, tc.second} {
-				if err := r.Reveal(t.Context(), tc.by.id, tc.reveal); wire.ReasonOf(err) != want {
+			for i, want := range []peering.Reason{tc.first, tc.second} {
+				if err := r.Reveal(t.Context(), tc.by.id, tc.reveal); peering.ReasonOf(err) != want {
 					t.Errorf("try %d: %v, want %q", i+1, err, want)
 				}
 			}
@@ -198,7 +197,7 @@ func TestOfAHundredRevealsAtOnceOneOpens(t *testing.T) {
 		switch err := <-results; {
 		case err == nil:
 			opened++
-		case wire.ReasonOf(err) != wire.ReasonIntroductionUnknown:
+		case peering.ReasonOf(err) != peering.ReasonIntroductionUnknown:
 			t.Errorf("another got %v", err)
 		}
 	}
@@ -213,7 +212,7 @@ func TestWhoWasDeniedCannotIntroduceItself(t *testing.T) {
 	fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "m"}}
 	fc.Spec = v1alpha1.ForeignClusterSpec{ClusterID: string(milan.id), Decision: v1alpha1.DecisionDenied}
 	r, _ := newIntroductions(t, fc)
-	if _, err := r.introduce(t, milan, "x"); wire.ReasonOf(err) != wire.ReasonTrustDenied {
+	if _, err := r.introduce(t, milan, "x"); peering.ReasonOf(err) != peering.ReasonTrustDenied {
 		t.Errorf("introducing it: %v", err)
 	}
 	// Denied between the two messages.
@@ -230,7 +229,7 @@ func TestWhoWasDeniedCannotIntroduceItself(t *testing.T) {
 	if err := r.Client.Update(t.Context(), fc); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Reveal(t.Context(), milan.id, nonce); wire.ReasonOf(err) != wire.ReasonTrustDenied {
+	if err := r.Reveal(t.Context(), milan.id, nonce); peering.ReasonOf(err) != peering.ReasonTrustDenied {
 		t.Errorf("revealing: %v", err)
 	}
 	if fc := peerCalled(t, r.Client, "m"); fc.Status.Introduction != nil || fc.Spec.TrustBundle != "" {
@@ -271,7 +270,7 @@ func TestAFloodOfIntroductionsTakesItsPlacesAndNoMore(t *testing.T) {
 	flood := func(address string, n int) (in int, last error) {
 		for range n {
 			if _, err := r.introduce(t, newOther(t, "flood"), address); err != nil {
-				if e := wire.FromStatus(err); e.Reason != wire.ReasonIntroductionsPending || e.RetryAfter == 0 {
+				if e := peering.AsError(err); e.Reason != peering.ReasonIntroductionsPending || e.RetryAfter == 0 {
 					t.Fatalf("got %v", err)
 				}
 				last = err
@@ -294,7 +293,7 @@ func TestAFloodOfIntroductionsTakesItsPlacesAndNoMore(t *testing.T) {
 	if n := len(peersOf(t, r.Client)) - 1; n != MaxIntroductions {
 		t.Errorf("%d wait, want %d", n, MaxIntroductions)
 	}
-	if _, err := r.introduce(t, newOther(t, "late"), "c"); wire.ReasonOf(err) != wire.ReasonIntroductionsPending {
+	if _, err := r.introduce(t, newOther(t, "late"), "c"); peering.ReasonOf(err) != peering.ReasonIntroductionsPending {
 		t.Errorf("one more: %v", err)
 	}
 	clock.pass(time.Minute)
@@ -338,7 +337,7 @@ func TestWhatIsNotRevealedTakesNoPlaceForLong(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := r.introduce(t, newOther(t, "honest"), "x"); wire.ReasonOf(err) != wire.ReasonIntroductionsPending {
+	if _, err := r.introduce(t, newOther(t, "honest"), "x"); peering.ReasonOf(err) != peering.ReasonIntroductionsPending {
 		t.Errorf("while all places are taken: %v", err)
 	}
 	clock.pass(RevealTimeout)
@@ -361,7 +360,7 @@ func TestOneClusterCannotIntroduceItselfAllTheTime(t *testing.T) {
 			in++
 			continue
 		}
-		if e := wire.FromStatus(err); e.Reason != wire.ReasonIntroductionsPending || e.RetryAfter <= 0 || e.RetryAfter > IntroductionPause {
+		if e := peering.AsError(err); e.Reason != peering.ReasonIntroductionsPending || e.RetryAfter <= 0 || e.RetryAfter > IntroductionPause {
 			t.Fatalf("got %v, retry after %s", err, e.RetryAfter)
 		}
 	}

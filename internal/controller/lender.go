@@ -22,7 +22,6 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/store"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -82,7 +81,7 @@ type Lender struct {
 	// wordsMu guards what each peer is told of whether there is anything for it.
 	// wordless wakes Run when somebody asked for a peer of which that is not known.
 	wordsMu  sync.Mutex
-	words    map[peering.ClusterID]wire.Lending
+	words    map[peering.ClusterID]peering.Lending
 	wordless wakeup
 }
 
@@ -93,7 +92,7 @@ type offerKey struct {
 
 // offer is an advertisement that stands.
 type offer struct {
-	ad  wire.Advertisement
+	ad  peering.Advertisement
 	ask peering.Ask
 	// signing says that it is being made a contract, during which it does not
 	// lapse.
@@ -107,25 +106,25 @@ type recentContract struct {
 
 // Advertise answers a request by this cluster's policy and what is free. The
 // same request gets the same answer while that is valid.
-func (l *Lender) Advertise(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (wire.Advertisement, error) {
+func (l *Lender) Advertise(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, error) {
 	ad, pending, err := l.advertise(ctx, peer, ask)
 	if pending != nil {
 		if err := l.record(ctx, peer, ask.RequestID, *pending); err != nil {
-			return wire.Advertisement{}, err
+			return peering.Advertisement{}, err
 		}
 	}
 	return ad, err
 }
 
-func (l *Lender) advertise(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (wire.Advertisement, *v1alpha1.PendingRequest, error) {
+func (l *Lender) advertise(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, *v1alpha1.PendingRequest, error) {
 	if err := l.meet(ctx, peer); err != nil {
-		return wire.Advertisement{}, nil, err
+		return peering.Advertisement{}, nil, err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	m, err := l.marketFor(ctx, peer)
 	if err != nil {
-		return wire.Advertisement{}, nil, err
+		return peering.Advertisement{}, nil, err
 	}
 	key := offerKey{peer, ask.RequestID}
 	if o, ok := l.offers[key]; ok {
@@ -137,7 +136,7 @@ func (l *Lender) advertise(ctx context.Context, peer peering.ClusterID, ask peer
 		delete(l.offers, key)
 		l.touch()
 		if m, err = l.marketFor(ctx, peer); err != nil {
-			return wire.Advertisement{}, nil, err
+			return peering.Advertisement{}, nil, err
 		}
 	}
 	if ask.ContractID == "" {
@@ -146,15 +145,15 @@ func (l *Lender) advertise(ctx context.Context, peer peering.ClusterID, ask peer
 			return ad, nil, err
 		}
 		if n := l.view.contractsWith(peer); n >= MaxContractsPerPeer {
-			return wire.Advertisement{}, nil, wire.Errorf(wire.ReasonCapacityExhausted, "this peer holds %d contracts here, and that is the most", n)
+			return peering.Advertisement{}, nil, peering.Errorf(peering.ReasonCapacityExhausted, "this peer holds %d contracts here, and that is the most", n)
 		}
 	}
 	a, err := l.answer(m, peer, ask)
 	if err != nil {
-		return wire.Advertisement{}, a.pending, err
+		return peering.Advertisement{}, a.pending, err
 	}
 	if l.held(peer) >= MaxOffersPerPeer || len(l.offers) >= MaxOffers {
-		return wire.Advertisement{}, nil, wire.Errorf(wire.ReasonCapacityExhausted, "too many offers stand unsigned; sign or let them lapse, which takes %s", OfferValidity)
+		return peering.Advertisement{}, nil, peering.Errorf(peering.ReasonCapacityExhausted, "too many offers stand unsigned; sign or let them lapse, which takes %s", OfferValidity)
 	}
 	if a.ad.ContractID == "" {
 		a.ad.ContractID = newContractID()
@@ -168,24 +167,24 @@ func (l *Lender) advertise(ctx context.Context, peer peering.ClusterID, ask peer
 }
 
 // Preview says what Advertise would answer, and holds nothing back.
-func (l *Lender) Preview(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (wire.Advertisement, error) {
+func (l *Lender) Preview(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, error) {
 	if err := l.meet(ctx, peer); err != nil {
-		return wire.Advertisement{}, err
+		return peering.Advertisement{}, err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	m, err := l.marketFor(ctx, peer)
 	if err != nil {
-		return wire.Advertisement{}, err
+		return peering.Advertisement{}, err
 	}
 	a, err := l.answer(m, peer, ask)
-	if grant, ok := errors.AsType[*peering.GrantError](err); ok {
+	if grant, ok := errors.AsType[*peering.Error](err); ok {
 		if ad := l.onceApproved(m, peer, ask, grant); ad != nil {
 			return *ad, nil
 		}
 	}
 	if err != nil {
-		return wire.Advertisement{}, err
+		return peering.Advertisement{}, err
 	}
 	a.ad.ContractID = ""
 	return a.ad, nil
@@ -193,7 +192,7 @@ func (l *Lender) Preview(ctx context.Context, peer peering.ClusterID, ask peerin
 
 // answer is what an ask comes to.
 type answer struct {
-	ad wire.Advertisement
+	ad peering.Advertisement
 	// policy is the PeeringPolicy that decided; empty if none selects the peer.
 	policy string
 	// pending is the request that an administrator has to approve; nil if none has
@@ -218,7 +217,7 @@ func (l *Lender) answerIf(m *market, peer peering.ClusterID, ask peering.Ask, ap
 		ask.Resources = ask.Resources.KeepUnnamed(old.terms.Resources)
 	}
 	now := l.Now().UTC()
-	a := answer{ad: wire.Advertisement{
+	a := answer{ad: peering.Advertisement{
 		RequestID: ask.RequestID, Revision: 1, ValidUntil: now.Truncate(time.Second).Add(OfferValidity),
 	}}
 	fc, lending, err := m.policyOf(peer)
@@ -252,7 +251,7 @@ func (l *Lender) answerIf(m *market, peer peering.ClusterID, ask peering.Ask, ap
 	if err != nil {
 		// Giving back is always possible, if need be on the terms that hold.
 		less, ok := lessened(old.terms, ask, now)
-		if !ok || refusedFor(err, peering.GrantInvalid) || refusedFor(err, peering.GrantPrice) {
+		if !ok || peering.ReasonOf(err) == peering.ReasonRequestInvalid || peering.ReasonOf(err) == peering.ReasonPriceAboveCeiling {
 			return a.unlessPending(err), err
 		}
 		a.ad.Grant, a.ad.NotAfter = less, old.terms.NotAfter
@@ -266,15 +265,10 @@ func (l *Lender) answerIf(m *market, peer peering.ClusterID, ask peering.Ask, ap
 // unlessPending returns the answer without what waits for approval, if that is
 // not what the request waits for.
 func (a answer) unlessPending(err error) answer {
-	if !refusedFor(err, peering.GrantPending) {
+	if peering.ReasonOf(err) != peering.ReasonPolicyPending {
 		a.pending = nil
 	}
 	return a
-}
-
-func refusedFor(err error, why peering.GrantReason) bool {
-	var grant *peering.GrantError
-	return errors.As(err, &grant) && grant.Reason == why
 }
 
 // revision is a contract that is to be revised.
@@ -289,7 +283,7 @@ type revision struct {
 func (l *Lender) revising(peer peering.ClusterID, ask peering.Ask) (*revision, error) {
 	c := l.view.contracts[ask.ContractID]
 	if c == nil || c.Spec.PeerID != string(peer) || c.Spec.Role != v1alpha1.ContractProvider {
-		return nil, wire.Errorf(wire.ReasonContractUnknown, "this cluster does not lend to the caller by contract %s", ask.ContractID)
+		return nil, peering.Errorf(peering.ReasonContractUnknown, "this cluster does not lend to the caller by contract %s", ask.ContractID)
 	}
 	contract, terms, err := store.ReadContract(c, l.Identity().ID())
 	if err != nil {
@@ -299,25 +293,25 @@ func (l *Lender) revising(peer peering.ClusterID, ask peering.Ask) (*revision, e
 		return nil, err
 	}
 	if over(c, contract) || terms.NotAfter.Sub(l.Now()) < time.Second {
-		return nil, wire.Errorf(wire.ReasonContractClosed, "contract %s is over or ends: ask for another", ask.ContractID)
+		return nil, peering.Errorf(peering.ReasonContractClosed, "contract %s is over or ends: ask for another", ask.ContractID)
 	}
 	if terms.RequestID != ask.RequestID {
-		return nil, wire.Errorf(wire.ReasonRequestInvalid, "contract %s is of request %s, not %s", ask.ContractID, terms.RequestID, ask.RequestID)
+		return nil, peering.Errorf(peering.ReasonRequestInvalid, "contract %s is of request %s, not %s", ask.ContractID, terms.RequestID, ask.RequestID)
 	}
 	if terms.Revision >= peering.MaxRevision {
-		return nil, wire.Errorf(wire.ReasonContractClosed, "contract %s has as many revisions as there can be", ask.ContractID)
+		return nil, peering.Errorf(peering.ReasonContractClosed, "contract %s has as many revisions as there can be", ask.ContractID)
 	}
 	return &revision{contract, terms, store.StorageClasses(c)}, nil
 }
 
 // readvertise repeats the offer of a contract that is in force: its consumer
 // lost the answer. Signing it returns the contract as it is.
-func (l *Lender) readvertise(c *v1alpha1.Contract) (wire.Advertisement, error) {
+func (l *Lender) readvertise(c *v1alpha1.Contract) (peering.Advertisement, error) {
 	_, terms, err := store.ReadContract(c, l.Identity().ID())
 	if err != nil {
-		return wire.Advertisement{}, err
+		return peering.Advertisement{}, err
 	}
-	return wire.Advertisement{
+	return peering.Advertisement{
 		ContractID: terms.ContractID, RequestID: terms.RequestID, Revision: terms.Revision, PreviousHash: terms.Previous,
 		Grant: grantOf(terms), ValidUntil: l.Now().UTC().Truncate(time.Second).Add(OfferValidity),
 	}, nil
@@ -356,11 +350,11 @@ func (l *Lender) held(peer peering.ClusterID) int {
 func (l *Lender) Sign(ctx context.Context, peer peering.ClusterID, envelope peering.Envelope) (peering.Envelope, error) {
 	terms, err := envelope.VerifyConsumer()
 	if err != nil {
-		return peering.Envelope{}, &wire.Error{Reason: wire.ReasonSignatureInvalid, Message: err.Error(), Err: err}
+		return peering.Envelope{}, &peering.Error{Reason: peering.ReasonSignatureInvalid, Message: err.Error(), Err: err}
 	}
 	self := l.Identity()
 	if terms.Consumer.ID != peer || terms.Provider.ID != self.ID() {
-		return peering.Envelope{}, wire.Errorf(wire.ReasonSignatureInvalid, "the contract is between %s and %s, and the caller is %s", terms.Consumer.ID, terms.Provider.ID, peer)
+		return peering.Envelope{}, peering.Errorf(peering.ReasonSignatureInvalid, "the contract is between %s and %s, and the caller is %s", terms.Consumer.ID, terms.Provider.ID, peer)
 	}
 	release, err := l.claim(ctx, terms.ContractID)
 	if err != nil {
@@ -436,7 +430,7 @@ func (l *Lender) countersign(ctx context.Context, self *identity.Identity, envel
 		return peering.Envelope{}, lapsed
 	}
 	if why := mismatch(o, terms, self, l.Now()); why != "" {
-		return peering.Envelope{}, wire.Errorf(wire.ReasonContractMismatch, "the contract is not what was advertised: %s", why)
+		return peering.Envelope{}, peering.Errorf(peering.ReasonContractMismatch, "the contract is not what was advertised: %s", why)
 	}
 	fc, err := l.trusted(ctx, peer, terms.Consumer)
 	if err != nil {
@@ -464,8 +458,8 @@ func (l *Lender) countersign(ctx context.Context, self *identity.Identity, envel
 		}
 	}
 	if wait, over := later(err); over {
-		return peering.Envelope{}, &wire.Error{
-			Reason: wire.ReasonRateLimited, RetryAfter: wait,
+		return peering.Envelope{}, &peering.Error{
+			Reason: peering.ReasonRateLimited, RetryAfter: wait,
 			Message: "this cluster had too many contracts and revisions written here: sign it again later", Err: err,
 		}
 	}
@@ -493,7 +487,7 @@ func (l *Lender) standing(terms peering.Terms) (o *offer, done func(), err error
 	l.lapse()
 	o = l.offers[offerKey{terms.Consumer.ID, terms.RequestID}]
 	if o == nil || o.ad.ContractID != terms.ContractID || o.ad.Revision != terms.Revision {
-		return nil, nil, wire.Errorf(wire.ReasonAdvertisementExpired,
+		return nil, nil, peering.Errorf(peering.ReasonAdvertisementExpired,
 			"no advertisement of revision %d of contract %s stands: it lapsed, or this agent was restarted; ask again", terms.Revision, terms.ContractID)
 	}
 	o.signing = true
@@ -529,7 +523,7 @@ func (l *Lender) trusted(ctx context.Context, peer peering.ClusterID, consumer p
 		return nil, err
 	}
 	if fc == nil {
-		return nil, wire.Errorf(wire.ReasonPeerNotTrusted, "this cluster no longer knows cluster %s", peer)
+		return nil, peering.Errorf(peering.ReasonPeerNotTrusted, "this cluster no longer knows cluster %s", peer)
 	}
 	return fc, signedByKnown(fc, consumer)
 }
@@ -538,7 +532,7 @@ func (l *Lender) trusted(ctx context.Context, peer peering.ClusterID, consumer p
 // nil is that it is.
 func signedByKnown(fc *v1alpha1.ForeignCluster, consumer peering.Party) error {
 	if !fc.DeletionTimestamp.IsZero() {
-		return wire.Errorf(wire.ReasonPeerNotTrusted, "this cluster no longer knows cluster %s", fc.Spec.ClusterID)
+		return peering.Errorf(peering.ReasonPeerNotTrusted, "this cluster no longer knows cluster %s", fc.Spec.ClusterID)
 	}
 	bundle, err := identity.ReadBundlePEM(peering.ClusterID(fc.Spec.ClusterID), []byte(fc.Spec.TrustBundle))
 	if err != nil {
@@ -546,7 +540,7 @@ func signedByKnown(fc *v1alpha1.ForeignCluster, consumer peering.Party) error {
 	}
 	known := bundle.Succession
 	if len(consumer.Succession) < len(known) || !slices.EqualFunc(known, consumer.Succession[:len(known)], slices.Equal) {
-		return wire.Errorf(wire.ReasonSignatureInvalid, "the consumer signed with a key that it has rolled over")
+		return peering.Errorf(peering.ReasonSignatureInvalid, "the consumer signed with a key that it has rolled over")
 	}
 	return nil
 }
@@ -556,14 +550,14 @@ func signedByKnown(fc *v1alpha1.ForeignCluster, consumer peering.Party) error {
 // next revision.
 func (l *Lender) signedBefore(c *v1alpha1.Contract, terms peering.Terms) (peering.Contract, *peering.Envelope, error) {
 	if c.Spec.PeerID != string(terms.Consumer.ID) || c.Spec.Role != v1alpha1.ContractProvider || c.Spec.RequestID != terms.RequestID {
-		return peering.Contract{}, nil, wire.Errorf(wire.ReasonContractMismatch, "contract %s is not the caller's, or of another request", c.Name)
+		return peering.Contract{}, nil, peering.Errorf(peering.ReasonContractMismatch, "contract %s is not the caller's, or of another request", c.Name)
 	}
 	contract, _, err := store.ReadContract(c, l.Identity().ID())
 	if err != nil {
 		return peering.Contract{}, nil, err
 	}
 	if over(c, contract) {
-		return peering.Contract{}, nil, wire.Errorf(wire.ReasonContractClosed, "contract %s is over: ask for another", c.Name)
+		return peering.Contract{}, nil, peering.Errorf(peering.ReasonContractClosed, "contract %s is over: ask for another", c.Name)
 	}
 	switch {
 	case terms.Revision == contract.Revision:
@@ -572,9 +566,9 @@ func (l *Lender) signedBefore(c *v1alpha1.Contract, terms peering.Terms) (peerin
 		signed, err := peering.ParseEnvelope([]byte(c.Spec.Envelope))
 		return peering.Contract{}, &signed, err
 	case terms.Revision != contract.Revision+1:
-		return peering.Contract{}, nil, wire.Errorf(wire.ReasonRevisionStale, "contract %s is at revision %d, and revision %d does not follow it", c.Name, contract.Revision, terms.Revision)
+		return peering.Contract{}, nil, peering.Errorf(peering.ReasonRevisionStale, "contract %s is at revision %d, and revision %d does not follow it", c.Name, contract.Revision, terms.Revision)
 	case terms.Previous != contract.Hash:
-		return peering.Contract{}, nil, wire.Errorf(wire.ReasonContractMismatch, "revision %d does not follow the revision %d that this cluster holds: its previous hash is another", terms.Revision, contract.Revision)
+		return peering.Contract{}, nil, peering.Errorf(peering.ReasonContractMismatch, "revision %d does not follow the revision %d that this cluster holds: its previous hash is another", terms.Revision, contract.Revision)
 	}
 	return contract, nil, nil
 }
@@ -630,7 +624,7 @@ func (l *Lender) contract(ctx context.Context, peer peering.ClusterID, id string
 		return nil, fmt.Errorf("read contract %s: %w", id, err)
 	}
 	if err != nil || c.Spec.PeerID != string(peer) {
-		return nil, wire.Errorf(wire.ReasonContractUnknown, "there is no contract %s with this cluster", id)
+		return nil, peering.Errorf(peering.ReasonContractUnknown, "there is no contract %s with this cluster", id)
 	}
 	return &c, nil
 }
@@ -665,7 +659,7 @@ func (l *Lender) Contract(ctx context.Context, peer peering.ClusterID, id string
 		return peering.Envelope{}, err
 	}
 	if settled(c) {
-		return peering.Envelope{}, wire.Errorf(wire.ReasonContractClosed, "contract %s is over", id)
+		return peering.Envelope{}, peering.Errorf(peering.ReasonContractClosed, "contract %s is over", id)
 	}
 	return peering.ParseEnvelope([]byte(c.Spec.Envelope))
 }
@@ -678,7 +672,7 @@ func (l *Lender) Statements(ctx context.Context, peer peering.ClusterID, id stri
 		return nil, err
 	}
 	if c.Spec.Role != v1alpha1.ContractProvider {
-		return nil, wire.Errorf(wire.ReasonContractUnknown, "this cluster does not lend by contract %s", id)
+		return nil, peering.Errorf(peering.ReasonContractUnknown, "this cluster does not lend by contract %s", id)
 	}
 	var out []peering.Envelope
 	for _, s := range c.Status.Statements {
@@ -706,7 +700,7 @@ func (l *Lender) Terminate(ctx context.Context, peer peering.ClusterID, id, _ st
 	before := c.DeepCopy()
 	err := peerEnds(ctx, l.Client, l.Budget, &c, l.Identity().ID(), drainUntil, l.Now())
 	if later, ok := errors.AsType[*LaterError](err); ok {
-		return &wire.Error{Reason: wire.ReasonRateLimited, Message: "the end of the contract was changed too often", RetryAfter: later.After}
+		return &peering.Error{Reason: peering.ReasonRateLimited, Message: "the end of the contract was changed too often", RetryAfter: later.After}
 	}
 	if err != nil {
 		return err

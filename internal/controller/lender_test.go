@@ -27,7 +27,6 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/store"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -82,7 +81,7 @@ func newLent(t testing.TB, peers int, objects ...client.Object) *lentTest {
 		l.peers = append(l.peers, id)
 		objects = append(objects, &v1alpha1.ForeignCluster{
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("peer-%d", i), Labels: map[string]string{"tier": "gold", v1alpha1.LabelPeer: string(id.ID())}},
-			Spec:       v1alpha1.ForeignClusterSpec{ClusterID: string(id.ID()), TrustBundle: string(id.TrustBundle().PEM())},
+			Spec:       v1alpha1.ForeignClusterSpec{ClusterID: string(id.ID()), TrustBundle: id.TrustBundle().PEM()},
 			Status: v1alpha1.ForeignClusterStatus{
 				Found: v1alpha1.FoundToken, Session: &v1alpha1.PeerSession{ClockSkew: &metav1.Duration{}},
 			},
@@ -142,7 +141,7 @@ func (l *lentTest) ask(request string, pairs ...string) peering.Ask {
 }
 
 // terms returns what a peer builds from an advertisement.
-func (l *lentTest) terms(peer int, ad wire.Advertisement) peering.Terms {
+func (l *lentTest) terms(peer int, ad peering.Advertisement) peering.Terms {
 	begin := l.now().UTC().Truncate(time.Second).Add(-time.Minute)
 	g := ad.Grant
 	end := begin.Add(g.Duration)
@@ -221,24 +220,9 @@ func (l *lentTest) stored(id string) *v1alpha1.Contract {
 	return &c
 }
 
-// reasonOf returns the reason that a peer would be told.
-func reasonOf(err error) wire.Reason {
-	var grant *peering.GrantError
-	var rejected *peering.RejectedError
-	switch {
-	case err == nil:
-		return ""
-	case errors.As(err, &grant):
-		return wire.Reason(grant.Reason)
-	case errors.As(err, &rejected):
-		return wire.Reason("REJECTED " + string(rejected.Why))
-	}
-	return wire.ReasonOf(err)
-}
-
-func wants(t testing.TB, err error, reason wire.Reason, says string) {
+func wants(t testing.TB, err error, reason peering.Reason, says string) {
 	t.Helper()
-	if got := reasonOf(err); got != reason || (err != nil && !strings.Contains(err.Error(), says)) {
+	if got := peering.ReasonOf(err); got != reason || (err != nil && !strings.Contains(err.Error(), says)) {
 		t.Fatalf("got %s: %v; want %s saying %q", got, err, reason, says)
 	}
 }
@@ -256,7 +240,7 @@ func TestAnOfferIsHeldBackUntilItIsSignedOrLapses(t *testing.T) {
 		t.Errorf("the same request got %s, then %s, %v", first.ContractID, again.ContractID, err)
 	}
 	_, err = l.Advertise(ctx, l.peers[1].ID(), l.ask("b", "cpu=2"))
-	wants(t, err, wire.ReasonCapacityExhausted, "1 ")
+	wants(t, err, peering.ReasonCapacityExhausted, "1 ")
 	if p, err := l.Preview(ctx, l.peers[1].ID(), l.ask("b", "cpu=1")); err != nil || p.ContractID != "" || p.Revision != 1 {
 		t.Errorf("previewed %+v, %v", p, err)
 	}
@@ -268,7 +252,7 @@ func TestAnOfferIsHeldBackUntilItIsSignedOrLapses(t *testing.T) {
 		t.Errorf("what lapsed is held back still: %v", err)
 	}
 	_, err = l.Sign(ctx, l.peers[0].ID(), l.envelope(0, l.terms(0, first)))
-	wants(t, err, wire.ReasonAdvertisementExpired, "lapsed")
+	wants(t, err, peering.ReasonAdvertisementExpired, "lapsed")
 }
 
 func TestAnotherAskByTheSameNameTakesTheOffersPlace(t *testing.T) {
@@ -283,7 +267,7 @@ func TestAnotherAskByTheSameNameTakesTheOffersPlace(t *testing.T) {
 		t.Fatalf("got %+v, %v", second, err)
 	}
 	_, err = l.Sign(t.Context(), l.peers[0].ID(), l.envelope(0, l.terms(0, first)))
-	wants(t, err, wire.ReasonAdvertisementExpired, "")
+	wants(t, err, peering.ReasonAdvertisementExpired, "")
 }
 
 func TestOffersOfAPeerAreBounded(t *testing.T) {
@@ -295,7 +279,7 @@ func TestOffersOfAPeerAreBounded(t *testing.T) {
 		}
 	}
 	_, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("more", "cpu=1"))
-	wants(t, err, wire.ReasonCapacityExhausted, "too many offers")
+	wants(t, err, peering.ReasonCapacityExhausted, "too many offers")
 }
 
 func TestContractsOfAPeerAreBounded(t *testing.T) {
@@ -315,7 +299,7 @@ func TestContractsOfAPeerAreBounded(t *testing.T) {
 		}
 	}
 	_, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("more", "cpu=1"))
-	wants(t, err, wire.ReasonCapacityExhausted, "that is the most")
+	wants(t, err, peering.ReasonCapacityExhausted, "that is the most")
 	if _, err := l.Advertise(t.Context(), l.peers[1].ID(), l.ask("more", "cpu=1")); err != nil {
 		t.Errorf("it bounds another peer too: %v", err)
 	}
@@ -412,7 +396,7 @@ func TestManyAtOnceNeverGetMoreThanTheCeiling(t *testing.T) {
 			}
 			for range 100 {
 				if err := <-errs; err != nil {
-					if r := reasonOf(err); r != wire.ReasonCapacityExhausted && r != wire.ReasonPolicyRefused {
+					if r := peering.ReasonOf(err); r != peering.ReasonCapacityExhausted && r != peering.ReasonPolicyRefused {
 						t.Errorf("a loser got %v", err)
 					}
 				}
@@ -453,8 +437,8 @@ func TestManyThatGrowAtOnceNeverGetMoreThanThereIs(t *testing.T) {
 	}
 	for range 100 {
 		err := <-errs
-		switch r := reasonOf(err); r {
-		case "", wire.ReasonCapacityExhausted, wire.ReasonAdvertisementExpired, wire.ReasonContractMismatch, wire.ReasonRevisionStale:
+		switch r := peering.ReasonOf(err); r {
+		case "", peering.ReasonCapacityExhausted, peering.ReasonAdvertisementExpired, peering.ReasonContractMismatch, peering.ReasonRevisionStale:
 		default:
 			t.Errorf("one got %v", err)
 		}
@@ -479,7 +463,7 @@ func TestCordoningTakesEffectAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("a", "cpu=5"))
-	wants(t, err, wire.ReasonCapacityExhausted, "left now")
+	wants(t, err, peering.ReasonCapacityExhausted, "left now")
 }
 
 // A contract that gave back less than its pods use leaves to others what is
@@ -499,7 +483,7 @@ func TestWhatRunsOnCountsUntilItEnds(t *testing.T) {
 	less.ContractID = held.ContractID
 	l.mustContract(0, less)
 	_, err := l.Advertise(t.Context(), l.peers[1].ID(), l.ask("b", "cpu=2"))
-	wants(t, err, wire.ReasonCapacityExhausted, "1 ")
+	wants(t, err, peering.ReasonCapacityExhausted, "1 ")
 	for i := range 2 {
 		if err := l.Client.Delete(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint("p", i)}}); err != nil {
 			t.Fatal(err)
@@ -542,21 +526,21 @@ func TestTheTermsOfAPolicyAreAdvertised(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		edit   func(*peering.Ask)
-		reason wire.Reason
+		reason peering.Reason
 		says   string
 	}{
-		"a price above the ceiling":           {func(a *peering.Ask) { a.PriceCeiling = euros(t, "0.02") }, wire.ReasonPriceAboveCeiling, "EUR 0.025"},
-		"a runtime class that is not lent":    {func(a *peering.Ask) { a.RuntimeClasses = []string{"kata"} }, wire.ReasonPolicyRefused, "kata"},
-		"one that is lent and not there":      {func(a *peering.Ask) { a.RuntimeClasses = []string{"missing"} }, wire.ReasonPolicyRefused, "has no runtime class missing"},
-		"a storage class that is not lent":    {func(a *peering.Ask) { a.StorageClasses = []string{"slow"} }, wire.ReasonPolicyRefused, "slow"},
-		"nodes by a label that is not for it": {func(a *peering.Ask) { a.NodeSelector = map[string]string{"tenant": "bank"} }, wire.ReasonPolicyRefused, "by the label tenant"},
-		"an architecture that is not here":    {func(a *peering.Ask) { a.NodeSelector = map[string]string{corev1.LabelArchStable: "riscv64"} }, wire.ReasonCapacityExhausted, "no node of the provider"},
+		"a price above the ceiling":           {func(a *peering.Ask) { a.PriceCeiling = euros(t, "0.02") }, peering.ReasonPriceAboveCeiling, "EUR 0.025"},
+		"a runtime class that is not lent":    {func(a *peering.Ask) { a.RuntimeClasses = []string{"kata"} }, peering.ReasonPolicyRefused, "kata"},
+		"one that is lent and not there":      {func(a *peering.Ask) { a.RuntimeClasses = []string{"missing"} }, peering.ReasonPolicyRefused, "has no runtime class missing"},
+		"a storage class that is not lent":    {func(a *peering.Ask) { a.StorageClasses = []string{"slow"} }, peering.ReasonPolicyRefused, "slow"},
+		"nodes by a label that is not for it": {func(a *peering.Ask) { a.NodeSelector = map[string]string{"tenant": "bank"} }, peering.ReasonPolicyRefused, "by the label tenant"},
+		"an architecture that is not here":    {func(a *peering.Ask) { a.NodeSelector = map[string]string{corev1.LabelArchStable: "riscv64"} }, peering.ReasonCapacityExhausted, "no node of the provider"},
 	} {
 		ask := l.ask("b"+name[:1], "cpu=1")
 		tc.edit(&ask)
 		ask.RequestID = "x"
 		_, err := l.Advertise(t.Context(), l.peers[0].ID(), ask)
-		if got := reasonOf(err); got != tc.reason || !strings.Contains(fmt.Sprint(err), tc.says) {
+		if got := peering.ReasonOf(err); got != tc.reason || !strings.Contains(fmt.Sprint(err), tc.says) {
 			t.Errorf("%s: got %v, want %s saying %q", name, err, tc.reason, tc.says)
 		}
 	}
@@ -576,11 +560,11 @@ func TestThePolicyThatSelectsDecides(t *testing.T) {
 	never := func(s *v1alpha1.PeeringPolicySpec) { s.Accept = v1alpha1.AcceptNever }
 	for name, tc := range map[string]struct {
 		policies func(id string) []client.Object
-		want     wire.Reason
+		want     peering.Reason
 	}{
-		"none":                 {func(string) []client.Object { return nil }, wire.ReasonPolicyRefused},
+		"none":                 {func(string) []client.Object { return nil }, peering.ReasonPolicyRefused},
 		"one that selects all": {func(string) []client.Object { return []client.Object{policyNamed("a")} }, ""},
-		"the first by name":    {func(string) []client.Object { return []client.Object{policyNamed("b"), policyNamed("a", never)} }, wire.ReasonPolicyRefused},
+		"the first by name":    {func(string) []client.Object { return []client.Object{policyNamed("b"), policyNamed("a", never)} }, peering.ReasonPolicyRefused},
 		"the second, if the first is of others": {func(string) []client.Object {
 			return []client.Object{policyNamed("a", never, func(s *v1alpha1.PeeringPolicySpec) { s.Names = []string{"peer-9"} }), policyNamed("b")}
 		}, ""},
@@ -593,18 +577,18 @@ func TestThePolicyThatSelectsDecides(t *testing.T) {
 			return []client.Object{policyNamed("a", func(s *v1alpha1.PeeringPolicySpec) {
 				s.ClusterSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"tier": "tin"}}
 			})}
-		}, wire.ReasonPolicyRefused},
+		}, peering.ReasonPolicyRefused},
 		"not by a selector that makes no sense": {func(string) []client.Object {
 			return []client.Object{policyNamed("a", func(s *v1alpha1.PeeringPolicySpec) {
 				s.ClusterSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "x", Operator: "Like"}}}
 			})}
-		}, wire.ReasonPolicyRefused},
+		}, peering.ReasonPolicyRefused},
 		"by ID": {func(id string) []client.Object {
 			return []client.Object{policyNamed("a", func(s *v1alpha1.PeeringPolicySpec) { s.ClusterIDs = []string{id} })}
 		}, ""},
 		"not by another": {func(string) []client.Object {
 			return []client.Object{policyNamed("a", func(s *v1alpha1.PeeringPolicySpec) { s.ClusterIDs = []string{"x"} })}
-		}, wire.ReasonPolicyRefused},
+		}, peering.ReasonPolicyRefused},
 		"by a name that an administrator gave": {func(string) []client.Object {
 			return []client.Object{policyNamed("a", func(s *v1alpha1.PeeringPolicySpec) { s.Names = []string{"peer-0"} })}
 		}, ""},
@@ -613,15 +597,15 @@ func TestThePolicyThatSelectsDecides(t *testing.T) {
 		}, ""},
 		"not otherwise": {func(string) []client.Object {
 			return []client.Object{policyNamed("a", func(s *v1alpha1.PeeringPolicySpec) { s.Found = []v1alpha1.Found{v1alpha1.FoundIntroduction} })}
-		}, wire.ReasonPolicyRefused},
+		}, peering.ReasonPolicyRefused},
 		"all that is said": {func(id string) []client.Object {
 			return []client.Object{policyNamed("a", func(s *v1alpha1.PeeringPolicySpec) { s.ClusterIDs, s.Names = []string{id}, []string{"peer-9"} })}
-		}, wire.ReasonPolicyRefused},
+		}, peering.ReasonPolicyRefused},
 		"one whose prices make no sense": {func(string) []client.Object {
 			return []client.Object{policyNamed("a", func(s *v1alpha1.PeeringPolicySpec) {
 				s.Price = &v1alpha1.PriceList{Currency: "EUR", PerHour: map[string]v1alpha1.Decimal{"cpu": "a lot"}}
 			})}
-		}, wire.ReasonPolicyRefused},
+		}, peering.ReasonPolicyRefused},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -660,7 +644,7 @@ func TestANameThatAClusterGaveItselfSelectsNoPolicy(t *testing.T) {
 		fc.Labels = map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager, "tier": "gold"}
 	})
 	_, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("r", "cpu=1"))
-	wants(t, err, wire.ReasonPolicyRefused, "no PeeringPolicy")
+	wants(t, err, peering.ReasonPolicyRefused, "no PeeringPolicy")
 	if got, err := l.Test(t.Context(), l.peers[0].ID(), l.ask("r", "cpu=1")); err != nil || !strings.Contains(got.Message, "annotate foreigncluster peer-0") {
 		t.Errorf("the administrator is told %+v, %v", got, err)
 	}
@@ -675,7 +659,7 @@ func TestAStrangerIsOfferedNothing(t *testing.T) {
 	t.Parallel()
 	l := newLent(t, 0, append(nodes(1), policyNamed("all"))...)
 	_, err := l.Advertise(t.Context(), generated(t).ID(), l.ask("r", "cpu=1"))
-	wants(t, err, wire.ReasonPeerNotTrusted, "does not know")
+	wants(t, err, peering.ReasonPeerNotTrusted, "does not know")
 }
 
 func TestASignedContractHasToBeWhatWasAdvertised(t *testing.T) {
@@ -692,49 +676,49 @@ func TestASignedContractHasToBeWhatWasAdvertised(t *testing.T) {
 	other := generated(t)
 	for name, tc := range map[string]struct {
 		edit   func(*peering.Terms)
-		reason wire.Reason
+		reason peering.Reason
 		says   string
 	}{
-		"more of a resource": {func(x *peering.Terms) { x.Resources = quantities(t, "cpu=3").KeepUnnamed(x.Resources) }, wire.ReasonContractMismatch, "cpu"},
+		"more of a resource": {func(x *peering.Terms) { x.Resources = quantities(t, "cpu=3").KeepUnnamed(x.Resources) }, peering.ReasonContractMismatch, "cpu"},
 		"another resource": {func(x *peering.Terms) {
 			x.Resources = x.Resources.KeepUnnamed(quantities(t, "nvidia.com/gpu=1"))
-		}, wire.ReasonContractMismatch, "not advertised"},
-		"a resource less":       {func(x *peering.Terms) { x.Resources = quantities(t, "memory=4Gi", "pods=55") }, wire.ReasonContractMismatch, "cpu"},
-		"a second revision":     {func(x *peering.Terms) { x.Revision, x.Previous = 2, peering.Hash{1} }, wire.ReasonAdvertisementExpired, "revision 2"},
-		"longer":                {func(x *peering.Terms) { x.NotAfter = x.NotAfter.Add(time.Second) }, wire.ReasonContractMismatch, "lasts"},
-		"beginning in a week":   {func(x *peering.Terms) { x.NotBefore, x.NotAfter = now.Add(168*time.Hour), now.Add(169*time.Hour) }, wire.ReasonContractMismatch, "clocks"},
-		"beginning later":       {func(x *peering.Terms) { x.NotBefore = now.Add(2 * time.Minute) }, wire.ReasonContractMismatch, "clocks"},
-		"no tunnel":             {func(x *peering.Terms) { x.Network = false }, wire.ReasonContractMismatch, "network"},
-		"a weaker Pod Security": {func(x *peering.Terms) { x.PodSecurity = peering.PodSecurityPrivileged }, wire.ReasonContractMismatch, "Pod Security"},
+		}, peering.ReasonContractMismatch, "not advertised"},
+		"a resource less":       {func(x *peering.Terms) { x.Resources = quantities(t, "memory=4Gi", "pods=55") }, peering.ReasonContractMismatch, "cpu"},
+		"a second revision":     {func(x *peering.Terms) { x.Revision, x.Previous = 2, peering.Hash{1} }, peering.ReasonAdvertisementExpired, "revision 2"},
+		"longer":                {func(x *peering.Terms) { x.NotAfter = x.NotAfter.Add(time.Second) }, peering.ReasonContractMismatch, "lasts"},
+		"beginning in a week":   {func(x *peering.Terms) { x.NotBefore, x.NotAfter = now.Add(168*time.Hour), now.Add(169*time.Hour) }, peering.ReasonContractMismatch, "clocks"},
+		"beginning later":       {func(x *peering.Terms) { x.NotBefore = now.Add(2 * time.Minute) }, peering.ReasonContractMismatch, "clocks"},
+		"no tunnel":             {func(x *peering.Terms) { x.Network = false }, peering.ReasonContractMismatch, "network"},
+		"a weaker Pod Security": {func(x *peering.Terms) { x.PodSecurity = peering.PodSecurityPrivileged }, peering.ReasonContractMismatch, "Pod Security"},
 		"another node label value": {func(x *peering.Terms) {
 			x.NodeLabels = map[string]string{corev1.LabelArchStable: "arm64", corev1.LabelOSStable: "linux"}
-		}, wire.ReasonContractMismatch, "labels"},
-		"another node label":       {func(x *peering.Terms) { x.NodeLabels = map[string]string{"a": "b"} }, wire.ReasonContractMismatch, "labels"},
-		"a lower price":            {func(x *peering.Terms) { x.Price = peering.PriceList{} }, wire.ReasonContractMismatch, "price"},
-		"not renewable":            {func(x *peering.Terms) { x.Renewable = !x.Renewable }, wire.ReasonContractMismatch, "renewable"},
-		"a longer notice":          {func(x *peering.Terms) { x.Notice += time.Hour }, wire.ReasonContractMismatch, "notice"},
-		"another statement period": {func(x *peering.Terms) { x.StatementPeriod += time.Minute }, wire.ReasonContractMismatch, "statement"},
-		"chosen nodes":             {func(x *peering.Terms) { x.NodeSelector = map[string]string{"gpu": "a100"} }, wire.ReasonContractMismatch, "selector"},
-		"a runtime class":          {func(x *peering.Terms) { x.RuntimeClasses = []string{"gvisor"} }, wire.ReasonContractMismatch, "runtime"},
-		"another contract":         {func(x *peering.Terms) { x.ContractID = "c-other" }, wire.ReasonAdvertisementExpired, "c-other"},
-		"another request":          {func(x *peering.Terms) { x.RequestID = "other" }, wire.ReasonAdvertisementExpired, ""},
-		"another provider":         {func(x *peering.Terms) { x.Provider = other.Party() }, wire.ReasonSignatureInvalid, "between"},
+		}, peering.ReasonContractMismatch, "labels"},
+		"another node label":       {func(x *peering.Terms) { x.NodeLabels = map[string]string{"a": "b"} }, peering.ReasonContractMismatch, "labels"},
+		"a lower price":            {func(x *peering.Terms) { x.Price = peering.PriceList{} }, peering.ReasonContractMismatch, "price"},
+		"not renewable":            {func(x *peering.Terms) { x.Renewable = !x.Renewable }, peering.ReasonContractMismatch, "renewable"},
+		"a longer notice":          {func(x *peering.Terms) { x.Notice += time.Hour }, peering.ReasonContractMismatch, "notice"},
+		"another statement period": {func(x *peering.Terms) { x.StatementPeriod += time.Minute }, peering.ReasonContractMismatch, "statement"},
+		"chosen nodes":             {func(x *peering.Terms) { x.NodeSelector = map[string]string{"gpu": "a100"} }, peering.ReasonContractMismatch, "selector"},
+		"a runtime class":          {func(x *peering.Terms) { x.RuntimeClasses = []string{"gvisor"} }, peering.ReasonContractMismatch, "runtime"},
+		"another contract":         {func(x *peering.Terms) { x.ContractID = "c-other" }, peering.ReasonAdvertisementExpired, "c-other"},
+		"another request":          {func(x *peering.Terms) { x.RequestID = "other" }, peering.ReasonAdvertisementExpired, ""},
+		"another provider":         {func(x *peering.Terms) { x.Provider = other.Party() }, peering.ReasonSignatureInvalid, "between"},
 	} {
 		terms := l.terms(0, ad)
 		tc.edit(&terms)
 		_, err := l.Sign(t.Context(), l.peers[0].ID(), l.envelope(0, terms))
-		if got := reasonOf(err); got != tc.reason || !strings.Contains(fmt.Sprint(err), tc.says) {
+		if got := peering.ReasonOf(err); got != tc.reason || !strings.Contains(fmt.Sprint(err), tc.says) {
 			t.Errorf("%s: got %v, want %s saying %q", name, err, tc.reason, tc.says)
 		}
 	}
 	_, err = l.Sign(t.Context(), l.peers[1].ID(), l.envelope(0, l.terms(0, ad)))
-	wants(t, err, wire.ReasonSignatureInvalid, "caller")
+	wants(t, err, peering.ReasonSignatureInvalid, "caller")
 	unsigned, err := peering.NewEnvelope(l.terms(0, ad))
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, err = l.Sign(t.Context(), l.peers[0].ID(), unsigned)
-	wants(t, err, wire.ReasonSignatureInvalid, "")
+	wants(t, err, peering.ReasonSignatureInvalid, "")
 	if _, err := l.Sign(t.Context(), l.peers[0].ID(), l.envelope(0, l.terms(0, ad))); err != nil {
 		t.Errorf("what was advertised is refused: %v", err)
 	}
@@ -806,7 +790,7 @@ func TestAmendmentsAndRenewals(t *testing.T) {
 		policy   func(*v1alpha1.PeeringPolicySpec)
 		duration time.Duration
 		amounts  []string
-		reason   wire.Reason
+		reason   peering.Reason
 		says     string
 		want     string
 		lasts    time.Duration
@@ -818,32 +802,32 @@ func TestAmendmentsAndRenewals(t *testing.T) {
 		"grown":                        {amounts: []string{"cpu=12"}, want: "cpu=12, pods=110", lasts: day},
 		"grown by another resource":    {amounts: []string{"cpu=4", "memory=1Gi"}, want: "cpu=4, memory=1Gi, pods=110", lasts: day},
 		"grown without lasting longer": {amounts: []string{"cpu=12"}, duration: time.Hour, want: "cpu=12, pods=110", lasts: time.Hour},
-		"not beyond what is free":      {amounts: []string{"cpu=13"}, reason: wire.ReasonCapacityExhausted, says: "12"},
+		"not beyond what is free":      {amounts: []string{"cpu=13"}, reason: peering.ReasonCapacityExhausted, says: "12"},
 		"lessened":                     {amounts: []string{"cpu=1"}, want: "cpu=1, pods=110", lasts: day},
 		"with fewer pods":              {amounts: []string{"pods=3"}, want: "cpu=4, pods=3", lasts: day},
 		"with no cpu":                  {amounts: []string{"cpu=0", "memory=1Gi"}, want: "cpu=0, memory=1Gi, pods=110", lasts: day},
 		"traded":                       {amounts: []string{"cpu=1", "memory=20Gi"}, want: "cpu=1, memory=20Gi, pods=110", lasts: day},
 
-		"not renewed by a policy that renews none": {policy: notRenewed, reason: wire.ReasonPolicyRefused, says: "does not renew"},
-		"nor when it asks for a time":              {policy: notRenewed, duration: day, reason: wire.ReasonPolicyRefused, says: "does not renew"},
+		"not renewed by a policy that renews none": {policy: notRenewed, reason: peering.ReasonPolicyRefused, says: "does not renew"},
+		"nor when it asks for a time":              {policy: notRenewed, duration: day, reason: peering.ReasonPolicyRefused, says: "does not renew"},
 		"but grown until its end":                  {policy: notRenewed, amounts: []string{"cpu=8"}, want: "cpu=8, pods=110", lasts: left},
 		"whatever time it asks for":                {policy: notRenewed, amounts: []string{"cpu=8"}, duration: day, want: "cpu=8, pods=110", lasts: left},
 		"and lessened until its end":               {policy: notRenewed, amounts: []string{"cpu=2"}, want: "cpu=2, pods=110", lasts: left},
 
-		"not renewed by one that accepts none": {policy: never, reason: wire.ReasonPolicyRefused, says: "lends nothing"},
-		"nor grown":                            {policy: never, amounts: []string{"cpu=5"}, reason: wire.ReasonPolicyRefused, says: "lends nothing"},
-		"nor grown in pods":                    {policy: never, amounts: []string{"cpu=1", "pods=111"}, reason: wire.ReasonPolicyRefused, says: "lends nothing"},
+		"not renewed by one that accepts none": {policy: never, reason: peering.ReasonPolicyRefused, says: "lends nothing"},
+		"nor grown":                            {policy: never, amounts: []string{"cpu=5"}, reason: peering.ReasonPolicyRefused, says: "lends nothing"},
+		"nor grown in pods":                    {policy: never, amounts: []string{"cpu=1", "pods=111"}, reason: peering.ReasonPolicyRefused, says: "lends nothing"},
 		"but lessened until its end by it":     {policy: never, amounts: []string{"cpu=1"}, want: "cpu=1, pods=110", lasts: left},
-		"nor renewed when lessened":            {policy: never, amounts: []string{"cpu=1"}, duration: day, reason: wire.ReasonPolicyRefused, says: "lends nothing"},
+		"nor renewed when lessened":            {policy: never, amounts: []string{"cpu=1"}, duration: day, reason: peering.ReasonPolicyRefused, says: "lends nothing"},
 
 		"grown for no longer than the policy gives now": {policy: short, amounts: []string{"cpu=8"}, want: "cpu=8, pods=110", lasts: 6 * time.Hour},
 		"lessened under a shorter one, until its end":   {policy: short, amounts: []string{"cpu=2"}, want: "cpu=2, pods=110", lasts: left},
 		"as it is under a shorter one, until its end":   {policy: short, want: "cpu=4, pods=110", lasts: left},
 
-		"not renewed under a lower ceiling":     {policy: ceiling("2"), reason: wire.ReasonPolicyRefused, says: "at most cpu 2"},
+		"not renewed under a lower ceiling":     {policy: ceiling("2"), reason: peering.ReasonPolicyRefused, says: "at most cpu 2"},
 		"unless it fits in":                     {policy: ceiling("2"), amounts: []string{"cpu=2"}, want: "cpu=2, pods=110", lasts: day},
 		"but lessened under one, until its end": {policy: ceiling("2"), amounts: []string{"cpu=3"}, want: "cpu=3, pods=110", lasts: left},
-		"nor grown under one":                   {policy: ceiling("5"), amounts: []string{"cpu=6"}, reason: wire.ReasonPolicyRefused, says: "at most cpu 5, of which it holds cpu 0"},
+		"nor grown under one":                   {policy: ceiling("5"), amounts: []string{"cpu=6"}, reason: peering.ReasonPolicyRefused, says: "at most cpu 5, of which it holds cpu 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -910,7 +894,7 @@ func TestWhatIsNotRenewedDoesNotEndLater(t *testing.T) {
 	// A clock that is ahead, or says so.
 	later.NotBefore, later.NotAfter = later.NotBefore.Add(5*time.Minute), later.NotAfter.Add(5*time.Minute)
 	_, err = l.Sign(t.Context(), l.peers[0].ID(), l.envelope(0, later))
-	wants(t, err, wire.ReasonContractMismatch, "may last until")
+	wants(t, err, peering.ReasonContractMismatch, "may last until")
 	if _, err := l.Sign(t.Context(), l.peers[0].ID(), l.envelope(0, l.terms(0, ad))); err != nil {
 		t.Error(err)
 	}
@@ -929,21 +913,21 @@ func TestAsksForARevisionThatAreRefused(t *testing.T) {
 	for name, tc := range map[string]struct {
 		peer   int
 		ask    peering.Ask
-		reason wire.Reason
+		reason peering.Reason
 	}{
-		"of an unknown contract":    {0, l.amend(peering.Terms{ContractID: "c-1", RequestID: "r"}, 0), wire.ReasonContractUnknown},
-		"of another's":              {1, l.amend(old, 0), wire.ReasonContractUnknown},
-		"by another request's name": {0, l.amend(peering.Terms{ContractID: old.ContractID, RequestID: "other"}, 0), wire.ReasonRequestInvalid},
-		"of one that ends":          {0, l.amend(ended, 0), wire.ReasonContractClosed},
-		"for half a pod":            {0, l.amend(old, 0, "pods=500m"), wire.ReasonRequestInvalid},
+		"of an unknown contract":    {0, l.amend(peering.Terms{ContractID: "c-1", RequestID: "r"}, 0), peering.ReasonContractUnknown},
+		"of another's":              {1, l.amend(old, 0), peering.ReasonContractUnknown},
+		"by another request's name": {0, l.amend(peering.Terms{ContractID: old.ContractID, RequestID: "other"}, 0), peering.ReasonRequestInvalid},
+		"of one that ends":          {0, l.amend(ended, 0), peering.ReasonContractClosed},
+		"for half a pod":            {0, l.amend(old, 0, "pods=500m"), peering.ReasonRequestInvalid},
 	} {
-		if _, err := l.Advertise(t.Context(), l.peers[tc.peer].ID(), tc.ask); reasonOf(err) != tc.reason {
+		if _, err := l.Advertise(t.Context(), l.peers[tc.peer].ID(), tc.ask); peering.ReasonOf(err) != tc.reason {
 			t.Errorf("%s: got %v, want %s", name, err, tc.reason)
 		}
 	}
 	l.pass(24 * time.Hour)
 	_, err := l.Advertise(t.Context(), l.peers[0].ID(), l.amend(old, 0))
-	wants(t, err, wire.ReasonContractClosed, "")
+	wants(t, err, peering.ReasonContractClosed, "")
 }
 
 // A consumer keeps an offer of the next revision standing while the contract is ended:
@@ -969,7 +953,7 @@ func TestARevisionBringsNoContractBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = l.Sign(ctx, peer, l.envelope(0, l.terms(0, second)))
-	if !peering.IsRejected(err, peering.RejectedClosed) {
+	if peering.ReasonOf(err) != peering.ReasonContractClosed {
 		t.Errorf("the next revision of what is over: %v", err)
 	}
 	var held v1alpha1.Contract
@@ -999,11 +983,11 @@ func TestRevisionsFollowEachOther(t *testing.T) {
 	wrong := terms
 	wrong.Previous = peering.Hash{7}
 	_, err = l.Sign(ctx, peer, l.envelope(0, wrong))
-	wants(t, err, wire.ReasonContractMismatch, "previous hash")
+	wants(t, err, peering.ReasonContractMismatch, "previous hash")
 	skipped := terms
 	skipped.Revision = 3
 	_, err = l.Sign(ctx, peer, l.envelope(0, skipped))
-	wants(t, err, wire.ReasonRevisionStale, "")
+	wants(t, err, peering.ReasonRevisionStale, "")
 	two := l.envelope(0, terms)
 	signed, err := l.Sign(ctx, peer, two)
 	if err != nil {
@@ -1014,7 +998,7 @@ func TestRevisionsFollowEachOther(t *testing.T) {
 		t.Errorf("again: %v", err)
 	}
 	_, err = l.Sign(ctx, peer, one)
-	wants(t, err, wire.ReasonRevisionStale, "revision 2")
+	wants(t, err, peering.ReasonRevisionStale, "revision 2")
 	// The consumer that lost the answer gets it by asking, as by the contract.
 	if got, err := l.Contract(ctx, peer, first.ContractID); err != nil || got.Hash() != signed.Hash() {
 		t.Errorf("the contract is another, %v", err)
@@ -1028,7 +1012,7 @@ func TestRevisionsFollowEachOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = l.Sign(ctx, peer, two)
-	wants(t, err, wire.ReasonContractClosed, "")
+	wants(t, err, peering.ReasonContractClosed, "")
 }
 
 // Whoever signs may be gone while what was signed is stored: its call is cut off,
@@ -1115,13 +1099,13 @@ func TestACacheThatLagsLendsNothingTwice(t *testing.T) {
 	})
 	held := l.mustContract(0, l.ask("a", "cpu=3"))
 	_, err := l.Advertise(t.Context(), l.peers[1].ID(), l.ask("b", "cpu=2"))
-	wants(t, err, wire.ReasonCapacityExhausted, "")
+	wants(t, err, peering.ReasonCapacityExhausted, "")
 	l.mustContract(0, l.amend(held, 0, "cpu=4"))
 	_, err = l.Advertise(t.Context(), l.peers[1].ID(), l.ask("b", "cpu=1"))
-	wants(t, err, wire.ReasonCapacityExhausted, "")
+	wants(t, err, peering.ReasonCapacityExhausted, "")
 	l.pass(recentSettle)
 	_, err = l.Advertise(t.Context(), l.peers[1].ID(), l.ask("b", "cpu=1"))
-	wants(t, err, wire.ReasonCapacityExhausted, "")
+	wants(t, err, peering.ReasonCapacityExhausted, "")
 	c := l.stored(held.ContractID)
 	c.Finalizers = nil
 	if err := errors.Join(inner.Update(t.Context(), c), inner.Delete(t.Context(), c)); err != nil {
@@ -1179,12 +1163,12 @@ func TestAKeyThatWasRolledOverSignsNothing(t *testing.T) {
 	if err := l.Client.Get(t.Context(), client.ObjectKey{Name: "peer-0"}, &fc); err != nil {
 		t.Fatal(err)
 	}
-	fc.Spec.TrustBundle = string(rolled.TrustBundle().PEM())
+	fc.Spec.TrustBundle = rolled.TrustBundle().PEM()
 	if err := l.Client.Update(t.Context(), &fc); err != nil {
 		t.Fatal(err)
 	}
 	_, err = l.contracted(t.Context(), 0, l.ask("a", "cpu=1"))
-	wants(t, err, wire.ReasonSignatureInvalid, "rolled over")
+	wants(t, err, peering.ReasonSignatureInvalid, "rolled over")
 	l.peers[0] = rolled
 	if _, err := l.contracted(t.Context(), 0, l.ask("a", "cpu=1")); err != nil {
 		t.Errorf("the new key: %v", err)
@@ -1199,7 +1183,7 @@ func TestAKeyThatWasRolledOverSignsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = l.Sign(t.Context(), rolled.ID(), l.envelope(0, stale))
-	wants(t, err, wire.ReasonContractMismatch, "newest")
+	wants(t, err, peering.ReasonContractMismatch, "newest")
 	if _, err := l.Sign(t.Context(), rolled.ID(), l.envelope(0, l.terms(0, ad))); err != nil {
 		t.Error(err)
 	}
@@ -1224,11 +1208,11 @@ func TestContractsAndStatementsAreTheirPartiesOwn(t *testing.T) {
 		}
 	}
 	_, err := l.Statements(ctx, l.peers[1].ID(), terms.ContractID, 0)
-	wants(t, err, wire.ReasonContractUnknown, "")
+	wants(t, err, peering.ReasonContractUnknown, "")
 	_, err = l.Contract(ctx, l.peers[1].ID(), terms.ContractID)
-	wants(t, err, wire.ReasonContractUnknown, "")
+	wants(t, err, peering.ReasonContractUnknown, "")
 	_, err = l.Contract(ctx, l.peers[0].ID(), "c-none")
-	wants(t, err, wire.ReasonContractUnknown, "")
+	wants(t, err, peering.ReasonContractUnknown, "")
 	c = l.stored(terms.ContractID)
 	c.Spec.Role = v1alpha1.ContractConsumer
 	if err := l.Client.Update(ctx, c); err != nil {
@@ -1238,7 +1222,7 @@ func TestContractsAndStatementsAreTheirPartiesOwn(t *testing.T) {
 		t.Errorf("a contract by which this cluster consumes: %v", err)
 	}
 	_, err = l.Statements(ctx, l.peers[0].ID(), terms.ContractID, 0)
-	wants(t, err, wire.ReasonContractUnknown, "does not lend")
+	wants(t, err, peering.ReasonContractUnknown, "does not lend")
 }
 
 // A peer that just joined is known before the cache shows it.
@@ -1283,5 +1267,5 @@ func TestAPeerEndsItsContractsAndNoOthers(t *testing.T) {
 		t.Errorf("with notice it is %s until %v", c.Status.Phase, c.Status.DrainUntil)
 	}
 	_, err := l.Advertise(ctx, l.peers[0].ID(), l.amend(drained, 0, "cpu=2"))
-	wants(t, err, wire.ReasonContractClosed, "")
+	wants(t, err, peering.ReasonContractClosed, "")
 }

@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -125,7 +124,7 @@ func (m *market) holds() func(contract string) bool {
 func (m *market) policyOf(peer peering.ClusterID) (*v1alpha1.ForeignCluster, *lending, error) {
 	fc := m.peers[peer]
 	if fc == nil {
-		return nil, nil, wire.Errorf(wire.ReasonPeerNotTrusted, "this cluster does not know cluster %s", peer)
+		return nil, nil, peering.Errorf(peering.ReasonPeerNotTrusted, "this cluster does not know cluster %s", peer)
 	}
 	l, err := selecting(m.policies, fc)
 	return fc, l, err
@@ -203,7 +202,7 @@ func (m *market) amend(peer peering.ClusterID, ask peering.Ask, policy peering.P
 	case same && err != nil:
 		return peering.Grant{}, time.Time{}, err
 	case same && !policy.Renewable && policy.Accept != peering.Never:
-		return peering.Grant{}, time.Time{}, &peering.GrantError{Reason: peering.GrantPolicyRefused, Message: fmt.Sprintf("policy %q does not renew contracts", policy.Name)}
+		return peering.Grant{}, time.Time{}, &peering.Error{Reason: peering.ReasonPolicyRefused, Message: fmt.Sprintf("policy %q does not renew contracts", policy.Name)}
 	}
 	more := peering.Resources{}
 	for name, q := range ask.Resources {
@@ -292,7 +291,7 @@ func (m *market) levels(peer peering.ClusterID, policy string, selector map[stri
 	}
 	own := m.supply.matching(selector)
 	if !slices.Contains(own, true) {
-		return nil, &peering.GrantError{Reason: peering.GrantCapacityExhausted, Message: fmt.Sprintf(
+		return nil, &peering.Error{Reason: peering.ReasonCapacityExhausted, Message: fmt.Sprintf(
 			"no node of the provider that takes pods has the labels %s", strings.TrimSuffix(selectorKey(selector), ","))}
 	}
 	others := map[string][]bool{selectorKey(selector): own}
@@ -302,7 +301,7 @@ func (m *market) levels(peer peering.ClusterID, policy string, selector map[stri
 			continue
 		}
 		if len(others) == maxSelectors {
-			return nil, &peering.GrantError{Reason: peering.GrantCapacityExhausted, Message: fmt.Sprintf(
+			return nil, &peering.Error{Reason: peering.ReasonCapacityExhausted, Message: fmt.Sprintf(
 				"contracts here want %d different sets of node labels, and that is the most", maxSelectors)}
 		}
 		others[key] = m.supply.matching(h.selector)
@@ -396,9 +395,9 @@ func (m *market) nodeLabels(policy peering.Policy, selector map[string]string) m
 }
 
 // offer returns what a peer would get now.
-func (m *market) offer(peer peering.ClusterID) wire.Offer {
+func (m *market) offer(peer peering.ClusterID) peering.Offer {
 	services := m.tellsOf(peer).services
-	nothing := func(err error) wire.Offer { return wire.Offer{Message: why(err), Services: services} }
+	nothing := func(err error) peering.Offer { return peering.Offer{Message: why(err), Services: services} }
 	fc, l, err := m.policyOf(peer)
 	if err != nil {
 		return nothing(err)
@@ -412,13 +411,13 @@ func (m *market) offer(peer peering.ClusterID) wire.Offer {
 	if err != nil {
 		return nothing(err)
 	}
-	out := wire.Offer{
+	out := peering.Offer{
 		Available: true, Resources: g.Resources, Price: g.Price, NodeLabels: g.NodeLabels, Duration: g.Duration,
 		Architectures: m.supply.architectures(), Services: services,
 	}
-	out.Architectures = out.Architectures[:min(len(out.Architectures), wire.MaxArchitectures)]
+	out.Architectures = out.Architectures[:min(len(out.Architectures), peering.MaxArchitectures)]
 	for _, class := range m.storageClasses {
-		if slices.Contains(policy.StorageClasses, class) && len(out.StorageClasses) < wire.MaxStorageClasses {
+		if slices.Contains(policy.StorageClasses, class) && len(out.StorageClasses) < peering.MaxStorageClasses {
 			out.StorageClasses = append(out.StorageClasses, class)
 		}
 	}
@@ -432,13 +431,8 @@ func (m *market) offer(peer peering.ClusterID) wire.Offer {
 
 // why says what an error of deciding says to the peer: nothing of the inside.
 func why(err error) string {
-	var grant *peering.GrantError
-	var own *wire.Error
-	switch {
-	case errors.As(err, &grant):
-		return grant.Message
-	case errors.As(err, &own):
-		return own.Message
+	if e, ok := errors.AsType[*peering.Error](err); ok {
+		return e.Message
 	}
 	return "the provider cannot tell now"
 }

@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
-	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
 )
 
 // ConsumerClusterRole holds the rights that the agent needs in a namespace whose
@@ -140,7 +140,7 @@ func (r *Namespaces) end(ctx context.Context, offloading *v1alpha1.NamespaceOffl
 // ending says in the status why a namespace is not closed yet, and has it looked at again.
 func (r *Namespaces) ending(ctx context.Context, offloading *v1alpha1.NamespaceOffloading, why error) (reconcile.Result, error) {
 	before := offloading.DeepCopy()
-	offloading.Status.State, offloading.Status.Message = "Ending", wire.Text(why.Error(), maxOffloadingMessage)
+	offloading.Status.State, offloading.Status.Message = "Ending", peering.Text(why.Error(), maxOffloadingMessage)
 	if err := r.writeStatus(ctx, before, offloading); err != nil {
 		return reconcile.Result{}, err
 	}

@@ -20,7 +20,6 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/store"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -291,9 +290,9 @@ func (l *Lender) classes(ctx context.Context, policies []lending) {
 // Offer returns what this cluster would lend a peer now, and a channel that is
 // closed once it may be something else. What nodes, pods and contracts come to is
 // computed once for all peers.
-func (l *Lender) Offer(ctx context.Context, peer peering.ClusterID) (wire.Offer, <-chan struct{}, error) {
+func (l *Lender) Offer(ctx context.Context, peer peering.ClusterID) (peering.Offer, <-chan struct{}, error) {
 	if err := l.meet(ctx, peer); err != nil {
-		return wire.Offer{}, nil, err
+		return peering.Offer{}, nil, err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -302,7 +301,7 @@ func (l *Lender) Offer(ctx context.Context, peer peering.ClusterID) (wire.Offer,
 	}
 	m, err := l.marketFor(ctx, peer)
 	if err != nil {
-		return wire.Offer{}, nil, err
+		return peering.Offer{}, nil, err
 	}
 	return m.offer(peer), l.changed, nil
 }
@@ -310,15 +309,15 @@ func (l *Lender) Offer(ctx context.Context, peer peering.ClusterID) (wire.Offer,
 // Lends says whether this cluster would lend a peer anything, as was found out last: it
 // is asked for states, which wait for nobody. For a peer that it was not asked of before
 // that is not known. Changed is called once it is known, and once it is otherwise.
-func (l *Lender) Lends(peer peering.ClusterID) wire.Lending {
+func (l *Lender) Lends(peer peering.ClusterID) peering.Lending {
 	l.wordsMu.Lock()
 	defer l.wordsMu.Unlock()
 	word, ok := l.words[peer]
 	if !ok {
 		if l.words == nil {
-			l.words = make(map[peering.ClusterID]wire.Lending)
+			l.words = make(map[peering.ClusterID]peering.Lending)
 		}
-		l.words[peer] = wire.LendsUnknown
+		l.words[peer] = peering.LendsUnknown
 		if l.wordless != nil {
 			l.wordless.wake()
 		}
@@ -355,17 +354,17 @@ func (l *Lender) relend(ctx context.Context) {
 
 // lending says whether there is anything to borrow for a peer; not known is one that is
 // none any more.
-func (l *Lender) lending(ctx context.Context, peer peering.ClusterID) (word wire.Lending, known bool, err error) {
+func (l *Lender) lending(ctx context.Context, peer peering.ClusterID) (word peering.Lending, known bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	m, err := l.marketFor(ctx, peer)
 	if err != nil || m.peers[peer] == nil {
-		return wire.LendsUnknown, false, err
+		return peering.LendsUnknown, false, err
 	}
 	if offer := m.offer(peer); nothing(&offer) {
-		return wire.LendsNothing, true, nil
+		return peering.LendsNothing, true, nil
 	}
-	return wire.LendsSomething, true, nil
+	return peering.LendsSomething, true, nil
 }
 
 // Run follows what decides until ctx ends: it has offers told anew when they may
@@ -522,22 +521,9 @@ func generationDiffers(before, after any) bool {
 	return differing(before, after, func(a, b client.Object) bool { return a.GetGeneration() != b.GetGeneration() })
 }
 
-// PolicyTest is what a peer would be answered, and why.
-type PolicyTest struct {
-	// Policy is the PeeringPolicy that decides; empty if none selects the peer.
-	Policy string
-	// Advertisement is what would be offered; nil if nothing.
-	Advertisement *wire.Advertisement
-	// Reason is why nothing, as the peer would be told.
-	Reason string
-	// Message is for the provider's own people: why nothing, and which ceiling
-	// bounds which resource.
-	Message string
-}
-
 // Test says what a peer would be answered, and why. It holds nothing back, and
 // shows no request to anybody.
-func (l *Lender) Test(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (PolicyTest, error) {
+func (l *Lender) Test(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.PolicyTest, error) {
 	if ask.RequestID == "" {
 		ask.RequestID = "test"
 	}
@@ -545,26 +531,23 @@ func (l *Lender) Test(ctx context.Context, peer peering.ClusterID, ask peering.A
 	defer l.mu.Unlock()
 	m, err := l.market(ctx)
 	if err != nil {
-		return PolicyTest{}, err
+		return peering.PolicyTest{}, err
 	}
 	a, err := l.answer(m, peer, ask)
-	out := PolicyTest{Policy: a.policy}
+	out := peering.PolicyTest{Policy: a.policy}
 	var said []string
-	var grant *peering.GrantError
-	var refused *wire.Error
+	var refused *peering.Error
 	switch {
 	case err == nil:
 		out.Advertisement = &a.ad
-	case errors.As(err, &grant):
-		out.Reason, said = string(grant.Reason), append(said, grant.Message)
-		out.Advertisement = l.onceApproved(m, peer, ask, grant)
 	case errors.As(err, &refused):
-		out.Reason, said = string(refused.Reason), append(said, refused.Message)
+		out.Reason, said = refused.Reason, append(said, refused.Message)
+		out.Advertisement = l.onceApproved(m, peer, ask, refused)
 		if refused.Err != nil {
 			said = append(said, refused.Err.Error())
 		}
 	default:
-		return PolicyTest{}, err
+		return peering.PolicyTest{}, err
 	}
 	if fc := m.peers[peer]; fc != nil {
 		if name := unconfirmed(m.policies, fc); name != "" {
@@ -583,8 +566,8 @@ func (l *Lender) Test(ctx context.Context, peer peering.ClusterID, ask peering.A
 // onceApproved returns what a request that waits for an administrator would be
 // answered once it is let through; nil for one that does not wait, or would get
 // nothing then either.
-func (l *Lender) onceApproved(m *market, peer peering.ClusterID, ask peering.Ask, why *peering.GrantError) *wire.Advertisement {
-	if why.Reason != peering.GrantPending {
+func (l *Lender) onceApproved(m *market, peer peering.ClusterID, ask peering.Ask, why *peering.Error) *peering.Advertisement {
+	if why.Reason != peering.ReasonPolicyPending {
 		return nil
 	}
 	a, err := l.answerIf(m, peer, ask, true)

@@ -18,7 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -52,7 +51,7 @@ func awaitClosed(t testing.TB, c <-chan struct{}) {
 	}
 }
 
-func (l *lentTest) offered(peer int) (wire.Offer, <-chan struct{}) {
+func (l *lentTest) offered(peer int) (peering.Offer, <-chan struct{}) {
 	l.t.Helper()
 	offer, changed, err := l.Offer(l.t.Context(), l.peers[peer].ID())
 	if err != nil {
@@ -115,7 +114,7 @@ func TestAnOfferFollowsWhatThereIs(t *testing.T) {
 	}
 	forgotten := peering.ClusterID("somebody who is not known any more")
 	_ = l.Lends(forgotten)
-	says := func(want wire.Lending) {
+	says := func(want peering.Lending) {
 		t.Helper()
 		for end := time.Now().Add(10 * time.Second); l.Lends(l.peers[0].ID()) != want || !told(); time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
@@ -126,7 +125,7 @@ func TestAnOfferFollowsWhatThereIs(t *testing.T) {
 		defer l.mu.Unlock()
 		l.told = nil
 	}
-	says(wire.LendsSomething)
+	says(peering.LendsSomething)
 	inform(&node, func() {
 		node.Spec.Unschedulable = true
 		if err := l.Client.Update(t.Context(), &node); err != nil {
@@ -137,7 +136,7 @@ func TestAnOfferFollowsWhatThereIs(t *testing.T) {
 	if offer, changed = l.offered(0); offer.Available || !strings.Contains(offer.Message, "nothing is left") || len(offer.Resources) > 0 {
 		t.Errorf("without a node %+v is offered", offer)
 	}
-	says(wire.LendsNothing)
+	says(peering.LendsNothing)
 	l.wordsMu.Lock()
 	if _, ok := l.words[forgotten]; ok {
 		t.Error("a cluster that is no peer is looked at again and again")
@@ -341,10 +340,11 @@ func TestAPolicyIsTriedOut(t *testing.T) {
 		policyNamed("tin", afterApproval, func(s *v1alpha1.PeeringPolicySpec) { s.Names = []string{"peer-1"} }))...)
 	ctx := t.Context()
 	for name, tc := range map[string]struct {
-		peer         peering.ClusterID
-		ask          peering.Ask
-		policy       string
-		reason, says string
+		peer   peering.ClusterID
+		ask    peering.Ask
+		policy string
+		reason peering.Reason
+		says   string
 	}{
 		"all there is":           {l.peers[0].ID(), peering.Ask{}, "gold", "", "memory: 3Gi, bounded by ceiling of 3Gi"},
 		"what fits":              {l.peers[0].ID(), l.ask("", "cpu=1"), "gold", "", "cpu: 1"},

@@ -17,7 +17,6 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/store"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -44,9 +43,9 @@ type OfferWatch struct {
 	Client client.Client
 	// Watch hands over a peer's offer, at first and whenever it changes, until ctx or
 	// the stream ends.
-	Watch func(ctx context.Context, peer peering.ClusterID, changed func(wire.Offer)) error
+	Watch func(ctx context.Context, peer peering.ClusterID, changed func(peering.Offer)) error
 	// Lends returns whether the peer says in its states that it lends anything.
-	Lends func(peer peering.ClusterID) wire.Lending
+	Lends func(peer peering.ClusterID) peering.Lending
 	// WatchLends has changed called when it says something else, until stop. changed
 	// does not wait, and calls nothing of this.
 	WatchLends func(peer peering.ClusterID, changed func()) (stop func())
@@ -135,7 +134,7 @@ func (f *offerFollower) run() {
 		anyway := f.anyway
 		f.anyway = false
 		f.mu.Unlock()
-		if f.ctx.Err() == nil && (anyway || f.watch.Lends(f.peer) != wire.LendsNothing) {
+		if f.ctx.Err() == nil && (anyway || f.watch.Lends(f.peer) != peering.LendsNothing) {
 			f.pace.kept = nil
 			f.follow()
 			continue
@@ -166,7 +165,7 @@ func (f *offerFollower) rests() bool {
 func (f *offerFollower) follow() {
 	w, pace := f.watch, &f.pace
 	ctx, cancel := context.WithCancel(f.ctx)
-	offers := make(chan wire.Offer, 1)
+	offers := make(chan peering.Offer, 1)
 	go func() { // ends with ctx: Watch does
 		defer close(offers)
 		w.listen(ctx, f.peer, offers)
@@ -177,9 +176,9 @@ func (f *offerFollower) follow() {
 		}
 	}()
 	var timer <-chan time.Time
-	var newest *wire.Offer
+	var newest *peering.Offer
 	for {
-		if newest == nil && nothing(pace.kept) && w.Lends(f.peer) == wire.LendsNothing {
+		if newest == nil && nothing(pace.kept) && w.Lends(f.peer) == peering.LendsNothing {
 			return
 		}
 		select {
@@ -226,12 +225,12 @@ func (f *offerFollower) follow() {
 var errNotYet = errors.New("the peer is not known yet")
 
 // nothing says that an offer is known and there is nothing in it.
-func nothing(o *wire.Offer) bool { return o != nil && !o.Available && len(o.Services) == 0 }
+func nothing(o *peering.Offer) bool { return o != nil && !o.Available && len(o.Services) == 0 }
 
 // listen keeps the newest offer in a channel of one slot.
-func (w *OfferWatch) listen(ctx context.Context, peer peering.ClusterID, offers chan wire.Offer) {
+func (w *OfferWatch) listen(ctx context.Context, peer peering.ClusterID, offers chan peering.Offer) {
 	for again := offerAgain; ; again = min(2*again, offerAgainMax) {
-		err := w.Watch(ctx, peer, func(o wire.Offer) {
+		err := w.Watch(ctx, peer, func(o peering.Offer) {
 			again = offerAgain
 			select {
 			case <-offers:
@@ -254,12 +253,12 @@ func (w *OfferWatch) listen(ctx context.Context, peer peering.ClusterID, offers 
 // offerPace says when a peer's offer may be written: whatever the peer says and
 // however often, this cluster's API server is not the one to bear it.
 type offerPace struct {
-	kept *wire.Offer
+	kept *peering.Offer
 	at   time.Time
 }
 
 // wait is how long to wait until an offer may be written.
-func (p offerPace) wait(o wire.Offer, now time.Time) time.Duration {
+func (p offerPace) wait(o peering.Offer, now time.Time) time.Duration {
 	if p.kept == nil {
 		return p.at.Add(offerWrite).Sub(now)
 	}
@@ -272,10 +271,10 @@ func (p offerPace) wait(o wire.Offer, now time.Time) time.Duration {
 
 // smallOfferChange says whether two offers differ in nothing but amounts, and in
 // each by little.
-func smallOfferChange(a, b wire.Offer) bool {
+func smallOfferChange(a, b peering.Offer) bool {
 	if a.Available != b.Available || a.Message != b.Message || a.Duration != b.Duration || !a.Price.Equal(b.Price) ||
 		!maps.Equal(a.NodeLabels, b.NodeLabels) || !slices.Equal(a.Architectures, b.Architectures) ||
-		!slices.Equal(a.StorageClasses, b.StorageClasses) || !slices.EqualFunc(a.Services, b.Services, wire.OfferedService.Equal) ||
+		!slices.Equal(a.StorageClasses, b.StorageClasses) || !slices.EqualFunc(a.Services, b.Services, peering.OfferedService.Equal) ||
 		len(a.Resources) != len(b.Resources) {
 		return false
 	}
@@ -296,7 +295,7 @@ func smallOfferChange(a, b wire.Offer) bool {
 }
 
 // keep writes an offer into the peer's ForeignCluster, if it is another one.
-func (w *OfferWatch) keep(ctx context.Context, peer peering.ClusterID, o wire.Offer) error {
+func (w *OfferWatch) keep(ctx context.Context, peer peering.ClusterID, o peering.Offer) error {
 	fc, err := store.Cached(ctx, w.Client, peer)
 	if err != nil {
 		return err
@@ -328,7 +327,7 @@ func (w *OfferWatch) keep(ctx context.Context, peer peering.ClusterID, o wire.Of
 
 // offerStatus returns an offer as custom resources have it, with amounts rounded
 // down.
-func offerStatus(o wire.Offer) (*v1alpha1.Offer, error) {
+func offerStatus(o peering.Offer) (*v1alpha1.Offer, error) {
 	rounded := peering.Resources{}
 	for name, amount := range o.Resources {
 		rounded[name] = roundDown(amount)

@@ -12,7 +12,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -33,26 +32,26 @@ func TestAmountsOfAnOfferAreRoundedDown(t *testing.T) {
 
 func TestSmallChangesOfAnOfferWait(t *testing.T) {
 	t.Parallel()
-	offer := func(cpu int64, change func(*wire.Offer)) wire.Offer {
-		o := wire.Offer{Available: true, Resources: peering.Resources{"cpu": peering.Whole(cpu), "memory": peering.Whole(1 << 30)}}
+	offer := func(cpu int64, change func(*peering.Offer)) peering.Offer {
+		o := peering.Offer{Available: true, Resources: peering.Resources{"cpu": peering.Whole(cpu), "memory": peering.Whole(1 << 30)}}
 		if change != nil {
 			change(&o)
 		}
 		return o
 	}
 	for name, tc := range map[string]struct {
-		offer wire.Offer
+		offer peering.Offer
 		want  time.Duration
 	}{
 		"the same":             {offer(100, nil), offerSmall},
 		"a little less":        {offer(95, nil), offerSmall},
 		"a little more":        {offer(105, nil), offerSmall},
 		"much less":            {offer(94, nil), offerWrite},
-		"nothing":              {wire.Offer{Message: "no"}, offerWrite},
-		"another price":        {offer(100, func(o *wire.Offer) { o.Price = eur(t, "cpu", "1") }), offerWrite},
-		"another resource":     {offer(100, func(o *wire.Offer) { o.Resources["gpu"] = peering.Whole(1) }), offerWrite},
-		"another in its place": {offer(100, func(o *wire.Offer) { delete(o.Resources, "memory"); o.Resources["gpu"] = peering.Whole(1) }), offerWrite},
-		"another label":        {offer(100, func(o *wire.Offer) { o.NodeLabels = map[string]string{"a": "b"} }), offerWrite},
+		"nothing":              {peering.Offer{Message: "no"}, offerWrite},
+		"another price":        {offer(100, func(o *peering.Offer) { o.Price = eur(t, "cpu", "1") }), offerWrite},
+		"another resource":     {offer(100, func(o *peering.Offer) { o.Resources["gpu"] = peering.Whole(1) }), offerWrite},
+		"another in its place": {offer(100, func(o *peering.Offer) { delete(o.Resources, "memory"); o.Resources["gpu"] = peering.Whole(1) }), offerWrite},
+		"another label":        {offer(100, func(o *peering.Offer) { o.NodeLabels = map[string]string{"a": "b"} }), offerWrite},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -74,12 +73,12 @@ func TestAPeersOfferIsKept(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
 	c := fakeClient(t, foreign("peer", p.provider))
-	say := make(chan wire.Offer)
+	say := make(chan peering.Offer)
 	var mu sync.Mutex
 	streams, open := 0, 0
-	word, changed := wire.LendsUnknown, func() {}
+	word, changed := peering.LendsUnknown, func() {}
 	// lend has the peer say in its states whether it lends anything.
-	lend := func(l wire.Lending) {
+	lend := func(l peering.Lending) {
 		mu.Lock()
 		defer mu.Unlock()
 		word = l
@@ -90,7 +89,7 @@ func TestAPeersOfferIsKept(t *testing.T) {
 		defer mu.Unlock()
 		return open
 	}
-	lends := func(peering.ClusterID) wire.Lending {
+	lends := func(peering.ClusterID) peering.Lending {
 		mu.Lock()
 		defer mu.Unlock()
 		return word
@@ -106,7 +105,7 @@ func TestAPeersOfferIsKept(t *testing.T) {
 			watched = false
 		}
 	}
-	w := &OfferWatch{Budget: &WriteBudget{Now: time.Now}, Client: c, Now: time.Now, Log: slog.New(slog.DiscardHandler), Lends: lends, WatchLends: watchLends, Watch: func(ctx context.Context, _ peering.ClusterID, changed func(wire.Offer)) error {
+	w := &OfferWatch{Budget: &WriteBudget{Now: time.Now}, Client: c, Now: time.Now, Log: slog.New(slog.DiscardHandler), Lends: lends, WatchLends: watchLends, Watch: func(ctx context.Context, _ peering.ClusterID, changed func(peering.Offer)) error {
 		mu.Lock()
 		streams++
 		open++
@@ -147,7 +146,7 @@ func TestAPeersOfferIsKept(t *testing.T) {
 			}
 		}
 	}
-	full := wire.Offer{Available: true, Resources: peering.Resources{"cpu": peering.Whole(123)}, Price: eur(t, "cpu", "0.1"), Duration: time.Hour}
+	full := peering.Offer{Available: true, Resources: peering.Resources{"cpu": peering.Whole(123)}, Price: eur(t, "cpu", "0.1"), Duration: time.Hour}
 	say <- full
 	wait("the first offer", func(o *v1alpha1.Offer) bool {
 		return o != nil && o.Available && o.Resources.Cpu().String() == "120" && o.Price.PerHour["cpu"] == "0.1" && o.Duration.Duration == time.Hour
@@ -162,30 +161,30 @@ func TestAPeersOfferIsKept(t *testing.T) {
 		t.Errorf("it is written again at once: %+v", o)
 	}
 	wait("the last of several", func(o *v1alpha1.Offer) bool { return o.Resources.Cpu().String() == "50" })
-	say <- wire.Offer{Message: "break"}
-	say <- wire.Offer{Message: "nothing is left"} // to the next stream
+	say <- peering.Offer{Message: "break"}
+	say <- peering.Offer{Message: "nothing is left"} // to the next stream
 	wait("the next stream", func(o *v1alpha1.Offer) bool {
 		return !o.Available && o.Message == "nothing is left" && o.Resources == nil
 	})
 	// A peer that says in its states too that it lends nothing is not listened to, until
 	// it says something else; and never before its offer said so.
-	lend(wire.LendsNothing)
+	lend(peering.LendsNothing)
 	wait("the stream ends", func(*v1alpha1.Offer) bool { return opened() == 0 })
-	lend(wire.LendsSomething)
+	lend(peering.LendsSomething)
 	say <- full // to the next stream
 	wait("what it lends now", func(o *v1alpha1.Offer) bool { return o.Available })
-	lend(wire.LendsNothing)
+	lend(peering.LendsNothing)
 	time.Sleep(50 * time.Millisecond)
 	if o := offer(); opened() != 1 || !o.Available {
 		t.Errorf("%d streams are open, and the offer is %+v", opened(), o)
 	}
-	say <- wire.Offer{Message: "nothing again"}
+	say <- peering.Offer{Message: "nothing again"}
 	wait("what it says at last", func(o *v1alpha1.Offer) bool { return o.Message == "nothing again" && opened() == 0 })
-	lend(wire.LendsSomething)
+	lend(peering.LendsSomething)
 	say <- full
 	wait("what it lends in the end", func(o *v1alpha1.Offer) bool { return o.Available })
 	stop() // and nothing of it goes on
-	lend(wire.LendsNothing)
+	lend(peering.LendsNothing)
 	mu.Lock()
 	defer mu.Unlock()
 	if streams != 4 || open != 0 || watched {
@@ -201,11 +200,11 @@ func TestAPeerThatChangesItsMindIsNotListenedToMoreOften(t *testing.T) {
 	c := fakeClient(t, foreign("peer", p.provider))
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
-		streams, word, changed := 0, wire.LendsNothing, func() {}
+		streams, word, changed := 0, peering.LendsNothing, func() {}
 		w := &OfferWatch{
 			Budget: &WriteBudget{Now: time.Now},
 			Client: c, Now: time.Now, Log: slog.New(slog.DiscardHandler),
-			Lends: func(peering.ClusterID) wire.Lending {
+			Lends: func(peering.ClusterID) peering.Lending {
 				mu.Lock()
 				defer mu.Unlock()
 				return word
@@ -215,16 +214,16 @@ func TestAPeerThatChangesItsMindIsNotListenedToMoreOften(t *testing.T) {
 				changed = f
 				return func() {}
 			},
-			Watch: func(ctx context.Context, _ peering.ClusterID, offered func(wire.Offer)) error {
+			Watch: func(ctx context.Context, _ peering.ClusterID, offered func(peering.Offer)) error {
 				mu.Lock()
 				streams++
 				mu.Unlock()
-				offered(wire.Offer{Message: "nothing"})
+				offered(peering.Offer{Message: "nothing"})
 				<-ctx.Done()
 				return nil
 			},
 		}
-		say := func(l wire.Lending) {
+		say := func(l peering.Lending) {
 			mu.Lock()
 			defer mu.Unlock()
 			word = l
@@ -241,9 +240,9 @@ func TestAPeerThatChangesItsMindIsNotListenedToMoreOften(t *testing.T) {
 			t.Errorf("%d streams at first, want 1: why there is nothing is in the offer", n)
 		}
 		for range 60 {
-			say(wire.LendsSomething)
+			say(peering.LendsSomething)
 			time.Sleep(3 * time.Second)
-			say(wire.LendsNothing)
+			say(peering.LendsNothing)
 			time.Sleep(3 * time.Second)
 		}
 		before := count()

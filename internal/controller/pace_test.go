@@ -22,7 +22,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/tunnel"
 )
@@ -269,8 +268,8 @@ func TestRevisionsAreWithinThePeersBudget(t *testing.T) {
 		}
 		l.pass(10 * time.Millisecond)
 	}
-	e, ok := errors.AsType[*wire.Error](refusal)
-	if !ok || e.Reason != wire.ReasonRateLimited || e.RetryAfter <= 0 {
+	e, ok := errors.AsType[*peering.Error](refusal)
+	if !ok || e.Reason != peering.ReasonRateLimited || e.RetryAfter <= 0 {
 		t.Fatalf("after %d writes it says %v", counts.writes, refusal)
 	}
 	counts.withinBudget(t, l.now().Sub(began))

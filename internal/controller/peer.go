@@ -29,7 +29,6 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/store"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -657,7 +656,7 @@ func (r *Peers) leave(ctx context.Context, fc *v1alpha1.ForeignCluster, contract
 	if untold {
 		r.Events.Eventf(fc, nil, corev1.EventTypeWarning, "NotTold", "Forget",
 			"the peer could not be told within %s that %d contracts are over, and may hold what they reserve until this cluster refused it for %s, or an administrator there forgets this cluster: %s",
-			forgetWait, len(contracts), forgottenAfter, wire.Text(s.Why, maxWhy))
+			forgetWait, len(contracts), forgottenAfter, peering.Text(s.Why, maxWhy))
 	}
 	return nil
 }
@@ -762,7 +761,7 @@ func (r *Peers) tunnel(ctx context.Context, fc *v1alpha1.ForeignCluster, contrac
 	var left []string
 	if unsaid > 0 {
 		left = append(left, fmt.Sprintf("%d pod prefixes of this cluster's nodes have no way to the peer, which can be told %d: set the prefix that holds them all with --pod-cidr",
-			unsaid, wire.MaxPrefixes))
+			unsaid, peering.MaxPrefixes))
 	}
 	if fc.Status.Network != nil {
 		waits, err := r.plan(ctx, fc, local)
@@ -799,7 +798,7 @@ func (r *Peers) tunnel(ctx context.Context, fc *v1alpha1.ForeignCluster, contrac
 	}
 	state.later, err = r.writeTunnel(ctx, fc, tunnel, *spec)
 	if apierrors.IsInvalid(err) {
-		state.lacks = joinTexts([]string{state.lacks, "what is to be open cannot be written, and what is to be closed is: " + wire.Text(err.Error(), maxWhy)})
+		state.lacks = joinTexts([]string{state.lacks, "what is to be open cannot be written, and what is to be closed is: " + peering.Text(err.Error(), maxWhy)})
 		return state, nil
 	}
 	if err != nil {

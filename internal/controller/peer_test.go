@@ -29,7 +29,6 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/store"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/tunnel"
 )
@@ -737,7 +736,7 @@ func TestEventsTellWhatHappenedOnce(t *testing.T) {
 func TestHeldHashIsThatOfTheOwner(t *testing.T) {
 	t.Parallel()
 	milan := newOther(t, "milan")
-	if got := HeldHash(trustedAs("milan", milan)); got != wire.BundleHash(milan.info.Bundle()) || got == (peering.Hash{}) {
+	if got := HeldHash(trustedAs("milan", milan)); got != milan.info.Bundle.Hash() || got == (peering.Hash{}) {
 		t.Errorf("it is %s", got)
 	}
 	if got := HeldHash(&v1alpha1.ForeignCluster{}); got != (peering.Hash{}) {

@@ -13,7 +13,6 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/store"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -270,13 +269,13 @@ func connected(v PeerView) metav1.Condition {
 	switch s := v.Session; {
 	case v.Peer.Spec.TrustBundle == "":
 		return condition(kind, metav1.ConditionFalse, "NoTrust", "a session needs trust; see condition Trusted")
-	case v.Peer.Status.Protocol != 0 && wire.CheckProtocol(Protocol, uint32(v.Peer.Status.Protocol)) != nil:
+	case v.Peer.Status.Protocol != 0 && peering.CheckProtocol(Protocol, uint32(v.Peer.Status.Protocol)) != nil:
 		which := "the peer's"
 		if v.Peer.Status.Protocol > Protocol {
 			which = "this cluster's"
 		}
 		return condition(kind, metav1.ConditionFalse, "ProtocolUnsupported",
-			wire.CheckProtocol(Protocol, uint32(v.Peer.Status.Protocol)).Error()+", which is "+which)
+			peering.CheckProtocol(Protocol, uint32(v.Peer.Status.Protocol)).Error()+", which is "+which)
 	case s.Up == nil:
 		return condition(kind, metav1.ConditionFalse, "NoSession", s.Why)
 	case s.Up.ClockSkew.Abs() > maxSkew:

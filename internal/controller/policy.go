@@ -13,7 +13,6 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/store"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -139,7 +138,7 @@ func (l *lending) selects(fc *v1alpha1.ForeignCluster) bool {
 func selecting(policies []lending, fc *v1alpha1.ForeignCluster) (*lending, error) {
 	i := slices.IndexFunc(policies, func(l lending) bool { return l.selects(fc) })
 	if i < 0 {
-		return nil, wire.Errorf(wire.ReasonPolicyRefused, "no PeeringPolicy of the provider selects this cluster: its administrator has to make one")
+		return nil, peering.Errorf(peering.ReasonPolicyRefused, "no PeeringPolicy of the provider selects this cluster: its administrator has to make one")
 	}
 	return &policies[i], nil
 }
@@ -159,8 +158,8 @@ func unconfirmed(policies []lending, fc *v1alpha1.ForeignCluster) string {
 // lends returns the policy as a value.
 func (l *lending) lends() (peering.Policy, error) {
 	if l.err != nil {
-		return peering.Policy{}, &wire.Error{
-			Reason:  wire.ReasonPolicyRefused,
+		return peering.Policy{}, &peering.Error{
+			Reason:  peering.ReasonPolicyRefused,
 			Message: fmt.Sprintf("policy %q of the provider makes no sense; its administrator has to look at it", l.policy.Name),
 			Err:     l.err,
 		}

@@ -7,7 +7,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -16,13 +15,13 @@ import (
 // would be signed. The offer is nil where the contract is as the request asks for, and
 // the error is why nothing would be signed. An offer that an administrator there has to
 // approve first says so. Nothing is written here or there.
-func (r *Requests) Preview(ctx context.Context, request *v1alpha1.PeeringRequest) (provider string, offer *wire.Advertisement, err error) {
+func (r *Requests) Preview(ctx context.Context, request *v1alpha1.PeeringRequest) (provider string, offer *peering.Advertisement, err error) {
 	request = request.DeepCopy()
 	if request.UID == "" {
 		request.UID = "preview-" + uuid.NewUUID()
 	}
 	if !request.DeletionTimestamp.IsZero() {
-		return "", nil, wire.Errorf(wire.ReasonContractClosed, "peering request %s is being deleted", request.Name)
+		return "", nil, peering.Errorf(peering.ReasonContractClosed, "peering request %s is being deleted", request.Name)
 	}
 	contracts, err := requestContracts(ctx, r.Client, string(request.UID)) // a cache that lags signs nothing
 	if err != nil {
@@ -43,7 +42,7 @@ func (r *Requests) Preview(ctx context.Context, request *v1alpha1.PeeringRequest
 	switch plan.course {
 	case courseHold:
 		if plan.accepted.Reason != reasonContracted {
-			err = wire.Errorf(wire.ReasonContractClosed, "%s", plan.accepted.Message)
+			err = peering.Errorf(peering.ReasonContractClosed, "%s", plan.accepted.Message)
 		}
 	case courseAsk:
 		held = nil // it is over
@@ -65,22 +64,22 @@ func (r *Requests) Preview(ctx context.Context, request *v1alpha1.PeeringRequest
 // signed. Who chooses among providers takes no offer that waits for an administrator.
 func (r *Requests) quote(
 	ctx context.Context, request *v1alpha1.PeeringRequest, fc *v1alpha1.ForeignCluster, ask peering.Ask, held *heldContract, timeout time.Duration,
-) (wire.Advertisement, error) {
+) (peering.Advertisement, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	offer, _, err := r.draft(ctx, request, fc, ask, held, r.Provider.Preview)
 	if err == nil && held == nil && request.Spec.ClusterSelector != nil && offer.NeedsApproval {
-		err = wire.Errorf(wire.ReasonPolicyPending, "an administrator there has to approve each request: ask it by name")
+		err = peering.Errorf(peering.ReasonPolicyPending, "an administrator there has to approve each request: ask it by name")
 	}
 	return offer, err
 }
 
 // unanswered makes an error of a call that no answer came to one that callers know.
 func unanswered(err error) error {
-	e := wire.FromStatus(err)
+	e := peering.AsError(err)
 	switch e.Reason { //nolint:exhaustive // others were given
 	case "UNAVAILABLE", "DEADLINE_EXCEEDED":
-		return &wire.Error{Reason: wire.ReasonPeerUnreachable, Message: e.Message, RetryAfter: e.RetryAfter, Err: err}
+		return &peering.Error{Reason: peering.ReasonPeerUnreachable, Message: e.Message, RetryAfter: e.RetryAfter, Err: err}
 	}
 	return err
 }

@@ -15,7 +15,6 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/store"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -30,7 +29,7 @@ func drawSeller(t *testing.T, rt *rapid.T, name string) *seller {
 // drawMood changes what a provider answers.
 func drawMood(t *testing.T, rt *rapid.T, name string, s *seller) {
 	s.refuses, s.away, s.approves, s.changes = "", false, false, nil
-	change := func(change func(*peering.Grant)) { s.changes = func(ad *wire.Advertisement) { change(&ad.Grant) } }
+	change := func(change func(*peering.Grant)) { s.changes = func(ad *peering.Advertisement) { change(&ad.Grant) } }
 	switch mood := rapid.SampledFrom([]string{
 		"", "", "", "", "away", "approves", "refuses", "less", "more", "longer", "short", "no pods", "dollars", "stricter", "other resources",
 	}).Draw(rt, name+" is"); mood {
@@ -39,7 +38,7 @@ func drawMood(t *testing.T, rt *rapid.T, name string, s *seller) {
 	case "approves":
 		s.approves = true
 	case "refuses":
-		s.refuses = wire.ReasonPolicyRefused
+		s.refuses = peering.ReasonPolicyRefused
 	case "less":
 		change(func(g *peering.Grant) { g.Resources["cpu"] = resourcesOf(t, map[string]string{"cpu": "1"})["cpu"] })
 	case "more":
@@ -157,7 +156,7 @@ func endedContract(t *testing.T, b *requestsBench, provider string, ago time.Dur
 	p := parties{b.self, b.market.sellers[peering.ClusterID(fc.Spec.ClusterID)].id}
 	c := p.stored(t, p.terms(t, func(x *peering.Terms) { x.ContractID = "old-" + provider }), b.self)
 	closed := metav1.NewTime(b.clock.Add(-ago))
-	c.Status.Phase, c.Status.Reason, c.Status.ClosedAt = "Closed", peering.ReasonEndedByPeer.Name(), &closed
+	c.Status.Phase, c.Status.Reason, c.Status.ClosedAt = "Closed", peering.EndedByPeer.Name(), &closed
 	return c
 }
 
@@ -215,9 +214,9 @@ func samePreview(t *testing.T, rt *rapid.T, b *requestsBench) *v1alpha1.Contract
 	case refusal == nil && offer == nil:
 		rt.Fatalf("a preview of nothing; then %+v", got)
 	case refusal != nil:
-		e := wire.FromStatus(refusal)
+		e := peering.AsError(refusal)
 		// Why a contract that is over is not followed by another has reasons of its own.
-		if reason := camel(string(e.Reason)); got.Status != metav1.ConditionFalse || got.Reason != reason && e.Reason != wire.ReasonContractClosed || !strings.HasSuffix(got.Message, e.Error()) {
+		if reason := e.Reason.Condition(); got.Status != metav1.ConditionFalse || got.Reason != reason && e.Reason != peering.ReasonContractClosed || !strings.HasSuffix(got.Message, e.Error()) {
 			rt.Fatalf("previewed %s: %s; then %+v", e.Reason, e, got)
 		}
 	case got.Status != metav1.ConditionTrue || len(held) != 1 || held[0].Spec.ForeignCluster != provider:

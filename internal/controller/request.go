@@ -30,7 +30,6 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/store"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -47,9 +46,9 @@ const (
 // Provider is what a consumer negotiates with a provider, over the session.
 type Provider interface {
 	// Request asks what the provider would lend, which holds it back for a moment.
-	Request(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (wire.Advertisement, error)
+	Request(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, error)
 	// Preview asks the same, and nothing follows from it.
-	Preview(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (wire.Advertisement, error)
+	Preview(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, error)
 	// Sign sends a contract that this cluster signed, and returns it signed by both.
 	Sign(ctx context.Context, peer peering.ClusterID, envelope peering.Envelope) (peering.Envelope, error)
 }
@@ -285,15 +284,15 @@ func (r *Requests) hold(stored *v1alpha1.Contract) (*heldContract, error) {
 
 // refused says why there is no contract, or none as it is asked for.
 func refused(err error, context string) metav1.Condition {
-	e := wire.FromStatus(err)
-	return condition(v1alpha1.ConditionAccepted, metav1.ConditionFalse, camel(string(e.Reason)), context+e.Error())
+	e := peering.AsError(err)
+	return condition(v1alpha1.ConditionAccepted, metav1.ConditionFalse, e.Reason.Condition(), context+e.Error())
 }
 
 // pause is how long to wait after an ask failed.
 func pause(err error) time.Duration {
-	e := wire.FromStatus(err)
+	e := peering.AsError(err)
 	switch {
-	case e.Reason == wire.ReasonPolicyPending && e.RetryAfter > 0:
+	case e.Reason == peering.ReasonPolicyPending && e.RetryAfter > 0:
 		return max(askSoon, e.RetryAfter) // somebody there is to decide any moment
 	case definite(e):
 		return max(askAgain, e.RetryAfter)
@@ -304,11 +303,11 @@ func pause(err error) time.Duration {
 // definite says whether an ask was answered by a no, after which nothing was
 // signed. Anything else may be over in a moment, and may have come after the
 // provider signed.
-func definite(e *wire.Error) bool {
+func definite(e *peering.Error) bool {
 	switch e.Reason { //nolint:exhaustive // see above
-	case wire.ReasonPolicyRefused, wire.ReasonPolicyPending, wire.ReasonPriceAboveCeiling, wire.ReasonCapacityExhausted,
-		wire.ReasonRequestInvalid, wire.ReasonPeerUnknown, wire.ReasonPeerNotTrusted, wire.ReasonTrustDenied,
-		wire.ReasonContractMismatch, wire.ReasonSignatureInvalid, wire.ReasonContractClosed, wire.ReasonContractUnknown:
+	case peering.ReasonPolicyRefused, peering.ReasonPolicyPending, peering.ReasonPriceAboveCeiling, peering.ReasonCapacityExhausted,
+		peering.ReasonRequestInvalid, peering.ReasonPeerUnknown, peering.ReasonPeerNotTrusted, peering.ReasonTrustDenied,
+		peering.ReasonContractMismatch, peering.ReasonSignatureInvalid, peering.ReasonContractClosed, peering.ReasonContractUnknown:
 		return true
 	}
 	return false
@@ -348,12 +347,12 @@ func (r *Requests) seek(
 	var fc v1alpha1.ForeignCluster
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: request.Spec.ForeignCluster}, &fc); err != nil {
 		if apierrors.IsNotFound(err) {
-			return wire.Errorf(wire.ReasonPeerUnknown, "there is no ForeignCluster %s: join it first", request.Spec.ForeignCluster)
+			return peering.Errorf(peering.ReasonPeerUnknown, "there is no ForeignCluster %s: join it first", request.Spec.ForeignCluster)
 		}
 		return err
 	}
 	if fc.Spec.TrustBundle == "" || !fc.DeletionTimestamp.IsZero() {
-		return wire.Errorf(wire.ReasonPeerNotTrusted, "ForeignCluster %s is not trusted: join it first", fc.Name)
+		return peering.Errorf(peering.ReasonPeerNotTrusted, "ForeignCluster %s is not trusted: join it first", fc.Name)
 	}
 	return try(ctx, &fc, ask)
 }
@@ -373,7 +372,7 @@ func (r *Requests) choose(
 			if fc.Name != request.Status.ForeignCluster {
 				continue
 			}
-			if err := try(ctx, fc, ask); err == nil || !definite(wire.FromStatus(err)) {
+			if err := try(ctx, fc, ask); err == nil || !definite(peering.AsError(err)) {
 				return err
 			}
 		}
@@ -381,16 +380,16 @@ func (r *Requests) choose(
 	ordered, refusals := r.compare(ctx, request, peers, ask)
 	for _, fc := range ordered {
 		err := try(ctx, fc, ask)
-		if err == nil || !definite(wire.FromStatus(err)) {
+		if err == nil || !definite(peering.AsError(err)) {
 			return err
 		}
-		refusals = append(refusals, fc.Name+": "+wire.FromStatus(err).Error())
+		refusals = append(refusals, fc.Name+": "+peering.AsError(err).Error())
 	}
 	request.Status.ForeignCluster = ""
 	if len(peers) == 0 {
-		return wire.Errorf(wire.ReasonPeerUnknown, "no cluster that spec.clusterSelector selects can be asked%s", listed(not))
+		return peering.Errorf(peering.ReasonPeerUnknown, "no cluster that spec.clusterSelector selects can be asked%s", listed(not))
 	}
-	return wire.Errorf(wire.ReasonCapacityExhausted, "none of the clusters that spec.clusterSelector selects grants it%s", listed(append(refusals, not...)))
+	return peering.Errorf(peering.ReasonCapacityExhausted, "none of the clusters that spec.clusterSelector selects grants it%s", listed(append(refusals, not...)))
 }
 
 // listed makes a few reasons readable.
@@ -420,7 +419,7 @@ func (r *Requests) compare(ctx context.Context, request *v1alpha1.PeeringRequest
 		group.Go(func() error {
 			offer, err := r.quote(ctx, request, fc, ask, nil, previewTimeout)
 			if err != nil {
-				answers[i].no = wire.FromStatus(err).Error()
+				answers[i].no = peering.AsError(err).Error()
 				return nil
 			}
 			if answers[i].hourly, err = offer.Grant.Price.Hourly(offer.Grant.Resources); err != nil {
@@ -501,10 +500,10 @@ func (r *Requests) agree(
 	// one of an earlier round whose answer was lost.
 	terms, err := signed.Verify()
 	if err != nil {
-		return peering.Envelope{}, none, wire.Errorf(wire.ReasonResponseInvalid, "what the provider returned: %s", err)
+		return peering.Envelope{}, none, peering.Errorf(peering.ReasonResponseInvalid, "what the provider returned: %s", err)
 	}
 	if terms.RequestID != ask.RequestID || terms.Provider.ID != peer || terms.Consumer.ID != self.ID() || terms.ContractID != offer.ContractID {
-		return peering.Envelope{}, none, wire.Errorf(wire.ReasonResponseInvalid, "the provider returned a contract of another request")
+		return peering.Envelope{}, none, peering.Errorf(peering.ReasonResponseInvalid, "the provider returned a contract of another request")
 	}
 	got := grantOf(terms)
 	got.StorageClasses = offer.Grant.StorageClasses // of which terms say nothing
@@ -519,10 +518,10 @@ func (r *Requests) agree(
 // it would sign none.
 func (r *Requests) draft(
 	ctx context.Context, request *v1alpha1.PeeringRequest, fc *v1alpha1.ForeignCluster, ask peering.Ask, held *heldContract,
-	call func(context.Context, peering.ClusterID, peering.Ask) (wire.Advertisement, error),
-) (wire.Advertisement, peering.Envelope, error) {
-	no := func(err error) (wire.Advertisement, peering.Envelope, error) {
-		return wire.Advertisement{}, peering.Envelope{}, err
+	call func(context.Context, peering.ClusterID, peering.Ask) (peering.Advertisement, error),
+) (peering.Advertisement, peering.Envelope, error) {
+	no := func(err error) (peering.Advertisement, peering.Envelope, error) {
+		return peering.Advertisement{}, peering.Envelope{}, err
 	}
 	peer := peering.ClusterID(fc.Spec.ClusterID)
 	bundle, err := identity.ReadBundlePEM(peer, []byte(fc.Spec.TrustBundle))
@@ -537,7 +536,7 @@ func (r *Requests) draft(
 	if held != nil {
 		before = agreed{held: &held.terms, price: &held.terms.Price}
 		if offer.Revision != held.state.Revision+1 || offer.PreviousHash != held.state.Hash {
-			return no(wire.Errorf(wire.ReasonRevisionStale, "the provider offers revision %d and this cluster holds revision %d: they agree on the newest first", offer.Revision, held.state.Revision))
+			return no(peering.Errorf(peering.ReasonRevisionStale, "the provider offers revision %d and this cluster holds revision %d: they agree on the newest first", offer.Revision, held.state.Revision))
 		}
 	}
 	if err := unacceptable(ask, offer, before, r.Now()); err != nil {
@@ -549,7 +548,7 @@ func (r *Requests) draft(
 	}
 	envelope, err := peering.NewEnvelope(terms)
 	if err != nil {
-		return no(wire.Errorf(wire.ReasonContractMismatch, "the offer makes no contract: %s", err))
+		return no(peering.Errorf(peering.ReasonContractMismatch, "the offer makes no contract: %s", err))
 	}
 	return offer, envelope, nil
 }
@@ -579,7 +578,7 @@ func (r *Requests) revise(ctx context.Context, request *v1alpha1.PeeringRequest,
 		return err
 	}
 	if _, err := held.state.Apply(peering.Countersigned{Role: peering.Consumer, Terms: terms, Hash: envelope.Hash(), Now: r.Now()}); err != nil {
-		return wire.Errorf(wire.ReasonResponseInvalid, "what the provider returned: %s", err)
+		return peering.Errorf(peering.ReasonResponseInvalid, "what the provider returned: %s", err)
 	}
 	revised, err := replaceRevision(ctx, r.Client, r.Reader, held.stored, envelope, r.Identity().ID(), &fulfils)
 	if err != nil {
@@ -600,7 +599,7 @@ func (r *Requests) providerOf(ctx context.Context, held *heldContract) (*v1alpha
 		return nil, err
 	}
 	if fc == nil || fc.Spec.TrustBundle == "" {
-		return nil, wire.Errorf(wire.ReasonPeerNotTrusted, "the provider of contract %s is not trusted any more", held.stored.Name)
+		return nil, peering.Errorf(peering.ReasonPeerNotTrusted, "the provider of contract %s is not trusted any more", held.stored.Name)
 	}
 	return fc, nil
 }
@@ -652,8 +651,8 @@ func (r *Requests) renew(ctx context.Context, request *requestEdit, held *heldCo
 			"contract %s was renewed until %s, at %s", held.stored.Name, held.terms.NotAfter.Format(time.RFC3339), priceText(held.terms))))
 		return max(peering.RenewAt(held.state).Sub(r.Now()), askSoon)
 	}
-	e := wire.FromStatus(err)
-	request.say(condition(ConditionRenewed, metav1.ConditionFalse, camel(string(e.Reason)), fmt.Sprintf(
+	e := peering.AsError(err)
+	request.say(condition(ConditionRenewed, metav1.ConditionFalse, e.Reason.Condition(), fmt.Sprintf(
 		"contract %s ends at %s and was not renewed: %s", held.stored.Name, until.Format(time.RFC3339), e.Error())))
 	// A short contract leaves little time to ask again.
 	return min(pause(err), max(until.Sub(r.Now())/4, askSoon))
@@ -693,23 +692,4 @@ func (r *Requests) end(ctx context.Context, request *v1alpha1.PeeringRequest, co
 		return reconcile.Result{}, fmt.Errorf("release peering request %s: %w", request.Name, err)
 	}
 	return reconcile.Result{}, nil
-}
-
-// camel turns UPPER_SNAKE into the UpperCamel of Kubernetes' reasons.
-func camel(reason string) string {
-	out := make([]byte, 0, len(reason))
-	upper := true
-	for i := range len(reason) {
-		b := reason[i]
-		switch {
-		case b == '_':
-			upper = true
-			continue
-		case !upper && b >= 'A' && b <= 'Z':
-			b += 'a' - 'A'
-		}
-		out = append(out, b)
-		upper = false
-	}
-	return string(out)
 }

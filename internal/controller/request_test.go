@@ -21,7 +21,6 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/store"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -45,7 +44,7 @@ func TestWhatIsDoneForAPeeringRequest(t *testing.T) {
 	p := newParties(t)
 	never := func(s *v1alpha1.PeeringRequest) { s.Spec.Renewal = v1alpha1.RenewalNever }
 	changed := func(s *v1alpha1.PeeringRequest) { s.Generation = 2 }
-	over := func(reason peering.Reason) func(*v1alpha1.Contract) {
+	over := func(reason peering.EndReason) func(*v1alpha1.Contract) {
 		return func(c *v1alpha1.Contract) { c.Status.Phase, c.Status.Reason = "Closed", reason.Name() }
 	}
 	type row struct {
@@ -71,15 +70,15 @@ func TestWhatIsDoneForAPeeringRequest(t *testing.T) {
 		"a moment before it is to be renewed":      {later: 43 * time.Minute, want: courseHold, reason: "Contracted"},
 		"it drains":                                {contract: func(c *v1alpha1.Contract) { c.Status.Phase = "Draining" }, request: changed, want: courseHold, reason: "Draining"},
 		"somebody just asked for its end":          {contract: func(c *v1alpha1.Contract) { c.Spec.Termination = v1alpha1.TerminateDrain }, want: courseHold, reason: "Draining"},
-		"the provider ended it":                    {contract: over(peering.ReasonEndedByPeer), want: courseHold, reason: "EndedByProvider"},
+		"the provider ended it":                    {contract: over(peering.EndedByPeer), want: courseHold, reason: "EndedByProvider"},
 		"the provider ended it, as it called":      {contract: func(c *v1alpha1.Contract) { c.Status.Phase, c.Spec.Termination = "Closed", v1alpha1.TerminatePeer }, want: courseHold, reason: "EndedByProvider"},
-		"one of several providers ended it":        {request: choosing, contract: over(peering.ReasonEndedByPeer), want: courseAsk},
-		"this side ended it":                       {contract: over(peering.ReasonEndedHere), want: courseAsk},
-		"this side ended it with one of several":   {request: choosing, contract: over(peering.ReasonEndedHere), want: courseHold, reason: "EndedHere"},
-		"this side forgot one of several":          {request: choosing, contract: over(peering.ReasonEndedHere), gone: true, want: courseAsk},
-		"it reached its end":                       {contract: over(peering.ReasonExpired), want: courseAsk},
-		"it reached its end and that was it":       {request: never, contract: over(peering.ReasonExpired), want: courseHold, reason: "Expired"},
-		"its node still stands":                    {contract: over(peering.ReasonExpired), standing: "request", want: courseHold, reason: "TakingDown"},
+		"one of several providers ended it":        {request: choosing, contract: over(peering.EndedByPeer), want: courseAsk},
+		"this side ended it":                       {contract: over(peering.EndedHere), want: courseAsk},
+		"this side ended it with one of several":   {request: choosing, contract: over(peering.EndedHere), want: courseHold, reason: "EndedHere"},
+		"this side forgot one of several":          {request: choosing, contract: over(peering.EndedHere), gone: true, want: courseAsk},
+		"it reached its end":                       {contract: over(peering.EndedByExpiry), want: courseAsk},
+		"it reached its end and that was it":       {request: never, contract: over(peering.EndedByExpiry), want: courseHold, reason: "Expired"},
+		"its node still stands":                    {contract: over(peering.EndedByExpiry), standing: "request", want: courseHold, reason: "TakingDown"},
 		"one that a signature away made, unlooked": {contract: func(c *v1alpha1.Contract) { c.Status.Phase = "" }, want: courseHold, reason: "Contracted"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -195,13 +194,13 @@ func TestAnOfferHasToBeNoWorseThanTheAsk(t *testing.T) {
 			t.Parallel()
 			g := good
 			tc.change(&g)
-			got := unacceptable(ask, wire.Advertisement{Grant: g}, agreed{held: held}, now)
+			got := unacceptable(ask, peering.Advertisement{Grant: g}, agreed{held: held}, now)
 			if (got == nil) != (tc.why == "") || !strings.Contains(fmt.Sprint(got), tc.why) {
 				t.Errorf("it says %q, want %q in it", got, tc.why)
 			}
 		})
 	}
-	if err := unacceptable(peering.Ask{Network: true}, wire.Advertisement{Grant: good}, agreed{}, now); err != nil {
+	if err := unacceptable(peering.Ask{Network: true}, peering.Advertisement{Grant: good}, agreed{}, now); err != nil {
 		t.Errorf("an ask for nothing in particular refuses: %s", err)
 	}
 }
@@ -236,8 +235,8 @@ func TestAnOfferIsNoDearerThanWhatWasAgreed(t *testing.T) {
 		if tc.ceiling != "" {
 			ask.PriceCeiling = peering.Money{Currency: "EUR", Amount: decimal(t, tc.ceiling)}
 		}
-		err := unacceptable(ask, wire.Advertisement{Grant: g}, agreed{price: tc.before}, now)
-		if (err == nil) != (tc.why == "") || !strings.Contains(fmt.Sprint(err), tc.why) || err != nil && wire.ReasonOf(err) != wire.ReasonPriceAboveCeiling {
+		err := unacceptable(ask, peering.Advertisement{Grant: g}, agreed{price: tc.before}, now)
+		if (err == nil) != (tc.why == "") || !strings.Contains(fmt.Sprint(err), tc.why) || err != nil && peering.ReasonOf(err) != peering.ReasonPriceAboveCeiling {
 			t.Errorf("%s: %v, want %q", name, err, tc.why)
 		}
 	}
@@ -251,19 +250,19 @@ func TestAContractLastsAtLeastSoLong(t *testing.T) {
 	held := &peering.Terms{NotAfter: now.Add(2 * time.Minute)}
 	for name, tc := range map[string]struct {
 		asked time.Duration
-		offer wire.Advertisement
+		offer peering.Advertisement
 		held  *peering.Terms
 		ok    bool
 	}{
-		"as the provider likes":                  {0, wire.Advertisement{Grant: grant(minDuration)}, nil, true},
-		"shorter than is of use":                 {0, wire.Advertisement{Grant: grant(minDuration - 1)}, nil, false},
-		"shorter than is of use by its end":      {0, wire.Advertisement{Grant: grant(time.Hour), NotAfter: now}, nil, false},
-		"over before it begins":                  {0, wire.Advertisement{Grant: grant(time.Hour), NotAfter: now.Add(-time.Hour)}, nil, false},
-		"as short as was asked for":              {2 * time.Minute, wire.Advertisement{Grant: grant(2 * time.Minute)}, nil, true},
-		"shorter than that":                      {2 * time.Minute, wire.Advertisement{Grant: grant(time.Minute)}, nil, false},
-		"shorter than a long one that was asked": {10 * time.Hour, wire.Advertisement{Grant: grant(time.Minute)}, nil, false},
-		"revised until its end":                  {0, wire.Advertisement{Grant: grant(time.Hour), NotAfter: held.NotAfter}, held, true},
-		"revised to end at once":                 {0, wire.Advertisement{Grant: grant(time.Second), NotAfter: held.NotAfter}, held, false},
+		"as the provider likes":                  {0, peering.Advertisement{Grant: grant(minDuration)}, nil, true},
+		"shorter than is of use":                 {0, peering.Advertisement{Grant: grant(minDuration - 1)}, nil, false},
+		"shorter than is of use by its end":      {0, peering.Advertisement{Grant: grant(time.Hour), NotAfter: now}, nil, false},
+		"over before it begins":                  {0, peering.Advertisement{Grant: grant(time.Hour), NotAfter: now.Add(-time.Hour)}, nil, false},
+		"as short as was asked for":              {2 * time.Minute, peering.Advertisement{Grant: grant(2 * time.Minute)}, nil, true},
+		"shorter than that":                      {2 * time.Minute, peering.Advertisement{Grant: grant(time.Minute)}, nil, false},
+		"shorter than a long one that was asked": {10 * time.Hour, peering.Advertisement{Grant: grant(time.Minute)}, nil, false},
+		"revised until its end":                  {0, peering.Advertisement{Grant: grant(time.Hour), NotAfter: held.NotAfter}, held, true},
+		"revised to end at once":                 {0, peering.Advertisement{Grant: grant(time.Second), NotAfter: held.NotAfter}, held, false},
 	} {
 		err := unacceptable(peering.Ask{Duration: tc.asked}, tc.offer, agreed{held: tc.held}, now)
 		if (err == nil) != tc.ok || err != nil && !strings.Contains(err.Error(), "spec.duration") {
@@ -291,15 +290,15 @@ func TestWhoMayBeAsked(t *testing.T) {
 		peer("going", func(fc *v1alpha1.ForeignCluster) { fc.DeletionTimestamp = &metav1.Time{Time: now} }),
 		peer("ended", nil), peer("ended-long-ago", nil), peer("expired", nil),
 	}
-	over := func(peer string, reason peering.Reason, ago time.Duration) *v1alpha1.Contract {
+	over := func(peer string, reason peering.EndReason, ago time.Duration) *v1alpha1.Contract {
 		c := &v1alpha1.Contract{Spec: v1alpha1.ContractSpec{PeerID: "id-" + peer}}
 		closed := metav1.NewTime(now.Add(-ago))
 		c.Status.Phase, c.Status.Reason, c.Status.ClosedAt = "Closed", reason.Name(), &closed
 		return c
 	}
 	contracts := []*v1alpha1.Contract{
-		over("ended", peering.ReasonEndedByPeer, 9*time.Minute), over("ended-long-ago", peering.ReasonEndedByPeer, 10*time.Minute),
-		over("expired", peering.ReasonExpired, time.Minute),
+		over("ended", peering.EndedByPeer, 9*time.Minute), over("ended-long-ago", peering.EndedByPeer, 10*time.Minute),
+		over("expired", peering.EndedByExpiry, time.Minute),
 	}
 	ask, not := eligible(requestFor(choosing), peers, contracts, now)
 	var names []string
@@ -336,10 +335,10 @@ type seller struct {
 	price peering.PriceList
 	// refuses is why the provider refuses, changes what it offers. There is no session
 	// with one that is away, and one with approves has an administrator approve requests.
-	refuses  wire.Reason
+	refuses  peering.Reason
 	away     bool
 	approves bool
-	changes  func(*wire.Advertisement)
+	changes  func(*peering.Advertisement)
 	// deaf is how many signatures it takes without an answer.
 	deaf      int
 	held      map[string]peering.Envelope // by contract
@@ -351,18 +350,18 @@ type seller struct {
 	asked, seen peering.Ask
 }
 
-func (m *fakeMarket) offer(s *seller, ask peering.Ask, preview bool) (wire.Advertisement, error) {
+func (m *fakeMarket) offer(s *seller, ask peering.Ask, preview bool) (peering.Advertisement, error) {
 	if s.away {
-		return wire.Advertisement{}, status.Error(codes.Unavailable, "no session")
+		return peering.Advertisement{}, status.Error(codes.Unavailable, "no session")
 	}
 	if s.approves && !preview {
-		return wire.Advertisement{}, wire.Errorf(wire.ReasonPolicyPending, "somebody has to approve it")
+		return peering.Advertisement{}, peering.Errorf(peering.ReasonPolicyPending, "somebody has to approve it")
 	}
 	if s.refuses != "" {
-		return wire.Advertisement{}, wire.Errorf(s.refuses, "no")
+		return peering.Advertisement{}, peering.Errorf(s.refuses, "no")
 	}
 	m.n++
-	ad := wire.Advertisement{ContractID: fmt.Sprintf("c-%d", m.n), RequestID: ask.RequestID, Revision: 1, ValidUntil: m.now().Add(time.Minute)}
+	ad := peering.Advertisement{ContractID: fmt.Sprintf("c-%d", m.n), RequestID: ask.RequestID, Revision: 1, ValidUntil: m.now().Add(time.Minute)}
 	ad.Grant = peering.Grant{
 		Resources: ask.Resources.Clone(), Duration: time.Hour, Network: ask.Network, PodSecurity: peering.PodSecurityBaseline, Price: s.price,
 		Renewable: true, Notice: 10 * time.Minute, StatementPeriod: 5 * time.Minute, Exposure: peering.ExposureOffloaded,
@@ -392,7 +391,7 @@ func (m *fakeMarket) offer(s *seller, ask peering.Ask, preview bool) (wire.Adver
 	return ad, nil
 }
 
-func (m *fakeMarket) Request(_ context.Context, peer peering.ClusterID, ask peering.Ask) (wire.Advertisement, error) {
+func (m *fakeMarket) Request(_ context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.sellers[peer].requests++
@@ -400,7 +399,7 @@ func (m *fakeMarket) Request(_ context.Context, peer peering.ClusterID, ask peer
 	return m.offer(m.sellers[peer], ask, false)
 }
 
-func (m *fakeMarket) Preview(_ context.Context, peer peering.ClusterID, ask peering.Ask) (wire.Advertisement, error) {
+func (m *fakeMarket) Preview(_ context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.sellers[peer].previews++
@@ -415,7 +414,7 @@ func (m *fakeMarket) Sign(_ context.Context, peer peering.ClusterID, e peering.E
 	s.signs++
 	terms, err := e.VerifyConsumer()
 	if err != nil {
-		return peering.Envelope{}, wire.Errorf(wire.ReasonSignatureInvalid, "%v", err)
+		return peering.Envelope{}, peering.Errorf(peering.ReasonSignatureInvalid, "%v", err)
 	}
 	held, ok := s.held[terms.ContractID]
 	if ok {
@@ -513,7 +512,7 @@ func TestTheCheapestIsTakenThenTheNext(t *testing.T) {
 	if n := cheap.requests + dear.requests; n != 1 {
 		t.Errorf("%d requests for one contract", n)
 	}
-	end := func(reason peering.Reason) {
+	end := func(reason peering.EndReason) {
 		t.Helper()
 		c := held[0].DeepCopy()
 		closed := metav1.NewTime(b.clock)
@@ -523,13 +522,13 @@ func TestTheCheapestIsTakenThenTheNext(t *testing.T) {
 		}
 		delete(b.market.sellers[peering.ClusterID(c.Spec.PeerID)].held, c.Name)
 	}
-	end(peering.ReasonEndedByPeer)
+	end(peering.EndedByPeer)
 	b.clock = b.clock.Add(time.Minute)
 	if s, held = b.look(t); len(held) != 1 || held[0].Spec.ForeignCluster != "dear" || s.Status.ForeignCluster != "dear" {
 		t.Fatalf("after the cheapest ended it the request has %+v", s.Status)
 	}
 	// That one ends too, and the first is still left out; the third is too dear.
-	end(peering.ReasonEndedByPeer)
+	end(peering.EndedByPeer)
 	s, held = b.look(t)
 	if len(held) != 0 || accepted(s).Status != metav1.ConditionFalse || !strings.Contains(accepted(s).Message, "left out until") || !strings.Contains(accepted(s).Message, "ceiling") {
 		t.Fatalf("after both ended it: %+v", accepted(s))
@@ -538,7 +537,7 @@ func TestTheCheapestIsTakenThenTheNext(t *testing.T) {
 	if s, held = b.look(t); len(held) != 1 || held[0].Spec.ForeignCluster != "cheap" {
 		t.Fatalf("after %s the request has %+v: %+v", leftOut, s.Status, accepted(s))
 	}
-	end(peering.ReasonEndedHere)
+	end(peering.EndedHere)
 	if s, held = b.look(t); len(held) != 0 || accepted(s).Reason != "EndedHere" {
 		t.Fatalf("after this side ended it: %+v", accepted(s))
 	}
@@ -548,7 +547,7 @@ func TestTheFirstThatStillGrantsIsTaken(t *testing.T) {
 	t.Parallel()
 	fickle, honest := &seller{price: eur(t, "cpu", "0.1")}, &seller{price: eur(t, "cpu", "0.2")}
 	// It previews one price and asks for another when it is to be signed.
-	fickle.changes = func(ad *wire.Advertisement) {
+	fickle.changes = func(ad *peering.Advertisement) {
 		if ad.ContractID != "" {
 			ad.Grant.Price = eur(t, "cpu", "0.3")
 		}
@@ -676,19 +675,19 @@ func TestAContractIsRenewedInTime(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		request func(*v1alpha1.PeeringRequest)
-		changes func(*wire.Advertisement) // what the provider offers later
-		refuses wire.Reason
+		changes func(*peering.Advertisement) // what the provider offers later
+		refuses peering.Reason
 		status  metav1.ConditionStatus // of Renewed; empty is that there is none
 		reason  string
 	}{
 		"on the same terms":         {status: metav1.ConditionTrue, reason: "Renewed"},
-		"dearer, below the ceiling": {request: ceiling("1"), changes: func(ad *wire.Advertisement) { ad.Grant.Price = eur(t, "cpu", "0.2") }, status: metav1.ConditionTrue, reason: "Renewed"},
-		"dearer, above the ceiling": {request: ceiling("0.5"), changes: func(ad *wire.Advertisement) { ad.Grant.Price = eur(t, "cpu", "0.2") }, status: metav1.ConditionFalse, reason: "PriceAboveCeiling"},
-		"dearer, without a ceiling": {changes: func(ad *wire.Advertisement) { ad.Grant.Price = eur(t, "cpu", "0.2") }, status: metav1.ConditionFalse, reason: "PriceAboveCeiling"},
-		"for too short a time":      {changes: func(ad *wire.Advertisement) { ad.Grant.Duration = time.Second }, status: metav1.ConditionFalse, reason: "ContractMismatch"},
-		"less":                      {changes: func(ad *wire.Advertisement) { ad.Grant.Resources = resourcesOf(t, map[string]string{"cpu": "1"}) }, status: metav1.ConditionFalse, reason: "ContractMismatch"},
-		"stricter":                  {changes: func(ad *wire.Advertisement) { ad.Grant.PodSecurity = peering.PodSecurityRestricted }, status: metav1.ConditionFalse, reason: "ContractMismatch"},
-		"refused":                   {refuses: wire.ReasonPolicyRefused, status: metav1.ConditionFalse, reason: "PolicyRefused"},
+		"dearer, below the ceiling": {request: ceiling("1"), changes: func(ad *peering.Advertisement) { ad.Grant.Price = eur(t, "cpu", "0.2") }, status: metav1.ConditionTrue, reason: "Renewed"},
+		"dearer, above the ceiling": {request: ceiling("0.5"), changes: func(ad *peering.Advertisement) { ad.Grant.Price = eur(t, "cpu", "0.2") }, status: metav1.ConditionFalse, reason: "PriceAboveCeiling"},
+		"dearer, without a ceiling": {changes: func(ad *peering.Advertisement) { ad.Grant.Price = eur(t, "cpu", "0.2") }, status: metav1.ConditionFalse, reason: "PriceAboveCeiling"},
+		"for too short a time":      {changes: func(ad *peering.Advertisement) { ad.Grant.Duration = time.Second }, status: metav1.ConditionFalse, reason: "ContractMismatch"},
+		"less":                      {changes: func(ad *peering.Advertisement) { ad.Grant.Resources = resourcesOf(t, map[string]string{"cpu": "1"}) }, status: metav1.ConditionFalse, reason: "ContractMismatch"},
+		"stricter":                  {changes: func(ad *peering.Advertisement) { ad.Grant.PodSecurity = peering.PodSecurityRestricted }, status: metav1.ConditionFalse, reason: "ContractMismatch"},
+		"refused":                   {refuses: peering.ReasonPolicyRefused, status: metav1.ConditionFalse, reason: "PolicyRefused"},
 		"not wanted":                {request: func(s *v1alpha1.PeeringRequest) { s.Spec.Renewal = v1alpha1.RenewalNever }},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -12,7 +12,6 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/store"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -81,9 +80,9 @@ func planRequest(s *v1alpha1.PeeringRequest, h *heldContract, peerGone bool, sta
 		switch {
 		case endedByPeer(h.stored) && !chooses:
 			return hold(metav1.ConditionFalse, reasonEndedByProvider, "the provider ended contract %s; delete this PeeringRequest, and create another to ask again", name)
-		case h.state.Reason == peering.ReasonEndedHere && chooses && !peerGone && !s.LeavesOut(h.stored.Spec.ForeignCluster):
+		case h.state.Reason == peering.EndedHere && chooses && !peerGone && !s.LeavesOut(h.stored.Spec.ForeignCluster):
 			return hold(metav1.ConditionFalse, "EndedHere", "this cluster ended contract %s; delete this PeeringRequest, and create another to ask again", name)
-		case h.state.Reason == peering.ReasonExpired && s.Spec.Renewal == v1alpha1.RenewalNever:
+		case h.state.Reason == peering.EndedByExpiry && s.Spec.Renewal == v1alpha1.RenewalNever:
 			return hold(metav1.ConditionFalse, "Expired", "contract %s reached its end and spec.renewal is Never; delete this PeeringRequest, and create another to ask again", name)
 		case standing != "":
 			return hold(metav1.ConditionFalse, "TakingDown", "contract %s is over and node %s is being taken down", name, standing)
@@ -113,11 +112,11 @@ func planRequest(s *v1alpha1.PeeringRequest, h *heldContract, peerGone bool, sta
 func AskOf(s *v1alpha1.PeeringRequest) (peering.Ask, error) {
 	resources, err := store.Resources(s.Spec.Resources)
 	if err != nil {
-		return peering.Ask{}, wire.Errorf(wire.ReasonRequestInvalid, "spec.resources: %s", err)
+		return peering.Ask{}, peering.Errorf(peering.ReasonRequestInvalid, "spec.resources: %s", err)
 	}
 	ceiling, err := store.Money(s.Spec.PriceCeiling)
 	if err != nil {
-		return peering.Ask{}, wire.Errorf(wire.ReasonRequestInvalid, "spec.priceCeiling: %s", err)
+		return peering.Ask{}, peering.Errorf(peering.ReasonRequestInvalid, "spec.priceCeiling: %s", err)
 	}
 	ask := peering.Ask{
 		RequestID: string(s.UID), Resources: resources, Network: s.Spec.Network != v1alpha1.NetworkNone, PriceCeiling: ceiling,
@@ -159,7 +158,7 @@ func nextAsk(ask peering.Ask, s *v1alpha1.PeeringRequest, h *heldContract, why c
 func beginOf(now time.Time) time.Time { return now.UTC().Add(-backdate).Truncate(time.Second) }
 
 // endOf is when a contract ends that an offer makes when it is signed now.
-func endOf(offer wire.Advertisement, now time.Time) time.Time {
+func endOf(offer peering.Advertisement, now time.Time) time.Time {
 	end := beginOf(now).Add(offer.Grant.Duration)
 	if !offer.NotAfter.IsZero() && offer.NotAfter.Before(end) {
 		end = offer.NotAfter
@@ -168,7 +167,7 @@ func endOf(offer wire.Advertisement, now time.Time) time.Time {
 }
 
 // termsOf returns the contract that an offer makes when it is signed now.
-func termsOf(offer wire.Advertisement, consumer, provider peering.Party, now time.Time) peering.Terms {
+func termsOf(offer peering.Advertisement, consumer, provider peering.Party, now time.Time) peering.Terms {
 	begin, g := beginOf(now), offer.Grant
 	return peering.Terms{
 		ContractID: offer.ContractID, RequestID: offer.RequestID, Revision: offer.Revision, Previous: offer.PreviousHash,
@@ -205,20 +204,20 @@ func agreedBefore(s *v1alpha1.PeeringRequest, fc *v1alpha1.ForeignCluster) agree
 // unacceptable says in what an offer is worse than the ask, or than what was agreed
 // before; nil is in nothing. The provider said that it decided by the ask; this is
 // where it is not believed.
-func unacceptable(ask peering.Ask, offer wire.Advertisement, before agreed, now time.Time) error {
+func unacceptable(ask peering.Ask, offer peering.Advertisement, before agreed, now time.Time) error {
 	worse := worse(ask, offer.Grant, before.held)
 	if worse == "" {
 		worse = short(ask, offer, before.held, now)
 	}
 	if worse != "" {
-		return wire.Errorf(wire.ReasonContractMismatch, "the provider offers something else than was asked for: %s", worse)
+		return peering.Errorf(peering.ReasonContractMismatch, "the provider offers something else than was asked for: %s", worse)
 	}
 	dear := tooDear(ask.PriceCeiling, offer.Grant)
 	if dear == "" && ask.PriceCeiling.IsNone() && before.price != nil {
 		dear = dearer(*before.price, offer.Grant)
 	}
 	if dear != "" {
-		return wire.Errorf(wire.ReasonPriceAboveCeiling, "the provider offers it at another price: %s", dear)
+		return peering.Errorf(peering.ReasonPriceAboveCeiling, "the provider offers it at another price: %s", dear)
 	}
 	return nil
 }
@@ -269,7 +268,7 @@ func worse(ask peering.Ask, g peering.Grant, held *peering.Terms) string {
 // short says that an offer is of a contract that ends before it can be of use, and
 // would be renewed all the time; empty is that it is not. Who asks for less than
 // minDuration gets it, and a contract in force may be revised up to its end.
-func short(ask peering.Ask, offer wire.Advertisement, held *peering.Terms, now time.Time) string {
+func short(ask peering.Ask, offer peering.Advertisement, held *peering.Terms, now time.Time) string {
 	least := minDuration
 	if ask.Duration > 0 {
 		least = min(least, ask.Duration)

@@ -18,12 +18,11 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/store"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
 // Protocol is the newest protocol revision that this agent speaks.
-const Protocol = wire.Protocol
+const Protocol = peering.Protocol
 
 // FabricSecret is the Secret that holds the tunnels' preshared keys, one key a
 // peer, named by its cluster ID. It is all of the agent's secrets that the
@@ -51,9 +50,9 @@ type States struct {
 	Aggregate func(prefixes []netip.Prefix, most int, avoid []netip.Prefix) ([]netip.Prefix, int)
 	// Half is this cluster's half of a tunnel's preshared key, 32 bytes, the same
 	// at each call.
-	Half func(peer peering.ClusterID) wire.PresharedHalf
+	Half func(peer peering.ClusterID) peering.PresharedHalf
 	// Lends says whether this cluster would lend a peer anything now; nil does not say.
-	Lends func(peer peering.ClusterID) wire.Lending
+	Lends func(peer peering.ClusterID) peering.Lending
 	// Versions knows the version of the fabric's Secret, as a cache of metadata does.
 	// Nil: the Secret is read whenever a peer tells its half of a key.
 	Versions client.Reader
@@ -95,8 +94,8 @@ func (s *States) heldHash(fc *v1alpha1.ForeignCluster) peering.Hash {
 
 // State returns everything that this cluster currently says to a peer, but for
 // the fields that count and time messages.
-func (s *States) State(ctx context.Context, peer peering.ClusterID) (wire.State, error) {
-	state := wire.State{Protocol: Protocol, Endpoints: s.Endpoints()}
+func (s *States) State(ctx context.Context, peer peering.ClusterID) (peering.PeerState, error) {
+	state := peering.PeerState{Protocol: Protocol, Endpoints: s.Endpoints()}
 	contracts, err := store.ContractsWith(ctx, s.Client, peer, client.UnsafeDisableDeepCopy) // they are only read
 	if err != nil {
 		return state, err
@@ -122,7 +121,7 @@ func (s *States) State(ctx context.Context, peer peering.ClusterID) (wire.State,
 
 // contractStates returns what to say of contracts: of as many as a peer listens
 // to, those in force first.
-func contractStates(contracts []v1alpha1.Contract) []wire.ContractState {
+func contractStates(contracts []v1alpha1.Contract) []peering.ContractState {
 	sorted := make([]*v1alpha1.Contract, 0, len(contracts))
 	for i := range contracts {
 		if !settled(&contracts[i]) {
@@ -130,11 +129,11 @@ func contractStates(contracts []v1alpha1.Contract) []wire.ContractState {
 		}
 	}
 	sortContracts(sorted)
-	sorted = sorted[:min(len(sorted), wire.MaxContracts)]
+	sorted = sorted[:min(len(sorted), peering.MaxContracts)]
 	slices.SortFunc(sorted, func(a, b *v1alpha1.Contract) int { return cmp.Compare(a.Name, b.Name) })
-	var out []wire.ContractState
+	var out []peering.ContractState
 	for _, c := range sorted {
-		state := wire.ContractState{
+		state := peering.ContractState{
 			ID: c.Name, Revision: uint64(max(c.Spec.Revision, 0)), Phase: peering.ParsePhase(c.Status.Phase), Message: c.Status.Message,
 			DrainUntil: timeOf(c.Status.DrainUntil),
 		}
@@ -146,13 +145,13 @@ func contractStates(contracts []v1alpha1.Contract) []wire.ContractState {
 	return out
 }
 
-func (s *States) network(ctx context.Context, fc *v1alpha1.ForeignCluster) (*wire.Network, error) {
+func (s *States) network(ctx context.Context, fc *v1alpha1.ForeignCluster) (*peering.Network, error) {
 	var nodes v1alpha1.FabricNodeList
 	if err := s.Client.List(ctx, &nodes); err != nil {
 		return nil, fmt.Errorf("list fabric nodes: %w", err)
 	}
 	slices.SortFunc(nodes.Items, func(a, b v1alpha1.FabricNode) int { return cmp.Compare(a.Name, b.Name) })
-	network := &wire.Network{}
+	network := &peering.Network{}
 	for i := range nodes.Items {
 		n := &nodes.Items[i]
 		key, err := base64.StdEncoding.DecodeString(n.Status.PublicKey)
@@ -160,7 +159,7 @@ func (s *States) network(ctx context.Context, fc *v1alpha1.ForeignCluster) (*wir
 		if !n.Spec.Gateway || err != nil || len(key) != 32 || overlayErr != nil || !overlay.Is6() {
 			continue
 		}
-		network.Gateways = append(network.Gateways, wire.Gateway{
+		network.Gateways = append(network.Gateways, peering.Gateway{
 			Name: n.Name, PublicKey: [32]byte(key), Endpoints: n.Status.Endpoints, Overlay: overlay,
 		})
 	}
@@ -168,12 +167,12 @@ func (s *States) network(ctx context.Context, fc *v1alpha1.ForeignCluster) (*wir
 	if network.Prefixes, _, err = s.Prefixes(ctx); err != nil {
 		return nil, err
 	}
-	network.Gateways = network.Gateways[:min(len(network.Gateways), wire.MaxGateways)]
+	network.Gateways = network.Gateways[:min(len(network.Gateways), peering.MaxGateways)]
 	for _, a := range fc.Status.Aliases {
 		prefix, err := netip.ParsePrefix(a.Prefix)
 		alias, aliasErr := netip.ParsePrefix(a.Alias)
 		if err == nil && aliasErr == nil {
-			network.Aliases = append(network.Aliases, wire.Alias{Prefix: prefix, Alias: alias})
+			network.Aliases = append(network.Aliases, peering.Alias{Prefix: prefix, Alias: alias})
 		}
 	}
 	return network, nil
@@ -198,7 +197,7 @@ func (s *States) Prefixes(ctx context.Context) (out []netip.Prefix, left int, er
 		return nil, 0, err
 	}
 	if len(s.PodCIDRs) > 0 {
-		out, left = s.Aggregate(s.PodCIDRs, wire.MaxPrefixes, avoid)
+		out, left = s.Aggregate(s.PodCIDRs, peering.MaxPrefixes, avoid)
 		return out, left, nil
 	}
 	var nodes corev1.NodeList
@@ -218,7 +217,7 @@ func (s *States) Prefixes(ctx context.Context) (out []netip.Prefix, left int, er
 			}
 		}
 	}
-	out, left = s.Aggregate(out, wire.MaxPrefixes, avoid)
+	out, left = s.Aggregate(out, peering.MaxPrefixes, avoid)
 	return out, left, nil
 }
 
@@ -236,7 +235,7 @@ func nodeAddresses(n *corev1.Node) []netip.Prefix {
 // Observe keeps what a peer says: what is to outlive the session goes into its
 // ForeignCluster and the tunnel's key into the fabric's Secret. A *LaterError says that
 // the peer had too much written; its newest state is to be observed then.
-func (s *States) Observe(ctx context.Context, peer peering.ClusterID, state wire.State) error {
+func (s *States) Observe(ctx context.Context, peer peering.ClusterID, state peering.PeerState) error {
 	fc, err := store.Cached(ctx, s.Client, peer)
 	if err != nil {
 		return err
@@ -280,7 +279,7 @@ func (s *States) Observe(ctx context.Context, peer peering.ClusterID, state wire
 
 // PresharedKey returns a tunnel's preshared key from both sides' halves: their
 // SHA-256, the half of the lower cluster ID first.
-func PresharedKey(a peering.ClusterID, halfA wire.PresharedHalf, b peering.ClusterID, halfB wire.PresharedHalf) []byte {
+func PresharedKey(a peering.ClusterID, halfA peering.PresharedHalf, b peering.ClusterID, halfB peering.PresharedHalf) []byte {
 	if a > b {
 		halfA, halfB = halfB, halfA
 	}
@@ -325,7 +324,7 @@ func editedSecret(ctx context.Context, c client.Client, namespace, name string, 
 // networkFromWire reads a peer's network; its form was checked when it was read. What
 // of it can be used is for the planner of the tunnel to say: no part of it is a reason
 // to end a session.
-func networkFromWire(n *wire.Network) *v1alpha1.PeerNetwork {
+func networkFromWire(n *peering.Network) *v1alpha1.PeerNetwork {
 	if n == nil {
 		return nil // no contract wants a tunnel
 	}
@@ -345,14 +344,14 @@ func networkFromWire(n *wire.Network) *v1alpha1.PeerNetwork {
 	return out
 }
 
-func contractsFromWire(states []wire.ContractState) []v1alpha1.PeerContract {
+func contractsFromWire(states []peering.ContractState) []v1alpha1.PeerContract {
 	var out []v1alpha1.PeerContract
 	for _, c := range states {
 		if c.Phase == peering.PhaseUnspecified {
 			continue // newer than we are: it says nothing to us
 		}
 		said := v1alpha1.PeerContract{
-			ID: c.ID, Revision: int64(min(c.Revision, peering.MaxRevision)), Phase: c.Phase.String(), Message: wire.Text(c.Message, maxPeerMessage),
+			ID: c.ID, Revision: int64(min(c.Revision, peering.MaxRevision)), Phase: c.Phase.String(), Message: peering.Text(c.Message, maxPeerMessage),
 			Statement: int64(min(c.Statement, peering.MaxRevision)),
 		}
 		if !c.DrainUntil.IsZero() {

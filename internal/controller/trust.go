@@ -22,7 +22,6 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/store"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -33,18 +32,18 @@ func HeldHash(fc *v1alpha1.ForeignCluster) peering.Hash {
 	if err != nil {
 		return peering.Hash{}
 	}
-	return wire.BundleHash(b)
+	return b.Hash()
 }
 
 // Strangers is other clusters, called as one that they need not trust.
 type Strangers interface {
 	// Join redeems a token at the cluster that made it.
-	Join(ctx context.Context, token peering.Token) (wire.ClusterInfo, error)
+	Join(ctx context.Context, token peering.Token) (identity.ClusterInfo, error)
 	// Introduce introduces this cluster at an endpoint, to the cluster with this ID
 	// and no other.
 	// requested says that an administrator asked for it, and not trust that is held
 	// already.
-	Introduce(ctx context.Context, endpoint string, id peering.ClusterID, requested bool) (info wire.ClusterInfo, code string, err error)
+	Introduce(ctx context.Context, endpoint string, id peering.ClusterID, requested bool) (info identity.ClusterInfo, code string, err error)
 	// UpdateBundle gives a peer this cluster's roots, over their session.
 	UpdateBundle(ctx context.Context, id peering.ClusterID) error
 }
@@ -89,7 +88,7 @@ type Trusts struct {
 	Said func(name string)
 	// Joined is called when a token was redeemed and that is kept: the cluster that made
 	// it waits to be dialled.
-	Joined func(id peering.ClusterID, info wire.ClusterInfo)
+	Joined func(id peering.ClusterID, info identity.ClusterInfo)
 	// MayDial says whether an endpoint may be dialled now that no person vouches for. Nil:
 	// none may.
 	MayDial func(endpoint string) bool
@@ -371,19 +370,19 @@ func outcome(err error) (Attempt, time.Duration) {
 		}
 		return e.Attempt, 0
 	}
-	e, ok := errors.AsType[*wire.Error](err)
+	e, ok := errors.AsType[*peering.Error](err)
 	if !ok {
 		return Attempt{Reason: "TryFailed", Message: err.Error()}, 0
 	}
 	switch e.Reason { //nolint:exhaustive // whatever else it is may be over in a moment
-	case wire.ReasonTrustDenied:
+	case peering.ReasonTrustDenied:
 		return Attempt{Reason: "DeniedByPeer", Message: "an administrator of the peer denied this cluster; have it approved there, or join with a token"}, deniedAgain
-	case wire.ReasonTrustForgotten:
+	case peering.ReasonTrustForgotten:
 		return Attempt{Reason: reasonForgottenByPeer, Message: forgottenByPeer}, 0
-	case wire.ReasonIntroductionsPending, wire.ReasonRateLimited, wire.ReasonTooManyCalls:
-		return Attempt{Reason: camel(string(e.Reason)), Message: e.Error()}, max(e.RetryAfter, trustRetryMax)
+	case peering.ReasonIntroductionsPending, peering.ReasonRateLimited, peering.ReasonTooManyCalls:
+		return Attempt{Reason: e.Reason.Condition(), Message: e.Error()}, max(e.RetryAfter, trustRetryMax)
 	}
-	return Attempt{Reason: camel(string(e.Reason)), Message: e.Error()}, e.RetryAfter
+	return Attempt{Reason: e.Reason.Condition(), Message: e.Error()}, e.RetryAfter
 }
 
 // join redeems the token of a ForeignCluster, once.
@@ -423,10 +422,10 @@ func (r *Trusts) join(ctx context.Context, fc *v1alpha1.ForeignCluster, a *attem
 	}
 	info, err := r.Strangers.Join(ctx, token)
 	if err != nil {
-		e := wire.FromStatus(err)
+		e := peering.AsError(err)
 		switch e.Reason { //nolint:exhaustive // the others are no fault of the token
-		case wire.ReasonTokenInvalid, wire.ReasonTokenExpired, wire.ReasonPeerIsSelf:
-			return final(camel(string(e.Reason)), "%s: %s; put a new one in the Secret", where, strings.TrimSuffix(e.Error(), "."))
+		case peering.ReasonTokenInvalid, peering.ReasonTokenExpired, peering.ReasonPeerIsSelf:
+			return final(e.Reason.Condition(), "%s: %s; put a new one in the Secret", where, strings.TrimSuffix(e.Error(), "."))
 		}
 		return err
 	}
@@ -515,7 +514,7 @@ func (r *Trusts) introduce(ctx context.Context, fc *v1alpha1.ForeignCluster) err
 			_, err = store.Introduce(ctx, r.Direct, store.Introduction{ID: id, Info: info, Code: code, Time: r.Now()})
 			return err
 		}
-		if wire.ReasonOf(err) != wire.ReasonPeerUnreachable && wire.ReasonOf(err) != wire.ReasonPeerIdentity {
+		if peering.ReasonOf(err) != peering.ReasonPeerUnreachable && peering.ReasonOf(err) != peering.ReasonPeerIdentity {
 			return err
 		}
 		failures = append(failures, err)
@@ -524,7 +523,7 @@ func (r *Trusts) introduce(ctx context.Context, fc *v1alpha1.ForeignCluster) err
 	for _, err := range failures {
 		texts = append(texts, err.Error())
 	}
-	e := *wire.FromStatus(failures[len(failures)-1])
+	e := *peering.AsError(failures[len(failures)-1])
 	e.Message = strings.Join(texts, "; ")
 	return &e
 }

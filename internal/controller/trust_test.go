@@ -20,16 +20,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/store"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
 // fakeStrangers is other clusters in memory.
 type fakeStrangers struct {
 	mu     sync.Mutex
-	join   func(peering.Token) (wire.ClusterInfo, error)
-	answer func(endpoint string, id peering.ClusterID) (wire.ClusterInfo, string, error)
+	join   func(peering.Token) (identity.ClusterInfo, error)
+	answer func(endpoint string, id peering.ClusterID) (identity.ClusterInfo, string, error)
 	joins  int
 	intros int
 	// requested is whether the last introduction was an administrator's.
@@ -38,14 +38,14 @@ type fakeStrangers struct {
 	updating  error
 }
 
-func (f *fakeStrangers) Join(_ context.Context, token peering.Token) (wire.ClusterInfo, error) {
+func (f *fakeStrangers) Join(_ context.Context, token peering.Token) (identity.ClusterInfo, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.joins++
 	return f.join(token)
 }
 
-func (f *fakeStrangers) Introduce(_ context.Context, endpoint string, id peering.ClusterID, requested bool) (wire.ClusterInfo, string, error) {
+func (f *fakeStrangers) Introduce(_ context.Context, endpoint string, id peering.ClusterID, requested bool) (identity.ClusterInfo, string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.intros++
@@ -79,7 +79,7 @@ func newTrustsTest(t testing.TB, objects ...client.Object) *trustsTest {
 		OwnHash: func() peering.Hash { return peering.Hash{1} },
 		Session: func(peering.ClusterID) Session { return tt.session },
 		Said:    func(string) { tt.said++ },
-		Joined: func(id peering.ClusterID, info wire.ClusterInfo) {
+		Joined: func(id peering.ClusterID, info identity.ClusterInfo) {
 			var kept v1alpha1.ForeignClusterList
 			if err := c.List(t.Context(), &kept); err != nil || store.Known(kept.Items, id) == nil || store.Known(kept.Items, id).Spec.TrustBundle != info.PEM() {
 				t.Errorf("cluster %s is to be dialled before it is kept: %v", id, err)
@@ -128,7 +128,7 @@ func TestAManifestJoinsWhenItsSecretComes(t *testing.T) {
 	milan := newOther(t, "milan")
 	token, text := tokenBy(t, milan.id)
 	tt := newTrustsTest(t, joiner("milan"))
-	tt.strangers.join = func(got peering.Token) (wire.ClusterInfo, error) {
+	tt.strangers.join = func(got peering.Token) (identity.ClusterInfo, error) {
 		if got.ID != token.ID || got.Secret != token.Secret {
 			t.Errorf("token %s is redeemed", got)
 		}
@@ -185,8 +185,8 @@ func TestASecretThatComesOrGoesIsLookedAtWithoutAPause(t *testing.T) {
 	elsewhere := joiner("rome")
 	elsewhere.Spec.JoinToken.Name = "rome-token"
 	tt := newTrustsTest(t, joiner("milan"), elsewhere, &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "oslo", UID: "uid-oslo"}})
-	tt.strangers.join = func(peering.Token) (wire.ClusterInfo, error) {
-		return wire.ClusterInfo{}, wire.Errorf(wire.ReasonTokenExpired, "the token expired at noon")
+	tt.strangers.join = func(peering.Token) (identity.ClusterInfo, error) {
+		return identity.ClusterInfo{}, peering.Errorf(peering.ReasonTokenExpired, "the token expired at noon")
 	}
 	for range 5 {
 		tt.clock.pass(tt.look(t, "milan")) // the pause grows
@@ -229,20 +229,20 @@ func TestATokenThatIsRefusedIsTriedAgainOnlyWhenItChanged(t *testing.T) {
 	_, good := tokenBy(t, milan.id)
 	_, own := tokenBy(t, ownID)
 	_, others := tokenBy(t, other.id)
-	refuse := func(reason wire.Reason) func(peering.Token) (wire.ClusterInfo, error) {
-		return func(peering.Token) (wire.ClusterInfo, error) {
-			return wire.ClusterInfo{}, wire.Errorf(reason, "the token expired at noon")
+	refuse := func(reason peering.Reason) func(peering.Token) (identity.ClusterInfo, error) {
+		return func(peering.Token) (identity.ClusterInfo, error) {
+			return identity.ClusterInfo{}, peering.Errorf(reason, "the token expired at noon")
 		}
 	}
 	for name, tc := range map[string]struct {
 		text   []byte
-		join   func(peering.Token) (wire.ClusterInfo, error)
+		join   func(peering.Token) (identity.ClusterInfo, error)
 		reason string
 		says   string
 		joins  int
 	}{
-		"expired":              {good, refuse(wire.ReasonTokenExpired), "TokenExpired", "put a new one in the Secret", 1},
-		"used by another":      {good, refuse(wire.ReasonTokenInvalid), "TokenInvalid", "put a new one in the Secret", 1},
+		"expired":              {good, refuse(peering.ReasonTokenExpired), "TokenExpired", "put a new one in the Secret", 1},
+		"used by another":      {good, refuse(peering.ReasonTokenInvalid), "TokenInvalid", "put a new one in the Secret", 1},
 		"not a token":          {[]byte("hello"), nil, "TokenMalformed", "cannot be read", 0},
 		"cut off":              {good[:40], nil, "TokenMalformed", "cut off", 0},
 		"this cluster's own":   {own, nil, "PeerIsSelf", "other one", 0},
@@ -273,7 +273,7 @@ func TestATokenThatIsRefusedIsTriedAgainOnlyWhenItChanged(t *testing.T) {
 			if err := tt.Client.Update(t.Context(), tokenSecret(fresh)); err != nil {
 				t.Fatal(err)
 			}
-			tt.strangers.join = func(peering.Token) (wire.ClusterInfo, error) { return milan.info, nil }
+			tt.strangers.join = func(peering.Token) (identity.ClusterInfo, error) { return milan.info, nil }
 			tt.look(t, "milan") // at once: whoever mended it waits for nothing
 			if got := peerCalled(t, tt.Client, "milan").Spec.TrustBundle; got == "" || tt.strangers.joins != tc.joins+1 {
 				t.Errorf("with another token it was tried %d times, trusts %q", tt.strangers.joins-tc.joins, got)
@@ -288,16 +288,16 @@ func TestWhatIsNoFaultOfTheTokenIsTriedAgain(t *testing.T) {
 	_, text := tokenBy(t, milan.id)
 	tt := newTrustsTest(t, joiner("milan"), tokenSecret(text))
 	for _, err := range []error{
-		wire.Errorf(wire.ReasonPeerUnreachable, "cannot connect to 192.0.2.9:7443"), wire.Errorf(wire.ReasonPeerIdentity, "another answers"),
-		errors.New("the clock stopped"), wire.Errorf(wire.ReasonStopping, "soon"),
+		peering.Errorf(peering.ReasonPeerUnreachable, "cannot connect to 192.0.2.9:7443"), peering.Errorf(peering.ReasonPeerIdentity, "another answers"),
+		errors.New("the clock stopped"), peering.Errorf(peering.ReasonStopping, "soon"),
 	} {
-		tt.strangers.join = func(peering.Token) (wire.ClusterInfo, error) { return wire.ClusterInfo{}, err }
+		tt.strangers.join = func(peering.Token) (identity.ClusterInfo, error) { return identity.ClusterInfo{}, err }
 		tt.clock.pass(tt.look(t, "milan"))
 		if got := tt.Attempt(joiner("milan")); got.Reason == "" || got.Message != err.Error() {
 			t.Errorf("it says %+v of %v", got, err)
 		}
 	}
-	tt.strangers.join = func(peering.Token) (wire.ClusterInfo, error) { return milan.info, nil }
+	tt.strangers.join = func(peering.Token) (identity.ClusterInfo, error) { return milan.info, nil }
 	tt.look(t, "milan")
 	if fc := peerCalled(t, tt.Client, "milan"); fc.Spec.TrustBundle == "" || tt.strangers.joins != 5 {
 		t.Errorf("after %d tries: %+v", tt.strangers.joins, fc.Spec)
@@ -336,12 +336,12 @@ func TestWhoIsNamedIsIntroducedToAndTrusted(t *testing.T) {
 	t.Parallel()
 	milan := newOther(t, "milan")
 	tt := newTrustsTest(t, approvedAs("m", milan, "192.0.2.1:1", "192.0.2.2:1"))
-	tt.strangers.answer = func(endpoint string, id peering.ClusterID) (wire.ClusterInfo, string, error) {
+	tt.strangers.answer = func(endpoint string, id peering.ClusterID) (identity.ClusterInfo, string, error) {
 		if id != milan.id {
 			t.Errorf("it is introduced to %s", id)
 		}
 		if endpoint == "192.0.2.1:1" {
-			return wire.ClusterInfo{}, "", wire.Errorf(wire.ReasonPeerUnreachable, "cannot connect to %s", endpoint)
+			return identity.ClusterInfo{}, "", peering.Errorf(peering.ReasonPeerUnreachable, "cannot connect to %s", endpoint)
 		}
 		return milan.info, "042917", nil
 	}
@@ -384,9 +384,9 @@ func TestAPolicysPeerIsIntroducedToOnlyWhereItMayBe(t *testing.T) {
 		tt.session = Session{Untrusted: true}
 		tt.MayDial = func(endpoint string) bool { return endpoint == place }
 		var dialled []string
-		tt.strangers.answer = func(endpoint string, _ peering.ClusterID) (wire.ClusterInfo, string, error) {
+		tt.strangers.answer = func(endpoint string, _ peering.ClusterID) (identity.ClusterInfo, string, error) {
 			dialled = append(dialled, endpoint)
-			return wire.ClusterInfo{}, "", wire.Errorf(wire.ReasonPeerUnreachable, "cannot connect to %s", endpoint)
+			return identity.ClusterInfo{}, "", peering.Errorf(peering.ReasonPeerUnreachable, "cannot connect to %s", endpoint)
 		}
 		tt.look(t, "m")
 		if got := strings.Join(dialled, " "); got != name {
@@ -404,19 +404,19 @@ func TestWhatANamedClusterAnswersIsSaid(t *testing.T) {
 		says   []string
 		wait   time.Duration
 	}{
-		"nobody answers":   {wire.Errorf(wire.ReasonPeerUnreachable, "cannot connect"), "PeerUnreachable", []string{"cannot connect; cannot connect"}, trustRetryMin},
-		"another answers":  {wire.Errorf(wire.ReasonPeerIdentity, "another"), "PeerIdentityMismatch", []string{"another"}, trustRetryMin},
-		"it was denied":    {wire.Errorf(wire.ReasonTrustDenied, "no"), "DeniedByPeer", []string{"administrator of the peer", "token"}, deniedAgain},
-		"it was forgotten": {wire.Errorf(wire.ReasonTrustForgotten, "no"), reasonForgottenByPeer, []string{"administrator there forgot", "--forget", "new token"}, trustRetryMin},
-		"too many wait":    {&wire.Error{Reason: wire.ReasonIntroductionsPending, Message: "full", RetryAfter: 5 * time.Minute}, "IntroductionsPending", []string{"full"}, 5 * time.Minute},
-		"it is overloaded": {&wire.Error{Reason: wire.ReasonRateLimited, Message: "slow"}, "RateLimited", []string{"slow"}, trustRetryMax},
+		"nobody answers":   {peering.Errorf(peering.ReasonPeerUnreachable, "cannot connect"), "PeerUnreachable", []string{"cannot connect; cannot connect"}, trustRetryMin},
+		"another answers":  {peering.Errorf(peering.ReasonPeerIdentity, "another"), "PeerIdentityMismatch", []string{"another"}, trustRetryMin},
+		"it was denied":    {peering.Errorf(peering.ReasonTrustDenied, "no"), "DeniedByPeer", []string{"administrator of the peer", "token"}, deniedAgain},
+		"it was forgotten": {peering.Errorf(peering.ReasonTrustForgotten, "no"), reasonForgottenByPeer, []string{"administrator there forgot", "--forget", "new token"}, trustRetryMin},
+		"too many wait":    {&peering.Error{Reason: peering.ReasonIntroductionsPending, Message: "full", RetryAfter: 5 * time.Minute}, "IntroductionsPending", []string{"full"}, 5 * time.Minute},
+		"it is overloaded": {&peering.Error{Reason: peering.ReasonRateLimited, Message: "slow"}, "RateLimited", []string{"slow"}, trustRetryMax},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			fc := approvedAs("m", milan, "192.0.2.1:1", "192.0.2.2:1")
 			tt := newTrustsTest(t, fc)
-			tt.strangers.answer = func(string, peering.ClusterID) (wire.ClusterInfo, string, error) {
-				return wire.ClusterInfo{}, "", tc.err
+			tt.strangers.answer = func(string, peering.ClusterID) (identity.ClusterInfo, string, error) {
+				return identity.ClusterInfo{}, "", tc.err
 			}
 			if wait := tt.look(t, "m"); wait != tc.wait {
 				t.Errorf("it waits %s, want %s", wait, tc.wait)
@@ -438,7 +438,7 @@ func TestADecisionThatChangedMeanwhileHolds(t *testing.T) {
 	t.Parallel()
 	milan := newOther(t, "milan")
 	tt := newTrustsTest(t, approvedAs("m", milan, "192.0.2.1:1"))
-	tt.strangers.answer = func(string, peering.ClusterID) (wire.ClusterInfo, string, error) {
+	tt.strangers.answer = func(string, peering.ClusterID) (identity.ClusterInfo, string, error) {
 		fc := peerCalled(t, tt.Client, "m")
 		fc.Spec.Decision = v1alpha1.DecisionDenied
 		return milan.info, "1", tt.Client.Update(t.Context(), fc)
@@ -589,7 +589,7 @@ func TestATokenInAManifestUndoesWhatThePeerRevoked(t *testing.T) {
 	fc := joiner("milan")
 	fc.Spec.ClusterID, fc.Spec.TrustBundle = string(milan.id), milan.info.PEM()
 	tt := newTrustsTest(t, fc, tokenSecret(text))
-	tt.strangers.join = func(peering.Token) (wire.ClusterInfo, error) { return milan.info, nil }
+	tt.strangers.join = func(peering.Token) (identity.ClusterInfo, error) { return milan.info, nil }
 	tt.look(t, "milan")
 	if tt.strangers.joins != 0 {
 		t.Fatal("a token was redeemed for a peer that is trusted")
@@ -597,8 +597,8 @@ func TestATokenInAManifestUndoesWhatThePeerRevoked(t *testing.T) {
 	if _, err := store.MarkRevoked(t.Context(), tt.Client, milan.id, "", now); err != nil {
 		t.Fatal(err)
 	}
-	tt.strangers.join = func(peering.Token) (wire.ClusterInfo, error) {
-		return wire.ClusterInfo{}, wire.Errorf(wire.ReasonTokenInvalid, "used")
+	tt.strangers.join = func(peering.Token) (identity.ClusterInfo, error) {
+		return identity.ClusterInfo{}, peering.Errorf(peering.ReasonTokenInvalid, "used")
 	}
 	for range 3 {
 		tt.clock.pass(tt.look(t, "milan"))
@@ -610,7 +610,7 @@ func TestATokenInAManifestUndoesWhatThePeerRevoked(t *testing.T) {
 	if err := tt.Client.Update(t.Context(), tokenSecret(fresh)); err != nil {
 		t.Fatal(err)
 	}
-	tt.strangers.join = func(peering.Token) (wire.ClusterInfo, error) { return milan.info, nil }
+	tt.strangers.join = func(peering.Token) (identity.ClusterInfo, error) { return milan.info, nil }
 	tt.look(t, "milan")
 	if got := peerCalled(t, tt.Client, "milan"); !meta.IsStatusConditionTrue(got.Status.Conditions, v1alpha1.ConditionTrusted) {
 		t.Errorf("with a new token: %+v", got.Status)
@@ -686,7 +686,7 @@ func TestWhatIsNextFollowsFromWhatIsSaid(t *testing.T) {
 func TestOutcomesNeverWaitForNothing(t *testing.T) {
 	t.Parallel()
 	for _, err := range []error{
-		errors.New("x"), fmt.Errorf("deep: %w", wire.Errorf(wire.ReasonPeerUnreachable, "x")), wire.Errorf(wire.ReasonRateLimited, "x"), notYet("X", "x"),
+		errors.New("x"), fmt.Errorf("deep: %w", peering.Errorf(peering.ReasonPeerUnreachable, "x")), peering.Errorf(peering.ReasonRateLimited, "x"), notYet("X", "x"),
 	} {
 		if said, _ := outcome(err); said.Reason == "" || said.Message == "" {
 			t.Errorf("%v is said as %+v", err, said)

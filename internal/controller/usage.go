@@ -22,7 +22,6 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/store"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -684,19 +683,12 @@ func (p *pauses) answered(peer peering.ClusterID, contract, what string, err err
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
-	case err == nil, wire.ReasonOf(err) == unavailable:
+	case err == nil, peering.ReasonOf(err) == peering.ReasonUnavailable:
 		delete(p.next, pauseKey{peer, contract, what})
-	case errors.Is(err, context.DeadlineExceeded), wire.ReasonOf(err) == deadlineExceeded:
+	case errors.Is(err, context.DeadlineExceeded), peering.ReasonOf(err) == peering.ReasonDeadlineExceeded:
 		p.set(pauseKey{peer: peer}, now.Add(fetchAgain))
 	}
 }
-
-// The reasons of a call that did not reach the peer, and of one that it did not
-// answer in time.
-const (
-	unavailable      wire.Reason = "UNAVAILABLE"
-	deadlineExceeded wire.Reason = "DEADLINE_EXCEEDED"
-)
 
 func (p *pauses) forget(contract string) {
 	p.mu.Lock()

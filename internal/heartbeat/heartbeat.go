@@ -22,6 +22,7 @@ import (
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
 )
 
 // Defaults and limits of an exchange.
@@ -75,7 +76,7 @@ type Config struct {
 }
 
 // Run exchanges states until ctx ends, the stream ends, Observe fails, or the
-// peer is silent for too long; then the error is a *wire.Error with the reason
+// peer is silent for too long; then the error is a *peering.Error with the reason
 // HEARTBEAT_LOST. It returns nil when ctx ends and io.EOF when the peer closed its
 // direction in order.
 //
@@ -94,8 +95,8 @@ func Run(ctx context.Context, stream Stream, cfg Config) error {
 		defer context.AfterFunc(ctx, func() { stream.End(context.Cause(ctx)) })()
 	}
 	timer := time.AfterFunc(silence, func() {
-		end(&wire.Error{
-			Reason:     wire.ReasonHeartbeatLost,
+		end(&peering.Error{
+			Reason:     peering.ReasonHeartbeatLost,
 			Message:    fmt.Sprintf("the peer said nothing for %s", silence),
 			RetryAfter: cfg.Interval,
 		})
@@ -137,7 +138,7 @@ func receive(ctx context.Context, stream Stream, cfg Config, heard func(*entente
 			return err
 		}
 		if state.GetSequence() <= last {
-			return wire.Errorf(wire.ReasonRequestInvalid, "state %d came after state %d", state.GetSequence(), last)
+			return peering.Errorf(peering.ReasonRequestInvalid, "state %d came after state %d", state.GetSequence(), last)
 		}
 		last = state.GetSequence()
 		if err := cfg.Observe(ctx, state); err != nil {

@@ -14,6 +14,7 @@ import (
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
 )
 
 // pipe is one end of a stream in memory whose other end is a pipe too. Sends
@@ -344,7 +345,7 @@ func TestASilentPeerIsGivenUpAfterThreeStates(t *testing.T) {
 			start, cfg := time.Now(), newSide(1).config()
 			cfg.Patience = patience
 			err := Run(a.ctx, a.stream(), cfg)
-			if got := wire.ReasonOf(err); got != wire.ReasonHeartbeatLost {
+			if got := wire.ReasonOf(err); got != peering.ReasonHeartbeatLost {
 				t.Errorf("Run returned %v (reason %s), want HEARTBEAT_LOST", err, got)
 			}
 			if took := time.Since(start); took != want {
@@ -391,14 +392,14 @@ func TestWhatEndsAnExchange(t *testing.T) {
 		close   bool
 		observe error
 		want    error
-		reason  wire.Reason
+		reason  peering.Reason
 	}{
 		"the peer closing its direction is the end of the stream": {close: true, want: io.EOF},
 		"an error of the observer is returned":                    {send: []*ententev1.PeerState{{Sequence: 1}}, observe: boom, want: boom},
-		"a state that repeats a sequence breaks the protocol":     {send: []*ententev1.PeerState{{Sequence: 4}, {Sequence: 4}}, reason: wire.ReasonRequestInvalid},
-		"a state without a sequence breaks the protocol":          {send: []*ententev1.PeerState{{}}, reason: wire.ReasonRequestInvalid},
-		"a state that breaks a limit of the wire ends it":         {send: []*ententev1.PeerState{{Sequence: 1, Endpoints: []string{"no port"}}}, reason: wire.ReasonRequestInvalid},
-		"a state that goes back in sequence breaks the protocol":  {send: []*ententev1.PeerState{{Sequence: 9}, {Sequence: 3}}, reason: wire.ReasonRequestInvalid},
+		"a state that repeats a sequence breaks the protocol":     {send: []*ententev1.PeerState{{Sequence: 4}, {Sequence: 4}}, reason: peering.ReasonRequestInvalid},
+		"a state without a sequence breaks the protocol":          {send: []*ententev1.PeerState{{}}, reason: peering.ReasonRequestInvalid},
+		"a state that breaks a limit of the wire ends it":         {send: []*ententev1.PeerState{{Sequence: 1, Endpoints: []string{"no port"}}}, reason: peering.ReasonRequestInvalid},
+		"a state that goes back in sequence breaks the protocol":  {send: []*ententev1.PeerState{{Sequence: 9}, {Sequence: 3}}, reason: peering.ReasonRequestInvalid},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

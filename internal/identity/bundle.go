@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
+	"crypto/sha256"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -177,7 +178,7 @@ func (b Bundle) DER() []byte {
 
 // PEM writes the bundle for ReadBundlePEM. The identity key is in it where its
 // root is not.
-func (b Bundle) PEM() []byte {
+func (b Bundle) PEM() string {
 	var out []byte
 	holdsIdentity := func(c *x509.Certificate) bool { return bytes.Equal(c.RawSubjectPublicKeyInfo, b.IdentityKey) }
 	if len(b.IdentityKey) > 0 && !slices.ContainsFunc(b.Roots, holdsIdentity) {
@@ -189,7 +190,18 @@ func (b Bundle) PEM() []byte {
 	for _, der := range b.Succession {
 		out = append(out, pem.EncodeToMemory(&pem.Block{Type: pemCert, Bytes: der})...)
 	}
-	return out
+	return string(out)
+}
+
+// Hash is how two sides compare a trust bundle without sending it: the SHA-256 of the
+// roots, the newest key's first, and then the succession.
+func (b Bundle) Hash() peering.Hash {
+	h := sha256.New()
+	h.Write(b.DER())
+	for _, der := range b.Succession {
+		h.Write(der)
+	}
+	return peering.Hash(h.Sum(nil))
 }
 
 // Party returns the cluster as a party of a contract.

@@ -356,10 +356,10 @@ func TestBundleSurvivesPEMAndDER(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b, err = ReadBundlePEM(a.ID(), b.PEM()); err != nil || len(b.Roots) != 1 || !b.Roots[0].Equal(a.Root()) {
+	if b, err = ReadBundlePEM(a.ID(), []byte(b.PEM())); err != nil || len(b.Roots) != 1 || !b.Roots[0].Equal(a.Root()) {
 		t.Errorf("got %v, %v", b.Roots, err)
 	}
-	if _, err := ReadBundlePEM(a.ID(), append(b.PEM(), "garbage"...)); err == nil {
+	if _, err := ReadBundlePEM(a.ID(), []byte(b.PEM()+"garbage")); err == nil {
 		t.Error("garbage after the certificates was accepted")
 	}
 	m, _ := a.Marshal()

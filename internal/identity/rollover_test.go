@@ -114,7 +114,7 @@ func TestIdentitySurvivesStorageThroughRollovers(t *testing.T) {
 			until, overlaps := stage.Overlap()
 			until2, overlaps2 := again.Overlap()
 			if again.ID() != stage.ID() || !again.key.Equal(stage.key) || !again.first.Equal(stage.first) ||
-				!bytes.Equal(again.TrustBundle().PEM(), stage.TrustBundle().PEM()) || overlaps != overlaps2 || !until.Equal(until2) {
+				again.TrustBundle().PEM() != stage.TrustBundle().PEM() || overlaps != overlaps2 || !until.Equal(until2) {
 				t.Errorf("rollover %d: another identity came back", n+1)
 			}
 		}
@@ -298,7 +298,7 @@ func TestHostileBundles(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if again, err := ReadBundlePEM(id, b.PEM()); err != nil || !bytes.Equal(again.PEM(), b.PEM()) {
+				if again, err := ReadBundlePEM(id, []byte(b.PEM())); err != nil || again.PEM() != b.PEM() {
 					t.Errorf("through PEM: %v", err)
 				}
 				return
@@ -708,8 +708,8 @@ func checkRead(t *testing.T, id peering.ClusterID, b Bundle, err error) {
 	if err := NewBundles().Trust(id, b); err != nil {
 		t.Fatalf("it is not taken: %v", err)
 	}
-	again, err := ReadBundlePEM(id, b.PEM())
-	if err != nil || !bytes.Equal(again.PEM(), b.PEM()) {
+	again, err := ReadBundlePEM(id, []byte(b.PEM()))
+	if err != nil || again.PEM() != b.PEM() {
 		t.Fatalf("its own output is refused: %v", err)
 	}
 	if again, err = ReadBundle(id, b.DER(), b.IdentityKey, b.Succession); err != nil || !bytes.Equal(again.PEM(), b.PEM()) {

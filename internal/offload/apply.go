@@ -100,7 +100,7 @@ func refusalOf(err error, ref peering.ObjectRef) error {
 	case err == nil || errors.As(err, &refusal):
 		return err
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
-		return refuse(peering.RefusedInvalid, false, "the provider's cluster does not take %s: %s", ref, wire.Text(err.Error(), statusDetail))
+		return refuse(peering.RefusedInvalid, false, "the provider's cluster does not take %s: %s", ref, peering.Text(err.Error(), statusDetail))
 	case apierrors.IsForbidden(err):
 		return refuse(peering.RefusedInternal, true, "the provider's cluster does not let its agent write %s; its owner has to look at the agent's log", ref)
 	}
@@ -319,7 +319,7 @@ func (p *Provider) tryPod(ctx context.Context, ns *corev1.Namespace, ref peering
 	case apierrors.IsInvalid(err):
 		return refusalOf(err, ref)
 	case apierrors.IsForbidden(err):
-		return refuse(peering.RefusedInvalid, true, "the provider's cluster does not admit %s: %s", ref, wire.Text(err.Error(), statusDetail))
+		return refuse(peering.RefusedInvalid, true, "the provider's cluster does not admit %s: %s", ref, peering.Text(err.Error(), statusDetail))
 	}
 	return nil
 }

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/entente-dev/entente/internal/wire/wiretest"
+
 	vkapi "github.com/virtual-kubelet/virtual-kubelet/node/api"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -23,7 +25,7 @@ import (
 	"k8s.io/client-go/util/exec"
 
 	"github.com/entente-dev/entente/client"
-	"github.com/entente-dev/entente/gen/entente/v1"
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/server"
@@ -142,7 +144,7 @@ func dial(t *testing.T, c *cluster, p *Provider) *grpc.ClientConn {
 		t.Fatal(err)
 	}
 	lis := bufconn.Listen(1 << 20)
-	g := grpc.NewServer(grpc.MaxRecvMsgSize(wire.MaxOffloadMessage))
+	g := wiretest.NewServer(grpc.MaxRecvMsgSize(wire.MaxOffloadMessage))
 	ententev1.RegisterOffloadServiceServer(g, svc)
 	go g.Serve(lis)
 	t.Cleanup(g.Stop)
@@ -244,7 +246,7 @@ func testChainStreams(t *testing.T, conn *grpc.ClientConn, id string, pod peerin
 	}
 	gone := pod
 	gone.UID = "another"
-	if _, err := client.Logs(t.Context(), conn, id, gone, peering.LogOptions{Container: "c"}); wire.ReasonOf(err) != wire.ReasonPodUnknown {
+	if _, err := client.Logs(t.Context(), conn, id, gone, peering.LogOptions{Container: "c"}); wire.ReasonOf(err) != peering.ReasonPodUnknown {
 		t.Errorf("a pod with another UID: %v", err)
 	}
 }

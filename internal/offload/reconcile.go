@@ -18,7 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -352,7 +351,7 @@ func (p *Provider) recordLost(ctx context.Context, o *api.OffloadedPod) error {
 // recordProblem writes down why there is no pod, and with retry has it tried
 // again.
 func (p *Provider) recordProblem(ctx context.Context, o *api.OffloadedPod, reason, message string, retry bool) error {
-	message = wire.Text(message, statusDetail)
+	message = peering.Text(message, statusDetail)
 	if o.Status.Reason != reason || o.Status.Message != message {
 		o.Status.Reason, o.Status.Message = reason, message
 		if o.Status.Phase == "" {

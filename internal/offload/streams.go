@@ -22,7 +22,6 @@ import (
 	"k8s.io/client-go/transport/spdy"
 	"k8s.io/streaming/pkg/httpstream"
 
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -213,7 +212,7 @@ func carry(ctx context.Context, conn httpstream.Connection, port int32, rw io.Re
 	select {
 	case problem := <-said:
 		if problem = strings.TrimSpace(problem); problem != "" && ctx.Err() == nil {
-			return apierrors.NewBadRequest(fmt.Sprintf("port %d: %s", port, wire.Text(problem, statusDetail)))
+			return apierrors.NewBadRequest(fmt.Sprintf("port %d: %s", port, peering.Text(problem, statusDetail)))
 		}
 	case <-late.C:
 	}

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/entente-dev/entente/internal/wire/wiretest"
+
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -24,7 +26,7 @@ import (
 	"k8s.io/client-go/util/exec"
 
 	"github.com/entente-dev/entente/client"
-	"github.com/entente-dev/entente/gen/entente/v1"
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/server"
@@ -189,7 +191,7 @@ func newSite(t *testing.T, mem *memory, as peering.ClusterID) *site {
 		t.Fatal(err)
 	}
 	lis := bufconn.Listen(1 << 20)
-	g := grpc.NewServer(grpc.MaxRecvMsgSize(wire.MaxOffloadMessage))
+	g := wiretest.NewServer(grpc.MaxRecvMsgSize(wire.MaxOffloadMessage))
 	ententev1.RegisterOffloadServiceServer(g, svc)
 	go g.Serve(lis)
 	t.Cleanup(g.Stop)
@@ -453,7 +455,7 @@ func TestANewerStreamSupersedesTheOlder(t *testing.T) {
 		t.Fatalf("second: %v %v", m, err)
 	}
 	_, err := end(first)
-	if status.Code(err) != codes.Aborted || wire.ReasonOf(err) != wire.ReasonSyncSuperseded {
+	if status.Code(err) != codes.Aborted || wire.ReasonOf(err) != peering.ReasonSyncSuperseded {
 		t.Fatalf("the older stream ended with %v", err)
 	}
 	o := obj(peering.KindPod, "web", "{}")
@@ -470,13 +472,13 @@ func TestAStreamEndsForWhoMayNotHaveIt(t *testing.T) {
 		as     peering.ClusterID
 		id     string
 		closed bool
-		want   wire.Reason
+		want   peering.Reason
 	}{
-		"nobody":                     {as: "", id: contract, want: wire.ReasonPeerNotTrusted},
-		"another cluster":            {as: stranger, id: contract, want: wire.ReasonContractUnknown},
-		"a contract there is not":    {as: consumer, id: "c-2", want: wire.ReasonContractUnknown},
-		"a contract with a bad name": {as: consumer, id: "../c", want: wire.ReasonRequestInvalid},
-		"a closed contract":          {as: consumer, id: contract, closed: true, want: wire.ReasonContractClosed},
+		"nobody":                     {as: "", id: contract, want: peering.ReasonPeerNotTrusted},
+		"another cluster":            {as: stranger, id: contract, want: peering.ReasonContractUnknown},
+		"a contract there is not":    {as: consumer, id: "c-2", want: peering.ReasonContractUnknown},
+		"a contract with a bad name": {as: consumer, id: "../c", want: peering.ReasonRequestInvalid},
+		"a closed contract":          {as: consumer, id: contract, closed: true, want: peering.ReasonContractClosed},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -511,7 +513,7 @@ func TestAStreamEndsWhenItsContractCloses(t *testing.T) {
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
-	if _, err := end(stream); wire.ReasonOf(err) != wire.ReasonContractClosed || status.Code(err) != codes.FailedPrecondition {
+	if _, err := end(stream); wire.ReasonOf(err) != peering.ReasonContractClosed || status.Code(err) != codes.FailedPrecondition {
 		t.Fatalf("ended with %v", err)
 	}
 }
@@ -655,10 +657,10 @@ func TestStreamsReachIntoAPod(t *testing.T) {
 		}
 	})
 	t.Run("a pod there is not is an error at once", func(t *testing.T) {
-		if _, err := client.Logs(t.Context(), s.conn, contract, nobody, peering.LogOptions{Container: "app"}); wire.ReasonOf(err) != wire.ReasonPodUnknown {
+		if _, err := client.Logs(t.Context(), s.conn, contract, nobody, peering.LogOptions{Container: "app"}); wire.ReasonOf(err) != peering.ReasonPodUnknown {
 			t.Errorf("logs: %v", err)
 		}
-		if err := client.Exec(t.Context(), s.conn, contract, nobody, peering.ExecOptions{Container: "app", Command: []string{"x"}, Stdout: io.Discard}); wire.ReasonOf(err) != wire.ReasonPodUnknown {
+		if err := client.Exec(t.Context(), s.conn, contract, nobody, peering.ExecOptions{Container: "app", Command: []string{"x"}, Stdout: io.Discard}); wire.ReasonOf(err) != peering.ReasonPodUnknown {
 			t.Errorf("exec: %v", err)
 		}
 	})

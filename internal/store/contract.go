@@ -117,7 +117,7 @@ func (s signed) read(c *v1alpha1.Contract, self peering.ClusterID) (peering.Cont
 		return peering.Contract{}, peering.Terms{}, fmt.Errorf("envelope of contract %s is of contract %s between %s and %s", c.Name, s.terms.ContractID, s.terms.Consumer.ID, s.terms.Provider.ID)
 	}
 	return peering.Restore(s.terms, s.hash, role, peering.Stored{
-		Phase: peering.ParsePhase(c.Status.Phase), Reason: peering.ParseReason(c.Status.Reason),
+		Phase: peering.ParsePhase(c.Status.Phase), Reason: peering.ParseEndReason(c.Status.Reason),
 		DrainUntil: timeOf(c.Status.DrainUntil), ClosedAt: timeOf(c.Status.ClosedAt),
 	}), s.terms, nil
 }

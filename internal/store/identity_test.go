@@ -29,7 +29,7 @@ func TestRolloverReplacesTheKeyThatIsKept(t *testing.T) {
 		t.Errorf("%s became %s: %v", first.ID(), next.ID(), err)
 	}
 	loaded, err := LoadIdentity(t.Context(), c, "entente-system", start)
-	if err != nil || !bytes.Equal(loaded.TrustBundle().PEM(), next.TrustBundle().PEM()) {
+	if err != nil || loaded.TrustBundle().PEM() != next.TrustBundle().PEM() {
 		t.Errorf("another identity is kept than was returned: %v", err)
 	}
 	var secret corev1.Secret

@@ -17,7 +17,6 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/identity"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -106,21 +105,21 @@ func Revoked(fc *v1alpha1.ForeignCluster) bool {
 // With a cache of ForeignClusters, the API server is asked only for the one of this
 // cluster, as many may join at once, and what the status of a new one says is left
 // to its reconciler. A nil cache has it asked for all.
-func AddPeer(ctx context.Context, c client.Client, cache client.Reader, id peering.ClusterID, info wire.ClusterInfo, wanted string) (string, error) {
+func AddPeer(ctx context.Context, c client.Client, cache client.Reader, id peering.ClusterID, info identity.ClusterInfo, wanted string) (string, error) {
 	return addPeer(ctx, c, cache, id, info, wanted, false)
 }
 
 // AddPeerAgain is AddPeer for a token that the same cluster used before. It makes
 // good what a lost answer left undone, and does not end a denial.
-func AddPeerAgain(ctx context.Context, c client.Client, id peering.ClusterID, info wire.ClusterInfo) (string, error) {
+func AddPeerAgain(ctx context.Context, c client.Client, id peering.ClusterID, info identity.ClusterInfo) (string, error) {
 	return addPeer(ctx, c, nil, id, info, "", true)
 }
 
-func addPeer(ctx context.Context, c client.Client, cache client.Reader, id peering.ClusterID, info wire.ClusterInfo, wanted string, again bool) (string, error) {
+func addPeer(ctx context.Context, c client.Client, cache client.Reader, id peering.ClusterID, info identity.ClusterInfo, wanted string, again bool) (string, error) {
 	fc, made, err := place(ctx, c, cache, id, info, wanted, func(fc *v1alpha1.ForeignCluster) error {
 		if fc.Spec.Decision == v1alpha1.DecisionDenied {
 			if again {
-				return wire.Errorf(wire.ReasonTokenInvalid, "the token was used before an administrator of this cluster denied yours: ask for a new one")
+				return peering.Errorf(peering.ReasonTokenInvalid, "the token was used before an administrator of this cluster denied yours: ask for a new one")
 			}
 			fc.Spec.Decision = ""
 		}
@@ -155,7 +154,7 @@ func MarkJoined(ctx context.Context, c client.Client, fc *v1alpha1.ForeignCluste
 // Introduction is what is kept of an introduction.
 type Introduction struct {
 	ID   peering.ClusterID
-	Info wire.ClusterInfo
+	Info identity.ClusterInfo
 	// Code is the short authentication string; empty where no commitment was opened.
 	Code string
 	// Time is when.
@@ -184,7 +183,7 @@ func Introduce(ctx context.Context, c client.Client, i Introduction) (string, er
 		case i.Policy != "" && (fc.ResourceVersion == "" || Pending(fc)):
 			ByPolicy(fc, i.Policy, i.By)
 		case fc.Spec.Decision == v1alpha1.DecisionDenied:
-			return wire.Errorf(wire.ReasonTrustDenied, "an administrator denied trust between the two clusters; that ends with a token, or with approval")
+			return peering.Errorf(peering.ReasonTrustDenied, "an administrator denied trust between the two clusters; that ends with a token, or with approval")
 		}
 		if fc.Spec.Decision == v1alpha1.DecisionApproved && fc.Spec.TrustBundle == "" {
 			fc.Spec.TrustBundle = i.Info.PEM()
@@ -285,21 +284,21 @@ func endpoints(first string, others []string) []string {
 
 // UpdateBundle keeps a peer's new roots. They have to follow from those that are
 // held; else the error is BUNDLE_INVALID.
-func UpdateBundle(ctx context.Context, c client.Client, id peering.ClusterID, info wire.ClusterInfo) error {
+func UpdateBundle(ctx context.Context, c client.Client, id peering.ClusterID, info identity.ClusterInfo) error {
 	return retry(func() error {
 		fc, _, err := lookUp(ctx, c, id)
 		if err != nil {
 			return err
 		}
 		if fc == nil || fc.Spec.TrustBundle == "" || fc.Spec.Decision == v1alpha1.DecisionDenied {
-			return wire.Errorf(wire.ReasonPeerNotTrusted, "this cluster does not trust yours any more")
+			return peering.Errorf(peering.ReasonPeerNotTrusted, "this cluster does not trust yours any more")
 		}
 		// What cannot be read is nothing to follow from.
 		held, err := identity.ReadBundlePEM(id, []byte(fc.Spec.TrustBundle))
 		if err == nil {
-			err = identity.Supersedes(held, info.Bundle())
+			err = identity.Supersedes(held, info.Bundle)
 			if err != nil {
-				return &wire.Error{Reason: wire.ReasonBundleInvalid, Message: err.Error() + "; if the old key may be in other hands, join anew with a token", Err: err}
+				return &peering.Error{Reason: peering.ReasonBundleInvalid, Message: err.Error() + "; if the old key may be in other hands, join anew with a token", Err: err}
 			}
 		}
 		if fc.Spec.TrustBundle == info.PEM() {
@@ -377,7 +376,7 @@ func glance(ctx context.Context, c client.Client, cache client.Reader, id peerin
 
 // place finds or makes the ForeignCluster of a cluster, changed by edit, and says
 // whether it made it. With a cache it asks the API server for that one only.
-func place(ctx context.Context, c client.Client, cache client.Reader, id peering.ClusterID, info wire.ClusterInfo, wanted string,
+func place(ctx context.Context, c client.Client, cache client.Reader, id peering.ClusterID, info identity.ClusterInfo, wanted string,
 	edit func(*v1alpha1.ForeignCluster) error,
 ) (out *v1alpha1.ForeignCluster, made bool, err error) {
 	look := func() (*v1alpha1.ForeignCluster, map[string]*v1alpha1.ForeignCluster, error) {
@@ -402,7 +401,7 @@ func place(ctx context.Context, c client.Client, cache client.Reader, id peering
 		}
 		if fc != nil {
 			if !fc.DeletionTimestamp.IsZero() {
-				return wire.Errorf(wire.ReasonConflict, "cluster %s is being forgotten here as %s; try again in a moment", id.Short(), fc.Name)
+				return peering.Errorf(peering.ReasonConflict, "cluster %s is being forgotten here as %s; try again in a moment", id.Short(), fc.Name)
 			}
 			out = fc
 			before := fc.DeepCopy()
@@ -443,7 +442,7 @@ func place(ctx context.Context, c client.Client, cache client.Reader, id peering
 			return apierrors.NewConflict(v1alpha1.GroupVersion.WithResource("foreignclusters").GroupResource(), name, err)
 		}
 		if apierrors.IsAlreadyExists(err) {
-			return wire.Errorf(wire.ReasonConflict, "another cluster just took the name %s; try again", name)
+			return peering.Errorf(peering.ReasonConflict, "another cluster just took the name %s; try again", name)
 		}
 		if err != nil {
 			return fmt.Errorf("keep foreign cluster %s: %w", name, err)
@@ -475,7 +474,7 @@ func freeName(ctx context.Context, c client.Client, id peering.ClusterID, own, w
 				return "", err
 			}
 		default:
-			return "", wire.Errorf(wire.ReasonPeerNameTaken, "another cluster is called %s here: choose another name", wanted)
+			return "", peering.Errorf(peering.ReasonPeerNameTaken, "another cluster is called %s here: choose another name", wanted)
 		}
 		return wanted, nil
 	}

@@ -91,15 +91,15 @@ func TestATokenIsRedeemedOnce(t *testing.T) {
 		after  time.Duration
 		by     []peering.ClusterID
 		change func(*peering.Token)
-		want   wire.Reason // of the last redeemer
+		want   peering.Reason // of the last redeemer
 		says   string
 	}{
 		"by who has it": {by: []peering.ClusterID{other}},
 		"again by the same, whose answer was lost": {by: []peering.ClusterID{other, other}},
-		"not by a second cluster":                  {by: []peering.ClusterID{other, third}, want: wire.ReasonTokenInvalid, says: "used by another cluster, bbbbbbbb"},
-		"not after it expired":                     {by: []peering.ClusterID{other}, after: MaxTokenTTL, want: wire.ReasonTokenInvalid, says: "expired at 2026-11-20T12:15:00Z"},
-		"not with another secret":                  {by: []peering.ClusterID{other}, change: func(x *peering.Token) { x.Secret[0] ^= 1 }, want: wire.ReasonTokenInvalid, says: "unknown here, wrong, expired, revoked or used"},
-		"not under another ID":                     {by: []peering.ClusterID{other}, change: func(x *peering.Token) { x.ID = "0" }, want: wire.ReasonTokenInvalid, says: "unknown here, wrong, expired, revoked or used"},
+		"not by a second cluster":                  {by: []peering.ClusterID{other, third}, want: peering.ReasonTokenInvalid, says: "used by another cluster, bbbbbbbb"},
+		"not after it expired":                     {by: []peering.ClusterID{other}, after: MaxTokenTTL, want: peering.ReasonTokenInvalid, says: "expired at 2026-11-20T12:15:00Z"},
+		"not with another secret":                  {by: []peering.ClusterID{other}, change: func(x *peering.Token) { x.Secret[0] ^= 1 }, want: peering.ReasonTokenInvalid, says: "unknown here, wrong, expired, revoked or used"},
+		"not under another ID":                     {by: []peering.ClusterID{other}, change: func(x *peering.Token) { x.ID = "0" }, want: peering.ReasonTokenInvalid, says: "unknown here, wrong, expired, revoked or used"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -149,7 +149,7 @@ func TestOfAHundredRedeemersExactlyOneWins(t *testing.T) {
 		switch err := <-results; {
 		case err == nil:
 			won++
-		case wire.ReasonOf(err) != wire.ReasonTokenInvalid:
+		case wire.ReasonOf(err) != peering.ReasonTokenInvalid:
 			t.Errorf("a loser got %v", err)
 		}
 	}
@@ -166,8 +166,8 @@ func TestOutstandingTokensAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := tokens.Mint(t.Context(), self, here, time.Minute); wire.ReasonOf(err) != wire.ReasonTokensOutstanding {
-		t.Errorf("error %v, want %s", err, wire.ReasonTokensOutstanding)
+	if _, err := tokens.Mint(t.Context(), self, here, time.Minute); wire.ReasonOf(err) != peering.ReasonTokensOutstanding {
+		t.Errorf("error %v, want %s", err, peering.ReasonTokensOutstanding)
 	}
 	clock.pass(time.Minute)
 	if _, err := tokens.Mint(t.Context(), self, here, time.Minute); err != nil {
@@ -182,8 +182,8 @@ func TestOutstandingTokensAreBounded(t *testing.T) {
 func TestATokenNeedsAnEndpoint(t *testing.T) {
 	t.Parallel()
 	tokens, _ := newTokens(t)
-	if _, err := tokens.Mint(t.Context(), self, nil, 0); wire.ReasonOf(err) != wire.ReasonNoEndpoint {
-		t.Errorf("error %v, want %s", err, wire.ReasonNoEndpoint)
+	if _, err := tokens.Mint(t.Context(), self, nil, 0); wire.ReasonOf(err) != peering.ReasonNoEndpoint {
+		t.Errorf("error %v, want %s", err, peering.ReasonNoEndpoint)
 	}
 }
 
@@ -240,7 +240,7 @@ func TestAJoinAsksTheAPIServerForOneClusterOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	info := wire.NewClusterInfo("milan", here, id.TrustBundle())
+	info := identity.ClusterInfo{Name: "milan", Endpoints: here, Bundle: id.TrustBundle()}
 	called := func(name string, id peering.ClusterID, labels map[string]string) *v1alpha1.ForeignCluster {
 		return &v1alpha1.ForeignCluster{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: string(id)},
@@ -286,15 +286,15 @@ func TestAJoinAsksTheAPIServerForOneClusterOnly(t *testing.T) {
 
 func TestAddPeerNamesClusters(t *testing.T) {
 	t.Parallel()
-	info := func(name string) (peering.ClusterID, wire.ClusterInfo) {
+	info := func(name string) (peering.ClusterID, identity.ClusterInfo) {
 		id, err := identity.Generate(start)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return id.ID(), wire.NewClusterInfo(name, here, id.TrustBundle())
+		return id.ID(), identity.ClusterInfo{Name: name, Endpoints: here, Bundle: id.TrustBundle()}
 	}
 	c := newClient(t)
-	add := func(id peering.ClusterID, info wire.ClusterInfo, wanted string) string {
+	add := func(id peering.ClusterID, info identity.ClusterInfo, wanted string) string {
 		t.Helper()
 		name, err := AddPeer(t.Context(), c, nil, id, info, wanted)
 		if err != nil {
@@ -318,7 +318,7 @@ func TestAddPeerNamesClusters(t *testing.T) {
 		t.Errorf("a cluster without a name is called %s, want %s", got, want)
 	}
 	rome, romeInfo := info("x")
-	if _, err := AddPeer(t.Context(), c, nil, rome, romeInfo, "milan"); wire.ReasonOf(err) != wire.ReasonPeerNameTaken {
+	if _, err := AddPeer(t.Context(), c, nil, rome, romeInfo, "milan"); wire.ReasonOf(err) != peering.ReasonPeerNameTaken {
 		t.Errorf("a name that another has is given: %v", err)
 	}
 	var fc v1alpha1.ForeignCluster

@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
-	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -51,7 +50,7 @@ func (t *Tokens) Mint(ctx context.Context, issuer peering.ClusterID, endpoints [
 		ttl = MaxTokenTTL
 	}
 	if len(endpoints) == 0 {
-		return peering.Token{}, wire.Errorf(wire.ReasonNoEndpoint,
+		return peering.Token{}, peering.Errorf(peering.ReasonNoEndpoint,
 			"nothing says where this cluster can be dialled: set peer.endpoints, or a peer Service of type NodePort or LoadBalancer, in the chart; or let the other cluster make the token")
 	}
 	live, err := t.sweep(ctx)
@@ -59,7 +58,7 @@ func (t *Tokens) Mint(ctx context.Context, issuer peering.ClusterID, endpoints [
 		return peering.Token{}, err
 	}
 	if live >= MaxTokens {
-		return peering.Token{}, wire.Errorf(wire.ReasonTokensOutstanding,
+		return peering.Token{}, peering.Errorf(peering.ReasonTokensOutstanding,
 			"%d tokens are outstanding, and that is the most; wait until some expire, or revoke some", live)
 	}
 	token, err := peering.NewToken(rand.Reader, issuer, endpoints, t.Now().Add(ttl))
@@ -89,7 +88,7 @@ func (t *Tokens) Mint(ctx context.Context, issuer peering.ClusterID, endpoints [
 // this is what happened. The error is TOKEN_INVALID, and says why only to who had
 // the secret.
 func (t *Tokens) Redeem(ctx context.Context, id string, secret peering.Secret, by peering.ClusterID) (again bool, err error) {
-	invalid := wire.Errorf(wire.ReasonTokenInvalid, "the token is unknown here, wrong, expired, revoked or used: ask for a new one")
+	invalid := peering.Errorf(peering.ReasonTokenInvalid, "the token is unknown here, wrong, expired, revoked or used: ask for a new one")
 	for {
 		var stored corev1.Secret
 		err := t.Client.Get(ctx, client.ObjectKey{Namespace: t.Namespace, Name: tokenPrefix + id}, &stored)
@@ -108,15 +107,15 @@ func (t *Tokens) Redeem(ctx context.Context, id string, secret peering.Secret, b
 			return false, invalid
 		}
 		why := func(cause, format string, args ...any) error {
-			e := wire.Errorf(wire.ReasonTokenInvalid, format, args...)
-			e.Metadata = map[string]string{wire.TokenCause: cause, wire.TokenClock: t.Now().UTC().Format(time.RFC3339)}
+			e := peering.Errorf(peering.ReasonTokenInvalid, format, args...)
+			e.Metadata = map[string]string{peering.TokenCause: cause, peering.TokenClock: t.Now().UTC().Format(time.RFC3339)}
 			return e
 		}
 		switch used := peering.ClusterID(stored.Data[tokenUsedBy]); {
 		case used != "" && used != by:
-			return false, why(wire.TokenCauseUsed, "the token was used by another cluster, %s: ask for a new one, and find out who that was", used.Short())
+			return false, why(peering.TokenCauseUsed, "the token was used by another cluster, %s: ask for a new one, and find out who that was", used.Short())
 		case !t.Now().Before(expires):
-			return false, why(wire.TokenCauseExpired, "the token expired at %s, and it is %s here: ask for a new one",
+			return false, why(peering.TokenCauseExpired, "the token expired at %s, and it is %s here: ask for a new one",
 				expires.Format(time.RFC3339), t.Now().UTC().Format(time.RFC3339))
 		case used == by:
 			return true, nil
@@ -164,7 +163,7 @@ func (t *Tokens) Revoke(ctx context.Context, id string) error {
 		}
 		return nil
 	}
-	return wire.Errorf(wire.ReasonTokenUnknown, "there is no token %s that could be redeemed: it expired, was revoked before, or never was", wire.Text(id, peering.MaxTokenIDLen))
+	return peering.Errorf(peering.ReasonTokenUnknown, "there is no token %s that could be redeemed: it expired, was revoked before, or never was", peering.Text(id, peering.MaxTokenIDLen))
 }
 
 // Forget makes the tokens worthless that a cluster redeemed: it is trusted no

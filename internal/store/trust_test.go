@@ -29,13 +29,13 @@ func newPeersClient(t *testing.T, objects ...client.Object) client.Client {
 }
 
 // cluster is another cluster and what it says of itself.
-func cluster(t *testing.T, name string) (*identity.Identity, wire.ClusterInfo) {
+func cluster(t *testing.T, name string) (*identity.Identity, identity.ClusterInfo) {
 	t.Helper()
 	id, err := identity.Generate(start)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return id, wire.NewClusterInfo(name, here, id.TrustBundle())
+	return id, identity.ClusterInfo{Name: name, Endpoints: here, Bundle: id.TrustBundle()}
 }
 
 func get(t *testing.T, c client.Client, name string) *v1alpha1.ForeignCluster {
@@ -92,12 +92,12 @@ func TestTokensAreListedWithoutSecretsAndRevoked(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, id := range []string{ids[1], "never", ""} {
-		if err := tokens.Revoke(t.Context(), id); wire.ReasonOf(err) != wire.ReasonTokenUnknown {
+		if err := tokens.Revoke(t.Context(), id); wire.ReasonOf(err) != peering.ReasonTokenUnknown {
 			t.Errorf("revoking %q: %v", id, err)
 		}
 	}
 	clock.pass(5 * time.Minute)
-	if err := tokens.Revoke(t.Context(), ids[2]); wire.ReasonOf(err) != wire.ReasonTokenUnknown {
+	if err := tokens.Revoke(t.Context(), ids[2]); wire.ReasonOf(err) != peering.ReasonTokenUnknown {
 		t.Errorf("revoking one that expired: %v", err)
 	}
 	if list, err := tokens.List(t.Context()); err != nil || len(list) != 0 {
@@ -127,14 +127,14 @@ func TestATokenIsWorthNothingOnceItsClusterIsForgottenOrItsTimeIsOver(t *testing
 		t.Errorf("after another was forgotten: %t, %v", again, err)
 	}
 	clock.pass(time.Second)
-	if _, err := redeem(); wire.ReasonOf(err) != wire.ReasonTokenInvalid {
+	if _, err := redeem(); wire.ReasonOf(err) != peering.ReasonTokenInvalid {
 		t.Errorf("after it expired: %v", err)
 	}
 	clock.pass(-time.Minute)
 	if err := tokens.Forget(t.Context(), other); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := redeem(); wire.ReasonOf(err) != wire.ReasonTokenInvalid {
+	if _, err := redeem(); wire.ReasonOf(err) != peering.ReasonTokenInvalid {
 		t.Errorf("after its cluster was forgotten: %v", err)
 	}
 }
@@ -154,7 +154,7 @@ func TestANewTokenEndsADenialAndAnOldOneDoesNot(t *testing.T) {
 	if err := c.Update(t.Context(), fc); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := AddPeerAgain(t.Context(), c, milan.ID(), info); wire.ReasonOf(err) != wire.ReasonTokenInvalid {
+	if _, err := AddPeerAgain(t.Context(), c, milan.ID(), info); wire.ReasonOf(err) != peering.ReasonTokenInvalid {
 		t.Errorf("a token that was used before: %v", err)
 	}
 	if fc := get(t, c, "milan"); fc.Spec.Decision != v1alpha1.DecisionDenied || fc.Spec.TrustBundle != "" {
@@ -228,7 +228,7 @@ func TestWhatAnIntroductionLeaves(t *testing.T) {
 	for name, tc := range map[string]struct {
 		have    []client.Object
 		do      Introduction
-		reason  wire.Reason
+		reason  peering.Reason
 		called  string
 		trusts  bool
 		pending bool
@@ -237,12 +237,12 @@ func TestWhatAnIntroductionLeaves(t *testing.T) {
 		"a name that is taken is extended":                     {have: []client.Object{func() client.Object { o := owned.DeepCopy(); o.Name = "milan"; return o }()}, called: "milan-" + milan.ID().Short(), pending: true},
 		"who was named and approved is trusted":                {have: []client.Object{named("m", func(fc *v1alpha1.ForeignCluster) { fc.Spec.Decision = v1alpha1.DecisionApproved })}, called: "m", trusts: true},
 		"who was named only is known":                          {have: []client.Object{named("m", nil)}, called: "m"},
-		"who was denied is refused":                            {have: []client.Object{named("m", func(fc *v1alpha1.ForeignCluster) { fc.Spec.Decision = v1alpha1.DecisionDenied })}, reason: wire.ReasonTrustDenied, called: "m"},
+		"who was denied is refused":                            {have: []client.Object{named("m", func(fc *v1alpha1.ForeignCluster) { fc.Spec.Decision = v1alpha1.DecisionDenied })}, reason: peering.ReasonTrustDenied, called: "m"},
 		"approving it ends a denial":                           {have: []client.Object{named("m", func(fc *v1alpha1.ForeignCluster) { fc.Spec.Decision = v1alpha1.DecisionDenied })}, do: Introduction{Approve: true}, called: "m", trusts: true},
 		"a wanted name is given":                               {do: Introduction{Name: "office"}, called: "office", pending: true},
 		"a stranger's choice of name yields to a wanted one":   {have: []client.Object{pending("milan")}, do: Introduction{Name: "office"}, called: "office", pending: true},
 		"and so does a stranger that took the name":            {have: []client.Object{squatter}, do: Introduction{Name: "office"}, called: "office", pending: true},
-		"a cluster's name does not":                            {have: []client.Object{owned}, do: Introduction{Name: "office"}, reason: wire.ReasonPeerNameTaken},
+		"a cluster's name does not":                            {have: []client.Object{owned}, do: Introduction{Name: "office"}, reason: peering.ReasonPeerNameTaken},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -315,22 +315,22 @@ func TestABundleIsUpdatedOnlyForward(t *testing.T) {
 	two := roll(one, time.Hour)
 	fork := roll(zero, 0) // what a thief of the old key would make
 	stranger, strangers := cluster(t, "x")
-	says := func(id *identity.Identity) wire.ClusterInfo {
-		return wire.NewClusterInfo("milan", here, id.TrustBundle())
+	says := func(id *identity.Identity) identity.ClusterInfo {
+		return identity.ClusterInfo{Name: "milan", Endpoints: here, Bundle: id.TrustBundle()}
 	}
 	for name, tc := range map[string]struct {
 		held, next *identity.Identity
 		edit       func(*v1alpha1.ForeignCluster)
-		want       wire.Reason
+		want       peering.Reason
 	}{
 		"after a rollover":                   {held: zero, next: one},
 		"after two, of which one was missed": {held: zero, next: two},
 		"the same again":                     {held: one, next: one},
-		"not back":                           {held: one, next: zero, want: wire.ReasonBundleInvalid},
-		"not to another branch":              {held: one, next: fork, want: wire.ReasonBundleInvalid},
-		"not to a longer one either":         {held: one, next: roll(fork, time.Hour), want: wire.ReasonBundleInvalid},
-		"not of who is trusted no longer":    {held: zero, next: one, edit: func(fc *v1alpha1.ForeignCluster) { fc.Spec.TrustBundle = "" }, want: wire.ReasonPeerNotTrusted},
-		"not of who was just denied":         {held: zero, next: one, edit: func(fc *v1alpha1.ForeignCluster) { fc.Spec.Decision = v1alpha1.DecisionDenied }, want: wire.ReasonPeerNotTrusted},
+		"not back":                           {held: one, next: zero, want: peering.ReasonBundleInvalid},
+		"not to another branch":              {held: one, next: fork, want: peering.ReasonBundleInvalid},
+		"not to a longer one either":         {held: one, next: roll(fork, time.Hour), want: peering.ReasonBundleInvalid},
+		"not of who is trusted no longer":    {held: zero, next: one, edit: func(fc *v1alpha1.ForeignCluster) { fc.Spec.TrustBundle = "" }, want: peering.ReasonPeerNotTrusted},
+		"not of who was just denied":         {held: zero, next: one, edit: func(fc *v1alpha1.ForeignCluster) { fc.Spec.Decision = v1alpha1.DecisionDenied }, want: peering.ReasonPeerNotTrusted},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -360,7 +360,7 @@ func TestABundleIsUpdatedOnlyForward(t *testing.T) {
 		})
 	}
 	c := newPeersClient(t)
-	if err := UpdateBundle(t.Context(), c, stranger.ID(), strangers); wire.ReasonOf(err) != wire.ReasonPeerNotTrusted {
+	if err := UpdateBundle(t.Context(), c, stranger.ID(), strangers); wire.ReasonOf(err) != peering.ReasonPeerNotTrusted {
 		t.Errorf("of a stranger: %v", err)
 	}
 	if got := names(t, c); len(got) != 0 {
@@ -414,7 +414,7 @@ func TestAWriteThatSomethingGotInTheWayOfIsRepeated(t *testing.T) {
 	tries := 0
 	conflict := func() error {
 		tries++
-		return wire.Errorf(wire.ReasonConflict, "not a conflict of the API server")
+		return peering.Errorf(peering.ReasonConflict, "not a conflict of the API server")
 	}
 	if err := retry(conflict); err == nil || tries != 1 {
 		t.Errorf("%d tries, %v", tries, err)

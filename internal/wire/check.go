@@ -16,10 +16,10 @@ import (
 // invalid is the error of every function here that reads a message: which field
 // of it is wrong, and how.
 func invalid(field, format string, args ...any) error {
-	return &Error{
-		Reason:     ReasonRequestInvalid,
+	return &peering.Error{
+		Reason:     peering.ReasonRequestInvalid,
 		Message:    "the message breaks the protocol",
-		Violations: []Violation{{Field: field, Message: fmt.Sprintf(format, args...)}},
+		Violations: []peering.Violation{{Field: field, Message: fmt.Sprintf(format, args...)}},
 	}
 }
 
@@ -30,8 +30,8 @@ func Response(err error) error {
 		return nil
 	}
 	e := *FromStatus(err)
-	if e.Reason == ReasonRequestInvalid {
-		e.Reason = ReasonResponseInvalid
+	if e.Reason == peering.ReasonRequestInvalid {
+		e.Reason = peering.ReasonResponseInvalid
 		e.Message = "the peer's answer breaks the protocol; its version may not fit this one"
 	}
 	return &e
@@ -53,8 +53,8 @@ func checkID(field, s string) error {
 
 // checkLabel accepts a DNS label and, since names are optional, the empty string.
 func checkLabel(field, s string) error {
-	if len(s) > MaxNameLen {
-		return invalid(field, "want at most %d characters", MaxNameLen)
+	if len(s) > peering.MaxNameLen {
+		return invalid(field, "want at most %d characters", peering.MaxNameLen)
 	}
 	for i, c := range []byte(s) {
 		alnum := c >= 'a' && c <= 'z' || c >= '0' && c <= '9'
@@ -67,7 +67,7 @@ func checkLabel(field, s string) error {
 
 func checkEndpoints(field string, list []string) ([]string, error) {
 	if err := peering.CheckEndpoints(list); err != nil {
-		return nil, invalid(field, "%s", Text(err.Error(), MaxMessageLen))
+		return nil, invalid(field, "%s", peering.Text(err.Error(), peering.MaxMessageLen))
 	}
 	if len(list) == 0 {
 		return nil, nil
@@ -105,8 +105,8 @@ func readDuration(field string, d *durationpb.Duration) (time.Duration, error) {
 	if d == nil {
 		return 0, nil
 	}
-	if err := d.CheckValid(); err != nil || d.AsDuration() <= 0 || d.AsDuration() > MaxDuration {
-		return 0, invalid(field, "want more than nothing and at most %s", MaxDuration)
+	if err := d.CheckValid(); err != nil || d.AsDuration() <= 0 || d.AsDuration() > peering.MaxDuration {
+		return 0, invalid(field, "want more than nothing and at most %s", peering.MaxDuration)
 	}
 	return d.AsDuration(), nil
 }
@@ -120,7 +120,7 @@ func writeDuration(d time.Duration) *durationpb.Duration {
 
 // cleanString accepts s if it is at most n bytes of printable text.
 func cleanString(field, s string, n int) (string, error) {
-	if len(s) > n || !utf8.ValidString(s) || Text(s, n) != s {
+	if len(s) > n || !utf8.ValidString(s) || peering.Text(s, n) != s {
 		return "", invalid(field, "want at most %d bytes of printable text", n)
 	}
 	return s, nil

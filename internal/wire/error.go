@@ -2,9 +2,7 @@ package wire
 
 import (
 	"errors"
-	"fmt"
 	"strings"
-	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -20,247 +18,43 @@ import (
 // Domain is the domain of every google.rpc.ErrorInfo of Entente.
 const Domain = "entente.dev"
 
-// Reason says what is wrong in one word of UPPER_SNAKE_CASE. Reasons are part
-// of the API: programs may compare them, and they never change their meaning.
-type Reason string
-
-// The reasons, with the gRPC code that goes with each.
-const (
-	// ReasonInternal is INTERNAL: a fault of the callee; its log says more.
-	ReasonInternal Reason = "INTERNAL"
-	// ReasonRequestInvalid is INVALID_ARGUMENT; the field violations say why.
-	ReasonRequestInvalid Reason = "REQUEST_INVALID"
-	// ReasonResponseInvalid is INTERNAL: what the other side answered breaks the
-	// protocol.
-	ReasonResponseInvalid Reason = "RESPONSE_INVALID"
-	// ReasonRateLimited is RESOURCE_EXHAUSTED: too many calls a second.
-	ReasonRateLimited Reason = "RATE_LIMITED"
-	// ReasonTooManyCalls is RESOURCE_EXHAUSTED: too many calls at once.
-	ReasonTooManyCalls Reason = "TOO_MANY_CALLS"
-	// ReasonStopping is UNAVAILABLE: the agent is about to stop.
-	ReasonStopping Reason = "STOPPING"
-	// ReasonProtocolUnsupported is FAILED_PRECONDITION: the two agents are of
-	// versions that do not fit, as a whole or in what was asked for.
-	ReasonProtocolUnsupported Reason = "PROTOCOL_UNSUPPORTED"
-
-	// ReasonPeerNotTrusted is PERMISSION_DENIED: only joining is open to a
-	// cluster that did not join.
-	ReasonPeerNotTrusted Reason = "PEER_NOT_TRUSTED"
-	// ReasonTokenInvalid is UNAUTHENTICATED.
-	ReasonTokenInvalid Reason = "TOKEN_INVALID"
-	// ReasonPeerIsSelf is FAILED_PRECONDITION: a cluster cannot join itself.
-	ReasonPeerIsSelf Reason = "PEER_IS_SELF"
-	// ReasonTrustDenied is PERMISSION_DENIED: an administrator denied the caller.
-	ReasonTrustDenied Reason = "TRUST_DENIED"
-	// ReasonTrustForgotten is PERMISSION_DENIED: the caller was trusted once and then
-	// forgotten, and introduces itself because of the trust that was.
-	ReasonTrustForgotten Reason = "TRUST_FORGOTTEN"
-	// ReasonIntroductionsPending is RESOURCE_EXHAUSTED: as many introductions wait
-	// for an administrator as can.
-	ReasonIntroductionsPending Reason = "INTRODUCTIONS_PENDING"
-	// ReasonIntroductionUnknown is FAILED_PRECONDITION: there is no introduction to
-	// go on with, or not any more.
-	ReasonIntroductionUnknown Reason = "INTRODUCTION_UNKNOWN"
-	// ReasonCommitmentMismatch is INVALID_ARGUMENT: the number is not the one that
-	// was committed to.
-	ReasonCommitmentMismatch Reason = "COMMITMENT_MISMATCH"
-	// ReasonGroupUnknown is NOT_FOUND: no policy of the callee names the group.
-	ReasonGroupUnknown Reason = "GROUP_UNKNOWN"
-	// ReasonGroupSecretMismatch is UNAUTHENTICATED: the two clusters hold different secrets
-	// of a group, or somebody is in between.
-	ReasonGroupSecretMismatch Reason = "GROUP_SECRET_MISMATCH"
-	// ReasonProofUnknown is FAILED_PRECONDITION: there is no run to confirm, or not any
-	// more.
-	ReasonProofUnknown Reason = "PROOF_UNKNOWN"
-	// ReasonBundleInvalid is INVALID_ARGUMENT: the trust bundle is not the caller's,
-	// or does not follow from the one before.
-	ReasonBundleInvalid Reason = "BUNDLE_INVALID"
-
-	// ReasonPolicyRefused is PERMISSION_DENIED.
-	ReasonPolicyRefused Reason = "POLICY_REFUSED"
-	// ReasonPolicyPending is FAILED_PRECONDITION: an administrator has to approve.
-	ReasonPolicyPending Reason = "POLICY_PENDING"
-	// ReasonPriceAboveCeiling is FAILED_PRECONDITION: what was asked for costs more
-	// than it may.
-	ReasonPriceAboveCeiling Reason = "PRICE_ABOVE_CEILING"
-	// ReasonCapacityExhausted is RESOURCE_EXHAUSTED.
-	ReasonCapacityExhausted Reason = "CAPACITY_EXHAUSTED"
-	// ReasonAdvertisementExpired is FAILED_PRECONDITION.
-	ReasonAdvertisementExpired Reason = "ADVERTISEMENT_EXPIRED"
-	// ReasonContractMismatch is INVALID_ARGUMENT.
-	ReasonContractMismatch Reason = "CONTRACT_MISMATCH"
-	// ReasonSignatureInvalid is INVALID_ARGUMENT.
-	ReasonSignatureInvalid Reason = "SIGNATURE_INVALID"
-	// ReasonRevisionStale is FAILED_PRECONDITION.
-	ReasonRevisionStale Reason = "REVISION_STALE"
-	// ReasonHeartbeatLost is UNAVAILABLE: the other side of a session fell
-	// silent.
-	ReasonHeartbeatLost Reason = "HEARTBEAT_LOST"
-	// ReasonSessionSuperseded is ABORTED: the peer opened a newer session.
-	ReasonSessionSuperseded Reason = "SESSION_SUPERSEDED"
-
-	// ReasonContractUnknown is NOT_FOUND.
-	ReasonContractUnknown Reason = "CONTRACT_UNKNOWN"
-	// ReasonContractClosed is FAILED_PRECONDITION.
-	ReasonContractClosed Reason = "CONTRACT_CLOSED"
-	// ReasonSyncSuperseded is ABORTED.
-	ReasonSyncSuperseded Reason = "SYNC_SUPERSEDED"
-	// ReasonPodUnknown is NOT_FOUND.
-	ReasonPodUnknown Reason = "POD_UNKNOWN"
-
-	// ReasonReaderTooSlow is RESOURCE_EXHAUSTED: a watch whose reader does not keep
-	// up; watch again.
-	ReasonReaderTooSlow Reason = "READER_TOO_SLOW"
-	// ReasonCallerUnknown is UNAUTHENTICATED.
-	ReasonCallerUnknown Reason = "CALLER_UNKNOWN"
-	// ReasonCallerNotAllowed is PERMISSION_DENIED.
-	ReasonCallerNotAllowed Reason = "CALLER_NOT_ALLOWED"
-	// ReasonPeerUnknown is NOT_FOUND.
-	ReasonPeerUnknown Reason = "PEER_UNKNOWN"
-	// ReasonTokensOutstanding is RESOURCE_EXHAUSTED.
-	ReasonTokensOutstanding Reason = "TOKENS_OUTSTANDING"
-	// ReasonNoEndpoint is FAILED_PRECONDITION.
-	ReasonNoEndpoint Reason = "NO_ENDPOINT"
-	// ReasonTokenUnknown is NOT_FOUND.
-	ReasonTokenUnknown Reason = "TOKEN_UNKNOWN"
-	// ReasonCodeMismatch is FAILED_PRECONDITION: the code is not the one that both
-	// sides show.
-	ReasonCodeMismatch Reason = "CODE_MISMATCH"
-	// ReasonPeeringUnknown is NOT_FOUND.
-	ReasonPeeringUnknown Reason = "PEERING_UNKNOWN"
-	// ReasonRequestUnknown is NOT_FOUND: no such request waits for an administrator.
-	ReasonRequestUnknown Reason = "REQUEST_UNKNOWN"
-	// ReasonRolloverTooSoon is FAILED_PRECONDITION: the rollover before is not over.
-	ReasonRolloverTooSoon Reason = "ROLLOVER_TOO_SOON"
-	// ReasonTokenMalformed is INVALID_ARGUMENT.
-	ReasonTokenMalformed Reason = "TOKEN_MALFORMED"
-	// ReasonTokenExpired is FAILED_PRECONDITION.
-	ReasonTokenExpired Reason = "TOKEN_EXPIRED"
-	// ReasonPeerUnreachable is UNAVAILABLE: no endpoint of the peer answers.
-	ReasonPeerUnreachable Reason = "PEER_UNREACHABLE"
-	// ReasonPeerIdentity is FAILED_PRECONDITION: who answers at the peer's
-	// endpoint is not the peer.
-	ReasonPeerIdentity Reason = "PEER_IDENTITY_MISMATCH"
-	// ReasonPeerNameTaken is ALREADY_EXISTS: another cluster has that name here.
-	ReasonPeerNameTaken Reason = "PEER_NAME_TAKEN"
-	// ReasonPeeringExists is ALREADY_EXISTS.
-	ReasonPeeringExists Reason = "PEERING_EXISTS"
-	// ReasonPodsRunning is FAILED_PRECONDITION.
-	ReasonPodsRunning Reason = "PODS_RUNNING"
-	// ReasonNamespaceUnknown is NOT_FOUND.
-	ReasonNamespaceUnknown Reason = "NAMESPACE_UNKNOWN"
-	// ReasonNamespaceNotOffloaded is NOT_FOUND.
-	ReasonNamespaceNotOffloaded Reason = "NAMESPACE_NOT_OFFLOADED"
-	// ReasonMappingFixed is FAILED_PRECONDITION: a namespace's mapping never
-	// changes.
-	ReasonMappingFixed Reason = "MAPPING_FIXED"
-	// ReasonConflict is ABORTED: something else changed the same object; try
-	// again.
-	ReasonConflict Reason = "CONFLICT"
-	// ReasonKubernetes is UNAVAILABLE: the API server of the callee's own cluster
-	// did not do its part.
-	ReasonKubernetes Reason = "KUBERNETES_UNAVAILABLE"
-	// ReasonKubernetesRefused is FAILED_PRECONDITION: a rule of the callee's own
-	// cluster, such as an admission policy, forbids what was asked.
-	ReasonKubernetesRefused Reason = "KUBERNETES_REFUSED"
-)
-
-// What an issuer says in the metadata of TOKEN_INVALID to a caller that knew the
-// token's secret.
-const (
-	// TokenCause is why: TokenCauseExpired or TokenCauseUsed.
-	TokenCause        = "cause"
-	TokenCauseExpired = "expired"
-	TokenCauseUsed    = "used"
-	// TokenClock is the issuer's time, RFC 3339.
-	TokenClock = "time"
-)
-
 // Code returns the gRPC code of a reason, and Internal for one that it does not
 // know.
-func (r Reason) Code() codes.Code {
+func Code(r peering.Reason) codes.Code {
 	switch r {
-	case ReasonRequestInvalid, ReasonContractMismatch, ReasonSignatureInvalid, ReasonTokenMalformed,
-		ReasonCommitmentMismatch, ReasonBundleInvalid:
+	case peering.ReasonRequestInvalid, peering.ReasonContractMismatch, peering.ReasonSignatureInvalid, peering.ReasonTokenMalformed,
+		peering.ReasonCommitmentMismatch, peering.ReasonBundleInvalid:
 		return codes.InvalidArgument
-	case ReasonRateLimited, ReasonTooManyCalls, ReasonCapacityExhausted, ReasonTokensOutstanding,
-		ReasonIntroductionsPending, ReasonReaderTooSlow:
+	case peering.ReasonRateLimited, peering.ReasonTooManyCalls, peering.ReasonCapacityExhausted, peering.ReasonTokensOutstanding,
+		peering.ReasonIntroductionsPending, peering.ReasonReaderTooSlow:
 		return codes.ResourceExhausted
-	case ReasonStopping, ReasonHeartbeatLost, ReasonPeerUnreachable, ReasonKubernetes:
+	case peering.ReasonStopping, peering.ReasonHeartbeatLost, peering.ReasonPeerUnreachable, peering.ReasonKubernetes:
 		return codes.Unavailable
-	case ReasonPeerNotTrusted, ReasonTrustDenied, ReasonTrustForgotten, ReasonPolicyRefused, ReasonCallerNotAllowed:
+	case peering.ReasonPeerNotTrusted, peering.ReasonTrustDenied, peering.ReasonTrustForgotten, peering.ReasonPolicyRefused, peering.ReasonCallerNotAllowed:
 		return codes.PermissionDenied
-	case ReasonTokenInvalid, ReasonGroupSecretMismatch, ReasonCallerUnknown:
+	case peering.ReasonTokenInvalid, peering.ReasonGroupSecretMismatch, peering.ReasonCallerUnknown:
 		return codes.Unauthenticated
-	case ReasonPeerIsSelf, ReasonIntroductionUnknown, ReasonProofUnknown, ReasonPolicyPending, ReasonPriceAboveCeiling,
-		ReasonAdvertisementExpired, ReasonRevisionStale, ReasonContractClosed, ReasonNoEndpoint, ReasonTokenExpired,
-		ReasonCodeMismatch, ReasonRolloverTooSoon, ReasonPeerIdentity, ReasonPodsRunning, ReasonMappingFixed,
-		ReasonProtocolUnsupported, ReasonKubernetesRefused:
+	case peering.ReasonPeerIsSelf, peering.ReasonIntroductionUnknown, peering.ReasonProofUnknown, peering.ReasonPolicyPending, peering.ReasonPriceAboveCeiling,
+		peering.ReasonAdvertisementExpired, peering.ReasonRevisionStale, peering.ReasonContractClosed, peering.ReasonNoEndpoint, peering.ReasonTokenExpired,
+		peering.ReasonCodeMismatch, peering.ReasonRolloverTooSoon, peering.ReasonPeerIdentity, peering.ReasonPodsRunning, peering.ReasonMappingFixed,
+		peering.ReasonProtocolUnsupported, peering.ReasonKubernetesRefused:
 		return codes.FailedPrecondition
-	case ReasonContractUnknown, ReasonPodUnknown, ReasonPeerUnknown, ReasonNamespaceUnknown,
-		ReasonNamespaceNotOffloaded, ReasonTokenUnknown, ReasonPeeringUnknown, ReasonRequestUnknown, ReasonGroupUnknown:
+	case peering.ReasonContractUnknown, peering.ReasonPodUnknown, peering.ReasonPeerUnknown, peering.ReasonNamespaceUnknown,
+		peering.ReasonNamespaceNotOffloaded, peering.ReasonTokenUnknown, peering.ReasonPeeringUnknown, peering.ReasonRequestUnknown, peering.ReasonGroupUnknown:
 		return codes.NotFound
-	case ReasonPeerNameTaken, ReasonPeeringExists:
+	case peering.ReasonPeerNameTaken, peering.ReasonPeeringExists:
 		return codes.AlreadyExists
-	case ReasonSessionSuperseded, ReasonSyncSuperseded, ReasonConflict:
+	case peering.ReasonSessionSuperseded, peering.ReasonSyncSuperseded, peering.ReasonConflict:
 		return codes.Aborted
-	case ReasonInternal, ReasonResponseInvalid:
+	case peering.ReasonInternal, peering.ReasonResponseInvalid:
 		return codes.Internal
 	}
 	return codes.Internal
 }
 
-// Violation is what is wrong with one field of a request.
-type Violation struct {
-	// Field is the path of the field, as in the proto.
-	Field string
-	// Message says what is wrong with it.
-	Message string
-}
-
-// Error is an error that crosses the wire with its reason.
-type Error struct {
-	// Reason is required.
-	Reason Reason
-	// Message is for people: what is wrong, where, and what to do next. It
-	// crosses, so it holds no secret and nothing of the inside.
-	Message string
-	// RetryAfter is how long to wait before trying again; 0 means that trying
-	// again, unchanged, does not help or that nothing is known about it.
-	RetryAfter time.Duration
-	// Metadata is further facts, by lowerCamelCase name.
-	Metadata map[string]string
-	// Violations is set with ReasonRequestInvalid.
-	Violations []Violation
-	// Err is the cause. It is for errors.Is and for the log of the side where it
-	// happened, and never crosses.
-	Err error
-}
-
-// Errorf makes an Error. A %w among the arguments becomes its cause, and its
-// text part of the message that crosses: wrap only what the other side may read.
-func Errorf(r Reason, format string, args ...any) *Error {
-	err := fmt.Errorf(format, args...)
-	return &Error{Reason: r, Message: err.Error(), Err: errors.Unwrap(err)}
-}
-
-// Error implements error.
-func (e *Error) Error() string {
-	var msg strings.Builder
-	msg.WriteString(e.Message)
-	for _, v := range e.Violations {
-		msg.WriteString("; " + v.Field + ": " + v.Message)
-	}
-	return msg.String()
-}
-
-// Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.Err }
-
-// GRPCStatus is how the error crosses. It makes status.FromError and the gRPC
-// runtime understand an Error.
-func (e *Error) GRPCStatus() *status.Status {
-	st := status.New(e.Reason.Code(), clip(e.Message, MaxMessageLen))
+// Status is how an error crosses.
+func Status(e *peering.Error) *status.Status {
+	st := status.New(Code(e.Reason), clip(e.Message, peering.MaxMessageLen))
 	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{
 		Reason: string(e.Reason), Domain: Domain, Metadata: e.Metadata,
 	}}
@@ -287,11 +81,11 @@ func (e *Error) GRPCStatus() *status.Status {
 // reason that the other side gave, or, where it gave none, one whose reason is
 // the name of the code. It returns nil for nil. Text from outside is cut and
 // rid of control characters, so that it can be shown on a terminal.
-func FromStatus(err error) *Error {
+func FromStatus(err error) *peering.Error {
 	if err == nil {
 		return nil
 	}
-	if own, ok := errors.AsType[*Error](err); ok {
+	if own, ok := errors.AsType[*peering.Error](err); ok {
 		return own
 	}
 	// Not status.FromError: that makes the wrapping part of the message.
@@ -300,32 +94,32 @@ func FromStatus(err error) *Error {
 	if errors.As(err, &carrier) && carrier.GRPCStatus() != nil {
 		st = carrier.GRPCStatus()
 	}
-	e := &Error{Reason: codeReason(st.Code()), Message: Text(st.Message(), MaxMessageLen), Err: err}
+	e := &peering.Error{Reason: codeReason(st.Code()), Message: peering.Text(st.Message(), peering.MaxMessageLen), Err: err}
 	for _, d := range st.Details() {
 		switch d := d.(type) {
 		case *errdetails.ErrorInfo:
 			if d.GetDomain() != Domain || !validReason(d.GetReason()) {
 				continue
 			}
-			e.Reason = Reason(d.GetReason())
+			e.Reason = peering.Reason(d.GetReason())
 			for k, v := range d.GetMetadata() {
-				if len(e.Metadata) == MaxErrorMetadata {
+				if len(e.Metadata) == peering.MaxErrorMetadata {
 					break
 				}
 				if e.Metadata == nil {
 					e.Metadata = make(map[string]string)
 				}
-				e.Metadata[Text(k, MaxReasonLen)] = Text(v, MaxMessageLen)
+				e.Metadata[peering.Text(k, peering.MaxReasonLen)] = peering.Text(v, peering.MaxMessageLen)
 			}
 		case *errdetails.RetryInfo:
-			e.RetryAfter = min(max(d.GetRetryDelay().AsDuration(), 0), MaxRetryAfter)
+			e.RetryAfter = min(max(d.GetRetryDelay().AsDuration(), 0), peering.MaxRetryAfter)
 		case *errdetails.BadRequest:
 			for _, v := range d.GetFieldViolations() {
-				if len(e.Violations) == MaxErrorMetadata {
+				if len(e.Violations) == peering.MaxErrorMetadata {
 					break
 				}
-				e.Violations = append(e.Violations, Violation{
-					Field: Text(v.GetField(), MaxMessageLen), Message: Text(v.GetDescription(), MaxMessageLen),
+				e.Violations = append(e.Violations, peering.Violation{
+					Field: peering.Text(v.GetField(), peering.MaxMessageLen), Message: peering.Text(v.GetDescription(), peering.MaxMessageLen),
 				})
 			}
 		}
@@ -334,7 +128,7 @@ func FromStatus(err error) *Error {
 }
 
 // ReasonOf returns the reason of an error of a call, and "" for nil.
-func ReasonOf(err error) Reason {
+func ReasonOf(err error) peering.Reason {
 	if err == nil {
 		return ""
 	}
@@ -342,7 +136,7 @@ func ReasonOf(err error) Reason {
 }
 
 // codeReason names a code like a reason: DEADLINE_EXCEEDED.
-func codeReason(c codes.Code) Reason {
+func codeReason(c codes.Code) peering.Reason {
 	var b strings.Builder
 	for i, r := range c.String() {
 		if unicode.IsUpper(r) && i > 0 {
@@ -350,11 +144,11 @@ func codeReason(c codes.Code) Reason {
 		}
 		b.WriteRune(unicode.ToUpper(r))
 	}
-	return Reason(b.String())
+	return peering.Reason(b.String())
 }
 
 func validReason(s string) bool {
-	if s == "" || len(s) > MaxReasonLen || s[0] < 'A' || s[0] > 'Z' {
+	if s == "" || len(s) > peering.MaxReasonLen || s[0] < 'A' || s[0] > 'Z' {
 		return false
 	}
 	for _, c := range []byte(s) {
@@ -364,9 +158,6 @@ func validReason(s string) bool {
 	}
 	return true
 }
-
-// Text is peering.Text: what of a text from outside is stored and shown.
-func Text(s string, n int) string { return peering.Text(s, n) }
 
 // clip cuts s to at most n bytes at a rune's border.
 func clip(s string, n int) string {

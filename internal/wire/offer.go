@@ -3,46 +3,23 @@ package wire
 import (
 	"maps"
 	"slices"
-	"time"
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/peering"
 )
 
-// Offer is what a provider would lend a peer now. It binds nobody.
-type Offer struct {
-	// Available says whether a request would be answered at all; if not, Message
-	// says why, and the rest but for Services is empty.
-	Available bool
-	Message   string
-	// Resources is the amounts.
-	Resources peering.Resources
-	// Price is what they cost.
-	Price peering.PriceList
-	// NodeLabels are labels that all its nodes have.
-	NodeLabels map[string]string
-	// Architectures are those of its nodes, sorted.
-	Architectures []string
-	// StorageClasses are those that it has, sorted.
-	StorageClasses []string
-	// Duration is how long a contract lasts at most.
-	Duration time.Duration
-	// Services are those that the peer may import, sorted by namespace and name.
-	Services []OfferedService
-}
-
 // OfferSnapshot writes a whole offer, its services included: the first message of
 // a watch.
-func OfferSnapshot(o Offer) *ententev1.WatchOfferResponse {
+func OfferSnapshot(o peering.Offer) *ententev1.WatchOfferResponse {
 	m := offerSnapshot(o)
 	m.Offer.Services = servicesTo(o.Services)
 	return m
 }
 
 // offerSnapshot writes a whole offer but for its services.
-func offerSnapshot(o Offer) *ententev1.WatchOfferResponse {
+func offerSnapshot(o peering.Offer) *ententev1.WatchOfferResponse {
 	m := &ententev1.Offer{
-		Available: o.Available, Message: Text(o.Message, MaxMessageLen),
+		Available: o.Available, Message: peering.Text(o.Message, peering.MaxMessageLen),
 		Price: PriceListTo(o.Price), NodeLabels: o.NodeLabels,
 		Architectures: o.Architectures, StorageClasses: o.StorageClasses, Duration: writeDuration(o.Duration),
 	}
@@ -56,7 +33,7 @@ func offerSnapshot(o Offer) *ententev1.WatchOfferResponse {
 // What a change cannot say, because a field that is not set says nothing, is said
 // by the whole offer: that there is none, or that a list is empty now. Services are
 // said by their changes in any case.
-func OfferChange(told, now Offer) *ententev1.WatchOfferResponse {
+func OfferChange(told, now peering.Offer) *ententev1.WatchOfferResponse {
 	m := &ententev1.Offer{}
 	var removed []string
 	for _, name := range told.Resources.Names() {
@@ -83,7 +60,7 @@ func OfferChange(told, now Offer) *ententev1.WatchOfferResponse {
 		}
 	}
 	field(told.Available == now.Available, true, func() {})
-	field(told.Message == now.Message, now.Message == "", func() { m.Message = Text(now.Message, MaxMessageLen) })
+	field(told.Message == now.Message, now.Message == "", func() { m.Message = peering.Text(now.Message, peering.MaxMessageLen) })
 	field(told.Price.Equal(now.Price), len(now.Price.PerHour) == 0, func() { m.Price = PriceListTo(now.Price) })
 	field(maps.Equal(told.NodeLabels, now.NodeLabels), len(now.NodeLabels) == 0, func() { m.NodeLabels = now.NodeLabels })
 	field(slices.Equal(told.Architectures, now.Architectures), len(now.Architectures) == 0, func() { m.Architectures = now.Architectures })
@@ -100,31 +77,31 @@ func OfferChange(told, now Offer) *ententev1.WatchOfferResponse {
 	return out
 }
 
-// Apply returns the offer after a message of WatchOffer. A change needs an offer
+// ApplyOffer returns the offer after a message of WatchOffer. A change needs an offer
 // that it changes, so the first message has to be a whole offer, and one that
 // follows an offer of nothing. The receiver is left as it is.
-func (o Offer) Apply(m *ententev1.WatchOfferResponse) (Offer, error) {
+func ApplyOffer(o peering.Offer, m *ententev1.WatchOfferResponse) (peering.Offer, error) {
 	if m.GetOffer() == nil {
-		return Offer{}, invalid("offer", "is required")
+		return peering.Offer{}, invalid("offer", "is required")
 	}
 	said, err := offerFrom(m.GetOffer())
 	if err != nil {
-		return Offer{}, err
+		return peering.Offer{}, err
 	}
 	if said.Services, err = servicesApply(o.Services, m); err != nil {
-		return Offer{}, err
+		return peering.Offer{}, err
 	}
 	if m.GetSnapshot() && !said.Available {
-		return Offer{Message: said.Message, Services: said.Services}, nil
+		return peering.Offer{Message: said.Message, Services: said.Services}, nil
 	}
 	if m.GetSnapshot() {
 		return said, nil
 	}
 	if !o.Available {
-		return Offer{}, invalid("snapshot", "want the whole offer before a change of it")
+		return peering.Offer{}, invalid("snapshot", "want the whole offer before a change of it")
 	}
 	if len(m.GetRemoved()) > peering.MaxResources {
-		return Offer{}, invalid("removed", "want at most %d", peering.MaxResources)
+		return peering.Offer{}, invalid("removed", "want at most %d", peering.MaxResources)
 	}
 	o.Resources, o.Services = o.Resources.Clone(), said.Services
 	for _, name := range m.GetRemoved() {
@@ -132,7 +109,7 @@ func (o Offer) Apply(m *ententev1.WatchOfferResponse) (Offer, error) {
 	}
 	maps.Copy(o.Resources, said.Resources)
 	if len(o.Resources) > peering.MaxResources {
-		return Offer{}, invalid("offer.resources", "comes to %d resources, want at most %d", len(o.Resources), peering.MaxResources)
+		return peering.Offer{}, invalid("offer.resources", "comes to %d resources, want at most %d", len(o.Resources), peering.MaxResources)
 	}
 	if said.Message != "" {
 		o.Message = said.Message
@@ -156,26 +133,26 @@ func (o Offer) Apply(m *ententev1.WatchOfferResponse) (Offer, error) {
 }
 
 // offerFrom reads what a message says of an offer, but for services.
-func offerFrom(m *ententev1.Offer) (Offer, error) {
-	o := Offer{Available: m.GetAvailable(), Message: Text(m.GetMessage(), MaxMessageLen)}
+func offerFrom(m *ententev1.Offer) (peering.Offer, error) {
+	o := peering.Offer{Available: m.GetAvailable(), Message: peering.Text(m.GetMessage(), peering.MaxMessageLen)}
 	var err error
 	if o.Resources, err = ResourcesFrom("offer.resources", m.GetResources()); err != nil {
-		return Offer{}, err
+		return peering.Offer{}, err
 	}
 	if o.Price, err = PriceListFrom("offer.price", m.GetPrice()); err != nil {
-		return Offer{}, err
+		return peering.Offer{}, err
 	}
 	if o.NodeLabels, err = readLabels("offer.node_labels", m.GetNodeLabels(), peering.CheckNodeLabels); err != nil {
-		return Offer{}, err
+		return peering.Offer{}, err
 	}
-	if o.Architectures, err = readNames("offer.architectures", m.GetArchitectures(), MaxArchitectures); err != nil {
-		return Offer{}, err
+	if o.Architectures, err = readNames("offer.architectures", m.GetArchitectures(), peering.MaxArchitectures); err != nil {
+		return peering.Offer{}, err
 	}
-	if o.StorageClasses, err = readNames("offer.storage_classes", m.GetStorageClasses(), MaxStorageClasses); err != nil {
-		return Offer{}, err
+	if o.StorageClasses, err = readNames("offer.storage_classes", m.GetStorageClasses(), peering.MaxStorageClasses); err != nil {
+		return peering.Offer{}, err
 	}
 	if o.Duration, err = readDuration("offer.duration", m.GetDuration()); err != nil {
-		return Offer{}, err
+		return peering.Offer{}, err
 	}
 	return o, nil
 }

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/entente-dev/entente/gen/entente/v1"
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -219,7 +219,7 @@ func AckTo(a peering.Ack) *ententev1.SyncResponse {
 		if validReason(string(a.Refusal.Reason)) {
 			m.Reason = string(a.Refusal.Reason)
 		}
-		m.Message = Text(a.Refusal.Message, MaxMessageLen)
+		m.Message = peering.Text(a.Refusal.Message, peering.MaxMessageLen)
 		m.Retryable = a.Refusal.Retryable
 	}
 	return &ententev1.SyncResponse{Message: &ententev1.SyncResponse_Ack_{Ack: m}}
@@ -246,7 +246,7 @@ func AckFrom(m *ententev1.SyncResponse_Ack) (peering.Ack, error) {
 	}
 	a.Refusal = &peering.Refusal{
 		Reason:    peering.RefusalReason(m.GetReason()),
-		Message:   Text(m.GetMessage(), MaxMessageLen),
+		Message:   peering.Text(m.GetMessage(), peering.MaxMessageLen),
 		Retryable: m.GetRetryable(),
 	}
 	return a, nil
@@ -303,8 +303,8 @@ func PodStatusFrom(m *ententev1.SyncResponse_Status) (peering.PodStatus, error) 
 // side takes.
 func PodEventTo(e peering.PodEvent) *ententev1.SyncResponse {
 	return &ententev1.SyncResponse{Message: &ententev1.SyncResponse_Event_{Event: &ententev1.SyncResponse_Event{
-		Ref: ObjectRefTo(e.Ref), Type: eventType(e.Type), Reason: Text(e.Reason, maxEventReasonLen),
-		Message: Text(e.Message, maxEventMessageLen), Count: max(e.Count, 1),
+		Ref: ObjectRefTo(e.Ref), Type: eventType(e.Type), Reason: peering.Text(e.Reason, maxEventReasonLen),
+		Message: peering.Text(e.Message, maxEventMessageLen), Count: max(e.Count, 1),
 	}}}
 }
 
@@ -319,8 +319,8 @@ func PodEventFrom(m *ententev1.SyncResponse_Event) (peering.PodEvent, error) {
 		return peering.PodEvent{}, invalid("event.ref.kind", "want a pod")
 	}
 	return peering.PodEvent{
-		Ref: ref, Type: eventType(m.GetType()), Reason: Text(m.GetReason(), maxEventReasonLen),
-		Message: Text(m.GetMessage(), maxEventMessageLen), Count: max(m.GetCount(), 1),
+		Ref: ref, Type: eventType(m.GetType()), Reason: peering.Text(m.GetReason(), maxEventReasonLen),
+		Message: peering.Text(m.GetMessage(), maxEventMessageLen), Count: max(m.GetCount(), 1),
 	}, nil
 }
 

@@ -8,6 +8,8 @@ import (
 	"io"
 	"strconv"
 	"strings"
+
+	"github.com/entente-dev/entente/peering"
 )
 
 // CheckQuantities refuses Kubernetes JSON in which an amount of a resource is
@@ -59,7 +61,7 @@ func CheckQuantities(raw []byte) error {
 		case string, json.Number:
 			amount := top >= 0 && holdsAmount(stack[top].key) || top >= 1 && holdsAmounts(stack[top-1].key)
 			if s := fmt.Sprint(t); amount && !plainQuantity(s) {
-				return fmt.Errorf("%s is no amount that there can be", strconv.Quote(Text(s, maxAmountLen)))
+				return fmt.Errorf("%s is no amount that there can be", strconv.Quote(peering.Text(s, maxAmountLen)))
 			}
 		}
 		if top >= 0 {

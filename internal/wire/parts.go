@@ -6,6 +6,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/entente-dev/entente/peering"
 )
 
 // CheckParts refuses a message that would become much larger by being decoded: an
@@ -18,9 +20,9 @@ func CheckParts(encoded []byte, m proto.Message) error {
 	if ok {
 		return nil
 	}
-	return &Error{
-		Reason: ReasonRequestInvalid, Message: fmt.Sprintf("a message may have %d parts", MaxParts),
-		Violations: []Violation{{Field: path, Message: "it has too many parts, or too deep ones"}},
+	return &peering.Error{
+		Reason: peering.ReasonRequestInvalid, Message: fmt.Sprintf("a message may have %d parts", MaxParts),
+		Violations: []peering.Violation{{Field: path, Message: "it has too many parts, or too deep ones"}},
 	}
 }
 

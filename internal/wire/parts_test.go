@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/peering"
 )
 
 // repeatedField is a message that has nothing but n empty elements in a field.
@@ -56,7 +57,7 @@ func TestMessagesThatWouldGrowByBeingReadAreRefusedUnread(t *testing.T) {
 				return
 			}
 			e := FromStatus(err)
-			if e.Reason != ReasonRequestInvalid || len(e.Violations) != 1 {
+			if e.Reason != peering.ReasonRequestInvalid || len(e.Violations) != 1 {
 				t.Fatalf("got %v", e)
 			}
 			if got := e.Violations[0].Field; len(got) < len(tc.field) || got[:len(tc.field)] != tc.field {

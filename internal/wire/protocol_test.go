@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/peering"
 )
 
 // TestTwoRevisionsOfSkewWork: both sides come to the same answer, and name the
@@ -14,10 +15,10 @@ func TestTwoRevisionsOfSkewWork(t *testing.T) {
 		own, peer uint32
 		upgrade   string
 	}{
-		{Protocol, Protocol, ""},
-		{Protocol, 0, ""}, // says none
-		{Protocol, Protocol + 1, ""},
-		{Protocol, Protocol + 2, ""},
+		{peering.Protocol, peering.Protocol, ""},
+		{peering.Protocol, 0, ""}, // says none
+		{peering.Protocol, peering.Protocol + 1, ""},
+		{peering.Protocol, peering.Protocol + 2, ""},
 		{1, 4, "speaks revision 1"},
 		{5, 3, ""},
 		{5, 2, "speaks revision 2"},
@@ -25,11 +26,11 @@ func TestTwoRevisionsOfSkewWork(t *testing.T) {
 		{1, 1<<32 - 1, "speaks revision 1"},
 	} {
 		for _, pair := range [][2]uint32{{c.own, c.peer}, {c.peer, c.own}} {
-			err := CheckProtocol(pair[0], pair[1])
+			err := peering.CheckProtocol(pair[0], pair[1])
 			switch {
 			case c.upgrade == "" && err != nil:
 				t.Errorf("%d refuses %d: %v", pair[0], pair[1], err)
-			case c.upgrade != "" && (ReasonOf(err) != ReasonProtocolUnsupported || !strings.HasSuffix(err.Error(), "upgrade the agent that "+c.upgrade)):
+			case c.upgrade != "" && (ReasonOf(err) != peering.ReasonProtocolUnsupported || !strings.HasSuffix(err.Error(), "upgrade the agent that "+c.upgrade)):
 				t.Errorf("%d says of %d: %v", pair[0], pair[1], err)
 			}
 		}
@@ -52,7 +53,7 @@ func TestWhatHasToBeUnderstoodIsRefusedWithAReason(t *testing.T) {
 		},
 	} {
 		err := read()
-		if ReasonOf(err) != ReasonProtocolUnsupported || !strings.Contains(err.Error(), "upgrade") || strings.Contains(err.Error(), "\n") {
+		if ReasonOf(err) != peering.ReasonProtocolUnsupported || !strings.Contains(err.Error(), "upgrade") || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

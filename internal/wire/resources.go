@@ -11,29 +11,6 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Advertisement is what a provider offers for an ask.
-type Advertisement struct {
-	// ContractID names the advertisement and the contract that may follow. It is
-	// empty in a preview, which cannot be signed.
-	ContractID string
-	// RequestID is that of the ask.
-	RequestID string
-	// Revision is the revision of the contract that signing this makes, from 1, and
-	// PreviousHash that of the one before; zero for the first.
-	Revision     uint64
-	PreviousHash peering.Hash
-	// ValidUntil is when the offer lapses unless it was signed.
-	ValidUntil time.Time
-	// Grant is what is offered.
-	Grant peering.Grant
-	// NotAfter is the latest end of the contract, whatever the clocks say; zero for
-	// none.
-	NotAfter time.Time
-	// NeedsApproval says that an administrator has to approve the request before it
-	// is offered so. Only a preview says that.
-	NeedsApproval bool
-}
-
 // ResourcesTo writes amounts.
 func ResourcesTo(r peering.Resources) *ententev1.ResourceList {
 	return &ententev1.ResourceList{Amounts: r.Strings()}
@@ -43,7 +20,7 @@ func ResourcesTo(r peering.Resources) *ententev1.ResourceList {
 func ResourcesFrom(field string, m *ententev1.ResourceList) (peering.Resources, error) {
 	r, err := peering.ParseResources(m.GetAmounts())
 	if err != nil {
-		return nil, invalid(field, "%s", Text(err.Error(), MaxMessageLen))
+		return nil, invalid(field, "%s", peering.Text(err.Error(), peering.MaxMessageLen))
 	}
 	return r, nil
 }
@@ -63,7 +40,7 @@ func MoneyFrom(field string, m *ententev1.Money) (peering.Money, error) {
 	}
 	amount, err := peering.ParseDecimal(m.GetAmount())
 	if err != nil {
-		return peering.Money{}, invalid(field+".amount", "%s", Text(err.Error(), MaxMessageLen))
+		return peering.Money{}, invalid(field+".amount", "%s", peering.Text(err.Error(), peering.MaxMessageLen))
 	}
 	out := peering.Money{Currency: m.GetCurrency(), Amount: amount}
 	// A currency that is missing would make nothing of what is no money.
@@ -71,7 +48,7 @@ func MoneyFrom(field string, m *ententev1.Money) (peering.Money, error) {
 		return peering.Money{}, invalid(field+".currency", "want three capital letters")
 	}
 	if err := out.Check(); err != nil {
-		return peering.Money{}, invalid(field+".currency", "%s", Text(err.Error(), MaxMessageLen))
+		return peering.Money{}, invalid(field+".currency", "%s", peering.Text(err.Error(), peering.MaxMessageLen))
 	}
 	return out, nil
 }
@@ -97,7 +74,7 @@ func PriceListFrom(field string, m *ententev1.PriceList) (peering.PriceList, err
 	for name, text := range m.GetPerHour() {
 		price, err := peering.ParseDecimal(text)
 		if err != nil {
-			return peering.PriceList{}, invalid(field+".per_hour", "%s", Text(err.Error(), MaxMessageLen))
+			return peering.PriceList{}, invalid(field+".per_hour", "%s", peering.Text(err.Error(), peering.MaxMessageLen))
 		}
 		if p.PerHour == nil {
 			p.PerHour = make(map[string]peering.Decimal, len(m.GetPerHour()))
@@ -105,7 +82,7 @@ func PriceListFrom(field string, m *ententev1.PriceList) (peering.PriceList, err
 		p.PerHour[name] = price
 	}
 	if err := p.Check(); err != nil {
-		return peering.PriceList{}, invalid(field, "%s", Text(err.Error(), MaxMessageLen))
+		return peering.PriceList{}, invalid(field, "%s", peering.Text(err.Error(), peering.MaxMessageLen))
 	}
 	return p, nil
 }
@@ -162,7 +139,7 @@ func AskFrom(m *ententev1.PeeringRequest) (peering.Ask, error) {
 }
 
 // AdvertisementTo writes an advertisement.
-func AdvertisementTo(a Advertisement) *ententev1.Advertisement {
+func AdvertisementTo(a peering.Advertisement) *ententev1.Advertisement {
 	g := a.Grant
 	m := &ententev1.Advertisement{
 		ContractId:      a.ContractID,
@@ -195,12 +172,12 @@ func AdvertisementTo(a Advertisement) *ententev1.Advertisement {
 }
 
 // AdvertisementFrom reads an advertisement that can be signed.
-func AdvertisementFrom(m *ententev1.Advertisement) (Advertisement, error) {
+func AdvertisementFrom(m *ententev1.Advertisement) (peering.Advertisement, error) {
 	if err := peering.CheckContractID(m.GetContractId()); err != nil {
-		return Advertisement{}, invalid("advertisement.contract_id", "%s", err)
+		return peering.Advertisement{}, invalid("advertisement.contract_id", "%s", err)
 	}
 	if m.GetNeedsApproval() {
-		return Advertisement{}, invalid("advertisement.needs_approval", "what waits for approval cannot be signed")
+		return peering.Advertisement{}, invalid("advertisement.needs_approval", "what waits for approval cannot be signed")
 	}
 	a, err := advertisementFrom(m)
 	a.ContractID = m.GetContractId()
@@ -209,39 +186,39 @@ func AdvertisementFrom(m *ententev1.Advertisement) (Advertisement, error) {
 
 // PreviewFrom reads an advertisement that only says what would be advertised. It
 // has no contract ID.
-func PreviewFrom(m *ententev1.Advertisement) (Advertisement, error) {
+func PreviewFrom(m *ententev1.Advertisement) (peering.Advertisement, error) {
 	if m.GetContractId() != "" {
-		return Advertisement{}, invalid("advertisement.contract_id", "want none in a preview")
+		return peering.Advertisement{}, invalid("advertisement.contract_id", "want none in a preview")
 	}
 	return advertisementFrom(m)
 }
 
-func advertisementFrom(m *ententev1.Advertisement) (Advertisement, error) {
+func advertisementFrom(m *ententev1.Advertisement) (peering.Advertisement, error) {
 	if err := checkID("advertisement.request_id", m.GetRequestId()); err != nil {
-		return Advertisement{}, err
+		return peering.Advertisement{}, err
 	}
 	if r := m.GetRevision(); r == 0 || r > peering.MaxRevision {
-		return Advertisement{}, invalid("advertisement.revision", "want 1 to %d", uint64(peering.MaxRevision))
+		return peering.Advertisement{}, invalid("advertisement.revision", "want 1 to %d", uint64(peering.MaxRevision))
 	}
-	a := Advertisement{RequestID: m.GetRequestId(), Revision: m.GetRevision(), NeedsApproval: m.GetNeedsApproval()}
+	a := peering.Advertisement{RequestID: m.GetRequestId(), Revision: m.GetRevision(), NeedsApproval: m.GetNeedsApproval()}
 	switch n := len(m.GetPreviousHash()); {
 	case n == len(a.PreviousHash):
 		a.PreviousHash = peering.Hash(m.GetPreviousHash())
 	case n != 0:
-		return Advertisement{}, invalid("advertisement.previous_hash", "want %d bytes or none", len(a.PreviousHash))
+		return peering.Advertisement{}, invalid("advertisement.previous_hash", "want %d bytes or none", len(a.PreviousHash))
 	}
 	if (a.Revision == 1) != (a.PreviousHash == peering.Hash{}) {
-		return Advertisement{}, invalid("advertisement.previous_hash", "want none for the first revision and that of the one before for others")
+		return peering.Advertisement{}, invalid("advertisement.previous_hash", "want none for the first revision and that of the one before for others")
 	}
 	var err error
 	if a.ValidUntil, err = readTime("advertisement.valid_until", m.GetValidUntil()); err != nil {
-		return Advertisement{}, err
+		return peering.Advertisement{}, err
 	}
 	if a.ValidUntil.IsZero() {
-		return Advertisement{}, invalid("advertisement.valid_until", "is required")
+		return peering.Advertisement{}, invalid("advertisement.valid_until", "is required")
 	}
 	if a.NotAfter, err = readTime("advertisement.not_after", m.GetNotAfter()); err != nil {
-		return Advertisement{}, err
+		return peering.Advertisement{}, err
 	}
 	a.Grant, err = grantFrom(m)
 	return a, err
@@ -320,7 +297,7 @@ func checkHourly(g peering.Grant, m *ententev1.Money) error {
 	}
 	hourly, err := g.Price.Hourly(g.Resources)
 	if err != nil {
-		return invalid("advertisement.price", "%s", Text(err.Error(), MaxMessageLen))
+		return invalid("advertisement.price", "%s", peering.Text(err.Error(), peering.MaxMessageLen))
 	}
 	if m != nil && said != hourly {
 		return invalid("advertisement.hourly", "is %s, and the prices give %s", said, hourly)
@@ -331,7 +308,7 @@ func checkHourly(g peering.Grant, m *ententev1.Money) error {
 // readLabels accepts what check does; none are nil.
 func readLabels(field string, m map[string]string, check func(map[string]string) error) (map[string]string, error) {
 	if err := check(m); err != nil {
-		return nil, invalid(field, "%s", Text(err.Error(), MaxMessageLen))
+		return nil, invalid(field, "%s", peering.Text(err.Error(), peering.MaxMessageLen))
 	}
 	if len(m) == 0 {
 		return nil, nil //nolint:nilnil // none is an answer
@@ -348,7 +325,7 @@ func readNames(field string, names []string, most int) ([]string, error) {
 	sorted := slices.Sorted(slices.Values(names))
 	for i, name := range sorted {
 		if err := peering.CheckClasses(sorted[i : i+1]); err != nil {
-			return nil, invalid(field, "%s", Text(err.Error(), MaxMessageLen))
+			return nil, invalid(field, "%s", peering.Text(err.Error(), peering.MaxMessageLen))
 		}
 		if i > 0 && sorted[i-1] == name {
 			return nil, invalid(field, "has %s twice", name)

@@ -51,9 +51,9 @@ func fullAsk(t testing.TB) peering.Ask {
 	}
 }
 
-func fullAdvertisement(t testing.TB) Advertisement {
+func fullAdvertisement(t testing.TB) peering.Advertisement {
 	t.Helper()
-	return Advertisement{
+	return peering.Advertisement{
 		ContractID: "c-1", RequestID: "r-1", Revision: 2, PreviousHash: peering.Hash{1, 2}, ValidUntil: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), NotAfter: time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC),
 		Grant: peering.Grant{
 			Resources: amounts(t, map[string]string{"cpu": "1500m", "memory": "8Gi", "pods": "10"}), Duration: 24 * time.Hour, Network: true,
@@ -65,9 +65,9 @@ func fullAdvertisement(t testing.TB) Advertisement {
 	}
 }
 
-func fullOffer(t testing.TB) Offer {
+func fullOffer(t testing.TB) peering.Offer {
 	t.Helper()
-	return Offer{
+	return peering.Offer{
 		Available: true, Message: "an administrator approves each request", Resources: amounts(t, map[string]string{"cpu": "8", "memory": "32Gi", "pods": "110"}),
 		Price:      peering.PriceList{Currency: "EUR", PerHour: map[string]peering.Decimal{"cpu": decimal(t, "0.025")}},
 		NodeLabels: map[string]string{"kubernetes.io/os": "linux"}, Architectures: []string{"amd64", "arm64"}, StorageClasses: []string{"fast"}, Duration: time.Hour,
@@ -93,7 +93,7 @@ func TestAdvertisementsCrossUnchanged(t *testing.T) {
 	plain.Revision, plain.PreviousHash = 1, peering.Hash{}
 	plain.Grant.Price, plain.Grant.NodeSelector, plain.Grant.RuntimeClasses, plain.Grant.StorageClasses = peering.PriceList{}, nil, nil, nil
 	plain.Grant.Notice, plain.Grant.StatementPeriod = 0, 0
-	for _, ad := range []Advertisement{fullAdvertisement(t), plain} {
+	for _, ad := range []peering.Advertisement{fullAdvertisement(t), plain} {
 		m := AdvertisementTo(ad)
 		got, err := AdvertisementFrom(m)
 		if err != nil {
@@ -102,7 +102,7 @@ func TestAdvertisementsCrossUnchanged(t *testing.T) {
 		if diff := cmp.Diff(ad, got, values); diff != "" {
 			t.Errorf("(-want +got)\n%s", diff)
 		}
-		if _, err := PreviewFrom(m); ReasonOf(err) != ReasonRequestInvalid {
+		if _, err := PreviewFrom(m); ReasonOf(err) != peering.ReasonRequestInvalid {
 			t.Errorf("what can be signed is taken for a preview: %v", err)
 		}
 		ad.ContractID, m.ContractId = "", ""
@@ -118,14 +118,14 @@ func TestAdvertisementsCrossUnchanged(t *testing.T) {
 // refused checks that reading fails with a violation of a field.
 func refused(t *testing.T, err error, field string) {
 	t.Helper()
-	var e *Error
-	if !errors.As(err, &e) || e.Reason != ReasonRequestInvalid || len(e.Violations) != 1 || !strings.HasPrefix(e.Violations[0].Field, field) {
+	var e *peering.Error
+	if !errors.As(err, &e) || e.Reason != peering.ReasonRequestInvalid || len(e.Violations) != 1 || !strings.HasPrefix(e.Violations[0].Field, field) {
 		t.Fatalf("got %v, want a violation of %s", err, field)
 	}
-	if text := e.Violations[0].Message; len(text) > MaxMessageLen || Text(text, MaxMessageLen) != text {
+	if text := e.Violations[0].Message; len(text) > peering.MaxMessageLen || peering.Text(text, peering.MaxMessageLen) != text {
 		t.Errorf("the violation would draw on a terminal: %q", text)
 	}
-	if got := ReasonOf(Response(err)); got != ReasonResponseInvalid {
+	if got := ReasonOf(Response(err)); got != peering.ReasonResponseInvalid {
 		t.Errorf("as an answer it is %s", got)
 	}
 }
@@ -148,7 +148,7 @@ func manyLabels(n int) map[string]string {
 
 func TestAsksThatAreRefused(t *testing.T) {
 	t.Parallel()
-	if _, err := AskFrom(nil); ReasonOf(err) != ReasonRequestInvalid {
+	if _, err := AskFrom(nil); ReasonOf(err) != peering.ReasonRequestInvalid {
 		t.Errorf("no ask: %v", err)
 	}
 	for name, tc := range map[string]struct {
@@ -164,7 +164,7 @@ func TestAsksThatAreRefused(t *testing.T) {
 		"a resource with a name that none has":     {func(m *ententev1.PeeringRequest) { m.Resources.Amounts["a\x1b[2J"] = "1" }, "request.resources"},
 		"more resources than there are":            {func(m *ententev1.PeeringRequest) { m.Resources.Amounts = many2(65) }, "request.resources"},
 		"a duration below zero":                    {func(m *ententev1.PeeringRequest) { m.Duration = durationpb.New(-1) }, "request.duration"},
-		"a duration beyond ten years":              {func(m *ententev1.PeeringRequest) { m.Duration = durationpb.New(MaxDuration + 1) }, "request.duration"},
+		"a duration beyond ten years":              {func(m *ententev1.PeeringRequest) { m.Duration = durationpb.New(peering.MaxDuration + 1) }, "request.duration"},
 		"a duration that no arithmetic survives":   {func(m *ententev1.PeeringRequest) { m.Duration = &durationpb.Duration{Seconds: 1 << 62} }, "request.duration"},
 		"a price with floating point":              {func(m *ententev1.PeeringRequest) { m.PriceCeiling.Amount = "1e3" }, "request.price_ceiling.amount"},
 		"a price with ten places":                  {func(m *ententev1.PeeringRequest) { m.PriceCeiling.Amount = "0.0000000001" }, "request.price_ceiling.amount"},
@@ -223,7 +223,7 @@ func TestAdvertisementsThatAreRefused(t *testing.T) {
 		"one with a negative amount":            {func(m *ententev1.Advertisement) { m.Resources.Amounts["cpu"] = "-1" }, "advertisement.resources"},
 		"one without a duration":                {func(m *ententev1.Advertisement) { m.Duration = nil }, "advertisement.duration"},
 		"one for half a second":                 {func(m *ententev1.Advertisement) { m.Duration = durationpb.New(time.Second / 2) }, "advertisement.duration"},
-		"one for longer than anything lasts":    {func(m *ententev1.Advertisement) { m.Duration = durationpb.New(MaxDuration + 1) }, "advertisement.duration"},
+		"one for longer than anything lasts":    {func(m *ententev1.Advertisement) { m.Duration = durationpb.New(peering.MaxDuration + 1) }, "advertisement.duration"},
 		"one that never lapses":                 {func(m *ententev1.Advertisement) { m.ValidUntil = nil }, "advertisement.valid_until"},
 		"one that lapses when no calendar says": {func(m *ententev1.Advertisement) { m.ValidUntil = &timestamppb.Timestamp{Seconds: 1 << 60} }, "advertisement.valid_until"},
 		"one with a label that no node takes":   {func(m *ententev1.Advertisement) { m.NodeLabels = map[string]string{"a b": "c"} }, "advertisement.node_labels"},
@@ -274,22 +274,22 @@ func TestPricesAreReadFromTheirOneForm(t *testing.T) {
 			t.Errorf("%s: written as %v", name, got)
 		}
 	}
-	if _, err := PriceListFrom("price", &ententev1.PriceList{Currency: "EUR"}); ReasonOf(err) != ReasonRequestInvalid {
+	if _, err := PriceListFrom("price", &ententev1.PriceList{Currency: "EUR"}); ReasonOf(err) != peering.ReasonRequestInvalid {
 		t.Errorf("a currency of nothing: %v", err)
 	}
 }
 
 func TestEveryReasonHasItsCode(t *testing.T) {
 	t.Parallel()
-	for reason, want := range map[Reason]codes.Code{
-		ReasonTrustDenied: codes.PermissionDenied, ReasonIntroductionsPending: codes.ResourceExhausted, ReasonIntroductionUnknown: codes.FailedPrecondition,
-		ReasonCommitmentMismatch: codes.InvalidArgument, ReasonBundleInvalid: codes.InvalidArgument, ReasonPriceAboveCeiling: codes.FailedPrecondition,
-		ReasonTokenUnknown: codes.NotFound, ReasonCodeMismatch: codes.FailedPrecondition, ReasonPeeringUnknown: codes.NotFound,
-		ReasonRequestUnknown: codes.NotFound, ReasonRolloverTooSoon: codes.FailedPrecondition, ReasonReaderTooSlow: codes.ResourceExhausted,
-		ReasonPolicyPending: codes.FailedPrecondition, ReasonPolicyRefused: codes.PermissionDenied, ReasonCapacityExhausted: codes.ResourceExhausted,
+	for reason, want := range map[peering.Reason]codes.Code{
+		peering.ReasonTrustDenied: codes.PermissionDenied, peering.ReasonIntroductionsPending: codes.ResourceExhausted, peering.ReasonIntroductionUnknown: codes.FailedPrecondition,
+		peering.ReasonCommitmentMismatch: codes.InvalidArgument, peering.ReasonBundleInvalid: codes.InvalidArgument, peering.ReasonPriceAboveCeiling: codes.FailedPrecondition,
+		peering.ReasonTokenUnknown: codes.NotFound, peering.ReasonCodeMismatch: codes.FailedPrecondition, peering.ReasonPeeringUnknown: codes.NotFound,
+		peering.ReasonRequestUnknown: codes.NotFound, peering.ReasonRolloverTooSoon: codes.FailedPrecondition, peering.ReasonReaderTooSlow: codes.ResourceExhausted,
+		peering.ReasonPolicyPending: codes.FailedPrecondition, peering.ReasonPolicyRefused: codes.PermissionDenied, peering.ReasonCapacityExhausted: codes.ResourceExhausted,
 		"SOMETHING_NEW": codes.Internal,
 	} {
-		if got := reason.Code(); got != want {
+		if got := Code(reason); got != want {
 			t.Errorf("%s is %s, want %s", reason, got, want)
 		}
 	}
@@ -313,8 +313,8 @@ func fuzzed[M proto.Message, V any](f *testing.F, empty func() M, seeds []M, rea
 		}
 		v, err := read(m)
 		if err != nil {
-			var e *Error
-			if !errors.As(err, &e) || e.Reason != ReasonRequestInvalid || len(e.Violations) != 1 {
+			var e *peering.Error
+			if !errors.As(err, &e) || e.Reason != peering.ReasonRequestInvalid || len(e.Violations) != 1 {
 				t.Fatalf("refused with %v", err)
 			}
 			return
@@ -358,36 +358,36 @@ func FuzzOfferApply(f *testing.F) {
 		f.Add(raw[0], raw[1])
 	}
 	offer := fullOffer(f)
-	offer.Services = []OfferedService{
-		{Namespace: "shop", Name: "cart", Type: ServiceClusterSetIP, Ports: []peering.ServicePort{{Name: "http", Protocol: "TCP", AppProtocol: "kubernetes.io/h2c", Port: 80}}},
-		{Namespace: "shop", Name: "db", Type: ServiceHeadless},
+	offer.Services = []peering.OfferedService{
+		{Namespace: "shop", Name: "cart", Type: peering.ServiceClusterSetIP, Ports: []peering.ServicePort{{Name: "http", Protocol: "TCP", AppProtocol: "kubernetes.io/h2c", Port: 80}}},
+		{Namespace: "shop", Name: "db", Type: peering.ServiceHeadless},
 	}
 	less := offer
 	less.Resources = amounts(f, map[string]string{"cpu": "1", "pods": "110"})
 	seed(OfferSnapshot(offer), OfferChange(offer, less))
 	less.Services = offer.Services[1:]
 	seed(OfferSnapshot(offer), OfferChange(offer, less))
-	seed(OfferSnapshot(offer), OfferChange(offer, Offer{Message: "no", Services: []OfferedService{{Namespace: "a", Name: "b", Type: ServiceHeadless}}}))
-	seed(OfferSnapshot(Offer{Message: "no"}), OfferSnapshot(offer))
+	seed(OfferSnapshot(offer), OfferChange(offer, peering.Offer{Message: "no", Services: []peering.OfferedService{{Namespace: "a", Name: "b", Type: peering.ServiceHeadless}}}))
+	seed(OfferSnapshot(peering.Offer{Message: "no"}), OfferSnapshot(offer))
 	f.Fuzz(func(t *testing.T, first, second []byte) {
-		var offer Offer
+		var offer peering.Offer
 		for _, raw := range [][]byte{first, second} {
 			m := &ententev1.WatchOfferResponse{}
 			if proto.Unmarshal(raw, m) != nil {
 				return
 			}
 			before := fmt.Sprint(offer)
-			next, err := offer.Apply(m)
+			next, err := ApplyOffer(offer, m)
 			if fmt.Sprint(offer) != before {
 				t.Fatalf("applying changed the offer before: %v", offer)
 			}
 			if err != nil {
-				if ReasonOf(err) != ReasonRequestInvalid {
+				if ReasonOf(err) != peering.ReasonRequestInvalid {
 					t.Fatalf("refused with %v", err)
 				}
 				return
 			}
-			again, err := Offer{}.Apply(OfferSnapshot(next))
+			again, err := ApplyOffer(peering.Offer{}, OfferSnapshot(next))
 			if err != nil {
 				t.Fatalf("what was taken is refused when it is written again: %v\n%+v", err, next)
 			}

@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -10,50 +9,9 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// How an offered service is reached, in the words of the Multi-Cluster Services
-// API (KEP-1645).
-const (
-	// ServiceClusterSetIP has one address for all its pods.
-	ServiceClusterSetIP = "ClusterSetIP"
-	// ServiceHeadless has none: its name stands for the addresses of its pods.
-	ServiceHeadless = "Headless"
-)
-
-// OfferedService is a Service that a peer may import.
-type OfferedService struct {
-	// Namespace and Name are those in the cluster that has it.
-	Namespace, Name string
-	// Type is ServiceClusterSetIP or ServiceHeadless.
-	Type string
-	// Ports is what it listens on, in its own order.
-	Ports []peering.ServicePort
-}
-
-// Key names it: namespace/name.
-func (s OfferedService) Key() string { return s.Namespace + "/" + s.Name }
-
-// Size is what it counts of MaxServicesSize.
-func (s OfferedService) Size() int {
-	n := serviceSize + len(s.Namespace) + len(s.Name)
-	for _, p := range s.Ports {
-		n += serviceSize + len(p.Name) + len(p.AppProtocol)
-	}
-	return n
-}
-
-// Equal says whether two are the same in everything.
-func (s OfferedService) Equal(o OfferedService) bool {
-	return s.Namespace == o.Namespace && s.Name == o.Name && s.Type == o.Type && slices.Equal(s.Ports, o.Ports)
-}
-
-// CompareServices orders services by namespace and name.
-func CompareServices(a, b OfferedService) int {
-	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-}
-
 // CheckService says whether a service can be offered. Its error is one of a
 // field.
-func CheckService(field string, s OfferedService) error {
+func CheckService(field string, s peering.OfferedService) error {
 	for _, label := range []struct{ field, value string }{{field + ".namespace", s.Namespace}, {field + ".name", s.Name}} {
 		if label.value == "" {
 			return invalid(label.field, "is required")
@@ -63,10 +21,10 @@ func CheckService(field string, s OfferedService) error {
 		}
 	}
 	if !isServiceType(s.Type) {
-		return invalid(field+".type", "want %s or %s", ServiceClusterSetIP, ServiceHeadless)
+		return invalid(field+".type", "want %s or %s", peering.ServiceClusterSetIP, peering.ServiceHeadless)
 	}
-	if len(s.Ports) > MaxServicePorts {
-		return invalid(field+".ports", "want at most %d", MaxServicePorts)
+	if len(s.Ports) > peering.MaxServicePorts {
+		return invalid(field+".ports", "want at most %d", peering.MaxServicePorts)
 	}
 	seen := make(map[string]bool, len(s.Ports))
 	for i, p := range s.Ports {
@@ -79,8 +37,8 @@ func CheckService(field string, s OfferedService) error {
 			return invalid(field+".name", "is that of two ports")
 		case !isProtocol(p.Protocol):
 			return invalid(field+".protocol", "want TCP, UDP or SCTP")
-		case len(p.AppProtocol) > MaxAppProtocolLen || strings.ContainsFunc(p.AppProtocol, notOfProtocol):
-			return invalid(field+".app_protocol", "want at most %d letters, digits, dots, dashes, underscores and slashes", MaxAppProtocolLen)
+		case len(p.AppProtocol) > peering.MaxAppProtocolLen || strings.ContainsFunc(p.AppProtocol, notOfProtocol):
+			return invalid(field+".app_protocol", "want at most %d letters, digits, dots, dashes, underscores and slashes", peering.MaxAppProtocolLen)
 		case p.Port < 1 || p.Port > 65535:
 			return invalid(field+".port", "want 1 to 65535")
 		}
@@ -89,7 +47,9 @@ func CheckService(field string, s OfferedService) error {
 	return nil
 }
 
-func isServiceType(s string) bool { return s == ServiceClusterSetIP || s == ServiceHeadless }
+func isServiceType(s string) bool {
+	return s == peering.ServiceClusterSetIP || s == peering.ServiceHeadless
+}
 
 func isProtocol(s string) bool { return s == "TCP" || s == "UDP" || s == "SCTP" }
 
@@ -97,7 +57,7 @@ func notOfProtocol(c rune) bool {
 	return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune("._/-", c)
 }
 
-func servicesTo(list []OfferedService) []*ententev1.OfferedService {
+func servicesTo(list []peering.OfferedService) []*ententev1.OfferedService {
 	var out []*ententev1.OfferedService
 	for _, s := range list {
 		m := &ententev1.OfferedService{Namespace: s.Namespace, Name: s.Name, Type: s.Type}
@@ -113,17 +73,17 @@ func servicesTo(list []OfferedService) []*ententev1.OfferedService {
 
 // servicesFrom accepts services in any order, each once. Those of a type or with a
 // protocol that only later versions know are nil.
-func servicesFrom(field string, list []*ententev1.OfferedService) (map[string]*OfferedService, error) {
-	if len(list) > MaxServices {
-		return nil, invalid(field, "want at most %d", MaxServices)
+func servicesFrom(field string, list []*ententev1.OfferedService) (map[string]*peering.OfferedService, error) {
+	if len(list) > peering.MaxServices {
+		return nil, invalid(field, "want at most %d", peering.MaxServices)
 	}
-	out := make(map[string]*OfferedService, len(list))
+	out := make(map[string]*peering.OfferedService, len(list))
 	for i, m := range list {
-		s := OfferedService{Namespace: m.GetNamespace(), Name: m.GetName(), Type: m.GetType()}
-		if n := len(m.GetPorts()); n > 0 && n <= MaxServicePorts+1 { // one more is too many already
+		s := peering.OfferedService{Namespace: m.GetNamespace(), Name: m.GetName(), Type: m.GetType()}
+		if n := len(m.GetPorts()); n > 0 && n <= peering.MaxServicePorts+1 { // one more is too many already
 			s.Ports = make([]peering.ServicePort, 0, n)
 		}
-		for _, p := range m.GetPorts()[:min(len(m.GetPorts()), MaxServicePorts+1)] {
+		for _, p := range m.GetPorts()[:min(len(m.GetPorts()), peering.MaxServicePorts+1)] {
 			s.Ports = append(s.Ports, peering.ServicePort{
 				Name: p.GetName(), Protocol: p.GetProtocol(), AppProtocol: p.GetAppProtocol(),
 				Port: int32(min(p.GetPort(), 1<<16)), // what is more is refused as well
@@ -144,7 +104,7 @@ func servicesFrom(field string, list []*ententev1.OfferedService) (map[string]*O
 	return out, nil
 }
 
-func ofLaterVersion(s OfferedService) bool {
+func ofLaterVersion(s peering.OfferedService) bool {
 	return s.Type != "" && !isServiceType(s.Type) || slices.ContainsFunc(s.Ports, func(p peering.ServicePort) bool {
 		return p.Protocol != "" && !isProtocol(p.Protocol)
 	})
@@ -152,8 +112,8 @@ func ofLaterVersion(s OfferedService) bool {
 
 // servicesChange returns what of services has to be told again, and what has to
 // be taken back.
-func servicesChange(told, now []OfferedService) (changed []OfferedService, removed []string) {
-	before := make(map[string]OfferedService, len(told))
+func servicesChange(told, now []peering.OfferedService) (changed []peering.OfferedService, removed []string) {
+	before := make(map[string]peering.OfferedService, len(told))
 	for _, s := range told {
 		before[s.Key()] = s
 	}
@@ -168,15 +128,15 @@ func servicesChange(told, now []OfferedService) (changed []OfferedService, remov
 
 // servicesApply returns services after a change of them, sorted. The list before
 // is left as it is.
-func servicesApply(before []OfferedService, m *ententev1.WatchOfferResponse) ([]OfferedService, error) {
-	if len(m.GetRemovedServices()) > MaxServices {
-		return nil, invalid("removed_services", "want at most %d", MaxServices)
+func servicesApply(before []peering.OfferedService, m *ententev1.WatchOfferResponse) ([]peering.OfferedService, error) {
+	if len(m.GetRemovedServices()) > peering.MaxServices {
+		return nil, invalid("removed_services", "want at most %d", peering.MaxServices)
 	}
 	said, err := servicesFrom("offer.services", m.GetOffer().GetServices())
 	if err != nil || len(said) == 0 && len(m.GetRemovedServices()) == 0 {
 		return before, err
 	}
-	now := make(map[string]OfferedService, len(before)+len(said))
+	now := make(map[string]peering.OfferedService, len(before)+len(said))
 	for _, s := range before {
 		now[s.Key()] = s
 	}
@@ -189,18 +149,18 @@ func servicesApply(before []OfferedService, m *ententev1.WatchOfferResponse) ([]
 			now[key] = *s
 		}
 	}
-	if len(now) > MaxServices {
-		return nil, invalid("offer.services", "comes to %d services, want at most %d", len(now), MaxServices)
+	if len(now) > peering.MaxServices {
+		return nil, invalid("offer.services", "comes to %d services, want at most %d", len(now), peering.MaxServices)
 	}
 	size := 0
 	for _, s := range now {
 		size += s.Size()
 	}
-	if size > MaxServicesSize {
-		return nil, invalid("offer.services", "comes to %d bytes, want at most %d", size, MaxServicesSize)
+	if size > peering.MaxServicesSize {
+		return nil, invalid("offer.services", "comes to %d bytes, want at most %d", size, peering.MaxServicesSize)
 	}
 	if len(now) == 0 {
 		return nil, nil
 	}
-	return slices.SortedFunc(maps.Values(now), CompareServices), nil
+	return slices.SortedFunc(maps.Values(now), peering.CompareServices), nil
 }

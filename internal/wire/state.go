@@ -1,123 +1,14 @@
 package wire
 
 import (
-	"log/slog"
 	"net/netip"
-	"time"
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/peering"
 )
 
-// State is everything that one cluster currently says to one peer: the PeerState
-// of the session.
-type State struct {
-	// Sequence grows with each message of a stream.
-	Sequence uint64
-	// SentAt is when it was sent, by the sender's clock.
-	SentAt time.Time
-	// Protocol is the newest protocol revision that the sender speaks.
-	Protocol uint32
-	// Capabilities is what it can do beyond that.
-	Capabilities []string
-	// Endpoints is where its peer API can be dialled now, as host:port.
-	Endpoints []string
-	// Network is its end of the tunnel; nil while no contract wants one.
-	Network *Network
-	// Contracts is the contracts with the receiver that the sender holds.
-	Contracts []ContractState
-	// EchoSequence is the sequence of the newest message that the sender received.
-	EchoSequence uint64
-	// BundleHash is the hash of the receiver's trust bundle as the sender holds it;
-	// zero is unset.
-	BundleHash peering.Hash
-	// Lends is whether WatchOffer would tell the receiver of anything.
-	Lends Lending
-	// Patience is for how long the sender waits for the receiver's next state; 0 if it
-	// did not say.
-	Patience time.Duration
-}
-
-// Lending is whether a cluster lends another anything.
-type Lending uint8
-
-const (
-	// LendsUnknown is when it did not say, or not in terms that are known here.
-	LendsUnknown Lending = iota
-	// LendsNothing is neither resources nor services.
-	LendsNothing
-	// LendsSomething is some.
-	LendsSomething
-)
-
-// Network is one side's end of the tunnel.
-type Network struct {
-	// Gateways is the nodes that speak WireGuard to the peer.
-	Gateways []Gateway
-	// Prefixes is the sender's pod prefixes, as it uses them itself.
-	Prefixes []netip.Prefix
-	// Aliases is, for each prefix of the receiver, the alias under which the
-	// sender knows it.
-	Aliases []Alias
-	// PresharedHalf is the sender's half of the preshared key; zero is unset.
-	PresharedHalf PresharedHalf
-}
-
-// PresharedHalf is one side's half of a tunnel's preshared key. It does not show
-// itself in logs.
-type PresharedHalf [32]byte
-
-// String hides the bytes.
-func (PresharedHalf) String() string { return "(hidden)" }
-
-// GoString hides the bytes.
-func (PresharedHalf) GoString() string { return "(hidden)" }
-
-// LogValue hides the bytes.
-func (PresharedHalf) LogValue() slog.Value { return slog.StringValue("(hidden)") }
-
-// IsZero says whether the half is unset.
-func (h PresharedHalf) IsZero() bool { return h == PresharedHalf{} }
-
-// Gateway is a node that speaks WireGuard to other clusters.
-type Gateway struct {
-	// Name is the node's name, for people.
-	Name string
-	// PublicKey is its Curve25519 public key.
-	PublicKey [32]byte
-	// Endpoints is where it listens, as host:port, best first.
-	Endpoints []string
-	// Overlay is its IPv6 address inside the tunnel.
-	Overlay netip.Addr
-}
-
-// Alias is another name for a prefix, of the same length and family.
-type Alias struct {
-	// Prefix is the prefix as its owner uses it.
-	Prefix netip.Prefix
-	// Alias is the prefix as the sender uses it.
-	Alias netip.Prefix
-}
-
-// ContractState is one side's word on one contract.
-type ContractState struct {
-	// ID is the contract's.
-	ID string
-	// Revision is what the sender holds.
-	Revision uint64
-	// Phase is the state it is in at the sender.
-	Phase peering.Phase
-	// Message is why it is draining or closed.
-	Message string
-	// DrainUntil is when draining ends; zero unless it is draining.
-	DrainUntil time.Time
-	// Statement is the sequence number of the provider's newest statement of use;
-	// 0 for none, and from a consumer.
-	Statement uint64
-}
-
 // StateTo writes a state.
-func StateTo(s State) *ententev1.PeerState {
+func StateTo(s peering.PeerState) *ententev1.PeerState {
 	m := &ententev1.PeerState{
 		Sequence:     s.Sequence,
 		SentAt:       writeTime(s.SentAt),
@@ -136,66 +27,66 @@ func StateTo(s State) *ententev1.PeerState {
 	}
 	for _, c := range s.Contracts {
 		m.Contracts = append(m.Contracts, &ententev1.ContractState{
-			ContractId: c.ID, Revision: c.Revision, Phase: PhaseTo(c.Phase), Message: Text(c.Message, MaxMessageLen),
+			ContractId: c.ID, Revision: c.Revision, Phase: PhaseTo(c.Phase), Message: peering.Text(c.Message, peering.MaxMessageLen),
 			DrainUntil: writeTime(c.DrainUntil), Statement: c.Statement,
 		})
 	}
 	return m
 }
 
-func lendingTo(l Lending) ententev1.PeerState_Lending {
+func lendingTo(l peering.Lending) ententev1.PeerState_Lending {
 	switch l {
-	case LendsNothing:
+	case peering.LendsNothing:
 		return ententev1.PeerState_LENDING_NOTHING
-	case LendsSomething:
+	case peering.LendsSomething:
 		return ententev1.PeerState_LENDING_SOMETHING
-	case LendsUnknown:
+	case peering.LendsUnknown:
 	}
 	return ententev1.PeerState_LENDING_UNSPECIFIED
 }
 
-func lendingFrom(l ententev1.PeerState_Lending) Lending {
+func lendingFrom(l ententev1.PeerState_Lending) peering.Lending {
 	switch l {
 	case ententev1.PeerState_LENDING_NOTHING:
-		return LendsNothing
+		return peering.LendsNothing
 	case ententev1.PeerState_LENDING_SOMETHING:
-		return LendsSomething
+		return peering.LendsSomething
 	case ententev1.PeerState_LENDING_UNSPECIFIED:
 	}
-	return LendsUnknown
+	return peering.LendsUnknown
 }
 
 // StateFrom reads a state.
-func StateFrom(m *ententev1.PeerState) (State, error) {
+func StateFrom(m *ententev1.PeerState) (peering.PeerState, error) {
 	if m == nil {
-		return State{}, invalid("state", "want a state")
+		return peering.PeerState{}, invalid("state", "want a state")
 	}
-	s := State{Sequence: m.GetSequence(), Protocol: m.GetProtocol(), EchoSequence: m.GetEchoSequence(), Lends: lendingFrom(m.GetLending())}
+	s := peering.PeerState{Sequence: m.GetSequence(), Protocol: m.GetProtocol(), EchoSequence: m.GetEchoSequence(), Lends: lendingFrom(m.GetLending())}
 	var err error
 	if s.SentAt, err = readTime("state.sent_at", m.GetSentAt()); err != nil {
-		return State{}, err
+		return peering.PeerState{}, err
 	}
-	if len(m.GetCapabilities()) > MaxCapabilities {
-		return State{}, invalid("state.capabilities", "want at most %d", MaxCapabilities)
+	if len(m.GetCapabilities()) > peering.MaxCapabilities {
+		return peering.PeerState{}, invalid("state.capabilities", "want at most %d", peering.MaxCapabilities)
 	}
 	for i, c := range m.GetCapabilities() {
-		if c, err = cleanString(index("state.capabilities", i), c, MaxCapabilityLen); err != nil {
-			return State{}, err
+		if c, err = cleanString(index("state.capabilities", i), c, peering.MaxCapabilityLen); err != nil {
+			return peering.PeerState{}, err
 		}
 		s.Capabilities = append(s.Capabilities, c)
 	}
 	if s.Endpoints, err = checkEndpoints("state.endpoints", m.GetEndpoints()); err != nil {
-		return State{}, err
+		return peering.PeerState{}, err
 	}
 	if h := m.GetBundleHash(); len(h) > 0 {
 		if len(h) != len(s.BundleHash) {
-			return State{}, invalid("state.bundle_hash", "want %d bytes or none", len(s.BundleHash))
+			return peering.PeerState{}, invalid("state.bundle_hash", "want %d bytes or none", len(s.BundleHash))
 		}
 		s.BundleHash = peering.Hash(h)
 	}
 	if m.GetNetwork() != nil {
 		if s.Network, err = networkFrom(m.GetNetwork()); err != nil {
-			return State{}, err
+			return peering.PeerState{}, err
 		}
 	}
 	// One that makes no sense says nothing: the default serves everybody.
@@ -206,11 +97,11 @@ func StateFrom(m *ententev1.PeerState) (State, error) {
 	return s, err
 }
 
-func contractStatesFrom(list []*ententev1.ContractState) ([]ContractState, error) {
-	if len(list) > MaxContracts {
-		return nil, invalid("state.contracts", "want at most %d", MaxContracts)
+func contractStatesFrom(list []*ententev1.ContractState) ([]peering.ContractState, error) {
+	if len(list) > peering.MaxContracts {
+		return nil, invalid("state.contracts", "want at most %d", peering.MaxContracts)
 	}
-	var out []ContractState
+	var out []peering.ContractState
 	seen := make(map[string]bool, len(list))
 	for i, m := range list {
 		field := index("state.contracts", i)
@@ -225,9 +116,9 @@ func contractStatesFrom(list []*ententev1.ContractState) ([]ContractState, error
 		if m.GetRevision() > peering.MaxRevision || m.GetStatement() > peering.MaxRevision {
 			return nil, invalid(field, "want a revision and a statement of at most %d", uint64(peering.MaxRevision))
 		}
-		c := ContractState{
+		c := peering.ContractState{
 			ID: m.GetContractId(), Revision: m.GetRevision(), Phase: PhaseFrom(m.GetPhase()),
-			Message: Text(m.GetMessage(), MaxMessageLen), Statement: m.GetStatement(),
+			Message: peering.Text(m.GetMessage(), peering.MaxMessageLen), Statement: m.GetStatement(),
 		}
 		var err error
 		if c.DrainUntil, err = readTime(field+".drain_until", m.GetDrainUntil()); err != nil {
@@ -238,7 +129,7 @@ func contractStatesFrom(list []*ententev1.ContractState) ([]ContractState, error
 	return out, nil
 }
 
-func networkTo(n *Network) *ententev1.Network {
+func networkTo(n *peering.Network) *ententev1.Network {
 	m := &ententev1.Network{}
 	for _, g := range n.Gateways {
 		overlay := g.Overlay.As16()
@@ -258,10 +149,10 @@ func networkTo(n *Network) *ententev1.Network {
 	return m
 }
 
-func networkFrom(m *ententev1.Network) (*Network, error) {
-	n := &Network{}
-	if len(m.GetGateways()) > MaxGateways {
-		return nil, invalid("state.network.gateways", "want at most %d", MaxGateways)
+func networkFrom(m *ententev1.Network) (*peering.Network, error) {
+	n := &peering.Network{}
+	if len(m.GetGateways()) > peering.MaxGateways {
+		return nil, invalid("state.network.gateways", "want at most %d", peering.MaxGateways)
 	}
 	for i, g := range m.GetGateways() {
 		gw, err := gatewayFrom(index("state.network.gateways", i), g)
@@ -270,8 +161,8 @@ func networkFrom(m *ententev1.Network) (*Network, error) {
 		}
 		n.Gateways = append(n.Gateways, gw)
 	}
-	if len(m.GetPrefixes()) > MaxPrefixes {
-		return nil, invalid("state.network.prefixes", "want at most %d", MaxPrefixes)
+	if len(m.GetPrefixes()) > peering.MaxPrefixes {
+		return nil, invalid("state.network.prefixes", "want at most %d", peering.MaxPrefixes)
 	}
 	for i, s := range m.GetPrefixes() {
 		p, err := parsePrefix(index("state.network.prefixes", i), s)
@@ -280,8 +171,8 @@ func networkFrom(m *ententev1.Network) (*Network, error) {
 		}
 		n.Prefixes = append(n.Prefixes, p)
 	}
-	if len(m.GetAliases()) > MaxPrefixes {
-		return nil, invalid("state.network.aliases", "want at most %d", MaxPrefixes)
+	if len(m.GetAliases()) > peering.MaxPrefixes {
+		return nil, invalid("state.network.aliases", "want at most %d", peering.MaxPrefixes)
 	}
 	for i, a := range m.GetAliases() {
 		alias, err := aliasFrom(index("state.network.aliases", i), a)
@@ -294,7 +185,7 @@ func networkFrom(m *ententev1.Network) (*Network, error) {
 		if len(h) != len(n.PresharedHalf) {
 			return nil, invalid("state.network.preshared_half", "want %d bytes or none", len(n.PresharedHalf))
 		}
-		n.PresharedHalf = PresharedHalf(h)
+		n.PresharedHalf = peering.PresharedHalf(h)
 		if n.PresharedHalf.IsZero() {
 			return nil, invalid("state.network.preshared_half", "want random bytes")
 		}
@@ -302,42 +193,42 @@ func networkFrom(m *ententev1.Network) (*Network, error) {
 	return n, nil
 }
 
-func gatewayFrom(field string, m *ententev1.Gateway) (Gateway, error) {
-	g := Gateway{}
+func gatewayFrom(field string, m *ententev1.Gateway) (peering.Gateway, error) {
+	g := peering.Gateway{}
 	var err error
-	if g.Name, err = cleanString(field+".name", m.GetName(), MaxNodeNameLen); err != nil {
-		return Gateway{}, err
+	if g.Name, err = cleanString(field+".name", m.GetName(), peering.MaxNodeNameLen); err != nil {
+		return peering.Gateway{}, err
 	}
 	if len(m.GetPublicKey()) != len(g.PublicKey) {
-		return Gateway{}, invalid(field+".public_key", "want %d bytes", len(g.PublicKey))
+		return peering.Gateway{}, invalid(field+".public_key", "want %d bytes", len(g.PublicKey))
 	}
 	g.PublicKey = [32]byte(m.GetPublicKey())
 	if g.Endpoints, err = checkEndpoints(field+".endpoints", m.GetEndpoints()); err != nil {
-		return Gateway{}, err
+		return peering.Gateway{}, err
 	}
 	overlay, ok := netip.AddrFromSlice(m.GetOverlay())
 	// fc00::/7 is all that an overlay address may be (RFC 4193): a peer must not
 	// name an address that means something elsewhere.
 	if !ok || !overlay.Is6() || !overlay.IsPrivate() {
-		return Gateway{}, invalid(field+".overlay", "want an IPv6 unique local address")
+		return peering.Gateway{}, invalid(field+".overlay", "want an IPv6 unique local address")
 	}
 	g.Overlay = overlay
 	return g, nil
 }
 
-func aliasFrom(field string, m *ententev1.Alias) (Alias, error) {
+func aliasFrom(field string, m *ententev1.Alias) (peering.Alias, error) {
 	p, err := parsePrefix(field+".prefix", m.GetPrefix())
 	if err != nil {
-		return Alias{}, err
+		return peering.Alias{}, err
 	}
 	a, err := parsePrefix(field+".alias", m.GetAlias())
 	if err != nil {
-		return Alias{}, err
+		return peering.Alias{}, err
 	}
 	if p.Bits() != a.Bits() || p.Addr().Is4() != a.Addr().Is4() {
-		return Alias{}, invalid(field+".alias", "want a prefix of the same family and length as the one it stands for")
+		return peering.Alias{}, invalid(field+".alias", "want a prefix of the same family and length as the one it stands for")
 	}
-	return Alias{Prefix: p, Alias: a}, nil
+	return peering.Alias{Prefix: p, Alias: a}, nil
 }
 
 // PhaseTo writes a phase.

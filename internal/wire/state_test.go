@@ -14,10 +14,10 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-func endingState() State {
-	return State{
+func endingState() peering.PeerState {
+	return peering.PeerState{
 		Sequence: 1, Protocol: 1, BundleHash: peering.Hash{1, 2, 3},
-		Contracts: []ContractState{
+		Contracts: []peering.ContractState{
 			{ID: "c-1", Revision: 2, Phase: peering.PhaseDraining, DrainUntil: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC), Statement: 7},
 			{ID: "c-2", Revision: peering.MaxRevision, Phase: peering.PhaseActive, Statement: peering.MaxRevision},
 		},
@@ -50,7 +50,7 @@ func TestWordsOnContractsThatAreRefused(t *testing.T) {
 			m := StateTo(endingState())
 			tc.change(m)
 			_, err := StateFrom(m)
-			if ReasonOf(err) != ReasonRequestInvalid || !strings.Contains(err.Error(), tc.field) {
+			if ReasonOf(err) != peering.ReasonRequestInvalid || !strings.Contains(err.Error(), tc.field) {
 				t.Errorf("got %v, want %s in it", err, tc.field)
 			}
 		})

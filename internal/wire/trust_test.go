@@ -10,6 +10,7 @@ import (
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/peering"
 )
 
 // rolled returns an identity after so many rollovers; of the last, both roots are
@@ -33,7 +34,7 @@ func rolled(t testing.TB, times int) *identity.Identity {
 func TestAClusterStaysWhoItIsAfterRollovers(t *testing.T) {
 	for _, times := range []int{0, 1, 2, 8} {
 		id := rolled(t, times)
-		said := NewClusterInfo("office", []string{"office.example:7443"}, id.TrustBundle())
+		said := identity.ClusterInfo{Name: "office", Endpoints: []string{"office.example:7443"}, Bundle: id.TrustBundle()}
 		m := ClusterInfoTo(said)
 		if (len(m.GetIdentityKey()) > 0) != (times > 1) || len(m.GetSuccession()) != times {
 			t.Errorf("after %d rollovers it shows a key of %d bytes and %d successions", times, len(m.GetIdentityKey()), len(m.GetSuccession()))
@@ -49,7 +50,7 @@ func TestAClusterStaysWhoItIsAfterRollovers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if BundleHash(kept) != BundleHash(id.TrustBundle()) {
+		if kept.Hash() != id.TrustBundle().Hash() {
 			t.Errorf("after %d rollovers the hash of what is kept is not the owner's", times)
 		}
 	}
@@ -64,7 +65,7 @@ func TestBundlesThatDifferHaveOtherHashes(t *testing.T) {
 	turned.Roots = append(both.Roots[1:2:2], both.Roots[0])
 	seen := map[string]bool{}
 	for _, b := range []identity.Bundle{both, settled, other, turned, rolled(t, 0).TrustBundle(), {}} {
-		seen[BundleHash(b).String()] = true
+		seen[b.Hash().String()] = true
 	}
 	if len(seen) != 6 {
 		t.Errorf("six bundles have %d hashes", len(seen))
@@ -81,7 +82,7 @@ func TestAClusterThatClaimsAnotherIsRefused(t *testing.T) {
 		"a succession cut short":    func(m *ententev1.ClusterInfo) { m.Succession = m.GetSuccession()[:1] },
 		"a succession out of order": func(m *ententev1.ClusterInfo) { s := m.GetSuccession(); s[0], s[1] = s[1], s[0] },
 		"the succession of another": func(m *ententev1.ClusterInfo) {
-			m.Succession = ClusterInfoTo(NewClusterInfo("", nil, other.TrustBundle())).GetSuccession()
+			m.Succession = ClusterInfoTo(identity.ClusterInfo{Name: "", Endpoints: nil, Bundle: other.TrustBundle()}).GetSuccession()
 		},
 		"a succession that repeats":    func(m *ententev1.ClusterInfo) { m.Succession = append(m.GetSuccession(), m.GetSuccession()[1]) },
 		"nine successions":             func(m *ententev1.ClusterInfo) { m.Succession = make([][]byte, 9) },
@@ -89,13 +90,13 @@ func TestAClusterThatClaimsAnotherIsRefused(t *testing.T) {
 		"the old root without the new": func(m *ententev1.ClusterInfo) { m.Bundle = mine.TrustBundle().Roots[1].Raw },
 		"another cluster, all of a piece": func(m *ententev1.ClusterInfo) {
 			proto.Reset(m)
-			proto.Merge(m, ClusterInfoTo(NewClusterInfo("office", nil, other.TrustBundle())))
+			proto.Merge(m, ClusterInfoTo(identity.ClusterInfo{Name: "office", Endpoints: nil, Bundle: other.TrustBundle()}))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := ClusterInfoTo(NewClusterInfo("office", nil, mine.TrustBundle()))
+			m := ClusterInfoTo(identity.ClusterInfo{Name: "office", Endpoints: nil, Bundle: mine.TrustBundle()})
 			change(m)
-			if _, err := ClusterInfoFrom(m, mine.ID()); ReasonOf(err) != ReasonRequestInvalid {
+			if _, err := ClusterInfoFrom(m, mine.ID()); ReasonOf(err) != peering.ReasonRequestInvalid {
 				t.Errorf("got %v", err)
 			}
 		})
@@ -104,7 +105,7 @@ func TestAClusterThatClaimsAnotherIsRefused(t *testing.T) {
 
 func FuzzClusterInfoAfterRollover(f *testing.F) {
 	id := rolled(f, 2)
-	seed := ClusterInfoTo(NewClusterInfo("a", []string{"a:1"}, id.TrustBundle()))
+	seed := ClusterInfoTo(identity.ClusterInfo{Name: "a", Endpoints: []string{"a:1"}, Bundle: id.TrustBundle()})
 	fuzzMessage(f, []*ententev1.ClusterInfo{seed}, func() *ententev1.ClusterInfo { return &ententev1.ClusterInfo{} },
-		func(m *ententev1.ClusterInfo) (ClusterInfo, error) { return ClusterInfoFrom(m, id.ID()) }, ClusterInfoTo)
+		func(m *ententev1.ClusterInfo) (identity.ClusterInfo, error) { return ClusterInfoFrom(m, id.ID()) }, ClusterInfoTo)
 }

@@ -24,22 +24,22 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-func fullState() State {
-	return State{
+func fullState() peering.PeerState {
+	return peering.PeerState{
 		Sequence: 7, SentAt: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC), Protocol: 1,
 		Capabilities: []string{"exec", "usage.v2"},
 		Endpoints:    []string{"peer.example:7443", "[2001:db8::1]:30743"},
-		Network: &Network{
-			Gateways: []Gateway{{
+		Network: &peering.Network{
+			Gateways: []peering.Gateway{{
 				Name: "node-1", PublicKey: [32]byte{1, 2, 3}, Endpoints: []string{"192.0.2.1:51820"},
 				Overlay: netip.MustParseAddr("fd00:1::2"),
 			}},
 			Prefixes:      []netip.Prefix{netip.MustParsePrefix("10.200.0.0/16"), netip.MustParsePrefix("fd12::/64")},
-			Aliases:       []Alias{{Prefix: netip.MustParsePrefix("10.200.0.0/16"), Alias: netip.MustParsePrefix("10.241.0.0/16")}},
-			PresharedHalf: PresharedHalf{9},
+			Aliases:       []peering.Alias{{Prefix: netip.MustParsePrefix("10.200.0.0/16"), Alias: netip.MustParsePrefix("10.241.0.0/16")}},
+			PresharedHalf: peering.PresharedHalf{9},
 		},
-		Lends:        LendsSomething,
-		Contracts:    []ContractState{{ID: "abc-1", Revision: 3, Phase: peering.PhaseDraining, Message: "ended by its owner"}},
+		Lends:        peering.LendsSomething,
+		Contracts:    []peering.ContractState{{ID: "abc-1", Revision: 3, Phase: peering.PhaseDraining, Message: "ended by its owner"}},
 		EchoSequence: 6,
 		Patience:     3 * time.Minute,
 	}
@@ -84,7 +84,7 @@ func TestStatesThatAreRefused(t *testing.T) {
 		"a time that no calendar has":     {func(s *ententev1.PeerState) { s.SentAt = &timestamppb.Timestamp{Seconds: 1 << 60} }, "state.sent_at"},
 		"more contracts than a peer may have": {func(s *ententev1.PeerState) {
 			s.Contracts = nil
-			for i := range MaxContracts + 1 {
+			for i := range peering.MaxContracts + 1 {
 				s.Contracts = append(s.Contracts, &ententev1.ContractState{ContractId: fmt.Sprintf("c%d", i)})
 			}
 		}, "state.contracts"},
@@ -93,8 +93,8 @@ func TestStatesThatAreRefused(t *testing.T) {
 			m := StateTo(fullState())
 			tc.change(m)
 			_, err := StateFrom(m)
-			var e *Error
-			if !errors.As(err, &e) || e.Reason != ReasonRequestInvalid || len(e.Violations) != 1 || e.Violations[0].Field != tc.field {
+			var e *peering.Error
+			if !errors.As(err, &e) || e.Reason != peering.ReasonRequestInvalid || len(e.Violations) != 1 || e.Violations[0].Field != tc.field {
 				t.Errorf("got %v, want a violation of %s", err, tc.field)
 			}
 		})
@@ -111,7 +111,7 @@ func TestAPhaseOfANewerPeerIsNoReasonToRefuse(t *testing.T) {
 }
 
 func TestAPresharedHalfDoesNotShowItself(t *testing.T) {
-	h := PresharedHalf{0xde, 0xad}
+	h := peering.PresharedHalf{0xde, 0xad}
 	for _, format := range []string{"%v", "%+v", "%#v", "%s"} {
 		if s := fmt.Sprintf(format, h); s != "(hidden)" {
 			t.Errorf("%s prints %s", format, s)
@@ -150,7 +150,7 @@ func TestABundleHasToBeThatOfTheCaller(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := proto.CloneOf(m)
 			change(m)
-			if _, err := ClusterInfoFrom(m, mine.ID()); ReasonOf(err) != ReasonRequestInvalid {
+			if _, err := ClusterInfoFrom(m, mine.ID()); ReasonOf(err) != peering.ReasonRequestInvalid {
 				t.Errorf("got %v", err)
 			}
 		})
@@ -158,19 +158,18 @@ func TestABundleHasToBeThatOfTheCaller(t *testing.T) {
 }
 
 func TestAnErrorCrossesWithItsReason(t *testing.T) {
-	sent := &Error{
-		Reason: ReasonCapacityExhausted, Message: "no GPU is free", RetryAfter: time.Minute,
+	sent := &peering.Error{
+		Reason: peering.ReasonCapacityExhausted, Message: "no GPU is free", RetryAfter: time.Minute,
 		Metadata: map[string]string{"resource": "nvidia.com/gpu"}, Err: errors.New("secret of the inside"),
 	}
-	st, ok := status.FromError(fmt.Errorf("advertise: %w", sent))
-	if !ok || st.Code() != codes.ResourceExhausted {
+	if st := Status(sent); st.Code() != codes.ResourceExhausted {
 		t.Fatalf("status is %v", st)
 	}
-	got := FromStatus(sent.GRPCStatus().Err())
+	got := FromStatus(Status(sent).Err())
 	if got.Reason != sent.Reason || got.Message != sent.Message || got.RetryAfter != sent.RetryAfter || got.Metadata["resource"] != "nvidia.com/gpu" {
 		t.Errorf("got %+v", got)
 	}
-	if strings.Contains(sent.GRPCStatus().String(), "secret of the inside") {
+	if strings.Contains(Status(sent).String(), "secret of the inside") {
 		t.Error("the cause crosses")
 	}
 }
@@ -178,14 +177,14 @@ func TestAnErrorCrossesWithItsReason(t *testing.T) {
 func TestErrorsThatCarryNoReason(t *testing.T) {
 	for name, tc := range map[string]struct {
 		err  error
-		want Reason
+		want peering.Reason
 	}{
 		"none":                             {nil, ""},
 		"a status without details":         {status.Error(codes.Unavailable, "x"), "UNAVAILABLE"},
 		"a deadline":                       {context.DeadlineExceeded, "DEADLINE_EXCEEDED"},
 		"an error of something else":       {io.ErrUnexpectedEOF, "UNKNOWN"},
-		"a reason in a shape of its own":   {(&Error{Reason: "not a reason"}).GRPCStatus().Err(), "INTERNAL"},
-		"a reason of a newer agent":        {(&Error{Reason: "MOON_PHASE"}).GRPCStatus().Err(), "MOON_PHASE"},
+		"a reason in a shape of its own":   {Status(&peering.Error{Reason: "not a reason"}).Err(), "INTERNAL"},
+		"a reason of a newer agent":        {Status(&peering.Error{Reason: "MOON_PHASE"}).Err(), "MOON_PHASE"},
 		"an error wrapped around a status": {fmt.Errorf("dial: %w", status.Error(codes.Aborted, "x")), "ABORTED"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -204,16 +203,16 @@ func TestTheMessageIsTheOneThatWasSent(t *testing.T) {
 }
 
 func TestEveryReasonHasACodeAndAProperName(t *testing.T) {
-	for _, r := range []Reason{
-		ReasonRequestInvalid, ReasonRateLimited, ReasonTooManyCalls, ReasonStopping, ReasonPeerNotTrusted, ReasonTokenInvalid, ReasonPeerIsSelf,
-		ReasonPolicyRefused, ReasonPolicyPending, ReasonCapacityExhausted, ReasonAdvertisementExpired, ReasonContractMismatch, ReasonSignatureInvalid,
-		ReasonRevisionStale, ReasonHeartbeatLost, ReasonSessionSuperseded, ReasonContractUnknown, ReasonContractClosed, ReasonSyncSuperseded,
-		ReasonPodUnknown, ReasonCallerUnknown, ReasonCallerNotAllowed, ReasonPeerUnknown, ReasonTokensOutstanding, ReasonNoEndpoint,
-		ReasonTokenMalformed, ReasonTokenExpired, ReasonPeerUnreachable, ReasonPeerIdentity, ReasonPeerNameTaken, ReasonPeeringExists, ReasonPodsRunning,
-		ReasonNamespaceUnknown, ReasonNamespaceNotOffloaded, ReasonMappingFixed, ReasonConflict, ReasonKubernetes,
+	for _, r := range []peering.Reason{
+		peering.ReasonRequestInvalid, peering.ReasonRateLimited, peering.ReasonTooManyCalls, peering.ReasonStopping, peering.ReasonPeerNotTrusted, peering.ReasonTokenInvalid, peering.ReasonPeerIsSelf,
+		peering.ReasonPolicyRefused, peering.ReasonPolicyPending, peering.ReasonCapacityExhausted, peering.ReasonAdvertisementExpired, peering.ReasonContractMismatch, peering.ReasonSignatureInvalid,
+		peering.ReasonRevisionStale, peering.ReasonHeartbeatLost, peering.ReasonSessionSuperseded, peering.ReasonContractUnknown, peering.ReasonContractClosed, peering.ReasonSyncSuperseded,
+		peering.ReasonPodUnknown, peering.ReasonCallerUnknown, peering.ReasonCallerNotAllowed, peering.ReasonPeerUnknown, peering.ReasonTokensOutstanding, peering.ReasonNoEndpoint,
+		peering.ReasonTokenMalformed, peering.ReasonTokenExpired, peering.ReasonPeerUnreachable, peering.ReasonPeerIdentity, peering.ReasonPeerNameTaken, peering.ReasonPeeringExists, peering.ReasonPodsRunning,
+		peering.ReasonNamespaceUnknown, peering.ReasonNamespaceNotOffloaded, peering.ReasonMappingFixed, peering.ReasonConflict, peering.ReasonKubernetes,
 	} {
-		if r.Code() == codes.Internal || !validReason(string(r)) {
-			t.Errorf("%s has code %s", r, r.Code())
+		if Code(r) == codes.Internal || !validReason(string(r)) {
+			t.Errorf("%s has code %s", r, Code(r))
 		}
 	}
 }
@@ -226,11 +225,11 @@ func TestTextFromOutsideCannotDrawOnATerminal(t *testing.T) {
 		"bad\xffbyte":          "bad byte",
 		"line\u2028sep":        "line sep",
 	} {
-		if got := Text(in, 100); got != want {
+		if got := peering.Text(in, 100); got != want {
 			t.Errorf("Text(%q) = %q, want %q", in, got, want)
 		}
 	}
-	if got := Text(strings.Repeat("ü", 100), 7); got != "üüü" {
+	if got := peering.Text(strings.Repeat("ü", 100), 7); got != "üüü" {
 		t.Errorf("cut to %q", got)
 	}
 }
@@ -241,8 +240,8 @@ func FuzzText(f *testing.F) {
 		if n < 0 || n > 1<<16 {
 			return
 		}
-		got := Text(s, n)
-		if len(got) > n || !utf8.ValidString(got) || Text(got, n) != got {
+		got := peering.Text(s, n)
+		if len(got) > n || !utf8.ValidString(got) || peering.Text(got, n) != got {
 			t.Errorf("Text(%q, %d) = %q", s, n, got)
 		}
 	})
@@ -266,7 +265,7 @@ func fuzzMessage[M proto.Message, V any](f *testing.F, seeds []M, empty func() M
 		}
 		v, err := from(m)
 		if err != nil {
-			if ReasonOf(err) != ReasonRequestInvalid {
+			if ReasonOf(err) != peering.ReasonRequestInvalid {
 				t.Fatalf("refused with %v", err)
 			}
 			return
@@ -311,5 +310,5 @@ func FuzzClusterInfo(f *testing.F) {
 	}
 	seed := &ententev1.ClusterInfo{Name: "a", Endpoints: []string{"a:1"}, Bundle: id.Bundle()}
 	fuzzMessage(f, []*ententev1.ClusterInfo{seed}, func() *ententev1.ClusterInfo { return &ententev1.ClusterInfo{} },
-		func(m *ententev1.ClusterInfo) (ClusterInfo, error) { return ClusterInfoFrom(m, id.ID()) }, ClusterInfoTo)
+		func(m *ententev1.ClusterInfo) (identity.ClusterInfo, error) { return ClusterInfoFrom(m, id.ID()) }, ClusterInfoTo)
 }

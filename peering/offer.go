@@ -1,0 +1,70 @@
+package peering
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// Offer is what a provider would lend a peer now. It binds nobody.
+type Offer struct {
+	// Available says whether a request would be answered at all; if not, Message
+	// says why, and the rest but for Services is empty.
+	Available bool
+	Message   string
+	// Resources is the amounts.
+	Resources Resources
+	// Price is what they cost.
+	Price PriceList
+	// NodeLabels are labels that all its nodes have.
+	NodeLabels map[string]string
+	// Architectures are those of its nodes, sorted.
+	Architectures []string
+	// StorageClasses are those that it has, sorted.
+	StorageClasses []string
+	// Duration is how long a contract lasts at most.
+	Duration time.Duration
+	// Services are those that the peer may import, sorted by namespace and name.
+	Services []OfferedService
+}
+
+// How an offered service is reached, in the words of the Multi-Cluster Services
+// API (KEP-1645).
+const (
+	// ServiceClusterSetIP has one address for all its pods.
+	ServiceClusterSetIP = "ClusterSetIP"
+	// ServiceHeadless has none: its name stands for the addresses of its pods.
+	ServiceHeadless = "Headless"
+)
+
+// OfferedService is a Service that a peer may import.
+type OfferedService struct {
+	// Namespace and Name are those in the cluster that has it.
+	Namespace, Name string
+	// Type is ServiceClusterSetIP or ServiceHeadless.
+	Type string
+	// Ports is what it listens on, in its own order.
+	Ports []ServicePort
+}
+
+// Key names it: namespace/name.
+func (s OfferedService) Key() string { return s.Namespace + "/" + s.Name }
+
+// Size is what it counts of MaxServicesSize.
+func (s OfferedService) Size() int {
+	n := serviceSize + len(s.Namespace) + len(s.Name)
+	for _, p := range s.Ports {
+		n += serviceSize + len(p.Name) + len(p.AppProtocol)
+	}
+	return n
+}
+
+// Equal says whether two are the same in everything.
+func (s OfferedService) Equal(o OfferedService) bool {
+	return s.Namespace == o.Namespace && s.Name == o.Name && s.Type == o.Type && slices.Equal(s.Ports, o.Ports)
+}
+
+// CompareServices orders services by namespace and name.
+func CompareServices(a, b OfferedService) int {
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+}

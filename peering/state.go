@@ -1,0 +1,114 @@
+package peering
+
+import (
+	"log/slog"
+	"net/netip"
+	"time"
+)
+
+// PeerState is everything that one cluster currently says to one peer: the PeerState
+// of the session.
+type PeerState struct {
+	// Sequence grows with each message of a stream.
+	Sequence uint64
+	// SentAt is when it was sent, by the sender's clock.
+	SentAt time.Time
+	// Protocol is the newest protocol revision that the sender speaks.
+	Protocol uint32
+	// Capabilities is what it can do beyond that.
+	Capabilities []string
+	// Endpoints is where its peer API can be dialled now, as host:port.
+	Endpoints []string
+	// Network is its end of the tunnel; nil while no contract wants one.
+	Network *Network
+	// Contracts is the contracts with the receiver that the sender holds.
+	Contracts []ContractState
+	// EchoSequence is the sequence of the newest message that the sender received.
+	EchoSequence uint64
+	// BundleHash is the hash of the receiver's trust bundle as the sender holds it;
+	// zero is unset.
+	BundleHash Hash
+	// Lends is whether WatchOffer would tell the receiver of anything.
+	Lends Lending
+	// Patience is for how long the sender waits for the receiver's next state; 0 if it
+	// did not say.
+	Patience time.Duration
+}
+
+// Lending is whether a cluster lends another anything.
+type Lending uint8
+
+const (
+	// LendsUnknown is when it did not say, or not in terms that are known here.
+	LendsUnknown Lending = iota
+	// LendsNothing is neither resources nor services.
+	LendsNothing
+	// LendsSomething is some.
+	LendsSomething
+)
+
+// Network is one side's end of the tunnel.
+type Network struct {
+	// Gateways is the nodes that speak WireGuard to the peer.
+	Gateways []Gateway
+	// Prefixes is the sender's pod prefixes, as it uses them itself.
+	Prefixes []netip.Prefix
+	// Aliases is, for each prefix of the receiver, the alias under which the
+	// sender knows it.
+	Aliases []Alias
+	// PresharedHalf is the sender's half of the preshared key; zero is unset.
+	PresharedHalf PresharedHalf
+}
+
+// PresharedHalf is one side's half of a tunnel's preshared key. It does not show
+// itself in logs.
+type PresharedHalf [32]byte
+
+// String hides the bytes.
+func (PresharedHalf) String() string { return "(hidden)" }
+
+// GoString hides the bytes.
+func (PresharedHalf) GoString() string { return "(hidden)" }
+
+// LogValue hides the bytes.
+func (PresharedHalf) LogValue() slog.Value { return slog.StringValue("(hidden)") }
+
+// IsZero says whether the half is unset.
+func (h PresharedHalf) IsZero() bool { return h == PresharedHalf{} }
+
+// Gateway is a node that speaks WireGuard to other clusters.
+type Gateway struct {
+	// Name is the node's name, for people.
+	Name string
+	// PublicKey is its Curve25519 public key.
+	PublicKey [32]byte
+	// Endpoints is where it listens, as host:port, best first.
+	Endpoints []string
+	// Overlay is its IPv6 address inside the tunnel.
+	Overlay netip.Addr
+}
+
+// Alias is another name for a prefix, of the same length and family.
+type Alias struct {
+	// Prefix is the prefix as its owner uses it.
+	Prefix netip.Prefix
+	// Alias is the prefix as the sender uses it.
+	Alias netip.Prefix
+}
+
+// ContractState is one side's word on one contract.
+type ContractState struct {
+	// ID is the contract's.
+	ID string
+	// Revision is what the sender holds.
+	Revision uint64
+	// Phase is the state it is in at the sender.
+	Phase Phase
+	// Message is why it is draining or closed.
+	Message string
+	// DrainUntil is when draining ends; zero unless it is draining.
+	DrainUntil time.Time
+	// Statement is the sequence number of the provider's newest statement of use;
+	// 0 for none, and from a consumer.
+	Statement uint64
+}
