@@ -50,7 +50,7 @@ const generated = "// Code generated "
 var shapes = []string{
 	"v1alpha1.Contract", "v1alpha1.ContractSpec", "v1alpha1.PeeringRequest", "v1alpha1.PeeringRequestSpec", "v1alpha1.PeeringPolicySpec",
 	"peering.Terms", "peering.Contract", "peering.Envelope", "peering.Grant", "peering.Ask", "peering.Policy",
-	"wire.Advertisement", "wire.Offer", "wire.ContractState",
+	"peering.Advertisement", "peering.Offer", "peering.ContractState",
 	"ententev1.Contract", "ententev1.ContractTerms", "ententev1.Advertisement", "ententev1.ContractState", "ententev1.RequestPeeringRequest",
 	"offload.Contract", "server.OffloadContract",
 }
