@@ -80,10 +80,10 @@ func serveProvider(t testing.TB, p *provider) *grpc.ClientConn {
 func terms(consumer, provider *identity.Source) peering.Terms {
 	now := time.Now().UTC().Truncate(time.Second)
 	return peering.Terms{
-		ContractID: "c-1", RequestID: "r-1", Revision: 1,
-		Consumer: consumer.Identity().Party(), Provider: provider.Identity().Party(),
-		Resources: peering.Resources{"cpu": peering.Whole(1)}, NotBefore: now, NotAfter: now.Add(time.Hour), PodSecurity: peering.PodSecurityBaseline,
-		Exposure: peering.ExposureOffloaded,
+		ContractID: "c-1", RequestID: "r-1", Revision: 1, Consumer: consumer.Identity().Party(), Provider: provider.Identity().Party(), NotBefore: now, NotAfter: now.Add(time.Hour),
+		Clauses: peering.Clauses{
+			Resources: peering.Resources{"cpu": peering.Whole(1)}, PodSecurity: peering.PodSecurityBaseline, Exposure: peering.ExposureOffloaded,
+		},
 	}
 }
 
@@ -135,8 +135,10 @@ func TestOnlyTheContractThatWasSentComesBackSigned(t *testing.T) {
 // advertisement is one that makes sense.
 func advertisement(change func(*peering.Advertisement)) peering.Advertisement {
 	ad := peering.Advertisement{ContractID: "c", RequestID: "r", Revision: 1, ValidUntil: time.Now(), Grant: peering.Grant{
-		Resources: peering.Resources{"cpu": peering.Whole(1)}, Duration: time.Hour, PodSecurity: peering.PodSecurityBaseline,
-		StatementPeriod: time.Hour, Exposure: peering.ExposureOffloaded,
+		Duration: time.Hour,
+		Clauses: peering.Clauses{
+			Resources: peering.Resources{"cpu": peering.Whole(1)}, PodSecurity: peering.PodSecurityBaseline, StatementPeriod: time.Hour, Exposure: peering.ExposureOffloaded,
+		},
 	}}
 	if change != nil {
 		change(&ad)

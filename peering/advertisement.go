@@ -16,7 +16,7 @@ type Advertisement struct {
 	// ValidUntil is when the offer lapses unless it was signed.
 	ValidUntil time.Time
 	// Grant is what is offered.
-	Grant Grant
+	Grant
 	// NotAfter is the latest end of the contract, whatever the clocks say; zero for
 	// none.
 	NotAfter time.Time

@@ -23,11 +23,11 @@ var (
 var (
 	hash1, hash1b, hash2 = Hash{1}, Hash{1, 1}, Hash{2}
 	hash3                = Hash{3}
-	terms1               = Terms{ContractID: "c", Revision: 1, NotBefore: begins, NotAfter: ends, Network: true}
-	terms1b              = Terms{ContractID: "c", Revision: 1, NotBefore: begins, NotAfter: ends2, Network: true}
-	terms2               = Terms{ContractID: "c", Revision: 2, Previous: hash1, NotBefore: begins, NotAfter: ends2, Network: true}
-	terms3               = Terms{ContractID: "c", Revision: 3, Previous: hash2, NotBefore: begins, NotAfter: ends, Network: true}
-	foreign              = Terms{ContractID: "d", Revision: 1, NotBefore: begins, NotAfter: ends, Network: true}
+	terms1               = Terms{ContractID: "c", Revision: 1, NotBefore: begins, NotAfter: ends, Clauses: Clauses{Network: true}}
+	terms1b              = Terms{ContractID: "c", Revision: 1, NotBefore: begins, NotAfter: ends2, Clauses: Clauses{Network: true}}
+	terms2               = Terms{ContractID: "c", Revision: 2, Previous: hash1, NotBefore: begins, NotAfter: ends2, Clauses: Clauses{Network: true}}
+	terms3               = Terms{ContractID: "c", Revision: 3, Previous: hash2, NotBefore: begins, NotAfter: ends, Clauses: Clauses{Network: true}}
+	foreign              = Terms{ContractID: "d", Revision: 1, NotBefore: begins, NotAfter: ends, Clauses: Clauses{Network: true}}
 )
 
 // agreed is what both signed, as the side of that role sees it.

@@ -63,14 +63,10 @@ func testTerms(t testing.TB, consumer, provider cluster) Terms {
 		t.Fatal(err)
 	}
 	return Terms{
-		ContractID: "c-1", RequestID: "7a6b", Revision: 1,
-		Consumer: consumer.party, Provider: provider.party,
-		Resources: resources, NotBefore: t0, NotAfter: t0.Add(time.Hour),
-		Network: true, PodSecurity: PodSecurityBaseline,
-		NodeLabels: map[string]string{"kubernetes.io/arch": "amd64", "empty": ""},
-		Price:      PriceList{Currency: "EUR", PerHour: map[string]Decimal{"cpu": {25_000_000}, "memory": {3_000_000}}},
-		Renewable:  true, Notice: time.Hour, StatementPeriod: time.Hour, Exposure: ExposureOffloaded,
-		NodeSelector: map[string]string{"topology.kubernetes.io/region": "eu"}, RuntimeClasses: []string{"gvisor", "kata"},
+		ContractID: "c-1", RequestID: "7a6b", Revision: 1, Consumer: consumer.party, Provider: provider.party, NotBefore: t0, NotAfter: t0.Add(time.Hour),
+		Clauses: Clauses{
+			Resources: resources, Network: true, PodSecurity: PodSecurityBaseline, NodeLabels: map[string]string{"kubernetes.io/arch": "amd64", "empty": ""}, Price: PriceList{Currency: "EUR", PerHour: map[string]Decimal{"cpu": {25_000_000}, "memory": {3_000_000}}}, Renewable: true, Notice: time.Hour, StatementPeriod: time.Hour, Exposure: ExposureOffloaded, NodeSelector: map[string]string{"topology.kubernetes.io/region": "eu"}, RuntimeClasses: []string{"gvisor", "kata"},
+		},
 	}
 }
 

@@ -66,7 +66,9 @@ func coresOf(h Hash) int {
 func termsOf(h Hash) Terms {
 	return Terms{
 		ContractID: "c", Revision: uint64(h[0]), Previous: before(h), NotBefore: begins, NotAfter: hours[h[2*h[0]]],
-		Network: true, Notice: notice,
+		Clauses: Clauses{
+			Network: true, Notice: notice,
+		},
 	}
 }
 

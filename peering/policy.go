@@ -117,23 +117,10 @@ func (c Capacity) Without(amounts Resources) Capacity {
 
 // Grant is what a provider offers.
 type Grant struct {
-	Resources   Resources
-	Duration    time.Duration
-	Network     bool
-	PodSecurity PodSecurity
-	NodeLabels  map[string]string
-	// Price is what use costs.
-	Price PriceList
-	// Renewable says that the provider means to renew.
-	Renewable bool
-	// Notice and StatementPeriod are in whole seconds, as in Terms.
-	Notice          time.Duration
-	StatementPeriod time.Duration
-	// Exposure is ExposureOffloaded.
-	Exposure string
-	// NodeSelector, RuntimeClasses and StorageClasses are what was asked for.
-	NodeSelector   map[string]string
-	RuntimeClasses []string
+	Clauses
+	// Duration is for how long.
+	Duration time.Duration
+	// StorageClasses are what was asked for. A contract says nothing of them.
 	StorageClasses []string
 }
 
@@ -154,17 +141,10 @@ func Decide(ask Ask, p Policy, have Capacity) (Grant, error) {
 		return Grant{}, err
 	}
 	g := Grant{
-		Network:         ask.Network,
-		PodSecurity:     p.PodSecurity,
-		NodeLabels:      maps.Clone(p.NodeLabels),
-		Price:           p.Price.Clone(),
-		Renewable:       p.Renewable,
-		Notice:          min(max(p.Notice, 0), MaxNotice).Truncate(time.Second),
-		StatementPeriod: statementPeriod(p.StatementPeriod),
-		Exposure:        ExposureOffloaded,
-		NodeSelector:    maps.Clone(ask.NodeSelector),
-		RuntimeClasses:  slices.Clone(ask.RuntimeClasses),
-		StorageClasses:  slices.Clone(ask.StorageClasses),
+		StorageClasses: slices.Clone(ask.StorageClasses),
+		Clauses: Clauses{
+			Network: ask.Network, PodSecurity: p.PodSecurity, NodeLabels: maps.Clone(p.NodeLabels), Price: p.Price.Clone(), Renewable: p.Renewable, Notice: min(max(p.Notice, 0), MaxNotice).Truncate(time.Second), StatementPeriod: statementPeriod(p.StatementPeriod), Exposure: ExposureOffloaded, NodeSelector: maps.Clone(ask.NodeSelector), RuntimeClasses: slices.Clone(ask.RuntimeClasses),
+		},
 	}
 	if len(g.Price.PerHour) == 0 {
 		g.Price = PriceList{}

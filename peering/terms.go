@@ -5,6 +5,8 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 )
@@ -78,18 +80,24 @@ type Terms struct {
 	Consumer Party
 	Provider Party
 
-	// Resources is what the provider lends.
-	Resources Resources
 	// NotBefore and NotAfter bound the contract, in whole seconds, UTC.
 	NotBefore time.Time
 	NotAfter  time.Time
+
+	Clauses
+}
+
+// Clauses are what an offer and the contract that follows from it have in common: what is
+// lent, and on which terms.
+type Clauses struct {
+	// Resources is what the provider lends.
+	Resources Resources
 	// Network says that a tunnel joins the two clusters.
 	Network bool
 	// PodSecurity is the level that offloaded pods have to meet.
 	PodSecurity PodSecurity
 	// NodeLabels are the labels of the virtual node.
 	NodeLabels map[string]string
-
 	// Price is what use costs.
 	Price PriceList
 	// Renewable says that the provider means to renew the contract.
@@ -106,6 +114,37 @@ type Terms struct {
 	NodeSelector map[string]string
 	// RuntimeClasses are those that offloaded pods may name, sorted.
 	RuntimeClasses []string
+}
+
+// Differs says in what other clauses differ from these; empty is in nothing.
+func (c Clauses) Differs(other Clauses) string {
+	amounts := c.Resources.Strings()
+	for name, amount := range other.Resources.Strings() {
+		if amounts[name] != amount {
+			return fmt.Sprintf("%s is %q, not %q", name, amount, amounts[name])
+		}
+	}
+	for _, clause := range []struct {
+		name string
+		same bool
+	}{
+		{"resources", len(c.Resources) == len(other.Resources)},
+		{"network", c.Network == other.Network},
+		{"Pod Security level", c.PodSecurity == other.PodSecurity},
+		{"node labels", maps.Equal(c.NodeLabels, other.NodeLabels)},
+		{"price", c.Price.Equal(other.Price)},
+		{"renewal", c.Renewable == other.Renewable},
+		{"notice", c.Notice == other.Notice},
+		{"statement period", c.StatementPeriod == other.StatementPeriod},
+		{"exposure", c.Exposure == other.Exposure},
+		{"node selector", maps.Equal(c.NodeSelector, other.NodeSelector)},
+		{"runtime classes", slices.Equal(c.RuntimeClasses, other.RuntimeClasses)},
+	} {
+		if !clause.same {
+			return "its " + clause.name + " differ"
+		}
+	}
+	return ""
 }
 
 // ExposureOffloaded is the one exposure there is: offloaded pods and the services
@@ -224,18 +263,10 @@ func ParseTerms(payload []byte) (Terms, error) {
 
 func (j jsonTerms) terms() (Terms, error) {
 	t := Terms{
-		ContractID:   j.ContractID,
-		RequestID:    j.RequestID,
-		Revision:     j.Revision,
-		Consumer:     j.Consumer.party(),
-		Provider:     j.Provider.party(),
-		Network:      j.Network,
-		PodSecurity:  PodSecurity(j.PodSecurity),
-		NodeLabels:   j.NodeLabels,
-		Price:        j.Price.list(),
-		Renewable:    j.Renewable,
-		Exposure:     j.Exposure,
-		NodeSelector: j.NodeSelector,
+		ContractID: j.ContractID, RequestID: j.RequestID, Revision: j.Revision, Consumer: j.Consumer.party(), Provider: j.Provider.party(),
+		Clauses: Clauses{
+			Network: j.Network, PodSecurity: PodSecurity(j.PodSecurity), NodeLabels: j.NodeLabels, Price: j.Price.list(), Renewable: j.Renewable, Exposure: j.Exposure, NodeSelector: j.NodeSelector,
+		},
 	}
 	if len(j.RuntimeClasses) > 0 {
 		t.RuntimeClasses = j.RuntimeClasses

@@ -312,9 +312,10 @@ func (s *stage) decide(ask Ask) {
 		return
 	}
 	terms := Terms{
-		ContractID: ask.ContractID, RequestID: ask.RequestID, Revision: 1, Resources: grant.Resources, Network: grant.Network,
-		PodSecurity: PodSecurityBaseline, Renewable: grant.Renewable, Notice: grant.Notice, Exposure: grant.Exposure,
-		NotAfter: time.Time{}.Add(grant.Duration),
+		ContractID: ask.ContractID, RequestID: ask.RequestID, Revision: 1, NotAfter: time.Time{}.Add(grant.Duration),
+		Clauses: Clauses{
+			Resources: grant.Resources, Network: grant.Network, PodSecurity: PodSecurityBaseline, Renewable: grant.Renewable, Notice: grant.Notice, Exposure: grant.Exposure,
+		},
 	}
 	if c := s.provider.contract; ask.ContractID != "" {
 		if c.State != Active || c.ID != ask.ContractID {

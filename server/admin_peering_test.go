@@ -169,7 +169,10 @@ func offer(t *testing.T, price string) *peering.Advertisement {
 		t.Fatal(err)
 	}
 	return &peering.Advertisement{RequestID: "uid", Revision: 1, ValidUntil: epoch, Grant: peering.Grant{
-		Resources: resources, Duration: time.Hour, Price: peering.PriceList{Currency: "EUR", PerHour: map[string]peering.Decimal{"cpu": d}},
+		Duration: time.Hour,
+		Clauses: peering.Clauses{
+			Resources: resources, Price: peering.PriceList{Currency: "EUR", PerHour: map[string]peering.Decimal{"cpu": d}},
+		},
 	}}
 }
 

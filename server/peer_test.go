@@ -463,7 +463,10 @@ func TestWhatTrustedPeersGet(t *testing.T) {
 	c := ententev1.NewPeeringServiceClient(p.dial(t, p.caller))
 	ask := peering.Ask{RequestID: "r-1", Resources: peering.Resources{"cpu": peering.Whole(2)}, Network: true}
 	ad := peering.Advertisement{ContractID: "c-1", RequestID: "r-1", Revision: 1, ValidUntil: time.Now().Add(time.Minute).Truncate(time.Second).UTC(), Grant: peering.Grant{
-		Resources: ask.Resources, Duration: time.Hour, Network: true, PodSecurity: peering.PodSecurityBaseline, Exposure: peering.ExposureOffloaded,
+		Duration: time.Hour,
+		Clauses: peering.Clauses{
+			Resources: ask.Resources, Network: true, PodSecurity: peering.PodSecurityBaseline, Exposure: peering.ExposureOffloaded,
+		},
 	}}
 	p.peering.advertise = func(got peering.Ask) (peering.Advertisement, error) {
 		if diff := cmp.Diff(ask, got, cmpopts.EquateComparable(peering.Quantity{}, peering.Decimal{})); diff != "" {

@@ -85,13 +85,10 @@ func (m *maker) resources(r map[string]string) peering.Resources {
 func (m *maker) terms() peering.Terms {
 	m.t.Helper()
 	return peering.Terms{
-		ContractID: "7f3c9a", RequestID: "1c1f0c9e-5b1e-4a54-9c7e-0d6f2b1a3e77", Revision: 1,
-		Consumer: m.consumer.Party(), Provider: m.provider.Party(),
-		Resources: m.resources(map[string]string{"cpu": "4", "memory": "8Gi", "pods": "110"}),
-		NotBefore: epoch, NotAfter: epoch.Add(24 * time.Hour),
-		Network: true, PodSecurity: peering.PodSecurityBaseline, NodeLabels: map[string]string{"kubernetes.io/arch": "amd64"},
-		Price: m.price(), Renewable: true, Notice: time.Hour, StatementPeriod: time.Hour, Exposure: peering.ExposureOffloaded,
-		NodeSelector: map[string]string{"pool": "guests"}, RuntimeClasses: []string{"gvisor"},
+		ContractID: "7f3c9a", RequestID: "1c1f0c9e-5b1e-4a54-9c7e-0d6f2b1a3e77", Revision: 1, Consumer: m.consumer.Party(), Provider: m.provider.Party(), NotBefore: epoch, NotAfter: epoch.Add(24 * time.Hour),
+		Clauses: peering.Clauses{
+			Resources: m.resources(map[string]string{"cpu": "4", "memory": "8Gi", "pods": "110"}), Network: true, PodSecurity: peering.PodSecurityBaseline, NodeLabels: map[string]string{"kubernetes.io/arch": "amd64"}, Price: m.price(), Renewable: true, Notice: time.Hour, StatementPeriod: time.Hour, Exposure: peering.ExposureOffloaded, NodeSelector: map[string]string{"pool": "guests"}, RuntimeClasses: []string{"gvisor"},
+		},
 	}
 }
 

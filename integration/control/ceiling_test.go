@@ -94,11 +94,8 @@ func (plainTLS) OverrideServerName(string) error           { return nil }
 func (s stranger) sign(ctx context.Context, ad peering.Advertisement, provider peering.Party) error {
 	begin := time.Now().UTC().Truncate(time.Second)
 	envelope, err := peering.NewEnvelope(peering.Terms{
-		ContractID: ad.ContractID, RequestID: ad.RequestID, Revision: 1, Consumer: s.id.Party(), Provider: provider,
-		Resources: ad.Grant.Resources, NotBefore: begin, NotAfter: begin.Add(ad.Grant.Duration),
-		Network: ad.Grant.Network, PodSecurity: ad.Grant.PodSecurity, NodeLabels: ad.Grant.NodeLabels,
-		Price: ad.Grant.Price, Renewable: ad.Grant.Renewable, Notice: ad.Grant.Notice, StatementPeriod: ad.Grant.StatementPeriod,
-		Exposure: peering.ExposureOffloaded, NodeSelector: ad.Grant.NodeSelector, RuntimeClasses: ad.Grant.RuntimeClasses,
+		ContractID: ad.ContractID, RequestID: ad.RequestID, Revision: 1, Consumer: s.id.Party(), Provider: provider, NotBefore: begin, NotAfter: begin.Add(ad.Duration),
+		Clauses: ad.Clauses,
 	})
 	if err != nil {
 		return err

@@ -697,7 +697,10 @@ func (p *third) RequestPeering(_ context.Context, req *ententev1.RequestPeeringR
 	return &ententev1.RequestPeeringResponse{Advertisement: wire.AdvertisementTo(peering.Advertisement{
 		RequestID: ask.RequestID, Revision: 1, ValidUntil: time.Now().Add(time.Minute),
 		Grant: peering.Grant{
-			Resources: ask.Resources, Duration: time.Hour, PodSecurity: peering.PodSecurityBaseline, Exposure: peering.ExposureOffloaded,
+			Duration: time.Hour,
+			Clauses: peering.Clauses{
+				Resources: ask.Resources, PodSecurity: peering.PodSecurityBaseline, Exposure: peering.ExposureOffloaded,
+			},
 		},
 	})}, nil
 }

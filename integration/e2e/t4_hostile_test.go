@@ -27,13 +27,8 @@ import (
 func (s *stranger) terms(ad peering.Advertisement, provider []byte) peering.Terms {
 	begin := time.Now().UTC().Add(-time.Minute).Truncate(time.Second)
 	return peering.Terms{
-		ContractID: ad.ContractID, RequestID: ad.RequestID, Revision: 1,
-		Consumer:  s.identity.Party(),
-		Provider:  peering.Party{ID: s.issuer, PublicKey: provider},
-		Resources: ad.Grant.Resources, NotBefore: begin, NotAfter: begin.Add(ad.Grant.Duration),
-		Network: ad.Grant.Network, PodSecurity: ad.Grant.PodSecurity, NodeLabels: ad.Grant.NodeLabels,
-		Price: ad.Grant.Price, Renewable: ad.Grant.Renewable, Notice: ad.Grant.Notice, StatementPeriod: ad.Grant.StatementPeriod,
-		Exposure: peering.ExposureOffloaded, NodeSelector: ad.Grant.NodeSelector, RuntimeClasses: ad.Grant.RuntimeClasses,
+		ContractID: ad.ContractID, RequestID: ad.RequestID, Revision: 1, Consumer: s.identity.Party(), Provider: peering.Party{ID: s.issuer, PublicKey: provider}, NotBefore: begin, NotAfter: begin.Add(ad.Duration),
+		Clauses: ad.Clauses,
 	}
 }
 

@@ -243,15 +243,11 @@ func (p *Peer) contract(ctx context.Context, ask peering.Ask) (peering.Terms, er
 	if err != nil {
 		return terms, err
 	}
-	g, self := ad.Grant, p.source.Identity()
+	self := p.source.Identity()
 	at := time.Now().UTC().Add(-time.Minute).Truncate(time.Second)
 	terms = peering.Terms{
-		ContractID: ad.ContractID, RequestID: ad.RequestID, Revision: ad.Revision, Previous: ad.PreviousHash,
-		Consumer: self.Party(), Provider: p.other.Bundle.Party(p.ID),
-		Resources: g.Resources, NotBefore: at, NotAfter: at.Add(g.Duration),
-		Network: g.Network, PodSecurity: g.PodSecurity, NodeLabels: g.NodeLabels,
-		Price: g.Price, Renewable: g.Renewable, Notice: g.Notice, StatementPeriod: g.StatementPeriod, Exposure: g.Exposure,
-		NodeSelector: g.NodeSelector, RuntimeClasses: g.RuntimeClasses,
+		ContractID: ad.ContractID, RequestID: ad.RequestID, Revision: ad.Revision, Previous: ad.PreviousHash, Consumer: self.Party(), Provider: p.other.Bundle.Party(p.ID), NotBefore: at, NotAfter: at.Add(ad.Duration),
+		Clauses: ad.Clauses,
 	}
 	envelope, err := peering.NewEnvelope(terms)
 	if err != nil {
@@ -367,8 +363,11 @@ func (p *Peer) RequestPeering(_ context.Context, req *ententev1.RequestPeeringRe
 	ad := peering.Advertisement{
 		ContractID: "c-" + newID(), RequestID: ask.RequestID, Revision: 1, ValidUntil: time.Now().Add(time.Minute).Truncate(time.Second),
 		Grant: peering.Grant{
-			Resources: ask.Resources, Duration: 24 * time.Hour, Network: ask.Network, PodSecurity: peering.PodSecurityBaseline,
-			Exposure: peering.ExposureOffloaded, NodeSelector: ask.NodeSelector, Renewable: true, Notice: time.Hour,
+			Duration: 24 * time.Hour,
+			Clauses: peering.Clauses{
+				Resources: ask.Resources, Network: ask.Network, PodSecurity: peering.PodSecurityBaseline,
+				Exposure: peering.ExposureOffloaded, NodeSelector: ask.NodeSelector, Renewable: true, Notice: time.Hour,
+			},
 		},
 	}
 	if req.GetValidateOnly() {

@@ -142,7 +142,7 @@ func TestWhatWasApprovedIsWhatWasToBeSeen(t *testing.T) {
 	more := l.amend(terms, 0, "cpu=13")
 	l.pends(0, more)
 	// Who only asks what would come of it is told, as with a first request.
-	if ad, err := l.Preview(t.Context(), l.peers[0].ID(), more); err != nil || !ad.NeedsApproval || ad.Revision != 2 || ad.Grant.Resources["cpu"].String() != "13" {
+	if ad, err := l.Preview(t.Context(), l.peers[0].ID(), more); err != nil || !ad.NeedsApproval || ad.Revision != 2 || ad.Resources["cpu"].String() != "13" {
 		t.Errorf("previewed %+v, %v", ad, err)
 	}
 	waiting := l.waiting(0)
@@ -381,8 +381,8 @@ func TestAPolicySaysWhetherWhatWasApprovedIsRenewed(t *testing.T) {
 				wants(t, err, peering.ReasonPolicyRefused, "does not renew")
 				return
 			}
-			if err != nil || ad.Grant.Duration != row.want {
-				t.Errorf("it lasts %s, want %s; %v", ad.Grant.Duration, row.want, err)
+			if err != nil || ad.Duration != row.want {
+				t.Errorf("it lasts %s, want %s; %v", ad.Duration, row.want, err)
 			}
 		})
 	}

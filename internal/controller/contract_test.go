@@ -71,10 +71,10 @@ func eur(t *testing.T, pairs ...string) peering.PriceList {
 func (p parties) terms(t *testing.T, change func(*peering.Terms)) peering.Terms {
 	t.Helper()
 	out := peering.Terms{
-		ContractID: "c-1", RequestID: "uid", Revision: 1, Consumer: p.consumer.Party(), Provider: p.provider.Party(),
-		Resources: resourcesOf(t, map[string]string{"cpu": "4", "memory": "8Gi", "pods": "20"}),
-		NotBefore: now.Add(-time.Minute), NotAfter: now.Add(59 * time.Minute), PodSecurity: peering.PodSecurityBaseline,
-		Price: eur(t, "cpu", "0.1"), Renewable: true, Notice: 10 * time.Minute, StatementPeriod: 5 * time.Minute, Exposure: peering.ExposureOffloaded,
+		ContractID: "c-1", RequestID: "uid", Revision: 1, Consumer: p.consumer.Party(), Provider: p.provider.Party(), NotBefore: now.Add(-time.Minute), NotAfter: now.Add(59 * time.Minute),
+		Clauses: peering.Clauses{
+			Resources: resourcesOf(t, map[string]string{"cpu": "4", "memory": "8Gi", "pods": "20"}), PodSecurity: peering.PodSecurityBaseline, Price: eur(t, "cpu", "0.1"), Renewable: true, Notice: 10 * time.Minute, StatementPeriod: 5 * time.Minute, Exposure: peering.ExposureOffloaded,
+		},
 	}
 	if change != nil {
 		change(&out)

@@ -258,7 +258,7 @@ func (l *Lender) answerIf(m *market, peer peering.ClusterID, ask peering.Ask, ap
 	}
 	a.pending = nil
 	// A period that changed on its way would end for the two sides at two times.
-	a.ad.Grant.StatementPeriod = old.terms.StatementPeriod
+	a.ad.StatementPeriod = old.terms.StatementPeriod
 	return a, nil
 }
 
@@ -313,17 +313,8 @@ func (l *Lender) readvertise(c *v1alpha1.Contract) (peering.Advertisement, error
 	}
 	return peering.Advertisement{
 		ContractID: terms.ContractID, RequestID: terms.RequestID, Revision: terms.Revision, PreviousHash: terms.Previous,
-		Grant: grantOf(terms), ValidUntil: l.Now().UTC().Truncate(time.Second).Add(OfferValidity),
+		Grant: peering.Grant{Clauses: terms.Clauses, Duration: terms.NotAfter.Sub(terms.NotBefore)}, ValidUntil: l.Now().UTC().Truncate(time.Second).Add(OfferValidity),
 	}, nil
-}
-
-// grantOf returns what was granted by terms.
-func grantOf(t peering.Terms) peering.Grant {
-	return peering.Grant{
-		Resources: t.Resources, Duration: t.NotAfter.Sub(t.NotBefore), Network: t.Network, PodSecurity: t.PodSecurity, NodeLabels: t.NodeLabels,
-		Price: t.Price, Renewable: t.Renewable, Notice: t.Notice, StatementPeriod: t.StatementPeriod, Exposure: t.Exposure,
-		NodeSelector: t.NodeSelector, RuntimeClasses: t.RuntimeClasses,
-	}
 }
 
 // lapse lets go of offers that lapsed and says whether there were any. The lock
@@ -446,13 +437,13 @@ func (l *Lender) countersign(ctx context.Context, self *identity.Identity, envel
 	contract := &stored
 	if first {
 		if contract, err = store.NewContract(signed, self.ID(), fc.Name); err == nil {
-			store.SetStorageClasses(contract, o.ad.Grant.StorageClasses)
+			store.SetStorageClasses(contract, o.ad.StorageClasses)
 			if err = l.Budget.Take(peer, contract); err == nil {
 				err = l.Client.Create(ctx, contract, client.FieldOwner(v1alpha1.Manager))
 			}
 		}
 	} else if err = store.Revise(contract, signed, self.ID()); err == nil {
-		store.SetStorageClasses(contract, o.ad.Grant.StorageClasses)
+		store.SetStorageClasses(contract, o.ad.StorageClasses)
 		if err = l.Budget.Take(peer, contract); err == nil {
 			err = l.Client.Update(ctx, contract, client.FieldOwner(v1alpha1.Manager))
 		}
@@ -580,38 +571,20 @@ func over(c *v1alpha1.Contract, contract peering.Contract) bool {
 
 // mismatch says in what a contract differs from its offer; empty is in nothing.
 func mismatch(o *offer, terms peering.Terms, self *identity.Identity, now time.Time) string {
-	ad, grant := o.ad, o.ad.Grant
-	got := terms.Resources.Strings()
-	for name, amount := range grant.Resources.Strings() {
-		if got[name] != amount {
-			return fmt.Sprintf("%s is %q, advertised %q", name, got[name], amount)
-		}
-	}
-	length := terms.NotAfter.Sub(terms.NotBefore)
-	for _, check := range []struct {
-		ok   bool
-		what string
-	}{
-		{terms.Provider.Equal(self.Party()), "it names another key of the provider than its newest: wait for its bundle"},
-		{terms.Revision == ad.Revision && terms.Previous == ad.PreviousHash, fmt.Sprintf("it is revision %d, or does not follow what revision %d has to", terms.Revision, ad.Revision)},
-		{len(terms.Resources) == len(grant.Resources), "it names resources that were not advertised"},
-		{length <= grant.Duration, fmt.Sprintf("it lasts %s, advertised %s", length, grant.Duration)},
-		{ad.NotAfter.IsZero() || !terms.NotAfter.After(ad.NotAfter), fmt.Sprintf("it ends at %s, and may last until %s", terms.NotAfter.Format(time.RFC3339), ad.NotAfter.Format(time.RFC3339))},
-		{terms.NotBefore.Sub(now) <= startAhead && now.Sub(terms.NotBefore) <= startSkew, fmt.Sprintf("it begins at %s and it is %s here: look at both clocks", terms.NotBefore.Format(time.RFC3339), now.UTC().Format(time.RFC3339))},
-		{terms.Network == grant.Network, "network differs"},
-		{terms.PodSecurity == grant.PodSecurity, "Pod Security level differs"},
-		{maps.Equal(terms.NodeLabels, grant.NodeLabels), "node labels differ"},
-		{terms.Price.Equal(grant.Price), "price differs"},
-		{terms.Renewable == grant.Renewable, "renewable differs"},
-		{terms.Notice == grant.Notice, "notice differs"},
-		{terms.StatementPeriod == grant.StatementPeriod, "statement period differs"},
-		{terms.Exposure == grant.Exposure, "exposure differs"},
-		{maps.Equal(terms.NodeSelector, grant.NodeSelector), "node selector differs"},
-		{slices.Equal(terms.RuntimeClasses, grant.RuntimeClasses), "runtime classes differ"},
-	} {
-		if !check.ok {
-			return check.what
-		}
+	ad, length := o.ad, terms.NotAfter.Sub(terms.NotBefore)
+	switch differs := ad.Differs(terms.Clauses); {
+	case differs != "":
+		return differs
+	case !terms.Provider.Equal(self.Party()):
+		return "it names another key of the provider than its newest: wait for its bundle"
+	case terms.Revision != ad.Revision || terms.Previous != ad.PreviousHash:
+		return fmt.Sprintf("it is revision %d, or does not follow what revision %d has to", terms.Revision, ad.Revision)
+	case length > ad.Duration:
+		return fmt.Sprintf("it lasts %s, advertised %s", length, ad.Duration)
+	case !ad.NotAfter.IsZero() && terms.NotAfter.After(ad.NotAfter):
+		return fmt.Sprintf("it ends at %s, and may last until %s", terms.NotAfter.Format(time.RFC3339), ad.NotAfter.Format(time.RFC3339))
+	case terms.NotBefore.Sub(now) > startAhead || now.Sub(terms.NotBefore) > startSkew:
+		return fmt.Sprintf("it begins at %s and it is %s here: look at both clocks", terms.NotBefore.Format(time.RFC3339), now.UTC().Format(time.RFC3339))
 	}
 	return ""
 }

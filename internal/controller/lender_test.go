@@ -143,17 +143,13 @@ func (l *lentTest) ask(request string, pairs ...string) peering.Ask {
 // terms returns what a peer builds from an advertisement.
 func (l *lentTest) terms(peer int, ad peering.Advertisement) peering.Terms {
 	begin := l.now().UTC().Truncate(time.Second).Add(-time.Minute)
-	g := ad.Grant
-	end := begin.Add(g.Duration)
+	end := begin.Add(ad.Duration)
 	if !ad.NotAfter.IsZero() && ad.NotAfter.Before(end) {
 		end = ad.NotAfter
 	}
 	return peering.Terms{
-		ContractID: ad.ContractID, RequestID: ad.RequestID, Revision: ad.Revision, Previous: ad.PreviousHash,
-		Consumer: l.peers[peer].Party(), Provider: l.self.Party(), Resources: g.Resources,
-		NotBefore: begin, NotAfter: end, Network: g.Network, PodSecurity: g.PodSecurity, NodeLabels: g.NodeLabels,
-		Price: g.Price, Renewable: g.Renewable, Notice: g.Notice, StatementPeriod: g.StatementPeriod, Exposure: g.Exposure,
-		NodeSelector: g.NodeSelector, RuntimeClasses: g.RuntimeClasses,
+		ContractID: ad.ContractID, RequestID: ad.RequestID, Revision: ad.Revision, Previous: ad.PreviousHash, Consumer: l.peers[peer].Party(), Provider: l.self.Party(), NotBefore: begin, NotAfter: end,
+		Clauses: ad.Clauses,
 	}
 }
 
@@ -850,7 +846,7 @@ func TestAmendmentsAndRenewals(t *testing.T) {
 			if err != nil {
 				return
 			}
-			if ad.ContractID != old.ContractID || ad.Revision != 2 || ad.PreviousHash == (peering.Hash{}) || ad.Grant.StatementPeriod != time.Minute {
+			if ad.ContractID != old.ContractID || ad.Revision != 2 || ad.PreviousHash == (peering.Hash{}) || ad.StatementPeriod != time.Minute {
 				t.Errorf("advertised %+v", ad)
 			}
 			terms := l.terms(0, ad)
@@ -860,7 +856,7 @@ func TestAmendmentsAndRenewals(t *testing.T) {
 			if tc.lasts == left {
 				end = old.NotAfter
 			}
-			if got := ad.Grant.Resources.String(); got != tc.want || !terms.NotAfter.Equal(end) {
+			if got := ad.Resources.String(); got != tc.want || !terms.NotAfter.Equal(end) {
 				t.Errorf("granted %s until %s, want %s until %s", got, terms.NotAfter, tc.want, end)
 			}
 			signed, err := l.Sign(t.Context(), l.peers[0].ID(), l.envelope(0, terms))

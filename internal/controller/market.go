@@ -254,7 +254,7 @@ func lessened(old peering.Terms, ask peering.Ask, now time.Time) (peering.Grant,
 		!slices.Equal(ask.RuntimeClasses, old.RuntimeClasses) || len(ask.StorageClasses) > 0 {
 		return peering.Grant{}, false
 	}
-	g := grantOf(old)
+	g := peering.Grant{Clauses: old.Clauses}
 	wanted := left
 	if ask.Duration > 0 {
 		wanted = min(ask.Duration.Truncate(time.Second), left)

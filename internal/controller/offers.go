@@ -214,7 +214,7 @@ func (l *Lender) look(ctx context.Context) (*market, error) {
 			continue
 		}
 		held = append(held, holding{
-			peer: key.peer, contract: o.ad.ContractID, amounts: o.ad.Grant.Resources, selector: o.ad.Grant.NodeSelector,
+			peer: key.peer, contract: o.ad.ContractID, amounts: o.ad.Resources, selector: o.ad.NodeSelector,
 		})
 	}
 	return newMarket(m, held)

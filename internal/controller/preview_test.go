@@ -223,8 +223,8 @@ func samePreview(t *testing.T, rt *rapid.T, b *requestsBench) *v1alpha1.Contract
 		rt.Fatalf("previewed %s; then %+v and %+v", provider, got, held)
 	default:
 		terms := termsIn(t, b, &held[0])
-		if !terms.NotAfter.Equal(endOf(*offer, b.clock)) || terms.Revision != offer.Revision || cmp.Diff(terms.Resources.Strings(), offer.Grant.Resources.Strings()) != "" ||
-			fmt.Sprint(terms.Price) != fmt.Sprint(offer.Grant.Price) {
+		if !terms.NotAfter.Equal(endOf(*offer, b.clock)) || terms.Revision != offer.Revision || cmp.Diff(terms.Resources.Strings(), offer.Resources.Strings()) != "" ||
+			fmt.Sprint(terms.Price) != fmt.Sprint(offer.Price) {
 			rt.Fatalf("previewed %+v, and signed %+v", offer, terms)
 		}
 	}

@@ -422,7 +422,7 @@ func (r *Requests) compare(ctx context.Context, request *v1alpha1.PeeringRequest
 				answers[i].no = peering.AsError(err).Error()
 				return nil
 			}
-			if answers[i].hourly, err = offer.Grant.Price.Hourly(offer.Grant.Resources); err != nil {
+			if answers[i].hourly, err = offer.Price.Hourly(offer.Resources); err != nil {
 				answers[i].no = err.Error()
 			}
 			return nil
@@ -505,8 +505,7 @@ func (r *Requests) agree(
 	if terms.RequestID != ask.RequestID || terms.Provider.ID != peer || terms.Consumer.ID != self.ID() || terms.ContractID != offer.ContractID {
 		return peering.Envelope{}, none, peering.Errorf(peering.ReasonResponseInvalid, "the provider returned a contract of another request")
 	}
-	got := grantOf(terms)
-	got.StorageClasses = offer.Grant.StorageClasses // of which terms say nothing
+	got := peering.Grant{Clauses: terms.Clauses, Duration: terms.NotAfter.Sub(terms.NotBefore), StorageClasses: offer.StorageClasses}
 	if signed.Hash() != envelope.Hash() && worse(ask, got, nil) != "" {
 		return signed, none, nil // of an earlier spec: the next revision mends it
 	}

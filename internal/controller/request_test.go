@@ -161,10 +161,12 @@ func TestAnOfferHasToBeNoWorseThanTheAsk(t *testing.T) {
 		NodeSelector: map[string]string{"gpu": "a100"}, RuntimeClasses: []string{"gvisor"}, StorageClasses: []string{"fast"},
 	}
 	good := peering.Grant{
-		Resources: resourcesOf(t, map[string]string{"cpu": "4", "pods": "20"}), Duration: time.Hour, Network: true, PodSecurity: peering.PodSecurityBaseline, Price: eur(t, "cpu", "0.1"),
-		NodeSelector: map[string]string{"gpu": "a100"}, RuntimeClasses: []string{"gvisor", "kata"}, StorageClasses: []string{"fast"},
+		Duration: time.Hour, StorageClasses: []string{"fast"},
+		Clauses: peering.Clauses{
+			Resources: resourcesOf(t, map[string]string{"cpu": "4", "pods": "20"}), Network: true, PodSecurity: peering.PodSecurityBaseline, Price: eur(t, "cpu", "0.1"), NodeSelector: map[string]string{"gpu": "a100"}, RuntimeClasses: []string{"gvisor", "kata"},
+		},
 	}
-	held := &peering.Terms{PodSecurity: peering.PodSecurityBaseline}
+	held := &peering.Terms{Clauses: peering.Clauses{PodSecurity: peering.PodSecurityBaseline}}
 	for name, tc := range map[string]struct {
 		change func(*peering.Grant)
 		why    string // empty: it is as good
@@ -209,7 +211,10 @@ func TestAnOfferIsNoDearerThanWhatWasAgreed(t *testing.T) {
 	t.Parallel()
 	was := eur(t, "cpu", "0.1", "memory", "0.01")
 	grant := peering.Grant{
-		Resources: resourcesOf(t, map[string]string{"cpu": "4", "memory": "8Gi", "pods": "20"}), Duration: time.Hour, Price: was,
+		Duration: time.Hour,
+		Clauses: peering.Clauses{
+			Resources: resourcesOf(t, map[string]string{"cpu": "4", "memory": "8Gi", "pods": "20"}), Price: was,
+		},
 	}
 	for name, tc := range map[string]struct {
 		price   peering.PriceList
@@ -245,7 +250,7 @@ func TestAnOfferIsNoDearerThanWhatWasAgreed(t *testing.T) {
 func TestAContractLastsAtLeastSoLong(t *testing.T) {
 	t.Parallel()
 	grant := func(d time.Duration) peering.Grant {
-		return peering.Grant{Resources: resourcesOf(t, map[string]string{"cpu": "4", "pods": "20"}), Duration: d}
+		return peering.Grant{Duration: d, Clauses: peering.Clauses{Resources: resourcesOf(t, map[string]string{"cpu": "4", "pods": "20"})}}
 	}
 	held := &peering.Terms{NotAfter: now.Add(2 * time.Minute)}
 	for name, tc := range map[string]struct {
@@ -363,12 +368,13 @@ func (m *fakeMarket) offer(s *seller, ask peering.Ask, preview bool) (peering.Ad
 	m.n++
 	ad := peering.Advertisement{ContractID: fmt.Sprintf("c-%d", m.n), RequestID: ask.RequestID, Revision: 1, ValidUntil: m.now().Add(time.Minute)}
 	ad.Grant = peering.Grant{
-		Resources: ask.Resources.Clone(), Duration: time.Hour, Network: ask.Network, PodSecurity: peering.PodSecurityBaseline, Price: s.price,
-		Renewable: true, Notice: 10 * time.Minute, StatementPeriod: 5 * time.Minute, Exposure: peering.ExposureOffloaded,
-		NodeSelector: ask.NodeSelector, RuntimeClasses: ask.RuntimeClasses, StorageClasses: ask.StorageClasses,
+		Duration: time.Hour, StorageClasses: ask.StorageClasses,
+		Clauses: peering.Clauses{
+			Resources: ask.Resources.Clone(), Network: ask.Network, PodSecurity: peering.PodSecurityBaseline, Price: s.price, Renewable: true, Notice: 10 * time.Minute, StatementPeriod: 5 * time.Minute, Exposure: peering.ExposureOffloaded, NodeSelector: ask.NodeSelector, RuntimeClasses: ask.RuntimeClasses,
+		},
 	}
 	if ask.Duration > 0 {
-		ad.Grant.Duration = min(ask.Duration, time.Hour)
+		ad.Duration = min(ask.Duration, time.Hour)
 	}
 	for id, e := range s.held {
 		terms, err := peering.ParseTerms(e.Payload)
@@ -549,7 +555,7 @@ func TestTheFirstThatStillGrantsIsTaken(t *testing.T) {
 	// It previews one price and asks for another when it is to be signed.
 	fickle.changes = func(ad *peering.Advertisement) {
 		if ad.ContractID != "" {
-			ad.Grant.Price = eur(t, "cpu", "0.3")
+			ad.Price = eur(t, "cpu", "0.3")
 		}
 	}
 	b := newRequestsBench(t, requestFor(func(s *v1alpha1.PeeringRequest) {
@@ -681,12 +687,12 @@ func TestAContractIsRenewedInTime(t *testing.T) {
 		reason  string
 	}{
 		"on the same terms":         {status: metav1.ConditionTrue, reason: "Renewed"},
-		"dearer, below the ceiling": {request: ceiling("1"), changes: func(ad *peering.Advertisement) { ad.Grant.Price = eur(t, "cpu", "0.2") }, status: metav1.ConditionTrue, reason: "Renewed"},
-		"dearer, above the ceiling": {request: ceiling("0.5"), changes: func(ad *peering.Advertisement) { ad.Grant.Price = eur(t, "cpu", "0.2") }, status: metav1.ConditionFalse, reason: "PriceAboveCeiling"},
-		"dearer, without a ceiling": {changes: func(ad *peering.Advertisement) { ad.Grant.Price = eur(t, "cpu", "0.2") }, status: metav1.ConditionFalse, reason: "PriceAboveCeiling"},
-		"for too short a time":      {changes: func(ad *peering.Advertisement) { ad.Grant.Duration = time.Second }, status: metav1.ConditionFalse, reason: "ContractMismatch"},
-		"less":                      {changes: func(ad *peering.Advertisement) { ad.Grant.Resources = resourcesOf(t, map[string]string{"cpu": "1"}) }, status: metav1.ConditionFalse, reason: "ContractMismatch"},
-		"stricter":                  {changes: func(ad *peering.Advertisement) { ad.Grant.PodSecurity = peering.PodSecurityRestricted }, status: metav1.ConditionFalse, reason: "ContractMismatch"},
+		"dearer, below the ceiling": {request: ceiling("1"), changes: func(ad *peering.Advertisement) { ad.Price = eur(t, "cpu", "0.2") }, status: metav1.ConditionTrue, reason: "Renewed"},
+		"dearer, above the ceiling": {request: ceiling("0.5"), changes: func(ad *peering.Advertisement) { ad.Price = eur(t, "cpu", "0.2") }, status: metav1.ConditionFalse, reason: "PriceAboveCeiling"},
+		"dearer, without a ceiling": {changes: func(ad *peering.Advertisement) { ad.Price = eur(t, "cpu", "0.2") }, status: metav1.ConditionFalse, reason: "PriceAboveCeiling"},
+		"for too short a time":      {changes: func(ad *peering.Advertisement) { ad.Duration = time.Second }, status: metav1.ConditionFalse, reason: "ContractMismatch"},
+		"less":                      {changes: func(ad *peering.Advertisement) { ad.Resources = resourcesOf(t, map[string]string{"cpu": "1"}) }, status: metav1.ConditionFalse, reason: "ContractMismatch"},
+		"stricter":                  {changes: func(ad *peering.Advertisement) { ad.PodSecurity = peering.PodSecurityRestricted }, status: metav1.ConditionFalse, reason: "ContractMismatch"},
 		"refused":                   {refuses: peering.ReasonPolicyRefused, status: metav1.ConditionFalse, reason: "PolicyRefused"},
 		"not wanted":                {request: func(s *v1alpha1.PeeringRequest) { s.Spec.Renewal = v1alpha1.RenewalNever }},
 	} {

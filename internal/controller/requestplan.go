@@ -159,7 +159,7 @@ func beginOf(now time.Time) time.Time { return now.UTC().Add(-backdate).Truncate
 
 // endOf is when a contract ends that an offer makes when it is signed now.
 func endOf(offer peering.Advertisement, now time.Time) time.Time {
-	end := beginOf(now).Add(offer.Grant.Duration)
+	end := beginOf(now).Add(offer.Duration)
 	if !offer.NotAfter.IsZero() && offer.NotAfter.Before(end) {
 		end = offer.NotAfter
 	}
@@ -168,14 +168,9 @@ func endOf(offer peering.Advertisement, now time.Time) time.Time {
 
 // termsOf returns the contract that an offer makes when it is signed now.
 func termsOf(offer peering.Advertisement, consumer, provider peering.Party, now time.Time) peering.Terms {
-	begin, g := beginOf(now), offer.Grant
 	return peering.Terms{
 		ContractID: offer.ContractID, RequestID: offer.RequestID, Revision: offer.Revision, Previous: offer.PreviousHash,
-		Consumer: consumer, Provider: provider,
-		Resources: g.Resources, NotBefore: begin, NotAfter: endOf(offer, now),
-		Network: g.Network, PodSecurity: g.PodSecurity, NodeLabels: g.NodeLabels,
-		Price: g.Price, Renewable: g.Renewable, Notice: g.Notice, StatementPeriod: g.StatementPeriod, Exposure: g.Exposure,
-		NodeSelector: g.NodeSelector, RuntimeClasses: g.RuntimeClasses,
+		Consumer: consumer, Provider: provider, NotBefore: beginOf(now), NotAfter: endOf(offer, now), Clauses: offer.Clauses,
 	}
 }
 
@@ -273,7 +268,7 @@ func short(ask peering.Ask, offer peering.Advertisement, held *peering.Terms, no
 	if ask.Duration > 0 {
 		least = min(least, ask.Duration)
 	}
-	if offer.Grant.Duration >= least && endOf(offer, now).Sub(beginOf(now)) >= least || held != nil && !endOf(offer, now).Before(held.NotAfter) {
+	if offer.Duration >= least && endOf(offer, now).Sub(beginOf(now)) >= least || held != nil && !endOf(offer, now).Before(held.NotAfter) {
 		return ""
 	}
 	return fmt.Sprintf("for %s, and less than %s is taken only if spec.duration asks for it", max(endOf(offer, now).Sub(beginOf(now)), 0), least)

@@ -348,9 +348,10 @@ func contract(t *testing.T, consumer, provider *identity.Identity) peering.Envel
 		t.Fatal(err)
 	}
 	envelope, err := peering.NewEnvelope(peering.Terms{
-		ContractID: "c-1", RequestID: "request", Revision: 1, Consumer: consumer.Party(), Provider: provider.Party(),
-		Resources: resources, NotBefore: start, NotAfter: start.Add(time.Hour), Network: true, PodSecurity: peering.PodSecurityBaseline,
-		Exposure: peering.ExposureOffloaded,
+		ContractID: "c-1", RequestID: "request", Revision: 1, Consumer: consumer.Party(), Provider: provider.Party(), NotBefore: start, NotAfter: start.Add(time.Hour),
+		Clauses: peering.Clauses{
+			Resources: resources, Network: true, PodSecurity: peering.PodSecurityBaseline, Exposure: peering.ExposureOffloaded,
+		},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -68,7 +68,7 @@ func TestPricesAndMoneyReadBack(t *testing.T) {
 
 func TestAMeterReadsBackAsItWasKept(t *testing.T) {
 	t.Parallel()
-	terms := peering.Terms{NotBefore: start, StatementPeriod: time.Hour}
+	terms := peering.Terms{NotBefore: start, Clauses: peering.Clauses{StatementPeriod: time.Hour}}
 	using, err := peering.ParseResources(map[string]string{"cpu": "1500m", "memory": "3Gi"})
 	if err != nil {
 		t.Fatal(err)

@@ -225,7 +225,7 @@ func advertisementFrom(m *ententev1.Advertisement) (peering.Advertisement, error
 }
 
 func grantFrom(m *ententev1.Advertisement) (peering.Grant, error) {
-	g := peering.Grant{Network: m.GetNetwork(), Renewable: m.GetRenewable()}
+	g := peering.Grant{Clauses: peering.Clauses{Network: m.GetNetwork(), Renewable: m.GetRenewable()}}
 	var err error
 	if g.Resources, err = ResourcesFrom("advertisement.resources", m.GetResources()); err != nil {
 		return peering.Grant{}, err

@@ -56,11 +56,10 @@ func fullAdvertisement(t testing.TB) peering.Advertisement {
 	return peering.Advertisement{
 		ContractID: "c-1", RequestID: "r-1", Revision: 2, PreviousHash: peering.Hash{1, 2}, ValidUntil: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), NotAfter: time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC),
 		Grant: peering.Grant{
-			Resources: amounts(t, map[string]string{"cpu": "1500m", "memory": "8Gi", "pods": "10"}), Duration: 24 * time.Hour, Network: true,
-			PodSecurity: peering.PodSecurityBaseline, NodeLabels: map[string]string{"kubernetes.io/arch": "arm64"},
-			Price:     peering.PriceList{Currency: "EUR", PerHour: map[string]peering.Decimal{"cpu": decimal(t, "0.025"), "memory": decimal(t, "0.004")}},
-			Renewable: true, Notice: time.Hour, StatementPeriod: time.Minute, Exposure: peering.ExposureOffloaded,
-			NodeSelector: map[string]string{"gpu": "a100"}, RuntimeClasses: []string{"gvisor", "kata"}, StorageClasses: []string{"fast"},
+			Duration: 24 * time.Hour, StorageClasses: []string{"fast"},
+			Clauses: peering.Clauses{
+				Resources: amounts(t, map[string]string{"cpu": "1500m", "memory": "8Gi", "pods": "10"}), Network: true, PodSecurity: peering.PodSecurityBaseline, NodeLabels: map[string]string{"kubernetes.io/arch": "arm64"}, Price: peering.PriceList{Currency: "EUR", PerHour: map[string]peering.Decimal{"cpu": decimal(t, "0.025"), "memory": decimal(t, "0.004")}}, Renewable: true, Notice: time.Hour, StatementPeriod: time.Minute, Exposure: peering.ExposureOffloaded, NodeSelector: map[string]string{"gpu": "a100"}, RuntimeClasses: []string{"gvisor", "kata"},
+			},
 		},
 	}
 }
