@@ -165,7 +165,7 @@ func (p Peering) WatchOffer(ctx context.Context, changed func(peering.Offer)) er
 		if m, err = stream.Recv(); err != nil {
 			break
 		}
-		if offer, err = wire.ApplyOffer(offer, m); err != nil {
+		if offer, err = wire.OfferFrom(m, offer); err != nil {
 			err = wire.Response(err)
 			break
 		}

@@ -268,10 +268,9 @@ func TestAnOfferIsFollowedUntilItEnds(t *testing.T) {
 		hear []string // the processors of each offer
 		want string
 	}{
-		"the whole and a change":     {[]*ententev1.WatchOfferResponse{wire.OfferSnapshot(cpu(4)), wire.OfferChange(cpu(4), cpu(3))}, []string{"4", "3"}, "ended it"},
-		"a change of nothing":        {[]*ententev1.WatchOfferResponse{wire.OfferChange(cpu(4), cpu(3))}, nil, "snapshot"},
-		"nonsense after the whole":   {[]*ententev1.WatchOfferResponse{wire.OfferSnapshot(cpu(4)), {Offer: &ententev1.Offer{Price: &ententev1.PriceList{Currency: "x", PerHour: map[string]string{"cpu": "1"}}}}}, []string{"4"}, "offer.price"},
-		"a message without an offer": {[]*ententev1.WatchOfferResponse{{Snapshot: true}}, nil, "offer"},
+		"an offer and another":       {[]*ententev1.WatchOfferResponse{wire.OfferTo(cpu(4), nil), wire.OfferTo(cpu(3), nil)}, []string{"4", "3"}, "ended it"},
+		"nonsense after the first":   {[]*ententev1.WatchOfferResponse{wire.OfferTo(cpu(4), nil), {Offer: &ententev1.Offer{Price: &ententev1.PriceList{Currency: "x", PerHour: map[string]string{"cpu": "1"}}}}}, []string{"4"}, "offer.price"},
+		"a message without an offer": {[]*ententev1.WatchOfferResponse{{SameServices: true}}, nil, "offer"},
 		"nothing at all":             {nil, nil, "ended it"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -293,7 +292,7 @@ func TestAnOfferIsFollowedUntilItEnds(t *testing.T) {
 	t.Run("this side has enough", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		p := &provider{offer: func(s ententev1.PeeringService_WatchOfferServer) error {
-			err := s.Send(wire.OfferSnapshot(cpu(4)))
+			err := s.Send(wire.OfferTo(cpu(4), nil))
 			<-s.Context().Done()
 			return err
 		}}
@@ -308,7 +307,7 @@ func TestAnOfferIsFollowedUntilItEnds(t *testing.T) {
 func TestAPeerThatSpeaksWithoutPauseIsHeldBack(t *testing.T) {
 	p := &provider{offer: func(s ententev1.PeeringService_WatchOfferServer) error {
 		for n := int64(1); s.Context().Err() == nil; n++ {
-			if err := s.Send(wire.OfferSnapshot(peering.Offer{Available: true, Resources: peering.Resources{"cpu": peering.Whole(n)}})); err != nil {
+			if err := s.Send(wire.OfferTo(peering.Offer{Available: true, Resources: peering.Resources{"cpu": peering.Whole(n)}}, nil)); err != nil {
 				return err
 			}
 		}

@@ -2,6 +2,7 @@ package peering
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 )
@@ -67,4 +68,49 @@ func (s OfferedService) Equal(o OfferedService) bool {
 // CompareServices orders services by namespace and name.
 func CompareServices(a, b OfferedService) int {
 	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+}
+
+// SameServices says whether two lists of services, in order, are the same in everything.
+func SameServices(a, b []OfferedService) bool { return slices.EqualFunc(a, b, OfferedService.Equal) }
+
+// Change is how much an offer changed.
+type Change uint8
+
+// The changes.
+const (
+	// Unchanged: not at all.
+	Unchanged Change = iota
+	// ChangedLittle: in nothing but amounts, and in each by little.
+	ChangedLittle
+	// Changed is all else.
+	Changed
+)
+
+// Compare says how much two offers differ, whichever is the newer. A little is less than
+// so many percent of the larger amount.
+func (o Offer) Compare(other Offer, percent int) Change {
+	if o.Available != other.Available || o.Message != other.Message || o.Duration != other.Duration || !o.Price.Equal(other.Price) ||
+		!maps.Equal(o.NodeLabels, other.NodeLabels) || !slices.Equal(o.Architectures, other.Architectures) ||
+		!slices.Equal(o.StorageClasses, other.StorageClasses) || !SameServices(o.Services, other.Services) ||
+		len(o.Resources) != len(other.Resources) {
+		return Changed
+	}
+	out := Unchanged
+	for name, less := range o.Resources {
+		more, ok := other.Resources[name]
+		if !ok {
+			return Changed
+		}
+		if more.Cmp(less) < 0 {
+			less, more = more, less
+		}
+		switch {
+		case more.Cmp(less) == 0:
+		case more.Sub(less).Cmp(more.Percent(percent)) >= 0:
+			return Changed
+		default:
+			out = ChangedLittle
+		}
+	}
+	return out
 }

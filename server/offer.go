@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -43,16 +41,15 @@ func (s *peeringServer) WatchOffer(_ *ententev1.WatchOfferRequest, stream grpc.S
 	return nil
 }
 
-// tellOffers sends the offer, and then what changes of it, until ctx ends. What
-// is sent is what holds at that moment, however much a change waited or the
-// reader was slow.
+// tellOffers sends the offer, and sends it again as it changes, until ctx ends. What is
+// sent is what holds at that moment, however long a change waited or the reader was slow.
 func tellOffers(
 	ctx context.Context, current func(context.Context) (peering.Offer, <-chan struct{}, error),
 	send func(*ententev1.WatchOfferResponse) error,
 ) error {
 	var (
-		told peering.Offer
-		at   time.Time // of the last message; zero before the first
+		told *peering.Offer // nil before the first message
+		at   time.Time      // of the last message
 	)
 	for {
 		var changed <-chan struct{}
@@ -62,18 +59,18 @@ func tellOffers(
 			if offer, changed, err = current(ctx); err != nil {
 				return err
 			}
-			message := wire.OfferChange(told, offer)
-			if at.IsZero() {
-				message = wire.OfferSnapshot(offer)
+			message := wire.OfferTo(offer, told)
+			if told != nil {
+				pause, changed := offerPause(*told, offer)
+				if !changed {
+					return nil
+				}
+				if pause -= time.Since(at); pause > 0 {
+					due = time.After(pause)
+					return nil
+				}
 			}
-			if message == nil {
-				return nil
-			}
-			if pause := offerPause(told, offer) - time.Since(at); !at.IsZero() && pause > 0 {
-				due = time.After(pause)
-				return nil
-			}
-			told, at = offer, time.Now()
+			told, at = &offer, time.Now()
 			return send(message)
 		}); err != nil {
 			return err
@@ -87,39 +84,16 @@ func tellOffers(
 	}
 }
 
-// offerPause is how long after the last message a changed offer may be told:
-// whether there is anything at all, at once; small changes late; the rest in
-// between.
-func offerPause(told, now peering.Offer) time.Duration {
-	switch {
+// offerPause is how long after the last message a changed offer may be told: whether
+// there is anything at all, at once; small changes late; the rest in between. An offer
+// that is the same is not told.
+func offerPause(told, now peering.Offer) (pause time.Duration, changed bool) {
+	switch change := told.Compare(now, OfferSmallPercent); {
 	case told.Available != now.Available:
-		return 0
-	case smallChange(told, now):
-		return OfferSmallPause
+		return 0, true
+	case change == peering.ChangedLittle:
+		return OfferSmallPause, true
+	default:
+		return OfferPause, change != peering.Unchanged
 	}
-	return OfferPause
-}
-
-// smallChange says whether two offers differ in nothing but amounts, and in each
-// by less than OfferSmallPercent of the larger one.
-func smallChange(a, b peering.Offer) bool {
-	if a.Message != b.Message || a.Duration != b.Duration || !a.Price.Equal(b.Price) || !maps.Equal(a.NodeLabels, b.NodeLabels) ||
-		!slices.Equal(a.Architectures, b.Architectures) || !slices.Equal(a.StorageClasses, b.StorageClasses) ||
-		!slices.EqualFunc(a.Services, b.Services, peering.OfferedService.Equal) || len(a.Resources) != len(b.Resources) {
-		return false
-	}
-	for name, was := range a.Resources {
-		is, ok := b.Resources[name]
-		if !ok {
-			return false
-		}
-		less, more := was, is
-		if more.Cmp(less) < 0 {
-			less, more = more, less
-		}
-		if more.Sub(less).Cmp(more.Percent(OfferSmallPercent)) >= 0 && more.Cmp(less) != 0 {
-			return false
-		}
-	}
-	return true
 }

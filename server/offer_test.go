@@ -9,8 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/wire"
@@ -24,7 +22,6 @@ type offering struct {
 	changed chan struct{}
 	heard   peering.Offer
 	at      []time.Duration // of each message
-	kinds   []string
 	begin   time.Time
 }
 
@@ -46,17 +43,12 @@ func (o *offering) set(edit func(*peering.Offer)) {
 func (o *offering) send(m *ententev1.WatchOfferResponse) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	heard, err := wire.ApplyOffer(o.heard, m)
+	heard, err := wire.OfferFrom(m, o.heard)
 	if err != nil {
 		return err
 	}
 	o.heard = heard
 	o.at = append(o.at, time.Since(o.begin))
-	kind := "change"
-	if m.GetSnapshot() {
-		kind = "whole"
-	}
-	o.kinds = append(o.kinds, kind)
 	return nil
 }
 
@@ -88,25 +80,24 @@ func TestOffersAreToldAsOftenAsTheyMatter(t *testing.T) {
 	for name, tc := range map[string]struct {
 		steps []step
 		want  []time.Duration
-		last  string
 	}{
-		"an offer that stays is told once":       {nil, []time.Duration{0}, "whole"},
-		"a first change is told at once":         {[]step{{5 * time.Second, cpu(50)}}, []time.Duration{0, 5 * time.Second}, "change"},
-		"the next waits for a second":            {[]step{{5 * time.Second, cpu(50)}, {5100 * time.Millisecond, cpu(20)}}, []time.Duration{0, 5 * time.Second, 6 * time.Second}, "change"},
-		"a small one waits longer":               {[]step{{5 * time.Second, cpu(98)}}, []time.Duration{0, 30 * time.Second}, "change"},
-		"one that is small no more does not":     {[]step{{5 * time.Second, cpu(98)}, {7 * time.Second, cpu(96)}, {9 * time.Second, cpu(94)}}, []time.Duration{0, 9 * time.Second}, "change"},
-		"one that is undone is not told":         {[]step{{5 * time.Second, cpu(98)}, {6 * time.Second, cpu(100)}}, []time.Duration{0}, "whole"},
-		"that there is nothing waits for nobody": {[]step{{5 * time.Second, cpu(50)}, {5001 * time.Millisecond, nothing}}, []time.Duration{0, 5 * time.Second, 5001 * time.Millisecond}, "whole"},
-		"nor that there is something":            {[]step{{5 * time.Second, nothing}, {5001 * time.Millisecond, again}}, []time.Duration{0, 5 * time.Second, 5001 * time.Millisecond}, "whole"},
+		"an offer that stays is told once":       {nil, []time.Duration{0}},
+		"a first change is told at once":         {[]step{{5 * time.Second, cpu(50)}}, []time.Duration{0, 5 * time.Second}},
+		"the next waits for a second":            {[]step{{5 * time.Second, cpu(50)}, {5100 * time.Millisecond, cpu(20)}}, []time.Duration{0, 5 * time.Second, 6 * time.Second}},
+		"a small one waits longer":               {[]step{{5 * time.Second, cpu(98)}}, []time.Duration{0, 30 * time.Second}},
+		"one that is small no more does not":     {[]step{{5 * time.Second, cpu(98)}, {7 * time.Second, cpu(96)}, {9 * time.Second, cpu(94)}}, []time.Duration{0, 9 * time.Second}},
+		"one that is undone is not told":         {[]step{{5 * time.Second, cpu(98)}, {6 * time.Second, cpu(100)}}, []time.Duration{0}},
+		"that there is nothing waits for nobody": {[]step{{5 * time.Second, cpu(50)}, {5001 * time.Millisecond, nothing}}, []time.Duration{0, 5 * time.Second, 5001 * time.Millisecond}},
+		"nor that there is something":            {[]step{{5 * time.Second, nothing}, {5001 * time.Millisecond, again}}, []time.Duration{0, 5 * time.Second, 5001 * time.Millisecond}},
 		"a price is no small thing": {[]step{{5 * time.Second, func(o *peering.Offer) {
 			o.Price = peering.PriceList{Currency: "EUR", PerHour: map[string]peering.Decimal{"cpu": {}}}
-		}}}, []time.Duration{0, 5 * time.Second}, "change"},
+		}}}, []time.Duration{0, 5 * time.Second}},
 		"a service that comes is no small thing": {[]step{{5 * time.Second, func(o *peering.Offer) {
 			o.Services = []peering.OfferedService{{Namespace: "shop", Name: "cart", Type: peering.ServiceHeadless}}
-		}}}, []time.Duration{0, 5 * time.Second}, "change"},
-		"one that comes and goes all the time is told once a second": {flapping, []time.Duration{0, 5 * time.Second, 6 * time.Second}, "change"},
-		"a device that goes is no small thing":                       {[]step{{5 * time.Second, func(o *peering.Offer) { delete(o.Resources, "gpu") }}}, []time.Duration{0, 5 * time.Second}, "change"},
-		"a flood of changes is told once a second":                   {flood, []time.Duration{0, time.Second, 2 * time.Second, 3 * time.Second, 4 * time.Second, 5 * time.Second}, "change"},
+		}}}, []time.Duration{0, 5 * time.Second}},
+		"one that comes and goes all the time is told once a second": {flapping, []time.Duration{0, 5 * time.Second, 6 * time.Second}},
+		"a device that goes is no small thing":                       {[]step{{5 * time.Second, func(o *peering.Offer) { delete(o.Resources, "gpu") }}}, []time.Duration{0, 5 * time.Second}},
+		"a flood of changes is told once a second":                   {flood, []time.Duration{0, time.Second, 2 * time.Second, 3 * time.Second, 4 * time.Second, 5 * time.Second}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -133,11 +124,8 @@ func TestOffersAreToldAsOftenAsTheyMatter(t *testing.T) {
 						t.Fatalf("told after %v, want %v", o.at, tc.want)
 					}
 				}
-				if diff := wire.OfferChange(o.offer, o.heard); diff != nil {
-					t.Errorf("what was heard lacks %v", diff)
-				}
-				if got := o.kinds[len(o.kinds)-1]; o.kinds[0] != "whole" || got != tc.last {
-					t.Errorf("told by %v", o.kinds)
+				if o.offer.Compare(o.heard, 0) != peering.Unchanged {
+					t.Errorf("heard %+v of %+v", o.heard, o.offer)
 				}
 			})
 		})
@@ -154,23 +142,6 @@ func TestAnOfferThatCannotBeToldEndsTheWatch(t *testing.T) {
 	failing := func(context.Context) (peering.Offer, <-chan struct{}, error) { return peering.Offer{}, nil, broken }
 	if err := tellOffers(t.Context(), failing, o.send); !errors.Is(err, broken) {
 		t.Errorf("got %v", err)
-	}
-}
-
-// A message of a change is about as big as what changed, however large the
-// offer.
-func TestWatchingAnOfferTakesFewBytes(t *testing.T) {
-	t.Parallel()
-	offer := peering.Offer{Available: true, Resources: peering.Resources{}, Duration: time.Hour, NodeLabels: map[string]string{}}
-	for _, name := range []string{"cpu", "memory", "pods", "ephemeral-storage", "nvidia.com/gpu"} {
-		offer.Resources[name] = peering.Whole(1 << 40)
-		offer.NodeLabels["example.com/"+name] = "a value of some length"
-	}
-	next := offer
-	next.Resources = offer.Resources.Clone()
-	next.Resources["cpu"] = peering.Whole(7)
-	if whole, change := proto.Size(wire.OfferSnapshot(next)), proto.Size(wire.OfferChange(offer, next)); change > 20 || whole < 10*change {
-		t.Errorf("%d bytes of %d", change, whole)
 	}
 }
 
@@ -203,7 +174,7 @@ func TestEachPeerIsToldItsOwnOffer(t *testing.T) {
 		if err != nil {
 			return peering.Offer{}, err
 		}
-		return wire.ApplyOffer(peering.Offer{}, m)
+		return wire.OfferFrom(m, peering.Offer{})
 	}
 	for as, want := range map[*identity.Source]string{p.caller: "shop/cart", other: "shop/jobs"} {
 		if offer, err := heard(as); err != nil || len(offer.Services) != 1 || offer.Services[0].Key() != want {

@@ -681,7 +681,7 @@ func (p *third) Session(stream grpc.BidiStreamingServer[ententev1.SessionRequest
 
 // WatchOffer implements PeeringService.
 func (p *third) WatchOffer(_ *ententev1.WatchOfferRequest, stream grpc.ServerStreamingServer[ententev1.WatchOfferResponse]) error {
-	if err := stream.Send(wire.OfferSnapshot(peering.Offer{Message: "only previews"})); err != nil {
+	if err := stream.Send(wire.OfferTo(peering.Offer{Message: "only previews"}, nil)); err != nil {
 		return err
 	}
 	<-stream.Context().Done()

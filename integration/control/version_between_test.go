@@ -363,7 +363,7 @@ func (l *laterAgent) says(method string, m proto.Message) []proto.Message {
 			x.GetAdvertisement().Exposure = l.exposure
 		}
 	case *ententev1.WatchOfferResponse:
-		if x.GetSnapshot() && x.GetOffer().GetAvailable() {
+		if x.GetOffer().GetAvailable() {
 			x.Offer.Resources.Amounts["later.example/qubits"] = "7"
 			x.Offer.Architectures = append(x.Offer.Architectures, "riscv128")
 			x.Offer.StorageClasses = append(x.Offer.StorageClasses, "holographic")

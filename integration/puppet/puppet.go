@@ -344,7 +344,7 @@ func (p *Peer) WatchOffer(_ *ententev1.WatchOfferRequest, stream grpc.ServerStre
 	if p.lends != nil {
 		offer = p.lends.Offer
 	}
-	if err := stream.Send(wire.OfferSnapshot(offer)); err != nil {
+	if err := stream.Send(wire.OfferTo(offer, nil)); err != nil {
 		return err
 	}
 	<-stream.Context().Done()

@@ -51,7 +51,7 @@ var rules = []rule{
 		"google.golang.org/genproto/googleapis/rpc/", "google.golang.org/grpc/codes", "google.golang.org/grpc/status",
 		"google.golang.org/protobuf/",
 	}},
-	{packages: "internal/wire/wiretest", ours: []string{"internal/wire", "peering"}, outside: []string{"google.golang.org/grpc"}},
+	{packages: "internal/wire/wiretest", ours: []string{"gen/...", "internal/identity", "internal/wire", "peering"}, outside: []string{"google.golang.org/grpc"}},
 	{packages: "internal/session", ours: []string{"peering", "internal/identity"}, outside: []string{
 		"github.com/hashicorp/yamux", "github.com/prometheus/client_golang/prometheus", "github.com/spiffe/go-spiffe/v2/svid/x509svid",
 		"google.golang.org/grpc", "golang.org/x/sync/",

@@ -140,7 +140,7 @@ func TestMoreServicesThanCanBeToldAreLeftOut(t *testing.T) {
 		if len(got.services) != tc.want || tc.want == 0 || got.left != tc.services-tc.want || got.services[0].Name != "s-000" {
 			t.Errorf("%s: %d told, %d left, from %s", name, len(got.services), got.left, keys(got.services[:1]))
 		}
-		heard, err := wire.ApplyOffer(peering.Offer{}, wire.OfferSnapshot(peering.Offer{Services: got.services}))
+		heard, err := wire.OfferFrom(wire.OfferTo(peering.Offer{Services: got.services}, nil), peering.Offer{})
 		if err != nil || len(heard.Services) != len(got.services) {
 			t.Errorf("%s: heard %d, %v", name, len(heard.Services), err)
 		}

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -263,35 +261,10 @@ func (p offerPace) wait(o peering.Offer, now time.Time) time.Duration {
 		return p.at.Add(offerWrite).Sub(now)
 	}
 	pause := offerWrite
-	if smallOfferChange(*p.kept, o) {
+	if p.kept.Compare(o, offerSmallPercent) != peering.Changed {
 		pause = offerSmall
 	}
 	return p.at.Add(pause).Sub(now)
-}
-
-// smallOfferChange says whether two offers differ in nothing but amounts, and in
-// each by little.
-func smallOfferChange(a, b peering.Offer) bool {
-	if a.Available != b.Available || a.Message != b.Message || a.Duration != b.Duration || !a.Price.Equal(b.Price) ||
-		!maps.Equal(a.NodeLabels, b.NodeLabels) || !slices.Equal(a.Architectures, b.Architectures) ||
-		!slices.Equal(a.StorageClasses, b.StorageClasses) || !slices.EqualFunc(a.Services, b.Services, peering.OfferedService.Equal) ||
-		len(a.Resources) != len(b.Resources) {
-		return false
-	}
-	for name, was := range a.Resources {
-		is, ok := b.Resources[name]
-		if !ok {
-			return false
-		}
-		less, more := was, is
-		if more.Cmp(less) < 0 {
-			less, more = more, less
-		}
-		if more.Sub(less).Cmp(more.Percent(offerSmallPercent)) > 0 {
-			return false
-		}
-	}
-	return true
 }
 
 // keep writes an offer into the peer's ForeignCluster, if it is another one.

@@ -344,8 +344,8 @@ func FuzzEnvelopeFrom(f *testing.F) {
 	fuzzed(f, func() *ententev1.Envelope { return &ententev1.Envelope{} }, []*ententev1.Envelope{seed}, EnvelopeFrom, EnvelopeTo)
 }
 
-// FuzzOfferApply reads two messages of a watch, as a client does.
-func FuzzOfferApply(f *testing.F) {
+// FuzzOffer reads two messages of a watch, as a client does.
+func FuzzOffer(f *testing.F) {
 	seed := func(messages ...*ententev1.WatchOfferResponse) {
 		var raw [2][]byte
 		for i, m := range messages {
@@ -363,11 +363,10 @@ func FuzzOfferApply(f *testing.F) {
 	}
 	less := offer
 	less.Resources = amounts(f, map[string]string{"cpu": "1", "pods": "110"})
-	seed(OfferSnapshot(offer), OfferChange(offer, less))
+	seed(OfferTo(offer, nil), OfferTo(less, &offer))
 	less.Services = offer.Services[1:]
-	seed(OfferSnapshot(offer), OfferChange(offer, less))
-	seed(OfferSnapshot(offer), OfferChange(offer, peering.Offer{Message: "no", Services: []peering.OfferedService{{Namespace: "a", Name: "b", Type: peering.ServiceHeadless}}}))
-	seed(OfferSnapshot(peering.Offer{Message: "no"}), OfferSnapshot(offer))
+	seed(OfferTo(offer, nil), OfferTo(less, &offer))
+	seed(OfferTo(peering.Offer{Message: "no"}, nil), OfferTo(offer, nil))
 	f.Fuzz(func(t *testing.T, first, second []byte) {
 		var offer peering.Offer
 		for _, raw := range [][]byte{first, second} {
@@ -375,22 +374,18 @@ func FuzzOfferApply(f *testing.F) {
 			if proto.Unmarshal(raw, m) != nil {
 				return
 			}
-			before := fmt.Sprint(offer)
-			next, err := ApplyOffer(offer, m)
-			if fmt.Sprint(offer) != before {
-				t.Fatalf("applying changed the offer before: %v", offer)
-			}
+			next, err := OfferFrom(m, offer)
 			if err != nil {
 				if ReasonOf(err) != peering.ReasonRequestInvalid {
 					t.Fatalf("refused with %v", err)
 				}
 				return
 			}
-			again, err := ApplyOffer(peering.Offer{}, OfferSnapshot(next))
+			again, err := OfferFrom(OfferTo(next, nil), peering.Offer{})
 			if err != nil {
 				t.Fatalf("what was taken is refused when it is written again: %v\n%+v", err, next)
 			}
-			if OfferChange(next, again) != nil {
+			if next.Compare(again, 0) != peering.Unchanged {
 				t.Fatalf("read again it differs:\n%+v\n%+v", next, again)
 			}
 			offer = next

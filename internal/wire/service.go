@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"maps"
 	"slices"
 	"strings"
 
@@ -71,13 +70,14 @@ func servicesTo(list []peering.OfferedService) []*ententev1.OfferedService {
 	return out
 }
 
-// servicesFrom accepts services in any order, each once. Those of a type or with a
-// protocol that only later versions know are nil.
-func servicesFrom(field string, list []*ententev1.OfferedService) (map[string]*peering.OfferedService, error) {
+// servicesFrom accepts services in any order, each once, and returns them sorted. Those of
+// a type or with a protocol that only later versions know are left out.
+func servicesFrom(field string, list []*ententev1.OfferedService) ([]peering.OfferedService, error) {
 	if len(list) > peering.MaxServices {
 		return nil, invalid(field, "want at most %d", peering.MaxServices)
 	}
-	out := make(map[string]*peering.OfferedService, len(list))
+	var out []peering.OfferedService
+	seen, size := make(map[string]bool, len(list)), 0
 	for i, m := range list {
 		s := peering.OfferedService{Namespace: m.GetNamespace(), Name: m.GetName(), Type: m.GetType()}
 		if n := len(m.GetPorts()); n > 0 && n <= peering.MaxServicePorts+1 { // one more is too many already
@@ -89,18 +89,22 @@ func servicesFrom(field string, list []*ententev1.OfferedService) (map[string]*p
 				Port: int32(min(p.GetPort(), 1<<16)), // what is more is refused as well
 			})
 		}
-		if _, ok := out[s.Key()]; ok {
+		if seen[s.Key()] {
 			return nil, invalid(index(field, i), "is there twice")
 		}
+		seen[s.Key()] = true
 		if ofLaterVersion(s) {
-			out[s.Key()] = nil
 			continue
 		}
 		if err := CheckService(index(field, i), s); err != nil {
 			return nil, err
 		}
-		out[s.Key()] = &s
+		if size += s.Size(); size > peering.MaxServicesSize {
+			return nil, invalid(field, "comes to more than %d bytes", peering.MaxServicesSize)
+		}
+		out = append(out, s)
 	}
+	slices.SortFunc(out, peering.CompareServices)
 	return out, nil
 }
 
@@ -108,59 +112,4 @@ func ofLaterVersion(s peering.OfferedService) bool {
 	return s.Type != "" && !isServiceType(s.Type) || slices.ContainsFunc(s.Ports, func(p peering.ServicePort) bool {
 		return p.Protocol != "" && !isProtocol(p.Protocol)
 	})
-}
-
-// servicesChange returns what of services has to be told again, and what has to
-// be taken back.
-func servicesChange(told, now []peering.OfferedService) (changed []peering.OfferedService, removed []string) {
-	before := make(map[string]peering.OfferedService, len(told))
-	for _, s := range told {
-		before[s.Key()] = s
-	}
-	for _, s := range now {
-		if was, ok := before[s.Key()]; !ok || !was.Equal(s) {
-			changed = append(changed, s)
-		}
-		delete(before, s.Key())
-	}
-	return changed, slices.Sorted(maps.Keys(before))
-}
-
-// servicesApply returns services after a change of them, sorted. The list before
-// is left as it is.
-func servicesApply(before []peering.OfferedService, m *ententev1.WatchOfferResponse) ([]peering.OfferedService, error) {
-	if len(m.GetRemovedServices()) > peering.MaxServices {
-		return nil, invalid("removed_services", "want at most %d", peering.MaxServices)
-	}
-	said, err := servicesFrom("offer.services", m.GetOffer().GetServices())
-	if err != nil || len(said) == 0 && len(m.GetRemovedServices()) == 0 {
-		return before, err
-	}
-	now := make(map[string]peering.OfferedService, len(before)+len(said))
-	for _, s := range before {
-		now[s.Key()] = s
-	}
-	for _, key := range m.GetRemovedServices() {
-		delete(now, key)
-	}
-	for key, s := range said {
-		delete(now, key)
-		if s != nil {
-			now[key] = *s
-		}
-	}
-	if len(now) > peering.MaxServices {
-		return nil, invalid("offer.services", "comes to %d services, want at most %d", len(now), peering.MaxServices)
-	}
-	size := 0
-	for _, s := range now {
-		size += s.Size()
-	}
-	if size > peering.MaxServicesSize {
-		return nil, invalid("offer.services", "comes to %d bytes, want at most %d", size, peering.MaxServicesSize)
-	}
-	if len(now) == 0 {
-		return nil, nil
-	}
-	return slices.SortedFunc(maps.Values(now), peering.CompareServices), nil
 }

@@ -457,24 +457,15 @@ func (*WatchOfferRequest) Descriptor() ([]byte, []int) {
 	return file_entente_v1_peering_proto_rawDescGZIP(), []int{6}
 }
 
-// WatchOfferResponse is an offer or a change of it.
+// WatchOfferResponse is an offer, whole but for services that did not change.
 type WatchOfferResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Whether this is the whole offer: whatever was said before is void, but for
-	// services. If not, only the fields of offer that are set changed, of its resources
-	// only those that are listed, and price, node_labels and the other lists are
-	// replaced where they are set. Services are always told by their changes, from
-	// none: those that are listed are added, or replaced where they were told before.
-	Snapshot bool `protobuf:"varint,1,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
-	// The offer, or what changed of it.
-	Offer *Offer `protobuf:"bytes,2,opt,name=offer,proto3" json:"offer,omitempty"`
-	// Resources that are no longer offered.
-	Removed []string `protobuf:"bytes,3,rep,name=removed,proto3" json:"removed,omitempty"`
-	// Services that are no longer offered, as namespace/name; never one that offer
-	// lists.
-	RemovedServices []string `protobuf:"bytes,4,rep,name=removed_services,json=removedServices,proto3" json:"removed_services,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// The offer.
+	Offer *Offer `protobuf:"bytes,1,opt,name=offer,proto3" json:"offer,omitempty"`
+	// Whether the services are those of the message before; offer lists none then.
+	SameServices  bool `protobuf:"varint,2,opt,name=same_services,json=sameServices,proto3" json:"same_services,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WatchOfferResponse) Reset() {
@@ -507,13 +498,6 @@ func (*WatchOfferResponse) Descriptor() ([]byte, []int) {
 	return file_entente_v1_peering_proto_rawDescGZIP(), []int{7}
 }
 
-func (x *WatchOfferResponse) GetSnapshot() bool {
-	if x != nil {
-		return x.Snapshot
-	}
-	return false
-}
-
 func (x *WatchOfferResponse) GetOffer() *Offer {
 	if x != nil {
 		return x.Offer
@@ -521,18 +505,11 @@ func (x *WatchOfferResponse) GetOffer() *Offer {
 	return nil
 }
 
-func (x *WatchOfferResponse) GetRemoved() []string {
+func (x *WatchOfferResponse) GetSameServices() bool {
 	if x != nil {
-		return x.Removed
+		return x.SameServices
 	}
-	return nil
-}
-
-func (x *WatchOfferResponse) GetRemovedServices() []string {
-	if x != nil {
-		return x.RemovedServices
-	}
-	return nil
+	return false
 }
 
 // ListStatementsRequest asks for statements of use.
@@ -1290,12 +1267,10 @@ const file_entente_v1_peering_proto_rawDesc = "" +
 	"contractId\"G\n" +
 	"\x13GetContractResponse\x120\n" +
 	"\benvelope\x18\x01 \x01(\v2\x14.entente.v1.EnvelopeR\benvelope\"\x13\n" +
-	"\x11WatchOfferRequest\"\xcc\x01\n" +
-	"\x12WatchOfferResponse\x12\x1a\n" +
-	"\bsnapshot\x18\x01 \x01(\bR\bsnapshot\x12/\n" +
-	"\x05offer\x18\x02 \x01(\v2\x11.entente.v1.OfferB\x06\xbaH\x03\xc8\x01\x01R\x05offer\x12+\n" +
-	"\aremoved\x18\x03 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10@\"\ar\x05\x10\x01\x18\x80\x01R\aremoved\x12<\n" +
-	"\x10removed_services\x18\x04 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10\x80\x02\"\x06r\x04\x10\x03\x18\x7fR\x0fremovedServices\"j\n" +
+	"\x11WatchOfferRequest\"j\n" +
+	"\x12WatchOfferResponse\x12/\n" +
+	"\x05offer\x18\x01 \x01(\v2\x11.entente.v1.OfferB\x06\xbaH\x03\xc8\x01\x01R\x05offer\x12#\n" +
+	"\rsame_services\x18\x02 \x01(\bR\fsameServices\"j\n" +
 	"\x15ListStatementsRequest\x12*\n" +
 	"\vcontract_id\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\n" +
 	"contractId\x12%\n" +

@@ -62,9 +62,9 @@ type PeeringServiceClient interface {
 	//
 	// Errors: NOT_FOUND CONTRACT_UNKNOWN.
 	GetContract(ctx context.Context, in *GetContractRequest, opts ...grpc.CallOption) (*GetContractResponse, error)
-	// WatchOffer tells what the callee would lend the caller: the whole first, then
-	// what changes, at most once a second, small changes less often. A caller that
-	// no policy accepts is told so and waits for a change like any other.
+	// WatchOffer sends what the callee would lend the caller, and sends it again when it
+	// changes: at most once a second, small changes less often. A caller that no policy
+	// accepts is told so and waits for a change like any other.
 	WatchOffer(ctx context.Context, in *WatchOfferRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchOfferResponse], error)
 	// ListStatements returns what the provider counted of the use of a contract, a
 	// signed statement for each period, oldest first. Only the contract's consumer
@@ -208,9 +208,9 @@ type PeeringServiceServer interface {
 	//
 	// Errors: NOT_FOUND CONTRACT_UNKNOWN.
 	GetContract(context.Context, *GetContractRequest) (*GetContractResponse, error)
-	// WatchOffer tells what the callee would lend the caller: the whole first, then
-	// what changes, at most once a second, small changes less often. A caller that
-	// no policy accepts is told so and waits for a change like any other.
+	// WatchOffer sends what the callee would lend the caller, and sends it again when it
+	// changes: at most once a second, small changes less often. A caller that no policy
+	// accepts is told so and waits for a change like any other.
 	WatchOffer(*WatchOfferRequest, grpc.ServerStreamingServer[WatchOfferResponse]) error
 	// ListStatements returns what the provider counted of the use of a contract, a
 	// signed statement for each period, oldest first. Only the contract's consumer
