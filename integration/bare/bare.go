@@ -30,6 +30,7 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/integration/eventually"
 )
 
 const (
@@ -41,8 +42,7 @@ const (
 	tokenHours = 4
 	// applyTimeout bounds applying one object: a kind takes a moment to appear
 	// after its definition.
-	applyTimeout = 30 * time.Second
-	applyPause   = 30 * time.Millisecond
+	applyTimeout = time.Minute
 )
 
 // Install applies the chart of the repository at root with an administrator's
@@ -143,23 +143,13 @@ func stages(objects []*unstructured.Unstructured) [][]*unstructured.Unstructured
 
 // apply applies an object, patiently.
 func apply(ctx context.Context, c ctrlclient.Client, o *unstructured.Unstructured) error {
-	ctx, cancel := context.WithTimeout(ctx, applyTimeout)
-	defer cancel()
-	for {
+	return eventually.Is(ctx, applyTimeout, "apply "+o.GetKind()+" "+o.GetName(), func(ctx context.Context) error {
 		err := c.Apply(ctx, ctrlclient.ApplyConfigurationFromUnstructured(o.DeepCopy()), ctrlclient.FieldOwner("helm"), ctrlclient.ForceOwnership)
-		if err == nil {
-			return nil
-		}
-		what := fmt.Errorf("apply %s %s: %w", o.GetKind(), o.GetName(), err)
 		if !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
-			return what
+			return eventually.Permanent(err)
 		}
-		select {
-		case <-ctx.Done():
-			return what
-		case <-time.After(applyPause):
-		}
-	}
+		return err
+	})
 }
 
 // Token returns a bearer token of a ServiceAccount.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/integration/eventually"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -88,7 +89,7 @@ func TestEachSideEndsAPeeringAlone(t *testing.T) {
 // has no session any more, says why, and can be cleared alone.
 func agreed(t *testing.T, c *cluster) {
 	t.Helper()
-	err := until(t.Context(), soon, c.name+" to say that it was forgotten", func(ctx context.Context) error {
+	err := eventually.Is(t.Context(), soon, c.name+" to say that it was forgotten", func(ctx context.Context) error {
 		var fc v1alpha1.ForeignCluster
 		if err := c.get(ctx, peerOf(c), &fc); err != nil {
 			return err
@@ -140,10 +141,10 @@ func TestAnEndIsHeardWhenTheOtherComesBack(t *testing.T) {
 				if err := home.start(t.Context()); err != nil {
 					t.Fatal(err)
 				}
-				err := until(t.Context(), soon, "the request to say who ended it", func(ctx context.Context) error {
+				err := eventually.Is(t.Context(), soon, "the request to say who ended it", func(ctx context.Context) error {
 					var request v1alpha1.PeeringRequest
 					if err := home.get(ctx, requestName, &request); err != nil {
-						return permanent(err)
+						return eventually.Permanent(err)
 					}
 					for _, c := range request.Status.Conditions {
 						if c.Type == v1alpha1.ConditionAccepted && c.Reason == "EndedByProvider" {
@@ -162,7 +163,7 @@ func TestAnEndIsHeardWhenTheOtherComesBack(t *testing.T) {
 				if err := connected(t.Context(), c, soon); err != nil {
 					t.Error(err)
 				}
-				err := until(t.Context(), soon, "no contract in force at "+c.name, func(ctx context.Context) error {
+				err := eventually.Is(t.Context(), soon, "no contract in force at "+c.name, func(ctx context.Context) error {
 					contracts, err := list[v1alpha1.ContractList](ctx, c)
 					if err != nil {
 						return err
@@ -196,10 +197,10 @@ func TestANoIsTold(t *testing.T) {
 	if err := home.client.Create(t.Context(), ask("cpu=3")); err != nil {
 		t.Fatal(err)
 	}
-	err := until(t.Context(), soon, "the request to say no", func(ctx context.Context) error {
+	err := eventually.Is(t.Context(), soon, "the request to say no", func(ctx context.Context) error {
 		var request v1alpha1.PeeringRequest
 		if err := home.get(ctx, requestName, &request); err != nil {
-			return permanent(err)
+			return eventually.Permanent(err)
 		}
 		for _, c := range request.Status.Conditions {
 			if c.Type == v1alpha1.ConditionAccepted && c.Reason == camel(peering.ReasonPolicyRefused) {
@@ -229,7 +230,7 @@ func TestAKilledAgentLeadsAgainAtOnce(t *testing.T) {
 	if err := home.start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	err = until(t.Context(), 5*time.Second, "the agent to lead", func(ctx context.Context) error {
+	err = eventually.Is(t.Context(), 5*time.Second, "the agent to lead", func(ctx context.Context) error {
 		now, err := lease(ctx)
 		if err == nil && !now.Spec.RenewTime.After(before.Spec.RenewTime.Time) {
 			err = fmt.Errorf("lease was renewed at %s last", now.Spec.RenewTime)

@@ -17,6 +17,7 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/integration/eventually"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -47,17 +48,17 @@ func lasting(d time.Duration) *metav1.Duration { return &metav1.Duration{Duratio
 // edit changes a PeeringRequest.
 func edit(t *testing.T, c *cluster, name string, change func(*v1alpha1.PeeringRequest)) {
 	t.Helper()
-	err := until(t.Context(), soon, "to change request "+name, func(ctx context.Context) error {
+	err := eventually.Is(t.Context(), soon, "to change request "+name, func(ctx context.Context) error {
 		var s v1alpha1.PeeringRequest
 		if err := c.get(ctx, name, &s); err != nil {
-			return permanent(err)
+			return eventually.Permanent(err)
 		}
 		change(&s)
 		err := c.client.Update(ctx, &s)
 		if apierrors.IsConflict(err) {
 			return err
 		}
-		return permanent(err)
+		return eventually.Permanent(err)
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -69,7 +70,7 @@ func edit(t *testing.T, c *cluster, name string, change func(*v1alpha1.PeeringRe
 // it.
 func agreeOn(ctx context.Context, home, abroad *cluster, name string, revision int64, cpu string, limit time.Duration) (*v1alpha1.Contract, error) {
 	var mine, theirs v1alpha1.Contract
-	err := until(ctx, limit, fmt.Sprintf("both sides to agree on revision %d of contract %s", revision, name), func(ctx context.Context) error {
+	err := eventually.Is(ctx, limit, fmt.Sprintf("both sides to agree on revision %d of contract %s", revision, name), func(ctx context.Context) error {
 		if err := errors.Join(home.get(ctx, name, &mine), abroad.get(ctx, name, &theirs)); err != nil {
 			return err
 		}
@@ -88,7 +89,7 @@ func agreeOn(ctx context.Context, home, abroad *cluster, name string, revision i
 
 // capacityIs waits until a node shows so many processors.
 func capacityIs(ctx context.Context, c *cluster, node, cpu string) error {
-	return until(ctx, soon, "node "+node+" to have "+cpu+" processors", func(ctx context.Context) error {
+	return eventually.Is(ctx, soon, "node "+node+" to have "+cpu+" processors", func(ctx context.Context) error {
 		var n corev1.Node
 		if err := c.get(ctx, node, &n); err != nil {
 			return err
@@ -102,7 +103,7 @@ func capacityIs(ctx context.Context, c *cluster, node, cpu string) error {
 
 // acceptedIs waits until a request says whether it is accepted, and why.
 func acceptedIs(ctx context.Context, c *cluster, request string, status metav1.ConditionStatus, says string, limit time.Duration) error {
-	return until(ctx, limit, "request "+request+" to say what became of it", func(ctx context.Context) error {
+	return eventually.Is(ctx, limit, "request "+request+" to say what became of it", func(ctx context.Context) error {
 		var s v1alpha1.PeeringRequest
 		if err := c.get(ctx, request, &s); err != nil {
 			return err
@@ -199,7 +200,7 @@ func TestAnAnswerThatWasLostIsMadeGood(t *testing.T) {
 		}
 		t.Cleanup(func() { remove(t, home, o) })
 	}
-	err := until(ctx, soon, "revisions to be refused at home", func(ctx context.Context) error {
+	err := eventually.Is(ctx, soon, "revisions to be refused at home", func(ctx context.Context) error {
 		var c v1alpha1.Contract
 		if err := home.get(ctx, name, &c); err != nil {
 			return err
@@ -215,7 +216,7 @@ func TestAnAnswerThatWasLostIsMadeGood(t *testing.T) {
 		t.Fatal(err)
 	}
 	edit(t, home, requestName, func(s *v1alpha1.PeeringRequest) { s.Spec.Resources[corev1.ResourceCPU] = resource.MustParse("4") })
-	err = until(ctx, soon, "the provider to hold the second revision", func(ctx context.Context) error {
+	err = eventually.Is(ctx, soon, "the provider to hold the second revision", func(ctx context.Context) error {
 		var c v1alpha1.Contract
 		if err := abroad.get(ctx, name, &c); err != nil {
 			return err
@@ -264,7 +265,7 @@ func TestAProviderGivesNotice(t *testing.T) {
 		t.Fatal(err)
 	}
 	begin := time.Now()
-	err := until(ctx, soon, "the consumer to hear of the notice", func(ctx context.Context) error {
+	err := eventually.Is(ctx, soon, "the consumer to hear of the notice", func(ctx context.Context) error {
 		var mine, theirs v1alpha1.Contract
 		var node corev1.Node
 		if err := errors.Join(home.get(ctx, name, &mine), abroad.get(ctx, name, &theirs), home.get(ctx, nodeName, &node)); err != nil {
@@ -298,7 +299,7 @@ func TestAProviderGivesNotice(t *testing.T) {
 		t.Error(err)
 	}
 	for _, c := range []*cluster{home, abroad} {
-		err := until(ctx, soon, "the contract to be over at "+c.name, func(ctx context.Context) error {
+		err := eventually.Is(ctx, soon, "the contract to be over at "+c.name, func(ctx context.Context) error {
 			var held v1alpha1.Contract
 			if err := c.get(ctx, name, &held); err != nil {
 				return ctrlclient.IgnoreNotFound(err)

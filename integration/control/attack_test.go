@@ -17,6 +17,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/client"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/integration/eventually"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
@@ -152,7 +153,7 @@ func TestAHostilePeerHarmsNobodyElse(t *testing.T) {
 // pause waits until a peer that flooded is served again.
 func pause(t *testing.T, s stranger) {
 	t.Helper()
-	err := until(t.Context(), soon, "the rate to allow a call", func(ctx context.Context) error {
+	err := eventually.Is(t.Context(), soon, "the rate to allow a call", func(ctx context.Context) error {
 		_, err := client.Peering{Conn: s.conn}.Contract(ctx, "c-none")
 		if reason := wire.ReasonOf(err); reason != peering.ReasonContractUnknown {
 			return err

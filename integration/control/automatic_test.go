@@ -20,6 +20,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/integration/eventually"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
@@ -100,7 +101,7 @@ func stopAutomatic(ctx context.Context) error {
 		if err := c.client.Delete(ctx, p); ctrlclient.IgnoreNotFound(err) != nil {
 			return err
 		}
-		return until(ctx, 3*time.Minute, c.name+" to have ended what its policy made", c.madeNothing)
+		return eventually.Is(ctx, 3*time.Minute, c.name+" to have ended what its policy made", c.madeNothing)
 	})
 }
 
@@ -138,7 +139,7 @@ func (c *cluster) byPolicy(ctx context.Context, id peering.ClusterID, by string)
 // lendsBothWays waits until both clusters lend to each other.
 func lendsBothWays(ctx context.Context, ids map[string]peering.ClusterID, by string) error {
 	return both(func(c *cluster) error {
-		return until(ctx, 2*later, c.name+" to lend and to borrow by policy", func(ctx context.Context) error {
+		return eventually.Is(ctx, 2*later, c.name+" to lend and to borrow by policy", func(ctx context.Context) error {
 			fc, err := c.byPolicy(ctx, ids[peerOf(c)], by)
 			if err != nil {
 				return err
@@ -154,7 +155,7 @@ func lendsBothWays(ctx context.Context, ids map[string]peering.ClusterID, by str
 // trustedSays waits until what a cluster says of another that it does not trust has words
 // in it.
 func (c *cluster) trustedSays(ctx context.Context, id peering.ClusterID, reason string, words ...string) error {
-	return until(ctx, 2*later, c.name+" to say "+reason, func(ctx context.Context) error {
+	return eventually.Is(ctx, 2*later, c.name+" to say "+reason, func(ctx context.Context) error {
 		all, err := list[v1alpha1.ForeignClusterList](ctx, c)
 		if err != nil {
 			return err
@@ -169,7 +170,7 @@ func (c *cluster) trustedSays(ctx context.Context, id peering.ClusterID, reason 
 			}
 			for _, word := range words {
 				if !strings.Contains(is.Message, word) {
-					return permanent(fmt.Errorf("%q has no %q", is.Message, word))
+					return eventually.Permanent(fmt.Errorf("%q has no %q", is.Message, word))
 				}
 			}
 			return nil
@@ -181,7 +182,7 @@ func (c *cluster) trustedSays(ctx context.Context, id peering.ClusterID, reason 
 // groupFailed waits until a cluster says that another one, which asked it, does not know
 // the secret of its group.
 func (c *cluster) groupFailed(ctx context.Context, id peering.ClusterID) error {
-	return until(ctx, 2*later, c.name+" to say that a proof failed", func(ctx context.Context) error {
+	return eventually.Is(ctx, 2*later, c.name+" to say that a proof failed", func(ctx context.Context) error {
 		var said []string
 		events, err := list[corev1.EventList](ctx, c)
 		if err != nil {
@@ -247,7 +248,7 @@ func TestClustersThatListEachOtherPeerByThemselves(t *testing.T) {
 	if err := home.put(ctx, v1alpha1.AutomaticPeering{ClusterIDs: []string{strings.Repeat("z", 32)}, Namespaces: []string{"mine"}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := until(ctx, 2*later, "home to have ended what its policy made", home.madeNothing); err != nil {
+	if err := eventually.Is(ctx, 2*later, "home to have ended what its policy made", home.madeNothing); err != nil {
 		t.Fatal(err)
 	}
 	if err := home.get(ctx, v1alpha1.NamespaceOffloadingName, person); err != nil || person.Labels[v1alpha1.LabelAutomatic] != "" {
@@ -259,7 +260,7 @@ func TestClustersThatListEachOtherPeerByThemselves(t *testing.T) {
 	// Trust is made again. What home lent it ended: abroad asks again when trust ended
 	// there, too, or when its PeeringRequest is deleted.
 	err := both(func(c *cluster) error {
-		return until(ctx, 2*later, c.name+" to be trusted again", func(ctx context.Context) error {
+		return eventually.Is(ctx, 2*later, c.name+" to be trusted again", func(ctx context.Context) error {
 			fc, err := c.byPolicy(ctx, ids[peerOf(c)], "ClusterID")
 			if err != nil {
 				return err

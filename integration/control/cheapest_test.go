@@ -12,6 +12,7 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/integration/eventually"
 	"github.com/entente-dev/entente/integration/lab"
 )
 
@@ -54,7 +55,7 @@ func joined(ctx context.Context, home, other *cluster, name string) error {
 	if err := redeem(ctx, home, token); err != nil {
 		return err
 	}
-	return until(ctx, later, home.name+" to be connected with "+name, func(ctx context.Context) error {
+	return eventually.Is(ctx, later, home.name+" to be connected with "+name, func(ctx context.Context) error {
 		var fc v1alpha1.ForeignCluster
 		if err := home.get(ctx, name, &fc); err != nil {
 			return err
@@ -89,7 +90,7 @@ func TestTheCheapestOfTwoIsTakenThenTheOther(t *testing.T) {
 	}
 	// What each would lend is known before anybody asks.
 	for name, price := range map[string]string{abroadName: "0.2", "third": "0.1"} {
-		err := until(ctx, soon, "the offer of "+name, func(ctx context.Context) error {
+		err := eventually.Is(ctx, soon, "the offer of "+name, func(ctx context.Context) error {
 			var fc v1alpha1.ForeignCluster
 			if err := home.get(ctx, name, &fc); err != nil {
 				return err
@@ -115,7 +116,7 @@ func TestTheCheapestOfTwoIsTakenThenTheOther(t *testing.T) {
 	taken := func(from *cluster, name string) string {
 		t.Helper()
 		contract := ""
-		err := until(ctx, later, "a contract with "+name, func(ctx context.Context) error {
+		err := eventually.Is(ctx, later, "a contract with "+name, func(ctx context.Context) error {
 			var s v1alpha1.PeeringRequest
 			if err := home.get(ctx, requestName, &s); err != nil {
 				return err

@@ -21,6 +21,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/client"
 	"github.com/entente-dev/entente/integration/bare"
+	"github.com/entente-dev/entente/integration/eventually"
 	"github.com/entente-dev/entente/integration/lab"
 )
 
@@ -115,9 +116,9 @@ func (c *cluster) start(ctx context.Context) error {
 	if err := c.spawn(); err != nil {
 		return err
 	}
-	return until(ctx, time.Minute, "the agent of "+c.name+" to serve", func(ctx context.Context) error {
+	return eventually.Is(ctx, time.Minute, "the agent of "+c.name+" to serve", func(ctx context.Context) error {
 		if !c.running() {
-			return permanent(fmt.Errorf("it ended: %s", c.lastWords(5)))
+			return eventually.Permanent(fmt.Errorf("it ended: %s", c.lastWords(5)))
 		}
 		return c.ready(ctx)
 	})
@@ -142,43 +143,6 @@ func list[T any, L interface {
 	var out T
 	err := c.client.List(ctx, L(&out), opts...)
 	return out, err
-}
-
-// permanentError ends a wait at once.
-type permanentError struct{ error }
-
-func (e permanentError) Unwrap() error { return e.error }
-
-func permanent(err error) error {
-	if err == nil {
-		return nil
-	}
-	return permanentError{err}
-}
-
-// until waits until ok returns nil. What it said last is part of the error.
-func until(ctx context.Context, limit time.Duration, what string, ok func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	begin := time.Now()
-	var last error
-	for {
-		err := ok(ctx)
-		if err == nil {
-			return nil
-		}
-		if ctx.Err() == nil || last == nil {
-			last = err
-		}
-		if p, ok := errors.AsType[permanentError](err); ok {
-			return fmt.Errorf("%s: %w", what, p.error)
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("waited %.1fs for %s: %w", time.Since(begin).Seconds(), what, last)
-		case <-time.After(30 * time.Millisecond):
-		}
-	}
 }
 
 // sorted returns the keys of a map, sorted.

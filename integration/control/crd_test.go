@@ -17,6 +17,7 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/integration/eventually"
 )
 
 // anID has the form of a cluster ID and is nobody's.
@@ -164,16 +165,16 @@ func TestWhatNeverChangesCannotBeChanged(t *testing.T) {
 			}
 			t.Cleanup(func() { remove(t, home, tc.object) })
 			// The agent writes too.
-			err := until(t.Context(), soon, "change it", func(ctx context.Context) error {
+			err := eventually.Is(t.Context(), soon, "change it", func(ctx context.Context) error {
 				if err := home.client.Get(ctx, ctrlclient.ObjectKeyFromObject(tc.object), tc.object); err != nil {
-					return permanent(err)
+					return eventually.Permanent(err)
 				}
 				tc.change(tc.object)
 				err := home.client.Update(ctx, tc.object)
 				if apierrors.IsConflict(err) {
 					return err
 				}
-				return permanent(err)
+				return eventually.Permanent(err)
 			})
 			said(t, err, tc.want)
 		})

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/metadata"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/integration/eventually"
 )
 
 // TestPeeringAgainAndAgainLeavesNothing peers, runs a pod abroad and unpeers,
@@ -48,7 +49,7 @@ func TestPeeringAgainAndAgainLeavesNothing(t *testing.T) {
 		t.Logf("%s took %s in the median, %s at most", part, lap[part][len(lap[part])/2], lap[part][len(lap[part])-1])
 	}
 	t.Logf("a cycle took %s in the median, %s at most", took[len(took)/2], took[len(took)-1])
-	err = until(ctx, later, "nothing to be left", func(ctx context.Context) error {
+	err = eventually.Is(ctx, later, "nothing to be left", func(ctx context.Context) error {
 		after, err := snapshots(ctx)
 		if err != nil {
 			return err
@@ -73,7 +74,7 @@ func TestPeeringAgainAndAgainLeavesNothing(t *testing.T) {
 // control plane furnishes itself for a while.
 func settled(ctx context.Context) (map[string]string, error) {
 	var last map[string]string
-	err := until(ctx, later, "the clusters to settle", func(ctx context.Context) error {
+	err := eventually.Is(ctx, later, "the clusters to settle", func(ctx context.Context) error {
 		now, err := snapshots(ctx)
 		if err != nil {
 			return err
@@ -139,7 +140,7 @@ func oneCycle(ctx context.Context, home, abroad *cluster, cycle int, lap laps) e
 	} else if err := part(ctx, home, abroad, soon); err != nil {
 		return err
 	}
-	err := until(ctx, soon, "no contract at both", func(ctx context.Context) error {
+	err := eventually.Is(ctx, soon, "no contract at both", func(ctx context.Context) error {
 		for _, c := range []*cluster{home, abroad} {
 			contracts, err := list[v1alpha1.ContractList](ctx, c)
 			if err != nil {
@@ -168,7 +169,7 @@ func runOne(ctx context.Context, home *cluster, name string) (*corev1.Namespace,
 		return nil, err
 	}
 	p := remotePod(ns.Name, "again", nil)
-	err := until(ctx, soon, "to create a pod", func(ctx context.Context) error { return home.client.Create(ctx, p.DeepCopy()) })
+	err := eventually.Is(ctx, soon, "to create a pod", func(ctx context.Context) error { return home.client.Create(ctx, p.DeepCopy()) })
 	if err != nil {
 		return nil, err
 	}

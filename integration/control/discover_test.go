@@ -15,6 +15,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/discovery"
+	"github.com/entente-dev/entente/integration/eventually"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -132,7 +133,7 @@ func TestClustersOfADomainAreHints(t *testing.T) {
 		}
 		return out, nil
 	}
-	err := until(ctx, later, "what the domain lists to be known", func(ctx context.Context) error {
+	err := eventually.Is(ctx, later, "what the domain lists to be known", func(ctx context.Context) error {
 		all, err := known(ctx)
 		if err != nil {
 			return err
@@ -168,7 +169,7 @@ func TestClustersOfADomainAreHints(t *testing.T) {
 	if err := home.restart(ctx); err != nil {
 		t.Fatal(err)
 	}
-	err = until(ctx, later, "what nobody looks for any more to go", func(ctx context.Context) error {
+	err = eventually.Is(ctx, later, "what nobody looks for any more to go", func(ctx context.Context) error {
 		all, err := known(ctx)
 		if err != nil {
 			return err

@@ -21,6 +21,7 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/integration/eventually"
 	"github.com/entente-dev/entente/integration/puppet"
 	"github.com/entente-dev/entente/peering"
 )
@@ -158,7 +159,7 @@ func borrow(ctx context.Context, t *testing.T, c *cluster, provider string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { remove(t, c, request) })
-	if err := until(ctx, later, "the node of the provider that attacks", func(ctx context.Context) error { return nodeReady(ctx, c, node) }); err != nil {
+	if err := eventually.Is(ctx, later, "the node of the provider that attacks", func(ctx context.Context) error { return nodeReady(ctx, c, node) }); err != nil {
 		t.Fatal(err)
 	}
 	namespace := newNamespace(t, c, "borrows")
@@ -270,7 +271,7 @@ func startPods(ctx context.Context, t *testing.T, c *cluster, p *puppet.Peer, sp
 			t.Fatal("the stream ended")
 		}
 	}
-	err := until(ctx, 5*time.Minute, "the honest peer's pods", func(ctx context.Context) error {
+	err := eventually.Is(ctx, 5*time.Minute, "the honest peer's pods", func(ctx context.Context) error {
 		pods, err := list[corev1.PodList](ctx, c, managed(), ctrlclient.MatchingLabels{v1alpha1.LabelPeer: string(p.Self())})
 		if n := len(pods.Items); err == nil && n < honestPods {
 			err = fmt.Errorf("there are %d; %d were taken, %d refused: %v", n, f.taken.Load(), f.refused.Load(), f.why())
@@ -284,7 +285,7 @@ func startPods(ctx context.Context, t *testing.T, c *cluster, p *puppet.Peer, sp
 	for i := range honestPods {
 		f.delete(peering.KindPod, space, fmt.Sprint("honest-", i))
 	}
-	err = until(ctx, 5*time.Minute, "the honest peer's pods to be gone", func(ctx context.Context) error {
+	err = eventually.Is(ctx, 5*time.Minute, "the honest peer's pods to be gone", func(ctx context.Context) error {
 		pods, err := list[v1alpha1.OffloadedPodList](ctx, c, ctrlclient.MatchingLabels{v1alpha1.LabelPeer: string(p.Self())})
 		if n := len(pods.Items); err == nil && n > 0 {
 			err = fmt.Errorf("there are %d", n)

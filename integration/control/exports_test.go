@@ -16,6 +16,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/integration/eventually"
 )
 
 func serviceIn(namespace, name string, edit ...func(*corev1.Service)) *corev1.Service {
@@ -48,7 +49,7 @@ func offeredServices(ctx context.Context, c *cluster, peer string) ([]string, er
 
 // servicesAre waits until a peer lets a cluster import these and no others.
 func servicesAre(ctx context.Context, c *cluster, peer string, want ...string) error {
-	return until(ctx, soon, fmt.Sprintf("%s to be told of %s", c.name, want), func(ctx context.Context) error {
+	return eventually.Is(ctx, soon, fmt.Sprintf("%s to be told of %s", c.name, want), func(ctx context.Context) error {
 		got, err := offeredServices(ctx, c, peer)
 		if err == nil && fmt.Sprint(got) != fmt.Sprint(want) {
 			err = fmt.Errorf("it is told of %s", got)
@@ -164,7 +165,7 @@ func TestServicesAreOfferedToThePeerThatMayImportThem(t *testing.T) {
 // joinedAgain waits until clusters are connected with abroad.
 func joinedAgain(ctx context.Context, clusters ...*cluster) error {
 	for _, c := range clusters {
-		err := until(ctx, later, c.name+" to be connected again", func(ctx context.Context) error {
+		err := eventually.Is(ctx, later, c.name+" to be connected again", func(ctx context.Context) error {
 			var fc v1alpha1.ForeignCluster
 			if err := c.get(ctx, abroadName, &fc); err != nil {
 				return err

@@ -41,6 +41,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/client"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/integration/eventually"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -396,7 +397,7 @@ func (f *fiveWays) seen(ctx context.Context, o *unstructured.Unstructured) error
 	if o.GetKind() != "ForeignCluster" && o.GetKind() != "PeeringRequest" {
 		return nil
 	}
-	return until(ctx, soon, o.GetKind()+" to be looked at", func(ctx context.Context) error {
+	return eventually.Is(ctx, soon, o.GetKind()+" to be looked at", func(ctx context.Context) error {
 		now := o.DeepCopy()
 		if err := f.where(o).get(ctx, o.GetName(), now); err != nil {
 			return err
@@ -674,7 +675,7 @@ func kubeconfigThroughFront(t *testing.T, c *cluster, bearer string) string {
 	p := pod(systemNamespace, "entente-agent-front", func(p *corev1.Pod) {
 		p.Labels = map[string]string{"app.kubernetes.io/name": "entente", "app.kubernetes.io/component": "agent"}
 	})
-	err := until(ctx, soon, "the agent's pod to be made", func(ctx context.Context) error { return c.client.Create(ctx, p.DeepCopy()) })
+	err := eventually.Is(ctx, soon, "the agent's pod to be made", func(ctx context.Context) error { return c.client.Create(ctx, p.DeepCopy()) })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/integration/eventually"
 	"github.com/entente-dev/entente/integration/puppet"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
@@ -242,10 +243,10 @@ const (
 // space makes a namespace of the flooder's and waits until it can be used.
 func (f *mirrorFlood) space(ctx context.Context, t *testing.T, name string) {
 	t.Helper()
-	err := until(ctx, soon, "the flooder's namespace", func(context.Context) error {
+	err := eventually.Is(ctx, soon, "the flooder's namespace", func(context.Context) error {
 		taken := f.taken.Load()
 		if !f.apply(peering.KindNamespace, "", name, peering.NamespaceObject{Mapping: "Suffixed"}) {
-			return permanent(fmt.Errorf("the stream ended"))
+			return eventually.Permanent(fmt.Errorf("the stream ended"))
 		}
 		time.Sleep(300 * time.Millisecond)
 		if f.taken.Load() == taken {
@@ -345,7 +346,7 @@ func floodsHarmNobody(t *testing.T, home, abroad *cluster) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { remove(t, home, request) })
-	if err := until(ctx, later, "the node of the provider that floods", func(ctx context.Context) error { return nodeReady(ctx, home, node) }); err != nil {
+	if err := eventually.Is(ctx, later, "the node of the provider that floods", func(ctx context.Context) error { return nodeReady(ctx, home, node) }); err != nil {
 		t.Fatal(err)
 	}
 
@@ -387,7 +388,7 @@ func floodsHarmNobody(t *testing.T, home, abroad *cluster) {
 	statuses.Flood.Store(true)
 	// Tens of MiB are written before the first is refused, at the pace of this
 	// machine's disk.
-	err = until(ctx, flooded, "the floods to rise", func(context.Context) error {
+	err = eventually.Is(ctx, flooded, "the floods to rise", func(context.Context) error {
 		if n, m, s := large.refused.Load(), small.refused.Load(), statuses.Said.Load(); n == 0 || m == 0 || s < 500 {
 			return fmt.Errorf("%d of %d large objects and %d of %d small ones were refused, %d statuses said", n, large.sent.Load(), m, small.sent.Load(), s)
 		}
@@ -411,7 +412,7 @@ func floodsHarmNobody(t *testing.T, home, abroad *cluster) {
 			if err := runs(ctx, home, p); err != nil {
 				t.Fatal(err)
 			}
-			err := until(ctx, soon, "pod "+p.Name+" to be ready", func(ctx context.Context) error {
+			err := eventually.Is(ctx, soon, "pod "+p.Name+" to be ready", func(ctx context.Context) error {
 				if err := home.get(ctx, p.Name, p); err != nil {
 					return err
 				}
@@ -440,12 +441,12 @@ func floodsHarmNobody(t *testing.T, home, abroad *cluster) {
 		return all * floodConfigBytes, limitBurst + limitRate*int(time.Since(begin).Seconds()+1)
 	}
 	run("early", 8)
-	err = until(ctx, flooded, "the consumer that floods to be held back", func(context.Context) error {
+	err = eventually.Is(ctx, flooded, "the consumer that floods to be held back", func(context.Context) error {
 		before, _ := configs.look(t)
 		time.Sleep(3 * time.Second)
 		after, _ := configs.look(t)
 		if is, most := bound(); is > most {
-			return permanent(fmt.Errorf("it had %d MiB written, and the limit is %d", is>>20, most>>20))
+			return eventually.Permanent(fmt.Errorf("it had %d MiB written, and the limit is %d", is>>20, most>>20))
 		}
 		// A peer alone is left as much as drains in all: 1 MiB a second.
 		if after-before > 12 {

@@ -18,6 +18,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/client"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/integration/eventually"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
@@ -73,10 +74,10 @@ func TestATokenMakesAContractAndAContractANode(t *testing.T) {
 	t.Run("each knows what the other is", func(t *testing.T) {
 		for _, c := range []*cluster{home, abroad} {
 			want := map[string]v1alpha1.Role{homeName: v1alpha1.RoleProvider, abroadName: v1alpha1.RoleConsumer}[c.name]
-			err := until(t.Context(), soon, "the role of "+peerOf(c), func(ctx context.Context) error {
+			err := eventually.Is(t.Context(), soon, "the role of "+peerOf(c), func(ctx context.Context) error {
 				var fc v1alpha1.ForeignCluster
 				if err := c.get(ctx, peerOf(c), &fc); err != nil {
-					return permanent(err)
+					return eventually.Permanent(err)
 				}
 				if fc.Status.Role != want {
 					return &mismatch{string(fc.Status.Role), string(want)}
@@ -130,14 +131,14 @@ func sameOverREST(t *testing.T, c *cluster) {
 		t.Errorf("info is %v", info)
 	}
 	// Something may change between two looks, but not for long.
-	err = until(ctx, soon, "the same peer over gRPC and REST", func(ctx context.Context) error {
+	err = eventually.Is(ctx, soon, "the same peer over gRPC and REST", func(ctx context.Context) error {
 		peer, err := admin.GetPeer(ctx, &ententev1.GetPeerRequest{Name: "peers/" + peerOf(c)})
 		if err != nil {
-			return permanent(err)
+			return eventually.Permanent(err)
 		}
 		restPeer := &ententev1.GetPeerResponse{}
 		if err := protojson.Unmarshal(get("/v1/peers/"+peerOf(c)), restPeer); err != nil {
-			return permanent(err)
+			return eventually.Permanent(err)
 		}
 		if diff := cmp.Diff(peer, restPeer, protocmp.Transform()); diff != "" {
 			return &mismatch{diff, "no difference"}

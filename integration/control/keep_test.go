@@ -12,6 +12,7 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/integration/eventually"
 )
 
 // TestAContractThatTheConsumerLostIsTakenUp: the provider signed, and the consumer
@@ -44,7 +45,7 @@ func TestAContractThatTheConsumerLostIsTakenUp(t *testing.T) {
 		}
 		t.Cleanup(func() { remove(t, home, o) })
 	}
-	err := until(ctx, soon, "contracts to be refused at home", func(ctx context.Context) error {
+	err := eventually.Is(ctx, soon, "contracts to be refused at home", func(ctx context.Context) error {
 		err := home.client.Create(ctx, contractWith(func(*v1alpha1.Contract) {}), ctrlclient.DryRunAll)
 		if err == nil || !strings.Contains(err.Error(), "the test says no") {
 			return errors.Join(errors.New("they are not"), err)
@@ -57,7 +58,7 @@ func TestAContractThatTheConsumerLostIsTakenUp(t *testing.T) {
 	if err := home.client.Create(ctx, ask("cpu=4", "memory=8Gi", "pods=20")); err != nil {
 		t.Fatal(err)
 	}
-	err = until(ctx, soon, "the provider to sign", func(ctx context.Context) error { return lentIs(ctx, abroad, "4") })
+	err = eventually.Is(ctx, soon, "the provider to sign", func(ctx context.Context) error { return lentIs(ctx, abroad, "4") })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/integration/eventually"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -346,7 +347,7 @@ func TestANewJoinBringsNoOldContractBack(t *testing.T) {
 
 // endedAt waits until a cluster holds a contract no longer.
 func endedAt(ctx context.Context, c *cluster, name string, limit time.Duration) error {
-	return until(ctx, limit, name+" to be over at "+c.name, func(ctx context.Context) error {
+	return eventually.Is(ctx, limit, name+" to be over at "+c.name, func(ctx context.Context) error {
 		var held v1alpha1.Contract
 		if err := c.get(ctx, name, &held); err != nil {
 			return ctrlclient.IgnoreNotFound(err)
@@ -379,7 +380,7 @@ func stage(name string, err error) error {
 // that there is.
 func patientJoin(ctx context.Context, home, abroad *cluster) error {
 	token := ""
-	err := until(ctx, convergence+soon, "a token and its use", func(ctx context.Context) error {
+	err := eventually.Is(ctx, convergence+soon, "a token and its use", func(ctx context.Context) error {
 		var err error
 		if token == "" {
 			if token, err = createToken(ctx, abroad); err != nil {
@@ -432,7 +433,7 @@ func partOnce(ctx context.Context, home, abroad *cluster, how int) error {
 			return err
 		}
 		for _, c := range []*cluster{home, abroad} {
-			err := until(ctx, convergence, "no contract at "+c.name, func(ctx context.Context) error {
+			err := eventually.Is(ctx, convergence, "no contract at "+c.name, func(ctx context.Context) error {
 				contracts, err := list[v1alpha1.ContractList](ctx, c)
 				if err == nil && len(contracts.Items) > 0 {
 					err = fmt.Errorf("there is %s", describe(&contracts.Items[0]))

@@ -11,6 +11,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/integration/eventually"
 )
 
 // Limits of waiting, on two busy cores.
@@ -31,7 +33,7 @@ func newNamespace(t *testing.T, c *cluster, prefix string) string {
 	t.Cleanup(func() { remove(t, c, ns) })
 	// Pods need the namespace's ServiceAccount.
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: ns.Name}}
-	if err := until(t.Context(), soon, "namespace "+ns.Name+" to be furnished", func(ctx context.Context) error { return c.get(ctx, "default", account) }); err != nil {
+	if err := eventually.Is(t.Context(), soon, "namespace "+ns.Name+" to be furnished", func(ctx context.Context) error { return c.get(ctx, "default", account) }); err != nil {
 		t.Fatal(err)
 	}
 	return ns.Name
@@ -60,7 +62,7 @@ func remove(t *testing.T, c *cluster, o ctrlclient.Object) {
 // gone waits until an object is.
 func gone(ctx context.Context, c *cluster, o ctrlclient.Object, limit time.Duration) error {
 	key := ctrlclient.ObjectKeyFromObject(o)
-	return until(ctx, limit, fmt.Sprintf("%T %s of %s to be gone", o, key, c.name), func(ctx context.Context) error {
+	return eventually.Is(ctx, limit, fmt.Sprintf("%T %s of %s to be gone", o, key, c.name), func(ctx context.Context) error {
 		err := c.client.Get(ctx, key, o)
 		switch {
 		case apierrors.IsNotFound(err):

@@ -16,6 +16,7 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/integration/eventually"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -40,7 +41,7 @@ func offloaded(t *testing.T, home, abroad *cluster) (namespace, remote string) {
 	t.Helper()
 	namespace = newNamespace(t, home, "off")
 	offload(t, home, offloadingOf(namespace, nil))
-	err := until(t.Context(), soon, "namespace "+namespace+" abroad", func(ctx context.Context) error {
+	err := eventually.Is(t.Context(), soon, "namespace "+namespace+" abroad", func(ctx context.Context) error {
 		spaces, err := list[corev1.NamespaceList](ctx, abroad, managed(), ctrlclient.MatchingLabels{v1alpha1.LabelOriginNamespace: namespace})
 		if err != nil {
 			return err
@@ -107,7 +108,7 @@ func offload(t *testing.T, home *cluster, o *v1alpha1.NamespaceOffloading) {
 		remove(t, home, o)
 	})
 	probe := remotePod(o.Namespace, "probe", nil)
-	err := until(t.Context(), soon, "placement in namespace "+o.Namespace, func(ctx context.Context) error {
+	err := eventually.Is(t.Context(), soon, "placement in namespace "+o.Namespace, func(ctx context.Context) error {
 		made := probe.DeepCopy()
 		made.Spec.NodeName, made.Spec.Tolerations = "", nil
 		if err := home.client.Create(ctx, made, ctrlclient.DryRunAll); err != nil {
@@ -145,7 +146,7 @@ func remotePod(namespace, name string, change func(*corev1.Pod)) *corev1.Pod {
 
 // runs waits until a pod runs at home, by its status.
 func runs(ctx context.Context, c *cluster, p *corev1.Pod) error {
-	return until(ctx, later, "pod "+p.Name+" to run", func(ctx context.Context) error {
+	return eventually.Is(ctx, later, "pod "+p.Name+" to run", func(ctx context.Context) error {
 		if err := c.get(ctx, p.Name, p); err != nil {
 			return err
 		}
@@ -185,7 +186,7 @@ func unharmed(t *testing.T, home, abroad *cluster, remote string) {
 		if err := errors.Join(connected(ctx, home, soon), connected(ctx, abroad, soon)); err != nil {
 			t.Fatal(err)
 		}
-		if err := until(ctx, soon, "the node to be ready", func(ctx context.Context) error { return nodeReady(ctx, home, nodeName) }); err != nil {
+		if err := eventually.Is(ctx, soon, "the node to be ready", func(ctx context.Context) error { return nodeReady(ctx, home, nodeName) }); err != nil {
 			t.Error(err)
 		}
 		// What should not happen would happen when both have compared: give it the
@@ -237,7 +238,7 @@ func TestARestartTouchesNoPod(t *testing.T) {
 		}
 		return nil
 	}
-	if err := until(t.Context(), later, "the Deployment", available); err != nil {
+	if err := eventually.Is(t.Context(), later, "the Deployment", available); err != nil {
 		t.Fatal(err)
 	}
 	pods, err := list[corev1.PodList](t.Context(), home, inNamespace(namespace))
@@ -260,7 +261,7 @@ func TestARestartTouchesNoPod(t *testing.T) {
 	if diff := cmp.Diff(uids(pods), uids(again)); diff != "" {
 		t.Errorf("pods at home (-before +after):\n%s", diff)
 	}
-	if err := until(t.Context(), soon, "the Deployment", available); err != nil {
+	if err := eventually.Is(t.Context(), soon, "the Deployment", available); err != nil {
 		t.Error(err)
 	}
 	t.Run("and scaled down nothing is left abroad", func(t *testing.T) {
@@ -270,7 +271,7 @@ func TestARestartTouchesNoPod(t *testing.T) {
 			ctrlclient.RawPatch("application/merge-patch+json", []byte(`{"spec":{"replicas":0}}`))); err != nil {
 			t.Fatal(err)
 		}
-		err := until(t.Context(), later, "no pod anywhere", func(ctx context.Context) error {
+		err := eventually.Is(t.Context(), later, "no pod anywhere", func(ctx context.Context) error {
 			left, err := podsAbroad(ctx, abroad, remote)
 			if err != nil {
 				return err
@@ -320,9 +321,9 @@ func TestPodsBeyondTheContractWait(t *testing.T) {
 	if err := home.client.Create(t.Context(), over); err != nil {
 		t.Fatal(err)
 	}
-	err := until(t.Context(), soon, "the third pod to say why it waits", func(ctx context.Context) error {
+	err := eventually.Is(t.Context(), soon, "the third pod to say why it waits", func(ctx context.Context) error {
 		if err := home.get(ctx, over.Name, over); err != nil {
-			return permanent(err)
+			return eventually.Permanent(err)
 		}
 		for _, c := range over.Status.Conditions {
 			if c.Type == "entente.dev/Offloaded" && c.Status == corev1.ConditionFalse && c.Reason == "QuotaExceeded" && strings.Contains(c.Message, "cpu") {
@@ -334,7 +335,7 @@ func TestPodsBeyondTheContractWait(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	err = until(t.Context(), soon, "an event of it", func(ctx context.Context) error {
+	err = eventually.Is(t.Context(), soon, "an event of it", func(ctx context.Context) error {
 		events, err := list[corev1.EventList](ctx, home, inNamespace(namespace))
 		if err != nil {
 			return err
@@ -390,14 +391,14 @@ func TestWhatEndedIsNotRunAgain(t *testing.T) {
 	}
 	succeeded := func(ctx context.Context) error {
 		if err := home.get(ctx, p.Name, p); err != nil {
-			return permanent(err)
+			return eventually.Permanent(err)
 		}
 		if p.Status.Phase != corev1.PodSucceeded {
 			return fmt.Errorf("it is %s", p.Status.Phase)
 		}
 		return nil
 	}
-	if err := until(t.Context(), soon, "the pod to have succeeded at home", succeeded); err != nil {
+	if err := eventually.Is(t.Context(), soon, "the pod to have succeeded at home", succeeded); err != nil {
 		t.Fatal(err)
 	}
 	unharmed(t, home, abroad, remote)
@@ -405,7 +406,7 @@ func TestWhatEndedIsNotRunAgain(t *testing.T) {
 	if err := abroad.client.Delete(t.Context(), theirs, ctrlclient.GracePeriodSeconds(0)); err != nil {
 		t.Fatal(err)
 	}
-	if err := until(t.Context(), soon, "the pod abroad to be gone", func(ctx context.Context) error {
+	if err := eventually.Is(t.Context(), soon, "the pod abroad to be gone", func(ctx context.Context) error {
 		left, err := podsAbroad(ctx, abroad, remote)
 		if err == nil && len(left) > 0 {
 			err = fmt.Errorf("there is %v", left)
@@ -444,7 +445,7 @@ func TestAPodOfTheSameNameIsAnotherPod(t *testing.T) {
 		}
 		return nil
 	}
-	if err := until(t.Context(), later, "the StatefulSet", ready); err != nil {
+	if err := eventually.Is(t.Context(), later, "the StatefulSet", ready); err != nil {
 		t.Fatal(err)
 	}
 	before, err := podsAbroad(t.Context(), abroad, remote)
@@ -463,7 +464,7 @@ func TestAPodOfTheSameNameIsAnotherPod(t *testing.T) {
 		if err := home.client.Delete(t.Context(), p); err != nil {
 			t.Fatal(err)
 		}
-		err := until(t.Context(), later, "another set-1 to run", func(ctx context.Context) error {
+		err := eventually.Is(t.Context(), later, "another set-1 to run", func(ctx context.Context) error {
 			if err := home.get(ctx, p.Name, p); err != nil {
 				return err
 			}
@@ -504,7 +505,7 @@ func offloadedBy(t *testing.T, home, abroad *cluster, s v1alpha1.PodStrategy) (n
 	if err := home.client.Patch(t.Context(), o, ctrlclient.RawPatch("application/merge-patch+json", patch)); err != nil {
 		t.Fatal(err)
 	}
-	err := until(t.Context(), soon, "strategy "+string(s), func(ctx context.Context) error {
+	err := eventually.Is(t.Context(), soon, "strategy "+string(s), func(ctx context.Context) error {
 		probe := pod(namespace, "probe", nil)
 		if err := home.client.Create(ctx, probe, ctrlclient.DryRunAll); err != nil {
 			return err
@@ -544,7 +545,7 @@ func TestConfigurationFollowsThePod(t *testing.T) {
 		t.Fatal(err)
 	}
 	says := func(want string) error {
-		return until(t.Context(), soon, "version "+want+" abroad", func(ctx context.Context) error {
+		return eventually.Is(t.Context(), soon, "version "+want+" abroad", func(ctx context.Context) error {
 			var c corev1.ConfigMap
 			var s corev1.Secret
 			c.Namespace, s.Namespace = remote, remote
@@ -608,9 +609,9 @@ func TestARefusedNamespaceIsTold(t *testing.T) {
 	offload(t, home, listed)
 	offload(t, home, unlisted)
 	state := func(o *v1alpha1.NamespaceOffloading, want, why string) error {
-		return until(t.Context(), later, "namespace "+o.Namespace+" to be "+want, func(ctx context.Context) error {
+		return eventually.Is(t.Context(), later, "namespace "+o.Namespace+" to be "+want, func(ctx context.Context) error {
 			if err := home.get(ctx, o.Name, o); err != nil {
-				return permanent(err)
+				return eventually.Permanent(err)
 			}
 			if c := o.Status.Clusters; len(c) != 1 || c[0].ForeignCluster != abroadName || c[0].State != want || !strings.Contains(c[0].Message, why) {
 				return fmt.Errorf("its status is %+v", o.Status)

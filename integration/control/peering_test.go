@@ -18,6 +18,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/integration/eventually"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -113,7 +114,7 @@ func peerOf(c *cluster) string {
 
 // connected waits until a cluster says that a session with the other is up.
 func connected(ctx context.Context, c *cluster, limit time.Duration) error {
-	return until(ctx, limit, c.name+" to be connected", func(ctx context.Context) error {
+	return eventually.Is(ctx, limit, c.name+" to be connected", func(ctx context.Context) error {
 		var fc v1alpha1.ForeignCluster
 		if err := c.get(ctx, peerOf(c), &fc); err != nil {
 			return err
@@ -155,7 +156,7 @@ func ask(resources ...string) *v1alpha1.PeeringRequest {
 // node is ready; it returns its name.
 func contract(ctx context.Context, home, abroad *cluster, limit time.Duration) (string, error) {
 	name := ""
-	err := until(ctx, limit, "the contract to be in force and its node ready", func(ctx context.Context) error {
+	err := eventually.Is(ctx, limit, "the contract to be in force and its node ready", func(ctx context.Context) error {
 		var request v1alpha1.PeeringRequest
 		if err := home.get(ctx, requestName, &request); err != nil {
 			return err
@@ -233,7 +234,7 @@ func part(ctx context.Context, home, abroad *cluster, limit time.Duration) error
 
 // empty waits until a cluster holds nothing of any peering.
 func empty(ctx context.Context, c *cluster, limit time.Duration) error {
-	return until(ctx, limit, c.name+" to hold nothing of the peering", func(ctx context.Context) error {
+	return eventually.Is(ctx, limit, c.name+" to hold nothing of the peering", func(ctx context.Context) error {
 		var left []string
 		for _, l := range []ctrlclient.ObjectList{
 			&v1alpha1.ForeignClusterList{}, &v1alpha1.PeeringRequestList{}, &v1alpha1.ContractList{},

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/integration/eventually"
 	"github.com/entente-dev/entente/internal/namedtest"
 	"github.com/entente-dev/entente/peering"
 )
@@ -103,7 +104,7 @@ zone "clusters.test" { type primary; file "clusters.test"; update-policy { grant
 	}
 	var cm corev1.ConfigMap
 	cm.Namespace = systemNamespace
-	err = until(ctx, later, "abroad to be in the zone", func(ctx context.Context) error {
+	err = eventually.Is(ctx, later, "abroad to be in the zone", func(ctx context.Context) error {
 		for _, q := range []struct{ name, kind, want string }{
 			{"_entente._tcp.clusters.test", "PTR", abroadName + "._entente._tcp.clusters.test."},
 			{abroadName + "._entente._tcp.clusters.test", "SRV", port},
@@ -136,7 +137,7 @@ zone "clusters.test" { type primary; file "clusters.test"; update-policy { grant
 	if err := home.start(ctx); err != nil {
 		t.Fatal(err)
 	}
-	err = until(ctx, 2*later, "home to find abroad again", func(ctx context.Context) error {
+	err = eventually.Is(ctx, 2*later, "home to find abroad again", func(ctx context.Context) error {
 		var fc v1alpha1.ForeignCluster
 		if err := home.get(ctx, abroadName, &fc); err != nil {
 			return err
@@ -157,7 +158,7 @@ zone "clusters.test" { type primary; file "clusters.test"; update-policy { grant
 	if err := abroad.restart(ctx); err != nil {
 		t.Fatal(err)
 	}
-	err = until(ctx, later, "abroad to be in the zone no more", func(ctx context.Context) error {
+	err = eventually.Is(ctx, later, "abroad to be in the zone no more", func(ctx context.Context) error {
 		var errs []error
 		for _, q := range [][2]string{{"_entente._tcp.clusters.test", "PTR"}, {abroadName + "._entente._tcp.clusters.test", "TXT"}, {hostOf(ctx, home) + ".clusters.test", "A"}} {
 			if got, err := dig(ctx, n, q[0], q[1]); err != nil || len(got) != 0 {

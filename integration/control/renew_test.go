@@ -14,6 +14,7 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/integration/eventually"
 )
 
 // renewed is the condition of a PeeringRequest.
@@ -79,7 +80,7 @@ func TestAContractIsRenewedBeforeItsEnd(t *testing.T) {
 	if err := abroad.client.Update(ctx, policy); err != nil {
 		t.Fatal(err)
 	}
-	err = until(ctx, 2*later, "the request to say why it is not renewed", func(ctx context.Context) error {
+	err = eventually.Is(ctx, 2*later, "the request to say why it is not renewed", func(ctx context.Context) error {
 		c, err := renewed(ctx, home)
 		if err != nil {
 			return err
@@ -92,7 +93,7 @@ func TestAContractIsRenewedBeforeItsEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = until(ctx, 2*later, "the contract to end", func(ctx context.Context) error {
+	err = eventually.Is(ctx, 2*later, "the contract to end", func(ctx context.Context) error {
 		var c v1alpha1.Contract
 		if err := home.get(ctx, name, &c); err != nil {
 			return ctrlclient.IgnoreNotFound(err)
@@ -101,7 +102,7 @@ func TestAContractIsRenewedBeforeItsEnd(t *testing.T) {
 			return fmt.Errorf("it is in force until %s", c.Spec.NotAfter)
 		}
 		if c.Status.Reason != "Expired" {
-			return permanent(fmt.Errorf("it ended for %s", c.Status.Reason))
+			return eventually.Permanent(fmt.Errorf("it ended for %s", c.Status.Reason))
 		}
 		return nil
 	})

@@ -20,6 +20,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/client"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/integration/eventually"
 	"github.com/entente-dev/entente/internal/heartbeat"
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/session"
@@ -119,7 +120,7 @@ func TestCertificatesAndKeysChangeUnderLoad(t *testing.T) {
 	third.arrive(t)
 	for _, c := range []*cluster{home, abroad} {
 		third.connected(t, c)
-		err := until(ctx, later, c.name+" to be connected with the third", func(ctx context.Context) error {
+		err := eventually.Is(ctx, later, c.name+" to be connected with the third", func(ctx context.Context) error {
 			_, err := sessionOf(ctx, c, "third")
 			return err
 		})
@@ -259,7 +260,7 @@ func holdNewRootsOnly(t *testing.T, third *third) {
 	t.Helper()
 	for _, c := range []*cluster{world.home, world.abroad} {
 		id := peering.ClusterID(clusterID(t, c, peerOf(c)))
-		err := until(t.Context(), 2*later, c.name+" and the third to hold the other's new root only", func(ctx context.Context) error {
+		err := eventually.Is(t.Context(), 2*later, c.name+" and the third to hold the other's new root only", func(ctx context.Context) error {
 			var fc v1alpha1.ForeignCluster
 			if err := c.get(ctx, peerOf(c), &fc); err != nil {
 				return err
@@ -563,7 +564,7 @@ func (p *third) peer(t *testing.T, c *cluster) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = until(ctx, soon, "the third's contract with "+c.name, func(ctx context.Context) error {
+	err = eventually.Is(ctx, soon, "the third's contract with "+c.name, func(ctx context.Context) error {
 		ad, err := client.Peering{Conn: conn}.Request(ctx, peering.Ask{RequestID: "third", Resources: one})
 		if err != nil {
 			return err
@@ -585,7 +586,7 @@ func (p *third) peer(t *testing.T, c *cluster) {
 // connected waits until it has a session with a cluster.
 func (p *third) connected(t *testing.T, c *cluster) {
 	t.Helper()
-	err := until(t.Context(), 2*later, "the third to be connected with "+c.name, func(context.Context) error {
+	err := eventually.Is(t.Context(), 2*later, "the third to be connected with "+c.name, func(context.Context) error {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if s := p.sessions.Status(p.ids[c]); s.Session == nil {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/integration/eventually"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 )
@@ -301,10 +302,10 @@ func (o *ordeal) round(ctx context.Context, c *chapter, f fate) (died, error) {
 		return out, err
 	}
 	agreed := func(ctx context.Context) error { return c.agreed(ctx, o) }
-	err = until(ctx, recovery, "both sides to agree", agreed)
+	err = eventually.Is(ctx, recovery, "both sides to agree", agreed)
 	if err != nil && o.forgotten(ctx) {
 		out.untold = true
-		err = until(ctx, refusals, "the side that was forgotten to conclude it", agreed)
+		err = eventually.Is(ctx, refusals, "the side that was forgotten to conclude it", agreed)
 	}
 	if err != nil {
 		return out, err
@@ -320,7 +321,7 @@ func (o *ordeal) check(ctx context.Context, c *chapter) error {
 	if err == nil && c.name != "terminate" {
 		left := resource.MustParse(lendable)
 		left.Sub(resource.MustParse(lent))
-		err = until(ctx, holds, "the provider to have "+left.String()+" processors left to lend", func(ctx context.Context) error {
+		err = eventually.Is(ctx, holds, "the provider to have "+left.String()+" processors left to lend", func(ctx context.Context) error {
 			return couldLend(ctx, o.abroad, left)
 		})
 	}
@@ -334,7 +335,7 @@ func (o *ordeal) check(ctx context.Context, c *chapter) error {
 // there is.
 func joinAgain(ctx context.Context, home, abroad *cluster) error {
 	token := ""
-	return until(ctx, recovery, "a token and its use", func(ctx context.Context) error {
+	return eventually.Is(ctx, recovery, "a token and its use", func(ctx context.Context) error {
 		var err error
 		if token == "" {
 			if token, err = createToken(ctx, abroad); err != nil {
@@ -376,7 +377,7 @@ func contracted(ctx context.Context, o *ordeal) error {
 	if err := askFor(ctx, o); err != nil {
 		return err
 	}
-	return until(ctx, recovery, "a contract", func(ctx context.Context) error { return inForceAtBoth(ctx, o) })
+	return eventually.Is(ctx, recovery, "a contract", func(ctx context.Context) error { return inForceAtBoth(ctx, o) })
 }
 
 // inForceAtBoth says in what the two clusters do not hold the same one contract, in
@@ -471,7 +472,7 @@ func revised(ctx context.Context, o *ordeal) error {
 		return err
 	}
 	if held.Name != o.contract {
-		return permanent(fmt.Errorf("there is another contract, %s instead of %s", held.Name, o.contract))
+		return eventually.Permanent(fmt.Errorf("there is another contract, %s instead of %s", held.Name, o.contract))
 	}
 	if held.Spec.Revision <= o.revision || held.Spec.Resources.Cpu().Cmp(resource.MustParse(o.cpu)) != 0 {
 		return fmt.Errorf("revision %d lends %s processors; it was %d, and %s are asked for", held.Spec.Revision, held.Spec.Resources.Cpu(), o.revision, o.cpu)
@@ -564,7 +565,7 @@ func couldLend(ctx context.Context, abroad *cluster, want resource.Quantity) err
 // peering, but for the policy of the chapter. A certificate that an agent asked for
 // belongs to the agent.
 func nothingLeft(ctx context.Context, before map[string]string) error {
-	return until(ctx, recovery, "nothing to be left", func(ctx context.Context) error {
+	return eventually.Is(ctx, recovery, "nothing to be left", func(ctx context.Context) error {
 		after, err := snapshots(ctx)
 		if err != nil {
 			return err

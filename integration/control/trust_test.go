@@ -19,6 +19,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/integration/eventually"
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/peering"
 )
@@ -40,7 +41,7 @@ func idOf(t *testing.T, c *cluster) string {
 
 // trustedIs waits until the Trusted condition of the other cluster has a reason.
 func trustedIs(ctx context.Context, c *cluster, limit time.Duration, reasons ...string) error {
-	return until(ctx, limit, fmt.Sprintf("Trusted at %s to be %v", c.name, reasons), func(ctx context.Context) error {
+	return eventually.Is(ctx, limit, fmt.Sprintf("Trusted at %s to be %v", c.name, reasons), func(ctx context.Context) error {
 		var fc v1alpha1.ForeignCluster
 		if err := c.get(ctx, peerOf(c), &fc); err != nil {
 			return err
@@ -86,7 +87,7 @@ func eventsOf(ctx context.Context, c *cluster) (map[string]int, error) {
 }
 
 func happened(ctx context.Context, c *cluster, reasons ...string) error {
-	return until(ctx, soon, fmt.Sprintf("events %v at %s", reasons, c.name), func(ctx context.Context) error {
+	return eventually.Is(ctx, soon, fmt.Sprintf("events %v at %s", reasons, c.name), func(ctx context.Context) error {
 		got, err := eventsOf(ctx, c)
 		if err != nil {
 			return err
@@ -157,7 +158,7 @@ func TestForgottenPeersStayForgotten(t *testing.T) {
 		)
 	}
 	settled := func(c *cluster) error {
-		return until(ctx, soon, c.name+" to be done with the introduction", func(ctx context.Context) error {
+		return eventually.Is(ctx, soon, c.name+" to be done with the introduction", func(ctx context.Context) error {
 			var fc v1alpha1.ForeignCluster
 			if err := c.get(ctx, peerOf(c), &fc); err != nil {
 				return err
@@ -350,7 +351,7 @@ func TestADenialCutsBothSidesAndANewTokenHeals(t *testing.T) {
 			err := errors.Join(
 				trustedIs(ctx, who.denies, cutWithin, "Denied"),
 				trustedIs(ctx, who.denied, cutWithin-time.Since(begin), "RevokedByPeer"),
-				until(ctx, cutWithin-time.Since(begin), "everything to end", func(ctx context.Context) error { return cut(ctx, home, abroad, name) }),
+				eventually.Is(ctx, cutWithin-time.Since(begin), "everything to end", func(ctx context.Context) error { return cut(ctx, home, abroad, name) }),
 			)
 			if err != nil {
 				t.Fatal(err)
@@ -434,7 +435,7 @@ func TestWhoWasAwayWhenItWasDeniedLearnsItWhenItDials(t *testing.T) {
 	begin := time.Now()
 	err := errors.Join(
 		trustedIs(ctx, home, cutWithin, "RevokedByPeer"),
-		until(ctx, cutWithin-time.Since(begin), "everything to end", func(ctx context.Context) error { return cut(ctx, home, abroad, name) }),
+		eventually.Is(ctx, cutWithin-time.Since(begin), "everything to end", func(ctx context.Context) error { return cut(ctx, home, abroad, name) }),
 		happened(ctx, home, "Revoked"),
 	)
 	if err != nil {
@@ -467,7 +468,7 @@ func TestPeersFollowARollover(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = until(ctx, soon, "abroad to hold the new root", func(ctx context.Context) error {
+	err = eventually.Is(ctx, soon, "abroad to hold the new root", func(ctx context.Context) error {
 		b, err := held(ctx)
 		if err != nil {
 			return err

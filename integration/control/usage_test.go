@@ -20,6 +20,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/client"
+	"github.com/entente-dev/entente/integration/eventually"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -85,13 +86,13 @@ func TestTheCountsOfBothSidesAgree(t *testing.T) {
 		}
 	}
 	var mine, theirs v1alpha1.Contract
-	err = until(ctx, 4*time.Minute, "three periods to be stated and compared", func(ctx context.Context) error {
+	err = eventually.Is(ctx, 4*time.Minute, "three periods to be stated and compared", func(ctx context.Context) error {
 		if err := errors.Join(home.get(ctx, name, &mine), abroad.get(ctx, name, &theirs)); err != nil {
 			return err
 		}
 		for _, kind := range []string{"StatementsValid", "UsageAgrees"} {
 			if c := meta.FindStatusCondition(mine.Status.Conditions, kind); c != nil && c.Status != "True" {
-				return permanent(fmt.Errorf("%s is %s: %s: %s", kind, c.Status, c.Reason, c.Message))
+				return eventually.Permanent(fmt.Errorf("%s is %s: %s: %s", kind, c.Status, c.Reason, c.Message))
 			}
 		}
 		if len(mine.Status.Statements) < 3 {
@@ -142,13 +143,13 @@ func TestTheCountsOfBothSidesAgree(t *testing.T) {
 	if err := home.client.Patch(ctx, &mine, ctrlclient.RawPatch("application/merge-patch+json", []byte(`{"spec":{"termination":"Now"}}`))); err != nil {
 		t.Fatal(err)
 	}
-	err = until(ctx, soon, "the last statement", func(ctx context.Context) error {
+	err = eventually.Is(ctx, soon, "the last statement", func(ctx context.Context) error {
 		if err := home.get(ctx, name, &mine); err != nil {
-			return permanent(err)
+			return eventually.Permanent(err)
 		}
 		all, err := statementsOf(&mine, provider)
 		if err != nil {
-			return permanent(err)
+			return eventually.Permanent(err)
 		}
 		last := all[len(all)-1]
 		if last.To.Sub(last.From) == time.Minute {
@@ -156,7 +157,7 @@ func TestTheCountsOfBothSidesAgree(t *testing.T) {
 		}
 		t.Logf("the last statement is of %s: %s processor-seconds for %s", last.To.Sub(last.From), last.Used["cpu"], last.Amount)
 		if last.To.Before(at) {
-			return permanent(fmt.Errorf("it ends at %s", last.To))
+			return eventually.Permanent(fmt.Errorf("it ends at %s", last.To))
 		}
 		return errors.Join(conditionTrue(mine.Status.Conditions, "StatementsValid"), conditionTrue(mine.Status.Conditions, "UsageAgrees"))
 	})

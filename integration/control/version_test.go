@@ -18,6 +18,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/integration/eventually"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -165,7 +166,7 @@ func aPeering(t *testing.T, b *between, protocol uint32) {
 	}
 	remove(t, home, ask())
 	for _, c := range []*cluster{home, abroad} {
-		err := until(ctx, later, "the contract to end at "+c.name, func(ctx context.Context) error { return noneOpen(ctx, c) })
+		err := eventually.Is(ctx, later, "the contract to end at "+c.name, func(ctx context.Context) error { return noneOpen(ctx, c) })
 		if err != nil {
 			t.Error(err)
 		}
@@ -208,14 +209,14 @@ func stated(t *testing.T, home, abroad *cluster, name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = until(t.Context(), 2*time.Minute, "a statement of use", func(ctx context.Context) error {
+	err = eventually.Is(t.Context(), 2*time.Minute, "a statement of use", func(ctx context.Context) error {
 		var c v1alpha1.Contract
 		if err := home.get(ctx, name, &c); err != nil {
-			return permanent(err)
+			return eventually.Permanent(err)
 		}
 		all, err := statementsOf(&c, provider)
 		if err != nil {
-			return permanent(err)
+			return eventually.Permanent(err)
 		}
 		if len(all) == 0 {
 			return errors.New("there is none")
@@ -237,7 +238,7 @@ func protocolsAre(t *testing.T, c *cluster, protocol uint32) {
 	if err != nil || info.GetProtocol() != peering.Protocol {
 		t.Errorf("%s says that it speaks revision %d, %v", c.name, info.GetProtocol(), err)
 	}
-	err = until(ctx, soon, "the peer's revision to be known", func(ctx context.Context) error {
+	err = eventually.Is(ctx, soon, "the peer's revision to be known", func(ctx context.Context) error {
 		peer, err := call(ctx, c, func(ctx context.Context, a ententev1.AdminServiceClient) (*ententev1.GetPeerResponse, error) {
 			return a.GetPeer(ctx, &ententev1.GetPeerRequest{Name: "peers/" + peerOf(c)})
 		})
@@ -319,7 +320,7 @@ func TestAgentsTooFarApartSaySo(t *testing.T) {
 		t.Fatal(err)
 	}
 	says := func(c *cluster, which string) error {
-		return until(ctx, later, c.name+" to say that the revisions are too far apart", func(ctx context.Context) error {
+		return eventually.Is(ctx, later, c.name+" to say that the revisions are too far apart", func(ctx context.Context) error {
 			var fc v1alpha1.ForeignCluster
 			if err := c.get(ctx, peerOf(c), &fc); err != nil {
 				return err

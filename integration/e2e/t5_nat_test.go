@@ -238,7 +238,7 @@ func oneSession(ctx context.Context, w *World, hidden *Side) error {
 		return fmt.Errorf("the connections between the agents are %q, want one %s", lines, from)
 	}
 	return w.Each(ctx, func(ctx context.Context, s *Side) error {
-		_, err := s.Condition(ctx, pollEvery, v1alpha1.ConditionConnected, metav1.ConditionTrue)
+		_, err := s.Condition(ctx, time.Second, v1alpha1.ConditionConnected, metav1.ConditionTrue)
 		return err
 	})
 }

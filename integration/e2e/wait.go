@@ -12,35 +12,21 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/integration/eventually"
 )
-
-// pollEvery is how often what is waited for is looked at.
-const pollEvery = 200 * time.Millisecond
 
 // Until looks at something until it is so, at most for limit. look returns what
 // is missing, empty if nothing is; errors are taken for something that is
 // missing. The error says what was missing last.
 func (w *World) Until(ctx context.Context, limit time.Duration, what string, look func(context.Context) (missing string, err error)) error {
 	w.Wait(what)
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, errors.New("time is up"))
-	defer cancel()
-	last := "nothing was seen yet"
-	for {
+	return eventually.Is(ctx, limit, what, func(ctx context.Context) error {
 		missing, err := look(ctx)
-		switch {
-		case err == nil && missing == "":
-			return nil
-		case err == nil:
-			last = missing
-		case ctx.Err() == nil:
-			last = err.Error()
+		if err == nil && missing != "" {
+			return errors.New(missing)
 		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("waited %s for %s: %s (%w)", limit, what, last, context.Cause(ctx))
-		case <-time.After(pollEvery):
-		}
-	}
+		return err
+	})
 }
 
 // AgentReady waits until the cluster's agent is ready.

@@ -12,6 +12,8 @@ import (
 	"net/http"
 	"os"
 	"time"
+
+	"github.com/entente-dev/entente/integration/eventually"
 )
 
 // fieldManager names the lab as the owner of what it applies.
@@ -144,7 +146,7 @@ func (a *apiClient) apply(ctx context.Context, path string, object any) error {
 // neither all namespaces nor all roles.
 func (a *apiClient) applyRetry(ctx context.Context, path string, object any) error {
 	var last error
-	err := poll(ctx, 200*time.Millisecond, func() bool {
+	err := eventually.Poll(ctx, 200*time.Millisecond, func() bool {
 		last = a.apply(ctx, path, object)
 		return last == nil
 	})
@@ -165,7 +167,7 @@ func awaitReady(ctx context.Context, kubeconfig, path string) error {
 	if path == "" {
 		path = "/readyz"
 	}
-	return poll(ctx, 100*time.Millisecond, func() bool { return a.get(ctx, path, nil) == nil })
+	return eventually.Poll(ctx, 100*time.Millisecond, func() bool { return a.get(ctx, path, nil) == nil })
 }
 
 func listens(ctx context.Context, socket string) bool {

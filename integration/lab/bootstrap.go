@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/entente-dev/entente/integration/eventually"
 )
 
 // fakeNodeLabel marks the nodes that kwok looks after.
@@ -121,7 +123,7 @@ func readyNodes(ctx context.Context, a *apiClient) (map[string]bool, error) {
 
 func awaitNodes(ctx context.Context, a *apiClient, c ClusterPlan) error {
 	missing := ""
-	err := poll(ctx, 200*time.Millisecond, func() bool {
+	err := eventually.Poll(ctx, 200*time.Millisecond, func() bool {
 		ready, err := readyNodes(ctx, a)
 		if err != nil {
 			return false
@@ -142,7 +144,7 @@ func awaitNodes(ctx context.Context, a *apiClient, c ClusterPlan) error {
 
 func awaitFakeNodes(ctx context.Context, a *apiClient, want int) error {
 	have := 0
-	err := poll(ctx, 300*time.Millisecond, func() bool {
+	err := eventually.Poll(ctx, 300*time.Millisecond, func() bool {
 		ready, err := readyNodes(ctx, a)
 		if err != nil {
 			return false
@@ -163,7 +165,7 @@ func awaitFakeNodes(ctx context.Context, a *apiClient, want int) error {
 
 func awaitDeployment(ctx context.Context, a *apiClient, namespace, name string) error {
 	var last error
-	err := poll(ctx, 200*time.Millisecond, func() bool {
+	err := eventually.Poll(ctx, 200*time.Millisecond, func() bool {
 		var d struct {
 			Status struct {
 				AvailableReplicas int

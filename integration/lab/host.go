@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"time"
+
+	"github.com/entente-dev/entente/integration/eventually"
 )
 
 // Host is a machine on a LAN of a lab whose clusters share one, on which nothing
@@ -33,7 +35,7 @@ func (l *Lab) Host(ctx context.Context, name string, lan int) (*Host, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, hostReadyMost, fmt.Errorf("not ready within %v", hostReadyMost))
 	defer cancel()
 	// Its route is the last thing that it gets.
-	if err := poll(ctx, 20*time.Millisecond, func() bool {
+	if err := eventually.Poll(ctx, 20*time.Millisecond, func() bool {
 		out, err := h.Exec(ctx, "ip", "route", "show", "default").Output()
 		return err == nil && len(out) > 0
 	}); err != nil {

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/entente-dev/entente/integration/eventually"
 )
 
 // needLab skips tests of real nodes where there can be none.
@@ -196,7 +198,7 @@ func nothingLeft(t *testing.T, name string, tr traces) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	var used []string
-	if err := poll(ctx, 50*time.Millisecond, func() bool { used = tr.used(t); return len(used) == 0 }); err != nil {
+	if err := eventually.Poll(ctx, 50*time.Millisecond, func() bool { used = tr.used(t); return len(used) == 0 }); err != nil {
 		t.Errorf("still there: %v", used)
 	}
 	for _, file := range []string{"/proc/self/mountinfo", "/proc/net/dev"} {
@@ -282,7 +284,7 @@ func podsRun(l *testLab, clusters ...string) {
 		ip := l.mustKube(c, "", "get", "pod", "web-0", "-o", "jsonpath={.status.podIP}")
 		addresses[strings.Join(strings.Split(ip, ".")[:2], ".")]++
 		var out string
-		err := poll(l.t.Context(), 200*time.Millisecond, func() bool { // a new Service takes a moment
+		err := eventually.Poll(l.t.Context(), 200*time.Millisecond, func() bool { // a new Service takes a moment
 			var err error
 			out, err = l.kube(c, "", "exec", "host", "--", "/tool", "curl", "http://"+ip+":8080/name")
 			return err == nil
@@ -424,7 +426,7 @@ func (l *testLab) nodePortPod(c string) string {
 		l.t.Fatal(err)
 	}
 	address := n.Address.String() + ":30080/"
-	err = poll(l.t.Context(), 100*time.Millisecond, func() bool {
+	err = eventually.Poll(l.t.Context(), 100*time.Millisecond, func() bool {
 		_, err := l.kube(l.plan.Clusters[0].Name, "", "exec", "host", "--", "/tool", "curl", "-t", "1s", "http://"+address)
 		return err == nil
 	})
@@ -440,7 +442,7 @@ func captureCaptures(l *testLab, a, b string) {
 	done := make(chan error, 1)
 	go func() { done <- l.Capture(ctx, a, b, file, nil) }()
 	// The file's header is written when tcpdump listens.
-	if err := poll(l.t.Context(), 20*time.Millisecond, func() bool { fi, err := os.Stat(file); return err == nil && fi.Size() > 0 }); err != nil {
+	if err := eventually.Poll(l.t.Context(), 20*time.Millisecond, func() bool { fi, err := os.Stat(file); return err == nil && fi.Size() > 0 }); err != nil {
 		l.t.Fatal(err)
 	}
 	l.ping(a, b, 3)
@@ -494,7 +496,7 @@ func nodeRestarts(l *testLab, c string) {
 	if _, err := Up(l.t.Context(), l.plan.Options, nil); err != nil { // waits for readiness
 		l.t.Fatal(err)
 	}
-	err := poll(l.t.Context(), 300*time.Millisecond, func() bool {
+	err := eventually.Poll(l.t.Context(), 300*time.Millisecond, func() bool {
 		out, err := l.kube(c, "", "get", "pod", "web-0", "-o", "jsonpath={.status.containerStatuses[0].restartCount} {.status.containerStatuses[0].ready}")
 		return err == nil && out == "1 true"
 	})
@@ -581,7 +583,7 @@ func TestDownRemovesWhatACrashLeaves(t *testing.T) {
 				if err := syscall.Kill(tr.pids[0], syscall.SIGKILL); err != nil {
 					t.Fatal(err)
 				}
-				if err := poll(t.Context(), 50*time.Millisecond, func() bool { p, err := markedProcesses(name); return err == nil && len(p) == 0 }); err != nil {
+				if err := eventually.Poll(t.Context(), 50*time.Millisecond, func() bool { p, err := markedProcesses(name); return err == nil && len(p) == 0 }); err != nil {
 					t.Fatalf("nodes outlive the daemon: %v", err)
 				}
 				if s, err := ReadStatus(t.Context(), name); err != nil || s.State != StateLeftover {
@@ -667,7 +669,7 @@ func fakePodsRun(t *testing.T, c *Cluster) {
 	var d struct {
 		Status struct{ AvailableReplicas int }
 	}
-	if err := poll(ctx, 200*time.Millisecond, func() bool { return a.get(ctx, path, &d) == nil && d.Status.AvailableReplicas == 20 }); err != nil {
+	if err := eventually.Poll(ctx, 200*time.Millisecond, func() bool { return a.get(ctx, path, &d) == nil && d.Status.AvailableReplicas == 20 }); err != nil {
 		t.Errorf("%d of 20 pods run: %v", d.Status.AvailableReplicas, err)
 	}
 }
@@ -741,7 +743,7 @@ func TestLabOfClustersThatShareALAN(t *testing.T) {
 			out, _ := l.kube(b, "", "get", "nodes", "-o", `jsonpath={.items[*].status.addresses[?(@.type=="InternalIP")].address}`)
 			return out
 		}
-		if err := poll(t.Context(), 200*time.Millisecond, func() bool { return is() == to }); err != nil {
+		if err := eventually.Poll(t.Context(), 200*time.Millisecond, func() bool { return is() == to }); err != nil {
 			t.Errorf("the node's address is %s, want %s: %v", is(), to, err)
 		}
 		if got, _ := l.ping(a, b, 3); got != 3 {

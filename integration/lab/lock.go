@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/entente-dev/entente/integration/eventually"
 )
 
 // lockName is the lock of what all labs of a machine share.
@@ -20,7 +22,7 @@ const lockName = ".lock"
 func lockFile(ctx context.Context, name string) (unlock func(), err error) {
 	var held *os.File
 	var failed error
-	err = poll(ctx, 50*time.Millisecond, func() bool {
+	err = eventually.Poll(ctx, 50*time.Millisecond, func() bool {
 		held, failed = tryLock(name)
 		return held != nil || failed != nil
 	})

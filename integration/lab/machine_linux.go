@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/entente-dev/entente/integration/eventually"
 )
 
 const kernelFile = "kernel.json" // kernel settings as they were
@@ -174,7 +176,7 @@ func findCgroups(match func(name string) bool) ([]string, error) {
 // moment to let go of the last process.
 func removeCgroups(ctx context.Context, match func(name string) bool) error {
 	var last error
-	err := poll(ctx, 50*time.Millisecond, func() bool {
+	err := eventually.Poll(ctx, 50*time.Millisecond, func() bool {
 		var dirs []string
 		if dirs, last = findCgroups(match); last != nil || len(dirs) == 0 {
 			return last == nil
@@ -252,7 +254,7 @@ func ancestors(pid int) map[int]bool {
 func killMarked(ctx context.Context, name string) error {
 	var pids []int
 	killed := map[int]bool{}
-	err := poll(ctx, 50*time.Millisecond, func() bool {
+	err := eventually.Poll(ctx, 50*time.Millisecond, func() bool {
 		var err error
 		if pids, err = markedProcesses(name); err != nil {
 			return false
@@ -270,7 +272,7 @@ func killMarked(ctx context.Context, name string) error {
 	// taken note. That is the machine's first process, which we cannot hurry.
 	reapCtx, cancel := context.WithTimeout(ctx, reapMost)
 	defer cancel()
-	_ = poll(reapCtx, 20*time.Millisecond, func() bool {
+	_ = eventually.Poll(reapCtx, 20*time.Millisecond, func() bool {
 		for pid := range killed {
 			if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err == nil {
 				return false

@@ -16,6 +16,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/entente-dev/entente/integration/eventually"
 )
 
 func TestMarkedProcessesAreFoundAndKilled(t *testing.T) {
@@ -33,7 +35,7 @@ func TestMarkedProcessesAreFoundAndKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = other.Process.Kill(); _ = other.Wait() }()
-	err := poll(t.Context(), 10*time.Millisecond, func() bool {
+	err := eventually.Poll(t.Context(), 10*time.Millisecond, func() bool {
 		pids, err := markedProcesses(name)
 		return err == nil && slices.Equal(pids, []int{cmd.Process.Pid})
 	})
@@ -136,7 +138,7 @@ func TestSupervisorRestartsAndKeepsOrder(t *testing.T) {
 	done := make(chan error, 1)
 	runCtx, stop := context.WithCancel(ctx)
 	go func() { done <- s.run(runCtx) }()
-	err := poll(ctx, 20*time.Millisecond, func() bool {
+	err := eventually.Poll(ctx, 20*time.Millisecond, func() bool {
 		states := s.snapshot()
 		return len(states) == 2 && states[0].Restarts >= 2 && states[0].Last == "exit status 3" && states[1].Running
 	})

@@ -10,6 +10,8 @@ import (
 	"runtime"
 	"sync"
 	"time"
+
+	"github.com/entente-dev/entente/integration/eventually"
 )
 
 // Restart pauses of a supervised process, and the size at which its log starts
@@ -202,26 +204,12 @@ func (s *supervisor) await(ctx context.Context, cs []condition) error {
 			case <-s.done[c.Step]:
 			}
 		case c.Socket != "":
-			err = poll(ctx, 50*time.Millisecond, func() bool { return listens(ctx, c.Socket) })
+			err = eventually.Poll(ctx, 50*time.Millisecond, func() bool { return listens(ctx, c.Socket) })
 		case c.Ready != "":
 			err = awaitReady(ctx, c.Ready, c.Path)
 		}
 		if err != nil {
 			return err
-		}
-	}
-	return nil
-}
-
-// poll calls ok every interval until it returns true or ctx ends.
-func poll(ctx context.Context, every time.Duration, ok func() bool) error {
-	t := time.NewTicker(every)
-	defer t.Stop()
-	for !ok() {
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-t.C:
 		}
 	}
 	return nil
