@@ -81,8 +81,9 @@ func (s countingStatus) Patch(ctx context.Context, o client.Object, p client.Pat
 // withinBudget fails if more bytes were written than one peer may have written in a time.
 func (c *countingClient) withinBudget(t *testing.T, took time.Duration) {
 	t.Helper()
-	// What a write adds to an object, as its version, is not in what is measured before.
-	most := peerWriteBurst + int(peerWriteBytes*took.Seconds()) + 256*c.writes
+	// What a write adds to an object, as its version, is not in what is measured before;
+	// and the last write may go beyond, as long as there is room when it begins.
+	most := peerWriteBurst + int(peerWriteBytes*took.Seconds()) + 256*c.writes + c.bytes/max(c.writes, 1)
 	t.Logf("%d writes, %d bytes in %s; the budget has %d", c.writes, c.bytes, took, most)
 	if c.bytes > most {
 		t.Errorf("%d writes of %d bytes in %s, want at most %d", c.writes, c.bytes, took, most)
@@ -285,11 +286,11 @@ func TestUseIsWrittenWithinThePeersBudget(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
 	c := p.stored(t, p.terms(t, nil), p.provider)
-	metav1.SetMetaDataAnnotation(&c.ObjectMeta, "large", strings.Repeat("x", 200<<10))
+	metav1.SetMetaDataAnnotation(&c.ObjectMeta, "large", strings.Repeat("x", 600<<10))
 	b := newBench(t, p.provider, c, foreign("peer", p.consumer))
 	counts := &countingClient{Client: b.client}
 	b.Client = counts
-	const step, took = 200 * time.Millisecond, 5 * time.Minute
+	const step, took = time.Second, 75 * time.Second
 	began := b.clock
 	for i := 0; b.clock.Sub(began) < took; i++ {
 		b.lent.used, b.lent.pods = amountsOf("cpu", []string{"1", "2"}[i%2]), 1+i%2
@@ -317,7 +318,7 @@ func TestConditionsOfAPeerThatComesAndGoesAreWithinItsBudget(t *testing.T) {
 	counts := &countingClient{Client: pt.Client}
 	pt.Client = counts
 	pt.States.Budget = &WriteBudget{Now: pt.clock.Now}
-	const step, took = 200 * time.Millisecond, time.Minute
+	const step, took = 500 * time.Millisecond, time.Minute
 	up := func(is bool) {
 		pt.trust.set(milan.id, Session{Why: "it closed", At: pt.clock.Now()})
 		if is {

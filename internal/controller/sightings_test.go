@@ -490,13 +490,13 @@ func TestALANThatComesAndGoesCostsLittle(t *testing.T) {
 			for n := range hintsAtOnce {
 				looked.Found = append(looked.Found, lan(10+second*hintsAtOnce+n, "eth0"))
 			}
-			if second >= 90 { // an impostor and a neighbour
+			if second >= 45 { // an impostor and a neighbour
 				looked.Found = append(looked.Found, lan(999_999, "eth1", func(s *v1alpha1.Sighting) { s.Name = "office" }))
 			}
 			return looked
 		},
 	}
-	const seconds = 150
+	const seconds = 90
 	for second = range seconds {
 		if err := r.look(t.Context()); err != nil {
 			t.Fatal(err)
