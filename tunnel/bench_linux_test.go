@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"slices"
@@ -11,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"golang.zx2c4.com/wireguard/conn"
 	"golang.zx2c4.com/wireguard/device"
 	"golang.zx2c4.com/wireguard/tun"
@@ -84,6 +87,82 @@ func TestThroughput(t *testing.T) {
 	t.Logf("ours %.2f, wireguard-go alone %.2f Gbit/s: ratio %.2f (ours %.2f, alone %.2f)", ours[2], plain[2], ratio, ours, plain)
 	if ratio < 0.85 {
 		t.Errorf("ratio %.2f, want at least 0.85", ratio)
+	}
+}
+
+// TestMemoryUnderFlood floods a live peer through the tunnel process and through
+// wireguard-go alone, and prints the most memory that each took. It fails if the tunnel
+// process took more than 256 MiB; its container has 384. Set GOMEMLIMIT to see what
+// that alone does. It takes half a minute:
+// TUNNEL_BENCH=1 go test -run TestMemoryUnderFlood -v ./tunnel/
+func TestMemoryUnderFlood(t *testing.T) {
+	if os.Getenv("TUNNEL_BENCH") == "" {
+		t.Skip("takes half a minute; set TUNNEL_BENCH=1")
+	}
+	r := newRig(t)
+	a, b := r.node("a", 1, "11"), r.node("b", 2, "12")
+	const aliasOfA, aliasOfB = "10.241.0.0/16", "10.242.0.0/16"
+	a.set(a.desired([]*rigNode{a}, peering(b, a, aliasOfA, aliasOfB)))
+	b.set(b.desired([]*rigNode{b}, peering(a, b, aliasOfB, aliasOfA, openTo(b.podAddr))))
+	a.up()
+	b.up()
+	plainA, plainB := r.plain(a, b, 51999), r.plain(b, a, 51998)
+
+	r.flood(a.pod, remap(t, b.podAddr, aliasOfB), 5*time.Second)
+	r.flood(a.pod, b.podAddr, 5*time.Second)
+	for _, p := range []struct {
+		name  string
+		of    *process
+		limit int
+	}{{"sending", a.wireguard, 256}, {"receiving", b.wireguard, 256}, {"wireguard-go alone, sending", plainA, 0}, {"wireguard-go alone, receiving", plainB, 0}} {
+		took := peakMemory(t, p.of)
+		t.Logf("%s: %d MiB", p.name, took)
+		if p.limit > 0 && took > p.limit {
+			t.Errorf("%s: the tunnel process took %d MiB, want at most %d", p.name, took, p.limit)
+		}
+	}
+}
+
+// peakMemory returns the most memory that a process had resident, in MiB.
+func peakMemory(t *testing.T, p *process) int {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(status), "VmHWM:")
+	var kib int
+	if _, err := fmt.Sscan(rest, &kib); err != nil {
+		t.Fatal(err)
+	}
+	return kib >> 10
+}
+
+// flood sends as many UDP packets as it can.
+func (r *rig) flood(from string, to netip.Addr, d time.Duration) {
+	r.t.Helper()
+	err := r.inNS(from, func() error {
+		c, err := net.Dial("udp", netip.AddrPortFrom(to, 8080).String())
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		raw, err := c.(*net.UDPConn).SyscallConn()
+		if err != nil {
+			return err
+		}
+		// Many packets in one, so that one read of the TUN device takes as many buffers.
+		if err := raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_SEGMENT, 1200) }); err != nil {
+			return err
+		}
+		many := make([]byte, 1200*50)
+		for end := time.Now().Add(d); time.Now().Before(end); {
+			_, _ = c.Write(many)
+		}
+		return nil
+	})
+	if err != nil {
+		r.t.Fatal(err)
 	}
 }
 

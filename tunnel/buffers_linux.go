@@ -3,7 +3,7 @@ package tunnel
 import (
 	"context"
 	"encoding/hex"
-	"errors"
+	"fmt"
 	"reflect"
 	"strconv"
 	"strings"
@@ -15,85 +15,76 @@ import (
 	"golang.zx2c4.com/wireguard/device"
 )
 
-// bufferPool is the pool of packet buffers of a device.
-type bufferPool struct {
-	*device.WaitPool
-	most uint32
-	// lock and count belong to the WaitPool.
-	lock  *sync.Mutex
-	count *uint32
+// bufferLimit bounds the packet buffers of a device. wireguard-go can wait for a free
+// buffer, but only its builds for Android and iOS do: elsewhere the limit is a constant,
+// "none". So it is set in the private fields of the pool, see docs/design/0019.
+type bufferLimit struct {
+	lock  *sync.Mutex // guards count
+	count *uint32     // buffers in use
 }
 
-// boundBuffers gives a device that has not begun to work a pool of at most so
-// many packet buffers. wireguard-go knows how to wait when its pool is used up,
-// and does so on Android, but on Linux its limit is a constant, "none"; so the
-// pool is exchanged behind its back. Should its fields ever have other names or
-// types, that is an error here, and not a process without limits.
-func boundBuffers(dev *device.Device, most uint32) (*bufferPool, error) {
-	changed := errors.New("bound the buffers of wireguard-go: it has changed")
-	pools := reflect.ValueOf(dev).Elem().FieldByName("pool")
-	if !pools.IsValid() || pools.Kind() != reflect.Struct {
-		return nil, changed
+// limitBuffers limits the buffers of a device that has not taken one yet to maxPackets. It
+// returns an error if this wireguard-go has other fields.
+func limitBuffers(dev *device.Device) (b bufferLimit, err error) {
+	pool := reflect.ValueOf(dev).Elem()
+	for _, name := range []string{"pool", "messageBuffers"} {
+		if pool = reflect.Indirect(pool.FieldByName(name)); pool.Kind() != reflect.Struct {
+			return b, fmt.Errorf("limit the buffers of wireguard-go: it has no %s", name)
+		}
 	}
-	field := pools.FieldByName("messageBuffers")
-	if !field.IsValid() || field.Type() != reflect.TypeFor[*device.WaitPool]() {
-		return nil, changed
+	field := func(name string, kind reflect.Type) unsafe.Pointer {
+		f := pool.FieldByName(name)
+		if !f.IsValid() || f.Type() != kind {
+			err = fmt.Errorf("limit the buffers of wireguard-go: its pool has no %s of type %s", name, kind)
+			return nil
+		}
+		return f.Addr().UnsafePointer() //nolint:gosec // see above
 	}
-	p := &bufferPool{WaitPool: device.NewWaitPool(most, func() any { return new([device.MaxMessageSize]byte) }), most: most}
-	inside := reflect.ValueOf(p.WaitPool).Elem()
-	lock, count := inside.FieldByName("lock"), inside.FieldByName("count")
-	if !lock.IsValid() || lock.Type() != reflect.TypeFor[sync.Mutex]() || !count.IsValid() || count.Type() != reflect.TypeFor[uint32]() {
-		return nil, changed
+	b.lock = (*sync.Mutex)(field("lock", reflect.TypeFor[sync.Mutex]()))
+	b.count = (*uint32)(field("count", reflect.TypeFor[uint32]()))
+	if most := (*uint32)(field("max", reflect.TypeFor[uint32]())); err == nil {
+		*most = maxPackets
 	}
-	p.lock, p.count = (*sync.Mutex)(unsafe.Pointer(lock.UnsafeAddr())), (*uint32)(unsafe.Pointer(count.UnsafeAddr())) //nolint:gosec // see above
-	*(**device.WaitPool)(unsafe.Pointer(field.UnsafeAddr())) = p.WaitPool                                             //nolint:gosec // see above
-	return p, nil
+	return b, err
 }
 
-// scarce tells that less than a quarter of the buffers is free.
-func (p *bufferPool) scarce() bool {
-	p.lock.Lock()
-	defer p.lock.Unlock()
-	return *p.count > p.most/4*3
+// scarce says that less than a quarter of the buffers is free.
+func (b bufferLimit) scarce() bool {
+	b.lock.Lock()
+	defer b.lock.Unlock()
+	return *b.count > maxPackets/4*3
 }
 
-// reliever throws away what waits for peers without a session when buffers get
-// scarce. Packets in motion free their buffers by themselves; those do not, and
-// a pod that floods a dead peer could stop everything with them. Nothing is
-// lost by it that could have arrived.
+// reliever drops the packets that wait for peers without a session when buffers get
+// scarce. All other packets free their buffers by themselves. Without it a pod that
+// floods a dead peer would stop the traffic with all peers.
 type reliever struct {
-	dev  *device.Device
-	pool *bufferPool
-	idle atomic.Pointer[[]device.NoisePublicKey]
+	dev   *device.Device
+	limit bufferLimit
+	idle  atomic.Pointer[[]device.NoisePublicKey]
 }
 
-// flush is called before each read of the TUN device.
-func (r *reliever) flush() {
+// relieve is called before each read of the TUN device, and now and then.
+func (r *reliever) relieve() {
 	idle := r.idle.Load()
-	if idle == nil || len(*idle) == 0 || !r.pool.scarce() {
+	if idle == nil || len(*idle) == 0 || !r.limit.scarce() {
 		return
 	}
-	r.empty(*idle)
-}
-
-func (r *reliever) empty(idle []device.NoisePublicKey) {
-	for _, key := range idle {
+	for _, key := range *idle {
 		if peer := r.dev.LookupPeer(key); peer != nil {
 			peer.FlushStagedPackets()
 		}
 	}
 }
 
-// run keeps the list of peers without a session, and empties their queues also
-// when the reader itself waits for a buffer, until ctx ends or the device is
-// closed.
+// run lists the peers without a session, and relieves also while the reader itself waits
+// for a buffer, until ctx ends or the device is closed.
 func (r *reliever) run(ctx context.Context) {
-	// The list comes over the configuration interface, which may itself wait
-	// for a buffer; so it is asked for apart.
 	var group sync.WaitGroup
 	defer group.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	// In a goroutine of its own: the configuration interface may wait for a buffer.
 	group.Go(func() {
 		every := time.NewTicker(listIdleEvery)
 		defer every.Stop()
@@ -114,16 +105,16 @@ func (r *reliever) run(ctx context.Context) {
 		select {
 		case <-done:
 			done = nil
-			group.Go(r.dev.Close) // which may itself wait for a buffer to be freed
+			group.Go(r.dev.Close) // which may wait for a buffer, too
 		case <-r.dev.Wait():
 			return
 		case <-tick.C:
-			r.flush()
+			r.relieve()
 		}
 	}
 }
 
-// idlePeers are those without a session that can be used.
+// idlePeers returns the peers without a session that can be used.
 func idlePeers(dev *device.Device, now time.Time) []device.NoisePublicKey {
 	text, err := dev.IpcGet()
 	if err != nil {

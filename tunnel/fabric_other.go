@@ -31,10 +31,9 @@ func (*Fabric) Run(context.Context) error { return ErrUnsupported }
 
 // UserspaceConfig is what the tunnel process is told.
 type UserspaceConfig struct {
-	Device     string
-	MaxPackets int
-	Userspace  bool
-	Log        *slog.Logger
+	Device    string
+	Userspace bool
+	Log       *slog.Logger
 }
 
 // RunUserspace returns ErrUnsupported.

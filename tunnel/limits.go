@@ -40,6 +40,9 @@ const (
 	// MaxControls is how many control connections the tunnel process answers at a
 	// time.
 	MaxControls = 16
+	// maxPackets is the number of packets that are in the tunnel process at a time. Each
+	// has a buffer of 64 KiB.
+	maxPackets = 1024
 )
 
 // wireGuardOverhead is what the tunnel adds to a packet when the outer packet

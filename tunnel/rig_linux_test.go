@@ -17,7 +17,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -40,8 +39,7 @@ func runRole(role string) {
 	var err error
 	switch role {
 	case "wireguard":
-		packets, _ := strconv.Atoi(os.Getenv("TUNNEL_TEST_PACKETS"))
-		err = RunUserspace(ctx, UserspaceConfig{Device: os.Getenv("TUNNEL_TEST_DEVICE"), MaxPackets: packets, Log: log})
+		err = RunUserspace(ctx, UserspaceConfig{Device: os.Getenv("TUNNEL_TEST_DEVICE"), Log: log})
 	case "fabric":
 		err = roleFabric(ctx, log)
 	case "clean":
@@ -271,7 +269,7 @@ nft 'add rule ip cni post meta mark 0x4000 counter masquerade'
 }
 
 func (n *rigNode) startWireGuard() {
-	n.wireguard = n.r.start(n.ns, "wireguard", []string{"TUNNEL_TEST_DEVICE=" + n.device, "TUNNEL_TEST_PACKETS=" + os.Getenv("TUNNEL_TEST_PACKETS")})
+	n.wireguard = n.r.start(n.ns, "wireguard", []string{"TUNNEL_TEST_DEVICE=" + n.device})
 }
 
 func (n *rigNode) startFabric() {

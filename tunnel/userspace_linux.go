@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -21,12 +20,6 @@ import (
 const (
 	// socketDirectory is where WireGuard tools look for userspace devices.
 	socketDirectory = "/var/run/wireguard"
-	// defaultMaxPackets bounds the packets in flight, and so the buffers, 64
-	// KiB each.
-	defaultMaxPackets = 1024
-	// leastMaxPackets leaves room for the batches that are always held, three
-	// of 128, and for one more in the last quarter.
-	leastMaxPackets = 768
 	// reviveAfter is the pause before a device that was lost is made again.
 	reviveAfter = 500 * time.Millisecond
 	// reliefEvery is how often buffers are watched, listIdleEvery how often
@@ -39,9 +32,6 @@ const (
 type UserspaceConfig struct {
 	// Device is the name of the device. Default "entente0".
 	Device string
-	// MaxPackets bounds the packets that are in the process at one time; each
-	// takes a buffer of 64 KiB. Default 1024, which is 64 MiB; at least 768.
-	MaxPackets int
 	// Userspace makes the device even if the kernel has WireGuard.
 	Userspace bool
 	// Log receives what goes wrong. Default: none.
@@ -62,12 +52,6 @@ func RunUserspace(ctx context.Context, cfg UserspaceConfig) error {
 		return fmt.Errorf("configure tunnel process: %w", err)
 	}
 	cfg.Device, cfg.Log = checked.Device, checked.Log
-	if cfg.MaxPackets == 0 {
-		cfg.MaxPackets = defaultMaxPackets
-	}
-	if cfg.MaxPackets < leastMaxPackets {
-		return fmt.Errorf("configure tunnel process: MaxPackets %d is less than %d", cfg.MaxPackets, leastMaxPackets)
-	}
 	if !cfg.Userspace {
 		switch err := addKernelLink(cfg.Device); {
 		case err == nil:
@@ -80,7 +64,6 @@ func RunUserspace(ctx context.Context, cfg UserspaceConfig) error {
 			return err
 		}
 	}
-	limitMemory(cfg.MaxPackets)
 	for {
 		err := serveDevice(ctx, cfg)
 		if ctx.Err() != nil {
@@ -98,17 +81,6 @@ func RunUserspace(ctx context.Context, cfg UserspaceConfig) error {
 	}
 }
 
-// limitMemory makes the garbage collector work harder near the most that the
-// buffers can take. Without it the heap may be twice as large, because buffers
-// that were freed and others that replaced them coexist for a while. The
-// variable GOMEMLIMIT goes before.
-func limitMemory(packets int) {
-	const rest = 32 << 20 // what is not a buffer
-	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(int64(packets)*device.MaxMessageSize + rest)
-	}
-}
-
 // serveDevice makes one device and serves it until ctx ends or the device is
 // gone, which is no error.
 func serveDevice(ctx context.Context, cfg UserspaceConfig) error {
@@ -120,7 +92,7 @@ func serveDevice(ctx context.Context, cfg UserspaceConfig) error {
 		return fmt.Errorf("create TUN device %s: %w", cfg.Device, err)
 	}
 	var relief reliever
-	gate := &gatedTUN{Device: raw, ready: make(chan struct{}), before: relief.flush}
+	gate := &gatedTUN{Device: raw, ready: make(chan struct{}), before: relief.relieve}
 	logger := &device.Logger{
 		Verbosef: device.DiscardLogf,
 		Errorf:   func(format string, args ...any) { cfg.Log.Error("wireguard", "text", fmt.Sprintf(format, args...)) },
@@ -128,7 +100,7 @@ func serveDevice(ctx context.Context, cfg UserspaceConfig) error {
 	dev := device.NewDevice(gate, conn.NewDefaultBind(), logger)
 	defer dev.Close()
 	relief.dev = dev
-	relief.pool, err = boundBuffers(dev, uint32(cfg.MaxPackets))
+	relief.limit, err = limitBuffers(dev)
 	close(gate.ready)
 	if err != nil {
 		return err
@@ -146,7 +118,7 @@ func serveDevice(ctx context.Context, cfg UserspaceConfig) error {
 	first := listener
 	group.Go(func() { acceptControl(ctx, first, dev) })
 	group.Go(func() { relief.run(ctx) })
-	cfg.Log.Info("userspace WireGuard runs", "device", cfg.Device, "maxPackets", cfg.MaxPackets)
+	cfg.Log.Info("userspace WireGuard runs", "device", cfg.Device)
 
 	watchSocket := time.NewTicker(time.Second)
 	defer watchSocket.Stop()
@@ -171,9 +143,8 @@ func serveDevice(ctx context.Context, cfg UserspaceConfig) error {
 	}
 }
 
-// gatedTUN holds wireguard-go back until its buffers are bounded: its reader
-// asks for the batch size before it takes any, and its bind is opened only upon
-// an event.
+// gatedTUN keeps wireguard-go from taking a buffer before they are limited: its reader
+// first asks for the batch size, and its bind is opened upon an event.
 type gatedTUN struct {
 	tun.Device
 	ready chan struct{}

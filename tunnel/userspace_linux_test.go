@@ -16,39 +16,39 @@ import (
 	"golang.zx2c4.com/wireguard/tun/tuntest"
 )
 
-// If this fails after an update of wireguard-go, boundBuffers must be adapted:
-// the process would use as much memory as there is traffic.
-func TestBuffersOfTheTunnelProcessAreBounded(t *testing.T) {
+// If this fails after an update of wireguard-go, limitBuffers must be adapted: the process
+// would use as much memory as there is traffic.
+func TestBuffersOfTheTunnelProcessAreLimited(t *testing.T) {
 	gate := &gatedTUN{Device: tuntest.NewChannelTUN().TUN(), ready: make(chan struct{}), before: func() {}}
 	dev := device.NewDevice(gate, bindtest.NewChannelBinds()[0], &device.Logger{Verbosef: device.DiscardLogf, Errorf: device.DiscardLogf})
-	const most = 8
-	pool, err := boundBuffers(dev, most)
+	limit, err := limitBuffers(dev)
 	if err != nil {
 		t.Fatal(err)
 	}
-	// All but one are taken through the device, the last through the pool: it
-	// is the same.
 	var taken []*[device.MaxMessageSize]byte
-	for range most {
+	for range maxPackets {
 		taken = append(taken, dev.GetMessageBuffer())
 	}
 	got := make(chan struct{})
 	go func() {
-		pool.Put(pool.Get())
+		dev.PutMessageBuffer(dev.GetMessageBuffer())
 		close(got)
 	}()
 	select {
 	case <-got:
-		t.Error("a ninth buffer of eight")
+		t.Errorf("%d buffers were given, the limit is %d", maxPackets+1, maxPackets)
 	case <-time.After(50 * time.Millisecond):
 	}
-	if !pool.scarce() {
-		t.Error("no buffer is free, and that is not seen")
+	if !limit.scarce() {
+		t.Error("no buffer is free, and they are not scarce")
 	}
 	for _, b := range taken {
 		dev.PutMessageBuffer(b)
 	}
 	<-got
+	if limit.scarce() {
+		t.Error("all buffers are free, and they are scarce")
+	}
 	close(gate.ready)
 	dev.Close()
 }
@@ -85,7 +85,6 @@ func TestControlSocketIsPrivateAndReplacesAStaleOne(t *testing.T) {
 // A pod that floods a peer that is not there must not stop the others, however
 // few buffers there are.
 func TestFloodingADeadPeerDoesNotStopALiveOne(t *testing.T) {
-	t.Setenv("TUNNEL_TEST_PACKETS", "768")
 	r := newRig(t)
 	a, b := r.node("a", 1, "11"), r.node("b", 1, "12")
 	const aliasOfA, aliasOfB, aliasOfDead = "10.241.0.0/16", "10.242.0.0/16", "10.243.0.0/16"
