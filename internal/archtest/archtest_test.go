@@ -54,7 +54,7 @@ var rules = []rule{
 	{packages: "internal/wire/wiretest", ours: []string{"gen/...", "internal/identity", "internal/wire", "peering"}, outside: []string{"google.golang.org/grpc"}},
 	{packages: "internal/session", ours: []string{"peering", "internal/identity"}, outside: []string{
 		"github.com/hashicorp/yamux", "github.com/prometheus/client_golang/prometheus", "github.com/spiffe/go-spiffe/v2/svid/x509svid",
-		"google.golang.org/grpc", "golang.org/x/sync/",
+		"google.golang.org/grpc", "golang.org/x/sync/", "golang.org/x/time/rate",
 	}},
 	{packages: "internal/heartbeat", ours: []string{"gen/...", "peering", "internal/wire", "internal/identity"}, outside: []string{
 		"golang.org/x/time/rate", "google.golang.org/grpc", "google.golang.org/protobuf/",

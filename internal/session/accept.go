@@ -64,7 +64,7 @@ func (m *Manager) greet(ctx context.Context, wg *sync.WaitGroup, raw net.Conn) {
 		// but clocks that differ are what nobody finds otherwise.
 		level := slog.LevelDebug
 		var late *identity.TimeError
-		if errors.As(err, &late) && m.limiter.mayWarn(time.Now()) {
+		if errors.As(err, &late) && m.limiter.warnings.Allow() {
 			level = slog.LevelWarn
 		}
 		m.cfg.Log.Log(ctx, level, "connection refused", "remote", raw.RemoteAddr().String(), "err", err)

@@ -110,8 +110,8 @@ func (m *Manager) dialAll(ctx context.Context, wg *sync.WaitGroup) {
 				delete(dialers, id)
 			}
 		}
-		for id, endpoints := range wanted {
-			d := dialers[id]
+		for id, peer := range wanted {
+			endpoints, d := peer.Endpoints, dialers[id]
 			if d == nil {
 				d = &dialer{again: make(chan struct{}, 1), endpoints: endpoints}
 				dialers[id] = d
@@ -168,7 +168,7 @@ func (m *Manager) dialLoop(ctx, run context.Context, wg *sync.WaitGroup, id peer
 		return ok
 	}
 	m.mu.Lock()
-	now, lasted := m.now[id], m.noteOf(id).lasted
+	now, lasted := m.wanted[id].Now, m.noteOf(id).lasted
 	m.mu.Unlock()
 	switch first := d.pause == 0; {
 	case first, lasted >= stableAfter:
@@ -233,7 +233,7 @@ func (m *Manager) failed(id peering.ClusterID, err error) {
 // neither link nor error when the peer's session came up meanwhile.
 func (m *Manager) dial(ctx context.Context, id peering.ClusterID) (*link, error) {
 	m.mu.Lock()
-	endpoints := slices.Clone(m.wanted[id])
+	endpoints := slices.Clone(m.wanted[id].Endpoints)
 	good := ""
 	if n := m.notes[id]; n != nil {
 		good = n.lastGood
@@ -270,9 +270,9 @@ func (m *Manager) dial(ctx context.Context, id peering.ClusterID) (*link, error)
 // kept, so that they do not hide what is wrong with the peer's own endpoints.
 func (m *Manager) dialAlso(ctx, run context.Context, wg *sync.WaitGroup, id peering.ClusterID, d *dialer) {
 	m.mu.Lock()
-	own := m.wanted[id]
-	all := slices.DeleteFunc(slices.Clone(m.also[id]), func(e string) bool { return slices.Contains(own, e) })
+	peer := m.wanted[id]
 	m.mu.Unlock()
+	all := slices.DeleteFunc(slices.Clone(peer.Also), func(e string) bool { return slices.Contains(peer.Endpoints, e) })
 	if len(all) == 0 || m.cfg.MayDial == nil || !d.trying.CompareAndSwap(false, true) {
 		return
 	}
@@ -328,7 +328,7 @@ func (m *Manager) dialEndpoint(ctx context.Context, id peering.ClusterID, endpoi
 	}
 	dctx := ctx
 	m.mu.Lock()
-	checked := m.checked[id]
+	checked := m.wanted[id].Checked
 	m.mu.Unlock()
 	if checked {
 		// To ask may take a while, which is not the peer's.

@@ -242,7 +242,7 @@ func TestConnectionsBeyondTheRateAreDroppedUnread(t *testing.T) {
 
 func TestLimiterCountsAddressesApartAndForgetsThem(t *testing.T) {
 	t.Parallel()
-	var l limiter
+	l := newLimiter()
 	now := time.Unix(1_700_000_000, 0)
 	addr := func(ip string) net.Addr { return &net.TCPAddr{IP: net.ParseIP(ip), Port: 1} }
 	admitted := 0
@@ -473,7 +473,7 @@ func FuzzMeter(f *testing.F) {
 	f.Add(frame(yamuxPing, yamuxSYN, 0, 7), uint8(12))
 	f.Fuzz(func(t *testing.T, b []byte, cut uint8) {
 		now := time.Unix(1_700_000_000, 0)
-		whole, pieces := meter{odd: true}, meter{odd: true}
+		whole, pieces := newMeter(true), newMeter(true)
 		err := whole.feed(b, now)
 		step := int(cut)%16 + 1
 		rest := b

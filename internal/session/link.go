@@ -83,7 +83,7 @@ func (m *Manager) newLink(conn *tls.Conn, auth identity.AuthInfo, info Info) (*l
 	// What crypto/tls keeps for whoever asks for the state of the connection, which
 	// nobody does from here on. A certificate is several times as large as its DER.
 	clear(shown)
-	metered := &meteredConn{Conn: &joiningConn{Conn: conn, spare: &m.spare}, meter: meter{odd: !info.Dialled}, readAt: &l.readAt, abuse: l.close}
+	metered := &meteredConn{Conn: &joiningConn{Conn: conn, spare: &m.spare}, meter: newMeter(!info.Dialled), readAt: &l.readAt, abuse: l.close}
 	start := yamux.Server
 	if info.Dialled {
 		start = yamux.Client

@@ -155,10 +155,7 @@ type Manager struct {
 	started  bool
 	stopped  bool
 	number   uint64
-	wanted   map[peering.ClusterID][]string
-	also     map[peering.ClusterID][]string
-	checked  map[peering.ClusterID]bool
-	now      map[peering.ClusterID]bool
+	wanted   map[peering.ClusterID]Peer // those that have endpoints
 	links    map[peering.ClusterID]*link
 	direct   map[*Conn]net.Conn // with the TCP connection below
 	notes    map[peering.ClusterID]*note
@@ -201,8 +198,7 @@ func New(cfg Config) (*Manager, error) {
 		changed:   make(chan struct{}, 1),
 		idleAfter: idleAfter,
 		pace:      paceOf,
-		wanted:    map[peering.ClusterID][]string{},
-		also:      map[peering.ClusterID][]string{},
+		wanted:    map[peering.ClusterID]Peer{},
 		links:     map[peering.ClusterID]*link{},
 		direct:    map[*Conn]net.Conn{},
 		notes:     map[peering.ClusterID]*note{},
@@ -210,6 +206,7 @@ func New(cfg Config) (*Manager, error) {
 		routes:    map[peering.ClusterID]*route{},
 		watchers:  map[chan struct{}]struct{}{},
 		attended:  map[peering.ClusterID]bool{},
+		limiter:   newLimiter(),
 	}
 	// Whoever dials a session with a certificate that is early or late is told by the
 	// verdict; see greet, which judges it again.
@@ -310,25 +307,16 @@ func (m *Manager) Addr() net.Addr {
 // is up; changed endpoints are tried at once. Who is left out is no longer
 // dialled; a session that is up stays up as long as the peer is trusted.
 func (m *Manager) SetPeers(peers []Peer) {
-	wanted := make(map[peering.ClusterID][]string, len(peers))
-	also, now, checked := map[peering.ClusterID][]string{}, map[peering.ClusterID]bool{}, map[peering.ClusterID]bool{}
+	wanted := make(map[peering.ClusterID]Peer, len(peers))
 	for _, p := range peers {
 		if p.ID != m.self && len(p.Endpoints) > 0 {
-			n := min(len(p.Endpoints), peering.MaxEndpoints)
-			wanted[p.ID] = slices.Clone(p.Endpoints[:n])
-			if len(p.Also) > 0 {
-				also[p.ID] = slices.Clone(p.Also[:min(len(p.Also), peering.MaxEndpoints)])
-			}
-			if p.Now {
-				now[p.ID] = true
-			}
-			if p.Checked {
-				checked[p.ID] = true
-			}
+			p.Endpoints = slices.Clone(p.Endpoints[:min(len(p.Endpoints), peering.MaxEndpoints)])
+			p.Also = slices.Clone(p.Also[:min(len(p.Also), peering.MaxEndpoints)])
+			wanted[p.ID] = p
 		}
 	}
 	m.mu.Lock()
-	m.wanted, m.also, m.now, m.checked = wanted, also, now, checked
+	m.wanted = wanted
 	m.mu.Unlock()
 	poke(m.changed)
 }

@@ -6,6 +6,8 @@ import (
 	"net"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
 // meter reads along with a yamux session and ends it when the peer sends what no
@@ -16,9 +18,13 @@ type meter struct {
 	// odd says that the peer's streams have odd numbers: it dialled.
 	odd bool
 	framing
-	opens  bucket
-	pings  bucket
+	opens  *rate.Limiter
+	pings  *rate.Limiter
 	failed error
+}
+
+func newMeter(odd bool) meter {
+	return meter{odd: odd, opens: rate.NewLimiter(streamRate, streamBurst), pings: rate.NewLimiter(pingRate, pingBurst)}
 }
 
 // The header of a yamux frame: version, type, flags (2), stream (4), length (4).
@@ -92,7 +98,7 @@ func (m *meter) frame(now time.Time) error {
 		return &AbuseError{What: "not a yamux frame"}
 	}
 	if kind == yamuxPing {
-		if flags&yamuxSYN != 0 && !m.pings.take(now, pingRate, pingBurst) {
+		if flags&yamuxSYN != 0 && !m.pings.AllowN(now, 1) {
 			return &AbuseError{What: "too many pings"}
 		}
 		return nil
@@ -104,7 +110,7 @@ func (m *meter) frame(now time.Time) error {
 		if stream == 0 || (stream%2 == 1) != m.odd {
 			return &AbuseError{What: fmt.Sprintf("it opened stream %d, a number that is not its to use", stream)}
 		}
-		if !m.opens.take(now, streamRate, streamBurst) {
+		if !m.opens.AllowN(now, 1) {
 			return &AbuseError{What: "it opens streams too fast"}
 		}
 	}

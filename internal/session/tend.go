@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
+	"golang.org/x/time/rate"
 
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/peering"
@@ -233,7 +234,7 @@ func (l *link) controlError(err error) error {
 
 // hearing is what goes on from one message of a peer's to the next.
 type hearing struct {
-	rate bucket
+	rate *rate.Limiter
 	// proof is the number of the last proof.
 	proof uint32
 }
@@ -241,7 +242,7 @@ type hearing struct {
 // hear takes what the peer says on the control stream until that ends. It returns
 // why the session has to.
 func (m *Manager) hear(l *link) error {
-	var h hearing
+	h := hearing{rate: rate.NewLimiter(controlRate, controlBurst)}
 	for {
 		kind, body, err := readMessage(l.control.stream)
 		if err == nil {
@@ -257,7 +258,7 @@ func (m *Manager) hear(l *link) error {
 // heed takes a message. Its error ends the control stream, and with it the session.
 func (m *Manager) heed(l *link, h *hearing, kind byte, body []byte) error {
 	now := time.Now()
-	if !h.rate.take(now, controlRate, controlBurst) {
+	if !h.rate.AllowN(now, 1) {
 		return &AbuseError{What: "too many control messages"}
 	}
 	l.mu.Lock()
@@ -311,7 +312,7 @@ func (m *Manager) proven(l *link, p proof) error {
 		l.refused = err
 		end := l.notAfter.Add(expiryGrace)
 		l.mu.Unlock()
-		if m.limiter.mayWarn(time.Now()) {
+		if m.limiter.warnings.Allow() {
 			m.cfg.Log.Warn("the peer's new certificate is refused; its session ends with the old one", "peer", l.info.Peer, "end", end, "err", err)
 		}
 		return nil
