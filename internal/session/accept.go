@@ -23,7 +23,7 @@ func (m *Manager) listen(ctx context.Context, wg *sync.WaitGroup) error {
 			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
 				return fmt.Errorf("listen on %s: %w", m.cfg.Listener.Addr(), err)
 			}
-			// Out of file descriptors, say: it passes.
+			// Temporary, as when file descriptors run out.
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
 			m.cfg.Log.Warn("accept", "err", err, "pause", pause)
 			select {
@@ -60,8 +60,8 @@ func (m *Manager) greet(ctx context.Context, wg *sync.WaitGroup, raw net.Conn) {
 	defer stop()
 	refuse := func(err error) {
 		_ = raw.Close()
-		// Anybody can cause these, so they are not worth a line in the log by default;
-		// but clocks that differ are what nobody finds otherwise.
+		// Anybody can cause these, so they are logged for debugging only; but clocks that
+		// differ are hard to find otherwise.
 		level := slog.LevelDebug
 		var late *identity.TimeError
 		if errors.As(err, &late) && m.limiter.warnings.Allow() {
@@ -103,10 +103,10 @@ func (m *Manager) greet(ctx context.Context, wg *sync.WaitGroup, raw net.Conn) {
 	}
 }
 
-// welcome decides on a session that a peer dialled, tells it, and registers it.
+// welcome decides on a session that a peer dialled, sends the verdict, and registers it.
 func (m *Manager) welcome(conn *tls.Conn, auth identity.AuthInfo) (*link, error) {
 	code := m.judge(auth)
-	if err := sayVerdict(conn, code); err != nil {
+	if err := sendVerdict(conn, code); err != nil {
 		return nil, err
 	}
 	if code != welcome {
@@ -130,7 +130,7 @@ func (m *Manager) welcome(conn *tls.Conn, auth identity.AuthInfo) (*link, error)
 	return l, nil
 }
 
-func sayVerdict(conn *tls.Conn, code verdict) error {
+func sendVerdict(conn *tls.Conn, code verdict) error {
 	if _, err := conn.Write(encodePreface(code, time.Now())); err != nil {
 		return err
 	}
@@ -141,10 +141,10 @@ func sayVerdict(conn *tls.Conn, code verdict) error {
 	return nil
 }
 
-// refuseLate tells a peer whose certificate is right but for its time what the
-// clock says here, and remembers it for the administrators of this side.
+// refuseLate sends this side's clock to a peer whose certificate is valid but for its time,
+// and records the refusal for the administrators of this side.
 func (m *Manager) refuseLate(conn *tls.Conn, late *identity.TimeError) {
-	_ = sayVerdict(conn, refusedClock)
+	_ = sendVerdict(conn, refusedClock)
 	if !m.cfg.Bundles.Has(late.ID) {
 		return
 	}
@@ -157,7 +157,7 @@ func (m *Manager) refuseLate(conn *tls.Conn, late *identity.TimeError) {
 	}
 }
 
-// judge says what to answer to a peer that dialled.
+// judge returns the verdict on a peer that dialled.
 func (m *Manager) judge(auth identity.AuthInfo) verdict {
 	if auth.ID != "" && m.cfg.Denied != nil && m.cfg.Denied(auth.ID) {
 		return refusedDenied
@@ -182,9 +182,9 @@ func (m *Manager) acceptDirect(conn *tls.Conn, auth identity.AuthInfo) error {
 	c := &Conn{Conn: conn, info: auth}
 	raw := conn.NetConn()
 	if tcp, ok := raw.(*net.TCPConn); ok {
-		_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: probeAfter, Interval: probeEvery, Count: probes})
+		_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: tcpIdle, Interval: tcpInterval, Count: tcpProbes})
 	}
-	// Such a connection has no way to show a new certificate.
+	// Such a connection cannot show a new certificate.
 	life := time.Until(auth.NotAfter.Add(expiryGrace))
 	if !auth.Trusted {
 		life = strangerLife
@@ -214,7 +214,7 @@ func (m *Manager) acceptDirect(conn *tls.Conn, auth identity.AuthInfo) error {
 	return nil
 }
 
-// track counts an h2 connection in.
+// track registers an h2 connection, within the limits.
 func (m *Manager) track(c *Conn, raw net.Conn) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -50,11 +50,11 @@ func TestAttendedPeerIsAskedOften(t *testing.T) {
 	}
 }
 
-func paceIn(a, b *node) pace {
+func paceIn(a, b *node) intervals {
 	a.mu.Lock()
 	l := a.links[b.id]
 	a.mu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.pace
+	return l.intervals
 }

@@ -13,18 +13,18 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// caller is how a peer is called. gRPC's client connection exists only while there
-// are calls and idleAfter beyond: most peers are seldom called, or only call, and
-// even one that rests costs more than the rest of a session.
+// caller calls a peer. gRPC's client connection exists only while there are calls and
+// idleAfter beyond: most peers are seldom called, or only call, and even an idle one costs
+// more than the rest of a session.
 type caller struct {
 	m    *Manager
 	peer peering.ClusterID
 
 	mu     sync.Mutex
-	conn   *grpc.ClientConn // nil: put away
+	conn   *grpc.ClientConn // nil while idle
 	calls  int
 	closed bool
-	rest   *time.Timer // puts conn away
+	idle   *time.Timer // closes conn
 }
 
 // Invoke implements grpc.ClientConnInterface.
@@ -67,8 +67,8 @@ func (c *caller) enter() (*grpc.ClientConn, error) {
 		}
 		c.conn = conn
 	}
-	if c.rest != nil {
-		c.rest.Stop()
+	if c.idle != nil {
+		c.idle.Stop()
 	}
 	c.calls++
 	return c.conn, nil
@@ -82,15 +82,15 @@ func (c *caller) leave() {
 	if c.calls > 0 || c.closed {
 		return
 	}
-	if c.rest == nil {
-		c.rest = time.AfterFunc(c.m.idleAfter, c.putAway)
+	if c.idle == nil {
+		c.idle = time.AfterFunc(c.m.idleAfter, c.closeIdle)
 		return
 	}
-	c.rest.Reset(c.m.idleAfter)
+	c.idle.Reset(c.m.idleAfter)
 }
 
-// putAway closes the connection unless there are calls.
-func (c *caller) putAway() {
+// closeIdle closes the connection unless there are calls.
+func (c *caller) closeIdle() {
 	c.mu.Lock()
 	var conn *grpc.ClientConn
 	if c.calls == 0 {
@@ -108,8 +108,8 @@ func (c *caller) close() {
 	c.closed = true
 	conn := c.conn
 	c.conn = nil
-	if c.rest != nil {
-		c.rest.Stop()
+	if c.idle != nil {
+		c.idle.Stop()
 	}
 	c.mu.Unlock()
 	if conn != nil {

@@ -20,7 +20,7 @@ func TestCheckedPeerIsDialledOnlyWhereItMayBe(t *testing.T) {
 	a.SetPeers([]Peer{{ID: b.id, Endpoints: forbidden, Checked: true}})
 	eventually(t, "it is said why there is no session", func() bool {
 		err := a.Status(b.id).Err
-		return errors.Is(err, errKept) && strings.Contains(err.Error(), forbidden[0])
+		return errors.Is(err, errReserved) && strings.Contains(err.Error(), forbidden[0])
 	})
 	a.SetPeers([]Peer{{ID: b.id, Endpoints: append(forbidden[:2:2], b.addr), Checked: true}})
 	eventually(t, "there is a session", func() bool { return a.Status(b.id).Session != nil })
@@ -49,7 +49,7 @@ func TestCheckedPeerIsDialledByNameOnlyWhereItMayBe(t *testing.T) {
 				s := a.Status(b.id)
 				return s.Session != nil || s.Err != nil
 			})
-			if s := a.Status(b.id); (s.Session != nil) != may || !may && !errors.Is(s.Err, errKept) {
+			if s := a.Status(b.id); (s.Session != nil) != may || !may && !errors.Is(s.Err, errReserved) {
 				t.Errorf("session %+v, error %v", s.Session, s.Err)
 			}
 		})

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -21,17 +22,16 @@ type Conn struct {
 	info   identity.AuthInfo
 	once   sync.Once
 	closed func()
-	// limit is how many bytes may still be read; nil is any number. gRPC makes room
-	// for whatever length a message announces, so what a stranger sends is bounded
-	// here.
+	// limit is how many bytes may still be read; nil is any number. gRPC allocates the
+	// length that a message announces, so what a stranger sends is limited here.
 	limit *atomic.Int64
 	// burst is how many bytes were read without a pause, until last.
 	burst int
 	last  time.Time
 }
 
-// errTooMuch ends a connection that sends more than a stranger has to say.
-var errTooMuch = errors.New("session: more bytes than a client that is not trusted may send")
+// errTooMuch ends the connection of a stranger that reached the limit.
+var errTooMuch = fmt.Errorf("session: limit of %d bytes of a client that is not trusted reached", strangerBytes)
 
 // Read implements net.Conn. gRPC calls it from one goroutine.
 func (c *Conn) Read(b []byte) (int, error) {
@@ -46,9 +46,8 @@ func (c *Conn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// seldom says whether little was read lately, n bytes of it now. A stream keeps a
-// buffer of more than twice the largest piece that came, which is worth it only
-// where much comes.
+// seldom says whether little was read lately, n bytes of it now. A stream keeps a buffer of
+// more than twice the largest piece that came, which pays only where much comes.
 func (c *Conn) seldom(n int, now time.Time) bool {
 	if now.Sub(c.last) >= burstPause {
 		c.burst = 0
@@ -74,9 +73,8 @@ func (c *Conn) Close() error {
 // second handshake.
 type transportCreds struct{}
 
-// ServerCredentials returns the transport credentials that the gRPC server has
-// to have that is given to New. Handlers get who calls by
-// identity.PeerFromContext.
+// ServerCredentials returns the transport credentials for Config.Server. Handlers get the
+// caller with identity.PeerFromContext.
 func ServerCredentials() credentials.TransportCredentials { return transportCreds{} }
 
 var errNotSecured = errors.New("session: not a connection of a session")

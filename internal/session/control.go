@@ -17,6 +17,7 @@ import (
 
 	"github.com/hashicorp/yamux"
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
+	"golang.org/x/time/rate"
 )
 
 // The first stream that the dialling side opens carries no gRPC but messages of
@@ -26,15 +27,16 @@ const (
 	controlStream = 1
 	controlHead   = 4
 
-	// kindProof proves the sender's identity anew: a number that counts from 1 (4
+	// kindProof proves the sender's identity again: a number that counts from 1 (4
 	// bytes); the length of a signature (2 bytes) and the signature; then the
 	// certificates, leaf first, each with its length (2 bytes) before it.
 	kindProof = 1
-	// kindAsk asks for the other side's clock: 8 bytes, to be sent back.
-	kindAsk = 2
-	// kindTell answers it: the 8 bytes, and the clock in milliseconds since 1970 (8
+	// kindProbe asks whether the other side is there, and for its clock: 8 bytes, to be
+	// sent back.
+	kindProbe = 2
+	// kindAnswer answers it: the 8 bytes, and the clock in milliseconds since 1970 (8
 	// bytes).
-	kindTell = 3
+	kindAnswer = 3
 )
 
 // control is one end of a control stream.
@@ -67,15 +69,92 @@ func readMessage(r io.Reader) (kind byte, body []byte, err error) {
 	}
 	size := binary.BigEndian.Uint32(head[:]) & 0xffffff
 	if size > maxControl {
-		return 0, nil, &AbuseError{What: fmt.Sprintf("a control message of %d bytes, more than %d", size, maxControl)}
+		return 0, nil, &AbuseError{What: fmt.Sprintf("a control message of %d bytes, the limit is %d", size, maxControl)}
 	}
 	body = make([]byte, size)
 	_, err = io.ReadFull(r, body)
 	return head[0], body, err
 }
 
-// proof is what a side sends to go on being who it is once the certificate of
-// its handshake ends.
+// controlError returns why the control stream ended. It is nil if the session ended as a
+// whole, which has a reason of its own.
+func (l *link) controlError(err error) error {
+	if _, ok := errors.AsType[*AbuseError](err); ok || errors.Is(err, errUntrusted) {
+		return err
+	}
+	if l.mux.IsClosed() {
+		return nil
+	}
+	return fmt.Errorf("control stream: %w", err)
+}
+
+// received is what is kept from one message of a peer to the next.
+type received struct {
+	rate *rate.Limiter
+	// proof is the number of the last proof.
+	proof uint32
+}
+
+// readControl reads the control stream until it ends. It returns why the session has to
+// end.
+func (m *Manager) readControl(l *link) error {
+	h := received{rate: rate.NewLimiter(controlRate, controlBurst)}
+	for {
+		kind, body, err := readMessage(l.control.stream)
+		if err == nil {
+			err = m.handle(l, &h, kind, body)
+		}
+		if err != nil {
+			return l.controlError(err)
+		}
+		l.control.stream.Shrink() // mostly it is seconds until the next
+	}
+}
+
+// handle handles a message. Its error ends the control stream, and with it the session.
+func (m *Manager) handle(l *link, h *received, kind byte, body []byte) error {
+	now := time.Now()
+	if !h.rate.AllowN(now, 1) {
+		return &AbuseError{What: "too many control messages"}
+	}
+	l.mu.Lock()
+	l.heard = now
+	l.mu.Unlock()
+	switch kind {
+	case kindProof:
+		p, err := decodeProof(body)
+		if err != nil {
+			return &AbuseError{What: "a malformed proof of identity: " + err.Error()}
+		}
+		if p.number <= h.proof {
+			return &AbuseError{What: "a proof of identity was repeated"}
+		}
+		h.proof = p.number
+		if err := m.proven(l, p); err != nil {
+			return err
+		}
+	case kindProbe:
+		if len(body) != 8 {
+			return &AbuseError{What: "a malformed probe"}
+		}
+		if err := l.control.send(kindAnswer, binary.BigEndian.AppendUint64(body, uint64(now.UnixMilli()))); err != nil {
+			return err
+		}
+	case kindAnswer:
+		if len(body) != 16 {
+			return &AbuseError{What: "a malformed answer"}
+		}
+		if l.answer(binary.BigEndian.Uint64(body), time.UnixMilli(int64(binary.BigEndian.Uint64(body[8:]))), now) {
+			m.mu.Lock()
+			m.notify(l.info.Peer)
+			m.mu.Unlock()
+		}
+	}
+	m.schedule(l)
+	return nil
+}
+
+// proof proves a side's identity with another certificate than that of the handshake.
 type proof struct {
 	number    uint32
 	signature []byte
@@ -96,7 +175,7 @@ func appendPart(b, part []byte) []byte {
 	return append(binary.BigEndian.AppendUint16(b, uint16(len(part))), part...)
 }
 
-var errShort = errors.New("it ends too early")
+var errShort = errors.New("truncated")
 
 func decodeProof(b []byte) (proof, error) {
 	if len(b) < 4 {
@@ -120,7 +199,7 @@ func decodeProof(b []byte) (proof, error) {
 		b = b[n:]
 	}
 	if len(p.chain) == 0 || len(p.chain) > maxProofCerts {
-		return proof{}, fmt.Errorf("%d certificates, want 1 to %d", len(p.chain), maxProofCerts)
+		return proof{}, fmt.Errorf("%d certificates, must be 1 to %d", len(p.chain), maxProofCerts)
 	}
 	return p, nil
 }
@@ -157,9 +236,8 @@ func prove(svid *x509svid.SVID, number uint32, binding []byte, byDialler bool) (
 	return p, nil
 }
 
-// certificates returns the chain, after checking that the leaf's key signed the
-// proof for this connection. Whose chain it is and whether it verifies is not
-// looked at.
+// certificates returns the chain, after checking that the leaf's key signed the proof for
+// this connection. It does not verify the chain, nor whose it is.
 func (p proof) certificates(binding []byte, byDialler bool) ([]*x509.Certificate, error) {
 	chain, err := parseChain(p.chain)
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// DialError says what a round of dialling ran into, endpoint by endpoint.
+// DialError is why a round of dialling failed, endpoint by endpoint.
 type DialError struct {
 	Peer  peering.ClusterID
 	Tries []EndpointError
@@ -50,8 +50,8 @@ func (e *DialError) Unwrap() []error {
 	return errs
 }
 
-// RejectedError says that the peer broke off the handshake: it did not accept
-// this cluster's certificate.
+// RejectedError says that the peer aborted the handshake: it did not accept this cluster's
+// certificate.
 type RejectedError struct {
 	// Now is this cluster's clock.
 	Now   time.Time
@@ -72,13 +72,13 @@ type dialer struct {
 	endpoints []string
 	// pause is that before the next round of dialling.
 	pause time.Duration
-	// cancel ends the loop, done is closed when it ended; nil: none runs. again says
-	// that the endpoints changed.
+	// cancel ends the loop, done is closed when it ended; both are nil before the first.
+	// again says that the endpoints changed.
 	cancel context.CancelFunc
 	done   chan struct{}
 	again  chan struct{}
-	// trying says that some of Peer.Also are being dialled, of which next is the first to
-	// be tried next time.
+	// trying says that some of Peer.Also are being dialled; next is the first of them to be
+	// tried next time.
 	trying atomic.Bool
 	next   int
 }
@@ -93,8 +93,7 @@ func (d *dialer) ended() bool {
 	}
 }
 
-// dialAll has each wanted peer dialled that there is no session with, until ctx
-// ends.
+// dialAll dials each wanted peer that has no session, until ctx ends.
 func (m *Manager) dialAll(ctx context.Context, wg *sync.WaitGroup) {
 	dialers := map[peering.ClusterID]*dialer{}
 	for ctx.Err() == nil {
@@ -264,10 +263,10 @@ func (m *Manager) dial(ctx context.Context, id peering.ClusterID) (*link, error)
 	return nil, failure
 }
 
-// dialAlso begins to dial a peer where others say that it is, after none of its own
-// endpoints brought up a session. Nobody proves what they say: it takes nothing of the
-// time of those, and whoever answers has to prove that it is the peer. Errors are not
-// kept, so that they do not hide what is wrong with the peer's own endpoints.
+// dialAlso begins to dial a peer at the endpoints that others name, after its own failed.
+// They are not vouched for: they are dialled beside the pause before the next round, and
+// whoever answers has to prove that it is the peer. Errors are not kept, so that they do
+// not hide what is wrong with the peer's own endpoints.
 func (m *Manager) dialAlso(ctx, run context.Context, wg *sync.WaitGroup, id peering.ClusterID, d *dialer) {
 	m.mu.Lock()
 	peer := m.wanted[id]
@@ -299,8 +298,8 @@ func (m *Manager) dialAlso(ctx, run context.Context, wg *sync.WaitGroup, id peer
 	})
 }
 
-// errKept is why a peer that is Checked is not dialled at an endpoint.
-var errKept = errors.New("an address that this cluster keeps to itself, or it does not know yet which it does")
+// errReserved is why a peer that is Checked is not dialled at an endpoint.
+var errReserved = errors.New("the address is one of this cluster's own, or these are not known yet")
 
 // mayDialKey is of the context of a dial that has its address checked.
 type mayDialKey struct{}
@@ -314,7 +313,7 @@ func (m *Manager) mayDial(endpoint string) bool {
 // that a name cannot lead where its owner may not.
 func checkAddress(ctx context.Context, _, address string, _ syscall.RawConn) error {
 	if may, ok := ctx.Value(mayDialKey{}).(func(string) bool); ok && !may(address) {
-		return errKept
+		return errReserved
 	}
 	return nil
 }
@@ -331,9 +330,9 @@ func (m *Manager) dialEndpoint(ctx context.Context, id peering.ClusterID, endpoi
 	checked := m.wanted[id].Checked
 	m.mu.Unlock()
 	if checked {
-		// To ask may take a while, which is not the peer's.
+		// Before the timeout begins: MayDial may take a while.
 		if _, err := netip.ParseAddr(host); err == nil && !m.mayDial(endpoint) {
-			return nil, errKept
+			return nil, errReserved
 		}
 		dctx = context.WithValue(ctx, mayDialKey{}, m.mayDial)
 	}
@@ -378,7 +377,7 @@ func (m *Manager) shake(ctx context.Context, raw net.Conn, id peering.ClusterID,
 	code, theirs, err := readPreface(conn)
 	now := time.Now()
 	if late != nil {
-		// Of what such a peer says only the clock is of use.
+		// Of the preface of such a peer only the clock is of use.
 		if err == nil {
 			late.Clock = theirs
 		}
@@ -418,10 +417,10 @@ func (m *Manager) shake(ctx context.Context, raw net.Conn, id peering.ClusterID,
 	return l, nil
 }
 
-// tolerateTime has a handshake succeed although the other side's certificate is
-// early or late, if nothing else is wrong with it and pass says so. Whoever goes
-// on has to refuse the other side after the handshake: only then can clocks be
-// told, and so an administrator learns which one is wrong.
+// tolerateTime lets a handshake succeed although the other side's certificate is not valid
+// yet or expired, if nothing else is wrong with it and pass says so. The caller has to
+// refuse the other side after the handshake: only then can the two exchange their clocks,
+// so that an administrator learns which one is wrong.
 func tolerateTime(cfg *tls.Config, pass func(tls.ConnectionState, *identity.TimeError) bool) {
 	verify := cfg.VerifyConnection
 	cfg.VerifyConnection = func(cs tls.ConnectionState) error {
@@ -444,7 +443,7 @@ func serverName(host string) string {
 // errGeneration: the peer answers, and none of its protocols is a session's.
 var errGeneration = errors.New("the peer's agent does not speak " + protoSession + ": the two agents are too many versions apart; upgrade the older one")
 
-// alertError says in words that the other side broke off the handshake.
+// alertError returns a readable error if the other side aborted the handshake.
 func alertError(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) && op.Op == "remote error" {

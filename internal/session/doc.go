@@ -12,15 +12,14 @@
 // 1970, 8 bytes, big endian). Without them a client of TLS 1.3 would not know
 // whether it was let in, since the server judges it last. The dialling side is
 // the yamux client. The first stream that it opens is the control stream, on
-// which both sides prove their identity anew with each new leaf certificate; all
-// others carry gRPC. On it each side also asks whether the other is there when it
-// has not heard of it for a while; a session that does not answer is cut, and so
-// is one soon after the certificate ended that the peer showed last. Why:
-// docs/design/0006-identity-outlives-keys-and-certificates.md.
+// which both sides prove their identity again with each new leaf certificate; all
+// others carry gRPC. It also carries the keepalive: a side that received no message for
+// a while sends a probe, and a session whose probe is not answered ends. So does one soon
+// after the certificate that the peer showed last expired. Why: docs/design/0006 and 0011.
 //
 // Of two sessions between the same clusters, as when both dial at once, the one
 // that the lower cluster ID dialled stays. A session that does not answer a ping
 // counts as gone in that comparison.
 //
-// What is said over the sessions is for others; so is who is trusted.
+// What the sessions carry, and who is trusted, is for other packages.
 package session

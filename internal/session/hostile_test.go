@@ -141,7 +141,7 @@ func TestAbuseEndsTheSession(t *testing.T) {
 		}, "too fast"},
 		{"a stream with the other side's number", func() []byte {
 			return frame(yamuxWindow, yamuxSYN, 2, 0)
-		}, "not its to use"},
+		}, "a number of this side"},
 		{"what is no frame", func() []byte { return []byte("GET / HTTP/1.1\r\n\r\n") }, "not a yamux frame"},
 	}
 	for _, tt := range tests {

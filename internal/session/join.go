@@ -5,12 +5,12 @@ import (
 	"sync"
 )
 
-// joiningConn writes the header of a yamux frame and its body at once. yamux writes
-// them one after the other, which would cost two records of TLS, two packets and
-// two system calls; most frames are short.
+// joiningConn writes the header of a yamux frame and its body at once. yamux writes them
+// separately, which would cost two TLS records, two packets and two system calls; most
+// frames are short.
 type joiningConn struct {
 	net.Conn
-	// spare has *[joinMost]byte, for all sessions: one that rests keeps none.
+	// spare has *[joinMost]byte, for all sessions: an idle one keeps none.
 	spare *sync.Pool
 	// held is a header whose body comes with the next write.
 	held    [yamuxHeader]byte
@@ -21,7 +21,7 @@ type joiningConn struct {
 // Write implements net.Conn. yamux calls it from one goroutine.
 func (c *joiningConn) Write(b []byte) (int, error) {
 	whole := c.got == 0 && c.body == 0 && len(b) == yamuxHeader
-	_ = c.follow(b, func() error { return nil }) // what yamux sends is right
+	_ = c.follow(b, func() error { return nil }) // yamux sends valid frames
 	if whole && c.body > 0 {
 		c.holding = true
 		return copy(c.held[:], b), nil

@@ -14,7 +14,7 @@ const (
 	// acceptRate and acceptBurst bound new connections from one address, a second.
 	acceptRate  = 15
 	acceptBurst = 60
-	// maxAddresses is the most addresses that are counted apart.
+	// maxAddresses is the most addresses that are counted separately.
 	maxAddresses = 4096
 
 	// warnRate and warnBurst bound the warnings a second that strangers can cause.
@@ -64,34 +64,34 @@ const (
 	maxProofCerts = 16
 	controlRate   = 4
 	controlBurst  = 32
-	// measureEvery is the longest pause between two looks at the round trip and the
-	// peer's clock.
-	measureEvery = 30 * time.Second
-	// quietAfter is after how long without a word on the control stream the peer is
-	// asked whether it is there, quietAfterDialled where this side dialled: mostly that
-	// side asks and the other answers. answerTimeout is how long the answer may take, so
-	// that a peer that is gone is noticed within 15 s, and answerBehind how long while
-	// other things come from the peer: they share a connection, which may be slow.
-	// quietAttended is quietAfter for peers on whose answers something depends now, such
-	// as the readiness of pods that they run; see Manager.Attend.
+	// measureInterval is the longest pause between two measurements of the round trip and
+	// of the peer's clock.
+	measureInterval = 30 * time.Second
+	// The keepalive of a session: quietAfter is after how long without a message on the
+	// control stream the peer is probed, quietAfterDialled where this side dialled, so that
+	// mostly that side probes and the other answers. answerTimeout is how long the answer may
+	// take: a lost peer is noticed within 15 s. answerBehind is how long it may take while
+	// other bytes come from the peer, which share a connection that may be slow.
+	// quietAttended is quietAfter for peers whose answers are needed now, as for the
+	// readiness of pods that they run; see Manager.Attend.
 	quietAfterDialled = 9 * time.Second
 	quietAfter        = 10 * time.Second
 	quietAttended     = 2 * time.Second
 	answerTimeout     = 5 * time.Second
 	answerBehind      = 30 * time.Second
-	// probeAfter is after how much silence TCP probes an h2 connection, each probeEvery,
-	// and it is gone once so many probes were not answered.
-	probeAfter = 10 * time.Second
-	probeEvery = 5 * time.Second
-	probes     = 3
+	// TCP's keepalive of an h2 connection: idle time, interval, and how many unanswered
+	// probes end it.
+	tcpIdle     = 10 * time.Second
+	tcpInterval = 5 * time.Second
+	tcpProbes   = 3
 	// expiryGrace is how long a connection outlives the certificate that the peer
 	// last showed on it.
 	expiryGrace = 5 * time.Second
-	// lateLook is how late a look has to come for this side to have been away: a machine
-	// that has no time for it has none for what came either.
-	lateLook = time.Second
-	// minTendPause keeps the looks at sessions and certificates from spinning.
-	minTendPause = 10 * time.Millisecond
+	// lateTimer is how late a session's timer fires if this process had no processor, and so
+	// no time to read what came either.
+	lateTimer = time.Second
+	// minTimerPause keeps the timers of sessions and certificates from spinning.
+	minTimerPause = 10 * time.Millisecond
 
 	// callBuffer is how many bytes gRPC gathers before it writes them to a session.
 	// It reads without a buffer: what came is in memory already.
@@ -105,7 +105,7 @@ const (
 	callWindow  = 256 << 10
 	callsWindow = 1 << 20
 
-	// idleAfter is after how long without a call gRPC's side of a peer is put away.
+	// idleAfter is after how long without a call gRPC's client connection is closed.
 	idleAfter = 15 * time.Second
 
 	// writeTimeout is how long a write may take.

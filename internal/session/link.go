@@ -35,18 +35,17 @@ type link struct {
 
 	mu     sync.Mutex
 	reason error
-	// timer has the link tended, as pace says, at lookAt. It is nil before the link is
-	// served; ended says that it no longer is. anew is when this side came too late to
-	// look, if it did since it asked.
-	timer        *time.Timer
-	pace         pace
-	lookAt, anew time.Time
-	ended        bool
+	// timer calls keepAlive at dueAt. It is nil before the link is served; ended says that
+	// it no longer is. delayedAt is when the timer fired late, if it did since the last probe.
+	timer            *time.Timer
+	intervals        intervals
+	dueAt, delayedAt time.Time
+	ended            bool
 	// control is the control stream, nil before it is there. It does not change after
-	// that. busy says that somebody sends on it for tend.
+	// that. busy says that keepAlive sends on it.
 	control *control
 	busy    bool
-	// shown is the leaf that the peer was shown last, and proofs how many were.
+	// shown is the leaf that the peer was shown last, proofs how many it was shown.
 	shown  *x509svid.SVID
 	proofs uint32
 	// chain is what the peer showed last, in DER, and notAfter when its leaf ends;
@@ -54,19 +53,18 @@ type link struct {
 	chain    [][]byte
 	notAfter time.Time
 	refused  error
-	// heard is when the peer said anything on the control stream last. asked numbers the
-	// questions for its clock; askedAt is zero while none is open, and answered is when
-	// the last one was.
+	// heard is when the last message came on the control stream. probes counts the probes
+	// that were sent; probedAt is when the open one was, zero if none is, and answered when
+	// the last answer came.
 	heard     time.Time
-	asked     uint64
-	askedAt   time.Time
+	probes    uint64
+	probedAt  time.Time
 	answered  time.Time
 	roundTrip time.Duration
 	clockSkew time.Duration
 }
 
-// newLink starts yamux on a TLS connection. Whoever calls it registers the link
-// or closes it.
+// newLink starts yamux on a TLS connection. The caller registers the link or closes it.
 func (m *Manager) newLink(conn *tls.Conn, auth identity.AuthInfo, info Info) (*link, error) {
 	binding, err := bindingOf(conn)
 	if err != nil {
@@ -80,8 +78,8 @@ func (m *Manager) newLink(conn *tls.Conn, auth identity.AuthInfo, info Info) (*l
 	for _, c := range shown {
 		l.chain = append(l.chain, bytes.Clone(c.Raw))
 	}
-	// What crypto/tls keeps for whoever asks for the state of the connection, which
-	// nobody does from here on. A certificate is several times as large as its DER.
+	// crypto/tls keeps the parsed certificates for the state of the connection, which is not
+	// read from here on. A certificate is several times as large as its DER.
 	clear(shown)
 	metered := &meteredConn{Conn: &joiningConn{Conn: conn, spare: &m.spare}, meter: newMeter(!info.Dialled), readAt: &l.readAt, abuse: l.close}
 	start := yamux.Server
@@ -90,16 +88,15 @@ func (m *Manager) newLink(conn *tls.Conn, auth identity.AuthInfo, info Info) (*l
 	}
 	mux, err := start(metered, &yamux.Config{
 		AcceptBacklog: acceptBacklog,
-		// The control stream asks whether the peer is there; a second question, in a
-		// goroutine of its own, would cost each session that rests.
+		// The control stream has probes of its own; yamux's would cost each idle session a
+		// goroutine.
 		EnableKeepAlive:        false,
-		KeepAliveInterval:      measureEvery,
+		KeepAliveInterval:      measureInterval,
 		ConnectionWriteTimeout: writeTimeout,
 		MaxStreamWindowSize:    streamWindow,
 		StreamOpenTimeout:      openTimeout,
 		StreamCloseTimeout:     closeTimeout,
-		// It logs what the peer sends, without bound. Why a session ended comes from
-		// its error.
+		// It logs what the peer sends, without bound. The error says why a session ended.
 		LogOutput: io.Discard,
 	})
 	if err != nil {
@@ -107,7 +104,7 @@ func (m *Manager) newLink(conn *tls.Conn, auth identity.AuthInfo, info Info) (*l
 	}
 	l.mux = mux
 	if info.Dialled {
-		// Before anybody else can open a stream: it is known by its number.
+		// Before any other stream: it is known by its number.
 		stream, err := mux.OpenStream()
 		if err != nil {
 			_ = mux.Close()
@@ -118,7 +115,7 @@ func (m *Manager) newLink(conn *tls.Conn, auth identity.AuthInfo, info Info) (*l
 	return l, nil
 }
 
-// snapshot tells of the session as it is now.
+// snapshot returns the session as it is now.
 func (l *link) snapshot() Info {
 	info := l.info
 	l.mu.Lock()
@@ -127,8 +124,8 @@ func (l *link) snapshot() Info {
 	return info
 }
 
-// close cuts the connection; the first reason counts. yamux notices by its read
-// that fails, so this may be called from anywhere and never waits.
+// close closes the connection; the first reason counts. yamux notices by its failed read,
+// so this may be called from anywhere and never waits.
 func (l *link) close(reason error) {
 	l.mu.Lock()
 	if l.reason == nil {
@@ -160,10 +157,9 @@ func (l *link) alive() bool {
 	}
 }
 
-// replaces says what becomes of an old session when a new one with the same peer
-// comes up: true, the new one takes its place; false, the old one stays if it is
-// alive. The lower ID's dial wins. A second dial from the same side means that it
-// lost the first.
+// replaces says whether a new session with a peer replaces the old one; if not, the old one
+// stays if it is alive. The session that the lower ID dialled wins. A second dial from the
+// same side means that it lost the first.
 func replaces(self, peer peering.ClusterID, oldDialled, newDialled bool) bool {
 	if oldDialled == newDialled {
 		return true
@@ -171,8 +167,8 @@ func replaces(self, peer peering.ClusterID, oldDialled, newDialled bool) bool {
 	return newDialled == (self < peer)
 }
 
-// clear says whether a new session with a peer may come up, after asking the old
-// one, if there is one that has precedence, whether it is alive.
+// clear says whether a new session with a peer may come up. It first pings the old one if
+// that has precedence.
 func (m *Manager) clear(id peering.ClusterID, dialled bool) bool {
 	m.mu.Lock()
 	old := m.links[id]
@@ -194,7 +190,7 @@ func (m *Manager) register(l *link) error {
 	id := l.info.Peer
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	// Removing a bundle closes what is registered; what comes after sees it gone.
+	// Removing a bundle closes what is registered; later registrations fail here.
 	if !l.auth.Trusted || !m.cfg.Bundles.Has(id) {
 		return errUntrusted
 	}
@@ -239,20 +235,20 @@ func (m *Manager) drop(l *link, reason error) {
 	poke(m.changed) // it may have to be dialled
 }
 
-// serve serves a link until it ends, in goroutines that wg counts. It is called in
-// one that did a handshake and ends soon, and leaves little to do to the one that
-// lasts: stacks that grew once hardly shrink again.
+// serve serves a link until it ends, in goroutines that wg counts. It runs in the one that
+// did the handshake, which ends soon, and leaves little to the one that lasts: a stack that
+// grew once hardly shrinks again.
 func (m *Manager) serve(parent context.Context, wg *sync.WaitGroup, l *link) {
 	ctx, cancel := context.WithCancel(parent)
 	m.cfg.Log.Info("session up", "peer", l.info.Peer, "session", l.info.Number, "remote", l.info.RemoteAddr, "dialled", l.info.Dialled, "endpoint", l.info.Endpoint)
 	if l.control != nil {
-		l.tasks.Go(func() { m.end(ctx, l, m.hear(l)) })
+		l.tasks.Go(func() { m.end(ctx, l, m.readControl(l)) })
 	}
 	m.mu.Lock()
 	l.mu.Lock()
-	l.pace = m.paceFor(l)
-	l.lookAt = time.Now()
-	l.timer = time.AfterFunc(0, func() { m.tend(ctx, l) })
+	l.intervals = m.intervalsFor(l)
+	l.dueAt = time.Now()
+	l.timer = time.AfterFunc(0, func() { m.keepAlive(ctx, l) })
 	l.mu.Unlock()
 	m.mu.Unlock()
 	// The bundle may have changed between the handshake and here.
@@ -270,7 +266,7 @@ func (m *Manager) serve(parent context.Context, wg *sync.WaitGroup, l *link) {
 	})
 }
 
-// finish waits for all that serve began on a link that ended.
+// finish waits for the goroutines of a link that ended.
 func (m *Manager) finish(l *link, reason error) {
 	m.mu.Lock()
 	m.drop(l, reason) // unless there is a reason already
@@ -284,7 +280,7 @@ func (m *Manager) finish(l *link, reason error) {
 	l.tasks.Wait()
 }
 
-// acceptStreams hands the peer's streams to gRPC. It returns why there are no more.
+// acceptStreams hands the peer's streams to gRPC. It returns why the session ended.
 func (m *Manager) acceptStreams(ctx context.Context, l *link) error {
 	for {
 		stream, err := l.mux.AcceptStreamWithContext(ctx)
@@ -300,7 +296,7 @@ func (m *Manager) acceptStreams(ctx context.Context, l *link) error {
 // accept takes a stream. Its error ends the link.
 func (m *Manager) accept(ctx context.Context, l *link, stream *yamux.Stream) error {
 	if n := l.mux.NumStreams(); n > maxStreams {
-		return &AbuseError{What: fmt.Sprintf("%d streams are open, more than %d", n, maxStreams)}
+		return &AbuseError{What: fmt.Sprintf("%d streams are open, the limit is %d", n, maxStreams)}
 	}
 	if stream.StreamID() != controlStream {
 		m.feed.give(&Conn{Conn: stream, info: l.auth})
@@ -312,12 +308,12 @@ func (m *Manager) accept(ctx context.Context, l *link, stream *yamux.Stream) err
 	l.mu.Lock()
 	l.control = &control{stream: stream}
 	l.mu.Unlock()
-	l.tasks.Go(func() { m.end(ctx, l, m.hear(l)) })
-	m.plan(l)
+	l.tasks.Go(func() { m.end(ctx, l, m.readControl(l)) })
+	m.schedule(l)
 	return nil
 }
 
-// muxError says in words why yamux ended.
+// muxError returns a readable reason why yamux ended.
 func muxError(err error) error {
 	switch {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):

@@ -35,9 +35,8 @@ type Config struct {
 	// connections at once, and so does one whose bundle no longer covers what it
 	// showed. Required.
 	Bundles *identity.Bundles
-	// Denied says whether an administrator of this side denied a cluster, which it
-	// is told when it dials. It is called at any time and does not wait. Nil denies
-	// nobody.
+	// Denied says whether an administrator of this side denied a cluster, which is reported
+	// to it when it dials. It is called at any time and does not wait. Nil denies nobody.
 	Denied func(peering.ClusterID) bool
 	// Server answers the calls of peers. Make it with
 	// grpc.Creds(ServerCredentials()). Run serves and stops it. Required.
@@ -48,8 +47,7 @@ type Config struct {
 	// session. An error that it returns ends the session, which is then dialled again;
 	// if it returns nil the session goes on. Nil does nothing.
 	Up func(ctx context.Context, s Info) error
-	// Dial connects to an endpoint; nil is a net.Dialer, which looks names up anew
-	// each time.
+	// Dial connects to an endpoint; nil is a net.Dialer, which resolves names each time.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// MayDial says whether an endpoint that nobody vouches for may be dialled now: one of
 	// Peer.Also, or of a peer that is Checked. It gets an address and a port. Nil: none may.
@@ -66,22 +64,21 @@ type Peer struct {
 	// Endpoints is where it can be dialled, as host:port, best first. Empty: it
 	// dials.
 	Endpoints []string
-	// Also is where others say that it is, as host:port. A few of them are tried after
-	// each round in which none of Endpoints brought up a session, beside the pause before
-	// the next one.
+	// Also are endpoints that others name, as host:port. A few of them are tried after each
+	// round in which Endpoints failed, beside the pause before the next one.
 	Also []string
-	// Checked has Endpoints, too, dialled only where MayDial allows it, and names only at
-	// such addresses: no person of this side vouches for what this peer says of itself.
+	// Checked says that Endpoints, too, are dialled only where MayDial allows it, and names
+	// only at such addresses: no administrator of this side vouches for them.
 	Checked bool
-	// Now says that it does not dial itself yet, because it just let this cluster in:
-	// this side need not leave it the first try.
+	// Now says that the peer just accepted this cluster and does not dial yet, so this side
+	// dials without yielding to it.
 	Now bool
 }
 
-// Info tells of a session.
+// Info describes a session.
 type Info struct {
 	Peer peering.ClusterID
-	// Number tells this session from every other of this process.
+	// Number is unique among the sessions of this process.
 	Number uint64
 	// Dialled says that this side dialled.
 	Dialled bool
@@ -97,24 +94,24 @@ type Info struct {
 	// ClockSkew is how far the peer's clock is ahead of this one's, give or take
 	// half a round trip. The side that was dialled knows it once RoundTrip is known.
 	ClockSkew time.Duration
-	// PeerNotAfter is when the certificate ends that the peer showed last. The peer
-	// shows another before that, or the session is cut.
+	// PeerNotAfter is when the certificate that the peer showed last expires. The session
+	// ends then unless the peer shows another.
 	PeerNotAfter time.Time
 }
 
-// Status tells how things stand with a peer.
+// Status is the state of the session with a peer.
 type Status struct {
 	// Session is the session, if it is up.
 	Session *Info
-	// Err is why there is none: what the last try to dial ran into, or why the last
-	// session ended. Nil while a session is up, or when nothing was tried.
+	// Err is why there is none: why the last attempt to dial failed, or the last session
+	// ended. Nil while a session is up, or before the first attempt.
 	Err error
-	// ErrAt is when.
+	// ErrAt is when that was.
 	ErrAt time.Time
-	// Tries counts the rounds of dialling since a session was up.
+	// Tries counts the failed rounds of dialling since the last session.
 	Tries int
-	// Denied says that the peer, proven to be it, said that one of its administrators
-	// denied this cluster. It stays until there is a session again.
+	// Denied says that an administrator of the peer denied this cluster, as the peer itself
+	// said. It stays until there is a session again.
 	Denied bool
 }
 
@@ -142,13 +139,12 @@ type Manager struct {
 	limiter   limiter
 	// changed pokes Run after SetPeers.
 	changed chan struct{}
-	// idleAfter is the limit of that name, pace says how often a session is looked
-	// after.
-	idleAfter time.Duration
-	pace      func(dialled bool) pace
+	// idleAfter and intervalsOf are the limit and the function of these names.
+	idleAfter   time.Duration
+	intervalsOf func(dialled bool) intervals
 	// spare has the buffers of joiningConn.
 	spare sync.Pool
-	// leaf is this cluster's leaf of the moment.
+	// leaf is this cluster's current leaf.
 	leaf atomic.Pointer[x509svid.SVID]
 
 	mu       sync.Mutex
@@ -191,27 +187,27 @@ func New(cfg Config) (*Manager, error) {
 		addr = cfg.Listener.Addr()
 	}
 	m := &Manager{
-		cfg:       cfg,
-		self:      cfg.Source.ID(),
-		serverTLS: cfg.Source.ServerTLS(cfg.Bundles, protoSession, protoGRPC),
-		feed:      newHandoff(addr),
-		changed:   make(chan struct{}, 1),
-		idleAfter: idleAfter,
-		pace:      paceOf,
-		wanted:    map[peering.ClusterID]Peer{},
-		links:     map[peering.ClusterID]*link{},
-		direct:    map[*Conn]net.Conn{},
-		notes:     map[peering.ClusterID]*note{},
-		callers:   map[peering.ClusterID]*caller{},
-		routes:    map[peering.ClusterID]*route{},
-		watchers:  map[chan struct{}]struct{}{},
-		attended:  map[peering.ClusterID]bool{},
-		limiter:   newLimiter(),
+		cfg:         cfg,
+		self:        cfg.Source.ID(),
+		serverTLS:   cfg.Source.ServerTLS(cfg.Bundles, protoSession, protoGRPC),
+		feed:        newHandoff(addr),
+		changed:     make(chan struct{}, 1),
+		idleAfter:   idleAfter,
+		intervalsOf: intervalsOf,
+		wanted:      map[peering.ClusterID]Peer{},
+		links:       map[peering.ClusterID]*link{},
+		direct:      map[*Conn]net.Conn{},
+		notes:       map[peering.ClusterID]*note{},
+		callers:     map[peering.ClusterID]*caller{},
+		routes:      map[peering.ClusterID]*route{},
+		watchers:    map[chan struct{}]struct{}{},
+		attended:    map[peering.ClusterID]bool{},
+		limiter:     newLimiter(),
 	}
-	// Whoever dials a session with a certificate that is early or late is told by the
-	// verdict; see greet, which judges it again.
+	// A peer that dials with a certificate that is not valid yet or expired gets a verdict;
+	// see greet, which judges it again.
 	tolerateTime(m.serverTLS, func(cs tls.ConnectionState, _ *identity.TimeError) bool { return cs.NegotiatedProtocol == protoSession })
-	// A client connection fails to be made only for its options: find out now.
+	// A client connection can fail only for its options: check them now.
 	cc, err := m.newConn(m.self)
 	if err != nil {
 		return nil, fmt.Errorf("session: client options: %w", err)
@@ -245,7 +241,7 @@ func (m *Manager) Run(parent context.Context) error {
 
 	ctx, fail := context.WithCancelCause(parent)
 	var wg sync.WaitGroup
-	m.takeLeaf() // before there is a link
+	m.loadLeaf() // before there is a link
 	wg.Go(func() { m.watchLeaf(ctx) })
 	wg.Go(func() {
 		err := m.cfg.Server.Serve(m.feed)
@@ -272,7 +268,7 @@ func (m *Manager) Run(parent context.Context) error {
 	return nil
 }
 
-// shutdown closes all that Run opened.
+// shutdown closes everything that Run opened.
 func (m *Manager) shutdown() {
 	if m.cfg.Listener != nil {
 		_ = m.cfg.Listener.Close()
@@ -302,10 +298,9 @@ func (m *Manager) Addr() net.Addr {
 	return m.cfg.Listener.Addr()
 }
 
-// SetPeers says with which clusters to keep a session, in place of what was said
-// before. Those that have endpoints are dialled, again and again, until a session
-// is up; changed endpoints are tried at once. Who is left out is no longer
-// dialled; a session that is up stays up as long as the peer is trusted.
+// SetPeers replaces the clusters to keep a session with. Those that have endpoints are
+// dialled until a session is up; changed endpoints are tried at once. A peer that is left
+// out is no longer dialled; its session stays up as long as the peer is trusted.
 func (m *Manager) SetPeers(peers []Peer) {
 	wanted := make(map[peering.ClusterID]Peer, len(peers))
 	for _, p := range peers {
@@ -321,9 +316,8 @@ func (m *Manager) SetPeers(peers []Peer) {
 	poke(m.changed)
 }
 
-// Conn returns how a peer is called. It is the same for the life of the manager,
-// whichever sessions come and go: calls fail with Unavailable while there is none, or
-// wait for one with grpc.WaitForReady.
+// Conn returns the client connection to a peer, the same across its sessions: calls fail
+// with Unavailable while there is none, or wait for one with grpc.WaitForReady.
 func (m *Manager) Conn(id peering.ClusterID) grpc.ClientConnInterface { return m.caller(id) }
 
 func (m *Manager) caller(id peering.ClusterID) *caller {
@@ -347,7 +341,7 @@ func (m *Manager) newConn(id peering.ClusterID) (*grpc.ClientConn, error) {
 		grpc.WithReadBufferSize(0), grpc.WithWriteBufferSize(callBuffer),
 		grpc.WithMaxHeaderListSize(callHeaders), grpc.WithInitialWindowSize(callWindow), grpc.WithInitialConnWindowSize(callsWindow),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(callMessage)),
-		// For what fails within a session: a new session is another address.
+		// For failures within a session: a new session is another address.
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: retry, MinConnectTimeout: openTimeout}),
 		grpc.WithContextDialer(func(_ context.Context, address string) (net.Conn, error) {
 			return m.open(id, address)
@@ -357,7 +351,7 @@ func (m *Manager) newConn(id peering.ClusterID) (*grpc.ClientConn, error) {
 	return grpc.NewClient(routeScheme+":///"+string(id), append(opts, m.cfg.ClientOptions...)...)
 }
 
-// Status tells how things stand with a peer.
+// Status returns the state of the session with a peer.
 func (m *Manager) Status(id peering.ClusterID) Status {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -425,8 +419,8 @@ func (m *Manager) CloseSession(number uint64, reason error) {
 	}
 }
 
-// Attend has a peer asked more often whether it is there, in its session of now and
-// in later ones, or no longer.
+// Attend has a peer probed more often, in its current session and in later ones, or no
+// longer.
 func (m *Manager) Attend(id peering.ClusterID, on bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -443,22 +437,22 @@ func (m *Manager) Attend(id peering.ClusterID, on bool) {
 		return
 	}
 	l.mu.Lock()
-	l.pace = m.paceFor(l)
+	l.intervals = m.intervalsFor(l)
 	l.mu.Unlock()
-	m.plan(l)
+	m.schedule(l)
 }
 
-// paceFor returns a link's pace. The lock is held.
-func (m *Manager) paceFor(l *link) pace {
-	p := m.pace(l.info.Dialled)
+// intervalsFor returns the intervals of a link. The lock is held.
+func (m *Manager) intervalsFor(l *link) intervals {
+	i := m.intervalsOf(l.info.Dialled)
 	if m.attended[l.info.Peer] {
-		p.quiet = min(p.quiet, quietAttended)
+		i.quiet = min(i.quiet, quietAttended)
 	}
-	return p
+	return i
 }
 
-// Silence says since when a peer has owed an answer, with nothing else coming from it
-// either; zero if it owes none. It is false if there is no session.
+// Silence returns since when a peer has not answered a probe, nor sent anything else; zero if
+// no probe is open. connected is false if there is no session.
 func (m *Manager) Silence(id peering.ClusterID) (since time.Time, connected bool) {
 	m.mu.Lock()
 	l := m.links[id]
@@ -468,14 +462,14 @@ func (m *Manager) Silence(id peering.ClusterID) (since time.Time, connected bool
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.askedAt.IsZero() {
+	if l.probedAt.IsZero() {
 		return time.Time{}, true
 	}
-	return later(later(l.askedAt, l.anew), time.Unix(0, l.readAt.Load())), true
+	return later(later(l.probedAt, l.delayedAt), time.Unix(0, l.readAt.Load())), true
 }
 
-// notify wakes the subscribers, and gRPC, after how things stand with a peer
-// changed. The lock is held.
+// notify wakes the subscribers, and gRPC, after the state of a peer changed. The lock is
+// held.
 func (m *Manager) notify(id peering.ClusterID) {
 	m.update(id)
 	for c := range m.watchers {
@@ -483,7 +477,7 @@ func (m *Manager) notify(id peering.ClusterID) {
 	}
 }
 
-// noteOf returns what is remembered of a peer. The lock is held.
+// noteOf returns the note of a peer. The lock is held.
 func (m *Manager) noteOf(id peering.ClusterID) *note {
 	n := m.notes[id]
 	if n == nil {

@@ -10,10 +10,9 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// meter reads along with a yamux session and ends it when the peer sends what no
-// honest one does. yamux itself answers each ping in a goroutine of its own and
-// keeps each stream that was ever opened until both sides closed it, so a flood of
-// either would cost memory without bound.
+// meter inspects the frames of a yamux session and ends it when the peer sends what no
+// honest one does. yamux answers each ping in a goroutine and keeps each stream until both
+// sides closed it, so a flood of either would take memory without bound.
 type meter struct {
 	// odd says that the peer's streams have odd numbers: it dialled.
 	odd bool
@@ -108,14 +107,14 @@ func (m *meter) frame(now time.Time) error {
 	}
 	if flags&yamuxSYN != 0 {
 		if stream == 0 || (stream%2 == 1) != m.odd {
-			return &AbuseError{What: fmt.Sprintf("it opened stream %d, a number that is not its to use", stream)}
+			return &AbuseError{What: fmt.Sprintf("it opened stream %d, a number of this side", stream)}
 		}
 		if !m.opens.AllowN(now, 1) {
 			return &AbuseError{What: "it opens streams too fast"}
 		}
 	}
 	if kind == yamuxData && length > streamWindow {
-		return &AbuseError{What: fmt.Sprintf("a frame of %d bytes, more than %d", length, streamWindow)}
+		return &AbuseError{What: fmt.Sprintf("a frame of %d bytes, the limit is %d", length, streamWindow)}
 	}
 	return nil
 }

@@ -8,9 +8,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// collector tells of the sessions and of the certificates. Each series that
-// names a peer is of a session that is up, so there are no more than maxSessions
-// of a kind.
+// collector has the metrics of sessions and certificates. Series with a peer are of sessions
+// that are up, so there are at most maxSessions of a kind.
 type collector struct {
 	m                                   *Manager
 	notAfter, sessions, roundTrip, skew *prometheus.Desc

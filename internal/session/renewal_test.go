@@ -250,7 +250,7 @@ func TestConnectionsUnderASucceededKeyAreCut(t *testing.T) {
 	if err := a.bundles.Trust(b.id, settled.TrustBundle()); err != nil {
 		t.Fatal(err)
 	}
-	if s := a.Status(b.id); s.Session != nil || !strings.Contains(s.Err.Error(), "does not cover") {
+	if s := a.Status(b.id); s.Session != nil || !strings.Contains(s.Err.Error(), "no longer covers") {
 		t.Errorf("status %+v", s)
 	}
 	eventually(t, "the h2 connection is cut, too", func() bool {
@@ -422,15 +422,15 @@ func TestHostileProofsEndTheSession(t *testing.T) {
 		{"no certificate", func(h *hostile, _, _, _ *node) {
 			h.send(kindProof, proof{number: 1, signature: []byte("x")}.encode())
 		}, "0 certificates"},
-		{"nothing", func(h *hostile, _, _, _ *node) { h.send(kindProof, nil) }, "cannot be read"},
+		{"nothing", func(h *hostile, _, _, _ *node) { h.send(kindProof, nil) }, "malformed proof"},
 		{"a huge message", func(h *hostile, _, _, _ *node) { h.send(9, make([]byte, maxControl+1)) }, "a control message of"},
 		{"a flood of messages", func(h *hostile, _, _, _ *node) {
 			for range controlBurst + 50 {
-				h.send(kindAsk, make([]byte, 8))
+				h.send(kindProbe, make([]byte, 8))
 			}
 		}, "too many control messages"},
-		{"a question that is none", func(h *hostile, _, _, _ *node) { h.send(kindAsk, make([]byte, 7)) }, "a question that is none"},
-		{"an answer that is none", func(h *hostile, _, _, _ *node) { h.send(kindTell, make([]byte, 8)) }, "an answer that is none"},
+		{"a malformed probe", func(h *hostile, _, _, _ *node) { h.send(kindProbe, make([]byte, 7)) }, "a malformed probe"},
+		{"a malformed answer", func(h *hostile, _, _, _ *node) { h.send(kindAnswer, make([]byte, 8)) }, "a malformed answer"},
 		{"the end of the control stream", func(h *hostile, _, _, _ *node) { _ = h.stream.Close() }, "control stream"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -473,14 +473,14 @@ func TestWhatALaterVersionSaysIsSkipped(t *testing.T) {
 	eventually(t, "the session is up", up(victim, peer))
 	h.send(200, []byte("what is to come"))
 	h.send(kindProof, h.proof(peer.source, 1, h.binding, true).encode())
-	h.send(kindAsk, []byte("question"))
+	h.send(kindProbe, []byte("question"))
 	_ = h.stream.SetReadDeadline(time.Now().Add(patience))
 	for {
 		kind, body, err := readMessage(h.stream)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if kind == kindTell {
+		if kind == kindAnswer {
 			if len(body) != 16 || string(body[:8]) != "question" {
 				t.Errorf("answer %q", body)
 			}
@@ -684,25 +684,25 @@ func TestMeasurementsTakeOnlyAnswersToTheLastQuestion(t *testing.T) {
 	t.Parallel()
 	l := &link{}
 	now := time.Unix(1_700_000_000, 0)
-	l.told(0, now, now) // nothing was asked
+	l.answer(0, now, now) // nothing was asked
 	if l.roundTrip != 0 {
 		t.Error("an answer to nothing counts")
 	}
-	l.ask(now)
-	l.told(7, now, now.Add(time.Second))
+	l.nextProbe(now)
+	l.answer(7, now, now.Add(time.Second))
 	if l.roundTrip != 0 {
-		t.Error("an answer to another question counts")
+		t.Error("an answer to another probe counts")
 	}
-	l.told(1, now.Add(time.Hour+50*time.Millisecond), now.Add(100*time.Millisecond))
+	l.answer(1, now.Add(time.Hour+50*time.Millisecond), now.Add(100*time.Millisecond))
 	if l.roundTrip != 100*time.Millisecond || l.clockSkew != time.Hour {
 		t.Errorf("round trip %s, skew %s", l.roundTrip, l.clockSkew)
 	}
-	l.told(1, now, now.Add(time.Minute))
+	l.answer(1, now, now.Add(time.Minute))
 	if l.roundTrip != 100*time.Millisecond {
 		t.Error("a second answer counts")
 	}
-	l.ask(now)
-	l.told(2, time.UnixMilli(math.MinInt64), now.Add(180*time.Millisecond)) // a hostile clock
+	l.nextProbe(now)
+	l.answer(2, time.UnixMilli(math.MinInt64), now.Add(180*time.Millisecond)) // a hostile clock
 	if l.roundTrip != 110*time.Millisecond || l.clockSkew.Abs() < time.Hour {
 		t.Errorf("round trip %s, skew %s", l.roundTrip, l.clockSkew)
 	}
@@ -782,8 +782,8 @@ func FuzzControl(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(encodeMessage(kindProof, good.encode()))
-	f.Add(encodeMessage(kindAsk, make([]byte, 8)))
-	f.Add(encodeMessage(kindTell, make([]byte, 16)))
+	f.Add(encodeMessage(kindProbe, make([]byte, 8)))
+	f.Add(encodeMessage(kindAnswer, make([]byte, 16)))
 	f.Add([]byte{kindProof, 255, 255, 255})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		kind, body, err := readMessage(strings.NewReader(string(b)))

@@ -25,39 +25,39 @@ func (routes) Scheme() string { return routeScheme }
 // Build implements resolver.Builder. gRPC calls it when a client connection is
 // first used, and again when it was idle meanwhile.
 func (b routes) Build(target resolver.Target, cc resolver.ClientConn, _ resolver.BuildOptions) (resolver.Resolver, error) {
-	r := &route{m: b.m, peer: peering.ClusterID(target.Endpoint()), cc: cc, telling: true}
+	r := &route{m: b.m, peer: peering.ClusterID(target.Endpoint()), cc: cc, updating: true}
 	b.m.mu.Lock()
 	b.m.routes[r.peer] = r
 	b.m.mu.Unlock()
-	r.tell()
+	r.pass()
 	return r, nil
 }
 
-// route tells one client connection which session to use, or why there is none.
+// route gives one client connection the session to use, or why there is none.
 type route struct {
 	m    *Manager
 	peer peering.ClusterID
 	cc   resolver.ClientConn
 
-	// The manager's lock guards the rest. number and reason are what gRPC was told
-	// last, telling says that somebody does.
-	number  uint64
-	reason  string
-	telling bool
-	closed  bool
+	// The manager's lock guards the rest. number and reason are what gRPC was given last,
+	// updating says that a goroutine does so.
+	number   uint64
+	reason   string
+	updating bool
+	closed   bool
 }
 
-// update makes gRPC hear of what changed. The manager's lock is held, under which
-// gRPC's own are not to be taken.
+// update passes a change on to gRPC. The manager's lock is held, under which gRPC's own
+// must not be taken.
 func (m *Manager) update(id peering.ClusterID) {
-	if r := m.routes[id]; r != nil && !r.telling {
-		r.telling = true
-		go r.tell() // ends when gRPC knows what is so
+	if r := m.routes[id]; r != nil && !r.updating {
+		r.updating = true
+		go r.pass() // ends when gRPC is up to date
 	}
 }
 
-// tell tells gRPC what is so until it knows.
-func (r *route) tell() {
+// pass gives gRPC the current state until nothing changed meanwhile.
+func (r *route) pass() {
 	for {
 		number, reason, had, more := r.next()
 		switch {
@@ -76,8 +76,8 @@ func (r *route) tell() {
 	}
 }
 
-// next returns what gRPC does not know yet: a session, or why there is none, and
-// whether it was told of one before.
+// next returns what gRPC was not given yet: a session, or why there is none, and whether it
+// was given one before.
 func (r *route) next() (number uint64, reason string, had, more bool) {
 	r.m.mu.Lock()
 	defer r.m.mu.Unlock()
@@ -87,7 +87,7 @@ func (r *route) next() (number uint64, reason string, had, more bool) {
 		reason = r.m.noSession(r.peer).Error()
 	}
 	if r.closed || number == r.number && reason == r.reason {
-		r.telling = false
+		r.updating = false
 		return 0, "", false, false
 	}
 	had = r.number != 0
@@ -95,7 +95,7 @@ func (r *route) next() (number uint64, reason string, had, more bool) {
 	return number, reason, had, true
 }
 
-// ResolveNow implements resolver.Resolver. What changes is told at once.
+// ResolveNow implements resolver.Resolver. Changes are passed on at once.
 func (*route) ResolveNow(resolver.ResolveNowOptions) {}
 
 // Close implements resolver.Resolver.
@@ -110,7 +110,7 @@ func (r *route) Close() {
 
 func routeAddress(number uint64) string { return "session-" + strconv.FormatUint(number, 10) }
 
-// noSession says why there is none with a peer. The lock is held.
+// noSession returns why there is no session with a peer. The lock is held.
 func (m *Manager) noSession(id peering.ClusterID) error {
 	if n := m.notes[id]; n != nil && n.err != nil {
 		return fmt.Errorf("no session with %s: %w", id, n.err)
@@ -127,7 +127,7 @@ func (m *Manager) open(id peering.ClusterID, address string) (net.Conn, error) {
 		return nil, none
 	}
 	if routeAddress(l.info.Number) != address {
-		return nil, fmt.Errorf("%s with %s ended: another took its place", address, id)
+		return nil, fmt.Errorf("%s with %s was replaced by another session", address, id)
 	}
 	stream, err := l.mux.OpenStream()
 	if err != nil {

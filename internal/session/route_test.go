@@ -149,7 +149,7 @@ func TestAddressIsOneSession(t *testing.T) {
 	a.SetPeers([]Peer{{ID: b.id, Endpoints: []string{b.addr}}})
 	mustWho(t, a, b)
 	number := a.Status(b.id).Session.Number
-	if _, err := a.open(b.id, routeAddress(number+1)); err == nil || !strings.Contains(err.Error(), "another took its place") {
+	if _, err := a.open(b.id, routeAddress(number+1)); err == nil || !strings.Contains(err.Error(), "was replaced by another") {
 		t.Errorf("another session's address: %v", err)
 	}
 	c, err := a.open(b.id, routeAddress(number))
