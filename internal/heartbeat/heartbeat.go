@@ -2,14 +2,14 @@
 // PeeringService.Session stream. Both ends run the same loop, whichever of them
 // dialled: server and client wrap it.
 //
-// It owns when a state is sent and when a silent peer is given up. What is in a
-// state and what follows from one belong to its callers.
+// It decides when a state is sent and when a silent peer is given up. The content of a
+// state and its consequences belong to the callers.
 //
-//	send:   on start, on change (not more often than MinGap), each pause
-//	hear:   any state resets the silence; too long a one ends the exchange
+//	send:     on start, on change (not more often than minGap), and each interval
+//	receive:  any state resets the timeout, after which the exchange ends
 //
-// The pause is Interval, or longer where the peer has the patience for it. An exchange
-// that rests has one goroutine, that of Run.
+// The interval is Config.Interval, or longer if the peer has the patience for it. An idle
+// exchange has one goroutine, that of Run.
 package heartbeat
 
 import (
@@ -27,20 +27,19 @@ import (
 
 // Defaults and limits of an exchange.
 const (
-	// DefaultInterval is the pause between two states that say the same, to a peer that
-	// says nothing of its patience. Some give up whoever is silent for 6 s.
-	DefaultInterval = 4 * time.Second
-	// MaxInterval is the longest pause: a state that got lost in the peer, which nothing
-	// else would tell of, is made good by the next.
+	// defaultInterval is the interval between unchanged states to a peer that does not send
+	// its patience. Some peers give up after 6 s.
+	defaultInterval = 4 * time.Second
+	// MaxInterval is the longest interval: the next state repairs one that the peer lost.
 	MaxInterval = 2 * time.Minute
-	// SilentIntervals is how many states that do not come end the exchange.
-	SilentIntervals = 3
-	// SessionPatience is the patience with a peer whose session notices by itself when
-	// it is gone.
-	SessionPatience = SilentIntervals * MaxInterval
-	// MinGap is the least time between two states sent, so that a burst of
-	// changes is one message.
-	MinGap = 100 * time.Millisecond
+	// missedStates is how many states that do not come end the exchange.
+	missedStates = 3
+	// SessionPatience is the patience with a peer over a session, which has a keepalive of
+	// its own.
+	SessionPatience = missedStates * MaxInterval
+	// minGap is the least time between two states that are sent, so that a burst of changes
+	// is one message.
+	minGap = 100 * time.Millisecond
 )
 
 // Stream is the stream, in terms of states. Send and Recv are required.
@@ -49,29 +48,28 @@ type Stream struct {
 	Send func(*ententev1.PeerState) error
 	// Recv returns the next state, or io.EOF.
 	Recv func() (*ententev1.PeerState, error)
-	// End makes a Send and a Recv that wait return, and says why. It may be called
-	// more than once and at any time. Nil: they return when the stream ends by itself.
+	// End makes blocked calls of Send and Recv return. It may be called more than once and
+	// at any time. Nil: they return when the stream ends by itself.
 	End func(why error)
 }
 
 // Config configures an exchange.
 type Config struct {
-	// Interval is the pause between two states that say the same, unless the peer has
-	// the patience for a longer one; 0 is DefaultInterval.
+	// Interval is the interval between unchanged states, unless the peer has the patience
+	// for a longer one. Default 4 s.
 	Interval time.Duration
-	// Patience is how long a peer may be silent, which it is told; 0 is
-	// SilentIntervals intervals, of which it is not: those are what all keep up.
+	// Patience is how long a peer may be silent, and is sent to it. Default three
+	// intervals, which are not sent: every peer keeps up with those.
 	Patience time.Duration
-	// Current returns what this side says now. The state becomes the exchange's,
-	// which fills in sequence, sent_at, echo_sequence and patience. An error ends the
-	// exchange. Required.
+	// Current returns this side's state. It becomes the exchange's, which sets sequence,
+	// sent_at, echo_sequence and patience. An error ends the exchange. Required.
 	Current func(context.Context) (*ententev1.PeerState, error)
-	// Watch has changed called whenever Current may say something else, until stop.
-	// changed does not wait. Nil: that is never.
+	// Watch calls changed whenever Current may return another state, until stop. changed
+	// does not wait. Nil: the state never changes.
 	Watch func(changed func()) (stop func())
 	// Observe takes each state that the peer sent, checked by wire.CheckState, in
-	// order and one at a time. It records and does not wait: the next state is
-	// read when it returns. An error ends the exchange. Required.
+	// order and one at a time. The next state is read when it returns, so it should not
+	// wait. An error ends the exchange. Required.
 	Observe func(context.Context, *ententev1.PeerState) error
 }
 
@@ -80,14 +78,14 @@ type Config struct {
 // HEARTBEAT_LOST. It returns nil when ctx ends and io.EOF when the peer closed its
 // direction in order.
 //
-// It returns when neither Send nor Recv is under way any more.
+// No call of Send or Recv is left when it returns.
 func Run(ctx context.Context, stream Stream, cfg Config) error {
 	if cfg.Interval <= 0 {
-		cfg.Interval = DefaultInterval
+		cfg.Interval = defaultInterval
 	}
 	silence := cfg.Patience
 	if silence <= 0 {
-		silence = SilentIntervals * cfg.Interval
+		silence = missedStates * cfg.Interval
 	}
 	parent := ctx
 	ctx, end := context.WithCancelCause(ctx)
@@ -102,7 +100,7 @@ func Run(ctx context.Context, stream Stream, cfg Config) error {
 		})
 	})
 	defer timer.Stop()
-	// What ended the exchange first is why it ended: the rest follows from that.
+	// The first cause counts: others follow from it.
 	own := newSender(ctx, stream, cfg, end)
 	if cfg.Watch != nil {
 		defer cfg.Watch(own.changed)()
@@ -110,7 +108,7 @@ func Run(ctx context.Context, stream Stream, cfg Config) error {
 	own.send()
 	end(receive(ctx, stream, cfg, func(state *ententev1.PeerState) {
 		timer.Reset(silence)
-		own.heard(state.GetSequence(), state.GetPatience().AsDuration())
+		own.received(state.GetSequence(), state.GetPatience().AsDuration())
 	}))
 	own.stop()
 	// The stream's end may have ended the caller's context too, but not before.
@@ -121,14 +119,14 @@ func Run(ctx context.Context, stream Stream, cfg Config) error {
 	return why
 }
 
-// receive reads states and hands them over, until one of them or the stream ends it.
-func receive(ctx context.Context, stream Stream, cfg Config, heard func(*ententev1.PeerState)) error {
-	// Two an interval are always read: a peer that only beats is never throttled.
-	limit := rate.NewLimiter(max(MaxReceivedRate, 2*rate.Every(cfg.Interval)), MaxReceivedBurst)
+// receive reads states and passes them on until an error.
+func receive(ctx context.Context, stream Stream, cfg Config, received func(*ententev1.PeerState)) error {
+	// Two an interval are always read: a peer that sends no changes is never throttled.
+	limit := rate.NewLimiter(max(maxReceivedRate, 2*rate.Every(cfg.Interval)), maxReceivedBurst)
 	var last uint64
 	for {
 		if err := limit.Wait(ctx); err != nil {
-			return context.Cause(ctx) // only its end ends a wait
+			return context.Cause(ctx)
 		}
 		state, err := stream.Recv()
 		if err != nil {
@@ -144,6 +142,6 @@ func receive(ctx context.Context, stream Stream, cfg Config, heard func(*entente
 		if err := cfg.Observe(ctx, state); err != nil {
 			return fmt.Errorf("observe state: %w", err)
 		}
-		heard(state)
+		received(state)
 	}
 }

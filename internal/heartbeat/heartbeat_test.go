@@ -113,7 +113,7 @@ func (s *side) last() *ententev1.PeerState {
 	return s.seen[len(s.seen)-1]
 }
 
-func TestBothSidesHearEachOtherForHours(t *testing.T) {
+func TestBothSidesExchangeStatesForHours(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		a, b := pipes(ctx, 1)
@@ -142,7 +142,7 @@ func TestBothSidesHearEachOtherForHours(t *testing.T) {
 
 // Each side knows soon that the other heard it: until then neither may conclude from
 // what it hears that they cannot work together.
-func TestTheFirstWordIsAnsweredAtOnce(t *testing.T) {
+func TestTheFirstStateIsAnsweredAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		a, b := pipes(ctx, 1)
@@ -191,7 +191,7 @@ func TestOneSideComesToAnswerTheOther(t *testing.T) {
 }
 
 // A peer that beats each 2 s and gives up after 6 s is content with less.
-func TestAPeerThatBeatsFasterStays(t *testing.T) {
+func TestAPeerThatSendsMoreOftenIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		a, b := pipes(ctx, 1)
@@ -211,24 +211,24 @@ func TestAPeerThatBeatsFasterStays(t *testing.T) {
 	})
 }
 
-func TestPauseFor(t *testing.T) {
+func TestTheIntervalFollowsThePatience(t *testing.T) {
 	for _, tc := range []struct{ interval, patience, want time.Duration }{
-		{DefaultInterval, 0, DefaultInterval},
-		{DefaultInterval, 12 * time.Second, DefaultInterval},
-		{DefaultInterval, time.Nanosecond, DefaultInterval}, // nobody is told what costs more
-		{DefaultInterval, 30 * time.Second, 10 * time.Second},
-		{DefaultInterval, SessionPatience, MaxInterval},
-		{DefaultInterval, 1 << 62, MaxInterval},
+		{defaultInterval, 0, defaultInterval},
+		{defaultInterval, 12 * time.Second, defaultInterval},
+		{defaultInterval, time.Nanosecond, defaultInterval}, // nobody is told what costs more
+		{defaultInterval, 30 * time.Second, 10 * time.Second},
+		{defaultInterval, SessionPatience, MaxInterval},
+		{defaultInterval, 1 << 62, MaxInterval},
 		{3 * time.Minute, SessionPatience, 3 * time.Minute},
 	} {
-		if got := pauseFor(tc.interval, tc.patience); got != tc.want {
+		if got := intervalFor(tc.interval, tc.patience); got != tc.want {
 			t.Errorf("each %s to one with the patience %s: %s, want %s", tc.interval, tc.patience, got, tc.want)
 		}
 	}
 }
 
 // A peer may lose its patience: it is told its state as soon as it has to be.
-func TestAPatienceThatShrinks(t *testing.T) {
+func TestAShorterPatienceIsHonoured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		a, b := pipes(ctx, 8)
@@ -250,12 +250,12 @@ func TestAPatienceThatShrinks(t *testing.T) {
 		if err := b.send(&ententev1.PeerState{Sequence: 1, Patience: durationpb.New(SessionPatience)}); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(DefaultInterval / 4) // so soon after its last word it does not answer
+		time.Sleep(defaultInterval / 4) // so soon after its last word it does not answer
 		said()
 		if err := b.send(&ententev1.PeerState{Sequence: 2}); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(DefaultInterval + time.Second)
+		time.Sleep(defaultInterval + time.Second)
 		if n := said(); n == 0 {
 			t.Error("it is told nothing in time")
 		}
@@ -265,7 +265,7 @@ func TestAPatienceThatShrinks(t *testing.T) {
 }
 
 // Who has the patience hears what is new at once, and what is not each two minutes.
-func TestPatientPeersAreToldWhatIsNew(t *testing.T) {
+func TestPatientPeersGetChangesAtOnce(t *testing.T) {
 	for name, tc := range map[string]struct {
 		one, two    time.Duration // their patience
 		most, least uint64        // states in an hour from one to two
@@ -293,7 +293,7 @@ func TestPatientPeersAreToldWhatIsNew(t *testing.T) {
 					t.Errorf("two is told of the patience %s, want %s", got, tc.one)
 				}
 				one.set(7)
-				time.Sleep(MinGap)
+				time.Sleep(minGap)
 				synctest.Wait()
 				if got := two.last().Protocol; got != 7 {
 					t.Errorf("two knows of %d, want the change to 7", got)
@@ -323,7 +323,7 @@ func TestAChangeIsSentAtOnceAndABurstOfChangesIsOneState(t *testing.T) {
 		for i := range uint32(100) {
 			one.set(10 + i)
 		}
-		time.Sleep(2 * MinGap)
+		time.Sleep(2 * minGap)
 		if got := two.last(); got.Protocol != 109 || got.Sequence > before+2 {
 			t.Errorf("after 100 changes the peer has protocol %d in state %d, want 109 in state %d or so", got.Protocol, got.Sequence, before+1)
 		}
@@ -334,7 +334,7 @@ func TestAChangeIsSentAtOnceAndABurstOfChangesIsOneState(t *testing.T) {
 
 func TestASilentPeerIsGivenUpAfterThreeStates(t *testing.T) {
 	for patience, want := range map[time.Duration]time.Duration{
-		0: SilentIntervals * DefaultInterval, SessionPatience: SilentIntervals * MaxInterval,
+		0: missedStates * defaultInterval, SessionPatience: missedStates * MaxInterval,
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -377,7 +377,7 @@ func TestAFloodOfStatesIsReadSlowly(t *testing.T) {
 			}
 		}()
 		time.Sleep(10 * time.Second)
-		if got, most := one.last().Sequence, uint64(10*MaxReceivedRate+MaxReceivedBurst); got > most {
+		if got, most := one.last().Sequence, uint64(10*maxReceivedRate+maxReceivedBurst); got > most {
 			t.Errorf("read %d states in ten seconds, want at most %d", got, most)
 		}
 		cancel()
@@ -385,7 +385,7 @@ func TestAFloodOfStatesIsReadSlowly(t *testing.T) {
 	})
 }
 
-func TestWhatEndsAnExchange(t *testing.T) {
+func TestErrorsEndTheExchange(t *testing.T) {
 	boom := errors.New("boom")
 	for name, tc := range map[string]struct {
 		send    []*ententev1.PeerState

@@ -10,10 +10,10 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// sender says this side's state: on start, on change, and when a pause is over. It
-// has a goroutine only while it does. One of the two sides comes to answer the other:
-// it says its own when it heard something and half of its pause is over, so that each
-// wakes up once a pause and not twice.
+// sender sends this side's state: on start, on change, and when the interval is over. One of
+// the two sides comes to answer the other: it sends when it receives a state and half of its
+// interval is over, so that each wakes up once an interval and not twice. It has a goroutine
+// only while it sends.
 type sender struct {
 	ctx    context.Context //nolint:containedctx // that of Run, which stop ends
 	stream Stream
@@ -24,38 +24,37 @@ type sender struct {
 
 	mu    sync.Mutex
 	timer *time.Timer // sends when it fires
-	dueAt time.Time   // is when that is
-	// sending says that a goroutine sends, and next how long after that it is due again,
-	// less than 0 if nothing came up.
+	dueAt time.Time   // when it does
+	// sending says that a goroutine sends, next how long after that the next state is due
+	// if a change came meanwhile, else negative.
 	sending, stopped bool
 	next             time.Duration
 	sequence         uint64
 	sentAt           time.Time
-	// pause is that before a state that says the same.
-	pause time.Duration
-	// echo is the newest state that was heard, echoed the one that was said to be.
+	interval         time.Duration
+	// echo is the sequence of the newest state received, echoed the last that was sent back.
 	echo, echoed uint64
 }
 
-// newSender returns a sender that says nothing yet. fail is called with why it
-// cannot go on.
+// newSender returns a sender that has not sent yet. fail is called with the error that
+// ends it.
 func newSender(ctx context.Context, stream Stream, cfg Config, fail func(error)) *sender {
-	s := &sender{ctx: ctx, stream: stream, cfg: cfg, fail: fail, pause: cfg.Interval}
+	s := &sender{ctx: ctx, stream: stream, cfg: cfg, fail: fail, interval: cfg.Interval}
 	s.timer = time.AfterFunc(cfg.Interval, s.tick)
 	return s
 }
 
-// pauseFor returns the pause between two states that say the same, for a peer of
-// that patience, 0 if it said nothing of it.
-func pauseFor(interval, patience time.Duration) time.Duration {
-	return max(interval, min(patience/SilentIntervals, MaxInterval))
+// intervalFor returns the interval between unchanged states for a peer of that patience, 0
+// if it sent none.
+func intervalFor(interval, patience time.Duration) time.Duration {
+	return max(interval, min(patience/missedStates, MaxInterval))
 }
 
 // gap is the least time between two states.
-func (s *sender) gap() time.Duration { return min(MinGap, s.cfg.Interval) }
+func (s *sender) gap() time.Duration { return min(minGap, s.cfg.Interval) }
 
-// changed says that there may be something to say. What changes within the gap is one
-// state: the last.
+// changed sends the state again, as it may have changed. Changes within the gap are one
+// state, the last.
 func (s *sender) changed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,52 +68,52 @@ func (s *sender) changed() {
 	}
 }
 
-// heard takes what the peer said of what it heard and wants.
-func (s *sender) heard(sequence uint64, patience time.Duration) {
+// received notes a state of the peer.
+func (s *sender) received(sequence uint64, patience time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.echo, s.pause = sequence, pauseFor(s.cfg.Interval, patience)
+	s.echo, s.interval = sequence, intervalFor(s.cfg.Interval, patience)
 	switch {
 	case s.sending:
 	case s.unanswered():
 		s.begin()
-	case time.Since(s.sentAt) >= s.pause/2:
+	case time.Since(s.sentAt) >= s.interval/2:
 		s.begin()
-		s.next = s.pause + s.pause/8 // so that the other side goes first next time too
-	case time.Until(s.dueAt) > s.pause: // it has less patience than before
-		s.set(time.Until(s.sentAt.Add(s.pause)))
+		s.next = s.interval + s.interval/8 // so that the other side is first next time, too
+	case time.Until(s.dueAt) > s.interval: // its patience became shorter
+		s.set(time.Until(s.sentAt.Add(s.interval)))
 	}
 }
 
-// unanswered says that the first word of the other side is to be answered, at once:
-// it waits for that to know that it was heard. The lock is held.
+// unanswered says that the first state of the other side has to be answered at once, so that
+// it knows that it was received. The lock is held.
 func (s *sender) unanswered() bool { return s.echoed == 0 && s.echo > 0 }
 
-// send says the state now.
+// send sends the state now.
 func (s *sender) send() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.begin()
 }
 
-// begin has the state said, unless that is under way. The lock is held.
+// begin sends the state, unless that is under way. The lock is held.
 func (s *sender) begin() {
 	if s.stopped || s.sending {
 		return
 	}
 	s.sending, s.next = true, -1
 	s.under.Go(func() {
-		if err := s.say(); err != nil {
-			s.fail(err) // and it goes on sending, as far as others are to know
+		if err := s.sendOne(); err != nil {
+			s.fail(err) // sending stays true: nothing is sent after it
 		}
 	})
 }
 
-// say says the state, and sets the timer for the next.
-func (s *sender) say() error {
+// sendOne sends the state, and sets the timer for the next.
+func (s *sender) sendOne() error {
 	state, err := s.cfg.Current(s.ctx)
 	if err != nil {
-		return fmt.Errorf("tell own state: %w", err)
+		return fmt.Errorf("read own state: %w", err)
 	}
 	s.mu.Lock()
 	s.sequence++
@@ -139,7 +138,7 @@ func (s *sender) say() error {
 	case s.next >= 0:
 		s.set(s.next)
 	default:
-		s.set(s.pause)
+		s.set(s.interval)
 	}
 	return nil
 }
@@ -150,8 +149,7 @@ func (s *sender) set(wait time.Duration) {
 	s.timer.Reset(wait)
 }
 
-// tick says the state when its time has come: not if the timer was set anew after it
-// fired.
+// tick sends the state when it is due: not if the timer was reset after it fired.
 func (s *sender) tick() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -160,7 +158,7 @@ func (s *sender) tick() {
 	}
 }
 
-// stop returns when nothing is sent any more, and nothing will be.
+// stop ends the sender. It returns when nothing is being sent.
 func (s *sender) stop() {
 	s.mu.Lock()
 	s.stopped = true
