@@ -4,7 +4,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"math/big"
+	"net"
 	"net/netip"
 	"slices"
 )
@@ -18,38 +18,32 @@ func Remap(addr netip.Addr, from, to netip.Prefix) (netip.Addr, bool) {
 		from.Bits() != to.Bits() || from.Addr().BitLen() != to.Addr().BitLen() || !from.Contains(addr) {
 		return netip.Addr{}, false
 	}
-	host, net := addr.AsSlice(), to.Masked().Addr().AsSlice()
+	host, network := addr.AsSlice(), to.Masked().Addr().AsSlice()
 	mask := prefixMask(to)
 	for i := range host {
-		host[i] = host[i]&^mask[i] | net[i]
+		host[i] = host[i]&^mask[i] | network[i]
 	}
 	out, ok := netip.AddrFromSlice(host)
 	return out, ok
 }
 
 // prefixMask is the network mask, in network byte order.
-func prefixMask(p netip.Prefix) []byte {
-	mask := make([]byte, p.Addr().BitLen()/8)
-	for i := range p.Bits() {
-		mask[i/8] |= 0x80 >> (i % 8)
-	}
-	return mask
-}
+func prefixMask(p netip.Prefix) []byte { return net.CIDRMask(p.Bits(), p.Addr().BitLen()) }
 
 // Overlay is the address of a node inside the tunnels, the same wherever it is
 // computed: an IPv6 unique local address (RFC 4193) whose first 64 bits come
 // from the cluster ID (fd, then 56 bits of SHA-256 in place of the random
 // global ID and the subnet) and whose last 64 bits come from both names.
 func Overlay(clusterID, node string) netip.Addr {
-	net := OverlayPrefix(clusterID).Addr().As16()
+	addr := overlayPrefix(clusterID).Addr().As16()
 	sum := sha256.Sum256([]byte("entente overlay node\x00" + clusterID + "\x00" + node))
-	copy(net[8:], sum[:8])
-	return netip.AddrFrom16(net)
+	copy(addr[8:], sum[:8])
+	return netip.AddrFrom16(addr)
 }
 
-// OverlayPrefix is the /64 that the overlay addresses of all nodes of a cluster
+// overlayPrefix is the /64 that the overlay addresses of all nodes of a cluster
 // are in. A peer is believed no address outside of its own.
-func OverlayPrefix(clusterID string) netip.Prefix {
+func overlayPrefix(clusterID string) netip.Prefix {
 	sum := sha256.Sum256([]byte("entente overlay cluster\x00" + clusterID))
 	var a [16]byte
 	a[0] = 0xfd
@@ -57,9 +51,9 @@ func OverlayPrefix(clusterID string) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom16(a), 64)
 }
 
-// ErrNoRoom is returned by [Allocate] when the pool has no free prefix of the
+// errNoRoom is returned by [Allocate] when the pool has no free prefix of the
 // length that is wanted.
-var ErrNoRoom = errors.New("no free prefix of that length in the pool")
+var errNoRoom = errors.New("no free prefix of that length in the pool")
 
 // Allocate picks the alias for a prefix of a peer: the same prefix if it
 // overlaps nothing in taken, else one of that length in the pool that overlaps
@@ -89,11 +83,11 @@ func Allocate(taken []netip.Prefix, wanted, pool netip.Prefix) (netip.Prefix, er
 		return wanted, nil
 	}
 	if wanted.Addr().BitLen() != pool.Addr().BitLen() || wanted.Bits() < pool.Bits() {
-		return netip.Prefix{}, fmt.Errorf("allocate alias for %v from %v: %w", wanted, pool, ErrNoRoom)
+		return netip.Prefix{}, fmt.Errorf("allocate alias for %v from %v: %w", wanted, pool, errNoRoom)
 	}
 	block := smallestFree(pool, wanted.Bits(), busy)
 	if !block.IsValid() {
-		return netip.Prefix{}, fmt.Errorf("allocate alias for %v from %v: %w", wanted, pool, ErrNoRoom)
+		return netip.Prefix{}, fmt.Errorf("allocate alias for %v from %v: %w", wanted, pool, errNoRoom)
 	}
 	return netip.PrefixFrom(block.Addr(), wanted.Bits()), nil
 }
@@ -169,19 +163,14 @@ func widened(prefixes []netip.Prefix, widen, few int, avoid []netip.Prefix) []ne
 	return out
 }
 
-// after is the first address behind the larger of two overlapping prefixes;
-// false at the end of the address space.
-func after(a, b netip.Prefix) (netip.Addr, bool) {
-	if b.Bits() < a.Bits() {
-		a = b
+// after is the first address after a prefix; not valid at the end of the address space.
+func after(p netip.Prefix) netip.Addr {
+	last := p.Masked().Addr().AsSlice()
+	for i, m := range prefixMask(p) {
+		last[i] |= ^m
 	}
-	width := a.Addr().BitLen()
-	n := new(big.Int).SetBytes(a.Masked().Addr().AsSlice())
-	n.Add(n, new(big.Int).Lsh(big.NewInt(1), uint(width-a.Bits())))
-	if n.BitLen() > width {
-		return netip.Addr{}, false
-	}
-	return netip.AddrFromSlice(n.FillBytes(make([]byte, width/8)))
+	addr, _ := netip.AddrFromSlice(last)
+	return addr.Next()
 }
 
 // minimal sorts prefixes and drops those inside another, as interval sets want
@@ -191,7 +180,7 @@ func minimal(prefixes []netip.Prefix) []netip.Prefix {
 	for _, p := range prefixes {
 		sorted = append(sorted, p.Masked())
 	}
-	slices.SortFunc(sorted, comparePrefix)
+	slices.SortFunc(sorted, netip.Prefix.Compare)
 	var out []netip.Prefix
 	for _, p := range sorted {
 		if n := len(out); n > 0 && out[n-1].Overlaps(p) {
@@ -200,15 +189,4 @@ func minimal(prefixes []netip.Prefix) []netip.Prefix {
 		out = append(out, p)
 	}
 	return out
-}
-
-// comparePrefix orders by family, address, then length, shortest first.
-func comparePrefix(a, b netip.Prefix) int {
-	if c := a.Addr().BitLen() - b.Addr().BitLen(); c != 0 {
-		return c
-	}
-	if c := a.Addr().Compare(b.Addr()); c != 0 {
-		return c
-	}
-	return a.Bits() - b.Bits()
 }

@@ -82,7 +82,7 @@ func TestAllocateOverlapsNothingAndIsStable(t *testing.T) {
 			t.Fatalf("order matters: %v (%v), then %v (%v)", got, err, again, errAgain)
 		}
 		if err != nil {
-			if !errors.Is(err, ErrNoRoom) {
+			if !errors.Is(err, errNoRoom) {
 				t.Fatalf("got %v", err)
 			}
 			if room := firstFree(taken, wanted.Bits(), pool); room.IsValid() {
@@ -195,8 +195,8 @@ func firstFree(taken []netip.Prefix, bits int, pool netip.Prefix) netip.Prefix {
 		if !slices.ContainsFunc(taken, p.Overlaps) {
 			return p
 		}
-		next, ok := after(p, p)
-		if !ok {
+		next := after(p)
+		if !next.IsValid() {
 			break
 		}
 		p = netip.PrefixFrom(next, bits)
@@ -226,8 +226,8 @@ func TestAllocate(t *testing.T) {
 			}
 			got, err := Allocate(taken, netip.MustParsePrefix(tt.wanted), pool)
 			if tt.want == "" {
-				if !errors.Is(err, ErrNoRoom) {
-					t.Errorf("got %v, %v, want ErrNoRoom", got, err)
+				if !errors.Is(err, errNoRoom) {
+					t.Errorf("got %v, %v, want errNoRoom", got, err)
 				}
 				return
 			}
@@ -237,7 +237,7 @@ func TestAllocate(t *testing.T) {
 		})
 	}
 	last, err := Allocate([]netip.Prefix{netip.MustParsePrefix("255.255.255.254/31")}, netip.MustParsePrefix("255.255.255.254/32"), netip.MustParsePrefix("255.255.255.254/31"))
-	if !errors.Is(err, ErrNoRoom) {
+	if !errors.Is(err, errNoRoom) {
 		t.Errorf("at the end of the address space: got %v, %v", last, err)
 	}
 }
@@ -246,11 +246,11 @@ func TestOverlayAddressesAreOfTheirCluster(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cluster, node := rapid.String().Draw(t, "cluster"), rapid.String().Draw(t, "node")
 		a := Overlay(cluster, node)
-		if a != Overlay(cluster, node) || !OverlayPrefix(cluster).Contains(a) || !netip.MustParsePrefix("fd00::/8").Contains(a) {
+		if a != Overlay(cluster, node) || !overlayPrefix(cluster).Contains(a) || !netip.MustParsePrefix("fd00::/8").Contains(a) {
 			t.Fatalf("%v of %q, %q", a, cluster, node)
 		}
 		other := rapid.String().Draw(t, "other")
-		if other != cluster && OverlayPrefix(other) == OverlayPrefix(cluster) {
+		if other != cluster && overlayPrefix(other) == overlayPrefix(cluster) {
 			t.Fatalf("%q and %q share a prefix", cluster, other)
 		}
 	})

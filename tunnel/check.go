@@ -9,7 +9,7 @@ import (
 	"strconv"
 )
 
-// check tells what is wrong with a peer, before anything of it is used.
+// check validates a peer before anything of it is used.
 func (p *planner) check(q Peer) error {
 	switch {
 	case q.ClusterID == "":
@@ -18,10 +18,10 @@ func (p *planner) check(q Peer) error {
 		return errors.New("the peer has our own cluster ID")
 	case slices.Contains(p.clusters, q.ClusterID):
 		return errors.New("the cluster ID is listed twice")
-	case len(q.Gateways) > MaxGateways:
-		return fmt.Errorf("%d gateways, more than %d (MaxGateways)", len(q.Gateways), MaxGateways)
-	case len(q.Local) > MaxPrefixes || len(q.Remote) > MaxPrefixes:
-		return fmt.Errorf("more than %d prefixes one way (MaxPrefixes)", MaxPrefixes)
+	case len(q.Gateways) > maxGateways:
+		return fmt.Errorf("%d gateways, the limit is %d (maxGateways)", len(q.Gateways), maxGateways)
+	case len(q.Local) > maxPrefixes || len(q.Remote) > maxPrefixes:
+		return fmt.Errorf("the limit of %d prefixes each way is exceeded (maxPrefixes)", maxPrefixes)
 	}
 	busy := slices.Concat(p.homeNet, p.out.Remote)
 	var aliases []netip.Prefix
@@ -42,8 +42,8 @@ func (p *planner) check(q Peer) error {
 	return p.checkGateways(q, aliases)
 }
 
-// checkLocal makes sure that our prefixes and what the peer calls them are a
-// bijection, and that translation cannot be mistaken for the peer itself.
+// checkLocal makes sure that our prefixes and their aliases at the peer are a bijection, and
+// that none overlaps an alias of the peer.
 func checkLocal(local []Mapping, remote []netip.Prefix) error {
 	for i, m := range local {
 		if err := checkMapping(m); err != nil {
@@ -56,7 +56,7 @@ func checkLocal(local []Mapping, remote []netip.Prefix) error {
 		}
 		for _, n := range local[:i] {
 			if n.Real.Overlaps(m.Real) || n.Alias.Overlaps(m.Alias) {
-				return fmt.Errorf("our prefixes %v and %v, known to it as %v and %v, overlap", n.Real, m.Real, n.Alias, m.Alias)
+				return fmt.Errorf("our prefixes %v and %v, whose aliases there are %v and %v, overlap", n.Real, m.Real, n.Alias, m.Alias)
 			}
 		}
 	}
@@ -64,7 +64,7 @@ func checkLocal(local []Mapping, remote []netip.Prefix) error {
 }
 
 func (p *planner) checkGateways(q Peer, aliases []netip.Prefix) error {
-	own := OverlayPrefix(q.ClusterID)
+	own := overlayPrefix(q.ClusterID)
 	seen := map[PublicKey]bool{}
 	names := map[string]bool{}
 	for _, g := range q.Gateways {
@@ -100,14 +100,14 @@ func checkMapping(m Mapping) error {
 	return nil
 }
 
-// checkPrefix refuses what must never be routed into a tunnel.
+// checkPrefix refuses prefixes that must never be routed into a tunnel.
 func checkPrefix(p netip.Prefix) error {
 	if !p.IsValid() || p.Addr().Is4In6() {
 		return fmt.Errorf("invalid prefix %q", p)
 	}
-	least := MinBits4
+	least := minBits4
 	if p.Addr().Is6() {
-		least = MinBits6
+		least = minBits6
 	}
 	if p.Bits() < least {
 		return fmt.Errorf("%v is shorter than /%d", p, least)
@@ -117,21 +117,20 @@ func checkPrefix(p netip.Prefix) error {
 		netip.MustParsePrefix("224.0.0.0/3"), netip.MustParsePrefix("::/32"), netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("ff00::/8"),
 	} {
 		if p.Overlaps(special) {
-			return fmt.Errorf("%v overlaps %v, which is not for pods", p, special)
+			return fmt.Errorf("%v overlaps %v, a special-purpose prefix", p, special)
 		}
 	}
 	return nil
 }
 
-// checkEndpoints refuses endpoints that cannot be dialled, or that would be
-// dialled through the tunnel itself.
+// checkEndpoints refuses endpoints that cannot be dialled, or only through the tunnel itself.
 func checkEndpoints(endpoints []string, aliases []netip.Prefix) error {
-	if len(endpoints) > MaxEndpoints {
-		return fmt.Errorf("%d endpoints, more than %d (MaxEndpoints)", len(endpoints), MaxEndpoints)
+	if len(endpoints) > maxEndpoints {
+		return fmt.Errorf("%d endpoints, the limit is %d (maxEndpoints)", len(endpoints), maxEndpoints)
 	}
 	for _, e := range endpoints {
-		if len(e) > MaxEndpointLen {
-			return fmt.Errorf("an endpoint of %d bytes, more than %d (MaxEndpointLen)", len(e), MaxEndpointLen)
+		if len(e) > maxEndpointLen {
+			return fmt.Errorf("an endpoint of %d bytes, the limit is %d (maxEndpointLen)", len(e), maxEndpointLen)
 		}
 		name, port, err := net.SplitHostPort(e)
 		if err != nil || name == "" {
@@ -155,7 +154,7 @@ func checkEndpoints(endpoints []string, aliases []netip.Prefix) error {
 func checkDial(addr netip.Addr, aliases []netip.Prefix) error {
 	addr = addr.Unmap()
 	if !addr.IsValid() || addr.IsUnspecified() || addr.IsLoopback() || addr.IsMulticast() || addr == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
-		return fmt.Errorf("%v is no address of a host", addr)
+		return fmt.Errorf("%v is not the address of a host", addr)
 	}
 	for _, a := range aliases {
 		if a.Contains(addr) {

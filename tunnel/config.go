@@ -17,7 +17,7 @@ type Config struct {
 	// answered. Default 7445. It must be the same for all who peer.
 	ProbePort int
 	// MTU of the device. Default: that of the network on the way to the peers,
-	// less 80 bytes, at least MinMTU.
+	// less 80 bytes, at least minMTU.
 	MTU int
 	// Userspace keeps the fabric from using the kernel's WireGuard.
 	Userspace bool
@@ -43,8 +43,8 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("%q is no name for an interface", c.Device)
 	case c.ListenPort < 1 || c.ListenPort > 65535 || c.ProbePort < 1 || c.ProbePort > 65535:
 		return c, errors.New("ports must be from 1 to 65535")
-	case c.MTU != 0 && (c.MTU < MinMTU || c.MTU > MaxMTU):
-		return c, fmt.Errorf("MTU %d is not between %d and %d", c.MTU, MinMTU, MaxMTU)
+	case c.MTU != 0 && (c.MTU < minMTU || c.MTU > maxMTU):
+		return c, fmt.Errorf("MTU %d is not between %d and %d", c.MTU, minMTU, maxMTU)
 	}
 	return c, nil
 }

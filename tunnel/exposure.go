@@ -109,13 +109,13 @@ func checkExposures(exposures []Exposure) error {
 }
 
 // open takes in what a peer may open. What does not fit the addresses of both
-// sides stays closed and is told, and so does what exceeds MaxInbound.
+// sides stays closed and is told, and so does what exceeds maxInbound.
 func (p *planner) open(q Peer, aliases []netip.Prefix) {
 	if err := checkExposures(q.Inbound); err != nil {
 		p.problem(q.ClusterID, "nothing is open to it: %v", err)
 		return
 	}
-	b := opener{peer: q.ClusterID, room: MaxInbound, classes: map[Class]bool{}}
+	b := opener{peer: q.ClusterID, room: maxInbound, classes: map[Class]bool{}}
 	var anySource []Exposure
 	reasons := map[netip.Addr][]Exposure{} // what each source is named by
 	for _, e := range q.Inbound {
@@ -162,19 +162,19 @@ func (p *planner) open(q Peer, aliases []netip.Prefix) {
 		p.problem(q.ClusterID, "%d flows stay closed: %v, among them, is not in a prefix that the peer can reach", len(b.beyond), b.beyond[0].Addr)
 	}
 	if b.crowded {
-		p.problem(q.ClusterID, "its sources are named by more than %d different sets of namespaces (MaxClasses): the rest stays closed", MaxClasses)
+		p.problem(q.ClusterID, "limit of %d different sets of source namespaces reached (maxClasses): the rest stays closed", maxClasses)
 	}
 	if b.full {
-		p.problem(q.ClusterID, "more is to be open to it than %d sources and destinations (MaxInbound): the rest stays closed", MaxInbound)
+		p.problem(q.ClusterID, "limit of %d sources and destinations reached (maxInbound): the rest stays closed", maxInbound)
 	}
 }
 
 // opener collects what is open to one peer.
 type opener struct {
 	peer    string
-	room    int  // of MaxInbound
+	room    int  // of maxInbound
 	full    bool // something found no room
-	crowded bool // there were more classes than MaxClasses
+	crowded bool // there were more classes than maxClasses
 	classes map[Class]bool
 	out     Inbound
 	foreign []netip.Addr  // sources that are not the peer's
@@ -224,7 +224,7 @@ func (b *opener) class(kind string, exposures []Exposure) (Class, bool) {
 	}
 	slices.SortFunc(open, compareOpening)
 	open = slices.Compact(open)
-	if len(b.classes) >= MaxClasses {
+	if len(b.classes) >= maxClasses {
 		b.crowded = true
 		return c, false
 	}
@@ -245,7 +245,7 @@ func compareOpening(a, b Opening) int {
 
 // sorted puts what is open in order, so that equal input gives equal plans.
 func (in Inbound) sorted() Inbound {
-	slices.SortFunc(in.Prefixes, func(a, b PrefixClass) int { return comparePrefix(a.Prefix, b.Prefix) })
+	slices.SortFunc(in.Prefixes, func(a, b PrefixClass) int { return a.Prefix.Compare(b.Prefix) })
 	slices.SortFunc(in.Sources, func(a, b SourceClass) int { return a.Source.Compare(b.Source) })
 	slices.SortFunc(in.Open, compareOpening)
 	return in

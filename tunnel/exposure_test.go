@@ -102,8 +102,8 @@ func TestPlanOpensWhatIsNamedAndNothingElse(t *testing.T) {
 }
 
 func TestPlanLeavesClosedWhatDoesNotFit(t *testing.T) {
-	most := make([]Destination, 0, MaxInbound+1)
-	for i := range MaxInbound + 1 {
+	most := make([]Destination, 0, maxInbound+1)
+	for i := range maxInbound + 1 {
 		most = append(most, Destination{addr("10.200.2.9"), Protocol(1 + i/60000), uint16(1 + i%60000)})
 	}
 	web := []Destination{{addr("10.200.2.9"), TCP, 80}}
@@ -113,7 +113,7 @@ func TestPlanLeavesClosedWhatDoesNotFit(t *testing.T) {
 	}{
 		"a source of another peer":     {[]Exposure{{Name: "a", Sources: []netip.Addr{addr("10.9.0.1")}, Destinations: web}}, "not from an alias"},
 		"what the peer has no name of": {[]Exposure{{Name: "a", AnySource: true, Destinations: []Destination{{addr("192.0.2.1"), TCP, 80}}}}, "not in a prefix that the peer can reach"},
-		"more than fits":               {[]Exposure{{Name: "a", AnySource: true, Destinations: most}}, "MaxInbound"},
+		"more than fits":               {[]Exposure{{Name: "a", AnySource: true, Destinations: most}}, "maxInbound"},
 		"a port without protocol":      {[]Exposure{{Name: "a", AnySource: true, Destinations: []Destination{{addr("10.200.2.9"), 0, 80}}}}, "name both or none"},
 		"a protocol without port":      {[]Exposure{{Name: "a", AnySource: true, Destinations: []Destination{{addr("10.200.2.9"), TCP, 0}}}}, "name both or none"},
 		"two of the same name":         {[]Exposure{{Name: "a", Destinations: web}, {Name: "a"}}, "two exposures"},
@@ -162,15 +162,15 @@ func TestPlanBoundsClassesOfAPeer(t *testing.T) {
 	for _, o := range got.Inbound.Open {
 		classes[o.Class] = true
 	}
-	if len(classes) != MaxClasses {
-		t.Errorf("%d classes, want %d", len(classes), MaxClasses)
+	if len(classes) != maxClasses {
+		t.Errorf("%d classes, want %d", len(classes), maxClasses)
 	}
 	for n := range namespaces {
 		if to := (Destination{addr("10.200.2.9"), TCP, uint16(1 + n)}); !got.Inbound.opens(source(1<<n), to) {
 			t.Errorf("the source of namespace %d alone cannot reach it", n)
 		}
 	}
-	if !slices.ContainsFunc(got.Problems, func(p Problem) bool { return p.Peer == "away" && strings.Contains(p.Text, "MaxClasses") }) {
-		t.Errorf("problems %v, want one about MaxClasses", got.Problems)
+	if !slices.ContainsFunc(got.Problems, func(p Problem) bool { return p.Peer == "away" && strings.Contains(p.Text, "maxClasses") }) {
+		t.Errorf("problems %v, want one about maxClasses", got.Problems)
 	}
 }

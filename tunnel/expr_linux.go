@@ -184,19 +184,8 @@ func ifname(name string) []byte {
 // interval is a prefix as the two elements of an interval set.
 func interval(p netip.Prefix, v *expr.Verdict) []nftables.SetElement {
 	es := []nftables.SetElement{{Key: p.Masked().Addr().AsSlice(), VerdictData: v}}
-	if end, ok := after(p, p); ok {
+	if end := after(p); end.IsValid() {
 		es = append(es, nftables.SetElement{Key: end.AsSlice(), IntervalEnd: true})
 	}
 	return es
-}
-
-func compareString(a, b string) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	default:
-		return 0
-	}
 }

@@ -234,7 +234,7 @@ func (f *Fabric) endpoints(ctx context.Context, now time.Time, d *Desired) []net
 			if q.Via != d.Node {
 				continue
 			}
-			found, _ := f.resolver.candidates(ctx, now, g.Endpoints[:min(len(g.Endpoints), MaxEndpoints)], resolveEvery, nil)
+			found, _ := f.resolver.candidates(ctx, now, g.Endpoints[:min(len(g.Endpoints), maxEndpoints)], resolveEvery, nil)
 			for _, e := range found {
 				addrs = append(addrs, e.Addr())
 			}
@@ -279,7 +279,7 @@ func (f *Fabric) apply(ctx context.Context, p *pass, d Desired) {
 
 	mtu := p.status.MTU
 	if mtu == 0 {
-		mtu = MinMTU
+		mtu = minMTU
 	}
 	f.did(f.firewall.apply(p.now, rules(layout, f.cfg.Device, mtu, f.cfg.ProbePort)))(p, "nftables table")
 	f.did(ensureRules(wantRules(f.cfg.Device)))(p, "routing rules")

@@ -8,14 +8,14 @@ import (
 	"log/slog"
 )
 
-// ErrUnsupported says that the fabric works on Linux only.
-var ErrUnsupported = errors.New("the fabric works on Linux only")
+// errUnsupported says that the fabric works on Linux only.
+var errUnsupported = errors.New("the fabric works on Linux only")
 
 // Fabric cannot be made on this system.
 type Fabric struct{ _ struct{} }
 
-// New returns ErrUnsupported.
-func New(Config) (*Fabric, error) { return nil, ErrUnsupported }
+// New returns errUnsupported.
+func New(Config) (*Fabric, error) { return nil, errUnsupported }
 
 // Set does nothing.
 func (*Fabric) Set(Desired) {}
@@ -26,8 +26,8 @@ func (*Fabric) Status() Status { return Status{} }
 // Changed never holds a token.
 func (*Fabric) Changed() <-chan struct{} { return nil }
 
-// Run returns ErrUnsupported.
-func (*Fabric) Run(context.Context) error { return ErrUnsupported }
+// Run returns errUnsupported.
+func (*Fabric) Run(context.Context) error { return errUnsupported }
 
 // UserspaceConfig is what the tunnel process is told.
 type UserspaceConfig struct {
@@ -36,8 +36,8 @@ type UserspaceConfig struct {
 	Log       *slog.Logger
 }
 
-// RunUserspace returns ErrUnsupported.
-func RunUserspace(context.Context, UserspaceConfig) error { return ErrUnsupported }
+// RunUserspace returns errUnsupported.
+func RunUserspace(context.Context, UserspaceConfig) error { return errUnsupported }
 
-// Clean returns ErrUnsupported.
-func Clean(Config) error { return ErrUnsupported }
+// Clean returns errUnsupported.
+func Clean(Config) error { return errUnsupported }

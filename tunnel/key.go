@@ -13,9 +13,7 @@ const keyLen = 32
 // redacted is what a secret prints as.
 const redacted = "[redacted]"
 
-// ErrKey says that a text is no WireGuard key. It does not repeat the text,
-// which may be a secret.
-var ErrKey = errors.New("not a WireGuard key: want 32 bytes in base64")
+var errKey = errors.New("not a WireGuard key: must be 32 bytes in base64")
 
 // PublicKey identifies a node's device to others. It is no secret.
 type PublicKey [keyLen]byte
@@ -27,24 +25,14 @@ type PresharedKey [keyLen]byte
 // privateKey is the device's own secret. It never leaves this package.
 type privateKey [keyLen]byte
 
-// ParsePublicKey reads the usual base64 form. The error is [ErrKey].
+// ParsePublicKey reads the base64 form. Its error does not repeat the text, which may be a
+// secret.
 func ParsePublicKey(s string) (PublicKey, error) {
-	k, err := parseKey(s)
-	return PublicKey(k), err
-}
-
-// ParsePresharedKey reads the usual base64 form. The error is [ErrKey].
-func ParsePresharedKey(s string) (PresharedKey, error) {
-	k, err := parseKey(s)
-	return PresharedKey(k), err
-}
-
-func parseKey(s string) ([keyLen]byte, error) {
 	b, err := base64.StdEncoding.Strict().DecodeString(s)
 	if err != nil || len(b) != keyLen {
-		return [keyLen]byte{}, ErrKey
+		return PublicKey{}, errKey
 	}
-	return [keyLen]byte(b), nil
+	return PublicKey(b), nil
 }
 
 // String is the base64 form.
@@ -65,12 +53,6 @@ func (k PublicKey) IsZero() bool { return k == PublicKey{} }
 // IsZero tells whether the key is missing.
 func (k PresharedKey) IsZero() bool { return k == PresharedKey{} }
 
-// String hides the key.
-func (PresharedKey) String() string { return redacted }
-
-// GoString hides the key.
-func (PresharedKey) GoString() string { return redacted }
-
 // Format hides the key from every verb of fmt.
 func (PresharedKey) Format(s fmt.State, _ rune) { _, _ = s.Write([]byte(redacted)) }
 
@@ -80,8 +62,6 @@ func (PresharedKey) LogValue() slog.Value { return slog.StringValue(redacted) }
 // MarshalText hides the key.
 func (PresharedKey) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 
-func (privateKey) String() string               { return redacted }
-func (privateKey) GoString() string             { return redacted }
 func (privateKey) Format(s fmt.State, _ rune)   { _, _ = s.Write([]byte(redacted)) }
 func (privateKey) LogValue() slog.Value         { return slog.StringValue(redacted) }
 func (privateKey) MarshalText() ([]byte, error) { return []byte(redacted), nil }

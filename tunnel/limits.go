@@ -5,41 +5,41 @@ import "time"
 // Limits on what comes from outside. What exceeds one is refused by [Plan] with
 // the limit's name.
 const (
-	// MaxPeers is the number of clusters that a node peers with.
-	MaxPeers = 512
-	// MaxNodes is the number of nodes of the home cluster.
-	MaxNodes = 5000
-	// MaxGateways is the number of gateways that one peer announces.
-	MaxGateways = 16
-	// MaxEndpoints is the number of endpoints of one WireGuard peer.
-	MaxEndpoints = 8
-	// MaxEndpointLen is the length of one endpoint, in bytes.
-	MaxEndpointLen = 261
-	// MaxPrefixes is the number of prefixes that one peer maps, each way.
-	MaxPrefixes = 16
-	// MaxInbound is the number of sources and destinations, together, of the flows
+	// maxPeers is the number of clusters that a node peers with.
+	maxPeers = 512
+	// maxNodes is the number of nodes of the home cluster.
+	maxNodes = 5000
+	// maxGateways is the number of gateways that one peer announces.
+	maxGateways = 16
+	// maxEndpoints is the number of endpoints of one WireGuard peer.
+	maxEndpoints = 8
+	// maxEndpointLen is the length of one endpoint, in bytes.
+	maxEndpointLen = 261
+	// maxPrefixes is the number of prefixes that one peer maps, each way.
+	maxPrefixes = 16
+	// maxInbound is the number of sources and destinations, together, of the flows
 	// that one peer may open; a destination that sources of several exposures
 	// reach counts for each combination of exposures.
-	MaxInbound = 1 << 16
-	// MaxClasses is the number of classes of sources of one peer: sets of exposures
+	maxInbound = 1 << 16
+	// maxClasses is the number of classes of sources of one peer: sets of exposures
 	// that name the same sources. Each is a chain, of which a packet passes at most
 	// two.
-	MaxClasses = 512
-	// MinBits4 is the shortest IPv4 prefix that may be mapped.
-	MinBits4 = 8
-	// MinBits6 is the shortest IPv6 prefix that may be mapped.
-	MinBits6 = 32
+	maxClasses = 512
+	// minBits4 is the shortest IPv4 prefix that may be mapped.
+	minBits4 = 8
+	// minBits6 is the shortest IPv6 prefix that may be mapped.
+	minBits6 = 32
 	// coverStep is by how many bits prefixes are widened at a time when there are too
 	// many to tell, coverMost by how many at most.
 	coverStep = 4
 	coverMost = 8
-	// MinMTU is the smallest device MTU: IPv6, and so the overlay, needs it.
-	MinMTU = 1280
-	// MaxMTU is the largest device MTU.
-	MaxMTU = 65535 - wireGuardOverhead
-	// MaxControls is how many control connections the tunnel process answers at a
+	// minMTU is the smallest device MTU: IPv6, and so the overlay, needs it.
+	minMTU = 1280
+	// maxMTU is the largest device MTU.
+	maxMTU = 65535 - wireGuardOverhead
+	// maxControls is how many control connections the tunnel process answers at a
 	// time.
-	MaxControls = 16
+	maxControls = 16
 	// maxPackets is the number of packets that are in the tunnel process at a time. Each
 	// has a buffer of 64 KiB.
 	maxPackets = 1024

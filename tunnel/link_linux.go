@@ -176,7 +176,7 @@ func underlayMTU(endpoints []netip.Addr) int {
 }
 
 // deviceMTU is what fits into an underlay, IPv6 outside or not.
-func deviceMTU(underlay int) int { return min(max(underlay-wireGuardOverhead, MinMTU), MaxMTU) }
+func deviceMTU(underlay int) int { return min(max(underlay-wireGuardOverhead, minMTU), maxMTU) }
 
 // sysctl reads a kernel setting; -1 if there is none.
 func sysctl(name string) int {
@@ -189,4 +189,40 @@ func sysctl(name string) int {
 		return -1
 	}
 	return n
+}
+
+// Clean removes what the fabric made in this network namespace, by its marks:
+// routes, rules, the nftables table and the device. The fabric and the tunnel
+// process must have ended, or they make it again. Nothing to remove is no
+// error.
+func Clean(cfg Config) error {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return fmt.Errorf("clean: %w", err)
+	}
+	_, routes := ensureRoutes(nil)
+	_, policy := ensureRules(nil)
+	if err := errors.Join(routes, policy, removeLink(cfg.Device), removeTable()); err != nil {
+		return fmt.Errorf("clean: %w", err)
+	}
+	return nil
+}
+
+// removeLink deletes the device, if it is one of ours.
+func removeLink(name string) error {
+	link, err := netlink.LinkByName(name)
+	var missing netlink.LinkNotFoundError
+	if errors.As(err, &missing) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("find interface %s: %w", name, err)
+	}
+	if t := link.Type(); t != "wireguard" && t != "tuntap" && t != "tun" {
+		return fmt.Errorf("interface %s is of type %s, not ours: left alone", name, t)
+	}
+	if err := netlink.LinkDel(link); err != nil && !errors.As(err, &missing) {
+		return fmt.Errorf("delete interface %s: %w", name, err)
+	}
+	return nil
 }

@@ -19,7 +19,7 @@ const (
 	// elementsPerMessage keeps the list of elements, whose length has 16 bits,
 	// below its limit.
 	elementsPerMessage = 512
-	// netlinkBuffer holds the largest batch: a table with MaxInbound elements of
+	// netlinkBuffer holds the largest batch: a table with maxInbound elements of
 	// several peers.
 	netlinkBuffer = 32 << 20
 )

@@ -39,14 +39,14 @@ type WireGuardPeer struct {
 	KeyMissing bool
 	// Endpoints are the candidates to dial.
 	Endpoints []string
-	// AllowedIPs are what the peer may send from and is sent.
+	// AllowedIPs are the sources that the peer may use and the destinations sent to it.
 	AllowedIPs []netip.Prefix
 	Keepalive  time.Duration
 	// Cluster is the ID of the cluster that the peer belongs to, Node its name
 	// there, Overlay its address inside the tunnel, which is probed.
 	Cluster, Node string
 	Overlay       netip.Addr
-	// Carries tells it that this node carries the traffic to its cluster.
+	// Carries is sent to it: this node carries the traffic to its cluster.
 	Carries bool
 }
 
@@ -76,19 +76,18 @@ type Problem struct {
 	Text string
 }
 
-// Plan decides what the kernel should hold. It is a pure function. An error
-// means that the home cluster's own part is wrong and nothing should be
-// changed; what is wrong with a single peer or node leaves that one out and is
-// told in Layout.Problems.
+// Plan decides what the kernel should hold. It is a pure function. An error means that the
+// home cluster's own part is invalid and nothing should be changed; an invalid peer or node
+// is left out and reported in Layout.Problems.
 func Plan(d Desired, o Observed) (Layout, error) {
 	p := planner{d: d, o: o, keys: map[PublicKey]string{}, overlays: map[netip.Addr]string{}}
 	if err := p.home(); err != nil {
 		return Layout{}, fmt.Errorf("plan fabric of node %s: %w", d.Node, err)
 	}
-	p.owners = owners(d.Peers[:min(len(d.Peers), MaxPeers)], o)
+	p.owners = owners(d.Peers[:min(len(d.Peers), maxPeers)], o)
 	for i := range d.Peers {
-		if i >= MaxPeers {
-			p.problem(d.Peers[i].ClusterID, "more than %d peers (MaxPeers): left out; end a peering", MaxPeers)
+		if i >= maxPeers {
+			p.problem(d.Peers[i].ClusterID, "left out: limit of %d peers reached (maxPeers): end a peering", maxPeers)
 			continue
 		}
 		peer := d.Peers[i]
@@ -101,7 +100,7 @@ func Plan(d Desired, o Observed) (Layout, error) {
 	return p.finish(), nil
 }
 
-// planner holds what is known while a plan grows.
+// planner is the state of a plan that is being made.
 type planner struct {
 	d        Desired
 	o        Observed
@@ -120,14 +119,14 @@ func (p *planner) problem(peer, format string, args ...any) {
 	p.out.Problems = append(p.out.Problems, Problem{Peer: peer, Text: fmt.Sprintf(format, args...)})
 }
 
-// home takes in the nodes of the home cluster.
+// home adds the nodes of the home cluster.
 func (p *planner) home() error {
 	d := p.d
 	if d.ClusterID == "" || d.Node == "" {
 		return errors.New("cluster ID and node name are required")
 	}
-	if len(d.Nodes) > MaxNodes {
-		return fmt.Errorf("%d nodes, more than %d (MaxNodes)", len(d.Nodes), MaxNodes)
+	if len(d.Nodes) > maxNodes {
+		return fmt.Errorf("%d nodes, the limit is %d (maxNodes)", len(d.Nodes), maxNodes)
 	}
 	self := slices.IndexFunc(d.Nodes, func(n Node) bool { return n.Name == d.Node })
 	if self < 0 {
@@ -209,14 +208,14 @@ func gatewayOverlay(q Peer, g Gateway) netip.Addr {
 	return Overlay(q.ClusterID, g.Node)
 }
 
-// peer takes in a peer that was checked.
+// peer adds a valid peer.
 func (p *planner) peer(q Peer) {
 	p.clusters = append(p.clusters, q.ClusterID)
 	var aliases []netip.Prefix
 	for _, m := range q.Remote {
 		aliases = append(aliases, m.Alias.Masked())
 	}
-	slices.SortFunc(aliases, comparePrefix)
+	slices.SortFunc(aliases, netip.Prefix.Compare)
 	p.out.Remote = append(p.out.Remote, aliases...)
 	p.open(q, aliases)
 	for _, m := range q.Local {
@@ -230,7 +229,7 @@ func (p *planner) peer(q Peer) {
 		}
 	}
 	if slices.ContainsFunc(p.d.Nodes, func(n Node) bool { return n.Name == q.Via && !n.Gateway }) {
-		p.problem(q.ClusterID, "its carrier %q is no gateway: make it one, or let a gateway carry the peer", q.Via)
+		p.problem(q.ClusterID, "its carrier %q is not a gateway: make it one, or let a gateway carry the peer", q.Via)
 	}
 	if q.Via == p.d.Node {
 		p.carry(q, aliases)
@@ -238,7 +237,7 @@ func (p *planner) peer(q Peer) {
 	}
 	via, known := p.nodes[q.Via]
 	if !known {
-		p.problem(q.ClusterID, "its carrier %q has not announced a WireGuard key: look at the fabric of that node", q.Via)
+		p.problem(q.ClusterID, "its carrier %q has not announced a WireGuard key: check the fabric of that node", q.Via)
 		return
 	}
 	via.AllowedIPs = append(via.AllowedIPs, aliases...)
@@ -248,12 +247,12 @@ func (p *planner) peer(q Peer) {
 func (p *planner) carry(q Peer, aliases []netip.Prefix) {
 	p.out.Translations = append(p.out.Translations, Translation{Cluster: q.ClusterID, Remote: aliases, Local: slices.Clone(q.Local)})
 	if len(q.Gateways) == 0 {
-		p.problem(q.ClusterID, "the peer has announced no gateway: look at its fabric")
+		p.problem(q.ClusterID, "the peer has announced no gateway: check its fabric")
 	}
 	if q.KeyMissing {
 		p.problem(q.ClusterID, "the preshared key of the peer's tunnel cannot be read: an existing tunnel keeps its key, a new one waits; the agent writes the key when the peer is connected")
 	}
-	// A gateway with a key that is somebody else's is left out, and it alone.
+	// Only a gateway with another's key is left out.
 	gateways := slices.DeleteFunc(slices.Clone(q.Gateways), func(g Gateway) bool {
 		if owner := p.owners[g.PublicKey]; owner != q.ClusterID {
 			p.problem(q.ClusterID, "gateway %s is left out: cluster %s announces the same WireGuard key; the one that completes a handshake has it", g.Node, owner)
@@ -283,8 +282,8 @@ func (p *planner) carry(q Peer, aliases []netip.Prefix) {
 	}
 }
 
-// owners says which of the peers that announce a key has it: the one that has proven
-// it, else each of them in turn.
+// owners returns, by key, the peer that has it: the one that has proven it, else each that
+// announces it in turn.
 func owners(peers []Peer, o Observed) map[PublicKey]string {
 	claims := map[PublicKey][]string{}
 	for _, q := range peers {
@@ -304,7 +303,7 @@ func owners(peers []Peer, o Observed) map[PublicKey]string {
 	return out
 }
 
-// source is the node's own address for what it sends to a prefix.
+// source is the node's own address for its traffic to a prefix.
 func (p *planner) source(to netip.Prefix) netip.Addr {
 	for _, s := range p.out.Sources {
 		if s.BitLen() == to.Addr().BitLen() {
@@ -327,7 +326,7 @@ func (p *planner) finish() Layout {
 		for j, a := range out.Peers[i].AllowedIPs {
 			out.Peers[i].AllowedIPs[j] = a.Masked()
 		}
-		slices.SortFunc(out.Peers[i].AllowedIPs, comparePrefix)
+		slices.SortFunc(out.Peers[i].AllowedIPs, netip.Prefix.Compare)
 	}
 	slices.SortFunc(out.Peers, func(a, b WireGuardPeer) int { return slices.Compare(a.PublicKey[:], b.PublicKey[:]) })
 	for i := range out.Routes {
@@ -337,7 +336,7 @@ func (p *planner) finish() Layout {
 		if a.Return != b.Return {
 			return map[bool]int{false: -1, true: 1}[a.Return]
 		}
-		return comparePrefix(a.Prefix, b.Prefix)
+		return a.Prefix.Compare(b.Prefix)
 	})
 	if len(out.Own) == 0 {
 		out.Own = out.Home // the CNI gives nodes no prefixes of their own

@@ -124,15 +124,15 @@ func TestPlanRefusesABadPeerAndKeepsTheOthers(t *testing.T) {
 		"an alias of another length":          {func(p *Peer) { p.Remote[0].Alias = pfx("10.243.0.0/17") }, "differ in family or length"},
 		"an alias of another family":          {func(p *Peer) { p.Remote[0].Alias = pfx("fd00:1::/16") }, "fd00:1::/16"},
 		"all addresses":                       {func(p *Peer) { p.Remote[0] = Mapping{pfx("0.0.0.0/0"), pfx("0.0.0.0/0")} }, "shorter than"},
-		"loopback":                            {func(p *Peer) { p.Remote[0] = Mapping{pfx("127.0.0.0/8"), pfx("127.0.0.0/8")} }, "not for pods"},
+		"loopback":                            {func(p *Peer) { p.Remote[0] = Mapping{pfx("127.0.0.0/8"), pfx("127.0.0.0/8")} }, "special-purpose"},
 		"an IPv4 address written as IPv6":     {func(p *Peer) { p.Remote[0] = Mapping{pfx("::ffff:10.0.0.0/112"), pfx("::ffff:10.0.0.0/112")} }, "invalid prefix"},
 		"an endpoint inside the tunnel":       {func(p *Peer) { p.Gateways[0].Endpoints = []string{"10.243.0.1:51820"} }, "reached through the tunnel"},
-		"an endpoint on loopback":             {func(p *Peer) { p.Gateways[0].Endpoints = []string{"127.0.0.1:51820"} }, "no address of a host"},
+		"an endpoint on loopback":             {func(p *Peer) { p.Gateways[0].Endpoints = []string{"127.0.0.1:51820"} }, "not the address of a host"},
 		"an endpoint without port":            {func(p *Peer) { p.Gateways[0].Endpoints = []string{"203.0.113.1"} }, "host:port"},
-		"too many endpoints":                  {func(p *Peer) { p.Gateways[0].Endpoints = slices.Repeat([]string{"h:1"}, MaxEndpoints+1) }, "MaxEndpoints"},
-		"an endless endpoint":                 {func(p *Peer) { p.Gateways[0].Endpoints = []string{strings.Repeat("h", 300) + ":1"} }, "MaxEndpointLen"},
-		"too many gateways":                   {func(p *Peer) { p.Gateways = make([]Gateway, MaxGateways+1) }, "MaxGateways"},
-		"too many prefixes":                   {func(p *Peer) { p.Remote = make([]Mapping, MaxPrefixes+1) }, "MaxPrefixes"},
+		"too many endpoints":                  {func(p *Peer) { p.Gateways[0].Endpoints = slices.Repeat([]string{"h:1"}, maxEndpoints+1) }, "maxEndpoints"},
+		"an endless endpoint":                 {func(p *Peer) { p.Gateways[0].Endpoints = []string{strings.Repeat("h", 300) + ":1"} }, "maxEndpointLen"},
+		"too many gateways":                   {func(p *Peer) { p.Gateways = make([]Gateway, maxGateways+1) }, "maxGateways"},
+		"too many prefixes":                   {func(p *Peer) { p.Remote = make([]Mapping, maxPrefixes+1) }, "maxPrefixes"},
 		"our own cluster ID":                  {func(p *Peer) { p.ClusterID = "home" }, "our own cluster ID"},
 		"the cluster ID of another":           {func(p *Peer) { p.ClusterID = "away" }, "listed twice"},
 		"two names for the same local prefix": {func(p *Peer) { p.Local = append(p.Local, p.Local[0]) }, "overlap"},
@@ -253,7 +253,7 @@ func TestSecretsAreNeverPrinted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, parse := ParsePresharedKey(plain + "x")
+	_, parse := ParsePublicKey(plain + "x")
 	for _, text := range []string{
 		fmt.Sprint(secret, private), fmt.Sprintf("%v %+v %#v %x %s %d", secret, secret, secret, secret, secret, secret),
 		fmt.Sprintf("%v %+v %#v %x %s %d", private, private, private, private, private, private),

@@ -67,7 +67,7 @@ func (r *resolver) candidates(ctx context.Context, now time.Time, endpoints []st
 		}
 		for _, a := range addrs {
 			a = a.Unmap()
-			if p := netip.AddrPortFrom(a, uint16(port)); checkDial(a, not) == nil && !slices.Contains(out, p) && len(out) < 2*MaxEndpoints {
+			if p := netip.AddrPortFrom(a, uint16(port)); checkDial(a, not) == nil && !slices.Contains(out, p) && len(out) < 2*maxEndpoints {
 				out = append(out, p)
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
@@ -74,7 +75,7 @@ func rules(l Layout, device string, mtu, probePort int) ruleset {
 	b.prefixSets()
 	b.inboundChains()
 	b.translationChains()
-	slices.SortFunc(b.out.sets, func(a, c ruleSet) int { return compareString(a.name, c.name) })
+	slices.SortFunc(b.out.sets, func(a, c ruleSet) int { return strings.Compare(a.name, c.name) })
 	b.out.chains = append(b.out.chains,
 		b.entering(), b.leaving(), b.source(), b.forward(), b.fromTunnel(), b.toTunnel(), b.input(), b.output())
 	b.out.digest = b.out.sum()

@@ -9,12 +9,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
-// watch pokes whenever something about links, addresses, routes, rules or
-// nftables changes, by whomever, until ctx ends. It tells no more than that:
-// the reader looks at everything anyway. Losing messages is the same as many.
+// watch calls poke whenever links, addresses, routes, rules or nftables change, until ctx
+// ends. The caller reads all of them anyway, so lost messages are one more change.
 func watch(ctx context.Context, poke func()) error {
 	route, err := subscribe(unix.NETLINK_ROUTE,
 		unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE,
@@ -31,8 +31,8 @@ func watch(ctx context.Context, poke func()) error {
 
 	failed := make(chan error, 2)
 	var group sync.WaitGroup
-	for _, f := range []*os.File{route, nft} {
-		group.Go(func() { failed <- drain(f, poke) })
+	for _, c := range []*netlink.Conn{route, nft} {
+		group.Go(func() { failed <- drain(c, poke) })
 	}
 	select {
 	case <-ctx.Done():
@@ -46,15 +46,14 @@ func watch(ctx context.Context, poke func()) error {
 	return err
 }
 
-// drain reads and forgets.
-func drain(f *os.File, poke func()) error {
-	buf := make([]byte, 1<<16)
+// drain calls poke for each message.
+func drain(c *netlink.Conn, poke func()) error {
 	for {
-		_, err := f.Read(buf)
+		_, err := c.Receive()
 		switch {
 		case err == nil, errors.Is(err, unix.ENOBUFS):
 			poke()
-		case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, os.ErrClosed):
+		case errors.Is(err, os.ErrDeadlineExceeded):
 			return nil
 		default:
 			return fmt.Errorf("read netlink events: %w", err)
@@ -62,57 +61,53 @@ func drain(f *os.File, poke func()) error {
 	}
 }
 
-// subscribe opens a netlink socket that receives the events of some groups. It
-// is of the network namespace of the calling thread.
-func subscribe(protocol int, groups ...int) (*os.File, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, protocol)
+// subscribe receives the events of some groups, in the network namespace of the calling
+// thread.
+func subscribe(protocol int, groups ...uint32) (*netlink.Conn, error) {
+	c, err := netlink.Dial(protocol, nil)
 	if err != nil {
-		return nil, os.NewSyscallError("socket", err)
-	}
-	f := os.NewFile(uintptr(fd), "netlink")
-	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		_ = f.Close()
-		return nil, os.NewSyscallError("bind", err)
+		return nil, err
 	}
 	for _, g := range groups {
-		if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, g); err != nil {
-			_ = f.Close()
-			return nil, os.NewSyscallError("setsockopt", err)
+		if err := c.JoinGroup(g); err != nil {
+			_ = c.Close()
+			return nil, err
 		}
 	}
-	return f, nil
+	return c, nil
 }
 
-// nftGeneration is a number that changes with every transaction of anybody. It
-// is the first attribute of the answer to a request without parameters.
+// nftGeneration returns a number that changes with every transaction of nftables.
 func nftGeneration() (uint32, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
+	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
-		return 0, os.NewSyscallError("socket", err)
+		return 0, err
 	}
-	defer func() { _ = unix.Close(fd) }()
-	timeout := unix.NsecToTimeval(int64(time.Second))
-	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
-		return 0, os.NewSyscallError("setsockopt", err)
+	defer func() { _ = c.Close() }()
+	if err := c.SetDeadline(time.Now().Add(time.Second)); err != nil {
+		return 0, err
 	}
-	const header, family, attribute = unix.SizeofNlMsghdr, 4, 4
-	req := make([]byte, header+family)
-	binary.NativeEndian.PutUint32(req[0:], uint32(len(req)))
-	binary.NativeEndian.PutUint16(req[4:], unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETGEN)
-	binary.NativeEndian.PutUint16(req[6:], unix.NLM_F_REQUEST)
-	if err := unix.Sendto(fd, req, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return 0, os.NewSyscallError("sendto", err)
-	}
-	buf := make([]byte, 4096)
-	n, _, err := unix.Recvfrom(fd, buf, 0)
+	const family = 4 // length of the header of nfnetlink, before the attributes
+	answers, err := c.Execute(netlink.Message{
+		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN, Flags: netlink.Request}, Data: make([]byte, family),
+	})
 	if err != nil {
-		return 0, os.NewSyscallError("recvfrom", err)
+		return 0, err
 	}
-	if n >= header+4 && binary.NativeEndian.Uint16(buf[4:]) == unix.NLMSG_ERROR {
-		return 0, unix.Errno(-int32(binary.NativeEndian.Uint32(buf[header:])))
+	for _, a := range answers {
+		if len(a.Data) < family {
+			continue
+		}
+		attributes, err := netlink.NewAttributeDecoder(a.Data[family:])
+		if err != nil {
+			return 0, err
+		}
+		attributes.ByteOrder = binary.BigEndian
+		for attributes.Next() {
+			if attributes.Type() == unix.NFTA_GEN_ID {
+				return attributes.Uint32(), attributes.Err()
+			}
+		}
 	}
-	if n < header+family+attribute+4 {
-		return 0, errors.New("short answer from nftables")
-	}
-	return binary.BigEndian.Uint32(buf[header+family+attribute:]), nil
+	return 0, errors.New("nftables gave no generation")
 }
