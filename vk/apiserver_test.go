@@ -179,7 +179,7 @@ func TestOnARealAPIServer(t *testing.T) {
 		p.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "s"}}}}
 	})
 	r.until("a pod waits for the right to read Secrets", func() bool {
-		return r.pod("reader").Status.Reason == ReasonMissing && strings.Contains(r.pod("reader").Status.Message, "forbidden")
+		return r.pod("reader").Status.Reason == reasonMissing && strings.Contains(r.pod("reader").Status.Message, "forbidden")
 	})
 	if _, err := r.owner.RbacV1().RoleBindings("shop").Create(ctx, &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "entente"},
@@ -189,13 +189,13 @@ func TestOnARealAPIServer(t *testing.T) {
 	}
 	r.until("it runs when there is a RoleBinding", func() bool { return r.pod("reader").Status.Phase == corev1.PodRunning })
 	r.until("there is an event of it", func() bool {
-		list, err := r.owner.CoreV1().Events("shop").List(ctx, metav1.ListOptions{FieldSelector: "reason=" + ReasonMissing})
+		list, err := r.owner.CoreV1().Events("shop").List(ctx, metav1.ListOptions{FieldSelector: "reason=" + reasonMissing})
 		return err == nil && len(list.Items) > 0
 	})
 
 	r.bind("stowaway", func(p *corev1.Pod) { p.Spec.Tolerations = nil })
 	r.until("a pod that was bound by hand is told that it is left alone", func() bool {
-		list, err := r.owner.CoreV1().Events("shop").List(ctx, metav1.ListOptions{FieldSelector: "reason=" + ReasonNotTolerated})
+		list, err := r.owner.CoreV1().Events("shop").List(ctx, metav1.ListOptions{FieldSelector: "reason=" + reasonNotTolerated})
 		return err == nil && len(list.Items) == 1 && list.Items[0].InvolvedObject.Name == "stowaway"
 	})
 	if p := r.pod("stowaway"); len(p.Status.Conditions) > 0 || p.Status.Reason != "" {

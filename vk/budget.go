@@ -155,7 +155,7 @@ func urgentChange(was, is *corev1.PodStatus) bool {
 	if was.Phase != is.Phase || was.PodIP != is.PodIP {
 		return true
 	}
-	for _, t := range []corev1.PodConditionType{corev1.PodReady, ConditionOffloaded} {
+	for _, t := range []corev1.PodConditionType{corev1.PodReady, conditionOffloaded} {
 		a, b := findCondition(was.Conditions, t), findCondition(is.Conditions, t)
 		if (a == nil) != (b == nil) || a != nil && a.Status != b.Status {
 			return true

@@ -140,7 +140,7 @@ func newEndpoint(t *testing.T) *testEndpoint {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "u1"},
 		Spec:       corev1.PodSpec{NodeName: "office", Containers: []corev1.Container{{Name: "c"}}},
-		Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: ConditionOffloaded, Status: corev1.ConditionTrue}}},
+		Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: conditionOffloaded, Status: corev1.ConditionTrue}}},
 	}
 	if err := n.pods.GetStore().Add(pod); err != nil {
 		t.Fatal(err)

@@ -12,9 +12,9 @@ import (
 	api "github.com/entente-dev/entente/api/v1alpha1"
 )
 
-// ConditionLosingPods says of a node that its provider took pods and lost them soon
+// conditionLosingPods says of a node that its provider took pods and lost them soon
 // after, so that the node takes no new ones for a while.
-const ConditionLosingPods corev1.NodeConditionType = "entente.dev/LosingPods"
+const conditionLosingPods corev1.NodeConditionType = "entente.dev/LosingPods"
 
 // losses is what is known of pods that the provider took and soon lost. Controllers
 // at home replace such pods at once, for ever. After maxLosses of them the node is
@@ -59,7 +59,7 @@ func (l *losses) message() string {
 // condition is the node's condition about lost pods.
 func (l *losses) condition(now time.Time) corev1.NodeCondition {
 	c := corev1.NodeCondition{
-		Type: ConditionLosingPods, Status: corev1.ConditionFalse, Reason: "PodsStay",
+		Type: conditionLosingPods, Status: corev1.ConditionFalse, Reason: "PodsStay",
 		Message: "the provider keeps the pods that it takes", LastTransitionTime: metav1.NewTime(l.closed),
 	}
 	if l.isClosed(now) {
@@ -72,7 +72,7 @@ func (l *losses) condition(now time.Time) corev1.NodeCondition {
 // restore takes up what an earlier process wrote: a restart opens no node. What is
 // lost with it is how often it closed before it was open last.
 func (l *losses) restore(c corev1.NodeCondition, now time.Time) {
-	if c.Type != ConditionLosingPods || c.Status != corev1.ConditionTrue {
+	if c.Type != conditionLosingPods || c.Status != corev1.ConditionTrue {
 		return
 	}
 	closed, err := time.Parse(time.RFC3339, c.Message[strings.LastIndex(c.Message, " ")+1:])
@@ -94,7 +94,7 @@ func losingTaint() corev1.Taint {
 // many. Pods that ran for a while do not count, nor those that end by themselves.
 func (n *Node) lostPod(ctx context.Context, pod *corev1.Pod) {
 	now := time.Now()
-	taken := findCondition(pod.Status.Conditions, ConditionOffloaded)
+	taken := findCondition(pod.Status.Conditions, conditionOffloaded)
 	if taken != nil && now.Sub(taken.LastTransitionTime.Time) > youngPod {
 		return
 	}

@@ -47,7 +47,7 @@ func (h *home) wantLosing(losing bool) {
 	}
 	var c corev1.NodeCondition
 	for _, have := range node.Status.Conditions {
-		if have.Type == ConditionLosingPods {
+		if have.Type == conditionLosingPods {
 			c = have
 		}
 	}
@@ -84,7 +84,7 @@ func TestNodeThatLosesPodsTakesNoNewOnesForAWhile(t *testing.T) {
 					t.Error("no event of the node says why")
 				}
 				h.bind("late", "late") // the scheduler put it there before the taint
-				h.wantPhase("late", corev1.PodPending, ReasonLosingPods)
+				h.wantPhase("late", corev1.PodPending, reasonLosingPods)
 				if h.remote.holds("late") {
 					t.Error("a new pod was sent")
 				}
@@ -146,7 +146,7 @@ func TestNodeThatLosesPodsStaysClosedOverARestart(t *testing.T) {
 		restart()
 		h.wantLosing(true)
 		h.bind("late", "late")
-		h.wantPhase("late", corev1.PodPending, ReasonLosingPods)
+		h.wantPhase("late", corev1.PodPending, reasonLosingPods)
 		// The rest of the pause, and not a second of another.
 		time.Sleep(2*minLossPause - repairInterval)
 		synctest.Wait()
@@ -215,7 +215,7 @@ func TestLossesThatAreOrdinaryCloseNoNode(t *testing.T) {
 		}
 		h.settle()
 		h.wantLosing(false)
-		h.wantPhase("old0", corev1.PodFailed, ReasonRemoteGone)
+		h.wantPhase("old0", corev1.PodFailed, reasonRemoteGone)
 	})
 }
 

@@ -198,8 +198,8 @@ func (n *Node) plan(uid string) podPlan {
 }
 
 // podObject returns a pod as the object that crosses.
-func podObject(pod *corev1.Pod) (Translation, peering.Object, *peering.Refusal) {
-	t, refusal := Translate(pod)
+func podObject(pod *corev1.Pod) (translation, peering.Object, *peering.Refusal) {
+	t, refusal := translatePod(pod)
 	if refusal != nil {
 		return t, peering.Object{}, refusal
 	}
@@ -277,20 +277,20 @@ func (n *Node) reconcilePod(ctx context.Context, uid string) error {
 		return n.patchStatus(ctx, p.pod, notApplicableStatus(p.pod,
 			why+", so this pod is not run here; that is no fault of the pod", metav1.Now()))
 	case stepLeave:
-		n.warn(p, ReasonNotTolerated, fmt.Sprintf(
+		n.warn(p, reasonNotTolerated, fmt.Sprintf(
 			"the pod is bound to virtual node %s but does not tolerate its taint %s:NoSchedule, so it is not run; let the scheduler place it, or delete it (with --force --grace-period=0)",
 			n.cfg.Name, api.TaintVirtualNode))
 		return nil
 	case stepRefuse:
-		n.warn(p, ReasonNotOffloaded, p.refusal.Message)
-		return n.patchStatus(ctx, p.pod, waitingStatus(p.pod, ReasonNotOffloaded, p.refusal.Message, metav1.Now()))
+		n.warn(p, reasonNotOffloaded, p.refusal.Message)
+		return n.patchStatus(ctx, p.pod, waitingStatus(p.pod, reasonNotOffloaded, p.refusal.Message, metav1.Now()))
 	case stepWait:
 		n.wait(p)
 		if p.soon {
 			return nil
 		}
-		n.warn(p, ReasonMissing, p.missing)
-		return n.patchStatus(ctx, p.pod, waitingStatus(p.pod, ReasonMissing, p.missing, metav1.Now()))
+		n.warn(p, reasonMissing, p.missing)
+		return n.patchStatus(ctx, p.pod, waitingStatus(p.pod, reasonMissing, p.missing, metav1.Now()))
 	case stepHold:
 		return n.hold(ctx, p)
 	case stepWant:
@@ -341,7 +341,7 @@ func (n *Node) hold(ctx context.Context, p podPlan) error {
 	until, message := n.losses.closed, n.losses.message()
 	n.mu.Unlock()
 	n.podQueue.AddAfter(string(p.pod.UID), max(time.Until(until), time.Second))
-	return n.patchStatus(ctx, p.pod, waitingStatus(p.pod, ReasonLosingPods, message, metav1.Now()))
+	return n.patchStatus(ctx, p.pod, waitingStatus(p.pod, reasonLosingPods, message, metav1.Now()))
 }
 
 // podState returns the state of a pod, new if there is none. n.mu is held.
@@ -412,7 +412,7 @@ func (n *Node) showLost(ctx context.Context, p podPlan) error {
 func acceptedStatus(pod *corev1.Pod, now metav1.Time) corev1.PodStatus {
 	out := *pod.Status.DeepCopy()
 	out.Reason, out.Message = "", ""
-	setConditionAt(&out, corev1.PodCondition{Type: ConditionOffloaded, Status: corev1.ConditionTrue, Reason: ReasonAccepted}, now)
+	setConditionAt(&out, corev1.PodCondition{Type: conditionOffloaded, Status: corev1.ConditionTrue, Reason: reasonAccepted}, now)
 	return out
 }
 
@@ -436,14 +436,14 @@ func (n *Node) settle(p podPlan) {
 // fail ends a pod that is gone at the provider, so that its owner replaces it.
 func (n *Node) fail(ctx context.Context, p podPlan) error {
 	const message = "the pod is gone in the provider's cluster, which was not asked to delete it"
-	status := failedStatus(p.pod, p.st.remote, n.view(), ReasonRemoteGone, message, metav1.Now())
+	status := failedStatus(p.pod, p.st.remote, n.view(), reasonRemoteGone, message, metav1.Now())
 	if err := n.patchStatus(ctx, p.pod, status); err != nil {
 		return err
 	}
-	if status.Reason == ReasonRemoteGone {
-		n.warn(p, ReasonRemoteGone, message)
+	if status.Reason == reasonRemoteGone {
+		n.warn(p, reasonRemoteGone, message)
 	}
-	if status.Reason == ReasonRemoteGone || endedUnasked(p.pod, &status) {
+	if status.Reason == reasonRemoteGone || endedUnasked(p.pod, &status) {
 		n.lostPod(ctx, p.pod)
 	}
 	return nil
@@ -531,7 +531,7 @@ func (n *Node) finalise(ctx context.Context, p podPlan) error {
 		}
 	}
 	if crossed {
-		status := failedStatus(p.pod, p.st.remote, n.view(), ReasonDeleted, "the pod was deleted", metav1.Now())
+		status := failedStatus(p.pod, p.st.remote, n.view(), reasonDeleted, "the pod was deleted", metav1.Now())
 		// A status that the API server never takes must not keep the pod.
 		if err := n.patchStatus(ctx, p.pod, status); err != nil && !refusedForGood(err) {
 			return err

@@ -446,7 +446,7 @@ func TestAPodThatIsGoneUnaskedFailsAndIsNotRunAgain(t *testing.T) {
 		h.bind("u1", "web")
 		h.remote.lose("u1")
 		h.settle()
-		h.wantPhase("web", corev1.PodFailed, ReasonRemoteGone)
+		h.wantPhase("web", corev1.PodFailed, reasonRemoteGone)
 		h.stop()
 		h.start()
 		h.remote.connect(true)
@@ -468,7 +468,7 @@ func TestAPodThatTheProviderLostMeanwhileIsNotRunAgain(t *testing.T) {
 		h.start()
 		h.remote.connect(true)
 		h.settle()
-		h.wantPhase("web", corev1.PodFailed, ReasonRemoteGone)
+		h.wantPhase("web", corev1.PodFailed, reasonRemoteGone)
 		h.remote.look(func() {
 			if len(h.remote.created) > 0 {
 				t.Error("it was run a second time")
@@ -532,7 +532,7 @@ func TestPodsOfALocalNamespaceStay(t *testing.T) {
 		h.offload(local)
 		h.bind("u1", "web")
 		h.settle()
-		h.wantPhase("web", corev1.PodPending, ReasonNotApplicable)
+		h.wantPhase("web", corev1.PodPending, reasonNotApplicable)
 		if m := h.pod("web").Status.Message; !strings.Contains(m, "podStrategy Local") || h.remote.holds("u1") {
 			t.Errorf("the status says %q; the provider has the pod: %t", m, h.remote.holds("u1"))
 		}
@@ -586,13 +586,13 @@ func TestAForeignPodIsNotApplicable(t *testing.T) {
 		h.bind("u1", "ds", func(p *corev1.Pod) {
 			p.OwnerReferences = []metav1.OwnerReference{{Kind: "DaemonSet", Name: "ds", Controller: new(true)}}
 		})
-		ds := h.wantPhase("ds", corev1.PodPending, ReasonNotApplicable)
+		ds := h.wantPhase("ds", corev1.PodPending, reasonNotApplicable)
 		// A rolling update waits for pods that are not ready, on all nodes.
-		if c := findCondition(ds.Status.Conditions, corev1.PodReady); c == nil || c.Status != corev1.ConditionTrue || c.Reason != ReasonNotApplicable || ds.Status.PodIP != "" {
+		if c := findCondition(ds.Status.Conditions, corev1.PodReady); c == nil || c.Status != corev1.ConditionTrue || c.Reason != reasonNotApplicable || ds.Status.PodIP != "" {
 			t.Errorf("its DaemonSet waits for ever: %+v", ds.Status)
 		}
 		h.bind("u9", "stray")
-		if c := findCondition(h.wantPhase("stray", corev1.PodPending, ReasonNotApplicable).Status.Conditions, corev1.PodReady); c != nil {
+		if c := findCondition(h.wantPhase("stray", corev1.PodPending, reasonNotApplicable).Status.Conditions, corev1.PodReady); c != nil {
 			t.Errorf("a pod that is not of a DaemonSet is called Ready=%s", c.Status)
 		}
 		h.client.ClearActions()
@@ -631,7 +631,7 @@ func TestWhatRunsGoesOnWhenItsNamespaceIsNotOffloadedAnyMore(t *testing.T) {
 		h.offload()
 		h.bind("u2", "new")
 		h.wantPhase("old", corev1.PodRunning, "")
-		h.wantPhase("new", corev1.PodPending, ReasonNotApplicable)
+		h.wantPhase("new", corev1.PodPending, reasonNotApplicable)
 		h.stop()
 		h.start()
 		h.remote.connect(true)
@@ -665,8 +665,8 @@ func TestAConfigMapCrossesAndStaysInStep(t *testing.T) {
 	atHome(t, func(h *home) {
 		ctx, maps := h.t.Context(), h.client.CoreV1().ConfigMaps("shop")
 		h.bind("u1", "web", withConfigMap("cm", false), withConfigMap("maybe", true))
-		h.wantPhase("web", corev1.PodPending, ReasonMissing)
-		if m := h.event(ReasonMissing); !strings.Contains(m, `ConfigMap "cm" is not there`) {
+		h.wantPhase("web", corev1.PodPending, reasonMissing)
+		if m := h.event(reasonMissing); !strings.Contains(m, `ConfigMap "cm" is not there`) {
 			t.Errorf("the event says %q", m)
 		}
 		if h.remote.holds("u1") {
@@ -745,7 +745,7 @@ func TestAServiceAccountTokenNeverCrosses(t *testing.T) {
 		h.bind("u1", "web", func(p *corev1.Pod) {
 			p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "token"}}}}
 		})
-		pod := h.wantPhase("web", corev1.PodPending, ReasonMissing)
+		pod := h.wantPhase("web", corev1.PodPending, reasonMissing)
 		if !strings.Contains(pod.Status.Message, "credential") || h.remote.holds("s-1") {
 			t.Errorf("the status says %q", pod.Status.Message)
 		}
@@ -766,7 +766,7 @@ func TestSecretsThatMayNotBeReadYetAreNotFatal(t *testing.T) {
 		})
 		h.bind("u1", "web", withConfigMap("maybe", true))
 		h.settle()
-		pod := h.wantPhase("web", corev1.PodPending, ReasonMissing)
+		pod := h.wantPhase("web", corev1.PodPending, reasonMissing)
 		if !strings.Contains(pod.Status.Message, "not known yet") || !strings.Contains(pod.Status.Message, "forbidden") {
 			t.Errorf("the status says %q", pod.Status.Message)
 		}
@@ -824,9 +824,9 @@ func TestPodsOfALostPeerAreNotReadyUntilItIsBack(t *testing.T) {
 			h.after(podLossGrace - time.Second)
 			h.wantPodsReady(corev1.ConditionTrue, "")
 			h.after(2 * time.Second)
-			h.wantPodsReady(corev1.ConditionFalse, ReasonPeerLost)
+			h.wantPodsReady(corev1.ConditionFalse, reasonPeerLost)
 			h.after(10 * time.Minute)
-			h.wantPodsReady(corev1.ConditionFalse, ReasonPeerLost)
+			h.wantPodsReady(corev1.ConditionFalse, reasonPeerLost)
 			h.remote.connect(true)
 			h.settle()
 			h.wantPodsReady(corev1.ConditionTrue, "")
@@ -854,7 +854,7 @@ func TestPodsStayReadyForLongerWhileTheTunnelPassesTraffic(t *testing.T) {
 		h.after(podLossGraceTunnel - time.Second)
 		h.wantPodsReady(corev1.ConditionTrue, "")
 		h.after(2 * time.Second)
-		h.wantPodsReady(corev1.ConditionFalse, ReasonPeerLost)
+		h.wantPodsReady(corev1.ConditionFalse, reasonPeerLost)
 		h.remote.connect(true)
 		h.settle()
 		h.wantPodsReady(corev1.ConditionTrue, "")
@@ -864,7 +864,7 @@ func TestPodsStayReadyForLongerWhileTheTunnelPassesTraffic(t *testing.T) {
 		h.wantPodsReady(corev1.ConditionTrue, "")
 		h.node.SetNetwork(Network{Wanted: true, Known: true, Reason: "ProbesLost"})
 		h.settle()
-		h.wantPodsReady(corev1.ConditionFalse, ReasonPeerLost)
+		h.wantPodsReady(corev1.ConditionFalse, reasonPeerLost)
 	})
 }
 
@@ -876,7 +876,7 @@ func TestPodsOfAPeerThatIsLostAtAStartAreNotReady(t *testing.T) {
 		h.after(15 * time.Second) // the agent was restarted, the peer may be there at once
 		h.wantPodsReady(corev1.ConditionTrue, "")
 		h.after(10 * time.Second)
-		h.wantPodsReady(corev1.ConditionFalse, ReasonPeerLost)
+		h.wantPodsReady(corev1.ConditionFalse, reasonPeerLost)
 		h.remote.connect(true)
 		h.settle()
 		h.wantPodsReady(corev1.ConditionTrue, "")
@@ -897,7 +897,7 @@ func TestAPeerThatOwesAnAnswerIsLostBeforeItsSessionEnds(t *testing.T) {
 		h.settle()
 		h.wantReady(corev1.ConditionFalse, "PeerLost")
 		h.after(podLossGrace - 3*time.Second)
-		h.wantPodsReady(corev1.ConditionFalse, ReasonPeerLost)
+		h.wantPodsReady(corev1.ConditionFalse, reasonPeerLost)
 		h.remote.connect(true)
 		h.settle()
 		h.wantReady(corev1.ConditionTrue, "PeerConnected")
@@ -906,7 +906,7 @@ func TestAPeerThatOwesAnAnswerIsLostBeforeItsSessionEnds(t *testing.T) {
 		// It was only slow.
 		h.node.SetSilence(time.Now())
 		h.after(podLossGrace + time.Second)
-		h.wantPodsReady(corev1.ConditionFalse, ReasonPeerLost)
+		h.wantPodsReady(corev1.ConditionFalse, reasonPeerLost)
 		h.node.SetSilence(time.Time{})
 		h.settle()
 		h.wantReady(corev1.ConditionTrue, "PeerConnected")

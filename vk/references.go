@@ -171,9 +171,9 @@ func (n *Node) closeWatches(namespace string) {
 
 // noteReferences remembers what a pod on the node refers to.
 func (n *Node) noteReferences(p *corev1.Pod) {
-	var refs []Reference
+	var refs []reference
 	if !terminal(p.Status.Phase) && n.offloadsPods(p.Namespace) != no || offloadedBefore(p) && !terminal(p.Status.Phase) {
-		if t, refusal := Translate(p); refusal == nil {
+		if t, refusal := translatePod(p); refusal == nil {
 			refs = t.References
 		}
 	}
@@ -183,7 +183,7 @@ func (n *Node) noteReferences(p *corev1.Pod) {
 	}
 	n.mu.Lock()
 	if n.refs[p.Namespace] == nil {
-		n.refs[p.Namespace] = map[string][]Reference{}
+		n.refs[p.Namespace] = map[string][]reference{}
 	}
 	n.refs[p.Namespace][string(p.UID)] = refs
 	n.mu.Unlock()
@@ -218,7 +218,7 @@ func (n *Node) wait(p podPlan) {
 	n.mu.Unlock()
 	n.watchReferences(ns)
 	// What it waits for may have come between the look and this line.
-	if t, refusal := Translate(p.pod); refusal == nil {
+	if t, refusal := translatePod(p.pod); refusal == nil {
 		if what, _ := n.missing(ns, t.References); what == "" {
 			n.podQueue.Add(string(p.pod.UID))
 		}
@@ -227,7 +227,7 @@ func (n *Node) wait(p podPlan) {
 
 // missing says which of a pod's references keep it from being sent, or nothing.
 // soon says that this is only because the namespace was never looked at before.
-func (n *Node) missing(namespace string, refs []Reference) (what string, soon bool) {
+func (n *Node) missing(namespace string, refs []reference) (what string, soon bool) {
 	if len(refs) == 0 {
 		return "", false
 	}
@@ -262,7 +262,7 @@ func (n *Node) missing(namespace string, refs []Reference) (what string, soon bo
 
 // object returns what a reference refers to, as it crosses, and whether the cache
 // has it. A ServiceAccount token is an error: it does not cross.
-func (w *namespaceWatch) object(namespace string, r Reference) (o peering.Object, found bool, err error) {
+func (w *namespaceWatch) object(namespace string, r reference) (o peering.Object, found bool, err error) {
 	key := namespace + "/" + r.Name
 	switch r.Kind { //nolint:exhaustive // a pod refers to no other kinds
 	case peering.KindConfigMap:
@@ -316,10 +316,10 @@ func object(ref peering.ObjectRef, v any) (peering.Object, error) {
 }
 
 // needed returns the references of a namespace's pods that crossed or will.
-func (n *Node) needed(namespace string) map[Reference]bool {
+func (n *Node) needed(namespace string) map[reference]bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	out := map[Reference]bool{}
+	out := map[reference]bool{}
 	for uid, refs := range n.refs[namespace] {
 		st := n.state[uid]
 		if st == nil || !st.wanted && !st.held {
@@ -328,7 +328,7 @@ func (n *Node) needed(namespace string) map[Reference]bool {
 			}
 		}
 		for _, r := range refs {
-			out[Reference{Kind: r.Kind, Name: r.Name}] = true
+			out[reference{Kind: r.Kind, Name: r.Name}] = true
 		}
 	}
 	return out
@@ -374,7 +374,7 @@ func (n *Node) syncReferences(ctx context.Context, namespace string) error {
 	n.wantReferences(namespace)
 	needed := n.needed(namespace)
 	for _, ref := range n.wantedObjects(namespace, peering.KindConfigMap, peering.KindSecret) {
-		if needed[Reference{Kind: ref.Kind, Name: ref.Name}] {
+		if needed[reference{Kind: ref.Kind, Name: ref.Name}] {
 			is, err := n.cachedOrLive(ctx, ref)
 			if err != nil {
 				return err
@@ -438,7 +438,7 @@ func (n *Node) live(ctx context.Context, ref peering.ObjectRef) (bool, error) {
 // orphanReference says whether a ConfigMap or Secret that the provider holds may
 // go. The pod cache is synced: that no pod needs it is evidence.
 func (n *Node) orphanReference(ctx context.Context, ref peering.ObjectRef) (bool, error) {
-	if !n.needed(ref.Namespace)[Reference{Kind: ref.Kind, Name: ref.Name}] {
+	if !n.needed(ref.Namespace)[reference{Kind: ref.Kind, Name: ref.Name}] {
 		return true, nil
 	}
 	is, err := n.cachedOrLive(ctx, ref)

@@ -13,22 +13,22 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// ConditionOffloaded tells of a pod whether the provider took it. Once True it
+// conditionOffloaded tells of a pod whether the provider took it. Once True it
 // stays so: after a restart it is how the pod is known to have crossed.
-const ConditionOffloaded corev1.PodConditionType = "entente.dev/Offloaded"
+const conditionOffloaded corev1.PodConditionType = "entente.dev/Offloaded"
 
 // The reasons that a local pod shows besides those of the provider. A pod's
 // reason is what kubectl prints as its status.
 const (
-	ReasonAccepted      = "Accepted"
-	ReasonNotApplicable = "NotApplicable"
-	ReasonNotOffloaded  = "NotOffloadable"
-	ReasonNotTolerated  = "NotTolerated"
-	ReasonMissing       = "MissingReference"
-	ReasonRemoteGone    = "RemotePodGone"
-	ReasonDeleted       = "Deleted"
-	ReasonLosingPods    = "ProviderLosesPods"
-	ReasonPeerLost      = "PeerLost"
+	reasonAccepted      = "Accepted"
+	reasonNotApplicable = "NotApplicable"
+	reasonNotOffloaded  = "NotOffloadable"
+	reasonNotTolerated  = "NotTolerated"
+	reasonMissing       = "MissingReference"
+	reasonRemoteGone    = "RemotePodGone"
+	reasonDeleted       = "Deleted"
+	reasonLosingPods    = "ProviderLosesPods"
+	reasonPeerLost      = "PeerLost"
 )
 
 // decodeStatus reads the status that a provider sent.
@@ -169,7 +169,7 @@ func translateStatus(pod *corev1.Pod, remote *corev1.PodStatus, v view, now meta
 		out.HostIPs = []corev1.HostIP{{IP: out.HostIP}}
 	}
 	mergeConditions(pod, &out, remote.Conditions)
-	setConditionAt(&out, corev1.PodCondition{Type: ConditionOffloaded, Status: corev1.ConditionTrue, Reason: ReasonAccepted}, now)
+	setConditionAt(&out, corev1.PodCondition{Type: conditionOffloaded, Status: corev1.ConditionTrue, Reason: reasonAccepted}, now)
 	return out
 }
 
@@ -334,7 +334,7 @@ func leastStatus(pod *corev1.Pod, want corev1.PodStatus, now metav1.Time) corev1
 		return out
 	}
 	out.Phase, out.Reason, out.Message = want.Phase, want.Reason, want.Message
-	for _, t := range []corev1.PodConditionType{corev1.PodReady, corev1.ContainersReady, ConditionOffloaded} {
+	for _, t := range []corev1.PodConditionType{corev1.PodReady, corev1.ContainersReady, conditionOffloaded} {
 		if c := findCondition(want.Conditions, t); c != nil {
 			setConditionAt(&out, corev1.PodCondition{Type: t, Status: c.Status, Reason: c.Reason, Message: c.Message}, now)
 		}
@@ -347,7 +347,7 @@ func leastStatus(pod *corev1.Pod, want corev1.PodStatus, now metav1.Time) corev1
 func lostStatus(pod *corev1.Pod, now metav1.Time) corev1.PodStatus {
 	out := *pod.Status.DeepCopy()
 	setConditionAt(&out, corev1.PodCondition{
-		Type: corev1.PodReady, Status: corev1.ConditionFalse, Reason: ReasonPeerLost,
+		Type: corev1.PodReady, Status: corev1.ConditionFalse, Reason: reasonPeerLost,
 		Message: "the provider does not answer, so whether the pod serves is not known; it goes on running there; see the Ready condition of its node",
 	}, now)
 	return out
@@ -361,7 +361,7 @@ func waitingStatus(pod *corev1.Pod, reason, message string, now metav1.Time) cor
 	}
 	out.Phase, out.Reason, out.Message = corev1.PodPending, reason, peering.Text(message, maxMessageBytes)
 	setConditionAt(&out, corev1.PodCondition{
-		Type: ConditionOffloaded, Status: corev1.ConditionFalse, Reason: reason, Message: out.Message,
+		Type: conditionOffloaded, Status: corev1.ConditionFalse, Reason: reason, Message: out.Message,
 	}, now)
 	return out
 }
@@ -372,10 +372,10 @@ func waitingStatus(pod *corev1.Pod, reason, message string, now metav1.Time) cor
 // updates no other node. It has no address, so no Service sends anything to it. Who
 // wants no such pods has the chart keep DaemonSets off (placement.daemonSets).
 func notApplicableStatus(pod *corev1.Pod, message string, now metav1.Time) corev1.PodStatus {
-	out := waitingStatus(pod, ReasonNotApplicable, message, now)
+	out := waitingStatus(pod, reasonNotApplicable, message, now)
 	if o := metav1.GetControllerOf(pod); o != nil && o.Kind == "DaemonSet" && !terminal(out.Phase) {
 		setConditionAt(&out, corev1.PodCondition{
-			Type: corev1.PodReady, Status: corev1.ConditionTrue, Reason: ReasonNotApplicable,
+			Type: corev1.PodReady, Status: corev1.ConditionTrue, Reason: reasonNotApplicable,
 			Message: "nothing is to run on a virtual node, so the DaemonSet need not wait for it",
 		}, now)
 	}
@@ -407,7 +407,7 @@ func terminal(p corev1.PodPhase) bool {
 
 // offloadedBefore says whether the provider is known to have taken the pod.
 func offloadedBefore(pod *corev1.Pod) bool {
-	c := findCondition(pod.Status.Conditions, ConditionOffloaded)
+	c := findCondition(pod.Status.Conditions, conditionOffloaded)
 	return c != nil && c.Status == corev1.ConditionTrue
 }
 

@@ -68,7 +68,7 @@ func TestTranslateStatus(t *testing.T) {
 			remote: corev1.PodStatus{Phase: corev1.PodRunning, QOSClass: corev1.PodQOSBestEffort, Conditions: []corev1.PodCondition{
 				{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, Reason: "theirs"},
 				{Type: corev1.PodReady, Status: corev1.ConditionTrue},
-				{Type: ConditionOffloaded, Status: corev1.ConditionFalse},
+				{Type: conditionOffloaded, Status: corev1.ConditionFalse},
 			}},
 			want: corev1.PodStatus{Phase: corev1.PodRunning, QOSClass: corev1.PodQOSBurstable, Conditions: []corev1.PodCondition{
 				{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}, {Type: corev1.PodReady, Status: corev1.ConditionTrue},
@@ -111,7 +111,7 @@ func TestTranslateStatus(t *testing.T) {
 			got := translateStatus(pod, remote, testView(), testNow)
 			if !terminal(test.local.Phase) {
 				test.want.HostIP, test.want.HostIPs = "10.1.2.3", []corev1.HostIP{{IP: "10.1.2.3"}}
-				test.want.Conditions = append(test.want.Conditions, corev1.PodCondition{Type: ConditionOffloaded, Status: corev1.ConditionTrue, Reason: ReasonAccepted, LastTransitionTime: testNow})
+				test.want.Conditions = append(test.want.Conditions, corev1.PodCondition{Type: conditionOffloaded, Status: corev1.ConditionTrue, Reason: reasonAccepted, LastTransitionTime: testNow})
 			}
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Errorf("status (-want +got):\n%s", diff)
@@ -132,12 +132,12 @@ func TestFailedStatusEndsWhatRan(t *testing.T) {
 			ContainerStatuses: []corev1.ContainerStatus{{Name: "c", Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}},
 		},
 	}
-	got := failedStatus(pod, nil, testView(), ReasonRemoteGone, "gone", testNow)
+	got := failedStatus(pod, nil, testView(), reasonRemoteGone, "gone", testNow)
 	if got.Phase != corev1.PodFailed || got.ContainerStatuses[0].State.Terminated == nil || got.ContainerStatuses[0].Ready || got.Conditions[0].Status != corev1.ConditionFalse {
 		t.Errorf("got %+v, want a failed pod whose container is terminated and not ready", got)
 	}
 	last := &corev1.PodStatus{Phase: corev1.PodSucceeded}
-	if got := failedStatus(pod, last, testView(), ReasonRemoteGone, "gone", testNow); got.Phase != corev1.PodSucceeded {
+	if got := failedStatus(pod, last, testView(), reasonRemoteGone, "gone", testNow); got.Phase != corev1.PodSucceeded {
 		t.Errorf("a pod whose last word was success is %s", got.Phase)
 	}
 }
@@ -173,7 +173,7 @@ func forgedStatus(times int) *corev1.PodStatus {
 			{Type: corev1.PodResizePending, Status: "True", Reason: "Infeasible"},
 			{Type: corev1.PodResizeInProgress, Status: "True"},
 			{Type: corev1.PodScheduled, Status: "False"},
-			{Type: ConditionOffloaded, Status: "False"},
+			{Type: conditionOffloaded, Status: "False"},
 		},
 	}
 }
@@ -216,8 +216,8 @@ func TestPodStatusTextsCannotDrawOnATerminal(t *testing.T) {
 	remote := cleanStatus(forgedStatus(2000))
 	for name, got := range map[string]corev1.PodStatus{
 		"a pod that runs":       translateStatus(pod, remote, testView(), testNow),
-		"a pod that is gone":    failedStatus(pod, remote, testView(), ReasonRemoteGone, "gone", testNow),
-		"a pod that is refused": waitingStatus(pod, ReasonNotOffloaded, remote.Message+forgedStatus(2000).Message, testNow),
+		"a pod that is gone":    failedStatus(pod, remote, testView(), reasonRemoteGone, "gone", testNow),
+		"a pod that is refused": waitingStatus(pod, reasonNotOffloaded, remote.Message+forgedStatus(2000).Message, testNow),
 	} {
 		if text := drawing(reflect.ValueOf(got)); text != "" {
 			t.Errorf("%s: its status has the text %q", name, text)

@@ -137,8 +137,8 @@ func fieldDecisions() []fieldDecision {
 	}
 }
 
-// Reference is a ConfigMap or Secret that a pod refers to, in its own namespace.
-type Reference struct {
+// reference is a ConfigMap or Secret that a pod refers to, in its own namespace.
+type reference struct {
 	// Kind is KindConfigMap or KindSecret.
 	Kind peering.Kind
 	Name string
@@ -146,27 +146,27 @@ type Reference struct {
 	Optional bool
 }
 
-// Translation is a pod as it crosses.
-type Translation struct {
+// translation is a pod as it crosses.
+type translation struct {
 	// Pod has name, namespace, labels, annotations and spec.
 	Pod *corev1.Pod
 	// References is what has to cross with it, sorted.
-	References []Reference
+	References []reference
 	// Notes tells the user what was left behind that the pod may miss.
 	Notes []string
 }
 
-// Translate returns a pod as it crosses: all of it, but for the fields in the
+// translatePod returns a pod as it crosses: all of it, but for the fields in the
 // table of docs/offloading.md. A pod that cannot run elsewhere is refused, with
 // every reason at once. It does not change pod.
-func Translate(pod *corev1.Pod) (Translation, *peering.Refusal) {
+func translatePod(pod *corev1.Pod) (translation, *peering.Refusal) {
 	if problems := offloadProblems(&pod.Spec); len(problems) > 0 {
-		return Translation{}, &peering.Refusal{
+		return translation{}, &peering.Refusal{
 			Reason:  peering.RefusedInvalid,
 			Message: "this pod cannot run in another cluster: " + strings.Join(problems, "; "),
 		}
 	}
-	t := Translation{Pod: &corev1.Pod{
+	t := translation{Pod: &corev1.Pod{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
 		ObjectMeta: metav1.ObjectMeta{
 			Name:        pod.Name,
@@ -384,7 +384,7 @@ func withLabelKeys(s *metav1.LabelSelector, keys []string, labels map[string]str
 }
 
 // references returns the ConfigMaps and Secrets that a translated pod needs.
-func references(s *corev1.PodSpec) []Reference {
+func references(s *corev1.PodSpec) []reference {
 	type key struct {
 		kind peering.Kind
 		name string
@@ -446,9 +446,9 @@ func references(s *corev1.PodSpec) []Reference {
 			}
 		}
 	})
-	out := make([]Reference, 0, len(optional))
+	out := make([]reference, 0, len(optional))
 	for k, opt := range optional {
-		out = append(out, Reference{Kind: k.kind, Name: k.name, Optional: opt})
+		out = append(out, reference{Kind: k.kind, Name: k.name, Optional: opt})
 	}
 	sort.Slice(out, func(i, j int) bool {
 		if out[i].Kind != out[j].Kind {

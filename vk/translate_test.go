@@ -237,12 +237,12 @@ func TestWhatTheTableSaysIsWhatHappensToAFullPod(t *testing.T) {
 	pod := filled(t)
 	portable(pod)
 	before := pod.DeepCopy()
-	got, refusal := Translate(pod)
+	got, refusal := translatePod(pod)
 	if refusal != nil {
 		t.Fatal(refusal)
 	}
 	if diff := cmp.Diff(before, pod); diff != "" {
-		t.Errorf("Translate changed its argument (-want +got):\n%s", diff)
+		t.Errorf("translatePod changed its argument (-want +got):\n%s", diff)
 	}
 	in, out := leaves(t, &pod.Spec), leaves(t, &got.Pod.Spec)
 	for path, was := range in {
@@ -281,7 +281,7 @@ func TestWhatTheTableRefusesIsRefused(t *testing.T) {
 			if !graft(reflect.ValueOf(&pod.Spec).Elem(), reflect.ValueOf(&full.Spec).Elem(), strings.Split(strings.TrimPrefix(d.path, "spec."), ".")) {
 				t.Fatalf("there is no field %s", d.path)
 			}
-			if _, refusal := Translate(pod); refusal == nil || refusal.Reason != peering.RefusedInvalid || refusal.Retryable {
+			if _, refusal := translatePod(pod); refusal == nil || refusal.Reason != peering.RefusedInvalid || refusal.Retryable {
 				t.Errorf("a pod with %s gave %v, want a final refusal", d.path, refusal)
 			}
 		})
@@ -390,14 +390,14 @@ func TestTranslate(t *testing.T) {
 			},
 		},
 	}
-	got, refusal := Translate(pod)
+	got, refusal := translatePod(pod)
 	if refusal != nil {
 		t.Fatal(refusal)
 	}
 	if diff := cmp.Diff(want, got.Pod); diff != "" {
 		t.Errorf("pod as it crosses (-want +got):\n%s", diff)
 	}
-	refs := []Reference{
+	refs := []reference{
 		{Kind: peering.KindConfigMap, Name: "cm", Optional: true},
 		{Kind: peering.KindSecret, Name: "pull", Optional: true},
 		{Kind: peering.KindSecret, Name: "s"}, // needed by one, so needed
@@ -420,7 +420,7 @@ func TestLabelsAndAnnotationsInTheEnvironmentAreResolvedAtHome(t *testing.T) {
 			fieldEnv("PLAIN", "metadata.annotations['plain']"), fieldEnv("NONE", "metadata.labels['example.com/none']"),
 		}}}},
 	}
-	got, refusal := Translate(pod)
+	got, refusal := translatePod(pod)
 	if refusal != nil {
 		t.Fatal(refusal)
 	}
@@ -445,7 +445,7 @@ func TestMatchLabelKeysBecomePartOfTheSelector(t *testing.T) {
 					LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}, MatchExpressions: expressions},
 				}}},
 			}
-			got, refusal := Translate(pod)
+			got, refusal := translatePod(pod)
 			if refusal != nil {
 				t.Fatal(refusal)
 			}
@@ -467,7 +467,7 @@ func TestATokenInAnOrdinaryVolumeIsLeftOutAndSaid(t *testing.T) {
 			{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}},
 		},
 	}}}}}}
-	got, refusal := Translate(pod)
+	got, refusal := translatePod(pod)
 	if refusal != nil {
 		t.Fatal(refusal)
 	}
@@ -490,7 +490,7 @@ func FuzzTranslate(f *testing.F) {
 		if json.Unmarshal(data, &pod) != nil {
 			return
 		}
-		got, refusal := Translate(&pod)
+		got, refusal := translatePod(&pod)
 		if refusal != nil {
 			return
 		}
@@ -511,7 +511,7 @@ func FuzzTranslate(f *testing.F) {
 				}
 			}
 		}
-		again, _ := Translate(&pod)
+		again, _ := translatePod(&pod)
 		if diff := cmp.Diff(got, again); diff != "" {
 			t.Errorf("two translations differ (-first +second):\n%s", diff)
 		}

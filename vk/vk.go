@@ -172,7 +172,7 @@ type Node struct {
 	state    map[string]*podState // by UID
 	objects  map[peering.ObjectRef]*objectState
 	watches  map[string]*namespaceWatch
-	refs     map[string]map[string][]Reference // namespace → pod UID → references
+	refs     map[string]map[string][]reference // namespace → pod UID → references
 	waiting  map[string]map[string]bool        // namespace → UIDs of pods that wait for references
 	exported map[string]Namespace              // last known, by name
 }
@@ -217,7 +217,7 @@ func New(cfg Config) (*Node, error) {
 		state:    map[string]*podState{},
 		objects:  map[peering.ObjectRef]*objectState{},
 		watches:  map[string]*namespaceWatch{},
-		refs:     map[string]map[string][]Reference{},
+		refs:     map[string]map[string][]reference{},
 		waiting:  map[string]map[string]bool{},
 		exported: map[string]Namespace{},
 		podQueue: newQueue(),

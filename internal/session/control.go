@@ -69,7 +69,7 @@ func readMessage(r io.Reader) (kind byte, body []byte, err error) {
 	}
 	size := binary.BigEndian.Uint32(head[:]) & 0xffffff
 	if size > maxControl {
-		return 0, nil, &AbuseError{What: fmt.Sprintf("a control message of %d bytes, the limit is %d", size, maxControl)}
+		return 0, nil, &abuseError{What: fmt.Sprintf("a control message of %d bytes, the limit is %d", size, maxControl)}
 	}
 	body = make([]byte, size)
 	_, err = io.ReadFull(r, body)
@@ -79,7 +79,7 @@ func readMessage(r io.Reader) (kind byte, body []byte, err error) {
 // controlError returns why the control stream ended. It is nil if the session ended as a
 // whole, which has a reason of its own.
 func (l *link) controlError(err error) error {
-	if _, ok := errors.AsType[*AbuseError](err); ok || errors.Is(err, errUntrusted) {
+	if _, ok := errors.AsType[*abuseError](err); ok || errors.Is(err, errUntrusted) {
 		return err
 	}
 	if l.mux.IsClosed() {
@@ -115,7 +115,7 @@ func (m *Manager) readControl(l *link) error {
 func (m *Manager) handle(l *link, h *received, kind byte, body []byte) error {
 	now := time.Now()
 	if !h.rate.AllowN(now, 1) {
-		return &AbuseError{What: "too many control messages"}
+		return &abuseError{What: "too many control messages"}
 	}
 	l.mu.Lock()
 	l.heard = now
@@ -124,10 +124,10 @@ func (m *Manager) handle(l *link, h *received, kind byte, body []byte) error {
 	case kindProof:
 		p, err := decodeProof(body)
 		if err != nil {
-			return &AbuseError{What: "a malformed proof of identity: " + err.Error()}
+			return &abuseError{What: "a malformed proof of identity: " + err.Error()}
 		}
 		if p.number <= h.proof {
-			return &AbuseError{What: "a proof of identity was repeated"}
+			return &abuseError{What: "a proof of identity was repeated"}
 		}
 		h.proof = p.number
 		if err := m.proven(l, p); err != nil {
@@ -135,14 +135,14 @@ func (m *Manager) handle(l *link, h *received, kind byte, body []byte) error {
 		}
 	case kindProbe:
 		if len(body) != 8 {
-			return &AbuseError{What: "a malformed probe"}
+			return &abuseError{What: "a malformed probe"}
 		}
 		if err := l.control.send(kindAnswer, binary.BigEndian.AppendUint64(body, uint64(now.UnixMilli()))); err != nil {
 			return err
 		}
 	case kindAnswer:
 		if len(body) != 16 {
-			return &AbuseError{What: "a malformed answer"}
+			return &abuseError{What: "a malformed answer"}
 		}
 		if l.answer(binary.BigEndian.Uint64(body), time.UnixMilli(int64(binary.BigEndian.Uint64(body[8:]))), now) {
 			m.mu.Lock()

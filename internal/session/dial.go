@@ -20,20 +20,20 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// DialError is why a round of dialling failed, endpoint by endpoint.
-type DialError struct {
+// dialError is why a round of dialling failed, endpoint by endpoint.
+type dialError struct {
 	Peer  peering.ClusterID
-	Tries []EndpointError
+	Tries []endpointError
 }
 
-// EndpointError is what happened at one endpoint.
-type EndpointError struct {
+// endpointError is what happened at one endpoint.
+type endpointError struct {
 	Endpoint string
 	Err      error
 }
 
 // Error implements error.
-func (e *DialError) Error() string {
+func (e *dialError) Error() string {
 	parts := make([]string, len(e.Tries))
 	for i, t := range e.Tries {
 		parts[i] = fmt.Sprintf("at %s: %v", t.Endpoint, t.Err)
@@ -42,7 +42,7 @@ func (e *DialError) Error() string {
 }
 
 // Unwrap returns the errors of the endpoints.
-func (e *DialError) Unwrap() []error {
+func (e *dialError) Unwrap() []error {
 	errs := make([]error, len(e.Tries))
 	for i, t := range e.Tries {
 		errs[i] = t.Err
@@ -50,22 +50,22 @@ func (e *DialError) Unwrap() []error {
 	return errs
 }
 
-// RejectedError says that the peer aborted the handshake: it did not accept this cluster's
+// rejectedError says that the peer aborted the handshake: it did not accept this cluster's
 // certificate.
-type RejectedError struct {
+type rejectedError struct {
 	// Now is this cluster's clock.
 	Now   time.Time
 	Cause error
 }
 
 // Error implements error.
-func (e *RejectedError) Error() string {
+func (e *rejectedError) Error() string {
 	return fmt.Sprintf("the peer did not accept this cluster's certificate (%v); this cluster's clock says %s: if the peer's differs much, set the clocks right",
 		e.Cause, e.Now.UTC().Format(time.RFC3339))
 }
 
 // Unwrap returns the TLS alert.
-func (e *RejectedError) Unwrap() error { return e.Cause }
+func (e *rejectedError) Unwrap() error { return e.Cause }
 
 // dialer dials one peer. Its loop runs only while there is no session.
 type dialer struct {
@@ -241,7 +241,7 @@ func (m *Manager) dial(ctx context.Context, id peering.ClusterID) (*link, error)
 	if i := slices.Index(endpoints, good); i > 0 {
 		endpoints = slices.Insert(slices.Delete(endpoints, i, i+1), 0, good)
 	}
-	failure := &DialError{Peer: id}
+	failure := &dialError{Peer: id}
 	for _, endpoint := range endpoints {
 		l, err := m.dialEndpoint(ctx, id, endpoint)
 		if err == nil {
@@ -255,7 +255,7 @@ func (m *Manager) dial(ctx context.Context, id peering.ClusterID) (*link, error)
 			m.noteOf(id).denied = true
 			m.mu.Unlock()
 		}
-		failure.Tries = append(failure.Tries, EndpointError{Endpoint: endpoint, Err: err})
+		failure.Tries = append(failure.Tries, endpointError{Endpoint: endpoint, Err: err})
 	}
 	if len(failure.Tries) == 0 {
 		return nil, nil //nolint:nilnil // nowhere to dial is no failure
@@ -451,7 +451,7 @@ func alertError(err error) error {
 		if op.Err.Error() == "tls: no application protocol" {
 			return errGeneration
 		}
-		return &RejectedError{Now: time.Now(), Cause: err}
+		return &rejectedError{Now: time.Now(), Cause: err}
 	}
 	return err
 }

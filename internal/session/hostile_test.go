@@ -154,7 +154,7 @@ func TestAbuseEndsTheSession(t *testing.T) {
 				t.Fatal(err)
 			}
 			err := closed(t, victim, peer)
-			var abuse *AbuseError
+			var abuse *abuseError
 			if !errors.As(err, &abuse) || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("status says %v, want %q", err, tt.want)
 			}

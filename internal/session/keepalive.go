@@ -167,7 +167,7 @@ func (m *Manager) next(l *link) (out outgoing, err error) {
 	a := l.liveness(leaf).due(now, l.intervals)
 	switch a.ending {
 	case certificateExpired:
-		return out, &ExpiredError{NotAfter: l.notAfter, Refused: l.refused}
+		return out, &expiredError{NotAfter: l.notAfter, Refused: l.refused}
 	case probeUnanswered:
 		return out, fmt.Errorf("%w: no answer for %s", errSilent, l.intervals.answer)
 	case controlNotOpened:

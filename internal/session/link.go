@@ -205,7 +205,7 @@ func (m *Manager) register(l *link) error {
 		if !replaces(m.self, id, old.info.Dialled, l.info.Dialled) {
 			return errDuplicate
 		}
-		m.drop(old, ErrReplaced)
+		m.drop(old, errReplaced)
 	}
 	m.number++
 	l.info.Number, l.auth.Session = m.number, m.number
@@ -296,14 +296,14 @@ func (m *Manager) acceptStreams(ctx context.Context, l *link) error {
 // accept takes a stream. Its error ends the link.
 func (m *Manager) accept(ctx context.Context, l *link, stream *yamux.Stream) error {
 	if n := l.mux.NumStreams(); n > maxStreams {
-		return &AbuseError{What: fmt.Sprintf("%d streams are open, the limit is %d", n, maxStreams)}
+		return &abuseError{What: fmt.Sprintf("%d streams are open, the limit is %d", n, maxStreams)}
 	}
 	if stream.StreamID() != controlStream {
 		m.feed.give(&Conn{Conn: stream, info: l.auth})
 		return nil
 	}
 	if l.control != nil {
-		return &AbuseError{What: "it opened the control stream twice"}
+		return &abuseError{What: "it opened the control stream twice"}
 	}
 	l.mu.Lock()
 	l.control = &control{stream: stream}
@@ -319,9 +319,9 @@ func muxError(err error) error {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return errors.New("the peer closed the connection")
 	case errors.Is(err, yamux.ErrRecvWindowExceeded):
-		return &AbuseError{What: "it sent more than it was allowed to"}
+		return &abuseError{What: "it sent more than it was allowed to"}
 	case errors.Is(err, yamux.ErrDuplicateStream), errors.Is(err, yamux.ErrInvalidVersion), errors.Is(err, yamux.ErrInvalidMsgType), errors.Is(err, yamux.ErrUnexpectedFlag):
-		return &AbuseError{What: err.Error()}
+		return &abuseError{What: err.Error()}
 	}
 	return err
 }

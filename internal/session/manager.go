@@ -117,10 +117,10 @@ type Status struct {
 
 // Why a session ended; Status and the log show them.
 var (
-	// ErrRevoked: the peer is no longer trusted here.
-	ErrRevoked = errors.New("the peer is no longer trusted here")
-	// ErrReplaced: another session with the same peer took its place.
-	ErrReplaced = errors.New("another session with the peer took its place")
+	// errRevoked: the peer is no longer trusted here.
+	errRevoked = errors.New("the peer is no longer trusted here")
+	// errReplaced: another session with the same peer took its place.
+	errReplaced = errors.New("another session with the peer took its place")
 
 	errSilent       = errors.New("the peer is silent")
 	errStopping     = errors.New("this agent is stopping")
@@ -232,7 +232,7 @@ func (m *Manager) Run(parent context.Context) error {
 
 	unwatch := m.cfg.Bundles.Watch(func(id peering.ClusterID, trusted bool) {
 		if !trusted {
-			m.Close(id, ErrRevoked)
+			m.Close(id, errRevoked)
 			return
 		}
 		m.recheck(id)

@@ -38,12 +38,12 @@ const (
 	yamuxSYN = 1
 )
 
-// AbuseError says that a peer broke the rules of a session, which was closed for
+// abuseError says that a peer broke the rules of a session, which was closed for
 // it.
-type AbuseError struct{ What string }
+type abuseError struct{ What string }
 
 // Error implements error.
-func (e *AbuseError) Error() string { return "the peer broke the rules of the session: " + e.What }
+func (e *abuseError) Error() string { return "the peer broke the rules of the session: " + e.What }
 
 // framing keeps track of where the frames of yamux begin.
 type framing struct {
@@ -94,11 +94,11 @@ func (m *meter) frame(now time.Time) error {
 	kind, flags := m.head[1], binary.BigEndian.Uint16(m.head[2:4])
 	stream, length := binary.BigEndian.Uint32(m.head[4:8]), binary.BigEndian.Uint32(m.head[8:12])
 	if m.head[0] != 0 || kind > yamuxGoAway {
-		return &AbuseError{What: "not a yamux frame"}
+		return &abuseError{What: "not a yamux frame"}
 	}
 	if kind == yamuxPing {
 		if flags&yamuxSYN != 0 && !m.pings.AllowN(now, 1) {
-			return &AbuseError{What: "too many pings"}
+			return &abuseError{What: "too many pings"}
 		}
 		return nil
 	}
@@ -107,14 +107,14 @@ func (m *meter) frame(now time.Time) error {
 	}
 	if flags&yamuxSYN != 0 {
 		if stream == 0 || (stream%2 == 1) != m.odd {
-			return &AbuseError{What: fmt.Sprintf("it opened stream %d, a number of this side", stream)}
+			return &abuseError{What: fmt.Sprintf("it opened stream %d, a number of this side", stream)}
 		}
 		if !m.opens.AllowN(now, 1) {
-			return &AbuseError{What: "it opens streams too fast"}
+			return &abuseError{What: "it opens streams too fast"}
 		}
 	}
 	if kind == yamuxData && length > streamWindow {
-		return &AbuseError{What: fmt.Sprintf("a frame of %d bytes, the limit is %d", length, streamWindow)}
+		return &abuseError{What: fmt.Sprintf("a frame of %d bytes, the limit is %d", length, streamWindow)}
 	}
 	return nil
 }

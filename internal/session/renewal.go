@@ -11,9 +11,9 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// ExpiredError says that a session was cut because the peer did not show a new
+// expiredError says that a session was cut because the peer did not show a new
 // certificate before the last one ended.
-type ExpiredError struct {
+type expiredError struct {
 	// NotAfter is when that was.
 	NotAfter time.Time
 	// Refused is why a newer one was not taken; nil if none came.
@@ -21,7 +21,7 @@ type ExpiredError struct {
 }
 
 // Error implements error.
-func (e *ExpiredError) Error() string {
+func (e *expiredError) Error() string {
 	text := fmt.Sprintf("the peer's certificate ended at %s", e.NotAfter.UTC().Format(time.RFC3339))
 	if e.Refused != nil {
 		return fmt.Sprintf("%s, and the next one was refused: %v", text, e.Refused)
@@ -30,7 +30,7 @@ func (e *ExpiredError) Error() string {
 }
 
 // Unwrap returns why the next certificate was refused.
-func (e *ExpiredError) Unwrap() error { return e.Refused }
+func (e *expiredError) Unwrap() error { return e.Refused }
 
 // watchLeaf has every link show this cluster's current leaf, until ctx ends.
 func (m *Manager) watchLeaf(ctx context.Context) {
@@ -78,7 +78,7 @@ func (m *Manager) end(ctx context.Context, l *link, reason error) {
 func (m *Manager) proven(l *link, p proof) error {
 	chain, err := p.certificates(l.binding, !l.info.Dialled)
 	if err != nil {
-		return &AbuseError{What: "a wrong proof of identity: " + err.Error()}
+		return &abuseError{What: "a wrong proof of identity: " + err.Error()}
 	}
 	auth, err := identity.VerifyPeer(chain, m.cfg.Bundles, time.Now())
 	if err != nil {
@@ -92,7 +92,7 @@ func (m *Manager) proven(l *link, p proof) error {
 		return nil
 	}
 	if auth.ID != l.info.Peer {
-		return &AbuseError{What: "it proves to be another cluster, " + string(auth.ID)}
+		return &abuseError{What: "it proves to be another cluster, " + string(auth.ID)}
 	}
 	if !auth.Trusted {
 		return errUntrusted

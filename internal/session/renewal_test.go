@@ -282,7 +282,7 @@ func TestPeerThatDoesNotRenewIsCut(t *testing.T) {
 		t.Errorf("cut %s before its time", early)
 	}
 	eventually(t, "the session is gone", func() bool { return !up(victim, peer)() })
-	var expired *ExpiredError
+	var expired *expiredError
 	if err := victim.Status(peer.id).Err; !errors.As(err, &expired) || !expired.NotAfter.Equal(end) || expired.Refused != nil {
 		t.Errorf("status says %v", err)
 	}
@@ -585,7 +585,7 @@ func TestProofThatDoesNotVerifyChangesNothing(t *testing.T) {
 				t.Fatalf("the session became %+v", s)
 			}
 			eventually(t, "the session ends with the old certificate", func() bool { return !up(victim, peer)() })
-			var expired *ExpiredError
+			var expired *expiredError
 			if err := victim.Status(peer.id).Err; !errors.As(err, &expired) || !tt.want(expired.Refused) {
 				t.Errorf("status says %v", err)
 			}

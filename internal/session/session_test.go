@@ -255,7 +255,7 @@ func TestEndpointsAreTriedInTurnAndTheErrorNamesEach(t *testing.T) {
 	trustEachOther(t, a, b)
 	a.SetPeers([]Peer{{ID: b.id, Endpoints: []string{deadAddr}}})
 	eventually(t, "a try failed", func() bool { return a.Status(b.id).Err != nil })
-	var failure *DialError
+	var failure *dialError
 	if err := a.Status(b.id).Err; !errors.As(err, &failure) || !strings.Contains(err.Error(), deadAddr) {
 		t.Errorf("got %v", err)
 	}
@@ -315,7 +315,7 @@ func TestRevokedPeerIsCutAtOnceAndStaysOut(t *testing.T) {
 	if a.Status(b.id).Session != nil {
 		t.Error("the session is still there when Remove returned")
 	}
-	if err := a.Status(b.id).Err; !errors.Is(err, ErrRevoked) {
+	if err := a.Status(b.id).Err; !errors.Is(err, errRevoked) {
 		t.Errorf("status says %v", err)
 	}
 	for {
