@@ -4,7 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sort"
+	"maps"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,7 +17,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// evictInterval is how often an eviction that a budget does not allow is tried.
+// evictInterval is how often an eviction that a disruption budget blocks is tried again.
 const evictInterval = 3 * time.Second
 
 // DrainProgress is how far a drain has come.
@@ -78,12 +79,7 @@ func (n *Node) Drain(ctx context.Context, progress func(DrainProgress)) error {
 }
 
 func blockedText(blocked map[string]string) string {
-	var names []string
-	for k := range blocked {
-		names = append(names, k)
-	}
-	sort.Strings(names)
-	text := ""
+	names, text := slices.Sorted(maps.Keys(blocked)), ""
 	for i, k := range names {
 		if i == 5 {
 			return text + fmt.Sprintf("; and %d more", len(names)-i)
@@ -128,10 +124,9 @@ func (n *Node) occupies(pod *corev1.Pod) bool {
 	return wanted || offloadedBefore(pod) || tolerates(pod) && n.offloadsPods(pod.Namespace) != no
 }
 
-// Remove takes the node away when its contract is over: the pods that are left on
-// it, which run nowhere any more, and the node itself. Nothing of it needs the
-// provider. It can be repeated, and needs no Run: call it when Run has returned,
-// or the lease may come back once.
+// Remove deletes the node when its contract is over, and the pods that are left on it, which
+// no longer run anywhere. It does not need the provider. It can be repeated. Call it after
+// Run returned, or the lease may come back once.
 func (n *Node) Remove(ctx context.Context) error {
 	n.mu.Lock()
 	n.removed, n.draining = true, true

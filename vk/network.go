@@ -7,7 +7,74 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Network is how the tunnel to the provider fares.
+// link is the state of the connection to the provider.
+type link struct {
+	up   bool
+	ever bool // it was up since this process started
+	// lost is since when the provider does not answer: it is not up, or silent.
+	lost time.Time
+	// silent says that it is up, but a probe of the provider is not answered.
+	silent bool
+}
+
+// answers says whether the provider can be reached.
+func (l *link) answers() bool { return l.up && !l.silent }
+
+// set sets the link's state and says whether it changed.
+func (l *link) set(up bool, now time.Time) bool {
+	if l.up == up {
+		return false
+	}
+	if !up && !l.silent {
+		l.lost = now
+	}
+	l.up, l.silent = up, false
+	l.ever = l.ever || up
+	return true
+}
+
+// setSilent sets since when a probe is not answered, zero if none is open, and says whether
+// that changed anything.
+func (l *link) setSilent(since time.Time) bool {
+	if silent := !since.IsZero(); l.up && silent != l.silent {
+		l.silent, l.lost = silent, since
+		return true
+	}
+	return false
+}
+
+// shown says whether the node is shown as connected, and until when if nothing changes; zero
+// is for good. wasReady is whether the node was Ready before this process started.
+func (l link) shown(now, started time.Time, wasReady bool, startGrace, lossGrace time.Duration) (up bool, until time.Time) {
+	switch {
+	case l.answers():
+		return true, time.Time{}
+	case l.ever:
+		until = l.lost.Add(lossGrace)
+	case wasReady:
+		until = started.Add(startGrace)
+	}
+	if now.Before(until) {
+		return true, until
+	}
+	return false, time.Time{}
+}
+
+// podsLostAt is when the pods of a provider that does not answer are no longer shown as ready.
+// That is later while the tunnel to them passes traffic: then they most likely serve, and
+// only their state is not known.
+func (l link) podsLostAt(started time.Time, startGrace time.Duration, tunnel bool) time.Time {
+	grace := podLossGrace
+	if tunnel {
+		grace = podLossGraceTunnel
+	}
+	if !l.ever {
+		return started.Add(max(grace, startGrace))
+	}
+	return l.lost.Add(grace)
+}
+
+// Network is the state of the tunnel to the provider.
 type Network struct {
 	// Wanted says whether the contract has a tunnel.
 	Wanted bool
@@ -17,14 +84,14 @@ type Network struct {
 	Reason, Message string
 }
 
-// tunnel is what is known of the tunnel.
+// tunnel is the state of the tunnel, and its history.
 type tunnel struct {
 	Network
 	ever  bool      // it was up since this process started
 	since time.Time // since when it is as it is
 }
 
-// set notes how the tunnel fares and says whether that is news.
+// set sets the tunnel's state and says whether it changed.
 func (t *tunnel) set(is Network, now time.Time) bool {
 	if t.Network == is {
 		return false
@@ -36,8 +103,8 @@ func (t *tunnel) set(is Network, now time.Time) bool {
 	return true
 }
 
-// condition is the node's condition NetworkUnavailable. While it is True, Kubernetes
-// puts no pods on the node. A tunnel that is only being made has some time for that.
+// condition is the node's condition NetworkUnavailable. While it is True, Kubernetes schedules
+// no pods to the node. A new tunnel has tunnelStartGrace before that.
 func (t *tunnel) condition(now, started time.Time) corev1.NodeCondition {
 	c := corev1.NodeCondition{
 		Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse, Reason: t.Reason, Message: t.Message,
@@ -45,7 +112,7 @@ func (t *tunnel) condition(now, started time.Time) corev1.NodeCondition {
 	}
 	switch {
 	case t.since.IsZero():
-		c.Status, c.Message = corev1.ConditionUnknown, "how the tunnel fares is not known yet"
+		c.Status, c.Message = corev1.ConditionUnknown, "the state of the tunnel is not known yet"
 	case !t.Wanted:
 		c.Reason, c.Message = "NoTunnel", "the contract has no tunnel, so home and these pods do not reach each other"
 	case t.Up:
@@ -60,7 +127,7 @@ func (t *tunnel) condition(now, started time.Time) corev1.NodeCondition {
 	return c
 }
 
-// SetNetwork says how the tunnel fares.
+// SetNetwork sets the state of the tunnel.
 func (n *Node) SetNetwork(is Network) {
 	n.mu.Lock()
 	changed := n.tunnel.set(is, time.Now())
@@ -71,25 +138,25 @@ func (n *Node) SetNetwork(is Network) {
 	}
 	n.pokeNode()
 	if lost {
-		n.lookAtPods()
+		n.reconcilePods()
 	}
 }
 
-// SetSilence says since when the provider, though connected, has owed an answer; zero
-// if it owes none.
+// SetSilence sets since when the provider, though connected, has not answered a probe; zero if
+// none is open.
 func (n *Node) SetSilence(since time.Time) {
 	n.mu.Lock()
-	changed := n.link.owes(since)
+	changed := n.link.setSilent(since)
 	n.mu.Unlock()
 	if changed {
 		n.log.Info("peer", "silent", !since.IsZero())
 		n.pokeNode()
-		n.lookAtPods()
+		n.reconcilePods()
 	}
 }
 
-// lookAtPods has all pods reconciled.
-func (n *Node) lookAtPods() {
+// reconcilePods reconciles all pods again.
+func (n *Node) reconcilePods() {
 	n.mu.Lock()
 	synced := n.synced
 	n.mu.Unlock()

@@ -24,9 +24,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// podState is what is remembered of a pod, by its UID. All of it is lost with
-// the process, and nothing depends on it: what matters is in the local pod's
-// status and at the provider.
+// podState is the state of a pod in memory, by its UID. It is lost with the process, and
+// nothing depends on that: what matters is in the local pod's status and at the provider.
 type podState struct {
 	ref     peering.ObjectRef
 	wanted  bool
@@ -34,19 +33,19 @@ type podState struct {
 	held    bool
 	refusal *peering.Refusal
 
-	remote         *corev1.PodStatus // the provider's last word
+	remote         *corev1.PodStatus // the provider's last status
 	remoteName     string
 	remoteUID      string
 	remoteDeleting bool
 	gone           bool
-	settled        bool // the provider was told that the pod must not run again
+	settled        bool // the provider knows that the pod must not run again
 
 	unwanted    bool
 	grace       int64 // with unwanted; -1 if left to the pod
 	deleteAcked bool
 
 	lost   bool   // it was counted as lost
-	told   string // the last problem that the user was told of
+	warned string // the last problem that became an event
 	events map[eventKey]int32
 	writes writes
 }
@@ -147,7 +146,7 @@ func tolerates(p *corev1.Pod) bool {
 	})
 }
 
-// podPlan is a pod with everything that was found out about it.
+// podPlan is a pod, the facts about it, and the decision.
 type podPlan struct {
 	pod     *corev1.Pod // nil if it is not in the cache
 	st      podState    // a copy
@@ -155,12 +154,12 @@ type podPlan struct {
 	object  peering.Object   // what to want
 	refusal *peering.Refusal // why it cannot cross
 	missing string           // what it waits for
-	soon    bool             // it need not be told of that
+	soon    bool             // that it waits is not worth an event yet
 	notes   []string         // what was left behind
 	up      bool             // the provider can be reached
 }
 
-// plan finds out about a pod and decides.
+// plan gathers the facts about a pod and decides.
 func (n *Node) plan(uid string) podPlan {
 	p := podPlan{pod: n.localPod(uid)}
 	n.mu.Lock()
@@ -236,7 +235,7 @@ func (n *Node) offloadsPods(namespace string) answer {
 	return n.findSpace(func(s Namespace) bool { return s.Name == namespace && !s.PodsStay })
 }
 
-// findSpace says whether one of the offloaded namespaces is such.
+// findSpace says whether an offloaded namespace matches.
 func (n *Node) findSpace(is func(Namespace) bool) answer {
 	spaces, err := n.cfg.Namespaces()
 	if err != nil {
@@ -248,14 +247,14 @@ func (n *Node) findSpace(is func(Namespace) bool) answer {
 	return no
 }
 
-// declarePod wants a pod if it is to be wanted, and does nothing else.
+// declarePod wants a pod if that is the decision, and does nothing else.
 func (n *Node) declarePod(pod *corev1.Pod) {
 	if p := n.plan(string(pod.UID)); p.step == stepWant {
 		n.wantPod(p)
 	}
 }
 
-// reconcilePod brings one pod in step, both ways.
+// reconcilePod synchronises one pod, both ways.
 func (n *Node) reconcilePod(ctx context.Context, uid string) error {
 	p := n.plan(uid)
 	switch p.step {
@@ -275,7 +274,7 @@ func (n *Node) reconcilePod(ctx context.Context, uid string) error {
 			why = "namespace " + p.pod.Namespace + " has podStrategy Local"
 		}
 		return n.patchStatus(ctx, p.pod, notApplicableStatus(p.pod,
-			why+", so this pod is not run here; that is no fault of the pod", metav1.Now()))
+			why+", so this pod is not run here; this is not an error of the pod", metav1.Now()))
 	case stepLeave:
 		n.warn(p, reasonNotTolerated, fmt.Sprintf(
 			"the pod is bound to virtual node %s but does not tolerate its taint %s:NoSchedule, so it is not run; let the scheduler place it, or delete it (with --force --grace-period=0)",
@@ -309,7 +308,7 @@ func (n *Node) reconcilePod(ctx context.Context, uid string) error {
 	return nil
 }
 
-// wantPod wants a pod, unless that was said already.
+// wantPod wants a pod, unless it was sent before.
 func (n *Node) wantPod(p podPlan) {
 	if p.refusal != nil { // it crossed under another table; it stays as it is
 		return
@@ -354,9 +353,8 @@ func (n *Node) podState(ref peering.ObjectRef) *podState {
 	return st
 }
 
-// show writes what the provider says of a pod into its status. While the provider
-// does not answer the status stays as it is, but that after a while the pod is no
-// longer ready: nobody knows better.
+// show writes the provider's status of a pod into the local one. While the provider does not
+// answer the status stays as it is, but after a while the pod is no longer ready.
 func (n *Node) show(ctx context.Context, p podPlan) error {
 	if r := p.st.refusal; r != nil {
 		n.warn(p, refusalReason(r.Reason), r.Message)
@@ -390,8 +388,8 @@ func (n *Node) show(ctx context.Context, p podPlan) error {
 	return nil
 }
 
-// showLost shows that a pod of a provider that does not answer is no longer ready,
-// once, so that Services do without it.
+// showLost marks a pod of a provider that does not answer as not ready, once, so that
+// Services do without it.
 func (n *Node) showLost(ctx context.Context, p podPlan) error {
 	if c := findCondition(p.pod.Status.Conditions, corev1.PodReady); c == nil || c.Status != corev1.ConditionTrue {
 		return nil
@@ -407,8 +405,7 @@ func (n *Node) showLost(ctx context.Context, p podPlan) error {
 	return n.patchStatus(ctx, p.pod, lostStatus(p.pod, metav1.NewTime(now)))
 }
 
-// acceptedStatus is the status of a pod that the provider took but has said
-// nothing of.
+// acceptedStatus is the status of a pod that the provider took but has sent no status of.
 func acceptedStatus(pod *corev1.Pod, now metav1.Time) corev1.PodStatus {
 	out := *pod.Status.DeepCopy()
 	out.Reason, out.Message = "", ""
@@ -418,8 +415,8 @@ func acceptedStatus(pod *corev1.Pod, now metav1.Time) corev1.PodStatus {
 
 func (n *Node) view() view { return view{translate: n.cfg.TranslateIP, host: n.cfg.Address} }
 
-// settle makes sure that a pod that ended is never applied again, also if the
-// provider should lose it.
+// settle makes sure that a pod that ended is never applied again, even if the provider loses
+// it.
 func (n *Node) settle(p podPlan) {
 	n.mu.Lock()
 	st := n.state[string(p.pod.UID)]
@@ -449,8 +446,8 @@ func (n *Node) fail(ctx context.Context, p podPlan) error {
 	return nil
 }
 
-// unwantPod asks the provider to end a pod. That its object is not in the cache
-// is no evidence: then the API server is asked.
+// unwantPod asks the provider to end a pod. If the cache does not have the pod, the API
+// server is asked first.
 func (n *Node) unwantPod(ctx context.Context, p podPlan) error {
 	grace := int64(-1)
 	ref := p.st.ref
@@ -515,8 +512,8 @@ func (n *Node) podExists(ctx context.Context, ref peering.ObjectRef) (bool, erro
 	return string(pod.UID) == ref.UID, nil
 }
 
-// finalise deletes a local pod whose containers run no more, after its last
-// status was written: owners decide by that.
+// finalise deletes a local pod whose containers no longer run, after its last status was
+// written, by which owners decide.
 func (n *Node) finalise(ctx context.Context, p podPlan) error {
 	ref := podRef(p.pod)
 	crossed := p.st.held || p.st.wanted || offloadedBefore(p.pod)
@@ -538,7 +535,7 @@ func (n *Node) finalise(ctx context.Context, p podPlan) error {
 		}
 	}
 	if g := p.pod.DeletionGracePeriodSeconds; g != nil && *g == 0 {
-		return nil // already so; a finalizer of somebody else holds it
+		return nil // already deleted; another finalizer keeps it
 	}
 	zero := int64(0)
 	err := n.cfg.Client.CoreV1().Pods(ref.Namespace).Delete(ctx, ref.Name, metav1.DeleteOptions{
@@ -551,10 +548,9 @@ func (n *Node) finalise(ctx context.Context, p podPlan) error {
 	return nil
 }
 
-// patchStatus writes a pod's status if it differs, for this UID only. Beyond the
-// budget it is written when its turn comes; the last one always is. If the API server
-// refuses it, the least of it is written, so that nothing that a provider says keeps a
-// pod from ending.
+// patchStatus writes a pod's status if it differs, for this UID only. Beyond the budget it is
+// written when its turn comes; the last one always is. If the API server refuses it, only
+// phase and readiness are written, so that no status of a provider keeps a pod from ending.
 func (n *Node) patchStatus(ctx context.Context, pod *corev1.Pod, status corev1.PodStatus) error {
 	if apiequality.Semantic.DeepEqual(pod.Status, status) {
 		return nil
@@ -578,7 +574,7 @@ func (n *Node) patchStatus(ctx context.Context, pod *corev1.Pod, status corev1.P
 	return n.writeStatus(ctx, pod, leastStatus(pod, status, metav1.Now()))
 }
 
-// refusedForGood says whether the API server refused a write for what it says.
+// refusedForGood says whether the API server refused a write for its content.
 func refusedForGood(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) || apierrors.IsRequestEntityTooLargeError(err)
 }
@@ -593,7 +589,7 @@ func (n *Node) writeStatus(ctx context.Context, pod *corev1.Pod, status corev1.P
 	}
 	_, err = n.cfg.Client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{FieldManager: api.Manager}, "status")
 	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) || otherUID(err) {
-		// Gone, or made again: the watch tells.
+		// Deleted, or created again: the watch reports it.
 		return nil
 	}
 	return fmt.Errorf("write the status of %s: %w", podRef(pod), err)
@@ -622,20 +618,20 @@ func statusPatch(pod *corev1.Pod, status corev1.PodStatus) ([]byte, error) {
 	return strategicpatch.CreateTwoWayMergePatch(was, is, corev1.Pod{})
 }
 
-// warn makes an event of a problem, once as long as it is the same.
+// warn records a problem as an event, once while it stays the same.
 func (n *Node) warn(p podPlan, reason, message string) {
 	text := reason + ": " + message
 	n.mu.Lock()
 	st := n.podState(podRef(p.pod))
-	news := st.told != text
-	st.told = text
+	news := st.warned != text
+	st.warned = text
 	n.mu.Unlock()
 	if news {
 		n.event(p.pod, corev1.EventTypeWarning, reason, message)
 	}
 }
 
-// event makes an event of a pod, within what the budget lets through.
+// event records an event of a pod, within the budget.
 func (n *Node) event(pod *corev1.Pod, kind, reason, message string) {
 	n.mu.Lock()
 	may := n.podState(podRef(pod)).writes.event(time.Now(), n.share)
@@ -648,14 +644,14 @@ func (n *Node) event(pod *corev1.Pod, kind, reason, message string) {
 // PodStatus implements Handler.
 func (n *Node) PodStatus(s peering.PodStatus) {
 	if s.Ref.Kind != peering.KindPod || s.Ref.UID == "" {
-		n.complain.Do(func() { n.log.Warn("a status of something that is no pod", "ref", s.Ref.String()) })
+		n.complain.Do(func() { n.log.Warn("a status of an object that is not a pod", "ref", s.Ref.String()) })
 		return
 	}
 	var remote *corev1.PodStatus
 	if len(s.Status) > 0 {
 		var err error
 		if remote, err = decodeStatus(s.Status); err != nil {
-			n.complain.Do(func() { n.log.Warn("a pod's status cannot be read", "ref", s.Ref.String(), "err", err) })
+			n.complain.Do(func() { n.log.Warn("malformed pod status", "ref", s.Ref.String(), "err", err) })
 			if !s.Gone {
 				return
 			}
@@ -663,14 +659,14 @@ func (n *Node) PodStatus(s peering.PodStatus) {
 	}
 	local := n.localPod(s.Ref.UID)
 	if local != nil {
-		s.Ref = podRef(local) // its names are ours to say
+		s.Ref = podRef(local) // this cluster names its pods
 	}
 	n.mu.Lock()
 	st := n.state[s.Ref.UID]
 	if st == nil && local == nil &&
 		(n.synced || len(n.state) >= maxUnknownPods || len(s.Status) > maxUnknownBytes) {
-		// Nobody here knows it. Before the pod cache is synced that says nothing,
-		// and some are kept; afterwards it is for Orphan to decide.
+		// Before the pod cache is synced some unknown pods are kept; afterwards Orphan
+		// decides.
 		n.mu.Unlock()
 		return
 	}
@@ -721,11 +717,11 @@ func (n *Node) Ack(a peering.Ack) {
 	}
 }
 
-// eventKey is by what events of a pod are the same.
+// eventKey identifies an event of a pod.
 type eventKey struct{ kind, reason, message string }
 
-// PodEvent implements Handler. Events are repeated by the provider after a
-// reconnect; those that were told are not told again.
+// PodEvent implements Handler. The provider repeats events after a reconnect; those that were
+// recorded are not recorded again.
 func (n *Node) PodEvent(e peering.PodEvent) {
 	pod := n.localPod(e.Ref.UID)
 	if pod == nil || e.Ref.Kind != peering.KindPod {
@@ -751,7 +747,7 @@ func (n *Node) PodEvent(e peering.PodEvent) {
 	}
 }
 
-// eventReason makes a reason of what a provider calls one.
+// eventReason returns a valid reason for one of a provider.
 func eventReason(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
@@ -765,8 +761,7 @@ func eventReason(s string) string {
 	return s
 }
 
-// Orphan implements Handler: it says whether what the provider holds, and nobody
-// wants, may go.
+// Orphan implements Handler.
 func (n *Node) Orphan(ctx context.Context, h peering.Held) bool {
 	n.mu.Lock()
 	synced := n.synced
@@ -777,7 +772,7 @@ func (n *Node) Orphan(ctx context.Context, h peering.Held) bool {
 	may, err := n.orphan(ctx, h.Ref)
 	if err != nil {
 		if !errors.Is(err, context.Canceled) {
-			n.log.Warn("whether an object may go is not known, so it stays", "ref", h.Ref.String(), "err", err)
+			n.log.Warn("cannot tell whether an object is an orphan, so it stays", "ref", h.Ref.String(), "err", err)
 		}
 		return false
 	}
@@ -799,7 +794,7 @@ func (n *Node) orphan(ctx context.Context, ref peering.ObjectRef) (bool, error) 
 	case peering.KindService:
 		return n.orphanService(ctx, ref)
 	}
-	return false, fmt.Errorf("%s is of no kind that crosses", ref)
+	return false, fmt.Errorf("%s is not of a kind that crosses", ref)
 }
 
 // eventScheme knows the kinds that events are about.

@@ -25,7 +25,7 @@ const (
 	firstSync = 3 * time.Second
 )
 
-// objectState is what is remembered of a wanted object that is no pod.
+// objectState is the state of a wanted object that is not a pod.
 type objectState struct {
 	hash    peering.Hash
 	acked   bool
@@ -51,8 +51,8 @@ func synced(list ...cache.SharedIndexInformer) bool {
 	return true
 }
 
-// watchError returns a handler that tells of a watch that does not work. The
-// watch tries again by itself, ever more slowly.
+// watchError returns a handler that reports a failed watch. The watch tries again by itself,
+// with back-off.
 func (n *Node) watchError(what, namespace string) cache.WatchErrorHandlerWithContext {
 	return func(_ context.Context, _ *cache.Reflector, err error) {
 		if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
@@ -71,7 +71,7 @@ func (n *Node) watchError(what, namespace string) cache.WatchErrorHandlerWithCon
 	}
 }
 
-// openWatches opens what some namespaces need, and waits a while for it.
+// openWatches opens the watches of some namespaces, and waits up to firstSync for them.
 func (n *Node) openWatches(ctx context.Context, names map[string]bool) {
 	for name := range names {
 		if n.offloads(name) == yes {
@@ -87,13 +87,18 @@ func (n *Node) openWatches(ctx context.Context, names map[string]bool) {
 	}
 }
 
-func (n *Node) informers(namespace string) []cache.SharedIndexInformer {
+// watchesOf returns a copy of the watches of a namespace, empty if there are none.
+func (n *Node) watchesOf(namespace string) namespaceWatch {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	w := n.watches[namespace]
-	if w == nil {
-		return nil
+	if w := n.watches[namespace]; w != nil {
+		return *w
 	}
+	return namespaceWatch{}
+}
+
+func (n *Node) informers(namespace string) []cache.SharedIndexInformer {
+	w := n.watchesOf(namespace)
 	return deleteIf([]cache.SharedIndexInformer{w.configMaps, w.secrets, w.services, w.slices},
 		func(i cache.SharedIndexInformer) bool { return i == nil })
 }
@@ -156,7 +161,7 @@ func (n *Node) start(w *namespaceWatch, what, namespace string, inf cache.Shared
 	return inf
 }
 
-// closeWatches ends the watches of a namespace. What is wanted stays so.
+// closeWatches ends the watches of a namespace. Wanted objects stay wanted.
 func (n *Node) closeWatches(namespace string) {
 	n.mu.Lock()
 	w := n.watches[namespace]
@@ -169,7 +174,7 @@ func (n *Node) closeWatches(namespace string) {
 	}
 }
 
-// noteReferences remembers what a pod on the node refers to.
+// noteReferences records what a pod on the node refers to.
 func (n *Node) noteReferences(p *corev1.Pod) {
 	var refs []reference
 	if !terminal(p.Status.Phase) && n.offloadsPods(p.Namespace) != no || offloadedBefore(p) && !terminal(p.Status.Phase) {
@@ -207,7 +212,7 @@ func (n *Node) forgetReferences(p *corev1.Pod) {
 	}
 }
 
-// wait has a pod looked at again when its namespace changes.
+// wait reconciles a pod again when its namespace changes.
 func (n *Node) wait(p podPlan) {
 	ns := p.pod.Namespace
 	n.mu.Lock()
@@ -217,7 +222,7 @@ func (n *Node) wait(p podPlan) {
 	n.waiting[ns][string(p.pod.UID)] = true
 	n.mu.Unlock()
 	n.watchReferences(ns)
-	// What it waits for may have come between the look and this line.
+	// What it waits for may have come since it was looked up.
 	if t, refusal := translatePod(p.pod); refusal == nil {
 		if what, _ := n.missing(ns, t.References); what == "" {
 			n.podQueue.Add(string(p.pod.UID))
@@ -225,18 +230,13 @@ func (n *Node) wait(p podPlan) {
 	}
 }
 
-// missing says which of a pod's references keep it from being sent, or nothing.
-// soon says that this is only because the namespace was never looked at before.
+// missing returns why a pod's references keep it from being sent; empty if they do not. soon
+// says that this is only because the caches of the namespace are not synced yet.
 func (n *Node) missing(namespace string, refs []reference) (what string, soon bool) {
 	if len(refs) == 0 {
 		return "", false
 	}
-	n.mu.Lock()
-	var w namespaceWatch
-	if p := n.watches[namespace]; p != nil {
-		w = *p
-	}
-	n.mu.Unlock()
+	w := n.watchesOf(namespace)
 	if !synced(w.configMaps, w.secrets) {
 		m := fmt.Sprintf("the ConfigMaps and Secrets of namespace %s are not known yet", namespace)
 		if w.problem != "" {
@@ -339,19 +339,14 @@ func (n *Node) wantReferences(namespace string) {
 	n.refsMu.Lock()
 	defer n.refsMu.Unlock()
 	needed := n.needed(namespace)
-	n.mu.Lock()
-	var w namespaceWatch
-	if p := n.watches[namespace]; p != nil {
-		w = *p
-	}
-	n.mu.Unlock()
+	w := n.watchesOf(namespace)
 	if !synced(w.configMaps, w.secrets) {
-		return // its sync makes another look
+		return // reconciled again after the sync
 	}
 	for r := range needed {
 		switch o, found, err := w.object(namespace, r); {
 		case err != nil:
-			n.log.Warn("a reference stays at home", "namespace", namespace, "name", r.Name, "err", err)
+			n.log.Warn("a reference is not sent", "namespace", namespace, "name", r.Name, "err", err)
 		case found:
 			n.unwantNamesakes(o.Ref)
 			n.wantObject(o)
@@ -359,8 +354,8 @@ func (n *Node) wantReferences(namespace string) {
 	}
 }
 
-// unwantNamesakes unwants objects of the same name with another UID: the cache
-// has seen their successor.
+// unwantNamesakes unwants objects of the same name with another UID: the cache has their
+// successor.
 func (n *Node) unwantNamesakes(ref peering.ObjectRef) {
 	for _, old := range n.wantedObjects(ref.Namespace, ref.Kind) {
 		if old.Name == ref.Name && old.UID != ref.UID {
@@ -369,7 +364,7 @@ func (n *Node) unwantNamesakes(ref peering.ObjectRef) {
 	}
 }
 
-// syncReferences brings ConfigMaps and Secrets of a namespace in step.
+// syncReferences synchronises the ConfigMaps and Secrets of a namespace.
 func (n *Node) syncReferences(ctx context.Context, namespace string) error {
 	n.wantReferences(namespace)
 	needed := n.needed(namespace)
@@ -388,15 +383,10 @@ func (n *Node) syncReferences(ctx context.Context, namespace string) error {
 	return nil
 }
 
-// cachedOrLive says whether an object is there: it is if the cache has it; that
-// the cache does not have it says nothing.
+// cachedOrLive says whether an object exists. If the cache does not have it, the API server
+// is asked.
 func (n *Node) cachedOrLive(ctx context.Context, ref peering.ObjectRef) (bool, error) {
-	n.mu.Lock()
-	var w namespaceWatch
-	if p := n.watches[ref.Namespace]; p != nil {
-		w = *p
-	}
-	n.mu.Unlock()
+	w := n.watchesOf(ref.Namespace)
 	store := map[peering.Kind]cache.SharedIndexInformer{
 		peering.KindConfigMap: w.configMaps, peering.KindSecret: w.secrets, peering.KindService: w.services,
 	}[ref.Kind]
@@ -424,7 +414,7 @@ func (n *Node) live(ctx context.Context, ref peering.ObjectRef) (bool, error) {
 	case peering.KindNamespace:
 		o, err = core.Namespaces().Get(ctx, ref.Name, metav1.GetOptions{})
 	default:
-		return false, fmt.Errorf("%s is of no kind that crosses", ref)
+		return false, fmt.Errorf("%s is not of a kind that crosses", ref)
 	}
 	if apierrors.IsNotFound(err) {
 		return false, nil
@@ -445,7 +435,7 @@ func (n *Node) orphanReference(ctx context.Context, ref peering.ObjectRef) (bool
 	return err == nil && !is, err
 }
 
-// wantObject wants an object, unless that was said already.
+// wantObject wants an object, unless it was sent before.
 func (n *Node) wantObject(o peering.Object) {
 	hash := o.Hash()
 	n.mu.Lock()
@@ -462,7 +452,7 @@ func (n *Node) wantObject(o peering.Object) {
 	}
 }
 
-// unwantObject says that an object is positively no more wanted.
+// unwantObject says that an object is no longer wanted, on evidence.
 func (n *Node) unwantObject(ref peering.ObjectRef) {
 	n.mu.Lock()
 	delete(n.objects, ref)
@@ -485,7 +475,7 @@ func (n *Node) wantedObjects(namespace string, kinds ...peering.Kind) []peering.
 	return out
 }
 
-// ackObject notes the provider's answer on an object that is no pod.
+// ackObject records the provider's answer on an object that is not a pod.
 func (n *Node) ackObject(a peering.Ack) {
 	n.mu.Lock()
 	st := n.objects[a.Ref]

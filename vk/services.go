@@ -1,6 +1,7 @@
 package vk
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -9,21 +10,22 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/utils/ptr"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/peering"
 )
 
-// NamespaceState is how an offloaded namespace fares at the provider.
+// NamespaceState is the state of an offloaded namespace at the provider.
 type NamespaceState struct {
 	Namespace
 	// Accepted says that the provider has it.
 	Accepted bool
-	// Refusal is the provider's no, or nil.
+	// Refusal is why the provider refused it, or nil.
 	Refusal *peering.Refusal
 }
 
-// Namespaces returns how the offloaded namespaces fare, sorted by name.
+// Namespaces returns the states of the offloaded namespaces, sorted by name.
 func (n *Node) Namespaces() []NamespaceState {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -43,11 +45,11 @@ func namespaceRef(s Namespace) peering.ObjectRef {
 	return peering.ObjectRef{Kind: peering.KindNamespace, Name: s.Name, UID: s.UID}
 }
 
-// syncNamespace brings everything of a namespace but its pods in step.
+// syncNamespace synchronises everything of a namespace but its pods.
 func (n *Node) syncNamespace(ctx context.Context, name string) error {
 	spaces, err := n.cfg.Namespaces()
 	if err != nil {
-		return fmt.Errorf("which namespaces are offloaded: %w", err)
+		return fmt.Errorf("list offloaded namespaces: %w", err)
 	}
 	var space *Namespace
 	for i := range spaces {
@@ -67,19 +69,14 @@ func (n *Node) syncNamespace(ctx context.Context, name string) error {
 	return err
 }
 
-// wake has the pods of a namespace that wait for references looked at.
+// wake reconciles the pods of a namespace that wait for references.
 func (n *Node) wake(namespace string) {
 	n.mu.Lock()
-	uids := n.waiting[namespace]
-	delete(n.waiting, namespace)
-	var ready []string
-	for uid := range uids {
-		ready = append(ready, uid)
-	}
-	n.mu.Unlock()
-	for _, uid := range ready {
+	defer n.mu.Unlock()
+	for uid := range n.waiting[namespace] {
 		n.podQueue.Add(uid)
 	}
+	delete(n.waiting, namespace)
 }
 
 // export wants a namespace and its Services.
@@ -100,8 +97,8 @@ func (n *Node) export(ctx context.Context, space Namespace) error {
 	return n.syncServices(ctx, space.Name)
 }
 
-// unexport takes back a namespace that is no more offloaded: its Services, and
-// when nothing of it is left at the provider the namespace.
+// unexport unwants a namespace that is no longer offloaded: its Services, and the namespace
+// once the provider has none of its pods.
 func (n *Node) unexport(name string) {
 	for _, ref := range n.wantedObjects(name, peering.KindService) {
 		n.unwantObject(ref)
@@ -138,7 +135,7 @@ func (n *Node) podsRemain(namespace string) bool {
 	return false
 }
 
-// orphanNamespace says whether a namespace that the provider holds may go.
+// orphanNamespace says whether a namespace at the provider is an orphan.
 func (n *Node) orphanNamespace(ctx context.Context, ref peering.ObjectRef) (bool, error) {
 	spaces, err := n.cfg.Namespaces()
 	if err != nil {
@@ -156,16 +153,11 @@ func (n *Node) orphanNamespace(ctx context.Context, ref peering.ObjectRef) (bool
 	return !is || !n.podsRemain(ref.Name), nil
 }
 
-// syncServices brings the Services of an offloaded namespace in step.
+// syncServices synchronises the Services of an offloaded namespace.
 func (n *Node) syncServices(ctx context.Context, namespace string) error {
-	n.mu.Lock()
-	var w namespaceWatch
-	if p := n.watches[namespace]; p != nil {
-		w = *p
-	}
-	n.mu.Unlock()
+	w := n.watchesOf(namespace)
 	if !synced(w.services, w.slices) {
-		return nil // their sync makes another look
+		return nil // reconciled again after the sync
 	}
 	slices := map[string][]*discoveryv1.EndpointSlice{}
 	for _, obj := range w.slices.GetStore().List() {
@@ -216,8 +208,8 @@ func (n *Node) syncServices(ctx context.Context, namespace string) error {
 	return nil
 }
 
-// ServicesDeclared says whether the Services of all offloaded namespaces were looked
-// at since the node runs, and wanted.
+// ServicesDeclared says whether the Services of all offloaded namespaces were synchronised
+// since the node runs.
 func (n *Node) ServicesDeclared() bool {
 	spaces, err := n.cfg.Namespaces()
 	if err != nil {
@@ -233,12 +225,12 @@ func (n *Node) ServicesDeclared() bool {
 	return true
 }
 
-// PodAddresses returns the addresses of the pods on the node that did not end, as
-// their statuses have them.
+// PodAddresses returns the addresses of the pods on the node that did not end, by their
+// statuses.
 func (n *Node) PodAddresses() map[peering.ObjectRef][]netip.Addr {
 	out := map[peering.ObjectRef][]netip.Addr{}
 	for _, p := range n.localPods() {
-		if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+		if terminal(p.Status.Phase) {
 			continue
 		}
 		for _, ip := range p.Status.PodIPs {
@@ -250,7 +242,7 @@ func (n *Node) PodAddresses() map[peering.ObjectRef][]netip.Addr {
 	return out
 }
 
-// orphanService says whether a Service that the provider holds may go.
+// orphanService says whether a Service at the provider is an orphan.
 func (n *Node) orphanService(ctx context.Context, ref peering.ObjectRef) (bool, error) {
 	switch n.offloads(ref.Namespace) {
 	case unknown:
@@ -268,10 +260,8 @@ func (n *Node) orphanService(ctx context.Context, ref peering.ObjectRef) (bool, 
 
 // cachedService returns a Service from the cache, nil if it is not there.
 func (n *Node) cachedService(ref peering.ObjectRef) *corev1.Service {
-	n.mu.Lock()
-	w := n.watches[ref.Namespace]
-	n.mu.Unlock()
-	if w == nil || w.services == nil {
+	w := n.watchesOf(ref.Namespace)
+	if w.services == nil {
 		return nil
 	}
 	obj, ok, err := w.services.GetStore().GetByKey(ref.Namespace + "/" + ref.Name)
@@ -281,8 +271,8 @@ func (n *Node) cachedService(ref peering.ObjectRef) *corev1.Service {
 	return nil
 }
 
-// exportable says whether a Service crosses: not one that only names another
-// name, not one that came from another cluster, and never the API server's.
+// exportable says whether a Service crosses: not an ExternalName, not one that came from
+// another cluster, and never the API server's.
 func exportable(svc *corev1.Service) bool {
 	return svc.Spec.Type != corev1.ServiceTypeExternalName &&
 		svc.Labels[api.LabelManaged] != api.Manager &&
@@ -298,12 +288,8 @@ func serviceObject(svc *corev1.Service, slices []*discoveryv1.EndpointSlice) pee
 		Ports:           []peering.ServicePort{},
 	}
 	for _, p := range svc.Spec.Ports {
-		sp := peering.ServicePort{Name: p.Name, Protocol: string(p.Protocol), Port: p.Port}
-		if sp.Protocol == "" {
-			sp.Protocol = string(corev1.ProtocolTCP)
-		}
-		if p.AppProtocol != nil {
-			sp.AppProtocol = *p.AppProtocol
+		sp := peering.ServicePort{
+			Name: p.Name, Protocol: cmp.Or(string(p.Protocol), string(corev1.ProtocolTCP)), Port: p.Port, AppProtocol: ptr.Deref(p.AppProtocol, ""),
 		}
 		o.Ports = append(o.Ports, sp)
 	}
@@ -312,8 +298,8 @@ func serviceObject(svc *corev1.Service, slices []*discoveryv1.EndpointSlice) pee
 }
 
 // endpoints returns the endpoints in slices: one per address and set of ports,
-// sorted, at most maxEndpoints. Where two slices speak of the same one, as they
-// may while it moves between them, the one that says ready counts.
+// sorted, at most maxEndpoints. Of one that is in two slices, as while it moves between them,
+// the ready one counts.
 func endpoints(slices []*discoveryv1.EndpointSlice) []peering.ServiceEndpoint {
 	type key struct {
 		address netip.Addr
@@ -327,14 +313,9 @@ func endpoints(slices []*discoveryv1.EndpointSlice) []peering.ServiceEndpoint {
 		}
 		ports := map[string]int32{}
 		for _, p := range s.Ports {
-			if p.Port == nil {
-				continue
+			if p.Port != nil {
+				ports[ptr.Deref(p.Name, "")] = *p.Port
 			}
-			name := ""
-			if p.Name != nil {
-				name = *p.Name
-			}
-			ports[name] = *p.Port
 		}
 		for _, e := range s.Endpoints {
 			for _, address := range e.Addresses {
@@ -355,36 +336,20 @@ func endpoints(slices []*discoveryv1.EndpointSlice) []peering.ServiceEndpoint {
 		}
 	}
 	sort.Slice(keys, func(i, j int) bool {
-		if c := keys[i].address.Compare(keys[j].address); c != 0 {
-			return c < 0
-		}
-		return keys[i].ports < keys[j].ports
+		return cmp.Or(keys[i].address.Compare(keys[j].address), cmp.Compare(keys[i].ports, keys[j].ports)) < 0
 	})
-	if len(keys) > maxEndpoints {
-		keys = keys[:maxEndpoints]
-	}
 	var out []peering.ServiceEndpoint
-	for _, k := range keys {
+	for _, k := range keys[:min(len(keys), maxEndpoints)] {
 		out = append(out, found[k])
 	}
 	return out
 }
 
 func endpoint(a netip.Addr, e discoveryv1.Endpoint, ports map[string]int32) peering.ServiceEndpoint {
-	is := func(b *bool, otherwise bool) bool {
-		if b == nil {
-			return otherwise
-		}
-		return *b
-	}
+	ready := ptr.Deref(e.Conditions.Ready, true)
 	ep := peering.ServiceEndpoint{
-		Address: a.String(), Ports: ports,
-		Ready:       is(e.Conditions.Ready, true),
-		Terminating: is(e.Conditions.Terminating, false),
-	}
-	ep.Serving = is(e.Conditions.Serving, ep.Ready)
-	if e.Hostname != nil {
-		ep.Hostname = *e.Hostname
+		Address: a.String(), Ports: ports, Hostname: ptr.Deref(e.Hostname, ""),
+		Ready: ready, Serving: ptr.Deref(e.Conditions.Serving, ready), Terminating: ptr.Deref(e.Conditions.Terminating, false),
 	}
 	if t := e.TargetRef; t != nil && t.Kind == "Pod" {
 		ep.PodUID = string(t.UID)

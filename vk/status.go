@@ -13,8 +13,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// conditionOffloaded tells of a pod whether the provider took it. Once True it
-// stays so: after a restart it is how the pod is known to have crossed.
+// conditionOffloaded says whether the provider took a pod. Once True it stays so: after a
+// restart it shows that the pod crossed.
 const conditionOffloaded corev1.PodConditionType = "entente.dev/Offloaded"
 
 // The reasons that a local pod shows besides those of the provider. A pod's
@@ -34,11 +34,11 @@ const (
 // decodeStatus reads the status that a provider sent.
 func decodeStatus(data []byte) (*corev1.PodStatus, error) {
 	if len(data) > maxStatusBytes {
-		return nil, fmt.Errorf("pod status is %d bytes, at most %d are taken", len(data), maxStatusBytes)
+		return nil, fmt.Errorf("pod status of %d bytes, the limit is %d", len(data), maxStatusBytes)
 	}
 	var s corev1.PodStatus
 	if err := json.Unmarshal(data, &s); err != nil {
-		return nil, fmt.Errorf("read pod status: %w", err)
+		return nil, fmt.Errorf("malformed pod status: %w", err)
 	}
 	switch s.Phase {
 	case "", corev1.PodPending, corev1.PodRunning, corev1.PodSucceeded, corev1.PodFailed, corev1.PodUnknown:
@@ -110,7 +110,7 @@ func cleanContainers(in []corev1.ContainerStatus, m *messages) []corev1.Containe
 	return out
 }
 
-// cleanState keeps one state of those that are given: a container has no two.
+// cleanState keeps one state of several: a container has only one.
 func cleanState(in corev1.ContainerState, m *messages) corev1.ContainerState {
 	switch {
 	case in.Terminated != nil:
@@ -154,11 +154,11 @@ func translateStatus(pod *corev1.Pod, remote *corev1.PodStatus, v view, now meta
 	}
 	out.Reason, out.Message = remote.Reason, remote.Message
 	out.StartTime = remote.StartTime.DeepCopy()
-	endsFor := func(c *corev1.Container) func(int32) bool { return staysEnded(pod.Spec.RestartPolicy, c) }
-	out.InitContainerStatuses = containerStatuses(pod.Status.InitContainerStatuses, remote.InitContainerStatuses, containersOf(pod.Spec.InitContainers), endsFor)
-	out.ContainerStatuses = containerStatuses(pod.Status.ContainerStatuses, remote.ContainerStatuses, containersOf(pod.Spec.Containers), endsFor)
+	staysEnded := func(c *corev1.Container, code int32) bool { return staysEnded(pod.Spec.RestartPolicy, c, code) }
+	out.InitContainerStatuses = containerStatuses(pod.Status.InitContainerStatuses, remote.InitContainerStatuses, containersOf(pod.Spec.InitContainers), staysEnded)
+	out.ContainerStatuses = containerStatuses(pod.Status.ContainerStatuses, remote.ContainerStatuses, containersOf(pod.Spec.Containers), staysEnded)
 	out.EphemeralContainerStatuses = containerStatuses(pod.Status.EphemeralContainerStatuses, remote.EphemeralContainerStatuses, ephemeralOf(&pod.Spec),
-		func(*corev1.Container) func(int32) bool { return func(int32) bool { return true } })
+		func(*corev1.Container, int32) bool { return true })
 
 	out.PodIP, out.PodIPs = "", v.homeIPs(remote)
 	if len(out.PodIPs) > 0 {
@@ -233,7 +233,7 @@ func gatesNotMet(pod *corev1.Pod, have []corev1.PodCondition) string {
 // that is terminated at home and must not run again keeps its state: the API server
 // refuses a status in which it does. stays returns whether a container stays
 // terminated after it ended with an exit code.
-func containerStatuses(was, is []corev1.ContainerStatus, containers []*corev1.Container, stays func(*corev1.Container) func(int32) bool) []corev1.ContainerStatus {
+func containerStatuses(was, is []corev1.ContainerStatus, containers []*corev1.Container, stays func(*corev1.Container, int32) bool) []corev1.ContainerStatus {
 	byName := func(list []corev1.ContainerStatus) map[string]*corev1.ContainerStatus {
 		m := map[string]*corev1.ContainerStatus{}
 		for i := range list {
@@ -249,7 +249,7 @@ func containerStatuses(was, is []corev1.ContainerStatus, containers []*corev1.Co
 			continue
 		}
 		s = s.DeepCopy()
-		if b := before[c.Name]; b != nil && b.State.Terminated != nil && s.State.Terminated == nil && stays(c)(b.State.Terminated.ExitCode) {
+		if b := before[c.Name]; b != nil && b.State.Terminated != nil && s.State.Terminated == nil && stays(c, b.State.Terminated.ExitCode) {
 			s.State, s.Ready = *b.State.DeepCopy(), false
 		}
 		out = append(out, *s)
@@ -257,12 +257,10 @@ func containerStatuses(was, is []corev1.ContainerStatus, containers []*corev1.Co
 	return out
 }
 
-// staysEnded says for which exit codes a container does not run again. One with a
-// restart policy of its own may.
-func staysEnded(p corev1.RestartPolicy, c *corev1.Container) func(int32) bool {
-	return func(code int32) bool {
-		return c.RestartPolicy == nil && (p == corev1.RestartPolicyNever || p == corev1.RestartPolicyOnFailure && code == 0)
-	}
+// staysEnded says whether a container that ended with an exit code does not run again. One
+// with a restart policy of its own may.
+func staysEnded(p corev1.RestartPolicy, c *corev1.Container, code int32) bool {
+	return c.RestartPolicy == nil && (p == corev1.RestartPolicyNever || p == corev1.RestartPolicyOnFailure && code == 0)
 }
 
 // showRefusedEphemeral says of ephemeral containers that the provider does not have
@@ -284,8 +282,8 @@ func showRefusedEphemeral(s *corev1.PodStatus, spec *corev1.PodSpec, r *peering.
 	}
 }
 
-// failedStatus is the status of a pod that is gone at the provider: the last
-// word of the provider where that was final, else Failed.
+// failedStatus is the status of a pod that is gone at the provider: its last status there if
+// that was final, else Failed.
 func failedStatus(pod *corev1.Pod, last *corev1.PodStatus, v view, reason, message string, now metav1.Time) corev1.PodStatus {
 	out := *pod.Status.DeepCopy()
 	if last != nil {
@@ -299,8 +297,7 @@ func failedStatus(pod *corev1.Pod, last *corev1.PodStatus, v view, reason, messa
 		for i := range list {
 			c := &list[i]
 			c.Ready = false
-			started := false
-			c.Started = &started
+			c.Started = new(false)
 			if c.State.Terminated != nil {
 				continue
 			}
@@ -420,7 +417,7 @@ func findCondition(list []corev1.PodCondition, t corev1.PodConditionType) *corev
 	return nil
 }
 
-// replaceCondition takes a condition over as it is.
+// replaceCondition adds a condition or replaces the one of its type.
 func replaceCondition(s *corev1.PodStatus, c corev1.PodCondition) {
 	if old := findCondition(s.Conditions, c.Type); old != nil {
 		*old = c
@@ -432,14 +429,10 @@ func replaceCondition(s *corev1.PodStatus, c corev1.PodCondition) {
 // setConditionAt sets a condition of ours; its time changes with its status only.
 func setConditionAt(s *corev1.PodStatus, c corev1.PodCondition, now metav1.Time) {
 	c.LastTransitionTime = now
-	if old := findCondition(s.Conditions, c.Type); old != nil {
-		if old.Status == c.Status {
-			c.LastTransitionTime = old.LastTransitionTime
-		}
-		*old = c
-		return
+	if old := findCondition(s.Conditions, c.Type); old != nil && old.Status == c.Status {
+		c.LastTransitionTime = old.LastTransitionTime
 	}
-	s.Conditions = append(s.Conditions, c)
+	replaceCondition(s, c)
 }
 
 func containersOf(list []corev1.Container) []*corev1.Container {

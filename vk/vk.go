@@ -29,18 +29,18 @@ type Remote interface {
 	Streams
 }
 
-// Mirror keeps what is wanted of a contract in step at the provider. Its methods
-// return at once.
+// Mirror synchronises the wanted objects of a contract to the provider. Its methods return
+// at once.
 type Mirror interface {
-	// Want says that the provider should hold an object like this. The latest
-	// counts. A refusal that may be retried is, without being wanted again.
+	// Want says that the provider should have this object. The latest counts. A refusal that
+	// can be retried is retried without another call.
 	Want(peering.Object)
-	// Unwant says that an object is positively no more wanted. For a pod it ends in
-	// a PodStatus with Gone, also when the provider never held it. The grace period
-	// is nil to leave it to the pod.
+	// Unwant says that an object is no longer wanted, on evidence. For a pod it ends in a
+	// PodStatus with Gone, even if the provider never had it. A nil grace period leaves it
+	// to the pod.
 	Unwant(ref peering.ObjectRef, graceSeconds *int64)
-	// Ran says that the provider is known to have had the pod. If it does not hold
-	// it, the pod is reported Gone and not sent: it would be run again.
+	// Ran says that the provider is known to have had the pod. If it no longer has it, the
+	// pod is reported Gone and not sent: it would run again.
 	Ran(pod peering.ObjectRef)
 	// Ready says that every Want was declared. Nothing is deleted before.
 	Ready()
@@ -57,20 +57,20 @@ type Streams interface {
 	PortForward(ctx context.Context, pod peering.ObjectRef, port int32, conn io.ReadWriteCloser) error
 }
 
-// Handler is what a Node learns from the provider. None of it blocks, but Orphan.
+// Handler receives what the provider reports. Only Orphan may block.
 type Handler interface {
-	// Connected says whether the provider can be reached. True comes after the
-	// provider said all that it holds.
+	// Connected says whether the provider can be reached. True comes after the provider
+	// listed all that it has.
 	Connected(bool)
-	// PodStatus is the provider's word on a pod. After each Connected(true) it
-	// comes for every pod that the provider holds.
+	// PodStatus is the provider's status of a pod. After each Connected(true) it comes for
+	// every pod that the provider has.
 	PodStatus(peering.PodStatus)
 	// PodEvent is something that happened to a pod.
 	PodEvent(peering.PodEvent)
 	// Ack answers a Want or an Unwant.
 	Ack(peering.Ack)
-	// Orphan says whether an object that the provider holds and that is not wanted
-	// may be deleted. It is true only with positive evidence.
+	// Orphan says whether an object that the provider has and that is not wanted may be
+	// deleted. It is true only on evidence.
 	Orphan(context.Context, peering.Held) bool
 }
 
@@ -99,8 +99,8 @@ type Config struct {
 	Remote Remote
 	// Resources is what the contract lends. Pods default to 110.
 	Resources corev1.ResourceList
-	// Labels are the contract's node labels: the provider's words, of which only
-	// harmless ones are taken. Optional.
+	// Labels are the contract's node labels. They come from the provider, and only harmless
+	// ones are used. Optional.
 	Labels map[string]string
 	// PeerLabels are the labels that the peer's ForeignCluster has at home. The node
 	// has them with the prefix peer.entente.dev/. Optional.
@@ -116,8 +116,8 @@ type Config struct {
 	TranslateIP func(netip.Addr) (netip.Addr, bool)
 	// Namespaces returns the namespaces that are offloaded to this provider: those
 	// labelled entente.dev/offloading=enabled whose NamespaceOffloading selects it.
-	// An error means that this is not known now, and changes nothing. It is called
-	// often and should answer from a cache.
+	// An error means that they are not known now, and changes nothing. It is called often
+	// and should answer from a cache.
 	Namespaces func() ([]Namespace, error)
 	// ClusterDomain is the domain of the home cluster's Services. Default
 	// cluster.local.
@@ -140,7 +140,7 @@ type Config struct {
 type Node struct {
 	cfg Config
 	log *slog.Logger
-	// complain paces the lines of the log that a provider causes.
+	// complain limits the log lines that a provider can cause.
 	complain rate.Sometimes
 	events   record.EventBroadcaster
 	recorder record.EventRecorder
@@ -150,8 +150,8 @@ type Node struct {
 	nsQueue  workqueue.TypedRateLimitingInterface[string]
 	nodePoke chan struct{}
 
-	// refsMu orders what is wanted of ConfigMaps and Secrets: it is held from the
-	// look into the cache until the Want.
+	// refsMu orders the Wants of ConfigMaps and Secrets: it is held from the read of the
+	// cache until the Want.
 	refsMu sync.Mutex
 
 	mu sync.Mutex
@@ -177,8 +177,7 @@ type Node struct {
 	exported map[string]Namespace              // last known, by name
 }
 
-// New returns a Node for one contract. It does nothing before Run, whose end
-// frees it.
+// New returns a Node for one contract. It does nothing before Run.
 func New(cfg Config) (*Node, error) {
 	if errs := validation.IsDNS1123Subdomain(cfg.Name); len(errs) > 0 {
 		return nil, fmt.Errorf("node name %q: %s", cfg.Name, errs[0])
@@ -229,16 +228,15 @@ func New(cfg Config) (*Node, error) {
 	return n, nil
 }
 
-// newQueue returns a queue in which only retries wait: first adds never do.
+// newQueue returns a queue in which only retries wait.
 func newQueue() workqueue.TypedRateLimitingInterface[string] {
 	return workqueue.NewTypedRateLimitingQueue(
 		workqueue.NewTypedItemExponentialFailureRateLimiter[string](100*time.Millisecond, 30*time.Second))
 }
 
-// Run registers the node and keeps it, its pods and what they refer to in step
-// until ctx ends; then it returns nil and leaves node and pods as they are: a
-// restart is not an end. It returns an error if the name is taken by a node that
-// is not ours. It can be called once.
+// Run registers the node and synchronises it, its pods and what they refer to until ctx ends;
+// then it returns nil and leaves node and pods as they are, for a restart. It returns an
+// error if the name is taken by a node that is not ours. It can be called once.
 func (n *Node) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -287,8 +285,8 @@ func (n *Node) Run(ctx context.Context) error {
 
 func (n *Node) goRun(f func()) { n.running.Go(f) }
 
-// declare fills the caches, declares every Want and then says so. It returns
-// false if ctx ended first.
+// declare fills the caches, declares every Want and then calls Ready. It returns false if ctx
+// ended first.
 func (n *Node) declare(ctx context.Context) bool {
 	if !cache.WaitForCacheSync(ctx.Done(), n.pods.HasSynced) {
 		return false
@@ -315,7 +313,7 @@ func (n *Node) declare(ctx context.Context) bool {
 	n.openWatches(ctx, names)
 	for name := range names {
 		if err := n.syncNamespace(ctx, name); err != nil {
-			n.log.Warn("namespace is not in step", "namespace", name, "err", err)
+			n.log.Warn("synchronise namespace", "namespace", name, "err", err)
 			n.nsQueue.AddRateLimited(name)
 		}
 	}
@@ -370,8 +368,7 @@ func (n *Node) drainQueue(ctx context.Context, what string, q workqueue.TypedRat
 	}
 }
 
-// sweep looks at everything now and then, so that nothing that was missed stays
-// so.
+// sweep reconciles everything each minute, in case something was missed.
 func (n *Node) sweep(ctx context.Context) {
 	for sleep(ctx, time.Minute) {
 		for _, p := range n.localPods() {
@@ -394,11 +391,11 @@ func (n *Node) Connected(up bool) {
 	if changed {
 		n.log.Info("peer", "connected", up)
 		n.pokeNode()
-		n.lookAtPods()
+		n.reconcilePods()
 	}
 }
 
-// NamespacesChanged says that Config.Namespaces may answer otherwise than before.
+// NamespacesChanged says that Config.Namespaces may have another answer.
 func (n *Node) NamespacesChanged() {
 	names := map[string]bool{}
 	if spaces, err := n.cfg.Namespaces(); err == nil {
