@@ -17,8 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/entente-dev/entente/internal/wire/wiretest"
-
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
@@ -34,6 +32,7 @@ import (
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/wire/wiretest"
 )
 
 // cert is short for tests.

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/entente-dev/entente/internal/wire/wiretest"
-
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
@@ -19,6 +17,7 @@ import (
 	"github.com/entente-dev/entente/client"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/internal/wire/wiretest"
 	"github.com/entente-dev/entente/peering"
 )
 

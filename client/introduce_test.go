@@ -9,14 +9,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/entente-dev/entente/internal/wire/wiretest"
-
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/internal/wire/wiretest"
 	"github.com/entente-dev/entente/peering"
 )
 

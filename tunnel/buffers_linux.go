@@ -38,7 +38,7 @@ func limitBuffers(dev *device.Device) (b bufferLimit, err error) {
 			err = fmt.Errorf("limit the buffers of wireguard-go: its pool has no %s of type %s", name, kind)
 			return nil
 		}
-		return f.Addr().UnsafePointer() //nolint:gosec // see above
+		return f.Addr().UnsafePointer()
 	}
 	b.lock = (*sync.Mutex)(field("lock", reflect.TypeFor[sync.Mutex]()))
 	b.count = (*uint32)(field("count", reflect.TypeFor[uint32]()))

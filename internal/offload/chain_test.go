@@ -14,8 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/entente-dev/entente/internal/wire/wiretest"
-
 	vkapi "github.com/virtual-kubelet/virtual-kubelet/node/api"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -27,6 +25,7 @@ import (
 	"github.com/entente-dev/entente/client"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/internal/wire/wiretest"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/server"
 )

@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/entente-dev/entente/internal/wire/wiretest"
-
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -28,6 +26,7 @@ import (
 	"github.com/entente-dev/entente/client"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/internal/wire/wiretest"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/server"
 )

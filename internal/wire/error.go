@@ -48,6 +48,14 @@ func Code(r peering.Reason) codes.Code {
 		return codes.Aborted
 	case peering.ReasonInternal, peering.ReasonResponseInvalid:
 		return codes.Internal
+	case peering.ReasonCanceled:
+		return codes.Canceled
+	case peering.ReasonDeadlineExceeded:
+		return codes.DeadlineExceeded
+	case peering.ReasonUnavailable:
+		return codes.Unavailable
+	case peering.ReasonUnknown:
+		return codes.Unknown
 	}
 	return codes.Internal
 }
