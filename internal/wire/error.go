@@ -46,7 +46,7 @@ func Code(r peering.Reason) codes.Code {
 		return codes.AlreadyExists
 	case peering.ReasonSessionSuperseded, peering.ReasonSyncSuperseded, peering.ReasonConflict:
 		return codes.Aborted
-	case peering.ReasonInternal, peering.ReasonResponseInvalid:
+	case peering.ReasonInternal, peering.ReasonResponseInvalid, peering.ReasonUnknown:
 		return codes.Internal
 	case peering.ReasonCanceled:
 		return codes.Canceled
@@ -54,8 +54,6 @@ func Code(r peering.Reason) codes.Code {
 		return codes.DeadlineExceeded
 	case peering.ReasonUnavailable:
 		return codes.Unavailable
-	case peering.ReasonUnknown:
-		return codes.Unknown
 	}
 	return codes.Internal
 }
