@@ -7,17 +7,25 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
 // namespace is where the chart is installed.
 const namespace = "entente-system"
 
+// live ends the name of each test that starts an API server: `make live` runs these and
+// no others.
+const live = "OnARealAPIServer"
+
 // NeedAPIServer skips a test that starts an API server with the chart in it, unless
 // there are etcd, kube-apiserver and kubectl in KUBEBUILDER_ASSETS, and helm. With
 // ENTENTE_LIVE=must it fails the test: who asked for it does not want it skipped.
 func NeedAPIServer(t *testing.T) {
 	t.Helper()
+	if name, _, _ := strings.Cut(t.Name(), "/"); !strings.HasSuffix(name, live) {
+		t.Fatalf("%s starts an API server: its name has to end with %s", name, live)
+	}
 	err := lookForAPIServer(helmPath(t), os.Getenv("KUBEBUILDER_ASSETS"))
 	switch {
 	case err == nil:

@@ -186,7 +186,7 @@ func TestAPeerThatAsksWithoutEndWaitsAndOthersDoNot(t *testing.T) {
 }
 
 // A list that has several pages is read to its end, by a server that makes pages.
-func TestListsOfSeveralPagesAreReadToTheEnd(t *testing.T) {
+func TestListsOfSeveralPagesOnARealAPIServer(t *testing.T) {
 	c := newReal(t)
 	var more atomic.Int32
 	c.agent = interceptor.NewClient(c.agent, interceptor.Funcs{

@@ -828,7 +828,7 @@ func testLevels(t *testing.T, c *cluster) {
 }
 
 // What the API server does not take is refused, and not a pod that waits for ever.
-func TestWhatTheAPIServerRefusesIsARefusal(t *testing.T) {
+func TestRefusalsOnARealAPIServer(t *testing.T) {
 	c := newReal(t)
 	p, _ := c.start(t)
 	id, name := c.fresh("cpu=1,pods=10")
