@@ -237,7 +237,7 @@ const (
 	floodConfigBytes  = 1000 << 10
 	floodPorts        = 100
 	// flooded is how long a machine may take to have what a flood may have.
-	flooded = 3 * time.Minute
+	flooded = 6 * time.Minute
 )
 
 // space makes a namespace of the flooder's and waits until it can be used.

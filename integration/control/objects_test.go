@@ -18,9 +18,9 @@ import (
 // Limits of waiting, on two busy cores.
 const (
 	// soon is for what happens at once.
-	soon = 30 * time.Second
+	soon = time.Minute
 	// later is for what waits for an agent that starts, or a namespace that goes.
-	later = 45 * time.Second
+	later = 90 * time.Second
 )
 
 // newNamespace makes a namespace that goes with the test.

@@ -22,12 +22,12 @@ import (
 // Limits of waiting for what takes a moment on two busy cores.
 const (
 	// Soon is for what an agent does at once.
-	Soon = 30 * time.Second
+	Soon = time.Minute
 	// Restarted is for what waits for an agent that has to start, and to get the
 	// lease of one that was killed.
-	Restarted = 75 * time.Second
+	Restarted = 150 * time.Second
 	// Scheduled is for pods to run.
-	Scheduled = 90 * time.Second
+	Scheduled = 3 * time.Minute
 )
 
 var tokenText = regexp.MustCompile(`ent[0-9]+\.[A-Za-z0-9_.-]+`)

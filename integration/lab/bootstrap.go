@@ -181,4 +181,4 @@ func awaitDeployment(ctx context.Context, a *apiClient, namespace, name string) 
 }
 
 // upMost bounds how long clusters have to get ready.
-const upMost = 5 * time.Minute
+const upMost = 10 * time.Minute

@@ -13,7 +13,7 @@ import (
 )
 
 // downMost bounds how long Down waits for the kernel to let go.
-const downMost = 60 * time.Second
+const downMost = 2 * time.Minute
 
 // Down removes the lab called name, whatever there is of it: a lab that runs,
 // one that is half made, or what a crash left. It is no error if there is none.

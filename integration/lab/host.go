@@ -45,7 +45,7 @@ func (l *Lab) Host(ctx context.Context, name string, lan int) (*Host, error) {
 }
 
 // hostReadyMost bounds how long a host has to set itself up.
-const hostReadyMost = 10 * time.Second
+const hostReadyMost = time.Minute
 
 // Exec prepares a command on the host. What it starts ends with the host; when ctx
 // ends, so does the command alone.

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -9,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"sync"
 )
 
 // lightCluster prepares a control plane on free loopback ports in dir, and
@@ -72,11 +74,18 @@ func freePorts(ctx context.Context) (ports, error) {
 	return p, nil
 }
 
+// lightPorts are those that were given to a light lab of this process, whose processes
+// may not listen yet.
+var lightPorts sync.Map //nolint:gochecknoglobals // the machine has them once
+
 func listenSomewhere(ctx context.Context) (net.Listener, error) {
 	const tries = 200
-	var last error
+	last := errors.New("all were given")
 	for range tries {
 		port := lightPortFirst + rand.IntN(lightPortLast-lightPortFirst+1)
+		if _, given := lightPorts.LoadOrStore(port, true); given {
+			continue
+		}
 		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp4", fmt.Sprintf("127.0.0.1:%d", port))
 		if err == nil {
 			return l, nil

@@ -80,7 +80,7 @@ func installed(program string) bool {
 // InstallPackages installs what is missing, if this is root on Debian; else it
 // says what is missing.
 func InstallPackages(ctx context.Context, progress func(string)) error {
-	return installPackages(ctx, MissingPackages(), progress)
+	return installPackages(ctx, MissingPackages, progress)
 }
 
 // InstallHostPrograms installs programs that tests run on a Host, such as avahi-daemon,
@@ -94,8 +94,8 @@ func InstallHostPrograms(ctx context.Context, progress func(string), names ...st
 		}
 		want[n] = pkg
 	}
-	missing := missingOf(want)
-	if len(missing) == 0 {
+	missing := func() []string { return missingOf(want) }
+	if len(missing()) == 0 {
 		return nil
 	}
 	// Debian starts what it installs, unless this says no (invoke-rc.d(8)).
@@ -109,7 +109,21 @@ func InstallHostPrograms(ctx context.Context, progress func(string), names ...st
 	return installPackages(ctx, missing, progress)
 }
 
-func installPackages(ctx context.Context, missing []string, progress func(string)) error {
+func installPackages(ctx context.Context, missingNow func() []string, progress func(string)) error {
+	if len(missingNow()) == 0 {
+		return nil
+	}
+	// Labs that are made at the same time install one after the other, and once.
+	cache, err := CacheDir()
+	if err != nil {
+		return err
+	}
+	unlock, err := lockFile(ctx, filepath.Join(cache, "packages.lock"))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	missing := missingNow()
 	if len(missing) == 0 {
 		return nil
 	}

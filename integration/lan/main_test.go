@@ -19,8 +19,8 @@ const (
 	// shop is the namespace that is offloaded, in all clusters.
 	shop = "shop"
 	// patience bounds a test, atMost is what is waited for that should take seconds.
-	patience = 12 * time.Minute
-	atMost   = time.Minute
+	patience = 15 * time.Minute
+	atMost   = 2 * time.Minute
 )
 
 // setting is how the chart is installed in a cluster; empty is not at all.

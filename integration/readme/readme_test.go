@@ -29,7 +29,7 @@ const (
 	// labName is that of the lab that the tour makes.
 	labName = "tour"
 	// patience bounds the tour, with what it builds.
-	patience = 8 * time.Minute
+	patience = 15 * time.Minute
 )
 
 func TestTourIsRead(t *testing.T) {

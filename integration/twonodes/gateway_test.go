@@ -35,7 +35,7 @@ func gateway(ctx context.Context, side *e2e.Side) (string, error) {
 }
 
 func isGateway(ctx context.Context, w *e2e.World, side *e2e.Side, node string) error {
-	return w.Until(ctx, time.Minute, node+" to be the gateway of "+side.Name, func(ctx context.Context) (string, error) {
+	return w.Until(ctx, e2e.Restarted, node+" to be the gateway of "+side.Name, func(ctx context.Context) (string, error) {
 		names, err := gateway(ctx, side)
 		if names == node {
 			return "", err
@@ -182,15 +182,15 @@ func TestGatewayNodeThatDiesIsReplaced(t *testing.T) {
 			takenErr := isGateway(ctx, w, side, side.Node())
 			var flowsErr error
 			for _, end := range w.Sides() {
-				if _, err := end.Condition(ctx, time.Minute, v1alpha1.ConditionNetwork, metav1.ConditionTrue); err != nil {
+				if _, err := end.Condition(ctx, e2e.Restarted, v1alpha1.ConditionNetwork, metav1.ConditionTrue); err != nil {
 					flowsErr = err
 				}
 			}
-			reachErr := w.Home.ReachesAll(ctx, time.Minute, shop, s.inn.Name, "http://"+s.out.Status.PodIP+":8080/name", []corev1.Pod{s.out})
+			reachErr := w.Home.ReachesAll(ctx, e2e.Restarted, shop, s.inn.Name, "http://"+s.out.Status.PodIP+":8080/name", []corev1.Pod{s.out})
 			// By address: one of two DNS servers died, too.
-			backErr := w.Abroad.ReachesAll(ctx, time.Minute, s.twin.Namespace, s.twin.Name, "http://"+s.innAbroad+":8080/name", []corev1.Pod{s.inn})
+			backErr := w.Abroad.ReachesAll(ctx, e2e.Restarted, s.twin.Namespace, s.twin.Name, "http://"+s.innAbroad+":8080/name", []corev1.Pod{s.inn})
 			answered, _ := stream.Exchanged()
-			goesOnErr := w.Until(ctx, time.Minute, "the connection between the pods to go on", func(context.Context) (string, error) {
+			goesOnErr := w.Until(ctx, e2e.Restarted, "the connection between the pods to go on", func(context.Context) (string, error) {
 				now, err := stream.Exchanged()
 				if err == nil && now < answered+2 {
 					return "nothing was answered since", nil
@@ -226,7 +226,7 @@ func (s *stage) returns(ctx context.Context, t *testing.T, side *e2e.Side, node 
 	ok(t, err)
 	events := watchAll(ctx, t, w)
 	ok(t, w.Lab.StartNode(ctx, node))
-	backErr := w.Until(ctx, 2*time.Minute, "the fabric of "+node+" to be back and to reach the gateway", func(ctx context.Context) (string, error) {
+	backErr := w.Until(ctx, e2e.Scheduled, "the fabric of "+node+" to be back and to reach the gateway", func(ctx context.Context) (string, error) {
 		var n v1alpha1.FabricNode
 		if err := side.Client.Get(ctx, ctrlclient.ObjectKey{Name: node}, &n); err != nil {
 			return "", err

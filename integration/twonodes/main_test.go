@@ -20,7 +20,7 @@ const (
 	// other one is that which dies.
 	steady = "steady"
 	// patience bounds a test.
-	patience = 8 * time.Minute
+	patience = 15 * time.Minute
 )
 
 // stage is what the tests share.
