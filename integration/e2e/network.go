@@ -104,8 +104,8 @@ const (
 	// packetLate is how long an answer may take before its packet counts as lost.
 	packetLate = 2 * time.Second
 	packetSize = 200
-	// echoPort is where the lab's server echoes, over TCP and UDP.
-	echoPort = 8081
+	// EchoPort is where the lab's server echoes, over TCP and UDP.
+	EchoPort = 8081
 )
 
 // Stream is traffic between two pods: numbered UDP packets, each of which has to
@@ -143,7 +143,7 @@ func (s *Side) StartStream(ctx context.Context, from, to string) (*Stream, error
 		return nil, err
 	}
 	t := &Stream{stop: make(chan struct{}), returned: map[uint64]bool{}}
-	address := net.JoinHostPort(to, strconv.Itoa(echoPort))
+	address := net.JoinHostPort(to, strconv.Itoa(EchoPort))
 	if t.udp, err = dialIn(ctx, file, "udp", address); err != nil {
 		return nil, err
 	}

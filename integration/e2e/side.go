@@ -288,12 +288,12 @@ func (s *Side) FabricPod(ctx context.Context) (*corev1.Pod, error) {
 
 // PodReady says whether a pod is ready.
 func PodReady(p *corev1.Pod) bool {
-	c := podReady(p)
+	c := PodReadiness(p)
 	return c != nil && c.Status == corev1.ConditionTrue
 }
 
-// podReady is a pod's condition Ready, nil if it has none.
-func podReady(p *corev1.Pod) *corev1.PodCondition {
+// PodReadiness is a pod's condition Ready, nil if it has none.
+func PodReadiness(p *corev1.Pod) *corev1.PodCondition {
 	for i := range p.Status.Conditions {
 		if p.Status.Conditions[i].Type == corev1.PodReady {
 			return &p.Status.Conditions[i]
@@ -302,8 +302,8 @@ func podReady(p *corev1.Pod) *corev1.PodCondition {
 	return nil
 }
 
-// readyEndpoints are the addresses of a Service's endpoints that are ready.
-func (s *Side) readyEndpoints(ctx context.Context, namespace, service string) ([]string, error) {
+// ReadyEndpoints are the addresses of a Service's endpoints that are ready.
+func (s *Side) ReadyEndpoints(ctx context.Context, namespace, service string) ([]string, error) {
 	var list discoveryv1.EndpointSliceList
 	err := s.Client.List(ctx, &list, ctrlclient.InNamespace(namespace), ctrlclient.MatchingLabels{discoveryv1.LabelServiceName: service})
 	if err != nil {

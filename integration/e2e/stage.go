@@ -13,6 +13,8 @@ import (
 
 	"github.com/go-logr/logr"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
 )
 
 // Stage is clusters that the tests of another package share. The zero value has none yet.
@@ -33,7 +35,7 @@ func (s *Stage) Main(m *testing.M) int {
 	log.SetLogger(logr.Discard())
 	code := m.Run()
 	if s.World != nil && os.Getenv("KEEP") == "" {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute) //nolint:forbidigo // the tests are over, and with them their context
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute) //nolint:forbidigo // the tests are over, and with them their context
 		defer cancel()
 		if err := s.World.Down(ctx); err != nil {
 			fmt.Fprintln(os.Stderr, "take the clusters away:", err)
@@ -80,6 +82,59 @@ func (s *Stage) waits(t testing.TB) { //nolint:thelper // it keeps the test
 	s.waiting = t
 }
 
+// Installed is a Stage of two clusters with the chart installed.
+type Installed struct {
+	Stage
+	// Config says how they are brought up.
+	Config Config
+	// Before is what was there before the chart; nil if the chart was there already.
+	Before map[*Side]Snapshot
+}
+
+// On returns a context for a test, and the World. All faults end with the test.
+func (s *Installed) On(t *testing.T) (context.Context, *World) {
+	t.Helper()
+	ctx := s.Stage.On(t, 12*time.Minute, s.build)
+	if s.World.Home == nil {
+		t.Fatal("an earlier test took the clusters away")
+	}
+	t.Cleanup(func() {
+		if err := s.World.Heal(context.WithoutCancel(t.Context())); err != nil {
+			t.Errorf("end all faults: %v", err)
+		}
+	})
+	return ctx, s.World
+}
+
+func (s *Installed) build(ctx context.Context) error {
+	cfg := s.Config
+	cfg.Waiting = s.Say
+	w, err := Up(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	s.World = w
+	installed := true
+	for _, side := range w.Sides() {
+		if _, err := side.Helm(ctx, "status", Release, "-n", SystemNamespace); err != nil {
+			installed = false
+		}
+	}
+	if !installed {
+		// With the chart there already, there is nothing to compare with at the end.
+		if s.Before, err = w.Snapshots(ctx); err != nil {
+			return err
+		}
+	}
+	if err := w.LoadImage(ctx); err != nil {
+		return err
+	}
+	if err := w.Each(ctx, w.Install); err != nil {
+		return err
+	}
+	return w.Each(ctx, func(ctx context.Context, s *Side) error { return s.AgentReady(ctx, Restarted) })
+}
+
 // Say tells the test that runs what is waited for.
 func (s *Stage) Say(what string) {
 	s.mu.Lock()
@@ -87,4 +142,45 @@ func (s *Stage) Say(what string) {
 	if s.waiting != nil {
 		s.waiting.Logf("%s waiting for %s", time.Now().Format("15:04:05.0"), what)
 	}
+}
+
+// OK ends the test on an error.
+func OK(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Offloaded makes sure, until the test ends, that there is an offloaded namespace, and
+// that it is empty but for what Kubernetes puts there.
+func Offloaded(ctx context.Context, t testing.TB, w *World, namespace string, args ...string) {
+	t.Helper()
+	OK(t, w.DeleteNamespace(ctx, namespace))
+	OK(t, w.Offload(ctx, namespace, args...))
+	t.Cleanup(func() {
+		if err := w.DeleteNamespace(context.WithoutCancel(ctx), namespace); err != nil {
+			t.Errorf("delete namespace %s: %v", namespace, err)
+		}
+	})
+}
+
+// TheContract returns the one contract in force, as both sides hold it.
+func TheContract(ctx context.Context, t testing.TB, w *World) (home, abroad v1alpha1.Contract) {
+	t.Helper()
+	open := func(s *Side, role v1alpha1.ContractRole) v1alpha1.Contract {
+		all, err := s.Contracts(ctx, role)
+		OK(t, err)
+		var active []v1alpha1.Contract
+		for _, c := range all {
+			if c.Status.Phase == "Active" {
+				active = append(active, c)
+			}
+		}
+		if len(active) != 1 {
+			t.Fatalf("%s holds %d active contracts as %s, want one", s.Name, len(active), role)
+		}
+		return active[0]
+	}
+	return open(w.Home, v1alpha1.ContractConsumer), open(w.Abroad, v1alpha1.ContractProvider)
 }

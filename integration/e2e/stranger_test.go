@@ -37,9 +37,9 @@ type stranger struct {
 func newStranger(ctx context.Context, t *testing.T, w *World, name string) (*stranger, peering.Token) {
 	t.Helper()
 	id, err := identity.Generate(time.Now())
-	ok(t, err)
+	OK(t, err)
 	source, err := identity.NewSource(identity.SourceConfig{Identity: id})
-	ok(t, err)
+	OK(t, err)
 	token := parsedToken(ctx, t, w.Abroad)
 	return &stranger{world: w, name: name, identity: id, source: source, issuer: token.Issuer, endpoint: token.Endpoints[0]}, token
 }
@@ -48,9 +48,9 @@ func newStranger(ctx context.Context, t *testing.T, w *World, name string) (*str
 func parsedToken(ctx context.Context, t *testing.T, s *Side, args ...string) peering.Token {
 	t.Helper()
 	text, err := s.CreateToken(ctx, args...)
-	ok(t, err)
+	OK(t, err)
 	token, err := peering.ParseToken(text)
-	ok(t, err)
+	OK(t, err)
 	return token
 }
 
@@ -68,13 +68,13 @@ func (s *stranger) forget(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
 	defer cancel()
 	var list v1alpha1.ForeignClusterList
-	ok(t, s.world.Abroad.Client.List(ctx, &list))
+	OK(t, s.world.Abroad.Client.List(ctx, &list))
 	for i := range list.Items {
 		if list.Items[i].Spec.ClusterID == string(s.identity.ID()) {
-			ok(t, ctrlclient.IgnoreNotFound(s.world.Abroad.Client.Delete(ctx, &list.Items[i])))
+			OK(t, ctrlclient.IgnoreNotFound(s.world.Abroad.Client.Delete(ctx, &list.Items[i])))
 		}
 	}
-	ok(t, s.world.Until(ctx, Soon, "the stranger to be forgotten", func(ctx context.Context) (string, error) {
+	OK(t, s.world.Until(ctx, Soon, "the stranger to be forgotten", func(ctx context.Context) (string, error) {
 		var list v1alpha1.ForeignClusterList
 		if err := s.world.Abroad.Client.List(ctx, &list); err != nil {
 			return "", err
@@ -107,7 +107,7 @@ func (s *stranger) dial(t *testing.T) *grpc.ClientConn {
 		grpc.WithDisableServiceConfig(), grpc.WithNoProxy(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(64<<20)),
 	)
-	ok(t, err)
+	OK(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }

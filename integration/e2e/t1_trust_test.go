@@ -12,27 +12,27 @@ import (
 
 // TestTokensThatAreNoGood redeems, with the CLI, what is no good token.
 func TestTokensThatAreNoGood(t *testing.T) {
-	ctx, w := onStage(t)
-	ok(t, w.Unpeer(ctx))
+	ctx, w := theStage.On(t)
+	OK(t, w.Unpeer(ctx))
 	good, err := w.Abroad.CreateToken(ctx)
-	ok(t, err)
+	OK(t, err)
 	expired, err := w.Abroad.CreateToken(ctx, "--ttl", "1s")
-	ok(t, err)
+	OK(t, err)
 	expires := time.Now().Add(2 * time.Second)
 	own, err := w.Home.CreateToken(ctx)
-	ok(t, err)
+	OK(t, err)
 	other, used := newStranger(ctx, t, w, "naples")
-	ok(t, other.join(ctx, used))
+	OK(t, other.join(ctx, used))
 	t.Cleanup(func() { other.forget(t) })
 	usedText, err := used.Encode()
-	ok(t, err)
+	OK(t, err)
 
 	changed := func(change func(*peering.Token)) string {
 		token, err := peering.ParseToken(good)
-		ok(t, err)
+		OK(t, err)
 		change(&token)
 		text, err := token.Encode()
-		ok(t, err)
+		OK(t, err)
 		return text
 	}
 	flipped := []byte(good)
@@ -68,7 +68,7 @@ func TestTokensThatAreNoGood(t *testing.T) {
 				time.Sleep(time.Until(expires))
 			}
 			_, err := w.Home.Entente(ctx, "join", test.token)
-			ok(t, Ended(err, test.words...))
+			OK(t, Ended(err, test.words...))
 			if failed := err.(*CommandError); failed.Code != 1 { //nolint:errorlint // Ended looked
 				t.Errorf("exit code is %d, want 1", failed.Code)
 			}
@@ -78,7 +78,7 @@ func TestTokensThatAreNoGood(t *testing.T) {
 		})
 	}
 	peer, err := w.Home.Peer(ctx)
-	ok(t, err)
+	OK(t, err)
 	if peer != nil {
 		t.Errorf("%s trusts %s by one of these tokens", w.Home.Name, peer.Name)
 	}
@@ -90,7 +90,7 @@ func TestTokensThatAreNoGood(t *testing.T) {
 
 // TestTokenIsRedeemedOnce lets several clusters redeem a token at once.
 func TestTokenIsRedeemedOnce(t *testing.T) {
-	ctx, w := onStage(t)
+	ctx, w := theStage.On(t)
 	const redeemers = 6
 	var all []*stranger
 	first, token := newStranger(ctx, t, w, "one")
@@ -120,7 +120,7 @@ func TestTokenIsRedeemedOnce(t *testing.T) {
 
 // TestStrangersMayOnlyJoin calls what only peers may call.
 func TestStrangersMayOnlyJoin(t *testing.T) {
-	ctx, w := onStage(t)
+	ctx, w := theStage.On(t)
 	s, _ := newStranger(ctx, t, w, "nobody")
 	ctx, cancel := context.WithTimeout(ctx, Soon)
 	defer cancel()
@@ -132,7 +132,7 @@ func TestStrangersMayOnlyJoin(t *testing.T) {
 	wantReason(t, peer.Terminate(ctx, "c-1", "", time.Time{}), peering.ReasonPeerNotTrusted)
 
 	_, err = w.Home.Entente(ctx, "peer", "atlantis")
-	ok(t, Ended(err, "PEER_UNKNOWN", "atlantis"))
+	OK(t, Ended(err, "PEER_UNKNOWN", "atlantis"))
 	_, err = w.Home.Entente(ctx, "info", "peer", "atlantis")
-	ok(t, Ended(err, "PEER_UNKNOWN", "atlantis"))
+	OK(t, Ended(err, "PEER_UNKNOWN", "atlantis"))
 }

@@ -18,7 +18,7 @@ import (
 func when(ctx context.Context, t *testing.T, s *Side, list ctrlclient.ObjectList, is func(ctrlclient.Object) bool, do func(context.Context) error, opts ...ctrlclient.ListOption) <-chan error {
 	t.Helper()
 	w, err := s.Client.Watch(ctx, list, opts...)
-	ok(t, err)
+	OK(t, err)
 	done := make(chan error, 1)
 	go func() {
 		defer w.Stop()
@@ -38,26 +38,26 @@ func every(ctrlclient.Object) bool { return true }
 // TestAgentsKilledWhilePeering kills agents at each step of joining and peering:
 // both sides end up with the same, once.
 func TestAgentsKilledWhilePeering(t *testing.T) {
-	ctx, w := onStage(t)
-	ok(t, w.Unpeer(ctx))
+	ctx, w := theStage.On(t)
+	OK(t, w.Unpeer(ctx))
 
 	t.Run("the issuer dies when it has used up the token", func(t *testing.T) {
 		token, err := w.Abroad.CreateToken(ctx)
-		ok(t, err)
+		OK(t, err)
 		killed := when(ctx, t, w.Abroad, &corev1.SecretList{}, func(o ctrlclient.Object) bool {
 			secret, is := o.(*corev1.Secret)
 			return is && len(secret.Data["redeemed-by"]) > 0
 		}, w.Abroad.KillAgent, ctrlclient.InNamespace(SystemNamespace))
 		_, err = w.Home.Entente(ctx, "join", token)
-		ok(t, <-killed)
-		ok(t, w.Abroad.AgentReady(ctx, Restarted))
+		OK(t, <-killed)
+		OK(t, w.Abroad.AgentReady(ctx, Restarted))
 		if err != nil {
 			t.Logf("joining ended with: %v", err)
 			// The token was used up, by this cluster: it may use it again.
 			_, err = w.Home.Entente(ctx, "join", token)
-			ok(t, err)
+			OK(t, err)
 		}
-		ok(t, w.Join(ctx))
+		OK(t, w.Join(ctx))
 	})
 	deaths := []struct {
 		name string
@@ -77,22 +77,22 @@ func TestAgentsKilledWhilePeering(t *testing.T) {
 	}
 	for _, death := range deaths {
 		t.Run(death.name, func(t *testing.T) {
-			ok(t, w.Join(ctx))
+			OK(t, w.Join(ctx))
 			if _, err := w.Home.Entente(ctx, "unpeer", w.Abroad.Name, "--now", "--yes"); err != nil {
 				t.Fatal(err)
 			}
 			killed := death.kill(t)
 			_, err := w.Home.Entente(ctx, "peer", w.Abroad.Name)
-			ok(t, <-killed)
+			OK(t, <-killed)
 			if err != nil {
 				t.Logf("peering ended with: %v", err)
-				ok(t, w.Each(ctx, func(ctx context.Context, s *Side) error { return s.AgentReady(ctx, Restarted) }))
+				OK(t, w.Each(ctx, func(ctx context.Context, s *Side) error { return s.AgentReady(ctx, Restarted) }))
 			}
 			begin := time.Now()
 			_, err = w.Peered(ctx, Restarted)
-			ok(t, err)
+			OK(t, err)
 			t.Logf("peered %s after the command ended", time.Since(begin).Round(100*time.Millisecond))
-			home, abroad := theContract(ctx, t, w)
+			home, abroad := TheContract(ctx, t, w)
 			if home.Name != abroad.Name || home.Spec.Envelope != abroad.Spec.Envelope {
 				t.Errorf("the contract is %s at home and %s abroad", home.Name, abroad.Name)
 			}

@@ -25,11 +25,11 @@ const shop = "shop"
 
 // TestPeerDoesEverything peers two clusters that never met with one command.
 func TestPeerDoesEverything(t *testing.T) {
-	ctx, w := onStage(t)
-	ok(t, w.Unpeer(ctx))
+	ctx, w := theStage.On(t)
+	OK(t, w.Unpeer(ctx))
 	begin := time.Now()
 	out, err := w.Home.Entente(ctx, "peer", "--remote-kubeconfig", w.Abroad.Kubeconfig)
-	ok(t, err)
+	OK(t, err)
 	t.Logf("peered in %s:\n%s", time.Since(begin).Round(100*time.Millisecond), out)
 	for _, step := range []string{"token", "Contract", "tunnel", "Virtual node"} {
 		if !strings.Contains(out, step) {
@@ -37,10 +37,10 @@ func TestPeerDoesEverything(t *testing.T) {
 		}
 	}
 	// Once more changes nothing.
-	home, _ := theContract(ctx, t, w)
+	home, _ := TheContract(ctx, t, w)
 	_, err = w.Home.Entente(ctx, "peer", "--remote-kubeconfig", w.Abroad.Kubeconfig)
-	ok(t, err)
-	again, abroad := theContract(ctx, t, w)
+	OK(t, err)
+	again, abroad := TheContract(ctx, t, w)
 	if home.Name != again.Name {
 		t.Errorf("peering again made contract %s of %s", again.Name, home.Name)
 	}
@@ -51,16 +51,16 @@ func TestPeerDoesEverything(t *testing.T) {
 
 // TestWhatKubectlShows looks at a peering as a user does.
 func TestWhatKubectlShows(t *testing.T) {
-	ctx, w := onStage(t)
+	ctx, w := theStage.On(t)
 	name := peered(ctx, t, w)
-	contract, _ := theContract(ctx, t, w)
+	contract, _ := TheContract(ctx, t, w)
 
 	for _, side := range []struct {
 		s    *Side
 		role v1alpha1.Role
 	}{{w.Home, v1alpha1.RoleProvider}, {w.Abroad, v1alpha1.RoleConsumer}} {
 		out, err := side.s.Kubectl(ctx, "get", "foreignclusters")
-		ok(t, err)
+		OK(t, err)
 		lines := strings.Split(strings.TrimSpace(out), "\n")
 		if len(lines) != 2 || !slices.Equal(strings.Fields(lines[0]), []string{"NAME", "ROLE", "CONNECTED", "NETWORK", "GRANTED", "USED", "AGE"}) {
 			t.Fatalf("kubectl get foreignclusters in %s printed\n%s", side.s.Name, out)
@@ -75,7 +75,7 @@ func TestWhatKubectlShows(t *testing.T) {
 	}
 
 	var node corev1.Node
-	ok(t, w.Home.Client.Get(ctx, ctrlclient.ObjectKey{Name: name}, &node))
+	OK(t, w.Home.Client.Get(ctx, ctrlclient.ObjectKey{Name: name}, &node))
 	for resource, amount := range contract.Spec.Resources {
 		capacity, allocatable := node.Status.Capacity[resource], node.Status.Allocatable[resource]
 		if capacity.Cmp(amount) != 0 || allocatable.Cmp(amount) != 0 {
@@ -96,16 +96,16 @@ func TestWhatKubectlShows(t *testing.T) {
 	for _, s := range w.Sides() {
 		for _, condition := range []string{v1alpha1.ConditionTrusted, v1alpha1.ConditionConnected, v1alpha1.ConditionNetwork, v1alpha1.ConditionOffloading} {
 			_, err := s.Condition(ctx, Soon, condition, metav1.ConditionTrue)
-			ok(t, err)
+			OK(t, err)
 		}
 		out, err := s.WireGuard(ctx, "interfaces")
-		ok(t, err)
+		OK(t, err)
 		if devices := strings.Fields(out); len(devices) != 1 {
 			t.Errorf("WireGuard devices on node %s are %q, want one", s.Node(), devices)
 		}
 	}
 	out, err := w.Home.Entente(ctx, "contract", "show", contract.Name)
-	ok(t, err)
+	OK(t, err)
 	if !strings.Contains(out, "signed") {
 		t.Errorf("entente contract show printed\n%s", out)
 	}
@@ -119,37 +119,37 @@ func TestWhatKubectlShows(t *testing.T) {
 // TestAdminAPIHasOneTruth asks for the same peering through gRPC, REST and the
 // CLI, and as somebody who may not.
 func TestAdminAPIHasOneTruth(t *testing.T) {
-	ctx, w := onStage(t)
+	ctx, w := theStage.On(t)
 	peered(ctx, t, w)
 	clerk, err := w.Home.NewClerk(ctx, "clerk", "entente-admin")
-	ok(t, err)
-	t.Cleanup(func() { ok(t, clerk.Dismiss(context.WithoutCancel(t.Context()))) })
+	OK(t, err)
+	t.Cleanup(func() { OK(t, clerk.Dismiss(context.WithoutCancel(t.Context()))) })
 	guest, err := w.Home.NewClerk(ctx, "guest", "")
-	ok(t, err)
-	t.Cleanup(func() { ok(t, guest.Dismiss(context.WithoutCancel(t.Context()))) })
+	OK(t, err)
+	t.Cleanup(func() { OK(t, guest.Dismiss(context.WithoutCancel(t.Context()))) })
 
 	out, err := clerk.Grpcurl(ctx, "", "list")
-	ok(t, err)
+	OK(t, err)
 	for _, service := range []string{"entente.v1.AdminService", "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection"} {
 		if !slices.Contains(strings.Fields(out), service) {
 			t.Errorf("grpcurl list does not show %s:\n%s", service, out)
 		}
 	}
 	out, err = clerk.Grpcurl(ctx, "", "describe", "entente.v1.AdminService")
-	ok(t, err)
+	OK(t, err)
 	if !strings.Contains(out, "rpc GetPeer") {
 		t.Errorf("grpcurl describe printed\n%s", out)
 	}
 
 	viaGRPC, err := clerk.Grpcurl(ctx, `{"name":"peers/`+w.Abroad.Name+`"}`, "entente.v1.AdminService/GetPeer")
-	ok(t, err)
+	OK(t, err)
 	status, viaREST, err := clerk.Get(ctx, "/v1/peers/"+w.Abroad.Name)
-	ok(t, err)
+	OK(t, err)
 	if status != http.StatusOK {
 		t.Fatalf("REST answers %d: %s", status, viaREST)
 	}
 	viaCLI, err := w.Home.Entente(ctx, "info", "peer", w.Abroad.Name, "-o", "json")
-	ok(t, err)
+	OK(t, err)
 	grpcPeer, restPeer := facts(t, []byte(viaGRPC)), facts(t, viaREST)
 	cliPeer := facts(t, []byte(`{"peer":`+viaCLI+`}`))
 	if grpcPeer != restPeer || restPeer != cliPeer {
@@ -161,7 +161,7 @@ func TestAdminAPIHasOneTruth(t *testing.T) {
 
 	for what, c := range map[string]*Clerk{"a user without rights": guest, "nobody": {side: w.Home, Address: clerk.Address, CA: clerk.CA}} {
 		status, body, err := c.Get(ctx, "/v1/peers/"+w.Abroad.Name)
-		ok(t, err)
+		OK(t, err)
 		if status != http.StatusForbidden && status != http.StatusUnauthorized {
 			t.Errorf("REST answers %s with %d: %s", what, status, body)
 		}
@@ -202,9 +202,9 @@ func facts(t *testing.T, b []byte) string {
 // TestDeploymentRunsInBothClusters is the main job: pods on both sides of the
 // border, reached by name from both sides.
 func TestDeploymentRunsInBothClusters(t *testing.T) {
-	ctx, w := onStage(t)
+	ctx, w := theStage.On(t)
 	node := peered(ctx, t, w)
-	offloaded(ctx, t, w, shop)
+	Offloaded(ctx, t, w, shop)
 	const replicas = 4
 	both, bothService := Web(shop, "web", replicas, Everywhere)
 	inn, innService := Web(shop, "inn", 1, AtHome)
@@ -216,25 +216,25 @@ func TestDeploymentRunsInBothClusters(t *testing.T) {
 	c.EnvFrom = []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "config"}}}}
 	c.VolumeMounts = []corev1.VolumeMount{{Name: "secret", MountPath: "/secret"}}
 	out.Spec.Template.Spec.Volumes = []corev1.Volume{{Name: "secret", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "secret"}}}}
-	ok(t, w.Home.Create(ctx, config, secret, private, both, bothService, inn, innService, out, outService))
+	OK(t, w.Home.Create(ctx, config, secret, private, both, bothService, inn, innService, out, outService))
 
 	pods, err := w.Home.PodsReady(ctx, Scheduled, shop, both.Labels, replicas)
-	ok(t, err)
+	OK(t, err)
 	inns, err := w.Home.PodsReady(ctx, Scheduled, shop, inn.Labels, 1)
-	ok(t, err)
+	OK(t, err)
 	outs, err := w.Home.PodsReady(ctx, Scheduled, shop, out.Labels, 1)
-	ok(t, err)
+	OK(t, err)
 	home, away := Split(pods)
 	if len(home) != replicas/2 || len(away) != replicas/2 {
 		t.Fatalf("%d pods are at home and %d abroad, want half and half", len(home), len(away))
 	}
 	remote, err := w.RemoteNamespace(ctx, shop)
-	ok(t, err)
+	OK(t, err)
 
 	t.Run("each pod abroad is one pod, with the address that home translates", func(t *testing.T) {
 		for i := range away {
 			twin, err := w.Abroad.Twin(ctx, &away[i])
-			ok(t, err)
+			OK(t, err)
 			if twin.Namespace != remote {
 				t.Errorf("%s runs in %s, want %s", twin.Name, twin.Namespace, remote)
 			}
@@ -248,20 +248,20 @@ func TestDeploymentRunsInBothClusters(t *testing.T) {
 			for url, answering := range map[string][]corev1.Pod{
 				"http://web:8080/name": pods, "http://inn:8080/name": inns, "http://out:8080/name": outs,
 			} {
-				ok(t, w.Home.ReachesAll(ctx, Soon, shop, from, url, answering))
+				OK(t, w.Home.ReachesAll(ctx, Soon, shop, from, url, answering))
 			}
 		}
 	})
 	t.Run("pods reach each other by address, and large answers fit through", func(t *testing.T) {
 		for _, path := range []struct{ from, to corev1.Pod }{{home[0], away[0]}} {
 			out, err := w.Home.InPod(ctx, shop, path.from.Name, "/tool", "curl", "-t", "20s", "http://"+path.to.Status.PodIP+":8080/bytes/5000000")
-			ok(t, err)
+			OK(t, err)
 			if len(out) != 5000000 {
 				t.Errorf("%d bytes came through, want 5000000", len(out))
 			}
 		}
 		out, err := w.Home.InPod(ctx, shop, away[0].Name, "/tool", "curl", "-t", "20s", "http://inn:8080/bytes/5000000")
-		ok(t, err)
+		OK(t, err)
 		if len(out) != 5000000 {
 			t.Errorf("%d bytes came back through, want 5000000", len(out))
 		}
@@ -271,7 +271,7 @@ func TestDeploymentRunsInBothClusters(t *testing.T) {
 	})
 	t.Run("what a pod refers to is there with it, and nothing else", func(t *testing.T) {
 		text, err := w.Home.InPod(ctx, shop, outs[0].Name, "/tool", "env")
-		ok(t, err)
+		OK(t, err)
 		if !strings.Contains(text, "greeting=ciao\n") {
 			t.Errorf("the ConfigMap is not in the environment:\n%s", text)
 		}
@@ -279,7 +279,7 @@ func TestDeploymentRunsInBothClusters(t *testing.T) {
 			t.Errorf("the Secret is %q (%v)", text, err)
 		}
 		var secrets corev1.SecretList
-		ok(t, w.Abroad.Client.List(ctx, &secrets, ctrlclient.InNamespace(remote)))
+		OK(t, w.Abroad.Client.List(ctx, &secrets, ctrlclient.InNamespace(remote)))
 		for _, s := range secrets.Items {
 			if s.Name != "secret" {
 				t.Errorf("Secret %s of type %s is abroad too", s.Name, s.Type)
@@ -288,8 +288,8 @@ func TestDeploymentRunsInBothClusters(t *testing.T) {
 	})
 	t.Run("a ConfigMap that changes changes abroad", func(t *testing.T) {
 		config.Data["greeting"] = "buongiorno"
-		ok(t, w.Home.Client.Update(ctx, config))
-		ok(t, w.Until(ctx, Soon, "the ConfigMap to change abroad", func(ctx context.Context) (string, error) {
+		OK(t, w.Home.Client.Update(ctx, config))
+		OK(t, w.Until(ctx, Soon, "the ConfigMap to change abroad", func(ctx context.Context) (string, error) {
 			var there corev1.ConfigMap
 			err := w.Abroad.Client.Get(ctx, ctrlclient.ObjectKey{Namespace: remote, Name: "config"}, &there)
 			if err == nil && there.Data["greeting"] != "buongiorno" {
@@ -299,7 +299,7 @@ func TestDeploymentRunsInBothClusters(t *testing.T) {
 		}))
 	})
 	t.Run("events of a pod abroad are seen at home", func(t *testing.T) {
-		ok(t, w.Until(ctx, Soon, "an event of pod "+away[0].Name, func(ctx context.Context) (string, error) {
+		OK(t, w.Until(ctx, Soon, "an event of pod "+away[0].Name, func(ctx context.Context) (string, error) {
 			var events corev1.EventList
 			if err := w.Home.Client.List(ctx, &events, ctrlclient.InNamespace(shop)); err != nil {
 				return "", err
@@ -319,12 +319,12 @@ func TestDeploymentRunsInBothClusters(t *testing.T) {
 	})
 	t.Run("logs and exec work through kubectl", func(t *testing.T) {
 		text, err := w.Home.Kubectl(ctx, "logs", "-n", shop, away[0].Name)
-		ok(t, err)
+		OK(t, err)
 		if !strings.Contains(text, "GET /name") {
 			t.Errorf("the log of %s has no request:\n%s", away[0].Name, text)
 		}
 		text, err = w.Home.InPod(ctx, shop, away[0].Name, "/tool", "env")
-		ok(t, err)
+		OK(t, err)
 		if !strings.Contains(text, "NODE_NAME="+node+"\n") || !strings.Contains(text, "POD_NAME="+away[0].Name+"\n") {
 			t.Errorf("exec printed\n%s", text)
 		}
@@ -338,8 +338,8 @@ func TestDeploymentRunsInBothClusters(t *testing.T) {
 			return append([]string{"debug", "-n", shop, outs[0].Name, "--image=" + ToolImage, "--container=" + container}, args...)
 		}
 		_, err := w.Home.Kubectl(ctx, debug("look", "--profile=baseline", "--", "/tool", "env")...)
-		ok(t, err)
-		ok(t, w.Until(ctx, Soon, "the log of the container", func(ctx context.Context) (string, error) {
+		OK(t, err)
+		OK(t, w.Until(ctx, Soon, "the log of the container", func(ctx context.Context) (string, error) {
 			text, err := w.Home.Kubectl(ctx, "logs", "-n", shop, outs[0].Name, "-c", "look")
 			if err == nil && !strings.Contains(text, "HOSTNAME="+outs[0].Name+"\n") {
 				return "it is\n" + text, nil
@@ -355,7 +355,7 @@ func TestDeploymentRunsInBothClusters(t *testing.T) {
 			defer close(ended)
 			_, _ = w.Home.Kubectl(attached, debug("serve", "--profile=baseline", "--attach", "--", "/tool", "serve", ":9090")...)
 		}()
-		ok(t, w.Until(ctx, Soon, "kubectl debug to show requests to the container", func(ctx context.Context) (string, error) {
+		OK(t, w.Until(ctx, Soon, "kubectl debug to show requests to the container", func(ctx context.Context) (string, error) {
 			_, err := w.Home.InPod(ctx, shop, home[0].Name, "/tool", "curl", "-t", "2s", "http://"+outs[0].Status.PodIP+":9090/name")
 			if text := seen.String(); err == nil && !strings.Contains(text, "GET /name") {
 				return fmt.Sprintf("it shows %q", text), nil
@@ -365,14 +365,14 @@ func TestDeploymentRunsInBothClusters(t *testing.T) {
 		detach()
 		<-ended
 		text, err := w.Home.Kubectl(ctx, "exec", "-n", shop, outs[0].Name, "-c", "serve", "--", "/tool", "env")
-		ok(t, err)
+		OK(t, err)
 		if !strings.Contains(text, "HOSTNAME="+outs[0].Name+"\n") {
 			t.Errorf("exec in the container printed\n%s", text)
 		}
 		// What the contract's Pod Security level forbids does not run, and kubectl says why.
 		_, err = w.Home.Kubectl(ctx, debug("trace", "--profile=sysadmin", "--", "/tool", "env")...)
-		ok(t, err)
-		ok(t, w.Until(ctx, Soon, "the refusal of a privileged container", func(ctx context.Context) (string, error) {
+		OK(t, err)
+		OK(t, w.Until(ctx, Soon, "the refusal of a privileged container", func(ctx context.Context) (string, error) {
 			pod, err := w.Home.Kube.CoreV1().Pods(shop).Get(ctx, outs[0].Name, metav1.GetOptions{})
 			if err != nil {
 				return "", err
@@ -386,24 +386,24 @@ func TestDeploymentRunsInBothClusters(t *testing.T) {
 		}))
 		// The pod itself is not the worse for any of it.
 		now, err := w.Home.PodsReady(ctx, Soon, shop, out.Labels, 1)
-		ok(t, err)
-		ok(t, LivesOf(outs).Same(LivesOf(now)))
+		OK(t, err)
+		OK(t, LivesOf(outs).Same(LivesOf(now)))
 	})
 	t.Run("a pod that is deleted at home ends abroad, and another takes its place", func(t *testing.T) {
 		gone := away[0]
-		ok(t, w.Home.Client.Delete(ctx, &gone))
-		ok(t, w.Until(ctx, Soon, "its twin to be gone", func(ctx context.Context) (string, error) {
+		OK(t, w.Home.Client.Delete(ctx, &gone))
+		OK(t, w.Until(ctx, Soon, "its twin to be gone", func(ctx context.Context) (string, error) {
 			if twin, err := w.Abroad.Twin(ctx, &gone); err == nil {
-				return podText(twin), nil
+				return PodText(twin), nil
 			}
 			return "", nil
 		}))
 		_, err := w.Home.PodsReady(ctx, Scheduled, shop, both.Labels, replicas)
-		ok(t, err)
+		OK(t, err)
 	})
 	t.Run("the internet sees WireGuard and TLS only", func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "internet.pcap")
-		ok(t, w.Record(ctx, file, func(ctx context.Context) error {
+		OK(t, w.Record(ctx, file, func(ctx context.Context) error {
 			if _, err := w.Home.Answers(ctx, shop, home[0].Name, 20, "http://out:8080/name"); err != nil {
 				return err
 			}
@@ -417,7 +417,7 @@ func TestDeploymentRunsInBothClusters(t *testing.T) {
 			return nil
 		}))
 		traffic, err := ReadTraffic(file, "GET /name", "segreto", outs[0].Name, inns[0].Name)
-		ok(t, err)
+		OK(t, err)
 		t.Log(traffic)
 		if traffic.WireGuard < 100 || traffic.Records < 3 || traffic.Others > 0 {
 			t.Errorf("the internet saw %s", traffic)
@@ -426,28 +426,28 @@ func TestDeploymentRunsInBothClusters(t *testing.T) {
 	t.Run("what was not offloaded cannot be reached from abroad", func(t *testing.T) {
 		closed := WebPod("default", "closed", map[string]string{"app": "closed"})
 		place(&closed.Spec, AtHome, nil)
-		ok(t, w.Home.Create(ctx, closed))
-		t.Cleanup(func() { ok(t, w.Home.Client.Delete(context.WithoutCancel(t.Context()), closed)) })
+		OK(t, w.Home.Create(ctx, closed))
+		t.Cleanup(func() { OK(t, w.Home.Client.Delete(context.WithoutCancel(t.Context()), closed)) })
 		found, err := w.Home.PodsReady(ctx, Scheduled, "default", closed.Labels, 1)
-		ok(t, err)
+		OK(t, err)
 		peer, err := w.Abroad.Peer(ctx)
-		ok(t, err)
+		OK(t, err)
 		alias, err := Alias(peer, found[0].Status.PodIP)
-		ok(t, err)
+		OK(t, err)
 		if _, err := w.Home.InPod(ctx, shop, outs[0].Name, "/tool", "curl", "-t", "3s", "http://"+alias+":8080/name"); err == nil {
 			t.Errorf("a pod abroad reaches %s, a pod of namespace default at home, as %s", found[0].Status.PodIP, alias)
 		}
 		// The way is right: a pod that is offloaded answers there.
 		open, err := Alias(peer, inns[0].Status.PodIP)
-		ok(t, err)
+		OK(t, err)
 		if _, err := w.Home.InPod(ctx, shop, outs[0].Name, "/tool", "curl", "-t", "3s", "http://"+open+":8080/name"); err != nil {
 			t.Errorf("a pod abroad does not reach %s as %s: %v", inns[0].Status.PodIP, open, err)
 		}
 		// But not on a port that its Service does not lead to.
-		echo := net.JoinHostPort(open, strconv.Itoa(echoPort))
+		echo := net.JoinHostPort(open, strconv.Itoa(EchoPort))
 		for _, network := range []string{"tcp", "udp"} {
-			if _, err := w.Home.InPod(ctx, shop, home[0].Name, "/tool", "echo", network, net.JoinHostPort(inns[0].Status.PodIP, strconv.Itoa(echoPort)), "hello"); err != nil {
-				t.Errorf("%s on port %d of %s does not answer at home, so nothing is tested: %v", network, echoPort, inns[0].Name, err)
+			if _, err := w.Home.InPod(ctx, shop, home[0].Name, "/tool", "echo", network, net.JoinHostPort(inns[0].Status.PodIP, strconv.Itoa(EchoPort)), "hello"); err != nil {
+				t.Errorf("%s on port %d of %s does not answer at home, so nothing is tested: %v", network, EchoPort, inns[0].Name, err)
 			}
 			if _, err := w.Home.InPod(ctx, shop, outs[0].Name, "/tool", "echo", network, echo, "hello"); err == nil {
 				t.Errorf("a pod abroad reaches %s over %s, which is no port of a Service", echo, network)
@@ -476,18 +476,18 @@ func (b *lockedBuffer) String() string {
 
 // TestFabricRepairsItself takes the fabric's parts away by hand.
 func TestFabricRepairsItself(t *testing.T) {
-	ctx, w := onStage(t)
+	ctx, w := theStage.On(t)
 	node := peered(ctx, t, w)
-	offloaded(ctx, t, w, shop)
+	Offloaded(ctx, t, w, shop)
 	inn, _ := Web(shop, "inn", 1, AtHome)
 	out, _ := Web(shop, "out", 1, Away)
-	ok(t, w.Home.Create(ctx, inn, out))
+	OK(t, w.Home.Create(ctx, inn, out))
 	inns, err := w.Home.PodsReady(ctx, Scheduled, shop, inn.Labels, 1)
-	ok(t, err)
+	OK(t, err)
 	outs, err := w.Home.PodsReady(ctx, Scheduled, shop, out.Labels, 1)
-	ok(t, err)
+	OK(t, err)
 	url := "http://" + outs[0].Status.PodIP + ":8080/name"
-	ok(t, w.Home.ReachesAll(ctx, Soon, shop, inns[0].Name, url, outs))
+	OK(t, w.Home.ReachesAll(ctx, Soon, shop, inns[0].Name, url, outs))
 	for _, damage := range []struct {
 		name string
 		argv []string
@@ -499,11 +499,11 @@ func TestFabricRepairsItself(t *testing.T) {
 		t.Run(damage.name, func(t *testing.T) {
 			for _, s := range w.Sides() {
 				before, err := s.snapshotNetwork(ctx)
-				ok(t, err)
+				OK(t, err)
 				_, err = s.OnNode(ctx, damage.argv...)
-				ok(t, err)
+				OK(t, err)
 				begin := time.Now()
-				ok(t, w.Until(ctx, 5*time.Second, "the fabric of "+s.Name+" to be as before", func(ctx context.Context) (string, error) {
+				OK(t, w.Until(ctx, Soon, "the fabric of "+s.Name+" to be as before", func(ctx context.Context) (string, error) {
 					now, err := s.snapshotNetwork(ctx)
 					if err != nil {
 						return "", err
@@ -518,7 +518,7 @@ func TestFabricRepairsItself(t *testing.T) {
 				}))
 				t.Logf("%s: repaired after %s", s.Name, time.Since(begin).Round(10*time.Millisecond))
 			}
-			ok(t, w.Home.ReachesAll(ctx, 5*time.Second, shop, inns[0].Name, url, outs))
+			OK(t, w.Home.ReachesAll(ctx, Soon, shop, inns[0].Name, url, outs))
 		})
 	}
 	if ready, err := w.Home.VirtualNodeReady(ctx, Soon); err != nil || ready.Name != node {

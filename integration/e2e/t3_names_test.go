@@ -14,7 +14,7 @@ import (
 // TestPodsAbroadResolveTheNamesOfHome asks for names from a pod abroad: it gets home's,
 // in each form, while the provider has a namespace and a Service of the same name.
 func TestPodsAbroadResolveTheNamesOfHome(t *testing.T) {
-	ctx, w := onStage(t)
+	ctx, w := theStage.On(t)
 	peered(ctx, t, w)
 	// The provider's own shop/web and default/own.
 	own := func(namespace, name string) *corev1.Service {
@@ -22,42 +22,42 @@ func TestPodsAbroadResolveTheNamesOfHome(t *testing.T) {
 		return s
 	}
 	theirs := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: shop}}
-	ok(t, w.Abroad.Create(ctx, theirs, own(shop, "web"), own("default", "own")))
+	OK(t, w.Abroad.Create(ctx, theirs, own(shop, "web"), own("default", "own")))
 	t.Cleanup(func() {
 		after := context.WithoutCancel(t.Context())
-		ok(t, w.Abroad.Client.Delete(after, theirs))
-		ok(t, w.Abroad.Client.Delete(after, own("default", "own")))
+		OK(t, w.Abroad.Client.Delete(after, theirs))
+		OK(t, w.Abroad.Client.Delete(after, own("default", "own")))
 	})
-	offloaded(ctx, t, w, shop)
+	Offloaded(ctx, t, w, shop)
 	web, webService := Web(shop, "web", 1, AtHome)
 	db, dbService := set(shop, "db", 2)
-	ok(t, w.Home.Create(ctx, web, webService, db, dbService))
+	OK(t, w.Home.Create(ctx, web, webService, db, dbService))
 	webs, err := w.Home.PodsReady(ctx, Scheduled, shop, web.Labels, 1)
-	ok(t, err)
+	OK(t, err)
 	dbs, err := w.Home.PodsReady(ctx, Scheduled, shop, db.Labels, 2)
-	ok(t, err)
+	OK(t, err)
 	from := dbs[0]
 	twin, err := w.Abroad.Twin(ctx, &from)
-	ok(t, err)
+	OK(t, err)
 	var reflected, provider corev1.Service
-	ok(t, w.Abroad.Client.Get(ctx, ctrlclient.ObjectKey{Namespace: twin.Namespace, Name: "web"}, &reflected))
-	ok(t, w.Abroad.Client.Get(ctx, ctrlclient.ObjectKey{Namespace: shop, Name: "web"}, &provider))
+	OK(t, w.Abroad.Client.Get(ctx, ctrlclient.ObjectKey{Namespace: twin.Namespace, Name: "web"}, &reflected))
+	OK(t, w.Abroad.Client.Get(ctx, ctrlclient.ObjectKey{Namespace: shop, Name: "web"}, &provider))
 
 	resolves := func(t *testing.T) {
 		t.Helper()
 		for _, name := range []string{"web", "web.shop", "web.shop.svc", "web.shop.svc.cluster.local", "web.shop.svc.cluster.local."} {
 			out, err := w.Abroad.InPod(ctx, twin.Namespace, twin.Name, "/tool", "dig", name)
-			ok(t, err)
+			OK(t, err)
 			if got := strings.TrimSpace(out); got != reflected.Spec.ClusterIP || got == provider.Spec.ClusterIP {
 				t.Errorf("%s is %q; want %s, and not the provider's own %s", name, got, reflected.Spec.ClusterIP, provider.Spec.ClusterIP)
 			}
 		}
 		for _, p := range dbs {
 			there, err := w.Abroad.Twin(ctx, &p)
-			ok(t, err)
+			OK(t, err)
 			for _, name := range []string{p.Name + ".db", p.Name + ".db.shop.svc.cluster.local"} {
 				out, err := w.Abroad.InPod(ctx, twin.Namespace, twin.Name, "/tool", "dig", name)
-				ok(t, err)
+				OK(t, err)
 				if got := strings.TrimSpace(out); got != there.Status.PodIP {
 					t.Errorf("%s is %q; want %s", name, got, there.Status.PodIP)
 				}
@@ -67,10 +67,10 @@ func TestPodsAbroadResolveTheNamesOfHome(t *testing.T) {
 	t.Run("each form of a name is home's", resolves)
 	t.Run("and leads there", func(t *testing.T) {
 		for _, name := range []string{"web", "web.shop", "web.shop.svc.cluster.local"} {
-			ok(t, w.Home.ReachesAll(ctx, Soon, shop, from.Name, "http://"+name+":8080/name", webs))
+			OK(t, w.Home.ReachesAll(ctx, Soon, shop, from.Name, "http://"+name+":8080/name", webs))
 		}
 		for i := range dbs {
-			ok(t, w.Home.ReachesAll(ctx, Soon, shop, from.Name, "http://"+dbs[i].Name+".db.shop.svc.cluster.local:8080/name", dbs[i:i+1]))
+			OK(t, w.Home.ReachesAll(ctx, Soon, shop, from.Name, "http://"+dbs[i].Name+".db.shop.svc.cluster.local:8080/name", dbs[i:i+1]))
 		}
 	})
 	t.Run("names of the provider are none", func(t *testing.T) {
@@ -87,23 +87,23 @@ func TestPodsAbroadResolveTheNamesOfHome(t *testing.T) {
 		scale := func(ctx context.Context, replicas string) {
 			t.Helper()
 			_, err := w.Abroad.Kubectl(ctx, "scale", "-n", SystemNamespace, "deployment/entente-agent", "--replicas="+replicas)
-			ok(t, err)
+			OK(t, err)
 		}
 		t.Cleanup(func() {
 			after := context.WithoutCancel(t.Context())
 			scale(after, "1")
-			ok(t, w.Abroad.AgentReady(after, Scheduled))
+			OK(t, w.Abroad.AgentReady(after, Scheduled))
 			_, err := w.Home.VirtualNodeReady(after, Scheduled)
-			ok(t, err)
+			OK(t, err)
 		})
-		ok(t, w.Abroad.Kill(ctx, PartAgent))
+		OK(t, w.Abroad.Kill(ctx, PartAgent))
 		scale(ctx, "0")
-		ok(t, w.Until(ctx, Soon, "the provider's agent to be gone", func(ctx context.Context) (string, error) {
+		OK(t, w.Until(ctx, Soon, "the provider's agent to be gone", func(ctx context.Context) (string, error) {
 			pods, err := w.Abroad.Pods(ctx, SystemNamespace, map[string]string{"app.kubernetes.io/component": "agent"})
 			if err != nil || len(pods) == 0 {
 				return "", err
 			}
-			return podText(&pods[0]), nil
+			return PodText(&pods[0]), nil
 		}))
 		resolves(t)
 	})

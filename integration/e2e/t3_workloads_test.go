@@ -17,9 +17,9 @@ import (
 // labels that do not cross: an Indexed Job, a StatefulSet, and a Deployment that is
 // spread by a label which its ReplicaSet sets.
 func TestPodsAbroadKnowWhichTheyAre(t *testing.T) {
-	ctx, w := onStage(t)
+	ctx, w := theStage.On(t)
 	peered(ctx, t, w)
-	offloaded(ctx, t, w, shop, "--strategy", "Remote")
+	Offloaded(ctx, t, w, shop, "--strategy", "Remote")
 	const replicas = 3
 	field := func(name, path string) corev1.EnvVar {
 		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
@@ -39,10 +39,10 @@ func TestPodsAbroadKnowWhichTheyAre(t *testing.T) {
 		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule,
 		LabelSelector: spread.Spec.Selector, MatchLabelKeys: []string{appsv1.DefaultDeploymentUniqueLabelKey},
 	}}
-	ok(t, w.Home.Create(ctx, job, service, db, spread))
+	OK(t, w.Home.Create(ctx, job, service, db, spread))
 
 	t.Run("each pod of an Indexed Job prints its own index", func(t *testing.T) {
-		ok(t, w.Until(ctx, Scheduled, "the Job to be complete", func(ctx context.Context) (string, error) {
+		OK(t, w.Until(ctx, Scheduled, "the Job to be complete", func(ctx context.Context) (string, error) {
 			if err := w.Home.Client.Get(ctx, ctrlclient.ObjectKeyFromObject(job), job); err != nil {
 				return "", err
 			}
@@ -52,14 +52,14 @@ func TestPodsAbroadKnowWhichTheyAre(t *testing.T) {
 			return "", nil
 		}))
 		pods, err := w.Home.Pods(ctx, shop, map[string]string{batchv1.JobNameLabel: job.Name})
-		ok(t, err)
+		OK(t, err)
 		if home, away := Split(pods); len(home) > 0 || len(away) != replicas {
 			t.Fatalf("%d of its pods ran at home and %d abroad, want %d abroad", len(home), len(away), replicas)
 		}
 		for _, p := range pods {
 			index := p.Labels[batchv1.JobCompletionIndexAnnotation]
 			text, err := w.Home.Kubectl(ctx, "logs", "-n", shop, p.Name)
-			ok(t, err)
+			OK(t, err)
 			if index == "" || !strings.Contains(text, "JOB_COMPLETION_INDEX="+index+"\n") {
 				t.Errorf("pod %s of index %q printed\n%s", p.Name, index, text)
 			}
@@ -67,11 +67,11 @@ func TestPodsAbroadKnowWhichTheyAre(t *testing.T) {
 	})
 	t.Run("each pod of a StatefulSet reads its own", func(t *testing.T) {
 		pods, err := w.Home.PodsReady(ctx, Scheduled, shop, db.Labels, replicas)
-		ok(t, err)
+		OK(t, err)
 		for _, p := range pods {
 			index := p.Name[len("db-"):]
 			text, err := w.Home.InPod(ctx, shop, p.Name, "/tool", "env")
-			ok(t, err)
+			OK(t, err)
 			if !strings.Contains(text, "POD_INDEX="+index+"\n") {
 				t.Errorf("the environment of %s is\n%s", p.Name, text)
 			}
@@ -82,13 +82,13 @@ func TestPodsAbroadKnowWhichTheyAre(t *testing.T) {
 	})
 	t.Run("a Deployment that spreads each of its revisions runs, and rolls over to another", func(t *testing.T) {
 		_, err := w.Home.PodsReady(ctx, Scheduled, shop, spread.Labels, 2)
-		ok(t, err)
+		OK(t, err)
 		_, err = w.Home.Kubectl(ctx, "rollout", "restart", "-n", shop, "deployment/spread")
-		ok(t, err)
+		OK(t, err)
 		_, err = w.Home.Kubectl(ctx, "rollout", "status", "-n", shop, "deployment/spread", "--timeout=60s")
-		ok(t, err)
+		OK(t, err)
 		pods, err := w.Home.PodsReady(ctx, Scheduled, shop, spread.Labels, 2)
-		ok(t, err)
+		OK(t, err)
 		if home, _ := Split(pods); len(home) > 0 {
 			t.Errorf("%d of its pods run at home", len(home))
 		}

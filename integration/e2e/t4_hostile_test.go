@@ -34,43 +34,43 @@ func (s *stranger) terms(ad peering.Advertisement, provider []byte) peering.Term
 
 // TestPeerThatLies joins as a third cluster and breaks the protocol's rules.
 func TestPeerThatLies(t *testing.T) {
-	ctx, w := onStage(t)
+	ctx, w := theStage.On(t)
 	s, token := newStranger(ctx, t, w, "liar")
-	ok(t, s.join(ctx, token))
+	OK(t, s.join(ctx, token))
 	t.Cleanup(func() { s.forget(t) })
 	agent, err := w.Abroad.AgentPod(ctx)
-	ok(t, err)
+	OK(t, err)
 	peer := client.Peering{Conn: s.dial(t)}
 	known, err := w.Home.Peer(ctx)
-	ok(t, err)
+	OK(t, err)
 	if known == nil {
 		peered(ctx, t, w)
 		known, err = w.Home.Peer(ctx)
-		ok(t, err)
+		OK(t, err)
 	}
 	roots, err := identity.ParseBundlePEM(s.issuer, []byte(known.Spec.TrustBundle))
-	ok(t, err)
+	OK(t, err)
 	provider := roots[0].RawSubjectPublicKeyInfo
 	other, err := identity.Generate(time.Now())
-	ok(t, err)
+	OK(t, err)
 
 	few, err := peering.ParseResources(map[string]string{"cpu": "10m", "memory": "16Mi"})
-	ok(t, err)
+	OK(t, err)
 	many, err := peering.ParseResources(map[string]string{"cpu": "5000"})
-	ok(t, err)
+	OK(t, err)
 	ask := func(id string) peering.Advertisement {
 		ad, err := peer.Request(ctx, peering.Ask{RequestID: id, Resources: few})
-		ok(t, err)
+		OK(t, err)
 		return ad
 	}
 	envelope := func(terms peering.Terms) peering.Envelope {
 		e, err := peering.NewEnvelope(terms)
-		ok(t, err)
+		OK(t, err)
 		return e
 	}
 	signed := func(e peering.Envelope, by *identity.Identity) peering.Envelope {
 		e, err := e.Sign(rand.Reader, by.ID(), by.Signer())
-		ok(t, err)
+		OK(t, err)
 		return e
 	}
 	honest := func(id string) peering.Terms { return s.terms(ask(id), provider) }
@@ -102,7 +102,7 @@ func TestPeerThatLies(t *testing.T) {
 	t.Run("a contract for more than was offered", func(t *testing.T) {
 		terms := honest("more")
 		terms.Resources, err = peering.ParseResources(map[string]string{"cpu": "1", "memory": "16Mi"})
-		ok(t, err)
+		OK(t, err)
 		_, err := peer.Sign(ctx, signed(envelope(terms), s.identity))
 		wantReason(t, err, peering.ReasonContractMismatch)
 	})
@@ -126,10 +126,10 @@ func TestPeerThatLies(t *testing.T) {
 	})
 	t.Run("an end to somebody else's contract", func(t *testing.T) {
 		peered(ctx, t, w)
-		_, abroad := theContract(ctx, t, w)
-		ok(t, peer.Terminate(ctx, abroad.Name, "because I can", time.Time{}))
+		_, abroad := TheContract(ctx, t, w)
+		OK(t, peer.Terminate(ctx, abroad.Name, "because I can", time.Time{}))
 		time.Sleep(2 * time.Second)
-		if _, still := theContract(ctx, t, w); still.Name != abroad.Name || still.Spec.Termination != "" {
+		if _, still := TheContract(ctx, t, w); still.Name != abroad.Name || still.Spec.Termination != "" {
 			t.Errorf("contract %s is now %s, termination %q", abroad.Name, still.Name, still.Spec.Termination)
 		}
 	})
@@ -138,7 +138,7 @@ func TestPeerThatLies(t *testing.T) {
 		wantReason(t, err, "RESOURCE_EXHAUSTED")
 	})
 	t.Run("somebody else's pods", func(t *testing.T) {
-		_, abroad := theContract(ctx, t, w)
+		_, abroad := TheContract(ctx, t, w)
 		stream, err := ententev1.NewOffloadServiceClient(peer.Conn).Sync(ctx)
 		if err == nil {
 			err = stream.Send(&ententev1.SyncRequest{Message: &ententev1.SyncRequest_Open_{Open: &ententev1.SyncRequest_Open{ContractId: abroad.Name}}})
@@ -149,12 +149,12 @@ func TestPeerThatLies(t *testing.T) {
 		wantReason(t, err, peering.ReasonContractUnknown)
 	})
 	after, err := w.Abroad.AgentPod(ctx)
-	ok(t, err)
+	OK(t, err)
 	if after.UID != agent.UID || Restarts(after) != Restarts(agent) {
 		t.Errorf("the agent was restarted by all this: %d times, was %d", Restarts(after), Restarts(agent))
 	}
 	var contracts v1alpha1.ContractList
-	ok(t, w.Abroad.Client.List(ctx, &contracts))
+	OK(t, w.Abroad.Client.List(ctx, &contracts))
 	for _, c := range contracts.Items {
 		if c.Spec.PeerID == string(s.identity.ID()) {
 			t.Errorf("the liar got contract %s", c.Name)
@@ -164,7 +164,7 @@ func TestPeerThatLies(t *testing.T) {
 
 // TestRequestBeyondPolicy asks for what the provider does not lend, as a user.
 func TestRequestBeyondPolicy(t *testing.T) {
-	ctx, w := onStage(t)
+	ctx, w := theStage.On(t)
 	peered(ctx, t, w)
 	request := func(name string, resources corev1.ResourceList) *v1alpha1.PeeringRequest {
 		return &v1alpha1.PeeringRequest{
@@ -173,11 +173,11 @@ func TestRequestBeyondPolicy(t *testing.T) {
 		}
 	}
 	refused := func(t *testing.T, s *v1alpha1.PeeringRequest, reason string, words ...string) {
-		ok(t, w.Home.Client.Create(ctx, s))
+		OK(t, w.Home.Client.Create(ctx, s))
 		t.Cleanup(func() {
-			ok(t, ctrlclient.IgnoreNotFound(w.Home.Client.Delete(context.WithoutCancel(t.Context()), s)))
+			OK(t, ctrlclient.IgnoreNotFound(w.Home.Client.Delete(context.WithoutCancel(t.Context()), s)))
 		})
-		ok(t, w.Until(ctx, Soon, "the ask to be refused", func(ctx context.Context) (string, error) {
+		OK(t, w.Until(ctx, Soon, "the ask to be refused", func(ctx context.Context) (string, error) {
 			if err := w.Home.Client.Get(ctx, ctrlclient.ObjectKeyFromObject(s), s); err != nil {
 				return "", err
 			}
@@ -201,41 +201,41 @@ func TestRequestBeyondPolicy(t *testing.T) {
 	})
 	t.Run("anything, where nothing is lent", func(t *testing.T) {
 		var policy v1alpha1.PeeringPolicy
-		ok(t, w.Abroad.Client.Get(ctx, ctrlclient.ObjectKey{Name: "entente-default"}, &policy))
+		OK(t, w.Abroad.Client.Get(ctx, ctrlclient.ObjectKey{Name: "entente-default"}, &policy))
 		policy.Spec.Accept = v1alpha1.AcceptNever
-		ok(t, w.Abroad.Client.Update(ctx, &policy))
+		OK(t, w.Abroad.Client.Update(ctx, &policy))
 		t.Cleanup(func() {
 			ctx := context.WithoutCancel(t.Context())
-			ok(t, w.Abroad.Client.Get(ctx, ctrlclient.ObjectKey{Name: "entente-default"}, &policy))
+			OK(t, w.Abroad.Client.Get(ctx, ctrlclient.ObjectKey{Name: "entente-default"}, &policy))
 			policy.Spec.Accept = v1alpha1.AcceptAutomatic
-			ok(t, w.Abroad.Client.Update(ctx, &policy))
+			OK(t, w.Abroad.Client.Update(ctx, &policy))
 		})
 		refused(t, request("hopeful", corev1.ResourceList{"cpu": resource.MustParse("10m")}), "PolicyRefused")
 		// What was agreed on before stands.
-		theContract(ctx, t, w)
+		TheContract(ctx, t, w)
 	})
 }
 
 // TestPodBeyondQuota binds a pod by hand to the virtual node, past the scheduler,
 // that asks for more than the contract has.
 func TestPodBeyondQuota(t *testing.T) {
-	ctx, w := onStage(t)
+	ctx, w := theStage.On(t)
 	node := peered(ctx, t, w)
-	offloaded(ctx, t, w, shop)
-	contract, _ := theContract(ctx, t, w)
+	Offloaded(ctx, t, w, shop)
+	contract, _ := TheContract(ctx, t, w)
 	beyond := func(name string, resource corev1.ResourceName, requests corev1.ResourceList) {
 		t.Helper()
 		pod := WebPod(shop, name, map[string]string{"app": name})
 		pod.Spec.NodeName = node
 		pod.Spec.Tolerations = []corev1.Toleration{{Key: v1alpha1.TaintVirtualNode, Operator: corev1.TolerationOpExists}}
 		pod.Spec.Containers[0].Resources.Requests = requests
-		ok(t, w.Home.Create(ctx, pod))
-		ok(t, w.Until(ctx, Soon, "the pod to say why it does not run", func(ctx context.Context) (string, error) {
+		OK(t, w.Home.Create(ctx, pod))
+		OK(t, w.Until(ctx, Soon, "the pod to say why it does not run", func(ctx context.Context) (string, error) {
 			if err := w.Home.Client.Get(ctx, ctrlclient.ObjectKeyFromObject(pod), pod); err != nil {
 				return "", err
 			}
 			if pod.Status.Reason != "QuotaExceeded" || !strings.Contains(pod.Status.Message, string(resource)) {
-				return podText(pod), nil
+				return PodText(pod), nil
 			}
 			return "", nil
 		}))
@@ -244,10 +244,10 @@ func TestPodBeyondQuota(t *testing.T) {
 			t.Errorf("the pod is %s, want Pending: it may fit later", pod.Status.Phase)
 		}
 		if twin, err := w.Abroad.Twin(ctx, pod); err == nil {
-			t.Errorf("the provider made %s", podText(twin))
+			t.Errorf("the provider made %s", PodText(twin))
 		}
 		out, err := w.Home.Kubectl(ctx, "get", "pod", "-n", shop, name)
-		ok(t, err)
+		OK(t, err)
 		if !strings.Contains(out, "QuotaExceeded") {
 			t.Errorf("kubectl get pod shows\n%s", out)
 		}
@@ -260,9 +260,9 @@ func TestPodBeyondQuota(t *testing.T) {
 	// What fits is not kept from running by what does not.
 	fits := WebPod(shop, "modest", map[string]string{"app": "modest"})
 	place(&fits.Spec, Away, nil)
-	ok(t, w.Home.Create(ctx, fits))
+	OK(t, w.Home.Create(ctx, fits))
 	_, err := w.Home.PodsReady(ctx, Scheduled, shop, fits.Labels, 1)
-	ok(t, err)
+	OK(t, err)
 	// Nobody asked for pods, and there is a limit of them; with one pod in the contract
 	// that one runs on, and there is no second.
 	pods := contract.Spec.Resources[corev1.ResourcePods]
@@ -270,7 +270,7 @@ func TestPodBeyondQuota(t *testing.T) {
 		t.Fatalf("the contract has %s pods", pods.String())
 	}
 	var requests v1alpha1.PeeringRequestList
-	ok(t, w.Home.Client.List(ctx, &requests))
+	OK(t, w.Home.Client.List(ctx, &requests))
 	podsAre := func(ctx context.Context, n string) error {
 		for _, r := range requests.Items {
 			if string(r.UID) == contract.Spec.RequestID {
@@ -293,7 +293,7 @@ func TestPodBeyondQuota(t *testing.T) {
 			return "", nil
 		})
 	}
-	t.Cleanup(func() { ok(t, podsAre(context.WithoutCancel(ctx), pods.String())) })
-	ok(t, podsAre(ctx, "1"))
+	t.Cleanup(func() { OK(t, podsAre(context.WithoutCancel(ctx), pods.String())) })
+	OK(t, podsAre(ctx, "1"))
 	beyond("second", corev1.ResourcePods, nil)
 }

@@ -122,7 +122,7 @@ func (s *Side) PodsReady(ctx context.Context, limit time.Duration, namespace str
 		var missing []string
 		for i := range pods {
 			if !PodReady(&pods[i]) || !pods[i].DeletionTimestamp.IsZero() {
-				missing = append(missing, podText(&pods[i]))
+				missing = append(missing, PodText(&pods[i]))
 			}
 		}
 		if len(missing) > 0 {
@@ -144,8 +144,8 @@ func labelText(labels map[string]string) string {
 	return strings.Join(out, ",")
 }
 
-// podText is a pod in a few words.
-func podText(p *corev1.Pod) string {
+// PodText is a pod in a few words.
+func PodText(p *corev1.Pod) string {
 	words := []string{fmt.Sprintf("%s on %q is %s", p.Name, p.Spec.NodeName, p.Status.Phase)}
 	if !p.DeletionTimestamp.IsZero() {
 		words = append(words, "and being deleted")

@@ -1,4 +1,4 @@
-package e2e
+package faults
 
 import (
 	"context"
@@ -13,53 +13,54 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/integration/e2e"
 )
 
 // TestTrafficOutlivesItsMasters kills the fabric's process on both sides, and an
 // agent, while packets pass between pods. The tunnel's own process lives, so none
 // is lost.
 func TestTrafficOutlivesItsMasters(t *testing.T) {
-	ctx, w := onStage(t)
+	ctx, w := theStage.On(t)
 	peered(ctx, t, w)
-	offloaded(ctx, t, w, shop)
-	inn, service := Web(shop, "inn", 1, AtHome)
-	out, _ := Web(shop, "out", 1, Away)
+	e2e.Offloaded(ctx, t, w, shop)
+	inn, service := e2e.Web(shop, "inn", 1, e2e.AtHome)
+	out, _ := e2e.Web(shop, "out", 1, e2e.Away)
 	// Only what a Service leads to is open to pods abroad.
 	service.Spec.Ports = append(service.Spec.Ports,
 		corev1.ServicePort{Name: "echo", Port: 8081, TargetPort: intstr.FromInt32(8081)},
 		corev1.ServicePort{Name: "echo-udp", Protocol: corev1.ProtocolUDP, Port: 8081, TargetPort: intstr.FromInt32(8081)})
-	ok(t, w.Home.Create(ctx, inn, service, out))
-	inns, err := w.Home.PodsReady(ctx, Scheduled, shop, inn.Labels, 1)
-	ok(t, err)
-	outs, err := w.Home.PodsReady(ctx, Scheduled, shop, out.Labels, 1)
-	ok(t, err)
-	ok(t, w.Home.ReachesAll(ctx, Soon, shop, inns[0].Name, "http://"+outs[0].Status.PodIP+":8080/name", outs))
-	ok(t, w.Home.ReachesAll(ctx, Soon, shop, outs[0].Name, "http://inn:8080/name", inns))
+	e2e.OK(t, w.Home.Create(ctx, inn, service, out))
+	inns, err := w.Home.PodsReady(ctx, e2e.Scheduled, shop, inn.Labels, 1)
+	e2e.OK(t, err)
+	outs, err := w.Home.PodsReady(ctx, e2e.Scheduled, shop, out.Labels, 1)
+	e2e.OK(t, err)
+	e2e.OK(t, w.Home.ReachesAll(ctx, e2e.Soon, shop, inns[0].Name, "http://"+outs[0].Status.PodIP+":8080/name", outs))
+	e2e.OK(t, w.Home.ReachesAll(ctx, e2e.Soon, shop, outs[0].Name, "http://inn:8080/name", inns))
 
 	twin, err := w.Abroad.Twin(ctx, &outs[0])
-	ok(t, err)
-	lives := LivesOf([]corev1.Pod{inns[0], outs[0], *twin})
+	e2e.OK(t, err)
+	lives := e2e.LivesOf([]corev1.Pod{inns[0], outs[0], *twin})
 
 	deaths := []struct {
 		name string
-		side *Side
+		side *e2e.Side
 		part string
 	}{
-		{"the fabric at home dies", w.Home, PartNode},
-		{"the fabric abroad dies", w.Abroad, PartNode},
-		{"the agent abroad dies", w.Abroad, PartAgent},
+		{"the fabric at home dies", w.Home, e2e.PartNode},
+		{"the fabric abroad dies", w.Abroad, e2e.PartNode},
+		{"the agent abroad dies", w.Abroad, e2e.PartAgent},
 	}
 	for _, death := range deaths {
 		t.Run(death.name, func(t *testing.T) {
-			wireguard, err := death.side.Process(ctx, PartWireGuard)
-			ok(t, err)
+			wireguard, err := death.side.Process(ctx, e2e.PartWireGuard)
+			e2e.OK(t, err)
 			before, err := death.side.Process(ctx, death.part)
-			ok(t, err)
+			e2e.OK(t, err)
 			stream, err := w.Home.StartStream(ctx, inns[0].Status.PodIP, outs[0].Status.PodIP)
-			ok(t, err)
+			e2e.OK(t, err)
 			time.Sleep(time.Second)
 			killErr := death.side.Kill(ctx, death.part)
-			backErr := w.Until(ctx, Restarted, death.part+" of "+death.side.Name+" to be back", func(ctx context.Context) (string, error) {
+			backErr := w.Until(ctx, e2e.Restarted, death.part+" of "+death.side.Name+" to be back", func(ctx context.Context) (string, error) {
 				now, err := death.side.Process(ctx, death.part)
 				if now == before {
 					return "it is still dying", err
@@ -68,13 +69,13 @@ func TestTrafficOutlivesItsMasters(t *testing.T) {
 			})
 			time.Sleep(3 * time.Second)
 			result := stream.Stop()
-			ok(t, killErr)
-			ok(t, backErr)
+			e2e.OK(t, killErr)
+			e2e.OK(t, backErr)
 			t.Log(result)
 			if result.Lost > 0 || result.TCPError != nil || result.Sent < 500 {
 				t.Errorf("%s", result)
 			}
-			if now, err := death.side.Process(ctx, PartWireGuard); err != nil || now != wireguard {
+			if now, err := death.side.Process(ctx, e2e.PartWireGuard); err != nil || now != wireguard {
 				t.Errorf("the tunnel's process was %d and is %d (%v)", wireguard, now, err)
 			}
 		})
@@ -87,51 +88,51 @@ func TestTrafficOutlivesItsMasters(t *testing.T) {
 			streamOutlivesHomesAgent(ctx, t, w, twin.Status.PodIP, inns[0].Status.PodIP)
 		})
 	}
-	ok(t, w.Abroad.AgentReady(ctx, Restarted))
-	_, err = w.Peered(ctx, Restarted)
-	ok(t, err)
+	e2e.OK(t, w.Abroad.AgentReady(ctx, e2e.Restarted))
+	_, err = w.Peered(ctx, e2e.Restarted)
+	e2e.OK(t, err)
 	pods, err := w.Home.Pods(ctx, shop, nil)
-	ok(t, err)
+	e2e.OK(t, err)
 	if twin, err = w.Abroad.Twin(ctx, &outs[0]); err != nil {
 		t.Fatal(err)
 	}
-	if err := lives.Same(LivesOf(append(pods, *twin))); err != nil {
+	if err := lives.Same(e2e.LivesOf(append(pods, *twin))); err != nil {
 		t.Errorf("pods did not outlive it: %v", err)
 	}
 }
 
 // deaf keeps the agents from hearing of each other, until the test ends, and leaves
 // the tunnel alone.
-func deaf(ctx context.Context, t *testing.T, w *World) {
+func deaf(ctx context.Context, t *testing.T, w *e2e.World) {
 	t.Helper()
-	rules := fmt.Sprintf("table inet deaf { chain forward { type filter hook forward priority 0; tcp dport %[1]d drop; tcp sport %[1]d drop; }; }", PeerNodePort)
+	rules := fmt.Sprintf("table inet deaf { chain forward { type filter hook forward priority 0; tcp dport %[1]d drop; tcp sport %[1]d drop; }; }", e2e.PeerNodePort)
 	_, err := w.OnInternet(ctx, "nft", rules)
-	ok(t, err)
+	e2e.OK(t, err)
 	t.Cleanup(func() {
 		if _, err := w.OnInternet(context.WithoutCancel(ctx), "nft", "delete table inet deaf"); err != nil {
 			t.Errorf("let the agents hear of each other again: %v", err)
 		}
 	})
-	_, err = w.Home.Condition(ctx, time.Minute, v1alpha1.ConditionConnected, metav1.ConditionFalse)
-	ok(t, err)
+	_, err = w.Home.Condition(ctx, e2e.Restarted, v1alpha1.ConditionConnected, metav1.ConditionFalse)
+	e2e.OK(t, err)
 }
 
 // streamOutlivesHomesAgent kills the agent at home while a pod abroad talks to one at
 // home, by flows that the pod abroad opened before and after.
-func streamOutlivesHomesAgent(ctx context.Context, t *testing.T, w *World, from, to string) {
+func streamOutlivesHomesAgent(ctx context.Context, t *testing.T, w *e2e.World, from, to string) {
 	t.Helper()
 	peer, err := w.Abroad.Peer(ctx)
-	ok(t, err)
-	alias, err := Alias(peer, to)
-	ok(t, err)
-	before, err := w.Home.Process(ctx, PartAgent)
-	ok(t, err)
+	e2e.OK(t, err)
+	alias, err := e2e.Alias(peer, to)
+	e2e.OK(t, err)
+	before, err := w.Home.Process(ctx, e2e.PartAgent)
+	e2e.OK(t, err)
 	stream, err := w.Abroad.StartStream(ctx, from, alias)
-	ok(t, err)
+	e2e.OK(t, err)
 	time.Sleep(time.Second)
-	killErr := w.Home.Kill(ctx, PartAgent)
-	backErr := w.Until(ctx, Restarted, "the agent at home to be back", func(ctx context.Context) (string, error) {
-		now, err := w.Home.Process(ctx, PartAgent)
+	killErr := w.Home.Kill(ctx, e2e.PartAgent)
+	backErr := w.Until(ctx, e2e.Restarted, "the agent at home to be back", func(ctx context.Context) (string, error) {
+		now, err := w.Home.Process(ctx, e2e.PartAgent)
 		if now == before {
 			return "it is still dying", err
 		}
@@ -142,9 +143,9 @@ func streamOutlivesHomesAgent(ctx context.Context, t *testing.T, w *World, from,
 	later, laterErr := w.Abroad.StartStream(ctx, from, alias)
 	time.Sleep(3 * time.Second)
 	result := stream.Stop()
-	ok(t, killErr)
-	ok(t, backErr)
-	ok(t, laterErr)
+	e2e.OK(t, killErr)
+	e2e.OK(t, backErr)
+	e2e.OK(t, laterErr)
 	second := later.Stop()
 	t.Log(result, second)
 	if result.Lost > 0 || result.TCPError != nil || second.Lost > 0 || second.TCPError != nil {
@@ -154,18 +155,18 @@ func streamOutlivesHomesAgent(ctx context.Context, t *testing.T, w *World, from,
 
 // TestProviderIsAway cuts the internet and heals it again.
 func TestProviderIsAway(t *testing.T) {
-	ctx, w := onStage(t)
+	ctx, w := theStage.On(t)
 	name := peered(ctx, t, w)
-	offloaded(ctx, t, w, shop)
-	out, service := Web(shop, "out", 3, Away)
-	ok(t, w.Home.Create(ctx, out, service))
-	pods, err := w.Home.PodsReady(ctx, Scheduled, shop, out.Labels, 3)
-	ok(t, err)
+	e2e.Offloaded(ctx, t, w, shop)
+	out, service := e2e.Web(shop, "out", 3, e2e.Away)
+	e2e.OK(t, w.Home.Create(ctx, out, service))
+	pods, err := w.Home.PodsReady(ctx, e2e.Scheduled, shop, out.Labels, 3)
+	e2e.OK(t, err)
 	serves := func(n int) {
 		t.Helper()
 		what := fmt.Sprintf("%d of the Service's endpoints to be ready", n)
-		ok(t, w.Until(ctx, time.Minute, what, func(ctx context.Context) (string, error) {
-			ready, err := w.Home.readyEndpoints(ctx, shop, "out")
+		e2e.OK(t, w.Until(ctx, e2e.Restarted, what, func(ctx context.Context) (string, error) {
+			ready, err := w.Home.ReadyEndpoints(ctx, shop, "out")
 			if len(ready) != n {
 				return fmt.Sprintf("they are %q", ready), err
 			}
@@ -174,41 +175,41 @@ func TestProviderIsAway(t *testing.T) {
 	}
 	serves(3)
 	remote, err := w.RemoteNamespace(ctx, shop)
-	ok(t, err)
+	e2e.OK(t, err)
 	twins, err := w.Abroad.Pods(ctx, remote, out.Labels)
-	ok(t, err)
-	home, abroad := LivesOf(pods), LivesOf(twins)
+	e2e.OK(t, err)
+	home, abroad := e2e.LivesOf(pods), e2e.LivesOf(twins)
 	if len(twins) != 3 {
 		t.Fatalf("%d pods abroad, want 3", len(twins))
 	}
 
 	begin := time.Now()
-	ok(t, w.Cut(ctx))
-	ok(t, w.Until(ctx, time.Minute, "node "+name+" to be NotReady", func(ctx context.Context) (string, error) {
+	e2e.OK(t, w.Cut(ctx))
+	e2e.OK(t, w.Until(ctx, e2e.Restarted, "node "+name+" to be NotReady", func(ctx context.Context) (string, error) {
 		var node corev1.Node
 		if err := w.Home.Client.Get(ctx, ctrlclient.ObjectKey{Name: name}, &node); err != nil {
 			return "", err
 		}
-		if ready, _ := NodeCondition(&node); ready {
+		if ready, _ := e2e.NodeCondition(&node); ready {
 			return "it is Ready", nil
 		}
-		_, why := NodeCondition(&node)
+		_, why := e2e.NodeCondition(&node)
 		t.Logf("NotReady %s after the cut: %s", time.Since(begin).Round(100*time.Millisecond), why)
 		return "", nil
 	}))
 	for _, condition := range []string{v1alpha1.ConditionConnected, v1alpha1.ConditionNetwork} {
-		c, err := w.Home.Condition(ctx, time.Minute, condition, metav1.ConditionFalse)
-		ok(t, err)
+		c, err := w.Home.Condition(ctx, e2e.Restarted, condition, metav1.ConditionFalse)
+		e2e.OK(t, err)
 		t.Logf("%s: %s: %s", condition, c.Reason, c.Message)
 		if c.Message == "" {
 			t.Errorf("condition %s does not say why", condition)
 		}
 	}
-	ok(t, w.Until(ctx, time.Minute, "the pods not to be Ready", func(ctx context.Context) (string, error) {
+	e2e.OK(t, w.Until(ctx, e2e.Restarted, "the pods not to be Ready", func(ctx context.Context) (string, error) {
 		now, err := w.Home.Pods(ctx, shop, out.Labels)
 		for i := range now {
-			if c := podReady(&now[i]); c == nil || c.Status != corev1.ConditionFalse || c.Reason != "PeerLost" {
-				return podText(&now[i]), nil
+			if c := e2e.PodReadiness(&now[i]); c == nil || c.Status != corev1.ConditionFalse || c.Reason != "PeerLost" {
+				return e2e.PodText(&now[i]), nil
 			}
 		}
 		return "", err
@@ -217,8 +218,8 @@ func TestProviderIsAway(t *testing.T) {
 	serves(0)
 	t.Logf("no endpoint ready %s after the cut", time.Since(begin).Round(100*time.Millisecond))
 	_, err = w.Home.Entente(ctx, "info")
-	ok(t, Ended(err, "unhealthy", w.Abroad.Name, v1alpha1.ConditionConnected))
-	if failed := err.(*CommandError); failed.Code != 3 { //nolint:errorlint // Ended looked
+	e2e.OK(t, e2e.Ended(err, "unhealthy", w.Abroad.Name, v1alpha1.ConditionConnected))
+	if failed := err.(*e2e.CommandError); failed.Code != 3 { //nolint:errorlint // e2e.Ended looked
 		t.Errorf("entente info ends with %d, want 3", failed.Code)
 	}
 	// Long enough for whoever would take silence for an end.
@@ -226,30 +227,30 @@ func TestProviderIsAway(t *testing.T) {
 	same := func() {
 		t.Helper()
 		now, err := w.Home.Pods(ctx, shop, out.Labels)
-		ok(t, err)
-		if err := home.Same(LivesOf(now)); err != nil {
+		e2e.OK(t, err)
+		if err := home.Same(e2e.LivesOf(now)); err != nil {
 			t.Errorf("at home: %v", err)
 		}
 		there, err := w.Abroad.Pods(ctx, remote, out.Labels)
-		ok(t, err)
-		if err := abroad.Same(LivesOf(there)); err != nil {
+		e2e.OK(t, err)
+		if err := abroad.Same(e2e.LivesOf(there)); err != nil {
 			t.Errorf("abroad: %v", err)
 		}
 	}
 	same()
 
 	begin = time.Now()
-	ok(t, w.Heal(ctx))
-	_, err = w.Home.VirtualNodeReady(ctx, Restarted)
-	ok(t, err)
+	e2e.OK(t, w.Heal(ctx))
+	_, err = w.Home.VirtualNodeReady(ctx, e2e.Restarted)
+	e2e.OK(t, err)
 	t.Logf("Ready again %s after the cut was healed", time.Since(begin).Round(100*time.Millisecond))
-	_, err = w.Home.PodsReady(ctx, Soon, shop, out.Labels, 3)
-	ok(t, err)
+	_, err = w.Home.PodsReady(ctx, e2e.Soon, shop, out.Labels, 3)
+	e2e.OK(t, err)
 	t.Logf("all pods Ready %s after the cut was healed", time.Since(begin).Round(100*time.Millisecond))
 	serves(3)
 	t.Logf("all endpoints ready %s after the cut was healed", time.Since(begin).Round(100*time.Millisecond))
-	_, err = w.Peered(ctx, Restarted)
-	ok(t, err)
+	_, err = w.Peered(ctx, e2e.Restarted)
+	e2e.OK(t, err)
 	time.Sleep(5 * time.Second)
 	same()
 }
@@ -257,27 +258,27 @@ func TestProviderIsAway(t *testing.T) {
 // TestConsumersAgentRestarts kills the consumer's agent while 20 of its pods run
 // abroad, and watches that nobody touches them.
 func TestConsumersAgentRestarts(t *testing.T) {
-	ctx, w := onStage(t)
+	ctx, w := theStage.On(t)
 	peered(ctx, t, w)
-	offloaded(ctx, t, w, shop, "--strategy", "Remote")
+	e2e.Offloaded(ctx, t, w, shop, "--strategy", "Remote")
 	const replicas = 20
-	out, _ := Web(shop, "out", replicas, Anywhere) // the strategy places them
+	out, _ := e2e.Web(shop, "out", replicas, e2e.Anywhere) // the strategy places them
 	begin := time.Now()
-	ok(t, w.Home.Create(ctx, out))
-	pods, err := w.Home.PodsReady(ctx, 2*Scheduled, shop, out.Labels, replicas)
-	ok(t, err)
+	e2e.OK(t, w.Home.Create(ctx, out))
+	pods, err := w.Home.PodsReady(ctx, 2*e2e.Scheduled, shop, out.Labels, replicas)
+	e2e.OK(t, err)
 	t.Logf("%d pods ran abroad after %s", replicas, time.Since(begin).Round(100*time.Millisecond))
-	if atHome, _ := Split(pods); len(atHome) > 0 {
+	if atHome, _ := e2e.Split(pods); len(atHome) > 0 {
 		t.Fatalf("%d pods are at home, with the strategy Remote", len(atHome))
 	}
 	remote, err := w.RemoteNamespace(ctx, shop)
-	ok(t, err)
+	e2e.OK(t, err)
 	twins, err := w.Abroad.Pods(ctx, remote, out.Labels)
-	ok(t, err)
-	home, abroad := LivesOf(pods), LivesOf(twins)
+	e2e.OK(t, err)
+	home, abroad := e2e.LivesOf(pods), e2e.LivesOf(twins)
 
 	changes, err := w.Abroad.Client.Watch(ctx, &corev1.PodList{}, ctrlclient.InNamespace(remote))
-	ok(t, err)
+	e2e.OK(t, err)
 	touched := make(chan string, 1000)
 	go func() {
 		for e := range changes.ResultChan() {
@@ -291,7 +292,7 @@ func TestConsumersAgentRestarts(t *testing.T) {
 				touched <- p.Name + " was deleted"
 			case !p.DeletionTimestamp.IsZero():
 				touched <- p.Name + " is being deleted"
-			case was != LivesOf([]corev1.Pod{*p})[p.Namespace+"/"+p.Name]:
+			case was != e2e.LivesOf([]corev1.Pod{*p})[p.Namespace+"/"+p.Name]:
 				touched <- p.Name + " is new or was restarted"
 			}
 		}
@@ -299,34 +300,34 @@ func TestConsumersAgentRestarts(t *testing.T) {
 	}()
 
 	begin = time.Now()
-	ok(t, w.Home.KillAgent(ctx))
-	ok(t, w.Home.AgentReady(ctx, Restarted))
+	e2e.OK(t, w.Home.KillAgent(ctx))
+	e2e.OK(t, w.Home.AgentReady(ctx, e2e.Restarted))
 	t.Logf("the agent was ready again after %s", time.Since(begin).Round(100*time.Millisecond))
-	_, err = w.Peered(ctx, Restarted)
-	ok(t, err)
+	_, err = w.Peered(ctx, e2e.Restarted)
+	e2e.OK(t, err)
 	time.Sleep(10 * time.Second)
 	changes.Stop()
 	for what := range touched {
 		t.Errorf("abroad, pod %s", what)
 	}
-	now, err := w.Home.PodsReady(ctx, Soon, shop, out.Labels, replicas)
-	ok(t, err)
-	if err := home.Same(LivesOf(now)); err != nil {
+	now, err := w.Home.PodsReady(ctx, e2e.Soon, shop, out.Labels, replicas)
+	e2e.OK(t, err)
+	if err := home.Same(e2e.LivesOf(now)); err != nil {
 		t.Errorf("at home: %v", err)
 	}
 	there, err := w.Abroad.Pods(ctx, remote, out.Labels)
-	ok(t, err)
-	if err := abroad.Same(LivesOf(there)); err != nil {
+	e2e.OK(t, err)
+	if err := abroad.Same(e2e.LivesOf(there)); err != nil {
 		t.Errorf("abroad: %v", err)
 	}
 	// And it still does its work.
 	if _, err := w.Home.Kubectl(ctx, "logs", "-n", shop, pods[0].Name, "--tail=1"); err != nil {
 		t.Error(err)
 	}
-	ok(t, w.Home.Client.Delete(ctx, &pods[0]))
-	ok(t, w.Until(ctx, Soon, "the twin of a deleted pod to be gone", func(ctx context.Context) (string, error) {
+	e2e.OK(t, w.Home.Client.Delete(ctx, &pods[0]))
+	e2e.OK(t, w.Until(ctx, e2e.Soon, "the twin of a deleted pod to be gone", func(ctx context.Context) (string, error) {
 		if twin, err := w.Abroad.Twin(ctx, &pods[0]); err == nil {
-			return fmt.Sprint(podText(twin)), nil
+			return fmt.Sprint(e2e.PodText(twin)), nil
 		}
 		return "", nil
 	}))
