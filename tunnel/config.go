@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Config is what a fabric is told once.
+// Config configures a fabric.
 type Config struct {
 	// Device is the name of the WireGuard device. Default "entente0".
 	Device string
@@ -40,11 +40,11 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	switch {
 	case len(c.Device) > 15 || strings.ContainsAny(c.Device, "/ \t\n%:") || c.Device == "." || c.Device == "..":
-		return c, fmt.Errorf("%q is no name for an interface", c.Device)
+		return c, fmt.Errorf("%q is not a valid interface name", c.Device)
 	case c.ListenPort < 1 || c.ListenPort > 65535 || c.ProbePort < 1 || c.ProbePort > 65535:
 		return c, errors.New("ports must be from 1 to 65535")
 	case c.MTU != 0 && (c.MTU < minMTU || c.MTU > maxMTU):
-		return c, fmt.Errorf("MTU %d is not between %d and %d", c.MTU, minMTU, maxMTU)
+		return c, fmt.Errorf("MTU %d must be from %d to %d", c.MTU, minMTU, maxMTU)
 	}
 	return c, nil
 }

@@ -2,8 +2,8 @@ package tunnel
 
 import "net/netip"
 
-// Desired is all that a node's fabric should do. It is complete: what it does
-// not mention is removed.
+// Desired is the complete desired state of a node's fabric: what it does not mention is
+// removed.
 type Desired struct {
 	// ClusterID is the ID of the home cluster. Required.
 	ClusterID string
@@ -31,8 +31,8 @@ type Node struct {
 	Endpoints []string
 	// PodCIDRs are the prefixes of the node's pods.
 	PodCIDRs []netip.Prefix
-	// Gateway tells that the node may be the carrier of a peer. One that
-	// carries without is told as a problem.
+	// Gateway says that the node may be the carrier of a peer. A carrier that is not a
+	// gateway is reported as a problem.
 	Gateway bool
 }
 
@@ -50,9 +50,8 @@ type Peer struct {
 	// peer is as usual.
 	KeyMissing bool
 	// Gateways are the peer's nodes that tunnels end on, in order of
-	// preference. One that says itself, in its answers to probes, that it
-	// carries us goes before one that does not; one that does not answer comes
-	// last.
+	// preference. One that says in its answers to probes that it carries our
+	// traffic is preferred; one that does not answer comes last.
 	Gateways []Gateway
 	// Local are our prefixes and the aliases under which the peer knows them.
 	Local []Mapping
@@ -79,7 +78,7 @@ type Gateway struct {
 // are equal when nothing needs to be translated.
 type Mapping struct{ Real, Alias netip.Prefix }
 
-// Observed is what a plan depends on and the node finds out for itself.
+// Observed is what a plan depends on and the node observes itself.
 type Observed struct {
 	// Sources are addresses that the node itself owns among those of its pods,
 	// at most one per family: what the node sends to peers comes from there.

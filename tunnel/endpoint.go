@@ -13,17 +13,17 @@ type dialer struct {
 	// wrote is the endpoint that we configured last, and when.
 	wrote   netip.AddrPort
 	wroteAt time.Time
-	// worked tells when an endpoint was last seen in use by a live peer.
+	// worked is when an endpoint was last in use by a live peer.
 	worked map[netip.AddrPort]time.Time
-	// tried tells when a candidate was last written.
+	// tried is when a candidate was last written.
 	tried map[netip.AddrPort]time.Time
 }
 
-// sighting is what is known about a peer when its endpoint is chosen.
+// sighting is the state of a peer by which its endpoint is chosen.
 type sighting struct {
 	// endpoint is the one in the device. Zero if none.
 	endpoint netip.AddrPort
-	// alive tells that the peer was heard of lately, if only by a keepalive.
+	// alive says that something came from the peer lately, if only a keepalive.
 	alive bool
 	// candidates are the resolved endpoints, in the order configured.
 	candidates []netip.AddrPort
@@ -87,7 +87,7 @@ func (d *dialer) turn(e netip.AddrPort) time.Time {
 	return d.tried[e]
 }
 
-// forget keeps the memory as small as the list of candidates.
+// forget drops endpoints that are no longer candidates.
 func (d *dialer) forget(s sighting) {
 	keep := func(e netip.AddrPort) bool { return slices.Contains(s.candidates, e) || e == s.endpoint }
 	for e := range d.worked {

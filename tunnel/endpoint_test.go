@@ -97,7 +97,7 @@ func TestActiveGateway(t *testing.T) {
 	}
 }
 
-func TestNamesAreResolvedBehindTheScenes(t *testing.T) {
+func TestNamesAreResolvedInTheBackground(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		poked, answer, fail := 0, []netip.Addr{netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("192.0.2.1")}, error(nil)
 		r := newResolver(func() { poked++ })

@@ -32,20 +32,20 @@ type Fabric struct {
 	prober   *prober
 	resolver *resolver
 	firewall firewall
-	key      privateKey // to give it to a device that was made anew
+	key      privateKey // for a device that was created again
 	active   map[string]string
 	dialers  map[PublicKey]*dialer
 	heard    map[PublicKey]heard
 	wrote    bool // the last pass changed WireGuard peers
-	// handshakes are the first ones that wait for an answer, again the timer by
-	// which they are looked at.
+	// handshakes are the first ones that wait for an answer, again the timer of the next
+	// check of them.
 	handshakes handshakes
 	proofs     keyProofs // of who has which key
 	again      *time.Timer
-	said       map[Problem]bool
+	logged     map[Problem]bool
 }
 
-// heard tells when the counter of received bytes last grew.
+// heard is when the counter of received bytes last grew.
 type heard struct {
 	bytes int64
 	at    time.Time
@@ -61,7 +61,7 @@ func New(cfg Config) (*Fabric, error) {
 		cfg: cfg, log: cfg.Log,
 		wake: make(chan struct{}, 1), changed: make(chan struct{}, 1),
 		control: newControl(cfg.Device),
-		active:  map[string]string{}, dialers: map[PublicKey]*dialer{}, heard: map[PublicKey]heard{}, said: map[Problem]bool{},
+		active:  map[string]string{}, dialers: map[PublicKey]*dialer{}, heard: map[PublicKey]heard{}, logged: map[Problem]bool{},
 		handshakes: handshakes{}, proofs: keyProofs{},
 	}
 	f.prober = newProber(cfg.Device, cfg.ProbePort, f.poke)
@@ -69,9 +69,8 @@ func New(cfg Config) (*Fabric, error) {
 	return f, nil
 }
 
-// Set replaces what is desired. The latest wins. The caller must not change the
-// value afterwards. Until the first call nothing but the device is made, and
-// nothing that is found is removed.
+// Set replaces the desired state. The latest wins. The caller must not change the value
+// afterwards. Until the first call only the device is created, and nothing is removed.
 func (f *Fabric) Set(d Desired) {
 	f.mu.Lock()
 	f.desired = &d
@@ -79,7 +78,7 @@ func (f *Fabric) Set(d Desired) {
 	f.poke()
 }
 
-// Status is what was seen last.
+// Status is the last observed status.
 func (f *Fabric) Status() Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -88,8 +87,8 @@ func (f *Fabric) Status() Status {
 	return s
 }
 
-// Changed holds a token when the status became another, counters, handshakes
-// and round trips aside. It has one slot and one reader.
+// Changed receives a value when the status changed, other than in counters, handshakes and
+// round trips. It has one slot and one reader.
 func (f *Fabric) Changed() <-chan struct{} { return f.changed }
 
 func (f *Fabric) poke() {
@@ -99,7 +98,7 @@ func (f *Fabric) poke() {
 	}
 }
 
-// askAgain has the next comparison come at the latest after d.
+// askAgain schedules the next comparison after d at the latest.
 func (f *Fabric) askAgain(d time.Duration) {
 	if f.again != nil {
 		f.again.Stop()
@@ -143,7 +142,7 @@ func (f *Fabric) Run(ctx context.Context) error {
 	return nil
 }
 
-// pass is one comparison of the kernel with what is desired.
+// pass is one comparison of the kernel with the desired state.
 type pass struct {
 	now      time.Time
 	status   Status
@@ -159,8 +158,8 @@ func (p *pass) fail(err error) {
 	}
 }
 
-// reconcile makes the kernel agree with what is desired. Each step that fails
-// is told in the status and does not keep the others from being taken.
+// reconcile applies the desired state to the kernel. A step that fails is reported in the
+// status and does not stop the others.
 func (f *Fabric) reconcile(ctx context.Context, now time.Time) {
 	f.mu.Lock()
 	desired := f.desired
@@ -174,8 +173,8 @@ func (f *Fabric) reconcile(ctx context.Context, now time.Time) {
 	f.report(p)
 }
 
-// adopt finds or makes the device. It writes only what does not fit: a device
-// that has a key keeps it.
+// adopt finds or creates the device. It writes only what differs: a device that has a key
+// keeps it.
 func (f *Fabric) adopt(ctx context.Context, p *pass, desired *Desired) {
 	link, backend, err := ensureLink(f.cfg.Device, f.cfg.Userspace)
 	if err != nil {
@@ -223,7 +222,7 @@ func (f *Fabric) adopt(ctx context.Context, p *pass, desired *Desired) {
 	p.status.PublicKey, p.status.ListenPort, p.status.Backend = PublicKey(dev.PublicKey), dev.ListenPort, backend
 }
 
-// endpoints are the addresses of all that may be dialled.
+// endpoints are the addresses of all peers that may be dialled.
 func (f *Fabric) endpoints(ctx context.Context, now time.Time, d *Desired) []netip.Addr {
 	if d == nil {
 		return nil
@@ -243,8 +242,8 @@ func (f *Fabric) endpoints(ctx context.Context, now time.Time, d *Desired) []net
 	return addrs
 }
 
-// apply takes the steps in an order in which nothing is open before it is
-// guarded: firewall, routes that end nowhere, then the tunnel.
+// apply takes the steps in an order that opens nothing before its firewall rules are there:
+// firewall, unreachable routes, then the tunnel.
 func (f *Fabric) apply(ctx context.Context, p *pass, d Desired) {
 	var own []netip.Prefix
 	for _, n := range d.Nodes {
@@ -310,7 +309,7 @@ func heldKeys(device *wgtypes.Device) []heldKey {
 	return out
 }
 
-// did logs what was changed and notes what failed.
+// did logs changes and records errors.
 func (f *Fabric) did(changed bool, err error) func(*pass, string) {
 	return func(p *pass, what string) {
 		if changed {
@@ -362,7 +361,7 @@ func (f *Fabric) tunnel(ctx context.Context, p *pass) {
 	if next > 0 {
 		f.askAgain(next)
 	}
-	changes := slices.Concat(anew(again, p.layout.Peers, p.device.Peers, dial), peerChanges(p.layout.Peers, p.device.Peers, dial))
+	changes := slices.Concat(restart(again, p.layout.Peers, p.device.Peers, dial), peerChanges(p.layout.Peers, p.device.Peers, dial))
 	if len(changes) == 0 {
 		f.wrote = false
 		return
@@ -373,12 +372,12 @@ func (f *Fabric) tunnel(ctx context.Context, p *pass) {
 		p.device = dev
 	}
 	if err == nil && !f.wrote {
-		f.poke() // what was written is read back at once, but not again and again
+		f.poke() // what was written is read back at once, but only once
 	}
 	f.wrote = true
 }
 
-// surroundings are conditions that we depend on and cannot or must not change.
+// surroundings checks settings that the fabric depends on and must not change.
 func (f *Fabric) surroundings(l Layout) []Problem {
 	var out []Problem
 	if len(l.Remote) == 0 {

@@ -29,7 +29,7 @@ func (*Fabric) Changed() <-chan struct{} { return nil }
 // Run returns errUnsupported.
 func (*Fabric) Run(context.Context) error { return errUnsupported }
 
-// UserspaceConfig is what the tunnel process is told.
+// UserspaceConfig configures the tunnel process.
 type UserspaceConfig struct {
 	Device    string
 	Userspace bool

@@ -10,26 +10,24 @@ import (
 )
 
 const (
-	// handshakeFirst is when a first handshake that led to nothing is begun anew;
-	// each further try waits twice as long.
+	// handshakeFirst is after how long an unanswered first handshake is restarted; each
+	// further try waits twice as long.
 	handshakeFirst = time.Second
-	// handshakeTries is how often. Then WireGuard's own pace has to do, which is
-	// 5 s: a path that slow must not be interrupted for ever.
+	// handshakeTries is how often. Then WireGuard's own retries, each 5 s, have to do: on a
+	// path that slow restarts would prevent the handshake.
 	handshakeTries = 3
 	// handshakeYield is for how long the side with the higher key lets the other
 	// begin.
 	handshakeYield = 500 * time.Millisecond
 )
 
-// handshakes sees to it that a new peer's first handshake is soon done. Two
-// things cost WireGuard, which tries again after 5 s (its REKEY_TIMEOUT), most of
-// the time that a peering takes: the side that learns of the other first sends
-// to a device that does not know it yet, which drops that; and where both begin
-// in the same moment, each drops the other's answer, and so on at each try.
+// handshakes completes a new peer's first handshake soon. WireGuard retries after 5 s (its
+// REKEY_TIMEOUT) and loses time twice: the side that learns of the other first sends to a
+// device that does not know it yet and drops the packet; and if both begin in the same
+// moment, each drops the other's answer, at each retry.
 //
-// So the side with the lower key begins at once, the other when it heard nothing
-// for a moment, and either begins anew, each at its own pace, until an answer to
-// a probe was seen.
+// So the side with the lower key begins at once, the other after handshakeYield, and either
+// restarts, with different pauses, until a probe was answered.
 type handshakes map[PublicKey]waiting
 
 // waiting is a peer that never answered.
@@ -39,8 +37,8 @@ type waiting struct {
 	tries        int
 }
 
-// yields notes a peer that the device cannot dial yet, and says whether to leave
-// the first word to it, and for how long yet.
+// yields records a peer that the device cannot dial yet, and says whether to let it begin,
+// and for how much longer.
 func (h handshakes) yields(now time.Time, self, peer PublicKey) (time.Duration, bool) {
 	w, ok := h[peer]
 	if !ok {
@@ -54,10 +52,10 @@ func (h handshakes) yields(now time.Time, self, peer PublicKey) (time.Duration, 
 	return left, left > 0
 }
 
-// due returns the peers whose first handshake should begin anew now, and when to
-// ask again; zero is not before something changes. have is the peers of the
-// device, answered says whether a probe to one was ever answered. A peer that was
-// found in the device with a handshake done, after a restart, is left alone.
+// due returns the peers whose first handshake should be restarted now, and when to ask again;
+// zero is not before something changes. have are the peers of the device, answered says
+// whether a probe to one was ever answered. A peer that had a handshake when it was found in
+// the device, after a restart of the process, is left alone.
 func (h handshakes) due(now time.Time, self PublicKey, have []wgtypes.Peer, answered func(PublicKey) bool) (again []PublicKey, next time.Duration) {
 	present := map[PublicKey]bool{}
 	for _, p := range have {
@@ -97,9 +95,9 @@ func (h handshakes) due(now time.Time, self PublicKey, have []wgtypes.Peer, answ
 	return again, next
 }
 
-// anew returns changes that take peers away and put them back as they are
-// wanted, which begins their handshake with the next packet.
-func anew(again []PublicKey, want []WireGuardPeer, have []wgtypes.Peer, dial map[PublicKey]netip.AddrPort) []wgtypes.PeerConfig {
+// restart returns changes that remove peers and add them again as planned, which restarts
+// their handshake with the next packet.
+func restart(again []PublicKey, want []WireGuardPeer, have []wgtypes.Peer, dial map[PublicKey]netip.AddrPort) []wgtypes.PeerConfig {
 	var out []wgtypes.PeerConfig
 	for _, key := range again {
 		i := slices.IndexFunc(have, func(p wgtypes.Peer) bool { return PublicKey(p.PublicKey) == key })

@@ -10,7 +10,7 @@ import (
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 )
 
-func TestFirstHandshakesBeginAnewThreeTimes(t *testing.T) {
+func TestFirstHandshakesRestartThreeTimes(t *testing.T) {
 	start := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	endpoint := &net.UDPAddr{IP: net.IPv4(172, 30, 2, 11), Port: 51820}
 	silent := wgtypes.Peer{PublicKey: wgtypes.Key{5}, Endpoint: endpoint}
@@ -71,12 +71,12 @@ func TestTheSideWithTheHigherKeyLetsTheOtherBegin(t *testing.T) {
 	}
 }
 
-func TestABeginAnewKeepsWhatWasWanted(t *testing.T) {
+func TestARestartedHandshakeKeepsThePlannedPeer(t *testing.T) {
 	key := PublicKey{1}
 	endpoint := netip.MustParseAddrPort("172.30.2.11:51820")
 	want := []WireGuardPeer{{PublicKey: key, PresharedKey: PresharedKey{9}, Keepalive: 25 * time.Second, AllowedIPs: []netip.Prefix{netip.MustParsePrefix("10.240.0.0/16")}}}
 	have := []wgtypes.Peer{{PublicKey: wgtypes.Key(key), Endpoint: net.UDPAddrFromAddrPort(endpoint)}}
-	got := anew([]PublicKey{key, {7}}, want, have, map[PublicKey]netip.AddrPort{})
+	got := restart([]PublicKey{key, {7}}, want, have, map[PublicKey]netip.AddrPort{})
 	if len(got) != 2 || !got[0].Remove || got[1].Remove || got[1].UpdateOnly {
 		t.Fatalf("changes are %+v", got)
 	}

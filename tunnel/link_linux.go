@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errNoDevice says that nobody made a device yet.
-var errNoDevice = errors.New("the kernel has no WireGuard and the tunnel process has made no device yet: look at the log of container wireguard of this pod")
+// errNoDevice says that there is no device yet.
+var errNoDevice = errors.New("the kernel has no WireGuard and the tunnel process has created no device yet: check the log of container wireguard of this pod")
 
-// ensureLink finds the device, or makes one when the kernel can.
+// ensureLink finds the device, or creates one if the kernel can.
 func ensureLink(name string, userspace bool) (netlink.Link, Backend, error) {
 	link, err := netlink.LinkByName(name)
 	if _, ok := errors.AsType[netlink.LinkNotFoundError](err); ok {
@@ -219,7 +219,7 @@ func removeLink(name string) error {
 		return fmt.Errorf("find interface %s: %w", name, err)
 	}
 	if t := link.Type(); t != "wireguard" && t != "tuntap" && t != "tun" {
-		return fmt.Errorf("interface %s is of type %s, not ours: left alone", name, t)
+		return fmt.Errorf("interface %s is of type %s, not ours: not removed", name, t)
 	}
 	if err := netlink.LinkDel(link); err != nil && !errors.As(err, &missing) {
 		return fmt.Errorf("delete interface %s: %w", name, err)

@@ -73,7 +73,7 @@ func (p Path) Answered(seq uint64, now time.Time) Path {
 	p.sent[seq%probeMemory] = time.Time{}
 	p.again = p.again || !p.last.IsZero()
 	if p.rtt == 0 || took < p.rtt/2 {
-		p.rtt = took // what waited for a handshake says nothing of the path
+		p.rtt = took // it may have waited for a handshake
 	} else {
 		p.rtt += (took - p.rtt) / 8 // RFC 6298's smoothing
 	}
@@ -83,7 +83,7 @@ func (p Path) Answered(seq uint64, now time.Time) Path {
 }
 
 // RTT is the smoothed round trip. Zero before the second answer: the first probe
-// often waits for a handshake, and its answer says nothing of the path.
+// often waits for a handshake.
 func (p Path) RTT() time.Duration {
 	if !p.again {
 		return 0
@@ -123,7 +123,7 @@ func similar(a, b time.Duration) bool {
 type gatewayState struct {
 	node string
 	path PathState
-	// carries tells that the gateway said it carries traffic to us.
+	// carries says that the gateway announced that it carries traffic to us.
 	carries bool
 }
 

@@ -223,7 +223,7 @@ func FuzzPlan(f *testing.F) {
 	})
 }
 
-func TestPlanRefusesAWrongHome(t *testing.T) {
+func TestPlanRefusesAnInvalidHome(t *testing.T) {
 	for name, change := range map[string]func(*Desired){
 		"no cluster ID":            func(d *Desired) { d.ClusterID = "" },
 		"a node that is not there": func(d *Desired) { d.Node = "nobody" },

@@ -17,18 +17,18 @@ const (
 	largeEvery = 5
 	// answersPerSecond bounds what one peer can make us answer.
 	answersPerSecond = 20
-	// largeSeq marks the numbers of large probes, which are counted apart.
+	// largeSeq marks the numbers of large probes, which are counted separately.
 	largeSeq = 1 << 63
 )
 
 // target is a peer to probe.
 type target struct {
 	overlay netip.Addr
-	// carries is what to tell it: that this node carries traffic to it.
+	// carries is announced to it: this node carries traffic to it.
 	carries bool
 }
 
-// sight is what probes say about a target.
+// sight is the result of the probes of a target.
 type sight struct {
 	path    Path
 	large   Path
@@ -58,7 +58,7 @@ func newProber(device string, port int, poke func()) *prober {
 	return &prober{device: device, port: port, poke: poke, sights: map[netip.Addr]*sight{}, carries: map[netip.Addr]bool{}}
 }
 
-// set says whom to probe from now on. Histories of those that stay are kept.
+// set replaces the targets. Histories of those that stay are kept.
 func (p *prober) set(overlay netip.Addr, index, mtu int, targets []target) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -82,7 +82,7 @@ func (p *prober) set(overlay netip.Addr, index, mtu int, targets []target) {
 	}
 }
 
-// look returns what is known about a target.
+// look returns the state of a target.
 func (p *prober) look(a netip.Addr) sight {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -211,7 +211,7 @@ func (p *prober) read(conn *net.UDPConn) {
 		if err != nil {
 			p.mu.Lock()
 			if p.conn == conn {
-				p.closeLocked() // opened anew in the next round
+				p.closeLocked() // opened again in the next round
 			}
 			p.mu.Unlock()
 			return

@@ -22,13 +22,13 @@ func (f *Fabric) report(p *pass) {
 	}
 	s.Problems = p.problems
 	for _, problem := range s.Problems {
-		if !f.said[problem] {
+		if !f.logged[problem] {
 			f.log.Warn("problem", "peer", problem.Peer, "text", problem.Text)
 		}
 	}
-	clear(f.said)
+	clear(f.logged)
 	for _, problem := range s.Problems {
-		f.said[problem] = true
+		f.logged[problem] = true
 	}
 	f.forget(p)
 
@@ -75,7 +75,7 @@ func (f *Fabric) peerStatus(p *pass) []PeerStatus {
 	return out
 }
 
-// judge says in a sentence why a peer cannot be reached, and what to do.
+// judge returns why a peer cannot be reached, and what to do; empty if it can.
 func (f *Fabric) judge(p *pass, q PeerStatus) string {
 	var seen sight
 	for _, w := range p.layout.Peers {
@@ -94,11 +94,11 @@ func (f *Fabric) judge(p *pass, q PeerStatus) string {
 	case !fresh:
 		return fmt.Sprintf("no WireGuard handshake with %s at %v: check that UDP to there passes the firewalls and that the peer runs", q.Node, q.Endpoint)
 	default:
-		return fmt.Sprintf("WireGuard has a session with %s at %v, but probes are lost since %s: look at the fabric of that node", q.Node, q.Endpoint, q.Since.UTC().Format(time.RFC3339))
+		return fmt.Sprintf("WireGuard has a session with %s at %v, but probes are lost since %s: check the fabric of that node", q.Node, q.Endpoint, q.Since.UTC().Format(time.RFC3339))
 	}
 }
 
-// forget drops what is known about peers that are gone.
+// forget drops the state of peers that are gone.
 func (f *Fabric) forget(p *pass) {
 	if p.layout.Overlay == (netip.Addr{}) {
 		return
@@ -120,7 +120,7 @@ func (f *Fabric) forget(p *pass) {
 	}
 }
 
-// sameStatus compares all but what changes by itself.
+// sameStatus compares all but counters, handshakes and similar round trips.
 func sameStatus(a, b Status) bool {
 	return a.PublicKey == b.PublicKey && a.ListenPort == b.ListenPort && a.Backend == b.Backend && a.MTU == b.MTU && a.Overlay == b.Overlay &&
 		slices.Equal(a.Problems, b.Problems) &&
@@ -130,7 +130,7 @@ func sameStatus(a, b Status) bool {
 		})
 }
 
-// chooseEndpoint decides whether a peer is to be dialled elsewhere.
+// chooseEndpoint decides whether to dial a peer at another endpoint.
 func (f *Fabric) chooseEndpoint(ctx context.Context, p *pass, w WireGuardPeer) (netip.AddrPort, bool) {
 	var have wgtypes.Peer
 	for _, h := range p.device.Peers {
@@ -140,8 +140,8 @@ func (f *Fabric) chooseEndpoint(ctx context.Context, p *pass, w WireGuardPeer) (
 	}
 	last, known := f.heard[w.PublicKey]
 	if have.ReceiveBytes != last.bytes || !known {
-		// At the first look a session that can still be used counts. Less than
-		// before means that the device is another one.
+		// The first time, a session that can still be used counts. A lower counter means
+		// that the device is another one.
 		if known && have.ReceiveBytes > last.bytes || !known && !have.LastHandshakeTime.IsZero() && p.now.Sub(have.LastHandshakeTime) < sessionLife {
 			last.at = p.now
 		}

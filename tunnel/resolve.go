@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// resolver turns endpoints into addresses without making anybody wait: it
-// answers with what it knows and looks names up behind the scenes.
+// resolver resolves endpoints without blocking: it returns what it knows and resolves names
+// in the background.
 type resolver struct {
 	lookup func(ctx context.Context, name string) ([]netip.Addr, error)
 	poke   func()
@@ -75,7 +75,7 @@ func (r *resolver) candidates(ctx context.Context, now time.Time, endpoints []st
 	return out, bad
 }
 
-// ask returns what is known of a name and looks it up again if that is old.
+// ask returns the last result for a name and resolves it again if that is old.
 func (r *resolver) ask(ctx context.Context, now time.Time, name string, every time.Duration) *resolution {
 	known := r.names[name]
 	if known == nil {
@@ -108,7 +108,7 @@ func (r *resolver) find(ctx context.Context, name string) {
 	r.mu.Lock()
 	known := r.names[name]
 	changed := known.err != nil != (err != nil)
-	if known.err = err; err == nil { // what was known stays good while the name server is away
+	if known.err = err; err == nil { // addresses stay in use while the name server does not answer
 		changed = changed || !slices.Equal(known.addrs, addrs)
 		known.addrs = addrs
 	}

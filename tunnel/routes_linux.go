@@ -88,7 +88,7 @@ func ensureRoutes(want []routeKey) (changed bool, err error) {
 	return changed, errors.Join(errs...)
 }
 
-// replacedBy tells that adding w has replaced k already: the kernel holds one
+// replacedBy says that adding w has replaced k already: the kernel holds one
 // route of a prefix, table and metric.
 func (k routeKey) replacedBy(w routeKey) bool {
 	return k.prefix == w.prefix && k.table == w.table && k.metric == w.metric

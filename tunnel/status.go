@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Backend tells who moves the packets.
+// Backend is what moves the packets.
 type Backend string
 
 // The backends.
@@ -14,7 +14,7 @@ const (
 	BackendUserspace Backend = "userspace"
 )
 
-// Status is what a fabric sees.
+// Status is what a fabric observes.
 type Status struct {
 	// PublicKey of this node's device. Zero until there is a device.
 	PublicKey PublicKey
@@ -29,11 +29,11 @@ type Status struct {
 	// Peers are the home nodes and remote gateways that this node has tunnels
 	// with, sorted by cluster and node.
 	Peers []PeerStatus
-	// Problems are what stands in the way, worst first. Empty when all is well.
+	// Problems are the current problems, worst first.
 	Problems []Problem
 }
 
-// PeerStatus is what a fabric sees of one WireGuard peer.
+// PeerStatus is what a fabric observes of one WireGuard peer.
 type PeerStatus struct {
 	Cluster, Node string
 	PublicKey     PublicKey
@@ -47,7 +47,7 @@ type PeerStatus struct {
 	State PathState
 	Since time.Time
 	RTT   time.Duration
-	// Active tells that what is for aliases of peers goes this way: to the
+	// Active says that traffic to aliases of peers goes this way: to the
 	// gateway of the peer that is in use, or to the home node that carries it.
 	Active bool
 }

@@ -22,7 +22,7 @@ import (
 const (
 	// socketDirectory is where WireGuard tools look for userspace devices.
 	socketDirectory = "/var/run/wireguard"
-	// reviveAfter is the pause before a device that was lost is made again.
+	// reviveAfter is the pause before a deleted device is created again.
 	reviveAfter = 500 * time.Millisecond
 	// reliefEvery is how often buffers are watched, listIdleEvery how often
 	// the peers without a session are listed.
@@ -30,24 +30,22 @@ const (
 	listIdleEvery = time.Second
 )
 
-// UserspaceConfig is what the tunnel process is told.
+// UserspaceConfig configures the tunnel process.
 type UserspaceConfig struct {
 	// Device is the name of the device. Default "entente0".
 	Device string
 	// Userspace makes the device even if the kernel has WireGuard.
 	Userspace bool
-	// Log receives what goes wrong. Default: none.
+	// Log receives errors. Default: none.
 	Log *slog.Logger
 }
 
-// RunUserspace is the tunnel process: it makes a TUN device, moves its packets
-// with wireguard-go and lets the fabric configure it over a socket in
-// /var/run/wireguard that only the same user can open, until ctx ends. It lives
-// apart from the fabric so that a restart of that one loses no packet. A device
-// that somebody deletes is made again.
+// RunUserspace is the tunnel process: it creates a TUN device, moves its packets with
+// wireguard-go and lets the fabric configure it over a socket in /var/run/wireguard that
+// only the same user can open, until ctx ends. It is separate from the fabric so that a
+// restart of the fabric loses no packet. A deleted device is created again.
 //
-// If the kernel has WireGuard the device is left to it and there is nothing to
-// do but wait.
+// If the kernel has WireGuard it creates the kernel's device and waits.
 func RunUserspace(ctx context.Context, cfg UserspaceConfig) error {
 	checked, err := Config{Device: cfg.Device, Log: cfg.Log}.withDefaults()
 	if err != nil {
@@ -58,7 +56,7 @@ func RunUserspace(ctx context.Context, cfg UserspaceConfig) error {
 		switch err := addKernelLink(cfg.Device); {
 		case err == nil:
 			if link, err := netlink.LinkByName(cfg.Device); err == nil && link.Type() == "wireguard" {
-				cfg.Log.Info("the kernel has WireGuard, nothing to do here", "device", cfg.Device)
+				cfg.Log.Info("the kernel has WireGuard, nothing to do", "device", cfg.Device)
 				<-ctx.Done()
 				return nil
 			}
@@ -69,12 +67,12 @@ func RunUserspace(ctx context.Context, cfg UserspaceConfig) error {
 	for {
 		err := serveDevice(ctx, cfg)
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // the end that the caller asked for
+			return nil //nolint:nilerr // the caller ended it
 		}
 		if err != nil {
 			return fmt.Errorf("run userspace WireGuard: %w", err)
 		}
-		cfg.Log.Warn("the device was deleted, making it again", "device", cfg.Device)
+		cfg.Log.Warn("the device was deleted, creating it again", "device", cfg.Device)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -83,8 +81,8 @@ func RunUserspace(ctx context.Context, cfg UserspaceConfig) error {
 	}
 }
 
-// serveDevice makes one device and serves it until ctx ends or the device is
-// gone, which is no error.
+// serveDevice creates one device and serves it until ctx ends or the device is deleted,
+// which is not an error.
 func serveDevice(ctx context.Context, cfg UserspaceConfig) error {
 	raw, err := tun.CreateTUN(cfg.Device, device.DefaultMTU)
 	if err != nil {

@@ -36,17 +36,17 @@ const (
 	reviewTimeout = 10 * time.Second
 )
 
-// caller is who asks.
+// caller is the user that makes a request.
 type caller struct {
 	name, uid string
 	groups    []string
 	extra     map[string][]string
 }
 
-// access is one thing that a caller has to be allowed, one of a list.
+// access is a permission that a request needs.
 type access struct{ verb, subresource, node string }
 
-// authenticator finds out who asks and what they may do.
+// authenticator authenticates and authorises callers.
 type authenticator struct {
 	client kubernetes.Interface
 	log    *slog.Logger
@@ -89,8 +89,8 @@ func (a *authenticator) run(ctx context.Context) {
 
 var errAnonymous = errors.New("neither a client certificate nor a bearer token")
 
-// authenticate returns who makes a request. A certificate that does not verify
-// is as none, as a kubelet has it.
+// authenticate returns the caller of a request. As in a kubelet, a certificate that does not
+// verify counts as none.
 func (a *authenticator) authenticate(r *http.Request) (caller, error) {
 	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
 		if who, err := a.certificate(r.TLS.PeerCertificates, time.Now()); err == nil {
@@ -105,12 +105,12 @@ func (a *authenticator) authenticate(r *http.Request) (caller, error) {
 		return caller{}, errAnonymous
 	}
 	if len(token) > maxTokenBytes {
-		return caller{}, fmt.Errorf("the token has more than %d bytes", maxTokenBytes)
+		return caller{}, fmt.Errorf("the token exceeds the limit of %d bytes", maxTokenBytes)
 	}
 	return a.token(r.Context(), token)
 }
 
-// certificate returns whom a client certificate names.
+// certificate returns the caller that a client certificate names.
 func (a *authenticator) certificate(chain []*x509.Certificate, now time.Time) (caller, error) {
 	pool := a.ca.Load()
 	if pool == nil {
@@ -127,7 +127,7 @@ func (a *authenticator) certificate(chain []*x509.Certificate, now time.Time) (c
 		return caller{}, fmt.Errorf("verify the client certificate: %w", err)
 	}
 	if chain[0].Subject.CommonName == "" {
-		return caller{}, errors.New("the client certificate names nobody")
+		return caller{}, errors.New("the client certificate has no common name")
 	}
 	return caller{
 		name:   chain[0].Subject.CommonName,
@@ -135,7 +135,7 @@ func (a *authenticator) certificate(chain []*x509.Certificate, now time.Time) (c
 	}, nil
 }
 
-// token returns to whom a bearer token belongs. Only good answers are kept.
+// token returns the caller of a bearer token. Only successes are cached.
 func (a *authenticator) token(ctx context.Context, token string) (caller, error) {
 	key := sha256.Sum256([]byte(token))
 	if who, ok := a.tokens.Get(key); ok {
@@ -163,11 +163,10 @@ func (a *authenticator) token(ctx context.Context, token string) (caller, error)
 	return who, nil
 }
 
-// accesses returns what a caller has to be allowed for a request, one of them.
-// It is as with a kubelet, but that exec, attach and port-forward always need
-// create: with a WebSocket they come as a GET, and who may only read must not
-// run commands. Without a pod there is no node to name, so the caller has to be
-// allowed it on every node.
+// accesses returns the permissions for a request, of which the caller needs one. They are
+// those of a kubelet, except that exec, attach and port-forward always need create: over a
+// WebSocket they are a GET, and callers that may only read must not run commands. Without a
+// pod there is no node to name, so the caller needs the permission for every node.
 func accesses(method string, t target, node string) []access {
 	verb := map[string]string{
 		http.MethodGet: "get", http.MethodPost: "create", http.MethodPut: "update",
@@ -182,7 +181,7 @@ func accesses(method string, t target, node string) []access {
 	return []access{{verb, "proxy", node}}
 }
 
-// authorise says whether a caller is allowed one of some accesses.
+// authorise says whether a caller has one of some permissions.
 func (a *authenticator) authorise(ctx context.Context, who caller, oneOf []access) (bool, error) {
 	for _, x := range oneOf {
 		if x.verb == "" {

@@ -192,7 +192,7 @@ func reserveAll(s *share, now time.Time, size int) (bytes int) {
 	}
 }
 
-func TestShareOfTheBudgetIsNobodyElses(t *testing.T) {
+func TestANodeCannotUseAnothersShare(t *testing.T) {
 	b, now := NewBudget(), time.Now()
 	var hostile []*share
 	for range 3 {
@@ -254,7 +254,7 @@ type waiter struct {
 
 // Nodes that need nothing leave their shares to those that do, whatever had lined up
 // before others came; all together keep within the budget, and each has its part.
-func TestIdleSharesAreLent(t *testing.T) {
+func TestIdleSharesAreUsedByOthers(t *testing.T) {
 	const nodes, pods, size, lasts = 8, 500, 32 << 10, 30 * time.Minute
 	b, begin := NewBudget(), time.Now()
 	var shares []*share

@@ -29,7 +29,7 @@ import (
 )
 
 // ServingCertificateConfig is what a ServingCertificate needs. Fields are
-// required where nothing else is said.
+// required unless the comment says otherwise.
 type ServingCertificateConfig struct {
 	// Client may create certificate signing requests, and approve those for the
 	// signer kubernetes.io/kubelet-serving.
@@ -114,7 +114,7 @@ func (s *ServingCertificate) addresses() []net.IP {
 	return out
 }
 
-// GetCertificate returns the certificate of now, for tls.Config.
+// GetCertificate returns the current certificate, for tls.Config.
 func (s *ServingCertificate) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if m := s.manager.Load(); m != nil {
 		if c := (*m).Current(); c != nil {

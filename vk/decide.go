@@ -52,8 +52,8 @@ type podFacts struct {
 
 	wanted      bool // this process wanted it
 	held        bool // the provider took it
-	gone        bool // the provider said that nothing of it is left
-	deleteAcked bool // the provider said that it carried out the delete
+	gone        bool // the provider reported that it is gone
+	deleteAcked bool // the provider acknowledged the delete
 }
 
 // answer is a yes, a no, or neither.
@@ -68,7 +68,7 @@ const (
 // crossed says that the provider has or had the pod.
 func (f podFacts) crossed() bool { return f.held || f.marked }
 
-// ended says that the provider has nothing of the pod, on its word.
+// ended says that the provider reported that it does not have the pod.
 func (f podFacts) ended() bool { return f.gone || (f.deleteAcked && !f.crossed()) }
 
 // neverCrossed says that the pod was not and will not be sent.

@@ -20,11 +20,11 @@ import (
 // evictInterval is how often an eviction that a disruption budget blocks is tried again.
 const evictInterval = 3 * time.Second
 
-// DrainProgress is how far a drain has come.
+// DrainProgress is the progress of a drain.
 type DrainProgress struct {
 	// Pods is how many pods still live on the node.
 	Pods int
-	// Ending is how many of them were told to end.
+	// Ending is how many of them are being deleted.
 	Ending int
 	// Blocked has, by namespace/name, why a pod cannot be evicted (yet).
 	Blocked map[string]string
@@ -47,7 +47,7 @@ func (n *Node) Cordon(ctx context.Context) error {
 
 // Drain cordons the node and evicts the pods on it, as their disruption budgets
 // allow, until none lives that was offloaded. Pods that never ran here, such as
-// those of DaemonSets, are left alone. It tells progress when that changes and
+// those of DaemonSets, are left alone. It calls progress when that changes and
 // returns nil when the node is empty; when ctx ends, an error that says what is
 // left. The node stays cordoned. Run has to be running.
 func (n *Node) Drain(ctx context.Context, progress func(DrainProgress)) error {

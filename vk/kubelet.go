@@ -38,8 +38,8 @@ const (
 	shutdownGrace = 2 * time.Second
 )
 
-// KubeletConfig is what a Kubelet needs. Fields are required where nothing else
-// is said.
+// KubeletConfig is what a Kubelet needs. Fields are required unless the comment
+// says otherwise.
 type KubeletConfig struct {
 	// Client is the home cluster: it says who a caller is and what it may do.
 	Client kubernetes.Interface
@@ -199,7 +199,7 @@ func (k *Kubelet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	allowed, err := k.auth.authorise(r.Context(), who, accesses(r.Method, t, name))
 	if err != nil {
 		k.log.Warn("kubelet endpoint: authorise", "user", who.name, "err", err)
-		http.Error(w, "authorisation cannot be decided now", http.StatusInternalServerError)
+		http.Error(w, "cannot authorise now", http.StatusInternalServerError)
 		return
 	}
 	switch {
@@ -346,7 +346,7 @@ func runExec(ctx context.Context, remote Remote, ref peering.ObjectRef, containe
 	}
 	err := remote.Exec(ctx, ref, opts)
 	if exit, ok := errors.AsType[utilexec.CodeExitError](err); ok {
-		return exit // the library looks at the error itself, not at what it wraps
+		return exit // the library does not unwrap the error
 	}
 	return err
 }

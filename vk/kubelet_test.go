@@ -198,7 +198,7 @@ func (e *testEndpoint) get(t *testing.T, c *rest.Config, path string) (int, stri
 	return resp.StatusCode, string(body)
 }
 
-func TestWhoMayAskTheKubelet(t *testing.T) {
+func TestKubeletCallersNeedPermission(t *testing.T) {
 	e := newEndpoint(t)
 	e.remote.logs = func(context.Context, peering.ObjectRef, peering.LogOptions) (io.ReadCloser, error) {
 		return io.NopCloser(strings.NewReader("hello\n")), nil

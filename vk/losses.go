@@ -16,8 +16,8 @@ import (
 // after, so that the node takes no new ones for a while.
 const conditionLosingPods corev1.NodeConditionType = "entente.dev/LosingPods"
 
-// losses is what is known of pods that the provider took and soon lost. Controllers
-// at home replace such pods at once, for ever. After maxLosses of them the node is
+// losses counts the pods that the provider took and soon lost. Controllers
+// at home replace such pods at once, without end. After maxLosses of them the node is
 // closed to new pods; each time that it happens again the pause is twice as long.
 type losses struct {
 	count float64   // losses that are not forgiven yet
@@ -122,9 +122,9 @@ func (n *Node) lostPod(ctx context.Context, pod *corev1.Pod) {
 	}
 }
 
-// endedUnasked says whether a status ends a pod that its owner then replaces at once
-// and without an end: one that should run for ever, however it ended, or one that
-// failed by a disruption, which a Job may be told not to count.
+// endedUnasked says whether a status ends a pod that its owner then replaces at once, without
+// a limit: one with restart policy Always, or one that failed by a disruption, which a Job
+// may be configured not to count.
 func endedUnasked(pod *corev1.Pod, status *corev1.PodStatus) bool {
 	if !terminal(status.Phase) || terminal(pod.Status.Phase) {
 		return false

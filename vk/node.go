@@ -38,7 +38,7 @@ const (
 	repairInterval = 5 * time.Second
 )
 
-// Status is how a virtual node fares.
+// Status is the status of a virtual node.
 type Status struct {
 	// Ready says whether the node takes pods; Reason and Message say why not.
 	Ready           bool
@@ -47,7 +47,7 @@ type Status struct {
 	Pods int
 }
 
-// Status returns how the node fares.
+// Status returns the status of the node.
 func (n *Node) Status() Status {
 	now := time.Now()
 	n.mu.Lock()
@@ -195,7 +195,7 @@ func nodeLabels(cfg Config) map[string]string {
 	return out
 }
 
-// pokeNode has the node compared with what it should be.
+// pokeNode reconciles the node again.
 func (n *Node) pokeNode() {
 	select {
 	case n.nodePoke <- struct{}{}:
@@ -218,7 +218,7 @@ func (n *Node) keepNode(ctx context.Context) error {
 			n.runNode(ctx)
 			break
 		}
-		n.log.Warn("look for the node", "err", err)
+		n.log.Warn("get the node", "err", err)
 		sleep(ctx, time.Second)
 	}
 	return nil
@@ -311,7 +311,7 @@ func (n *Node) desired() *corev1.Node {
 	return nodeObject(n.cfg, []corev1.NodeCondition{c, n.losses.condition(now), n.tunnel.condition(now, n.started)}, n.draining, since, now)
 }
 
-// recreate makes the node again if somebody deleted it.
+// recreate creates the node again if it was deleted.
 func (n *Node) recreate(ctx context.Context, err error) error {
 	n.mu.Lock()
 	removed := n.removed
@@ -319,7 +319,7 @@ func (n *Node) recreate(ctx context.Context, err error) error {
 	if !apierrors.IsNotFound(err) || removed {
 		return err
 	}
-	n.log.Warn("the node was deleted; making it again")
+	n.log.Warn("the node was deleted; creating it again")
 	if _, err := n.cfg.Client.CoreV1().Nodes().Create(ctx, n.desired(), metav1.CreateOptions{FieldManager: api.Manager}); err != nil {
 		return fmt.Errorf("create node %s again: %w", n.cfg.Name, err)
 	}
@@ -451,7 +451,7 @@ func (n *Node) wrong(node *corev1.Node) bool {
 	return false
 }
 
-// repairNode mends now and then what the library does not: the node's spec and
+// repairNode repairs, each repairInterval, what the library does not: the node's spec and
 // labels, and a status that it could not write.
 func (n *Node) repairNode(ctx context.Context) {
 	for sleep(ctx, repairInterval) {

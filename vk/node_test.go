@@ -155,7 +155,7 @@ func TestARestartDoesNotShow(t *testing.T) {
 	})
 }
 
-func TestADeletedNodeIsMadeAgain(t *testing.T) {
+func TestADeletedNodeIsCreatedAgain(t *testing.T) {
 	atHome(t, func(h *home) {
 		if err := h.client.CoreV1().Nodes().Delete(h.t.Context(), "office", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)

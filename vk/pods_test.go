@@ -378,7 +378,7 @@ func TestAPodWithAFinalizerIsTerminalBeforeItGoes(t *testing.T) {
 	})
 }
 
-func TestAPodMadeAgainUnderItsNameIsAnotherPod(t *testing.T) {
+func TestAPodCreatedAgainUnderItsNameIsAnotherPod(t *testing.T) {
 	atHome(t, func(h *home) {
 		h.bind("u1", "db-0")
 		h.mark("db-0", 1)
@@ -393,7 +393,7 @@ func TestAPodMadeAgainUnderItsNameIsAnotherPod(t *testing.T) {
 	})
 }
 
-func TestAPodMadeAgainUnseenIsAnotherPod(t *testing.T) {
+func TestAPodCreatedAgainUnseenIsAnotherPod(t *testing.T) {
 	atHome(t, func(h *home) {
 		h.bind("u1", "db-0")
 		second := h.pod("db-0").DeepCopy()
@@ -615,7 +615,7 @@ func TestAForeignPodIsNotApplicable(t *testing.T) {
 	})
 }
 
-func TestAPodOfAnotherNodeIsNobodysBusiness(t *testing.T) {
+func TestAPodOfAnotherNodeIsIgnored(t *testing.T) {
 	atHome(t, func(h *home) {
 		h.bind("u1", "web", func(p *corev1.Pod) { p.Spec.NodeName = "real" })
 		h.wantPhase("web", corev1.PodPending, "")
@@ -661,7 +661,7 @@ func configMap(name, uid, value string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: types.UID(uid)}, Data: map[string]string{"k": value}}
 }
 
-func TestAConfigMapCrossesAndStaysInStep(t *testing.T) {
+func TestAConfigMapCrossesAndFollowsChanges(t *testing.T) {
 	atHome(t, func(h *home) {
 		ctx, maps := h.t.Context(), h.client.CoreV1().ConfigMaps("shop")
 		h.bind("u1", "web", withConfigMap("cm", false), withConfigMap("maybe", true))
@@ -883,7 +883,7 @@ func TestPodsOfAPeerThatIsLostAtAStartAreNotReady(t *testing.T) {
 	})
 }
 
-func TestAPeerThatOwesAnAnswerIsLostBeforeItsSessionEnds(t *testing.T) {
+func TestASilentPeerIsShownAsLostBeforeItsSessionEnds(t *testing.T) {
 	atHome(t, func(h *home) {
 		h.bind("u1", "web")
 		since := time.Now()

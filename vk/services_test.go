@@ -98,7 +98,7 @@ func TestExportable(t *testing.T) {
 	}
 }
 
-func TestServicesOfAnOffloadedNamespaceAreInStep(t *testing.T) {
+func TestServicesOfAnOffloadedNamespaceFollowChanges(t *testing.T) {
 	atHome(t, func(h *home) {
 		ctx, core := h.t.Context(), h.client.CoreV1()
 		if _, err := core.Services("shop").Create(ctx, service("web", "1"), metav1.CreateOptions{}); err != nil {

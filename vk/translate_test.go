@@ -460,7 +460,7 @@ func TestMatchLabelKeysBecomePartOfTheSelector(t *testing.T) {
 	}
 }
 
-func TestATokenInAnOrdinaryVolumeIsLeftOutAndSaid(t *testing.T) {
+func TestATokenInAnOrdinaryVolumeIsDroppedWithANote(t *testing.T) {
 	pod := &corev1.Pod{Spec: corev1.PodSpec{Volumes: []corev1.Volume{{Name: "vault", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
 		Sources: []corev1.VolumeProjection{
 			{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Audience: "vault"}},

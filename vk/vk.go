@@ -86,7 +86,7 @@ type Namespace struct {
 	PodsStay bool
 }
 
-// Config is what a Node needs. Fields are required where nothing else is said.
+// Config is what a Node needs. Fields are required unless the comment says otherwise.
 type Config struct {
 	// Name is the node's name: the ForeignCluster's.
 	Name string

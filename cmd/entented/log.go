@@ -14,8 +14,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 )
 
-// takeLogs has the libraries, which log each in a way of its own, log where and
-// how this program does.
+// takeLogs redirects the logs of the libraries to this program's.
 func takeLogs(log *slog.Logger) {
 	slog.SetDefault(log) // and with it the standard library's log
 	klog.SetSlogLogger(log)
@@ -23,9 +22,8 @@ func takeLogs(log *slog.Logger) {
 	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, slog.NewLogLogger(log.Handler(), slog.LevelError).Writer()))
 }
 
-// calm is a handler for whom what Kubernetes' libraries call an error is one only
-// if somebody should look at it. A reconciler returns an error also where it just
-// has to look again: then the record is for debugging.
+// calm is a handler that logs ordinary errors of Kubernetes' libraries for debugging only. A
+// reconciler returns an error also to be called again.
 type calm struct{ slog.Handler }
 
 // Handle implements slog.Handler.
@@ -75,7 +73,7 @@ func ordinary(err error) bool {
 		if _, ok := err.(apierrors.APIStatus); ok {
 			return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
 		}
-		if err == context.Canceled { //nolint:errorlint // each level is looked at
+		if err == context.Canceled { //nolint:errorlint // level by level
 			return true
 		}
 		err = errors.Unwrap(err)

@@ -73,7 +73,7 @@ var libraries = sync.OnceValue(func() *bytes.Buffer {
 	return out
 })
 
-func TestAllLibrariesLogAsThisProgramDoes(t *testing.T) {
+func TestLibrariesLogWithThisProgramsLogger(t *testing.T) {
 	speak := map[string]func(){
 		"klog":               func() { klog.Error("from klog") },
 		"structured klog":    func() { klog.ErrorS(errors.New("no"), "from structured klog", "node", "n1") },
@@ -98,7 +98,7 @@ func TestAllLibrariesLogAsThisProgramDoes(t *testing.T) {
 	}
 }
 
-func TestWhatReconcilersRepeatIsNoError(t *testing.T) {
+func TestConflictsAreNotLoggedAsErrors(t *testing.T) {
 	for level, lines := range map[string]int{"info": 1, "debug": 2} {
 		t.Run(level, func(t *testing.T) {
 			var out bytes.Buffer
@@ -125,7 +125,7 @@ func TestWhatReconcilersRepeatIsNoError(t *testing.T) {
 	}
 }
 
-func TestLogFlagsThatAreNoGood(t *testing.T) {
+func TestInvalidLogFlagsAreRefused(t *testing.T) {
 	for _, f := range []logFlags{{level: "loud", format: "json"}, {level: "info", format: "yaml"}} {
 		if _, err := f.logger(&bytes.Buffer{}); err == nil || !strings.Contains(err.Error(), "use ") {
 			t.Errorf("%+v: %v", f, err)

@@ -19,11 +19,11 @@ import (
 func serveProfiles(ctx context.Context, address string) error {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil || !at.Addr().IsLoopback() {
-		return fmt.Errorf("--profile-address %q: want a loopback address and a port, as 127.0.0.1:6060", address)
+		return fmt.Errorf("--profile-address %q: must be a loopback address and a port, as 127.0.0.1:6060", address)
 	}
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if err != nil {
-		return fmt.Errorf("listen for who wants profiles: %w", err)
+		return fmt.Errorf("listen on --profile-address: %w", err)
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/debug/pprof/", pprof.Index)

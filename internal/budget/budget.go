@@ -1,5 +1,5 @@
 // Package budget divides what may be taken, such as bytes that etcd has to keep,
-// among users that are not trusted. It knows no clock: each call is told the time.
+// among users that are not trusted. It has no clock: each call takes the time.
 package budget
 
 import (

@@ -75,7 +75,7 @@ func TestLimitsHoldInEveryWindow(t *testing.T) {
 
 // Three that take all they can, in whatever order and for however long, leave a fourth
 // all that one user can have.
-func TestThreeLeaveAFourthItsWhole(t *testing.T) {
+func TestThreeUsersLeaveAFourthItsShare(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		const size = 20
@@ -92,7 +92,7 @@ func TestThreeLeaveAFourthItsWhole(t *testing.T) {
 
 // Three that take all they can and are charged as much as they like leave a fourth all
 // that one user can have.
-func TestAChargeIsItsOwners(t *testing.T) {
+func TestAChargeDelaysItsUser(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		b, now := budget.New[string](limits()), epoch()
@@ -108,7 +108,7 @@ func TestAChargeIsItsOwners(t *testing.T) {
 
 // However many take all they can, one who comes later finds room, and then gets as
 // much as each of them.
-func TestManyLeaveRoom(t *testing.T) {
+func TestManyUsersLeaveRoom(t *testing.T) {
 	t.Parallel()
 	const lasts = 900
 	for _, many := range []int{1, 4, 16, 64} {
@@ -157,7 +157,7 @@ func TestAWaitEnds(t *testing.T) {
 	})
 }
 
-func TestWhatIsUsedComesBack(t *testing.T) {
+func TestUsageDrains(t *testing.T) {
 	t.Parallel()
 	l := limits()
 	b, now := budget.New[string](l), epoch()

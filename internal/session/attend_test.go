@@ -8,7 +8,7 @@ import (
 
 // A peer that is attended owes an answer within seconds of falling silent, in the
 // session of now and in the next one.
-func TestAttendedPeerIsAskedOften(t *testing.T) {
+func TestAttendedPeerIsProbedOften(t *testing.T) {
 	t.Parallel()
 	a, b := start(t, dialOnly), start(t)
 	proxy := newProxy(t, b.addr)

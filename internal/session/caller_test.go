@@ -17,7 +17,7 @@ func (c *caller) away() bool {
 	return c.conn == nil
 }
 
-func TestAConnectionThatNobodyCallsOnIsPutAway(t *testing.T) {
+func TestAnIdleClientConnectionIsClosed(t *testing.T) {
 	t.Parallel()
 	a, b := start(t, dialOnly), start(t)
 	a.idleAfter = 20 * time.Millisecond

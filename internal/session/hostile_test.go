@@ -240,7 +240,7 @@ func TestConnectionsBeyondTheRateAreDroppedUnread(t *testing.T) {
 	}
 }
 
-func TestLimiterCountsAddressesApartAndForgetsThem(t *testing.T) {
+func TestLimiterCountsEachAddressAndForgetsIt(t *testing.T) {
 	t.Parallel()
 	l := newLimiter()
 	now := time.Unix(1_700_000_000, 0)
@@ -291,7 +291,7 @@ func TestLimiterCountsAddressesApartAndForgetsThem(t *testing.T) {
 	}
 }
 
-func TestClientOfASessionThatIsNoPeerIsRefused(t *testing.T) {
+func TestSessionOfAClientThatIsNotAPeerIsRefused(t *testing.T) {
 	t.Parallel()
 	a := start(t)
 	c, err := tls.Dial("tcp", a.addr, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{protoSession}})

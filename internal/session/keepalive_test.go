@@ -11,7 +11,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 )
 
-func TestWhatIsDueForASession(t *testing.T) {
+func TestKeepaliveActions(t *testing.T) {
 	t.Parallel()
 	begin := time.Unix(1_700_000_000, 0)
 	at := func(seconds float64) time.Time { return begin.Add(time.Duration(seconds * float64(time.Second))) }
@@ -209,7 +209,7 @@ func TestAPeerThatOnlyAnswersStays(t *testing.T) {
 	}
 }
 
-func TestAtRestTheDiallerAsksAndTheOtherAnswers(t *testing.T) {
+func TestTheDiallerProbesAndTheOtherAnswers(t *testing.T) {
 	t.Parallel()
 	a, b := start(t, dialOnly), start(t)
 	const quiet = 250 * time.Millisecond // as often as the rate of messages allows

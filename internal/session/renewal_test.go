@@ -465,7 +465,7 @@ func TestControlStreamIsOpenedOnce(t *testing.T) {
 	}
 }
 
-func TestWhatALaterVersionSaysIsSkipped(t *testing.T) {
+func TestUnknownControlMessagesAreSkipped(t *testing.T) {
 	t.Parallel()
 	victim, peer := start(t), start(t, dialOnly)
 	trust(t, victim, peer)
@@ -596,7 +596,7 @@ func TestProofThatDoesNotVerifyChangesNothing(t *testing.T) {
 	}
 }
 
-func TestDeniedPeerIsToldAndRemembersUntilTheNextSession(t *testing.T) {
+func TestDeniedPeerKnowsItUntilTheNextSession(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
 	denied := map[peering.ClusterID]bool{}
@@ -649,7 +649,7 @@ func TestDeniedPeerIsToldAndRemembersUntilTheNextSession(t *testing.T) {
 	eventually(t, "denied again", func() bool { return b.Status(a.id).Denied })
 }
 
-func TestOnlyThePeersOwnWordDenies(t *testing.T) {
+func TestOnlyThePeerItselfReportsADenial(t *testing.T) {
 	t.Parallel()
 	everybody := func(c *Config, _ *identity.SourceConfig) {
 		c.Denied = func(peering.ClusterID) bool { return true }
@@ -680,7 +680,7 @@ func TestRoundTripAndClockAreMeasuredOnBothSides(t *testing.T) {
 	}
 }
 
-func TestMeasurementsTakeOnlyAnswersToTheLastQuestion(t *testing.T) {
+func TestMeasurementsTakeOnlyAnswersToTheLastProbe(t *testing.T) {
 	t.Parallel()
 	l := &link{}
 	now := time.Unix(1_700_000_000, 0)

@@ -472,7 +472,7 @@ func TestSessionComesBackAfterACut(t *testing.T) {
 	soonWho(t, a, b)
 }
 
-func TestRestartedPeerTakesTheDeadSessionsPlace(t *testing.T) {
+func TestRestartedPeerReplacesTheDeadSession(t *testing.T) {
 	t.Parallel()
 	server := start(t)
 	// The proxy goes on holding the dead process's connection open, as a cut
@@ -571,7 +571,7 @@ func TestUpRunsForTheLifeOfASession(t *testing.T) {
 	next(life{3, false})
 }
 
-func TestSubscribersHearOfChanges(t *testing.T) {
+func TestSubscribersAreNotifiedOfChanges(t *testing.T) {
 	t.Parallel()
 	a, b := start(t, dialOnly), start(t)
 	trustEachOther(t, a, b)
