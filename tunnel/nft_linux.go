@@ -3,7 +3,6 @@ package tunnel
 import (
 	"bytes"
 	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/userdata"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -26,14 +26,12 @@ const (
 
 // firewall keeps the nftables table equal to a ruleset.
 type firewall struct {
-	// settled is the generation of nftables at which the table was last seen
-	// to be right, and for which ruleset. While neither changed there is
-	// nothing to read.
+	// settled is the generation of nftables at which the table last matched, digest the
+	// ruleset. While neither changed nothing is read.
 	settled uint32
 	digest  string
-	// replaced tells when the table was last replaced, and by which structure.
-	// Should a kernel never give back what it was given, that must not become
-	// a loop.
+	// replaced is when the table was last replaced, and by which structure: a kernel that
+	// returns other rules than it was given must not cause a loop.
 	replaced   time.Time
 	replacedBy string
 }
@@ -53,9 +51,8 @@ func table() *nftables.Table {
 	return &nftables.Table{Name: tableName, Family: nftables.TableFamilyINet}
 }
 
-// apply makes the table right and reports whether it had to. A table whose
-// structure is right is left alone, but for the elements that changed; any
-// other is replaced in one transaction.
+// apply makes the table match and returns whether it changed it. In a table whose structure
+// matches only elements are changed; any other is replaced in one transaction.
 func (w *firewall) apply(now time.Time, want ruleset) (changed bool, err error) {
 	generation, err := nftGeneration()
 	if err != nil {
@@ -75,7 +72,7 @@ func (w *firewall) apply(now time.Time, want ruleset) (changed bool, err error) 
 	}
 	switch {
 	case !have.fits && w.replacedBy == want.digest && now.Sub(w.replaced) < replaceEvery:
-		return false, nil // the next look comes soon
+		return false, nil // compared again soon
 	case !have.fits:
 		changed, w.replaced, w.replacedBy = true, now, want.digest
 		if err := replaceTable(c, want); err != nil {
@@ -201,19 +198,16 @@ func (s ruleSet) identity(e nftables.SetElement) string {
 	return id
 }
 
-// verdictChain is the chain that a verdict leads to, as the kernel gives it: netlink
-// attributes.
+// verdictChain is the chain of a verdict, which the kernel gives as netlink attributes.
 func verdictChain(b []byte) string {
-	const header = unix.SizeofNlAttr
-	for len(b) >= header {
-		length, kind := int(binary.NativeEndian.Uint16(b)), binary.NativeEndian.Uint16(b[2:])
-		if length < header || length > len(b) {
-			return ""
+	attributes, err := netlink.NewAttributeDecoder(b)
+	if err != nil {
+		return ""
+	}
+	for attributes.Next() {
+		if attributes.Type() == unix.NFTA_VERDICT_CHAIN {
+			return attributes.String()
 		}
-		if kind&^(unix.NLA_F_NESTED|unix.NLA_F_NET_BYTEORDER) == unix.NFTA_VERDICT_CHAIN {
-			return strings.TrimRight(string(b[header:length]), "\x00")
-		}
-		b = b[min((length+3)&^3, len(b)):]
 	}
 	return ""
 }
@@ -308,7 +302,7 @@ func inChunks(es []nftables.SetElement, do func([]nftables.SetElement) error) er
 	return nil
 }
 
-// removeTable deletes the table; a missing one is no error.
+// removeTable deletes the table if there is one.
 func removeTable() error {
 	c, err := nftables.New()
 	if err != nil {

@@ -1,0 +1,112 @@
+package vk
+
+// fate is what happens to a field of a PodSpec that crosses.
+type fate string
+
+const (
+	kept      fate = "kept"
+	dropped   fate = "dropped"
+	rewritten fate = "rewritten"
+	refused   fate = "refused"
+)
+
+// fieldDecision is a row of the table in docs/offloading.md.
+type fieldDecision struct {
+	path string
+	fate fate
+	why  string
+}
+
+// fieldDecisions says what happens to each field of a PodSpec. The longest path that matches
+// decides; a field below a kept one that has no row is kept. The tests compare the
+// translation, docs/offloading.md and the fields that Kubernetes has with this table.
+func fieldDecisions() []fieldDecision {
+	return []fieldDecision{
+		{"spec.activeDeadlineSeconds", kept, "the provider's kubelet enforces it"},
+		{"spec.affinity", dropped, "it speaks of the home cluster's nodes, and the home scheduler has satisfied it"},
+		{"spec.automountServiceAccountToken", rewritten, "always false: the provider mounts no token of its own either"},
+		{"spec.containers", kept, ""},
+		{"spec.containers[].env[].valueFrom.fieldRef", rewritten, "metadata.name, metadata.namespace, metadata.uid, metadata.labels['…'], metadata.annotations['…'], spec.nodeName and spec.serviceAccountName become their values at home; other fields resolve in the provider, so status.podIP and status.hostIP are in the provider's terms"},
+		{"spec.containers[].ports[].hostIP", refused, "a port of the provider's node"},
+		{"spec.containers[].ports[].hostPort", refused, "a port of the provider's node"},
+		{"spec.containers[].securityContext.windowsOptions.hostProcess", refused, "it is the provider's node"},
+		{"spec.containers[].volumeDevices", refused, "block devices of PersistentVolumeClaims do not cross"},
+		{"spec.containers[].volumeMounts", rewritten, "mounts of the ServiceAccount token volume go with it"},
+		{"spec.dnsConfig", kept, "what it names is added to the resolver and the search domains that the provider sets"},
+		{"spec.dnsPolicy", kept, "with ClusterFirst a resolver at the provider answers with the names of home, see Names; Default is the provider's node's"},
+		{"spec.enableServiceLinks", kept, "variables are of the Services in the provider's namespace, which are the reflected ones"},
+		{"spec.ephemeralContainers", kept, "added to the pod that runs, as at home; what breaks the contract's Pod Security level is refused, and the container's status says so: kubectl debug needs `--profile=baseline` or `restricted` where the level is that"},
+		{"spec.evictionResponders", dropped, "they answer evictions at home"},
+		{"spec.hostAliases", kept, ""},
+		{"spec.hostIPC", refused, "a namespace of the provider's node"},
+		{"spec.hostNetwork", refused, "a namespace of the provider's node"},
+		{"spec.hostPID", refused, "a namespace of the provider's node"},
+		{"spec.hostUsers", kept, "false asks for a user namespace; true is the default"},
+		{"spec.hostname", kept, ""},
+		{"spec.hostnameOverride", kept, ""},
+		{"spec.imagePullSecrets", kept, "the Secrets cross with the pod"},
+		{"spec.initContainers", kept, "in them the same fields are changed as in containers"},
+		{"spec.nodeName", dropped, "it names the virtual node"},
+		{"spec.nodeSelector", dropped, "it speaks of the home cluster's nodes, and the home scheduler has satisfied it"},
+		{"spec.os", kept, ""},
+		{"spec.overhead", dropped, "it belongs to the RuntimeClass, the provider's has its own"},
+		{"spec.preemptionPolicy", dropped, "priorities are those of the home cluster"},
+		{"spec.priority", dropped, "priorities are those of the home cluster"},
+		{"spec.priorityClassName", dropped, "priorities are those of the home cluster"},
+		{"spec.readinessGates", dropped, "home controllers set those conditions; the local Ready waits for them"},
+		{"spec.resourceClaims", refused, "devices are claimed at home and cannot be used elsewhere"},
+		{"spec.containers[].resources.claims", refused, "devices are claimed at home and cannot be used elsewhere"},
+		{"spec.resources", kept, ""},
+		{"spec.resources.claims", refused, "devices are claimed at home and cannot be used elsewhere"},
+		{"spec.restartPolicy", kept, ""},
+		{"spec.runtimeClassName", kept, "a pod that asks for a sandbox must not run without one; a provider without the class refuses it"},
+		{"spec.schedulerName", dropped, "it names a scheduler of the home cluster"},
+		{"spec.schedulingGates", dropped, "the pod is scheduled"},
+		{"spec.schedulingGroup", dropped, "the pod is scheduled"},
+		{"spec.securityContext", kept, "the provider checks it against the contract's Pod Security level"},
+		{"spec.securityContext.windowsOptions.hostProcess", refused, "it is the provider's node"},
+		{"spec.serviceAccount", dropped, "no identity of the home cluster is known in the provider"},
+		{"spec.serviceAccountName", dropped, "no identity of the home cluster is known in the provider"},
+		{"spec.setHostnameAsFQDN", kept, ""},
+		{"spec.shareProcessNamespace", kept, ""},
+		{"spec.subdomain", kept, ""},
+		{"spec.terminationGracePeriodSeconds", kept, ""},
+		{"spec.tolerations", rewritten, "those for virtual nodes, and one that tolerates everything, go, so that a pod is not lent on"},
+		{"spec.topologySpreadConstraints", rewritten, "DoNotSchedule becomes ScheduleAnyway without minDomains, and matchLabelKeys becomes a part of the labelSelector: replicas still spread over the provider's nodes, and none waits for a topology that only home has"},
+		{"spec.volumes", rewritten, "the ServiceAccount token volume goes"},
+		{"spec.volumes[].name", kept, ""},
+		{"spec.volumes[].configMap", kept, "the ConfigMap crosses with the pod"},
+		{"spec.volumes[].downwardAPI", kept, "resolved in the provider: names, namespaces and UIDs are the provider's; single labels and annotations are home's"},
+		{"spec.volumes[].emptyDir", kept, ""},
+		{"spec.volumes[].image", kept, ""},
+		{"spec.volumes[].projected", kept, ""},
+		{"spec.volumes[].projected.sources[].serviceAccountToken", dropped, "no credential of the home cluster crosses; what else is in the volume does"},
+		{"spec.volumes[].projected.sources[].clusterTrustBundle", refused, "trust bundles are objects of the home cluster"},
+		{"spec.volumes[].projected.sources[].podCertificate", refused, "a credential of the home cluster"},
+		{"spec.volumes[].secret", kept, "the Secret crosses with the pod, unless it is a ServiceAccount token"},
+		{"spec.volumes[].awsElasticBlockStore", refused, "storage of the home cluster"},
+		{"spec.volumes[].azureDisk", refused, "storage of the home cluster"},
+		{"spec.volumes[].azureFile", refused, "storage of the home cluster"},
+		{"spec.volumes[].cephfs", refused, "storage of the home cluster"},
+		{"spec.volumes[].cinder", refused, "storage of the home cluster"},
+		{"spec.volumes[].csi", refused, "drivers and what they refer to are the home cluster's"},
+		{"spec.volumes[].ephemeral", refused, "its storage class is the home cluster's"},
+		{"spec.volumes[].fc", refused, "storage of the home cluster"},
+		{"spec.volumes[].flexVolume", refused, "storage of the home cluster"},
+		{"spec.volumes[].flocker", refused, "storage of the home cluster"},
+		{"spec.volumes[].gcePersistentDisk", refused, "storage of the home cluster"},
+		{"spec.volumes[].gitRepo", refused, "removed from Kubernetes; use an init container"},
+		{"spec.volumes[].glusterfs", refused, "storage of the home cluster"},
+		{"spec.volumes[].hostPath", refused, "files of the provider's node"},
+		{"spec.volumes[].iscsi", refused, "storage of the home cluster"},
+		{"spec.volumes[].nfs", refused, "the same address may be another server in the provider"},
+		{"spec.volumes[].persistentVolumeClaim", refused, "the volume is in the home cluster"},
+		{"spec.volumes[].photonPersistentDisk", refused, "storage of the home cluster"},
+		{"spec.volumes[].portworxVolume", refused, "storage of the home cluster"},
+		{"spec.volumes[].quobyte", refused, "storage of the home cluster"},
+		{"spec.volumes[].rbd", refused, "storage of the home cluster"},
+		{"spec.volumes[].scaleIO", refused, "storage of the home cluster"},
+		{"spec.volumes[].storageos", refused, "storage of the home cluster"},
+		{"spec.volumes[].vsphereVolume", refused, "storage of the home cluster"},
+	}
+}
