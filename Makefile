@@ -123,7 +123,7 @@ matrix: build image lab $(BIN)/helm $(BIN)/grpcurl ## Discovery beside other pro
 
 .PHONY: soak
 soak: ## Kill loops, rotation, and an hour of attack on etcd, at length (hours)
-	@cd integration && ENTENTE_ROUNDS=$${ENTENTE_ROUNDS:-100} ENTENTE_ATTACK=$${ENTENTE_ATTACK:-1h} ENTENTE_SOAK=1 go test -count 1 -timeout 6h -v -run '^(TestThreePeersThatWriteWithoutEndLeaveTheClusterWritable|TestAPeeringSurvivesAKillInEachPart|TestCertificatesAndKeysChangeUnderLoad|TestWhoWasForgottenWhileItWasDeadConcludesIt)$$' ./control
+	@cd integration && ENTENTE_ROUNDS=$${ENTENTE_ROUNDS:-100} ENTENTE_ATTACK=$${ENTENTE_ATTACK:-1h} ENTENTE_SOAK=1 go test -count 1 -parallel 1 -timeout 6h -v -run '^(TestThreePeersThatWriteWithoutEndLeaveTheClusterWritable|TestAPeeringSurvivesAKillInEachPart|TestCertificatesAndKeysChangeUnderLoad|TestWhoWasForgottenWhileItWasDeadConcludesIt)$$' ./control
 
 .PHONY: bench
 bench: build image lab $(BIN)/helm $(BIN)/grpcurl ## Benchmarks, what 250 peers cost an agent, what one at all of its limits does, how fast clusters on a LAN are found (Linux, root)

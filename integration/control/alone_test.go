@@ -19,6 +19,7 @@ import (
 
 // TestEachSideEndsAPeeringAlone: promise 3, with the other side's agent dead.
 func TestEachSideEndsAPeeringAlone(t *testing.T) {
+	t.Parallel()
 	t.Run("the consumer, with pods abroad", func(t *testing.T) {
 		home, abroad := agents(t)
 		peered(t, home, abroad, "cpu=4", "memory=8Gi", "pods=20")
@@ -113,6 +114,7 @@ func agreed(t *testing.T, c *cluster) {
 // TestAnEndIsHeardWhenTheOtherComesBack: a contract that one side ended, while the
 // other was dead and without being forgotten, is over for both.
 func TestAnEndIsHeardWhenTheOtherComesBack(t *testing.T) {
+	t.Parallel()
 	for _, dead := range []string{abroadName, homeName} {
 		t.Run(dead+" is dead", func(t *testing.T) {
 			home, abroad := agents(t)

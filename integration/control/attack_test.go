@@ -35,7 +35,7 @@ func TestAHostilePeerHarmsNobodyElse(t *testing.T) {
 	lend(t, abroad, "cpu=4", "memory=8Gi", "pods=20")
 	name := peered(t, home, abroad, "cpu=1", "memory=1Gi", "pods=5")
 	liar := newStranger(t, abroad, 666)
-	pids, session := []int{pidOf(home), pidOf(abroad)}, homesSession(t)
+	pids, session := []int{pidOf(home), pidOf(abroad)}, homesSession(t, home)
 	one := peering.Resources{"cpu": peering.Whole(1)}
 
 	t.Run("a flood of requests and of streams that it does not read", func(t *testing.T) {
@@ -139,7 +139,7 @@ func TestAHostilePeerHarmsNobodyElse(t *testing.T) {
 			t.Logf("the agent of %s took %d MiB at most", c.name, peak>>20)
 		}
 	}
-	if now := homesSession(t); now != session {
+	if now := homesSession(t, home); now != session {
 		t.Errorf("home's session was since %s and is since %s", session, now)
 	}
 	if err := nodeReady(ctx, home, nodeName); err != nil {
@@ -166,9 +166,9 @@ func pause(t *testing.T, s stranger) {
 }
 
 // homesSession returns since when home has its session.
-func homesSession(t *testing.T) string {
+func homesSession(t *testing.T, home *cluster) string {
 	t.Helper()
-	s, err := sessionOf(t.Context(), world.home, abroadName)
+	s, err := sessionOf(t.Context(), home, abroadName)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -63,7 +63,7 @@ func findEachOther(t *testing.T, home, abroad *cluster) (ids map[string]peering.
 			}
 		})
 	}
-	if err := both(func(c *cluster) error {
+	if err := home.pair.both(func(c *cluster) error {
 		// Tests before this one have the two forget each other, which no policy undoes. An
 		// agent that runs may write it again.
 		c.kill()
@@ -95,8 +95,8 @@ func (c *cluster) put(ctx context.Context, automatic v1alpha1.AutomaticPeering) 
 }
 
 // stopAutomatic removes the policies, and waits until what they made is gone.
-func stopAutomatic(ctx context.Context) error {
-	return both(func(c *cluster) error {
+func stopAutomatic(ctx context.Context, p *pair) error {
+	return p.both(func(c *cluster) error {
 		p := &v1alpha1.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: automaticName}}
 		if err := c.client.Delete(ctx, p); ctrlclient.IgnoreNotFound(err) != nil {
 			return err
@@ -137,8 +137,8 @@ func (c *cluster) byPolicy(ctx context.Context, id peering.ClusterID, by string)
 }
 
 // lendsBothWays waits until both clusters lend to each other.
-func lendsBothWays(ctx context.Context, ids map[string]peering.ClusterID, by string) error {
-	return both(func(c *cluster) error {
+func lendsBothWays(ctx context.Context, p *pair, ids map[string]peering.ClusterID, by string) error {
+	return p.both(func(c *cluster) error {
 		return eventually.Is(ctx, 2*later, c.name+" to lend and to borrow by policy", func(ctx context.Context) error {
 			fc, err := c.byPolicy(ctx, ids[peerOf(c)], by)
 			if err != nil {
@@ -209,7 +209,7 @@ func TestClustersThatListEachOtherPeerByThemselves(t *testing.T) {
 	ctx := t.Context()
 	ids := findEachOther(t, home, abroad)
 	t.Cleanup(func() {
-		if err := stopAutomatic(context.WithoutCancel(ctx)); err != nil {
+		if err := stopAutomatic(context.WithoutCancel(ctx), home.pair); err != nil {
 			t.Error(err)
 		}
 	})
@@ -223,7 +223,7 @@ func TestClustersThatListEachOtherPeerByThemselves(t *testing.T) {
 	if err := abroad.put(ctx, v1alpha1.AutomaticPeering{ClusterIDs: []string{string(ids[homeName])}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := lendsBothWays(ctx, ids, "ClusterID"); err != nil {
+	if err := lendsBothWays(ctx, home.pair, ids, "ClusterID"); err != nil {
 		t.Fatal(err)
 	}
 	var offloading v1alpha1.NamespaceOffloading
@@ -259,7 +259,7 @@ func TestClustersThatListEachOtherPeerByThemselves(t *testing.T) {
 	}
 	// Trust is made again. What home lent it ended: abroad asks again when trust ended
 	// there, too, or when its PeeringRequest is deleted.
-	err := both(func(c *cluster) error {
+	err := home.pair.both(func(c *cluster) error {
 		return eventually.Is(ctx, 2*later, c.name+" to be trusted again", func(ctx context.Context) error {
 			fc, err := c.byPolicy(ctx, ids[peerOf(c)], "ClusterID")
 			if err != nil {
@@ -291,14 +291,14 @@ func TestClustersOfAGroupPeerByThemselves(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(ctx)
-		if err := stopAutomatic(ctx); err != nil {
+		if err := stopAutomatic(ctx, home.pair); err != nil {
 			t.Error(err)
 		}
-		_ = both(func(c *cluster) error {
+		_ = home.pair.both(func(c *cluster) error {
 			return c.client.Delete(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: systemNamespace, Name: "garage"}})
 		})
 	})
-	err := both(func(c *cluster) error {
+	err := home.pair.both(func(c *cluster) error {
 		return errors.Join(secret(c, "the secret of "+c.name+" alone"), c.put(ctx, v1alpha1.AutomaticPeering{
 			Group: &v1alpha1.PeeringGroup{Name: "garage", SecretRef: v1alpha1.SecretKey{Name: "garage", Key: "secret"}},
 		}))
@@ -317,13 +317,13 @@ func TestClustersOfAGroupPeerByThemselves(t *testing.T) {
 	if err := second.groupFailed(ctx, ids[first.name]); err != nil {
 		t.Fatal(err)
 	}
-	if err := both(func(c *cluster) error { return c.madeNothing(ctx) }); err != nil {
+	if err := home.pair.both(func(c *cluster) error { return c.madeNothing(ctx) }); err != nil {
 		t.Errorf("with other secrets: %v", err)
 	}
-	if err := both(func(c *cluster) error { return secret(c, "what both of them know") }); err != nil {
+	if err := home.pair.both(func(c *cluster) error { return secret(c, "what both of them know") }); err != nil {
 		t.Fatal(err)
 	}
-	if err := lendsBothWays(ctx, ids, "Group/garage"); err != nil {
+	if err := lendsBothWays(ctx, home.pair, ids, "Group/garage"); err != nil {
 		t.Error(err)
 	}
 }

@@ -25,7 +25,7 @@ func another(t *testing.T, name string) *cluster {
 		t.Fatal(err)
 	}
 	t.Cleanup(l.Stop)
-	c, err := newCluster(name, l.Clusters[0], filepath.Join(dir, name), world.home.binary)
+	c, err := newCluster(name, l.Clusters[0], filepath.Join(dir, name), world.agent)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,6 +33,8 @@ const (
 // cluster is one control plane with the chart's objects, as its administrator
 // sees it, and its agent.
 type cluster struct {
+	// pair is the two clusters of which it is one; none for a third.
+	pair   *pair
 	config *rest.Config
 	client ctrlclient.WithWatch
 	kube   *kubernetes.Clientset

@@ -63,7 +63,7 @@ func policyWith(change func(*v1alpha1.PeeringPolicySpec)) *v1alpha1.PeeringPolic
 }
 
 func TestNonsenseIsRefusedWithItsReason(t *testing.T) {
-	home, _ := needLab(t)
+	home := needLab(t).home
 	namespace := newNamespace(t, home, "crd")
 	percent := func(n int32) *int32 { return &n }
 	for name, tc := range map[string]struct {
@@ -132,7 +132,7 @@ func TestNonsenseIsRefusedWithItsReason(t *testing.T) {
 }
 
 func TestWhatNeverChangesCannotBeChanged(t *testing.T) {
-	home, _ := needLab(t)
+	home := needLab(t).home
 	namespace := newNamespace(t, home, "crd")
 	for name, tc := range map[string]struct {
 		object ctrlclient.Object
@@ -196,7 +196,7 @@ func said(t *testing.T, err error, want string) {
 }
 
 func TestKubectlGetPrintsWhatOneLooksFor(t *testing.T) {
-	home, _ := needLab(t)
+	home := needLab(t).home
 	fc := foreignCluster("crd-table", anID)
 	if err := home.client.Create(t.Context(), fc); err != nil {
 		t.Fatal(err)

@@ -29,7 +29,7 @@ func TestPeeringAgainAndAgainLeavesNothing(t *testing.T) {
 	if err := part(ctx, home, abroad, later); err != nil {
 		t.Fatal(err)
 	}
-	before, err := settled(ctx)
+	before, err := settled(ctx, home.pair)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func TestPeeringAgainAndAgainLeavesNothing(t *testing.T) {
 	}
 	t.Logf("a cycle took %s in the median, %s at most", took[len(took)/2], took[len(took)-1])
 	err = eventually.Is(ctx, later, "nothing to be left", func(ctx context.Context) error {
-		after, err := snapshots(ctx)
+		after, err := snapshots(ctx, home.pair)
 		if err != nil {
 			return err
 		}
@@ -72,10 +72,10 @@ func TestPeeringAgainAndAgainLeavesNothing(t *testing.T) {
 
 // settled returns the snapshots when nothing comes and goes any more: a new
 // control plane furnishes itself for a while.
-func settled(ctx context.Context) (map[string]string, error) {
+func settled(ctx context.Context, p *pair) (map[string]string, error) {
 	var last map[string]string
 	err := eventually.Is(ctx, later, "the clusters to settle", func(ctx context.Context) error {
-		now, err := snapshots(ctx)
+		now, err := snapshots(ctx, p)
 		if err != nil {
 			return err
 		}
@@ -178,9 +178,9 @@ func runOne(ctx context.Context, home *cluster, name string) (*corev1.Namespace,
 
 // snapshots returns all objects of both clusters by "cluster resource
 // namespace/name", with what in them speaks of Entente.
-func snapshots(ctx context.Context) (map[string]string, error) {
+func snapshots(ctx context.Context, p *pair) (map[string]string, error) {
 	out := map[string]string{}
-	for _, c := range []*cluster{world.home, world.abroad} {
+	for _, c := range p.clusters() {
 		one, err := snapshot(ctx, c)
 		if err != nil {
 			return nil, err

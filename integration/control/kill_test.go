@@ -23,8 +23,8 @@ import (
 )
 
 // convergence is how long two clusters may take to agree after an agent that was
-// killed serves again.
-const convergence = 20 * time.Second
+// killed serves again, on a busy machine.
+const convergence = time.Minute
 
 // tooMany is how many rounds may fail before the rest is not worth the time.
 const tooMany = 3
@@ -47,13 +47,13 @@ func number(t *testing.T, variable string, preset int) int {
 type moment struct {
 	name string
 	// cluster and list are where to look; none is a random moment of the whole.
-	cluster func() *cluster
+	cluster func(home *cluster) *cluster
 	list    ctrlclient.ObjectList
 	seen    func(watch.Event) bool
 }
 
-func homeCluster() *cluster   { return world.home }
-func abroadCluster() *cluster { return world.abroad }
+func homeCluster(home *cluster) *cluster   { return home }
+func abroadCluster(home *cluster) *cluster { return home.pair.abroad }
 
 func added(e watch.Event) bool { return e.Type == watch.Added }
 
@@ -99,7 +99,7 @@ func moments() []moment {
 }
 
 // await returns what waits for a moment. It begins to look at once.
-func (m moment) await(ctx context.Context, random time.Duration) (func() error, error) {
+func (m moment) await(ctx context.Context, home *cluster, random time.Duration) (func() error, error) {
 	if m.cluster == nil {
 		timer := time.NewTimer(random)
 		return func() error {
@@ -115,7 +115,7 @@ func (m moment) await(ctx context.Context, random time.Duration) (func() error, 
 	if _, nodes := m.list.(*corev1.NodeList); nodes {
 		opts = append(opts, ctrlclient.HasLabels{v1alpha1.LabelVirtualNode})
 	}
-	w, err := m.cluster().client.Watch(ctx, m.list, opts...)
+	w, err := m.cluster(home).client.Watch(ctx, m.list, opts...)
 	if err != nil {
 		return nil, err
 	}
@@ -140,47 +140,54 @@ func (m moment) await(ctx context.Context, random time.Duration) (func() error, 
 // TestAnAgentMayDieAtAnyMoment kills one side while two clusters join, peer and
 // part, and expects both to arrive all the same.
 func TestAnAgentMayDieAtAnyMoment(t *testing.T) {
-	home, abroad := agents(t)
+	t.Parallel()
 	rounds := number(t, "ENTENTE_CONTROL_ROUNDS", 20)
 	seed := number(t, "ENTENTE_CONTROL_SEED", int(time.Now().UnixNano()&0x7fffffff))
 	t.Logf("ENTENTE_CONTROL_SEED=%d", seed)
+	for _, victim := range []string{homeName, abroadName} {
+		t.Run(victim, func(t *testing.T) { diesAtAnyMoment(t, victim, rounds, seed) })
+	}
+}
+
+func diesAtAnyMoment(t *testing.T, name string, rounds, seed int) {
+	t.Helper()
+	home, abroad := agents(t)
 	lend(t, abroad, "cpu=4", "memory=8Gi", "pods=20")
 	w := watchContracts(t, home, abroad)
-	for _, victim := range []*cluster{home, abroad} {
-		random := rand.New(rand.NewPCG(uint64(seed), uint64(len(victim.name))))
-		failures, missed := 0, 0
-		for round := range rounds {
-			m := moments()[(round+seed)%len(moments())]
-			r := roundOf(random)
-			t.Run(fmt.Sprintf("%s dies %s, %d", victim.name, m.name, round), func(t *testing.T) {
-				err := dieAndConverge(t, home, abroad, victim, m, r)
-				if errors.Is(err, errNoMoment) {
-					t.Log(err)
-					missed++
-				} else if err != nil {
-					failures++
-					t.Errorf("%+v: %v", r, err)
-				}
-				for _, twice := range w.twice() {
-					t.Error(twice)
-				}
-				// The next one starts from nothing.
-				if err := both(func(c *cluster) error { return c.start(t.Context()) }); err != nil {
-					t.Fatal(err)
-				}
-				if err := part(t.Context(), home, abroad, convergence); err != nil {
-					failures = tooMany
-					world.broken = t.Name()
-					t.Errorf("clear up: %v", err)
-				}
-			})
-			if failures >= tooMany {
-				t.Fatalf("%s died, and that is enough", victim.name)
+	victim, _ := forgets(home, name)
+	random := rand.New(rand.NewPCG(uint64(seed), uint64(len(name))))
+	failures, missed := 0, 0
+	for round := range rounds {
+		m := moments()[(round+seed)%len(moments())]
+		r := roundOf(random)
+		t.Run(fmt.Sprintf("dies %s, %d", m.name, round), func(t *testing.T) {
+			err := dieAndConverge(t, home, abroad, victim, m, r)
+			if errors.Is(err, errNoMoment) {
+				t.Log(err)
+				missed++
+			} else if err != nil {
+				failures++
+				t.Errorf("%+v: %v", r, err)
 			}
+			for _, twice := range w.twice() {
+				t.Error(twice)
+			}
+			// The next one starts from nothing.
+			if err := home.pair.both(func(c *cluster) error { return c.start(t.Context()) }); err != nil {
+				t.Fatal(err)
+			}
+			if err := part(t.Context(), home, abroad, convergence); err != nil {
+				failures = tooMany
+				home.pair.broken = true
+				t.Errorf("clear up: %v", err)
+			}
+		})
+		if failures >= tooMany {
+			t.Fatalf("%s died, and that is enough", name)
 		}
-		if missed > rounds/3 {
-			t.Errorf("%s was not killed in %d of %d rounds", victim.name, missed, rounds)
-		}
+	}
+	if missed > rounds/3 {
+		t.Errorf("%s was not killed in %d of %d rounds", name, missed, rounds)
 	}
 }
 
@@ -206,9 +213,9 @@ var errNoMoment = errors.New("the moment did not come")
 
 func dieAndConverge(t *testing.T, home, abroad, victim *cluster, m moment, r round) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
 	defer cancel()
-	wait, err := m.await(ctx, r.After)
+	wait, err := m.await(ctx, home, r.After)
 	if err != nil {
 		return err
 	}
@@ -255,12 +262,13 @@ func dieAndConverge(t *testing.T, home, abroad, victim *cluster, m moment, r rou
 // TestForgettingIsHeardAfterARestart: who forgets the other has it know although
 // one of the two was just started, and there was no session when it was said.
 func TestForgettingIsHeardAfterARestart(t *testing.T) {
+	t.Parallel()
 	for _, forgetter := range []string{homeName, abroadName} {
 		for _, restarted := range []string{homeName, abroadName} {
 			t.Run(fmt.Sprintf("%s forgets, %s restarts", forgetter, restarted), func(t *testing.T) {
 				home, abroad := agents(t)
 				name := peered(t, home, abroad, "cpu=4", "memory=8Gi", "pods=20")
-				here, there := forgets(forgetter)
+				here, there := forgets(home, forgetter)
 				dead := home
 				if restarted == abroadName {
 					dead = abroad
@@ -281,11 +289,11 @@ func TestForgettingIsHeardAfterARestart(t *testing.T) {
 }
 
 // forgets returns the cluster that forgets the other, and the other.
-func forgets(forgetter string) (here, there *cluster) {
+func forgets(home *cluster, forgetter string) (here, there *cluster) {
 	if forgetter == abroadName {
-		return world.abroad, world.home
+		return home.pair.abroad, home
 	}
-	return world.home, world.abroad
+	return home, home.pair.abroad
 }
 
 // forgottenWhileDead has two agents agree on a contract, and one forget the other
@@ -295,7 +303,7 @@ func forgottenWhileDead(t *testing.T, forgetter string) (there *cluster, name st
 	t.Helper()
 	home, abroad := agents(t)
 	name = peered(t, home, abroad, "cpu=4", "memory=8Gi", "pods=20")
-	here, there := forgets(forgetter)
+	here, there := forgets(home, forgetter)
 	there.kill()
 	if err := errors.Join(forget(t.Context(), here), empty(t.Context(), here, soon)); err != nil {
 		t.Fatalf("with the other side dead: %v", err)
@@ -314,6 +322,7 @@ func TestWhoWasForgottenWhileItWasDeadConcludesIt(t *testing.T) {
 	if os.Getenv("ENTENTE_SOAK") == "" {
 		t.Skip("ENTENTE_SOAK=1 runs it: it takes twelve minutes")
 	}
+	t.Parallel()
 	const held = 4 * time.Minute
 	for _, forgetter := range []string{homeName, abroadName} {
 		t.Run(forgetter+" forgets", func(t *testing.T) {
@@ -332,10 +341,11 @@ func TestWhoWasForgottenWhileItWasDeadConcludesIt(t *testing.T) {
 // TestANewJoinBringsNoOldContractBack: when the side that forgot the other is joined
 // again, what the other still holds of before is over, whoever lent to whom.
 func TestANewJoinBringsNoOldContractBack(t *testing.T) {
+	t.Parallel()
 	for _, forgetter := range []string{homeName, abroadName} {
 		t.Run(forgetter+" forgot", func(t *testing.T) {
 			there, name, _ := forgottenWhileDead(t, forgetter)
-			if err := patientJoin(t.Context(), world.home, world.abroad); err != nil {
+			if err := patientJoin(t.Context(), there.pair.home, there.pair.abroad); err != nil {
 				t.Fatal(err)
 			}
 			if err := endedAt(t.Context(), there, name, later); err != nil {
@@ -392,7 +402,7 @@ func patientJoin(ctx context.Context, home, abroad *cluster) error {
 	if err != nil {
 		return err
 	}
-	return both(func(c *cluster) error { return connected(ctx, c, convergence) })
+	return home.pair.both(func(c *cluster) error { return connected(ctx, c, convergence) })
 }
 
 // peerOnce asks once, and checks that the provider gave once.

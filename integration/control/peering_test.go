@@ -34,30 +34,28 @@ const (
 // agents makes both agents run, and everything of the test be gone when it ends.
 func agents(t *testing.T) (home, abroad *cluster) {
 	t.Helper()
-	home, abroad = needLab(t)
-	if world.broken != "" {
-		t.Fatalf("%s left something behind that nobody clears up", world.broken)
-	}
-	if err := both(func(c *cluster) error { return c.start(t.Context()) }); err != nil {
+	p := needLab(t)
+	home, abroad = p.home, p.abroad
+	if err := p.both(func(c *cluster) error { return c.start(t.Context()) }); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(t.Context())
-		if err := both(func(c *cluster) error { return c.start(ctx) }); err != nil {
+		if err := p.both(func(c *cluster) error { return c.start(ctx) }); err != nil {
 			t.Error(err)
 		}
 		if err := part(ctx, home, abroad, later); err != nil {
-			world.broken = t.Name()
+			p.broken = true
 			t.Errorf("clear up: %v", err)
 		}
 	})
 	return home, abroad
 }
 
-// both does something with both clusters at once.
-func both(do func(*cluster) error) error {
+// both does something with both clusters of a pair at once.
+func (p *pair) both(do func(*cluster) error) error {
 	errs := make(chan error, 2)
-	for _, c := range []*cluster{world.home, world.abroad} {
+	for _, c := range p.clusters() {
 		go func() { errs <- do(c) }()
 	}
 	return errors.Join(<-errs, <-errs)
@@ -102,7 +100,7 @@ func join(ctx context.Context, home, abroad *cluster) error {
 	if err := redeem(ctx, home, token); err != nil {
 		return fmt.Errorf("redeem the token: %w", err)
 	}
-	return both(func(c *cluster) error { return connected(ctx, c, later) })
+	return home.pair.both(func(c *cluster) error { return connected(ctx, c, later) })
 }
 
 func peerOf(c *cluster) string {
@@ -229,7 +227,7 @@ func part(ctx context.Context, home, abroad *cluster, limit time.Duration) error
 	if err := errors.Join(forget(ctx, home), forget(ctx, abroad)); err != nil {
 		return err
 	}
-	return both(func(c *cluster) error { return empty(ctx, c, limit) })
+	return home.pair.both(func(c *cluster) error { return empty(ctx, c, limit) })
 }
 
 // empty waits until a cluster holds nothing of any peering.

@@ -36,7 +36,7 @@ func newProcess(name, dir, binary string) (*process, error) {
 		if err := os.MkdirAll(logs, 0o755); err != nil {
 			return p, err
 		}
-		p.log = filepath.Join(logs, name+".log")
+		p.log = filepath.Join(logs, filepath.Base(filepath.Dir(dir))+"-"+name+".log")
 	}
 	addresses, err := freeAddresses(5)
 	if err != nil {
@@ -46,20 +46,36 @@ func newProcess(name, dir, binary string) (*process, error) {
 	return p, nil
 }
 
-// freeAddresses finds loopback ports that nobody listens on, below those that the
-// lab and outgoing connections use.
+// Ports of agents and of what plays one are below those that labs use. An agent
+// listens again where it did, so none is given twice.
+const firstPort, agentPorts = 11000, 5000
+
+var givenPorts struct {
+	sync.Mutex
+	left []int
+}
+
+// freeAddresses finds loopback ports that nobody listens on.
 func freeAddresses(n int) ([]string, error) {
+	givenPorts.Lock()
+	defer givenPorts.Unlock()
+	if givenPorts.left == nil {
+		givenPorts.left = rand.Perm(agentPorts)
+	}
 	var out []string
-	for tries := 0; len(out) < n; tries++ {
-		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(11000+rand.IntN(7000)))
+	for len(out) < n {
+		if len(givenPorts.left) == 0 {
+			return nil, errors.New("no port is left")
+		}
+		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(firstPort+givenPorts.left[0]))
+		givenPorts.left = givenPorts.left[1:]
 		l, err := net.Listen("tcp", address)
 		if err != nil {
-			if tries > 200 {
-				return nil, fmt.Errorf("find a free port: %w", err)
-			}
 			continue
 		}
-		defer l.Close() // all at the end, so that all are different
+		if err := l.Close(); err != nil {
+			return nil, err
+		}
 		out = append(out, address)
 	}
 	return out, nil

@@ -78,7 +78,7 @@ zone "clusters.test" { type primary; file "clusters.test"; update-policy { grant
 	t.Cleanup(func() {
 		home.flags, abroad.flags, abroad.peerAddress, home.peerAddress = homeFlags, abroadFlags, address, homeAddress
 		ctx := context.WithoutCancel(ctx)
-		if err := both(func(c *cluster) error { return c.restart(ctx) }); err != nil {
+		if err := home.pair.both(func(c *cluster) error { return c.restart(ctx) }); err != nil {
 			t.Error(err)
 		}
 	})

@@ -166,7 +166,7 @@ func TestCertificatesAndKeysChangeUnderLoad(t *testing.T) {
 			t.Errorf("%s renewed its certificate %d times and saw %d of the other's, want %d at least", c.name, renewals, len(seen[c]), want)
 		}
 	}
-	holdNewRootsOnly(t, third)
+	holdNewRootsOnly(t, home.pair, third)
 	// What is signed from here on is signed by the new keys.
 	edit(t, home, requestName, func(s *v1alpha1.PeeringRequest) { s.Spec.Resources[corev1.ResourceCPU] = resource.MustParse("3") })
 	if _, err := agreeOn(ctx, home, abroad, contract, 2, "3", later); err != nil {
@@ -178,7 +178,7 @@ func TestCertificatesAndKeysChangeUnderLoad(t *testing.T) {
 func shortLived(t *testing.T, clusters ...*cluster) {
 	t.Helper()
 	change := func(ctx context.Context, flags ...string) error {
-		return both(func(c *cluster) error {
+		return clusters[0].pair.both(func(c *cluster) error {
 			c.flags = flags
 			return c.restart(ctx)
 		})
@@ -256,9 +256,9 @@ func clusterID(t *testing.T, c *cluster, peer string) string {
 
 // holdNewRootsOnly waits until all hold each other's new root and no old one, and
 // know it of each other.
-func holdNewRootsOnly(t *testing.T, third *third) {
+func holdNewRootsOnly(t *testing.T, p *pair, third *third) {
 	t.Helper()
-	for _, c := range []*cluster{world.home, world.abroad} {
+	for _, c := range p.clusters() {
 		id := peering.ClusterID(clusterID(t, c, peerOf(c)))
 		err := eventually.Is(t.Context(), 2*later, c.name+" and the third to hold the other's new root only", func(ctx context.Context) error {
 			var fc v1alpha1.ForeignCluster

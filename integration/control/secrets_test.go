@@ -29,7 +29,7 @@ func learnSecrets(ctx context.Context, c *cluster) error {
 	}
 	world.secrets.Kubeconfig("the agent of "+c.name, config)
 	world.secrets.REST("the administrator of "+c.name, c.config)
-	world.logs = append(world.logs, c.log)
+	world.logs.add(c.log)
 	_, err = world.secrets.Watch(ctx, c.client, c.name, systemNamespace)
 	return err
 }
@@ -37,13 +37,13 @@ func learnSecrets(ctx context.Context, c *cluster) error {
 // secretsInLogs looks through all that agents and commands wrote in this run, for
 // every secret that was used, and returns 1 if there is one.
 func secretsInLogs() int {
-	found, size, err := world.secrets.FindInFiles(world.logs...)
+	found, size, err := world.secrets.FindInFiles(world.logs.all()...)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	if testing.Verbose() {
-		fmt.Fprintf(os.Stderr, "looked for %d secrets in %d bytes of %v\n", world.secrets.Count(), size, world.logs)
+		fmt.Fprintf(os.Stderr, "looked for %d secrets in %d bytes of %v\n", world.secrets.Count(), size, world.logs.all())
 	}
 	for i, f := range found {
 		if i == 20 {
@@ -61,7 +61,7 @@ func secretsInLogs() int {
 // leaked looks through the logs as they are now.
 func leaked(t *testing.T) {
 	t.Helper()
-	found, size, err := world.secrets.FindInFiles(world.logs...)
+	found, size, err := world.secrets.FindInFiles(world.logs.all()...)
 	if err != nil || size == 0 {
 		t.Errorf("looked at %d bytes, %v", size, err)
 	}

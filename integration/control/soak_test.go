@@ -28,7 +28,7 @@ import (
 const (
 	// recovery is how long two clusters may take to agree after an agent that was
 	// killed serves again: two rounds of asking again after a no, on a busy machine.
-	recovery = 75 * time.Second
+	recovery = 2 * time.Minute
 	// holds is how long a provider may hold back what an offer that nobody signed
 	// gives, and look for it.
 	holds = 75 * time.Second
@@ -74,7 +74,7 @@ func chapters() []chapter {
 			name: "join", lent: nothingLent,
 			act: func(ctx context.Context, o *ordeal) error { return joinAgain(ctx, o.home, o.abroad) },
 			agreed: func(ctx context.Context, o *ordeal) error {
-				return both(func(c *cluster) error { return knows(ctx, c) })
+				return o.home.pair.both(func(c *cluster) error { return knows(ctx, c) })
 			},
 		},
 		{
@@ -169,7 +169,7 @@ func TestAPeeringSurvivesAKillInEachPart(t *testing.T) {
 	if err := part(t.Context(), home, abroad, later); err != nil {
 		t.Fatal(err)
 	}
-	before, err := settled(t.Context())
+	before, err := settled(t.Context(), home.pair)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,7 +190,7 @@ func TestAPeeringSurvivesAKillInEachPart(t *testing.T) {
 			}
 			// What a long one leaves is looked at when its pods and namespaces are gone.
 			t.Run("rounds", live)
-			if err := errors.Join(part(t.Context(), home, abroad, later), nothingLeft(t.Context(), before)); err != nil {
+			if err := errors.Join(part(t.Context(), home, abroad, later), nothingLeft(t.Context(), o.home.pair, before)); err != nil {
 				t.Error(err)
 			}
 		})
@@ -215,8 +215,8 @@ func (o *ordeal) goThrough(t *testing.T, c *chapter, rounds int, seed uint64, w 
 		}
 		if !c.long || err != nil {
 			// What failed is not carried into the next round.
-			err = errors.Join(err, both(func(c *cluster) error { return c.start(t.Context()) }),
-				part(t.Context(), o.home, o.abroad, recovery), nothingLeft(t.Context(), before))
+			err = errors.Join(err, o.home.pair.both(func(c *cluster) error { return c.start(t.Context()) }),
+				part(t.Context(), o.home, o.abroad, recovery), nothingLeft(t.Context(), o.home.pair, before))
 		}
 		if err != nil {
 			failures++
@@ -564,9 +564,9 @@ func couldLend(ctx context.Context, abroad *cluster, want resource.Quantity) err
 // nothingLeft waits until both clusters have what they had before there was any
 // peering, but for the policy of the chapter. A certificate that an agent asked for
 // belongs to the agent.
-func nothingLeft(ctx context.Context, before map[string]string) error {
+func nothingLeft(ctx context.Context, p *pair, before map[string]string) error {
 	return eventually.Is(ctx, recovery, "nothing to be left", func(ctx context.Context) error {
-		after, err := snapshots(ctx)
+		after, err := snapshots(ctx, p)
 		if err != nil {
 			return err
 		}

@@ -125,7 +125,7 @@ func TestTwoManifestsThatNameEachOtherMakeTrust(t *testing.T) {
 				t.Fatal(err)
 			}
 			begin := time.Now()
-			err := both(func(c *cluster) error {
+			err := home.pair.both(func(c *cluster) error {
 				return errors.Join(connected(ctx, c, later), trustedIs(ctx, c, soon, "Approved"), happened(ctx, c, "Approved", "Connected"))
 			})
 			if err != nil {
@@ -185,7 +185,7 @@ func TestForgottenPeersStayForgotten(t *testing.T) {
 	}
 	for name, forgetBoth := range map[string]func() error{
 		"at the same time": func() error {
-			return both(func(c *cluster) error { return errors.Join(forget(ctx, c), empty(ctx, c, soon)) })
+			return home.pair.both(func(c *cluster) error { return errors.Join(forget(ctx, c), empty(ctx, c, soon)) })
 		},
 		"home first":   oneAfterTheOther(home, abroad),
 		"abroad first": oneAfterTheOther(abroad, home),
@@ -194,7 +194,7 @@ func TestForgottenPeersStayForgotten(t *testing.T) {
 			if err := approve(); err != nil {
 				t.Fatal(err)
 			}
-			if err := both(func(c *cluster) error { return errors.Join(connected(ctx, c, later), settled(c)) }); err != nil {
+			if err := home.pair.both(func(c *cluster) error { return errors.Join(connected(ctx, c, later), settled(c)) }); err != nil {
 				t.Fatal(err)
 			}
 			begin := time.Now()
@@ -202,7 +202,7 @@ func TestForgottenPeersStayForgotten(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Logf("both forgot each other within %.1fs", time.Since(begin).Seconds())
-			if err := both(func(c *cluster) error { return staysEmpty(ctx, c, 10*time.Second) }); err != nil {
+			if err := home.pair.both(func(c *cluster) error { return staysEmpty(ctx, c, 10*time.Second) }); err != nil {
 				t.Fatal(err)
 			}
 			begin = time.Now()
@@ -264,7 +264,7 @@ func TestAManifestWithATokenJoinsOnce(t *testing.T) {
 	if err := home.client.Update(ctx, s); err != nil {
 		t.Fatal(err)
 	}
-	if err := both(func(c *cluster) error { return connected(ctx, c, 2*later) }); err != nil {
+	if err := home.pair.both(func(c *cluster) error { return connected(ctx, c, 2*later) }); err != nil {
 		t.Fatal(err)
 	}
 	var joined v1alpha1.ForeignCluster
@@ -304,7 +304,7 @@ func TestACodeIsComparedBeforeThereIsTrust(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := both(func(c *cluster) error { return trustedIs(ctx, c, soon, "AwaitingApproval") }); err != nil {
+	if err := home.pair.both(func(c *cluster) error { return trustedIs(ctx, c, soon, "AwaitingApproval") }); err != nil {
 		t.Fatal(err)
 	}
 	codes := map[string]string{}
@@ -330,7 +330,7 @@ func TestACodeIsComparedBeforeThereIsTrust(t *testing.T) {
 	if err := decide(ctx, abroad, v1alpha1.DecisionApproved); err != nil {
 		t.Fatal(err)
 	}
-	err = both(func(c *cluster) error {
+	err = home.pair.both(func(c *cluster) error {
 		return errors.Join(connected(ctx, c, later), trustedIs(ctx, c, soon, "Approved"), happened(ctx, c, "Introduced", "Approved"))
 	})
 	if err != nil {
@@ -392,7 +392,7 @@ func TestADenialCutsBothSidesAndANewTokenHeals(t *testing.T) {
 				t.Fatal(err)
 			}
 			last = token
-			if err := both(func(c *cluster) error {
+			if err := home.pair.both(func(c *cluster) error {
 				return errors.Join(connected(ctx, c, later), trustedIs(ctx, c, soon, "Joined"))
 			}); err != nil {
 				t.Fatal(err)
@@ -409,7 +409,7 @@ func TestADenialCutsBothSidesAndANewTokenHeals(t *testing.T) {
 		if err := decide(ctx, abroad, v1alpha1.DecisionApproved); err != nil {
 			t.Fatal(err)
 		}
-		if err := both(func(c *cluster) error { return connected(ctx, c, later) }); err != nil {
+		if err := home.pair.both(func(c *cluster) error { return connected(ctx, c, later) }); err != nil {
 			t.Fatal(err)
 		}
 		if err := errors.Join(trustedIs(ctx, abroad, soon, "Approved"), trustedIs(ctx, home, soon, "Joined")); err != nil {
@@ -484,7 +484,7 @@ func TestPeersFollowARollover(t *testing.T) {
 	if err := home.restart(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if err := both(func(c *cluster) error {
+	if err := home.pair.both(func(c *cluster) error {
 		return errors.Join(connected(ctx, c, later), trustedIs(ctx, c, soon, "Joined"))
 	}); err != nil {
 		t.Error(err)

@@ -27,11 +27,12 @@ import (
 // kinds of messages that today's agent does not know; once it lends, once it
 // consumes.
 func TestAnAgentPeersWithALaterOne(t *testing.T) {
+	t.Parallel()
 	for _, role := range []string{"provider", "consumer"} {
 		t.Run(role, func(t *testing.T) {
 			home, abroad := agents(t)
 			say := &laterAgent{protocol: peering.Protocol + 1}
-			b := newBetween(t, home, abroad, oddOne(role), say)
+			b := newBetween(t, home, abroad, oddOne(home.pair, role), say)
 			aPeering(t, b, peering.Protocol+1)
 			say.mu.Lock()
 			defer say.mu.Unlock()
@@ -57,11 +58,12 @@ func TestAnAgentPeersWithALaterOne(t *testing.T) {
 // TestAnAgentPeersWithAnEarlierOne: the same with a peer that lacks the methods
 // and fields that came last, and knows of no revisions.
 func TestAnAgentPeersWithAnEarlierOne(t *testing.T) {
+	t.Parallel()
 	for _, role := range []string{"provider", "consumer"} {
 		t.Run(role, func(t *testing.T) {
 			home, abroad := agents(t)
 			say := &earlierAgent{}
-			aPeering(t, newBetween(t, home, abroad, oddOne(role), say), 0)
+			aPeering(t, newBetween(t, home, abroad, oddOne(home.pair, role), say), 0)
 			say.mu.Lock()
 			defer say.mu.Unlock()
 			t.Logf("calls of what the earlier agent does not have: %v", say.lacked)
@@ -76,11 +78,11 @@ func TestAnAgentPeersWithAnEarlierOne(t *testing.T) {
 
 // oddOne is the cluster whose agent is of another revision: home consumes, abroad
 // lends.
-func oddOne(role string) *cluster {
+func oddOne(p *pair, role string) *cluster {
 	if role == "consumer" {
-		return world.home
+		return p.home
 	}
-	return world.abroad
+	return p.abroad
 }
 
 // aPeering goes through everything that two agents do with each other, and checks
@@ -104,7 +106,7 @@ func aPeering(t *testing.T, b *between, protocol uint32) {
 	if err := b.join(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if err := both(func(c *cluster) error { return connected(ctx, c, later) }); err != nil {
+	if err := home.pair.both(func(c *cluster) error { return connected(ctx, c, later) }); err != nil {
 		t.Fatal(err)
 	}
 	today := home
@@ -356,7 +358,7 @@ func TestAgentsTooFarApartSaySo(t *testing.T) {
 	if _, err := contract(ctx, home, abroad, 2*later); err != nil {
 		t.Error(err)
 	}
-	if err := both(func(c *cluster) error { return connected(ctx, c, soon) }); err != nil {
+	if err := home.pair.both(func(c *cluster) error { return connected(ctx, c, soon) }); err != nil {
 		t.Error(err)
 	}
 }
