@@ -375,6 +375,9 @@ func (b *bench) limits(ctx context.Context, percent int) (r limitsResult, err er
 		}
 		r.Steps = append(r.Steps, s)
 		b.say("%s: RSS %.0f MiB, peak %.0f MiB, heap %.0f MiB", what, s.Size.RSS/mib, s.Peak/mib, s.Size.Heap/mib)
+		if measure {
+			b.say("%s: a pod of the honest peer takes %.0f ms (p50), %.0f ms (p95)", what, s.Pods.P50, s.P95)
+		}
 		if b.keep != "" {
 			name := strings.ReplaceAll(what, " ", "-")
 			if err := a.profile(ctx, "/debug/pprof/heap", filepath.Join(b.keep, "limits-"+name+".pprof")); err != nil {
