@@ -370,7 +370,7 @@ func agentOf(t *testing.T, protocol uint32) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	source := filepath.Join(root, "internal", "wire", "protocol.go")
+	source := filepath.Join(root, "peering", "protocol.go")
 	text, err := os.ReadFile(source)
 	if err != nil {
 		t.Fatal(err)
