@@ -325,7 +325,7 @@ func TestTermsAreChecked(t *testing.T) {
 		"an ID that is not the key's":        func(t *Terms) { t.Consumer.ID = idA },
 		"a key of another curve":             func(t *Terms) { t.Consumer = Party{ID: ClusterIDOfSPKI(spki384), PublicKey: spki384} },
 		"no key":                             func(t *Terms) { t.Provider.PublicKey = nil },
-		"a key that is none":                 func(t *Terms) { t.Provider = Party{ID: ClusterIDOfSPKI([]byte("x")), PublicKey: []byte("x")} },
+		"a malformed key":                    func(t *Terms) { t.Provider = Party{ID: ClusterIDOfSPKI([]byte("x")), PublicKey: []byte("x")} },
 		"no resources":                       func(t *Terms) { t.Resources = nil },
 		"half a pod":                         func(t *Terms) { t.Resources["pods"], _ = ParseQuantity("500m") },
 		"a resource without a name":          func(t *Terms) { t.Resources[""] = Whole(1) },

@@ -127,11 +127,11 @@ func TestDecide(t *testing.T) {
 		{"a runtime class that is not there", peering.Ask{RequestID: "r", RuntimeClasses: []string{"kata"}}, classes, withClasses, "", peering.ReasonPolicyRefused},
 		{"a storage class that the policy does not show", peering.Ask{RequestID: "r", StorageClasses: []string{"slow"}}, classes, withClasses, "", peering.ReasonPolicyRefused},
 		{"classes out of order", peering.Ask{RequestID: "r", RuntimeClasses: []string{"kata", "gvisor"}}, classes, withClasses, "", peering.ReasonRequestInvalid},
-		{"a class that is none", peering.Ask{RequestID: "r", StorageClasses: []string{"../x"}}, classes, withClasses, "", peering.ReasonRequestInvalid},
-		{"a node selector that is none", peering.Ask{RequestID: "r", NodeSelector: map[string]string{"a b": ""}}, half, peering.Capacity{Free: free}, "", peering.ReasonRequestInvalid},
+		{"a malformed class", peering.Ask{RequestID: "r", StorageClasses: []string{"../x"}}, classes, withClasses, "", peering.ReasonRequestInvalid},
+		{"a malformed node selector", peering.Ask{RequestID: "r", NodeSelector: map[string]string{"a b": ""}}, half, peering.Capacity{Free: free}, "", peering.ReasonRequestInvalid},
 		{"nodes by a label that the policy gives", peering.Ask{RequestID: "r", NodeSelector: map[string]string{"zone": "a"}, Resources: resources(t, "cpu", "1")}, zones, peering.Capacity{Free: free}, "cpu=1, pods=14", ""},
 		{"nodes by a label that it does not give", peering.Ask{RequestID: "r", NodeSelector: map[string]string{"zone": "a", "gpu": "a100"}, Resources: resources(t, "cpu", "1")}, zones, peering.Capacity{Free: free}, "", peering.ReasonPolicyRefused},
-		{"a contract ID that is none", peering.Ask{RequestID: "r", ContractID: "A"}, half, peering.Capacity{Free: free}, "", peering.ReasonRequestInvalid},
+		{"a malformed contract ID", peering.Ask{RequestID: "r", ContractID: "A"}, half, peering.Capacity{Free: free}, "", peering.ReasonRequestInvalid},
 		{"a policy that lends nothing", ask("cpu", "1"), peering.Policy{Name: "no"}, peering.Capacity{Free: free}, "", peering.ReasonPolicyRefused},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -139,7 +139,7 @@ func TestStatementIsChecked(t *testing.T) {
 	for name, change := range map[string]func(*Statement){
 		"no contract":                  func(s *Statement) { s.ContractID = "" },
 		"no consumer":                  func(s *Statement) { s.Consumer = "" },
-		"a provider that is none":      func(s *Statement) { s.Provider = "x" },
+		"a malformed provider":         func(s *Statement) { s.Provider = "x" },
 		"with itself":                  func(s *Statement) { s.Provider = s.Consumer },
 		"revision 0":                   func(s *Statement) { s.Revision = 0 },
 		"a revision beyond JSON":       func(s *Statement) { s.Revision = MaxRevision + 1 },

@@ -119,7 +119,7 @@ func TestAClusterIsIntroduced(t *testing.T) {
 		"an endpoint without a port": {&ententev1.IntroducePeerRequest{Endpoint: "192.0.2.7"}, peering.ReasonRequestInvalid},
 		"an endpoint that is a URL":  {&ententev1.IntroducePeerRequest{Endpoint: "https://192.0.2.7:7443"}, peering.ReasonRequestInvalid},
 		"no endpoint":                {&ententev1.IntroducePeerRequest{}, peering.ReasonRequestInvalid},
-		"an ID that is none":         {&ententev1.IntroducePeerRequest{Endpoint: "192.0.2.7:7443", ClusterId: "office"}, peering.ReasonRequestInvalid},
+		"a malformed ID":             {&ententev1.IntroducePeerRequest{Endpoint: "192.0.2.7:7443", ClusterId: "office"}, peering.ReasonRequestInvalid},
 		"itself":                     {&ententev1.IntroducePeerRequest{Endpoint: "192.0.2.7:7443", ClusterId: string(a.agent.ID())}, peering.ReasonPeerIsSelf},
 	} {
 		if _, err := c.IntroducePeer(t.Context(), tc.req); wire.ReasonOf(err) != tc.want {
@@ -181,7 +181,7 @@ func TestAPeerIsApprovedByItsCodeAndDenied(t *testing.T) {
 	}{
 		"another code":               {"peers/office", "042918", peering.ReasonCodeMismatch},
 		"a code where there is none": {"peers/lab", "042917", peering.ReasonCodeMismatch},
-		"a code that is none":        {"peers/office", "42917", peering.ReasonRequestInvalid},
+		"a malformed code":           {"peers/office", "42917", peering.ReasonRequestInvalid},
 		"a code in letters":          {"peers/office", "o42917", peering.ReasonRequestInvalid},
 		"a peer that is not known":   {"peers/nobody", "", peering.ReasonPeerUnknown},
 		"what discovery found":       {"peers/workshop-cccccccc", "", peering.ReasonCodeMismatch},

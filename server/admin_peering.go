@@ -156,7 +156,7 @@ func askedDuration(field string, m *durationpb.Duration) (*metav1.Duration, erro
 	}
 	d := m.AsDuration()
 	if err := m.CheckValid(); err != nil || d <= 0 || d > peering.MaxContractLife {
-		return nil, badField(field, "want more than nothing and at most %s", peering.MaxContractLife)
+		return nil, badField(field, "must be positive and at most %s", peering.MaxContractLife)
 	}
 	return &metav1.Duration{Duration: d}, nil
 }

@@ -73,15 +73,15 @@ func TestAnAskSaysAllThatIsWanted(t *testing.T) {
 		"a price in euros and cents": func(r *ententev1.CreatePeeringRequest) { r.PriceCeiling.Amount = "0,50" },
 		"a price below nothing":      func(r *ententev1.CreatePeeringRequest) { r.PriceCeiling.Amount = "-1" },
 		"a price with zeros":         func(r *ententev1.CreatePeeringRequest) { r.PriceCeiling.Amount = "0.50" },
-		"a label that is none":       func(r *ententev1.CreatePeeringRequest) { r.NodeSelector = map[string]string{"a b": "c"} },
-		"a class that is none":       func(r *ententev1.CreatePeeringRequest) { r.StorageClasses = []string{"a/b"} },
+		"a malformed label":          func(r *ententev1.CreatePeeringRequest) { r.NodeSelector = map[string]string{"a b": "c"} },
+		"a malformed class":          func(r *ententev1.CreatePeeringRequest) { r.StorageClasses = []string{"a/b"} },
 		"a class twice":              func(r *ententev1.CreatePeeringRequest) { r.RuntimeClasses = []string{"a", "a"} },
-		"a name that is none":        func(r *ententev1.CreatePeeringRequest) { r.PeeringRequest = "Batch" },
-		"an ID that is none":         func(r *ententev1.CreatePeeringRequest) { r.RequestId = "a b" },
+		"a malformed name":           func(r *ententev1.CreatePeeringRequest) { r.PeeringRequest = "Batch" },
+		"a malformed ID":             func(r *ententev1.CreatePeeringRequest) { r.RequestId = "a b" },
 		"for ever": func(r *ententev1.CreatePeeringRequest) {
 			r.Duration = durationpb.New(peering.MaxContractLife + time.Second)
 		},
-		"a selector that is none": func(r *ententev1.CreatePeeringRequest) {
+		"a malformed selector": func(r *ententev1.CreatePeeringRequest) {
 			r.Peer, r.PeerSelector = "peers/-", map[string]string{"a": "b c"}
 		},
 	} {

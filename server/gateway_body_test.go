@@ -66,7 +66,7 @@ func TestRESTSaysWhatIsWrongWithARequest(t *testing.T) {
 		"a number in a list of names":         {"POST", peerings, `{"storageClasses":["a", 7]}`, "storage_classes[1]", ""},
 		"a field twice":                       {"POST", peerings, `{"noNetwork":true,"noNetwork":true}`, "no_network", "duplicate"},
 		"a field twice by its two names":      {"POST", peerings, `{"noNetwork":true,"no_network":true}`, "no_network", "duplicate"},
-		"a duration that is none":             {"POST", tokens, `{"ttl":"an hour"}`, "ttl", "an hour"},
+		"a malformed duration":                {"POST", tokens, `{"ttl":"an hour"}`, "ttl", "an hour"},
 		"a body that is no JSON":              {"POST", tokens, `ttl=60`, "body", "is no JSON"},
 		"a body that ends too early":          {"POST", tokens, `{"ttl":"60s"`, "body", "ends too early"},
 		"a body with something behind it":     {"POST", tokens, `{"ttl":"60s"}{}`, "body", "follows"},

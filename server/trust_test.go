@@ -153,7 +153,7 @@ func TestIntroductionsThatAreRefused(t *testing.T) {
 		"with a short commitment":    {p.caller, func(r *ententev1.IntroduceRequest) { r.Commitment = r.Commitment[:31] }, peering.ReasonRequestInvalid},
 		"with no bundle":             {p.caller, func(r *ententev1.IntroduceRequest) { r.Cluster.Bundle = nil }, peering.ReasonRequestInvalid},
 		"with no cluster":            {p.caller, func(r *ententev1.IntroduceRequest) { r.Cluster = nil }, peering.ReasonRequestInvalid},
-		"with a name that is none":   {p.caller, func(r *ententev1.IntroduceRequest) { r.Cluster.Name = "x\x1b[2J" }, peering.ReasonRequestInvalid},
+		"with a malformed name":      {p.caller, func(r *ententev1.IntroduceRequest) { r.Cluster.Name = "x\x1b[2J" }, peering.ReasonRequestInvalid},
 		"with half of an endpoint":   {p.caller, func(r *ententev1.IntroduceRequest) { r.Cluster.Endpoints = []string{"10.0.0.1"} }, peering.ReasonRequestInvalid},
 		"of the cluster to itself":   {p.self, func(*ententev1.IntroduceRequest) {}, peering.ReasonPeerIsSelf},
 		"a reveal of the wrong size": {p.caller, nil, peering.ReasonRequestInvalid},

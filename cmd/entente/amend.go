@@ -44,7 +44,7 @@ entente amend office --no-renewal`),
 				return err
 			}
 			if f.timeout <= 0 {
-				return usageError("--timeout %s: want more than nothing", f.timeout)
+				return usageError("--timeout %s: must be positive", f.timeout)
 			}
 			req, err := f.request(argv[0])
 			if err != nil {

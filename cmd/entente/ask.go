@@ -64,7 +64,7 @@ func anything(r *ententev1.CreatePeeringRequest) bool {
 // parseSpan reads the duration of a flag; zero is that none was given.
 func parseSpan(flag string, d time.Duration) (*durationpb.Duration, error) {
 	if d < 0 {
-		return nil, usageError("%s %s: want a time to come", flag, d)
+		return nil, usageError("%s %s: must be positive", flag, d)
 	}
 	if d == 0 {
 		return nil, nil //nolint:nilnil // none is an answer

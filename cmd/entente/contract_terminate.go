@@ -28,7 +28,7 @@ both. One whose provider ended it asks again only if any provider will do.`,
 		Args:    args(cobra.ExactArgs(1)),
 		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, argv []string) error {
 			if timeout <= 0 {
-				return usageError("--timeout %s: want more than nothing", timeout)
+				return usageError("--timeout %s: must be positive", timeout)
 			}
 			if now {
 				if err := a.confirmEnd(ctx, c, argv[0], yes); err != nil {

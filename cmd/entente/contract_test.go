@@ -116,7 +116,7 @@ func TestVerifyRefuses(t *testing.T) {
 		"a statement that does not follow from the one": {[]peering.Envelope{one, two, first, m.stated(unlinked)}, nil, "does not follow from this statement 1"},
 		"a statement that leaves a gap":                 {[]peering.Envelope{one, two, first, m.stated(late)}, nil, "does not begin where"},
 		"a provider bundle that is another cluster's":   {[]peering.Envelope{one, first}, []string{"--provider-bundle", evidencePath("provider.pem")}, "trust bundle"},
-		"a provider bundle that is none":                {[]peering.Envelope{one, first}, []string{"--provider-bundle", evidencePath("contract-1.json")}, "trust bundle"},
+		"a malformed provider bundle":                   {[]peering.Envelope{one, first}, []string{"--provider-bundle", evidencePath("contract-1.json")}, "trust bundle"},
 	} {
 		var text strings.Builder
 		for _, e := range tc.envelopes {

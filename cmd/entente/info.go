@@ -15,8 +15,8 @@ func (a *app) infoCommand() *cobra.Command {
 	var output outputFlags
 	cmd := &cobra.Command{
 		Use:   "info",
-		Short: "Tell how this cluster and its peerings are",
-		Long: `Tell how this cluster and its peerings are. It exits with 3 if something is not as
+		Short: "Show the state of this cluster and of its peerings",
+		Long: `Show the state of this cluster and of its peerings. It exits with 3 if something is not as
 it should be: the agent says so, or a hop of a peering that should be up is not.
 So it can be used in scripts.
 

@@ -101,7 +101,7 @@ func (f *peerFlags) whomOf(cmd *cobra.Command, argv []string) (string, error) {
 		return "", err
 	}
 	if f.timeout <= 0 {
-		return "", usageError("--timeout %s: want more than nothing", f.timeout)
+		return "", usageError("--timeout %s: must be positive", f.timeout)
 	}
 	ways := len(argv)
 	for _, given := range []bool{f.remote.given(), f.whom.given()} {

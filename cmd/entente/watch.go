@@ -60,8 +60,8 @@ func (a *app) watchPeersCommand() *cobra.Command {
 	var output outputFlags
 	cmd := &cobra.Command{
 		Use:   "peers",
-		Short: "Tell how each peer is, and again whenever that changes",
-		Long: `Tell how each peer is, and again whenever that changes, until interrupted.
+		Short: "Show the state of each peer, and again whenever it changes",
+		Long: `Show the state of each peer, and again whenever it changes, until interrupted.
 
 As JSON it is a line a change, as YAML a document: the peer, and whether it was
 forgotten.`,

@@ -102,7 +102,7 @@ func TestAPolicySaysWhichServicesAreTold(t *testing.T) {
 	}
 	for name, entry := range map[string]v1alpha1.ServiceExports{
 		"names and a selector":         {Namespace: "shop", Names: []string{"a"}, Selector: &metav1.LabelSelector{}},
-		"a selector that is none":      {Namespace: "shop", Selector: selector(metav1.LabelSelectorRequirement{Key: "a", Operator: "Near"})},
+		"a malformed selector":         {Namespace: "shop", Selector: selector(metav1.LabelSelectorRequirement{Key: "a", Operator: "Near"})},
 		"a selector of no label's key": {Namespace: "shop", Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"a b": "c"}}},
 	} {
 		if _, err := readExports([]v1alpha1.ServiceExports{entry}); err == nil || !strings.Contains(err.Error(), "services[0]") {

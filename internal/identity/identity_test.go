@@ -113,7 +113,7 @@ func TestParseRefusesWhatIsNotAnIdentity(t *testing.T) {
 		{"another's root beside the own", append(slices.Clone(pa), b.RootPEM()...), "another key"},
 		{"two identities", append(slices.Clone(pa), pb...), "unexpected PEM block"},
 		{"a key of another kind", pem.EncodeToMemory(&pem.Block{Type: pemKey, Bytes: edDER}), "P-256"},
-		{"a key that is none", pem.EncodeToMemory(&pem.Block{Type: pemKey, Bytes: []byte("x")}), "PKCS #8"},
+		{"a malformed key", pem.EncodeToMemory(&pem.Block{Type: pemKey, Bytes: []byte("x")}), "PKCS #8"},
 		{"too much", bytes.Repeat([]byte{'x'}, maxIdentityPEM+1), "more than"},
 	} {
 		if _, err := Parse(tt.in); err == nil || !strings.Contains(err.Error(), tt.want) {

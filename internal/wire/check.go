@@ -106,7 +106,7 @@ func readDuration(field string, d *durationpb.Duration) (time.Duration, error) {
 		return 0, nil
 	}
 	if err := d.CheckValid(); err != nil || d.AsDuration() <= 0 || d.AsDuration() > peering.MaxDuration {
-		return 0, invalid(field, "want more than nothing and at most %s", peering.MaxDuration)
+		return 0, invalid(field, "must be positive and at most %s", peering.MaxDuration)
 	}
 	return d.AsDuration(), nil
 }

@@ -83,7 +83,7 @@ type AdminServiceClient interface {
 	// ListTokens tells of the tokens that can still be redeemed, never their
 	// secrets. Permission: list tokens.
 	ListTokens(ctx context.Context, in *ListTokensRequest, opts ...grpc.CallOption) (*ListTokensResponse, error)
-	// RevokeToken makes a token worthless. Revoking one that is unknown or expired
+	// RevokeToken revokes a token. Revoking one that is unknown or expired
 	// is an error, so that a slip of the pen shows. Permission: delete tokens.
 	//
 	// Errors: NOT_FOUND TOKEN_UNKNOWN.
@@ -562,7 +562,7 @@ type AdminServiceServer interface {
 	// ListTokens tells of the tokens that can still be redeemed, never their
 	// secrets. Permission: list tokens.
 	ListTokens(context.Context, *ListTokensRequest) (*ListTokensResponse, error)
-	// RevokeToken makes a token worthless. Revoking one that is unknown or expired
+	// RevokeToken revokes a token. Revoking one that is unknown or expired
 	// is an error, so that a slip of the pen shows. Permission: delete tokens.
 	//
 	// Errors: NOT_FOUND TOKEN_UNKNOWN.
