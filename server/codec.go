@@ -40,7 +40,7 @@ func (c requestCodec) Unmarshal(data mem.BufferSlice, v any) error {
 		return fmt.Errorf("%T is not a protobuf message", v)
 	}
 	// What went wrong here is said to the caller as it is.
-	err := apart("a message", func() error { return decode(data, m) })
+	err := onFreshStack("a message", func() error { return decode(data, m) })
 	if wire.ReasonOf(err) == peering.ReasonInternal {
 		c.log.Error("a message cannot be decoded", "kind", m.ProtoReflect().Descriptor().FullName(), "err", err)
 		return errors.New("the message cannot be decoded")

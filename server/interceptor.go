@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
@@ -95,7 +96,7 @@ func (s *checkedStream) RecvMsg(m any) error {
 	if s.check == nil {
 		return nil
 	}
-	return apart("the check of a message", func() error { return s.check(m) })
+	return onFreshStack("the check of a message", func() error { return s.check(m) })
 }
 
 // audited gives each call an ID, makes its error a status, and writes one line
@@ -329,4 +330,35 @@ func remoteAddress(ctx context.Context) string {
 		return ""
 	}
 	return p.Addr.String()
+}
+
+// onFreshStack calls f in a goroutine of its own and waits for it; a panic is an error. The
+// stack of a goroutine grows to what its deepest call needs, and hardly shrinks: that
+// of a stream, which mostly waits, stays small if what goes deep is elsewhere.
+func onFreshStack(where string, f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		defer func() { done <- err }()
+		defer recoverTo(&err, where)
+		err = f()
+	}()
+	return <-done
+}
+
+// ignoreUnknownValues is a protovalidate filter that leaves out the rules which a message of a
+// later revision breaks by what that revision added: a value of an enum that has no
+// name here, and a oneof that is set to what is no field here. Whoever has to know
+// what they mean refuses them in words; see peering.ReasonProtocolUnsupported.
+func ignoreUnknownValues(m protoreflect.Message, d protoreflect.Descriptor) bool {
+	switch d := d.(type) {
+	case protoreflect.FieldDescriptor:
+		if d.Enum() == nil || d.IsList() || d.IsMap() || !m.Has(d) {
+			return true
+		}
+		return d.Enum().Values().ByNumber(m.Get(d).Enum()) != nil
+	case protoreflect.OneofDescriptor:
+		return len(m.GetUnknown()) == 0
+	}
+	return true
 }

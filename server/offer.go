@@ -54,7 +54,7 @@ func tellOffers(
 	for {
 		var changed <-chan struct{}
 		var due <-chan time.Time
-		if err := apart("an offer", func() (err error) {
+		if err := onFreshStack("an offer", func() (err error) {
 			var offer peering.Offer
 			if offer, changed, err = current(ctx); err != nil {
 				return err

@@ -87,7 +87,7 @@ func NewPeer(cfg PeerConfig) (*Peer, error) {
 	if cfg.Keepalive <= 0 {
 		cfg.Keepalive = PeerKeepalive
 	}
-	validate, err := validated(protovalidate.WithFilter(protovalidate.FilterFunc(known)))
+	validate, err := validated(protovalidate.WithFilter(protovalidate.FilterFunc(ignoreUnknownValues)))
 	if err != nil {
 		return nil, err
 	}

@@ -197,7 +197,7 @@ func (s *peeringServer) Session(stream grpc.BidiStreamingServer[ententev1.Sessio
 		},
 		Watch: func(changed func()) func() { return s.cfg.Sessions.Watch(peer, changed) },
 		Observe: func(ctx context.Context, state *ententev1.PeerState) error {
-			return apart("what follows from a state", func() error { return s.cfg.Sessions.Observe(ctx, peer, state) })
+			return onFreshStack("what follows from a state", func() error { return s.cfg.Sessions.Observe(ctx, peer, state) })
 		},
 	})
 	if cause := context.Cause(ctx); errors.Is(cause, errSuperseded) {

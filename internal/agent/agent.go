@@ -575,7 +575,7 @@ func (a *agent) controllers(ctx context.Context) error {
 		AliasPool: a.cfg.AliasPool, Reserved: a.states.Reserved, Allocate: tunnel.Allocate,
 		Exposed: a.exposed, Wake: a.peersWake, Spoken: a.speech.spoken, Readdressed: a.lent.Refresh, Now: time.Now,
 	}
-	strays, contracts := a.negotiation()
+	orphans, contracts := a.negotiation()
 	namespaces := &controller.Namespaces{
 		Client:         a.mgr.GetClient(),
 		ServiceAccount: ctrlclient.ObjectKey{Namespace: a.cfg.Namespace, Name: ServiceAccount},
@@ -583,7 +583,7 @@ func (a *agent) controllers(ctx context.Context) error {
 	}
 	return errors.Join(
 		gateways.SetupWithManager(a.mgr), a.peers.SetupWithManager(a.mgr), trusts.SetupWithManager(a.mgr), a.requests.SetupWithManager(a.mgr),
-		strays.SetupWithManager(a.mgr), contracts.SetupWithManager(ctx, a.mgr), namespaces.SetupWithManager(a.mgr),
+		orphans.SetupWithManager(a.mgr), contracts.SetupWithManager(ctx, a.mgr), namespaces.SetupWithManager(a.mgr),
 		a.registerMetrics(), a.run(keepCount(contracts)), a.mgr.Add(automatic),
 	)
 }

@@ -70,16 +70,16 @@ func (a *agent) asking() *controller.Requests {
 
 // negotiation returns the reconcilers that take contracts up, keep them and count what
 // is used of them.
-func (a *agent) negotiation() (*controller.Strays, *controller.Contracts) {
+func (a *agent) negotiation() (*controller.Orphans, *controller.Contracts) {
 	peers := provider{a.sessions.Conn}
-	strays := &controller.Strays{
+	orphans := &controller.Orphans{
 		Client: a.mgr.GetClient(), Reader: a.direct, Self: a.source.ID(), Counterpart: peers, Now: time.Now,
 	}
 	contracts := &controller.Contracts{
 		Client: a.mgr.GetClient(), Reader: a.direct, Identity: a.source.Identity, Nodes: a.nodes, Lent: lent{a.lent}, Counterpart: peers,
 		Wake: a.contractsWake, Events: a.events, Budget: a.states.Budget, Now: time.Now, Log: a.log,
 	}
-	return strays, contracts
+	return orphans, contracts
 }
 
 // keepCount keeps the contracts' meters when the agent stops.

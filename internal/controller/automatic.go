@@ -191,7 +191,7 @@ func (r *Automatic) look(ctx context.Context) (time.Duration, error) {
 	}
 	for _, name := range plan.stay {
 		fc := copied(name)
-		errs = append(errs, mark(ctx, r.Client, fc, func() bool {
+		errs = append(errs, patchMetadata(ctx, r.Client, fc, func() bool {
 			delete(fc.Annotations, v1alpha1.AnnotationAutomaticEnded)
 			return true
 		}))
@@ -512,7 +512,7 @@ func (r *Automatic) letGo(ctx context.Context, fc *v1alpha1.ForeignCluster, laps
 	case err == nil && p.Spec.Automatic != nil && (&automaticRule{AutomaticPeering: *p.Spec.Automatic}).stands(fc):
 		return nil
 	}
-	err = mark(ctx, r.Client, fc, func() bool {
+	err = patchMetadata(ctx, r.Client, fc, func() bool {
 		metav1.SetMetaDataAnnotation(&fc.ObjectMeta, v1alpha1.AnnotationAutomaticEnded, "true")
 		return true
 	})

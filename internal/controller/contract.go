@@ -208,7 +208,7 @@ func (r *Contracts) Reconcile(ctx context.Context, req reconcile.Request) (recon
 	if behind != nil {
 		r.Log.Warn("this side is behind", "contract", stored.Name, "err", behind) // and goes on by what it holds
 	}
-	if r.disowned(ctx, &stored, fc) {
+	if r.unknownToProvider(ctx, &stored, fc) {
 		return reconcile.Result{RequeueAfter: time.Millisecond}, terminate(ctx, r.Client, &stored, v1alpha1.TerminatePeer)
 	}
 	was := contract.State
@@ -272,7 +272,7 @@ func lookAgain(c peering.Contract, meter *peering.Meter, stored *v1alpha1.Contra
 	switch said := saidOf(fc, stored.Name); {
 	case c.Role != peering.Consumer && said == nil, fc == nil:
 	case said == nil:
-		after = min(after, endLook) // see disowned
+		after = min(after, endLook) // see unknownToProvider
 	case said.Revision > stored.Spec.Revision, c.Role == peering.Consumer && uint64(max(said.Statement, 0)) > lastStatement(stored).sequence:
 		after = min(after, fetchAgain)
 	}

@@ -245,9 +245,9 @@ const (
 	maxKept = 32
 	// maxKeptBytes is how much text the statements of a Contract may have.
 	maxKeptBytes = 256 << 10
-	// maxStrays is how many contracts of one peer that this cluster does not hold are
+	// maxOrphans is how many contracts of one peer that this cluster does not hold are
 	// looked after at a time.
-	maxStrays = 4
+	maxOrphans = 4
 	// maxSightings is how many such contracts are remembered.
 	maxSightings = 1024
 	// maxHashes is how many hashes of trust bundles are remembered, so that those of

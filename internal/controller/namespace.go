@@ -73,7 +73,7 @@ func (r *Namespaces) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if !offloading.DeletionTimestamp.IsZero() {
 		return r.end(ctx, &offloading)
 	}
-	if err := hold(ctx, r.Client, &offloading); err != nil {
+	if err := addFinalizer(ctx, r.Client, &offloading); err != nil {
 		return reconcile.Result{}, fmt.Errorf("hold namespace offloading %s: %w", req.Namespace, err)
 	}
 	if err := r.bind(ctx, req.Namespace); err != nil {
@@ -131,7 +131,7 @@ func (r *Namespaces) end(ctx context.Context, offloading *v1alpha1.NamespaceOffl
 	if err := r.Client.Delete(ctx, binding); client.IgnoreNotFound(err) != nil {
 		return reconcile.Result{}, fmt.Errorf("drop the agent's rights in namespace %s: %w", namespace, err)
 	}
-	if err := release(ctx, r.Client, offloading); err != nil {
+	if err := removeFinalizer(ctx, r.Client, offloading); err != nil {
 		return reconcile.Result{}, fmt.Errorf("release namespace offloading %s: %w", namespace, err)
 	}
 	return reconcile.Result{}, nil

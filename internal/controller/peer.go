@@ -256,7 +256,7 @@ func (r *Peers) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 			return reconcile.Result{}, err
 		}
 	}
-	if err := r.hold(ctx, &fc); err != nil {
+	if err := r.addFinalizer(ctx, &fc); err != nil {
 		return reconcile.Result{}, err
 	}
 	if fc.Spec.Decision == v1alpha1.DecisionDenied && fc.Spec.TrustBundle != "" {
@@ -387,8 +387,8 @@ func (r *Peers) make(ctx context.Context, fc *v1alpha1.ForeignCluster, contracts
 // hold keeps a trusted peer's object until what stands because of it was taken
 // down, and gives it the label by which peers are selected. One that was never
 // trusted has nothing to take down.
-func (r *Peers) hold(ctx context.Context, fc *v1alpha1.ForeignCluster) error {
-	if err := mark(ctx, r.Client, fc, func() bool { return held(fc) }); err != nil {
+func (r *Peers) addFinalizer(ctx context.Context, fc *v1alpha1.ForeignCluster) error {
+	if err := patchMetadata(ctx, r.Client, fc, func() bool { return held(fc) }); err != nil {
 		return fmt.Errorf("hold foreign cluster %s: %w", fc.Name, err)
 	}
 	return nil
@@ -574,7 +574,7 @@ func (r *Peers) forget(ctx context.Context, fc *v1alpha1.ForeignCluster, contrac
 		return reconcile.Result{}, nil
 	}
 	if primary != "" && primary != fc.Name {
-		return reconcile.Result{}, r.release(ctx, fc)
+		return reconcile.Result{}, r.removeFinalizer(ctx, fc)
 	}
 	asks, err := store.RequestsOf(ctx, r.Client, fc.Name)
 	if err != nil {
@@ -618,7 +618,7 @@ func (r *Peers) forget(ctx context.Context, fc *v1alpha1.ForeignCluster, contrac
 	if err := forget(ctx, peering.ClusterID(fc.Spec.ClusterID)); err != nil {
 		return reconcile.Result{}, err
 	}
-	if err := r.release(ctx, fc); err != nil {
+	if err := r.removeFinalizer(ctx, fc); err != nil {
 		return reconcile.Result{}, err
 	}
 	_, err = r.setTrust(ctx)
@@ -732,8 +732,8 @@ func (r *Peers) refused(fc *v1alpha1.ForeignCluster, s Session, now time.Time) r
 }
 
 // release lets a ForeignCluster go.
-func (r *Peers) release(ctx context.Context, fc *v1alpha1.ForeignCluster) error {
-	if err := release(ctx, r.Client, fc); err != nil {
+func (r *Peers) removeFinalizer(ctx context.Context, fc *v1alpha1.ForeignCluster) error {
+	if err := removeFinalizer(ctx, r.Client, fc); err != nil {
 		return fmt.Errorf("release foreign cluster %s: %w", fc.Name, err)
 	}
 	return nil

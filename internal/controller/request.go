@@ -151,7 +151,7 @@ func (r *Requests) Reconcile(ctx context.Context, req reconcile.Request) (reconc
 	if !request.DeletionTimestamp.IsZero() {
 		return r.end(ctx, &request, contracts)
 	}
-	if err := hold(ctx, r.Client, &request); err != nil {
+	if err := addFinalizer(ctx, r.Client, &request); err != nil {
 		return reconcile.Result{}, fmt.Errorf("hold peering request %s: %w", request.Name, err)
 	}
 	edit := &requestEdit{client: r.Client, written: request.DeepCopy(), PeeringRequest: &request}
@@ -687,7 +687,7 @@ func (r *Requests) end(ctx context.Context, request *v1alpha1.PeeringRequest, co
 	if standing {
 		return reconcile.Result{RequeueAfter: askSoon}, nil
 	}
-	if err := release(ctx, r.Client, request); err != nil {
+	if err := removeFinalizer(ctx, r.Client, request); err != nil {
 		return reconcile.Result{}, fmt.Errorf("release peering request %s: %w", request.Name, err)
 	}
 	return reconcile.Result{}, nil

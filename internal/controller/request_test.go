@@ -777,7 +777,7 @@ func TestStraysAreTakenUpOrEnded(t *testing.T) {
 			}
 			c, clock := fakeClient(t, objects...), now
 			peer := &fakeCounterpart{contract: func() (peering.Envelope, error) { return p.signed(t, p.terms(t, tc.terms)), nil }}
-			r := &Strays{Client: c, Reader: c, Self: p.consumer.ID(), Counterpart: peer, Now: func() time.Time { return clock }}
+			r := &Orphans{Client: c, Reader: c, Self: p.consumer.ID(), Counterpart: peer, Now: func() time.Time { return clock }}
 			look := func() bool {
 				t.Helper()
 				if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: "peer"}}); err != nil {
@@ -790,7 +790,7 @@ func TestStraysAreTakenUpOrEnded(t *testing.T) {
 			if got := look(); got != held || len(peer.told) > 0 {
 				t.Errorf("at once: held %t, ended %d times", got, len(peer.told))
 			}
-			clock = clock.Add(strayAge)
+			clock = clock.Add(orphanAge)
 			if got := look(); got != (tc.adopts || held) || (len(peer.told) > 0) != tc.ends {
 				t.Errorf("held %t, ended %d times", got, len(peer.told))
 			}

@@ -9,15 +9,15 @@ import (
 )
 
 func TestApart(t *testing.T) {
-	if err := apart("a test", func() error { return nil }); err != nil {
+	if err := onFreshStack("a test", func() error { return nil }); err != nil {
 		t.Error(err)
 	}
 	boom := errors.New("boom")
-	if err := apart("a test", func() error { return boom }); !errors.Is(err, boom) {
+	if err := onFreshStack("a test", func() error { return boom }); !errors.Is(err, boom) {
 		t.Errorf("got %v, want %v", err, boom)
 	}
 	// A panic ends the call, not the process.
-	if err := apart("a test", func() error { panic("boom") }); wire.ReasonOf(err) != peering.ReasonInternal {
+	if err := onFreshStack("a test", func() error { panic("boom") }); wire.ReasonOf(err) != peering.ReasonInternal {
 		t.Errorf("a panic became %v", err)
 	}
 }

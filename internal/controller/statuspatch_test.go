@@ -86,7 +86,7 @@ func TestWhatIsWrittenAtTheSameTimeIsInNobodysWay(t *testing.T) {
 				meta.SetStatusCondition(&s.Conditions, connected)
 			}
 			edit(&mine.Status)
-			err := c.Status().Patch(t.Context(), mine, besides(was))
+			err := c.Status().Patch(t.Context(), mine, statusPatch(was))
 			if (err != nil) != tc.refused {
 				t.Fatalf("it is refused: %v, want %v", err, tc.refused)
 			}

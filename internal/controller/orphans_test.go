@@ -13,6 +13,54 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
+// What a peer says of contracts and whether it can be asked are written apart, in
+// either order: after both it has to be looked at.
+func TestWhenStraysAreLookedForAgain(t *testing.T) {
+	t.Parallel()
+	type peer struct {
+		connected, trusted bool
+		contracts          []string
+	}
+	of := func(p peer) *v1alpha1.ForeignCluster {
+		fc := &v1alpha1.ForeignCluster{Spec: v1alpha1.ForeignClusterSpec{TrustBundle: "a"}}
+		for _, id := range p.contracts {
+			fc.Status.Contracts = append(fc.Status.Contracts, v1alpha1.PeerContract{ID: id})
+		}
+		set := func(kind string, ok bool) {
+			status := metav1.ConditionFalse
+			if ok {
+				status = metav1.ConditionTrue
+			}
+			meta.SetStatusCondition(&fc.Status.Conditions, metav1.Condition{Type: kind, Status: status, Reason: "Test"})
+		}
+		set(v1alpha1.ConditionConnected, p.connected)
+		set(v1alpha1.ConditionTrusted, p.trusted)
+		return fc
+	}
+	one := []string{"c-1"}
+	for name, tc := range map[string]struct {
+		before, after peer
+		want          bool
+	}{
+		"it speaks of a contract":                  {peer{connected: true, trusted: true}, peer{true, true, one}, true},
+		"it speaks of none any more":               {peer{true, true, one}, peer{connected: true, trusted: true}, true},
+		"it spoke of one before it was connected":  {peer{false, true, one}, peer{true, true, one}, true},
+		"it is trusted while it is connected":      {peer{true, false, one}, peer{true, true, one}, true},
+		"it is trusted before it is connected":     {peer{false, false, one}, peer{false, true, one}, false},
+		"its session ends":                         {peer{true, true, one}, peer{false, true, one}, false},
+		"something else of it changes":             {peer{true, true, one}, peer{true, true, one}, false},
+		"something of one that is away changes":    {peer{false, true, one}, peer{false, true, one}, false},
+		"it is away and speaks of another by then": {peer{false, true, one}, peer{false, true, []string{"c-2"}}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := orphansDiffer(of(tc.before), of(tc.after)); got != tc.want {
+				t.Errorf("got %t, want %t", got, tc.want)
+			}
+		})
+	}
+}
+
 func TestAContractThatTheProviderDoesNotHoldEnds(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
@@ -37,13 +85,13 @@ func TestAContractThatTheProviderDoesNotHoldEnds(t *testing.T) {
 			meta.RemoveStatusCondition(&fc.Status.Conditions, v1alpha1.ConditionConnected)
 		}},
 		"it was signed only a moment ago": {answer: unknown, change: func(c *v1alpha1.Contract, _ *v1alpha1.ForeignCluster) {
-			c.CreationTimestamp = metav1.NewTime(now.Add(time.Second - strayAge))
+			c.CreationTimestamp = metav1.NewTime(now.Add(time.Second - orphanAge))
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			fc, stored := foreign("peer", p.provider), p.stored(t, p.terms(t, nil), p.consumer)
-			stored.CreationTimestamp = metav1.NewTime(now.Add(-strayAge))
+			stored.CreationTimestamp = metav1.NewTime(now.Add(-orphanAge))
 			if tc.change != nil {
 				tc.change(stored, fc)
 			}

@@ -16,34 +16,34 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 )
 
-// besides is a patch of a ForeignCluster's status from what it was. It is refused if
+// statusPatch is a patch of a ForeignCluster's status from what it was. It is refused if
 // the conditions are others by now: a peer's word that it revoked trust is written by
 // who heard it, and must not be overwritten by what was so a moment before. What a
 // peer says of itself, and what it offers, is written at the same time as its
 // conditions are, and is in nobody's way.
-func besides(was *v1alpha1.ForeignCluster) client.Patch {
+func statusPatch(was *v1alpha1.ForeignCluster) client.Patch {
 	if len(was.Status.Conditions) == 0 {
 		return client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{}) // nothing to compare
 	}
-	return besidesPatch{was}
+	return statusJSONPatch{was}
 }
 
 // writeStatus writes a ForeignCluster's status from what it was. Conditions that were
 // written in another form than this cluster gives them, as times with a fraction of a
 // second, equal nothing that it read: then it is written if nobody wrote at all.
 func writeStatus(ctx context.Context, c client.Client, was, fc *v1alpha1.ForeignCluster) error {
-	err := c.Status().Patch(ctx, fc, besides(was), client.FieldOwner(v1alpha1.Manager))
+	err := c.Status().Patch(ctx, fc, statusPatch(was), client.FieldOwner(v1alpha1.Manager))
 	if err == nil || !outdated(err) || apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return err
 	}
 	return c.Status().Patch(ctx, fc, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{}), client.FieldOwner(v1alpha1.Manager))
 }
 
-// besidesPatch is a JSON patch (RFC 6902), which can test a part of what it changes.
-type besidesPatch struct{ was *v1alpha1.ForeignCluster }
+// statusJSONPatch is a JSON patch (RFC 6902), which can test a part of what it changes.
+type statusJSONPatch struct{ was *v1alpha1.ForeignCluster }
 
 // Type implements client.Patch.
-func (besidesPatch) Type() types.PatchType { return types.JSONPatchType }
+func (statusJSONPatch) Type() types.PatchType { return types.JSONPatchType }
 
 // operation is one of a JSON patch.
 type operation struct {
@@ -53,7 +53,7 @@ type operation struct {
 }
 
 // Data implements client.Patch.
-func (p besidesPatch) Data(o client.Object) ([]byte, error) {
+func (p statusJSONPatch) Data(o client.Object) ([]byte, error) {
 	fc, ok := o.(*v1alpha1.ForeignCluster)
 	if !ok {
 		return nil, fmt.Errorf("%T is no ForeignCluster", o)

@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -17,19 +18,19 @@ import (
 )
 
 const (
-	// strayAge is how long a provider has to speak of a contract that is not held
-	// here before it counts as a stray: a contract that is being signed, or that was
+	// orphanAge is how long a provider has to speak of a contract that is not held
+	// here before it counts as an orphan: a contract that is being signed, or that was
 	// just let go, is none.
-	strayAge = 10 * time.Second
-	// strayAgain is how often strays are looked at.
-	strayAgain = 30 * time.Second
+	orphanAge = 10 * time.Second
+	// orphanAgain is how often orphans are looked at.
+	orphanAgain = 30 * time.Second
 )
 
-// Strays looks after contracts by which this cluster consumes, as the provider
+// Orphans looks after contracts by which this cluster consumes, as the provider
 // says, and which it does not hold: the answer to its signature was lost, and it
 // lost interest before it asked again. Such a contract is taken up if its
 // PeeringRequest still wants one, and else ended.
-type Strays struct {
+type Orphans struct {
 	Client client.Client
 	// Reader reads from the API server itself.
 	Reader      client.Reader
@@ -43,23 +44,23 @@ type Strays struct {
 }
 
 // SetupWithManager registers the reconciler.
-func (r *Strays) SetupWithManager(mgr ctrl.Manager) error {
+func (r *Orphans) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
-		Named("strays").
+		Named("orphans").
 		For(&v1alpha1.ForeignCluster{}, updates(func(before, after client.Object) bool {
-			return straysDiffer(before.(*v1alpha1.ForeignCluster), after.(*v1alpha1.ForeignCluster))
+			return orphansDiffer(before.(*v1alpha1.ForeignCluster), after.(*v1alpha1.ForeignCluster))
 		})).
 		Complete(r)
 }
 
-// straysDiffer says whether a peer has to be looked at for strays again: it speaks of
+// orphansDiffer says whether a peer has to be looked at for orphans again: it speaks of
 // other contracts, or can be asked about those that it spoke of before.
-func straysDiffer(a, b *v1alpha1.ForeignCluster) bool {
+func orphansDiffer(a, b *v1alpha1.ForeignCluster) bool {
 	return !equality.Semantic.DeepEqual(a.Status.Contracts, b.Status.Contracts) || unusable(a) != "" && unusable(b) == ""
 }
 
 // Reconcile implements reconcile.Reconciler.
-func (r *Strays) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+func (r *Orphans) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var fc v1alpha1.ForeignCluster
 	if err := r.Client.Get(ctx, req.NamespacedName, &fc); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
@@ -67,29 +68,29 @@ func (r *Strays) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 	if unusable(&fc) != "" {
 		return reconcile.Result{}, nil
 	}
-	strays, err := r.strays(ctx, &fc)
-	if err != nil || len(strays) == 0 {
+	orphans, err := r.orphans(ctx, &fc)
+	if err != nil || len(orphans) == 0 {
 		return reconcile.Result{}, err
 	}
-	again := strayAgain
-	for i, id := range strays {
-		if i == maxStrays {
+	again := orphanAgain
+	for i, id := range orphans {
+		if i == maxOrphans {
 			break
 		}
-		if age := r.Now().Sub(r.seen[id]); age < strayAge {
-			again = min(again, strayAge-age)
+		if age := r.Now().Sub(r.seen[id]); age < orphanAge {
+			again = min(again, orphanAge-age)
 			continue
 		}
 		if err := r.settle(ctx, &fc, id); err != nil {
-			return reconcile.Result{RequeueAfter: strayAgain}, nil //nolint:nilerr // the peer's trouble, and nobody's here to mend
+			return reconcile.Result{RequeueAfter: orphanAgain}, nil //nolint:nilerr // the peer's trouble, and nobody's here to mend
 		}
 	}
 	return reconcile.Result{RequeueAfter: again}, nil
 }
 
-// strays returns the IDs of contracts that the peer says are in force and that are
+// orphans returns the IDs of contracts that the peer says are in force and that are
 // not held here, or only as ones that are over.
-func (r *Strays) strays(ctx context.Context, fc *v1alpha1.ForeignCluster) ([]string, error) {
+func (r *Orphans) orphans(ctx context.Context, fc *v1alpha1.ForeignCluster) ([]string, error) {
 	var out []string
 	for _, said := range fc.Status.Contracts {
 		if peering.ParsePhase(said.Phase) != peering.PhaseActive {
@@ -110,7 +111,7 @@ func (r *Strays) strays(ctx context.Context, fc *v1alpha1.ForeignCluster) ([]str
 	return out, nil
 }
 
-func (r *Strays) sight(id string) {
+func (r *Orphans) sight(id string) {
 	if r.seen == nil || len(r.seen) >= maxSightings {
 		r.seen = map[string]time.Time{}
 	}
@@ -119,8 +120,8 @@ func (r *Strays) sight(id string) {
 	}
 }
 
-// settle takes a stray up or ends it.
-func (r *Strays) settle(ctx context.Context, fc *v1alpha1.ForeignCluster, id string) error {
+// settle takes an orphan up or ends it.
+func (r *Orphans) settle(ctx context.Context, fc *v1alpha1.ForeignCluster, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, tellTimeout)
 	defer cancel()
 	peer := peering.ClusterID(fc.Spec.ClusterID)
@@ -161,7 +162,7 @@ func (r *Strays) settle(ctx context.Context, fc *v1alpha1.ForeignCluster, id str
 }
 
 // wanted says whether the PeeringRequest of a contract is there and has none.
-func (r *Strays) wanted(ctx context.Context, terms peering.Terms) (bool, error) {
+func (r *Orphans) wanted(ctx context.Context, terms peering.Terms) (bool, error) {
 	if !r.Now().Before(terms.NotAfter) {
 		return false, nil
 	}
@@ -184,4 +185,29 @@ func (r *Strays) wanted(ctx context.Context, terms peering.Terms) (bool, error) 
 		}
 	}
 	return false, nil
+}
+
+// unknownToProvider says whether the provider of a contract in force does not hold it, or
+// only as one that is over: it forgot this cluster and was joined again, or was
+// restored from a backup. A provider holds a contract before its consumer does, so
+// when it leaves one out of what it says, it is asked, and what it answers is proof.
+// The other way round there is nothing to prove: see Orphans.
+func (r *Contracts) unknownToProvider(ctx context.Context, stored *v1alpha1.Contract, fc *v1alpha1.ForeignCluster) bool {
+	if fc == nil || stored.Spec.Role != v1alpha1.ContractConsumer || !inForce(stored) || endsNow(stored) || saidOf(fc, stored.Name) != nil {
+		return false
+	}
+	now, peer := r.Now(), peering.ClusterID(stored.Spec.PeerID)
+	if !meta.IsStatusConditionTrue(fc.Status.Conditions, v1alpha1.ConditionConnected) || now.Sub(stored.CreationTimestamp.Time) < orphanAge ||
+		!r.asked.due(peer, stored.Name, "held", now) {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, tellTimeout)
+	defer cancel()
+	_, err := r.Counterpart.Contract(ctx, peer, stored.Name)
+	r.asked.answered(peer, stored.Name, "held", err, now)
+	switch peering.ReasonOf(err) { //nolint:exhaustive // all others prove nothing
+	case peering.ReasonContractUnknown, peering.ReasonContractClosed:
+		return true
+	}
+	return false
 }
