@@ -56,7 +56,7 @@ func newStranger(t *testing.T, abroad *cluster, n int) stranger {
 		t.Fatal(err)
 	}
 	bundles := identity.NewBundles()
-	if err := bundles.Set(token.Issuer, info.Roots); err != nil {
+	if err := bundles.Trust(token.Issuer, info.Bundle); err != nil {
 		t.Fatal(err)
 	}
 	secure := source.ClientTLS(token.Issuer, bundles, "", "h2")

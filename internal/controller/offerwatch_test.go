@@ -44,9 +44,9 @@ func TestSmallChangesOfAnOfferWait(t *testing.T) {
 		want  time.Duration
 	}{
 		"the same":             {offer(100, nil), offerSmall},
-		"a little less":        {offer(95, nil), offerSmall},
+		"a little less":        {offer(96, nil), offerSmall},
 		"a little more":        {offer(105, nil), offerSmall},
-		"much less":            {offer(94, nil), offerWrite},
+		"five percent less":    {offer(95, nil), offerWrite},
 		"nothing":              {peering.Offer{Message: "no"}, offerWrite},
 		"another price":        {offer(100, func(o *peering.Offer) { o.Price = eur(t, "cpu", "1") }), offerWrite},
 		"another resource":     {offer(100, func(o *peering.Offer) { o.Resources["gpu"] = peering.Whole(1) }), offerWrite},
