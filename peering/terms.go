@@ -2,6 +2,7 @@ package peering
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -118,30 +119,34 @@ type Clauses struct {
 
 // Differs says in what other clauses differ from these; empty is in nothing.
 func (c Clauses) Differs(other Clauses) string {
-	amounts := c.Resources.Strings()
-	for name, amount := range other.Resources.Strings() {
-		if amounts[name] != amount {
-			return fmt.Sprintf("%s is %q, not %q", name, amount, amounts[name])
+	own, others := c.Resources.Strings(), other.Resources.Strings()
+	for _, name := range slices.Sorted(maps.Keys(others)) {
+		if _, ok := own[name]; !ok {
+			return name + " is not among the resources"
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(own)) {
+		if others[name] != own[name] {
+			return fmt.Sprintf("%s is %s, not %s", name, cmp.Or(others[name], "missing"), own[name])
 		}
 	}
 	for _, clause := range []struct {
-		name string
 		same bool
+		what string
 	}{
-		{"resources", len(c.Resources) == len(other.Resources)},
-		{"network", c.Network == other.Network},
-		{"Pod Security level", c.PodSecurity == other.PodSecurity},
-		{"node labels", maps.Equal(c.NodeLabels, other.NodeLabels)},
-		{"price", c.Price.Equal(other.Price)},
-		{"renewal", c.Renewable == other.Renewable},
-		{"notice", c.Notice == other.Notice},
-		{"statement period", c.StatementPeriod == other.StatementPeriod},
-		{"exposure", c.Exposure == other.Exposure},
-		{"node selector", maps.Equal(c.NodeSelector, other.NodeSelector)},
-		{"runtime classes", slices.Equal(c.RuntimeClasses, other.RuntimeClasses)},
+		{c.Network == other.Network, "network differs"},
+		{c.PodSecurity == other.PodSecurity, "Pod Security level differs"},
+		{maps.Equal(c.NodeLabels, other.NodeLabels), "node labels differ"},
+		{c.Price.Equal(other.Price), "price differs"},
+		{c.Renewable == other.Renewable, "renewable differs"},
+		{c.Notice == other.Notice, "notice differs"},
+		{c.StatementPeriod == other.StatementPeriod, "statement period differs"},
+		{c.Exposure == other.Exposure, "exposure differs"},
+		{maps.Equal(c.NodeSelector, other.NodeSelector), "node selector differs"},
+		{slices.Equal(c.RuntimeClasses, other.RuntimeClasses), "runtime classes differ"},
 	} {
 		if !clause.same {
-			return "its " + clause.name + " differ"
+			return clause.what
 		}
 	}
 	return ""

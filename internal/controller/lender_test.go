@@ -678,7 +678,7 @@ func TestASignedContractHasToBeWhatWasAdvertised(t *testing.T) {
 		"more of a resource": {func(x *peering.Terms) { x.Resources = quantities(t, "cpu=3").KeepUnnamed(x.Resources) }, peering.ReasonContractMismatch, "cpu"},
 		"another resource": {func(x *peering.Terms) {
 			x.Resources = x.Resources.KeepUnnamed(quantities(t, "nvidia.com/gpu=1"))
-		}, peering.ReasonContractMismatch, "not advertised"},
+		}, peering.ReasonContractMismatch, "not among the resources"},
 		"a resource less":       {func(x *peering.Terms) { x.Resources = quantities(t, "memory=4Gi", "pods=55") }, peering.ReasonContractMismatch, "cpu"},
 		"a second revision":     {func(x *peering.Terms) { x.Revision, x.Previous = 2, peering.Hash{1} }, peering.ReasonAdvertisementExpired, "revision 2"},
 		"longer":                {func(x *peering.Terms) { x.NotAfter = x.NotAfter.Add(time.Second) }, peering.ReasonContractMismatch, "lasts"},
