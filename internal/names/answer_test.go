@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/miekg/dns"
@@ -278,7 +277,6 @@ func TestTenThousandServicesAreAnsweredAtOnce(t *testing.T) {
 		}
 	}
 	who := Who{homeA, "cluster.local"}
-	start := time.Now()
 	for n := range 20 {
 		for i := range 500 {
 			q := dns.Question{Name: fmt.Sprintf("svc-%d.ns-%d.svc.cluster.local.", i, n), Qtype: dns.TypeA}
@@ -288,10 +286,6 @@ func TestTenThousandServicesAreAnsweredAtOnce(t *testing.T) {
 				t.Fatalf("%s: %s, looked at %d; want %s", q.Name, say(a), a.Work, want)
 			}
 		}
-	}
-	// 10,000 answers; a second is a hundred times what they take.
-	if took := time.Since(start); took > 5*time.Second {
-		t.Errorf("10,000 answers took %s", took)
 	}
 }
 
