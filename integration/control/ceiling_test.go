@@ -18,6 +18,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/client"
+	"github.com/entente-dev/entente/integration/eventually"
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
@@ -119,6 +120,13 @@ func TestAHundredAsksAtOnceGetNoMoreThanThereIs(t *testing.T) {
 	}
 	one, err := peering.ParseResources(map[string]string{"cpu": "1"})
 	if err != nil {
+		t.Fatal(err)
+	}
+	// The agent may have started a moment ago, and not know its nodes yet.
+	if err := eventually.Is(t.Context(), later, "abroad to have something to lend", func(ctx context.Context) error {
+		_, err := client.Peering{Conn: strangers[0].conn}.Preview(ctx, peering.Ask{RequestID: "first", Resources: one})
+		return err
+	}); err != nil {
 		t.Fatal(err)
 	}
 	var mu sync.Mutex
