@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	"unicode"
 )
 
 // Reason says what is wrong in one word of UPPER_SNAKE_CASE. Reasons are part
@@ -15,17 +14,13 @@ type Reason string
 
 // Condition spells the reason as Kubernetes' conditions do: PolicyRefused.
 func (r Reason) Condition() string {
-	out := make([]byte, 0, len(r))
+	var out strings.Builder
 	for word := range strings.SplitSeq(string(r), "_") {
-		for i := range len(word) {
-			if b := word[i]; i == 0 {
-				out = append(out, b)
-			} else {
-				out = append(out, byte(unicode.ToLower(rune(b))))
-			}
+		if word != "" {
+			out.WriteString(word[:1] + strings.ToLower(word[1:]))
 		}
 	}
-	return string(out)
+	return out.String()
 }
 
 // The reasons, with the gRPC code that goes with each.

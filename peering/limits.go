@@ -68,6 +68,10 @@ const (
 	MaxNotice = 31 * 24 * time.Hour
 	// ExpiryGrace is how long a contract that reached its end drains.
 	ExpiryGrace = 10 * time.Minute
+	// retryPending is when to ask again for what an administrator has to approve, and
+	// retryCapacity for what is free only once somebody gives something back.
+	retryPending  = 15 * time.Second
+	retryCapacity = time.Minute
 	// ExpirySkew is how far two clocks may differ for an end that the peer told of to
 	// count as the contract's own; at most a quarter of its term.
 	ExpirySkew = time.Minute

@@ -132,7 +132,7 @@ type Grant struct {
 // other than cpu come in whole units.
 func Decide(ask Ask, p Policy, have Capacity) (Grant, error) {
 	if p.Accept != Automatic && p.Accept != AfterApproval {
-		return Grant{}, refuse(ReasonPolicyRefused, "", "policy %q lends nothing to this peer", p.Name)
+		return Grant{}, Refuse(ReasonPolicyRefused, "", "policy %q lends nothing to this peer", p.Name)
 	}
 	if err := checkAsk(ask); err != nil {
 		return Grant{}, err
@@ -143,7 +143,10 @@ func Decide(ask Ask, p Policy, have Capacity) (Grant, error) {
 	g := Grant{
 		StorageClasses: slices.Clone(ask.StorageClasses),
 		Clauses: Clauses{
-			Network: ask.Network, PodSecurity: p.PodSecurity, NodeLabels: maps.Clone(p.NodeLabels), Price: p.Price.Clone(), Renewable: p.Renewable, Notice: min(max(p.Notice, 0), MaxNotice).Truncate(time.Second), StatementPeriod: statementPeriod(p.StatementPeriod), Exposure: ExposureOffloaded, NodeSelector: maps.Clone(ask.NodeSelector), RuntimeClasses: slices.Clone(ask.RuntimeClasses),
+			Network: ask.Network, NodeSelector: maps.Clone(ask.NodeSelector), RuntimeClasses: slices.Clone(ask.RuntimeClasses),
+			PodSecurity: p.PodSecurity, NodeLabels: maps.Clone(p.NodeLabels), Price: p.Price.Clone(), Renewable: p.Renewable,
+			Notice: min(max(p.Notice, 0), MaxNotice).Truncate(time.Second), StatementPeriod: statementPeriod(p.StatementPeriod),
+			Exposure: ExposureOffloaded,
 		},
 	}
 	if len(g.Price.PerHour) == 0 {
@@ -165,15 +168,22 @@ func Decide(ask Ask, p Policy, have Capacity) (Grant, error) {
 		return Grant{}, err
 	}
 	if p.Accept == AfterApproval && !p.Approved {
-		return Grant{}, refuse(ReasonPolicyPending, "", "policy %q lends to this peer after an administrator of the provider approved the request", p.Name)
+		return Grant{}, Refuse(ReasonPolicyPending, "", "policy %q lends to this peer after an administrator of the provider approved the request", p.Name)
 	}
 	return g, nil
 }
 
-// refuse says why nothing is granted; resource is the one that it failed for, empty if
-// none in particular.
-func refuse(why Reason, resource, format string, args ...any) *Error {
+// Refuse returns the error of a decision to lend nothing. The resource is the one that
+// it failed for, empty if none in particular. What may be granted later says when to ask
+// again.
+func Refuse(why Reason, resource, format string, args ...any) *Error {
 	e := Errorf(why, format, args...)
+	switch why { //nolint:exhaustive // the others do not pass by themselves
+	case ReasonPolicyPending:
+		e.RetryAfter = retryPending
+	case ReasonCapacityExhausted:
+		e.RetryAfter = retryCapacity
+	}
 	if resource != "" {
 		e.Metadata = map[string]string{ResourceKey: resource}
 	}
@@ -183,7 +193,7 @@ func refuse(why Reason, resource, format string, args ...any) *Error {
 // checkFeatures checks what is had or not, whatever is free.
 func checkFeatures(ask Ask, p Policy, have Capacity) error {
 	if ask.Network && !p.Network {
-		return refuse(ReasonPolicyRefused, "", "policy %q allows no tunnel", p.Name)
+		return Refuse(ReasonPolicyRefused, "", "policy %q allows no tunnel", p.Name)
 	}
 	if err := p.CheckNodes(ask.NodeSelector); err != nil {
 		return err
@@ -197,10 +207,10 @@ func checkFeatures(ask Ask, p Policy, have Capacity) error {
 	} {
 		for _, class := range kind.want {
 			if !slices.Contains(kind.may, class) {
-				return refuse(ReasonPolicyRefused, "", "policy %q gives this peer no %s %s", p.Name, kind.name, class)
+				return Refuse(ReasonPolicyRefused, "", "policy %q gives this peer no %s %s", p.Name, kind.name, class)
 			}
 			if !slices.Contains(kind.exists, class) {
-				return refuse(ReasonPolicyRefused, "", "the provider has no %s %s", kind.name, class)
+				return Refuse(ReasonPolicyRefused, "", "the provider has no %s %s", kind.name, class)
 			}
 		}
 	}
@@ -212,7 +222,7 @@ func checkFeatures(ask Ask, p Policy, have Capacity) error {
 func (p Policy) CheckNodes(selector map[string]string) error {
 	for _, key := range slices.Sorted(maps.Keys(selector)) {
 		if !slices.Contains(p.NodeSelectorKeys, key) {
-			return refuse(ReasonPolicyRefused, "", "policy %q lets this peer choose no nodes by the label %s", p.Name, key)
+			return Refuse(ReasonPolicyRefused, "", "policy %q lets this peer choose no nodes by the label %s", p.Name, key)
 		}
 	}
 	return nil
@@ -224,7 +234,7 @@ func grantDuration(ask Ask, p Policy) (time.Duration, error) {
 		d = ask.Duration
 	}
 	if d = min(d, MaxContractLife).Truncate(time.Second); d < time.Second {
-		return 0, refuse(ReasonRequestInvalid, "", "neither the request nor the policy says for how long")
+		return 0, Refuse(ReasonRequestInvalid, "", "neither the request nor the policy says for how long")
 	}
 	return d, nil
 }
@@ -239,24 +249,24 @@ func statementPeriod(d time.Duration) time.Duration {
 // checkPrice checks that a grant costs no more than was asked for.
 func checkPrice(ask Ask, g Grant) error {
 	if err := g.Price.Check(); err != nil {
-		return refuse(ReasonPolicyRefused, "", "the provider's policy has prices that make no sense: %v", err)
+		return Refuse(ReasonPolicyRefused, "", "the provider's policy has prices that make no sense: %v", err)
 	}
 	hourly, err := g.Price.Hourly(g.Resources)
 	if err != nil {
-		return refuse(ReasonPolicyRefused, "", "%v", err)
+		return Refuse(ReasonPolicyRefused, "", "%v", err)
 	}
 	switch ceiling := ask.PriceCeiling; {
 	case ceiling.IsNone() || hourly.Amount.IsZero():
 	case hourly.Currency != ceiling.Currency:
-		return refuse(ReasonPriceAboveCeiling, "", "it costs %s an hour, and the ceiling is %s: they are of two currencies", hourly, ceiling)
+		return Refuse(ReasonPriceAboveCeiling, "", "it costs %s an hour, and the ceiling is %s: they are of two currencies", hourly, ceiling)
 	case hourly.Amount.Cmp(ceiling.Amount) > 0:
-		return refuse(ReasonPriceAboveCeiling, "", "it costs %s an hour, more than the ceiling of %s", hourly, ceiling)
+		return Refuse(ReasonPriceAboveCeiling, "", "it costs %s an hour, more than the ceiling of %s", hourly, ceiling)
 	}
 	return nil
 }
 
 func checkAsk(ask Ask) error {
-	invalid := func(err error) error { return refuse(ReasonRequestInvalid, "", "%v", err) }
+	invalid := func(err error) error { return Refuse(ReasonRequestInvalid, "", "%v", err) }
 	if err := checkRequestID(ask.RequestID); err != nil {
 		return invalid(err)
 	}
@@ -270,21 +280,21 @@ func checkAsk(ask Ask) error {
 		most-- // the grant has them
 	}
 	if len(ask.Resources) > most {
-		return refuse(ReasonRequestInvalid, "", "%d resources besides pods, more than %d", len(ask.Resources), MaxResources-1)
+		return Refuse(ReasonRequestInvalid, "", "%d resources besides pods, more than %d", len(ask.Resources), MaxResources-1)
 	}
 	if ask.Duration < 0 {
-		return refuse(ReasonRequestInvalid, "", "duration is below zero")
+		return Refuse(ReasonRequestInvalid, "", "duration is below zero")
 	}
 	for _, name := range ask.Resources.Names() {
 		if err := checkResourceName(name); err != nil {
 			return invalid(err)
 		}
 		if !Fractional(name) && !ask.Resources[name].IsWhole() {
-			return refuse(ReasonRequestInvalid, name, "%s %s is not a whole number", name, ask.Resources[name])
+			return Refuse(ReasonRequestInvalid, name, "%s %s is not a whole number", name, ask.Resources[name])
 		}
 	}
 	if err := ask.PriceCeiling.Check(); err != nil {
-		return refuse(ReasonRequestInvalid, "", "price ceiling: %v", err)
+		return Refuse(ReasonRequestInvalid, "", "price ceiling: %v", err)
 	}
 	for _, err := range []error{CheckNodeSelector(ask.NodeSelector), CheckClasses(ask.RuntimeClasses), CheckClasses(ask.StorageClasses)} {
 		if err != nil {
@@ -410,7 +420,7 @@ func podShare(asked Resources, of func(name string) Quantity) int64 {
 // refuse says why a bound allows no more.
 func (b bound) refuse(name string, want Quantity, p Policy) error {
 	say := func(why Reason, format string, args ...any) error {
-		return refuse(why, name, "asked for %s, and "+format, append([]any{amount(name, want)}, args...)...)
+		return Refuse(why, name, "asked for %s, and "+format, append([]any{amount(name, want)}, args...)...)
 	}
 	left := lendable(name, b.left())
 	switch b.by {
@@ -448,11 +458,11 @@ func grantAll(p Policy, have Capacity) (Resources, error) {
 	// Without one of these no pod can run, so there is nothing to offer.
 	for _, name := range []string{"cpu", "memory", Pods} {
 		if _, offered := have.Free[name]; (offered || name == Pods) && got[name].IsZero() {
-			return nil, refuse(ReasonCapacityExhausted, name, "%s: nothing is left to lend under policy %q", name, p.Name)
+			return nil, Refuse(ReasonCapacityExhausted, name, "%s: nothing is left to lend under policy %q", name, p.Name)
 		}
 	}
 	if len(got) == 0 {
-		return nil, refuse(ReasonCapacityExhausted, "", "nothing is left to lend under policy %q", p.Name)
+		return nil, Refuse(ReasonCapacityExhausted, "", "nothing is left to lend under policy %q", p.Name)
 	}
 	return got, nil
 }

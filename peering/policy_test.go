@@ -139,7 +139,10 @@ func TestDecide(t *testing.T) {
 			var refused *peering.Error
 			if tt.reason != "" {
 				if !errors.As(err, &refused) || refused.Reason != tt.reason || refused.Message == "" {
-					t.Errorf("got %v, want %s", err, tt.reason)
+					t.Fatalf("got %v, want %s", err, tt.reason)
+				}
+				if passes := tt.reason == peering.ReasonPolicyPending || tt.reason == peering.ReasonCapacityExhausted; passes != (refused.RetryAfter > 0) {
+					t.Errorf("%s says to ask again after %s", tt.reason, refused.RetryAfter)
 				}
 				if g.Resources != nil {
 					t.Errorf("a refusal came with %s", g.Resources)

@@ -184,16 +184,12 @@ const (
 
 // Pauses that are asked for with errors that pass.
 const (
-	// retryCapacity: until somebody gives something back.
-	retryCapacity = time.Minute
 	// retryConflict: until whoever was faster is done.
 	retryConflict = time.Second
 	// retryKubernetes: until the API server answers again.
 	retryKubernetes = 5 * time.Second
 	// retryStopping: until another agent leads.
 	retryStopping = 2 * time.Second
-	// retryPending: until an administrator may have looked.
-	retryPending = 15 * time.Second
 )
 
 // Limits of an OffloadService, by contract unless said otherwise.

@@ -59,10 +59,10 @@ func tellOffers(
 			if offer, changed, err = current(ctx); err != nil {
 				return err
 			}
-			message := wire.OfferTo(offer, told)
-			if told != nil {
-				pause, changed := offerPause(*told, offer)
-				if !changed {
+			before := told
+			if before != nil {
+				pause, differs := offerPause(*before, offer)
+				if !differs {
 					return nil
 				}
 				if pause -= time.Since(at); pause > 0 {
@@ -71,7 +71,7 @@ func tellOffers(
 				}
 			}
 			told, at = &offer, time.Now()
-			return send(message)
+			return send(wire.OfferTo(offer, before))
 		}); err != nil {
 			return err
 		}
@@ -87,7 +87,7 @@ func tellOffers(
 // offerPause is how long after the last message a changed offer may be told: whether
 // there is anything at all, at once; small changes late; the rest in between. An offer
 // that is the same is not told.
-func offerPause(told, now peering.Offer) (pause time.Duration, changed bool) {
+func offerPause(told, now peering.Offer) (pause time.Duration, differs bool) {
 	switch change := told.Compare(now, OfferSmallPercent); {
 	case told.Available != now.Available:
 		return 0, true

@@ -498,7 +498,8 @@ func TestWhatTrustedPeersGet(t *testing.T) {
 		retry  bool
 	}{
 		"a policy's no":     {&peering.Error{Reason: peering.ReasonPolicyRefused, Message: "no"}, peering.ReasonPolicyRefused, codes.PermissionDenied, false},
-		"no capacity":       {&peering.Error{Reason: peering.ReasonCapacityExhausted, Message: "full"}, peering.ReasonCapacityExhausted, codes.ResourceExhausted, true},
+		"no capacity":       {peering.Refuse(peering.ReasonCapacityExhausted, "", "full"), peering.ReasonCapacityExhausted, codes.ResourceExhausted, true},
+		"too many offers":   {peering.Errorf(peering.ReasonCapacityExhausted, "too many"), peering.ReasonCapacityExhausted, codes.ResourceExhausted, false},
 		"a pending request": {&peering.Error{Reason: peering.ReasonPolicyPending, Message: "wait", RetryAfter: time.Second}, peering.ReasonPolicyPending, codes.FailedPrecondition, true},
 		"a signature":       {peering.Errorf(peering.ReasonSignatureInvalid, "missing"), peering.ReasonSignatureInvalid, codes.InvalidArgument, false},
 		"anything else":     {errors.New("disk on fire"), peering.ReasonInternal, codes.Internal, false},

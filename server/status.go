@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"buf.build/go/protovalidate"
 	"google.golang.org/grpc/codes"
@@ -34,7 +33,7 @@ func statusOf(err error, call string, admin bool) *status.Status {
 	)
 	switch {
 	case errors.As(err, &own) && own.Reason != peering.ReasonInternal:
-		return wire.Status(withRetry(own))
+		return wire.Status(own)
 	case errors.As(err, &own):
 		return wire.Status(hidden(call))
 	case isToken(err):
@@ -52,17 +51,6 @@ func statusOf(err error, call string, admin bool) *status.Status {
 		return st
 	}
 	return wire.Status(hidden(call))
-}
-
-// withRetry says when to ask again for what cannot be granted yet.
-func withRetry(e *peering.Error) *peering.Error {
-	pause := map[peering.Reason]time.Duration{peering.ReasonPolicyPending: retryPending, peering.ReasonCapacityExhausted: retryCapacity}[e.Reason]
-	if pause == 0 || e.RetryAfter > 0 {
-		return e
-	}
-	later := *e
-	later.RetryAfter = pause
-	return &later
 }
 
 func hidden(call string) *peering.Error {

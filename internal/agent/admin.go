@@ -44,7 +44,7 @@ func (a *agent) adminSelf(context.Context) (server.Self, error) {
 	endpoints := a.endpoints()
 	s := a.service(endpoints)
 	self := server.Self{
-		ID: a.source.ID(), Name: a.name(), Version: version.Version, Endpoints: endpoints, Protocol: controller.Protocol,
+		ID: a.source.ID(), Name: a.name(), Version: version.Version, Endpoints: endpoints, Protocol: peering.Protocol,
 		RootExpires: a.source.Identity().Root().NotAfter, CertificateExpires: expires,
 		Fingerprint: s.Text.Fingerprint, Automatic: s.Automatic,
 	}
@@ -81,8 +81,7 @@ func (a *agent) testPolicy(ctx context.Context, peer peering.ClusterID, request 
 	if err != nil {
 		return peering.PolicyTest{}, err
 	}
-	t, err := a.lender.Test(ctx, peer, ask)
-	return t, err
+	return a.lender.Test(ctx, peer, ask)
 }
 
 // rollover replaces the key under this cluster's root. What was stored is what

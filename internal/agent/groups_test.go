@@ -57,7 +57,7 @@ func newSource(t testing.TB) *identity.Source {
 }
 
 func infoOf(s *identity.Source) identity.ClusterInfo {
-	return identity.ClusterInfo{Name: s.ID().Short(), Endpoints: nil, Bundle: s.Identity().TrustBundle()}
+	return identity.ClusterInfo{Name: s.ID().Short(), Bundle: s.Identity().TrustBundle()}
 }
 
 // newMember starts a cluster with a secret of the group; none is no policy that names it.

@@ -158,7 +158,7 @@ func (s *speech) Observe(ctx context.Context, peer peering.ClusterID, state *ent
 	if err := s.hear(ctx, peer, state); err != nil || state.GetEchoSequence() == 0 {
 		return err
 	}
-	return peering.CheckProtocol(controller.Protocol, state.GetProtocol())
+	return peering.CheckProtocol(peering.Protocol, state.GetProtocol())
 }
 
 // speaks returns why nothing can be agreed with a peer: its protocol revision is too far
@@ -179,7 +179,7 @@ func (s *speech) speaks(ctx context.Context, peer peering.ClusterID) error {
 		said := s.with(peer).heard.state
 		s.mu.Unlock()
 		if said != nil {
-			return peering.CheckProtocol(controller.Protocol, said.GetProtocol())
+			return peering.CheckProtocol(peering.Protocol, said.GetProtocol())
 		}
 		select {
 		case <-ctx.Done():

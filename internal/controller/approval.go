@@ -27,7 +27,7 @@ func approval(fc *v1alpha1.ForeignCluster, ask peering.Ask, held *peering.Ask) (
 	approved, denied := fc.Spec.ApprovedRequests, fc.Spec.DeniedRequests
 	ofRequest := func(id string) bool { return isRequest(id, ask.RequestID) }
 	if slices.Contains(denied, ask.RequestID) {
-		return false, nil, &peering.Error{Reason: peering.ReasonPolicyRefused, Message: "an administrator of the provider denied the request"}
+		return false, nil, peering.Refuse(peering.ReasonPolicyRefused, "", "an administrator of the provider denied the request")
 	}
 	if held != nil && sameKind(ask, *held) && slices.ContainsFunc(approved, ofRequest) {
 		if _, within := ask.Resources.Fits(held.Resources); within {
@@ -47,7 +47,7 @@ func approval(fc *v1alpha1.ForeignCluster, ask peering.Ask, held *peering.Ask) (
 		}
 	}
 	if slices.ContainsFunc(denied, ofRequest) {
-		return false, nil, &peering.Error{Reason: peering.ReasonPolicyRefused, Message: "an administrator of the provider denied to lend more by this request"}
+		return false, nil, peering.Refuse(peering.ReasonPolicyRefused, "", "an administrator of the provider denied to lend more by this request")
 	}
 	id := ask.RequestID
 	taken := func(id string) bool {
@@ -57,8 +57,8 @@ func approval(fc *v1alpha1.ForeignCluster, ask peering.Ask, held *peering.Ask) (
 		id = ask.RequestID + "." + strconv.Itoa(n)
 	}
 	if len(id) > peering.MaxRequestIDLen {
-		return false, nil, &peering.Error{Reason: peering.ReasonPolicyRefused, Message: fmt.Sprintf(
-			"what was approved is less, and to ask for more the request's ID leaves no room: it has %d characters of %d", len(ask.RequestID), peering.MaxRequestIDLen)}
+		return false, nil, peering.Refuse(peering.ReasonPolicyRefused, "",
+			"what was approved is less, and to ask for more the request's ID leaves no room: it has %d characters of %d", len(ask.RequestID), peering.MaxRequestIDLen)
 	}
 	pending := &v1alpha1.PendingRequest{
 		ID: id, PriceCeiling: store.MoneyOf(ask.PriceCeiling), NodeSelector: ask.NodeSelector, Network: v1alpha1.NetworkNone,

@@ -202,7 +202,7 @@ func (m *market) amend(peer peering.ClusterID, ask peering.Ask, policy peering.P
 	case same && err != nil:
 		return peering.Grant{}, time.Time{}, err
 	case same && !policy.Renewable && policy.Accept != peering.Never:
-		return peering.Grant{}, time.Time{}, &peering.Error{Reason: peering.ReasonPolicyRefused, Message: fmt.Sprintf("policy %q does not renew contracts", policy.Name)}
+		return peering.Grant{}, time.Time{}, peering.Refuse(peering.ReasonPolicyRefused, "", "policy %q does not renew contracts", policy.Name)
 	}
 	more := peering.Resources{}
 	for name, q := range ask.Resources {
@@ -291,8 +291,8 @@ func (m *market) levels(peer peering.ClusterID, policy string, selector map[stri
 	}
 	own := m.supply.matching(selector)
 	if !slices.Contains(own, true) {
-		return nil, &peering.Error{Reason: peering.ReasonCapacityExhausted, Message: fmt.Sprintf(
-			"no node of the provider that takes pods has the labels %s", strings.TrimSuffix(selectorKey(selector), ","))}
+		return nil, peering.Refuse(peering.ReasonCapacityExhausted, "",
+			"no node of the provider that takes pods has the labels %s", strings.TrimSuffix(selectorKey(selector), ","))
 	}
 	others := map[string][]bool{selectorKey(selector): own}
 	for _, h := range m.holdings {
@@ -301,8 +301,8 @@ func (m *market) levels(peer peering.ClusterID, policy string, selector map[stri
 			continue
 		}
 		if len(others) == maxSelectors {
-			return nil, &peering.Error{Reason: peering.ReasonCapacityExhausted, Message: fmt.Sprintf(
-				"contracts here want %d different sets of node labels, and that is the most", maxSelectors)}
+			return nil, peering.Refuse(peering.ReasonCapacityExhausted, "",
+				"contracts here want %d different sets of node labels, and that is the most", maxSelectors)
 		}
 		others[key] = m.supply.matching(h.selector)
 	}

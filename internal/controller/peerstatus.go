@@ -269,13 +269,13 @@ func connected(v PeerView) metav1.Condition {
 	switch s := v.Session; {
 	case v.Peer.Spec.TrustBundle == "":
 		return condition(kind, metav1.ConditionFalse, "NoTrust", "a session needs trust; see condition Trusted")
-	case v.Peer.Status.Protocol != 0 && peering.CheckProtocol(Protocol, uint32(v.Peer.Status.Protocol)) != nil:
+	case v.Peer.Status.Protocol != 0 && peering.CheckProtocol(peering.Protocol, uint32(v.Peer.Status.Protocol)) != nil:
 		which := "the peer's"
-		if v.Peer.Status.Protocol > Protocol {
+		if v.Peer.Status.Protocol > peering.Protocol {
 			which = "this cluster's"
 		}
 		return condition(kind, metav1.ConditionFalse, "ProtocolUnsupported",
-			peering.CheckProtocol(Protocol, uint32(v.Peer.Status.Protocol)).Error()+", which is "+which)
+			peering.CheckProtocol(peering.Protocol, uint32(v.Peer.Status.Protocol)).Error()+", which is "+which)
 	case s.Up == nil:
 		return condition(kind, metav1.ConditionFalse, "NoSession", s.Why)
 	case s.Up.ClockSkew.Abs() > maxSkew:

@@ -21,9 +21,6 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Protocol is the newest protocol revision that this agent speaks.
-const Protocol = peering.Protocol
-
 // FabricSecret is the Secret that holds the tunnels' preshared keys, one key a
 // peer, named by its cluster ID. It is all of the agent's secrets that the
 // fabric can read.
@@ -95,7 +92,7 @@ func (s *States) heldHash(fc *v1alpha1.ForeignCluster) peering.Hash {
 // State returns everything that this cluster currently says to a peer, but for
 // the fields that count and time messages.
 func (s *States) State(ctx context.Context, peer peering.ClusterID) (peering.PeerState, error) {
-	state := peering.PeerState{Protocol: Protocol, Endpoints: s.Endpoints()}
+	state := peering.PeerState{Protocol: peering.Protocol, Endpoints: s.Endpoints()}
 	contracts, err := store.ContractsWith(ctx, s.Client, peer, client.UnsafeDisableDeepCopy) // they are only read
 	if err != nil {
 		return state, err

@@ -82,7 +82,7 @@ func TestAClusterThatClaimsAnotherIsRefused(t *testing.T) {
 		"a succession cut short":    func(m *ententev1.ClusterInfo) { m.Succession = m.GetSuccession()[:1] },
 		"a succession out of order": func(m *ententev1.ClusterInfo) { s := m.GetSuccession(); s[0], s[1] = s[1], s[0] },
 		"the succession of another": func(m *ententev1.ClusterInfo) {
-			m.Succession = ClusterInfoTo(identity.ClusterInfo{Name: "", Endpoints: nil, Bundle: other.TrustBundle()}).GetSuccession()
+			m.Succession = ClusterInfoTo(identity.ClusterInfo{Bundle: other.TrustBundle()}).GetSuccession()
 		},
 		"a succession that repeats":    func(m *ententev1.ClusterInfo) { m.Succession = append(m.GetSuccession(), m.GetSuccession()[1]) },
 		"nine successions":             func(m *ententev1.ClusterInfo) { m.Succession = make([][]byte, 9) },
@@ -90,11 +90,11 @@ func TestAClusterThatClaimsAnotherIsRefused(t *testing.T) {
 		"the old root without the new": func(m *ententev1.ClusterInfo) { m.Bundle = mine.TrustBundle().Roots[1].Raw },
 		"another cluster, all of a piece": func(m *ententev1.ClusterInfo) {
 			proto.Reset(m)
-			proto.Merge(m, ClusterInfoTo(identity.ClusterInfo{Name: "office", Endpoints: nil, Bundle: other.TrustBundle()}))
+			proto.Merge(m, ClusterInfoTo(identity.ClusterInfo{Name: "office", Bundle: other.TrustBundle()}))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := ClusterInfoTo(identity.ClusterInfo{Name: "office", Endpoints: nil, Bundle: mine.TrustBundle()})
+			m := ClusterInfoTo(identity.ClusterInfo{Name: "office", Bundle: mine.TrustBundle()})
 			change(m)
 			if _, err := ClusterInfoFrom(m, mine.ID()); ReasonOf(err) != peering.ReasonRequestInvalid {
 				t.Errorf("got %v", err)
