@@ -40,6 +40,21 @@ func rolePlain(ctx context.Context) error {
 	}
 }
 
+const benchAliasOfA, benchAliasOfB = "10.241.0.0/16", "10.242.0.0/16"
+
+// besidePlain sets up two clusters of a node each with the fabric between them, and
+// wireguard-go alone beside it.
+func besidePlain(t *testing.T) (r *rig, a, b *rigNode, plainA, plainB *process) {
+	t.Helper()
+	r = newRig(t)
+	a, b = r.node("a", 1, "11"), r.node("b", 2, "12")
+	a.set(a.desired([]*rigNode{a}, peering(b, a, benchAliasOfA, benchAliasOfB)))
+	b.set(b.desired([]*rigNode{b}, peering(a, b, benchAliasOfB, benchAliasOfA, openTo(b.podAddr))))
+	a.up()
+	b.up()
+	return r, a, b, r.plain(a, b, 51999), r.plain(b, a, 51998)
+}
+
 // TestThroughput compares the fabric, translation and firewall included, with
 // wireguard-go alone on the same machine, round by round, and prints medians and
 // the tunnel processes' memory. It fails below 0.85, which leaves room for a
@@ -52,35 +67,27 @@ func TestThroughput(t *testing.T) {
 	if _, err := exec.LookPath("iperf3"); err != nil {
 		t.Skipf("needs the tool iperf3: %v", err)
 	}
-	r := newRig(t)
-	a, b := r.node("a", 1, "11"), r.node("b", 2, "12")
-	const aliasOfA, aliasOfB = "10.241.0.0/16", "10.242.0.0/16"
-	a.set(a.desired([]*rigNode{a}, peering(b, a, aliasOfA, aliasOfB)))
-	b.set(b.desired([]*rigNode{b}, peering(a, b, aliasOfB, aliasOfA, openTo(b.podAddr))))
-	a.up()
-	b.up()
-	plainA, plainB := r.plain(a, b, 51999), r.plain(b, a, 51998)
+	r, a, b, plainA, plainB := besidePlain(t)
 
 	server := r.command(b.pod, "iperf3", "-s", "-1")
 	_ = server
 	ours, plain := []float64{}, []float64{}
 	for range 5 {
-		ours = append(ours, r.iperf(a.pod, b.pod, remap(t, b.podAddr, aliasOfB).String()))
+		ours = append(ours, r.iperf(a.pod, b.pod, remap(t, b.podAddr, benchAliasOfB).String()))
 		plain = append(plain, r.iperf(a.pod, b.pod, b.podAddr.String()))
 	}
-	report := func(name string, p *process) {
-		status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
-		for line := range strings.Lines(string(status)) {
-			if strings.HasPrefix(line, "VmHWM") || strings.HasPrefix(line, "VmRSS") {
-				t.Logf("%s: %s", name, strings.Join(strings.Fields(line), " "))
-			}
-		}
+	for _, p := range []struct {
+		name string
+		of   *process
+	}{
+		{"fabric", a.fabric},
+		{"tunnel process, sending", a.wireguard},
+		{"tunnel process, receiving", b.wireguard},
+		{"wireguard-go alone, sending", plainA},
+		{"wireguard-go alone, receiving", plainB},
+	} {
+		t.Logf("%s: at most %d MiB", p.name, peakMemory(t, p.of))
 	}
-	report("fabric", a.fabric)
-	report("tunnel process, sending", a.wireguard)
-	report("tunnel process, receiving", b.wireguard)
-	report("wireguard-go alone, sending", plainA)
-	report("wireguard-go alone, receiving", plainB)
 	slices.Sort(ours)
 	slices.Sort(plain)
 	ratio := ours[2] / plain[2]
@@ -99,22 +106,23 @@ func TestMemoryUnderFlood(t *testing.T) {
 	if os.Getenv("TUNNEL_BENCH") == "" {
 		t.Skip("takes half a minute; set TUNNEL_BENCH=1")
 	}
-	r := newRig(t)
-	a, b := r.node("a", 1, "11"), r.node("b", 2, "12")
-	const aliasOfA, aliasOfB = "10.241.0.0/16", "10.242.0.0/16"
-	a.set(a.desired([]*rigNode{a}, peering(b, a, aliasOfA, aliasOfB)))
-	b.set(b.desired([]*rigNode{b}, peering(a, b, aliasOfB, aliasOfA, openTo(b.podAddr))))
-	a.up()
-	b.up()
-	plainA, plainB := r.plain(a, b, 51999), r.plain(b, a, 51998)
+	r, a, b, plainA, plainB := besidePlain(t)
 
-	r.flood(a.pod, remap(t, b.podAddr, aliasOfB), 5*time.Second)
-	r.flood(a.pod, b.podAddr, 5*time.Second)
+	for _, to := range []netip.Addr{remap(t, b.podAddr, benchAliasOfB), b.podAddr} {
+		stop := r.flood(a.pod, to, 0)
+		time.Sleep(5 * time.Second)
+		stop()
+	}
 	for _, p := range []struct {
 		name  string
 		of    *process
 		limit int
-	}{{"sending", a.wireguard, 256}, {"receiving", b.wireguard, 256}, {"wireguard-go alone, sending", plainA, 0}, {"wireguard-go alone, receiving", plainB, 0}} {
+	}{
+		{"sending", a.wireguard, 256},
+		{"receiving", b.wireguard, 256},
+		{"wireguard-go alone, sending", plainA, 0},
+		{"wireguard-go alone, receiving", plainB, 0},
+	} {
 		took := peakMemory(t, p.of)
 		t.Logf("%s: %d MiB", p.name, took)
 		if p.limit > 0 && took > p.limit {
@@ -138,31 +146,42 @@ func peakMemory(t *testing.T, p *process) int {
 	return kib >> 10
 }
 
-// flood sends as many UDP packets as it can.
-func (r *rig) flood(from string, to netip.Addr, d time.Duration) {
-	r.t.Helper()
-	err := r.inNS(from, func() error {
-		c, err := net.Dial("udp", netip.AddrPortFrom(to, 8080).String())
-		if err != nil {
-			return err
+// flood sends UDP packets, 48,000 bytes at a time and then a pause, until it is stopped.
+func (r *rig) flood(from string, to netip.Addr, pause time.Duration) (stop func()) {
+	stopped, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		ended <- r.inNS(from, func() error {
+			c, err := net.Dial("udp", netip.AddrPortFrom(to, 8080).String())
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			raw, err := c.(*net.UDPConn).SyscallConn()
+			if err != nil {
+				return err
+			}
+			// Many packets in one, so that one read of the TUN device takes as many buffers.
+			if err := raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_SEGMENT, 1200) }); err != nil {
+				return err
+			}
+			many := make([]byte, 1200*40)
+			for {
+				select {
+				case <-stopped:
+					return nil
+				default:
+				}
+				_, _ = c.Write(many)
+				time.Sleep(pause)
+			}
+		})
+	}()
+	return func() {
+		r.t.Helper()
+		close(stopped)
+		if err := <-ended; err != nil {
+			r.t.Fatal(err)
 		}
-		defer c.Close()
-		raw, err := c.(*net.UDPConn).SyscallConn()
-		if err != nil {
-			return err
-		}
-		// Many packets in one, so that one read of the TUN device takes as many buffers.
-		if err := raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_SEGMENT, 1200) }); err != nil {
-			return err
-		}
-		many := make([]byte, 1200*50)
-		for end := time.Now().Add(d); time.Now().Before(end); {
-			_, _ = c.Write(many)
-		}
-		return nil
-	})
-	if err != nil {
-		r.t.Fatal(err)
 	}
 }
 

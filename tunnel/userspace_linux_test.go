@@ -1,16 +1,11 @@
 package tunnel
 
 import (
-	"fmt"
 	"net"
-	"net/netip"
 	"os"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"golang.zx2c4.com/wireguard/conn/bindtest"
 	"golang.zx2c4.com/wireguard/device"
 	"golang.zx2c4.com/wireguard/tun/tuntest"
@@ -95,35 +90,8 @@ func TestFloodingADeadPeerDoesNotStopALiveOne(t *testing.T) {
 	b.set(b.desired([]*rigNode{b}, peering(a, b, aliasOfB, aliasOfA, openTo(b.podAddr))))
 	b.up()
 
-	stop := make(chan struct{})
-	var group sync.WaitGroup
-	group.Go(func() {
-		_ = r.inNS(a.pod, func() error {
-			c, err := net.Dial("udp", netip.AddrPortFrom(remap(t, b.podAddr, aliasOfDead), 8080).String())
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			raw, err := c.(*net.UDPConn).SyscallConn()
-			if err != nil {
-				return err
-			}
-			// Many packets in one, so that one read of the TUN device takes as
-			// many buffers.
-			if err := raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_SEGMENT, 1200) }); err != nil {
-				return err
-			}
-			many := make([]byte, 1200*40)
-			for {
-				select {
-				case <-stop:
-					return nil
-				case <-time.After(2 * time.Millisecond): // 20,000 packets per second: a flood, but not one of the processor
-					_, _ = c.Write(many)
-				}
-			}
-		})
-	})
+	// 20,000 packets per second: a flood, but not one of the processor.
+	stop := r.flood(a.pod, remap(t, b.podAddr, aliasOfDead), 2*time.Millisecond)
 	time.Sleep(time.Second)
 	slowest, failed := time.Duration(0), 0
 	for range 40 {
@@ -134,16 +102,10 @@ func TestFloodingADeadPeerDoesNotStopALiveOne(t *testing.T) {
 		}
 		slowest = max(slowest, time.Since(began))
 	}
-	close(stop)
-	group.Wait()
+	stop()
 	t.Logf("40 connections under the flood: %d failed, slowest took %v", failed, slowest.Round(time.Millisecond))
 	if failed > 20 {
 		t.Errorf("%d of 40 connections failed", failed)
 	}
-	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", a.wireguard.cmd.Process.Pid))
-	for line := range strings.Lines(string(status)) {
-		if strings.HasPrefix(line, "VmHWM") {
-			t.Log("tunnel process: " + strings.Join(strings.Fields(line), " "))
-		}
-	}
+	t.Logf("tunnel process: at most %d MiB", peakMemory(t, a.wireguard))
 }

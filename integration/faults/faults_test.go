@@ -224,19 +224,7 @@ func TestProviderIsAway(t *testing.T) {
 	}
 	// Long enough for whoever would take silence for an end.
 	time.Sleep(20 * time.Second)
-	same := func() {
-		t.Helper()
-		now, err := w.Home.Pods(ctx, shop, out.Labels)
-		e2e.OK(t, err)
-		if err := home.Same(e2e.LivesOf(now)); err != nil {
-			t.Errorf("at home: %v", err)
-		}
-		there, err := w.Abroad.Pods(ctx, remote, out.Labels)
-		e2e.OK(t, err)
-		if err := abroad.Same(e2e.LivesOf(there)); err != nil {
-			t.Errorf("abroad: %v", err)
-		}
-	}
+	same := func() { untouched(ctx, t, w, remote, home, abroad, out.Labels) }
 	same()
 
 	begin = time.Now()
@@ -253,6 +241,21 @@ func TestProviderIsAway(t *testing.T) {
 	e2e.OK(t, err)
 	time.Sleep(5 * time.Second)
 	same()
+}
+
+// untouched holds that pods and their twins are those that they were, and never restarted.
+func untouched(ctx context.Context, t *testing.T, w *e2e.World, remote string, home, abroad e2e.Lives, pods map[string]string) {
+	t.Helper()
+	now, err := w.Home.Pods(ctx, shop, pods)
+	e2e.OK(t, err)
+	if err := home.Same(e2e.LivesOf(now)); err != nil {
+		t.Errorf("at home: %v", err)
+	}
+	there, err := w.Abroad.Pods(ctx, remote, pods)
+	e2e.OK(t, err)
+	if err := abroad.Same(e2e.LivesOf(there)); err != nil {
+		t.Errorf("abroad: %v", err)
+	}
 }
 
 // TestConsumersAgentRestarts kills the consumer's agent while 20 of its pods run
@@ -310,16 +313,9 @@ func TestConsumersAgentRestarts(t *testing.T) {
 	for what := range touched {
 		t.Errorf("abroad, pod %s", what)
 	}
-	now, err := w.Home.PodsReady(ctx, e2e.Soon, shop, out.Labels, replicas)
+	_, err = w.Home.PodsReady(ctx, e2e.Soon, shop, out.Labels, replicas)
 	e2e.OK(t, err)
-	if err := home.Same(e2e.LivesOf(now)); err != nil {
-		t.Errorf("at home: %v", err)
-	}
-	there, err := w.Abroad.Pods(ctx, remote, out.Labels)
-	e2e.OK(t, err)
-	if err := abroad.Same(e2e.LivesOf(there)); err != nil {
-		t.Errorf("abroad: %v", err)
-	}
+	untouched(ctx, t, w, remote, home, abroad, out.Labels)
 	// And it still does its work.
 	if _, err := w.Home.Kubectl(ctx, "logs", "-n", shop, pods[0].Name, "--tail=1"); err != nil {
 		t.Error(err)
