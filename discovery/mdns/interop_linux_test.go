@@ -104,6 +104,17 @@ enable-reflector=no
 		}
 	}
 	spawn(t, exec.Command(broker, "--config-file="+filepath.Join(dir, "dbus.conf"), "--nofork", "--nopidfile"))
+	// avahi-daemon ends if there is no bus when it starts.
+	socket := strings.TrimPrefix(a.bus, "unix:path=")
+	for i := 0; ; i++ {
+		if c, err := net.Dial("unix", socket); err == nil {
+			_ = c.Close()
+			break
+		} else if i == 200 {
+			t.Fatalf("the message bus does not listen: %v", err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
 	// Its socket and its process ID are below /run, whatever it is told: each has its own.
 	// All of these replace themselves with the next, so the process is the daemon.
 	a.daemon = spawn(t, a.command(context.Background(), unshare, "--mount", "--propagation", "private", "sh", "-c",
