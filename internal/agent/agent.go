@@ -368,7 +368,7 @@ func (a *agent) sayings(context.Context) error {
 	a.forgotten = &store.Forgotten{Client: a.direct, Namespace: a.cfg.Namespace, Now: time.Now}
 	a.lender = &controller.Lender{
 		Client: a.mgr.GetClient(), Reader: a.direct, Identity: a.source.Identity, Now: time.Now, Changed: a.speech.spoken,
-		Informers: a.mgr.GetCache(), Namespace: a.cfg.Namespace, Events: a.events, Budget: a.states.Budget, Log: a.log,
+		Informers: a.mgr.GetCache(), Namespace: a.cfg.Namespace, Budget: a.states.Budget, Log: a.log,
 	}
 	return nil
 }
@@ -417,7 +417,7 @@ func (a *agent) peerAPI(ctx context.Context) error {
 	peer, err := server.NewPeer(server.PeerConfig{
 		Log: a.log, Credentials: session.ServerCredentials(), Self: a.source.ID(), Trusted: a.bundles.Has,
 		Trust:      a.joining(),
-		Negotiator: negotiator{Lender: a.lender, speaks: a.speech.speaks}, Offers: a.lender, Sessions: a.speech, Offload: offloadService,
+		Negotiator: negotiator{Lender: a.lender, Contracts: a.answers(), speaks: a.speech.speaks}, Offers: a.lender, Sessions: a.speech, Offload: offloadService,
 		// What is dead does not look it where nothing is written, and stays in the way of
 		// the next session.
 		Silent: func(number uint64) { a.sessions.CloseSession(number, errSilent) },

@@ -68,6 +68,13 @@ func (a *agent) asking() *controller.Requests {
 	}
 }
 
+// answers returns what answers peers about contracts.
+func (a *agent) answers() *controller.Answers {
+	return &controller.Answers{
+		Client: a.mgr.GetClient(), Reader: a.direct, Identity: a.source.Identity, Budget: a.states.Budget, Events: a.events, Now: time.Now,
+	}
+}
+
 // negotiation returns the reconcilers that take contracts up, keep them and count what
 // is used of them.
 func (a *agent) negotiation() (*controller.Orphans, *controller.Contracts) {

@@ -16,6 +16,7 @@ import (
 	"github.com/entente-dev/entente/internal/heartbeat"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/server"
 )
 
 // speech is what this cluster says to its peers over sessions, and what it does
@@ -194,6 +195,7 @@ func (s *speech) speaks(ctx context.Context, peer peering.ClusterID) error {
 // negotiator negotiates with peers whose protocol this agent speaks.
 type negotiator struct {
 	*controller.Lender
+	server.Contracts
 	speaks func(ctx context.Context, peer peering.ClusterID) error
 }
 

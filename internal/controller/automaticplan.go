@@ -40,26 +40,6 @@ func (b basis) rank() int {
 	return 1 // a group
 }
 
-// automaticPolicy returns the policy that a ForeignCluster, a PeeringRequest or a
-// NamespaceOffloading was made by; empty is none. One that a person wrote has none,
-// whatever its label says.
-func automaticPolicy(o interface{ GetLabels() map[string]string }) string {
-	labels := o.GetLabels()
-	if labels[v1alpha1.LabelManaged] != v1alpha1.Manager {
-		return ""
-	}
-	return labels[v1alpha1.LabelAutomatic]
-}
-
-// peerOf returns the policy that a ForeignCluster is a peer of; empty is none. One that has
-// the label alone is a person's: a policy says why, too.
-func peerOf(fc *v1alpha1.ForeignCluster) string {
-	if fc.Annotations[v1alpha1.AnnotationAutomaticBy] == "" {
-		return ""
-	}
-	return automaticPolicy(fc)
-}
-
 // automaticRule is a PeeringPolicy with spec.automatic.
 type automaticRule struct {
 	name string

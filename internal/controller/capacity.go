@@ -1,15 +1,12 @@
 package controller
 
 import (
-	"context"
-	"fmt"
 	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	resourcehelper "k8s.io/component-helpers/resource"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/peering"
@@ -214,18 +211,4 @@ func sub(from, amounts corev1.ResourceList) {
 			from[name] = left
 		}
 	}
-}
-
-// readSupply reads nodes and pods. What it is given is only read, so a cache
-// need not copy it.
-func readSupply(ctx context.Context, c client.Reader) (supply, error) {
-	var nodes corev1.NodeList
-	var pods corev1.PodList
-	if err := c.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
-		return supply{}, fmt.Errorf("list nodes: %w", err)
-	}
-	if err := c.List(ctx, &pods, client.UnsafeDisableDeepCopy); err != nil {
-		return supply{}, fmt.Errorf("list pods: %w", err)
-	}
-	return supplyOf(nodes.Items, pods.Items), nil
 }

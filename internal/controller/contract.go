@@ -405,17 +405,6 @@ func ownClock(fc *v1alpha1.ForeignCluster, t time.Time) time.Time {
 	return t.Add(-fc.Status.Session.ClockSkew.Duration)
 }
 
-// endedByPeer says whether the other side ended a contract, however this one
-// heard of it: by a call, or by what the peer says over the session.
-func endedByPeer(c *v1alpha1.Contract) bool {
-	// A peer whose clock is a little ahead says that it is over when it merely
-	// reached its end; the reason tells the two apart.
-	if c.Status.Reason != "" {
-		return c.Status.Reason == peering.EndedByPeer.Name()
-	}
-	return c.Spec.Termination == v1alpha1.TerminatePeer
-}
-
 // peerEnds records that the peer ended a contract: at once, or with notice until
 // drainUntil, by its clock. It is the peer's call; the session's state says the same
 // again.
@@ -614,12 +603,6 @@ func (r *Contracts) bury(ctx context.Context, stored *v1alpha1.Contract, fc *v1a
 		return reconcile.Result{}, fmt.Errorf("bury contract %s: %w", stored.Name, err)
 	}
 	return reconcile.Result{}, nil
-}
-
-// settled says whether a contract is over and done with, and kept only because of
-// what it cost.
-func settled(c *v1alpha1.Contract) bool {
-	return !inForce(c) && !controllerutil.ContainsFinalizer(c, v1alpha1.Finalizer)
 }
 
 // keep keeps a settled contract for as long as somebody may want to see what was

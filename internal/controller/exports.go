@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,8 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	toolscache "k8s.io/client-go/tools/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/wire"
@@ -123,72 +120,6 @@ func offeredService(s *corev1.Service) peering.OfferedService {
 	return out
 }
 
-// SlimService makes a cache keep of Services only what is told of them, but for
-// those of the agent's own namespace, which it needs as they are.
-func SlimService(own string) toolscache.TransformFunc {
-	return func(o any) (any, error) {
-		s, ok := o.(*corev1.Service)
-		if !ok {
-			return o, nil
-		}
-		s.ManagedFields = nil
-		if s.Namespace == own {
-			return s, nil
-		}
-		slim := &corev1.Service{
-			TypeMeta: s.TypeMeta,
-			ObjectMeta: metav1.ObjectMeta{
-				Namespace: s.Namespace, Name: s.Name, UID: s.UID, ResourceVersion: s.ResourceVersion,
-				Labels: s.Labels, DeletionTimestamp: s.DeletionTimestamp,
-			},
-			Spec: corev1.ServiceSpec{Type: s.Spec.Type},
-		}
-		if s.Spec.ClusterIP == corev1.ClusterIPNone {
-			slim.Spec.ClusterIP = corev1.ClusterIPNone
-		}
-		for _, p := range s.Spec.Ports {
-			slim.Spec.Ports = append(slim.Spec.Ports, corev1.ServicePort{Name: p.Name, Protocol: p.Protocol, AppProtocol: p.AppProtocol, Port: p.Port})
-		}
-		return slim, nil
-	}
-}
-
-// exports returns what the peers of each policy are told, by the policy's name. The
-// lock is held.
-func (l *Lender) exports(ctx context.Context, policies []lending) (map[string]exported, error) {
-	named := map[string]bool{}
-	for i := range policies {
-		for _, e := range policies[i].exports {
-			named[e.namespace] = true
-		}
-	}
-	// Before looking: a change that comes while looking is looked at again.
-	l.exporting.Store(len(named) > 0)
-	var services []corev1.Service
-	for _, name := range slices.Sorted(maps.Keys(named)) {
-		var namespace corev1.Namespace
-		err := l.Client.Get(ctx, client.ObjectKey{Name: name}, &namespace)
-		if client.IgnoreNotFound(err) != nil {
-			return nil, fmt.Errorf("read namespace %s: %w", name, err)
-		}
-		if err != nil || closed(&namespace, l.Namespace) {
-			continue
-		}
-		var list corev1.ServiceList
-		if err := l.Client.List(ctx, &list, client.InNamespace(name), client.UnsafeDisableDeepCopy); err != nil {
-			return nil, fmt.Errorf("list services of namespace %s: %w", name, err)
-		}
-		services = append(services, list.Items...)
-	}
-	out := map[string]exported{}
-	for i := range policies {
-		if p := &policies[i]; len(p.exports) > 0 {
-			out[p.policy.Name] = exports(p.exports, services)
-		}
-	}
-	return out, nil
-}
-
 // tellsOf returns the services that a peer is told of: those of the policy that
 // decides about it, if that accepts anything.
 func (m *market) tellsOf(peer peering.ClusterID) exported {
@@ -209,16 +140,4 @@ func (e exported) String() string {
 		out += fmt.Sprintf(", %d more are not: they are more, or have more ports, than can be told", e.left)
 	}
 	return out
-}
-
-// serviceDiffers says whether what may be told of a Service changed.
-func serviceDiffers(before, after any) bool {
-	return differing(before, after, func(a, b *corev1.Service) bool {
-		return withheld(a) != withheld(b) || !maps.Equal(a.Labels, b.Labels) || !offeredService(a).Equal(offeredService(b))
-	})
-}
-
-// namespaceDiffers says whether a namespace was closed or opened.
-func namespaceDiffers(before, after any) bool {
-	return differing(before, after, func(a, b *corev1.Namespace) bool { return closed(a, "") != closed(b, "") })
 }

@@ -17,69 +17,6 @@ import (
 	"github.com/entente-dev/entente/tunnel"
 )
 
-// What many do at once must not cost the API server more than it has to.
-func TestAFirstRevisionIsSignedByOneWriteAndNoRead(t *testing.T) {
-	t.Parallel()
-	l := newLent(t, 1, append(nodes(1), policyNamed("p"))...)
-	reads := 0
-	l.Reader = interceptor.NewClient(l.Client.(client.WithWatch), interceptor.Funcs{
-		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
-			reads++
-			return c.Get(ctx, key, o, opts...)
-		},
-		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
-			reads++
-			return c.List(ctx, list, opts...)
-		},
-	})
-	terms := l.mustContract(0, l.ask("r", "cpu=1"))
-	if reads != 0 {
-		t.Errorf("the API server was asked %d times", reads)
-	}
-	// The offer is gone; what is signed again is what was signed.
-	signed, err := l.Sign(t.Context(), l.peers[0].ID(), l.envelope(0, terms))
-	if err != nil || reads != 1 {
-		t.Fatalf("signed again: %v, with %d reads", err, reads)
-	}
-	if again, err := signed.Verify(); err != nil || again.ContractID != terms.ContractID {
-		t.Errorf("it is %s, %v", again.ContractID, err)
-	}
-}
-
-// A contract may have been stored by a call that could not tell.
-func TestAFirstRevisionThatWasStoredIsReturned(t *testing.T) {
-	t.Parallel()
-	l := newLent(t, 1, append(nodes(1), policyNamed("p"))...)
-	inner, cuts := l.Client, 1
-	l.Client = interceptor.NewClient(inner.(client.WithWatch), interceptor.Funcs{
-		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
-			err := c.Create(ctx, o, opts...)
-			if cuts--; cuts >= 0 && err == nil {
-				return errors.New("the connection broke")
-			}
-			return err
-		},
-	})
-	ad, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("r", "cpu=1"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	envelope := l.envelope(0, l.terms(0, ad))
-	if _, err := l.Sign(t.Context(), l.peers[0].ID(), envelope); err == nil {
-		t.Fatal("it was not cut off")
-	}
-	signed, err := l.Sign(t.Context(), l.peers[0].ID(), envelope)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if stored := l.stored(ad.ContractID); stored.Spec.Revision != 1 || len(signed.Signatures) != 2 {
-		t.Errorf("revision %d is stored, and %d signatures are returned", stored.Spec.Revision, len(signed.Signatures))
-	}
-	if contracts, err := contractsOf(t.Context(), inner); err != nil || len(contracts) != 1 {
-		t.Errorf("%d contracts, %v", len(contracts), err)
-	}
-}
-
 // The cache shows what was given to a peer a moment later; by then others have
 // asked.
 func TestPeersAtOnceAreGivenDifferentAliases(t *testing.T) {

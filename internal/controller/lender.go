@@ -589,19 +589,6 @@ func mismatch(o *offer, terms peering.Terms, self *identity.Identity, now time.T
 	return ""
 }
 
-// contract returns a contract with a peer, in either role.
-func (l *Lender) contract(ctx context.Context, peer peering.ClusterID, id string) (*v1alpha1.Contract, error) {
-	var c v1alpha1.Contract
-	err := l.Reader.Get(ctx, client.ObjectKey{Name: id}, &c)
-	if client.IgnoreNotFound(err) != nil {
-		return nil, fmt.Errorf("read contract %s: %w", id, err)
-	}
-	if err != nil || c.Spec.PeerID != string(peer) {
-		return nil, peering.Errorf(peering.ReasonContractUnknown, "there is no contract %s with this cluster", id)
-	}
-	return &c, nil
-}
-
 // Lent returns a contract by which this cluster lends. The cache shows it; while it does
 // not show yet what was signed a moment ago, the API server is asked, since a consumer
 // uses a contract as soon as it has the second signature.
@@ -624,64 +611,6 @@ func (l *Lender) signedNow(id string) bool {
 	return ok && l.Now().Sub(r.at) < recentSettle
 }
 
-// Contract returns the newest revision of a contract with a peer, in either
-// role, unless it is over and done with.
-func (l *Lender) Contract(ctx context.Context, peer peering.ClusterID, id string) (peering.Envelope, error) {
-	c, err := l.contract(ctx, peer, id)
-	if err != nil {
-		return peering.Envelope{}, err
-	}
-	if settled(c) {
-		return peering.Envelope{}, peering.Errorf(peering.ReasonContractClosed, "contract %s is over", id)
-	}
-	return peering.ParseEnvelope([]byte(c.Spec.Envelope))
-}
-
-// Statements returns the statements of use of a contract by which a peer
-// consumes that come after a sequence number, oldest first.
-func (l *Lender) Statements(ctx context.Context, peer peering.ClusterID, id string, after uint64) ([]peering.Envelope, error) {
-	c, err := l.contract(ctx, peer, id)
-	if err != nil {
-		return nil, err
-	}
-	if c.Spec.Role != v1alpha1.ContractProvider {
-		return nil, peering.Errorf(peering.ReasonContractUnknown, "this cluster does not lend by contract %s", id)
-	}
-	var out []peering.Envelope
-	for _, s := range c.Status.Statements {
-		if s.Sequence < 0 || uint64(s.Sequence) <= after {
-			continue
-		}
-		e, err := peering.ParseEnvelope([]byte(s.Envelope))
-		if err != nil {
-			return nil, fmt.Errorf("statement %d of contract %s: %w", s.Sequence, id, err)
-		}
-		out = append(out, e)
-	}
-	return out, nil
-}
-
-// Terminate ends a contract because its other side did.
-func (l *Lender) Terminate(ctx context.Context, peer peering.ClusterID, id, _ string, drainUntil time.Time) error {
-	var c v1alpha1.Contract
-	if err := l.Reader.Get(ctx, client.ObjectKey{Name: id}, &c); err != nil {
-		return client.IgnoreNotFound(err)
-	}
-	if c.Spec.PeerID != string(peer) {
-		return nil // not the caller's: unknown to it
-	}
-	before := c.DeepCopy()
-	err := peerEnds(ctx, l.Client, l.Budget, &c, l.Identity().ID(), drainUntil, l.Now())
-	if later, ok := errors.AsType[*LaterError](err); ok {
-		return &peering.Error{Reason: peering.ReasonRateLimited, Message: "the end of the contract was changed too often", RetryAfter: later.After}
-	}
-	if err != nil {
-		return err
-	}
-	record(l.Events, &c, contractEvents(before, &c))
-	return nil
-}
-
 // SameNamespaces returns the names that namespaces of a peer may have here
 // unchanged.
 func (l *Lender) SameNamespaces(ctx context.Context, peer peering.ClusterID) []string {
@@ -698,14 +627,6 @@ func (l *Lender) SameNamespaces(ctx context.Context, peer peering.ClusterID) []s
 		return nil
 	}
 	return slices.Clone(p.spec.SameNamespaces)
-}
-
-func contractsOf(ctx context.Context, c client.Reader) ([]v1alpha1.Contract, error) {
-	var list v1alpha1.ContractList
-	if err := c.List(ctx, &list); err != nil {
-		return nil, fmt.Errorf("list contracts: %w", err)
-	}
-	return list.Items, nil
 }
 
 // newContractID returns a name that nobody has: 80 random bits.

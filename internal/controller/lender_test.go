@@ -996,7 +996,7 @@ func TestRevisionsFollowEachOther(t *testing.T) {
 	_, err = l.Sign(ctx, peer, one)
 	wants(t, err, peering.ReasonRevisionStale, "revision 2")
 	// The consumer that lost the answer gets it by asking, as by the contract.
-	if got, err := l.Contract(ctx, peer, first.ContractID); err != nil || got.Hash() != signed.Hash() {
+	if got, err := peering.ParseEnvelope([]byte(l.stored(first.ContractID).Spec.Envelope)); err != nil || got.Hash() != signed.Hash() {
 		t.Errorf("the contract is another, %v", err)
 	}
 	if ad, err := l.Advertise(ctx, peer, l.ask("r", "cpu=1")); err != nil || ad.Revision != 2 || ad.PreviousHash != one.Hash() {
@@ -1185,42 +1185,6 @@ func TestAKeyThatWasRolledOverSignsNothing(t *testing.T) {
 	}
 }
 
-func TestContractsAndStatementsAreTheirPartiesOwn(t *testing.T) {
-	t.Parallel()
-	l := newLent(t, 2, append(nodes(1), policyNamed("p"))...)
-	terms := l.mustContract(0, l.ask("a", "cpu=1"))
-	ctx := t.Context()
-	c := l.stored(terms.ContractID)
-	for i := range 3 {
-		c.Status.Statements = append(c.Status.Statements, v1alpha1.Statement{Sequence: int64(i + 1), Envelope: c.Spec.Envelope})
-	}
-	if err := l.Client.Status().Update(ctx, c); err != nil {
-		t.Fatal(err)
-	}
-	for after, want := range map[uint64]int{0: 3, 1: 2, 3: 0, 1 << 63: 0} {
-		got, err := l.Statements(ctx, l.peers[0].ID(), terms.ContractID, after)
-		if err != nil || len(got) != want {
-			t.Errorf("after %d: %d statements, %v; want %d", after, len(got), err, want)
-		}
-	}
-	_, err := l.Statements(ctx, l.peers[1].ID(), terms.ContractID, 0)
-	wants(t, err, peering.ReasonContractUnknown, "")
-	_, err = l.Contract(ctx, l.peers[1].ID(), terms.ContractID)
-	wants(t, err, peering.ReasonContractUnknown, "")
-	_, err = l.Contract(ctx, l.peers[0].ID(), "c-none")
-	wants(t, err, peering.ReasonContractUnknown, "")
-	c = l.stored(terms.ContractID)
-	c.Spec.Role = v1alpha1.ContractConsumer
-	if err := l.Client.Update(ctx, c); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := l.Contract(ctx, l.peers[0].ID(), terms.ContractID); err != nil {
-		t.Errorf("a contract by which this cluster consumes: %v", err)
-	}
-	_, err = l.Statements(ctx, l.peers[0].ID(), terms.ContractID, 0)
-	wants(t, err, peering.ReasonContractUnknown, "does not lend")
-}
-
 // A peer that just joined is known before the cache shows it.
 func TestAPeerThatJustJoinedIsAnswered(t *testing.T) {
 	t.Parallel()
@@ -1239,29 +1203,100 @@ func TestAPeerThatJustJoinedIsAnswered(t *testing.T) {
 	}
 }
 
-func TestAPeerEndsItsContractsAndNoOthers(t *testing.T) {
+// What many do at once must not cost the API server more than it has to.
+func TestAFirstRevisionIsSignedByOneWriteAndNoRead(t *testing.T) {
 	t.Parallel()
-	l := newLent(t, 2, append(nodes(1), policyNamed("p"))...)
-	at, drained := l.mustContract(0, l.ask("a", "cpu=1")), l.mustContract(0, l.ask("b", "cpu=1"))
-	ctx := t.Context()
-	for _, id := range []string{at.ContractID, "c-none"} {
-		if err := l.Terminate(ctx, l.peers[1].ID(), id, "", time.Time{}); err != nil {
-			t.Errorf("%s: %v", id, err)
-		}
+	l := newLent(t, 1, append(nodes(1), policyNamed("p"))...)
+	reads := 0
+	l.Reader = interceptor.NewClient(l.Client.(client.WithWatch), interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			reads++
+			return c.Get(ctx, key, o, opts...)
+		},
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			reads++
+			return c.List(ctx, list, opts...)
+		},
+	})
+	terms := l.mustContract(0, l.ask("r", "cpu=1"))
+	if reads != 0 {
+		t.Errorf("the API server was asked %d times", reads)
 	}
-	if c := l.stored(at.ContractID); c.Spec.Termination != "" {
-		t.Errorf("another peer ended it: %s", c.Spec.Termination)
+	// The offer is gone; what is signed again is what was signed.
+	signed, err := l.Sign(t.Context(), l.peers[0].ID(), l.envelope(0, terms))
+	if err != nil || reads != 1 {
+		t.Fatalf("signed again: %v, with %d reads", err, reads)
 	}
-	if err := l.Terminate(ctx, l.peers[0].ID(), at.ContractID, "", time.Time{}); err != nil || l.stored(at.ContractID).Spec.Termination != v1alpha1.TerminatePeer {
-		t.Errorf("at once: %v", err)
+	if again, err := signed.Verify(); err != nil || again.ContractID != terms.ContractID {
+		t.Errorf("it is %s, %v", again.ContractID, err)
 	}
-	until := now.Add(time.Hour)
-	if err := l.Terminate(ctx, l.peers[0].ID(), drained.ContractID, "", until); err != nil {
+}
+
+// A contract may have been stored by a call that could not tell.
+func TestAFirstRevisionThatWasStoredIsReturned(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 1, append(nodes(1), policyNamed("p"))...)
+	inner, cuts := l.Client, 1
+	l.Client = interceptor.NewClient(inner.(client.WithWatch), interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			err := c.Create(ctx, o, opts...)
+			if cuts--; cuts >= 0 && err == nil {
+				return errors.New("the connection broke")
+			}
+			return err
+		},
+	})
+	ad, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("r", "cpu=1"))
+	if err != nil {
 		t.Fatal(err)
 	}
-	if c := l.stored(drained.ContractID); c.Spec.Termination != "" || c.Status.Phase != peering.PhaseDraining.String() || !c.Status.DrainUntil.Time.Equal(until) {
-		t.Errorf("with notice it is %s until %v", c.Status.Phase, c.Status.DrainUntil)
+	envelope := l.envelope(0, l.terms(0, ad))
+	if _, err := l.Sign(t.Context(), l.peers[0].ID(), envelope); err == nil {
+		t.Fatal("it was not cut off")
 	}
-	_, err := l.Advertise(ctx, l.peers[0].ID(), l.amend(drained, 0, "cpu=2"))
-	wants(t, err, peering.ReasonContractClosed, "")
+	signed, err := l.Sign(t.Context(), l.peers[0].ID(), envelope)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if stored := l.stored(ad.ContractID); stored.Spec.Revision != 1 || len(signed.Signatures) != 2 {
+		t.Errorf("revision %d is stored, and %d signatures are returned", stored.Spec.Revision, len(signed.Signatures))
+	}
+	if contracts, err := contractsOf(t.Context(), inner); err != nil || len(contracts) != 1 {
+		t.Errorf("%d contracts, %v", len(contracts), err)
+	}
+}
+
+// A consumer that amends a contract without end is told to wait once it had as much
+// written as it may, and then its revision is signed.
+func TestRevisionsAreWithinThePeersBudget(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 1, append(nodes(3), policyNamed("p"))...)
+	counts := &countingClient{Client: l.Client}
+	l.Client = counts
+	ctx, peer := t.Context(), l.peers[0].ID()
+	terms := l.mustContract(0, l.ask("r", "cpu=1"))
+	began := l.now()
+	var refusal error
+	var last peering.Envelope
+	for i := 0; refusal == nil && i < 2000; i++ {
+		ad, err := l.Advertise(ctx, peer, l.amend(terms, 0, "cpu="+[]string{"1", "2"}[i%2]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		terms = l.terms(0, ad)
+		last = l.envelope(0, terms)
+		if _, err := l.Sign(ctx, peer, last); err != nil {
+			refusal = err
+		}
+		l.pass(10 * time.Millisecond)
+	}
+	e, ok := errors.AsType[*peering.Error](refusal)
+	if !ok || e.Reason != peering.ReasonRateLimited || e.RetryAfter <= 0 {
+		t.Fatalf("after %d writes it says %v", counts.writes, refusal)
+	}
+	counts.withinBudget(t, l.now().Sub(began))
+	l.pass(e.RetryAfter)
+	if _, err := l.Sign(ctx, peer, last); err != nil {
+		t.Errorf("after the pause: %v", err)
+	}
 }

@@ -108,66 +108,8 @@ const (
 	maxSkew = time.Minute
 )
 
-// Limits of what peers can have held back for them.
+// Limits of what discovery finds.
 const (
-	// OfferValidity is how long an advertisement can be signed.
-	OfferValidity = time.Minute
-	// MaxOffers is how many advertisements may stand, of all peers.
-	MaxOffers = 1024
-	// MaxOffersPerPeer is how many of them one peer may hold.
-	MaxOffersPerPeer = 32
-	// MaxContractsPerPeer is how many contracts one peer may hold, closed ones
-	// included until nothing stands because of them and the peer knows.
-	MaxContractsPerPeer = 64
-	// maxSelectors is how many different sets of node labels contracts may want.
-	maxSelectors = 64
-	// startAhead is how long before its begin a contract may be signed at the provider,
-	// where it is in force then: what is used before it begins is not counted. Consumers
-	// that are honest begin a minute before they sign.
-	startAhead = time.Minute
-	// startSkew is how far a contract's begin, or a statement's end, may differ from this
-	// clock otherwise.
-	startSkew = 10 * time.Minute
-	// maxRequests is how many requests of a peer can wait for an administrator, as
-	// in the custom resource.
-	maxRequests = 8
-	// requestLife is how long one waits that is not repeated.
-	requestLife = time.Hour
-	// requestPause is the least time between two changes of the requests that a
-	// peer has waiting.
-	requestPause = time.Second
-)
-
-// What holds for a contract where the policy does not say, as in the custom
-// resource.
-const (
-	// defaultDuration is how long a contract lasts.
-	defaultDuration = 365 * 24 * time.Hour
-	// defaultNotice is how long pods may run on when this cluster ends it early.
-	defaultNotice = time.Hour
-	// defaultStatementPeriod is how long a statement of use covers.
-	defaultStatementPeriod = time.Hour
-)
-
-// Pauses in looking at what there is to lend.
-const (
-	// supplyPause is how old what nodes and pods come to may be when they change
-	// all the time.
-	supplyPause = 100 * time.Millisecond
-	// offerDebounce is how long changes are gathered before peers' offers are
-	// looked at again.
-	offerDebounce = 100 * time.Millisecond
-	// classesPause is how old what is known of runtime and storage classes may be.
-	classesPause = 30 * time.Second
-	// lapsePause is how often offers that lapsed are looked for while nobody asks.
-	lapsePause = 5 * time.Second
-	// sweepPause is how often requests are looked for that wait for nothing.
-	sweepPause = time.Minute
-	// recentSettle is how old a contract may be that the cache does not show before
-	// the API server is asked about it.
-	recentSettle = 5 * time.Second
-	// lentPatience is how long the API server may take to show such a contract.
-	lentPatience = 2 * time.Second
 	// maxHints is how many clusters are kept that discovery found and nobody decided
 	// about, and maxHintsOfPlace how many of them one network or domain may bring.
 	maxHints, maxHintsOfPlace = 256, 128
@@ -200,15 +142,6 @@ const (
 // Limits of what peers make this cluster write of what they say: bytes of whole
 // objects, as etcd keeps each revision for 5 to 10 minutes.
 const (
-	// peerWriteBytes is how many bytes a second one peer may have written in the long
-	// run, and peerWriteBurst how many at once.
-	peerWriteBytes = 32 << 10
-	peerWriteBurst = 4 << 20
-	// allWriteBytes and allWriteBurst are those of all peers together.
-	allWriteBytes = 256 << 10
-	allWriteBurst = 48 << 20
-	// writeOverhead is what a write costs besides the object's text.
-	writeOverhead = 4 << 10
 	// keyCost is what a write of the tunnels' keys counts as: those of a few hundred
 	// peers.
 	keyCost = 32 << 10
@@ -221,11 +154,6 @@ const (
 
 // Limits of what follows from a peer's word on contracts.
 const (
-	// minDuration is the shortest contract that is signed unless spec.duration asks for
-	// a shorter one.
-	minDuration = 5 * time.Minute
-	// maxCandidates is how many providers a PeeringRequest compares at most.
-	maxCandidates = 64
 	// maxPreviews is how many of them are asked at once.
 	maxPreviews = 8
 	// contractWorkers is how many contracts, and how many PeeringRequests, are looked

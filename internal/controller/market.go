@@ -436,3 +436,29 @@ func why(err error) string {
 	}
 	return "the provider cannot tell now"
 }
+
+// explain says what bounds each resource of an ask: on each level the tightest
+// bound, of the levels the tightest.
+func (m *market) explain(peer peering.ClusterID, ask peering.Ask) []string {
+	_, l, err := m.policyOf(peer)
+	if err != nil || l.err != nil {
+		return nil
+	}
+	levels, err := m.levels(peer, l.policy.Name, ask.NodeSelector, ask.ContractID)
+	if err != nil {
+		return nil
+	}
+	tightest := map[string]peering.Bound{}
+	for _, have := range levels {
+		for _, b := range peering.Explain(ask, l.policy, have) {
+			if was, ok := tightest[b.Resource]; !ok || b.Granted.Cmp(was.Granted) < 0 {
+				tightest[b.Resource] = b
+			}
+		}
+	}
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(tightest)) {
+		out = append(out, tightest[name].String())
+	}
+	return out
+}

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -578,28 +579,74 @@ func (l *Lender) onceApproved(m *market, peer peering.ClusterID, ask peering.Ask
 	return &a.ad
 }
 
-// explain says what bounds each resource of an ask: on each level the tightest
-// bound, of the levels the tightest.
-func (m *market) explain(peer peering.ClusterID, ask peering.Ask) []string {
-	_, l, err := m.policyOf(peer)
-	if err != nil || l.err != nil {
-		return nil
-	}
-	levels, err := m.levels(peer, l.policy.Name, ask.NodeSelector, ask.ContractID)
-	if err != nil {
-		return nil
-	}
-	tightest := map[string]peering.Bound{}
-	for _, have := range levels {
-		for _, b := range peering.Explain(ask, l.policy, have) {
-			if was, ok := tightest[b.Resource]; !ok || b.Granted.Cmp(was.Granted) < 0 {
-				tightest[b.Resource] = b
-			}
+// exports returns what the peers of each policy are told, by the policy's name. The
+// lock is held.
+func (l *Lender) exports(ctx context.Context, policies []lending) (map[string]exported, error) {
+	named := map[string]bool{}
+	for i := range policies {
+		for _, e := range policies[i].exports {
+			named[e.namespace] = true
 		}
 	}
-	var out []string
-	for _, name := range slices.Sorted(maps.Keys(tightest)) {
-		out = append(out, tightest[name].String())
+	// Before looking: a change that comes while looking is looked at again.
+	l.exporting.Store(len(named) > 0)
+	var services []corev1.Service
+	for _, name := range slices.Sorted(maps.Keys(named)) {
+		var namespace corev1.Namespace
+		err := l.Client.Get(ctx, client.ObjectKey{Name: name}, &namespace)
+		if client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("read namespace %s: %w", name, err)
+		}
+		if err != nil || closed(&namespace, l.Namespace) {
+			continue
+		}
+		var list corev1.ServiceList
+		if err := l.Client.List(ctx, &list, client.InNamespace(name), client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("list services of namespace %s: %w", name, err)
+		}
+		services = append(services, list.Items...)
 	}
-	return out
+	out := map[string]exported{}
+	for i := range policies {
+		if p := &policies[i]; len(p.exports) > 0 {
+			out[p.policy.Name] = exports(p.exports, services)
+		}
+	}
+	return out, nil
+}
+
+// serviceDiffers says whether what may be told of a Service changed.
+func serviceDiffers(before, after any) bool {
+	return differing(before, after, func(a, b *corev1.Service) bool {
+		return withheld(a) != withheld(b) || !maps.Equal(a.Labels, b.Labels) || !offeredService(a).Equal(offeredService(b))
+	})
+}
+
+// namespaceDiffers says whether a namespace was closed or opened.
+func namespaceDiffers(before, after any) bool {
+	return differing(before, after, func(a, b *corev1.Namespace) bool { return closed(a, "") != closed(b, "") })
+}
+
+// readPolicies returns the policies in the order in which they are asked.
+func readPolicies(ctx context.Context, c client.Reader) ([]lending, error) {
+	var list v1alpha1.PeeringPolicyList
+	if err := c.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list peering policies: %w", err)
+	}
+	out := make([]lending, 0, len(list.Items))
+	for i := range list.Items {
+		out = append(out, readPolicy(&list.Items[i]))
+	}
+	slices.SortFunc(out, func(a, b lending) int {
+		// What a policy peered with is its own, whatever others select.
+		return cmp.Or(cmp.Compare(boolRank(a.spec.Automatic == nil), boolRank(b.spec.Automatic == nil)), cmp.Compare(a.policy.Name, b.policy.Name))
+	})
+	return out, nil
+}
+
+func boolRank(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }

@@ -2,7 +2,6 @@ package controller
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -20,16 +19,6 @@ import (
 // What a peer says and does changes objects of this cluster that follow from it. Each
 // write of one counts as a whole object, and is paced and taken from the peer's budget:
 // the last state is written in the end.
-
-// later returns when a write is to be tried again that is over a budget, and whether it
-// is.
-func later(err error) (time.Duration, bool) {
-	over, ok := errors.AsType[*LaterError](err)
-	if !ok {
-		return 0, false
-	}
-	return max(over.After, time.Millisecond), true
-}
 
 // shorter returns the shorter of two pauses, of which 0 is that there is none.
 func shorter(a, b time.Duration) time.Duration {

@@ -245,41 +245,6 @@ func TestATunnelThatIsRefusedClosesWhatIsToBeClosed(t *testing.T) {
 	}
 }
 
-// A consumer that amends a contract without end is told to wait once it had as much
-// written as it may, and then its revision is signed.
-func TestRevisionsAreWithinThePeersBudget(t *testing.T) {
-	t.Parallel()
-	l := newLent(t, 1, append(nodes(3), policyNamed("p"))...)
-	counts := &countingClient{Client: l.Client}
-	l.Client = counts
-	ctx, peer := t.Context(), l.peers[0].ID()
-	terms := l.mustContract(0, l.ask("r", "cpu=1"))
-	began := l.now()
-	var refusal error
-	var last peering.Envelope
-	for i := 0; refusal == nil && i < 2000; i++ {
-		ad, err := l.Advertise(ctx, peer, l.amend(terms, 0, "cpu="+[]string{"1", "2"}[i%2]))
-		if err != nil {
-			t.Fatal(err)
-		}
-		terms = l.terms(0, ad)
-		last = l.envelope(0, terms)
-		if _, err := l.Sign(ctx, peer, last); err != nil {
-			refusal = err
-		}
-		l.pass(10 * time.Millisecond)
-	}
-	e, ok := errors.AsType[*peering.Error](refusal)
-	if !ok || e.Reason != peering.ReasonRateLimited || e.RetryAfter <= 0 {
-		t.Fatalf("after %d writes it says %v", counts.writes, refusal)
-	}
-	counts.withinBudget(t, l.now().Sub(began))
-	l.pass(e.RetryAfter)
-	if _, err := l.Sign(ctx, peer, last); err != nil {
-		t.Errorf("after the pause: %v", err)
-	}
-}
-
 // What is in use of a contract changes all the time, in an object that is large: it is
 // written now and then, within the peer's budget, and the last of it in the end.
 func TestUseIsWrittenWithinThePeersBudget(t *testing.T) {

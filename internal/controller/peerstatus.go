@@ -247,23 +247,6 @@ func hearRevoked(fc *v1alpha1.ForeignCluster, s Session, now time.Time) bool {
 	}
 }
 
-// foundBy says how a cluster came to be known.
-func foundBy(fc *v1alpha1.ForeignCluster) v1alpha1.Found {
-	switch ours := fc.Labels[v1alpha1.LabelManaged] == v1alpha1.Manager; {
-	case fc.Status.Found != "" && (fc.Status.Found != v1alpha1.FoundManual || fc.Spec.JoinToken == nil):
-		return fc.Status.Found
-	case fc.Spec.JoinToken != nil, ours && fc.Spec.TrustBundle != "":
-		return v1alpha1.FoundToken
-	case ours && fc.Hint() && len(fc.Status.Sightings) > 0:
-		return fc.Status.Sightings[0].Source
-	case ours && fc.Hint():
-		return "" // it is about to be said
-	case ours:
-		return v1alpha1.FoundIntroduction
-	}
-	return v1alpha1.FoundManual
-}
-
 func connected(v PeerView) metav1.Condition {
 	const kind = v1alpha1.ConditionConnected
 	switch s := v.Session; {

@@ -2,14 +2,12 @@ package controller
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/store"
@@ -26,30 +24,6 @@ type lending struct {
 	// err says why it makes no sense. It then selects whom it selects, and lends
 	// nothing.
 	err error
-}
-
-// readPolicies returns the policies in the order in which they are asked.
-func readPolicies(ctx context.Context, c client.Reader) ([]lending, error) {
-	var list v1alpha1.PeeringPolicyList
-	if err := c.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list peering policies: %w", err)
-	}
-	out := make([]lending, 0, len(list.Items))
-	for i := range list.Items {
-		out = append(out, readPolicy(&list.Items[i]))
-	}
-	slices.SortFunc(out, func(a, b lending) int {
-		// What a policy peered with is its own, whatever others select.
-		return cmp.Or(cmp.Compare(boolRank(a.spec.Automatic == nil), boolRank(b.spec.Automatic == nil)), cmp.Compare(a.policy.Name, b.policy.Name))
-	})
-	return out, nil
-}
-
-func boolRank(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 func readPolicy(p *v1alpha1.PeeringPolicy) lending {

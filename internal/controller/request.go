@@ -692,3 +692,11 @@ func (r *Requests) end(ctx context.Context, request *v1alpha1.PeeringRequest, co
 	}
 	return reconcile.Result{}, nil
 }
+
+func contractsOf(ctx context.Context, c client.Reader) ([]v1alpha1.Contract, error) {
+	var list v1alpha1.ContractList
+	if err := c.List(ctx, &list); err != nil {
+		return nil, fmt.Errorf("list contracts: %w", err)
+	}
+	return list.Items, nil
+}

@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	toolscache "k8s.io/client-go/tools/cache"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 )
@@ -74,4 +75,34 @@ func slimStatuses(in []corev1.ContainerStatus) (out []corev1.ContainerStatus) {
 		}
 	}
 	return out
+}
+
+// SlimService makes a cache keep of Services only what is told of them, but for
+// those of the agent's own namespace, which it needs as they are.
+func SlimService(own string) toolscache.TransformFunc {
+	return func(o any) (any, error) {
+		s, ok := o.(*corev1.Service)
+		if !ok {
+			return o, nil
+		}
+		s.ManagedFields = nil
+		if s.Namespace == own {
+			return s, nil
+		}
+		slim := &corev1.Service{
+			TypeMeta: s.TypeMeta,
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: s.Namespace, Name: s.Name, UID: s.UID, ResourceVersion: s.ResourceVersion,
+				Labels: s.Labels, DeletionTimestamp: s.DeletionTimestamp,
+			},
+			Spec: corev1.ServiceSpec{Type: s.Spec.Type},
+		}
+		if s.Spec.ClusterIP == corev1.ClusterIPNone {
+			slim.Spec.ClusterIP = corev1.ClusterIPNone
+		}
+		for _, p := range s.Spec.Ports {
+			slim.Spec.Ports = append(slim.Spec.Ports, corev1.ServicePort{Name: p.Name, Protocol: p.Protocol, AppProtocol: p.AppProtocol, Port: p.Port})
+		}
+		return slim, nil
+	}
 }

@@ -3,6 +3,7 @@ package controller
 import (
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -93,5 +94,46 @@ func TestSlimPodsOfPeersAreSmall(t *testing.T) {
 	})
 	if n := slimmed(t, &p).Size(); n > 512 {
 		t.Errorf("it has %d bytes, of %d", n, p.Size())
+	}
+}
+
+func TestACacheKeepsOfServicesWhatIsTold(t *testing.T) {
+	t.Parallel()
+	slim := SlimService("entente-system")
+	for name, s := range map[string]*corev1.Service{
+		"one with an address": aService("shop", "cart", labelled("tier", "edge"), func(s *corev1.Service) { s.Spec.Ports[0].AppProtocol = new("kubernetes.io/h2c") }),
+		"a headless one":      aService("shop", "db", func(s *corev1.Service) { s.Spec.ClusterIP = corev1.ClusterIPNone }),
+		"one without ports":   aService("shop", "db", func(s *corev1.Service) { s.Spec.ClusterIP, s.Spec.Ports = corev1.ClusterIPNone, nil }),
+		"another name": aService("shop", "x", func(s *corev1.Service) {
+			s.Spec.Type, s.Spec.ExternalName = corev1.ServiceTypeExternalName, "example.org"
+		}),
+		"one that ends":         aService("shop", "x", func(s *corev1.Service) { s.DeletionTimestamp = &metav1.Time{Time: now} }),
+		"one without protocols": aService("shop", "x", func(s *corev1.Service) { s.Spec.Ports[0].Protocol = "" }),
+	} {
+		s.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}
+		whole := s.DeepCopy()
+		kept, err := slim(s)
+		got, ok := kept.(*corev1.Service)
+		if err != nil || !ok {
+			t.Fatalf("%s: %v, %v", name, kept, err)
+		}
+		if !offeredService(got).Equal(offeredService(whole)) || withheld(got) != withheld(whole) || serviceDiffers(whole, got) {
+			t.Errorf("%s: another thing would be told of %+v", name, got)
+		}
+		if got.UID != whole.UID || got.ResourceVersion != whole.ResourceVersion {
+			t.Errorf("%s: it is another object: %+v", name, got.ObjectMeta)
+		}
+		if got.Annotations != nil || got.ManagedFields != nil || got.Spec.Selector != nil || got.Spec.ClusterIPs != nil || got.Spec.ExternalName != "" {
+			t.Errorf("%s: kept %+v", name, got)
+		}
+	}
+	own := aService("entente-system", "entente-peer")
+	want := own.DeepCopy()
+	want.ManagedFields = nil
+	if got, err := slim(own); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("of the agent's own namespace %+v is kept, %v", got, err)
+	}
+	if got, err := slim(&corev1.Node{}); err != nil || got == nil {
+		t.Errorf("of something else %v is kept, %v", got, err)
 	}
 }

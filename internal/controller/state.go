@@ -360,10 +360,4 @@ func contractsFromWire(states []peering.ContractState) []v1alpha1.PeerContract {
 	return out
 }
 
-// inForce says whether a contract still binds. One that was just signed and not
-// looked at yet does.
-func inForce(c *v1alpha1.Contract) bool {
-	return store.Unverified(c).State != peering.Closed
-}
-
 func wantsTunnel(c v1alpha1.Contract) bool { return store.Unverified(&c).Wants().Tunnel }

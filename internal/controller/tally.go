@@ -207,3 +207,17 @@ func (l *Lender) readSupply(ctx context.Context) (supply, error) {
 	}
 	return l.counts.supply(nodes.Items), nil
 }
+
+// readSupply reads nodes and pods. What it is given is only read, so a cache
+// need not copy it.
+func readSupply(ctx context.Context, c client.Reader) (supply, error) {
+	var nodes corev1.NodeList
+	var pods corev1.PodList
+	if err := c.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return supply{}, fmt.Errorf("list nodes: %w", err)
+	}
+	if err := c.List(ctx, &pods, client.UnsafeDisableDeepCopy); err != nil {
+		return supply{}, fmt.Errorf("list pods: %w", err)
+	}
+	return supplyOf(nodes.Items, pods.Items), nil
+}

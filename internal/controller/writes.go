@@ -2,6 +2,7 @@ package controller
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -86,4 +87,14 @@ func (b *WriteBudget) take(peer peering.ClusterID, size int) error {
 		return &LaterError{After: wait}
 	}
 	return nil
+}
+
+// later returns when a write is to be tried again that is over a budget, and whether it
+// is.
+func later(err error) (time.Duration, bool) {
+	over, ok := errors.AsType[*LaterError](err)
+	if !ok {
+		return 0, false
+	}
+	return max(over.After, time.Millisecond), true
 }

@@ -1,0 +1,100 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/peering"
+)
+
+// Answers answers peers that ask about contracts with them, or end one.
+type Answers struct {
+	Client client.Client
+	// Reader reads from the API server itself.
+	Reader client.Reader
+	// Identity is this cluster's identity as it is now.
+	Identity func() *identity.Identity
+	// Events records that a peer ended a contract; nil records nothing.
+	Events events.EventRecorder
+	// Budget bounds what peers have written here. Required.
+	Budget *WriteBudget
+	Now    func() time.Time
+}
+
+// contract returns a contract with a peer, in either role.
+func (a *Answers) contract(ctx context.Context, peer peering.ClusterID, id string) (*v1alpha1.Contract, error) {
+	var c v1alpha1.Contract
+	err := a.Reader.Get(ctx, client.ObjectKey{Name: id}, &c)
+	if client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("read contract %s: %w", id, err)
+	}
+	if err != nil || c.Spec.PeerID != string(peer) {
+		return nil, peering.Errorf(peering.ReasonContractUnknown, "there is no contract %s with this cluster", id)
+	}
+	return &c, nil
+}
+
+// Contract returns the newest revision of a contract with a peer, in either
+// role, unless it is over and done with.
+func (a *Answers) Contract(ctx context.Context, peer peering.ClusterID, id string) (peering.Envelope, error) {
+	c, err := a.contract(ctx, peer, id)
+	if err != nil {
+		return peering.Envelope{}, err
+	}
+	if settled(c) {
+		return peering.Envelope{}, peering.Errorf(peering.ReasonContractClosed, "contract %s is over", id)
+	}
+	return peering.ParseEnvelope([]byte(c.Spec.Envelope))
+}
+
+// Statements returns the statements of use of a contract by which a peer
+// consumes that come after a sequence number, oldest first.
+func (a *Answers) Statements(ctx context.Context, peer peering.ClusterID, id string, after uint64) ([]peering.Envelope, error) {
+	c, err := a.contract(ctx, peer, id)
+	if err != nil {
+		return nil, err
+	}
+	if c.Spec.Role != v1alpha1.ContractProvider {
+		return nil, peering.Errorf(peering.ReasonContractUnknown, "this cluster does not lend by contract %s", id)
+	}
+	var out []peering.Envelope
+	for _, s := range c.Status.Statements {
+		if s.Sequence < 0 || uint64(s.Sequence) <= after {
+			continue
+		}
+		e, err := peering.ParseEnvelope([]byte(s.Envelope))
+		if err != nil {
+			return nil, fmt.Errorf("statement %d of contract %s: %w", s.Sequence, id, err)
+		}
+		out = append(out, e)
+	}
+	return out, nil
+}
+
+// Terminate ends a contract because its other side did.
+func (a *Answers) Terminate(ctx context.Context, peer peering.ClusterID, id, _ string, drainUntil time.Time) error {
+	var c v1alpha1.Contract
+	if err := a.Reader.Get(ctx, client.ObjectKey{Name: id}, &c); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if c.Spec.PeerID != string(peer) {
+		return nil // not the caller's: unknown to it
+	}
+	before := c.DeepCopy()
+	err := peerEnds(ctx, a.Client, a.Budget, &c, a.Identity().ID(), drainUntil, a.Now())
+	if later, ok := errors.AsType[*LaterError](err); ok {
+		return &peering.Error{Reason: peering.ReasonRateLimited, Message: "the end of the contract was changed too often", RetryAfter: later.After}
+	}
+	if err != nil {
+		return err
+	}
+	record(a.Events, &c, contractEvents(before, &c))
+	return nil
+}
