@@ -12,8 +12,8 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
-	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/market"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/version"
 	"github.com/entente-dev/entente/peering"
@@ -77,7 +77,7 @@ func (i issued) Revoke(ctx context.Context, id string) error { return i.a.tokens
 
 // testPolicy says what a peer would be answered.
 func (a *agent) testPolicy(ctx context.Context, peer peering.ClusterID, request *v1alpha1.PeeringRequest) (peering.PolicyTest, error) {
-	ask, err := controller.AskOf(request)
+	ask, err := market.AskOf(request)
 	if err != nil {
 		return peering.PolicyTest{}, err
 	}

@@ -37,6 +37,7 @@ import (
 	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/heartbeat"
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/lending"
 	"github.com/entente-dev/entente/internal/offload"
 	"github.com/entente-dev/entente/internal/session"
 	"github.com/entente-dev/entente/internal/store"
@@ -147,11 +148,11 @@ type agent struct {
 	events    events.EventRecorder
 	states    *controller.States
 	speech    *speech
-	offers    *controller.OfferWatch
+	offers    *lending.OfferWatch
 	requests  *controller.Requests
 	addresses addresses
 	sessions  *session.Manager
-	lender    *controller.Lender
+	lender    *lending.Lender
 	tokens    *store.Tokens
 	forgotten *store.Forgotten
 	groups    *controller.Groups
@@ -359,14 +360,14 @@ func (a *agent) sayings(context.Context) error {
 		Client: a.mgr.GetClient(), Namespace: a.cfg.Namespace, Self: a.source.ID(),
 		Endpoints: a.endpoints, PodCIDRs: a.cfg.PodCIDRs, Reserved: reserved.prefixes, Aggregate: tunnel.Aggregate, Half: a.half, Versions: a.mgr.GetCache(),
 		Lends:  func(peer peering.ClusterID) peering.Lending { return a.lender.Lends(peer) },
-		Budget: &controller.WriteBudget{Now: time.Now},
+		Budget: &store.WriteBudget{Now: time.Now},
 	}
 	a.speech = newSpeech(a.states, a.log)
 	a.trust = &trust{self: a.source.ID(), bundles: a.bundles, again: func() { a.peersWake.wake("") }}
 	a.events = a.mgr.GetEventRecorder(eventSource)
 	a.tokens = &store.Tokens{Client: a.direct, Namespace: a.cfg.Namespace, Now: time.Now}
 	a.forgotten = &store.Forgotten{Client: a.direct, Namespace: a.cfg.Namespace, Now: time.Now}
-	a.lender = &controller.Lender{
+	a.lender = &lending.Lender{
 		Client: a.mgr.GetClient(), Reader: a.direct, Identity: a.source.Identity, Now: time.Now, Changed: a.speech.spoken,
 		Informers: a.mgr.GetCache(), Namespace: a.cfg.Namespace, Budget: a.states.Budget, Log: a.log,
 	}

@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/offload"
+	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/vk"
 )
 
@@ -17,7 +17,7 @@ func TestWritesOfPeersLeaveEtcdRoom(t *testing.T) {
 	t.Parallel()
 	// The API server compacts each 5 minutes what was written 5 minutes before.
 	const quota, kept = 2 << 30, 10 * time.Minute
-	all := offload.MaxBytes + offload.Writes().Most(kept) + vk.MostWritten(kept) + controller.Writes().Most(kept)
+	all := offload.MaxBytes + offload.Writes().Most(kept) + vk.MostWritten(kept) + store.Writes().Most(kept)
 	if all > quota*3/4 || all+offload.MaxEnds > quota*19/20 {
 		t.Errorf("peers can make etcd keep %.0f MiB of %d, and %d more at their end", all/(1<<20), quota>>20, offload.MaxEnds>>20)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/client"
 	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/lending"
 	"github.com/entente-dev/entente/internal/offload"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
@@ -99,8 +100,8 @@ func keepCount(contracts *controller.Contracts) func(context.Context) error {
 }
 
 // watchOffers keeps what peers would lend.
-func (a *agent) watchOffers() *controller.OfferWatch {
-	return &controller.OfferWatch{
+func (a *agent) watchOffers() *lending.OfferWatch {
+	return &lending.OfferWatch{
 		Client: a.mgr.GetClient(), Now: time.Now, Log: a.log, Budget: a.states.Budget, Lends: a.speech.Lends, WatchLends: a.speech.WatchLends,
 		Watch: func(ctx context.Context, peer peering.ClusterID, changed func(peering.Offer)) error {
 			return provider{a.sessions.Conn}.of(peer).WatchOffer(ctx, changed)
@@ -111,7 +112,7 @@ func (a *agent) watchOffers() *controller.OfferWatch {
 // contractCache tells of contracts in which this cluster lends.
 type contractCache struct {
 	self   peering.ClusterID
-	lender *controller.Lender
+	lender *lending.Lender
 	reader *store.ContractReader
 }
 

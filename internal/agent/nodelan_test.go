@@ -29,6 +29,7 @@ import (
 	"github.com/entente-dev/entente/discovery"
 	"github.com/entente-dev/entente/discovery/mdns"
 	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -574,7 +575,7 @@ func TestInventedClustersKeepOutNoneThatIsListed(t *testing.T) {
 		wake := make(chan struct{})
 		s := &controller.Sightings{
 			Client: n.client, Self: testID('o'), Events: events.NewFakeRecorder(16), Log: slog.New(slog.DiscardHandler), Now: time.Now,
-			Budget: &controller.WriteBudget{Now: time.Now}, Look: l.look, Wake: wake,
+			Budget: &store.WriteBudget{Now: time.Now}, Look: l.look, Wake: wake,
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)

@@ -14,6 +14,8 @@ import (
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/heartbeat"
+	"github.com/entente-dev/entente/internal/lending"
+	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/server"
@@ -194,7 +196,7 @@ func (s *speech) speaks(ctx context.Context, peer peering.ClusterID) error {
 
 // negotiator negotiates with peers whose protocol this agent speaks.
 type negotiator struct {
-	*controller.Lender
+	*lending.Lender
 	server.Contracts
 	speaks func(ctx context.Context, peer peering.ClusterID) error
 }
@@ -250,7 +252,7 @@ func (s *speech) record(ctx context.Context, peer peering.ClusterID, c *conversa
 	changes := c.changes
 	s.mu.Unlock()
 	err := s.states.Observe(ctx, peer, said)
-	later, paced := errors.AsType[*controller.LaterError](err)
+	later, paced := errors.AsType[*store.LaterError](err)
 	if err != nil && !paced && ctx.Err() == nil {
 		s.log.Warn("cannot record what a peer says", "peer", peer, "err", err)
 	}

@@ -39,7 +39,7 @@ func TestHeartbeatsThatSayNothingNewCostNoLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSpeech(&controller.States{
 			Client: c, Namespace: "entente-system", Endpoints: func() []string { return nil },
-			Budget: &controller.WriteBudget{Now: time.Now},
+			Budget: &store.WriteBudget{Now: time.Now},
 		}, slog.New(slog.DiscardHandler))
 		looks := func(what string, want bool, do func() error) {
 			t.Helper()
@@ -106,7 +106,7 @@ func TestAPeersWordIsRecordedAgain(t *testing.T) {
 			}})
 		s := newSpeech(&controller.States{
 			Client: c, Namespace: "entente-system", Endpoints: func() []string { return nil },
-			Budget: &controller.WriteBudget{Now: time.Now},
+			Budget: &store.WriteBudget{Now: time.Now},
 		}, slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -161,7 +161,7 @@ func TestNothingIsAgreedBeforeTheFirstWord(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			c := indexed(fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(fc.DeepCopy()).WithStatusSubresource(fc))
 			s := newSpeech(&controller.States{
-				Client: c, Namespace: "entente-system", Endpoints: func() []string { return nil }, Budget: &controller.WriteBudget{Now: time.Now},
+				Client: c, Namespace: "entente-system", Endpoints: func() []string { return nil }, Budget: &store.WriteBudget{Now: time.Now},
 			}, slog.New(slog.DiscardHandler))
 			s.begun(peer, 1)
 			said := make(chan error, 1)
@@ -215,7 +215,7 @@ func TestAPeerHasSoManyBytesWritten(t *testing.T) {
 				return c.SubResource(sub).Patch(ctx, o, p, opts...)
 			}})
 		s := newSpeech(&controller.States{
-			Client: c, Namespace: "entente-system", Endpoints: func() []string { return nil }, Budget: &controller.WriteBudget{Now: time.Now},
+			Client: c, Namespace: "entente-system", Endpoints: func() []string { return nil }, Budget: &store.WriteBudget{Now: time.Now},
 		}, slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -282,7 +282,7 @@ func TestWordsEndWithTheirSession(t *testing.T) {
 	c := indexed(fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(fc).WithStatusSubresource(fc))
 	s := newSpeech(&controller.States{
 		Client: c, Namespace: "entente-system", Endpoints: func() []string { return nil },
-		Budget: &controller.WriteBudget{Now: time.Now},
+		Budget: &store.WriteBudget{Now: time.Now},
 	}, slog.New(slog.DiscardHandler))
 	said, lent := 0, 0
 	unwatch, unwatchLends := s.Watch(peer, func() { said++ }), s.WatchLends(peer, func() { lent++ })

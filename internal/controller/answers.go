@@ -11,6 +11,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -24,7 +25,7 @@ type Answers struct {
 	// Events records that a peer ended a contract; nil records nothing.
 	Events events.EventRecorder
 	// Budget bounds what peers have written here. Required.
-	Budget *WriteBudget
+	Budget *store.WriteBudget
 	Now    func() time.Time
 }
 
@@ -48,7 +49,7 @@ func (a *Answers) Contract(ctx context.Context, peer peering.ClusterID, id strin
 	if err != nil {
 		return peering.Envelope{}, err
 	}
-	if settled(c) {
+	if store.Settled(c) {
 		return peering.Envelope{}, peering.Errorf(peering.ReasonContractClosed, "contract %s is over", id)
 	}
 	return peering.ParseEnvelope([]byte(c.Spec.Envelope))
@@ -89,7 +90,7 @@ func (a *Answers) Terminate(ctx context.Context, peer peering.ClusterID, id, _ s
 	}
 	before := c.DeepCopy()
 	err := peerEnds(ctx, a.Client, a.Budget, &c, a.Identity().ID(), drainUntil, a.Now())
-	if later, ok := errors.AsType[*LaterError](err); ok {
+	if later, ok := errors.AsType[*store.LaterError](err); ok {
 		return &peering.Error{Reason: peering.ReasonRateLimited, Message: "the end of the contract was changed too often", RetryAfter: later.After}
 	}
 	if err != nil {

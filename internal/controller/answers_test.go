@@ -8,6 +8,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -21,7 +22,7 @@ func answering(t *testing.T, contracts ...string) (*Answers, parties) {
 	}
 	c := fakeClient(t, objects...)
 	clock := func() time.Time { return now }
-	return &Answers{Client: c, Reader: c, Identity: func() *identity.Identity { return p.provider }, Budget: &WriteBudget{Now: clock}, Now: clock}, p
+	return &Answers{Client: c, Reader: c, Identity: func() *identity.Identity { return p.provider }, Budget: &store.WriteBudget{Now: clock}, Now: clock}, p
 }
 
 func (a *Answers) stored(t *testing.T, id string) *v1alpha1.Contract {

@@ -135,18 +135,18 @@ func (r *Automatic) look(ctx context.Context) (time.Duration, error) {
 		exists[policies.Items[i].Name] = true
 	}
 	note := func(o interface{ GetLabels() map[string]string }) {
-		if name := automaticPolicy(o); name != "" {
+		if name := store.MadeByPolicy(o); name != "" {
 			made[name] = true
 		}
 	}
 	for i := range all.Items {
-		if peerOf(&all.Items[i]) != "" {
+		if store.PeerOfPolicy(&all.Items[i]) != "" {
 			note(&all.Items[i])
 		}
 	}
 	asked := map[string]bool{}
 	for i := range v.requests {
-		if note(&v.requests[i]); automaticPolicy(&v.requests[i]) == "" {
+		if note(&v.requests[i]); store.MadeByPolicy(&v.requests[i]) == "" {
 			asked[v.requests[i].Spec.ForeignCluster] = true
 		}
 	}
@@ -417,7 +417,7 @@ func (r *Automatic) keep(ctx context.Context, i store.Introduction) error {
 	if err != nil {
 		return err
 	}
-	if fc != nil && fc.Spec.TrustBundle != "" && peerOf(fc) == "" {
+	if fc != nil && fc.Spec.TrustBundle != "" && store.PeerOfPolicy(fc) == "" {
 		return nil // a person's peer: there is nothing to add
 	}
 	name, err := store.Introduce(ctx, r.Direct, i)
@@ -495,7 +495,7 @@ func (r *Automatic) approve(ctx context.Context, fc *v1alpha1.ForeignCluster, a 
 // letGo deletes a ForeignCluster that no policy stands for any more, if the API server
 // itself says so, too, or that lapsed, and why. What is asked of it ends with it.
 func (r *Automatic) letGo(ctx context.Context, fc *v1alpha1.ForeignCluster, lapsed string) error {
-	policy := peerOf(fc)
+	policy := store.PeerOfPolicy(fc)
 	var p v1alpha1.PeeringPolicy
 	err := r.Direct.Get(ctx, client.ObjectKey{Name: policy}, &p)
 	why := fmt.Sprintf("the policy %s peers with it no longer, so the peering ends", policy)
@@ -506,7 +506,7 @@ func (r *Automatic) letGo(ctx context.Context, fc *v1alpha1.ForeignCluster, laps
 		why = lapsed + ", so the policy " + policy + " forgets it"
 		// Its status may not show yet what was just agreed.
 		contracts, err := store.ContractsWith(ctx, r.Client, peering.ClusterID(fc.Spec.ClusterID))
-		if err != nil || slices.ContainsFunc(contracts, func(c v1alpha1.Contract) bool { return !settled(&c) }) {
+		if err != nil || slices.ContainsFunc(contracts, func(c v1alpha1.Contract) bool { return !store.Settled(&c) }) {
 			return err
 		}
 	case err == nil && p.Spec.Automatic != nil && (&automaticRule{AutomaticPeering: *p.Spec.Automatic}).stands(fc):

@@ -365,17 +365,17 @@ func TestTokenMakesAPeerOfAPolicyAPersons(t *testing.T) {
 	if err := at.Admit(t.Context(), at.milan.id, at.milan.info, "home", "garage"); err != nil {
 		t.Fatal(err)
 	}
-	if got := automaticPolicy(peerCalled(t, at.Client, "milan")); got != "home" {
+	if got := store.MadeByPolicy(peerCalled(t, at.Client, "milan")); got != "home" {
 		t.Fatalf("it is of policy %q", got)
 	}
 	// Once more changes nothing of it.
-	if err := at.Admit(t.Context(), at.milan.id, at.milan.info, "other", "garage"); err != nil || automaticPolicy(peerCalled(t, at.Client, "milan")) != "home" {
+	if err := at.Admit(t.Context(), at.milan.id, at.milan.info, "other", "garage"); err != nil || store.MadeByPolicy(peerCalled(t, at.Client, "milan")) != "home" {
 		t.Errorf("again: %v, %+v", err, peerCalled(t, at.Client, "milan"))
 	}
 	if _, err := store.AddPeer(t.Context(), at.Client, nil, at.milan.id, at.milan.info, ""); err != nil {
 		t.Fatal(err)
 	}
-	if fc := peerCalled(t, at.Client, "milan"); automaticPolicy(fc) != "" || fc.Spec.TrustBundle == "" {
+	if fc := peerCalled(t, at.Client, "milan"); store.MadeByPolicy(fc) != "" || fc.Spec.TrustBundle == "" {
 		t.Errorf("it is %+v", fc)
 	}
 	// It proves the group's secret once more: there is nothing to add, and nothing to tell.
@@ -701,56 +701,6 @@ func TestForgottenClusterDoesNotAskItselfBack(t *testing.T) {
 	groups := &Groups{Cache: at.Client, Forgotten: at.Forgotten}
 	if _, err := groups.mayJoin(t.Context(), at.milan.id); peering.ReasonOf(err) != peering.ReasonTrustForgotten {
 		t.Errorf("by a group: %v", err)
-	}
-}
-
-func TestAutomaticPolicyDecidesAboutItsOwn(t *testing.T) {
-	t.Parallel()
-	policy := func(name string, edit func(*v1alpha1.PeeringPolicySpec)) lending {
-		p := &v1alpha1.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		edit(&p.Spec)
-		return readPolicy(p)
-	}
-	all := func(*v1alpha1.PeeringPolicySpec) {}
-	by := func(d v1alpha1.Direction) func(*v1alpha1.PeeringPolicySpec) {
-		return func(s *v1alpha1.PeeringPolicySpec) {
-			s.Automatic = &v1alpha1.AutomaticPeering{FirstUse: true, Direction: d}
-		}
-	}
-	ours := byPolicy("c1", 1, "zebra", byFirstUse)
-	c := fake.NewClientBuilder().WithScheme(testScheme(t)).WithObjects(
-		&v1alpha1.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: "a"}},
-		&v1alpha1.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: "zebra"}, Spec: v1alpha1.PeeringPolicySpec{Automatic: &v1alpha1.AutomaticPeering{FirstUse: true}}},
-	).Build()
-	policies, err := readPolicies(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, tt := range map[string]struct {
-		policies []lending
-		fc       v1alpha1.ForeignCluster
-		want     string
-		accept   peering.Acceptance
-	}{
-		"whatever names sort like":  {policies, ours, "zebra", peering.Automatic},
-		"others are another's":      {policies, trustedPeer("c2", 2), "a", peering.Automatic},
-		"none of its own":           {[]lending{policy("x", by("Both"))}, ours, "", 0},
-		"to use is not to lend":     {[]lending{policy("zebra", by("Use")), policy("a", all)}, ours, "zebra", peering.Never},
-		"none while it is replaced": {[]lending{policy("a", all)}, ours, "", 0},
-		"none once it is another":   {[]lending{policy("zebra", all)}, ours, "", 0},
-		"a label alone says not":    {policies, changed(ours, func(fc *v1alpha1.ForeignCluster) { delete(fc.Annotations, v1alpha1.AnnotationAutomaticBy) }), "a", peering.Automatic},
-		"a person's label says not": {policies, changed(ours, func(fc *v1alpha1.ForeignCluster) { delete(fc.Labels, v1alpha1.LabelManaged) }), "a", peering.Automatic},
-	} {
-		if name := unconfirmed(tt.policies, &tt.fc); name != "" {
-			t.Errorf("with its name confirmed %s decides", name)
-		}
-		got, err := selecting(tt.policies, &tt.fc)
-		switch {
-		case tt.want == "" && err == nil:
-			t.Errorf("%s: %s decides", name, got.policy.Name)
-		case tt.want != "" && (err != nil || got.policy.Name != tt.want || got.policy.Accept != tt.accept):
-			t.Errorf("%s: %+v decides: %v", name, got, err)
-		}
 	}
 }
 

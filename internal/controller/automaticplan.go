@@ -243,7 +243,7 @@ func (s *automaticState) plan(v automaticView) automaticPlan {
 		if !fc.DeletionTimestamp.IsZero() {
 			continue
 		}
-		if name := peerOf(fc); name != "" && !store.Pending(fc) {
+		if name := store.PeerOfPolicy(fc); name != "" && !store.Pending(fc) {
 			rule := rules[name]
 			ending := len(out.letGo)
 			switch {
@@ -387,7 +387,7 @@ func firstUsed(all []v1alpha1.ForeignCluster) map[string]int {
 	out := map[string]int{}
 	for i := range all {
 		if fc := &all[i]; fc.Annotations[v1alpha1.AnnotationAutomaticBy] == string(byFirstUse) && !store.Pending(fc) && fc.Spec.Decision != v1alpha1.DecisionDenied {
-			out[peerOf(fc)]++
+			out[store.PeerOfPolicy(fc)]++
 		}
 	}
 	return out

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/store"
 )
 
 // useView is what follows from what automatic policies ask for.
@@ -56,7 +57,7 @@ func planUse(v useView) usePlan {
 	}
 	for i := range v.all {
 		fc := &v.all[i]
-		rule := rules[peerOf(fc)]
+		rule := rules[store.PeerOfPolicy(fc)]
 		if rule == nil || !rule.Uses() || !rule.stands(fc) || !fc.DeletionTimestamp.IsZero() || fc.Spec.TrustBundle == "" || fc.Spec.Decision == v1alpha1.DecisionDenied {
 			continue
 		}
@@ -71,7 +72,7 @@ func planUse(v useView) usePlan {
 	}
 	for i := range v.requests {
 		r := &v.requests[i]
-		policy := automaticPolicy(r)
+		policy := store.MadeByPolicy(r)
 		want := wanted[r.Name]
 		delete(wanted, r.Name)
 		switch {
@@ -125,7 +126,7 @@ func planOffloading(v useView, rules map[string]*automaticRule, awaited func(str
 	}
 	for i := range v.offloading {
 		o := &v.offloading[i]
-		policy := automaticPolicy(o)
+		policy := store.MadeByPolicy(o)
 		want, is := wanted[o.Namespace]
 		delete(wanted, o.Namespace)
 		switch {

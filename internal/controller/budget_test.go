@@ -8,12 +8,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
 
 // spendAll takes from a budget all that a peer can have.
-func spendAll(b *WriteBudget, peer peering.ClusterID) {
-	for b.take(peer, 1<<10) == nil {
+func spendAll(b *store.WriteBudget, peer peering.ClusterID) {
+	for b.TakeBytes(peer, 1<<10) == nil {
 	}
 }
 
@@ -37,7 +38,7 @@ func TestAnEndThatMovesIsWrittenWithinTheBudget(t *testing.T) {
 		t.Fatal(err)
 	}
 	spendAll(b.Budget, p.provider.ID())
-	if _, ok := errors.AsType[*LaterError](ends(until.Add(-time.Minute))); !ok {
+	if _, ok := errors.AsType[*store.LaterError](ends(until.Add(-time.Minute))); !ok {
 		t.Error("the end is written though the peer's budget is spent")
 	}
 	earlier := metav1.NewTime(until.Add(-2 * time.Minute))

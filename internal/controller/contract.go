@@ -29,6 +29,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/market"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
@@ -101,7 +102,7 @@ type Contracts struct {
 	// Events records when a contract begins and ends; nil records nothing.
 	Events events.EventRecorder
 	// Budget bounds what peers have written here. Required.
-	Budget *WriteBudget
+	Budget *store.WriteBudget
 	Now    func() time.Time
 	Log    *slog.Logger
 
@@ -140,7 +141,7 @@ func (r *Contracts) SetupWithManager(ctx context.Context, mgr ctrl.Manager) erro
 			}
 			var out []reconcile.Request
 			for i := range contracts {
-				if !settled(&contracts[i]) {
+				if !store.Settled(&contracts[i]) {
 					out = append(out, reconcile.Request{NamespacedName: client.ObjectKey{Name: contracts[i].Name}})
 				}
 			}
@@ -185,7 +186,7 @@ func (r *Contracts) Reconcile(ctx context.Context, req reconcile.Request) (recon
 		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	if settled(&stored) {
+	if store.Settled(&stored) {
 		return r.keep(ctx, &stored)
 	}
 	before := stored.DeepCopy()
@@ -408,7 +409,7 @@ func ownClock(fc *v1alpha1.ForeignCluster, t time.Time) time.Time {
 // peerEnds records that the peer ended a contract: at once, or with notice until
 // drainUntil, by its clock. It is the peer's call; the session's state says the same
 // again.
-func peerEnds(ctx context.Context, c client.Client, b *WriteBudget, stored *v1alpha1.Contract, self peering.ClusterID, drainUntil, now time.Time) error {
+func peerEnds(ctx context.Context, c client.Client, b *store.WriteBudget, stored *v1alpha1.Contract, self peering.ClusterID, drainUntil, now time.Time) error {
 	if drainUntil.IsZero() {
 		return terminate(ctx, c, stored, v1alpha1.TerminatePeer)
 	}
@@ -632,7 +633,7 @@ func (r *Contracts) keep(ctx context.Context, stored *v1alpha1.Contract) (reconc
 func tooMany(contracts []v1alpha1.Contract) []*v1alpha1.Contract {
 	var over []*v1alpha1.Contract
 	for i := range contracts {
-		if c := &contracts[i]; settled(c) {
+		if c := &contracts[i]; store.Settled(c) {
 			over = append(over, c)
 		}
 	}
@@ -672,7 +673,7 @@ func owedBy(c *v1alpha1.Contract) peering.Decimal {
 // told says whether the peer knows that a contract is over, telling it if it can
 // be told now.
 func (r *Contracts) told(ctx context.Context, stored *v1alpha1.Contract, fc *v1alpha1.ForeignCluster) bool {
-	if endedByPeer(stored) || fc.Spec.Decision == v1alpha1.DecisionDenied {
+	if store.EndedByPeer(stored) || fc.Spec.Decision == v1alpha1.DecisionDenied {
 		return true
 	}
 	if said := saidOf(fc, stored.Name); said != nil && peering.ParsePhase(said.Phase) == peering.PhaseClosed {
@@ -712,7 +713,7 @@ func (r *Contracts) requestWants(ctx context.Context, stored *v1alpha1.Contract,
 		if string(s.UID) != stored.Spec.RequestID {
 			continue
 		}
-		leaveOut := s.Spec.ClusterSelector != nil && endedByPeer(stored) && closed < leftOut
+		leaveOut := s.Spec.ClusterSelector != nil && store.EndedByPeer(stored) && closed < market.LeftOut
 		return s.DeletionTimestamp.IsZero() && (s.Status.Contract == stored.Name || s.Status.Contract == "" || leaveOut), nil
 	}
 	return false, nil

@@ -225,7 +225,7 @@ func newBench(t *testing.T, self *identity.Identity, objects ...client.Object) *
 func (b *bench) agent(self *identity.Identity) *Contracts {
 	return &Contracts{
 		Client: b.client, Reader: b.client, Identity: func() *identity.Identity { return self }, Nodes: b.nodes, Lent: b.lent, Counterpart: b.peer,
-		Budget: &WriteBudget{Now: func() time.Time { return b.clock }},
+		Budget: &store.WriteBudget{Now: func() time.Time { return b.clock }},
 		Now:    func() time.Time { return b.clock }, Log: slog.New(slog.DiscardHandler),
 	}
 }
@@ -656,7 +656,7 @@ func TestAContractThatCostIsKeptWhenItIsOver(t *testing.T) {
 			if got == nil {
 				return
 			}
-			if !settled(got) || got.Status.ClosedAt == nil || got.Spec.Envelope != c.Spec.Envelope {
+			if !store.Settled(got) || got.Status.ClosedAt == nil || got.Spec.Envelope != c.Spec.Envelope {
 				t.Errorf("what is kept is %+v", got)
 			}
 			if states := contractStates([]v1alpha1.Contract{*got}); len(states) != 0 {

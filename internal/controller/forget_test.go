@@ -16,6 +16,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/tunnel"
 )
@@ -181,11 +182,11 @@ func TestAContractStaysUntilAPeerThatIsForgottenHeardOrIsLetGo(t *testing.T) {
 				if err := b.client.Delete(t.Context(), fc); err != nil {
 					t.Fatal(err)
 				}
-				if c := b.look(t); c == nil || inForce(c) || settled(c) {
+				if c := b.look(t); c == nil || store.InForce(c) || store.Settled(c) {
 					t.Fatalf("a peer that is away: %+v", c)
 				}
 				then(t, b, there)
-				if c := b.look(t); c != nil && !settled(c) {
+				if c := b.look(t); c != nil && !store.Settled(c) {
 					t.Errorf("it is held: %+v", c.Status)
 				}
 				if got := len(there.told); (got == 1) != there.back {

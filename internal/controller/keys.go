@@ -47,7 +47,7 @@ func (s *States) keepKey(ctx context.Context, peer peering.ClusterID, key []byte
 	if s.hasKey(ctx, peer, key) {
 		return nil
 	}
-	if err := s.Budget.take(peer, keyCost); err != nil {
+	if err := s.Budget.TakeBytes(peer, keyCost); err != nil {
 		return err
 	}
 	k := &s.keys

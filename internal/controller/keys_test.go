@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -66,7 +67,7 @@ func keyOf(i int) (peering.ClusterID, []byte) {
 
 func TestKeysOfManyTunnelsAreWrittenTogether(t *testing.T) {
 	api := newKeysAPI()
-	s := &States{Budget: &WriteBudget{Now: time.Now}, Client: api, Versions: api.WithWatch, Namespace: "entente-system"}
+	s := &States{Budget: &store.WriteBudget{Now: time.Now}, Client: api, Versions: api.WithWatch, Namespace: "entente-system"}
 	const peers = 250
 	keep := func() {
 		t.Helper()
@@ -118,7 +119,7 @@ func TestKeysOfManyTunnelsAreWrittenTogether(t *testing.T) {
 
 func TestKeysThatAreKnownToBeThereAreNotRead(t *testing.T) {
 	api := newKeysAPI()
-	s := &States{Budget: &WriteBudget{Now: time.Now}, Client: api, Namespace: "entente-system"}
+	s := &States{Budget: &store.WriteBudget{Now: time.Now}, Client: api, Namespace: "entente-system"}
 	id, key := keyOf(1)
 	for _, tc := range []struct {
 		what     string
@@ -154,7 +155,7 @@ func (u uncounted) List(ctx context.Context, l client.ObjectList, opts ...client
 
 func TestKeyIsWrittenDespiteConflictsAndTellsOfOtherErrors(t *testing.T) {
 	api := newKeysAPI()
-	s := &States{Budget: &WriteBudget{Now: time.Now}, Client: api, Namespace: "entente-system"}
+	s := &States{Budget: &store.WriteBudget{Now: time.Now}, Client: api, Namespace: "entente-system"}
 	id, key := keyOf(1)
 	if err := s.keepKey(t.Context(), id, key); err != nil {
 		t.Fatal(err)

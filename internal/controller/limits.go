@@ -1,6 +1,10 @@
 package controller
 
-import "time"
+import (
+	"time"
+
+	"github.com/entente-dev/entente/internal/store"
+)
 
 // Limits of clusters that introduce themselves. Making a cluster ID costs nothing,
 // so what counts is places, by address (IPv6: one /64), and how long they are
@@ -132,7 +136,7 @@ const (
 	// may be about to be joined, or come and go for ever.
 	hintStands = time.Minute
 	// hintCost is what a hint counts as: it is created, told where it is, and removed.
-	hintCost = 2*writeOverhead + 3<<10
+	hintCost = 2*store.WriteOverhead + 3<<10
 	// changePace is how often what is known of one of them may change.
 	changePace = time.Minute
 	// seenPace is how often is told that a cluster was seen again.

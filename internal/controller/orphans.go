@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/market"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
@@ -56,7 +57,7 @@ func (r *Orphans) SetupWithManager(mgr ctrl.Manager) error {
 // orphansDiffer says whether a peer has to be looked at for orphans again: it speaks of
 // other contracts, or can be asked about those that it spoke of before.
 func orphansDiffer(a, b *v1alpha1.ForeignCluster) bool {
-	return !equality.Semantic.DeepEqual(a.Status.Contracts, b.Status.Contracts) || unusable(a) != "" && unusable(b) == ""
+	return !equality.Semantic.DeepEqual(a.Status.Contracts, b.Status.Contracts) || market.Unusable(a) != "" && market.Unusable(b) == ""
 }
 
 // Reconcile implements reconcile.Reconciler.
@@ -65,7 +66,7 @@ func (r *Orphans) Reconcile(ctx context.Context, req reconcile.Request) (reconci
 	if err := r.Client.Get(ctx, req.NamespacedName, &fc); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	if unusable(&fc) != "" {
+	if market.Unusable(&fc) != "" {
 		return reconcile.Result{}, nil
 	}
 	orphans, err := r.orphans(ctx, &fc)
@@ -99,7 +100,7 @@ func (r *Orphans) orphans(ctx context.Context, fc *v1alpha1.ForeignCluster) ([]s
 		var held v1alpha1.Contract
 		err := r.Reader.Get(ctx, client.ObjectKey{Name: said.ID}, &held)
 		switch {
-		case err == nil && !settled(&held):
+		case err == nil && !store.Settled(&held):
 			delete(r.seen, said.ID)
 		case err == nil, apierrors.IsNotFound(err):
 			out = append(out, said.ID)
@@ -150,7 +151,7 @@ func (r *Orphans) settle(ctx context.Context, fc *v1alpha1.ForeignCluster, id st
 	err = r.Client.Create(ctx, contract, client.FieldOwner(v1alpha1.Manager))
 	if apierrors.IsAlreadyExists(err) {
 		var held v1alpha1.Contract
-		if err := r.Reader.Get(ctx, client.ObjectKey{Name: id}, &held); err != nil || !settled(&held) {
+		if err := r.Reader.Get(ctx, client.ObjectKey{Name: id}, &held); err != nil || !store.Settled(&held) {
 			return client.IgnoreNotFound(err)
 		}
 		return r.Counterpart.Terminate(ctx, peer, id, "the contract is over", time.Time{}) // and never was told so
@@ -171,7 +172,7 @@ func (r *Orphans) wanted(ctx context.Context, terms peering.Terms) (bool, error)
 		return false, err
 	}
 	for i := range contracts {
-		if contracts[i].Spec.RequestID == terms.RequestID && inForce(&contracts[i]) {
+		if contracts[i].Spec.RequestID == terms.RequestID && store.InForce(&contracts[i]) {
 			return false, nil
 		}
 	}
@@ -193,7 +194,7 @@ func (r *Orphans) wanted(ctx context.Context, terms peering.Terms) (bool, error)
 // when it leaves one out of what it says, it is asked, and what it answers is proof.
 // The other way round there is nothing to prove: see Orphans.
 func (r *Contracts) unknownToProvider(ctx context.Context, stored *v1alpha1.Contract, fc *v1alpha1.ForeignCluster) bool {
-	if fc == nil || stored.Spec.Role != v1alpha1.ContractConsumer || !inForce(stored) || endsNow(stored) || saidOf(fc, stored.Name) != nil {
+	if fc == nil || stored.Spec.Role != v1alpha1.ContractConsumer || !store.InForce(stored) || endsNow(stored) || saidOf(fc, stored.Name) != nil {
 		return false
 	}
 	now, peer := r.Now(), peering.ClusterID(stored.Spec.PeerID)

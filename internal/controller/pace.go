@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -50,7 +51,7 @@ func (r *Peers) writeTunnel(ctx context.Context, fc *v1alpha1.ForeignCluster, tu
 			return 0, r.putTunnel(ctx, fc, tunnel, want)
 		}
 		var over bool
-		if wait, over = later(err); !over {
+		if wait, over = store.Later(err); !over {
 			return 0, err
 		}
 	}
@@ -93,7 +94,7 @@ func (r *Peers) closeTunnel(ctx context.Context, fc *v1alpha1.ForeignCluster, tu
 	peer := peering.ClusterID(fc.Spec.ClusterID)
 	want.Spec.Allow = stays
 	err := r.States.Budget.Take(peer, want)
-	if _, over := later(err); over {
+	if _, over := store.Later(err); over {
 		want.Spec.Allow = nil
 		for _, x := range stays {
 			if slices.ContainsFunc(tunnel.Spec.Allow, func(y v1alpha1.Exposure) bool { return equality.Semantic.DeepEqual(x, y) }) {
@@ -161,7 +162,7 @@ func (r *Peers) paceStatus(before, fc *v1alpha1.ForeignCluster) (time.Duration, 
 		peer = hints
 	}
 	err := r.States.Budget.Take(peer, fc)
-	wait, over := later(err)
+	wait, over := store.Later(err)
 	if !over {
 		return 0, err
 	}
@@ -193,7 +194,7 @@ func (r *Contracts) pace(c peering.Contract, before, stored *v1alpha1.Contract) 
 			return 0, nil
 		}
 		var over bool
-		if wait, over = later(err); !over {
+		if wait, over = store.Later(err); !over {
 			return 0, err
 		}
 	}

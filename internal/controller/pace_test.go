@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/tunnel"
 )
@@ -83,7 +84,7 @@ func (c *countingClient) withinBudget(t *testing.T, took time.Duration) {
 	t.Helper()
 	// What a write adds to an object, as its version, is not in what is measured before;
 	// and the last write may go beyond, as long as there is room when it begins.
-	most := peerWriteBurst + int(peerWriteBytes*took.Seconds()) + 256*c.writes + c.bytes/max(c.writes, 1)
+	most := store.PeerWriteBurst + int(store.PeerWriteBytes*took.Seconds()) + 256*c.writes + c.bytes/max(c.writes, 1)
 	t.Logf("%d writes, %d bytes in %s; the budget has %d", c.writes, c.bytes, took, most)
 	if c.bytes > most {
 		t.Errorf("%d writes of %d bytes in %s, want at most %d", c.writes, c.bytes, took, most)
@@ -108,7 +109,7 @@ func newTunnelTest(t *testing.T) *tunnelTest {
 	tt := &tunnelTest{peersTest: newPeersTest(t, fc, contractWith(milan, "c-1", v1alpha1.ContractConsumer))}
 	tt.counts = &countingClient{Client: tt.Client}
 	tt.Client = tt.counts
-	tt.States.Budget = &WriteBudget{Now: tt.clock.Now}
+	tt.States.Budget = &store.WriteBudget{Now: tt.clock.Now}
 	tt.AliasPool, tt.Allocate = []netip.Prefix{prefix("10.240.0.0/15")}, tunnel.Allocate
 	tt.Exposed = func(context.Context, peering.ClusterID) ([]Exposed, error) { return tt.exposed, nil }
 	return tt
@@ -204,7 +205,7 @@ func TestOpeningWaitsAndClosingDoesNot(t *testing.T) {
 	look()
 	is("with another namespace", tt.exposed...)
 	peer := peering.ClusterID(peerCalled(t, tt.Client, "milan").Spec.ClusterID)
-	for tt.States.Budget.take(peer, 1<<10) == nil {
+	for tt.States.Budget.TakeBytes(peer, 1<<10) == nil {
 	}
 	tt.exposed[1] = sourced("bank", addressesFrom(addr("10.241.0.2"), 999)...)
 	look()
@@ -282,7 +283,7 @@ func TestConditionsOfAPeerThatComesAndGoesAreWithinItsBudget(t *testing.T) {
 	pt := newPeersTest(t, fc)
 	counts := &countingClient{Client: pt.Client}
 	pt.Client = counts
-	pt.States.Budget = &WriteBudget{Now: pt.clock.Now}
+	pt.States.Budget = &store.WriteBudget{Now: pt.clock.Now}
 	const step, took = 500 * time.Millisecond, time.Minute
 	up := func(is bool) {
 		pt.trust.set(milan.id, Session{Why: "it closed", At: pt.clock.Now()})

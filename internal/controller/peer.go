@@ -269,7 +269,7 @@ func (r *Peers) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	fc.Status.Found = foundBy(&fc)
+	fc.Status.Found = store.FoundBy(&fc)
 	fc.Status.Role = RoleOf(view.Contracts)
 	fc.Status.Granted, fc.Status.Used = grantedAndUsed(view.Contracts)
 	fc.Status.Session = sessionStatus(before.Status.Session, view.Session)
@@ -361,7 +361,7 @@ func (r *Peers) make(ctx context.Context, fc *v1alpha1.ForeignCluster, contracts
 			result.RequeueAfter = sessionDead / 4
 		}
 	case gone:
-		if slices.ContainsFunc(contracts, func(c v1alpha1.Contract) bool { return inForce(&c) && !endsNow(&c) }) {
+		if slices.ContainsFunc(contracts, func(c v1alpha1.Contract) bool { return store.InForce(&c) && !endsNow(&c) }) {
 			r.Events.Eventf(fc, nil, corev1.EventTypeWarning, "ForgottenByPeer", "Trust",
 				"for %s in all the peer has refused this cluster as one that it does not trust: contracts with it end", forgottenAfter)
 		}
@@ -465,7 +465,7 @@ func (r *Peers) farewell(ctx context.Context, fc *v1alpha1.ForeignCluster) bool 
 // takeDown ends contracts with a peer and takes the tunnel away.
 func (r *Peers) takeDown(ctx context.Context, fc *v1alpha1.ForeignCluster, contracts []v1alpha1.Contract, how v1alpha1.Termination) error {
 	for i := range contracts {
-		if !inForce(&contracts[i]) {
+		if !store.InForce(&contracts[i]) {
 			continue
 		}
 		if err := terminate(ctx, r.Client, &contracts[i], how); err != nil {
@@ -540,7 +540,7 @@ func (r *Peers) setTrust(ctx context.Context) (map[peering.ClusterID]string, err
 			trusted = false
 		}
 		if trusted {
-			peers = append(peers, TrustedPeer{ID: id, Endpoints: fc.Spec.Endpoints, Sighted: store.SightedEndpoints(fc.Status.Sightings), Checked: peerOf(fc) != "", Bundle: fc.Spec.TrustBundle})
+			peers = append(peers, TrustedPeer{ID: id, Endpoints: fc.Spec.Endpoints, Sighted: store.SightedEndpoints(fc.Status.Sightings), Checked: store.PeerOfPolicy(fc) != "", Bundle: fc.Spec.TrustBundle})
 		}
 	}
 	keep(r.telling, exists)
@@ -563,7 +563,7 @@ func keep[V any](of map[types.UID]V, exists map[types.UID]bool) {
 // contracts returns the contracts with a peer, but for those that are settled.
 func (r *Peers) contracts(ctx context.Context, id peering.ClusterID) ([]v1alpha1.Contract, error) {
 	all, err := store.ContractsWith(ctx, r.Client, id)
-	return slices.DeleteFunc(all, func(c v1alpha1.Contract) bool { return settled(&c) }), err
+	return slices.DeleteFunc(all, func(c v1alpha1.Contract) bool { return store.Settled(&c) }), err
 }
 
 // forget ends everything with a peer. It waits for this cluster alone, but for a
@@ -612,7 +612,7 @@ func (r *Peers) forget(ctx context.Context, fc *v1alpha1.ForeignCluster, contrac
 	}
 	// Before the object is gone: the peer may introduce itself in the same second.
 	forget := r.Forgotten.Add
-	if automaticPolicy(fc) != "" && fc.Annotations[v1alpha1.AnnotationAutomaticEnded] == "true" {
+	if store.MadeByPolicy(fc) != "" && fc.Annotations[v1alpha1.AnnotationAutomaticEnded] == "true" {
 		forget = r.Forgotten.AddByPolicy
 	}
 	if err := forget(ctx, peering.ClusterID(fc.Spec.ClusterID)); err != nil {
@@ -629,7 +629,7 @@ func (r *Peers) forget(ctx context.Context, fc *v1alpha1.ForeignCluster, contrac
 // hear of it: it has no part in them any more, or was waited for in vain. What it
 // holds of them is then its own to end; see forgotten.
 func (r *Peers) leave(ctx context.Context, fc *v1alpha1.ForeignCluster, contracts []v1alpha1.Contract) error {
-	if letGo(fc) || slices.ContainsFunc(contracts, func(c v1alpha1.Contract) bool { return inForce(&c) }) {
+	if letGo(fc) || slices.ContainsFunc(contracts, func(c v1alpha1.Contract) bool { return store.InForce(&c) }) {
 		return nil
 	}
 	before, now, s := fc.DeepCopy(), r.Now(), r.Trust.Session(peering.ClusterID(fc.Spec.ClusterID))

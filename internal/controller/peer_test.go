@@ -115,7 +115,7 @@ func newPeersTest(t testing.TB, objects ...client.Object) *peersTest {
 	}
 	pt.Peers = &Peers{
 		Client: c, Trust: pt.trust, Events: pt.events, Now: pt.clock.Now,
-		States:  &States{Budget: &WriteBudget{Now: time.Now}, Client: c, Namespace: "entente-system", Self: ownID, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}, Aggregate: tunnel.Aggregate},
+		States:  &States{Budget: &store.WriteBudget{Now: time.Now}, Client: c, Namespace: "entente-system", Self: ownID, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}, Aggregate: tunnel.Aggregate},
 		Attempt: func(*v1alpha1.ForeignCluster) Attempt { return pt.attempt },
 		Forget: func(_ context.Context, id peering.ClusterID) error {
 			pt.forgot = append(pt.forgot, id)

@@ -40,7 +40,7 @@ type PeerView struct {
 func RoleOf(contracts []v1alpha1.Contract) v1alpha1.Role {
 	provider, consumer := false, false
 	for _, c := range contracts {
-		if !inForce(&c) {
+		if !store.InForce(&c) {
 			continue
 		}
 		provider = provider || c.Spec.Role == v1alpha1.ContractConsumer
@@ -86,7 +86,7 @@ func trusted(v PeerView) metav1.Condition {
 		return notTrusted(fc)
 	case v.Session.Up == nil && v.Session.Untrusted && unsettled(was, v.Session.At, v.Now) == 0:
 		what := "this cluster trusts it, and it does not trust this cluster"
-		if slices.ContainsFunc(v.Contracts, func(c v1alpha1.Contract) bool { return inForce(&c) }) {
+		if slices.ContainsFunc(v.Contracts, func(c v1alpha1.Contract) bool { return store.InForce(&c) }) {
 			what += fmt.Sprintf(", so contracts with it end when that has been so for %s in all", forgottenAfter)
 		}
 		if v.Attempt.Reason == reasonForgottenByPeer || heardForgotten(fc) {
@@ -100,7 +100,7 @@ func trusted(v PeerView) metav1.Condition {
 	case approved:
 		// That it let this cluster in is what is known of the other side.
 		who := "an administrator of this cluster approved it"
-		if policy := peerOf(fc); policy != "" {
+		if policy := store.PeerOfPolicy(fc); policy != "" {
 			who = fmt.Sprintf("the policy %s of this cluster peers with it (%s)", policy, fc.Annotations[v1alpha1.AnnotationAutomaticBy])
 		}
 		if v.Session.Up != nil {
@@ -116,7 +116,7 @@ func trusted(v PeerView) metav1.Condition {
 // beginning.
 func trustedOf(fc *v1alpha1.ForeignCluster) *metav1.Condition {
 	c := meta.FindStatusCondition(fc.Status.Conditions, v1alpha1.ConditionTrusted)
-	if c == nil && fc.Spec.TrustBundle != "" && fc.Spec.Decision == "" && foundBy(fc) == v1alpha1.FoundToken {
+	if c == nil && fc.Spec.TrustBundle != "" && fc.Spec.Decision == "" && store.FoundBy(fc) == v1alpha1.FoundToken {
 		return &metav1.Condition{
 			Type: v1alpha1.ConditionTrusted, Status: metav1.ConditionTrue, Reason: store.ReasonJoined, LastTransitionTime: fc.CreationTimestamp,
 		}
@@ -200,7 +200,7 @@ func notTrusted(fc *v1alpha1.ForeignCluster) metav1.Condition {
 
 // notMutual says what is to be done where only this side trusts.
 func notMutual(fc *v1alpha1.ForeignCluster, what string) string {
-	if policy := peerOf(fc); policy != "" {
+	if policy := store.PeerOfPolicy(fc); policy != "" {
 		return fmt.Sprintf("%s: the policy %s here peers with it (%s), and none there peers with this cluster, as far as is known. An administrator there lists this cluster's ID in spec.automatic.clusterIDs of a PeeringPolicy, or approves it with `entente approve`",
 			what, policy, fc.Annotations[v1alpha1.AnnotationAutomaticBy])
 	}
@@ -446,7 +446,7 @@ func offloading(v PeerView) metav1.Condition {
 	const kind = v1alpha1.ConditionOffloading
 	asks := 0
 	for _, c := range v.Contracts {
-		if c.Spec.Role != v1alpha1.ContractConsumer || !inForce(&c) {
+		if c.Spec.Role != v1alpha1.ContractConsumer || !store.InForce(&c) {
 			continue
 		}
 		asks++

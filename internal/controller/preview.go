@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/market"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -50,7 +51,7 @@ func (r *Requests) Preview(ctx context.Context, request *v1alpha1.PeeringRequest
 	case courseAmend, courseRenew:
 		var ask peering.Ask
 		var fc *v1alpha1.ForeignCluster
-		if ask, err = AskOf(request); err != nil {
+		if ask, err = market.AskOf(request); err != nil {
 			break
 		}
 		if fc, err = r.providerOf(ctx, held); err == nil {

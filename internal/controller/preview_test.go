@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/market"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
@@ -223,7 +224,7 @@ func samePreview(t *testing.T, rt *rapid.T, b *requestsBench) *v1alpha1.Contract
 		rt.Fatalf("previewed %s; then %+v and %+v", provider, got, held)
 	default:
 		terms := termsIn(t, b, &held[0])
-		if !terms.NotAfter.Equal(endOf(*offer, b.clock)) || terms.Revision != offer.Revision || cmp.Diff(terms.Resources.Strings(), offer.Resources.Strings()) != "" ||
+		if !terms.NotAfter.Equal(market.EndOf(*offer, b.clock)) || terms.Revision != offer.Revision || cmp.Diff(terms.Resources.Strings(), offer.Resources.Strings()) != "" ||
 			fmt.Sprint(terms.Price) != fmt.Sprint(offer.Price) {
 			rt.Fatalf("previewed %+v, and signed %+v", offer, terms)
 		}

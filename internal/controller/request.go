@@ -29,6 +29,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/market"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
@@ -113,7 +114,7 @@ func mattersToRequests(before, after client.Object) bool {
 	a, b := before.(*v1alpha1.ForeignCluster), after.(*v1alpha1.ForeignCluster)
 	offers := func(fc *v1alpha1.ForeignCluster) bool { return fc.Status.Offer != nil && fc.Status.Offer.Available }
 	return a.Generation != b.Generation || !equality.Semantic.DeepEqual(a.Labels, b.Labels) ||
-		(unusable(a) == "") != (unusable(b) == "") || offers(a) != offers(b)
+		(market.Unusable(a) == "") != (market.Unusable(b) == "") || offers(a) != offers(b)
 }
 
 // decidedElse says whether a peer says something else of what it lends, as it does
@@ -243,7 +244,7 @@ func (r *Requests) pursue(ctx context.Context, request *requestEdit, contracts [
 			"the provider does not renew contract %s, which ends at %s; another is asked for then", held.stored.Name, held.terms.NotAfter.Format(time.RFC3339))))
 	}
 	request.say(accepted)
-	if held != nil && inForce(held.stored) {
+	if held != nil && store.InForce(held.stored) {
 		request.Status.Contract, request.Status.ForeignCluster = held.stored.Name, held.stored.Spec.ForeignCluster
 		request.Status.Node = held.stored.Status.Node
 		request.Status.Agreed = &v1alpha1.AgreedPrice{ClusterID: held.stored.Spec.PeerID, Price: held.stored.Spec.Price}
@@ -256,7 +257,7 @@ func (r *Requests) pursue(ctx context.Context, request *requestEdit, contracts [
 // is none. The next contract's node has the same name.
 func standing(contracts []*v1alpha1.Contract) string {
 	for _, c := range contracts {
-		if !inForce(c) && c.Status.Node != "" {
+		if !store.InForce(c) && c.Status.Node != "" {
 			return c.Status.Node
 		}
 	}
@@ -337,7 +338,7 @@ func (r *Requests) ask(ctx context.Context, request *requestEdit, contracts []*v
 func (r *Requests) seek(
 	ctx context.Context, request *v1alpha1.PeeringRequest, contracts []*v1alpha1.Contract, try func(context.Context, *v1alpha1.ForeignCluster, peering.Ask) error,
 ) error {
-	ask, err := AskOf(request)
+	ask, err := market.AskOf(request)
 	if err != nil {
 		return err
 	}
@@ -366,7 +367,7 @@ func (r *Requests) choose(
 	if err := r.Client.List(ctx, &list); err != nil {
 		return fmt.Errorf("list foreign clusters: %w", err)
 	}
-	peers, not := eligible(request, list.Items, contracts, r.Now())
+	peers, not := market.Eligible(request, list.Items, contracts, r.Now())
 	if request.Status.Contract == "" && request.Status.ForeignCluster != "" {
 		for _, fc := range peers {
 			if fc.Name != request.Status.ForeignCluster {
@@ -506,7 +507,7 @@ func (r *Requests) agree(
 		return peering.Envelope{}, none, peering.Errorf(peering.ReasonResponseInvalid, "the provider returned a contract of another request")
 	}
 	got := peering.Grant{Clauses: terms.Clauses, Duration: terms.NotAfter.Sub(terms.NotBefore), StorageClasses: offer.StorageClasses}
-	if signed.Hash() != envelope.Hash() && worse(ask, got, nil) != "" {
+	if signed.Hash() != envelope.Hash() && market.Worse(ask, got, nil) != "" {
 		return signed, none, nil // of an earlier spec: the next revision mends it
 	}
 	return signed, store.Fulfilment{Generation: request.Generation, Duration: ask.Duration}, nil
@@ -531,17 +532,17 @@ func (r *Requests) draft(
 	if err != nil {
 		return no(unanswered(err))
 	}
-	before := agreedBefore(request, fc)
+	before := market.AgreedBefore(request, fc)
 	if held != nil {
-		before = agreed{held: &held.terms, price: &held.terms.Price}
+		before = market.Agreed{Held: &held.terms, Price: &held.terms.Price}
 		if offer.Revision != held.state.Revision+1 || offer.PreviousHash != held.state.Hash {
 			return no(peering.Errorf(peering.ReasonRevisionStale, "the provider offers revision %d and this cluster holds revision %d: they agree on the newest first", offer.Revision, held.state.Revision))
 		}
 	}
-	if err := unacceptable(ask, offer, before, r.Now()); err != nil {
+	if err := market.Unacceptable(ask, offer, before, r.Now()); err != nil {
 		return no(err)
 	}
-	terms := termsOf(offer, r.Identity().Party(), bundle.Party(peer), r.Now())
+	terms := market.TermsOf(offer, r.Identity().Party(), bundle.Party(peer), r.Now())
 	if terms.ContractID == "" { // a preview names none
 		terms.ContractID = cmp.Or(ask.ContractID, "preview")
 	}
@@ -554,7 +555,7 @@ func (r *Requests) draft(
 
 // revise makes the next revision of the contract held and puts it in its place.
 func (r *Requests) revise(ctx context.Context, request *v1alpha1.PeeringRequest, held *heldContract, why course) error {
-	ask, err := AskOf(request)
+	ask, err := market.AskOf(request)
 	if err != nil {
 		return err
 	}
@@ -677,12 +678,12 @@ func (r *Requests) end(ctx context.Context, request *v1alpha1.PeeringRequest, co
 	}
 	standing := false
 	for _, c := range contracts {
-		if inForce(c) {
+		if store.InForce(c) {
 			if err := terminate(ctx, r.Client, c, v1alpha1.TerminateDrain); err != nil {
 				return reconcile.Result{}, err
 			}
 		}
-		standing = standing || inForce(c) || c.Status.Node != ""
+		standing = standing || store.InForce(c) || c.Status.Node != ""
 	}
 	if standing {
 		return reconcile.Result{RequeueAfter: askSoon}, nil

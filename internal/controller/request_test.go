@@ -19,6 +19,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/market"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
@@ -140,7 +141,7 @@ func TestWhatIsAskedForTheNextRevision(t *testing.T) {
 				t.Fatal(err)
 			}
 			s := requestFor(tc.request)
-			ask, err := AskOf(s)
+			ask, err := market.AskOf(s)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -318,7 +319,7 @@ func (b *requestsBench) look(t *testing.T) (*v1alpha1.PeeringRequest, []v1alpha1
 	if err := b.client.List(t.Context(), &list); err != nil {
 		t.Fatal(err)
 	}
-	return &s, slices.DeleteFunc(list.Items, func(c v1alpha1.Contract) bool { return !inForce(&c) })
+	return &s, slices.DeleteFunc(list.Items, func(c v1alpha1.Contract) bool { return !store.InForce(&c) })
 }
 
 func accepted(s *v1alpha1.PeeringRequest) *metav1.Condition {
@@ -366,9 +367,9 @@ func TestTheCheapestIsTakenThenTheNext(t *testing.T) {
 	if len(held) != 0 || accepted(s).Status != metav1.ConditionFalse || !strings.Contains(accepted(s).Message, "left out until") || !strings.Contains(accepted(s).Message, "ceiling") {
 		t.Fatalf("after both ended it: %+v", accepted(s))
 	}
-	b.clock = b.clock.Add(leftOut - time.Minute)
+	b.clock = b.clock.Add(market.LeftOut - time.Minute)
 	if s, held = b.look(t); len(held) != 1 || held[0].Spec.ForeignCluster != "cheap" {
-		t.Fatalf("after %s the request has %+v: %+v", leftOut, s.Status, accepted(s))
+		t.Fatalf("after %s the request has %+v: %+v", market.LeftOut, s.Status, accepted(s))
 	}
 	end(peering.EndedHere)
 	if s, held = b.look(t); len(held) != 0 || accepted(s).Reason != "EndedHere" {
@@ -622,5 +623,15 @@ func TestStraysAreTakenUpOrEnded(t *testing.T) {
 				t.Errorf("held %t, ended %d times", got, len(peer.told))
 			}
 		})
+	}
+}
+
+func TestFirstOfferIsNoDecision(t *testing.T) {
+	t.Parallel()
+	says := func(text string) *v1alpha1.ForeignCluster {
+		return &v1alpha1.ForeignCluster{Status: v1alpha1.ForeignClusterStatus{Offer: &v1alpha1.Offer{Message: text}}}
+	}
+	if decidedElse(&v1alpha1.ForeignCluster{}, says("a")) || decidedElse(says("a"), says("a")) || !decidedElse(says("a"), says("b")) {
+		t.Error("what was said first is taken for a decision, or another word for none")
 	}
 }

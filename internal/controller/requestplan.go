@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/market"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
@@ -67,7 +68,7 @@ func planRequest(s *v1alpha1.PeeringRequest, h *heldContract, peerGone bool, sta
 	switch h.state.State {
 	case peering.Closed:
 		switch {
-		case endedByPeer(h.stored) && !chooses:
+		case store.EndedByPeer(h.stored) && !chooses:
 			return hold(metav1.ConditionFalse, reasonEndedByProvider, "the provider ended contract %s; delete this PeeringRequest, and create another to ask again", name)
 		case h.state.Reason == peering.EndedHere && chooses && !peerGone && !s.LeavesOut(h.stored.Spec.ForeignCluster):
 			return hold(metav1.ConditionFalse, "EndedHere", "this cluster ended contract %s; delete this PeeringRequest, and create another to ask again", name)
@@ -114,7 +115,7 @@ func nextAsk(ask peering.Ask, s *v1alpha1.PeeringRequest, h *heldContract, why c
 	ask.Resources = ask.Resources.KeepUnnamed(h.terms.Resources)
 	// Who wants no renewal wants none by the way.
 	if s.Spec.Renewal == v1alpha1.RenewalNever && ask.Duration == fulfils.Duration {
-		ask.Duration = max(h.terms.NotAfter.Sub(beginOf(now)), time.Second)
+		ask.Duration = max(h.terms.NotAfter.Sub(market.BeginOf(now)), time.Second)
 	}
 	return ask
 }
@@ -123,8 +124,8 @@ func nextAsk(ask peering.Ask, s *v1alpha1.PeeringRequest, h *heldContract, why c
 // those that are over, each newest first.
 func sortContracts(contracts []*v1alpha1.Contract) {
 	slices.SortFunc(contracts, func(a, b *v1alpha1.Contract) int {
-		if inForce(a) != inForce(b) {
-			if inForce(a) {
+		if store.InForce(a) != store.InForce(b) {
+			if store.InForce(a) {
 				return -1
 			}
 			return 1

@@ -37,7 +37,7 @@ type Sightings struct {
 	Now    func() time.Time
 	// Budget is that of what peers have written. All hints together are one of those
 	// who share it.
-	Budget *WriteBudget
+	Budget *store.WriteBudget
 	// Look returns what discovery finds now. It is called for each look.
 	Look func() Looked
 	// Wake says that something changed.
@@ -146,7 +146,7 @@ func Expected(policies []v1alpha1.PeeringPolicy, all []v1alpha1.ForeignCluster) 
 		id, err := peering.ParseClusterID(fc.Spec.ClusterID)
 		switch {
 		case err != nil, listed[string(id)], store.Pending(fc), fc.Spec.Decision == v1alpha1.DecisionDenied:
-		case peerOf(fc) != "":
+		case store.PeerOfPolicy(fc) != "":
 			others[string(id)] = true
 		default:
 			decided[string(id)] = true
@@ -434,7 +434,7 @@ func (r *Sightings) changeHints(ctx context.Context, byName map[string]*v1alpha1
 		if most == 0 || r.Now().Sub(r.changed[id]) < changePace {
 			continue // what is found then counts
 		}
-		if _, over := later(r.Budget.Take(hints, fc)); over {
+		if _, over := store.Later(r.Budget.Take(hints, fc)); over {
 			break
 		}
 		most--
@@ -448,7 +448,7 @@ func (r *Sightings) changeHints(ctx context.Context, byName map[string]*v1alpha1
 // room.
 func (r *Sightings) makeHints(ctx context.Context, list []newHint) (errs []error) {
 	for _, hint := range list[:min(len(list), hintsAtOnce)] {
-		if _, over := later(r.Budget.take(hints, hintCost)); over {
+		if _, over := store.Later(r.Budget.TakeBytes(hints, hintCost)); over {
 			break
 		}
 		fc, made, err := store.Sight(ctx, r.Client, hint.id, hint.name, hint.sightings)

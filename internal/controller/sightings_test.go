@@ -307,7 +307,7 @@ func TestHintsComeAndGo(t *testing.T) {
 	clock := now
 	at := func() time.Time { return clock }
 	r := &Sightings{
-		Client: c, Self: sightedID(0), Events: recorder, Log: slog.New(slog.DiscardHandler), Now: at, Budget: &WriteBudget{Now: at},
+		Client: c, Self: sightedID(0), Events: recorder, Log: slog.New(slog.DiscardHandler), Now: at, Budget: &store.WriteBudget{Now: at},
 		Look: func() Looked { return looked },
 	}
 	look := func() map[string]v1alpha1.ForeignCluster {
@@ -385,7 +385,7 @@ func TestAnIDThatBeginsAsAnotherTakesNoPlace(t *testing.T) {
 	c := indexed(fake.NewClientBuilder().WithScheme(testScheme(t)).WithStatusSubresource(&v1alpha1.ForeignCluster{}))
 	r := &Sightings{
 		Client: c, Self: peering.ClusterID(strings.Repeat("b", 32)), Events: events.NewFakeRecorder(16), Log: slog.New(slog.DiscardHandler),
-		Now: func() time.Time { return now }, Budget: &WriteBudget{Now: func() time.Time { return now }},
+		Now: func() time.Time { return now }, Budget: &store.WriteBudget{Now: func() time.Time { return now }},
 	}
 	named := func(s *v1alpha1.Sighting) { s.Name = "office" }
 	for n := range 3 { // all begin with the same letters
@@ -424,7 +424,7 @@ func TestWhatChangesAllTheTimeIsWrittenOnceAMinute(t *testing.T) {
 	})
 	clock := now
 	at := func() time.Time { return clock }
-	budget := &WriteBudget{Now: at}
+	budget := &store.WriteBudget{Now: at}
 	n := 0
 	r := &Sightings{
 		Client: c, Self: sightedID(0), Events: events.NewFakeRecorder(16), Log: slog.New(slog.DiscardHandler), Now: at, Budget: budget,
@@ -444,10 +444,10 @@ func TestWhatChangesAllTheTimeIsWrittenOnceAMinute(t *testing.T) {
 	}
 	// While there is no room for hints nothing is written, and a peer's words are.
 	before := writes
-	for budget.take(hints, 1<<20) == nil {
+	for budget.TakeBytes(hints, 1<<20) == nil {
 	}
 	clock = clock.Add(changePace)
-	for budget.take(hints, 1<<10) == nil {
+	for budget.TakeBytes(hints, 1<<10) == nil {
 	}
 	if err := r.look(t.Context()); err != nil {
 		t.Fatal(err)
@@ -455,7 +455,7 @@ func TestWhatChangesAllTheTimeIsWrittenOnceAMinute(t *testing.T) {
 	if writes != before {
 		t.Error("it was written beyond the budget")
 	}
-	if err := budget.take(sightedID(9), 64<<10); err != nil {
+	if err := budget.TakeBytes(sightedID(9), 64<<10); err != nil {
 		t.Errorf("a peer's word waits for hints: %v", err)
 	}
 }
@@ -484,7 +484,7 @@ func TestALANThatComesAndGoesCostsLittle(t *testing.T) {
 	at := func() time.Time { return clock }
 	second := 0
 	r := &Sightings{
-		Client: c, Self: sightedID(0), Events: events.NewFakeRecorder(16), Log: slog.New(slog.DiscardHandler), Now: at, Budget: &WriteBudget{Now: at},
+		Client: c, Self: sightedID(0), Events: events.NewFakeRecorder(16), Log: slog.New(slog.DiscardHandler), Now: at, Budget: &store.WriteBudget{Now: at},
 		Look: func() Looked {
 			looked := Looked{Places: map[Place]bool{{v1alpha1.FoundLAN, "eth0", "n1"}: false, {v1alpha1.FoundLAN, "eth1", "n1"}: false}}
 			for n := range hintsAtOnce {

@@ -9,6 +9,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/market"
 )
 
 // SlimPod makes a cache keep of pods only what is read of them: what they take and
@@ -32,8 +33,8 @@ func SlimPod(o any) (any, error) {
 	if owner := metav1.GetControllerOf(p); owner != nil {
 		slim.OwnerReferences = []metav1.OwnerReference{*owner}
 	}
-	if offloadedBy(p) != "" {
-		takes := requests(p)
+	if market.OffloadedBy(p) != "" {
+		takes := market.Requests(p)
 		delete(takes, corev1.ResourcePods)
 		slim.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: takes}}}
 		return slim, nil

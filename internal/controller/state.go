@@ -55,7 +55,7 @@ type States struct {
 	Versions client.Reader
 
 	// Budget bounds what peers have written here by what they say. Required.
-	Budget *WriteBudget
+	Budget *store.WriteBudget
 
 	keys fabricKeys
 
@@ -121,7 +121,7 @@ func (s *States) State(ctx context.Context, peer peering.ClusterID) (peering.Pee
 func contractStates(contracts []v1alpha1.Contract) []peering.ContractState {
 	sorted := make([]*v1alpha1.Contract, 0, len(contracts))
 	for i := range contracts {
-		if !settled(&contracts[i]) {
+		if !store.Settled(&contracts[i]) {
 			sorted = append(sorted, &contracts[i])
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/store"
 )
 
 // What `kubectl get` shows in one line sums up what the status has in full. Each is
@@ -25,7 +26,7 @@ func grantedAndUsed(contracts []v1alpha1.Contract) (granted, used string) {
 		all, inUse := corev1.ResourceList{}, corev1.ResourceList{}
 		for i := range contracts {
 			c := &contracts[i]
-			if c.Spec.Role != side || !inForce(c) {
+			if c.Spec.Role != side || !store.InForce(c) {
 				continue
 			}
 			addTo(all, c.Spec.Resources)

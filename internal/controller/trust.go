@@ -505,7 +505,7 @@ func (r *Trusts) introduce(ctx context.Context, fc *v1alpha1.ForeignCluster) err
 	id := peering.ClusterID(fc.Spec.ClusterID)
 	var failures []error
 	for _, endpoint := range fc.Spec.Endpoints {
-		if peerOf(fc) != "" && (r.MayDial == nil || !r.MayDial(endpoint)) { // it says so itself
+		if store.PeerOfPolicy(fc) != "" && (r.MayDial == nil || !r.MayDial(endpoint)) { // it says so itself
 			failures = append(failures, keptEndpoint(endpoint))
 			continue
 		}

@@ -155,7 +155,7 @@ func TestAManifestJoinsWhenItsSecretComes(t *testing.T) {
 	tt.look(t, "milan")
 	fc := peerCalled(t, tt.Client, "milan")
 	if fc.Spec.ClusterID != string(milan.id) || fc.Spec.TrustBundle != milan.info.PEM() || fc.Spec.Endpoints[0] != "192.0.2.1:7443" ||
-		foundBy(fc) != v1alpha1.FoundToken || fc.Spec.JoinToken == nil {
+		store.FoundBy(fc) != v1alpha1.FoundToken || fc.Spec.JoinToken == nil {
 		t.Errorf("it joined as %+v %+v", fc.Spec, fc.Status)
 	}
 	if !slices.Equal(tt.joined, fc.Spec.Endpoints) {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/market"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
@@ -482,7 +483,7 @@ func (v statementCheck) next(e peering.Envelope) (peering.Statement, error) {
 	switch length := s.To.Sub(s.From); {
 	case length > terms.StatementPeriod, length < terms.StatementPeriod && !v.over:
 		return s, no("PeriodMismatch", "it covers %s, and the contract says %s", length, terms.StatementPeriod)
-	case s.To.Sub(v.now) > startSkew:
+	case s.To.Sub(v.now) > market.StartSkew:
 		return s, no("PeriodMismatch", "it covers time until %s, which is not over", s.To.Format(time.RFC3339))
 	}
 	// That the amount follows from use and prices is part of its form.

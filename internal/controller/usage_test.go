@@ -248,7 +248,7 @@ func TestTheLastPeriodIsStatedTooWhenAContractEnds(t *testing.T) {
 		t.Error("it is stated twice")
 	}
 	b.clock = b.clock.Add(lastWord)
-	if got := b.look(t); got == nil || !settled(got) || len(got.Status.Statements) != 1 {
+	if got := b.look(t); got == nil || !store.Settled(got) || len(got.Status.Statements) != 1 {
 		t.Errorf("when everybody had the time to hear of it, it is %+v", got)
 	}
 }

@@ -21,3 +21,17 @@ const (
 	// editTries is how often a write is tried that something else got in the way of.
 	editTries = 5
 )
+
+// Limits of what peers make this cluster write of what they say: bytes of whole
+// objects, as etcd keeps each revision for 5 to 10 minutes.
+const (
+	// PeerWriteBytes is how many bytes a second one peer may have written in the long
+	// run, and peerWriteBurst how many at once.
+	PeerWriteBytes = 32 << 10
+	PeerWriteBurst = 4 << 20
+	// allWriteBytes and allWriteBurst are those of all peers together.
+	allWriteBytes = 256 << 10
+	allWriteBurst = 48 << 20
+	// WriteOverhead is what a write costs besides the object's text.
+	WriteOverhead = 4 << 10
+)

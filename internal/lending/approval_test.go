@@ -1,0 +1,428 @@
+package lending
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
+)
+
+func afterApproval(s *v1alpha1.PeeringPolicySpec) { s.Accept = v1alpha1.AcceptAfterApproval }
+
+func (l *lentTest) peer(i int) *v1alpha1.ForeignCluster {
+	l.t.Helper()
+	var fc v1alpha1.ForeignCluster
+	if err := l.Client.Get(l.t.Context(), client.ObjectKey{Name: fmt.Sprint("peer-", i)}, &fc); err != nil {
+		l.t.Fatal(err)
+	}
+	return &fc
+}
+
+func (l *lentTest) waiting(peer int) []string {
+	l.t.Helper()
+	var ids []string
+	for _, r := range l.peer(peer).Status.Requests {
+		ids = append(ids, r.ID)
+	}
+	return ids
+}
+
+func (l *lentTest) decided(peer int, approved, denied []string) {
+	l.t.Helper()
+	fc := l.peer(peer)
+	fc.Spec.ApprovedRequests, fc.Spec.DeniedRequests = approved, denied
+	if err := l.Client.Update(l.t.Context(), fc); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// pends asks, and checks that it waits.
+func (l *lentTest) pends(peer int, ask peering.Ask) {
+	l.t.Helper()
+	_, err := l.Advertise(l.t.Context(), l.peers[peer].ID(), ask)
+	wants(l.t, err, peering.ReasonPolicyPending, "administrator")
+	l.pass(requestPause)
+}
+
+func TestARequestWaitsForAnAdministrator(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 2, append(nodes(3), policyNamed("p", afterApproval))...)
+	ask := l.ask("r", "cpu=2")
+	ask.Duration, ask.PriceCeiling = time.Hour, euros(t, "1.5")
+	l.pends(0, ask)
+	l.pends(0, ask)
+	requests := l.peer(0).Status.Requests
+	if len(requests) != 1 || requests[0].ID != "r" || requests[0].Resources.Cpu().String() != "2" || requests[0].Duration.Duration != time.Hour ||
+		requests[0].PriceCeiling.Amount != "1.5" || !requests[0].Time.Time.Equal(now) {
+		t.Fatalf("to be seen is %+v", requests)
+	}
+	if ad, err := l.Preview(t.Context(), l.peers[1].ID(), ask); err != nil || !ad.NeedsApproval || ad.ContractID != "" || len(l.waiting(1)) != 0 {
+		t.Errorf("a preview: %+v, %v, waiting %v", ad, err, l.waiting(1))
+	}
+	if offer, _, err := l.Offer(t.Context(), l.peers[0].ID()); err != nil || !offer.Available || !strings.Contains(offer.Message, "approves") {
+		t.Errorf("offered %+v, %v", offer, err)
+	}
+	l.decided(0, []string{"r"}, nil)
+	terms := l.mustContract(0, ask)
+	if got := l.waiting(0); len(got) != 0 {
+		t.Errorf("what was signed waits still: %v", got)
+	}
+	// It is renewed and may give back without being asked about again.
+	l.pass(30 * time.Minute)
+	if _, err := l.contracted(t.Context(), 0, l.amend(terms, time.Hour, "cpu=1")); err != nil {
+		t.Error(err)
+	}
+	// Another peer's request of that name is another request.
+	l.pends(1, ask)
+}
+
+func TestWhoWaitsHearsOfADecisionByTheOffer(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 2, append(nodes(3), policyNamed("p", afterApproval))...)
+	says := func(peer int) *v1alpha1.ForeignCluster {
+		offer, _, err := l.Offer(t.Context(), l.peers[peer].ID())
+		if err != nil {
+			t.Fatal(err)
+		}
+		fc := &v1alpha1.ForeignCluster{}
+		if fc.Status.Offer, err = offerStatus(offer); err != nil {
+			t.Fatal(err)
+		}
+		return fc
+	}
+	differs := func(a, b *v1alpha1.ForeignCluster) bool { return a.Status.Offer.Message != b.Status.Offer.Message }
+	l.pends(0, l.ask("r", "cpu=2"))
+	waits, other := says(0), says(1)
+	if differs(waits, says(0)) {
+		t.Error("a decision is told before there is one")
+	}
+	for _, decision := range []struct{ approved, denied []string }{{nil, []string{"r"}}, {[]string{"r"}, nil}} {
+		before := says(0)
+		l.decided(0, decision.approved, decision.denied)
+		if after := says(0); !differs(before, after) {
+			t.Errorf("after %v the offer says %q as before", decision, after.Status.Offer.Message)
+		}
+	}
+	if differs(other, says(1)) {
+		t.Error("another peer hears of it")
+	}
+	if !differs(says(0), says(1)) {
+		t.Error("the two are told the same")
+	}
+}
+
+func TestWhatWasApprovedIsWhatWasToBeSeen(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 1, append(nodes(5), policyNamed("p", afterApproval))...)
+	l.pends(0, l.ask("r", "cpu=2"))
+	// Just before the administrator says yes the peer asks for more.
+	l.pends(0, l.ask("r", "cpu=12"))
+	if got := l.waiting(0); !slices.Equal(got, []string{"r.2"}) {
+		t.Fatalf("waiting are %v", got)
+	}
+	l.decided(0, []string{"r"}, nil)
+	l.pends(0, l.ask("r", "cpu=12"))
+	l.pends(0, l.ask("r")) // all there is
+	if got := l.waiting(0); !slices.Equal(got, []string{"r.3"}) && !slices.Equal(got, []string{"r.2"}) {
+		t.Fatalf("waiting are %v", got)
+	}
+	l.decided(0, append([]string{"r"}, l.waiting(0)...), nil)
+	terms := l.mustContract(0, l.ask("r", "cpu=12"))
+	// The contract is to grow: that is for the administrator again.
+	more := l.amend(terms, 0, "cpu=13")
+	l.pends(0, more)
+	// Who only asks what would come of it is told, as with a first request.
+	if ad, err := l.Preview(t.Context(), l.peers[0].ID(), more); err != nil || !ad.NeedsApproval || ad.Revision != 2 || ad.Resources["cpu"].String() != "13" {
+		t.Errorf("previewed %+v, %v", ad, err)
+	}
+	waiting := l.waiting(0)
+	if len(waiting) != 1 || !isRequest(waiting[0], "r") || waiting[0] == "r" {
+		t.Fatalf("waiting are %v", waiting)
+	}
+	if got, err := l.contracted(t.Context(), 0, l.amend(terms, 0, "cpu=3")); err != nil || got.Resources["cpu"].String() != "3" {
+		t.Errorf("giving back meanwhile: %s, %v", got.Resources, err)
+	}
+	l.decided(0, append(l.peer(0).Spec.ApprovedRequests, waiting...), nil)
+	if _, err := l.contracted(t.Context(), 0, more); err != nil {
+		t.Error(err)
+	}
+	if got := l.waiting(0); len(got) != 0 {
+		t.Errorf("waiting are %v", got)
+	}
+}
+
+func TestWhatWasDeniedIsRefused(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 1, append(nodes(3), policyNamed("p", afterApproval))...)
+	l.pends(0, l.ask("r", "cpu=2"))
+	l.decided(0, nil, []string{"r"})
+	_, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("r", "cpu=1"))
+	wants(t, err, peering.ReasonPolicyRefused, "denied")
+	l.sweep(t.Context(), now)
+	if got := l.waiting(0); len(got) != 0 {
+		t.Errorf("waiting are %v", got)
+	}
+	// Approved, and then denied more.
+	l.pends(0, l.ask("s", "cpu=1"))
+	l.decided(0, []string{"s"}, nil)
+	terms := l.mustContract(0, l.ask("s", "cpu=1"))
+	l.pends(0, l.amend(terms, 0, "cpu=2"))
+	l.decided(0, []string{"s"}, l.waiting(0))
+	_, err = l.Advertise(t.Context(), l.peers[0].ID(), l.amend(terms, 0, "cpu=2"))
+	wants(t, err, peering.ReasonPolicyRefused, "denied to lend more")
+	if _, err := l.contracted(t.Context(), 0, l.amend(terms, 0)); err != nil {
+		t.Errorf("what was approved is not renewed: %v", err)
+	}
+}
+
+func TestAnAnswerThatIsNoAnywayWaitsForNobody(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 1, append(nodes(1), policyNamed("p", afterApproval))...)
+	_, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("r", "cpu=50"))
+	wants(t, err, peering.ReasonCapacityExhausted, "")
+	if got := l.waiting(0); len(got) != 0 {
+		t.Errorf("waiting are %v", got)
+	}
+}
+
+func TestRequestsThatWaitAreBounded(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 1, append(nodes(3), policyNamed("p", afterApproval))...)
+	for i := range maxRequests {
+		l.pends(0, l.ask(fmt.Sprint("r", i), "cpu=1"))
+	}
+	_, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("more", "cpu=1"))
+	wants(t, err, peering.ReasonPolicyPending, "that is the most")
+	if got := len(l.waiting(0)); got != maxRequests {
+		t.Errorf("%d wait", got)
+	}
+	// All but one are forgotten by their peer.
+	for range 5 {
+		l.pass(requestLife / 5)
+		l.pends(0, l.ask("r3", "cpu=1"))
+	}
+	l.sweep(t.Context(), now)
+	if got := l.waiting(0); !slices.Equal(got, []string{"r3"}) {
+		t.Errorf("waiting are %v", got)
+	}
+	if len(l.asked) != 1 {
+		t.Errorf("%d are remembered", len(l.asked))
+	}
+}
+
+// After a restart nobody knows when requests were repeated last: they wait an
+// hour from then.
+func TestRequestsOutliveARestart(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 1, append(nodes(3), policyNamed("p", afterApproval))...)
+	l.pends(0, l.ask("r", "cpu=1"))
+	l.pass(2 * requestLife)
+	l.asked = nil
+	started := l.now()
+	l.sweep(t.Context(), started)
+	if got := l.waiting(0); len(got) != 1 {
+		t.Fatalf("waiting are %v", got)
+	}
+	l.pass(requestLife)
+	l.sweep(t.Context(), started)
+	if got := l.waiting(0); len(got) != 0 {
+		t.Errorf("waiting are %v", got)
+	}
+}
+
+// A peer cannot have this cluster write as often as it likes.
+func TestRequestsAreNotWrittenAllTheTime(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 1, append(nodes(3), policyNamed("p", afterApproval))...)
+	writes := 0
+	l.Client = interceptor.NewClient(l.Client.(client.WithWatch), interceptor.Funcs{
+		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+			writes++
+			return c.SubResource(sub).Patch(ctx, o, patch, opts...)
+		},
+	})
+	for i := range 500 {
+		_, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask(fmt.Sprint("r", i%3), fmt.Sprint("cpu=", 1+i%10)))
+		wants(t, err, peering.ReasonPolicyPending, "")
+		l.pass(10 * time.Millisecond)
+	}
+	if writes > 5 {
+		t.Errorf("%d writes in 5 seconds", writes)
+	}
+	if len(l.asked) > maxRequests {
+		t.Errorf("%d requests are remembered", len(l.asked))
+	}
+}
+
+func TestAnotherWriterOfThePeerLosesNoRequest(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 1, append(nodes(3), policyNamed("p", afterApproval))...)
+	inner, once := l.Client, false
+	l.Client = interceptor.NewClient(inner.(client.WithWatch), interceptor.Funcs{
+		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+			if !once {
+				once = true
+				fc := l.peer(0)
+				fc.Status.Protocol = 7
+				if err := inner.Status().Update(ctx, fc); err != nil {
+					return err
+				}
+			}
+			return c.SubResource(sub).Patch(ctx, o, patch, opts...)
+		},
+	})
+	l.pends(0, l.ask("r", "cpu=1"))
+	if fc := l.peer(0); fc.Status.Protocol != 7 || len(fc.Status.Requests) != 1 {
+		t.Errorf("protocol %d, %d requests", fc.Status.Protocol, len(fc.Status.Requests))
+	}
+}
+
+func TestApproval(t *testing.T) {
+	t.Parallel()
+	entry := func(id, cpu string) v1alpha1.PendingRequest {
+		r := v1alpha1.PendingRequest{ID: id, Time: metav1.NewTime(now), Network: v1alpha1.NetworkNone}
+		if cpu != "" {
+			r.Resources = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}
+		}
+		return r
+	}
+	long := strings.Repeat("a", peering.MaxRequestIDLen)
+	for name, tc := range map[string]struct {
+		request          string
+		asked, held      []string
+		entries          []v1alpha1.PendingRequest
+		approved, denied []string
+		want             string // approved, refused, or the ID that waits
+	}{
+		"a new one waits":                               {asked: []string{"cpu=1"}, want: "r"},
+		"one that was seen waits on":                    {asked: []string{"cpu=1"}, entries: []v1alpha1.PendingRequest{entry("r", "1")}, want: "r"},
+		"approved, of which nothing tells what it was":  {asked: []string{"cpu=1"}, approved: []string{"r"}, want: "r.2"},
+		"approved as seen":                              {asked: []string{"cpu=1"}, entries: []v1alpha1.PendingRequest{entry("r", "1")}, approved: []string{"r"}, want: "approved"},
+		"approved, asked for less":                      {asked: []string{"cpu=500m"}, entries: []v1alpha1.PendingRequest{entry("r", "1")}, approved: []string{"r"}, want: "approved"},
+		"approved, asked for more":                      {asked: []string{"cpu=2"}, entries: []v1alpha1.PendingRequest{entry("r", "1")}, approved: []string{"r"}, want: "r.2"},
+		"approved, asked for another":                   {asked: []string{"memory=1Gi"}, entries: []v1alpha1.PendingRequest{entry("r", "1")}, approved: []string{"r"}, want: "r.2"},
+		"approved, asked for all":                       {entries: []v1alpha1.PendingRequest{entry("r", "1")}, approved: []string{"r"}, want: "r.2"},
+		"approved all":                                  {asked: []string{"cpu=9"}, entries: []v1alpha1.PendingRequest{entry("r", "")}, approved: []string{"r"}, want: "approved"},
+		"approved more":                                 {asked: []string{"cpu=2"}, entries: []v1alpha1.PendingRequest{entry("r", "1"), entry("r.2", "2")}, approved: []string{"r", "r.2"}, want: "approved"},
+		"the third time":                                {asked: []string{"cpu=3"}, entries: []v1alpha1.PendingRequest{entry("r", "1"), entry("r.2", "2")}, approved: []string{"r", "r.2"}, want: "r.3"},
+		"another's approval":                            {asked: []string{"cpu=1"}, approved: []string{"rr", "r-2", "r.x"}, want: "r"},
+		"denied":                                        {asked: []string{"cpu=1"}, denied: []string{"r"}, want: "refused"},
+		"denied and approved":                           {asked: []string{"cpu=1"}, approved: []string{"r"}, denied: []string{"r"}, want: "refused"},
+		"a contract within what it holds":               {asked: []string{"cpu=1"}, held: []string{"cpu=1"}, approved: []string{"r"}, want: "approved"},
+		"a contract within, never approved":             {asked: []string{"cpu=1"}, held: []string{"cpu=1"}, want: "r"},
+		"a contract that grows":                         {asked: []string{"cpu=2"}, held: []string{"cpu=1"}, approved: []string{"r"}, want: "r.2"},
+		"a contract that grew as approved":              {asked: []string{"cpu=2"}, held: []string{"cpu=1"}, entries: []v1alpha1.PendingRequest{entry("r.2", "2")}, approved: []string{"r", "r.2"}, want: "approved"},
+		"a contract denied to grow":                     {asked: []string{"cpu=2"}, held: []string{"cpu=1"}, approved: []string{"r"}, denied: []string{"r.2"}, want: "refused"},
+		"an ID that has no room for more":               {request: long, asked: []string{"cpu=2"}, held: []string{"cpu=1"}, approved: []string{long}, want: "refused"},
+		"an ID that has no room and needs none":         {request: long, asked: []string{"cpu=2"}, want: long},
+		"one whose end is later than what was approved": {asked: []string{"cpu=1"}, entries: []v1alpha1.PendingRequest{{ID: "r", Network: v1alpha1.NetworkNone, Duration: &metav1.Duration{Duration: time.Minute}}}, approved: []string{"r"}, want: "r.2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			fc := &v1alpha1.ForeignCluster{}
+			fc.Spec.ApprovedRequests, fc.Spec.DeniedRequests, fc.Status.Requests = tc.approved, tc.denied, tc.entries
+			ask := peering.Ask{RequestID: "r", Resources: quantities(t, tc.asked...)}
+			if tc.request != "" {
+				ask.RequestID = tc.request
+			}
+			var held *peering.Ask
+			if tc.held != nil {
+				held = &peering.Ask{Resources: quantities(t, tc.held...)}
+			}
+			approved, pending, err := approval(fc, ask, held)
+			got := "nothing"
+			switch {
+			case err != nil && peering.ReasonOf(err) == peering.ReasonPolicyRefused:
+				got = "refused"
+			case approved:
+				got = "approved"
+			case pending != nil:
+				got = pending.ID
+			}
+			if got != tc.want {
+				t.Errorf("it is %s, want %s", got, tc.want)
+			}
+		})
+	}
+}
+
+// TestAPolicySaysWhetherWhatWasApprovedIsRenewed: how long a contract lasts that was
+// approved is the policy's from then on, which renews it up to its own duration or never.
+func TestAPolicySaysWhetherWhatWasApprovedIsRenewed(t *testing.T) {
+	t.Parallel()
+	never := func(s *v1alpha1.PeeringPolicySpec) { s.Renewal = v1alpha1.RenewalNever }
+	for name, row := range map[string]struct {
+		edit []func(*v1alpha1.PeeringPolicySpec)
+		want time.Duration
+	}{
+		"a policy that renews": {[]func(*v1alpha1.PeeringPolicySpec){afterApproval}, 24 * time.Hour},
+		"one that renews none": {[]func(*v1alpha1.PeeringPolicySpec){afterApproval, never}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLent(t, 1, append(nodes(3), policyNamed("p", row.edit...))...)
+			ask := l.ask("r", "cpu=2")
+			ask.Duration = time.Hour
+			l.pends(0, ask)
+			l.decided(0, []string{"r"}, nil)
+			terms := l.mustContract(0, ask)
+			ad, err := l.Advertise(t.Context(), l.peers[0].ID(), l.amend(terms, 48*time.Hour, "cpu=2"))
+			if row.want == 0 {
+				wants(t, err, peering.ReasonPolicyRefused, "does not renew")
+				return
+			}
+			if err != nil || ad.Duration != row.want {
+				t.Errorf("it lasts %s, want %s; %v", ad.Duration, row.want, err)
+			}
+		})
+	}
+}
+
+// TestAnApprovalIsOfNodesNetworkAndClassesToo: what was approved, signed or not, is
+// asked for in each other way than it was seen, and waits each time.
+func TestAnApprovalIsOfNodesNetworkAndClassesToo(t *testing.T) {
+	t.Parallel()
+	seen := peering.Ask{
+		RequestID: "r", Resources: quantities(t, "cpu=1"), NodeSelector: map[string]string{"zone": "a"},
+		RuntimeClasses: []string{"gvisor"}, StorageClasses: []string{"slow"},
+	}
+	_, pending, err := approval(&v1alpha1.ForeignCluster{}, seen, nil)
+	if err != nil || pending == nil {
+		t.Fatalf("got %+v, %v", pending, err)
+	}
+	for name, change := range map[string]func(*peering.Ask){
+		"":                        func(*peering.Ask) {},
+		"other nodes":             func(a *peering.Ask) { a.NodeSelector = map[string]string{"zone": "b"} },
+		"any nodes":               func(a *peering.Ask) { a.NodeSelector = nil },
+		"a tunnel":                func(a *peering.Ask) { a.Network = true },
+		"another runtime class":   func(a *peering.Ask) { a.RuntimeClasses = []string{"kata"} },
+		"one more runtime class":  func(a *peering.Ask) { a.RuntimeClasses = []string{"gvisor", "kata"} },
+		"another storage class":   func(a *peering.Ask) { a.StorageClasses = []string{"fast"} },
+		"a storage class no more": func(a *peering.Ask) { a.StorageClasses = nil },
+	} {
+		ask := seen
+		change(&ask)
+		for _, held := range []*peering.Ask{nil, &seen} {
+			fc := &v1alpha1.ForeignCluster{}
+			fc.Spec.ApprovedRequests = []string{"r"}
+			if held == nil {
+				fc.Status.Requests = []v1alpha1.PendingRequest{*pending}
+			}
+			approved, waits, err := approval(fc, ask, held)
+			if err != nil || approved != (name == "") || !approved && waits.ID != "r.2" {
+				t.Errorf("asked for %s, with a contract: %t: approved %t, waits %+v, %v", name, held != nil, approved, waits, err)
+			}
+		}
+	}
+}

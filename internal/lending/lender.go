@@ -1,0 +1,638 @@
+package lending
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"reflect"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/market"
+	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/peering"
+)
+
+// Lender answers, as a provider, what peers ask. What it advertised it holds
+// back until the offer was signed or lapsed, so that many requests at once never
+// get more than there is. Offers live in memory only: after a restart a consumer
+// asks again.
+type Lender struct {
+	// Client reads from a cache, and writes.
+	Client client.Client
+	// Reader reads from the API server itself.
+	Reader client.Reader
+	// Identity is this cluster's identity as it is now.
+	Identity func() *identity.Identity
+	Now      func() time.Time
+	// Changed is called when a contract with a peer was made or revised, and when there
+	// is something to borrow for a peer and was not, or no longer.
+	Changed func(peer peering.ClusterID)
+	// Informers tell when what there is to lend may have changed. Without them each
+	// answer looks at everything anew, and what is told of offers does not follow.
+	Informers cache.Informers
+	// Namespace is the agent's own, whose Services nobody is told of.
+	Namespace string
+	// Events records that a peer ended a contract; nil records nothing.
+	Events events.EventRecorder
+	// Budget bounds what peers have written here: a contract is an object that each
+	// revision replaces whole. Required.
+	Budget *store.WriteBudget
+	Log    *slog.Logger
+
+	mu      sync.Mutex
+	offers  map[offerKey]*offer
+	signing map[string]chan struct{}
+	// recent is the contracts that were signed and that the cache may not show yet.
+	recent map[string]recentContract
+	// met is the peers that just joined and that the cache may not show yet.
+	met map[peering.ClusterID]meeting
+	// changed is closed when offers may be others than before.
+	changed chan struct{}
+	// asked is when requests that wait were repeated last, and recorded when a
+	// peer's were changed last.
+	asked    map[string]time.Time
+	recorded map[peering.ClusterID]time.Time
+
+	// The last look at what there is, and whether it still holds.
+	view      view
+	following atomic.Bool
+	moved     atomic.Bool
+	supplied  atomic.Bool
+	// counts is what pods take, once counted says that it has all; nil counts anew.
+	counts  *market.Tally
+	counted func() bool
+	// exporting says that a policy tells of Services, so that they matter.
+	exporting atomic.Bool
+	wake      wakeup
+
+	// wordsMu guards what each peer is told of whether there is anything for it.
+	// wordless wakes Run when somebody asked for a peer of which that is not known.
+	wordsMu  sync.Mutex
+	words    map[peering.ClusterID]peering.Lending
+	wordless wakeup
+}
+
+type offerKey struct {
+	peer    peering.ClusterID
+	request string
+}
+
+// offer is an advertisement that stands.
+type offer struct {
+	ad  peering.Advertisement
+	ask peering.Ask
+	// signing says that it is being made a contract, during which it does not
+	// lapse.
+	signing bool
+}
+
+type recentContract struct {
+	contract *v1alpha1.Contract
+	at       time.Time
+}
+
+// Advertise answers a request by this cluster's policy and what is free. The
+// same request gets the same answer while that is valid.
+func (l *Lender) Advertise(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, error) {
+	ad, pending, err := l.advertise(ctx, peer, ask)
+	if pending != nil {
+		if err := l.record(ctx, peer, ask.RequestID, *pending); err != nil {
+			return peering.Advertisement{}, err
+		}
+	}
+	return ad, err
+}
+
+func (l *Lender) advertise(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, *v1alpha1.PendingRequest, error) {
+	if err := l.meet(ctx, peer); err != nil {
+		return peering.Advertisement{}, nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m, err := l.marketFor(ctx, peer)
+	if err != nil {
+		return peering.Advertisement{}, nil, err
+	}
+	key := offerKey{peer, ask.RequestID}
+	if o, ok := l.offers[key]; ok {
+		if o.signing || reflect.DeepEqual(o.ask, ask) {
+			return o.ad, nil, nil
+		}
+		// Another ask under the same name: what was held for the one before is
+		// free for this one.
+		delete(l.offers, key)
+		l.touch()
+		if m, err = l.marketFor(ctx, peer); err != nil {
+			return peering.Advertisement{}, nil, err
+		}
+	}
+	if ask.ContractID == "" {
+		if c := l.view.contractOf(peer, ask.RequestID); c != nil {
+			ad, err := l.readvertise(c)
+			return ad, nil, err
+		}
+		if n := l.view.contractsWith(peer); n >= MaxContractsPerPeer {
+			return peering.Advertisement{}, nil, peering.Errorf(peering.ReasonCapacityExhausted, "this peer holds %d contracts here, and that is the most", n)
+		}
+	}
+	a, err := l.answer(m, peer, ask)
+	if err != nil {
+		return peering.Advertisement{}, a.pending, err
+	}
+	if l.held(peer) >= MaxOffersPerPeer || len(l.offers) >= MaxOffers {
+		return peering.Advertisement{}, nil, peering.Errorf(peering.ReasonCapacityExhausted, "too many offers stand unsigned; sign or let them lapse, which takes %s", OfferValidity)
+	}
+	if a.ad.ContractID == "" {
+		a.ad.ContractID = newContractID()
+	}
+	if l.offers == nil {
+		l.offers = map[offerKey]*offer{}
+	}
+	l.offers[key] = &offer{ad: a.ad, ask: ask}
+	l.touch()
+	return a.ad, nil, nil
+}
+
+// Preview says what Advertise would answer, and holds nothing back.
+func (l *Lender) Preview(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, error) {
+	if err := l.meet(ctx, peer); err != nil {
+		return peering.Advertisement{}, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m, err := l.marketFor(ctx, peer)
+	if err != nil {
+		return peering.Advertisement{}, err
+	}
+	a, err := l.answer(m, peer, ask)
+	if grant, ok := errors.AsType[*peering.Error](err); ok {
+		if ad := l.onceApproved(m, peer, ask, grant); ad != nil {
+			return *ad, nil
+		}
+	}
+	if err != nil {
+		return peering.Advertisement{}, err
+	}
+	a.ad.ContractID = ""
+	return a.ad, nil
+}
+
+// answer is what an ask comes to.
+type answer struct {
+	ad peering.Advertisement
+	// policy is the PeeringPolicy that decided; empty if none selects the peer.
+	policy string
+	// pending is the request that an administrator has to approve; nil if none has
+	// to.
+	pending *v1alpha1.PendingRequest
+}
+
+// answer decides. The advertisement has a contract's ID only for a revision. The
+// lock is held.
+func (l *Lender) answer(m *market.Market, peer peering.ClusterID, ask peering.Ask) (answer, error) {
+	return l.answerIf(m, peer, ask, false)
+}
+
+// answerIf is answer; approved decides as if an administrator had approved the ask.
+func (l *Lender) answerIf(m *market.Market, peer peering.ClusterID, ask peering.Ask, approved bool) (answer, error) {
+	var old *revision
+	if ask.ContractID != "" {
+		var err error
+		if old, err = l.revising(peer, ask); err != nil {
+			return answer{}, err
+		}
+		ask.Resources = ask.Resources.KeepUnnamed(old.terms.Resources)
+	}
+	now := l.Now().UTC()
+	a := answer{ad: peering.Advertisement{
+		RequestID: ask.RequestID, Revision: 1, ValidUntil: now.Truncate(time.Second).Add(OfferValidity),
+	}}
+	fc, lending, err := m.PolicyOf(peer)
+	var policy peering.Policy
+	if err == nil {
+		a.policy = lending.Value.Name
+		policy, err = lending.Checked()
+	}
+	policy.Approved = approved
+	if err == nil && !approved && policy.Accept == peering.AfterApproval {
+		var held *peering.Ask
+		if old != nil {
+			held = &peering.Ask{
+				Resources: old.terms.Resources, NodeSelector: old.terms.NodeSelector, Network: old.terms.Network,
+				RuntimeClasses: old.terms.RuntimeClasses, StorageClasses: old.storageClasses,
+			}
+		}
+		policy.Approved, a.pending, err = approval(fc, ask, held)
+	}
+	if old == nil {
+		if err != nil {
+			return a, err
+		}
+		a.ad.Grant, err = m.Decide(peer, ask, policy, "")
+		return a.unlessPending(err), err
+	}
+	a.ad.ContractID, a.ad.Revision, a.ad.PreviousHash = old.terms.ContractID, old.terms.Revision+1, old.contract.Hash
+	if err == nil {
+		a.ad.Grant, a.ad.NotAfter, err = m.Amend(peer, ask, policy, old.terms, now)
+	}
+	if err != nil {
+		// Giving back is always possible, if need be on the terms that hold.
+		less, ok := market.Lessened(old.terms, ask, now)
+		if !ok || peering.ReasonOf(err) == peering.ReasonRequestInvalid || peering.ReasonOf(err) == peering.ReasonPriceAboveCeiling {
+			return a.unlessPending(err), err
+		}
+		a.ad.Grant, a.ad.NotAfter = less, old.terms.NotAfter
+	}
+	a.pending = nil
+	// A period that changed on its way would end for the two sides at two times.
+	a.ad.StatementPeriod = old.terms.StatementPeriod
+	return a, nil
+}
+
+// unlessPending returns the answer without what waits for approval, if that is
+// not what the request waits for.
+func (a answer) unlessPending(err error) answer {
+	if peering.ReasonOf(err) != peering.ReasonPolicyPending {
+		a.pending = nil
+	}
+	return a
+}
+
+// revision is a contract that is to be revised.
+type revision struct {
+	contract peering.Contract
+	terms    peering.Terms
+	// storageClasses is those that it was granted with, of which its terms say nothing.
+	storageClasses []string
+}
+
+// revising returns the contract that an ask is to revise. The lock is held.
+func (l *Lender) revising(peer peering.ClusterID, ask peering.Ask) (*revision, error) {
+	c := l.view.contracts[ask.ContractID]
+	if c == nil || c.Spec.PeerID != string(peer) || c.Spec.Role != v1alpha1.ContractProvider {
+		return nil, peering.Errorf(peering.ReasonContractUnknown, "this cluster does not lend to the caller by contract %s", ask.ContractID)
+	}
+	contract, terms, err := store.ReadContract(c, l.Identity().ID())
+	if err != nil {
+		return nil, err
+	}
+	if contract, err = contract.Apply(peering.Tick{Now: l.Now()}); err != nil {
+		return nil, err
+	}
+	if over(c, contract) || terms.NotAfter.Sub(l.Now()) < time.Second {
+		return nil, peering.Errorf(peering.ReasonContractClosed, "contract %s is over or ends: ask for another", ask.ContractID)
+	}
+	if terms.RequestID != ask.RequestID {
+		return nil, peering.Errorf(peering.ReasonRequestInvalid, "contract %s is of request %s, not %s", ask.ContractID, terms.RequestID, ask.RequestID)
+	}
+	if terms.Revision >= peering.MaxRevision {
+		return nil, peering.Errorf(peering.ReasonContractClosed, "contract %s has as many revisions as there can be", ask.ContractID)
+	}
+	return &revision{contract, terms, store.StorageClasses(c)}, nil
+}
+
+// readvertise repeats the offer of a contract that is in force: its consumer
+// lost the answer. Signing it returns the contract as it is.
+func (l *Lender) readvertise(c *v1alpha1.Contract) (peering.Advertisement, error) {
+	_, terms, err := store.ReadContract(c, l.Identity().ID())
+	if err != nil {
+		return peering.Advertisement{}, err
+	}
+	return peering.Advertisement{
+		ContractID: terms.ContractID, RequestID: terms.RequestID, Revision: terms.Revision, PreviousHash: terms.Previous,
+		Grant: peering.Grant{Clauses: terms.Clauses, Duration: terms.NotAfter.Sub(terms.NotBefore)}, ValidUntil: l.Now().UTC().Truncate(time.Second).Add(OfferValidity),
+	}, nil
+}
+
+// lapse lets go of offers that lapsed and says whether there were any. The lock
+// is held.
+func (l *Lender) lapse() bool {
+	now, n := l.Now(), len(l.offers)
+	maps.DeleteFunc(l.offers, func(_ offerKey, o *offer) bool { return !o.signing && !now.Before(o.ad.ValidUntil) })
+	return len(l.offers) != n
+}
+
+func (l *Lender) held(peer peering.ClusterID) int {
+	n := 0
+	for key := range l.offers {
+		if key.peer == peer {
+			n++
+		}
+	}
+	return n
+}
+
+// Sign countersigns what a consumer signed, if it is what was advertised to it:
+// a new contract, or the next revision of one. Repeating it returns what was
+// signed.
+func (l *Lender) Sign(ctx context.Context, peer peering.ClusterID, envelope peering.Envelope) (peering.Envelope, error) {
+	terms, err := envelope.VerifyConsumer()
+	if err != nil {
+		return peering.Envelope{}, &peering.Error{Reason: peering.ReasonSignatureInvalid, Message: err.Error(), Err: err}
+	}
+	self := l.Identity()
+	if terms.Consumer.ID != peer || terms.Provider.ID != self.ID() {
+		return peering.Envelope{}, peering.Errorf(peering.ReasonSignatureInvalid, "the contract is between %s and %s, and the caller is %s", terms.Consumer.ID, terms.Provider.ID, peer)
+	}
+	release, err := l.claim(ctx, terms.ContractID)
+	if err != nil {
+		return peering.Envelope{}, err
+	}
+	defer release()
+	// A first revision of which the offer still stands was not signed before, unless
+	// who did could not tell.
+	look := terms.Revision > 1
+	for {
+		signed, err := l.countersign(ctx, self, envelope, terms, look)
+		if (apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)) && ctx.Err() == nil {
+			look = true
+			continue // its state was written meanwhile; look again
+		}
+		return signed, err
+	}
+}
+
+// claim waits until no other call signs the contract.
+func (l *Lender) claim(ctx context.Context, contract string) (release func(), err error) {
+	for {
+		l.mu.Lock()
+		busy, ok := l.signing[contract]
+		if !ok {
+			done := make(chan struct{})
+			if l.signing == nil {
+				l.signing = map[string]chan struct{}{}
+			}
+			l.signing[contract] = done
+			l.mu.Unlock()
+			return func() {
+				l.mu.Lock()
+				delete(l.signing, contract)
+				l.mu.Unlock()
+				close(done)
+			}, nil
+		}
+		l.mu.Unlock()
+		select {
+		case <-busy:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// countersign looks at what there is of the contract and goes on from there. Without
+// look it takes for granted that there is nothing, if its offer stands.
+func (l *Lender) countersign(ctx context.Context, self *identity.Identity, envelope peering.Envelope, terms peering.Terms, look bool) (peering.Envelope, error) {
+	peer := terms.Consumer.ID
+	o, done, lapsed := l.standing(terms)
+	if lapsed == nil {
+		defer done()
+	}
+	var stored v1alpha1.Contract
+	var before peering.Contract
+	first := true
+	if look || lapsed != nil {
+		err := l.Reader.Get(ctx, client.ObjectKey{Name: terms.ContractID}, &stored)
+		if first = apierrors.IsNotFound(err); err != nil && !first {
+			return peering.Envelope{}, fmt.Errorf("read contract %s: %w", terms.ContractID, err)
+		}
+	}
+	if !first {
+		held, settled, err := l.signedBefore(&stored, terms)
+		if err != nil || settled != nil {
+			return envelopeOr(settled), err
+		}
+		before = held
+	}
+	if lapsed != nil {
+		return peering.Envelope{}, lapsed
+	}
+	if why := mismatch(o, terms, self, l.Now()); why != "" {
+		return peering.Envelope{}, peering.Errorf(peering.ReasonContractMismatch, "the contract is not what was advertised: %s", why)
+	}
+	fc, err := l.trusted(ctx, peer, terms.Consumer)
+	if err != nil {
+		return peering.Envelope{}, err
+	}
+	if _, err := before.Apply(peering.Countersigned{Role: peering.Provider, Terms: terms, Hash: envelope.Hash(), Now: l.Now()}); err != nil {
+		return peering.Envelope{}, err
+	}
+	signed, err := envelope.Sign(rand.Reader, self.ID(), self.Signer())
+	if err != nil {
+		return peering.Envelope{}, fmt.Errorf("sign contract %s: %w", terms.ContractID, err)
+	}
+	contract := &stored
+	if first {
+		if contract, err = store.NewContract(signed, self.ID(), fc.Name); err == nil {
+			store.SetStorageClasses(contract, o.ad.StorageClasses)
+			if err = l.Budget.Take(peer, contract); err == nil {
+				err = l.Client.Create(ctx, contract, client.FieldOwner(v1alpha1.Manager))
+			}
+		}
+	} else if err = store.Revise(contract, signed, self.ID()); err == nil {
+		store.SetStorageClasses(contract, o.ad.StorageClasses)
+		if err = l.Budget.Take(peer, contract); err == nil {
+			err = l.Client.Update(ctx, contract, client.FieldOwner(v1alpha1.Manager))
+		}
+	}
+	if wait, over := store.Later(err); over {
+		return peering.Envelope{}, &peering.Error{
+			Reason: peering.ReasonRateLimited, RetryAfter: wait,
+			Message: "this cluster had too many contracts and revisions written here: sign it again later", Err: err,
+		}
+	}
+	if err != nil {
+		return peering.Envelope{}, fmt.Errorf("keep contract %s: %w", terms.ContractID, err)
+	}
+	l.signed(peer, contract)
+	l.settle(ctx, fc, terms)
+	l.Changed(peer)
+	return signed, nil
+}
+
+func envelopeOr(e *peering.Envelope) peering.Envelope {
+	if e == nil {
+		return peering.Envelope{}
+	}
+	return *e
+}
+
+// standing returns the offer that terms are made of, and keeps it from lapsing
+// until done is called.
+func (l *Lender) standing(terms peering.Terms) (o *offer, done func(), err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lapse()
+	o = l.offers[offerKey{terms.Consumer.ID, terms.RequestID}]
+	if o == nil || o.ad.ContractID != terms.ContractID || o.ad.Revision != terms.Revision {
+		return nil, nil, peering.Errorf(peering.ReasonAdvertisementExpired,
+			"no advertisement of revision %d of contract %s stands: it lapsed, or this agent was restarted; ask again", terms.Revision, terms.ContractID)
+	}
+	o.signing = true
+	return o, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		o.signing = false
+	}, nil
+}
+
+// signed puts a contract into its offer's place.
+func (l *Lender) signed(peer peering.ClusterID, contract *v1alpha1.Contract) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.recent == nil {
+		l.recent = map[string]recentContract{}
+	}
+	l.recent[contract.Name] = recentContract{contract: contract.DeepCopy(), at: l.Now()}
+	delete(l.offers, offerKey{peer, contract.Spec.RequestID})
+	l.touch()
+}
+
+// trusted returns the ForeignCluster of the consumer after checking that it
+// signed with a key that this cluster knows it by, or with a later one. The cache
+// shows what let the consumer call at all; where that does not do, the API server
+// is asked.
+func (l *Lender) trusted(ctx context.Context, peer peering.ClusterID, consumer peering.Party) (*v1alpha1.ForeignCluster, error) {
+	fc, err := store.Cached(ctx, l.Client, peer)
+	if err == nil && fc != nil && signedByKnown(fc, consumer) == nil {
+		return fc, nil
+	}
+	if fc, err = store.Find(ctx, l.Reader, peer); err != nil {
+		return nil, err
+	}
+	if fc == nil {
+		return nil, peering.Errorf(peering.ReasonPeerNotTrusted, "this cluster no longer knows cluster %s", peer)
+	}
+	return fc, signedByKnown(fc, consumer)
+}
+
+// signedByKnown says why a consumer's key is not that of a cluster that is trusted;
+// nil is that it is.
+func signedByKnown(fc *v1alpha1.ForeignCluster, consumer peering.Party) error {
+	if !fc.DeletionTimestamp.IsZero() {
+		return peering.Errorf(peering.ReasonPeerNotTrusted, "this cluster no longer knows cluster %s", fc.Spec.ClusterID)
+	}
+	bundle, err := identity.ReadBundlePEM(peering.ClusterID(fc.Spec.ClusterID), []byte(fc.Spec.TrustBundle))
+	if err != nil {
+		return fmt.Errorf("trust bundle of %s: %w", fc.Name, err)
+	}
+	known := bundle.Succession
+	if len(consumer.Succession) < len(known) || !slices.EqualFunc(known, consumer.Succession[:len(known)], slices.Equal) {
+		return peering.Errorf(peering.ReasonSignatureInvalid, "the consumer signed with a key that it has rolled over")
+	}
+	return nil
+}
+
+// signedBefore answers for a contract that both sides signed already: with what
+// they signed, where this is that again; with the contract, where this may be its
+// next revision.
+func (l *Lender) signedBefore(c *v1alpha1.Contract, terms peering.Terms) (peering.Contract, *peering.Envelope, error) {
+	if c.Spec.PeerID != string(terms.Consumer.ID) || c.Spec.Role != v1alpha1.ContractProvider || c.Spec.RequestID != terms.RequestID {
+		return peering.Contract{}, nil, peering.Errorf(peering.ReasonContractMismatch, "contract %s is not the caller's, or of another request", c.Name)
+	}
+	contract, _, err := store.ReadContract(c, l.Identity().ID())
+	if err != nil {
+		return peering.Contract{}, nil, err
+	}
+	if over(c, contract) {
+		return peering.Contract{}, nil, peering.Errorf(peering.ReasonContractClosed, "contract %s is over: ask for another", c.Name)
+	}
+	switch {
+	case terms.Revision == contract.Revision:
+		// It may be another payload of this revision: that of a round whose answer
+		// was lost. What is in force is what both signed.
+		signed, err := peering.ParseEnvelope([]byte(c.Spec.Envelope))
+		return peering.Contract{}, &signed, err
+	case terms.Revision != contract.Revision+1:
+		return peering.Contract{}, nil, peering.Errorf(peering.ReasonRevisionStale, "contract %s is at revision %d, and revision %d does not follow it", c.Name, contract.Revision, terms.Revision)
+	case terms.Previous != contract.Hash:
+		return peering.Contract{}, nil, peering.Errorf(peering.ReasonContractMismatch, "revision %d does not follow the revision %d that this cluster holds: its previous hash is another", terms.Revision, contract.Revision)
+	}
+	return contract, nil, nil
+}
+
+// over says whether nothing can be agreed about a contract any more.
+func over(c *v1alpha1.Contract, contract peering.Contract) bool {
+	return contract.State != peering.Active || c.Spec.Termination != "" || !c.DeletionTimestamp.IsZero()
+}
+
+// mismatch says in what a contract differs from its offer; empty is in nothing.
+func mismatch(o *offer, terms peering.Terms, self *identity.Identity, now time.Time) string {
+	ad, length := o.ad, terms.NotAfter.Sub(terms.NotBefore)
+	switch differs := ad.Differs(terms.Clauses); {
+	case differs != "":
+		return differs
+	case !terms.Provider.Equal(self.Party()):
+		return "it names another key of the provider than its newest: wait for its bundle"
+	case terms.Revision != ad.Revision || terms.Previous != ad.PreviousHash:
+		return fmt.Sprintf("it is revision %d, or does not follow what revision %d has to", terms.Revision, ad.Revision)
+	case length > ad.Duration:
+		return fmt.Sprintf("it lasts %s, advertised %s", length, ad.Duration)
+	case !ad.NotAfter.IsZero() && terms.NotAfter.After(ad.NotAfter):
+		return fmt.Sprintf("it ends at %s, and may last until %s", terms.NotAfter.Format(time.RFC3339), ad.NotAfter.Format(time.RFC3339))
+	case terms.NotBefore.Sub(now) > startAhead || now.Sub(terms.NotBefore) > market.StartSkew:
+		return fmt.Sprintf("it begins at %s and it is %s here: look at both clocks", terms.NotBefore.Format(time.RFC3339), now.UTC().Format(time.RFC3339))
+	}
+	return ""
+}
+
+// Lent returns a contract by which this cluster lends. The cache shows it; while it does
+// not show yet what was signed a moment ago, the API server is asked, since a consumer
+// uses a contract as soon as it has the second signature.
+func (l *Lender) Lent(id string) (*v1alpha1.Contract, bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), lentPatience) //nolint:forbidigo // a cache answers at once, and what is not there yet is there soon
+	defer cancel()
+	var c v1alpha1.Contract
+	err := l.Client.Get(ctx, client.ObjectKey{Name: id}, &c)
+	if apierrors.IsNotFound(err) && l.signedNow(id) {
+		err = l.Reader.Get(ctx, client.ObjectKey{Name: id}, &c)
+	}
+	return &c, err == nil && c.Spec.Role == v1alpha1.ContractProvider
+}
+
+// signedNow says whether a contract was signed so lately that the cache may not show it.
+func (l *Lender) signedNow(id string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r, ok := l.recent[id]
+	return ok && l.Now().Sub(r.at) < recentSettle
+}
+
+// SameNamespaces returns the names that namespaces of a peer may have here
+// unchanged.
+func (l *Lender) SameNamespaces(ctx context.Context, peer peering.ClusterID) []string {
+	fc, err := store.Peek(ctx, l.Client, peer)
+	if err != nil || fc == nil {
+		return nil // who cannot be told allows nothing
+	}
+	all, err := policies(ctx, l.Client)
+	if err != nil {
+		return nil
+	}
+	p, err := market.Selecting(all, fc)
+	if err != nil {
+		return nil
+	}
+	return slices.Clone(p.Spec.SameNamespaces)
+}
+
+// newContractID returns a name that nobody has: 80 random bits.
+func newContractID() string {
+	var b [10]byte
+	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
+	return "c-" + hex.EncodeToString(b[:])
+}

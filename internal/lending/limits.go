@@ -1,0 +1,45 @@
+package lending
+
+import "time"
+
+// Limits of what peers can have held back for them, and of looking at what there is.
+const (
+	// OfferValidity is how long an advertisement can be signed.
+	OfferValidity = time.Minute
+	// MaxOffers is how many advertisements may stand, of all peers.
+	MaxOffers = 1024
+	// MaxOffersPerPeer is how many of them one peer may hold.
+	MaxOffersPerPeer = 32
+	// MaxContractsPerPeer is how many contracts one peer may hold, closed ones
+	// included until nothing stands because of them and the peer knows.
+	MaxContractsPerPeer = 64
+	// startAhead is how long before its begin a contract may be signed at the provider,
+	// where it is in force then: what is used before it begins is not counted. Consumers
+	// that are honest begin a minute before they sign.
+	startAhead = time.Minute
+	// maxRequests is how many requests of a peer can wait for an administrator, as
+	// in the custom resource.
+	maxRequests = 8
+	// requestLife is how long one waits that is not repeated.
+	requestLife = time.Hour
+	// requestPause is the least time between two changes of the requests that a
+	// peer has waiting.
+	requestPause = time.Second
+	// supplyPause is how old what nodes and pods come to may be when they change
+	// all the time.
+	supplyPause = 100 * time.Millisecond
+	// offerDebounce is how long changes are gathered before peers' offers are
+	// looked at again.
+	offerDebounce = 100 * time.Millisecond
+	// classesPause is how old what is known of runtime and storage classes may be.
+	classesPause = 30 * time.Second
+	// lapsePause is how often offers that lapsed are looked for while nobody asks.
+	lapsePause = 5 * time.Second
+	// sweepPause is how often requests are looked for that wait for nothing.
+	sweepPause = time.Minute
+	// recentSettle is how old a contract may be that the cache does not show before
+	// the API server is asked about it.
+	recentSettle = 5 * time.Second
+	// lentPatience is how long the API server may take to show such a contract.
+	lentPatience = 2 * time.Second
+)

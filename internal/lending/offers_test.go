@@ -1,0 +1,400 @@
+package lending
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/cache/informertest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/fixture"
+	"github.com/entente-dev/entente/internal/market"
+	"github.com/entente-dev/entente/peering"
+)
+
+// followed runs a provider that follows informers, which say nothing by
+// themselves.
+func followed(t testing.TB, l *lentTest) *informertest.FakeInformers {
+	t.Helper()
+	informers := &informertest.FakeInformers{Scheme: testScheme(t)}
+	l.Informers, l.Now = informers, time.Now
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- l.Run(ctx) }()
+	for !l.following.Load() {
+		runtime.Gosched()
+	}
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return informers
+}
+
+func awaitClosed(t testing.TB, c <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-c:
+	case <-time.After(10 * time.Second):
+		t.Fatal("nobody says that something changed")
+	}
+}
+
+func (l *lentTest) offered(peer int) (peering.Offer, <-chan struct{}) {
+	l.t.Helper()
+	offer, changed, err := l.Offer(l.t.Context(), l.peers[peer].ID())
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return offer, changed
+}
+
+func TestAnOfferFollowsWhatThereIs(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 2, append(nodes(1), policyNamed("p", func(s *v1alpha1.PeeringPolicySpec) {
+		s.Price = &v1alpha1.PriceList{Currency: "EUR", PerHour: map[string]v1alpha1.Decimal{"cpu": "0.025"}}
+	}))...)
+	informers := followed(t, l)
+	inform := func(o client.Object, edit func()) {
+		t.Helper()
+		informer, err := informers.FakeInformerFor(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := o.DeepCopyObject().(client.Object)
+		edit()
+		informer.Update(before, o)
+	}
+	offer, changed := l.offered(0)
+	if !offer.Available || offer.Resources.String() != "cpu=4, memory=8Gi, pods=110" || offer.Price.PerHour["cpu"].String() != "0.025" ||
+		offer.Duration != 24*time.Hour || fmt.Sprint(offer.Architectures) != "[amd64]" || offer.NodeLabels[corev1.LabelOSStable] != "linux" {
+		t.Fatalf("offered %+v", offer)
+	}
+
+	var node corev1.Node
+	if err := l.Client.Get(t.Context(), client.ObjectKey{Name: "n0"}, &node); err != nil {
+		t.Fatal(err)
+	}
+	inform(&node, func() {
+		node.Status.Allocatable[corev1.ResourceCPU] = resource.MustParse("3")
+		if err := l.Client.Status().Update(t.Context(), &node); err != nil {
+			t.Fatal(err)
+		}
+	})
+	awaitClosed(t, changed)
+	if offer, changed = l.offered(0); offer.Resources["cpu"].String() != "3" {
+		t.Errorf("after a node shrank %s is offered", offer.Resources)
+	}
+
+	// What another peer is advertised is held back at once, and comes back when it
+	// is let go.
+	if _, err := l.Advertise(t.Context(), l.peers[1].ID(), l.ask("r", "cpu=1")); err != nil {
+		t.Fatal(err)
+	}
+	awaitClosed(t, changed)
+	if offer, changed = l.offered(0); offer.Resources["cpu"].String() != "2" {
+		t.Errorf("while another holds 1 %s is offered", offer.Resources)
+	}
+
+	told := func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return slices.Contains(l.told, l.peers[0].ID())
+	}
+	forgotten := peering.ClusterID("somebody who is not known any more")
+	_ = l.Lends(forgotten)
+	says := func(want peering.Lending) {
+		t.Helper()
+		for end := time.Now().Add(10 * time.Second); l.Lends(l.peers[0].ID()) != want || !told(); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("what it says of lending is %d, want %d; said to have changed: %t", l.Lends(l.peers[0].ID()), want, told())
+			}
+		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.told = nil
+	}
+	says(peering.LendsSomething)
+	inform(&node, func() {
+		node.Spec.Unschedulable = true
+		if err := l.Client.Update(t.Context(), &node); err != nil {
+			t.Fatal(err)
+		}
+	})
+	awaitClosed(t, changed)
+	if offer, changed = l.offered(0); offer.Available || !strings.Contains(offer.Message, "nothing is left") || len(offer.Resources) > 0 {
+		t.Errorf("without a node %+v is offered", offer)
+	}
+	says(peering.LendsNothing)
+	l.wordsMu.Lock()
+	if _, ok := l.words[forgotten]; ok {
+		t.Error("a cluster that is no peer is looked at again and again")
+	}
+	l.wordsMu.Unlock()
+
+	// A heartbeat of a node changes nothing.
+	inform(&node, func() { node.Status.Conditions[0].LastHeartbeatTime = metav1.Now() })
+	select {
+	case <-changed:
+		t.Error("a heartbeat has offers looked at again")
+	case <-time.After(3 * offerDebounce):
+	}
+}
+
+func TestWhatCountsAsAChange(t *testing.T) {
+	t.Parallel()
+	node, pod := fixture.Node("n"), fixture.Pod("n")
+	contract := v1alpha1.Contract{Status: v1alpha1.ContractStatus{Phase: "Active"}}
+	peer := v1alpha1.ForeignCluster{}
+	for name, tc := range map[string]struct {
+		differs       func(a, b any) bool
+		before, after client.Object
+		want          bool
+	}{
+		"a node's heartbeat":           {nodeDiffers, &node, with(&node, func(n *corev1.Node) { n.Status.Conditions[0].LastHeartbeatTime = metav1.Now() }), false},
+		"a node's image":               {nodeDiffers, &node, with(&node, func(n *corev1.Node) { n.Status.Images = []corev1.ContainerImage{{}} }), false},
+		"a node's label":               {nodeDiffers, &node, with(&node, func(n *corev1.Node) { n.Labels["x"] = "y" }), true},
+		"a node's taint":               {nodeDiffers, &node, with(&node, fixture.Tainted(corev1.TaintEffectNoSchedule)), true},
+		"a node's cordon":              {nodeDiffers, &node, with(&node, func(n *corev1.Node) { n.Spec.Unschedulable = true }), true},
+		"a node's silence":             {nodeDiffers, &node, with(&node, fixture.Ready(corev1.ConditionUnknown)), true},
+		"a node's size":                {nodeDiffers, &node, with(&node, func(n *corev1.Node) { n.Status.Allocatable["gpu"] = resource.MustParse("1") }), true},
+		"a contract's use":             {contractDiffers, &contract, with(&contract, func(c *v1alpha1.Contract) { c.Status.Pods = 3 }), false},
+		"a contract's end":             {contractDiffers, &contract, with(&contract, func(c *v1alpha1.Contract) { c.Status.Phase = "Closed" }), true},
+		"a contract's revision":        {contractDiffers, &contract, with(&contract, func(c *v1alpha1.Contract) { c.Spec.Revision = 2 }), true},
+		"a peer's state":               {peerDiffers, &peer, with(&peer, func(p *v1alpha1.ForeignCluster) { p.Status.Protocol = 2 }), false},
+		"a peer's label":               {peerDiffers, &peer, with(&peer, func(p *v1alpha1.ForeignCluster) { p.Labels = map[string]string{"a": "b"} }), true},
+		"a peer's approval":            {peerDiffers, &peer, with(&peer, func(p *v1alpha1.ForeignCluster) { p.Generation = 2 }), true},
+		"a policy":                     {generationDiffers, &v1alpha1.PeeringPolicy{}, with(&v1alpha1.PeeringPolicy{}, func(p *v1alpha1.PeeringPolicy) { p.Generation = 2 }), true},
+		"something that is not a node": {nodeDiffers, &node, &pod, true},
+	} {
+		if got := tc.differs(tc.before, tc.after); got != tc.want {
+			t.Errorf("%s: a change is %v, want %v", name, got, tc.want)
+		}
+	}
+}
+
+func with[T client.Object](o T, edit func(T)) T {
+	out := o.DeepCopyObject().(T)
+	edit(out)
+	return out
+}
+
+// large returns a provider with so many nodes, pods and peers, whose reads cost
+// what those of a cache cost, and how often its nodes were read.
+func large(t testing.TB, nodes, pods, peers int) (l *lentTest, lists *struct {
+	nodes []corev1.Node
+	pods  []corev1.Pod
+	reads int
+},
+) {
+	t.Helper()
+	l = newLent(t, 0, policyNamed("p", func(s *v1alpha1.PeeringPolicySpec) { s.Limits.PercentOfFree = new(int32(10)) }))
+	lists = &struct {
+		nodes []corev1.Node
+		pods  []corev1.Pod
+		reads int
+	}{}
+	var clusters []v1alpha1.ForeignCluster
+	id := generated(t)
+	for i := range peers {
+		l.peers = append(l.peers, id)
+		clusters = append(clusters, v1alpha1.ForeignCluster{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("peer-", i)}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: peerID(i)},
+		})
+	}
+	for i := range nodes {
+		lists.nodes = append(lists.nodes, fixture.Node(fmt.Sprint("n", i)))
+	}
+	for i := range pods {
+		lists.pods = append(lists.pods, fixture.Pod(fmt.Sprint("n", i%nodes), func(p *corev1.Pod) {
+			p.Name = fmt.Sprint("p", i)
+			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1m")}
+		}))
+	}
+	l.Client = interceptor.NewClient(l.Client.(client.WithWatch), interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			switch list := list.(type) {
+			case *corev1.NodeList:
+				lists.reads++
+				list.Items = append([]corev1.Node(nil), lists.nodes...)
+			case *corev1.PodList:
+				list.Items = append([]corev1.Pod(nil), lists.pods...)
+			case *v1alpha1.ForeignClusterList:
+				list.Items = append([]v1alpha1.ForeignCluster(nil), clusters...)
+			default:
+				return c.List(ctx, list, opts...)
+			}
+			return nil
+		},
+	})
+	return l, lists
+}
+
+func peerID(i int) string {
+	const alphabet = "abcdefghijklmnopqrstuvwxyz234567"
+	return strings.Repeat("a", 30) + string(alphabet[i/32%32]) + string(alphabet[i%32])
+}
+
+// A change of one node is told to 250 peers, of a cluster of a thousand nodes,
+// from one look at what there is.
+func TestOneLookIsEnoughForAllPeers(t *testing.T) {
+	l, lists := large(t, 1000, 20_000, 250)
+	informers := followed(t, l)
+	pods, err := informers.FakeInformerFor(t.Context(), &corev1.Pod{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range lists.pods {
+		pods.Add(&lists.pods[i])
+	}
+	informer, err := informers.FakeInformerFor(t.Context(), &corev1.Node{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var changes []<-chan struct{}
+	for i := range 250 {
+		offer, changed, err := l.Offer(t.Context(), peering.ClusterID(peerID(i)))
+		if err != nil || offer.Resources["cpu"].String() != "398" {
+			t.Fatalf("offered %v, %v", offer, err)
+		}
+		changes = append(changes, changed)
+	}
+	reads := lists.reads
+	before := lists.nodes[7]
+	l.mu.Lock()
+	lists.nodes[7] = fixture.Node("n7", fixture.Ready(corev1.ConditionUnknown))
+	l.mu.Unlock()
+	begin := time.Now()
+	informer.Update(&before, &lists.nodes[7])
+	var wait sync.WaitGroup
+	for i := range 250 {
+		wait.Go(func() {
+			// The pods that came before may be what the first word is about.
+			for changed := changes[i]; ; {
+				<-changed
+				offer, next, err := l.Offer(t.Context(), peering.ClusterID(peerID(i)))
+				if err == nil && offer.Resources["cpu"].String() == "397602m" {
+					return
+				}
+				if err != nil || time.Since(begin) > 10*time.Second {
+					t.Errorf("offered %v, %v", offer, err)
+					return
+				}
+				changed = next
+			}
+		})
+	}
+	wait.Wait()
+	took := time.Since(begin)
+	t.Logf("250 peers of a cluster with 1000 nodes and 20000 pods knew after %s", took)
+	if took > 10*time.Second { // a second, on a machine that does nothing else
+		t.Errorf("it took %s", took)
+	}
+	if got := lists.reads - reads; got != 1 {
+		t.Errorf("nodes were read %d times", got)
+	}
+}
+
+func BenchmarkLookAtSupply(b *testing.B) {
+	l, _ := large(b, 5000, 100_000, 1)
+	for b.Loop() {
+		if _, err := readSupply(b.Context(), l.Client); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkOffer(b *testing.B) {
+	l, _ := large(b, 1000, 1000, 1)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m, err := l.market(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if o := m.Offer(peering.ClusterID(peerID(0))); !o.Available {
+			b.Fatal(o.Message)
+		}
+	}
+}
+
+func TestAPolicyIsTriedOut(t *testing.T) {
+	t.Parallel()
+	l := newLent(t, 2, append(nodes(2),
+		policyNamed("gold", func(s *v1alpha1.PeeringPolicySpec) {
+			s.Names = []string{"peer-0"}
+			s.Limits = v1alpha1.PolicyLimits{PercentOfFree: new(int32(50)), Resources: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("3Gi")}}
+		}),
+		policyNamed("tin", afterApproval, func(s *v1alpha1.PeeringPolicySpec) { s.Names = []string{"peer-1"} }))...)
+	ctx := t.Context()
+	for name, tc := range map[string]struct {
+		peer   peering.ClusterID
+		ask    peering.Ask
+		policy string
+		reason peering.Reason
+		says   string
+	}{
+		"all there is":           {l.peers[0].ID(), peering.Ask{}, "gold", "", "memory: 3Gi, bounded by ceiling of 3Gi"},
+		"what fits":              {l.peers[0].ID(), l.ask("", "cpu=1"), "gold", "", "cpu: 1"},
+		"more than percent of":   {l.peers[0].ID(), l.ask("", "cpu=5"), "gold", "CAPACITY_EXHAUSTED", "cpu: 4 of 5, bounded by percent of free of 4"},
+		"more than the ceiling":  {l.peers[0].ID(), l.ask("", "memory=4Gi"), "gold", "POLICY_REFUSED", "memory: 3Gi of 4Gi, bounded by ceiling of 3Gi"},
+		"what has to be allowed": {l.peers[1].ID(), l.ask("", "cpu=1"), "tin", "POLICY_PENDING", "cpu: 1"},
+		"more, and to allow":     {l.peers[1].ID(), l.ask("", "cpu=500"), "tin", "CAPACITY_EXHAUSTED", "cpu: 8 of 500"},
+		"of a stranger":          {generated(t).ID(), l.ask("", "cpu=1"), "", "PEER_NOT_TRUSTED", "does not know"},
+	} {
+		got, err := l.Test(ctx, tc.peer, tc.ask)
+		if err != nil || got.Policy != tc.policy || got.Reason != tc.reason || !strings.Contains(got.Message, tc.says) || (got.Advertisement != nil) != (tc.reason == "" || name == "what has to be allowed") {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+	}
+	if len(l.offers) != 0 || len(l.waiting(1)) != 0 {
+		t.Errorf("trying out held %d offers back, and %v wait", len(l.offers), l.waiting(1))
+	}
+	var p v1alpha1.PeeringPolicy
+	if err := l.Client.Get(ctx, client.ObjectKey{Name: "gold"}, &p); err != nil {
+		t.Fatal(err)
+	}
+	p.Spec.NodeLabels = map[string]string{"a b": ""}
+	if err := l.Client.Update(ctx, &p); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := l.Test(ctx, l.peers[0].ID(), peering.Ask{}); err != nil || got.Reason != "POLICY_REFUSED" || !strings.Contains(got.Message, "nodeLabels") {
+		t.Errorf("a policy that makes no sense: %+v, %v", got, err)
+	}
+}
+
+// BenchmarkTally is what one pod's change costs in a cluster of 1000 nodes and
+// 20,000 pods; BenchmarkCountAnew what counting them anew does.
+func BenchmarkTally(b *testing.B) {
+	_, lists := large(b, 1000, 20_000, 0)
+	counts := market.NewTally()
+	for i := range lists.pods {
+		counts.Set(&lists.pods[i])
+	}
+	for b.Loop() {
+		p := &lists.pods[7]
+		counts.Set(p)
+		counts.Supply(lists.nodes)
+	}
+}
+
+func BenchmarkCountAnew(b *testing.B) {
+	_, lists := large(b, 1000, 20_000, 0)
+	for b.Loop() {
+		market.NewSupply(lists.nodes, lists.pods)
+	}
+}

@@ -1,0 +1,143 @@
+package market
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+// systemNamespaces is how the names of Kubernetes' own namespaces begin.
+const systemNamespaces = "kube-"
+
+// export is Services that a policy lets its peers import.
+type export struct {
+	Namespace string
+	// selects says which.
+	selects func(*corev1.Service) bool
+}
+
+// Exported is what the peers of one policy are told.
+type Exported struct {
+	services []peering.OfferedService
+	// left is how many more they were told of, if there were not a limit.
+	left int
+}
+
+// readExports returns what a policy's services say.
+func readExports(entries []v1alpha1.ServiceExports) ([]export, error) {
+	var out []export
+	for i := range entries {
+		entry := &entries[i]
+		of := export{Namespace: entry.Namespace, selects: func(*corev1.Service) bool { return true }}
+		switch {
+		case len(entry.Names) > 0 && entry.Selector != nil:
+			return nil, fmt.Errorf("services[%d] has both names and a selector", i)
+		case len(entry.Names) > 0:
+			of.selects = func(s *corev1.Service) bool { return slices.Contains(entry.Names, s.Name) }
+		case entry.Selector != nil:
+			selector, err := metav1.LabelSelectorAsSelector(entry.Selector)
+			if err != nil {
+				return nil, fmt.Errorf("services[%d].selector: %w", i, err)
+			}
+			of.selects = func(s *corev1.Service) bool { return selector.Matches(labels.Set(s.Labels)) }
+		}
+		out = append(out, of)
+	}
+	return out, nil
+}
+
+// Exports returns the services that a policy lets its peers import, sorted, as
+// many as an offer may have. services is those of the namespaces that may be told
+// of.
+func Exports(of []export, services []corev1.Service) Exported {
+	told := map[string]peering.OfferedService{}
+	var out Exported
+	for i := range services {
+		s := &services[i]
+		if Withheld(s) || !slices.ContainsFunc(of, func(e export) bool { return e.Namespace == s.Namespace && e.selects(s) }) {
+			continue
+		}
+		offered := OfferedService(s)
+		if wire.CheckService("", offered) != nil {
+			out.left++ // more ports than can be told
+			continue
+		}
+		told[offered.Key()] = offered
+	}
+	size := 0
+	for _, s := range slices.SortedFunc(maps.Values(told), peering.CompareServices) {
+		if size += s.Size(); len(out.services) == peering.MaxServices || size > peering.MaxServicesSize {
+			out.left += len(told) - len(out.services)
+			break
+		}
+		out.services = append(out.services, s)
+	}
+	return out
+}
+
+// Withheld says whether a Service is never told of: one that only names another
+// name, one that came from another cluster, one that its owner keeps back, one that
+// ends, and the API server's.
+func Withheld(s *corev1.Service) bool {
+	return s.Spec.Type == corev1.ServiceTypeExternalName ||
+		s.Labels[v1alpha1.LabelManaged] == v1alpha1.Manager || s.Labels[v1alpha1.LabelExport] == "false" ||
+		!s.DeletionTimestamp.IsZero() || s.Namespace == corev1.NamespaceDefault && s.Name == "kubernetes"
+}
+
+// Closed says whether no Service of a namespace is told of: one that holds what
+// belongs to Kubernetes, to this agent (own is its namespace) or to a consumer, or
+// one that ends.
+func Closed(n *corev1.Namespace, own string) bool {
+	return strings.HasPrefix(n.Name, systemNamespaces) || n.Name == own || n.Labels[v1alpha1.LabelManaged] == v1alpha1.Manager ||
+		n.Labels[v1alpha1.LabelPeer] != "" || !n.DeletionTimestamp.IsZero()
+}
+
+// OfferedService is what is told of a Service.
+func OfferedService(s *corev1.Service) peering.OfferedService {
+	out := peering.OfferedService{Namespace: s.Namespace, Name: s.Name, Type: peering.ServiceClusterSetIP}
+	if s.Spec.ClusterIP == corev1.ClusterIPNone {
+		out.Type = peering.ServiceHeadless
+	}
+	for _, p := range s.Spec.Ports {
+		port := peering.ServicePort{Name: p.Name, Protocol: string(p.Protocol), Port: p.Port}
+		if port.Protocol == "" {
+			port.Protocol = string(corev1.ProtocolTCP)
+		}
+		if p.AppProtocol != nil {
+			port.AppProtocol = *p.AppProtocol
+		}
+		out.Ports = append(out.Ports, port)
+	}
+	return out
+}
+
+// TellsOf returns the services that a peer is told of: those of the policy that
+// decides about it, if that accepts anything.
+func (m *Market) TellsOf(peer peering.ClusterID) Exported {
+	_, l, err := m.PolicyOf(peer)
+	if err != nil || l.err != nil || l.Value.Accept == peering.Never {
+		return Exported{}
+	}
+	return m.Exports[l.Value.Name]
+}
+
+// String says it for the provider's own people.
+func (e Exported) String() string {
+	if len(e.services)+e.left == 0 {
+		return ""
+	}
+	out := fmt.Sprintf("services: %d told", len(e.services))
+	if e.left > 0 {
+		out += fmt.Sprintf(", %d more are not: they are more, or have more ports, than can be told", e.left)
+	}
+	return out
+}

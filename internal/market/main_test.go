@@ -1,0 +1,47 @@
+package market
+
+import (
+	"testing"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/peering"
+)
+
+// now is when the tests begin.
+var now = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+
+func with[T client.Object](o T, edit func(T)) T {
+	out := o.DeepCopyObject().(T)
+	edit(out)
+	return out
+}
+
+func resourcesOf(t *testing.T, texts map[string]string) peering.Resources {
+	t.Helper()
+	r, err := peering.ParseResources(texts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func decimal(t *testing.T, text string) peering.Decimal {
+	t.Helper()
+	d, err := peering.ParseDecimal(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// eur is a price list in euros: names and amounts by turns.
+func eur(t *testing.T, pairs ...string) peering.PriceList {
+	t.Helper()
+	list := peering.PriceList{Currency: "EUR", PerHour: map[string]peering.Decimal{}}
+	for i := 0; i < len(pairs); i += 2 {
+		list.PerHour[pairs[i]] = decimal(t, pairs[i+1])
+	}
+	return list
+}

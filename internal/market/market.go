@@ -1,0 +1,464 @@
+package market
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
+)
+
+// Market is everything that decides what a peer may have, at one moment. It is
+// made once for all peers and only read then.
+type Market struct {
+	Supply   Supply
+	Policies []Policy
+	Peers    map[peering.ClusterID]*v1alpha1.ForeignCluster
+	// RuntimeClasses and storageClasses are those that the cluster has.
+	RuntimeClasses, StorageClasses []string
+	holdings                       []Holding
+	// Exports is what the peers of each policy are told of Services.
+	Exports map[string]Exported
+
+	// all is the capacity of all nodes, but for what single peers and policies
+	// hold of it.
+	all      peering.Capacity
+	byPolicy map[string]peering.Resources
+	byPeer   map[peering.ClusterID]peering.Resources
+}
+
+// Holding is what a contract or an offer holds back.
+type Holding struct {
+	Peer peering.ClusterID
+	// policy is the one that selects the peer now; empty if none does.
+	policy   string
+	Contract string
+	Amounts  peering.Resources
+	// Selector is the labels of the nodes on which it runs.
+	Selector map[string]string
+}
+
+// New sums up. The holdings of one contract on the same nodes count as the
+// most of each: its old and its next revision are never in force at once, and
+// pods that its next revision has no room for run on.
+func New(m Market, held []Holding) (*Market, error) {
+	m.byPolicy, m.byPeer = map[string]peering.Resources{}, map[peering.ClusterID]peering.Resources{}
+	m.all = peering.Capacity{Lent: peering.Resources{}, RuntimeClasses: m.RuntimeClasses, StorageClasses: m.StorageClasses}
+	index := map[string]int{}
+	for _, h := range held {
+		if fc := m.Peers[h.Peer]; fc != nil {
+			if l, err := Selecting(m.Policies, fc); err == nil {
+				h.policy = l.Value.Name
+			}
+		}
+		key := h.Contract + "/" + selectorKey(h.Selector)
+		at, ok := index[key]
+		if !ok {
+			at = len(m.holdings)
+			index[key] = at
+			h.Amounts = most(h.Amounts, amounts(m.Supply.used[h.Contract]))
+			m.holdings = append(m.holdings, h)
+			continue
+		}
+		m.holdings[at].Amounts = most(m.holdings[at].Amounts, h.Amounts)
+	}
+	var err error
+	sum := func(to, amounts peering.Resources) peering.Resources {
+		if err != nil {
+			return to
+		}
+		total, addErr := to.Add(amounts)
+		if addErr != nil {
+			err = fmt.Errorf("sum up what is lent: %w", addErr)
+		}
+		return total
+	}
+	for _, h := range m.holdings {
+		m.all.Lent = sum(m.all.Lent, h.Amounts)
+		m.byPeer[h.Peer] = sum(m.byPeer[h.Peer], h.Amounts)
+		if h.policy != "" {
+			m.byPolicy[h.policy] = sum(m.byPolicy[h.policy], h.Amounts)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	m.all.Free = m.Supply.free(func(int) bool { return true }, m.holds())
+	return &m, nil
+}
+
+// most returns the larger of each of two amounts.
+func most(a, b peering.Resources) peering.Resources {
+	out := a.Clone()
+	for name, q := range b {
+		if q.Cmp(out[name]) > 0 {
+			out[name] = q
+		}
+	}
+	return out
+}
+
+func selectorKey(selector map[string]string) string {
+	var b strings.Builder
+	for _, k := range slices.Sorted(maps.Keys(selector)) {
+		b.WriteString(k + "=" + selector[k] + ",")
+	}
+	return b.String()
+}
+
+func (m *Market) holds() func(contract string) bool {
+	held := make(map[string]bool, len(m.holdings))
+	for _, h := range m.holdings {
+		held[h.Contract] = true
+	}
+	return func(contract string) bool { return held[contract] }
+}
+
+// PolicyOf returns the policy that decides about a peer.
+func (m *Market) PolicyOf(peer peering.ClusterID) (*v1alpha1.ForeignCluster, *Policy, error) {
+	fc := m.Peers[peer]
+	if fc == nil {
+		return nil, nil, peering.Errorf(peering.ReasonPeerNotTrusted, "this cluster does not know cluster %s", peer)
+	}
+	l, err := Selecting(m.Policies, fc)
+	return fc, l, err
+}
+
+// Decide decides what a peer gets for an ask. What the contract named except
+// holds counts as free.
+func (m *Market) Decide(peer peering.ClusterID, ask peering.Ask, policy peering.Policy, except string) (peering.Grant, error) {
+	// First, as what levels says would tell which labels there are.
+	if err := policy.CheckNodes(ask.NodeSelector); err != nil && policy.Accept != peering.Never {
+		return peering.Grant{}, err
+	}
+	levels, err := m.levels(peer, policy.Name, ask.NodeSelector, except)
+	if err != nil {
+		return peering.Grant{}, err
+	}
+	policy.NodeLabels = m.nodeLabels(policy, ask.NodeSelector)
+	if _, named := ask.Resources[peering.Pods]; !named && len(levels) > 1 {
+		// As much as there is on every level, of all that is not named or of pods; then
+		// once more for the price of it.
+		free := ask
+		free.PriceCeiling = peering.Money{}
+		for i, have := range levels {
+			g, err := peering.Decide(free, policy, have)
+			if err != nil {
+				return peering.Grant{}, err
+			}
+			if i == 0 {
+				ask.Resources = g.Resources
+			}
+			ask.Resources = least(ask.Resources, g.Resources)
+		}
+	}
+	var g peering.Grant
+	for _, have := range levels {
+		if g, err = peering.Decide(ask, policy, have); err != nil {
+			return peering.Grant{}, err
+		}
+	}
+	return g, nil
+}
+
+// Amend decides on the next revision of a contract, whose own amounts count as
+// free, and says how long it lasts at the latest; zero leaves that to the grant. It
+// lasts as long as the policy gives from now. What only gives back, or changes
+// nothing, never ends earlier for it, and keeps what the contract has, whatever the
+// policy says now. Where the policy does not renew, nothing ends later than the
+// contract does.
+func (m *Market) Amend(peer peering.ClusterID, ask peering.Ask, policy peering.Policy, old peering.Terms, now time.Time) (peering.Grant, time.Time, error) {
+	left := old.NotAfter.Sub(now).Truncate(time.Second)
+	_, fits := ask.Resources.Fits(old.Resources)
+	alike := maps.Equal(ask.NodeSelector, old.NodeSelector) && slices.Equal(ask.RuntimeClasses, old.RuntimeClasses) && ask.Network == old.Network
+	longest := policy.Duration
+	if alike && fits {
+		longest = max(longest, left)
+	}
+	if !policy.Renewable {
+		longest = min(longest, left)
+	}
+	wanted := longest
+	if ask.Duration > 0 {
+		wanted = min(ask.Duration, longest)
+	}
+	same := alike && sameAmounts(ask.Resources, old.Resources)
+	var err error
+	if wanted > left {
+		longer := ask
+		longer.Duration, policy.Duration = wanted, longest
+		var g peering.Grant
+		if g, err = m.Decide(peer, longer, policy, old.ContractID); err == nil || ask.Duration > 0 {
+			return g, time.Time{}, err
+		}
+	}
+	switch {
+	case same && err != nil:
+		return peering.Grant{}, time.Time{}, err
+	case same && !policy.Renewable && policy.Accept != peering.Never:
+		return peering.Grant{}, time.Time{}, peering.Refuse(peering.ReasonPolicyRefused, "", "policy %q does not renew contracts", policy.Name)
+	}
+	more := peering.Resources{}
+	for name, q := range ask.Resources {
+		if q.Cmp(old.Resources[name]) > 0 || !maps.Equal(ask.NodeSelector, old.NodeSelector) {
+			more[name] = q
+		}
+	}
+	policy.Duration = left
+	if len(more) > 0 {
+		grown := ask
+		// Of pods no more are asked for than that.
+		grown.Resources, grown.PriceCeiling = more.KeepUnnamed(peering.Resources{peering.Pods: peering.Whole(0)}), peering.Money{}
+		if _, err := m.Decide(peer, grown, policy, old.ContractID); err != nil {
+			return peering.Grant{}, time.Time{}, err
+		}
+	}
+	policy.NodeLabels = m.nodeLabels(policy, ask.NodeSelector)
+	policy.Ceilings, policy.Total = nil, nil
+	policy.PercentOfFree, policy.TotalPercent, policy.OvercommitPercent = 100, 100, 100
+	policy.Duration, ask.Duration = revised(ask.Duration, min(wanted, left), left), 0
+	g, err := peering.Decide(ask, policy, peering.Capacity{
+		Free: ask.Resources, RuntimeClasses: m.RuntimeClasses, StorageClasses: m.StorageClasses,
+	})
+	return g, old.NotAfter, err
+}
+
+// revised is the duration of a revision that does not end later than its contract,
+// of which left is left. It counts from the revision's begin, which may be earlier
+// than now by what clocks differ, so one that keeps the end gets as much more; the end
+// itself bounds it.
+func revised(asked, wanted, left time.Duration) time.Duration {
+	if wanted < left {
+		return wanted
+	}
+	if left += StartSkew; asked > 0 {
+		return min(asked, left)
+	}
+	return left
+}
+
+func sameAmounts(a, b peering.Resources) bool { return maps.Equal(a.Strings(), b.Strings()) }
+
+// Lessened returns the terms of a contract with what an ask gives back of it. It
+// fails if the ask wants anything more than that.
+func Lessened(old peering.Terms, ask peering.Ask, now time.Time) (peering.Grant, bool) {
+	left := old.NotAfter.Sub(now).Truncate(time.Second)
+	if _, fits := ask.Resources.Fits(old.Resources); !fits || len(ask.Resources) == 0 || sameAmounts(ask.Resources, old.Resources) ||
+		ask.Duration > left+StartSkew || !maps.Equal(ask.NodeSelector, old.NodeSelector) || ask.Network != old.Network ||
+		!slices.Equal(ask.RuntimeClasses, old.RuntimeClasses) || len(ask.StorageClasses) > 0 {
+		return peering.Grant{}, false
+	}
+	g := peering.Grant{Clauses: old.Clauses}
+	wanted := left
+	if ask.Duration > 0 {
+		wanted = min(ask.Duration.Truncate(time.Second), left)
+	}
+	g.Resources, g.Duration = ask.Resources.Clone(), revised(ask.Duration.Truncate(time.Second), wanted, left)
+	return g, g.Duration >= time.Second
+}
+
+// least returns the smaller of each of the amounts that both have.
+func least(a, b peering.Resources) peering.Resources {
+	out := peering.Resources{}
+	for name, q := range a {
+		if other, ok := b[name]; ok {
+			out[name] = q.Min(other)
+		}
+	}
+	return out
+}
+
+// levels returns the capacities that an ask has to fit into, each: that of all
+// nodes, and, if it wants labels, that of the nodes that have them. A contract
+// counts on a level if it can run nowhere else. With contracts whose nodes
+// overlap the ask's it has to fit into their union too.
+func (m *Market) levels(peer peering.ClusterID, policy string, selector map[string]string, except string) ([]peering.Capacity, error) {
+	all := m.all
+	all.LentToPeer, all.LentByPolicy = m.byPeer[peer], m.byPolicy[policy]
+	for _, h := range m.holdings {
+		if except != "" && h.Contract == except {
+			all = all.Without(h.Amounts)
+		}
+	}
+	if len(selector) == 0 {
+		return []peering.Capacity{all}, nil
+	}
+	own := m.Supply.matching(selector)
+	if !slices.Contains(own, true) {
+		return nil, peering.Refuse(peering.ReasonCapacityExhausted, "",
+			"no node of the provider that takes pods has the labels %s", strings.TrimSuffix(selectorKey(selector), ","))
+	}
+	others := map[string][]bool{selectorKey(selector): own}
+	for _, h := range m.holdings {
+		key := selectorKey(h.Selector)
+		if _, ok := others[key]; ok || key == "" {
+			continue
+		}
+		if len(others) == maxSelectors {
+			return nil, peering.Refuse(peering.ReasonCapacityExhausted, "",
+				"contracts here want %d different sets of node labels, and that is the most", maxSelectors)
+		}
+		others[key] = m.Supply.matching(h.Selector)
+	}
+	levels := []peering.Capacity{all}
+	level := func(in []bool) error {
+		have := peering.Capacity{
+			Free:           m.Supply.free(func(i int) bool { return in[i] }, m.holds()),
+			RuntimeClasses: m.RuntimeClasses, StorageClasses: m.StorageClasses,
+			Lent: peering.Resources{}, LentToPeer: peering.Resources{}, LentByPolicy: peering.Resources{},
+		}
+		var err error
+		for _, h := range m.holdings {
+			if h.Contract == except || len(h.Selector) == 0 || !within(others[selectorKey(h.Selector)], in) {
+				continue
+			}
+			if have.Lent, err = have.Lent.Add(h.Amounts); err != nil {
+				return err
+			}
+			if h.Peer == peer {
+				if have.LentToPeer, err = have.LentToPeer.Add(h.Amounts); err != nil {
+					return err
+				}
+			}
+			if h.policy == policy {
+				if have.LentByPolicy, err = have.LentByPolicy.Add(h.Amounts); err != nil {
+					return err
+				}
+			}
+		}
+		levels = append(levels, have)
+		return nil
+	}
+	if err := level(own); err != nil {
+		return nil, err
+	}
+	for _, key := range slices.Sorted(maps.Keys(others)) {
+		if both, ok := overlap(own, others[key]); ok {
+			if err := level(both); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return levels, nil
+}
+
+// within says whether a has nodes, all of them of b.
+func within(a, b []bool) bool {
+	some := false
+	for i := range a {
+		if a[i] && !b[i] {
+			return false
+		}
+		some = some || a[i]
+	}
+	return some
+}
+
+// overlap returns the union of two sets of nodes that overlap, if that is more
+// than a.
+func overlap(a, b []bool) (union []bool, more bool) {
+	union, shared := slices.Clone(a), false
+	for i := range b {
+		shared = shared || a[i] && b[i]
+		union[i] = a[i] || b[i]
+	}
+	return union, shared && !within(b, a)
+}
+
+// nodeLabels returns the labels that a virtual node gets: what its nodes have in
+// common of architecture and operating system, what the policy shows, and what
+// was asked for.
+func (m *Market) nodeLabels(policy peering.Policy, selector map[string]string) map[string]string {
+	var in []bool
+	if len(selector) > 0 {
+		in = m.Supply.matching(selector)
+	}
+	out := map[string]string{}
+	for _, key := range []string{corev1.LabelArchStable, corev1.LabelOSStable} {
+		if value := m.Supply.common(in, key); value != "" {
+			out[key] = value
+		}
+	}
+	maps.Copy(out, policy.NodeLabels)
+	for _, key := range slices.Sorted(maps.Keys(selector)) {
+		if _, ok := out[key]; ok || len(out) < peering.MaxNodeLabels {
+			out[key] = selector[key]
+		}
+	}
+	return out
+}
+
+// Offer returns what a peer would get now.
+func (m *Market) Offer(peer peering.ClusterID) peering.Offer {
+	services := m.TellsOf(peer).services
+	nothing := func(err error) peering.Offer { return peering.Offer{Message: why(err), Services: services} }
+	fc, l, err := m.PolicyOf(peer)
+	if err != nil {
+		return nothing(err)
+	}
+	policy, err := l.Checked()
+	if err != nil {
+		return nothing(err)
+	}
+	policy.Approved = true
+	g, err := m.Decide(peer, peering.Ask{RequestID: "offer"}, policy, "")
+	if err != nil {
+		return nothing(err)
+	}
+	out := peering.Offer{
+		Available: true, Resources: g.Resources, Price: g.Price, NodeLabels: g.NodeLabels, Duration: g.Duration,
+		Architectures: m.Supply.architectures(), Services: services,
+	}
+	out.Architectures = out.Architectures[:min(len(out.Architectures), peering.MaxArchitectures)]
+	for _, class := range m.StorageClasses {
+		if slices.Contains(policy.StorageClasses, class) && len(out.StorageClasses) < peering.MaxStorageClasses {
+			out.StorageClasses = append(out.StorageClasses, class)
+		}
+	}
+	if policy.Accept == peering.AfterApproval {
+		// It changes with each decision, so that whoever waits for one asks again then.
+		out.Message = fmt.Sprintf("an administrator of the provider approves each request; of this cluster's, %d were approved and %d denied",
+			len(fc.Spec.ApprovedRequests), len(fc.Spec.DeniedRequests))
+	}
+	return out
+}
+
+// why says what an error of deciding says to the peer: nothing of the inside.
+func why(err error) string {
+	if e, ok := errors.AsType[*peering.Error](err); ok {
+		return e.Message
+	}
+	return "the provider cannot tell now"
+}
+
+// Explain says what bounds each resource of an ask: on each level the tightest
+// bound, of the levels the tightest.
+func (m *Market) Explain(peer peering.ClusterID, ask peering.Ask) []string {
+	_, l, err := m.PolicyOf(peer)
+	if err != nil || l.err != nil {
+		return nil
+	}
+	levels, err := m.levels(peer, l.Value.Name, ask.NodeSelector, ask.ContractID)
+	if err != nil {
+		return nil
+	}
+	tightest := map[string]peering.Bound{}
+	for _, have := range levels {
+		for _, b := range peering.Explain(ask, l.Value, have) {
+			if was, ok := tightest[b.Resource]; !ok || b.Granted.Cmp(was.Granted) < 0 {
+				tightest[b.Resource] = b
+			}
+		}
+	}
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(tightest)) {
+		out = append(out, tightest[name].String())
+	}
+	return out
+}

@@ -1,0 +1,161 @@
+package market
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/peering"
+)
+
+// Policy is a PeeringPolicy, read.
+type Policy struct {
+	Spec     *v1alpha1.PeeringPolicySpec
+	selector labels.Selector
+	Value    peering.Policy
+	// Exports is the Services that its peers are told of.
+	Exports []export
+	// err says why it makes no sense. It then selects whom it selects, and lends
+	// nothing.
+	err error
+}
+
+// ReadPolicies reads policies, and puts them in the order in which they are asked:
+// what a policy peered with is its own, whatever others select.
+func ReadPolicies(list []v1alpha1.PeeringPolicy) []Policy {
+	out := make([]Policy, 0, len(list))
+	for i := range list {
+		out = append(out, readPolicy(&list[i]))
+	}
+	slices.SortFunc(out, func(a, b Policy) int {
+		if a, b := a.Spec.Automatic != nil, b.Spec.Automatic != nil; a != b {
+			if a {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Compare(a.Value.Name, b.Value.Name)
+	})
+	return out
+}
+
+func readPolicy(p *v1alpha1.PeeringPolicy) Policy {
+	limits := &p.Spec.Limits
+	out := Policy{Spec: &p.Spec, selector: labels.Everything(), Value: peering.Policy{
+		Name: p.Name, PercentOfFree: 50, TotalPercent: 100, OvercommitPercent: 100,
+		Duration: defaultDuration, Notice: defaultNotice, StatementPeriod: defaultStatementPeriod,
+		Network: true, PodSecurity: peering.PodSecurity(cmp.Or(p.Spec.PodSecurity, "baseline")),
+		NodeLabels: p.Spec.NodeLabels, Renewable: p.Spec.Renewal != v1alpha1.RenewalNever,
+		RuntimeClasses: p.Spec.RuntimeClasses, StorageClasses: p.Spec.StorageClasses,
+		NodeSelectorKeys: p.Spec.NodeSelectorKeys,
+	}}
+	policy := &out.Value
+	if policy.NodeSelectorKeys == nil {
+		policy.NodeSelectorKeys = []string{corev1.LabelArchStable, corev1.LabelOSStable}
+	}
+	switch p.Spec.Accept {
+	case v1alpha1.AcceptAutomatic, "":
+		policy.Accept = peering.Automatic
+	case v1alpha1.AcceptAfterApproval:
+		policy.Accept = peering.AfterApproval
+	case v1alpha1.AcceptNever:
+	}
+	if a := p.Spec.Automatic; a != nil && !a.Lends() {
+		policy.Accept = peering.Never
+	}
+	set := func(to *int, from *int32) {
+		if from != nil {
+			*to = int(*from)
+		}
+	}
+	set(&policy.PercentOfFree, limits.PercentOfFree)
+	set(&policy.OvercommitPercent, limits.OvercommitPercent)
+	if d := p.Spec.ContractDuration; d != nil {
+		policy.Duration = d.Duration
+	}
+	if d := p.Spec.Notice; d != nil {
+		policy.Notice = d.Duration
+	}
+	if d := p.Spec.StatementPeriod; d != nil {
+		policy.StatementPeriod = d.Duration
+	}
+	fail := func(what string, err error) {
+		if err != nil && out.err == nil {
+			out.err = fmt.Errorf("%s: %w", what, err)
+		}
+	}
+	var err error
+	policy.Ceilings, err = store.Resources(limits.Resources)
+	fail("limits.resources", err)
+	if limits.Total != nil {
+		set(&policy.TotalPercent, limits.Total.PercentOfFree)
+		policy.Total, err = store.Resources(limits.Total.Resources)
+		fail("limits.total.resources", err)
+	}
+	policy.Price, err = store.Prices(p.Spec.Price)
+	fail("price", err)
+	fail("nodeLabels", peering.CheckNodeLabels(p.Spec.NodeLabels))
+	out.Exports, err = readExports(p.Spec.Services)
+	fail("services", err)
+	if p.Spec.ClusterSelector != nil {
+		if out.selector, err = metav1.LabelSelectorAsSelector(p.Spec.ClusterSelector); err != nil {
+			out.selector = labels.Nothing()
+		}
+	}
+	return out
+}
+
+// selects says whether the policy is about a cluster.
+func (l *Policy) selects(fc *v1alpha1.ForeignCluster) bool {
+	s := l.Spec
+	if s.Automatic != nil {
+		return store.PeerOfPolicy(fc) == l.Value.Name
+	}
+	if store.PeerOfPolicy(fc) != "" {
+		return false // not even while that policy is replaced, or peers by itself no longer
+	}
+	return l.selector.Matches(labels.Set(fc.Labels)) &&
+		(len(s.ClusterIDs) == 0 || slices.Contains(s.ClusterIDs, fc.Spec.ClusterID)) &&
+		(len(s.Names) == 0 || fc.NameConfirmed() && slices.Contains(s.Names, fc.Name)) &&
+		(len(s.Found) == 0 || slices.Contains(s.Found, store.FoundBy(fc)))
+}
+
+// Selecting returns the policy that decides about a cluster: the first that
+// selects it.
+func Selecting(policies []Policy, fc *v1alpha1.ForeignCluster) (*Policy, error) {
+	i := slices.IndexFunc(policies, func(l Policy) bool { return l.selects(fc) })
+	if i < 0 {
+		return nil, peering.Errorf(peering.ReasonPolicyRefused, "no PeeringPolicy of the provider selects this cluster: its administrator has to make one")
+	}
+	return &policies[i], nil
+}
+
+// Unconfirmed names a policy that would decide about a cluster if its name were
+// confirmed; empty is none.
+func Unconfirmed(policies []Policy, fc *v1alpha1.ForeignCluster) string {
+	confirmed := fc.DeepCopy()
+	metav1.SetMetaDataAnnotation(&confirmed.ObjectMeta, v1alpha1.AnnotationNameConfirmed, "true")
+	now, _ := Selecting(policies, fc)
+	if then, _ := Selecting(policies, confirmed); then != nil && then != now {
+		return then.Value.Name
+	}
+	return ""
+}
+
+// Checked returns the policy as a value.
+func (l *Policy) Checked() (peering.Policy, error) {
+	if l.err != nil {
+		return peering.Policy{}, &peering.Error{
+			Reason:  peering.ReasonPolicyRefused,
+			Message: fmt.Sprintf("policy %q of the provider makes no sense; its administrator has to look at it", l.Value.Name),
+			Err:     l.err,
+		}
+	}
+	return l.Value, nil
+}

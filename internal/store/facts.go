@@ -1,0 +1,68 @@
+package store
+
+import (
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
+)
+
+// InForce says whether a contract still binds. One that was just signed and not
+// looked at yet does.
+func InForce(c *v1alpha1.Contract) bool {
+	return Unverified(c).State != peering.Closed
+}
+
+// EndedByPeer says whether the other side ended a contract, however this one
+// heard of it: by a call, or by what the peer says over the session.
+func EndedByPeer(c *v1alpha1.Contract) bool {
+	// A peer whose clock is a little ahead says that it is over when it merely
+	// reached its end; the reason tells the two apart.
+	if c.Status.Reason != "" {
+		return c.Status.Reason == peering.EndedByPeer.Name()
+	}
+	return c.Spec.Termination == v1alpha1.TerminatePeer
+}
+
+// Settled says whether a contract is over and done with, and kept only because of
+// what it cost.
+func Settled(c *v1alpha1.Contract) bool {
+	return !InForce(c) && !controllerutil.ContainsFinalizer(c, v1alpha1.Finalizer)
+}
+
+// FoundBy says how a cluster came to be known.
+func FoundBy(fc *v1alpha1.ForeignCluster) v1alpha1.Found {
+	switch ours := fc.Labels[v1alpha1.LabelManaged] == v1alpha1.Manager; {
+	case fc.Status.Found != "" && (fc.Status.Found != v1alpha1.FoundManual || fc.Spec.JoinToken == nil):
+		return fc.Status.Found
+	case fc.Spec.JoinToken != nil, ours && fc.Spec.TrustBundle != "":
+		return v1alpha1.FoundToken
+	case ours && fc.Hint() && len(fc.Status.Sightings) > 0:
+		return fc.Status.Sightings[0].Source
+	case ours && fc.Hint():
+		return "" // it is about to be said
+	case ours:
+		return v1alpha1.FoundIntroduction
+	}
+	return v1alpha1.FoundManual
+}
+
+// MadeByPolicy returns the policy that a ForeignCluster, a PeeringRequest or a
+// NamespaceOffloading was made by; empty is none. One that a person wrote has none,
+// whatever its label says.
+func MadeByPolicy(o interface{ GetLabels() map[string]string }) string {
+	labels := o.GetLabels()
+	if labels[v1alpha1.LabelManaged] != v1alpha1.Manager {
+		return ""
+	}
+	return labels[v1alpha1.LabelAutomatic]
+}
+
+// PeerOfPolicy returns the policy that a ForeignCluster is a peer of; empty is none. One that has
+// the label alone is a person's: a policy says why, too.
+func PeerOfPolicy(fc *v1alpha1.ForeignCluster) string {
+	if fc.Annotations[v1alpha1.AnnotationAutomaticBy] == "" {
+		return ""
+	}
+	return MadeByPolicy(fc)
+}
