@@ -21,18 +21,10 @@ func (a *app) printAdvertisement(ad *ententev1.Advertisement) {
 	t.row("Statements", every(span(ad.GetStatementPeriod(), "")))
 	t.row("Network", network(ad.GetNetwork(), ad.GetExposure()))
 	t.row("Pod security", orNone(ad.GetPodSecurity(), "-"))
-	if len(ad.GetNodeLabels()) > 0 {
-		t.row("Node labels", pairs(ad.GetNodeLabels()))
-	}
-	if len(ad.GetNodeSelector()) > 0 {
-		t.row("On nodes with", pairs(ad.GetNodeSelector()))
-	}
-	if len(ad.GetRuntimeClasses()) > 0 {
-		t.row("Runtime classes", strings.Join(ad.GetRuntimeClasses(), ", "))
-	}
-	if len(ad.GetStorageClasses()) > 0 {
-		t.row("Storage classes", strings.Join(ad.GetStorageClasses(), ", "))
-	}
+	t.fact("Node labels", pairs(ad.GetNodeLabels()))
+	t.fact("On nodes with", pairs(ad.GetNodeSelector()))
+	t.fact("Runtime classes", strings.Join(ad.GetRuntimeClasses(), ", "))
+	t.fact("Storage classes", strings.Join(ad.GetStorageClasses(), ", "))
 	t.flush()
 }
 

@@ -151,10 +151,7 @@ func (a *app) amend(ctx context.Context, c *cluster, f *amendFlags, req *entente
 			}
 		}
 	}
-	if f.output.structured() {
-		return f.output.write(a.out, after)
-	}
-	return nil
+	return a.result(&f.output, after)
 }
 
 // overlay is the amounts of an amended ask: those that were told, and of the

@@ -33,25 +33,21 @@ entente approve office --code 042917
 entente requests
 entente approve request office/5f1d…`),
 		Args: args(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, argv []string) error {
-			if err := output.check(); err != nil {
-				return err
-			}
+		PreRunE: func(*cobra.Command, []string) error {
 			codeSeen = strings.TrimSpace(codeSeen)
 			if codeSeen != "" && !regexp.MustCompile(`^[0-9]{3} ?[0-9]{3}$`).MatchString(codeSeen) {
 				return usageError("--code %q: want six digits", codeSeen)
 			}
-			c, err := a.local(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer c.done()
+			return nil
+		},
+		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, argv []string) error {
 			if codeSeen == "" && !yes {
-				if codeSeen, err = a.compare(cmd.Context(), c, argv[0]); err != nil {
+				var err error
+				if codeSeen, err = a.compare(ctx, c, argv[0]); err != nil {
 					return err
 				}
 			}
-			resp, err := c.admin.ApprovePeer(cmd.Context(), &ententev1.ApprovePeerRequest{Name: peerName(argv[0]), Code: codeSeen})
+			resp, err := c.admin.ApprovePeer(ctx, &ententev1.ApprovePeerRequest{Name: peerName(argv[0]), Code: codeSeen})
 			if err != nil {
 				return c.call("approve "+argv[0], err)
 			}
@@ -66,7 +62,7 @@ entente approve request office/5f1d…`),
 				a.next("Trust is there as soon as the other side approves this cluster, too. See:\n  entente info peer %s", shortName(peer))
 			}
 			return nil
-		},
+		}),
 	}
 	cmd.Flags().StringVar(&codeSeen, "code", "", "The code that the other side sees")
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "Approve without comparing codes")

@@ -32,12 +32,8 @@ and when they ended. -o wide adds revision, price, the end's date and the node.`
 			if err != nil {
 				return err
 			}
-			if output.structured() {
-				return writeList(&output, a.out, contracts)
-			}
-			if len(contracts) == 0 {
-				a.none("There are no contracts.", "Ask a peer for resources with:\n  entente peer PEER")
-				return nil
+			if done, err := printed(a, &output, contracts, "There are no contracts.", "Ask a peer for resources with:\n  entente peer PEER"); done {
+				return err
 			}
 			t := a.noted("CONTRACT", "PEER", "SIDE", "PHASE", "RESOURCES", "PODS", "ENDS IN", "WHY")
 			if output.form == formWide {

@@ -45,11 +45,8 @@ both. One whose provider ended it asks again only if any provider will do.`,
 			if err != nil {
 				return err
 			}
-			if output.structured() {
-				k.Envelope = "" // what ends is not asked for here
-				return output.write(a.out, k)
-			}
-			return nil
+			k.Envelope = "" // the terms are not asked for here
+			return a.result(&output, k)
 		}),
 	}
 	cmd.Flags().BoolVar(&now, "now", false, "At once, without notice: what runs by it ends")

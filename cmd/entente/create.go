@@ -1,7 +1,11 @@
 package main
 
 import (
+	"context"
+
 	"github.com/spf13/cobra"
+
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
 func (a *app) createCommand() *cobra.Command {
@@ -14,6 +18,7 @@ func (a *app) createPeeringRequestCommand() *cobra.Command {
 	var output outputFlags
 	var peer string
 	var dryRun bool
+	var req *ententev1.CreatePeeringRequest
 	cmd := &cobra.Command{
 		Use:     "peeringrequest [NAME]",
 		Aliases: []string{"preq", "resourceslice"},
@@ -24,30 +29,24 @@ different things. NAME is the peer's if there is none.`,
 		Example: indent(`entente create peeringrequest gpus --peer office --resources nvidia.com/gpu=2
 entente peerings gpus`),
 		Args: args(cobra.MaximumNArgs(1)),
-		RunE: func(cmd *cobra.Command, argv []string) error {
-			if err := output.check(); err != nil {
-				return err
-			}
+		PreRunE: func(cmd *cobra.Command, argv []string) (err error) {
 			if (peer != "") == whom.given() {
 				return usageError("say who is asked either by --peer or by --any; see `%s --help`", cmd.CommandPath())
 			}
-			req, err := ask.request()
-			if err != nil {
+			if req, err = ask.request(); err != nil {
 				return err
 			}
 			req.Peer, req.PeerSelector = peerName(orNone(peer, anyPeer)), whom.selector
 			if len(argv) == 1 {
 				req.PeeringRequest = argv[0]
 			}
-			c, err := a.local(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer c.done()
+			return nil
+		},
+		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, _ []string) error {
 			if dryRun {
-				return a.dryRun(cmd.Context(), c, &output, req)
+				return a.dryRun(ctx, c, &output, req)
 			}
-			resp, err := c.admin.CreatePeering(cmd.Context(), req)
+			resp, err := c.admin.CreatePeering(ctx, req)
 			if err != nil {
 				return c.call("ask for resources", err)
 			}
@@ -57,7 +56,7 @@ entente peerings gpus`),
 			}
 			a.next("See what comes of it with:\n  entente peerings %s", resp.GetPeeringRequest())
 			return nil
-		},
+		}),
 	}
 	cmd.Flags().StringVar(&peer, "peer", "", "The peer to ask")
 	a.completesFlag(cmd, "peer", peerNames)

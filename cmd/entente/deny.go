@@ -43,10 +43,7 @@ entente deny request office/5f1d…`),
 				return c.call("deny "+argv[0], err)
 			}
 			a.progress(&output).done(c.label, "Denied %s (%s)", shortName(resp.GetPeer()), resp.GetPeer().GetClusterId())
-			if output.structured() {
-				return output.write(a.out, resp.GetPeer())
-			}
-			return nil
+			return a.result(&output, resp.GetPeer())
 		}),
 	}
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "Do not ask")

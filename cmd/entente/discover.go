@@ -64,12 +64,8 @@ entente discover --watch`),
 				return err
 			}
 			peers = slices.DeleteFunc(peers, func(p *ententev1.Peer) bool { return len(from.of(p)) == 0 })
-			if output.structured() {
-				return writeList(&output, a.out, peers)
-			}
-			if len(peers) == 0 {
-				a.none("Nothing is found.", "Join a cluster that you know of:\n  entente join HOST:PORT")
-				return nil
+			if done, err := printed(a, &output, peers, "Nothing is found.", "Join a cluster that you know of:\n  entente join HOST:PORT"); done {
+				return err
 			}
 			t := a.noted("NAME", "FOUND", "AT", "TRUSTED", "SEEN", "CLUSTER ID", "WARNING")
 			for _, p := range peers {

@@ -20,6 +20,7 @@ func (a *app) discoverZoneCommand() *cobra.Command {
 	var output outputFlags
 	var instance string
 	var addresses []string
+	var given []netip.Addr
 	var ttl time.Duration
 	cmd := &cobra.Command{
 		Use:   "zone DOMAIN",
@@ -36,18 +37,13 @@ The JSON output is a list with name, ttl, type and value of each record.`,
 		Example: indent(`entente discover zone example.com
 entente discover zone example.com --address 192.0.2.10 --ttl 1h >> example.com.zone`),
 		Args: args(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, argv []string) error {
-			given, err := parseAddresses(addresses)
-			if err != nil {
-				return err
-			}
-			c, err := a.local(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer c.done()
-			return a.printZone(cmd.Context(), c, &output, argv[0], instance, given, ttl)
+		PreRunE: func(*cobra.Command, []string) (err error) {
+			given, err = parseAddresses(addresses)
+			return err
 		},
+		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, argv []string) error {
+			return a.printZone(ctx, c, &output, argv[0], instance, given, ttl)
+		}),
 	}
 	cmd.Flags().StringVar(&instance, "instance", "", "How people see it in lists (default: the cluster's name)")
 	cmd.Flags().StringSliceVar(&addresses, "address", nil, "Where peers can dial this cluster; may be repeated (default: as the cluster says)")

@@ -33,10 +33,7 @@ that joined keep trusting this one; contracts hold.`,
 			}
 			a.progress(&output).done(c.label, "The identity has a new key: its root holds until %s, the old one is shown until %s",
 				moment(resp.GetRootExpireTime()), moment(resp.GetOverlapEndTime()))
-			if output.structured() {
-				return output.write(a.out, resp)
-			}
-			return nil
+			return a.result(&output, resp)
 		}),
 	}
 	output.add(cmd)

@@ -38,16 +38,12 @@ entente info peer office lab -o json`),
 			if err != nil {
 				return err
 			}
-			switch {
-			case output.structured() && len(argv) == 1:
+			if output.structured() && len(argv) == 1 {
 				return output.write(a.out, peers[0])
-			case output.structured():
-				return writeList(&output, a.out, peers)
-			case len(peers) == 0:
-				a.none("No peers yet.", "Make a token in one cluster and redeem it in the other:\n  entente token create\n  entente join <token>")
 			}
-			if len(peers) == 0 {
-				return nil
+			none := "Make a token in one cluster and redeem it in the other:\n  entente token create\n  entente join <token>"
+			if done, err := printed(a, &output, peers, "No peers yet.", none); done {
+				return err
 			}
 			own, err := c.self(ctx)
 			if err != nil {
@@ -90,21 +86,15 @@ func (a *app) printPeer(p *ententev1.Peer, own uint32) {
 	t.row("Role", p.GetRole())
 	t.row("Protocol", protocols(p.GetProtocol(), own))
 	t.row("Reachable at", orNone(strings.Join(p.GetEndpoints(), ", "), "nowhere: it dials this cluster"))
-	if p.GetFound() != "" {
-		t.row("Found by", strings.ToLower(p.GetFound()))
-	}
+	t.fact("Found by", strings.ToLower(p.GetFound()))
 	if policy := p.GetLabels()["entente.dev/automatic"]; policy != "" {
 		t.row("Peered by", "the policy "+policy)
 	}
-	if p.GetDecision() != "" {
-		t.row("Decision", p.GetDecision())
-	}
+	t.fact("Decision", p.GetDecision())
 	if p.GetCode() != "" {
 		t.row("Code", code(p), "compare it with the other side's before you approve")
 	}
-	if len(p.GetLabels()) > 0 {
-		t.row("Labels", pairs(p.GetLabels()))
-	}
+	t.fact("Labels", pairs(p.GetLabels()))
 	t.row("Age", a.since(p.GetCreateTime()))
 	t.flush()
 	for _, part := range []struct {
@@ -206,9 +196,7 @@ func printOffer(t *table, p *ententev1.Peer) {
 		return
 	}
 	lent := lentBy(p)
-	if lent != "" {
-		t.row("  Lent already", lent)
-	}
+	t.fact("  Lent already", lent)
 	switch {
 	case !o.GetAvailable() && lent != "":
 		t.row("  Nothing more now", o.GetMessage())
@@ -222,20 +210,12 @@ func printOffer(t *table, p *ententev1.Peer) {
 		what = "  More now"
 	}
 	t.row(what, amounts(o.GetResources()))
-	if o.GetMessage() != "" {
-		t.row("  Note", o.GetMessage())
-	}
+	t.fact("  Note", o.GetMessage())
 	t.row("  Price", prices(o.GetPrice()))
 	t.row("  Duration", "at most "+span(o.GetDuration(), "as long as you like"))
-	if len(o.GetArchitectures()) > 0 {
-		t.row("  Architectures", strings.Join(o.GetArchitectures(), ", "))
-	}
-	if len(o.GetStorageClasses()) > 0 {
-		t.row("  Storage classes", strings.Join(o.GetStorageClasses(), ", "))
-	}
-	if len(o.GetNodeLabels()) > 0 {
-		t.row("  Node labels", pairs(o.GetNodeLabels()))
-	}
+	t.fact("  Architectures", strings.Join(o.GetArchitectures(), ", "))
+	t.fact("  Storage classes", strings.Join(o.GetStorageClasses(), ", "))
+	t.fact("  Node labels", pairs(o.GetNodeLabels()))
 }
 
 // printServices lists what the peer lets this cluster import, whether or not it

@@ -16,6 +16,7 @@ import (
 
 func (a *app) joinCommand() *cobra.Command {
 	var name string
+	var whom invitation
 	var output outputFlags
 	cmd := &cobra.Command{
 		Use:   "join TOKEN | HOST:PORT | ID@HOST:PORT",
@@ -46,31 +47,23 @@ entente approve office --code 042917
 # Without a token: each side names the other's ID (entente info --get cluster.clusterId)
 entente join k2a7…@office.example.com:7443`),
 		Args: args(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, argv []string) error {
-			if err := output.check(); err != nil {
-				return err
-			}
-			whom, err := a.readInvitation(argv[0])
-			if err != nil {
-				return err
-			}
-			c, err := a.local(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer c.done()
+		PreRunE: func(_ *cobra.Command, argv []string) (err error) {
+			whom, err = a.readInvitation(argv[0])
+			return err
+		},
+		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, _ []string) error {
 			p := a.progress(&output)
 			p.wait(c.label, "the other cluster")
-			peer, err := whom.join(cmd.Context(), c, name)
+			peer, err := whom.join(ctx, c, name)
 			p.clear()
-			if cmd.Context().Err() != nil {
-				return whom.interrupted(cmd.Context(), c)
+			if ctx.Err() != nil {
+				return whom.interrupted(ctx, c)
 			}
 			if err != nil {
 				return err
 			}
-			return a.joined(cmd.Context(), c, p, &output, whom, peer)
-		},
+			return a.joined(ctx, c, p, &output, whom, peer)
+		}),
 	}
 	cmd.Flags().StringVar(&name, "name", "", "What to call the peer here (default: the name that it gives itself)")
 	output.add(cmd)

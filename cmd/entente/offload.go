@@ -36,34 +36,26 @@ entente offload namespace shop
 # Only abroad, only at one peer, under the same name there
 entente offload namespace batch --strategy Remote --peer office --mapping Same`),
 		Args: args(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, argv []string) error {
-			if err := output.check(); err != nil {
-				return err
-			}
+		PreRunE: func(*cobra.Command, []string) error {
 			if !slices.Contains(strategies, strategy) {
 				return usageError("--strategy %q: want one of %v", strategy, strategies)
 			}
 			if mapping != "" && !slices.Contains(mappings, mapping) {
 				return usageError("--mapping %q: want one of %v", mapping, mappings)
 			}
-			c, err := a.local(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer c.done()
+			return nil
+		},
+		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, argv []string) error {
 			p := a.progress(&output)
 			req := &ententev1.OffloadNamespaceRequest{
 				Namespace: "namespaces/" + argv[0], PodStrategy: strategy, NameMapping: mapping, Peers: peers,
 			}
-			if _, err := c.admin.OffloadNamespace(cmd.Context(), req); err != nil {
+			if _, err := c.admin.OffloadNamespace(ctx, req); err != nil {
 				return c.call("offload namespace "+argv[0], err)
 			}
 			p.done(c.label, "Pods of namespace %s may run by strategy %s", argv[0], strategy)
-			if output.structured() {
-				return output.write(a.out, req)
-			}
-			return nil
-		},
+			return a.result(&output, req)
+		}),
 	}
 	cmd.Flags().StringVar(&strategy, "strategy", "LocalAndRemote", "Where pods may run: Local, Remote or LocalAndRemote")
 	cmd.Flags().StringVar(&mapping, "mapping", "", "What the namespace is called abroad: Suffixed (NAME-CONSUMER, the default) or Same; it never changes")
@@ -86,15 +78,14 @@ func (a *app) offloadingsCommand() *cobra.Command {
 		Args:    args(cobra.NoArgs),
 		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, _ []string) error {
 			all, err := c.offloadings(ctx)
-			switch {
-			case err != nil:
+			if err != nil {
 				return err
-			case output.structured():
-				return writeList(&output, a.out, all)
-			case len(all) == 0:
-				a.none("No namespace is offloaded.", "Let the pods of one run in other clusters with:\n  entente offload namespace NAMESPACE")
-				return nil
-			case output.form == formWide:
+			}
+			next := "Let the pods of one run in other clusters with:\n  entente offload namespace NAMESPACE"
+			if done, err := printed(a, &output, all, "No namespace is offloaded.", next); done {
+				return err
+			}
+			if output.form == formWide {
 				a.offloadingsWide(all)
 				return nil
 			}
@@ -156,10 +147,7 @@ ends there and is made anew here by whatever made it.`,
 			default:
 				p.done(c.label, "New pods of namespace %s run here only; those abroad are moved home (kubectl -n %s get namespaceoffloadings: gone when done)", argv[0], argv[0])
 			}
-			if output.structured() {
-				return output.write(a.out, req)
-			}
-			return nil
+			return a.result(&output, req)
 		}),
 	}
 	output.add(cmd)

@@ -66,6 +66,27 @@ func (o *outputFlags) write(w io.Writer, m proto.Message) error {
 	return o.writeValue(w, v)
 }
 
+// result prints a message where the output is for programs.
+func (a *app) result(o *outputFlags, m proto.Message) error {
+	if !o.structured() {
+		return nil
+	}
+	return o.write(a.out, m)
+}
+
+// printed prints messages where the output is for programs, and says so where there are
+// none: none is what there is none of, and next what can be done about it.
+func printed[M proto.Message](a *app, o *outputFlags, messages []M, none, next string) (done bool, err error) {
+	switch {
+	case o.structured():
+		return true, writeList(o, a.out, messages)
+	case len(messages) == 0:
+		a.none(none, next)
+		return true, nil
+	}
+	return false, nil
+}
+
 // writeList prints messages as a list.
 func writeList[M proto.Message](o *outputFlags, w io.Writer, messages []M) error {
 	list, err := plainList(messages)

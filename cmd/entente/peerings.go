@@ -25,15 +25,11 @@ entente peerings office --get contract`),
 			if err != nil {
 				return err
 			}
-			if output.structured() {
-				if len(argv) == 1 {
-					return output.write(a.out, peerings[0])
-				}
-				return writeList(&output, a.out, peerings)
+			if output.structured() && len(argv) == 1 {
+				return output.write(a.out, peerings[0])
 			}
-			if len(peerings) == 0 {
-				a.none("Nothing is asked for.", "Ask a peer with:\n  entente peer PEER")
-				return nil
+			if done, err := printed(a, &output, peerings, "Nothing is asked for.", "Ask a peer with:\n  entente peer PEER"); done {
+				return err
 			}
 			t := a.noted("PEERING", "PEER", "RESOURCES", "ACCEPTED", "CONTRACT", "NODE", "WHY")
 			if output.form == formWide {

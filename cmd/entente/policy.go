@@ -16,6 +16,7 @@ func (a *app) policyCommand() *cobra.Command {
 func (a *app) policyTestCommand() *cobra.Command {
 	var ask askFlags
 	var output outputFlags
+	var req *ententev1.CreatePeeringRequest
 	cmd := &cobra.Command{
 		Use:   "test [PEER]",
 		Short: "Tell what this cluster would lend a peer that asked, and why",
@@ -27,29 +28,21 @@ It exits with 5 if the peer that is named would get nothing.`,
 		Example: indent(`entente policy test
 entente policy test office --resources cpu=64,memory=256Gi`),
 		Args: args(cobra.MaximumNArgs(1)),
-		RunE: func(cmd *cobra.Command, argv []string) error {
-			if err := output.check(); err != nil {
-				return err
-			}
-			req, err := ask.request()
-			if err != nil {
-				return err
-			}
-			c, err := a.local(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer c.done()
+		PreRunE: func(*cobra.Command, []string) (err error) {
+			req, err = ask.request()
+			return err
+		},
+		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, argv []string) error {
 			peer := anyPeer
 			if len(argv) == 1 {
 				peer = argv[0]
 			}
-			return a.testPolicy(cmd.Context(), c, &output, &ententev1.TestPolicyRequest{
+			return a.testPolicy(ctx, c, &output, &ententev1.TestPolicyRequest{
 				Peer: peerName(peer), Resources: req.GetResources(), Duration: req.GetDuration(), PriceCeiling: req.GetPriceCeiling(),
 				NodeSelector: req.GetNodeSelector(), StorageClasses: req.GetStorageClasses(), RuntimeClasses: req.GetRuntimeClasses(),
 				NoNetwork: req.GetNoNetwork(),
 			})
-		},
+		}),
 	}
 	ask.add(cmd)
 	output.add(cmd, formTable)

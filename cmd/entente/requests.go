@@ -31,12 +31,8 @@ entente deny request office/5f1d…`),
 			if err != nil {
 				return err
 			}
-			if output.structured() {
-				return writeList(&output, a.out, requests)
-			}
-			if len(requests) == 0 {
-				a.none("Nothing waits for approval.", "")
-				return nil
+			if done, err := printed(a, &output, requests, "Nothing waits for approval.", ""); done {
+				return err
 			}
 			t := a.noted("REQUEST", "RESOURCES", "DURATION", "PRICE CEILING", "AGE", "ON WHAT TERMS")
 			for _, r := range requests {
@@ -72,26 +68,19 @@ func conditionsOf(r *ententev1.PendingRequest) string {
 // requestDecision is approve request and deny request.
 func (a *app) requestDecision(verb, what, did string, decide func(ctx context.Context, c *cluster, name string) error) *cobra.Command {
 	var output outputFlags
+	var name string
 	cmd := &cobra.Command{
 		Use:     "request PEER/ID",
 		Short:   what,
 		Long:    what + ".\n\n`entente requests` lists what waits.",
 		Example: indent("entente requests\nentente " + verb + " request office/5f1d…"),
 		Args:    args(cobra.ExactArgs(1)),
-		RunE: func(cmd *cobra.Command, argv []string) error {
-			if err := output.check(); err != nil {
-				return err
-			}
-			name, err := requestName(argv[0])
-			if err != nil {
-				return err
-			}
-			c, err := a.local(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer c.done()
-			if err := decide(cmd.Context(), c, name); err != nil {
+		PreRunE: func(_ *cobra.Command, argv []string) (err error) {
+			name, err = requestName(argv[0])
+			return err
+		},
+		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, argv []string) error {
+			if err := decide(ctx, c, name); err != nil {
 				return c.call(verb+" request "+argv[0], err)
 			}
 			a.progress(&output).done(c.label, did, short(name))
@@ -99,7 +88,7 @@ func (a *app) requestDecision(verb, what, did string, decide func(ctx context.Co
 				return output.writeValue(a.out, map[string]any{"name": name})
 			}
 			return nil
-		},
+		}),
 	}
 	output.add(cmd)
 	return a.completes(cmd, 1, requestNames)

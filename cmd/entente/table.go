@@ -98,6 +98,13 @@ func (t *table) row(cells ...string) {
 	t.rows = append(t.rows, cells)
 }
 
+// fact adds a name and a value, unless the value is empty.
+func (t *table) fact(name, value string) {
+	if value != "" {
+		t.row(name, value)
+	}
+}
+
 // flush writes the table. What is last in its row is not aligned with anything,
 // and does not widen its column.
 func (t *table) flush() {

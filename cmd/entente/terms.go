@@ -26,15 +26,9 @@ func (a *app) printTerms(t *table, e peering.Envelope, terms peering.Terms) {
 	t.row("Statements", every(strings.TrimPrefix(noneOr(terms.StatementPeriod), "none")))
 	t.row("Network", network(terms.Network, terms.Exposure))
 	t.row("Pod security", string(terms.PodSecurity))
-	if len(terms.NodeLabels) > 0 {
-		t.row("Node labels", pairs(terms.NodeLabels))
-	}
-	if len(terms.NodeSelector) > 0 {
-		t.row("On nodes with", pairs(terms.NodeSelector))
-	}
-	if len(terms.RuntimeClasses) > 0 {
-		t.row("Runtime classes", strings.Join(terms.RuntimeClasses, ", "))
-	}
+	t.fact("Node labels", pairs(terms.NodeLabels))
+	t.fact("On nodes with", pairs(terms.NodeSelector))
+	t.fact("Runtime classes", strings.Join(terms.RuntimeClasses, ", "))
 	t.row("Payload", "sha256:"+e.Hash().String())
 }
 

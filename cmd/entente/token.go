@@ -36,19 +36,14 @@ entente token create
 # Make one that holds for two minutes, for a script
 TOKEN=$(entente token create --ttl 2m)`),
 		Args: args(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := output.check(); err != nil {
-				return err
-			}
+		PreRunE: func(*cobra.Command, []string) error {
 			if ttl < time.Second || ttl > 15*time.Minute {
 				return usageError("--ttl %s: want from 1s to 15m", ttl)
 			}
-			c, err := a.local(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer c.done()
-			resp, err := c.admin.CreateToken(cmd.Context(), &ententev1.CreateTokenRequest{Ttl: durationpb.New(ttl)})
+			return nil
+		},
+		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, _ []string) error {
+			resp, err := c.admin.CreateToken(ctx, &ententev1.CreateTokenRequest{Ttl: durationpb.New(ttl)})
 			if err != nil {
 				return c.call("make token", err)
 			}
@@ -59,7 +54,7 @@ TOKEN=$(entente token create --ttl 2m)`),
 			_, _ = fmt.Fprintln(a.out, resp.GetToken())
 			a.next("Redeem it in the other cluster before %s:\n  entente join <token>", moment(resp.GetExpireTime()))
 			return nil
-		},
+		}),
 	}
 	cmd.Flags().DurationVar(&ttl, "ttl", 15*time.Minute, "How long the token can be redeemed, at most 15m")
 	output.add(cmd)
@@ -84,12 +79,8 @@ lists those, too, that were redeemed and have not expired yet, and by whom.`,
 			if !all {
 				tokens = slices.DeleteFunc(tokens, isRedeemed)
 			}
-			if output.structured() {
-				return writeList(&output, a.out, tokens)
-			}
-			if len(tokens) == 0 {
-				a.none("No token is left that could be redeemed.", "Make one with:\n  entente token create")
-				return nil
+			if done, err := printed(a, &output, tokens, "No token is left that could be redeemed.", "Make one with:\n  entente token create"); done {
+				return err
 			}
 			if !all {
 				t := a.table("NAME", "AGE", "EXPIRES IN")

@@ -142,10 +142,7 @@ func (u *unpeering) run(ctx context.Context) error {
 	if err := u.awaitRemote(ctx); err != nil {
 		return err
 	}
-	if u.flags.output.structured() {
-		return u.flags.output.write(u.app.out, ended)
-	}
-	return nil
+	return u.app.result(&u.flags.output, ended)
 }
 
 // end ends what this cluster uses of the peer, and waits until it is gone.
@@ -242,10 +239,7 @@ func (u *unpeering) endOne(ctx context.Context) error {
 		return err
 	}
 	u.progress.done(local.label, "Peering %s is gone", name)
-	if u.flags.output.structured() {
-		return u.flags.output.write(u.app.out, req)
-	}
-	return nil
+	return u.app.result(&u.flags.output, req)
 }
 
 // confirm says what dies, and asks where somebody is there to answer.

@@ -47,14 +47,11 @@ entente usage 7f3c… -o csv > usage.csv`),
 			if err != nil {
 				return err
 			}
-			switch {
-			case output.structured():
-				return writeList(&output, a.out, usage)
-			case output.form == formCSV:
+			if output.form == formCSV {
 				return a.usageCSV(usage)
-			case len(usage) == 0:
-				a.none("Nothing was used yet.", "")
-				return nil
+			}
+			if done, err := printed(a, &output, usage, "Nothing was used yet.", ""); done {
+				return err
 			}
 			a.usageTable(usage, output.form == formWide)
 			return nil
