@@ -39,15 +39,15 @@ func (o *outputFlags) add(cmd *cobra.Command, more ...string) {
 	last := len(o.forms) - 1
 	cmd.Flags().StringVarP(&o.form, "output", "o", "", "The form of the output: "+strings.Join(o.forms[:last], ", ")+" or "+o.forms[last])
 	complete(cmd, "output", o.forms...)
-	cmd.Flags().StringVar(&o.get, "get", "", "Print one field only, by its path in the JSON output, as a.b[0].c")
+	cmd.Flags().StringVar(&o.get, "get", "", "Print one field only, by its JSONPath in the JSON output, as a.b[0].c or a[*].b")
 }
 
 func (o *outputFlags) check() error {
 	if o.form != "" && !slices.Contains(o.forms, o.form) {
 		return usageError("--output %q: want one of %s", o.form, strings.Join(o.forms, ", "))
 	}
-	if _, err := splitPath(o.get); err != nil {
-		return usageError("--get %s: %w", o.get, err)
+	if _, err := parsePath(o.get); err != nil {
+		return usageError("%w", err)
 	}
 	return nil
 }
@@ -98,11 +98,10 @@ func writeList[M proto.Message](o *outputFlags, w io.Writer, messages []M) error
 
 func (o *outputFlags) writeValue(w io.Writer, v any) error {
 	if o.get != "" {
-		field, err := lookUp(v, o.get)
-		if err != nil {
+		var err error
+		if v, err = field(v, o.get); err != nil {
 			return err
 		}
-		v = field
 	}
 	text, isText := v.(string)
 	switch {

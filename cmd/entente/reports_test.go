@@ -24,10 +24,10 @@ func TestInfoTellsAndItsExitCodeSaysHowThingsAre(t *testing.T) {
 	golden(t, "info-alone", w, []string{"info"}, []string{"info", "peer"}, []string{"info", "peer", "-o", "json"})
 	w = peered()
 	golden(t, "info", w,
-		[]string{"info"}, []string{"info", "-o", "json"}, []string{"info", "--get", "cluster.clusterid"}, []string{"info", "--get", "healthy"},
+		[]string{"info"}, []string{"info", "-o", "json"}, []string{"info", "--get", "cluster.clusterId"}, []string{"info", "--get", "healthy"},
 		[]string{"info", "--get", "peers[0].tunnel.up"},
 		[]string{"info", "peer"}, []string{"info", "peer", "provider", "-o", "yaml"},
-		[]string{"info", "peer", "provider", "--get", "tunnel.roundTrip"}, []string{"info", "peer", "provider", "--get", "contracts.0.phase"},
+		[]string{"info", "peer", "provider", "--get", "tunnel.roundTrip"}, []string{"info", "peer", "provider", "--get", "contracts[*].phase"},
 		[]string{"info", "peer", "provider", "--get", `labels["topology.kubernetes.io/region"]`}, []string{"info", "peer", "provider", "--get", "tunnel", "-o", "yaml"},
 		[]string{"info", "peer", "provider", "--get", "nothing"}, []string{"info", "peer", "provider", "--get", "contracts[7]"},
 		[]string{"info", "peer", "provider", "--get", "contracts["}, []string{"info", "peer", "provider", "--get", "name.first"}, []string{"info", "peer", "nobody"},
