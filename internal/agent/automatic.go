@@ -2,35 +2,34 @@ package agent
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	toolscache "k8s.io/client-go/tools/cache"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/peering"
 )
 
 // peerByPolicy builds what peers with clusters that discovery finds, where a policy says
 // so.
 func (a *agent) peerByPolicy(ctx context.Context) (*controller.Automatic, error) {
-	wake, secrets := make(chan struct{}, 1), make(chan struct{}, 1)
+	wake, secrets := notify.New(), notify.New()
 	for _, kind := range []ctrlclient.Object{
 		&v1alpha1.ForeignCluster{}, &v1alpha1.PeeringPolicy{}, &v1alpha1.PeeringRequest{}, &v1alpha1.NamespaceOffloading{}, &corev1.Namespace{},
 	} {
-		if err := a.changes(ctx, kind, wake); err != nil {
+		if err := onChange(ctx, a.mgr.GetCache(), kind, newVersion, wake.Notify); err != nil {
 			return nil, err
 		}
 	}
 	secret := &metav1.PartialObjectMetadata{}
 	secret.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
-	if err := a.changes(ctx, secret, secrets); err != nil {
+	if err := onChange(ctx, a.mgr.GetCache(), secret, newVersion, secrets.Notify); err != nil {
 		return nil, err
 	}
 	automatic := &controller.Automatic{
@@ -53,30 +52,6 @@ func (a *agent) peerByPolicy(ctx context.Context) (*controller.Automatic, error)
 
 // announces says whether this cluster publishes that it peers by policy.
 func (a *agent) announces() bool { return a.automatic != nil && a.automatic() }
-
-// changes has a channel say that objects of a kind changed. It holds one word.
-func (a *agent) changes(ctx context.Context, kind ctrlclient.Object, changed chan<- struct{}) error {
-	informer, err := a.mgr.GetCache().GetInformer(ctx, kind)
-	if err != nil {
-		return fmt.Errorf("watch %T: %w", kind, err)
-	}
-	say := func(any) {
-		select {
-		case changed <- struct{}{}:
-		default:
-		}
-	}
-	handler := toolscache.ResourceEventHandlerFuncs{AddFunc: say, DeleteFunc: say, UpdateFunc: func(before, after any) {
-		was, ok := before.(ctrlclient.Object)
-		if is, also := after.(ctrlclient.Object); !ok || !also || was.GetResourceVersion() != is.GetResourceVersion() {
-			say(after)
-		}
-	}}
-	if _, err := informer.AddEventHandler(handler); err != nil {
-		return fmt.Errorf("watch %T: %w", kind, err)
-	}
-	return nil
-}
 
 // firstAttempt returns what the first has to say that says anything.
 func firstAttempt(all ...func(*v1alpha1.ForeignCluster) controller.Attempt) func(*v1alpha1.ForeignCluster) controller.Attempt {

@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -96,7 +97,7 @@ func (w *cleanup) agentLives(ctx context.Context) bool {
 	return err == nil && d.Status.ReadyReplicas > 0
 }
 
-// ours returns lists of the kinds by which people ask for something; deleting
+// asks returns lists of the kinds by which people ask for something; deleting
 // them makes the agent take down the rest.
 func asks() []client.ObjectList {
 	return []client.ObjectList{&v1alpha1.NamespaceOffloadingList{}, &v1alpha1.PeeringRequestList{}, &v1alpha1.ForeignClusterList{}}
@@ -190,22 +191,18 @@ func (w *cleanup) removeAll(ctx context.Context, list client.ObjectList, opts ..
 }
 
 func (w *cleanup) await(ctx context.Context, limit time.Duration, done func(context.Context) (string, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	for {
-		waiting, err := done(ctx)
-		if err == nil && waiting == "" {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			if err != nil {
-				return fmt.Errorf("not within %s: %w", limit, err)
-			}
-			return fmt.Errorf("not within %s: %s", limit, waiting)
-		case <-time.After(cleanupPoll):
-		}
+	var waiting string
+	var err error
+	if wait.PollUntilContextTimeout(ctx, cleanupPoll, limit, true, func(ctx context.Context) (bool, error) {
+		waiting, err = done(ctx)
+		return err == nil && waiting == "", nil
+	}) == nil {
+		return nil
 	}
+	if err == nil {
+		err = errors.New(waiting)
+	}
+	return fmt.Errorf("not within %s: %w", limit, err)
 }
 
 func (w *cleanup) peeringsGone(ctx context.Context) (string, error) {
@@ -370,28 +367,22 @@ func (w *cleanup) secrets(ctx context.Context) error {
 // left names what is still there.
 func (w *cleanup) left(ctx context.Context) ([]string, error) {
 	var left []string
-	look := func() (string, error) {
-		left = left[:0]
-		lists := append(kinds(), &corev1.NodeList{}, &corev1.NamespaceList{}, &rbacv1.RoleBindingList{})
-		for i, list := range lists {
-			var opts []client.ListOption
-			switch {
-			case i == len(kinds()):
-				opts = []client.ListOption{client.HasLabels{v1alpha1.LabelVirtualNode}}
-			case i > len(kinds()):
-				opts = []client.ListOption{managed}
-			}
-			if err := w.list(ctx, list, opts...); err != nil {
-				return "", err
-			}
-			for _, o := range objects(list) {
-				left = append(left, strings.TrimPrefix(fmt.Sprintf("%T %s", o, client.ObjectKeyFromObject(o)), "*"))
-			}
+	add := func(list client.ObjectList, opts ...client.ListOption) error {
+		err := w.list(ctx, list, opts...)
+		for _, o := range objects(list) {
+			left = append(left, strings.TrimPrefix(fmt.Sprintf("%T %s", o, client.ObjectKeyFromObject(o)), "*"))
 		}
-		return strings.Join(left, ", "), nil
+		return err
 	}
 	// Namespaces take a moment to empty.
-	err := w.await(ctx, agentGoneWait, func(context.Context) (string, error) { return look() })
+	err := w.await(ctx, agentGoneWait, func(context.Context) (string, error) {
+		left = left[:0]
+		errs := []error{add(&corev1.NodeList{}, client.HasLabels{v1alpha1.LabelVirtualNode}), add(&corev1.NamespaceList{}, managed), add(&rbacv1.RoleBindingList{}, managed)}
+		for _, list := range kinds() {
+			errs = append(errs, add(list))
+		}
+		return strings.Join(left, ", "), errors.Join(errs...)
+	})
 	if err != nil && len(left) == 0 {
 		return nil, err
 	}

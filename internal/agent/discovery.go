@@ -20,6 +20,7 @@ import (
 	"github.com/entente-dev/entente/discovery"
 	"github.com/entente-dev/entente/discovery/dnssd"
 	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/notify"
 )
 
 // domainsStart is for how long after its start the agent believes what it knew of a
@@ -34,13 +35,7 @@ const keepPause, keepPatience, keepAgain = time.Minute, 5 * time.Second, 5 * tim
 // was found before goes. A domain that is none is told of and left out: peerings do not
 // end for it.
 func (a *agent) discover(ctx context.Context) error {
-	wake := make(chan struct{}, 1)
-	poke := func() {
-		select {
-		case wake <- struct{}{}:
-		default:
-		}
-	}
+	wake := notify.New()
 	d := &domains{now: time.Now, log: a.log, forbidden: func(ctx context.Context) ([]netip.Prefix, error) {
 		return keptToItself(ctx, a.mgr.GetCache(), a.direct, a.states.Reserved, &a.cfg)
 	}}
@@ -48,7 +43,7 @@ func (a *agent) discover(ctx context.Context) error {
 	if len(a.cfg.DiscoveryDomains) > 0 {
 		cfg := dnssd.Config{
 			Domains: a.cfg.DiscoveryDomains,
-			Changed: func(dnssd.Domain) { poke() },
+			Changed: func(dnssd.Domain) { wake.Notify() },
 		}
 		browser, err := browser(cfg, a.cfg.DiscoveryResolvers)
 		if err != nil {
@@ -63,7 +58,7 @@ func (a *agent) discover(ctx context.Context) error {
 	look := d.look
 	if a.cfg.DiscoveryLAN {
 		l := &lans{reader: a.mgr.GetCache(), now: time.Now, log: a.log, kept: d.keptNow}
-		if err := l.watch(ctx, a.mgr.GetCache(), poke); err != nil {
+		if err := onChange(ctx, a.mgr.GetCache(), &v1alpha1.NodeDiscovery{}, newVersion, wake.Notify); err != nil {
 			return err
 		}
 		look = lookAll(d.look, l.look)
@@ -205,14 +200,13 @@ func keptToItself(ctx context.Context, cached, direct ctrlclient.Reader, service
 		return nil, err
 	}
 	out := slices.Concat(reserved, cfg.PodCIDRs, cfg.AliasPool)
-	add := func(text string) {
-		if addr, err := netip.ParseAddr(text); err == nil {
-			addr = addr.Unmap().WithZone("")
+	add := func(texts ...string) {
+		for _, addr := range addrs(texts) {
+			addr = addr.WithZone("")
 			out = append(out, netip.PrefixFrom(addr, addr.BitLen()))
 		}
 	}
-	add(cfg.PodIP.String())
-	add(cfg.Kubernetes.Host)
+	add(cfg.PodIP.String(), cfg.Kubernetes.Host)
 	if u, err := url.Parse(cfg.Kubernetes.Host); err == nil {
 		add(u.Hostname())
 	}
@@ -222,9 +216,7 @@ func keptToItself(ctx context.Context, cached, direct ctrlclient.Reader, service
 	}
 	for i := range endpoints.Items {
 		for _, e := range endpoints.Items[i].Endpoints {
-			for _, text := range e.Addresses {
-				add(text)
-			}
+			add(e.Addresses...)
 		}
 	}
 	var nodes corev1.NodeList
@@ -235,11 +227,7 @@ func keptToItself(ctx context.Context, cached, direct ctrlclient.Reader, service
 		for _, address := range nodes.Items[i].Status.Addresses {
 			add(address.Address)
 		}
-		for _, text := range nodes.Items[i].Spec.PodCIDRs {
-			if p, err := netip.ParsePrefix(text); err == nil {
-				out = append(out, p.Masked())
-			}
-		}
+		out = append(out, podCIDRs(&nodes.Items[i])...)
 	}
 	return out, nil
 }

@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -200,12 +201,7 @@ func fill(ctx context.Context, book *names.Book, objects cache.Cache) (synced []
 
 // nameService returns what of a Service has to do with its name.
 func nameService(s *corev1.Service) names.Service {
-	out := names.Service{Headless: s.Spec.ClusterIP == corev1.ClusterIPNone}
-	for _, text := range s.Spec.ClusterIPs {
-		if a, err := netip.ParseAddr(text); err == nil {
-			out.Addresses = append(out.Addresses, a)
-		}
-	}
+	out := names.Service{Headless: s.Spec.ClusterIP == corev1.ClusterIPNone, Addresses: addrs(s.Spec.ClusterIPs)}
 	for _, p := range s.Spec.Ports {
 		out.Ports = append(out.Ports, names.Port{Name: p.Name, Protocol: strings.ToLower(string(p.Protocol)), Number: uint16(p.Port)})
 	}
@@ -219,46 +215,27 @@ func nameEndpoints(s *discoveryv1.EndpointSlice) (out []names.Endpoint) {
 		if p.Port == nil {
 			continue
 		}
-		port := names.Port{Protocol: "tcp", Number: uint16(*p.Port)}
-		if p.Name != nil {
-			port.Name = *p.Name
-		}
-		if p.Protocol != nil {
-			port.Protocol = strings.ToLower(string(*p.Protocol))
-		}
-		ports = append(ports, port)
+		protocol := strings.ToLower(string(ptr.Deref(p.Protocol, corev1.ProtocolTCP)))
+		ports = append(ports, names.Port{Name: ptr.Deref(p.Name, ""), Protocol: protocol, Number: uint16(*p.Port)})
 	}
 	for _, e := range s.Endpoints {
 		// Not known is ready, as for kube-proxy.
-		if e.Conditions.Ready != nil && !*e.Conditions.Ready {
+		if !ptr.Deref(e.Conditions.Ready, true) {
 			continue
 		}
-		for _, text := range e.Addresses {
-			a, err := netip.ParseAddr(text)
-			if err != nil {
-				continue
-			}
-			end := names.Endpoint{Address: a.Unmap(), Ports: ports}
-			if e.Hostname != nil {
-				end.Hostname = *e.Hostname
-			}
-			out = append(out, end)
+		for _, a := range addrs(e.Addresses) {
+			out = append(out, names.Endpoint{Address: a, Ports: ports, Hostname: ptr.Deref(e.Hostname, "")})
 		}
 	}
 	return out
 }
 
 // nameAddresses returns the addresses from which a pod asks.
-func nameAddresses(p *v1alpha1.OffloadedPod) (out []netip.Addr) {
+func nameAddresses(p *v1alpha1.OffloadedPod) []netip.Addr {
 	if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 		return nil
 	}
-	for _, text := range p.Status.PodIPs {
-		if a, err := netip.ParseAddr(text); err == nil {
-			out = append(out, a.Unmap())
-		}
-	}
-	return out
+	return addrs(p.Status.PodIPs)
 }
 
 // dnsPort is where resolvers listen.

@@ -12,8 +12,6 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	toolscache "k8s.io/client-go/tools/cache"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
@@ -108,21 +106,6 @@ type heardNode struct {
 	at     time.Time
 	// told is the problems that were logged.
 	told string
-}
-
-// watch has wake called whenever what a fabric reports changes.
-func (l *lans) watch(ctx context.Context, informers cache.Informers, wake func()) error {
-	informer, err := informers.GetInformer(ctx, &v1alpha1.NodeDiscovery{})
-	if err != nil {
-		return fmt.Errorf("watch node discoveries: %w", err)
-	}
-	poke := func(any) { wake() }
-	if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc: poke, DeleteFunc: poke, UpdateFunc: func(_, now any) { poke(now) },
-	}); err != nil {
-		return fmt.Errorf("watch node discoveries: %w", err)
-	}
-	return nil
 }
 
 // look returns what is found now.

@@ -19,7 +19,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/rest"
-	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -28,6 +27,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/tunnel"
 )
 
@@ -149,27 +149,10 @@ func (n *node) ready(*http.Request) error {
 
 // follow hands the fabric what the custom resources want, whenever they change.
 func (n *node) follow(ctx context.Context, objects cache.Cache) error {
-	kick := make(chan struct{}, 1)
-	poke := func(any) {
-		select {
-		case kick <- struct{}{}:
-		default:
-		}
-	}
+	kick := notify.New()
 	for _, object := range []client.Object{&v1alpha1.Tunnel{}, &v1alpha1.FabricNode{}, &corev1.Secret{}, &corev1.Node{}} {
-		informer, err := objects.GetInformer(ctx, object)
-		if err != nil {
-			return fmt.Errorf("watch %T: %w", object, err)
-		}
-		if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-			AddFunc: poke, DeleteFunc: poke,
-			UpdateFunc: func(before, after any) {
-				if matters(before, after) {
-					poke(after)
-				}
-			},
-		}); err != nil {
-			return fmt.Errorf("watch %T: %w", object, err)
+		if err := onChange(ctx, objects, object, matters, kick.Notify); err != nil {
+			return err
 		}
 	}
 	if !objects.WaitForCacheSync(ctx) {

@@ -20,7 +20,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
-	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -28,6 +27,7 @@ import (
 	"github.com/entente-dev/entente/discovery"
 	"github.com/entente-dev/entente/discovery/mdns"
 	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -114,25 +114,9 @@ func runLAN(ctx context.Context, cfg NodeConfig, mapper meta.RESTMapper, respond
 	tasks, ctx := errgroup.WithContext(ctx)
 	tasks.Go(func() error { return objects.Start(ctx) })
 	tasks.Go(func() error {
-		kick := make(chan struct{}, 1)
-		poke := func(any) {
-			select {
-			case kick <- struct{}{}:
-			default:
-			}
-		}
+		kick := notify.New()
 		for {
-			informer, err := objects.GetInformer(ctx, &v1alpha1.NodeDiscovery{})
-			if err == nil {
-				_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-					AddFunc: poke, DeleteFunc: poke,
-					UpdateFunc: func(before, after any) {
-						if before.(*v1alpha1.NodeDiscovery).Generation != after.(*v1alpha1.NodeDiscovery).Generation || !after.(*v1alpha1.NodeDiscovery).DeletionTimestamp.IsZero() {
-							poke(after)
-						}
-					},
-				})
-			}
+			err := onChange(ctx, objects, &v1alpha1.NodeDiscovery{}, otherWish, kick.Notify)
 			if err == nil {
 				break
 			}
@@ -149,6 +133,12 @@ func runLAN(ctx context.Context, cfg NodeConfig, mapper meta.RESTMapper, respond
 		return nil
 	})
 	return tasks.Wait()
+}
+
+// otherWish says whether an update of a NodeDiscovery changes what a node is to do.
+func otherWish(before, after any) bool {
+	was, is := before.(*v1alpha1.NodeDiscovery), after.(*v1alpha1.NodeDiscovery)
+	return was.Generation != is.Generation || !is.DeletionTimestamp.IsZero()
 }
 
 // multicastDNS makes responders of Multicast DNS.

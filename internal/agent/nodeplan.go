@@ -124,11 +124,12 @@ func exposureOf(e v1alpha1.Exposure) tunnel.Exposure {
 	return out
 }
 
+// addrs returns the texts that are addresses.
 func addrs(texts []string) []netip.Addr {
 	var out []netip.Addr
 	for _, text := range texts {
 		if a, err := netip.ParseAddr(text); err == nil {
-			out = append(out, a)
+			out = append(out, a.Unmap())
 		}
 	}
 	return out

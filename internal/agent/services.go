@@ -73,11 +73,7 @@ func serviceCIDRs(ctx context.Context, direct ctrlclient.Reader) ([]netip.Prefix
 	}
 	var out []netip.Prefix
 	for i := range list.Items {
-		for _, text := range list.Items[i].Spec.CIDRs {
-			if p, err := netip.ParsePrefix(text); err == nil {
-				out = append(out, p.Masked())
-			}
-		}
+		out = append(out, prefixes(list.Items[i].Spec.CIDRs)...)
 	}
 	return out, nil
 }

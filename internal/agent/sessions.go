@@ -15,6 +15,7 @@ import (
 	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/heartbeat"
 	"github.com/entente-dev/entente/internal/lending"
+	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
@@ -27,7 +28,7 @@ type speech struct {
 	states *controller.States
 	log    *slog.Logger
 	// undone is poked when there is a word that has to be recorded again.
-	undone chan struct{}
+	undone notify.Channel
 
 	mu    sync.Mutex
 	peers map[peering.ClusterID]*conversation
@@ -93,7 +94,7 @@ func (w word) says(s *ententev1.PeerState) bool {
 }
 
 func newSpeech(states *controller.States, log *slog.Logger) *speech {
-	return &speech{states: states, log: log, undone: make(chan struct{}, 1), peers: map[peering.ClusterID]*conversation{}}
+	return &speech{states: states, log: log, undone: notify.New(), peers: map[peering.ClusterID]*conversation{}}
 }
 
 // with returns the conversation with a peer. The lock is held.
@@ -168,13 +169,8 @@ func (s *speech) Observe(ctx context.Context, peer peering.ClusterID, state *ent
 // from this agent's. A peer asks as soon as its session is up, which may be before its
 // first word is here: that is waited for, for a moment.
 func (s *speech) speaks(ctx context.Context, peer peering.ClusterID) error {
-	heard := make(chan struct{}, 1)
-	defer s.watch(peer, func(c *conversation) *[]*func() { return &c.hearing }, func() {
-		select {
-		case heard <- struct{}{}:
-		default:
-		}
-	})()
+	heard := notify.New()
+	defer s.watch(peer, func(c *conversation) *[]*func() { return &c.hearing }, heard.Notify)()
 	late := time.NewTimer(firstWordWithin)
 	defer late.Stop()
 	for {
@@ -261,23 +257,15 @@ func (s *speech) record(ctx context.Context, peer peering.ClusterID, c *conversa
 	switch {
 	case paced: // whatever it says last is recorded then
 		c.notBefore = time.Now().Add(later.After)
-		s.again()
+		s.undone.Notify()
 	case err != nil:
 		c.notBefore = time.Now().Add(min(againAfter<<min(c.undone, 8), againMost))
 		c.undone++
-		s.again()
+		s.undone.Notify()
 	case c.changes != changes: // which may have undone it
-		s.again()
+		s.undone.Notify()
 	default:
 		c.heard.at, c.undone, c.notBefore = time.Now(), 0, time.Time{}
-	}
-}
-
-// again has recorded again what has to be.
-func (s *speech) again() {
-	select {
-	case s.undone <- struct{}{}:
-	default:
 	}
 }
 
@@ -308,7 +296,7 @@ func (s *speech) Run(ctx context.Context) error {
 		}
 		_ = tasks.Wait()
 		if others {
-			s.again()
+			s.undone.Notify()
 		}
 	}
 }
@@ -414,7 +402,7 @@ func (s *speech) spoken(peer peering.ClusterID) {
 	c.changes++
 	c.said, c.heard.at = word{}, time.Time{}
 	if c.heard.state != nil {
-		s.again()
+		s.undone.Notify()
 	}
 	call(c.change)
 }

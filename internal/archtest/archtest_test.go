@@ -43,6 +43,7 @@ var rules = []rule{
 
 	{packages: "internal/version"},
 	{packages: "internal/budget"},
+	{packages: "internal/notify"},
 	{packages: "internal/pake", outside: []string{"github.com/gtank/ristretto255"}},
 	{packages: "internal/identity", ours: []string{"peering"}, outside: []string{
 		"github.com/spiffe/go-spiffe/v2/", "google.golang.org/grpc/credentials", "google.golang.org/grpc/peer",
@@ -73,7 +74,7 @@ var rules = []rule{
 		ours:     []string{"gen/...", "peering", "internal/wire", "internal/identity", "internal/heartbeat", "internal/pake"},
 		outside:  []string{"golang.org/x/sync/", "golang.org/x/time/rate", "google.golang.org/", "k8s.io/"},
 	},
-	{packages: "vk", ours: []string{"peering", "api/...", "internal/budget"}, outside: []string{
+	{packages: "vk", ours: []string{"peering", "api/...", "internal/budget", "internal/notify"}, outside: []string{
 		"github.com/virtual-kubelet/virtual-kubelet/", "golang.org/x/sync/", "golang.org/x/time/rate", "k8s.io/", "sigs.k8s.io/",
 	}},
 	// The fabric knows nothing of Kubernetes.
@@ -92,7 +93,7 @@ var rules = []rule{
 	// What crossed the border is read by internal/wire, wherever it is kept.
 	{
 		packages: "internal/offload",
-		ours:     []string{"api/...", "peering", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
+		ours:     []string{"api/...", "peering", "internal/budget", "internal/notify", "internal/wire", "gen/...", "internal/identity"},
 		outside:  []string{"github.com/go-logr/logr", "golang.org/x/", "k8s.io/", "sigs.k8s.io/"},
 	},
 	{
