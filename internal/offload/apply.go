@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -331,7 +332,7 @@ func (p *Provider) changePod(ctx context.Context, c Contract, ns *corev1.Namespa
 	if err != nil {
 		return err
 	}
-	if !sameDemand(need, old.Spec.Requests) {
+	if !equality.Semantic.DeepEqual(need, old.Spec.Requests) {
 		return refuse(peering.RefusedInvalid, false, "%s asks for other resources than before, which a pod that runs cannot; delete it", o.Ref)
 	}
 	raw, err := json.Marshal(t)
@@ -354,19 +355,6 @@ func (p *Provider) changePod(ctx context.Context, c Contract, ns *corev1.Namespa
 // podBytes is what a pod counts by the size of its template, of which the pod is a
 // second copy.
 func podBytes(template int) int { return 2 * template }
-
-func sameDemand(a, b corev1.ResourceList) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for name, q := range a {
-		other, ok := b[name]
-		if !ok || q.Cmp(other) != 0 {
-			return false
-		}
-	}
-	return true
-}
 
 // Delete removes an object if it has the UID of ref, and returns nil once that
 // is persisted, or when there is no such object. A pod then ends with grace

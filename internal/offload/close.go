@@ -44,13 +44,8 @@ func (p *Provider) Exposed(contract string) (out []netip.Addr, known bool) {
 		if pod == nil || pod.Spec.HostNetwork || ended(pod.Status.Phase) || string(pod.UID) != o.Status.PodUID {
 			continue
 		}
-		for _, ip := range pod.Status.PodIPs {
+		for _, ip := range append(slices.Clone(pod.Status.PodIPs), corev1.PodIP{IP: pod.Status.PodIP}) {
 			if a, err := netip.ParseAddr(ip.IP); err == nil {
-				out = append(out, a)
-			}
-		}
-		if len(pod.Status.PodIPs) == 0 {
-			if a, err := netip.ParseAddr(pod.Status.PodIP); err == nil {
 				out = append(out, a)
 			}
 		}
@@ -160,9 +155,7 @@ func (p *Provider) holdsSpace(ctx context.Context, contract string, ns *corev1.N
 	case err == nil:
 		_, ok := heldBy(record, contract)
 		return ok || len(holders(record)) == 0, nil
-	case ns.DeletionTimestamp != nil:
-		return p.lastPeerContract(ns, contract), nil
-	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
+	case ns.DeletionTimestamp != nil, apierrors.IsNotFound(err), apierrors.IsForbidden(err):
 		return p.lastPeerContract(ns, contract), nil
 	}
 	return false, fmt.Errorf("read record of namespace %s: %w", ns.Name, err)
@@ -171,10 +164,5 @@ func (p *Provider) holdsSpace(ctx context.Context, contract string, ns *corev1.N
 // lastPeerContract says whether a contract is the one to see to a namespace
 // whose record is not there: the peer has no pods by another one in it.
 func (p *Provider) lastPeerContract(ns *corev1.Namespace, contract string) bool {
-	for _, o := range p.inv.all() {
-		if o.Namespace == ns.Name && o.Spec.Contract != contract {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(p.inv.in(ns.Name), func(o *api.OffloadedPod) bool { return o.Spec.Contract != contract })
 }

@@ -566,25 +566,17 @@ func (v *inventory) index() cache.Indexer {
 }
 
 // all returns all OffloadedPods, without their templates.
-func (v *inventory) all() []*api.OffloadedPod { return offloadedPods(v.index().List()) }
+func (v *inventory) all() []*api.OffloadedPod { return typed[*api.OffloadedPod](v.index().List()) }
 
 // of returns the OffloadedPods of a contract, without their templates.
 func (v *inventory) of(contract string) []*api.OffloadedPod {
-	list, err := v.index().ByIndex(byContract, contract)
-	if err != nil {
-		return nil
-	}
-	return offloadedPods(list)
+	return indexed[*api.OffloadedPod](v.index(), byContract, contract)
 }
 
 // withUID returns the OffloadedPods of a contract for the pod with this UID at home,
 // without their templates.
 func (v *inventory) withUID(contract, uid string) []*api.OffloadedPod {
-	list, err := v.index().ByIndex(byUID, graveOf(contract, uid))
-	if err != nil {
-		return nil
-	}
-	return offloadedPods(list)
+	return indexed[*api.OffloadedPod](v.index(), byUID, graveOf(contract, uid))
 }
 
 // peerOf returns whose namespace it is.
@@ -599,7 +591,7 @@ func (v *inventory) peerOf(namespace string) peering.ClusterID {
 
 // in returns the OffloadedPods of a namespace, without their templates.
 func (v *inventory) in(namespace string) []*api.OffloadedPod {
-	return indexed[*api.OffloadedPod](v.index(), namespace)
+	return indexed[*api.OffloadedPod](v.index(), cache.NamespaceIndex, namespace)
 }
 
 // servicesIn returns the Services that are reflected into a namespace.
@@ -607,7 +599,7 @@ func (v *inventory) servicesIn(namespace string) []*corev1.Service {
 	v.mu.Lock()
 	index := v.services
 	v.mu.Unlock()
-	return indexed[*corev1.Service](index, namespace)
+	return indexed[*corev1.Service](index, cache.NamespaceIndex, namespace)
 }
 
 // slicesIn returns the EndpointSlices of these.
@@ -615,25 +607,21 @@ func (v *inventory) slicesIn(namespace string) []*discoveryv1.EndpointSlice {
 	v.mu.Lock()
 	index := v.slices
 	v.mu.Unlock()
-	return indexed[*discoveryv1.EndpointSlice](index, namespace)
+	return indexed[*discoveryv1.EndpointSlice](index, cache.NamespaceIndex, namespace)
 }
 
-func indexed[T any](index cache.Indexer, namespace string) []T {
-	list, err := index.ByIndex(cache.NamespaceIndex, namespace)
+func indexed[T any](objects cache.Indexer, index, value string) []T {
+	list, err := objects.ByIndex(index, value)
 	if err != nil {
-		return nil
+		return nil // there is no such index
 	}
+	return typed[T](list)
+}
+
+func typed[T any](list []any) []T {
 	out := make([]T, 0, len(list))
 	for _, o := range list {
 		out = append(out, o.(T))
-	}
-	return out
-}
-
-func offloadedPods(list []any) []*api.OffloadedPod {
-	out := make([]*api.OffloadedPod, 0, len(list))
-	for _, o := range list {
-		out = append(out, o.(*api.OffloadedPod))
 	}
 	return out
 }
@@ -643,10 +631,5 @@ func (v *inventory) namespaces() []*corev1.Namespace {
 	v.mu.Lock()
 	store := v.spaces
 	v.mu.Unlock()
-	list := store.List()
-	out := make([]*corev1.Namespace, 0, len(list))
-	for _, o := range list {
-		out = append(out, o.(*corev1.Namespace))
-	}
-	return out
+	return typed[*corev1.Namespace](store.List())
 }

@@ -95,9 +95,6 @@ const (
 	// be made.
 	reconcileRetryMin = 200 * time.Millisecond
 	reconcileRetryMax = 30 * time.Second
-	// changedGather is for how long changes of what a contract uses or exposes are
-	// gathered before anybody is told.
-	changedGather = 100 * time.Millisecond
 	// maxGraves is how many pods that went are remembered. Beyond that those of the
 	// peer go first that has the most.
 	maxGraves = 20_000

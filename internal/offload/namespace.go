@@ -324,11 +324,7 @@ func (p *Provider) vacate(ctx context.Context, contract string, ns *corev1.Names
 	case err != nil:
 		return fmt.Errorf("read record of namespace %s: %w", ns.Name, err)
 	default:
-		others := false
-		for _, id := range holders(record) {
-			others = others || id != contract
-		}
-		if others {
+		if slices.ContainsFunc(holders(record), func(id string) bool { return id != contract }) {
 			if err := p.releaseShared(ctx, contract, ns, peer); err != nil {
 				return err
 			}

@@ -64,7 +64,7 @@ type Config struct {
 	// answers then. It must not block.
 	Resolver func() (netip.Addr, error)
 	// Changed is called, if set, when what a contract uses or exposes may have
-	// changed. It must not block.
+	// changed, for many pods many times a second. It must not block.
 	Changed func(contract string)
 	// Workers is how many pods are reconciled at once. It defaults to 16.
 	Workers int
@@ -86,8 +86,7 @@ type Provider struct {
 
 	// locks has a lock for each contract that pods are applied to, and for each
 	// namespace that is made or unmade.
-	locks   keyedLocks
-	changes changes
+	locks keyedLocks
 	// services wakes the reflection of Services.
 	services *reflector
 	asks     *asks
@@ -196,30 +195,11 @@ func (p *Provider) await(ctx context.Context) error {
 	}
 }
 
-// changed tells Config.Changed of a contract, once for all that changes of it within
-// changedGather.
+// changed tells Config.Changed of a contract.
 func (p *Provider) changed(contract string) {
-	p.changes.mu.Lock()
-	defer p.changes.mu.Unlock()
-	if _, ok := p.changes.waiting[contract]; ok || contract == "" {
-		return
-	}
-	if p.changes.waiting == nil {
-		p.changes.waiting = make(map[string]struct{})
-	}
-	p.changes.waiting[contract] = struct{}{}
-	time.AfterFunc(changedGather, func() {
-		p.changes.mu.Lock()
-		delete(p.changes.waiting, contract)
-		p.changes.mu.Unlock()
+	if contract != "" {
 		p.cfg.Changed(contract)
-	})
-}
-
-// changes has the contracts of which something changed that was not told yet.
-type changes struct {
-	mu      sync.Mutex
-	waiting map[string]struct{}
+	}
 }
 
 // Refresh compares reflected Services with what they should be, at once: call it

@@ -2,6 +2,7 @@ package offload
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -86,7 +87,7 @@ func checkQuantities(where string, lists ...corev1.ResourceList) error {
 // live says whether a pod counts: until it ended. A pod that is being deleted
 // still takes what it takes.
 func live(p *api.OffloadedPod) bool {
-	return p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed
+	return !ended(p.Status.Phase)
 }
 
 // usage sums what the live pods among these take.
@@ -109,12 +110,7 @@ func usage(pods []*api.OffloadedPod) (used corev1.ResourceList, count int) {
 // fits says whether need fits into what is left of limit, and if not, why. A
 // resource that the contract does not have is refused.
 func fits(limit, used, need corev1.ResourceList) *peering.Refusal {
-	names := make([]corev1.ResourceName, 0, len(need))
-	for name := range need {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(need)) {
 		want := need[name]
 		if want.IsZero() {
 			continue

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -35,13 +36,13 @@ type reflector struct {
 	turns     []peering.ClusterID
 	// busy are the peers of whom a namespace is looked at.
 	busy map[peering.ClusterID]bool
-	wake chan struct{}
+	wake notify.Channel
 }
 
 func newReflector(p *Provider) *reflector {
 	return &reflector{
 		p: p, gathering: make(map[string]struct{}), ready: make(map[peering.ClusterID][]string),
-		busy: make(map[peering.ClusterID]bool), wake: make(chan struct{}, 1),
+		busy: make(map[peering.ClusterID]bool), wake: notify.New(),
 	}
 }
 
@@ -72,14 +73,7 @@ func (r *reflector) enqueue(name string) {
 		r.ready[peer] = append(r.ready[peer], name)
 	}
 	r.mu.Unlock()
-	r.poke()
-}
-
-func (r *reflector) poke() {
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
+	r.wake.Notify()
 }
 
 // next returns a namespace of the peer whose turn it is, and marks the peer busy.
@@ -107,7 +101,7 @@ func (r *reflector) done(peer peering.ClusterID) {
 	r.mu.Lock()
 	delete(r.busy, peer)
 	r.mu.Unlock()
-	r.poke()
+	r.wake.Notify()
 }
 
 // all has all Services looked at.
@@ -147,7 +141,7 @@ func (r *reflector) work(ctx context.Context) {
 			continue
 		}
 		// Another may be idle.
-		r.poke()
+		r.wake.Notify()
 		if err := r.p.reflectSpace(ctx, name); err != nil && ctx.Err() == nil {
 			pause := time.Second
 			var over *overBudget

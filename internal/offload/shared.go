@@ -304,11 +304,8 @@ func (p *Provider) heldIn(ctx context.Context, contract string, ns *corev1.Names
 	record := &corev1.ConfigMap{}
 	err = p.client.Get(ctx, types.NamespacedName{Namespace: ns.Name, Name: recordName}, record)
 	switch {
-	case apierrors.IsNotFound(err), apierrors.IsForbidden(err) && ns.DeletionTimestamp != nil:
-		// Half made, or half gone: the consumer applies it again.
-		return nil, nil
-	case apierrors.IsForbidden(err):
-		// Our rights in it were not given yet, or taken away: it is made again.
+	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
+		// Half made, half gone, or without our rights: the consumer applies it again.
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("read record of namespace %s: %w", ns.Name, err)

@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -50,9 +51,8 @@ func (p *Provider) runningPod(ctx context.Context, contract string, ref peering.
 	return none, apierrors.NewNotFound(corev1.Resource("pods"), ref.Name)
 }
 
-// endpoint returns a client for streams and the URL of a pod's subresource.
-// Streams have no total timeout.
-func (p *Provider) endpoint(pod types.NamespacedName, subresource string, params any) (*rest.Config, *url.URL, error) {
+// clientset returns a client for streams, which have no total timeout.
+func (p *Provider) clientset() (*rest.Config, *kubernetes.Clientset, error) {
 	if p.cfg.REST == nil {
 		return nil, nil, errors.New("this agent has no way to reach into pods")
 	}
@@ -62,12 +62,19 @@ func (p *Provider) endpoint(pod types.NamespacedName, subresource string, params
 	if err != nil {
 		return nil, nil, fmt.Errorf("make client: %w", err)
 	}
+	return cfg, set, nil
+}
+
+// endpoint returns a client for streams and the URL of a pod's subresource; params may be
+// nil.
+func (p *Provider) endpoint(pod types.NamespacedName, subresource string, params runtime.Object) (*rest.Config, *url.URL, error) {
+	cfg, set, err := p.clientset()
+	if err != nil {
+		return nil, nil, err
+	}
 	req := set.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource(subresource)
-	switch o := params.(type) {
-	case *corev1.PodExecOptions:
-		req = req.VersionedParams(o, scheme.ParameterCodec)
-	case *corev1.PodAttachOptions:
-		req = req.VersionedParams(o, scheme.ParameterCodec)
+	if params != nil {
+		req = req.VersionedParams(params, scheme.ParameterCodec)
 	}
 	return cfg, req.URL(), nil
 }
@@ -78,14 +85,9 @@ func (p *Provider) Logs(ctx context.Context, contract string, ref peering.Object
 	if err != nil {
 		return nil, err
 	}
-	if p.cfg.REST == nil {
-		return nil, errors.New("this agent has no way to reach into pods")
-	}
-	cfg := rest.CopyConfig(p.cfg.REST)
-	cfg.Timeout = 0
-	set, err := kubernetes.NewForConfig(cfg)
+	_, set, err := p.clientset()
 	if err != nil {
-		return nil, fmt.Errorf("make client: %w", err)
+		return nil, err
 	}
 	log, err := set.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, o).Stream(ctx)
 	if err != nil {
@@ -102,7 +104,7 @@ func (p *Provider) Exec(ctx context.Context, contract string, ref peering.Object
 	if err != nil {
 		return err
 	}
-	subresource, params := "exec", any(o)
+	subresource, params := "exec", runtime.Object(o)
 	if len(o.Command) == 0 {
 		subresource = "attach"
 		params = &corev1.PodAttachOptions{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, TTY: o.TTY, Container: o.Container}

@@ -862,34 +862,6 @@ func TestRefusalsOnARealAPIServer(t *testing.T) {
 	})
 }
 
-// Many events of pods wake what follows them once.
-func TestChangesOfAContractAreGathered(t *testing.T) {
-	t.Parallel()
-	told := make(chan string, 100)
-	p, err := New(Config{
-		Client: newFake(t).agent, Contracts: func(string) (Contract, bool) { return Contract{}, false },
-		Namespace: "entente-system", ServiceAccount: "entente-agent", Changed: func(contract string) { told <- contract },
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 1000 {
-		p.changed("c-1")
-		p.changed("c-2")
-	}
-	seen := map[string]int{}
-	for range 2 {
-		seen[<-told]++
-	}
-	if seen["c-1"] != 1 || seen["c-2"] != 1 || len(told) > 0 {
-		t.Errorf("told %v, and %d more", seen, len(told))
-	}
-	p.changed("c-1")
-	if again := <-told; again != "c-1" {
-		t.Errorf("told %s", again)
-	}
-}
-
 func testServices(t *testing.T, c *cluster) {
 	p, _ := c.start(t)
 	id, name := c.fresh("cpu=1")

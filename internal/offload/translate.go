@@ -72,17 +72,10 @@ func foreignKey(key string) bool {
 // What is left is for Pod Security and the API server to judge.
 func translatePod(t *template, c Contract) error {
 	fields := keepFields(t)
-	for k := range t.Metadata.Annotations {
-		if foreignKey(k) && !strings.HasPrefix(k, appArmor+"/") {
-			delete(t.Metadata.Annotations, k)
-		}
-	}
+	maps.DeleteFunc(t.Metadata.Annotations, func(k, _ string) bool { return foreignKey(k) && !strings.HasPrefix(k, appArmor+"/") })
 	maps.DeleteFunc(t.Metadata.Labels, func(k, _ string) bool { return foreignKey(k) })
-	if t.Metadata.Annotations == nil {
-		t.Metadata.Annotations = fields
-	} else {
-		maps.Copy(t.Metadata.Annotations, fields)
-	}
+	maps.Copy(fields, t.Metadata.Annotations)
+	t.Metadata.Annotations = fields
 	s := &t.Spec
 	if s.RuntimeClassName != nil && *s.RuntimeClassName != "" && !slices.Contains(c.RuntimeClasses, *s.RuntimeClassName) {
 		return fmt.Errorf("runtime class %s is not part of the contract; ask for a contract with it, or take runtimeClassName away", *s.RuntimeClassName)

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -41,7 +42,7 @@ type subscription struct {
 	mu    sync.Mutex
 	dirty map[types.NamespacedName]struct{}
 	gone  []peering.ObjectRef
-	wake  chan struct{}
+	wake  notify.Channel
 }
 
 func newHub() *hub {
@@ -51,7 +52,7 @@ func newHub() *hub {
 func (h *hub) subscribe(contract string, event func(peering.PodEvent)) (*subscription, func()) {
 	s := &subscription{
 		contract: contract, event: event,
-		dirty: make(map[types.NamespacedName]struct{}), wake: make(chan struct{}, 1),
+		dirty: make(map[types.NamespacedName]struct{}), wake: notify.New(),
 	}
 	h.mu.Lock()
 	h.subs[s] = struct{}{}
@@ -69,6 +70,10 @@ func (h *hub) subscribe(contract string, event func(peering.PodEvent)) (*subscri
 func (h *hub) each(contract string, f func(*subscription)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.eachLocked(contract, f)
+}
+
+func (h *hub) eachLocked(contract string, f func(*subscription)) {
 	for s := range h.subs {
 		if s.contract == contract {
 			f(s)
@@ -84,11 +89,7 @@ func (h *hub) touch(contract string, key types.NamespacedName) {
 func (h *hub) gone(contract string, ref peering.ObjectRef) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for s := range h.subs {
-		if s.contract == contract {
-			s.leave(ref)
-		}
-	}
+	h.eachLocked(contract, func(s *subscription) { s.leave(ref) })
 	left := append(h.prune(contract), leftPod{ref: ref, at: h.now()})
 	h.left[contract] = left[max(len(left)-maxLeft, 0):]
 }
@@ -110,21 +111,14 @@ func (s *subscription) leave(ref peering.ObjectRef) {
 	s.mu.Lock()
 	s.gone = append(s.gone, ref)
 	s.mu.Unlock()
-	s.poke()
+	s.wake.Notify()
 }
 
 func (s *subscription) touch(key types.NamespacedName) {
 	s.mu.Lock()
 	s.dirty[key] = struct{}{}
 	s.mu.Unlock()
-	s.poke()
-}
-
-func (s *subscription) poke() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
+	s.wake.Notify()
 }
 
 func (s *subscription) take() (dirty map[types.NamespacedName]struct{}, gone []peering.ObjectRef) {
