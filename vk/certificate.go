@@ -2,16 +2,12 @@ package vk
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/big"
 	"net"
 	"net/netip"
 	"sync"
@@ -23,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	certv1 "k8s.io/client-go/kubernetes/typed/certificates/v1"
+	"k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/certificate"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
@@ -131,31 +128,15 @@ func (s *ServingCertificate) selfSigned(now time.Time) (*tls.Certificate, error)
 	if s.self != nil && s.ips == fmt.Sprint(ips) && now.Before(s.self.Leaf.NotAfter.Add(-time.Hour)) {
 		return s.self, nil
 	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	certPEM, keyPEM, err := cert.GenerateSelfSignedCertKey("system:node:"+s.cfg.NodeName, ips, nil)
 	if err != nil {
-		return nil, fmt.Errorf("make a key for the kubelet endpoint: %w", err)
+		return nil, fmt.Errorf("make a certificate for the kubelet endpoint: %w", err)
 	}
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
-	if err != nil {
-		return nil, fmt.Errorf("make a serial number: %w", err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: serial,
-		Subject:      pkix.Name{CommonName: "system:node:" + s.cfg.NodeName, Organization: []string{"system:nodes"}},
-		IPAddresses:  ips,
-		NotBefore:    now.Add(-5 * time.Minute), NotAfter: now.Add(24 * time.Hour),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		return nil, fmt.Errorf("sign the kubelet endpoint's certificate: %w", err)
-	}
-	leaf, err := x509.ParseCertificate(der)
+	self, err := tls.X509KeyPair(certPEM, keyPEM)
 	if err != nil {
 		return nil, fmt.Errorf("read back the kubelet endpoint's certificate: %w", err)
 	}
-	s.self, s.ips = &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, fmt.Sprint(ips)
+	s.self, s.ips = &self, fmt.Sprint(ips)
 	return s.self, nil
 }
 

@@ -517,7 +517,7 @@ func TestTheServingCertificateIsIssuedApprovedAndFollowsTheAddress(t *testing.T)
 		}
 		return l
 	}
-	if l := leaf(); l.Issuer.CommonName != "system:node:agent" || !l.IPAddresses[0].Equal(net.IPv4(10, 1, 2, 3)) {
+	if l := leaf(); !strings.HasPrefix(l.Issuer.CommonName, "system:node:agent-ca@") || !l.IPAddresses[0].Equal(net.IPv4(10, 1, 2, 3)) {
 		t.Errorf("before the first one is issued: %s for %v", l.Issuer, l.IPAddresses)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

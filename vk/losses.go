@@ -112,7 +112,7 @@ func (n *Node) lostPod(ctx context.Context, pod *corev1.Pod) {
 		return
 	}
 	n.log.Warn("the node takes no new pods", "reason", message)
-	n.pokeNode()
+	n.nodePoke.Notify()
 	if node == nil {
 		return
 	}

@@ -136,7 +136,7 @@ func (n *Node) SetNetwork(is Network) {
 	if !changed {
 		return
 	}
-	n.pokeNode()
+	n.nodePoke.Notify()
 	if lost {
 		n.reconcilePods()
 	}
@@ -150,7 +150,7 @@ func (n *Node) SetSilence(since time.Time) {
 	n.mu.Unlock()
 	if changed {
 		n.log.Info("peer", "silent", !since.IsZero())
-		n.pokeNode()
+		n.nodePoke.Notify()
 		n.reconcilePods()
 	}
 }

@@ -195,14 +195,6 @@ func nodeLabels(cfg Config) map[string]string {
 	return out
 }
 
-// pokeNode reconciles the node again.
-func (n *Node) pokeNode() {
-	select {
-	case n.nodePoke <- struct{}{}:
-	default:
-	}
-}
-
 // errForeignNode is a node of that name which is not ours.
 var errForeignNode = errors.New("there is a node of that name which is not a virtual node of this peer; rename the ForeignCluster or remove the node")
 
@@ -402,7 +394,7 @@ func (n *Node) watchNode() cache.SharedIndexInformer {
 		wrong := n.node == nil && had || n.node != nil && n.wrong(n.node)
 		n.mu.Unlock()
 		if wrong {
-			n.pokeNode()
+			n.nodePoke.Notify()
 		}
 	}
 	_, _ = inf.AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -425,7 +417,7 @@ func (n *Node) SetShare(ctx context.Context, resources corev1.ResourceList, labe
 		return ok
 	})
 	n.mu.Unlock()
-	n.pokeNode()
+	n.nodePoke.Notify()
 	if node == nil {
 		return nil // it is made so
 	}
@@ -460,7 +452,7 @@ func (n *Node) repairNode(ctx context.Context) {
 		wrong := !n.removed && (node == nil || n.wrong(node))
 		n.mu.Unlock()
 		if wrong {
-			n.pokeNode()
+			n.nodePoke.Notify()
 		}
 		if node == nil {
 			continue

@@ -461,7 +461,7 @@ func (n *Node) unwantPod(ctx context.Context, p podPlan) error {
 			return err
 		}
 	} else if !p.st.unwanted {
-		is, err := n.podExists(ctx, ref)
+		is, err := n.live(ctx, ref)
 		if err != nil {
 			return err
 		}
@@ -500,18 +500,6 @@ func (n *Node) showEnding(ctx context.Context, p podPlan) error {
 	return n.patchStatus(ctx, p.pod, translateStatus(p.pod, p.st.remote, n.view(), metav1.Now()))
 }
 
-// podExists asks the API server whether the pod with this UID is there.
-func (n *Node) podExists(ctx context.Context, ref peering.ObjectRef) (bool, error) {
-	pod, err := n.cfg.Client.CoreV1().Pods(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("look for %s: %w", ref, err)
-	}
-	return string(pod.UID) == ref.UID, nil
-}
-
 // finalise deletes a local pod whose containers no longer run, after its last status was
 // written, by which owners decide.
 func (n *Node) finalise(ctx context.Context, p podPlan) error {
@@ -524,7 +512,7 @@ func (n *Node) finalise(ctx context.Context, p podPlan) error {
 		st.unwanted, st.wanted, st.held = true, false, true
 		n.mu.Unlock()
 		if say {
-			n.sendUnwant(ref, -1)
+			n.cfg.Remote.Unwant(ref, nil)
 		}
 	}
 	if crossed {
@@ -782,7 +770,7 @@ func (n *Node) Orphan(ctx context.Context, h peering.Held) bool {
 func (n *Node) orphan(ctx context.Context, ref peering.ObjectRef) (bool, error) {
 	switch ref.Kind {
 	case peering.KindPod:
-		is, err := n.podExists(ctx, ref)
+		is, err := n.live(ctx, ref)
 		if is {
 			n.podQueue.Add(ref.UID)
 		}

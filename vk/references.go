@@ -383,18 +383,27 @@ func (n *Node) syncReferences(ctx context.Context, namespace string) error {
 	return nil
 }
 
+// cached returns an object of the cache, nil if it is not there.
+func (n *Node) cached(ref peering.ObjectRef) metav1.Object {
+	w := n.watchesOf(ref.Namespace)
+	informer := map[peering.Kind]cache.SharedIndexInformer{
+		peering.KindConfigMap: w.configMaps, peering.KindSecret: w.secrets, peering.KindService: w.services,
+	}[ref.Kind]
+	if informer == nil {
+		return nil
+	}
+	obj, ok, err := informer.GetStore().GetByKey(ref.Namespace + "/" + ref.Name)
+	if o, is := obj.(metav1.Object); err == nil && ok && is && string(o.GetUID()) == ref.UID {
+		return o
+	}
+	return nil
+}
+
 // cachedOrLive says whether an object exists. If the cache does not have it, the API server
 // is asked.
 func (n *Node) cachedOrLive(ctx context.Context, ref peering.ObjectRef) (bool, error) {
-	w := n.watchesOf(ref.Namespace)
-	store := map[peering.Kind]cache.SharedIndexInformer{
-		peering.KindConfigMap: w.configMaps, peering.KindSecret: w.secrets, peering.KindService: w.services,
-	}[ref.Kind]
-	if store != nil {
-		obj, ok, err := store.GetStore().GetByKey(ref.Namespace + "/" + ref.Name)
-		if o, is := obj.(metav1.Object); err == nil && ok && is && string(o.GetUID()) == ref.UID {
-			return true, nil
-		}
+	if n.cached(ref) != nil {
+		return true, nil
 	}
 	return n.live(ctx, ref)
 }
@@ -405,6 +414,8 @@ func (n *Node) live(ctx context.Context, ref peering.ObjectRef) (bool, error) {
 	var err error
 	core := n.cfg.Client.CoreV1()
 	switch ref.Kind {
+	case peering.KindPod:
+		o, err = core.Pods(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
 	case peering.KindConfigMap:
 		o, err = core.ConfigMaps(ref.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
 	case peering.KindSecret:

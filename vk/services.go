@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sort"
 
 	corev1 "k8s.io/api/core/v1"
@@ -37,7 +38,7 @@ func (n *Node) Namespaces() []NamespaceState {
 		}
 		out = append(out, s)
 	}
-	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
+	slices.SortFunc(out, func(a, b NamespaceState) int { return cmp.Compare(a.Name, b.Name) })
 	return out
 }
 
@@ -251,24 +252,11 @@ func (n *Node) orphanService(ctx context.Context, ref peering.ObjectRef) (bool, 
 		return true, nil
 	case yes:
 	}
-	if svc := n.cachedService(ref); svc != nil {
+	if svc, ok := n.cached(ref).(*corev1.Service); ok {
 		return !exportable(svc), nil
 	}
 	is, err := n.live(ctx, ref)
 	return err == nil && !is, err
-}
-
-// cachedService returns a Service from the cache, nil if it is not there.
-func (n *Node) cachedService(ref peering.ObjectRef) *corev1.Service {
-	w := n.watchesOf(ref.Namespace)
-	if w.services == nil {
-		return nil
-	}
-	obj, ok, err := w.services.GetStore().GetByKey(ref.Namespace + "/" + ref.Name)
-	if svc, is := obj.(*corev1.Service); err == nil && ok && is && string(svc.UID) == ref.UID {
-		return svc
-	}
-	return nil
 }
 
 // exportable says whether a Service crosses: not an ExternalName, not one that came from

@@ -1,14 +1,16 @@
 package vk
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
-	"sort"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/peering"
@@ -21,8 +23,6 @@ const (
 	// rootCAConfigMap is in every namespace of every cluster, with that cluster's
 	// own content; it never crosses.
 	rootCAConfigMap = "kube-root-ca.crt"
-	// lastAppliedAnnotation repeats the whole object as a user wrote it.
-	lastAppliedAnnotation = "kubectl.kubernetes.io/last-applied-configuration"
 )
 
 // reference is a ConfigMap or Secret that a pod refers to, in its own namespace.
@@ -59,16 +59,17 @@ func translatePod(pod *corev1.Pod) (translation, *peering.Refusal) {
 		ObjectMeta: metav1.ObjectMeta{
 			Name:        pod.Name,
 			Namespace:   pod.Namespace,
-			Labels:      copyMap(pod.Labels),
-			Annotations: copyMap(pod.Annotations, lastAppliedAnnotation),
+			Labels:      maps.Clone(pod.Labels),
+			Annotations: maps.Clone(pod.Annotations),
 		},
 		Spec: *pod.Spec.DeepCopy(),
 	}}
+	// The provider takes no such annotation, which repeats the whole object.
+	delete(t.Pod.Annotations, corev1.LastAppliedConfigAnnotation)
 	s := &t.Pod.Spec
-	no := false
 	s.NodeName, s.NodeSelector, s.Affinity, s.SchedulerName = "", nil, nil, ""
 	s.SchedulingGates, s.SchedulingGroup, s.EvictionResponders = nil, nil, nil
-	s.ServiceAccountName, s.DeprecatedServiceAccount, s.AutomountServiceAccountToken = "", "", &no
+	s.ServiceAccountName, s.DeprecatedServiceAccount, s.AutomountServiceAccountToken = "", "", new(false)
 	s.Priority, s.PriorityClassName, s.PreemptionPolicy, s.Overhead = nil, "", nil, nil
 	s.ReadinessGates = nil
 	s.Tolerations = tolerationsAbroad(s.Tolerations)
@@ -137,7 +138,7 @@ func offloadProblems(s *corev1.PodSpec) []string {
 }
 
 func hostProcess(w *corev1.WindowsSecurityContextOptions) bool {
-	return w != nil && w.HostProcess != nil && *w.HostProcess
+	return w != nil && ptr.Deref(w.HostProcess, false)
 }
 
 // foreignVolume returns the volume kinds in a source that do not cross. A kind
@@ -273,26 +274,18 @@ func withLabelKeys(s *metav1.LabelSelector, keys []string, labels map[string]str
 
 // references returns the ConfigMaps and Secrets that a translated pod needs.
 func references(s *corev1.PodSpec) []reference {
-	type key struct {
-		kind peering.Kind
-		name string
-	}
-	optional := map[key]bool{}
+	optional := map[reference]bool{}
 	add := func(kind peering.Kind, name string, opt *bool) {
 		if name == "" || (kind == peering.KindConfigMap && name == rootCAConfigMap) {
 			return
 		}
-		k := key{kind, name}
-		is := opt != nil && *opt
-		if was, ok := optional[k]; ok {
-			is = is && was
-		}
-		optional[k] = is
+		k := reference{Kind: kind, Name: name}
+		was, seen := optional[k]
+		optional[k] = ptr.Deref(opt, false) && (was || !seen)
 	}
-	yes := true
 	for _, ref := range s.ImagePullSecrets {
 		// A kubelet goes on without a pull secret that is missing.
-		add(peering.KindSecret, ref.Name, &yes)
+		add(peering.KindSecret, ref.Name, new(true))
 	}
 	for _, v := range s.Volumes {
 		if v.ConfigMap != nil {
@@ -336,14 +329,10 @@ func references(s *corev1.PodSpec) []reference {
 	})
 	out := make([]reference, 0, len(optional))
 	for k, opt := range optional {
-		out = append(out, reference{Kind: k.kind, Name: k.name, Optional: opt})
+		k.Optional = opt
+		out = append(out, k)
 	}
-	sort.Slice(out, func(i, j int) bool {
-		if out[i].Kind != out[j].Kind {
-			return out[i].Kind < out[j].Kind
-		}
-		return out[i].Name < out[j].Name
-	})
+	slices.SortFunc(out, func(a, b reference) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name)) })
 	return out
 }
 
@@ -367,24 +356,6 @@ func deleteIf[T any](in []T, drop func(T) bool) []T {
 		if !drop(e) {
 			out = append(out, e)
 		}
-	}
-	return out
-}
-
-// copyMap copies a map but for some keys; nil if nothing is left.
-func copyMap(in map[string]string, except ...string) map[string]string {
-	var out map[string]string
-next:
-	for k, v := range in {
-		for _, e := range except {
-			if k == e {
-				continue next
-			}
-		}
-		if out == nil {
-			out = make(map[string]string, len(in))
-		}
-		out[k] = v
 	}
 	return out
 }

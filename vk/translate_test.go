@@ -331,7 +331,7 @@ func TestTranslate(t *testing.T) {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: "web-0", Namespace: "shop", UID: "u1", Labels: map[string]string{"app": "web"},
-			Annotations:     map[string]string{lastAppliedAnnotation: "{}", "team": "a"},
+			Annotations:     map[string]string{corev1.LastAppliedConfigAnnotation: "{}", "team": "a"},
 			OwnerReferences: []metav1.OwnerReference{{Name: "web"}}, Finalizers: []string{"f"}, ResourceVersion: "7",
 		},
 		Spec: corev1.PodSpec{

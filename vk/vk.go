@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -148,7 +149,7 @@ type Node struct {
 	pods     cache.SharedIndexInformer
 	podQueue workqueue.TypedRateLimitingInterface[string]
 	nsQueue  workqueue.TypedRateLimitingInterface[string]
-	nodePoke chan struct{}
+	nodePoke notify.Channel
 
 	// refsMu orders the Wants of ConfigMaps and Secrets: it is held from the read of the
 	// cache until the Want.
@@ -211,7 +212,7 @@ func New(cfg Config) (*Node, error) {
 		log:      cfg.Logger.With("node", cfg.Name, "contract", cfg.Contract),
 		share:    newShare(cfg.Budget),
 		complain: rate.Sometimes{First: maxComplaints, Interval: complainAgain},
-		nodePoke: make(chan struct{}, 1),
+		nodePoke: notify.New(),
 		started:  time.Now(),
 		state:    map[string]*podState{},
 		objects:  map[peering.ObjectRef]*objectState{},
@@ -390,7 +391,7 @@ func (n *Node) Connected(up bool) {
 	n.mu.Unlock()
 	if changed {
 		n.log.Info("peer", "connected", up)
-		n.pokeNode()
+		n.nodePoke.Notify()
 		n.reconcilePods()
 	}
 }
