@@ -1,6 +1,7 @@
 package dnssd
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -75,7 +76,7 @@ func tool(t *testing.T, in, name string, args ...string) string {
 
 func publisher(t *testing.T, server netip.AddrPort, key Key, s discovery.Service, domain string) *Publisher {
 	t.Helper()
-	p, err := NewPublisher(PublishConfig{Service: s, Domain: domain, Key: key, Server: server, Exchange: through(t, server)})
+	p, err := NewPublisher(PublishConfig{Service: s, Domain: domain, Zone: "example.com", Key: key, Server: server})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,9 +96,9 @@ func through(t *testing.T, server netip.AddrPort) Exchange {
 func find(t *testing.T, server netip.AddrPort, domain string) Domain {
 	t.Helper()
 	exchange := through(t, server)
-	p := newPlan(nil, 1, func() float64 { return 0 })
+	p := newPlan(1, func() float64 { return 0 })
 	now := time.Now()
-	p.setDomains([]string{domain + "."}, now)
+	p.add(domain+".", now)
 	for {
 		a, ok := p.take(now)
 		if !ok {
@@ -122,7 +123,7 @@ func TestBINDTakesWhatIsPublishedAndWeFindIt(t *testing.T) {
 	if err := p.Publish(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if s := p.Status(); !s.Published || s.Instance != "office" || s.Host != "office.example.com" || s.Zone != "example.com" || len(s.Missing) != 0 || s.Err != "" {
+	if s := p.Status(); !s.Published || s.Instance != "office" || s.Host != "office.example.com" || len(s.Missing) != 0 {
 		t.Errorf("status %+v", s)
 	}
 	d := find(t, server, "example.com")
@@ -246,7 +247,7 @@ func TestBINDRefusesInWords(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cfg := PublishConfig{Service: office(), Domain: tt.domain, Zone: tt.zone, Key: tt.key, Server: server, Now: tt.now, Exchange: through(t, server)}
+			cfg := PublishConfig{Service: office(), Domain: tt.domain, Zone: cmp.Or(tt.zone, tt.domain), Key: tt.key, Server: server, Now: tt.now}
 			if tt.server.IsValid() {
 				cfg.Server = tt.server
 			}
@@ -258,12 +259,12 @@ func TestBINDRefusesInWords(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), tt.err) {
 				t.Fatalf("got %v, want %q", err, tt.err)
 			}
-			for _, text := range []string{err.Error(), p.Status().Err, fmt.Sprintf("%+v %#v", p, p), fmt.Sprintf("%+v", cfg)} {
+			for _, text := range []string{err.Error(), fmt.Sprintf("%+v %#v", p, p), fmt.Sprintf("%+v", cfg)} {
 				if leaks(text) {
 					t.Errorf("the secret is in %q", text)
 				}
 			}
-			if s := p.Status(); s.Published || s.Err == "" {
+			if s := p.Status(); s.Published {
 				t.Errorf("status %+v", s)
 			}
 		})

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"net/netip"
 	"reflect"
 	"slices"
 	"sync"
@@ -16,11 +15,8 @@ import (
 
 // Config is what a [Browser] needs.
 type Config struct {
-	// Domains are those that are browsed, at most [MaxDomains]. SetDomains changes them.
+	// Domains are those that are browsed, at most [MaxDomains].
 	Domains []string
-	// Forbidden are prefixes that nobody is made to dial, beyond those that
-	// [discovery.Dialable] knows: the API server, the services and the pods of here.
-	Forbidden []netip.Prefix
 	// Exchange asks a resolver. Nil: those of /etc/resolv.conf.
 	Exchange Exchange
 	// Changed is called with what changed of a domain. It may be nil; it must not block,
@@ -59,36 +55,20 @@ func NewBrowser(cfg Config) (*Browser, error) {
 	b := &Browser{
 		exchange: cfg.Exchange, changed: cfg.Changed, now: cfg.Now,
 		wake: make(chan struct{}, 1),
-		plan: newPlan(slices.Clone(cfg.Forbidden), rand.Uint64(), rand.Float64),
+		plan: newPlan(rand.Uint64(), rand.Float64),
 		last: map[string]Domain{},
 	}
-	return b, b.SetDomains(cfg.Domains)
-}
-
-// SetDomains replaces the domains. Those that stay keep what is known of them.
-func (b *Browser) SetDomains(domains []string) error {
-	if len(domains) > MaxDomains {
-		return fmt.Errorf("%d domains, more than %d", len(domains), MaxDomains)
+	if len(cfg.Domains) > MaxDomains {
+		return nil, fmt.Errorf("%d domains, more than %d", len(cfg.Domains), MaxDomains)
 	}
-	names := make([]string, 0, len(domains))
-	for _, d := range domains {
+	for _, d := range cfg.Domains {
 		name, err := checkDomain(d)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if !slices.Contains(names, name) {
-			names = append(names, name)
-		}
+		b.plan.add(name, b.now())
 	}
-	b.mu.Lock()
-	b.plan.setDomains(names, b.now())
-	maps.DeleteFunc(b.last, func(name string, _ Domain) bool { return b.plan.domains[name] == nil })
-	b.mu.Unlock()
-	select {
-	case b.wake <- struct{}{}:
-	default:
-	}
-	return nil
+	return b, nil
 }
 
 // Domains returns the state of all domains, by name.

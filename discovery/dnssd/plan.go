@@ -50,9 +50,8 @@ type Domain struct {
 // TTL is left, so that who asks early gets ever shorter answers. The old answer is
 // kept for [grace] longer, so that nothing vanishes between.
 type plan struct {
-	domains   map[string]*domainState
-	due       dueQueue
-	forbidden []netip.Prefix
+	domains map[string]*domainState
+	due     dueQueue
 	// seed makes the order of hosts of equal priority another on each machine.
 	seed uint64
 	// random is from 0 to less than 1.
@@ -103,26 +102,16 @@ func (e *entry) live(now time.Time) []dns.RR {
 	return e.records
 }
 
-func newPlan(forbidden []netip.Prefix, seed uint64, random func() float64) *plan {
-	return &plan{domains: map[string]*domainState{}, forbidden: forbidden, seed: seed, random: random}
+func newPlan(seed uint64, random func() float64) *plan {
+	return &plan{domains: map[string]*domainState{}, seed: seed, random: random}
 }
 
-// setDomains makes these the domains. They have the form of [checkDomain].
-func (p *plan) setDomains(names []string, now time.Time) {
-	for name, d := range p.domains {
-		if !slices.Contains(names, name) {
-			for _, e := range d.entries {
-				p.drop(e)
-			}
-			delete(p.domains, name)
-		}
-	}
-	for _, name := range names {
-		if p.domains[name] == nil {
-			d := &domainState{name: name, entries: map[question]*entry{}, known: map[string]string{}}
-			p.domains[name] = d
-			p.grow(d, nil, now)
-		}
+// add adds a domain, of the form of [checkDomain].
+func (p *plan) add(name string, now time.Time) {
+	if p.domains[name] == nil {
+		d := &domainState{name: name, entries: map[question]*entry{}, known: map[string]string{}}
+		p.domains[name] = d
+		p.grow(d, nil, now)
 	}
 }
 
@@ -175,7 +164,7 @@ func (p *plan) done(a ask) *entry {
 	d := a.state
 	d.asking--
 	e := d.entries[a.question]
-	if p.domains[a.domain] != d || e == nil || !e.asking {
+	if e == nil || !e.asking {
 		return nil
 	}
 	e.asking = false
@@ -478,7 +467,7 @@ func (p *plan) found(d *domainState, name string, list *entry, now time.Time, pr
 			addrs, over := addressesOf(e.records)
 			left += over
 			for _, a := range addrs {
-				if err := discovery.Dialable(a, p.forbidden...); err != nil {
+				if err := discovery.Dialable(a); err != nil {
 					problem("%s: host %s: %v", show(name), show(host), err)
 					continue
 				}

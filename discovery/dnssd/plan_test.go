@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -59,8 +58,10 @@ var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func testPlan(domains ...string) *plan {
 	r := rand.New(rand.NewPCG(1, 2))
-	p := newPlan(nil, 7, r.Float64)
-	p.setDomains(domains, start)
+	p := newPlan(7, r.Float64)
+	for _, d := range domains {
+		p.add(d, start)
+	}
 	return p
 }
 
@@ -154,17 +155,6 @@ func TestWhatIsOfNoUseIsLeftOutAndSaid(t *testing.T) {
 				t.Errorf("got %+v", d)
 			}
 		})
-	}
-}
-
-func TestForbiddenPrefixesAreNotReported(t *testing.T) {
-	t.Parallel()
-	p := testPlan()
-	p.forbidden = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}
-	p.setDomains([]string{"example.com."}, start)
-	settle(t, p, &world{records: rrs(t, service("office")...)}, start)
-	if d, _ := p.view("example.com.", start); len(d.Found) != 0 || !strings.Contains(strings.Join(d.Problems, ""), "forbidden here") {
-		t.Errorf("got %+v", d)
 	}
 }
 
@@ -322,10 +312,6 @@ func TestWithdrawnInstancesGoWithTheNextAnswer(t *testing.T) {
 	if n := len(p.domains["example.com."].entries); n != 2 {
 		t.Errorf("%d questions are left", n)
 	}
-	p.setDomains(nil, now)
-	if !p.next().IsZero() || len(p.due) != 0 {
-		t.Error("a domain that is gone leaves questions")
-	}
 }
 
 // Time is virtual: minutes of a thousand domains. No question is asked before the TTL
@@ -466,12 +452,6 @@ func TestBrowserReportsWhatItFinds(t *testing.T) {
 		if limit := (101*2 + 4) * 11; asked > limit {
 			t.Errorf("%d questions in ten minutes, more than %d", asked, limit)
 		}
-		if err := b.SetDomains([]string{"example.com"}); err != nil {
-			t.Fatal(err)
-		}
-		if list := b.Domains(); len(list) != 1 || len(list[0].Found) != 1 {
-			t.Errorf("got %+v", list)
-		}
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
@@ -513,7 +493,7 @@ func TestOneDomainTakesAShareOfTheQuestionsOnly(t *testing.T) {
 	if len(hanging) != maxPerDomain {
 		t.Fatalf("%d questions of one domain at once", len(hanging))
 	}
-	p.setDomains([]string{"example.com.", "other.test."}, start)
+	p.add("other.test.", start)
 	if a, ok := p.take(start); !ok || a.domain != "other.test." {
 		t.Errorf("another domain's question is not asked: %v", a)
 	} else {
@@ -529,15 +509,6 @@ func TestOneDomainTakesAShareOfTheQuestionsOnly(t *testing.T) {
 	d, _ := p.view("example.com.", now)
 	if len(d.Found) != MaxInstances || len(p.domains["example.com."].waiting) != 0 || p.domains["example.com."].asking != 0 {
 		t.Errorf("%d found, %s", len(d.Found), d.Err)
-	}
-	// One that is removed while it is being asked leaves nothing.
-	p = testPlan("example.com.")
-	a, _ := p.take(start)
-	p.setDomains(nil, start)
-	p.setDomains([]string{"example.com."}, start)
-	p.answered(a, answer{}, start)
-	if e := p.domains["example.com."].entries[a.question]; !e.keep.IsZero() {
-		t.Error("an answer of before is taken")
 	}
 }
 

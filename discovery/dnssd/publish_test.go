@@ -1,7 +1,6 @@
 package dnssd
 
 import (
-	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -266,36 +265,6 @@ func TestFailuresMakeTriesRarer(t *testing.T) {
 		}
 		if len(seen) < 50 {
 			t.Errorf("after %d failures chance gives %d pauses of 100", failures, len(seen))
-		}
-	}
-}
-
-// The primary server's name comes from DNS, so its address is checked.
-func TestThePrimaryServerIsDialable(t *testing.T) {
-	t.Parallel()
-	for addr, want := range map[string]string{"10.0.0.53": "", "169.254.169.254": "link-local", "10.96.0.10": "forbidden"} {
-		w := &world{records: rrs(t, "ns.example.com. 60 A "+addr)}
-		p, err := NewPublisher(PublishConfig{
-			Service: office(), Domain: "example.com", Key: mustKey(t, "office", "hmac-sha256", secretWide),
-			Forbidden: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")},
-			Exchange: func(_ context.Context, q dns.Question) (Reply, error) {
-				r := w.reply(question{q.Name, q.Qtype})
-				if q.Qtype == dns.TypeSOA {
-					r.Msg.Ns = rrs(t, "example.com. 60 SOA ns.example.com. h.example.com. 1 2 3 4 5")
-				}
-				return r, nil
-			},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		to, err := p.target(t.Context())
-		if want == "" {
-			if err != nil || to.zone != "example.com." || to.server.String() != addr+":53" {
-				t.Errorf("got %+v, %v", to, err)
-			}
-		} else if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: got %v", addr, err)
 		}
 	}
 }

@@ -26,16 +26,9 @@ type PublishConfig struct {
 	TTL time.Duration
 	// Key signs all that is said to the server. Required.
 	Key Key
-	// Server is the zone's primary server. Zero: the one that the zone's SOA record names,
-	// at port 53.
+	// Server is the primary server of Zone, to which Domain belongs. Required.
 	Server netip.AddrPort
-	// Zone is the zone that the domain belongs to. Empty: resolvers are asked for it.
-	Zone string
-	// Exchange asks a resolver, for what is not given above. Nil: those of
-	// /etc/resolv.conf.
-	Exchange Exchange
-	// Forbidden are addresses that a DNS answer must not name as the server's.
-	Forbidden []netip.Prefix
+	Zone   string
 	// Claim is called before anything is written, with the names under which it will be:
 	// whoever remembers them can withdraw them later. Its error ends the try. Nil does
 	// nothing.
@@ -46,12 +39,10 @@ type PublishConfig struct {
 
 // Status is how far publishing is.
 type Status struct {
-	// Domain is where, and Instance and Host are under which names.
-	Domain, Instance, Host string
-	// Zone and Server are what is written to, once they are known.
-	Zone, Server string
-	// Published tells that the instance, its text and its addresses were there when
-	// Checked.
+	// Instance and Host are the names under which the service is published.
+	Instance, Host string
+	// Published says that the instance, its text and its addresses were there after the
+	// last try.
 	Published bool
 	// Missing are records that are not there and that the key may not write, as lines for
 	// a zone file. Nobody finds the cluster until the zone's administrator adds them.
@@ -59,10 +50,6 @@ type Status struct {
 	// Left are records that a withdrawal left there, because the key may not remove them,
 	// as lines for a zone file.
 	Left []string
-	// Err is why the last try failed, empty if it did not. It may be shown.
-	Err string
-	// Checked is when the zone was seen last.
-	Checked time.Time
 }
 
 // Publisher keeps a cluster's records in a zone by dynamic updates. It writes no more
@@ -93,22 +80,13 @@ func NewPublisher(cfg PublishConfig) (*Publisher, error) {
 	if err != nil {
 		return nil, err
 	}
-	if cfg.Zone != "" {
-		if cfg.Zone, err = checkDomain(cfg.Zone); err != nil {
-			return nil, fmt.Errorf("zone: %w", err)
-		}
-	}
-	if cfg.Exchange == nil {
-		r, err := NewResolvers()
-		if err != nil {
-			return nil, err
-		}
-		cfg.Exchange = r.Exchange
+	if cfg.Zone, err = checkDomain(cfg.Zone); err != nil {
+		return nil, fmt.Errorf("zone: %w", err)
 	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	return &Publisher{cfg: cfg, domain: domain, service: cfg.Service, status: Status{Domain: strings.TrimSuffix(domain, ".")}}, nil
+	return &Publisher{cfg: cfg, domain: domain, service: cfg.Service}, nil
 }
 
 // Status returns how far it is.
@@ -139,87 +117,24 @@ func (p *Publisher) Withdraw(ctx context.Context) error {
 	return p.locked(ctx, "withdraw from", p.withdraw)
 }
 
-func (p *Publisher) locked(ctx context.Context, what string, do func(context.Context, target) error) error {
+func (p *Publisher) locked(ctx context.Context, what string, do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, updateTimeout)
 	defer cancel()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	to, err := p.target(ctx)
-	if err == nil {
-		p.status.Zone, p.status.Server = strings.TrimSuffix(to.zone, "."), to.server.String()
-		if err = do(ctx, to); err != nil {
-			err = fmt.Errorf("server %s, zone %s: %w", to.server, show(to.zone), err)
-		}
+	if err := do(ctx); err != nil {
+		return fmt.Errorf("%s %s: server %s, zone %s: %w", what, strings.TrimSuffix(p.domain, "."), p.cfg.Server, show(p.cfg.Zone), err)
 	}
-	p.status.Err = ""
-	if err != nil {
-		err = fmt.Errorf("%s %s: %w", what, p.status.Domain, err)
-		p.status.Err = peering.Text(err.Error(), 2*maxProblem)
-		return err
-	}
-	p.status.Checked = p.cfg.Now()
 	return nil
 }
 
-// target is what is written to.
-type target struct {
-	zone   string
-	server netip.AddrPort
-}
-
-// target finds the zone and its primary server (RFC 2136 section 4.3 leaves it to the
-// SOA record).
-func (p *Publisher) target(ctx context.Context) (target, error) {
-	to := target{zone: p.cfg.Zone, server: p.cfg.Server}
-	if to.zone != "" && to.server.IsValid() {
-		return to, nil
-	}
-	name := serviceName(p.domain)
-	if to.zone != "" {
-		name = to.zone
-	}
-	r, err := p.cfg.Exchange(ctx, dns.Question{Name: name, Qtype: dns.TypeSOA, Qclass: dns.ClassINET})
-	if err != nil {
-		return to, fmt.Errorf("find the zone: %w", err)
-	}
-	soa := soaOf(r.Msg)
-	for _, rr := range r.Msg.Answer {
-		if s, ok := rr.(*dns.SOA); ok {
-			soa = s
-		}
-	}
-	if soa == nil || !dns.IsSubDomain(canonical(soa.Hdr.Name), name) {
-		return to, fmt.Errorf("find the zone: no SOA record for %s: name the zone and the server", show(name))
-	}
-	to.zone = canonical(soa.Hdr.Name)
-	if to.server.IsValid() {
-		return to, nil
-	}
-	err = errors.New("it has no address")
-	for _, qtype := range []uint16{dns.TypeA, dns.TypeAAAA} {
-		a, lookupErr := lookup(ctx, p.cfg.Exchange, question{canonical(soa.Ns), qtype}, p.domain)
-		if lookupErr != nil {
-			err = lookupErr
-			continue
-		}
-		addrs, _ := addressesOf(a.records)
-		for _, addr := range addrs {
-			if err = discovery.Dialable(addr, p.cfg.Forbidden...); err == nil {
-				to.server = netip.AddrPortFrom(addr, 53)
-				return to, nil
-			}
-		}
-	}
-	return to, fmt.Errorf("find the primary server %s: %w: name the server", show(soa.Ns), err)
-}
-
 // publish tries names until there is one that is free or one's own.
-func (p *Publisher) publish(ctx context.Context, to target) error {
+func (p *Publisher) publish(ctx context.Context) error {
 	p.status.Published = false
 	s := p.cfg.Service
 	for host, races, renames := 1, 0, 0; ; {
 		s.Host = renameHost(p.cfg.Service.Host, host)
-		err := p.write(ctx, to, s)
+		err := p.write(ctx, s)
 		switch {
 		case err == nil:
 			p.service = s
@@ -239,12 +154,12 @@ func (p *Publisher) publish(ctx context.Context, to target) error {
 	}
 }
 
-func (p *Publisher) write(ctx context.Context, to target, s discovery.Service) error {
+func (p *Publisher) write(ctx context.Context, s discovery.Service) error {
 	records, err := Records(s, p.domain, p.cfg.TTL)
 	if err != nil {
 		return err
 	}
-	have, err := p.content(ctx, to, s)
+	have, err := p.content(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -257,16 +172,16 @@ func (p *Publisher) write(ctx context.Context, to target, s discovery.Service) e
 			return err
 		}
 	}
-	return p.apply(ctx, to, ch)
+	return p.apply(ctx, ch)
 }
 
-func (p *Publisher) withdraw(ctx context.Context, to target) error {
+func (p *Publisher) withdraw(ctx context.Context) error {
 	for races := 0; ; races++ {
-		have, err := p.content(ctx, to, p.service)
+		have, err := p.content(ctx, p.service)
 		if err != nil {
 			return err
 		}
-		err = p.apply(ctx, to, have.withdraw(p.service, p.domain))
+		err = p.apply(ctx, have.withdraw(p.service, p.domain))
 		if err == nil {
 			p.status.Published, p.status.Missing = false, nil
 			return nil
@@ -279,24 +194,24 @@ func (p *Publisher) withdraw(ctx context.Context, to target) error {
 
 // apply sends a change. Where the key may not write the pointers, which all services
 // share, it writes the rest.
-func (p *Publisher) apply(ctx context.Context, to target, ch change) error {
+func (p *Publisher) apply(ctx context.Context, ch change) error {
 	p.status.Missing, p.status.Left = nil, nil
 	if ch.empty() {
 		return nil
 	}
 	for _, n := range ch.names() {
-		if !dns.IsSubDomain(to.zone, n) {
+		if !dns.IsSubDomain(p.cfg.Zone, n) {
 			return fmt.Errorf("%s is not in the zone: name the zone that it belongs to, or publish it by hand", show(n))
 		}
 	}
-	_, err := p.send(ctx, to.server, ch.message(to.zone))
+	_, err := p.send(ctx, p.cfg.Server, ch.message(p.cfg.Zone))
 	if !errors.Is(err, errRefused) || len(ch.addPointers)+len(ch.removePointers) == 0 {
 		return err
 	}
 	missing, left := ch.addPointers, ch.removePointers
 	ch.addPointers, ch.removePointers = nil, nil
 	if !ch.empty() {
-		if _, err := p.send(ctx, to.server, ch.message(to.zone)); err != nil {
+		if _, err := p.send(ctx, p.cfg.Server, ch.message(p.cfg.Zone)); err != nil {
 			return err
 		}
 	}
@@ -310,13 +225,13 @@ func (p *Publisher) apply(ctx context.Context, to target, ch change) error {
 }
 
 // content reads what the zone holds now, from the server itself.
-func (p *Publisher) content(ctx context.Context, to target, s discovery.Service) (content, error) {
+func (p *Publisher) content(ctx context.Context, s discovery.Service) (content, error) {
 	have := content{}
 	for _, q := range questions(s, p.domain) {
 		m := new(dns.Msg)
 		m.Id = dns.Id()
 		m.Question = []dns.Question{q.wire()}
-		r, err := p.send(ctx, to.server, m)
+		r, err := p.send(ctx, p.cfg.Server, m)
 		if err != nil {
 			return nil, err
 		}
