@@ -17,7 +17,7 @@ import (
 func PublishCA(ctx context.Context, c client.Client, namespace, name, key string, pem []byte) error {
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	// A rollover and the renewal that follows from it publish at the same time.
-	err := retry(func() error {
+	err := retryOnConflict(func() error {
 		_, err := controllerutil.CreateOrUpdate(ctx, c, cm, func() error {
 			metav1.SetMetaDataLabel(&cm.ObjectMeta, v1alpha1.LabelManaged, v1alpha1.Manager)
 			cm.Data = map[string]string{key: string(pem)}

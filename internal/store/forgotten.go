@@ -9,11 +9,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -51,11 +48,11 @@ func (f *Forgotten) get(ctx context.Context, id peering.ClusterID) (was forgotte
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.loaded {
-		secret, _, err := f.read(ctx)
-		if err != nil {
-			return was, false, err
+		var secret corev1.Secret
+		if err := f.Client.Get(ctx, f.key(), &secret); client.IgnoreNotFound(err) != nil {
+			return was, false, fmt.Errorf("read which clusters were forgotten: %w", err)
 		}
-		f.take(secret)
+		f.take(secret.Data)
 	}
 	was, ok = f.at[id]
 	return was, ok, nil
@@ -115,57 +112,38 @@ func (f *Forgotten) Remove(ctx context.Context, id peering.ClusterID) error {
 func (f *Forgotten) edit(ctx context.Context, change func(map[peering.ClusterID]forgotten)) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return retry(func() error {
-		secret, exists, err := f.read(ctx)
-		if err != nil {
-			return err
-		}
-		f.take(secret)
+	_, err := EditSecret(ctx, f.Client, f.key(), func(data map[string][]byte) bool {
+		f.take(data)
 		maps.DeleteFunc(f.at, func(_ peering.ClusterID, was forgotten) bool {
 			return was.byPolicy && f.Now().Sub(was.at) >= forgottenKept
 		})
 		change(f.at)
-		secret.Data = make(map[string][]byte, len(f.at))
+		clear(data)
 		for id, was := range f.at {
 			text := was.at.UTC().Format(time.RFC3339Nano)
 			if was.byPolicy {
 				text += byPolicy
 			}
-			secret.Data[string(id)] = []byte(text)
+			data[string(id)] = []byte(text)
 		}
-		if exists {
-			err = f.Client.Update(ctx, secret, client.FieldOwner(v1alpha1.Manager))
-		} else {
-			err = f.Client.Create(ctx, secret, client.FieldOwner(v1alpha1.Manager))
-		}
-		if err != nil {
-			f.loaded = false // it is not known what is kept now
-			return fmt.Errorf("write which clusters were forgotten, in Secret %s/%s: %w", f.Namespace, ForgottenSecret, err)
-		}
-		return nil
+		return true
 	})
+	if err != nil {
+		f.loaded = false // it is not known what is stored now
+		return fmt.Errorf("record which clusters were forgotten: %w", err)
+	}
+	return nil
 }
 
-// read returns the Secret, and whether it is there.
-func (f *Forgotten) read(ctx context.Context) (*corev1.Secret, bool, error) {
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
-		Namespace: f.Namespace, Name: ForgottenSecret, Labels: map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager},
-	}}
-	err := f.Client.Get(ctx, client.ObjectKeyFromObject(secret), secret)
-	if apierrors.IsNotFound(err) {
-		return secret, false, nil
-	}
-	if err != nil {
-		return nil, false, fmt.Errorf("read which clusters were forgotten, from Secret %s/%s: %w", f.Namespace, ForgottenSecret, err)
-	}
-	return secret, true, nil
+func (f *Forgotten) key() client.ObjectKey {
+	return client.ObjectKey{Namespace: f.Namespace, Name: ForgottenSecret}
 }
 
 // take remembers what the Secret says. What cannot be read of it is dropped. The lock
 // is held.
-func (f *Forgotten) take(secret *corev1.Secret) {
-	f.loaded, f.at = true, make(map[peering.ClusterID]forgotten, len(secret.Data))
-	for id, text := range secret.Data {
+func (f *Forgotten) take(data map[string][]byte) {
+	f.loaded, f.at = true, make(map[peering.ClusterID]forgotten, len(data))
+	for id, text := range data {
 		text, policy := strings.CutSuffix(string(text), byPolicy)
 		if at, err := time.Parse(time.RFC3339Nano, text); err == nil {
 			f.at[peering.ClusterID(id)] = forgotten{at, policy}

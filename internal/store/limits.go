@@ -18,8 +18,6 @@ const (
 	// object's annotations may have 256 KiB in all.
 	maxEarlier      = 16
 	maxEarlierBytes = 64 << 10
-	// editTries is how often a write is tried that something else got in the way of.
-	editTries = 5
 )
 
 // Limits of what peers make this cluster write of what they say: bytes of whole

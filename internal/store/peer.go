@@ -285,7 +285,7 @@ func endpoints(first string, others []string) []string {
 // UpdateBundle keeps a peer's new roots. They have to follow from those that are
 // held; else the error is BUNDLE_INVALID.
 func UpdateBundle(ctx context.Context, c client.Client, id peering.ClusterID, info identity.ClusterInfo) error {
-	return retry(func() error {
+	return retryOnConflict(func() error {
 		fc, _, err := lookUp(ctx, c, id)
 		if err != nil {
 			return err
@@ -385,7 +385,7 @@ func place(ctx context.Context, c client.Client, cache client.Reader, id peering
 		}
 		return glance(ctx, c, cache, id)
 	}
-	err = retry(func() error {
+	err = retryOnConflict(func() error {
 		fc, taken, err := look()
 		if err != nil {
 			return err
@@ -496,11 +496,10 @@ func yield(ctx context.Context, c client.Client, fc *v1alpha1.ForeignCluster) er
 	return nil
 }
 
-// editStatus changes an object's status by compare-and-swap, so that no word in
-// it is lost.
+// editStatus changes a ForeignCluster's status, from what it is now.
 func editStatus(ctx context.Context, c client.Client, fc *v1alpha1.ForeignCluster, edit func(*v1alpha1.ForeignClusterStatus)) error {
 	first := true
-	return retry(func() error {
+	return retryOnConflict(func() error {
 		if !first {
 			if err := c.Get(ctx, client.ObjectKeyFromObject(fc), fc); err != nil {
 				return fmt.Errorf("read foreign cluster %s: %w", fc.Name, err)
@@ -509,24 +508,6 @@ func editStatus(ctx context.Context, c client.Client, fc *v1alpha1.ForeignCluste
 		first = false
 		before := fc.DeepCopy()
 		edit(&fc.Status)
-		if equality.Semantic.DeepEqual(before.Status, fc.Status) {
-			return nil
-		}
-		patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-		if err := c.Status().Patch(ctx, fc, patch, client.FieldOwner(v1alpha1.Manager)); err != nil {
-			return fmt.Errorf("status of foreign cluster %s: %w", fc.Name, err)
-		}
-		return nil
+		return PatchStatusLocked(ctx, c, before, fc)
 	})
-}
-
-// retry repeats what failed because something else wrote at the same time.
-func retry(do func() error) error {
-	var err error
-	for range editTries {
-		if err = do(); !apierrors.IsConflict(err) {
-			return err
-		}
-	}
-	return err
 }

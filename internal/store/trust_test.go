@@ -409,17 +409,17 @@ func TestWhichOfTwoStandsForACluster(t *testing.T) {
 	}
 }
 
-func TestAWriteThatSomethingGotInTheWayOfIsRepeated(t *testing.T) {
+func TestOnlyConflictsOfTheAPIServerAreRetried(t *testing.T) {
 	t.Parallel()
 	tries := 0
 	conflict := func() error {
 		tries++
 		return peering.Errorf(peering.ReasonConflict, "not a conflict of the API server")
 	}
-	if err := retry(conflict); err == nil || tries != 1 {
+	if err := retryOnConflict(conflict); err == nil || tries != 1 {
 		t.Errorf("%d tries, %v", tries, err)
 	}
-	if err := retry(func() error { return errors.New("x") }); err == nil {
+	if err := retryOnConflict(func() error { return errors.New("x") }); err == nil {
 		t.Error("an error is lost")
 	}
 }

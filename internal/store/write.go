@@ -1,0 +1,180 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+)
+
+// The patches of this file are how controllers change objects and their status. Each sends
+// what differs between an object as it was read and as it is to be, and sends nothing where
+// nothing does. Writers of different fields do not meet. A locked one (optimistic locking)
+// is refused if anybody wrote the object since it was read: apierrors.IsConflict, after
+// which one reads and decides again. docs/design/0020 says why it is not server-side apply.
+
+// PatchStatus writes the fields of a status that differ. Conditions are a list, which a
+// patch replaces as a whole, so they are written only while they are as they were read: a
+// peer's word that it revoked trust is a condition, and a reconciler that read the object
+// before must not overwrite it.
+func PatchStatus(ctx context.Context, c client.Client, before, after client.Object) error {
+	was, is, err := statuses(before, after)
+	if err != nil {
+		return err
+	}
+	switch {
+	case equality.Semantic.DeepEqual(was["conditions"], is["conditions"]):
+		return patchStatus(ctx, c, before, after, client.MergeFrom(before))
+	case was["conditions"] == nil:
+		return PatchStatusLocked(ctx, c, before, after)
+	}
+	patch, err := testAndPatch(before.GetUID(), was, is)
+	if err != nil {
+		return err
+	}
+	err = patchStatus(ctx, c, before, after, client.RawPatch(types.JSONPatchType, patch))
+	if isFailedTest(err) {
+		// They differ; or somebody wrote them in a form that this cluster does not give them,
+		// as times with a fraction of a second. The version of the object tells.
+		return PatchStatusLocked(ctx, c, before, after)
+	}
+	return err
+}
+
+// PatchStatusLocked writes the fields of a status that differ, if nobody wrote the object.
+func PatchStatusLocked(ctx context.Context, c client.Client, before, after client.Object) error {
+	return patchStatus(ctx, c, before, after, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+}
+
+// Patch writes what differs of an object but its status. A patch leaves what people wrote
+// in their form, such as 48h, and as theirs: to apply the same manifest again is no conflict.
+func Patch(ctx context.Context, c client.Client, before, after client.Object) error {
+	return patchObject(ctx, c, before, after, client.MergeFrom(before))
+}
+
+// PatchLocked writes what differs of an object but its status, if nobody wrote the object.
+func PatchLocked(ctx context.Context, c client.Client, before, after client.Object) error {
+	return patchObject(ctx, c, before, after, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+}
+
+func patchStatus(ctx context.Context, c client.Client, before, after client.Object, patch client.Patch) error {
+	was, is, err := statuses(before, after)
+	if err != nil || equality.Semantic.DeepEqual(was, is) {
+		return err
+	}
+	if err := c.Status().Patch(ctx, after, patch, client.FieldOwner(v1alpha1.Manager)); err != nil {
+		return fmt.Errorf("write the status of %T %s: %w", after, client.ObjectKeyFromObject(after), err)
+	}
+	return nil
+}
+
+func patchObject(ctx context.Context, c client.Client, before, after client.Object, patch client.Patch) error {
+	was, is, err := fields(before, after)
+	if err != nil {
+		return err
+	}
+	delete(was, "status")
+	delete(is, "status")
+	if equality.Semantic.DeepEqual(was, is) {
+		return nil
+	}
+	if err := c.Patch(ctx, after, patch, client.FieldOwner(v1alpha1.Manager)); err != nil {
+		return fmt.Errorf("write %T %s: %w", after, client.ObjectKeyFromObject(after), err)
+	}
+	return nil
+}
+
+// fields returns two objects as they are stored.
+func fields(before, after client.Object) (was, is map[string]any, err error) {
+	was, err = runtime.DefaultUnstructuredConverter.ToUnstructured(before)
+	is, err2 := runtime.DefaultUnstructuredConverter.ToUnstructured(after)
+	return was, is, errors.Join(err, err2)
+}
+
+// statuses returns the status of two objects as they are stored.
+func statuses(before, after client.Object) (was, is map[string]any, err error) {
+	a, b, err := fields(before, after)
+	was, _ = a["status"].(map[string]any)
+	is, _ = b["status"].(map[string]any)
+	return was, is, err
+}
+
+// testAndPatch returns a JSON patch (RFC 6902) from one status to another, which fails if
+// the conditions are others by now, or the object is.
+func testAndPatch(uid types.UID, was, is map[string]any) ([]byte, error) {
+	type operation struct {
+		Op    string `json:"op"`
+		Path  string `json:"path"`
+		Value any    `json:"value,omitempty"`
+	}
+	patch := []operation{{"test", "/status/conditions", was["conditions"]}}
+	if uid != "" {
+		patch = append(patch, operation{"test", "/metadata/uid", uid})
+	}
+	all := maps.Clone(was)
+	maps.Copy(all, is)
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		switch value, ok := is[name]; {
+		case !ok:
+			patch = append(patch, operation{Op: "remove", Path: "/status/" + name})
+		case !equality.Semantic.DeepEqual(was[name], value):
+			patch = append(patch, operation{"add", "/status/" + name, value}) // which replaces
+		}
+	}
+	return json.Marshal(patch)
+}
+
+// isFailedTest says whether the test of a JSON patch failed. An API server names no cause
+// then; of a value that it does not take it names the field.
+func isFailedTest(err error) bool {
+	status, ok := errors.AsType[*apierrors.StatusError](err)
+	return ok && apierrors.IsInvalid(err) && (status.ErrStatus.Details == nil || len(status.ErrStatus.Details.Causes) == 0)
+}
+
+// EditSecret changes the data of a Secret, which it creates if need be, and returns it as it
+// is then. edit says whether it changed anything, and is called again where somebody else
+// wrote meanwhile.
+func EditSecret(ctx context.Context, c client.Client, key client.ObjectKey, edit func(map[string][]byte) (changed bool)) (*corev1.Secret, error) {
+	var secret *corev1.Secret
+	err := retryOnConflict(func() error {
+		secret = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+		err := c.Get(ctx, key, secret)
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("read Secret %s: %w", key, err)
+		}
+		if secret.Data == nil {
+			secret.Data = map[string][]byte{}
+		}
+		switch {
+		case !edit(secret.Data):
+			return nil
+		case err != nil:
+			secret.Labels = map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager}
+			err = c.Create(ctx, secret, client.FieldOwner(v1alpha1.Manager))
+		default:
+			err = c.Update(ctx, secret, client.FieldOwner(v1alpha1.Manager))
+		}
+		if err != nil {
+			return fmt.Errorf("write Secret %s: %w", key, err)
+		}
+		return nil
+	})
+	return secret, err
+}
+
+// retryOnConflict repeats what was refused because somebody else wrote meanwhile. It has to
+// read again what it changes.
+func retryOnConflict(do func() error) error { return retry.RetryOnConflict(retry.DefaultRetry, do) }
