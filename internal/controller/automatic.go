@@ -12,7 +12,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -191,10 +190,9 @@ func (r *Automatic) look(ctx context.Context) (time.Duration, error) {
 	}
 	for _, name := range plan.stay {
 		fc := copied(name)
-		errs = append(errs, patchMetadata(ctx, r.Client, fc, func() bool {
-			delete(fc.Annotations, v1alpha1.AnnotationAutomaticEnded)
-			return true
-		}))
+		before := fc.DeepCopy()
+		delete(fc.Annotations, v1alpha1.AnnotationAutomaticEnded)
+		errs = append(errs, store.PatchLocked(ctx, r.Client, before, fc))
 	}
 	for _, name := range plan.letGo {
 		errs = append(errs, r.letGo(ctx, copied(name), plan.lapsed[name]))
@@ -484,9 +482,8 @@ func (r *Automatic) tell(ctx context.Context, policy, fc, kind, reason, format s
 func (r *Automatic) approve(ctx context.Context, fc *v1alpha1.ForeignCluster, a automaticApproval) error {
 	before := fc.DeepCopy()
 	store.ByPolicy(fc, a.policy, string(a.by))
-	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-	if err := r.Client.Patch(ctx, fc, patch, client.FieldOwner(v1alpha1.Manager)); err != nil {
-		return fmt.Errorf("approve %s by policy %s: %w", fc.Name, a.policy, err)
+	if err := store.PatchLocked(ctx, r.Client, before, fc); err != nil {
+		return fmt.Errorf("approve by policy %s: %w", a.policy, err)
 	}
 	r.tell(ctx, a.policy, fc.Name, corev1.EventTypeNormal, "PeeredByPolicy", "the policy %s trusts %s, which introduced itself, by %s", a.policy, fc.Name, a.by)
 	return nil
@@ -512,12 +509,10 @@ func (r *Automatic) letGo(ctx context.Context, fc *v1alpha1.ForeignCluster, laps
 	case err == nil && p.Spec.Automatic != nil && (&automaticRule{AutomaticPeering: *p.Spec.Automatic}).stands(fc):
 		return nil
 	}
-	err = patchMetadata(ctx, r.Client, fc, func() bool {
-		metav1.SetMetaDataAnnotation(&fc.ObjectMeta, v1alpha1.AnnotationAutomaticEnded, "true")
-		return true
-	})
-	if err != nil {
-		return fmt.Errorf("end the peering with %s: %w", fc.Name, err)
+	before := fc.DeepCopy()
+	metav1.SetMetaDataAnnotation(&fc.ObjectMeta, v1alpha1.AnnotationAutomaticEnded, "true")
+	if err := store.PatchLocked(ctx, r.Client, before, fc); err != nil {
+		return err
 	}
 	r.Events.Eventf(fc, nil, corev1.EventTypeNormal, "PolicyEnded", "Peer", "%s", why)
 	if err := r.Client.Delete(ctx, fc, client.Preconditions{UID: &fc.UID, ResourceVersion: &fc.ResourceVersion}); err != nil {
@@ -553,8 +548,7 @@ func (r *Automatic) use(ctx context.Context, v useView, policies []v1alpha1.Peer
 	for _, c := range plan.change {
 		request := c.request.DeepCopy()
 		request.Spec.Resources, request.Spec.PriceCeiling = c.spec.Resources, c.spec.PriceCeiling
-		patch := client.MergeFromWithOptions(c.request, client.MergeFromWithOptimisticLock{})
-		fail("change peering request", request, r.Client.Patch(ctx, request, patch, client.FieldOwner(v1alpha1.Manager)))
+		errs = append(errs, store.PatchLocked(ctx, r.Client, c.request, request))
 	}
 	for _, o := range plan.create {
 		fail("make peering request", o, existing(r.Client.Create(ctx, o, client.FieldOwner(v1alpha1.Manager))))
@@ -615,11 +609,5 @@ func (r *Automatic) report(ctx context.Context, p *v1alpha1.PeeringPolicy, rules
 		c.ObservedGeneration = p.Generation
 		meta.SetStatusCondition(&p.Status.Conditions, c)
 	}
-	if equality.Semantic.DeepEqual(before.Status, p.Status) {
-		return nil
-	}
-	if err := r.Client.Status().Patch(ctx, p, client.MergeFrom(before), client.FieldOwner(v1alpha1.Manager)); err != nil {
-		return fmt.Errorf("status of peering policy %s: %w", p.Name, err)
-	}
-	return nil
+	return store.PatchStatus(ctx, r.Client, before, p)
 }

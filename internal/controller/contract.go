@@ -431,9 +431,8 @@ func peerEnds(ctx context.Context, c client.Client, b *store.WriteBudget, stored
 	if err := b.Take(peering.ClusterID(stored.Spec.PeerID), stored); err != nil {
 		return err
 	}
-	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-	if err := c.Status().Patch(ctx, stored, patch, client.FieldOwner(v1alpha1.Manager)); client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
-		return fmt.Errorf("status of contract %s: %w", stored.Name, err)
+	if err := store.PatchStatusLocked(ctx, c, before, stored); client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
+		return err
 	}
 	return nil
 }
@@ -596,14 +595,9 @@ func (r *Contracts) bury(ctx context.Context, stored *v1alpha1.Contract, fc *v1a
 			return reconcile.Result{}, fmt.Errorf("bury contract %s: %w", stored.Name, err)
 		}
 	}
+	before := stored.DeepCopy() // not locked: the deletion changed the version
 	controllerutil.RemoveFinalizer(stored, v1alpha1.Finalizer)
-	stored.ResourceVersion = "" // the delete changed it; only the finalizer is ours to drop
-	patch := []byte(`{"metadata":{"finalizers":null}}`)
-	err := r.Client.Patch(ctx, stored, client.RawPatch("application/merge-patch+json", patch), client.FieldOwner(v1alpha1.Manager))
-	if client.IgnoreNotFound(err) != nil {
-		return reconcile.Result{}, fmt.Errorf("bury contract %s: %w", stored.Name, err)
-	}
-	return reconcile.Result{}, nil
+	return reconcile.Result{}, client.IgnoreNotFound(store.Patch(ctx, r.Client, before, stored))
 }
 
 // keep keeps a settled contract for as long as somebody may want to see what was
@@ -729,11 +723,7 @@ func timeOf(t *metav1.Time) time.Time {
 // write writes the status, and says whether it did: not if the contract changed
 // meanwhile, or is gone.
 func (r *Contracts) write(ctx context.Context, before, stored *v1alpha1.Contract) (bool, error) {
-	if equalStatus(before, stored) {
-		return true, nil
-	}
-	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-	err := r.Client.Status().Patch(ctx, stored, patch, client.FieldOwner(v1alpha1.Manager))
+	err := store.PatchStatusLocked(ctx, r.Client, before, stored)
 	switch {
 	case err == nil:
 		record(r.Events, stored, contractEvents(before, stored))
@@ -741,7 +731,7 @@ func (r *Contracts) write(ctx context.Context, before, stored *v1alpha1.Contract
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		return false, nil
 	}
-	return false, fmt.Errorf("status of contract %s: %w", stored.Name, err)
+	return false, err
 }
 
 // writeMeasured writes the status, and remembers a reading of the contract's meter

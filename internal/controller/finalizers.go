@@ -7,28 +7,21 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/store"
 )
 
-// patchMetadata changes the metadata of an object that people write. It is a patch, because
-// an update would rewrite what they wrote in their own form, such as 48h, and own
-// it: applying the same manifest again would be a conflict. edit says whether it
-// changed anything.
-func patchMetadata(ctx context.Context, c client.Client, o client.Object, edit func() bool) error {
-	before, ok := o.DeepCopyObject().(client.Object)
-	if !ok || !edit() {
-		return nil
-	}
-	// The list of finalizers is replaced as a whole, so nobody may have changed it.
-	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-	return c.Patch(ctx, o, patch, client.FieldOwner(v1alpha1.Manager))
-}
+// The list of finalizers is replaced as a whole, so nobody may have changed it.
 
-// addFinalizer keeps an object until what stands because of it was taken down.
+// addFinalizer keeps an object until what exists because of it was removed.
 func addFinalizer(ctx context.Context, c client.Client, o client.Object) error {
-	return patchMetadata(ctx, c, o, func() bool { return controllerutil.AddFinalizer(o, v1alpha1.Finalizer) })
+	before := o.DeepCopyObject().(client.Object)
+	controllerutil.AddFinalizer(o, v1alpha1.Finalizer)
+	return store.PatchLocked(ctx, c, before, o)
 }
 
-// removeFinalizer lets it go; one that is gone is no error.
+// removeFinalizer ends that; one that is gone is no error.
 func removeFinalizer(ctx context.Context, c client.Client, o client.Object) error {
-	return client.IgnoreNotFound(patchMetadata(ctx, c, o, func() bool { return controllerutil.RemoveFinalizer(o, v1alpha1.Finalizer) }))
+	before := o.DeepCopyObject().(client.Object)
+	controllerutil.RemoveFinalizer(o, v1alpha1.Finalizer)
+	return client.IgnoreNotFound(store.PatchLocked(ctx, c, before, o))
 }

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -79,14 +80,10 @@ func (r *Gateways) Reconcile(ctx context.Context, _ reconcile.Request) (reconcil
 	}
 	for i := range alive {
 		n := &alive[i]
-		want := v1alpha1.FabricNodeSpec{ClusterID: string(r.Self), Gateway: n.Name == chosen}
-		if n.Spec == want {
-			continue
-		}
-		patch := client.MergeFrom(n.DeepCopy())
-		n.Spec = want
-		if err := r.Client.Patch(ctx, n, patch, client.FieldOwner(v1alpha1.Manager)); err != nil {
-			return reconcile.Result{}, fmt.Errorf("make %s a gateway: %t: %w", n.Name, n.Spec.Gateway, err)
+		before := n.DeepCopy()
+		n.Spec = v1alpha1.FabricNodeSpec{ClusterID: string(r.Self), Gateway: n.Name == chosen}
+		if err := store.Patch(ctx, r.Client, before, n); err != nil {
+			return reconcile.Result{}, err
 		}
 	}
 	if now := silentGateways(alive, r.Now()); !slices.Equal(now, r.silent) {

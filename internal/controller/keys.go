@@ -10,9 +10,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/util/retry"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -77,7 +76,7 @@ func (s *States) hasKey(ctx context.Context, peer peering.ClusterID, key []byte)
 	}
 	now := &metav1.PartialObjectMetadata{}
 	now.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
-	if err := s.Versions.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: FabricSecret}, now); err != nil {
+	if err := s.Versions.Get(ctx, s.secretKey(), now); err != nil {
 		return false // the write finds out
 	}
 	s.keys.mu.Lock()
@@ -98,18 +97,13 @@ func (s *States) writeKeys(ctx context.Context, batch *keyBatch) {
 	k.next = nil
 	k.mu.Unlock()
 	defer close(batch.done)
-	var secret *corev1.Secret
-	// The removal of a peer writes it too.
-	err := retry.RetryOnConflict(retry.DefaultRetry, func() (err error) {
-		secret, err = editedSecret(ctx, s.Client, s.Namespace, FabricSecret, func(data map[string][]byte) bool {
-			changed := false
-			for peer, key := range batch.keys {
-				changed = changed || !bytes.Equal(data[peer], key)
-				data[peer] = key
-			}
-			return changed
-		})
-		return err
+	secret, err := store.EditSecret(ctx, s.Client, s.secretKey(), func(data map[string][]byte) bool {
+		changed := false
+		for peer, key := range batch.keys {
+			changed = changed || !bytes.Equal(data[peer], key)
+			data[peer] = key
+		}
+		return changed
 	})
 	if err != nil {
 		batch.err = fmt.Errorf("keep the keys of %d tunnels: %w", len(batch.keys), err)

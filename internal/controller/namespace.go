@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
@@ -19,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -74,7 +74,7 @@ func (r *Namespaces) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return r.end(ctx, &offloading)
 	}
 	if err := addFinalizer(ctx, r.Client, &offloading); err != nil {
-		return reconcile.Result{}, fmt.Errorf("hold namespace offloading %s: %w", req.Namespace, err)
+		return reconcile.Result{}, err
 	}
 	if err := r.bind(ctx, req.Namespace); err != nil {
 		return reconcile.Result{}, err
@@ -85,22 +85,8 @@ func (r *Namespaces) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	before := offloading.DeepCopy()
 	offloading.Status.Clusters = r.States(req.Namespace)
 	offloading.Status.State, offloading.Status.Message = namespaceState(offloading.Status.Clusters)
-	if err := r.writeStatus(ctx, before, &offloading); err != nil {
-		return reconcile.Result{}, err
-	}
-	return reconcile.Result{RequeueAfter: namespacePoll}, nil
-}
-
-// writeStatus writes the status if it changed.
-func (r *Namespaces) writeStatus(ctx context.Context, before, after *v1alpha1.NamespaceOffloading) error {
-	if equality.Semantic.DeepEqual(before.Status, after.Status) {
-		return nil
-	}
-	err := r.Client.Status().Patch(ctx, after, client.MergeFrom(before), client.FieldOwner(v1alpha1.Manager))
-	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("status of namespace offloading %s: %w", after.Namespace, err)
-	}
-	return nil
+	err := store.PatchStatus(ctx, r.Client, before, &offloading)
+	return reconcile.Result{RequeueAfter: namespacePoll}, client.IgnoreNotFound(err)
 }
 
 // end closes the namespace. Placement stops first, so that what is moved away
@@ -131,20 +117,15 @@ func (r *Namespaces) end(ctx context.Context, offloading *v1alpha1.NamespaceOffl
 	if err := r.Client.Delete(ctx, binding); client.IgnoreNotFound(err) != nil {
 		return reconcile.Result{}, fmt.Errorf("drop the agent's rights in namespace %s: %w", namespace, err)
 	}
-	if err := removeFinalizer(ctx, r.Client, offloading); err != nil {
-		return reconcile.Result{}, fmt.Errorf("release namespace offloading %s: %w", namespace, err)
-	}
-	return reconcile.Result{}, nil
+	return reconcile.Result{}, removeFinalizer(ctx, r.Client, offloading)
 }
 
 // ending says in the status why a namespace is not closed yet, and has it looked at again.
 func (r *Namespaces) ending(ctx context.Context, offloading *v1alpha1.NamespaceOffloading, why error) (reconcile.Result, error) {
 	before := offloading.DeepCopy()
 	offloading.Status.State, offloading.Status.Message = "Ending", peering.Text(why.Error(), maxOffloadingMessage)
-	if err := r.writeStatus(ctx, before, offloading); err != nil {
-		return reconcile.Result{}, err
-	}
-	return reconcile.Result{RequeueAfter: evictPoll}, nil
+	err := store.PatchStatus(ctx, r.Client, before, offloading)
+	return reconcile.Result{RequeueAfter: evictPoll}, client.IgnoreNotFound(err)
 }
 
 // remake has controllers replace pods that wait for a node and that placement
@@ -212,19 +193,13 @@ func (r *Namespaces) label(ctx context.Context, name string, on bool) error {
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: name}, &namespace); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	if (namespace.Labels[v1alpha1.LabelOffloading] == "enabled") == on {
-		return nil
-	}
-	patch := client.MergeFrom(namespace.DeepCopy())
+	before := namespace.DeepCopy()
 	if on {
 		metav1.SetMetaDataLabel(&namespace.ObjectMeta, v1alpha1.LabelOffloading, "enabled")
-	} else {
+	} else if namespace.Labels[v1alpha1.LabelOffloading] == "enabled" {
 		delete(namespace.Labels, v1alpha1.LabelOffloading)
 	}
-	if err := r.Client.Patch(ctx, &namespace, patch, client.FieldOwner(v1alpha1.Manager)); err != nil {
-		return fmt.Errorf("label namespace %s: %w", name, err)
-	}
-	return nil
+	return store.Patch(ctx, r.Client, before, &namespace)
 }
 
 func (r *Namespaces) binding(namespace string) *rbacv1.RoleBinding {

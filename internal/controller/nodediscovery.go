@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/store"
 )
 
 const (
@@ -80,10 +81,10 @@ func (r *NodeDiscoveries) Reconcile(ctx context.Context, _ reconcile.Request) (r
 		}
 	}
 	for _, nd := range plan.change {
-		patch := client.MergeFrom(nd.DeepCopy())
+		before := nd.DeepCopy()
 		nd.Spec = *want
-		if err := r.Client.Patch(ctx, nd, patch, client.FieldOwner(v1alpha1.Manager)); client.IgnoreNotFound(err) != nil {
-			return reconcile.Result{}, fmt.Errorf("change node discovery %s: %w", nd.Name, err)
+		if err := store.Patch(ctx, r.Client, before, nd); client.IgnoreNotFound(err) != nil {
+			return reconcile.Result{}, err
 		}
 	}
 	for _, nd := range plan.remove {

@@ -288,16 +288,14 @@ func (r *Peers) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 		return reconcile.Result{}, err
 	}
 	result.RequeueAfter = shorter(result.RequeueAfter, wait)
-	if !equality.Semantic.DeepEqual(before.Status, fc.Status) {
-		if err := writeStatus(ctx, r.Client, before, &fc); err != nil {
-			if outdated(err) {
-				return reconcile.Result{RequeueAfter: endPoll}, nil
-			}
-			return reconcile.Result{}, fmt.Errorf("status of foreign cluster %s: %w", fc.Name, err)
-		}
-		r.replace(before, &fc)
-		record(r.Events, &fc, peerEvents(before, &fc))
+	switch err := store.PatchStatus(ctx, r.Client, before, &fc); {
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		return reconcile.Result{RequeueAfter: endPoll}, nil
+	case err != nil:
+		return reconcile.Result{}, err
 	}
+	r.replace(before, &fc)
+	record(r.Events, &fc, peerEvents(before, &fc))
 	return result, nil
 }
 
@@ -384,24 +382,23 @@ func (r *Peers) make(ctx context.Context, fc *v1alpha1.ForeignCluster, contracts
 	return view, result, err
 }
 
-// hold keeps a trusted peer's object until what stands because of it was taken
-// down, and gives it the label by which peers are selected. One that was never
-// trusted has nothing to take down.
+// addFinalizer writes what protect sets.
 func (r *Peers) addFinalizer(ctx context.Context, fc *v1alpha1.ForeignCluster) error {
-	if err := patchMetadata(ctx, r.Client, fc, func() bool { return held(fc) }); err != nil {
-		return fmt.Errorf("hold foreign cluster %s: %w", fc.Name, err)
-	}
-	return nil
+	before := fc.DeepCopy()
+	protect(fc)
+	return store.PatchLocked(ctx, r.Client, before, fc)
 }
 
-// held makes a ForeignCluster one that hold keeps, and says whether it was not.
-func held(fc *v1alpha1.ForeignCluster) bool {
-	changed := fc.Spec.TrustBundle != "" && controllerutil.AddFinalizer(fc, v1alpha1.Finalizer)
-	if fc.Spec.ClusterID != "" && fc.Labels[v1alpha1.LabelPeer] != fc.Spec.ClusterID {
-		metav1.SetMetaDataLabel(&fc.ObjectMeta, v1alpha1.LabelPeer, fc.Spec.ClusterID)
-		changed = true
+// protect gives a trusted peer's object the finalizer, so that it stays until what exists
+// because of it was removed, and the label by which peers are selected. For one that was
+// never trusted there is nothing to remove.
+func protect(fc *v1alpha1.ForeignCluster) {
+	if fc.Spec.TrustBundle != "" {
+		controllerutil.AddFinalizer(fc, v1alpha1.Finalizer)
 	}
-	return changed
+	if fc.Spec.ClusterID != "" {
+		metav1.SetMetaDataLabel(&fc.ObjectMeta, v1alpha1.LabelPeer, fc.Spec.ClusterID)
+	}
 }
 
 // endTrust removes the roots of a peer that was denied, which cuts it off, and
@@ -419,16 +416,12 @@ func (r *Peers) endTrust(ctx context.Context, fc *v1alpha1.ForeignCluster) (bool
 	}
 	before := fc.DeepCopy()
 	fc.Status.Introduction = &v1alpha1.Introduction{Time: metav1.NewTime(r.Now()), Bundle: fc.Spec.TrustBundle}
-	if err := r.Client.Status().Patch(ctx, fc, client.MergeFrom(before), client.FieldOwner(v1alpha1.Manager)); err != nil {
-		return false, fmt.Errorf("status of foreign cluster %s: %w", fc.Name, err)
+	if err := store.PatchStatus(ctx, r.Client, before, fc); err != nil {
+		return false, err
 	}
 	before = fc.DeepCopy()
 	fc.Spec.TrustBundle = ""
-	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-	if err := r.Client.Patch(ctx, fc, patch, client.FieldOwner(v1alpha1.Manager)); err != nil {
-		return false, fmt.Errorf("end the trust in %s: %w", fc.Name, err)
-	}
-	return true, nil
+	return true, store.PatchLocked(ctx, r.Client, before, fc)
 }
 
 // farewell says whether a peer that was denied was told so, or cannot be. It never
@@ -574,7 +567,7 @@ func (r *Peers) forget(ctx context.Context, fc *v1alpha1.ForeignCluster, contrac
 		return reconcile.Result{}, nil
 	}
 	if primary != "" && primary != fc.Name {
-		return reconcile.Result{}, r.removeFinalizer(ctx, fc)
+		return reconcile.Result{}, removeFinalizer(ctx, r.Client, fc)
 	}
 	asks, err := store.RequestsOf(ctx, r.Client, fc.Name)
 	if err != nil {
@@ -618,7 +611,7 @@ func (r *Peers) forget(ctx context.Context, fc *v1alpha1.ForeignCluster, contrac
 	if err := forget(ctx, peering.ClusterID(fc.Spec.ClusterID)); err != nil {
 		return reconcile.Result{}, err
 	}
-	if err := r.removeFinalizer(ctx, fc); err != nil {
+	if err := removeFinalizer(ctx, r.Client, fc); err != nil {
 		return reconcile.Result{}, err
 	}
 	_, err = r.setTrust(ctx)
@@ -646,12 +639,11 @@ func (r *Peers) leave(ctx context.Context, fc *v1alpha1.ForeignCluster, contract
 	if !meta.SetStatusCondition(&fc.Status.Conditions, c) {
 		return nil
 	}
-	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-	if err := r.Client.Status().Patch(ctx, fc, patch, client.FieldOwner(v1alpha1.Manager)); err != nil {
-		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-			return nil // it is looked at again
-		}
-		return fmt.Errorf("status of foreign cluster %s: %w", fc.Name, err)
+	switch err := store.PatchStatusLocked(ctx, r.Client, before, fc); {
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		return nil // it is reconciled again
+	case err != nil:
+		return err
 	}
 	if untold {
 		r.Events.Eventf(fc, nil, corev1.EventTypeWarning, "NotTold", "Forget",
@@ -729,14 +721,6 @@ func (r *Peers) refused(fc *v1alpha1.ForeignCluster, s Session, now time.Time) r
 	}
 	r.refusals[fc.UID] = r.refusals[fc.UID].hear(s, unsettled(trustedOf(fc), s.At, now) > 0)
 	return r.refusals[fc.UID]
-}
-
-// release lets a ForeignCluster go.
-func (r *Peers) removeFinalizer(ctx context.Context, fc *v1alpha1.ForeignCluster) error {
-	if err := removeFinalizer(ctx, r.Client, fc); err != nil {
-		return fmt.Errorf("release foreign cluster %s: %w", fc.Name, err)
-	}
-	return nil
 }
 
 // tunnel makes the Tunnel as it should be and keeps the aliases in fc's status.
@@ -921,7 +905,7 @@ func (r *Peers) dropTunnel(ctx context.Context, fc *v1alpha1.ForeignCluster) err
 	if err := r.Client.Delete(ctx, tunnel); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("drop the tunnel to %s: %w", fc.Name, err)
 	}
-	err := editSecret(ctx, r.Client, r.States.Namespace, FabricSecret, func(data map[string][]byte) bool {
+	_, err := store.EditSecret(ctx, r.Client, r.States.secretKey(), func(data map[string][]byte) bool {
 		_, had := data[fc.Spec.ClusterID]
 		delete(data, fc.Spec.ClusterID)
 		return had
@@ -953,10 +937,7 @@ func terminate(ctx context.Context, c client.Client, contract *v1alpha1.Contract
 	if contract.Spec.Termination == how || endsNow(contract) {
 		return nil
 	}
-	patch := client.MergeFrom(contract.DeepCopy())
+	before := contract.DeepCopy()
 	contract.Spec.Termination = how
-	if err := c.Patch(ctx, contract, patch, client.FieldOwner(v1alpha1.Manager)); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("terminate contract %s: %w", contract.Name, err)
-	}
-	return nil
+	return client.IgnoreNotFound(store.Patch(ctx, c, before, contract))
 }

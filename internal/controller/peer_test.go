@@ -27,6 +27,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/store"
@@ -745,4 +747,49 @@ func TestHeldHashIsThatOfTheOwner(t *testing.T) {
 	if got := HeldHash(&v1alpha1.ForeignCluster{}); got != (peering.Hash{}) {
 		t.Errorf("of nothing it is %s", got)
 	}
+}
+
+// TestPeerIsNotReconciledFromAStaleCache has the cache lag behind the last write.
+func TestPeerIsNotReconciledFromAStaleCache(t *testing.T) {
+	t.Parallel()
+	milan := newOther(t, "milan")
+	pt := newPeersTest(t, trustedAs("milan", milan))
+	var lags *v1alpha1.ForeignCluster
+	writes := 0
+	pt.Client = interceptor.NewClient(pt.Client.(client.WithWatch), interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			if fc, ok := o.(*v1alpha1.ForeignCluster); ok && lags != nil {
+				lags.DeepCopyInto(fc)
+				return nil
+			}
+			return c.Get(ctx, key, o, opts...)
+		},
+		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+			writes++
+			return c.SubResource(sub).Patch(ctx, o, patch, opts...)
+		},
+	})
+	reconcilePeer := func(what string, want int, again bool) {
+		t.Helper()
+		result, err := pt.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: "milan"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if writes != want || (result.RequeueAfter == endPoll) != again {
+			t.Errorf("%s: %d writes, want %d; requeued after %s", what, writes, want, result.RequeueAfter)
+		}
+	}
+	pt.look(t, "milan") // it is held, and its status written
+	if writes != 1 {
+		t.Fatalf("%d writes at first", writes)
+	}
+	stale := peerCalled(t, pt.Client, "milan")
+	pt.trust.set(milan.id, Session{Up: &SessionInfo{Since: pt.clock.Now()}})
+	reconcilePeer("a session", 2, false)
+	lags = stale
+	pt.trust.set(milan.id, Session{Why: "gone"})
+	reconcilePeer("the session is gone, and the cache lags", 2, true)
+	lags = nil
+	reconcilePeer("it does not any more", 3, false)
+	reconcilePeer("nothing changed", 3, false)
 }

@@ -483,15 +483,14 @@ func (r *Sightings) looked() Looked {
 }
 
 func (r *Sightings) change(ctx context.Context, fc *v1alpha1.ForeignCluster, change hintChange) error {
-	if change.endpoints != nil {
-		before := fc.DeepCopy()
-		fc.Spec.Endpoints = change.endpoints
-		patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-		if err := r.Client.Patch(ctx, fc, patch, client.FieldOwner(v1alpha1.Manager)); err != nil {
-			return fmt.Errorf("renew where %s is: %w", fc.Name, err)
-		}
-	}
 	before := fc.DeepCopy()
+	if change.endpoints != nil {
+		fc.Spec.Endpoints = change.endpoints
+	}
+	if err := store.PatchLocked(ctx, r.Client, before, fc); err != nil {
+		return err
+	}
+	before = fc.DeepCopy()
 	fc.Status.Sightings = change.sightings
 	was := meta.FindStatusCondition(fc.Status.Conditions, v1alpha1.ConditionImpostor)
 	if change.impostor == nil {
@@ -499,9 +498,8 @@ func (r *Sightings) change(ctx context.Context, fc *v1alpha1.ForeignCluster, cha
 	} else {
 		meta.SetStatusCondition(&fc.Status.Conditions, *change.impostor)
 	}
-	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-	if err := r.Client.Status().Patch(ctx, fc, patch, client.FieldOwner(v1alpha1.Manager)); err != nil {
-		return fmt.Errorf("status of foreign cluster %s: %w", fc.Name, err)
+	if err := store.PatchStatus(ctx, r.Client, before, fc); err != nil {
+		return err
 	}
 	if change.impostor != nil && was == nil {
 		r.Events.Eventf(fc, nil, corev1.EventTypeWarning, "Impostor", "Discover", "%s", change.impostor.Message)

@@ -241,13 +241,13 @@ func (s *States) Observe(ctx context.Context, peer peering.ClusterID, state peer
 		return fmt.Errorf("cluster %s is not known here any more", peer)
 	}
 	if len(state.Endpoints) > 0 && !slices.Equal(state.Endpoints, fc.Spec.Endpoints) {
-		patch := client.MergeFrom(fc.DeepCopy())
+		before := fc.DeepCopy()
 		fc.Spec.Endpoints = state.Endpoints
 		if err := s.Budget.Take(peer, fc); err != nil {
 			return err
 		}
-		if err := s.Client.Patch(ctx, fc, patch, client.FieldOwner(v1alpha1.Manager)); err != nil {
-			return fmt.Errorf("keep the endpoints of %s: %w", fc.Name, err)
+		if err := store.Patch(ctx, s.Client, before, fc); err != nil {
+			return err
 		}
 	}
 	before := fc.DeepCopy()
@@ -264,8 +264,8 @@ func (s *States) Observe(ctx context.Context, peer peering.ClusterID, state peer
 		}
 		// The reconciler writes other fields of the status, so the two cannot undo
 		// each other; what a stale cache hides is made good when it is recorded again.
-		if err := s.Client.Status().Patch(ctx, fc, client.MergeFrom(before), client.FieldOwner(v1alpha1.Manager)); err != nil {
-			return fmt.Errorf("keep the state of %s: %w", fc.Name, err)
+		if err := store.PatchStatus(ctx, s.Client, before, fc); err != nil {
+			return err
 		}
 	}
 	if state.Network == nil || state.Network.PresharedHalf.IsZero() {
@@ -284,38 +284,9 @@ func PresharedKey(a peering.ClusterID, halfA peering.PresharedHalf, b peering.Cl
 	return sum[:]
 }
 
-// editSecret changes a Secret's data with a compare-and-swap, creating it where
-// it lacks. edit says whether it changed anything.
-func editSecret(ctx context.Context, c client.Client, namespace, name string, edit func(map[string][]byte) bool) error {
-	_, err := editedSecret(ctx, c, namespace, name, edit)
-	return err
-}
-
-// editedSecret is editSecret, and returns the Secret as it is then. Its error is
-// also a conflict if somebody else wrote meanwhile.
-func editedSecret(ctx context.Context, c client.Client, namespace, name string, edit func(map[string][]byte) bool) (*corev1.Secret, error) {
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
-	err := c.Get(ctx, client.ObjectKeyFromObject(secret), secret)
-	missing := client.IgnoreNotFound(err) == nil && err != nil
-	if err != nil && !missing {
-		return nil, fmt.Errorf("read Secret %s/%s: %w", namespace, name, err)
-	}
-	if secret.Data == nil {
-		secret.Data = map[string][]byte{}
-	}
-	if !edit(secret.Data) {
-		return secret, nil
-	}
-	if missing {
-		secret.Labels = map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager}
-		err = c.Create(ctx, secret, client.FieldOwner(v1alpha1.Manager))
-	} else {
-		err = c.Update(ctx, secret, client.FieldOwner(v1alpha1.Manager))
-	}
-	if err != nil {
-		return nil, fmt.Errorf("write Secret %s/%s: %w", namespace, name, err)
-	}
-	return secret, nil
+// secretKey is the key of FabricSecret.
+func (s *States) secretKey() client.ObjectKey {
+	return client.ObjectKey{Namespace: s.Namespace, Name: FabricSecret}
 }
 
 // networkFromWire reads a peer's network; its form was checked when it was read. What

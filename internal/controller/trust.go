@@ -431,15 +431,14 @@ func (r *Trusts) join(ctx context.Context, fc *v1alpha1.ForeignCluster, a *attem
 	}
 	before := fc.DeepCopy()
 	fc.Spec.ClusterID, fc.Spec.TrustBundle = string(token.Issuer), info.PEM()
-	held(fc) // in the same write, so that no other is in its way
+	protect(fc) // in the same write, so that no other is in its way
 	if len(info.Endpoints) > 0 {
 		fc.Spec.Endpoints = info.Endpoints
 	} else if len(fc.Spec.Endpoints) == 0 {
 		fc.Spec.Endpoints = token.Endpoints
 	}
-	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-	if err := r.Client.Patch(ctx, fc, patch, client.FieldOwner(v1alpha1.Manager)); err != nil {
-		return fmt.Errorf("keep the trust in %s: %w", fc.Name, err) // the token can be redeemed again by this cluster
+	if err := store.PatchLocked(ctx, r.Client, before, fc); err != nil {
+		return err // this cluster can redeem the token again
 	}
 	info.Endpoints = fc.Spec.Endpoints
 	r.Joined(token.Issuer, info)
@@ -537,10 +536,9 @@ func (r *Trusts) take(ctx context.Context, fc *v1alpha1.ForeignCluster) error {
 	}
 	before := fc.DeepCopy()
 	fc.Spec.TrustBundle = bundle
-	held(fc)
-	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-	if err := r.Client.Patch(ctx, fc, patch, client.FieldOwner(v1alpha1.Manager)); err != nil {
-		return fmt.Errorf("trust %s: %w", fc.Name, err)
+	protect(fc)
+	if err := store.PatchLocked(ctx, r.Client, before, fc); err != nil {
+		return err
 	}
 	r.say(fc, Attempt{})
 	return nil
@@ -550,8 +548,8 @@ func (r *Trusts) take(ctx context.Context, fc *v1alpha1.ForeignCluster) error {
 func (r *Trusts) settle(ctx context.Context, fc *v1alpha1.ForeignCluster) error {
 	before := fc.DeepCopy()
 	fc.Status.Introduction = nil
-	if err := r.Client.Status().Patch(ctx, fc, client.MergeFrom(before), client.FieldOwner(v1alpha1.Manager)); err != nil {
-		return fmt.Errorf("status of foreign cluster %s: %w", fc.Name, err)
+	if err := store.PatchStatus(ctx, r.Client, before, fc); err != nil {
+		return err
 	}
 	r.say(fc, Attempt{})
 	return nil
@@ -569,11 +567,7 @@ func (r *Trusts) lapse(ctx context.Context, fc *v1alpha1.ForeignCluster) error {
 	}
 	before := fc.DeepCopy()
 	fc.Status.Introduction = nil
-	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-	if err := r.Client.Status().Patch(ctx, fc, patch, client.FieldOwner(v1alpha1.Manager)); err != nil {
-		return fmt.Errorf("forget the introduction of %s: %w", fc.Name, err)
-	}
-	return nil
+	return store.PatchStatusLocked(ctx, r.Client, before, fc)
 }
 
 // double deals with a second ForeignCluster of the same cluster. One that is there
@@ -586,8 +580,8 @@ func (r *Trusts) double(ctx context.Context, primary, fc *v1alpha1.ForeignCluste
 	if primary.Spec.TrustBundle == "" && primary.Status.Introduction == nil && fc.Status.Introduction != nil {
 		before := primary.DeepCopy()
 		primary.Status.Introduction = fc.Status.Introduction
-		if err := r.Client.Status().Patch(ctx, primary, client.MergeFrom(before), client.FieldOwner(v1alpha1.Manager)); err != nil {
-			return reconcile.Result{}, fmt.Errorf("status of foreign cluster %s: %w", primary.Name, err)
+		if err := store.PatchStatus(ctx, r.Client, before, primary); err != nil {
+			return reconcile.Result{}, err
 		}
 	}
 	err := r.Client.Delete(ctx, fc, client.Preconditions{UID: &fc.UID})

@@ -693,3 +693,22 @@ func TestOutcomesNeverWaitForNothing(t *testing.T) {
 		}
 	}
 }
+
+func TestFreshPeerHasNothingThatAJoinEnds(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		status v1alpha1.ForeignClusterStatus
+		want   bool
+	}{
+		"nothing was said":    {want: true},
+		"it was written down": {v1alpha1.ForeignClusterStatus{Found: v1alpha1.FoundManual, Conditions: []metav1.Condition{condition(v1alpha1.ConditionTrusted, metav1.ConditionFalse, "TokenMissing", "")}}, true},
+		"it joined before":    {v1alpha1.ForeignClusterStatus{Found: v1alpha1.FoundToken}, true},
+		"it was introduced":   {v1alpha1.ForeignClusterStatus{Found: v1alpha1.FoundIntroduction}, false},
+		"it waits":            {v1alpha1.ForeignClusterStatus{Introduction: &v1alpha1.Introduction{}}, false},
+		"it revoked trust":    {v1alpha1.ForeignClusterStatus{Conditions: []metav1.Condition{condition(v1alpha1.ConditionTrusted, metav1.ConditionFalse, store.RevokedByPeer, "")}}, false},
+	} {
+		if got := fresh(&v1alpha1.ForeignCluster{Status: tc.status}); got != tc.want {
+			t.Errorf("%s: %v, want %v", name, got, tc.want)
+		}
+	}
+}

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -76,7 +78,7 @@ func patchStatus(ctx context.Context, c client.Client, before, after client.Obje
 		return err
 	}
 	if err := c.Status().Patch(ctx, after, patch, client.FieldOwner(v1alpha1.Manager)); err != nil {
-		return fmt.Errorf("write the status of %T %s: %w", after, client.ObjectKeyFromObject(after), err)
+		return fmt.Errorf("write the status of %s: %w", nameOf(after), err)
 	}
 	return nil
 }
@@ -92,9 +94,14 @@ func patchObject(ctx context.Context, c client.Client, before, after client.Obje
 		return nil
 	}
 	if err := c.Patch(ctx, after, patch, client.FieldOwner(v1alpha1.Manager)); err != nil {
-		return fmt.Errorf("write %T %s: %w", after, client.ObjectKeyFromObject(after), err)
+		return fmt.Errorf("write %s: %w", nameOf(after), err)
 	}
 	return nil
+}
+
+// nameOf returns the kind and the name of an object.
+func nameOf(o client.Object) string {
+	return reflect.TypeOf(o).Elem().Name() + " " + strings.TrimPrefix(client.ObjectKeyFromObject(o).String(), "/")
 }
 
 // fields returns two objects as they are stored.
