@@ -122,12 +122,12 @@ func TestAliasesAvoidTheNetworksOfServices(t *testing.T) {
 	pt.Reserved = func(context.Context) ([]netip.Prefix, error) { return services, err }
 	fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{UID: "office"}}
 	fc.Status.Network = &v1alpha1.PeerNetwork{Prefixes: []string{"10.0.0.0/24"}}
-	if _, err := pt.plan(t.Context(), fc, nil); err == nil || len(fc.Status.Aliases) != 0 {
+	if _, err := pt.planAliases(t.Context(), fc, nil); err == nil || len(fc.Status.Aliases) != 0 {
 		t.Errorf("got %v, %v, want an error", fc.Status.Aliases, err)
 	}
 	err = nil
 	for _, services = range [][]netip.Prefix{{prefix("10.98.0.0/16")}, {prefix("10.99.0.0/16")}, {prefix("10.98.0.0/16")}} {
-		waits, err := pt.plan(t.Context(), fc, nil)
+		waits, err := pt.planAliases(t.Context(), fc, nil)
 		if err != nil || waits != "" || len(fc.Status.Aliases) != 1 || prefix(fc.Status.Aliases[0].Alias).Overlaps(services[0]) {
 			t.Errorf("with Services in %v: aliases %v, %q, %v", services, fc.Status.Aliases, waits, err)
 		}

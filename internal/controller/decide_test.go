@@ -166,12 +166,12 @@ func TestConditionsAreTrueOnlyForWhatWasSeen(t *testing.T) {
 		n.Status.Paths = []v1alpha1.FabricPath{{PeerID: "self", Node: "n1", State: state}}
 		return n
 	}
-	view := func(edit func(*PeerView)) PeerView {
+	view := func(edit func(*PeerSnapshot)) PeerSnapshot {
 		fc := &v1alpha1.ForeignCluster{}
 		fc.Spec.ClusterID, fc.Spec.TrustBundle = "abc", "PEM"
 		c := contractIn(v1alpha1.ContractConsumer, peering.PhaseActive)
 		c.Status.Conditions = []metav1.Condition{{Type: ConditionNodeReady, Status: metav1.ConditionTrue}}
-		v := PeerView{
+		v := PeerSnapshot{
 			Peer: fc, Session: Session{Up: &SessionInfo{Since: now}}, Contracts: []v1alpha1.Contract{c},
 			FabricNodes: []v1alpha1.FabricNode{gateway("Up", 0)}, Now: now,
 		}
@@ -187,28 +187,28 @@ func TestConditionsAreTrueOnlyForWhatWasSeen(t *testing.T) {
 		return out
 	}
 	for name, tc := range map[string]struct {
-		view PeerView
+		view PeerSnapshot
 		want map[string]metav1.ConditionStatus
 		says string
 	}{
 		"all is well":          {view: view(nil), want: all},
-		"no trust":             {view: view(func(v *PeerView) { v.Peer.Spec.TrustBundle = "" }), want: map[string]metav1.ConditionStatus{"Trusted": "False", "Connected": "False", "Network": "True", "Offloading": "True"}, says: "entente join"},
-		"no session":           {view: view(func(v *PeerView) { v.Session = Session{Why: "dial tcp 172.30.2.11:30743"} }), want: except("Connected", "False"), says: "172.30.2.11:30743"},
-		"probes lost":          {view: view(func(v *PeerView) { v.FabricNodes[0] = gateway("Down", 0) }), want: except("Network", "False"), says: "172.30.2.11:51820"},
-		"never probed":         {view: view(func(v *PeerView) { v.FabricNodes[0] = gateway("", 0) }), want: except("Network", "False"), says: "not taken up"},
-		"the fabric is silent": {view: view(func(v *PeerView) { v.FabricNodes[0] = gateway("Up", time.Hour) }), want: except("Network", "Unknown"), says: "last heard of"},
-		"no gateway":           {view: view(func(v *PeerView) { v.FabricNodes = nil }), want: except("Network", "False"), says: "entente-fabric"},
-		"the gateway died": {view: view(func(v *PeerView) {
+		"no trust":             {view: view(func(v *PeerSnapshot) { v.Peer.Spec.TrustBundle = "" }), want: map[string]metav1.ConditionStatus{"Trusted": "False", "Connected": "False", "Network": "True", "Offloading": "True"}, says: "entente join"},
+		"no session":           {view: view(func(v *PeerSnapshot) { v.Session = Session{Why: "dial tcp 172.30.2.11:30743"} }), want: except("Connected", "False"), says: "172.30.2.11:30743"},
+		"probes lost":          {view: view(func(v *PeerSnapshot) { v.FabricNodes[0] = gateway("Down", 0) }), want: except("Network", "False"), says: "172.30.2.11:51820"},
+		"never probed":         {view: view(func(v *PeerSnapshot) { v.FabricNodes[0] = gateway("", 0) }), want: except("Network", "False"), says: "not taken up"},
+		"the fabric is silent": {view: view(func(v *PeerSnapshot) { v.FabricNodes[0] = gateway("Up", time.Hour) }), want: except("Network", "Unknown"), says: "last heard of"},
+		"no gateway":           {view: view(func(v *PeerSnapshot) { v.FabricNodes = nil }), want: except("Network", "False"), says: "entente-fabric"},
+		"the gateway died": {view: view(func(v *PeerSnapshot) {
 			v.FabricNodes = append(v.FabricNodes, worker("n2", "Down"))
 		}), want: except("Network", "False"), says: "gateway node n1 are lost from n2"},
-		"one node of three is cut off": {view: view(func(v *PeerView) {
+		"one node of three is cut off": {view: view(func(v *PeerSnapshot) {
 			v.FabricNodes = append(v.FabricNodes, worker("n2", "Up"), worker("n3", "Down"), worker("n4", "Up"))
 		}), want: all, says: "pods on n3 are cut off"},
-		"still negotiating": {view: view(func(v *PeerView) { v.TunnelWaits = "waiting for the peer" }), want: except("Network", "False"), says: "waiting for the peer"},
-		"the node is not ready": {view: view(func(v *PeerView) {
+		"still negotiating": {view: view(func(v *PeerSnapshot) { v.TunnelWaits = "waiting for the peer" }), want: except("Network", "False"), says: "waiting for the peer"},
+		"the node is not ready": {view: view(func(v *PeerSnapshot) {
 			v.Contracts[0].Status.Conditions[0] = metav1.Condition{Type: ConditionNodeReady, Status: "False", Reason: "PeerLost", Message: "the provider is silent"}
 		}), want: except("Offloading", "False"), says: "silent"},
-		"draining": {view: view(func(v *PeerView) { v.Contracts[0].Status.Phase = "Draining" }), want: except("Offloading", "False"), says: "ending"},
+		"draining": {view: view(func(v *PeerSnapshot) { v.Contracts[0].Status.Phase = "Draining" }), want: except("Offloading", "False"), says: "ending"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -129,8 +129,8 @@ func TestAWaitForAPeerBeginsWhenContractsAreOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	pt.look(t, "milan")
-	if len(peersOf(t, pt.Client)) != 0 || len(pt.leaving) != 0 {
-		t.Errorf("it is waited for although nothing is left: %d peers, %v", len(peersOf(t, pt.Client)), pt.leaving)
+	if len(peersOf(t, pt.Client)) != 0 || len(pt.memory) != 0 {
+		t.Errorf("it is waited for although nothing is left: %d peers, %v", len(peersOf(t, pt.Client)), pt.memory)
 	}
 }
 

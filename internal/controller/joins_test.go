@@ -49,7 +49,7 @@ func TestPeersAtOnceAreGivenDifferentAliases(t *testing.T) {
 	for i := range n {
 		tasks.Go(func() {
 			fc := stale.Items[i].DeepCopy()
-			waits, err := pt.plan(t.Context(), fc, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")})
+			waits, err := pt.planAliases(t.Context(), fc, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")})
 			if err != nil || waits != "" || len(fc.Status.Aliases) != 1 {
 				t.Errorf("%s: %v, %q, %v", fc.Name, fc.Status.Aliases, waits, err)
 				return
@@ -66,7 +66,7 @@ func TestPeersAtOnceAreGivenDifferentAliases(t *testing.T) {
 		seen[alias] = true
 		// What was given stays, whatever the cache shows.
 		fc := stale.Items[i].DeepCopy()
-		if _, err := pt.plan(t.Context(), fc, nil); err != nil || fc.Status.Aliases[0].Alias != alias {
+		if _, err := pt.planAliases(t.Context(), fc, nil); err != nil || fc.Status.Aliases[0].Alias != alias {
 			t.Errorf("%s had %s and is given %v, %v", fc.Name, alias, fc.Status.Aliases, err)
 		}
 	}

@@ -200,7 +200,7 @@ func TestWhatOfAFabricNodeMatters(t *testing.T) {
 			t.Parallel()
 			after := before.DeepCopy()
 			tc.change(after)
-			peers, all := fabricNews(before, after)
+			peers, all := fabricChanges(before, after)
 			if diff := cmp.Diff(tc.peers, slices.Sorted(maps.Keys(peers))); diff != "" || all != tc.all {
 				t.Errorf("all: %v; peers (-want +got):\n%s", all, diff)
 			}

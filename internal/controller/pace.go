@@ -9,7 +9,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
@@ -44,7 +43,8 @@ func (r *Peers) writeTunnel(ctx context.Context, fc *v1alpha1.ForeignCluster, tu
 	}
 	stays := meet(tunnel.Spec.Allow, spec.Allow)
 	closes := closing(&tunnel.Spec, &spec, stays)
-	wait := r.openedAt(fc.UID).Add(tunnelPause).Sub(r.Now())
+	var wait time.Duration
+	r.recall(fc.UID, func(m *peerMemory) { wait = m.opened.Add(tunnelPause).Sub(r.Now()) })
 	if wait <= 0 {
 		err := r.States.Budget.Take(peering.ClusterID(fc.Spec.ClusterID), want)
 		if err == nil {
@@ -66,7 +66,7 @@ func (r *Peers) writeTunnel(ctx context.Context, fc *v1alpha1.ForeignCluster, tu
 func (r *Peers) putTunnel(ctx context.Context, fc *v1alpha1.ForeignCluster, tunnel, want *v1alpha1.Tunnel) error {
 	err := r.storeTunnel(ctx, want)
 	if err == nil {
-		r.setOpened(fc.UID, r.Now())
+		r.recall(fc.UID, func(m *peerMemory) { m.opened = r.Now() })
 		return nil
 	}
 	return r.closeInstead(ctx, err, tunnel, meet(tunnel.Spec.Allow, want.Spec.Allow))
@@ -121,21 +121,6 @@ func (r *Peers) storeTunnel(ctx context.Context, tunnel *v1alpha1.Tunnel) error 
 		return fmt.Errorf("tunnel to %s: %w", tunnel.Name, err)
 	}
 	return nil
-}
-
-func (r *Peers) openedAt(uid types.UID) time.Time {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.opened[uid]
-}
-
-func (r *Peers) setOpened(uid types.UID, at time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.opened == nil {
-		r.opened = map[types.UID]time.Time{}
-	}
-	r.opened[uid] = at
 }
 
 // closing says whether less is wanted of a Tunnel than it has: less that is open, or

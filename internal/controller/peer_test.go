@@ -531,51 +531,51 @@ func TestForgettingAPeerForgetsItsTokens(t *testing.T) {
 func TestTrustedSaysWhatIsWrongAndWhatToDo(t *testing.T) {
 	t.Parallel()
 	milan := newOther(t, "milan")
-	view := func(edit func(*PeerView)) PeerView {
+	view := func(edit func(*PeerSnapshot)) PeerSnapshot {
 		fc := trustedAs("milan", milan)
 		fc.Spec.TrustBundle = ""
-		v := PeerView{Peer: fc, Now: now}
+		v := PeerSnapshot{Peer: fc, Now: now}
 		edit(&v)
 		return v
 	}
-	approved := func(v *PeerView) { v.Peer.Spec.Decision = v1alpha1.DecisionApproved }
-	trusted := func(v *PeerView) { v.Peer.Spec.TrustBundle = milan.info.PEM() }
-	introduced := func(v *PeerView) { v.Peer.Status.Introduction = &v1alpha1.Introduction{Code: "042917"} }
-	was := func(status metav1.ConditionStatus) func(*PeerView) {
-		return func(v *PeerView) {
+	approved := func(v *PeerSnapshot) { v.Peer.Spec.Decision = v1alpha1.DecisionApproved }
+	trusted := func(v *PeerSnapshot) { v.Peer.Spec.TrustBundle = milan.info.PEM() }
+	introduced := func(v *PeerSnapshot) { v.Peer.Status.Introduction = &v1alpha1.Introduction{Code: "042917"} }
+	was := func(status metav1.ConditionStatus) func(*PeerSnapshot) {
+		return func(v *PeerSnapshot) {
 			v.Peer.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionTrusted, Status: status, Reason: "X"}}
 		}
 	}
-	up := func(v *PeerView) { v.Session = Session{Up: &SessionInfo{}} }
-	untrusted := func(v *PeerView) { v.Session = Session{Untrusted: true, At: now} }
+	up := func(v *PeerSnapshot) { v.Session = Session{Up: &SessionInfo{}} }
+	untrusted := func(v *PeerSnapshot) { v.Session = Session{Untrusted: true, At: now} }
 	for name, tc := range map[string]struct {
-		do     []func(*PeerView)
+		do     []func(*PeerSnapshot)
 		reason string
 		says   string
 	}{
 		"known":                    {nil, "NotJoined", "entente token create"},
-		"introduced":               {[]func(*PeerView){introduced}, "AwaitingApproval", "042 917"},
-		"joining":                  {[]func(*PeerView){func(v *PeerView) { v.Peer.Spec.JoinToken = &v1alpha1.SecretKey{} }}, "Joining", "redeemed"},
-		"a token that was refused": {[]func(*PeerView){func(v *PeerView) { v.Attempt = Attempt{"TokenExpired", "it expired"} }}, "TokenExpired", "it expired"},
-		"named, somewhere":         {[]func(*PeerView){approved}, "Introducing", "introduces itself"},
-		"named, nowhere":           {[]func(*PeerView){approved, func(v *PeerView) { v.Peer.Spec.Endpoints = nil }}, "AwaitingIntroduction", "spec.endpoints"},
-		"joined":                   {[]func(*PeerView){trusted}, "Joined", "joined"},
-		"joined, forgotten there":  {[]func(*PeerView){trusted, untrusted, was(metav1.ConditionTrue)}, "NotTrustedByPeer", "new token"},
-		"joined just now, not known there yet": {[]func(*PeerView){trusted, untrusted, was(metav1.ConditionTrue), func(v *PeerView) {
+		"introduced":               {[]func(*PeerSnapshot){introduced}, "AwaitingApproval", "042 917"},
+		"joining":                  {[]func(*PeerSnapshot){func(v *PeerSnapshot) { v.Peer.Spec.JoinToken = &v1alpha1.SecretKey{} }}, "Joining", "redeemed"},
+		"a token that was refused": {[]func(*PeerSnapshot){func(v *PeerSnapshot) { v.Attempt = Attempt{"TokenExpired", "it expired"} }}, "TokenExpired", "it expired"},
+		"named, somewhere":         {[]func(*PeerSnapshot){approved}, "Introducing", "introduces itself"},
+		"named, nowhere":           {[]func(*PeerSnapshot){approved, func(v *PeerSnapshot) { v.Peer.Spec.Endpoints = nil }}, "AwaitingIntroduction", "spec.endpoints"},
+		"joined":                   {[]func(*PeerSnapshot){trusted}, "Joined", "joined"},
+		"joined, forgotten there":  {[]func(*PeerSnapshot){trusted, untrusted, was(metav1.ConditionTrue)}, "NotTrustedByPeer", "new token"},
+		"joined just now, not known there yet": {[]func(*PeerSnapshot){trusted, untrusted, was(metav1.ConditionTrue), func(v *PeerSnapshot) {
 			v.Peer.Status.Conditions[0].LastTransitionTime = metav1.NewTime(now.Add(-time.Second))
 		}}, "Joined", "joined"},
-		"approved here, not there":             {[]func(*PeerView){trusted, approved, untrusted, introduced}, "NotTrustedByPeer", "042 917"},
-		"approved here, nothing heard":         {[]func(*PeerView){trusted, approved}, "AwaitingPeer", "name its ID"},
-		"approved by both":                     {[]func(*PeerView){trusted, approved, up}, "Approved", "and it trusts this cluster"},
-		"approved by both, then away":          {[]func(*PeerView){trusted, approved, was(metav1.ConditionTrue)}, "Approved", "when there was a session last"},
-		"denied":                               {[]func(*PeerView){func(v *PeerView) { v.Peer.Spec.Decision = v1alpha1.DecisionDenied }, trusted}, "Denied", "entente approve"},
-		"denied wins over what the peer says":  {[]func(*PeerView){func(v *PeerView) { v.Peer.Spec.Decision = v1alpha1.DecisionDenied }, trusted, func(v *PeerView) { v.Revoked = true }, was(metav1.ConditionFalse)}, "Denied", "denied"},
-		"a second object":                      {[]func(*PeerView){trusted, func(v *PeerView) { v.Attempt = Attempt{reasonDuplicate, "known as rome"} }}, reasonDuplicate, "rome"},
-		"an attempt of before it was trusted ": {[]func(*PeerView){trusted, func(v *PeerView) { v.Attempt = Attempt{"TokenExpired", "it expired"} }}, "Joined", "joined"},
+		"approved here, not there":             {[]func(*PeerSnapshot){trusted, approved, untrusted, introduced}, "NotTrustedByPeer", "042 917"},
+		"approved here, nothing heard":         {[]func(*PeerSnapshot){trusted, approved}, "AwaitingPeer", "name its ID"},
+		"approved by both":                     {[]func(*PeerSnapshot){trusted, approved, up}, "Approved", "and it trusts this cluster"},
+		"approved by both, then away":          {[]func(*PeerSnapshot){trusted, approved, was(metav1.ConditionTrue)}, "Approved", "when there was a session last"},
+		"denied":                               {[]func(*PeerSnapshot){func(v *PeerSnapshot) { v.Peer.Spec.Decision = v1alpha1.DecisionDenied }, trusted}, "Denied", "entente approve"},
+		"denied wins over what the peer says":  {[]func(*PeerSnapshot){func(v *PeerSnapshot) { v.Peer.Spec.Decision = v1alpha1.DecisionDenied }, trusted, func(v *PeerSnapshot) { v.Revoked = true }, was(metav1.ConditionFalse)}, "Denied", "denied"},
+		"a second object":                      {[]func(*PeerSnapshot){trusted, func(v *PeerSnapshot) { v.Attempt = Attempt{reasonDuplicate, "known as rome"} }}, reasonDuplicate, "rome"},
+		"an attempt of before it was trusted ": {[]func(*PeerSnapshot){trusted, func(v *PeerSnapshot) { v.Attempt = Attempt{"TokenExpired", "it expired"} }}, "Joined", "joined"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := trustedCondition(view(func(v *PeerView) {
+			got := trustedCondition(view(func(v *PeerSnapshot) {
 				for _, do := range tc.do {
 					do(v)
 				}
@@ -587,7 +587,7 @@ func TestTrustedSaysWhatIsWrongAndWhatToDo(t *testing.T) {
 	}
 }
 
-func trustedCondition(v PeerView) metav1.Condition { return trusted(v) }
+func trustedCondition(v PeerSnapshot) metav1.Condition { return trusted(v) }
 
 func TestClocksThatDifferAreNamed(t *testing.T) {
 	t.Parallel()
@@ -597,7 +597,7 @@ func TestClocksThatDifferAreNamed(t *testing.T) {
 	} {
 		fc := &v1alpha1.ForeignCluster{}
 		fc.Spec.TrustBundle = "PEM"
-		got := connected(PeerView{Peer: fc, Session: Session{Up: &SessionInfo{Dialled: true, ClockSkew: skew}}})
+		got := connected(PeerSnapshot{Peer: fc, Session: Session{Up: &SessionInfo{Dialled: true, ClockSkew: skew}}})
 		if got.Status != metav1.ConditionTrue || (got.Reason == "ClocksDiffer") != (want != "") || !strings.Contains(got.Message, want) {
 			t.Errorf("%s: it says %+v", skew, got)
 		}
@@ -651,7 +651,7 @@ func TestARootThatEndsIsToldInTime(t *testing.T) {
 			ends := now.Add(400 * day).Truncate(time.Second)
 			fc := &v1alpha1.ForeignCluster{}
 			fc.Spec.ClusterID, fc.Spec.TrustBundle = rootThatEnds(t, ends)
-			got := certificateValid(PeerView{Peer: fc, Now: ends.Add(-tc.left)})
+			got := certificateValid(PeerSnapshot{Peer: fc, Now: ends.Add(-tc.left)})
 			if got.Status != tc.status || got.Reason != tc.reason || !strings.Contains(got.Message, tc.says) {
 				t.Errorf("it says %+v", got)
 			}
@@ -659,7 +659,7 @@ func TestARootThatEndsIsToldInTime(t *testing.T) {
 	}
 	fc := &v1alpha1.ForeignCluster{}
 	fc.Spec.ClusterID, fc.Spec.TrustBundle = string(ownID), "hello"
-	if got := certificateValid(PeerView{Peer: fc, Now: now}); got.Status != metav1.ConditionFalse || got.Reason != "BundleInvalid" {
+	if got := certificateValid(PeerSnapshot{Peer: fc, Now: now}); got.Status != metav1.ConditionFalse || got.Reason != "BundleInvalid" {
 		t.Errorf("of what is no bundle it says %+v", got)
 	}
 }

@@ -16,12 +16,12 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// PeerView is everything that a peer's conditions are a function of.
-type PeerView struct {
+// PeerSnapshot is everything that decides about a peer, as it is at a time.
+type PeerSnapshot struct {
 	Peer      *v1alpha1.ForeignCluster
 	Contracts []v1alpha1.Contract
-	// Asks is the PeeringRequests that ask the peer.
-	Asks []v1alpha1.PeeringRequest
+	// Requests is the PeeringRequests that ask the peer.
+	Requests []v1alpha1.PeeringRequest
 	// Session is the session with it, or why there is none.
 	Session Session
 	// Revoked says that the peer said that it trusts this cluster no longer.
@@ -34,6 +34,11 @@ type PeerView struct {
 	// TunnelLacks is what was left out of it, and why; empty when it is whole.
 	TunnelLacks string
 	Now         time.Time
+
+	// primary says that the object represents its cluster, secondary that another does.
+	primary, secondary bool
+	// refusals is those before this session.
+	refusals refusals
 }
 
 // RoleOf returns what a peer is by the contracts that are in force with it.
@@ -59,7 +64,7 @@ func RoleOf(contracts []v1alpha1.Contract) v1alpha1.Role {
 
 // PeerConditions returns a peer's conditions, one for each hop. A condition is
 // True only when what it says was seen.
-func PeerConditions(v PeerView) []metav1.Condition {
+func PeerConditions(v PeerSnapshot) []metav1.Condition {
 	conditions := []metav1.Condition{trusted(v), connected(v), network(v), offloading(v)}
 	if v.Peer.Spec.TrustBundle != "" {
 		conditions = append(conditions, certificateValid(v))
@@ -67,7 +72,7 @@ func PeerConditions(v PeerView) []metav1.Condition {
 	return conditions
 }
 
-func trusted(v PeerView) metav1.Condition {
+func trusted(v PeerSnapshot) metav1.Condition {
 	const kind = v1alpha1.ConditionTrusted
 	fc := v.Peer
 	no := func(reason, message string) metav1.Condition {
@@ -247,7 +252,7 @@ func hearRevoked(fc *v1alpha1.ForeignCluster, s Session, now time.Time) bool {
 	}
 }
 
-func connected(v PeerView) metav1.Condition {
+func connected(v PeerSnapshot) metav1.Condition {
 	const kind = v1alpha1.ConditionConnected
 	switch s := v.Session; {
 	case v.Peer.Spec.TrustBundle == "":
@@ -280,7 +285,7 @@ const ConditionCertificateValid = "CertificateValid"
 // certificateValid tells of the peer's newest root. Its leaf certificates live for
 // hours by design and are renewed without anybody's doing; one that was not shows
 // in Connected.
-func certificateValid(v PeerView) metav1.Condition {
+func certificateValid(v PeerSnapshot) metav1.Condition {
 	const day = 24 * time.Hour
 	b, err := identity.ReadBundlePEM(peering.ClusterID(v.Peer.Spec.ClusterID), []byte(v.Peer.Spec.TrustBundle))
 	if err != nil {
@@ -381,7 +386,7 @@ func peerEvents(before, after *v1alpha1.ForeignCluster) []happened {
 // due, rather than that it does not work.
 const ReasonNoTunnelWanted = "NotWanted"
 
-func network(v PeerView) metav1.Condition {
+func network(v PeerSnapshot) metav1.Condition {
 	const kind = v1alpha1.ConditionNetwork
 	if !slices.ContainsFunc(v.Contracts, wantsTunnel) {
 		return condition(kind, metav1.ConditionFalse, ReasonNoTunnelWanted, "no contract in force wants a tunnel")
@@ -442,14 +447,14 @@ func someOf(nodes []string) string {
 	return fmt.Sprintf("%s and %d more nodes", strings.Join(nodes[:most], ", "), len(nodes)-most)
 }
 
-func offloading(v PeerView) metav1.Condition {
+func offloading(v PeerSnapshot) metav1.Condition {
 	const kind = v1alpha1.ConditionOffloading
-	asks := 0
+	consuming := 0
 	for _, c := range v.Contracts {
 		if c.Spec.Role != v1alpha1.ContractConsumer || !store.InForce(&c) {
 			continue
 		}
-		asks++
+		consuming++
 		ready := meta.FindStatusCondition(c.Status.Conditions, ConditionNodeReady)
 		switch {
 		case c.Status.Phase == peering.PhaseDraining.String():
@@ -460,13 +465,13 @@ func offloading(v PeerView) metav1.Condition {
 			return condition(kind, metav1.ConditionFalse, ready.Reason, ready.Message)
 		}
 	}
-	if asks > 0 {
+	if consuming > 0 {
 		return condition(kind, metav1.ConditionTrue, "NodeReady", "the virtual node takes pods")
 	}
-	for _, ask := range v.Asks {
-		accepted := meta.FindStatusCondition(ask.Status.Conditions, v1alpha1.ConditionAccepted)
+	for _, request := range v.Requests {
+		accepted := meta.FindStatusCondition(request.Status.Conditions, v1alpha1.ConditionAccepted)
 		if accepted != nil && accepted.Status == metav1.ConditionFalse {
-			return condition(kind, metav1.ConditionFalse, accepted.Reason, fmt.Sprintf("PeeringRequest %s: %s", ask.Name, accepted.Message))
+			return condition(kind, metav1.ConditionFalse, accepted.Reason, fmt.Sprintf("PeeringRequest %s: %s", request.Name, accepted.Message))
 		}
 	}
 	for _, c := range v.Contracts {

@@ -281,7 +281,7 @@ func (r *Trusts) prune(ctx context.Context) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	keep(r.attempts, exists)
+	pruneMissing(r.attempts, exists)
 	return nil
 }
 

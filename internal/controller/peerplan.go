@@ -1,0 +1,150 @@
+package controller
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/store"
+)
+
+// peerPlan is what is to be done for a peer.
+type peerPlan struct {
+	// status is the peer's status with what was heard of its trust in this cluster.
+	status v1alpha1.ForeignClusterStatus
+	// revoked says that the peer trusts this cluster no longer, by its own word.
+	revoked  bool
+	refusals refusals
+	// unforget: the cluster counts as forgotten no longer.
+	unforget bool
+	// endTrust: its roots go, once it was notified.
+	endTrust bool
+	// end is how contracts in force with it end, and the tunnel with them; empty if they go
+	// on.
+	end v1alpha1.Termination
+	// forgottenThere: contracts end, and were not ending, because the peer refuses this
+	// cluster for good.
+	forgottenThere bool
+	// after is when to reconcile again if nothing wakes it.
+	after time.Duration
+}
+
+// planPeer decides what is to be done for a peer that is not being deleted.
+func planPeer(s *PeerSnapshot) peerPlan {
+	fc := s.Peer.DeepCopy()
+	denied := fc.Spec.Decision == v1alpha1.DecisionDenied
+	// All that matters wakes it; a session's round trip and clocks drift slowly.
+	plan := peerPlan{after: restLook, refusals: s.refusals, endTrust: denied && fc.Spec.TrustBundle != ""}
+	if s.secondary {
+		plan.status = fc.Status
+		return plan
+	}
+	// Somebody here named it, or a token did. A denial takes nothing back.
+	plan.unforget = s.primary && !store.Pending(fc) && !denied
+	plan.revoked = hearRevoked(fc, s.Session, s.Now)
+	wait := unsettled(trustedOf(fc), s.Session.At, s.Now)
+	if wait > 0 && s.Session.Up == nil && s.Session.Untrusted {
+		plan.after = wait // the same refusal again wakes nobody
+	}
+	plan.refusals = s.refusals.hear(s.Session, wait > 0)
+	gone, again := forgotten(fc, s.Session, plan.refusals, s.Now)
+	switch {
+	case denied:
+		plan.end = v1alpha1.TerminateNow
+		if fc.Spec.TrustBundle != "" {
+			plan.after = endPoll
+		}
+	case plan.revoked:
+		plan.end = v1alpha1.TerminatePeer
+		if s.Session.Up != nil {
+			plan.after = sessionDead / 4
+		}
+	case gone:
+		plan.end = v1alpha1.TerminatePeer
+		plan.forgottenThere = slices.ContainsFunc(s.Contracts, func(c v1alpha1.Contract) bool { return store.InForce(&c) && !endsNow(&c) })
+	case again > 0 && len(s.Contracts) > 0:
+		plan.after = min(plan.after, again)
+	}
+	plan.status = fc.Status
+	return plan
+}
+
+// peerStatus returns a peer's status. before is the peer as it is stored, s.Peer has what
+// the plan and the tunnel changed.
+func peerStatus(before *v1alpha1.ForeignCluster, s *PeerSnapshot, tunnel tunnelState) v1alpha1.ForeignClusterStatus {
+	s.TunnelWaits, s.TunnelLacks = tunnel.waits, tunnel.lacks
+	status := s.Peer.Status.DeepCopy()
+	status.Found = store.FoundBy(s.Peer)
+	status.Role = RoleOf(s.Contracts)
+	status.Granted, status.Used = grantedAndUsed(s.Contracts)
+	status.Session = sessionStatus(before.Status.Session, s.Session)
+	for _, c := range PeerConditions(*s) {
+		c.ObservedGeneration = s.Peer.Generation
+		if was := meta.FindStatusCondition(status.Conditions, c.Type); refusedByPeer(c.Reason) && was != nil && was.Reason != c.Reason {
+			meta.RemoveStatusCondition(&status.Conditions, c.Type) // its time is that of the refusal; see forgotten
+		}
+		meta.SetStatusCondition(&status.Conditions, c)
+	}
+	if s.Peer.Spec.TrustBundle == "" {
+		meta.RemoveStatusCondition(&status.Conditions, ConditionCertificateValid)
+	}
+	return *status
+}
+
+// leaving returns the Trusted condition of a peer that is being forgotten and with which
+// contracts are over here since a time; unheard says that the peer was waited for in vain.
+func leaving(s *PeerSnapshot, since time.Time) (c metav1.Condition, unheard bool) {
+	c = condition(v1alpha1.ConditionTrusted, metav1.ConditionFalse, reasonForgotten, "")
+	switch session := s.Session; {
+	case session.Up == nil && (session.Denied || session.Untrusted), store.Revoked(s.Peer):
+		c.Message = "it is being forgotten, and trusts this cluster no longer"
+	case s.Now.Sub(since) >= forgetWait:
+		c.Message, unheard = "it is being forgotten, and could not be told that its contracts are over", true
+	default:
+		c.Reason, c.Message = reasonForgetting, fmt.Sprintf("it is being forgotten, and has up to %s to hear that its contracts are over", forgetWait)
+	}
+	c.ObservedGeneration = s.Peer.Generation
+	return c, unheard
+}
+
+// forgotten says whether the peer trusts this cluster no more for certain, or
+// if it may be so, when to look again; 0 is that nothing says so. The peer proved
+// who it is and refused this cluster, and did so again after a time in which it said
+// nothing else and was not away, or as often as in such a time: what this cluster
+// holds of contracts with it is of no use then.
+// A peer that is silent, or cannot be reached, proves nothing.
+func forgotten(fc *v1alpha1.ForeignCluster, s Session, heard refusals, now time.Time) (bool, time.Duration) {
+	if s.Up != nil || !s.Untrusted {
+		return false, 0
+	}
+	c := meta.FindStatusCondition(fc.Status.Conditions, v1alpha1.ConditionTrusted)
+	if c == nil || c.Status != metav1.ConditionFalse || !refusedByPeer(c.Reason) {
+		return false, 0
+	}
+	due := c.LastTransitionTime.Add(forgottenAfter)
+	return !s.At.Before(due) || heard.n > int(forgottenAfter/refusedApart), min(max(due.Sub(now), refusedAgain), refusedApart)
+}
+
+// refusals is how often a peer, proven to be it, refused this cluster since it last
+// was heard to trust it. It may have been away between: refusals over separate
+// connections are proof of the same.
+type refusals struct {
+	n    int
+	last time.Time
+}
+
+// hear counts a refusal, if it is another one. Where the peer trusts this cluster, or
+// may not know yet that trust was made anew, nothing is left of those before.
+func (r refusals) hear(s Session, unsettled bool) refusals {
+	switch {
+	case s.Up != nil, s.Untrusted && unsettled:
+		return refusals{}
+	case s.Untrusted && (r.n == 0 || s.At.Sub(r.last) >= refusedApart):
+		return refusals{r.n + 1, s.At}
+	}
+	return r
+}
