@@ -92,7 +92,6 @@ func (s *checkedStream) RecvMsg(m any) error {
 	if err := s.ServerStream.RecvMsg(m); err != nil {
 		return err
 	}
-	taken(s.ctx)
 	if s.check == nil {
 		return nil
 	}

@@ -102,21 +102,20 @@ const (
 	StreamWindow     = 256 << 10
 	ConnectionWindow = 1 << 20
 	// PeerUnread is how many bytes of messages gRPC may hold of one peer that no
-	// handler has taken, StrangerUnread of the strangers from one address, and
-	// AllUnread of all: whoever has more is cut off, or has the most, a stranger before
-	// a peer. What frames cost besides what is in them counts. Before that, from
-	// UnreadPercent of a limit on, the calls that hold the most are ended.
+	// handler has read, StrangerUnread of the strangers from one address, and
+	// AllUnread of all callers together. What frames cost besides what is in them
+	// counts. Beyond a limit the calls that hold the most are ended, those of
+	// strangers before those of peers.
 	PeerUnread     = 64 << 20
 	StrangerUnread = 4 << 20
 	AllUnread      = 128 << 20
-	UnreadPercent  = 75
-	// UnreadPause is how long a connection is not read while calls of its sender that
-	// were ended are about to give back what brings it close to being cut off.
-	UnreadPause = 100 * time.Millisecond
-	// CallUnread is the same of one call, which is ended alone. It is the largest
-	// message, and a full StreamWindow behind it in frames that cost four times what
-	// they carry, with room to spare.
+	// CallUnread is the same of one call. It is the largest message, and a full
+	// StreamWindow behind it in frames that cost four times what they carry, with
+	// room to spare.
 	CallUnread = 4 << 20
+	// EndTimeout is how long gRPC may take to let go of a call that was ended, before
+	// the call's connection is closed. It takes a moment.
+	EndTimeout = 5 * time.Second
 	// PeerRefused is how many calls a peer's connection may have refused before it is
 	// cut off, and StrangerRefused a stranger's: gRPC keeps something of each until the
 	// connection ends.

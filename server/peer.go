@@ -21,6 +21,7 @@ import (
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/intake"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -56,6 +57,9 @@ type PeerConfig struct {
 	Keepalive time.Duration
 	// Now is the clock of the limits; nil is time.Now.
 	Now func() time.Time
+
+	// unread changes the limits on unread messages in tests; nil does nothing.
+	unread func(*intake.Config)
 }
 
 // Peer serves the peer API.
@@ -63,7 +67,7 @@ type Peer struct {
 	cfg      PeerConfig
 	grpc     *grpc.Server
 	health   *health.Server
-	in       *intake
+	meter    *intake.Meter
 	standing *standing
 }
 
@@ -94,7 +98,14 @@ func NewPeer(cfg PeerConfig) (*Peer, error) {
 	strangers := newLimiter(StrangerRate, StrangerBurst, StrangerCalls, cfg.Now)
 	peers := newLimiter(PeerRate, PeerBurst, PeerCalls, cfg.Now)
 	p := &Peer{cfg: cfg, health: health.NewServer(), standing: newStanding(cfg.Trusted)}
-	p.in = newIntake(cfg.Log, p.trusts)
+	unread := intake.Config{
+		Log: cfg.Log, Sender: p.sender, Call: CallUnread, Peer: PeerUnread, Stranger: StrangerUnread, All: AllUnread,
+		EndTimeout: EndTimeout, WriteTimeout: WriteTimeout, ReadBuffer: ReadBuffer,
+	}
+	if cfg.unread != nil {
+		cfg.unread(&unread)
+	}
+	p.meter = intake.New(unread)
 	opts := append(options(cfg.Log,
 		audited(cfg.Log, false, peerMutates),
 		recovered,
@@ -102,7 +113,7 @@ func NewPeer(cfg PeerConfig) (*Peer, error) {
 		deadlined(UnaryTimeout),
 		validate,
 	),
-		grpc.Creds(meteredCreds{cfg.Credentials, p.in}),
+		grpc.Creds(p.meter.Credentials(cfg.Credentials)),
 		// Before a message is read: gRPC gives room to each that is announced, and
 		// interceptors see it only once it is whole.
 		grpc.InTapHandle(func(ctx context.Context, _ *tap.Info) (context.Context, error) {
@@ -112,15 +123,15 @@ func NewPeer(cfg PeerConfig) (*Peer, error) {
 			}
 			leave, err := limit.enter(key)
 			if err != nil {
-				p.in.refused(ctx, refusals)
+				p.meter.Refused(ctx, refusals)
 				return nil, statusOf(err, "", false).Err()
 			}
 			context.AfterFunc(ctx, leave)
-			return p.in.enter(ctx), nil
+			return p.meter.Begin(ctx), nil
 		}),
-		grpc.StatsHandler(connEnds{}),
+		grpc.StatsHandler(p.meter),
 		grpc.MaxRecvMsgSize(MaxMessage),
-		// The intake reads through a buffer of its own.
+		// The meter reads through a buffer of its own.
 		grpc.ReadBufferSize(0), grpc.WriteBufferSize(ConnectionBuffer),
 		grpc.InitialWindowSize(StreamWindow), grpc.InitialConnWindowSize(ConnectionWindow),
 		grpc.MaxConcurrentStreams(MaxStreams),
@@ -195,6 +206,14 @@ func setServing(s *grpc.Server, h *health.Server, status healthpb.HealthCheckRes
 
 func (p *Peer) trusts(info identity.AuthInfo) bool {
 	return info.Trusted && info.ID != "" && p.cfg.Trusted(info.ID)
+}
+
+// sender returns on whose account the bytes of a connection are.
+func (p *Peer) sender(remote net.Addr, auth credentials.AuthInfo) (name string, trusted bool) {
+	if info, ok := auth.(identity.AuthInfo); ok && p.trusts(info) {
+		return string(info.ID), true
+	}
+	return "address " + addressKey(remote.String()), false
 }
 
 // admit lets strangers join, introduce themselves and ask for health, and peers do

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/entente-dev/entente/internal/intake"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -72,7 +73,7 @@ func (s *standing) run(ctx context.Context, peer peering.ClusterID, call string,
 	if stopping {
 		return errStopping
 	}
-	endedBy(ctx, own.end)
+	intake.OnEnd(ctx, func(error) { own.end(errCallHeldTooMuch) })
 	err := handler(context.WithValue(ctx, standingKey{}, own))
 	own.mu.Lock()
 	defer own.mu.Unlock()

@@ -57,13 +57,14 @@ var rules = []rule{
 		"github.com/hashicorp/yamux", "github.com/prometheus/client_golang/prometheus", "github.com/spiffe/go-spiffe/v2/svid/x509svid",
 		"google.golang.org/grpc", "golang.org/x/sync/", "golang.org/x/time/rate",
 	}},
+	{packages: "internal/intake", outside: []string{"golang.org/x/time/rate", "google.golang.org/grpc"}},
 	{packages: "internal/heartbeat", ours: []string{"gen/...", "peering", "internal/wire", "internal/identity"}, outside: []string{
 		"golang.org/x/time/rate", "google.golang.org/grpc", "google.golang.org/protobuf/",
 	}},
 
 	{
 		packages: "server",
-		ours:     []string{"gen/...", "peering", "api/...", "internal/wire", "internal/identity", "internal/heartbeat", "internal/version"},
+		ours:     []string{"gen/...", "peering", "api/...", "internal/wire", "internal/identity", "internal/heartbeat", "internal/intake", "internal/version"},
 		outside: []string{
 			"buf.build/go/protovalidate", "github.com/google/uuid", "github.com/grpc-ecosystem/", "golang.org/x/sync/",
 			"golang.org/x/time/rate", "google.golang.org/", "k8s.io/", "sigs.k8s.io/controller-runtime/pkg/client",
