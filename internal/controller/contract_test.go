@@ -477,7 +477,7 @@ func next(terms peering.Terms, e peering.Envelope, change func(*peering.Terms)) 
 	return terms
 }
 
-func TestARevisionThatThePeerHoldsIsTakenOver(t *testing.T) {
+func TestContractTakesOverALaterRevisionOfThePeer(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
 	stranger := newParties(t).consumer
@@ -492,7 +492,7 @@ func TestARevisionThatThePeerHoldsIsTakenOver(t *testing.T) {
 		"one of which one in between was missed": {envelope: p.signed(t, next(second, p.signed(t, second), nil))},
 		"without this cluster's signature":       {envelopeOf(t, second, p.provider), "missing"},
 		"signed by somebody in its place":        {envelopeOf(t, second, stranger, p.provider), "not asked for"},
-		"the same again":                         {e1, "revision 1 is held"},
+		"the same again":                         {e1, "has revision 1"},
 		"one that follows something else":        {p.signed(t, next(first, e1, func(x *peering.Terms) { x.Previous = peering.Hash{1} })), "does not follow"},
 		"of another contract":                    {p.signed(t, next(first, e1, func(x *peering.Terms) { x.ContractID = "c-2" })), "c-2"},
 		"of another request":                     {p.signed(t, next(first, e1, func(x *peering.Terms) { x.RequestID = "other" })), "it is of contract"},

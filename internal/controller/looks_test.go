@@ -72,7 +72,7 @@ func TestWhenAContractIsLookedAtAgain(t *testing.T) {
 			}
 			stored := &v1alpha1.Contract{ObjectMeta: metav1.ObjectMeta{Name: "c-1"}, Spec: v1alpha1.ContractSpec{Revision: 2}}
 			stored.Status.Usage = tc.kept
-			if got := lookAgain(tc.contract, tc.meter, stored, tc.fc, now); got != tc.want {
+			if got := requeueAfter(tc.contract, tc.meter, stored, tc.fc, now); got != tc.want {
 				t.Errorf("after %s, want after %s", got, tc.want)
 			}
 		})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -171,11 +170,13 @@ func (r *Contracts) pace(c peering.Contract, before, stored *v1alpha1.Contract) 
 		return 0, nil
 	}
 	now := r.Now()
-	wait := r.written.last(stored.Name).Add(usePause).Sub(now)
+	last, _ := r.written.Load(stored.Name)
+	at, _ := last.(time.Time)
+	wait := at.Add(usePause).Sub(now)
 	if wait <= 0 {
 		err := r.Budget.Take(peering.ClusterID(stored.Spec.PeerID), stored)
 		if err == nil {
-			r.written.note(stored.Name, now)
+			r.written.Store(stored.Name, now)
 			return 0, nil
 		}
 		var over bool
@@ -185,32 +186,4 @@ func (r *Contracts) pace(c peering.Contract, before, stored *v1alpha1.Contract) 
 	}
 	stored.Status = *before.Status.DeepCopy()
 	return wait, nil
-}
-
-// writeTimes is when the status of each contract was last written for what merely
-// follows from a peer.
-type writeTimes struct {
-	mu sync.Mutex
-	at map[string]time.Time
-}
-
-func (w *writeTimes) last(contract string) time.Time {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.at[contract]
-}
-
-func (w *writeTimes) note(contract string, now time.Time) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.at == nil {
-		w.at = map[string]time.Time{}
-	}
-	w.at[contract] = now
-}
-
-func (w *writeTimes) forget(contract string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.at, contract)
 }

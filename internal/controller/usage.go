@@ -356,11 +356,16 @@ func statementOf(terms peering.Terms, p peering.Period, previous peering.Hash) (
 // statements fetches the statements that the provider says it has, checks them,
 // and compares the newest with what this cluster counted.
 func (r *Contracts) statements(ctx context.Context, c peering.Contract, terms peering.Terms, stored *v1alpha1.Contract, fc *v1alpha1.ForeignCluster) {
-	said, last := saidOf(fc, stored.Name), lastStatement(stored)
-	if said != nil && uint64(max(said.Statement, 0)) > last.sequence && r.asked.due(terms.Provider.ID, stored.Name, "statements", r.Now()) {
-		before := stored.Status.DeepCopy()
-		err := r.fetchStatements(ctx, c, terms, stored, fc, last)
-		r.asked.answered(terms.Provider.ID, stored.Name, "statements", err, r.Now())
+	report, last := reportOf(fc, stored.Name), lastStatement(stored)
+	before := stored.Status.DeepCopy()
+	var asked bool
+	var err error
+	if report != nil && uint64(max(report.Statement, 0)) > last.sequence {
+		asked, err = r.ask(ctx, stored, "statements", func(ctx context.Context) error {
+			return r.fetchStatements(ctx, c, terms, stored, fc, last)
+		})
+	}
+	if asked {
 		var invalid *statementError
 		switch {
 		case err == nil:
@@ -395,8 +400,6 @@ func (r *Contracts) condition(stored *v1alpha1.Contract, kind string, status met
 func (r *Contracts) fetchStatements(
 	ctx context.Context, c peering.Contract, terms peering.Terms, stored *v1alpha1.Contract, fc *v1alpha1.ForeignCluster, last spoken,
 ) error {
-	ctx, cancel := context.WithTimeout(ctx, tellTimeout)
-	defer cancel()
 	peer := peering.ClusterID(stored.Spec.PeerID)
 	bundle, err := identity.ReadBundlePEM(peer, []byte(fc.Spec.TrustBundle))
 	if err != nil {

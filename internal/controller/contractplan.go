@@ -1,0 +1,327 @@
+package controller
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/market"
+	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/peering"
+)
+
+// contractSnapshot is everything that decides about a contract, as it is at a time.
+type contractSnapshot struct {
+	// stored is the object. Its status is changed until it is written.
+	stored *v1alpha1.Contract
+	// contract and terms are what both signed, and the state that is stored. invalid says
+	// why nobody signed it.
+	contract peering.Contract
+	terms    peering.Terms
+	invalid  error
+	// peer is nil once it is forgotten.
+	peer *v1alpha1.ForeignCluster
+	now  time.Time
+}
+
+// contractStep is what is to be done about a contract.
+type contractStep int
+
+const (
+	// stepConverge: make things as the contract wants them.
+	stepConverge contractStep = iota
+	// stepPrune: it is settled, and kept only because of what it cost.
+	stepPrune
+	// stepReport: nobody signed it, so it binds nobody; what exists because of it stays
+	// until a person looks.
+	stepReport
+)
+
+// contractPlan is what is to be done about a contract.
+type contractPlan struct {
+	step contractStep
+	// contract is the contract after all that is known to have happened.
+	contract peering.Contract
+	// earlier is the contract if it ends earlier than was known, as the peer says: clocks
+	// drift, so what it says again and again is written as the budget allows. Nil if it
+	// does not.
+	earlier *peering.Contract
+	// askRevision: the peer has a later revision; askHeld: it may not have the contract.
+	askRevision, askHeld bool
+}
+
+// planContract decides what is to be done about a contract.
+func planContract(s *contractSnapshot) contractPlan {
+	switch {
+	case store.Settled(s.stored):
+		return contractPlan{step: stepPrune}
+	case s.invalid != nil:
+		return contractPlan{step: stepReport}
+	}
+	report := reportOf(s.peer, s.stored.Name)
+	plan := contractPlan{askRevision: report != nil && report.Revision > s.stored.Spec.Revision, askHeld: doubtsProvider(s)}
+	events := []peering.Event{peering.Tick{Now: s.now}}
+	if end := asksForEnd(s); end != nil {
+		events = append(events, end)
+	}
+	var e peering.PeerSaid
+	if report != nil {
+		e = peering.PeerSaid{Revision: uint64(max(report.Revision, 0)), Phase: peering.ParsePhase(report.Phase), Now: s.now}
+		until := ownClock(s.peer, timeOf(report.DrainUntil))
+		if s.contract.State != peering.Draining {
+			e.DrainUntil = until
+		} else if !until.IsZero() && s.contract.DrainUntil.Sub(until) > drainSlack {
+			earlier := e
+			earlier.DrainUntil = until
+			c := applyAll(s.contract, append(slices.Clone(events), earlier))
+			plan.earlier = &c
+		}
+		events = append(events, e)
+	}
+	plan.contract = applyAll(s.contract, events)
+	return plan
+}
+
+// applyAll applies events to a contract. A refusal leaves it as it is, which is all there is
+// to do.
+func applyAll(c peering.Contract, events []peering.Event) peering.Contract {
+	for _, e := range events {
+		c, _ = c.Apply(e)
+	}
+	return c
+}
+
+// asksForEnd returns the event that somebody here, or the peer by a call, asked to end a
+// contract; nil if nobody did.
+func asksForEnd(s *contractSnapshot) peering.Event {
+	c := s.contract
+	switch how := s.stored.Spec.Termination; {
+	case how == v1alpha1.TerminatePeer:
+		return peering.PeerSaid{Revision: c.Revision, Phase: peering.PhaseClosed, Now: s.now}
+	case how == v1alpha1.TerminateNow, !s.stored.DeletionTimestamp.IsZero(), s.peer == nil:
+		return peering.Terminate{By: c.Role, Mode: peering.Now, Now: s.now}
+	case how == v1alpha1.TerminateDrain && c.Role == peering.Provider:
+		return peering.Terminate{By: c.Role, Mode: peering.Drain, Now: s.now, Grace: c.Notice}
+	case how == v1alpha1.TerminateDrain:
+		return peering.Terminate{By: c.Role, Mode: peering.Drain, Now: s.now}
+	}
+	return nil
+}
+
+// doubtsProvider says whether the provider of a contract in force may not have it, or only
+// as one that is over: it forgot this cluster and was joined again, or was restored from a
+// backup. A provider has a contract before its consumer does, so when it leaves one out of
+// its report it is asked, and what it answers is proof. The other way round there is
+// nothing to prove: see Orphans.
+func doubtsProvider(s *contractSnapshot) bool {
+	return s.peer != nil && s.stored.Spec.Role == v1alpha1.ContractConsumer && store.InForce(s.stored) && !endsNow(s.stored) &&
+		reportOf(s.peer, s.stored.Name) == nil && meta.IsStatusConditionTrue(s.peer.Status.Conditions, v1alpha1.ConditionConnected) &&
+		s.now.Sub(s.stored.CreationTimestamp.Time) >= orphanAge
+}
+
+// nodePlan is what is to be done about the virtual node of a contract.
+type nodePlan struct {
+	// contract is the contract after what is known of the node.
+	contract                         peering.Contract
+	ensure, acceptNew, evict, remove bool
+	// again is when to look at the node again; 0 for not before something changes.
+	again time.Duration
+}
+
+// planNode decides about the virtual node of a contract. left is how many pods are on it,
+// as the API server says: the node's own count begins at zero after a restart.
+func planNode(c peering.Contract, left int, now time.Time) nodePlan {
+	wants := c.Wants()
+	plan := nodePlan{ensure: wants.Node, acceptNew: wants.AcceptNew, evict: wants.Evict && !now.Before(evictAt(c))}
+	if wants.Evict && left == 0 {
+		c, _ = c.Apply(peering.Drained{Now: now})
+	}
+	plan.contract, plan.remove = c, !c.Wants().Node
+	switch {
+	case plan.evict:
+		plan.again = endPoll
+	case c.State == peering.Draining:
+		plan.again = endLook
+	}
+	return plan
+}
+
+// requeueAfter is how long a contract can be left alone of which all is done, if nothing
+// wakes it: what it uses, what exists because of it, and what its peer reports all do.
+// Time alone changes its state, ends a period of its meter, and adds to what is counted;
+// and a peer is asked again that did not answer.
+func requeueAfter(c peering.Contract, meter *peering.Meter, stored *v1alpha1.Contract, fc *v1alpha1.ForeignCluster, now time.Time) time.Duration {
+	after := restLook
+	at := func(t time.Time) { after = min(after, max(t.Sub(now), endPoll)) }
+	if deadline := deadlineOf(c); !deadline.IsZero() {
+		at(deadline)
+	}
+	if meter != nil && c.State != peering.Closed {
+		at(meter.Since.Add(meter.Period))
+		if usage := stored.Status.Usage; usage != nil && len(meter.Using) > 0 {
+			at(usage.Until.Add(keepEvery))
+		}
+	}
+	switch reported := reportOf(fc, stored.Name); {
+	case c.Role != peering.Consumer && reported == nil, fc == nil:
+	case reported == nil:
+		after = min(after, endLook) // see doubtsProvider
+	case reported.Revision > stored.Spec.Revision, c.Role == peering.Consumer && uint64(max(reported.Statement, 0)) > lastStatement(stored).sequence:
+		after = min(after, fetchAgain)
+	}
+	return after
+}
+
+// deadlineOf is when time changes something about a contract.
+func deadlineOf(c peering.Contract) time.Time {
+	at := c.Deadline()
+	if evict := evictAt(c); c.State == peering.Draining && !evict.IsZero() && evict.Before(at) {
+		return evict
+	}
+	return at
+}
+
+// evictAt is when what runs on the node of a contract that drains is asked to
+// leave. When this side ended it, or it reached its end, that is at once, which is
+// the zero time. A notice of the provider's is time to run on: the first half of it
+// is left in peace, the second is for moving away as disruption budgets allow.
+func evictAt(c peering.Contract) time.Time {
+	if c.Reason != peering.EndedByPeer || c.Notice <= 0 {
+		return time.Time{}
+	}
+	return c.DrainUntil.Add(-c.Notice / 2)
+}
+
+// laterRevision returns an error unless an envelope is a later revision of a contract.
+// Unlike Apply it takes one of a contract that is over, too: statements of its use may have
+// the prices of that revision.
+func laterRevision(stored *v1alpha1.Contract, envelope peering.Envelope, self peering.ClusterID) error {
+	state, current, err := store.ReadContract(stored, self)
+	if err != nil {
+		return err
+	}
+	terms, err := envelope.Verify()
+	if err != nil {
+		return err
+	}
+	if terms.ContractID != current.ContractID || terms.RequestID != current.RequestID || terms.Consumer.ID != current.Consumer.ID || terms.Provider.ID != current.Provider.ID {
+		return fmt.Errorf("it is of contract %s between %s and %s", terms.ContractID, terms.Consumer.ID, terms.Provider.ID)
+	}
+	if terms.Revision <= current.Revision {
+		return fmt.Errorf("it is revision %d, and this cluster has revision %d", terms.Revision, current.Revision)
+	}
+	if terms.Revision == current.Revision+1 && terms.Previous != state.Hash {
+		return fmt.Errorf("revision %d does not follow revision %d, which this cluster has", terms.Revision, current.Revision)
+	}
+	return nil
+}
+
+// reportOf returns what the peer reported last of a contract, or nil.
+func reportOf(fc *v1alpha1.ForeignCluster, contract string) *v1alpha1.PeerContract {
+	if fc == nil {
+		return nil
+	}
+	for i := range fc.Status.Contracts {
+		if fc.Status.Contracts[i].ID == contract {
+			return &fc.Status.Contracts[i]
+		}
+	}
+	return nil
+}
+
+// ownClock returns a moment that the peer named by its clock as it is by this
+// cluster's; zero while it is not known how far the two are apart.
+func ownClock(fc *v1alpha1.ForeignCluster, t time.Time) time.Time {
+	if t.IsZero() || fc == nil || fc.Status.Session == nil || fc.Status.Session.ClockSkew == nil {
+		return time.Time{}
+	}
+	return t.Add(-fc.Status.Session.ClockSkew.Duration)
+}
+
+// endedByPeer says whether the other side ended a contract, however this one
+// heard of it: by a call, or by what the peer says over the session.
+func endedByPeer(c *v1alpha1.Contract) bool {
+	// A peer whose clock is a little ahead says that it is over when it merely
+	// reached its end; the reason tells the two apart.
+	if c.Status.Reason != "" {
+		return c.Status.Reason == peering.EndedByPeer.Name()
+	}
+	return c.Spec.Termination == v1alpha1.TerminatePeer
+}
+
+// knowsOfEnd says whether the peer of a contract that is over knows that, or need not be
+// notified of it any more.
+func knowsOfEnd(s *contractSnapshot, now time.Time) bool {
+	if s.peer == nil || endedByPeer(s.stored) || s.peer.Spec.Decision == v1alpha1.DecisionDenied || letGo(s.peer) {
+		return true
+	}
+	if report := reportOf(s.peer, s.stored.Name); report != nil && peering.ParsePhase(report.Phase) == peering.PhaseClosed {
+		return true
+	}
+	return s.stored.Status.ClosedAt != nil && now.Sub(s.stored.Status.ClosedAt.Time) > tombstone
+}
+
+// neededBy says whether a PeeringRequest, or nil, needs its contract that is over since a
+// while: to say why it has none, or to know which provider not to ask again.
+func neededBy(request *v1alpha1.PeeringRequest, stored *v1alpha1.Contract, closed time.Duration) bool {
+	if request == nil || !request.DeletionTimestamp.IsZero() {
+		return false
+	}
+	leaveOut := request.Spec.ClusterSelector != nil && endedByPeer(stored) && closed < market.LeftOut
+	return request.Status.Contract == stored.Name || request.Status.Contract == "" || leaveOut
+}
+
+// beyondMaxClosed returns the settled contracts of a peer that are too many: those that
+// cost the least, so that many small ones do not displace a large one, and of equals the
+// oldest.
+func beyondMaxClosed(contracts []v1alpha1.Contract) []*v1alpha1.Contract {
+	var over []*v1alpha1.Contract
+	for i := range contracts {
+		if c := &contracts[i]; store.Settled(c) {
+			over = append(over, c)
+		}
+	}
+	if len(over) <= maxClosed {
+		return nil
+	}
+	owed := make(map[string]peering.Decimal, len(over))
+	for _, c := range over {
+		owed[c.Name] = owedBy(c)
+	}
+	slices.SortFunc(over, func(a, b *v1alpha1.Contract) int {
+		return cmp.Or(owed[a.Name].Cmp(owed[b.Name]), timeOf(a.Status.ClosedAt).Compare(timeOf(b.Status.ClosedAt)), cmp.Compare(a.Name, b.Name))
+	})
+	return over[:len(over)-maxClosed]
+}
+
+// owedBy sums up what the statements of a contract come to, in the contract's
+// currency.
+func owedBy(c *v1alpha1.Contract) peering.Decimal {
+	var sum peering.Decimal
+	for _, statement := range c.Status.Statements {
+		e, err := peering.ParseEnvelope([]byte(statement.Envelope))
+		if err != nil {
+			continue
+		}
+		s, err := peering.ParseStatement(e.Payload)
+		if err != nil {
+			continue
+		}
+		if total, err := sum.Add(s.Amount.Amount); err == nil {
+			sum = total
+		}
+	}
+	return sum
+}
+
+func timeOf(t *metav1.Time) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.Time
+}
