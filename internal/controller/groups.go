@@ -117,8 +117,8 @@ func (g *Groups) Prove(ctx context.Context, p Proof) (share, confirmation []byte
 	counted := counted(p.ID, p.From)
 	failed := g.lapse(now)
 	g.mu.Lock()
-	if g.answered == nil {
-		g.pending, g.answered = map[peering.ClusterID]*proof{}, guesses{}
+	if g.pending == nil {
+		g.pending = map[peering.ClusterID]*proof{}
 	}
 	wait := g.answered.add(now, counted...)
 	if wait == 0 {
@@ -154,9 +154,6 @@ func (g *Groups) Confirm(ctx context.Context, id peering.ClusterID, channel [ide
 		delete(g.pending, id)
 		if err = p.run.Finish(confirmation); err == nil {
 			g.answered.takeBack(now, p.counted...)
-			if g.proven == nil {
-				g.proven = guesses{}
-			}
 			g.proven.add(now, provenBy(id))
 		} else {
 			failed = append(failed, failure{p.group, id, whyMismatch})
@@ -189,9 +186,6 @@ func (g *Groups) Join(ctx context.Context, group, endpoint string, id peering.Cl
 	}
 	counted, now := counted(id, hostKey(endpoint)), g.Now()
 	g.mu.Lock()
-	if g.called == nil {
-		g.called = guesses{}
-	}
 	wait := g.called.add(now, counted...)
 	g.mu.Unlock()
 	if wait > 0 {
@@ -268,25 +262,21 @@ func (g *Groups) secret(ctx context.Context, group string) (policy string, secre
 // TRUST_DENIED or TRUST_FORGOTTEN. A secret does not overrule them. trusted says that the
 // two clusters trust each other already, so that a proof adds nothing.
 func (g *Groups) mayJoin(ctx context.Context, id peering.ClusterID) (trusted bool, err error) {
-	var list v1alpha1.ForeignClusterList
-	if err := g.Cache.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil { // they are only read
-		return false, fmt.Errorf("list foreign clusters: %w", err)
-	}
-	fc := store.Known(list.Items, id)
+	fc, err := store.Peek(ctx, g.Cache, id)
 	switch {
+	case err != nil:
+		return false, err
 	case fc != nil && fc.Spec.Decision == v1alpha1.DecisionDenied:
 		return false, denied()
 	case fc != nil && fc.DeletionTimestamp.IsZero() && !store.Pending(fc):
 		return fc.Spec.TrustBundle != "" && meta.IsStatusConditionTrue(fc.Status.Conditions, v1alpha1.ConditionTrusted), nil
 	}
 	// What a policy ended it may begin again.
-	switch forgot, err := g.Forgotten.ByPerson(ctx, id); {
-	case err != nil:
-		return false, err
-	case forgot:
-		return false, forgottenHere()
+	forgot, err := g.Forgotten.ByPerson(ctx, id)
+	if err == nil && forgot {
+		err = forgottenHere()
 	}
-	return false, nil
+	return false, err
 }
 
 // failure is a run that failed, as Failed is told.
@@ -316,9 +306,6 @@ func (g *Groups) report(now time.Time, failed ...failure) {
 	}
 	for _, f := range failed {
 		g.mu.Lock()
-		if g.news == nil {
-			g.news = guesses{}
-		}
 		wait := g.news.add(now, paced{f.group, pace{GroupNewsBurst, GroupNewsPause}})
 		g.mu.Unlock()
 		if wait == 0 {

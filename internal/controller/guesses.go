@@ -49,7 +49,11 @@ func (gs guesses) wait(now time.Time, keys ...paced) (wait time.Duration) {
 
 // add counts one for each key, or, where one of them has too many, counts none and returns
 // after how long there is room, which is positive.
-func (gs guesses) add(now time.Time, keys ...paced) time.Duration {
+func (all *guesses) add(now time.Time, keys ...paced) time.Duration {
+	if *all == nil {
+		*all = guesses{}
+	}
+	gs := *all
 	maps.DeleteFunc(gs, func(_ string, g *guess) bool { return g.left(now) == 0 })
 	if wait := gs.wait(now, keys...); wait > 0 {
 		return wait

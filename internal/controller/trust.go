@@ -98,11 +98,12 @@ type Trusts struct {
 	attempts map[types.UID]*attempt
 }
 
-// attempt is what is remembered of trying to make trust.
+// attempt is what is remembered of trying to make trust. Only the reconciliation of its
+// object uses it, and there is one at a time, but for the outcome.
 type attempt struct {
 	generation int64
-	// said is the last outcome.
-	said Attempt
+	// outcome is the last one. The lock guards it.
+	outcome Attempt
 	// again is when to try again, pause how long it was waited before.
 	again time.Time
 	pause time.Duration
@@ -149,7 +150,7 @@ func (r *Trusts) Attempt(fc *v1alpha1.ForeignCluster) Attempt {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if a := r.attempts[fc.UID]; a != nil {
-		return a.said
+		return a.outcome
 	}
 	return Attempt{}
 }
@@ -174,19 +175,19 @@ func (r *Trusts) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 		if primary.Name == fc.Name { // it was made anew meanwhile
 			return reconcile.Result{RequeueAfter: time.Second}, nil
 		}
-		return r.double(ctx, primary, fc)
+		return r.duplicate(ctx, primary, fc)
 	}
 	now := r.Now()
 	step, when := nextStep(fc, r.Session(peering.ClusterID(fc.Spec.ClusterID)), r.OwnHash(), now)
 	switch step {
 	case stepNothing:
-		r.say(fc, Attempt{})
+		r.report(fc, Attempt{})
 	case stepLapse:
 		err = r.lapse(ctx, fc)
-	case stepSettle:
-		err = r.settle(ctx, fc)
-	case stepTake:
-		err = r.take(ctx, fc)
+	case stepDropIntroduction:
+		err = r.dropIntroduction(ctx, fc)
+	case stepTrust:
+		err = r.trust(ctx, fc)
 	case stepJoin:
 		if wait > 0 && r.renewed(ctx, fc, a) {
 			wait = 0
@@ -210,10 +211,10 @@ const (
 	stepNothing step = iota
 	// stepLapse: an introduction is too old.
 	stepLapse
-	// stepSettle: trust is mutual, so what was said before is of no more use.
-	stepSettle
-	// stepTake: what was introduced is approved.
-	stepTake
+	// stepDropIntroduction: trust is mutual, so what was said before is of no more use.
+	stepDropIntroduction
+	// stepTrust: what was introduced is approved.
+	stepTrust
 	// stepJoin: redeem the token.
 	stepJoin
 	// stepIntroduce: introduce this cluster to the one that is named.
@@ -235,7 +236,7 @@ func nextStep(fc *v1alpha1.ForeignCluster, s Session, own peering.Hash, now time
 	case fc.Spec.Decision == v1alpha1.DecisionDenied:
 		return stepNothing, 0
 	case fc.Spec.TrustBundle != "" && s.Up != nil && intro != nil && (s.Up.Since.After(since) || now.Sub(since) >= introductionSettles):
-		return stepSettle, 0
+		return stepDropIntroduction, 0
 	case fc.Spec.TrustBundle != "" && s.Up != nil && fc.Status.BundleHash != "" && fc.Status.BundleHash != own.String():
 		return stepUpdate, 0
 	case fc.Spec.TrustBundle != "" && s.Up == nil && s.Untrusted && approved && len(fc.Spec.Endpoints) > 0:
@@ -253,7 +254,7 @@ func nextStep(fc *v1alpha1.ForeignCluster, s Session, own peering.Hash, now time
 	case fc.Spec.TrustBundle != "":
 		return stepNothing, 0
 	case approved && intro != nil:
-		return stepTake, 0
+		return stepTrust, 0
 	case fc.Spec.JoinToken != nil:
 		return stepJoin, 0
 	case approved && len(fc.Spec.Endpoints) > 0:
@@ -304,13 +305,13 @@ func (r *Trusts) attempt(fc *v1alpha1.ForeignCluster) (*attempt, time.Duration) 
 	return a, a.again.Sub(r.Now())
 }
 
-// say records an outcome.
-func (r *Trusts) say(fc *v1alpha1.ForeignCluster, said Attempt) {
+// report records an outcome.
+func (r *Trusts) report(fc *v1alpha1.ForeignCluster, outcome Attempt) {
 	r.mu.Lock()
 	a := r.attempts[fc.UID]
-	changed := a != nil && a.said != said
+	changed := a != nil && a.outcome != outcome
 	if changed {
-		a.said = said
+		a.outcome = outcome
 	}
 	r.mu.Unlock()
 	if changed {
@@ -340,24 +341,20 @@ func (r *Trusts) try(ctx context.Context, fc *v1alpha1.ForeignCluster, a *attemp
 	defer cancel()
 	err := do(ctx)
 	if err == nil {
-		r.mu.Lock()
 		a.again, a.pause = time.Time{}, 0
-		r.mu.Unlock()
-		r.say(fc, Attempt{})
+		r.report(fc, Attempt{})
 		return reconcile.Result{}, nil
 	}
 	if apierrors.IsConflict(err) {
 		return reconcile.Result{RequeueAfter: time.Second}, nil
 	}
-	said, pause := outcome(err)
-	r.mu.Lock()
+	result, pause := outcome(err)
 	if pause == 0 {
 		pause = min(max(2*a.pause, trustRetryMin), trustRetryMax)
 		a.pause = pause
 	}
 	a.again = r.Now().Add(pause)
-	r.mu.Unlock()
-	r.say(fc, said)
+	r.report(fc, result)
 	return reconcile.Result{RequeueAfter: pause}, nil
 }
 
@@ -388,45 +385,18 @@ func outcome(err error) (Attempt, time.Duration) {
 // join redeems the token of a ForeignCluster, once.
 func (r *Trusts) join(ctx context.Context, fc *v1alpha1.ForeignCluster, a *attempt) error {
 	text, err := r.tokenText(ctx, fc)
-	r.mu.Lock()
 	a.read = sha256.Sum256(text)
-	r.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	final := func(reason, format string, args ...any) error {
-		r.mu.Lock()
-		a.token = sha256.Sum256(text)
-		r.mu.Unlock()
-		return &notYetError{Attempt: Attempt{Reason: reason, Message: fmt.Sprintf(format, args...)}, final: true}
-	}
-	if r.spent(a, text) {
+	if a.token == a.read {
 		return &notYetError{Attempt: r.Attempt(fc), final: true}
 	}
-	where := fmt.Sprintf("the token in Secret %s/%s", r.Namespace, fc.Spec.JoinToken.Name)
-	token, err := peering.ParseToken(string(text))
-	switch {
-	case err != nil:
-		return final("TokenMalformed", "%s cannot be read: %s; put another in the Secret", where, err)
-	case token.Issuer == r.Self:
-		return final("PeerIsSelf", "%s is this cluster's own: redeem it in the other one", where)
-	case fc.Spec.ClusterID != "" && fc.Spec.ClusterID != string(token.Issuer):
-		return final("TokenOfAnotherCluster", "%s was made by cluster %s, and spec.clusterID is %s: put a token of that one in the Secret", where, token.Issuer, fc.Spec.ClusterID)
+	token, info, err := r.redeem(ctx, fc, text)
+	if e, ok := errors.AsType[*notYetError](err); ok && e.final {
+		a.token = a.read
 	}
-	other, err := store.Cached(ctx, r.Client, token.Issuer)
 	if err != nil {
-		return err
-	}
-	if other != nil && other.UID != fc.UID && other.Spec.TrustBundle != "" {
-		return notYet(reasonDuplicate, "%s was made by a cluster that is trusted here already, as %s: delete one of the two", where, other.Name)
-	}
-	info, err := r.Strangers.Join(ctx, token)
-	if err != nil {
-		e := peering.AsError(err)
-		switch e.Reason { //nolint:exhaustive // the others are no fault of the token
-		case peering.ReasonTokenInvalid, peering.ReasonTokenExpired, peering.ReasonPeerIsSelf:
-			return final(e.Reason.Condition(), "%s: %s; put a new one in the Secret", where, strings.TrimSuffix(e.Error(), "."))
-		}
 		return err
 	}
 	before := fc.DeepCopy()
@@ -448,29 +418,48 @@ func (r *Trusts) join(ctx context.Context, fc *v1alpha1.ForeignCluster, a *attem
 	return store.MarkJoined(ctx, r.Direct, fc)
 }
 
+// redeem redeems a token at the cluster that made it. A *notYetError that is final says that
+// another token is needed.
+func (r *Trusts) redeem(ctx context.Context, fc *v1alpha1.ForeignCluster, text []byte) (token peering.Token, info identity.ClusterInfo, err error) {
+	final := func(reason, format string, args ...any) (peering.Token, identity.ClusterInfo, error) {
+		return token, info, &notYetError{Attempt: Attempt{Reason: reason, Message: fmt.Sprintf(format, args...)}, final: true}
+	}
+	where := fmt.Sprintf("the token in Secret %s/%s", r.Namespace, fc.Spec.JoinToken.Name)
+	token, err = peering.ParseToken(string(text))
+	switch {
+	case err != nil:
+		return final("TokenMalformed", "%s cannot be read: %s; put another in the Secret", where, err)
+	case token.Issuer == r.Self:
+		return final("PeerIsSelf", "%s is this cluster's own: redeem it in the other one", where)
+	case fc.Spec.ClusterID != "" && fc.Spec.ClusterID != string(token.Issuer):
+		return final("TokenOfAnotherCluster", "%s was made by cluster %s, and spec.clusterID is %s: put a token of that one in the Secret", where, token.Issuer, fc.Spec.ClusterID)
+	}
+	other, err := store.Cached(ctx, r.Client, token.Issuer)
+	if err != nil {
+		return token, info, err
+	}
+	if other != nil && other.UID != fc.UID && other.Spec.TrustBundle != "" {
+		return token, info, notYet(reasonDuplicate, "%s was made by a cluster that is trusted here already, as %s: delete one of the two", where, other.Name)
+	}
+	info, err = r.Strangers.Join(ctx, token)
+	switch reason := peering.ReasonOf(err); reason { //nolint:exhaustive // the others are no fault of the token
+	case peering.ReasonTokenInvalid, peering.ReasonTokenExpired, peering.ReasonPeerIsSelf:
+		return final(reason.Condition(), "%s: %s; put a new one in the Secret", where, strings.TrimSuffix(peering.AsError(err).Error(), "."))
+	}
+	return token, info, err
+}
+
 // fresh says whether nothing was said of a ForeignCluster's trust that a join ends.
 func fresh(fc *v1alpha1.ForeignCluster) bool {
 	return fc.Status.Introduction == nil && !store.Revoked(fc) &&
 		(fc.Status.Found == "" || fc.Status.Found == v1alpha1.FoundToken || fc.Status.Found == v1alpha1.FoundManual)
 }
 
-// spent says whether a token is known to be of no use.
-func (r *Trusts) spent(a *attempt, text []byte) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return a.token == sha256.Sum256(text)
-}
-
 // renewed says whether the Secret holds something else than when it was read last,
 // which is tried without a pause.
 func (r *Trusts) renewed(ctx context.Context, fc *v1alpha1.ForeignCluster, a *attempt) bool {
 	text, err := r.tokenText(ctx, fc)
-	if _, missing := errors.AsType[*notYetError](err); err != nil && !missing {
-		return false
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if a.read == sha256.Sum256(text) {
+	if _, missing := errors.AsType[*notYetError](err); err != nil && !missing || a.read == sha256.Sum256(text) {
 		return false
 	}
 	a.pause = 0
@@ -518,41 +507,37 @@ func (r *Trusts) introduce(ctx context.Context, fc *v1alpha1.ForeignCluster) err
 		}
 		failures = append(failures, err)
 	}
-	texts := make([]string, 0, len(failures))
-	for _, err := range failures {
-		texts = append(texts, err.Error())
-	}
 	e := *peering.AsError(failures[len(failures)-1])
-	e.Message = strings.Join(texts, "; ")
+	e.Message = strings.ReplaceAll(errors.Join(failures...).Error(), "\n", "; ")
 	return &e
 }
 
-// take trusts a cluster that introduced itself and was approved.
-func (r *Trusts) take(ctx context.Context, fc *v1alpha1.ForeignCluster) error {
+// trust trusts a cluster that introduced itself and was approved.
+func (r *Trusts) trust(ctx context.Context, fc *v1alpha1.ForeignCluster) error {
 	bundle := fc.Status.Introduction.Bundle
 	if _, err := identity.ReadBundlePEM(peering.ClusterID(fc.Spec.ClusterID), []byte(bundle)); err != nil {
-		r.say(fc, Attempt{Reason: "IntroductionInvalid", Message: fmt.Sprintf("status.introduction.bundle does not prove spec.clusterID: %s", err)})
+		r.report(fc, Attempt{Reason: "IntroductionInvalid", Message: fmt.Sprintf("status.introduction.bundle does not prove spec.clusterID: %s", err)})
 		return nil
 	}
 	before := fc.DeepCopy()
 	fc.Spec.TrustBundle = bundle
 	protect(fc)
-	if err := store.PatchLocked(ctx, r.Client, before, fc); err != nil {
-		return err
+	err := store.PatchLocked(ctx, r.Client, before, fc)
+	if err == nil {
+		r.report(fc, Attempt{})
 	}
-	r.say(fc, Attempt{})
-	return nil
+	return err
 }
 
-// settle drops what an introduction said, now that trust was seen to be mutual.
-func (r *Trusts) settle(ctx context.Context, fc *v1alpha1.ForeignCluster) error {
+// dropIntroduction drops what an introduction said, now that trust was seen to be mutual.
+func (r *Trusts) dropIntroduction(ctx context.Context, fc *v1alpha1.ForeignCluster) error {
 	before := fc.DeepCopy()
 	fc.Status.Introduction = nil
-	if err := store.PatchStatus(ctx, r.Client, before, fc); err != nil {
-		return err
+	err := store.PatchStatus(ctx, r.Client, before, fc)
+	if err == nil {
+		r.report(fc, Attempt{})
 	}
-	r.say(fc, Attempt{})
-	return nil
+	return err
 }
 
 // lapse removes an introduction that nobody decided about in time, and the
@@ -570,11 +555,11 @@ func (r *Trusts) lapse(ctx context.Context, fc *v1alpha1.ForeignCluster) error {
 	return store.PatchStatusLocked(ctx, r.Client, before, fc)
 }
 
-// double deals with a second ForeignCluster of the same cluster. One that is there
+// duplicate deals with a second ForeignCluster of the same cluster. One that is there
 // only for an introduction hands that over to the one that somebody wrote.
-func (r *Trusts) double(ctx context.Context, primary, fc *v1alpha1.ForeignCluster) (reconcile.Result, error) {
+func (r *Trusts) duplicate(ctx context.Context, primary, fc *v1alpha1.ForeignCluster) (reconcile.Result, error) {
 	if !store.Pending(fc) {
-		r.say(fc, Attempt{Reason: reasonDuplicate, Message: fmt.Sprintf("cluster %s is known here as %s already: delete one of the two", fc.Spec.ClusterID, primary.Name)})
+		r.report(fc, Attempt{Reason: reasonDuplicate, Message: fmt.Sprintf("cluster %s is known here as %s already: delete one of the two", fc.Spec.ClusterID, primary.Name)})
 		return reconcile.Result{RequeueAfter: trustRetryMax}, nil
 	}
 	if primary.Spec.TrustBundle == "" && primary.Status.Introduction == nil && fc.Status.Introduction != nil {
@@ -594,15 +579,10 @@ func (r *Trusts) double(ctx context.Context, primary, fc *v1alpha1.ForeignCluste
 // update gives the peer this cluster's roots, where it holds others.
 func (r *Trusts) update(ctx context.Context, fc *v1alpha1.ForeignCluster, a *attempt) (reconcile.Result, error) {
 	now := r.Now()
-	r.mu.Lock()
-	wait := updateAgain - now.Sub(a.updated)
-	if wait <= 0 {
-		a.updated = now
-	}
-	r.mu.Unlock()
-	if wait > 0 {
+	if wait := updateAgain - now.Sub(a.updated); wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
+	a.updated = now
 	ctx, cancel := context.WithTimeout(ctx, updateTimeout)
 	defer cancel()
 	if err := r.Strangers.UpdateBundle(ctx, peering.ClusterID(fc.Spec.ClusterID)); err != nil {

@@ -647,7 +647,7 @@ func TestWhatIsNextFollowsFromWhatIsSaid(t *testing.T) {
 		}, want: stepIntroduce},
 		"approved after an introduction": {edit: func(fc *v1alpha1.ForeignCluster) {
 			fc.Spec.Decision, fc.Status.Introduction = v1alpha1.DecisionApproved, intro(24*time.Hour)
-		}, want: stepTake},
+		}, want: stepTrust},
 		"introduced, undecided": {edit: func(fc *v1alpha1.ForeignCluster) { fc.Status.Introduction = intro(time.Minute) }, want: stepNothing, again: true},
 		"introduced long ago":   {edit: func(fc *v1alpha1.ForeignCluster) { fc.Status.Introduction = intro(IntroductionLife) }, want: stepLapse},
 		"trusted here, not there, by name": {edit: func(fc *v1alpha1.ForeignCluster) {
@@ -656,13 +656,13 @@ func TestWhatIsNextFollowsFromWhatIsSaid(t *testing.T) {
 		"trusted here, forgotten there": {edit: func(fc *v1alpha1.ForeignCluster) { fc.Spec.Endpoints, fc.Spec.TrustBundle = []string{"e"}, "PEM" }, session: Session{Untrusted: true}, want: stepNothing},
 		"mutual, with an old introduction": {edit: func(fc *v1alpha1.ForeignCluster) {
 			fc.Spec.TrustBundle, fc.Status.Introduction = "PEM", intro(time.Minute)
-		}, session: up, want: stepSettle},
+		}, session: up, want: stepDropIntroduction},
 		"mutual, introduced just after the session came up": {edit: func(fc *v1alpha1.ForeignCluster) {
 			fc.Spec.TrustBundle, fc.Status.Introduction = "PEM", intro(time.Second)
 		}, session: Session{Up: &SessionInfo{Since: now.Add(-2 * time.Second)}}, want: stepNothing, again: true},
 		"mutual since before the introduction": {edit: func(fc *v1alpha1.ForeignCluster) {
 			fc.Spec.TrustBundle, fc.Status.Introduction = "PEM", intro(introductionSettles)
-		}, session: Session{Up: &SessionInfo{Since: now.Add(-time.Hour)}}, want: stepSettle},
+		}, session: Session{Up: &SessionInfo{Since: now.Add(-time.Hour)}}, want: stepDropIntroduction},
 		"mutual, with other roots there": {edit: func(fc *v1alpha1.ForeignCluster) { fc.Spec.TrustBundle, fc.Status.BundleHash = "PEM", "00" }, session: up, want: stepUpdate},
 		"mutual": {edit: func(fc *v1alpha1.ForeignCluster) {
 			fc.Spec.TrustBundle, fc.Status.BundleHash = "PEM", peering.Hash{}.String()
