@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -211,13 +210,8 @@ func Introduce(ctx context.Context, c client.Client, i Introduction) (string, er
 // it forgets a cluster that was trusted.
 func ByPolicy(fc *v1alpha1.ForeignCluster, policy, by string) {
 	fc.Spec.Decision = v1alpha1.DecisionApproved
-	if fc.Labels == nil {
-		fc.Labels = map[string]string{}
-	}
-	if fc.Annotations == nil {
-		fc.Annotations = map[string]string{}
-	}
-	fc.Labels[v1alpha1.LabelAutomatic], fc.Annotations[v1alpha1.AnnotationAutomaticBy] = policy, by
+	metav1.SetMetaDataLabel(&fc.ObjectMeta, v1alpha1.LabelAutomatic, policy)
+	metav1.SetMetaDataAnnotation(&fc.ObjectMeta, v1alpha1.AnnotationAutomaticBy, by)
 	delete(fc.Annotations, v1alpha1.AnnotationAutomaticEnded)
 	controllerutil.AddFinalizer(fc, v1alpha1.Finalizer)
 }
@@ -241,14 +235,9 @@ func Sight(ctx context.Context, c client.Client, id peering.ClusterID, label str
 }
 
 func sight(ctx context.Context, c client.Client, id peering.ClusterID, name string, sightings []v1alpha1.Sighting) (fc *v1alpha1.ForeignCluster, made bool, err error) {
-	fc = &v1alpha1.ForeignCluster{
-		ObjectMeta: metav1.ObjectMeta{
-			Name:        name,
-			Labels:      map[string]string{v1alpha1.LabelPeer: string(id), v1alpha1.LabelManaged: v1alpha1.Manager},
-			Annotations: map[string]string{v1alpha1.AnnotationDiscovered: "true"},
-		},
-		Spec: v1alpha1.ForeignClusterSpec{ClusterID: string(id), Endpoints: SightedEndpoints(sightings)},
-	}
+	fc = newPeer(id, name)
+	fc.Annotations = map[string]string{v1alpha1.AnnotationDiscovered: "true"}
+	fc.Spec.Endpoints = SightedEndpoints(sightings)
 	if err := c.Create(ctx, fc, client.FieldOwner(v1alpha1.Manager)); err != nil {
 		return fc, false, fmt.Errorf("keep foreign cluster %s: %w", fc.Name, err)
 	}
@@ -301,14 +290,9 @@ func UpdateBundle(ctx context.Context, c client.Client, id peering.ClusterID, in
 				return &peering.Error{Reason: peering.ReasonBundleInvalid, Message: err.Error() + "; if the old key may be in other hands, join anew with a token", Err: err}
 			}
 		}
-		if fc.Spec.TrustBundle == info.PEM() {
-			return nil
-		}
+		before := fc.DeepCopy()
 		fc.Spec.TrustBundle = info.PEM()
-		if err := c.Update(ctx, fc, client.FieldOwner(v1alpha1.Manager)); err != nil {
-			return fmt.Errorf("renew the roots of %s: %w", fc.Name, err)
-		}
-		return nil
+		return PatchLocked(ctx, c, before, fc)
 	})
 }
 
@@ -374,59 +358,39 @@ func glance(ctx context.Context, c client.Client, cache client.Reader, id peerin
 	return nil, byName, nil
 }
 
-// place finds or makes the ForeignCluster of a cluster, changed by edit, and says
-// whether it made it. With a cache it asks the API server for that one only.
+// place finds or creates the ForeignCluster of a cluster, changed by edit, and says
+// whether it created it. With a cache it asks the API server for that one only.
 func place(ctx context.Context, c client.Client, cache client.Reader, id peering.ClusterID, info identity.ClusterInfo, wanted string,
 	edit func(*v1alpha1.ForeignCluster) error,
-) (out *v1alpha1.ForeignCluster, made bool, err error) {
-	look := func() (*v1alpha1.ForeignCluster, map[string]*v1alpha1.ForeignCluster, error) {
-		if cache == nil || wanted != "" {
-			return lookUp(ctx, c, id)
-		}
-		return glance(ctx, c, cache, id)
-	}
+) (out *v1alpha1.ForeignCluster, created bool, err error) {
 	err = retryOnConflict(func() error {
-		fc, taken, err := look()
+		var taken map[string]*v1alpha1.ForeignCluster
+		if cache == nil || wanted != "" {
+			out, taken, err = lookUp(ctx, c, id)
+		} else {
+			out, taken, err = glance(ctx, c, cache, id)
+		}
 		if err != nil {
 			return err
 		}
-		if fc != nil && (wanted != "" && wanted != fc.Name && Pending(fc) || fc.Hint()) {
-			// Strangers choose the name of what they cause; who wants another, gets it. And
-			// who says itself what it is called and where it is, needs no hints.
-			if err := yield(ctx, c, fc); err != nil {
+		if out != nil && (wanted != "" && wanted != out.Name && Pending(out) || out.Hint()) {
+			// Strangers choose the name of what they cause; an administrator who wants another
+			// gets it. And a cluster that says itself what it is called and where it is needs
+			// no hints.
+			if err := yield(ctx, c, out); err != nil {
 				return err
 			}
-			delete(taken, fc.Name)
-			fc = nil
+			delete(taken, out.Name)
+			out = nil
 		}
-		if fc != nil {
-			if !fc.DeletionTimestamp.IsZero() {
-				return peering.Errorf(peering.ReasonConflict, "cluster %s is being forgotten here as %s; try again in a moment", id.Short(), fc.Name)
-			}
-			out = fc
-			before := fc.DeepCopy()
-			if wanted == fc.Name {
-				confirmName(fc)
-			}
-			if err := edit(fc); err != nil || equality.Semantic.DeepEqual(before.Spec, fc.Spec) && fc.NameConfirmed() == before.NameConfirmed() &&
-				fc.Labels[v1alpha1.LabelAutomatic] == before.Labels[v1alpha1.LabelAutomatic] {
-				return err
-			}
-			if err := c.Update(ctx, fc, client.FieldOwner(v1alpha1.Manager)); err != nil {
-				return fmt.Errorf("renew what is known of %s: %w", fc.Name, err)
-			}
-			return nil
+		if out != nil {
+			return change(ctx, c, out, wanted, edit)
 		}
 		name, err := freeName(ctx, c, id, info.Name, wanted, taken)
 		if err != nil {
 			return err
 		}
-		out = &v1alpha1.ForeignCluster{
-			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
-				v1alpha1.LabelPeer: string(id), v1alpha1.LabelManaged: v1alpha1.Manager,
-			}},
-			Spec: v1alpha1.ForeignClusterSpec{ClusterID: string(id)},
-		}
+		out = newPeer(id, name)
 		if wanted != "" {
 			confirmName(out)
 		}
@@ -437,31 +401,47 @@ func place(ctx context.Context, c client.Client, cache client.Reader, id peering
 			controllerutil.AddFinalizer(out, v1alpha1.Finalizer)
 		}
 		err = c.Create(ctx, out, client.FieldOwner(v1alpha1.Manager))
-		if apierrors.IsAlreadyExists(err) && cache != nil {
+		created = err == nil
+		switch {
+		case apierrors.IsAlreadyExists(err) && cache != nil:
 			cache = nil // it did not show whose the name is
 			return apierrors.NewConflict(v1alpha1.GroupVersion.WithResource("foreignclusters").GroupResource(), name, err)
-		}
-		if apierrors.IsAlreadyExists(err) {
+		case apierrors.IsAlreadyExists(err):
 			return peering.Errorf(peering.ReasonConflict, "another cluster just took the name %s; try again", name)
+		case err != nil:
+			return fmt.Errorf("create foreign cluster %s: %w", name, err)
 		}
-		if err != nil {
-			return fmt.Errorf("keep foreign cluster %s: %w", name, err)
-		}
-		made = true
 		return nil
 	})
-	return out, made, err
+	return out, created, err
+}
+
+// change writes a ForeignCluster, changed by edit.
+func change(ctx context.Context, c client.Client, fc *v1alpha1.ForeignCluster, wanted string, edit func(*v1alpha1.ForeignCluster) error) error {
+	if !fc.DeletionTimestamp.IsZero() {
+		return peering.Errorf(peering.ReasonConflict, "cluster %s is being forgotten here as %s; try again in a moment", peering.ClusterID(fc.Spec.ClusterID).Short(), fc.Name)
+	}
+	before := fc.DeepCopy()
+	if wanted == fc.Name {
+		confirmName(fc)
+	}
+	if err := edit(fc); err != nil {
+		return err
+	}
+	return PatchLocked(ctx, c, before, fc)
+}
+
+// newPeer returns a ForeignCluster that this cluster makes for another one.
+func newPeer(id peering.ClusterID, name string) *v1alpha1.ForeignCluster {
+	return &v1alpha1.ForeignCluster{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1alpha1.LabelPeer: string(id), v1alpha1.LabelManaged: v1alpha1.Manager}},
+		Spec:       v1alpha1.ForeignClusterSpec{ClusterID: string(id)},
+	}
 }
 
 // confirmName says that an administrator chose the name of a ForeignCluster.
 func confirmName(fc *v1alpha1.ForeignCluster) {
-	if fc.NameConfirmed() {
-		return
-	}
-	if fc.Annotations == nil {
-		fc.Annotations = map[string]string{}
-	}
-	fc.Annotations[v1alpha1.AnnotationNameConfirmed] = "true"
+	metav1.SetMetaDataAnnotation(&fc.ObjectMeta, v1alpha1.AnnotationNameConfirmed, "true")
 }
 
 // freeName returns what to call a cluster that is not known.
