@@ -111,60 +111,67 @@ func (r *Automatic) Start(ctx context.Context) error {
 // look does what follows from what is so now, and returns when to look again; 0 is when
 // something happens.
 func (r *Automatic) look(ctx context.Context) (time.Duration, error) {
+	policies, v, err := r.load(ctx)
+	if err != nil {
+		return 0, err
+	}
+	v.rules = r.rules(ctx, policies)
+	plan, err := r.plan(ctx, policies, &v)
+	errs := append(r.act(ctx, v.all, plan), err, r.use(ctx, v, policies))
+	for i := range policies {
+		errs = append(errs, r.report(ctx, &policies[i], v.rules, plan))
+	}
+	// What somebody else wrote meanwhile is seen with the next look.
+	errs = slices.DeleteFunc(errs, func(err error) bool { return apierrors.IsConflict(err) || apierrors.IsNotFound(err) })
+	return plan.again, errors.Join(errs...)
+}
+
+// load reads what plans follow from. Each change of any ForeignCluster has all looked at, so
+// only those that are written are copied.
+func (r *Automatic) load(ctx context.Context) ([]v1alpha1.PeeringPolicy, useView, error) {
 	var policies v1alpha1.PeeringPolicyList
-	if err := r.Client.List(ctx, &policies); err != nil {
-		return 0, fmt.Errorf("list peering policies: %w", err)
-	}
 	var all v1alpha1.ForeignClusterList
-	// Each change of any has all looked at, so only those that are written are copied.
-	if err := r.Client.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
-		return 0, fmt.Errorf("list foreign clusters: %w", err)
-	}
-	v := useView{all: all.Items, namespaces: map[string]bool{}}
 	var requests v1alpha1.PeeringRequestList
 	var offloading v1alpha1.NamespaceOffloadingList
-	if err := errors.Join(
+	err := errors.Join(
+		r.Client.List(ctx, &policies), r.Client.List(ctx, &all, client.UnsafeDisableDeepCopy),
 		r.Client.List(ctx, &requests, client.UnsafeDisableDeepCopy), r.Client.List(ctx, &offloading, client.UnsafeDisableDeepCopy),
-	); err != nil {
-		return 0, fmt.Errorf("list what policies ask: %w", err)
+	)
+	if err != nil {
+		return nil, useView{}, fmt.Errorf("list policies and what they made: %w", err)
 	}
-	v.requests, v.offloading = requests.Items, offloading.Items
-	made, exists := map[string]bool{}, map[string]bool{}
-	for i := range policies.Items {
-		exists[policies.Items[i].Name] = true
+	return policies.Items, useView{all: all.Items, requests: requests.Items, offloading: offloading.Items, namespaces: map[string]bool{}}, nil
+}
+
+// plan decides what to do, and which policies that made something are gone. An error says
+// which clusters were not decided about.
+func (r *Automatic) plan(ctx context.Context, policies []v1alpha1.PeeringPolicy, v *useView) (automaticPlan, error) {
+	made, exists, asked := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	for i := range policies {
+		exists[policies[i].Name] = true
 	}
-	note := func(o interface{ GetLabels() map[string]string }) {
-		if name := store.MadeByPolicy(o); name != "" {
-			made[name] = true
-		}
+	for i := range v.all {
+		made[store.PeerOfPolicy(&v.all[i])] = true
 	}
-	for i := range all.Items {
-		if store.PeerOfPolicy(&all.Items[i]) != "" {
-			note(&all.Items[i])
-		}
-	}
-	asked := map[string]bool{}
 	for i := range v.requests {
-		if note(&v.requests[i]); store.MadeByPolicy(&v.requests[i]) == "" {
+		policy := store.MadeByPolicy(&v.requests[i])
+		if made[policy] = true; policy == "" {
 			asked[v.requests[i].Spec.ForeignCluster] = true
 		}
 	}
 	for i := range v.offloading {
-		note(&v.offloading[i])
+		made[store.MadeByPolicy(&v.offloading[i])] = true
 	}
-	rules := r.rules(ctx, policies.Items)
-	copied := func(name string) *v1alpha1.ForeignCluster {
-		i := slices.IndexFunc(all.Items, func(fc v1alpha1.ForeignCluster) bool { return fc.Name == name })
-		return all.Items[i].DeepCopy() // plans name those that there are
-	}
+	delete(made, "") // what no policy made
 	var errs []error
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	if r.state == nil {
 		r.state = newAutomaticState()
 	}
-	v.rules, v.gone = rules, r.state.goneFor(made, exists, r.Now())
-	plan := r.state.plan(automaticView{
-		asked: asked, self: r.Self, gone: v.gone, rules: rules, all: all.Items, now: r.Now(), random: r.Random,
+	v.gone = r.state.goneFor(made, exists, r.Now())
+	return r.state.plan(automaticView{
+		asked: asked, self: r.Self, gone: v.gone, rules: v.rules, all: v.all, now: r.Now(), random: r.Random,
 		forgotten: func(id peering.ClusterID) (bool, bool) {
 			_, forgotten, err := r.Forgotten.Since(ctx, id)
 			person, err2 := r.Forgotten.ByPerson(ctx, id)
@@ -174,8 +181,15 @@ func (r *Automatic) look(ctx context.Context) (time.Duration, error) {
 			}
 			return forgotten, person
 		},
-	})
-	r.mu.Unlock()
+	}), errors.Join(errs...)
+}
+
+// act does what a plan says about ForeignClusters.
+func (r *Automatic) act(ctx context.Context, all []v1alpha1.ForeignCluster, plan automaticPlan) (errs []error) {
+	copied := func(name string) *v1alpha1.ForeignCluster {
+		i := slices.IndexFunc(all, func(fc v1alpha1.ForeignCluster) bool { return fc.Name == name })
+		return all[i].DeepCopy() // plans name those that there are
+	}
 	for _, name := range plan.said {
 		r.Said(name)
 	}
@@ -189,21 +203,14 @@ func (r *Automatic) look(ctx context.Context) (time.Duration, error) {
 		errs = append(errs, r.approve(ctx, copied(a.fc), a))
 	}
 	for _, name := range plan.stay {
-		fc := copied(name)
-		before := fc.DeepCopy()
+		before, fc := copied(name), copied(name)
 		delete(fc.Annotations, v1alpha1.AnnotationAutomaticEnded)
 		errs = append(errs, store.PatchLocked(ctx, r.Client, before, fc))
 	}
 	for _, name := range plan.letGo {
 		errs = append(errs, r.letGo(ctx, copied(name), plan.lapsed[name]))
 	}
-	errs = append(errs, r.use(ctx, v, policies.Items))
-	for i := range policies.Items {
-		errs = append(errs, r.report(ctx, &policies.Items[i], rules, plan))
-	}
-	// What somebody else wrote meanwhile is seen with the next look.
-	errs = slices.DeleteFunc(errs, func(err error) bool { return apierrors.IsConflict(err) || apierrors.IsNotFound(err) })
-	return plan.again, errors.Join(errs...)
+	return errs
 }
 
 // rules reads the policies that peer by themselves, in the order of their names.

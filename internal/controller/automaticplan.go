@@ -208,178 +208,208 @@ func (s *automaticState) goneFor(made, exists map[string]bool, now time.Time) fu
 	}
 }
 
+// planning is the making of a plan.
+type planning struct {
+	*automaticState
+	automaticView
+	out     automaticPlan
+	byName  map[string]*automaticRule
+	known   map[peering.ClusterID]*v1alpha1.ForeignCluster
+	decided []v1alpha1.ForeignCluster
+	// tried is the tries that policies want, ready those that are due.
+	tried map[tryKey]bool
+	ready []readyDial
+	// forgottenPeers and awayPeers are alone and away of the next state.
+	forgottenPeers map[peering.ClusterID]bool
+	awayPeers      map[peering.ClusterID]time.Time
+	// first counts by policy whom it trusts, or tries, on first use.
+	first map[string]int
+}
+
+type readyDial struct {
+	automaticDial
+	at time.Time
+}
+
 // plan decides what to do now. What it says to dial counts as running until done.
 func (s *automaticState) plan(v automaticView) automaticPlan {
-	out := automaticPlan{peers: map[string]int{}, waiting: map[string]int{}, full: map[string]bool{}, lapsed: map[string]string{}}
-	rules := make(map[string]*automaticRule, len(v.rules))
-	for i := range v.rules {
-		rules[v.rules[i].name] = &v.rules[i]
+	p := &planning{
+		automaticState: s, automaticView: v,
+		out:    automaticPlan{peers: map[string]int{}, waiting: map[string]int{}, full: map[string]bool{}, lapsed: map[string]string{}},
+		byName: make(map[string]*automaticRule, len(v.rules)), known: store.KnownAll(v.all), decided: trustedAmong(v.all),
+		tried: map[tryKey]bool{}, forgottenPeers: map[peering.ClusterID]bool{}, awayPeers: map[peering.ClusterID]time.Time{}, first: firstUsed(v.all),
 	}
-	known, decided := store.KnownAll(v.all), trustedAmong(v.all)
-	wanted := map[tryKey]bool{}
-	alone := map[peering.ClusterID]bool{}
-	away := map[peering.ClusterID]time.Time{}
-	defer func() { s.alone, s.away = alone, away }()
-	first := firstUsed(v.all)
+	for i := range v.rules {
+		p.byName[v.rules[i].name] = &v.rules[i]
+	}
 	for key, t := range s.tries {
 		if t.running && key.by == byFirstUse {
-			first[key.policy]++
+			p.first[key.policy]++
 		}
 	}
-	fullFor := func(policy string, by basis) bool {
-		full := by == byFirstUse && first[policy] >= maxFirstUse
-		out.full[policy] = out.full[policy] || full
-		return full
-	}
-	type due struct {
-		automaticDial
-		at time.Time
-	}
-	var ready []due
-	next := func(at time.Time) { out.again = shorter(out.again, max(at.Sub(v.now), time.Millisecond)) }
 	for i := range v.all {
 		fc := &v.all[i]
 		id := peering.ClusterID(fc.Spec.ClusterID)
-		if !fc.DeletionTimestamp.IsZero() {
-			continue
-		}
-		if name := store.PeerOfPolicy(fc); name != "" && !store.Pending(fc) {
-			rule := rules[name]
-			ending := len(out.letGo)
-			switch {
-			case fc.Spec.Decision == v1alpha1.DecisionDenied: // a person's word
-			case rule == nil:
-				if gone, at := v.gone(name); gone {
-					out.letGo = append(out.letGo, fc.Name)
-				} else {
-					next(at)
-				}
-			case !rule.stands(fc):
-				out.letGo = append(out.letGo, fc.Name)
-			default:
-				out.peers[name]++
-				if !isAway(fc) {
-					break
-				}
-				away[id] = v.now
-				if since, known := s.away[id]; known {
-					away[id] = since
-				}
-				switch at, why := lapses(fc, away[id], v.asked[fc.Name]); {
-				case why == "":
-				case at.After(v.now):
-					next(at)
-				default:
-					out.letGo = append(out.letGo, fc.Name)
-					out.lapsed[fc.Name] = why
-				}
-			}
-			if fc.Annotations[v1alpha1.AnnotationAutomaticEnded] != "" && len(out.letGo) == ending {
-				out.stay = append(out.stay, fc.Name)
-			}
-			continue
-		}
-		if id == v.self || !store.Pending(fc) || known[id] != fc {
-			continue
-		}
-		forgotten, byPerson := v.forgotten(id)
-		options := optionsFor(v.rules, fc, decided)
-		if byPerson = byPerson && len(options) > 0; byPerson != s.alone[id] {
-			out.said = append(out.said, fc.Name)
-		}
-		if byPerson {
-			alone[id] = true
-		}
-		if byPerson || len(options) == 0 {
-			continue
-		}
-		if forgotten {
-			out.lift = append(out.lift, id)
-		}
-		out.waiting[options[0].rule.name]++
-		if approval, ok := approves(options, fc); ok && !fullFor(approval.policy, approval.by) {
-			if approval.by == byFirstUse {
-				first[approval.policy]++
-			}
-			out.approve = append(out.approve, approval)
-			decided = append(decided, *fc)
-			continue
-		}
-		var best *due
-		for _, o := range options {
-			key := tryKey{id, o.rule.name, o.by}
-			wanted[key] = true
-			try := s.try(key, o.rule.revision, v)
-			if o.problem.Reason == "" && !try.running && fullFor(o.rule.name, o.by) {
-				o.problem = firstUseFull()
-			}
-			if o.problem.Reason != "" {
-				try.said = o.problem
-				continue
-			}
-			if len(o.endpoints) == 0 {
-				continue
-			}
-			if try.running {
-				best = nil
-				break
-			}
-			if try.again.After(v.now) {
-				next(try.again)
-			} else if best == nil {
-				best = &due{automaticDial{key, fc.Name, endpointsOf(o.endpoints, try.tries)}, try.again}
-			}
-		}
-		if best != nil {
-			ready = append(ready, *best)
+		switch {
+		case !fc.DeletionTimestamp.IsZero():
+		case store.PeerOfPolicy(fc) != "" && !store.Pending(fc):
+			p.planPeer(fc, id)
+		case id != v.self && store.Pending(fc) && p.known[id] == fc:
+			p.planPending(fc, id)
 		}
 	}
 	for _, rule := range v.rules {
 		for _, text := range rule.ClusterIDs {
 			id := peering.ClusterID(text)
 			// One that dials this cluster first is refused for what a policy ended.
-			if forgotten, byPerson := v.forgotten(id); forgotten && !byPerson && !slices.Contains(out.lift, id) {
-				out.lift = append(out.lift, id)
+			if forgotten, byPerson := v.forgotten(id); forgotten && !byPerson && !slices.Contains(p.out.lift, id) {
+				p.out.lift = append(p.out.lift, id)
 			}
 		}
 	}
-	// Anybody invents clusters that a group or first use is tried with, and at the addresses
-	// of others: those that are listed do not wait behind them.
-	slices.SortFunc(ready, func(a, b due) int {
-		return cmp.Or(cmp.Compare(a.key.by.rank(), b.key.by.rank()), a.at.Compare(b.at), cmp.Compare(a.key.id, b.key.id))
-	})
-	for _, d := range ready {
-		if s.running == automaticCalls {
-			break // one of them wakes it
-		}
-		if free := s.free(d.endpoints); free.After(v.now) {
-			next(free)
-			continue
-		}
-		if fullFor(d.key.policy, d.key.by) {
-			continue
-		}
-		if !s.limit.AllowN(v.now, 1) {
-			next(v.now.Add(time.Second))
-			break
-		}
-		for _, e := range d.endpoints {
-			s.places[e] = v.now.Add(endpointPause)
-		}
-		s.running++
-		s.tries[d.key].running = true
-		if d.key.by == byFirstUse {
-			first[d.key.policy]++
-		}
-		out.dial = append(out.dial, d.automaticDial)
-	}
+	p.planDials()
+	s.alone, s.away = p.forgottenPeers, p.awayPeers
 	maps.DeleteFunc(s.places, func(_ string, at time.Time) bool { return !at.After(v.now) })
 	maps.DeleteFunc(s.tries, func(key tryKey, t *automaticTry) bool {
 		// Who comes and goes is not dialled more often for it.
-		return !wanted[key] && !t.running && (v.now.Sub(t.again) > longPause || len(s.tries) > maxTries)
+		return !p.tried[key] && !t.running && (v.now.Sub(t.again) > longPause || len(s.tries) > maxTries)
 	})
-	slices.Sort(out.letGo)
-	return out
+	slices.Sort(p.out.letGo)
+	return p.out
+}
+
+// next has the plan made again at a time.
+func (p *planning) next(at time.Time) {
+	p.out.again = shorter(p.out.again, max(at.Sub(p.now), time.Millisecond))
+}
+
+// isFull says whether a policy trusts as many on first use as it may.
+func (p *planning) isFull(policy string, by basis) bool {
+	full := by == byFirstUse && p.first[policy] >= maxFirstUse
+	p.out.full[policy] = p.out.full[policy] || full
+	return full
+}
+
+// planPeer decides whether a policy's peer stays.
+func (p *planning) planPeer(fc *v1alpha1.ForeignCluster, id peering.ClusterID) {
+	name := store.PeerOfPolicy(fc)
+	rule, ending := p.byName[name], len(p.out.letGo)
+	switch {
+	case fc.Spec.Decision == v1alpha1.DecisionDenied: // a person's word
+	case rule == nil:
+		if gone, at := p.gone(name); gone {
+			p.out.letGo = append(p.out.letGo, fc.Name)
+		} else {
+			p.next(at)
+		}
+	case !rule.stands(fc):
+		p.out.letGo = append(p.out.letGo, fc.Name)
+	default:
+		p.out.peers[name]++
+		if !isAway(fc) {
+			break
+		}
+		since, known := p.away[id]
+		if !known {
+			since = p.now
+		}
+		p.awayPeers[id] = since
+		switch at, why := lapses(fc, since, p.asked[fc.Name]); {
+		case why == "":
+		case at.After(p.now):
+			p.next(at)
+		default:
+			p.out.letGo = append(p.out.letGo, fc.Name)
+			p.out.lapsed[fc.Name] = why
+		}
+	}
+	if fc.Annotations[v1alpha1.AnnotationAutomaticEnded] != "" && len(p.out.letGo) == ending {
+		p.out.stay = append(p.out.stay, fc.Name)
+	}
+}
+
+// planPending decides whether policies trust, or dial, a cluster that nobody decided about.
+func (p *planning) planPending(fc *v1alpha1.ForeignCluster, id peering.ClusterID) {
+	forgotten, byPerson := p.forgotten(id)
+	options := optionsFor(p.rules, fc, p.decided)
+	if byPerson = byPerson && len(options) > 0; byPerson != p.alone[id] {
+		p.out.said = append(p.out.said, fc.Name)
+	}
+	if byPerson {
+		p.forgottenPeers[id] = true
+	}
+	if byPerson || len(options) == 0 {
+		return
+	}
+	if forgotten {
+		p.out.lift = append(p.out.lift, id)
+	}
+	p.out.waiting[options[0].rule.name]++
+	if approval, ok := approves(options, fc); ok && !p.isFull(approval.policy, approval.by) {
+		if approval.by == byFirstUse {
+			p.first[approval.policy]++
+		}
+		p.out.approve = append(p.out.approve, approval)
+		p.decided = append(p.decided, *fc)
+		return
+	}
+	var best *readyDial
+	for _, o := range options {
+		key := tryKey{id, o.rule.name, o.by}
+		p.tried[key] = true
+		try := p.try(key, o.rule.revision, p.automaticView)
+		if o.problem.Reason == "" && !try.running && p.isFull(o.rule.name, o.by) {
+			o.problem = firstUseFull()
+		}
+		switch {
+		case o.problem.Reason != "":
+			try.said = o.problem
+		case len(o.endpoints) == 0:
+		case try.running:
+			return
+		case try.again.After(p.now):
+			p.next(try.again)
+		case best == nil:
+			best = &readyDial{automaticDial{key, fc.Name, endpointsOf(o.endpoints, try.tries)}, try.again}
+		}
+	}
+	if best != nil {
+		p.ready = append(p.ready, *best)
+	}
+}
+
+// planDials decides whom of those that are ready to dial now.
+func (p *planning) planDials() {
+	// Anybody invents clusters that a group or first use is tried with, and at the addresses
+	// of others: those that are listed do not wait behind them.
+	slices.SortFunc(p.ready, func(a, b readyDial) int {
+		return cmp.Or(cmp.Compare(a.key.by.rank(), b.key.by.rank()), a.at.Compare(b.at), cmp.Compare(a.key.id, b.key.id))
+	})
+	for _, d := range p.ready {
+		if p.running == automaticCalls {
+			break // one of them wakes it
+		}
+		if free := p.free(d.endpoints); free.After(p.now) {
+			p.next(free)
+			continue
+		}
+		if p.isFull(d.key.policy, d.key.by) {
+			continue
+		}
+		if !p.limit.AllowN(p.now, 1) {
+			p.next(p.now.Add(time.Second))
+			break
+		}
+		for _, e := range d.endpoints {
+			p.places[e] = p.now.Add(endpointPause)
+		}
+		p.running++
+		p.tries[d.key].running = true
+		if d.key.by == byFirstUse {
+			p.first[d.key.policy]++
+		}
+		p.out.dial = append(p.out.dial, d.automaticDial)
+	}
 }
 
 // firstUsed counts by policy whom it trusts on first use.
