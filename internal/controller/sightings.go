@@ -195,48 +195,46 @@ func planSightings(self peering.ClusterID, expected []string, looked Looked, all
 			plan.change[fc.Name] = change
 		}
 	}
-	// Those that are expected first, then those that were named by several places: one
-	// place alone is easier to fill.
-	first := func(a, b peering.ClusterID) int {
-		switch x, y := isExpected(expected, a), isExpected(expected, b); {
-		case x && !y:
-			return -1
-		case y && !x:
-			return 1
+	for _, id := range inTurn(found, expected) {
+		place := placeOf(found[id][0])
+		switch {
+		case isExpected(expected, id): // these are few
+			plan.expected++
+		case kept >= maxHints || at[place] >= maxHintsOfPlace:
+			plan.left++
+			continue
+		default:
+			kept++
+			at[place]++
 		}
-		return cmp.Compare(len(found[b]), len(found[a]))
+		plan.make = append(plan.make, newHint{id: id, name: ownName(found[id]), sightings: found[id]})
 	}
-	ids := slices.SortedFunc(maps.Keys(found), func(a, b peering.ClusterID) int {
-		return cmp.Or(first(a, b), cmp.Compare(a, b))
-	})
-	turn := map[peering.ClusterID]int{}
-	of := map[Place]int{}
+	slices.Sort(plan.remove)
+	return plan
+}
+
+// inTurn returns the clusters that were found in the order in which they are made, as not
+// all may be made at once: those that are expected, then those that were named by several
+// places, as one place alone is easier to fill, and of equals those of each place in turn.
+func inTurn(found map[peering.ClusterID][]v1alpha1.Sighting, expected []string) []peering.ClusterID {
+	rank := func(id peering.ClusterID) int {
+		if isExpected(expected, id) {
+			return 0
+		}
+		return 1
+	}
+	first := func(a, b peering.ClusterID) int {
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(len(found[b]), len(found[a])))
+	}
+	ids := slices.SortedFunc(maps.Keys(found), func(a, b peering.ClusterID) int { return cmp.Or(first(a, b), cmp.Compare(a, b)) })
+	turn, of := map[peering.ClusterID]int{}, map[Place]int{}
 	for _, id := range ids {
 		place := placeOf(found[id][0])
 		turn[id] = of[place]
 		of[place]++
 	}
-	// Then those of each place in turn: not all of them may be made at once.
-	slices.SortStableFunc(ids, func(a, b peering.ClusterID) int {
-		return cmp.Or(first(a, b), turn[a]-turn[b])
-	})
-	for _, id := range ids {
-		place := placeOf(found[id][0])
-		if isExpected(expected, id) { // these are few
-			plan.make = append(plan.make, newHint{id: id, name: ownName(found[id]), sightings: found[id]})
-			plan.expected++
-			continue
-		}
-		if kept >= maxHints || at[place] >= maxHintsOfPlace {
-			plan.left++
-			continue
-		}
-		kept++
-		at[place]++
-		plan.make = append(plan.make, newHint{id: id, name: ownName(found[id]), sightings: found[id]})
-	}
-	slices.Sort(plan.remove)
-	return plan
+	slices.SortStableFunc(ids, func(a, b peering.ClusterID) int { return cmp.Or(first(a, b), turn[a]-turn[b]) })
+	return ids
 }
 
 // isExpected says whether an ID is one of those that are expected, which are in order.
