@@ -27,7 +27,7 @@ MODULES := $(filter-out tools/proto,$(patsubst ./%,%,$(patsubst %/go.mod,%,$(she
 # of them raced: machines stall, and a run says at its end what it had to repeat.
 GOTEST = $(CURDIR)/$(BIN)/gotestsum --format pkgname-and-test-fails --hide-summary skipped --rerun-fails=1 --rerun-fails-max-failures=2 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race
 # What `make generate` writes.
-GENERATED := gen api/v1alpha1/zz_generated.deepcopy.go charts/entente/files/crds server/openapi
+GENERATED := gen api/v1alpha1/zz_generated.deepcopy.go charts/entente/files/crds server/admin/openapi
 
 # For what is built here and needs what is built here: tests and the demo.
 export ENTENTE_ROOT := $(CURDIR)
@@ -79,7 +79,7 @@ generate: .build/proto/.stamp $(BIN)/buf $(BIN)/controller-gen $(BIN)/protoc-gen
 	@$(BIN)/buf generate
 	@$(BIN)/controller-gen object paths=./api/...
 	@$(BIN)/controller-gen crd paths=./api/... output:crd:dir=charts/entente/files/crds
-	@install -m 0644 gen/openapi/entente/v1/admin.openapi.json server/openapi/
+	@install -m 0644 gen/openapi/entente/v1/admin.openapi.json server/admin/openapi/
 	@go test ./internal/archtest -count 1 -run '^Test(Limits|Resources)Doc$$' -update >/dev/null
 
 .PHONY: clean

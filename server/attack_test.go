@@ -25,46 +25,33 @@ import (
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/server/internal/middleware"
+	"github.com/entente-dev/entente/server/internal/servertest"
 )
 
 // another makes a second trusted cluster.
 func (p *peerTest) another(t *testing.T) *identity.Source {
 	t.Helper()
-	s := newSource(t)
+	s := servertest.NewSource(t)
 	if err := p.bundles.Trust(s.ID(), s.Identity().TrustBundle()); err != nil {
 		t.Fatal(err)
 	}
 	return s
 }
 
-// prompt is how long what holds up nobody may take: a second or so, on a machine that
-// is busy with other tests. patience is how long a test waits for what has to come.
-const (
-	prompt   = 15 * time.Second
-	patience = time.Minute
-)
-
 // served checks that a peer is served promptly.
 func (p *peerTest) served(t *testing.T, who string, as *identity.Source) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), servertest.Patience)
 	defer cancel()
 	begin := time.Now()
 	if _, err := healthpb.NewHealthClient(p.dial(t, as)).Check(ctx, &healthpb.HealthCheckRequest{}); err != nil {
 		t.Errorf("%s is not served: %v", who, err)
 	}
-	if took := time.Since(begin); took > prompt {
+	if took := time.Since(begin); took > servertest.Prompt {
 		t.Errorf("%s had to wait for %s", who, took)
 	}
 }
-
-// bytesCodec sends bytes as they are: building a message of a million labels
-// costs more than refusing it.
-type bytesCodec struct{}
-
-func (bytesCodec) Marshal(v any) ([]byte, error) { return v.([]byte), nil }
-func (bytesCodec) Unmarshal([]byte, any) error   { return nil }
-func (bytesCodec) Name() string                  { return "proto" }
 
 // entries is a message with so many entries in a field; each is at least one
 // label as short as can be.
@@ -120,9 +107,9 @@ func TestAMillionLabelsAreRefusedAtOnce(t *testing.T) {
 			if tc.code != codes.ResourceExhausted && len(tc.message) > MaxMessage {
 				t.Fatalf("what should fit has %d bytes", len(tc.message))
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*servertest.Patience)
 			defer cancel()
-			s, err := p.dial(t, p.caller).NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, tc.method, grpc.ForceCodec(bytesCodec{}))
+			s, err := p.dial(t, p.caller).NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, tc.method, grpc.ForceCodec(servertest.Bytes{}))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -134,7 +121,7 @@ func TestAMillionLabelsAreRefusedAtOnce(t *testing.T) {
 			for err = nil; err == nil; {
 				err = s.RecvMsg(new([]byte))
 			}
-			if took := time.Since(begin); took > 2*prompt {
+			if took := time.Since(begin); took > 2*servertest.Prompt {
 				t.Errorf("it took %s", took)
 			}
 			if status.Code(err) != tc.code {
@@ -161,7 +148,7 @@ func TestHeadersBeyondTheLimitAreRefused(t *testing.T) {
 	p := newPeerTest(t)
 	p.trustCaller(t)
 	conn := p.dial(t, p.caller)
-	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-long", strings.Repeat("a", 2*MaxHeader))
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-long", strings.Repeat("a", 2*middleware.MaxHeader))
 	if _, err := healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{}); err == nil {
 		t.Error("they were taken")
 	}
@@ -175,16 +162,16 @@ func TestAFloodOfPingsEndsItsConnection(t *testing.T) {
 	other := p.another(t)
 	r := p.raw(t, p.caller)
 	for range 10_000 {
-		if r.frame(h2Ping, 0, 0, make([]byte, 8)) != nil {
+		if r.Frame(servertest.FramePing, 0, 0, make([]byte, 8)) != nil {
 			break
 		}
 	}
 	select {
-	case <-r.told:
-	case <-time.After(patience):
+	case <-r.Told:
+	case <-time.After(servertest.Patience):
 		t.Fatal("the connection is still there")
 	}
-	if code := r.goAway.Load(); code != h2Calm {
+	if code := r.GoAway.Load(); code != servertest.EnhanceYourCalm {
 		t.Errorf("it ended with code %d, want ENHANCE_YOUR_CALM", code)
 	}
 	p.served(t, "another", other)
@@ -209,15 +196,15 @@ func TestCallsThatAreResetAtOnceHoldUpNobody(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	message := h2Message(len(body), body...)
+	message := servertest.Message(len(body), body...)
 	r := p.raw(t, p.caller)
 	var flood sync.WaitGroup
 	flood.Go(func() {
 		for i := range uint32(20_000) {
 			stream := 2*i + 1
-			if r.call(stream, ententev1.PeeringService_RequestPeering_FullMethodName) != nil ||
-				r.frame(h2Data, 1, stream, message) != nil ||
-				r.frame(h2Reset, 0, stream, []byte{0, 0, 0, 8}) != nil {
+			if r.Call(stream, ententev1.PeeringService_RequestPeering_FullMethodName) != nil ||
+				r.Frame(servertest.FrameData, 1, stream, message) != nil ||
+				r.Frame(servertest.FrameReset, 0, stream, []byte{0, 0, 0, 8}) != nil {
 				return
 			}
 		}
@@ -225,9 +212,9 @@ func TestCallsThatAreResetAtOnceHoldUpNobody(t *testing.T) {
 	for range 5 {
 		p.served(t, "another", other)
 	}
-	_ = r.conn.SetDeadline(time.Now().Add(patience))
+	_ = r.Conn.SetDeadline(time.Now().Add(servertest.Patience))
 	flood.Wait()
-	_ = r.conn.Close()
+	_ = r.Conn.Close()
 	p.served(t, "another", other)
 	if n := most.Load(); n > PeerCalls {
 		t.Errorf("%d handlers ran at once", n)
@@ -260,10 +247,10 @@ func TestAPeerThatStallsItsStreamsHoldsUpNobody(t *testing.T) {
 	// Calls whose message is announced and never comes.
 	for i := range uint32(PeerCalls / 2) {
 		stream := 2*i + 1
-		if err := r.call(stream, ententev1.PeeringService_SignContract_FullMethodName); err != nil {
+		if err := r.Call(stream, ententev1.PeeringService_SignContract_FullMethodName); err != nil {
 			t.Fatal(err)
 		}
-		if err := r.frame(h2Data, 0, stream, h2Message(256)); err != nil {
+		if err := r.Frame(servertest.FrameData, 0, stream, servertest.Message(256)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -276,11 +263,11 @@ func TestAPeerThatStallsItsStreamsHoldsUpNobody(t *testing.T) {
 	begin = time.Now()
 	p.stop()
 	select {
-	case <-r.told:
-	case <-time.After(patience):
+	case <-r.Told:
+	case <-time.After(servertest.Patience):
 		t.Error("the server waits for calls that never come")
 	}
-	if took := time.Since(begin); took > DrainTimeout+prompt {
+	if took := time.Since(begin); took > middleware.DrainTimeout+servertest.Prompt {
 		t.Errorf("it took %s to stop", took)
 	}
 }
@@ -321,7 +308,7 @@ func TestAPeerThatFloodsLeavesOthersTheirTurn(t *testing.T) {
 		if wire.ReasonOf(err) != peering.ReasonPolicyRefused {
 			t.Errorf("another got %v", err)
 		}
-		if took := time.Since(begin); took > prompt {
+		if took := time.Since(begin); took > servertest.Prompt {
 			t.Errorf("another waited for %s", took)
 		}
 	}
@@ -344,7 +331,7 @@ func TestAPeerThatFloodsLeavesOthersTheirTurn(t *testing.T) {
 func TestMessagesThatNeverEndFillNoMemory(t *testing.T) {
 	p := newPeerTest(t)
 	p.trustCaller(t)
-	stranger := newSource(t)
+	stranger := servertest.NewSource(t)
 	r := p.raw(t, stranger)
 	heap := func() uint64 {
 		var m runtime.MemStats
@@ -358,13 +345,13 @@ func TestMessagesThatNeverEndFillNoMemory(t *testing.T) {
 	for i := range uint32(calls) {
 		// The server has to have made room for it or refused it, or what comes next
 		// breaks HTTP/2.
-		if !r.announced(t, 2*i+1, healthpb.Health_Check_FullMethodName, func() int64 { return r.windows.Load() + r.resets.Load() }) {
+		if !r.Announce(t, 2*i+1, healthpb.Health_Check_FullMethodName, MaxMessage) {
 			t.Fatal("the connection was cut off")
 		}
 	}
 	for i := range uint32(calls) {
 		for sent := 0; sent < MaxMessage-len(block); sent += len(block) {
-			if r.frame(h2Data, 0, 2*i+1, block) != nil {
+			if r.Frame(servertest.FrameData, 0, 2*i+1, block) != nil {
 				break // who sends more than there is room for is cut off
 			}
 		}
@@ -374,12 +361,12 @@ func TestMessagesThatNeverEndFillNoMemory(t *testing.T) {
 	if grown := int64(after) - int64(before); grown > (StrangerCalls+8)*MaxMessage {
 		t.Errorf("the heap grew by %d MiB", grown>>20)
 	}
-	if !eventually(func() bool { return r.resets.Load() >= calls-StrangerCalls-1 }) {
-		t.Errorf("%d calls were refused, want all but %d", r.resets.Load(), StrangerCalls)
+	if !servertest.Eventually(func() bool { return r.Resets.Load() >= calls-StrangerCalls-1 }) {
+		t.Errorf("%d calls were refused, want all but %d", r.Resets.Load(), StrangerCalls)
 	}
 	p.served(t, "a peer", p.caller)
-	_ = r.conn.Close()
-	<-r.told
+	_ = r.Conn.Close()
+	<-r.Told
 	// Its places are free again.
 	eventuallyServed(t, p, stranger)
 }
@@ -387,7 +374,7 @@ func TestMessagesThatNeverEndFillNoMemory(t *testing.T) {
 func eventuallyServed(t *testing.T, p *peerTest, as *identity.Source) {
 	t.Helper()
 	c := healthpb.NewHealthClient(p.dial(t, as))
-	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(servertest.Patience); ; time.Sleep(50 * time.Millisecond) {
 		_, err := c.Check(t.Context(), &healthpb.HealthCheckRequest{})
 		if err == nil {
 			return

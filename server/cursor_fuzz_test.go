@@ -14,6 +14,7 @@ import (
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/server/internal/middleware"
 )
 
 // manyStatements is a provider with as many statements as numbers go, of which it
@@ -62,7 +63,7 @@ func FuzzStatementCursor(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		req := &ententev1.ListStatementsRequest{}
-		if proto.Unmarshal(b, req) != nil || validator.Validate(req, protovalidate.WithFilter(protovalidate.FilterFunc(ignoreUnknownValues))) != nil {
+		if proto.Unmarshal(b, req) != nil || validator.Validate(req, protovalidate.WithFilter(protovalidate.FilterFunc(middleware.IgnoreUnknownValues))) != nil {
 			return
 		}
 		provider := &manyStatements{}

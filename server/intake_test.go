@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io"
 	"os"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -26,18 +25,9 @@ import (
 	"github.com/entente-dev/entente/internal/intake"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/server/internal/middleware"
+	"github.com/entente-dev/entente/server/internal/servertest"
 )
-
-// heapNow is what is in use after a collection.
-func heapNow() int64 {
-	var m runtime.MemStats
-	// What is pooled goes with the second one.
-	for range 3 {
-		runtime.GC()
-	}
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
-}
 
 // unread changes the limits on messages that no handler has read.
 func unread(change func(*intake.Config)) func(*PeerConfig) {
@@ -52,7 +42,7 @@ func (p *peerTest) holds() int64 {
 // givenBack waits until the server holds no more than so much.
 func (p *peerTest) givenBack(t *testing.T, most int64) {
 	t.Helper()
-	if !eventually(func() bool { return p.holds() <= most }) {
+	if !servertest.Eventually(func() bool { return p.holds() <= most }) {
 		t.Errorf("%d bytes are held, %d are never given back", p.holds(), p.holds()-most)
 	}
 }
@@ -88,23 +78,23 @@ func TestWhatAPeerDoesNotEndIsBounded(t *testing.T) {
 			p.trustCaller(t)
 			other := p.another(t)
 			p.served(t, "another", other)
-			before := heapNow()
+			before := servertest.Heap()
 			r := p.raw(t, p.caller)
 			perCall := min(CallUnread, int64(MaxMessage-16<<10)/int64(size)*cost)
 			var chunk []byte
 			stream, sent := uint32(1), int64(0)
 			fill := func(until int64) bool {
 				for ; sent < until; stream += 2 {
-					if !r.announce(t, stream, ententev1.PeeringService_SignContract_FullMethodName) {
+					if !r.Announce(t, stream, ententev1.PeeringService_SignContract_FullMethodName, MaxMessage) {
 						return false
 					}
 					chunk = chunk[:0]
 					for range 64 << 10 / (size + 9) {
-						chunk = h2Frame(chunk, h2Data, 0, stream, make([]byte, size))
+						chunk = servertest.Frame(chunk, servertest.FrameData, 0, stream, make([]byte, size))
 					}
 					frames := int64(64 << 10 / (size + 9))
 					for mine := int64(0); mine+frames*cost < perCall && sent < until; {
-						if _, err := r.conn.Write(chunk); err != nil {
+						if _, err := r.Conn.Write(chunk); err != nil {
 							return false
 						}
 						mine += frames * cost
@@ -116,11 +106,11 @@ func TestWhatAPeerDoesNotEndIsBounded(t *testing.T) {
 			if !fill(limit * 5 / 8) {
 				t.Fatal("it was cut off before it was due")
 			}
-			if r.ends.Load() != 0 {
+			if r.Ends.Load() != 0 {
 				t.Error("calls were ended before it was due")
 			}
-			eventually(func() bool { return p.holds() >= limit/2 })
-			held, grown := p.quiet(), heapNow()-before
+			servertest.Eventually(func() bool { return p.holds() >= limit/2 })
+			held, grown := p.quiet(), servertest.Heap()-before
 			// What came while the heap was measured is in both.
 			held = max(held, p.holds())
 			t.Logf("%d calls, %d KiB are counted, the heap grew by %d KiB", stream/2, held>>10, grown>>10)
@@ -134,10 +124,10 @@ func TestWhatAPeerDoesNotEndIsBounded(t *testing.T) {
 			if held := p.holds(); held > limit+64<<10 { // what is being read
 				t.Errorf("it may hold more than its share: %d KiB", held>>10)
 			}
-			if r.ends.Load() == 0 && !r.cut() {
+			if r.Ends.Load() == 0 && !r.Cut() {
 				t.Error("no call was ended")
 			}
-			_ = r.conn.Close()
+			_ = r.Conn.Close()
 			p.givenBack(t, 0)
 			p.served(t, "another", other)
 			p.served(t, "the same", p.caller)
@@ -149,15 +139,15 @@ func TestWhatAPeerDoesNotEndIsBounded(t *testing.T) {
 func TestTheCallsOfWhoHoldsTheMostAreEnded(t *testing.T) {
 	p := newPeerTest(t, unread(func(c *intake.Config) { c.All = 12 << 20 }))
 	p.trustCaller(t)
-	var small []*rawH2
-	hold := func(r *rawH2, calls int) {
+	var small []*servertest.H2
+	hold := func(r *servertest.H2, calls int) {
 		block := make([]byte, 16<<10)
 		for i := range uint32(calls) {
-			if !r.announce(t, 2*i+1, ententev1.PeeringService_SignContract_FullMethodName) {
+			if !r.Announce(t, 2*i+1, ententev1.PeeringService_SignContract_FullMethodName, MaxMessage) {
 				return
 			}
 			for sent := 0; sent < MaxMessage-len(block); sent += len(block) {
-				if r.frame(h2Data, 0, 2*i+1, block) != nil {
+				if r.Frame(servertest.FrameData, 0, 2*i+1, block) != nil {
 					return
 				}
 			}
@@ -170,18 +160,18 @@ func TestTheCallsOfWhoHoldsTheMostAreEnded(t *testing.T) {
 	}
 	hog := p.raw(t, p.caller)
 	hold(hog, 8)
-	if !eventually(func() bool { return hog.ends.Load() > 0 }) {
+	if !servertest.Eventually(func() bool { return hog.Ends.Load() > 0 }) {
 		t.Fatal("it holds more than all may")
 	}
 	for i, r := range small {
-		if r.ends.Load() != 0 {
+		if r.Ends.Load() != 0 {
 			t.Errorf("a call of %d, which held little, was ended", i)
 		}
-		if err := r.frame(h2Ping, 0, 0, make([]byte, 8)); err != nil {
+		if err := r.Frame(servertest.FramePing, 0, 0, make([]byte, 8)); err != nil {
 			t.Errorf("%d, which held little, was cut off: %v", i, err)
 		}
 		select {
-		case <-r.told:
+		case <-r.Told:
 			t.Errorf("%d, which held little, was cut off", i)
 		case <-time.After(200 * time.Millisecond):
 		}
@@ -215,7 +205,7 @@ func TestACallThatStallsEndsAlone(t *testing.T) {
 		if wire.ReasonOf(err) != peering.ReasonTooManyCalls {
 			t.Errorf("it is told %v", err)
 		}
-	case <-time.After(patience):
+	case <-time.After(servertest.Patience):
 		t.Fatal("it goes on")
 	}
 	p.givenBack(t, 0)
@@ -306,31 +296,31 @@ func (e *stalledExec) Exec(grpc.BidiStreamingServer[ententev1.ExecRequest, enten
 func TestCallsThatAreRefusedAreNotKept(t *testing.T) {
 	p := newPeerTest(t)
 	p.trustCaller(t)
-	stranger := newSource(t)
-	before := heapNow()
+	stranger := servertest.NewSource(t)
+	before := servertest.Heap()
 	calls := 0
 	for range 24 {
 		r := p.raw(t, stranger)
 		sent := uint32(0)
 		for ; sent < 20*StrangerRefused; sent++ {
-			if r.callWith(2*sent+1, "/none/none", [2]string{"grpc-timeout", "9999999M"}) != nil {
+			if r.CallWith(2*sent+1, "/none/none", [2]string{"grpc-timeout", "9999999M"}) != nil {
 				break
 			}
 		}
-		if !r.cut() {
+		if !r.Cut() {
 			t.Fatalf("%d calls were refused, and more are taken", sent)
 		}
-		if n := int(r.ends.Load()); n > StrangerRefused+StrangerBurst+100 {
+		if n := int(r.Ends.Load()); n > StrangerRefused+StrangerBurst+100 {
 			t.Errorf("%d were answered", n)
 		}
 		calls += StrangerRefused
 	}
-	if !eventually(func() bool { return p.server.meter.Conns() == 0 }) {
+	if !servertest.Eventually(func() bool { return p.server.meter.Conns() == 0 }) {
 		t.Errorf("%d connections are left", p.server.meter.Conns())
 	}
 	grown := int64(0)
-	if !eventually(func() bool {
-		grown = heapNow() - before
+	if !servertest.Eventually(func() bool {
+		grown = servertest.Heap() - before
 		return grown <= 2<<20
 	}) {
 		t.Errorf("the heap grew by %d KiB for %d calls", grown>>10, calls)
@@ -338,23 +328,18 @@ func TestCallsThatAreRefusedAreNotKept(t *testing.T) {
 	p.served(t, "a peer", p.caller)
 }
 
-// junk is an unknown field: what a message has in it is nobody's business here.
-func junk(n int) []byte {
-	return protowire.AppendBytes(protowire.AppendTag(nil, 100, protowire.BytesType), make([]byte, n))
-}
-
 // Messages as large as may be that are taken hold nothing, whatever their number.
 func TestLargeMessagesThatAreTakenPass(t *testing.T) {
 	p := newPeerTest(t, unread(func(c *intake.Config) { c.Peer = 8 << 20 }))
 	p.trustCaller(t)
 	conn := p.dial(t, p.caller)
-	large := junk(MaxMessage - 1024)
+	large := servertest.UnknownField(MaxMessage - 1024)
 	for range 8 {
-		if err := conn.Invoke(t.Context(), healthpb.Health_Check_FullMethodName, large, new([]byte), grpc.ForceCodec(bytesCodec{})); err != nil {
+		if err := conn.Invoke(t.Context(), healthpb.Health_Check_FullMethodName, large, new([]byte), grpc.ForceCodec(servertest.Bytes{})); err != nil {
 			t.Fatal(err)
 		}
 	}
-	s, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, reflectionpb.ServerReflection_ServerReflectionInfo_FullMethodName, grpc.ForceCodec(bytesCodec{}))
+	s, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, reflectionpb.ServerReflection_ServerReflectionInfo_FullMethodName, grpc.ForceCodec(servertest.Bytes{}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -382,7 +367,7 @@ func TestANumberOfStreamsThatNobodyOpenedHoldsNothing(t *testing.T) {
 	p := newPeerTest(t)
 	p.trustCaller(t)
 	r := p.raw(t, p.caller)
-	if err := r.frame(h2Data, 0, 99, bytes.Repeat([]byte{1}, 1000)); err != nil {
+	if err := r.Frame(servertest.FrameData, 0, 99, bytes.Repeat([]byte{1}, 1000)); err != nil {
 		t.Fatal(err)
 	}
 	if held := p.quiet(); held != 0 {
@@ -398,13 +383,13 @@ func TestHeadersThatNeverEndAreGivenUp(t *testing.T) {
 	p := newPeerTest(t, func(c *PeerConfig) { c.Keepalive = probe })
 	p.trustCaller(t)
 	r := p.raw(t, p.caller)
-	if err := r.frame(h2Headers, 0, 1, []byte{0x82}); err != nil {
+	if err := r.Frame(servertest.FrameHeaders, 0, 1, []byte{0x82}); err != nil {
 		t.Fatal(err)
 	}
 	p.served(t, "the same", p.caller)
 	select {
-	case <-r.told:
-	case <-time.After(probe + KeepaliveTimeout + patience):
+	case <-r.Told:
+	case <-time.After(probe + middleware.KeepaliveTimeout + servertest.Patience):
 		t.Error("they are waited for still")
 	}
 }
@@ -414,23 +399,23 @@ func TestHeadersThatNeverEndAreGivenUp(t *testing.T) {
 func TestAFloodOfContinuationsEndsItsConnection(t *testing.T) {
 	p := newPeerTest(t)
 	p.trustCaller(t)
-	before := heapNow()
+	before := servertest.Heap()
 	r := p.raw(t, p.caller)
 	// A name and a value that are not indexed, again and again.
 	block := bytes.Repeat([]byte{0x10, 1, 'a', 1, 'b'}, 3200)
-	if err := r.frame(h2Headers, 0, 1, block); err != nil {
+	if err := r.Frame(servertest.FrameHeaders, 0, 1, block); err != nil {
 		t.Fatal(err)
 	}
 	sent := 0
 	for ; sent < 4000; sent++ {
-		if r.frame(h2Continuation, 0, 1, block) != nil {
+		if r.Frame(servertest.FrameContinuation, 0, 1, block) != nil {
 			break
 		}
 	}
-	if !r.cut() {
+	if !r.Cut() {
 		t.Error("the connection is still there")
 	}
-	if grown := heapNow() - before; grown > 8<<20 {
+	if grown := servertest.Heap() - before; grown > 8<<20 {
 		t.Errorf("the heap grew by %d MiB", grown>>20)
 	}
 	t.Logf("cut off after at most %d KiB", sent*len(block)>>10)
@@ -443,19 +428,19 @@ func TestAFloodOfSettingsFillsNothing(t *testing.T) {
 	p := newPeerTest(t)
 	p.trustCaller(t)
 	other := p.another(t)
-	before := heapNow()
+	before := servertest.Heap()
 	r := p.rawSilent(t, p.caller)
-	flood := bytes.Repeat(h2Frame(nil, h2Settings, 0, 0, []byte{0, 4, 0, 1, 0, 0}), 4000)
-	_ = r.conn.SetWriteDeadline(time.Now().Add(4 * time.Second))
+	flood := bytes.Repeat(servertest.Frame(nil, servertest.FrameSettings, 0, 0, []byte{0, 4, 0, 1, 0, 0}), 4000)
+	_ = r.Conn.SetWriteDeadline(time.Now().Add(4 * time.Second))
 	sent := 0
 	for range 2000 {
-		n, err := r.conn.Write(flood)
+		n, err := r.Conn.Write(flood)
 		sent += n
 		if err != nil {
 			break
 		}
 	}
-	if grown := heapNow() - before; grown > 16<<20 {
+	if grown := servertest.Heap() - before; grown > 16<<20 {
 		t.Errorf("the heap grew by %d MiB", grown>>20)
 	}
 	t.Logf("%d KiB were taken", sent>>10)
@@ -467,16 +452,16 @@ func TestAFloodOfCallsThatAreRefusedFillsNothing(t *testing.T) {
 	p := newPeerTest(t)
 	p.trustCaller(t)
 	other := p.another(t)
-	before := heapNow()
+	before := servertest.Heap()
 	r := p.rawSilent(t, p.caller)
-	_ = r.conn.SetWriteDeadline(time.Now().Add(4 * time.Second))
+	_ = r.Conn.SetWriteDeadline(time.Now().Add(4 * time.Second))
 	calls := uint32(0)
 	for ; calls < 400_000; calls++ {
-		if r.call(2*calls+1, "/none/none") != nil {
+		if r.Call(2*calls+1, "/none/none") != nil {
 			break
 		}
 	}
-	if grown := heapNow() - before; grown > 16<<20 {
+	if grown := servertest.Heap() - before; grown > 16<<20 {
 		t.Errorf("the heap grew by %d MiB", grown>>20)
 	}
 	t.Logf("%d calls were taken", calls)
@@ -495,7 +480,7 @@ func TestCompressedMessagesAreNotTaken(t *testing.T) {
 		return peering.Advertisement{}, errors.New("no")
 	}
 	r := p.raw(t, p.caller)
-	if err := r.callWith(1, ententev1.PeeringService_RequestPeering_FullMethodName, [2]string{"grpc-encoding", "gzip"}); err != nil {
+	if err := r.CallWith(1, ententev1.PeeringService_RequestPeering_FullMethodName, [2]string{"grpc-encoding", "gzip"}); err != nil {
 		t.Fatal(err)
 	}
 	request, err := proto.Marshal(&ententev1.RequestPeeringRequest{Request: &ententev1.PeeringRequest{RequestId: "r", Resources: &ententev1.ResourceList{Amounts: map[string]string{"cpu": "1"}}}})
@@ -507,12 +492,12 @@ func TestCompressedMessagesAreNotTaken(t *testing.T) {
 	_, _ = w.Write(request)
 	_ = w.Close()
 	// It says of itself that it is compressed.
-	message := h2Message(packed.Len(), packed.Bytes()...)
+	message := servertest.Message(packed.Len(), packed.Bytes()...)
 	message[0] = 1
-	if err := r.frame(h2Data, 1, 1, message); err != nil {
+	if err := r.Frame(servertest.FrameData, 1, 1, message); err != nil {
 		t.Fatal(err)
 	}
-	if !eventually(func() bool { return r.ends.Load() > 0 }) {
+	if !servertest.Eventually(func() bool { return r.Ends.Load() > 0 }) {
 		t.Fatal("there is no answer")
 	}
 	p.served(t, "the same", p.caller)
@@ -530,7 +515,7 @@ func TestTextThatIsNoneIsRefused(t *testing.T) {
 		ententev1.TrustService_Join_FullMethodName:                bad,
 		ententev1.PeeringService_Session_FullMethodName:           nested(entries(4, 1, func(int) []byte { return []byte("\xff") })),
 	} {
-		s, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, method, grpc.ForceCodec(bytesCodec{}))
+		s, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, method, grpc.ForceCodec(servertest.Bytes{}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -566,22 +551,22 @@ func TestMeasureUnreadMessages(t *testing.T) {
 				if size == 1 {
 					calls = 1
 				}
-				before, r := heapNow(), p.raw(t, as)
+				before, r := servertest.Heap(), p.raw(t, as)
 				frames := 16 << 10 / size
 				for i := range uint32(calls) {
-					if !r.announce(t, 2*i+1, method) {
+					if !r.Announce(t, 2*i+1, method, MaxMessage) {
 						break
 					}
-					chunk := bytes.Repeat(h2Frame(nil, h2Data, 0, 2*i+1, make([]byte, size)), frames)
+					chunk := bytes.Repeat(servertest.Frame(nil, servertest.FrameData, 0, 2*i+1, make([]byte, size)), frames)
 					for sent := 0; sent < MaxMessage-2*len(chunk); sent += frames * size {
-						if _, err := r.conn.Write(chunk); err != nil {
+						if _, err := r.Conn.Write(chunk); err != nil {
 							break
 						}
 					}
 				}
 				time.Sleep(time.Second)
-				t.Logf("trusted %v, %d calls, frames of %d bytes: %d MiB, %d calls ended", trusted, calls, size, (heapNow()-before)>>20, r.ends.Load())
-				_ = r.conn.Close()
+				t.Logf("trusted %v, %d calls, frames of %d bytes: %d MiB, %d calls ended", trusted, calls, size, (servertest.Heap()-before)>>20, r.Ends.Load())
+				_ = r.Conn.Close()
 			}
 		}
 	}

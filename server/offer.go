@@ -11,6 +11,7 @@ import (
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/server/internal/middleware"
 )
 
 // Offers is what telling peers of offers needs.
@@ -54,7 +55,7 @@ func tellOffers(
 	for {
 		var changed <-chan struct{}
 		var due <-chan time.Time
-		if err := onFreshStack("an offer", func() (err error) {
+		if err := middleware.OnFreshStack("an offer", func() (err error) {
 			var offer peering.Offer
 			if offer, changed, err = current(ctx); err != nil {
 				return err

@@ -13,6 +13,7 @@ import (
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/server/internal/servertest"
 )
 
 // offering is an offer that changes, and who is told of it.
@@ -157,7 +158,7 @@ func (o offersBy) Offer(_ context.Context, peer peering.ClusterID) (peering.Offe
 func TestEachPeerIsToldItsOwnOffer(t *testing.T) {
 	offers := offersBy{}
 	p := newPeerTest(t, func(c *PeerConfig) { c.Offers = offers })
-	other, stranger := newSource(t), newSource(t)
+	other, stranger := servertest.NewSource(t), servertest.NewSource(t)
 	p.trustCaller(t)
 	if err := p.bundles.Trust(other.ID(), other.Identity().TrustBundle()); err != nil {
 		t.Fatal(err)

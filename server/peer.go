@@ -23,6 +23,7 @@ import (
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/intake"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/server/internal/middleware"
 )
 
 // PeerConfig configures what other clusters see.
@@ -91,40 +92,40 @@ func NewPeer(cfg PeerConfig) (*Peer, error) {
 	if cfg.Keepalive <= 0 {
 		cfg.Keepalive = PeerKeepalive
 	}
-	validate, err := validated(protovalidate.WithFilter(protovalidate.FilterFunc(ignoreUnknownValues)))
+	validate, err := middleware.Validated(protovalidate.WithFilter(protovalidate.FilterFunc(middleware.IgnoreUnknownValues)))
 	if err != nil {
 		return nil, err
 	}
-	strangers := newLimiter(StrangerRate, StrangerBurst, StrangerCalls, cfg.Now)
-	peers := newLimiter(PeerRate, PeerBurst, PeerCalls, cfg.Now)
+	strangers := middleware.NewLimiter(StrangerRate, StrangerBurst, StrangerCalls, cfg.Now)
+	peers := middleware.NewLimiter(PeerRate, PeerBurst, PeerCalls, cfg.Now)
 	p := &Peer{cfg: cfg, health: health.NewServer(), standing: newStanding(cfg.Trusted)}
 	unread := intake.Config{
 		Log: cfg.Log, Sender: p.sender, Call: CallUnread, Peer: PeerUnread, Stranger: StrangerUnread, All: AllUnread,
-		EndTimeout: EndTimeout, WriteTimeout: WriteTimeout, ReadBuffer: ReadBuffer,
+		EndTimeout: EndTimeout, WriteTimeout: middleware.WriteTimeout, ReadBuffer: ReadBuffer,
 	}
 	if cfg.unread != nil {
 		cfg.unread(&unread)
 	}
 	p.meter = intake.New(unread)
-	opts := append(options(cfg.Log,
-		audited(cfg.Log, false, peerMutates),
-		recovered,
+	opts := append(middleware.Options(cfg.Log,
+		middleware.Audited(cfg.Log, false, peerMutates),
+		middleware.Recovered,
 		p.admit,
-		deadlined(UnaryTimeout),
+		middleware.Deadlined(UnaryTimeout),
 		validate,
 	),
 		grpc.Creds(p.meter.Credentials(cfg.Credentials)),
 		// Before a message is read: gRPC gives room to each that is announced, and
 		// interceptors see it only once it is whole.
 		grpc.InTapHandle(func(ctx context.Context, _ *tap.Info) (context.Context, error) {
-			limit, key, refusals := strangers, addressKey(remoteAddress(ctx)), StrangerRefused
+			limit, key, refusals := strangers, middleware.AddressKey(middleware.RemoteAddress(ctx)), StrangerRefused
 			if info, ok := identity.PeerFromContext(ctx); ok && p.trusts(info) {
 				limit, key, refusals = peers, string(info.ID), PeerRefused
 			}
-			leave, err := limit.enter(key)
+			leave, err := limit.Enter(key)
 			if err != nil {
 				p.meter.Refused(ctx, refusals)
-				return nil, statusOf(err, "", false).Err()
+				return nil, middleware.StatusOf(err, "", false).Err()
 			}
 			context.AfterFunc(ctx, leave)
 			return p.meter.Begin(ctx), nil
@@ -134,13 +135,13 @@ func NewPeer(cfg PeerConfig) (*Peer, error) {
 		// The meter reads through a buffer of its own.
 		grpc.ReadBufferSize(0), grpc.WriteBufferSize(ConnectionBuffer),
 		grpc.InitialWindowSize(StreamWindow), grpc.InitialConnWindowSize(ConnectionWindow),
-		grpc.MaxConcurrentStreams(MaxStreams),
-		grpc.MaxHeaderListSize(MaxHeader),
-		grpc.ConnectionTimeout(HandshakeTimeout),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: KeepaliveMin, PermitWithoutStream: true}),
+		grpc.MaxConcurrentStreams(middleware.MaxStreams),
+		grpc.MaxHeaderListSize(middleware.MaxHeader),
+		grpc.ConnectionTimeout(middleware.HandshakeTimeout),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: middleware.KeepaliveMin, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
-			Time: cfg.Keepalive, Timeout: KeepaliveTimeout,
-			MaxConnectionAge: ConnectionAge, MaxConnectionAgeGrace: ConnectionGrace,
+			Time: cfg.Keepalive, Timeout: middleware.KeepaliveTimeout,
+			MaxConnectionAge: middleware.ConnectionAge, MaxConnectionAgeGrace: ConnectionGrace,
 		}),
 	)
 	p.grpc = grpc.NewServer(opts...)
@@ -151,7 +152,7 @@ func NewPeer(cfg PeerConfig) (*Peer, error) {
 	}
 	healthpb.RegisterHealthServer(p.grpc, p.health)
 	reflection.Register(p.grpc)
-	setServing(p.grpc, p.health, healthpb.HealthCheckResponse_NOT_SERVING)
+	middleware.SetServing(p.grpc, p.health, healthpb.HealthCheckResponse_NOT_SERVING)
 	return p, nil
 }
 
@@ -161,7 +162,7 @@ func (p *Peer) GRPC() *grpc.Server { return p.grpc }
 // Run serves the listeners, if any, until ctx ends; then calls have DrainTimeout
 // to end. It returns an error when a listener fails.
 func (p *Peer) Run(ctx context.Context, listeners ...net.Listener) error {
-	setServing(p.grpc, p.health, healthpb.HealthCheckResponse_SERVING)
+	middleware.SetServing(p.grpc, p.health, healthpb.HealthCheckResponse_SERVING)
 	group, ctx := errgroup.WithContext(ctx)
 	for _, l := range listeners {
 		group.Go(func() error {
@@ -191,17 +192,9 @@ func (p *Peer) Run(ctx context.Context, listeners ...net.Listener) error {
 
 // stop lets calls end for DrainTimeout, then cuts them.
 func stop(s *grpc.Server) {
-	cut := time.AfterFunc(DrainTimeout, s.Stop)
+	cut := time.AfterFunc(middleware.DrainTimeout, s.Stop)
 	defer cut.Stop()
 	s.GracefulStop()
-}
-
-// setServing sets the health of every service and of the whole ("").
-func setServing(s *grpc.Server, h *health.Server, status healthpb.HealthCheckResponse_ServingStatus) {
-	h.SetServingStatus("", status)
-	for name := range s.GetServiceInfo() {
-		h.SetServingStatus(name, status)
-	}
 }
 
 func (p *Peer) trusts(info identity.AuthInfo) bool {
@@ -213,23 +206,23 @@ func (p *Peer) sender(remote net.Addr, auth credentials.AuthInfo) (name string, 
 	if info, ok := auth.(identity.AuthInfo); ok && p.trusts(info) {
 		return string(info.ID), true
 	}
-	return "address " + addressKey(remote.String()), false
+	return "address " + middleware.AddressKey(remote.String()), false
 }
 
 // admit lets strangers join, introduce themselves and ask for health, and peers do
 // everything for as long as they are trusted.
-func (p *Peer) admit(ctx context.Context, c *call, next func(context.Context) error) error {
+func (p *Peer) admit(ctx context.Context, c *middleware.Call, next func(context.Context) error) error {
 	info, ok := identity.PeerFromContext(ctx)
 	if ok {
-		c.who = string(info.ID)
+		c.Who = string(info.ID)
 	}
-	if strings.HasPrefix(c.method, "/"+healthpb.Health_ServiceDesc.ServiceName+"/") {
+	if strings.HasPrefix(c.Method, "/"+healthpb.Health_ServiceDesc.ServiceName+"/") {
 		return next(ctx)
 	}
 	switch {
 	case !ok || info.ID == "":
 		return &peering.Error{Reason: peering.ReasonPeerNotTrusted, Message: "present a certificate of your cluster's identity"}
-	case openToStrangers(c.method):
+	case openToStrangers(c.Method):
 		return next(ctx)
 	case !p.trusts(info):
 		return &peering.Error{
@@ -237,10 +230,10 @@ func (p *Peer) admit(ctx context.Context, c *call, next func(context.Context) er
 			Message:  "this cluster does not trust yours: join with a token, or introduce yourself and have it approved, first",
 			Metadata: map[string]string{"clusterId": string(info.ID)},
 		}
-	case c.request != nil:
+	case c.Request != nil:
 		return next(ctx)
 	}
-	return p.standing.run(ctx, info.ID, c.id, next)
+	return p.standing.run(ctx, info.ID, c.ID, next)
 }
 
 // peerMutates says which calls of peers are worth a line in the log.

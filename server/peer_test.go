@@ -1,10 +1,10 @@
 package server
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -30,6 +30,8 @@ import (
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/server/internal/middleware"
+	"github.com/entente-dev/entente/server/internal/servertest"
 )
 
 // peerCreds is the TLS of the peer API on plain TCP connections. session is the number
@@ -156,48 +158,17 @@ type peerTest struct {
 	bundles      *identity.Bundles
 	trust        *fakeTrust
 	peering      *fakePeering
-	log          *syncBuffer
+	log          *servertest.SyncBuffer
 	address      string
 	server       *Peer
 	stop         context.CancelFunc
 }
 
-// syncBuffer is a buffer for several writers.
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
-}
-
-func newSource(t testing.TB) *identity.Source {
-	t.Helper()
-	id, err := identity.Generate(time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := identity.NewSource(identity.SourceConfig{Identity: id})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
 func newPeerTest(t *testing.T, change ...func(*PeerConfig)) *peerTest {
 	t.Helper()
 	leaks := goleak.IgnoreCurrent()
-	t.Cleanup(func() { noneLeft(t, leaks) })
-	p := &peerTest{self: newSource(t), caller: newSource(t), bundles: identity.NewBundles(), log: &syncBuffer{}}
+	t.Cleanup(func() { servertest.NoneLeft(t, leaks) })
+	p := &peerTest{self: servertest.NewSource(t), caller: servertest.NewSource(t), bundles: identity.NewBundles(), log: &servertest.SyncBuffer{}}
 	p.trust = &fakeTrust{
 		self:   identity.ClusterInfo{Name: "provider", Endpoints: []string{"192.0.2.1:7443"}, Bundle: identity.Bundle{Roots: roots(p.self)}},
 		tokens: map[string]*fakeToken{}, peers: map[peering.ClusterID]identity.ClusterInfo{},
@@ -236,19 +207,7 @@ func newPeerTest(t *testing.T, change ...func(*PeerConfig)) *peerTest {
 	return p
 }
 
-// noneLeft waits until what a test began has ended.
-func noneLeft(t *testing.T, leaks goleak.Option) {
-	t.Helper()
-	var err error
-	if !eventually(func() bool {
-		err = goleak.Find(leaks)
-		return err == nil
-	}) {
-		t.Error(err)
-	}
-}
-
-func roots(s *identity.Source) []*certificate { return []*certificate{s.Identity().Root()} }
+func roots(s *identity.Source) []*x509.Certificate { return []*x509.Certificate{s.Identity().Root()} }
 
 // dial connects as a cluster.
 func (p *peerTest) dial(t testing.TB, as *identity.Source) *grpc.ClientConn {
@@ -360,7 +319,7 @@ func TestAConnectionWithoutACertificateCannotEvenJoin(t *testing.T) {
 
 func TestJoinsThatAreRefused(t *testing.T) {
 	p := newPeerTest(t)
-	stranger := newSource(t)
+	stranger := servertest.NewSource(t)
 	for name, tc := range map[string]struct {
 		as     *identity.Source
 		change func(*ententev1.JoinRequest)
@@ -399,7 +358,7 @@ func TestOfAHundredRedeemersOneSucceedsAndItMayRepeat(t *testing.T) {
 	const redeemers = 100
 	sources := make([]*identity.Source, redeemers)
 	for i := range sources {
-		sources[i] = newSource(t)
+		sources[i] = servertest.NewSource(t)
 	}
 	var mu sync.Mutex
 	var won []*identity.Source
@@ -576,7 +535,7 @@ func TestASessionEndsWithTheTrustInTheCaller(t *testing.T) {
 	for err == nil {
 		_, err = s.Recv()
 	}
-	if wire.ReasonOf(err) != peering.ReasonPeerNotTrusted || time.Since(start) > TrustCheck+prompt {
+	if wire.ReasonOf(err) != peering.ReasonPeerNotTrusted || time.Since(start) > TrustCheck+servertest.Prompt {
 		t.Errorf("ended after %s with %v", time.Since(start), err)
 	}
 }
@@ -671,7 +630,7 @@ func TestStoppingEndsStreamsAndHealth(t *testing.T) {
 		t.Errorf("health is %v, %v", r, err)
 	}
 	_, err = s.Recv()
-	if wire.ReasonOf(err) != peering.ReasonStopping || time.Since(start) > DrainTimeout {
+	if wire.ReasonOf(err) != peering.ReasonStopping || time.Since(start) > middleware.DrainTimeout {
 		t.Errorf("the session ended after %s with %v", time.Since(start), err)
 	}
 }
@@ -755,4 +714,22 @@ func TestReflectionIsForTrustedPeers(t *testing.T) {
 	if _, err := s.Recv(); !errors.Is(err, io.EOF) {
 		t.Errorf("ended with %v", err)
 	}
+}
+
+// raw connects as a cluster and says no more than the preface.
+func (p *peerTest) raw(t *testing.T, as *identity.Source) *servertest.H2 {
+	t.Helper()
+	r := p.rawSilent(t, as)
+	go r.Read()
+	return r
+}
+
+// rawSilent connects and never reads.
+func (p *peerTest) rawSilent(t *testing.T, as *identity.Source) *servertest.H2 {
+	t.Helper()
+	conn, err := tls.Dial("tcp", p.address, as.ClientTLS(p.self.ID(), nil, "", "h2"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return servertest.Greet(t, conn)
 }

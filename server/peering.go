@@ -15,6 +15,7 @@ import (
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/server/internal/middleware"
 )
 
 // Negotiator is what negotiating contracts needs. Its errors are *peering.Error,
@@ -197,7 +198,7 @@ func (s *peeringServer) Session(stream grpc.BidiStreamingServer[ententev1.Sessio
 		},
 		Watch: func(changed func()) func() { return s.cfg.Sessions.Watch(peer, changed) },
 		Observe: func(ctx context.Context, state *ententev1.PeerState) error {
-			return onFreshStack("what follows from a state", func() error { return s.cfg.Sessions.Observe(ctx, peer, state) })
+			return middleware.OnFreshStack("what follows from a state", func() error { return s.cfg.Sessions.Observe(ctx, peer, state) })
 		},
 	})
 	if cause := context.Cause(ctx); errors.Is(cause, errSuperseded) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/entente-dev/entente/internal/intake"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/server/internal/middleware"
 )
 
 // standing is the streams of peers that are open. They end with the trust in who
@@ -44,7 +45,7 @@ type finisher interface {
 
 var (
 	errTrustEnded = &peering.Error{Reason: peering.ReasonPeerNotTrusted, Message: "this cluster ended its trust in yours"}
-	errStopping   = &peering.Error{Reason: peering.ReasonStopping, Message: "the agent is about to stop", RetryAfter: retryStopping}
+	errStopping   = &peering.Error{Reason: peering.ReasonStopping, Message: "the agent is about to stop", RetryAfter: middleware.RetryStopping}
 	// errCallHeldTooMuch ends a call.
 	errCallHeldTooMuch = &peering.Error{Reason: peering.ReasonTooManyCalls, Message: "the call was sent more than its handler takes", RetryAfter: time.Second}
 )
@@ -92,7 +93,7 @@ func (o *standingStream) end(why error) {
 		return
 	}
 	o.why = why
-	st := statusOf(why, o.call, false)
+	st := middleware.StatusOf(why, o.call, false)
 	if st == nil {
 		st = status.New(codes.OK, "")
 	}

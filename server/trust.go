@@ -8,6 +8,7 @@ import (
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/server/internal/middleware"
 )
 
 // Trust is what making and ending trust needs. Who a cluster is was proven by the
@@ -136,10 +137,10 @@ func (s *trustServer) Introduce(ctx context.Context, req *ententev1.IntroduceReq
 		return nil, err
 	}
 	if len(req.GetCommitment()) != len(peering.Hash{}) {
-		return nil, badField("commitment", "want %d bytes", len(peering.Hash{}))
+		return nil, middleware.BadField("commitment", "want %d bytes", len(peering.Hash{}))
 	}
 	self, nonce, err := s.cfg.Trust.Introduce(ctx, Introduction{
-		ID: id, From: addressKey(remoteAddress(ctx)), Info: info, Commitment: peering.Hash(req.GetCommitment()), Requested: req.GetRequested(),
+		ID: id, From: middleware.AddressKey(middleware.RemoteAddress(ctx)), Info: info, Commitment: peering.Hash(req.GetCommitment()), Requested: req.GetRequested(),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("introduction of %s: %w", id, err)
@@ -154,7 +155,7 @@ func (s *trustServer) Reveal(ctx context.Context, req *ententev1.RevealRequest) 
 		return nil, &peering.Error{Reason: peering.ReasonPeerNotTrusted, Message: "present a certificate of your cluster's identity"}
 	}
 	if len(req.GetNonce()) != 32 {
-		return nil, badField("nonce", "want 32 bytes")
+		return nil, middleware.BadField("nonce", "want 32 bytes")
 	}
 	if err := s.cfg.Trust.Reveal(ctx, caller.ID, [32]byte(req.GetNonce())); err != nil {
 		return nil, fmt.Errorf("introduction of %s: %w", caller.ID, err)
@@ -185,7 +186,7 @@ func (s *trustServer) Prove(ctx context.Context, req *ententev1.ProveRequest) (*
 		return nil, err
 	}
 	self, share, confirmation, err := s.cfg.Trust.Prove(ctx, Proof{
-		ID: id, Channel: caller.Channel, From: addressKey(remoteAddress(ctx)), Info: info, Group: req.GetGroup(), Share: req.GetShare(),
+		ID: id, Channel: caller.Channel, From: middleware.AddressKey(middleware.RemoteAddress(ctx)), Info: info, Group: req.GetGroup(), Share: req.GetShare(),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("proof of %s: %w", id, err)

@@ -14,6 +14,7 @@ import (
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/server/internal/servertest"
 )
 
 // introduced is what the fake remembers of calls that make and end trust.
@@ -113,7 +114,7 @@ func TestAStrangerIntroducesItselfAsWhoItProvesToBe(t *testing.T) {
 	if _, err := c.Reveal(t.Context(), &ententev1.RevealRequest{Nonce: nonce}); err != nil || p.trust.revealed[31] != 9 {
 		t.Errorf("reveal: %v", err)
 	}
-	stranger := ententev1.NewTrustServiceClient(p.dial(t, newSource(t)))
+	stranger := ententev1.NewTrustServiceClient(p.dial(t, servertest.NewSource(t)))
 	if _, err := stranger.Reveal(t.Context(), &ententev1.RevealRequest{Nonce: nonce}); wire.ReasonOf(err) != peering.ReasonIntroductionUnknown {
 		t.Errorf("another cluster opens its commitment: %v", err)
 	}
@@ -135,7 +136,7 @@ func TestAStrangerIntroducesItselfAsWhoItProvesToBe(t *testing.T) {
 
 func TestIntroductionsThatAreRefused(t *testing.T) {
 	p := newPeerTest(t)
-	stranger := newSource(t)
+	stranger := servertest.NewSource(t)
 	for name, tc := range map[string]struct {
 		as     *identity.Source
 		change func(*ententev1.IntroduceRequest)
@@ -214,7 +215,7 @@ func TestAStrangerProvesAGroupsSecretOverItsConnection(t *testing.T) {
 
 func TestProofsThatAreRefused(t *testing.T) {
 	p := newPeerTest(t)
-	stranger := newSource(t)
+	stranger := servertest.NewSource(t)
 	for name, tc := range map[string]struct {
 		as     *identity.Source
 		change func(*ententev1.ProveRequest)
@@ -251,7 +252,7 @@ func TestProofsThatAreRefused(t *testing.T) {
 }
 
 func TestAProofNeedsAChannelToBeBoundTo(t *testing.T) {
-	self, caller := newSource(t), newSource(t)
+	self, caller := servertest.NewSource(t), servertest.NewSource(t)
 	f := &fakeTrust{}
 	s := &trustServer{cfg: PeerConfig{Self: self.ID(), Trust: f}}
 	ctx := identity.ContextWithPeer(t.Context(), identity.AuthInfo{ID: caller.ID()})
@@ -272,7 +273,7 @@ func TestAPeerUpdatesItsOwnBundleAndRevokesItsOwnTrust(t *testing.T) {
 		t.Errorf("update: %v, holds %v", err, p.trust.updated)
 	}
 	p.trust.updated = nil
-	others := &ententev1.ClusterInfo{Bundle: newSource(t).Identity().Bundle()}
+	others := &ententev1.ClusterInfo{Bundle: servertest.NewSource(t).Identity().Bundle()}
 	_, err := c.UpdateBundle(t.Context(), &ententev1.UpdateBundleRequest{Cluster: others})
 	if wire.ReasonOf(err) != peering.ReasonBundleInvalid || status.Code(err) != codes.InvalidArgument || p.trust.updated != nil {
 		t.Errorf("another cluster's roots: %v, holds %v", err, p.trust.updated)

@@ -17,12 +17,12 @@ import (
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/version"
 	"github.com/entente-dev/entente/peering"
-	"github.com/entente-dev/entente/server"
+	"github.com/entente-dev/entente/server/admin"
 )
 
 // adminAPI builds what the cluster's own people use.
 func (a *agent) adminAPI(ctx context.Context) error {
-	admin, err := server.NewAdmin(server.AdminConfig{
+	api, err := admin.New(admin.Config{
 		Log: a.log, Client: a.direct, Cache: watched{a.mgr.GetCache()}, Kubernetes: a.kubernetes,
 		TLS:  a.source.AdminTLS(a.serviceNames(), a.ownAddresses()),
 		Self: a.adminSelf, Tokens: issued{a}, Join: a.join,
@@ -35,15 +35,15 @@ func (a *agent) adminAPI(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listen for administrators on %s: %w", a.cfg.AdminAddress, err)
 	}
-	return a.run(func(ctx context.Context) error { return admin.Run(ctx, listener) })
+	return a.run(func(ctx context.Context) error { return api.Run(ctx, listener) })
 }
 
 // adminSelf is what administrators are told of this cluster.
-func (a *agent) adminSelf(context.Context) (server.Self, error) {
+func (a *agent) adminSelf(context.Context) (admin.Self, error) {
 	_, expires := a.source.Leaf()
 	endpoints := a.endpoints()
 	s := a.service(endpoints)
-	self := server.Self{
+	self := admin.Self{
 		ID: a.source.ID(), Name: a.name(), Version: version.Version, Endpoints: endpoints, Protocol: peering.Protocol,
 		RootExpires: a.source.Identity().Root().NotAfter, CertificateExpires: expires,
 		Fingerprint: s.Text.Fingerprint, Automatic: s.Automatic,
@@ -54,25 +54,25 @@ func (a *agent) adminSelf(context.Context) (server.Self, error) {
 	return self, nil
 }
 
-// issued is the tokens of this cluster. It implements server.Tokens.
+// issued is the tokens of this cluster. It implements admin.Tokens.
 type issued struct{ a *agent }
 
-// Mint implements server.Tokens.
+// Mint implements admin.Tokens.
 func (i issued) Mint(ctx context.Context, ttl time.Duration) (peering.Token, error) {
 	return i.a.tokens.Mint(ctx, i.a.source.ID(), i.a.endpoints(), ttl)
 }
 
-// List implements server.Tokens.
-func (i issued) List(ctx context.Context) ([]server.TokenInfo, error) {
+// List implements admin.Tokens.
+func (i issued) List(ctx context.Context) ([]admin.TokenInfo, error) {
 	list, err := i.a.tokens.List(ctx)
-	out := make([]server.TokenInfo, len(list))
+	out := make([]admin.TokenInfo, len(list))
 	for n, t := range list {
-		out[n] = server.TokenInfo(t)
+		out[n] = admin.TokenInfo(t)
 	}
 	return out, err
 }
 
-// Revoke implements server.Tokens.
+// Revoke implements admin.Tokens.
 func (i issued) Revoke(ctx context.Context, id string) error { return i.a.tokens.Revoke(ctx, id) }
 
 // testPolicy says what a peer would be answered.
@@ -105,10 +105,10 @@ func (a *agent) rollover(ctx context.Context) (root, overlap time.Time, err erro
 	return next.Root().NotAfter, until, a.publishCA(ctx)
 }
 
-// watched is the agent's cache. It implements server.Cache.
+// watched is the agent's cache. It implements admin.Cache.
 type watched struct{ cache.Cache }
 
-// Watch implements server.Cache.
+// Watch implements admin.Cache.
 func (w watched) Watch(ctx context.Context, kind ctrlclient.Object, handler toolscache.ResourceEventHandler) (func(), error) {
 	informer, err := w.GetInformer(ctx, kind)
 	if err != nil {

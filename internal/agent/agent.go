@@ -44,6 +44,7 @@ import (
 	"github.com/entente-dev/entente/internal/version"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/server"
+	"github.com/entente-dev/entente/server/admin"
 	"github.com/entente-dev/entente/tunnel"
 	"github.com/entente-dev/entente/vk"
 )
@@ -163,7 +164,7 @@ type agent struct {
 	// is published so. Nil is no.
 	automatic func() bool
 	// published is where this cluster is in DNS; nil is nowhere.
-	published atomic.Pointer[[]server.DNSPublication]
+	published atomic.Pointer[[]admin.DNSPublication]
 
 	peersWake, trustWake, contractsWake *waker
 	serving                             atomic.Bool

@@ -27,7 +27,7 @@ import (
 	"github.com/entente-dev/entente/discovery"
 	"github.com/entente-dev/entente/discovery/dnssd"
 	"github.com/entente-dev/entente/peering"
-	"github.com/entente-dev/entente/server"
+	"github.com/entente-dev/entente/server/admin"
 )
 
 // UpdateConfig is where this cluster publishes itself by dynamic updates (RFC 2136).
@@ -126,7 +126,7 @@ type publishing struct {
 	// missing are records that only the zone's administrator can add.
 	missing []string
 	// report is what administrators are told.
-	report *atomic.Pointer[[]server.DNSPublication]
+	report *atomic.Pointer[[]admin.DNSPublication]
 }
 
 // attempt is how publishing or withdrawing went, and when it is due again.
@@ -180,12 +180,12 @@ func (p *publishing) look(ctx context.Context) (done bool, err error) {
 	before, err := p.load(ctx)
 	if err != nil {
 		unknown := publication{place: place{Domain: p.cfg.Domain, Server: p.cfg.Server}}
-		p.report.Store(&[]server.DNSPublication{unknown.report(peering.Text(err.Error(), publishText), false)})
+		p.report.Store(&[]admin.DNSPublication{unknown.report(peering.Text(err.Error(), publishText), false)})
 		return false, err
 	}
 	want, service := p.want()
 	var lines, left []string
-	var report []server.DNSPublication
+	var report []admin.DNSPublication
 	withdraw := func(old publication) {
 		if err := p.withdraw(ctx, old, want); err != nil {
 			lines = append(lines, p.told(ctx, before, "NotWithdrawnFromDNS", err))
@@ -240,8 +240,8 @@ func (p *publishing) look(ctx context.Context) (done bool, err error) {
 }
 
 // report is what administrators are told of a publication.
-func (p publication) report(problem string, leaving bool) server.DNSPublication {
-	return server.DNSPublication{
+func (p publication) report(problem string, leaving bool) admin.DNSPublication {
+	return admin.DNSPublication{
 		Domain: p.Domain, Zone: p.Zone, Server: p.Server, Instance: p.Instance, Host: p.Host, Confirmed: p.Confirmed, Leaving: leaving, Problem: problem,
 	}
 }

@@ -25,7 +25,7 @@ import (
 	"github.com/entente-dev/entente/discovery"
 	"github.com/entente-dev/entente/internal/namedtest"
 	"github.com/entente-dev/entente/peering"
-	"github.com/entente-dev/entente/server"
+	"github.com/entente-dev/entente/server/admin"
 )
 
 const (
@@ -48,7 +48,7 @@ type updates struct {
 	clock    time.Time
 	name     string
 	at       []string
-	report   atomic.Pointer[[]server.DNSPublication]
+	report   atomic.Pointer[[]admin.DNSPublication]
 	// automatic is whether it peers by policy.
 	automatic bool
 }
@@ -182,9 +182,9 @@ func (u *updates) told(reason, text string) {
 }
 
 // reports checks what administrators are told of each place; times are not compared.
-func (u *updates) reports(want ...server.DNSPublication) {
+func (u *updates) reports(want ...admin.DNSPublication) {
 	u.t.Helper()
-	got := []server.DNSPublication{}
+	got := []admin.DNSPublication{}
 	if all := u.report.Load(); all != nil {
 		got = slices.Clone(*all)
 	}
@@ -197,7 +197,7 @@ func (u *updates) reports(want ...server.DNSPublication) {
 		}
 	}
 	confirmed := cmp.Transformer("ever", func(at time.Time) bool { return !at.IsZero() })
-	if diff := cmp.Diff(append([]server.DNSPublication{}, want...), got, confirmed); diff != "" {
+	if diff := cmp.Diff(append([]admin.DNSPublication{}, want...), got, confirmed); diff != "" {
 		u.t.Errorf("the report (-want +got)\n%s", diff)
 	}
 }
@@ -362,8 +362,8 @@ zone "second.test" { type primary; file "second.test"; update-policy { ` + polic
 	u.look(0)
 	u.told("NotPublishedInDNS", "reachable")
 	u.reports(
-		server.DNSPublication{Domain: "second.test", Zone: "second.test", Server: away.Server, Instance: "office", Host: "entente-aaaaaaaa", Problem: "connection refused"},
-		server.DNSPublication{Domain: "example.com", Zone: "example.com", Server: u.named.Addr.String(), Instance: "office", Host: "entente-aaaaaaaa", Confirmed: u.clock, Leaving: true},
+		admin.DNSPublication{Domain: "second.test", Zone: "second.test", Server: away.Server, Instance: "office", Host: "entente-aaaaaaaa", Problem: "connection refused"},
+		admin.DNSPublication{Domain: "example.com", Zone: "example.com", Server: u.named.Addr.String(), Instance: "office", Host: "entente-aaaaaaaa", Confirmed: u.clock, Leaving: true},
 	)
 	u.has("example.com", "office", "192.0.2.10")
 	if status := u.configMap()["status"]; !strings.Contains(status, `"office" stays in example.com until it is found in second.test`) {
@@ -396,7 +396,7 @@ zone "second.test" { type primary; file "second.test"; update-policy { ` + polic
 	if !slices.Equal(said, []string{"PublishedInDNS", "WithdrawnFromDNS"}) {
 		t.Errorf("the events are %q", said)
 	}
-	u.reports(server.DNSPublication{Domain: "second.test", Zone: "second.test", Server: moved.Server, Instance: "office", Host: "entente-aaaaaaaa", Confirmed: u.clock})
+	u.reports(admin.DNSPublication{Domain: "second.test", Zone: "second.test", Server: moved.Server, Instance: "office", Host: "entente-aaaaaaaa", Confirmed: u.clock})
 
 	// Another name of the same server: what is removed there is what is wanted.
 	renamed := u.cfg

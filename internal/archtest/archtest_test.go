@@ -62,12 +62,22 @@ var rules = []rule{
 		"golang.org/x/time/rate", "google.golang.org/grpc", "google.golang.org/protobuf/",
 	}},
 
+	{packages: "server/internal/middleware", ours: []string{"gen/...", "peering", "internal/wire", "internal/identity"}, outside: []string{
+		"buf.build/go/protovalidate", "github.com/google/uuid", "golang.org/x/time/rate", "google.golang.org/", "k8s.io/apimachinery/",
+	}},
+	{packages: "server/internal/servertest", ours: []string{"internal/identity", "peering"}, outside: []string{"go.uber.org/goleak", "google.golang.org/protobuf/"}},
 	{
 		packages: "server",
-		ours:     []string{"gen/...", "peering", "api/...", "internal/wire", "internal/identity", "internal/heartbeat", "internal/intake", "internal/version"},
+		ours: []string{
+			"gen/...", "peering", "internal/wire", "internal/identity", "internal/heartbeat", "internal/intake", "server/internal/middleware",
+		},
+		outside: []string{"buf.build/go/protovalidate", "golang.org/x/sync/", "google.golang.org/", "k8s.io/"},
+	},
+	{
+		packages: "server/admin",
+		ours:     []string{"gen/...", "peering", "api/...", "internal/wire", "internal/identity", "internal/version", "server/internal/middleware"},
 		outside: []string{
-			"buf.build/go/protovalidate", "github.com/google/uuid", "github.com/grpc-ecosystem/", "golang.org/x/sync/",
-			"golang.org/x/time/rate", "google.golang.org/", "k8s.io/", "sigs.k8s.io/controller-runtime/pkg/client",
+			"github.com/grpc-ecosystem/", "golang.org/x/sync/", "google.golang.org/", "k8s.io/", "sigs.k8s.io/controller-runtime/pkg/client",
 		},
 	},
 	{

@@ -1,0 +1,174 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/client-go/util/retry"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/peering"
+)
+
+// adminFieldManager writes what administrators ask for, so that it can be told
+// from what the reconcilers write.
+const adminFieldManager = "entente-admin"
+
+// service is the AdminService: it reads and writes custom resources, and
+// nothing else.
+type service struct {
+	ententev1.UnimplementedAdminServiceServer
+	cfg Config
+}
+
+// GetInfo implements AdminService.
+func (s *service) GetInfo(ctx context.Context, _ *ententev1.GetInfoRequest) (*ententev1.GetInfoResponse, error) {
+	self, err := s.cfg.Self(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("tell of this cluster: %w", err)
+	}
+	peers, err := s.foreignClusters(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var asks v1alpha1.PeeringRequestList
+	if err := s.cfg.Client.List(ctx, &asks); err != nil {
+		return nil, fmt.Errorf("list peering requests: %w", err)
+	}
+	view, err := s.view(ctx, s.cfg.Client)
+	if err != nil {
+		return nil, err
+	}
+	return &ententev1.GetInfoResponse{
+		ClusterId:             string(self.ID),
+		ClusterName:           self.Name,
+		Version:               self.Version,
+		Endpoints:             self.Endpoints,
+		Peers:                 int32(len(peers)),
+		Protocol:              self.Protocol,
+		RootExpireTime:        timeMessage(self.RootExpires),
+		CertificateExpireTime: timeMessage(self.CertificateExpires),
+		Problems:              view.problems(self, peers, asks.Items),
+		Fingerprint:           self.Fingerprint,
+		Automatic:             self.Automatic,
+		DnsPublications:       publicationMessages(self.DNS),
+	}, nil
+}
+
+func publicationMessages(list []DNSPublication) (out []*ententev1.DNSPublication) {
+	for _, p := range list {
+		out = append(out, &ententev1.DNSPublication{
+			Domain: p.Domain, Zone: p.Zone, Server: p.Server, Instance: p.Instance, Host: p.Host,
+			ConfirmTime: timeMessage(p.Confirmed), Leaving: p.Leaving, Problem: p.Problem,
+		})
+	}
+	return out
+}
+
+func (s *service) foreignClusters(ctx context.Context) ([]v1alpha1.ForeignCluster, error) {
+	var list v1alpha1.ForeignClusterList
+	if err := s.cfg.Client.List(ctx, &list); err != nil {
+		return nil, fmt.Errorf("list foreign clusters: %w", err)
+	}
+	return list.Items, nil
+}
+
+// foreignCluster finds a peer by peers/NAME, where NAME is that of its
+// ForeignCluster or its cluster ID.
+func (s *service) foreignCluster(ctx context.Context, resource string) (*v1alpha1.ForeignCluster, error) {
+	name := peerName(resource)
+	var fc v1alpha1.ForeignCluster
+	err := s.cfg.Client.Get(ctx, ctrlclient.ObjectKey{Name: name}, &fc)
+	if err == nil {
+		return &fc, nil
+	}
+	if !apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("get foreign cluster %s: %w", name, err)
+	}
+	if _, err := peering.ParseClusterID(name); err == nil {
+		list, err := s.foreignClusters(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if fc := byClusterID(list, name); fc != nil {
+			return fc, nil
+		}
+	}
+	return nil, unknown(peering.ReasonPeerUnknown, "peer", name, "no peer %q is known here; `entente info peer` lists those that are", name)
+}
+
+// byClusterID returns the ForeignCluster of a cluster; where there are several,
+// one that is trusted, then the oldest.
+func byClusterID(list []v1alpha1.ForeignCluster, id string) *v1alpha1.ForeignCluster {
+	var found *v1alpha1.ForeignCluster
+	for i := range list {
+		fc := &list[i]
+		if fc.Spec.ClusterID != id {
+			continue
+		}
+		if found == nil || trusted(fc) && !trusted(found) ||
+			trusted(fc) == trusted(found) && fc.CreationTimestamp.Before(&found.CreationTimestamp) {
+			found = fc
+		}
+	}
+	return found
+}
+
+func trusted(fc *v1alpha1.ForeignCluster) bool {
+	return meta.IsStatusConditionTrue(fc.Status.Conditions, v1alpha1.ConditionTrusted)
+}
+
+// change reads an object, has it changed, and writes it if nobody did meanwhile;
+// else it reads and changes it again.
+func change[T ctrlclient.Object](ctx context.Context, c ctrlclient.Client, o T, mutate func() error, opts ...ctrlclient.PatchOption) error {
+	key := ctrlclient.ObjectKeyFromObject(o)
+	opts = append(slices.Clone(opts), ctrlclient.FieldOwner(adminFieldManager))
+	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		if err := c.Get(ctx, key, o); err != nil {
+			return err
+		}
+		before, _ := o.DeepCopyObject().(ctrlclient.Object)
+		if err := mutate(); err != nil {
+			return err
+		}
+		return c.Patch(ctx, o, ctrlclient.MergeFromWithOptions(before, ctrlclient.MergeFromWithOptimisticLock{}), opts...)
+	})
+}
+
+// remove deletes what was looked at and nothing that came by its name since.
+func (s *service) remove(ctx context.Context, o ctrlclient.Object) error {
+	if !o.GetDeletionTimestamp().IsZero() {
+		return nil
+	}
+	uid := o.GetUID()
+	err := s.cfg.Client.Delete(ctx, o, ctrlclient.Preconditions{UID: &uid})
+	return ctrlclient.IgnoreNotFound(err)
+}
+
+// named returns the last part of a name such as peerings/NAME.
+func named(collection, name string) string { return strings.TrimPrefix(name, collection+"/") }
+
+// unknown is an error that something is not there; key and value name it for
+// programs.
+func unknown(reason peering.Reason, key, value, format string, args ...any) error {
+	return &peering.Error{Reason: reason, Message: fmt.Sprintf(format, args...), Metadata: map[string]string{key: value}}
+}
+
+// timeMessage writes a time; the zero time is none.
+func timeMessage(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t)
+}
+
+func byName(a, b v1alpha1.ForeignCluster) int { return cmp.Compare(a.Name, b.Name) }

@@ -1,0 +1,204 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/server/internal/middleware"
+)
+
+// permission is a Kubernetes permission on a resource of entente.dev.
+type permission struct {
+	verb, resource, namespace, name string
+}
+
+// String returns it as in "create tokens".
+func (p permission) String() string {
+	s := p.verb + " " + p.resource + "." + v1alpha1.GroupVersion.Group
+	if p.name != "" {
+		s += " " + p.name
+	}
+	if p.namespace != "" {
+		s += " in namespace " + p.namespace
+	}
+	return s
+}
+
+// Roles of the chart that people are bound to.
+const (
+	roleView    = "entente-view"
+	roleOffload = "entente-offload"
+	roleAdmin   = "entente-admin"
+)
+
+// grant is the command with which an administrator gives a user the role that has the
+// permission.
+func (p permission) grant(user string) string {
+	subject := "--user=NAME"
+	if account, ok := strings.CutPrefix(user, "system:serviceaccount:"); ok && plainName.MatchString(account) {
+		subject = "--serviceaccount=" + account
+	} else if plainName.MatchString(user) {
+		subject = "--user=" + user
+	}
+	switch {
+	case p.namespace != "":
+		return fmt.Sprintf("kubectl -n %s create rolebinding NAME --clusterrole=%s %s", p.namespace, roleOffload, subject)
+	case p.verb == "get" || p.verb == "list":
+		return fmt.Sprintf("kubectl create clusterrolebinding NAME --clusterrole=%s %s", roleView, subject)
+	}
+	return fmt.Sprintf("kubectl create clusterrolebinding NAME --clusterrole=%s %s", roleAdmin, subject)
+}
+
+// plainName is names that a shell takes as they are.
+var plainName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9:@._/-]{0,255}$`)
+
+// Resources of group entente.dev. tokens and identity are no objects: they are
+// there for roles to name.
+const (
+	resourcePeers       = "foreignclusters"
+	resourcePolicies    = "peeringpolicies"
+	resourcePeerings    = "peeringrequests"
+	resourceContracts   = "contracts"
+	resourceOffloadings = "namespaceoffloadings"
+	resourceTokens      = "tokens"
+	resourceIdentity    = "identity"
+)
+
+// permissions returns what a call to the AdminService needs; false for methods
+// that are not known, which are refused. Streams have no request yet.
+func permissions(method string, request any) ([]permission, bool) {
+	need := func(verb, resource, name string) ([]permission, bool) {
+		return []permission{{verb: verb, resource: resource, name: name}}, true
+	}
+	switch method {
+	case ententev1.AdminService_GetInfo_FullMethodName, ententev1.AdminService_ListPeers_FullMethodName,
+		ententev1.AdminService_WatchPeers_FullMethodName, ententev1.AdminService_WatchEvents_FullMethodName,
+		ententev1.AdminService_ListPeeringRequests_FullMethodName:
+		return need("list", resourcePeers, "")
+	case ententev1.AdminService_GetPeer_FullMethodName:
+		return need("get", resourcePeers, permissionName(nameOf(request)))
+	case ententev1.AdminService_CreateToken_FullMethodName:
+		return need("create", resourceTokens, "")
+	case ententev1.AdminService_ListTokens_FullMethodName:
+		return need("list", resourceTokens, "")
+	case ententev1.AdminService_RevokeToken_FullMethodName:
+		return need("delete", resourceTokens, named("tokens", nameOf(request)))
+	case ententev1.AdminService_JoinPeer_FullMethodName, ententev1.AdminService_IntroducePeer_FullMethodName:
+		return need("create", resourcePeers, "")
+	case ententev1.AdminService_ApprovePeer_FullMethodName, ententev1.AdminService_DenyPeer_FullMethodName:
+		return need("update", resourcePeers, permissionName(nameOf(request)))
+	case ententev1.AdminService_ApprovePeeringRequest_FullMethodName, ententev1.AdminService_DenyPeeringRequest_FullMethodName:
+		peer, _ := requestName(nameOf(request))
+		return need("update", resourcePeers, permissionName(peer))
+	case ententev1.AdminService_CreatePeering_FullMethodName:
+		return need("create", resourcePeerings, "")
+	case ententev1.AdminService_ListPeerings_FullMethodName:
+		return need("list", resourcePeerings, "")
+	case ententev1.AdminService_GetPeering_FullMethodName:
+		return need("get", resourcePeerings, named("peerings", nameOf(request)))
+	case ententev1.AdminService_UpdatePeering_FullMethodName:
+		r, _ := request.(*ententev1.UpdatePeeringRequest)
+		return need("update", resourcePeerings, named("peerings", r.GetPeering().GetName()))
+	case ententev1.AdminService_DeletePeering_FullMethodName:
+		return need("delete", resourcePeerings, named("peerings", nameOf(request)))
+	case ententev1.AdminService_EndPeering_FullMethodName:
+		r, _ := request.(*ententev1.EndPeeringRequest)
+		needs := []permission{{verb: "delete", resource: resourcePeerings}}
+		if r.GetForget() {
+			needs = append(needs, permission{verb: "delete", resource: resourcePeers, name: permissionName(r.GetPeer())})
+		}
+		return needs, true
+	case ententev1.AdminService_TestPolicy_FullMethodName:
+		return need("list", resourcePolicies, "")
+	case ententev1.AdminService_ListContracts_FullMethodName, ententev1.AdminService_ListUsage_FullMethodName:
+		return need("list", resourceContracts, "")
+	case ententev1.AdminService_GetContract_FullMethodName:
+		return need("get", resourceContracts, named("contracts", nameOf(request)))
+	case ententev1.AdminService_TerminateContract_FullMethodName:
+		return need("update", resourceContracts, named("contracts", nameOf(request)))
+	case ententev1.AdminService_RolloverIdentity_FullMethodName:
+		return need("update", resourceIdentity, "")
+	case ententev1.AdminService_OffloadNamespace_FullMethodName:
+		r, _ := request.(*ententev1.OffloadNamespaceRequest)
+		return []permission{{verb: "create", resource: resourceOffloadings, namespace: namespaceName(r.GetNamespace())}}, true
+	case ententev1.AdminService_ListOffloadings_FullMethodName:
+		return need("list", resourceOffloadings, "")
+	case ententev1.AdminService_UnoffloadNamespace_FullMethodName:
+		r, _ := request.(*ententev1.UnoffloadNamespaceRequest)
+		return []permission{{verb: "delete", resource: resourceOffloadings, namespace: namespaceName(r.GetNamespace())}}, true
+	}
+	return nil, false
+}
+
+// nameOf returns the name that a request is about.
+func nameOf(request any) string {
+	if m, ok := request.(interface{ GetName() string }); ok {
+		return m.GetName()
+	}
+	return ""
+}
+
+// mutates says whether a call to the AdminService changes something: it needs
+// more than the right to look.
+func mutates(method string) bool {
+	needs, ok := permissions(method, nil)
+	return ok && slices.ContainsFunc(needs, func(p permission) bool { return p.verb != "get" && p.verb != "list" })
+}
+
+func peerName(resource string) string      { return named("peers", resource) }
+func namespaceName(resource string) string { return named("namespaces", resource) }
+
+// permissionName is the name for which permission is asked. A cluster ID may
+// stand for a ForeignCluster of any name, so permission for all is asked then.
+func permissionName(resource string) string {
+	name := peerName(resource)
+	if _, err := peering.ParseClusterID(name); err == nil {
+		return ""
+	}
+	return name
+}
+
+// authorize asks the API server whether a user has each permission.
+func (a *authenticator) authorize(ctx context.Context, user authenticationv1.UserInfo, need []permission) error {
+	extra := make(map[string]authorizationv1.ExtraValue, len(user.Extra))
+	for k, v := range user.Extra {
+		extra[k] = authorizationv1.ExtraValue(v)
+	}
+	for _, p := range need {
+		review, err := a.client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
+			Spec: authorizationv1.SubjectAccessReviewSpec{
+				User: user.Username, UID: user.UID, Groups: user.Groups, Extra: extra,
+				ResourceAttributes: &authorizationv1.ResourceAttributes{
+					Group: v1alpha1.GroupVersion.Group, Version: v1alpha1.GroupVersion.Version,
+					Verb: p.verb, Resource: p.resource, Namespace: p.namespace, Name: p.name,
+				},
+			},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			return &peering.Error{
+				Reason: peering.ReasonKubernetes, Message: "the cluster's API server could not say what you may do",
+				RetryAfter: middleware.RetryKubernetes, Err: fmt.Errorf("review access: %w", err),
+			}
+		}
+		if !review.Status.Allowed || review.Status.Denied {
+			return &peering.Error{
+				Reason:  peering.ReasonCallerNotAllowed,
+				Message: fmt.Sprintf("user %q may not %s: an administrator can allow it with: %s", peering.Text(user.Username, 256), p, p.grant(user.Username)),
+				Metadata: map[string]string{
+					"verb": p.verb, "resource": p.resource, "namespace": p.namespace, "name": p.name,
+				},
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,130 @@
+package admin
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+)
+
+// What happens is read off two states of an object, before and after: so it
+// needs no other record than the custom resources, and what happened while
+// nobody looked shows as one step. A nil object is one that was not there yet, or
+// is there no more.
+
+// event is something that happened.
+type event = *ententev1.WatchEventsResponse
+
+// happening gathers what happened to one object.
+type happening struct {
+	now           time.Time
+	peer, subject string
+	events        []event
+}
+
+func (h *happening) add(reason, format string, args ...any) {
+	h.at(h.now, h.subject, reason, fmt.Sprintf(format, args...))
+}
+
+func (h *happening) at(when time.Time, subject, reason, message string) {
+	e := &ententev1.WatchEventsResponse{Time: timestamppb.New(when), Subject: subject, Reason: reason, Message: message}
+	if h.peer != "" {
+		e.Peer = "peers/" + h.peer
+	}
+	h.events = append(h.events, e)
+}
+
+// conditions adds an event for each condition that got another status or reason.
+func (h *happening) conditions(before, after []metav1.Condition) {
+	for _, c := range after {
+		old := meta.FindStatusCondition(before, c.Type)
+		if old != nil && old.Status == c.Status && old.Reason == c.Reason {
+			continue
+		}
+		when := h.now
+		if !c.LastTransitionTime.IsZero() && (old == nil || old.Status != c.Status) {
+			when = c.LastTransitionTime.Time
+		}
+		h.at(when, h.subject, c.Reason, fmt.Sprintf("%s is %s: %s", c.Type, c.Status, c.Message))
+	}
+}
+
+// peerEvents says what happened to a ForeignCluster.
+func peerEvents(before, after *v1alpha1.ForeignCluster, now time.Time) []event {
+	if after == nil {
+		h := happening{now: now, peer: before.Name, subject: "peers/" + before.Name}
+		h.add("Forgotten", "cluster %s is not known any more", before.Spec.ClusterID)
+		return h.events
+	}
+	h := happening{now: now, peer: after.Name, subject: "peers/" + after.Name}
+	if before == nil {
+		before = &v1alpha1.ForeignCluster{}
+		h.add("Known", "cluster %s is known", after.Spec.ClusterID)
+	}
+	if i := after.Status.Introduction; i != nil && i.Code != "" && (before.Status.Introduction == nil || before.Status.Introduction.Code != i.Code) {
+		h.add("Introduced", "the code to compare with the other side's is %s", i.Code)
+	}
+	if d := after.Spec.Decision; d != before.Spec.Decision {
+		if d == "" {
+			h.add("Undecided", "there is no decision any more whether to trust it")
+		} else {
+			h.add(string(d), "an administrator decided: %s", d)
+		}
+	}
+	for _, r := range after.Status.Requests {
+		if !slices.ContainsFunc(before.Status.Requests, func(o v1alpha1.PendingRequest) bool { return o.ID == r.ID }) {
+			h.at(now, h.subject+"/requests/"+r.ID, "RequestPending", "a request waits for an administrator to approve it")
+		}
+	}
+	h.conditions(before.Status.Conditions, after.Status.Conditions)
+	return h.events
+}
+
+// requestEvents says what happened to a PeeringRequest.
+func requestEvents(before, after *v1alpha1.PeeringRequest, now time.Time) []event {
+	if after == nil {
+		h := happening{now: now, peer: provider(before), subject: "peerings/" + before.Name}
+		h.add("Deleted", "the peering is not asked for any more")
+		return h.events
+	}
+	h := happening{now: now, peer: provider(after), subject: "peerings/" + after.Name}
+	if before == nil {
+		before = &v1alpha1.PeeringRequest{}
+		h.add("Created", "%s is asked", asked(after))
+	}
+	h.conditions(before.Status.Conditions, after.Status.Conditions)
+	return h.events
+}
+
+// contractEvents says what happened to a Contract.
+func contractEvents(before, after *v1alpha1.Contract, now time.Time) []event {
+	if after == nil {
+		h := happening{now: now, peer: before.Spec.ForeignCluster, subject: "contracts/" + before.Name}
+		h.add("Removed", "the contract is not kept any more")
+		return h.events
+	}
+	h := happening{now: now, peer: after.Spec.ForeignCluster, subject: "contracts/" + after.Name}
+	until := after.Spec.NotAfter.UTC().Format(time.RFC3339)
+	switch {
+	case before == nil:
+		before = &v1alpha1.Contract{}
+		h.add("Signed", "signed by both, this cluster as %s, until %s", after.Spec.Role, until)
+	case before.Spec.Revision != after.Spec.Revision:
+		h.add("Amended", "revision %d is signed by both, until %s", after.Spec.Revision, until)
+	}
+	if phase := after.Status.Phase; phase != before.Status.Phase && phase != "" {
+		message := after.Status.Message
+		if message == "" {
+			message = "the contract is " + phase
+		}
+		h.add(phase, "%s", message)
+	}
+	h.conditions(before.Status.Conditions, after.Status.Conditions)
+	return h.events
+}

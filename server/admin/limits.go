@@ -1,0 +1,107 @@
+package admin
+
+import "time"
+
+// Limits of what callers of the admin API may ask of this process.
+const (
+	// MaxMessage is the most bytes of one message of the admin API, and of a
+	// REST body.
+	MaxMessage = 1 << 20
+	// MaxBody is the most bytes of one message to the admin API, and of a REST
+	// body, and MaxAdminBodyMessages how many messages one call may send. All of them
+	// take one; reflection takes more.
+	MaxBody         = 256 << 10
+	MaxBodyMessages = 256
+	// AdminUnread is how many bytes may be held for callers of the admin API from one
+	// address, who need not be known yet, and AdminAllUnread for all. adminGrowth times
+	// what was sent counts, since JSON grows by being decoded, and at least
+	// adminBodyLeast for each call, or adminBodyTaken once its message was taken.
+	// AdminBodyTimeout is how long a message may take to come. When all is full, what is
+	// not taken of the address that holds the most is cut off for one that holds less.
+	AdminUnread      = 24 << 20
+	AdminAllUnread   = 96 << 20
+	adminGrowth      = 32
+	adminBodyLeast   = 64 << 10
+	adminBodyTaken   = 16 << 10
+	AdminBodyTimeout = 10 * time.Second
+	// HealthName is the longest name of a service whose health can be asked for, by
+	// anybody. HealthWatches is how many watches of health one address may have, and
+	// HealthWatch how long each goes on.
+	HealthName    = 256
+	HealthWatches = 16
+	HealthWatch   = 10 * time.Minute
+	// LoopbackConnections is how many connections to the admin API there may be from loopback:
+	// from who forwards a port through the API server. AdminConnections is how many from
+	// other addresses, and AdminConnectionsPerAddress how many of them from one address.
+	// When all are taken, the oldest one of the address that has the most is closed for
+	// an address that has fewer.
+	LoopbackConnections   = 256
+	MaxConnections        = 256
+	ConnectionsPerAddress = 32
+	// MaxStreams is the most calls at once on one connection.
+	MaxStreams = 64
+
+	// AddressRate, AddressBurst and AddressCalls bound the calls to the admin API
+	// from one IP address, before the caller is known. Callers that come through
+	// the API server's port-forwarding share one address.
+	AddressRate  = 100
+	AddressBurst = 400
+	AddressCalls = 256
+	// UserRate, UserBurst and UserCalls bound the calls of one administrator.
+	UserRate  = 20
+	UserBurst = 100
+	UserCalls = 64
+
+	// UnaryTimeout is how long a unary call of an administrator may take. Joining
+	// dials each endpoint of a token in turn.
+	UnaryTimeout = 2 * time.Minute
+	// KeepaliveTime is after how much silence a connection is probed.
+	KeepaliveTime = 10 * time.Second
+
+	// DefaultTokenTTL and MaxTokenTTL is how long a token can be redeemed.
+	DefaultTokenTTL = 15 * time.Minute
+	MaxTokenTTL     = 15 * time.Minute
+	// DefaultPageSize and MaxPageSize is how many rows a page has.
+	DefaultPageSize = 100
+	MaxPageSize     = 500
+	// MaxBearerToken is the most bytes of a bearer token that are looked at.
+	MaxBearerToken = 16 << 10
+	// ClientCARefresh is how often the cluster's client CA is read again.
+	ClientCARefresh = time.Minute
+	// FabricFresh is how old a fabric's word on a tunnel may be to count. It
+	// writes at least each minute.
+	FabricFresh = 3 * time.Minute
+)
+
+// Limits of watches and of what an administrator's call may set going.
+const (
+	// UserWatches is how many watches one administrator may have open at once.
+	UserWatches = 16
+	// WatchCheck is how often the caller of a watch is checked to be allowed still.
+	// While the API server cannot say, a watch goes on for WatchGrace.
+	WatchCheck = 30 * time.Second
+	WatchGrace = 5 * time.Minute
+	// WatchPause is how long changes are gathered before peers are looked at again,
+	// and WatchRefresh how often they are looked at for what changes by time alone.
+	WatchPause   = 200 * time.Millisecond
+	WatchRefresh = 30 * time.Second
+	// WatchQueue is how many events wait for a reader before it is given up.
+	WatchQueue = 1024
+	// MaxPolicyTests is how many peers a policy is tested for.
+	MaxPolicyTests = 500
+	// MaxDecidedRequests is how many of a peer's requests are kept as approved, and
+	// as denied: the same as in the definition of ForeignCluster.
+	MaxDecidedRequests = 64
+	// MaxProblems is how many lines GetInfo has of what is not as it should be.
+	MaxProblems = 100
+)
+
+// Limits of offloading a namespace.
+const (
+	// unoffloadWait is how long an offload waits for the unoffload before it to end.
+	unoffloadWait = 20 * time.Second
+	// placementWait is how long an offload waits for the namespace's new pods to be placed by it.
+	placementWait = 2 * time.Second
+	// unoffloadPoll is how often either is looked at.
+	unoffloadPoll = 50 * time.Millisecond
+)

@@ -1,0 +1,195 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/peering"
+)
+
+// OffloadNamespace implements AdminService: it writes a NamespaceOffloading.
+func (s *service) OffloadNamespace(ctx context.Context, req *ententev1.OffloadNamespaceRequest) (*ententev1.OffloadNamespaceResponse, error) {
+	namespace := namespaceName(req.GetNamespace())
+	var ns corev1.Namespace
+	if err := s.cfg.Client.Get(ctx, ctrlclient.ObjectKey{Name: namespace}, &ns); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil, peering.Errorf(peering.ReasonNamespaceUnknown, "there is no namespace %s", namespace)
+		}
+		return nil, fmt.Errorf("get namespace %s: %w", namespace, err)
+	}
+	selector, err := s.selectPeers(ctx, req.GetPeers())
+	if err != nil {
+		return nil, err
+	}
+	want := v1alpha1.NamespaceOffloadingSpec{
+		PodStrategy:     v1alpha1.PodStrategy(req.GetPodStrategy()),
+		NameMapping:     v1alpha1.NameMapping(req.GetNameMapping()),
+		ClusterSelector: selector,
+	}
+	if want.PodStrategy == "" {
+		want.PodStrategy = v1alpha1.StrategyLocalAndRemote
+	}
+	key := ctrlclient.ObjectKey{Namespace: namespace, Name: v1alpha1.NamespaceOffloadingName}
+	old, err := s.currentOffloading(ctx, key)
+	switch {
+	case apierrors.IsNotFound(err):
+		if want.NameMapping == "" {
+			want.NameMapping = v1alpha1.MappingSuffixed
+		}
+		o := &v1alpha1.NamespaceOffloading{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: key.Name}, Spec: want}
+		if err := s.cfg.Client.Create(ctx, o, ctrlclient.FieldOwner(adminFieldManager)); err != nil {
+			return nil, fmt.Errorf("create namespace offloading in %s: %w", namespace, err)
+		}
+		s.awaitPlacement(ctx, namespace)
+		return &ententev1.OffloadNamespaceResponse{}, nil
+	case err != nil:
+		return nil, fmt.Errorf("get namespace offloading in %s: %w", namespace, err)
+	}
+	if want.NameMapping == "" {
+		want.NameMapping = old.Spec.NameMapping
+	}
+	if want.NameMapping != old.Spec.NameMapping {
+		return nil, peering.Errorf(peering.ReasonMappingFixed, "namespace %s is offloaded with mapping %s, which never changes: `entente unoffload namespace %s` first",
+			namespace, old.Spec.NameMapping, namespace)
+	}
+	old.Spec = want
+	if err := s.cfg.Client.Update(ctx, old, ctrlclient.FieldOwner(adminFieldManager)); err != nil {
+		return nil, fmt.Errorf("update namespace offloading in %s: %w", namespace, err)
+	}
+	return &ententev1.OffloadNamespaceResponse{}, nil
+}
+
+// currentOffloading returns the NamespaceOffloading of a namespace. It waits for one
+// that is being deleted to be gone, since what is written to that is lost.
+func (s *service) currentOffloading(ctx context.Context, key ctrlclient.ObjectKey) (*v1alpha1.NamespaceOffloading, error) {
+	wait := time.NewTimer(unoffloadWait)
+	defer wait.Stop()
+	for {
+		var o v1alpha1.NamespaceOffloading
+		if err := s.cfg.Client.Get(ctx, key, &o); err != nil || o.DeletionTimestamp.IsZero() {
+			return &o, err
+		}
+		select {
+		case <-time.After(unoffloadPoll):
+		case <-wait.C:
+			why := "its pods abroad are still ending"
+			if o.Status.State == "Ending" && o.Status.Message != "" {
+				why = o.Status.Message
+			}
+			return nil, peering.Errorf(peering.ReasonPodsRunning,
+				"namespace %s is still being taken back from an unoffload before: %s; offload it again when that is done", key.Namespace, why)
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// awaitPlacement waits until pods of the namespace are placed as its offloading
+// says, which they are by the namespace's label. Who made the offloading makes pods
+// next. An agent that is slow to label does not fail the call.
+func (s *service) awaitPlacement(ctx context.Context, namespace string) {
+	wait := time.NewTimer(placementWait)
+	defer wait.Stop()
+	for {
+		var ns corev1.Namespace
+		if err := s.cfg.Client.Get(ctx, ctrlclient.ObjectKey{Name: namespace}, &ns); err != nil || ns.Labels[v1alpha1.LabelOffloading] == "enabled" {
+			return
+		}
+		select {
+		case <-time.After(unoffloadPoll):
+		case <-wait.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// selectPeers returns a selector of the named peers; nil, which is all, for none.
+// Peers are selected by the label that carries their cluster ID.
+func (s *service) selectPeers(ctx context.Context, names []string) (*metav1.LabelSelector, error) {
+	if len(names) == 0 {
+		return nil, nil //nolint:nilnil // no selector is what selects all
+	}
+	ids := make(map[string]bool, len(names))
+	for i, name := range names {
+		fc, err := s.foreignCluster(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		if fc.Labels[v1alpha1.LabelPeer] != fc.Spec.ClusterID {
+			before := fc.DeepCopy()
+			metav1.SetMetaDataLabel(&fc.ObjectMeta, v1alpha1.LabelPeer, fc.Spec.ClusterID)
+			if err := s.cfg.Client.Patch(ctx, fc, ctrlclient.MergeFrom(before), ctrlclient.FieldOwner(adminFieldManager)); err != nil {
+				return nil, fmt.Errorf("label foreign cluster %s: %w", names[i], err)
+			}
+		}
+		ids[fc.Spec.ClusterID] = true
+	}
+	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
+		Key: v1alpha1.LabelPeer, Operator: metav1.LabelSelectorOpIn, Values: slices.Sorted(maps.Keys(ids)),
+	}}}, nil
+}
+
+// ListOffloadings implements AdminService.
+func (s *service) ListOffloadings(ctx context.Context, req *ententev1.ListOffloadingsRequest) (*ententev1.ListOffloadingsResponse, error) {
+	var list v1alpha1.NamespaceOffloadingList
+	if err := s.cfg.Client.List(ctx, &list); err != nil {
+		return nil, fmt.Errorf("list namespace offloadings: %w", err)
+	}
+	part, next, err := page(req, "offloadings", list.Items, func(o *v1alpha1.NamespaceOffloading) string { return o.Namespace })
+	if err != nil {
+		return nil, err
+	}
+	resp := &ententev1.ListOffloadingsResponse{NextPageToken: next}
+	for i := range part {
+		resp.Offloadings = append(resp.Offloadings, offloadingMessage(&part[i]))
+	}
+	return resp, nil
+}
+
+// stateEnding is the state of an offloading that is being taken down.
+const stateEnding = "Ending"
+
+func offloadingMessage(o *v1alpha1.NamespaceOffloading) *ententev1.Offloading {
+	m := &ententev1.Offloading{
+		Namespace: "namespaces/" + o.Namespace, PodStrategy: string(o.Spec.PodStrategy), NameMapping: string(o.Spec.NameMapping),
+		State: o.Status.State, Message: o.Status.Message, CreateTime: writeTime(o.CreationTimestamp),
+	}
+	if !o.DeletionTimestamp.IsZero() {
+		m.State = stateEnding
+	}
+	for _, c := range o.Status.Clusters {
+		m.Clusters = append(m.Clusters, &ententev1.OffloadingInCluster{
+			Peer: "peers/" + c.ForeignCluster, RemoteName: c.RemoteName, State: c.State, Message: c.Message,
+		})
+	}
+	return m
+}
+
+// UnoffloadNamespace implements AdminService.
+func (s *service) UnoffloadNamespace(ctx context.Context, req *ententev1.UnoffloadNamespaceRequest) (*ententev1.UnoffloadNamespaceResponse, error) {
+	namespace := namespaceName(req.GetNamespace())
+	var o v1alpha1.NamespaceOffloading
+	err := s.cfg.Client.Get(ctx, ctrlclient.ObjectKey{Namespace: namespace, Name: v1alpha1.NamespaceOffloadingName}, &o)
+	if apierrors.IsNotFound(err) {
+		return nil, peering.Errorf(peering.ReasonNamespaceNotOffloaded, "namespace %s is not offloaded", namespace)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("get namespace offloading in %s: %w", namespace, err)
+	}
+	if err := s.remove(ctx, &o); err != nil {
+		return nil, fmt.Errorf("delete namespace offloading in %s: %w", namespace, err)
+	}
+	return &ententev1.UnoffloadNamespaceResponse{}, nil
+}

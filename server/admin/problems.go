@@ -1,0 +1,123 @@
+package admin
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
+)
+
+const (
+	// rootExpiresSoon is how long before its end a root certificate is a problem:
+	// peers that are away for weeks should still learn of its successor.
+	rootExpiresSoon = 60 * 24 * time.Hour
+	// clocksApart is how far a peer's clock may be from this one's. Tokens live for
+	// minutes, and certificates in tests, too.
+	clocksApart = time.Minute
+)
+
+// problems returns what is not as it should be, a line each: what is wrong, where,
+// and what to do next. It names what an administrator has to act on, and leaves
+// out what merely was not asked for.
+func (v *view) problems(self Self, peers []v1alpha1.ForeignCluster, asks []v1alpha1.PeeringRequest) []string {
+	var out []string
+	say := func(format string, args ...any) {
+		if len(out) < MaxProblems {
+			out = append(out, peering.Text(fmt.Sprintf(format, args...), 2*peering.MaxMessageLen))
+		}
+	}
+	if !self.RootExpires.IsZero() && self.RootExpires.Sub(v.now) < rootExpiresSoon {
+		say("this cluster's root certificate ends at %s: replace its key with RolloverIdentity", self.RootExpires.UTC().Format(time.RFC3339))
+	}
+	if !self.CertificateExpires.IsZero() && !v.now.Before(self.CertificateExpires) {
+		say("the certificate that this cluster shows to peers ended at %s and was not renewed: look at the agent's log", self.CertificateExpires.UTC().Format(time.RFC3339))
+	}
+	for _, p := range self.DNS {
+		if p.Problem != "" {
+			say("DNS domain %s: %s", p.Domain, p.Problem)
+		}
+	}
+	for i := range v.nodes {
+		node := &v.nodes[i]
+		for _, p := range node.Status.Problems {
+			say("node %s: %s", node.Name, p)
+		}
+		seen := node.Status.ObservedAt
+		if !seen.IsZero() && v.now.Sub(seen.Time) > FabricFresh {
+			say("node %s: its fabric was last heard of at %s: look at its pod of DaemonSet entente-fabric", node.Name, seen.UTC().Format(time.RFC3339))
+		}
+	}
+	for i := range v.lans {
+		for _, p := range v.lans[i].Status.Problems {
+			say("node %s: discovery on its LANs: %s", v.lans[i].Name, p)
+		}
+	}
+	slices.SortFunc(peers, byName)
+	for i := range peers {
+		for _, p := range v.peerProblems(&peers[i]) {
+			say("peer %s: %s", peers[i].Name, p)
+		}
+	}
+	for i := range asks {
+		for _, c := range asks[i].Status.Conditions {
+			if c.Status == metav1.ConditionFalse {
+				say("peering %s: %s is False: %s", asks[i].Name, c.Type, c.Message)
+			}
+		}
+	}
+	for i := range v.contracts {
+		c := &v.contracts[i]
+		if closed(c) {
+			continue
+		}
+		for _, cond := range c.Status.Conditions {
+			// Whether the node is ready shows in the peer's Offloading.
+			if cond.Status == metav1.ConditionFalse && cond.Type != conditionNodeReady {
+				say("contract %s: %s", c.Name, cond.Message)
+			}
+		}
+	}
+	return out
+}
+
+const (
+	// conditionNodeReady tells of a consumer's Contract whether its virtual node
+	// takes pods.
+	conditionNodeReady = "NodeReady"
+	// conditionCertificateValid tells of a trusted ForeignCluster whether its roots
+	// hold.
+	conditionCertificateValid = "CertificateValid"
+)
+
+func (v *view) peerProblems(fc *v1alpha1.ForeignCluster) []string {
+	var out []string
+	bad := func(kind string) {
+		if c := meta.FindStatusCondition(fc.Status.Conditions, kind); c != nil && c.Status != metav1.ConditionTrue {
+			out = append(out, fmt.Sprintf("%s is %s: %s", kind, c.Status, c.Message))
+		}
+	}
+	if !trusted(fc) {
+		if fc.Spec.Decision == v1alpha1.DecisionApproved {
+			bad(v1alpha1.ConditionTrusted)
+		}
+		return out
+	}
+	bad(v1alpha1.ConditionConnected)
+	bad(conditionCertificateValid)
+	of := func(c v1alpha1.Contract) bool { return c.Spec.PeerID == fc.Spec.ClusterID && !closed(&c) }
+	if slices.ContainsFunc(v.contracts, func(c v1alpha1.Contract) bool { return of(c) && c.Spec.Network == v1alpha1.NetworkTunnel }) {
+		bad(v1alpha1.ConditionNetwork)
+	}
+	if slices.ContainsFunc(v.contracts, of) {
+		bad(v1alpha1.ConditionOffloading)
+	}
+	if s := fc.Status.Session; s != nil && s.ClockSkew != nil && s.ClockSkew.Abs() > clocksApart {
+		out = append(out, fmt.Sprintf("its clock is %s ahead of this cluster's: set both by NTP", s.ClockSkew.Duration))
+	}
+	return out
+}

@@ -1,0 +1,167 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/peering"
+)
+
+// ListPeeringRequests implements AdminService.
+func (s *service) ListPeeringRequests(ctx context.Context, req *ententev1.ListPeeringRequestsRequest) (*ententev1.ListPeeringRequestsResponse, error) {
+	peers, err := s.peersOrOne(ctx, req.GetParent())
+	if err != nil {
+		return nil, err
+	}
+	var requests []*ententev1.PendingRequest
+	for i := range peers {
+		for _, r := range peers[i].Status.Requests {
+			requests = append(requests, &ententev1.PendingRequest{
+				Name:         "peers/" + peers[i].Name + "/requests/" + r.ID,
+				Resources:    resourceMessage(r.Resources),
+				Duration:     durationMessage(r.Duration),
+				PriceCeiling: moneyMessage(r.PriceCeiling),
+				CreateTime:   writeTime(r.Time),
+
+				NodeSelector: r.NodeSelector, NoNetwork: r.Network == v1alpha1.NetworkNone,
+				RuntimeClasses: r.RuntimeClasses, StorageClasses: r.StorageClasses,
+			})
+		}
+	}
+	part, next, err := page(req, "requests of "+req.GetParent(), requests, func(r **ententev1.PendingRequest) string {
+		return named("peers", (*r).GetName())
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &ententev1.ListPeeringRequestsResponse{Requests: part, NextPageToken: next}, nil
+}
+
+// peersOrOne returns the peer that a name is of, or all of them for peers/-.
+func (s *service) peersOrOne(ctx context.Context, resource string) ([]v1alpha1.ForeignCluster, error) {
+	if peerName(resource) == anyPeer {
+		return s.foreignClusters(ctx)
+	}
+	fc, err := s.foreignCluster(ctx, resource)
+	if err != nil {
+		return nil, err
+	}
+	return []v1alpha1.ForeignCluster{*fc}, nil
+}
+
+// ApprovePeeringRequest implements AdminService.
+func (s *service) ApprovePeeringRequest(ctx context.Context, req *ententev1.ApprovePeeringRequestRequest) (*ententev1.ApprovePeeringRequestResponse, error) {
+	err := s.decideRequest(ctx, req.GetName(), func(fc *v1alpha1.ForeignCluster) (yes, no *[]string) {
+		return &fc.Spec.ApprovedRequests, &fc.Spec.DeniedRequests
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &ententev1.ApprovePeeringRequestResponse{}, nil
+}
+
+// DenyPeeringRequest implements AdminService.
+func (s *service) DenyPeeringRequest(ctx context.Context, req *ententev1.DenyPeeringRequestRequest) (*ententev1.DenyPeeringRequestResponse, error) {
+	err := s.decideRequest(ctx, req.GetName(), func(fc *v1alpha1.ForeignCluster) (yes, no *[]string) {
+		return &fc.Spec.DeniedRequests, &fc.Spec.ApprovedRequests
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &ententev1.DenyPeeringRequestResponse{}, nil
+}
+
+// requestName splits peers/NAME/requests/ID.
+func requestName(resource string) (peer, id string) {
+	peer, id, _ = strings.Cut(resource, "/requests/")
+	return peer, id
+}
+
+// decideRequest puts a request on one list of its peer and takes it off the
+// other.
+func (s *service) decideRequest(ctx context.Context, resource string, lists func(*v1alpha1.ForeignCluster) (to, from *[]string)) error {
+	peer, id := requestName(resource)
+	fc, err := s.foreignCluster(ctx, peer)
+	if err != nil {
+		return err
+	}
+	var contracts v1alpha1.ContractList
+	if err := s.cfg.Client.List(ctx, &contracts); err != nil {
+		return fmt.Errorf("list contracts: %w", err)
+	}
+	inForce := map[string]bool{}
+	for i := range contracts.Items {
+		if c := &contracts.Items[i]; c.Spec.PeerID == fc.Spec.ClusterID && !closed(c) {
+			inForce[c.Spec.RequestID] = true
+		}
+	}
+	err = change(ctx, s.cfg.Client, fc, func() error {
+		to, from := lists(fc)
+		pending := slices.ContainsFunc(fc.Status.Requests, func(r v1alpha1.PendingRequest) bool { return r.ID == id })
+		if !pending && !slices.Contains(*to, id) && !slices.Contains(*from, id) {
+			return unknown(peering.ReasonRequestUnknown, "request", id, "no request %q of peer %s waits for approval", id, fc.Name)
+		}
+		*from = slices.DeleteFunc(*from, func(s string) bool { return s == id })
+		if !slices.Contains(*to, id) {
+			*to = append(roomFor(*to, inForce), id)
+		}
+		return nil
+	})
+	if apierrors.IsNotFound(err) {
+		return unknown(peering.ReasonPeerUnknown, "peer", fc.Name, "peer %s was just forgotten", fc.Name)
+	}
+	if err != nil {
+		return fmt.Errorf("decide about request %s of foreign cluster %s: %w", id, fc.Name, err)
+	}
+	return nil
+}
+
+// roomFor drops the oldest of decided requests where as many are kept as can be:
+// one that no contract in force goes back to, if there is one.
+func roomFor(decided []string, inForce map[string]bool) []string {
+	for len(decided) >= MaxDecidedRequests {
+		i := max(slices.IndexFunc(decided, func(id string) bool { return !inForce[id] }), 0)
+		decided = slices.Delete(decided, i, i+1)
+	}
+	return decided
+}
+
+// TestPolicy implements AdminService.
+func (s *service) TestPolicy(ctx context.Context, req *ententev1.TestPolicyRequest) (*ententev1.TestPolicyResponse, error) {
+	request := &v1alpha1.PeeringRequest{}
+	err := askedTerms(&request.Spec, &ententev1.CreatePeeringRequest{
+		Resources: req.GetResources(), Duration: req.GetDuration(), PriceCeiling: req.GetPriceCeiling(), NoNetwork: req.GetNoNetwork(),
+		NodeSelector: req.GetNodeSelector(), StorageClasses: req.GetStorageClasses(), RuntimeClasses: req.GetRuntimeClasses(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	peers, err := s.peersOrOne(ctx, req.GetPeer())
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(peers, byName)
+	resp := &ententev1.TestPolicyResponse{}
+	for i := range peers[:min(len(peers), MaxPolicyTests)] {
+		result := &ententev1.PolicyTest{Peer: "peers/" + peers[i].Name}
+		resp.Results = append(resp.Results, result)
+		id := peering.ClusterID(peers[i].Spec.ClusterID)
+		if id == "" {
+			result.Reason, result.Message = string(peering.ReasonPeerNotTrusted), "which cluster this is becomes known when its token is redeemed"
+			continue
+		}
+		got, err := s.cfg.TestPolicy(ctx, id, request)
+		if err != nil {
+			return nil, fmt.Errorf("test the policy for peer %s: %w", peers[i].Name, err)
+		}
+		result.Policy, result.Reason, result.Message = got.Policy, string(got.Reason), got.Message
+		result.Advertisement = previewMessage(got.Advertisement)
+	}
+	return resp, nil
+}

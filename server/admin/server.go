@@ -1,0 +1,494 @@
+package admin
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+	"google.golang.org/protobuf/proto"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	"k8s.io/client-go/kubernetes"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/server/internal/middleware"
+)
+
+// Self is this cluster, as its administrators see it.
+type Self struct {
+	// ID is the cluster ID.
+	ID peering.ClusterID
+	// Name is the cluster's name.
+	Name string
+	// Version is the agent's version.
+	Version string
+	// Endpoints is where its peer API can be dialled, as host:port.
+	Endpoints []string
+	// Protocol is the newest protocol revision that it speaks.
+	Protocol uint32
+	// RootExpires is when its newest root certificate ends, CertificateExpires when
+	// that ends which it shows to peers.
+	RootExpires, CertificateExpires time.Time
+	// Fingerprint and Automatic are what discovery publishes of it.
+	Fingerprint string
+	Automatic   bool
+	// DNS is where it is published in DNS, or should be, or should be no longer.
+	DNS []DNSPublication
+}
+
+// DNSPublication is a domain that lists this cluster, or should.
+type DNSPublication struct {
+	// Domain is where, in a zone of a server, and Instance and Host are under which names.
+	Domain, Zone, Server, Instance, Host string
+	// Confirmed is when the server was last seen to have the cluster's own records.
+	Confirmed time.Time
+	// Leaving says that it is to be removed.
+	Leaving bool
+	// Problem is what is wrong, empty for nothing.
+	Problem string
+}
+
+// Config configures the API for the cluster's own people.
+type Config struct {
+	// Log takes one line for each call that changes something; nil discards.
+	Log *slog.Logger
+	// Client reads and writes custom resources and reads Namespaces. It reads what
+	// it wrote: no cache. Required.
+	Client ctrlclient.Client
+	// Cache tells of changes. Required.
+	Cache Cache
+	// Kubernetes reviews tokens and access and reads the cluster's client CA.
+	// Required.
+	Kubernetes kubernetes.Interface
+	// TLS has the serving certificate. What it says of clients is replaced.
+	// Required.
+	TLS *tls.Config
+	// Self tells of this cluster. Required.
+	Self func(context.Context) (Self, error)
+	// Tokens is this cluster's one-time tokens. Required.
+	Tokens Tokens
+	// Join redeems a token and returns the name of the peer's ForeignCluster, which
+	// is name where that is not empty. Required.
+	Join func(ctx context.Context, token peering.Token, name string) (foreignCluster string, err error)
+	// Introduce introduces this cluster to the one at an endpoint, which has to prove
+	// id unless that is empty, and approves it where approve says so. It returns the
+	// name of the ForeignCluster, as Join. Required.
+	Introduce func(ctx context.Context, endpoint string, id peering.ClusterID, name string, approve bool) (foreignCluster string, err error)
+	// Preview says with which ForeignCluster a PeeringRequest would be agreed now, and
+	// by which offer: nil where the contract is as it asks for. The error is why it
+	// would not be. Nothing is held back by anybody. Required.
+	Preview func(ctx context.Context, request *v1alpha1.PeeringRequest) (provider string, offer *peering.Advertisement, err error)
+	// TestPolicy says what a peer would be offered here that had such a PeeringRequest.
+	// That nothing would be is no error. Required.
+	TestPolicy func(ctx context.Context, peer peering.ClusterID, request *v1alpha1.PeeringRequest) (peering.PolicyTest, error)
+	// Rollover replaces the key under this cluster's root, and returns when the new
+	// root ends and until when the old one is shown too. Required.
+	Rollover func(ctx context.Context) (root, overlap time.Time, err error)
+	// Now is the clock; nil is time.Now.
+	Now func() time.Time
+
+	// pace replaces the pauses of watches in tests.
+	pace *pace
+}
+
+// pace is how long things take that go on by themselves.
+type pace struct {
+	check, grace, write time.Duration
+}
+
+// Server serves the admin API: gRPC and REST on the same port.
+type Server struct {
+	cfg     Config
+	grpc    *grpc.Server
+	health  *health.Server
+	ca      *clientCA
+	gateway *gateway
+	intake  *adminIntake
+	// stopping is closed when watches should come to an end.
+	stopping chan struct{}
+}
+
+// New returns a server that serves nothing yet.
+func New(cfg Config) (*Server, error) {
+	switch {
+	case cfg.Client == nil || cfg.Cache == nil || cfg.Kubernetes == nil || cfg.TLS == nil:
+		return nil, errors.New("admin server: Client, Cache, Kubernetes and TLS are required")
+	case cfg.Self == nil || cfg.Tokens == nil || cfg.Join == nil || cfg.Introduce == nil:
+		return nil, errors.New("admin server: Self, Tokens, Join and Introduce are required")
+	case cfg.Preview == nil || cfg.TestPolicy == nil || cfg.Rollover == nil:
+		return nil, errors.New("admin server: Preview, TestPolicy and Rollover are required")
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.pace == nil {
+		cfg.pace = &pace{check: WatchCheck, grace: WatchGrace, write: middleware.WriteTimeout}
+	}
+	validate, err := middleware.Validated()
+	if err != nil {
+		return nil, err
+	}
+	gw, err := newGateway(cfg.Now())
+	if err != nil {
+		return nil, err
+	}
+	a := &Server{
+		cfg: cfg, health: health.NewServer(), gateway: gw, intake: newAdminIntake(), stopping: make(chan struct{}),
+		ca: &clientCA{client: cfg.Kubernetes, log: cfg.Log},
+	}
+	auth := &authenticator{client: cfg.Kubernetes, ca: a.ca.get, now: cfg.Now, gateway: gw.fingerprint}
+	addresses := middleware.NewLimiter(AddressRate, AddressBurst, AddressCalls, cfg.Now)
+	users := middleware.NewLimiter(UserRate, UserBurst, UserCalls, cfg.Now)
+	watches := middleware.NewLimiter(UserRate, UserBurst, UserWatches, cfg.Now)
+	healths := middleware.NewLimiter(UserRate, UserBurst, HealthWatches, cfg.Now)
+	opts := append(middleware.Options(cfg.Log,
+		middleware.Audited(cfg.Log, true, mutates),
+		middleware.Recovered,
+		presentedBy(auth),
+		middleware.Limited(addresses, func(ctx context.Context, _ *middleware.Call) (string, bool) {
+			p, _ := ctx.Value(presentedKey{}).(presented)
+			return middleware.AddressKey(p.address), true
+		}),
+		middleware.Deadlined(UnaryTimeout),
+		authenticated(auth, users),
+		validate,
+		healthOnly(healths, HealthWatch),
+		a.intake.received,
+		authorized(auth),
+		middleware.Limited(watches, func(ctx context.Context, c *middleware.Call) (string, bool) {
+			user, ok := ctx.Value(userKey{}).(authenticationv1.UserInfo)
+			return user.Username, ok && c.Request == nil
+		}),
+		a.whileAllowed(auth),
+	),
+		// For the gateway's connection; all others are net/http's.
+		grpc.Creds(credentials.NewTLS(gw.serverTLS)),
+		grpc.MaxRecvMsgSize(MaxMessage),
+		grpc.MaxConcurrentStreams(middleware.MaxStreams),
+		grpc.MaxHeaderListSize(middleware.MaxHeader),
+		grpc.ConnectionTimeout(middleware.HandshakeTimeout),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: middleware.KeepaliveMin, PermitWithoutStream: true}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: KeepaliveTime, Timeout: middleware.KeepaliveTimeout}),
+	)
+	a.grpc = grpc.NewServer(opts...)
+	ententev1.RegisterAdminServiceServer(a.grpc, &service{cfg: cfg})
+	healthpb.RegisterHealthServer(a.grpc, a.health)
+	reflection.Register(a.grpc)
+	middleware.SetServing(a.grpc, a.health, healthpb.HealthCheckResponse_NOT_SERVING)
+	return a, nil
+}
+
+// Run serves gRPC and REST on a TCP listener until ctx ends; then calls have
+// DrainTimeout to end. It closes the listener.
+func (a *Server) Run(ctx context.Context, listener net.Listener) error {
+	loopback, err := listenLoopback(ctx)
+	if err != nil {
+		_ = listener.Close()
+		return err
+	}
+	rest, closeREST, err := a.gateway.handler(ctx, loopback.Addr().String())
+	if err != nil {
+		_ = listener.Close()
+		_ = loopback.Close()
+		return err
+	}
+	defer closeREST()
+	listener = atMost(listener, LoopbackConnections, MaxConnections, ConnectionsPerAddress)
+	web := &http.Server{
+		Handler:           a.intake.bounded(a.handler(rest)),
+		TLSConfig:         a.tls(),
+		ReadHeaderTimeout: middleware.HandshakeTimeout,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    middleware.MaxHeader,
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: MaxStreams,
+			SendPingTimeout:      KeepaliveTime,
+			PingTimeout:          middleware.KeepaliveTimeout,
+			WriteByteTimeout:     middleware.DrainTimeout + KeepaliveTime,
+		},
+		ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
+			return context.WithValue(ctx, connectedKey{}, time.Now())
+		},
+		ErrorLog: slog.NewLogLogger(a.cfg.Log.Handler(), slog.LevelDebug),
+	}
+	// Who calls first has a certificate to be judged, too.
+	pause := a.ca.read(ctx)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		a.ca.run(ctx, pause)
+		return nil
+	})
+	group.Go(func() error {
+		if err := a.grpc.Serve(loopback); err != nil && ctx.Err() == nil {
+			return fmt.Errorf("serve the gateway: %w", err)
+		}
+		return nil
+	})
+	group.Go(func() error {
+		if err := web.ServeTLS(listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve administrators on %s: %w", listener.Addr(), err)
+		}
+		return nil
+	})
+	group.Go(func() error {
+		<-ctx.Done()
+		a.health.Shutdown()
+		close(a.stopping)
+		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), middleware.DrainTimeout)
+		defer cancel()
+		if web.Shutdown(drain) != nil {
+			_ = web.Close()
+		}
+		// Calls that came over net/http end with it; what is left is the gateway's.
+		a.grpc.Stop()
+		return nil
+	})
+	middleware.SetServing(a.grpc, a.health, healthpb.HealthCheckResponse_SERVING)
+	return group.Wait()
+}
+
+// tls asks clients for a certificate and leaves it to the authenticator what it
+// is worth, so that the error says why, and so that a bearer token counts beside
+// a certificate that does not.
+func (a *Server) tls() *tls.Config {
+	c := a.cfg.TLS.Clone()
+	c.MinVersion = tls.VersionTLS13
+	c.ClientAuth = tls.RequestClientCert
+	c.ClientCAs = nil
+	c.NextProtos = []string{"h2", "http/1.1"}
+	return c
+}
+
+type (
+	connectedKey struct{}
+	presentedKey struct{}
+	userKey      struct{}
+)
+
+// handler gives gRPC to gRPC and the rest to REST.
+func (a *Server) handler(rest http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if at, ok := r.Context().Value(connectedKey{}).(time.Time); ok && time.Since(at) > middleware.ConnectionAge {
+			// net/http makes this a GOAWAY on HTTP/2: what runs goes on.
+			w.Header().Set("Connection", "close")
+		}
+		w = &patientWriter{ResponseWriter: w, patience: a.cfg.pace.write}
+		if r.ProtoMajor == 2 && isGRPC(r.Header.Get("Content-Type")) {
+			a.grpc.ServeHTTP(w, r)
+			return
+		}
+		rest.ServeHTTP(w, r)
+	})
+}
+
+// patientWriter cuts off a reader that makes no room for what it asked for: a
+// watch that nobody reads would hold its goroutines for ever. While nothing is
+// being written it waits as long as it likes.
+type patientWriter struct {
+	http.ResponseWriter
+	patience time.Duration
+}
+
+func (w *patientWriter) hurry() func() {
+	rc := http.NewResponseController(w.ResponseWriter)
+	_ = rc.SetWriteDeadline(time.Now().Add(w.patience))
+	return func() { _ = rc.SetWriteDeadline(time.Time{}) }
+}
+
+// Write implements http.ResponseWriter.
+func (w *patientWriter) Write(b []byte) (int, error) {
+	defer w.hurry()()
+	return w.ResponseWriter.Write(b) //nolint:wrapcheck // a writer's own error
+}
+
+// Flush implements http.Flusher.
+func (w *patientWriter) Flush() { _ = w.FlushError() }
+
+// FlushError is what http.ResponseController looks for.
+func (w *patientWriter) FlushError() error {
+	defer w.hurry()()
+	return http.NewResponseController(w.ResponseWriter).Flush()
+}
+
+// Unwrap is what http.ResponseController looks for.
+func (w *patientWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func isGRPC(contentType string) bool {
+	rest, ok := strings.CutPrefix(contentType, "application/grpc")
+	return ok && (rest == "" || rest[0] == '+' || rest[0] == ';')
+}
+
+// presentedBy reads what a call comes with, for what follows.
+func presentedBy(auth *authenticator) middleware.Func {
+	return func(ctx context.Context, _ *middleware.Call, next func(context.Context) error) error {
+		p, err := auth.present(ctx)
+		if err != nil {
+			return err
+		}
+		return next(context.WithValue(ctx, presentedKey{}, p))
+	}
+}
+
+// open says which methods need no caller: health, which tells nothing.
+func open(method string) bool {
+	return strings.HasPrefix(method, "/"+healthpb.Health_ServiceDesc.ServiceName+"/")
+}
+
+// healthOnly keeps methods that need no caller to what health takes, and bounds how many
+// of those that go on an address has, and how long they do.
+func healthOnly(watches *middleware.Limiter, long time.Duration) middleware.Func {
+	short := func(message any) error {
+		// The name and the three bytes before it; fields that are not known count too.
+		if m, ok := message.(proto.Message); ok && proto.Size(m) > HealthName+3 {
+			return middleware.BadField("service", "has to be at most %d bytes", HealthName)
+		}
+		return nil
+	}
+	return func(ctx context.Context, c *middleware.Call, next func(context.Context) error) error {
+		if !open(c.Method) {
+			return next(ctx)
+		}
+		if c.Request != nil {
+			if err := short(c.Request); err != nil {
+				return err
+			}
+			return next(ctx)
+		}
+		p, _ := ctx.Value(presentedKey{}).(presented)
+		leave, err := watches.Enter(middleware.AddressKey(p.address))
+		if err != nil {
+			return err
+		}
+		defer leave()
+		ctx, cancel := context.WithTimeout(ctx, long)
+		defer cancel()
+		check := c.Check
+		c.Check = func(message any) error {
+			if err := short(message); err != nil {
+				return err
+			}
+			return check(message)
+		}
+		return next(ctx)
+	}
+}
+
+// authenticated finds out who calls and counts the calls of each.
+func authenticated(auth *authenticator, users *middleware.Limiter) middleware.Func {
+	return func(ctx context.Context, c *middleware.Call, next func(context.Context) error) error {
+		if open(c.Method) {
+			return next(ctx)
+		}
+		p, _ := ctx.Value(presentedKey{}).(presented)
+		user, err := auth.authenticate(ctx, p)
+		if err != nil {
+			return err
+		}
+		c.Who = peering.Text(user.Username, 256)
+		leave, err := users.Enter(user.Username)
+		if err != nil {
+			return err
+		}
+		defer leave()
+		return next(context.WithValue(ctx, userKey{}, user))
+	}
+}
+
+// authorized asks whether the caller may. Reflection is for every known caller;
+// what is neither that nor known is for nobody.
+func authorized(auth *authenticator) middleware.Func {
+	return func(ctx context.Context, c *middleware.Call, next func(context.Context) error) error {
+		if open(c.Method) || strings.HasPrefix(c.Method, "/grpc.reflection.v1.") || strings.HasPrefix(c.Method, "/grpc.reflection.v1alpha.") {
+			return next(ctx)
+		}
+		user, ok := ctx.Value(userKey{}).(authenticationv1.UserInfo)
+		if !ok {
+			return unknownCaller("the caller is not known")
+		}
+		need, ok := permissions(c.Method, c.Request)
+		if !ok {
+			return &peering.Error{Reason: peering.ReasonCallerNotAllowed, Message: "this method is for nobody"}
+		}
+		if err := auth.authorize(ctx, user, need); err != nil {
+			return err
+		}
+		return next(ctx)
+	}
+}
+
+// whileAllowed ends a watch when its caller may not watch any longer, or when the
+// process is about to stop. Handlers see it by their context, whose cause says
+// which.
+func (a *Server) whileAllowed(auth *authenticator) middleware.Func {
+	return func(ctx context.Context, c *middleware.Call, next func(context.Context) error) error {
+		if c.Request != nil || !strings.HasPrefix(c.Method, "/"+ententev1.AdminService_ServiceDesc.ServiceName+"/") {
+			return next(ctx)
+		}
+		ctx, cancel := context.WithCancelCause(ctx)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			cancel(a.allowed(ctx, auth, c))
+		}()
+		err := next(ctx)
+		cancel(nil)
+		<-done
+		return err
+	}
+}
+
+// allowed returns why a watch has to end, once it has to.
+func (a *Server) allowed(ctx context.Context, auth *authenticator, c *middleware.Call) error {
+	tick := time.NewTicker(a.cfg.pace.check)
+	defer tick.Stop()
+	sure := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-a.stopping:
+			return &peering.Error{Reason: peering.ReasonStopping, Message: "the agent is about to stop", RetryAfter: middleware.RetryStopping}
+		case <-tick.C:
+		}
+		err := a.allowedNow(ctx, auth, c)
+		switch {
+		case err == nil:
+			sure = time.Now()
+		case wire.ReasonOf(err) == peering.ReasonKubernetes && time.Since(sure) < a.cfg.pace.grace:
+			// Nobody said no.
+		default:
+			return err
+		}
+	}
+}
+
+// allowedNow asks again who calls, since a token can be taken back, and whether
+// they may.
+func (a *Server) allowedNow(ctx context.Context, auth *authenticator, c *middleware.Call) error {
+	p, _ := ctx.Value(presentedKey{}).(presented)
+	user, err := auth.authenticate(ctx, p)
+	if err != nil {
+		return err
+	}
+	need, _ := permissions(c.Method, nil)
+	return auth.authorize(ctx, user, need)
+}

@@ -1,0 +1,77 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/peering"
+)
+
+// Tokens is the one-time tokens of this cluster.
+type Tokens interface {
+	// Mint makes a token that lives for ttl.
+	Mint(ctx context.Context, ttl time.Duration) (peering.Token, error)
+	// List returns those that have not expired, in any order.
+	List(ctx context.Context) ([]TokenInfo, error)
+	// Revoke makes one worthless. The error is TOKEN_UNKNOWN where there is none.
+	Revoke(ctx context.Context, id string) error
+}
+
+// TokenInfo is what is told of a token.
+type TokenInfo struct {
+	// ID is its public part.
+	ID string
+	// Created and Expires is from when to when it can be redeemed.
+	Created, Expires time.Time
+	// RedeemedBy is the cluster that did; empty while none has.
+	RedeemedBy peering.ClusterID
+}
+
+// CreateToken implements AdminService.
+func (s *service) CreateToken(ctx context.Context, req *ententev1.CreateTokenRequest) (*ententev1.CreateTokenResponse, error) {
+	ttl := DefaultTokenTTL
+	if req.GetTtl() != nil {
+		ttl = min(req.GetTtl().AsDuration(), MaxTokenTTL)
+	}
+	token, err := s.cfg.Tokens.Mint(ctx, ttl)
+	if err != nil {
+		return nil, fmt.Errorf("make token: %w", err)
+	}
+	text, err := token.Encode()
+	if err != nil {
+		return nil, fmt.Errorf("write token: %w", err)
+	}
+	return &ententev1.CreateTokenResponse{Token: text, TokenId: token.ID, ExpireTime: timestamppb.New(token.Expires)}, nil
+}
+
+// ListTokens implements AdminService.
+func (s *service) ListTokens(ctx context.Context, req *ententev1.ListTokensRequest) (*ententev1.ListTokensResponse, error) {
+	list, err := s.cfg.Tokens.List(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list tokens: %w", err)
+	}
+	part, next, err := page(req, "tokens", list, func(t *TokenInfo) string { return t.ID })
+	if err != nil {
+		return nil, err
+	}
+	resp := &ententev1.ListTokensResponse{NextPageToken: next}
+	for _, t := range part {
+		resp.Tokens = append(resp.Tokens, &ententev1.Token{
+			Name: "tokens/" + t.ID, CreateTime: timeMessage(t.Created), ExpireTime: timeMessage(t.Expires), RedeemedBy: string(t.RedeemedBy),
+		})
+	}
+	return resp, nil
+}
+
+// RevokeToken implements AdminService.
+func (s *service) RevokeToken(ctx context.Context, req *ententev1.RevokeTokenRequest) (*ententev1.RevokeTokenResponse, error) {
+	id := named("tokens", req.GetName())
+	if err := s.cfg.Tokens.Revoke(ctx, id); err != nil {
+		return nil, fmt.Errorf("revoke token %s: %w", id, err)
+	}
+	return &ententev1.RevokeTokenResponse{}, nil
+}

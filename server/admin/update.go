@@ -1,0 +1,151 @@
+package admin
+
+import (
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/server/internal/middleware"
+)
+
+// fate is what an update may do with a field of a Peering.
+type fate uint8
+
+const (
+	// fateNone is a field that there is not.
+	fateNone fate = iota
+	// fateChanges: the update may change it.
+	fateChanges
+	// fateFixed: it may be given as it is, and never changes.
+	fateFixed
+	// fateOutput: it is this cluster's to say, and what a caller says is not looked
+	// at, so that what was read can be sent back (AIP-203).
+	fateOutput
+)
+
+func peeringFate(field protoreflect.Name) fate {
+	switch field {
+	case "resources", "duration", "price_ceiling", "no_renewal":
+		return fateChanges
+	case "peer":
+		return fateFixed
+	case "name", "accepted", "contract", "node", "provider":
+		return fateOutput
+	}
+	return fateNone
+}
+
+// updateRequest changes a PeeringRequest as a message says, in the fields that a
+// mask names; without a mask in those that the message sets (AIP-134).
+func updateRequest(request *v1alpha1.PeeringRequest, to *ententev1.Peering, mask *fieldmaskpb.FieldMask) error {
+	now := peeringMessage(request)
+	if err := masked(now, to, mask); err != nil {
+		return err
+	}
+	resources, err := askedResources("peering.resources", now.GetResources(), true)
+	if err != nil {
+		return err
+	}
+	duration, err := askedDuration("peering.duration", now.GetDuration())
+	if err != nil {
+		return err
+	}
+	ceiling, err := askedMoney("peering.price_ceiling", now.GetPriceCeiling())
+	if err != nil {
+		return err
+	}
+	request.Spec.Resources, request.Spec.Duration, request.Spec.PriceCeiling = resources, duration, ceiling
+	request.Spec.Renewal = askedRenewal(now.GetNoRenewal())
+	return nil
+}
+
+// masked copies the fields that a mask names from one Peering to another.
+func masked(dst, src *ententev1.Peering, mask *fieldmaskpb.FieldMask) error {
+	fields := dst.ProtoReflect().Descriptor().Fields()
+	paths := mask.GetPaths()
+	switch {
+	case len(paths) == 0:
+		src.ProtoReflect().Range(func(fd protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
+			paths = append(paths, string(fd.Name()))
+			return true
+		})
+	case slices.Contains(paths, "*"):
+		if len(paths) > 1 {
+			return middleware.BadField("update_mask", "* is all fields, and stands alone")
+		}
+		paths = nil
+		for i := range fields.Len() {
+			if f := fields.Get(i); peeringFate(f.Name()) == fateChanges {
+				paths = append(paths, string(f.Name()))
+			}
+		}
+	}
+	for _, path := range paths {
+		fds, ok := resolve(dst.ProtoReflect().Descriptor(), path)
+		if !ok {
+			return middleware.BadField("update_mask", "a Peering has no field %q", clipped(path))
+		}
+		switch peeringFate(fds[0].Name()) {
+		case fateChanges:
+			set(dst.ProtoReflect(), src.ProtoReflect(), fds)
+		case fateFixed:
+			if src.GetPeer() != "" && src.GetPeer() != dst.GetPeer() {
+				return middleware.BadField("peering.peer", "never changes: it is %s; create another peering", dst.GetPeer())
+			}
+		case fateOutput:
+		case fateNone:
+			return middleware.BadField("update_mask", "field %q cannot be changed", clipped(path))
+		}
+	}
+	return nil
+}
+
+// maxPath is how much of a path a message repeats.
+const maxPath = 64
+
+func clipped(path string) string { return path[:min(len(path), maxPath)] }
+
+// resolve finds the fields along a path, by their names in the proto or in JSON.
+// It ends at a field that is no message: an entry of a map or list cannot be
+// named (AIP-161).
+func resolve(d protoreflect.MessageDescriptor, path string) ([]protoreflect.FieldDescriptor, bool) {
+	var out []protoreflect.FieldDescriptor
+	for part := range strings.SplitSeq(path, ".") {
+		if d == nil {
+			return nil, false
+		}
+		fd := d.Fields().ByName(protoreflect.Name(part))
+		if fd == nil {
+			fd = d.Fields().ByJSONName(part)
+		}
+		if fd == nil {
+			return nil, false
+		}
+		out = append(out, fd)
+		d = nil
+		if !fd.IsMap() && !fd.IsList() {
+			d = fd.Message()
+		}
+	}
+	return out, true
+}
+
+// set copies the field at the end of a path, or clears it where it is not set.
+func set(dst, src protoreflect.Message, path []protoreflect.FieldDescriptor) {
+	for _, fd := range path[:len(path)-1] {
+		if !src.Has(fd) && !dst.Has(fd) {
+			return
+		}
+		dst, src = dst.Mutable(fd).Message(), src.Get(fd).Message()
+	}
+	fd := path[len(path)-1]
+	if !src.Has(fd) {
+		dst.Clear(fd)
+		return
+	}
+	dst.Set(fd, src.Get(fd))
+}

@@ -1,0 +1,229 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+	toolscache "k8s.io/client-go/tools/cache"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/peering"
+)
+
+// Cache is what the agent knows of its cluster without asking, and hears when it
+// changes. It may lag behind the API server.
+type Cache interface {
+	ctrlclient.Reader
+	// Watch calls handler for each object of a kind that is there and then for each
+	// change, one after the other, until stop is called. Objects are not to be
+	// changed.
+	Watch(ctx context.Context, kind ctrlclient.Object, handler toolscache.ResourceEventHandler) (stop func(), err error)
+}
+
+// watch calls a handler for changes of several kinds, until stop is called.
+func (s *service) watch(ctx context.Context, handler toolscache.ResourceEventHandler, kinds ...ctrlclient.Object) (stop func(), err error) {
+	var stops []func()
+	stop = func() {
+		for _, f := range stops {
+			f()
+		}
+	}
+	for _, kind := range kinds {
+		f, err := s.cfg.Cache.Watch(ctx, kind, handler)
+		if err != nil {
+			stop()
+			return nil, fmt.Errorf("watch %T: %w", kind, err)
+		}
+		stops = append(stops, f)
+	}
+	return stop, nil
+}
+
+// WatchPeers implements AdminService. It compares what is with what it has sent,
+// as often as something changes: so a slow reader misses steps, and never where
+// they led.
+func (s *service) WatchPeers(_ *ententev1.WatchPeersRequest, stream grpc.ServerStreamingServer[ententev1.WatchPeersResponse]) error {
+	ctx := stream.Context()
+	changed := make(chan struct{}, 1)
+	touch := func() {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}
+	stop, err := s.watch(ctx, toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(any) { touch() },
+		UpdateFunc: func(any, any) { touch() },
+		DeleteFunc: func(any) { touch() },
+	}, &v1alpha1.ForeignCluster{}, &v1alpha1.Contract{}, &v1alpha1.Tunnel{}, &v1alpha1.FabricNode{})
+	if err != nil {
+		return err
+	}
+	defer stop()
+	// A call that is let through is answered at once, also while there is nothing to
+	// tell.
+	if err := stream.SendHeader(metadata.Pairs(watchBegun, "1")); err != nil {
+		return err
+	}
+	refresh := time.NewTicker(WatchRefresh)
+	defer refresh.Stop()
+	sent := map[string][sha256.Size]byte{}
+	for first := true; ; first = false {
+		if err := s.sendPeers(ctx, stream, sent); err != nil {
+			return err
+		}
+		if first {
+			if err := stream.Send(&ententev1.WatchPeersResponse{Synced: true}); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-refresh.C:
+		case <-changed:
+			if err := sleep(ctx, WatchPause); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// sendPeers sends each peer that is not as it was sent, of which it keeps hashes.
+func (s *service) sendPeers(ctx context.Context, stream grpc.ServerStreamingServer[ententev1.WatchPeersResponse], sent map[string][sha256.Size]byte) error {
+	var list v1alpha1.ForeignClusterList
+	if err := s.cfg.Cache.List(ctx, &list); err != nil {
+		return fmt.Errorf("list foreign clusters: %w", err)
+	}
+	view, err := s.view(ctx, s.cfg.Cache)
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(list.Items, byName)
+	gone := maps.Clone(sent)
+	for i := range list.Items {
+		peer := view.peer(&list.Items[i])
+		delete(gone, peer.GetName())
+		b, err := proto.MarshalOptions{Deterministic: true}.Marshal(peer)
+		if err != nil {
+			return fmt.Errorf("write peer %s: %w", list.Items[i].Name, err)
+		}
+		hash := sha256.Sum256(b)
+		if sent[peer.GetName()] == hash {
+			continue
+		}
+		if err := stream.Send(&ententev1.WatchPeersResponse{Peer: peer}); err != nil {
+			return err
+		}
+		sent[peer.GetName()] = hash
+	}
+	for _, name := range slices.Sorted(maps.Keys(gone)) {
+		if err := stream.Send(&ententev1.WatchPeersResponse{Peer: &ententev1.Peer{Name: name}, Forgotten: true}); err != nil {
+			return err
+		}
+		delete(sent, name)
+	}
+	return nil
+}
+
+// WatchEvents implements AdminService.
+func (s *service) WatchEvents(req *ententev1.WatchEventsRequest, stream grpc.ServerStreamingServer[ententev1.WatchEventsResponse]) error {
+	ctx, cancel := context.WithCancelCause(stream.Context())
+	defer cancel(nil)
+	only := peerName(req.GetPeer())
+	if _, err := peering.ParseClusterID(only); err == nil {
+		fc, err := s.foreignCluster(ctx, req.GetPeer())
+		if err != nil {
+			return err
+		}
+		only = fc.Name
+	}
+	queue := make(chan event, WatchQueue)
+	put := func(events []event) {
+		for _, e := range events {
+			if only != "" && e.GetPeer() != "peers/"+only {
+				continue
+			}
+			select {
+			case queue <- e:
+			default:
+				cancel(&peering.Error{Reason: peering.ReasonReaderTooSlow, Message: fmt.Sprintf("%d events wait to be read: watch again, and read faster", WatchQueue)})
+				return
+			}
+		}
+	}
+	stop, err := s.watch(ctx, toolscache.ResourceEventHandlerDetailedFuncs{
+		AddFunc: func(o any, initial bool) {
+			if !initial { // what is there already did not happen now
+				put(happened(nil, o, s.cfg.Now()))
+			}
+		},
+		UpdateFunc: func(before, after any) { put(happened(before, after, s.cfg.Now())) },
+		DeleteFunc: func(o any) {
+			if lost, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+				o = lost.Obj
+			}
+			put(happened(o, nil, s.cfg.Now()))
+		},
+	}, &v1alpha1.ForeignCluster{}, &v1alpha1.PeeringRequest{}, &v1alpha1.Contract{})
+	if err != nil {
+		return err
+	}
+	defer stop()
+	// From here on nothing is missed, and the caller knows it.
+	if err := stream.SendHeader(metadata.Pairs(watchBegun, "1")); err != nil {
+		return err
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case e := <-queue:
+			if err := stream.Send(e); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// happened says what happened to an object of any kind; one of the two is nil
+// where it came or went.
+func happened(before, after any, now time.Time) []event {
+	switch o := cmp.Or(after, before).(type) {
+	case *v1alpha1.ForeignCluster:
+		was, is := pair(o, before, after)
+		return peerEvents(was, is, now)
+	case *v1alpha1.PeeringRequest:
+		was, is := pair(o, before, after)
+		return requestEvents(was, is, now)
+	case *v1alpha1.Contract:
+		was, is := pair(o, before, after)
+		return contractEvents(was, is, now)
+	}
+	return nil
+}
+
+func pair[T any](_ *T, before, after any) (was, is *T) {
+	was, _ = before.(*T)
+	is, _ = after.(*T)
+	return was, is
+}

@@ -1,0 +1,375 @@
+package middleware
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"buf.build/go/protovalidate"
+	"github.com/google/uuid"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+// Call is one call, unary or stream, as the middleware sees it.
+type Call struct {
+	// Method is the full name: /entente.v1.TrustService/Join.
+	Method string
+	// Request is the message of a unary call, response what it was answered; nil
+	// for a stream.
+	Request, response any
+	// ID names the call in the log and in hidden errors.
+	ID string
+	// Who is the caller, once known.
+	Who string
+	// Check looks at each message of a stream that comes in.
+	Check func(message any) error
+}
+
+// Func is around a call: it returns an error instead of calling next, or
+// looks at what next returned. The same one serves unary calls and streams, so
+// that none can be forgotten on one of the two.
+type Func func(ctx context.Context, c *Call, next func(context.Context) error) error
+
+// Options makes gRPC run the middleware, the first one outermost, around every
+// call: also those of health, reflection and unknown methods.
+func Options(log *slog.Logger, mw ...Func) []grpc.ServerOption {
+	unary := func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		var resp any
+		c := &Call{Method: info.FullMethod, Request: req}
+		err := run(ctx, c, mw, func(ctx context.Context) error {
+			var err error
+			resp, err = handler(ctx, req)
+			c.response = resp
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		return resp, nil
+	}
+	stream := func(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		c := &Call{Method: info.FullMethod}
+		return run(ss.Context(), c, mw, func(ctx context.Context) error {
+			return handler(srv, &checkedStream{ServerStream: ss, ctx: ctx, check: c.Check})
+		})
+	}
+	return []grpc.ServerOption{grpc.UnaryInterceptor(unary), grpc.StreamInterceptor(stream), requests(log)}
+}
+
+func run(ctx context.Context, c *Call, mw []Func, last func(context.Context) error) error {
+	if len(mw) == 0 {
+		return last(ctx)
+	}
+	return mw[0](ctx, c, func(ctx context.Context) error { return run(ctx, c, mw[1:], last) })
+}
+
+// checkedStream is a stream with the context and the check of its call.
+type checkedStream struct {
+	grpc.ServerStream
+	ctx   context.Context //nolint:containedctx // grpc.ServerStream hands out its context by a method
+	check func(any) error
+}
+
+func (s *checkedStream) Context() context.Context { return s.ctx }
+
+func (s *checkedStream) RecvMsg(m any) error {
+	if err := s.ServerStream.RecvMsg(m); err != nil {
+		return err
+	}
+	if s.check == nil {
+		return nil
+	}
+	return OnFreshStack("the check of a message", func() error { return s.check(m) })
+}
+
+// Audited gives each call an ID, makes its error a status, and writes one line
+// about it where it changes something or was refused. It is the outermost one.
+func Audited(log *slog.Logger, admin bool, mutates func(method string) bool) Func {
+	return func(ctx context.Context, c *Call, next func(context.Context) error) error {
+		c.ID = callID(ctx)
+		_ = grpc.SetHeader(ctx, metadata.Pairs(CallIDHeader, c.ID))
+		start := time.Now()
+		err := next(ctx)
+		st := StatusOf(err, c.ID, admin)
+		code := codes.OK
+		if st != nil {
+			code = st.Code()
+		}
+		level := slog.LevelDebug
+		switch {
+		case code == codes.Internal:
+			level = slog.LevelError
+		case code == codes.Canceled:
+		case wire.ReasonOf(err) == peering.ReasonRateLimited || wire.ReasonOf(err) == peering.ReasonTooManyCalls:
+			// A flood must not become a flood of log lines.
+		case mutates(c.Method), code == codes.PermissionDenied, code == codes.Unauthenticated:
+			level = slog.LevelInfo
+		}
+		if log.Enabled(ctx, level) {
+			log.LogAttrs(ctx, level, "call", auditAttrs(ctx, c, st, err, time.Since(start))...)
+		}
+		if st != nil {
+			return st.Err()
+		}
+		return nil
+	}
+}
+
+func auditAttrs(ctx context.Context, c *Call, st *status.Status, err error, took time.Duration) []slog.Attr {
+	attrs := []slog.Attr{
+		slog.String("call", c.ID),
+		slog.String("method", strings.TrimPrefix(c.Method, "/")),
+		slog.String("who", c.Who),
+		slog.String("address", RemoteAddress(ctx)),
+		slog.String("code", st.Code().String()),
+		slog.Duration("took", took.Round(time.Microsecond)),
+	}
+	// What it was about: names only, never a token, key or payload.
+	about := subjects(c.response)
+	maps.Copy(about, subjects(c.Request))
+	for _, key := range slices.Sorted(maps.Keys(about)) {
+		attrs = append(attrs, slog.String(key, about[key]))
+	}
+	if err != nil {
+		// The caller's reason, and the whole truth behind it.
+		attrs = append(attrs, slog.String("reason", string(wire.ReasonOf(st.Err()))), slog.String("err", peering.Text(WithoutTokens(err.Error()), peering.MaxMessageLen)))
+	}
+	return attrs
+}
+
+// subjects returns the names in a request or response that say what it is about,
+// and how it was meant.
+func subjects(message any) map[string]string {
+	out := make(map[string]string)
+	text := func(key string, get func() string) {
+		if value := get(); value != "" {
+			out[key] = peering.Text(WithoutTokens(value), 260)
+		}
+	}
+	flag := func(key string, get func() bool) {
+		if get() {
+			out[key] = "true"
+		}
+	}
+	if m, ok := message.(interface{ GetPeer() string }); ok {
+		text("peer", m.GetPeer)
+	}
+	if m, ok := message.(interface{ GetPeer() *ententev1.Peer }); ok {
+		text("peer", m.GetPeer().GetName)
+		text("cluster", m.GetPeer().GetClusterId)
+	}
+	if m, ok := message.(interface{ GetName() string }); ok {
+		text("name", m.GetName)
+	}
+	if m, ok := message.(interface{ GetPeering() *ententev1.Peering }); ok {
+		text("name", m.GetPeering().GetName)
+	}
+	if m, ok := message.(interface{ GetPeeringRequest() string }); ok {
+		text("peering", m.GetPeeringRequest)
+	}
+	if m, ok := message.(interface{ GetNamespace() string }); ok {
+		text("namespace", m.GetNamespace)
+	}
+	if m, ok := message.(interface{ GetContractId() string }); ok {
+		text("contract", m.GetContractId)
+	}
+	if m, ok := message.(interface{ GetTokenId() string }); ok {
+		text("token", m.GetTokenId)
+	}
+	if m, ok := message.(interface{ GetEndpoint() string }); ok {
+		text("endpoint", m.GetEndpoint)
+	}
+	if m, ok := message.(interface{ GetClusterId() string }); ok {
+		text("cluster", m.GetClusterId)
+	}
+	if m, ok := message.(interface{ GetRequestId() string }); ok {
+		text("request", m.GetRequestId)
+	}
+	if m, ok := message.(interface{ GetNow() bool }); ok {
+		flag("now", m.GetNow)
+	}
+	if m, ok := message.(interface{ GetForget() bool }); ok {
+		flag("forget", m.GetForget)
+	}
+	if m, ok := message.(interface{ GetApprove() bool }); ok {
+		flag("approve", m.GetApprove)
+	}
+	if m, ok := message.(interface{ GetValidateOnly() bool }); ok {
+		flag("validateOnly", m.GetValidateOnly)
+	}
+	return out
+}
+
+// WithoutTokens takes the secret out of what may have a token in it: people paste tokens
+// where names belong, and names are logged.
+func WithoutTokens(s string) string {
+	const scheme = "ent"
+	for from := 0; ; {
+		i := strings.Index(s[from:], scheme)
+		if i < 0 {
+			return s
+		}
+		from += i + len(scheme)
+		digits := from + len(s[from:]) - len(strings.TrimLeft(s[from:], "0123456789"))
+		if digits == from || !strings.HasPrefix(s[digits:], ".") {
+			continue
+		}
+		body := s[digits+1:]
+		end := len(body) - len(strings.TrimLeft(body, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_."))
+		if end > 8 {
+			s = s[:digits+1] + "[redacted]" + body[end:]
+		}
+	}
+}
+
+// CallIDHeader is the metadata that has a call's ID.
+const CallIDHeader = "x-request-id"
+
+// callID takes the caller's ID where it gave one that can be logged, so that one
+// ID goes from the CLI to the peer, and makes one otherwise.
+func callID(ctx context.Context) string {
+	if ids := metadata.ValueFromIncomingContext(ctx, CallIDHeader); len(ids) == 1 && ValidCallID(ids[0]) {
+		return ids[0]
+	}
+	return uuid.NewString()
+}
+
+// ValidCallID says whether a caller's ID for its call can be logged.
+func ValidCallID(id string) bool {
+	return id != "" && len(id) <= 64 &&
+		strings.Trim(id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-") == ""
+}
+
+// Recovered makes a panic an error of its call.
+func Recovered(ctx context.Context, c *Call, next func(context.Context) error) (err error) {
+	defer recoverTo(&err, c.Method)
+	return next(ctx)
+}
+
+// recoverTo is to be deferred: it makes a panic an error.
+func recoverTo(err *error, where string) {
+	if p := recover(); p != nil {
+		*err = &peering.Error{Reason: peering.ReasonInternal, Message: fmt.Sprintf("panic in %s: %v\n%s", where, p, debug.Stack())}
+	}
+}
+
+// Validated holds each message to the constraints of the proto.
+func Validated(opts ...protovalidate.ValidationOption) (Func, error) {
+	v, err := protovalidate.New()
+	if err != nil {
+		return nil, fmt.Errorf("compile validation rules: %w", err)
+	}
+	check := func(message any) error {
+		m, ok := message.(proto.Message)
+		if !ok {
+			return errors.New("message is not a protobuf message")
+		}
+		if err := refused(m); err != nil {
+			return err
+		}
+		return v.Validate(m, opts...)
+	}
+	return func(ctx context.Context, c *Call, next func(context.Context) error) error {
+		c.Check = check
+		if c.Request != nil {
+			if err := check(c.Request); err != nil {
+				return err
+			}
+		}
+		return next(ctx)
+	}, nil
+}
+
+// Deadlined bounds unary calls; streams live as long as both sides want.
+func Deadlined(d time.Duration) Func {
+	return func(ctx context.Context, c *Call, next func(context.Context) error) error {
+		if c.Request == nil {
+			return next(ctx)
+		}
+		ctx, cancel := context.WithTimeout(ctx, d)
+		defer cancel()
+		return next(ctx)
+	}
+}
+
+// Limited admits a call by a key that it has by now.
+func Limited(l *Limiter, key func(context.Context, *Call) (string, bool)) Func {
+	return func(ctx context.Context, c *Call, next func(context.Context) error) error {
+		k, ok := key(ctx, c)
+		if !ok {
+			return next(ctx)
+		}
+		leave, err := l.Enter(k)
+		if err != nil {
+			return err
+		}
+		defer leave()
+		return next(ctx)
+	}
+}
+
+// RemoteAddress is where a call came from.
+func RemoteAddress(ctx context.Context) string {
+	p, ok := peer.FromContext(ctx)
+	if !ok || p.Addr == nil {
+		return ""
+	}
+	return p.Addr.String()
+}
+
+// OnFreshStack calls f in a goroutine of its own and waits for it; a panic is an error. The
+// stack of a goroutine grows to what its deepest call needs, and hardly shrinks: that
+// of a stream, which mostly waits, stays small if what goes deep is elsewhere.
+func OnFreshStack(where string, f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		defer func() { done <- err }()
+		defer recoverTo(&err, where)
+		err = f()
+	}()
+	return <-done
+}
+
+// IgnoreUnknownValues is a protovalidate filter that leaves out the rules which a message of a
+// later revision breaks by what that revision added: a value of an enum that has no
+// name here, and a oneof that is set to what is no field here. Whoever has to know
+// what they mean refuses them in words; see peering.ReasonProtocolUnsupported.
+func IgnoreUnknownValues(m protoreflect.Message, d protoreflect.Descriptor) bool {
+	switch d := d.(type) {
+	case protoreflect.FieldDescriptor:
+		if d.Enum() == nil || d.IsList() || d.IsMap() || !m.Has(d) {
+			return true
+		}
+		return d.Enum().Values().ByNumber(m.Get(d).Enum()) != nil
+	case protoreflect.OneofDescriptor:
+		return len(m.GetUnknown()) == 0
+	}
+	return true
+}
+
+// SetServing sets the health of every service and of the whole ("").
+func SetServing(s *grpc.Server, h *health.Server, status healthpb.HealthCheckResponse_ServingStatus) {
+	h.SetServingStatus("", status)
+	for name := range s.GetServiceInfo() {
+		h.SetServingStatus(name, status)
+	}
+}

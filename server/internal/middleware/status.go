@@ -1,0 +1,126 @@
+package middleware
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"buf.build/go/protovalidate"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/entente-dev/entente/internal/wire"
+	"github.com/entente-dev/entente/peering"
+)
+
+// StatusOf is the one place where an error becomes what a caller sees. What it
+// does not know is INTERNAL, with a message that tells nothing but where to
+// look: call is the call's ID, which the log has too. What the API server said
+// is told to administrators only.
+func StatusOf(err error, call string, admin bool) *status.Status {
+	if err == nil {
+		return nil
+	}
+	var api apierrors.APIStatus
+	if admin && errors.As(err, &api) {
+		return wire.Status(kubernetesError(err, call))
+	}
+	var (
+		own     *peering.Error
+		invalid *protovalidate.ValidationError
+	)
+	switch {
+	case errors.As(err, &own) && own.Reason != peering.ReasonInternal:
+		return wire.Status(own)
+	case errors.As(err, &own):
+		return wire.Status(hidden(call))
+	case isToken(err):
+		return wire.Status(peering.Errorf(peering.ReasonTokenMalformed, "%s", err.Error()))
+	case errors.As(err, &invalid):
+		return wire.Status(violations(invalid))
+	case errors.Is(err, context.Canceled):
+		return status.New(codes.Canceled, "the caller went away")
+	case errors.Is(err, context.DeadlineExceeded):
+		return status.New(codes.DeadlineExceeded, "the call took too long")
+	}
+	// A status that gRPC or a library made of itself: an unknown method, a message
+	// that cannot be read. It has a code other than Unknown, and no reason.
+	if st, ok := status.FromError(err); ok && st.Code() != codes.Unknown && st.Code() != codes.Internal {
+		return st
+	}
+	return wire.Status(hidden(call))
+}
+
+func hidden(call string) *peering.Error {
+	return peering.Errorf(peering.ReasonInternal, "internal error; the agent's log has more under call %s", call)
+}
+
+func isToken(err error) bool {
+	return errors.Is(err, peering.ErrTokenMalformed) || errors.Is(err, peering.ErrTokenTruncated) ||
+		errors.Is(err, peering.ErrTokenChecksum) || errors.Is(err, peering.ErrTokenVersion)
+}
+
+func violations(e *protovalidate.ValidationError) *peering.Error {
+	out := &peering.Error{Reason: peering.ReasonRequestInvalid, Message: "the request is not valid"}
+	for _, v := range e.Violations {
+		if len(out.Violations) == peering.MaxErrorMetadata {
+			break
+		}
+		out.Violations = append(out.Violations, peering.Violation{
+			Field:   peering.Text(protovalidate.FieldPathString(v.Proto.GetField()), peering.MaxMessageLen),
+			Message: peering.Text(v.Proto.GetMessage(), peering.MaxMessageLen),
+		})
+	}
+	return out
+}
+
+// BadField is the error that a field of a request is not valid.
+func BadField(field, format string, args ...any) error {
+	return &peering.Error{
+		Reason: peering.ReasonRequestInvalid, Message: "the request is not valid",
+		Violations: []peering.Violation{{Field: field, Message: fmt.Sprintf(format, args...)}},
+	}
+}
+
+// kubernetesError tells an administrator what the API server said.
+func kubernetesError(err error, call string) *peering.Error {
+	switch {
+	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
+		return &peering.Error{Reason: peering.ReasonConflict, Message: "something else changed the object at the same time; try again", RetryAfter: RetryConflict}
+	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
+		out := &peering.Error{Reason: peering.ReasonRequestInvalid, Message: "the API server refuses the object"}
+		var api apierrors.APIStatus
+		if errors.As(err, &api) && api.Status().Details != nil {
+			for _, c := range api.Status().Details.Causes {
+				if len(out.Violations) == peering.MaxErrorMetadata {
+					break
+				}
+				out.Violations = append(out.Violations, peering.Violation{Field: c.Field, Message: peering.Text(c.Message, peering.MaxMessageLen)})
+			}
+		}
+		return out
+	case apierrors.IsForbidden(err):
+		return peering.Errorf(peering.ReasonKubernetesRefused, "a rule of this cluster forbids it: %s", denial(err))
+	case apierrors.IsServerTimeout(err), apierrors.IsTimeout(err), apierrors.IsTooManyRequests(err),
+		apierrors.IsServiceUnavailable(err), apierrors.IsInternalError(err):
+		return &peering.Error{Reason: peering.ReasonKubernetes, Message: fmt.Sprintf("the cluster's API server is not able to answer: %s",
+			peering.Text(string(apierrors.ReasonForError(err)), peering.MaxReasonLen)), RetryAfter: RetryKubernetes}
+	}
+	return hidden(call)
+}
+
+// denial is why the API server forbids something: of an admission policy its message,
+// without the names of the object, the policy and its binding.
+func denial(err error) string {
+	text := err.Error()
+	var api apierrors.APIStatus
+	if errors.As(err, &api) {
+		text = api.Status().Message
+	}
+	if _, why, ok := strings.Cut(text, " denied request: "); ok {
+		text = why
+	}
+	return peering.Text(text, peering.MaxMessageLen/2)
+}

@@ -1,0 +1,148 @@
+package servertest
+
+import (
+	"crypto/tls"
+	"encoding/binary"
+	"io"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// Frames of HTTP/2 (RFC 9113, section 6), as far as attacks take them.
+const (
+	FrameData         = 0
+	FrameHeaders      = 1
+	FrameReset        = 3
+	FrameSettings     = 4
+	FramePing         = 6
+	FrameGoAway       = 7
+	FrameWindowUpdate = 8
+	FrameContinuation = 9
+
+	FlagEndHeaders = 4
+
+	// EnhanceYourCalm is what HTTP/2 calls ENHANCE_YOUR_CALM.
+	EnhanceYourCalm = 0xb
+)
+
+// H2 is a client that says what it wants and not what HTTP/2 wants.
+type H2 struct {
+	Conn *tls.Conn
+	// Told is closed when the server has said its last; goAway is the code with
+	// which it ended the connection.
+	Told   chan struct{}
+	GoAway atomic.Uint32
+	Resets atomic.Int64
+	// Windows counts the streams that got more room, ends the calls that were answered.
+	Windows, Ends atomic.Int64
+}
+
+// Greet says the preface and no more.
+func Greet(t *testing.T, conn *tls.Conn) *H2 {
+	t.Helper()
+	r := &H2{Conn: conn, Told: make(chan struct{})}
+	t.Cleanup(func() { _ = conn.Close() })
+	if _, err := io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Frame(FrameSettings, 0, 0, nil); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func (r *H2) Read() {
+	defer close(r.Told)
+	for {
+		var head [9]byte
+		if _, err := io.ReadFull(r.Conn, head[:]); err != nil {
+			return
+		}
+		body := make([]byte, int(head[0])<<16|int(head[1])<<8|int(head[2]))
+		if _, err := io.ReadFull(r.Conn, body); err != nil {
+			return
+		}
+		switch head[3] {
+		case FrameGoAway:
+			if len(body) >= 8 {
+				r.GoAway.Store(binary.BigEndian.Uint32(body[4:]))
+			}
+		case FrameReset:
+			r.Resets.Add(1)
+		case FrameHeaders:
+			if head[4]&1 != 0 {
+				r.Ends.Add(1)
+			}
+		case FrameWindowUpdate:
+			if binary.BigEndian.Uint32(head[5:]) != 0 {
+				r.Windows.Add(1)
+			}
+		}
+	}
+}
+
+// Frame sends a frame.
+func (r *H2) Frame(kind, flags byte, stream uint32, body []byte) error {
+	_, err := r.Conn.Write(Frame(nil, kind, flags, stream, body))
+	return err
+}
+
+// Frame appends a frame.
+func Frame(b []byte, kind, flags byte, stream uint32, body []byte) []byte {
+	b = append(b, byte(len(body)>>16), byte(len(body)>>8), byte(len(body)), kind, flags)
+	return append(binary.BigEndian.AppendUint32(b, stream), body...)
+}
+
+// Message is the beginning of a message of gRPC, not compressed, that has so many
+// bytes, and as many of them as there are.
+func Message(size int, body ...byte) []byte {
+	return append(binary.BigEndian.AppendUint32([]byte{0}, uint32(size)), body...)
+}
+
+// Call begins a call and sends nothing of its message. Headers are written
+// literally (RFC 7541, section 6.2.2), short ones.
+func (r *H2) Call(stream uint32, method string) error { return r.CallWith(stream, method) }
+
+// CallWith is Call with more headers.
+func (r *H2) CallWith(stream uint32, method string, more ...[2]string) error {
+	var block []byte
+	for _, h := range append([][2]string{
+		{":method", "POST"}, {":scheme", "https"}, {":path", method}, {":authority", "x"}, {"te", "trailers"}, {"content-type", "application/grpc"},
+	}, more...) {
+		block = append(append(append(append(block, 0, byte(len(h[0]))), h[0]...), byte(len(h[1]))), h[1]...)
+	}
+	return r.Frame(FrameHeaders, FlagEndHeaders, stream, block)
+}
+
+// Announce begins a call and a message of so many bytes, and waits until the server made
+// room for it or refused the call. False: the connection ended.
+func (r *H2) Announce(t *testing.T, stream uint32, method string, size int) bool {
+	t.Helper()
+	answers := func() int64 { return r.Windows.Load() + r.Resets.Load() }
+	had := answers()
+	if r.Call(stream, method) != nil || r.Frame(FrameData, 0, stream, Message(size)) != nil {
+		return false
+	}
+	for end := time.Now().Add(Patience); answers() == had; time.Sleep(time.Millisecond) {
+		select {
+		case <-r.Told:
+			return false
+		default:
+		}
+		if time.Now().After(end) {
+			t.Fatal("no room was made for the message")
+		}
+	}
+	return true
+}
+
+// Cut waits until the connection ended, and says whether it did.
+func (r *H2) Cut() bool {
+	select {
+	case <-r.Told:
+		return true
+	case <-time.After(Patience):
+		return false
+	}
+}

@@ -1,0 +1,106 @@
+// Package servertest has what the tests of the servers share: above all a client of HTTP/2
+// that says what it wants.
+package servertest
+
+import (
+	"bytes"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/entente-dev/entente/internal/identity"
+)
+
+// Eventually waits until something is so, and says whether it became so.
+func Eventually(ok func() bool) bool {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if ok() {
+			return true
+		}
+	}
+	return ok()
+}
+
+// Bytes sends bytes as they are: building a message of a million labels
+// costs more than refusing it.
+type Bytes struct{}
+
+// Marshal implements encoding.Codec.
+func (Bytes) Marshal(v any) ([]byte, error) { return v.([]byte), nil }
+
+// Unmarshal implements encoding.Codec.
+func (Bytes) Unmarshal([]byte, any) error { return nil }
+
+// Name implements encoding.Codec.
+func (Bytes) Name() string { return "proto" }
+
+// Heap is what is in use after a collection.
+func Heap() int64 {
+	var m runtime.MemStats
+	// What is pooled goes with the second one.
+	for range 3 {
+		runtime.GC()
+	}
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// UnknownField is an unknown field: what a message has in it is nobody's business here.
+func UnknownField(n int) []byte {
+	return protowire.AppendBytes(protowire.AppendTag(nil, 100, protowire.BytesType), make([]byte, n))
+}
+
+// NewSource returns a new cluster's identity.
+func NewSource(t testing.TB) *identity.Source {
+	t.Helper()
+	id, err := identity.Generate(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := identity.NewSource(identity.SourceConfig{Identity: id})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// NoneLeft waits until what a test began has ended.
+func NoneLeft(t *testing.T, leaks goleak.Option) {
+	t.Helper()
+	var err error
+	if !Eventually(func() bool {
+		err = goleak.Find(leaks)
+		return err == nil
+	}) {
+		t.Error(err)
+	}
+}
+
+// SyncBuffer is a buffer for several writers.
+type SyncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *SyncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *SyncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// prompt is how long what holds up nobody may take: a second or so, on a machine that
+// is busy with other tests. patience is how long a test waits for what has to come.
+const (
+	Prompt   = 15 * time.Second
+	Patience = time.Minute
+)
