@@ -116,7 +116,7 @@ var rules = []rule{
 	{
 		packages: "internal/market",
 		ours:     []string{"api/...", "peering", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
-		outside:  []string{"k8s.io/api/", "k8s.io/apimachinery/", "k8s.io/component-helpers/resource", "k8s.io/client-go/tools/cache"},
+		outside:  []string{"k8s.io/api/", "k8s.io/apimachinery/", "k8s.io/component-helpers/resource"},
 	},
 	{
 		packages: "internal/lending",

@@ -58,32 +58,27 @@ type Lender struct {
 	signing map[string]chan struct{}
 	// recent is the contracts that were signed and that the cache may not show yet.
 	recent map[string]recentContract
-	// met is the peers that just joined and that the cache may not show yet.
-	met map[peering.ClusterID]meeting
 	// changed is closed when offers may be others than before.
 	changed chan struct{}
 	// asked is when requests that wait were repeated last, and recorded when a
 	// peer's were changed last.
 	asked    map[string]time.Time
 	recorded map[peering.ClusterID]time.Time
+	// view is the last look at what there is. wake has Run look again.
+	view view
+	wake wakeup
 
-	// The last look at what there is, and whether it still holds.
-	view      view
-	following atomic.Bool
-	moved     atomic.Bool
-	supplied  atomic.Bool
-	// counts is what pods take, once counted says that it has all; nil counts anew.
-	counts  *market.Tally
-	counted func() bool
+	// following says that informers tell of changes: supplyStale says that nodes or pods
+	// changed, stale that anything else did.
+	following, supplyStale, stale atomic.Bool
 	// exporting says that a policy tells of Services, so that they matter.
 	exporting atomic.Bool
-	wake      wakeup
 
-	// wordsMu guards what each peer is told of whether there is anything for it.
-	// wordless wakes Run when somebody asked for a peer of which that is not known.
-	wordsMu  sync.Mutex
-	words    map[peering.ClusterID]peering.Lending
-	wordless wakeup
+	// available is what each peer is told of whether there is anything for it. unknown
+	// wakes Run when somebody asked for a peer of which that is not known.
+	availableMu sync.Mutex
+	available   map[peering.ClusterID]peering.Lending
+	unknown     wakeup
 }
 
 type offerKey struct {
@@ -118,12 +113,13 @@ func (l *Lender) Advertise(ctx context.Context, peer peering.ClusterID, ask peer
 }
 
 func (l *Lender) advertise(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, *v1alpha1.PendingRequest, error) {
-	if err := l.meet(ctx, peer); err != nil {
+	joined, err := l.joined(ctx, peer)
+	if err != nil {
 		return peering.Advertisement{}, nil, err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	m, err := l.marketFor(ctx, peer)
+	m, err := l.marketFor(ctx, peer, joined)
 	if err != nil {
 		return peering.Advertisement{}, nil, err
 	}
@@ -135,8 +131,8 @@ func (l *Lender) advertise(ctx context.Context, peer peering.ClusterID, ask peer
 		// Another ask under the same name: what was held for the one before is
 		// free for this one.
 		delete(l.offers, key)
-		l.touch()
-		if m, err = l.marketFor(ctx, peer); err != nil {
+		l.invalidate()
+		if m, err = l.marketFor(ctx, peer, joined); err != nil {
 			return peering.Advertisement{}, nil, err
 		}
 	}
@@ -163,18 +159,19 @@ func (l *Lender) advertise(ctx context.Context, peer peering.ClusterID, ask peer
 		l.offers = map[offerKey]*offer{}
 	}
 	l.offers[key] = &offer{ad: a.ad, ask: ask}
-	l.touch()
+	l.invalidate()
 	return a.ad, nil, nil
 }
 
 // Preview says what Advertise would answer, and holds nothing back.
 func (l *Lender) Preview(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, error) {
-	if err := l.meet(ctx, peer); err != nil {
+	joined, err := l.joined(ctx, peer)
+	if err != nil {
 		return peering.Advertisement{}, err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	m, err := l.marketFor(ctx, peer)
+	m, err := l.marketFor(ctx, peer, joined)
 	if err != nil {
 		return peering.Advertisement{}, err
 	}
@@ -318,12 +315,13 @@ func (l *Lender) readvertise(c *v1alpha1.Contract) (peering.Advertisement, error
 	}, nil
 }
 
-// lapse lets go of offers that lapsed and says whether there were any. The lock
-// is held.
-func (l *Lender) lapse() bool {
+// lapse lets go of offers that lapsed. The lock is held.
+func (l *Lender) lapse() {
 	now, n := l.Now(), len(l.offers)
 	maps.DeleteFunc(l.offers, func(_ offerKey, o *offer) bool { return !o.signing && !now.Before(o.ad.ValidUntil) })
-	return len(l.offers) != n
+	if len(l.offers) != n {
+		l.invalidate()
+	}
 }
 
 func (l *Lender) held(peer peering.ClusterID) int {
@@ -499,7 +497,7 @@ func (l *Lender) signed(peer peering.ClusterID, contract *v1alpha1.Contract) {
 	}
 	l.recent[contract.Name] = recentContract{contract: contract.DeepCopy(), at: l.Now()}
 	delete(l.offers, offerKey{peer, contract.Spec.RequestID})
-	l.touch()
+	l.invalidate()
 }
 
 // trusted returns the ForeignCluster of the consumer after checking that it

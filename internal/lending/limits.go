@@ -25,12 +25,12 @@ const (
 	// requestPause is the least time between two changes of the requests that a
 	// peer has waiting.
 	requestPause = time.Second
-	// supplyPause is how old what nodes and pods come to may be when they change
-	// all the time.
-	supplyPause = 100 * time.Millisecond
 	// offerDebounce is how long changes are gathered before peers' offers are
 	// looked at again.
 	offerDebounce = 100 * time.Millisecond
+	// refreshShare is how many times as long as a look took they are gathered at least,
+	// so that a large cluster whose pods change all the time looks a tenth of it.
+	refreshShare = 9
 	// classesPause is how old what is known of runtime and storage classes may be.
 	classesPause = 30 * time.Second
 	// lapsePause is how often offers that lapsed are looked for while nobody asks.

@@ -19,7 +19,6 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/fixture"
-	"github.com/entente-dev/entente/internal/market"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -139,11 +138,11 @@ func TestAnOfferFollowsWhatThereIs(t *testing.T) {
 		t.Errorf("without a node %+v is offered", offer)
 	}
 	says(peering.LendsNothing)
-	l.wordsMu.Lock()
-	if _, ok := l.words[forgotten]; ok {
+	l.availableMu.Lock()
+	if _, ok := l.available[forgotten]; ok {
 		t.Error("a cluster that is no peer is looked at again and again")
 	}
-	l.wordsMu.Unlock()
+	l.availableMu.Unlock()
 
 	// A heartbeat of a node changes nothing.
 	inform(&node, func() { node.Status.Conditions[0].LastHeartbeatTime = metav1.Now() })
@@ -164,6 +163,13 @@ func TestWhatCountsAsAChange(t *testing.T) {
 		before, after client.Object
 		want          bool
 	}{
+		"a pod's address":          {podDiffers, &pod, with(&pod, func(p *corev1.Pod) { p.Status.PodIP = "10.0.0.1" }), false},
+		"a pod that begins to run": {podDiffers, &pod, with(&pod, fixture.Phase(corev1.PodRunning)), false},
+		"a pod that ends":          {podDiffers, &pod, with(&pod, fixture.Phase(corev1.PodFailed)), true},
+		"a pod that is placed":     {podDiffers, with(&pod, func(p *corev1.Pod) { p.Spec.NodeName = "" }), &pod, true},
+		"a pod that is resized": {podDiffers, &pod, with(&pod, func(p *corev1.Pod) {
+			p.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse("2")
+		}), true},
 		"a node's heartbeat":           {nodeDiffers, &node, with(&node, func(n *corev1.Node) { n.Status.Conditions[0].LastHeartbeatTime = metav1.Now() }), false},
 		"a node's image":               {nodeDiffers, &node, with(&node, func(n *corev1.Node) { n.Status.Images = []corev1.ContainerImage{{}} }), false},
 		"a node's label":               {nodeDiffers, &node, with(&node, func(n *corev1.Node) { n.Labels["x"] = "y" }), true},
@@ -253,13 +259,6 @@ func peerID(i int) string {
 func TestOneLookIsEnoughForAllPeers(t *testing.T) {
 	l, lists := large(t, 1000, 20_000, 250)
 	informers := followed(t, l)
-	pods, err := informers.FakeInformerFor(t.Context(), &corev1.Pod{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := range lists.pods {
-		pods.Add(&lists.pods[i])
-	}
 	informer, err := informers.FakeInformerFor(t.Context(), &corev1.Node{})
 	if err != nil {
 		t.Fatal(err)
@@ -282,7 +281,6 @@ func TestOneLookIsEnoughForAllPeers(t *testing.T) {
 	var wait sync.WaitGroup
 	for i := range 250 {
 		wait.Go(func() {
-			// The pods that came before may be what the first word is about.
 			for changed := changes[i]; ; {
 				<-changed
 				offer, next, err := l.Offer(t.Context(), peering.ClusterID(peerID(i)))
@@ -308,11 +306,18 @@ func TestOneLookIsEnoughForAllPeers(t *testing.T) {
 	}
 }
 
-func BenchmarkLookAtSupply(b *testing.B) {
-	l, _ := large(b, 5000, 100_000, 1)
+// BenchmarkRefresh is what a change of one pod costs a provider with 500 nodes, 5000
+// pods and 250 peers, each of which is told its offer.
+func BenchmarkRefresh(b *testing.B) {
+	l, _ := large(b, 500, 5000, 250)
+	l.following.Store(true)
 	for b.Loop() {
-		if _, err := readSupply(b.Context(), l.Client); err != nil {
-			b.Fatal(err)
+		l.supplyStale.Store(true)
+		l.refresh(b.Context())
+		for i := range 250 {
+			if o, _, err := l.Offer(b.Context(), peering.ClusterID(peerID(i))); err != nil || !o.Available {
+				b.Fatal(o.Message, err)
+			}
 		}
 	}
 }
@@ -374,27 +379,5 @@ func TestAPolicyIsTriedOut(t *testing.T) {
 	}
 	if got, err := l.Test(ctx, l.peers[0].ID(), peering.Ask{}); err != nil || got.Reason != "POLICY_REFUSED" || !strings.Contains(got.Message, "nodeLabels") {
 		t.Errorf("a policy that makes no sense: %+v, %v", got, err)
-	}
-}
-
-// BenchmarkTally is what one pod's change costs in a cluster of 1000 nodes and
-// 20,000 pods; BenchmarkCountAnew what counting them anew does.
-func BenchmarkTally(b *testing.B) {
-	_, lists := large(b, 1000, 20_000, 0)
-	counts := market.NewTally()
-	for i := range lists.pods {
-		counts.Set(&lists.pods[i])
-	}
-	for b.Loop() {
-		p := &lists.pods[7]
-		counts.Set(p)
-		counts.Supply(lists.nodes)
-	}
-}
-
-func BenchmarkCountAnew(b *testing.B) {
-	_, lists := large(b, 1000, 20_000, 0)
-	for b.Loop() {
-		market.NewSupply(lists.nodes, lists.pods)
 	}
 }

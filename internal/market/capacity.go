@@ -49,7 +49,7 @@ func NewSupply(nodes []corev1.Node, pods []corev1.Pod) Supply {
 		p := &pods[i]
 		contract := OffloadedBy(p)
 		at, here := index[p.Spec.NodeName]
-		if (!here && contract == "") || ended(p) {
+		if (!here && contract == "") || Ended(p) {
 			continue
 		}
 		requests := Requests(p)
@@ -71,8 +71,8 @@ func NewSupply(nodes []corev1.Node, pods []corev1.Pod) Supply {
 	return s
 }
 
-// ended says whether a pod takes nothing any more.
-func ended(p *corev1.Pod) bool {
+// Ended says whether a pod takes nothing any more.
+func Ended(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 

@@ -1,0 +1,311 @@
+package lending
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/market"
+	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/peering"
+)
+
+// view is the last look at what there is, kept until something of it changes.
+type view struct {
+	// supply is what nodes and pods come to, which takes the longest to sum up; nil is
+	// to be read.
+	supply *market.Supply
+	// market is all that decides; nil is to be read.
+	market *market.Market
+	// contracts is by name, those that were just signed included.
+	contracts map[string]*v1alpha1.Contract
+
+	runtimeClasses, storageClasses []string
+	classesAt                      time.Time
+}
+
+// contractOf returns the contract in force that a request made; nil if there is
+// none.
+func (v *view) contractOf(peer peering.ClusterID, request string) *v1alpha1.Contract {
+	for _, c := range v.contracts {
+		if c.Spec.PeerID == string(peer) && c.Spec.Role == v1alpha1.ContractProvider && c.Spec.RequestID == request && store.InForce(c) {
+			return c
+		}
+	}
+	return nil
+}
+
+func (v *view) contractsWith(peer peering.ClusterID) int {
+	n := 0
+	for _, c := range v.contracts {
+		if c.Spec.PeerID == string(peer) && !store.Settled(c) {
+			n++
+		}
+	}
+	return n
+}
+
+// invalidate says that what is held back changed. The lock is held.
+func (l *Lender) invalidate() {
+	l.stale.Store(true)
+	l.wake.wake()
+}
+
+func (l *Lender) log() *slog.Logger {
+	if l.Log == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return l.Log
+}
+
+// market returns what there is now. While informers tell of changes, only what changed
+// is read again, and nodes and pods by refresh alone. The lock is held.
+func (l *Lender) market(ctx context.Context) (*market.Market, error) {
+	l.lapse()
+	following := l.following.Load()
+	if l.view.supply == nil || !following {
+		supply, err := readSupply(ctx, l.Client)
+		if err != nil {
+			return nil, err
+		}
+		l.view.supply, l.view.market = &supply, nil
+	}
+	// Reset before looking: a change that comes while looking is looked at again.
+	if l.stale.Swap(false) || !following {
+		l.view.market = nil
+	}
+	if l.view.market == nil {
+		m, err := l.look(ctx)
+		if err != nil {
+			return nil, err
+		}
+		l.view.market = m
+	}
+	return l.view.market, nil
+}
+
+// joined returns a peer that just joined, from the API server; nil is one that the cache
+// shows, or that is none. It is called without the lock, so that others need not wait.
+func (l *Lender) joined(ctx context.Context, peer peering.ClusterID) (*v1alpha1.ForeignCluster, error) {
+	if fc, err := store.Peek(ctx, l.Client, peer); err != nil || fc != nil {
+		return nil, err
+	}
+	return store.Find(ctx, l.Reader, peer)
+}
+
+// marketFor is market with a peer in it that the last look did not show: the one that
+// just joined, or that of the cache. The lock is held.
+func (l *Lender) marketFor(ctx context.Context, peer peering.ClusterID, joined *v1alpha1.ForeignCluster) (*market.Market, error) {
+	m, err := l.market(ctx)
+	if err != nil || m.Peers[peer] != nil {
+		return m, err
+	}
+	if joined == nil {
+		if joined, err = store.Cached(ctx, l.Client, peer); err != nil {
+			return nil, err
+		}
+	}
+	if joined != nil {
+		m.Peers[peer] = joined
+	}
+	return m, nil
+}
+
+// look reads everything but nodes and pods. The lock is held.
+func (l *Lender) look(ctx context.Context) (*market.Market, error) {
+	m := market.Market{Supply: *l.view.supply}
+	var err error
+	if m.Policies, err = policies(ctx, l.Client); err != nil {
+		return nil, err
+	}
+	var peers v1alpha1.ForeignClusterList
+	if err := l.Client.List(ctx, &peers, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list foreign clusters: %w", err)
+	}
+	m.Peers = store.KnownAll(peers.Items)
+	l.readClasses(ctx, m.Policies)
+	m.RuntimeClasses, m.StorageClasses = l.view.runtimeClasses, l.view.storageClasses
+	if m.Exports, err = l.exports(ctx, m.Policies); err != nil {
+		return nil, err
+	}
+	if l.view.contracts, err = l.contracts(ctx); err != nil {
+		return nil, err
+	}
+	reserved, err := l.reservations()
+	if err != nil {
+		return nil, err
+	}
+	return market.New(m, reserved)
+}
+
+// reservations returns what contracts and offers hold back. An offer that was stored as
+// a contract is dropped. The lock is held.
+func (l *Lender) reservations() ([]market.Holding, error) {
+	out := make([]market.Holding, 0, len(l.view.contracts)+len(l.offers))
+	for _, name := range slices.Sorted(maps.Keys(l.view.contracts)) {
+		c := l.view.contracts[name]
+		if !store.Unverified(c).Wants().Capacity {
+			continue
+		}
+		amounts, err := store.Resources(c.Spec.Resources)
+		if err != nil {
+			return nil, fmt.Errorf("resources of contract %s: %w", c.Name, err)
+		}
+		out = append(out, market.Holding{
+			Peer: peering.ClusterID(c.Spec.PeerID), Contract: c.Name, Amounts: amounts, Selector: c.Spec.NodeSelector,
+		})
+	}
+	for key, o := range l.offers {
+		// What it was to become may be stored, and whoever signed it gone before it
+		// could be told.
+		if c := l.view.contracts[o.ad.ContractID]; c != nil && !o.signing && uint64(max(c.Spec.Revision, 0)) >= o.ad.Revision {
+			delete(l.offers, key)
+			continue
+		}
+		out = append(out, market.Holding{
+			Peer: key.peer, Contract: o.ad.ContractID, Amounts: o.ad.Resources, Selector: o.ad.NodeSelector,
+		})
+	}
+	return out, nil
+}
+
+// contracts returns the contracts by name: those that the cache shows, and what
+// was signed since. Whether one of the latter is there after all is asked for
+// when the cache takes long.
+func (l *Lender) contracts(ctx context.Context) (map[string]*v1alpha1.Contract, error) {
+	var list v1alpha1.ContractList
+	if err := l.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list contracts: %w", err)
+	}
+	out := make(map[string]*v1alpha1.Contract, len(list.Items)+len(l.recent))
+	for i := range list.Items {
+		out[list.Items[i].Name] = &list.Items[i]
+	}
+	for name, r := range l.recent {
+		if shown := out[name]; shown != nil && shown.Spec.Revision >= r.contract.Spec.Revision {
+			delete(l.recent, name)
+			continue
+		}
+		if l.Now().Sub(r.at) >= recentSettle {
+			var now v1alpha1.Contract
+			err := l.Reader.Get(ctx, client.ObjectKey{Name: name}, &now)
+			if apierrors.IsNotFound(err) {
+				delete(l.recent, name)
+				delete(out, name)
+				continue
+			}
+			if err != nil {
+				return nil, fmt.Errorf("read contract %s: %w", name, err)
+			}
+			r = recentContract{contract: &now, at: l.Now()}
+			l.recent[name] = r
+		}
+		out[name] = r.contract
+	}
+	return out, nil
+}
+
+// readClasses reads which runtime and storage classes there are, if a policy lends
+// any. Where they cannot be read they are as they were. The lock is held.
+func (l *Lender) readClasses(ctx context.Context, policies []market.Policy) {
+	v, now := &l.view, l.Now()
+	if !slices.ContainsFunc(policies, func(p market.Policy) bool { return len(p.Spec.RuntimeClasses)+len(p.Spec.StorageClasses) > 0 }) {
+		v.runtimeClasses, v.storageClasses, v.classesAt = nil, nil, time.Time{}
+		return
+	}
+	if l.following.Load() && now.Sub(v.classesAt) < classesPause {
+		return
+	}
+	v.classesAt = now
+	var runtime nodev1.RuntimeClassList
+	if err := l.Reader.List(ctx, &runtime); err != nil {
+		l.log().Warn("cannot tell which runtime classes there are", "err", err)
+	} else {
+		v.runtimeClasses = names(runtime.Items, func(c nodev1.RuntimeClass) string { return c.Name })
+	}
+	var storage storagev1.StorageClassList
+	if err := l.Reader.List(ctx, &storage); err != nil {
+		l.log().Warn("cannot tell which storage classes there are", "err", err)
+	} else {
+		v.storageClasses = names(storage.Items, func(c storagev1.StorageClass) string { return c.Name })
+	}
+}
+
+// names returns the names of classes, sorted.
+func names[T any](classes []T, name func(T) string) []string {
+	out := make([]string, len(classes))
+	for i := range classes {
+		out[i] = name(classes[i])
+	}
+	slices.Sort(out)
+	return out
+}
+
+// exports returns what the peers of each policy are told, by the policy's name. The
+// lock is held.
+func (l *Lender) exports(ctx context.Context, policies []market.Policy) (map[string]market.Exported, error) {
+	named := map[string]bool{}
+	for i := range policies {
+		for _, e := range policies[i].Exports {
+			named[e.Namespace] = true
+		}
+	}
+	// Before looking: a change that comes while looking is looked at again.
+	l.exporting.Store(len(named) > 0)
+	var services []corev1.Service
+	for _, name := range slices.Sorted(maps.Keys(named)) {
+		var namespace corev1.Namespace
+		err := l.Client.Get(ctx, client.ObjectKey{Name: name}, &namespace)
+		if client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("read namespace %s: %w", name, err)
+		}
+		if err != nil || market.Closed(&namespace, l.Namespace) {
+			continue
+		}
+		var list corev1.ServiceList
+		if err := l.Client.List(ctx, &list, client.InNamespace(name), client.UnsafeDisableDeepCopy); err != nil {
+			return nil, fmt.Errorf("list services of namespace %s: %w", name, err)
+		}
+		services = append(services, list.Items...)
+	}
+	out := map[string]market.Exported{}
+	for i := range policies {
+		if p := &policies[i]; len(p.Exports) > 0 {
+			out[p.Value.Name] = market.Exports(p.Exports, services)
+		}
+	}
+	return out, nil
+}
+
+// policies returns the policies in the order in which they are asked.
+func policies(ctx context.Context, c client.Reader) ([]market.Policy, error) {
+	var list v1alpha1.PeeringPolicyList
+	if err := c.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list peering policies: %w", err)
+	}
+	return market.ReadPolicies(list.Items), nil
+}
+
+// readSupply reads nodes and pods. What it is given is only read, so a cache
+// need not copy it.
+func readSupply(ctx context.Context, c client.Reader) (market.Supply, error) {
+	var nodes corev1.NodeList
+	var pods corev1.PodList
+	if err := c.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return market.Supply{}, fmt.Errorf("list nodes: %w", err)
+	}
+	if err := c.List(ctx, &pods, client.UnsafeDisableDeepCopy); err != nil {
+		return market.Supply{}, fmt.Errorf("list pods: %w", err)
+	}
+	return market.NewSupply(nodes.Items, pods.Items), nil
+}
