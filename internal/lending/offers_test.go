@@ -324,8 +324,6 @@ func BenchmarkRefresh(b *testing.B) {
 
 func BenchmarkOffer(b *testing.B) {
 	l, _ := large(b, 1000, 1000, 1)
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	m, err := l.market(b.Context())
 	if err != nil {
 		b.Fatal(err)
