@@ -140,13 +140,12 @@ func (s *ServingCertificate) selfSigned(now time.Time) (*tls.Certificate, error)
 	return s.self, nil
 }
 
-// memoryStore keeps the certificate for as long as the process lives.
+// memoryStore keeps the certificate in memory. It implements certificate.Store.
 type memoryStore struct {
 	mu   sync.Mutex
 	cert *tls.Certificate
 }
 
-// Current implements certificate.Store.
 func (m *memoryStore) Current() (*tls.Certificate, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -157,7 +156,6 @@ func (m *memoryStore) Current() (*tls.Certificate, error) {
 	return m.cert, nil
 }
 
-// Update implements certificate.Store.
 func (m *memoryStore) Update(certPEM, keyPEM []byte) (*tls.Certificate, error) {
 	c, err := tls.X509KeyPair(certPEM, keyPEM)
 	if err != nil {
@@ -180,14 +178,12 @@ func (c *approvingClient) IsWatchListSemanticsUnSupported() bool {
 	return ok && w.IsWatchListSemanticsUnSupported()
 }
 
-// CertificatesV1 implements kubernetes.Interface.
 func (c *approvingClient) CertificatesV1() certv1.CertificatesV1Interface {
 	return &approvingGroup{c.Interface.CertificatesV1()}
 }
 
 type approvingGroup struct{ certv1.CertificatesV1Interface }
 
-// CertificateSigningRequests implements certv1.CertificatesV1Interface.
 func (g *approvingGroup) CertificateSigningRequests() certv1.CertificateSigningRequestInterface {
 	return &approvingRequests{g.CertificatesV1Interface.CertificateSigningRequests()}
 }
@@ -196,7 +192,6 @@ type approvingRequests struct {
 	certv1.CertificateSigningRequestInterface
 }
 
-// Create implements certv1.CertificateSigningRequestInterface.
 func (r *approvingRequests) Create(ctx context.Context, csr *certificatesv1.CertificateSigningRequest, o metav1.CreateOptions) (*certificatesv1.CertificateSigningRequest, error) {
 	csr = csr.DeepCopy()
 	metav1.SetMetaDataLabel(&csr.ObjectMeta, api.LabelManaged, api.Manager) // Kubernetes deletes it when it is old

@@ -377,7 +377,6 @@ func (w *hijackWatcher) Flush() {
 	}
 }
 
-// Hijack implements http.Hijacker.
 func (w *hijackWatcher) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	h, ok := w.ResponseWriter.(http.Hijacker)
 	if !ok {

@@ -10,7 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 
 	"github.com/entente-dev/entente/client"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
@@ -52,19 +51,19 @@ func connectCluster(ctx context.Context, t target) (*cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("(%s) %w\n  next: see whether kubectl works with the same kubeconfig: kubectl -n %s get pods", t.label, err, t.namespace)
 	}
+	clients, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("(%s) read kubeconfig: %w", t.label, err)
+	}
 	return &cluster{
 		label: t.label, admin: admin, close: admin.Close,
-		nodeExists: func(ctx context.Context, name string) (bool, error) { return nodeExists(ctx, config, name) },
-		namespaces: func(ctx context.Context) ([]string, error) { return namespacesOf(ctx, config) },
+		nodeExists: func(ctx context.Context, name string) (bool, error) { return nodeExists(ctx, clients, name) },
+		namespaces: func(ctx context.Context) ([]string, error) { return namespacesOf(ctx, clients) },
 	}, nil
 }
 
-func nodeExists(ctx context.Context, config *rest.Config, name string) (bool, error) {
-	clients, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return false, fmt.Errorf("read kubeconfig: %w", err)
-	}
-	_, err = clients.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+func nodeExists(ctx context.Context, clients kubernetes.Interface, name string) (bool, error) {
+	_, err := clients.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return false, nil
 	}
@@ -75,11 +74,7 @@ func nodeExists(ctx context.Context, config *rest.Config, name string) (bool, er
 }
 
 // namespacesOf lists the names of the namespaces.
-func namespacesOf(ctx context.Context, config *rest.Config) ([]string, error) {
-	clients, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("read kubeconfig: %w", err)
-	}
+func namespacesOf(ctx context.Context, clients kubernetes.Interface) ([]string, error) {
 	list, err := clients.CoreV1().Namespaces().List(ctx, metav1.ListOptions{Limit: pageSize})
 	if err != nil {
 		return nil, fmt.Errorf("list namespaces: %w", err)

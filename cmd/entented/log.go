@@ -26,7 +26,6 @@ func takeLogs(log *slog.Logger) {
 // reconciler returns an error also to be called again.
 type calm struct{ slog.Handler }
 
-// Handle implements slog.Handler.
 func (h calm) Handle(ctx context.Context, r slog.Record) error {
 	if r.Level >= slog.LevelError && ordinaryRecord(r) {
 		r.Level = slog.LevelDebug
@@ -37,10 +36,8 @@ func (h calm) Handle(ctx context.Context, r slog.Record) error {
 	return h.Handler.Handle(ctx, r)
 }
 
-// WithAttrs implements slog.Handler.
 func (h calm) WithAttrs(attrs []slog.Attr) slog.Handler { return calm{h.Handler.WithAttrs(attrs)} }
 
-// WithGroup implements slog.Handler.
 func (h calm) WithGroup(name string) slog.Handler { return calm{h.Handler.WithGroup(name)} }
 
 // ordinaryRecord says whether a record is about an ordinary error.

@@ -125,36 +125,52 @@ func trim(ctx context.Context) {
 	}
 }
 
+// agentOptions is the flags of the agent.
+type agentOptions struct {
+	cfg                                          agent.Config
+	podCIDRs, serviceCIDRs, aliasPool, resolvers []string
+	profiles                                     string
+}
+
+// config returns the configuration by the flags and the environment, which the chart sets.
+func (o *agentOptions) config(getenv func(string) string) (agent.Config, error) {
+	cfg := o.cfg
+	var err error
+	if cfg.PodCIDRs, err = prefixFlag("pod-cidr", o.podCIDRs); err != nil {
+		return cfg, err
+	}
+	if cfg.ServiceCIDRs, err = prefixFlag("service-cidr", o.serviceCIDRs); err != nil {
+		return cfg, err
+	}
+	if cfg.AliasPool, err = prefixFlag("alias-pool", o.aliasPool); err != nil {
+		return cfg, err
+	}
+	if cfg.DiscoveryResolvers, err = addressFlag("discovery-resolver", o.resolvers); err != nil {
+		return cfg, err
+	}
+	cfg.Namespace, cfg.Pod, cfg.PodUID = getenv("POD_NAMESPACE"), getenv("POD_NAME"), getenv("POD_UID")
+	if cfg.PodIP, err = netip.ParseAddr(getenv("POD_IP")); err != nil || cfg.Namespace == "" || cfg.Pod == "" {
+		return cfg, errors.New("POD_NAME, POD_NAMESPACE and POD_IP have to be set: the chart does")
+	}
+	return cfg, nil
+}
+
 func agentCommand(logs *logFlags) *cobra.Command {
-	var cfg agent.Config
-	var podCIDRs, serviceCIDRs, aliasPool, resolvers []string
-	var profiles string
+	var options agentOptions
 	cmd := &cobra.Command{
 		Use:   "agent",
 		Short: "Run the agent: peer API, admin API, contracts, virtual nodes",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			var err error
-			if cfg.Kubernetes, cfg.Log, err = logs.cluster(); err != nil {
+			kubernetes, log, err := logs.cluster()
+			if err != nil {
 				return err
 			}
-			if cfg.PodCIDRs, err = prefixFlag("pod-cidr", podCIDRs); err != nil {
+			cfg, err := options.config(os.Getenv)
+			if err != nil {
 				return err
 			}
-			if cfg.ServiceCIDRs, err = prefixFlag("service-cidr", serviceCIDRs); err != nil {
-				return err
-			}
-			if cfg.AliasPool, err = prefixFlag("alias-pool", aliasPool); err != nil {
-				return err
-			}
-			if cfg.DiscoveryResolvers, err = addressFlag("discovery-resolver", resolvers); err != nil {
-				return err
-			}
-			cfg.Namespace, cfg.Pod = os.Getenv("POD_NAMESPACE"), os.Getenv("POD_NAME")
-			cfg.PodUID = os.Getenv("POD_UID")
-			if cfg.PodIP, err = netip.ParseAddr(os.Getenv("POD_IP")); err != nil || cfg.Namespace == "" || cfg.Pod == "" {
-				return errors.New("POD_NAME, POD_NAMESPACE and POD_IP have to be set: the chart does")
-			}
+			cfg.Kubernetes, cfg.Log = kubernetes, log
 			if os.Getenv("GOGC") == "" {
 				debug.SetGCPercent(collectAt)
 			}
@@ -164,8 +180,8 @@ func agentCommand(logs *logFlags) *cobra.Command {
 				trim(ctx)
 				return nil
 			})
-			if profiles != "" {
-				tasks.Go(func() error { return serveProfiles(ctx, profiles) })
+			if options.profiles != "" {
+				tasks.Go(func() error { return serveProfiles(ctx, options.profiles) })
 			}
 			tasks.Go(func() error {
 				defer stop()
@@ -174,19 +190,24 @@ func agentCommand(logs *logFlags) *cobra.Command {
 			return tasks.Wait()
 		},
 	}
-	flags := cmd.Flags()
+	options.add(cmd.Flags())
+	return cmd
+}
+
+func (o *agentOptions) add(flags *pflag.FlagSet) {
+	cfg := &o.cfg
 	flags.StringVar(&cfg.ClusterName, "cluster-name", "", "how this cluster calls itself; a DNS label (default: the first 8 characters of its ID)")
 	flags.StringArrayVar(&cfg.PeerEndpoints, "peer-endpoint", nil, "where peers can dial this cluster, as HOST:PORT; repeat for several, best first (default: by --peer-service)")
 	flags.StringVar(&cfg.PeerService, "peer-service", "", "the Service, in the agent's namespace, that leads to the peer API")
 	flags.StringVar(&cfg.ClusterDomain, "cluster-domain", "", "the domain of this cluster's Services (default: as the agent's own pod resolves them)")
 	flags.StringVar(&cfg.DNSService, "dns-service", "", "the Service, in the agent's namespace, that answers pods of consumers with the names of their homes (default: none, this cluster's own answers)")
-	flags.StringArrayVar(&podCIDRs, "pod-cidr", nil, "this cluster's pod prefix; repeat for several (default: what the nodes carry)")
-	flags.StringArrayVar(&serviceCIDRs, "service-cidr", nil, "this cluster's service prefix, which no alias may overlap; repeat for several")
-	flags.StringArrayVar(&aliasPool, "alias-pool", []string{"198.18.0.0/15", "fdd7:585b:e300::/40"}, "where aliases for peers' prefixes come from; repeat for several")
+	flags.StringArrayVar(&o.podCIDRs, "pod-cidr", nil, "this cluster's pod prefix; repeat for several (default: what the nodes carry)")
+	flags.StringArrayVar(&o.serviceCIDRs, "service-cidr", nil, "this cluster's service prefix, which no alias may overlap; repeat for several")
+	flags.StringArrayVar(&o.aliasPool, "alias-pool", []string{"198.18.0.0/15", "fdd7:585b:e300::/40"}, "where aliases for peers' prefixes come from; repeat for several")
 	flags.BoolVar(&cfg.DiscoveryLAN, "discovery-lan", false, "publish this cluster on the LANs of the gateway by Multicast DNS, and look for clusters there")
 	flags.StringArrayVar(&cfg.DiscoveryInterfaces, "discovery-interface", nil, "a network interface on which that is done, or its beginning and *; repeat for several (default: all whose names do not say that they lead to containers, virtual machines or tunnels)")
 	flags.StringArrayVar(&cfg.DiscoveryDomains, "discovery-domain", nil, "a domain in which clusters are looked for by DNS-SD; repeat for several (default: none)")
-	flags.StringArrayVar(&resolvers, "discovery-resolver", nil, "the address, or ADDRESS:PORT, of a resolver that is asked for them; repeat for several, the first is asked first (default: those of /etc/resolv.conf)")
+	flags.StringArrayVar(&o.resolvers, "discovery-resolver", nil, "the address, or ADDRESS:PORT, of a resolver that is asked for them; repeat for several, the first is asked first (default: those of /etc/resolv.conf)")
 	flags.StringVar(&cfg.Update.Server, "discovery-update-server", "", "the primary server, as HOST or HOST:PORT, in whose zone this cluster publishes itself by dynamic updates (default: nowhere; what was published is removed)")
 	flags.StringVar(&cfg.Update.Zone, "discovery-update-zone", "", "the zone that is updated")
 	flags.StringVar(&cfg.Update.Domain, "discovery-update-domain", "", "the domain, in that zone, in which this cluster is published (default: the zone)")
@@ -201,9 +222,8 @@ func agentCommand(logs *logFlags) *cobra.Command {
 	flags.StringVar((*string)(&cfg.KubeletCertificate), "kubelet-certificate", string(agent.OwnCertificate), "who signs the certificate of the virtual nodes' kubelet API: Own, this cluster's authority in the ConfigMap entente-ca, or Cluster, the signer kubernetes.io/kubelet-serving")
 	flags.StringVar(&cfg.HealthAddress, "health-address", ":7446", "where /healthz and /readyz listen")
 	flags.StringVar(&cfg.MetricsAddress, "metrics-address", ":7447", "where /metrics listens, over TLS, for callers that may get it")
-	flags.StringVar(&profiles, "profile-address", "", "loopback address and port where profiles and metrics of this process can be read (default: nowhere)")
+	flags.StringVar(&o.profiles, "profile-address", "", "loopback address and port where profiles and metrics of this process can be read (default: nowhere)")
 	flags.DurationVar(&cfg.LeafLife, "leaf-life", 24*time.Hour, "how long a certificate of this agent lives; it is renewed at half of that")
-	return cmd
 }
 
 func prefixFlag(name string, texts []string) ([]netip.Prefix, error) {

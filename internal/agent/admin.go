@@ -21,7 +21,7 @@ import (
 )
 
 // adminAPI builds what the cluster's own people use.
-func (a *agent) adminAPI(ctx context.Context) error {
+func (a *agent) adminAPI(ctx context.Context, address string) error {
 	api, err := admin.New(admin.Config{
 		Log: a.log, Client: a.direct, Cache: watched{a.mgr.GetCache()}, Kubernetes: a.kubernetes,
 		TLS:  a.source.AdminTLS(a.serviceNames(), a.ownAddresses()),
@@ -31,9 +31,9 @@ func (a *agent) adminAPI(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", a.cfg.AdminAddress)
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if err != nil {
-		return fmt.Errorf("listen for administrators on %s: %w", a.cfg.AdminAddress, err)
+		return fmt.Errorf("listen for administrators on %s: %w", address, err)
 	}
 	return a.run(func(ctx context.Context) error { return api.Run(ctx, listener) })
 }
@@ -57,12 +57,10 @@ func (a *agent) adminSelf(context.Context) (admin.Self, error) {
 // issued is the tokens of this cluster. It implements admin.Tokens.
 type issued struct{ a *agent }
 
-// Mint implements admin.Tokens.
 func (i issued) Mint(ctx context.Context, ttl time.Duration) (peering.Token, error) {
 	return i.a.tokens.Mint(ctx, i.a.source.ID(), i.a.endpoints(), ttl)
 }
 
-// List implements admin.Tokens.
 func (i issued) List(ctx context.Context) ([]admin.TokenInfo, error) {
 	list, err := i.a.tokens.List(ctx)
 	out := make([]admin.TokenInfo, len(list))
@@ -72,7 +70,6 @@ func (i issued) List(ctx context.Context) ([]admin.TokenInfo, error) {
 	return out, err
 }
 
-// Revoke implements admin.Tokens.
 func (i issued) Revoke(ctx context.Context, id string) error { return i.a.tokens.Revoke(ctx, id) }
 
 // testPolicy says what a peer would be answered.
@@ -108,7 +105,6 @@ func (a *agent) rollover(ctx context.Context) (root, overlap time.Time, err erro
 // watched is the agent's cache. It implements admin.Cache.
 type watched struct{ cache.Cache }
 
-// Watch implements admin.Cache.
 func (w watched) Watch(ctx context.Context, kind ctrlclient.Object, handler toolscache.ResourceEventHandler) (func(), error) {
 	informer, err := w.GetInformer(ctx, kind)
 	if err != nil {

@@ -21,7 +21,7 @@ func TestAdministratorsAreToldWhatDiscoveryPublishes(t *testing.T) {
 	automatic := false
 	a := &agent{
 		cfg: Config{ClusterName: "office", PeerEndpoints: []string{"192.0.2.10:7443"}}, source: source, mgr: uncached{},
-		automatic: func() bool { return automatic },
+		announces: func() bool { return automatic },
 	}
 	prints := map[string]bool{}
 	for _, automatic = range []bool{false, true} {

@@ -18,40 +18,37 @@ import (
 
 // peerByPolicy builds what peers with clusters that discovery finds, where a policy says
 // so.
-func (a *agent) peerByPolicy(ctx context.Context) (*controller.Automatic, error) {
+func (a *agent) peerByPolicy(ctx context.Context) error {
 	wake, secrets := notify.New(), notify.New()
 	for _, kind := range []ctrlclient.Object{
 		&v1alpha1.ForeignCluster{}, &v1alpha1.PeeringPolicy{}, &v1alpha1.PeeringRequest{}, &v1alpha1.NamespaceOffloading{}, &corev1.Namespace{},
 	} {
 		if err := onChange(ctx, a.mgr.GetCache(), kind, newVersion, wake.Notify); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	secret := &metav1.PartialObjectMetadata{}
 	secret.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
 	if err := onChange(ctx, a.mgr.GetCache(), secret, newVersion, secrets.Notify); err != nil {
-		return nil, err
+		return err
 	}
-	automatic := &controller.Automatic{
+	a.automatic = &controller.Automatic{
 		Client: a.mgr.GetClient(), Direct: a.direct, Namespace: a.cfg.Namespace, Self: a.source.ID(),
 		Introduce: func(ctx context.Context, endpoint string, id peering.ClusterID) (identity.ClusterInfo, string, error) {
 			return strangers{a}.Introduce(ctx, endpoint, id, false)
 		},
-		JoinGroup: a.groups.Join, MayDial: func(endpoint string) bool { return a.found.mayDial(endpoint) },
+		JoinGroup: a.groups.Join, MayDial: a.found.mayDial,
 		Forgotten: a.forgotten, Events: a.events, Said: a.peersWake.wake, Wake: wake, Secrets: secrets, Log: a.log, Now: time.Now,
 		Random: rand.N[time.Duration],
 	}
-	a.automatic = func() bool {
-		announces, err := automatic.Announces(ctx)
+	a.announces = func() bool {
+		announces, err := a.automatic.Announces(ctx)
 		return err == nil && announces // it is asked again soon
 	}
-	a.groups.Secret, a.groups.Admit = automatic.GroupSecret, automatic.Admit
-	a.groups.Failed = func(group string, id peering.ClusterID, why string) { automatic.GroupFailed(ctx, group, id, why) }
-	return automatic, nil
+	a.groups.Secret, a.groups.Admit = a.automatic.GroupSecret, a.automatic.Admit
+	a.groups.Failed = func(group string, id peering.ClusterID, why string) { a.automatic.GroupFailed(ctx, group, id, why) }
+	return a.mgr.Add(a.automatic)
 }
-
-// announces says whether this cluster publishes that it peers by policy.
-func (a *agent) announces() bool { return a.automatic != nil && a.automatic() }
 
 // firstAttempt returns what the first has to say that says anything.
 func firstAttempt(all ...func(*v1alpha1.ForeignCluster) controller.Attempt) func(*v1alpha1.ForeignCluster) controller.Attempt {

@@ -20,7 +20,6 @@ func answers() grpc.CallOption {
 	return grpc.ForceCodecV2(answerCodec{encoding.GetCodecV2(grpcproto.Name)})
 }
 
-// Unmarshal implements encoding.CodecV2.
 func (answerCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	m, ok := v.(proto.Message)
 	if !ok {

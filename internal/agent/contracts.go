@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -22,51 +23,46 @@ import (
 	"github.com/entente-dev/entente/server"
 )
 
-// provider asks the other sides of contracts over their sessions. It
+// counterparts asks the other sides of contracts over their sessions. It
 // implements controller.Provider and controller.Counterpart.
-type provider struct {
+type counterparts struct {
 	conn func(peering.ClusterID) grpc.ClientConnInterface
 }
 
-func (p provider) of(peer peering.ClusterID) client.Peering {
+func (p counterparts) of(peer peering.ClusterID) client.Peering {
 	return client.Peering{Conn: p.conn(peer)}
 }
 
-// Request implements controller.Provider.
-func (p provider) Request(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, error) {
+func (p counterparts) Request(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, error) {
 	return p.of(peer).Request(ctx, ask)
 }
 
-// Preview implements controller.Provider.
-func (p provider) Preview(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, error) {
+func (p counterparts) Preview(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, error) {
 	return p.of(peer).Preview(ctx, ask)
 }
 
-// Sign implements controller.Provider.
-func (p provider) Sign(ctx context.Context, peer peering.ClusterID, e peering.Envelope) (peering.Envelope, error) {
+func (p counterparts) Sign(ctx context.Context, peer peering.ClusterID, e peering.Envelope) (peering.Envelope, error) {
 	return p.of(peer).Sign(ctx, e)
 }
 
-// Contract implements controller.Counterpart.
-func (p provider) Contract(ctx context.Context, peer peering.ClusterID, contract string) (peering.Envelope, error) {
+func (p counterparts) Contract(ctx context.Context, peer peering.ClusterID, contract string) (peering.Envelope, error) {
 	return p.of(peer).Contract(ctx, contract)
 }
 
-// Statements implements controller.Counterpart.
-func (p provider) Statements(ctx context.Context, peer peering.ClusterID, contract string, after uint64) ([]peering.Envelope, error) {
+func (p counterparts) Statements(ctx context.Context, peer peering.ClusterID, contract string, after uint64) ([]peering.Envelope, error) {
 	return p.of(peer).Statements(ctx, contract, after)
 }
 
-// Terminate implements controller.Counterpart.
-func (p provider) Terminate(ctx context.Context, peer peering.ClusterID, contract, message string, drainUntil time.Time) error {
+func (p counterparts) Terminate(ctx context.Context, peer peering.ClusterID, contract, message string, drainUntil time.Time) error {
 	return p.of(peer).Terminate(ctx, contract, message, drainUntil)
 }
 
-// asking returns the reconciler that makes contracts and changes them.
-func (a *agent) asking() *controller.Requests {
-	return &controller.Requests{
-		Client: a.mgr.GetClient(), Reader: a.direct, Identity: a.source.Identity, Provider: provider{a.sessions.Conn}, Events: a.events, Now: time.Now,
+// reconcileRequests makes contracts and changes them.
+func (a *agent) reconcileRequests(context.Context) error {
+	a.requests = &controller.Requests{
+		Client: a.mgr.GetClient(), Reader: a.direct, Identity: a.source.Identity, Provider: counterparts{a.sessions.Conn}, Events: a.events, Now: time.Now,
 	}
+	return a.requests.SetupWithManager(a.mgr)
 }
 
 // answers returns what answers peers about contracts.
@@ -76,18 +72,21 @@ func (a *agent) answers() *controller.Answers {
 	}
 }
 
-// negotiation returns the reconcilers that take contracts up, keep them and count what
-// is used of them.
-func (a *agent) negotiation() (*controller.Orphans, *controller.Contracts) {
-	peers := provider{a.sessions.Conn}
+// reconcileOrphans asks the other sides about contracts that they do not mention.
+func (a *agent) reconcileOrphans(context.Context) error {
 	orphans := &controller.Orphans{
-		Client: a.mgr.GetClient(), Reader: a.direct, Self: a.source.ID(), Counterpart: peers, Now: time.Now,
+		Client: a.mgr.GetClient(), Reader: a.direct, Self: a.source.ID(), Counterpart: counterparts{a.sessions.Conn}, Now: time.Now,
 	}
+	return orphans.SetupWithManager(a.mgr)
+}
+
+// reconcileContracts keeps contracts and counts what is used of them.
+func (a *agent) reconcileContracts(ctx context.Context) error {
 	contracts := &controller.Contracts{
-		Client: a.mgr.GetClient(), Reader: a.direct, Identity: a.source.Identity, Nodes: a.nodes, Lent: lent{a.lent}, Counterpart: peers,
+		Client: a.mgr.GetClient(), Reader: a.direct, Identity: a.source.Identity, Nodes: a.nodes, Lent: lent{a.lent}, Counterpart: counterparts{a.sessions.Conn},
 		Wake: a.contractsWake, Events: a.events, Budget: a.states.Budget, Now: time.Now, Log: a.log,
 	}
-	return orphans, contracts
+	return errors.Join(contracts.SetupWithManager(ctx, a.mgr), a.registerMetrics(), a.run(keepCount(contracts)))
 }
 
 // keepCount keeps the contracts' meters when the agent stops.
@@ -104,7 +103,7 @@ func (a *agent) watchOffers() *lending.OfferWatch {
 	return &lending.OfferWatch{
 		Client: a.mgr.GetClient(), Now: time.Now, Log: a.log, Budget: a.states.Budget, Lends: a.speech.Lends, WatchLends: a.speech.WatchLends,
 		Watch: func(ctx context.Context, peer peering.ClusterID, changed func(peering.Offer)) error {
-			return provider{a.sessions.Conn}.of(peer).WatchOffer(ctx, changed)
+			return counterparts{a.sessions.Conn}.of(peer).WatchOffer(ctx, changed)
 		},
 	}
 }
@@ -167,13 +166,13 @@ func (c *contractCache) offered(id string) (server.OffloadContract, bool) {
 // lent is what runs here for others. It implements controller.Lent.
 type lent struct{ *offload.Provider }
 
-// Close implements controller.Lent.
 func (l lent) Close(ctx context.Context, c *v1alpha1.Contract) (bool, error) {
 	left, err := l.CloseContract(ctx, peering.ClusterID(c.Spec.PeerID), c.Name)
 	return err == nil && left.None(), err
 }
 
-// contractMetrics tells of the contracts that are in force.
+// contractMetrics are the metrics of the contracts that are in force. It implements
+// prometheus.Collector.
 type contractMetrics struct {
 	reader ctrlclient.Reader
 	// timeout bounds one look into the cache, which is not there at the very start.
@@ -196,13 +195,11 @@ func (a *agent) registerMetrics() error {
 	return nil
 }
 
-// Describe implements prometheus.Collector.
 func (m *contractMetrics) Describe(out chan<- *prometheus.Desc) {
 	out <- m.notAfter
 	out <- m.used
 }
 
-// Collect implements prometheus.Collector.
 func (m *contractMetrics) Collect(out chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), m.timeout) //nolint:forbidigo // the interface gives none
 	defer cancel()

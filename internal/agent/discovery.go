@@ -31,43 +31,42 @@ const domainsStart = 10 * time.Minute
 // that may take, and keepAgain how soon it is asked again as long as it is not known.
 const keepPause, keepPatience, keepAgain = time.Minute, 5 * time.Second, 5 * time.Second
 
-// discover keeps what discovery finds, while this agent leads. With discovery off what
-// was found before goes. A domain that is none is told of and left out: peerings do not
-// end for it.
-func (a *agent) discover(ctx context.Context) error {
-	wake := notify.New()
-	d := &domains{now: time.Now, log: a.log, forbidden: func(ctx context.Context) ([]netip.Prefix, error) {
+// discovery builds what knows which addresses may be dialled, and where what is found in
+// domains comes to.
+func (a *agent) discovery(context.Context) error {
+	a.found = &domains{now: time.Now, log: a.log, changed: notify.New(), forbidden: func(ctx context.Context) ([]netip.Prefix, error) {
 		return keptToItself(ctx, a.mgr.GetCache(), a.direct, a.states.Reserved, &a.cfg)
 	}}
-	a.found = d
-	if len(a.cfg.DiscoveryDomains) > 0 {
-		cfg := dnssd.Config{
-			Domains: a.cfg.DiscoveryDomains,
-			Changed: func(dnssd.Domain) { wake.Notify() },
-		}
-		browser, err := browser(cfg, a.cfg.DiscoveryResolvers)
-		if err != nil {
-			a.log.Error("discovery is off: see --discovery-domain and --discovery-resolver", "err", err)
-		} else {
-			d.browser = browser
-			if err := a.run(d.run); err != nil {
-				return err
-			}
-		}
+	return nil
+}
+
+// browseDomains looks for clusters in domains. A malformed domain is logged and left out:
+// no peering ends because of it.
+func (a *agent) browseDomains(_ context.Context, cfg domainsConfig) error {
+	browser, err := browser(dnssd.Config{Domains: cfg.Domains, Changed: func(dnssd.Domain) { a.found.changed.Notify() }}, cfg.Resolvers)
+	if err != nil {
+		a.log.Error("discovery in domains is off: see --discovery-domain and --discovery-resolver", "err", err)
+		return nil
 	}
-	look := d.look
-	if a.cfg.DiscoveryLAN {
-		l := &lans{reader: a.mgr.GetCache(), now: time.Now, log: a.log, kept: d.keptNow}
-		if err := onChange(ctx, a.mgr.GetCache(), &v1alpha1.NodeDiscovery{}, newVersion, wake.Notify); err != nil {
-			return err
-		}
-		look = lookAll(d.look, l.look)
-	}
-	if err := a.nodeDiscoveries().SetupWithManager(a.mgr); err != nil {
-		return err
+	a.found.browser = browser
+	return a.run(a.found.run)
+}
+
+// watchLANs looks at what the fabrics of nodes find on LANs.
+func (a *agent) watchLANs(ctx context.Context) error {
+	a.lans = &lans{reader: a.mgr.GetCache(), now: time.Now, log: a.log, kept: a.found.keptNow}
+	return onChange(ctx, a.mgr.GetCache(), &v1alpha1.NodeDiscovery{}, newVersion, a.found.changed.Notify)
+}
+
+// recordSightings keeps in ForeignClusters what discovery finds. With discovery off what
+// was found before is removed.
+func (a *agent) recordSightings(context.Context) error {
+	look := a.found.look
+	if a.lans != nil {
+		look = lookAll(a.found.look, a.lans.look)
 	}
 	return a.mgr.Add(&controller.Sightings{
-		Client: a.mgr.GetClient(), Self: a.source.ID(), Events: a.events, Log: a.log, Now: time.Now, Budget: a.states.Budget, Look: look, Wake: wake,
+		Client: a.mgr.GetClient(), Self: a.source.ID(), Events: a.events, Log: a.log, Now: time.Now, Budget: a.states.Budget, Look: look, Wake: a.found.changed,
 	})
 }
 
@@ -86,6 +85,8 @@ type domains struct {
 	browser *dnssd.Browser
 	now     func() time.Time
 	log     *slog.Logger
+	// changed has a value when what is found changed, here or on LANs.
+	changed notify.Channel
 	// forbidden is addresses that no domain leads to, beside those that nobody may.
 	forbidden func(context.Context) ([]netip.Prefix, error)
 

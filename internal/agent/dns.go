@@ -291,8 +291,8 @@ func resolvConf(file string, line func(key string, values []string)) error {
 const ownResolvConf = "/etc/resolv.conf"
 
 // findDomain sets this cluster's domain, unless it is configured.
-func (a *agent) findDomain(context.Context) error {
-	if a.cfg.ClusterDomain != "" {
+func (a *agent) findDomain(_ context.Context, configured string) error {
+	if configured != "" {
 		return nil
 	}
 	domain, err := clusterDomain(ownResolvConf, a.cfg.Namespace)
@@ -307,13 +307,13 @@ func (a *agent) findDomain(context.Context) error {
 
 // resolver returns what tells the address of the resolver of consumers' names; nil where
 // this cluster has none.
-func (a *agent) resolver() func() (netip.Addr, error) {
-	if a.cfg.DNSService == "" {
+func (a *agent) resolver(service string) func() (netip.Addr, error) {
+	if service == "" {
 		return nil
 	}
 	return func() (netip.Addr, error) {
 		var s corev1.Service
-		key := client.ObjectKey{Namespace: a.cfg.Namespace, Name: a.cfg.DNSService}
+		key := client.ObjectKey{Namespace: a.cfg.Namespace, Name: service}
 		if err := a.mgr.GetCache().Get(context.Background(), key, &s); err != nil { //nolint:forbidigo // a cache answers at once
 			return netip.Addr{}, fmt.Errorf("read Service %s: %w", key, err)
 		}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"encoding/json"
 	"math"
 	"net/netip"
@@ -9,9 +10,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -284,4 +287,44 @@ func (s *startup) unsure(contract string, known bool, now time.Time) bool {
 		s.known[contract] = true
 	}
 	return !s.known[contract]
+}
+
+// exposed returns what a peer may reach: as a consumer the pods that it runs
+// here, as a provider what our pods there need.
+func (a *agent) exposed(ctx context.Context, peer peering.ClusterID) ([]controller.Exposed, error) {
+	own, _, err := a.states.Prefixes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	contracts, err := store.ContractsWith(ctx, a.mgr.GetClient(), peer, ctrlclient.UnsafeDisableDeepCopy) // they are only read
+	if err != nil {
+		return nil, err
+	}
+	var out []controller.Exposed
+	for i := range contracts {
+		c := &contracts[i]
+		if !store.Unverified(c).Wants().Tunnel {
+			continue
+		}
+		open, known := a.exposedBy(c, own)
+		out = append(out, open...)
+		if a.startup.unsure(c.Name, known, time.Now()) {
+			out = append(out, controller.Exposed{Contract: c.Name, Unknown: true})
+		}
+	}
+	return out, nil
+}
+
+// exposedBy returns what one contract exposes, as far as that is known, and whether
+// that is all.
+func (a *agent) exposedBy(c *v1alpha1.Contract, own []netip.Prefix) ([]controller.Exposed, bool) {
+	if c.Spec.Role != v1alpha1.ContractProvider {
+		return a.nodes.exposed(c.Name, own)
+	}
+	pods, known := a.lent.Exposed(c.Name)
+	open := controller.Exposed{Contract: c.Name, AnySource: true}
+	for _, addr := range pods {
+		open.To = append(open.To, controller.Destination{Addr: addr}) // they are the peer's own
+	}
+	return []controller.Exposed{open}, known
 }

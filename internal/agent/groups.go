@@ -33,13 +33,11 @@ type proofs struct {
 	self   func() identity.ClusterInfo
 }
 
-// Prove implements server.Proofs.
 func (p proofs) Prove(ctx context.Context, proof server.Proof) (self identity.ClusterInfo, share, confirmation []byte, err error) {
 	share, confirmation, err = p.groups.Prove(ctx, controller.Proof(proof))
 	return p.self(), share, confirmation, err
 }
 
-// Confirm implements server.Proofs.
 func (p proofs) Confirm(ctx context.Context, id peering.ClusterID, channel [identity.ChannelLen]byte, confirmation []byte) error {
 	return p.groups.Confirm(ctx, id, channel, confirmation)
 }

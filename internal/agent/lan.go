@@ -20,10 +20,10 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// nodeDiscoveries builds what keeps the NodeDiscovery of the gateway. With discovery on
-// LANs off it removes those that there are.
-func (a *agent) nodeDiscoveries() *controller.NodeDiscoveries {
-	return &controller.NodeDiscoveries{Client: a.mgr.GetClient(), Now: time.Now, Want: func(ctx context.Context) (*v1alpha1.NodeDiscoverySpec, error) {
+// reconcileNodeDiscoveries keeps the NodeDiscovery of the gateway. With discovery on LANs
+// off it removes those that there are.
+func (a *agent) reconcileNodeDiscoveries(_ context.Context, interfaces []string) error {
+	discoveries := &controller.NodeDiscoveries{Client: a.mgr.GetClient(), Now: time.Now, Want: func(ctx context.Context) (*v1alpha1.NodeDiscoverySpec, error) {
 		if !a.cfg.DiscoveryLAN {
 			return nil, nil
 		}
@@ -36,9 +36,10 @@ func (a *agent) nodeDiscoveries() *controller.NodeDiscoveries {
 			return nil, err
 		}
 		spec := publishedOnLAN(a.service(all), all)
-		spec.Interfaces, spec.Expected = a.cfg.DiscoveryInterfaces, expected
+		spec.Interfaces, spec.Expected = interfaces, expected
 		return &spec, nil
 	}}
+	return discoveries.SetupWithManager(a.mgr)
 }
 
 // expectedOnLAN returns whom a fabric reports first.

@@ -97,7 +97,6 @@ func (n *nodes) Run(ctx context.Context) error {
 
 var errNotRunning = errors.New("the virtual nodes are not running yet")
 
-// Ensure implements controller.Nodes.
 func (n *nodes) Ensure(ctx context.Context, spec controller.NodeSpec) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -278,7 +277,6 @@ func (n *nodes) Drain(_ context.Context, contract string) (int, error) {
 	return v.node.Status().Pods, nil
 }
 
-// Remove implements controller.Nodes.
 func (n *nodes) Remove(ctx context.Context, spec controller.NodeSpec) (bool, error) {
 	v := n.of(spec.Contract)
 	if v == nil {
@@ -317,7 +315,6 @@ func (n *nodes) stands(ctx context.Context, contract string) (bool, error) {
 	return len(list.Items) > 0, nil
 }
 
-// Status implements controller.Nodes.
 func (n *nodes) Status(contract string) controller.NodeStatus {
 	v := n.of(contract)
 	if v == nil {
@@ -410,14 +407,13 @@ func (n *nodes) namespaces(peer peering.ClusterID) ([]vk.Namespace, error) {
 	return out, nil
 }
 
-// hearing is what a node hears, and what the exposure follows from.
+// hearing has the exposure hear what a node hears. It implements vk.Handler.
 type hearing struct {
 	*vk.Node
 	exposure *exposure
 	home     func(netip.Addr) (netip.Addr, bool)
 }
 
-// Connected implements vk.Handler.
 func (h *hearing) Connected(is bool) {
 	if is {
 		h.exposure.connected()
@@ -425,13 +421,12 @@ func (h *hearing) Connected(is bool) {
 	h.Node.Connected(is)
 }
 
-// PodStatus implements vk.Handler.
 func (h *hearing) PodStatus(s peering.PodStatus) {
 	h.exposure.status(s, h.home)
 	h.Node.PodStatus(s)
 }
 
-// remote is a contract's provider, as vk sees it.
+// remote is a contract's provider. It implements vk.Remote.
 type remote struct {
 	*client.Mirror
 	conn     grpc.ClientConnInterface
@@ -441,35 +436,51 @@ type remote struct {
 
 var _ vk.Remote = (*remote)(nil)
 
-// Want implements vk.Remote.
 func (r *remote) Want(o peering.Object) {
 	r.exposure.want(o)
 	r.Mirror.Want(o)
 }
 
-// Unwant implements vk.Remote.
 func (r *remote) Unwant(ref peering.ObjectRef, grace *int64) {
 	r.exposure.unwant(ref)
 	r.Mirror.Unwant(ref, grace)
 }
 
-// Ready implements vk.Remote.
 func (r *remote) Ready() {
 	r.exposure.readied()
 	r.Mirror.Ready()
 }
 
-// Logs implements vk.Remote.
 func (r *remote) Logs(ctx context.Context, pod peering.ObjectRef, o peering.LogOptions) (io.ReadCloser, error) {
 	return client.Logs(ctx, r.conn, r.contract, pod, o)
 }
 
-// Exec implements vk.Remote.
 func (r *remote) Exec(ctx context.Context, pod peering.ObjectRef, o peering.ExecOptions) error {
 	return client.Exec(ctx, r.conn, r.contract, pod, o)
 }
 
-// PortForward implements vk.Remote.
 func (r *remote) PortForward(ctx context.Context, pod peering.ObjectRef, port int32, conn io.ReadWriteCloser) error {
 	return client.PortForward(ctx, r.conn, r.contract, pod, port, conn)
+}
+
+// virtualNodes builds the consumer's half of offloading.
+func (a *agent) virtualNodes(_ context.Context, cfg nodesConfig) error {
+	certificate, err := a.kubeletCertificate(cfg.Certificate)
+	if err != nil {
+		return err
+	}
+	kubelet, err := vk.NewKubelet(vk.KubeletConfig{
+		Client: a.kubernetes, Address: cfg.Address, GetCertificate: certificate, Logger: a.log,
+	})
+	if err != nil {
+		return err
+	}
+	a.nodes = &nodes{
+		budget:     vk.NewBudget(),
+		kubernetes: a.kubernetes, cache: a.mgr.GetCache(), addresses: a.addresses, conn: a.sessions.Conn, sessions: a.sessions,
+		kubelet: kubelet, podIP: a.cfg.PodIP, clusterDomain: a.cfg.ClusterDomain, log: a.log,
+		contractChanged: a.contractsWake.wake,
+		exposureChanged: gather(podsPause, a.wakePeer),
+	}
+	return errors.Join(a.run(kubelet.Run), a.run(a.nodes.Run))
 }

@@ -139,9 +139,9 @@ type attempt struct {
 }
 
 // publish keeps this cluster in DNS, while this agent leads.
-func (a *agent) publish(context.Context) error {
+func (a *agent) publish(_ context.Context, cfg UpdateConfig) error {
 	p := &publishing{
-		cfg: a.cfg.Update, namespace: a.cfg.Namespace, client: a.direct, lookup: lookupHost, events: a.events, log: a.log, now: time.Now, report: &a.published,
+		cfg: cfg, namespace: a.cfg.Namespace, client: a.direct, lookup: lookupHost, events: a.events, log: a.log, now: time.Now, report: &a.published,
 		service: func() discovery.Service { return a.service(a.endpoints()) },
 	}
 	return a.run(p.run)

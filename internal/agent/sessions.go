@@ -190,14 +190,14 @@ func (s *speech) speaks(ctx context.Context, peer peering.ClusterID) error {
 	}
 }
 
-// negotiator negotiates with peers whose protocol this agent speaks.
+// negotiator negotiates with peers whose protocol this agent speaks. It implements
+// server.Negotiator.
 type negotiator struct {
 	*lending.Lender
 	server.Contracts
 	speaks func(ctx context.Context, peer peering.ClusterID) error
 }
 
-// Advertise implements server.Negotiator.
 func (n negotiator) Advertise(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, error) {
 	if err := n.speaks(ctx, peer); err != nil {
 		return peering.Advertisement{}, err
@@ -205,7 +205,6 @@ func (n negotiator) Advertise(ctx context.Context, peer peering.ClusterID, ask p
 	return n.Lender.Advertise(ctx, peer, ask)
 }
 
-// Sign implements server.Negotiator.
 func (n negotiator) Sign(ctx context.Context, peer peering.ClusterID, envelope peering.Envelope) (peering.Envelope, error) {
 	if err := n.speaks(ctx, peer); err != nil {
 		return peering.Envelope{}, err

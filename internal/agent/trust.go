@@ -38,7 +38,6 @@ func (a *agent) joining() joining {
 	}}
 }
 
-// Join implements server.Trust.
 func (j joining) Join(ctx context.Context, by peering.ClusterID, info identity.ClusterInfo, tokenID string, secret peering.Secret) (identity.ClusterInfo, error) {
 	self := j.a.self() // before the token is used up, so that an answer can be given once it is
 	again, err := j.a.tokens.Redeem(ctx, tokenID, secret, by)
@@ -55,23 +54,19 @@ func (j joining) Join(ctx context.Context, by peering.ClusterID, info identity.C
 	return self, err
 }
 
-// Introduce implements server.Trust.
 func (j joining) Introduce(ctx context.Context, i server.Introduction) (identity.ClusterInfo, [32]byte, error) {
 	nonce, err := j.introductions.Introduce(ctx, i.ID, i.From, i.Info, i.Commitment, i.Requested)
 	return j.a.self(), nonce, err
 }
 
-// Reveal implements server.Trust.
 func (j joining) Reveal(ctx context.Context, id peering.ClusterID, nonce [32]byte) error {
 	return j.introductions.Reveal(ctx, id, nonce)
 }
 
-// UpdateBundle implements server.Trust.
 func (j joining) UpdateBundle(ctx context.Context, id peering.ClusterID, info identity.ClusterInfo) error {
 	return store.UpdateBundle(ctx, j.a.direct, id, info)
 }
 
-// Revoked implements server.Trust.
 func (j joining) Revoked(ctx context.Context, id peering.ClusterID, message string) error {
 	fc, err := store.MarkRevoked(ctx, j.a.direct, id, message, time.Now())
 	if err != nil || fc == nil {
@@ -125,18 +120,15 @@ func (a *agent) introduce(ctx context.Context, endpoint string, id peering.Clust
 // controller.Strangers.
 type strangers struct{ a *agent }
 
-// Join implements controller.Strangers.
 func (s strangers) Join(ctx context.Context, token peering.Token) (identity.ClusterInfo, error) {
 	return client.Join(ctx, client.JoinConfig{Token: token, Source: s.a.source, Self: s.a.self()})
 }
 
-// Introduce implements controller.Strangers.
 func (s strangers) Introduce(ctx context.Context, endpoint string, id peering.ClusterID, requested bool) (identity.ClusterInfo, string, error) {
 	met, err := client.Introduce(ctx, client.IntroduceConfig{Endpoint: endpoint, ID: id, Source: s.a.source, Self: s.a.self(), Requested: requested})
 	return met.Info, met.Code, err
 }
 
-// UpdateBundle implements controller.Strangers.
 func (s strangers) UpdateBundle(ctx context.Context, id peering.ClusterID) error {
 	return client.UpdateBundle(ctx, s.a.sessions.Conn(id), s.a.self())
 }
@@ -184,7 +176,6 @@ const (
 	calledDials = time.Second
 )
 
-// Set implements controller.Trust.
 func (t *trust) Set(peers []controller.TrustedPeer, denied []peering.ClusterID) {
 	now := time.Now()
 	t.mu.Lock()
@@ -297,7 +288,6 @@ func (t *trust) isDenied(id peering.ClusterID) bool {
 	return t.denied[id]
 }
 
-// Session implements controller.Trust.
 func (t *trust) Session(id peering.ClusterID) controller.Session {
 	status := t.sessions.Status(id)
 	if s := status.Session; s != nil {
@@ -319,7 +309,6 @@ func (t *trust) Session(id peering.ClusterID) controller.Session {
 	return out
 }
 
-// Revoke implements controller.Trust.
 func (t *trust) Revoke(ctx context.Context, id peering.ClusterID, message string) error {
 	return client.Revoke(ctx, t.sessions.Conn(id), message)
 }
@@ -370,9 +359,9 @@ func (a *agent) wakeTrust(id peering.ClusterID) {
 	}
 }
 
-// trusts builds what makes trust of what ForeignClusters say.
-func (a *agent) trusts() *controller.Trusts {
-	return &controller.Trusts{
+// reconcileTrust makes trust of what ForeignClusters say.
+func (a *agent) reconcileTrust(context.Context) error {
+	a.trusts = &controller.Trusts{
 		Client: a.mgr.GetClient(), Direct: a.direct, Namespace: a.cfg.Namespace, Self: a.source.ID(),
 		OwnHash:   func() peering.Hash { return a.source.Identity().TrustBundle().Hash() },
 		Strangers: strangers{a}, Session: a.trust.Session, Wake: a.trustWake,
@@ -383,7 +372,8 @@ func (a *agent) trusts() *controller.Trusts {
 				a.log.Warn("cannot dial a cluster that was just joined", "peer", id, "err", err)
 			}
 		},
-		MayDial: func(endpoint string) bool { return a.found.mayDial(endpoint) },
+		MayDial: a.found.mayDial,
 		Now:     time.Now,
 	}
+	return a.trusts.SetupWithManager(a.mgr)
 }

@@ -6,7 +6,11 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/peering"
 )
 
 // waker has a reconciler look at objects again, by their names, and never blocks. No
@@ -19,7 +23,6 @@ type waker struct {
 	early map[string]struct{}
 }
 
-// Start implements source.Source.
 func (w *waker) Start(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -46,4 +49,23 @@ func (w *waker) wake(name string) {
 
 func requestFor(name string) reconcile.Request {
 	return reconcile.Request{NamespacedName: types.NamespacedName{Name: name}}
+}
+
+// wakePeer has a peer's ForeignCluster looked at again.
+func (a *agent) wakePeer(id peering.ClusterID) {
+	if fc := a.addresses.peer(id); fc != nil {
+		a.peersWake.wake(fc.Name)
+	}
+}
+
+// wakePeers has all ForeignClusters looked at again.
+func (a *agent) wakePeers() {
+	var list v1alpha1.ForeignClusterList
+	err := a.mgr.GetClient().List(context.Background(), &list, ctrlclient.UnsafeDisableDeepCopy) //nolint:forbidigo // a cache answers at once
+	if err != nil {
+		return // they are looked at in time
+	}
+	for i := range list.Items {
+		a.peersWake.wake(list.Items[i].Name)
+	}
 }

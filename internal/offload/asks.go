@@ -62,7 +62,6 @@ type asking struct {
 	asks *asks
 }
 
-// Get implements client.Reader.
 func (a asking) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 	if err := a.asks.wait(ctx); err != nil {
 		return err
@@ -70,7 +69,6 @@ func (a asking) Get(ctx context.Context, key client.ObjectKey, o client.Object, 
 	return a.WithWatch.Get(ctx, key, o, opts...) //nolint:wrapcheck // it is the client
 }
 
-// List implements client.Reader.
 func (a asking) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
 	if err := a.asks.wait(ctx); err != nil {
 		return err
@@ -78,7 +76,6 @@ func (a asking) List(ctx context.Context, list client.ObjectList, opts ...client
 	return a.WithWatch.List(ctx, list, opts...) //nolint:wrapcheck // it is the client
 }
 
-// Create implements client.Writer.
 func (a asking) Create(ctx context.Context, o client.Object, opts ...client.CreateOption) error {
 	if err := a.asks.wait(ctx); err != nil {
 		return err

@@ -56,7 +56,6 @@ type overBudget struct {
 	wait time.Duration
 }
 
-// Error implements error.
 func (e *overBudget) Error() string {
 	return fmt.Sprintf("peer %s made this cluster write more than its share; the write waits %s", e.peer, e.wait)
 }
@@ -123,7 +122,6 @@ func (m meter) Create(ctx context.Context, o client.Object, opts ...client.Creat
 	return m.WithWatch.Create(ctx, o, opts...) //nolint:wrapcheck // it is the client
 }
 
-// Update implements client.Writer.
 func (m meter) Update(ctx context.Context, o client.Object, opts ...client.UpdateOption) error {
 	if err := m.spend(ctx, o, 1); err != nil {
 		return err
@@ -131,7 +129,6 @@ func (m meter) Update(ctx context.Context, o client.Object, opts ...client.Updat
 	return m.WithWatch.Update(ctx, o, opts...) //nolint:wrapcheck // it is the client
 }
 
-// Patch implements client.Writer.
 func (m meter) Patch(ctx context.Context, o client.Object, patch client.Patch, opts ...client.PatchOption) error {
 	if err := m.spend(ctx, o, 1); err != nil {
 		return err
@@ -147,7 +144,6 @@ func (m meter) Delete(ctx context.Context, o client.Object, opts ...client.Delet
 	return m.WithWatch.Delete(ctx, o, opts...) //nolint:wrapcheck // it is the client
 }
 
-// Status implements client.StatusClient.
 func (m meter) Status() client.SubResourceWriter {
 	return meteredStatus{SubResourceWriter: m.WithWatch.Status(), meter: m}
 }
@@ -157,7 +153,6 @@ type meteredStatus struct {
 	meter meter
 }
 
-// Update implements client.SubResourceWriter.
 func (s meteredStatus) Update(ctx context.Context, o client.Object, opts ...client.SubResourceUpdateOption) error {
 	if err := s.meter.spend(ctx, o, 1); err != nil {
 		return err
@@ -165,7 +160,6 @@ func (s meteredStatus) Update(ctx context.Context, o client.Object, opts ...clie
 	return s.SubResourceWriter.Update(ctx, o, opts...) //nolint:wrapcheck // it is the client
 }
 
-// Patch implements client.SubResourceWriter.
 func (s meteredStatus) Patch(ctx context.Context, o client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
 	if err := s.meter.spend(ctx, o, 1); err != nil {
 		return err

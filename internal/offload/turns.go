@@ -31,10 +31,8 @@ func newPodQueue(name string, limiter workqueue.TypedRateLimiter[reconcile.Reque
 	})
 }
 
-// Touch implements workqueue.Queue.
 func (*turns) Touch(reconcile.Request) {}
 
-// Push implements workqueue.Queue.
 func (q *turns) Push(r reconcile.Request) {
 	peer := q.peerOf(r.Namespace)
 	if len(q.waiting[peer]) == 0 {
@@ -44,10 +42,8 @@ func (q *turns) Push(r reconcile.Request) {
 	q.n++
 }
 
-// Len implements workqueue.Queue.
 func (q *turns) Len() int { return q.n }
 
-// Pop implements workqueue.Queue.
 func (q *turns) Pop() reconcile.Request {
 	peer := q.peers[0]
 	q.peers = q.peers[1:]

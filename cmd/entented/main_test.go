@@ -1,0 +1,95 @@
+package main
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
+
+	"github.com/entente-dev/entente/internal/agent"
+)
+
+func TestAgentFlagsMakeItsConfiguration(t *testing.T) {
+	t.Parallel()
+	prefixes := func(texts ...string) []netip.Prefix {
+		var out []netip.Prefix
+		for _, text := range texts {
+			out = append(out, netip.MustParsePrefix(text))
+		}
+		return out
+	}
+	env := map[string]string{"POD_NAMESPACE": "entente-system", "POD_NAME": "agent-1", "POD_UID": "u1", "POD_IP": "10.1.2.3"}
+	defaults := agent.Config{
+		Namespace: "entente-system", Pod: "agent-1", PodUID: "u1", PodIP: netip.MustParseAddr("10.1.2.3"),
+		AliasPool:   prefixes("198.18.0.0/15", "fdd7:585b:e300::/40"),
+		Update:      agent.UpdateConfig{SecretKey: "key", Algorithm: "hmac-sha256", TTL: 5 * time.Minute},
+		PeerAddress: ":7443", AdminAddress: ":7444", KubeletAddress: ":10250", HealthAddress: ":7446", MetricsAddress: ":7447",
+		KubeletCertificate: agent.OwnCertificate, LeafLife: 24 * time.Hour,
+	}
+	for name, tc := range map[string]struct {
+		args   []string
+		env    map[string]string
+		change func(*agent.Config)
+		err    string
+	}{
+		"without flags":   {change: func(*agent.Config) {}},
+		"in no pod":       {env: map[string]string{}, err: "POD_NAME, POD_NAMESPACE and POD_IP have to be set"},
+		"malformed lists": {args: []string{"--pod-cidr=10.1.0.0"}, err: "--pod-cidr: "},
+		"with prefixes": {
+			args: []string{"--pod-cidr=10.1.2.3/16", "--service-cidr=10.2.0.0/16", "--service-cidr=fd00::/108", "--alias-pool=100.64.0.0/10"},
+			change: func(c *agent.Config) {
+				c.PodCIDRs, c.ServiceCIDRs, c.AliasPool = prefixes("10.1.0.0/16"), prefixes("10.2.0.0/16", "fd00::/108"), prefixes("100.64.0.0/10")
+			},
+		},
+		"with discovery": {
+			args: []string{"--discovery-lan", "--discovery-interface=eth*", "--discovery-domain=example.com", "--discovery-resolver=192.0.2.1", "--discovery-resolver=[2001:db8::1]:5353"},
+			change: func(c *agent.Config) {
+				c.DiscoveryLAN, c.DiscoveryInterfaces, c.DiscoveryDomains = true, []string{"eth*"}, []string{"example.com"}
+				c.DiscoveryResolvers = []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:53"), netip.MustParseAddrPort("[2001:db8::1]:5353")}
+			},
+		},
+		"with a zone": {
+			args: []string{"--discovery-update-server=ns", "--discovery-update-zone=example.com", "--discovery-update-secret=tsig"},
+			change: func(c *agent.Config) {
+				c.Update.Server, c.Update.Zone, c.Update.Secret = "ns", "example.com", "tsig"
+			},
+		},
+		"with another signer": {
+			args:   []string{"--kubelet-certificate=Cluster", "--kubelet-address=:10251"},
+			change: func(c *agent.Config) { c.KubeletCertificate, c.KubeletAddress = agent.ClusterCertificate, ":10251" },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var o agentOptions
+			flags := pflag.NewFlagSet("agent", pflag.ContinueOnError)
+			o.add(flags)
+			if err := flags.Parse(tc.args); err != nil {
+				t.Fatal(err)
+			}
+			vars := env
+			if tc.env != nil {
+				vars = tc.env
+			}
+			got, err := o.config(func(name string) string { return vars[name] })
+			if tc.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.err) {
+					t.Errorf("got %v, want %q", err, tc.err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := defaults
+			tc.change(&want)
+			same := cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
+			if diff := cmp.Diff(want, got, same, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
+				t.Errorf("configuration (-want +got):\n%s", diff)
+			}
+		})
+	}
+}

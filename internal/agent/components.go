@@ -1,0 +1,87 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+)
+
+// component is a part of the agent, as its configuration decides it.
+type component struct {
+	Name string
+	// Config is what the configuration says of this part; nil for nothing.
+	Config any
+
+	build func(*agent, context.Context) error
+}
+
+// What the configuration says of parts, where that is more than one value.
+type (
+	prefixConfig struct{ PodCIDRs, ServiceCIDRs []netip.Prefix }
+	serveConfig  struct{ Health, Metrics string }
+	nodesConfig  struct {
+		Address     string
+		Certificate KubeletCertificate
+	}
+	domainsConfig struct {
+		Domains   []string
+		Resolvers []netip.AddrPort
+	}
+)
+
+// components returns the parts of an agent in the order in which they are built: a part
+// uses those before it.
+func components(cfg *Config) []component {
+	list := []component{
+		part("API server", (*agent).clients),
+		configured("cluster domain", cfg.ClusterDomain, (*agent).findDomain),
+		configured("identity", cfg.LeafLife, (*agent).identify),
+		configured("manager", serveConfig{cfg.HealthAddress, cfg.MetricsAddress}, (*agent).manager),
+		part("certificates", (*agent).certificates),
+		configured("states", prefixConfig{cfg.PodCIDRs, cfg.ServiceCIDRs}, (*agent).buildStates),
+		configured("provider", cfg.DNSService, (*agent).provider),
+		part("discovery", (*agent).discovery),
+		configured("peer API", cfg.PeerAddress, (*agent).peerAPI),
+		part("sessions", (*agent).runSessions),
+		configured("virtual nodes", nodesConfig{cfg.KubeletAddress, cfg.KubeletCertificate}, (*agent).virtualNodes),
+		part("PeeringRequests", (*agent).reconcileRequests),
+		configured("admin API", cfg.AdminAddress, (*agent).adminAPI),
+		part("automatic peering", (*agent).peerByPolicy),
+		part("trust", (*agent).reconcileTrust),
+		configured("ForeignClusters", cfg.AliasPool, (*agent).reconcilePeers),
+		part("gateways", (*agent).reconcileGateways),
+		part("orphans", (*agent).reconcileOrphans),
+		part("Contracts", (*agent).reconcileContracts),
+		part("NamespaceOffloadings", (*agent).reconcileNamespaces),
+	}
+	if len(cfg.DiscoveryDomains) > 0 {
+		list = append(list, configured("domains", domainsConfig{cfg.DiscoveryDomains, cfg.DiscoveryResolvers}, (*agent).browseDomains))
+	}
+	if cfg.DiscoveryLAN {
+		list = append(list, part("LANs", (*agent).watchLANs))
+	}
+	return append(list,
+		configured("NodeDiscoveries", cfg.DiscoveryInterfaces, (*agent).reconcileNodeDiscoveries),
+		part("sightings", (*agent).recordSightings),
+		configured("DNS updates", cfg.Update, (*agent).publish),
+	)
+}
+
+func part(name string, build func(*agent, context.Context) error) component {
+	return component{Name: name, build: build}
+}
+
+// configured returns a part that is built with just what its Config says.
+func configured[C any](name string, config C, build func(*agent, context.Context, C) error) component {
+	return component{Name: name, Config: config, build: func(a *agent, ctx context.Context) error { return build(a, ctx, config) }}
+}
+
+// build builds the parts of an agent.
+func (a *agent) build(ctx context.Context) error {
+	for _, c := range components(&a.cfg) {
+		if err := c.build(a, ctx); err != nil {
+			return fmt.Errorf("build %s: %w", c.Name, err)
+		}
+	}
+	return nil
+}

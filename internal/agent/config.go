@@ -1,0 +1,92 @@
+package agent
+
+import (
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"k8s.io/client-go/rest"
+)
+
+// Config is what the agent of a cluster needs.
+type Config struct {
+	// Kubernetes is how to reach the API server. Required.
+	Kubernetes *rest.Config
+	// Namespace and Pod name the agent's own pod, PodIP is its address. Required.
+	Namespace, Pod string
+	PodIP          netip.Addr
+	// PodUID is the pod's UID. With it an agent that was killed leads again as soon as
+	// its container is restarted; without it, when the lease of the dead one ended.
+	PodUID string
+	// ClusterName is how this cluster calls itself; default: the short form of its
+	// ID.
+	ClusterName string
+	// PeerEndpoints is where peers can dial this cluster. Default: as the Service
+	// PeerService says.
+	PeerEndpoints []string
+	PeerService   string
+	// ClusterDomain is the domain of this cluster's Services. Default: what the
+	// agent's own pod was told.
+	ClusterDomain string
+	// DNSService is the Service, in the agent's namespace, of the resolver that
+	// answers pods of consumers. Without it this cluster's own does.
+	DNSService string
+	// PodCIDRs overrides what the nodes carry, ServiceCIDRs is prefixes of Services beside
+	// those that the API server has, AliasPool where aliases come from.
+	PodCIDRs, ServiceCIDRs, AliasPool []netip.Prefix
+	// DiscoveryLAN publishes this cluster on the LANs of the gateway, and looks for others
+	// there, on the interfaces DiscoveryInterfaces; default: see [mdns.DefaultInterface].
+	DiscoveryLAN        bool
+	DiscoveryInterfaces []string
+	// DiscoveryDomains are the domains in which clusters are looked for. Default: none.
+	DiscoveryDomains []string
+	// DiscoveryResolvers are asked for them. Default: those of /etc/resolv.conf.
+	DiscoveryResolvers []netip.AddrPort
+	// Update is where this cluster publishes itself. Default: nowhere.
+	Update UpdateConfig
+	// PeerAddress, AdminAddress, KubeletAddress, HealthAddress and MetricsAddress are
+	// where the agent listens.
+	PeerAddress, AdminAddress, KubeletAddress, HealthAddress, MetricsAddress string
+	// KubeletCertificate is who signs the certificate of the kubelet API.
+	KubeletCertificate KubeletCertificate
+	// LeafLife is how long a certificate of the agent lives.
+	LeafLife time.Duration
+	Log      *slog.Logger
+}
+
+// KubeletCertificate is who signs the certificate with which virtual nodes answer
+// the API server.
+type KubeletCertificate string
+
+const (
+	// OwnCertificate is one of this cluster's own authority, which clients of the
+	// admin API know as well.
+	OwnCertificate KubeletCertificate = "Own"
+	// ClusterCertificate is one of the signer kubernetes.io/kubelet-serving, which
+	// the agent approves itself.
+	ClusterCertificate KubeletCertificate = "Cluster"
+)
+
+const (
+	// ServiceAccount is the agent's.
+	ServiceAccount = "entente-agent"
+	// CAConfigMap is where clients of the admin API find its certificate
+	// authority, under CAKey.
+	CAConfigMap = "entente-ca"
+	// CAKey is the key of the certificate, PEM.
+	CAKey = "ca.crt"
+
+	leaseName   = "entente-agent"
+	eventSource = "entente-agent"
+
+	// renewDeadline is for how long the lease may not be renewed before an agent gives
+	// up leading, each try taking half of it at most: an API server under load takes
+	// seconds. leaseDuration is how long an agent in another pod waits after one that died. With
+	// its start, and the ten seconds since the lease of a virtual node was renewed, that
+	// stays below the 40 s after which a node counts as lost.
+	leaseDuration, renewDeadline, leaseRetry = 20 * time.Second, 15 * time.Second, 3 * time.Second
+
+	// ownLook is how often it is looked whether what this cluster says of itself
+	// changed.
+	ownLook = 5 * time.Second
+)

@@ -1,0 +1,149 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"google.golang.org/grpc"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+
+	"github.com/entente-dev/entente/client"
+	"github.com/entente-dev/entente/internal/heartbeat"
+	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/offload"
+	"github.com/entente-dev/entente/internal/session"
+	"github.com/entente-dev/entente/internal/store"
+	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/server"
+)
+
+// provider builds what runs pods of consumers here.
+func (a *agent) provider(_ context.Context, dnsService string) error {
+	contracts := &contractCache{self: a.source.ID(), lender: a.lender, reader: store.NewContractReader(maxVerified)}
+	a.contracts = contracts
+	var err error
+	a.lent, err = offload.New(offload.Config{
+		Client: a.direct, REST: a.cfg.Kubernetes, Contracts: contracts.lent,
+		// Of the addresses that a consumer names only its own pods are believed; the
+		// pods that it runs here are known by their UIDs.
+		Translate: a.addresses.home,
+		Namespace: a.cfg.Namespace, ServiceAccount: ServiceAccount, Resolver: a.resolver(dnsService),
+		Changed: gather(podsPause, func(contract string) {
+			a.contractsWake.wake(contract)
+			a.wakePeer(contracts.peer(contract))
+		}),
+		Log: a.log,
+	})
+	if err != nil {
+		return err
+	}
+	return errors.Join(a.run(a.lent.Run), a.run(a.lender.Run))
+}
+
+// peerAPI builds what other clusters call, and the sessions that carry it.
+func (a *agent) peerAPI(ctx context.Context, address string) error {
+	offloadService, err := server.NewOffload(server.OffloadConfig{
+		Objects: a.lent, Streams: a.lent, Contracts: a.contracts.offered,
+		Peer: func(ctx context.Context) (peering.ClusterID, bool) {
+			info, ok := identity.PeerFromContext(ctx)
+			return info.ID, ok && info.Trusted
+		},
+		Log: a.log,
+	})
+	if err != nil {
+		return err
+	}
+	a.groups = a.newGroups()
+	peer, err := server.NewPeer(server.PeerConfig{
+		Log: a.log, Credentials: session.ServerCredentials(), Self: a.source.ID(), Trusted: a.bundles.Has,
+		Trust:      a.joining(),
+		Negotiator: negotiator{Lender: a.lender, speaks: a.speech.speaks}, Offers: a.lender, Sessions: a.speech, Offload: offloadService,
+		// What is dead does not look it where nothing is written, and stays in the way of
+		// the next session.
+		Silent: func(number uint64) { a.sessions.CloseSession(number, errSilent) },
+	})
+	if err != nil {
+		return err
+	}
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+	if err != nil {
+		return fmt.Errorf("listen for peers on %s: %w", address, err)
+	}
+	a.sessions, err = session.New(session.Config{
+		Source: a.source, Bundles: a.bundles, Server: peer.GRPC(), Listener: listener, Up: a.talk, Log: a.log,
+		Denied: a.trust.isDenied, MayDial: a.found.mayDial, ClientOptions: []grpc.DialOption{grpc.WithDefaultCallOptions(answers())},
+	})
+	if err != nil {
+		return err
+	}
+	a.trust.sessions = a.sessions
+	a.offers = a.watchOffers()
+	return a.run(func(ctx context.Context) error { return peer.Run(ctx) })
+}
+
+// runSessions dials and accepts sessions once all peers are known.
+func (a *agent) runSessions(context.Context) error {
+	if err := metrics.Registry.Register(a.sessions.Collector()); err != nil {
+		return fmt.Errorf("register metrics: %w", err)
+	}
+	return errors.Join(a.run(a.speech.Run), a.run(func(ctx context.Context) error {
+		if err := a.peers.Load(ctx); err != nil {
+			return err
+		}
+		a.serving.Store(true)
+		defer a.serving.Store(false)
+		return a.sessions.Run(ctx)
+	}), a.run(a.watchSessions), a.run(a.watchOwn))
+}
+
+var errSilent = fmt.Errorf("the peer said nothing for %s", heartbeat.SessionPatience)
+
+// talk runs as long as a session lives that this side dialled: the side that dialled
+// opens the exchange. For the others it returns at once, so that they have no goroutine.
+func (a *agent) talk(ctx context.Context, s session.Info) error {
+	a.speech.begun(s.Peer, s.Number)
+	a.wakePeer(s.Peer)
+	listened := a.offers.Follow(ctx, s.Peer)
+	ended := func() {
+		listened()
+		a.speech.ended(s.Peer, s.Number)
+		a.wakePeer(s.Peer)
+	}
+	if !s.Dialled {
+		context.AfterFunc(ctx, ended)
+		return nil
+	}
+	defer ended()
+	return client.RunSession(ctx, a.sessions.Conn(s.Peer), heartbeat.Config{
+		Patience: heartbeat.SessionPatience,
+		Current:  func(ctx context.Context) (*peerState, error) { return a.speech.State(ctx, s.Peer) },
+		Watch:    func(changed func()) func() { return a.speech.Watch(s.Peer, changed) },
+		Observe:  func(ctx context.Context, state *peerState) error { return a.speech.Observe(ctx, s.Peer, state) },
+	})
+}
+
+// watchOwn has peers looked at again, and told, when what this cluster says of
+// itself changes: where it can be dialled, and its prefixes. Both follow from
+// objects that change all the time for other reasons.
+func (a *agent) watchOwn(ctx context.Context) error {
+	tick := time.NewTicker(ownLook)
+	defer tick.Stop()
+	last := ""
+	for {
+		prefixes, _, err := a.states.Prefixes(ctx)
+		if now := fmt.Sprint(a.endpoints(), prefixes, err); now != last {
+			if last != "" {
+				a.wakePeers()
+			}
+			last = now
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
