@@ -76,7 +76,6 @@ func (f podFacts) neverCrossed() bool {
 	return !f.crossed() && !f.wanted && (f.offloading == no || !f.portable)
 }
 
-// decidePod says what to do about a pod.
 func decidePod(f podFacts) step {
 	switch {
 	case !f.exists:

@@ -237,7 +237,6 @@ func (n *Node) runNode(ctx context.Context) {
 	}
 }
 
-// ours says whether a node is a virtual node of this peer.
 func (n *Node) ours(node *corev1.Node) bool {
 	return node.Labels[api.LabelVirtualNode] == "true" && node.Labels[api.LabelPeer] == n.cfg.Peer
 }
@@ -303,7 +302,6 @@ func (n *Node) desired() *corev1.Node {
 	return nodeObject(n.cfg, []corev1.NodeCondition{c, n.losses.condition(now), n.tunnel.condition(now, n.started)}, n.draining, since, now)
 }
 
-// recreate creates the node again if it was deleted.
 func (n *Node) recreate(ctx context.Context, err error) error {
 	n.mu.Lock()
 	removed := n.removed

@@ -196,7 +196,6 @@ func (n *Node) plan(uid string) podPlan {
 	return p
 }
 
-// podObject returns a pod as the object that crosses.
 func podObject(pod *corev1.Pod) (translation, peering.Object, *peering.Refusal) {
 	t, refusal := translatePod(pod)
 	if refusal != nil {

@@ -103,7 +103,6 @@ func (n *Node) informers(namespace string) []cache.SharedIndexInformer {
 		func(i cache.SharedIndexInformer) bool { return i == nil })
 }
 
-// watchReferences watches the ConfigMaps and Secrets of a namespace.
 func (n *Node) watchReferences(namespace string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -115,7 +114,6 @@ func (n *Node) watchReferences(namespace string) {
 	w.secrets = n.start(w, "secrets", namespace, coreinformers.NewSecretInformer(n.cfg.Client, namespace, 0, cache.Indexers{}))
 }
 
-// watchServices watches the Services of a namespace and their endpoints.
 func (n *Node) watchServices(namespace string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

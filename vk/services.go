@@ -80,7 +80,6 @@ func (n *Node) wake(namespace string) {
 	delete(n.waiting, namespace)
 }
 
-// export wants a namespace and its Services.
 func (n *Node) export(ctx context.Context, space Namespace) error {
 	n.mu.Lock()
 	was, had := n.exported[space.Name]

@@ -417,7 +417,6 @@ func findCondition(list []corev1.PodCondition, t corev1.PodConditionType) *corev
 	return nil
 }
 
-// replaceCondition adds a condition or replaces the one of its type.
 func replaceCondition(s *corev1.PodStatus, c corev1.PodCondition) {
 	if old := findCondition(s.Conditions, c.Type); old != nil {
 		*old = c

@@ -420,7 +420,6 @@ func (n *Node) NamespacesChanged() {
 	}
 }
 
-// namespaceOf returns the namespace that an object is in or is.
 func namespaceOf(ref peering.ObjectRef) string {
 	if ref.Kind == peering.KindNamespace {
 		return ref.Name

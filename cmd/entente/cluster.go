@@ -38,7 +38,6 @@ type cluster struct {
 	follower *follower
 }
 
-// connectCluster reaches the agent of a cluster by its kubeconfig.
 func connectCluster(ctx context.Context, t target) (*cluster, error) {
 	config, err := t.flags.ToRESTConfig()
 	if err != nil {
@@ -73,7 +72,6 @@ func nodeExists(ctx context.Context, clients kubernetes.Interface, name string) 
 	return true, nil
 }
 
-// namespacesOf lists the names of the namespaces.
 func namespacesOf(ctx context.Context, clients kubernetes.Interface) ([]string, error) {
 	list, err := clients.CoreV1().Namespaces().List(ctx, metav1.ListOptions{Limit: pageSize})
 	if err != nil {
@@ -91,7 +89,6 @@ func (a *app) local(ctx context.Context) (*cluster, error) {
 	return a.connect(ctx, target{label: "local", flags: a.flags, namespace: a.namespace})
 }
 
-// onLocal runs a command on the local cluster.
 func (a *app) onLocal(o *outputFlags, run func(ctx context.Context, c *cluster, argv []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, argv []string) error {
 		if err := o.check(); err != nil {
@@ -157,7 +154,6 @@ func pages[T any](page func(token string) ([]T, string, error)) ([]T, error) {
 	return nil, fmt.Errorf("the list has no end: more than %d pages", maxPages)
 }
 
-// peers returns all peers.
 func (c *cluster) peers(ctx context.Context) ([]*ententev1.Peer, error) {
 	return pages(func(token string) ([]*ententev1.Peer, string, error) {
 		resp, err := c.admin.ListPeers(ctx, &ententev1.ListPeersRequest{PageSize: pageSize, PageToken: token})

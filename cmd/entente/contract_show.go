@@ -99,7 +99,6 @@ func payloadValue(e peering.Envelope) (any, error) {
 	return v, nil
 }
 
-// printState prints how a contract is.
 func printState(a *app, t *table, k *ententev1.Contract) {
 	t.row("Phase", k.GetPhase(), whyEnding(k))
 	t.row("This cluster is", strings.ToLower(k.GetRole()), "the other is peer "+short(k.GetPeer()))

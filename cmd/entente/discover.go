@@ -19,7 +19,6 @@ type sources struct {
 	domains []string
 }
 
-// of returns the sightings of a peer that are asked for.
 func (s *sources) of(p *ententev1.Peer) []*ententev1.Sighting {
 	return slices.DeleteFunc(slices.Clone(p.GetSightings()), func(m *ententev1.Sighting) bool {
 		switch m.GetSource() {
@@ -125,7 +124,6 @@ func (a *app) watchDiscovered(ctx context.Context, c *cluster, output *outputFla
 	})
 }
 
-// foundText says where a cluster was found.
 func foundText(m *ententev1.Sighting) string {
 	text := m.GetSource() + " " + m.GetWhere()
 	if m.GetNode() != "" {

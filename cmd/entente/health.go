@@ -53,7 +53,6 @@ func problemsOf(p *ententev1.Peer) []string {
 	return out
 }
 
-// unhealthy is the error of a cluster with problems.
 func unhealthy(problems []string) error {
 	if len(problems) == 0 {
 		return nil

@@ -62,7 +62,6 @@ entente info peer office lab -o json`),
 	return a.completes(cmd, 1, peerNames)
 }
 
-// named returns the peers of these names, or all for none.
 func (c *cluster) named(ctx context.Context, names []string) ([]*ententev1.Peer, error) {
 	if len(names) == 0 {
 		return c.peers(ctx)

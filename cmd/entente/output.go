@@ -87,7 +87,6 @@ func printed[M proto.Message](a *app, o *outputFlags, messages []M, none, next s
 	return false, nil
 }
 
-// writeList prints messages as a list.
 func writeList[M proto.Message](o *outputFlags, w io.Writer, messages []M) error {
 	list, err := plainList(messages)
 	if err != nil {

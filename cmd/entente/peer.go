@@ -196,7 +196,6 @@ func (p *peeringRun) await(ctx context.Context) error {
 	return nil
 }
 
-// dryRun asks what a provider would lend.
 func (a *app) dryRun(ctx context.Context, c *cluster, output *outputFlags, req *ententev1.CreatePeeringRequest) error {
 	req.ValidateOnly = true
 	resp, err := c.admin.CreatePeering(ctx, req)

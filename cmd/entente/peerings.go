@@ -82,7 +82,6 @@ func askedBriefly(r *ententev1.ResourceList) string {
 	return briefly(r)
 }
 
-// peerings returns all that this cluster asks for.
 func (c *cluster) peerings(ctx context.Context) ([]*ententev1.Peering, error) {
 	return pages(func(token string) ([]*ententev1.Peering, string, error) {
 		resp, err := c.admin.ListPeerings(ctx, &ententev1.ListPeeringsRequest{PageSize: pageSize, PageToken: token})
@@ -90,13 +89,11 @@ func (c *cluster) peerings(ctx context.Context) ([]*ententev1.Peering, error) {
 	})
 }
 
-// peering returns one of them.
 func (c *cluster) peering(ctx context.Context, name string) (*ententev1.Peering, error) {
 	resp, err := c.admin.GetPeering(ctx, &ententev1.GetPeeringRequest{Name: peeringName(name)})
 	return resp.GetPeering(), c.call("get peering "+name, err)
 }
 
-// namedPeerings returns the peerings of these names, or all for none.
 func (c *cluster) namedPeerings(ctx context.Context, names []string) ([]*ententev1.Peering, error) {
 	if len(names) == 0 {
 		return c.peerings(ctx)

@@ -40,7 +40,6 @@ func (a *app) progress(o *outputFlags) *progress {
 // begin marks the beginning of a step, for its elapsed time.
 func (p *progress) begin() { p.start = p.app.now() }
 
-// done prints a step that is done.
 func (p *progress) done(cluster, format string, args ...any) {
 	p.clear()
 	took := p.app.now().Sub(p.start)

@@ -24,7 +24,6 @@ func (f *resourceFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.pods, "pods", "", "How many pods: short for --resources pods=20")
 }
 
-// amounts reads the flags.
 func (f *resourceFlags) amounts() (map[string]string, error) {
 	given := map[string]string{}
 	put := func(flag, name, amount string) error {

@@ -90,7 +90,6 @@ func (a *app) noted(header ...string) *table {
 	return t
 }
 
-// row adds a row.
 func (t *table) row(cells ...string) {
 	for i := range cells {
 		cells[i] = clean(cells[i])

@@ -152,7 +152,6 @@ Trust that a token made already stays; ` + "`entente deny`" + ` ends that.`,
 	return a.completes(cmd, 1, tokenNames)
 }
 
-// tokens returns all tokens.
 func (c *cluster) tokens(ctx context.Context) ([]*ententev1.Token, error) {
 	return pages(func(token string) ([]*ententev1.Token, string, error) {
 		resp, err := c.admin.ListTokens(ctx, &ententev1.ListTokensRequest{PageSize: pageSize, PageToken: token})

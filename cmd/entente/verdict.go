@@ -106,7 +106,6 @@ func (v verdict) checkRevisions() error {
 	return nil
 }
 
-// statement verifies one statement by the contracts.
 func (v verdict) statement(e peering.Envelope, want expected) (provenStatement, error) {
 	s, err := peering.ParseStatement(e.Payload)
 	if err != nil {

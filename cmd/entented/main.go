@@ -84,7 +84,6 @@ func (f *logFlags) logger(out io.Writer) (*slog.Logger, error) {
 	return slog.New(calm{handler}), nil
 }
 
-// cluster returns how to reach the API server, and the logger.
 func (f *logFlags) cluster() (*rest.Config, *slog.Logger, error) {
 	log, err := f.start()
 	if err != nil {

@@ -171,7 +171,6 @@ func (p *plan) done(a ask) *entry {
 	return e
 }
 
-// answered takes an answer in.
 func (p *plan) answered(a ask, got answer, now time.Time) {
 	defer p.release(a.state) // After what the answer brings: that need not be asked for.
 	e := p.done(a)

@@ -90,7 +90,6 @@ func (r *Resolvers) order(now time.Time) []netip.AddrPort {
 	return out
 }
 
-// said takes in whether a resolver said anything.
 func (r *Resolvers) said(addr netip.AddrPort, anything bool, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

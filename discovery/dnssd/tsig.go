@@ -171,7 +171,6 @@ func verdict(r *dns.Msg, verify error, k Key, now time.Time) error {
 	return fmt.Errorf("the server says %s", rcodeText(r.Rcode))
 }
 
-// serverTime says what time it is there.
 func serverTime(t *dns.TSIG, now time.Time) string {
 	at := int64(t.TimeSigned)
 	if b, err := hex.DecodeString(t.OtherData); err == nil && len(b) == 6 {

@@ -310,7 +310,6 @@ func (l *link) heardAnswer(list []record, on family) {
 	}
 }
 
-// unicastAnswers answers the one that asked.
 func (l *link) unicastAnswers(now time.Time, p *pending, answers []record) {
 	additional := slices.DeleteFunc(l.additional(answers), p.knows)
 	for _, b := range packResponses(l.payload, answers, additional) {

@@ -113,7 +113,6 @@ func newLink(name string, families family, payload int, r *rand.Rand, sent *echo
 	}
 }
 
-// between returns a random duration.
 func (l *link) between(low, high time.Duration) time.Duration {
 	if high <= low {
 		return low

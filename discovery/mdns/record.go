@@ -97,7 +97,6 @@ func nsec(n name, ttl time.Duration, types []uint16) record {
 	return record{name: n, typ: dns.TypeNSEC, flush: true, ttl: ttl, data: data}
 }
 
-// target returns the name in a PTR or SRV record.
 func (r record) target() name {
 	switch r.typ {
 	case dns.TypePTR:

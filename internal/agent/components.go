@@ -76,7 +76,6 @@ func configured[C any](name string, config C, build func(*agent, context.Context
 	return component{Name: name, Config: config, build: func(a *agent, ctx context.Context) error { return build(a, ctx, config) }}
 }
 
-// build builds the parts of an agent.
 func (a *agent) build(ctx context.Context) error {
 	for _, c := range components(&a.cfg) {
 		if err := c.build(a, ctx); err != nil {

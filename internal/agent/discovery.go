@@ -107,7 +107,6 @@ func (d *domains) run(ctx context.Context) error {
 	return d.browser.Run(ctx)
 }
 
-// look returns what is found now.
 func (d *domains) look() controller.Looked {
 	if d.browser == nil {
 		return controller.Looked{}
@@ -168,7 +167,6 @@ func (d *domains) keep() {
 	d.kept, d.keptAt = kept, d.keepTried
 }
 
-// dialable returns the endpoints that may be dialled.
 func dialable(endpoints []string, forbidden []netip.Prefix) []string {
 	return slices.DeleteFunc(slices.Clone(endpoints), func(e string) bool {
 		addr, err := netip.ParseAddrPort(e)

@@ -72,26 +72,12 @@ func RunDNS(ctx context.Context, cfg DNSConfig) error {
 	if cfg.ClusterDomain != "" && cfg.ClusterDomain != hidden[0] {
 		hidden = append(hidden, cfg.ClusterDomain)
 	}
+	var serving atomic.Bool
 	server, err := names.New(names.Config{Book: book, Upstreams: upstreams, ClusterNames: names.ClusterNames{Hidden: hidden, Visible: cfg.ShowClusterNames}, Metrics: metrics.Registry, Log: cfg.Log})
 	if err != nil {
 		return err
 	}
-	var serving atomic.Bool
-	mgr, err := ctrl.NewManager(cfg.Kubernetes, ctrl.Options{
-		Scheme: Scheme(),
-		Logger: logr.FromSlogHandler(cfg.Log.Handler()),
-		Cache:  namesCache(),
-		Metrics: metricsserver.Options{BindAddress: cfg.HealthAddress, ExtraHandlers: map[string]http.Handler{
-			"/healthz": healthz.CheckHandler{Checker: healthz.Ping},
-			"/readyz": healthz.CheckHandler{Checker: func(*http.Request) error {
-				if !serving.Load() {
-					return errors.New("the names of consumers are not all read yet")
-				}
-				return nil
-			}},
-		}},
-		HealthProbeBindAddress: "0",
-	})
+	mgr, err := ctrl.NewManager(cfg.Kubernetes, dnsOptions(cfg, &serving))
 	if err != nil {
 		return fmt.Errorf("reach the API server: %w", err)
 	}
@@ -120,6 +106,25 @@ func RunDNS(ctx context.Context, cfg DNSConfig) error {
 		return server.Serve(ctx, packets, listener)
 	})
 	return tasks.Wait()
+}
+
+// dnsOptions serves health and metrics at one address, and is ready once it is serving.
+func dnsOptions(cfg DNSConfig, serving *atomic.Bool) ctrl.Options {
+	return ctrl.Options{
+		Scheme: Scheme(),
+		Logger: logr.FromSlogHandler(cfg.Log.Handler()),
+		Cache:  namesCache(),
+		Metrics: metricsserver.Options{BindAddress: cfg.HealthAddress, ExtraHandlers: map[string]http.Handler{
+			"/healthz": healthz.CheckHandler{Checker: healthz.Ping},
+			"/readyz": healthz.CheckHandler{Checker: func(*http.Request) error {
+				if !serving.Load() {
+					return errors.New("the names of consumers are not all read yet")
+				}
+				return nil
+			}},
+		}},
+		HealthProbeBindAddress: "0",
+	}
 }
 
 // namesCache says what the resolver reads, and what of it it keeps.
@@ -199,7 +204,6 @@ func fill(ctx context.Context, book *names.Book, objects cache.Cache) (synced []
 	return synced, nil
 }
 
-// nameService returns what of a Service has to do with its name.
 func nameService(s *corev1.Service) names.Service {
 	out := names.Service{Headless: s.Spec.ClusterIP == corev1.ClusterIPNone, Addresses: addrs(s.Spec.ClusterIPs)}
 	for _, p := range s.Spec.Ports {
@@ -230,7 +234,6 @@ func nameEndpoints(s *discoveryv1.EndpointSlice) (out []names.Endpoint) {
 	return out
 }
 
-// nameAddresses returns the addresses from which a pod asks.
 func nameAddresses(p *v1alpha1.OffloadedPod) []netip.Addr {
 	if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 		return nil

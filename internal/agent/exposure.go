@@ -109,7 +109,6 @@ func (e *exposure) wantService(o peering.Object) {
 	}
 }
 
-// destinationsOf returns the ports of a Service on each of its endpoints.
 func destinationsOf(service *peering.ServiceObject) []controller.Destination {
 	var out []controller.Destination
 	for _, endpoint := range service.Endpoints {

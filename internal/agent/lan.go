@@ -63,7 +63,6 @@ func (a *agent) service(endpoints []string) discovery.Service {
 	return s
 }
 
-// publishedOnLAN returns a service of this cluster as a node publishes it, or why none does.
 func publishedOnLAN(s discovery.Service, endpoints []string) v1alpha1.NodeDiscoverySpec {
 	if len(s.Addresses) == 0 {
 		why := "nobody can dial this cluster: set peer.endpoints in its chart's values, or how its Service is reached"
@@ -109,7 +108,6 @@ type heardNode struct {
 	told string
 }
 
-// look returns what is found now.
 func (l *lans) look() controller.Looked {
 	var list v1alpha1.NodeDiscoveryList
 	if err := l.reader.List(context.Background(), &list, ctrlclient.UnsafeDisableDeepCopy); err != nil { //nolint:forbidigo // a cache answers at once

@@ -217,7 +217,6 @@ func (n *nodeLAN) ended(ctx context.Context, err error) {
 	n.on.failed, n.on.failedAt = err, time.Now()
 }
 
-// listen has a responder run, on the interfaces and with the services of the spec.
 func (n *nodeLAN) listen(ctx context.Context, spec *v1alpha1.NodeDiscoverySpec) {
 	if n.on != nil && (!slices.Equal(n.on.interfaces, spec.Interfaces) || n.on.failed != nil && time.Since(n.on.failedAt) >= lanRetry) {
 		n.end()
@@ -464,7 +463,6 @@ func oneOf(all []saying, known []string) v1alpha1.FoundCluster {
 	return out
 }
 
-// ofItself says whether an endpoint has the address of one of those who say it.
 func (s saying) ofItself(endpoint string) bool {
 	addr, err := netip.ParseAddrPort(endpoint)
 	return err == nil && slices.Contains(s.from, addr.Addr().Unmap())

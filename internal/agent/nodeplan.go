@@ -124,7 +124,6 @@ func exposureOf(e v1alpha1.Exposure) tunnel.Exposure {
 	return out
 }
 
-// addrs returns the texts that are addresses.
 func addrs(texts []string) []netip.Addr {
 	var out []netip.Addr
 	for _, text := range texts {

@@ -372,7 +372,6 @@ func (n *nodes) states(namespace string) []v1alpha1.NamespaceInCluster {
 	return out
 }
 
-// namespaces returns the namespaces that are offloaded to a peer.
 func (n *nodes) namespaces(peer peering.ClusterID) ([]vk.Namespace, error) {
 	ctx := context.Background() //nolint:forbidigo // a cache answers at once
 	fc := n.addresses.peer(peer)

@@ -20,7 +20,6 @@ import (
 	"github.com/entente-dev/entente/server"
 )
 
-// provider builds what runs pods of consumers here.
 func (a *agent) provider(_ context.Context, dnsService string) error {
 	contracts := &contractCache{self: a.source.ID(), lender: a.lender, reader: store.NewContractReader(maxVerified)}
 	a.contracts = contracts

@@ -292,7 +292,6 @@ func (p *publishing) keep(ctx context.Context, want publication, s discovery.Ser
 	return a.err
 }
 
-// kept says how it is with what is to be published.
 func (p *publishing) kept(ctx context.Context, before map[string]string, want publication, err error) string {
 	if err != nil {
 		return p.told(ctx, before, "NotPublishedInDNS", fmt.Errorf("%q is not kept in DNS: %w", want.Name, err))

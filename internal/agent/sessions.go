@@ -212,7 +212,6 @@ func (n negotiator) Sign(ctx context.Context, peer peering.ClusterID, envelope p
 	return n.Lender.Sign(ctx, peer, envelope)
 }
 
-// hear takes a peer's word.
 func (s *speech) hear(ctx context.Context, peer peering.ClusterID, state *ententev1.PeerState) error {
 	s.mu.Lock()
 	c := s.with(peer)

@@ -118,7 +118,6 @@ func build(cfg config, binary []byte) (v1.Image, error) {
 // content alone.
 func epoch() time.Time { return time.Unix(0, 0).UTC() }
 
-// configure says how the image runs.
 func configure(file *v1.ConfigFile, cfg config) *v1.ConfigFile {
 	file.Architecture, file.OS = cfg.arch, "linux"
 	file.Created = v1.Time{Time: epoch()}

@@ -152,7 +152,6 @@ func (z *zone) answer(labels []string, q dns.Question) Answer {
 	return z.noName()
 }
 
-// service answers for the name of a Service.
 func (z *zone) service(s *space, name string, svc Service, q dns.Question) Answer {
 	if q.Qtype == dns.TypeSRV {
 		return z.srv(s, name, svc, svc.Ports, q)
@@ -166,7 +165,6 @@ func (z *zone) service(s *space, name string, svc Service, q dns.Question) Answe
 	return z.noName()
 }
 
-// endpoint answers for the name of one endpoint of a Service.
 func (z *zone) endpoint(s *space, service, host string, q dns.Question) Answer {
 	var list []netip.Addr
 	for e := range s.endpoints(service) {
@@ -181,7 +179,6 @@ func (z *zone) endpoint(s *space, service, host string, q dns.Question) Answer {
 	return z.addresses(slices.Values(list), q)
 }
 
-// port answers for _PORT._PROTO and _PROTO of a Service.
 func (z *zone) port(s *space, name string, svc Service, labels []string, q dns.Question) Answer {
 	proto := labels[len(labels)-1]
 	var found []Port
@@ -301,7 +298,6 @@ func addressesOf(endpoints iter.Seq[Endpoint]) iter.Seq[netip.Addr] {
 	}
 }
 
-// pointer answers for a reverse name.
 func (b *Book) pointer(who Who, q dns.Question, p netip.Prefix, limit int, visible bool) Answer {
 	var names []string
 	work := 0

@@ -11,7 +11,6 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/miekg/dns"
@@ -49,10 +48,11 @@ type Server struct {
 	consumers map[string]*consumer
 	// unknown counts the queries of each address that wait to become a pod's, conns and
 	// peerConns the connections of each address and of each consumer.
-	unknown, conns                map[netip.Addr]int
-	peerConns                     map[string]int
-	unknownInAll, connsInAll      int
-	lastComplaint, complaintsLeft atomic.Int64
+	unknown, conns           map[netip.Addr]int
+	peerConns                map[string]int
+	unknownInAll, connsInAll int
+	// failures limits the log lines about queries.
+	failures rate.Sometimes
 }
 
 // consumer is what one consumer uses of the server.
@@ -83,7 +83,7 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg: cfg, log: cfg.Log, forward: forwarder{upstreams: cfg.Upstreams}, cache: newCache(),
 		work: make(chan struct{}, maxConcurrent), forwards: make(chan struct{}, maxForwardsInAll),
-		consumers: make(map[string]*consumer), unknown: make(map[netip.Addr]int), conns: make(map[netip.Addr]int), peerConns: make(map[string]int),
+		consumers: make(map[string]*consumer), unknown: make(map[netip.Addr]int), conns: make(map[netip.Addr]int), peerConns: make(map[string]int), failures: rate.Sometimes{Interval: complainAgain},
 		queries: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "entente_dns_queries_total",
 			Help: "Queries of pods of consumers, by what became of them: answered from home's names, from the Internet or the cache, failed, refused (not a consumer's pod), malformed, or dropped (beyond a limit).",
@@ -152,7 +152,7 @@ func (s *Server) servePackets(ctx context.Context, c net.PacketConn, stopped <-c
 			return fmt.Errorf("read queries: %w", err)
 		case err != nil:
 			// Such as that an answer could not be delivered.
-			s.complain("read query", err)
+			s.logFailure("read query", err)
 			time.Sleep(time.Millisecond)
 			continue
 		}
@@ -172,7 +172,7 @@ func (s *Server) servePackets(ctx context.Context, c net.PacketConn, stopped <-c
 			defer func() { <-s.work }()
 			if reply := s.handle(ctx, raw, source, false); reply != nil {
 				if _, err := c.WriteTo(reply, from); err != nil && !over(stopped) {
-					s.complain("answer query", err)
+					s.logFailure("answer query", err)
 				}
 			}
 		})
@@ -204,7 +204,7 @@ func (s *Server) serveConns(ctx context.Context, l net.Listener, stopped <-chan 
 		case errors.Is(err, net.ErrClosed):
 			return fmt.Errorf("accept connections: %w", err)
 		case err != nil:
-			s.complain("accept connection", err)
+			s.logFailure("accept connection", err)
 			time.Sleep(10 * time.Millisecond)
 			continue
 		}
@@ -427,7 +427,7 @@ func (s *Server) ask(ctx context.Context, who Who, c *consumer, reply *dns.Msg, 
 		var err error
 		if m, err = s.askUpstream(ctx, c, q, dnssec); err != nil {
 			s.count(outcomeFailed)
-			s.complain("forward query", err)
+			s.logFailure("forward query", err)
 			reply.Rcode = dns.RcodeServerFailure
 			return
 		}
@@ -493,17 +493,11 @@ func failure(raw []byte, rcode int) []byte {
 
 func (s *Server) count(outcome string) { s.queries.WithLabelValues(outcome).Inc() }
 
-// complaintPause is the least time between two lines in the log about queries.
-const complaintPause = 10 * time.Second
+// complainAgain is the least time between two lines in the log about queries.
+const complainAgain = 10 * time.Second
 
-// complain logs what went wrong with queries, now and then. No name that somebody asks
+// logFailure logs what went wrong with queries, now and then. No name that somebody asks
 // for is in it.
-func (s *Server) complain(what string, err error) {
-	now := time.Now().UnixNano()
-	last := s.lastComplaint.Load()
-	if now-last < int64(complaintPause) || !s.lastComplaint.CompareAndSwap(last, now) {
-		s.complaintsLeft.Add(1)
-		return
-	}
-	s.log.Warn("a DNS query could not be answered", "step", what, "err", err, "others", s.complaintsLeft.Swap(0))
+func (s *Server) logFailure(step string, err error) {
+	s.failures.Do(func() { s.log.Warn("a DNS query could not be answered", "step", step, "err", err) })
 }

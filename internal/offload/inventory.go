@@ -221,7 +221,6 @@ func (v *inventory) run(ctx context.Context, queue workqueue.TypedRateLimitingIn
 	}
 }
 
-// seeOffloaded notes an OffloadedPod.
 func (v *inventory) seeOffloaded(in any) {
 	o, ok := object[*api.OffloadedPod](in)
 	if !ok {
@@ -237,7 +236,6 @@ func (v *inventory) seeOffloaded(in any) {
 	}
 }
 
-// leaveOffloaded notes that an OffloadedPod is gone.
 func (v *inventory) leaveOffloaded(in any) {
 	o, ok := object[*api.OffloadedPod](in)
 	if !ok {
@@ -363,7 +361,6 @@ func (v *inventory) touch(namespace, name, contract string) {
 	v.p.hub.touch(contract, key)
 }
 
-// seeSpace notes a namespace and counts what is in it.
 func (v *inventory) seeSpace(parent context.Context, ns *corev1.Namespace) {
 	peer := peering.ClusterID(ns.Labels[api.LabelPeer])
 	v.p.stock.set(stockKey{kind: peering.KindNamespace, name: ns.Name}, stockItem{peer: peer})
@@ -602,7 +599,6 @@ func (v *inventory) servicesIn(namespace string) []*corev1.Service {
 	return indexed[*corev1.Service](index, cache.NamespaceIndex, namespace)
 }
 
-// slicesIn returns the EndpointSlices of these.
 func (v *inventory) slicesIn(namespace string) []*discoveryv1.EndpointSlice {
 	v.mu.Lock()
 	index := v.slices

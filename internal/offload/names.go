@@ -80,7 +80,6 @@ func ours(o metav1.Object, peer peering.ClusterID) bool {
 	return l[api.LabelManaged] == api.Manager && l[api.LabelPeer] == string(peer)
 }
 
-// holders returns the contracts that hold an object.
 func holders(o metav1.Object) (contracts []string) {
 	for k := range o.GetAnnotations() {
 		if id, ok := strings.CutPrefix(k, heldPrefix); ok {

@@ -19,22 +19,19 @@ const (
 	restricted api.PodSecurityLevel = "restricted"
 )
 
-// securityLevel returns a level that is one: what is not known is restricted.
+// securityLevel returns a level; an unknown one is restricted.
 func securityLevel(l api.PodSecurityLevel) api.PodSecurityLevel {
-	if l == privileged || l == baseline {
-		return l
-	}
-	return restricted
+	level, _ := psapi.ParseLevel(string(l)) // which returns restricted with its error
+	return api.PodSecurityLevel(level)
 }
 
 // looser returns of two levels the one that allows more.
 func looser(a, b api.PodSecurityLevel) api.PodSecurityLevel {
-	for _, level := range []api.PodSecurityLevel{privileged, baseline} {
-		if a == level || b == level {
-			return level
-		}
+	a, b = securityLevel(a), securityLevel(b)
+	if psapi.CompareLevels(psapi.Level(a), psapi.Level(b)) < 0 {
+		return a
 	}
-	return restricted
+	return b
 }
 
 // podSecurity judges pods by the Pod Security Standards.

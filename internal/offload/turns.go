@@ -19,7 +19,6 @@ type turns struct {
 	n       int
 }
 
-// newPodQueue returns a workqueue that takes the peers in turn.
 func newPodQueue(name string, limiter workqueue.TypedRateLimiter[reconcile.Request], peerOf func(string) peering.ClusterID,
 ) workqueue.TypedRateLimitingInterface[reconcile.Request] {
 	order := &turns{peerOf: peerOf, waiting: make(map[peering.ClusterID][]reconcile.Request)}
