@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestDialable(t *testing.T) {
+func TestDialableRefusesSpecialAddresses(t *testing.T) {
 	t.Parallel()
 	forbidden := []netip.Prefix{
 		netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("203.0.113.9/32"),

@@ -12,7 +12,7 @@ import (
 
 const anID = peering.ClusterID("abcdefghijklmnopqrstuvwxyz234567")
 
-func TestTextIsReadAsItWasWritten(t *testing.T) {
+func TestTextRoundTrips(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]Text{
 		"all that there is":  {ID: anID, Name: "the office", API: "1-2", Fingerprint: "0123456789abcdef"},

@@ -17,7 +17,7 @@ func claim(of string, from ...string) Claim[string] {
 	return c
 }
 
-func TestInTurn(t *testing.T) {
+func TestInTurnSharesTheRoom(t *testing.T) {
 	t.Parallel()
 	const a, b, c = "192.0.2.1", "192.0.2.2", "192.0.2.3"
 	for name, tt := range map[string]struct {
@@ -46,7 +46,7 @@ func TestInTurn(t *testing.T) {
 
 // Whatever fewer addresses than there are places say, and in whatever order: what another
 // address says stays, also if they say it themselves.
-func TestFewAddressesDriveOutNothing(t *testing.T) {
+func TestFewAddressesEvictNothing(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		room := rapid.IntRange(1, 8).Draw(t, "room")

@@ -78,7 +78,7 @@ func TestFloodOfStatusesIsBounded(t *testing.T) {
 	})
 }
 
-func TestFloodOfNonsenseKeepsTheLogShort(t *testing.T) {
+func TestFloodOfMalformedStatusesKeepsTheLogShort(t *testing.T) {
 	atHome(t, func(h *home) {
 		h.bind("u1", "web")
 		var lines bytes.Buffer

@@ -51,7 +51,7 @@ func (h *home) wantReady(status corev1.ConditionStatus, reason string) {
 	}
 }
 
-func TestTheNodeStandsForTheContract(t *testing.T) {
+func TestTheNodeShowsTheContract(t *testing.T) {
 	atHome(t, func(h *home) {
 		node := h.office()
 		h.wantReady(corev1.ConditionTrue, "PeerConnected")

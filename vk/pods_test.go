@@ -310,7 +310,7 @@ func TestNothingIsDeletedBeforeTheCacheIsSynced(t *testing.T) {
 	})
 }
 
-func TestWhatIsMissingInTheCacheIsNoEvidence(t *testing.T) {
+func TestAbsenceFromTheCacheIsNoEvidence(t *testing.T) {
 	atHome(t, func(h *home) {
 		h.bind("u1", "web")
 		if err := h.node.pods.GetStore().Delete(h.pod("web")); err != nil {
@@ -477,7 +477,7 @@ func TestAPodThatTheProviderLostMeanwhileIsNotRunAgain(t *testing.T) {
 	})
 }
 
-func TestWhatEndedIsNeverRunAgain(t *testing.T) {
+func TestEndedPodsAreNeverRunAgain(t *testing.T) {
 	atHome(t, func(h *home) {
 		h.bind("u1", "batch")
 		h.remote.set("u1", corev1.PodStatus{Phase: corev1.PodSucceeded})
@@ -625,7 +625,7 @@ func TestAPodOfAnotherNodeIsIgnored(t *testing.T) {
 	})
 }
 
-func TestWhatRunsGoesOnWhenItsNamespaceIsNotOffloadedAnyMore(t *testing.T) {
+func TestRunningPodsSurviveTheEndOfOffloading(t *testing.T) {
 	atHome(t, func(h *home) {
 		h.bind("u1", "old")
 		h.offload()

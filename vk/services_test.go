@@ -41,7 +41,7 @@ func slice(name, service string, addresses ...string) *discoveryv1.EndpointSlice
 	return s
 }
 
-func TestServiceObject(t *testing.T) {
+func TestServiceObjectHasPortsAndEndpoints(t *testing.T) {
 	yes, no := true, false
 	moving := slice("b", "web", "10.1.0.2")
 	moving.Endpoints[0].Conditions = discoveryv1.EndpointConditions{Ready: &no, Serving: &yes, Terminating: &yes}
@@ -81,7 +81,7 @@ func TestEndpointsAreBounded(t *testing.T) {
 	}
 }
 
-func TestExportable(t *testing.T) {
+func TestExportableLeavesOutForeignServices(t *testing.T) {
 	for name, test := range map[string]struct {
 		service *corev1.Service
 		want    bool

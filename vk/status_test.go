@@ -29,7 +29,7 @@ func testView() view {
 	}}
 }
 
-func TestTranslateStatus(t *testing.T) {
+func TestTranslateStatusKeepsHomeConditions(t *testing.T) {
 	spec := corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}
 	running := corev1.ContainerStatus{Name: "c", Ready: true, RestartCount: 2, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: testNow}}}
 	tests := map[string]struct {

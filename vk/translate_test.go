@@ -110,7 +110,7 @@ func TestEveryFieldOfAPodSpecIsDecided(t *testing.T) {
 	}
 }
 
-func TestTheGuideHasTheWholeTable(t *testing.T) {
+func TestTheGuideHasEveryPodField(t *testing.T) {
 	guide, err := os.ReadFile("../docs/offloading.md")
 	if err != nil {
 		t.Fatal(err)
@@ -233,7 +233,7 @@ func portable(pod *corev1.Pod) {
 	s.Volumes[0] = v
 }
 
-func TestWhatTheTableSaysIsWhatHappensToAFullPod(t *testing.T) {
+func TestAFullPodIsTranslatedAsTheTableSays(t *testing.T) {
 	pod := filled(t)
 	portable(pod)
 	before := pod.DeepCopy()
@@ -270,7 +270,7 @@ func TestWhatTheTableSaysIsWhatHappensToAFullPod(t *testing.T) {
 	}
 }
 
-func TestWhatTheTableRefusesIsRefused(t *testing.T) {
+func TestRefusedFieldsAreRefused(t *testing.T) {
 	for _, d := range fieldDecisions() {
 		if d.fate != refused {
 			continue
@@ -322,7 +322,7 @@ func graft(to, from reflect.Value, path []string) bool {
 	return false
 }
 
-func TestTranslate(t *testing.T) {
+func TestTranslateFollowsTheTable(t *testing.T) {
 	yes := true
 	injected := corev1.Volume{Name: "kube-api-access-abcde", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
 		{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}},

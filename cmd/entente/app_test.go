@@ -15,7 +15,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-func TestErrorsTellWhatWhereAndWhatNext(t *testing.T) {
+func TestErrorsSayWhatFailedWhereAndWhatToDo(t *testing.T) {
 	w := newWorld()
 	w.consumer.err = &peering.Error{Reason: peering.ReasonCallerNotAllowed, Message: `user "alice" may not create tokens.entente.dev`}
 	golden(t, "errors", w,
@@ -94,7 +94,7 @@ func testApp() *app {
 	return &app{in: strings.NewReader(""), out: &bytes.Buffer{}, errOut: &bytes.Buffer{}}
 }
 
-func TestEveryCommandTeachesItsUse(t *testing.T) {
+func TestEveryCommandHasHelpWithExamples(t *testing.T) {
 	root := testApp().root("kubectl-entente")
 	if got := root.CommandPath(); got != "kubectl entente" {
 		t.Errorf("as a plugin it is called %q", got)
@@ -149,7 +149,7 @@ func TestTheShellOffersNames(t *testing.T) {
 	}
 }
 
-func TestTables(t *testing.T) {
+func TestTableAlignsAndCleansItsCells(t *testing.T) {
 	var out bytes.Buffer
 	tab := &table{out: &out, colour: true, header: true, rows: [][]string{{"NAME", "STATUS"}}}
 	tab.row("größe", "True")

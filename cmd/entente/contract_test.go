@@ -28,7 +28,7 @@ func TestContractsAreListedShownAndTerminated(t *testing.T) {
 	}
 }
 
-func TestWhatShowPrintsVerifies(t *testing.T) {
+func TestVerifyAcceptsTheOutputOfShow(t *testing.T) {
 	for _, form := range []string{"json", "yaml", "dsse"} {
 		w := peered()
 		out, errOut, code := w.run(t, "", "contract", "show", "7f3c9a", "-o", form)
@@ -45,7 +45,7 @@ func TestWhatShowPrintsVerifies(t *testing.T) {
 	}
 }
 
-func TestVerifyReadsWhatPeopleHave(t *testing.T) {
+func TestVerifyReadsEveryFormOfAContract(t *testing.T) {
 	envelope, statement := string(evidenceFile("contract-1.json")), string(evidenceFile("statement-1.json"))
 	resource := "apiVersion: entente.dev/v1alpha1\nkind: Contract\nspec:\n  envelope: '" + envelope + "'\n"
 	for name, text := range map[string]string{

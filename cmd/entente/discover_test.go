@@ -36,7 +36,7 @@ func discovered() *world {
 	return w
 }
 
-func TestDiscover(t *testing.T) {
+func TestDiscoverListsFoundClusters(t *testing.T) {
 	golden(t, "discover", discovered(),
 		[]string{"discover"}, []string{"discover", "--domain", "Example.com."}, []string{"discover", "--domain", "example.org"},
 		[]string{"discover", "--lan"}, []string{"discover", "--lan", "--domain", "example.com"},
@@ -48,7 +48,7 @@ func TestDiscover(t *testing.T) {
 	}
 }
 
-func TestDiscoverZone(t *testing.T) {
+func TestDiscoverZonePrintsRecords(t *testing.T) {
 	golden(t, "discover-zone", newWorld(),
 		[]string{"discover", "zone", "Example.com", "--address", "192.0.2.10", "--address", "2001:db8::10"},
 		[]string{"discover", "zone", "example.com", "--address", "192.0.2.10", "--instance", `the "office" of Zoë`, "--ttl", "1h"},
@@ -60,13 +60,13 @@ func TestDiscoverZone(t *testing.T) {
 }
 
 // What is printed to paste is what the agent publishes itself.
-func TestDiscoverZoneHasWhatTheAgentPublishes(t *testing.T) {
+func TestDiscoverZonePrintsTheRecordsThatTheAgentPublishes(t *testing.T) {
 	w := newWorld()
 	w.automatic = true
 	golden(t, "discover-zone-automatic", w, []string{"discover", "zone", "example.com", "--address", "192.0.2.10"})
 }
 
-func TestInfoTellsWhereTheClusterIsInDNS(t *testing.T) {
+func TestInfoShowsDNSPublications(t *testing.T) {
 	w := newWorld()
 	kept := &ententev1.DNSPublication{
 		Domain: "example.com", Zone: "example.com", Server: "ns.example.com", Instance: "office (2)", Host: "entente-cccccccc",
@@ -81,7 +81,7 @@ func TestInfoTellsWhereTheClusterIsInDNS(t *testing.T) {
 	golden(t, "info-dns-refused", w, []string{"info"})
 }
 
-func TestServiceOf(t *testing.T) {
+func TestServiceOfUsesEndpointsOrGivenAddresses(t *testing.T) {
 	t.Parallel()
 	info := func(endpoints ...string) *ententev1.GetInfoResponse {
 		return &ententev1.GetInfoResponse{ClusterId: strings.Repeat("c", 32), ClusterName: "office", Protocol: 3, Endpoints: endpoints}

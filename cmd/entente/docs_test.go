@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// TestDocsAreThoseOfTheCommands holds docs/cli.md to what --help says.
-func TestDocsAreThoseOfTheCommands(t *testing.T) {
+// TestDocsMatchTheCommands holds docs/cli.md to what --help says.
+func TestDocsMatchTheCommands(t *testing.T) {
 	root := testApp().root("entente")
 	root.InitDefaultCompletionCmd()
 	var b strings.Builder
@@ -68,7 +68,7 @@ Errors of the agent end in a reason in brackets, which never changes its meaning
 }
 
 // Whoever follows a page finds the commands and the flags that it names.
-func TestCommandsAndFlagsInDocsAreThere(t *testing.T) {
+func TestCommandsAndFlagsInDocsExist(t *testing.T) {
 	root := testApp().root("entente")
 	root.InitDefaultCompletionCmd()
 	texts := map[string]string{}

@@ -166,9 +166,9 @@ func (m *maker) raw(e peering.Envelope) string {
 	return string(b)
 }
 
-// TestEvidenceForThirdPartiesHolds checks the files that the documentation shows,
+// TestThirdPartyEvidenceVerifies checks the files that the documentation shows,
 // and makes them where it is asked to.
-func TestEvidenceForThirdPartiesHolds(t *testing.T) {
+func TestThirdPartyEvidenceVerifies(t *testing.T) {
 	if *updateEvidence {
 		m := newMaker(t)
 		one := m.contract(m.terms())

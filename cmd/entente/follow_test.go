@@ -30,7 +30,7 @@ func waits(t *testing.T, w *world, check func(asked int) bool) (asked int, took 
 	return asked, time.Since(start)
 }
 
-func TestWaitingAsksWhenSomethingChanged(t *testing.T) {
+func TestWaitPollsAfterAChange(t *testing.T) {
 	w := newWorld()
 	w.consumer.live = make(chan struct{})
 	// It changes as soon as it was asked: each change is one question, with no poll
@@ -49,7 +49,7 @@ func TestWaitingAsksWhenSomethingChanged(t *testing.T) {
 	}
 }
 
-func TestWaitingIsPatientWhereChangesAreTold(t *testing.T) {
+func TestWaitPollsSeldomWhileItWatches(t *testing.T) {
 	w := newWorld()
 	w.consumer.live = make(chan struct{})
 	// What no watch tells of is asked for all the same, and not often.
@@ -58,7 +58,7 @@ func TestWaitingIsPatientWhereChangesAreTold(t *testing.T) {
 	}
 }
 
-func TestWaitingPollsWhereNobodyMayWatch(t *testing.T) {
+func TestWaitPollsWithoutTheRightToWatch(t *testing.T) {
 	w := newWorld()
 	w.consumer.live = make(chan struct{})
 	w.consumer.err = &peering.Error{Reason: peering.ReasonCallerNotAllowed, Message: "may not list foreignclusters"}

@@ -7,7 +7,7 @@ import (
 
 const someID = "k2a7k2a7k2a7k2a7k2a7k2a7k2a7k2a7"
 
-func TestTokens(t *testing.T) {
+func TestTokensAreCreatedListedAndRevoked(t *testing.T) {
 	w := newWorld()
 	golden(t, "token", w,
 		[]string{"token", "create"}, []string{"token", "create", "--ttl", "2m", "-o", "json"}, []string{"token", "create", "--ttl", "1h"},
@@ -17,7 +17,7 @@ func TestTokens(t *testing.T) {
 	sent(t, w.consumer, "CreateToken 15m0s", "CreateToken 2m0s", "RevokeToken tokens/4k7qxw2m", "RevokeToken tokens/4k7qxw2m", "RevokeToken tokens/zzz")
 }
 
-func TestTokenCreateSaysOnATerminalWhatToDo(t *testing.T) {
+func TestTokenCreateShowsTheNextStepOnATerminal(t *testing.T) {
 	w := newWorld()
 	w.terminal = true
 	golden(t, "token-terminal", w, []string{"token", "create"})
@@ -32,7 +32,7 @@ func TestJoinByToken(t *testing.T) {
 	sent(t, w.consumer, "JoinPeer ent1.fake-token.checksum office", "JoinPeer ent1.fake-token.checksum", "JoinPeer hello")
 }
 
-func TestATokenCanComeFromAPipe(t *testing.T) {
+func TestJoinReadsATokenFromAPipe(t *testing.T) {
 	w := newWorld()
 	if _, errOut, code := w.run(t, "  ent1.piped.token \n", "join", "-"); code != 0 {
 		t.Errorf("exit %d: %s", code, errOut)
@@ -56,7 +56,7 @@ func TestJoinNeverRepeatsAToken(t *testing.T) {
 	}
 }
 
-func TestJoinByIntroductionShowsTheCodeAndWhatToDo(t *testing.T) {
+func TestJoinByIntroductionShowsTheCodeAndTheNextSteps(t *testing.T) {
 	w := newWorld()
 	golden(t, "join-introduction", w,
 		[]string{"join", "office.example:7443", "--name", "office"}, []string{"join", "[2001:db8::1]:7443", "-o", "json"},
@@ -94,7 +94,7 @@ func TestApproveComparesCodes(t *testing.T) {
 	}
 }
 
-func TestDenySaysWhatDies(t *testing.T) {
+func TestDenyNamesThePodsThatEnd(t *testing.T) {
 	w := peered()
 	golden(t, "deny", w, []string{"deny", "provider"}, []string{"info"}, []string{"deny", "nobody"})
 	for answer, want := range map[string]bool{"y\n": true, "n\n": false} {
@@ -111,7 +111,7 @@ func TestDenySaysWhatDies(t *testing.T) {
 	}
 }
 
-func TestRequestsWaitForSomebody(t *testing.T) {
+func TestRequestsAreListedApprovedAndDenied(t *testing.T) {
 	w := newWorld()
 	golden(t, "requests-none", w, []string{"requests"}, []string{"requests", "-o", "json"})
 	w.joined = true
@@ -125,7 +125,7 @@ func TestRequestsWaitForSomebody(t *testing.T) {
 		"ApprovePeeringRequest peers/provider/requests/gone", "DenyPeeringRequest peers/provider/requests/5f1d")
 }
 
-func TestAnInterruptedJoinSaysWhatStandsAndHowToGoOn(t *testing.T) {
+func TestInterruptedJoinShowsItsStateAndHowToFinish(t *testing.T) {
 	id := strings.Repeat("p", 32)
 	for _, tc := range []struct {
 		name, arg, want string

@@ -93,7 +93,7 @@ func TestPeerDryRunChangesNothing(t *testing.T) {
 	}
 }
 
-func TestPeerSaysWhatItWaitedFor(t *testing.T) {
+func TestPeerTimeoutNamesTheConditionAwaited(t *testing.T) {
 	for _, hop := range []string{"Connected", "Contract", "Network", "Offloading"} {
 		t.Run(hop, func(t *testing.T) {
 			w := newWorld()
@@ -133,7 +133,7 @@ func TestPeerJoinsTheOtherWayRoundWhereTheProviderCannotBeDialled(t *testing.T) 
 	golden(t, "peer-hidden", w, []string{"peer", "--remote-context", "provider"})
 }
 
-func TestPeerWaitsForTheAskBeforeToGo(t *testing.T) {
+func TestPeerWaitsForAnEndingRequestOfTheSameName(t *testing.T) {
 	w := newWorld()
 	w.joined, w.goingDown = true, 3
 	golden(t, "peer-going-down", w, []string{"peer", "provider"})

@@ -6,7 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestPeeringsTellWhatCameOfEachAsk(t *testing.T) {
+func TestPeeringsShowTheResultOfEachRequest(t *testing.T) {
 	golden(t, "peerings", peered(),
 		[]string{"peerings"}, []string{"peerings", "provider", "-o", "yaml"}, []string{"peerings", "provider", "--get", "contract"}, []string{"peerings", "nothing"},
 	)
@@ -24,7 +24,7 @@ func TestCreatePeeringRequestDoesNotWait(t *testing.T) {
 	)
 }
 
-func TestCreatePeeringRequestIsForPrograms(t *testing.T) {
+func TestCreatePeeringRequestPrintsJSON(t *testing.T) {
 	w := newWorld()
 	w.joined = true
 	golden(t, "create-json", w, []string{"create", "peeringrequest", "--any", "--peer-selector", "region=lombardia", "-o", "json"})
@@ -56,7 +56,7 @@ func TestAmendWaitsForTheNextRevision(t *testing.T) {
 	golden(t, "amend-refused", w, []string{"amend", "provider", "--cpu", "16"}, []string{"amend", "provider", "--cpu", "16"})
 }
 
-func TestAnAmendedAskKeepsWhatWasNotTold(t *testing.T) {
+func TestAmendKeepsAmountsThatAreNotGiven(t *testing.T) {
 	for name, tc := range map[string]struct{ told, before, signed, want []string }{
 		"others stay":                         {[]string{"cpu", "8"}, []string{"cpu", "4", "memory", "8Gi"}, []string{"cpu", "4"}, []string{"cpu", "8", "memory", "8Gi"}},
 		"none of it, which has to be told":    {[]string{"cpu", "0"}, []string{"cpu", "4", "memory", "8Gi"}, nil, []string{"cpu", "0", "memory", "8Gi"}},

@@ -9,7 +9,7 @@ func TestUsageIsStatedAndCounted(t *testing.T) {
 	golden(t, "usage-none", newWorld(), []string{"usage"}, []string{"usage", "-o", "csv"})
 }
 
-func TestPolicyTestTellsWhatWouldBeLent(t *testing.T) {
+func TestPolicyTestShowsTheOfferAndItsReasons(t *testing.T) {
 	w := peered()
 	golden(t, "policy", w,
 		[]string{"policy", "test"}, []string{"policy", "test", "provider", "--resources", "cpu=4,memory=8Gi", "--node-selector", "pool=guests"},
@@ -19,7 +19,7 @@ func TestPolicyTestTellsWhatWouldBeLent(t *testing.T) {
 		"TestPolicy peers/lab nothing for 0s nodes=", "TestPolicy peers/lab nothing for 0s nodes=")
 }
 
-func TestInfoTellsAndItsExitCodeSaysHowThingsAre(t *testing.T) {
+func TestInfoExitsWithThreeWhenUnhealthy(t *testing.T) {
 	w := newWorld()
 	golden(t, "info-alone", w, []string{"info"}, []string{"info", "peer"}, []string{"info", "peer", "-o", "json"})
 	w = peered()
@@ -42,13 +42,13 @@ func TestInfoTellsAndItsExitCodeSaysHowThingsAre(t *testing.T) {
 	golden(t, "info-problems", w, []string{"info"}, []string{"info", "--get", "problems"})
 }
 
-func TestWatchGoesOnAfterABreak(t *testing.T) {
+func TestWatchReconnects(t *testing.T) {
 	for _, args := range [][]string{{"watch", "events", "provider"}, {"watch", "peers"}, {"watch", "events", "-o", "json"}, {"watch", "peers", "-o", "yaml"}} {
 		golden(t, "watch-"+args[1]+map[bool]string{true: "-" + args[len(args)-1]}[len(args) == 4], peered(), args)
 	}
 }
 
-func TestInterruptingIsHowAWatchEnds(t *testing.T) {
+func TestWatchEndsWhenInterrupted(t *testing.T) {
 	w := peered()
 	w.interrupt = true
 	if out, errOut, code := w.run(t, "", "watch", "events"); code != exitOK {
@@ -56,7 +56,7 @@ func TestInterruptingIsHowAWatchEnds(t *testing.T) {
 	}
 }
 
-func TestSmallCommands(t *testing.T) {
+func TestSmallCommandsPrintTheirResults(t *testing.T) {
 	w := newWorld()
 	golden(t, "small", w,
 		[]string{"offload", "namespace", "shop"}, []string{"offload", "namespace", "shop", "--strategy", "Remote", "--mapping", "Same", "--peer", "office", "--peer", "lab", "-o", "yaml"},
@@ -71,12 +71,12 @@ func TestSmallCommands(t *testing.T) {
 	)
 }
 
-func TestOffloadingsTellHowEachIs(t *testing.T) {
+func TestOffloadingsShowTheStateAtEachProvider(t *testing.T) {
 	golden(t, "offloadings", peered(), []string{"offloadings"}, []string{"offloadings", "-o", "wide"}, []string{"offloadings", "-o", "json"})
 	golden(t, "offloadings-none", newWorld(), []string{"offloadings"}, []string{"offloadings", "-o", "json"})
 }
 
-func TestACordonedNodeShows(t *testing.T) {
+func TestInfoShowsCordonedNodes(t *testing.T) {
 	w := peered()
 	w.cordoned = true
 	golden(t, "info-cordoned", w, []string{"info"}, []string{"info", "peer", "provider"})

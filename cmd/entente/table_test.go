@@ -26,7 +26,7 @@ func TestTablesFitIn100Columns(t *testing.T) {
 	}
 }
 
-func TestAnEmptyListSaysSoInAPipe(t *testing.T) {
+func TestEmptyListsAreReportedInAPipe(t *testing.T) {
 	for _, argv := range [][]string{{"contract", "list"}, {"peerings"}, {"usage"}, {"info", "peer"}, {"requests"}, {"offloadings"}} {
 		out, errOut, code := newWorld().run(t, "", argv...)
 		if out != "" || code != exitOK || strings.Count(errOut, "\n") != 1 {
@@ -35,7 +35,7 @@ func TestAnEmptyListSaysSoInAPipe(t *testing.T) {
 	}
 }
 
-func TestTextsThatDoNotFitGoBelowTheirRow(t *testing.T) {
+func TestLongTextsGoBelowTheirRow(t *testing.T) {
 	for _, tc := range []struct{ why, want string }{
 		{"short", "NAME   WHY\na      short\n"},
 		{strings.Repeat("word ", 20) + "end", "NAME\na\n   " + strings.TrimSpace(strings.Repeat("word ", 19)) + "\n   word end\n"},

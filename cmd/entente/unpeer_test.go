@@ -22,14 +22,14 @@ func TestUnpeerBothSidesForgets(t *testing.T) {
 	}
 }
 
-func TestUnpeerOfWhatIsOnlyLentSaysSo(t *testing.T) {
+func TestUnpeerOfAConsumerChangesNothing(t *testing.T) {
 	w := peered()
 	w.lends = true
 	golden(t, "unpeer-lender", w, []string{"unpeer", "consumer"})
 	sent(t, w.provider)
 }
 
-func TestUnpeerIsForPrograms(t *testing.T) {
+func TestUnpeerPrintsJSON(t *testing.T) {
 	golden(t, "unpeer-json", peered(), []string{"unpeer", "provider", "-o", "json"}, []string{"unpeer", "nobody", "-o", "json"})
 }
 
@@ -39,13 +39,13 @@ func TestUnpeerEndsOneAsk(t *testing.T) {
 	sent(t, w.consumer, "DeletePeering peerings/provider")
 }
 
-func TestUnpeerTellsWhenDrainingTakesTooLong(t *testing.T) {
+func TestUnpeerReportsASlowDrain(t *testing.T) {
 	w := peered()
 	w.noDrain = true
 	golden(t, "unpeer-stuck", w, []string{"unpeer", "provider"})
 }
 
-func TestUnpeerAtOnceAsksWhoeverIsThere(t *testing.T) {
+func TestUnpeerNowAsksForConfirmation(t *testing.T) {
 	for _, flag := range []string{"--now", "--forget"} {
 		for answer, want := range map[string]bool{"y\n": true, "yes\n": true, "n\n": false, "\n": false, "x": false} {
 			w := peered()

@@ -31,7 +31,7 @@ func terminating() error {
 	return err
 }
 
-func TestOrdinaryErrors(t *testing.T) {
+func TestOrdinaryErrorsAreRecognised(t *testing.T) {
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "x", errors.New("no"))
 	for name, row := range map[string]struct {
 		err  error

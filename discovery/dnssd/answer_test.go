@@ -12,7 +12,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-func TestTTLsAreHeldWithinBounds(t *testing.T) {
+func TestTTLsAreClamped(t *testing.T) {
 	t.Parallel()
 	q := question{"a.example.com.", dns.TypeA}
 	for name, tt := range map[string]struct {

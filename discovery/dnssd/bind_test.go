@@ -115,7 +115,7 @@ func find(t *testing.T, server netip.AddrPort, domain string) Domain {
 	return d
 }
 
-func TestBINDTakesWhatIsPublishedAndWeFindIt(t *testing.T) {
+func TestBINDServesPublishedRecords(t *testing.T) {
 	t.Parallel()
 	server := bind(t)
 	wide := mustKey(t, "wide", "hmac-sha512", secretWide)
@@ -213,7 +213,7 @@ func TestBINDTakesWhatIsPublishedAndWeFindIt(t *testing.T) {
 	}
 }
 
-func TestBINDRefusesInWords(t *testing.T) {
+func TestBINDRefusalsAreExplained(t *testing.T) {
 	t.Parallel()
 	server := bind(t)
 	late := func() time.Time { return time.Now().Add(-time.Hour) }
@@ -318,7 +318,7 @@ func TestBINDLetsOneKeyWriteItsOwnInstanceOnly(t *testing.T) {
 }
 
 // What nsupdate wrote is found, also where the list of instances needs TCP.
-func TestWhatNsupdateWroteIsFound(t *testing.T) {
+func TestRecordsOfNsupdateAreFound(t *testing.T) {
 	t.Parallel()
 	server := bind(t)
 	var script strings.Builder
@@ -362,7 +362,7 @@ func TestZoneFragmentsAreReadByBIND(t *testing.T) {
 }
 
 // Two publishers that want the same name at once: one gets it.
-func TestNamesAreWonOnce(t *testing.T) {
+func TestOnePublisherWinsAName(t *testing.T) {
 	t.Parallel()
 	server := bind(t)
 	wide := mustKey(t, "wide", "hmac-sha512", secretWide)

@@ -96,7 +96,7 @@ func service(name string, more ...string) []string {
 	}, more...)
 }
 
-func TestAnInstanceIsFoundWithWhatItsRecordsSay(t *testing.T) {
+func TestAnInstanceIsFoundByItsRecords(t *testing.T) {
 	t.Parallel()
 	w := &world{records: rrs(t, service("office",
 		"_automatic._sub._entente._tcp.example.com. 60 PTR Office._entente._tcp.example.com.",
@@ -121,7 +121,7 @@ func TestAnInstanceIsFoundWithWhatItsRecordsSay(t *testing.T) {
 	}
 }
 
-func TestWhatIsOfNoUseIsLeftOutAndSaid(t *testing.T) {
+func TestUselessRecordsAreSkippedAndReported(t *testing.T) {
 	t.Parallel()
 	inst := "office._entente._tcp.example.com."
 	for name, tt := range map[string]struct {
@@ -158,7 +158,7 @@ func TestWhatIsOfNoUseIsLeftOutAndSaid(t *testing.T) {
 	}
 }
 
-func TestKnownInstancesAreNotDrivenOut(t *testing.T) {
+func TestKnownInstancesAreNotEvicted(t *testing.T) {
 	t.Parallel()
 	w := &world{records: rrs(t, service("office")...)}
 	p := testPlan("example.com.")

@@ -179,7 +179,7 @@ func TestResolversMoveOnToTheOneThatAnswers(t *testing.T) {
 	}
 }
 
-func TestWhatResolversCannotAnswerIsSaid(t *testing.T) {
+func TestResolverFailuresAreReported(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		handle func(dns.ResponseWriter, *dns.Msg, bool)

@@ -150,7 +150,7 @@ func TestMoreKnownAnswersAreAwaited(t *testing.T) {
 	}
 }
 
-func TestARecordIsSaidOnceASecond(t *testing.T) {
+func TestARecordIsMulticastOnceASecond(t *testing.T) {
 	t.Parallel()
 	n, h := settledHost(t)
 	start := n.now
@@ -272,7 +272,7 @@ func TestAnswersOfOthersAreNotRepeated(t *testing.T) {
 }
 
 // In a link of two families, what was heard in one of them was not in the other.
-func TestBothFamiliesHaveToHear(t *testing.T) {
+func TestAnswersGoToBothFamilies(t *testing.T) {
 	t.Parallel()
 	n, h := settledHost(t)
 	h.families = ipv4Family | ipv6Family
@@ -335,7 +335,7 @@ func TestASetIsFlushedAsAWhole(t *testing.T) {
 	}
 }
 
-func TestNothingIsAnsweredBeforeItIsOurs(t *testing.T) {
+func TestUnprobedNamesAreNotAnswered(t *testing.T) {
 	t.Parallel()
 	n := newLAN(t)
 	h := n.cluster("office")

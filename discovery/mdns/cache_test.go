@@ -60,7 +60,7 @@ func TestQueriesBackOff(t *testing.T) {
 	}
 }
 
-func TestKnownAnswersAreSaid(t *testing.T) {
+func TestQueriesListKnownAnswers(t *testing.T) {
 	t.Parallel()
 	n, h := browser(t)
 	n.run(5 * time.Second)
@@ -552,7 +552,7 @@ func TestResponsesAreOfThePort(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoClusterIsNotFound(t *testing.T) {
+func TestOtherServicesAreNotFound(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func([]record){
 		"a TXT record of another kind": func(l []record) { l[2].data = txt("", []string{"txtvers=1"}).data },

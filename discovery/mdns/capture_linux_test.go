@@ -151,7 +151,7 @@ func datagramOf(b []byte) (rules.Packet, bool) {
 
 // What is on the wire breaks no rule, whether it is ours or avahi's: the rules are not made
 // to fit us.
-func TestWhatIsOnTheWireIsLawful(t *testing.T) {
+func TestPacketsOnTheWireKeepTheRules(t *testing.T) {
 	s := newSegment(t, 4)
 	r := s.record()
 	a := s.avahi(3, "stranger")

@@ -26,7 +26,7 @@ func (n *lan) capture() []rules.Packet {
 
 // Whatever clusters do for hours, no packet breaks a rule, to the millisecond that one
 // takes here. The rules are read by a codec of others and share no code with what sends.
-func TestWhatIsSentIsLawful(t *testing.T) {
+func TestSentPacketsKeepTheRules(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

@@ -95,7 +95,7 @@ func TestTheSameClusterIsNotRenamedWhenLinksMeet(t *testing.T) {
 }
 
 // The same cluster with the same words is no conflict: nodes change without a gap.
-func TestTheSameClusterWithTheSameWordsIsNoConflict(t *testing.T) {
+func TestTheSameClusterWithTheSameRecordsIsNoConflict(t *testing.T) {
 	t.Parallel()
 	n := newLAN(t)
 	n.delay = 1 // what is said first arrives first
@@ -119,7 +119,7 @@ func TestTheSameClusterWithTheSameWordsIsNoConflict(t *testing.T) {
 
 // Somebody says to be the same cluster and does not go, whatever it says in between: the
 // cluster is found under another name in the end.
-func TestTheSameClusterIsNotWaitedForForEver(t *testing.T) {
+func TestWaitingForTheSameClusterEnds(t *testing.T) {
 	t.Parallel()
 	n := newLAN(t)
 	squatter, cluster, other := n.add(), n.add(), n.add()
@@ -142,7 +142,7 @@ func TestTheSameClusterIsNotWaitedForForEver(t *testing.T) {
 // Who announces the name and the ID of this cluster is told of, while the name is waited for
 // and once it is changed; so is who announces the ID under another name. Another node that
 // says the same is not.
-func TestWhoPretendsToBeUsIsTold(t *testing.T) {
+func TestImpostorsAreReported(t *testing.T) {
 	t.Parallel()
 	n := newLAN(t)
 	squatter, cluster := n.add(), n.add()

@@ -15,7 +15,7 @@ func (uncached) GetCache() cache.Cache { return nil }
 
 // What administrators are told to paste into a zone is what the agent publishes itself,
 // also while its key is being replaced.
-func TestAdministratorsAreToldWhatDiscoveryPublishes(t *testing.T) {
+func TestAdminInfoMatchesThePublishedService(t *testing.T) {
 	t.Parallel()
 	source := newSource(t)
 	automatic := false

@@ -36,7 +36,7 @@ func nodeWith(name, external, internal string, isReady bool) corev1.Node {
 	return n
 }
 
-func TestServiceEndpoints(t *testing.T) {
+func TestServiceEndpointsFollowTheServiceType(t *testing.T) {
 	t.Parallel()
 	service := func(kind corev1.ServiceType, ingress ...corev1.LoadBalancerIngress) *corev1.Service {
 		return &corev1.Service{
@@ -113,7 +113,7 @@ func tunnelTo(peer string, age time.Duration, allow ...v1alpha1.Exposure) v1alph
 	return t
 }
 
-func TestDesired(t *testing.T) {
+func TestDesiredFollowsTheCustomResources(t *testing.T) {
 	t.Parallel()
 	psk := make([]byte, 32)
 	own := []netip.Prefix{netip.MustParsePrefix("10.200.0.0/24")}
@@ -280,7 +280,7 @@ func TestNodeStatusSaysOnlyWhatWasSeen(t *testing.T) {
 	}
 }
 
-func TestAddressesAreTranslatedByBothSidesWords(t *testing.T) {
+func TestAddressesAreTranslatedByTheAliasesOfBothSides(t *testing.T) {
 	t.Parallel()
 	fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "milan"}}
 	fc.Spec.ClusterID = "p"
@@ -306,7 +306,7 @@ func TestAddressesAreTranslatedByBothSidesWords(t *testing.T) {
 	}
 }
 
-func TestAProviderReachesWhatItWasToldOfAndNothingElse(t *testing.T) {
+func TestAProviderReachesOnlyReflectedServices(t *testing.T) {
 	t.Parallel()
 	changes := 0
 	e := &exposure{changed: func() { changes++ }}

@@ -68,7 +68,7 @@ func TestADomainThatCannotBeAskedIsBelievedForAWhile(t *testing.T) {
 }
 
 // No domain leads this cluster to its API server, its Services, its pods and itself.
-func TestWhatIsKeptToItself(t *testing.T) {
+func TestAddressesOfThisClusterAreNotDialable(t *testing.T) {
 	t.Parallel()
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes", Labels: map[string]string{discoveryv1.LabelServiceName: "kubernetes"}},
@@ -130,7 +130,7 @@ func reservedBy(cfg *Config, direct ctrlclient.Reader) controller.Reserved {
 }
 
 // What discovery found is looked at again when it is dialled.
-func TestWhatMayBeDialledIsAskedAnew(t *testing.T) {
+func TestDialableAddressesAreRefreshed(t *testing.T) {
 	t.Parallel()
 	clock := time.Now()
 	var kept []netip.Prefix

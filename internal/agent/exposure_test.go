@@ -142,7 +142,7 @@ func TestExposureAfterARestartFollowsFromThisClustersObjects(t *testing.T) {
 // A provider that names pods which this cluster does not have makes it keep a bounded
 // number of them until its own are known, none afterwards, and opens nothing by them:
 // neither is a namespace its to say.
-func TestPodsThatAProviderInventsLeaveNothing(t *testing.T) {
+func TestInventedPodsAreForgotten(t *testing.T) {
 	t.Parallel()
 	e := &exposure{contract: "c", changed: func() {}, local: func() (map[peering.ObjectRef][]netip.Addr, bool) { return nil, true }}
 	e.want(serviceIn(t, "shop", "web", "10.200.0.1"))
@@ -193,7 +193,7 @@ func TestPodsThatAProviderInventsLeaveNothing(t *testing.T) {
 	}
 }
 
-func TestWhatStandsIsKeptUntilItIsKnownAndNotForEver(t *testing.T) {
+func TestExposureIsKeptAtStartUntilKnownOrTooOld(t *testing.T) {
 	t.Parallel()
 	var s startup
 	start := time.Now()

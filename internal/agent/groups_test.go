@@ -347,7 +347,7 @@ func (r *recording) Confirm(ctx context.Context, req *ententev1.ConfirmRequest) 
 	return r.next.Confirm(ctx, req)
 }
 
-func TestSomebodyInBetweenIsTrustedByNeither(t *testing.T) {
+func TestAManInTheMiddleIsTrustedByNeither(t *testing.T) {
 	home, office := newMember(t, ourSecret), newMember(t, ourSecret)
 	mallory := &recording{}
 	endpoint := mallory.serve(t, office)
@@ -365,7 +365,7 @@ func TestSomebodyInBetweenIsTrustedByNeither(t *testing.T) {
 	home.admits(t)
 }
 
-func TestWhatAClusterSaidIsNotSentBackToIt(t *testing.T) {
+func TestGroupMessagesAreNotReflected(t *testing.T) {
 	home := newMember(t, ourSecret)
 	// Before home itself stands somebody: what home says as the one that calls comes back
 	// to it as from another, and the answer, too.
@@ -383,7 +383,7 @@ func TestWhatAClusterSaidIsNotSentBackToIt(t *testing.T) {
 	home.admits(t)
 }
 
-func TestSharesThatWouldMakeTheKeyKnownAreRefused(t *testing.T) {
+func TestWeakSharesAreRefused(t *testing.T) {
 	home, office := newMember(t, ourSecret), newMember(t, ourSecret)
 	bad := map[string][]byte{"the identity": make([]byte, 32), "no element": bytes.Repeat([]byte{0xff}, 32)}
 	for name, share := range bad {
@@ -401,7 +401,7 @@ func TestSharesThatWouldMakeTheKeyKnownAreRefused(t *testing.T) {
 	office.admits(t)
 }
 
-func TestTheSecretMakesNobodyAnotherCluster(t *testing.T) {
+func TestTheGroupSecretDoesNotProveAnID(t *testing.T) {
 	home, office, mallory := newMember(t, ourSecret), newMember(t, ourSecret), newMember(t, ourSecret)
 	// At the office's address answers somebody who has the secret and not the office's key.
 	if err := home.Join(t.Context(), blue, mallory.endpoint, office.source.ID()); wire.ReasonOf(err) != peering.ReasonPeerIdentity {

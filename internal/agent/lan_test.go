@@ -18,7 +18,7 @@ import (
 	"github.com/entente-dev/entente/internal/controller"
 )
 
-func TestWhatIsPublishedOnLANs(t *testing.T) {
+func TestThePublishedServiceHasDialableAddresses(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		endpoints []string
@@ -116,7 +116,7 @@ func foundCluster(c byte, endpoints ...string) v1alpha1.FoundCluster {
 
 // What a fabric lacks is believed only while the fabric is heard of, and only once it has
 // listened for a while. Clocks of nodes do not matter.
-func TestASilentFabricIsBelievedForAWhile(t *testing.T) {
+func TestASilentFabricsReportExpires(t *testing.T) {
 	t.Parallel()
 	l := newLANs(t)
 	x := foundCluster('x', "192.0.2.7:7443")
@@ -153,7 +153,7 @@ func TestASilentFabricIsBelievedForAWhile(t *testing.T) {
 	check("its NodeDiscovery is gone", "")
 }
 
-func TestAfterAStartOfTheAgentAFabricHasToReport(t *testing.T) {
+func TestReportsOfBeforeTheStartExpire(t *testing.T) {
 	t.Parallel()
 	l := newLANs(t)
 	l.reports(time.Hour, foundCluster('x', "192.0.2.7:7443"))
@@ -173,7 +173,7 @@ func TestAfterAStartOfTheAgentAFabricHasToReport(t *testing.T) {
 }
 
 // The fabric's word is not taken for what may be dialled, and for what is a name.
-func TestWhatAFabricReportsIsCheckedAgain(t *testing.T) {
+func TestFabricReportsAreValidated(t *testing.T) {
 	t.Parallel()
 	bad := foundCluster('y', "192.0.2.8:7443")
 	bad.ClusterID = "../y"
@@ -201,7 +201,7 @@ func TestWhatAFabricReportsIsCheckedAgain(t *testing.T) {
 	}
 }
 
-func TestLookAll(t *testing.T) {
+func TestLookAllMergesItsSources(t *testing.T) {
 	t.Parallel()
 	one := func(source v1alpha1.Found, c byte) func() controller.Looked {
 		place := controller.Place{Source: source, Where: string(c)}

@@ -13,7 +13,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-func TestMetricsAreReadByWhoMay(t *testing.T) {
+func TestMetricsNeedAnAuthorisedToken(t *testing.T) {
 	t.Parallel()
 	c := fake.NewClientset()
 	c.PrependReactor("create", "tokenreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {

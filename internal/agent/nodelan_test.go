@@ -411,7 +411,7 @@ func TestANodeSaysWhyItFindsNothing(t *testing.T) {
 
 // Whatever a LAN says, a report is small, has each cluster once for each interface, and
 // who is known is not driven out.
-func TestFoundOnLAN(t *testing.T) {
+func TestFoundOnLANSharesTheRoom(t *testing.T) {
 	t.Parallel()
 	text := func(list []v1alpha1.FoundCluster) string {
 		var out []string
@@ -490,7 +490,7 @@ func TestFoundOnLAN(t *testing.T) {
 
 // Whoever says the ID of a known cluster under many names drives out none of where it was
 // known to be.
-func TestStrangersDriveOutNoKnownEndpoint(t *testing.T) {
+func TestKnownEndpointsAreNotEvicted(t *testing.T) {
 	t.Parallel()
 	honest := onLAN('x', "eth0", "192.0.2.200:1")
 	honest.Name = "z"
@@ -509,7 +509,7 @@ func TestStrangersDriveOutNoKnownEndpoint(t *testing.T) {
 
 // Whoever says a cluster's ID from a few addresses, before that cluster does and under as
 // many names as there are places, does not drive out where it says that it is itself.
-func TestFalseInstancesOfAnIDLeaveItsOwn(t *testing.T) {
+func TestForgedInstancesDoNotReplaceTheOwnersEndpoints(t *testing.T) {
 	t.Parallel()
 	from := func(f discovery.Found, name string, list ...string) discovery.Found {
 		f.Name, f.From = name, nil
@@ -556,7 +556,7 @@ func TestFalseInstancesOfAnIDLeaveItsOwn(t *testing.T) {
 
 // Whoever invents more clusters than are reported or kept keeps out none that a policy
 // lists, from the report of the fabric to the ForeignCluster.
-func TestInventedClustersKeepOutNoneThatIsListed(t *testing.T) {
+func TestInventedClustersDoNotEvictExpectedOnes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		listed := testID('x')
@@ -612,7 +612,7 @@ func TestInventedClustersKeepOutNoneThatIsListed(t *testing.T) {
 }
 
 // Who announces what is this cluster's is told once it lasts, in words, and on few lines.
-func TestANodeTellsWhoPretendsToBeThisCluster(t *testing.T) {
+func TestANodeReportsImpostors(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		n := newLANNode(t)

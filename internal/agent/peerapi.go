@@ -59,7 +59,7 @@ func (a *agent) peerAPI(ctx context.Context, address string) error {
 	peer, err := server.NewPeer(server.PeerConfig{
 		Log: a.log, Credentials: session.ServerCredentials(), Self: a.source.ID(), Trusted: a.bundles.Has,
 		Trust:      a.joining(),
-		Negotiator: negotiator{Lender: a.lender, speaks: a.speech.speaks}, Offers: a.lender, Sessions: a.speech, Offload: offloadService,
+		Negotiator: negotiator{Lender: a.lender, Contracts: a.answers(), speaks: a.speech.speaks}, Offers: a.lender, Sessions: a.speech, Offload: offloadService,
 		// What is dead does not look it where nothing is written, and stays in the way of
 		// the next session.
 		Silent: func(number uint64) { a.sessions.CloseSession(number, errSilent) },

@@ -210,7 +210,7 @@ func (u *updates) quiet() {
 	}
 }
 
-func TestTheClusterIsKeptInDNS(t *testing.T) {
+func TestTheClusterStaysPublishedInDNS(t *testing.T) {
 	t.Parallel()
 	u := newUpdates(t)
 	serial := func() string { return fmt.Sprint(u.answers("example.com", dns.TypeSOA)) }
@@ -277,7 +277,7 @@ func TestTheClusterIsKeptInDNS(t *testing.T) {
 
 // What the server says reaches the administrator, and what is wrong can be set right
 // without a restart.
-func TestWhatTheServerSaysIsTold(t *testing.T) {
+func TestServerErrorsAreReported(t *testing.T) {
 	t.Parallel()
 	u := newUpdates(t)
 	u.look(0)
@@ -414,7 +414,7 @@ zone "second.test" { type primary; file "second.test"; update-policy { ` + polic
 
 // What was published is removed with the key of its Secret, or with the one that is used
 // now for the same zone, whichever the server takes: keys are renamed and replaced.
-func TestWhatWasPublishedIsRemovedWithTheKeyThatWorks(t *testing.T) {
+func TestRecordsAreRemovedWithAnyKeyThatWorks(t *testing.T) {
 	t.Parallel()
 	newKey := strings.Replace(keyFile(otherSecret), "office", "bureau", 1)
 	all := `zone "example.com" { type primary; file "example.com"; update-policy { grant office zonesub ANY; grant bureau zonesub ANY; }; };`
@@ -469,7 +469,7 @@ func TestWhatWasPublishedIsRemovedWithTheKeyThatWorks(t *testing.T) {
 
 // What cannot be removed is remembered and told, with what removes it by hand, until it
 // is gone.
-func TestWhatCannotBeRemovedIsTold(t *testing.T) {
+func TestRecordsThatCannotBeRemovedAreReported(t *testing.T) {
 	t.Parallel()
 	u := newUpdates(t)
 	u.look(0)
@@ -522,7 +522,7 @@ func TestWhatCannotBeRemovedIsTold(t *testing.T) {
 
 // Another cluster's name is not taken, and what was published under another name is what
 // is removed.
-func TestNamesOfOthersStayTheirs(t *testing.T) {
+func TestNamesOfOthersAreNotTaken(t *testing.T) {
 	t.Parallel()
 	u := newUpdates(t)
 	mine := u.service
@@ -563,7 +563,7 @@ func TestNothingIsPublishedThatCannotBeRemembered(t *testing.T) {
 }
 
 // A server that knows no updates says so.
-func TestAServerWithoutUpdatesIsTold(t *testing.T) {
+func TestAServerWithoutDynamicUpdatesIsReported(t *testing.T) {
 	t.Parallel()
 	u := newUpdates(t)
 	pc, err := net.ListenPacket("udp", "127.0.0.1:0")

@@ -19,7 +19,7 @@ import (
 
 // The prefixes of Services are asked for once a minute, however often they are needed,
 // and what was known stays while the API server is away.
-func TestThePrefixesOfServices(t *testing.T) {
+func TestServicePrefixesAreCached(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		asked, away := 0, errors.New("the API server is away")

@@ -26,7 +26,7 @@ import (
 )
 
 // Most states say nothing new.
-func TestHeartbeatsThatSayNothingNewCostNoLook(t *testing.T) {
+func TestUnchangedStatesCostNoRead(t *testing.T) {
 	const peer = peering.ClusterID("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa")
 	lists := 0
 	fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "peer"}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: string(peer)}}
@@ -90,7 +90,7 @@ func TestHeartbeatsThatSayNothingNewCostNoLook(t *testing.T) {
 
 // What could not be recorded, or may have been undone, is recorded without waiting for
 // the peer to say it again: patient peers do so each two minutes.
-func TestAPeersWordIsRecordedAgain(t *testing.T) {
+func TestAPeersStateIsRecordedAgain(t *testing.T) {
 	const peer = peering.ClusterID("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa")
 	fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "peer"}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: string(peer)}}
 	synctest.Test(t, func(t *testing.T) {
@@ -154,7 +154,7 @@ func TestAPeersWordIsRecordedAgain(t *testing.T) {
 
 // Nothing is agreed with a peer whose protocol is not spoken here, also where it asks
 // before its first word is here.
-func TestNothingIsAgreedBeforeTheFirstWord(t *testing.T) {
+func TestNegotiationWaitsForTheFirstState(t *testing.T) {
 	const peer = peering.ClusterID("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa")
 	fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "peer"}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: string(peer)}}
 	for protocol, agrees := range map[uint32]bool{peering.Protocol: true, peering.Protocol + peering.MaxProtocolSkew + 1: false} {
@@ -189,10 +189,10 @@ func TestNothingIsAgreedBeforeTheFirstWord(t *testing.T) {
 	}
 }
 
-// TestAPeerHasSoManyBytesWritten: a peer that rewrites 256 texts four times a second has
+// TestStateWritesOfAPeerAreBounded: a peer that rewrites 256 texts four times a second has
 // what its budget allows written, the last of them in the end, while what another says
 // is recorded at once.
-func TestAPeerHasSoManyBytesWritten(t *testing.T) {
+func TestStateWritesOfAPeerAreBounded(t *testing.T) {
 	const hostile, honest = peering.ClusterID("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"), peering.ClusterID("bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb")
 	of := func(name string, id peering.ClusterID) *v1alpha1.ForeignCluster {
 		return &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: string(id)}}
@@ -276,7 +276,7 @@ func TestAPeerHasSoManyBytesWritten(t *testing.T) {
 
 // What a session said counts until it ends, but a newer one's word is not its own to
 // take along; and whoever watches hears of each change once.
-func TestWordsEndWithTheirSession(t *testing.T) {
+func TestStatesEndWithTheirSession(t *testing.T) {
 	const peer = peering.ClusterID("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa")
 	fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "peer"}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: string(peer)}}
 	c := indexed(fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(fc).WithStatusSubresource(fc))

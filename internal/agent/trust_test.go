@@ -60,7 +60,7 @@ func joiner(t *testing.T) (peering.ClusterID, identity.ClusterInfo, controller.T
 	return id.ID(), info, controller.TrustedPeer{ID: id.ID(), Endpoints: info.Endpoints, Bundle: info.PEM()}
 }
 
-func TestWhoJustJoinedStaysTrustedWhileTheCacheLags(t *testing.T) {
+func TestANewPeerStaysTrustedWhileTheCacheLags(t *testing.T) {
 	t.Parallel()
 	tt := newTrustTest(t)
 	id, info, peer := joiner(t)
@@ -85,7 +85,7 @@ func TestWhoJustJoinedStaysTrustedWhileTheCacheLags(t *testing.T) {
 	}
 }
 
-func TestWhoNeverShowsUpIsNotTrustedForLong(t *testing.T) {
+func TestAPeerWithoutForeignClusterLosesTrust(t *testing.T) {
 	t.Parallel()
 	tt := newTrustTest(t)
 	id, info, _ := joiner(t)
@@ -102,7 +102,7 @@ func TestWhoNeverShowsUpIsNotTrustedForLong(t *testing.T) {
 	}
 }
 
-func TestWhoCalledDialsAndTheOtherIsDialledAtOnce(t *testing.T) {
+func TestTheJoiningClusterDialsAndTheOtherIsDialledAtOnce(t *testing.T) {
 	t.Parallel()
 	tt := newTrustTest(t)
 	caller, callerInfo, callerPeer := joiner(t)
@@ -139,7 +139,7 @@ func TestWhoCalledDialsAndTheOtherIsDialledAtOnce(t *testing.T) {
 	}
 }
 
-func TestTheSameTrustIsNotReadTwice(t *testing.T) {
+func TestUnchangedBundlesAreNotParsedAgain(t *testing.T) {
 	t.Parallel()
 	tt := newTrustTest(t)
 	id, _, peer := joiner(t)

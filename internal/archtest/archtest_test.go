@@ -266,7 +266,7 @@ func list(t *testing.T) []pkg {
 	return packages
 }
 
-func TestTheCheckFindsWhatItIsThereFor(t *testing.T) {
+func TestImportCheckFindsViolations(t *testing.T) {
 	t.Parallel()
 	rules := []rule{
 		{packages: "core"},

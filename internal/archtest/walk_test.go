@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// TestWalksNameWhatThereIs holds docs/architecture.md to the code: each file that it names
+// TestWalksNameExistingFilesAndTests holds docs/architecture.md to the code: each file that it names
 // is there, and has the function beside it.
-func TestWalksNameWhatThereIs(t *testing.T) {
+func TestWalksNameExistingFilesAndTests(t *testing.T) {
 	root := filepath.Join("..", "..")
 	text, err := os.ReadFile(filepath.Join(root, "docs", "architecture.md"))
 	if err != nil {

@@ -435,7 +435,7 @@ func TestDefinitionsAreThoseOfTheAPI(t *testing.T) {
 	}
 }
 
-func TestNonsenseIsRefused(t *testing.T) {
+func TestInvalidValuesAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, set := range []string{
 		"agent.replicas=3", "agent.kubeletCertificate=Any", "nonsense=1", "image.tag=a b", "image.digest=sha256:1", "image.pullPolicy=Sometimes",

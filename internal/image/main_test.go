@@ -143,7 +143,7 @@ func TestSameBinaryGivesSameBytes(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeAnImageIsRefused(t *testing.T) {
+func TestInvalidImageArgumentsAreRefused(t *testing.T) {
 	t.Parallel()
 	text := filepath.Join(t.TempDir(), "text")
 	if err := os.WriteFile(text, []byte("#!/bin/sh\n"), 0o600); err != nil {

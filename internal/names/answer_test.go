@@ -199,7 +199,7 @@ func TestSourceIsTheConsumerWhosePodItIs(t *testing.T) {
 	}
 }
 
-func TestBookIsEmptyWhenAllWentAgain(t *testing.T) {
+func TestBookIsEmptyAfterAllDeletes(t *testing.T) {
 	t.Parallel()
 	b := twoConsumers()
 	// Services and endpoints may go before their namespace or after it.

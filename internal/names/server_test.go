@@ -78,7 +78,7 @@ func (r *rig) ask(t *testing.T, network, from, name string, qtype uint16, change
 	return in, err
 }
 
-func TestServerAnswersByWhoAsks(t *testing.T) {
+func TestServerAnswersByConsumer(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	for _, network := range []string{"udp", "tcp"} {
@@ -428,7 +428,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 }
 
-func TestServeGoesOnForAWhileWhenItIsToEnd(t *testing.T) {
+func TestServeDrainsBeforeItEnds(t *testing.T) {
 	t.Parallel()
 	s, err := New(Config{Book: twoConsumers()})
 	if err != nil {

@@ -72,7 +72,7 @@ func (q *questions) during(f func()) questions {
 }
 
 // What a peer asks for has to be looked up at a price that it cannot drive up.
-func TestWhatAPeerAsksForCostsLittle(t *testing.T) {
+func TestRequestsOfAPeerCostFewCalls(t *testing.T) {
 	t.Parallel()
 	c := newFake(t)
 	q := &questions{}
@@ -149,7 +149,7 @@ func TestWhatAPeerAsksForCostsLittle(t *testing.T) {
 	}
 }
 
-func TestAPeerThatAsksWithoutEndWaitsAndOthersDoNot(t *testing.T) {
+func TestAFloodingPeerDelaysOnlyItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAsks()
 		c := asking{WithWatch: fake.NewClientBuilder().Build(), asks: a}

@@ -153,7 +153,7 @@ func TestAPeerStartsPodsBesideOthersThatTakeAll(t *testing.T) {
 }
 
 // What takes a peer's objects away is counted, and does not wait.
-func TestBudgetChargesWhatCannotWait(t *testing.T) {
+func TestBudgetChargesUrgentWrites(t *testing.T) {
 	t.Parallel()
 	c := &clock{t: time.Unix(1_000_000, 0)}
 	m := newMeter(nil, Writes(), c.now)
@@ -189,7 +189,7 @@ func metered(t *testing.T, l budget.Limits) (p *Provider, write func() error) {
 
 // When there is room again, of those that wait as many are tried as it is enough for, in
 // the order in which they came; nobody comes before them, and another peer does not wait.
-func TestWhatWaitsForTheBudgetGoesOnInOrder(t *testing.T) {
+func TestWritesWaitForTheBudgetInOrder(t *testing.T) {
 	const each = 150 * time.Millisecond // in which a MiB is freed
 	mib := float64(1<<20 + budgetWriteBytes + 200)
 	l := budget.Limits{Burst: 100 * mib, Rate: mib / each.Seconds(), UserBurst: 10 * mib, UserRate: mib / each.Seconds()}
@@ -252,7 +252,7 @@ func TestWhatWaitsForTheBudgetGoesOnInOrder(t *testing.T) {
 }
 
 // One that waits too long is refused, and so are those behind it, each after the same time.
-func TestNobodyWaitsLongForTheBudget(t *testing.T) {
+func TestWaitingForTheBudgetIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, _ := metered(t, budget.Limits{Burst: 8 << 20, Rate: 1, UserBurst: 4 << 20, UserRate: 1})
 		var work sync.WaitGroup
@@ -276,7 +276,7 @@ func TestNobodyWaitsLongForTheBudget(t *testing.T) {
 
 // What others hold still is rewritten when a consumer deletes it, though its budget is
 // spent.
-func TestADeleteOfWhatOthersHoldDoesNotWait(t *testing.T) {
+func TestDeletingSharedObjectsDoesNotWait(t *testing.T) {
 	t.Parallel()
 	c := newFake(t)
 	p, _ := c.start(t)

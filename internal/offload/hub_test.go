@@ -12,7 +12,7 @@ import (
 
 // A consumer is told what is held before anybody watches for it. What goes in
 // between it has to hear of all the same: it would wait for that pod for ever.
-func TestWhoBeginsToWatchHearsOfWhatJustWent(t *testing.T) {
+func TestANewWatchGetsRecentDeletions(t *testing.T) {
 	t.Parallel()
 	clock := time.Unix(1_800_000_000, 0)
 	h := newHub()

@@ -26,7 +26,7 @@ const (
 	peerB = peering.ClusterID("zzzzzzzzbbbbbbbbccccccccdddddddd")
 )
 
-func TestRemoteNamespaceIsALabelAndTellsNamesApart(t *testing.T) {
+func TestRemoteNamespacesAreUniqueLabels(t *testing.T) {
 	long := strings.Repeat("a", 63)
 	tests := map[string]struct {
 		name    string
@@ -144,7 +144,7 @@ func TestFitsCountsEveryResourceOfTheContract(t *testing.T) {
 	}
 }
 
-func TestAPodCannotShunThePodsOfOthers(t *testing.T) {
+func TestAntiAffinityStaysInItsNamespace(t *testing.T) {
 	term := `{"topologyKey":"kubernetes.io/os","namespaceSelector":{},"namespaces":["default"],"labelSelector":{}}`
 	raw := `{"spec":{"containers":[{"name":"c","image":"i"}],"affinity":{
 	 "podAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":[` + term + `],"preferredDuringSchedulingIgnoredDuringExecution":[{"weight":1,"podAffinityTerm":` + term + `}]},
@@ -165,7 +165,7 @@ func TestAPodCannotShunThePodsOfOthers(t *testing.T) {
 	}
 }
 
-func TestTranslatedPodsKeepWhatIsTheirsAndNothingElse(t *testing.T) {
+func TestTranslatedPodsDropForeignFields(t *testing.T) {
 	raw := `{"metadata":{"name":"evil","namespace":"kube-system","finalizers":["x"],"ownerReferences":[{"uid":"1"}],
 	 "labels":{"app":"web","app.kubernetes.io/name":"web","entente.dev/peer":"other","app.kubernetes.io/managed-by":"Helm","azure.workload.identity/use":"true","sidecar.istio.io/inject":"true"},
 	 "annotations":{"note":"x","iam.amazonaws.com/role":"admin","vault.hashicorp.com/agent-inject":"true","k8s.v1.cni.cncf.io/networks":"host","cluster-autoscaler.kubernetes.io/safe-to-evict":"false","container.apparmor.security.beta.kubernetes.io/c":"runtime/default"}},
@@ -398,7 +398,7 @@ func TestRuntimeClassesAreThoseOfTheContract(t *testing.T) {
 	}
 }
 
-func TestVolumesThatReachBeyondTheNamespaceAreRefused(t *testing.T) {
+func TestVolumesOutsideTheNamespaceAreRefused(t *testing.T) {
 	tests := map[string]struct {
 		volume string
 		level  api.PodSecurityLevel

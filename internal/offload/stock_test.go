@@ -348,7 +348,7 @@ func TestReflectorTakesPeersInTurn(t *testing.T) {
 	}
 }
 
-func TestPodsOfPeersAreLookedAtInTurn(t *testing.T) {
+func TestPodsOfPeersAreReconciledInTurn(t *testing.T) {
 	t.Parallel()
 	whose := map[string]peering.ClusterID{"many": peerB, "few": peerA}
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](reconcileRetryMin, reconcileRetryMax)
@@ -379,7 +379,7 @@ func TestPodsOfPeersAreLookedAtInTurn(t *testing.T) {
 }
 
 // A Service makes no more EndpointSlices than it counts, nor more ports in them.
-func TestAServiceCountsWhatIsMadeOfIt(t *testing.T) {
+func TestAServiceCountsItsEndpointSlices(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 3))

@@ -625,7 +625,7 @@ func testPodLost(t *testing.T, c *cluster) {
 
 // The watch tells that a record went some time after it did. An apply in between
 // finds nothing, and has to be known all the same.
-func TestAPodIsNotRunAgainBeforeTheWatchTellsThatItWent(t *testing.T) {
+func TestADeletedPodIsNotRunAgainBeforeTheWatchEvent(t *testing.T) {
 	t.Parallel()
 	c := newFake(t)
 	id, name := c.fresh("cpu=2")

@@ -356,7 +356,7 @@ func TestAReconnectIsAComparisonNotAResend(t *testing.T) {
 	}
 }
 
-func TestOnlyWhatIsPositivelyGoneIsDeleted(t *testing.T) {
+func TestOnlyConfirmedOrphansAreDeleted(t *testing.T) {
 	mem := newMemory()
 	gone, stays := obj(peering.KindPod, "gone", "{}"), obj(peering.KindPod, "stays", "{}")
 	mem.objects[gone.Ref], mem.objects[stays.Ref] = gone.Hash(), stays.Hash()
@@ -466,7 +466,7 @@ func TestANewerStreamSupersedesTheOlder(t *testing.T) {
 	}
 }
 
-func TestAStreamEndsForWhoMayNotHaveIt(t *testing.T) {
+func TestAStreamOfAnUnauthorisedPeerEnds(t *testing.T) {
 	tests := map[string]struct {
 		as     peering.ClusterID
 		id     string

@@ -24,7 +24,7 @@ func (c *cluster) revised(t *testing.T, id string, edit func(*Contract)) {
 	c.set(id, &k)
 }
 
-func TestARevisionThatTakesBackEndsNoPod(t *testing.T) {
+func TestASmallerRevisionEndsNoPod(t *testing.T) {
 	t.Parallel()
 	c := newFake(t)
 	p, _ := c.start(t)
