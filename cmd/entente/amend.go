@@ -33,7 +33,7 @@ func (a *app) amendCommand() *cobra.Command {
 The contract gets a new revision, which both sides sign; until then the old one
 holds. Pods run on meanwhile.
 
-Amounts that are not told stay as they are; an amount of 0 gives all of it back.
+Amounts that are not given stay as they are; an amount of 0 gives all of it back.
 PEERING is a name that ` + "`entente peerings`" + ` shows.`,
 		Example: indent(`entente amend office --resources cpu=8,memory=16Gi
 entente amend office --price-ceiling "EUR 1" --duration 720h
@@ -65,7 +65,7 @@ entente amend office --no-renewal`),
 	cmd.Flags().StringVar(&f.priceCeiling, "price-ceiling", "", "The most that all of it may cost an hour, as \"EUR 0.5\"; \"any\" takes any price")
 	cmd.Flags().BoolVar(&f.renewal, "renewal", false, "Renew the contract before it ends")
 	cmd.Flags().BoolVar(&f.noRenewal, "no-renewal", false, "Let the contract end instead of renewing it")
-	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "Only ask the provider what it would lend by the next revision; change nothing")
+	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "Only ask the provider what it would offer in the next revision; change nothing")
 	cmd.Flags().BoolVar(&f.wait, "wait", true, "Wait until both sides signed the new revision")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 2*time.Minute, "How long to wait")
 	f.output.add(cmd)
@@ -104,7 +104,7 @@ func (f *amendFlags) request(name string) (*ententev1.UpdatePeeringRequest, erro
 		paths = append(paths, "no_renewal")
 	}
 	if len(paths) == 0 {
-		return nil, usageError("nothing changes: say --resources, --duration, --price-ceiling, --renewal or --no-renewal")
+		return nil, usageError("nothing changes: give --resources, --duration, --price-ceiling, --renewal or --no-renewal")
 	}
 	return &ententev1.UpdatePeeringRequest{
 		Peering: peering, UpdateMask: &fieldmaskpb.FieldMask{Paths: paths}, ValidateOnly: f.dryRun,

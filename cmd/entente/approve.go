@@ -21,8 +21,8 @@ func (a *app) approveCommand() *cobra.Command {
 Trust is there once both sides approved.
 
 Each side shows a code for the other: ` + "`entente info peer PEER`" + `. Ask the other side's
-administrator, by a way that you trust, which code they see, and say it with
---code. It has to be the one that this cluster has, or somebody is between the two.
+administrator, by a way that you trust, which code they see, and give it with
+--code. It has to be the one that this cluster has, or there is a man in the middle.
 Without --code the command asks whether the codes are the same.
 
 ` + "`entente approve request`" + ` lets a peer's request for resources through.`,
@@ -80,7 +80,7 @@ func (a *app) compare(ctx context.Context, c *cluster, name string) (string, err
 		return "", err
 	}
 	if !a.interactive {
-		return "", usageError("say with --code which code the other side sees, or --yes to trust without comparing; this cluster has it under `entente info peer %s --get code`", shortName(peer))
+		return "", usageError("give the code that the other side sees with --code, or --yes to trust without comparing; this cluster has it under `entente info peer %s --get code`", shortName(peer))
 	}
 	return peer.GetCode(), a.confirm(false, "The code for "+shortName(peer)+" is "+code(peer)+" here. Does the other side see the same?")
 }

@@ -24,7 +24,7 @@ checks that they follow each other. A provider's statements of use, which a
 Contract resource has in its status, are verified by the contract: its provider
 signed them, at its prices, and none is missing between two.
 
-Without --consumer and --provider it tells who signed; whether these are the right
+Without --consumer and --provider it prints who signed; whether these are the right
 two is then for you to compare.
 
 docs/verify-contract.md says how others verify a contract, without Entente.`,

@@ -31,7 +31,7 @@ entente peerings gpus`),
 		Args: args(cobra.MaximumNArgs(1)),
 		PreRunE: func(cmd *cobra.Command, argv []string) (err error) {
 			if (peer != "") == whom.given() {
-				return usageError("say who is asked either by --peer or by --any; see `%s --help`", cmd.CommandPath())
+				return usageError("name whom to ask by either --peer or --any; see `%s --help`", cmd.CommandPath())
 			}
 			if req, err = ask.request(); err != nil {
 				return err
@@ -63,7 +63,7 @@ entente peerings gpus`),
 	whom.add(cmd)
 	ask.add(cmd)
 	ask.addRenewal(cmd)
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "Only ask the provider what it would lend; change nothing")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "Only ask the provider what it would offer; change nothing")
 	output.add(cmd)
 	return a.completes(cmd, 0, nil)
 }

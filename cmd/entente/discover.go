@@ -39,7 +39,7 @@ func (a *app) discoverCommand() *cobra.Command {
 		Use:   "discover",
 		Short: "List the clusters that discovery finds",
 		Long: `List the clusters that discovery finds, and where. Whatever is found is a hint:
-nothing on a LAN or in a domain proves who says it. TRUSTED is True for those
+nothing on a LAN or in a domain proves who published it. TRUSTED is True for those
 that this cluster trusts already, however they were found.
 
 Whether LANs are listened to, and which domains are asked, are values of the chart:

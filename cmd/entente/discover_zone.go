@@ -30,8 +30,8 @@ into its zone file (DNS-SD, RFC 6763). The addresses are those at which peers di
 cluster, or those of --address. Who can ask the zone sees them.
 
 Clusters whose discovery.domains has the domain find it then. That makes no trust.
-The records are those that the agent writes itself where discovery.update says so; ` + "`entente info`" + `
-tells where that is.
+The records are those that the agent writes itself if discovery.update is set; ` + "`entente info`" + `
+shows where.
 
 The JSON output is a list with name, ttl, type and value of each record.`,
 		Example: indent(`entente discover zone example.com
@@ -112,9 +112,9 @@ func serviceOf(info *ententev1.GetInfoResponse, instance string, given []netip.A
 	}
 	switch {
 	case s.Port == 0:
-		return s, fmt.Errorf("nobody can dial this cluster: set peer.endpoints in its chart's values, or how its Service is reached")
+		return s, fmt.Errorf("this cluster cannot be dialled: set peer.endpoints in its chart's values, or how its Service is reached")
 	case len(s.Addresses) == 0:
-		return s, usageError("none of this cluster's endpoints (%s) is an address that others may dial: say it with --address", strings.Join(info.GetEndpoints(), ", "))
+		return s, usageError("none of this cluster's endpoints (%s) is an address that others may dial: give one with --address", strings.Join(info.GetEndpoints(), ", "))
 	}
 	return s, nil
 }

@@ -35,8 +35,8 @@ func exits() []exit {
 		{exitUsage, "wrong use: an argument or a flag that makes no sense"},
 		{exitUnhealthy, "something is not as it should be (info)"},
 		{exitTimeout, "timed out: the message says what it was waiting for"},
-		{exitRefused, "refused: a policy, a price or an administrator says no"},
-		{exitInterrupted, "interrupted: what was begun goes on in the clusters"},
+		{exitRefused, "refused by a policy, a price or an administrator"},
+		{exitInterrupted, "interrupted: the clusters continue what was begun"},
 	}
 }
 

@@ -19,10 +19,10 @@ func (a *app) infoPeerCommand() *cobra.Command {
 	var output outputFlags
 	cmd := &cobra.Command{
 		Use:   "peer [PEER...]",
-		Short: "Tell all about peers, by name or cluster ID",
-		Long: `Tell all about peers, by name or cluster ID; all of them if none is named: how each
+		Short: "Show all about peers, by name or cluster ID",
+		Long: `Show all about peers, by name or cluster ID; all of them if none is named: how each
 hop of the peering is and why, the session, the tunnel, the contracts, what the peer
-would lend this cluster, and which of its Services this cluster may import. This
+offers this cluster, and which of its Services this cluster may import. This
 version only lists those; it makes no Service here that reaches them.
 
 As JSON and YAML one named peer is an object, otherwise it is a list. --get prints
@@ -119,7 +119,7 @@ func (a *app) printPeer(p *ententev1.Peer, own uint32) {
 // protocols tells of the protocol revisions of a peer's agent and this cluster's.
 func protocols(peer, own uint32) string {
 	if peer == 0 {
-		return fmt.Sprintf("it did not say its revision; this cluster speaks %d", own)
+		return fmt.Sprintf("it did not send its revision; this cluster speaks %d", own)
 	}
 	return fmt.Sprintf("it speaks revision %d, this cluster %d", peer, own)
 }
@@ -195,7 +195,7 @@ func printOffer(t *table, p *ententev1.Peer) {
 		return
 	}
 	lent := lentBy(p)
-	t.fact("  Lent already", lent)
+	t.fact("  Granted already", lent)
 	switch {
 	case !o.GetAvailable() && lent != "":
 		t.row("  Nothing more now", o.GetMessage())

@@ -32,7 +32,7 @@ themselves, and each shows a code. Compare the two codes by a way that you trust
 as by phone, and approve on both sides: see ` + "`entente approve`" + `.
 
 ID@HOST:PORT trusts the cluster that proves to have that ID, with nothing to
-compare: whoever gave you the ID vouched for it. The other side has to approve
+compare: the person who gave you the ID vouched for it. The other side has to approve
 this one, or to name its ID, too.`,
 		Example: indent(`# Join with a token
 entente join ent1.…
@@ -184,7 +184,7 @@ The code is %s. Nothing is trusted yet.
 2. Approve here with the code that they tell you, and there with the one above:
      entente approve %s --code CODE
      entente approve %s --code CODE
-3. Codes that differ mean that somebody is between the two clusters. Then say no:
+3. Codes that differ mean a man in the middle. Then deny the peer:
      entente deny %s
 `, code(peer), id, name, id, name)
 	return nil

@@ -73,7 +73,7 @@ func (a *app) offloadingsCommand() *cobra.Command {
 		Use:   "offloadings",
 		Short: "List the namespaces whose pods may run in other clusters",
 		Long: `List the namespaces whose pods may run in other clusters, and how each is there.
--o wide tells it of each provider, with what the namespace is called there.`,
+-o wide shows it for each provider, with what the namespace is called there.`,
 		Example: indent("entente offloadings\nentente offloadings -o wide"),
 		Args:    args(cobra.NoArgs),
 		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, _ []string) error {
@@ -133,7 +133,7 @@ func (a *app) unoffloadCommand() *cobra.Command {
 		Use:   "namespace NAMESPACE",
 		Short: "Stop letting the pods of a namespace run in other clusters",
 		Long: `Stop letting the pods of a namespace run in other clusters. What runs abroad
-ends there and is made anew here by whatever made it.`,
+ends there, and its controller creates it again here.`,
 		Example: indent("entente unoffload namespace shop"),
 		Args:    args(cobra.ExactArgs(1)),
 		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, argv []string) error {

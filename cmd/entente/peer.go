@@ -39,13 +39,13 @@ makes a token there, redeems it here, asks for resources, and waits until the
 contract is signed, the tunnel carries traffic and the virtual node takes pods.
 
 With PEER it does the same from a cluster that has joined already. With --any the
-cheapest of all peers is taken that lends what is asked for. Repeating it is safe:
+cheapest peer that offers what is asked for is taken. Repeating it is safe:
 what is done already is left as it is.
 
 Without amounts the provider's policy gives what it gives. --dry-run asks the
-provider what it would lend and at what price, if need be once an administrator
+provider what it would offer and at what price, if need be once an administrator
 there approved the request, and changes nothing. An offer that this cluster would
-not sign is told as an error, with why.
+not sign is an error that says why.
 
 It exits with 5 if the provider says no.`,
 		Example: indent(`# Peer with access to both clusters
@@ -60,7 +60,7 @@ entente peer office --resources cpu=4,memory=8Gi --dry-run
 # A GPU for a day, without a tunnel, for at most half a euro an hour
 entente peer office --resources nvidia.com/gpu=1 --duration 24h --no-network --price-ceiling "EUR 0.5"
 
-# From whoever lends ARM nodes at the lowest price
+# From the peer that offers ARM nodes at the lowest price
 entente peer --any --resources cpu=4,memory=8Gi --node-selector kubernetes.io/arch=arm64`),
 		Args: args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, argv []string) error {
@@ -88,7 +88,7 @@ entente peer --any --resources cpu=4,memory=8Gi --node-selector kubernetes.io/ar
 	f.ask.add(cmd)
 	f.ask.addRenewal(cmd)
 	cmd.Flags().StringVar(&f.name, "name", "", "What to call the peer here, where it joins now (default: the name that it gives itself)")
-	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "Only ask the provider what it would lend; change nothing")
+	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "Only ask the provider what it would offer; change nothing")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 2*time.Minute, "How long to wait for everything together")
 	f.output.add(cmd)
 	return a.completes(cmd, 1, peerNames)
@@ -111,9 +111,9 @@ func (f *peerFlags) whomOf(cmd *cobra.Command, argv []string) (string, error) {
 	}
 	switch {
 	case ways == 0:
-		return "", usageError("name a peer, or the other cluster by --remote-kubeconfig or --remote-context, or say --any; see `%s --help`", cmd.CommandPath())
+		return "", usageError("name a peer, or the other cluster by --remote-kubeconfig or --remote-context, or use --any; see `%s --help`", cmd.CommandPath())
 	case ways > 1:
-		return "", usageError("who is asked is told by PEER, by --remote-kubeconfig or by --any: only one of them; to choose the peer's name here use --name")
+		return "", usageError("name whom to ask by only one of PEER, --remote-kubeconfig and --any; to choose the peer's name here use --name")
 	case f.whom.given():
 		return anyPeer, nil
 	case len(argv) == 1:
@@ -200,14 +200,14 @@ func (a *app) dryRun(ctx context.Context, c *cluster, output *outputFlags, req *
 	req.ValidateOnly = true
 	resp, err := c.admin.CreatePeering(ctx, req)
 	if err != nil {
-		return c.call("ask what would be lent", err)
+		return c.call("ask for an offer", err)
 	}
 	if output.structured() {
 		return output.write(a.out, resp)
 	}
 	provider := clean(orNone(short(resp.GetProvider()), "the provider"))
 	if req.GetPeer() == peerName(anyPeer) {
-		_, _ = fmt.Fprintf(a.out, "Of all that fit, %s is the cheapest and would lend:\n", provider)
+		_, _ = fmt.Fprintf(a.out, "Of all that fit, %s is the cheapest and would offer:\n", provider)
 	}
 	a.printPreview(provider, resp.GetAdvertisement())
 	return nil
@@ -220,7 +220,7 @@ func (a *app) printPreview(provider string, ad *ententev1.Advertisement) {
 		a.printAdvertisement(ad)
 		return
 	}
-	_, _ = fmt.Fprintf(a.out, "Once an administrator of %s approved the request, it would lend:\n", provider)
+	_, _ = fmt.Fprintf(a.out, "Once an administrator of %s approved the request, it would offer:\n", provider)
 	a.printAdvertisement(ad)
 	a.next("Ask for it, and have it approved there with:\n  entente requests\n  entente approve request REQUEST")
 }

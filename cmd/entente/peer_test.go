@@ -143,7 +143,7 @@ func TestPeerCanBeInterrupted(t *testing.T) {
 	w := newWorld()
 	w.joined, w.stuck, w.interrupt = true, "Contract", true
 	_, errOut, code := w.run(t, "", "peer", "provider")
-	if code != exitInterrupted || !strings.Contains(errOut, "goes on in the clusters") {
+	if code != exitInterrupted || !strings.Contains(errOut, "the clusters continue what was begun") {
 		t.Errorf("exit %d: %s", code, errOut)
 	}
 }

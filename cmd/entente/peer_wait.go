@@ -35,7 +35,7 @@ func (p *peeringRun) contract(ctx context.Context) (*ententev1.Peering, error) {
 	}
 	if local.peer == anyPeer {
 		local.peer = short(orNone(peering.GetProvider(), peering.GetPeer()))
-		p.progress.done(local.label, "Of all that fit, %s lends", local.peer)
+		p.progress.done(local.label, "Of all that fit, %s is the provider", local.peer)
 	}
 	contract, err := local.contract(ctx, peering.GetContract())
 	if err != nil {

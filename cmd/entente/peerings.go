@@ -14,7 +14,7 @@ func (a *app) peeringsCommand() *cobra.Command {
 		Use:   "peerings [PEERING...]",
 		Short: "List what this cluster asks for, and what came of it",
 		Long: `List what this cluster asks of others, its PeeringRequests, and what came of each.
-What it lends shows under ` + "`entente contract list`" + `. -o wide adds all amounts and the
+What it provides shows under ` + "`entente contract list`" + `. -o wide adds all amounts and the
 price ceiling.`,
 		Example: indent(`entente peerings
 entente peerings office -o yaml

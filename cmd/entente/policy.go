@@ -10,7 +10,7 @@ import (
 )
 
 func (a *app) policyCommand() *cobra.Command {
-	return group(&cobra.Command{Use: "policy", Short: "Test the policies by which this cluster lends"}, a.policyTestCommand())
+	return group(&cobra.Command{Use: "policy", Short: "Test the policies by which this cluster provides resources"}, a.policyTestCommand())
 }
 
 func (a *app) policyTestCommand() *cobra.Command {
@@ -19,10 +19,10 @@ func (a *app) policyTestCommand() *cobra.Command {
 	var req *ententev1.CreatePeeringRequest
 	cmd := &cobra.Command{
 		Use:   "test [PEER]",
-		Short: "Tell what this cluster would lend a peer that asked, and why",
-		Long: `Tell what this cluster would lend a peer that asked now, by which PeeringPolicy,
+		Short: "Show what this cluster would offer a peer that asked, and why",
+		Long: `Show what this cluster would offer a peer that asked now, by which PeeringPolicy,
 and what bounds it. Nothing is written, and the peer does not hear of it. Without
-PEER it tells of each peer; without amounts, all that the policy gives.
+PEER it shows each peer; without amounts, all that the policy gives.
 
 It exits with 5 if the peer that is named would get nothing.`,
 		Example: indent(`entente policy test
@@ -66,7 +66,7 @@ func (a *app) testPolicy(ctx context.Context, c *cluster, output *outputFlags, r
 		if results[0].GetReason() != "" {
 			when = ", once an administrator approves its request"
 		}
-		_, _ = fmt.Fprintf(a.out, "Policy %s would lend %s%s:\n", results[0].GetPolicy(), short(results[0].GetPeer()), when)
+		_, _ = fmt.Fprintf(a.out, "Policy %s would offer %s%s:\n", results[0].GetPolicy(), short(results[0].GetPeer()), when)
 		a.printAdvertisement(results[0].GetAdvertisement())
 		_, _ = fmt.Fprintln(a.out, clean(results[0].GetMessage()))
 	case one:

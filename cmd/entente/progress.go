@@ -142,7 +142,7 @@ func (p *progress) poll(ctx context.Context, c *cluster, hint string, check func
 			}
 			return &codeError{exitTimeout, errors.New(msg)}
 		}
-		return &codeError{exitInterrupted, errors.New("interrupted; what was begun goes on in the clusters")}
+		return &codeError{exitInterrupted, errors.New("interrupted; the clusters continue what was begun")}
 	}
 }
 

@@ -16,7 +16,7 @@ func (a *app) requestsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "requests [PEER]",
 		Short: "List what peers ask for and you have to approve",
-		Long: `List what peers ask for and somebody has to approve, because the PeeringPolicy
+		Long: `List what peers ask for and an administrator has to approve, because the PeeringPolicy
 says AfterApproval. A request lasts as long as the peer repeats it.`,
 		Example: indent(`entente requests
 entente approve request office/5f1d…

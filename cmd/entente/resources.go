@@ -28,7 +28,7 @@ func (f *resourceFlags) amounts() (map[string]string, error) {
 	given := map[string]string{}
 	put := func(flag, name, amount string) error {
 		if _, twice := given[name]; twice {
-			return usageError("%s: %s is told twice", flag, name)
+			return usageError("%s: %s is given twice", flag, name)
 		}
 		q, err := peering.ParseQuantity(amount)
 		if err != nil {

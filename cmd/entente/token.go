@@ -79,7 +79,7 @@ lists those, too, that were redeemed and have not expired yet, and by whom.`,
 			if !all {
 				tokens = slices.DeleteFunc(tokens, isRedeemed)
 			}
-			if done, err := printed(a, &output, tokens, "No token is left that could be redeemed.", "Make one with:\n  entente token create"); done {
+			if done, err := printed(a, &output, tokens, "There are no tokens that can be redeemed.", "Make one with:\n  entente token create"); done {
 				return err
 			}
 			if !all {
@@ -124,8 +124,8 @@ func (a *app) tokenRevokeCommand() *cobra.Command {
 	var output outputFlags
 	cmd := &cobra.Command{
 		Use:   "revoke TOKEN...",
-		Short: "Revoke tokens that nobody redeemed yet",
-		Long: `Revoke tokens that nobody redeemed yet. TOKEN is the name that
+		Short: "Revoke tokens that were not redeemed yet",
+		Long: `Revoke tokens that were not redeemed yet. TOKEN is the name that
 ` + "`entente token list`" + ` shows, not the token itself.
 
 Trust that a token made already stays; ` + "`entente deny`" + ` ends that.`,

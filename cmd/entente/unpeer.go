@@ -29,7 +29,7 @@ func (a *app) unpeerCommand() *cobra.Command {
 consumes from it end, and the virtual node goes.
 
 By default what runs there is drained first, as kubectl drain does. With --now or
---forget it is not: it says first what will die. Neither waits for the peer, which
+--forget it is not: it first lists what will end. Neither waits for the peer, which
 may be gone for good.
 
 The peering in the other direction stays, unless the peer is forgotten. One that
@@ -153,7 +153,7 @@ func (u *unpeering) end(ctx context.Context, peer *ententev1.Peer) (*ententev1.E
 	if !u.flags.forget && len(ending) == 0 && !asks {
 		u.progress.done(local.label, "Nothing is used of %s: nothing to end", local.peer)
 		if len(openContracts(peer, "Provider")) > 0 {
-			u.progress.note(local.label, "what is lent to it ends with --forget, or with: entente contract terminate CONTRACT")
+			u.progress.note(local.label, "what is provided to it ends with --forget, or with: entente contract terminate CONTRACT")
 		}
 		return &ententev1.EndPeeringResponse{}, nil
 	}
@@ -193,7 +193,7 @@ func (u *unpeering) end(ctx context.Context, peer *ententev1.Peer) (*ententev1.E
 		if err := u.awaitEnd(ctx, *remote, "Provider"); err != nil {
 			return nil, err
 		}
-		u.progress.done(remote.label, "Nothing is lent any more")
+		u.progress.done(remote.label, "Nothing is provided any more")
 	}
 	if u.flags.forget {
 		if err := u.awaitForgotten(ctx, local); err != nil {

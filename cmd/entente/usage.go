@@ -19,8 +19,8 @@ func (a *app) usageCommand() *cobra.Command {
 	var output outputFlags
 	cmd := &cobra.Command{
 		Use:   "usage [CONTRACT]",
-		Short: "Tell what was used of contracts, and what it costs",
-		Long: `Tell what was used of contracts and what it costs, a row a period: what the
+		Short: "Show what was used of contracts, and what it costs",
+		Long: `Show what was used of contracts and what it costs, a row a period: what the
 provider stated, signed, and beside it what this cluster counted itself.
 
 Use is what live pods request, in unit-hours: of memory and storage GiB-hours, of

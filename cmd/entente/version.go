@@ -18,7 +18,7 @@ func (a *app) versionCommand() *cobra.Command {
 	var output outputFlags
 	cmd := &cobra.Command{
 		Use:     "version",
-		Short:   "Tell the version of this command and, if it can be reached, of the agent",
+		Short:   "Print the version of this command and, if it can be reached, of the agent",
 		Example: indent("entente version\nentente version --client"),
 		Args:    args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -32,9 +32,9 @@ func (a *app) watchEventsCommand() *cobra.Command {
 	var output outputFlags
 	cmd := &cobra.Command{
 		Use:   "events [PEER]",
-		Short: "Tell what happens to peers, peerings and contracts, from now on",
-		Long: `Tell what happens to peers, peerings and contracts, from now on and until
-interrupted. What happens while the agent cannot be reached is not told later.
+		Short: "Print what happens to peers, peerings and contracts, from now on",
+		Long: `Print what happens to peers, peerings and contracts, from now on and until
+interrupted. What happens while the agent cannot be reached is not printed later.
 
 As JSON it is a line an event, as YAML a document.`,
 		Example: indent("entente watch events\nentente watch events office --get message"),

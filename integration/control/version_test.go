@@ -116,7 +116,7 @@ func aPeering(t *testing.T, b *between, protocol uint32) {
 	protocolsAre(t, today, protocol)
 	says := fmt.Sprintf("it speaks revision %d, this cluster %d", protocol, peering.Protocol)
 	if protocol == 0 {
-		says = fmt.Sprintf("it did not say its revision; this cluster speaks %d", peering.Protocol)
+		says = fmt.Sprintf("it did not send its revision; this cluster speaks %d", peering.Protocol)
 	}
 	if out, err := admins.cli(ctx, today, "", "info", "peer", peerOf(today)); err != nil || !strings.Contains(out, says) {
 		t.Errorf("`entente info peer` does not say that %s: %s, %v", says, out, err)

@@ -65,7 +65,7 @@ func (a *agent) service(endpoints []string) discovery.Service {
 
 func publishedOnLAN(s discovery.Service, endpoints []string) v1alpha1.NodeDiscoverySpec {
 	if len(s.Addresses) == 0 {
-		why := "nobody can dial this cluster: set peer.endpoints in its chart's values, or how its Service is reached"
+		why := "this cluster cannot be dialled: set peer.endpoints in its chart's values, or how its Service is reached"
 		if len(endpoints) > 0 {
 			why = fmt.Sprintf("none of this cluster's endpoints (%s) is an address that others may dial: set peer.endpoints in its chart's values", strings.Join(endpoints, ", "))
 		}

@@ -31,7 +31,7 @@ func TestThePublishedServiceHasDialableAddresses(t *testing.T) {
 		"one that nobody dials":         {endpoints: []string{"127.0.0.1:1", "127.0.0.2:1", "192.0.2.1:7443"}, want: "7443 [192.0.2.1]"},
 		"one twice, and in two forms":   {endpoints: []string{"192.0.2.1:7443", "192.0.2.1:7443", "192.0.2.2:443", "[::ffff:192.0.2.3]:7443"}, want: "7443 [192.0.2.1 192.0.2.3]"},
 		"names are not published":       {endpoints: []string{"office.example:7443"}, why: "none of this cluster's endpoints (office.example:7443) is an address"},
-		"nobody dials it":               {why: "nobody can dial this cluster: set peer.endpoints"},
+		"nobody dials it":               {why: "this cluster cannot be dialled: set peer.endpoints"},
 		"no more than a service has":    {endpoints: []string{"192.0.2.1:1", "192.0.2.2:1", "192.0.2.3:1", "192.0.2.4:1", "192.0.2.5:1", "192.0.2.6:1", "192.0.2.7:1", "192.0.2.8:1", "192.0.2.9:1"}, want: "1 [192.0.2.1 192.0.2.2 192.0.2.3 192.0.2.4 192.0.2.5 192.0.2.6 192.0.2.7 192.0.2.8]"},
 		"what is too long to be a text": {endpoints: []string{strings.Repeat("o", 600) + ":7443"}, why: "none of"},
 	} {
