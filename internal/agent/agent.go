@@ -50,7 +50,7 @@ type agent struct {
 	peers     *controller.Peers
 	events    events.EventRecorder
 	states    *controller.States
-	speech    *speech
+	exchange  *exchange
 	offers    *lending.OfferWatch
 	requests  *controller.Requests
 	addresses addresses
@@ -130,13 +130,13 @@ func (a *agent) buildStates(_ context.Context, own prefixConfig) error {
 		Lends:  func(peer peering.ClusterID) peering.Lending { return a.lender.Lends(peer) },
 		Budget: &store.WriteBudget{Now: time.Now},
 	}
-	a.speech = newSpeech(a.states, a.log)
+	a.exchange = newExchange(a.states, a.log)
 	a.trust = &trust{self: a.source.ID(), bundles: a.bundles, again: func() { a.peersWake.wake("") }}
 	a.events = a.mgr.GetEventRecorder(eventSource)
 	a.tokens = &store.Tokens{Client: a.direct, Namespace: a.cfg.Namespace, Now: time.Now}
 	a.forgotten = &store.Forgotten{Client: a.direct, Namespace: a.cfg.Namespace, Now: time.Now}
 	a.lender = &lending.Lender{
-		Client: a.mgr.GetClient(), Reader: a.direct, Identity: a.source.Identity, Now: time.Now, Changed: a.speech.spoken,
+		Client: a.mgr.GetClient(), Reader: a.direct, Identity: a.source.Identity, Now: time.Now, Changed: a.exchange.changed,
 		Informers: a.mgr.GetCache(), Namespace: a.cfg.Namespace, Budget: a.states.Budget, Log: a.log,
 	}
 	return nil
@@ -163,7 +163,7 @@ func (a *agent) reconcilePeers(_ context.Context, aliasPool []netip.Prefix) erro
 		Trust: a.trust, Attempt: firstAttempt(a.trusts.Attempt, a.automatic.Attempt), Forget: a.tokens.Forget, Forgotten: a.forgotten, Events: a.events,
 		Again:     a.peersWake.wake,
 		AliasPool: aliasPool, Reserved: a.states.Reserved, Allocate: tunnel.Allocate,
-		Exposed: a.exposed, Wake: a.peersWake, Spoken: a.speech.spoken, Readdressed: a.lent.Refresh, Now: time.Now,
+		Exposed: a.exposed, Wake: a.peersWake, Spoken: a.exchange.changed, Readdressed: a.lent.Refresh, Now: time.Now,
 	}
 	return a.peers.SetupWithManager(a.mgr)
 }

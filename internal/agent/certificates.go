@@ -33,9 +33,9 @@ func (a *agent) publishCA(ctx context.Context) error {
 	return store.PublishCA(ctx, a.direct, a.cfg.Namespace, CAConfigMap, CAKey, a.source.Identity().RootPEM())
 }
 
-// vouch keeps certificates fresh while this agent leads. Another agent may have
+// keepCertificates keeps certificates fresh while this agent leads. Another agent may have
 // led before and replaced the key.
-func (a *agent) vouch(ctx context.Context) error {
+func (a *agent) keepCertificates(ctx context.Context) error {
 	id, err := store.LoadIdentity(ctx, a.direct, a.cfg.Namespace, time.Now())
 	if err != nil {
 		return err
@@ -63,7 +63,7 @@ func (a *agent) vouch(ctx context.Context) error {
 	return a.source.Run(ctx)
 }
 
-func (a *agent) certificates(context.Context) error { return a.run(a.vouch) }
+func (a *agent) certificates(context.Context) error { return a.run(a.keepCertificates) }
 
 // kubeletCertificate returns what gives the kubelet API its certificate.
 func (a *agent) kubeletCertificate(signer KubeletCertificate) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {

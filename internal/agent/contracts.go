@@ -101,7 +101,7 @@ func keepCount(contracts *controller.Contracts) func(context.Context) error {
 // watchOffers keeps what peers would lend.
 func (a *agent) watchOffers() *lending.OfferWatch {
 	return &lending.OfferWatch{
-		Client: a.mgr.GetClient(), Now: time.Now, Log: a.log, Budget: a.states.Budget, Lends: a.speech.Lends, WatchLends: a.speech.WatchLends,
+		Client: a.mgr.GetClient(), Now: time.Now, Log: a.log, Budget: a.states.Budget, Lends: a.exchange.Lends, WatchLends: a.exchange.WatchLends,
 		Watch: func(ctx context.Context, peer peering.ClusterID, changed func(peering.Offer)) error {
 			return counterparts{a.sessions.Conn}.of(peer).WatchOffer(ctx, changed)
 		},

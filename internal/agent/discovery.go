@@ -27,15 +27,15 @@ import (
 // domain that cannot be asked.
 const domainsStart = 10 * time.Minute
 
-// keepPause is how often is asked what this cluster keeps to itself, keepPatience how long
-// that may take, and keepAgain how soon it is asked again as long as it is not known.
-const keepPause, keepPatience, keepAgain = time.Minute, 5 * time.Second, 5 * time.Second
+// lookupInterval is how often is asked what this cluster keeps to itself, lookupTimeout how long
+// that may take, and lookupRetry how soon it is asked again as long as it is not known.
+const lookupInterval, lookupTimeout, lookupRetry = time.Minute, 5 * time.Second, 5 * time.Second
 
 // discovery builds what knows which addresses may be dialled, and where what is found in
 // domains comes to.
 func (a *agent) discovery(context.Context) error {
 	a.found = &domains{now: time.Now, log: a.log, changed: notify.New(), forbidden: func(ctx context.Context) ([]netip.Prefix, error) {
-		return keptToItself(ctx, a.mgr.GetCache(), a.direct, a.states.Reserved, &a.cfg)
+		return ownRanges(ctx, a.mgr.GetCache(), a.direct, a.states.Reserved, &a.cfg)
 	}}
 	return nil
 }
@@ -149,14 +149,14 @@ func (d *domains) mayDial(endpoint string) bool {
 
 // keep learns each minute what this cluster keeps to itself. The lock is held.
 func (d *domains) keep() {
-	pause := keepPause
+	pause := lookupInterval
 	if d.keptAt.IsZero() {
-		pause = keepAgain
+		pause = lookupRetry
 	}
 	if !d.keepTried.IsZero() && d.now().Sub(d.keepTried) < pause {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), keepPatience) //nolint:forbidigo // a look has none
+	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout) //nolint:forbidigo // a look has none
 	defer cancel()
 	kept, err := d.forbidden(ctx)
 	d.keepTried = d.now()
@@ -190,10 +190,10 @@ func (d *domains) tell(domain dnssd.Domain) {
 	}
 }
 
-// keptToItself is addresses that nobody outside names for this cluster to dial: its
+// ownRanges is addresses that nobody outside names for this cluster to dial: its
 // API server, its Services and pods, its nodes, and its peers' pods. Nodes are cached
 // already; of EndpointSlices only those of the API server are wanted, so they are asked for.
-func keptToItself(ctx context.Context, cached, direct ctrlclient.Reader, services controller.Reserved, cfg *Config) ([]netip.Prefix, error) {
+func ownRanges(ctx context.Context, cached, direct ctrlclient.Reader, services controller.Reserved, cfg *Config) ([]netip.Prefix, error) {
 	reserved, err := services(ctx)
 	if err != nil {
 		return nil, err

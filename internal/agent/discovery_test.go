@@ -87,7 +87,7 @@ func TestAddressesOfThisClusterAreNotDialable(t *testing.T) {
 		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.97.0.0/16")}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
 		AliasPool: []netip.Prefix{netip.MustParsePrefix("198.18.0.0/15")},
 	}
-	forbidden, err := keptToItself(t.Context(), reader(node), reader(slice, services), reservedBy(cfg, reader(services)), cfg)
+	forbidden, err := ownRanges(t.Context(), reader(node), reader(slice, services), reservedBy(cfg, reader(services)), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func TestAddressesOfThisClusterAreNotDialable(t *testing.T) {
 				return c.List(ctx, list, opts...)
 			},
 		})
-		prefixes, err := keptToItself(t.Context(), reader(node), old, reservedBy(cfg, old), cfg)
+		prefixes, err := ownRanges(t.Context(), reader(node), old, reservedBy(cfg, old), cfg)
 		if want == "" && (err != nil || !slices.Contains(prefixes, netip.MustParsePrefix("10.97.0.0/16"))) {
 			t.Errorf("without the kind: %v, %v", prefixes, err)
 		}
@@ -150,14 +150,14 @@ func TestDialableAddressesAreRefreshed(t *testing.T) {
 		t.Errorf("an API server that is away was asked %d times again at once", asked)
 	}
 	err = nil
-	clock = clock.Add(keepAgain)
+	clock = clock.Add(lookupRetry)
 	for endpoint, want := range map[string]bool{"192.0.2.7:7443": true, "127.0.0.1:7443": false, "office.example:7443": false} {
 		if d.mayDial(endpoint) != want {
 			t.Errorf("%s may be dialled: %t", endpoint, !want)
 		}
 	}
 	kept = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
-	clock = clock.Add(keepPause)
+	clock = clock.Add(lookupInterval)
 	if d.mayDial("192.0.2.7:7443") {
 		t.Error("it may be dialled where a prefix of this cluster is now")
 	}

@@ -165,7 +165,7 @@ func (e *exposure) status(s peering.PodStatus, home func(netip.Addr) (netip.Addr
 		pod.addrs, pod.said = addrs, true
 		e.keep(s.Ref.UID, pod)
 	}
-	if !e.known && (own && s.Gone || !own && len(e.heard) < maxHeardPods) {
+	if !e.known && (own && s.Gone || !own && len(e.heard) < maxUnknownPods) {
 		if e.heard == nil {
 			e.heard = map[string][]netip.Addr{}
 		}
@@ -271,14 +271,14 @@ type startup struct {
 }
 
 // unsure says whether what stands of a contract is to stay for now. Once all of it was
-// known it never is again, nor after exposureKept.
+// known it never is again, nor after exposureGrace.
 func (s *startup) unsure(contract string, known bool, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.since.IsZero() {
 		s.since, s.known = now, map[string]bool{}
 	}
-	if now.Sub(s.since) >= exposureKept {
+	if now.Sub(s.since) >= exposureGrace {
 		s.known = nil
 		return false
 	}

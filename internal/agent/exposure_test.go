@@ -155,7 +155,7 @@ func TestInventedPodsAreForgotten(t *testing.T) {
 			e.status(invented, asIs)
 		}
 	}
-	const limit = maxHeardPods
+	const limit = maxUnknownPods
 	invent(0, limit+1000)
 	if got := kept(); got > limit {
 		t.Errorf("before this cluster's pods are known %d of others are kept, want at most %d", got, limit)
@@ -209,8 +209,8 @@ func TestExposureIsKeptAtStartUntilKnownOrTooOld(t *testing.T) {
 		{time.Minute, "a", true, false},
 		{time.Minute, "a", false, false}, // what a peer does later is no reason to wait again
 		{time.Minute, "c", false, true},
-		{exposureKept, "c", false, false},
-		{exposureKept, "d", false, false},
+		{exposureGrace, "c", false, false},
+		{exposureGrace, "d", false, false},
 	} {
 		if got := s.unsure(step.contract, step.known, start.Add(step.after)); got != step.want {
 			t.Errorf("after %s contract %s is unsure: %t, want %t", step.after, step.contract, got, step.want)

@@ -94,12 +94,12 @@ type lans struct {
 	mu sync.Mutex
 	// began is when it was looked first.
 	began time.Time
-	nodes map[string]*heardNode
+	nodes map[string]*nodeReport
 }
 
-// heardNode is when the fabric of a node was heard of. Times are this process's: clocks
+// nodeReport is when the fabric of a node was heard of. Times are this process's: clocks
 // of nodes differ.
-type heardNode struct {
+type nodeReport struct {
 	// report is the time that its last report has, at is when that came. It is zero for
 	// the report that was there already when this process looked first.
 	report metav1.Time
@@ -118,7 +118,7 @@ func (l *lans) look() controller.Looked {
 	defer l.mu.Unlock()
 	now := l.now()
 	if l.began.IsZero() {
-		l.began, l.nodes = now, map[string]*heardNode{}
+		l.began, l.nodes = now, map[string]*nodeReport{}
 	}
 	out := controller.Looked{Places: map[controller.Place]bool{}}
 	there := map[string]bool{}
@@ -127,19 +127,19 @@ func (l *lans) look() controller.Looked {
 		there[nd.Name] = true
 		l.lookAt(&out, nd, l.hear(nd, now), now)
 	}
-	maps.DeleteFunc(l.nodes, func(name string, _ *heardNode) bool { return !there[name] })
+	maps.DeleteFunc(l.nodes, func(name string, _ *nodeReport) bool { return !there[name] })
 	return out
 }
 
 // hear notes what a fabric reported. The lock is held.
-func (l *lans) hear(nd *v1alpha1.NodeDiscovery, now time.Time) *heardNode {
+func (l *lans) hear(nd *v1alpha1.NodeDiscovery, now time.Time) *nodeReport {
 	h := l.nodes[nd.Name]
 	switch {
 	case h == nil && now == l.began:
-		h = &heardNode{report: nd.Status.ObservedAt}
+		h = &nodeReport{report: nd.Status.ObservedAt}
 		l.nodes[nd.Name] = h
 	case h == nil:
-		h = &heardNode{}
+		h = &nodeReport{}
 		l.nodes[nd.Name] = h
 		fallthrough
 	case !h.report.Equal(&nd.Status.ObservedAt):
@@ -157,13 +157,13 @@ func (l *lans) hear(nd *v1alpha1.NodeDiscovery, now time.Time) *heardNode {
 
 // lookAt adds what one fabric finds. What it finds comes from whoever is on its LANs, and
 // the fabric itself lives where they reach it: it is all looked at again.
-func (l *lans) lookAt(out *controller.Looked, nd *v1alpha1.NodeDiscovery, h *heardNode, now time.Time) {
+func (l *lans) lookAt(out *controller.Looked, nd *v1alpha1.NodeDiscovery, h *nodeReport, now time.Time) {
 	since := h.at
 	if since.IsZero() {
 		since = l.began
 	}
-	silent := h.at.IsZero() || now.Sub(h.at) >= lanSilent
-	if silent && now.Sub(since) >= lanStands {
+	silent := h.at.IsZero() || now.Sub(h.at) >= lanReportLate
+	if silent && now.Sub(since) >= lanReportExpires {
 		return // what it said is too old to be believed
 	}
 	for _, name := range nd.Status.Interfaces[:min(len(nd.Status.Interfaces), maxLANInterfaces)] {

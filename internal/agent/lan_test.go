@@ -137,11 +137,11 @@ func TestASilentFabricsReportExpires(t *testing.T) {
 	l.reports(time.Minute)
 	check("it lost it", all)
 	l.reports(time.Minute, x)
-	l.clock = l.clock.Add(lanSilent - time.Second)
+	l.clock = l.clock.Add(lanReportLate - time.Second)
 	check("it was heard of lately", found+all)
 	l.clock = l.clock.Add(time.Second)
 	check("it is silent", found+stands)
-	l.clock = l.clock.Add(lanStands - lanSilent - time.Second)
+	l.clock = l.clock.Add(lanReportExpires - lanReportLate - time.Second)
 	check("it is silent for long", found+stands)
 	l.clock = l.clock.Add(time.Second)
 	check("it is silent for too long", "")
@@ -160,7 +160,7 @@ func TestReportsOfBeforeTheStartExpire(t *testing.T) {
 	for _, step := range []struct {
 		after time.Duration
 		want  string
-	}{{0, "stands"}, {lanStands - 1, "stands"}, {1, ""}} {
+	}{{0, "stands"}, {lanReportExpires - 1, "stands"}, {1, ""}} {
 		l.clock = l.clock.Add(step.after)
 		if got := l.sees(); !strings.Contains(got, step.want) || (step.want == "") != (got == "") {
 			t.Errorf("after %s: %q", step.after, got)

@@ -7,26 +7,26 @@ const (
 	// maxVerified is of how many contracts the agent remembers that their signatures
 	// were verified: each object of a peer asks for its contract.
 	maxVerified = 512
-	// exposureKept is how long after an agent's start a peer may reach what it could
+	// exposureGrace is how long after an agent's start a peer may reach what it could
 	// reach before, because of a contract of which it is not known yet what it exposes:
 	// the API server may be slow to answer, and the peer has no say in it.
-	exposureKept = 10 * time.Minute
+	exposureGrace = 10 * time.Minute
 	// podsPause is how long events of pods are gathered before their contract, and the
 	// peer, are looked at.
 	podsPause = 100 * time.Millisecond
-	// maxHeardPods is how many pods' addresses are kept, of each contract, that a
+	// maxUnknownPods is how many pods' addresses are kept, of each contract, that a
 	// provider names after an agent's start before it is known which pods are this
 	// cluster's. It is as many as a contract can have.
-	maxHeardPods = 10_000
+	maxUnknownPods = 10_000
 )
 
 // Limits of discovery on LANs.
 const (
-	// lanSilent is after how long without a report the fabric of a node counts as silent:
+	// lanReportLate is after how long without a report the fabric of a node counts as silent:
 	// what it found is believed for a while then, but not what it lacks.
-	lanSilent = 3 * time.Minute
-	// lanStands is for how long at most what a silent fabric found is believed.
-	lanStands = 10 * time.Minute
+	lanReportLate = 3 * time.Minute
+	// lanReportExpires is for how long at most what a silent fabric found is believed.
+	lanReportExpires = 10 * time.Minute
 	// lanStatusBurst is how many reports a fabric writes at once, lanStatusPace the time
 	// after which one more can be: a LAN may change all the time.
 	lanStatusBurst = 30

@@ -375,7 +375,7 @@ func conflictsOnLAN(list []mdns.Conflict, now time.Time) (out []string) {
 // stays.
 func foundOnLAN(list []discovery.Found, interfaces []string, before []v1alpha1.FoundCluster, expected []string) []v1alpha1.FoundCluster {
 	type place struct{ where, id string }
-	at, known := map[place][]saying{}, map[place][]string{}
+	at, known := map[place][]announcement{}, map[place][]string{}
 	for _, f := range before {
 		known[place{f.Interface, f.ClusterID}] = f.Endpoints
 	}
@@ -386,7 +386,7 @@ func foundOnLAN(list []discovery.Found, interfaces []string, before []v1alpha1.F
 			continue
 		}
 		key := place{f.Where, string(id)}
-		at[key] = append(at[key], saying{v1alpha1.FoundCluster{
+		at[key] = append(at[key], announcement{v1alpha1.FoundCluster{
 			Interface: f.Where, ClusterID: string(id), Name: peering.Text(f.Name, maxClusterName),
 			Endpoints: all[:min(len(all), peering.MaxEndpoints)], Automatic: f.Automatic,
 		}, f.From})
@@ -412,7 +412,7 @@ func foundOnLAN(list []discovery.Found, interfaces []string, before []v1alpha1.F
 	for _, key := range all {
 		if len(out) < maxLANFound && (first[key.id] || has[key.where] < share) {
 			has[key.where]++
-			out = append(out, oneOf(at[key], known[key]))
+			out = append(out, mergeAnnouncements(at[key], known[key]))
 		}
 	}
 	slices.SortFunc(out, func(a, b v1alpha1.FoundCluster) int {
@@ -421,28 +421,28 @@ func foundOnLAN(list []discovery.Found, interfaces []string, before []v1alpha1.F
 	return out
 }
 
-// saying is what is said of a cluster under one name.
-type saying struct {
+// announcement is what is said of a cluster under one name.
+type announcement struct {
 	v1alpha1.FoundCluster
 	// from is who says it.
 	from []netip.Addr
 }
 
-// oneOf brings together what is said of one cluster under several names: anybody can say
+// mergeAnnouncements brings together what is said of one cluster under several names: anybody can say
 // its ID. Those who say it share the room in turn, so that nobody who says much drives
 // another out. What was known and is still said comes first, then what somebody says of
 // their own address.
-func oneOf(all []saying, known []string) v1alpha1.FoundCluster {
+func mergeAnnouncements(all []announcement, known []string) v1alpha1.FoundCluster {
 	rank := func(unwanted bool) int {
 		if unwanted {
 			return 1
 		}
 		return 0
 	}
-	slices.SortFunc(all, func(a, b saying) int {
+	slices.SortFunc(all, func(a, b announcement) int {
 		return cmp.Or(
 			rank(!slices.Contains(known, a.Endpoints[0]))-rank(!slices.Contains(known, b.Endpoints[0])),
-			rank(!a.ofItself(a.Endpoints[0]))-rank(!b.ofItself(b.Endpoints[0])),
+			rank(!a.namesItself(a.Endpoints[0]))-rank(!b.namesItself(b.Endpoints[0])),
 			rank(a.Name == "")-rank(b.Name == ""), cmp.Compare(a.Name, b.Name), slices.Compare(a.Endpoints, b.Endpoints),
 		)
 	})
@@ -463,7 +463,7 @@ func oneOf(all []saying, known []string) v1alpha1.FoundCluster {
 	return out
 }
 
-func (s saying) ofItself(endpoint string) bool {
+func (s announcement) namesItself(endpoint string) bool {
 	addr, err := netip.ParseAddrPort(endpoint)
 	return err == nil && slices.Contains(s.from, addr.Addr().Unmap())
 }

@@ -59,10 +59,10 @@ func (a *agent) peerAPI(ctx context.Context, address string) error {
 	peer, err := server.NewPeer(server.PeerConfig{
 		Log: a.log, Credentials: session.ServerCredentials(), Self: a.source.ID(), Trusted: a.bundles.Has,
 		Trust:      a.joining(),
-		Negotiator: negotiator{Lender: a.lender, Contracts: a.answers(), speaks: a.speech.speaks}, Offers: a.lender, Sessions: a.speech, Offload: offloadService,
+		Negotiator: negotiator{Lender: a.lender, Contracts: a.answers(), checkProtocol: a.exchange.checkProtocol}, Offers: a.lender, Sessions: a.exchange, Offload: offloadService,
 		// What is dead does not look it where nothing is written, and stays in the way of
 		// the next session.
-		Silent: func(number uint64) { a.sessions.CloseSession(number, errSilent) },
+		Silent: func(number uint64) { a.sessions.CloseSession(number, errKeepalive) },
 	})
 	if err != nil {
 		return err
@@ -88,7 +88,7 @@ func (a *agent) runSessions(context.Context) error {
 	if err := metrics.Registry.Register(a.sessions.Collector()); err != nil {
 		return fmt.Errorf("register metrics: %w", err)
 	}
-	return errors.Join(a.run(a.speech.Run), a.run(func(ctx context.Context) error {
+	return errors.Join(a.run(a.exchange.Run), a.run(func(ctx context.Context) error {
 		if err := a.peers.Load(ctx); err != nil {
 			return err
 		}
@@ -98,17 +98,17 @@ func (a *agent) runSessions(context.Context) error {
 	}), a.run(a.watchSessions), a.run(a.watchOwn))
 }
 
-var errSilent = fmt.Errorf("the peer said nothing for %s", heartbeat.SessionPatience)
+var errKeepalive = fmt.Errorf("the peer said nothing for %s", heartbeat.SessionPatience)
 
 // talk runs as long as a session lives that this side dialled: the side that dialled
 // opens the exchange. For the others it returns at once, so that they have no goroutine.
 func (a *agent) talk(ctx context.Context, s session.Info) error {
-	a.speech.begun(s.Peer, s.Number)
+	a.exchange.started(s.Peer, s.Number)
 	a.wakePeer(s.Peer)
 	listened := a.offers.Follow(ctx, s.Peer)
 	ended := func() {
 		listened()
-		a.speech.ended(s.Peer, s.Number)
+		a.exchange.ended(s.Peer, s.Number)
 		a.wakePeer(s.Peer)
 	}
 	if !s.Dialled {
@@ -118,9 +118,9 @@ func (a *agent) talk(ctx context.Context, s session.Info) error {
 	defer ended()
 	return client.RunSession(ctx, a.sessions.Conn(s.Peer), heartbeat.Config{
 		Patience: heartbeat.SessionPatience,
-		Current:  func(ctx context.Context) (*peerState, error) { return a.speech.State(ctx, s.Peer) },
-		Watch:    func(changed func()) func() { return a.speech.Watch(s.Peer, changed) },
-		Observe:  func(ctx context.Context, state *peerState) error { return a.speech.Observe(ctx, s.Peer, state) },
+		Current:  func(ctx context.Context) (*peerState, error) { return a.exchange.State(ctx, s.Peer) },
+		Watch:    func(changed func()) func() { return a.exchange.Watch(s.Peer, changed) },
+		Observe:  func(ctx context.Context, state *peerState) error { return a.exchange.Observe(ctx, s.Peer, state) },
 	})
 }
 

@@ -28,7 +28,7 @@ type services struct {
 	has  []netip.Prefix
 	at   time.Time
 	told bool
-	// failed is why nothing is known yet; it is asked again after keepAgain.
+	// failed is why nothing is known yet; it is asked again after lookupRetry.
 	failed error
 }
 
@@ -36,12 +36,12 @@ type services struct {
 func (s *services) prefixes(ctx context.Context) ([]netip.Prefix, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	pause := keepPause
+	pause := lookupInterval
 	if s.failed != nil {
-		pause = keepAgain
+		pause = lookupRetry
 	}
 	if s.at.IsZero() || s.now().Sub(s.at) >= pause {
-		ctx, cancel := context.WithTimeout(ctx, keepPatience)
+		ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 		defer cancel()
 		has, err := serviceCIDRs(ctx, s.direct)
 		switch {

@@ -68,13 +68,13 @@ func TestServicePrefixesAreCached(t *testing.T) {
 			t.Errorf("asked %d times at once, %v", asked, err)
 		}
 		err = nil
-		time.Sleep(keepAgain)
+		time.Sleep(lookupRetry)
 		want(2, "10.98.0.0/16", "fd00:98::/108")
 		has("10.99.0.0/16")
-		time.Sleep(keepPause)
+		time.Sleep(lookupInterval)
 		want(3, "10.99.0.0/16")
 		err = away
-		time.Sleep(keepPause)
+		time.Sleep(lookupInterval)
 		want(4, "10.99.0.0/16")
 	})
 }

@@ -22,70 +22,71 @@ import (
 	"github.com/entente-dev/entente/server"
 )
 
-// speech is what this cluster says to its peers over sessions, and what it does
-// with what they say. It serves both directions of the exchange.
-type speech struct {
+// exchange sends this cluster's state to its peers over sessions, and records theirs. It
+// serves both directions.
+type exchange struct {
 	states *controller.States
 	log    *slog.Logger
-	// undone is poked when there is a word that has to be recorded again.
-	undone notify.Channel
+	// retry is notified when a state has to be recorded again.
+	retry notify.Channel
 
 	mu    sync.Mutex
-	peers map[peering.ClusterID]*conversation
+	peers map[peering.ClusterID]*peerExchange
 }
 
-// conversation is what this cluster and a peer say to each other. What is not
-// recording is the speech's to lock.
-type conversation struct {
-	// recording is held while a word of the peer is recorded: one after the other.
+// peerExchange is the state exchange with one peer. exchange.mu guards all but recording.
+type peerExchange struct {
+	// recording is held while a state of the peer is recorded: one after the other.
 	recording sync.Mutex
 
 	// session is the newest session's number.
 	session uint64
-	// changes counts what may have changed what is said or undone what was recorded.
+	// changes counts what may have changed the state to the peer, or undone what was recorded.
 	changes uint64
-	// said is the word to the peer, heard its own. Most states say nothing new: those
-	// cost no look at what is stored. undone is how often heard could not be recorded,
-	// and notBefore when that is tried again.
-	said, heard word
-	undone      int
-	notBefore   time.Time
-	// lends is whether the peer lends this cluster anything, by its last word.
+	// sent is the last state to the peer, received the last of the peer. Most states are
+	// equal to the last: those cost no read of what is stored. failures is how often
+	// received could not be recorded, and notBefore when that is tried again.
+	sent, received stateCopy
+	failures       int
+	notBefore      time.Time
+	// lends is whether the peer lends this cluster anything, by its last state.
 	lends peering.Lending
-	// change, hearing and lending are who is to hear of another said, of another heard,
-	// and of another lends.
-	change, hearing, lending []*func()
+	// These are called when sent may have changed, when a state was received, and when
+	// lends changed.
+	onChange, onReceive, onLending []*func()
 }
 
 const (
-	// wordLasts is for how long the word to a peer holds that nobody said had changed:
-	// whoever changes it says so. heardLasts is that for a peer's own, of which not all
-	// that is recorded is watched: less than the pause between two.
-	wordLasts  = 5 * time.Minute
-	heardLasts = heartbeat.MaxInterval / 2
-	// againAfter is the pause before a word is recorded again that could not be, or that
-	// may have been undone; it grows to againMost. againTimeout is how long that may
-	// take, and againAtOnce how many are under way.
-	againAfter   = 2 * time.Second
-	againMost    = time.Minute
-	againTimeout = 10 * time.Second
-	againAtOnce  = 8
-	// firstWordWithin is how long an ask waits for its peer's first word.
-	firstWordWithin = time.Second
+	// sentLasts is for how long the state to a peer is not built again: all that changes it
+	// calls changed. receivedLasts is for how long a peer's is not recorded again. Not all
+	// that is recorded is watched, so it is less than the pause between two states.
+	sentLasts     = 5 * time.Minute
+	receivedLasts = heartbeat.MaxInterval / 2
+	// retryAfter is the pause before a state is recorded again because that failed or may
+	// have been undone; it grows to maxRetryAfter. retryTimeout is how long that may take,
+	// and maxRetries how many are under way.
+	retryAfter    = 2 * time.Second
+	maxRetryAfter = time.Minute
+	retryTimeout  = 10 * time.Second
+	maxRetries    = 8
+	// firstStateTimeout is how long a request waits for its peer's first state.
+	firstStateTimeout = time.Second
 )
 
-// word is what one side said.
-type word struct {
+// stateCopy is a state that was sent or received.
+type stateCopy struct {
 	state *ententev1.PeerState
-	// at is when it was made, or recorded; zero if it has to be looked at again.
+	// at is when it was built, or recorded; zero if that has to be done again.
 	at time.Time
 }
 
-// holds says whether a word that lasts so long need not be looked at again yet.
-func (w word) holds(lasts time.Duration) bool { return w.state != nil && time.Since(w.at) < lasts }
+// isFresh says whether a state that lasts so long need not be built or recorded again.
+func (w stateCopy) isFresh(lasts time.Duration) bool {
+	return w.state != nil && time.Since(w.at) < lasts
+}
 
-// says says whether a word is the same but for what counts and times messages.
-func (w word) says(s *ententev1.PeerState) bool {
+// equals compares states without the fields that count and time messages.
+func (w stateCopy) equals(s *ententev1.PeerState) bool {
 	sequence, at, echo := s.GetSequence(), s.GetSentAt(), s.GetEchoSequence()
 	s.Sequence, s.SentAt, s.EchoSequence = w.state.GetSequence(), w.state.GetSentAt(), w.state.GetEchoSequence()
 	same := proto.Equal(w.state, s)
@@ -93,27 +94,27 @@ func (w word) says(s *ententev1.PeerState) bool {
 	return same
 }
 
-func newSpeech(states *controller.States, log *slog.Logger) *speech {
-	return &speech{states: states, log: log, undone: notify.New(), peers: map[peering.ClusterID]*conversation{}}
+func newExchange(states *controller.States, log *slog.Logger) *exchange {
+	return &exchange{states: states, log: log, retry: notify.New(), peers: map[peering.ClusterID]*peerExchange{}}
 }
 
-// with returns the conversation with a peer. The lock is held.
-func (s *speech) with(peer peering.ClusterID) *conversation {
+// of returns the exchange with a peer, a new one if there is none. mu is held.
+func (s *exchange) of(peer peering.ClusterID) *peerExchange {
 	c := s.peers[peer]
 	if c == nil {
-		c = &conversation{}
+		c = &peerExchange{}
 		s.peers[peer] = c
 	}
 	return c
 }
 
-// State returns the word to a peer.
-func (s *speech) State(ctx context.Context, peer peering.ClusterID) (*ententev1.PeerState, error) {
+// State returns this cluster's state for a peer.
+func (s *exchange) State(ctx context.Context, peer peering.ClusterID) (*ententev1.PeerState, error) {
 	s.mu.Lock()
-	c := s.with(peer)
-	last, changes := c.said, c.changes
+	c := s.of(peer)
+	last, changes := c.sent, c.changes
 	s.mu.Unlock()
-	if last.holds(wordLasts) {
+	if last.isFresh(sentLasts) {
 		return proto.CloneOf(last.state), nil
 	}
 	state, err := s.states.State(ctx, peer)
@@ -123,69 +124,68 @@ func (s *speech) State(ctx context.Context, peer peering.ClusterID) (*ententev1.
 	now := wire.StateTo(state)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// What changed while this looked is looked at again at once.
+	// If something changed meanwhile the state is built again at once.
 	if c.changes == changes {
-		c.said = word{proto.CloneOf(now), time.Now()}
+		c.sent = stateCopy{proto.CloneOf(now), time.Now()}
 	}
 	return now, nil
 }
 
-// Watch has changed called whenever the word to a peer may be another.
-func (s *speech) Watch(peer peering.ClusterID, changed func()) (stop func()) {
-	return s.watch(peer, func(c *conversation) *[]*func() { return &c.change }, changed)
+// Watch has changed called whenever the state for a peer may have changed.
+func (s *exchange) Watch(peer peering.ClusterID, changed func()) (stop func()) {
+	return s.watch(peer, func(c *peerExchange) *[]*func() { return &c.onChange }, changed)
 }
 
-// WatchLends has changed called whenever a peer's word is another on whether it lends
-// anything.
-func (s *speech) WatchLends(peer peering.ClusterID, changed func()) (stop func()) {
-	return s.watch(peer, func(c *conversation) *[]*func() { return &c.lending }, changed)
+// WatchLends has changed called whenever it changes whether a peer lends anything.
+func (s *exchange) WatchLends(peer peering.ClusterID, changed func()) (stop func()) {
+	return s.watch(peer, func(c *peerExchange) *[]*func() { return &c.onLending }, changed)
 }
 
-func (s *speech) watch(peer peering.ClusterID, of func(*conversation) *[]*func(), call func()) (stop func()) {
+func (s *exchange) watch(peer peering.ClusterID, of func(*peerExchange) *[]*func(), call func()) (stop func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	list := of(s.with(peer))
+	list := of(s.of(peer))
 	*list = append(*list, &call)
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		list := of(s.with(peer))
+		list := of(s.of(peer))
 		*list = slices.DeleteFunc(*list, func(f *func()) bool { return f == &call })
 		s.forget(peer)
 	}
 }
 
-// Observe records a peer's word, and ends the exchange with one whose protocol
-// revision is too far from this agent's: once that has heard this side, so that
-// each can say by itself what is wrong.
-func (s *speech) Observe(ctx context.Context, peer peering.ClusterID, state *ententev1.PeerState) error {
-	if err := s.hear(ctx, peer, state); err != nil || state.GetEchoSequence() == 0 {
+// Observe records a peer's state. It ends the exchange with a peer whose protocol
+// revision is too far from this agent's, once that peer received this side's state, so
+// that both can report what is wrong.
+func (s *exchange) Observe(ctx context.Context, peer peering.ClusterID, state *ententev1.PeerState) error {
+	if err := s.receive(ctx, peer, state); err != nil || state.GetEchoSequence() == 0 {
 		return err
 	}
 	return peering.CheckProtocol(peering.Protocol, state.GetProtocol())
 }
 
-// speaks returns why nothing can be agreed with a peer: its protocol revision is too far
-// from this agent's. A peer asks as soon as its session is up, which may be before its
-// first word is here: that is waited for, for a moment.
-func (s *speech) speaks(ctx context.Context, peer peering.ClusterID) error {
-	heard := notify.New()
-	defer s.watch(peer, func(c *conversation) *[]*func() { return &c.hearing }, heard.Notify)()
-	late := time.NewTimer(firstWordWithin)
+// checkProtocol returns an error if a peer's protocol revision is too far from this
+// agent's. A peer may send requests before its first state, which is waited for, for a
+// moment.
+func (s *exchange) checkProtocol(ctx context.Context, peer peering.ClusterID) error {
+	received := notify.New()
+	defer s.watch(peer, func(c *peerExchange) *[]*func() { return &c.onReceive }, received.Notify)()
+	late := time.NewTimer(firstStateTimeout)
 	defer late.Stop()
 	for {
 		s.mu.Lock()
-		said := s.with(peer).heard.state
+		state := s.of(peer).received.state
 		s.mu.Unlock()
-		if said != nil {
-			return peering.CheckProtocol(peering.Protocol, said.GetProtocol())
+		if state != nil {
+			return peering.CheckProtocol(peering.Protocol, state.GetProtocol())
 		}
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-late.C:
 			return nil
-		case <-heard:
+		case <-received:
 		}
 	}
 }
@@ -195,98 +195,97 @@ func (s *speech) speaks(ctx context.Context, peer peering.ClusterID) error {
 type negotiator struct {
 	*lending.Lender
 	server.Contracts
-	speaks func(ctx context.Context, peer peering.ClusterID) error
+	checkProtocol func(ctx context.Context, peer peering.ClusterID) error
 }
 
 func (n negotiator) Advertise(ctx context.Context, peer peering.ClusterID, ask peering.Ask) (peering.Advertisement, error) {
-	if err := n.speaks(ctx, peer); err != nil {
+	if err := n.checkProtocol(ctx, peer); err != nil {
 		return peering.Advertisement{}, err
 	}
 	return n.Lender.Advertise(ctx, peer, ask)
 }
 
 func (n negotiator) Sign(ctx context.Context, peer peering.ClusterID, envelope peering.Envelope) (peering.Envelope, error) {
-	if err := n.speaks(ctx, peer); err != nil {
+	if err := n.checkProtocol(ctx, peer); err != nil {
 		return peering.Envelope{}, err
 	}
 	return n.Lender.Sign(ctx, peer, envelope)
 }
 
-func (s *speech) hear(ctx context.Context, peer peering.ClusterID, state *ententev1.PeerState) error {
+func (s *exchange) receive(ctx context.Context, peer peering.ClusterID, state *ententev1.PeerState) error {
 	s.mu.Lock()
-	c := s.with(peer)
-	last := c.heard
+	c := s.of(peer)
+	last := c.received
 	s.mu.Unlock()
-	if last.holds(heardLasts) && last.says(state) {
+	if last.isFresh(receivedLasts) && last.equals(state) {
 		return nil
 	}
-	said, err := wire.StateFrom(state)
+	parsed, err := wire.StateFrom(state)
 	if err != nil {
 		return err
 	}
 	c.recording.Lock()
 	defer c.recording.Unlock()
 	if ctx.Err() != nil {
-		return context.Cause(ctx) // it waited, and a newer stream's word may have been recorded
+		return context.Cause(ctx) // it waited, and a newer stream's state may have been recorded
 	}
 	s.mu.Lock()
-	c.heard, c.undone = word{state: proto.CloneOf(state)}, 0
-	call(c.hearing)
-	s.lent(c, said.Lends)
+	c.received, c.failures = stateCopy{state: proto.CloneOf(state)}, 0
+	callAll(c.onReceive)
+	s.setLending(c, parsed.Lends)
 	s.mu.Unlock()
-	s.record(ctx, peer, c, said)
+	s.record(ctx, peer, c, parsed)
 	return nil
 }
 
-// record records the word that was heard last. What this cluster cannot record now it
-// records later: its own API server's troubles are no reason to hang up on a peer.
-// recording is held.
-func (s *speech) record(ctx context.Context, peer peering.ClusterID, c *conversation, said peering.PeerState) {
+// record records the state that was received last, later if that fails now: the troubles
+// of this cluster's API server do not end a peer's session. recording is held.
+func (s *exchange) record(ctx context.Context, peer peering.ClusterID, c *peerExchange, parsed peering.PeerState) {
 	s.mu.Lock()
 	changes := c.changes
 	s.mu.Unlock()
-	err := s.states.Observe(ctx, peer, said)
+	err := s.states.Observe(ctx, peer, parsed)
 	later, paced := errors.AsType[*store.LaterError](err)
 	if err != nil && !paced && ctx.Err() == nil {
-		s.log.Warn("cannot record what a peer says", "peer", peer, "err", err)
+		s.log.Warn("cannot record the state of a peer", "peer", peer, "err", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case paced: // whatever it says last is recorded then
+	case paced: // the last state is recorded then
 		c.notBefore = time.Now().Add(later.After)
-		s.undone.Notify()
+		s.retry.Notify()
 	case err != nil:
-		c.notBefore = time.Now().Add(min(againAfter<<min(c.undone, 8), againMost))
-		c.undone++
-		s.undone.Notify()
+		c.notBefore = time.Now().Add(min(retryAfter<<min(c.failures, 8), maxRetryAfter))
+		c.failures++
+		s.retry.Notify()
 	case c.changes != changes: // which may have undone it
-		s.undone.Notify()
+		s.retry.Notify()
 	default:
-		c.heard.at, c.undone, c.notBefore = time.Now(), 0, time.Time{}
+		c.received.at, c.failures, c.notBefore = time.Now(), 0, time.Time{}
 	}
 }
 
-// Run records again, until ctx ends, what peers said and could not be recorded, or
-// may have been undone: they repeat it too seldom to wait for that.
-func (s *speech) Run(ctx context.Context) error {
+// Run records states again, until ctx ends, whose recording failed or may have been
+// undone: peers repeat them too seldom to wait for that.
+func (s *exchange) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-s.undone:
+		case <-s.retry:
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(againAfter):
+		case <-time.After(retryAfter):
 		}
-		due, others := s.toRecord(time.Now())
+		due, others := s.dueStates(time.Now())
 		var tasks errgroup.Group
-		tasks.SetLimit(againAtOnce)
+		tasks.SetLimit(maxRetries)
 		for _, peer := range due {
 			tasks.Go(func() error {
-				ctx, cancel := context.WithTimeout(ctx, againTimeout)
+				ctx, cancel := context.WithTimeout(ctx, retryTimeout)
 				defer cancel()
 				s.recordAgain(ctx, peer)
 				return nil
@@ -294,19 +293,19 @@ func (s *speech) Run(ctx context.Context) error {
 		}
 		_ = tasks.Wait()
 		if others {
-			s.undone.Notify()
+			s.retry.Notify()
 		}
 	}
 }
 
-// toRecord returns whose words are to be recorded again now, and whether there are
-// others whose time has not come.
-func (s *speech) toRecord(now time.Time) (due []peering.ClusterID, others bool) {
+// dueStates returns the peers whose states are to be recorded again now, and whether
+// there are others that are due later.
+func (s *exchange) dueStates(now time.Time) (due []peering.ClusterID, others bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for peer, c := range s.peers {
 		switch {
-		case c.heard.state == nil || !c.heard.at.IsZero():
+		case c.received.state == nil || !c.received.at.IsZero():
 		case now.Before(c.notBefore):
 			others = true
 		default:
@@ -316,8 +315,8 @@ func (s *speech) toRecord(now time.Time) (due []peering.ClusterID, others bool) 
 	return due, others
 }
 
-// recordAgain records a peer's last word if that is still to be done.
-func (s *speech) recordAgain(ctx context.Context, peer peering.ClusterID) {
+// recordAgain records a peer's last state unless that was done meanwhile.
+func (s *exchange) recordAgain(ctx context.Context, peer peering.ClusterID) {
 	s.mu.Lock()
 	c := s.peers[peer]
 	s.mu.Unlock()
@@ -327,18 +326,18 @@ func (s *speech) recordAgain(ctx context.Context, peer peering.ClusterID) {
 	c.recording.Lock()
 	defer c.recording.Unlock()
 	s.mu.Lock()
-	last := c.heard
+	last := c.received
 	s.mu.Unlock()
 	if last.state == nil || !last.at.IsZero() {
 		return
 	}
-	if said, err := wire.StateFrom(last.state); err == nil { // it was read before
-		s.record(ctx, peer, c, said)
+	if parsed, err := wire.StateFrom(last.state); err == nil { // it was read before
+		s.record(ctx, peer, c, parsed)
 	}
 }
 
-// Lends returns a peer's word on whether it lends anything.
-func (s *speech) Lends(peer peering.ClusterID) peering.Lending {
+// Lends returns whether a peer lends anything, by its last state.
+func (s *exchange) Lends(peer peering.ClusterID) peering.Lending {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c := s.peers[peer]; c != nil {
@@ -347,50 +346,50 @@ func (s *speech) Lends(peer peering.ClusterID) peering.Lending {
 	return peering.LendsUnknown
 }
 
-// lent takes a peer's word on whether it lends anything. The lock is held.
-func (s *speech) lent(c *conversation, word peering.Lending) {
-	if c.lends != word {
-		c.lends = word
-		call(c.lending)
+// setLending sets whether a peer lends anything. mu is held.
+func (s *exchange) setLending(c *peerExchange, lends peering.Lending) {
+	if c.lends != lends {
+		c.lends = lends
+		callAll(c.onLending)
 	}
 }
 
-// call calls each; none of them waits.
-func call(list []*func()) {
+// callAll calls functions that do not block.
+func callAll(list []*func()) {
 	for _, f := range list {
 		(*f)()
 	}
 }
 
-// begun says that a session with a peer came up.
-func (s *speech) begun(peer peering.ClusterID, session uint64) {
+// started notes a new session with a peer.
+func (s *exchange) started(peer peering.ClusterID, session uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c := s.with(peer)
+	c := s.of(peer)
 	c.session = max(c.session, session)
 }
 
-// ended forgets what was said in a session, unless there is a newer one.
-func (s *speech) ended(peer peering.ClusterID, session uint64) {
+// ended forgets the states of a session, unless there is a newer one.
+func (s *exchange) ended(peer peering.ClusterID, session uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c := s.with(peer)
+	c := s.of(peer)
 	if c.session == session {
-		c.session, c.said, c.heard = 0, word{}, word{}
-		s.lent(c, peering.LendsUnknown)
+		c.session, c.sent, c.received = 0, stateCopy{}, stateCopy{}
+		s.setLending(c, peering.LendsUnknown)
 	}
 	s.forget(peer)
 }
 
-// forget forgets a peer with whom nothing goes on. The lock is held.
-func (s *speech) forget(peer peering.ClusterID) {
-	if c := s.peers[peer]; c.session == 0 && len(c.change) == 0 && len(c.hearing) == 0 && len(c.lending) == 0 {
+// forget forgets a peer without session and watchers. mu is held.
+func (s *exchange) forget(peer peering.ClusterID) {
+	if c := s.peers[peer]; c.session == 0 && len(c.onChange) == 0 && len(c.onReceive) == 0 && len(c.onLending) == 0 {
 		delete(s.peers, peer)
 	}
 }
 
-// spoken makes the word to a peer, and the peer's, be looked at again.
-func (s *speech) spoken(peer peering.ClusterID) {
+// changed has the state for a peer built again, and the peer's recorded again.
+func (s *exchange) changed(peer peering.ClusterID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.peers[peer]
@@ -398,11 +397,11 @@ func (s *speech) spoken(peer peering.ClusterID) {
 		return
 	}
 	c.changes++
-	c.said, c.heard.at = word{}, time.Time{}
-	if c.heard.state != nil {
-		s.undone.Notify()
+	c.sent, c.received.at = stateCopy{}, time.Time{}
+	if c.received.state != nil {
+		s.retry.Notify()
 	}
-	call(c.change)
+	callAll(c.onChange)
 }
 
 // gather returns a function that has call called with each key that it is called with,

@@ -37,7 +37,7 @@ func TestUnchangedStatesCostNoRead(t *testing.T) {
 			return c.List(ctx, list, opts...)
 		}})
 	synctest.Test(t, func(t *testing.T) {
-		s := newSpeech(&controller.States{
+		s := newExchange(&controller.States{
 			Client: c, Namespace: "entente-system", Endpoints: func() []string { return nil },
 			Budget: &store.WriteBudget{Now: time.Now},
 		}, slog.New(slog.DiscardHandler))
@@ -75,10 +75,10 @@ func TestUnchangedStatesCostNoRead(t *testing.T) {
 		if state, err := s.State(t.Context(), peer); err != nil || state.GetSequence() != 0 {
 			t.Errorf("a word is %v, %v: it has the last one's sequence", state, err)
 		}
-		s.spoken(peer)
+		s.changed(peer)
 		looks("said after a change", true, say)
 		looks("heard after a change", true, hear("b:1"))
-		time.Sleep(wordLasts)
+		time.Sleep(sentLasts)
 		looks("said after a while", true, say)
 		looks("heard after a while", true, hear("b:1"))
 	})
@@ -104,7 +104,7 @@ func TestAPeersStateIsRecordedAgain(t *testing.T) {
 				}
 				return c.SubResource(sub).Patch(ctx, o, p, opts...)
 			}})
-		s := newSpeech(&controller.States{
+		s := newExchange(&controller.States{
 			Client: c, Namespace: "entente-system", Endpoints: func() []string { return nil },
 			Budget: &store.WriteBudget{Now: time.Now},
 		}, slog.New(slog.DiscardHandler))
@@ -122,12 +122,12 @@ func TestAPeersStateIsRecordedAgain(t *testing.T) {
 		if err := s.Observe(t.Context(), peer, &ententev1.PeerState{Sequence: 1, EchoSequence: 1, Protocol: 1}); err != nil {
 			t.Fatalf("an API server that is away ends the session: %v", err)
 		}
-		time.Sleep(3 * againAfter)
+		time.Sleep(3 * retryAfter)
 		if got := recorded(); got != 0 {
 			t.Fatalf("recorded %d", got)
 		}
 		broken.Store(false)
-		time.Sleep(againMost)
+		time.Sleep(maxRetryAfter)
 		if got := recorded(); got != 1 {
 			t.Errorf("recorded %d once that worked, want 1", got)
 		}
@@ -140,8 +140,8 @@ func TestAPeersStateIsRecordedAgain(t *testing.T) {
 		if err := c.Status().Update(t.Context(), &now); err != nil {
 			t.Fatal(err)
 		}
-		s.spoken(peer)
-		time.Sleep(againAfter + time.Millisecond)
+		s.changed(peer)
+		time.Sleep(retryAfter + time.Millisecond)
 		if got := recorded(); got != 1 {
 			t.Errorf("recorded %d after it was undone, want 1", got)
 		}
@@ -160,13 +160,13 @@ func TestNegotiationWaitsForTheFirstState(t *testing.T) {
 	for protocol, agrees := range map[uint32]bool{peering.Protocol: true, peering.Protocol + peering.MaxProtocolSkew + 1: false} {
 		synctest.Test(t, func(t *testing.T) {
 			c := indexed(fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(fc.DeepCopy()).WithStatusSubresource(fc))
-			s := newSpeech(&controller.States{
+			s := newExchange(&controller.States{
 				Client: c, Namespace: "entente-system", Endpoints: func() []string { return nil }, Budget: &store.WriteBudget{Now: time.Now},
 			}, slog.New(slog.DiscardHandler))
-			s.begun(peer, 1)
+			s.started(peer, 1)
 			said := make(chan error, 1)
 			began := time.Now()
-			go func() { said <- s.speaks(t.Context(), peer) }()
+			go func() { said <- s.checkProtocol(t.Context(), peer) }()
 			const first = 543210 * time.Microsecond
 			time.Sleep(first)
 			if err := s.Observe(t.Context(), peer, &ententev1.PeerState{Sequence: 1, Protocol: protocol}); err != nil {
@@ -179,7 +179,7 @@ func TestNegotiationWaitsForTheFirstState(t *testing.T) {
 				t.Errorf("the first word came after %s, and was heard after %s", first, took)
 			}
 			s.ended(peer, 1)
-			if err := s.speaks(t.Context(), peer); err != nil || time.Since(began) != first+firstWordWithin {
+			if err := s.checkProtocol(t.Context(), peer); err != nil || time.Since(began) != first+firstStateTimeout {
 				t.Errorf("without a word it says %v after %s", err, time.Since(began)-first)
 			}
 			if len(s.peers) > 0 {
@@ -214,7 +214,7 @@ func TestStateWritesOfAPeerAreBounded(t *testing.T) {
 				}
 				return c.SubResource(sub).Patch(ctx, o, p, opts...)
 			}})
-		s := newSpeech(&controller.States{
+		s := newExchange(&controller.States{
 			Client: c, Namespace: "entente-system", Endpoints: func() []string { return nil }, Budget: &store.WriteBudget{Now: time.Now},
 		}, slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancel(t.Context())
@@ -280,7 +280,7 @@ func TestStatesEndWithTheirSession(t *testing.T) {
 	const peer = peering.ClusterID("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa")
 	fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "peer"}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: string(peer)}}
 	c := indexed(fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(fc).WithStatusSubresource(fc))
-	s := newSpeech(&controller.States{
+	s := newExchange(&controller.States{
 		Client: c, Namespace: "entente-system", Endpoints: func() []string { return nil },
 		Budget: &store.WriteBudget{Now: time.Now},
 	}, slog.New(slog.DiscardHandler))
@@ -299,21 +299,21 @@ func TestStatesEndWithTheirSession(t *testing.T) {
 		}
 	}
 	want("before", peering.LendsUnknown, 0, 0)
-	s.begun(peer, 1)
+	s.started(peer, 1)
 	hear(ententev1.PeerState_LENDING_NOTHING)
 	hear(ententev1.PeerState_LENDING_NOTHING)
 	want("the first session", peering.LendsNothing, 0, 1)
-	s.begun(peer, 2)
+	s.started(peer, 2)
 	hear(ententev1.PeerState_LENDING_SOMETHING)
 	s.ended(peer, 1)
 	want("the first ended after the second began", peering.LendsSomething, 0, 2)
-	s.spoken(peer)
+	s.changed(peer)
 	want("after a change", peering.LendsSomething, 1, 2)
 	s.ended(peer, 2)
 	want("none is left", peering.LendsUnknown, 1, 3)
 	unwatch()
 	unwatchLends()
-	s.spoken(peer)
+	s.changed(peer)
 	want("nobody watches", peering.LendsUnknown, 1, 3)
 	if len(s.peers) != 0 {
 		t.Errorf("%d peers are remembered", len(s.peers))
