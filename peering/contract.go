@@ -145,7 +145,7 @@ type Contract struct {
 	// Notice is how long draining takes at least when the provider ends it early.
 	Notice time.Duration
 	// DrainUntil is when draining ends whatever still runs. Zero in a Draining
-	// contract that was restored: the next Tick sets it anew.
+	// contract that was restored: the next Tick sets it again.
 	DrainUntil time.Time
 	// Reason is why it drains or closed.
 	Reason EndReason

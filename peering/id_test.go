@@ -108,7 +108,7 @@ func FuzzCheckEndpoint(f *testing.F) {
 			t.Fatalf("%q is %q and %q, %v", s, host, port, err)
 		}
 		if strings.ContainsFunc(host, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '/' || r == '@' || r == '?' || r == '#' }) {
-			t.Fatalf("%q has a host that is none", s)
+			t.Fatalf("%q has a malformed host", s)
 		}
 	})
 }

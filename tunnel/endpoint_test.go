@@ -56,7 +56,7 @@ func TestEndpointChoice(t *testing.T) {
 			{time.Minute, sighting{alive: true, endpoint: two, candidates: []netip.AddrPort{one, two}}, none},
 			{time.Minute, sighting{candidates: []netip.AddrPort{one, two}}, two},
 		},
-		"a device that was made anew is told at once": {
+		"a device that was made again is told at once": {
 			{0, sighting{alive: true, candidates: []netip.AddrPort{one}}, one},
 		},
 	} {

@@ -49,7 +49,7 @@ func TestFirstHandshakesRestartThreeTimes(t *testing.T) {
 				}
 			}
 			if diff := cmp.Diff(tc.want, at); diff != "" {
-				t.Errorf("begins anew after (-want +got):\n%s", diff)
+				t.Errorf("begins again after (-want +got):\n%s", diff)
 			}
 		})
 	}

@@ -34,7 +34,7 @@ type ServingCertificateConfig struct {
 	// NodeName is the name after system:node: that the certificate has.
 	NodeName string
 	// Addresses returns where the endpoint is reached now. The certificate is made
-	// anew when that changes.
+	// again when that changes.
 	Addresses func() []netip.Addr
 	// Logger may be nil.
 	Logger *slog.Logger

@@ -591,8 +591,8 @@ func TestAForeignPodIsNotApplicable(t *testing.T) {
 		if c := findCondition(ds.Status.Conditions, corev1.PodReady); c == nil || c.Status != corev1.ConditionTrue || c.Reason != reasonNotApplicable || ds.Status.PodIP != "" {
 			t.Errorf("its DaemonSet waits for ever: %+v", ds.Status)
 		}
-		h.bind("u9", "stray")
-		if c := findCondition(h.wantPhase("stray", corev1.PodPending, reasonNotApplicable).Status.Conditions, corev1.PodReady); c != nil {
+		h.bind("u9", "unscheduled")
+		if c := findCondition(h.wantPhase("unscheduled", corev1.PodPending, reasonNotApplicable).Status.Conditions, corev1.PodReady); c != nil {
 			t.Errorf("a pod that is not of a DaemonSet is called Ready=%s", c.Status)
 		}
 		h.client.ClearActions()

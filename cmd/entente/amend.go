@@ -156,7 +156,7 @@ func (a *app) amend(ctx context.Context, c *cluster, f *amendFlags, req *entente
 
 // overlay is the amounts of an amended ask: those that were told, and of the
 // others those of the ask before. Where that left it to the provider, they are
-// what the contract has: who asks for more CPU does not mean to lose the memory.
+// what the contract has: a request for more CPU keeps the memory.
 // A 0 is told, too: a contract keeps what its ask does not name.
 func overlay(told, before, signed *ententev1.ResourceList) *ententev1.ResourceList {
 	base := before.GetAmounts()

@@ -7,7 +7,7 @@ import (
 )
 
 // problem is an error as people see it: what the agent said of it, and the reason
-// in brackets for whoever searches for it.
+// in brackets, for searching.
 func (a *app) problem(err error) string {
 	return paint(a.colourErr, bad, "Error:") + " " + err.Error()
 }

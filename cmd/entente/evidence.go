@@ -18,7 +18,7 @@ type evidence struct {
 	contracts, statements []peering.Envelope
 }
 
-// errNoEvidence says that a document is none that this command understands.
+// errNoEvidence says that this command does not understand a document.
 var errNoEvidence = errors.New("this is neither a signed envelope (DSSE) nor a Contract with one")
 
 // readFile reads a file, or standard input for -.

@@ -13,9 +13,9 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// Keys and signatures are random, so the evidence is made anew only when asked
+// Keys and signatures are random, so the evidence is made again only when asked
 // for: after a change of what is signed.
-var updateEvidence = flag.Bool("update-evidence", false, "make the contracts and statements in docs/verify-contract anew")
+var updateEvidence = flag.Bool("update-evidence", false, "make the contracts and statements in docs/verify-contract again")
 
 // evidenceFolder has a contract in two revisions, the second signed by the
 // provider with a key of its own succession, two statements of use, the provider's

@@ -30,7 +30,7 @@ type follower struct {
 }
 
 // follow watches peers and events of a cluster until ctx or the connection ends.
-// Who may not watch, and an agent that cannot tell, is polled.
+// Without the right to watch, or where the agent cannot, it polls.
 func follow(ctx context.Context, admin ententev1.AdminServiceClient, sleep func(context.Context, time.Duration) error) *follower {
 	f := &follower{changed: make(chan struct{}, 1)}
 	go keepWatching(ctx, f, sleep, func(ctx context.Context) (grpc.ServerStreamingClient[ententev1.WatchPeersResponse], error) {

@@ -175,7 +175,7 @@ func (a *app) joined(ctx context.Context, c *cluster, p *progress, output *outpu
 		_, _ = fmt.Fprintf(a.out, "\nTrust is there as soon as the other side approves this cluster:\n  entente approve %s\n", id)
 		return nil
 	}
-	// The code is not in the commands: who copies it compares nothing.
+	// The code is not in the commands: copying it would not compare anything.
 	_, _ = fmt.Fprintf(a.out, `
 The code is %s. Nothing is trusted yet.
 

@@ -292,7 +292,7 @@ func (u *unpeering) awaitNodes(ctx context.Context, nodes []string) error {
 		err := u.progress.poll(ctx, local.cluster, "see `kubectl describe node "+node+"`", func(ctx context.Context) (bool, string, error) {
 			exists, err := local.nodeExists(ctx, node)
 			if err != nil {
-				// Who may not see nodes may end peerings nevertheless.
+				// Ending a peering does not need the right to see nodes.
 				seen = false
 				u.progress.note(local.label, "cannot see whether node %s is gone: %v", node, err)
 				return true, "", nil

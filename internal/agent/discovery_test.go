@@ -129,7 +129,7 @@ func reservedBy(cfg *Config, direct ctrlclient.Reader) controller.Reserved {
 	return s.prefixes
 }
 
-// What discovery found is looked at again when it is dialled.
+// What discovery found is checked again when it is dialled.
 func TestDialableAddressesAreRefreshed(t *testing.T) {
 	t.Parallel()
 	clock := time.Now()

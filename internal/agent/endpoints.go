@@ -72,7 +72,7 @@ func ServiceEndpoints(service *corev1.Service, nodes []corev1.Node) []string {
 				}
 			}
 			if len(out) > 0 {
-				break // who has external addresses is dialled at these
+				break // external addresses are preferred
 			}
 		}
 	case corev1.ServiceTypeClusterIP, corev1.ServiceTypeExternalName:

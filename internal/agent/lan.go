@@ -156,7 +156,7 @@ func (l *lans) hear(nd *v1alpha1.NodeDiscovery, now time.Time) *nodeReport {
 }
 
 // lookAt adds what one fabric finds. What it finds comes from whoever is on its LANs, and
-// the fabric itself lives where they reach it: it is all looked at again.
+// the fabric itself lives where they reach it: everything is checked again.
 func (l *lans) lookAt(out *controller.Looked, nd *v1alpha1.NodeDiscovery, h *nodeReport, now time.Time) {
 	since := h.at
 	if since.IsZero() {

@@ -23,7 +23,7 @@ const (
 	metricsReviewTime = 10 * time.Second
 )
 
-// metricsFilter has the metrics read by those only who may: with a token that the API
+// metricsFilter lets only authorised callers read the metrics: with a token that the API
 // server knows, of a user who may get the URL /metrics.
 func (a *agent) metricsFilter(*rest.Config, *http.Client) (metricsserver.Filter, error) {
 	return func(_ logr.Logger, next http.Handler) (http.Handler, error) {

@@ -98,7 +98,7 @@ func (a *agent) runSessions(context.Context) error {
 	}), a.run(a.watchSessions), a.run(a.watchOwn))
 }
 
-var errKeepalive = fmt.Errorf("the peer said nothing for %s", heartbeat.SessionPatience)
+var errKeepalive = fmt.Errorf("the peer sent nothing for %s", heartbeat.SessionPatience)
 
 // talk runs as long as a session lives that this side dialled: the side that dialled
 // opens the exchange. For the others it returns at once, so that they have no goroutine.
@@ -124,7 +124,7 @@ func (a *agent) talk(ctx context.Context, s session.Info) error {
 	})
 }
 
-// watchOwn has peers looked at again, and told, when what this cluster says of
+// watchOwn reconciles peers, and updates their states, when what this cluster says of
 // itself changes: where it can be dialled, and its prefixes. Both follow from
 // objects that change all the time for other reasons.
 func (a *agent) watchOwn(ctx context.Context) error {

@@ -351,7 +351,7 @@ func (a *agent) watchSessions(ctx context.Context) error {
 	}
 }
 
-// wakeTrust has a peer, and the trust in it, looked at again.
+// wakeTrust has a peer, and the trust in it, reconciled again.
 func (a *agent) wakeTrust(id peering.ClusterID) {
 	if fc := a.addresses.peer(id); fc != nil {
 		a.peersWake.wake(fc.Name)

@@ -51,14 +51,14 @@ func requestFor(name string) reconcile.Request {
 	return reconcile.Request{NamespacedName: types.NamespacedName{Name: name}}
 }
 
-// wakePeer has a peer's ForeignCluster looked at again.
+// wakePeer has a peer's ForeignCluster reconciled again.
 func (a *agent) wakePeer(id peering.ClusterID) {
 	if fc := a.addresses.peer(id); fc != nil {
 		a.peersWake.wake(fc.Name)
 	}
 }
 
-// wakePeers has all ForeignClusters looked at again.
+// wakePeers has all ForeignClusters reconciled again.
 func (a *agent) wakePeers() {
 	var list v1alpha1.ForeignClusterList
 	err := a.mgr.GetClient().List(context.Background(), &list, ctrlclient.UnsafeDisableDeepCopy) //nolint:forbidigo // a cache answers at once

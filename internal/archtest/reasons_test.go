@@ -42,7 +42,7 @@ var (
 )
 
 // unknownReasons returns what a page shows as a reason, in CamelCase or as the error
-// UPPER_SNAKE_CASE that it is made of, and that is none of the texts.
+// UPPER_SNAKE_CASE that it is made of, and that is not one of the texts.
 func unknownReasons(texts map[string]bool, page string) []string {
 	var unknown []string
 	for _, m := range camelReason.FindAllStringSubmatch(page, -1) {

@@ -617,7 +617,7 @@ func (c cluster) testNodeDiscovery(t *testing.T, fabric client.Client, node stri
 		t.Errorf("its own NodeDiscovery's status: %v", err)
 	}
 	if err := fabric.Status().Patch(t.Context(), nd.DeepCopy(), found(`,"clusterID":"../x"`)); !apierrors.IsInvalid(err) {
-		t.Errorf("an ID that is none: got %v, want it invalid", err)
+		t.Errorf("a malformed ID: got %v, want it invalid", err)
 	}
 	if err := fabric.Status().Patch(t.Context(), nd.DeepCopy(), found(`,"endpoints":[`+strings.Repeat(`"192.0.2.7:7443",`, 8)+`"192.0.2.8:7443"]`)); !apierrors.IsInvalid(err) {
 		t.Errorf("nine endpoints: got %v, want it invalid", err)

@@ -14,7 +14,7 @@ import (
 )
 
 // ErrNoSuccession says that a key cannot be rolled over any more.
-var ErrNoSuccession = fmt.Errorf("the key was rolled over %d times, which is as often as it can be: make a new identity and join the peers anew", peering.MaxSuccession)
+var ErrNoSuccession = fmt.Errorf("the key was rolled over %d times, which is as often as it can be: make a new identity and join the peers again", peering.MaxSuccession)
 
 // TooSoonError says that the rollover before is not over.
 type TooSoonError struct {

@@ -205,7 +205,7 @@ func (s *Source) Leaf() (serial string, notAfter time.Time) {
 }
 
 // current returns the leaf, a new one where half of the life of the old is over.
-// One that failed to renew is good until its end.
+// If renewing fails the old one is good until its end.
 func (s *Source) current(now time.Time) (*x509svid.SVID, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -44,7 +44,7 @@ func FuzzSPIFFEID(f *testing.F) {
 			f.Fatal(err)
 		}
 	}
-	// SELF stands for the cluster's ID and OTHER for another's, both made anew in
+	// SELF stands for the cluster's ID and OTHER for another's, both made again in
 	// each run, so that what was found once is found again.
 	names := strings.NewReplacer("SELF", string(i.ID()), "OTHER", string(other.ID()))
 	for _, seed := range []string{

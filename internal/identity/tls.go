@@ -203,7 +203,7 @@ func Channel(cs tls.ConnectionState) ([ChannelLen]byte, error) {
 // ServerTLS returns the TLS configuration of the peer API, for these application
 // protocols: TLS 1.3 only, this cluster's current leaf, a client certificate that
 // may be absent but, if present, has to be one that VerifyPeer takes. Sessions
-// are not resumed, so that each connection is judged anew.
+// are not resumed, so that each connection is judged by itself.
 func (s *Source) ServerTLS(bundles *Bundles, protocols ...string) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,

@@ -32,7 +32,7 @@ type Endpoint struct {
 	Ports    []Port
 }
 
-// Who is who asks.
+// Who is the source of a query.
 type Who struct {
 	// Peer is the consumer whose pod it is.
 	Peer string
@@ -152,9 +152,9 @@ func (b *Book) SetService(namespace, name string, s Service) {
 	defer b.mu.Unlock()
 	in := b.space(namespace)
 	o := owner{namespace: namespace, service: name}
-	b.disown(o, in.services[name].Addresses)
+	b.unindex(o, in.services[name].Addresses)
 	in.services[name] = s
-	b.own(o, s.Addresses)
+	b.index(o, s.Addresses)
 }
 
 // DeleteService records that there is no such Service.
@@ -165,7 +165,7 @@ func (b *Book) DeleteService(namespace, name string) {
 	if in == nil {
 		return
 	}
-	b.disown(owner{namespace: namespace, service: name}, in.services[name].Addresses)
+	b.unindex(owner{namespace: namespace, service: name}, in.services[name].Addresses)
 	delete(in.services, name)
 	b.drop(namespace)
 }
@@ -187,7 +187,7 @@ func (b *Book) SetSlice(namespace, name, service string, endpoints []Endpoint) {
 		in.slicesOf[service] = make(map[string]struct{})
 	}
 	in.slicesOf[service][name] = struct{}{}
-	b.own(owner{namespace, service, name}, addresses(endpoints))
+	b.index(owner{namespace, service, name}, addresses(endpoints))
 }
 
 // DeleteSlice records that there is no such EndpointSlice.
@@ -207,7 +207,7 @@ func (b *Book) deleteSlice(namespace, name string) {
 	if !ok {
 		return
 	}
-	b.disown(owner{namespace, was.service, name}, addresses(was.endpoints))
+	b.unindex(owner{namespace, was.service, name}, addresses(was.endpoints))
 	delete(in.slices, name)
 	delete(in.slicesOf[was.service], name)
 	if len(in.slicesOf[was.service]) == 0 {
@@ -223,7 +223,7 @@ func addresses(endpoints []Endpoint) []netip.Addr {
 	return out
 }
 
-func (b *Book) own(o owner, list []netip.Addr) {
+func (b *Book) index(o owner, list []netip.Addr) {
 	for _, a := range list {
 		if b.reverse[a] == nil {
 			b.reverse[a] = make(map[owner]struct{})
@@ -232,7 +232,7 @@ func (b *Book) own(o owner, list []netip.Addr) {
 	}
 }
 
-func (b *Book) disown(o owner, list []netip.Addr) {
+func (b *Book) unindex(o owner, list []netip.Addr) {
 	for _, a := range list {
 		delete(b.reverse[a], o)
 		if len(b.reverse[a]) == 0 {

@@ -171,7 +171,7 @@ func TestAConsumerBeyondItsRateHarmsNoOther(t *testing.T) {
 			}
 		}
 		if answered != queryBurst {
-			t.Errorf("%d queries at once were answered; the most is %d", answered, queryBurst)
+			t.Errorf("%d queries at once were answered; the limit is %d", answered, queryBurst)
 		}
 		if s.handle(t.Context(), raw, netip.MustParseAddr("10.244.1.2"), false) == nil {
 			t.Error("another consumer's query was dropped")

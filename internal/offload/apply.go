@@ -48,7 +48,7 @@ func (p *Provider) Apply(ctx context.Context, contract string, o peering.Object)
 		return refuse(peering.RefusedInvalid, false, "%v", err)
 	}
 	if len(o.JSON) > wire.MaxObjectBytes {
-		return refuse(peering.RefusedInvalid, false, "%s has %d bytes; the most is %d", o.Ref, len(o.JSON), wire.MaxObjectBytes)
+		return refuse(peering.RefusedInvalid, false, "%s has %d bytes; the limit is %d", o.Ref, len(o.JSON), wire.MaxObjectBytes)
 	}
 	c, err := p.contract(contract)
 	if err != nil {
@@ -76,8 +76,8 @@ func (p *Provider) Apply(ctx context.Context, contract string, o peering.Object)
 }
 
 func (p *Provider) applyNow(ctx context.Context, contract string, c Contract, o peering.Object) error {
-	// Each of these looks at what is and then writes; whoever wrote in between, as
-	// the reconciler does, makes it look again.
+	// Each of these reads and then writes; a write in between, such as one of
+	// the reconciler, makes it read again.
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		switch o.Ref.Kind {
 		case peering.KindNamespace:

@@ -32,7 +32,7 @@ func forPeer(ctx context.Context, peer peering.ClusterID) context.Context {
 	return context.WithValue(ctx, askedByKey{}, peer)
 }
 
-// wait waits until it is the turn of whoever asks.
+// wait waits until it is the turn of the peer that ctx names.
 func (a *asks) wait(ctx context.Context) error {
 	peer, ok := ctx.Value(askedByKey{}).(peering.ClusterID)
 	if !ok {

@@ -106,7 +106,7 @@ func TestAPeerStartsPodsBesideOthersThatTakeAll(t *testing.T) {
 				}
 			}
 			if most := Writes().Most(time.Hour) + float64(tc.attackers<<20); float64(written) > most {
-				t.Errorf("%d MiB were written in an hour, the most is %v", written>>20, most/(1<<20))
+				t.Errorf("%d MiB were written in an hour, the limit is %v", written>>20, most/(1<<20))
 			}
 			o, pod := ordinaryPod(t, "honest")
 			size := 0

@@ -69,7 +69,7 @@ func (l Left) None() bool { return l == Left{} }
 // CloseContract takes away everything that is here for a contract: first its
 // pods, with at most 30 s of grace; when they are gone what is in their
 // namespaces; and the namespaces that no other contract uses. It does one step
-// and returns what is left: call it again until that is none. It needs nothing
+// and returns what is left: call it again until nothing is. It needs nothing
 // of the consumer, and nothing of the contract but its ID and peer; calling it
 // for a contract of which there is nothing is fine. The caller sees to it that Contracts
 // no longer returns the contract, or no longer with AcceptNew.

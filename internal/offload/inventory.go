@@ -353,7 +353,7 @@ func object[T any](o any) (T, bool) {
 	return t, ok
 }
 
-// touch has a pod looked at again, by the reconciler and by who watches the
+// touch notifies the reconciler of a pod, and those that watch the
 // contract.
 func (v *inventory) touch(namespace, name, contract string) {
 	key := types.NamespacedName{Namespace: namespace, Name: name}

@@ -123,7 +123,7 @@ const (
 	budgetPodStarts = 4
 	// largeObject is how large an object is of which a peer writes one at a time.
 	largeObject = 64 << 10
-	// budgetAgain is the shortest pause before a pod that has to wait is looked at again.
+	// budgetAgain is the shortest pause before a pod that has to wait is reconciled again.
 	budgetAgain = time.Second
 	// budgetWaitMin and budgetWaitMax bound the pause before a write that has to wait
 	// is tried again, and budgetPatience is how long an object waits until its

@@ -167,7 +167,7 @@ func (s meteredStatus) Patch(ctx context.Context, o client.Object, patch client.
 	return s.SubResourceWriter.Patch(ctx, o, patch, opts...) //nolint:wrapcheck // it is the client
 }
 
-// Admit implements server.OffloadObjects. Who has to wait for the budget keeps those
+// Admit implements server.OffloadObjects. A call that waits for the budget keeps those
 // that come later waiting until it is done: so as many are tried as there is room for,
 // in the order in which they came.
 func (p *Provider) Admit(ctx context.Context, contract string) (done func(), err error) {

@@ -36,7 +36,7 @@ func demand(spec *corev1.PodSpec) (corev1.ResourceList, error) {
 		}
 	}
 	if len(need) > maxDemands {
-		return nil, fmt.Errorf("the pod asks for %d resources; the most is %d", len(need), maxDemands)
+		return nil, fmt.Errorf("the pod asks for %d resources; the limit is %d", len(need), maxDemands)
 	}
 	need[corev1.ResourcePods] = *resource.NewQuantity(1, resource.DecimalSI)
 	return need, nil
@@ -70,7 +70,7 @@ func defaultRequests(spec *corev1.PodSpec) {
 func checkQuantities(where string, lists ...corev1.ResourceList) error {
 	for _, l := range lists {
 		if len(l) > maxDemands {
-			return fmt.Errorf("%s names %d resources; the most is %d", where, len(l), maxDemands)
+			return fmt.Errorf("%s names %d resources; the limit is %d", where, len(l), maxDemands)
 		}
 		for name, q := range l {
 			if q.Sign() < 0 {

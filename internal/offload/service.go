@@ -55,11 +55,11 @@ func readService(o peering.Object) (s *corev1.Service, item stockItem, err error
 	}
 	switch {
 	case len(in.Endpoints) > maxEndpoints:
-		return nil, item, refuse(peering.RefusedInvalid, false, "%s has %d endpoints; the most is %d", o.Ref, len(in.Endpoints), maxEndpoints)
+		return nil, item, refuse(peering.RefusedInvalid, false, "%s has %d endpoints; the limit is %d", o.Ref, len(in.Endpoints), maxEndpoints)
 	case len(in.Ports) > maxServicePorts:
-		return nil, item, refuse(peering.RefusedInvalid, false, "%s has %d ports; the most is %d", o.Ref, len(in.Ports), maxServicePorts)
+		return nil, item, refuse(peering.RefusedInvalid, false, "%s has %d ports; the limit is %d", o.Ref, len(in.Ports), maxServicePorts)
 	case len(note) > maxServiceNote:
-		return nil, item, refuse(peering.RefusedInvalid, false, "%s with its endpoints has %d bytes, compressed; the most is %d", o.Ref, len(note), maxServiceNote)
+		return nil, item, refuse(peering.RefusedInvalid, false, "%s with its endpoints has %d bytes, compressed; the limit is %d", o.Ref, len(note), maxServiceNote)
 	}
 	s = &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Labels: make(map[string]string), Annotations: map[string]string{noteService: note}},

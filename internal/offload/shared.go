@@ -177,7 +177,7 @@ func kindOf(o client.Object) peering.Kind {
 	}
 }
 
-// replaces says whether have cannot become want but by being made anew.
+// replaces says whether have has to be deleted and created again to become want.
 func replaces(have, want client.Object) bool {
 	switch h := have.(type) {
 	case *corev1.Secret:

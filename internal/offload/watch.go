@@ -34,7 +34,7 @@ type leftPod struct {
 	at  time.Time
 }
 
-// subscription is one who watches a contract.
+// subscription is one watch of a contract.
 type subscription struct {
 	contract string
 	event    func(peering.PodEvent)
@@ -239,7 +239,7 @@ func isPodOf(pod *corev1.Pod, o *api.OffloadedPod) bool {
 	return owner != nil && owner.UID == o.UID
 }
 
-// event passes an event of a pod on to who watches its contract.
+// event passes an event of a pod on to the watches of its contract.
 func (v *inventory) event(in any) {
 	e, ok := object[*corev1.Event](in)
 	if !ok {

@@ -120,7 +120,7 @@ func TestWhatIsSentBackProvesNothing(t *testing.T) {
 	}
 }
 
-func TestAShareThatIsNoneEndsTheRun(t *testing.T) {
+func TestAMalformedShareEndsTheRun(t *testing.T) {
 	for name, share := range badShares(t) {
 		if r, err := Respond(secret, run, share); !errors.Is(err, ErrShare) || r != nil {
 			t.Errorf("responder, %s: %v", name, err)

@@ -450,7 +450,7 @@ func TestReplaces(t *testing.T) {
 		oldDial, newDial bool
 		want             bool
 	}{
-		{"the lower side dialled anew while the other's stood", low, high, false, true, true},
+		{"the lower side dialled again while the other's stood", low, high, false, true, true},
 		{"the lower side keeps its own", low, high, true, false, false},
 		{"the higher side gives up its own", high, low, true, false, true},
 		{"the higher side keeps the lower's", high, low, false, true, false},

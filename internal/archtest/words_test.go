@@ -1,0 +1,138 @@
+package archtest
+
+import (
+	"go/scanner"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+// wordsUnchecked are packages whose words are not all those that CONTRIBUTING.md prefers.
+var wordsUnchecked = []string{"internal/controller", "internal/store", "server"}
+
+// TestPreferredWords holds that product code (comments, texts), test names and pages use
+// no word that CONTRIBUTING.md lists as one to replace.
+func TestPreferredWords(t *testing.T) {
+	t.Parallel()
+	replace := avoidedWords(t)
+	check := func(path string, line int, text string) {
+		if found := replace.FindString(text); found != "" {
+			t.Errorf("%s:%d: %q: see the words that CONTRIBUTING.md prefers", path, line, found)
+		}
+	}
+	root := filepath.Join("..", "..")
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(root, path)
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() {
+			if strings.HasPrefix(entry.Name(), ".") && name != "." || entry.Name() == "testdata" || name == "bin" || name == "gen" || name == "integration" || name == "tools" {
+				return fs.SkipDir
+			}
+			for _, unchecked := range wordsUnchecked {
+				if name == filepath.FromSlash(unchecked) {
+					return fs.SkipDir
+				}
+			}
+			return nil
+		}
+		// These two follow from code that is not checked yet.
+		page := strings.HasSuffix(name, ".md") && name != "CONTRIBUTING.md" && name != filepath.Join("docs", "limits.md") && name != filepath.Join("docs", "resources.md")
+		if !page && !strings.HasSuffix(name, ".go") {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if page {
+			for i, line := range strings.Split(string(text), "\n") {
+				check(name, i+1, line)
+			}
+			return nil
+		}
+		eachText(text, strings.HasSuffix(name, "_test.go"), func(line int, text string) { check(name, line, text) })
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// avoidedWords matches what the first column of the table in CONTRIBUTING.md lists.
+func avoidedWords(t *testing.T) *regexp.Regexp {
+	t.Helper()
+	page, err := os.ReadFile(filepath.Join("..", "..", "CONTRIBUTING.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, found := strings.Cut(string(page), "| instead of | write |\n| --- | --- |\n")
+	if !found {
+		t.Fatal("CONTRIBUTING.md has no table of words")
+	}
+	var words []string
+	for line := range strings.Lines(table) {
+		cells := strings.Split(line, "|")
+		if len(cells) != 4 {
+			break
+		}
+		for word := range strings.SplitSeq(cells[1], ",") {
+			words = append(words, regexp.QuoteMeta(strings.TrimSpace(word)))
+		}
+	}
+	return regexp.MustCompile(`(?i)\b(` + strings.Join(words, "|") + `)\b`)
+}
+
+// eachText calls f with each comment and text of a Go file; of a test, with the names of
+// its tests only, as words.
+func eachText(source []byte, isTest bool, f func(line int, text string)) {
+	var s scanner.Scanner
+	files := token.NewFileSet()
+	file := files.AddFile("", -1, len(source))
+	s.Init(file, source, nil, scanner.ScanComments)
+	for {
+		pos, tok, text := s.Scan()
+		switch {
+		case tok == token.EOF:
+			return
+		case !isTest && (tok == token.COMMENT || tok == token.STRING):
+			f(file.Line(pos), text)
+		case isTest && tok == token.IDENT && strings.HasPrefix(text, "Test"):
+			f(file.Line(pos), spaced(text))
+		}
+	}
+}
+
+// spaced separates the words of a name.
+func spaced(name string) string {
+	var b strings.Builder
+	for _, r := range name {
+		if unicode.IsUpper(r) {
+			b.WriteByte(' ')
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
+}
+
+func TestAvoidedWordsAreFound(t *testing.T) {
+	t.Parallel()
+	replace := avoidedWords(t)
+	for text, want := range map[string]bool{
+		"made anew": true, "Anew": true, "it is looked at again": true, "a renewed lease": false, "again": false,
+		spaced("TestWhatIsLookedAtAgain"): true, spaced("TestPulseIsSent"): true, "impulse": false,
+	} {
+		if replace.MatchString(text) != want {
+			t.Errorf("%q is found: %t", text, !want)
+		}
+	}
+}
