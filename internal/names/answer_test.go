@@ -121,7 +121,7 @@ func TestAnswerFollowsTheSpecificationOfServiceDiscovery(t *testing.T) {
 		"PTR of a private address of this cluster":         {a, "10.0.96.10.in-addr.arpa.", dns.TypePTR, "NXDOMAIN | soa 10.0.96.10.in-addr.arpa."},
 		"what is below a private prefix":                   {a, "96.10.in-addr.arpa.", dns.TypeNS, "NXDOMAIN | soa 96.10.in-addr.arpa."},
 		"PTR of the Internet is forwarded":                 {a, "8.8.8.8.in-addr.arpa.", dns.TypePTR, "forward"},
-		"so is a malformed reverse name":                {a, "x.8.8.8.in-addr.arpa.", dns.TypePTR, "forward"},
+		"so is a malformed reverse name":                   {a, "x.8.8.8.in-addr.arpa.", dns.TypePTR, "forward"},
 		"which version of the specification":               {a, "dns-version.cluster.local.", dns.TypeTXT, `NOERROR | dns-version.cluster.local. TXT "1.1.0"`},
 		"the domain's authority":                           {a, "cluster.local.", dns.TypeSOA, "NOERROR | cluster.local. SOA ns.dns.cluster.local. hostmaster.cluster.local. 1 7200 1800 86400 5"},
 		"ANY gets next to nothing":                         {a, "web.shop.svc.cluster.local.", dns.TypeANY, `NOERROR | web.shop.svc.cluster.local. HINFO "RFC8482" ""`},

@@ -169,7 +169,7 @@ func TestAsksThatAreRefused(t *testing.T) {
 		"a price with ten places":                  {func(m *ententev1.PeeringRequest) { m.PriceCeiling.Amount = "0.0000000001" }, "request.price_ceiling.amount"},
 		"a price below zero":                       {func(m *ententev1.PeeringRequest) { m.PriceCeiling.Amount = "-1" }, "request.price_ceiling.amount"},
 		"a price written in two ways":              {func(m *ententev1.PeeringRequest) { m.PriceCeiling.Amount = "1.50" }, "request.price_ceiling.amount"},
-		"a malformed currency":                  {func(m *ententev1.PeeringRequest) { m.PriceCeiling.Currency = "€" }, "request.price_ceiling.currency"},
+		"a malformed currency":                     {func(m *ententev1.PeeringRequest) { m.PriceCeiling.Currency = "€" }, "request.price_ceiling.currency"},
 		"a ceiling of nothing in no currency":      {func(m *ententev1.PeeringRequest) { m.PriceCeiling = &ententev1.Money{Amount: "0"} }, "request.price_ceiling.currency"},
 		"a node label that no node has":            {func(m *ententev1.PeeringRequest) { m.NodeSelector["a b"] = "" }, "request.node_selector"},
 		"a node label's value that no node has":    {func(m *ententev1.PeeringRequest) { m.NodeSelector["a"] = "x y" }, "request.node_selector"},
