@@ -82,6 +82,10 @@ generate: .build/proto/.stamp $(BIN)/buf $(BIN)/controller-gen $(BIN)/protoc-gen
 	@install -m 0644 gen/openapi/entente/v1/admin.openapi.json server/admin/openapi/
 	@go test ./internal/archtest -count 1 -run '^Test(Limits|Resources)Doc$$' -update >/dev/null
 
+.PHONY: pictures
+pictures: ## Draw docs/demo.svg and docs/info.svg from the output of the demo in docs/pictures
+	@for p in demo info; do (cd tools/picture && go run .) <docs/pictures/$$p.txt >docs/$$p.svg; done
+
 .PHONY: clean
 clean: ## Remove what was built, but not the lab's cache (bin/lab down ends a lab)
 	@rm -rf bin .build
