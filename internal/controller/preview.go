@@ -7,7 +7,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/uuid"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
-	"github.com/entente-dev/entente/internal/market"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -49,13 +48,10 @@ func (r *Requests) Preview(ctx context.Context, request *v1alpha1.PeeringRequest
 		held = nil // it is over
 		err = r.seek(ctx, request, contracts, quote)
 	case courseAmend, courseRenew:
-		var ask peering.Ask
 		var fc *v1alpha1.ForeignCluster
-		if ask, err = market.AskOf(request); err != nil {
-			break
-		}
-		if fc, err = r.providerOf(ctx, held); err == nil {
-			err = quote(ctx, fc, nextAsk(ask, request, held, plan.course, r.Now()))
+		var ask peering.Ask
+		if fc, ask, err = r.nextRevision(ctx, request, held, plan.course); err == nil {
+			err = quote(ctx, fc, ask)
 		}
 	}
 	return provider, offer, err
@@ -79,7 +75,7 @@ func (r *Requests) quote(
 func unanswered(err error) error {
 	e := peering.AsError(err)
 	switch e.Reason { //nolint:exhaustive // others were given
-	case "UNAVAILABLE", "DEADLINE_EXCEEDED":
+	case peering.ReasonUnavailable, peering.ReasonDeadlineExceeded:
 		return &peering.Error{Reason: peering.ReasonPeerUnreachable, Message: e.Message, RetryAfter: e.RetryAfter, Err: err}
 	}
 	return err

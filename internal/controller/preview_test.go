@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -161,11 +162,11 @@ func endedContract(t *testing.T, b *requestsBench, provider string, ago time.Dur
 	return c
 }
 
-// TestThePreviewNamesWhoIsTaken: in whatever world, a preview names the provider that a
-// reconciliation takes next, if need be once an administrator there approved it, with the
-// terms that are signed, or gives its refusal. So it is for a new contract and then for a
-// change of it.
-func TestThePreviewNamesWhoIsTaken(t *testing.T) {
+// TestPreviewNamesTheProviderThatReconcileTakes: in whatever world, a preview names the
+// provider that a reconciliation takes next, if need be once an administrator there
+// approved it, with the terms that are signed, or gives its refusal. So it is for a new
+// contract, and then for a change of it, for its renewal, and for another after its end.
+func TestPreviewNamesTheProviderThatReconcileTakes(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		b := drawWorld(t, rt)
@@ -173,21 +174,35 @@ func TestThePreviewNamesWhoIsTaken(t *testing.T) {
 		if held == nil {
 			return
 		}
-		changed := b.request(t)
-		changed.Generation++
-		drawTerms(rt, &changed.Spec)
-		changed.Spec.Resources = rapid.SampledFrom([]corev1.ResourceList{
-			nil, amountsIn("cpu=8"), amountsIn("memory=1Gi", "pods=5"), amountsIn("cpu=4", "memory=8Gi", "pods=20"),
-		}).Draw(rt, "resources")
-		if err := b.client.Update(t.Context(), changed); err != nil {
-			rt.Fatal(err)
-		}
 		s := b.market.sellers[peering.ClusterID(held.Spec.PeerID)]
+		what := rapid.SampledFrom([]string{"the spec", "its end nears", "both", "it ended"}).Draw(rt, "what changes")
+		if what == "the spec" || what == "both" {
+			changed := b.request(t)
+			changed.Generation++
+			drawTerms(rt, &changed.Spec)
+			changed.Spec.Resources = rapid.SampledFrom([]corev1.ResourceList{
+				nil, amountsIn("cpu=8"), amountsIn("memory=1Gi", "pods=5"), amountsIn("cpu=4", "memory=8Gi", "pods=20"),
+			}).Draw(rt, "resources")
+			if err := b.client.Update(t.Context(), changed); err != nil {
+				rt.Fatal(err)
+			}
+		}
+		if what == "its end nears" || what == "both" {
+			b.clock = held.Spec.NotAfter.Add(-time.Minute)
+		}
+		if what == "it ended" {
+			held.Status.Phase, held.Status.Reason = "Closed", rapid.SampledFrom([]peering.EndReason{peering.EndedByPeer, peering.EndedHere, peering.EndedByExpiry}).Draw(rt, "why").Name()
+			held.Status.ClosedAt = &metav1.Time{Time: b.clock}
+			delete(s.held, held.Name)
+			if err := b.client.Status().Update(t.Context(), held); err != nil {
+				rt.Fatal(err)
+			}
+		}
 		if s.price = eur(t, "cpu", rapid.SampledFrom([]string{"0", "0.1", "0.2", "0.3"}).Draw(rt, "new price")); rapid.Bool().Draw(rt, "changes its mind") {
 			drawMood(t, rt, "it", s)
 		}
 		samePreview(t, rt, b)
-		if s.requests > 0 && s.previews > 0 && b.request(t).Status.Contract == held.Name {
+		if s.requests > 0 && s.previews > 0 && b.request(t).Status.Contract == held.Name && what == "the spec" {
 			if !reflect.DeepEqual(s.asked, s.seen) {
 				rt.Errorf("previewed %+v, and asked %+v to sign it", s.seen, s.asked)
 			}
@@ -200,7 +215,14 @@ func TestThePreviewNamesWhoIsTaken(t *testing.T) {
 func samePreview(t *testing.T, rt *rapid.T, b *requestsBench) *v1alpha1.Contract {
 	t.Helper()
 	provider, offer, refusal := b.Preview(t.Context(), b.request(t))
-	before := b.request(t).Status.Contract
+	before, revision := b.request(t).Status.Contract, int64(0)
+	if before != "" {
+		var c v1alpha1.Contract
+		if err := b.client.Get(t.Context(), client.ObjectKey{Name: before}, &c); err != nil {
+			rt.Fatal(err)
+		}
+		revision = c.Spec.Revision
+	}
 	s, held := b.look(t)
 	if pending := accepted(s).Reason == "PolicyPending"; offer != nil && pending != offer.NeedsApproval {
 		rt.Fatalf("previewed %+v; then %+v", offer, accepted(s))
@@ -212,10 +234,15 @@ func samePreview(t *testing.T, rt *rapid.T, b *requestsBench) *v1alpha1.Contract
 	}
 	got := accepted(s)
 	switch {
-	case refusal == nil && offer == nil:
-		rt.Fatalf("a preview of nothing; then %+v", got)
+	case refusal == nil && offer == nil: // it is as it should be
+		if before == "" || got.Reason != reasonContracted || len(held) != 1 || held[0].Name != before || held[0].Spec.Revision != revision {
+			rt.Fatalf("a preview of nothing; then %+v and %+v", got, held)
+		}
 	case refusal != nil:
 		e := peering.AsError(refusal)
+		if renewed := meta.FindStatusCondition(s.Status.Conditions, ConditionRenewed); renewed != nil && got.Status == metav1.ConditionTrue {
+			got = renewed
+		}
 		// Why a contract that is over is not followed by another has reasons of its own.
 		if reason := e.Reason.Condition(); got.Status != metav1.ConditionFalse || got.Reason != reason && e.Reason != peering.ReasonContractClosed || !strings.HasSuffix(got.Message, e.Error()) {
 			rt.Fatalf("previewed %s: %s; then %+v", e.Reason, e, got)

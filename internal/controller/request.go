@@ -553,23 +553,33 @@ func (r *Requests) draft(
 	return offer, envelope, nil
 }
 
-// revise makes the next revision of the contract held and puts it in its place.
-func (r *Requests) revise(ctx context.Context, request *v1alpha1.PeeringRequest, held *heldContract, why course) error {
+// nextRevision returns the provider of the contract held, and what it is asked for.
+func (r *Requests) nextRevision(ctx context.Context, request *v1alpha1.PeeringRequest, held *heldContract, why course) (*v1alpha1.ForeignCluster, peering.Ask, error) {
 	ask, err := market.AskOf(request)
 	if err != nil {
-		return err
+		return nil, peering.Ask{}, err
 	}
-	asked := ask.Duration
-	fc, err := r.providerOf(ctx, held)
+	fc, err := store.Cached(ctx, r.Client, peering.ClusterID(held.stored.Spec.PeerID))
+	if err != nil {
+		return nil, peering.Ask{}, err
+	}
+	if fc == nil || fc.Spec.TrustBundle == "" {
+		return nil, peering.Ask{}, peering.Errorf(peering.ReasonPeerNotTrusted, "the provider of contract %s is not trusted any more", held.stored.Name)
+	}
+	return fc, nextAsk(ask, request, held, why, r.Now()), nil
+}
+
+// revise makes the next revision of the contract held and puts it in its place.
+func (r *Requests) revise(ctx context.Context, request *v1alpha1.PeeringRequest, held *heldContract, why course) error {
+	fc, ask, err := r.nextRevision(ctx, request, held, why)
 	if err != nil {
 		return err
 	}
-	ask = nextAsk(ask, request, held, why, r.Now())
 	envelope, fulfils, err := r.agree(ctx, request, fc, ask, held, func(context.Context) error { return nil })
 	if err != nil {
 		return err
 	}
-	if fulfils.Duration = asked; why == courseRenew {
+	if fulfils.Duration = market.DurationOf(request); why == courseRenew {
 		// A renewal changes the end, and says nothing of a spec that changed meanwhile.
 		fulfils = store.Fulfils(held.stored)
 	}
@@ -590,18 +600,6 @@ func (r *Requests) revise(ctx context.Context, request *v1alpha1.PeeringRequest,
 	}
 	*held = *next
 	return nil
-}
-
-// providerOf returns the ForeignCluster of the contract held.
-func (r *Requests) providerOf(ctx context.Context, held *heldContract) (*v1alpha1.ForeignCluster, error) {
-	fc, err := store.Cached(ctx, r.Client, peering.ClusterID(held.stored.Spec.PeerID))
-	if err != nil {
-		return nil, err
-	}
-	if fc == nil || fc.Spec.TrustBundle == "" {
-		return nil, peering.Errorf(peering.ReasonPeerNotTrusted, "the provider of contract %s is not trusted any more", held.stored.Name)
-	}
-	return fc, nil
 }
 
 // replaceRevision puts a later revision in a contract's place by compare-and-swap:

@@ -20,13 +20,18 @@ func AskOf(s *v1alpha1.PeeringRequest) (peering.Ask, error) {
 		return peering.Ask{}, peering.Errorf(peering.ReasonRequestInvalid, "spec.priceCeiling: %s", err)
 	}
 	ask := peering.Ask{
-		RequestID: string(s.UID), Resources: resources, Network: s.Spec.Network != v1alpha1.NetworkNone, PriceCeiling: ceiling,
+		RequestID: string(s.UID), Duration: DurationOf(s), Resources: resources, Network: s.Spec.Network != v1alpha1.NetworkNone, PriceCeiling: ceiling,
 		NodeSelector: s.Spec.NodeSelector, StorageClasses: sortedNames(s.Spec.StorageClasses), RuntimeClasses: sortedNames(s.Spec.RuntimeClasses),
 	}
-	if s.Spec.Duration != nil {
-		ask.Duration = s.Spec.Duration.Duration.Truncate(time.Second)
-	}
 	return ask, nil
+}
+
+// DurationOf returns for how long a PeeringRequest asks, 0 for what the policy gives.
+func DurationOf(s *v1alpha1.PeeringRequest) time.Duration {
+	if s.Spec.Duration == nil {
+		return 0
+	}
+	return s.Spec.Duration.Duration.Truncate(time.Second)
 }
 
 func sortedNames(names []string) []string {

@@ -1,7 +1,6 @@
 package market
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 
@@ -115,26 +114,4 @@ func TestNodesAreToldByTheirLabels(t *testing.T) {
 			t.Errorf("the nodes with %v have architecture %q in common, want %q", tc.selector, got, tc.arch)
 		}
 	}
-}
-
-// plain makes a supply comparable: amounts as text, without what is nothing.
-func plain(s Supply) map[string]string {
-	out := map[string]string{}
-	put := func(what string, list corev1.ResourceList) {
-		for name, q := range list {
-			if !q.IsZero() {
-				out[what+" "+string(name)] = q.String()
-			}
-		}
-	}
-	for contract, used := range s.used {
-		put("used "+contract, used)
-	}
-	for i, n := range s.nodes {
-		put(fmt.Sprintf("%d free", i), n.free)
-		for contract, lent := range n.lent {
-			put(fmt.Sprintf("%d lent %s", i, contract), lent)
-		}
-	}
-	return out
 }

@@ -4,19 +4,11 @@ import (
 	"testing"
 	"time"
 
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
 	"github.com/entente-dev/entente/peering"
 )
 
 // now is when the tests begin.
 var now = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
-
-func with[T client.Object](o T, edit func(T)) T {
-	out := o.DeepCopyObject().(T)
-	edit(out)
-	return out
-}
 
 func resourcesOf(t *testing.T, texts map[string]string) peering.Resources {
 	t.Helper()
