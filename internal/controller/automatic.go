@@ -46,7 +46,7 @@ type Automatic struct {
 	MayDial   func(endpoint string) bool
 	Forgotten Forgotten
 	Events    events.EventRecorder
-	// Said is called when Attempt says something else of a ForeignCluster.
+	// Said is called when Attempt returns something else for a ForeignCluster.
 	Said func(name string)
 	// Wake says that a ForeignCluster, a policy or what a policy makes changed; Secrets
 	// that a Secret did.
@@ -190,7 +190,7 @@ func (r *Automatic) act(ctx context.Context, all []v1alpha1.ForeignCluster, plan
 		i := slices.IndexFunc(all, func(fc v1alpha1.ForeignCluster) bool { return fc.Name == name })
 		return all[i].DeepCopy() // plans name those that there are
 	}
-	for _, name := range plan.said {
+	for _, name := range plan.changed {
 		r.Said(name)
 	}
 	for _, dial := range plan.dial {
@@ -294,7 +294,7 @@ func (r *Automatic) groupSecret(ctx context.Context, policy string, ref v1alpha1
 	return keep(s)
 }
 
-// Attempt tells why there is no trust yet in a cluster that a policy would peer with;
+// Attempt returns why there is no trust yet in a cluster that a policy would peer with;
 // empty if nothing was tried.
 func (r *Automatic) Attempt(fc *v1alpha1.ForeignCluster) Attempt {
 	if !store.Pending(fc) {
@@ -324,7 +324,7 @@ func (r *Automatic) dial(ctx context.Context, d automaticDial) {
 		return
 	}
 	r.mu.Lock()
-	said, changed := r.state.done(d.key, err, r.Now(), r.Random)
+	outcome, changed := r.state.done(d.key, err, r.Now(), r.Random)
 	r.mu.Unlock()
 	select {
 	case r.ended <- struct{}{}:
@@ -337,31 +337,33 @@ func (r *Automatic) dial(ctx context.Context, d automaticDial) {
 		return
 	}
 	r.Said(d.fc)
-	switch said.Reason {
+	switch outcome.Reason {
 	case reasonForgottenByPeer, "DeniedByPeer", "GroupUnknown", "GroupSecretMismatch":
-		r.tell(ctx, d.key.policy, d.fc, corev1.EventTypeWarning, said.Reason, "%s", said.Message)
+		r.recordBoth(ctx, d.key.policy, d.fc, corev1.EventTypeWarning, outcome.Reason, "%s", outcome.Message)
 	}
 }
 
 // call calls a cluster at its endpoints in turn, and keeps the trust that comes of it.
 func (r *Automatic) call(ctx context.Context, d automaticDial) error {
-	var err error
-	for _, endpoint := range d.endpoints {
-		if !r.MayDial(endpoint) {
-			err = keptEndpoint(endpoint)
-			continue
-		}
-		err = r.meet(ctx, endpoint, d.key)
-		if reason := peering.ReasonOf(err); err == nil || reason != peering.ReasonPeerUnreachable && reason != peering.ReasonPeerIdentity {
-			return err
-		}
-	}
+	_, err := dialInTurn(d.endpoints, r.MayDial, func(endpoint string) error { return r.meet(ctx, endpoint, d.key) })
 	return err
 }
 
-// keptEndpoint says why an endpoint is not dialled.
-func keptEndpoint(endpoint string) error {
-	return peering.Errorf(peering.ReasonPeerUnreachable, "%s is an address that this cluster keeps to itself, or it does not know yet which it does", endpoint)
+// dialInTurn calls endpoints until one is the cluster that is meant. It returns why the
+// others were not, and what the last call returned. mayDial says which may be dialled.
+func dialInTurn(endpoints []string, mayDial func(string) bool, call func(string) error) (failures []error, err error) {
+	for _, endpoint := range endpoints {
+		if mayDial(endpoint) {
+			err = call(endpoint)
+		} else {
+			err = peering.Errorf(peering.ReasonPeerUnreachable, "%s is an address that this cluster keeps to itself, or it does not know yet which it does", endpoint)
+		}
+		if reason := peering.ReasonOf(err); err == nil || reason != peering.ReasonPeerUnreachable && reason != peering.ReasonPeerIdentity {
+			return nil, err
+		}
+		failures = append(failures, err)
+	}
+	return failures, err
 }
 
 func (r *Automatic) meet(ctx context.Context, endpoint string, key tryKey) error {
@@ -374,7 +376,7 @@ func (r *Automatic) meet(ctx context.Context, endpoint string, key tryKey) error
 	if err != nil {
 		return err
 	}
-	return r.keep(ctx, store.Introduction{
+	return r.admit(ctx, store.Introduction{
 		ID: key.id, Info: info, Code: code, Time: r.Now(), Endpoint: endpoint, Policy: key.policy, By: string(key.by),
 	})
 }
@@ -398,7 +400,7 @@ func (r *Automatic) GroupSecret(ctx context.Context, group string) (string, []by
 // Admit trusts a cluster that proved to hold a group's secret, in the name of a policy. It
 // is what Groups.Admit is.
 func (r *Automatic) Admit(ctx context.Context, id peering.ClusterID, info identity.ClusterInfo, policy, group string) error {
-	return r.keep(ctx, store.Introduction{ID: id, Info: info, Time: r.Now(), Policy: policy, By: string(groupBasis(group))})
+	return r.admit(ctx, store.Introduction{ID: id, Info: info, Time: r.Now(), Policy: policy, By: string(groupBasis(group))})
 }
 
 // GroupFailed records of the policies that name a group that a cluster did not prove to
@@ -415,9 +417,9 @@ func (r *Automatic) GroupFailed(ctx context.Context, group string, id peering.Cl
 	}
 }
 
-// keep keeps trust in the name of a policy, if the policy still wants it: a call takes a
+// admit stores trust in the name of a policy, if the policy still wants it: a call takes a
 // while, and people decide meanwhile.
-func (r *Automatic) keep(ctx context.Context, i store.Introduction) error {
+func (r *Automatic) admit(ctx context.Context, i store.Introduction) error {
 	fc, err := r.wanted(ctx, i)
 	if err != nil {
 		return err
@@ -430,7 +432,7 @@ func (r *Automatic) keep(ctx context.Context, i store.Introduction) error {
 		return err
 	}
 	r.Log.Info("peered by policy", "peer", name, "id", i.ID, "policy", i.Policy, "by", i.By)
-	r.tell(ctx, i.Policy, name, corev1.EventTypeNormal, "PeeredByPolicy", "the policy %s trusts %s by %s", i.Policy, name, i.By)
+	r.recordBoth(ctx, i.Policy, name, corev1.EventTypeNormal, "PeeredByPolicy", "the policy %s trusts %s by %s", i.Policy, name, i.By)
 	return nil
 }
 
@@ -476,8 +478,8 @@ func (r *Automatic) wanted(ctx context.Context, i store.Introduction) (*v1alpha1
 	return fc, nil
 }
 
-// tell records an event of a policy and of a ForeignCluster.
-func (r *Automatic) tell(ctx context.Context, policy, fc, kind, reason, format string, args ...any) {
+// recordBoth records an event of a policy and of a ForeignCluster.
+func (r *Automatic) recordBoth(ctx context.Context, policy, fc, kind, reason, format string, args ...any) {
 	for name, o := range map[string]client.Object{policy: &v1alpha1.PeeringPolicy{}, fc: &v1alpha1.ForeignCluster{}} {
 		if r.Direct.Get(ctx, client.ObjectKey{Name: name}, o) == nil {
 			r.Events.Eventf(o, nil, kind, reason, "Peer", format, args...)
@@ -492,7 +494,7 @@ func (r *Automatic) approve(ctx context.Context, fc *v1alpha1.ForeignCluster, a 
 	if err := store.PatchLocked(ctx, r.Client, before, fc); err != nil {
 		return fmt.Errorf("approve by policy %s: %w", a.policy, err)
 	}
-	r.tell(ctx, a.policy, fc.Name, corev1.EventTypeNormal, "PeeredByPolicy", "the policy %s trusts %s, which introduced itself, by %s", a.policy, fc.Name, a.by)
+	r.recordBoth(ctx, a.policy, fc.Name, corev1.EventTypeNormal, "PeeredByPolicy", "the policy %s trusts %s, which introduced itself, by %s", a.policy, fc.Name, a.by)
 	return nil
 }
 
@@ -557,22 +559,14 @@ func (r *Automatic) use(ctx context.Context, v useView, policies []v1alpha1.Peer
 		request.Spec.Resources, request.Spec.PriceCeiling = c.spec.Resources, c.spec.PriceCeiling
 		errs = append(errs, store.PatchLocked(ctx, r.Client, c.request, request))
 	}
-	for _, o := range plan.create {
-		fail("make peering request", o, existing(r.Client.Create(ctx, o, client.FieldOwner(v1alpha1.Manager))))
+	for _, o := range plan.create { // a cache may not show yet that one exists
+		fail("make peering request", o, client.IgnoreAlreadyExists(r.Client.Create(ctx, o, client.FieldOwner(v1alpha1.Manager))))
 	}
 	for _, o := range plan.offload {
-		fail("offload namespace", o, existing(r.Client.Create(ctx, o, client.FieldOwner(v1alpha1.Manager))))
+		fail("offload namespace", o, client.IgnoreAlreadyExists(r.Client.Create(ctx, o, client.FieldOwner(v1alpha1.Manager))))
 	}
 	r.sayAlone(policies, plan.leftAlone)
 	return errors.Join(errs...)
-}
-
-// existing makes that an object is there already no error: a cache may not show it yet.
-func existing(err error) error {
-	if apierrors.IsAlreadyExists(err) {
-		return nil
-	}
-	return err
 }
 
 // sayAlone says once of a policy what it would make and left to who made it before.

@@ -254,7 +254,7 @@ func TestEndThatCameToNothingIsForgotten(t *testing.T) {
 	}
 }
 
-func TestGroupsSecret(t *testing.T) {
+func TestGroupSecretIsReadAgainWhenItChanges(t *testing.T) {
 	t.Parallel()
 	at := newAutomaticTest(t)
 	p := automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) {
@@ -455,8 +455,8 @@ func TestPeerThatVanishedIsForgotten(t *testing.T) {
 	}
 }
 
-// TestWhatAPersonForgotIsTold has a policy list a cluster that a person forgot.
-func TestWhatAPersonForgotIsTold(t *testing.T) {
+// TestPolicyReportsWhatAPersonForgot has a policy list a cluster that a person forgot.
+func TestPolicyReportsWhatAPersonForgot(t *testing.T) {
 	t.Parallel()
 	at := newAutomaticTest(t, automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))
 	if err := at.Forgotten.Add(t.Context(), at.milan.id); err != nil {
@@ -568,7 +568,7 @@ func TestUnreadableSecretStopsItsPolicyOnly(t *testing.T) {
 	}
 }
 
-func TestWhatMayNotBeDialledIsNot(t *testing.T) {
+func TestForbiddenEndpointIsNotDialled(t *testing.T) {
 	t.Parallel()
 	at := newAutomaticTest(t, automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))
 	at.MayDial = func(endpoint string) bool { return endpoint != "192.0.2.1:7443" }
@@ -581,8 +581,8 @@ func TestWhatMayNotBeDialledIsNot(t *testing.T) {
 	}
 }
 
-// TestFirstUseOfOneThatTakesAnothersName has Milan say its name only when it is called.
-func TestFirstUseOfOneThatTakesAnothersName(t *testing.T) {
+// TestFirstUseRefusesAClusterWithAnothersName has Milan say its name only when it is called.
+func TestFirstUseRefusesAClusterWithAnothersName(t *testing.T) {
 	t.Parallel()
 	rome := trustedPeer("rome", 1, "192.0.2.99:7443")
 	at := newAutomaticTest(t, &rome, automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))
@@ -599,9 +599,9 @@ func TestFirstUseOfOneThatTakesAnothersName(t *testing.T) {
 	}
 }
 
-// TestFirstUseOfOneThatIsLostSightOf has the hint of Milan go while it is called: it is
+// TestFirstUseSurvivesALostSighting has the hint of Milan go while it is called: it is
 // trusted all the same, as it trusts this cluster by now, under the same conditions.
-func TestFirstUseOfOneThatIsLostSightOf(t *testing.T) {
+func TestFirstUseSurvivesALostSighting(t *testing.T) {
 	t.Parallel()
 	many := func(n int) (out []client.Object) {
 		for i := range n {

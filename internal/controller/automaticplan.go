@@ -126,8 +126,8 @@ type automaticPlan struct {
 	stay []string
 	// lift is clusters that a policy forgot and that one peers with again.
 	lift []peering.ClusterID
-	// said is names of ForeignClusters of which there is something else to say.
-	said []string
+	// changed is names of ForeignClusters of which Attempt returns something else.
+	changed []string
 	// peers and waiting count by policy.
 	peers, waiting map[string]int
 	// full is policies that trust no more on first use.
@@ -163,8 +163,8 @@ type automaticTry struct {
 	again time.Time
 	pause time.Duration
 	// tries is how many ended.
-	tries int
-	said  Attempt
+	tries   int
+	outcome Attempt
 }
 
 // automaticState is what is remembered from one look to the next.
@@ -333,7 +333,7 @@ func (p *planning) planPending(fc *v1alpha1.ForeignCluster, id peering.ClusterID
 	forgotten, byPerson := p.forgotten(id)
 	options := optionsFor(p.rules, fc, p.decided)
 	if byPerson = byPerson && len(options) > 0; byPerson != p.alone[id] {
-		p.out.said = append(p.out.said, fc.Name)
+		p.out.changed = append(p.out.changed, fc.Name)
 	}
 	if byPerson {
 		p.forgottenPeers[id] = true
@@ -363,7 +363,7 @@ func (p *planning) planPending(fc *v1alpha1.ForeignCluster, id peering.ClusterID
 		}
 		switch {
 		case o.problem.Reason != "":
-			try.said = o.problem
+			try.outcome = o.problem
 		case len(o.endpoints) == 0:
 		case try.running:
 			return
@@ -481,29 +481,29 @@ func (s *automaticState) try(key tryKey, revision string, v automaticView) *auto
 }
 
 // done records how a try went, and returns what is new to say of it.
-func (s *automaticState) done(key tryKey, err error, now time.Time, random func(time.Duration) time.Duration) (said Attempt, changed bool) {
+func (s *automaticState) done(key tryKey, err error, now time.Time, random func(time.Duration) time.Duration) (outcome Attempt, changed bool) {
 	s.running--
 	t := s.tries[key]
 	if t == nil {
-		return said, false
+		return outcome, false
 	}
 	t.running = false
 	t.tries++
 	if err == nil {
-		changed = t.said != said
+		changed = t.outcome != outcome
 		// Its ForeignCluster shows it in a moment.
-		t.said, t.pause, t.again = Attempt{}, 0, now.Add(trustRetryMax)
-		return said, changed
+		t.outcome, t.pause, t.again = Attempt{}, 0, now.Add(trustRetryMax)
+		return outcome, changed
 	}
-	said, pause := automaticOutcome(key, err)
+	outcome, pause := automaticOutcome(key, err)
 	if pause == 0 {
 		t.pause = min(max(2*t.pause, trustRetryMin), automaticRetryMax)
 		pause = t.pause
 	}
 	t.again = now.Add(pause + random(pause/2))
-	changed = t.said != said
-	t.said = said
-	return said, changed
+	changed = t.outcome != outcome
+	t.outcome = outcome
+	return outcome, changed
 }
 
 // attempt is what there is to say of a cluster that is not trusted yet; empty if it was
@@ -515,8 +515,8 @@ func (s *automaticState) attempt(id peering.ClusterID) Attempt {
 	var out Attempt
 	var of tryKey
 	for key, t := range s.tries {
-		if key.id == id && t.said.Reason != "" && (out.Reason == "" || key.policy < of.policy || key.policy == of.policy && key.by < of.by) {
-			of, out = key, t.said
+		if key.id == id && t.outcome.Reason != "" && (out.Reason == "" || key.policy < of.policy || key.policy == of.policy && key.by < of.by) {
+			of, out = key, t.outcome
 		}
 	}
 	return out

@@ -180,7 +180,7 @@ func TestAutomaticPlan(t *testing.T) {
 }
 
 // Who invents clusters at the address of one whose ID is listed does not have it wait.
-func TestSurerWaysAreDialledFirst(t *testing.T) {
+func TestListedClustersAreDialledFirst(t *testing.T) {
 	t.Parallel()
 	var all []v1alpha1.ForeignCluster
 	listed := 1
@@ -457,7 +457,7 @@ func TestWrongSecretIsNotTriedOften(t *testing.T) {
 	}
 }
 
-func TestTryIsAsNewAfterAChange(t *testing.T) {
+func TestTryStartsAgainAfterAChange(t *testing.T) {
 	t.Parallel()
 	s := newAutomaticState()
 	rule := grouping("home", "garage")
@@ -503,8 +503,8 @@ func TestEveryEndpointHasItsTurn(t *testing.T) {
 	}
 }
 
-// TestFirstUseHasAnEnd has more clusters come than a policy trusts on first use.
-func TestFirstUseHasAnEnd(t *testing.T) {
+// TestFirstUseIsBounded has more clusters come than a policy trusts on first use.
+func TestFirstUseIsBounded(t *testing.T) {
 	t.Parallel()
 	for name, edit := range map[string]func(v1alpha1.ForeignCluster) v1alpha1.ForeignCluster{
 		"found": func(fc v1alpha1.ForeignCluster) v1alpha1.ForeignCluster { return fc }, "introduced": introduced,

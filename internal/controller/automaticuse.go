@@ -85,7 +85,7 @@ func planUse(v useView) usePlan {
 		case want == nil, want.Spec.ForeignCluster != r.Spec.ForeignCluster, want.Labels[v1alpha1.LabelAutomatic] != policy:
 			out.remove = append(out.remove, r)
 		case outlived(r, trusted[r.Spec.ForeignCluster]):
-			out.remove = append(out.remove, r) // and asked anew with the next look
+			out.remove = append(out.remove, r) // and asked again with the next look
 		case !equality.Semantic.DeepEqual(want.Spec.Resources, r.Spec.Resources), !equality.Semantic.DeepEqual(want.Spec.PriceCeiling, r.Spec.PriceCeiling):
 			out.change = append(out.change, requestChange{r, want.Spec})
 		}

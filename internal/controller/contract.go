@@ -72,7 +72,7 @@ type Lent interface {
 
 // Counterpart is what one side of a contract asks the other, over the session.
 type Counterpart interface {
-	// Contract returns the newest revision that the peer holds, signed by both.
+	// Contract returns the newest revision that the peer has, signed by both.
 	Contract(ctx context.Context, peer peering.ClusterID, contract string) (peering.Envelope, error)
 	// Statements returns the provider's statements of use that come after a sequence
 	// number, oldest first.
@@ -111,20 +111,20 @@ type Contracts struct {
 }
 
 const (
-	// restLook is how often a peer or a contract is reconciled that nothing happens to: all
+	// restInterval is how often a peer or a contract is reconciled that nothing happens to: all
 	// that matters to it wakes it.
-	restLook = 5 * time.Minute
-	// endLook is how often one is that is ending, or that a peer has yet to report.
-	endLook = 15 * time.Second
-	// endPoll is how often one is of which something is being removed.
-	endPoll = time.Second
-	// tellTimeout bounds a call of a peer about a contract.
-	tellTimeout = 5 * time.Second
+	restInterval = 5 * time.Minute
+	// endingInterval is how often one is that is ending, or that a peer has yet to report.
+	endingInterval = 15 * time.Second
+	// removalPoll is how often one is of which something is being removed.
+	removalPoll = time.Second
+	// callTimeout bounds a call of a peer about a contract.
+	callTimeout = 5 * time.Second
 	// lastWord is for how long a contract that costs is kept after it closed, so that
 	// the last statement of use arrives.
 	lastWord = time.Minute
-	// tombstone is how long a closed contract whose peer could not be told is
-	// kept, to tell it when it is back.
+	// tombstone is how long a closed contract is kept whose peer could not be notified, to
+	// do that when it is back.
 	tombstone = 7 * 24 * time.Hour
 )
 
@@ -180,10 +180,10 @@ func (r *Contracts) Reconcile(ctx context.Context, req reconcile.Request) (recon
 		return reconcile.Result{}, err
 	}
 	plan, before := planContract(s), s.stored.DeepCopy()
-	switch plan.step {
-	case stepPrune:
+	if plan.step == stepPrune {
 		return r.pruneClosed(ctx, s)
-	case stepReport:
+	}
+	if plan.step == stepReport {
 		s.stored.Status.Message = s.invalid.Error()
 		_, err := r.write(ctx, before, s.stored)
 		return reconcile.Result{RequeueAfter: time.Minute}, err
@@ -210,14 +210,14 @@ func (r *Contracts) Reconcile(ctx context.Context, req reconcile.Request) (recon
 		return reconcile.Result{}, err
 	}
 	if contract.Role == peering.Consumer && wait == 0 {
-		r.statements(ctx, contract, s.terms, s.stored, s.peer)
+		r.checkStatements(ctx, contract, s.terms, s.stored, s.peer)
 	}
 	written, err := r.writeMeasured(ctx, before, s.stored, measured)
 	switch {
 	case err != nil:
 		return reconcile.Result{}, err
 	case !written:
-		return reconcile.Result{RequeueAfter: endPoll}, nil
+		return reconcile.Result{RequeueAfter: removalPoll}, nil
 	case contract.State == peering.Closed && after == 0:
 		return r.release(ctx, s)
 	case s.contract.State == peering.Active && contract.State == peering.Draining && contract.Reason == peering.EndedHere:
@@ -291,7 +291,7 @@ func (r *Contracts) ask(ctx context.Context, stored *v1alpha1.Contract, what str
 	if !r.asked.due(peer, contract, what, r.Now()) {
 		return false, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, tellTimeout)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	err = call(ctx)
 	r.asked.answered(peer, contract, what, err, r.Now())
@@ -375,7 +375,7 @@ func (r *Contracts) consume(ctx context.Context, c *peering.Contract, stored *v1
 			return 0, nil, fmt.Errorf("remove the node of contract %s: %w", stored.Name, err)
 		}
 		if !gone {
-			return endPoll, nil, nil
+			return removalPoll, nil, nil
 		}
 		stored.Status.Node, stored.Status.Pods, stored.Status.Used = "", 0, nil
 		meta.RemoveStatusCondition(&stored.Status.Conditions, ConditionNodeReady)
@@ -401,17 +401,6 @@ func nodeLabels(stored *v1alpha1.Contract) map[string]string {
 	return out
 }
 
-func (r *Contracts) nodeStatus(stored *v1alpha1.Contract) {
-	s := r.Nodes.Status(stored.Name)
-	ready := condition(ConditionNodeReady, metav1.ConditionFalse, s.Reason, s.Message)
-	if s.Ready {
-		ready.Status = metav1.ConditionTrue
-	}
-	ready.ObservedGeneration = stored.Generation
-	meta.SetStatusCondition(&stored.Status.Conditions, ready)
-	stored.Status.Pods = int32(min(s.Pods, 1<<30))
-}
-
 // request returns the PeeringRequest of a consumer's contract; nil if it is gone.
 func (r *Contracts) request(ctx context.Context, stored *v1alpha1.Contract) (*v1alpha1.PeeringRequest, error) {
 	var list v1alpha1.PeeringRequestList
@@ -434,7 +423,7 @@ func (r *Contracts) provide(ctx context.Context, c *peering.Contract, stored *v1
 		}
 		stored.Status.Used, stored.Status.Pods = nil, 0
 		if !gone {
-			return endPoll, nil, nil
+			return removalPoll, nil, nil
 		}
 		return 0, nil, nil
 	}
@@ -448,9 +437,9 @@ func (r *Contracts) provide(ctx context.Context, c *peering.Contract, stored *v1
 		return 0, used, nil
 	case pods == 0:
 		*c, _ = c.Apply(peering.Drained{Now: r.Now()})
-		return endPoll, used, nil
+		return removalPoll, used, nil
 	}
-	return endLook, used, nil
+	return endingInterval, used, nil
 }
 
 // release removes the finalizer of a closed contract of which nothing exists any more,
@@ -462,17 +451,17 @@ func (r *Contracts) release(ctx context.Context, s *contractSnapshot) (reconcile
 	stored, closed := s.stored, r.Now().Sub(timeOf(s.stored.Status.ClosedAt))
 	if !knowsOfEnd(s, r.Now()) && r.notify(ctx, s) != nil {
 		if !s.peer.DeletionTimestamp.IsZero() {
-			return reconcile.Result{RequeueAfter: endPoll}, nil // it is not waited for long
+			return reconcile.Result{RequeueAfter: removalPoll}, nil // it is not waited for long
 		}
-		return reconcile.Result{RequeueAfter: endLook}, nil
+		return reconcile.Result{RequeueAfter: endingInterval}, nil
 	}
 	if s.peer != nil && s.peer.DeletionTimestamp.IsZero() && !s.terms.Price.IsFree() && closed < lastWord {
-		return reconcile.Result{RequeueAfter: min(endLook, lastWord-closed)}, nil
+		return reconcile.Result{RequeueAfter: min(endingInterval, lastWord-closed)}, nil
 	}
 	if stored.Spec.Role == v1alpha1.ContractConsumer {
 		request, err := r.request(ctx, stored)
 		if err != nil || neededBy(request, stored, closed) {
-			return reconcile.Result{RequeueAfter: endLook}, err
+			return reconcile.Result{RequeueAfter: endingInterval}, err
 		}
 	}
 	if s.terms.Price.IsFree() && owedBy(stored).IsZero() || !stored.DeletionTimestamp.IsZero() {
@@ -485,13 +474,13 @@ func (r *Contracts) release(ctx context.Context, s *contractSnapshot) (reconcile
 	return reconcile.Result{}, client.IgnoreNotFound(store.Patch(ctx, r.Client, before, stored))
 }
 
-// notify tells the peer that this side ended a contract, or ends it.
+// notify calls the peer to say that this side ended a contract, or ends it.
 func (r *Contracts) notify(ctx context.Context, s *contractSnapshot) error {
 	peer := peering.ClusterID(s.stored.Spec.PeerID)
 	if s.peer == nil || r.asked.slow(peer, r.Now()) {
 		return errors.New("the peer is not known any more, or did not answer a moment ago")
 	}
-	ctx, cancel := context.WithTimeout(ctx, tellTimeout)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	err := r.Counterpart.Terminate(ctx, peer, s.stored.Name, s.stored.Status.Message, timeOf(s.stored.Status.DrainUntil))
 	r.asked.answered(peer, s.stored.Name, "end", err, r.Now())

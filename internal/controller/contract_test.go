@@ -239,7 +239,7 @@ func (b *bench) look(t *testing.T) *v1alpha1.Contract {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if result.RequeueAfter > endPoll || result.RequeueAfter == 0 {
+		if result.RequeueAfter > removalPoll || result.RequeueAfter == 0 {
 			break
 		}
 	}
@@ -278,7 +278,7 @@ func onNodeOf(request string, names ...string) []client.Object {
 	return out
 }
 
-func TestWhenPodsAreAskedToLeave(t *testing.T) {
+func TestPodsAreEvictedAsTheReasonOfTheEndAllows(t *testing.T) {
 	t.Parallel()
 	until := now.Add(time.Hour)
 	for name, tc := range map[string]struct {
@@ -303,7 +303,7 @@ func TestWhenPodsAreAskedToLeave(t *testing.T) {
 	}
 }
 
-func TestANoticeIsTimeToRunOn(t *testing.T) {
+func TestNoticeLeavesPodsRunningForItsFirstHalf(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
 	c := p.stored(t, p.terms(t, nil), p.consumer)
@@ -339,7 +339,7 @@ func TestANoticeIsTimeToRunOn(t *testing.T) {
 	}
 }
 
-func TestANoticeIsByThisClustersClock(t *testing.T) {
+func TestNoticeIsConvertedToThisClustersClock(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
 	for name, tc := range map[string]struct {
@@ -405,7 +405,7 @@ func TestANoticeIsByThisClustersClock(t *testing.T) {
 	}
 }
 
-func TestANodeWithoutPodsNeedsNoNotice(t *testing.T) {
+func TestNodeWithoutPodsIsRemovedBeforeTheNoticeEnds(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
 	c := p.stored(t, p.terms(t, nil), p.consumer)
@@ -418,7 +418,7 @@ func TestANodeWithoutPodsNeedsNoNotice(t *testing.T) {
 	}
 }
 
-func TestAProviderEndsWithItsNotice(t *testing.T) {
+func TestProviderDrainsForItsNotice(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
 	c := p.stored(t, p.terms(t, nil), p.provider)
@@ -439,7 +439,7 @@ func TestAProviderEndsWithItsNotice(t *testing.T) {
 	}
 }
 
-func TestAPeersCallToEndIsKept(t *testing.T) {
+func TestCallThatEndsAContractIsRecorded(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
 	until := now.Add(5 * time.Minute)
@@ -524,7 +524,7 @@ func TestContractTakesOverALaterRevisionOfThePeer(t *testing.T) {
 	}
 }
 
-func TestWhatBothAgreedToBeforeIsKept(t *testing.T) {
+func TestEarlierRevisionIsKept(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
 	terms := p.terms(t, nil)
@@ -559,7 +559,7 @@ func TestWhatBothAgreedToBeforeIsKept(t *testing.T) {
 	}
 }
 
-func TestWhatRevisedStaysWhatItWas(t *testing.T) {
+func TestRevisionLeavesStateAndTermination(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
 	first := p.terms(t, nil)
@@ -587,7 +587,7 @@ func TestWhatRevisedStaysWhatItWas(t *testing.T) {
 	}
 }
 
-func TestAPeerThatDoesNotAnswerHoldsUpItsOwn(t *testing.T) {
+func TestPeerThatDoesNotAnswerDelaysOnlyItsContracts(t *testing.T) {
 	t.Parallel()
 	var p pauses
 	if !p.due("a", "c-1", "revision", now) || p.due("a", "c-1", "revision", now) {
@@ -609,7 +609,7 @@ func TestAPeerThatDoesNotAnswerHoldsUpItsOwn(t *testing.T) {
 	}
 }
 
-func TestAContractThatCostIsKeptWhenItIsOver(t *testing.T) {
+func TestContractWithAPriceIsKeptAfterItsEnd(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
 	free := func(x *peering.Terms) { x.Price = peering.PriceList{} }
@@ -679,7 +679,7 @@ func TestAContractThatCostIsKeptWhenItIsOver(t *testing.T) {
 func (p parties) lender() *identity.Identity   { return p.provider }
 func (p parties) borrower() *identity.Identity { return p.consumer }
 
-func TestOfManyContractsThatAreOverTheLeastGoFirst(t *testing.T) {
+func TestSettledContractsThatCostLeastArePrunedFirst(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
 	var objects []client.Object

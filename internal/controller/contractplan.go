@@ -144,9 +144,9 @@ func planNode(c peering.Contract, left int, now time.Time) nodePlan {
 	plan.contract, plan.remove = c, !c.Wants().Node
 	switch {
 	case plan.evict:
-		plan.again = endPoll
+		plan.again = removalPoll
 	case c.State == peering.Draining:
-		plan.again = endLook
+		plan.again = endingInterval
 	}
 	return plan
 }
@@ -156,8 +156,8 @@ func planNode(c peering.Contract, left int, now time.Time) nodePlan {
 // Time alone changes its state, ends a period of its meter, and adds to what is counted;
 // and a peer is asked again that did not answer.
 func requeueAfter(c peering.Contract, meter *peering.Meter, stored *v1alpha1.Contract, fc *v1alpha1.ForeignCluster, now time.Time) time.Duration {
-	after := restLook
-	at := func(t time.Time) { after = min(after, max(t.Sub(now), endPoll)) }
+	after := restInterval
+	at := func(t time.Time) { after = min(after, max(t.Sub(now), removalPoll)) }
 	if deadline := deadlineOf(c); !deadline.IsZero() {
 		at(deadline)
 	}
@@ -170,7 +170,7 @@ func requeueAfter(c peering.Contract, meter *peering.Meter, stored *v1alpha1.Con
 	switch reported := reportOf(fc, stored.Name); {
 	case c.Role != peering.Consumer && reported == nil, fc == nil:
 	case reported == nil:
-		after = min(after, endLook) // see doubtsProvider
+		after = min(after, endingInterval) // see doubtsProvider
 	case reported.Revision > stored.Spec.Revision, c.Role == peering.Consumer && uint64(max(reported.Statement, 0)) > lastStatement(stored).sequence:
 		after = min(after, fetchAgain)
 	}
@@ -247,7 +247,7 @@ func ownClock(fc *v1alpha1.ForeignCluster, t time.Time) time.Time {
 // heard of it: by a call, or by what the peer says over the session.
 func endedByPeer(c *v1alpha1.Contract) bool {
 	// A peer whose clock is a little ahead says that it is over when it merely
-	// reached its end; the reason tells the two apart.
+	// reached its end; the reason distinguishes the two.
 	if c.Status.Reason != "" {
 		return c.Status.Reason == peering.EndedByPeer.Name()
 	}

@@ -134,9 +134,9 @@ func TestPlanNodeEvictsAndRemoves(t *testing.T) {
 	}{
 		"in force":                            {active, 3, want{ensure: true, acceptNew: true}},
 		"in force, and empty":                 {active, 0, want{ensure: true, acceptNew: true}},
-		"ended here":                          {ending, 3, want{ensure: true, evict: true, again: endPoll}},
-		"ended here, and empty":               {ending, 0, want{ensure: true, evict: true, remove: true, again: endPoll}},
-		"in the first half of a notice":       {noticed, 3, want{ensure: true, again: endLook}},
+		"ended here":                          {ending, 3, want{ensure: true, evict: true, again: removalPoll}},
+		"ended here, and empty":               {ending, 0, want{ensure: true, evict: true, remove: true, again: removalPoll}},
+		"in the first half of a notice":       {noticed, 3, want{ensure: true, again: endingInterval}},
 		"in the first half of one, and empty": {noticed, 0, want{ensure: true, remove: true}},
 		"over":                                {over, 0, want{remove: true}},
 	} {

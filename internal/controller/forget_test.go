@@ -55,7 +55,7 @@ func (pt *peersTest) lets(t *testing.T) bool {
 	return letGo(peerCalled(t, pt.Client, "milan"))
 }
 
-func TestAPeerThatIsForgottenMayComeBackToHearOfIt(t *testing.T) {
+func TestForgettingWaitsForThePeerToReturn(t *testing.T) {
 	t.Parallel()
 	milan := newOther(t, "milan")
 	for name, tc := range map[string]struct {
@@ -106,7 +106,7 @@ func TestAPeerThatIsForgottenMayComeBackToHearOfIt(t *testing.T) {
 	}
 }
 
-func TestAWaitForAPeerBeginsWhenContractsAreOver(t *testing.T) {
+func TestForgettingWaitsFromTheEndOfContracts(t *testing.T) {
 	t.Parallel()
 	milan := newOther(t, "milan")
 	pt := forgetting(t, milan, peering.PhaseDraining)
@@ -147,7 +147,7 @@ func (a *away) Terminate(ctx context.Context, peer peering.ClusterID, contract, 
 	return a.fakeCounterpart.Terminate(ctx, peer, contract, message, until)
 }
 
-func TestAContractStaysUntilAPeerThatIsForgottenHeardOrIsLetGo(t *testing.T) {
+func TestContractStaysUntilAForgottenPeerHeard(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
 	for name, then := range map[string]func(*testing.T, *bench, *away){
@@ -325,7 +325,7 @@ func TestRefusalsCountAlthoughThePeerIsAwayBetween(t *testing.T) {
 	}
 }
 
-func TestATunnelDoesNotWaitForAPeerToHearThatItIsForgotten(t *testing.T) {
+func TestTunnelGoesBeforeAForgottenPeerHeard(t *testing.T) {
 	t.Parallel()
 	milan := newOther(t, "milan")
 	fc := trustedAs("milan", milan)
@@ -342,7 +342,7 @@ func TestATunnelDoesNotWaitForAPeerToHearThatItIsForgotten(t *testing.T) {
 	}
 }
 
-func TestWhatIsLeftOfATunnelGoes(t *testing.T) {
+func TestLeftoversOfATunnelAreRemoved(t *testing.T) {
 	t.Parallel()
 	milan := newOther(t, "milan")
 	contract := contractWith(milan, "c-1", v1alpha1.ContractProvider)

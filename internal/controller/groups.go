@@ -279,7 +279,7 @@ func (g *Groups) mayJoin(ctx context.Context, id peering.ClusterID) (trusted boo
 	return false, err
 }
 
-// failure is a run that failed, as Failed is told.
+// failure is a run that failed, as Failed gets it.
 type failure struct {
 	group string
 	id    peering.ClusterID
@@ -299,7 +299,7 @@ func (g *Groups) lapse(now time.Time) (failed []failure) {
 	return failed
 }
 
-// report tells Failed of what failed, no more often than it wants to hear.
+// report calls Failed for what failed, no more often than its limit.
 func (g *Groups) report(now time.Time, failed ...failure) {
 	if g.Failed == nil {
 		return

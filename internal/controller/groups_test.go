@@ -120,7 +120,7 @@ func TestAClusterWithAnotherSecretIsNotAdmittedAndTheOwnerHearsOfIt(t *testing.T
 	}
 }
 
-func TestProofsOfWhatIsNotToBeProven(t *testing.T) {
+func TestProofsAreRefusedWithAReason(t *testing.T) {
 	o := newOther(t, "office")
 	named := func(decision v1alpha1.Decision) *v1alpha1.ForeignCluster {
 		return &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "office"}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: string(o.id), Decision: decision}}
@@ -450,7 +450,7 @@ func TestJoinAdmitsWhoAnswersWithTheSecretAndLimitsTheOthers(t *testing.T) {
 	}
 }
 
-func TestWhatAnEndpointCountsAs(t *testing.T) {
+func TestHostKeyGroupsEndpointsByAddress(t *testing.T) {
 	for endpoint, want := range map[string]string{
 		"192.0.2.1:7443": "192.0.2.1", "[::ffff:192.0.2.1]:7443": "192.0.2.1",
 		"[2001:db8::1]:7443": "2001:db8::/64", "[2001:db8::ffff:1%eth0]:1": "2001:db8::/64",

@@ -49,20 +49,19 @@ func (gs guesses) wait(now time.Time, keys ...paced) (wait time.Duration) {
 
 // add counts one for each key, or, where one of them has too many, counts none and returns
 // after how long there is room, which is positive.
-func (all *guesses) add(now time.Time, keys ...paced) time.Duration {
-	if *all == nil {
-		*all = guesses{}
+func (gs *guesses) add(now time.Time, keys ...paced) time.Duration {
+	if *gs == nil {
+		*gs = guesses{}
 	}
-	gs := *all
-	maps.DeleteFunc(gs, func(_ string, g *guess) bool { return g.left(now) == 0 })
+	maps.DeleteFunc(*gs, func(_ string, g *guess) bool { return g.left(now) == 0 })
 	if wait := gs.wait(now, keys...); wait > 0 {
 		return wait
 	}
 	for _, k := range keys {
-		g := gs[k.key]
+		g := (*gs)[k.key]
 		if g == nil {
 			g = &guess{pace: k.pace}
-			gs[k.key] = g
+			(*gs)[k.key] = g
 		}
 		g.level, g.at = g.left(now)+1, now
 	}

@@ -180,7 +180,7 @@ func TestACommitmentIsOpenedOnceAndToNothingElse(t *testing.T) {
 	}
 }
 
-func TestOfAHundredRevealsAtOnceOneOpens(t *testing.T) {
+func TestOneOfConcurrentRevealsOpens(t *testing.T) {
 	t.Parallel()
 	r, _ := newIntroductions(t)
 	milan := newOther(t, "milan")
@@ -206,7 +206,7 @@ func TestOfAHundredRevealsAtOnceOneOpens(t *testing.T) {
 	}
 }
 
-func TestWhoWasDeniedCannotIntroduceItself(t *testing.T) {
+func TestDeniedClusterCannotIntroduceItself(t *testing.T) {
 	t.Parallel()
 	milan := newOther(t, "milan")
 	fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "m"}}
@@ -237,7 +237,7 @@ func TestWhoWasDeniedCannotIntroduceItself(t *testing.T) {
 	}
 }
 
-func TestWhoWasNamedIsTrustedWhenItIntroducesItself(t *testing.T) {
+func TestNamedClusterIsTrustedWhenItIntroducesItself(t *testing.T) {
 	t.Parallel()
 	milan, mallory := newOther(t, "milan"), newOther(t, "milan")
 	fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "m"}}
@@ -258,7 +258,7 @@ func TestWhoWasNamedIsTrustedWhenItIntroducesItself(t *testing.T) {
 	}
 }
 
-func TestAFloodOfIntroductionsTakesItsPlacesAndNoMore(t *testing.T) {
+func TestIntroductionsAreBoundedByAddressAndInAll(t *testing.T) {
 	t.Parallel()
 	named := newOther(t, "named")
 	fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "named"}}
@@ -328,7 +328,7 @@ func TestAFloodOfIntroductionsTakesItsPlacesAndNoMore(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotRevealedTakesNoPlaceForLong(t *testing.T) {
+func TestUnrevealedIntroductionLapses(t *testing.T) {
 	t.Parallel()
 	r, clock := newIntroductions(t)
 	for i := range MaxIntroductions {
@@ -349,7 +349,7 @@ func TestWhatIsNotRevealedTakesNoPlaceForLong(t *testing.T) {
 	}
 }
 
-func TestOneClusterCannotIntroduceItselfAllTheTime(t *testing.T) {
+func TestIntroductionsOfOneClusterAreRateLimited(t *testing.T) {
 	t.Parallel()
 	r, clock := newIntroductions(t)
 	milan := newOther(t, "milan")
@@ -373,7 +373,7 @@ func TestOneClusterCannotIntroduceItselfAllTheTime(t *testing.T) {
 	}
 }
 
-func TestAnIntroductionThatCannotBeKeptCanBeRepeated(t *testing.T) {
+func TestIntroductionThatCannotBeStoredCanBeRepeated(t *testing.T) {
 	t.Parallel()
 	milan := newOther(t, "milan")
 	r, _ := newIntroductions(t)

@@ -73,7 +73,7 @@ func TestPeersAtOnceAreGivenDifferentAliases(t *testing.T) {
 }
 
 // A peer without a tunnel costs nothing once it is certain that none is left.
-func TestWhatWasTakenDownIsNotTakenDownAgain(t *testing.T) {
+func TestRemovedTunnelIsNotRemovedAgain(t *testing.T) {
 	t.Parallel()
 	milan := newOther(t, "milan")
 	pt := newPeersTest(t, trustedAs("milan", milan), tunnelOf("milan"), keysSecret(milan))

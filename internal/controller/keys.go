@@ -18,16 +18,16 @@ import (
 // keysTimeout is how long a write of tunnels' keys may take.
 const keysTimeout = 30 * time.Second
 
-// fabricKeys is what is known of the Secret that holds all tunnels' keys. The
+// fabricKeys is what is known of the Secret with all tunnels' keys. The
 // zero value knows nothing.
 type fabricKeys struct {
 	// writing is held while the Secret is read and written.
 	writing sync.Mutex
 
 	mu sync.Mutex
-	// held is what the Secret had at a version of it.
+	// stored is what the Secret had at a version of it.
 	version string
-	held    map[string][]byte
+	stored  map[string][]byte
 	// next is written once what is written now is done; nil while nobody waits.
 	next *keyBatch
 }
@@ -39,10 +39,10 @@ type keyBatch struct {
 	err  error // once done is closed
 }
 
-// keepKey has the fabric's Secret hold the key of the tunnel to a peer. Peers that
+// storeKey puts the key of the tunnel to a peer into the fabric's Secret. Peers that
 // come at the same time wait for one write that is for all of them. A key that is
 // there already costs nothing.
-func (s *States) keepKey(ctx context.Context, peer peering.ClusterID, key []byte) error {
+func (s *States) storeKey(ctx context.Context, peer peering.ClusterID, key []byte) error {
 	if s.hasKey(ctx, peer, key) {
 		return nil
 	}
@@ -69,7 +69,7 @@ func (s *States) keepKey(ctx context.Context, peer peering.ClusterID, key []byte
 	}
 }
 
-// hasKey says whether the Secret is known to hold a key.
+// hasKey says whether the Secret is known to have a key.
 func (s *States) hasKey(ctx context.Context, peer peering.ClusterID, key []byte) bool {
 	if s.Versions == nil {
 		return false
@@ -81,7 +81,7 @@ func (s *States) hasKey(ctx context.Context, peer peering.ClusterID, key []byte)
 	}
 	s.keys.mu.Lock()
 	defer s.keys.mu.Unlock()
-	return now.ResourceVersion == s.keys.version && bytes.Equal(s.keys.held[string(peer)], key)
+	return now.ResourceVersion == s.keys.version && bytes.Equal(s.keys.stored[string(peer)], key)
 }
 
 // writeKeys writes a batch, which nobody can join from then on, when its turn has
@@ -106,10 +106,10 @@ func (s *States) writeKeys(ctx context.Context, batch *keyBatch) {
 		return changed
 	})
 	if err != nil {
-		batch.err = fmt.Errorf("keep the keys of %d tunnels: %w", len(batch.keys), err)
+		batch.err = fmt.Errorf("store the keys of %d tunnels: %w", len(batch.keys), err)
 		return
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.version, k.held = secret.ResourceVersion, maps.Clone(secret.Data)
+	k.version, k.stored = secret.ResourceVersion, maps.Clone(secret.Data)
 }

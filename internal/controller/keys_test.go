@@ -75,7 +75,7 @@ func TestKeysOfManyTunnelsAreWrittenTogether(t *testing.T) {
 		for i := range peers {
 			wg.Go(func() {
 				id, key := keyOf(i)
-				if err := s.keepKey(t.Context(), id, key); err != nil {
+				if err := s.storeKey(t.Context(), id, key); err != nil {
 					t.Errorf("peer %d: %v", i, err)
 				}
 			})
@@ -117,7 +117,7 @@ func TestKeysOfManyTunnelsAreWrittenTogether(t *testing.T) {
 	has()
 }
 
-func TestKeysThatAreKnownToBeThereAreNotRead(t *testing.T) {
+func TestStoredKeysAreNotReadAgain(t *testing.T) {
 	api := newKeysAPI()
 	s := &States{Budget: &store.WriteBudget{Now: time.Now}, Client: api, Namespace: "entente-system"}
 	id, key := keyOf(1)
@@ -132,7 +132,7 @@ func TestKeysThatAreKnownToBeThereAreNotRead(t *testing.T) {
 	} {
 		s.Versions = tc.versions
 		before := api.reads
-		if err := s.keepKey(t.Context(), id, key); err != nil {
+		if err := s.storeKey(t.Context(), id, key); err != nil {
 			t.Fatal(err)
 		}
 		if more := api.reads > before; more != tc.more {
@@ -153,24 +153,24 @@ func (u uncounted) List(ctx context.Context, l client.ObjectList, opts ...client
 	return u.api.List(ctx, l, opts...)
 }
 
-func TestKeyIsWrittenDespiteConflictsAndTellsOfOtherErrors(t *testing.T) {
+func TestKeyIsWrittenDespiteConflictsAndReturnsOtherErrors(t *testing.T) {
 	api := newKeysAPI()
 	s := &States{Budget: &store.WriteBudget{Now: time.Now}, Client: api, Namespace: "entente-system"}
 	id, key := keyOf(1)
-	if err := s.keepKey(t.Context(), id, key); err != nil {
+	if err := s.storeKey(t.Context(), id, key); err != nil {
 		t.Fatal(err)
 	}
 	id, key = keyOf(2)
 	api.fail = []error{apierrors.NewConflict(schema.GroupResource{Resource: "secrets"}, FabricSecret, errors.New("another wrote"))}
-	if err := s.keepKey(t.Context(), id, key); err != nil {
+	if err := s.storeKey(t.Context(), id, key); err != nil {
 		t.Errorf("after a conflict: %v", err)
 	}
 	id, key = keyOf(3)
 	api.fail = []error{errors.New("no disk")}
-	if err := s.keepKey(t.Context(), id, key); err == nil || !strings.Contains(err.Error(), "no disk") {
+	if err := s.storeKey(t.Context(), id, key); err == nil || !strings.Contains(err.Error(), "no disk") {
 		t.Errorf("got %v", err)
 	}
-	if err := s.keepKey(t.Context(), id, key); err != nil {
+	if err := s.storeKey(t.Context(), id, key); err != nil {
 		t.Errorf("after an error: %v", err)
 	}
 }

@@ -83,9 +83,9 @@ const (
 	joinTimeout = 90 * time.Second
 	// updateTimeout bounds giving a peer this cluster's roots.
 	updateTimeout = 10 * time.Second
-	// farewellTimeout is how long a peer that was denied may take to hear of it; then
+	// denialTimeout is how long a peer that was denied may take to hear of it; then
 	// it is cut off.
-	farewellTimeout = 2 * time.Second
+	denialTimeout = 2 * time.Second
 	// joinSettles is how long the two sides of a join may take to both know of it.
 	joinSettles = 10 * time.Second
 	// settleLook is how often it is looked after that whether a peer that was last

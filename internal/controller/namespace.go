@@ -46,10 +46,9 @@ type Namespaces struct {
 	// Evict moves the namespace's pods off virtual nodes and says how many are
 	// still there.
 	Evict func(ctx context.Context, namespace string) (int, error)
-	// States tells how the namespace fares at each provider, sorted by name.
+	// States returns how the namespace fares at each provider, sorted by name.
 	States func(namespace string) []v1alpha1.NamespaceInCluster
-	// Changed tells the virtual nodes that the set of offloaded namespaces may
-	// have changed.
+	// Changed is called when the set of offloaded namespaces may have changed.
 	Changed func()
 	// Events gets what people have to know of pods.
 	Events events.EventRecorder
@@ -106,11 +105,11 @@ func (r *Namespaces) end(ctx context.Context, offloading *v1alpha1.NamespaceOffl
 	if left > 0 {
 		return r.ending(ctx, offloading, fmt.Errorf("%d pods of the namespace are still on virtual nodes: they leave as their disruption budgets allow", left))
 	}
-	remade, err := r.remake(ctx, offloading)
+	replaced, err := r.replace(ctx, offloading)
 	if err != nil {
 		return r.ending(ctx, offloading, err)
 	}
-	if remade {
+	if replaced {
 		return reconcile.Result{RequeueAfter: evictPoll}, nil
 	}
 	binding := r.binding(namespace)
@@ -120,7 +119,7 @@ func (r *Namespaces) end(ctx context.Context, offloading *v1alpha1.NamespaceOffl
 	return reconcile.Result{}, removeFinalizer(ctx, r.Client, offloading)
 }
 
-// ending says in the status why a namespace is not closed yet, and has it looked at again.
+// ending says in the status why a namespace is not closed yet, and requeues it.
 func (r *Namespaces) ending(ctx context.Context, offloading *v1alpha1.NamespaceOffloading, why error) (reconcile.Result, error) {
 	before := offloading.DeepCopy()
 	offloading.Status.State, offloading.Status.Message = "Ending", peering.Text(why.Error(), maxOffloadingMessage)
@@ -128,13 +127,13 @@ func (r *Namespaces) ending(ctx context.Context, offloading *v1alpha1.NamespaceO
 	return reconcile.Result{RequeueAfter: evictPoll}, client.IgnoreNotFound(err)
 }
 
-// remake has controllers replace pods that wait for a node and that placement
+// replace has controllers replace pods that wait for a node and that placement
 // restricts to virtual nodes: they would wait for ever. It evicts them, since the
 // agent has that right in offloaded namespaces and no right to delete such pods.
 // Nothing of them ever ran, and they are evicted only as they were seen, on no node.
 // A pod without a controller is left, with an event. It returns whether any were
 // evicted.
-func (r *Namespaces) remake(ctx context.Context, offloading *v1alpha1.NamespaceOffloading) (bool, error) {
+func (r *Namespaces) replace(ctx context.Context, offloading *v1alpha1.NamespaceOffloading) (bool, error) {
 	if offloading.Spec.PodStrategy != v1alpha1.StrategyRemote {
 		return false, nil
 	}
@@ -142,7 +141,7 @@ func (r *Namespaces) remake(ctx context.Context, offloading *v1alpha1.NamespaceO
 	if err := r.Client.List(ctx, &pods, client.InNamespace(offloading.Namespace)); err != nil {
 		return false, fmt.Errorf("list pods: %w", err)
 	}
-	made := false
+	evicted := false
 	for i := range pods.Items {
 		p := &pods.Items[i]
 		if !waitsForVirtualNode(p) || p.CreationTimestamp.After(offloading.DeletionTimestamp.Add(placementLag)) {
@@ -157,14 +156,14 @@ func (r *Namespaces) remake(ctx context.Context, offloading *v1alpha1.NamespaceO
 			DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &p.UID, ResourceVersion: &p.ResourceVersion}},
 		})
 		switch {
-		// One that changed, or that a budget keeps, is looked at again.
+		// One that changed, or that a budget keeps, is evicted next time.
 		case err == nil, apierrors.IsConflict(err), apierrors.IsTooManyRequests(err):
-			made = true
+			evicted = true
 		case !apierrors.IsNotFound(err):
 			return false, fmt.Errorf("replace pod %s/%s, which may run on virtual nodes only: %w", p.Namespace, p.Name, err)
 		}
 	}
-	return made, nil
+	return evicted, nil
 }
 
 // waitsForVirtualNode says whether a pod waits for a node and may run on virtual

@@ -38,7 +38,7 @@ func placed(name string, end time.Time, edit func(*corev1.Pod)) *corev1.Pod {
 	return p
 }
 
-func TestPodsThatWaitForAVirtualNodeAreMadeAnewWhenTheirNamespaceIsClosed(t *testing.T) {
+func TestPodsThatWaitForAVirtualNodeAreReplacedWhenTheirNamespaceIsClosed(t *testing.T) {
 	t.Parallel()
 	end := now.Truncate(time.Second)
 	for strategy, gone := range map[v1alpha1.PodStrategy][]string{
@@ -127,7 +127,7 @@ func TestAPodThatGetsANodeMeanwhileIsNotDeleted(t *testing.T) {
 	r := &Namespaces{Client: staleList{c, corev1.PodList{Items: []corev1.Pod{*seen}}}, Events: &recorder{}}
 	offloading := &v1alpha1.NamespaceOffloading{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", DeletionTimestamp: &metav1.Time{Time: end}}}
 	offloading.Spec.PodStrategy = v1alpha1.StrategyRemote
-	if made, err := r.remake(t.Context(), offloading); err != nil || !made {
+	if made, err := r.replace(t.Context(), offloading); err != nil || !made {
 		t.Errorf("made %t, %v", made, err)
 	}
 	if err := c.Get(t.Context(), key, seen); err != nil || seen.Spec.NodeName != "office" {

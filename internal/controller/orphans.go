@@ -18,16 +18,16 @@ import (
 )
 
 const (
-	// orphanAge is how long a provider has to speak of a contract that is not held
-	// here before it counts as an orphan: a contract that is being signed, or that was
-	// just let go, is none.
+	// orphanAge is how long a provider has to report a contract that this cluster does not
+	// have before it counts as an orphan: one that is being signed, or was just deleted, is
+	// not.
 	orphanAge = 10 * time.Second
 	// orphanAgain is how often orphans are looked at.
 	orphanAgain = 30 * time.Second
 )
 
 // Orphans looks after contracts by which this cluster consumes, as the provider
-// says, and which it does not hold: the answer to its signature was lost, and it
+// says, and which it does not have: the answer to its signature was lost, and it
 // lost interest before it asked again. Such a contract is taken up if its
 // PeeringRequest still wants one, and else ended.
 type Orphans struct {
@@ -53,8 +53,8 @@ func (r *Orphans) SetupWithManager(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// orphansDiffer says whether a peer has to be looked at for orphans again: it speaks of
-// other contracts, or can be asked about those that it spoke of before.
+// orphansDiffer says whether orphans of a peer have to be looked for again: it reports
+// other contracts, or can be asked about those that it reported before.
 func orphansDiffer(a, b *v1alpha1.ForeignCluster) bool {
 	return !equality.Semantic.DeepEqual(a.Status.Contracts, b.Status.Contracts) || market.Unusable(a) != "" && market.Unusable(b) == ""
 }
@@ -81,7 +81,7 @@ func (r *Orphans) Reconcile(ctx context.Context, req reconcile.Request) (reconci
 			again = min(again, orphanAge-age)
 			continue
 		}
-		if err := r.settle(ctx, &fc, id); err != nil {
+		if err := r.resolve(ctx, &fc, id); err != nil {
 			return reconcile.Result{RequeueAfter: orphanAgain}, nil //nolint:nilerr // the peer's trouble, and nobody's here to mend
 		}
 	}
@@ -89,29 +89,29 @@ func (r *Orphans) Reconcile(ctx context.Context, req reconcile.Request) (reconci
 }
 
 // orphans returns the IDs of contracts that the peer says are in force and that are
-// not held here, or only as ones that are over.
+// not here, or only as ones that are over.
 func (r *Orphans) orphans(ctx context.Context, fc *v1alpha1.ForeignCluster) ([]string, error) {
 	var out []string
-	for _, said := range fc.Status.Contracts {
-		if peering.ParsePhase(said.Phase) != peering.PhaseActive {
+	for _, report := range fc.Status.Contracts {
+		if peering.ParsePhase(report.Phase) != peering.PhaseActive {
 			continue
 		}
-		var held v1alpha1.Contract
-		err := r.Reader.Get(ctx, client.ObjectKey{Name: said.ID}, &held)
+		var own v1alpha1.Contract
+		err := r.Reader.Get(ctx, client.ObjectKey{Name: report.ID}, &own)
 		switch {
-		case err == nil && !store.Settled(&held):
-			delete(r.seen, said.ID)
+		case err == nil && !store.Settled(&own):
+			delete(r.seen, report.ID)
 		case err == nil, apierrors.IsNotFound(err):
-			out = append(out, said.ID)
-			r.sight(said.ID)
+			out = append(out, report.ID)
+			r.remember(report.ID)
 		default:
-			return nil, fmt.Errorf("read contract %s: %w", said.ID, err)
+			return nil, fmt.Errorf("read contract %s: %w", report.ID, err)
 		}
 	}
 	return out, nil
 }
 
-func (r *Orphans) sight(id string) {
+func (r *Orphans) remember(id string) {
 	if r.seen == nil || len(r.seen) >= maxSightings {
 		r.seen = map[string]time.Time{}
 	}
@@ -120,9 +120,9 @@ func (r *Orphans) sight(id string) {
 	}
 }
 
-// settle takes an orphan up or ends it.
-func (r *Orphans) settle(ctx context.Context, fc *v1alpha1.ForeignCluster, id string) error {
-	ctx, cancel := context.WithTimeout(ctx, tellTimeout)
+// resolve takes an orphan up or ends it.
+func (r *Orphans) resolve(ctx context.Context, fc *v1alpha1.ForeignCluster, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	peer := peering.ClusterID(fc.Spec.ClusterID)
 	envelope, err := r.Counterpart.Contract(ctx, peer, id)
@@ -149,11 +149,11 @@ func (r *Orphans) settle(ctx context.Context, fc *v1alpha1.ForeignCluster, id st
 	}
 	err = r.Client.Create(ctx, contract, client.FieldOwner(v1alpha1.Manager))
 	if apierrors.IsAlreadyExists(err) {
-		var held v1alpha1.Contract
-		if err := r.Reader.Get(ctx, client.ObjectKey{Name: id}, &held); err != nil || !store.Settled(&held) {
+		var own v1alpha1.Contract
+		if err := r.Reader.Get(ctx, client.ObjectKey{Name: id}, &own); err != nil || !store.Settled(&own) {
 			return client.IgnoreNotFound(err)
 		}
-		return r.Counterpart.Terminate(ctx, peer, id, "the contract is over", time.Time{}) // and never was told so
+		return r.Counterpart.Terminate(ctx, peer, id, "the contract is over", time.Time{}) // and it never heard so
 	}
 	if err != nil {
 		return fmt.Errorf("keep contract %s: %w", id, err)

@@ -15,7 +15,7 @@ import (
 
 // What a peer says of contracts and whether it can be asked are written apart, in
 // either order: after both it has to be looked at.
-func TestWhenStraysAreLookedForAgain(t *testing.T) {
+func TestOrphansAreLookedForWhenContractsChange(t *testing.T) {
 	t.Parallel()
 	type peer struct {
 		connected, trusted bool
@@ -61,7 +61,7 @@ func TestWhenStraysAreLookedForAgain(t *testing.T) {
 	}
 }
 
-func TestAContractThatTheProviderDoesNotHoldEnds(t *testing.T) {
+func TestContractUnknownToItsProviderEnds(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
 	unknown := peering.Errorf(peering.ReasonContractUnknown, "there is no contract c-1 with this cluster")
@@ -111,7 +111,7 @@ func TestAContractThatTheProviderDoesNotHoldEnds(t *testing.T) {
 	}
 }
 
-func TestAProviderLeavesContractsThatItsConsumerDoesNotHoldToTheConsumer(t *testing.T) {
+func TestProviderKeepsContractsThatItsConsumerLeavesOut(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
 	stored := p.stored(t, p.terms(t, nil), p.provider)

@@ -39,7 +39,7 @@ type Trust interface {
 	Set(peers []TrustedPeer, denied []peering.ClusterID)
 	// Session returns the session with a peer.
 	Session(id peering.ClusterID) Session
-	// Revoke tells a peer, if there is a session, that it is trusted no longer.
+	// Revoke notifies a peer, if there is a session, that it is trusted no longer.
 	Revoke(ctx context.Context, id peering.ClusterID, message string) error
 }
 
@@ -56,7 +56,7 @@ type Session struct {
 	Denied, Untrusted bool
 }
 
-// SessionInfo tells of a session that is up.
+// SessionInfo is a session that is up.
 type SessionInfo struct {
 	// Dialled says that this side dialled, Endpoint where.
 	Dialled  bool
@@ -162,20 +162,18 @@ func (r *Peers) recall(uid types.UID, use func(*peerMemory)) {
 
 // SetupWithManager registers the reconciler.
 func (r *Peers) SetupWithManager(mgr ctrl.Manager) error {
-	byContract := handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
-		return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: o.(*v1alpha1.Contract).Spec.ForeignCluster}}}
-	})
+	enqueue := func(peer func(client.Object) string) handler.EventHandler {
+		return handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
+			return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: peer(o)}}}
+		})
+	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("peers").
 		For(&v1alpha1.ForeignCluster{}).
-		Watches(&v1alpha1.Contract{}, byContract).
-		Watches(&v1alpha1.PeeringRequest{}, handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
-			return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: o.(*v1alpha1.PeeringRequest).Spec.ForeignCluster}}}
-		})).
+		Watches(&v1alpha1.Contract{}, enqueue(func(o client.Object) string { return o.(*v1alpha1.Contract).Spec.ForeignCluster })).
+		Watches(&v1alpha1.PeeringRequest{}, enqueue(func(o client.Object) string { return o.(*v1alpha1.PeeringRequest).Spec.ForeignCluster })).
+		Watches(&v1alpha1.Tunnel{}, enqueue(func(o client.Object) string { return o.(*v1alpha1.Tunnel).Spec.ForeignCluster })).
 		Watches(&v1alpha1.FabricNode{}, r.affected()).
-		Watches(&v1alpha1.Tunnel{}, handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
-			return []reconcile.Request{{NamespacedName: client.ObjectKey{Name: o.(*v1alpha1.Tunnel).Spec.ForeignCluster}}}
-		})).
 		WatchesRawSource(r.Wake).
 		WithOptions(controller.Options{MaxConcurrentReconciles: peerWorkers}).
 		Complete(r)
@@ -253,7 +251,7 @@ func (r *Peers) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	if r.isReplaced(&fc) {
-		return reconcile.Result{RequeueAfter: endPoll}, nil // the cache is about to show what was written
+		return reconcile.Result{RequeueAfter: removalPoll}, nil // the cache is about to show what was written
 	}
 	id := peering.ClusterID(fc.Spec.ClusterID)
 	defer r.Spoken(id)
@@ -353,7 +351,7 @@ func (r *Peers) writeStatus(ctx context.Context, before, fc *v1alpha1.ForeignClu
 	}
 	switch err := store.PatchStatus(ctx, r.Client, before, fc); {
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-		return reconcile.Result{RequeueAfter: endPoll}, nil
+		return reconcile.Result{RequeueAfter: removalPoll}, nil
 	case err != nil:
 		return reconcile.Result{}, err
 	}
@@ -421,7 +419,7 @@ func (r *Peers) notifyDenied(ctx context.Context, fc *v1alpha1.ForeignCluster) (
 		return done
 	}
 	go func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewellTimeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), denialTimeout)
 		defer cancel()
 		if err := r.Trust.Revoke(ctx, id, "an administrator denied your cluster"); err != nil {
 			ctrl.LoggerFrom(ctx).Info("a peer that was denied could not be notified", "peer", name, "err", err.Error())
@@ -536,7 +534,7 @@ func (r *Peers) forget(ctx context.Context, s *PeerSnapshot) (reconcile.Result, 
 				return reconcile.Result{}, err
 			}
 		}
-		return reconcile.Result{RequeueAfter: endPoll}, r.leave(ctx, s)
+		return reconcile.Result{RequeueAfter: removalPoll}, r.leave(ctx, s)
 	}
 	r.recall(fc.UID, func(m *peerMemory) { m.tunnelGone = false }) // the last time it is made sure
 	if err := r.dropTunnel(ctx, fc); err != nil {

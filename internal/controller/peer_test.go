@@ -206,7 +206,7 @@ func (pt *peersTest) hasTunnel(t testing.TB, name string) bool {
 	return err == nil
 }
 
-func TestDenyingEndsEverythingAndLeavesATombstone(t *testing.T) {
+func TestDenialEndsEverythingAndKeepsTheRoots(t *testing.T) {
 	t.Parallel()
 	milan, rome := newOther(t, "milan"), newOther(t, "rome")
 	fc := trustedAs("milan", milan)
@@ -282,7 +282,7 @@ func TestDenyingEndsEverythingAndLeavesATombstone(t *testing.T) {
 	}
 }
 
-func TestAPeerThatDoesNotListenIsCutOffAllTheSame(t *testing.T) {
+func TestDeniedPeerThatDoesNotAnswerIsCutOff(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		milan := newOther(t, "milan")
@@ -297,7 +297,7 @@ func TestAPeerThatDoesNotListenIsCutOffAllTheSame(t *testing.T) {
 			t.Errorf("the reconciler waited %s for the peer", took)
 		}
 		<-pt.again
-		if took := time.Since(begin); took > farewellTimeout {
+		if took := time.Since(begin); took > denialTimeout {
 			t.Errorf("it took %s", took)
 		}
 		pt.look(t, "milan")
@@ -307,7 +307,7 @@ func TestAPeerThatDoesNotListenIsCutOffAllTheSame(t *testing.T) {
 	})
 }
 
-func TestAPeerThatIsAwayIsCutOffAtOnceAndForItsReturn(t *testing.T) {
+func TestDeniedPeerThatIsAwayIsCutOffAtOnce(t *testing.T) {
 	t.Parallel()
 	milan := newOther(t, "milan")
 	fc := trustedAs("milan", milan)
@@ -323,7 +323,7 @@ func TestAPeerThatIsAwayIsCutOffAtOnceAndForItsReturn(t *testing.T) {
 	}
 }
 
-func TestAnAPIServerThatFailsDoesNotKeepADeniedPeer(t *testing.T) {
+func TestDeniedPeerIsCutOffDespiteAPIServerErrors(t *testing.T) {
 	t.Parallel()
 	milan := newOther(t, "milan")
 	fc := trustedAs("milan", milan)
@@ -338,7 +338,7 @@ func TestAnAPIServerThatFailsDoesNotKeepADeniedPeer(t *testing.T) {
 	}
 }
 
-func TestARefusalThatCameRightAfterAJoinIsBelievedOnceTheJoinSettled(t *testing.T) {
+func TestRefusalRightAfterAJoinCountsAfterJoinSettles(t *testing.T) {
 	t.Parallel()
 	milan := newOther(t, "milan")
 	for name, tc := range map[string]struct {
@@ -383,7 +383,7 @@ func TestARefusalThatCameRightAfterAJoinIsBelievedOnceTheJoinSettled(t *testing.
 	}
 }
 
-func TestWhoWasRevokedEndsItsSide(t *testing.T) {
+func TestRevocationByThePeerEndsContracts(t *testing.T) {
 	t.Parallel()
 	milan := newOther(t, "milan")
 	for name, hear := range map[string]func(*testing.T, *peersTest){
@@ -425,7 +425,7 @@ func TestWhoWasRevokedEndsItsSide(t *testing.T) {
 	}
 }
 
-func TestTrustThatIsBackWithinTheSecondIsSeen(t *testing.T) {
+func TestRevocationEndsWithASessionOfTheSameSecond(t *testing.T) {
 	t.Parallel()
 	milan := newOther(t, "milan")
 	pt := newPeersTest(t, trustedAs("milan", milan))
@@ -466,7 +466,7 @@ func TestSilenceIsNoRevocation(t *testing.T) {
 	}
 }
 
-func TestASecondObjectOfAClusterTouchesNothingOfTheFirst(t *testing.T) {
+func TestDuplicateObjectLeavesThePrimaryAlone(t *testing.T) {
 	t.Parallel()
 	milan := newOther(t, "milan")
 	second := trustedAs("second", milan)
@@ -492,7 +492,7 @@ func TestASecondObjectOfAClusterTouchesNothingOfTheFirst(t *testing.T) {
 	}
 }
 
-func TestAnUntrustedPeerIsNotHeld(t *testing.T) {
+func TestUntrustedPeerGetsNoFinalizer(t *testing.T) {
 	t.Parallel()
 	milan := newOther(t, "milan")
 	fc := trustedAs("milan", milan)
@@ -513,7 +513,7 @@ func TestAnUntrustedPeerIsNotHeld(t *testing.T) {
 	}
 }
 
-func TestForgettingAPeerForgetsItsTokens(t *testing.T) {
+func TestForgettingAPeerRevokesItsTokens(t *testing.T) {
 	t.Parallel()
 	milan := newOther(t, "milan")
 	fc := trustedAs("milan", milan)
@@ -630,7 +630,7 @@ func rootThatEnds(t *testing.T, at time.Time) (string, string) {
 	return string(id), string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 }
 
-func TestARootThatEndsIsToldInTime(t *testing.T) {
+func TestRootThatEndsIsReportedInTime(t *testing.T) {
 	t.Parallel()
 	const day = 24 * time.Hour
 	for name, tc := range map[string]struct {
@@ -664,7 +664,7 @@ func TestARootThatEndsIsToldInTime(t *testing.T) {
 	}
 }
 
-func TestASessionsStatusStaysWhileNothingMuchChanges(t *testing.T) {
+func TestSessionStatusIgnoresSmallChanges(t *testing.T) {
 	t.Parallel()
 	session := func(rtt, skew time.Duration) Session {
 		return Session{Up: &SessionInfo{Dialled: true, Endpoint: "e:1", Since: now, RoundTrip: rtt, ClockSkew: skew, NotAfter: now.Add(time.Hour)}}
@@ -698,7 +698,7 @@ func TestASessionsStatusStaysWhileNothingMuchChanges(t *testing.T) {
 	}
 }
 
-func TestEventsTellWhatHappenedOnce(t *testing.T) {
+func TestPeerEventsAreRecordedOnce(t *testing.T) {
 	t.Parallel()
 	with := func(trusted, reason, message, connected string) *v1alpha1.ForeignCluster {
 		fc := &v1alpha1.ForeignCluster{}
@@ -775,7 +775,7 @@ func TestPeerIsNotReconciledFromAStaleCache(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if writes != want || (result.RequeueAfter == endPoll) != again {
+		if writes != want || (result.RequeueAfter == removalPoll) != again {
 			t.Errorf("%s: %d writes, want %d; requeued after %s", what, writes, want, result.RequeueAfter)
 		}
 	}

@@ -38,25 +38,25 @@ func planPeer(s *PeerSnapshot) peerPlan {
 	fc := s.Peer.DeepCopy()
 	denied := fc.Spec.Decision == v1alpha1.DecisionDenied
 	// All that matters wakes it; a session's round trip and clocks drift slowly.
-	plan := peerPlan{after: restLook, refusals: s.refusals, endTrust: denied && fc.Spec.TrustBundle != ""}
+	plan := peerPlan{after: restInterval, refusals: s.refusals, endTrust: denied && fc.Spec.TrustBundle != ""}
 	if s.secondary {
 		plan.status = fc.Status
 		return plan
 	}
 	// Somebody here named it, or a token did. A denial takes nothing back.
 	plan.unforget = s.primary && !store.Pending(fc) && !denied
-	plan.revoked = hearRevoked(fc, s.Session, s.Now)
-	wait := unsettled(trustedOf(fc), s.Session.At, s.Now)
+	plan.revoked = updateRevoked(fc, s.Session, s.Now)
+	wait := settlesIn(trustedOf(fc), s.Session.At, s.Now)
 	if wait > 0 && s.Session.Up == nil && s.Session.Untrusted {
 		plan.after = wait // the same refusal again wakes nobody
 	}
-	plan.refusals = s.refusals.hear(s.Session, wait > 0)
+	plan.refusals = s.refusals.count(s.Session, wait > 0)
 	gone, again := forgotten(fc, s.Session, plan.refusals, s.Now)
 	switch {
 	case denied:
 		plan.end = v1alpha1.TerminateNow
 		if fc.Spec.TrustBundle != "" {
-			plan.after = endPoll
+			plan.after = removalPoll
 		}
 	case plan.revoked:
 		plan.end = v1alpha1.TerminatePeer
@@ -137,11 +137,11 @@ type refusals struct {
 	last time.Time
 }
 
-// hear counts a refusal, if it is another one. Where the peer trusts this cluster, or
-// may not know yet that trust was made anew, nothing is left of those before.
-func (r refusals) hear(s Session, unsettled bool) refusals {
+// count counts a refusal, if it is another one. Where the peer trusts this cluster, or
+// may not know yet that trust was made again, nothing is left of those before.
+func (r refusals) count(s Session, settling bool) refusals {
 	switch {
-	case s.Up != nil, s.Untrusted && unsettled:
+	case s.Up != nil, s.Untrusted && settling:
 		return refusals{}
 	case s.Untrusted && (r.n == 0 || s.At.Sub(r.last) >= refusedApart):
 		return refusals{r.n + 1, s.At}

@@ -39,16 +39,16 @@ func TestPlanPeerDecidesWhatEnds(t *testing.T) {
 		edit []func(*PeerSnapshot)
 		want want
 	}{
-		"trusted, with a session":     {[]func(*PeerSnapshot){up(time.Hour)}, want{unforget: true, after: restLook}},
-		"another object is the first": {[]func(*PeerSnapshot){func(s *PeerSnapshot) { s.primary, s.secondary = false, true }, untrusted}, want{after: restLook}},
+		"trusted, with a session":     {[]func(*PeerSnapshot){up(time.Hour)}, want{unforget: true, after: restInterval}},
+		"another object is the first": {[]func(*PeerSnapshot){func(s *PeerSnapshot) { s.primary, s.secondary = false, true }, untrusted}, want{after: restInterval}},
 		"found, and not decided": {[]func(*PeerSnapshot){func(s *PeerSnapshot) {
 			s.Peer.Spec.TrustBundle, s.Peer.Labels = "", map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager}
-		}}, want{after: restLook}},
-		"denied":                         {[]func(*PeerSnapshot){denied, agreed}, want{end: v1alpha1.TerminateNow, endTrust: true, after: endPoll}},
-		"denied, and its roots are gone": {[]func(*PeerSnapshot){denied, func(s *PeerSnapshot) { s.Peer.Spec.TrustBundle = "" }}, want{end: v1alpha1.TerminateNow, after: restLook}},
+		}}, want{after: restInterval}},
+		"denied":                         {[]func(*PeerSnapshot){denied, agreed}, want{end: v1alpha1.TerminateNow, endTrust: true, after: removalPoll}},
+		"denied, and its roots are gone": {[]func(*PeerSnapshot){denied, func(s *PeerSnapshot) { s.Peer.Spec.TrustBundle = "" }}, want{end: v1alpha1.TerminateNow, after: restInterval}},
 		"it says that it denied this cluster": {
 			[]func(*PeerSnapshot){agreed, func(s *PeerSnapshot) { s.Session = Session{Denied: true, At: now} }},
-			want{end: v1alpha1.TerminatePeer, revoked: true, unforget: true, after: restLook},
+			want{end: v1alpha1.TerminatePeer, revoked: true, unforget: true, after: restInterval},
 		},
 		"it revoked trust, and the session seems up": {
 			[]func(*PeerSnapshot){trustedSince(2*time.Second, metav1.ConditionFalse, store.RevokedByPeer), up(time.Hour)},
@@ -56,7 +56,7 @@ func TestPlanPeerDecidesWhatEnds(t *testing.T) {
 		},
 		"it revoked trust, and a session came up since": {
 			[]func(*PeerSnapshot){trustedSince(time.Minute, metav1.ConditionFalse, store.RevokedByPeer), up(time.Second)},
-			want{unforget: true, after: restLook},
+			want{unforget: true, after: restInterval},
 		},
 		"it refuses, just after the join": {
 			[]func(*PeerSnapshot){trustedSince(time.Second, metav1.ConditionTrue, store.ReasonJoined), untrusted},
@@ -68,19 +68,19 @@ func TestPlanPeerDecidesWhatEnds(t *testing.T) {
 		},
 		"it refuses for long": {
 			[]func(*PeerSnapshot){agreed, trustedSince(forgottenAfter, metav1.ConditionFalse, reasonNotTrustedByPeer), untrusted},
-			want{end: v1alpha1.TerminatePeer, forgottenThere: true, unforget: true, after: restLook},
+			want{end: v1alpha1.TerminatePeer, forgottenThere: true, unforget: true, after: restInterval},
 		},
 		"it refuses for long, and its contracts end already": {
 			[]func(*PeerSnapshot){agreed, trustedSince(forgottenAfter, metav1.ConditionFalse, reasonNotTrustedByPeer), untrusted, func(s *PeerSnapshot) {
 				s.Contracts[0].Spec.Termination = v1alpha1.TerminatePeer
 			}},
-			want{end: v1alpha1.TerminatePeer, unforget: true, after: restLook},
+			want{end: v1alpha1.TerminatePeer, unforget: true, after: restInterval},
 		},
 		"it refused often, between silences": {
 			[]func(*PeerSnapshot){trustedSince(time.Second, metav1.ConditionFalse, reasonNotTrustedByPeer), untrusted, func(s *PeerSnapshot) {
 				s.refusals = refusals{n: int(forgottenAfter / refusedApart), last: now.Add(-refusedApart)}
 			}},
-			want{end: v1alpha1.TerminatePeer, unforget: true, after: restLook},
+			want{end: v1alpha1.TerminatePeer, unforget: true, after: restInterval},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

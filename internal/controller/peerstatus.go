@@ -89,7 +89,7 @@ func trusted(v PeerSnapshot) metav1.Condition {
 		return no(v.Attempt.Reason, v.Attempt.Message)
 	case fc.Spec.TrustBundle == "":
 		return notTrusted(fc)
-	case v.Session.Up == nil && v.Session.Untrusted && unsettled(was, v.Session.At, v.Now) == 0:
+	case v.Session.Up == nil && v.Session.Untrusted && settlesIn(was, v.Session.At, v.Now) == 0:
 		what := "this cluster trusts it, and it does not trust this cluster"
 		if slices.ContainsFunc(v.Contracts, func(c v1alpha1.Contract) bool { return store.InForce(&c) }) {
 			what += fmt.Sprintf(", so contracts with it end when that has been so for %s in all", forgottenAfter)
@@ -129,12 +129,12 @@ func trustedOf(fc *v1alpha1.ForeignCluster) *metav1.Condition {
 	return c
 }
 
-// unsettled is how long it takes until a peer's word, at a time, that it does not
+// settlesIn is how long it takes until a peer's word, at a time, that it does not
 // trust this cluster is to be believed; 0 is that it is. Shortly after trust was
 // made the peer may not know of it: the answer to a join is on its way while the
-// issuer dials already. What it said before is no word about this trust, so the
-// next try tells.
-func unsettled(was *metav1.Condition, at, now time.Time) time.Duration {
+// issuer dials already. What it said before is not about this trust, so the next
+// try decides.
+func settlesIn(was *metav1.Condition, at, now time.Time) time.Duration {
 	if was == nil || was.Status != metav1.ConditionTrue {
 		return 0
 	}
@@ -226,11 +226,11 @@ func spaced(code string) string {
 	return code[:3] + " " + code[3:]
 }
 
-// hearRevoked says whether the peer trusts this cluster no longer, and keeps that
+// updateRevoked says whether the peer trusts this cluster no longer, and keeps that
 // in the Trusted condition: until a session comes up after it, which it refuses to
 // whom it does not trust, or is still up when the one over which it was said is
 // dead for certain. now is when it is written down.
-func hearRevoked(fc *v1alpha1.ForeignCluster, s Session, now time.Time) bool {
+func updateRevoked(fc *v1alpha1.ForeignCluster, s Session, now time.Time) bool {
 	if fc.Spec.TrustBundle == "" {
 		return false
 	}
@@ -244,7 +244,7 @@ func hearRevoked(fc *v1alpha1.ForeignCluster, s Session, now time.Time) bool {
 		meta.RemoveStatusCondition(&fc.Status.Conditions, v1alpha1.ConditionTrusted)
 		return false
 	case !revoked && s.Up == nil && s.Denied && !s.At.Before(since):
-		// What was heard before trust was made anew is no news.
+		// What was heard before trust was made again is outdated.
 		store.SetRevoked(&fc.Status, "", now)
 		return true
 	default:
@@ -278,11 +278,10 @@ func connected(v PeerSnapshot) metav1.Condition {
 	return condition(kind, metav1.ConditionTrue, "SessionUp", "a session with the peer's agent is up")
 }
 
-// ConditionCertificateValid tells of a trusted peer whether its root certificate
-// lasts.
+// ConditionCertificateValid says whether the root certificate of a trusted peer lasts.
 const ConditionCertificateValid = "CertificateValid"
 
-// certificateValid tells of the peer's newest root. Its leaf certificates live for
+// certificateValid judges the peer's newest root. Its leaf certificates live for
 // hours by design and are renewed without anybody's doing; one that was not shows
 // in Connected.
 func certificateValid(v PeerSnapshot) metav1.Condition {
@@ -348,7 +347,7 @@ func roundTrip(d time.Duration) time.Duration {
 	return max(d.Round(unit), unit)
 }
 
-// peerEvents returns what happened between two looks at a peer.
+// peerEvents returns what happened between two statuses of a peer.
 func peerEvents(before, after *v1alpha1.ForeignCluster) []happened {
 	var out []happened
 	find := func(fc *v1alpha1.ForeignCluster, kind string) metav1.Condition {
@@ -482,8 +481,7 @@ func offloading(v PeerSnapshot) metav1.Condition {
 	return condition(kind, metav1.ConditionFalse, "NoContract", "no contract is in force: ask for one with `entente peer`")
 }
 
-// ConditionNodeReady tells of a consumer's Contract whether its virtual node
-// takes pods.
+// ConditionNodeReady says whether the virtual node of a consumer's Contract takes pods.
 const ConditionNodeReady = "NodeReady"
 
 func condition(kind string, status metav1.ConditionStatus, reason, message string) metav1.Condition {

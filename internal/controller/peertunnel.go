@@ -62,13 +62,13 @@ func (r *Peers) tunnel(ctx context.Context, fc *v1alpha1.ForeignCluster, contrac
 // prefixes returns this cluster's pod prefixes after giving aliases to the peer's. left is
 // what has none.
 func (r *Peers) prefixes(ctx context.Context, fc *v1alpha1.ForeignCluster) (local []netip.Prefix, left []string, err error) {
-	local, untold, err := r.States.Prefixes(ctx)
+	local, omitted, err := r.States.Prefixes(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	if untold > 0 {
+	if omitted > 0 {
 		left = append(left, fmt.Sprintf("%d pod prefixes of this cluster's nodes have no way to the peer, which can be told %d: set the prefix that holds them all with --pod-cidr",
-			untold, peering.MaxPrefixes))
+			omitted, peering.MaxPrefixes))
 	}
 	if fc.Status.Network != nil {
 		lacks, err := r.planAliases(ctx, fc, local)
@@ -118,7 +118,7 @@ type tunnelState struct {
 
 // again is when to write it again.
 func (t tunnelState) again() time.Duration {
-	again := restLook
+	again := restInterval
 	if t.unsure {
 		again = min(again, unsureLook)
 	}

@@ -150,7 +150,7 @@ func planText(p sightingPlan) string {
 }
 
 // Who says another's ID under a name that comes first replaces none of its endpoints.
-func TestOneNameReplacesNoOther(t *testing.T) {
+func TestNamesAtOnePlaceAreMerged(t *testing.T) {
 	t.Parallel()
 	stranger := dns(1, "example.com", func(s *v1alpha1.Sighting) { s.Name, s.Endpoints = "", []string{"192.0.2.66:7443", "192.0.2.67:7443"} })
 	got := gather(sightedID(0), []Sighted{dns(1, "example.com"), stranger, lan(1, "eth0")})[sightedID(1)]
@@ -189,7 +189,7 @@ func TestAFloodOfHintsIsBounded(t *testing.T) {
 }
 
 // Whom a policy lists takes no place of others, nor needs one.
-func TestThoseExpectedHaveTheirOwnPlaces(t *testing.T) {
+func TestExpectedClustersHaveTheirOwnPlaces(t *testing.T) {
 	t.Parallel()
 	var looked Looked
 	var expected []string
@@ -380,7 +380,7 @@ func TestHintsComeAndGo(t *testing.T) {
 
 // Whoever invents a cluster with the name and the beginning of the ID of another does not
 // take its place.
-func TestAnIDThatBeginsAsAnotherTakesNoPlace(t *testing.T) {
+func TestIDWithTheSamePrefixGetsItsOwnName(t *testing.T) {
 	t.Parallel()
 	c := indexed(fake.NewClientBuilder().WithScheme(testScheme(t)).WithStatusSubresource(&v1alpha1.ForeignCluster{}))
 	r := &Sightings{
@@ -413,7 +413,7 @@ func TestAnIDThatBeginsAsAnotherTakesNoPlace(t *testing.T) {
 
 // A network that says something else of a cluster each second is written once a minute,
 // and all that is found is one of those who share the budget.
-func TestWhatChangesAllTheTimeIsWrittenOnceAMinute(t *testing.T) {
+func TestSightingsAreWrittenOnceAMinute(t *testing.T) {
 	t.Parallel()
 	writes := 0
 	c := interceptor.NewClient(indexed(fake.NewClientBuilder().WithScheme(testScheme(t)).WithStatusSubresource(&v1alpha1.ForeignCluster{})), interceptor.Funcs{
@@ -462,7 +462,7 @@ func TestWhatChangesAllTheTimeIsWrittenOnceAMinute(t *testing.T) {
 
 // A LAN that says other clusters each second, for ever, costs a few writes a second, and
 // what others say there, or elsewhere, is told meanwhile.
-func TestALANThatComesAndGoesCostsLittle(t *testing.T) {
+func TestFlappingLANCostsFewWrites(t *testing.T) {
 	t.Parallel()
 	writes := 0
 	c := interceptor.NewClient(indexed(fake.NewClientBuilder().WithScheme(testScheme(t)).WithStatusSubresource(&v1alpha1.ForeignCluster{})), interceptor.Funcs{

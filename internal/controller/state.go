@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -58,35 +57,6 @@ type States struct {
 	Budget *store.WriteBudget
 
 	keys fabricKeys
-
-	mu sync.Mutex
-	// hashes is the hash of each peer's trust bundle, as text.
-	hashes map[peering.ClusterID]hashed
-}
-
-// hashed is the hash of a text.
-type hashed struct {
-	text string
-	hash peering.Hash
-}
-
-// heldHash is HeldHash, which takes a signature's check, remembered.
-func (s *States) heldHash(fc *v1alpha1.ForeignCluster) peering.Hash {
-	id := peering.ClusterID(fc.Spec.ClusterID)
-	s.mu.Lock()
-	known, ok := s.hashes[id]
-	s.mu.Unlock()
-	if ok && known.text == fc.Spec.TrustBundle {
-		return known.hash
-	}
-	out := hashed{text: fc.Spec.TrustBundle, hash: HeldHash(fc)}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.hashes == nil || len(s.hashes) >= maxHashes {
-		s.hashes = map[peering.ClusterID]hashed{}
-	}
-	s.hashes[id] = out
-	return out.hash
 }
 
 // State returns everything that this cluster currently says to a peer, but for
@@ -105,7 +75,7 @@ func (s *States) State(ctx context.Context, peer peering.ClusterID) (peering.Pee
 	if err != nil || fc == nil {
 		return state, err
 	}
-	state.BundleHash = s.heldHash(fc)
+	state.BundleHash = HeldHash(fc)
 	if !slices.ContainsFunc(contracts, wantsTunnel) {
 		return state, nil
 	}
@@ -271,7 +241,7 @@ func (s *States) Observe(ctx context.Context, peer peering.ClusterID, state peer
 	if state.Network == nil || state.Network.PresharedHalf.IsZero() {
 		return nil
 	}
-	return s.keepKey(ctx, peer, PresharedKey(s.Self, s.Half(peer), peer, state.Network.PresharedHalf))
+	return s.storeKey(ctx, peer, PresharedKey(s.Self, s.Half(peer), peer, state.Network.PresharedHalf))
 }
 
 // PresharedKey returns a tunnel's preshared key from both sides' halves: their
@@ -318,14 +288,14 @@ func contractsFromWire(states []peering.ContractState) []v1alpha1.PeerContract {
 		if c.Phase == peering.PhaseUnspecified {
 			continue // newer than we are: it says nothing to us
 		}
-		said := v1alpha1.PeerContract{
+		report := v1alpha1.PeerContract{
 			ID: c.ID, Revision: int64(min(c.Revision, peering.MaxRevision)), Phase: c.Phase.String(), Message: peering.Text(c.Message, maxPeerMessage),
 			Statement: int64(min(c.Statement, peering.MaxRevision)),
 		}
 		if !c.DrainUntil.IsZero() {
-			said.DrainUntil = &metav1.Time{Time: c.DrainUntil.Truncate(time.Second)}
+			report.DrainUntil = &metav1.Time{Time: c.DrainUntil.Truncate(time.Second)}
 		}
-		out = append(out, said)
+		out = append(out, report)
 	}
 	slices.SortFunc(out, func(a, b v1alpha1.PeerContract) int { return cmp.Compare(a.ID, b.ID) })
 	return out

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/lru"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -25,14 +26,22 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// HeldHash is the hash of a peer's trust bundle as this cluster holds it; zero if
-// it holds none.
+// bundleHashes remembers what HeldHash returned, which takes the check of a signature.
+var bundleHashes = lru.New(maxHashes)
+
+// HeldHash returns the hash of a peer's trust bundle as this cluster has it; zero if there
+// is none.
 func HeldHash(fc *v1alpha1.ForeignCluster) peering.Hash {
-	b, err := identity.ReadBundlePEM(peering.ClusterID(fc.Spec.ClusterID), []byte(fc.Spec.TrustBundle))
-	if err != nil {
-		return peering.Hash{}
+	key := fc.Spec.ClusterID + fc.Spec.TrustBundle
+	if known, ok := bundleHashes.Get(key); ok {
+		return known.(peering.Hash)
 	}
-	return b.Hash()
+	var hash peering.Hash
+	if b, err := identity.ReadBundlePEM(peering.ClusterID(fc.Spec.ClusterID), []byte(fc.Spec.TrustBundle)); err == nil {
+		hash = b.Hash()
+	}
+	bundleHashes.Add(key, hash)
+	return hash
 }
 
 // Strangers is other clusters, called as one that they need not trust.
@@ -62,7 +71,7 @@ const (
 	introductionSettles = 20 * time.Second
 	// deniedAgain is how often it tries where an administrator there said no.
 	deniedAgain = 5 * time.Minute
-	// updateAgain is how often a peer is given the roots that it does not hold.
+	// updateAgain is how often a peer is sent the roots that it lacks.
 	updateAgain = 30 * time.Second
 )
 
@@ -80,11 +89,11 @@ type Trusts struct {
 	// OwnHash is the hash of this cluster's trust bundle.
 	OwnHash   func() peering.Hash
 	Strangers Strangers
-	// Session tells of the session with a peer.
+	// Session returns the session with a peer.
 	Session func(peering.ClusterID) Session
-	// Wake makes the named ForeignCluster be looked at again.
+	// Wake has the named ForeignCluster reconciled.
 	Wake source.Source
-	// Said is called when Attempt says something else of a ForeignCluster.
+	// Said is called when Attempt returns something else for a ForeignCluster.
 	Said func(name string)
 	// Joined is called when a token was redeemed and that is kept: the cluster that made
 	// it waits to be dialled.
@@ -132,7 +141,7 @@ func (r *Trusts) SetupWithManager(mgr ctrl.Manager) error {
 // only names are watched, and only in this namespace.
 func (r *Trusts) waitingFor(ctx context.Context, secret client.Object) []reconcile.Request {
 	var list v1alpha1.ForeignClusterList
-	if secret.GetNamespace() != r.Namespace || r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy) != nil { // it is looked at again in time
+	if secret.GetNamespace() != r.Namespace || r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy) != nil { // it is requeued in time
 		return nil
 	}
 	var out []reconcile.Request
@@ -144,8 +153,7 @@ func (r *Trusts) waitingFor(ctx context.Context, secret client.Object) []reconci
 	return out
 }
 
-// Attempt tells why there is no trust in a cluster yet; empty if nothing was
-// tried.
+// Attempt returns why there is no trust in a cluster yet; empty if nothing was tried.
 func (r *Trusts) Attempt(fc *v1alpha1.ForeignCluster) Attempt {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -172,7 +180,7 @@ func (r *Trusts) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 		return reconcile.Result{}, err
 	}
 	if primary != nil && primary.UID != fc.UID {
-		if primary.Name == fc.Name { // it was made anew meanwhile
+		if primary.Name == fc.Name { // it was created again meanwhile
 			return reconcile.Result{RequeueAfter: time.Second}, nil
 		}
 		return r.duplicate(ctx, primary, fc)
@@ -219,11 +227,11 @@ const (
 	stepJoin
 	// stepIntroduce: introduce this cluster to the one that is named.
 	stepIntroduce
-	// stepUpdate: the peer holds other roots than this cluster's.
+	// stepUpdate: the peer has other roots than this cluster's.
 	stepUpdate
 )
 
-// nextStep says what to do about a ForeignCluster, and when to look at it again
+// nextStep says what to do about a ForeignCluster, and when to requeue it
 // where nothing else happens; 0 is never.
 func nextStep(fc *v1alpha1.ForeignCluster, s Session, own peering.Hash, now time.Time) (step, time.Duration) {
 	intro := fc.Status.Introduction
@@ -491,23 +499,22 @@ func (r *Trusts) tokenText(ctx context.Context, fc *v1alpha1.ForeignCluster) ([]
 // the roots that prove to be that one's.
 func (r *Trusts) introduce(ctx context.Context, fc *v1alpha1.ForeignCluster) error {
 	id := peering.ClusterID(fc.Spec.ClusterID)
-	var failures []error
-	for _, endpoint := range fc.Spec.Endpoints {
-		if store.PeerOfPolicy(fc) != "" && (r.MayDial == nil || !r.MayDial(endpoint)) { // it says so itself
-			failures = append(failures, keptEndpoint(endpoint))
-			continue
-		}
-		info, code, err := r.Strangers.Introduce(ctx, endpoint, id, fc.Spec.TrustBundle == "")
-		if err == nil {
-			_, err = store.Introduce(ctx, r.Direct, store.Introduction{ID: id, Info: info, Code: code, Time: r.Now()})
-			return err
-		}
-		if peering.ReasonOf(err) != peering.ReasonPeerUnreachable && peering.ReasonOf(err) != peering.ReasonPeerIdentity {
-			return err
-		}
-		failures = append(failures, err)
+	mayDial := func(endpoint string) bool { // where a policy's peer is it says itself
+		return store.PeerOfPolicy(fc) == "" || r.MayDial != nil && r.MayDial(endpoint)
 	}
-	e := *peering.AsError(failures[len(failures)-1])
+	i := store.Introduction{ID: id}
+	failures, err := dialInTurn(fc.Spec.Endpoints, mayDial, func(endpoint string) (err error) {
+		i.Info, i.Code, err = r.Strangers.Introduce(ctx, endpoint, id, fc.Spec.TrustBundle == "")
+		return err
+	})
+	if err == nil {
+		i.Time = r.Now()
+		_, err = store.Introduce(ctx, r.Direct, i)
+	}
+	if len(failures) == 0 {
+		return err
+	}
+	e := *peering.AsError(err)
 	e.Message = strings.ReplaceAll(errors.Join(failures...).Error(), "\n", "; ")
 	return &e
 }
@@ -576,7 +583,7 @@ func (r *Trusts) duplicate(ctx context.Context, primary, fc *v1alpha1.ForeignClu
 	return reconcile.Result{}, nil
 }
 
-// update gives the peer this cluster's roots, where it holds others.
+// update sends the peer this cluster's roots, where it has others.
 func (r *Trusts) update(ctx context.Context, fc *v1alpha1.ForeignCluster, a *attempt) (reconcile.Result, error) {
 	now := r.Now()
 	if wait := updateAgain - now.Sub(a.updated); wait > 0 {

@@ -178,7 +178,7 @@ func TestAManifestJoinsWhenItsSecretComes(t *testing.T) {
 	}
 }
 
-func TestASecretThatComesOrGoesIsLookedAtWithoutAPause(t *testing.T) {
+func TestSecretThatChangesIsReadWithoutAPause(t *testing.T) {
 	t.Parallel()
 	milan := newOther(t, "milan")
 	_, text := tokenBy(t, milan.id)
@@ -223,7 +223,7 @@ func TestASecretThatComesOrGoesIsLookedAtWithoutAPause(t *testing.T) {
 	}
 }
 
-func TestATokenThatIsRefusedIsTriedAgainOnlyWhenItChanged(t *testing.T) {
+func TestRefusedTokenIsRetriedOnlyWhenItChanged(t *testing.T) {
 	t.Parallel()
 	milan, other := newOther(t, "milan"), newOther(t, "other")
 	_, good := tokenBy(t, milan.id)
@@ -282,7 +282,7 @@ func TestATokenThatIsRefusedIsTriedAgainOnlyWhenItChanged(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoFaultOfTheTokenIsTriedAgain(t *testing.T) {
+func TestErrorsThatAreNotTheTokensAreRetried(t *testing.T) {
 	t.Parallel()
 	milan := newOther(t, "milan")
 	_, text := tokenBy(t, milan.id)
@@ -304,7 +304,7 @@ func TestWhatIsNoFaultOfTheTokenIsTriedAgain(t *testing.T) {
 	}
 }
 
-func TestATokenOfAClusterThatIsTrustedAlreadyIsNotRedeemed(t *testing.T) {
+func TestTokenOfATrustedClusterIsNotRedeemed(t *testing.T) {
 	t.Parallel()
 	milan := newOther(t, "milan")
 	_, text := tokenBy(t, milan.id)
@@ -332,7 +332,7 @@ func approvedAs(name string, o other, endpoints ...string) *v1alpha1.ForeignClus
 	return fc
 }
 
-func TestWhoIsNamedIsIntroducedToAndTrusted(t *testing.T) {
+func TestNamedClusterIsIntroducedToAndTrusted(t *testing.T) {
 	t.Parallel()
 	milan := newOther(t, "milan")
 	tt := newTrustsTest(t, approvedAs("m", milan, "192.0.2.1:1", "192.0.2.2:1"))
@@ -369,7 +369,7 @@ func TestWhoIsNamedIsIntroducedToAndTrusted(t *testing.T) {
 
 // A peer that a policy trusts says itself where it is, so it is not introduced to where a
 // cluster could be led.
-func TestAPolicysPeerIsIntroducedToOnlyWhereItMayBe(t *testing.T) {
+func TestPolicyPeerIsDialledOnlyAtAllowedEndpoints(t *testing.T) {
 	t.Parallel()
 	milan := newOther(t, "milan")
 	const metadata, place = "169.254.169.254:80", "192.0.2.2:1"
@@ -395,7 +395,7 @@ func TestAPolicysPeerIsIntroducedToOnlyWhereItMayBe(t *testing.T) {
 	}
 }
 
-func TestWhatANamedClusterAnswersIsSaid(t *testing.T) {
+func TestRefusalOfANamedClusterIsReported(t *testing.T) {
 	t.Parallel()
 	milan := newOther(t, "milan")
 	for name, tc := range map[string]struct {
@@ -434,7 +434,7 @@ func TestWhatANamedClusterAnswersIsSaid(t *testing.T) {
 	}
 }
 
-func TestADecisionThatChangedMeanwhileHolds(t *testing.T) {
+func TestDecisionDuringACallHolds(t *testing.T) {
 	t.Parallel()
 	milan := newOther(t, "milan")
 	tt := newTrustsTest(t, approvedAs("m", milan, "192.0.2.1:1"))
@@ -449,7 +449,7 @@ func TestADecisionThatChangedMeanwhileHolds(t *testing.T) {
 	}
 }
 
-func TestAnApprovedIntroductionIsTakenIfItProvesTheID(t *testing.T) {
+func TestApprovedIntroductionIsTrustedIfItProvesTheID(t *testing.T) {
 	t.Parallel()
 	milan, mallory := newOther(t, "milan"), newOther(t, "mallory")
 	for name, tc := range map[string]struct {
@@ -479,7 +479,7 @@ func TestAnApprovedIntroductionIsTakenIfItProvesTheID(t *testing.T) {
 	}
 }
 
-func TestAnIntroductionLapsesUnlessSomebodyDecided(t *testing.T) {
+func TestIntroductionLapsesUnlessSomebodyDecided(t *testing.T) {
 	t.Parallel()
 	milan := newOther(t, "milan")
 	old := &v1alpha1.Introduction{Time: metav1.NewTime(now.Add(-IntroductionLife)), Code: "042917", Bundle: milan.info.PEM()}
@@ -528,7 +528,7 @@ func TestAnIntroductionLapsesUnlessSomebodyDecided(t *testing.T) {
 	}
 }
 
-func TestAnIntroductionIsHandedToTheObjectThatSomebodyWrote(t *testing.T) {
+func TestIntroductionMovesToTheObjectThatSomebodyWrote(t *testing.T) {
 	t.Parallel()
 	milan := newOther(t, "milan")
 	tt := newTrustsTest(t)
@@ -547,7 +547,7 @@ func TestAnIntroductionIsHandedToTheObjectThatSomebodyWrote(t *testing.T) {
 	}
 }
 
-func TestAPeerIsGivenTheRootsThatItLacks(t *testing.T) {
+func TestPeerIsSentTheRootsThatItLacks(t *testing.T) {
 	t.Parallel()
 	milan := newOther(t, "milan")
 	fc := approvedAs("m", milan)
@@ -582,7 +582,7 @@ func TestAPeerIsGivenTheRootsThatItLacks(t *testing.T) {
 	}
 }
 
-func TestATokenInAManifestUndoesWhatThePeerRevoked(t *testing.T) {
+func TestTokenInAManifestEndsARevocation(t *testing.T) {
 	t.Parallel()
 	milan := newOther(t, "milan")
 	_, text := tokenBy(t, milan.id)
@@ -617,7 +617,7 @@ func TestATokenInAManifestUndoesWhatThePeerRevoked(t *testing.T) {
 	}
 }
 
-func TestWhatIsNextFollowsFromWhatIsSaid(t *testing.T) {
+func TestNextStepFollowsTheObjectAndTheSession(t *testing.T) {
 	t.Parallel()
 	intro := func(age time.Duration) *v1alpha1.Introduction {
 		return &v1alpha1.Introduction{Time: metav1.NewTime(now.Add(-age)), Bundle: "PEM"}
@@ -683,7 +683,7 @@ func TestWhatIsNextFollowsFromWhatIsSaid(t *testing.T) {
 	}
 }
 
-func TestOutcomesNeverWaitForNothing(t *testing.T) {
+func TestOutcomesHaveAReasonAndAMessage(t *testing.T) {
 	t.Parallel()
 	for _, err := range []error{
 		errors.New("x"), fmt.Errorf("deep: %w", peering.Errorf(peering.ReasonPeerUnreachable, "x")), peering.Errorf(peering.ReasonRateLimited, "x"), notYet("X", "x"),

@@ -27,7 +27,7 @@ import (
 )
 
 const (
-	// keepEvery is how often a meter is kept while what is in use stays the same.
+	// keepEvery is how often a meter is stored while what is in use stays the same.
 	keepEvery = time.Minute
 	// agreeWithin is by how many percent a statement and this cluster's own count may
 	// differ: a change of use is seen at different moments on the two sides.
@@ -35,7 +35,7 @@ const (
 	// agreeSlack is how long all that a contract lends may be in use before that is
 	// more than two sides may differ by anyway.
 	agreeSlack = time.Second
-	// flushTimeout bounds keeping all meters when the agent stops.
+	// flushTimeout bounds storing all meters when the agent stops.
 	flushTimeout = 5 * time.Second
 )
 
@@ -218,7 +218,7 @@ func (r *Contracts) measure(
 	meter, err := r.meters.resume(stored, terms, using)
 	if err != nil {
 		// Somebody else wrote it. What was used until now is lost; counting goes on.
-		r.Log.Error("cannot read the meter of a contract; counting begins anew", "contract", stored.Name, "err", err)
+		r.Log.Error("cannot read the meter of a contract; counting begins again", "contract", stored.Name, "err", err)
 		meter = peering.NewMeter(r.Now(), terms.StatementPeriod)
 		meter.Sequence = lastStatement(stored).sequence
 	}
@@ -233,9 +233,9 @@ func (r *Contracts) measure(
 		return nil, err
 	}
 	if c.Role == peering.Provider {
-		r.state(stored, terms, ended)
+		r.issueStatements(stored, terms, ended)
 	} else {
-		keepPeriods(stored.Status.Usage, ended)
+		addPeriods(stored.Status.Usage, ended)
 	}
 	return &meter, nil
 }
@@ -258,8 +258,8 @@ func read(meter peering.Meter, c peering.Contract, now time.Time, using peering.
 	}
 }
 
-// keepPeriods keeps the consumer's own count of the newest periods.
-func keepPeriods(usage *v1alpha1.Usage, ended []peering.Period) {
+// addPeriods adds to the consumer's own count of the newest periods.
+func addPeriods(usage *v1alpha1.Usage, ended []peering.Period) {
 	for _, p := range ended[max(len(ended)-maxKept, 0):] {
 		usage.Periods = append(usage.Periods, v1alpha1.UsagePeriod{
 			Since: metav1.NewMicroTime(p.From), Until: metav1.NewMicroTime(p.To), UnitSeconds: p.Used.Strings(),
@@ -268,8 +268,8 @@ func keepPeriods(usage *v1alpha1.Usage, ended []peering.Period) {
 	usage.Periods = usage.Periods[max(len(usage.Periods)-maxKept, 0):]
 }
 
-// spoken is the newest statement of a contract.
-type spoken struct {
+// statementLink is the newest statement of a contract, which the next one follows.
+type statementLink struct {
 	sequence uint64
 	hash     peering.Hash
 	// statement is zero if there is none.
@@ -277,13 +277,13 @@ type spoken struct {
 }
 
 // lastStatement returns the newest statement that is kept.
-func lastStatement(stored *v1alpha1.Contract) spoken {
+func lastStatement(stored *v1alpha1.Contract) statementLink {
 	n := len(stored.Status.Statements)
 	if n == 0 {
-		return spoken{}
+		return statementLink{}
 	}
 	last := stored.Status.Statements[n-1]
-	out := spoken{sequence: uint64(max(last.Sequence, 0))}
+	out := statementLink{sequence: uint64(max(last.Sequence, 0))}
 	if e, err := peering.ParseEnvelope([]byte(last.Envelope)); err == nil {
 		out.hash = e.Hash()
 		if s, err := peering.ParseStatement(e.Payload); err == nil {
@@ -293,10 +293,10 @@ func lastStatement(stored *v1alpha1.Contract) spoken {
 	return out
 }
 
-// state makes the provider's statements for periods that ended. Only those that
-// are kept are signed; the chain goes through all. What cannot be stated is logged
-// and left out: the contract goes on.
-func (r *Contracts) state(stored *v1alpha1.Contract, terms peering.Terms, ended []peering.Period) {
+// issueStatements makes the provider's statements for periods that ended. Only those that
+// are kept are signed; the chain goes through all. What cannot be stated is logged and left
+// out: the contract goes on.
+func (r *Contracts) issueStatements(stored *v1alpha1.Contract, terms peering.Terms, ended []peering.Period) {
 	last := lastStatement(stored)
 	for i, p := range ended {
 		if p.Sequence <= last.sequence {
@@ -310,7 +310,7 @@ func (r *Contracts) state(stored *v1alpha1.Contract, terms peering.Terms, ended 
 			r.Log.Error("cannot state what was used of a contract", "contract", stored.Name, "period", p.Sequence, "err", err)
 			continue
 		}
-		last = spoken{sequence: p.Sequence, hash: envelope.Hash()}
+		last = statementLink{sequence: p.Sequence, hash: envelope.Hash()}
 	}
 	stored.Status.Statements = newest(stored.Status.Statements)
 }
@@ -353,9 +353,9 @@ func statementOf(terms peering.Terms, p peering.Period, previous peering.Hash) (
 	})
 }
 
-// statements fetches the statements that the provider says it has, checks them,
-// and compares the newest with what this cluster counted.
-func (r *Contracts) statements(ctx context.Context, c peering.Contract, terms peering.Terms, stored *v1alpha1.Contract, fc *v1alpha1.ForeignCluster) {
+// checkStatements fetches the statements that the provider reports, checks them, and
+// compares the newest with what this cluster counted.
+func (r *Contracts) checkStatements(ctx context.Context, c peering.Contract, terms peering.Terms, stored *v1alpha1.Contract, fc *v1alpha1.ForeignCluster) {
 	report, last := reportOf(fc, stored.Name), lastStatement(stored)
 	before := stored.Status.DeepCopy()
 	var asked bool
@@ -396,9 +396,9 @@ func (r *Contracts) condition(stored *v1alpha1.Contract, kind string, status met
 	meta.SetStatusCondition(&stored.Status.Conditions, c)
 }
 
-// fetchStatements gets what comes after the last statement and keeps what holds.
+// fetchStatements gets what comes after the last statement and keeps what is valid.
 func (r *Contracts) fetchStatements(
-	ctx context.Context, c peering.Contract, terms peering.Terms, stored *v1alpha1.Contract, fc *v1alpha1.ForeignCluster, last spoken,
+	ctx context.Context, c peering.Contract, terms peering.Terms, stored *v1alpha1.Contract, fc *v1alpha1.ForeignCluster, last statementLink,
 ) error {
 	peer := peering.ClusterID(stored.Spec.PeerID)
 	bundle, err := identity.ReadBundlePEM(peer, []byte(fc.Spec.TrustBundle))
@@ -431,7 +431,7 @@ func (r *Contracts) fetchStatements(
 			return err
 		}
 		stored.Status.Statements = append(stored.Status.Statements, v1alpha1.Statement{Sequence: int64(s.Sequence), Envelope: string(text)})
-		check.last = spoken{sequence: s.Sequence, hash: e.Hash(), statement: s}
+		check.last = statementLink{sequence: s.Sequence, hash: e.Hash(), statement: s}
 	}
 	stored.Status.Statements = newest(stored.Status.Statements)
 	return gap
@@ -446,10 +446,10 @@ func (e *statementError) Error() string { return e.message }
 // statementCheck is what a provider's next statement is checked against.
 type statementCheck struct {
 	provider peering.Party
-	// revisions are the terms that are held: the newest first, then the one before.
+	// revisions are the terms that this cluster has: the newest, then the one before.
 	revisions []peering.Terms
 	// last is the statement before.
-	last spoken
+	last statementLink
 	// over says that the contract is ending or over: then the last period may be
 	// short.
 	over bool
@@ -467,8 +467,8 @@ func (v statementCheck) next(e peering.Envelope) (peering.Statement, error) {
 		return s, no("SignatureInvalid", "%s", err)
 	}
 	terms := v.revision(s.Revision)
-	switch held := v.revisions[0]; {
-	case s.ContractID != held.ContractID || s.Consumer != held.Consumer.ID || s.Provider != held.Provider.ID:
+	switch current := v.revisions[0]; {
+	case s.ContractID != current.ContractID || s.Consumer != current.Consumer.ID || s.Provider != current.Provider.ID:
 		return s, no("ContractMismatch", "it is of contract %s between %s and %s", s.ContractID, s.Consumer, s.Provider)
 	case s.Sequence <= v.last.sequence:
 		return s, no("SequenceMismatch", "it has number %d", s.Sequence)
@@ -477,7 +477,7 @@ func (v statementCheck) next(e peering.Envelope) (peering.Statement, error) {
 	case s.Sequence == v.last.sequence+1 && v.last.sequence > 0 && !s.From.Equal(v.last.statement.To):
 		return s, no("PeriodMismatch", "it begins at %s, and the one before ended at %s", s.From.Format(time.RFC3339), v.last.statement.To.Format(time.RFC3339))
 	case terms == nil:
-		return s, no("RevisionMismatch", "it has the prices of revision %d, and revision %d is held", s.Revision, held.Revision)
+		return s, no("RevisionMismatch", "it has the prices of revision %d, and this cluster has revision %d", s.Revision, current.Revision)
 	case !s.Price.Equal(terms.Price):
 		return s, no("PriceMismatch", "its prices are not those of revision %d", s.Revision)
 	case s.Sequence == 1 && s.Revision == 1 && !s.From.Equal(terms.NotBefore):
@@ -519,15 +519,15 @@ func agreement(terms peering.Terms, stored *v1alpha1.Contract) (agreed bool, rea
 	if price.IsFree() {
 		price = weights(s.Used, counted)
 	}
-	said, err1 := price.Cost(s.Used)
+	stated, err1 := price.Cost(s.Used)
 	mine, err2 := price.Cost(counted)
 	slack, err3 := price.Cost(useFor(terms.Resources, agreeSlack))
-	percent, err4 := peering.ParseDecimal(peering.Difference(said, mine))
+	percent, err4 := peering.ParseDecimal(peering.Difference(stated, mine))
 	limit, err5 := peering.ParseDecimal(fmt.Sprint(agreeWithin))
 	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
 		return false, "Incomparable", fmt.Sprintf("statement %d: %s", s.Sequence, err), true
 	}
-	if percent.Cmp(limit) > 0 && apart(said.Amount, mine.Amount, slack.Amount) {
+	if percent.Cmp(limit) > 0 && apart(stated.Amount, mine.Amount, slack.Amount) {
 		return false, "Differs", fmt.Sprintf("statement %d, of %s to %s, differs by %s%% from what this cluster counted: the provider says %s, this cluster %s",
 			s.Sequence, s.From.Format(time.RFC3339), s.To.Format(time.RFC3339), percent, usageText(s.Used, s.Amount), usageText(counted, costOr(s.Price, counted))), true
 	}
@@ -607,14 +607,14 @@ func ownPeriod(usage *v1alpha1.Usage, sequence uint64) (v1alpha1.UsagePeriod, bo
 	return usage.Periods[i], true
 }
 
-// Flush keeps all meters as they were last read. Call it when the agent is about
-// to stop; what it cannot keep is counted from the older reading.
+// Flush stores all meters as they were last read. Call it when the agent is about to stop;
+// what it cannot store is counted from the older reading.
 func (r *Contracts) Flush(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer cancel()
 	for name, reading := range r.meters.all() {
 		if err := r.flush(ctx, name, reading); err != nil {
-			r.Log.Warn("cannot keep the meter of a contract", "contract", name, "err", err)
+			r.Log.Warn("cannot store the meter of a contract", "contract", name, "err", err)
 		}
 	}
 }

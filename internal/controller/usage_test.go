@@ -28,7 +28,7 @@ func amountsIn(texts ...string) corev1.ResourceList {
 	return out
 }
 
-func TestWhatPodsOnAVirtualNodeUse(t *testing.T) {
+func TestUseOfCountsPodsThatTheProviderTook(t *testing.T) {
 	t.Parallel()
 	pod := func(change func(*corev1.Pod)) corev1.Pod {
 		p := corev1.Pod{
@@ -70,7 +70,7 @@ func TestWhatPodsOnAVirtualNodeUse(t *testing.T) {
 	}
 }
 
-func TestAmountsThatAMeterDoesNotReadAreRoundedUp(t *testing.T) {
+func TestAmountsFinerThanAMeterAreRoundedUp(t *testing.T) {
 	t.Parallel()
 	got := usingOf(corev1.ResourceList{"cpu": resource.MustParse("100n"), "memory": resource.MustParse("1e3"), "pods": resource.MustParse("2"), "x": {}, "y": resource.MustParse("-1")})
 	if diff := cmp.Diff(map[string]string{"cpu": "1", "memory": "1k", "pods": "2"}, got.Strings()); diff != "" {
@@ -287,7 +287,7 @@ func (p parties) statementsOf(t *testing.T, terms peering.Terms, n int, change f
 	return out
 }
 
-func TestStatementsAreTakenOnlyIfTheyHold(t *testing.T) {
+func TestInvalidStatementsAreRefused(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
 	stranger := newParties(t).provider
@@ -389,7 +389,7 @@ func TestStatementsAreTakenOnlyIfTheyHold(t *testing.T) {
 	}
 }
 
-func TestAStatementAtThePriceBeforeIsTaken(t *testing.T) {
+func TestStatementAtThePreviousPriceIsAccepted(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
 	first := p.terms(t, nil)
@@ -408,7 +408,7 @@ func TestAStatementAtThePriceBeforeIsTaken(t *testing.T) {
 	}
 }
 
-func TestTheTwoCountsAreCompared(t *testing.T) {
+func TestAgreementComparesTheTwoCounts(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
 	free := func(x *peering.Terms) { x.Price = peering.PriceList{} }
@@ -519,7 +519,7 @@ func TestBothSidesCountTheSame(t *testing.T) {
 	t.Logf("the provider says %v, the consumer counted %v", statementIn(t, got.Status.Statements[1]).Used.Strings(), got.Status.Usage.Periods[1].UnitSeconds)
 }
 
-func TestOnlySoManyStatementsAreKept(t *testing.T) {
+func TestNewestStatementsAreKept(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
 	terms := p.terms(t, func(x *peering.Terms) { x.StatementPeriod, x.NotAfter = time.Minute, x.NotAfter.Add(24*time.Hour) })
@@ -543,7 +543,7 @@ func TestOnlySoManyStatementsAreKept(t *testing.T) {
 	}
 }
 
-func TestAMeterThatSomebodySpoiltCountsOn(t *testing.T) {
+func TestUnreadableMeterStartsAgain(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
 	b := newBench(t, p.provider, p.stored(t, p.terms(t, nil), p.provider), foreign("peer", p.consumer))
@@ -574,7 +574,7 @@ func TestAMeterThatSomebodySpoiltCountsOn(t *testing.T) {
 	}
 }
 
-func TestAPeerIsNotAskedWithoutPause(t *testing.T) {
+func TestPeerIsAskedAgainAfterAPause(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
 	b := newBench(t, p.consumer, p.stored(t, p.terms(t, nil), p.consumer), foreign("peer", p.provider))

@@ -21,7 +21,7 @@ import (
 
 // RevokedByPeer is the reason of a Trusted condition that is False because the
 // peer said, over a connection that proved who it is, that it trusts this cluster
-// no longer. It stands until trust is made anew.
+// no longer. It stays until trust is made again.
 const RevokedByPeer = "RevokedByPeer"
 
 // ReasonJoined is the reason of a Trusted condition that a token made True.
@@ -324,9 +324,9 @@ func SetRevoked(status *v1alpha1.ForeignClusterStatus, message string, now time.
 }
 
 // lookUp finds the ForeignCluster of a cluster, and all by name.
-func lookUp(ctx context.Context, c client.Client, id peering.ClusterID) (*v1alpha1.ForeignCluster, map[string]*v1alpha1.ForeignCluster, error) {
+func lookUp(ctx context.Context, c client.Reader, id peering.ClusterID, opts ...client.ListOption) (*v1alpha1.ForeignCluster, map[string]*v1alpha1.ForeignCluster, error) {
 	var list v1alpha1.ForeignClusterList
-	if err := c.List(ctx, &list); err != nil {
+	if err := c.List(ctx, &list, opts...); err != nil {
 		return nil, nil, fmt.Errorf("list foreign clusters: %w", err)
 	}
 	byName := make(map[string]*v1alpha1.ForeignCluster, len(list.Items))
@@ -343,19 +343,12 @@ func glance(ctx context.Context, c client.Client, cache client.Reader, id peerin
 	if err != nil || fc != nil {
 		return fc, nil, err
 	}
-	var list v1alpha1.ForeignClusterList
-	if err := cache.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, nil, fmt.Errorf("list foreign clusters: %w", err)
-	}
-	if Known(list.Items, id) != nil {
+	fc, byName, err := lookUp(ctx, cache, id, client.UnsafeDisableDeepCopy) // to read only
+	if fc != nil {
 		// It has no label yet, or is gone since.
 		return lookUp(ctx, c, id)
 	}
-	byName := make(map[string]*v1alpha1.ForeignCluster, len(list.Items))
-	for i := range list.Items {
-		byName[list.Items[i].Name] = &list.Items[i] // to look at only
-	}
-	return nil, byName, nil
+	return nil, byName, err
 }
 
 // place finds or creates the ForeignCluster of a cluster, changed by edit, and says

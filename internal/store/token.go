@@ -33,7 +33,7 @@ type Tokens struct {
 	Now       func() time.Time
 }
 
-// TokenInfo is what can be told of a token.
+// TokenInfo is what can be shown of a token.
 type TokenInfo struct {
 	// ID is its public part.
 	ID string
@@ -132,7 +132,7 @@ func (t *Tokens) Redeem(ctx context.Context, id string, secret peering.Secret, b
 	}
 }
 
-// List tells of the tokens that have not expired, by ID.
+// List returns the tokens that have not expired, by ID.
 func (t *Tokens) List(ctx context.Context) ([]TokenInfo, error) {
 	stored, err := t.stored(ctx)
 	if err != nil {
@@ -148,7 +148,7 @@ func (t *Tokens) List(ctx context.Context) ([]TokenInfo, error) {
 	return out, nil
 }
 
-// Revoke makes a token worthless. The error is TOKEN_UNKNOWN where there is none,
+// Revoke revokes a token. The error is TOKEN_UNKNOWN where there is none,
 // or none that could still be redeemed.
 func (t *Tokens) Revoke(ctx context.Context, id string) error {
 	var stored corev1.Secret

@@ -77,31 +77,25 @@ func patchStatus(ctx context.Context, c client.Client, before, after client.Obje
 	if err != nil || equality.Semantic.DeepEqual(was, is) {
 		return err
 	}
-	if err := c.Status().Patch(ctx, after, patch, client.FieldOwner(v1alpha1.Manager)); err != nil {
-		return fmt.Errorf("write the status of %s: %w", nameOf(after), err)
-	}
-	return nil
+	return failed("write the status of", after, c.Status().Patch(ctx, after, patch, client.FieldOwner(v1alpha1.Manager)))
 }
 
 func patchObject(ctx context.Context, c client.Client, before, after client.Object, patch client.Patch) error {
 	was, is, err := fields(before, after)
-	if err != nil {
-		return err
-	}
 	delete(was, "status")
 	delete(is, "status")
-	if equality.Semantic.DeepEqual(was, is) {
-		return nil
+	if err != nil || equality.Semantic.DeepEqual(was, is) {
+		return err
 	}
-	if err := c.Patch(ctx, after, patch, client.FieldOwner(v1alpha1.Manager)); err != nil {
-		return fmt.Errorf("write %s: %w", nameOf(after), err)
-	}
-	return nil
+	return failed("write", after, c.Patch(ctx, after, patch, client.FieldOwner(v1alpha1.Manager)))
 }
 
-// nameOf returns the kind and the name of an object.
-func nameOf(o client.Object) string {
-	return reflect.TypeOf(o).Elem().Name() + " " + strings.TrimPrefix(client.ObjectKeyFromObject(o).String(), "/")
+// failed says of an error, if it is one, what failed.
+func failed(what string, o client.Object, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s %s %s: %w", what, reflect.TypeOf(o).Elem().Name(), strings.TrimPrefix(client.ObjectKeyFromObject(o).String(), "/"), err)
 }
 
 // fields returns two objects as they are stored.
@@ -160,7 +154,7 @@ func EditSecret(ctx context.Context, c client.Client, key client.ObjectKey, edit
 		secret = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
 		err := c.Get(ctx, key, secret)
 		if client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("read Secret %s: %w", key, err)
+			return failed("read", secret, err)
 		}
 		if secret.Data == nil {
 			secret.Data = map[string][]byte{}
@@ -174,10 +168,7 @@ func EditSecret(ctx context.Context, c client.Client, key client.ObjectKey, edit
 		default:
 			err = c.Update(ctx, secret, client.FieldOwner(v1alpha1.Manager))
 		}
-		if err != nil {
-			return fmt.Errorf("write Secret %s: %w", key, err)
-		}
-		return nil
+		return failed("write", secret, err)
 	})
 	return secret, err
 }

@@ -18,7 +18,7 @@ import (
 )
 
 // With hundreds of peers what counts is how long each contract can be left alone.
-func TestWhenAContractIsLookedAtAgain(t *testing.T) {
+func TestContractIsRequeuedWhenTimeChangesIt(t *testing.T) {
 	t.Parallel()
 	active := peering.Contract{State: peering.Active, Role: peering.Provider, NotAfter: now.Add(time.Hour), Revision: 2}
 	consumer := active
@@ -47,23 +47,23 @@ func TestWhenAContractIsLookedAtAgain(t *testing.T) {
 		fc       *v1alpha1.ForeignCluster
 		want     time.Duration
 	}{
-		"nothing happens":                      {contract: active, fc: agrees, want: restLook},
-		"nothing is in use":                    {contract: active, fc: agrees, meter: metered("", time.Minute, 0), kept: kept(0), want: restLook},
+		"nothing happens":                      {contract: active, fc: agrees, want: restInterval},
+		"nothing is in use":                    {contract: active, fc: agrees, meter: metered("", time.Minute, 0), kept: kept(0), want: restInterval},
 		"it ends":                              {contract: active, fc: agrees, change: func(c *peering.Contract) { c.NotAfter = now.Add(time.Minute) }, want: time.Minute},
-		"it ends now":                          {contract: active, fc: agrees, change: func(c *peering.Contract) { c.NotAfter = now }, want: endPoll},
+		"it ends now":                          {contract: active, fc: agrees, change: func(c *peering.Contract) { c.NotAfter = now }, want: removalPoll},
 		"a period ends":                        {contract: active, fc: agrees, meter: metered("", time.Hour-40*time.Second, 0), kept: kept(0), want: 40 * time.Second},
-		"a period ended":                       {contract: active, fc: agrees, meter: metered("", 2*time.Hour, 0), kept: kept(0), want: endPoll},
+		"a period ended":                       {contract: active, fc: agrees, meter: metered("", 2*time.Hour, 0), kept: kept(0), want: removalPoll},
 		"something is in use":                  {contract: active, fc: agrees, meter: metered("cpu", time.Minute, 0), kept: kept(0), want: keepEvery},
 		"it was kept a while ago":              {contract: active, fc: agrees, meter: metered("cpu", time.Minute, 0), kept: kept(20 * time.Second), want: keepEvery - 20*time.Second},
 		"a period ends while it is in use":     {contract: active, fc: agrees, meter: metered("cpu", time.Hour-30*time.Second, 0), kept: kept(0), want: 30 * time.Second},
-		"it is over":                           {contract: active, fc: agrees, change: func(c *peering.Contract) { c.State = peering.Closed }, meter: metered("", 2*time.Hour, 0), want: restLook},
-		"the peer is not known":                {contract: consumer, want: restLook},
-		"its consumer does not speak of it":    {contract: active, fc: &v1alpha1.ForeignCluster{}, want: restLook},
-		"its provider does not speak of it":    {contract: consumer, fc: &v1alpha1.ForeignCluster{}, want: endLook},
+		"it is over":                           {contract: active, fc: agrees, change: func(c *peering.Contract) { c.State = peering.Closed }, meter: metered("", 2*time.Hour, 0), want: restInterval},
+		"the peer is not known":                {contract: consumer, want: restInterval},
+		"its consumer does not speak of it":    {contract: active, fc: &v1alpha1.ForeignCluster{}, want: restInterval},
+		"its provider does not speak of it":    {contract: consumer, fc: &v1alpha1.ForeignCluster{}, want: endingInterval},
 		"its provider has a statement":         {contract: consumer, fc: speaks(v1alpha1.PeerContract{Revision: 2, Phase: "Active", Statement: 1}), want: fetchAgain},
 		"its provider has a later revision":    {contract: consumer, fc: speaks(v1alpha1.PeerContract{Revision: 3, Phase: "Active"}), want: fetchAgain},
 		"its consumer has a later revision":    {contract: active, fc: speaks(v1alpha1.PeerContract{Revision: 3, Phase: "Active"}), want: fetchAgain},
-		"its consumer has an earlier revision": {contract: active, fc: speaks(v1alpha1.PeerContract{Revision: 1, Phase: "Active"}), want: restLook},
+		"its consumer has an earlier revision": {contract: active, fc: speaks(v1alpha1.PeerContract{Revision: 1, Phase: "Active"}), want: restInterval},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -79,9 +79,9 @@ func TestWhenAContractIsLookedAtAgain(t *testing.T) {
 	}
 }
 
-// TestLooksThatAreAskedForCountAll looks at a contract when use changes and when it
+// TestRequeuesCountAllUse looks at a contract when use changes and when it
 // asked to be looked at again, and at no other time.
-func TestLooksThatAreAskedForCountAll(t *testing.T) {
+func TestRequeuesCountAllUse(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
 	terms := p.terms(t, func(x *peering.Terms) { x.NotAfter = x.NotAfter.Add(24 * time.Hour) })
@@ -141,7 +141,7 @@ func TestLooksThatAreAskedForCountAll(t *testing.T) {
 	}
 }
 
-func TestAContractAtRestIsLeftAlone(t *testing.T) {
+func TestContractAtRestIsNotWritten(t *testing.T) {
 	t.Parallel()
 	p := newParties(t)
 	for _, self := range []string{"provider", "consumer"} {
@@ -155,7 +155,7 @@ func TestAContractAtRestIsLeftAlone(t *testing.T) {
 		before := b.look(t).ResourceVersion
 		for range 5 {
 			result, err := b.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: "c-1"}})
-			if err != nil || result.RequeueAfter != restLook {
+			if err != nil || result.RequeueAfter != restInterval {
 				t.Fatalf("%s: it is looked at again after %s, %v", self, result.RequeueAfter, err)
 			}
 			b.clock = b.clock.Add(result.RequeueAfter)
@@ -166,7 +166,7 @@ func TestAContractAtRestIsLeftAlone(t *testing.T) {
 	}
 }
 
-func TestWhatOfAFabricNodeMatters(t *testing.T) {
+func TestFabricChangesNamesThePeers(t *testing.T) {
 	t.Parallel()
 	before := &v1alpha1.FabricNode{
 		Spec: v1alpha1.FabricNodeSpec{ClusterID: "self", Gateway: true},
@@ -208,7 +208,7 @@ func TestWhatOfAFabricNodeMatters(t *testing.T) {
 	}
 }
 
-func TestPeersAreLookedAtWhenAGatewayFallsSilent(t *testing.T) {
+func TestSilentGatewayEnqueuesPeers(t *testing.T) {
 	t.Parallel()
 	clock, told := now, 0
 	node := &v1alpha1.FabricNode{
