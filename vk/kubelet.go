@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	utilexec "k8s.io/client-go/util/exec"
 
+	"github.com/entente-dev/entente/internal/kubeauth"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -59,7 +60,7 @@ type KubeletConfig struct {
 type Kubelet struct {
 	cfg  KubeletConfig
 	log  *slog.Logger
-	auth *authenticator
+	auth *kubeauth.Reviewer
 
 	mu    sync.Mutex
 	nodes map[*Node]bool
@@ -78,7 +79,7 @@ func NewKubelet(cfg KubeletConfig) (*Kubelet, error) {
 	}
 	return &Kubelet{
 		cfg: cfg, log: cfg.Logger, nodes: map[*Node]bool{},
-		auth: newAuthenticator(cfg.Client, cfg.Logger),
+		auth: kubeauth.New(kubeauth.Config{Client: cfg.Client, Log: cfg.Logger, Cache: true}),
 	}, nil
 }
 
@@ -114,7 +115,7 @@ func (k *Kubelet) serve(ctx context.Context, l net.Listener) error {
 	defer cancel()
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	wg.Go(func() { k.auth.run(ctx) })
+	wg.Go(func() { k.auth.Run(ctx) })
 	server := &http.Server{
 		Handler:           k,
 		ReadHeaderTimeout: 10 * time.Second,
@@ -134,7 +135,7 @@ func (k *Kubelet) serve(ctx context.Context, l net.Listener) error {
 	})
 	err := server.Serve(tls.NewListener(l, &tls.Config{
 		MinVersion:     tls.VersionTLS12,
-		ClientAuth:     tls.RequestClientCert, // verified by the authenticator, whose CA may change
+		ClientAuth:     tls.RequestClientCert, // verified by kubeauth, whose CA may change
 		GetCertificate: k.cfg.GetCertificate,
 		NextProtos:     []string{"http/1.1"}, // exec upgrades the connection
 	}))
@@ -182,7 +183,7 @@ func parseTarget(path string) (target, bool) {
 
 // ServeHTTP implements http.Handler.
 func (k *Kubelet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	who, err := k.auth.authenticate(r)
+	who, err := k.auth.Authenticate(r)
 	if err != nil {
 		k.log.Debug("kubelet endpoint", "path", r.URL.Path, "err", err)
 		http.Error(w, "Unauthorized", http.StatusUnauthorized)
@@ -196,15 +197,15 @@ func (k *Kubelet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			name = node.cfg.Name
 		}
 	}
-	allowed, err := k.auth.authorise(r.Context(), who, accesses(r.Method, t, name))
+	allowed, err := k.authorise(r.Context(), who, accesses(r.Method, t, name))
 	if err != nil {
-		k.log.Warn("kubelet endpoint: authorise", "user", who.name, "err", err)
+		k.log.Warn("kubelet endpoint: authorise", "user", who.Username, "err", err)
 		http.Error(w, "cannot authorise now", http.StatusInternalServerError)
 		return
 	}
 	switch {
 	case !allowed:
-		http.Error(w, fmt.Sprintf("Forbidden (user=%s, path=%s)", who.name, r.URL.Path), http.StatusForbidden)
+		http.Error(w, fmt.Sprintf("Forbidden (user=%s, path=%s)", who.Username, r.URL.Path), http.StatusForbidden)
 	case !served:
 		http.NotFound(w, r)
 	case t.pod != "" && pod == nil:

@@ -38,6 +38,7 @@ import (
 	"k8s.io/client-go/transport/spdy"
 	utilexec "k8s.io/client-go/util/exec"
 
+	"github.com/entente-dev/entente/internal/kubeauth"
 	"github.com/entente-dev/entente/peering"
 )
 
@@ -105,7 +106,7 @@ func newEndpoint(t *testing.T) *testEndpoint {
 	t.Helper()
 	e := &testEndpoint{ca: newAuthority(t), remote: newProvider()}
 	client := fake.NewSimpleClientset(&corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: clientCAConfigMap}, Data: map[string]string{clientCAKey: e.ca.pem()},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: kubeauth.ConfigMap}, Data: map[string]string{kubeauth.ConfigMapKey: e.ca.pem()},
 	})
 	client.PrependReactor("create", "tokenreviews", func(a k8stesting.Action) (bool, runtime.Object, error) {
 		r := a.(k8stesting.CreateAction).GetObject().(*authenticationv1.TokenReview).DeepCopy()
@@ -168,8 +169,8 @@ func newEndpoint(t *testing.T) *testEndpoint {
 			t.Error(err)
 		}
 	})
-	for k.auth.ca.Load() == nil {
-		time.Sleep(time.Millisecond)
+	if err := k.auth.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 	return e
 }

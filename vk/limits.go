@@ -100,9 +100,4 @@ const (
 
 	// maxHeaderBytes is the most that a request's header may have.
 	maxHeaderBytes = 64 << 10
-	// maxTokenBytes is the most that a bearer token may have.
-	maxTokenBytes = 32 << 10
-	// maxAnswers is how many answers of the API server about callers are kept, of
-	// each kind.
-	maxAnswers = 4096
 )

@@ -57,6 +57,7 @@ var rules = []rule{
 		"github.com/hashicorp/yamux", "github.com/prometheus/client_golang/prometheus", "github.com/spiffe/go-spiffe/v2/svid/x509svid",
 		"google.golang.org/grpc", "golang.org/x/sync/", "golang.org/x/time/rate",
 	}},
+	{packages: "internal/kubeauth", outside: []string{"k8s.io/"}},
 	{packages: "internal/intake", outside: []string{"golang.org/x/time/rate", "google.golang.org/grpc"}},
 	{packages: "internal/heartbeat", ours: []string{"gen/...", "peering", "internal/wire", "internal/identity"}, outside: []string{
 		"golang.org/x/time/rate", "google.golang.org/grpc", "google.golang.org/protobuf/",
@@ -75,7 +76,7 @@ var rules = []rule{
 	},
 	{
 		packages: "server/admin",
-		ours:     []string{"gen/...", "peering", "api/...", "internal/wire", "internal/identity", "internal/version", "server/internal/middleware"},
+		ours:     []string{"gen/...", "peering", "api/...", "internal/kubeauth", "internal/wire", "internal/identity", "internal/version", "server/internal/middleware"},
 		outside: []string{
 			"github.com/grpc-ecosystem/", "golang.org/x/sync/", "google.golang.org/", "k8s.io/", "sigs.k8s.io/controller-runtime/pkg/client",
 		},
@@ -85,7 +86,7 @@ var rules = []rule{
 		ours:     []string{"gen/...", "peering", "internal/wire", "internal/identity", "internal/heartbeat", "internal/pake"},
 		outside:  []string{"golang.org/x/sync/", "golang.org/x/time/rate", "google.golang.org/", "k8s.io/"},
 	},
-	{packages: "vk", ours: []string{"peering", "api/...", "internal/budget", "internal/notify"}, outside: []string{
+	{packages: "vk", ours: []string{"peering", "api/...", "internal/budget", "internal/kubeauth", "internal/notify"}, outside: []string{
 		"github.com/virtual-kubelet/virtual-kubelet/", "golang.org/x/sync/", "golang.org/x/time/rate", "k8s.io/", "sigs.k8s.io/",
 	}},
 	// The fabric knows nothing of Kubernetes.

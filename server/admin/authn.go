@@ -1,211 +1,208 @@
 package admin
 
 import (
+	"bytes"
 	"context"
-	"crypto/sha256"
-	"crypto/x509"
+	"encoding/base64"
 	"errors"
-	"fmt"
-	"slices"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
 	"strings"
-	"time"
 
-	"google.golang.org/grpc/credentials"
+	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 	authenticationv1 "k8s.io/api/authentication/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 
+	"github.com/entente-dev/entente/internal/kubeauth"
+	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/server/internal/middleware"
 )
 
-// Metadata with which the REST gateway says for whom it calls. It counts only on
-// the gateway's own connection, and a call with it on any other is refused.
-const (
-	// gatewayPrefix begins the names of all of them.
-	gatewayPrefix = "entente-gateway-"
-	// gatewayCertificate is the chain with which the caller proved itself in its
-	// TLS handshake, leaf first, DER, concatenated. It is verified here.
-	gatewayCertificate = gatewayPrefix + "certificate-bin"
-	// gatewayAddress is the caller's address.
-	gatewayAddress = gatewayPrefix + "address"
-)
-
-// authenticatedGroup is the group that Kubernetes puts every known user in.
-const authenticatedGroup = "system:authenticated"
-
-// authenticator finds out who calls the admin API.
-type authenticator struct {
-	client kubernetes.Interface
-	ca     func() *x509.CertPool
-	now    func() time.Time
-	// gateway is the SHA-256 of the gateway's own certificate.
-	gateway [sha256.Size]byte
+// caller is who makes a request.
+type caller struct {
+	remote string
+	// user is zero for requests that need no caller.
+	user authenticationv1.UserInfo
+	// again authenticates the request again.
+	again func(context.Context) (authenticationv1.UserInfo, error)
 }
 
-// presented is what a call proved or claims, before anything of it is believed.
-type presented struct {
-	// certificates is the client's chain; whoever presented it holds the key of the
-	// first one.
-	certificates []*x509.Certificate
-	// bearer is the bearer token; empty if there is none.
-	bearer string
-	// address is where the call came from.
-	address string
-}
+// callerKey is where a gRPC call's context has its caller. That of a call of REST is found by
+// the number in the metadata of the gateway's connection, and of no other.
+type callerKey struct{}
+
+const callerNumber = "entente-gateway-caller"
 
 func unknownCaller(format string, args ...any) error {
 	return peering.Errorf(peering.ReasonCallerUnknown, format, args...)
 }
 
-// present reads what a call comes with.
-func (a *authenticator) present(ctx context.Context) (presented, error) {
-	p, ok := peer.FromContext(ctx)
-	if !ok {
-		return presented{}, unknownCaller("the call came over no connection")
-	}
-	info, ok := p.AuthInfo.(credentials.TLSInfo)
-	if !ok {
-		return presented{}, unknownCaller("the connection is not encrypted")
-	}
-	out := presented{certificates: info.State.PeerCertificates, address: middleware.RemoteAddress(ctx)}
-	md, _ := metadata.FromIncomingContext(ctx)
-	if a.isGateway(out.certificates) {
-		if err := out.fromGateway(md); err != nil {
-			return presented{}, err
+// addr is the remote address of an HTTP request.
+type addr string
+
+// Network implements net.Addr.
+func (addr) Network() string { return "tcp" }
+
+// String implements net.Addr.
+func (a addr) String() string { return string(a) }
+
+// admitted authenticates requests and counts those of each address and user, before a byte
+// of their bodies is read. What it refuses is logged as a call is.
+func (a *Server) admitted(next http.Handler) http.Handler {
+	audit := middleware.Audited(a.cfg.Log, true, mutates)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		framed := r.ProtoMajor == 2 && isGRPC(r.Header.Get("Content-Type"))
+		if !framed && !strings.HasPrefix(r.URL.Path, "/v1/") {
+			r.Body = http.NoBody
+			next.ServeHTTP(w, r)
+			return
 		}
-	} else {
-		for key := range md {
-			if strings.HasPrefix(key, gatewayPrefix) {
-				return presented{}, unknownCaller("metadata %s* is not for callers to set", gatewayPrefix)
-			}
-		}
-	}
-	var err error
-	out.bearer, err = bearerToken(md.Get("authorization"))
-	return out, err
-}
-
-func (a *authenticator) isGateway(chain []*x509.Certificate) bool {
-	return len(chain) > 0 && sha256.Sum256(chain[0].Raw) == a.gateway
-}
-
-// fromGateway replaces the gateway itself by whom it calls for.
-func (p *presented) fromGateway(md metadata.MD) error {
-	p.certificates = nil
-	addresses := md.Get(gatewayAddress)
-	if len(addresses) != 1 {
-		return unknownCaller("the gateway gave %d addresses, want one", len(addresses))
-	}
-	p.address = addresses[0]
-	ders := md.Get(gatewayCertificate)
-	switch len(ders) {
-	case 0:
-		return nil
-	case 1:
-		chain, err := x509.ParseCertificates([]byte(ders[0]))
-		if err != nil || len(chain) == 0 {
-			return unknownCaller("the client certificate cannot be read")
-		}
-		p.certificates = chain
-		return nil
-	}
-	return unknownCaller("the gateway gave %d certificates, want one", len(ders))
-}
-
-// bearerToken returns the one token of the authorization metadata.
-func bearerToken(values []string) (string, error) {
-	switch len(values) {
-	case 0:
-		return "", nil
-	case 1:
-	default:
-		return "", unknownCaller("there are %d authorization headers, want one", len(values))
-	}
-	scheme, token, ok := strings.Cut(values[0], " ")
-	if !ok || !strings.EqualFold(scheme, "Bearer") || token == "" || len(token) > MaxBearerToken || strings.ContainsAny(token, " \t,") {
-		return "", unknownCaller("the authorization header is not a bearer token")
-	}
-	return token, nil
-}
-
-// authenticate returns the Kubernetes user who calls. As at the API server, a
-// certificate counts before a token, and a token counts where the certificate
-// does not.
-func (a *authenticator) authenticate(ctx context.Context, p presented) (authenticationv1.UserInfo, error) {
-	var refused error
-	if len(p.certificates) > 0 {
-		user, err := a.byCertificate(p.certificates)
+		c := &middleware.Call{Method: r.URL.Path}
+		admitted, leave, err := a.admit(w, r, c, framed)
+		defer leave()
 		if err == nil {
-			return user, nil
+			next.ServeHTTP(w, admitted)
+			return
 		}
-		refused = err
-	}
-	if p.bearer != "" {
-		return a.byToken(ctx, p.bearer)
-	}
-	if refused != nil {
-		return authenticationv1.UserInfo{}, refused
-	}
-	return authenticationv1.UserInfo{}, unknownCaller("present a client certificate or a bearer token of this Kubernetes cluster")
-}
-
-// byCertificate takes the user name from the common name and the groups from the
-// organisations, as the API server does.
-func (a *authenticator) byCertificate(chain []*x509.Certificate) (authenticationv1.UserInfo, error) {
-	roots := a.ca()
-	if roots == nil {
-		return authenticationv1.UserInfo{}, unknownCaller("the cluster's client CA is not known here: use a bearer token")
-	}
-	intermediates := x509.NewCertPool()
-	for _, c := range chain[1:] {
-		intermediates.AddCert(c)
-	}
-	leaf := chain[0]
-	_, err := leaf.Verify(x509.VerifyOptions{
-		Roots: roots, Intermediates: intermediates, CurrentTime: a.now(),
-		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		ctx := peer.NewContext(r.Context(), &peer.Peer{Addr: addr(r.RemoteAddr)})
+		ctx = metadata.NewIncomingContext(ctx, metadata.MD{middleware.CallIDHeader: r.Header.Values(middleware.CallIDHeader)})
+		refused := audit(ctx, c, func(context.Context) error { return err })
+		w.Header().Set(middleware.CallIDHeader, c.ID)
+		refuse(w, framed, refused)
 	})
-	var invalid x509.CertificateInvalidError
-	switch {
-	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		return authenticationv1.UserInfo{}, unknownCaller("the client certificate is valid from %s to %s only",
-			leaf.NotBefore.UTC().Format(time.RFC3339), leaf.NotAfter.UTC().Format(time.RFC3339))
-	case err != nil:
-		return authenticationv1.UserInfo{}, unknownCaller("the client certificate is not one of this cluster's client CA")
-	case leaf.Subject.CommonName == "":
-		return authenticationv1.UserInfo{}, unknownCaller("the client certificate has no common name")
-	}
-	return authenticationv1.UserInfo{
-		Username: leaf.Subject.CommonName,
-		Groups:   withAuthenticated(leaf.Subject.Organization),
-	}, nil
 }
 
-// byToken asks the API server whose token it is.
-func (a *authenticator) byToken(ctx context.Context, token string) (authenticationv1.UserInfo, error) {
-	review, err := a.client.AuthenticationV1().TokenReviews().Create(ctx, &authenticationv1.TokenReview{
-		Spec: authenticationv1.TokenReviewSpec{Token: token},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		return authenticationv1.UserInfo{}, &peering.Error{
-			Reason: peering.ReasonKubernetes, Message: "the cluster's API server could not review the token",
-			RetryAfter: middleware.RetryKubernetes, Err: fmt.Errorf("review token: %w", err),
+// admit returns a request with its caller and, unless it is a stream's, its whole body.
+// leave has to be called when it is over, also after an error.
+func (a *Server) admit(w http.ResponseWriter, r *http.Request, c *middleware.Call, framed bool) (admitted *http.Request, leave func(), err error) {
+	var left []func()
+	leave = func() {
+		for _, f := range left {
+			f()
 		}
 	}
-	if !review.Status.Authenticated || review.Status.User.Username == "" {
-		return authenticationv1.UserInfo{}, unknownCaller("this cluster does not know the bearer token, or it has expired")
+	enter := func(l *middleware.Limiter, key string) error {
+		f, err := l.Enter(key)
+		if err == nil {
+			left = append(left, f)
+		}
+		return err
 	}
-	user := review.Status.User
-	user.Groups = withAuthenticated(user.Groups)
+	one := &caller{remote: r.RemoteAddr, again: func(ctx context.Context) (authenticationv1.UserInfo, error) {
+		return a.authenticate(r.WithContext(ctx))
+	}}
+	if err := enter(a.addresses, middleware.AddressKey(r.RemoteAddr)); err != nil {
+		return nil, leave, err
+	}
+	limit := int64(MaxBody)
+	if framed {
+		limit += 5
+	}
+	health := framed && open(r.URL.Path)
+	if health {
+		limit = 5 + HealthName + 3 // and the tag and length of the name
+	} else {
+		if one.user, err = a.authenticate(r); err != nil {
+			return nil, leave, err
+		}
+		c.Who = peering.Text(one.user.Username, 256)
+		if err := enter(a.users, one.user.Username); err != nil {
+			return nil, leave, err
+		}
+	}
+	admitted = r.WithContext(context.WithValue(r.Context(), callerKey{}, one))
+	if framed && isReflection(r.URL.Path) {
+		admitted.Body = &messages{Closer: r.Body, body: r.Body}
+		return admitted, leave, nil
+	}
+	body, done, err := a.bodies.read(w, r, one.user.Username, limit)
+	left = append(left, done)
+	admitted.Body = io.NopCloser(bytes.NewReader(body))
+	if large := (*http.MaxBytesError)(nil); health && errors.As(err, &large) {
+		err = middleware.BadField("service", "has to be at most %d bytes", HealthName)
+	}
+	return admitted, leave, tooLong(err)
+}
+
+// authenticate returns the Kubernetes user who makes a request.
+func (a *Server) authenticate(r *http.Request) (authenticationv1.UserInfo, error) {
+	user, err := a.reviewer.Authenticate(r)
+	switch unknown, ok := errors.AsType[kubeauth.UnknownError](err); {
+	case ok:
+		return user, unknownCaller("%s", unknown)
+	case err != nil:
+		return user, &peering.Error{
+			Reason: peering.ReasonKubernetes, Message: "the cluster's API server could not review the token",
+			RetryAfter: middleware.RetryKubernetes, Err: err,
+		}
+	}
 	return user, nil
 }
 
-func withAuthenticated(groups []string) []string {
-	if slices.Contains(groups, authenticatedGroup) {
-		return groups
+// called finds a call's caller.
+func (a *Server) called(ctx context.Context, c *middleware.Call, next func(context.Context) error) error {
+	one, ok := ctx.Value(callerKey{}).(*caller)
+	if !ok {
+		numbers := metadata.ValueFromIncomingContext(ctx, callerNumber)
+		if len(numbers) != 1 {
+			return errors.New("a call that is not admitted")
+		}
+		found, _ := a.gateway.callers.Load(numbers[0])
+		if one, ok = found.(*caller); !ok {
+			return errors.New("a call that is not admitted")
+		}
+		ctx = context.WithValue(ctx, callerKey{}, one)
 	}
-	return append(slices.Clone(groups), authenticatedGroup)
+	c.Who = peering.Text(one.user.Username, 256)
+	p := peer.Peer{}
+	if had, ok := peer.FromContext(ctx); ok {
+		p = *had
+	}
+	p.Addr = addr(one.remote)
+	return next(peer.NewContext(ctx, &p))
+}
+
+// callerOf returns a call's caller.
+func callerOf(ctx context.Context) *caller {
+	one, _ := ctx.Value(callerKey{}).(*caller)
+	return one
+}
+
+// refuse answers a request with an error that is a status.
+func refuse(w http.ResponseWriter, framed bool, err error) {
+	st := status.Convert(err)
+	h := w.Header()
+	if wait := wire.FromStatus(err).RetryAfter; wait > 0 {
+		h.Set("Retry-After", strconv.Itoa(int(wait.Seconds()+1)))
+	}
+	if framed {
+		// An answer of trailers alone (gRPC over HTTP/2).
+		h.Set("Content-Type", "application/grpc")
+		h.Set("Grpc-Status", strconv.Itoa(int(st.Code())))
+		h.Set("Grpc-Message", url.PathEscape(st.Message()))
+		if details, err := proto.Marshal(st.Proto()); err == nil {
+			h.Set("Grpc-Status-Details-Bin", base64.RawStdEncoding.EncodeToString(details))
+		}
+		w.WriteHeader(http.StatusOK)
+		return
+	}
+	h.Set("Content-Type", "application/json")
+	code := runtime.HTTPStatusFromCode(st.Code())
+	switch v := wire.FromStatus(err).Violations; {
+	case code == http.StatusUnauthorized:
+		h.Set("WWW-Authenticate", "Bearer")
+	case len(v) == 1 && v[0].Field == contentType:
+		code = http.StatusUnsupportedMediaType
+	}
+	w.WriteHeader(code)
+	if body, err := protojson.Marshal(st.Proto()); err == nil {
+		_, _ = w.Write(body)
+	}
 }

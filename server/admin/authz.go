@@ -9,7 +9,6 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
@@ -169,28 +168,19 @@ func permissionName(resource string) string {
 }
 
 // authorize asks the API server whether a user has each permission.
-func (a *authenticator) authorize(ctx context.Context, user authenticationv1.UserInfo, need []permission) error {
-	extra := make(map[string]authorizationv1.ExtraValue, len(user.Extra))
-	for k, v := range user.Extra {
-		extra[k] = authorizationv1.ExtraValue(v)
-	}
+func (a *Server) authorize(ctx context.Context, user authenticationv1.UserInfo, need []permission) error {
 	for _, p := range need {
-		review, err := a.client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
-			Spec: authorizationv1.SubjectAccessReviewSpec{
-				User: user.Username, UID: user.UID, Groups: user.Groups, Extra: extra,
-				ResourceAttributes: &authorizationv1.ResourceAttributes{
-					Group: v1alpha1.GroupVersion.Group, Version: v1alpha1.GroupVersion.Version,
-					Verb: p.verb, Resource: p.resource, Namespace: p.namespace, Name: p.name,
-				},
-			},
-		}, metav1.CreateOptions{})
+		allowed, err := a.reviewer.Allowed(ctx, user, authorizationv1.ResourceAttributes{
+			Group: v1alpha1.GroupVersion.Group, Version: v1alpha1.GroupVersion.Version,
+			Verb: p.verb, Resource: p.resource, Namespace: p.namespace, Name: p.name,
+		})
 		if err != nil {
 			return &peering.Error{
 				Reason: peering.ReasonKubernetes, Message: "the cluster's API server could not say what you may do",
-				RetryAfter: middleware.RetryKubernetes, Err: fmt.Errorf("review access: %w", err),
+				RetryAfter: middleware.RetryKubernetes, Err: err,
 			}
 		}
-		if !review.Status.Allowed || review.Status.Denied {
+		if !allowed {
 			return &peering.Error{
 				Reason:  peering.ReasonCallerNotAllowed,
 				Message: fmt.Sprintf("user %q may not %s: an administrator can allow it with: %s", peering.Text(user.Username, 256), p, p.grant(user.Username)),

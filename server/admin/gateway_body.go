@@ -47,6 +47,10 @@ func (m marshaler) NewDecoder(r io.Reader) runtime.Decoder {
 		if err := wellFormed(body); err != nil {
 			return err
 		}
+		// A value of two bytes takes a hundred in memory.
+		if bytes.Count(body, []byte(","))+bytes.Count(body, []byte("{"))+bytes.Count(body, []byte("[")) > wire.MaxParts {
+			return &bodyError{"", fmt.Sprintf("has more than %d values", wire.MaxParts)}
+		}
 		if err := m.Unmarshal(body, v); err != nil {
 			return misfit(body, describes(v), err)
 		}

@@ -7,23 +7,18 @@ const (
 	// MaxMessage is the most bytes of one message of the admin API, and of a
 	// REST body.
 	MaxMessage = 1 << 20
-	// MaxBody is the most bytes of one message to the admin API, and of a REST
-	// body, and MaxAdminBodyMessages how many messages one call may send. All of them
-	// take one; reflection takes more.
-	MaxBody         = 256 << 10
+	// MaxBody is the most bytes of one message to the admin API, and of a REST body.
+	MaxBody = 256 << 10
+	// SmallBody is the largest body that any call may have. Of larger ones UserLargeBodies
+	// may be in use of one caller, and MaxLargeBodies in all: JSON takes more when it is
+	// decoded. BodyTimeout is how long a body may take to come.
+	SmallBody       = 4 << 10
+	UserLargeBodies = 8
+	MaxLargeBodies  = 32
+	BodyTimeout     = 10 * time.Second
+	// MaxBodyMessages is how many messages the one method may be sent that takes several,
+	// reflection, of SmallBody each.
 	MaxBodyMessages = 256
-	// AdminUnread is how many bytes may be held for callers of the admin API from one
-	// address, who need not be known yet, and AdminAllUnread for all. adminGrowth times
-	// what was sent counts, since JSON grows by being decoded, and at least
-	// adminBodyLeast for each call, or adminBodyTaken once its message was taken.
-	// AdminBodyTimeout is how long a message may take to come. When all is full, what is
-	// not taken of the address that holds the most is cut off for one that holds less.
-	AdminUnread      = 24 << 20
-	AdminAllUnread   = 96 << 20
-	adminGrowth      = 32
-	adminBodyLeast   = 64 << 10
-	adminBodyTaken   = 16 << 10
-	AdminBodyTimeout = 10 * time.Second
 	// HealthName is the longest name of a service whose health can be asked for, by
 	// anybody. HealthWatches is how many watches of health one address may have, and
 	// HealthWatch how long each goes on.
@@ -64,10 +59,6 @@ const (
 	// DefaultPageSize and MaxPageSize is how many rows a page has.
 	DefaultPageSize = 100
 	MaxPageSize     = 500
-	// MaxBearerToken is the most bytes of a bearer token that are looked at.
-	MaxBearerToken = 16 << 10
-	// ClientCARefresh is how often the cluster's client CA is read again.
-	ClientCARefresh = time.Minute
 	// FabricFresh is how old a fabric's word on a tunnel may be to count. It
 	// writes at least each minute.
 	FabricFresh = 3 * time.Minute

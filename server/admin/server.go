@@ -13,18 +13,16 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
-	"google.golang.org/protobuf/proto"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/client-go/kubernetes"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/internal/kubeauth"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/server/internal/middleware"
@@ -109,17 +107,19 @@ type Config struct {
 
 // pace is how long things take that go on by themselves.
 type pace struct {
-	check, grace, write time.Duration
+	check, grace, write, body time.Duration
 }
 
 // Server serves the admin API: gRPC and REST on the same port.
 type Server struct {
-	cfg     Config
-	grpc    *grpc.Server
-	health  *health.Server
-	ca      *clientCA
-	gateway *gateway
-	intake  *adminIntake
+	cfg      Config
+	grpc     *grpc.Server
+	health   *health.Server
+	reviewer *kubeauth.Reviewer
+	gateway  *gateway
+	bodies   *bodies
+	// addresses and users bound the calls of each.
+	addresses, users *middleware.Limiter
 	// stopping is closed when watches should come to an end.
 	stopping chan struct{}
 }
@@ -141,47 +141,33 @@ func New(cfg Config) (*Server, error) {
 		cfg.Now = time.Now
 	}
 	if cfg.pace == nil {
-		cfg.pace = &pace{check: WatchCheck, grace: WatchGrace, write: middleware.WriteTimeout}
+		cfg.pace = &pace{check: WatchCheck, grace: WatchGrace, write: middleware.WriteTimeout, body: BodyTimeout}
 	}
 	validate, err := middleware.Validated()
 	if err != nil {
 		return nil, err
 	}
-	gw, err := newGateway(cfg.Now())
-	if err != nil {
-		return nil, err
-	}
 	a := &Server{
-		cfg: cfg, health: health.NewServer(), gateway: gw, intake: newAdminIntake(), stopping: make(chan struct{}),
-		ca: &clientCA{client: cfg.Kubernetes, log: cfg.Log},
+		cfg: cfg, health: health.NewServer(), gateway: newGateway(), bodies: newBodies(cfg.Now, cfg.pace.body), stopping: make(chan struct{}),
+		reviewer:  kubeauth.New(kubeauth.Config{Client: cfg.Kubernetes, Log: cfg.Log, Now: cfg.Now}),
+		addresses: middleware.NewLimiter(AddressRate, AddressBurst, AddressCalls, cfg.Now),
+		users:     middleware.NewLimiter(UserRate, UserBurst, UserCalls, cfg.Now),
 	}
-	auth := &authenticator{client: cfg.Kubernetes, ca: a.ca.get, now: cfg.Now, gateway: gw.fingerprint}
-	addresses := middleware.NewLimiter(AddressRate, AddressBurst, AddressCalls, cfg.Now)
-	users := middleware.NewLimiter(UserRate, UserBurst, UserCalls, cfg.Now)
 	watches := middleware.NewLimiter(UserRate, UserBurst, UserWatches, cfg.Now)
 	healths := middleware.NewLimiter(UserRate, UserBurst, HealthWatches, cfg.Now)
 	opts := append(middleware.Options(cfg.Log,
+		a.called,
 		middleware.Audited(cfg.Log, true, mutates),
 		middleware.Recovered,
-		presentedBy(auth),
-		middleware.Limited(addresses, func(ctx context.Context, _ *middleware.Call) (string, bool) {
-			p, _ := ctx.Value(presentedKey{}).(presented)
-			return middleware.AddressKey(p.address), true
-		}),
 		middleware.Deadlined(UnaryTimeout),
-		authenticated(auth, users),
 		validate,
 		healthOnly(healths, HealthWatch),
-		a.intake.received,
-		authorized(auth),
+		a.authorized,
 		middleware.Limited(watches, func(ctx context.Context, c *middleware.Call) (string, bool) {
-			user, ok := ctx.Value(userKey{}).(authenticationv1.UserInfo)
-			return user.Username, ok && c.Request == nil
+			return callerOf(ctx).user.Username, c.Request == nil && !open(c.Method)
 		}),
-		a.whileAllowed(auth),
+		a.whileAllowed,
 	),
-		// For the gateway's connection; all others are net/http's.
-		grpc.Creds(credentials.NewTLS(gw.serverTLS)),
 		grpc.MaxRecvMsgSize(MaxMessage),
 		grpc.MaxConcurrentStreams(middleware.MaxStreams),
 		grpc.MaxHeaderListSize(middleware.MaxHeader),
@@ -200,21 +186,15 @@ func New(cfg Config) (*Server, error) {
 // Run serves gRPC and REST on a TCP listener until ctx ends; then calls have
 // DrainTimeout to end. It closes the listener.
 func (a *Server) Run(ctx context.Context, listener net.Listener) error {
-	loopback, err := listenLoopback(ctx)
+	rest, closeREST, err := a.gateway.handler(ctx)
 	if err != nil {
 		_ = listener.Close()
-		return err
-	}
-	rest, closeREST, err := a.gateway.handler(ctx, loopback.Addr().String())
-	if err != nil {
-		_ = listener.Close()
-		_ = loopback.Close()
 		return err
 	}
 	defer closeREST()
 	listener = atMost(listener, LoopbackConnections, MaxConnections, ConnectionsPerAddress)
 	web := &http.Server{
-		Handler:           a.intake.bounded(a.handler(rest)),
+		Handler:           a.handler(a.admitted(rest)),
 		TLSConfig:         a.tls(),
 		ReadHeaderTimeout: middleware.HandshakeTimeout,
 		IdleTimeout:       2 * time.Minute,
@@ -230,15 +210,17 @@ func (a *Server) Run(ctx context.Context, listener net.Listener) error {
 		},
 		ErrorLog: slog.NewLogLogger(a.cfg.Log.Handler(), slog.LevelDebug),
 	}
-	// Who calls first has a certificate to be judged, too.
-	pause := a.ca.read(ctx)
+	// The first caller may have a certificate, too.
+	if err := a.reviewer.Refresh(ctx); err != nil {
+		a.cfg.Log.WarnContext(ctx, "read the cluster's client CA", "err", err)
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		a.ca.run(ctx, pause)
+		a.reviewer.Run(ctx)
 		return nil
 	})
 	group.Go(func() error {
-		if err := a.grpc.Serve(loopback); err != nil && ctx.Err() == nil {
+		if err := a.grpc.Serve(a.gateway.listener); err != nil && ctx.Err() == nil {
 			return fmt.Errorf("serve the gateway: %w", err)
 		}
 		return nil
@@ -266,7 +248,7 @@ func (a *Server) Run(ctx context.Context, listener net.Listener) error {
 	return group.Wait()
 }
 
-// tls asks clients for a certificate and leaves it to the authenticator what it
+// tls asks clients for a certificate and leaves it to kubeauth what it
 // is worth, so that the error says why, and so that a bearer token counts beside
 // a certificate that does not.
 func (a *Server) tls() *tls.Config {
@@ -278,14 +260,11 @@ func (a *Server) tls() *tls.Config {
 	return c
 }
 
-type (
-	connectedKey struct{}
-	presentedKey struct{}
-	userKey      struct{}
-)
+type connectedKey struct{}
 
 // handler gives gRPC to gRPC and the rest to REST.
 func (a *Server) handler(rest http.Handler) http.Handler {
+	calls := a.admitted(a.grpc)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if at, ok := r.Context().Value(connectedKey{}).(time.Time); ok && time.Since(at) > middleware.ConnectionAge {
 			// net/http makes this a GOAWAY on HTTP/2: what runs goes on.
@@ -293,7 +272,7 @@ func (a *Server) handler(rest http.Handler) http.Handler {
 		}
 		w = &patientWriter{ResponseWriter: w, patience: a.cfg.pace.write}
 		if r.ProtoMajor == 2 && isGRPC(r.Header.Get("Content-Type")) {
-			a.grpc.ServeHTTP(w, r)
+			calls.ServeHTTP(w, r)
 			return
 		}
 		rest.ServeHTTP(w, r)
@@ -337,127 +316,69 @@ func isGRPC(contentType string) bool {
 	return ok && (rest == "" || rest[0] == '+' || rest[0] == ';')
 }
 
-// presentedBy reads what a call comes with, for what follows.
-func presentedBy(auth *authenticator) middleware.Func {
-	return func(ctx context.Context, _ *middleware.Call, next func(context.Context) error) error {
-		p, err := auth.present(ctx)
-		if err != nil {
-			return err
-		}
-		return next(context.WithValue(ctx, presentedKey{}, p))
-	}
-}
-
 // open says which methods need no caller: health, which tells nothing.
 func open(method string) bool {
 	return strings.HasPrefix(method, "/"+healthpb.Health_ServiceDesc.ServiceName+"/")
 }
 
-// healthOnly keeps methods that need no caller to what health takes, and bounds how many
-// of those that go on an address has, and how long they do.
+// isReflection says which methods tell what methods there are. Every known caller may call them.
+func isReflection(method string) bool {
+	return strings.HasPrefix(method, "/grpc.reflection.v1.") || strings.HasPrefix(method, "/grpc.reflection.v1alpha.")
+}
+
+// healthOnly bounds how many watches of health an address has, and how long each goes on.
 func healthOnly(watches *middleware.Limiter, long time.Duration) middleware.Func {
-	short := func(message any) error {
-		// The name and the three bytes before it; fields that are not known count too.
-		if m, ok := message.(proto.Message); ok && proto.Size(m) > HealthName+3 {
-			return middleware.BadField("service", "has to be at most %d bytes", HealthName)
-		}
-		return nil
-	}
 	return func(ctx context.Context, c *middleware.Call, next func(context.Context) error) error {
-		if !open(c.Method) {
+		if !open(c.Method) || c.Request != nil {
 			return next(ctx)
 		}
-		if c.Request != nil {
-			if err := short(c.Request); err != nil {
-				return err
-			}
-			return next(ctx)
-		}
-		p, _ := ctx.Value(presentedKey{}).(presented)
-		leave, err := watches.Enter(middleware.AddressKey(p.address))
+		leave, err := watches.Enter(middleware.AddressKey(callerOf(ctx).remote))
 		if err != nil {
 			return err
 		}
 		defer leave()
 		ctx, cancel := context.WithTimeout(ctx, long)
 		defer cancel()
-		check := c.Check
-		c.Check = func(message any) error {
-			if err := short(message); err != nil {
-				return err
-			}
-			return check(message)
-		}
 		return next(ctx)
 	}
 }
 
-// authenticated finds out who calls and counts the calls of each.
-func authenticated(auth *authenticator, users *middleware.Limiter) middleware.Func {
-	return func(ctx context.Context, c *middleware.Call, next func(context.Context) error) error {
-		if open(c.Method) {
-			return next(ctx)
-		}
-		p, _ := ctx.Value(presentedKey{}).(presented)
-		user, err := auth.authenticate(ctx, p)
-		if err != nil {
-			return err
-		}
-		c.Who = peering.Text(user.Username, 256)
-		leave, err := users.Enter(user.Username)
-		if err != nil {
-			return err
-		}
-		defer leave()
-		return next(context.WithValue(ctx, userKey{}, user))
-	}
-}
-
-// authorized asks whether the caller may. Reflection is for every known caller;
-// what is neither that nor known is for nobody.
-func authorized(auth *authenticator) middleware.Func {
-	return func(ctx context.Context, c *middleware.Call, next func(context.Context) error) error {
-		if open(c.Method) || strings.HasPrefix(c.Method, "/grpc.reflection.v1.") || strings.HasPrefix(c.Method, "/grpc.reflection.v1alpha.") {
-			return next(ctx)
-		}
-		user, ok := ctx.Value(userKey{}).(authenticationv1.UserInfo)
-		if !ok {
-			return unknownCaller("the caller is not known")
-		}
-		need, ok := permissions(c.Method, c.Request)
-		if !ok {
-			return &peering.Error{Reason: peering.ReasonCallerNotAllowed, Message: "this method is for nobody"}
-		}
-		if err := auth.authorize(ctx, user, need); err != nil {
-			return err
-		}
+// authorized asks whether the caller may. A method that is not known is for nobody.
+func (a *Server) authorized(ctx context.Context, c *middleware.Call, next func(context.Context) error) error {
+	if open(c.Method) || isReflection(c.Method) {
 		return next(ctx)
 	}
+	need, ok := permissions(c.Method, c.Request)
+	if !ok {
+		return &peering.Error{Reason: peering.ReasonCallerNotAllowed, Message: "this method is for nobody"}
+	}
+	if err := a.authorize(ctx, callerOf(ctx).user, need); err != nil {
+		return err
+	}
+	return next(ctx)
 }
 
 // whileAllowed ends a watch when its caller may not watch any longer, or when the
 // process is about to stop. Handlers see it by their context, whose cause says
 // which.
-func (a *Server) whileAllowed(auth *authenticator) middleware.Func {
-	return func(ctx context.Context, c *middleware.Call, next func(context.Context) error) error {
-		if c.Request != nil || !strings.HasPrefix(c.Method, "/"+ententev1.AdminService_ServiceDesc.ServiceName+"/") {
-			return next(ctx)
-		}
-		ctx, cancel := context.WithCancelCause(ctx)
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			cancel(a.allowed(ctx, auth, c))
-		}()
-		err := next(ctx)
-		cancel(nil)
-		<-done
-		return err
+func (a *Server) whileAllowed(ctx context.Context, c *middleware.Call, next func(context.Context) error) error {
+	if c.Request != nil || !strings.HasPrefix(c.Method, "/"+ententev1.AdminService_ServiceDesc.ServiceName+"/") {
+		return next(ctx)
 	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		cancel(a.allowed(ctx, c))
+	}()
+	err := next(ctx)
+	cancel(nil)
+	<-done
+	return err
 }
 
 // allowed returns why a watch has to end, once it has to.
-func (a *Server) allowed(ctx context.Context, auth *authenticator, c *middleware.Call) error {
+func (a *Server) allowed(ctx context.Context, c *middleware.Call) error {
 	tick := time.NewTicker(a.cfg.pace.check)
 	defer tick.Stop()
 	sure := time.Now()
@@ -469,7 +390,7 @@ func (a *Server) allowed(ctx context.Context, auth *authenticator, c *middleware
 			return &peering.Error{Reason: peering.ReasonStopping, Message: "the agent is about to stop", RetryAfter: middleware.RetryStopping}
 		case <-tick.C:
 		}
-		err := a.allowedNow(ctx, auth, c)
+		err := a.allowedNow(ctx, c)
 		switch {
 		case err == nil:
 			sure = time.Now()
@@ -483,12 +404,11 @@ func (a *Server) allowed(ctx context.Context, auth *authenticator, c *middleware
 
 // allowedNow asks again who calls, since a token can be taken back, and whether
 // they may.
-func (a *Server) allowedNow(ctx context.Context, auth *authenticator, c *middleware.Call) error {
-	p, _ := ctx.Value(presentedKey{}).(presented)
-	user, err := auth.authenticate(ctx, p)
+func (a *Server) allowedNow(ctx context.Context, c *middleware.Call) error {
+	user, err := callerOf(ctx).again(ctx)
 	if err != nil {
 		return err
 	}
 	need, _ := permissions(c.Method, nil)
-	return auth.authorize(ctx, user, need)
+	return a.authorize(ctx, user, need)
 }

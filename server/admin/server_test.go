@@ -56,6 +56,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/kubeauth"
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/server/internal/servertest"
@@ -277,8 +278,8 @@ func newAdminTestWith(t *testing.T, change func(*Config), objects ...ctrlclient.
 	a.client = ctrlfake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()
 	a.cache, a.tokens = &testCache{WithWatch: a.client}, &testTokens{issuer: a.agent.ID()}
 	a.kubernetes = fake.NewClientset(&corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Namespace: clientCANamespace, Name: clientCAConfigMap},
-		Data:       map[string]string{clientCAKey: a.ca.pem()},
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: kubeauth.ConfigMap},
+		Data:       map[string]string{kubeauth.ConfigMapKey: a.ca.pem()},
 	})
 	a.kubernetes.PrependReactor("create", "tokenreviews", a.reviewToken)
 	a.kubernetes.PrependReactor("create", "subjectaccessreviews", a.reviewAccess)
@@ -492,7 +493,7 @@ func TestWhoTheCallerIs(t *testing.T) {
 				t.Fatalf("asked %d times, want once for gRPC and once for REST", len(reviews))
 			}
 			for _, r := range reviews {
-				if r.User != tc.user || !strings.Contains(strings.Join(r.Groups, " "), tc.group) || r.Groups[len(r.Groups)-1] != authenticatedGroup {
+				if r.User != tc.user || !strings.Contains(strings.Join(r.Groups, " "), tc.group) || r.Groups[len(r.Groups)-1] != kubeauth.AuthenticatedGroup {
 					t.Errorf("asked about %s %v", r.User, r.Groups)
 				}
 			}
@@ -510,9 +511,8 @@ func TestNobodyCanSpeakForAnother(t *testing.T) {
 
 	t.Run("by gRPC metadata", func(t *testing.T) {
 		for _, md := range []metadata.MD{
-			metadata.Pairs(gatewayCertificate, der),
-			metadata.Pairs(gatewayCertificate, der, gatewayAddress, "127.0.0.1:1"),
-			metadata.Pairs("entente-gateway-anything", "x"),
+			metadata.Pairs(callerNumber, "1"),
+			metadata.Pairs("entente-gateway-certificate-bin", der),
 			metadata.Pairs("x-remote-user", "alice", "x-remote-group", "system:masters"),
 			metadata.Pairs("authorization", "Bearer "+aliceToken, "authorization", "Bearer "+nobodyToken),
 			metadata.Pairs("authorization", "Basic YWxpY2U6cHc="),
@@ -527,9 +527,8 @@ func TestNobodyCanSpeakForAnother(t *testing.T) {
 	})
 	t.Run("by HTTP headers", func(t *testing.T) {
 		for _, header := range []http.Header{
-			{"Entente-Gateway-Certificate-Bin": {b64}},
-			{"Grpc-Metadata-Entente-Gateway-Certificate-Bin": {b64}},
-			{"Grpc-Metadata-Entente-Gateway-Address": {"127.0.0.1:1"}},
+			{"Entente-Gateway-Caller": {"1"}},
+			{"Grpc-Metadata-Entente-Gateway-Caller": {"1"}},
 			{"Grpc-Metadata-Authorization": {"Bearer " + aliceToken}},
 			{"Grpcgateway-Authorization": {"Bearer " + aliceToken}},
 			{"X-Remote-User": {"alice"}, "X-Remote-Group": {"system:masters"}},
@@ -549,7 +548,7 @@ func TestNobodyCanSpeakForAnother(t *testing.T) {
 		weak := a.ca.issue(t, "nobody", nil)
 		a.asked()
 		code, _, _ := a.rest(t, "GET", "/v1/info", "", http.Header{
-			"Grpc-Metadata-Entente-Gateway-Certificate-Bin": {b64}, "Entente-Gateway-Certificate-Bin": {b64},
+			"Grpc-Metadata-Entente-Gateway-Caller": {"1"}, "Entente-Gateway-Caller": {"1"},
 		}, weak)
 		for _, r := range a.asked() {
 			if r.User != "nobody" {
@@ -562,7 +561,7 @@ func TestNobodyCanSpeakForAnother(t *testing.T) {
 	})
 	t.Run("by REST framed as gRPC", func(t *testing.T) {
 		code, body, header := a.rest(t, "POST", ententev1.AdminService_GetInfo_FullMethodName, "\x00\x00\x00\x00\x00", http.Header{
-			"Content-Type": {"application/grpc"}, "Te": {"trailers"}, "Entente-Gateway-Certificate-Bin": {b64},
+			"Content-Type": {"application/grpc"}, "Te": {"trailers"}, "Entente-Gateway-Caller": {"1"},
 		})
 		if header.Get("Grpc-Status") != "16" {
 			t.Errorf("got %d %q %v", code, body, header)
@@ -570,49 +569,6 @@ func TestNobodyCanSpeakForAnother(t *testing.T) {
 	})
 	if strings.Contains(a.log.String(), `"who":"admin-by-certificate"`) {
 		t.Error("somebody was taken for the administrator")
-	}
-}
-
-func TestTheGatewaysConnectionIsForTheGatewayAlone(t *testing.T) {
-	a := newAdminTest(t)
-	// The loopback listener is not told to anybody; a process beside this one can
-	// find it. It has no key that it takes.
-	auth := &authenticator{gateway: a.server.gateway.fingerprint}
-	other, err := newGateway(time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := listenLoopback(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	go func() {
-		c, err := l.Accept()
-		if err != nil {
-			return
-		}
-		defer func() { _ = c.Close() }()
-		_ = tls.Server(c, a.server.gateway.serverTLS).Handshake()
-	}()
-	raw, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = raw.Close() }()
-	config := other.clientTLS.Clone()
-	config.InsecureSkipVerify = true
-	conn := tls.Client(raw, config)
-	err = conn.Handshake()
-	if err == nil {
-		_, err = conn.Read(make([]byte, 1))
-	}
-	if err == nil {
-		t.Error("another gateway's certificate was taken")
-	}
-	leaf, _ := x509.ParseCertificate(other.clientTLS.Certificates[0].Certificate[0])
-	if auth.isGateway([]*x509.Certificate{leaf}) {
-		t.Error("a certificate of the gateway's name counts as the gateway's")
 	}
 }
 
@@ -1154,7 +1110,7 @@ func TestTheRequestIDGoesAllTheWay(t *testing.T) {
 func TestTheClientCAIsReadAgain(t *testing.T) {
 	a := newAdminTest(t)
 	next := newAuthority(t)
-	cm, err := a.kubernetes.CoreV1().ConfigMaps(clientCANamespace).Get(t.Context(), clientCAConfigMap, metav1.GetOptions{})
+	cm, err := a.kubernetes.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(t.Context(), kubeauth.ConfigMap, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -1165,21 +1121,21 @@ func TestTheClientCAIsReadAgain(t *testing.T) {
 	if err := call(); wire.ReasonOf(err) != peering.ReasonCallerUnknown {
 		t.Errorf("before: %v", err)
 	}
-	cm.Data[clientCAKey] = next.pem()
-	if _, err := a.kubernetes.CoreV1().ConfigMaps(clientCANamespace).Update(t.Context(), cm, metav1.UpdateOptions{}); err != nil {
+	cm.Data[kubeauth.ConfigMapKey] = next.pem()
+	if _, err := a.kubernetes.CoreV1().ConfigMaps(metav1.NamespaceSystem).Update(t.Context(), cm, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.server.ca.refresh(t.Context()); err != nil {
+	if err := a.server.reviewer.Refresh(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := call(); err != nil {
 		t.Errorf("after: %v", err)
 	}
-	cm.Data[clientCAKey] = "garbage"
-	if _, err := a.kubernetes.CoreV1().ConfigMaps(clientCANamespace).Update(t.Context(), cm, metav1.UpdateOptions{}); err != nil {
+	cm.Data[kubeauth.ConfigMapKey] = "garbage"
+	if _, err := a.kubernetes.CoreV1().ConfigMaps(metav1.NamespaceSystem).Update(t.Context(), cm, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.server.ca.refresh(t.Context()); err == nil {
+	if err := a.server.reviewer.Refresh(t.Context()); err == nil {
 		t.Error("a CA that is no certificate was taken")
 	}
 	if err := call(); err != nil {

@@ -190,7 +190,7 @@ func TestAWatchIsALineOfJSONForEachMessage(t *testing.T) {
 // by which they were begun.
 func TestAWatchEndsWithTheRightToIt(t *testing.T) {
 	quick := func(cfg *Config) {
-		cfg.pace = &pace{check: 20 * time.Millisecond, grace: 2 * time.Second, write: time.Minute}
+		cfg.pace = &pace{check: 20 * time.Millisecond, grace: 2 * time.Second, write: time.Minute, body: time.Minute}
 	}
 	watch := func(t *testing.T, a *adminTest) (first, end func() error) {
 		t.Helper()
@@ -296,7 +296,7 @@ func TestACallerHasSoManyWatches(t *testing.T) {
 // reads, and looks that it does not hold its watch for ever.
 func TestAReaderThatDoesNotReadIsDropped(t *testing.T) {
 	a := newAdminTestWith(t, func(cfg *Config) {
-		cfg.pace = &pace{check: time.Minute, grace: time.Minute, write: time.Second}
+		cfg.pace = &pace{check: time.Minute, grace: time.Minute, write: time.Second, body: time.Minute}
 	})
 	conn, err := grpc.NewClient("passthrough:///"+a.address,
 		grpc.WithTransportCredentials(credentials.NewTLS(a.tls())), grpc.WithPerRPCCredentials(bearer(aliceToken)),
