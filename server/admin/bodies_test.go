@@ -142,7 +142,8 @@ func TestBodyThatDoesNotComeIsGivenUp(t *testing.T) {
 	a := newAdminTestWith(t, bodyTimeout(500*time.Millisecond))
 	r := a.raw(t, "127.0.0.1")
 	for i, message := range [][]byte{
-		{}, servertest.Message(MaxBody), servertest.Message(MaxBody, make([]byte, 2*SmallBody)...),
+		{},
+		servertest.Message(MaxBody), servertest.Message(MaxBody, make([]byte, 2*SmallBody)...),
 		servertest.Message(1, 0), // whole, but the call goes on
 	} {
 		stream := uint32(2*i + 1)

@@ -10,15 +10,17 @@ import (
 	"net/http"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/dynamicpb"
 
 	"github.com/entente-dev/entente/internal/wire"
 	"github.com/entente-dev/entente/peering"
@@ -52,7 +54,7 @@ func (m marshaler) NewDecoder(r io.Reader) runtime.Decoder {
 			return &bodyError{"", fmt.Sprintf("has more than %d values", wire.MaxParts)}
 		}
 		if err := m.Unmarshal(body, v); err != nil {
-			return misfit(body, describes(v), err)
+			return misfit(body, v)
 		}
 		return nil
 	})
@@ -84,129 +86,104 @@ func wellFormed(body []byte) error {
 	return &bodyError{"", "is no JSON: it ends too early"}
 }
 
-// describes returns what kind of message a body is read into.
-func describes(v any) protoreflect.MessageDescriptor {
+// messageOf returns a message of the kind that a body is read into, nil for none.
+func messageOf(v any) protoreflect.Message {
 	if t := reflect.TypeOf(v); t.Kind() == reflect.Pointer && t.Elem().Kind() == reflect.Pointer {
 		v = reflect.Zero(t.Elem()).Interface()
 	}
 	if m, ok := v.(proto.Message); ok {
-		return m.ProtoReflect().Descriptor()
+		return m.ProtoReflect()
 	}
 	return nil
 }
 
-// where is how the JSON of protos says where something is wrong.
-var where = regexp.MustCompile(`^proto:[\s\x{a0}]*(?:syntax error )?\(line (\d+):(\d+)\):[\s\x{a0}]*`)
-
-// misfit says which field of a body does not fit its message, and how.
-func misfit(body []byte, kind protoreflect.MessageDescriptor, err error) error {
-	text := err.Error()
-	at := where.FindStringSubmatch(text)
-	if at == nil {
-		return &bodyError{"", strings.TrimLeft(strings.TrimPrefix(text, "proto:"), " \u00a0")}
+// misfit says which field of a body does not fit its message, and how. The library says
+// that in words for people only, so the fields are read one by one.
+func misfit(body []byte, v any) *bodyError {
+	if m := messageOf(v); m != nil {
+		return misfitOf(body, m, "")
 	}
-	path, known := pathAt(body, kind, offsetOf(body, at[1], at[2]))
-	if !known {
-		return &bodyError{path, "there is no such field; see /openapi.json"}
-	}
-	return &bodyError{path, strings.TrimPrefix(text, at[0])}
+	return &bodyError{"", "is not what the method takes"}
 }
 
-// offsetOf is the byte at a line and column, both from 1, of which the latter
-// counts characters.
-func offsetOf(body []byte, line, column string) int {
-	l, _ := strconv.Atoi(line) // digits, by the expression; a number beyond all bodies is past the end
-	c, _ := strconv.Atoi(column)
-	at := 0
-	for ; l > 1 && at < len(body); l-- {
-		next := bytes.IndexByte(body[at:], '\n')
-		if next < 0 {
-			return len(body)
+func misfitOf(value []byte, m protoreflect.Message, path string) *bodyError {
+	if value[0] != '{' {
+		return &bodyError{path, "is not an object"}
+	}
+	seen := map[protoreflect.FieldDescriptor]bool{}
+	for _, member := range members(value) {
+		field := m.Descriptor().Fields().ByJSONName(member.name)
+		if field == nil {
+			field = m.Descriptor().Fields().ByTextName(member.name)
 		}
-		at += next + 1
-	}
-	for ; c > 1 && at < len(body); c-- {
-		_, n := utf8.DecodeRune(body[at:])
-		at += n
-	}
-	return at
-}
-
-// pathAt is the path of the field, as in the proto, that has the byte at an
-// offset of a JSON value, and whether the message has such a field.
-func pathAt(body []byte, kind protoreflect.MessageDescriptor, at int) (path string, known bool) {
-	dec := json.NewDecoder(bytes.NewReader(body))
-	path, known, _ = walkTo(dec, int64(at), step{kind: kind, known: true})
-	return path, known
-}
-
-// step is where a walk through a JSON value is.
-type step struct {
-	path string
-	// kind is the message here; nil if here is none.
-	kind protoreflect.MessageDescriptor
-	// elements says that here is a map or list, whose elements are of kind.
-	elements bool
-	// known says that the message above has such a field.
-	known bool
-}
-
-// member is the step to a member of an object.
-func (s step) member(name string) step {
-	if s.elements {
-		return step{path: fmt.Sprintf("%s[%q]", s.path, name), kind: s.kind, known: true}
-	}
-	next := step{path: strings.TrimPrefix(s.path+"."+name, ".")}
-	if s.kind == nil {
-		next.known = s.known // what is free to have any member
-		return next
-	}
-	field := s.kind.Fields().ByJSONName(name)
-	if field == nil {
-		field = s.kind.Fields().ByTextName(name)
-	}
-	if field == nil {
-		return next
-	}
-	next.path, next.known = strings.TrimPrefix(s.path+"."+string(field.Name()), "."), true
-	next.kind, next.elements = field.Message(), field.IsList()
-	if field.IsMap() {
-		next.kind, next.elements = field.MapValue().Message(), true
-	}
-	return next
-}
-
-// walkTo reads one value and stops at the token that ends behind an offset.
-func walkTo(dec *json.Decoder, at int64, here step) (path string, known, found bool) {
-	token, err := dec.Token()
-	if err != nil || dec.InputOffset() > at {
-		return here.path, here.known, true
-	}
-	for i := 0; dec.More(); i++ {
-		var next step
-		switch token {
-		case json.Delim('{'):
-			name, err := dec.Token()
-			key, ok := name.(string)
-			if err != nil || !ok {
-				return here.path, here.known, true
+		if field == nil {
+			return &bodyError{strings.TrimPrefix(path+"."+member.name, "."), "there is no such field; see /openapi.json"}
+		}
+		at := strings.TrimPrefix(path+"."+string(field.Name()), ".")
+		if seen[field] {
+			return &bodyError{at, "duplicate field"}
+		}
+		seen[field] = true
+		fits := func(value []byte) bool {
+			one := fmt.Appendf(nil, "{%q:%s}", field.JSONName(), value)
+			return protojson.Unmarshal(one, m.New().Interface()) == nil
+		}
+		if fits(member.value) {
+			continue
+		}
+		wrong, inner := member.value, field.Message()
+		switch {
+		case field.IsList() && wrong[0] == '[':
+			for i, element := range elements(wrong) {
+				if !fits(slices.Concat([]byte("["), element, []byte("]"))) {
+					wrong, at = element, fmt.Sprintf("%s[%d]", at, i)
+					break
+				}
 			}
-			if next = here.member(key); dec.InputOffset() > at {
-				return next.path, next.known, true
+		case field.IsMap() && wrong[0] == '{':
+			inner = field.MapValue().Message()
+			for _, entry := range members(wrong) {
+				if !fits(fmt.Appendf(nil, "{%q:%s}", entry.name, entry.value)) {
+					wrong, at = entry.value, fmt.Sprintf("%s[%q]", at, entry.name)
+					break
+				}
 			}
-		case json.Delim('['):
-			next = step{path: fmt.Sprintf("%s[%d]", here.path, i), kind: here.kind, known: here.known}
-		default:
-			return here.path, here.known, false // it had no members
 		}
-		if path, known, found = walkTo(dec, at, next); found {
-			return path, known, true
+		if inner != nil && inner.ParentFile().Package() != "google.protobuf" && !inner.IsMapEntry() {
+			return misfitOf(wrong, dynamicpb.NewMessage(inner), at)
 		}
+		return &bodyError{at, fmt.Sprintf("%s is not a valid value", wrong)}
 	}
-	if token == json.Delim('{') || token == json.Delim('[') {
-		_, _ = dec.Token() // its end
+	return &bodyError{path, "its fields do not go together"}
+}
+
+// member is a member of a JSON object.
+type member struct {
+	name  string
+	value json.RawMessage
+}
+
+// members returns the members of a JSON object, in order.
+func members(object []byte) []member {
+	dec := json.NewDecoder(bytes.NewReader(object))
+	_, _ = dec.Token() // the body is well formed
+	var out []member
+	for dec.More() {
+		name, _ := dec.Token()
+		var one member
+		one.name, _ = name.(string)
+		if dec.Decode(&one.value) != nil {
+			break
+		}
+		out = append(out, one)
 	}
-	return here.path, here.known, dec.InputOffset() > at
+	return out
+}
+
+// elements returns the elements of a JSON array.
+func elements(array []byte) (out []json.RawMessage) {
+	_ = json.Unmarshal(array, &out) // as above
+	return out
 }
 
 // What the library says of a request that it cannot read.
