@@ -98,15 +98,14 @@ func peerStatus(before *v1alpha1.ForeignCluster, s *PeerSnapshot, tunnel tunnelS
 // leaving returns the Trusted condition of a peer that is being forgotten and with which
 // contracts are over here since a time; unheard says that the peer was waited for in vain.
 func leaving(s *PeerSnapshot, since time.Time) (c metav1.Condition, unheard bool) {
-	c = condition(v1alpha1.ConditionTrusted, metav1.ConditionFalse, reasonForgotten, "")
+	reason, message := reasonForgetting, fmt.Sprintf("it is being forgotten, and has up to %s to hear that its contracts are over", forgetWait)
 	switch session := s.Session; {
 	case session.Up == nil && (session.Denied || session.Untrusted), store.Revoked(s.Peer):
-		c.Message = "it is being forgotten, and trusts this cluster no longer"
+		reason, message = reasonForgotten, "it is being forgotten, and trusts this cluster no longer"
 	case s.Now.Sub(since) >= forgetWait:
-		c.Message, unheard = "it is being forgotten, and could not be told that its contracts are over", true
-	default:
-		c.Reason, c.Message = reasonForgetting, fmt.Sprintf("it is being forgotten, and has up to %s to hear that its contracts are over", forgetWait)
+		reason, message, unheard = reasonForgotten, "it is being forgotten, and could not be told that its contracts are over", true
 	}
+	c = condition(v1alpha1.ConditionTrusted, metav1.ConditionFalse, reason, message)
 	c.ObservedGeneration = s.Peer.Generation
 	return c, unheard
 }

@@ -27,6 +27,8 @@ import (
 )
 
 // bundleHashes remembers what HeldHash returned, which takes the check of a signature.
+//
+//nolint:gochecknoglobals // a function is remembered, which has no state
 var bundleHashes = lru.New(maxHashes)
 
 // HeldHash returns the hash of a peer's trust bundle as this cluster has it; zero if there
