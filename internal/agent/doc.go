@@ -1,4 +1,4 @@
-// Package agent is where all parts meet: it builds them from leaf to root, runs
-// them, and fits the few shapes that differ. Run is the agent of a cluster,
-// RunNode the fabric of a node.
+// Package agent builds and runs all parts, and adapts the few types that differ. Run
+// is the agent of a cluster, whose parts components lists; RunNode is the fabric of a
+// node, RunDNS the resolver of consumers' names, and Cleanup what an uninstall runs.
 package agent
