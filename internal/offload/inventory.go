@@ -149,6 +149,37 @@ func (n *informers) add(v *inventory, list func() client.ObjectList, o client.Ob
 func (v *inventory) run(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 	v.queue = queue
 	defer v.work.Wait()
+	in := v.informers(ctx)
+	known := make([]cache.InformerSynced, 0, len(in.all))
+	for _, informer := range in.all {
+		v.work.Go(func() { informer.RunWithContext(ctx) })
+		known = append(known, informer.HasSynced)
+	}
+	if cache.WaitForCacheSync(ctx.Done(), known...) {
+		close(v.synced)
+		// What was seen while this began is reconciled again, now that all is known.
+		for _, o := range v.all() {
+			v.touch(o.Namespace, o.Name, o.Spec.Contract)
+			v.p.changed(o.Spec.Contract)
+		}
+		v.p.services.all()
+	}
+	recount := time.NewTicker(configsInterval)
+	defer recount.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-recount.C:
+			for _, ns := range v.namespaces() {
+				v.countConfigs(ctx, ns.Name)
+			}
+		}
+	}
+}
+
+// informers returns the informers that fill the caches.
+func (v *inventory) informers(ctx context.Context) (in informers) {
 	managed := labels.SelectorFromSet(labels.Set{api.LabelManaged: api.Manager})
 	if peer, err := labels.NewRequirement(api.LabelPeer, selection.Exists, nil); err == nil {
 		managed = managed.Add(*peer)
@@ -161,8 +192,8 @@ func (v *inventory) run(ctx context.Context, queue workqueue.TypedRateLimitingIn
 		s := o.(*api.OffloadedPod).Spec
 		return []string{graveOf(s.Contract, s.OriginUID)}, nil
 	}
-	var in informers
 	v.mu.Lock()
+	defer v.mu.Unlock()
 	v.spaces = in.add(v, func() client.ObjectList { return &corev1.NamespaceList{} }, &corev1.Namespace{}, ours, cache.Indexers{},
 		cache.ResourceEventHandlerFuncs{
 			AddFunc:    func(o any) { v.seeSpace(ctx, o.(*corev1.Namespace)) },
@@ -192,33 +223,7 @@ func (v *inventory) run(ctx context.Context, queue workqueue.TypedRateLimitingIn
 			UpdateFunc: func(_, o any) { v.seeOffloaded(o) }, //nolint:contextcheck // a watch of events ends with its namespace
 			DeleteFunc: v.leaveOffloaded,
 		})
-	v.mu.Unlock()
-	known := make([]cache.InformerSynced, 0, len(in.all))
-	for _, informer := range in.all {
-		v.work.Go(func() { informer.RunWithContext(ctx) })
-		known = append(known, informer.HasSynced)
-	}
-	if cache.WaitForCacheSync(ctx.Done(), known...) {
-		close(v.synced)
-		// What was seen while this began is reconciled again, now that all is known.
-		for _, o := range v.all() {
-			v.touch(o.Namespace, o.Name, o.Spec.Contract)
-			v.p.changed(o.Spec.Contract)
-		}
-		v.p.services.all()
-	}
-	recount := time.NewTicker(configsInterval)
-	defer recount.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-recount.C:
-			for _, ns := range v.namespaces() {
-				v.countConfigs(ctx, ns.Name)
-			}
-		}
-	}
+	return in
 }
 
 func (v *inventory) seeOffloaded(in any) {
