@@ -100,7 +100,7 @@ func TestSlimPodsOfPeersAreSmall(t *testing.T) {
 	}
 }
 
-func TestACacheKeepsOfServicesWhatIsTold(t *testing.T) {
+func TestSlimServiceKeepsWhatIsExported(t *testing.T) {
 	t.Parallel()
 	slim := SlimService("entente-system")
 	for name, s := range map[string]*corev1.Service{

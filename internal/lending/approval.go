@@ -21,16 +21,16 @@ import (
 // approval says whether an administrator approved an ask, and if not, what waits
 // for that. An approval is of what was to be seen: an ask for more, for other nodes,
 // classes or another network waits under another ID, that of the request with a
-// number. held is what the request's contract has already; what stays within that
+// number. granted is what the request's contract has already; what stays within that
 // needs no other approval.
-func approval(fc *v1alpha1.ForeignCluster, ask peering.Ask, held *peering.Ask) (bool, *v1alpha1.PendingRequest, error) {
+func approval(fc *v1alpha1.ForeignCluster, ask peering.Ask, granted *peering.Ask) (bool, *v1alpha1.PendingRequest, error) {
 	approved, denied := fc.Spec.ApprovedRequests, fc.Spec.DeniedRequests
 	ofRequest := func(id string) bool { return isRequest(id, ask.RequestID) }
 	if slices.Contains(denied, ask.RequestID) {
 		return false, nil, peering.Refuse(peering.ReasonPolicyRefused, "", "an administrator of the provider denied the request")
 	}
-	if held != nil && sameKind(ask, *held) && slices.ContainsFunc(approved, ofRequest) {
-		if _, within := ask.Resources.Fits(held.Resources); within {
+	if granted != nil && sameKind(ask, *granted) && slices.ContainsFunc(approved, ofRequest) {
+		if _, within := ask.Resources.Fits(granted.Resources); within {
 			return true, nil, nil
 		}
 	}
@@ -186,8 +186,8 @@ func (l *Lender) editRequests(ctx context.Context, peer peering.ClusterID, edit 
 	})
 }
 
-// settle lets go of the requests that a contract fulfils.
-func (l *Lender) settle(ctx context.Context, fc *v1alpha1.ForeignCluster, terms peering.Terms) {
+// dropFulfilled drops the requests that a contract fulfils.
+func (l *Lender) dropFulfilled(ctx context.Context, fc *v1alpha1.ForeignCluster, terms peering.Terms) {
 	if !slices.ContainsFunc(fc.Status.Requests, func(r v1alpha1.PendingRequest) bool { return isRequest(r.ID, terms.RequestID) }) {
 		return
 	}
@@ -204,7 +204,7 @@ func (l *Lender) settle(ctx context.Context, fc *v1alpha1.ForeignCluster, terms 
 
 // fulfilled says whether what a contract lends is what a request was about. One
 // that leaves the amounts to the policy is by any.
-func fulfilled(r *v1alpha1.PendingRequest, lent peering.Resources) bool {
+func fulfilled(r *v1alpha1.PendingRequest, granted peering.Resources) bool {
 	if len(r.Resources) == 0 {
 		return true
 	}
@@ -212,11 +212,11 @@ func fulfilled(r *v1alpha1.PendingRequest, lent peering.Resources) bool {
 	if err != nil {
 		return true
 	}
-	_, fits := asked.Fits(lent)
+	_, fits := asked.Fits(granted)
 	return fits
 }
 
-// sweep lets go of requests that were denied, or that nobody repeats.
+// sweep drops requests that were denied, or that nobody repeats.
 func (l *Lender) sweep(ctx context.Context, started time.Time) {
 	var list v1alpha1.ForeignClusterList
 	if err := l.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil { // they are only read

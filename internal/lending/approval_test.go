@@ -55,7 +55,7 @@ func (l *lentTest) pends(peer int, ask peering.Ask) {
 	l.pass(requestPause)
 }
 
-func TestARequestWaitsForAnAdministrator(t *testing.T) {
+func TestLenderKeepsARequestForAnAdministrator(t *testing.T) {
 	t.Parallel()
 	l := newLent(t, 2, append(nodes(3), policyNamed("p", afterApproval))...)
 	ask := l.ask("r", "cpu=2")
@@ -87,7 +87,7 @@ func TestARequestWaitsForAnAdministrator(t *testing.T) {
 	l.pends(1, ask)
 }
 
-func TestWhoWaitsHearsOfADecisionByTheOffer(t *testing.T) {
+func TestOfferChangesWithADecision(t *testing.T) {
 	t.Parallel()
 	l := newLent(t, 2, append(nodes(3), policyNamed("p", afterApproval))...)
 	says := func(peer int) *v1alpha1.ForeignCluster {
@@ -122,7 +122,7 @@ func TestWhoWaitsHearsOfADecisionByTheOffer(t *testing.T) {
 	}
 }
 
-func TestWhatWasApprovedIsWhatWasToBeSeen(t *testing.T) {
+func TestApprovalCoversWhatTheAdministratorSaw(t *testing.T) {
 	t.Parallel()
 	l := newLent(t, 1, append(nodes(5), policyNamed("p", afterApproval))...)
 	l.pends(0, l.ask("r", "cpu=2"))
@@ -162,7 +162,7 @@ func TestWhatWasApprovedIsWhatWasToBeSeen(t *testing.T) {
 	}
 }
 
-func TestWhatWasDeniedIsRefused(t *testing.T) {
+func TestLenderRefusesADeniedRequest(t *testing.T) {
 	t.Parallel()
 	l := newLent(t, 1, append(nodes(3), policyNamed("p", afterApproval))...)
 	l.pends(0, l.ask("r", "cpu=2"))
@@ -186,7 +186,7 @@ func TestWhatWasDeniedIsRefused(t *testing.T) {
 	}
 }
 
-func TestAnAnswerThatIsNoAnywayWaitsForNobody(t *testing.T) {
+func TestRefusedRequestNeedsNoApproval(t *testing.T) {
 	t.Parallel()
 	l := newLent(t, 1, append(nodes(1), policyNamed("p", afterApproval))...)
 	_, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("r", "cpu=50"))
@@ -196,7 +196,7 @@ func TestAnAnswerThatIsNoAnywayWaitsForNobody(t *testing.T) {
 	}
 }
 
-func TestRequestsThatWaitAreBounded(t *testing.T) {
+func TestPendingRequestsAreBounded(t *testing.T) {
 	t.Parallel()
 	l := newLent(t, 1, append(nodes(3), policyNamed("p", afterApproval))...)
 	for i := range maxRequests {
@@ -223,7 +223,7 @@ func TestRequestsThatWaitAreBounded(t *testing.T) {
 
 // After a restart nobody knows when requests were repeated last: they wait an
 // hour from then.
-func TestRequestsOutliveARestart(t *testing.T) {
+func TestPendingRequestsOutliveARestart(t *testing.T) {
 	t.Parallel()
 	l := newLent(t, 1, append(nodes(3), policyNamed("p", afterApproval))...)
 	l.pends(0, l.ask("r", "cpu=1"))
@@ -242,7 +242,7 @@ func TestRequestsOutliveARestart(t *testing.T) {
 }
 
 // A peer cannot have this cluster write as often as it likes.
-func TestRequestsAreNotWrittenAllTheTime(t *testing.T) {
+func TestRepeatedRequestIsWrittenOnce(t *testing.T) {
 	t.Parallel()
 	l := newLent(t, 1, append(nodes(3), policyNamed("p", afterApproval))...)
 	writes := 0
@@ -265,7 +265,7 @@ func TestRequestsAreNotWrittenAllTheTime(t *testing.T) {
 	}
 }
 
-func TestAnotherWriterOfThePeerLosesNoRequest(t *testing.T) {
+func TestConflictingWriteLosesNoRequest(t *testing.T) {
 	t.Parallel()
 	l := newLent(t, 1, append(nodes(3), policyNamed("p", afterApproval))...)
 	inner, once := l.Client, false
@@ -288,7 +288,7 @@ func TestAnotherWriterOfThePeerLosesNoRequest(t *testing.T) {
 	}
 }
 
-func TestApproval(t *testing.T) {
+func TestApprovalMatchesTheAsk(t *testing.T) {
 	t.Parallel()
 	entry := func(id, cpu string) v1alpha1.PendingRequest {
 		r := v1alpha1.PendingRequest{ID: id, Time: metav1.NewTime(now), Network: v1alpha1.NetworkNone}
@@ -357,9 +357,9 @@ func TestApproval(t *testing.T) {
 	}
 }
 
-// TestAPolicySaysWhetherWhatWasApprovedIsRenewed: how long a contract lasts that was
+// TestPolicyDecidesWhetherAnApprovedContractRenews: how long a contract lasts that was
 // approved is the policy's from then on, which renews it up to its own duration or never.
-func TestAPolicySaysWhetherWhatWasApprovedIsRenewed(t *testing.T) {
+func TestPolicyDecidesWhetherAnApprovedContractRenews(t *testing.T) {
 	t.Parallel()
 	never := func(s *v1alpha1.PeeringPolicySpec) { s.Renewal = v1alpha1.RenewalNever }
 	for name, row := range map[string]struct {
@@ -389,9 +389,9 @@ func TestAPolicySaysWhetherWhatWasApprovedIsRenewed(t *testing.T) {
 	}
 }
 
-// TestAnApprovalIsOfNodesNetworkAndClassesToo: what was approved, signed or not, is
+// TestApprovalCoversNodesNetworkAndClasses: what was approved, signed or not, is
 // asked for in each other way than it was seen, and waits each time.
-func TestAnApprovalIsOfNodesNetworkAndClassesToo(t *testing.T) {
+func TestApprovalCoversNodesNetworkAndClasses(t *testing.T) {
 	t.Parallel()
 	seen := peering.Ask{
 		RequestID: "r", Resources: quantities(t, "cpu=1"), NodeSelector: map[string]string{"zone": "a"},

@@ -23,7 +23,7 @@ func (l *Lender) Test(ctx context.Context, peer peering.ClusterID, ask peering.A
 	if err != nil {
 		return peering.PolicyTest{}, err
 	}
-	a, err := l.answer(m, peer, ask)
+	a, err := l.answer(m, peer, ask, false)
 	out := peering.PolicyTest{Policy: a.policy}
 	var said []string
 	var refused *peering.Error
@@ -60,7 +60,7 @@ func (l *Lender) onceApproved(m *market.Market, peer peering.ClusterID, ask peer
 	if why.Reason != peering.ReasonPolicyPending {
 		return nil
 	}
-	a, err := l.answerIf(m, peer, ask, true)
+	a, err := l.answer(m, peer, ask, true)
 	if err != nil {
 		return nil
 	}

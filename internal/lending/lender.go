@@ -145,11 +145,11 @@ func (l *Lender) advertise(ctx context.Context, peer peering.ClusterID, ask peer
 			return peering.Advertisement{}, nil, peering.Errorf(peering.ReasonCapacityExhausted, "this peer holds %d contracts here, and that is the most", n)
 		}
 	}
-	a, err := l.answer(m, peer, ask)
+	a, err := l.answer(m, peer, ask, false)
 	if err != nil {
 		return peering.Advertisement{}, a.pending, err
 	}
-	if l.held(peer) >= MaxOffersPerPeer || len(l.offers) >= MaxOffers {
+	if l.offersTo(peer) >= MaxOffersPerPeer || len(l.offers) >= MaxOffers {
 		return peering.Advertisement{}, nil, peering.Errorf(peering.ReasonCapacityExhausted, "too many offers stand unsigned; sign or let them lapse, which takes %s", OfferValidity)
 	}
 	if a.ad.ContractID == "" {
@@ -175,7 +175,7 @@ func (l *Lender) Preview(ctx context.Context, peer peering.ClusterID, ask peerin
 	if err != nil {
 		return peering.Advertisement{}, err
 	}
-	a, err := l.answer(m, peer, ask)
+	a, err := l.answer(m, peer, ask, false)
 	if grant, ok := errors.AsType[*peering.Error](err); ok {
 		if ad := l.onceApproved(m, peer, ask, grant); ad != nil {
 			return *ad, nil
@@ -198,14 +198,9 @@ type answer struct {
 	pending *v1alpha1.PendingRequest
 }
 
-// answer decides. The advertisement has a contract's ID only for a revision. The
-// lock is held.
-func (l *Lender) answer(m *market.Market, peer peering.ClusterID, ask peering.Ask) (answer, error) {
-	return l.answerIf(m, peer, ask, false)
-}
-
-// answerIf is answer; approved decides as if an administrator had approved the ask.
-func (l *Lender) answerIf(m *market.Market, peer peering.ClusterID, ask peering.Ask, approved bool) (answer, error) {
+// answer decides. The advertisement has a contract's ID only for a revision. approved
+// decides as if an administrator had approved the ask. The lock is held.
+func (l *Lender) answer(m *market.Market, peer peering.ClusterID, ask peering.Ask, approved bool) (answer, error) {
 	var old *revision
 	if ask.ContractID != "" {
 		var err error
@@ -226,14 +221,14 @@ func (l *Lender) answerIf(m *market.Market, peer peering.ClusterID, ask peering.
 	}
 	policy.Approved = approved
 	if err == nil && !approved && policy.Accept == peering.AfterApproval {
-		var held *peering.Ask
+		var granted *peering.Ask
 		if old != nil {
-			held = &peering.Ask{
+			granted = &peering.Ask{
 				Resources: old.terms.Resources, NodeSelector: old.terms.NodeSelector, Network: old.terms.Network,
 				RuntimeClasses: old.terms.RuntimeClasses, StorageClasses: old.storageClasses,
 			}
 		}
-		policy.Approved, a.pending, err = approval(fc, ask, held)
+		policy.Approved, a.pending, err = approval(fc, ask, granted)
 	}
 	if old == nil {
 		if err != nil {
@@ -315,7 +310,7 @@ func (l *Lender) readvertise(c *v1alpha1.Contract) (peering.Advertisement, error
 	}, nil
 }
 
-// lapse lets go of offers that lapsed. The lock is held.
+// lapse drops offers that lapsed. The lock is held.
 func (l *Lender) lapse() {
 	now, n := l.Now(), len(l.offers)
 	maps.DeleteFunc(l.offers, func(_ offerKey, o *offer) bool { return !o.signing && !now.Before(o.ad.ValidUntil) })
@@ -324,7 +319,7 @@ func (l *Lender) lapse() {
 	}
 }
 
-func (l *Lender) held(peer peering.ClusterID) int {
+func (l *Lender) offersTo(peer peering.ClusterID) int {
 	n := 0
 	for key := range l.offers {
 		if key.peer == peer {
@@ -396,25 +391,22 @@ func (l *Lender) claim(ctx context.Context, contract string) (release func(), er
 // look it takes for granted that there is nothing, if its offer stands.
 func (l *Lender) countersign(ctx context.Context, self *identity.Identity, envelope peering.Envelope, terms peering.Terms, look bool) (peering.Envelope, error) {
 	peer := terms.Consumer.ID
-	o, done, lapsed := l.standing(terms)
+	o, done, lapsed := l.beginSigning(terms)
 	if lapsed == nil {
 		defer done()
 	}
-	var stored v1alpha1.Contract
+	var stored *v1alpha1.Contract
 	var before peering.Contract
-	first := true
 	if look || lapsed != nil {
-		err := l.Reader.Get(ctx, client.ObjectKey{Name: terms.ContractID}, &stored)
-		if first = apierrors.IsNotFound(err); err != nil && !first {
-			return peering.Envelope{}, fmt.Errorf("read contract %s: %w", terms.ContractID, err)
+		var err error
+		if stored, before, err = l.agreedBefore(ctx, terms); err != nil {
+			return peering.Envelope{}, err
 		}
-	}
-	if !first {
-		held, settled, err := l.signedBefore(&stored, terms)
-		if err != nil || settled != nil {
-			return envelopeOr(settled), err
+		if stored != nil && before.Revision == terms.Revision {
+			// It may be another payload of this revision: that of a round whose answer
+			// was lost. What is in force is what both signed.
+			return peering.ParseEnvelope([]byte(stored.Spec.Envelope))
 		}
-		before = held
 	}
 	if lapsed != nil {
 		return peering.Envelope{}, lapsed
@@ -433,45 +425,53 @@ func (l *Lender) countersign(ctx context.Context, self *identity.Identity, envel
 	if err != nil {
 		return peering.Envelope{}, fmt.Errorf("sign contract %s: %w", terms.ContractID, err)
 	}
-	contract := &stored
-	if first {
-		if contract, err = store.NewContract(signed, self.ID(), fc.Name); err == nil {
-			store.SetStorageClasses(contract, o.ad.StorageClasses)
-			if err = l.Budget.Take(peer, contract); err == nil {
-				err = l.Client.Create(ctx, contract, client.FieldOwner(v1alpha1.Manager))
-			}
-		}
-	} else if err = store.Revise(contract, signed, self.ID()); err == nil {
-		store.SetStorageClasses(contract, o.ad.StorageClasses)
-		if err = l.Budget.Take(peer, contract); err == nil {
-			err = l.Client.Update(ctx, contract, client.FieldOwner(v1alpha1.Manager))
-		}
-	}
-	if wait, over := store.Later(err); over {
-		return peering.Envelope{}, &peering.Error{
-			Reason: peering.ReasonRateLimited, RetryAfter: wait,
-			Message: "this cluster had too many contracts and revisions written here: sign it again later", Err: err,
-		}
-	}
+	contract, err := l.write(ctx, fc, stored, signed, o.ad.StorageClasses)
 	if err != nil {
-		return peering.Envelope{}, fmt.Errorf("keep contract %s: %w", terms.ContractID, err)
+		return peering.Envelope{}, err
 	}
 	l.signed(peer, contract)
-	l.settle(ctx, fc, terms)
+	l.dropFulfilled(ctx, fc, terms)
 	l.Changed(peer)
 	return signed, nil
 }
 
-func envelopeOr(e *peering.Envelope) peering.Envelope {
-	if e == nil {
-		return peering.Envelope{}
+// write stores what both signed: a new contract, or the next revision of one that is
+// stored.
+func (l *Lender) write(ctx context.Context, fc *v1alpha1.ForeignCluster, stored *v1alpha1.Contract, signed peering.Envelope, storageClasses []string) (*v1alpha1.Contract, error) {
+	self, contract := l.Identity().ID(), stored
+	var err error
+	if stored == nil {
+		contract, err = store.NewContract(signed, self, fc.Name)
+	} else {
+		err = store.Revise(contract, signed, self)
 	}
-	return *e
+	if err != nil {
+		return nil, fmt.Errorf("read what was signed: %w", err)
+	}
+	store.SetStorageClasses(contract, storageClasses)
+	err = l.Budget.Take(peering.ClusterID(fc.Spec.ClusterID), contract)
+	if wait, over := store.Later(err); over {
+		return nil, &peering.Error{
+			Reason: peering.ReasonRateLimited, RetryAfter: wait,
+			Message: "this cluster had too many contracts and revisions written here: sign it again later", Err: err,
+		}
+	}
+	switch {
+	case err != nil:
+	case stored == nil:
+		err = l.Client.Create(ctx, contract, client.FieldOwner(v1alpha1.Manager))
+	default:
+		err = l.Client.Update(ctx, contract, client.FieldOwner(v1alpha1.Manager))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("keep contract %s: %w", contract.Name, err)
+	}
+	return contract, nil
 }
 
-// standing returns the offer that terms are made of, and keeps it from lapsing
+// beginSigning returns the offer that terms are made of, and keeps it from lapsing
 // until done is called.
-func (l *Lender) standing(terms peering.Terms) (o *offer, done func(), err error) {
+func (l *Lender) beginSigning(terms peering.Terms) (o *offer, done func(), err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.lapse()
@@ -535,32 +535,32 @@ func signedByKnown(fc *v1alpha1.ForeignCluster, consumer peering.Party) error {
 	return nil
 }
 
-// signedBefore answers for a contract that both sides signed already: with what
-// they signed, where this is that again; with the contract, where this may be its
-// next revision.
-func (l *Lender) signedBefore(c *v1alpha1.Contract, terms peering.Terms) (peering.Contract, *peering.Envelope, error) {
+// agreedBefore returns the contract that terms are the next revision of, or that was
+// signed by them already; nil if there is none.
+func (l *Lender) agreedBefore(ctx context.Context, terms peering.Terms) (*v1alpha1.Contract, peering.Contract, error) {
+	c, none := &v1alpha1.Contract{}, peering.Contract{}
+	if err := l.Reader.Get(ctx, client.ObjectKey{Name: terms.ContractID}, c); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil, none, nil
+		}
+		return nil, none, fmt.Errorf("read contract %s: %w", terms.ContractID, err)
+	}
 	if c.Spec.PeerID != string(terms.Consumer.ID) || c.Spec.Role != v1alpha1.ContractProvider || c.Spec.RequestID != terms.RequestID {
-		return peering.Contract{}, nil, peering.Errorf(peering.ReasonContractMismatch, "contract %s is not the caller's, or of another request", c.Name)
+		return nil, none, peering.Errorf(peering.ReasonContractMismatch, "contract %s is not the caller's, or of another request", c.Name)
 	}
 	contract, _, err := store.ReadContract(c, l.Identity().ID())
-	if err != nil {
-		return peering.Contract{}, nil, err
-	}
-	if over(c, contract) {
-		return peering.Contract{}, nil, peering.Errorf(peering.ReasonContractClosed, "contract %s is over: ask for another", c.Name)
-	}
 	switch {
+	case err != nil:
+		return nil, none, err
+	case over(c, contract):
+		return nil, none, peering.Errorf(peering.ReasonContractClosed, "contract %s is over: ask for another", c.Name)
 	case terms.Revision == contract.Revision:
-		// It may be another payload of this revision: that of a round whose answer
-		// was lost. What is in force is what both signed.
-		signed, err := peering.ParseEnvelope([]byte(c.Spec.Envelope))
-		return peering.Contract{}, &signed, err
 	case terms.Revision != contract.Revision+1:
-		return peering.Contract{}, nil, peering.Errorf(peering.ReasonRevisionStale, "contract %s is at revision %d, and revision %d does not follow it", c.Name, contract.Revision, terms.Revision)
+		return nil, none, peering.Errorf(peering.ReasonRevisionStale, "contract %s is at revision %d, and revision %d does not follow it", c.Name, contract.Revision, terms.Revision)
 	case terms.Previous != contract.Hash:
-		return peering.Contract{}, nil, peering.Errorf(peering.ReasonContractMismatch, "revision %d does not follow the revision %d that this cluster holds: its previous hash is another", terms.Revision, contract.Revision)
+		return nil, none, peering.Errorf(peering.ReasonContractMismatch, "revision %d does not follow the revision %d that this cluster holds: its previous hash is another", terms.Revision, contract.Revision)
 	}
-	return contract, nil, nil
+	return c, contract, nil
 }
 
 // over says whether nothing can be agreed about a contract any more.

@@ -211,7 +211,7 @@ func wants(t testing.TB, err error, reason peering.Reason, says string) {
 	}
 }
 
-func TestAnOfferIsHeldBackUntilItIsSignedOrLapses(t *testing.T) {
+func TestLenderReservesAnOfferUntilItIsSignedOrLapses(t *testing.T) {
 	t.Parallel()
 	l := newLent(t, 2, append(nodes(1), policyNamed("all"))...)
 	ctx := t.Context()
@@ -239,7 +239,7 @@ func TestAnOfferIsHeldBackUntilItIsSignedOrLapses(t *testing.T) {
 	wants(t, err, peering.ReasonAdvertisementExpired, "lapsed")
 }
 
-func TestAnotherAskByTheSameNameTakesTheOffersPlace(t *testing.T) {
+func TestChangedAskReplacesTheOffer(t *testing.T) {
 	t.Parallel()
 	l := newLent(t, 1, append(nodes(1), policyNamed("all"))...)
 	first, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("a", "cpu=3"))
@@ -432,7 +432,7 @@ func TestManyThatGrowAtOnceNeverGetMoreThanThereIs(t *testing.T) {
 	}
 }
 
-func TestCordoningTakesEffectAtOnce(t *testing.T) {
+func TestCordonedNodeIsNotOffered(t *testing.T) {
 	t.Parallel()
 	l := newLent(t, 1, append(nodes(2), policyNamed("p"))...)
 	var node corev1.Node
@@ -449,7 +449,7 @@ func TestCordoningTakesEffectAtOnce(t *testing.T) {
 
 // A contract that gave back less than its pods use leaves to others what is
 // really left.
-func TestWhatRunsOnCountsUntilItEnds(t *testing.T) {
+func TestPodsOfAnEndedContractCountUntilTheyEnd(t *testing.T) {
 	t.Parallel()
 	l := newLent(t, 2, append(nodes(1), policyNamed("p"))...)
 	held := l.mustContract(0, l.ask("a", "cpu=3"))
@@ -475,7 +475,7 @@ func TestWhatRunsOnCountsUntilItEnds(t *testing.T) {
 	}
 }
 
-func TestTheTermsOfAPolicyAreAdvertised(t *testing.T) {
+func TestLenderAdvertisesThePolicysTerms(t *testing.T) {
 	t.Parallel()
 	l := newLent(t, 1, append(nodes(1), policyNamed("p", func(s *v1alpha1.PeeringPolicySpec) {
 		s.Price = &v1alpha1.PriceList{Currency: "EUR", PerHour: map[string]v1alpha1.Decimal{"cpu": "0.025"}}
@@ -536,7 +536,7 @@ func euros(t testing.TB, amount string) peering.Money {
 	return peering.Money{Currency: "EUR", Amount: d}
 }
 
-func TestThePolicyThatSelectsDecides(t *testing.T) {
+func TestFirstSelectingPolicyDecides(t *testing.T) {
 	t.Parallel()
 	never := func(s *v1alpha1.PeeringPolicySpec) { s.Accept = v1alpha1.AcceptNever }
 	for name, tc := range map[string]struct {
@@ -606,10 +606,10 @@ func TestThePolicyThatSelectsDecides(t *testing.T) {
 	}
 }
 
-// TestANameThatAClusterGaveItselfSelectsNoPolicy: what the agent made of a cluster
+// TestUnconfirmedNameSelectsNoPolicy: what the agent made of a cluster
 // that joined under the name of another's policy gets what everybody gets, until an
 // administrator confirms the name.
-func TestANameThatAClusterGaveItselfSelectsNoPolicy(t *testing.T) {
+func TestUnconfirmedNameSelectsNoPolicy(t *testing.T) {
 	t.Parallel()
 	gold := policyNamed("a", func(s *v1alpha1.PeeringPolicySpec) { s.Names = []string{"peer-0"} })
 	l := newLent(t, 1, append(nodes(1), gold)...)
@@ -636,14 +636,14 @@ func TestANameThatAClusterGaveItselfSelectsNoPolicy(t *testing.T) {
 	wants(t, err, "", "")
 }
 
-func TestAStrangerIsOfferedNothing(t *testing.T) {
+func TestLenderOffersAStrangerNothing(t *testing.T) {
 	t.Parallel()
 	l := newLent(t, 0, append(nodes(1), policyNamed("all"))...)
 	_, err := l.Advertise(t.Context(), generated(t).ID(), l.ask("r", "cpu=1"))
 	wants(t, err, peering.ReasonPeerNotTrusted, "does not know")
 }
 
-func TestASignedContractHasToBeWhatWasAdvertised(t *testing.T) {
+func TestLenderRefusesASignatureOfOtherTerms(t *testing.T) {
 	t.Parallel()
 	l := newLent(t, 2, append(nodes(2), policyNamed("p", func(s *v1alpha1.PeeringPolicySpec) {
 		s.Price = &v1alpha1.PriceList{Currency: "EUR", PerHour: map[string]v1alpha1.Decimal{"cpu": "0.025"}}
@@ -708,7 +708,7 @@ func TestASignedContractHasToBeWhatWasAdvertised(t *testing.T) {
 	}
 }
 
-func TestSigningAgainReturnsWhatWasSigned(t *testing.T) {
+func TestSecondSignReturnsTheFirstContract(t *testing.T) {
 	t.Parallel()
 	l := newLent(t, 1, append(nodes(1), policyNamed("p"))...)
 	ad, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("r", "cpu=1"))
@@ -753,7 +753,7 @@ func (l *lentTest) amend(terms peering.Terms, duration time.Duration, pairs ...s
 	return a
 }
 
-func TestAmendmentsAndRenewals(t *testing.T) {
+func TestLenderAmendsAndRenews(t *testing.T) {
 	t.Parallel()
 	const day = 24 * time.Hour
 	never := func(s *v1alpha1.PeeringPolicySpec) { s.Accept = v1alpha1.AcceptNever }
@@ -862,7 +862,7 @@ func TestAmendmentsAndRenewals(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotRenewedDoesNotEndLater(t *testing.T) {
+func TestAmendmentOfAContractThatIsNotRenewableKeepsItsEnd(t *testing.T) {
 	t.Parallel()
 	l := newLent(t, 1, append(nodes(3), policyNamed("p", func(s *v1alpha1.PeeringPolicySpec) { s.Renewal = v1alpha1.RenewalNever }))...)
 	old := l.mustContract(0, l.ask("r", "cpu=4"))
@@ -881,7 +881,7 @@ func TestWhatIsNotRenewedDoesNotEndLater(t *testing.T) {
 	}
 }
 
-func TestAsksForARevisionThatAreRefused(t *testing.T) {
+func TestLenderRefusesARevision(t *testing.T) {
 	t.Parallel()
 	l := newLent(t, 2, append(nodes(3), policyNamed("p"))...)
 	old := l.mustContract(0, l.ask("r", "cpu=4"))
@@ -913,7 +913,7 @@ func TestAsksForARevisionThatAreRefused(t *testing.T) {
 
 // A consumer keeps an offer of the next revision standing while the contract is ended:
 // signing it brings nothing back.
-func TestARevisionBringsNoContractBack(t *testing.T) {
+func TestRevisionReopensNoContract(t *testing.T) {
 	t.Parallel()
 	l := newLent(t, 1, append(nodes(3), policyNamed("p"))...)
 	ctx, peer := t.Context(), l.peers[0].ID()
@@ -998,7 +998,7 @@ func TestRevisionsFollowEachOther(t *testing.T) {
 
 // Whoever signs may be gone while what was signed is stored: its call is cut off,
 // and what was offered is no offer any more.
-func TestAnOfferThatWasStoredIsNotMadeAgain(t *testing.T) {
+func TestStoredOfferIsAdvertisedAgain(t *testing.T) {
 	t.Parallel()
 	l := newLent(t, 1, append(nodes(3), policyNamed("p"))...)
 	ctx, peer := t.Context(), l.peers[0].ID()
@@ -1041,7 +1041,7 @@ func TestAnOfferThatWasStoredIsNotMadeAgain(t *testing.T) {
 
 // The reconciler writes the contract's status all the time; a revision that is
 // signed meanwhile is neither lost nor undoes it.
-func TestARevisionIsSignedWhileItsStatusIsWritten(t *testing.T) {
+func TestSignRetriesAConflict(t *testing.T) {
 	t.Parallel()
 	l := newLent(t, 1, append(nodes(3), policyNamed("p"))...)
 	terms := l.mustContract(0, l.ask("r", "cpu=1"))
@@ -1066,7 +1066,7 @@ func TestARevisionIsSignedWhileItsStatusIsWritten(t *testing.T) {
 
 // What was just signed counts before the cache shows it, and no longer when it
 // turns out not to be there.
-func TestACacheThatLagsLendsNothingTwice(t *testing.T) {
+func TestLaggingCacheLendsNothingTwice(t *testing.T) {
 	t.Parallel()
 	l := newLent(t, 2, append(nodes(1), policyNamed("p"))...)
 	inner, lag := l.Client, true
@@ -1100,7 +1100,7 @@ func TestACacheThatLagsLendsNothingTwice(t *testing.T) {
 
 // A consumer opens its streams when it has the second signature, which may be before
 // the cache shows the contract.
-func TestAContractIsUsedAsSoonAsItIsSigned(t *testing.T) {
+func TestSignedContractIsFoundAtOnce(t *testing.T) {
 	t.Parallel()
 	l := newLent(t, 1, append(nodes(1), policyNamed("p"))...)
 	inner, asked := l.Client, 0
@@ -1132,7 +1132,7 @@ func TestAContractIsUsedAsSoonAsItIsSigned(t *testing.T) {
 	}
 }
 
-func TestAKeyThatWasRolledOverSignsNothing(t *testing.T) {
+func TestLenderRefusesARolledOverKey(t *testing.T) {
 	t.Parallel()
 	l := newLent(t, 1, append(nodes(1), policyNamed("p"))...)
 	old := l.peers[0]
@@ -1171,7 +1171,7 @@ func TestAKeyThatWasRolledOverSignsNothing(t *testing.T) {
 }
 
 // A peer that just joined is known before the cache shows it.
-func TestAPeerThatJustJoinedIsAnswered(t *testing.T) {
+func TestLenderAnswersAPeerThatJustJoined(t *testing.T) {
 	t.Parallel()
 	l := newLent(t, 1, append(nodes(1), policyNamed("p"))...)
 	l.Client = interceptor.NewClient(l.Client.(client.WithWatch), interceptor.Funcs{
@@ -1189,7 +1189,7 @@ func TestAPeerThatJustJoinedIsAnswered(t *testing.T) {
 }
 
 // What many do at once must not cost the API server more than it has to.
-func TestAFirstRevisionIsSignedByOneWriteAndNoRead(t *testing.T) {
+func TestSignStoresAFirstRevisionInOneWrite(t *testing.T) {
 	t.Parallel()
 	l := newLent(t, 1, append(nodes(1), policyNamed("p"))...)
 	reads := 0
@@ -1218,7 +1218,7 @@ func TestAFirstRevisionIsSignedByOneWriteAndNoRead(t *testing.T) {
 }
 
 // A contract may have been stored by a call that could not tell.
-func TestAFirstRevisionThatWasStoredIsReturned(t *testing.T) {
+func TestSignReturnsAStoredFirstRevision(t *testing.T) {
 	t.Parallel()
 	l := newLent(t, 1, append(nodes(1), policyNamed("p"))...)
 	inner, cuts := l.Client, 1
@@ -1253,7 +1253,7 @@ func TestAFirstRevisionThatWasStoredIsReturned(t *testing.T) {
 
 // A consumer that amends a contract without end is told to wait once it had as much
 // written as it may, and then its revision is signed.
-func TestRevisionsAreWithinThePeersBudget(t *testing.T) {
+func TestSignStaysWithinThePeersBudget(t *testing.T) {
 	t.Parallel()
 	l := newLent(t, 1, append(nodes(3), policyNamed("p"))...)
 	var bytes, writes int

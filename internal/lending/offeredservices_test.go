@@ -16,7 +16,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-func TestNamespacesOfWhichNothingIsTold(t *testing.T) {
+func TestClosedNamespacesExportNoService(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		namespace metav1.ObjectMeta
@@ -42,7 +42,7 @@ func exporting(peer string, entries ...v1alpha1.ServiceExports) func(*v1alpha1.P
 	return func(s *v1alpha1.PeeringPolicySpec) { s.Names, s.Services = []string{peer}, entries }
 }
 
-func TestAPeerIsToldOfWhatItsPolicyExportsAndOfNothingElse(t *testing.T) {
+func TestOfferHasTheServicesOfThePeersPolicyOnly(t *testing.T) {
 	t.Parallel()
 	namespace := func(name string) *corev1.Namespace {
 		return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -84,7 +84,7 @@ func TestAPeerIsToldOfWhatItsPolicyExportsAndOfNothingElse(t *testing.T) {
 	}
 }
 
-func TestServicesAreFollowed(t *testing.T) {
+func TestOfferFollowsServices(t *testing.T) {
 	t.Parallel()
 	l := newLent(t, 2, append(nodes(1), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}, fixture.Service("shop", "cart"),
 		policyNamed("0", exporting("peer-0", v1alpha1.ServiceExports{Namespace: "shop"})), policyNamed("1"))...)
@@ -167,7 +167,7 @@ func TestServicesAreFollowed(t *testing.T) {
 	}
 }
 
-func TestWhatOfServicesCountsAsAChange(t *testing.T) {
+func TestServiceDiffers(t *testing.T) {
 	t.Parallel()
 	s, n := fixture.Service("shop", "cart"), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}
 	for name, tc := range map[string]struct {
@@ -192,7 +192,7 @@ func TestWhatOfServicesCountsAsAChange(t *testing.T) {
 	}
 }
 
-func TestServicesOfAnOfferAreKept(t *testing.T) {
+func TestOfferStatusKeepsServices(t *testing.T) {
 	t.Parallel()
 	service := peering.OfferedService{Namespace: "shop", Name: "cart", Type: peering.ServiceHeadless, Ports: []peering.ServicePort{
 		{Name: "http", Protocol: "TCP", AppProtocol: "https", Port: 443},

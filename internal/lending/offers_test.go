@@ -61,7 +61,7 @@ func (l *lentTest) offered(peer int) (peering.Offer, <-chan struct{}) {
 	return offer, changed
 }
 
-func TestAnOfferFollowsWhatThereIs(t *testing.T) {
+func TestOfferFollowsNodesOffersAndLapses(t *testing.T) {
 	t.Parallel()
 	l := newLent(t, 2, append(nodes(1), policyNamed("p", func(s *v1alpha1.PeeringPolicySpec) {
 		s.Price = &v1alpha1.PriceList{Currency: "EUR", PerHour: map[string]v1alpha1.Decimal{"cpu": "0.025"}}
@@ -153,7 +153,7 @@ func TestAnOfferFollowsWhatThereIs(t *testing.T) {
 	}
 }
 
-func TestWhatCountsAsAChange(t *testing.T) {
+func TestOnlyWhatDecidesCountsAsAChange(t *testing.T) {
 	t.Parallel()
 	node, pod := fixture.Node("n"), fixture.Pod("n")
 	contract := v1alpha1.Contract{Status: v1alpha1.ContractStatus{Phase: "Active"}}
@@ -256,7 +256,7 @@ func peerID(i int) string {
 
 // A change of one node is told to 250 peers, of a cluster of a thousand nodes,
 // from one look at what there is.
-func TestOneLookIsEnoughForAllPeers(t *testing.T) {
+func TestOneRefreshServesAllPeers(t *testing.T) {
 	l, lists := large(t, 1000, 20_000, 250)
 	informers := followed(t, l)
 	informer, err := informers.FakeInformerFor(t.Context(), &corev1.Node{})
@@ -335,7 +335,7 @@ func BenchmarkOffer(b *testing.B) {
 	}
 }
 
-func TestAPolicyIsTriedOut(t *testing.T) {
+func TestPolicyTestReservesNothing(t *testing.T) {
 	t.Parallel()
 	l := newLent(t, 2, append(nodes(2),
 		policyNamed("gold", func(s *v1alpha1.PeeringPolicySpec) {

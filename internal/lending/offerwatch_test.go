@@ -19,7 +19,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-func TestAmountsOfAnOfferAreRoundedDown(t *testing.T) {
+func TestOfferStatusRoundsAmountsDown(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
 		"0": "0", "7": "7", "12": "12", "123": "120", "1999": "1900", "420m": "420m", "1234m": "1200m", "16Gi": "16Gi", "16383Mi": "16000Mi", "110": "110", "119": "110",
@@ -34,7 +34,7 @@ func TestAmountsOfAnOfferAreRoundedDown(t *testing.T) {
 	}
 }
 
-func TestSmallChangesOfAnOfferWait(t *testing.T) {
+func TestOfferWatchDelaysSmallChanges(t *testing.T) {
 	t.Parallel()
 	offer := func(cpu int64, change func(*peering.Offer)) peering.Offer {
 		o := peering.Offer{Available: true, Resources: peering.Resources{"cpu": peering.Whole(cpu), "memory": peering.Whole(1 << 30)}}
@@ -73,7 +73,7 @@ func TestSmallChangesOfAnOfferWait(t *testing.T) {
 	}
 }
 
-func TestAPeersOfferIsKept(t *testing.T) {
+func TestOfferWatchKeepsAPeersOffer(t *testing.T) {
 	t.Parallel()
 	provider := generated(t)
 	c := knowing(t, provider)
@@ -198,7 +198,7 @@ func TestAPeersOfferIsKept(t *testing.T) {
 
 // However often a peer changes its mind, who rests is listened to each 10 min and not
 // once more for each time; and when there is something it is heard at once.
-func TestAPeerThatChangesItsMindIsNotListenedToMoreOften(t *testing.T) {
+func TestOfferWatchPacesAPeerThatChangesItsMind(t *testing.T) {
 	t.Parallel()
 	provider := generated(t)
 	c := knowing(t, provider)

@@ -150,8 +150,8 @@ func (l *Lender) look(ctx context.Context) (*market.Market, error) {
 
 // reservations returns what contracts and offers hold back. An offer that was stored as
 // a contract is dropped. The lock is held.
-func (l *Lender) reservations() ([]market.Holding, error) {
-	out := make([]market.Holding, 0, len(l.view.contracts)+len(l.offers))
+func (l *Lender) reservations() ([]market.Reservation, error) {
+	out := make([]market.Reservation, 0, len(l.view.contracts)+len(l.offers))
 	for _, name := range slices.Sorted(maps.Keys(l.view.contracts)) {
 		c := l.view.contracts[name]
 		if !store.Unverified(c).Wants().Capacity {
@@ -161,7 +161,7 @@ func (l *Lender) reservations() ([]market.Holding, error) {
 		if err != nil {
 			return nil, fmt.Errorf("resources of contract %s: %w", c.Name, err)
 		}
-		out = append(out, market.Holding{
+		out = append(out, market.Reservation{
 			Peer: peering.ClusterID(c.Spec.PeerID), Contract: c.Name, Amounts: amounts, Selector: c.Spec.NodeSelector,
 		})
 	}
@@ -172,7 +172,7 @@ func (l *Lender) reservations() ([]market.Holding, error) {
 			delete(l.offers, key)
 			continue
 		}
-		out = append(out, market.Holding{
+		out = append(out, market.Reservation{
 			Peer: key.peer, Contract: o.ad.ContractID, Amounts: o.ad.Resources, Selector: o.ad.NodeSelector,
 		})
 	}

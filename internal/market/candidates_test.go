@@ -18,7 +18,7 @@ var anyLender = &v1alpha1.PeeringRequest{Spec: v1alpha1.PeeringRequestSpec{
 	ClusterSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"lends": "yes"}},
 }}
 
-func TestWhoMayBeAsked(t *testing.T) {
+func TestEligibleLeavesOutWhatCannotBeAsked(t *testing.T) {
 	t.Parallel()
 	peer := func(name string, change func(*v1alpha1.ForeignCluster)) v1alpha1.ForeignCluster {
 		fc := v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"lends": "yes"}}}

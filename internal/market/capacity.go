@@ -26,8 +26,8 @@ type nodeSupply struct {
 	labels map[string]string
 	// free is what this cluster's own pods leave of it. It may be below zero.
 	free corev1.ResourceList
-	// lent is what offloaded pods request of it, by contract.
-	lent map[string]corev1.ResourceList
+	// offloaded is what offloaded pods request of it, by contract.
+	offloaded map[string]corev1.ResourceList
 }
 
 // NewSupply sorts out what there is. Virtual nodes are not ours to lend. Nodes
@@ -62,10 +62,10 @@ func NewSupply(nodes []corev1.Node, pods []corev1.Pod) Supply {
 			sub(s.nodes[at].free, requests)
 		default:
 			n := &s.nodes[at]
-			if n.lent == nil {
-				n.lent = map[string]corev1.ResourceList{}
+			if n.offloaded == nil {
+				n.offloaded = map[string]corev1.ResourceList{}
 			}
-			n.lent[contract] = add(n.lent[contract], requests)
+			n.offloaded[contract] = add(n.offloaded[contract], requests)
 		}
 	}
 	return s
@@ -107,10 +107,10 @@ func TakesPods(n *corev1.Node) bool {
 }
 
 // free returns what the nodes that are in have free, where the contracts that
-// hold let their pods use what they hold. The pods of a contract that holds
+// reserve let their pods use what they reserve. The pods of a contract that reserves
 // nothing any more take what they request until they are gone. A node that is
 // overfull takes nothing from others.
-func (s Supply) free(in func(node int) bool, holds func(contract string) bool) peering.Resources {
+func (s Supply) free(in func(node int) bool, reserves func(contract string) bool) peering.Resources {
 	sum := corev1.ResourceList{}
 	for i := range s.nodes {
 		n := &s.nodes[i]
@@ -118,10 +118,10 @@ func (s Supply) free(in func(node int) bool, holds func(contract string) bool) p
 			continue
 		}
 		left := n.free
-		for contract, lent := range n.lent {
-			if !holds(contract) {
+		for contract, requested := range n.offloaded {
+			if !reserves(contract) {
 				left = left.DeepCopy()
-				sub(left, lent)
+				sub(left, requested)
 			}
 		}
 		for name, amount := range left {

@@ -12,7 +12,7 @@ import (
 	"github.com/entente-dev/entente/internal/fixture"
 )
 
-func TestWhatIsFree(t *testing.T) {
+func TestSupplyCountsWhatIsFree(t *testing.T) {
 	t.Parallel()
 	full := "cpu=4, memory=8Gi, pods=110"
 	for name, tc := range map[string]struct {
@@ -72,7 +72,7 @@ func TestWhatIsFree(t *testing.T) {
 	}
 }
 
-func TestLookingAtWhatIsFreeChangesNothing(t *testing.T) {
+func TestSupplyChangesNoObject(t *testing.T) {
 	t.Parallel()
 	nodes, pods := []corev1.Node{fixture.Node("a")}, []corev1.Pod{fixture.Pod("a"), fixture.Pod("a", fixture.Offloaded("over"))}
 	s := NewSupply(nodes, pods)
@@ -89,7 +89,7 @@ func TestLookingAtWhatIsFreeChangesNothing(t *testing.T) {
 	}
 }
 
-func TestNodesAreToldByTheirLabels(t *testing.T) {
+func TestSupplyMatchesNodesByLabels(t *testing.T) {
 	t.Parallel()
 	label := func(k, v string) func(*corev1.Node) { return func(n *corev1.Node) { n.Labels[k] = v } }
 	s := NewSupply([]corev1.Node{fixture.Node("a"), fixture.Node("b", label(corev1.LabelArchStable, "arm64")), fixture.Node("c", label("gpu", "a100"))}, nil)

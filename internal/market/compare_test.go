@@ -9,7 +9,7 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-func TestAnOfferHasToBeNoWorseThanTheAsk(t *testing.T) {
+func TestUnacceptableRefusesAWorseOffer(t *testing.T) {
 	t.Parallel()
 	ask := peering.Ask{
 		Resources: resourcesOf(t, map[string]string{"cpu": "4"}), Duration: time.Hour, Network: true,
@@ -63,7 +63,7 @@ func TestAnOfferHasToBeNoWorseThanTheAsk(t *testing.T) {
 	}
 }
 
-func TestAnOfferIsNoDearerThanWhatWasAgreed(t *testing.T) {
+func TestUnacceptableRefusesADearerOffer(t *testing.T) {
 	t.Parallel()
 	was := eur(t, "cpu", "0.1", "memory", "0.01")
 	grant := peering.Grant{
@@ -103,7 +103,7 @@ func TestAnOfferIsNoDearerThanWhatWasAgreed(t *testing.T) {
 	}
 }
 
-func TestAContractLastsAtLeastSoLong(t *testing.T) {
+func TestUnacceptableRefusesAShortContract(t *testing.T) {
 	t.Parallel()
 	grant := func(d time.Duration) peering.Grant {
 		return peering.Grant{Duration: d, Clauses: peering.Clauses{Resources: resourcesOf(t, map[string]string{"cpu": "4", "pods": "20"})}}

@@ -22,7 +22,7 @@ func keys(services []peering.OfferedService) string {
 	return strings.Join(out, " ")
 }
 
-func TestAPolicySaysWhichServicesAreTold(t *testing.T) {
+func TestExportsSelectServicesByPolicy(t *testing.T) {
 	t.Parallel()
 	all := []corev1.Service{
 		*fixture.Service("shop", "cart", fixture.Labelled("tier", "edge")),
@@ -88,7 +88,7 @@ func TestAPolicySaysWhichServicesAreTold(t *testing.T) {
 
 // What is beyond the limits is left out from the end, so that the rest stays as it
 // is, and what is told is always taken.
-func TestMoreServicesThanCanBeToldAreLeftOut(t *testing.T) {
+func TestExportsAreBounded(t *testing.T) {
 	t.Parallel()
 	of, err := readExports([]v1alpha1.ServiceExports{{Namespace: "shop"}})
 	if err != nil {
@@ -125,7 +125,7 @@ func TestMoreServicesThanCanBeToldAreLeftOut(t *testing.T) {
 	}
 }
 
-func TestWhatIsToldOfAService(t *testing.T) {
+func TestExportedServiceSaysItsPorts(t *testing.T) {
 	t.Parallel()
 	got := OfferedService(fixture.Service("shop", "cart", func(s *corev1.Service) {
 		s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53, AppProtocol: new("example.org/dns")})

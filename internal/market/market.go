@@ -22,7 +22,7 @@ type Market struct {
 	Peers    map[peering.ClusterID]*v1alpha1.ForeignCluster
 	// RuntimeClasses and storageClasses are those that the cluster has.
 	RuntimeClasses, StorageClasses []string
-	holdings                       []Holding
+	reservations                   []Reservation
 	// Exports is what the peers of each policy are told of Services.
 	Exports map[string]Exported
 
@@ -33,8 +33,8 @@ type Market struct {
 	byPeer   map[peering.ClusterID]peering.Resources
 }
 
-// Holding is what a contract or an offer holds back.
-type Holding struct {
+// Reservation is what a contract or an offer holds back.
+type Reservation struct {
 	Peer peering.ClusterID
 	// policy is the one that selects the peer now; empty if none does.
 	policy   string
@@ -44,14 +44,14 @@ type Holding struct {
 	Selector map[string]string
 }
 
-// New sums up. The holdings of one contract on the same nodes count as the
+// New sums up. The reservations of one contract on the same nodes count as the
 // most of each: its old and its next revision are never in force at once, and
 // pods that its next revision has no room for run on.
-func New(m Market, held []Holding) (*Market, error) {
+func New(m Market, all []Reservation) (*Market, error) {
 	m.byPolicy, m.byPeer = map[string]peering.Resources{}, map[peering.ClusterID]peering.Resources{}
 	m.all = peering.Capacity{Lent: peering.Resources{}, RuntimeClasses: m.RuntimeClasses, StorageClasses: m.StorageClasses}
 	index := map[string]int{}
-	for _, h := range held {
+	for _, h := range all {
 		if fc := m.Peers[h.Peer]; fc != nil {
 			if l, err := Selecting(m.Policies, fc); err == nil {
 				h.policy = l.Value.Name
@@ -60,13 +60,13 @@ func New(m Market, held []Holding) (*Market, error) {
 		key := h.Contract + "/" + selectorKey(h.Selector)
 		at, ok := index[key]
 		if !ok {
-			at = len(m.holdings)
+			at = len(m.reservations)
 			index[key] = at
 			h.Amounts = most(h.Amounts, amounts(m.Supply.used[h.Contract]))
-			m.holdings = append(m.holdings, h)
+			m.reservations = append(m.reservations, h)
 			continue
 		}
-		m.holdings[at].Amounts = most(m.holdings[at].Amounts, h.Amounts)
+		m.reservations[at].Amounts = most(m.reservations[at].Amounts, h.Amounts)
 	}
 	var err error
 	sum := func(to, amounts peering.Resources) peering.Resources {
@@ -79,7 +79,7 @@ func New(m Market, held []Holding) (*Market, error) {
 		}
 		return total
 	}
-	for _, h := range m.holdings {
+	for _, h := range m.reservations {
 		m.all.Lent = sum(m.all.Lent, h.Amounts)
 		m.byPeer[h.Peer] = sum(m.byPeer[h.Peer], h.Amounts)
 		if h.policy != "" {
@@ -89,7 +89,7 @@ func New(m Market, held []Holding) (*Market, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.all.Free = m.Supply.free(func(int) bool { return true }, m.holds())
+	m.all.Free = m.Supply.free(func(int) bool { return true }, m.reserving())
 	return &m, nil
 }
 
@@ -112,9 +112,9 @@ func selectorKey(selector map[string]string) string {
 	return b.String()
 }
 
-func (m *Market) holds() func(contract string) bool {
-	held := make(map[string]bool, len(m.holdings))
-	for _, h := range m.holdings {
+func (m *Market) reserving() func(contract string) bool {
+	held := make(map[string]bool, len(m.reservations))
+	for _, h := range m.reservations {
 		held[h.Contract] = true
 	}
 	return func(contract string) bool { return held[contract] }
@@ -281,7 +281,7 @@ func least(a, b peering.Resources) peering.Resources {
 func (m *Market) levels(peer peering.ClusterID, policy string, selector map[string]string, except string) ([]peering.Capacity, error) {
 	all := m.all
 	all.LentToPeer, all.LentByPolicy = m.byPeer[peer], m.byPolicy[policy]
-	for _, h := range m.holdings {
+	for _, h := range m.reservations {
 		if except != "" && h.Contract == except {
 			all = all.Without(h.Amounts)
 		}
@@ -295,7 +295,7 @@ func (m *Market) levels(peer peering.ClusterID, policy string, selector map[stri
 			"no node of the provider that takes pods has the labels %s", strings.TrimSuffix(selectorKey(selector), ","))
 	}
 	others := map[string][]bool{selectorKey(selector): own}
-	for _, h := range m.holdings {
+	for _, h := range m.reservations {
 		key := selectorKey(h.Selector)
 		if _, ok := others[key]; ok || key == "" {
 			continue
@@ -307,45 +307,46 @@ func (m *Market) levels(peer peering.ClusterID, policy string, selector map[stri
 		others[key] = m.Supply.matching(h.Selector)
 	}
 	levels := []peering.Capacity{all}
-	level := func(in []bool) error {
-		have := peering.Capacity{
-			Free:           m.Supply.free(func(i int) bool { return in[i] }, m.holds()),
-			RuntimeClasses: m.RuntimeClasses, StorageClasses: m.StorageClasses,
-			Lent: peering.Resources{}, LentToPeer: peering.Resources{}, LentByPolicy: peering.Resources{},
-		}
-		var err error
-		for _, h := range m.holdings {
-			if h.Contract == except || len(h.Selector) == 0 || !within(others[selectorKey(h.Selector)], in) {
-				continue
-			}
-			if have.Lent, err = have.Lent.Add(h.Amounts); err != nil {
-				return err
-			}
-			if h.Peer == peer {
-				if have.LentToPeer, err = have.LentToPeer.Add(h.Amounts); err != nil {
-					return err
-				}
-			}
-			if h.policy == policy {
-				if have.LentByPolicy, err = have.LentByPolicy.Add(h.Amounts); err != nil {
-					return err
-				}
-			}
-		}
-		levels = append(levels, have)
-		return nil
-	}
-	if err := level(own); err != nil {
-		return nil, err
-	}
+	sets := [][]bool{own}
 	for _, key := range slices.Sorted(maps.Keys(others)) {
 		if both, ok := overlap(own, others[key]); ok {
-			if err := level(both); err != nil {
-				return nil, err
-			}
+			sets = append(sets, both)
 		}
 	}
+	for _, in := range sets {
+		have, err := m.level(in, others, peer, policy, except)
+		if err != nil {
+			return nil, err
+		}
+		levels = append(levels, have)
+	}
 	return levels, nil
+}
+
+// level returns the capacity of a set of nodes. matching says which nodes have the
+// labels of each contract.
+func (m *Market) level(in []bool, matching map[string][]bool, peer peering.ClusterID, policy, except string) (peering.Capacity, error) {
+	have := peering.Capacity{
+		Free:           m.Supply.free(func(i int) bool { return in[i] }, m.reserving()),
+		RuntimeClasses: m.RuntimeClasses, StorageClasses: m.StorageClasses,
+		Lent: peering.Resources{}, LentToPeer: peering.Resources{}, LentByPolicy: peering.Resources{},
+	}
+	for _, h := range m.reservations {
+		if h.Contract == except || len(h.Selector) == 0 || !within(matching[selectorKey(h.Selector)], in) {
+			continue
+		}
+		for sum, counts := range map[*peering.Resources]bool{&have.Lent: true, &have.LentToPeer: h.Peer == peer, &have.LentByPolicy: h.policy == policy} {
+			if !counts {
+				continue
+			}
+			total, err := sum.Add(h.Amounts)
+			if err != nil {
+				return peering.Capacity{}, err
+			}
+			*sum = total
+		}
+	}
+	return have, nil
 }
 
 // within says whether a has nodes, all of them of b.

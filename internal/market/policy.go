@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -46,7 +47,6 @@ func ReadPolicies(list []v1alpha1.PeeringPolicy) []Policy {
 }
 
 func readPolicy(p *v1alpha1.PeeringPolicy) Policy {
-	limits := &p.Spec.Limits
 	out := Policy{Spec: &p.Spec, selector: labels.Everything(), Value: peering.Policy{
 		Name: p.Name, PercentOfFree: 50, TotalPercent: 100, OvercommitPercent: 100,
 		Duration: defaultDuration, Notice: defaultNotice, StatementPeriod: defaultStatementPeriod,
@@ -69,21 +69,12 @@ func readPolicy(p *v1alpha1.PeeringPolicy) Policy {
 	if a := p.Spec.Automatic; a != nil && !a.Lends() {
 		policy.Accept = peering.Never
 	}
-	set := func(to *int, from *int32) {
+	for to, from := range map[*time.Duration]*metav1.Duration{
+		&policy.Duration: p.Spec.ContractDuration, &policy.Notice: p.Spec.Notice, &policy.StatementPeriod: p.Spec.StatementPeriod,
+	} {
 		if from != nil {
-			*to = int(*from)
+			*to = from.Duration
 		}
-	}
-	set(&policy.PercentOfFree, limits.PercentOfFree)
-	set(&policy.OvercommitPercent, limits.OvercommitPercent)
-	if d := p.Spec.ContractDuration; d != nil {
-		policy.Duration = d.Duration
-	}
-	if d := p.Spec.Notice; d != nil {
-		policy.Notice = d.Duration
-	}
-	if d := p.Spec.StatementPeriod; d != nil {
-		policy.StatementPeriod = d.Duration
 	}
 	fail := func(what string, err error) {
 		if err != nil && out.err == nil {
@@ -91,13 +82,7 @@ func readPolicy(p *v1alpha1.PeeringPolicy) Policy {
 		}
 	}
 	var err error
-	policy.Ceilings, err = store.Resources(limits.Resources)
-	fail("limits.resources", err)
-	if limits.Total != nil {
-		set(&policy.TotalPercent, limits.Total.PercentOfFree)
-		policy.Total, err = store.Resources(limits.Total.Resources)
-		fail("limits.total.resources", err)
-	}
+	readLimits(policy, &p.Spec.Limits, fail)
 	policy.Price, err = store.Prices(p.Spec.Price)
 	fail("price", err)
 	fail("nodeLabels", peering.CheckNodeLabels(p.Spec.NodeLabels))
@@ -109,6 +94,25 @@ func readPolicy(p *v1alpha1.PeeringPolicy) Policy {
 		}
 	}
 	return out
+}
+
+// readLimits reads how much a policy lends. fail is told what makes no sense.
+func readLimits(policy *peering.Policy, limits *v1alpha1.PolicyLimits, fail func(what string, err error)) {
+	set := func(to *int, from *int32) {
+		if from != nil {
+			*to = int(*from)
+		}
+	}
+	set(&policy.PercentOfFree, limits.PercentOfFree)
+	set(&policy.OvercommitPercent, limits.OvercommitPercent)
+	var err error
+	policy.Ceilings, err = store.Resources(limits.Resources)
+	fail("limits.resources", err)
+	if limits.Total != nil {
+		set(&policy.TotalPercent, limits.Total.PercentOfFree)
+		policy.Total, err = store.Resources(limits.Total.Resources)
+		fail("limits.total.resources", err)
+	}
 }
 
 // selects says whether the policy is about a cluster.
