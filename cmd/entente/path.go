@@ -9,7 +9,7 @@ import (
 )
 
 // quotedKey is a key as JavaScript and jq write it: labels["example.com/zone"].
-var quotedKey = regexp.MustCompile(`\["([^"]*)"\]`) //nolint:gochecknoglobals // a constant
+var quotedKey = regexp.MustCompile(`\["([^"]*)"\]`)
 
 // parsePath parses a path as kubectl's JSONPath, without its braces and with quotes of
 // either kind around a key: a.b[0].c, labels["example.com/zone"], peers[*].name.

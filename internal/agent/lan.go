@@ -25,7 +25,7 @@ import (
 func (a *agent) reconcileNodeDiscoveries(_ context.Context, interfaces []string) error {
 	discoveries := &controller.NodeDiscoveries{Client: a.mgr.GetClient(), Now: time.Now, Want: func(ctx context.Context) (*v1alpha1.NodeDiscoverySpec, error) {
 		if !a.cfg.DiscoveryLAN {
-			return nil, nil
+			return nil, nil //nolint:nilnil // none is wanted
 		}
 		all, err := endpoints(ctx, a.mgr.GetCache(), &a.cfg)
 		if err != nil {

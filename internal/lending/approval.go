@@ -153,7 +153,7 @@ func (l *Lender) record(ctx context.Context, peer peering.ClusterID, request str
 		if len(fc.Status.Requests) >= maxRequests {
 			return &peering.Error{
 				Reason: peering.ReasonPolicyPending, RetryAfter: requestLife / maxRequests,
-				Message: fmt.Sprintf("%d requests of this cluster wait for an administrator of the provider already, and that is the most", maxRequests),
+				Message: fmt.Sprintf("limit of %d requests reached that wait for an administrator of the provider", maxRequests),
 			}
 		}
 		fc.Status.Requests = append(fc.Status.Requests, pending)

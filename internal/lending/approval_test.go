@@ -203,7 +203,7 @@ func TestPendingRequestsAreBounded(t *testing.T) {
 		l.pends(0, l.ask(fmt.Sprint("r", i), "cpu=1"))
 	}
 	_, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("more", "cpu=1"))
-	wants(t, err, peering.ReasonPolicyPending, "that is the most")
+	wants(t, err, peering.ReasonPolicyPending, "limit of")
 	if got := len(l.waiting(0)); got != maxRequests {
 		t.Errorf("%d wait", got)
 	}

@@ -42,7 +42,7 @@ type Lender struct {
 	// is something to borrow for a peer and was not, or no longer.
 	Changed func(peer peering.ClusterID)
 	// Informers tell when what there is to lend may have changed. Without them each
-	// answer looks at everything anew, and what is told of offers does not follow.
+	// answer reads everything again, and what is told of offers does not follow.
 	Informers cache.Informers
 	// Namespace is the agent's own, whose Services nobody is told of.
 	Namespace string
@@ -142,7 +142,7 @@ func (l *Lender) advertise(ctx context.Context, peer peering.ClusterID, ask peer
 			return ad, nil, err
 		}
 		if n := l.view.contractsWith(peer); n >= MaxContractsPerPeer {
-			return peering.Advertisement{}, nil, peering.Errorf(peering.ReasonCapacityExhausted, "this peer holds %d contracts here, and that is the most", n)
+			return peering.Advertisement{}, nil, peering.Errorf(peering.ReasonCapacityExhausted, "limit of %d contracts with this peer reached", n)
 		}
 	}
 	a, err := l.answer(m, peer, ask, false)

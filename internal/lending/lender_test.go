@@ -283,7 +283,7 @@ func TestContractsOfAPeerAreBounded(t *testing.T) {
 		}
 	}
 	_, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("more", "cpu=1"))
-	wants(t, err, peering.ReasonCapacityExhausted, "that is the most")
+	wants(t, err, peering.ReasonCapacityExhausted, "limit of")
 	if _, err := l.Advertise(t.Context(), l.peers[1].ID(), l.ask("more", "cpu=1")); err != nil {
 		t.Errorf("it bounds another peer too: %v", err)
 	}

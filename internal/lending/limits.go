@@ -26,7 +26,7 @@ const (
 	// peer has waiting.
 	requestPause = time.Second
 	// offerDebounce is how long changes are gathered before peers' offers are
-	// looked at again.
+	// computed again.
 	offerDebounce = 100 * time.Millisecond
 	// refreshShare is how many times as long as a look took they are gathered at least,
 	// so that a large cluster whose pods change all the time looks a tenth of it.

@@ -62,7 +62,7 @@ func (w *OfferWatch) Follow(ctx context.Context, peer peering.ClusterID) (stop f
 	ctx, cancel := context.WithCancel(ctx)
 	f := &offerFollower{watch: w, ctx: ctx, peer: peer, lends: make(chan struct{}, 1)}
 	unwatch := w.WatchLends(peer, f.changed)
-	f.anew()
+	f.relisten()
 	return func() {
 		cancel()
 		unwatch()
@@ -83,7 +83,7 @@ type offerFollower struct {
 	// lends is poked when the peer says something else of whether it lends.
 	lends     chan struct{}
 	listening sync.WaitGroup
-	// pace is over all streams, so that opening them anew gains a peer nothing. It
+	// pace is over all streams, so that opening them again gains a peer nothing. It
 	// belongs to who listens.
 	pace offerPace
 
@@ -93,9 +93,9 @@ type offerFollower struct {
 	again  *time.Timer // listens to who has nothing
 }
 
-// anew listens whatever the peer says: why there is nothing is part of the offer, and
+// relisten listens whatever the peer says: why there is nothing is part of the offer, and
 // may be another reason by now.
-func (f *offerFollower) anew() { f.listen(true) }
+func (f *offerFollower) relisten() { f.listen(true) }
 
 // changed listens if the peer says that there is something.
 func (f *offerFollower) changed() { f.listen(false) }
@@ -152,7 +152,7 @@ func (f *offerFollower) rests() bool {
 		if len(f.lends) > 0 || f.anyway {
 			return false
 		}
-		f.again = time.AfterFunc(offerAnew, f.anew)
+		f.again = time.AfterFunc(offerAnew, f.relisten)
 	}
 	f.busy = false
 	return true

@@ -80,7 +80,7 @@ func (l *Lender) market(ctx context.Context) (*market.Market, error) {
 		}
 		l.view.supply, l.view.market = &supply, nil
 	}
-	// Reset before looking: a change that comes while looking is looked at again.
+	// Reset before looking: a change that comes meanwhile has it done again.
 	if l.stale.Swap(false) || !following {
 		l.view.market = nil
 	}
@@ -95,7 +95,7 @@ func (l *Lender) market(ctx context.Context) (*market.Market, error) {
 }
 
 // joined returns a peer that just joined, from the API server; nil is one that the cache
-// shows, or that is none. It is called without the lock, so that others need not wait.
+// shows, or a stranger. It is called without the lock, so that others need not wait.
 func (l *Lender) joined(ctx context.Context, peer peering.ClusterID) (*v1alpha1.ForeignCluster, error) {
 	if fc, err := store.Peek(ctx, l.Client, peer); err != nil || fc != nil {
 		return nil, err
@@ -260,7 +260,7 @@ func (l *Lender) exports(ctx context.Context, policies []market.Policy) (map[str
 			named[e.Namespace] = true
 		}
 	}
-	// Before looking: a change that comes while looking is looked at again.
+	// Before looking: a change that comes meanwhile has it done again.
 	l.exporting.Store(len(named) > 0)
 	var services []corev1.Service
 	for _, name := range slices.Sorted(maps.Keys(named)) {

@@ -45,7 +45,7 @@ func Eligible(s *v1alpha1.PeeringRequest, peers []v1alpha1.ForeignCluster, contr
 			continue
 		}
 		if len(ask) == maxCandidates {
-			not = append(not, fmt.Sprintf("%s: %d others are compared, and that is the most", fc.Name, maxCandidates))
+			not = append(not, fmt.Sprintf("%s: limit of %d compared clusters reached", fc.Name, maxCandidates))
 			continue
 		}
 		ask = append(ask, fc)

@@ -302,7 +302,7 @@ func (m *Market) levels(peer peering.ClusterID, policy string, selector map[stri
 		}
 		if len(others) == maxSelectors {
 			return nil, peering.Refuse(peering.ReasonCapacityExhausted, "",
-				"contracts here want %d different sets of node labels, and that is the most", maxSelectors)
+				"limit of %d different sets of node labels in contracts reached", maxSelectors)
 		}
 		others[key] = m.Supply.matching(h.Selector)
 	}

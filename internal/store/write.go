@@ -26,7 +26,7 @@ import (
 // what differs between an object as it was read and as it is to be, and sends nothing where
 // nothing does. Writers of different fields do not meet. A locked one (optimistic locking)
 // is refused if anybody wrote the object since it was read: apierrors.IsConflict, after
-// which one reads and decides again. docs/design/0020 says why it is not server-side apply.
+// which one reads and decides again. docs/design/0021 says why it is not server-side apply.
 
 // PatchStatus writes the fields of a status that differ. Conditions are a list, which a
 // patch replaces as a whole, so they are written only while they are as they were read: a
