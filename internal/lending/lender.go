@@ -15,7 +15,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -46,8 +45,6 @@ type Lender struct {
 	Informers cache.Informers
 	// Namespace is the agent's own, whose Services nobody is told of.
 	Namespace string
-	// Events records that a peer ended a contract; nil records nothing.
-	Events events.EventRecorder
 	// Budget bounds what peers have written here: a contract is an object that each
 	// revision replaces whole. Required.
 	Budget *store.WriteBudget
