@@ -164,7 +164,7 @@ func (p *Provider) judgePod(ctx context.Context, c Contract, ns *corev1.Namespac
 	}
 	t, err = readPod(o.JSON)
 	if err == nil {
-		err = translatePod(t, c)
+		err = admitPod(t, c)
 	}
 	if err != nil {
 		return nil, nil, refuse(peering.RefusedInvalid, false, "%s: %v", o.Ref, err)

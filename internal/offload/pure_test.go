@@ -153,7 +153,7 @@ func TestAntiAffinityStaysInItsNamespace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := translatePod(tpl, Contract{PodSecurity: baseline}); err != nil {
+	if err := admitPod(tpl, Contract{PodSecurity: baseline}); err != nil {
 		t.Fatal(err)
 	}
 	out, err := json.Marshal(tpl.Spec.Affinity)
@@ -178,7 +178,7 @@ func TestTranslatedPodsDropForeignFields(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := translatePod(tpl, Contract{PodSecurity: baseline}); err != nil {
+	if err := admitPod(tpl, Contract{PodSecurity: baseline}); err != nil {
 		t.Fatal(err)
 	}
 	want := template{Spec: corev1.PodSpec{
@@ -237,7 +237,7 @@ func TestPodsRunOnTheNodesOfTheContractAndDoNotChoose(t *testing.T) {
 			t.Parallel()
 			tpl := &template{Spec: *tc.pod.DeepCopy()}
 			tpl.Spec.Containers = []corev1.Container{{Name: "c"}}
-			if err := translatePod(tpl, Contract{PodSecurity: baseline, NodeSelector: tc.contract}); err != nil {
+			if err := admitPod(tpl, Contract{PodSecurity: baseline, NodeSelector: tc.contract}); err != nil {
 				t.Fatal(err)
 			}
 			want := &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: tc.want}}}}
@@ -261,7 +261,7 @@ func TestMatchLabelKeysThatWereMergedAreDropped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := translatePod(tpl, Contract{PodSecurity: baseline}); err != nil {
+	if err := admitPod(tpl, Contract{PodSecurity: baseline}); err != nil {
 		t.Fatal(err)
 	}
 	merged, open := tpl.Spec.TopologySpreadConstraints[0], tpl.Spec.TopologySpreadConstraints[1]
@@ -293,7 +293,7 @@ func TestPodsReadLabelsThatDoNotCross(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := translatePod(tpl, Contract{PodSecurity: baseline}); err != nil {
+	if err := admitPod(tpl, Contract{PodSecurity: baseline}); err != nil {
 		t.Fatal(err)
 	}
 	read := func(path string) string {
@@ -388,7 +388,7 @@ func TestRuntimeClassesAreThoseOfTheContract(t *testing.T) {
 		"none": {nil, true}, "the empty one": {new(""), true}, "one of the contract": {new("gvisor"), true}, "another": {new("runc-debug"), false},
 	} {
 		tpl := &template{Spec: corev1.PodSpec{RuntimeClassName: tc.class, Containers: []corev1.Container{{Name: "c"}}}}
-		err := translatePod(tpl, Contract{PodSecurity: baseline, RuntimeClasses: []string{"gvisor", "kata"}})
+		err := admitPod(tpl, Contract{PodSecurity: baseline, RuntimeClasses: []string{"gvisor", "kata"}})
 		if (err == nil) != tc.want {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -641,7 +641,7 @@ func FuzzReadPod(f *testing.F) {
 	f.Add([]byte(`{"spec":{"containers":[{"name":"c","resources":{"limits":{"cpu":"1e2147483647"}}}]}}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		tpl, err := readPod(b)
-		if err != nil || translatePod(tpl, Contract{PodSecurity: baseline}) != nil {
+		if err != nil || admitPod(tpl, Contract{PodSecurity: baseline}) != nil {
 			return
 		}
 		need, err := demand(&tpl.Spec)

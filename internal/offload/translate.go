@@ -53,7 +53,7 @@ func foreignKey(key string) bool {
 	return ok && (domain != "app.kubernetes.io" || key == api.LabelManaged)
 }
 
-// translatePod makes a consumer's pod one of this cluster, in place. It decides
+// admitPod makes a consumer's pod one of this cluster, in place. It decides
 // alone what may stay, whatever the consumer has taken away before:
 //
 //	dropped    node name, node selector and node affinity, service account and its
@@ -70,7 +70,7 @@ func foreignKey(key string) bool {
 //	           and every kind of volume but those of checkVolume
 //
 // What is left is for Pod Security and the API server to judge.
-func translatePod(t *template, c Contract) error {
+func admitPod(t *template, c Contract) error {
 	fields := keepFields(t)
 	maps.DeleteFunc(t.Metadata.Annotations, func(k, _ string) bool { return foreignKey(k) && !strings.HasPrefix(k, appArmor+"/") })
 	maps.DeleteFunc(t.Metadata.Labels, func(k, _ string) bool { return foreignKey(k) })

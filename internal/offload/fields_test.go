@@ -1,0 +1,82 @@
+package offload
+
+import (
+	"reflect"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+)
+
+// TestEveryFieldOfAPodSpecIsAdmittedByDecision holds what becomes of each field of a
+// consumer's pod. One that Kubernetes adds has no line here, and fails it: somebody has to
+// decide what a consumer may do with it.
+func TestEveryFieldOfAPodSpecIsAdmittedByDecision(t *testing.T) {
+	const kept, dropped, rewritten, refused = "kept", "dropped", "rewritten", "refused"
+	want := map[string]string{
+		"ActiveDeadlineSeconds": kept, "Affinity": rewritten, "AutomountServiceAccountToken": rewritten, "Containers": kept,
+		"DNSConfig": kept, "DNSPolicy": kept, "DeprecatedServiceAccount": dropped, "EnableServiceLinks": kept,
+		"EphemeralContainers": kept, "EvictionResponders": dropped, "HostAliases": kept, "HostIPC": kept, "HostNetwork": kept,
+		"HostPID": kept, "HostUsers": kept, "Hostname": kept, "HostnameOverride": kept, "ImagePullSecrets": kept,
+		"InitContainers": kept, "NodeName": dropped, "NodeSelector": dropped, "OS": kept, "Overhead": dropped,
+		"PreemptionPolicy": dropped, "Priority": dropped, "PriorityClassName": dropped, "ReadinessGates": dropped,
+		"ResourceClaims": refused, "Resources": kept, "RestartPolicy": kept, "RuntimeClassName": refused, "SchedulerName": dropped,
+		"SchedulingGates": dropped, "SchedulingGroup": dropped, "SecurityContext": kept, "ServiceAccountName": rewritten,
+		"SetHostnameAsFQDN": kept, "ShareProcessNamespace": kept, "Subdomain": kept, "TerminationGracePeriodSeconds": kept,
+		"Tolerations": dropped, "TopologySpreadConstraints": rewritten, "Volumes": refused,
+	}
+	spec := reflect.TypeFor[corev1.PodSpec]()
+	for i := range spec.NumField() {
+		name := spec.Field(i).Name
+		var pod template
+		fill(reflect.ValueOf(&pod.Spec).Elem().Field(i), 6)
+		before := pod.Spec.DeepCopy()
+		err := admitPod(&pod, Contract{PodSecurity: baseline})
+		was, is := reflect.ValueOf(before).Elem().Field(i), reflect.ValueOf(pod.Spec).Field(i)
+		got := rewritten
+		switch {
+		case err != nil:
+			got = refused
+		case equality.Semantic.DeepEqual(was.Interface(), is.Interface()):
+			got = kept
+		case is.IsZero():
+			got = dropped
+		}
+		if got != want[name] {
+			t.Errorf("%s is %s, want %q", name, got, want[name])
+		}
+	}
+}
+
+// fill sets a value, and what is in it down to a depth, to what is not zero.
+func fill(v reflect.Value, depth int) {
+	if depth == 0 || !v.CanSet() {
+		return
+	}
+	switch v.Kind() {
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fill(v.Elem(), depth)
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+		fill(v.Index(0), depth-1)
+	case reflect.Map:
+		v.Set(reflect.MakeMap(v.Type()))
+		key, value := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
+		fill(key, depth-1)
+		fill(value, depth-1)
+		v.SetMapIndex(key, value)
+	case reflect.Struct:
+		for _, f := range v.Fields() {
+			fill(f, depth-1)
+		}
+	case reflect.String:
+		v.SetString("x")
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.Int, reflect.Int8, reflect.Int32, reflect.Int64:
+		v.SetInt(1)
+	case reflect.Uint8:
+		v.SetUint(1)
+	}
+}
