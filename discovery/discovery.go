@@ -40,7 +40,9 @@ const (
 	MaxAddresses = peering.MaxEndpoints
 )
 
-// A Service is what a cluster publishes of itself.
+// A Service is what a cluster publishes of itself. Its records are made by rebuild in
+// mdns/claim.go and by dnssd.Records; a new key of the TXT record belongs in [Text], and, to
+// get to a LAN, in v1alpha1.PublishedCluster.
 type Service struct {
 	// Instance is the name that people see, 1 to [MaxLabel] bytes of UTF-8. Who finds it
 	// taken by another changes it: see [Rename].

@@ -23,7 +23,9 @@ func (r Reason) Condition() string {
 	return out.String()
 }
 
-// The reasons, with the gRPC code that goes with each.
+// The reasons, with the gRPC code that goes with each. A new one needs its code in
+// internal/wire, a line in docs/api.md, and, if it is a decision that a command reports as
+// refused, one in cmd/entente/exit.go.
 const (
 	// ReasonInternal is INTERNAL: a fault of the callee; its log says more.
 	ReasonInternal Reason = "INTERNAL"

@@ -71,6 +71,8 @@ func (p Party) identityKey() (*ecdsa.PublicKey, error) {
 	return p256(pub)
 }
 
+// p256 returns a key that may sign. A second algorithm of signatures begins here; an
+// envelope does not name its own.
 func p256(pub any) (*ecdsa.PublicKey, error) {
 	key, ok := pub.(*ecdsa.PublicKey)
 	if !ok || key.Curve != elliptic.P256() {

@@ -18,7 +18,8 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// basis is why a policy trusts a cluster, as v1alpha1.AnnotationAutomaticBy says it.
+// basis is why a policy trusts a cluster, as v1alpha1.AnnotationAutomaticBy says it. A new
+// one needs its place in rank, automaticRule.trusts, optionsFor and approves.
 type basis string
 
 const (

@@ -1,5 +1,7 @@
-// Package intake bounds the memory that grpc-go's server spends on messages that no
-// handler has read.
+// Package intake meters unread messages: it bounds the memory that grpc-go's server spends
+// on messages that no handler has read. A server needs all of Meter.Credentials, Meter.Begin
+// in its tap, the Meter as its stats.Handler, and no read buffer of its own; see
+// server/peer.go.
 //
 // No option of grpc-go 1.85 does. It returns the connection's window as soon as a frame
 // arrives, read or not, and opens the stream's window to the size that a message announces,

@@ -3,7 +3,13 @@ package wire
 import (
 	"errors"
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -278,19 +284,41 @@ func TestPricesAreReadFromTheirOneForm(t *testing.T) {
 	}
 }
 
+// TestEveryReasonHasItsCode compares Code with what peering's comments say of each reason.
 func TestEveryReasonHasItsCode(t *testing.T) {
 	t.Parallel()
-	for reason, want := range map[peering.Reason]codes.Code{
-		peering.ReasonTrustDenied: codes.PermissionDenied, peering.ReasonIntroductionsPending: codes.ResourceExhausted, peering.ReasonIntroductionUnknown: codes.FailedPrecondition,
-		peering.ReasonCommitmentMismatch: codes.InvalidArgument, peering.ReasonBundleInvalid: codes.InvalidArgument, peering.ReasonPriceAboveCeiling: codes.FailedPrecondition,
-		peering.ReasonTokenUnknown: codes.NotFound, peering.ReasonCodeMismatch: codes.FailedPrecondition, peering.ReasonPeeringUnknown: codes.NotFound,
-		peering.ReasonRequestUnknown: codes.NotFound, peering.ReasonRolloverTooSoon: codes.FailedPrecondition, peering.ReasonReaderTooSlow: codes.ResourceExhausted,
-		peering.ReasonPolicyPending: codes.FailedPrecondition, peering.ReasonPolicyRefused: codes.PermissionDenied, peering.ReasonCapacityExhausted: codes.ResourceExhausted,
-		"SOMETHING_NEW": codes.Internal,
-	} {
-		if got := Code(reason); got != want {
-			t.Errorf("%s is %s, want %s", reason, got, want)
+	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join("..", "..", "peering", "error.go"), nil, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	says := regexp.MustCompile(`^(Reason\w+) is ([A-Z_]+)[.:;]`)
+	compared := 0
+	ast.Inspect(file, func(n ast.Node) bool {
+		v, ok := n.(*ast.ValueSpec)
+		if !ok || len(v.Values) != 1 {
+			return true
 		}
+		text, isText := v.Values[0].(*ast.BasicLit)
+		said := says.FindStringSubmatch(v.Doc.Text())
+		if !isText || !strings.HasPrefix(v.Names[0].Name, "Reason") {
+			return true
+		}
+		reason, err := strconv.Unquote(text.Value)
+		if err != nil || said == nil || said[1] != v.Names[0].Name {
+			t.Errorf("%s: its comment says no code", v.Names[0].Name)
+			return true
+		}
+		if got := Code(peering.Reason(reason)).String(); got != peering.Reason(said[2]).Condition() {
+			t.Errorf("%s is %s, and its comment says %s", reason, got, said[2])
+		}
+		compared++
+		return true
+	})
+	if compared < 50 {
+		t.Errorf("%d reasons compared", compared)
+	}
+	if got := Code("SOMETHING_NEW"); got != codes.Internal {
+		t.Errorf("an unknown reason is %s", got)
 	}
 }
 

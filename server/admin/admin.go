@@ -23,8 +23,8 @@ import (
 // from what the reconcilers write.
 const adminFieldManager = "entente-admin"
 
-// service is the AdminService: it reads and writes custom resources, and
-// nothing else.
+// service is the AdminService. It reads and writes custom resources, and calls what Config
+// names for tokens, joining, previews and the rollover of keys.
 type service struct {
 	ententev1.UnimplementedAdminServiceServer
 	cfg Config
