@@ -50,9 +50,9 @@ type Lender struct {
 	Budget *store.WriteBudget
 	Log    *slog.Logger
 
-	mu      sync.Mutex
-	offers  map[offerKey]*offer
-	signing map[string]chan struct{}
+	mu         sync.Mutex
+	advertised map[requestKey]*advertised
+	signing    map[string]chan struct{}
 	// recent is the contracts that were signed and that the cache may not show yet.
 	recent map[string]recentContract
 	// changed is closed when offers may be others than before.
@@ -78,13 +78,13 @@ type Lender struct {
 	unknown     wakeup
 }
 
-type offerKey struct {
+type requestKey struct {
 	peer    peering.ClusterID
 	request string
 }
 
-// offer is an advertisement that stands.
-type offer struct {
+// advertised is what was advertised for a request, and can be signed.
+type advertised struct {
 	ad  peering.Advertisement
 	ask peering.Ask
 	// signing says that it is being made a contract, during which it does not
@@ -120,14 +120,14 @@ func (l *Lender) advertise(ctx context.Context, peer peering.ClusterID, ask peer
 	if err != nil {
 		return peering.Advertisement{}, nil, err
 	}
-	key := offerKey{peer, ask.RequestID}
-	if o, ok := l.offers[key]; ok {
+	key := requestKey{peer, ask.RequestID}
+	if o, ok := l.advertised[key]; ok {
 		if o.signing || reflect.DeepEqual(o.ask, ask) {
 			return o.ad, nil, nil
 		}
 		// Another ask under the same name: what was held for the one before is
 		// free for this one.
-		delete(l.offers, key)
+		delete(l.advertised, key)
 		l.invalidate()
 		if m, err = l.marketFor(ctx, peer, joined); err != nil {
 			return peering.Advertisement{}, nil, err
@@ -146,16 +146,16 @@ func (l *Lender) advertise(ctx context.Context, peer peering.ClusterID, ask peer
 	if err != nil {
 		return peering.Advertisement{}, a.pending, err
 	}
-	if l.offersTo(peer) >= MaxOffersPerPeer || len(l.offers) >= MaxOffers {
-		return peering.Advertisement{}, nil, peering.Errorf(peering.ReasonCapacityExhausted, "too many offers stand unsigned; sign or let them lapse, which takes %s", OfferValidity)
+	if l.advertisedTo(peer) >= MaxAdvertisedPerPeer || len(l.advertised) >= MaxAdvertised {
+		return peering.Advertisement{}, nil, peering.Errorf(peering.ReasonCapacityExhausted, "too many advertisements are unsigned; sign or let them lapse, which takes %s", AdvertisedFor)
 	}
 	if a.ad.ContractID == "" {
 		a.ad.ContractID = newContractID()
 	}
-	if l.offers == nil {
-		l.offers = map[offerKey]*offer{}
+	if l.advertised == nil {
+		l.advertised = map[requestKey]*advertised{}
 	}
-	l.offers[key] = &offer{ad: a.ad, ask: ask}
+	l.advertised[key] = &advertised{ad: a.ad, ask: ask}
 	l.invalidate()
 	return a.ad, nil, nil
 }
@@ -208,7 +208,7 @@ func (l *Lender) answer(m *market.Market, peer peering.ClusterID, ask peering.As
 	}
 	now := l.Now().UTC()
 	a := answer{ad: peering.Advertisement{
-		RequestID: ask.RequestID, Revision: 1, ValidUntil: now.Truncate(time.Second).Add(OfferValidity),
+		RequestID: ask.RequestID, Revision: 1, ValidUntil: now.Truncate(time.Second).Add(AdvertisedFor),
 	}}
 	fc, lending, err := m.PolicyOf(peer)
 	var policy peering.Policy
@@ -303,22 +303,22 @@ func (l *Lender) readvertise(c *v1alpha1.Contract) (peering.Advertisement, error
 	}
 	return peering.Advertisement{
 		ContractID: terms.ContractID, RequestID: terms.RequestID, Revision: terms.Revision, PreviousHash: terms.Previous,
-		Grant: peering.Grant{Clauses: terms.Clauses, Duration: terms.NotAfter.Sub(terms.NotBefore)}, ValidUntil: l.Now().UTC().Truncate(time.Second).Add(OfferValidity),
+		Grant: peering.Grant{Clauses: terms.Clauses, Duration: terms.NotAfter.Sub(terms.NotBefore)}, ValidUntil: l.Now().UTC().Truncate(time.Second).Add(AdvertisedFor),
 	}, nil
 }
 
-// lapse drops offers that lapsed. The lock is held.
+// lapse drops advertisements that lapsed. The lock is held.
 func (l *Lender) lapse() {
-	now, n := l.Now(), len(l.offers)
-	maps.DeleteFunc(l.offers, func(_ offerKey, o *offer) bool { return !o.signing && !now.Before(o.ad.ValidUntil) })
-	if len(l.offers) != n {
+	now, n := l.Now(), len(l.advertised)
+	maps.DeleteFunc(l.advertised, func(_ requestKey, o *advertised) bool { return !o.signing && !now.Before(o.ad.ValidUntil) })
+	if len(l.advertised) != n {
 		l.invalidate()
 	}
 }
 
-func (l *Lender) offersTo(peer peering.ClusterID) int {
+func (l *Lender) advertisedTo(peer peering.ClusterID) int {
 	n := 0
-	for key := range l.offers {
+	for key := range l.advertised {
 		if key.peer == peer {
 			n++
 		}
@@ -468,11 +468,11 @@ func (l *Lender) write(ctx context.Context, fc *v1alpha1.ForeignCluster, stored 
 
 // beginSigning returns the offer that terms are made of, and keeps it from lapsing
 // until done is called.
-func (l *Lender) beginSigning(terms peering.Terms) (o *offer, done func(), err error) {
+func (l *Lender) beginSigning(terms peering.Terms) (o *advertised, done func(), err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.lapse()
-	o = l.offers[offerKey{terms.Consumer.ID, terms.RequestID}]
+	o = l.advertised[requestKey{terms.Consumer.ID, terms.RequestID}]
 	if o == nil || o.ad.ContractID != terms.ContractID || o.ad.Revision != terms.Revision {
 		return nil, nil, peering.Errorf(peering.ReasonAdvertisementExpired,
 			"no advertisement of revision %d of contract %s stands: it lapsed, or this agent was restarted; ask again", terms.Revision, terms.ContractID)
@@ -493,7 +493,7 @@ func (l *Lender) signed(peer peering.ClusterID, contract *v1alpha1.Contract) {
 		l.recent = map[string]recentContract{}
 	}
 	l.recent[contract.Name] = recentContract{contract: contract.DeepCopy(), at: l.Now()}
-	delete(l.offers, offerKey{peer, contract.Spec.RequestID})
+	delete(l.advertised, requestKey{peer, contract.Spec.RequestID})
 	l.invalidate()
 }
 
@@ -565,8 +565,8 @@ func over(c *v1alpha1.Contract, contract peering.Contract) bool {
 	return contract.State != peering.Active || c.Spec.Termination != "" || !c.DeletionTimestamp.IsZero()
 }
 
-// mismatch says in what a contract differs from its offer; empty is in nothing.
-func mismatch(o *offer, terms peering.Terms, self *identity.Identity, now time.Time) string {
+// mismatch says in what a contract differs from what was advertised; empty if in nothing.
+func mismatch(o *advertised, terms peering.Terms, self *identity.Identity, now time.Time) string {
 	ad, length := o.ad, terms.NotAfter.Sub(terms.NotBefore)
 	switch differs := ad.Differs(terms.Clauses); {
 	case differs != "":

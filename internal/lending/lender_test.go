@@ -231,7 +231,7 @@ func TestLenderReservesAnOfferUntilItIsSignedOrLapses(t *testing.T) {
 	if _, err := l.Advertise(ctx, l.peers[1].ID(), l.ask("c", "cpu=1")); err != nil {
 		t.Errorf("a preview held something back: %v", err)
 	}
-	l.pass(OfferValidity)
+	l.pass(AdvertisedFor)
 	if _, err := l.Advertise(ctx, l.peers[1].ID(), l.ask("d", "cpu=4")); err != nil {
 		t.Errorf("what lapsed is held back still: %v", err)
 	}
@@ -257,13 +257,13 @@ func TestChangedAskReplacesTheOffer(t *testing.T) {
 func TestOffersOfAPeerAreBounded(t *testing.T) {
 	t.Parallel()
 	l := newLent(t, 1, append(nodes(20), policyNamed("all"))...)
-	for i := range MaxOffersPerPeer {
+	for i := range MaxAdvertisedPerPeer {
 		if _, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask(fmt.Sprint("r", i), "cpu=1")); err != nil {
 			t.Fatal(err)
 		}
 	}
 	_, err := l.Advertise(t.Context(), l.peers[0].ID(), l.ask("more", "cpu=1"))
-	wants(t, err, peering.ReasonCapacityExhausted, "too many offers")
+	wants(t, err, peering.ReasonCapacityExhausted, "too many advertisements")
 }
 
 func TestContractsOfAPeerAreBounded(t *testing.T) {

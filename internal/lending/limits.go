@@ -4,12 +4,12 @@ import "time"
 
 // Limits of what peers can have held back for them, and of looking at what there is.
 const (
-	// OfferValidity is how long an advertisement can be signed.
-	OfferValidity = time.Minute
-	// MaxOffers is how many advertisements may stand, of all peers.
-	MaxOffers = 1024
-	// MaxOffersPerPeer is how many of them one peer may hold.
-	MaxOffersPerPeer = 32
+	// AdvertisedFor is how long an advertisement can be signed.
+	AdvertisedFor = time.Minute
+	// MaxAdvertised is how many advertisements may stand, of all peers.
+	MaxAdvertised = 1024
+	// MaxAdvertisedPerPeer is how many of them one peer may hold.
+	MaxAdvertisedPerPeer = 32
 	// MaxContractsPerPeer is how many contracts one peer may hold, closed ones
 	// included until nothing stands because of them and the peer knows.
 	MaxContractsPerPeer = 64

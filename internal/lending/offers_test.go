@@ -369,8 +369,8 @@ func TestPolicyTestReservesNothing(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}
-	if len(l.offers) != 0 || len(l.waiting(1)) != 0 {
-		t.Errorf("trying out held %d offers back, and %v wait", len(l.offers), l.waiting(1))
+	if len(l.advertised) != 0 || len(l.waiting(1)) != 0 {
+		t.Errorf("trying out held %d offers back, and %v wait", len(l.advertised), l.waiting(1))
 	}
 	var p v1alpha1.PeeringPolicy
 	if err := l.Client.Get(ctx, client.ObjectKey{Name: "gold"}, &p); err != nil {

@@ -151,7 +151,7 @@ func (l *Lender) look(ctx context.Context) (*market.Market, error) {
 // reservations returns what contracts and offers hold back. An offer that was stored as
 // a contract is dropped. The lock is held.
 func (l *Lender) reservations() ([]market.Reservation, error) {
-	out := make([]market.Reservation, 0, len(l.view.contracts)+len(l.offers))
+	out := make([]market.Reservation, 0, len(l.view.contracts)+len(l.advertised))
 	for _, name := range slices.Sorted(maps.Keys(l.view.contracts)) {
 		c := l.view.contracts[name]
 		if !store.Unverified(c).Wants().Capacity {
@@ -165,11 +165,11 @@ func (l *Lender) reservations() ([]market.Reservation, error) {
 			Peer: peering.ClusterID(c.Spec.PeerID), Contract: c.Name, Amounts: amounts, Selector: c.Spec.NodeSelector,
 		})
 	}
-	for key, o := range l.offers {
+	for key, o := range l.advertised {
 		// What it was to become may be stored, and whoever signed it gone before it
 		// could be told.
 		if c := l.view.contracts[o.ad.ContractID]; c != nil && !o.signing && uint64(max(c.Spec.Revision, 0)) >= o.ad.Revision {
-			delete(l.offers, key)
+			delete(l.advertised, key)
 			continue
 		}
 		out = append(out, market.Reservation{
