@@ -23,6 +23,9 @@ type Pods struct {
 	Said atomic.Int64
 }
 
+// floodPoll is how often Flood is looked at.
+const floodPoll = 50 * time.Millisecond
+
 // Sync implements the OffloadService.
 func (p *Pods) Sync(stream ententev1.OffloadService_SyncServer) error {
 	in, ended := make(chan *ententev1.SyncRequest), make(chan error, 1)
@@ -52,8 +55,12 @@ func (p *Pods) Sync(stream ententev1.OffloadService_SyncServer) error {
 	}
 	for {
 		var again <-chan time.Time
-		if len(said) > 0 && p.Flood.Load() {
+		switch {
+		case len(said) == 0:
+		case p.Flood.Load():
 			again = time.After(0)
+		default:
+			again = time.After(floodPoll) // it may begin once all pods are there
 		}
 		select {
 		case err := <-ended:
@@ -63,6 +70,9 @@ func (p *Pods) Sync(stream ententev1.OffloadService_SyncServer) error {
 				return err
 			}
 		case <-again:
+			if !p.Flood.Load() {
+				continue
+			}
 			for pod := range said {
 				if err := say(pod); err != nil {
 					return err
