@@ -224,8 +224,12 @@ func samePreview(t *testing.T, rt *rapid.T, b *requestsBench) *v1alpha1.Contract
 		revision = c.Spec.Revision
 	}
 	s, held := b.look(t)
-	if pending := accepted(s).Reason == "PolicyPending"; offer != nil && pending != offer.NeedsApproval {
-		rt.Fatalf("previewed %+v; then %+v", offer, accepted(s))
+	pending := accepted(s).Reason == peering.ReasonPolicyPending.Condition()
+	if renewed := meta.FindStatusCondition(s.Status.Conditions, ConditionRenewed); renewed != nil && accepted(s).Status == metav1.ConditionTrue {
+		pending = renewed.Reason == peering.ReasonPolicyPending.Condition() // the contract stays meanwhile
+	}
+	if offer != nil && pending != offer.NeedsApproval {
+		rt.Fatalf("previewed %+v; then %+v", offer, s.Status.Conditions)
 	} else if pending {
 		for _, seller := range b.market.sellers {
 			seller.approves = false // it is approved
