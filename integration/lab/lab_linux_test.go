@@ -143,7 +143,9 @@ func (l *testLab) traces() traces {
 	pids := []int{s.Daemon}
 	for _, c := range s.Clusters {
 		for _, n := range c.Nodes {
-			pids = append(pids, n.PID)
+			if n.PID != 0 { // it is about to be started
+				pids = append(pids, n.PID)
+			}
 		}
 	}
 	tr := traces{pids: pids}
