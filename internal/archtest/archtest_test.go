@@ -121,7 +121,7 @@ var rules = []rule{
 	},
 	{
 		packages: "internal/lending",
-		ours:     []string{"api/...", "peering", "internal/market", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
+		ours:     []string{"api/...", "peering", "internal/market", "internal/notify", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
 		outside:  []string{"k8s.io/", "sigs.k8s.io/controller-runtime/pkg/"},
 	},
 	{

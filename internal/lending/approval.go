@@ -178,11 +178,7 @@ func (l *Lender) editRequests(ctx context.Context, peer peering.ClusterID, edit 
 		if slices.EqualFunc(before.Status.Requests, fc.Status.Requests, func(a, b v1alpha1.PendingRequest) bool { return a.ID == b.ID }) {
 			return nil
 		}
-		patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-		if err := l.Client.Status().Patch(ctx, fc, patch, client.FieldOwner(v1alpha1.Manager)); err != nil {
-			return fmt.Errorf("keep what %s asks for: %w", fc.Name, err)
-		}
-		return nil
+		return store.PatchStatusLocked(ctx, l.Client, before, fc)
 	})
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/market"
+	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
@@ -63,7 +64,7 @@ type Lender struct {
 	recorded map[peering.ClusterID]time.Time
 	// view is the last look at what there is. wake has Run look again.
 	view view
-	wake wakeup
+	wake notify.Channel
 
 	// following says that informers tell of changes: supplyStale says that nodes or pods
 	// changed, stale that anything else did.
@@ -75,7 +76,7 @@ type Lender struct {
 	// wakes Run when somebody asked for a peer of which that is not known.
 	availableMu sync.Mutex
 	available   map[peering.ClusterID]peering.Lending
-	unknown     wakeup
+	unknown     notify.Channel
 }
 
 type requestKey struct {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/market"
+	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
@@ -49,7 +50,7 @@ func (l *Lender) Lends(peer peering.ClusterID) peering.Lending {
 			l.available = make(map[peering.ClusterID]peering.Lending)
 		}
 		l.available[peer] = peering.LendsUnknown
-		l.unknown.wake()
+		l.unknown.Notify()
 	}
 	return lends
 }
@@ -95,11 +96,11 @@ func (l *Lender) updateAvailable(ctx context.Context) {
 func (l *Lender) Run(ctx context.Context) error {
 	started := l.Now()
 	l.mu.Lock()
-	l.wake = make(wakeup, 1)
+	l.wake = notify.New()
 	l.mu.Unlock()
 	l.availableMu.Lock()
-	l.unknown = make(wakeup, 1)
-	l.unknown.wake() // somebody may have asked before
+	l.unknown = notify.New()
+	l.unknown.Notify() // somebody may have asked before
 	l.availableMu.Unlock()
 	if l.Informers != nil {
 		stop, err := l.follow(ctx, l.wake)
@@ -156,7 +157,7 @@ func (l *Lender) refresh(ctx context.Context) time.Duration {
 }
 
 // follow has informers say when something that decides changed.
-func (l *Lender) follow(ctx context.Context, wake wakeup) (stop func(), err error) {
+func (l *Lender) follow(ctx context.Context, wake notify.Channel) (stop func(), err error) {
 	var stops []func()
 	stop = func() {
 		l.following.Store(false)
@@ -164,8 +165,8 @@ func (l *Lender) follow(ctx context.Context, wake wakeup) (stop func(), err erro
 			f()
 		}
 	}
-	supply := func() { l.supplyStale.Store(true); wake.wake() }
-	terms := func() { l.stale.Store(true); wake.wake() }
+	supply := func() { l.supplyStale.Store(true); wake.Notify() }
+	terms := func() { l.stale.Store(true); wake.Notify() }
 	services := func() {
 		if l.exporting.Load() {
 			terms()
@@ -207,16 +208,6 @@ func (l *Lender) follow(ctx context.Context, wake wakeup) (stop func(), err erro
 	l.mu.Unlock()
 	l.following.Store(true)
 	return stop, nil
-}
-
-// wakeup is a channel on which one value stands for any number of changes.
-type wakeup chan struct{}
-
-func (w wakeup) wake() {
-	select {
-	case w <- struct{}{}:
-	default:
-	}
 }
 
 // differing compares two objects of a kind; what is of another kind differs.

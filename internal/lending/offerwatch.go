@@ -3,7 +3,6 @@ package lending
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -292,10 +291,7 @@ func (w *OfferWatch) keep(ctx context.Context, peer peering.ClusterID, o peering
 	if err := w.Budget.Take(peer, fc); err != nil {
 		return err
 	}
-	if err := w.Client.Status().Patch(ctx, fc, client.MergeFrom(before), client.FieldOwner(v1alpha1.Manager)); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("keep the offer of %s: %w", fc.Name, err)
-	}
-	return nil
+	return client.IgnoreNotFound(store.PatchStatus(ctx, w.Client, before, fc))
 }
 
 // offerStatus returns an offer as custom resources have it, with amounts rounded

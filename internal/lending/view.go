@@ -58,7 +58,7 @@ func (v *view) contractsWith(peer peering.ClusterID) int {
 // invalidate says that what is held back changed. The lock is held.
 func (l *Lender) invalidate() {
 	l.stale.Store(true)
-	l.wake.wake()
+	l.wake.Notify()
 }
 
 func (l *Lender) log() *slog.Logger {
