@@ -38,27 +38,33 @@ func PatchStatus(ctx context.Context, c client.Client, before, after client.Obje
 		return err
 	}
 	switch {
+	case equality.Semantic.DeepEqual(was, is):
+		return nil
 	case equality.Semantic.DeepEqual(was["conditions"], is["conditions"]):
-		return patchStatus(ctx, c, before, after, client.MergeFrom(before))
+		return sendStatus(ctx, c, after, client.MergeFrom(before))
 	case was["conditions"] == nil:
-		return PatchStatusLocked(ctx, c, before, after)
+		return sendStatus(ctx, c, after, locked(before))
 	}
 	patch, err := testAndPatch(before.GetUID(), was, is)
 	if err != nil {
 		return err
 	}
-	err = patchStatus(ctx, c, before, after, client.RawPatch(types.JSONPatchType, patch))
+	err = sendStatus(ctx, c, after, client.RawPatch(types.JSONPatchType, patch))
 	if isFailedTest(err) {
 		// They differ; or somebody wrote them in a form that this cluster does not give them,
 		// as times with a fraction of a second. The version of the object tells.
-		return PatchStatusLocked(ctx, c, before, after)
+		return sendStatus(ctx, c, after, locked(before))
 	}
 	return err
 }
 
 // PatchStatusLocked writes the fields of a status that differ, if nobody wrote the object.
 func PatchStatusLocked(ctx context.Context, c client.Client, before, after client.Object) error {
-	return patchStatus(ctx, c, before, after, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	was, is, err := statuses(before, after)
+	if err != nil || equality.Semantic.DeepEqual(was, is) {
+		return err
+	}
+	return sendStatus(ctx, c, after, locked(before))
 }
 
 // Patch writes what differs of an object but its status. A patch leaves what people wrote
@@ -69,14 +75,15 @@ func Patch(ctx context.Context, c client.Client, before, after client.Object) er
 
 // PatchLocked writes what differs of an object but its status, if nobody wrote the object.
 func PatchLocked(ctx context.Context, c client.Client, before, after client.Object) error {
-	return patchObject(ctx, c, before, after, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	return patchObject(ctx, c, before, after, locked(before))
 }
 
-func patchStatus(ctx context.Context, c client.Client, before, after client.Object, patch client.Patch) error {
-	was, is, err := statuses(before, after)
-	if err != nil || equality.Semantic.DeepEqual(was, is) {
-		return err
-	}
+// locked is a patch that is refused if anybody wrote the object since it was read.
+func locked(before client.Object) client.Patch {
+	return client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+}
+
+func sendStatus(ctx context.Context, c client.Client, after client.Object, patch client.Patch) error {
 	return failed("write the status of", after, c.Status().Patch(ctx, after, patch, client.FieldOwner(v1alpha1.Manager)))
 }
 
