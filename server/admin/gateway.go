@@ -44,7 +44,7 @@ func (g *gateway) handler(ctx context.Context) (http.Handler, func(), error) {
 	conn, err := grpc.NewClient("passthrough:///gateway",
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return g.listener.DialContext(ctx) }),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(4*MaxMessage)),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxAnswer)),
 	)
 	if err != nil {
 		return nil, nil, fmt.Errorf("dial the gateway's server: %w", err)

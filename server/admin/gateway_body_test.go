@@ -71,7 +71,7 @@ func TestRESTSaysWhatIsWrongWithARequest(t *testing.T) {
 		"a body that ends too early":          {"POST", tokens, `{"ttl":"60s"`, "body", "ends too early"},
 		"a body with something behind it":     {"POST", tokens, `{"ttl":"60s"}{}`, "body", "follows"},
 		"a body that is no object":            {"POST", tokens, `[]`, "body", ""},
-		"a body that is too large":            {"POST", tokens, `{"ttl":"` + strings.Repeat("0", MaxMessage) + `1s"}`, "body", "larger than"},
+		"a body that is too large":            {"POST", tokens, `{"ttl":"` + strings.Repeat("0", MaxBody) + `1s"}`, "body", "larger than"},
 		"a parameter that is no number":       {"GET", "/v1/peers?pageSize=many", "", "page_size", "many"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -4,11 +4,10 @@ import "time"
 
 // Limits of what callers of the admin API may ask of this process.
 const (
-	// MaxMessage is the most bytes of one message of the admin API, and of a
-	// REST body.
-	MaxMessage = 1 << 20
 	// MaxBody is the most bytes of one message to the admin API, and of a REST body.
 	MaxBody = 256 << 10
+	// MaxAnswer is the most bytes of one message that REST answers with.
+	MaxAnswer = 4 << 20
 	// SmallBody is the largest body that any call may have. Of larger ones UserLargeBodies
 	// may be in use of one caller, and MaxLargeBodies in all: JSON takes more when it is
 	// decoded. BodyTimeout is how long a body may take to come.
@@ -26,8 +25,8 @@ const (
 	HealthWatches = 16
 	HealthWatch   = 10 * time.Minute
 	// LoopbackConnections is how many connections to the admin API there may be from loopback:
-	// from who forwards a port through the API server. AdminConnections is how many from
-	// other addresses, and AdminConnectionsPerAddress how many of them from one address.
+	// from who forwards a port through the API server. MaxConnections is how many from
+	// other addresses, and ConnectionsPerAddress how many of them from one address.
 	// When all are taken, the oldest one of the address that has the most is closed for
 	// an address that has fewer.
 	LoopbackConnections   = 256

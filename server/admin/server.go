@@ -168,7 +168,7 @@ func New(cfg Config) (*Server, error) {
 		}),
 		a.whileAllowed,
 	),
-		grpc.MaxRecvMsgSize(MaxMessage),
+		grpc.MaxRecvMsgSize(MaxBody),
 		grpc.MaxConcurrentStreams(middleware.MaxStreams),
 		grpc.MaxHeaderListSize(middleware.MaxHeader),
 		grpc.ConnectionTimeout(middleware.HandshakeTimeout),

@@ -1073,7 +1073,7 @@ func TestRESTSaysTheSame(t *testing.T) {
 			}
 		})
 	}
-	code, _, _ := a.rest(t, "POST", "/v1/tokens", `{"ttl":"`+strings.Repeat("0", MaxMessage)+`1s"}`, jsonHeader)
+	code, _, _ := a.rest(t, "POST", "/v1/tokens", `{"ttl":"`+strings.Repeat("0", MaxBody)+`1s"}`, jsonHeader)
 	if code == 200 {
 		t.Error("a body beyond the limit was taken")
 	}
