@@ -39,8 +39,13 @@ const (
 	AnnotationDiscovered = "entente.dev/discovered"
 	// LabelAutomatic names the PeeringPolicy that made an object by its spec.automatic:
 	// a ForeignCluster that it peered with, a PeeringRequest, a NamespaceOffloading.
-	// Whoever takes it off makes the object theirs, and the policy touches it no more.
+	// Whoever takes it off makes the object theirs, and the policy touches it no more. Off
+	// a ForeignCluster it makes its PeeringRequest theirs, too.
 	LabelAutomatic = "entente.dev/automatic"
+	// LabelNamespacesOf names the PeeringPolicy whose spec.automatic.namespaces may run in
+	// a ForeignCluster. It stays where a person takes the cluster over: what runs there
+	// goes on.
+	LabelNamespacesOf = "entente.dev/namespaces-of"
 	// AnnotationAutomaticBy says why that policy trusts a ForeignCluster: ClusterID,
 	// Group/NAME or FirstUse.
 	AnnotationAutomaticBy = "entente.dev/automatic-by"

@@ -41,8 +41,12 @@ func (fc *ForeignCluster) Hint() bool {
 		fc.Spec.TrustBundle == "" && fc.Spec.Decision == "" && fc.Spec.JoinToken == nil
 }
 
-// Disown makes a ForeignCluster one of a person, if it was a policy's.
+// Disown makes a ForeignCluster one of a person, if it was a policy's. What the policy
+// runs in one that is trusted goes on.
 func (fc *ForeignCluster) Disown() {
+	if fc.Spec.TrustBundle == "" {
+		delete(fc.Labels, LabelNamespacesOf)
+	}
 	delete(fc.Labels, LabelAutomatic)
 	delete(fc.Annotations, AnnotationAutomaticBy)
 	delete(fc.Annotations, AnnotationAutomaticEnded)

@@ -1,6 +1,10 @@
 package v1alpha1
 
-import "testing"
+import (
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 func TestWhoIsLeftOut(t *testing.T) {
 	t.Parallel()
@@ -19,6 +23,22 @@ func TestWhoIsLeftOut(t *testing.T) {
 	for name, want := range map[string]bool{"office": true, "lab": true, "off": false, "": false} {
 		if s.LeavesOut(name) != want {
 			t.Errorf("LeavesOut(%q) = %t", name, !want)
+		}
+	}
+}
+
+// TestDisownKeepsWhatRunsInATrustedCluster has a person take a cluster from a policy that
+// trusts it, and one that it does not.
+func TestDisownKeepsWhatRunsInATrustedCluster(t *testing.T) {
+	t.Parallel()
+	for bundle, want := range map[string]string{"roots": "home", "": ""} {
+		fc := ForeignCluster{
+			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{LabelAutomatic: "home", LabelNamespacesOf: "home"}, Annotations: map[string]string{AnnotationAutomaticBy: "FirstUse"}},
+			Spec:       ForeignClusterSpec{TrustBundle: bundle},
+		}
+		fc.Disown()
+		if fc.Labels[LabelAutomatic]+fc.Annotations[AnnotationAutomaticBy] != "" || fc.Labels[LabelNamespacesOf] != want {
+			t.Errorf("with roots %q: %v", bundle, fc.Labels)
 		}
 	}
 }

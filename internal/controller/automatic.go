@@ -542,6 +542,15 @@ func (r *Automatic) use(ctx context.Context, v useView, policies []v1alpha1.Peer
 		}
 	}
 	plan := planUse(v)
+	if len(plan.remove)+len(plan.stopOffload) > 0 {
+		// A cache may not show yet that a person took a peer over, whose pods would be lost.
+		var all v1alpha1.ForeignClusterList
+		if err := r.Direct.List(ctx, &all); err != nil {
+			return fmt.Errorf("list foreign clusters: %w", err)
+		}
+		v.all = all.Items
+		plan = planUse(v)
+	}
 	var errs []error
 	fail := func(what string, o client.Object, err error) {
 		if err != nil {
@@ -553,6 +562,9 @@ func (r *Automatic) use(ctx context.Context, v useView, policies []v1alpha1.Peer
 	}
 	for _, o := range plan.stopOffload {
 		fail("end the offloading of", o, r.Client.Delete(ctx, o, client.Preconditions{UID: &o.UID}))
+	}
+	for _, o := range plan.handOver {
+		fail("hand over", o, r.handOver(ctx, o))
 	}
 	for _, c := range plan.change {
 		request := c.request.DeepCopy()
@@ -567,6 +579,18 @@ func (r *Automatic) use(ctx context.Context, v useView, policies []v1alpha1.Peer
 	}
 	r.sayAlone(policies, plan.leftAlone)
 	return errors.Join(errs...)
+}
+
+// handOver makes what a policy made a person's.
+func (r *Automatic) handOver(ctx context.Context, o client.Object) error {
+	before, after := o.DeepCopyObject().(client.Object), o.DeepCopyObject().(client.Object)
+	policy := store.MadeByPolicy(o)
+	delete(after.GetLabels(), v1alpha1.LabelAutomatic)
+	if err := store.PatchLocked(ctx, r.Client, before, after); err != nil {
+		return err
+	}
+	r.Events.Eventf(after, nil, corev1.EventTypeNormal, "TakenOver", "Peer", "a person took over a peer of the policy %s that this is for: it stays, and the policy touches it no more", policy)
+	return nil
 }
 
 // sayAlone says once of a policy what it would make and left to who made it before.

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
@@ -213,6 +214,100 @@ func TestPolicyPeersAndEnds(t *testing.T) {
 	if fc = peerCalled(t, at.Client, "milan"); fc.Annotations[v1alpha1.AnnotationAutomaticEnded] != "true" {
 		t.Error("what forgets it takes it for a person's word")
 	}
+}
+
+// labels returns the labels of an object as they are stored.
+func (at *automaticTest) labels(t *testing.T, o client.Object) map[string]string {
+	t.Helper()
+	if err := at.Client.Get(t.Context(), client.ObjectKeyFromObject(o), o); err != nil {
+		t.Fatal(err)
+	}
+	return o.GetLabels()
+}
+
+// TestPersonTakesAPeerOver has a person keep a policy's peer, and then end the policy: what
+// runs there goes on, with what the cache shows of the ForeignCluster late or in time.
+func TestPersonTakesAPeerOver(t *testing.T) {
+	t.Parallel()
+	for name, take := range map[string]func(*v1alpha1.ForeignCluster){
+		"the label is taken off": func(fc *v1alpha1.ForeignCluster) { delete(fc.Labels, v1alpha1.LabelAutomatic) },
+		"it is approved":         (*v1alpha1.ForeignCluster).Disown,
+	} {
+		for _, late := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, late %t", name, late), func(t *testing.T) {
+				t.Parallel()
+				at := newAutomaticTest(t, namespaced("shop"))
+				p := automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) {
+					a.ClusterIDs, a.Namespaces = []string{string(at.milan.id)}, []string{"shop"}
+				})
+				at.make(t, p)
+				at.found(t)
+				at.looks(t)
+				at.clock.pass(laterAfter)
+				at.looks(t)
+				at.mutual(t, "milan")
+				at.looks(t)
+				kept := []string{"offloading of shop", "peer milan", "request automatic-milan"}
+				if got := at.objects(t); !slices.Equal(got, kept) {
+					t.Fatalf("there are %q, want %q", got, kept)
+				}
+				before := peerCalled(t, at.Client, "milan")
+				fc := before.DeepCopy()
+				take(fc)
+				if err := at.Client.Update(t.Context(), fc); err != nil {
+					t.Fatal(err)
+				}
+				if late {
+					// The policy ends in the same moment, and of the two that is seen first.
+					at.labels(t, p)
+					p.Spec.Automatic.ClusterIDs, p.Spec.Automatic.Namespaces = []string{string(sightedID(9))}, nil
+					if err := at.Client.Update(t.Context(), p); err != nil {
+						t.Fatal(err)
+					}
+					at.Client = stale{at.Direct, before}
+					_, _ = at.look(t.Context()) // a conflict is seen with the next look
+					at.Client = at.Direct
+				}
+				at.looks(t)
+				request := &v1alpha1.PeeringRequest{ObjectMeta: metav1.ObjectMeta{Name: "automatic-milan"}}
+				if at.labels(t, request)[v1alpha1.LabelAutomatic] != "" {
+					t.Errorf("the request is a policy's: %v", request.Labels)
+				}
+				at.remove(t, p)
+				at.looks(t)
+				at.clock.pass(2 * policyGone)
+				at.looks(t)
+				if got := at.objects(t); !slices.Equal(got, kept) {
+					t.Errorf("there are %q, want %q", got, kept)
+				}
+				offloading := &v1alpha1.NamespaceOffloading{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: v1alpha1.NamespaceOffloadingName}}
+				if at.labels(t, offloading)[v1alpha1.LabelAutomatic] != "" {
+					t.Errorf("the offloading is a policy's: %v", offloading.Labels)
+				}
+				selector, err := metav1.LabelSelectorAsSelector(offloading.Spec.ClusterSelector)
+				if fc := peerCalled(t, at.Client, "milan"); err != nil || !selector.Matches(labels.Set(fc.Labels)) {
+					t.Errorf("pods of the namespace are not sent there any more: %s, %v: %v", selector, fc.Labels, err)
+				}
+				if !slices.Contains(at.events.events, "Normal TakenOver") {
+					t.Errorf("events %q", at.events.events)
+				}
+			})
+		}
+	}
+}
+
+// stale is a cache that shows a ForeignCluster as it was.
+type stale struct {
+	client.Client
+	was *v1alpha1.ForeignCluster
+}
+
+func (c stale) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	err := c.Client.List(ctx, list, opts...)
+	if all, ok := list.(*v1alpha1.ForeignClusterList); ok && err == nil {
+		all.Items = []v1alpha1.ForeignCluster{*c.was}
+	}
+	return err
 }
 
 // TestEndThatCameToNothingIsForgotten has a policy be about to let a peer go, and then

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/store"
@@ -34,7 +35,9 @@ type usePlan struct {
 	remove      []*v1alpha1.PeeringRequest
 	offload     []*v1alpha1.NamespaceOffloading
 	stopOffload []*v1alpha1.NamespaceOffloading
-	leftAlone   []leftAlone
+	// handOver is those that are a person's from now on, as the peer is that they are for.
+	handOver  []client.Object
+	leftAlone []leftAlone
 }
 
 type requestChange struct {
@@ -70,6 +73,10 @@ func planUse(v useView) usePlan {
 			trusted[v.all[i].Name] = c
 		}
 	}
+	taken := map[string]bool{}
+	for i := range v.all {
+		taken[v.all[i].Name] = takenOver(&v.all[i])
+	}
 	for i := range v.requests {
 		r := &v.requests[i]
 		policy := store.MadeByPolicy(r)
@@ -81,6 +88,8 @@ func planUse(v useView) usePlan {
 				out.leftAlone = append(out.leftAlone, leftAlone{want.Labels[v1alpha1.LabelAutomatic], "PeeringRequest " + r.Name})
 			}
 		case !r.DeletionTimestamp.IsZero():
+		case want == nil && taken[r.Spec.ForeignCluster]:
+			out.handOver = append(out.handOver, r)
 		case want == nil && rules[policy] == nil && awaited(policy): // it may be back in a moment
 		case want == nil, want.Spec.ForeignCluster != r.Spec.ForeignCluster, want.Labels[v1alpha1.LabelAutomatic] != policy:
 			out.remove = append(out.remove, r)
@@ -99,6 +108,12 @@ func planUse(v useView) usePlan {
 	planOffloading(v, rules, awaited, &out)
 	slices.SortFunc(out.leftAlone, func(a, b leftAlone) int { return cmp.Or(cmp.Compare(a.policy, b.policy), cmp.Compare(a.what, b.what)) })
 	return out
+}
+
+// takenOver says whether a ForeignCluster is a person's, and trusted: who takes it from a
+// policy ends nothing of what the policy made for it.
+func takenOver(fc *v1alpha1.ForeignCluster) bool {
+	return fc.DeletionTimestamp.IsZero() && fc.Spec.TrustBundle != "" && fc.Spec.Decision != v1alpha1.DecisionDenied && store.PeerOfPolicy(fc) == ""
 }
 
 const reasonEndedByProvider = "EndedByProvider"
@@ -124,6 +139,10 @@ func planOffloading(v useView, rules map[string]*automaticRule, awaited func(str
 			}
 		}
 	}
+	serves := map[string]bool{} // by policy, whether one that was taken over runs its namespaces
+	for i := range v.all {
+		serves[v.all[i].Labels[v1alpha1.LabelNamespacesOf]] = serves[v.all[i].Labels[v1alpha1.LabelNamespacesOf]] || takenOver(&v.all[i])
+	}
 	for i := range v.offloading {
 		o := &v.offloading[i]
 		policy := store.MadeByPolicy(o)
@@ -136,7 +155,10 @@ func planOffloading(v useView, rules map[string]*automaticRule, awaited func(str
 			}
 		case !o.DeletionTimestamp.IsZero():
 		case !is && rules[policy] == nil && awaited(policy):
-		case want != policy:
+		case want == policy:
+		case serves[policy]:
+			out.handOver = append(out.handOver, o)
+		default:
 			out.stopOffload = append(out.stopOffload, o)
 		}
 	}
@@ -144,7 +166,7 @@ func planOffloading(v useView, rules map[string]*automaticRule, awaited func(str
 		out.offload = append(out.offload, &v1alpha1.NamespaceOffloading{
 			ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: v1alpha1.NamespaceOffloadingName, Labels: automaticLabels(wanted[ns])},
 			Spec: v1alpha1.NamespaceOffloadingSpec{ClusterSelector: &metav1.LabelSelector{
-				MatchLabels: map[string]string{v1alpha1.LabelAutomatic: wanted[ns]},
+				MatchLabels: map[string]string{v1alpha1.LabelNamespacesOf: wanted[ns]},
 			}},
 		})
 	}

@@ -81,9 +81,13 @@ func (r *Namespaces) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err := r.label(ctx, req.Namespace, true); err != nil {
 		return reconcile.Result{}, err
 	}
+	var all v1alpha1.ForeignClusterList
+	if err := r.Client.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil { // they are only read
+		return reconcile.Result{}, fmt.Errorf("list foreign clusters: %w", err)
+	}
 	before := offloading.DeepCopy()
 	offloading.Status.Clusters = r.States(req.Namespace)
-	offloading.Status.State, offloading.Status.Message = namespaceState(offloading.Status.Clusters)
+	offloading.Status.State, offloading.Status.Message = namespaceState(offloading.Spec.ClusterSelector, offloading.Status.Clusters, all.Items)
 	err := store.PatchStatus(ctx, r.Client, before, &offloading)
 	return reconcile.Result{RequeueAfter: namespacePoll}, client.IgnoreNotFound(err)
 }

@@ -7,6 +7,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/store"
@@ -101,10 +103,19 @@ const (
 	namespaceNoProvider = "NoProvider"
 )
 
-// namespaceState sums up how a namespace is at its providers.
-func namespaceState(clusters []v1alpha1.NamespaceInCluster) (state, message string) {
+// namespaceState sums up how a namespace is at its providers, given all ForeignClusters.
+// What runs elsewhere already may be at one that the selector selects no longer.
+func namespaceState(of *metav1.LabelSelector, clusters []v1alpha1.NamespaceInCluster, all []v1alpha1.ForeignCluster) (state, message string) {
+	which := "no cluster"
+	if of != nil {
+		which = "no cluster that spec.clusterSelector selects"
+		selector, err := metav1.LabelSelectorAsSelector(of)
+		if err != nil || !slices.ContainsFunc(all, func(fc v1alpha1.ForeignCluster) bool { return selector.Matches(labels.Set(fc.Labels)) }) {
+			return namespaceNoProvider, "spec.clusterSelector selects no ForeignCluster, so new pods run here or wait: compare it with `kubectl get foreignclusters --show-labels`"
+		}
+	}
 	if len(clusters) == 0 {
-		return namespaceNoProvider, "no cluster provides resources to this one: see `kubectl get peeringrequests`"
+		return namespaceNoProvider, which + " provides resources to this one: see `kubectl get peeringrequests`"
 	}
 	for _, state := range []string{namespaceRefused, namespacePending} {
 		i := slices.IndexFunc(clusters, func(c v1alpha1.NamespaceInCluster) bool { return c.State == state })

@@ -122,8 +122,8 @@ func addPeer(ctx context.Context, c client.Client, cache client.Reader, id peeri
 			}
 			fc.Spec.Decision = ""
 		}
-		fc.Spec.TrustBundle, fc.Spec.Endpoints = info.PEM(), info.Endpoints
 		fc.Disown()
+		fc.Spec.TrustBundle, fc.Spec.Endpoints = info.PEM(), info.Endpoints
 		return nil
 	})
 	if err != nil {
@@ -211,6 +211,7 @@ func Introduce(ctx context.Context, c client.Client, i Introduction) (string, er
 func ByPolicy(fc *v1alpha1.ForeignCluster, policy, by string) {
 	fc.Spec.Decision = v1alpha1.DecisionApproved
 	metav1.SetMetaDataLabel(&fc.ObjectMeta, v1alpha1.LabelAutomatic, policy)
+	metav1.SetMetaDataLabel(&fc.ObjectMeta, v1alpha1.LabelNamespacesOf, policy)
 	metav1.SetMetaDataAnnotation(&fc.ObjectMeta, v1alpha1.AnnotationAutomaticBy, by)
 	delete(fc.Annotations, v1alpha1.AnnotationAutomaticEnded)
 	controllerutil.AddFinalizer(fc, v1alpha1.Finalizer)
