@@ -564,19 +564,22 @@ func (r *Trusts) lapse(ctx context.Context, fc *v1alpha1.ForeignCluster) error {
 	return store.PatchStatusLocked(ctx, r.Client, before, fc)
 }
 
-// duplicate deals with a second ForeignCluster of the same cluster. One that is there
-// only for an introduction hands that over to the one that somebody wrote.
+// duplicate deals with a second ForeignCluster of the same cluster. One that is there only
+// for an introduction, or as it was found, hands that over to the one that somebody wrote.
 func (r *Trusts) duplicate(ctx context.Context, primary, fc *v1alpha1.ForeignCluster) (reconcile.Result, error) {
 	if !store.Pending(fc) {
 		r.report(fc, Attempt{Reason: reasonDuplicate, Message: fmt.Sprintf("cluster %s is known here as %s already: delete one of the two", fc.Spec.ClusterID, primary.Name)})
 		return reconcile.Result{RequeueAfter: trustRetryMax}, nil
 	}
+	before := primary.DeepCopy()
 	if primary.Spec.TrustBundle == "" && primary.Status.Introduction == nil && fc.Status.Introduction != nil {
-		before := primary.DeepCopy()
 		primary.Status.Introduction = fc.Status.Introduction
-		if err := store.PatchStatus(ctx, r.Client, before, primary); err != nil {
-			return reconcile.Result{}, err
-		}
+	}
+	if len(primary.Status.Sightings) == 0 {
+		primary.Status.Sightings = fc.Status.Sightings
+	}
+	if err := store.PatchStatus(ctx, r.Client, before, primary); err != nil {
+		return reconcile.Result{}, err
 	}
 	err := r.Client.Delete(ctx, fc, client.Preconditions{UID: &fc.UID})
 	if client.IgnoreNotFound(err) != nil {

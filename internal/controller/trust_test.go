@@ -712,3 +712,16 @@ func TestFreshPeerHasNothingThatAJoinEnds(t *testing.T) {
 		}
 	}
 }
+
+// TestWrittenClusterHasWhatDiscoveryFoundOfIt has somebody write a cluster that was a hint.
+func TestWrittenClusterHasWhatDiscoveryFoundOfIt(t *testing.T) {
+	t.Parallel()
+	hint := hintOf("c1-x", lan(1, "eth0"))
+	hint.UID = "hint"
+	written := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "mine", UID: "mine"}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: hint.Spec.ClusterID}}
+	tt := newTrustsTest(t, &hint, written)
+	tt.look(t, "c1-x")
+	if got := peersOf(t, tt.Client); len(got) != 1 || got[0].Name != "mine" || len(got[0].Status.Sightings) != 1 {
+		t.Errorf("there are %+v", got)
+	}
+}

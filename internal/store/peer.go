@@ -115,7 +115,7 @@ func AddPeerAgain(ctx context.Context, c client.Client, id peering.ClusterID, in
 }
 
 func addPeer(ctx context.Context, c client.Client, cache client.Reader, id peering.ClusterID, info identity.ClusterInfo, wanted string, again bool) (string, error) {
-	fc, made, err := place(ctx, c, cache, id, info, wanted, func(fc *v1alpha1.ForeignCluster) error {
+	fc, hint, made, err := place(ctx, c, cache, id, info, wanted, func(fc *v1alpha1.ForeignCluster) error {
 		if fc.Spec.Decision == v1alpha1.DecisionDenied {
 			if again {
 				return peering.Errorf(peering.ReasonTokenInvalid, "the token was used before an administrator of this cluster denied yours: ask for a new one")
@@ -129,25 +129,38 @@ func addPeer(ctx context.Context, c client.Client, cache client.Reader, id peeri
 	if err != nil {
 		return "", err
 	}
-	if made && cache != nil {
+	if made && cache != nil && len(hint) == 0 {
 		return fc.Name, nil // nothing was said of it before, and what it is says that it joined
 	}
-	return fc.Name, MarkJoined(ctx, c, fc)
+	return fc.Name, editStatus(ctx, c, fc, func(status *v1alpha1.ForeignClusterStatus) {
+		joined(fc, status)
+		inherit(status, hint)
+	})
 }
 
 // MarkJoined records that a token made trust, which ends whatever was wrong with
 // it before.
 func MarkJoined(ctx context.Context, c client.Client, fc *v1alpha1.ForeignCluster) error {
-	return editStatus(ctx, c, fc, func(status *v1alpha1.ForeignClusterStatus) {
-		if status.Found != v1alpha1.FoundManual || fc.Spec.JoinToken != nil {
-			status.Found = v1alpha1.FoundToken
-		}
-		status.Introduction = nil
-		// What was heard before this moment is no news after it.
-		meta.SetStatusCondition(&status.Conditions, metav1.Condition{
-			Type: v1alpha1.ConditionTrusted, Status: metav1.ConditionTrue, Reason: ReasonJoined, Message: "the two clusters joined",
-		})
+	return editStatus(ctx, c, fc, func(status *v1alpha1.ForeignClusterStatus) { joined(fc, status) })
+}
+
+func joined(fc *v1alpha1.ForeignCluster, status *v1alpha1.ForeignClusterStatus) {
+	if status.Found != v1alpha1.FoundManual || fc.Spec.JoinToken != nil {
+		status.Found = v1alpha1.FoundToken
+	}
+	status.Introduction = nil
+	// What was heard before this moment is no news after it.
+	meta.SetStatusCondition(&status.Conditions, metav1.Condition{
+		Type: v1alpha1.ConditionTrusted, Status: metav1.ConditionTrue, Reason: ReasonJoined, Message: "the two clusters joined",
 	})
+}
+
+// inherit gives a ForeignCluster what discovery found of its cluster when it was a hint:
+// reports of that come minutes apart.
+func inherit(status *v1alpha1.ForeignClusterStatus, hint []v1alpha1.Sighting) {
+	if len(status.Sightings) == 0 {
+		status.Sightings = hint
+	}
 }
 
 // Introduction is what is kept of an introduction.
@@ -174,7 +187,7 @@ type Introduction struct {
 // was decided already the cluster is trusted now, as it proved to be the one that
 // was meant. Errors have the reasons TRUST_DENIED, PEER_NAME_TAKEN and CONFLICT.
 func Introduce(ctx context.Context, c client.Client, i Introduction) (string, error) {
-	fc, _, err := place(ctx, c, nil, i.ID, i.Info, i.Name, func(fc *v1alpha1.ForeignCluster) error {
+	fc, hint, _, err := place(ctx, c, nil, i.ID, i.Info, i.Name, func(fc *v1alpha1.ForeignCluster) error {
 		switch {
 		case i.Approve:
 			fc.Spec.Decision = v1alpha1.DecisionApproved
@@ -202,6 +215,7 @@ func Introduce(ctx context.Context, c client.Client, i Introduction) (string, er
 		status.Introduction = &v1alpha1.Introduction{
 			Time: metav1.NewTime(i.Time), Code: i.Code, Name: i.Info.Name, Bundle: i.Info.PEM(),
 		}
+		inherit(status, hint)
 	})
 }
 
@@ -353,10 +367,10 @@ func glance(ctx context.Context, c client.Client, cache client.Reader, id peerin
 }
 
 // place finds or creates the ForeignCluster of a cluster, changed by edit, and says
-// whether it created it. With a cache it asks the API server for that one only.
+// whether it created it. hint is what discovery found of it, where it was a hint. With a cache it asks the API server for that one only.
 func place(ctx context.Context, c client.Client, cache client.Reader, id peering.ClusterID, info identity.ClusterInfo, wanted string,
 	edit func(*v1alpha1.ForeignCluster) error,
-) (out *v1alpha1.ForeignCluster, created bool, err error) {
+) (out *v1alpha1.ForeignCluster, hint []v1alpha1.Sighting, created bool, err error) {
 	err = retryOnConflict(func() error {
 		var taken map[string]*v1alpha1.ForeignCluster
 		if cache == nil || wanted != "" {
@@ -375,7 +389,7 @@ func place(ctx context.Context, c client.Client, cache client.Reader, id peering
 				return err
 			}
 			delete(taken, out.Name)
-			out = nil
+			hint, out = out.Status.Sightings, nil
 		}
 		if out != nil {
 			return change(ctx, c, out, wanted, edit)
@@ -407,7 +421,7 @@ func place(ctx context.Context, c client.Client, cache client.Reader, id peering
 		}
 		return nil
 	})
-	return out, created, err
+	return out, hint, created, err
 }
 
 // change writes a ForeignCluster, changed by edit.

@@ -423,3 +423,37 @@ func TestOnlyConflictsOfTheAPIServerAreRetried(t *testing.T) {
 		t.Error("an error is lost")
 	}
 }
+
+// TestFoundClusterIsFoundAsItIsTrusted has a cluster that discovery found be trusted, which
+// gives it the name that it gives itself: where it is found is known of it all the time.
+func TestFoundClusterIsFoundAsItIsTrusted(t *testing.T) {
+	t.Parallel()
+	seen := []v1alpha1.Sighting{{Source: v1alpha1.FoundLAN, Where: "eth0", Node: "n1", Endpoints: []string{"192.0.2.1:7443"}, Seen: metav1.NewTime(start.Truncate(time.Second).Local())}}
+	for name, trust := range map[string]func(c client.Client, id peering.ClusterID, info identity.ClusterInfo) (string, error){
+		"a policy": func(c client.Client, id peering.ClusterID, info identity.ClusterInfo) (string, error) {
+			return Introduce(t.Context(), c, Introduction{ID: id, Info: info, Time: start, Policy: "home", By: "FirstUse"})
+		},
+		"a token": func(c client.Client, id peering.ClusterID, info identity.ClusterInfo) (string, error) {
+			return AddPeer(t.Context(), c, nil, id, info, "")
+		},
+		"one of many tokens": func(c client.Client, id peering.ClusterID, info identity.ClusterInfo) (string, error) {
+			return AddPeer(t.Context(), c, c, id, info, "")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newPeersClient(t)
+			self, info := cluster(t, "office")
+			if _, made, err := Sight(t.Context(), c, self.ID(), "office", seen); !made || err != nil {
+				t.Fatalf("made %t: %v", made, err)
+			}
+			called, err := trust(c, self.ID(), info)
+			if err != nil || called != "office" {
+				t.Fatalf("it is called %q: %v", called, err)
+			}
+			if diff := cmp.Diff(seen, get(t, c, "office").Status.Sightings); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
+	}
+}
