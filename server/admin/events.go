@@ -71,9 +71,13 @@ func peerEvents(before, after *v1alpha1.ForeignCluster, now time.Time) []event {
 		h.add("Introduced", "the code to compare with the other side's is %s", i.Code)
 	}
 	if d := after.Spec.Decision; d != before.Spec.Decision {
-		if d == "" {
+		policy := after.Labels[v1alpha1.LabelAutomatic]
+		switch {
+		case d == "":
 			h.add("Undecided", "there is no decision any more whether to trust it")
-		} else {
+		case d == v1alpha1.DecisionApproved && policy != "" && after.Annotations[v1alpha1.AnnotationAutomaticBy] != "": // a policy denies nobody
+			h.add(string(d), "the policy %s decided: %s", policy, d)
+		default:
 			h.add(string(d), "an administrator decided: %s", d)
 		}
 	}

@@ -71,6 +71,22 @@ func TestWhatHappensIsReadOffTwoStates(t *testing.T) {
 			peer(func(fc fcs) { fc.Spec.Decision = v1alpha1.DecisionApproved }), peer(func(fc fcs) { fc.Spec.Decision = v1alpha1.DecisionDenied }),
 			[]string{"office|peers/office|Denied|an administrator decided: Denied"},
 		},
+		"a policy approves": {
+			peer(same), peer(func(fc fcs) {
+				fc.Spec.Decision = v1alpha1.DecisionApproved
+				fc.Labels = map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager, v1alpha1.LabelAutomatic: "home"}
+				fc.Annotations = map[string]string{v1alpha1.AnnotationAutomaticBy: "FirstUse"}
+			}),
+			[]string{"office|peers/office|Approved|the policy home decided: Approved"},
+		},
+		"a policy's peer is denied": {
+			peer(same), peer(func(fc fcs) {
+				fc.Spec.Decision = v1alpha1.DecisionDenied
+				fc.Labels = map[string]string{v1alpha1.LabelManaged: v1alpha1.Manager, v1alpha1.LabelAutomatic: "home"}
+				fc.Annotations = map[string]string{v1alpha1.AnnotationAutomaticBy: "FirstUse"}
+			}),
+			[]string{"office|peers/office|Denied|an administrator decided: Denied"},
+		},
 		"a decision is taken back": {
 			peer(func(fc fcs) { fc.Spec.Decision = v1alpha1.DecisionDenied }), peer(same),
 			[]string{"office|peers/office|Undecided|there is no decision any more whether to trust it"},
