@@ -70,7 +70,7 @@ func hints() []hint {
 		{"PEER_IDENTITY_MISMATCH", "another cluster answers at that address: check both with the person who gave them to you"},
 		{"PEER_NAME_TAKEN", "choose another name for it here: --name"},
 		{"TRUST_DENIED", "an administrator there said no; they can change that: entente approve, or a new token"},
-		{"TRUST_FORGOTTEN", "an administrator there forgot this cluster: join with a new token of either side, or meet again (entente join HOST:PORT); or forget it here too: entente unpeer PEER --forget"},
+		{"TRUST_FORGOTTEN", "an administrator there forgot this cluster, or a policy there ended: join with a new token of either side, or meet again (entente join HOST:PORT); or forget it here too: entente unpeer PEER --forget"},
 		{"INTRODUCTIONS_PENDING", "too many clusters wait there for approval; wait, or ask for a token"},
 		{"CODE_MISMATCH", "introduce the two again (entente join HOST:PORT) and compare once more; while the codes differ do not approve"},
 

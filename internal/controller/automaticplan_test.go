@@ -490,6 +490,17 @@ func TestTryStartsAgainAfterAChange(t *testing.T) {
 	}
 }
 
+// A cluster that is refused as one that was forgotten does not hear whether a person forgot it.
+func TestForgottenClusterIsToldWhoMayHaveDoneIt(t *testing.T) {
+	t.Parallel()
+	said, _ := automaticOutcome(tryKey{policy: "home", by: byClusterID}, peering.Errorf(peering.ReasonTrustForgotten, "no"))
+	for _, word := range []string{"administrator there", "policy there", "entente join"} {
+		if said.Reason != reasonForgottenByPeer || !strings.Contains(said.Message, word) {
+			t.Errorf("it says %+v, without %q", said, word)
+		}
+	}
+}
+
 func TestEveryEndpointHasItsTurn(t *testing.T) {
 	t.Parallel()
 	all := []string{"a", "b", "c"}

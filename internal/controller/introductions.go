@@ -114,7 +114,7 @@ func denied() error {
 }
 
 func forgottenHere() error {
-	return peering.Errorf(peering.ReasonTrustForgotten, "an administrator of this cluster forgot yours; that ends with a new token of either side, or when an administrator joins the two again")
+	return peering.Errorf(peering.ReasonTrustForgotten, "an administrator of this cluster forgot yours, or its policy that peered with yours ended; that is over with a new token of either side, when an administrator joins the two again, or when a policy here peers with yours")
 }
 
 // listed says whether a policy that peers by itself has the ID of a cluster on its list.

@@ -156,15 +156,19 @@ const (
 	// reasonNotTrustedByPeer: the peer proved who it is and refused this cluster.
 	reasonNotTrustedByPeer = "NotTrustedByPeer"
 	// reasonForgottenByPeer: it did, and said that an administrator there forgot this
-	// cluster.
+	// cluster, or that its policy ended: of the two it does not hear which.
 	reasonForgottenByPeer = "ForgottenByPeer"
+	// reasonDeniedByPeer: an administrator there denied this cluster.
+	reasonDeniedByPeer = "DeniedByPeer"
+	// reasonGroupUnknown: no policy there has the group.
+	reasonGroupUnknown = "GroupUnknown"
 	// reasonForgetting: the peer is being forgotten and may hear of it.
 	reasonForgetting = "Forgetting"
 	// reasonForgotten: the peer is being forgotten and is not waited for.
 	reasonForgotten = "Forgotten"
 )
 
-const forgottenByPeer = "an administrator there forgot this cluster: to be trusted again redeem a new token of either side with `entente join`, or meet again with `entente join HOST:PORT`; else forget the peer here too with `entente unpeer PEER --forget`"
+const forgottenByPeer = "an administrator there forgot this cluster, or a policy there that peered with it by itself ended. A policy there may peer with it again, which takes nothing here; else, to be trusted again, redeem a new token of either side with `entente join`, or meet again with `entente join HOST:PORT`; or forget the peer here too with `entente unpeer PEER --forget`"
 
 // heardForgotten says whether the peer said that an administrator there forgot this
 // cluster, and no introduction succeeded since. Then this cluster introduces itself no
