@@ -57,7 +57,7 @@ type Automatic struct {
 	Random func(most time.Duration) time.Duration
 
 	calls sync.WaitGroup
-	// ended has one more look taken after a call.
+	// ended has one more look taken, as after a call.
 	ended chan struct{}
 
 	mu      sync.Mutex
@@ -326,20 +326,38 @@ func (r *Automatic) dial(ctx context.Context, d automaticDial) {
 	r.mu.Lock()
 	outcome, changed := r.state.done(d.key, err, r.Now(), r.Random)
 	r.mu.Unlock()
-	select {
-	case r.ended <- struct{}{}:
-	default:
-	}
+	r.lookAgain()
 	if err != nil {
 		r.Log.Info("a cluster that a policy would peer with", "peer", d.fc, "policy", d.key.policy, "err", err)
 	}
 	if !changed {
 		return
 	}
-	r.Said(d.fc)
 	switch outcome.Reason {
-	case reasonForgottenByPeer, "DeniedByPeer", "GroupUnknown", "GroupSecretMismatch":
+	case reasonForgottenByPeer, reasonDeniedByPeer, reasonGroupUnknown, "GroupSecretMismatch":
 		r.recordBoth(ctx, d.key.policy, d.fc, corev1.EventTypeWarning, outcome.Reason, "%s", outcome.Message)
+	}
+}
+
+// lookAgain has one more look taken.
+func (r *Automatic) lookAgain() {
+	r.mu.Lock()
+	ended := r.ended
+	r.mu.Unlock()
+	select {
+	case ended <- struct{}{}:
+	default:
+	}
+}
+
+// GroupHeard is called when a cluster begins to prove that it holds a group's secret. It is
+// what Groups.Heard is.
+func (r *Automatic) GroupHeard(group string, id peering.ClusterID) {
+	r.mu.Lock()
+	sooner := r.state != nil && r.state.heard(id, groupBasis(group), r.Now(), r.Random)
+	r.mu.Unlock()
+	if sooner {
+		r.lookAgain()
 	}
 }
 

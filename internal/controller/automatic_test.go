@@ -389,7 +389,7 @@ func TestGroupSecretIsReadAgainWhenItChanges(t *testing.T) {
 	says("Peering")
 	at.clock.pass(laterAfter)
 	at.looks(t)
-	if said := at.Attempt(peerCalled(t, at.Client, hint)); said.Reason != "GroupSecretMismatch" || strings.Contains(said.Message, "0123") || !slices.Equal(at.said, []string{hint}) {
+	if said := at.Attempt(peerCalled(t, at.Client, hint)); said.Reason != "GroupSecretMismatch" || strings.Contains(said.Message, "0123") || at.said[len(at.said)-1] != hint {
 		t.Errorf("it says %+v, to be shown for %q", said, at.said)
 	}
 	if !slices.Contains(at.events.events, "Warning GroupSecretMismatch") {
@@ -418,6 +418,53 @@ func TestGroupSecretIsReadAgainWhenItChanges(t *testing.T) {
 	if got, want := at.objects(t), []string{"peer milan"}; !slices.Equal(got, want) {
 		t.Errorf("there are %q, want %q", got, want)
 	}
+}
+
+// TestWhatIsLearnedReplacesTheReason has Milan not know the group at first, then prove it with
+// another secret, and then the policy here end.
+func TestWhatIsLearnedReplacesTheReason(t *testing.T) {
+	t.Parallel()
+	at := newAutomaticTest(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "entente-system", Name: "garage"}, Data: map[string][]byte{"token": []byte("0123456789abcdef")}})
+	p := automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) {
+		a.Group = &v1alpha1.PeeringGroup{Name: "garage", SecretRef: v1alpha1.SecretKey{Name: "garage"}}
+	})
+	at.make(t, p)
+	at.found(t)
+	hint := "milan-" + at.milan.id.Short()
+	says := func(want string, calls int) {
+		t.Helper()
+		told := len(at.said)
+		at.clock.pass(laterAfter + endpointPause)
+		at.looks(t)
+		if said := at.Attempt(peerCalled(t, at.Client, hint)); said.Reason != want || len(at.calls) != calls {
+			t.Errorf("it says %+v after %d calls, want %s after %d", said, len(at.calls), want, calls)
+		}
+		if now := at.said[told:]; len(now) == 0 || now[0] != hint {
+			t.Errorf("what is new of it is not shown: %q", now)
+		}
+	}
+	at.err = peering.Errorf(peering.ReasonGroupUnknown, "no")
+	says("GroupUnknown", 1)
+	at.looks(t)
+	if len(at.calls) != 1 {
+		t.Fatalf("calls %q", at.calls)
+	}
+	// Its policy is there now, and asks.
+	at.err = peering.Errorf(peering.ReasonGroupSecretMismatch, "no")
+	at.GroupHeard("garage", at.milan.id)
+	says("GroupSecretMismatch", 2)
+	for range 3 { // who asks all the time is not asked more often for it
+		at.GroupHeard("garage", at.milan.id)
+		at.GroupHeard("attic", at.milan.id)
+		at.GroupHeard("garage", sightedID(9))
+		at.clock.pass(time.Minute)
+		at.looks(t)
+	}
+	if len(at.calls) != 2 {
+		t.Errorf("calls %q", at.calls)
+	}
+	at.remove(t, p)
+	says("", 2)
 }
 
 // TestGroupOfTwoPoliciesTrustsNobody has two policies name the same group, with the same

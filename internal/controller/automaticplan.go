@@ -177,6 +177,8 @@ type automaticState struct {
 	missing map[string]time.Time
 	// alone is the clusters that policies would peer with and a person forgot here.
 	alone map[peering.ClusterID]bool
+	// said is what there was to say of clusters with the last plan.
+	said map[peering.ClusterID]Attempt
 	// away is since when policies' peers are neither found nor connected, and nothing is
 	// agreed with them.
 	away    map[peering.ClusterID]time.Time
@@ -270,6 +272,7 @@ func (s *automaticState) plan(v automaticView) automaticPlan {
 	}
 	p.planDials()
 	s.alone, s.away = p.forgottenPeers, p.awayPeers
+	p.say()
 	maps.DeleteFunc(s.places, func(_ string, at time.Time) bool { return !at.After(v.now) })
 	maps.DeleteFunc(s.tries, func(key tryKey, t *automaticTry) bool {
 		// Who comes and goes is not dialled more often for it.
@@ -277,6 +280,26 @@ func (s *automaticState) plan(v automaticView) automaticPlan {
 	})
 	slices.Sort(p.out.letGo)
 	return p.out
+}
+
+// say finds out of which clusters there is something else to say than before. What came of
+// tries that no policy wants any more is not said.
+func (p *planning) say() {
+	for key, t := range p.tries {
+		if !p.tried[key] && !t.running {
+			t.outcome = Attempt{}
+		}
+	}
+	was := p.said
+	p.said = p.attempts()
+	for _, now := range []map[peering.ClusterID]Attempt{was, p.said} {
+		for id := range now {
+			if fc := p.known[id]; fc != nil && was[id] != p.said[id] && !slices.Contains(p.out.changed, fc.Name) {
+				p.out.changed = append(p.out.changed, fc.Name)
+			}
+		}
+	}
+	slices.Sort(p.out.changed)
 }
 
 // next has the plan made again at a time.
@@ -333,13 +356,11 @@ func (p *planning) planPeer(fc *v1alpha1.ForeignCluster, id peering.ClusterID) {
 func (p *planning) planPending(fc *v1alpha1.ForeignCluster, id peering.ClusterID) {
 	forgotten, byPerson := p.forgotten(id)
 	options := optionsFor(p.rules, fc, p.decided)
-	if byPerson = byPerson && len(options) > 0; byPerson != p.alone[id] {
-		p.out.changed = append(p.out.changed, fc.Name)
+	if len(options) == 0 {
+		return
 	}
 	if byPerson {
 		p.forgottenPeers[id] = true
-	}
-	if byPerson || len(options) == 0 {
 		return
 	}
 	if forgotten {
@@ -354,10 +375,12 @@ func (p *planning) planPending(fc *v1alpha1.ForeignCluster, id peering.ClusterID
 		p.decided = append(p.decided, *fc)
 		return
 	}
+	for _, o := range options {
+		p.tried[tryKey{id, o.rule.name, o.by}] = true
+	}
 	var best *readyDial
 	for _, o := range options {
 		key := tryKey{id, o.rule.name, o.by}
-		p.tried[key] = true
 		try := p.try(key, o.rule.revision, p.automaticView)
 		if o.problem.Reason == "" && !try.running && p.isFull(o.rule.name, o.by) {
 			o.problem = firstUseFull()
@@ -481,6 +504,24 @@ func (s *automaticState) try(key tryKey, revision string, v automaticView) *auto
 	return t
 }
 
+// heard has a cluster tried again soon that just began to prove what a policy trusts it for,
+// and had refused that before. What it is told by its own proof may be another reason.
+func (s *automaticState) heard(id peering.ClusterID, by basis, now time.Time, random func(time.Duration) time.Duration) (sooner bool) {
+	for key, t := range s.tries {
+		if key.id != id || key.by != by {
+			continue
+		}
+		switch t.outcome.Reason {
+		case reasonGroupUnknown, reasonDeniedByPeer, reasonForgottenByPeer:
+			// Its own try may come to something meanwhile.
+			if soon := now.Add(laterAfter + random(laterSpread)); soon.Before(t.again) {
+				t.again, t.pause, sooner = soon, 0, true
+			}
+		}
+	}
+	return sooner
+}
+
 // done records how a try went, and returns what is new to say of it.
 func (s *automaticState) done(key tryKey, err error, now time.Time, random func(time.Duration) time.Duration) (outcome Attempt, changed bool) {
 	s.running--
@@ -509,16 +550,19 @@ func (s *automaticState) done(key tryKey, err error, now time.Time, random func(
 
 // attempt is what there is to say of a cluster that is not trusted yet; empty if it was
 // not tried.
-func (s *automaticState) attempt(id peering.ClusterID) Attempt {
-	if s.alone[id] {
-		return Attempt{"ForgottenHere", "a policy would peer with it, and an administrator of this cluster forgot it: if it is to be trusted again, join it with a token of either side, or with `entente join` and one of its endpoints"}
-	}
-	var out Attempt
-	var of tryKey
+func (s *automaticState) attempt(id peering.ClusterID) Attempt { return s.attempts()[id] }
+
+// attempts is attempt of all of which there is something to say.
+func (s *automaticState) attempts() map[peering.ClusterID]Attempt {
+	out, of := map[peering.ClusterID]Attempt{}, map[peering.ClusterID]tryKey{}
 	for key, t := range s.tries {
-		if key.id == id && t.outcome.Reason != "" && (out.Reason == "" || key.policy < of.policy || key.policy == of.policy && key.by < of.by) {
-			of, out = key, t.outcome
+		first, known := of[key.id]
+		if t.outcome.Reason != "" && (!known || key.policy < first.policy || key.policy == first.policy && key.by < first.by) {
+			of[key.id], out[key.id] = key, t.outcome
 		}
+	}
+	for id := range s.alone {
+		out[id] = Attempt{"ForgottenHere", "a policy would peer with it, and an administrator of this cluster forgot it: if it is to be trusted again, join it with a token of either side, or with `entente join` and one of its endpoints"}
 	}
 	return out
 }
@@ -618,9 +662,9 @@ func automaticOutcome(key tryKey, err error) (Attempt, time.Duration) {
 	case peering.ReasonTrustForgotten:
 		return Attempt{reasonForgottenByPeer, what + ", and it refuses: " + forgottenByPeer}, longPause
 	case peering.ReasonTrustDenied:
-		return Attempt{"DeniedByPeer", what + ", and an administrator there denied this cluster: have it approved there, or join with a token"}, longPause
+		return Attempt{reasonDeniedByPeer, what + ", and an administrator there denied this cluster: have it approved there, or join with a token"}, longPause
 	case peering.ReasonGroupUnknown:
-		return Attempt{"GroupUnknown", fmt.Sprintf("%s, and no policy there has that group: its administrator has to write spec.automatic.group.name: %s into a PeeringPolicy, with the same secret", what, group)}, automaticRetryMax
+		return Attempt{reasonGroupUnknown, fmt.Sprintf("%s, and no policy there has that group: its administrator has to write spec.automatic.group.name: %s into a PeeringPolicy, with the same secret", what, group)}, automaticRetryMax
 	case peering.ReasonGroupSecretMismatch:
 		return Attempt{"GroupSecretMismatch", what + ", and the secrets of the two sides differ, or somebody is in between: compare the Secrets that spec.automatic.group.secretRef names here and there. It is tried again at once when the Secret here changes"}, longPause
 	case peering.ReasonIntroductionsPending, peering.ReasonRateLimited, peering.ReasonTooManyCalls:

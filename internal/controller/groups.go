@@ -41,6 +41,9 @@ type Groups struct {
 	// for each group that this cluster has: why is for people and has no secret in it. Nil
 	// reports to nobody.
 	Failed func(group string, id peering.ClusterID, why string)
+	// Heard reports that a cluster began a run, of a group that this cluster has. Nil
+	// reports to nobody.
+	Heard func(group string, id peering.ClusterID)
 	// Call proves to the cluster with that ID, at an endpoint, that this one holds the
 	// secret, and returns what it says of itself once it did the same.
 	Call func(ctx context.Context, endpoint string, id peering.ClusterID, group string, secret []byte) (identity.ClusterInfo, error)
@@ -134,6 +137,9 @@ func (g *Groups) Prove(ctx context.Context, p Proof) (share, confirmation []byte
 	g.report(now, failed...)
 	if wait > 0 {
 		return nil, nil, limited(wait)
+	}
+	if g.Heard != nil {
+		g.Heard(p.Group, p.ID)
 	}
 	return run.Share(), run.Confirmation(), nil
 }

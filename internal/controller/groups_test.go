@@ -461,3 +461,21 @@ func TestHostKeyGroupsEndpointsByAddress(t *testing.T) {
 		}
 	}
 }
+
+// TestWhoBeginsARunIsHeard has a cluster begin runs of a group that is known and of one that is
+// not, however they end.
+func TestWhoBeginsARunIsHeard(t *testing.T) {
+	t.Parallel()
+	g, milan := newGroups(t), newOther(t, "milan")
+	var heard []string
+	g.Heard = func(group string, id peering.ClusterID) { heard = append(heard, group+" "+string(id)) }
+	if err := g.prove(t, milan, "192.0.2.1", pake.Secret("another secret of the blue group")); err == nil {
+		t.Fatal("another secret is as good")
+	}
+	if _, _, err := g.Prove(t.Context(), Proof{ID: milan.id, Info: milan.info, Group: "red"}); peering.ReasonOf(err) != peering.ReasonGroupUnknown {
+		t.Fatal(err)
+	}
+	if want := []string{"blue " + string(milan.id)}; !slices.Equal(heard, want) {
+		t.Errorf("heard %q, want %q", heard, want)
+	}
+}

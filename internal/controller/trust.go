@@ -383,7 +383,7 @@ func outcome(err error) (Attempt, time.Duration) {
 	}
 	switch e.Reason { //nolint:exhaustive // whatever else it is may be over in a moment
 	case peering.ReasonTrustDenied:
-		return Attempt{Reason: "DeniedByPeer", Message: "an administrator of the peer denied this cluster; have it approved there, or join with a token"}, deniedAgain
+		return Attempt{Reason: reasonDeniedByPeer, Message: "an administrator of the peer denied this cluster; have it approved there, or join with a token"}, deniedAgain
 	case peering.ReasonTrustForgotten:
 		return Attempt{Reason: reasonForgottenByPeer, Message: forgottenByPeer}, 0
 	case peering.ReasonIntroductionsPending, peering.ReasonRateLimited, peering.ReasonTooManyCalls:
