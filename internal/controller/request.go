@@ -348,7 +348,7 @@ func (r *Requests) seek(
 	var fc v1alpha1.ForeignCluster
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: request.Spec.ForeignCluster}, &fc); err != nil {
 		if apierrors.IsNotFound(err) {
-			return peering.Errorf(peering.ReasonPeerUnknown, "there is no ForeignCluster %s: join it first", request.Spec.ForeignCluster)
+			return r.unknown(ctx, request.Spec.ForeignCluster)
 		}
 		return err
 	}
@@ -356,6 +356,22 @@ func (r *Requests) seek(
 		return peering.Errorf(peering.ReasonPeerNotTrusted, "ForeignCluster %s is not trusted: join it first", fc.Name)
 	}
 	return try(ctx, &fc, ask)
+}
+
+// unknown says that there is no ForeignCluster of a name, or what the cluster is called now
+// that discovery called so before it was trusted.
+func (r *Requests) unknown(ctx context.Context, name string) error {
+	var list v1alpha1.ForeignClusterList
+	if err := r.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil { // they are only read
+		return fmt.Errorf("list foreign clusters: %w", err)
+	}
+	for i := range list.Items {
+		fc := &list.Items[i]
+		if fc.Spec.TrustBundle != "" && fc.DeletionTimestamp.IsZero() && store.HintName(name, peering.ClusterID(fc.Spec.ClusterID)) {
+			return peering.Errorf(peering.ReasonPeerUnknown, "%s was what discovery called a cluster that is trusted now, as %s: delete this PeeringRequest, and create another that asks %s", name, fc.Name, fc.Name)
+		}
+	}
+	return peering.Errorf(peering.ReasonPeerUnknown, "there is no ForeignCluster %s: join it first", name)
 }
 
 // choose tries the providers that would lend what is asked for, cheapest first. One

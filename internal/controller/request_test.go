@@ -377,6 +377,28 @@ func TestTheCheapestIsTakenThenTheNext(t *testing.T) {
 	}
 }
 
+// TestRequestOfAHintSaysWhatItIsCalledNow has a cluster be asked by the name that discovery
+// gave it before it joined under its own.
+func TestRequestOfAHintSaysWhatItIsCalledNow(t *testing.T) {
+	t.Parallel()
+	rome := &seller{price: eur(t, "cpu", "0.1")}
+	for name, want := range map[string]string{"short": "as rome:", "whole": "as rome:", "other": "join it first"} {
+		request := requestFor(nil)
+		b := newRequestsBench(t, request, map[string]*seller{"rome": rome, "milan": {price: eur(t, "cpu", "0.1")}})
+		hint := map[string]string{"short": "rome-" + rome.id.ID().Short(), "whole": "peer-" + string(rome.id.ID()), "other": "rome-aaaaaaaa"}[name]
+		if err := b.client.Get(t.Context(), client.ObjectKeyFromObject(request), request); err != nil {
+			t.Fatal(err)
+		}
+		request.Spec.ForeignCluster = hint
+		if err := b.client.Update(t.Context(), request); err != nil {
+			t.Fatal(err)
+		}
+		if s, _ := b.look(t); accepted(s).Reason != "PeerUnknown" || !strings.Contains(accepted(s).Message, want) || !strings.Contains(accepted(s).Message, hint) {
+			t.Errorf("%s: it says %+v, without %q", name, accepted(s), want)
+		}
+	}
+}
+
 func TestTheFirstThatStillGrantsIsTaken(t *testing.T) {
 	t.Parallel()
 	fickle, honest := &seller{price: eur(t, "cpu", "0.1")}, &seller{price: eur(t, "cpu", "0.2")}

@@ -249,6 +249,11 @@ func Sight(ctx context.Context, c client.Client, id peering.ClusterID, label str
 	return fc, false, nil
 }
 
+// HintName says whether Sight gives a cluster a name like this one.
+func HintName(name string, id peering.ClusterID) bool {
+	return id != "" && (strings.HasSuffix(name, "-"+id.Short()) || strings.HasSuffix(name, "-"+string(id)))
+}
+
 func sight(ctx context.Context, c client.Client, id peering.ClusterID, name string, sightings []v1alpha1.Sighting) (fc *v1alpha1.ForeignCluster, made bool, err error) {
 	fc = newPeer(id, name)
 	fc.Annotations = map[string]string{v1alpha1.AnnotationDiscovered: "true"}
