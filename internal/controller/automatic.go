@@ -193,6 +193,9 @@ func (r *Automatic) act(ctx context.Context, all []v1alpha1.ForeignCluster, plan
 	for _, name := range plan.changed {
 		r.Said(name)
 	}
+	for _, d := range plan.declined {
+		r.recordBoth(ctx, d.policy, d.fc, corev1.EventTypeWarning, reasonImpostor, "%s: %s", d.fc, d.why)
+	}
 	for _, dial := range plan.dial {
 		r.calls.Go(func() { r.dial(ctx, dial) })
 	}
@@ -334,8 +337,8 @@ func (r *Automatic) dial(ctx context.Context, d automaticDial) {
 		return
 	}
 	switch outcome.Reason {
-	case reasonForgottenByPeer, reasonDeniedByPeer, reasonGroupUnknown, "GroupSecretMismatch":
-		r.recordBoth(ctx, d.key.policy, d.fc, corev1.EventTypeWarning, outcome.Reason, "%s", outcome.Message)
+	case reasonForgottenByPeer, reasonDeniedByPeer, reasonGroupUnknown, reasonImpostor, "GroupSecretMismatch":
+		r.recordBoth(ctx, d.key.policy, d.fc, corev1.EventTypeWarning, outcome.Reason, "%s: %s", d.fc, outcome.Message)
 	}
 }
 
@@ -455,7 +458,7 @@ func (r *Automatic) admit(ctx context.Context, i store.Introduction) error {
 }
 
 // wanted returns the ForeignCluster of a cluster that was called, or called, if there is one.
-// It fails with the reason CONFLICT where what the call began is not wanted any more, as the
+// It fails with the reason CONFLICT, or as an *imitationError, where what the call began is not wanted any more, as the
 // API server itself says: by the policy, or by a person.
 func (r *Automatic) wanted(ctx context.Context, i store.Introduction) (*v1alpha1.ForeignCluster, error) {
 	var p v1alpha1.PeeringPolicy
@@ -488,7 +491,7 @@ func (r *Automatic) wanted(ctx context.Context, i store.Introduction) (*v1alpha1
 		return nil, fmt.Errorf("list foreign clusters: %w", err)
 	}
 	if c := takesAnothers(known, &i.Info, trustedAmong(all.Items)); c != nil {
-		return nil, peering.Errorf(peering.ReasonConflict, "%s", c.Message)
+		return nil, &imitationError{c.Message}
 	}
 	if firstUsed(all.Items)[i.Policy] >= maxFirstUse {
 		return nil, peering.Errorf(peering.ReasonConflict, "%s", firstUseFull().Message)

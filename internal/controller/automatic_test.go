@@ -741,6 +741,57 @@ func TestFirstUseRefusesAClusterWithAnothersName(t *testing.T) {
 	}
 }
 
+// TestFirstUseSaysWhyItDeclinesAnImpostor has Milan imitate a peer, by what is found of it, by
+// what it says of itself, or once it is called.
+func TestFirstUseSaysWhyItDeclinesAnImpostor(t *testing.T) {
+	t.Parallel()
+	for name, calls := range map[string]int{"found": 0, "introduced": 0, "called": 1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			endpoint := map[string]string{"found": "192.0.2.1:7443"}[name]
+			rome := trustedPeer("rome", 1, endpoint)
+			at := newAutomaticTest(t, &rome, automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) { a.FirstUse = true }))
+			at.milan.info.Name = "Rome"
+			at.found(t)
+			hint := "milan-" + at.milan.id.Short()
+			if name == "introduced" {
+				fc := peerCalled(t, at.Client, hint)
+				fc.Status.Introduction = &v1alpha1.Introduction{Name: "Rome", Code: "042917", Bundle: at.milan.info.PEM()}
+				if err := at.Client.Status().Update(t.Context(), fc); err != nil {
+					t.Fatal(err)
+				}
+			}
+			at.looks(t)
+			at.clock.pass(laterAfter)
+			at.looks(t)
+			said := at.Attempt(peerCalled(t, at.Client, hint))
+			for _, word := range []string{"policy home", "peer rome", "another key", "entente approve", "entente deny"} {
+				if said.Reason != "Impostor" || !strings.Contains(said.Message, word) {
+					t.Errorf("it says %+v, without %q", said, word)
+				}
+			}
+			var p v1alpha1.PeeringPolicy
+			if err := at.Client.Get(t.Context(), client.ObjectKey{Name: "home"}, &p); err != nil {
+				t.Fatal(err)
+			}
+			if p.Status.Automatic == nil || p.Status.Automatic.Waiting != 1 || p.Status.Automatic.Peers != 0 {
+				t.Errorf("the policy says %+v", p.Status.Automatic)
+			}
+			at.clock.pass(time.Minute)
+			at.looks(t)
+			told := 0
+			for _, e := range at.events.events {
+				if e == "Warning Impostor" {
+					told++
+				}
+			}
+			if told != 2 || len(at.calls) != calls { // of the policy and of the cluster
+				t.Errorf("%d events, of %q, after calls %q", told, at.events.events, at.calls)
+			}
+		})
+	}
+}
+
 // TestFirstUseSurvivesALostSighting has the hint of Milan go while it is called: it is
 // trusted all the same, as it trusts this cluster by now, under the same conditions.
 func TestFirstUseSurvivesALostSighting(t *testing.T) {

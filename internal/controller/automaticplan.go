@@ -2,6 +2,7 @@ package controller
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -118,6 +119,8 @@ type automaticPlan struct {
 	dial []automaticDial
 	// approve is clusters that introduced themselves.
 	approve []automaticApproval
+	// declined is clusters that policies do not trust on first use, as they imitate others.
+	declined []automaticRefusal
 	// letGo is names of ForeignClusters that no policy stands for any more.
 	letGo []string
 	// lapsed says of those for which a policy still stands why they are let go.
@@ -148,6 +151,8 @@ type automaticApproval struct {
 	policy string
 	by     basis
 }
+
+type automaticRefusal struct{ fc, policy, why string }
 
 // tryKey is what is tried: another reason is another try.
 type tryKey struct {
@@ -363,7 +368,7 @@ func (p *planning) planPending(fc *v1alpha1.ForeignCluster, id peering.ClusterID
 		p.forgottenPeers[id] = true
 		return
 	}
-	if forgotten {
+	if forgotten && options[0].problem.Reason != reasonImpostor {
 		p.out.lift = append(p.out.lift, id)
 	}
 	p.out.waiting[options[0].rule.name]++
@@ -387,6 +392,9 @@ func (p *planning) planPending(fc *v1alpha1.ForeignCluster, id peering.ClusterID
 		}
 		switch {
 		case o.problem.Reason != "":
+			if o.problem.Reason == reasonImpostor && try.outcome.Reason != reasonImpostor {
+				p.out.declined = append(p.out.declined, automaticRefusal{fc.Name, o.rule.name, o.problem.Message})
+			}
 			try.outcome = o.problem
 		case len(o.endpoints) == 0:
 		case try.running:
@@ -593,20 +601,39 @@ func optionsFor(rules []automaticRule, fc *v1alpha1.ForeignCluster, others []v1a
 			}
 		}
 	}
-	// The condition comes only with a later look at what discovery finds.
-	if !slices.ContainsFunc(rules, func(rule automaticRule) bool { return rule.FirstUse }) ||
-		meta.IsStatusConditionTrue(fc.Status.Conditions, v1alpha1.ConditionImpostor) || takesAnothers(fc, nil, others) != nil {
+	if !slices.ContainsFunc(rules, func(rule automaticRule) bool { return rule.FirstUse }) {
 		return out
+	}
+	// The condition comes only with a later look at what discovery finds.
+	takes := takesAnothers(fc, nil, others)
+	if c := meta.FindStatusCondition(fc.Status.Conditions, v1alpha1.ConditionImpostor); takes == nil && c != nil && c.Status == metav1.ConditionTrue {
+		takes = c
 	}
 	for i := range rules {
 		if rule := &rules[i]; rule.FirstUse {
 			if at := rule.endpoints(fc); len(at) > 0 {
-				out = append(out, option{rule: rule, by: byFirstUse, endpoints: at})
+				o := option{rule: rule, by: byFirstUse, endpoints: at}
+				if takes != nil {
+					o.problem = imitates(rule.name, takes.Message)
+				}
+				out = append(out, o)
 			}
 		}
 	}
 	return out
 }
+
+// imitates is what there is to say of a cluster that a policy does not trust on first use, as
+// it takes the name or the address of another; why says which.
+func imitates(policy, why string) Attempt {
+	return Attempt{reasonImpostor, fmt.Sprintf("the policy %s does not trust it on first use: %s. If it is the cluster that it says, join it with a token, or compare its code with its administrator and `entente approve` it; else `entente deny` it", policy, why)}
+}
+
+// imitationError is why a call of a cluster came to nothing that takes another's name or
+// address.
+type imitationError struct{ why string }
+
+func (e *imitationError) Error() string { return e.why }
 
 // trustedAmong returns those of all that are trusted, or are to be.
 func trustedAmong(all []v1alpha1.ForeignCluster) []v1alpha1.ForeignCluster {
@@ -637,7 +664,7 @@ func approves(options []option, fc *v1alpha1.ForeignCluster) (automaticApproval,
 		return automaticApproval{}, false
 	}
 	for _, o := range options {
-		if o.by == byClusterID || o.by == byFirstUse {
+		if o.problem.Reason == "" && (o.by == byClusterID || o.by == byFirstUse) {
 			return automaticApproval{fc.Name, o.rule.name, o.by}, true
 		}
 	}
@@ -656,6 +683,9 @@ func automaticOutcome(key tryKey, err error) (Attempt, time.Duration) {
 		what += "as its ID is listed"
 	default:
 		what += "as it was found"
+	}
+	if e, ok := errors.AsType[*imitationError](err); ok {
+		return imitates(key.policy, e.why), longPause
 	}
 	e := peering.AsError(err)
 	switch e.Reason { //nolint:exhaustive // the others are of tries of any kind

@@ -162,6 +162,8 @@ const (
 	reasonDeniedByPeer = "DeniedByPeer"
 	// reasonGroupUnknown: no policy there has the group.
 	reasonGroupUnknown = "GroupUnknown"
+	// reasonImpostor: it takes the name or the address of another.
+	reasonImpostor = "Impostor"
 	// reasonForgetting: the peer is being forgotten and may hear of it.
 	reasonForgetting = "Forgetting"
 	// reasonForgotten: the peer is being forgotten and is not waited for.
