@@ -351,7 +351,10 @@ func conditionReasons(root fs.FS) (map[string]map[string]bool, error) {
 var reasonSources = map[string]string{"Attempt": "Trusted", "statementError": "StatementsValid", "NodeStatus": "NodeReady"}
 
 // reasonFunctions is the functions whose reasons all are of one type of condition.
-var reasonFunctions = map[string]string{"agreement": "UsageAgrees", "readiness": "NodeReady"}
+var reasonFunctions = map[string]string{"agreement": "UsageAgrees", "readiness": "NodeReady", "firstUseFull": "Automatic"}
+
+// reasonFields is the fields whose reason becomes that of a condition, too.
+var reasonFields = map[string]string{"problem": "Automatic"}
 
 type reasonReader struct {
 	// texts is the constants of strings.
@@ -414,7 +417,10 @@ func (r *reasonReader) made(n ast.Node) (kind string, reason ast.Expr) {
 			name = t.Sel.Name
 		}
 		kind = reasonSources[name]
-		for _, e := range n.Elts {
+		for i, e := range n.Elts {
+			if _, named := e.(*ast.KeyValueExpr); kind != "" && i == 0 && !named {
+				reason = e
+			}
 			if kv, ok := e.(*ast.KeyValueExpr); ok {
 				switch key, _ := kv.Key.(*ast.Ident); {
 				case key != nil && strings.EqualFold(key.Name, "reason"):
@@ -463,8 +469,13 @@ func (r *reasonReader) function(f *ast.FuncDecl) {
 				vars[name.Name] = kind
 			}
 		case *ast.ReturnStmt:
-			if kind := reasonFunctions[f.Name.Name]; kind != "" && len(n.Results) == 4 {
+			kind := reasonFunctions[f.Name.Name]
+			if kind != "" && len(n.Results) == 4 {
 				r.add(kind, n.Results[1])
+			}
+			if kind != "" && len(n.Results) == 1 {
+				_, reason := r.made(n.Results[0])
+				r.add(kind, reason)
 			}
 		}
 		return true
@@ -481,6 +492,10 @@ func (r *reasonReader) function(f *ast.FuncDecl) {
 			for i, left := range n.Lhs {
 				if name, ok := left.(*ast.Ident); ok && vars[name.Name] != "" && len(n.Rhs) == len(n.Lhs) {
 					r.add(vars[name.Name], n.Rhs[i])
+				}
+				if field, ok := left.(*ast.SelectorExpr); ok && reasonFields[field.Sel.Name] != "" && len(n.Rhs) == len(n.Lhs) {
+					_, reason := r.made(n.Rhs[i])
+					r.add(reasonFields[field.Sel.Name], reason)
 				}
 				if field, ok := left.(*ast.SelectorExpr); ok && field.Sel.Name == "Reason" && len(n.Rhs) == len(n.Lhs) {
 					r.add(reasonFunctions[f.Name.Name], n.Rhs[i])
@@ -546,10 +561,14 @@ func f() {
 	r.condition(stored, "Z", "s", "E", "m")
 	_ = metav1.Condition{Type: "Y", Reason: "F"}
 	_ = Attempt{Reason: "G"}
+	_ = Attempt{"I", "m"}
+	rule.problem = Attempt{"J", "m"}
 	condition(kind, "s", camel(x), "m")
 }
 
 func agreement() (bool, string, string, bool) { return true, "H", "m", true }
+
+func firstUseFull() Attempt { return Attempt{"K", "m"} }
 `)}}
 	found, err := conditionReasons(root)
 	if err != nil {
@@ -559,7 +578,7 @@ func agreement() (bool, string, string, bool) { return true, "H", "m", true }
 	for kind, reasons := range found {
 		got[kind] = strings.Join(slices.Sorted(maps.Keys(reasons)), " ")
 	}
-	want := map[string]string{"A": "B C D", "Z": "E", "Y": "F", "Trusted": "G", "UsageAgrees": "H"}
+	want := map[string]string{"A": "B C D", "Z": "E", "Y": "F", "Trusted": "G I J K", "Automatic": "J K", "UsageAgrees": "H"}
 	if !maps.Equal(got, want) {
 		t.Errorf("read %v, want %v", got, want)
 	}
