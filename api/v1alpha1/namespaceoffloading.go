@@ -72,7 +72,8 @@ type NamespaceOffloadingSpec struct {
 // NamespaceOffloadingStatus is what came of it.
 type NamespaceOffloadingStatus struct {
 	// state sums up clusters: Refused if one provider refuses the namespace, Pending
-	// if it is not at all of them yet, Ready if it is, NoProvider if there is none.
+	// if it is not at all of them yet, Ready if it is, NoProvider if there is none, or if
+	// clusterSelector selects no ForeignCluster.
 	// It is Ending from the deletion until the namespace's pods were moved home.
 	// +optional
 	State string `json:"state,omitempty"`
