@@ -126,9 +126,9 @@ func trim(ctx context.Context) {
 
 // agentOptions is the flags of the agent.
 type agentOptions struct {
-	cfg                                          agent.Config
-	podCIDRs, serviceCIDRs, aliasPool, resolvers []string
-	profiles                                     string
+	cfg                               agent.Config
+	podCIDRs, serviceCIDRs, aliasPool []string
+	profiles                          string
 }
 
 // config returns the configuration by the flags and the environment, which the chart sets.
@@ -142,9 +142,6 @@ func (o *agentOptions) config(getenv func(string) string) (agent.Config, error) 
 		return cfg, err
 	}
 	if cfg.AliasPool, err = prefixFlag("alias-pool", o.aliasPool); err != nil {
-		return cfg, err
-	}
-	if cfg.DiscoveryResolvers, err = addressFlag("discovery-resolver", o.resolvers); err != nil {
 		return cfg, err
 	}
 	cfg.Namespace, cfg.Pod, cfg.PodUID = getenv("POD_NAMESPACE"), getenv("POD_NAME"), getenv("POD_UID")
@@ -206,7 +203,7 @@ func (o *agentOptions) add(flags *pflag.FlagSet) {
 	flags.BoolVar(&cfg.DiscoveryLAN, "discovery-lan", false, "publish this cluster on the LANs of the gateway by Multicast DNS, and look for clusters there")
 	flags.StringArrayVar(&cfg.DiscoveryInterfaces, "discovery-interface", nil, "a network interface on which that is done, or its beginning and *; repeat for several (default: all whose names do not say that they lead to containers, virtual machines or tunnels)")
 	flags.StringArrayVar(&cfg.DiscoveryDomains, "discovery-domain", nil, "a domain in which clusters are looked for by DNS-SD; repeat for several (default: none)")
-	flags.StringArrayVar(&o.resolvers, "discovery-resolver", nil, "the address, or ADDRESS:PORT, of a resolver that is asked for them; repeat for several, the first is asked first (default: those of /etc/resolv.conf)")
+	flags.StringArrayVar(&cfg.DiscoveryResolvers, "discovery-resolver", nil, "the address, or ADDRESS:PORT, of a resolver that is asked for them; repeat for several, the first is asked first (default: those of /etc/resolv.conf)")
 	flags.StringVar(&cfg.Update.Server, "discovery-update-server", "", "the primary server, as HOST or HOST:PORT, in whose zone this cluster publishes itself by dynamic updates (default: nowhere; what was published is removed)")
 	flags.StringVar(&cfg.Update.Zone, "discovery-update-zone", "", "the zone that is updated")
 	flags.StringVar(&cfg.Update.Domain, "discovery-update-domain", "", "the domain, in that zone, in which this cluster is published (default: the zone)")
@@ -233,24 +230,6 @@ func prefixFlag(name string, texts []string) ([]netip.Prefix, error) {
 			return nil, fmt.Errorf("--%s: %w", name, err)
 		}
 		out = append(out, p.Masked())
-	}
-	return out, nil
-}
-
-// addressFlag reads addresses of DNS servers, with a port or without.
-func addressFlag(name string, texts []string) ([]netip.AddrPort, error) {
-	const dns = 53
-	var out []netip.AddrPort
-	for _, text := range texts {
-		if addr, err := netip.ParseAddr(text); err == nil {
-			out = append(out, netip.AddrPortFrom(addr, dns))
-			continue
-		}
-		addr, err := netip.ParseAddrPort(text)
-		if err != nil {
-			return nil, fmt.Errorf("--%s: %q is neither an address nor ADDRESS:PORT", name, text)
-		}
-		out = append(out, addr)
 	}
 	return out, nil
 }

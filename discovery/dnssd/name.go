@@ -2,6 +2,7 @@ package dnssd
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"unicode/utf8"
 
@@ -17,10 +18,18 @@ import (
 // canonical returns a name as it is compared.
 func canonical(name string) string { return dns.CanonicalName(name) }
 
+// CheckDomain says whether clusters can be looked for and published in a domain. The error
+// may be shown.
+func CheckDomain(domain string) error {
+	_, err := checkDomain(domain)
+	return err
+}
+
 // checkDomain returns a domain that somebody typed as it is compared. Domains have the
 // form of host names here; internationalised ones are given in their ASCII form.
 func checkDomain(domain string) (string, error) {
-	if err := peering.CheckEndpoint(domain + ":1"); err != nil || strings.ContainsAny(domain, ":[]") {
+	_, notAddress := netip.ParseAddr(domain)
+	if err := peering.CheckEndpoint(domain + ":1"); err != nil || notAddress == nil || strings.ContainsAny(domain, ":[]") {
 		return "", fmt.Errorf("domain %q is not a DNS name", peering.Text(domain, maxProblem))
 	}
 	name := canonical(domain)

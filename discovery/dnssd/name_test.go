@@ -68,11 +68,14 @@ func TestCheckDomain(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
 		"Example.COM": "example.com.", "example.com.": "example.com.", "lan": "lan.",
-		"": "", "a b": "", "exa_mple": "", "10.0.0.1:5": "", "[::1]": "", "::1": "", "a..b": "",
+		"": "", "a b": "", "exa_mple": "", "10.0.0.1:5": "", "[::1]": "", "::1": "", "192.0.2.1": "", "a..b": "",
 		strings.Repeat("a23456789.", 24) + "com": "",
 	} {
 		if got, err := checkDomain(in); got != want || (err == nil) != (want != "") {
 			t.Errorf("checkDomain(%q) = %q, %v", in, got, err)
+		}
+		if err := CheckDomain(in); (err == nil) != (want != "") {
+			t.Errorf("CheckDomain(%q) = %v", in, err)
 		}
 	}
 }

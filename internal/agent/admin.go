@@ -48,6 +48,9 @@ func (a *agent) adminSelf(context.Context) (admin.Self, error) {
 		RootExpires: a.source.Identity().Root().NotAfter, CertificateExpires: expires,
 		Fingerprint: s.Text.Fingerprint, Automatic: s.Automatic,
 	}
+	if a.found != nil {
+		self.Problems = a.found.problems
+	}
 	if published := a.published.Load(); published != nil {
 		self.DNS = *published
 	}

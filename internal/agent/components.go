@@ -23,10 +23,7 @@ type (
 		Address     string
 		Certificate KubeletCertificate
 	}
-	domainsConfig struct {
-		Domains   []string
-		Resolvers []netip.AddrPort
-	}
+	domainsConfig struct{ Domains, Resolvers []string }
 )
 
 // components returns the parts of an agent in the order in which they are built: a part

@@ -90,10 +90,10 @@ func TestComponentsFollowFromTheConfiguration(t *testing.T) {
 		},
 		"clusters are looked for in domains": {
 			change: func(c *Config) {
-				c.DiscoveryDomains, c.DiscoveryResolvers = []string{"example.com"}, []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:53")}
+				c.DiscoveryDomains, c.DiscoveryResolvers = []string{"example.com"}, []string{"192.0.2.1"}
 			},
 			want: with("NodeDiscoveries", component{Name: "domains", Config: domainsConfig{
-				[]string{"example.com"}, []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:53")},
+				[]string{"example.com"}, []string{"192.0.2.1"},
 			}}),
 		},
 		"clusters are looked for on LANs": {
@@ -110,8 +110,7 @@ func TestComponentsFollowFromTheConfiguration(t *testing.T) {
 			cfg := base
 			tc.change(&cfg)
 			got := components(&cfg)
-			if diff := cmp.Diff(tc.want, got, cmpopts.IgnoreUnexported(component{}), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
-				cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
+			if diff := cmp.Diff(tc.want, got, cmpopts.IgnoreUnexported(component{}), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
 				t.Errorf("components (-want +got):\n%s", diff)
 			}
 			for _, c := range got {

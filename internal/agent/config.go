@@ -40,8 +40,9 @@ type Config struct {
 	DiscoveryInterfaces []string
 	// DiscoveryDomains are the domains in which clusters are looked for. Default: none.
 	DiscoveryDomains []string
-	// DiscoveryResolvers are asked for them. Default: those of /etc/resolv.conf.
-	DiscoveryResolvers []netip.AddrPort
+	// DiscoveryResolvers are asked for them, as ADDRESS or ADDRESS:PORT. Default: those of
+	// /etc/resolv.conf. What is malformed here is a problem that administrators are told.
+	DiscoveryResolvers []string
 	// Update is where this cluster publishes itself. Default: nowhere.
 	Update UpdateConfig
 	// PeerAddress, AdminAddress, KubeletAddress, HealthAddress and MetricsAddress are

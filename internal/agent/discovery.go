@@ -21,6 +21,7 @@ import (
 	"github.com/entente-dev/entente/discovery/dnssd"
 	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/notify"
+	"github.com/entente-dev/entente/peering"
 )
 
 // domainsStart is for how long after its start the agent believes what it knew of a
@@ -40,16 +41,72 @@ func (a *agent) discovery(context.Context) error {
 	return nil
 }
 
-// browseDomains looks for clusters in domains. A malformed domain is logged and left out:
+// browseDomains looks for clusters in domains. What is malformed is reported and left out:
 // no peering ends because of it.
 func (a *agent) browseDomains(_ context.Context, cfg domainsConfig) error {
-	browser, err := browser(dnssd.Config{Domains: cfg.Domains, Changed: func(dnssd.Domain) { a.found.changed.Notify() }}, cfg.Resolvers)
-	if err != nil {
-		a.log.Error("discovery in domains is off: see --discovery-domain and --discovery-resolver", "err", err)
+	a.found.browser, a.found.problems = newBrowser(cfg, func(dnssd.Domain) { a.found.changed.Notify() })
+	if len(a.found.problems) > 0 {
+		a.log.Error("discovery in domains is not as it was configured", "problems", a.found.problems)
+	}
+	if a.found.browser == nil {
 		return nil
 	}
-	a.found.browser = browser
 	return a.run(a.found.run)
+}
+
+// newBrowser returns a browser of what is well-formed, nil if that is not enough, and what
+// is not, a line each in words of the chart.
+func newBrowser(cfg domainsConfig, changed func(dnssd.Domain)) (browser *dnssd.Browser, problems []string) {
+	say := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
+	var domains []string
+	var resolvers []netip.AddrPort
+	for _, domain := range cfg.Domains {
+		if err := dnssd.CheckDomain(domain); err != nil {
+			say("discovery.domains: %v: nobody is looked for there", err)
+			continue
+		}
+		domains = append(domains, domain)
+	}
+	for _, text := range cfg.Resolvers {
+		addr, err := resolverAddress(text)
+		if err != nil {
+			say("discovery.resolvers: %v: it is not asked", err)
+			continue
+		}
+		resolvers = append(resolvers, addr)
+	}
+	const off = "discovery by DNS is off"
+	switch {
+	case len(domains) == 0:
+		say("%s: discovery.domains has no other domain", off)
+		return nil, problems
+	case len(resolvers) == 0 && len(cfg.Resolvers) > 0:
+		// No others are asked: they are not to learn what somebody kept from them.
+		say("%s: discovery.resolvers has no other resolver", off)
+		return nil, problems
+	}
+	list, err := dnssd.NewResolvers(resolvers...)
+	if err != nil {
+		say("%s: discovery.resolvers: %v", off, err)
+		return nil, problems
+	}
+	browser, err = dnssd.NewBrowser(dnssd.Config{Domains: domains, Changed: changed, Exchange: list.Exchange})
+	if err != nil {
+		say("%s: discovery.domains: %v", off, err)
+	}
+	return browser, problems
+}
+
+// resolverAddress reads the address of a DNS server, with a port or without.
+func resolverAddress(text string) (netip.AddrPort, error) {
+	if addr, err := netip.ParseAddr(text); err == nil {
+		return netip.AddrPortFrom(addr, 53), nil
+	}
+	addr, err := netip.ParseAddrPort(text)
+	if err != nil || addr.Port() == 0 {
+		return addr, fmt.Errorf("%q is neither an address nor ADDRESS:PORT", peering.Text(text, maxDiscoveryText))
+	}
+	return addr, nil
 }
 
 // watchLANs looks at what the fabrics of nodes find on LANs.
@@ -70,21 +127,14 @@ func (a *agent) recordSightings(context.Context) error {
 	})
 }
 
-func browser(cfg dnssd.Config, list []netip.AddrPort) (*dnssd.Browser, error) {
-	resolvers, err := dnssd.NewResolvers(list...)
-	if err != nil {
-		return nil, err
-	}
-	cfg.Exchange = resolvers.Exchange
-	return dnssd.NewBrowser(cfg)
-}
-
 // domains is what is found in domains.
 type domains struct {
 	// browser is nil if no domain is asked.
 	browser *dnssd.Browser
-	now     func() time.Time
-	log     *slog.Logger
+	// problems is what is wrong with what was configured.
+	problems []string
+	now      func() time.Time
+	log      *slog.Logger
 	// changed has a value when what is found changed, here or on LANs.
 	changed notify.Channel
 	// forbidden is addresses that no domain leads to, beside those that nobody may.

@@ -21,6 +21,7 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/discovery"
@@ -162,3 +163,56 @@ func TestDialableAddressesAreRefreshed(t *testing.T) {
 		t.Error("it may be dialled where a prefix of this cluster is now")
 	}
 }
+
+// One malformed value leaves the others in force, and none of them ends the agent.
+func TestMalformedDomainsAndResolversAreProblems(t *testing.T) {
+	t.Parallel()
+	const off = "discovery by DNS is off"
+	many := slices.Repeat([]string{"192.0.2.1"}, 9)
+	for name, tc := range map[string]struct {
+		domains, resolvers []string
+		asked              []string
+		problems           []string
+	}{
+		"all is well":              {domains: []string{"example.com", "lan"}, resolvers: []string{"192.0.2.1", "[2001:db8::1]:53"}, asked: []string{"example.com", "lan"}},
+		"one domain":               {domains: []string{"bad domain!", "example.com"}, asked: []string{"example.com"}, problems: []string{`discovery.domains: domain "bad domain!" is not a DNS name`}},
+		"an address as a domain":   {domains: []string{"192.0.2.1", "example.com"}, asked: []string{"example.com"}, problems: []string{`discovery.domains: domain "192.0.2.1" is not`}},
+		"all domains":              {domains: []string{"a b"}, problems: []string{`discovery.domains: domain "a b"`, off}},
+		"one resolver":             {domains: []string{"example.com"}, resolvers: []string{"foo", "192.0.2.1"}, asked: []string{"example.com"}, problems: []string{`discovery.resolvers: "foo" is neither an address nor ADDRESS:PORT`}},
+		"the port of a resolver":   {domains: []string{"example.com"}, resolvers: []string{"192.0.2.1:0", "192.0.2.1:99999", "2001:db8::1"}, asked: []string{"example.com"}, problems: []string{"192.0.2.1:0", "192.0.2.1:99999"}},
+		"no other is asked for it": {domains: []string{"example.com"}, resolvers: []string{"foo"}, problems: []string{"discovery.resolvers", off}},
+		"too many resolvers":       {domains: []string{"example.com"}, resolvers: many, problems: []string{off + ": discovery.resolvers: 9 resolvers"}},
+		"too many domains":         {domains: slices.Repeat([]string{"example.com"}, dnssd.MaxDomains+1), problems: []string{off + ": discovery.domains: 1025 domains"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := &agent{cfg: Config{ClusterName: "office"}, source: newSource(t), log: slog.New(slog.DiscardHandler), mgr: runnables{}, announces: func() bool { return false }}
+			if err := a.discovery(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := a.browseDomains(t.Context(), domainsConfig{tc.domains, tc.resolvers}); err != nil {
+				t.Fatal(err)
+			}
+			var asked []string
+			if a.found.browser != nil {
+				for _, d := range a.found.browser.Domains() {
+					asked = append(asked, d.Name)
+				}
+			}
+			self, err := a.adminSelf(t.Context())
+			if err != nil || !slices.Equal(asked, tc.asked) || len(self.Problems) != len(tc.problems) {
+				t.Fatalf("it looks into %q and says %q, %v", asked, self.Problems, err)
+			}
+			for i, want := range tc.problems {
+				if !strings.Contains(self.Problems[i], want) {
+					t.Errorf("it says %q, want %q", self.Problems[i], want)
+				}
+			}
+		})
+	}
+}
+
+// runnables is a manager that runs nothing.
+type runnables struct{ uncached }
+
+func (runnables) Add(manager.Runnable) error { return nil }

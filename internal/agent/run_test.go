@@ -50,7 +50,7 @@ func TestTheAgentRunsAllItsComponentsOnARealAPIServer(t *testing.T) {
 		ended <- Run(ctx, Config{
 			Kubernetes: as, Namespace: "entente-system", Pod: "agent-1", PodUID: "u1", PodIP: netip.MustParseAddr("127.0.0.1"), LeafLife: time.Hour,
 			AliasPool:    []netip.Prefix{netip.MustParsePrefix("198.18.0.0/15")},
-			DiscoveryLAN: true, DiscoveryDomains: []string{"entente.test"}, DiscoveryResolvers: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:1")},
+			DiscoveryLAN: true, DiscoveryDomains: []string{"entente.test", "bad domain!"}, DiscoveryResolvers: []string{"127.0.0.1:1", "foo"},
 			PeerAddress: "127.0.0.1:0", AdminAddress: "127.0.0.1:0", KubeletAddress: "127.0.0.1:0", MetricsAddress: "127.0.0.1:0", HealthAddress: health,
 			KubeletCertificate: ClusterCertificate, Log: slog.New(slog.DiscardHandler),
 		})

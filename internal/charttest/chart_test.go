@@ -447,6 +447,8 @@ func TestInvalidValuesAreRefused(t *testing.T) {
 		"cleanup.timeout=2", "cluster.domain=K8s.example", "cluster.domain=example.", "dns.replicas=0", "dns.clusterIP=None", "dns.clusterNames=Some", "dns.enabled=maybe",
 		"discovery.update.server=ns.example.com", "discovery.update.algorithm=hmac-md5", "discovery.update.ttl=5", "discovery.update.secret=abc",
 		"discovery.lan.enabled=maybe", "discovery.lan.interfaces={a/b}", "discovery.lan.interfaces={a*b}", "discovery.lan.interfaces={a-name-that-is-too-long}",
+		"discovery.domains={bad domain!}", "discovery.domains={example.com,_entente._tcp.example.com}", `discovery.domains={""}`,
+		"discovery.resolvers={foo}", "discovery.resolvers={192.0.2.300}", "discovery.resolvers={ns.example.com:53}", "discovery.resolvers={2001:db8::1:x}",
 	} {
 		t.Run(set, func(t *testing.T) {
 			t.Parallel()

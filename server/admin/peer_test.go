@@ -429,6 +429,37 @@ func TestInfoTellsOfTheIdentityAndOfProblems(t *testing.T) {
 	}
 }
 
+// What is wrong with discovery is reported, and leaves room for all else that is wrong.
+func TestInfoTellsOfProblemsOfDiscovery(t *testing.T) {
+	fc := peerObject("office", strings.Repeat("a", 32))
+	fc.Status.Conditions = append(fc.Status.Conditions, condition("Connected", "False", "NoSession", "refused"))
+	a := newAdminTest(t, fc)
+	for n, want := range map[int][]string{
+		0:   nil,
+		1:   {"discovery.domains: d0"},
+		300: {"discovery.domains: d0", "discovery.domains: d7", "292 more problems of discovery"},
+	} {
+		a.self = func(s *Self) {
+			for i := range n {
+				s.Problems = append(s.Problems, fmt.Sprint("discovery.domains: d", i))
+			}
+		}
+		info, err := a.alice(t).GetInfo(t.Context(), &ententev1.GetInfoRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := strings.Join(info.GetProblems(), "\n")
+		for _, line := range append(want, "peer office: Connected is False: refused") {
+			if !strings.Contains(text, line) {
+				t.Errorf("of %d problems it says\n%s\nand not %q", n, text, line)
+			}
+		}
+		if got := len(info.GetProblems()); got != min(n, maxAlike)+min(n/maxAlike, 1)+1 {
+			t.Errorf("of %d problems it says %d lines", n, got)
+		}
+	}
+}
+
 func TestTheIdentityIsRolledOver(t *testing.T) {
 	a := newAdminTest(t)
 	resp, err := a.alice(t).RolloverIdentity(t.Context(), &ententev1.RolloverIdentityRequest{})

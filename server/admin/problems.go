@@ -19,6 +19,8 @@ const (
 	// clocksApart is how far a peer's clock may be from this one's. Tokens live for
 	// minutes, and certificates in tests, too.
 	clocksApart = time.Minute
+	// maxAlike is how many problems of one kind, and maybe one cause, are told one by one.
+	maxAlike = 8
 )
 
 // problems returns what is not as it should be, a line each: what is wrong, where,
@@ -31,12 +33,22 @@ func (v *view) problems(self Self, peers []v1alpha1.ForeignCluster, asks []v1alp
 			out = append(out, peering.Text(fmt.Sprintf(format, args...), 2*peering.MaxMessageLen))
 		}
 	}
+	// few says the first of what may be many with one cause, so that others find room.
+	few := func(more string, n int, one func(i int)) {
+		for i := range min(n, maxAlike) {
+			one(i)
+		}
+		if n > maxAlike {
+			say("%d more %s", n-maxAlike, more)
+		}
+	}
 	if !self.RootExpires.IsZero() && self.RootExpires.Sub(v.now) < rootExpiresSoon {
 		say("this cluster's root certificate ends at %s: replace its key with RolloverIdentity", self.RootExpires.UTC().Format(time.RFC3339))
 	}
 	if !self.CertificateExpires.IsZero() && !v.now.Before(self.CertificateExpires) {
 		say("the certificate that this cluster shows to peers ended at %s and was not renewed: look at the agent's log", self.CertificateExpires.UTC().Format(time.RFC3339))
 	}
+	few("problems of discovery: see the agent's log", len(self.Problems), func(i int) { say("%s", self.Problems[i]) })
 	for _, p := range self.DNS {
 		if p.Problem != "" {
 			say("DNS domain %s: %s", p.Domain, p.Problem)

@@ -48,6 +48,8 @@ type Self struct {
 	Automatic   bool
 	// DNS is where it is published in DNS, or should be, or should be no longer.
 	DNS []DNSPublication
+	// Problems is what is wrong with how it was configured, a line each.
+	Problems []string
 }
 
 // DNSPublication is a domain that lists this cluster, or should.
