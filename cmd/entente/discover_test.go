@@ -81,6 +81,23 @@ func TestInfoShowsDNSPublications(t *testing.T) {
 	golden(t, "info-dns-refused", w, []string{"info"})
 }
 
+func TestInfoShowsDomains(t *testing.T) {
+	w := newWorld()
+	at := func(before time.Duration) *timestamppb.Timestamp { return timestamppb.New(epoch.Add(-before)) }
+	const servfail = "ask resolver 192.0.2.53:53 for PTR _entente._tcp.second.test: it says SERVFAIL"
+	w.domains = []*ententev1.DNSDomain{
+		{Domain: "second.test", Error: servfail, ErrorTime: at(time.Hour)},
+		{Domain: "a.test"},
+		{Domain: "b.test", AnswerTime: at(time.Minute)},
+		{Domain: "c.test", Clusters: 2, AnswerTime: at(time.Minute), Error: "it says REFUSED", ErrorTime: at(2 * time.Minute), Problems: []string{"no TXT record"}},
+	}
+	for range 6 {
+		w.domains = append(w.domains, &ententev1.DNSDomain{Domain: "more.test", AnswerTime: at(time.Minute), LeftOut: 3})
+	}
+	w.problems = []string{"domain second.test cannot be asked for clusters since 2026-03-01T11:00:00Z: " + servfail}
+	golden(t, "info-domains", w, []string{"info"}, []string{"info", "--get", "cluster.dnsDomains[3]"})
+}
+
 func TestServiceOfUsesEndpointsOrGivenAddresses(t *testing.T) {
 	t.Parallel()
 	info := func(endpoints ...string) *ententev1.GetInfoResponse {

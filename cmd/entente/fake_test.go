@@ -77,6 +77,8 @@ type world struct {
 	// automatic says that the clusters peer by policy, published is where they are in DNS.
 	automatic bool
 	published []*ententev1.DNSPublication
+	// domains is where they look for others.
+	domains []*ententev1.DNSDomain
 }
 
 type fakeCluster struct {
@@ -135,7 +137,7 @@ func (c *fakeCluster) GetInfo(context.Context, *ententev1.GetInfoRequest) (*ente
 	return &ententev1.GetInfoResponse{
 		ClusterId: c.id, ClusterName: c.name, Version: "v0.1.0", Endpoints: []string{c.name + ".example:7443"}, Peers: 1, Protocol: 1,
 		RootExpireTime: timestamppb.New(epoch.AddDate(10, 0, 0)), Problems: c.w.problems,
-		Fingerprint: "0011223344556677", Automatic: c.w.automatic, DnsPublications: c.w.published,
+		Fingerprint: "0011223344556677", Automatic: c.w.automatic, DnsPublications: c.w.published, DnsDomains: c.w.domains,
 	}, err
 }
 

@@ -81,6 +81,13 @@ func (a *app) printInfo(info *ententev1.GetInfoResponse, peers []*ententev1.Peer
 	for _, p := range info.GetDnsPublications() {
 		t.row("Published in DNS", a.publicationText(p))
 	}
+	domains := info.GetDnsDomains()
+	for _, d := range domains[:min(len(domains), infoDomains)] {
+		t.row("Looks into", a.domainText(d))
+	}
+	if n := len(domains) - infoDomains; n > 0 {
+		t.row("", fmt.Sprintf("%d more: see `entente info --get cluster.dnsDomains`", n))
+	}
 	if info.GetRootExpireTime() != nil {
 		t.row("Root holds until", moment(info.GetRootExpireTime()))
 	}
@@ -121,6 +128,21 @@ func (a *app) publicationText(p *ententev1.DNSPublication) string {
 	}
 	if p.GetProblem() != "" {
 		text += ": see what is wrong below"
+	}
+	return text
+}
+
+// domainText says what is found in a domain, or why nothing is.
+func (a *app) domainText(d *ententev1.DNSDomain) string {
+	text := d.GetDomain() + ", never answered"
+	if at := d.GetAnswerTime(); at != nil {
+		text = fmt.Sprintf("%s, answered %s ago, clusters: %d", d.GetDomain(), a.since(at), d.GetClusters())
+	}
+	if d.GetError() != "" {
+		text += fmt.Sprintf("; has failed for %s: %s", a.since(d.GetErrorTime()), d.GetError())
+	}
+	if len(d.GetProblems()) > 0 || d.GetLeftOut() > 0 {
+		text += "; some records are of no use: see `entente info --get cluster.dnsDomains`"
 	}
 	return text
 }

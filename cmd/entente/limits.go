@@ -14,4 +14,6 @@ const (
 	maxTokenLine = 16 << 10
 	// maxPages is the most pages of a list.
 	maxPages = 200
+	// infoDomains is how many domains `entente info` has a line for.
+	infoDomains = 8
 )

@@ -161,7 +161,9 @@ func (b *Browser) put(a ask, got answer, err error) {
 
 // same tells whether nothing changed but what time does.
 func same(a, b Domain) bool {
-	a.Asked, a.Next, b.Asked, b.Next = time.Time{}, time.Time{}, time.Time{}, time.Time{}
+	for _, d := range []*Domain{&a, &b} {
+		d.Asked, d.Next, d.Answered = time.Time{}, time.Time{}, time.Time{}
+	}
 	return reflect.DeepEqual(a, b)
 }
 

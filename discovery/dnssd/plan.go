@@ -28,9 +28,16 @@ type Domain struct {
 	Found []discovery.Found
 	// Asked is when it was asked last, and Next when it will be. Zero: not yet.
 	Asked, Next time.Time
+	// Answered is when its list of instances was answered last. Zero: never.
+	Answered time.Time
 	// Err is why the domain's list of instances, or something that is in it, could not be
 	// asked for. Empty: the last answers are there. It may be shown.
 	Err string
+	// Since is since when a question has had no answer: that of which Err says why.
+	Since time.Time
+	// Unlisted tells that it is the list itself that Err is about: who is new in the domain is
+	// not found.
+	Unlisted bool
 	// Authenticated tells that the resolver says of all answers that DNSSEC proves them
 	// (AD, RFC 4035 section 3.2.3): as good as the resolver and the way to it.
 	Authenticated bool
@@ -88,8 +95,10 @@ type entry struct {
 	keep time.Time
 	own  bool
 
-	seen     time.Time
-	err      string
+	seen time.Time
+	err  string
+	// failing is since when there is no answer to it.
+	failing  time.Time
 	failures int
 	used     bool
 }
@@ -188,6 +197,9 @@ func (p *plan) failed(a ask, err error, now time.Time) {
 	e := p.done(a)
 	if e == nil {
 		return
+	}
+	if e.failures == 0 {
+		e.failing = now
 	}
 	e.err = peering.Text(err.Error(), maxProblem)
 	e.failures++
@@ -407,19 +419,22 @@ func (p *plan) view(name string, now time.Time) (Domain, bool) {
 			out.Next = e.due
 		}
 	}
-	out.Err = d.err(list)
+	out.Answered, out.Unlisted = list.seen, list.err != ""
+	if failed := d.failed(list); failed != nil {
+		out.Err, out.Since = failed.err, failed.failing
+	}
 	return out, true
 }
 
-// err returns why a question of the domain was not answered, the list's first.
-func (d *domainState) err(list *entry) string {
+// failed returns a question of the domain that was not answered, the list first; nil for
+// none.
+func (d *domainState) failed(list *entry) (first *entry) {
 	if list.err != "" {
-		return list.err
+		return list
 	}
-	first := ""
 	for _, e := range d.entries {
-		if e.err != "" && (first == "" || e.err < first) {
-			first = e.err
+		if e.err != "" && (first == nil || e.err < first.err) {
+			first = e
 		}
 	}
 	return first

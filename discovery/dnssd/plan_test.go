@@ -264,8 +264,12 @@ func TestSilentResolversMakeResultsEndAfterTheGrace(t *testing.T) {
 	settle(t, p, w, start)
 	d, _ := p.view("example.com.", start)
 	until := d.Found[0].Until
+	if !d.Answered.Equal(start) || !d.Since.IsZero() || d.Unlisted {
+		t.Errorf("while all is answered it is %+v", d)
+	}
 	asks := 0
 	var noticed time.Time
+	var failing time.Time
 	now := p.next()
 	for ; now.Before(until.Add(time.Hour)); now = p.next() {
 		a, ok := p.take(now)
@@ -273,6 +277,9 @@ func TestSilentResolversMakeResultsEndAfterTheGrace(t *testing.T) {
 			t.Fatal("nothing is due when it is said to be")
 		}
 		asks++
+		if failing.IsZero() && a.question == (question{serviceName("example.com."), dns.TypePTR}) {
+			failing = now
+		}
 		p.failed(a, errors.New("no answer in time\x1b[2J"), now)
 		d, _ = p.view("example.com.", now)
 		if got := len(d.Found) == 1; got != now.Before(until) {
@@ -285,6 +292,9 @@ func TestSilentResolversMakeResultsEndAfterTheGrace(t *testing.T) {
 	if !strings.HasPrefix(d.Err, "no answer in time") || strings.Contains(d.Err, "\x1b") {
 		t.Errorf("error %q", d.Err)
 	}
+	if !d.Since.Equal(failing) || !d.Answered.Equal(start) || !d.Unlisted {
+		t.Errorf("it fails since %s, as said since %s, and the last answer is of %s, as said of %s", failing, d.Since, start, d.Answered)
+	}
 	if !noticed.Equal(until) {
 		t.Errorf("that its time is over is noticed %s late", noticed.Sub(until))
 	}
@@ -293,7 +303,33 @@ func TestSilentResolversMakeResultsEndAfterTheGrace(t *testing.T) {
 	}
 	// And come back.
 	settle(t, p, w, now.Add(retryMax))
-	if d, _ := p.view("example.com.", now.Add(retryMax)); len(d.Found) != 1 || d.Err != "" {
+	if d, _ := p.view("example.com.", now.Add(retryMax)); len(d.Found) != 1 || d.Err != "" || !d.Since.IsZero() || d.Unlisted || !d.Answered.Equal(now.Add(retryMax)) {
+		t.Errorf("got %+v", d)
+	}
+}
+
+// Whoever has a record in a domain names hosts that nobody resolves: that the domain itself
+// answers is told apart.
+func TestAHostThatFailsDoesNotFailItsDomain(t *testing.T) {
+	t.Parallel()
+	w := &world{records: rrs(t, service("office")...)}
+	p := testPlan("example.com.")
+	for {
+		a, ok := p.take(start)
+		if !ok {
+			break
+		}
+		if a.qtype == dns.TypeAAAA {
+			p.failed(a, errors.New("SERVFAIL"), start)
+			continue
+		}
+		got, err := read(a.question, w.reply(a.question), a.domain)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.answered(a, got, start)
+	}
+	if d, _ := p.view("example.com.", start); d.Err != "SERVFAIL" || d.Unlisted || !d.Since.Equal(start) || !d.Answered.Equal(start) {
 		t.Errorf("got %+v", d)
 	}
 }

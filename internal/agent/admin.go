@@ -49,7 +49,7 @@ func (a *agent) adminSelf(context.Context) (admin.Self, error) {
 		Fingerprint: s.Text.Fingerprint, Automatic: s.Automatic,
 	}
 	if a.found != nil {
-		self.Problems = a.found.problems
+		self.Problems, self.Domains = a.found.problems, a.found.states()
 	}
 	if published := a.published.Load(); published != nil {
 		self.DNS = *published

@@ -22,6 +22,7 @@ import (
 	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/peering"
+	"github.com/entente-dev/entente/server/admin"
 )
 
 // domainsStart is for how long after its start the agent believes what it knew of a
@@ -179,6 +180,21 @@ func (d *domains) look() controller.Looked {
 				Source: v1alpha1.FoundDNS, Where: domain.Name, Name: f.Name, Endpoints: f.Endpoints, Seen: metav1.NewTime(f.Seen),
 			}})
 		}
+	}
+	return out
+}
+
+// states is what administrators are told of domains.
+func (d *domains) states() []admin.DNSDomain {
+	if d.browser == nil {
+		return nil
+	}
+	var out []admin.DNSDomain
+	for _, s := range d.browser.Domains() {
+		out = append(out, admin.DNSDomain{
+			Domain: s.Name, Clusters: len(s.Found), Answered: s.Answered, Error: s.Err, Since: s.Since, Unlisted: s.Unlisted,
+			Problems: s.Problems, LeftOut: s.LeftOut, Authenticated: s.Authenticated,
+		})
 	}
 	return out
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/miekg/dns"
@@ -216,3 +217,38 @@ func TestMalformedDomainsAndResolversAreProblems(t *testing.T) {
 type runnables struct{ uncached }
 
 func (runnables) Add(manager.Runnable) error { return nil }
+
+// What a resolver says instead of an answer is shown where administrators look.
+func TestAdminInfoHasTheStateOfDomains(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		browser, err := dnssd.NewBrowser(dnssd.Config{Domains: []string{"a.example", "b.example"}, Exchange: func(_ context.Context, q dns.Question) (dnssd.Reply, error) {
+			if strings.HasSuffix(q.Name, ".b.example.") {
+				return dnssd.Reply{}, errors.New("it says SERVFAIL")
+			}
+			return dnssd.Reply{Msg: &dns.Msg{MsgHdr: dns.MsgHdr{Response: true, Rcode: dns.RcodeNameError}}}, nil
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		began := time.Now()
+		go func() { _ = browser.Run(ctx) }()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		states := (&domains{browser: browser}).states()
+		if len(states) != 2 {
+			t.Fatalf("there are %+v", states)
+		}
+		if a := states[0]; a.Domain != "a.example" || a.Error != "" || a.Unlisted || !a.Since.IsZero() || time.Since(a.Answered) > 16*time.Minute {
+			t.Errorf("of a domain that answers it says %+v", a)
+		}
+		if b := states[1]; b.Domain != "b.example" || b.Error != "it says SERVFAIL" || !b.Unlisted || !b.Since.Equal(began) || !b.Answered.IsZero() {
+			t.Errorf("of a domain that fails since %s it says %+v", began, b)
+		}
+		if list := (&domains{}).states(); list != nil {
+			t.Errorf("with discovery off there are %+v", list)
+		}
+	})
+}

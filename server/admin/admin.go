@@ -61,6 +61,7 @@ func (s *service) GetInfo(ctx context.Context, _ *ententev1.GetInfoRequest) (*en
 		Fingerprint:           self.Fingerprint,
 		Automatic:             self.Automatic,
 		DnsPublications:       publicationMessages(self.DNS),
+		DnsDomains:            domainMessages(self.Domains),
 	}, nil
 }
 
@@ -72,6 +73,26 @@ func publicationMessages(list []DNSPublication) (out []*ententev1.DNSPublication
 		})
 	}
 	return out
+}
+
+// domainMessages returns the domains, those first that cannot be asked.
+func domainMessages(list []DNSDomain) (out []*ententev1.DNSDomain) {
+	list = slices.SortedFunc(slices.Values(list), func(a, b DNSDomain) int { return cmp.Compare(a.Domain, b.Domain) })
+	slices.SortStableFunc(list, func(a, b DNSDomain) int { return cmp.Compare(listed(a), listed(b)) })
+	for _, d := range list[:min(len(list), MaxDNSDomains)] {
+		out = append(out, &ententev1.DNSDomain{
+			Domain: d.Domain, Clusters: int32(d.Clusters), AnswerTime: timeMessage(d.Answered), Error: d.Error, ErrorTime: timeMessage(d.Since),
+			Problems: d.Problems, LeftOut: int32(d.LeftOut), Authenticated: d.Authenticated,
+		})
+	}
+	return out
+}
+
+func listed(d DNSDomain) int {
+	if d.Unlisted {
+		return 0
+	}
+	return 1
 }
 
 func (s *service) foreignClusters(ctx context.Context) ([]v1alpha1.ForeignCluster, error) {

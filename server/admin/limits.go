@@ -84,6 +84,8 @@ const (
 	MaxDecidedRequests = 64
 	// MaxProblems is how many lines GetInfo has of what is not as it should be.
 	MaxProblems = 100
+	// MaxDNSDomains is how many domains GetInfo has.
+	MaxDNSDomains = 100
 )
 
 // Limits of offloading a namespace.

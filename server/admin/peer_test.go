@@ -2,6 +2,7 @@ package admin
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -426,6 +427,45 @@ func TestInfoTellsOfTheIdentityAndOfProblems(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, info, protocmp.Transform()); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+// Of each domain it is told how the last question went; a host in it that nobody resolves
+// is whoever's who published it, and no problem of this cluster.
+func TestInfoTellsOfDomains(t *testing.T) {
+	a := newAdminTest(t)
+	failed := epoch.Add(-time.Hour)
+	a.self = func(s *Self) {
+		s.Domains = []DNSDomain{
+			{Domain: "a.example", Clusters: 2, Answered: epoch, Error: "SERVFAIL for a host", Since: failed, Problems: []string{"no TXT record"}, LeftOut: 1, Authenticated: true},
+			{Domain: "b.example", Error: "SERVFAIL", Since: failed, Unlisted: true},
+		}
+	}
+	info, err := a.alice(t).GetInfo(t.Context(), &ententev1.GetInfoRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []*ententev1.DNSDomain{
+		{Domain: "b.example", Error: "SERVFAIL", ErrorTime: timestamppb.New(failed)},
+		{
+			Domain: "a.example", Clusters: 2, AnswerTime: timestamppb.New(epoch), Error: "SERVFAIL for a host", ErrorTime: timestamppb.New(failed),
+			Problems: []string{"no TXT record"}, LeftOut: 1, Authenticated: true,
+		},
+	}
+	if diff := cmp.Diff(want, info.GetDnsDomains(), protocmp.Transform()); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if want := []string{"domain b.example cannot be asked for clusters since " + failed.UTC().Format(time.RFC3339) + ": SERVFAIL"}; !slices.Equal(info.GetProblems(), want) {
+		t.Errorf("the problems are %q, want %q", info.GetProblems(), want)
+	}
+	a.self = func(s *Self) {
+		for i := range MaxDNSDomains + 1 {
+			s.Domains = append(s.Domains, DNSDomain{Domain: fmt.Sprintf("%04d.example", i), Unlisted: true, Since: failed})
+		}
+	}
+	info, err = a.alice(t).GetInfo(t.Context(), &ententev1.GetInfoRequest{})
+	if err != nil || len(info.GetDnsDomains()) != MaxDNSDomains || len(info.GetProblems()) != maxAlike+1 {
+		t.Errorf("of %d domains it tells of %d, and of %d problems: %v", MaxDNSDomains+1, len(info.GetDnsDomains()), len(info.GetProblems()), err)
 	}
 }
 

@@ -49,6 +49,11 @@ func (v *view) problems(self Self, peers []v1alpha1.ForeignCluster, asks []v1alp
 		say("the certificate that this cluster shows to peers ended at %s and was not renewed: look at the agent's log", self.CertificateExpires.UTC().Format(time.RFC3339))
 	}
 	few("problems of discovery: see the agent's log", len(self.Problems), func(i int) { say("%s", self.Problems[i]) })
+	unlisted := slices.DeleteFunc(slices.Clone(self.Domains), func(d DNSDomain) bool { return !d.Unlisted })
+	few("domains that cannot be asked for clusters", len(unlisted), func(i int) {
+		d := &unlisted[i]
+		say("domain %s cannot be asked for clusters since %s: %s", d.Domain, d.Since.UTC().Format(time.RFC3339), d.Error)
+	})
 	for _, p := range self.DNS {
 		if p.Problem != "" {
 			say("DNS domain %s: %s", p.Domain, p.Problem)

@@ -48,6 +48,8 @@ type Self struct {
 	Automatic   bool
 	// DNS is where it is published in DNS, or should be, or should be no longer.
 	DNS []DNSPublication
+	// Domains is the domains in which clusters are looked for.
+	Domains []DNSDomain
 	// Problems is what is wrong with how it was configured, a line each.
 	Problems []string
 }
@@ -62,6 +64,25 @@ type DNSPublication struct {
 	Leaving bool
 	// Problem is what is wrong, empty for nothing.
 	Problem string
+}
+
+// DNSDomain is a domain in which clusters are looked for.
+type DNSDomain struct {
+	Domain string
+	// Clusters is how many it lists with an address, this one among them.
+	Clusters int
+	// Answered is when its list was answered last; zero for never.
+	Answered time.Time
+	// Error is why the list, or something in it, cannot be asked for, Since since when, and
+	// Unlisted whether it is the list.
+	Error    string
+	Since    time.Time
+	Unlisted bool
+	// Problems is what of its records is of no use, LeftOut how many were beyond the limits.
+	Problems []string
+	LeftOut  int
+	// Authenticated is the resolver's word that DNSSEC proves all of it.
+	Authenticated bool
 }
 
 // Config configures the API for the cluster's own people.

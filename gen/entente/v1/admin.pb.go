@@ -837,8 +837,11 @@ type GetInfoResponse struct {
 	Automatic bool `protobuf:"varint,11,opt,name=automatic,proto3" json:"automatic,omitempty"`
 	// Where it is published in DNS by dynamic updates, where it should be first.
 	DnsPublications []*DNSPublication `protobuf:"bytes,12,rep,name=dns_publications,json=dnsPublications,proto3" json:"dns_publications,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// The domains in which it looks for clusters: at most 100, those first whose list
+	// of clusters cannot be asked for, then by name.
+	DnsDomains    []*DNSDomain `protobuf:"bytes,13,rep,name=dns_domains,json=dnsDomains,proto3" json:"dns_domains,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetInfoResponse) Reset() {
@@ -955,6 +958,123 @@ func (x *GetInfoResponse) GetDnsPublications() []*DNSPublication {
 	return nil
 }
 
+func (x *GetInfoResponse) GetDnsDomains() []*DNSDomain {
+	if x != nil {
+		return x.DnsDomains
+	}
+	return nil
+}
+
+// DNSDomain is a domain in which clusters are looked for.
+type DNSDomain struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The domain.
+	Domain string `protobuf:"bytes,1,opt,name=domain,proto3" json:"domain,omitempty"`
+	// How many clusters it lists with an address, this one among them.
+	Clusters int32 `protobuf:"varint,2,opt,name=clusters,proto3" json:"clusters,omitempty"`
+	// When its list of clusters was answered last; unset for never.
+	AnswerTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=answer_time,json=answerTime,proto3" json:"answer_time,omitempty"`
+	// Why the list, or something that is in it, cannot be asked for, such as what the
+	// resolver said; empty if all was answered.
+	Error string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
+	// Since when that is so; unset without an error.
+	ErrorTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=error_time,json=errorTime,proto3" json:"error_time,omitempty"`
+	// What of its records is of no use, at most 16 lines.
+	Problems []string `protobuf:"bytes,6,rep,name=problems,proto3" json:"problems,omitempty"`
+	// How many of its records and clusters were beyond the limits.
+	LeftOut int32 `protobuf:"varint,7,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
+	// Whether the resolver says that DNSSEC proves all of it.
+	Authenticated bool `protobuf:"varint,8,opt,name=authenticated,proto3" json:"authenticated,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DNSDomain) Reset() {
+	*x = DNSDomain{}
+	mi := &file_entente_v1_admin_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DNSDomain) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DNSDomain) ProtoMessage() {}
+
+func (x *DNSDomain) ProtoReflect() protoreflect.Message {
+	mi := &file_entente_v1_admin_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DNSDomain.ProtoReflect.Descriptor instead.
+func (*DNSDomain) Descriptor() ([]byte, []int) {
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *DNSDomain) GetDomain() string {
+	if x != nil {
+		return x.Domain
+	}
+	return ""
+}
+
+func (x *DNSDomain) GetClusters() int32 {
+	if x != nil {
+		return x.Clusters
+	}
+	return 0
+}
+
+func (x *DNSDomain) GetAnswerTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.AnswerTime
+	}
+	return nil
+}
+
+func (x *DNSDomain) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *DNSDomain) GetErrorTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ErrorTime
+	}
+	return nil
+}
+
+func (x *DNSDomain) GetProblems() []string {
+	if x != nil {
+		return x.Problems
+	}
+	return nil
+}
+
+func (x *DNSDomain) GetLeftOut() int32 {
+	if x != nil {
+		return x.LeftOut
+	}
+	return 0
+}
+
+func (x *DNSDomain) GetAuthenticated() bool {
+	if x != nil {
+		return x.Authenticated
+	}
+	return false
+}
+
 // DNSPublication is a domain that lists this cluster, should list it, or should no
 // longer.
 type DNSPublication struct {
@@ -982,7 +1102,7 @@ type DNSPublication struct {
 
 func (x *DNSPublication) Reset() {
 	*x = DNSPublication{}
-	mi := &file_entente_v1_admin_proto_msgTypes[8]
+	mi := &file_entente_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -994,7 +1114,7 @@ func (x *DNSPublication) String() string {
 func (*DNSPublication) ProtoMessage() {}
 
 func (x *DNSPublication) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[8]
+	mi := &file_entente_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1007,7 +1127,7 @@ func (x *DNSPublication) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DNSPublication.ProtoReflect.Descriptor instead.
 func (*DNSPublication) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *DNSPublication) GetDomain() string {
@@ -1079,7 +1199,7 @@ type ListPeersRequest struct {
 
 func (x *ListPeersRequest) Reset() {
 	*x = ListPeersRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[9]
+	mi := &file_entente_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1091,7 +1211,7 @@ func (x *ListPeersRequest) String() string {
 func (*ListPeersRequest) ProtoMessage() {}
 
 func (x *ListPeersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[9]
+	mi := &file_entente_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1104,7 +1224,7 @@ func (x *ListPeersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeersRequest.ProtoReflect.Descriptor instead.
 func (*ListPeersRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListPeersRequest) GetPageSize() int32 {
@@ -1134,7 +1254,7 @@ type ListPeersResponse struct {
 
 func (x *ListPeersResponse) Reset() {
 	*x = ListPeersResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[10]
+	mi := &file_entente_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1146,7 +1266,7 @@ func (x *ListPeersResponse) String() string {
 func (*ListPeersResponse) ProtoMessage() {}
 
 func (x *ListPeersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[10]
+	mi := &file_entente_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1159,7 +1279,7 @@ func (x *ListPeersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeersResponse.ProtoReflect.Descriptor instead.
 func (*ListPeersResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListPeersResponse) GetPeers() []*Peer {
@@ -1187,7 +1307,7 @@ type GetPeerRequest struct {
 
 func (x *GetPeerRequest) Reset() {
 	*x = GetPeerRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[11]
+	mi := &file_entente_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1199,7 +1319,7 @@ func (x *GetPeerRequest) String() string {
 func (*GetPeerRequest) ProtoMessage() {}
 
 func (x *GetPeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[11]
+	mi := &file_entente_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1212,7 +1332,7 @@ func (x *GetPeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPeerRequest.ProtoReflect.Descriptor instead.
 func (*GetPeerRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetPeerRequest) GetName() string {
@@ -1233,7 +1353,7 @@ type GetPeerResponse struct {
 
 func (x *GetPeerResponse) Reset() {
 	*x = GetPeerResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[12]
+	mi := &file_entente_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1245,7 +1365,7 @@ func (x *GetPeerResponse) String() string {
 func (*GetPeerResponse) ProtoMessage() {}
 
 func (x *GetPeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[12]
+	mi := &file_entente_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1258,7 +1378,7 @@ func (x *GetPeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPeerResponse.ProtoReflect.Descriptor instead.
 func (*GetPeerResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetPeerResponse) GetPeer() *Peer {
@@ -1279,7 +1399,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[13]
+	mi := &file_entente_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1291,7 +1411,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[13]
+	mi := &file_entente_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1304,7 +1424,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CreateTokenRequest) GetTtl() *durationpb.Duration {
@@ -1329,7 +1449,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[14]
+	mi := &file_entente_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1341,7 +1461,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[14]
+	mi := &file_entente_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1354,7 +1474,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CreateTokenResponse) GetToken() string {
@@ -1391,7 +1511,7 @@ type JoinPeerRequest struct {
 
 func (x *JoinPeerRequest) Reset() {
 	*x = JoinPeerRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[15]
+	mi := &file_entente_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1403,7 +1523,7 @@ func (x *JoinPeerRequest) String() string {
 func (*JoinPeerRequest) ProtoMessage() {}
 
 func (x *JoinPeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[15]
+	mi := &file_entente_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1416,7 +1536,7 @@ func (x *JoinPeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinPeerRequest.ProtoReflect.Descriptor instead.
 func (*JoinPeerRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *JoinPeerRequest) GetToken() string {
@@ -1444,7 +1564,7 @@ type JoinPeerResponse struct {
 
 func (x *JoinPeerResponse) Reset() {
 	*x = JoinPeerResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[16]
+	mi := &file_entente_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1456,7 +1576,7 @@ func (x *JoinPeerResponse) String() string {
 func (*JoinPeerResponse) ProtoMessage() {}
 
 func (x *JoinPeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[16]
+	mi := &file_entente_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1469,7 +1589,7 @@ func (x *JoinPeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinPeerResponse.ProtoReflect.Descriptor instead.
 func (*JoinPeerResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *JoinPeerResponse) GetPeer() *Peer {
@@ -1516,7 +1636,7 @@ type CreatePeeringRequest struct {
 
 func (x *CreatePeeringRequest) Reset() {
 	*x = CreatePeeringRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[17]
+	mi := &file_entente_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1528,7 +1648,7 @@ func (x *CreatePeeringRequest) String() string {
 func (*CreatePeeringRequest) ProtoMessage() {}
 
 func (x *CreatePeeringRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[17]
+	mi := &file_entente_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1541,7 +1661,7 @@ func (x *CreatePeeringRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreatePeeringRequest.ProtoReflect.Descriptor instead.
 func (*CreatePeeringRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *CreatePeeringRequest) GetPeer() string {
@@ -1651,7 +1771,7 @@ type CreatePeeringResponse struct {
 
 func (x *CreatePeeringResponse) Reset() {
 	*x = CreatePeeringResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[18]
+	mi := &file_entente_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1663,7 +1783,7 @@ func (x *CreatePeeringResponse) String() string {
 func (*CreatePeeringResponse) ProtoMessage() {}
 
 func (x *CreatePeeringResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[18]
+	mi := &file_entente_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1676,7 +1796,7 @@ func (x *CreatePeeringResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreatePeeringResponse.ProtoReflect.Descriptor instead.
 func (*CreatePeeringResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *CreatePeeringResponse) GetPeeringRequest() string {
@@ -1718,7 +1838,7 @@ type EndPeeringRequest struct {
 
 func (x *EndPeeringRequest) Reset() {
 	*x = EndPeeringRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[19]
+	mi := &file_entente_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1730,7 +1850,7 @@ func (x *EndPeeringRequest) String() string {
 func (*EndPeeringRequest) ProtoMessage() {}
 
 func (x *EndPeeringRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[19]
+	mi := &file_entente_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1743,7 +1863,7 @@ func (x *EndPeeringRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndPeeringRequest.ProtoReflect.Descriptor instead.
 func (*EndPeeringRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *EndPeeringRequest) GetPeer() string {
@@ -1785,7 +1905,7 @@ type EndPeeringResponse struct {
 
 func (x *EndPeeringResponse) Reset() {
 	*x = EndPeeringResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[20]
+	mi := &file_entente_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1797,7 +1917,7 @@ func (x *EndPeeringResponse) String() string {
 func (*EndPeeringResponse) ProtoMessage() {}
 
 func (x *EndPeeringResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[20]
+	mi := &file_entente_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1810,7 +1930,7 @@ func (x *EndPeeringResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndPeeringResponse.ProtoReflect.Descriptor instead.
 func (*EndPeeringResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *EndPeeringResponse) GetPods() int32 {
@@ -1838,7 +1958,7 @@ type OffloadNamespaceRequest struct {
 
 func (x *OffloadNamespaceRequest) Reset() {
 	*x = OffloadNamespaceRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[21]
+	mi := &file_entente_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1850,7 +1970,7 @@ func (x *OffloadNamespaceRequest) String() string {
 func (*OffloadNamespaceRequest) ProtoMessage() {}
 
 func (x *OffloadNamespaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[21]
+	mi := &file_entente_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1863,7 +1983,7 @@ func (x *OffloadNamespaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OffloadNamespaceRequest.ProtoReflect.Descriptor instead.
 func (*OffloadNamespaceRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *OffloadNamespaceRequest) GetNamespace() string {
@@ -1903,7 +2023,7 @@ type OffloadNamespaceResponse struct {
 
 func (x *OffloadNamespaceResponse) Reset() {
 	*x = OffloadNamespaceResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[22]
+	mi := &file_entente_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1915,7 +2035,7 @@ func (x *OffloadNamespaceResponse) String() string {
 func (*OffloadNamespaceResponse) ProtoMessage() {}
 
 func (x *OffloadNamespaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[22]
+	mi := &file_entente_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1928,7 +2048,7 @@ func (x *OffloadNamespaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OffloadNamespaceResponse.ProtoReflect.Descriptor instead.
 func (*OffloadNamespaceResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 // ListOffloadingsRequest asks for a page of offloaded namespaces.
@@ -1944,7 +2064,7 @@ type ListOffloadingsRequest struct {
 
 func (x *ListOffloadingsRequest) Reset() {
 	*x = ListOffloadingsRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[23]
+	mi := &file_entente_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1956,7 +2076,7 @@ func (x *ListOffloadingsRequest) String() string {
 func (*ListOffloadingsRequest) ProtoMessage() {}
 
 func (x *ListOffloadingsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[23]
+	mi := &file_entente_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1969,7 +2089,7 @@ func (x *ListOffloadingsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOffloadingsRequest.ProtoReflect.Descriptor instead.
 func (*ListOffloadingsRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListOffloadingsRequest) GetPageSize() int32 {
@@ -1999,7 +2119,7 @@ type ListOffloadingsResponse struct {
 
 func (x *ListOffloadingsResponse) Reset() {
 	*x = ListOffloadingsResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[24]
+	mi := &file_entente_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2011,7 +2131,7 @@ func (x *ListOffloadingsResponse) String() string {
 func (*ListOffloadingsResponse) ProtoMessage() {}
 
 func (x *ListOffloadingsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[24]
+	mi := &file_entente_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2024,7 +2144,7 @@ func (x *ListOffloadingsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOffloadingsResponse.ProtoReflect.Descriptor instead.
 func (*ListOffloadingsResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListOffloadingsResponse) GetOffloadings() []*Offloading {
@@ -2065,7 +2185,7 @@ type Offloading struct {
 
 func (x *Offloading) Reset() {
 	*x = Offloading{}
-	mi := &file_entente_v1_admin_proto_msgTypes[25]
+	mi := &file_entente_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2077,7 +2197,7 @@ func (x *Offloading) String() string {
 func (*Offloading) ProtoMessage() {}
 
 func (x *Offloading) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[25]
+	mi := &file_entente_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2090,7 +2210,7 @@ func (x *Offloading) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Offloading.ProtoReflect.Descriptor instead.
 func (*Offloading) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Offloading) GetNamespace() string {
@@ -2159,7 +2279,7 @@ type OffloadingInCluster struct {
 
 func (x *OffloadingInCluster) Reset() {
 	*x = OffloadingInCluster{}
-	mi := &file_entente_v1_admin_proto_msgTypes[26]
+	mi := &file_entente_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2171,7 +2291,7 @@ func (x *OffloadingInCluster) String() string {
 func (*OffloadingInCluster) ProtoMessage() {}
 
 func (x *OffloadingInCluster) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[26]
+	mi := &file_entente_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2184,7 +2304,7 @@ func (x *OffloadingInCluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OffloadingInCluster.ProtoReflect.Descriptor instead.
 func (*OffloadingInCluster) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *OffloadingInCluster) GetPeer() string {
@@ -2226,7 +2346,7 @@ type UnoffloadNamespaceRequest struct {
 
 func (x *UnoffloadNamespaceRequest) Reset() {
 	*x = UnoffloadNamespaceRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[27]
+	mi := &file_entente_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2238,7 +2358,7 @@ func (x *UnoffloadNamespaceRequest) String() string {
 func (*UnoffloadNamespaceRequest) ProtoMessage() {}
 
 func (x *UnoffloadNamespaceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[27]
+	mi := &file_entente_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2251,7 +2371,7 @@ func (x *UnoffloadNamespaceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnoffloadNamespaceRequest.ProtoReflect.Descriptor instead.
 func (*UnoffloadNamespaceRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *UnoffloadNamespaceRequest) GetNamespace() string {
@@ -2270,7 +2390,7 @@ type UnoffloadNamespaceResponse struct {
 
 func (x *UnoffloadNamespaceResponse) Reset() {
 	*x = UnoffloadNamespaceResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[28]
+	mi := &file_entente_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2282,7 +2402,7 @@ func (x *UnoffloadNamespaceResponse) String() string {
 func (*UnoffloadNamespaceResponse) ProtoMessage() {}
 
 func (x *UnoffloadNamespaceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[28]
+	mi := &file_entente_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2295,7 +2415,7 @@ func (x *UnoffloadNamespaceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnoffloadNamespaceResponse.ProtoReflect.Descriptor instead.
 func (*UnoffloadNamespaceResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 // ListTokensRequest asks for a page of tokens.
@@ -2311,7 +2431,7 @@ type ListTokensRequest struct {
 
 func (x *ListTokensRequest) Reset() {
 	*x = ListTokensRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[29]
+	mi := &file_entente_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2323,7 +2443,7 @@ func (x *ListTokensRequest) String() string {
 func (*ListTokensRequest) ProtoMessage() {}
 
 func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[29]
+	mi := &file_entente_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2336,7 +2456,7 @@ func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensRequest.ProtoReflect.Descriptor instead.
 func (*ListTokensRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ListTokensRequest) GetPageSize() int32 {
@@ -2366,7 +2486,7 @@ type ListTokensResponse struct {
 
 func (x *ListTokensResponse) Reset() {
 	*x = ListTokensResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[30]
+	mi := &file_entente_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2378,7 +2498,7 @@ func (x *ListTokensResponse) String() string {
 func (*ListTokensResponse) ProtoMessage() {}
 
 func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[30]
+	mi := &file_entente_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2391,7 +2511,7 @@ func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensResponse.ProtoReflect.Descriptor instead.
 func (*ListTokensResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ListTokensResponse) GetTokens() []*Token {
@@ -2425,7 +2545,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_entente_v1_admin_proto_msgTypes[31]
+	mi := &file_entente_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2437,7 +2557,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[31]
+	mi := &file_entente_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2450,7 +2570,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Token) GetName() string {
@@ -2492,7 +2612,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[32]
+	mi := &file_entente_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2504,7 +2624,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[32]
+	mi := &file_entente_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2517,7 +2637,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *RevokeTokenRequest) GetName() string {
@@ -2536,7 +2656,7 @@ type RevokeTokenResponse struct {
 
 func (x *RevokeTokenResponse) Reset() {
 	*x = RevokeTokenResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[33]
+	mi := &file_entente_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2548,7 +2668,7 @@ func (x *RevokeTokenResponse) String() string {
 func (*RevokeTokenResponse) ProtoMessage() {}
 
 func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[33]
+	mi := &file_entente_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2561,7 +2681,7 @@ func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenResponse.ProtoReflect.Descriptor instead.
 func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 // IntroducePeerRequest says where another cluster is.
@@ -2582,7 +2702,7 @@ type IntroducePeerRequest struct {
 
 func (x *IntroducePeerRequest) Reset() {
 	*x = IntroducePeerRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[34]
+	mi := &file_entente_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2594,7 +2714,7 @@ func (x *IntroducePeerRequest) String() string {
 func (*IntroducePeerRequest) ProtoMessage() {}
 
 func (x *IntroducePeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[34]
+	mi := &file_entente_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2607,7 +2727,7 @@ func (x *IntroducePeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IntroducePeerRequest.ProtoReflect.Descriptor instead.
 func (*IntroducePeerRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *IntroducePeerRequest) GetEndpoint() string {
@@ -2649,7 +2769,7 @@ type IntroducePeerResponse struct {
 
 func (x *IntroducePeerResponse) Reset() {
 	*x = IntroducePeerResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[35]
+	mi := &file_entente_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2661,7 +2781,7 @@ func (x *IntroducePeerResponse) String() string {
 func (*IntroducePeerResponse) ProtoMessage() {}
 
 func (x *IntroducePeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[35]
+	mi := &file_entente_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2674,7 +2794,7 @@ func (x *IntroducePeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IntroducePeerResponse.ProtoReflect.Descriptor instead.
 func (*IntroducePeerResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{35}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *IntroducePeerResponse) GetPeer() *Peer {
@@ -2697,7 +2817,7 @@ type ApprovePeerRequest struct {
 
 func (x *ApprovePeerRequest) Reset() {
 	*x = ApprovePeerRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[36]
+	mi := &file_entente_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2709,7 +2829,7 @@ func (x *ApprovePeerRequest) String() string {
 func (*ApprovePeerRequest) ProtoMessage() {}
 
 func (x *ApprovePeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[36]
+	mi := &file_entente_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2722,7 +2842,7 @@ func (x *ApprovePeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovePeerRequest.ProtoReflect.Descriptor instead.
 func (*ApprovePeerRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{36}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ApprovePeerRequest) GetName() string {
@@ -2750,7 +2870,7 @@ type ApprovePeerResponse struct {
 
 func (x *ApprovePeerResponse) Reset() {
 	*x = ApprovePeerResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[37]
+	mi := &file_entente_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2762,7 +2882,7 @@ func (x *ApprovePeerResponse) String() string {
 func (*ApprovePeerResponse) ProtoMessage() {}
 
 func (x *ApprovePeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[37]
+	mi := &file_entente_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2775,7 +2895,7 @@ func (x *ApprovePeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovePeerResponse.ProtoReflect.Descriptor instead.
 func (*ApprovePeerResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{37}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ApprovePeerResponse) GetPeer() *Peer {
@@ -2796,7 +2916,7 @@ type DenyPeerRequest struct {
 
 func (x *DenyPeerRequest) Reset() {
 	*x = DenyPeerRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[38]
+	mi := &file_entente_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2808,7 +2928,7 @@ func (x *DenyPeerRequest) String() string {
 func (*DenyPeerRequest) ProtoMessage() {}
 
 func (x *DenyPeerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[38]
+	mi := &file_entente_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2821,7 +2941,7 @@ func (x *DenyPeerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyPeerRequest.ProtoReflect.Descriptor instead.
 func (*DenyPeerRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{38}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *DenyPeerRequest) GetName() string {
@@ -2842,7 +2962,7 @@ type DenyPeerResponse struct {
 
 func (x *DenyPeerResponse) Reset() {
 	*x = DenyPeerResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[39]
+	mi := &file_entente_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2854,7 +2974,7 @@ func (x *DenyPeerResponse) String() string {
 func (*DenyPeerResponse) ProtoMessage() {}
 
 func (x *DenyPeerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[39]
+	mi := &file_entente_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2867,7 +2987,7 @@ func (x *DenyPeerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyPeerResponse.ProtoReflect.Descriptor instead.
 func (*DenyPeerResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{39}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *DenyPeerResponse) GetPeer() *Peer {
@@ -2886,7 +3006,7 @@ type WatchPeersRequest struct {
 
 func (x *WatchPeersRequest) Reset() {
 	*x = WatchPeersRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[40]
+	mi := &file_entente_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2898,7 +3018,7 @@ func (x *WatchPeersRequest) String() string {
 func (*WatchPeersRequest) ProtoMessage() {}
 
 func (x *WatchPeersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[40]
+	mi := &file_entente_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2911,7 +3031,7 @@ func (x *WatchPeersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchPeersRequest.ProtoReflect.Descriptor instead.
 func (*WatchPeersRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{40}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{41}
 }
 
 // WatchPeersResponse is a peer that is known or changed.
@@ -2930,7 +3050,7 @@ type WatchPeersResponse struct {
 
 func (x *WatchPeersResponse) Reset() {
 	*x = WatchPeersResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[41]
+	mi := &file_entente_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2942,7 +3062,7 @@ func (x *WatchPeersResponse) String() string {
 func (*WatchPeersResponse) ProtoMessage() {}
 
 func (x *WatchPeersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[41]
+	mi := &file_entente_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2955,7 +3075,7 @@ func (x *WatchPeersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchPeersResponse.ProtoReflect.Descriptor instead.
 func (*WatchPeersResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{41}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *WatchPeersResponse) GetPeer() *Peer {
@@ -2990,7 +3110,7 @@ type WatchEventsRequest struct {
 
 func (x *WatchEventsRequest) Reset() {
 	*x = WatchEventsRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[42]
+	mi := &file_entente_v1_admin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3002,7 +3122,7 @@ func (x *WatchEventsRequest) String() string {
 func (*WatchEventsRequest) ProtoMessage() {}
 
 func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[42]
+	mi := &file_entente_v1_admin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3015,7 +3135,7 @@ func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsRequest.ProtoReflect.Descriptor instead.
 func (*WatchEventsRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{42}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *WatchEventsRequest) GetPeer() string {
@@ -3044,7 +3164,7 @@ type WatchEventsResponse struct {
 
 func (x *WatchEventsResponse) Reset() {
 	*x = WatchEventsResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[43]
+	mi := &file_entente_v1_admin_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3056,7 +3176,7 @@ func (x *WatchEventsResponse) String() string {
 func (*WatchEventsResponse) ProtoMessage() {}
 
 func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[43]
+	mi := &file_entente_v1_admin_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3069,7 +3189,7 @@ func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEventsResponse.ProtoReflect.Descriptor instead.
 func (*WatchEventsResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{43}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *WatchEventsResponse) GetTime() *timestamppb.Timestamp {
@@ -3136,7 +3256,7 @@ type Peering struct {
 
 func (x *Peering) Reset() {
 	*x = Peering{}
-	mi := &file_entente_v1_admin_proto_msgTypes[44]
+	mi := &file_entente_v1_admin_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3148,7 +3268,7 @@ func (x *Peering) String() string {
 func (*Peering) ProtoMessage() {}
 
 func (x *Peering) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[44]
+	mi := &file_entente_v1_admin_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3161,7 +3281,7 @@ func (x *Peering) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peering.ProtoReflect.Descriptor instead.
 func (*Peering) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{44}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Peering) GetName() string {
@@ -3247,7 +3367,7 @@ type ListPeeringsRequest struct {
 
 func (x *ListPeeringsRequest) Reset() {
 	*x = ListPeeringsRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[45]
+	mi := &file_entente_v1_admin_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3259,7 +3379,7 @@ func (x *ListPeeringsRequest) String() string {
 func (*ListPeeringsRequest) ProtoMessage() {}
 
 func (x *ListPeeringsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[45]
+	mi := &file_entente_v1_admin_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3272,7 +3392,7 @@ func (x *ListPeeringsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeeringsRequest.ProtoReflect.Descriptor instead.
 func (*ListPeeringsRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{45}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ListPeeringsRequest) GetPageSize() int32 {
@@ -3302,7 +3422,7 @@ type ListPeeringsResponse struct {
 
 func (x *ListPeeringsResponse) Reset() {
 	*x = ListPeeringsResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[46]
+	mi := &file_entente_v1_admin_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3314,7 +3434,7 @@ func (x *ListPeeringsResponse) String() string {
 func (*ListPeeringsResponse) ProtoMessage() {}
 
 func (x *ListPeeringsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[46]
+	mi := &file_entente_v1_admin_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3327,7 +3447,7 @@ func (x *ListPeeringsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeeringsResponse.ProtoReflect.Descriptor instead.
 func (*ListPeeringsResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{46}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ListPeeringsResponse) GetPeerings() []*Peering {
@@ -3355,7 +3475,7 @@ type GetPeeringRequest struct {
 
 func (x *GetPeeringRequest) Reset() {
 	*x = GetPeeringRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[47]
+	mi := &file_entente_v1_admin_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3367,7 +3487,7 @@ func (x *GetPeeringRequest) String() string {
 func (*GetPeeringRequest) ProtoMessage() {}
 
 func (x *GetPeeringRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[47]
+	mi := &file_entente_v1_admin_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3380,7 +3500,7 @@ func (x *GetPeeringRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPeeringRequest.ProtoReflect.Descriptor instead.
 func (*GetPeeringRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{47}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *GetPeeringRequest) GetName() string {
@@ -3401,7 +3521,7 @@ type GetPeeringResponse struct {
 
 func (x *GetPeeringResponse) Reset() {
 	*x = GetPeeringResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[48]
+	mi := &file_entente_v1_admin_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3413,7 +3533,7 @@ func (x *GetPeeringResponse) String() string {
 func (*GetPeeringResponse) ProtoMessage() {}
 
 func (x *GetPeeringResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[48]
+	mi := &file_entente_v1_admin_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3426,7 +3546,7 @@ func (x *GetPeeringResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPeeringResponse.ProtoReflect.Descriptor instead.
 func (*GetPeeringResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{48}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *GetPeeringResponse) GetPeering() *Peering {
@@ -3453,7 +3573,7 @@ type UpdatePeeringRequest struct {
 
 func (x *UpdatePeeringRequest) Reset() {
 	*x = UpdatePeeringRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[49]
+	mi := &file_entente_v1_admin_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3465,7 +3585,7 @@ func (x *UpdatePeeringRequest) String() string {
 func (*UpdatePeeringRequest) ProtoMessage() {}
 
 func (x *UpdatePeeringRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[49]
+	mi := &file_entente_v1_admin_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3478,7 +3598,7 @@ func (x *UpdatePeeringRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdatePeeringRequest.ProtoReflect.Descriptor instead.
 func (*UpdatePeeringRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{49}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *UpdatePeeringRequest) GetPeering() *Peering {
@@ -3517,7 +3637,7 @@ type UpdatePeeringResponse struct {
 
 func (x *UpdatePeeringResponse) Reset() {
 	*x = UpdatePeeringResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[50]
+	mi := &file_entente_v1_admin_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3529,7 +3649,7 @@ func (x *UpdatePeeringResponse) String() string {
 func (*UpdatePeeringResponse) ProtoMessage() {}
 
 func (x *UpdatePeeringResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[50]
+	mi := &file_entente_v1_admin_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3542,7 +3662,7 @@ func (x *UpdatePeeringResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdatePeeringResponse.ProtoReflect.Descriptor instead.
 func (*UpdatePeeringResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{50}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *UpdatePeeringResponse) GetPeering() *Peering {
@@ -3570,7 +3690,7 @@ type DeletePeeringRequest struct {
 
 func (x *DeletePeeringRequest) Reset() {
 	*x = DeletePeeringRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[51]
+	mi := &file_entente_v1_admin_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3582,7 +3702,7 @@ func (x *DeletePeeringRequest) String() string {
 func (*DeletePeeringRequest) ProtoMessage() {}
 
 func (x *DeletePeeringRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[51]
+	mi := &file_entente_v1_admin_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3595,7 +3715,7 @@ func (x *DeletePeeringRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePeeringRequest.ProtoReflect.Descriptor instead.
 func (*DeletePeeringRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{51}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *DeletePeeringRequest) GetName() string {
@@ -3614,7 +3734,7 @@ type DeletePeeringResponse struct {
 
 func (x *DeletePeeringResponse) Reset() {
 	*x = DeletePeeringResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[52]
+	mi := &file_entente_v1_admin_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3626,7 +3746,7 @@ func (x *DeletePeeringResponse) String() string {
 func (*DeletePeeringResponse) ProtoMessage() {}
 
 func (x *DeletePeeringResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[52]
+	mi := &file_entente_v1_admin_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3639,7 +3759,7 @@ func (x *DeletePeeringResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePeeringResponse.ProtoReflect.Descriptor instead.
 func (*DeletePeeringResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{52}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{53}
 }
 
 // PendingRequest is a peer's ask that waits for an administrator.
@@ -3669,7 +3789,7 @@ type PendingRequest struct {
 
 func (x *PendingRequest) Reset() {
 	*x = PendingRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[53]
+	mi := &file_entente_v1_admin_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3681,7 +3801,7 @@ func (x *PendingRequest) String() string {
 func (*PendingRequest) ProtoMessage() {}
 
 func (x *PendingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[53]
+	mi := &file_entente_v1_admin_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3694,7 +3814,7 @@ func (x *PendingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PendingRequest.ProtoReflect.Descriptor instead.
 func (*PendingRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{53}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *PendingRequest) GetName() string {
@@ -3775,7 +3895,7 @@ type ListPeeringRequestsRequest struct {
 
 func (x *ListPeeringRequestsRequest) Reset() {
 	*x = ListPeeringRequestsRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[54]
+	mi := &file_entente_v1_admin_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3787,7 +3907,7 @@ func (x *ListPeeringRequestsRequest) String() string {
 func (*ListPeeringRequestsRequest) ProtoMessage() {}
 
 func (x *ListPeeringRequestsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[54]
+	mi := &file_entente_v1_admin_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3800,7 +3920,7 @@ func (x *ListPeeringRequestsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeeringRequestsRequest.ProtoReflect.Descriptor instead.
 func (*ListPeeringRequestsRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{54}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ListPeeringRequestsRequest) GetParent() string {
@@ -3837,7 +3957,7 @@ type ListPeeringRequestsResponse struct {
 
 func (x *ListPeeringRequestsResponse) Reset() {
 	*x = ListPeeringRequestsResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[55]
+	mi := &file_entente_v1_admin_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3849,7 +3969,7 @@ func (x *ListPeeringRequestsResponse) String() string {
 func (*ListPeeringRequestsResponse) ProtoMessage() {}
 
 func (x *ListPeeringRequestsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[55]
+	mi := &file_entente_v1_admin_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3862,7 +3982,7 @@ func (x *ListPeeringRequestsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPeeringRequestsResponse.ProtoReflect.Descriptor instead.
 func (*ListPeeringRequestsResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{55}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ListPeeringRequestsResponse) GetRequests() []*PendingRequest {
@@ -3890,7 +4010,7 @@ type ApprovePeeringRequestRequest struct {
 
 func (x *ApprovePeeringRequestRequest) Reset() {
 	*x = ApprovePeeringRequestRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[56]
+	mi := &file_entente_v1_admin_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3902,7 +4022,7 @@ func (x *ApprovePeeringRequestRequest) String() string {
 func (*ApprovePeeringRequestRequest) ProtoMessage() {}
 
 func (x *ApprovePeeringRequestRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[56]
+	mi := &file_entente_v1_admin_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3915,7 +4035,7 @@ func (x *ApprovePeeringRequestRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovePeeringRequestRequest.ProtoReflect.Descriptor instead.
 func (*ApprovePeeringRequestRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{56}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ApprovePeeringRequestRequest) GetName() string {
@@ -3934,7 +4054,7 @@ type ApprovePeeringRequestResponse struct {
 
 func (x *ApprovePeeringRequestResponse) Reset() {
 	*x = ApprovePeeringRequestResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[57]
+	mi := &file_entente_v1_admin_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3946,7 +4066,7 @@ func (x *ApprovePeeringRequestResponse) String() string {
 func (*ApprovePeeringRequestResponse) ProtoMessage() {}
 
 func (x *ApprovePeeringRequestResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[57]
+	mi := &file_entente_v1_admin_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3959,7 +4079,7 @@ func (x *ApprovePeeringRequestResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovePeeringRequestResponse.ProtoReflect.Descriptor instead.
 func (*ApprovePeeringRequestResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{57}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{58}
 }
 
 // DenyPeeringRequestRequest names a request.
@@ -3973,7 +4093,7 @@ type DenyPeeringRequestRequest struct {
 
 func (x *DenyPeeringRequestRequest) Reset() {
 	*x = DenyPeeringRequestRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[58]
+	mi := &file_entente_v1_admin_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3985,7 +4105,7 @@ func (x *DenyPeeringRequestRequest) String() string {
 func (*DenyPeeringRequestRequest) ProtoMessage() {}
 
 func (x *DenyPeeringRequestRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[58]
+	mi := &file_entente_v1_admin_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3998,7 +4118,7 @@ func (x *DenyPeeringRequestRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyPeeringRequestRequest.ProtoReflect.Descriptor instead.
 func (*DenyPeeringRequestRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{58}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *DenyPeeringRequestRequest) GetName() string {
@@ -4017,7 +4137,7 @@ type DenyPeeringRequestResponse struct {
 
 func (x *DenyPeeringRequestResponse) Reset() {
 	*x = DenyPeeringRequestResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[59]
+	mi := &file_entente_v1_admin_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4029,7 +4149,7 @@ func (x *DenyPeeringRequestResponse) String() string {
 func (*DenyPeeringRequestResponse) ProtoMessage() {}
 
 func (x *DenyPeeringRequestResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[59]
+	mi := &file_entente_v1_admin_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4042,7 +4162,7 @@ func (x *DenyPeeringRequestResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DenyPeeringRequestResponse.ProtoReflect.Descriptor instead.
 func (*DenyPeeringRequestResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{59}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{60}
 }
 
 // TestPolicyRequest is an ask that nobody makes.
@@ -4070,7 +4190,7 @@ type TestPolicyRequest struct {
 
 func (x *TestPolicyRequest) Reset() {
 	*x = TestPolicyRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[60]
+	mi := &file_entente_v1_admin_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4082,7 +4202,7 @@ func (x *TestPolicyRequest) String() string {
 func (*TestPolicyRequest) ProtoMessage() {}
 
 func (x *TestPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[60]
+	mi := &file_entente_v1_admin_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4095,7 +4215,7 @@ func (x *TestPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestPolicyRequest.ProtoReflect.Descriptor instead.
 func (*TestPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{60}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *TestPolicyRequest) GetPeer() string {
@@ -4165,7 +4285,7 @@ type TestPolicyResponse struct {
 
 func (x *TestPolicyResponse) Reset() {
 	*x = TestPolicyResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[61]
+	mi := &file_entente_v1_admin_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4177,7 +4297,7 @@ func (x *TestPolicyResponse) String() string {
 func (*TestPolicyResponse) ProtoMessage() {}
 
 func (x *TestPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[61]
+	mi := &file_entente_v1_admin_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4190,7 +4310,7 @@ func (x *TestPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TestPolicyResponse.ProtoReflect.Descriptor instead.
 func (*TestPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{61}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *TestPolicyResponse) GetResults() []*PolicyTest {
@@ -4220,7 +4340,7 @@ type PolicyTest struct {
 
 func (x *PolicyTest) Reset() {
 	*x = PolicyTest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[62]
+	mi := &file_entente_v1_admin_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4232,7 +4352,7 @@ func (x *PolicyTest) String() string {
 func (*PolicyTest) ProtoMessage() {}
 
 func (x *PolicyTest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[62]
+	mi := &file_entente_v1_admin_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4245,7 +4365,7 @@ func (x *PolicyTest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyTest.ProtoReflect.Descriptor instead.
 func (*PolicyTest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{62}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *PolicyTest) GetPeer() string {
@@ -4298,7 +4418,7 @@ type ListContractsRequest struct {
 
 func (x *ListContractsRequest) Reset() {
 	*x = ListContractsRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[63]
+	mi := &file_entente_v1_admin_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4310,7 +4430,7 @@ func (x *ListContractsRequest) String() string {
 func (*ListContractsRequest) ProtoMessage() {}
 
 func (x *ListContractsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[63]
+	mi := &file_entente_v1_admin_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4323,7 +4443,7 @@ func (x *ListContractsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListContractsRequest.ProtoReflect.Descriptor instead.
 func (*ListContractsRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{63}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ListContractsRequest) GetPeer() string {
@@ -4360,7 +4480,7 @@ type ListContractsResponse struct {
 
 func (x *ListContractsResponse) Reset() {
 	*x = ListContractsResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[64]
+	mi := &file_entente_v1_admin_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4372,7 +4492,7 @@ func (x *ListContractsResponse) String() string {
 func (*ListContractsResponse) ProtoMessage() {}
 
 func (x *ListContractsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[64]
+	mi := &file_entente_v1_admin_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4385,7 +4505,7 @@ func (x *ListContractsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListContractsResponse.ProtoReflect.Descriptor instead.
 func (*ListContractsResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{64}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *ListContractsResponse) GetContracts() []*Contract {
@@ -4413,7 +4533,7 @@ type AdminServiceGetContractRequest struct {
 
 func (x *AdminServiceGetContractRequest) Reset() {
 	*x = AdminServiceGetContractRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[65]
+	mi := &file_entente_v1_admin_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4425,7 +4545,7 @@ func (x *AdminServiceGetContractRequest) String() string {
 func (*AdminServiceGetContractRequest) ProtoMessage() {}
 
 func (x *AdminServiceGetContractRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[65]
+	mi := &file_entente_v1_admin_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4438,7 +4558,7 @@ func (x *AdminServiceGetContractRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdminServiceGetContractRequest.ProtoReflect.Descriptor instead.
 func (*AdminServiceGetContractRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{65}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *AdminServiceGetContractRequest) GetName() string {
@@ -4459,7 +4579,7 @@ type AdminServiceGetContractResponse struct {
 
 func (x *AdminServiceGetContractResponse) Reset() {
 	*x = AdminServiceGetContractResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[66]
+	mi := &file_entente_v1_admin_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4471,7 +4591,7 @@ func (x *AdminServiceGetContractResponse) String() string {
 func (*AdminServiceGetContractResponse) ProtoMessage() {}
 
 func (x *AdminServiceGetContractResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[66]
+	mi := &file_entente_v1_admin_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4484,7 +4604,7 @@ func (x *AdminServiceGetContractResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdminServiceGetContractResponse.ProtoReflect.Descriptor instead.
 func (*AdminServiceGetContractResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{66}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *AdminServiceGetContractResponse) GetContract() *Contract {
@@ -4507,7 +4627,7 @@ type AdminServiceTerminateContractRequest struct {
 
 func (x *AdminServiceTerminateContractRequest) Reset() {
 	*x = AdminServiceTerminateContractRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[67]
+	mi := &file_entente_v1_admin_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4519,7 +4639,7 @@ func (x *AdminServiceTerminateContractRequest) String() string {
 func (*AdminServiceTerminateContractRequest) ProtoMessage() {}
 
 func (x *AdminServiceTerminateContractRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[67]
+	mi := &file_entente_v1_admin_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4532,7 +4652,7 @@ func (x *AdminServiceTerminateContractRequest) ProtoReflect() protoreflect.Messa
 
 // Deprecated: Use AdminServiceTerminateContractRequest.ProtoReflect.Descriptor instead.
 func (*AdminServiceTerminateContractRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{67}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *AdminServiceTerminateContractRequest) GetName() string {
@@ -4560,7 +4680,7 @@ type AdminServiceTerminateContractResponse struct {
 
 func (x *AdminServiceTerminateContractResponse) Reset() {
 	*x = AdminServiceTerminateContractResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[68]
+	mi := &file_entente_v1_admin_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4572,7 +4692,7 @@ func (x *AdminServiceTerminateContractResponse) String() string {
 func (*AdminServiceTerminateContractResponse) ProtoMessage() {}
 
 func (x *AdminServiceTerminateContractResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[68]
+	mi := &file_entente_v1_admin_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4585,7 +4705,7 @@ func (x *AdminServiceTerminateContractResponse) ProtoReflect() protoreflect.Mess
 
 // Deprecated: Use AdminServiceTerminateContractResponse.ProtoReflect.Descriptor instead.
 func (*AdminServiceTerminateContractResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{68}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *AdminServiceTerminateContractResponse) GetContract() *Contract {
@@ -4610,7 +4730,7 @@ type ListUsageRequest struct {
 
 func (x *ListUsageRequest) Reset() {
 	*x = ListUsageRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[69]
+	mi := &file_entente_v1_admin_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4622,7 +4742,7 @@ func (x *ListUsageRequest) String() string {
 func (*ListUsageRequest) ProtoMessage() {}
 
 func (x *ListUsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[69]
+	mi := &file_entente_v1_admin_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4635,7 +4755,7 @@ func (x *ListUsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUsageRequest.ProtoReflect.Descriptor instead.
 func (*ListUsageRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{69}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *ListUsageRequest) GetContract() string {
@@ -4672,7 +4792,7 @@ type ListUsageResponse struct {
 
 func (x *ListUsageResponse) Reset() {
 	*x = ListUsageResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[70]
+	mi := &file_entente_v1_admin_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4684,7 +4804,7 @@ func (x *ListUsageResponse) String() string {
 func (*ListUsageResponse) ProtoMessage() {}
 
 func (x *ListUsageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[70]
+	mi := &file_entente_v1_admin_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4697,7 +4817,7 @@ func (x *ListUsageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUsageResponse.ProtoReflect.Descriptor instead.
 func (*ListUsageResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{70}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *ListUsageResponse) GetUsage() []*Usage {
@@ -4752,7 +4872,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_entente_v1_admin_proto_msgTypes[71]
+	mi := &file_entente_v1_admin_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4764,7 +4884,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[71]
+	mi := &file_entente_v1_admin_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4777,7 +4897,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{71}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *Usage) GetContract() string {
@@ -4880,7 +5000,7 @@ type RolloverIdentityRequest struct {
 
 func (x *RolloverIdentityRequest) Reset() {
 	*x = RolloverIdentityRequest{}
-	mi := &file_entente_v1_admin_proto_msgTypes[72]
+	mi := &file_entente_v1_admin_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4892,7 +5012,7 @@ func (x *RolloverIdentityRequest) String() string {
 func (*RolloverIdentityRequest) ProtoMessage() {}
 
 func (x *RolloverIdentityRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[72]
+	mi := &file_entente_v1_admin_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4905,7 +5025,7 @@ func (x *RolloverIdentityRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloverIdentityRequest.ProtoReflect.Descriptor instead.
 func (*RolloverIdentityRequest) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{72}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{73}
 }
 
 // RolloverIdentityResponse tells of the new root.
@@ -4921,7 +5041,7 @@ type RolloverIdentityResponse struct {
 
 func (x *RolloverIdentityResponse) Reset() {
 	*x = RolloverIdentityResponse{}
-	mi := &file_entente_v1_admin_proto_msgTypes[73]
+	mi := &file_entente_v1_admin_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4933,7 +5053,7 @@ func (x *RolloverIdentityResponse) String() string {
 func (*RolloverIdentityResponse) ProtoMessage() {}
 
 func (x *RolloverIdentityResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_entente_v1_admin_proto_msgTypes[73]
+	mi := &file_entente_v1_admin_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4946,7 +5066,7 @@ func (x *RolloverIdentityResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RolloverIdentityResponse.ProtoReflect.Descriptor instead.
 func (*RolloverIdentityResponse) Descriptor() ([]byte, []int) {
-	return file_entente_v1_admin_proto_rawDescGZIP(), []int{73}
+	return file_entente_v1_admin_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *RolloverIdentityResponse) GetRootExpireTime() *timestamppb.Timestamp {
@@ -5055,7 +5175,7 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\x13RemotePrefixesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x10\n" +
-	"\x0eGetInfoRequest\"\xfa\x03\n" +
+	"\x0eGetInfoRequest\"\xb2\x04\n" +
 	"\x0fGetInfoResponse\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12!\n" +
@@ -5070,7 +5190,20 @@ const file_entente_v1_admin_proto_rawDesc = "" +
 	"\vfingerprint\x18\n" +
 	" \x01(\tR\vfingerprint\x12\x1c\n" +
 	"\tautomatic\x18\v \x01(\bR\tautomatic\x12E\n" +
-	"\x10dns_publications\x18\f \x03(\v2\x1a.entente.v1.DNSPublicationR\x0fdnsPublications\"\xf7\x01\n" +
+	"\x10dns_publications\x18\f \x03(\v2\x1a.entente.v1.DNSPublicationR\x0fdnsPublications\x126\n" +
+	"\vdns_domains\x18\r \x03(\v2\x15.entente.v1.DNSDomainR\n" +
+	"dnsDomains\"\xaa\x02\n" +
+	"\tDNSDomain\x12\x16\n" +
+	"\x06domain\x18\x01 \x01(\tR\x06domain\x12\x1a\n" +
+	"\bclusters\x18\x02 \x01(\x05R\bclusters\x12;\n" +
+	"\vanswer_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"answerTime\x12\x14\n" +
+	"\x05error\x18\x04 \x01(\tR\x05error\x129\n" +
+	"\n" +
+	"error_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\terrorTime\x12\x1a\n" +
+	"\bproblems\x18\x06 \x03(\tR\bproblems\x12\x19\n" +
+	"\bleft_out\x18\a \x01(\x05R\aleftOut\x12$\n" +
+	"\rauthenticated\x18\b \x01(\bR\rauthenticated\"\xf7\x01\n" +
 	"\x0eDNSPublication\x12\x16\n" +
 	"\x06domain\x18\x01 \x01(\tR\x06domain\x12\x12\n" +
 	"\x04zone\x18\x02 \x01(\tR\x04zone\x12\x16\n" +
@@ -5413,7 +5546,7 @@ func file_entente_v1_admin_proto_rawDescGZIP() []byte {
 	return file_entente_v1_admin_proto_rawDescData
 }
 
-var file_entente_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 83)
+var file_entente_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 84)
 var file_entente_v1_admin_proto_goTypes = []any{
 	(*Condition)(nil),                             // 0: entente.v1.Condition
 	(*Peer)(nil),                                  // 1: entente.v1.Peer
@@ -5423,240 +5556,244 @@ var file_entente_v1_admin_proto_goTypes = []any{
 	(*Tunnel)(nil),                                // 5: entente.v1.Tunnel
 	(*GetInfoRequest)(nil),                        // 6: entente.v1.GetInfoRequest
 	(*GetInfoResponse)(nil),                       // 7: entente.v1.GetInfoResponse
-	(*DNSPublication)(nil),                        // 8: entente.v1.DNSPublication
-	(*ListPeersRequest)(nil),                      // 9: entente.v1.ListPeersRequest
-	(*ListPeersResponse)(nil),                     // 10: entente.v1.ListPeersResponse
-	(*GetPeerRequest)(nil),                        // 11: entente.v1.GetPeerRequest
-	(*GetPeerResponse)(nil),                       // 12: entente.v1.GetPeerResponse
-	(*CreateTokenRequest)(nil),                    // 13: entente.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),                   // 14: entente.v1.CreateTokenResponse
-	(*JoinPeerRequest)(nil),                       // 15: entente.v1.JoinPeerRequest
-	(*JoinPeerResponse)(nil),                      // 16: entente.v1.JoinPeerResponse
-	(*CreatePeeringRequest)(nil),                  // 17: entente.v1.CreatePeeringRequest
-	(*CreatePeeringResponse)(nil),                 // 18: entente.v1.CreatePeeringResponse
-	(*EndPeeringRequest)(nil),                     // 19: entente.v1.EndPeeringRequest
-	(*EndPeeringResponse)(nil),                    // 20: entente.v1.EndPeeringResponse
-	(*OffloadNamespaceRequest)(nil),               // 21: entente.v1.OffloadNamespaceRequest
-	(*OffloadNamespaceResponse)(nil),              // 22: entente.v1.OffloadNamespaceResponse
-	(*ListOffloadingsRequest)(nil),                // 23: entente.v1.ListOffloadingsRequest
-	(*ListOffloadingsResponse)(nil),               // 24: entente.v1.ListOffloadingsResponse
-	(*Offloading)(nil),                            // 25: entente.v1.Offloading
-	(*OffloadingInCluster)(nil),                   // 26: entente.v1.OffloadingInCluster
-	(*UnoffloadNamespaceRequest)(nil),             // 27: entente.v1.UnoffloadNamespaceRequest
-	(*UnoffloadNamespaceResponse)(nil),            // 28: entente.v1.UnoffloadNamespaceResponse
-	(*ListTokensRequest)(nil),                     // 29: entente.v1.ListTokensRequest
-	(*ListTokensResponse)(nil),                    // 30: entente.v1.ListTokensResponse
-	(*Token)(nil),                                 // 31: entente.v1.Token
-	(*RevokeTokenRequest)(nil),                    // 32: entente.v1.RevokeTokenRequest
-	(*RevokeTokenResponse)(nil),                   // 33: entente.v1.RevokeTokenResponse
-	(*IntroducePeerRequest)(nil),                  // 34: entente.v1.IntroducePeerRequest
-	(*IntroducePeerResponse)(nil),                 // 35: entente.v1.IntroducePeerResponse
-	(*ApprovePeerRequest)(nil),                    // 36: entente.v1.ApprovePeerRequest
-	(*ApprovePeerResponse)(nil),                   // 37: entente.v1.ApprovePeerResponse
-	(*DenyPeerRequest)(nil),                       // 38: entente.v1.DenyPeerRequest
-	(*DenyPeerResponse)(nil),                      // 39: entente.v1.DenyPeerResponse
-	(*WatchPeersRequest)(nil),                     // 40: entente.v1.WatchPeersRequest
-	(*WatchPeersResponse)(nil),                    // 41: entente.v1.WatchPeersResponse
-	(*WatchEventsRequest)(nil),                    // 42: entente.v1.WatchEventsRequest
-	(*WatchEventsResponse)(nil),                   // 43: entente.v1.WatchEventsResponse
-	(*Peering)(nil),                               // 44: entente.v1.Peering
-	(*ListPeeringsRequest)(nil),                   // 45: entente.v1.ListPeeringsRequest
-	(*ListPeeringsResponse)(nil),                  // 46: entente.v1.ListPeeringsResponse
-	(*GetPeeringRequest)(nil),                     // 47: entente.v1.GetPeeringRequest
-	(*GetPeeringResponse)(nil),                    // 48: entente.v1.GetPeeringResponse
-	(*UpdatePeeringRequest)(nil),                  // 49: entente.v1.UpdatePeeringRequest
-	(*UpdatePeeringResponse)(nil),                 // 50: entente.v1.UpdatePeeringResponse
-	(*DeletePeeringRequest)(nil),                  // 51: entente.v1.DeletePeeringRequest
-	(*DeletePeeringResponse)(nil),                 // 52: entente.v1.DeletePeeringResponse
-	(*PendingRequest)(nil),                        // 53: entente.v1.PendingRequest
-	(*ListPeeringRequestsRequest)(nil),            // 54: entente.v1.ListPeeringRequestsRequest
-	(*ListPeeringRequestsResponse)(nil),           // 55: entente.v1.ListPeeringRequestsResponse
-	(*ApprovePeeringRequestRequest)(nil),          // 56: entente.v1.ApprovePeeringRequestRequest
-	(*ApprovePeeringRequestResponse)(nil),         // 57: entente.v1.ApprovePeeringRequestResponse
-	(*DenyPeeringRequestRequest)(nil),             // 58: entente.v1.DenyPeeringRequestRequest
-	(*DenyPeeringRequestResponse)(nil),            // 59: entente.v1.DenyPeeringRequestResponse
-	(*TestPolicyRequest)(nil),                     // 60: entente.v1.TestPolicyRequest
-	(*TestPolicyResponse)(nil),                    // 61: entente.v1.TestPolicyResponse
-	(*PolicyTest)(nil),                            // 62: entente.v1.PolicyTest
-	(*ListContractsRequest)(nil),                  // 63: entente.v1.ListContractsRequest
-	(*ListContractsResponse)(nil),                 // 64: entente.v1.ListContractsResponse
-	(*AdminServiceGetContractRequest)(nil),        // 65: entente.v1.AdminServiceGetContractRequest
-	(*AdminServiceGetContractResponse)(nil),       // 66: entente.v1.AdminServiceGetContractResponse
-	(*AdminServiceTerminateContractRequest)(nil),  // 67: entente.v1.AdminServiceTerminateContractRequest
-	(*AdminServiceTerminateContractResponse)(nil), // 68: entente.v1.AdminServiceTerminateContractResponse
-	(*ListUsageRequest)(nil),                      // 69: entente.v1.ListUsageRequest
-	(*ListUsageResponse)(nil),                     // 70: entente.v1.ListUsageResponse
-	(*Usage)(nil),                                 // 71: entente.v1.Usage
-	(*RolloverIdentityRequest)(nil),               // 72: entente.v1.RolloverIdentityRequest
-	(*RolloverIdentityResponse)(nil),              // 73: entente.v1.RolloverIdentityResponse
-	nil,                                           // 74: entente.v1.Peer.LabelsEntry
-	nil,                                           // 75: entente.v1.Tunnel.LocalPrefixesEntry
-	nil,                                           // 76: entente.v1.Tunnel.RemotePrefixesEntry
-	nil,                                           // 77: entente.v1.CreatePeeringRequest.NodeSelectorEntry
-	nil,                                           // 78: entente.v1.CreatePeeringRequest.PeerSelectorEntry
-	nil,                                           // 79: entente.v1.PendingRequest.NodeSelectorEntry
-	nil,                                           // 80: entente.v1.TestPolicyRequest.NodeSelectorEntry
-	nil,                                           // 81: entente.v1.Usage.StatedEntry
-	nil,                                           // 82: entente.v1.Usage.CountedEntry
-	(*timestamppb.Timestamp)(nil),                 // 83: google.protobuf.Timestamp
-	(*Offer)(nil),                                 // 84: entente.v1.Offer
-	(*durationpb.Duration)(nil),                   // 85: google.protobuf.Duration
-	(*ResourceList)(nil),                          // 86: entente.v1.ResourceList
-	(*PriceList)(nil),                             // 87: entente.v1.PriceList
-	(*Money)(nil),                                 // 88: entente.v1.Money
-	(*Advertisement)(nil),                         // 89: entente.v1.Advertisement
-	(*fieldmaskpb.FieldMask)(nil),                 // 90: google.protobuf.FieldMask
+	(*DNSDomain)(nil),                             // 8: entente.v1.DNSDomain
+	(*DNSPublication)(nil),                        // 9: entente.v1.DNSPublication
+	(*ListPeersRequest)(nil),                      // 10: entente.v1.ListPeersRequest
+	(*ListPeersResponse)(nil),                     // 11: entente.v1.ListPeersResponse
+	(*GetPeerRequest)(nil),                        // 12: entente.v1.GetPeerRequest
+	(*GetPeerResponse)(nil),                       // 13: entente.v1.GetPeerResponse
+	(*CreateTokenRequest)(nil),                    // 14: entente.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),                   // 15: entente.v1.CreateTokenResponse
+	(*JoinPeerRequest)(nil),                       // 16: entente.v1.JoinPeerRequest
+	(*JoinPeerResponse)(nil),                      // 17: entente.v1.JoinPeerResponse
+	(*CreatePeeringRequest)(nil),                  // 18: entente.v1.CreatePeeringRequest
+	(*CreatePeeringResponse)(nil),                 // 19: entente.v1.CreatePeeringResponse
+	(*EndPeeringRequest)(nil),                     // 20: entente.v1.EndPeeringRequest
+	(*EndPeeringResponse)(nil),                    // 21: entente.v1.EndPeeringResponse
+	(*OffloadNamespaceRequest)(nil),               // 22: entente.v1.OffloadNamespaceRequest
+	(*OffloadNamespaceResponse)(nil),              // 23: entente.v1.OffloadNamespaceResponse
+	(*ListOffloadingsRequest)(nil),                // 24: entente.v1.ListOffloadingsRequest
+	(*ListOffloadingsResponse)(nil),               // 25: entente.v1.ListOffloadingsResponse
+	(*Offloading)(nil),                            // 26: entente.v1.Offloading
+	(*OffloadingInCluster)(nil),                   // 27: entente.v1.OffloadingInCluster
+	(*UnoffloadNamespaceRequest)(nil),             // 28: entente.v1.UnoffloadNamespaceRequest
+	(*UnoffloadNamespaceResponse)(nil),            // 29: entente.v1.UnoffloadNamespaceResponse
+	(*ListTokensRequest)(nil),                     // 30: entente.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),                    // 31: entente.v1.ListTokensResponse
+	(*Token)(nil),                                 // 32: entente.v1.Token
+	(*RevokeTokenRequest)(nil),                    // 33: entente.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),                   // 34: entente.v1.RevokeTokenResponse
+	(*IntroducePeerRequest)(nil),                  // 35: entente.v1.IntroducePeerRequest
+	(*IntroducePeerResponse)(nil),                 // 36: entente.v1.IntroducePeerResponse
+	(*ApprovePeerRequest)(nil),                    // 37: entente.v1.ApprovePeerRequest
+	(*ApprovePeerResponse)(nil),                   // 38: entente.v1.ApprovePeerResponse
+	(*DenyPeerRequest)(nil),                       // 39: entente.v1.DenyPeerRequest
+	(*DenyPeerResponse)(nil),                      // 40: entente.v1.DenyPeerResponse
+	(*WatchPeersRequest)(nil),                     // 41: entente.v1.WatchPeersRequest
+	(*WatchPeersResponse)(nil),                    // 42: entente.v1.WatchPeersResponse
+	(*WatchEventsRequest)(nil),                    // 43: entente.v1.WatchEventsRequest
+	(*WatchEventsResponse)(nil),                   // 44: entente.v1.WatchEventsResponse
+	(*Peering)(nil),                               // 45: entente.v1.Peering
+	(*ListPeeringsRequest)(nil),                   // 46: entente.v1.ListPeeringsRequest
+	(*ListPeeringsResponse)(nil),                  // 47: entente.v1.ListPeeringsResponse
+	(*GetPeeringRequest)(nil),                     // 48: entente.v1.GetPeeringRequest
+	(*GetPeeringResponse)(nil),                    // 49: entente.v1.GetPeeringResponse
+	(*UpdatePeeringRequest)(nil),                  // 50: entente.v1.UpdatePeeringRequest
+	(*UpdatePeeringResponse)(nil),                 // 51: entente.v1.UpdatePeeringResponse
+	(*DeletePeeringRequest)(nil),                  // 52: entente.v1.DeletePeeringRequest
+	(*DeletePeeringResponse)(nil),                 // 53: entente.v1.DeletePeeringResponse
+	(*PendingRequest)(nil),                        // 54: entente.v1.PendingRequest
+	(*ListPeeringRequestsRequest)(nil),            // 55: entente.v1.ListPeeringRequestsRequest
+	(*ListPeeringRequestsResponse)(nil),           // 56: entente.v1.ListPeeringRequestsResponse
+	(*ApprovePeeringRequestRequest)(nil),          // 57: entente.v1.ApprovePeeringRequestRequest
+	(*ApprovePeeringRequestResponse)(nil),         // 58: entente.v1.ApprovePeeringRequestResponse
+	(*DenyPeeringRequestRequest)(nil),             // 59: entente.v1.DenyPeeringRequestRequest
+	(*DenyPeeringRequestResponse)(nil),            // 60: entente.v1.DenyPeeringRequestResponse
+	(*TestPolicyRequest)(nil),                     // 61: entente.v1.TestPolicyRequest
+	(*TestPolicyResponse)(nil),                    // 62: entente.v1.TestPolicyResponse
+	(*PolicyTest)(nil),                            // 63: entente.v1.PolicyTest
+	(*ListContractsRequest)(nil),                  // 64: entente.v1.ListContractsRequest
+	(*ListContractsResponse)(nil),                 // 65: entente.v1.ListContractsResponse
+	(*AdminServiceGetContractRequest)(nil),        // 66: entente.v1.AdminServiceGetContractRequest
+	(*AdminServiceGetContractResponse)(nil),       // 67: entente.v1.AdminServiceGetContractResponse
+	(*AdminServiceTerminateContractRequest)(nil),  // 68: entente.v1.AdminServiceTerminateContractRequest
+	(*AdminServiceTerminateContractResponse)(nil), // 69: entente.v1.AdminServiceTerminateContractResponse
+	(*ListUsageRequest)(nil),                      // 70: entente.v1.ListUsageRequest
+	(*ListUsageResponse)(nil),                     // 71: entente.v1.ListUsageResponse
+	(*Usage)(nil),                                 // 72: entente.v1.Usage
+	(*RolloverIdentityRequest)(nil),               // 73: entente.v1.RolloverIdentityRequest
+	(*RolloverIdentityResponse)(nil),              // 74: entente.v1.RolloverIdentityResponse
+	nil,                                           // 75: entente.v1.Peer.LabelsEntry
+	nil,                                           // 76: entente.v1.Tunnel.LocalPrefixesEntry
+	nil,                                           // 77: entente.v1.Tunnel.RemotePrefixesEntry
+	nil,                                           // 78: entente.v1.CreatePeeringRequest.NodeSelectorEntry
+	nil,                                           // 79: entente.v1.CreatePeeringRequest.PeerSelectorEntry
+	nil,                                           // 80: entente.v1.PendingRequest.NodeSelectorEntry
+	nil,                                           // 81: entente.v1.TestPolicyRequest.NodeSelectorEntry
+	nil,                                           // 82: entente.v1.Usage.StatedEntry
+	nil,                                           // 83: entente.v1.Usage.CountedEntry
+	(*timestamppb.Timestamp)(nil),                 // 84: google.protobuf.Timestamp
+	(*Offer)(nil),                                 // 85: entente.v1.Offer
+	(*durationpb.Duration)(nil),                   // 86: google.protobuf.Duration
+	(*ResourceList)(nil),                          // 87: entente.v1.ResourceList
+	(*PriceList)(nil),                             // 88: entente.v1.PriceList
+	(*Money)(nil),                                 // 89: entente.v1.Money
+	(*Advertisement)(nil),                         // 90: entente.v1.Advertisement
+	(*fieldmaskpb.FieldMask)(nil),                 // 91: google.protobuf.FieldMask
 }
 var file_entente_v1_admin_proto_depIdxs = []int32{
-	83,  // 0: entente.v1.Condition.last_transition_time:type_name -> google.protobuf.Timestamp
+	84,  // 0: entente.v1.Condition.last_transition_time:type_name -> google.protobuf.Timestamp
 	0,   // 1: entente.v1.Peer.conditions:type_name -> entente.v1.Condition
 	4,   // 2: entente.v1.Peer.contracts:type_name -> entente.v1.Contract
 	5,   // 3: entente.v1.Peer.tunnel:type_name -> entente.v1.Tunnel
-	83,  // 4: entente.v1.Peer.create_time:type_name -> google.protobuf.Timestamp
+	84,  // 4: entente.v1.Peer.create_time:type_name -> google.protobuf.Timestamp
 	3,   // 5: entente.v1.Peer.session:type_name -> entente.v1.Session
-	84,  // 6: entente.v1.Peer.offer:type_name -> entente.v1.Offer
-	74,  // 7: entente.v1.Peer.labels:type_name -> entente.v1.Peer.LabelsEntry
+	85,  // 6: entente.v1.Peer.offer:type_name -> entente.v1.Offer
+	75,  // 7: entente.v1.Peer.labels:type_name -> entente.v1.Peer.LabelsEntry
 	2,   // 8: entente.v1.Peer.sightings:type_name -> entente.v1.Sighting
-	83,  // 9: entente.v1.Sighting.see_time:type_name -> google.protobuf.Timestamp
-	83,  // 10: entente.v1.Session.since:type_name -> google.protobuf.Timestamp
-	85,  // 11: entente.v1.Session.clock_skew:type_name -> google.protobuf.Duration
-	85,  // 12: entente.v1.Session.round_trip:type_name -> google.protobuf.Duration
-	83,  // 13: entente.v1.Session.certificate_expire_time:type_name -> google.protobuf.Timestamp
-	86,  // 14: entente.v1.Contract.resources:type_name -> entente.v1.ResourceList
-	86,  // 15: entente.v1.Contract.used:type_name -> entente.v1.ResourceList
-	83,  // 16: entente.v1.Contract.not_before:type_name -> google.protobuf.Timestamp
-	83,  // 17: entente.v1.Contract.not_after:type_name -> google.protobuf.Timestamp
-	87,  // 18: entente.v1.Contract.price:type_name -> entente.v1.PriceList
-	83,  // 19: entente.v1.Contract.drain_until:type_name -> google.protobuf.Timestamp
-	83,  // 20: entente.v1.Contract.close_time:type_name -> google.protobuf.Timestamp
-	85,  // 21: entente.v1.Tunnel.round_trip:type_name -> google.protobuf.Duration
-	75,  // 22: entente.v1.Tunnel.local_prefixes:type_name -> entente.v1.Tunnel.LocalPrefixesEntry
-	76,  // 23: entente.v1.Tunnel.remote_prefixes:type_name -> entente.v1.Tunnel.RemotePrefixesEntry
-	83,  // 24: entente.v1.GetInfoResponse.root_expire_time:type_name -> google.protobuf.Timestamp
-	83,  // 25: entente.v1.GetInfoResponse.certificate_expire_time:type_name -> google.protobuf.Timestamp
-	8,   // 26: entente.v1.GetInfoResponse.dns_publications:type_name -> entente.v1.DNSPublication
-	83,  // 27: entente.v1.DNSPublication.confirm_time:type_name -> google.protobuf.Timestamp
-	1,   // 28: entente.v1.ListPeersResponse.peers:type_name -> entente.v1.Peer
-	1,   // 29: entente.v1.GetPeerResponse.peer:type_name -> entente.v1.Peer
-	85,  // 30: entente.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	83,  // 31: entente.v1.CreateTokenResponse.expire_time:type_name -> google.protobuf.Timestamp
-	1,   // 32: entente.v1.JoinPeerResponse.peer:type_name -> entente.v1.Peer
-	86,  // 33: entente.v1.CreatePeeringRequest.resources:type_name -> entente.v1.ResourceList
-	85,  // 34: entente.v1.CreatePeeringRequest.duration:type_name -> google.protobuf.Duration
-	88,  // 35: entente.v1.CreatePeeringRequest.price_ceiling:type_name -> entente.v1.Money
-	77,  // 36: entente.v1.CreatePeeringRequest.node_selector:type_name -> entente.v1.CreatePeeringRequest.NodeSelectorEntry
-	78,  // 37: entente.v1.CreatePeeringRequest.peer_selector:type_name -> entente.v1.CreatePeeringRequest.PeerSelectorEntry
-	89,  // 38: entente.v1.CreatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
-	25,  // 39: entente.v1.ListOffloadingsResponse.offloadings:type_name -> entente.v1.Offloading
-	26,  // 40: entente.v1.Offloading.clusters:type_name -> entente.v1.OffloadingInCluster
-	83,  // 41: entente.v1.Offloading.create_time:type_name -> google.protobuf.Timestamp
-	31,  // 42: entente.v1.ListTokensResponse.tokens:type_name -> entente.v1.Token
-	83,  // 43: entente.v1.Token.create_time:type_name -> google.protobuf.Timestamp
-	83,  // 44: entente.v1.Token.expire_time:type_name -> google.protobuf.Timestamp
-	1,   // 45: entente.v1.IntroducePeerResponse.peer:type_name -> entente.v1.Peer
-	1,   // 46: entente.v1.ApprovePeerResponse.peer:type_name -> entente.v1.Peer
-	1,   // 47: entente.v1.DenyPeerResponse.peer:type_name -> entente.v1.Peer
-	1,   // 48: entente.v1.WatchPeersResponse.peer:type_name -> entente.v1.Peer
-	83,  // 49: entente.v1.WatchEventsResponse.time:type_name -> google.protobuf.Timestamp
-	86,  // 50: entente.v1.Peering.resources:type_name -> entente.v1.ResourceList
-	85,  // 51: entente.v1.Peering.duration:type_name -> google.protobuf.Duration
-	88,  // 52: entente.v1.Peering.price_ceiling:type_name -> entente.v1.Money
-	0,   // 53: entente.v1.Peering.accepted:type_name -> entente.v1.Condition
-	44,  // 54: entente.v1.ListPeeringsResponse.peerings:type_name -> entente.v1.Peering
-	44,  // 55: entente.v1.GetPeeringResponse.peering:type_name -> entente.v1.Peering
-	44,  // 56: entente.v1.UpdatePeeringRequest.peering:type_name -> entente.v1.Peering
-	90,  // 57: entente.v1.UpdatePeeringRequest.update_mask:type_name -> google.protobuf.FieldMask
-	44,  // 58: entente.v1.UpdatePeeringResponse.peering:type_name -> entente.v1.Peering
-	89,  // 59: entente.v1.UpdatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
-	86,  // 60: entente.v1.PendingRequest.resources:type_name -> entente.v1.ResourceList
-	85,  // 61: entente.v1.PendingRequest.duration:type_name -> google.protobuf.Duration
-	88,  // 62: entente.v1.PendingRequest.price_ceiling:type_name -> entente.v1.Money
-	83,  // 63: entente.v1.PendingRequest.create_time:type_name -> google.protobuf.Timestamp
-	79,  // 64: entente.v1.PendingRequest.node_selector:type_name -> entente.v1.PendingRequest.NodeSelectorEntry
-	53,  // 65: entente.v1.ListPeeringRequestsResponse.requests:type_name -> entente.v1.PendingRequest
-	86,  // 66: entente.v1.TestPolicyRequest.resources:type_name -> entente.v1.ResourceList
-	85,  // 67: entente.v1.TestPolicyRequest.duration:type_name -> google.protobuf.Duration
-	80,  // 68: entente.v1.TestPolicyRequest.node_selector:type_name -> entente.v1.TestPolicyRequest.NodeSelectorEntry
-	88,  // 69: entente.v1.TestPolicyRequest.price_ceiling:type_name -> entente.v1.Money
-	62,  // 70: entente.v1.TestPolicyResponse.results:type_name -> entente.v1.PolicyTest
-	89,  // 71: entente.v1.PolicyTest.advertisement:type_name -> entente.v1.Advertisement
-	4,   // 72: entente.v1.ListContractsResponse.contracts:type_name -> entente.v1.Contract
-	4,   // 73: entente.v1.AdminServiceGetContractResponse.contract:type_name -> entente.v1.Contract
-	4,   // 74: entente.v1.AdminServiceTerminateContractResponse.contract:type_name -> entente.v1.Contract
-	71,  // 75: entente.v1.ListUsageResponse.usage:type_name -> entente.v1.Usage
-	83,  // 76: entente.v1.Usage.start_time:type_name -> google.protobuf.Timestamp
-	83,  // 77: entente.v1.Usage.end_time:type_name -> google.protobuf.Timestamp
-	81,  // 78: entente.v1.Usage.stated:type_name -> entente.v1.Usage.StatedEntry
-	82,  // 79: entente.v1.Usage.counted:type_name -> entente.v1.Usage.CountedEntry
-	88,  // 80: entente.v1.Usage.amount:type_name -> entente.v1.Money
-	88,  // 81: entente.v1.Usage.counted_amount:type_name -> entente.v1.Money
-	83,  // 82: entente.v1.RolloverIdentityResponse.root_expire_time:type_name -> google.protobuf.Timestamp
-	83,  // 83: entente.v1.RolloverIdentityResponse.overlap_end_time:type_name -> google.protobuf.Timestamp
-	6,   // 84: entente.v1.AdminService.GetInfo:input_type -> entente.v1.GetInfoRequest
-	9,   // 85: entente.v1.AdminService.ListPeers:input_type -> entente.v1.ListPeersRequest
-	11,  // 86: entente.v1.AdminService.GetPeer:input_type -> entente.v1.GetPeerRequest
-	13,  // 87: entente.v1.AdminService.CreateToken:input_type -> entente.v1.CreateTokenRequest
-	29,  // 88: entente.v1.AdminService.ListTokens:input_type -> entente.v1.ListTokensRequest
-	32,  // 89: entente.v1.AdminService.RevokeToken:input_type -> entente.v1.RevokeTokenRequest
-	15,  // 90: entente.v1.AdminService.JoinPeer:input_type -> entente.v1.JoinPeerRequest
-	34,  // 91: entente.v1.AdminService.IntroducePeer:input_type -> entente.v1.IntroducePeerRequest
-	36,  // 92: entente.v1.AdminService.ApprovePeer:input_type -> entente.v1.ApprovePeerRequest
-	38,  // 93: entente.v1.AdminService.DenyPeer:input_type -> entente.v1.DenyPeerRequest
-	40,  // 94: entente.v1.AdminService.WatchPeers:input_type -> entente.v1.WatchPeersRequest
-	42,  // 95: entente.v1.AdminService.WatchEvents:input_type -> entente.v1.WatchEventsRequest
-	17,  // 96: entente.v1.AdminService.CreatePeering:input_type -> entente.v1.CreatePeeringRequest
-	45,  // 97: entente.v1.AdminService.ListPeerings:input_type -> entente.v1.ListPeeringsRequest
-	47,  // 98: entente.v1.AdminService.GetPeering:input_type -> entente.v1.GetPeeringRequest
-	49,  // 99: entente.v1.AdminService.UpdatePeering:input_type -> entente.v1.UpdatePeeringRequest
-	51,  // 100: entente.v1.AdminService.DeletePeering:input_type -> entente.v1.DeletePeeringRequest
-	54,  // 101: entente.v1.AdminService.ListPeeringRequests:input_type -> entente.v1.ListPeeringRequestsRequest
-	56,  // 102: entente.v1.AdminService.ApprovePeeringRequest:input_type -> entente.v1.ApprovePeeringRequestRequest
-	58,  // 103: entente.v1.AdminService.DenyPeeringRequest:input_type -> entente.v1.DenyPeeringRequestRequest
-	60,  // 104: entente.v1.AdminService.TestPolicy:input_type -> entente.v1.TestPolicyRequest
-	63,  // 105: entente.v1.AdminService.ListContracts:input_type -> entente.v1.ListContractsRequest
-	65,  // 106: entente.v1.AdminService.GetContract:input_type -> entente.v1.AdminServiceGetContractRequest
-	67,  // 107: entente.v1.AdminService.TerminateContract:input_type -> entente.v1.AdminServiceTerminateContractRequest
-	69,  // 108: entente.v1.AdminService.ListUsage:input_type -> entente.v1.ListUsageRequest
-	72,  // 109: entente.v1.AdminService.RolloverIdentity:input_type -> entente.v1.RolloverIdentityRequest
-	19,  // 110: entente.v1.AdminService.EndPeering:input_type -> entente.v1.EndPeeringRequest
-	21,  // 111: entente.v1.AdminService.OffloadNamespace:input_type -> entente.v1.OffloadNamespaceRequest
-	23,  // 112: entente.v1.AdminService.ListOffloadings:input_type -> entente.v1.ListOffloadingsRequest
-	27,  // 113: entente.v1.AdminService.UnoffloadNamespace:input_type -> entente.v1.UnoffloadNamespaceRequest
-	7,   // 114: entente.v1.AdminService.GetInfo:output_type -> entente.v1.GetInfoResponse
-	10,  // 115: entente.v1.AdminService.ListPeers:output_type -> entente.v1.ListPeersResponse
-	12,  // 116: entente.v1.AdminService.GetPeer:output_type -> entente.v1.GetPeerResponse
-	14,  // 117: entente.v1.AdminService.CreateToken:output_type -> entente.v1.CreateTokenResponse
-	30,  // 118: entente.v1.AdminService.ListTokens:output_type -> entente.v1.ListTokensResponse
-	33,  // 119: entente.v1.AdminService.RevokeToken:output_type -> entente.v1.RevokeTokenResponse
-	16,  // 120: entente.v1.AdminService.JoinPeer:output_type -> entente.v1.JoinPeerResponse
-	35,  // 121: entente.v1.AdminService.IntroducePeer:output_type -> entente.v1.IntroducePeerResponse
-	37,  // 122: entente.v1.AdminService.ApprovePeer:output_type -> entente.v1.ApprovePeerResponse
-	39,  // 123: entente.v1.AdminService.DenyPeer:output_type -> entente.v1.DenyPeerResponse
-	41,  // 124: entente.v1.AdminService.WatchPeers:output_type -> entente.v1.WatchPeersResponse
-	43,  // 125: entente.v1.AdminService.WatchEvents:output_type -> entente.v1.WatchEventsResponse
-	18,  // 126: entente.v1.AdminService.CreatePeering:output_type -> entente.v1.CreatePeeringResponse
-	46,  // 127: entente.v1.AdminService.ListPeerings:output_type -> entente.v1.ListPeeringsResponse
-	48,  // 128: entente.v1.AdminService.GetPeering:output_type -> entente.v1.GetPeeringResponse
-	50,  // 129: entente.v1.AdminService.UpdatePeering:output_type -> entente.v1.UpdatePeeringResponse
-	52,  // 130: entente.v1.AdminService.DeletePeering:output_type -> entente.v1.DeletePeeringResponse
-	55,  // 131: entente.v1.AdminService.ListPeeringRequests:output_type -> entente.v1.ListPeeringRequestsResponse
-	57,  // 132: entente.v1.AdminService.ApprovePeeringRequest:output_type -> entente.v1.ApprovePeeringRequestResponse
-	59,  // 133: entente.v1.AdminService.DenyPeeringRequest:output_type -> entente.v1.DenyPeeringRequestResponse
-	61,  // 134: entente.v1.AdminService.TestPolicy:output_type -> entente.v1.TestPolicyResponse
-	64,  // 135: entente.v1.AdminService.ListContracts:output_type -> entente.v1.ListContractsResponse
-	66,  // 136: entente.v1.AdminService.GetContract:output_type -> entente.v1.AdminServiceGetContractResponse
-	68,  // 137: entente.v1.AdminService.TerminateContract:output_type -> entente.v1.AdminServiceTerminateContractResponse
-	70,  // 138: entente.v1.AdminService.ListUsage:output_type -> entente.v1.ListUsageResponse
-	73,  // 139: entente.v1.AdminService.RolloverIdentity:output_type -> entente.v1.RolloverIdentityResponse
-	20,  // 140: entente.v1.AdminService.EndPeering:output_type -> entente.v1.EndPeeringResponse
-	22,  // 141: entente.v1.AdminService.OffloadNamespace:output_type -> entente.v1.OffloadNamespaceResponse
-	24,  // 142: entente.v1.AdminService.ListOffloadings:output_type -> entente.v1.ListOffloadingsResponse
-	28,  // 143: entente.v1.AdminService.UnoffloadNamespace:output_type -> entente.v1.UnoffloadNamespaceResponse
-	114, // [114:144] is the sub-list for method output_type
-	84,  // [84:114] is the sub-list for method input_type
-	84,  // [84:84] is the sub-list for extension type_name
-	84,  // [84:84] is the sub-list for extension extendee
-	0,   // [0:84] is the sub-list for field type_name
+	84,  // 9: entente.v1.Sighting.see_time:type_name -> google.protobuf.Timestamp
+	84,  // 10: entente.v1.Session.since:type_name -> google.protobuf.Timestamp
+	86,  // 11: entente.v1.Session.clock_skew:type_name -> google.protobuf.Duration
+	86,  // 12: entente.v1.Session.round_trip:type_name -> google.protobuf.Duration
+	84,  // 13: entente.v1.Session.certificate_expire_time:type_name -> google.protobuf.Timestamp
+	87,  // 14: entente.v1.Contract.resources:type_name -> entente.v1.ResourceList
+	87,  // 15: entente.v1.Contract.used:type_name -> entente.v1.ResourceList
+	84,  // 16: entente.v1.Contract.not_before:type_name -> google.protobuf.Timestamp
+	84,  // 17: entente.v1.Contract.not_after:type_name -> google.protobuf.Timestamp
+	88,  // 18: entente.v1.Contract.price:type_name -> entente.v1.PriceList
+	84,  // 19: entente.v1.Contract.drain_until:type_name -> google.protobuf.Timestamp
+	84,  // 20: entente.v1.Contract.close_time:type_name -> google.protobuf.Timestamp
+	86,  // 21: entente.v1.Tunnel.round_trip:type_name -> google.protobuf.Duration
+	76,  // 22: entente.v1.Tunnel.local_prefixes:type_name -> entente.v1.Tunnel.LocalPrefixesEntry
+	77,  // 23: entente.v1.Tunnel.remote_prefixes:type_name -> entente.v1.Tunnel.RemotePrefixesEntry
+	84,  // 24: entente.v1.GetInfoResponse.root_expire_time:type_name -> google.protobuf.Timestamp
+	84,  // 25: entente.v1.GetInfoResponse.certificate_expire_time:type_name -> google.protobuf.Timestamp
+	9,   // 26: entente.v1.GetInfoResponse.dns_publications:type_name -> entente.v1.DNSPublication
+	8,   // 27: entente.v1.GetInfoResponse.dns_domains:type_name -> entente.v1.DNSDomain
+	84,  // 28: entente.v1.DNSDomain.answer_time:type_name -> google.protobuf.Timestamp
+	84,  // 29: entente.v1.DNSDomain.error_time:type_name -> google.protobuf.Timestamp
+	84,  // 30: entente.v1.DNSPublication.confirm_time:type_name -> google.protobuf.Timestamp
+	1,   // 31: entente.v1.ListPeersResponse.peers:type_name -> entente.v1.Peer
+	1,   // 32: entente.v1.GetPeerResponse.peer:type_name -> entente.v1.Peer
+	86,  // 33: entente.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	84,  // 34: entente.v1.CreateTokenResponse.expire_time:type_name -> google.protobuf.Timestamp
+	1,   // 35: entente.v1.JoinPeerResponse.peer:type_name -> entente.v1.Peer
+	87,  // 36: entente.v1.CreatePeeringRequest.resources:type_name -> entente.v1.ResourceList
+	86,  // 37: entente.v1.CreatePeeringRequest.duration:type_name -> google.protobuf.Duration
+	89,  // 38: entente.v1.CreatePeeringRequest.price_ceiling:type_name -> entente.v1.Money
+	78,  // 39: entente.v1.CreatePeeringRequest.node_selector:type_name -> entente.v1.CreatePeeringRequest.NodeSelectorEntry
+	79,  // 40: entente.v1.CreatePeeringRequest.peer_selector:type_name -> entente.v1.CreatePeeringRequest.PeerSelectorEntry
+	90,  // 41: entente.v1.CreatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
+	26,  // 42: entente.v1.ListOffloadingsResponse.offloadings:type_name -> entente.v1.Offloading
+	27,  // 43: entente.v1.Offloading.clusters:type_name -> entente.v1.OffloadingInCluster
+	84,  // 44: entente.v1.Offloading.create_time:type_name -> google.protobuf.Timestamp
+	32,  // 45: entente.v1.ListTokensResponse.tokens:type_name -> entente.v1.Token
+	84,  // 46: entente.v1.Token.create_time:type_name -> google.protobuf.Timestamp
+	84,  // 47: entente.v1.Token.expire_time:type_name -> google.protobuf.Timestamp
+	1,   // 48: entente.v1.IntroducePeerResponse.peer:type_name -> entente.v1.Peer
+	1,   // 49: entente.v1.ApprovePeerResponse.peer:type_name -> entente.v1.Peer
+	1,   // 50: entente.v1.DenyPeerResponse.peer:type_name -> entente.v1.Peer
+	1,   // 51: entente.v1.WatchPeersResponse.peer:type_name -> entente.v1.Peer
+	84,  // 52: entente.v1.WatchEventsResponse.time:type_name -> google.protobuf.Timestamp
+	87,  // 53: entente.v1.Peering.resources:type_name -> entente.v1.ResourceList
+	86,  // 54: entente.v1.Peering.duration:type_name -> google.protobuf.Duration
+	89,  // 55: entente.v1.Peering.price_ceiling:type_name -> entente.v1.Money
+	0,   // 56: entente.v1.Peering.accepted:type_name -> entente.v1.Condition
+	45,  // 57: entente.v1.ListPeeringsResponse.peerings:type_name -> entente.v1.Peering
+	45,  // 58: entente.v1.GetPeeringResponse.peering:type_name -> entente.v1.Peering
+	45,  // 59: entente.v1.UpdatePeeringRequest.peering:type_name -> entente.v1.Peering
+	91,  // 60: entente.v1.UpdatePeeringRequest.update_mask:type_name -> google.protobuf.FieldMask
+	45,  // 61: entente.v1.UpdatePeeringResponse.peering:type_name -> entente.v1.Peering
+	90,  // 62: entente.v1.UpdatePeeringResponse.advertisement:type_name -> entente.v1.Advertisement
+	87,  // 63: entente.v1.PendingRequest.resources:type_name -> entente.v1.ResourceList
+	86,  // 64: entente.v1.PendingRequest.duration:type_name -> google.protobuf.Duration
+	89,  // 65: entente.v1.PendingRequest.price_ceiling:type_name -> entente.v1.Money
+	84,  // 66: entente.v1.PendingRequest.create_time:type_name -> google.protobuf.Timestamp
+	80,  // 67: entente.v1.PendingRequest.node_selector:type_name -> entente.v1.PendingRequest.NodeSelectorEntry
+	54,  // 68: entente.v1.ListPeeringRequestsResponse.requests:type_name -> entente.v1.PendingRequest
+	87,  // 69: entente.v1.TestPolicyRequest.resources:type_name -> entente.v1.ResourceList
+	86,  // 70: entente.v1.TestPolicyRequest.duration:type_name -> google.protobuf.Duration
+	81,  // 71: entente.v1.TestPolicyRequest.node_selector:type_name -> entente.v1.TestPolicyRequest.NodeSelectorEntry
+	89,  // 72: entente.v1.TestPolicyRequest.price_ceiling:type_name -> entente.v1.Money
+	63,  // 73: entente.v1.TestPolicyResponse.results:type_name -> entente.v1.PolicyTest
+	90,  // 74: entente.v1.PolicyTest.advertisement:type_name -> entente.v1.Advertisement
+	4,   // 75: entente.v1.ListContractsResponse.contracts:type_name -> entente.v1.Contract
+	4,   // 76: entente.v1.AdminServiceGetContractResponse.contract:type_name -> entente.v1.Contract
+	4,   // 77: entente.v1.AdminServiceTerminateContractResponse.contract:type_name -> entente.v1.Contract
+	72,  // 78: entente.v1.ListUsageResponse.usage:type_name -> entente.v1.Usage
+	84,  // 79: entente.v1.Usage.start_time:type_name -> google.protobuf.Timestamp
+	84,  // 80: entente.v1.Usage.end_time:type_name -> google.protobuf.Timestamp
+	82,  // 81: entente.v1.Usage.stated:type_name -> entente.v1.Usage.StatedEntry
+	83,  // 82: entente.v1.Usage.counted:type_name -> entente.v1.Usage.CountedEntry
+	89,  // 83: entente.v1.Usage.amount:type_name -> entente.v1.Money
+	89,  // 84: entente.v1.Usage.counted_amount:type_name -> entente.v1.Money
+	84,  // 85: entente.v1.RolloverIdentityResponse.root_expire_time:type_name -> google.protobuf.Timestamp
+	84,  // 86: entente.v1.RolloverIdentityResponse.overlap_end_time:type_name -> google.protobuf.Timestamp
+	6,   // 87: entente.v1.AdminService.GetInfo:input_type -> entente.v1.GetInfoRequest
+	10,  // 88: entente.v1.AdminService.ListPeers:input_type -> entente.v1.ListPeersRequest
+	12,  // 89: entente.v1.AdminService.GetPeer:input_type -> entente.v1.GetPeerRequest
+	14,  // 90: entente.v1.AdminService.CreateToken:input_type -> entente.v1.CreateTokenRequest
+	30,  // 91: entente.v1.AdminService.ListTokens:input_type -> entente.v1.ListTokensRequest
+	33,  // 92: entente.v1.AdminService.RevokeToken:input_type -> entente.v1.RevokeTokenRequest
+	16,  // 93: entente.v1.AdminService.JoinPeer:input_type -> entente.v1.JoinPeerRequest
+	35,  // 94: entente.v1.AdminService.IntroducePeer:input_type -> entente.v1.IntroducePeerRequest
+	37,  // 95: entente.v1.AdminService.ApprovePeer:input_type -> entente.v1.ApprovePeerRequest
+	39,  // 96: entente.v1.AdminService.DenyPeer:input_type -> entente.v1.DenyPeerRequest
+	41,  // 97: entente.v1.AdminService.WatchPeers:input_type -> entente.v1.WatchPeersRequest
+	43,  // 98: entente.v1.AdminService.WatchEvents:input_type -> entente.v1.WatchEventsRequest
+	18,  // 99: entente.v1.AdminService.CreatePeering:input_type -> entente.v1.CreatePeeringRequest
+	46,  // 100: entente.v1.AdminService.ListPeerings:input_type -> entente.v1.ListPeeringsRequest
+	48,  // 101: entente.v1.AdminService.GetPeering:input_type -> entente.v1.GetPeeringRequest
+	50,  // 102: entente.v1.AdminService.UpdatePeering:input_type -> entente.v1.UpdatePeeringRequest
+	52,  // 103: entente.v1.AdminService.DeletePeering:input_type -> entente.v1.DeletePeeringRequest
+	55,  // 104: entente.v1.AdminService.ListPeeringRequests:input_type -> entente.v1.ListPeeringRequestsRequest
+	57,  // 105: entente.v1.AdminService.ApprovePeeringRequest:input_type -> entente.v1.ApprovePeeringRequestRequest
+	59,  // 106: entente.v1.AdminService.DenyPeeringRequest:input_type -> entente.v1.DenyPeeringRequestRequest
+	61,  // 107: entente.v1.AdminService.TestPolicy:input_type -> entente.v1.TestPolicyRequest
+	64,  // 108: entente.v1.AdminService.ListContracts:input_type -> entente.v1.ListContractsRequest
+	66,  // 109: entente.v1.AdminService.GetContract:input_type -> entente.v1.AdminServiceGetContractRequest
+	68,  // 110: entente.v1.AdminService.TerminateContract:input_type -> entente.v1.AdminServiceTerminateContractRequest
+	70,  // 111: entente.v1.AdminService.ListUsage:input_type -> entente.v1.ListUsageRequest
+	73,  // 112: entente.v1.AdminService.RolloverIdentity:input_type -> entente.v1.RolloverIdentityRequest
+	20,  // 113: entente.v1.AdminService.EndPeering:input_type -> entente.v1.EndPeeringRequest
+	22,  // 114: entente.v1.AdminService.OffloadNamespace:input_type -> entente.v1.OffloadNamespaceRequest
+	24,  // 115: entente.v1.AdminService.ListOffloadings:input_type -> entente.v1.ListOffloadingsRequest
+	28,  // 116: entente.v1.AdminService.UnoffloadNamespace:input_type -> entente.v1.UnoffloadNamespaceRequest
+	7,   // 117: entente.v1.AdminService.GetInfo:output_type -> entente.v1.GetInfoResponse
+	11,  // 118: entente.v1.AdminService.ListPeers:output_type -> entente.v1.ListPeersResponse
+	13,  // 119: entente.v1.AdminService.GetPeer:output_type -> entente.v1.GetPeerResponse
+	15,  // 120: entente.v1.AdminService.CreateToken:output_type -> entente.v1.CreateTokenResponse
+	31,  // 121: entente.v1.AdminService.ListTokens:output_type -> entente.v1.ListTokensResponse
+	34,  // 122: entente.v1.AdminService.RevokeToken:output_type -> entente.v1.RevokeTokenResponse
+	17,  // 123: entente.v1.AdminService.JoinPeer:output_type -> entente.v1.JoinPeerResponse
+	36,  // 124: entente.v1.AdminService.IntroducePeer:output_type -> entente.v1.IntroducePeerResponse
+	38,  // 125: entente.v1.AdminService.ApprovePeer:output_type -> entente.v1.ApprovePeerResponse
+	40,  // 126: entente.v1.AdminService.DenyPeer:output_type -> entente.v1.DenyPeerResponse
+	42,  // 127: entente.v1.AdminService.WatchPeers:output_type -> entente.v1.WatchPeersResponse
+	44,  // 128: entente.v1.AdminService.WatchEvents:output_type -> entente.v1.WatchEventsResponse
+	19,  // 129: entente.v1.AdminService.CreatePeering:output_type -> entente.v1.CreatePeeringResponse
+	47,  // 130: entente.v1.AdminService.ListPeerings:output_type -> entente.v1.ListPeeringsResponse
+	49,  // 131: entente.v1.AdminService.GetPeering:output_type -> entente.v1.GetPeeringResponse
+	51,  // 132: entente.v1.AdminService.UpdatePeering:output_type -> entente.v1.UpdatePeeringResponse
+	53,  // 133: entente.v1.AdminService.DeletePeering:output_type -> entente.v1.DeletePeeringResponse
+	56,  // 134: entente.v1.AdminService.ListPeeringRequests:output_type -> entente.v1.ListPeeringRequestsResponse
+	58,  // 135: entente.v1.AdminService.ApprovePeeringRequest:output_type -> entente.v1.ApprovePeeringRequestResponse
+	60,  // 136: entente.v1.AdminService.DenyPeeringRequest:output_type -> entente.v1.DenyPeeringRequestResponse
+	62,  // 137: entente.v1.AdminService.TestPolicy:output_type -> entente.v1.TestPolicyResponse
+	65,  // 138: entente.v1.AdminService.ListContracts:output_type -> entente.v1.ListContractsResponse
+	67,  // 139: entente.v1.AdminService.GetContract:output_type -> entente.v1.AdminServiceGetContractResponse
+	69,  // 140: entente.v1.AdminService.TerminateContract:output_type -> entente.v1.AdminServiceTerminateContractResponse
+	71,  // 141: entente.v1.AdminService.ListUsage:output_type -> entente.v1.ListUsageResponse
+	74,  // 142: entente.v1.AdminService.RolloverIdentity:output_type -> entente.v1.RolloverIdentityResponse
+	21,  // 143: entente.v1.AdminService.EndPeering:output_type -> entente.v1.EndPeeringResponse
+	23,  // 144: entente.v1.AdminService.OffloadNamespace:output_type -> entente.v1.OffloadNamespaceResponse
+	25,  // 145: entente.v1.AdminService.ListOffloadings:output_type -> entente.v1.ListOffloadingsResponse
+	29,  // 146: entente.v1.AdminService.UnoffloadNamespace:output_type -> entente.v1.UnoffloadNamespaceResponse
+	117, // [117:147] is the sub-list for method output_type
+	87,  // [87:117] is the sub-list for method input_type
+	87,  // [87:87] is the sub-list for extension type_name
+	87,  // [87:87] is the sub-list for extension extendee
+	0,   // [0:87] is the sub-list for field type_name
 }
 
 func init() { file_entente_v1_admin_proto_init() }
@@ -5671,7 +5808,7 @@ func file_entente_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_entente_v1_admin_proto_rawDesc), len(file_entente_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   83,
+			NumMessages:   84,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
