@@ -51,6 +51,12 @@ func (a *agent) adminSelf(context.Context) (admin.Self, error) {
 	if a.found != nil {
 		self.Problems, self.Domains = a.found.problems, a.found.states()
 	}
+	if a.cfg.DiscoveryLAN {
+		self.Sources = append(self.Sources, v1alpha1.FoundLAN)
+	}
+	if len(a.cfg.DiscoveryDomains) > 0 {
+		self.Sources = append(self.Sources, v1alpha1.FoundDNS)
+	}
 	if published := a.published.Load(); published != nil {
 		self.DNS = *published
 	}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -37,6 +38,14 @@ func TestAdminInfoMatchesThePublishedService(t *testing.T) {
 		}
 		if err := source.SetIdentity(next); err != nil {
 			t.Fatal(err)
+		}
+	}
+	for want, cfg := range map[string]Config{
+		"[]": {}, "[LAN]": {DiscoveryLAN: true}, "[LAN DNS]": {DiscoveryLAN: true, DiscoveryDomains: []string{"example.com"}},
+	} {
+		a.cfg = cfg
+		if self, err := a.adminSelf(t.Context()); err != nil || fmt.Sprint(self.Sources) != want {
+			t.Errorf("it looks for clusters by %v, want %s: %v", self.Sources, want, err)
 		}
 	}
 	if len(prints) != 2 {

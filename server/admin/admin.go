@@ -44,6 +44,10 @@ func (s *service) GetInfo(ctx context.Context, _ *ententev1.GetInfoRequest) (*en
 	if err := s.cfg.Client.List(ctx, &asks); err != nil {
 		return nil, fmt.Errorf("list peering requests: %w", err)
 	}
+	var policies v1alpha1.PeeringPolicyList
+	if err := s.cfg.Client.List(ctx, &policies); err != nil {
+		return nil, fmt.Errorf("list peering policies: %w", err)
+	}
 	view, err := s.view(ctx, s.cfg.Client)
 	if err != nil {
 		return nil, err
@@ -57,7 +61,7 @@ func (s *service) GetInfo(ctx context.Context, _ *ententev1.GetInfoRequest) (*en
 		Protocol:              self.Protocol,
 		RootExpireTime:        timeMessage(self.RootExpires),
 		CertificateExpireTime: timeMessage(self.CertificateExpires),
-		Problems:              view.problems(self, peers, asks.Items),
+		Problems:              view.problems(self, peers, asks.Items, policies.Items),
 		Fingerprint:           self.Fingerprint,
 		Automatic:             self.Automatic,
 		DnsPublications:       publicationMessages(self.DNS),

@@ -247,7 +247,7 @@ func TestProblemsAreToldAndNothingElse(t *testing.T) {
 				view: view{now: epoch}, peers: []v1alpha1.ForeignCluster{*well()},
 			}
 			tc.change(w)
-			got := w.view.problems(w.self, w.peers, w.asks)
+			got := w.view.problems(w.self, w.peers, w.asks, nil)
 			if len(got) != len(tc.want) {
 				t.Fatalf("got %q, want %q", got, tc.want)
 			}

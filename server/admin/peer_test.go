@@ -469,6 +469,48 @@ func TestInfoTellsOfDomains(t *testing.T) {
 	}
 }
 
+// A policy that cannot peer by itself is a problem of this cluster.
+func TestInfoTellsOfPoliciesThatCannotPeer(t *testing.T) {
+	policy := func(name string, spec v1alpha1.AutomaticPeering, conditions ...metav1.Condition) *v1alpha1.PeeringPolicy {
+		return &v1alpha1.PeeringPolicy{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.PeeringPolicySpec{Automatic: &spec},
+			Status: v1alpha1.PeeringPolicyStatus{Conditions: conditions},
+		}
+	}
+	group := v1alpha1.AutomaticPeering{Group: &v1alpha1.PeeringGroup{Name: "garage"}}
+	first := func(sources ...v1alpha1.Found) v1alpha1.AutomaticPeering {
+		return v1alpha1.AutomaticPeering{FirstUse: true, Sources: sources}
+	}
+	const nowhere = "policy home: it trusts clusters on first use (firstUse) where discovery finds them, and that is off"
+	for name, tc := range map[string]struct {
+		policy  *v1alpha1.PeeringPolicy
+		sources []v1alpha1.Found
+		want    string
+	}{
+		"it peers":                  {policy: policy("home", group, condition("Automatic", "True", "Peering", "it does"))},
+		"its secret is missing":     {policy: policy("home", group, condition("Automatic", "False", "SecretMissing", "waiting for Secret a/b")), want: "policy home: waiting for Secret a/b"},
+		"its secret is too short":   {policy: policy("home", group, condition("Automatic", "False", "SecretUnusable", "make one")), want: "policy home: make one"},
+		"another has its group":     {policy: policy("home", group, condition("Automatic", "False", "GroupTwice", "the policy b has it, too")), want: "policy home: the policy b has it, too"},
+		"others dial this cluster":  {policy: policy("home", group)},
+		"first use by no discovery": {policy: policy("home", first("LAN", "DNS")), want: nowhere},
+		"first use by another one":  {policy: policy("home", first("LAN")), sources: []v1alpha1.Found{"DNS"}, want: nowhere + ": set discovery.lan.enabled"},
+		"first use by DNS":          {policy: policy("home", first("DNS")), want: nowhere + ": set discovery.domains"},
+		"first use by one of two":   {policy: policy("home", first()), sources: []v1alpha1.Found{"DNS"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newAdminTest(t, tc.policy)
+			a.self = func(s *Self) { s.Sources = tc.sources }
+			info, err := a.alice(t).GetInfo(t.Context(), &ententev1.GetInfoRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Join(info.GetProblems(), "\n"); (got == "") != (tc.want == "") || !strings.HasPrefix(got, tc.want) || strings.Contains(got, "\n") {
+				t.Errorf("it says %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
 // What is wrong with discovery is reported, and leaves room for all else that is wrong.
 func TestInfoTellsOfProblemsOfDiscovery(t *testing.T) {
 	fc := peerObject("office", strings.Repeat("a", 32))

@@ -26,7 +26,7 @@ const (
 // problems returns what is not as it should be, a line each: what is wrong, where,
 // and what to do next. It names what an administrator has to act on, and leaves
 // out what merely was not asked for.
-func (v *view) problems(self Self, peers []v1alpha1.ForeignCluster, asks []v1alpha1.PeeringRequest) []string {
+func (v *view) problems(self Self, peers []v1alpha1.ForeignCluster, asks []v1alpha1.PeeringRequest, policies []v1alpha1.PeeringPolicy) []string {
 	var out []string
 	say := func(format string, args ...any) {
 		if len(out) < MaxProblems {
@@ -74,6 +74,11 @@ func (v *view) problems(self Self, peers []v1alpha1.ForeignCluster, asks []v1alp
 			say("node %s: discovery on its LANs: %s", v.lans[i].Name, p)
 		}
 	}
+	for i := range policies {
+		if p := policyProblem(&policies[i], self.Sources); p != "" {
+			say("policy %s: %s", policies[i].Name, p)
+		}
+	}
 	slices.SortFunc(peers, byName)
 	for i := range peers {
 		for _, p := range v.peerProblems(&peers[i]) {
@@ -100,6 +105,27 @@ func (v *view) problems(self Self, peers []v1alpha1.ForeignCluster, asks []v1alp
 		}
 	}
 	return out
+}
+
+// policyProblem returns why a policy cannot peer by itself, with clusters that discovery finds
+// by sources; empty if it can, or is not to.
+func policyProblem(p *v1alpha1.PeeringPolicy, sources []v1alpha1.Found) string {
+	automatic := p.Spec.Automatic
+	if automatic == nil {
+		return ""
+	}
+	if c := meta.FindStatusCondition(p.Status.Conditions, v1alpha1.ConditionAutomatic); c != nil && c.Status == metav1.ConditionFalse {
+		return c.Message
+	}
+	on := func(s v1alpha1.Found) bool { return slices.Contains(sources, s) }
+	if !automatic.FirstUse || len(automatic.Sources) == 0 && len(sources) > 0 || slices.ContainsFunc(automatic.Sources, on) {
+		return ""
+	}
+	what := "discovery.lan.enabled or discovery.domains"
+	if len(automatic.Sources) == 1 {
+		what = map[v1alpha1.Found]string{v1alpha1.FoundLAN: "discovery.lan.enabled", v1alpha1.FoundDNS: "discovery.domains"}[automatic.Sources[0]]
+	}
+	return "it trusts clusters on first use (firstUse) where discovery finds them, and that is off: set " + what + " in the chart's values"
 }
 
 const (

@@ -48,6 +48,8 @@ type Self struct {
 	Automatic   bool
 	// DNS is where it is published in DNS, or should be, or should be no longer.
 	DNS []DNSPublication
+	// Sources is by what clusters are looked for: LAN, DNS.
+	Sources []v1alpha1.Found
 	// Domains is the domains in which clusters are looked for.
 	Domains []DNSDomain
 	// Problems is what is wrong with how it was configured, a line each.
