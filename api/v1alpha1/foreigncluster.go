@@ -85,8 +85,7 @@ type SecretKey struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
-	// key is the key in it.
-	// +kubebuilder:default=token
+	// key is the key in it. Empty is token for joinToken, and secret for a group.
 	// +kubebuilder:validation:MaxLength=253
 	// +optional
 	Key string `json:"key,omitempty"`

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -256,7 +257,7 @@ func groupsOnce(rules []automaticRule) {
 // again when one changed, or after a while.
 func (r *Automatic) groupSecret(ctx context.Context, policy string, ref v1alpha1.SecretKey) (groupSecret, error) {
 	if ref.Key == "" {
-		ref.Key = "token"
+		ref.Key = "secret"
 	}
 	r.mu.Lock()
 	s, ok := r.secrets[policy]
@@ -278,6 +279,7 @@ func (r *Automatic) groupSecret(ctx context.Context, policy string, ref v1alpha1
 	s = groupSecret{ref: ref, at: r.Now()}
 	var secret corev1.Secret
 	err := r.Direct.Get(ctx, client.ObjectKey{Namespace: r.Namespace, Name: ref.Name}, &secret)
+	there := err == nil
 	if client.IgnoreNotFound(err) != nil {
 		// What was read last holds, and strangers have it read again no more often.
 		if s.err = fmt.Errorf("read Secret %s/%s: %w", r.Namespace, ref.Name, err); known {
@@ -290,11 +292,26 @@ func (r *Automatic) groupSecret(ctx context.Context, policy string, ref v1alpha1
 	switch err := s.secret.Check(); {
 	case len(s.secret) == 0:
 		s.problem = Attempt{"SecretMissing", fmt.Sprintf("waiting for Secret %s/%s with the secret of the group under key %s", r.Namespace, ref.Name, ref.Key)}
+		if there {
+			s.problem.Message += ": " + keysOf(&secret)
+		}
 	case err != nil:
 		s.secret = nil
 		s.problem = Attempt{"SecretUnusable", fmt.Sprintf("Secret %s/%s, key %s: %s: make one with `openssl rand -base64 24`, the same for all clusters of the group", r.Namespace, ref.Name, ref.Key, err)}
 	}
 	return keep(s)
+}
+
+// keysOf says under which keys a Secret has something.
+func keysOf(s *corev1.Secret) string {
+	keys := slices.DeleteFunc(slices.Sorted(maps.Keys(s.Data)), func(key string) bool { return len(s.Data[key]) == 0 })
+	switch n := len(keys) - maxKeysNamed; {
+	case len(keys) == 0:
+		return "it is empty"
+	case n > 0:
+		return fmt.Sprintf("it has %s and %d more", strings.Join(keys[:maxKeysNamed], ", "), n)
+	}
+	return "it has " + strings.Join(keys, ", ")
 }
 
 // Attempt returns why there is no trust yet in a cluster that a policy would peer with;

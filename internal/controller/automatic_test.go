@@ -424,7 +424,7 @@ func TestGroupSecretIsReadAgainWhenItChanges(t *testing.T) {
 // another secret, and then the policy here end.
 func TestWhatIsLearnedReplacesTheReason(t *testing.T) {
 	t.Parallel()
-	at := newAutomaticTest(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "entente-system", Name: "garage"}, Data: map[string][]byte{"token": []byte("0123456789abcdef")}})
+	at := newAutomaticTest(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "entente-system", Name: "garage"}, Data: map[string][]byte{"secret": []byte("0123456789abcdef")}})
 	p := automaticPolicyCalled("home", func(a *v1alpha1.AutomaticPeering) {
 		a.Group = &v1alpha1.PeeringGroup{Name: "garage", SecretRef: v1alpha1.SecretKey{Name: "garage"}}
 	})
@@ -467,6 +467,36 @@ func TestWhatIsLearnedReplacesTheReason(t *testing.T) {
 	says("", 2)
 }
 
+// A Secret that has other keys is likely the right one with a misnamed key.
+func TestMissingKeyOfAGroupSecretNamesTheKeysThatThereAre(t *testing.T) {
+	t.Parallel()
+	many := map[string][]byte{"empty": nil}
+	for i := range 20 {
+		many[fmt.Sprintf("k%02d%s", i, strings.Repeat("x", 240))] = []byte("0123456789abcdef")
+	}
+	for name, tc := range map[string]struct {
+		key  string
+		data map[string][]byte
+		want string
+	}{
+		"the default is secret": {data: map[string][]byte{"secret": []byte("0123456789abcdef")}},
+		"another key":           {key: "psk", data: map[string][]byte{"psk": []byte("0123456789abcdef")}},
+		"a misnamed one":        {data: map[string][]byte{"token": []byte("hush-hush-hush-hush"), "b": []byte("x")}, want: "under key secret: it has b, token"},
+		"none":                  {data: map[string][]byte{"secret": nil}, want: "under key secret: it is empty"},
+		"many":                  {data: many, want: "k03" + strings.Repeat("x", 240) + " and 16 more"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			at := newAutomaticTest(t)
+			at.make(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "entente-system", Name: "garage"}, Data: tc.data})
+			s, err := at.groupSecret(t.Context(), "home", v1alpha1.SecretKey{Name: "garage", Key: tc.key})
+			if err != nil || (s.problem.Reason == "") != (tc.want == "") || !strings.HasSuffix(s.problem.Message, tc.want) || strings.Contains(s.problem.Message, "hush") {
+				t.Errorf("got %+v, %v, want %q", s.problem, err, tc.want)
+			}
+		})
+	}
+}
+
 // TestGroupOfTwoPoliciesTrustsNobody has two policies name the same group, with the same
 // secret: a run says of neither that it is meant.
 func TestGroupOfTwoPoliciesTrustsNobody(t *testing.T) {
@@ -479,7 +509,7 @@ func TestGroupOfTwoPoliciesTrustsNobody(t *testing.T) {
 	}
 	second := named("second", "garage")
 	at.make(t, named("first", "garage"), second, named("third", "attic"),
-		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "entente-system", Name: "garage"}, Data: map[string][]byte{"token": []byte("0123456789abcdef")}})
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "entente-system", Name: "garage"}, Data: map[string][]byte{"secret": []byte("0123456789abcdef")}})
 	at.looks(t)
 	for policy, want := range map[string]string{"first": "GroupTwice", "second": "GroupTwice", "third": "Peering"} {
 		var p v1alpha1.PeeringPolicy
@@ -662,7 +692,7 @@ func TestPeopleDecideDuringACall(t *testing.T) {
 				p := automaticPolicyCalled("home", edit)
 				if p.Spec.Automatic.Group != nil {
 					p.Spec.Automatic.Group.SecretRef = v1alpha1.SecretKey{Name: "garage"}
-					at.make(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "entente-system", Name: "garage"}, Data: map[string][]byte{"token": []byte("0123456789abcdef")}})
+					at.make(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "entente-system", Name: "garage"}, Data: map[string][]byte{"secret": []byte("0123456789abcdef")}})
 				}
 				at.make(t, p)
 				at.found(t)

@@ -101,6 +101,8 @@ const (
 	// refusedApart is how far apart refusals have to be that count one by one: as many
 	// as make forgottenAfter are as good as that time without a break.
 	refusedApart = 30 * time.Second
+	// maxKeysNamed is how many keys of a Secret are named that lacks the one that is meant.
+	maxKeysNamed = 4
 	// maxWhy is the most bytes of why there is no session that an event says.
 	maxWhy = 300
 	// refusedAgain is how often it is looked then whether the peer refused again.

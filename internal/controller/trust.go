@@ -492,7 +492,7 @@ func (r *Trusts) tokenText(ctx context.Context, fc *v1alpha1.ForeignCluster) ([]
 	}
 	text, ok := secret.Data[ref.Key]
 	if !ok || len(text) == 0 {
-		return nil, notYet("TokenMissing", "Secret %s/%s has nothing under key %s", r.Namespace, ref.Name, ref.Key)
+		return nil, notYet("TokenMissing", "Secret %s/%s has nothing under key %s: %s", r.Namespace, ref.Name, ref.Key, keysOf(&secret))
 	}
 	return text, nil
 }
