@@ -72,6 +72,7 @@ func hints() []hint {
 		{"TRUST_DENIED", "an administrator there said no; they can change that: entente approve, or a new token"},
 		{"TRUST_FORGOTTEN", "an administrator there forgot this cluster, or a policy there ended: join with a new token of either side, or meet again (entente join HOST:PORT); or forget it here too: entente unpeer PEER --forget"},
 		{"INTRODUCTIONS_PENDING", "too many clusters wait there for approval; wait, or ask for a token"},
+		{"INTRODUCTION_UNKNOWN", "introduce the two for a code to compare: entente join HOST:PORT (entente discover shows where it is); or join with a token"},
 		{"CODE_MISMATCH", "introduce the two again (entente join HOST:PORT) and compare once more; while the codes differ do not approve"},
 
 		{"PEERING_UNKNOWN", "list what this cluster asks for: entente peerings"},

@@ -144,7 +144,7 @@ func (s *service) ApprovePeer(ctx context.Context, req *ententev1.ApprovePeerReq
 // has no code now, was compared then: its ID has not changed since.
 func checkCode(fc *v1alpha1.ForeignCluster, code string) error {
 	if fc.Hint() {
-		return peering.Errorf(peering.ReasonCodeMismatch,
+		return peering.Errorf(peering.ReasonIntroductionUnknown,
 			"there is no code to compare with: discovery found %s, and nothing proves who it is; join it with a token, or by one of its endpoints to get a code", fc.Name)
 	}
 	pending := fc.Status.Introduction != nil && fc.Status.Introduction.Code != ""
@@ -152,7 +152,7 @@ func checkCode(fc *v1alpha1.ForeignCluster, code string) error {
 		return nil
 	}
 	if fc.Status.Introduction == nil || fc.Status.Introduction.Code == "" {
-		return peering.Errorf(peering.ReasonCodeMismatch,
+		return peering.Errorf(peering.ReasonIntroductionUnknown,
 			"there is no code to compare with: %s has not introduced itself, or its introduction lapsed; introduce one cluster to the other again", fc.Name)
 	}
 	if fc.Status.Introduction.Code != code {

@@ -181,12 +181,12 @@ func TestAPeerIsApprovedByItsCodeAndDenied(t *testing.T) {
 		want       peering.Reason
 	}{
 		"another code":               {"peers/office", "042918", peering.ReasonCodeMismatch},
-		"a code where there is none": {"peers/lab", "042917", peering.ReasonCodeMismatch},
+		"a code where there is none": {"peers/lab", "042917", peering.ReasonIntroductionUnknown},
 		"a malformed code":           {"peers/office", "42917", peering.ReasonRequestInvalid},
 		"a code in letters":          {"peers/office", "o42917", peering.ReasonRequestInvalid},
 		"a peer that is not known":   {"peers/nobody", "", peering.ReasonPeerUnknown},
-		"what discovery found":       {"peers/workshop-cccccccc", "", peering.ReasonCodeMismatch},
-		"the same by its ID":         {"peers/" + strings.Repeat("c", 32), "", peering.ReasonCodeMismatch},
+		"what discovery found":       {"peers/workshop-cccccccc", "", peering.ReasonIntroductionUnknown},
+		"the same by its ID":         {"peers/" + strings.Repeat("c", 32), "", peering.ReasonIntroductionUnknown},
 	} {
 		if err := approve(tc.peer, tc.code); wire.ReasonOf(err) != tc.want || strings.Contains(fmt.Sprint(err), "042917") {
 			t.Errorf("%s: got %v, want %s", name, err, tc.want)

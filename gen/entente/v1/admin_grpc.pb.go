@@ -106,7 +106,9 @@ type AdminServiceClient interface {
 	// introduced itself to. Trust is there once both sides approved. Permission:
 	// update foreignclusters.
 	//
-	// Errors: NOT_FOUND PEER_UNKNOWN, FAILED_PRECONDITION CODE_MISMATCH.
+	// Errors: NOT_FOUND PEER_UNKNOWN, FAILED_PRECONDITION CODE_MISMATCH,
+	// FAILED_PRECONDITION INTRODUCTION_UNKNOWN (there is no code: it was only found, has
+	// not introduced itself, or its introduction lapsed).
 	ApprovePeer(ctx context.Context, in *ApprovePeerRequest, opts ...grpc.CallOption) (*ApprovePeerResponse, error)
 	// DenyPeer trusts a cluster no longer, or never: sessions and tunnel are cut,
 	// contracts end at once, and the peer stays known as denied until it is
@@ -585,7 +587,9 @@ type AdminServiceServer interface {
 	// introduced itself to. Trust is there once both sides approved. Permission:
 	// update foreignclusters.
 	//
-	// Errors: NOT_FOUND PEER_UNKNOWN, FAILED_PRECONDITION CODE_MISMATCH.
+	// Errors: NOT_FOUND PEER_UNKNOWN, FAILED_PRECONDITION CODE_MISMATCH,
+	// FAILED_PRECONDITION INTRODUCTION_UNKNOWN (there is no code: it was only found, has
+	// not introduced itself, or its introduction lapsed).
 	ApprovePeer(context.Context, *ApprovePeerRequest) (*ApprovePeerResponse, error)
 	// DenyPeer trusts a cluster no longer, or never: sessions and tunnel are cut,
 	// contracts end at once, and the peer stays known as denied until it is
