@@ -435,6 +435,45 @@ func TestDefinitionsAreThoseOfTheAPI(t *testing.T) {
 	}
 }
 
+func TestNotesSayHowToSeeWhatDiscoveryFinds(t *testing.T) {
+	t.Parallel()
+	const found, nobody = "entente discover\n", "firstUse peers with nobody"
+	const first = "discovery.automatic.enabled=true,discovery.automatic.firstUse=true"
+	for set, want := range map[string][]string{
+		"dns.enabled=true":                    {},
+		"discovery.lan.enabled=true":          {found, "looked for on LANs. What"},
+		"discovery.domains={a.test,b.test}":   {found, "looked for in a.test, b.test. What"},
+		"discovery.automatic=null":            {},
+		first:                                 {nobody},
+		first + ",discovery.lan.enabled=true": {found},
+		first + ",discovery.domains={a.test}": {found},
+		first + ",discovery.domains={a.test},discovery.automatic.sources={LAN}": {found, nobody},
+		first + ",discovery.domains={a.test},discovery.automatic.sources=null":  {found},
+		"discovery.domains={a.test},discovery.lan.enabled=true":                 {found, "looked for on LANs and in a.test. What"},
+	} {
+		t.Run(set, func(t *testing.T) {
+			t.Parallel()
+			cmd := exec.CommandContext(t.Context(), helm(t), "install", "entente", chart, "--dry-run=client", "--set", set)
+			cmd.Env = append(os.Environ(), "KUBECONFIG="+os.DevNull, "HELM_CACHE_HOME="+t.TempDir(), "HELM_CONFIG_HOME="+t.TempDir(), "HELM_DATA_HOME="+t.TempDir())
+			out, err := cmd.CombinedOutput()
+			_, notes, ok := strings.Cut(string(out), "NOTES:")
+			if err != nil || !ok {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			for _, line := range want {
+				if !strings.Contains(notes, line) {
+					t.Errorf("they do not say %q:\n%s", line, notes)
+				}
+			}
+			for _, line := range []string{found, nobody} {
+				if !slices.Contains(want, line) && strings.Contains(notes, line) {
+					t.Errorf("they say %q:\n%s", line, notes)
+				}
+			}
+		})
+	}
+}
+
 func TestInvalidValuesAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, set := range []string{
