@@ -5,9 +5,9 @@ type Money struct {
 	// currency is ISO 4217, or another name of three capital letters.
 	// +kubebuilder:validation:Pattern=`^[A-Z]{3}$`
 	Currency string `json:"currency"`
-	// amount is digits, and up to nine more after a point.
+	// amount is digits, and up to nine more after a point, the last of them not 0.
 	// +kubebuilder:validation:MaxLength=19
-	// +kubebuilder:validation:Pattern=`^(0|[1-9][0-9]{0,8})([.][0-9]{0,8}[1-9])?$`
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(0|[1-9][0-9]{0,8})([.][0-9]{0,8}[1-9])?$')",message="an amount is decimal: digits, and up to nine more after a point, the last of them not 0: 0.5, not 0.50"
 	Amount string `json:"amount"`
 }
 

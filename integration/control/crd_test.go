@@ -103,6 +103,9 @@ func TestNonsenseIsRefusedWithItsReason(t *testing.T) {
 		"clusters are found on LANs and in domains": {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) {
 			p.Automatic = &v1alpha1.AutomaticPeering{FirstUse: true, Sources: []v1alpha1.Found{v1alpha1.FoundToken}}
 		}), want: "sources are LAN and DNS"},
+		"an amount has one form": {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) {
+			p.Automatic = &v1alpha1.AutomaticPeering{FirstUse: true, PriceCeiling: &v1alpha1.Money{Currency: "EUR", Amount: "0.50"}}
+		}), want: "the last of them not 0: 0.5, not 0.50"},
 		"of the system no Service is told": {object: policyWith(func(p *v1alpha1.PeeringPolicySpec) {
 			p.Services = []v1alpha1.ServiceExports{{Namespace: "kube-system"}}
 		}), want: "Services of Kubernetes' own namespaces (kube-*) are not told to anybody"},

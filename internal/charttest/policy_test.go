@@ -108,12 +108,13 @@ func TestTheAutomaticPolicyIsAsTheValuesSay(t *testing.T) {
 	}
 	for set, says := range map[string]string{
 		"enabled=true": "say whom to trust",
-		"enabled=true,discovery.automatic.group.name=a":                                                                                 "no secret",
-		"enabled=true,discovery.automatic.group.name=a,discovery.automatic.group.secret=short":                                          "16 characters",
-		"enabled=true,discovery.automatic.group.secret=0123456789abcdef,discovery.automatic.firstUse=true":                              "no name",
-		"enabled=true,discovery.automatic.group.name=a,discovery.automatic.group.secretRef.name=b,discovery.automatic.firstUse=true":    "firstUse",
-		"enabled=true,discovery.automatic.group.name=a,discovery.automatic.group.secretRef.name=b,discovery.automatic.group.secret=abc": "not both",
-		"enabled=true,discovery.automatic.firstUse=true,discovery.automatic.priceCeiling.amount=1.5":                                    "currency",
+		"enabled=true,discovery.automatic.group.name=a":                                                                                             "no secret",
+		"enabled=true,discovery.automatic.group.name=a,discovery.automatic.group.secret=short":                                                      "16 characters",
+		"enabled=true,discovery.automatic.group.secret=0123456789abcdef,discovery.automatic.firstUse=true":                                          "no name",
+		"enabled=true,discovery.automatic.group.name=a,discovery.automatic.group.secretRef.name=b,discovery.automatic.firstUse=true":                "firstUse",
+		"enabled=true,discovery.automatic.group.name=a,discovery.automatic.group.secretRef.name=b,discovery.automatic.group.secret=abc":             "not both",
+		"enabled=true,discovery.automatic.firstUse=true,discovery.automatic.priceCeiling.amount=1.5":                                                "currency",
+		"enabled=true,discovery.automatic.firstUse=true,discovery.automatic.priceCeiling.currency=EUR,discovery.automatic.priceCeiling.amount=0.50": "0.5, not 0.50",
 		"enabled=yes": "schema", "clusterIDs={x}": "schema", "group.name=A": "schema", "direction=Any": "schema", "sources={Word}": "schema", "namespaces={A}": "schema",
 	} {
 		if _, err := template(t, "--set-string", "cluster.name=x", "--set", "discovery.automatic."+set); err == nil || !strings.Contains(err.Error(), says) {
