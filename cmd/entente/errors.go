@@ -66,6 +66,7 @@ func hints() []hint {
 		{"TOKEN_INVALID", "ask for a new one, which the other side makes with `entente token create`"},
 
 		{"PEER_UNKNOWN", "list the peers: entente info peer"},
+		{"PEER_NOT_TRUSTED", hintTrusted},
 		{"PEER_UNREACHABLE", "one of the two clusters has to reach the other at its endpoints (entente info there says which): check address and firewall, or let the other side dial"},
 		{"PEER_IDENTITY_MISMATCH", "another cluster answers at that address: check both with the person who gave them to you"},
 		{"PEER_NAME_TAKEN", "choose another name for it here: --name"},

@@ -122,7 +122,7 @@ func (c *fakeCluster) CreatePeering(_ context.Context, r *ententev1.CreatePeerin
 	switch {
 	case err != nil:
 		return nil, err
-	case !c.w.joined:
+	case !c.w.joined && !c.w.introduced:
 		return nil, failure(peering.ReasonPeerUnknown, `no peer "office" is known here`)
 	case c.w.goingDown > 0:
 		c.w.goingDown--

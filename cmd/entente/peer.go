@@ -141,6 +141,11 @@ func (p *peeringRun) run(ctx context.Context, req *ententev1.CreatePeeringReques
 		}
 	}
 	local := &p.sides.local
+	if p.sides.remote == nil && local.peer != anyPeer {
+		if err := p.mayAsk(ctx); err != nil {
+			return err
+		}
+	}
 	req.Peer = peerName(local.peer)
 	if p.flags.dryRun {
 		return p.app.dryRun(ctx, local.cluster, &p.flags.output, req)
@@ -170,6 +175,9 @@ func (p *peeringRun) stands(err error) error {
 func (p *peeringRun) await(ctx context.Context) error {
 	local := &p.sides.local
 	if local.peer != anyPeer {
+		if err := p.progress.await(ctx, *local, hintTrusted, condition("Trusted", "trust between the two clusters")); err != nil {
+			return err
+		}
 		if err := p.progress.await(ctx, *local, hintConnected, condition("Connected", "a session with the peer's agent")); err != nil {
 			return err
 		}

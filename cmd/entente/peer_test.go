@@ -103,6 +103,42 @@ func TestPeerTimeoutNamesTheConditionAwaited(t *testing.T) {
 	}
 }
 
+func TestPeerAsksNobodyWhoIsNotTrusted(t *testing.T) {
+	introduced := func(decision string) *world {
+		w := newWorld()
+		w.introduced, w.decision = true, decision
+		return w
+	}
+	joined := newWorld()
+	joined.joined, joined.stuck = true, "Trusted"
+	for _, tt := range []struct {
+		name, peer string
+		w          *world
+	}{
+		{"discovered", "workshop", discovered()},
+		{"introduced", "provider", introduced("")},
+		{"denied", "provider", introduced("Denied")},
+		{"not-joined", "provider", joined},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			golden(t, "peer-untrusted-"+tt.name, tt.w, []string{"peer", tt.peer}, []string{"peer", tt.peer, "--dry-run"})
+			sent(t, tt.w.consumer)
+		})
+	}
+}
+
+func TestPeerWaitsForTrustThatIsOnItsWay(t *testing.T) {
+	w := newWorld()
+	w.joined, w.trustedAt = true, 3
+	if out, errOut, code := w.run(t, "", "peer", "provider"); code != exitOK || !strings.Contains(out, "is Ready") {
+		t.Errorf("joined just now: exit %d\n%s%s", code, out, errOut)
+	}
+	// What this side approved is asked, and without the other side's approval no address helps.
+	w = newWorld()
+	w.introduced, w.decision = true, "Approved"
+	golden(t, "peer-untrusted-approved", w, []string{"peer", "provider"})
+}
+
 func TestPeerGivesUpWhenTheProviderRefuses(t *testing.T) {
 	w := newWorld()
 	w.refuse = `policy "default" lends nothing to this peer`

@@ -3,10 +3,32 @@ package main
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/entente-dev/entente/client"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/peering"
 )
+
+// mayAsk refuses to ask a peer that is not trusted: no answer can come. One that this
+// side approved is asked, as the other side's approval may be on its way. What cannot
+// be looked up is left to the ask, which fails for the same reason.
+func (p *peeringRun) mayAsk(ctx context.Context) error {
+	local := p.sides.local
+	var since time.Time
+	return p.progress.poll(ctx, local.cluster, hintTrusted, func(ctx context.Context) (bool, string, error) {
+		peer, err := local.find(ctx, local.peer)
+		trusted := conditionOf(peer, "Trusted")
+		switch {
+		case err != nil || trusted.GetStatus() != "False" || trusted.GetReason() == "Joining" || peer.GetDecision() == "Approved":
+			return true, "", nil //nolint:nilerr // as above
+		case !isHint(peer) && !p.progress.settles(&since):
+			// It may be the word of before a join.
+			return false, "trust between the two clusters" + why(trusted), nil
+		}
+		return false, "", local.call("ask "+local.peer+" for resources", peering.Errorf(peering.ReasonPeerNotTrusted, "it is not trusted%s", why(trusted)))
+	})
+}
 
 // trust joins the two clusters where they have not joined yet, and learns what
 // the peer is called here.
@@ -35,7 +57,7 @@ func (p *peeringRun) trust(ctx context.Context) error {
 	local.peer = shortName(joined)
 	p.progress.done(local.label, "The peer is called %s here", local.peer)
 	for _, s := range p.sides.each() {
-		if err := p.progress.await(ctx, s, "", condition("Trusted", "trust in the other cluster")); err != nil {
+		if err := p.progress.await(ctx, s, hintTrusted, condition("Trusted", "trust in the other cluster")); err != nil {
 			return err
 		}
 		p.progress.done(s.label, "Trusts the other cluster")

@@ -11,6 +11,7 @@ import (
 )
 
 const (
+	hintTrusted   = "join the two: entente join, with a token of either side, or with HOST:PORT and approval by code on both sides; see `entente info peer`"
 	hintConnected = "one of the two clusters has to be reachable by the other: see the endpoints in `entente info peer`"
 	hintEnding    = "see what holds it: kubectl get peeringrequests,contracts -o yaml"
 	hintContract  = "see what became of the ask: entente peerings; at the provider: entente policy test, entente requests"
