@@ -33,7 +33,9 @@ type cluster struct {
 	nodeExists func(ctx context.Context, name string) (bool, error)
 	// namespaces lists the cluster's namespaces. It may be nil.
 	namespaces func(ctx context.Context) ([]string, error)
-	close      func() error
+	// browsed tells where the cluster looks for others. It may be nil.
+	browsed func(ctx context.Context) (*browsed, error)
+	close   func() error
 	// follower is there once something is waited for at the cluster.
 	follower *follower
 }
@@ -58,6 +60,7 @@ func connectCluster(ctx context.Context, t target) (*cluster, error) {
 		label: t.label, admin: admin, close: admin.Close,
 		nodeExists: func(ctx context.Context, name string) (bool, error) { return nodeExists(ctx, clients, name) },
 		namespaces: func(ctx context.Context) ([]string, error) { return namespacesOf(ctx, clients) },
+		browsed:    func(ctx context.Context) (*browsed, error) { return browsedBy(ctx, clients, t.namespace) },
 	}, nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 
+	"github.com/entente-dev/entente/discovery/dnssd"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
@@ -51,11 +52,23 @@ entente discover --lan
 entente discover --domain example.com -o json
 entente discover --watch`),
 		Args: args(cobra.NoArgs),
-		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, _ []string) error {
-			for i, d := range from.domains {
-				from.domains[i] = strings.TrimSuffix(strings.ToLower(d), ".")
+		PreRunE: func(cmd *cobra.Command, _ []string) error {
+			if cmd.Flags().Changed("domain") && len(from.domains) == 0 {
+				return usageError("--domain: want a DNS name")
 			}
+			for i, d := range from.domains {
+				if err := dnssd.CheckDomain(d); err != nil {
+					return usageError("--domain: %w", err)
+				}
+				from.domains[i] = bareDomain(d)
+			}
+			return nil
+		},
+		RunE: a.onLocal(&output, func(ctx context.Context, c *cluster, _ []string) error {
 			if follow {
+				if err := from.off(c.label, c.browsedAt(ctx)); err != nil {
+					return err
+				}
 				return a.watchDiscovered(ctx, c, &output, &from)
 			}
 			peers, err := c.peers(ctx)
@@ -63,8 +76,11 @@ entente discover --watch`),
 				return err
 			}
 			peers = slices.DeleteFunc(peers, func(p *ententev1.Peer) bool { return len(from.of(p)) == 0 })
-			if done, err := printed(a, &output, peers, "Nothing is found.", "Join a cluster that you know of:\n  entente join HOST:PORT"); done {
-				return err
+			if len(peers) == 0 {
+				return a.noneFound(ctx, c, &output, &from)
+			}
+			if output.structured() {
+				return writeList(&output, a.out, peers)
 			}
 			t := a.noted("NAME", "FOUND", "AT", "TRUSTED", "SEEN", "CLUSTER ID", "WARNING")
 			for _, p := range peers {

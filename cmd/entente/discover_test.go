@@ -2,11 +2,15 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
 
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
@@ -14,6 +18,7 @@ import (
 // discovered is a world in which two have peered and discovery finds others.
 func discovered() *world {
 	w := peered()
+	w.browsed = &browsed{lan: true, domains: []string{"example.com"}}
 	sighting := func(source, where, node string, endpoints ...string) *ententev1.Sighting {
 		return &ententev1.Sighting{Source: source, Where: where, Node: node, Endpoints: endpoints, SeeTime: timestamppb.New(epoch.Add(-time.Minute))}
 	}
@@ -45,6 +50,72 @@ func TestDiscoverListsFoundClusters(t *testing.T) {
 	golden(t, "discover-none", peered(), []string{"discover"}, []string{"discover", "-o", "json"})
 	for _, args := range [][]string{{"discover", "--watch"}, {"discover", "--watch", "--domain", "example.com", "-o", "json"}} {
 		golden(t, "discover-watch"+map[bool]string{true: "-domain"}[len(args) > 2], discovered(), args)
+	}
+}
+
+// TestDiscoverSaysWhyNothingIsFound is about the four reasons: it is off, it is off in
+// what was asked for, something is wrong, or nobody is there.
+func TestDiscoverSaysWhyNothingIsFound(t *testing.T) {
+	all := [][]string{{"discover"}, {"discover", "--lan"}, {"discover", "--domain", "example.com"}, {"discover", "--lan", "--domain", "Example.COM.,example.org"}}
+	const unreachable = `discovery in the domain "example.com": resolver 192.0.2.53:53: i/o timeout`
+	for name, tt := range map[string]struct {
+		browsed  *browsed
+		problems []string
+		more     [][]string
+	}{
+		"off":     {browsed: &browsed{}, more: [][]string{{"discover", "-o", "json"}, {"discover", "--watch"}}},
+		"lan":     {browsed: &browsed{lan: true}},
+		"domain":  {browsed: &browsed{domains: []string{"example.com"}}},
+		"domains": {browsed: &browsed{lan: true, domains: []string{"a.example", "b.example", "c.example", "example.com"}}},
+		"problem": {
+			browsed: &browsed{lan: true, domains: []string{"example.com", "example.org"}},
+			problems: []string{
+				unreachable, "node node-a: discovery on its LANs: 192.0.2.9 announces this cluster's name", "peer office: Connected is False: no answer",
+			},
+			more: [][]string{{"discover", "-o", "json"}},
+		},
+		"unknown": {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			w.browsed, w.problems = tt.browsed, tt.problems
+			golden(t, "discover-nothing-"+name, w, append(all, tt.more...)...)
+		})
+	}
+}
+
+func TestDiscoverRefusesWhatIsNoDomain(t *testing.T) {
+	for _, domain := range []string{"bad domain!", "", "example..com", "192.0.2.1:53", "good.example,"} {
+		w := discovered()
+		out, errOut, code := w.run(t, "", "discover", "--domain", domain)
+		if code != exitUsage || out != "" || !strings.Contains(errOut, "--domain") {
+			t.Errorf("%q: exit %d\n%s%s", domain, code, out, errOut)
+		}
+		sent(t, w.consumer)
+	}
+}
+
+func TestBrowsedByReadsTheAgentsFlags(t *testing.T) {
+	t.Parallel()
+	pod := func(name string, age time.Duration, args ...string) *corev1.Pod {
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "ours", Name: name, CreationTimestamp: metav1.NewTime(epoch.Add(-age)),
+				Labels: map[string]string{"app.kubernetes.io/name": "entente", "app.kubernetes.io/component": "agent"},
+			},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "agent", Args: args}}},
+		}
+	}
+	other := pod("other", 0, "--discovery-lan")
+	other.Labels = nil
+	clients := fake.NewClientset(other, pod("old", time.Hour, "agent", "--discovery-lan"),
+		pod("new", time.Minute, "agent", "--discovery-resolver=192.0.2.1", "--discovery-domain=Example.com.", "--discovery-domain=example.org"))
+	got, err := browsedBy(t.Context(), clients, "ours")
+	if err != nil || got.lan || !slices.Equal(got.domains, []string{"example.com", "example.org"}) {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	if got, err := browsedBy(t.Context(), clients, "another"); err == nil {
+		t.Errorf("without an agent: got %+v", got)
 	}
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -76,6 +77,8 @@ type world struct {
 	trustedAt int
 	// hints is clusters that discovery found.
 	hints []*ententev1.Peer
+	// browsed is where the clusters look for others; nil is not known.
+	browsed *browsed
 	// automatic says that the clusters peer by policy, published is where they are in DNS.
 	automatic bool
 	published []*ententev1.DNSPublication
@@ -390,6 +393,12 @@ func (w *world) connect(t *testing.T, target target) (*cluster, error) {
 	return &cluster{
 		label: target.label, admin: ententev1.NewAdminServiceClient(conn), close: conn.Close,
 		namespaces: func(context.Context) ([]string, error) { return []string{"batch", "shop"}, nil },
+		browsed: func(context.Context) (*browsed, error) {
+			if w.browsed == nil {
+				return nil, errors.New("may not list pods")
+			}
+			return w.browsed, nil
+		},
 		nodeExists: func(context.Context, string) (bool, error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
