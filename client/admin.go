@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
@@ -50,6 +51,10 @@ const (
 // Limits of the connection to the agent.
 const (
 	adminDialTimeout = 20 * time.Second
+	// adminRedialFirst is the pause after a dial that failed, and adminRedialLast what it
+	// grows to.
+	adminRedialFirst = 500 * time.Millisecond
+	adminRedialLast  = 5 * time.Second
 	adminMaxMessage  = 4 << 20
 )
 
@@ -112,8 +117,10 @@ func DialAdmin(ctx context.Context, cfg AdminConfig) (*Admin, error) {
 	if err != nil {
 		return nil, fmt.Errorf("dial agent: %w", err)
 	}
+	var published func(context.Context) ([]byte, error)
 	if len(cfg.CA) == 0 {
-		if cfg.CA, err = publishedCA(ctx, clients, cfg.Namespace); err != nil {
+		published = func(ctx context.Context) ([]byte, error) { return publishedCA(ctx, clients, cfg.Namespace) }
+		if cfg.CA, err = published(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -132,12 +139,15 @@ func DialAdmin(ctx context.Context, cfg AdminConfig) (*Admin, error) {
 		}
 	}
 	conn, err := grpc.NewClient("passthrough:///"+secure.ServerName,
-		grpc.WithTransportCredentials(credentials.NewTLS(secure)),
+		grpc.WithTransportCredentials(newAgentTLS(secure, published)),
 		grpc.WithPerRPCCredentials(bearerOf{cfg.REST}),
 		grpc.WithContextDialer(dial),
 		grpc.WithUnaryInterceptor(refused.unary),
 		grpc.WithStreamInterceptor(refused.stream),
-		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: adminDialTimeout}),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			MinConnectTimeout: adminDialTimeout,
+			Backoff:           backoff.Config{BaseDelay: adminRedialFirst, Multiplier: 1.6, Jitter: 0.2, MaxDelay: adminRedialLast},
+		}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 15 * time.Second, Timeout: 10 * time.Second}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(adminMaxMessage)),
 		grpc.WithDisableServiceConfig(),
@@ -239,6 +249,59 @@ func adminTLS(cfg AdminConfig) (*tls.Config, error) {
 		out.Certificates, out.GetClientCertificate = own.Certificates, own.GetClientCertificate
 	}
 	return out, nil
+}
+
+// agentTLS is the transport security of a connection to an agent. One that was installed
+// again has another authority: where the agent's is not trusted, the published one is read
+// again, for the next dial.
+type agentTLS struct {
+	credentials.TransportCredentials
+	published func(context.Context) ([]byte, error)
+
+	mu     sync.Mutex
+	config *tls.Config
+}
+
+// newAgentTLS returns the credentials of a configuration; published may be nil, and then
+// its authority is the only one.
+func newAgentTLS(config *tls.Config, published func(context.Context) ([]byte, error)) credentials.TransportCredentials {
+	if published == nil {
+		return credentials.NewTLS(config)
+	}
+	return &agentTLS{published: published, config: config, TransportCredentials: credentials.NewTLS(config)}
+}
+
+// ClientHandshake implements credentials.TransportCredentials.
+func (a *agentTLS) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	a.mu.Lock()
+	config := a.config
+	a.mu.Unlock()
+	secure, info, err := credentials.NewTLS(config).ClientHandshake(ctx, authority, conn)
+	if unknown := (x509.UnknownAuthorityError{}); errors.As(err, &unknown) {
+		a.trust(ctx)
+	}
+	return secure, info, err
+}
+
+// Clone implements credentials.TransportCredentials.
+func (a *agentTLS) Clone() credentials.TransportCredentials {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return newAgentTLS(a.config, a.published)
+}
+
+// trust trusts the authority that is published now. That it cannot be read is for the
+// next dial to tell, or not.
+func (a *agentTLS) trust(ctx context.Context) {
+	ca, err := a.published(ctx)
+	roots := x509.NewCertPool()
+	if err != nil || !roots.AppendCertsFromPEM(ca) {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.config = a.config.Clone()
+	a.config.RootCAs = roots
 }
 
 // bearerOf gives each call the bearer token that a kubeconfig gives to requests

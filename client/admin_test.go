@@ -14,6 +14,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -66,6 +68,8 @@ type apiServer struct {
 	forbidden string // path
 	server    *httptest.Server
 	upgrades  []string
+	mu        sync.Mutex   // of agentAddr and ca
+	reads     atomic.Int32 // of ca
 }
 
 func newAPIServer(t testing.TB) *apiServer {
@@ -80,6 +84,12 @@ func newAPIServer(t testing.TB) *apiServer {
 
 func serveAgent(t testing.TB, source *identity.Source, a *agent) string {
 	t.Helper()
+	addr, _ := startAgent(t, source, a)
+	return addr
+}
+
+func startAgent(t testing.TB, source *identity.Source, a *agent) (addr string, stop func()) {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +100,29 @@ func serveAgent(t testing.TB, source *identity.Source, a *agent) string {
 	ententev1.RegisterAdminServiceServer(g, a)
 	go func() { _ = g.Serve(l) }()
 	t.Cleanup(g.Stop)
-	return l.Addr().String()
+	return l.Addr().String(), g.Stop
+}
+
+// published is the ConfigMap's content, or nil.
+func (s *apiServer) published() []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ca
+}
+
+// install makes another agent the cluster's, and returns how to stop it.
+func (s *apiServer) install(source *identity.Source) (stop func()) {
+	addr, stop := startAgent(s.t, source, s.agent)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.agentAddr, s.ca = addr, source.Identity().RootPEM()
+	return stop
+}
+
+func (s *apiServer) target() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.agentAddr
 }
 
 func pod(name string, ready bool, age time.Duration) corev1.Pod {
@@ -124,8 +156,9 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: "Failure", Reason: metav1.StatusReasonForbidden, Code: 403,
 			Message: path + ` is forbidden: User "alice" cannot do this`,
 		})
-	case path == "configmaps/entente-ca" && s.ca != nil:
-		reply(&corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, Data: map[string]string{CAKey: string(s.ca)}})
+	case path == "configmaps/entente-ca" && s.published() != nil:
+		s.reads.Add(1)
+		reply(&corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, Data: map[string]string{CAKey: string(s.published())}})
 	case path == "pods":
 		if r.URL.Query().Get("labelSelector") != AgentSelector {
 			s.t.Errorf("listed pods by %q", r.URL.Query().Get("labelSelector"))
@@ -170,7 +203,7 @@ func (s *apiServer) forward(w http.ResponseWriter, r *http.Request) {
 		<-conn.CloseChan()
 		return
 	}
-	target, err := net.Dial("tcp", s.agentAddr)
+	target, err := net.Dial("tcp", s.target())
 	if err != nil {
 		s.t.Errorf("reach the agent: %v", err)
 		return
@@ -274,6 +307,82 @@ func TestTheTokenGoesToNobodyButTheAgent(t *testing.T) {
 	}
 	if impostor.bearer != "" {
 		t.Error("the impostor saw the token")
+	}
+}
+
+// TestAnAgentThatWasInstalledAgainIsTrusted is about watches that outlive a helm
+// uninstall and install: a new agent has another authority.
+func TestAnAgentThatWasInstalledAgainIsTrusted(t *testing.T) {
+	s := newAPIServer(t)
+	stop := s.install(newSource(t))
+	a, err := dialTest(t, AdminConfig{REST: s.config()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.GetInfo(t.Context(), &ententev1.GetInfoRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	s.install(newSource(t))
+	stop()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for {
+		_, err := a.GetInfo(ctx, &ententev1.GetInfoRequest{}, grpc.WaitForReady(true))
+		if err == nil {
+			break
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("got %v", err)
+		}
+	}
+	if n := s.reads.Load(); n != 2 {
+		t.Errorf("the authority was read %d times", n)
+	}
+}
+
+// TestAnAuthorityThatWasGivenIsTheOnlyOne: what the caller trusts is not replaced by
+// what the cluster says.
+func TestAnAuthorityThatWasGivenIsTheOnlyOne(t *testing.T) {
+	s := newAPIServer(t)
+	a, err := dialTest(t, AdminConfig{REST: s.config(), CA: newSource(t).Identity().RootPEM()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := a.GetInfo(t.Context(), &ententev1.GetInfoRequest{}); ReasonOf(err) != "UNAVAILABLE" || !strings.Contains(err.Error(), "unknown authority") {
+			t.Errorf("got %v", err)
+		}
+	}
+	if s.reads.Load() > 0 {
+		t.Error("the published one was read")
+	}
+}
+
+func TestAnAgentThatIsAwayIsDialledSlowly(t *testing.T) {
+	s := newAPIServer(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	a, err := dialTest(t, AdminConfig{REST: s.config(), Address: l.Addr().String()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _, _ = a.GetInfo(t.Context(), &ententev1.GetInfoRequest{}, grpc.WaitForReady(true)) }()
+	var began time.Time
+	for i := range 3 {
+		conn, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.Close()
+		if i == 0 {
+			began = time.Now()
+		}
+	}
+	if took := time.Since(began); took < adminRedialFirst {
+		t.Errorf("dialled twice again within %s", took)
 	}
 }
 

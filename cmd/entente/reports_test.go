@@ -1,6 +1,16 @@
 package main
 
-import "testing"
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
+	"github.com/entente-dev/entente/peering"
+)
 
 func TestUsageIsStatedAndCounted(t *testing.T) {
 	golden(t, "usage", peered(),
@@ -53,6 +63,32 @@ func TestWatchEndsWhenInterrupted(t *testing.T) {
 	w.interrupt = true
 	if out, errOut, code := w.run(t, "", "watch", "events"); code != exitOK {
 		t.Errorf("exit %d\n%s%s", code, out, errOut)
+	}
+}
+
+func TestWatchIsTriedAgainMoreAndMoreSeldom(t *testing.T) {
+	var pauses []time.Duration
+	clock, opened := epoch, 0
+	ctx, cancel := context.WithCancel(t.Context())
+	a := &app{out: t.Output(), errOut: t.Output(), now: func() time.Time { return clock }}
+	a.sleep = func(_ context.Context, d time.Duration) error {
+		if pauses = append(pauses, d); len(pauses) == 9 {
+			cancel()
+		}
+		return ctx.Err()
+	}
+	open := func(context.Context) (grpc.ServerStreamingClient[ententev1.WatchEventsResponse], error) {
+		if opened++; opened == 7 {
+			clock = clock.Add(time.Minute) // it lasted
+		}
+		return nil, failure(peering.ReasonStopping, "the agent is about to stop")
+	}
+	if err := watch(ctx, a, &cluster{label: "local"}, "watch events", open, nil); err != nil {
+		t.Fatal(err)
+	}
+	const s = time.Second
+	if want := []time.Duration{2 * s, 4 * s, 8 * s, 16 * s, 30 * s, 30 * s, 2 * s, 4 * s, 8 * s}; !slices.Equal(pauses, want) {
+		t.Errorf("got %v, want %v", pauses, want)
 	}
 }
 

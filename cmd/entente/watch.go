@@ -18,8 +18,9 @@ import (
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
 
-// watchAgain is how long to wait after a watch broke off.
-const watchAgain = 2 * time.Second
+// watchAgain is how long to wait after a watch broke off, at first and at most: the pause
+// doubles until a watch has lasted for longer.
+const watchAgain, watchAgainLast = 2 * time.Second, 30 * time.Second
 
 func (a *app) watchCommand() *cobra.Command {
 	return group(&cobra.Command{
@@ -107,8 +108,13 @@ func worst(p *ententev1.Peer) string {
 // watch passes on what a stream brings until ctx ends, and opens it again where
 // it broke off.
 func watch[M any](ctx context.Context, a *app, c *cluster, doing string, open func(context.Context) (grpc.ServerStreamingClient[M], error), tell func(*M) error) error {
+	pause := watchAgain
 	for {
+		began := a.now()
 		err := drainStream(ctx, open, tell)
+		if a.now().Sub(began) > watchAgainLast {
+			pause = watchAgain
+		}
 		switch {
 		case ctx.Err() != nil:
 			return nil //nolint:nilerr // interrupting is how a watch ends
@@ -117,9 +123,10 @@ func watch[M any](ctx context.Context, a *app, c *cluster, doing string, open fu
 		case err != nil:
 			_, _ = fmt.Fprintf(a.errOut, " NOTE   (%s) the watch broke off (%s); trying again\n", c.label, clean(client.Explain(err)))
 		}
-		if a.sleep(ctx, watchAgain) != nil {
+		if a.sleep(ctx, pause) != nil {
 			return nil //nolint:nilerr // as above
 		}
+		pause = min(2*pause, watchAgainLast)
 	}
 }
 
