@@ -107,7 +107,11 @@ entente info`),
 // args makes wrong arguments a usage error.
 func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		if err := check(cmd, args); err != nil {
+		err := check(cmd, args)
+		if _, want, ok := strings.Cut(cmd.Use, " "); err != nil && ok {
+			err = fmt.Errorf("want %s: %w", want, err)
+		}
+		if err != nil {
 			return usageError("%w; see `%s --help`", err, cmd.CommandPath())
 		}
 		return nil

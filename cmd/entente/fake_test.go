@@ -77,6 +77,8 @@ type world struct {
 	trustedAt int
 	// hints is clusters that discovery found.
 	hints []*ententev1.Peer
+	// policy is the policy that peers with the provider, which discovery finds on a LAN.
+	policy string
 	// browsed is where the clusters look for others; nil is not known.
 	browsed *browsed
 	// automatic says that the clusters peer by policy, published is where they are in DNS.
@@ -237,6 +239,10 @@ func (c *fakeCluster) peer() *ententev1.Peer {
 	}
 	if w.introduced {
 		p.Found, p.Code = "Introduction", "042917"
+	}
+	if w.policy != "" {
+		p.Labels["entente.dev/automatic"] = w.policy
+		p.Sightings = []*ententev1.Sighting{{Source: "LAN", Where: "eth0", Node: "node-a", Endpoints: []string{"192.0.2.7:7443"}}}
 	}
 	open := w.asked && hops["Contract"] && w.ending < 3
 	network := condition("Network", hops["Network"] && open, "ProbesLost", "probes to 192.0.2.9:51820 are not answered: is UDP blocked?")

@@ -85,13 +85,20 @@ func (a *app) printPeer(p *ententev1.Peer, own uint32) {
 	t.row("Role", p.GetRole())
 	t.row("Protocol", protocols(p.GetProtocol(), own))
 	t.row("Reachable at", orNone(strings.Join(p.GetEndpoints(), ", "), "nowhere: it dials this cluster"))
-	t.fact("Found by", strings.ToLower(p.GetFound()))
+	t.fact("Found by", foundBy(p))
+	for _, m := range p.GetSightings() {
+		t.row("Seen by discovery", foundText(m), endpointText(m))
+	}
 	if policy := p.GetLabels()["entente.dev/automatic"]; policy != "" {
 		t.row("Peered by", "the policy "+policy)
 	}
 	t.fact("Decision", p.GetDecision())
-	if p.GetCode() != "" {
+	switch {
+	case p.GetCode() == "" || isTrue(p, "Trusted"):
+	case p.GetDecision() == "":
 		t.row("Code", code(p), "compare it with the other side's before you approve")
+	case p.GetDecision() == "Approved":
+		t.row("Code", code(p), "the other side compares it before it approves")
 	}
 	t.fact("Labels", pairs(p.GetLabels()))
 	t.row("Age", a.since(p.GetCreateTime()))
@@ -114,6 +121,19 @@ func (a *app) printPeer(p *ententev1.Peer, own uint32) {
 			t.flush()
 		}
 	}
+}
+
+// foundBy is how a peer came to be known, for people: one that a policy peers with was
+// found where discovery finds it, and introduced by the policy.
+func foundBy(p *ententev1.Peer) string {
+	found := p.GetFound()
+	if p.GetLabels()["entente.dev/automatic"] != "" && len(p.GetSightings()) > 0 {
+		found = p.GetSightings()[0].GetSource()
+	}
+	if found == "LAN" || found == "DNS" {
+		return "discovery (" + found + ")"
+	}
+	return strings.ToLower(found)
 }
 
 // protocols tells of the protocol revisions of a peer's agent and this cluster's.

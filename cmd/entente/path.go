@@ -2,7 +2,9 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 
 	"k8s.io/client-go/util/jsonpath"
@@ -35,7 +37,7 @@ func field(v any, path string) (any, error) {
 	}
 	results, err := j.FindResults(v)
 	if err != nil {
-		return nil, fmt.Errorf("--get %s: %w", path, err)
+		return nil, fmt.Errorf("--get %s: %w%s", path, err, fieldsBefore(v, path))
 	}
 	found := []any{}
 	for _, result := range results[0] {
@@ -45,4 +47,28 @@ func field(v any, path string) (any, error) {
 		return found[0], nil
 	}
 	return found, nil
+}
+
+// fieldsBefore names the fields where a path that leads nowhere begins to: those of the
+// object that the longest part of it leads to.
+func fieldsBefore(v any, path string) string {
+	for path != "" {
+		path = path[:max(0, strings.LastIndexAny(path, ".["))]
+		if path != "" {
+			j, err := parsePath(path)
+			if err != nil {
+				continue
+			}
+			results, err := j.FindResults(v)
+			if err != nil || len(results[0]) == 0 {
+				continue
+			}
+			v = results[0][0].Interface()
+		}
+		if object, ok := v.(map[string]any); ok {
+			return "; there are " + strings.Join(slices.Sorted(maps.Keys(object)), ", ")
+		}
+		return ""
+	}
+	return ""
 }

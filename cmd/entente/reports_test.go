@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -50,6 +51,43 @@ func TestInfoExitsWithThreeWhenUnhealthy(t *testing.T) {
 	golden(t, "info-unhealthy", w, []string{"info"}, []string{"info", "--get", "healthy"}, []string{"info", "peer", "provider", "--get", "conditions[2].status"})
 	w.stuck, w.problems = "", []string{"two agents are ready\x1b[31m", "the fabric is not running on node a"}
 	golden(t, "info-problems", w, []string{"info"}, []string{"info", "--get", "problems"})
+}
+
+func TestInfoShowsTheCodeWhereApprovalWaits(t *testing.T) {
+	for _, tt := range []struct {
+		decision string
+		joined   bool
+		want     string
+	}{
+		{"", false, "before you approve"}, {"Approved", false, "before it approves"}, {"Denied", false, ""}, {"Approved", true, ""}, {"", true, ""},
+	} {
+		w := newWorld()
+		w.introduced, w.joined, w.decision = true, tt.joined, tt.decision
+		out, errOut, code := w.run(t, "", "info", "peer", "provider")
+		if code != exitOK || strings.Contains(out, "042 917") != (tt.want != "") || !strings.Contains(out, tt.want) {
+			t.Errorf("decision %q, joined %v: exit %d\n%s%s", tt.decision, tt.joined, code, out, errOut)
+		}
+	}
+}
+
+func TestAPeerOfAPolicySaysHowItWasFoundAndComesBack(t *testing.T) {
+	w := peered()
+	w.policy, w.introduced, w.decision = "home", true, "Approved"
+	golden(t, "policy-peer", w, []string{"info", "peer", "provider"}, []string{"unpeer", "provider", "--forget", "--yes"})
+}
+
+func TestGetNamesTheFieldsThatThereAre(t *testing.T) {
+	t.Parallel()
+	v := map[string]any{"a": map[string]any{"b": []any{map[string]any{"c": "1", "d.e": "2"}}, "text": "x"}, "z": "y"}
+	for path, want := range map[string]string{
+		"x": "there are a, z", "x.y": "there are a, z", ".x": "there are a, z", "a.x": "there are b, text", `a["x"].y`: "there are b, text", "a.b[0].x": "there are c, d.e",
+		"a.b[0].x.y": "there are c, d.e", "a.b[*].x": "there are c, d.e", "a.text.x": "", "a.b[7]": "",
+	} {
+		_, err := field(v, path)
+		if err == nil || !strings.HasSuffix(err.Error(), want) || want == "" && strings.Contains(err.Error(), "there are") {
+			t.Errorf("%s: got %v, want %q", path, err, want)
+		}
+	}
 }
 
 func TestWatchReconnects(t *testing.T) {

@@ -200,6 +200,9 @@ func (u *unpeering) end(ctx context.Context, peer *ententev1.Peer) (*ententev1.E
 			return nil, err
 		}
 		u.progress.done(local.label, "Forgot %s", local.peer)
+		if policy := peer.GetLabels()["entente.dev/automatic"]; policy != "" {
+			u.progress.note(local.label, "policies leave it alone from now on; while discovery finds it, it is listed as %s-%s without trust; to trust it again: entente join", local.peer, peer.GetClusterId()[:min(8, len(peer.GetClusterId()))])
+		}
 	}
 	return resp, nil
 }
