@@ -433,8 +433,12 @@ func (d *demo) hints(ctx context.Context) error {
 	}
 	name := w.Config.Lab
 	d.show.Chapter("It is all still there", "Both clusters run, peered, with the application in them. Try:")
+	found := ""
+	if d.lan {
+		found = lanHints
+	}
 	d.show.Say(strings.NewReplacer(
-		"ROME", w.Home.Kubeconfig, "MILAN", w.Abroad.Kubeconfig, "REMOTE", away[0].Name, "LAB", "bin/lab --name "+name, "NODE", w.Home.Node(),
+		"FOUND", found, "ROME", w.Home.Kubeconfig, "MILAN", w.Abroad.Kubeconfig, "REMOTE", away[0].Name, "LAB", "bin/lab --name "+name, "NODE", w.Home.Node(),
 		"A-B", w.Home.Plan.Name+" "+w.Abroad.Plan.Name, "NS", namespace, "PEER", w.Abroad.Name, "WG", e2e.Line(wg[0], wg[1:]...),
 		"SYSTEM", e2e.SystemNamespace, "CONTRACT", contracts[0].Name,
 	).Replace(`
@@ -446,7 +450,7 @@ func (d *demo) hints(ctx context.Context) error {
   kubectl -n NS get pods -o wide
   kubectl -n NS logs REMOTE
   kubectl -n NS exec REMOTE -- /tool curl -n 8 http://web:8080/name
-
+FOUND
   # what Entente says
   bin/entente info
   bin/entente info peer PEER -o json

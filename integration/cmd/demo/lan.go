@@ -15,6 +15,15 @@ import (
 // group is the name of the group that both clusters of the demo on a LAN are in.
 const group = "office"
 
+// lanHints is how two clusters on one LAN found each other, to try.
+const lanHints = `
+  # how they found each other, and why they trust each other
+  bin/entente discover
+  kubectl get nodediscoveries -o wide
+  kubectl get pp -o wide
+  kubectl describe pp entente-automatic
+`
+
 // lanActs are two clusters on one LAN that peer by themselves.
 func (d *demo) lanActs(name string) []act {
 	return []act{
