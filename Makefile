@@ -26,6 +26,12 @@ MODULES := $(filter-out tools/proto,$(patsubst ./%,%,$(patsubst %/go.mod,%,$(she
 # A test that fails is run once more by itself, where no more than two did and none
 # of them raced: machines stall, and a run says at its end what it had to repeat.
 GOTEST = $(CURDIR)/$(BIN)/gotestsum --format pkgname-and-test-fails --hide-summary skipped --rerun-fails=1 --rerun-fails-max-failures=2 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race
+# Unit tests take what the processor has left: those on real clusters, which wait for
+# most of their time, run beside them.
+LOW := $(if $(shell command -v chrt),chrt -i 0,nice -n 19)
+# Of the packages on real clusters, those that count packets lost while a part dies run
+# alone: another cluster that starts would lose some, too.
+ALONE := ./faults ./twonodes
 # What `make generate` writes.
 GENERATED := gen api/v1alpha1/zz_generated.deepcopy.go charts/entente/files/crds server/admin/openapi
 
@@ -93,21 +99,24 @@ clean: ## Remove what was built, but not the lab's cache (bin/lab down ends a la
 ##@ Test
 
 .PHONY: test
-test: unit live e2e ## All tests: unit with the race detector, controllers and end to end on real clusters
+test: ## All tests: unit with the race detector, controllers and end to end on real clusters
+	@$(MAKE) --jobs 2 e2e unit live
 
 # The core starts no goroutine: there is nothing to race, and all interleavings of two
 # clusters take eight times as long where it is looked for.
 .PHONY: unit
 unit: $(BIN)/helm $(BIN)/gotestsum ## Unit tests, with the race detector
-	@CGO_ENABLED=1 ENTENTE_CHARTTEST=must $(GOTEST) --packages "$$(go list ./... | grep -v '/entente/peering$$')" -- -race -timeout 40m
-	@go test ./peering
-	@cd tools/dsse && go test ./...
+	@CGO_ENABLED=1 ENTENTE_CHARTTEST=must $(LOW) $(GOTEST) --packages "$$(go list ./... | grep -v '/entente/peering$$')" -- -race -timeout 40m
+	@$(LOW) go test ./peering
+	@cd tools/dsse && $(LOW) go test ./...
 
-# One package after the other, as some measure what is lost; control, which measures
-# nothing, in as many pairs of clusters as -parallel says.
+# Two packages at once; control in as many pairs of clusters as -parallel says.
 .PHONY: e2e
 e2e: build image lab $(BIN)/helm $(BIN)/grpcurl $(BIN)/gotestsum ## End to end on real clusters (Linux, root)
-	@cd integration && $(GOTEST) --packages ./... -- -p 1 -parallel 2 -count 1 -timeout 80m
+	@cd integration && code=0; \
+	$(GOTEST) --packages "$$(go list ./... | grep -v $(ALONE:./%=-e '/%$$'))" -- -p 2 -parallel 2 -count 1 -timeout 80m || code=1; \
+	$(GOTEST) --packages '$(ALONE)' -- -p 1 -count 1 -timeout 80m || code=1; \
+	exit $$code
 
 # On an API server of their own, which the lab's cache has: the chart's rights and
 # policies, and under these virtual nodes and the provider. charttest sees to it that
@@ -117,7 +126,7 @@ live: lab $(BIN)/helm $(BIN)/gotestsum ## What needs an API server and nothing e
 	@if [ "$$(go env GOOS)" != linux ]; then echo 'live: the lab runs on Linux only: skipped'; exit 0; fi; \
 	server=$$(bin/lab bin kube-apiserver); \
 	KUBEBUILDER_ASSETS=$${server%/*} KUBEBUILDER_CONTROLPLANE_START_TIMEOUT=5m ENTENTE_LIVE=must \
-		$(GOTEST) --packages './internal/agent ./internal/charttest ./internal/offload ./vk' -- -count 1 -timeout 30m -run 'OnARealAPIServer$$'
+		$(LOW) $(GOTEST) --packages './internal/agent ./internal/charttest ./internal/offload ./vk' -- -count 1 -timeout 30m -run 'OnARealAPIServer$$'
 
 # What make test leaves out because it takes long, and what needs programs that a
 # machine may lack: avahi-daemon, avahi-utils, bind9, bind9-dnsutils, dbus.
