@@ -77,6 +77,15 @@ func Dialable(addr netip.Addr, forbidden ...netip.Prefix) error {
 	return nil
 }
 
+// DialableEndpoints returns those of endpoints, as ADDRESS:PORT, that [Dialable] does not
+// refuse.
+func DialableEndpoints(endpoints []string, forbidden ...netip.Prefix) []string {
+	return slices.DeleteFunc(slices.Clone(endpoints), func(e string) bool {
+		addr, err := netip.ParseAddrPort(e)
+		return err != nil || Dialable(addr.Addr(), forbidden...) != nil
+	})
+}
+
 // unmapPrefix returns the IPv4 prefix that an IPv4-mapped one stands for.
 func unmapPrefix(p netip.Prefix) netip.Prefix {
 	if p.Addr().Is4In6() && p.Bits() >= 96 {

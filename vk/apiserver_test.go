@@ -16,8 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/entente-dev/entente/internal/charttest"
 )
@@ -35,27 +33,13 @@ type realHome struct {
 
 func newReal(t *testing.T) *realHome {
 	t.Helper()
-	charttest.NeedAPIServer(t)
-	env := &envtest.Environment{}
-	cfg, err := env.Start()
-	if err != nil {
-		t.Fatalf("start API server: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := env.Stop(); err != nil {
-			t.Errorf("stop API server: %v", err)
-		}
-	})
-	cfg.QPS = -1
-	charttest.Install(t, env.KubeConfig)
+	server := charttest.StartAPIServer(t)
 	r := &realHome{t: t, remote: newProvider()}
-	r.owner, err = kubernetes.NewForConfig(cfg)
-	if err != nil {
+	var err error
+	if r.owner, err = kubernetes.NewForConfig(server.Owner); err != nil {
 		t.Fatal(err)
 	}
-	as := rest.CopyConfig(cfg)
-	as.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:entente-system:entente-agent", Groups: []string{"system:serviceaccounts", "system:authenticated"}}
-	if r.agent, err = kubernetes.NewForConfig(as); err != nil {
+	if r.agent, err = kubernetes.NewForConfig(server.As("entente-agent")); err != nil {
 		t.Fatal(err)
 	}
 	ns, err := r.owner.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}, metav1.CreateOptions{})

@@ -22,6 +22,9 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/entente-dev/entente/internal/agent"
+	"github.com/entente-dev/entente/internal/cleanup"
+	"github.com/entente-dev/entente/internal/fabric"
+	"github.com/entente-dev/entente/internal/resolver"
 	"github.com/entente-dev/entente/internal/version"
 	"github.com/entente-dev/entente/tunnel"
 )
@@ -235,7 +238,7 @@ func prefixFlag(name string, texts []string) ([]netip.Prefix, error) {
 }
 
 func nodeCommand(logs *logFlags) *cobra.Command {
-	var cfg agent.NodeConfig
+	var cfg fabric.Config
 	cmd := &cobra.Command{
 		Use:   "node",
 		Short: "Run the fabric of a node: tunnels, routes, translation, probes",
@@ -249,7 +252,7 @@ func nodeCommand(logs *logFlags) *cobra.Command {
 			if cfg.Node == "" || cfg.Namespace == "" {
 				return errors.New("NODE_NAME and POD_NAMESPACE have to be set: the chart does")
 			}
-			return agent.RunNode(cmd.Context(), cfg)
+			return fabric.Run(cmd.Context(), cfg)
 		},
 	}
 	flags := cmd.Flags()
@@ -261,7 +264,7 @@ func nodeCommand(logs *logFlags) *cobra.Command {
 }
 
 func dnsCommand(logs *logFlags) *cobra.Command {
-	var cfg agent.DNSConfig
+	var cfg resolver.Config
 	cmd := &cobra.Command{
 		Use:   "dns",
 		Short: "Answer pods that run here for other clusters with the names of their homes",
@@ -271,7 +274,7 @@ func dnsCommand(logs *logFlags) *cobra.Command {
 			if cfg.Kubernetes, cfg.Log, err = logs.cluster(); err != nil {
 				return err
 			}
-			return agent.RunDNS(cmd.Context(), cfg)
+			return resolver.Run(cmd.Context(), cfg)
 		},
 	}
 	flags := cmd.Flags()
@@ -327,7 +330,7 @@ func cleanCommand(logs *logFlags) *cobra.Command {
 }
 
 func cleanupCommand(logs *logFlags) *cobra.Command {
-	var cfg agent.CleanupConfig
+	var cfg cleanup.Config
 	cmd := &cobra.Command{
 		Use:   "cleanup",
 		Short: "End all peerings and remove everything of Entente from this cluster, before it is uninstalled",
@@ -341,7 +344,7 @@ func cleanupCommand(logs *logFlags) *cobra.Command {
 				return errors.New("POD_NAMESPACE has to be set: the chart does")
 			}
 			cfg.Out = os.Stdout
-			return agent.Cleanup(cmd.Context(), cfg)
+			return cleanup.Run(cmd.Context(), cfg)
 		},
 	}
 	cmd.Flags().DurationVar(&cfg.Timeout, "timeout", 2*time.Minute, "how long the orderly part may take")

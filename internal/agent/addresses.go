@@ -7,6 +7,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/fabric"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/tunnel"
@@ -35,7 +36,7 @@ func (a addresses) home(peer peering.ClusterID, addr netip.Addr) (netip.Addr, bo
 }
 
 func remap(aliases []v1alpha1.PrefixAlias, addr netip.Addr) (netip.Addr, bool) {
-	for _, m := range mappings(aliases) {
+	for _, m := range fabric.Mappings(aliases) {
 		if out, ok := tunnel.Remap(addr, m.Real, m.Alias); ok {
 			return out, true
 		}

@@ -12,7 +12,9 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/discovery/dnssd"
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/market"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/internal/version"
@@ -49,7 +51,7 @@ func (a *agent) adminSelf(context.Context) (admin.Self, error) {
 		Fingerprint: s.Text.Fingerprint, Automatic: s.Automatic,
 	}
 	if a.found != nil {
-		self.Problems, self.Domains = a.found.problems, a.found.states()
+		self.Problems, self.Domains = a.problems, domainStates(a.found.Browser)
 	}
 	if a.cfg.DiscoveryLAN {
 		self.Sources = append(self.Sources, v1alpha1.FoundLAN)
@@ -61,6 +63,21 @@ func (a *agent) adminSelf(context.Context) (admin.Self, error) {
 		self.DNS = *published
 	}
 	return self, nil
+}
+
+// domainStates is what administrators are told of domains; nil is that none is browsed.
+func domainStates(browser *dnssd.Browser) []admin.DNSDomain {
+	if browser == nil {
+		return nil
+	}
+	var out []admin.DNSDomain
+	for _, s := range browser.Domains() {
+		out = append(out, admin.DNSDomain{
+			Domain: s.Name, Clusters: len(s.Found), Answered: s.Answered, Error: s.Err, Since: s.Since, Unlisted: s.Unlisted,
+			Problems: s.Problems, LeftOut: s.LeftOut, Authenticated: s.Authenticated,
+		})
+	}
+	return out
 }
 
 // issued is the tokens of this cluster. It implements admin.Tokens.
@@ -115,14 +132,5 @@ func (a *agent) rollover(ctx context.Context) (root, overlap time.Time, err erro
 type watched struct{ cache.Cache }
 
 func (w watched) Watch(ctx context.Context, kind ctrlclient.Object, handler toolscache.ResourceEventHandler) (func(), error) {
-	informer, err := w.GetInformer(ctx, kind)
-	if err != nil {
-		return nil, fmt.Errorf("watch %T: %w", kind, err)
-	}
-	registration, err := informer.AddEventHandler(handler)
-	if err != nil {
-		return nil, fmt.Errorf("watch %T: %w", kind, err)
-	}
-	// Removing fails only where nothing is left to remove.
-	return func() { _ = informer.RemoveEventHandler(registration) }, nil
+	return kube.Watch(ctx, w.Cache, kind, handler)
 }

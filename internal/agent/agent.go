@@ -16,9 +16,12 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/entente-dev/entente/internal/browse"
 	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/lending"
+	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/internal/offload"
 	"github.com/entente-dev/entente/internal/session"
 	"github.com/entente-dev/entente/internal/store"
@@ -40,11 +43,18 @@ type agent struct {
 	tunnelKey []byte
 	bundles   *identity.Bundles
 	trust     *trust
-	found     *domains
-	lans      *lans
-	contracts *contractCache
-	trusts    *controller.Trusts
-	automatic *controller.Automatic
+	// kept returns the addresses that nobody else leads to; false is that they are not known
+	// yet.
+	kept  func() ([]netip.Prefix, bool)
+	found *browse.Domains
+	// problems is what is wrong with the domains and resolvers that were configured.
+	problems []string
+	lans     *browse.LANs
+	// foundChanged has a value when what is found changed.
+	foundChanged notify.Channel
+	contracts    *contractCache
+	trusts       *controller.Trusts
+	automatic    *controller.Automatic
 	// announces says whether this cluster publishes that it peers by policy.
 	announces func() bool
 	peers     *controller.Peers
@@ -86,7 +96,7 @@ func Run(ctx context.Context, cfg Config) error {
 
 func (a *agent) clients(context.Context) error {
 	var err error
-	if a.direct, err = ctrlclient.NewWithWatch(a.cfg.Kubernetes, ctrlclient.Options{Scheme: Scheme()}); err != nil {
+	if a.direct, err = ctrlclient.NewWithWatch(a.cfg.Kubernetes, ctrlclient.Options{Scheme: kube.Scheme()}); err != nil {
 		return fmt.Errorf("reach the API server: %w", err)
 	}
 	if a.kubernetes, err = kubernetes.NewForConfig(a.cfg.Kubernetes); err != nil {
@@ -123,10 +133,9 @@ func (a *agent) endpoints() []string {
 
 // buildStates builds what this cluster says to its peers, and what it may tell and lend.
 func (a *agent) buildStates(_ context.Context, own prefixConfig) error {
-	reserved := &services{named: own.ServiceCIDRs, direct: a.direct, now: time.Now, log: a.log}
 	a.states = &controller.States{
 		Client: a.mgr.GetClient(), Namespace: a.cfg.Namespace, Self: a.source.ID(),
-		Endpoints: a.endpoints, PodCIDRs: own.PodCIDRs, Reserved: reserved.prefixes, Aggregate: tunnel.Aggregate, Half: a.half, Versions: a.mgr.GetCache(),
+		Endpoints: a.endpoints, PodCIDRs: own.PodCIDRs, Reserved: servicePrefixes(own.ServiceCIDRs, a.direct, a.log), Aggregate: tunnel.Aggregate, Half: a.half, Versions: a.mgr.GetCache(),
 		Lends:  func(peer peering.ClusterID) peering.Lending { return a.lender.Lends(peer) },
 		Budget: &store.WriteBudget{Now: time.Now},
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/peering"
 )
@@ -23,13 +24,13 @@ func (a *agent) peerByPolicy(ctx context.Context) error {
 	for _, kind := range []ctrlclient.Object{
 		&v1alpha1.ForeignCluster{}, &v1alpha1.PeeringPolicy{}, &v1alpha1.PeeringRequest{}, &v1alpha1.NamespaceOffloading{}, &corev1.Namespace{},
 	} {
-		if err := onChange(ctx, a.mgr.GetCache(), kind, newVersion, wake.Notify); err != nil {
+		if _, err := kube.OnChange(ctx, a.mgr.GetCache(), kind, kube.NewVersion, wake.Notify); err != nil {
 			return err
 		}
 	}
 	secret := &metav1.PartialObjectMetadata{}
 	secret.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
-	if err := onChange(ctx, a.mgr.GetCache(), secret, newVersion, secrets.Notify); err != nil {
+	if _, err := kube.OnChange(ctx, a.mgr.GetCache(), secret, kube.NewVersion, secrets.Notify); err != nil {
 		return err
 	}
 	a.automatic = &controller.Automatic{
@@ -37,7 +38,7 @@ func (a *agent) peerByPolicy(ctx context.Context) error {
 		Introduce: func(ctx context.Context, endpoint string, id peering.ClusterID) (identity.ClusterInfo, string, error) {
 			return strangers{a}.Introduce(ctx, endpoint, id, false)
 		},
-		JoinGroup: a.groups.Join, MayDial: a.found.mayDial,
+		JoinGroup: a.groups.Join, MayDial: a.mayDial,
 		Forgotten: a.forgotten, Events: a.events, Said: a.peersWake.wake, Wake: wake, Secrets: secrets, Log: a.log, Now: time.Now,
 		Random: rand.N[time.Duration],
 	}

@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/entente-dev/entente/internal/dnsupdate"
 )
 
 func TestComponentsFollowFromTheConfiguration(t *testing.T) {
@@ -46,7 +48,7 @@ func TestComponentsFollowFromTheConfiguration(t *testing.T) {
 		{Name: "NamespaceOffloadings"},
 		{Name: "NodeDiscoveries", Config: []string(nil)},
 		{Name: "sightings"},
-		{Name: "DNS updates", Config: UpdateConfig{}},
+		{Name: "DNS updates", Config: dnsupdate.Config{}},
 	}
 	// with returns the components of base, with those that differ in place of their
 	// namesakes, or before another.
@@ -101,8 +103,8 @@ func TestComponentsFollowFromTheConfiguration(t *testing.T) {
 			want:   with("NodeDiscoveries", component{Name: "LANs"}, component{Name: "NodeDiscoveries", Config: []string{"eth*"}}),
 		},
 		"the cluster publishes itself in DNS": {
-			change: func(c *Config) { c.Update = UpdateConfig{Server: "ns.example.com", Zone: "example.com"} },
-			want:   with("", component{Name: "DNS updates", Config: UpdateConfig{Server: "ns.example.com", Zone: "example.com"}}),
+			change: func(c *Config) { c.Update = dnsupdate.Config{Server: "ns.example.com", Zone: "example.com"} },
+			want:   with("", component{Name: "DNS updates", Config: dnsupdate.Config{Server: "ns.example.com", Zone: "example.com"}}),
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

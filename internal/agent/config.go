@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
+
+	"github.com/entente-dev/entente/internal/dnsupdate"
 )
 
 // Config is what the agent of a cluster needs.
@@ -44,7 +46,7 @@ type Config struct {
 	// /etc/resolv.conf. What is malformed here is a problem that administrators are told.
 	DiscoveryResolvers []string
 	// Update is where this cluster publishes itself. Default: nowhere.
-	Update UpdateConfig
+	Update dnsupdate.Config
 	// PeerAddress, AdminAddress, KubeletAddress, HealthAddress and MetricsAddress are
 	// where the agent listens.
 	PeerAddress, AdminAddress, KubeletAddress, HealthAddress, MetricsAddress string

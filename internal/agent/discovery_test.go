@@ -24,50 +24,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
-	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/discovery"
 	"github.com/entente-dev/entente/discovery/dnssd"
 	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/kube"
 )
-
-// What is known of a domain that cannot be asked stands for a while after a start, and
-// then it goes.
-func TestADomainThatCannotBeAskedIsBelievedForAWhile(t *testing.T) {
-	t.Parallel()
-	clock := time.Now()
-	browser, err := dnssd.NewBrowser(dnssd.Config{
-		Domains: []string{"example.com"},
-		Exchange: func(context.Context, dns.Question) (dnssd.Reply, error) {
-			return dnssd.Reply{}, errors.New("no resolver answers")
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	place := controller.Place{Source: v1alpha1.FoundDNS, Where: "example.com"}
-	d := &domains{
-		browser: browser, now: func() time.Time { return clock }, log: slog.New(slog.DiscardHandler),
-		forbidden: func(context.Context) ([]netip.Prefix, error) { return nil, nil },
-	}
-	if !d.look().Places[place] {
-		t.Error("before it was asked it counts as asked")
-	}
-	d.began = clock
-	clock = clock.Add(domainsStart - time.Second)
-	if !d.look().Places[place] {
-		t.Error("it was given up before its time")
-	}
-	clock = clock.Add(time.Second)
-	if d.look().Places[place] {
-		t.Error("what was known of it stays for ever")
-	}
-	if got := dialable([]string{"10.96.0.1:7443", "192.0.2.7:7443", "[::1]:7443", "office.example:7443"}, []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}); !slices.Equal(got, []string{"192.0.2.7:7443"}) {
-		t.Errorf("of the endpoints %v may be dialled", got)
-	}
-	if got := (&domains{}).look(); len(got.Found)+len(got.Places) != 0 {
-		t.Errorf("with discovery off there is %+v", got)
-	}
-}
 
 // No domain leads this cluster to its API server, its Services, its pods and itself.
 func TestAddressesOfThisClusterAreNotDialable(t *testing.T) {
@@ -82,7 +43,7 @@ func TestAddressesOfThisClusterAreNotDialable(t *testing.T) {
 	}
 	services := &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "more"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.98.0.0/16", "fd00:98::/108"}}}
 	reader := func(o ...ctrlclient.Object) ctrlclient.WithWatch {
-		return fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(o...).Build()
+		return fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(o...).Build()
 	}
 	cfg := &Config{
 		Kubernetes: &rest.Config{Host: "https://10.96.0.1:443"}, PodIP: netip.MustParseAddr("172.16.3.4"),
@@ -127,8 +88,7 @@ func TestAddressesOfThisClusterAreNotDialable(t *testing.T) {
 }
 
 func reservedBy(cfg *Config, direct ctrlclient.Reader) controller.Reserved {
-	s := &services{named: cfg.ServiceCIDRs, direct: direct, now: time.Now, log: slog.New(slog.DiscardHandler)}
-	return s.prefixes
+	return servicePrefixes(cfg.ServiceCIDRs, direct, slog.New(slog.DiscardHandler))
 }
 
 // What discovery found is checked again when it is dialled.
@@ -137,30 +97,32 @@ func TestDialableAddressesAreRefreshed(t *testing.T) {
 	clock := time.Now()
 	var kept []netip.Prefix
 	var err error
-	d := &domains{
+	asked := 0
+	ranges := &lastKnown[[]netip.Prefix]{
 		now: func() time.Time { return clock }, log: slog.New(slog.DiscardHandler),
-		forbidden: func(context.Context) ([]netip.Prefix, error) { return kept, err },
+		ask: func(context.Context) ([]netip.Prefix, error) { asked++; return kept, err },
 	}
+	a := &agent{kept: func() ([]netip.Prefix, bool) {
+		all, err := ranges.get(t.Context())
+		return all, err == nil
+	}}
 	err = errors.New("the API server is away")
-	if d.mayDial("192.0.2.7:7443") {
+	if a.mayDial("192.0.2.7:7443") {
 		t.Error("it may be dialled before it is known what is kept to itself")
 	}
-	asked := 0
-	answers := d.forbidden
-	d.forbidden = func(ctx context.Context) ([]netip.Prefix, error) { asked++; return answers(ctx) }
-	if d.mayDial("192.0.2.7:7443") || asked > 0 {
-		t.Errorf("an API server that is away was asked %d times again at once", asked)
+	if a.mayDial("192.0.2.7:7443") || asked > 1 {
+		t.Errorf("an API server that is away was asked %d times at once", asked)
 	}
 	err = nil
 	clock = clock.Add(lookupRetry)
 	for endpoint, want := range map[string]bool{"192.0.2.7:7443": true, "127.0.0.1:7443": false, "office.example:7443": false} {
-		if d.mayDial(endpoint) != want {
+		if a.mayDial(endpoint) != want {
 			t.Errorf("%s may be dialled: %t", endpoint, !want)
 		}
 	}
 	kept = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
 	clock = clock.Add(lookupInterval)
-	if d.mayDial("192.0.2.7:7443") {
+	if a.mayDial("192.0.2.7:7443") {
 		t.Error("it may be dialled where a prefix of this cluster is now")
 	}
 }
@@ -195,8 +157,8 @@ func TestMalformedDomainsAndResolversAreProblems(t *testing.T) {
 				t.Fatal(err)
 			}
 			var asked []string
-			if a.found.browser != nil {
-				for _, d := range a.found.browser.Domains() {
+			if a.found.Browser != nil {
+				for _, d := range a.found.Browser.Domains() {
 					asked = append(asked, d.Name)
 				}
 			}
@@ -237,7 +199,7 @@ func TestAdminInfoHasTheStateOfDomains(t *testing.T) {
 		go func() { _ = browser.Run(ctx) }()
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		states := (&domains{browser: browser}).states()
+		states := domainStates(browser)
 		if len(states) != 2 {
 			t.Fatalf("there are %+v", states)
 		}
@@ -247,7 +209,7 @@ func TestAdminInfoHasTheStateOfDomains(t *testing.T) {
 		if b := states[1]; b.Domain != "b.example" || b.Error != "it says SERVFAIL" || !b.Unlisted || !b.Since.Equal(began) || !b.Answered.IsZero() {
 			t.Errorf("of a domain that fails since %s it says %+v", began, b)
 		}
-		if list := (&domains{}).states(); list != nil {
+		if list := domainStates(nil); list != nil {
 			t.Errorf("with discovery off there are %+v", list)
 		}
 	})

@@ -1,4 +1,4 @@
-// Package agent builds and runs all parts, and adapts the few types that differ. Run
-// is the agent of a cluster, whose parts components lists; RunNode is the fabric of a
-// node, RunDNS the resolver of consumers' names, and Cleanup what an uninstall runs.
+// Package agent builds and runs all parts of the agent of a cluster, which components
+// lists, and adapts the few types that differ. Other processes of a cluster are
+// internal/fabric, internal/resolver and internal/cleanup.
 package agent

@@ -17,6 +17,7 @@ import (
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/identity"
+	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/pake"
 	"github.com/entente-dev/entente/internal/session"
 	"github.com/entente-dev/entente/internal/store"
@@ -64,7 +65,7 @@ func infoOf(s *identity.Source) identity.ClusterInfo {
 func newMember(t *testing.T, secret string) *member {
 	t.Helper()
 	m := &member{source: newSource(t)}
-	c := indexed(fake.NewClientBuilder().WithScheme(Scheme()))
+	c := indexed(fake.NewClientBuilder().WithScheme(kube.Scheme()))
 	self := func() identity.ClusterInfo { return infoOf(m.source) }
 	m.Groups = &controller.Groups{
 		Self: m.source.ID(), Cache: c, Forgotten: &store.Forgotten{Client: c, Namespace: "entente-system", Now: time.Now}, Now: time.Now,

@@ -21,6 +21,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/store"
 )
 
@@ -41,7 +42,7 @@ func (a *agent) manager(ctx context.Context, serve serveConfig) error {
 		return err
 	}
 	a.mgr, err = ctrl.NewManager(a.cfg.Kubernetes, ctrl.Options{
-		Scheme: Scheme(),
+		Scheme: kube.Scheme(),
 		Logger: logr.FromSlogHandler(a.log.Handler()),
 		Cache:  cacheOptions(a.cfg.Namespace),
 		Client: ctrlclient.Options{Cache: &ctrlclient.CacheOptions{

@@ -73,7 +73,7 @@ func (a *agent) peerAPI(ctx context.Context, address string) error {
 	}
 	a.sessions, err = session.New(session.Config{
 		Source: a.source, Bundles: a.bundles, Server: peer.GRPC(), Listener: listener, Up: a.talk, Log: a.log,
-		Denied: a.trust.isDenied, MayDial: a.found.mayDial, ClientOptions: []grpc.DialOption{grpc.WithDefaultCallOptions(answers())},
+		Denied: a.trust.isDenied, MayDial: a.mayDial, ClientOptions: []grpc.DialOption{grpc.WithDefaultCallOptions(answers())},
 	})
 	if err != nil {
 		return err

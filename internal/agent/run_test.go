@@ -9,32 +9,14 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
-
 	"github.com/entente-dev/entente/internal/charttest"
 )
 
 // Everything that an agent has, with every option, is built and runs with the rights that
 // the chart gives it, until it is stopped.
 func TestTheAgentRunsAllItsComponentsOnARealAPIServer(t *testing.T) {
-	charttest.NeedAPIServer(t)
-	env := &envtest.Environment{}
-	cfg, err := env.Start()
-	if err != nil {
-		t.Fatalf("start API server: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := env.Stop(); err != nil {
-			t.Errorf("stop API server: %v", err)
-		}
-	})
-	charttest.Install(t, env.KubeConfig)
-	as := rest.CopyConfig(cfg)
-	as.Impersonate = rest.ImpersonationConfig{
-		UserName: "system:serviceaccount:entente-system:entente-agent",
-		Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:entente-system", "system:authenticated"},
-	}
+	server := charttest.StartAPIServer(t)
+	as := server.As("entente-agent")
 	free, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -13,51 +13,70 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/kube"
 )
 
-// services is the prefixes of this cluster's Services: those that its administrator
-// names, and those that its API server has. That one is asked once a minute: each
-// reconciliation of each peer needs them.
-type services struct {
-	named  []netip.Prefix
-	direct ctrlclient.Reader
-	now    func() time.Time
-	log    *slog.Logger
+const (
+	// lookupInterval is how often the API server is asked about this cluster's own addresses,
+	// lookupTimeout how long that may take, and lookupRetry how soon it is asked again as long
+	// as it never answered.
+	lookupInterval, lookupTimeout, lookupRetry = time.Minute, 5 * time.Second, 5 * time.Second
+)
 
-	mu   sync.Mutex
-	has  []netip.Prefix
-	at   time.Time
-	told bool
-	// failed is why nothing is known yet; it is asked again after lookupRetry.
-	failed error
+// lastKnown is an answer of the API server that stays in force until there is a newer one:
+// it is needed more often than the server is to be asked.
+type lastKnown[T any] struct {
+	ask func(context.Context) (T, error)
+	// what is what is asked, for the log.
+	what string
+	now  func() time.Time
+	log  *slog.Logger
+
+	mu    sync.Mutex
+	value T
+	known bool
+	// asked is when it was asked last, and err how that failed.
+	asked time.Time
+	err   error
 }
 
-// prefixes is a [controller.Reserved]. It fails only until the API server answered once.
-func (s *services) prefixes(ctx context.Context) ([]netip.Prefix, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// get fails only until the API server answered once.
+func (k *lastKnown[T]) get(ctx context.Context) (T, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	pause := lookupInterval
-	if s.failed != nil {
+	if !k.known {
 		pause = lookupRetry
 	}
-	if s.at.IsZero() || s.now().Sub(s.at) >= pause {
+	if k.asked.IsZero() || k.now().Sub(k.asked) >= pause {
 		ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 		defer cancel()
-		has, err := serviceCIDRs(ctx, s.direct)
-		switch {
-		case err == nil:
-			s.has, s.failed = has, nil
-		case s.at.IsZero() || s.failed != nil:
-			s.failed = err
-		case !s.told:
-			s.log.Warn("cannot tell which prefixes Services have now; those of before count", "err", err)
+		value, err := k.ask(ctx)
+		if err == nil {
+			k.value, k.known = value, true
+		} else if k.err == nil {
+			k.log.Warn("cannot tell "+k.what+" now; what is known of it stays", "known", k.known, "err", err)
 		}
-		s.at, s.told = s.now(), err != nil
+		k.asked, k.err = k.now(), err
 	}
-	if s.failed != nil {
-		return nil, s.failed
+	if !k.known {
+		return k.value, k.err
 	}
-	return slices.Concat(s.named, s.has), nil
+	return k.value, nil
+}
+
+// servicePrefixes is a [controller.Reserved]: the prefixes of this cluster's Services, those
+// that its administrator names, and those that its API server has.
+func servicePrefixes(named []netip.Prefix, direct ctrlclient.Reader, log *slog.Logger) controller.Reserved {
+	has := &lastKnown[[]netip.Prefix]{now: time.Now, log: log, what: "which prefixes Services have", ask: func(ctx context.Context) ([]netip.Prefix, error) {
+		return serviceCIDRs(ctx, direct)
+	}}
+	return func(ctx context.Context) ([]netip.Prefix, error) {
+		all, err := has.get(ctx)
+		return slices.Concat(named, all), err
+	}
 }
 
 // serviceCIDRs returns the prefixes of this cluster's Services, as far as its API server
@@ -73,7 +92,7 @@ func serviceCIDRs(ctx context.Context, direct ctrlclient.Reader) ([]netip.Prefix
 	}
 	var out []netip.Prefix
 	for i := range list.Items {
-		out = append(out, prefixes(list.Items[i].Spec.CIDRs)...)
+		out = append(out, kube.Prefixes(list.Items[i].Spec.CIDRs)...)
 	}
 	return out, nil
 }

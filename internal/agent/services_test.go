@@ -15,6 +15,8 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/entente-dev/entente/internal/kube"
 )
 
 // The prefixes of Services are asked for once a minute, however often they are needed,
@@ -24,7 +26,7 @@ func TestServicePrefixesAreCached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked, away := 0, errors.New("the API server is away")
 		err := away
-		client := interceptor.NewClient(fake.NewClientBuilder().WithScheme(Scheme()).Build(), interceptor.Funcs{
+		client := interceptor.NewClient(fake.NewClientBuilder().WithScheme(kube.Scheme()).Build(), interceptor.Funcs{
 			List: func(ctx context.Context, c ctrlclient.WithWatch, list ctrlclient.ObjectList, opts ...ctrlclient.ListOption) error {
 				if asked++; err != nil {
 					return err
@@ -44,16 +46,16 @@ func TestServicePrefixesAreCached(t *testing.T) {
 			}
 		}
 		named := netip.MustParsePrefix("10.96.0.0/16")
-		s := &services{named: []netip.Prefix{named}, direct: client, now: time.Now, log: slog.New(slog.DiscardHandler)}
+		prefixes := servicePrefixes([]netip.Prefix{named}, client, slog.New(slog.DiscardHandler))
 		want := func(calls int, texts ...string) {
 			t.Helper()
-			prefixes := []netip.Prefix{named}
+			wanted := []netip.Prefix{named}
 			for _, text := range texts {
-				prefixes = append(prefixes, netip.MustParsePrefix(text))
+				wanted = append(wanted, netip.MustParsePrefix(text))
 			}
 			for range 100 {
-				if got, err := s.prefixes(t.Context()); err != nil || !slices.Equal(got, prefixes) {
-					t.Fatalf("got %v, %v, want %v", got, err, prefixes)
+				if got, err := prefixes(t.Context()); err != nil || !slices.Equal(got, wanted) {
+					t.Fatalf("got %v, %v, want %v", got, err, wanted)
 				}
 			}
 			if asked != calls {
@@ -61,10 +63,10 @@ func TestServicePrefixesAreCached(t *testing.T) {
 			}
 		}
 		has("10.98.7.0/16", "fd00:98::/108")
-		if got, err := s.prefixes(t.Context()); !errors.Is(err, away) {
+		if got, err := prefixes(t.Context()); !errors.Is(err, away) {
 			t.Errorf("got %v, %v, want an error", got, err)
 		}
-		if _, err := s.prefixes(t.Context()); !errors.Is(err, away) || asked != 1 {
+		if _, err := prefixes(t.Context()); !errors.Is(err, away) || asked != 1 {
 			t.Errorf("asked %d times at once, %v", asked, err)
 		}
 		err = nil

@@ -21,6 +21,7 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
@@ -31,7 +32,7 @@ func TestUnchangedStatesCostNoRead(t *testing.T) {
 	lists := 0
 	fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "peer"}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: string(peer)}}
 	c := interceptor.NewClient(
-		indexed(fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(fc).WithStatusSubresource(fc)),
+		indexed(fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(fc).WithStatusSubresource(fc)),
 		interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 			lists++
 			return c.List(ctx, list, opts...)
@@ -97,7 +98,7 @@ func TestAPeersStateIsRecordedAgain(t *testing.T) {
 		var broken atomic.Bool
 		broken.Store(true)
 		c := interceptor.NewClient(
-			indexed(fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(fc).WithStatusSubresource(fc)),
+			indexed(fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(fc).WithStatusSubresource(fc)),
 			interceptor.Funcs{SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
 				if broken.Load() {
 					return errors.New("the API server is away")
@@ -159,7 +160,7 @@ func TestNegotiationWaitsForTheFirstState(t *testing.T) {
 	fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "peer"}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: string(peer)}}
 	for protocol, agrees := range map[uint32]bool{peering.Protocol: true, peering.Protocol + peering.MaxProtocolSkew + 1: false} {
 		synctest.Test(t, func(t *testing.T) {
-			c := indexed(fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(fc.DeepCopy()).WithStatusSubresource(fc))
+			c := indexed(fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(fc.DeepCopy()).WithStatusSubresource(fc))
 			s := newExchange(&controller.States{
 				Client: c, Namespace: "entente-system", Endpoints: func() []string { return nil }, Budget: &store.WriteBudget{Now: time.Now},
 			}, slog.New(slog.DiscardHandler))
@@ -201,7 +202,7 @@ func TestStateWritesOfAPeerAreBounded(t *testing.T) {
 		var mu sync.Mutex // what is recorded again is written beside what is said
 		writes, bytes := 0, 0
 		c := interceptor.NewClient(
-			indexed(fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(of("hostile", hostile), of("honest", honest)).WithStatusSubresource(&v1alpha1.ForeignCluster{})),
+			indexed(fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(of("hostile", hostile), of("honest", honest)).WithStatusSubresource(&v1alpha1.ForeignCluster{})),
 			interceptor.Funcs{SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
 				if o.GetName() == "hostile" {
 					text, err := json.Marshal(o)
@@ -279,7 +280,7 @@ func TestStateWritesOfAPeerAreBounded(t *testing.T) {
 func TestStatesEndWithTheirSession(t *testing.T) {
 	const peer = peering.ClusterID("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa")
 	fc := &v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "peer"}, Spec: v1alpha1.ForeignClusterSpec{ClusterID: string(peer)}}
-	c := indexed(fake.NewClientBuilder().WithScheme(Scheme()).WithObjects(fc).WithStatusSubresource(fc))
+	c := indexed(fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(fc).WithStatusSubresource(fc))
 	s := newExchange(&controller.States{
 		Client: c, Namespace: "entente-system", Endpoints: func() []string { return nil },
 		Budget: &store.WriteBudget{Now: time.Now},

@@ -372,7 +372,7 @@ func (a *agent) reconcileTrust(context.Context) error {
 				a.log.Warn("cannot dial a cluster that was just joined", "peer", id, "err", err)
 			}
 		},
-		MayDial: a.found.mayDial,
+		MayDial: a.mayDial,
 		Now:     time.Now,
 	}
 	return a.trusts.SetupWithManager(a.mgr)

@@ -119,9 +119,10 @@ var rules = []rule{
 		ours:     []string{"api/...", "peering", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
 		outside:  []string{"k8s.io/api/", "k8s.io/apimachinery/", "k8s.io/component-helpers/resource"},
 	},
+	{packages: "internal/kube", ours: []string{"api/..."}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime/pkg/"}},
 	{
 		packages: "internal/lending",
-		ours:     []string{"api/...", "peering", "internal/market", "internal/notify", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
+		ours:     []string{"api/...", "peering", "internal/kube", "internal/market", "internal/notify", "internal/store", "internal/budget", "internal/wire", "gen/...", "internal/identity"},
 		outside:  []string{"k8s.io/", "sigs.k8s.io/controller-runtime/pkg/"},
 	},
 	{
@@ -131,6 +132,40 @@ var rules = []rule{
 		},
 		outside: []string{"github.com/go-logr/logr", "golang.org/x/", "k8s.io/", "sigs.k8s.io/"},
 	},
+
+	// Processes, and parts of the agent, that bring two of the faces or one and Kubernetes
+	// together. None of them reaches another but by what is listed.
+	{
+		packages: "internal/resolver",
+		ours: []string{
+			"api/...", "peering", "internal/kube", "internal/names", "internal/offload", "internal/budget", "internal/notify", "internal/wire", "gen/...", "internal/identity",
+		},
+		outside: []string{everything},
+	},
+	{
+		packages: "internal/browse",
+		ours: []string{
+			"api/...", "peering", "discovery/...", "internal/controller", "internal/market", "internal/store", "internal/budget", "internal/wire", "gen/...",
+			"internal/identity", "internal/pake",
+		},
+		outside: []string{"k8s.io/apimachinery/", "sigs.k8s.io/controller-runtime/pkg/"},
+	},
+	{
+		packages: "internal/fabric",
+		ours: []string{
+			"api/...", "peering", "tunnel", "discovery/...", "internal/browse", "internal/kube", "internal/notify", "internal/controller", "internal/market", "internal/store",
+			"internal/budget", "internal/wire", "gen/...", "internal/identity", "internal/pake",
+		},
+		outside: []string{"github.com/go-logr/logr", "golang.org/x/", "k8s.io/", "sigs.k8s.io/"},
+	},
+	{
+		packages: "internal/dnsupdate",
+		ours: []string{
+			"peering", "discovery/...", "server/admin", "server/internal/middleware", "api/...", "gen/...", "internal/kubeauth", "internal/wire", "internal/identity", "internal/version",
+		},
+		outside: []string{"github.com/miekg/dns", "k8s.io/", "sigs.k8s.io/controller-runtime/pkg/client"},
+	},
+	{packages: "internal/cleanup", ours: []string{everything}, outside: []string{"k8s.io/", "sigs.k8s.io/controller-runtime/pkg/client"}},
 
 	// Where all meet.
 	{packages: "internal/agent", ours: []string{everything}, outside: []string{everything}},
@@ -147,7 +182,7 @@ var rules = []rule{
 
 	// Tools of the house.
 	{packages: "internal/archtest"},
-	{packages: "internal/charttest"},
+	{packages: "internal/charttest", outside: []string{"k8s.io/client-go/rest", "sigs.k8s.io/controller-runtime/pkg/envtest"}},
 	{packages: "internal/fixture", ours: []string{"api/..."}, outside: []string{"k8s.io/api/", "k8s.io/apimachinery/"}},
 	{packages: "internal/namedtest", outside: []string{"github.com/miekg/dns"}},
 	{packages: "internal/image", outside: []string{"github.com/google/go-containerregistry/"}},

@@ -9,6 +9,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
 
 // namespace is where the chart is installed.
@@ -18,10 +21,10 @@ const namespace = "entente-system"
 // no others.
 const live = "OnARealAPIServer"
 
-// NeedAPIServer skips a test that starts an API server with the chart in it, unless
+// needAPIServer skips a test that starts an API server with the chart in it, unless
 // there are etcd, kube-apiserver and kubectl in KUBEBUILDER_ASSETS, and helm. With
 // ENTENTE_LIVE=must it fails the test: who asked for it does not want it skipped.
-func NeedAPIServer(t *testing.T) {
+func needAPIServer(t *testing.T) {
 	t.Helper()
 	if name, _, _ := strings.Cut(t.Name(), "/"); !strings.HasSuffix(name, live) {
 		t.Fatalf("%s starts an API server: its name has to end with %s", name, live)
@@ -48,11 +51,47 @@ func lookForAPIServer(helm, assets string) error {
 	return nil
 }
 
-// Install installs the chart into a cluster, in entente-system, until the test ends:
-// what the test does there is held to the rights and policies that users get.
-// Nothing of the chart has to run; an API server is enough. It returns how to
-// upgrade it, with helm's arguments.
-func Install(t *testing.T, kubeconfig []byte) (upgrade func(args ...string) error) {
+// An APIServer is one of its own, with the chart in entente-system, until the test ends:
+// what the test does there is held to the rights and policies that users get. Nothing of
+// the chart runs.
+type APIServer struct {
+	// Owner may do everything; KubeConfig is the same as a file.
+	Owner      *rest.Config
+	KubeConfig []byte
+	// Upgrade upgrades the chart, with helm's arguments.
+	Upgrade func(args ...string) error
+}
+
+// As returns how one of the chart's ServiceAccounts reaches the API server.
+func (s APIServer) As(account string) *rest.Config {
+	as := rest.CopyConfig(s.Owner)
+	as.Impersonate = rest.ImpersonationConfig{
+		UserName: "system:serviceaccount:" + namespace + ":" + account,
+		Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"},
+	}
+	return as
+}
+
+// StartAPIServer starts an API server with the chart in it, or skips the test: see
+// needAPIServer.
+func StartAPIServer(t *testing.T) APIServer {
+	t.Helper()
+	needAPIServer(t)
+	env := &envtest.Environment{}
+	owner, err := env.Start()
+	if err != nil {
+		t.Fatalf("start API server: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := env.Stop(); err != nil {
+			t.Errorf("stop API server: %v", err)
+		}
+	})
+	owner.QPS = -1
+	return APIServer{Owner: owner, KubeConfig: env.KubeConfig, Upgrade: install(t, env.KubeConfig)}
+}
+
+func install(t *testing.T, kubeconfig []byte) (upgrade func(args ...string) error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	if err := os.WriteFile(path, kubeconfig, 0o600); err != nil {

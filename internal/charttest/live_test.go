@@ -44,7 +44,6 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/controller"
@@ -62,22 +61,11 @@ type cluster struct {
 
 func newCluster(t *testing.T) cluster {
 	t.Helper()
-	NeedAPIServer(t)
 	ctrl.SetLogger(logr.Discard()) // else it says, with a stack, that nobody did
-	env := &envtest.Environment{}
-	config, err := env.Start()
-	if err != nil {
-		t.Fatalf("start API server: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := env.Stop(); err != nil {
-			t.Errorf("stop API server: %v", err)
-		}
-	})
-	config.QPS = -1
-	c := cluster{config: config, upgrade: Install(t, env.KubeConfig)}
+	server := StartAPIServer(t)
+	c := cluster{config: server.Owner, upgrade: server.Upgrade}
 	path := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := os.WriteFile(path, env.KubeConfig, 0o600); err != nil {
+	if err := os.WriteFile(path, server.KubeConfig, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	c.rollback = func() error {

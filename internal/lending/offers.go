@@ -8,10 +8,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/market"
 	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/internal/store"
@@ -185,23 +185,11 @@ func (l *Lender) follow(ctx context.Context, wake notify.Channel) (stop func(), 
 		{&corev1.Service{}, serviceDiffers, services},
 		{&corev1.Namespace{}, namespaceDiffers, services},
 	} {
-		informer, err := l.Informers.GetInformer(ctx, kind.object)
+		end, err := kube.OnChange(ctx, l.Informers, kind.object, kind.differs, kind.changed)
 		if err != nil {
 			return stop, fmt.Errorf("follow what can be lent: %w", err)
 		}
-		registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-			AddFunc:    func(any) { kind.changed() },
-			DeleteFunc: func(any) { kind.changed() },
-			UpdateFunc: func(before, after any) {
-				if kind.differs(before, after) {
-					kind.changed()
-				}
-			},
-		})
-		if err != nil {
-			return stop, fmt.Errorf("follow what can be lent: %w", err)
-		}
-		stops = append(stops, func() { _ = informer.RemoveEventHandler(registration) })
+		stops = append(stops, end)
 	}
 	l.mu.Lock()
 	l.view = view{} // what came before nobody followed

@@ -28,7 +28,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	api "github.com/entente-dev/entente/api/v1alpha1"
@@ -210,29 +209,13 @@ func withoutRights(owner client.WithWatch) client.WithWatch {
 // users give it, and the policies hold.
 func newReal(t *testing.T) *cluster {
 	t.Helper()
-	charttest.NeedAPIServer(t)
-	env := &envtest.Environment{}
-	cfg, err := env.Start()
-	if err != nil {
-		t.Fatalf("start API server: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := env.Stop(); err != nil {
-			t.Errorf("stop API server: %v", err)
-		}
-	})
-	cfg.QPS = -1
-	charttest.Install(t, env.KubeConfig)
+	server := charttest.StartAPIServer(t)
 	s := testScheme(t)
-	owner, err := client.NewWithWatch(cfg, client.Options{Scheme: s})
+	owner, err := client.NewWithWatch(server.Owner, client.Options{Scheme: s})
 	if err != nil {
 		t.Fatal(err)
 	}
-	as := rest.CopyConfig(cfg)
-	as.Impersonate = rest.ImpersonationConfig{
-		UserName: "system:serviceaccount:entente-system:entente-agent",
-		Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:entente-system", "system:authenticated"},
-	}
+	as := server.As("entente-agent")
 	agent, err := client.NewWithWatch(as, client.Options{Scheme: s})
 	if err != nil {
 		t.Fatal(err)

@@ -1,7 +1,9 @@
-package agent
+// Package resolver is the process that answers the DNS queries of pods that run here for
+// consumers. It fills a book of names from the API server; internal/names decides what is
+// answered.
+package resolver
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -9,12 +11,11 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
-	"slices"
 	"strings"
 	"sync/atomic"
 
 	"github.com/go-logr/logr"
+	"github.com/miekg/dns"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -32,13 +33,14 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/names"
 	"github.com/entente-dev/entente/internal/offload"
 	"github.com/entente-dev/entente/peering"
 )
 
-// DNSConfig is what the resolver of consumers' names needs.
-type DNSConfig struct {
+// Config is what the resolver of consumers' names needs.
+type Config struct {
 	// Kubernetes is how to reach the API server. Required.
 	Kubernetes *rest.Config
 	// Address is where queries are answered, over UDP and TCP.
@@ -55,10 +57,10 @@ type DNSConfig struct {
 	Log        *slog.Logger
 }
 
-// RunDNS answers the DNS queries of pods that run here for consumers, until ctx ends. It
+// Run answers the DNS queries of pods that run here for consumers, until ctx ends. It
 // needs the agent for nothing: what it reads is in the API server, and what it has read
 // it keeps while that is away.
-func RunDNS(ctx context.Context, cfg DNSConfig) error {
+func Run(ctx context.Context, cfg Config) error {
 	ctrl.SetLogger(logr.FromSlogHandler(cfg.Log.Handler()))
 	book := names.NewBook()
 	upstreams, err := upstreams(cfg.ResolvConf)
@@ -77,7 +79,7 @@ func RunDNS(ctx context.Context, cfg DNSConfig) error {
 	if err != nil {
 		return err
 	}
-	mgr, err := ctrl.NewManager(cfg.Kubernetes, dnsOptions(cfg, &serving))
+	mgr, err := ctrl.NewManager(cfg.Kubernetes, options(cfg, &serving))
 	if err != nil {
 		return fmt.Errorf("reach the API server: %w", err)
 	}
@@ -108,10 +110,10 @@ func RunDNS(ctx context.Context, cfg DNSConfig) error {
 	return tasks.Wait()
 }
 
-// dnsOptions serves health and metrics at one address, and is ready once it is serving.
-func dnsOptions(cfg DNSConfig, serving *atomic.Bool) ctrl.Options {
+// options serves health and metrics at one address, and is ready once it is serving.
+func options(cfg Config, serving *atomic.Bool) ctrl.Options {
 	return ctrl.Options{
-		Scheme: Scheme(),
+		Scheme: kube.Scheme(),
 		Logger: logr.FromSlogHandler(cfg.Log.Handler()),
 		Cache:  namesCache(),
 		Metrics: metricsserver.Options{BindAddress: cfg.HealthAddress, ExtraHandlers: map[string]http.Handler{
@@ -205,7 +207,7 @@ func fill(ctx context.Context, book *names.Book, objects cache.Cache) (synced []
 }
 
 func nameService(s *corev1.Service) names.Service {
-	out := names.Service{Headless: s.Spec.ClusterIP == corev1.ClusterIPNone, Addresses: addrs(s.Spec.ClusterIPs)}
+	out := names.Service{Headless: s.Spec.ClusterIP == corev1.ClusterIPNone, Addresses: kube.Addrs(s.Spec.ClusterIPs)}
 	for _, p := range s.Spec.Ports {
 		out.Ports = append(out.Ports, names.Port{Name: p.Name, Protocol: strings.ToLower(string(p.Protocol)), Number: uint16(p.Port)})
 	}
@@ -227,7 +229,7 @@ func nameEndpoints(s *discoveryv1.EndpointSlice) (out []names.Endpoint) {
 		if !ptr.Deref(e.Conditions.Ready, true) {
 			continue
 		}
-		for _, a := range addrs(e.Addresses) {
+		for _, a := range kube.Addrs(e.Addresses) {
 			out = append(out, names.Endpoint{Address: a, Ports: ports, Hostname: ptr.Deref(e.Hostname, "")})
 		}
 	}
@@ -238,92 +240,21 @@ func nameAddresses(p *v1alpha1.OffloadedPod) []netip.Addr {
 	if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
 		return nil
 	}
-	return addrs(p.Status.PodIPs)
+	return kube.Addrs(p.Status.PodIPs)
 }
-
-// dnsPort is where resolvers listen.
-const dnsPort = 53
 
 // upstreams reads the resolvers of a resolv.conf that can be asked from a pod. A
 // loopback address is another process on a node, and in a pod nobody.
-func upstreams(file string) (out []netip.AddrPort, err error) {
-	err = resolvConf(file, func(key string, values []string) {
-		if key != "nameserver" || len(values) == 0 {
-			return
-		}
-		if a, err := netip.ParseAddr(values[0]); err == nil && !a.IsLoopback() && !a.IsUnspecified() {
-			out = append(out, netip.AddrPortFrom(a, dnsPort))
-		}
-	})
-	return out, err
-}
-
-// clusterDomain returns the domain of the cluster in which a pod of a namespace has a
-// resolv.conf: kubelets name it there.
-func clusterDomain(file, namespace string) (domain string, err error) {
-	err = resolvConf(file, func(key string, values []string) {
-		prefix := namespace + ".svc."
-		i := slices.IndexFunc(values, func(s string) bool { return strings.HasPrefix(s, prefix) })
-		if key == "search" && i >= 0 {
-			domain = strings.TrimSuffix(strings.TrimPrefix(values[i], prefix), ".")
-		}
-	})
-	return domain, err
-}
-
-// resolvConf calls a function with each line of a resolv.conf.
-func resolvConf(file string, line func(key string, values []string)) error {
-	f, err := os.Open(file)
+func upstreams(file string) ([]netip.AddrPort, error) {
+	conf, err := dns.ClientConfigFromFile(file)
 	if err != nil {
-		return fmt.Errorf("read which resolvers there are: %w", err)
+		return nil, fmt.Errorf("read which resolvers there are: %w", err)
 	}
-	defer func() { _ = f.Close() }()
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
-		if fields := strings.Fields(lines.Text()); len(fields) > 1 {
-			line(fields[0], fields[1:])
+	var out []netip.AddrPort
+	for _, a := range kube.Addrs(conf.Servers) {
+		if !a.IsLoopback() && !a.IsUnspecified() {
+			out = append(out, netip.AddrPortFrom(a, 53))
 		}
 	}
-	if err := lines.Err(); err != nil {
-		return fmt.Errorf("read %s: %w", file, err)
-	}
-	return nil
-}
-
-// ownResolvConf is how pods are told which resolvers to ask.
-const ownResolvConf = "/etc/resolv.conf"
-
-// findDomain sets this cluster's domain, unless it is configured.
-func (a *agent) findDomain(_ context.Context, configured string) error {
-	if configured != "" {
-		return nil
-	}
-	domain, err := clusterDomain(ownResolvConf, a.cfg.Namespace)
-	if err != nil {
-		a.log.Warn("cannot tell the domain of this cluster's Services; pods abroad use the usual one", "domain", peering.DefaultClusterDomain, "err", err)
-	}
-	if a.cfg.ClusterDomain = domain; domain == "" {
-		a.cfg.ClusterDomain = peering.DefaultClusterDomain
-	}
-	return nil
-}
-
-// resolver returns what tells the address of the resolver of consumers' names; nil where
-// this cluster has none.
-func (a *agent) resolver(service string) func() (netip.Addr, error) {
-	if service == "" {
-		return nil
-	}
-	return func() (netip.Addr, error) {
-		var s corev1.Service
-		key := client.ObjectKey{Namespace: a.cfg.Namespace, Name: service}
-		if err := a.mgr.GetCache().Get(context.Background(), key, &s); err != nil { //nolint:forbidigo // a cache answers at once
-			return netip.Addr{}, fmt.Errorf("read Service %s: %w", key, err)
-		}
-		address, err := netip.ParseAddr(s.Spec.ClusterIP)
-		if err != nil {
-			return netip.Addr{}, fmt.Errorf("read the address of Service %s: %w", key, err)
-		}
-		return address, nil
-	}
+	return out, nil
 }

@@ -1,4 +1,4 @@
-package agent
+package resolver
 
 import (
 	"context"
@@ -18,12 +18,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/charttest"
+	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/names"
 )
 
@@ -38,11 +37,6 @@ func TestResolversAreThoseThatAPodCanAsk(t *testing.T) {
 	want := []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:53"), netip.MustParseAddrPort("[fd00::1]:53")}
 	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.AddrPort{})); diff != "" || err != nil {
 		t.Errorf("resolvers: %v (-want +got):\n%s", err, diff)
-	}
-	for namespace, want := range map[string]string{"shop": "k8s.example", "other": ""} {
-		if got, err := clusterDomain(file, namespace); got != want || err != nil {
-			t.Errorf("the domain of a pod in %s: %q, %v; want %q", namespace, got, err, want)
-		}
 	}
 	if _, err := upstreams(filepath.Join(t.TempDir(), "none")); err == nil {
 		t.Error("a file that is not there has resolvers")
@@ -85,28 +79,13 @@ func TestPodsAskFromTheirAddressesUntilTheyEnd(t *testing.T) {
 // TestTheResolverOnARealAPIServer runs the resolver with the rights that the chart gives
 // it: they are enough, and not for more.
 func TestTheResolverOnARealAPIServer(t *testing.T) {
-	charttest.NeedAPIServer(t)
-	env := &envtest.Environment{}
-	cfg, err := env.Start()
-	if err != nil {
-		t.Fatalf("start API server: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := env.Stop(); err != nil {
-			t.Errorf("stop API server: %v", err)
-		}
-	})
-	charttest.Install(t, env.KubeConfig)
-	owner, err := client.New(cfg, client.Options{Scheme: Scheme()})
+	server := charttest.StartAPIServer(t)
+	owner, err := client.New(server.Owner, client.Options{Scheme: kube.Scheme()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	as := rest.CopyConfig(cfg)
-	as.Impersonate = rest.ImpersonationConfig{
-		UserName: "system:serviceaccount:entente-system:entente-dns",
-		Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:entente-system", "system:authenticated"},
-	}
-	resolver, err := client.New(as, client.Options{Scheme: Scheme()})
+	as := server.As("entente-dns")
+	resolver, err := client.New(as, client.Options{Scheme: kube.Scheme()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +146,7 @@ func TestTheResolverOnARealAPIServer(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- RunDNS(ctx, DNSConfig{Kubernetes: as, Address: address, HealthAddress: "0", ResolvConf: conf, Log: slog.New(slog.DiscardHandler)})
+		ended <- Run(ctx, Config{Kubernetes: as, Address: address, HealthAddress: "0", ResolvConf: conf, Log: slog.New(slog.DiscardHandler)})
 	}()
 	t.Cleanup(func() {
 		cancel()

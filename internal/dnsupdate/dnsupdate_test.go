@@ -1,4 +1,4 @@
-package agent
+package dnsupdate
 
 import (
 	"context"
@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/entente-dev/entente/discovery"
+	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/namedtest"
 	"github.com/entente-dev/entente/peering"
 	"github.com/entente-dev/entente/server/admin"
@@ -39,7 +40,7 @@ func keyFile(secret string) string {
 
 // updates is a publisher in front of a name server, with a clock of its own.
 type updates struct {
-	*publishing
+	*Publishing
 	t        *testing.T
 	named    *namedtest.Named
 	client   ctrlclient.WithWatch
@@ -59,14 +60,14 @@ func newUpdates(t *testing.T) *updates {
 	t.Helper()
 	u := &updates{
 		t: t, recorder: events.NewFakeRecorder(100), log: &strings.Builder{}, clock: time.Now(), name: "office", at: []string{"192.0.2.10:7443"},
-		client: fake.NewClientBuilder().WithScheme(Scheme()).Build(),
+		client: fake.NewClientBuilder().WithScheme(kube.Scheme()).Build(),
 		named: namedtest.New(t, keyFile(updateSecret)+`
 zone "example.com" { type primary; file "example.com"; update-policy { grant office zonesub ANY; }; };
 zone "second.test" { type primary; file "second.test"; update-policy { grant office zonesub ANY; }; };
 zone "frozen.test" { type primary; file "frozen.test"; };
 `, "example.com", "second.test", "frozen.test"),
 	}
-	u.begin(UpdateConfig{
+	u.begin(Config{
 		Server: u.named.Addr.String(), Zone: "example.com", Secret: "dns-key", SecretKey: "key", TTL: 5 * time.Minute,
 	})
 	u.secret(keyFile(updateSecret))
@@ -74,11 +75,11 @@ zone "frozen.test" { type primary; file "frozen.test"; };
 }
 
 // begin is the start of an agent with these settings.
-func (u *updates) begin(cfg UpdateConfig) {
-	u.publishing = &publishing{
-		cfg: cfg, namespace: "entente-system", client: u.client, events: u.recorder, log: slog.New(slog.NewTextHandler(u.log, nil)),
-		now: func() time.Time { return u.clock }, lookup: lookupHost, report: &u.report,
-		service: func() discovery.Service {
+func (u *updates) begin(cfg Config) {
+	u.Publishing = &Publishing{
+		Config: cfg, Namespace: "entente-system", Client: u.client, Events: u.recorder, Log: slog.New(slog.NewTextHandler(u.log, nil)),
+		Now: func() time.Time { return u.clock }, Report: &u.report,
+		Service: func() discovery.Service {
 			s := discovery.NewService(peering.ClusterID(strings.Repeat("a", 32)), u.name, 1, u.at)
 			s.Automatic = u.automatic
 			return s
@@ -112,7 +113,7 @@ func (u *updates) secretNamed(name, text string) {
 func (u *updates) look(after time.Duration) (done bool) {
 	u.t.Helper()
 	u.clock = u.clock.Add(after)
-	done, err := u.publishing.look(u.t.Context())
+	done, err := u.Publishing.look(u.t.Context())
 	if err != nil {
 		u.t.Fatal(err)
 	}
@@ -151,7 +152,7 @@ func (u *updates) has(zone, instance string, addrs ...string) {
 func (u *updates) configMap() map[string]string {
 	u.t.Helper()
 	var cm corev1.ConfigMap
-	err := u.client.Get(u.t.Context(), ctrlclient.ObjectKey{Namespace: "entente-system", Name: UpdateConfigMap}, &cm)
+	err := u.client.Get(u.t.Context(), ctrlclient.ObjectKey{Namespace: "entente-system", Name: ConfigMap}, &cm)
 	if ctrlclient.IgnoreNotFound(err) != nil {
 		u.t.Fatal(err)
 	}
@@ -172,7 +173,7 @@ func (u *updates) told(reason, text string) {
 	if cm := u.configMap(); reason != "WithdrawnFromDNS" && !strings.Contains(cm["status"], text) {
 		u.t.Errorf("the status is %q, want %q", cm["status"], text)
 	}
-	for where, text := range map[string]string{"ConfigMap": fmt.Sprint(u.configMap()), "events": fmt.Sprint(all), "log": u.log.String(), "state": fmt.Sprintf("%+v", u.cfg)} {
+	for where, text := range map[string]string{"ConfigMap": fmt.Sprint(u.configMap()), "events": fmt.Sprint(all), "log": u.log.String(), "state": fmt.Sprintf("%+v", u.Config)} {
 		for _, secret := range []string{updateSecret, otherSecret, "secret of sixteen"} {
 			if strings.Contains(text, secret) {
 				u.t.Errorf("the %s has the secret: %s", where, text)
@@ -232,7 +233,7 @@ func TestTheClusterStaysPublishedInDNS(t *testing.T) {
 	u.quiet()
 
 	// Who restarts knows what is there.
-	u.begin(u.cfg)
+	u.begin(u.Config)
 	u.look(0)
 	u.quiet()
 
@@ -258,7 +259,7 @@ func TestTheClusterStaysPublishedInDNS(t *testing.T) {
 	u.told("WithdrawnFromDNS", `removed "office" from example.com`)
 	u.has("example.com", "office")
 	u.has("example.com", "bureau", "192.0.2.10")
-	moved := u.cfg
+	moved := u.Config
 	moved.Zone = "second.test"
 	u.begin(moved)
 	u.look(0)
@@ -267,7 +268,7 @@ func TestTheClusterStaysPublishedInDNS(t *testing.T) {
 	u.told("WithdrawnFromDNS", `removed "bureau" from example.com`)
 
 	// And with no server nothing is left, of the ConfigMap neither.
-	u.begin(UpdateConfig{})
+	u.begin(Config{})
 	if !u.look(0) || u.configMap() != nil {
 		t.Errorf("the ConfigMap has %v", u.configMap())
 	}
@@ -298,7 +299,7 @@ func TestServerErrorsAreReported(t *testing.T) {
 		u.has("example.com", "office", "192.0.2.10")
 	}
 	// The right key, with its name in the settings.
-	u.cfg.KeyName, u.cfg.Algorithm = "office", "hmac-sha256"
+	u.Config.KeyName, u.Config.Algorithm = "office", "hmac-sha256"
 	u.secret(updateSecret + "\n")
 	u.at = []string{"192.0.2.11:7443"}
 	u.look(publishLook)
@@ -317,24 +318,24 @@ func TestServerErrorsAreReported(t *testing.T) {
 	u.told("PublishedInDNS", "office")
 	u.has("example.com", "office", "192.0.2.12")
 
-	refused := u.cfg
+	refused := u.Config
 	refused.Zone = "frozen.test"
 	u.begin(refused)
 	u.look(0)
 	u.told("NotPublishedInDNS", "REFUSED")
-	nobody := u.cfg
+	nobody := u.Config
 	nobody.Server = "127.0.0.1:99999"
 	u.begin(nobody)
 	u.look(0)
 	u.told("NotPublishedInDNS", "want HOST or HOST:PORT")
 	nobody.Server = "ns.nowhere.test"
 	u.begin(nobody)
-	u.lookup = func(context.Context, string) ([]netip.Addr, error) { return nil, errors.New("no such host") }
+	u.lookup = func(context.Context, string, string) ([]netip.Addr, error) { return nil, errors.New("no such host") }
 	u.look(0)
 	u.told("NotPublishedInDNS", "find server ns.nowhere.test: no such host")
 	// Of several addresses one that is away does not matter.
-	u.cfg.Server, u.cfg.Zone = fmt.Sprintf("ns.example.com:%d", u.named.Addr.Port()), "example.com"
-	u.lookup = func(context.Context, string) ([]netip.Addr, error) {
+	u.Config.Server, u.Config.Zone = fmt.Sprintf("ns.example.com:%d", u.named.Addr.Port()), "example.com"
+	u.lookup = func(context.Context, string, string) ([]netip.Addr, error) {
 		return []netip.Addr{netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr("127.0.0.1")}, nil
 	}
 	u.look(publishLook)
@@ -356,7 +357,7 @@ zone "second.test" { type primary; file "second.test"; update-policy { ` + polic
 	u.told("PublishedInDNS", "office")
 
 	// The other server is not there, and then its key may not write.
-	away := u.cfg
+	away := u.Config
 	away.Server, away.Zone = "127.0.0.1:1", "second.test"
 	u.begin(away)
 	u.look(0)
@@ -369,7 +370,7 @@ zone "second.test" { type primary; file "second.test"; update-policy { ` + polic
 	if status := u.configMap()["status"]; !strings.Contains(status, `"office" stays in example.com until it is found in second.test`) {
 		t.Errorf("the status is %q", status)
 	}
-	moved := u.cfg
+	moved := u.Config
 	moved.Server = u.named.Addr.String()
 	second("deny office zonesub ANY;")
 	u.begin(moved)
@@ -399,10 +400,10 @@ zone "second.test" { type primary; file "second.test"; update-policy { ` + polic
 	u.reports(admin.DNSPublication{Domain: "second.test", Zone: "second.test", Server: moved.Server, Instance: "office", Host: "entente-aaaaaaaa", Confirmed: u.clock})
 
 	// Another name of the same server: what is removed there is what is wanted.
-	renamed := u.cfg
+	renamed := u.Config
 	renamed.Server = fmt.Sprintf("localhost:%d", u.named.Addr.Port())
 	u.begin(renamed)
-	u.lookup = func(context.Context, string) ([]netip.Addr, error) {
+	u.lookup = func(context.Context, string, string) ([]netip.Addr, error) {
 		return []netip.Addr{netip.MustParseAddr("127.0.0.1")}, nil
 	}
 	u.look(0)
@@ -435,8 +436,8 @@ func TestRecordsAreRemovedWithAnyKeyThatWorks(t *testing.T) {
 			u.secret(tt.secret)
 			u.secretNamed("new-key", newKey)
 			u.named.Configure(tt.keys + all)
-			u.cfg.Secret, u.name = "new-key", "bureau"
-			u.begin(u.cfg)
+			u.Config.Secret, u.name = "new-key", "bureau"
+			u.begin(u.Config)
 			u.look(0)
 			u.told("WithdrawnFromDNS", "office")
 			u.has("example.com", "office")
@@ -451,15 +452,15 @@ func TestRecordsAreRemovedWithAnyKeyThatWorks(t *testing.T) {
 		u.secretNamed("new-key", newKey)
 		u.named.Configure(keyFile(updateSecret) + newKey + `zone "example.com" { type primary; file "example.com"; update-policy {
 	deny bureau name office._entente._tcp.example.com. ANY; grant bureau zonesub ANY; }; };`)
-		u.cfg.Secret, u.name = "new-key", "bureau"
-		u.begin(u.cfg)
+		u.Config.Secret, u.name = "new-key", "bureau"
+		u.begin(u.Config)
 		u.look(0)
 		u.told("NotWithdrawnFromDNS", "REFUSED")
 		u.has("example.com", "bureau", "192.0.2.10")
 		u.has("example.com", "office", "192.0.2.10")
 		u.named.Configure(keyFile(updateSecret) + newKey + all)
-		u.begin(UpdateConfig{})
-		if err := u.unpublish(t.Context()); err != nil || u.configMap() != nil {
+		u.begin(Config{})
+		if err := u.removeAll(t.Context()); err != nil || u.configMap() != nil {
 			t.Errorf("the uninstall says %v and leaves %v", err, u.configMap())
 		}
 		u.has("example.com", "bureau")
@@ -475,8 +476,8 @@ func TestRecordsThatCannotBeRemovedAreReported(t *testing.T) {
 	u.look(0)
 	u.told("PublishedInDNS", "office")
 	u.secret("")
-	cfg := u.cfg
-	u.begin(UpdateConfig{})
+	cfg := u.Config
+	u.begin(Config{})
 	u.look(0)
 	u.told("NotWithdrawnFromDNS", `"office" is still in example.com`)
 	u.has("example.com", "office", "192.0.2.10")
@@ -491,7 +492,7 @@ func TestRecordsThatCannotBeRemovedAreReported(t *testing.T) {
 		}
 	}
 	// An uninstall tells, too, and does not wait.
-	if err := u.unpublish(t.Context()); err == nil || !strings.Contains(err.Error(), "update delete office._entente._tcp.example.com. SRV") || u.configMap() == nil {
+	if err := u.removeAll(t.Context()); err == nil || !strings.Contains(err.Error(), "update delete office._entente._tcp.example.com. SRV") || u.configMap() == nil {
 		t.Errorf("the uninstall says %v", err)
 	}
 	for i := range 200 {
@@ -512,9 +513,9 @@ func TestRecordsThatCannotBeRemovedAreReported(t *testing.T) {
 	u.begin(cfg)
 	u.look(publishLook)
 	u.has("example.com", "office", "192.0.2.10")
-	u.begin(UpdateConfig{})
-	u.events = nil
-	if err := u.unpublish(t.Context()); err != nil || u.configMap() != nil {
+	u.begin(Config{})
+	u.Events = nil
+	if err := u.removeAll(t.Context()); err != nil || u.configMap() != nil {
 		t.Errorf("the uninstall says %v and leaves %v", err, u.configMap())
 	}
 	u.has("example.com", "office")
@@ -525,20 +526,20 @@ func TestRecordsThatCannotBeRemovedAreReported(t *testing.T) {
 func TestNamesOfOthersAreNotTaken(t *testing.T) {
 	t.Parallel()
 	u := newUpdates(t)
-	mine := u.service
-	u.service = func() discovery.Service {
+	mine := u.Service
+	u.Service = func() discovery.Service {
 		return discovery.NewService(peering.ClusterID(strings.Repeat("b", 32)), "office", 1, []string{"192.0.2.99:7443"})
 	}
 	u.look(0)
-	u.client = fake.NewClientBuilder().WithScheme(Scheme()).Build()
-	u.begin(u.cfg)
+	u.client = fake.NewClientBuilder().WithScheme(kube.Scheme()).Build()
+	u.begin(u.Config)
 	u.secret(keyFile(updateSecret))
-	u.service = mine
+	u.Service = mine
 	u.look(0)
 	u.told("PublishedInDNS", `as "office (2)" at entente-aaaaaaaa.example.com`)
 	u.has("example.com", "office", "192.0.2.99")
 	u.has("example.com", `office\ \(2\)`, "192.0.2.10")
-	u.begin(UpdateConfig{})
+	u.begin(Config{})
 	u.look(0)
 	u.has("example.com", "office", "192.0.2.99")
 	u.has("example.com", `office\ \(2\)`)
@@ -548,16 +549,16 @@ func TestNamesOfOthersAreNotTaken(t *testing.T) {
 func TestNothingIsPublishedThatCannotBeRemembered(t *testing.T) {
 	t.Parallel()
 	u := newUpdates(t)
-	u.publishing.client = interceptor.NewClient(u.client, interceptor.Funcs{
+	u.Publishing.Client = interceptor.NewClient(u.client, interceptor.Funcs{
 		Create: func(context.Context, ctrlclient.WithWatch, ctrlclient.Object, ...ctrlclient.CreateOption) error {
 			return errors.New("the API server is away")
 		},
 	})
-	if _, err := u.publishing.look(t.Context()); err == nil || !strings.Contains(err.Error(), "the API server is away") {
+	if _, err := u.Publishing.look(t.Context()); err == nil || !strings.Contains(err.Error(), "the API server is away") {
 		t.Errorf("got %v", err)
 	}
 	u.has("example.com", "office")
-	u.publishing.client = u.client
+	u.Publishing.Client = u.client
 	u.look(publishLook)
 	u.has("example.com", "office", "192.0.2.10")
 }
@@ -587,7 +588,7 @@ func TestAServerWithoutDynamicUpdatesIsReported(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- s.ActivateAndServe() }()
-	u.cfg.Server = pc.LocalAddr().String()
+	u.Config.Server = pc.LocalAddr().String()
 	for range 360 { // an hour
 		u.look(publishLook)
 	}

@@ -1,4 +1,5 @@
-package agent
+// Package cleanup removes Entente from a cluster before it is uninstalled.
+package cleanup
 
 import (
 	"context"
@@ -21,11 +22,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/dnsupdate"
+	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/store"
 )
 
-// CleanupConfig is what Cleanup needs.
-type CleanupConfig struct {
+// Config is what Run needs.
+type Config struct {
 	// Kubernetes is how to reach the API server. Required.
 	Kubernetes *rest.Config
 	// Namespace is that of the install. Required.
@@ -47,11 +50,11 @@ const (
 	fabricAlive     = 2 * time.Minute
 )
 
-// Cleanup ends all peerings and removes everything of Entente from a cluster but
+// Run ends all peerings and removes everything of Entente from a cluster but
 // what Helm removes itself: first in order, by the agent that still lives, then
 // by force what is left. It waits for no peer. Its error lists what is left.
-func Cleanup(ctx context.Context, cfg CleanupConfig) error {
-	c, err := client.New(cfg.Kubernetes, client.Options{Scheme: Scheme()})
+func Run(ctx context.Context, cfg Config) error {
+	c, err := client.New(cfg.Kubernetes, client.Options{Scheme: kube.Scheme()})
 	if err != nil {
 		return fmt.Errorf("reach the API server: %w", err)
 	}
@@ -63,7 +66,7 @@ func Cleanup(ctx context.Context, cfg CleanupConfig) error {
 	w.step("removing tunnels", w.removeAll(ctx, &v1alpha1.TunnelList{}))
 	w.step("waiting until the nodes are clean", w.await(ctx, fabricCleanWait, w.fabricClean))
 	w.step("stopping the agent", w.stopAgent(ctx))
-	w.step("removing this cluster from DNS", w.unpublish(ctx))
+	w.step("removing this cluster from DNS", dnsupdate.Remove(ctx, w.client, cfg.Namespace))
 	w.step("removing what is left", w.force(ctx))
 	left, err := w.left(ctx)
 	if err != nil {
@@ -77,7 +80,7 @@ func Cleanup(ctx context.Context, cfg CleanupConfig) error {
 }
 
 type cleanup struct {
-	cfg    CleanupConfig
+	cfg    Config
 	client client.Client
 }
 
@@ -251,16 +254,6 @@ func (w *cleanup) stopAgent(ctx context.Context) error {
 		}
 		return "pod " + pods.Items[0].Name, nil
 	})
-}
-
-// unpublish removes what the agent published by dynamic updates. What cannot be removed
-// keeps nothing else from being: a name server is often somebody else's. It is told,
-// and the ConfigMap that names it stays.
-func (w *cleanup) unpublish(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, unpublishWait)
-	defer cancel()
-	p := &publishing{namespace: w.cfg.Namespace, client: w.client, lookup: lookupHost, now: time.Now}
-	return p.unpublish(ctx)
 }
 
 var managed = client.MatchingLabels{v1alpha1.LabelManaged: v1alpha1.Manager} //nolint:gochecknoglobals // a constant

@@ -1,4 +1,4 @@
-package agent
+package browse
 
 import (
 	"fmt"
@@ -14,56 +14,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
-	"github.com/entente-dev/entente/discovery"
 	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/kube"
+	"github.com/entente-dev/entente/peering"
 )
-
-func TestThePublishedServiceHasDialableAddresses(t *testing.T) {
-	t.Parallel()
-	for name, tt := range map[string]struct {
-		endpoints []string
-		want      string
-		why       string
-	}{
-		"an address":                    {endpoints: []string{"192.0.2.1:30743"}, want: "30743 [192.0.2.1]"},
-		"both families":                 {endpoints: []string{"192.0.2.1:7443", "[2001:db8::1]:7443"}, want: "7443 [192.0.2.1 2001:db8::1]"},
-		"of two ports the first":        {endpoints: []string{"192.0.2.1:443", "192.0.2.2:30743"}, want: "443 [192.0.2.1]"},
-		"one that nobody dials":         {endpoints: []string{"127.0.0.1:1", "127.0.0.2:1", "192.0.2.1:7443"}, want: "7443 [192.0.2.1]"},
-		"one twice, and in two forms":   {endpoints: []string{"192.0.2.1:7443", "192.0.2.1:7443", "192.0.2.2:443", "[::ffff:192.0.2.3]:7443"}, want: "7443 [192.0.2.1 192.0.2.3]"},
-		"names are not published":       {endpoints: []string{"office.example:7443"}, why: "none of this cluster's endpoints (office.example:7443) is an address"},
-		"nobody dials it":               {why: "this cluster cannot be dialled: set peer.endpoints"},
-		"no more than a service has":    {endpoints: []string{"192.0.2.1:1", "192.0.2.2:1", "192.0.2.3:1", "192.0.2.4:1", "192.0.2.5:1", "192.0.2.6:1", "192.0.2.7:1", "192.0.2.8:1", "192.0.2.9:1"}, want: "1 [192.0.2.1 192.0.2.2 192.0.2.3 192.0.2.4 192.0.2.5 192.0.2.6 192.0.2.7 192.0.2.8]"},
-		"what is too long to be a text": {endpoints: []string{strings.Repeat("o", 600) + ":7443"}, why: "none of"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := discovery.NewService(testID('o'), "office", 3, tt.endpoints)
-			s.Automatic, s.Text.Fingerprint = true, "0123456789abcdef"
-			spec := publishedOnLAN(s, tt.endpoints)
-			if tt.why != "" {
-				if spec.Publish != nil || !strings.Contains(spec.NotPublished, tt.why) || len(spec.NotPublished) > maxDiscoveryText {
-					t.Errorf("got %+v, want it not published: %s", spec, tt.why)
-				}
-				return
-			}
-			p := spec.Publish
-			if p == nil || fmt.Sprint(p.Port, " ", p.Addresses) != tt.want {
-				t.Fatalf("got %+v, want %s", p, tt.want)
-			}
-			if p.Instance != "office" || p.Name != "office" || p.Host != "entente-oooooooo" || p.API != "3" || !p.Automatic || p.Fingerprint != s.Text.Fingerprint {
-				t.Errorf("published %+v", p)
-			}
-			services, err := servicesOf(p)
-			if err != nil || len(services) != 1 || services[0].Text.ID != testID('o') || services[0].Text.Fingerprint != p.Fingerprint || !services[0].Automatic {
-				t.Errorf("the fabric publishes %+v, %v", services, err)
-			}
-		})
-	}
-}
 
 // lansTest is an agent's look at what fabrics report.
 type lansTest struct {
-	*lans
+	*LANs
 	t     *testing.T
 	clock time.Time
 	c     client.Client
@@ -71,10 +29,10 @@ type lansTest struct {
 
 func newLANs(t *testing.T) *lansTest {
 	l := &lansTest{t: t, clock: time.Unix(1e9, 0)}
-	l.c = fake.NewClientBuilder().WithScheme(Scheme()).WithStatusSubresource(&v1alpha1.NodeDiscovery{}).Build()
-	l.lans = &lans{
-		reader: l.c, now: func() time.Time { return l.clock }, log: slog.New(slog.DiscardHandler),
-		kept: func() ([]netip.Prefix, bool) { return []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, true },
+	l.c = fake.NewClientBuilder().WithScheme(kube.Scheme()).WithStatusSubresource(&v1alpha1.NodeDiscovery{}).Build()
+	l.LANs = &LANs{
+		Reader: l.c, Now: func() time.Time { return l.clock }, Log: slog.New(slog.DiscardHandler),
+		Kept: func() ([]netip.Prefix, bool) { return []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, true },
 	}
 	return l
 }
@@ -99,7 +57,7 @@ func (l *lansTest) reports(listened time.Duration, found ...v1alpha1.FoundCluste
 
 // sees says what is found, and whether what stood before stands.
 func (l *lansTest) sees() string {
-	looked := l.look()
+	looked := l.Look()
 	var out []string
 	for _, s := range looked.Found {
 		out = append(out, fmt.Sprintf("%c %v", s.ID[0], s.Endpoints))
@@ -184,7 +142,7 @@ func TestFabricReportsAreValidated(t *testing.T) {
 	many := foundCluster('m', slices.Repeat([]string{"192.0.2.11:7443"}, 20)...)
 	l := newLANs(t)
 	l.reports(time.Hour, foundCluster('x', "10.96.0.1:443", "169.254.169.254:80", "office.example:7443", "[fe80::1%eth0]:7443", "192.0.2.7:7443"), foundCluster('i', "10.0.0.1:7443"), bad, elsewhere, nameless, many)
-	looked := l.look()
+	looked := l.Look()
 	var got []string
 	for _, s := range looked.Found {
 		got = append(got, fmt.Sprintf("%c %d %d", s.ID[0], len(s.Endpoints), len(s.Name)))
@@ -195,8 +153,8 @@ func TestFabricReportsAreValidated(t *testing.T) {
 	if want := []string{"x 1 1", "n 1 64", "m 8 1"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	l.kept = func() ([]netip.Prefix, bool) { return nil, false }
-	if looked := l.look(); len(looked.Found) != 0 || len(looked.Places) != 1 {
+	l.Kept = func() ([]netip.Prefix, bool) { return nil, false }
+	if looked := l.Look(); len(looked.Found) != 0 || len(looked.Places) != 1 {
 		t.Errorf("before it is known what nobody leads to, %+v is believed", looked)
 	}
 }
@@ -209,7 +167,9 @@ func TestLookAllMergesItsSources(t *testing.T) {
 			return controller.Looked{Places: map[controller.Place]bool{place: true}, Found: []controller.Sighted{{ID: testID(c)}}}
 		}
 	}
-	if all := lookAll(one(v1alpha1.FoundLAN, 'x'), one(v1alpha1.FoundDNS, 'y'), (&domains{}).look)(); len(all.Found) != 2 || len(all.Places) != 2 {
+	if all := All(one(v1alpha1.FoundLAN, 'x'), one(v1alpha1.FoundDNS, 'y'), (&Domains{}).Look)(); len(all.Found) != 2 || len(all.Places) != 2 {
 		t.Errorf("got %+v", all)
 	}
 }
+
+func testID(c byte) peering.ClusterID { return peering.ClusterID(strings.Repeat(string(c), 32)) }

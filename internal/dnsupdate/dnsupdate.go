@@ -1,4 +1,7 @@
-package agent
+// Package dnsupdate keeps this cluster published in DNS by dynamic updates (RFC 2136), and
+// removes what was published elsewhere. It brings discovery/dnssd and custom resources
+// together: what has to be known to remove records again is in a ConfigMap.
+package dnsupdate
 
 import (
 	"bytes"
@@ -30,8 +33,8 @@ import (
 	"github.com/entente-dev/entente/server/admin"
 )
 
-// UpdateConfig is where this cluster publishes itself by dynamic updates (RFC 2136).
-type UpdateConfig struct {
+// Config is where this cluster publishes itself by dynamic updates (RFC 2136).
+type Config struct {
 	// Server is the primary server of the zone, as HOST, HOST:PORT, or the same with an
 	// address. Empty: nothing is published, and what was is removed.
 	Server string
@@ -48,10 +51,10 @@ type UpdateConfig struct {
 }
 
 const (
-	// UpdateConfigMap says, in the agent's namespace, what is published by dynamic
+	// ConfigMap says, in the agent's namespace, what is published by dynamic
 	// updates and how that went. It has no managed label: what could not be removed at
 	// an uninstall is still named there.
-	UpdateConfigMap = "entente-dns-update"
+	ConfigMap = "entente-dns-update"
 
 	updatesPublished, updatesStatus, updatesMissing, updatesLeft = "published", "status", "missing", "left"
 )
@@ -102,21 +105,24 @@ func (p publication) service() discovery.Service {
 	return discovery.Service{Instance: p.Instance, Host: p.Host, Port: p.Port, Addresses: p.Addresses, Text: discovery.Text{ID: p.ID}}
 }
 
-// publishing keeps this cluster in DNS as its administrator says, and removes what was
-// published under other settings.
-type publishing struct {
-	cfg       UpdateConfig
-	namespace string
-	// client reads and writes without a cache.
-	client ctrlclient.Client
-	// service is what is to be published now.
-	service func() discovery.Service
-	// lookup finds a server's addresses.
-	lookup func(ctx context.Context, host string) ([]netip.Addr, error)
-	events events.EventRecorder
-	log    *slog.Logger
-	now    func() time.Time
+// Publishing keeps this cluster in DNS as its administrator says, and removes what was
+// published under other settings. All fields that are exported are required.
+type Publishing struct {
+	Config Config
+	// Namespace is the agent's.
+	Namespace string
+	// Client reads and writes without a cache.
+	Client ctrlclient.Client
+	// Service is what is to be published now.
+	Service func() discovery.Service
+	Events  events.EventRecorder
+	Log     *slog.Logger
+	Now     func() time.Time
+	// Report is set to what administrators are told; nil is that nothing is published.
+	Report *atomic.Pointer[[]admin.DNSPublication]
 
+	// lookup finds a server's addresses; nil is the system's way.
+	lookup func(ctx context.Context, network, host string) ([]netip.Addr, error)
 	// stored is the ConfigMap as it was read or written last, and known what it says is
 	// published, or may be.
 	stored *corev1.ConfigMap
@@ -125,8 +131,6 @@ type publishing struct {
 	tries map[string]*attempt
 	// missing are records that only the zone's administrator can add.
 	missing []string
-	// report is what administrators are told.
-	report *atomic.Pointer[[]admin.DNSPublication]
 }
 
 // attempt is how publishing or withdrawing went, and when it is due again.
@@ -138,22 +142,9 @@ type attempt struct {
 	err      error
 }
 
-// publish keeps this cluster in DNS, while this agent leads.
-func (a *agent) publish(_ context.Context, cfg UpdateConfig) error {
-	p := &publishing{
-		cfg: cfg, namespace: a.cfg.Namespace, client: a.direct, lookup: lookupHost, events: a.events, log: a.log, now: time.Now, report: &a.published,
-		service: func() discovery.Service { return a.service(a.endpoints()) },
-	}
-	return a.run(p.run)
-}
-
-func lookupHost(ctx context.Context, host string) ([]netip.Addr, error) {
-	return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
-}
-
-// run looks until ctx ends, or nothing is left to do. What is published stays: an agent
+// Run publishes until ctx ends, or nothing is left to do. What is published stays: an agent
 // that restarts does not vanish.
-func (p *publishing) run(ctx context.Context) error {
+func (p *Publishing) Run(ctx context.Context) error {
 	tick := time.NewTicker(publishLook)
 	defer tick.Stop()
 	for told := ""; ; {
@@ -162,7 +153,7 @@ func (p *publishing) run(ctx context.Context) error {
 			return nil
 		}
 		if err != nil && err.Error() != told {
-			p.log.Warn("cannot tell what is published in DNS, so nothing is", "err", err)
+			p.Log.Warn("cannot tell what is published in DNS, so nothing is", "err", err)
 		}
 		told = fmt.Sprint(err)
 		select {
@@ -176,11 +167,11 @@ func (p *publishing) run(ctx context.Context) error {
 // look does what is due. It is done when nothing is to be published and nothing is. A
 // cluster that moves is published in the new place before it is removed from the old
 // one: it is found all the time.
-func (p *publishing) look(ctx context.Context) (done bool, err error) {
+func (p *Publishing) look(ctx context.Context) (done bool, err error) {
 	before, err := p.load(ctx)
 	if err != nil {
-		unknown := publication{place: place{Domain: p.cfg.Domain, Server: p.cfg.Server}}
-		p.report.Store(&[]admin.DNSPublication{unknown.report(peering.Text(err.Error(), publishText), false)})
+		unknown := publication{place: place{Domain: p.Config.Domain, Server: p.Config.Server}}
+		p.Report.Store(&[]admin.DNSPublication{unknown.report(peering.Text(err.Error(), publishText), false)})
 		return false, err
 	}
 	want, service := p.want()
@@ -227,13 +218,13 @@ func (p *publishing) look(ctx context.Context) (done bool, err error) {
 			_ = p.keep(ctx, *want, service) // its error is that of the next look
 		}
 	} else if len(p.known) == 0 {
-		p.report.Store(nil)
+		p.Report.Store(nil)
 		return true, p.forget(ctx)
 	}
 	if ctx.Err() != nil {
 		return false, ctx.Err()
 	}
-	p.report.Store(&report)
+	p.Report.Store(&report)
 	return false, p.save(ctx, map[string]string{
 		updatesStatus: strings.Join(lines, "\n"), updatesMissing: strings.Join(p.missing, "\n"), updatesLeft: strings.Join(left, "\n"),
 	})
@@ -247,27 +238,27 @@ func (p publication) report(problem string, leaving bool) admin.DNSPublication {
 }
 
 // want returns what is to be published; nil for nothing.
-func (p *publishing) want() (*publication, discovery.Service) {
-	if p.cfg.Server == "" {
+func (p *Publishing) want() (*publication, discovery.Service) {
+	if p.Config.Server == "" {
 		return nil, discovery.Service{}
 	}
-	s := p.service()
-	zone := strings.ToLower(strings.TrimSuffix(p.cfg.Zone, "."))
-	domain := strings.ToLower(strings.TrimSuffix(p.cfg.Domain, "."))
+	s := p.Service()
+	zone := strings.ToLower(strings.TrimSuffix(p.Config.Zone, "."))
+	domain := strings.ToLower(strings.TrimSuffix(p.Config.Domain, "."))
 	if domain == "" {
 		domain = zone
 	}
 	return &publication{
 		place: place{
-			Server: p.cfg.Server, Zone: zone, Domain: domain,
-			Secret: p.cfg.Secret, SecretKey: p.cfg.SecretKey, KeyName: p.cfg.KeyName, Algorithm: p.cfg.Algorithm,
+			Server: p.Config.Server, Zone: zone, Domain: domain,
+			Secret: p.Config.Secret, SecretKey: p.Config.SecretKey, KeyName: p.Config.KeyName, Algorithm: p.Config.Algorithm,
 		},
 		ID: s.Text.ID, Name: s.Instance, Instance: s.Instance, Host: s.Host, Port: s.Port, Addresses: s.Addresses,
 	}, s
 }
 
 // keep publishes if that is due. Its error is why it is not as it should be.
-func (p *publishing) keep(ctx context.Context, want publication, s discovery.Service) error {
+func (p *Publishing) keep(ctx context.Context, want publication, s discovery.Service) error {
 	if i := slices.IndexFunc(p.known, want.same); i >= 0 {
 		// The names that it has stay its own, also when others would be free.
 		s.Instance, s.Host = p.known[i].Instance, p.known[i].Host
@@ -279,20 +270,20 @@ func (p *publishing) keep(ctx context.Context, want publication, s discovery.Ser
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	a := p.attempt(want.label(), s, p.cfg, raw, fmt.Sprint(err))
-	if a.due(p.now()) {
+	a := p.attempt(want.label(), s, p.Config, raw, fmt.Sprint(err))
+	if a.due(p.Now()) {
 		if err == nil {
 			err = p.write(ctx, want, s, key)
 		}
 		if ctx.Err() != nil {
 			return ctx.Err() // whatever came of it, the next one looks
 		}
-		a.end(p.now(), err)
+		a.end(p.Now(), err)
 	}
 	return a.err
 }
 
-func (p *publishing) kept(ctx context.Context, before map[string]string, want publication, err error) string {
+func (p *Publishing) kept(ctx context.Context, before map[string]string, want publication, err error) string {
 	if err != nil {
 		return p.told(ctx, before, "NotPublishedInDNS", fmt.Errorf("%q is not kept in DNS: %w", want.Name, err))
 	}
@@ -303,17 +294,17 @@ func (p *publishing) kept(ctx context.Context, before map[string]string, want pu
 	text := fmt.Sprintf("published in %s as %q at %s.%s", want.Domain, p.known[i].Instance, p.known[i].Host, want.Domain)
 	if len(p.missing) > 0 {
 		return p.told(ctx, before, "PointersMissing", fmt.Errorf("%s, but nobody finds it until the zone has %d more records that its key may not write: see ConfigMap %s",
-			text, len(p.missing), UpdateConfigMap))
+			text, len(p.missing), ConfigMap))
 	}
 	if !said(before, text) {
-		p.log.Info("published in DNS", "domain", want.Domain, "instance", p.known[i].Instance)
+		p.Log.Info("published in DNS", "domain", want.Domain, "instance", p.known[i].Instance)
 		p.event(corev1.EventTypeNormal, "PublishedInDNS", text)
 	}
 	return text
 }
 
 // write makes the zone hold the service.
-func (p *publishing) write(ctx context.Context, want publication, s discovery.Service, key dnssd.Key) error {
+func (p *Publishing) write(ctx context.Context, want publication, s discovery.Service, key dnssd.Key) error {
 	return p.each(ctx, want.Server, func(server netip.AddrPort) error {
 		if i := slices.IndexFunc(p.known, want.same); i >= 0 {
 			want.Confirmed = p.known[i].Confirmed
@@ -323,7 +314,7 @@ func (p *publishing) write(ctx context.Context, want publication, s discovery.Se
 			return p.remember(ctx, want)
 		}
 		pub, err := dnssd.NewPublisher(dnssd.PublishConfig{
-			Service: s, Domain: want.Domain, Zone: want.Zone, TTL: p.cfg.TTL, Key: key, Server: server, Claim: claim,
+			Service: s, Domain: want.Domain, Zone: want.Zone, TTL: p.Config.TTL, Key: key, Server: server, Claim: claim,
 		})
 		if err != nil {
 			return err
@@ -334,36 +325,36 @@ func (p *publishing) write(ctx context.Context, want publication, s discovery.Se
 		status := pub.Status()
 		p.missing = status.Missing
 		host, _, _ := strings.Cut(status.Host, ".")
-		want.Confirmed = p.now().UTC().Truncate(time.Second)
+		want.Confirmed = p.Now().UTC().Truncate(time.Second)
 		return claim(ctx, status.Instance, host)
 	})
 }
 
 // withdraw removes what was published if that is due. Its error is why it is still
 // there.
-func (p *publishing) withdraw(ctx context.Context, old publication, want *publication) error {
+func (p *Publishing) withdraw(ctx context.Context, old publication, want *publication) error {
 	keys, of, err := p.keys(ctx, old, want)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	a := p.attempt(old.label(), of, fmt.Sprint(err))
-	if a.due(p.now()) {
+	if a.due(p.Now()) {
 		left, err := p.remove(ctx, old, keys, err)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if a.end(p.now(), err); err == nil {
+		if a.end(p.Now(), err); err == nil {
 			p.withdrawn(old, left, want)
 			return nil
 		}
 	}
-	return fmt.Errorf("%q is still in %s, which is removed by hand with what ConfigMap %s has under %q: %w", old.Instance, old.Domain, UpdateConfigMap, updatesLeft, a.err)
+	return fmt.Errorf("%q is still in %s, which is removed by hand with what ConfigMap %s has under %q: %w", old.Instance, old.Domain, ConfigMap, updatesLeft, a.err)
 }
 
 // keys returns the keys that may remove a publication, and what they were read from: that
 // of its own Secret, and those with which the same zone is written now, as Secrets are
 // renamed and keys replaced. Its error is why there is none.
-func (p *publishing) keys(ctx context.Context, old publication, want *publication) (keys []dnssd.Key, of [][]byte, err error) {
+func (p *Publishing) keys(ctx context.Context, old publication, want *publication) (keys []dnssd.Key, of [][]byte, err error) {
 	places := []place{old.place}
 	if want != nil {
 		places = append(places, want.place)
@@ -390,14 +381,14 @@ func (p *publishing) keys(ctx context.Context, old publication, want *publicatio
 	return keys, of, err
 }
 
-func (p *publishing) withdrawn(old publication, left []string, want *publication) {
+func (p *Publishing) withdrawn(old publication, left []string, want *publication) {
 	p.known = slices.DeleteFunc(p.known, old.same)
 	delete(p.tries, old.label())
 	if want != nil {
 		// Two names of one server: what was removed there may be what is wanted here.
 		delete(p.tries, want.label())
 	}
-	p.log.Info("removed from DNS", "domain", old.Domain, "instance", old.Instance, "left", left)
+	p.Log.Info("removed from DNS", "domain", old.Domain, "instance", old.Instance, "left", left)
 	text := fmt.Sprintf("removed %q from %s", old.Instance, old.Domain)
 	if len(left) > 0 {
 		text += fmt.Sprintf(", but for %d pointers that its key may not remove: %s", len(left), strings.Join(left, "; "))
@@ -407,7 +398,7 @@ func (p *publishing) withdrawn(old publication, left []string, want *publication
 
 // remove takes a publication out of its zone with the first of some keys that may do so,
 // and returns the pointers that it may not remove. Without keys it fails with err.
-func (p *publishing) remove(ctx context.Context, old publication, keys []dnssd.Key, err error) (left []string, _ error) {
+func (p *Publishing) remove(ctx context.Context, old publication, keys []dnssd.Key, err error) (left []string, _ error) {
 	for _, key := range keys {
 		err = p.each(ctx, old.Server, func(server netip.AddrPort) error {
 			pub, err := dnssd.NewPublisher(dnssd.PublishConfig{
@@ -452,7 +443,7 @@ func splitServer(server string) (host string, port uint16, err error) {
 
 // each does something with the addresses of a server, until one takes it. It may be any
 // address: its administrator named it.
-func (p *publishing) each(ctx context.Context, server string, do func(netip.AddrPort) error) error {
+func (p *Publishing) each(ctx context.Context, server string, do func(netip.AddrPort) error) error {
 	host, port, err := splitServer(server)
 	if err != nil {
 		return err
@@ -462,7 +453,11 @@ func (p *publishing) each(ctx context.Context, server string, do func(netip.Addr
 	if err != nil {
 		ctx, cancel := context.WithTimeout(ctx, publishLookup)
 		defer cancel()
-		if addrs, err = p.lookup(ctx, host); err != nil {
+		lookup := p.lookup
+		if lookup == nil {
+			lookup = net.DefaultResolver.LookupNetIP
+		}
+		if addrs, err = lookup(ctx, "ip", host); err != nil {
 			return fmt.Errorf("find server %s: %w", host, err)
 		}
 	}
@@ -481,28 +476,28 @@ func (p *publishing) each(ctx context.Context, server string, do func(netip.Addr
 }
 
 // key reads a key as its Secret has it now, and what it was read from.
-func (p *publishing) key(ctx context.Context, at place) (dnssd.Key, []byte, error) {
+func (p *Publishing) key(ctx context.Context, at place) (dnssd.Key, []byte, error) {
 	var secret corev1.Secret
-	if err := p.client.Get(ctx, ctrlclient.ObjectKey{Namespace: p.namespace, Name: at.Secret}, &secret); err != nil {
-		return dnssd.Key{}, nil, fmt.Errorf("read the key that signs updates from Secret %s/%s: %w", p.namespace, at.Secret, err)
+	if err := p.Client.Get(ctx, ctrlclient.ObjectKey{Namespace: p.Namespace, Name: at.Secret}, &secret); err != nil {
+		return dnssd.Key{}, nil, fmt.Errorf("read the key that signs updates from Secret %s/%s: %w", p.Namespace, at.Secret, err)
 	}
 	raw, there := secret.Data[at.SecretKey]
 	if !there {
-		return dnssd.Key{}, nil, fmt.Errorf("read the key that signs updates: Secret %s/%s has nothing under %q", p.namespace, at.Secret, at.SecretKey)
+		return dnssd.Key{}, nil, fmt.Errorf("read the key that signs updates: Secret %s/%s has nothing under %q", p.Namespace, at.Secret, at.SecretKey)
 	}
 	if bytes.ContainsRune(raw, '{') {
 		key, err := dnssd.ParseKey(raw)
 		return key, raw, err
 	}
 	if at.KeyName == "" {
-		return dnssd.Key{}, nil, fmt.Errorf("read the key that signs updates: Secret %s/%s does not say its name: set discovery.update.keyName, or put what tsig-keygen prints there", p.namespace, at.Secret)
+		return dnssd.Key{}, nil, fmt.Errorf("read the key that signs updates: Secret %s/%s does not say its name: set discovery.update.keyName, or put what tsig-keygen prints there", p.Namespace, at.Secret)
 	}
 	key, err := dnssd.NewKey(at.KeyName, at.Algorithm, strings.TrimSpace(string(raw)))
 	return key, raw, err
 }
 
 // attempt returns how it went so far, with nothing known if what it depends on changed.
-func (p *publishing) attempt(label string, of ...any) *attempt {
+func (p *Publishing) attempt(label string, of ...any) *attempt {
 	text, err := json.Marshal(of)
 	if err != nil {
 		panic(err) // texts and numbers
@@ -531,18 +526,18 @@ func (a *attempt) end(now time.Time, err error) {
 
 // load reads what is published. What people changed there counts: who removed records by
 // hand removes them there, too.
-func (p *publishing) load(ctx context.Context) (map[string]string, error) {
+func (p *Publishing) load(ctx context.Context) (map[string]string, error) {
 	cm := &corev1.ConfigMap{}
-	err := p.client.Get(ctx, ctrlclient.ObjectKey{Namespace: p.namespace, Name: UpdateConfigMap}, cm)
+	err := p.Client.Get(ctx, ctrlclient.ObjectKey{Namespace: p.Namespace, Name: ConfigMap}, cm)
 	if apierrors.IsNotFound(err) {
-		cm = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: UpdateConfigMap}}
+		cm = &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: ConfigMap}}
 	} else if err != nil {
-		return nil, fmt.Errorf("read ConfigMap %s/%s: %w", p.namespace, UpdateConfigMap, err)
+		return nil, fmt.Errorf("read ConfigMap %s/%s: %w", p.Namespace, ConfigMap, err)
 	}
 	p.stored, p.known = cm, nil
 	if text := cm.Data[updatesPublished]; text != "" {
 		if err := json.Unmarshal([]byte(text), &p.known); err != nil {
-			return nil, fmt.Errorf("read what is published from ConfigMap %s/%s (delete it to begin again, and by hand what is in DNS): %w", p.namespace, UpdateConfigMap, err)
+			return nil, fmt.Errorf("read what is published from ConfigMap %s/%s (delete it to begin again, and by hand what is in DNS): %w", p.Namespace, ConfigMap, err)
 		}
 	}
 	return cm.Data, nil
@@ -550,12 +545,12 @@ func (p *publishing) load(ctx context.Context) (map[string]string, error) {
 
 // remember records what is about to be published. Of more than there may be the oldest
 // is forgotten.
-func (p *publishing) remember(ctx context.Context, now publication) error {
+func (p *Publishing) remember(ctx context.Context, now publication) error {
 	i := slices.IndexFunc(p.known, now.same)
 	if i < 0 {
 		p.known = append(p.known, now)
 		for len(p.known) > maxPublications {
-			p.log.Warn("more is published in DNS than is kept: remove it by hand", "records", p.known[0].removal())
+			p.Log.Warn("more is published in DNS than is kept: remove it by hand", "records", p.known[0].removal())
 			p.known = p.known[1:]
 		}
 	} else {
@@ -566,7 +561,7 @@ func (p *publishing) remember(ctx context.Context, now publication) error {
 
 // save writes what is published, and texts of the ConfigMap; those that are not given
 // stay.
-func (p *publishing) save(ctx context.Context, texts map[string]string) error {
+func (p *Publishing) save(ctx context.Context, texts map[string]string) error {
 	cm := p.stored.DeepCopy()
 	if cm.Data == nil {
 		cm.Data = map[string]string{}
@@ -584,27 +579,27 @@ func (p *publishing) save(ctx context.Context, texts map[string]string) error {
 	if maps.Equal(cm.Data, p.stored.Data) {
 		return nil
 	}
-	write := func() error { return p.client.Update(ctx, cm) }
+	write := func() error { return p.Client.Update(ctx, cm) }
 	if cm.ResourceVersion == "" {
-		write = func() error { return p.client.Create(ctx, cm) }
+		write = func() error { return p.Client.Create(ctx, cm) }
 	}
 	if err := write(); err != nil {
-		return fmt.Errorf("keep what is published in ConfigMap %s/%s: %w", p.namespace, UpdateConfigMap, err)
+		return fmt.Errorf("keep what is published in ConfigMap %s/%s: %w", p.Namespace, ConfigMap, err)
 	}
 	p.stored = cm
 	return nil
 }
 
-func (p *publishing) forget(ctx context.Context) error {
-	return ctrlclient.IgnoreNotFound(p.client.Delete(ctx, p.stored))
+func (p *Publishing) forget(ctx context.Context) error {
+	return ctrlclient.IgnoreNotFound(p.Client.Delete(ctx, p.stored))
 }
 
 // told logs and records what is wrong, unless the last thing that was told is the same,
 // and returns it on one line.
-func (p *publishing) told(ctx context.Context, before map[string]string, reason string, err error) string {
+func (p *Publishing) told(ctx context.Context, before map[string]string, reason string, err error) string {
 	text := peering.Text(err.Error(), publishText)
 	if ctx.Err() == nil && !said(before, text) {
-		p.log.Warn("what this cluster publishes in DNS is not as it should be", "reason", reason, "err", text)
+		p.Log.Warn("what this cluster publishes in DNS is not as it should be", "reason", reason, "err", text)
 		p.event(corev1.EventTypeWarning, reason, text)
 	}
 	return text
@@ -615,15 +610,22 @@ func said(before map[string]string, line string) bool {
 	return slices.Contains(strings.Split(before[updatesStatus], "\n"), line)
 }
 
-func (p *publishing) event(kind, reason, text string) {
-	if p.events != nil {
-		p.events.Eventf(p.stored, nil, kind, reason, "PublishInDNS", "%s", peering.Text(text, publishText))
+func (p *Publishing) event(kind, reason, text string) {
+	if p.Events != nil {
+		p.Events.Eventf(p.stored, nil, kind, reason, "PublishInDNS", "%s", peering.Text(text, publishText))
 	}
 }
 
-// unpublish removes all that is published, for the last time. Its error says what
-// stays.
-func (p *publishing) unpublish(ctx context.Context) error {
+// Remove removes all that is published, for the last time. What cannot be removed keeps
+// nothing else from being: a name server is often somebody else's. The error says what stays,
+// and the ConfigMap that names it stays, too.
+func Remove(ctx context.Context, client ctrlclient.Client, namespace string) error {
+	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
+	defer cancel()
+	return (&Publishing{Namespace: namespace, Client: client, Now: time.Now}).removeAll(ctx)
+}
+
+func (p *Publishing) removeAll(ctx context.Context) error {
 	if _, err := p.load(ctx); err != nil {
 		return err
 	}

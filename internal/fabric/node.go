@@ -1,4 +1,4 @@
-package agent
+package fabric
 
 import (
 	"context"
@@ -27,12 +27,13 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/tunnel"
 )
 
-// NodeConfig is what the fabric of a node needs.
-type NodeConfig struct {
+// Config is what the fabric of a node needs.
+type Config struct {
 	// Kubernetes is how to reach the API server. Required.
 	Kubernetes *rest.Config
 	// Node is this node's name, Namespace that of the install. Required.
@@ -52,12 +53,12 @@ const (
 	nodeStatusPause = time.Second
 )
 
-// RunNode runs the fabric of a node until ctx ends: it makes the node's tunnels
+// Run runs the fabric of a node until ctx ends: it makes the node's tunnels
 // as the Tunnels say, and reports in the node's FabricNode. While the node has a
 // NodeDiscovery, it publishes this cluster on the node's LANs and reports in it who else
 // is there. Its end leaves the
 // tunnels as they are, unless none is wanted any more.
-func RunNode(ctx context.Context, cfg NodeConfig) error {
+func Run(ctx context.Context, cfg Config) error {
 	fabric, err := tunnel.New(tunnel.Config{
 		Device: cfg.Interface, ListenPort: cfg.Port, MTU: cfg.MTU, Log: cfg.Log,
 	})
@@ -99,9 +100,9 @@ func RunNode(ctx context.Context, cfg NodeConfig) error {
 
 // nodeOptions has the node watch what it needs: of Secrets and Nodes one each. All
 // that it reads comes from these watches, so what other nodes write costs it no request.
-func nodeOptions(cfg NodeConfig) ctrl.Options {
+func nodeOptions(cfg Config) ctrl.Options {
 	return ctrl.Options{
-		Scheme: Scheme(),
+		Scheme: kube.Scheme(),
 		Logger: logr.FromSlogHandler(cfg.Log.Handler()),
 		Cache: cache.Options{
 			ByObject: map[client.Object]cache.ByObject{
@@ -117,8 +118,8 @@ func nodeOptions(cfg NodeConfig) ctrl.Options {
 	}
 }
 
-// fabric is what a node does with [tunnel.Fabric].
-type fabric interface {
+// tunnels is what a node does with [tunnel.Fabric].
+type tunnels interface {
 	Set(d tunnel.Desired)
 	Status() tunnel.Status
 	Changed() <-chan struct{}
@@ -126,12 +127,12 @@ type fabric interface {
 
 // node is the fabric of one node between the custom resources and the kernel.
 type node struct {
-	cfg    NodeConfig
-	fabric fabric
+	cfg    Config
+	fabric tunnels
 	client client.Client
 	synced atomic.Bool
-	// tunnels is how many Tunnels there were when last looked at; -1 is unknown.
-	tunnels atomic.Int64
+	// wanted is how many Tunnels there were when last looked at, and one; zero is unknown.
+	wanted atomic.Int64
 	// known belongs to the goroutine of follow.
 	known Known
 }
@@ -151,7 +152,7 @@ func (n *node) ready(*http.Request) error {
 func (n *node) follow(ctx context.Context, objects cache.Cache) error {
 	kick := notify.New()
 	for _, object := range []client.Object{&v1alpha1.Tunnel{}, &v1alpha1.FabricNode{}, &corev1.Secret{}, &corev1.Node{}} {
-		if err := onChange(ctx, objects, object, matters, kick.Notify); err != nil {
+		if _, err := kube.OnChange(ctx, objects, object, matters, kick.Notify); err != nil {
 			return err
 		}
 	}
@@ -213,9 +214,9 @@ func (n *node) desired(ctx context.Context) (*tunnel.Desired, error) {
 	if err != nil {
 		return nil, err
 	}
-	n.tunnels.Store(int64(len(tunnels.Items)) + 1)
+	n.wanted.Store(int64(len(tunnels.Items)) + 1)
 	n.known = n.known.Update(nodes.Items, tunnels.Items, secret.Data)
-	return Desired(n.cfg.Node, podCIDRs(own), nodes.Items, tunnels.Items, n.known), nil
+	return Desired(n.cfg.Node, kube.Prefixes(own.Spec.PodCIDRs), nodes.Items, tunnels.Items, n.known), nil
 }
 
 func (n *node) ownNode(ctx context.Context) (*corev1.Node, error) {
@@ -294,7 +295,7 @@ const fabricManager = "entente-fabric"
 func (n *node) ending(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	direct, err := client.New(n.cfg.Kubernetes, client.Options{Scheme: Scheme()})
+	direct, err := client.New(n.cfg.Kubernetes, client.Options{Scheme: kube.Scheme()})
 	if err == nil {
 		var tunnels v1alpha1.TunnelList
 		err = direct.List(ctx, &tunnels)
@@ -305,5 +306,5 @@ func (n *node) ending(ctx context.Context) bool {
 			return true // the kind itself is gone
 		}
 	}
-	return n.tunnels.Load() == 1
+	return n.wanted.Load() == 1
 }

@@ -1,4 +1,4 @@
-package agent
+package fabric
 
 import (
 	"cmp"
@@ -11,6 +11,7 @@ import (
 	"math"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -26,7 +27,9 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/discovery"
 	"github.com/entente-dev/entente/discovery/mdns"
+	"github.com/entente-dev/entente/internal/browse"
 	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/notify"
 	"github.com/entente-dev/entente/peering"
 )
@@ -92,9 +95,9 @@ type listening struct {
 
 // runLAN runs discovery on the LANs of a node until ctx ends. What it reads comes from a
 // watch of its own: where the kind or the right to it is missing, tunnels go on.
-func runLAN(ctx context.Context, cfg NodeConfig, mapper meta.RESTMapper, respond func(interfaces []string) responder) error {
+func runLAN(ctx context.Context, cfg Config, mapper meta.RESTMapper, respond func(interfaces []string) responder) error {
 	objects, err := cache.New(cfg.Kubernetes, cache.Options{
-		Scheme: Scheme(), Mapper: mapper,
+		Scheme: kube.Scheme(), Mapper: mapper,
 		ByObject: map[client.Object]cache.ByObject{
 			// Of its own node alone: no other one costs it a request.
 			&v1alpha1.NodeDiscovery{}: {Field: fields.OneTermEqualSelector("metadata.name", cfg.Node)},
@@ -105,7 +108,7 @@ func runLAN(ctx context.Context, cfg NodeConfig, mapper meta.RESTMapper, respond
 		return fmt.Errorf("watch node discoveries: %w", err)
 	}
 	c, err := client.New(cfg.Kubernetes, client.Options{
-		Scheme: Scheme(), Mapper: mapper, Cache: &client.CacheOptions{Reader: objects},
+		Scheme: kube.Scheme(), Mapper: mapper, Cache: &client.CacheOptions{Reader: objects},
 	})
 	if err != nil {
 		return fmt.Errorf("reach the API server: %w", err)
@@ -116,7 +119,7 @@ func runLAN(ctx context.Context, cfg NodeConfig, mapper meta.RESTMapper, respond
 	tasks.Go(func() error {
 		kick := notify.New()
 		for {
-			err := onChange(ctx, objects, &v1alpha1.NodeDiscovery{}, otherWish, kick.Notify)
+			_, err := kube.OnChange(ctx, objects, &v1alpha1.NodeDiscovery{}, otherWish, kick.Notify)
 			if err == nil {
 				break
 			}
@@ -237,6 +240,27 @@ func (n *nodeLAN) listen(ctx context.Context, spec *v1alpha1.NodeDiscoverySpec) 
 	n.on.publish, n.on.refused = spec.Publish.DeepCopy(), err
 }
 
+// Published returns what a node publishes of this cluster; of one without an address that
+// others may dial it says why there is nothing. endpoints are all that the cluster has.
+func Published(s discovery.Service, endpoints []string) v1alpha1.NodeDiscoverySpec {
+	if len(s.Addresses) == 0 {
+		why := "this cluster cannot be dialled: set peer.endpoints in its chart's values, or how its Service is reached"
+		if len(endpoints) > 0 {
+			why = fmt.Sprintf("none of this cluster's endpoints (%s) is an address that others may dial: set peer.endpoints in its chart's values", strings.Join(endpoints, ", "))
+		}
+		return v1alpha1.NodeDiscoverySpec{NotPublished: peering.Text(why, browse.MaxText)}
+	}
+	out := v1alpha1.PublishedCluster{
+		// The host is not the node's: that one has a name of its own on the LAN.
+		Instance: s.Instance, Host: s.Host, Port: int32(s.Port), Automatic: s.Automatic,
+		ClusterID: string(s.Text.ID), Name: s.Text.Name, API: s.Text.API, Fingerprint: s.Text.Fingerprint,
+	}
+	for _, addr := range s.Addresses {
+		out.Addresses = append(out.Addresses, addr.String())
+	}
+	return v1alpha1.NodeDiscoverySpec{Publish: &out}
+}
+
 // servicesOf returns what is published; it fails for what cannot be.
 func servicesOf(p *v1alpha1.PublishedCluster) ([]discovery.Service, error) {
 	if p == nil {
@@ -322,7 +346,7 @@ func (n *nodeLAN) write(ctx context.Context, nd *v1alpha1.NodeDiscovery, s v1alp
 func lanStatus(on *listening, before []v1alpha1.FoundCluster, expected []string) v1alpha1.NodeDiscoveryStatus {
 	var out v1alpha1.NodeDiscoveryStatus
 	problem := func(format string, args ...any) {
-		out.Problems = append(out.Problems, peering.Text(fmt.Sprintf(format, args...), maxDiscoveryText))
+		out.Problems = append(out.Problems, peering.Text(fmt.Sprintf(format, args...), browse.MaxText))
 	}
 	if on.refused != nil {
 		problem("this cluster cannot be published: %v", on.refused)
@@ -333,12 +357,12 @@ func lanStatus(on *listening, before []v1alpha1.FoundCluster, expected []string)
 	}
 	out.Since = new(metav1.NewTime(on.since))
 	for name := range on.Stats() {
-		if peering.Text(name, maxInterfaceName) == name {
+		if peering.Text(name, browse.MaxInterfaceName) == name {
 			out.Interfaces = append(out.Interfaces, name)
 		}
 	}
 	slices.Sort(out.Interfaces)
-	out.Interfaces = out.Interfaces[:min(len(out.Interfaces), maxLANInterfaces)]
+	out.Interfaces = out.Interfaces[:min(len(out.Interfaces), browse.MaxInterfaces)]
 	if len(out.Interfaces) == 0 {
 		problem("no network interface of this node is up, has an address, can multicast and is one of those that are wanted: see discovery.lan.interfaces of the chart")
 	}
@@ -362,10 +386,10 @@ func conflictsOnLAN(list []mdns.Conflict, now time.Time) (out []string) {
 		case c.ID:
 			what, then = "this cluster's ID under the name", "others may look for it there"
 		case c.Renamed != "":
-			then = fmt.Sprintf("it is published as %q", peering.Text(c.Renamed, maxClusterName))
+			then = fmt.Sprintf("it is published as %q", peering.Text(c.Renamed, browse.MaxClusterName))
 		}
 		out = append(out, fmt.Sprintf("another machine at %s announces %s %q on %s: %s. Unless that is a node of this cluster, or another cluster with the same name, somebody pretends to be it: find that machine",
-			c.From, what, peering.Text(c.Name, maxClusterName), c.Where, then))
+			c.From, what, peering.Text(c.Name, browse.MaxClusterName), c.Where, then))
 	}
 	return out
 }
@@ -381,13 +405,13 @@ func foundOnLAN(list []discovery.Found, interfaces []string, before []v1alpha1.F
 	}
 	for _, f := range list {
 		id, err := peering.ParseClusterID(string(f.ID))
-		all := dialable(f.Endpoints, nil)
+		all := discovery.DialableEndpoints(f.Endpoints)
 		if err != nil || len(all) == 0 || !slices.Contains(interfaces, f.Where) {
 			continue
 		}
 		key := place{f.Where, string(id)}
 		at[key] = append(at[key], announcement{v1alpha1.FoundCluster{
-			Interface: f.Where, ClusterID: string(id), Name: peering.Text(f.Name, maxClusterName),
+			Interface: f.Where, ClusterID: string(id), Name: peering.Text(f.Name, browse.MaxClusterName),
 			Endpoints: all[:min(len(all), peering.MaxEndpoints)], Automatic: f.Automatic,
 		}, f.From})
 	}
@@ -407,10 +431,10 @@ func foundOnLAN(list []discovery.Found, interfaces []string, before []v1alpha1.F
 	all := slices.SortedFunc(maps.Keys(at), func(a, b place) int {
 		return cmp.Or(rank(a)-rank(b), cmp.Compare(a.id, b.id), cmp.Compare(a.where, b.where))
 	})
-	share, has := maxLANFound/max(1, len(interfaces)), map[string]int{}
+	share, has := browse.MaxFound/max(1, len(interfaces)), map[string]int{}
 	var out []v1alpha1.FoundCluster
 	for _, key := range all {
-		if len(out) < maxLANFound && (first[key.id] || has[key.where] < share) {
+		if len(out) < browse.MaxFound && (first[key.id] || has[key.where] < share) {
 			has[key.where]++
 			out = append(out, mergeAnnouncements(at[key], known[key]))
 		}

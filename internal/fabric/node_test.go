@@ -1,4 +1,4 @@
-package agent
+package fabric
 
 import (
 	"context"
@@ -117,7 +117,7 @@ func TestReportsOfOtherNodesCostANodeNoRequest(t *testing.T) {
 	}}
 	https := httptest.NewServer(server)
 	defer https.Close()
-	cfg := NodeConfig{Node: "a", Namespace: "entente-system", HealthAddress: "0", Log: slog.New(slog.DiscardHandler)}
+	cfg := Config{Node: "a", Namespace: "entente-system", HealthAddress: "0", Log: slog.New(slog.DiscardHandler)}
 	options := nodeOptions(cfg)
 	options.MapperProvider = func(*rest.Config, *http.Client) (meta.RESTMapper, error) {
 		mapper := meta.NewDefaultRESTMapper(nil)

@@ -1,4 +1,4 @@
-package agent
+package fabric
 
 import (
 	"context"
@@ -19,6 +19,7 @@ import (
 
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/discovery/mdns"
+	"github.com/entente-dev/entente/internal/kube"
 )
 
 // inside is a responder that runs in a network namespace: its sockets are opened by the
@@ -78,7 +79,7 @@ func TestNodesFindEachOtherOnARealLAN(t *testing.T) {
 		p := published(7443, fmt.Sprintf("192.0.2.%d", i+1))
 		p.Instance, p.Name, p.ClusterID, p.Host = name[len(id)+1:], name[len(id)+1:], string(testID(name[len(id)+1])), "entente-"+name[len(id)+1:]
 		p.Automatic = i == 0
-		c := fake.NewClientBuilder().WithScheme(Scheme()).WithStatusSubresource(&v1alpha1.NodeDiscovery{}).WithObjects(
+		c := fake.NewClientBuilder().WithScheme(kube.Scheme()).WithStatusSubresource(&v1alpha1.NodeDiscovery{}).WithObjects(
 			&v1alpha1.NodeDiscovery{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: v1alpha1.NodeDiscoverySpec{Publish: p, Interfaces: []string{"eth*"}}},
 		).Build()
 		n := &nodeLAN{node: "n", client: c, log: slog.New(slog.DiscardHandler), respond: func(interfaces []string) responder {

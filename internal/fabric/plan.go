@@ -1,4 +1,4 @@
-package agent
+package fabric
 
 import (
 	"cmp"
@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/tunnel"
 )
 
@@ -67,7 +68,7 @@ func Desired(name string, own []netip.Prefix, nodes []v1alpha1.FabricNode, tunne
 		if key, err := tunnel.ParsePublicKey(n.Status.PublicKey); err == nil {
 			node.PublicKey = key
 		}
-		node.PodCIDRs = prefixes(n.Status.PodCIDRs)
+		node.PodCIDRs = kube.Prefixes(n.Status.PodCIDRs)
 		if n.Name == name {
 			node.PodCIDRs = own
 		}
@@ -97,7 +98,7 @@ func peerOf(spec *v1alpha1.TunnelSpec, via string) tunnel.Peer {
 		}
 		peer.Gateways = append(peer.Gateways, tunnel.Gateway{Node: g.Name, PublicKey: key, Endpoints: g.Endpoints, Overlay: overlay})
 	}
-	peer.Local, peer.Remote = mappings(spec.Local), mappings(spec.Remote)
+	peer.Local, peer.Remote = Mappings(spec.Local), Mappings(spec.Remote)
 	for _, e := range spec.Allow {
 		peer.Inbound = append(peer.Inbound, exposureOf(e))
 	}
@@ -107,9 +108,9 @@ func peerOf(spec *v1alpha1.TunnelSpec, via string) tunnel.Peer {
 // exposureOf returns an Exposure in the fabric's terms. What cannot be read opens
 // nothing.
 func exposureOf(e v1alpha1.Exposure) tunnel.Exposure {
-	out := tunnel.Exposure{Name: e.Contract + "/" + e.Namespace, AnySource: e.AnySource, Sources: addrs(e.From)}
+	out := tunnel.Exposure{Name: e.Contract + "/" + e.Namespace, AnySource: e.AnySource, Sources: kube.Addrs(e.From)}
 	for _, to := range e.To {
-		for _, a := range addrs(to.Addresses) {
+		for _, a := range kube.Addrs(to.Addresses) {
 			if to.AnyPort {
 				out.Destinations = append(out.Destinations, tunnel.Destination{Addr: a})
 				continue
@@ -124,17 +125,8 @@ func exposureOf(e v1alpha1.Exposure) tunnel.Exposure {
 	return out
 }
 
-func addrs(texts []string) []netip.Addr {
-	var out []netip.Addr
-	for _, text := range texts {
-		if a, err := netip.ParseAddr(text); err == nil {
-			out = append(out, a.Unmap())
-		}
-	}
-	return out
-}
-
-func mappings(aliases []v1alpha1.PrefixAlias) []tunnel.Mapping {
+// Mappings returns aliases as the fabric has them.
+func Mappings(aliases []v1alpha1.PrefixAlias) []tunnel.Mapping {
 	var out []tunnel.Mapping
 	for _, a := range aliases {
 		prefix, err := netip.ParsePrefix(a.Prefix)
@@ -145,18 +137,6 @@ func mappings(aliases []v1alpha1.PrefixAlias) []tunnel.Mapping {
 	}
 	return out
 }
-
-func prefixes(texts []string) []netip.Prefix {
-	var out []netip.Prefix
-	for _, text := range texts {
-		if p, err := netip.ParsePrefix(text); err == nil {
-			out = append(out, p.Masked())
-		}
-	}
-	return out
-}
-
-func podCIDRs(n *corev1.Node) []netip.Prefix { return prefixes(n.Spec.PodCIDRs) }
 
 // NodeStatus returns what a FabricNode says of a fabric: all but the time.
 func NodeStatus(s tunnel.Status, own *corev1.Node) v1alpha1.FabricNodeStatus {

@@ -1,4 +1,4 @@
-package agent
+package fabric
 
 import (
 	"context"
@@ -28,7 +28,9 @@ import (
 	"github.com/entente-dev/entente/api/v1alpha1"
 	"github.com/entente-dev/entente/discovery"
 	"github.com/entente-dev/entente/discovery/mdns"
+	"github.com/entente-dev/entente/internal/browse"
 	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/internal/store"
 	"github.com/entente-dev/entente/peering"
 )
@@ -127,7 +129,7 @@ type lanNode struct {
 func newLANNode(t *testing.T) *lanNode {
 	n := &lanNode{t: t, kick: make(chan struct{}, 1), lan: &heardLAN{interfaces: []string{"eth0"}, changed: make(chan struct{}, 1)}}
 	n.client = interceptor.NewClient(
-		fake.NewClientBuilder().WithScheme(Scheme()).WithStatusSubresource(&v1alpha1.NodeDiscovery{}, &v1alpha1.ForeignCluster{}).Build(),
+		fake.NewClientBuilder().WithScheme(kube.Scheme()).WithStatusSubresource(&v1alpha1.NodeDiscovery{}, &v1alpha1.ForeignCluster{}).Build(),
 		interceptor.Funcs{SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
 			n.mu.Lock()
 			n.writes = append(n.writes, time.Now())
@@ -281,7 +283,7 @@ func TestANodeWatchesItsOwnNodeDiscoveryOnly(t *testing.T) {
 		lan := &heardLAN{interfaces: []string{"eth0"}, changed: make(chan struct{}, 1)}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		cfg := NodeConfig{Kubernetes: &rest.Config{Host: https.URL, QPS: -1}, Node: "a", Log: slog.New(slog.DiscardHandler)}
+		cfg := Config{Kubernetes: &rest.Config{Host: https.URL, QPS: -1}, Node: "a", Log: slog.New(slog.DiscardHandler)}
 		go func() {
 			done <- runLAN(ctx, cfg, mapper, func([]string) responder {
 				lan.note("listens")
@@ -478,7 +480,7 @@ func TestFoundOnLANSharesTheRoom(t *testing.T) {
 	both := []string{"eth0", "eth1"}
 	first := foundOnLAN(many("eth0", 500, 510), both, nil, nil)
 	got := foundOnLAN(slices.Concat(many("eth0", 0, 1000), many("eth1", 0, 10)), both, first, nil)
-	if len(got) != maxLANFound/2+10 || len(got[0].Endpoints) != peering.MaxEndpoints {
+	if len(got) != browse.MaxFound/2+10 || len(got[0].Endpoints) != peering.MaxEndpoints {
 		t.Errorf("of many %d are reported, with %d endpoints", len(got), len(got[0].Endpoints))
 	}
 	for _, f := range first {
@@ -566,16 +568,16 @@ func TestInventedClustersDoNotEvictExpectedOnes(t *testing.T) {
 		if err := n.client.Create(t.Context(), policy); err != nil {
 			t.Fatal(err)
 		}
-		expected, err := expectedOnLAN(t.Context(), n.client)
+		expected, err := browse.Expected(t.Context(), n.client)
 		if err != nil || !slices.Equal(expected, []string{string(listed)}) {
 			t.Fatalf("expected are %v, %v", expected, err)
 		}
 		n.wants(v1alpha1.NodeDiscoverySpec{Expected: expected})
-		l := &lans{reader: n.client, now: time.Now, log: slog.New(slog.DiscardHandler), kept: func() ([]netip.Prefix, bool) { return nil, true }}
+		l := &browse.LANs{Reader: n.client, Now: time.Now, Log: slog.New(slog.DiscardHandler), Kept: func() ([]netip.Prefix, bool) { return nil, true }}
 		wake := make(chan struct{})
 		s := &controller.Sightings{
 			Client: n.client, Self: testID('o'), Events: events.NewFakeRecorder(16), Log: slog.New(slog.DiscardHandler), Now: time.Now,
-			Budget: &store.WriteBudget{Now: time.Now}, Look: l.look, Wake: wake,
+			Budget: &store.WriteBudget{Now: time.Now}, Look: l.Look, Wake: wake,
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -594,7 +596,7 @@ func TestInventedClustersDoNotEvictExpectedOnes(t *testing.T) {
 			return len(fcs.Items), slices.ContainsFunc(fcs.Items, func(fc v1alpha1.ForeignCluster) bool { return fc.Spec.ClusterID == string(listed) })
 		}
 		var invented []discovery.Found
-		for i := range 2 * maxLANFound {
+		for i := range 2 * browse.MaxFound {
 			id := strings.NewReplacer("0", "a", "1", "b", "8", "c", "9", "d").Replace(fmt.Sprintf("%06d%026d", i, 0))
 			invented = append(invented, discovery.Found{Text: discovery.Text{ID: peering.ClusterID(id)}, Where: "eth0", Endpoints: []string{fmt.Sprintf("192.0.2.%d:1", i%250+1)}})
 		}
@@ -643,4 +645,47 @@ func TestANodeReportsImpostors(t *testing.T) {
 		}
 		says("")
 	})
+}
+
+func TestThePublishedServiceHasDialableAddresses(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		endpoints []string
+		want      string
+		why       string
+	}{
+		"an address":                    {endpoints: []string{"192.0.2.1:30743"}, want: "30743 [192.0.2.1]"},
+		"both families":                 {endpoints: []string{"192.0.2.1:7443", "[2001:db8::1]:7443"}, want: "7443 [192.0.2.1 2001:db8::1]"},
+		"of two ports the first":        {endpoints: []string{"192.0.2.1:443", "192.0.2.2:30743"}, want: "443 [192.0.2.1]"},
+		"one that nobody dials":         {endpoints: []string{"127.0.0.1:1", "127.0.0.2:1", "192.0.2.1:7443"}, want: "7443 [192.0.2.1]"},
+		"one twice, and in two forms":   {endpoints: []string{"192.0.2.1:7443", "192.0.2.1:7443", "192.0.2.2:443", "[::ffff:192.0.2.3]:7443"}, want: "7443 [192.0.2.1 192.0.2.3]"},
+		"names are not published":       {endpoints: []string{"office.example:7443"}, why: "none of this cluster's endpoints (office.example:7443) is an address"},
+		"nobody dials it":               {why: "this cluster cannot be dialled: set peer.endpoints"},
+		"no more than a service has":    {endpoints: []string{"192.0.2.1:1", "192.0.2.2:1", "192.0.2.3:1", "192.0.2.4:1", "192.0.2.5:1", "192.0.2.6:1", "192.0.2.7:1", "192.0.2.8:1", "192.0.2.9:1"}, want: "1 [192.0.2.1 192.0.2.2 192.0.2.3 192.0.2.4 192.0.2.5 192.0.2.6 192.0.2.7 192.0.2.8]"},
+		"what is too long to be a text": {endpoints: []string{strings.Repeat("o", 600) + ":7443"}, why: "none of"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := discovery.NewService(testID('o'), "office", 3, tt.endpoints)
+			s.Automatic, s.Text.Fingerprint = true, "0123456789abcdef"
+			spec := Published(s, tt.endpoints)
+			if tt.why != "" {
+				if spec.Publish != nil || !strings.Contains(spec.NotPublished, tt.why) || len(spec.NotPublished) > browse.MaxText {
+					t.Errorf("got %+v, want it not published: %s", spec, tt.why)
+				}
+				return
+			}
+			p := spec.Publish
+			if p == nil || fmt.Sprint(p.Port, " ", p.Addresses) != tt.want {
+				t.Fatalf("got %+v, want %s", p, tt.want)
+			}
+			if p.Instance != "office" || p.Name != "office" || p.Host != "entente-oooooooo" || p.API != "3" || !p.Automatic || p.Fingerprint != s.Text.Fingerprint {
+				t.Errorf("published %+v", p)
+			}
+			services, err := servicesOf(p)
+			if err != nil || len(services) != 1 || services[0].Text.ID != testID('o') || services[0].Text.Fingerprint != p.Fingerprint || !services[0].Automatic {
+				t.Errorf("the fabric publishes %+v, %v", services, err)
+			}
+		})
+	}
 }

@@ -1,0 +1,158 @@
+package browse
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/discovery"
+	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/peering"
+)
+
+// LANs is what the fabrics of nodes find on their LANs.
+type LANs struct {
+	Reader ctrlclient.Reader
+	// Kept is as that of [Domains].
+	Kept func() ([]netip.Prefix, bool)
+	Now  func() time.Time
+	Log  *slog.Logger
+
+	mu sync.Mutex
+	// began is when it was looked first.
+	began time.Time
+	nodes map[string]*nodeReport
+}
+
+// nodeReport is when the fabric of a node was heard of. Times are this process's: clocks
+// of nodes differ.
+type nodeReport struct {
+	// report is the time that its last report has, at is when that came. It is zero for
+	// the report that was there already when this process looked first.
+	report metav1.Time
+	at     time.Time
+	// told is the problems that were logged.
+	told string
+}
+
+// Look returns what is found now.
+func (l *LANs) Look() controller.Looked {
+	var list v1alpha1.NodeDiscoveryList
+	if err := l.Reader.List(context.Background(), &list, ctrlclient.UnsafeDisableDeepCopy); err != nil { //nolint:forbidigo // a cache answers at once
+		l.Log.Warn("cannot tell what is found on LANs", "err", err)
+		return controller.Looked{}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.Now()
+	if l.began.IsZero() {
+		l.began, l.nodes = now, map[string]*nodeReport{}
+	}
+	out := controller.Looked{Places: map[controller.Place]bool{}}
+	kept, known := l.Kept()
+	there := map[string]bool{}
+	for i := range list.Items {
+		nd := &list.Items[i]
+		there[nd.Name] = true
+		l.lookAt(&out, nd, l.hear(nd, now), now, kept, known)
+	}
+	maps.DeleteFunc(l.nodes, func(name string, _ *nodeReport) bool { return !there[name] })
+	return out
+}
+
+// hear notes what a fabric reported. The lock is held.
+func (l *LANs) hear(nd *v1alpha1.NodeDiscovery, now time.Time) *nodeReport {
+	h := l.nodes[nd.Name]
+	switch {
+	case h == nil && now == l.began:
+		h = &nodeReport{report: nd.Status.ObservedAt}
+		l.nodes[nd.Name] = h
+	case h == nil:
+		h = &nodeReport{}
+		l.nodes[nd.Name] = h
+		fallthrough
+	case !h.report.Equal(&nd.Status.ObservedAt):
+		if h.report = nd.Status.ObservedAt; !h.report.IsZero() {
+			h.at = now
+		}
+	}
+	if text := strings.Join(nd.Status.Problems, "\n"); text != h.told {
+		if h.told = text; text != "" {
+			l.Log.Warn("discovery on the LANs of a node does not work as it should", "node", nd.Name, "problems", nd.Status.Problems)
+		}
+	}
+	return h
+}
+
+// lookAt adds what one fabric finds. What it finds comes from whoever is on its LANs, and
+// the fabric itself lives where they reach it: everything is checked again.
+func (l *LANs) lookAt(out *controller.Looked, nd *v1alpha1.NodeDiscovery, h *nodeReport, now time.Time, kept []netip.Prefix, known bool) {
+	since := h.at
+	if since.IsZero() {
+		since = l.began
+	}
+	silent := h.at.IsZero() || now.Sub(h.at) >= lanReportLate
+	if silent && now.Sub(since) >= lanReportExpires {
+		return // what it said is too old to be believed
+	}
+	for _, name := range nd.Status.Interfaces[:min(len(nd.Status.Interfaces), MaxInterfaces)] {
+		if name != "" && peering.Text(name, MaxInterfaceName) == name {
+			out.Places[lanPlace(nd.Name, name)] = silent || !controller.LANSettled(&nd.Status)
+		}
+	}
+	seen := nd.Status.ObservedAt
+	if !h.at.IsZero() {
+		seen = metav1.NewTime(h.at)
+	}
+	for _, f := range nd.Status.Found[:min(len(nd.Status.Found), MaxFound)] {
+		place := lanPlace(nd.Name, f.Interface)
+		id, err := peering.ParseClusterID(f.ClusterID)
+		all := discovery.DialableEndpoints(f.Endpoints[:min(len(f.Endpoints), peering.MaxEndpoints)], kept...)
+		if _, looked := out.Places[place]; !looked || err != nil || !known || len(all) == 0 {
+			continue
+		}
+		out.Found = append(out.Found, controller.Sighted{ID: id, Sighting: v1alpha1.Sighting{
+			Source: place.Source, Where: place.Where, Node: place.Node,
+			Name: peering.Text(f.Name, MaxClusterName), Endpoints: all, Seen: seen,
+		}})
+	}
+}
+
+func lanPlace(node, name string) controller.Place {
+	return controller.Place{Source: v1alpha1.FoundLAN, Where: name, Node: node}
+}
+
+// All brings together what several sources find.
+func All(looks ...func() controller.Looked) func() controller.Looked {
+	return func() controller.Looked {
+		all := controller.Looked{Places: map[controller.Place]bool{}}
+		for _, look := range looks {
+			one := look()
+			all.Found = append(all.Found, one.Found...)
+			maps.Copy(all.Places, one.Places)
+		}
+		return all
+	}
+}
+
+// Expected returns whom a fabric reports first.
+func Expected(ctx context.Context, cached ctrlclient.Reader) ([]string, error) {
+	var policies v1alpha1.PeeringPolicyList
+	if err := cached.List(ctx, &policies, ctrlclient.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list peering policies: %w", err)
+	}
+	var all v1alpha1.ForeignClusterList
+	if err := cached.List(ctx, &all, ctrlclient.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list foreign clusters: %w", err)
+	}
+	return controller.Expected(policies.Items, all.Items), nil
+}

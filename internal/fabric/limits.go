@@ -1,0 +1,16 @@
+package fabric
+
+import "time"
+
+const (
+	// lanStatusBurst is how many reports a fabric writes at once, lanStatusPace the time
+	// after which one more can be: a LAN may change all the time.
+	lanStatusBurst = 30
+	lanStatusPace  = 10 * time.Second
+	// conflictLasts is for how long another machine announces what is this cluster's until
+	// that is told, and conflictEnds after how long it is not any more.
+	conflictLasts = 90 * time.Second
+	conflictEnds  = 5 * time.Minute
+	// maxLANConflicts is how many such are told.
+	maxLANConflicts = 8
+)

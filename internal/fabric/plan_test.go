@@ -1,0 +1,212 @@
+package fabric
+
+import (
+	"bytes"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/controller"
+	"github.com/entente-dev/entente/internal/kube"
+	"github.com/entente-dev/entente/tunnel"
+)
+
+func fabricNode(name, cluster, key string, gateway bool) v1alpha1.FabricNode {
+	n := v1alpha1.FabricNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	n.Spec = v1alpha1.FabricNodeSpec{ClusterID: cluster, Gateway: gateway}
+	n.Status.PublicKey, n.Status.Endpoints, n.Status.PodCIDRs = key, []string{"10.0.0.1:51820"}, []string{"10.200.1.0/24"}
+	return n
+}
+
+func tunnelTo(peer string, age time.Duration, allow ...v1alpha1.Exposure) v1alpha1.Tunnel {
+	t := v1alpha1.Tunnel{ObjectMeta: metav1.ObjectMeta{Name: "t-" + peer, UID: types.UID("u-" + peer), CreationTimestamp: metav1.NewTime(time.Unix(1e9, 0).Add(-age))}}
+	t.Spec = v1alpha1.TunnelSpec{
+		PeerID:   peer,
+		Gateways: []v1alpha1.Gateway{{Name: "g", PublicKey: keyB, Endpoints: []string{"172.30.2.11:51820"}, Overlay: "fd00::2"}},
+		Local:    []v1alpha1.PrefixAlias{{Prefix: "10.200.0.0/16", Alias: "10.250.0.0/16"}},
+		Remote:   []v1alpha1.PrefixAlias{{Prefix: "10.200.0.0/16", Alias: "10.240.0.0/16"}},
+		Allow:    allow,
+	}
+	return t
+}
+
+func TestDesiredFollowsTheCustomResources(t *testing.T) {
+	t.Parallel()
+	psk := make([]byte, 32)
+	own := []netip.Prefix{netip.MustParsePrefix("10.200.0.0/24")}
+	nodes := []v1alpha1.FabricNode{fabricNode("a", "me", keyA, true), fabricNode("b", "me", "", false)}
+
+	t.Run("nothing before the agent said which cluster this is", func(t *testing.T) {
+		t.Parallel()
+		if got := Desired("a", own, []v1alpha1.FabricNode{fabricNode("a", "", keyA, false)}, nil, Known{}); got != nil {
+			t.Errorf("desired %+v", got)
+		}
+	})
+	desired := func(tunnels []v1alpha1.Tunnel, secret map[string][]byte) *tunnel.Desired {
+		return Desired("a", own, nodes, tunnels, Known{}.Update(nodes, tunnels, secret))
+	}
+	t.Run("a peer without a preshared key waits for it", func(t *testing.T) {
+		t.Parallel()
+		got := desired([]v1alpha1.Tunnel{tunnelTo("p", 0), tunnelTo("q", 0)}, map[string][]byte{"q": psk, "p": psk[:16]})
+		if len(got.Peers) != 2 || !got.Peers[0].KeyMissing || got.Peers[1].KeyMissing || got.Peers[1].Via != "a" {
+			t.Errorf("peers are %+v", got.Peers)
+		}
+	})
+	t.Run("who was trusted first comes first", func(t *testing.T) {
+		t.Parallel()
+		got := desired([]v1alpha1.Tunnel{tunnelTo("p", 0), tunnelTo("q", time.Hour)}, map[string][]byte{"p": psk, "q": psk})
+		if got.Peers[0].ClusterID != "q" {
+			t.Errorf("first is %s", got.Peers[0].ClusterID)
+		}
+	})
+	t.Run("a node's own prefixes are those of its Node", func(t *testing.T) {
+		t.Parallel()
+		got := desired(nil, nil)
+		if diff := cmp.Diff(own, got.Nodes[0].PodCIDRs, cmpopts.EquateComparable(netip.Prefix{})); diff != "" {
+			t.Errorf("prefixes (-want +got):\n%s", diff)
+		}
+	})
+	t.Run("ports are open that are listed, and none by default", func(t *testing.T) {
+		t.Parallel()
+		got := desired([]v1alpha1.Tunnel{tunnelTo("p", 0,
+			v1alpha1.Exposure{Contract: "c", Namespace: "shop", From: []string{"10.240.0.1"}, To: []v1alpha1.Destination{
+				{Addresses: []string{"10.200.0.1", "10.200.0.2"}, Ports: []v1alpha1.DestinationPort{{Protocol: "TCP", Port: 80}}},
+				{Addresses: []string{"10.200.0.3"}},
+				{Addresses: []string{"10.200.0.4"}, Ports: []v1alpha1.DestinationPort{{Protocol: "GRE", Port: 80}, {Protocol: "TCP", Port: 1 << 16}}},
+			}},
+			v1alpha1.Exposure{Contract: "d", AnySource: true, To: []v1alpha1.Destination{{Addresses: []string{"10.200.0.9"}, AnyPort: true}}},
+		)}, map[string][]byte{"p": psk})
+		want := []tunnel.Exposure{
+			{Name: "c/shop", Sources: []netip.Addr{netip.MustParseAddr("10.240.0.1")}, Destinations: []tunnel.Destination{
+				{Addr: netip.MustParseAddr("10.200.0.1"), Protocol: tunnel.TCP, Port: 80},
+				{Addr: netip.MustParseAddr("10.200.0.2"), Protocol: tunnel.TCP, Port: 80},
+			}},
+			{Name: "d/", AnySource: true, Destinations: []tunnel.Destination{{Addr: netip.MustParseAddr("10.200.0.9")}}},
+		}
+		if diff := cmp.Diff(want, got.Peers[0].Inbound, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+			t.Errorf("open is (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// Only the deletion of a Tunnel ends a tunnel, not what is missing.
+func TestTunnelOutlivesTheSecretOfItsKey(t *testing.T) {
+	t.Parallel()
+	own := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: corev1.NodeSpec{PodCIDRs: []string{"10.200.0.0/24"}}}
+	gateway, toP, toQ := fabricNode("a", "me", keyA, true), tunnelTo("p", time.Hour), tunnelTo("q", 0)
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "entente-system", Name: controller.FabricSecret},
+		Data:       map[string][]byte{"p": bytes.Repeat([]byte{1}, 32), "q": bytes.Repeat([]byte{2}, 32)},
+	}
+	c := fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(&own, &gateway, &toP, &toQ, secret).Build()
+	n := &node{cfg: Config{Node: "a", Namespace: "entente-system"}, client: c}
+	check := func(when string, keys ...byte) {
+		t.Helper()
+		desired, err := n.desired(t.Context())
+		if err != nil {
+			t.Fatalf("%s: %v", when, err)
+		}
+		if len(desired.Peers) != len(keys) {
+			t.Fatalf("%s: %d peers, want %d", when, len(desired.Peers), len(keys))
+		}
+		for i, key := range keys {
+			if p := desired.Peers[i]; p.PresharedKey != tunnel.PresharedKey(bytes.Repeat([]byte{key}, 32)) || p.KeyMissing != (key == 0) || p.Via != "a" {
+				t.Errorf("%s: peer %s has another key, or another carrier (%q)", when, p.ClusterID, p.Via)
+			}
+		}
+	}
+	do := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	check("at first", 1, 2)
+	secret.Data = map[string][]byte{"p": {1, 2}, "q": bytes.Repeat([]byte{3}, 32)}
+	do(c.Update(t.Context(), secret))
+	check("one key is damaged and one is new", 1, 3)
+	do(c.Delete(t.Context(), secret))
+	check("the Secret is deleted", 1, 3)
+	gateway.Spec.Gateway = false
+	do(c.Update(t.Context(), &gateway))
+	check("no node is named as gateway", 1, 3)
+	do(c.Delete(t.Context(), &toP))
+	check("a Tunnel is deleted", 3)
+	again := tunnelTo("p", 0)
+	again.UID = "another"
+	do(c.Create(t.Context(), &again))
+	check("another Tunnel does not get the key of the one before", 0, 3)
+
+	n = &node{cfg: n.cfg, client: c}
+	if desired, err := n.desired(t.Context()); err != nil || desired != nil {
+		t.Errorf("after a restart, and without a gateway: %+v, %v, want nothing to change", desired, err)
+	}
+	gateway.Spec.Gateway = true
+	do(c.Update(t.Context(), &gateway))
+	check("after a restart the device has the keys", 0, 0)
+}
+
+func TestPathsWithoutAnEndpointSaySo(t *testing.T) {
+	t.Parallel()
+	for _, state := range []tunnel.PathState{tunnel.PathUnknown, tunnel.PathDown} {
+		got := pathOf(tunnel.PeerStatus{Cluster: "c", Node: "g", State: state}, "")
+		if strings.Contains(got.Message, "UDP  ") || !strings.Contains(got.Message, "no endpoint to dial") {
+			t.Errorf("%v: %q", state, got.Message)
+		}
+	}
+}
+
+func TestRoundTripsAreShownAsTheyAre(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ took, want time.Duration }{
+		{43 * time.Microsecond, 43 * time.Microsecond},
+		{412 * time.Microsecond, 410 * time.Microsecond},
+		{131 * time.Millisecond, 130 * time.Millisecond},
+		{996 * time.Microsecond, time.Millisecond},
+	} {
+		got := pathOf(tunnel.PeerStatus{State: tunnel.PathUp, RTT: tc.took}, "").RoundTripMicroseconds
+		if got != tc.want.Microseconds() {
+			t.Errorf("%s is shown as %dµs, want %s", tc.took, got, tc.want)
+		}
+	}
+}
+
+func TestNodeStatusSaysOnlyWhatWasSeen(t *testing.T) {
+	t.Parallel()
+	own := corev1.Node{Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "172.30.1.11"}}}}
+	status := NodeStatus(tunnel.Status{
+		ListenPort: 51820, Backend: tunnel.BackendUserspace,
+		Peers: []tunnel.PeerStatus{
+			{Cluster: "up", State: tunnel.PathUp, RTT: 1100 * time.Microsecond, Active: true},
+			{Cluster: "down", Node: "g", State: tunnel.PathDown, Active: true, Endpoint: netip.MustParseAddrPort("172.30.2.11:51820")},
+			{Cluster: "spare", State: tunnel.PathUp},
+		},
+		Problems: []tunnel.Problem{{Text: "ip_forward is off"}},
+	}, &own)
+	if diff := cmp.Diff([]string{"172.30.1.11:51820"}, status.Endpoints); diff != "" {
+		t.Errorf("endpoints (-want +got):\n%s", diff)
+	}
+	if len(status.Paths) != 2 || status.Paths[0].PeerID != "down" || status.Paths[0].State != "Down" || status.Paths[0].Message == "" {
+		t.Errorf("paths are %+v", status.Paths)
+	}
+	if status.Paths[1].State != "Up" || status.Paths[1].RoundTripMicroseconds != 1100 {
+		t.Errorf("the path that is up is %+v", status.Paths[1])
+	}
+	if len(status.Problems) != 1 || status.PublicKey != "" {
+		t.Errorf("status is %+v", status)
+	}
+}
+
+const (
+	keyA = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAE="
+	keyB = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAI="
+)

@@ -1,0 +1,46 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Watch has a handler called for each object of a kind that there is, and for each change,
+// until stop is called.
+func Watch(ctx context.Context, informers cache.Informers, kind ctrlclient.Object, handler toolscache.ResourceEventHandler) (stop func(), err error) {
+	informer, err := informers.GetInformer(ctx, kind)
+	if err != nil {
+		return nil, fmt.Errorf("watch %T: %w", kind, err)
+	}
+	registration, err := informer.AddEventHandler(handler)
+	if err != nil {
+		return nil, fmt.Errorf("watch %T: %w", kind, err)
+	}
+	// Removing fails only where nothing is left to remove.
+	return func() { _ = informer.RemoveEventHandler(registration) }, nil
+}
+
+// OnChange has changed called when an object of a kind comes, goes, or changes so that
+// it matters, until stop is called.
+func OnChange(ctx context.Context, informers cache.Informers, kind ctrlclient.Object, matters func(before, after any) bool, changed func()) (stop func(), err error) {
+	return Watch(ctx, informers, kind, toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(any) { changed() },
+		DeleteFunc: func(any) { changed() },
+		UpdateFunc: func(before, after any) {
+			if matters(before, after) {
+				changed()
+			}
+		},
+	})
+}
+
+// NewVersion says whether an update is one, and not a resync of the informer.
+func NewVersion(before, after any) bool {
+	was, ok := before.(ctrlclient.Object)
+	is, also := after.(ctrlclient.Object)
+	return !ok || !also || was.GetResourceVersion() != is.GetResourceVersion()
+}
