@@ -337,7 +337,7 @@ func cleanupCommand(logs *logFlags) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
-			if cfg.Kubernetes, cfg.Log, err = logs.cluster(); err != nil {
+			if cfg.Kubernetes, _, err = logs.cluster(); err != nil {
 				return err
 			}
 			if cfg.Namespace = os.Getenv("POD_NAMESPACE"); cfg.Namespace == "" {

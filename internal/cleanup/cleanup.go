@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,6 +16,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
@@ -39,7 +40,6 @@ type Config struct {
 	KeepIdentity bool
 	// Out gets one line for each step. Required.
 	Out io.Writer
-	Log *slog.Logger
 }
 
 const (
@@ -112,18 +112,18 @@ func kinds() []client.ObjectList {
 }
 
 func (w *cleanup) endPeerings(ctx context.Context) error {
-	if err := w.stopAutomatic(ctx); err != nil {
-		return err
-	}
-	var contracts v1alpha1.ContractList
-	if err := w.list(ctx, &contracts); err != nil {
-		return err
-	}
-	for i := range contracts.Items {
-		patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"termination":"Now"}}`))
-		if err := w.client.Patch(ctx, &contracts.Items[i], patch); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("end contract %s: %w", contracts.Items[i].Name, err)
+	// Policies by which the agent would peer again go first.
+	err := w.each(ctx, &v1alpha1.PeeringPolicyList{}, func(o client.Object) error {
+		if o.(*v1alpha1.PeeringPolicy).Spec.Automatic == nil {
+			return nil
 		}
+		return w.remove(ctx, o)
+	})
+	if err != nil {
+		return err
+	}
+	if err := w.each(ctx, &v1alpha1.ContractList{}, w.patch(ctx, `{"spec":{"termination":"Now"}}`)); err != nil {
+		return err
 	}
 	// Contracts that are over are kept for what they cost, until they are deleted.
 	for _, list := range append(asks(), &v1alpha1.ContractList{}) {
@@ -134,63 +134,48 @@ func (w *cleanup) endPeerings(ctx context.Context) error {
 	return nil
 }
 
-// stopAutomatic removes the policies by which the agent would peer again.
-func (w *cleanup) stopAutomatic(ctx context.Context) error {
-	var policies v1alpha1.PeeringPolicyList
-	if err := w.list(ctx, &policies); err != nil {
-		return err
-	}
-	for i := range policies.Items {
-		p := &policies.Items[i]
-		if p.Spec.Automatic == nil {
-			continue
-		}
-		if err := w.client.Delete(ctx, p); client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("remove peering policy %s: %w", p.Name, err)
-		}
-	}
-	return nil
-}
-
-// list lists, and takes a kind that the cluster does not have for one without
-// objects.
-func (w *cleanup) list(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+// list returns the objects of a kind, none for one that the cluster does not have.
+func (w *cleanup) list(ctx context.Context, list client.ObjectList, opts ...client.ListOption) ([]client.Object, error) {
 	err := w.client.List(ctx, list, opts...)
 	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
-		return nil
+		return nil, nil
 	}
 	if err != nil {
-		return fmt.Errorf("list %T: %w", list, err)
+		return nil, fmt.Errorf("list %T: %w", list, err)
 	}
-	return nil
-}
-
-func objects(list client.ObjectList) []client.Object {
-	items, err := meta.ExtractList(list)
-	if err != nil {
+	var out []client.Object
+	err = meta.EachListItem(list, func(item runtime.Object) error {
+		out = append(out, item.(client.Object))
 		return nil
-	}
-	out := make([]client.Object, 0, len(items))
-	for _, item := range items {
-		if o, ok := item.(client.Object); ok {
-			out = append(out, o)
-		}
-	}
-	return out
+	})
+	return out, err
 }
 
-func (w *cleanup) removeAll(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
-	if err := w.list(ctx, list, opts...); err != nil {
-		return err
-	}
-	var errs []error
-	for _, o := range objects(list) {
-		uid := o.GetUID()
-		if err := w.client.Delete(ctx, o, client.Preconditions{UID: &uid}); client.IgnoreNotFound(err) != nil {
-			errs = append(errs, fmt.Errorf("remove %T %s: %w", o, o.GetName(), err))
+// each does something with each object of a kind. One that is gone meanwhile is fine, and
+// no failure keeps it from the others.
+func (w *cleanup) each(ctx context.Context, list client.ObjectList, do func(client.Object) error, opts ...client.ListOption) error {
+	found, err := w.list(ctx, list, opts...)
+	errs := []error{err}
+	for _, o := range found {
+		if err := do(o); client.IgnoreNotFound(err) != nil {
+			errs = append(errs, fmt.Errorf("%T %s: %w", o, client.ObjectKeyFromObject(o), err))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+func (w *cleanup) patch(ctx context.Context, patch string) func(client.Object) error {
+	return func(o client.Object) error {
+		return w.client.Patch(ctx, o, client.RawPatch(types.MergePatchType, []byte(patch)))
+	}
+}
+
+func (w *cleanup) remove(ctx context.Context, o client.Object, opts ...client.DeleteOption) error {
+	return w.client.Delete(ctx, o, append(opts, client.Preconditions{UID: new(o.GetUID())})...)
+}
+
+func (w *cleanup) removeAll(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	return w.each(ctx, list, func(o client.Object) error { return w.remove(ctx, o) }, opts...)
 }
 
 func (w *cleanup) await(ctx context.Context, limit time.Duration, done func(context.Context) (string, error)) error {
@@ -210,10 +195,11 @@ func (w *cleanup) await(ctx context.Context, limit time.Duration, done func(cont
 
 func (w *cleanup) peeringsGone(ctx context.Context) (string, error) {
 	for _, list := range append(asks(), &v1alpha1.ContractList{}, &v1alpha1.OffloadedPodList{}) {
-		if err := w.list(ctx, list); err != nil {
+		found, err := w.list(ctx, list)
+		if err != nil {
 			return "", err
 		}
-		if found := objects(list); len(found) > 0 {
+		if len(found) > 0 {
 			return fmt.Sprintf("%d %T, the first %s", len(found), found[0], found[0].GetName()), nil
 		}
 	}
@@ -222,18 +208,15 @@ func (w *cleanup) peeringsGone(ctx context.Context) (string, error) {
 
 // fabricClean waits for the fabrics that live; one that is silent cannot be
 // waited for.
-func (w *cleanup) fabricClean(ctx context.Context) (string, error) {
-	var nodes v1alpha1.FabricNodeList
-	if err := w.list(ctx, &nodes); err != nil {
-		return "", err
-	}
-	for i := range nodes.Items {
-		n := &nodes.Items[i]
+func (w *cleanup) fabricClean(ctx context.Context) (waiting string, err error) {
+	err = w.each(ctx, &v1alpha1.FabricNodeList{}, func(o client.Object) error {
+		n := o.(*v1alpha1.FabricNode)
 		if time.Since(n.Status.ObservedAt.Time) < fabricAlive && len(n.Status.Paths) > 0 {
-			return fmt.Sprintf("node %s still has tunnels", n.Name), nil
+			waiting = fmt.Sprintf("node %s still has tunnels", n.Name)
 		}
-	}
-	return "", nil
+		return nil
+	})
+	return waiting, err
 }
 
 // stopAgent keeps the agent from making again what is removed next.
@@ -267,7 +250,7 @@ func (w *cleanup) force(ctx context.Context) error {
 	errs = append(errs,
 		w.removeAll(ctx, &rbacv1.RoleBindingList{}, managed),
 		w.removeAll(ctx, &corev1.NamespaceList{}, managed),
-		w.unlabel(ctx),
+		w.each(ctx, &corev1.NamespaceList{}, w.patch(ctx, `{"metadata":{"labels":{"`+v1alpha1.LabelOffloading+`":null}}}`), client.HasLabels{v1alpha1.LabelOffloading}),
 		w.secrets(ctx),
 		w.removeAll(ctx, &corev1.ConfigMapList{}, client.InNamespace(w.cfg.Namespace), managed),
 		client.IgnoreNotFound(w.client.Delete(ctx, leaseOf(w.cfg.Namespace, agentDeployment))),
@@ -284,85 +267,45 @@ func leaseOf(namespace, name string) *coordinationv1.Lease {
 // virtualNodes removes them with the pods on them: nothing stands behind them
 // any more.
 func (w *cleanup) virtualNodes(ctx context.Context) error {
-	var nodes corev1.NodeList
-	if err := w.list(ctx, &nodes, client.HasLabels{v1alpha1.LabelVirtualNode}); err != nil {
+	virtual := client.HasLabels{v1alpha1.LabelVirtualNode}
+	nodes, err := w.list(ctx, &corev1.NodeList{}, virtual)
+	if err != nil || len(nodes) == 0 {
 		return err
 	}
-	if len(nodes.Items) == 0 {
-		return nil
-	}
-	virtual := map[string]bool{}
-	for i := range nodes.Items {
-		virtual[nodes.Items[i].Name] = true
-	}
-	var pods corev1.PodList
-	errs := []error{w.list(ctx, &pods)}
-	for i := range pods.Items {
-		p := &pods.Items[i]
-		if !virtual[p.Spec.NodeName] {
-			continue
+	pods := w.each(ctx, &corev1.PodList{}, func(o client.Object) error {
+		if !slices.ContainsFunc(nodes, func(n client.Object) bool { return n.GetName() == o.(*corev1.Pod).Spec.NodeName }) {
+			return nil
 		}
-		err := w.client.Delete(ctx, p, client.Preconditions{UID: &p.UID}, client.GracePeriodSeconds(0))
-		errs = append(errs, client.IgnoreNotFound(err))
-	}
-	for i := range nodes.Items {
-		n := &nodes.Items[i]
-		errs = append(errs,
-			client.IgnoreNotFound(w.client.Delete(ctx, n, client.Preconditions{UID: &n.UID})),
-			client.IgnoreNotFound(w.client.Delete(ctx, leaseOf(corev1.NamespaceNodeLease, n.Name))))
-	}
-	return errors.Join(errs...)
+		return w.remove(ctx, o, client.GracePeriodSeconds(0))
+	})
+	return errors.Join(pods, w.each(ctx, &corev1.NodeList{}, func(o client.Object) error {
+		return errors.Join(client.IgnoreNotFound(w.remove(ctx, o)), client.IgnoreNotFound(w.client.Delete(ctx, leaseOf(corev1.NamespaceNodeLease, o.GetName()))))
+	}, virtual))
 }
 
-// release deletes all objects of a kind and drops our finalizer from them.
+// release deletes all objects of a kind and drops the finalizers from them.
 func (w *cleanup) release(ctx context.Context, list client.ObjectList) error {
 	if err := w.removeAll(ctx, list); err != nil {
 		return err
 	}
-	if err := w.list(ctx, list); err != nil {
-		return err
-	}
-	var errs []error
-	for _, o := range objects(list) {
-		patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
-		errs = append(errs, client.IgnoreNotFound(w.client.Patch(ctx, o, patch)))
-	}
-	return errors.Join(errs...)
-}
-
-func (w *cleanup) unlabel(ctx context.Context) error {
-	var list corev1.NamespaceList
-	if err := w.list(ctx, &list, client.HasLabels{v1alpha1.LabelOffloading}); err != nil {
-		return err
-	}
-	var errs []error
-	for i := range list.Items {
-		patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"`+v1alpha1.LabelOffloading+`":null}}}`))
-		errs = append(errs, client.IgnoreNotFound(w.client.Patch(ctx, &list.Items[i], patch)))
-	}
-	return errors.Join(errs...)
+	return w.each(ctx, list, w.patch(ctx, `{"metadata":{"finalizers":null}}`))
 }
 
 func (w *cleanup) secrets(ctx context.Context) error {
-	var list corev1.SecretList
-	if err := w.list(ctx, &list, client.InNamespace(w.cfg.Namespace), managed); err != nil {
-		return err
-	}
-	var errs []error
-	for i := range list.Items {
-		if s := &list.Items[i]; s.Name != store.IdentitySecret || !w.cfg.KeepIdentity {
-			errs = append(errs, client.IgnoreNotFound(w.client.Delete(ctx, s)))
+	return w.each(ctx, &corev1.SecretList{}, func(o client.Object) error {
+		if o.GetName() == store.IdentitySecret && w.cfg.KeepIdentity {
+			return nil
 		}
-	}
-	return errors.Join(errs...)
+		return w.client.Delete(ctx, o)
+	}, client.InNamespace(w.cfg.Namespace), managed)
 }
 
 // left names what is still there.
 func (w *cleanup) left(ctx context.Context) ([]string, error) {
 	var left []string
 	add := func(list client.ObjectList, opts ...client.ListOption) error {
-		err := w.list(ctx, list, opts...)
-		for _, o := range objects(list) {
+		found, err := w.list(ctx, list, opts...)
+		for _, o := range found {
 			left = append(left, strings.TrimPrefix(fmt.Sprintf("%T %s", o, client.ObjectKeyFromObject(o)), "*"))
 		}
 		return err

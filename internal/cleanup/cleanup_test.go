@@ -1,0 +1,126 @@
+package cleanup
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/internal/kube"
+	"github.com/entente-dev/entente/internal/store"
+)
+
+const namespace = "entente-system"
+
+func newCleanup(cfg Config, objects ...client.Object) *cleanup {
+	cfg.Namespace = namespace
+	return &cleanup{cfg: cfg, client: fake.NewClientBuilder().WithScheme(kube.Scheme()).WithObjects(objects...).Build()}
+}
+
+// has says which objects are there, by kind and name.
+func (w *cleanup) has(t *testing.T, lists ...client.ObjectList) (out []string) {
+	t.Helper()
+	for _, list := range lists {
+		found, err := w.list(t.Context(), list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range found {
+			out = append(out, o.GetName())
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// What an agent that does not live any more left is removed by its marks, with the
+// finalizers that nobody would remove, and nothing else is.
+func TestForceRemovesWhatIsMarked(t *testing.T) {
+	t.Parallel()
+	pod := func(name, node string) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: "u"}, Spec: corev1.PodSpec{NodeName: node}}
+	}
+	lease := func(name string) *coordinationv1.Lease {
+		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: name}}
+	}
+	secret := func(namespace, name string, labels map[string]string) *corev1.Secret {
+		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels}}
+	}
+	for keep, secrets := range map[bool][]string{true: {"elsewhere", "other", store.IdentitySecret}, false: {"elsewhere", "other"}} {
+		slices.Sort(secrets)
+		w := newCleanup(Config{KeepIdentity: keep},
+			&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "real"}},
+			&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "virtual", UID: "n", Labels: map[string]string{v1alpha1.LabelVirtualNode: "true"}}},
+			pod("here", "real"), pod("abroad", "virtual"), lease("real"), lease("virtual"),
+			&v1alpha1.ForeignCluster{ObjectMeta: metav1.ObjectMeta{Name: "fc", Finalizers: []string{"entente.dev/x"}}},
+			&v1alpha1.Contract{ObjectMeta: metav1.ObjectMeta{Name: "contract", Finalizers: []string{"entente.dev/x"}}},
+			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "theirs", Labels: managed}},
+			&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{v1alpha1.LabelOffloading: "enabled", "team": "a"}}},
+			secret(namespace, store.IdentitySecret, managed), secret(namespace, "token", managed), secret(namespace, "other", nil), secret("shop", "elsewhere", managed),
+		)
+		if err := w.force(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if left, err := w.left(t.Context()); err != nil || len(left) > 0 {
+			t.Errorf("left are %q, %v", left, err)
+		}
+		if got := w.has(t, &corev1.NodeList{}, &corev1.PodList{}, &coordinationv1.LeaseList{}, &v1alpha1.ForeignClusterList{}, &v1alpha1.ContractList{}); !slices.Equal(got, []string{"here", "real", "real"}) {
+			t.Errorf("there are %q", got)
+		}
+		if got := w.has(t, &corev1.SecretList{}); !slices.Equal(got, secrets) {
+			t.Errorf("with the identity kept, %t, the secrets are %q", keep, got)
+		}
+		var shop corev1.Namespace
+		if err := w.client.Get(t.Context(), client.ObjectKey{Name: "shop"}, &shop); err != nil || len(shop.Labels) != 1 || shop.Labels["team"] != "a" {
+			t.Errorf("the offloaded namespace has %v, %v", shop.Labels, err)
+		}
+	}
+}
+
+// The agent that lives is told by what people write: contracts end, and what asked for
+// them and would do so again goes.
+func TestPeeringsAreEndedInOrder(t *testing.T) {
+	t.Parallel()
+	automatic := &v1alpha1.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: "automatic"}}
+	automatic.Spec.Automatic = &v1alpha1.AutomaticPeering{}
+	w := newCleanup(Config{}, automatic, &v1alpha1.PeeringPolicy{ObjectMeta: metav1.ObjectMeta{Name: "manual"}},
+		&v1alpha1.Contract{ObjectMeta: metav1.ObjectMeta{Name: "contract", Finalizers: []string{"entente.dev/x"}}},
+		&v1alpha1.PeeringRequest{ObjectMeta: metav1.ObjectMeta{Name: "request"}},
+		&v1alpha1.FabricNode{ObjectMeta: metav1.ObjectMeta{Name: "node"}, Status: v1alpha1.FabricNodeStatus{
+			ObservedAt: metav1.NewTime(time.Now().Add(-time.Minute)), Paths: []v1alpha1.FabricPath{{}},
+		}},
+	)
+	if err := w.endPeerings(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.has(t, &v1alpha1.PeeringPolicyList{}, &v1alpha1.PeeringRequestList{}); !slices.Equal(got, []string{"manual"}) {
+		t.Errorf("there are %q", got)
+	}
+	var c v1alpha1.Contract
+	if err := w.client.Get(t.Context(), client.ObjectKey{Name: "contract"}, &c); err != nil || c.Spec.Termination != "Now" || c.DeletionTimestamp.IsZero() {
+		t.Errorf("the contract is %+v, %v", c.Spec, err)
+	}
+	if waiting, err := w.peeringsGone(t.Context()); err != nil || !strings.Contains(waiting, "1 *v1alpha1.Contract, the first contract") {
+		t.Errorf("it waits for %q, %v", waiting, err)
+	}
+	if waiting, err := w.fabricClean(t.Context()); err != nil || waiting != "node node still has tunnels" {
+		t.Errorf("it waits for %q, %v", waiting, err)
+	}
+	if w.agentLives(t.Context()) {
+		t.Error("an agent that is not there lives")
+	}
+	if err := w.client.Create(t.Context(), &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: agentDeployment}, Status: appsv1.DeploymentStatus{ReadyReplicas: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	if !w.agentLives(t.Context()) {
+		t.Error("the agent does not live")
+	}
+}
