@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -179,13 +180,26 @@ func (s Service) Check() error {
 // Rename returns the name that comes after one that another holds: "office" becomes
 // "office (2)", and that "office (3)" (RFC 6763 appendix D), within [MaxLabel] bytes.
 func Rename(name string) string {
-	base, n := name, 1
-	if at := strings.LastIndex(name, " ("); at > 0 && strings.HasSuffix(name, ")") {
-		var m int
-		if _, err := fmt.Sscanf(name[at:], " (%d)", &m); err == nil && m > 1 && m < 1<<20 {
-			base, n = name[:at], m
-		}
-	}
+	base, n := numbered(name, " (", ")")
 	suffix := fmt.Sprintf(" (%d)", n+1)
 	return peering.Text(base, MaxLabel-len(suffix)) + suffix
+}
+
+// RenameHost is the same for the label of a host: "office" becomes "office-2".
+func RenameHost(label string) string {
+	base, n := numbered(label, "-", "")
+	suffix := fmt.Sprintf("-%d", n+1)
+	return strings.TrimRight(base[:min(len(base), MaxLabel-len(suffix))], "-") + suffix
+}
+
+// numbered takes the number off a name; one without is the first.
+func numbered(name, before, after string) (base string, n int) {
+	if at := strings.LastIndex(name, before); at > 0 {
+		text, ok := strings.CutSuffix(name[at+len(before):], after)
+		n, err := strconv.Atoi(text)
+		if ok && err == nil && n > 1 && n < 1<<20 && strconv.Itoa(n) == text {
+			return name[:at], n
+		}
+	}
+	return name, 1
 }

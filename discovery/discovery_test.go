@@ -142,3 +142,12 @@ func TestRename(t *testing.T) {
 		}
 	}
 }
+
+func TestRenameHost(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{"a": "a-2", "a-2": "a-3", "entente-abc": "entente-abc-2", "a-1": "a-1-2", "a-02": "a-02-2"} {
+		if got := RenameHost(in); got != want {
+			t.Errorf("RenameHost(%q) = %q, want %q", in, got, want)
+		}
+	}
+}

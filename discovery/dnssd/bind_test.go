@@ -74,13 +74,24 @@ func tool(t *testing.T, in, name string, args ...string) string {
 	return string(out)
 }
 
-func publisher(t *testing.T, server netip.AddrPort, key Key, s discovery.Service, domain string) *Publisher {
-	t.Helper()
-	p, err := NewPublisher(PublishConfig{Service: s, Domain: domain, Zone: "example.com", Key: key, Server: server})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
+// keeper is a Publisher, and how it left the zone.
+type keeper struct {
+	Publisher
+	status Status
+}
+
+func (k *keeper) Publish(ctx context.Context) (err error) {
+	k.status, err = k.Publisher.Publish(ctx)
+	return err
+}
+
+func (k *keeper) Withdraw(ctx context.Context) (err error) {
+	k.status, err = k.Publisher.Withdraw(ctx)
+	return err
+}
+
+func publisher(server netip.AddrPort, key Key, s discovery.Service, domain string) *keeper {
+	return &keeper{Publisher: Publisher{Service: s, Domain: domain, Zone: "example.com", Key: key, Server: server}}
 }
 
 func through(t *testing.T, server netip.AddrPort) Exchange {
@@ -119,11 +130,11 @@ func TestBINDServesPublishedRecords(t *testing.T) {
 	t.Parallel()
 	server := bind(t)
 	wide := mustKey(t, "wide", "hmac-sha512", secretWide)
-	p := publisher(t, server, wide, office(), "example.com")
+	p := publisher(server, wide, office(), "example.com")
 	if err := p.Publish(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if s := p.Status(); !s.Published || s.Instance != "office" || s.Host != "office.example.com" || len(s.Missing) != 0 {
+	if s := p.status; s.Instance != "office" || s.Host != "office" || len(s.Missing) != 0 {
 		t.Errorf("status %+v", s)
 	}
 	d := find(t, server, "example.com")
@@ -164,9 +175,9 @@ func TestBINDServesPublishedRecords(t *testing.T) {
 	other.Text = discovery.Text{ID: idB, Name: "other"}
 	other.Addresses = []netip.Addr{netip.MustParseAddr("10.2.0.1")}
 	other.Automatic = false
-	p2 := publisher(t, server, wide, other, "example.com")
+	p2 := publisher(server, wide, other, "example.com")
 	var claims []string
-	p2.cfg.Claim = func(_ context.Context, instance, host string) error {
+	p2.Claim = func(_ context.Context, instance, host string) error {
 		claims = append(claims, instance+" at "+host)
 		return nil
 	}
@@ -174,7 +185,7 @@ func TestBINDServesPublishedRecords(t *testing.T) {
 		if err := p2.Publish(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if s := p2.Status(); s.Instance != "office (2)" || s.Host != "office-2.example.com" {
+		if s := p2.status; s.Instance != "office (2)" || s.Host != "office-2" {
 			t.Errorf("status %+v", s)
 		}
 	}
@@ -191,7 +202,7 @@ func TestBINDServesPublishedRecords(t *testing.T) {
 	moved := office()
 	moved.Port, moved.Automatic = 7444, false
 	moved.Addresses = []netip.Addr{netip.MustParseAddr("10.1.0.9")}
-	p = publisher(t, server, wide, moved, "example.com")
+	p = publisher(server, wide, moved, "example.com")
 	if err := p.Publish(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -247,25 +258,18 @@ func TestBINDRefusalsAreExplained(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cfg := PublishConfig{Service: office(), Domain: tt.domain, Zone: cmp.Or(tt.zone, tt.domain), Key: tt.key, Server: server, Now: tt.now}
+			p := Publisher{Service: office(), Domain: tt.domain, Zone: cmp.Or(tt.zone, tt.domain), Key: tt.key, Server: server, now: tt.now}
 			if tt.server.IsValid() {
-				cfg.Server = tt.server
+				p.Server = tt.server
 			}
-			p, err := NewPublisher(cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
-			err = p.Publish(t.Context())
+			_, err := p.Publish(t.Context())
 			if err == nil || !strings.Contains(err.Error(), tt.err) {
 				t.Fatalf("got %v, want %q", err, tt.err)
 			}
-			for _, text := range []string{err.Error(), fmt.Sprintf("%+v %#v", p, p), fmt.Sprintf("%+v", cfg)} {
+			for _, text := range []string{err.Error(), fmt.Sprintf("%+v %#v", p, p)} {
 				if leaks(text) {
 					t.Errorf("the secret is in %q", text)
 				}
-			}
-			if s := p.Status(); s.Published {
-				t.Errorf("status %+v", s)
 			}
 		})
 	}
@@ -277,12 +281,12 @@ func TestBINDLetsOneKeyWriteItsOwnInstanceOnly(t *testing.T) {
 	t.Parallel()
 	server := bind(t)
 	narrow := mustKey(t, "narrow", "hmac-sha256", secretNarrow)
-	p := publisher(t, server, narrow, office(), "example.com")
+	p := publisher(server, narrow, office(), "example.com")
 	if err := p.Publish(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	s := p.Status()
-	if !s.Published || len(s.Missing) != 3 {
+	s := p.status
+	if len(s.Missing) != 3 {
 		t.Fatalf("status %+v", s)
 	}
 	var script strings.Builder
@@ -295,7 +299,7 @@ func TestBINDLetsOneKeyWriteItsOwnInstanceOnly(t *testing.T) {
 	if err := p.Publish(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if s := p.Status(); !s.Published || len(s.Missing) != 0 {
+	if s := p.status; len(s.Missing) != 0 {
 		t.Errorf("status %+v", s)
 	}
 	if d := find(t, server, "example.com"); len(d.Found) != 1 || !d.Found[0].Automatic {
@@ -303,13 +307,13 @@ func TestBINDLetsOneKeyWriteItsOwnInstanceOnly(t *testing.T) {
 	}
 	other := office()
 	other.Instance, other.Host = "other", "other"
-	if err := publisher(t, server, narrow, other, "example.com").Publish(t.Context()); err == nil || !strings.Contains(err.Error(), "REFUSED") {
+	if err := publisher(server, narrow, other, "example.com").Publish(t.Context()); err == nil || !strings.Contains(err.Error(), "REFUSED") {
 		t.Errorf("another's instance: %v", err)
 	}
 	if err := p.Withdraw(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if s := p.Status(); len(s.Left) != 2 || !strings.Contains(s.Left[0], "PTR") {
+	if s := p.status; len(s.Left) != 2 || !strings.Contains(s.Left[0], "PTR") {
 		t.Errorf("what the key may not remove is not named: %+v", s)
 	}
 	if d := find(t, server, "example.com"); len(d.Found) != 0 {
@@ -372,7 +376,7 @@ func TestOnePublisherWinsAName(t *testing.T) {
 		s := office()
 		s.Text.ID = peering.ClusterID(strings.Repeat(string(rune('a'+i)), 32))
 		s.Addresses = []netip.Addr{netip.AddrFrom4([4]byte{10, 9, 0, byte(i + 1)})}
-		p := publisher(t, server, wide, s, "example.com")
+		p := publisher(server, wide, s, "example.com")
 		go func() {
 			err := error(nil)
 			for range 5 {
@@ -383,7 +387,7 @@ func TestOnePublisherWinsAName(t *testing.T) {
 			if err != nil {
 				t.Error(err)
 			}
-			done <- p.Status().Instance
+			done <- p.status.Instance
 		}()
 	}
 	names := map[string]bool{}

@@ -2,7 +2,6 @@ package dnssd
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/miekg/dns"
@@ -208,14 +207,4 @@ func sameTTL(list []dns.RR, rr dns.RR) bool {
 
 func subset(a, b []dns.RR) bool {
 	return !slices.ContainsFunc(a, func(rr dns.RR) bool { return !contains(b, rr) })
-}
-
-// renameHost returns the nth label that is tried for a host: "office", "office-2" and so
-// on.
-func renameHost(host string, n int) string {
-	if n < 2 {
-		return host
-	}
-	suffix := fmt.Sprintf("-%d", n)
-	return host[:min(len(host), discovery.MaxLabel-len(suffix))] + suffix
 }

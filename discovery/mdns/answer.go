@@ -105,7 +105,7 @@ func (p *pending) learn(ours map[ident]bool, known []record) {
 func (l *link) ours() map[ident]bool {
 	out := map[ident]bool{}
 	for _, c := range l.claims {
-		for _, r := range slices.Concat(c.records, c.shared, []record{c.negative}) {
+		for _, r := range c.all() {
 			out[r.ident()] = true
 		}
 	}
@@ -127,14 +127,14 @@ func (l *link) matches(q question) []record {
 		if c.phase == probing || c.host != nil && c.host.phase == probing {
 			continue
 		}
-		found, mine := false, fold(c.name) == fold(q.name)
+		found := false
 		for _, r := range slices.Concat(c.records, c.shared) {
 			if fold(r.name) == fold(q.name) && (q.typ == r.typ || q.typ == dns.TypeANY) && !slices.Contains(out, r) {
 				out = append(out, r)
 				found = true
 			}
 		}
-		if mine && !found {
+		if !found && fold(c.name) == fold(q.name) {
 			out = append(out, c.negative)
 		}
 	}
@@ -202,7 +202,7 @@ func (l *link) answer(now time.Time) {
 // owns says whether a record is still published.
 func (l *link) owns(r record) bool {
 	for _, c := range l.claims {
-		if c.phase != probing && (c.negative == r || slices.Contains(c.records, r) || slices.Contains(c.shared, r)) {
+		if c.phase != probing && slices.Contains(c.all(), r) {
 			return true
 		}
 	}
@@ -249,7 +249,7 @@ func (l *link) flushQueue(now time.Time) {
 		})
 	}
 	for _, c := range l.claims {
-		for _, r := range slices.Concat(c.records, c.shared, []record{c.negative}) {
+		for _, r := range c.all() {
 			if q := l.queue[r.ident()]; q != nil && !q.early.After(now) && !slices.Contains(answers, r) {
 				answers = append(answers, r)
 			}

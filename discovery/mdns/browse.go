@@ -1,7 +1,10 @@
 package mdns
 
 import (
+	"cmp"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/miekg/dns"
@@ -129,11 +132,10 @@ func (l *link) ask(now time.Time) {
 			}
 		}
 	}
-	var list []question
-	for _, q := range due {
-		list = append(list, q)
-	}
-	slices.SortFunc(list, func(a, b question) int { return compareQuestions(a, b) })
+	list := slices.Collect(maps.Values(due))
+	slices.SortFunc(list, func(a, b question) int {
+		return cmp.Or(strings.Compare(string(a.name), string(b.name)), cmp.Compare(a.typ, b.typ))
+	})
 	for len(list) > 0 {
 		packets, n := packQuery(l.payload, list, func(k key) []record { return l.known(now, k) })
 		for _, b := range packets {

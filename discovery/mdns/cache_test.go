@@ -2,6 +2,7 @@ package mdns
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -441,7 +442,7 @@ func TestFewAddressesLeaveRoomForOthers(t *testing.T) {
 				len(h.cache.sets[key{serviceName, dns.TypePTR}]), h.cache.entries, h.cache.bytes)
 		}
 	}
-	for _, name := range sortedKeys(kinds) {
+	for _, name := range slices.Sorted(maps.Keys(kinds)) {
 		kind := func(*rand.Rand) []record { return kinds[name]() }
 		t.Run(name+" of each in turn", func(t *testing.T) {
 			test(t, nil, kind, func(step, _ int) int { return step % addresses })
@@ -453,7 +454,7 @@ func TestFewAddressesLeaveRoomForOthers(t *testing.T) {
 	for seed := range uint64(5) {
 		t.Run(fmt.Sprint("anything, seed ", seed), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 1))
-			all := sortedKeys(kinds)
+			all := slices.Sorted(maps.Keys(kinds))
 			some := all[:1+r.IntN(len(all))]
 			test(t, r, func(r *rand.Rand) []record { return kinds[some[r.IntN(len(some))]]() }, func(int, int) int { return r.IntN(addresses) })
 		})

@@ -1,10 +1,9 @@
 package mdns
 
 import (
-	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/miekg/dns"
@@ -50,6 +49,9 @@ type claim struct {
 	waiting time.Time
 }
 
+// all returns what is said of the claim.
+func (c *claim) all() []record { return slices.Concat(c.records, c.shared, []record{c.negative}) }
+
 // Names in wire form: a length is before each label.
 const (
 	local       name = "\x05local\x00"
@@ -74,20 +76,20 @@ func (l *link) publish(now time.Time, services []discovery.Service) {
 		return &claim{asked: asked, label: asked, due: start}
 	}
 	hosts := map[string]*claim{}
-	for _, s := range services {
-		if len(l.addressesOf(s)) == 0 || hosts[fold(s.Host)] != nil {
-			continue
-		}
-		h := keep(false, s.Host)
-		hosts[fold(s.Host)] = h
-		kept = append(kept, h)
-	}
 	// Of services with the same host the addresses of all are the host's.
 	of := map[*claim][]netip.Addr{}
 	for _, s := range services {
-		if h := hosts[fold(s.Host)]; h != nil {
-			of[h] = append(of[h], l.addressesOf(s)...)
+		addrs := l.addressesOf(s)
+		if len(addrs) == 0 {
+			continue
 		}
+		h := hosts[fold(s.Host)]
+		if h == nil {
+			h = keep(false, s.Host)
+			hosts[fold(s.Host)] = h
+			kept = append(kept, h)
+		}
+		of[h] = append(of[h], addrs...)
 	}
 	l.services, l.hostAddresses = services, of
 	for _, s := range services {
@@ -131,7 +133,7 @@ func (l *link) taken(c *claim) bool {
 
 func (c *claim) nextLabel() {
 	if c.service == nil {
-		c.label = renameHost(c.label)
+		c.label = discovery.RenameHost(c.label)
 	} else {
 		c.label = discovery.Rename(c.label)
 	}
@@ -209,9 +211,6 @@ func (l *link) sayGoodbye() {
 	l.gone = nil
 }
 
-// withdraw says goodbye to everything, when the responder ends.
-func (l *link) withdraw(now time.Time) { l.publish(now, nil) }
-
 // restart claims all names again from the beginning: the interface was away, or is
 // on another network now (section 8).
 func (l *link) restart(now time.Time) {
@@ -229,37 +228,10 @@ func (l *link) restart(now time.Time) {
 
 // prune forgets when records were said that are not published any more.
 func (l *link) prune() {
-	mine := map[ident]bool{}
-	for _, c := range l.claims {
-		for _, r := range slices.Concat(c.records, c.shared, []record{c.negative}) {
-			mine[r.ident()] = true
-		}
-	}
-	for id := range l.said {
-		if !mine[id] {
-			delete(l.said, id)
-		}
-	}
-	for id := range l.queue {
-		if !mine[id] {
-			delete(l.queue, id)
-		}
-	}
+	ours := l.ours()
+	maps.DeleteFunc(l.said, func(id ident, _ time.Time) bool { return !ours[id] })
+	maps.DeleteFunc(l.queue, func(id ident, _ *queued) bool { return !ours[id] })
 }
 
-// renameHost returns the label that comes after one that another has: "a", "a-2",
-// "a-3".
-func renameHost(label string) string {
-	base, n := label, 1
-	if at := strings.LastIndex(label, "-"); at > 0 {
-		var m int
-		if _, err := fmt.Sscanf(label[at:], "-%d", &m); err == nil && m > 1 && m < 1<<20 && fmt.Sprintf("-%d", m) == label[at:] {
-			base, n = label[:at], m
-		}
-	}
-	suffix := fmt.Sprintf("-%d", n+1)
-	return strings.TrimRight(base[:min(len(base), discovery.MaxLabel-len(suffix))], "-") + suffix
-}
-
-// address types are what a host can have.
+// isAddress says whether a type is of addresses.
 func isAddress(typ uint16) bool { return typ == dns.TypeA || typ == dns.TypeAAAA }

@@ -12,15 +12,9 @@ import (
 	"github.com/entente-dev/entente/peering"
 )
 
-// found returns the clusters that the link knows, by instance, without those that it
-// publishes itself: those are known by their ID, as another process on this host has
-// the same addresses.
-func (l *link) found() []discovery.Found {
-	out, _ := l.look()
-	return out
-}
-
-// look returns what is found, and apart from it what imitates what is published here.
+// look returns the clusters that the link knows, by instance, without those that it publishes
+// itself, and apart from them what imitates what is published here. Its own are known by
+// their ID, as another process on this host has the same addresses.
 func (l *link) look() (out, imitations []discovery.Found) {
 	invalid := uint64(0)
 	for _, p := range l.cache.sets[key{fold(serviceName), dns.TypePTR}] {

@@ -2,6 +2,7 @@ package mdns
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -53,7 +54,7 @@ func (f *flooder) instance() []byte {
 // for each kind of flood, the next packet.
 func floods(f *flooder) map[string]func() []byte {
 	var list [][]byte
-	for _, k := range sortedKeys(hostile()) {
+	for _, k := range slices.Sorted(maps.Keys(hostile())) {
 		list = append(list, hostile()[k])
 	}
 	full := func(n int, r func(i int) record) []byte {
@@ -153,7 +154,7 @@ func (h *host) bounded() string {
 // was known is found all the while, who was there before it began is still published, and
 // who comes during the flood is found within a minute of its end.
 func TestFloodsFromManyAddresses(t *testing.T) {
-	for _, kind := range sortedKeys(floods(&flooder{})) {
+	for _, kind := range slices.Sorted(maps.Keys(floods(&flooder{}))) {
 		rates := []int{2500}
 		if strings.HasPrefix(kind, "instances") {
 			rates = []int{500, 2500}
@@ -302,7 +303,7 @@ func TestFloodsThatLast(t *testing.T) {
 			}
 		}
 	}
-	for _, kind := range sortedKeys(floods(&flooder{})) {
+	for _, kind := range slices.Sorted(maps.Keys(floods(&flooder{}))) {
 		t.Run(kind, func(t *testing.T) {
 			t.Run("it starts again", run(kind, time.Minute, func(n *lan, _ *host) { n.publisher(2, "home") }))
 			// The other kinds take a minute more: ENTENTE_INTEROP_LONG=1 runs them, too.

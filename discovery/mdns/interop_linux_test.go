@@ -20,6 +20,7 @@ import (
 	"github.com/miekg/dns"
 
 	"github.com/entente-dev/entente/discovery"
+	"github.com/entente-dev/entente/internal/notify"
 )
 
 // These tests run this package beside the programs of others, in network namespaces:
@@ -160,7 +161,7 @@ type process struct {
 	mu    sync.Mutex
 	rest  []byte
 	lines []line
-	more  chan struct{}
+	more  notify.Channel
 }
 
 type line struct {
@@ -170,7 +171,7 @@ type line struct {
 
 func spawn(t testing.TB, cmd *exec.Cmd) *process {
 	t.Helper()
-	p := &process{t: t, cmd: cmd, done: make(chan struct{}), more: make(chan struct{}, 1)}
+	p := &process{t: t, cmd: cmd, done: make(chan struct{}), more: notify.New()}
 	cmd.Stdout, cmd.Stderr = p, p
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -209,7 +210,7 @@ func (p *process) Write(b []byte) (int, error) {
 		p.lines = append(p.lines, line{now, string(text)})
 		p.rest = rest
 	}
-	poke(p.more)
+	p.more.Notify()
 	return len(b), nil
 }
 

@@ -220,3 +220,12 @@ func addrs(list ...string) []netip.Addr {
 	}
 	return out
 }
+
+// found returns what is found now.
+func (l *link) found() []discovery.Found {
+	out, _ := l.look()
+	return out
+}
+
+// domain returns a name of plain labels: "_entente._tcp.local".
+func domain(s string) name { return join("\x00", strings.Split(s, ".")...) }

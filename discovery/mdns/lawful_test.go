@@ -43,7 +43,7 @@ func TestSentPacketsKeepTheRules(t *testing.T) {
 					here = append(here, h)
 				case what == 1:
 					at := r.IntN(len(here))
-					here[at].withdraw(n.now)
+					here[at].publish(n.now, nil)
 					here[at].browse(n.now, nil)
 					here = slices.Delete(here, at, at+1)
 				default:

@@ -1,11 +1,9 @@
 package mdns
 
 import (
-	"cmp"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/miekg/dns"
@@ -298,8 +296,4 @@ func (l *link) unicast(now time.Time, to netip.AddrPort, b []byte) {
 	}
 	l.direct++
 	l.out = append(l.out, packet{to: to, data: b})
-}
-
-func compareQuestions(a, b question) int {
-	return cmp.Or(strings.Compare(string(a.name), string(b.name)), cmp.Compare(a.typ, b.typ))
 }

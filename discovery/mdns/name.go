@@ -24,9 +24,6 @@ func join(n name, labels ...string) name {
 	return name(b.String()) + n
 }
 
-// domain returns a name of plain labels: "_entente._tcp.local".
-func domain(s string) name { return join("\x00", strings.Split(s, ".")...) }
-
 // first returns the first label, and the name after it.
 func (n name) first() (string, name) {
 	if len(n) == 0 || int(n[0]) >= len(n) {

@@ -94,7 +94,7 @@ func (s *segment) within(what string, do func()) {
 // start runs a responder in a namespace. The returned function ends it.
 func (s *segment) start(i int, services ...discovery.Service) (*Responder, func()) {
 	s.t.Helper()
-	r := New(Config{Browse: true})
+	r := New(Config{})
 	if err := r.Publish(services); err != nil {
 		s.t.Fatal(err)
 	}

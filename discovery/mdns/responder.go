@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/entente-dev/entente/discovery"
+	"github.com/entente-dev/entente/internal/notify"
 )
 
 // Config is what a [Responder] needs.
@@ -20,22 +21,14 @@ type Config struct {
 	// Interface says whether an interface is used; nil is [DefaultInterface]. Whatever it
 	// says, one has to be up, able to multicast and not the loopback.
 	Interface func(name string) bool
-	// Browse looks for others.
-	Browse bool
-	Log    *slog.Logger
-	// Now is the clock; nil is the system's.
-	Now func() time.Time
-	// Rand is for delays; nil is a random one.
-	Rand *rand.Rand
+	Log       *slog.Logger
 }
 
 // A Responder publishes services on the LANs of this host, and finds those of others.
 type Responder struct {
 	cfg Config
-	// changed has room for one: whoever reads it looks at everything then.
-	changed chan struct{}
-	// wake tells Run that services changed.
-	wake chan struct{}
+	// changed is of what was found, and wake tells Run that services changed.
+	changed, wake notify.Channel
 
 	mu       sync.Mutex
 	services []discovery.Service
@@ -68,14 +61,8 @@ func New(cfg Config) *Responder {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	if cfg.Now == nil {
-		cfg.Now = time.Now
-	}
-	if cfg.Rand == nil {
-		cfg.Rand = rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
-	}
 	return &Responder{
-		cfg: cfg, changed: make(chan struct{}, 1), wake: make(chan struct{}, 1),
+		cfg: cfg, changed: notify.New(), wake: notify.New(),
 		found: map[string][]discovery.Found{}, stats: map[string]Stats{}, conflicts: map[string][]Conflict{},
 	}
 }
@@ -97,7 +84,7 @@ func (r *Responder) Publish(services []discovery.Service) error {
 	r.mu.Lock()
 	r.services = services
 	r.mu.Unlock()
-	poke(r.wake)
+	r.wake.Notify()
 	return nil
 }
 
@@ -107,7 +94,7 @@ func (r *Responder) Found() []discovery.Found {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := []discovery.Found{}
-	for _, where := range sortedKeys(r.found) {
+	for _, where := range slices.Sorted(maps.Keys(r.found)) {
 		for _, f := range r.found[where] {
 			f.Endpoints, f.From = slices.Clone(f.Endpoints), slices.Clone(f.From)
 			out = append(out, f)
@@ -133,17 +120,10 @@ func (r *Responder) Conflicts() []Conflict {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var out []Conflict
-	for _, where := range sortedKeys(r.conflicts) {
+	for _, where := range slices.Sorted(maps.Keys(r.conflicts)) {
 		out = append(out, r.conflicts[where]...)
 	}
 	return out
-}
-
-func poke(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }
 
 // A run is what a running responder has.
@@ -190,7 +170,7 @@ func (r *Responder) Run(ctx context.Context) error {
 	for _, s := range v.sockets {
 		tasks.Go(func() { v.readAll(ctx, s, in) })
 	}
-	changes := make(chan struct{}, 1)
+	changes := notify.New()
 	lost := make(chan error, 1)
 	if f, err := openWatch(); err == nil {
 		v.watched = true
@@ -237,9 +217,9 @@ func (v *run) loop(ctx context.Context, in <-chan datagram, changes <-chan struc
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var looked time.Time
-	look := v.cfg.Now()
+	look := time.Now()
 	for {
-		now := v.cfg.Now()
+		now := time.Now()
 		if !look.After(now) {
 			v.look(now)
 			looked, look = now, now.Add(lookEvery)
@@ -264,7 +244,7 @@ func (v *run) loop(ctx context.Context, in <-chan datagram, changes <-chan struc
 			return
 		case <-timer.C:
 		case <-changes:
-			look = earlier(look, later(v.cfg.Now(), looked.Add(lookAfter)))
+			look = earlier(look, later(time.Now(), looked.Add(lookAfter)))
 		case err := <-lost:
 			if lost = nil; ctx.Err() == nil {
 				v.cfg.Log.Debug("changes of interfaces are not told", "error", err)
@@ -272,11 +252,11 @@ func (v *run) loop(ctx context.Context, in <-chan datagram, changes <-chan struc
 			}
 		case <-v.wake:
 			for _, s := range v.links {
-				s.publish(v.cfg.Now(), v.wanted())
+				s.publish(time.Now(), v.wanted())
 			}
 		case d := <-in:
 			if s := v.links[d.index]; s != nil && s.onLink(d.from.Addr(), d.multicast) {
-				s.receive(v.cfg.Now(), d.data, d.from, d.multicast)
+				s.receive(time.Now(), d.data, d.from, d.multicast)
 			}
 		}
 	}
@@ -307,7 +287,7 @@ func (v *run) look(now time.Time) {
 	for _, f := range list {
 		s := v.links[f.index]
 		if s == nil {
-			s = &served{link: newLink(f.name, 0, f.room(), rand.New(rand.NewPCG(v.cfg.Rand.Uint64(), v.cfg.Rand.Uint64())), v.sent)}
+			s = &served{link: newLink(f.name, 0, f.room(), rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), v.sent)}
 			v.links[f.index] = s
 			v.cfg.Log.Info("started multicast DNS", "interface", f.name)
 		}
@@ -319,9 +299,7 @@ func (v *run) look(now time.Time) {
 		switch {
 		case before == 0:
 			s.publish(now, v.wanted())
-			if v.cfg.Browse {
-				s.browse(now, []name{serviceName, automatic})
-			}
+			s.browse(now, []name{serviceName, automatic})
 		case s.joined&^before != 0:
 			s.restart(now)
 		}
@@ -388,8 +366,11 @@ func (v *run) flush(s *served) {
 
 // share gives others what was found, and returns when to do so again at the latest.
 func (v *run) share(now time.Time) time.Time {
-	again := now.Add(lookEvery)
-	if !slices.ContainsFunc(slices.Collect(maps.Values(v.links)), func(s *served) bool { return s.dirty }) {
+	again, dirty := now.Add(lookEvery), false
+	for _, s := range v.links {
+		dirty = dirty || s.dirty
+	}
+	if !dirty {
 		return again
 	}
 	if at := v.shared.Add(shareEvery); at.After(now) {
@@ -409,7 +390,7 @@ func (v *run) share(now time.Time) time.Time {
 		v.found[s.iface.name], v.stats[s.iface.name], v.conflicts[s.iface.name] = found, s.stats, s.contests(imitations)
 	}
 	if changed {
-		poke(v.changed)
+		v.changed.Notify()
 	}
 	return again
 }
@@ -422,25 +403,16 @@ func (v *run) forget(name string) {
 	delete(v.stats, name)
 	delete(v.conflicts, name)
 	if changed {
-		poke(v.changed)
+		v.changed.Notify()
 	}
 }
 
 // end says goodbye, and that nothing is known any more.
 func (v *run) end() {
-	now := v.cfg.Now()
+	now := time.Now()
 	for _, s := range v.links {
-		s.withdraw(now)
+		s.publish(now, nil)
 		v.flush(s)
 		v.forget(s.iface.name)
 	}
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	out := make([]string, 0, len(m))
-	for k := range m {
-		out = append(out, k)
-	}
-	slices.Sort(out)
-	return out
 }

@@ -259,7 +259,7 @@ func TestGoodbye(t *testing.T) {
 		t.Fatal("nothing is found")
 	}
 	n.forget()
-	b.withdraw(n.now)
+	b.publish(n.now, nil)
 	n.run(500 * time.Millisecond)
 	said := n.since(epoch, b, responseOf)
 	if len(said) != 1 {
@@ -345,14 +345,5 @@ func TestSeveralServicesOnOneHost(t *testing.T) {
 	n.run(2 * time.Second)
 	if got := a.found(); len(got) != 1 || got[0].Endpoints[0] != "10.0.0.3:7444" {
 		t.Errorf("found %+v", got)
-	}
-}
-
-func TestRenameHost(t *testing.T) {
-	t.Parallel()
-	for in, want := range map[string]string{"a": "a-2", "a-2": "a-3", "entente-abc": "entente-abc-2", "a-1": "a-1-2", "a-02": "a-02-2"} {
-		if got := renameHost(in); got != want {
-			t.Errorf("renameHost(%q) = %q, want %q", in, got, want)
-		}
 	}
 }

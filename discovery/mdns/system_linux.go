@@ -8,6 +8,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/entente-dev/entente/internal/notify"
 )
 
 // sharePort lets other processes have the port at the same time (RFC 6762 section 15).
@@ -64,12 +66,12 @@ func openWatch() (*os.File, error) {
 
 // watch pokes changed whenever f tells something, until f closes. What it was does not
 // matter, nor do messages that were lost: the caller looks.
-func watch(f *os.File, changed chan<- struct{}) error {
+func watch(f *os.File, changed notify.Channel) error {
 	b := make([]byte, 64<<10)
 	for {
 		if _, err := f.Read(b); err != nil && !errors.Is(err, unix.ENOBUFS) {
 			return err
 		}
-		poke(changed)
+		changed.Notify()
 	}
 }

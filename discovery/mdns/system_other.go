@@ -6,6 +6,8 @@ import (
 	"errors"
 	"os"
 	"syscall"
+
+	"github.com/entente-dev/entente/internal/notify"
 )
 
 func sharePort(_, _ string, _ syscall.RawConn) error { return nil }
@@ -14,4 +16,4 @@ func portShared(int) bool { return true }
 
 func openWatch() (*os.File, error) { return nil, errors.ErrUnsupported }
 
-func watch(*os.File, chan<- struct{}) error { return errors.ErrUnsupported }
+func watch(*os.File, notify.Channel) error { return errors.ErrUnsupported }

@@ -25,15 +25,15 @@ func TestTheSameClusterTakesItsNameOver(t *testing.T) {
 		leave func(*lan, *host)
 		after time.Duration
 	}{
-		"after a goodbye": {leave: func(n *lan, h *host) { h.withdraw(n.now) }, after: 3 * time.Second},
+		"after a goodbye": {leave: func(n *lan, h *host) { h.publish(n.now, nil) }, after: 3 * time.Second},
 		"after a crash":   {leave: func(n *lan, h *host) { n.cut[h] = true }, after: 70 * time.Second},
 		"another port": {
 			change: func(s *discovery.Service) { s.Port = 30743 },
-			leave:  func(n *lan, h *host) { h.withdraw(n.now) }, after: 3 * time.Second,
+			leave:  func(n *lan, h *host) { h.publish(n.now, nil) }, after: 3 * time.Second,
 		},
 		"another revision": {
 			change: func(s *discovery.Service) { s.Text.API = "2" },
-			leave:  func(n *lan, h *host) { h.withdraw(n.now) }, after: 3 * time.Second,
+			leave:  func(n *lan, h *host) { h.publish(n.now, nil) }, after: 3 * time.Second,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -105,7 +105,7 @@ func TestTheSameClusterWithTheSameRecordsIsNoConflict(t *testing.T) {
 	n.run(5 * time.Second)
 	second.publish(n.now, own("192.0.2.1"))
 	n.run(5 * time.Second)
-	first.withdraw(n.now)
+	first.publish(n.now, nil)
 	for range 300 {
 		n.run(100 * time.Millisecond)
 		if got := names(other.found()); !slices.Equal(got, []string{"office"}) {
@@ -129,7 +129,7 @@ func TestWaitingForTheSameClusterEnds(t *testing.T) {
 	cluster.publish(n.now, own("192.0.2.2"))
 	for range 12 {
 		n.run(time.Minute)
-		squatter.withdraw(n.now)
+		squatter.publish(n.now, nil)
 		squatter.publish(n.now, own("192.0.2.1"))
 	}
 	n.run(3 * time.Minute)

@@ -97,10 +97,10 @@ var rules = []rule{
 	// Which names there are is decided without Kubernetes, too.
 	{packages: "internal/names", outside: []string{"github.com/miekg/dns", "github.com/prometheus/client_golang/prometheus", "golang.org/x/time/rate"}},
 	// Sockets that share a port and a watch on interfaces need the system's own words.
-	{packages: "discovery/mdns", ours: []string{"peering", "discovery"}, outside: []string{
+	{packages: "discovery/mdns", ours: []string{"peering", "discovery", "internal/notify"}, outside: []string{
 		"github.com/miekg/dns", "golang.org/x/net/", "golang.org/x/sys/unix",
 	}},
-	{packages: "discovery/...", ours: []string{"peering"}, outside: []string{"github.com/miekg/dns", "golang.org/x/net/"}},
+	{packages: "discovery/...", ours: []string{"peering", "internal/notify"}, outside: []string{"github.com/miekg/dns", "golang.org/x/net/"}},
 
 	// What crossed the border is read by internal/wire, wherever it is kept.
 	{
@@ -145,7 +145,7 @@ var rules = []rule{
 	{
 		packages: "internal/browse",
 		ours: []string{
-			"api/...", "peering", "discovery/...", "internal/controller", "internal/market", "internal/store", "internal/budget", "internal/wire", "gen/...",
+			"api/...", "peering", "discovery/...", "internal/notify", "internal/controller", "internal/market", "internal/store", "internal/budget", "internal/wire", "gen/...",
 			"internal/identity", "internal/pake",
 		},
 		outside: []string{"k8s.io/apimachinery/", "sigs.k8s.io/controller-runtime/pkg/"},
@@ -161,7 +161,7 @@ var rules = []rule{
 	{
 		packages: "internal/dnsupdate",
 		ours: []string{
-			"peering", "discovery/...", "server/admin", "server/internal/middleware", "api/...", "gen/...", "internal/kubeauth", "internal/wire", "internal/identity", "internal/version",
+			"peering", "discovery/...", "internal/notify", "server/admin", "server/internal/middleware", "api/...", "gen/...", "internal/kubeauth", "internal/wire", "internal/identity", "internal/version",
 		},
 		outside: []string{"github.com/miekg/dns", "k8s.io/", "sigs.k8s.io/controller-runtime/pkg/client"},
 	},
@@ -174,7 +174,7 @@ var rules = []rule{
 	{
 		packages: "cmd/entente/...",
 		ours: []string{
-			"client", "api/...", "gen/...", "peering", "discovery/...", "internal/wire", "internal/identity", "internal/heartbeat", "internal/pake",
+			"client", "api/...", "gen/...", "peering", "discovery/...", "internal/notify", "internal/wire", "internal/identity", "internal/heartbeat", "internal/pake",
 			"internal/version",
 		},
 		outside: []string{everything},

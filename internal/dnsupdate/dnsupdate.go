@@ -313,20 +313,14 @@ func (p *Publishing) write(ctx context.Context, want publication, s discovery.Se
 			want.Instance, want.Host = instance, host
 			return p.remember(ctx, want)
 		}
-		pub, err := dnssd.NewPublisher(dnssd.PublishConfig{
-			Service: s, Domain: want.Domain, Zone: want.Zone, TTL: p.Config.TTL, Key: key, Server: server, Claim: claim,
-		})
+		pub := dnssd.Publisher{Service: s, Domain: want.Domain, Zone: want.Zone, TTL: p.Config.TTL, Key: key, Server: server, Claim: claim}
+		status, err := pub.Publish(ctx)
 		if err != nil {
 			return err
 		}
-		if err := pub.Publish(ctx); err != nil {
-			return err
-		}
-		status := pub.Status()
 		p.missing = status.Missing
-		host, _, _ := strings.Cut(status.Host, ".")
 		want.Confirmed = p.Now().UTC().Truncate(time.Second)
-		return claim(ctx, status.Instance, host)
+		return claim(ctx, status.Instance, status.Host)
 	})
 }
 
@@ -401,14 +395,9 @@ func (p *Publishing) withdrawn(old publication, left []string, want *publication
 func (p *Publishing) remove(ctx context.Context, old publication, keys []dnssd.Key, err error) (left []string, _ error) {
 	for _, key := range keys {
 		err = p.each(ctx, old.Server, func(server netip.AddrPort) error {
-			pub, err := dnssd.NewPublisher(dnssd.PublishConfig{
-				Service: old.service(), Domain: old.Domain, Zone: old.Zone, Key: key, Server: server,
-			})
-			if err != nil {
-				return err
-			}
-			err = pub.Withdraw(ctx)
-			left = pub.Status().Left
+			pub := dnssd.Publisher{Service: old.service(), Domain: old.Domain, Zone: old.Zone, Key: key, Server: server}
+			status, err := pub.Withdraw(ctx)
+			left = status.Left
 			return err
 		})
 		if err == nil {

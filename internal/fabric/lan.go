@@ -147,7 +147,7 @@ func otherWish(before, after any) bool {
 // multicastDNS makes responders of Multicast DNS.
 func multicastDNS(log *slog.Logger) func(interfaces []string) responder {
 	return func(interfaces []string) responder {
-		return mdns.New(mdns.Config{Interface: mdns.NamedInterfaces(interfaces), Browse: true, Log: log})
+		return mdns.New(mdns.Config{Interface: mdns.NamedInterfaces(interfaces), Log: log})
 	}
 }
 

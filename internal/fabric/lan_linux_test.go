@@ -83,7 +83,7 @@ func TestNodesFindEachOtherOnARealLAN(t *testing.T) {
 			&v1alpha1.NodeDiscovery{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: v1alpha1.NodeDiscoverySpec{Publish: p, Interfaces: []string{"eth*"}}},
 		).Build()
 		n := &nodeLAN{node: "n", client: c, log: slog.New(slog.DiscardHandler), respond: func(interfaces []string) responder {
-			return inside{mdns.New(mdns.Config{Interface: mdns.NamedInterfaces(interfaces), Browse: true}), name}
+			return inside{mdns.New(mdns.Config{Interface: mdns.NamedInterfaces(interfaces)}), name}
 		}}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
