@@ -2,6 +2,7 @@ package agent
 
 import (
 	"errors"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -18,7 +19,7 @@ func TestMetricsNeedAnAuthorisedToken(t *testing.T) {
 	c := fake.NewClientset()
 	c.PrependReactor("create", "tokenreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		review := a.(clienttesting.CreateAction).GetObject().(*authenticationv1.TokenReview)
-		if review.Spec.Token == "nobody answers" {
+		if review.Spec.Token == "nobody-answers" {
 			return true, nil, errors.New("down")
 		}
 		review.Status.Authenticated = review.Spec.Token != "forged"
@@ -31,11 +32,11 @@ func TestMetricsNeedAnAuthorisedToken(t *testing.T) {
 		review.Status.Allowed = review.Spec.User == "prometheus" && review.Spec.Groups[0] == "g" && review.Spec.Extra["k"][0] == "v" && of.Path == "/metrics" && of.Verb == "get"
 		return true, review, nil
 	})
-	h := metricsReaders(c, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }))
+	h := metricsReaders(c, slog.New(slog.DiscardHandler), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }))
 	for header, want := range map[string]int{
 		"": http.StatusUnauthorized, "Bearer ": http.StatusUnauthorized, "Basic prometheus": http.StatusUnauthorized,
 		"Bearer forged": http.StatusUnauthorized, "Bearer pod": http.StatusForbidden,
-		"Bearer nobody answers": http.StatusServiceUnavailable, "Bearer prometheus": http.StatusOK, "bearer prometheus": http.StatusOK,
+		"Bearer nobody-answers": http.StatusServiceUnavailable, "Bearer prometheus": http.StatusOK, "bearer prometheus": http.StatusOK,
 	} {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", http.NoBody)
 		r.Header.Set("Authorization", header)
@@ -55,7 +56,7 @@ func TestReadersOfMetricsAreBounded(t *testing.T) {
 		<-leave
 		return true, nil, errors.New("down")
 	})
-	h := metricsReaders(c, http.NotFoundHandler())
+	h := metricsReaders(c, slog.New(slog.DiscardHandler), http.NotFoundHandler())
 	read := func() int {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", http.NoBody)
 		r.Header.Set("Authorization", "Bearer x")

@@ -166,10 +166,28 @@ func (r *Reviewer) Allowed(ctx context.Context, user authenticationv1.UserInfo, 
 	if allowed, ok := r.grants.Get(key); ok {
 		return allowed.(bool), nil
 	}
-	spec := authorizationv1.SubjectAccessReviewSpec{
-		User: user.Username, UID: user.UID, Groups: user.Groups, ResourceAttributes: &permission,
-		Extra: make(map[string]authorizationv1.ExtraValue, len(user.Extra)),
+	allowed, err := r.review(ctx, user, authorizationv1.SubjectAccessReviewSpec{ResourceAttributes: &permission})
+	if err != nil {
+		return false, err
 	}
+	if r.cfg.Cache {
+		ttl := DenyTTL
+		if allowed {
+			ttl = AllowTTL
+		}
+		r.grants.Add(key, allowed, ttl)
+	}
+	return allowed, nil
+}
+
+// MayGet says whether a user may get a URL, which is asked each time.
+func (r *Reviewer) MayGet(ctx context.Context, user authenticationv1.UserInfo, path string) (bool, error) {
+	return r.review(ctx, user, authorizationv1.SubjectAccessReviewSpec{NonResourceAttributes: &authorizationv1.NonResourceAttributes{Path: path, Verb: "get"}})
+}
+
+func (r *Reviewer) review(ctx context.Context, user authenticationv1.UserInfo, spec authorizationv1.SubjectAccessReviewSpec) (bool, error) {
+	spec.User, spec.UID, spec.Groups = user.Username, user.UID, user.Groups
+	spec.Extra = make(map[string]authorizationv1.ExtraValue, len(user.Extra))
 	for k, v := range user.Extra {
 		spec.Extra[k] = authorizationv1.ExtraValue(v)
 	}
@@ -179,13 +197,5 @@ func (r *Reviewer) Allowed(ctx context.Context, user authenticationv1.UserInfo, 
 	if err != nil {
 		return false, fmt.Errorf("review access: %w", err)
 	}
-	allowed := review.Status.Allowed && !review.Status.Denied
-	if r.cfg.Cache {
-		ttl := DenyTTL
-		if allowed {
-			ttl = AllowTTL
-		}
-		r.grants.Add(key, allowed, ttl)
-	}
-	return allowed, nil
+	return review.Status.Allowed && !review.Status.Denied, nil
 }
