@@ -8,7 +8,6 @@ import (
 	"hash/fnv"
 	"maps"
 	"math"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -237,17 +236,8 @@ func (p *plan) fill(e *entry, a answer, own bool, now time.Time) {
 // distinct returns records without those that are the same, in the same order for all
 // orders of them: servers change it.
 func distinct(records []dns.RR) []dns.RR {
-	list := make([]dns.RR, 0, len(records))
-	keys := map[dns.RR]string{}
-	seen := map[string]bool{}
-	for _, rr := range records {
-		if k := key(rr); !seen[k] {
-			seen[k], keys[rr] = true, k
-			list = append(list, rr)
-		}
-	}
-	slices.SortFunc(list, func(a, b dns.RR) int { return strings.Compare(keys[a], keys[b]) })
-	return list
+	list := slices.SortedFunc(slices.Values(records), func(a, b dns.RR) int { return strings.Compare(key(a), key(b)) })
+	return slices.CompactFunc(list, func(a, b dns.RR) bool { return key(a) == key(b) })
 }
 
 // grow adds the questions that the answers of a domain lead to, and removes those that
@@ -256,16 +246,14 @@ func (p *plan) grow(d *domainState, extra map[question]answer, now time.Time) {
 	for _, e := range d.entries {
 		e.used = false
 	}
-	d.leftOut = 0
 	list := p.ensure(d, question{serviceName(d.name), dns.TypePTR}, extra, now)
 	auto := p.ensure(d, question{automaticName(d.name), dns.TypePTR}, extra, now)
-	d.leftOut += list.leftOut + auto.leftOut
-	names, labels := d.instances(list, now)
-	d.known = make(map[string]string, len(names))
-	for _, name := range names {
-		d.known[name] = labels[name]
+	d.leftOut = list.leftOut + auto.leftOut + d.know(list.live(now))
+	for _, name := range slices.Sorted(maps.Keys(d.known)) {
 		p.ensure(d, question{name, dns.TypeTXT}, extra, now)
-		for _, target := range d.targets(p.ensure(d, question{name, dns.TypeSRV}, extra, now), p.seed, now) {
+		targets, over := p.targets(p.ensure(d, question{name, dns.TypeSRV}, extra, now).live(now))
+		d.leftOut += over
+		for _, target := range targets {
 			p.ensure(d, question{canonical(target.Target), dns.TypeA}, extra, now)
 			p.ensure(d, question{canonical(target.Target), dns.TypeAAAA}, extra, now)
 		}
@@ -302,59 +290,49 @@ func (p *plan) drop(e *entry) {
 	}
 }
 
-// instances returns the names of the instances that are taken: those that are known
-// first, so that nobody drives them out by adding more, then by name.
-func (d *domainState) instances(e *entry, now time.Time) (names []string, labels map[string]string) {
-	labels = map[string]string{}
-	for _, rr := range e.live(now) {
-		ptr, ok := rr.(*dns.PTR)
-		if !ok {
-			continue
-		}
-		name := canonical(ptr.Ptr)
-		if label, _, err := splitInstance(ptr.Ptr); err == nil {
-			names = append(names, name)
-			labels[name] = label
+// know takes the instances that there is room for: those that are known first, so that
+// nobody drives them out by adding more, then by name. It returns how many are left out.
+func (d *domainState) know(pointers []dns.RR) (over int) {
+	labels := map[string]string{}
+	for _, rr := range pointers {
+		if ptr, ok := rr.(*dns.PTR); ok {
+			if label, _, err := splitInstance(ptr.Ptr); err == nil {
+				labels[canonical(ptr.Ptr)] = label
+			}
 		}
 	}
-	slices.SortStableFunc(names, func(a, b string) int {
-		_, knownA := d.known[a]
-		_, knownB := d.known[b]
-		switch {
-		case knownA == knownB:
-			return strings.Compare(a, b)
-		case knownA:
-			return -1
+	known, others := []string{}, []string{}
+	for _, name := range slices.Sorted(maps.Keys(labels)) {
+		if _, ok := d.known[name]; ok {
+			known = append(known, name)
+		} else {
+			others = append(others, name)
 		}
-		return 1
-	})
-	if over := len(names) - MaxInstances; over > 0 {
-		d.leftOut += over
-		names = names[:MaxInstances]
 	}
-	return names, labels
+	names := append(known, others...)
+	d.known = map[string]string{}
+	for _, name := range names[:min(len(names), MaxInstances)] {
+		d.known[name] = labels[name]
+	}
+	return len(names) - len(d.known)
 }
 
 // targets returns the hosts of an instance in the order in which they are to be tried
 // (RFC 2782): by priority, and within it by chance, those of more weight sooner. Chance
 // is the same for as long as the plan lives, so that the order does not change by
 // itself.
-func (d *domainState) targets(e *entry, seed uint64, now time.Time) []*dns.SRV {
-	var list []*dns.SRV
-	for _, rr := range e.live(now) {
+func (p *plan) targets(records []dns.RR) (list []*dns.SRV, over int) {
+	for _, rr := range records {
 		// A target of "." says that there is no such service.
 		if srv, ok := rr.(*dns.SRV); ok && srv.Port != 0 && srv.Target != "." {
 			list = append(list, srv)
 		}
 	}
 	slices.SortStableFunc(list, func(a, b *dns.SRV) int {
-		return cmp.Or(cmp.Compare(a.Priority, b.Priority), cmp.Compare(rank(a, seed), rank(b, seed)))
+		return cmp.Or(cmp.Compare(a.Priority, b.Priority), cmp.Compare(rank(a, p.seed), rank(b, p.seed)))
 	})
-	if over := len(list) - maxTargets; over > 0 {
-		d.leftOut += over
-		list = list[:maxTargets]
-	}
-	return list
+	most := min(len(list), maxTargets)
+	return list[:most], len(list) - most
 }
 
 // rank draws a number from an exponential distribution of the record's weight. The
@@ -396,17 +374,12 @@ func (p *plan) view(name string, now time.Time) (Domain, bool) {
 			}
 		}
 	}
-	automatic := map[string]bool{}
-	for _, rr := range d.entries[question{automaticName(name), dns.TypePTR}].live(now) {
-		if ptr, ok := rr.(*dns.PTR); ok {
-			automatic[canonical(ptr.Ptr)] = true
-		}
-	}
+	automatic := d.entries[question{automaticName(name), dns.TypePTR}].live(now)
 	for _, instance := range slices.Sorted(maps.Keys(d.known)) {
 		f, ok, left := p.found(d, instance, list, now, problem)
 		out.LeftOut += left
 		if ok {
-			f.Automatic = automatic[instance]
+			f.Automatic = len(pointers(automatic, instance)) > 0
 			out.Found = append(out.Found, f)
 		}
 	}
@@ -444,31 +417,21 @@ func (d *domainState) failed(list *entry) (first *entry) {
 // dial it.
 func (p *plan) found(d *domainState, name string, list *entry, now time.Time, problem func(string, ...any)) (f discovery.Found, ok bool, left int) {
 	f = discovery.Found{Instance: d.known[name], Where: strings.TrimSuffix(d.name, "."), Seen: list.seen, Until: list.keep}
-	take := func(e *entry) {
-		if e.seen.After(f.Seen) {
-			f.Seen = e.seen
-		}
-		if e.keep.Before(f.Until) {
-			f.Until = e.keep
-		}
-	}
 	txt, srv := d.entries[question{name, dns.TypeTXT}], d.entries[question{name, dns.TypeSRV}]
 	if !answered(list, now) || !answered(txt, now) || !answered(srv, now) {
 		return f, false, 0
 	}
-	take(txt)
-	take(srv)
 	var err error
 	if f.Text, err = textFrom(txt.records); err != nil {
 		problem("%s: %v", show(name), err)
 		return f, false, 0
 	}
-	targets := d.targetsOf(srv, p.seed, now)
+	targets, _ := p.targets(srv.records)
 	if len(targets) == 0 {
 		problem("%s: no SRV record with a host and a port", show(name))
 		return f, false, 0
 	}
-	waiting := false
+	used, waiting := []*entry{txt, srv}, false
 	for _, t := range targets {
 		host := canonical(t.Target)
 		here := 0
@@ -486,30 +449,29 @@ func (p *plan) found(d *domainState, name string, list *entry, now time.Time, pr
 					continue
 				}
 				here++
-				endpoint := netip.AddrPortFrom(a, t.Port).String()
-				if slices.Contains(f.Endpoints, endpoint) {
-					continue
-				}
-				if len(f.Endpoints) == peering.MaxEndpoints {
+				switch endpoint := netip.AddrPortFrom(a, t.Port).String(); {
+				case slices.Contains(f.Endpoints, endpoint):
+				case len(f.Endpoints) == peering.MaxEndpoints:
 					left++
-					continue
+				default:
+					used = append(used, e)
+					f.Endpoints = append(f.Endpoints, endpoint)
 				}
-				take(e)
-				f.Endpoints = append(f.Endpoints, endpoint)
 			}
 		}
 		if here == 0 && !waiting {
 			problem("%s: host %s has no address that may be dialled", show(name), show(host))
 		}
 	}
+	for _, e := range used {
+		if e.seen.After(f.Seen) {
+			f.Seen = e.seen
+		}
+		if e.keep.Before(f.Until) {
+			f.Until = e.keep
+		}
+	}
 	return f, len(f.Endpoints) > 0, left
-}
-
-// targetsOf is targets without counting again what is left out.
-func (d *domainState) targetsOf(e *entry, seed uint64, now time.Time) []*dns.SRV {
-	n := d.leftOut
-	defer func() { d.leftOut = n }()
-	return d.targets(e, seed, now)
 }
 
 func answered(e *entry, now time.Time) bool { return e != nil && now.Before(e.keep) }
@@ -532,24 +494,19 @@ func textFrom(records []dns.RR) (t discovery.Text, err error) {
 
 func addressesOf(records []dns.RR) (list []netip.Addr, over int) {
 	for _, rr := range records {
-		var ip net.IP
+		var addr netip.Addr
 		switch rr := rr.(type) {
 		case *dns.A:
-			ip = rr.A
+			addr, _ = netip.AddrFromSlice(rr.A)
 		case *dns.AAAA:
-			ip = rr.AAAA
+			addr, _ = netip.AddrFromSlice(rr.AAAA)
 		}
-		addr, ok := netip.AddrFromSlice(ip)
-		if !ok {
-			continue
+		if addr.IsValid() {
+			list = append(list, addr.Unmap())
 		}
-		if len(list) == maxAddresses {
-			over++
-			continue
-		}
-		list = append(list, addr.Unmap())
 	}
-	return list, over
+	most := min(len(list), maxAddresses)
+	return list[:most], len(list) - most
 }
 
 // dueQueue is a heap of entries by when they are due.

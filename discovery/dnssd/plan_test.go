@@ -421,17 +421,16 @@ func TestNoQuestionIsAskedMoreOftenThanItsTTL(t *testing.T) {
 func TestHostsAreOrderedByPriorityAndDrawnByWeight(t *testing.T) {
 	t.Parallel()
 	list := rrs(t, "i. SRV 0 30 1 a.test.", "i. SRV 0 10 1 b.test.", "i. SRV 0 0 1 c.test.", "i. SRV 1 65535 1 d.test.")
-	d := &domainState{}
 	first := map[string]int{}
 	const n = 4000
 	for seed := range uint64(n) {
-		e := &entry{answer: answer{records: list}, keep: start.Add(1)}
-		got := d.targets(e, seed, start)
+		p := newPlan(seed, nil)
+		got, _ := p.targets(list)
 		if got[3].Target != "d.test." {
 			t.Fatal("a worse priority is not last")
 		}
 		first[got[0].Target]++
-		if again := d.targets(e, seed, start); !slices.Equal(got, again) {
+		if again, _ := p.targets(list); !slices.Equal(got, again) {
 			t.Fatal("the order changes by itself")
 		}
 	}

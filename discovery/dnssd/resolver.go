@@ -56,8 +56,7 @@ func (r *Resolvers) set(list []netip.AddrPort) {
 	old := r.list
 	r.list = nil
 	for _, addr := range list {
-		at := slices.IndexFunc(old, func(o resolver) bool { return o.addr == addr })
-		if at >= 0 {
+		if at := slices.IndexFunc(old, func(o resolver) bool { return o.addr == addr }); at >= 0 {
 			r.list = append(r.list, old[at])
 		} else {
 			r.list = append(r.list, resolver{addr: addr})
@@ -71,18 +70,13 @@ func (r *Resolvers) order(now time.Time) []netip.AddrPort {
 	defer r.mu.Unlock()
 	r.reload(now)
 	list := slices.Clone(r.list)
-	slices.SortStableFunc(list, func(a, b resolver) int {
-		deadA, deadB := now.Before(a.dead), now.Before(b.dead)
-		switch {
-		case deadA && deadB:
-			return a.dead.Compare(b.dead)
-		case deadA:
-			return 1
-		case deadB:
-			return -1
+	until := func(r resolver) time.Time {
+		if now.Before(r.dead) {
+			return r.dead
 		}
-		return 0
-	})
+		return time.Time{}
+	}
+	slices.SortStableFunc(list, func(a, b resolver) int { return until(a).Compare(until(b)) })
 	out := make([]netip.AddrPort, len(list))
 	for i := range list {
 		out[i] = list[i].addr
