@@ -191,8 +191,8 @@ func (l *link) answer(now time.Time) {
 			}
 			l.enqueue(m.record, p.due, p.due, p.gap)
 		}
-		if len(direct) > 0 {
-			l.unicastAnswers(now, p, direct)
+		for _, b := range packResponses(l.payload, direct, slices.DeleteFunc(l.additional(direct), p.knows)) {
+			l.unicast(now, p.from, b)
 		}
 		return true
 	})
@@ -310,13 +310,6 @@ func (l *link) heardAnswer(list []record, on family) {
 	}
 }
 
-func (l *link) unicastAnswers(now time.Time, p *pending, answers []record) {
-	additional := slices.DeleteFunc(l.additional(answers), p.knows)
-	for _, b := range packResponses(l.payload, answers, additional) {
-		l.unicast(now, p.from, b)
-	}
-}
-
 // answerSimple answers a resolver that knows nothing of Multicast DNS (section 6.7):
 // at once, with its ID and question, with short TTLs, without bits that it does not
 // know.
@@ -347,9 +340,3 @@ func (l *link) answerSimple(m message, from netip.AddrPort) {
 	l.unicast(l.now, from, p.bytes(m.id, flags))
 }
 
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}

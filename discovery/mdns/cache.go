@@ -62,9 +62,6 @@ func newCache() cache {
 	return cache{sets: map[key][]*entry{}, sources: map[netip.Addr]*source{}}
 }
 
-// refreshAt are the parts of a TTL, in percent, after which to ask again.
-func refreshAt(n int) int { return 80 + 5*n }
-
 // put takes a record that was heard. It says whether anything changed.
 func (l *link) put(now time.Time, r record, from netip.Addr) bool {
 	// A TTL that is longer than anybody's is not believed: who is gone without a word
@@ -75,15 +72,11 @@ func (l *link) put(now time.Time, r record, from netip.Addr) bool {
 	at := slices.IndexFunc(c.sets[k], func(e *entry) bool { return e.id == id })
 	switch {
 	case at >= 0 && r.ttl == 0:
-		// A goodbye (section 10.1).
-		e := c.sets[k][at]
-		e.until, e.refresh = earlier(e.until, now.Add(grace)), time.Time{}
-		c.due.note(e.until)
+		c.end(c.sets[k][at], now) // a goodbye (section 10.1)
 		return true
 	case at >= 0:
-		e := c.sets[k][at]
-		l.fresh(now, e, r)
-		e.say(from)
+		l.fresh(now, c.sets[k][at], r)
+		c.sets[k][at].say(from)
 		return false
 	case r.ttl == 0:
 		return false
@@ -126,7 +119,7 @@ func (l *link) fresh(now time.Time, e *entry, r record) {
 // the TTL of its own, so that not all who know a record ask at once (section 5.2).
 func (l *link) nextRefresh(e *entry) {
 	e.refresh, e.heard = time.Time{}, 0
-	if at := refreshAt(e.refreshes); at < 100 {
+	if at := 80 + 5*e.refreshes; at < 100 { // percent
 		e.early = e.received.Add(e.ttl * time.Duration(at) / 100)
 		e.refresh = e.early.Add(l.between(0, e.ttl/50))
 		e.refreshes++
@@ -184,10 +177,15 @@ func (c *cache) count(e *entry, n int) {
 func (c *cache) flush(now time.Time, k key) {
 	for _, e := range c.sets[k] {
 		if now.Sub(e.received) > grace {
-			e.until, e.refresh = earlier(e.until, now.Add(grace)), time.Time{}
-			c.due.note(e.until)
+			c.end(e, now)
 		}
 	}
+}
+
+// end leaves an entry a second.
+func (c *cache) end(e *entry, now time.Time) {
+	e.until, e.refresh = earlier(e.until, now.Add(grace)), time.Time{}
+	c.due.note(e.until)
 }
 
 // heardUnanswered counts questions of others for what the cache has and they do not
@@ -261,9 +259,6 @@ func (c *cache) known(now, since time.Time, k key) []record {
 	return out
 }
 
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
-}
+func earlier(a, b time.Time) time.Time { return slices.MinFunc([]time.Time{a, b}, time.Time.Compare) }
+
+func later(a, b time.Time) time.Time { return slices.MaxFunc([]time.Time{a, b}, time.Time.Compare) }

@@ -73,18 +73,3 @@ func unpackName(b []byte, off int) (name, int, error) {
 	}
 	return name(buf[:n]), next, nil
 }
-
-// isName says whether s is a whole name without compression.
-func isName(s string) bool {
-	rest := name(s)
-	for len(s) <= maxName && len(rest) > 0 && rest[0] < 64 && int(rest[0]) < len(rest) {
-		if rest[0] == 0 {
-			if len(rest) > 1 {
-				break
-			}
-			return true
-		}
-		_, rest = rest.first()
-	}
-	return false
-}

@@ -126,17 +126,13 @@ func (r record) texts() []string {
 	return out
 }
 
-// checkData says whether data is fit for a type that this package looks into.
+// checkData says whether data without a name is fit for a type that this package looks into.
 func checkData(typ uint16, data string) bool {
 	switch typ {
 	case dns.TypeA:
 		return len(data) == 4
 	case dns.TypeAAAA:
 		return len(data) == 16
-	case dns.TypePTR, dns.TypeCNAME:
-		return isName(data)
-	case dns.TypeSRV:
-		return len(data) > 6 && isName(data[6:])
 	case dns.TypeTXT:
 		for rest := data; rest != ""; rest = rest[1+int(rest[0]):] {
 			if int(rest[0]) >= len(rest) {

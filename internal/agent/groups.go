@@ -29,15 +29,11 @@ func prover(source *identity.Source, self func() identity.ClusterInfo) func(cont
 
 // proofs implements server.Proofs.
 type proofs struct {
-	groups *controller.Groups
-	self   func() identity.ClusterInfo
+	*controller.Groups
+	self func() identity.ClusterInfo
 }
 
 func (p proofs) Prove(ctx context.Context, proof server.Proof) (self identity.ClusterInfo, share, confirmation []byte, err error) {
-	share, confirmation, err = p.groups.Prove(ctx, controller.Proof(proof))
+	share, confirmation, err = p.Groups.Prove(ctx, controller.Proof(proof))
 	return p.self(), share, confirmation, err
-}
-
-func (p proofs) Confirm(ctx context.Context, id peering.ClusterID, channel [identity.ChannelLen]byte, confirmation []byte) error {
-	return p.groups.Confirm(ctx, id, channel, confirmation)
 }

@@ -27,13 +27,13 @@ func (a *agent) self() identity.ClusterInfo {
 
 // joining is what TrustService needs. It implements server.Trust.
 type joining struct {
-	a             *agent
-	introductions *controller.Introductions
+	a *agent
+	*controller.Introductions
 	proofs
 }
 
 func (a *agent) joining() joining {
-	return joining{a: a, proofs: proofs{a.groups, a.self}, introductions: &controller.Introductions{
+	return joining{a: a, proofs: proofs{a.groups, a.self}, Introductions: &controller.Introductions{
 		Client: a.direct, Cache: a.mgr.GetClient(), Forgotten: a.forgotten, Self: a.source.ID(), Rand: rand.Reader, Now: time.Now,
 	}}
 }
@@ -55,12 +55,8 @@ func (j joining) Join(ctx context.Context, by peering.ClusterID, info identity.C
 }
 
 func (j joining) Introduce(ctx context.Context, i server.Introduction) (identity.ClusterInfo, [32]byte, error) {
-	nonce, err := j.introductions.Introduce(ctx, i.ID, i.From, i.Info, i.Commitment, i.Requested)
+	nonce, err := j.Introductions.Introduce(ctx, i.ID, i.From, i.Info, i.Commitment, i.Requested)
 	return j.a.self(), nonce, err
-}
-
-func (j joining) Reveal(ctx context.Context, id peering.ClusterID, nonce [32]byte) error {
-	return j.introductions.Reveal(ctx, id, nonce)
 }
 
 func (j joining) UpdateBundle(ctx context.Context, id peering.ClusterID, info identity.ClusterInfo) error {

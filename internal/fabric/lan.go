@@ -157,7 +157,6 @@ func (n *nodeLAN) follow(ctx context.Context, kick <-chan struct{}) {
 	defer n.end()
 	for ctx.Err() == nil {
 		wait := n.step(ctx)
-		timer := time.NewTimer(wait)
 		var changed <-chan struct{}
 		var done <-chan error
 		if n.on != nil {
@@ -166,12 +165,11 @@ func (n *nodeLAN) follow(ctx context.Context, kick <-chan struct{}) {
 		select {
 		case <-ctx.Done():
 		case <-kick:
-		case <-timer.C:
+		case <-time.After(wait):
 		case <-changed:
 		case err := <-done:
 			n.ended(ctx, err)
 		}
-		timer.Stop()
 	}
 }
 

@@ -237,12 +237,10 @@ func (n *node) report(ctx context.Context) error {
 		if err != nil && ctx.Err() == nil {
 			n.cfg.Log.Warn("cannot report the fabric's status; the fabric goes on", "err", err)
 		}
-		pause := time.NewTimer(nodeStatusPause)
 		select {
 		case <-ctx.Done():
-			pause.Stop()
 			return nil
-		case <-pause.C:
+		case <-time.After(nodeStatusPause):
 		}
 		force = err != nil
 		if force {
