@@ -22,8 +22,6 @@ type Config struct {
 	// Changed is called with what changed of a domain. It may be nil; it must not block,
 	// nor call the Browser.
 	Changed func(Domain)
-	// Now is the clock; nil is time.Now.
-	Now func() time.Time
 }
 
 // Browser finds clusters in domains. Of the hosts that SRV records name only addresses
@@ -32,7 +30,6 @@ type Config struct {
 type Browser struct {
 	exchange Exchange
 	changed  func(Domain)
-	now      func() time.Time
 	wake     chan struct{}
 
 	mu   sync.Mutex
@@ -49,11 +46,8 @@ func NewBrowser(cfg Config) (*Browser, error) {
 		}
 		cfg.Exchange = r.Exchange
 	}
-	if cfg.Now == nil {
-		cfg.Now = time.Now
-	}
 	b := &Browser{
-		exchange: cfg.Exchange, changed: cfg.Changed, now: cfg.Now,
+		exchange: cfg.Exchange, changed: cfg.Changed,
 		wake: make(chan struct{}, 1),
 		plan: newPlan(rand.Uint64(), rand.Float64),
 		last: map[string]Domain{},
@@ -66,7 +60,7 @@ func NewBrowser(cfg Config) (*Browser, error) {
 		if err != nil {
 			return nil, err
 		}
-		b.plan.add(name, b.now())
+		b.plan.add(name, time.Now())
 	}
 	return b, nil
 }
@@ -77,7 +71,7 @@ func (b *Browser) Domains() []Domain {
 	defer b.mu.Unlock()
 	var list []Domain
 	for _, name := range slices.Sorted(maps.Keys(b.plan.domains)) {
-		d, _ := b.plan.view(name, b.now())
+		d, _ := b.plan.view(name, time.Now())
 		list = append(list, d)
 	}
 	return list
@@ -128,7 +122,7 @@ func (b *Browser) Run(ctx context.Context) error {
 func (b *Browser) take() (ask, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.plan.take(b.now())
+	return b.plan.take(time.Now())
 }
 
 // pause is until something is due.
@@ -139,13 +133,13 @@ func (b *Browser) pause() time.Duration {
 	if next.IsZero() {
 		return time.Hour
 	}
-	return max(0, next.Sub(b.now()))
+	return max(0, next.Sub(time.Now()))
 }
 
 func (b *Browser) put(a ask, got answer, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now := b.now()
+	now := time.Now()
 	if err != nil {
 		b.plan.failed(a, err, now)
 	} else {

@@ -339,4 +339,3 @@ func (l *link) answerSimple(m message, from netip.AddrPort) {
 	write(inAdditional, l.additional(answers))
 	l.unicast(l.now, from, p.bytes(m.id, flags))
 }
-

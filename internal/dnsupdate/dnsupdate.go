@@ -135,7 +135,7 @@ type Publishing struct {
 
 // attempt is how publishing or withdrawing went, and when it is due again.
 type attempt struct {
-	// of is a hash of all that it depends on: another one is due at once.
+	// of is a hash of all that it depends on.
 	of       [sha256.Size]byte
 	failures int
 	next     time.Time
@@ -267,20 +267,12 @@ func (p *Publishing) keep(ctx context.Context, want publication, s discovery.Ser
 	if err == nil && len(s.Addresses) == 0 {
 		err = errors.New("none of this cluster's endpoints is an address that others may dial: name one in peer.endpoints")
 	}
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	a := p.attempt(want.label(), s, p.Config, raw, fmt.Sprint(err))
-	if a.due(p.Now()) {
-		if err == nil {
-			err = p.write(ctx, want, s, key)
+	return p.try(ctx, want.label(), []any{s, p.Config, raw, fmt.Sprint(err)}, func() error {
+		if err != nil {
+			return err
 		}
-		if ctx.Err() != nil {
-			return ctx.Err() // whatever came of it, the next one looks
-		}
-		a.end(p.Now(), err)
-	}
-	return a.err
+		return p.write(ctx, want, s, key)
+	})
 }
 
 func (p *Publishing) kept(ctx context.Context, before map[string]string, want publication, err error) string {
@@ -328,21 +320,17 @@ func (p *Publishing) write(ctx context.Context, want publication, s discovery.Se
 // there.
 func (p *Publishing) withdraw(ctx context.Context, old publication, want *publication) error {
 	keys, of, err := p.keys(ctx, old, want)
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	a := p.attempt(old.label(), of, fmt.Sprint(err))
-	if a.due(p.Now()) {
+	err = p.try(ctx, old.label(), []any{of, fmt.Sprint(err)}, func() error {
 		left, err := p.remove(ctx, old, keys, err)
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if a.end(p.Now(), err); err == nil {
+		if err == nil {
 			p.withdrawn(old, left, want)
-			return nil
 		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("%q is still in %s, which is removed by hand with what ConfigMap %s has under %q: %w", old.Instance, old.Domain, ConfigMap, updatesLeft, err)
 	}
-	return fmt.Errorf("%q is still in %s, which is removed by hand with what ConfigMap %s has under %q: %w", old.Instance, old.Domain, ConfigMap, updatesLeft, a.err)
+	return nil
 }
 
 // keys returns the keys that may remove a publication, and what they were read from: that
@@ -485,32 +473,33 @@ func (p *Publishing) key(ctx context.Context, at place) (dnssd.Key, []byte, erro
 	return key, raw, err
 }
 
-// attempt returns how it went so far, with nothing known if what it depends on changed.
-func (p *Publishing) attempt(label string, of ...any) *attempt {
+// try does something if that is due: at once where what it depends on changed, else after a
+// pause. It returns how it went last.
+func (p *Publishing) try(ctx context.Context, label string, of []any, do func() error) error {
 	text, err := json.Marshal(of)
 	if err != nil {
-		panic(err) // texts and numbers
+		return err
 	}
-	hash := sha256.Sum256(text)
 	a := p.tries[label]
-	if a == nil || a.of != hash {
+	if hash := sha256.Sum256(text); a == nil || a.of != hash {
 		if p.tries == nil {
 			p.tries = map[string]*attempt{}
 		}
 		a = &attempt{of: hash}
 		p.tries[label] = a
 	}
-	return a
-}
-
-func (a *attempt) due(now time.Time) bool { return !now.Before(a.next) }
-
-func (a *attempt) end(now time.Time, err error) {
-	a.failures++
-	if a.err = err; err == nil {
+	if p.Now().Before(a.next) {
+		return a.err
+	}
+	err = do()
+	if ctx.Err() != nil {
+		return ctx.Err() // whatever came of it, the next one looks
+	}
+	if a.failures++; err == nil {
 		a.failures = 0
 	}
-	a.next = now.Add(dnssd.Pause(a.failures))
+	a.err, a.next = err, p.Now().Add(dnssd.Pause(a.failures))
+	return err
 }
 
 // load reads what is published. What people changed there counts: who removed records by
