@@ -1,6 +1,7 @@
 package dnssd
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -180,16 +181,16 @@ func newQuery(q dns.Question) *dns.Msg {
 // at it.
 func askResolver(ctx context.Context, addr netip.AddrPort, q dns.Question) (Reply, error) {
 	m := newQuery(q)
-	reply, err := exchangeUDP(ctx, addr, m)
+	reply, err := sendQuery(ctx, "udp", udpTimeout, addr, m)
 	if err == nil && reply.Msg.Rcode == dns.RcodeFormatError && m.IsEdns0() != nil {
 		// It may be too old for EDNS (RFC 6891 section 6.2.2).
 		m.Extra = nil
 		m.Id = dns.Id()
-		reply, err = exchangeUDP(ctx, addr, m)
+		reply, err = sendQuery(ctx, "udp", udpTimeout, addr, m)
 	}
 	if errors.Is(err, errStrays) || err == nil && reply.Msg.Truncated {
 		m.Id = dns.Id()
-		reply, err = exchangeTCP(ctx, addr, m)
+		reply, err = sendQuery(ctx, "tcp", tcpTimeout, addr, m)
 	}
 	if err != nil {
 		return Reply{}, fmt.Errorf("ask resolver %s for %s: %w", addr, question{canonical(q.Name), q.Qtype}, plain(err))
@@ -199,29 +200,47 @@ func askResolver(ctx context.Context, addr netip.AddrPort, q dns.Question) (Repl
 
 var errStrays = errors.New("too many packets that are no answer to it")
 
-// exchangeUDP sends a query from a port that the system chooses by chance, and waits
-// for its answer. Packets that are none are passed over.
-func exchangeUDP(ctx context.Context, addr netip.AddrPort, m *dns.Msg) (Reply, error) {
-	conn, raw, err := dial(ctx, "udp", addr, m, udpTimeout)
+// sendQuery sends a query and waits for its answer, on a socket that is for it alone: answers
+// of others are not taken, and its port is one that the system chooses by chance. Over UDP
+// packets that are no answer are passed over.
+func sendQuery(ctx context.Context, network string, timeout time.Duration, addr netip.AddrPort, m *dns.Msg) (Reply, error) {
+	query, err := m.Pack()
 	if err != nil {
 		return Reply{}, err
 	}
-	defer conn.Close()
-	if _, err := conn.Write(raw); err != nil {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	socket, err := new(net.Dialer).DialContext(ctx, network, addr.String())
+	if err != nil {
 		return Reply{}, err
 	}
-	buf := make([]byte, udpSize+1)
+	defer socket.Close()
+	deadline, _ := ctx.Deadline()
+	conn, udp := &dns.Conn{Conn: socket, UDPSize: udpSize + 1}, network == "udp"
+	if err := conn.SetDeadline(deadline); err != nil {
+		return Reply{}, err
+	}
+	if _, err := conn.Write(query); err != nil {
+		return Reply{}, err
+	}
 	for range maxStrays {
-		n, err := conn.Read(buf)
+		raw, err := conn.ReadMsgHeader(nil)
+		if udp && (errors.Is(err, dns.ErrShortRead) || err == nil && (binary.BigEndian.Uint16(raw) != m.Id || len(raw) > udpSize)) {
+			continue
+		}
 		if err != nil {
 			return Reply{}, err
 		}
-		if n < headerSize || binary.BigEndian.Uint16(buf) != m.Id || n > udpSize {
-			continue
-		}
-		if got, leftOut, err := parse(buf[:n]); err == nil && answers(got, m) {
+		got, leftOut, err := parse(raw)
+		switch {
+		case err == nil && answers(got, m):
+			if !udp && got.Truncated {
+				return Reply{}, errors.New("its answer over TCP is truncated, too")
+			}
 			return Reply{Msg: got, LeftOut: leftOut}, nil
-		} else if truncated(buf[:n]) {
+		case !udp:
+			return Reply{}, cmp.Or(err, errors.New("it answered another question"))
+		case truncated(raw):
 			// Some cut within a record.
 			return Reply{Msg: &dns.Msg{MsgHdr: dns.MsgHdr{Response: true, Truncated: true}}}, nil
 		}
@@ -230,58 +249,6 @@ func exchangeUDP(ctx context.Context, addr netip.AddrPort, m *dns.Msg) (Reply, e
 }
 
 func truncated(raw []byte) bool { return raw[2]&0x82 == 0x82 } // QR and TC
-
-func exchangeTCP(ctx context.Context, addr netip.AddrPort, m *dns.Msg) (Reply, error) {
-	conn, raw, err := dial(ctx, "tcp", addr, m, tcpTimeout)
-	if err != nil {
-		return Reply{}, err
-	}
-	defer conn.Close()
-	if _, err := conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(raw))), raw...)); err != nil {
-		return Reply{}, err
-	}
-	var size [2]byte
-	if _, err := io.ReadFull(conn, size[:]); err != nil {
-		return Reply{}, err
-	}
-	buf := make([]byte, binary.BigEndian.Uint16(size[:]))
-	if _, err := io.ReadFull(conn, buf); err != nil {
-		return Reply{}, err
-	}
-	got, leftOut, err := parse(buf)
-	switch {
-	case err != nil:
-		return Reply{}, err
-	case !answers(got, m):
-		return Reply{}, errors.New("it answered another question")
-	case got.Truncated:
-		return Reply{}, errors.New("its answer over TCP is truncated, too")
-	}
-	return Reply{Msg: got, LeftOut: leftOut}, nil
-}
-
-// dial connects for one message. The socket is only for it: answers of others are not
-// taken, and its port is new.
-func dial(ctx context.Context, network string, addr netip.AddrPort, m *dns.Msg, timeout time.Duration) (net.Conn, []byte, error) {
-	raw, err := m.Pack()
-	if err != nil {
-		return nil, nil, err
-	}
-	deadline := time.Now().Add(timeout)
-	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
-		deadline = d
-	}
-	d := net.Dialer{Deadline: deadline}
-	conn, err := d.DialContext(ctx, network, addr.String())
-	if err != nil {
-		return nil, nil, err
-	}
-	if err := conn.SetDeadline(deadline); err != nil {
-		conn.Close()
-		return nil, nil, err
-	}
-	return conn, raw, nil
-}
 
 // plain says what went wrong with a connection without its addresses: those of this
 // side are of no use, and the other one's is said already.

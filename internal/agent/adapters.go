@@ -11,10 +11,7 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
-	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 )
-
-type peerState = ententev1.PeerState
 
 // evict moves a namespace's pods off virtual nodes, as their disruption budgets
 // allow, and says how many are left.

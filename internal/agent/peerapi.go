@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/entente-dev/entente/client"
+	ententev1 "github.com/entente-dev/entente/gen/entente/v1"
 	"github.com/entente-dev/entente/internal/heartbeat"
 	"github.com/entente-dev/entente/internal/identity"
 	"github.com/entente-dev/entente/internal/offload"
@@ -118,9 +119,11 @@ func (a *agent) talk(ctx context.Context, s session.Info) error {
 	defer ended()
 	return client.RunSession(ctx, a.sessions.Conn(s.Peer), heartbeat.Config{
 		Patience: heartbeat.SessionPatience,
-		Current:  func(ctx context.Context) (*peerState, error) { return a.exchange.State(ctx, s.Peer) },
+		Current:  func(ctx context.Context) (*ententev1.PeerState, error) { return a.exchange.State(ctx, s.Peer) },
 		Watch:    func(changed func()) func() { return a.exchange.Watch(s.Peer, changed) },
-		Observe:  func(ctx context.Context, state *peerState) error { return a.exchange.Observe(ctx, s.Peer, state) },
+		Observe: func(ctx context.Context, state *ententev1.PeerState) error {
+			return a.exchange.Observe(ctx, s.Peer, state)
+		},
 	})
 }
 
