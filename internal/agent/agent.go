@@ -43,9 +43,8 @@ type agent struct {
 	tunnelKey []byte
 	bundles   *identity.Bundles
 	trust     *trust
-	// kept returns the addresses that nobody else leads to; false is that they are not known
-	// yet.
-	kept  func() ([]netip.Prefix, bool)
+	// own is the addresses that nobody else leads to.
+	own   *lastKnown[[]netip.Prefix]
 	found *browse.Domains
 	// problems is what is wrong with the domains and resolvers that were configured.
 	problems []string

@@ -24,22 +24,23 @@ import (
 // discovery builds what knows which addresses may be dialled, and where what is found in
 // domains comes to.
 func (a *agent) discovery(context.Context) error {
-	ranges := &lastKnown[[]netip.Prefix]{now: time.Now, log: a.log, what: "which addresses nobody may lead this cluster to", ask: func(ctx context.Context) ([]netip.Prefix, error) {
+	a.own = &lastKnown[[]netip.Prefix]{now: time.Now, log: a.log, what: "which addresses nobody may lead this cluster to", ask: func(ctx context.Context) ([]netip.Prefix, error) {
 		return ownRanges(ctx, a.mgr.GetCache(), a.direct, a.states.Reserved, &a.cfg)
 	}}
-	a.kept = func() ([]netip.Prefix, bool) {
-		all, err := ranges.get(context.Background()) //nolint:forbidigo // it has a timeout
-		return all, err == nil
-	}
-	a.found, a.foundChanged = &browse.Domains{Now: time.Now, Log: a.log, Kept: a.kept}, notify.New()
+	a.found, a.foundChanged = &browse.Domains{Now: time.Now, Log: a.log, Dialable: a.dialable}, notify.New()
 	return nil
 }
 
-// mayDial says whether what discovery found may be dialled now.
-func (a *agent) mayDial(endpoint string) bool {
-	kept, known := a.kept()
-	return known && len(discovery.DialableEndpoints([]string{endpoint}, kept...)) == 1
+// dialable returns those of endpoints that discovery found which may be dialled now.
+func (a *agent) dialable(endpoints []string) []string {
+	own, err := a.own.get(context.Background()) //nolint:forbidigo // it has a timeout
+	if err != nil {
+		return nil
+	}
+	return discovery.DialableEndpoints(endpoints, own...)
 }
+
+func (a *agent) mayDial(endpoint string) bool { return len(a.dialable([]string{endpoint})) > 0 }
 
 // browseDomains looks for clusters in domains. What is malformed is reported and left out:
 // no peering ends because of it.
@@ -56,7 +57,7 @@ func (a *agent) browseDomains(_ context.Context, cfg domainsConfig) error {
 
 // watchLANs looks at what the fabrics of nodes find on LANs.
 func (a *agent) watchLANs(ctx context.Context) error {
-	a.lans = &browse.LANs{Reader: a.mgr.GetCache(), Now: time.Now, Log: a.log, Kept: a.kept}
+	a.lans = &browse.LANs{Reader: a.mgr.GetCache(), Now: time.Now, Log: a.log, Dialable: a.dialable}
 	_, err := kube.OnChange(ctx, a.mgr.GetCache(), &v1alpha1.NodeDiscovery{}, kube.NewVersion, a.foundChanged.Notify)
 	return err
 }

@@ -98,13 +98,9 @@ func TestDialableAddressesAreRefreshed(t *testing.T) {
 	var kept []netip.Prefix
 	var err error
 	asked := 0
-	ranges := &lastKnown[[]netip.Prefix]{
+	a := &agent{own: &lastKnown[[]netip.Prefix]{
 		now: func() time.Time { return clock }, log: slog.New(slog.DiscardHandler),
 		ask: func(context.Context) ([]netip.Prefix, error) { asked++; return kept, err },
-	}
-	a := &agent{kept: func() ([]netip.Prefix, bool) {
-		all, err := ranges.get(t.Context())
-		return all, err == nil
 	}}
 	err = errors.New("the API server is away")
 	if a.mayDial("192.0.2.7:7443") {

@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
-	"github.com/entente-dev/entente/discovery"
 	"github.com/entente-dev/entente/discovery/dnssd"
 	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/peering"
@@ -77,11 +76,11 @@ func resolverAddress(text string) (netip.AddrPort, error) {
 type Domains struct {
 	// Browser is nil if no domain is asked.
 	Browser *dnssd.Browser
-	// Kept returns the addresses that nobody else leads to, beside those that nobody may
-	// dial; false is that they are not known yet.
-	Kept func() ([]netip.Prefix, bool)
-	Now  func() time.Time
-	Log  *slog.Logger
+	// Dialable returns those of endpoints that may be dialled: none as long as it is not known
+	// which addresses this cluster keeps to itself.
+	Dialable func(endpoints []string) []string
+	Now      func() time.Time
+	Log      *slog.Logger
 
 	mu    sync.Mutex
 	began time.Time
@@ -105,7 +104,6 @@ func (d *Domains) Look() controller.Looked {
 	all := d.Browser.Domains()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	kept, known := d.Kept()
 	starting := d.began.IsZero() || d.Now().Sub(d.began) < domainsStart
 	out := controller.Looked{Places: map[controller.Place]bool{}}
 	for _, domain := range all {
@@ -113,7 +111,7 @@ func (d *Domains) Look() controller.Looked {
 		place := controller.Place{Source: v1alpha1.FoundDNS, Where: domain.Name}
 		out.Places[place] = starting && (domain.Asked.IsZero() || domain.Err != "")
 		for _, f := range domain.Found {
-			if f.Endpoints = discovery.DialableEndpoints(f.Endpoints, kept...); !known || len(f.Endpoints) == 0 {
+			if f.Endpoints = d.Dialable(f.Endpoints); len(f.Endpoints) == 0 {
 				continue
 			}
 			out.Found = append(out.Found, controller.Sighted{ID: f.ID, Sighting: v1alpha1.Sighting{

@@ -34,7 +34,7 @@ func TestADomainThatCannotBeAskedIsBelievedForAWhile(t *testing.T) {
 	place := controller.Place{Source: v1alpha1.FoundDNS, Where: "example.com"}
 	d := &Domains{
 		Browser: browser, Now: func() time.Time { return clock }, Log: slog.New(slog.DiscardHandler),
-		Kept: func() ([]netip.Prefix, bool) { return nil, true },
+		Dialable: func(e []string) []string { return e },
 	}
 	if !d.Look().Places[place] {
 		t.Error("before it was asked it counts as asked")

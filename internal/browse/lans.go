@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net/netip"
 	"strings"
 	"sync"
 	"time"
@@ -14,7 +13,6 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
-	"github.com/entente-dev/entente/discovery"
 	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/peering"
 )
@@ -22,10 +20,10 @@ import (
 // LANs is what the fabrics of nodes find on their LANs.
 type LANs struct {
 	Reader ctrlclient.Reader
-	// Kept is as that of [Domains].
-	Kept func() ([]netip.Prefix, bool)
-	Now  func() time.Time
-	Log  *slog.Logger
+	// Dialable is as that of [Domains].
+	Dialable func(endpoints []string) []string
+	Now      func() time.Time
+	Log      *slog.Logger
 
 	mu sync.Mutex
 	// began is when it was looked first.
@@ -58,12 +56,11 @@ func (l *LANs) Look() controller.Looked {
 		l.began, l.nodes = now, map[string]*nodeReport{}
 	}
 	out := controller.Looked{Places: map[controller.Place]bool{}}
-	kept, known := l.Kept()
 	there := map[string]bool{}
 	for i := range list.Items {
 		nd := &list.Items[i]
 		there[nd.Name] = true
-		l.lookAt(&out, nd, l.hear(nd, now), now, kept, known)
+		l.lookAt(&out, nd, l.hear(nd, now), now)
 	}
 	maps.DeleteFunc(l.nodes, func(name string, _ *nodeReport) bool { return !there[name] })
 	return out
@@ -95,7 +92,7 @@ func (l *LANs) hear(nd *v1alpha1.NodeDiscovery, now time.Time) *nodeReport {
 
 // lookAt adds what one fabric finds. What it finds comes from whoever is on its LANs, and
 // the fabric itself lives where they reach it: everything is checked again.
-func (l *LANs) lookAt(out *controller.Looked, nd *v1alpha1.NodeDiscovery, h *nodeReport, now time.Time, kept []netip.Prefix, known bool) {
+func (l *LANs) lookAt(out *controller.Looked, nd *v1alpha1.NodeDiscovery, h *nodeReport, now time.Time) {
 	since := h.at
 	if since.IsZero() {
 		since = l.began
@@ -116,8 +113,8 @@ func (l *LANs) lookAt(out *controller.Looked, nd *v1alpha1.NodeDiscovery, h *nod
 	for _, f := range nd.Status.Found[:min(len(nd.Status.Found), MaxFound)] {
 		place := lanPlace(nd.Name, f.Interface)
 		id, err := peering.ParseClusterID(f.ClusterID)
-		all := discovery.DialableEndpoints(f.Endpoints[:min(len(f.Endpoints), peering.MaxEndpoints)], kept...)
-		if _, looked := out.Places[place]; !looked || err != nil || !known || len(all) == 0 {
+		all := l.Dialable(f.Endpoints[:min(len(f.Endpoints), peering.MaxEndpoints)])
+		if _, looked := out.Places[place]; !looked || err != nil || len(all) == 0 {
 			continue
 		}
 		out.Found = append(out.Found, controller.Sighted{ID: id, Sighting: v1alpha1.Sighting{

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/entente-dev/entente/api/v1alpha1"
+	"github.com/entente-dev/entente/discovery"
 	"github.com/entente-dev/entente/internal/controller"
 	"github.com/entente-dev/entente/internal/kube"
 	"github.com/entente-dev/entente/peering"
@@ -32,7 +33,9 @@ func newLANs(t *testing.T) *lansTest {
 	l.c = fake.NewClientBuilder().WithScheme(kube.Scheme()).WithStatusSubresource(&v1alpha1.NodeDiscovery{}).Build()
 	l.LANs = &LANs{
 		Reader: l.c, Now: func() time.Time { return l.clock }, Log: slog.New(slog.DiscardHandler),
-		Kept: func() ([]netip.Prefix, bool) { return []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, true },
+		Dialable: func(e []string) []string {
+			return discovery.DialableEndpoints(e, netip.MustParsePrefix("10.0.0.0/8"))
+		},
 	}
 	return l
 }
@@ -153,7 +156,7 @@ func TestFabricReportsAreValidated(t *testing.T) {
 	if want := []string{"x 1 1", "n 1 64", "m 8 1"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	l.Kept = func() ([]netip.Prefix, bool) { return nil, false }
+	l.Dialable = func([]string) []string { return nil }
 	if looked := l.Look(); len(looked.Found) != 0 || len(looked.Places) != 1 {
 		t.Errorf("before it is known what nobody leads to, %+v is believed", looked)
 	}

@@ -573,7 +573,7 @@ func TestInventedClustersDoNotEvictExpectedOnes(t *testing.T) {
 			t.Fatalf("expected are %v, %v", expected, err)
 		}
 		n.wants(v1alpha1.NodeDiscoverySpec{Expected: expected})
-		l := &browse.LANs{Reader: n.client, Now: time.Now, Log: slog.New(slog.DiscardHandler), Kept: func() ([]netip.Prefix, bool) { return nil, true }}
+		l := &browse.LANs{Reader: n.client, Now: time.Now, Log: slog.New(slog.DiscardHandler), Dialable: func(e []string) []string { return e }}
 		wake := make(chan struct{})
 		s := &controller.Sightings{
 			Client: n.client, Self: testID('o'), Events: events.NewFakeRecorder(16), Log: slog.New(slog.DiscardHandler), Now: time.Now,
