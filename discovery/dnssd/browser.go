@@ -133,7 +133,7 @@ func (b *Browser) pause() time.Duration {
 	if next.IsZero() {
 		return time.Hour
 	}
-	return max(0, next.Sub(time.Now()))
+	return max(0, time.Until(next))
 }
 
 func (b *Browser) put(a ask, got answer, err error) {

@@ -57,7 +57,7 @@ func (k *lastKnown[T]) get(ctx context.Context) (T, error) {
 		if err == nil {
 			k.value, k.known = value, true
 		} else if k.err == nil {
-			k.log.Warn("cannot tell "+k.what+" now; what is known of it stays", "known", k.known, "err", err)
+			k.log.Warn("cannot read what is needed of the API server; what it said before counts", "what", k.what, "known", k.known, "err", err)
 		}
 		k.asked, k.err = k.now(), err
 	}
